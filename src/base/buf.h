@@ -1,0 +1,29 @@
+/* base/buf.h - a growable byte buffer. The owner's thread only. Zero-initialise ({0}), free with
+ * rose_buf_free. `data` is not NUL-terminated unless rose_buf_str was called last. */
+#ifndef ROSE_BASE_BUF_H
+#define ROSE_BASE_BUF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+typedef struct rose_buf {
+    char *data; /* owned; NULL while cap == 0 */
+    size_t len; /* bytes in use */
+    size_t cap; /* bytes allocated */
+} rose_buf;
+
+/* Room for `more` further bytes. ROSE_E_NOMEM: the buffer is unchanged. Growth is geometric. */
+rose_status rose_buf_reserve(rose_buf *b, size_t more);
+
+/* Append; on ROSE_E_NOMEM nothing was appended. */
+rose_status rose_buf_add(rose_buf *b, const void *bytes, size_t n);
+rose_status rose_buf_addf(rose_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Ensure a NUL behind the content (not counted in len) and return data; NULL when out of memory. */
+const char *rose_buf_str(rose_buf *b);
+
+void rose_buf_free(rose_buf *b); /* accepts {0}; leaves {0} */
+
+#endif

@@ -1,0 +1,85 @@
+/* base/file.c - see file.h. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Opens path and stats it; a regular file or a message. */
+static rose_status open_regular(int *fd, struct stat *st, const char *path, rose_err *err)
+{
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0) {
+        rose_status s = errno == ENOENT ? ROSE_E_NOTFOUND : ROSE_E_IO;
+        return rose_fail(err, s, "open %s: %s", path, strerror(errno));
+    }
+    if (fstat(*fd, st) == 0 && S_ISREG(st->st_mode)) return ROSE_OK;
+    close(*fd);
+    *fd = -1;
+    return rose_fail(err, ROSE_E_IO, "%s is not a regular file", path);
+}
+
+rose_status rose_file_read(rose_buf *out, const char *path, size_t max_bytes, rose_err *err)
+{
+    int fd;
+    struct stat st;
+    rose_status s = open_regular(&fd, &st, path, err);
+    if (s != ROSE_OK) return s;
+    size_t start = out->len;
+    if ((uint64_t)st.st_size > max_bytes) {
+        s = rose_fail(err, ROSE_E_FORMAT, "%s: %lld bytes, over the limit of %zu", path,
+                      (long long)st.st_size, max_bytes);
+        goto done;
+    }
+    if (rose_buf_reserve(out, (size_t)st.st_size + 1) != ROSE_OK) {
+        s = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", path);
+        goto done;
+    }
+    while (out->len - start < (size_t)st.st_size) {
+        ssize_t n = read(fd, out->data + out->len, (size_t)st.st_size - (out->len - start));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            s = rose_fail(err, ROSE_E_IO, "read %s: %s", path, strerror(errno));
+            goto done;
+        }
+        if (n == 0) break; /* it shrank meanwhile: we have what there is */
+        out->len += (size_t)n;
+    }
+done:
+    if (s != ROSE_OK) out->len = start;
+    close(fd);
+    return s;
+}
+
+rose_status rose_file_map(rose_map *out, const char *path, rose_err *err)
+{
+    int fd;
+    struct stat st;
+    *out = (rose_map){0};
+    rose_status s = open_regular(&fd, &st, path, err);
+    if (s != ROSE_OK) return s;
+    if (st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED)
+            s = rose_fail(err, ROSE_E_IO, "mmap %s: %s", path, strerror(errno));
+        else
+            *out = (rose_map){p, (size_t)st.st_size};
+    }
+    close(fd);
+    return s;
+}
+
+void rose_file_unmap(rose_map *m)
+{
+    if (m->data != NULL) munmap((void *)(uintptr_t)m->data, m->size);
+    *m = (rose_map){0};
+}
+
+bool rose_file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, R_OK) == 0;
+}

@@ -1,0 +1,26 @@
+/* base/file.h - whole files: read into memory, or map read-only. Any thread. */
+#ifndef ROSE_BASE_FILE_H
+#define ROSE_BASE_FILE_H
+
+#include <stdbool.h>
+
+#include "base/buf.h"
+
+/* Read all of path into out (appended). A file over max_bytes, a directory, or a read error fails
+ * with a message naming the path; ROSE_E_NOTFOUND when there is no such file. */
+rose_status rose_file_read(rose_buf *out, const char *path, size_t max_bytes, rose_err *err);
+
+/* A read-only private mapping. `data` stays valid until rose_file_unmap; the descriptor is closed
+ * at once. Reading past a file that another program truncates meanwhile raises SIGBUS: model files
+ * must not be changed in place while they are served (the README says so). */
+typedef struct rose_map {
+    const uint8_t *data; /* NULL for an empty file */
+    size_t size;         /* bytes */
+} rose_map;
+
+rose_status rose_file_map(rose_map *out, const char *path, rose_err *err);
+void rose_file_unmap(rose_map *m); /* accepts {0}; leaves {0} */
+
+bool rose_file_exists(const char *path); /* a regular file that can be read */
+
+#endif

@@ -1,0 +1,30 @@
+/* model/random.h - `roseinfer random-model`: a GPT-2 of any shape with seeded random weights,
+ * written as a Hugging Face folder that transformers loads. For tests and benchmarks. */
+#ifndef ROSE_MODEL_RANDOM_H
+#define ROSE_MODEL_RANDOM_H
+
+#include "model/model.h"
+
+typedef struct rose_random_opts {
+    const char *arch;                                                     /* "gpt2" */
+    uint32_t n_layers, d_model, n_heads, d_ff, vocab_size, max_positions; /* d_ff 0 = 4 d_model */
+    rose_dtype dtype;
+    bool tied_head;
+    bool prefix;              /* names with "transformer." */
+    uint64_t max_shard_bytes; /* 0 = one file; else model-0000i-of-0000n.safetensors + index */
+    uint64_t seed;            /* same options and seed = same bytes, on any machine */
+} rose_random_opts;
+
+/* GPT-2 124M, F32, tied, one file, seed 0. */
+void rose_random_opts_default(rose_random_opts *o);
+
+/* Create the folder dir (it must not exist, or be empty) and write config.json,
+ * generation_config.json, the weight files, and a tokenizer of 256 byte tokens plus filler entries
+ * up to vocab_size (vocab.json + merges.txt + tokenizer.json), so that text works.
+ * Weights: N(0, 0.02), residual projections scaled by 1/sqrt(2 n_layers), LayerNorm weights
+ * 1 + N(0, 0.02), biases N(0, 0.02), from Philox counters and a fixed
+ * transform whose result does not depend on libm. Errors: INVAL, IO, NOMEM; a half-written folder
+ * is removed. */
+rose_status rose_random_model_write(const rose_random_opts *o, const char *dir, rose_err *err);
+
+#endif

@@ -1,0 +1,89 @@
+/* tokenizer/tokenizer.h - byte-level BPE: text -> ids -> text, equal to Hugging Face `tokenizers`.
+ *
+ * A tokenizer is immutable after open and shared by any number of threads. An encoder holds one
+ * thread's scratch and cache; make one per thread. Text is bytes with a length; NUL is an ordinary
+ * byte.
+ *
+ * Policy for bytes that are not UTF-8: stated in tokenizer.c and docs; encode never fails on them
+ * and decode never emits invalid UTF-8 (maximal invalid subparts become U+FFFD, as Rust's
+ * from_utf8_lossy). */
+#ifndef ROSE_TOKENIZER_TOKENIZER_H
+#define ROSE_TOKENIZER_TOKENIZER_H
+
+#include <stdbool.h>
+
+#include "base/buf.h"
+
+typedef struct rose_tokenizer rose_tokenizer;
+typedef struct rose_encoder rose_encoder;
+
+/* A growable list of token ids; zero-initialise, free with rose_ids_free. */
+typedef struct rose_ids {
+    uint32_t *data;
+    size_t len, cap; /* in ids */
+} rose_ids;
+
+void rose_ids_free(rose_ids *ids);
+
+/* Open the tokenizer of a model folder: tokenizer.json if present, else vocab.json + merges.txt
+ * (with added_tokens.json / special_tokens_map.json / tokenizer_config.json where present). What we
+ * do not implement (another model type than byte-level BPE, an unknown normalizer, pre-tokenizer,
+ * decoder) is refused by name: ROSE_E_UNSUPPORTED. Malformed files: ROSE_E_FORMAT. Never crashes on
+ * any bytes. */
+rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, rose_err *err);
+void rose_tokenizer_close(rose_tokenizer *t); /* accepts NULL */
+
+uint32_t
+rose_tokenizer_vocab_size(const rose_tokenizer *t); /* highest id + 1, added tokens included */
+bool rose_tokenizer_is_special(const rose_tokenizer *t, uint32_t id);
+
+/* The bytes a token stands for (borrowed, length in *len), NULL for an id that does not exist. For
+ * a special or added token: its literal content. */
+const char *rose_tokenizer_token_bytes(const rose_tokenizer *t, uint32_t id, size_t *len);
+
+/* The id whose literal content (added tokens first, then vocabulary) is exactly text; false if
+ * none. */
+bool rose_tokenizer_find(const rose_tokenizer *t, const char *text, size_t len, uint32_t *id);
+
+rose_status rose_encoder_create(rose_encoder **out, const rose_tokenizer *t, rose_err *err);
+void rose_encoder_destroy(rose_encoder *e); /* accepts NULL */
+
+enum {
+    ROSE_ENCODE_PLAIN_SPECIAL = 1u << 0, /* treat the text of special tokens as plain text */
+    ROSE_ENCODE_ADD_SPECIAL =
+        1u << 1 /* run the post-processor (BOS and so on), where there is one */
+};
+
+/* Append the ids of text[0..len) to out. Linear time in len up to a logarithm, whatever the input.
+ * Errors: ROSE_E_NOMEM (out is as before). */
+rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned flags,
+                        rose_ids *out, rose_err *err);
+
+enum { ROSE_DECODE_SKIP_SPECIAL = 1u << 0 };
+
+/* Append the text of ids[0..n) to out: valid UTF-8. An id that does not exist: ROSE_E_INVAL naming
+ * it, out as before. */
+rose_status rose_decode(const rose_tokenizer *t, const uint32_t *ids, size_t n, unsigned flags,
+                        rose_buf *out, rose_err *err);
+
+/* Incremental detokenisation: the concatenation of all pieces and the final flush equals
+ * rose_decode of all ids; no piece ends inside a character. A plain value, zero-initialise; no
+ * allocation. */
+typedef struct rose_detok {
+    uint8_t pending[4]; /* start of a character that later tokens may complete */
+    uint8_t n_pending;
+    uint8_t started; /* a leading space of the first token may be the decoder's affair */
+} rose_detok;
+
+/* Enough for one piece of any token of this vocabulary, in bytes. */
+size_t rose_detok_cap(const rose_tokenizer *t);
+
+/* Write the text that token id completes to out[0..cap), cap >= rose_detok_cap(t); returns its
+ * length (0 is normal). An id that does not exist contributes nothing. flags as for rose_decode. */
+size_t rose_detok_push(rose_detok *d, const rose_tokenizer *t, uint32_t id, unsigned flags,
+                       char *out);
+
+/* Flush what never completed (as U+FFFD); returns its length, at most 12 bytes. Resets d. */
+size_t rose_detok_finish(rose_detok *d, char *out);
+
+#endif
