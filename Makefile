@@ -16,7 +16,7 @@ WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wdouble-promotion -Wstri
 BASE := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -ffp-contract=off -fno-strict-aliasing -fPIC \
         -fvisibility=hidden -pthread -g
 OPT_release := -O2 -DNDEBUG
-OPT_debug   := -O1 -DROSE_DEBUG=1
+OPT_debug   := -O1 -DROSE_DEBUG=1 -DROSE_ALLOC_GUARD=1
 OPT_asan    := -O1 -DROSE_DEBUG=1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 OPT_tsan    := -O1 -DROSE_DEBUG=1 -fsanitize=thread -fno-omit-frame-pointer
 SAN         := $(filter -fsanitize%,$(OPT_$(VARIANT)))

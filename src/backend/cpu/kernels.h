@@ -1,0 +1,107 @@
+/* backend/cpu/kernels.h - the CPU backend's kernel table and the data layouts that its kernels
+ * share.
+ *
+ * docs/NUMERICS.md is the contract: every entry gives the same bits at every level, for any number
+ * of rows, threads and chunks. <op>_ref.c is its definition in plain C; the other files only go
+ * faster. All kernels: no allocation, no locks; the caller's thread has FTZ and DAZ set
+ * (rose_thread_ftz). */
+#ifndef ROSE_BACKEND_CPU_KERNELS_H
+#define ROSE_BACKEND_CPU_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cpuinfo.h"
+
+enum {
+    ROSE_PANEL =
+        16, /* outputs in a weight panel, tokens in a KV page: one AVX-512 register of fp32 */
+    ROSE_K_GROUP = 32, /* k values that form one step of the contract: one AMX tile row */
+    ROSE_ROW_TILE = 16 /* most rows an attention call takes: one AMX tile */
+};
+
+typedef enum rose_epilogue {
+    ROSE_EPI_NONE,      /* y = acc + bias */
+    ROSE_EPI_GELU_TANH, /* y = gelu(acc + bias) */
+    ROSE_EPI_GELU_ERF,
+    ROSE_EPI_RELU,
+    ROSE_EPI_SILU,
+    ROSE_EPI_RESIDUAL /* y = y + (acc + bias) */
+} rose_epilogue;
+
+/* y[m][n] = epilogue(sum_k x[m][k] w[k][n] + bias[n]) for rows m < m_rows and the outputs of panels
+ * p0 .. p1-1. Writes nothing else: columns n .. are untouched, so zero padding stays zero. */
+typedef struct rose_matmul {
+    const void
+        *w; /* panels, 64-byte aligned: bf16 [n_panels][k_pad/2][16][2], fp32 [n_panels][k_pad][16];
+               k from the true depth to k_pad, and outputs from n to 16 n_panels, are zero */
+    uint32_t k_pad; /* depth rounded up to ROSE_K_GROUP */
+    uint32_t n;     /* outputs */
+    const float
+        *x;     /* [m_rows][ldx]: in bf16 mode every value is already a bf16; k .. k_pad is zero */
+    size_t ldx; /* floats, a multiple of 16; x is 64-byte aligned */
+    uint32_t m_rows;   /* >= 1 */
+    const float *bias; /* [n] or NULL */
+    rose_epilogue epilogue;
+    bool round_bf16; /* round y to bf16 after the epilogue (never with RESIDUAL) */
+    float *y;        /* [m_rows][ldy] */
+    size_t ldy;      /* floats, a multiple of 16; y is 64-byte aligned */
+    void *scratch;   /* this thread's, rose_matmul_scratch(k_pad) bytes, 64-byte aligned */
+} rose_matmul;
+
+size_t rose_matmul_scratch(uint32_t k_pad);
+
+/* Bytes of a packed matrix, and packing of rows [k][n] given element by element through get(). */
+size_t rose_panels_bytes(bool bf16, uint32_t k, uint32_t n);
+
+/* KV page of one layer: for each kv head a K block then a V block, each 64-byte aligned.
+ *   K block: one panel, depth = head_dim padded to 32, outputs = the page's 16 tokens.
+ *   V block: ceil(head_dim/16) panels, depth = the page's 16 tokens, outputs = head dims.
+ * bf16: [depth/2][16][2]; fp32: [depth][16]. Same shapes as weight panels, so the same inner loops
+ * serve. */
+size_t rose_kv_k_bytes(bool bf16, uint32_t head_dim);    /* one K block */
+size_t rose_kv_head_bytes(bool bf16, uint32_t head_dim); /* K and V block of one head */
+
+/* Causal attention of n_rows consecutive query rows of one sequence and one head: row r attends to
+ * positions 0 .. n_ctx + r - 1 (itself the last). */
+typedef struct rose_attention {
+    const float *q;        /* [n_rows][ldq], head_dim values each, rounded in bf16 mode */
+    size_t ldq, ldo;       /* floats */
+    uint32_t n_rows;       /* 1 .. ROSE_ROW_TILE */
+    uint32_t n_ctx;        /* keys of row 0, >= 1 */
+    uint32_t head_dim;     /* 1 .. 256 */
+    float scale;           /* scores are multiplied by it */
+    const uint8_t *kv;     /* head's block inside page 0 of the pool, this layer */
+    size_t page_stride;    /* bytes from one page to the next */
+    const uint32_t *pages; /* this sequence's page table */
+    bool bf16;
+    float *out;    /* [n_rows][ldo]: head_dim values a row, rounded in bf16 mode */
+    void *scratch; /* this thread's, rose_attention_scratch(max ctx, head_dim) bytes, 64-byte
+                      aligned */
+} rose_attention;
+
+size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim);
+
+typedef struct rose_cpu_kernels {
+    rose_isa isa;
+    void (*matmul_f32)(const rose_matmul *a, uint32_t p0, uint32_t p1);
+    void (*matmul_bf16)(const rose_matmul *a, uint32_t p0, uint32_t p1);
+    void (*attention)(const rose_attention *a);
+    /* Store one token's k and v (head_dim values each) of one head at slot 0..15 of its page. */
+    void (*kv_append)(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
+                      uint32_t head_dim, bool bf16);
+    /* y[0..d) = layernorm(x[0..d)) * w + b, rounded if round_bf16. */
+    void (*layernorm)(const float *x, const float *w, const float *b, float eps, uint32_t d,
+                      bool round_bf16, float *y);
+    /* Largest value and its lowest index; NaN counts as -inf. n >= 1. */
+    float (*max_index)(const float *x, uint32_t n, uint32_t *index);
+    /* w[i] = exp((x[i] - max) * inv_temp) with rose_expf_ref's bits; NaN and -inf give 0. */
+    void (*exp_weights)(const float *x, uint32_t n, float max, float inv_temp, float *w);
+} rose_cpu_kernels;
+
+/* Scalar first, so that the table is complete on any CPU; then overwritten level by level up to
+ * isa. */
+void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa);
+
+#endif

@@ -1,0 +1,21 @@
+/* base/allocguard.h - proof that the token path does not allocate. Between begin and end any
+ * malloc, calloc, realloc, free or aligned_alloc of the calling thread aborts with a message.
+ * Active in the debug build, where the linker routes these calls through us (--wrap); nothing at
+ * all in other builds. */
+#ifndef ROSE_BASE_ALLOCGUARD_H
+#define ROSE_BASE_ALLOCGUARD_H
+
+#ifdef ROSE_ALLOC_GUARD
+void rose_alloc_guard_begin(const char *what); /* what: a literal, named in the message; nests */
+void rose_alloc_guard_end(void);
+#else
+static inline void rose_alloc_guard_begin(const char *what)
+{
+    (void)what;
+}
+static inline void rose_alloc_guard_end(void)
+{
+}
+#endif
+
+#endif

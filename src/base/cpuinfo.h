@@ -1,0 +1,43 @@
+/* base/cpuinfo.h - what this processor offers. Any thread. */
+#ifndef ROSE_BASE_CPUINFO_H
+#define ROSE_BASE_CPUINFO_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Instruction-set levels, each including all below it. A level is a bundle: the kernels of a level
+ * may use everything named in its comment and nothing else. */
+typedef enum rose_isa {
+    ROSE_ISA_SCALAR, /* plain C, any CPU */
+    ROSE_ISA_AVX2,   /* AVX2, FMA, F16C (Haswell 2013, Zen 2017) */
+    ROSE_ISA_AVX512, /* AVX-512 F, BW, VL, DQ (Skylake-X 2017, Zen 4 2022) */
+    ROSE_ISA_AMX     /* AVX512 and AMX tile, bf16 (Sapphire Rapids 2023) */
+} rose_isa;
+
+/* Highest level that both the CPU and the operating system support. For AMX this asks the kernel
+ * for the permission to use tile registers (arch_prctl), once for the process: call it before
+ * threads start. */
+rose_isa rose_isa_probe(void);
+
+const char *rose_isa_name(rose_isa isa); /* "scalar" "avx2" "avx512" "amx" */
+
+/* "auto" gives the probed level; a name above it fails with a message naming what is missing. */
+rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err);
+
+/* CPUs that this thread may run on (sched_getaffinity), ascending, up to cap; returns how many. */
+uint32_t rose_cpus_allowed(int *cpus, uint32_t cap);
+
+/* Pin the calling thread to one CPU (cpu >= 0) and name it (at most 15 bytes) for top and gdb.
+ * A refusal by the system is logged once and ignored: pinning is a matter of speed only. */
+void rose_thread_setup(const char *name, int cpu);
+
+/* Flush-to-zero and denormals-are-zero in the calling thread (x86 MXCSR): part of the numerics
+ * contract, because AMX does so always. Every thread that computes calls it. */
+void rose_thread_ftz(void);
+
+/* Bytes of memory available now (MemAvailable; a cgroup limit if smaller), 0 if unknown. */
+uint64_t rose_memory_available(void);
+uint64_t rose_memory_resident(void); /* RSS of this process in bytes */
+
+#endif
