@@ -1,0 +1,106 @@
+/* engine/engine.h - the engine: one thread that owns scheduler, KV pages and backend, and turns
+ * token ids into token ids. It never sees text.
+ *
+ * A request is one sequence. It enters through a bounded MPSC ring; its tokens leave through its
+ * own SPSC ring, and the consumer is told by a wake queue (the sink), once per step however many
+ * requests advanced. No lock and no allocation between submit and token. */
+#ifndef ROSE_ENGINE_ENGINE_H
+#define ROSE_ENGINE_ENGINE_H
+
+#include "backend/backend.h"
+#include "base/wakeq.h"
+
+typedef struct rose_engine rose_engine;
+typedef struct rose_request rose_request;
+
+typedef struct rose_engine_opts {
+    rose_backend_opts
+        backend;         /* max_seqs = --max-num-seqs, max_step_tokens = --max-num-batched-tokens */
+    uint32_t max_queued; /* requests that wait for admission, 1 .. 65536 (--max-num-queued-reqs) */
+    bool chunked_prefill; /* off: a prompt is one piece, so it must fit into max_step_tokens */
+    uint32_t prefill_chunk_size; /* most prompt tokens of one sequence in a step; 0 = the step's
+                                    budget */
+    int engine_cpu;              /* -1 = not pinned; else the engine thread (= compute thread 0) */
+} rose_engine_opts;
+
+void rose_engine_opts_default(
+    rose_engine_opts *o); /* 256 seqs, 2048 tokens, 1024 queued, chunked */
+
+/* Plan, load, start the thread. The model may be closed after open returns. Errors: as
+ * rose_backend_ops.plan and open, INVAL. */
+rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, const rose_model *m,
+                             const rose_engine_opts *o, rose_err *err);
+
+/* Refuse new requests (ROSE_E_CLOSED); those accepted run to their end. Any thread. */
+void rose_engine_drain(rose_engine *e);
+
+/* Cancels what runs, delivers the finish events, joins the thread, frees. Requests not yet released
+ * stay valid for poll and release. Accepts NULL and half-open. */
+void rose_engine_close(rose_engine *e);
+
+const rose_memory_plan *rose_engine_plan(const rose_engine *e); /* constant, any thread */
+const rose_arch *rose_engine_arch(const rose_engine *e);        /* constant, any thread */
+
+typedef enum rose_finish {
+    ROSE_FINISH_NONE = 0,
+    ROSE_FINISH_STOP,   /* an end-of-sequence id was sampled; it is delivered as the last token */
+    ROSE_FINISH_LENGTH, /* max_tokens, or the context is full */
+    ROSE_FINISH_CANCELLED,
+    ROSE_FINISH_ERROR /* the backend failed, or no finite logit */
+} rose_finish;
+
+/* One event: a token, the finish, or both at once. */
+typedef struct rose_event {
+    uint64_t t_ns; /* when the step that gave it was collected */
+    uint32_t id;   /* valid if has_token */
+    uint8_t has_token;
+    uint8_t finish; /* rose_finish; not NONE = the last event of the request */
+} rose_event;
+
+typedef struct rose_request_opts {
+    const uint32_t *prompt; /* copied; ids < vocab_size; 1 .. max_model_len - 1 of them */
+    uint32_t n_prompt;
+    uint32_t max_tokens; /* 1 ..; clamped to max_model_len - n_prompt */
+    rose_sampling sampling;
+    bool ignore_eos;
+    rose_wakeq *sink; /* borrowed; capacity >= the consumer's live requests */
+    void *user;       /* the consumer's; see rose_request_user */
+} rose_request_opts;
+
+/* Any thread (concurrently). On success *out has one owner, the consumer, who polls until the
+ * finish event and then releases it. Errors: INVAL with a message (empty, too long, an id out of
+ * range, a sampling value out of range, a request that could never fit into the page pool), FULL,
+ * CLOSED, NOMEM, BACKEND (the engine has failed). */
+rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
+                               rose_err *err);
+
+/* Any thread, any time before release. Takes effect at the next step boundary; then the request's
+ * pages are free and its finish event (CANCELLED, or what came first) arrives. */
+void rose_request_cancel(rose_request *r);
+
+/* Consumer thread. The next event, or ROSE_E_EMPTY. Call it after the sink gave r, until EMPTY. */
+rose_status rose_request_poll(rose_request *r, rose_event *out);
+
+void *rose_request_user(const rose_request *r);
+
+/* Time stamps, ns on the monotonic clock; 0 = did not happen. Consumer thread, complete once the
+ * finish event was polled. */
+typedef struct rose_request_times {
+    uint64_t submitted, admitted, first_token, finished;
+} rose_request_times;
+rose_request_times rose_request_get_times(const rose_request *r);
+
+/* Consumer thread, after the finish event only. */
+void rose_request_release(rose_request *r);
+
+/* A consistent enough copy of the engine's counters, any thread. */
+typedef struct rose_engine_stats {
+    uint32_t running, waiting; /* requests */
+    uint32_t kv_pages, kv_pages_free;
+    uint64_t steps, prompt_tokens, generated_tokens, finished, cancelled;
+    uint64_t last_step_ns; /* duration of the last step */
+    bool failed;           /* the backend is broken; /health turns */
+} rose_engine_stats;
+rose_engine_stats rose_engine_get_stats(const rose_engine *e);
+
+#endif

@@ -1,0 +1,112 @@
+/* http/http.h - an HTTP/1.1 server on libevent bufferevents and http_parser: connections, limits,
+ * time-outs, replies, streams. Knows nothing of tokens or JSON.
+ *
+ * Why not evhttp: it cannot give its own errors (413, 431, 408) our body, does not see a client
+ * that leaves while we compute, and costs two epoll_ctl a streamed event.
+ *
+ * Threads: n_threads I/O threads, each with its own event loop; a connection, and every
+ * rose_http_req on it, belongs to one of them. Except where said, functions on a request are called
+ * on its thread. */
+#ifndef ROSE_HTTP_HTTP_H
+#define ROSE_HTTP_HTTP_H
+
+#include <stdbool.h>
+
+#include "base/buf.h"
+
+typedef struct rose_http rose_http;
+typedef struct rose_http_req rose_http_req;
+
+typedef struct rose_http_callbacks {
+    /* A complete request has arrived. Must reply, now or later, exactly once (reply, or
+     * stream_begin .. stream_end). */
+    void (*on_request)(void *arg, rose_http_req *r);
+    /* The client has left (or stalled past the limit) before the reply's end: r is no longer usable
+     * when this returns. Not called after the reply ended. */
+    void (*on_gone)(void *arg, rose_http_req *r);
+    /* Body of an error that this room answers by itself; appends it to out. NULL = plain text. */
+    void (*error_body)(void *arg, int status, const char *message, rose_buf *out);
+    void *arg;
+} rose_http_callbacks;
+
+typedef struct rose_http_opts {
+    const char *host;           /* "127.0.0.1", "::1", "0.0.0.0", a name; or "unix:PATH" */
+    uint16_t port;              /* 0 = any free one, see rose_http_port */
+    uint32_t n_threads;         /* I/O threads, 1 .. 64 */
+    const int *cpus;            /* thread i is pinned to cpus[i % n_cpus] */
+    uint32_t n_cpus;            /* 0 = not pinned */
+    size_t max_header_bytes;    /* request line + headers; over: 431 */
+    size_t max_body_bytes;      /* over: 413, answered before the body is read */
+    uint32_t max_connections;   /* over: 503 and close */
+    uint32_t header_timeout_ms; /* from the first byte to the last header; over: 408 */
+    uint32_t body_timeout_ms;   /* longest gap within a body; over: 408 */
+    uint32_t idle_timeout_ms;   /* keep-alive without a request: closed silently */
+    uint32_t
+        write_timeout_ms; /* reply bytes pending and none accepted for so long: on_gone, closed */
+    size_t max_pending_bytes; /* unsent bytes of one streaming reply; over: on_gone, closed */
+} rose_http_opts;
+
+void rose_http_opts_default(rose_http_opts *o); /* 127.0.0.1:8888, 1 thread, 64 KiB, 32 MiB, 4096,
+                                                   10 s, 30 s, 75 s, 30 s, 4 MiB */
+
+/* Bind and listen (a port in use fails here, with a message), start the threads. */
+rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose_http_callbacks *cb,
+                            rose_err *err);
+uint16_t rose_http_port(const rose_http *h);
+
+/* Close the listening socket and idle connections; replies under way go on, then their connections
+ * close ("Connection: close"). Any thread. */
+void rose_http_drain(rose_http *h);
+
+/* Any thread: requests that have no complete reply yet, and open connections. */
+uint32_t rose_http_inflight(const rose_http *h);
+uint32_t rose_http_connections(const rose_http *h);
+
+/* Stop all threads, drop all connections (on_gone for open requests), free. Not from an I/O thread.
+ */
+void rose_http_stop(rose_http *h);
+
+/* Run fn(arg) on I/O thread i, as soon as its loop turns. Any thread. ROSE_E_FULL: the queue
+ * (65536) is full, fn will not run. */
+rose_status rose_http_post(rose_http *h, uint32_t thread, void (*fn)(void *arg), void *arg);
+
+/* Call fn(arg) on I/O thread i whenever fd is readable (level-triggered), until the server stops.
+ * Before traffic: call it right after start. */
+rose_status rose_http_watch(rose_http *h, uint32_t thread, int fd, void (*fn)(void *arg), void *arg,
+                            rose_err *err);
+
+/* Call fn(arg) on I/O thread i after ms milliseconds, once; cancel before it fired with the handle.
+ */
+typedef struct rose_http_timer rose_http_timer;
+rose_http_timer *rose_http_timer_start(rose_http *h, uint32_t thread, uint32_t ms,
+                                       void (*fn)(void *arg),
+                                       void *arg); /* on that thread; NULL = no memory */
+void rose_http_timer_cancel(rose_http_timer *t);   /* on that thread; accepts NULL */
+
+/* ---- the request: borrowed until the reply ends or on_gone ---- */
+uint32_t rose_http_req_thread(const rose_http_req *r);
+const char *rose_http_req_method(const rose_http_req *r); /* "POST" */
+const char *
+rose_http_req_path(const rose_http_req *r); /* without the query, percent-decoding not done */
+const char *rose_http_req_query(const rose_http_req *r); /* "" if none */
+const char *rose_http_req_header(const rose_http_req *r,
+                                 const char *name); /* case-insensitive; NULL */
+const char *rose_http_req_body(const rose_http_req *r, size_t *len);
+uint64_t rose_http_req_arrival_ns(const rose_http_req *r);  /* first byte of the request */
+uint64_t rose_http_req_complete_ns(const rose_http_req *r); /* last byte of the body */
+void rose_http_req_set_user(rose_http_req *r, void *user);
+void *rose_http_req_user(const rose_http_req *r);
+
+/* ---- the reply. headers: "Name: value\r\n" lines or NULL; Content-Length, Date, Connection are
+ * ours ---- */
+void rose_http_reply(rose_http_req *r, int status, const char *content_type, const char *headers,
+                     const void *body, size_t len);
+
+/* A chunked reply. Writes of one loop turn leave in one system call. False: the client has gone or
+ * is over max_pending_bytes; on_gone has been or will be called. */
+bool rose_http_stream_begin(rose_http_req *r, int status, const char *content_type,
+                            const char *headers);
+bool rose_http_stream_write(rose_http_req *r, const void *bytes, size_t len);
+void rose_http_stream_end(rose_http_req *r);
+
+#endif
