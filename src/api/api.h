@@ -1,0 +1,58 @@
+/* api/api.h - the OpenAI-compatible API: JSON <-> request, text <-> ids, stop strings, SSE.
+ *
+ * Life of a request here: the I/O thread has a complete HTTP request -> a job for the tokenizer
+ * workers (bounded; full = 429), who parse the JSON, check it, tokenise and submit to the engine ->
+ * events come back through one wake queue per I/O thread -> the I/O thread detokenises, looks for
+ * stop strings, writes SSE or collects the reply. With async_admit off the job runs on the I/O
+ * thread itself.
+ *
+ * Threads: create, callbacks, attach, set_engine, drain, destroy from the main thread in that
+ * order. */
+#ifndef ROSE_API_API_H
+#define ROSE_API_API_H
+
+#include "engine/engine.h"
+#include "http/http.h"
+#include "tokenizer/tokenizer.h"
+
+typedef struct rose_api rose_api;
+
+typedef struct rose_api_opts {
+    const char *model_id; /* the name in the API (--served-model-name) */
+    const char *version;  /* of /version */
+    const char
+        *chat_template; /* "plain", or NULL: plain if the model has none; a model with a template
+                           of its own is then refused by name at /v1/chat/completions */
+    bool model_has_template;     /* tokenizer_config.json or chat_template.jinja carries one */
+    uint32_t n_io_threads;       /* == rose_http_opts.n_threads */
+    uint32_t n_workers;          /* tokenizer workers, 1 .. 64 (--tokenize-workers) */
+    uint32_t max_queued_jobs;    /* bodies waiting for a worker; over: 429 */
+    bool async_admit;            /* --async-admit */
+    bool fast_sse;               /* stream chunks from prebuilt bytes; off = generic JSON writer */
+    bool lenient;                /* accept and ignore unknown fields instead of 400 */
+    uint32_t max_n;              /* most choices of a request: prompts x n (default 128) */
+    uint32_t max_stop;           /* most stop strings (default 4, as OpenAI) */
+    uint32_t default_max_tokens; /* 0 = what the context leaves (vLLM's chat rule); completions: 16
+                                    as OpenAI */
+} rose_api_opts;
+
+void rose_api_opts_default(rose_api_opts *o);
+
+rose_status rose_api_create(rose_api **out, const rose_api_opts *o, rose_err *err);
+
+/* What rose_http_start wants. Until set_engine, /health answers 200, /ready 503 and the rest 503.
+ */
+rose_http_callbacks rose_api_callbacks(rose_api *a);
+rose_status rose_api_attach(rose_api *a, rose_http *h, rose_err *err);
+
+/* The model is loaded: serve it. Both borrowed until destroy. */
+void rose_api_set_engine(rose_api *a, rose_engine *e, const rose_tokenizer *t);
+
+/* /ready turns 503, new work is refused with 503; what runs goes on. Any thread. */
+void rose_api_drain(rose_api *a);
+
+/* After rose_http_stop: stops the workers, waits for cancelled requests' last events, frees. The
+ * engine must still be open. Accepts NULL. */
+void rose_api_destroy(rose_api *a);
+
+#endif
