@@ -63,7 +63,8 @@ typedef struct rose_request_opts {
     uint32_t max_tokens; /* 1 ..; clamped to max_model_len - n_prompt */
     rose_sampling sampling;
     bool ignore_eos;
-    rose_wakeq *sink; /* borrowed; capacity >= the consumer's live requests */
+    rose_wakeq *sink; /* borrowed until the engine is closed (it may signal after the last event);
+                         capacity >= the consumer's live requests + 1 */
     void *user;       /* the consumer's; see rose_request_user */
 } rose_request_opts;
 
@@ -90,7 +91,8 @@ typedef struct rose_request_times {
 } rose_request_times;
 rose_request_times rose_request_get_times(const rose_request *r);
 
-/* Consumer thread, after the finish event only. */
+/* Consumer thread, after the finish event was polled. The engine holds a reference of its own for
+ * as long as it still touches r. */
 void rose_request_release(rose_request *r);
 
 /* A consistent enough copy of the engine's counters, any thread. */

@@ -1,0 +1,54 @@
+/* cli/opts.h - one table-driven option parser for every command: it parses, it checks ranges, and
+ * it prints --help with every option and its default, so the three cannot disagree. Forms: --name
+ * value, --name=value, -x value; booleans: --name, --no-name. "--" ends the options. */
+#ifndef ROSE_CLI_OPTS_H
+#define ROSE_CLI_OPTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum rose_opt_kind {
+    ROSE_OPT_BOOL,   /* bool *; --name / --no-name */
+    ROSE_OPT_FLAG,   /* bool *; --name only */
+    ROSE_OPT_U32,    /* uint32_t *; min .. max */
+    ROSE_OPT_U64,    /* uint64_t *; min .. max */
+    ROSE_OPT_BYTES,  /* uint64_t *; K, M, G suffixes (powers of 1024) */
+    ROSE_OPT_FLOAT,  /* float *; fmin .. fmax */
+    ROSE_OPT_STRING, /* const char ** */
+    ROSE_OPT_CHOICE, /* const char **; one of choices "a|b|c" */
+    ROSE_OPT_HEADING /* a line in --help; name is the text */
+} rose_opt_kind;
+
+typedef struct rose_opt {
+    const char *name; /* "max-num-seqs" */
+    char letter;      /* 'p' or 0 */
+    rose_opt_kind kind;
+    void *dest; /* holds the default before parsing; --help prints it from here */
+    uint64_t min, max;
+    float fmin, fmax;
+    const char *choices; /* CHOICE */
+    const char *arg;     /* placeholder in --help, "N", "FILE" */
+    const char *help;    /* one sentence, no final stop */
+    const char *unset; /* what --help prints as default instead of a 0 or NULL that means "auto" */
+} rose_opt;
+
+typedef struct rose_command {
+    const char *usage; /* "roseinfer serve MODEL [options]" */
+    const char *about; /* a short paragraph */
+    const rose_opt *opts;
+    size_t n_opts;
+    uint32_t min_args, max_args; /* positional arguments */
+} rose_command;
+
+/* Parse argv[1..argc). Positional arguments are moved to args[0 .. *n_args), borrowed from argv.
+ * Returns -1 to go on; else the exit code to leave with: 0 after --help (printed on stdout), 2
+ * after a usage error (one line on stderr, with the option that was meant if the spelling is
+ * close). */
+int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **args,
+                    uint32_t *n_args);
+
+/* Print the help text as --help does. */
+void rose_opts_help(const rose_command *c);
+
+#endif
