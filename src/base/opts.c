@@ -1,5 +1,5 @@
-/* cli/opts.c - see opts.h. Pure text work; prints only help and usage errors. */
-#include "cli/opts.h"
+/* base/opts.c - see opts.h. Pure text work; prints only help and usage errors. */
+#include "base/opts.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -96,7 +96,8 @@ void rose_opts_help(const rose_command *c)
     if (c->n_opts > 0 && c->opts[0].kind != ROSE_OPT_HEADING) puts("\nOptions:");
     for (size_t i = 0; i < c->n_opts; i++)
         print_option(&c->opts[i]);
-    printf("  %s%*s\n", "    --help", HELP_COLUMN - 12 + 14, "show this text");
+    fputs("      --help", stdout);
+    print_wrapped("show this text", 12);
 }
 
 /* Edit distance, for the suggestion; strings are short. */

@@ -1,8 +1,8 @@
-/* cli/opts.h - one table-driven option parser for every command: it parses, it checks ranges, and
+/* base/opts.h - one table-driven option parser for every command: it parses, it checks ranges, and
  * it prints --help with every option and its default, so the three cannot disagree. Forms: --name
  * value, --name=value, -x value; booleans: --name, --no-name. "--" ends the options. */
-#ifndef ROSE_CLI_OPTS_H
-#define ROSE_CLI_OPTS_H
+#ifndef ROSE_BASE_OPTS_H
+#define ROSE_BASE_OPTS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,0 +1,190 @@
+/* engine/flags.c - see flags.h. */
+#include "engine/flags.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cpuinfo.h"
+
+void rose_engine_flags_init(rose_engine_flags *f)
+{
+    rose_engine_opts o;
+    rose_engine_opts_default(&o);
+    *f = (rose_engine_flags){
+        .device = "auto",
+        .dtype = "auto",
+        .isa = "auto",
+        .max_num_seqs = o.backend.max_seqs,
+        .max_num_batched_tokens = o.backend.max_step_tokens,
+        .max_num_queued_reqs = o.max_queued,
+        .chunked_prefill = o.chunked_prefill,
+        .prefill_chunk_size = o.prefill_chunk_size,
+        .cpu_affinity = true,
+    };
+}
+
+size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
+{
+    const rose_opt all[] = {
+        {.name = "Engine options", .kind = ROSE_OPT_HEADING},
+        {.name = "device",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &f->device,
+         .choices = "auto|cpu",
+         .help = "where the model runs"},
+        {.name = "dtype",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &f->dtype,
+         .choices = "auto|float32|bfloat16",
+         .help = "arithmetic of weights, KV and activations; auto is bfloat16 for BF16 files, else "
+                 "float32"},
+        {.name = "isa",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &f->isa,
+         .choices = "auto|scalar|avx2|avx512|amx",
+         .help = "highest instruction-set level of the CPU kernels; results are the same at every "
+                 "level"},
+        {.name = "threads",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->threads,
+         .arg = "N",
+         .max = ROSE_MAX_CPUS,
+         .unset = "one per CPU",
+         .help = "compute threads"},
+        {.name = "max-model-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->max_model_len,
+         .arg = "N",
+         .unset = "the model's",
+         .help = "longest context in tokens, prompt and output"},
+        {.name = "max-num-seqs",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->max_num_seqs,
+         .arg = "N",
+         .min = 1,
+         .max = 4096,
+         .help = "most sequences in one step"},
+        {.name = "max-num-batched-tokens",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->max_num_batched_tokens,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 20,
+         .help = "most tokens in one step, decodes and prompt chunks"},
+        {.name = "chunked-prefill",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->chunked_prefill,
+         .help = "let a long prompt span several steps beside running decodes"},
+        {.name = "prefill-chunk-size",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->prefill_chunk_size,
+         .arg = "N",
+         .unset = "the step's budget",
+         .help = "most prompt tokens of one sequence in a step"},
+        {.name = "num-kv-pages",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->num_kv_pages,
+         .arg = "N",
+         .unset = "from --kv-cache-memory",
+         .help = "size of the KV pool in pages of 16 tokens"},
+        {.name = "kv-cache-memory",
+         .kind = ROSE_OPT_BYTES,
+         .dest = &f->kv_cache_memory,
+         .arg = "BYTES",
+         .unset = "what full batches need, at most 4G and half of the free memory",
+         .help = "memory for the KV pool"},
+        {.name = "max-num-queued-reqs",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->max_num_queued_reqs,
+         .arg = "N",
+         .min = 1,
+         .max = 65536,
+         .help = "requests that wait for admission; one more is refused"},
+        {.name = "cpu-affinity",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->cpu_affinity,
+         .help = "pin each compute thread to a CPU"},
+        {.name = "engine-cpus",
+         .kind = ROSE_OPT_STRING,
+         .dest = &f->engine_cpus,
+         .arg = "LIST",
+         .unset = "all allowed",
+         .help = "CPUs of the compute threads, as 0-3,6"},
+    };
+    const size_t n = sizeof all / sizeof *all;
+    memcpy(rows, all, sizeof all);
+    return n;
+}
+
+static bool is_allowed(int cpu)
+{
+    int allowed[ROSE_MAX_CPUS];
+    uint32_t n = rose_cpus_allowed(allowed, ROSE_MAX_CPUS);
+    for (uint32_t i = 0; i < n; i++) {
+        if (allowed[i] == cpu) return true;
+    }
+    return false;
+}
+
+rose_status rose_cpu_list_parse(const char *text, int *cpus, uint32_t cap, uint32_t *n,
+                                rose_err *err)
+{
+    const char *p = text;
+    *n = 0;
+    while (*p != '\0') {
+        char *end;
+        long a = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : -1;
+        long b = a;
+        if (a >= 0 && *end == '-' && end[1] >= '0' && end[1] <= '9') b = strtol(end + 1, &end, 10);
+        if (a < 0 || b < a || b >= ROSE_MAX_CPUS || (*end != ',' && *end != '\0'))
+            return rose_fail(err, ROSE_E_INVAL, "CPU list '%s': expected something like 0-3,6",
+                             text);
+        for (long c = a; c <= b; c++) {
+            if (!is_allowed((int)c))
+                return rose_fail(err, ROSE_E_INVAL,
+                                 "CPU list '%s': this process may not use CPU %ld", text, c);
+            if (*n == cap) return rose_fail(err, ROSE_E_INVAL, "CPU list '%s' is too long", text);
+            cpus[(*n)++] = (int)c;
+        }
+        p = *end == ',' ? end + 1 : end;
+    }
+    if (*n == 0) return rose_fail(err, ROSE_E_INVAL, "the CPU list is empty");
+    return ROSE_OK;
+}
+
+rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, rose_err *err)
+{
+    rose_engine_opts_default(o);
+    o->max_queued = f->max_num_queued_reqs;
+    o->chunked_prefill = f->chunked_prefill;
+    o->prefill_chunk_size = f->prefill_chunk_size;
+    rose_backend_opts *b = &o->backend;
+    b->dtype = strcmp(f->dtype, "float32") == 0    ? ROSE_COMPUTE_F32
+               : strcmp(f->dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16
+                                                   : ROSE_COMPUTE_AUTO;
+    b->isa = f->isa;
+    b->n_threads = f->threads;
+    b->max_seqs = f->max_num_seqs;
+    b->max_step_tokens = f->max_num_batched_tokens;
+    b->max_model_len = f->max_model_len;
+    b->kv_pages = f->num_kv_pages;
+    b->kv_bytes = f->kv_cache_memory;
+    if (b->max_step_tokens < b->max_seqs)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "--max-num-batched-tokens %u is less than --max-num-seqs %u",
+                         b->max_step_tokens, b->max_seqs);
+    uint32_t n = 0;
+    if (f->engine_cpus != NULL) {
+        rose_status st = rose_cpu_list_parse(f->engine_cpus, f->cpus, ROSE_MAX_CPUS, &n, err);
+        if (st != ROSE_OK) return st;
+    } else {
+        n = rose_cpus_allowed(f->cpus, ROSE_MAX_CPUS);
+    }
+    if (b->n_threads == 0) b->n_threads = n > 0 ? n : 1;
+    if (f->cpu_affinity && n > 0) {
+        b->cpus = f->cpus;
+        b->n_cpus = n;
+        o->engine_cpu = f->cpus[0];
+    }
+    return ROSE_OK;
+}
