@@ -1,8 +1,101 @@
-/* cli/main.c - the program: dispatches to one file per command. */
+/* cli/main.c - the program: finds the command, and what the commands share. */
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
-int main(void)
+#include "bench/bench.h"
+#include "cli/cli.h"
+
+enum { USAGE_ERROR = 2 };
+
+typedef struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *about;
+} command;
+
+static const command commands[] = {
+    {"serve", rose_cmd_serve, "serve a model over an OpenAI-compatible HTTP API"},
+    {"generate", rose_cmd_generate, "continue a prompt, streaming to standard output"},
+    {"tokenize", rose_cmd_tokenize, "text to token ids"},
+    {"detokenize", rose_cmd_detokenize, "token ids to text"},
+    {"inspect", rose_cmd_inspect, "architecture, tensors and memory plan, without loading"},
+    {"random-model", rose_cmd_random_model, "write a model with seeded random weights"},
+};
+
+static const command benches[] = {
+    {"offline", rose_bench_offline, "token throughput of the engine in this process"},
+    {"tokenizer", rose_bench_tokenizer, "bytes per second of the tokenizer"},
+    {"scheduler", rose_bench_scheduler, "host time of a step on an instant fake backend"},
+};
+
+int rose_die(const rose_err *err)
 {
-    puts("roseinfer " ROSE_VERSION);
-    return 0;
+    fprintf(stderr, "roseinfer: %s\n", err->msg);
+    return 1;
+}
+
+rose_status rose_read_stdin(rose_buf *out, rose_err *err)
+{
+    const size_t limit = (size_t)1 << 30;
+    for (;;) {
+        if (rose_buf_reserve(out, 65536) != ROSE_OK)
+            return rose_fail(err, ROSE_E_NOMEM, "standard input: out of memory");
+        ssize_t n = read(STDIN_FILENO, out->data + out->len, 65536);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return rose_fail(err, ROSE_E_IO, "standard input: %s", strerror(errno));
+        if (n == 0) return ROSE_OK;
+        out->len += (size_t)n;
+        if (out->len > limit) return rose_fail(err, ROSE_E_INVAL, "standard input: over 1 GiB");
+    }
+}
+
+static void list(FILE *out, const char *prefix, const command *c, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        fprintf(out, "  %s%-*s %s\n", prefix, (int)(18 - strlen(prefix)), c[i].name, c[i].about);
+}
+
+static void usage(FILE *out)
+{
+    fputs("roseinfer " ROSE_VERSION " - an LLM inference engine and server\n\n"
+          "Usage: roseinfer COMMAND [arguments]   (COMMAND --help lists its options)\n\n",
+          out);
+    list(out, "", commands, sizeof commands / sizeof *commands);
+    list(out, "bench ", benches, sizeof benches / sizeof *benches);
+    fputs("\nMODEL is a Hugging Face folder: config.json, *.safetensors, tokenizer.json or\n"
+          "vocab.json + merges.txt. `roseinfer --version` prints the version.\n",
+          out);
+}
+
+static int dispatch(const command *c, size_t n, const char *what, int argc, char **argv)
+{
+    for (size_t i = 0; argc > 0 && i < n; i++) {
+        if (strcmp(argv[0], c[i].name) == 0) return c[i].run(argc, argv);
+    }
+    if (argc > 0) fprintf(stderr, "roseinfer: unknown %s '%s'\n", what, argv[0]);
+    usage(stderr);
+    return USAGE_ERROR;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc >= 2 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0)) {
+        puts("roseinfer " ROSE_VERSION);
+        return 0;
+    }
+    if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+                      strcmp(argv[1], "help") == 0)) {
+        usage(stdout);
+        return 0;
+    }
+    if (argc >= 2 && strcmp(argv[1], "bench") == 0) {
+        if (argc >= 3 && strcmp(argv[2], "--help") == 0) {
+            usage(stdout);
+            return 0;
+        }
+        return dispatch(benches, sizeof benches / sizeof *benches, "benchmark", argc - 2, argv + 2);
+    }
+    return dispatch(commands, sizeof commands / sizeof *commands, "command", argc - 1, argv + 1);
 }

@@ -1,0 +1,21 @@
+/* cli/cli.h - the commands of the program: one main each. argv[0] is the command's name; the result
+ * is the exit code: 0, 1 for a failure (one line on stderr), 2 for a usage error. */
+#ifndef ROSE_CLI_CLI_H
+#define ROSE_CLI_CLI_H
+
+#include "base/buf.h"
+
+int rose_cmd_serve(int argc, char **argv);
+int rose_cmd_generate(int argc, char **argv);
+int rose_cmd_tokenize(int argc, char **argv);
+int rose_cmd_detokenize(int argc, char **argv);
+int rose_cmd_inspect(int argc, char **argv);
+int rose_cmd_random_model(int argc, char **argv);
+
+/* "roseinfer: MESSAGE" on stderr; returns 1. */
+int rose_die(const rose_err *err);
+
+/* All of standard input, up to 1 GiB. */
+rose_status rose_read_stdin(rose_buf *out, rose_err *err);
+
+#endif

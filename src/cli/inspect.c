@@ -1,0 +1,104 @@
+/* cli/inspect.c - `roseinfer inspect`: what a model is and what it would take, before loading it.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/opts.h"
+#include "cli/cli.h"
+#include "engine/flags.h"
+#include "model/inspect.h"
+
+static void plan_row(const char *what, uint64_t bytes, const char *note)
+{
+    char text[32];
+    printf("  %-12s %12s  %s\n", what, rose_format_bytes(bytes, text), note);
+}
+
+static void print_plan(const rose_memory_plan *p)
+{
+    char note[160], page[32];
+    printf("Memory plan (%s, %u compute threads)\n",
+           p->dtype == ROSE_COMPUTE_BF16 ? "bfloat16" : "float32", p->n_threads);
+    plan_row("weights", p->weights, "packed for the kernels");
+    snprintf(note, sizeof note,
+             "%u pages of %d tokens, %s each; a full context of %u tokens takes %u pages",
+             p->kv_pages, ROSE_KV_PAGE_TOKENS, rose_format_bytes(p->kv_page, page),
+             p->max_model_len, (p->max_model_len + ROSE_KV_PAGE_TOKENS - 1) / ROSE_KV_PAGE_TOKENS);
+    plan_row("KV pages", p->kv, note);
+    snprintf(note, sizeof note, "steps of up to %u sequences and %u tokens", p->max_seqs,
+             p->max_step_tokens);
+    plan_row("scratch", p->scratch, note);
+    plan_row("total", p->total, "");
+    if (p->available > 0)
+        plan_row("available", p->available, "memory of this machine that is free now");
+}
+
+static json_t *plan_json(const rose_memory_plan *p)
+{
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dtype",
+                     p->dtype == ROSE_COMPUTE_BF16 ? "bfloat16" : "float32", "threads",
+                     (json_int_t)p->n_threads, "max_num_seqs", (json_int_t)p->max_seqs,
+                     "max_num_batched_tokens", (json_int_t)p->max_step_tokens, "max_model_len",
+                     (json_int_t)p->max_model_len, "weights_bytes", (json_int_t)p->weights,
+                     "kv_page_bytes", (json_int_t)p->kv_page, "kv_pages", (json_int_t)p->kv_pages,
+                     "kv_bytes", (json_int_t)p->kv, "scratch_bytes", (json_int_t)p->scratch,
+                     "total_bytes", (json_int_t)p->total, "available_bytes",
+                     (json_int_t)p->available);
+}
+
+static int print_json(const rose_model *m, const rose_memory_plan *p)
+{
+    json_t *root = rose_model_json(m);
+    int rc = 1;
+    if (root != NULL && json_object_set_new(root, "memory_plan", plan_json(p)) == 0 &&
+        json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF)
+        rc = 0;
+    if (rc != 0) fprintf(stderr, "roseinfer: cannot write the JSON\n");
+    json_decref(root);
+    return rc;
+}
+
+int rose_cmd_inspect(int argc, char **argv)
+{
+    static rose_engine_flags flags;
+    rose_engine_flags_init(&flags);
+    bool json = false, tensors = true;
+    rose_opt opts[ROSE_ENGINE_FLAG_ROWS + 2] = {
+        {.name = "json", .kind = ROSE_OPT_FLAG, .dest = &json, .help = "print JSON"},
+        {.name = "tensors", .kind = ROSE_OPT_BOOL, .dest = &tensors, .help = "list the tensors"},
+    };
+    const rose_command cmd = {
+        .usage = "roseinfer inspect MODEL [options]",
+        .about = "Prints the architecture, the tensors and the memory plan of a model without "
+                 "loading it.\n"
+                 "The engine options change the plan as they would for serve.",
+        .opts = opts,
+        .n_opts = 2 + rose_engine_flags_rows(&flags, opts + 2),
+        .min_args = 1,
+        .max_args = 1,
+    };
+    const char *args[1];
+    uint32_t n_args;
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    if (rc >= 0) return rc;
+
+    rose_err err = {{0}};
+    rose_model *m = NULL;
+    rose_engine_opts o;
+    rose_memory_plan plan;
+    rose_status st = rose_engine_flags_read(&flags, &o, &err);
+    if (st == ROSE_OK) st = rose_model_open(&m, args[0], &err);
+    if (st != ROSE_OK) return rose_die(&err);
+    st = rose_backend_cpu()->plan(m, &o.backend, &plan, &err);
+    if (st == ROSE_OK && json) {
+        rc = print_json(m, &plan);
+    } else {
+        rc = 0;
+        if (!json) rose_model_print_arch(m, stdout);
+        if (!json && tensors) rose_model_print_tensors(m, stdout);
+        if (st == ROSE_OK) print_plan(&plan);
+    }
+    if (st != ROSE_OK) rc = rose_die(&err);
+    rose_model_close(m);
+    return rc;
+}

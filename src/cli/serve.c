@@ -1,0 +1,380 @@
+/* cli/serve.c - `roseinfer serve`: opens the port, loads the model, serves until told to stop.
+ *
+ * The main thread owns start and stop and sleeps in between: SIGTERM or SIGINT drains (no new work,
+ * what runs goes on), a second one ends at once. All other threads block these signals. */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "api/api.h"
+#include "base/clock.h"
+#include "base/cpuinfo.h"
+#include "base/log.h"
+#include "base/opts.h"
+#include "cli/cli.h"
+#include "engine/flags.h"
+
+enum { MAX_HTTP_ROWS = 24, POLL_MS = 20 };
+
+typedef struct serve_flags {
+    const char *host, *served_model_name, *chat_template, *log_level, *io_cpus;
+    uint32_t port, io_threads, tokenize_workers, max_connections, max_n;
+    uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms,
+        shutdown_timeout;
+    uint64_t max_body_size, max_pending;
+    bool async_admit, fast_sse, lenient;
+    rose_engine_flags engine;
+    int io_cpu_list[ROSE_MAX_CPUS];
+} serve_flags;
+
+typedef struct server {
+    rose_model *model;
+    rose_tokenizer *tok;
+    rose_engine *engine;
+    rose_api *api;
+    rose_http *http;
+} server;
+
+static void flags_init(serve_flags *f)
+{
+    rose_http_opts h;
+    rose_api_opts a;
+    rose_http_opts_default(&h);
+    rose_api_opts_default(&a);
+    *f = (serve_flags){
+        .host = h.host,
+        .log_level = "info",
+        .port = h.port,
+        .io_threads = h.n_threads,
+        .tokenize_workers = a.n_workers,
+        .max_connections = h.max_connections,
+        .max_n = a.max_n,
+        .header_timeout_ms = h.header_timeout_ms,
+        .body_timeout_ms = h.body_timeout_ms,
+        .idle_timeout_ms = h.idle_timeout_ms,
+        .write_timeout_ms = h.write_timeout_ms,
+        .shutdown_timeout = 60,
+        .max_body_size = h.max_body_bytes,
+        .max_pending = h.max_pending_bytes,
+        .async_admit = a.async_admit,
+        .fast_sse = a.fast_sse,
+        .lenient = a.lenient,
+    };
+    rose_engine_flags_init(&f->engine);
+}
+
+static size_t flags_rows(serve_flags *f, rose_opt *rows)
+{
+    const rose_opt all[] = {
+        {.name = "Server options", .kind = ROSE_OPT_HEADING},
+        {.name = "host",
+         .kind = ROSE_OPT_STRING,
+         .dest = &f->host,
+         .arg = "HOST",
+         .help = "address to listen on, or unix:PATH"},
+        {.name = "port",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->port,
+         .arg = "N",
+         .max = 65535,
+         .help = "port to listen on; 0 takes a free one and logs it"},
+        {.name = "served-model-name",
+         .kind = ROSE_OPT_STRING,
+         .dest = &f->served_model_name,
+         .arg = "NAME",
+         .unset = "the folder's name",
+         .help = "name of the model in the API"},
+        {.name = "chat-template",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &f->chat_template,
+         .choices = "plain",
+         .unset = "plain, if the model has none",
+         .help = "how chat messages become a prompt"},
+        {.name = "io-threads",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->io_threads,
+         .arg = "N",
+         .min = 1,
+         .max = 64,
+         .help = "threads for connections and streaming"},
+        {.name = "io-cpus",
+         .kind = ROSE_OPT_STRING,
+         .dest = &f->io_cpus,
+         .arg = "LIST",
+         .unset = "not pinned",
+         .help = "CPUs of the I/O threads, as 0-3,6"},
+        {.name = "async-admit",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->async_admit,
+         .help = "parse and tokenise on worker threads instead of the I/O threads"},
+        {.name = "tokenize-workers",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->tokenize_workers,
+         .arg = "N",
+         .min = 1,
+         .max = 64,
+         .help = "how many of these workers"},
+        {.name = "fast-sse",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->fast_sse,
+         .help = "build stream chunks from prepared bytes instead of a generic JSON writer"},
+        {.name = "lenient",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->lenient,
+         .help = "ignore unknown and unsupported request fields instead of refusing them"},
+        {.name = "max-n",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->max_n,
+         .arg = "N",
+         .min = 1,
+         .max = 4096,
+         .help = "most choices of one request, prompts x n"},
+        {.name = "max-body-size",
+         .kind = ROSE_OPT_BYTES,
+         .dest = &f->max_body_size,
+         .arg = "BYTES",
+         .min = 1024,
+         .max = (uint64_t)1 << 32,
+         .help = "longest request body; over: 413"},
+        {.name = "max-connections",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->max_connections,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 20,
+         .help = "open connections; one more gets 503"},
+        {.name = "header-timeout-ms",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->header_timeout_ms,
+         .arg = "MS",
+         .min = 1,
+         .help = "from the first byte of a request to its last header; over: 408"},
+        {.name = "body-timeout-ms",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->body_timeout_ms,
+         .arg = "MS",
+         .min = 1,
+         .help = "longest pause within a body; over: 408"},
+        {.name = "idle-timeout-ms",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->idle_timeout_ms,
+         .arg = "MS",
+         .min = 1,
+         .help = "connections without a request are closed after so long"},
+        {.name = "write-timeout-ms",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->write_timeout_ms,
+         .arg = "MS",
+         .min = 1,
+         .help = "a client that takes no byte for so long is dropped"},
+        {.name = "max-pending-bytes",
+         .kind = ROSE_OPT_BYTES,
+         .dest = &f->max_pending,
+         .arg = "BYTES",
+         .min = 4096,
+         .help = "unsent bytes of one stream; a slower client is dropped"},
+        {.name = "shutdown-timeout",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->shutdown_timeout,
+         .arg = "S",
+         .help = "seconds that running requests get after SIGTERM"},
+        {.name = "log-level",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &f->log_level,
+         .choices = "debug|info|warn|error|off",
+         .help = "log lines on standard error"},
+    };
+    memcpy(rows, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
+/* A chat template of the model's own is a program in a template language, which we do not run. */
+static bool has_chat_template(const char *dir)
+{
+    char path[4096];
+    rose_buf text = {0};
+    bool found = false;
+    if (snprintf(path, sizeof path, "%s/chat_template.jinja", dir) < (int)sizeof path)
+        found = rose_file_exists(path);
+    if (!found && snprintf(path, sizeof path, "%s/tokenizer_config.json", dir) < (int)sizeof path &&
+        rose_file_exists(path) && rose_file_read(&text, path, 64u << 20, NULL) == ROSE_OK &&
+        rose_buf_str(&text) != NULL)
+        found = strstr(text.data, "\"chat_template\"") != NULL;
+    rose_buf_free(&text);
+    return found;
+}
+
+static rose_status start_http(server *s, serve_flags *f, const char *model_id, bool has_template,
+                              rose_err *err)
+{
+    rose_api_opts a;
+    rose_http_opts h;
+    rose_api_opts_default(&a);
+    a.model_id = model_id;
+    a.version = ROSE_VERSION;
+    a.chat_template = f->chat_template;
+    a.model_has_template = has_template;
+    a.n_io_threads = f->io_threads;
+    a.n_workers = f->tokenize_workers;
+    a.async_admit = f->async_admit;
+    a.fast_sse = f->fast_sse;
+    a.lenient = f->lenient;
+    a.max_n = f->max_n;
+    rose_http_opts_default(&h);
+    h.host = f->host;
+    h.port = (uint16_t)f->port;
+    h.n_threads = f->io_threads;
+    h.max_body_bytes = f->max_body_size;
+    h.max_connections = f->max_connections;
+    h.header_timeout_ms = f->header_timeout_ms;
+    h.body_timeout_ms = f->body_timeout_ms;
+    h.idle_timeout_ms = f->idle_timeout_ms;
+    h.write_timeout_ms = f->write_timeout_ms;
+    h.max_pending_bytes = f->max_pending;
+    if (f->io_cpus != NULL) {
+        h.cpus = f->io_cpu_list;
+        rose_status st =
+            rose_cpu_list_parse(f->io_cpus, f->io_cpu_list, ROSE_MAX_CPUS, &h.n_cpus, err);
+        if (st != ROSE_OK) return st;
+    }
+    rose_status st = rose_api_create(&s->api, &a, err);
+    if (st != ROSE_OK) return st;
+    const rose_http_callbacks cb = rose_api_callbacks(s->api);
+    if ((st = rose_http_start(&s->http, &h, &cb, err)) != ROSE_OK) return st;
+    return rose_api_attach(s->api, s->http, err);
+}
+
+static void stop_all(server *s)
+{
+    rose_http_stop(s->http);
+    rose_api_destroy(s->api);
+    rose_engine_close(s->engine);
+    rose_tokenizer_close(s->tok);
+    rose_model_close(s->model);
+}
+
+/* The served name: the option, or the last component of the folder. */
+static const char *model_id_of(const serve_flags *f, const char *dir, char *buf, size_t cap)
+{
+    if (f->served_model_name != NULL) return f->served_model_name;
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    size_t start = n;
+    while (start > 0 && dir[start - 1] != '/')
+        start--;
+    snprintf(buf, cap, "%.*s", (int)(n - start), dir + start);
+    return buf;
+}
+
+static void log_ready(const server *s, const serve_flags *f, const char *model_id, uint64_t start)
+{
+    const rose_memory_plan *p = rose_engine_plan(s->engine);
+    rose_log(ROSE_LOG_INFO, "serve",
+             "ready in %.1f ms: %s, %s, %u threads, context %u, %u KV pages (%.1f MiB), weights "
+             "%.1f MiB",
+             (double)(rose_now_ns() - start) * 1e-6, model_id,
+             p->dtype == ROSE_COMPUTE_BF16 ? "bfloat16" : "float32", p->n_threads, p->max_model_len,
+             p->kv_pages, (double)p->kv / 1048576.0, (double)p->weights / 1048576.0);
+    if (strncmp(f->host, "unix:", 5) == 0)
+        rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->host);
+    else
+        rose_log(ROSE_LOG_INFO, "serve", "listening on http://%s:%u", f->host,
+                 rose_http_port(s->http));
+}
+
+/* True if one of the stop signals came within ms milliseconds. */
+static bool wait_signal(const sigset_t *set, uint32_t ms)
+{
+    const struct timespec ts = {ms / 1000, (long)(ms % 1000) * 1000000};
+    return sigtimedwait(set, NULL, &ts) >= 0;
+}
+
+/* Wait for the first signal, then for the last reply, the time-out or the second signal. */
+static void serve_until_stopped(server *s, const serve_flags *f, const sigset_t *set)
+{
+    int sig;
+    while (sigwait(set, &sig) != 0) {
+    }
+    rose_log(ROSE_LOG_INFO, "serve", "draining: %u requests in flight (a second signal ends them)",
+             rose_http_inflight(s->http));
+    rose_api_drain(s->api);
+    rose_http_drain(s->http);
+    uint64_t deadline = rose_now_ns() + (uint64_t)f->shutdown_timeout * 1000000000u;
+    while (rose_http_inflight(s->http) > 0) {
+        if (wait_signal(set, POLL_MS)) {
+            rose_log(ROSE_LOG_WARN, "serve", "second signal: %u requests cut off",
+                     rose_http_inflight(s->http));
+            break;
+        }
+        if (rose_now_ns() < deadline) continue;
+        rose_log(ROSE_LOG_WARN, "serve", "shutdown timeout: %u requests cut off",
+                 rose_http_inflight(s->http));
+        break;
+    }
+}
+
+static int run(const char *dir, serve_flags *f)
+{
+    uint64_t start = rose_now_ns();
+    server s = {0};
+    rose_err err = {{0}};
+    rose_engine_opts o;
+    char name[256];
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread started below */
+    signal(SIGPIPE, SIG_IGN);
+
+    const char *id = model_id_of(f, dir, name, sizeof name);
+    rose_status st = rose_engine_flags_read(&f->engine, &o, &err);
+    if (st == ROSE_OK) st = rose_model_open(&s.model, dir, &err);
+    if (st == ROSE_OK) st = start_http(&s, f, id, has_chat_template(dir), &err);
+    if (st == ROSE_OK) st = rose_tokenizer_open(&s.tok, dir, &err);
+    if (st == ROSE_OK) st = rose_engine_open(&s.engine, rose_backend_cpu(), s.model, &o, &err);
+    if (st == ROSE_OK) {
+        rose_model_close(s.model);
+        s.model = NULL;
+        rose_api_set_engine(s.api, s.engine, s.tok);
+        log_ready(&s, f, id, start);
+        serve_until_stopped(&s, f, &set);
+    }
+    stop_all(&s);
+    if (st != ROSE_OK) return rose_die(&err);
+    rose_log(ROSE_LOG_INFO, "serve", "stopped");
+    return 0;
+}
+
+int rose_cmd_serve(int argc, char **argv)
+{
+    static serve_flags f;
+    flags_init(&f);
+    rose_opt opts[MAX_HTTP_ROWS + ROSE_ENGINE_FLAG_ROWS];
+    size_t n = flags_rows(&f, opts);
+    n += rose_engine_flags_rows(&f.engine, opts + n);
+    const rose_command cmd = {
+        .usage = "roseinfer serve MODEL [options]",
+        .about = "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
+                 "/v1/chat/completions,\n"
+                 "/v1/models, /tokenize, /detokenize, /health, /ready, /version.\n"
+                 "SIGTERM or Ctrl-C lets running requests finish; a second one ends at once.",
+        .opts = opts,
+        .n_opts = n,
+        .min_args = 1,
+        .max_args = 1,
+    };
+    const char *args[1];
+    uint32_t n_args;
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    if (rc >= 0) return rc;
+    rose_log_level level = ROSE_LOG_INFO;
+    rose_log_parse_level(f.log_level, &level);
+    rose_log_set_level(level);
+    return run(args[0], &f);
+}

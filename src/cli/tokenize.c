@@ -1,0 +1,169 @@
+/* cli/tokenize.c - `roseinfer tokenize` and `roseinfer detokenize`. */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/opts.h"
+#include "cli/cli.h"
+#include "tokenizer/tokenizer.h"
+
+static void print_pieces(const rose_tokenizer *t, const rose_ids *ids)
+{
+    for (size_t i = 0; i < ids->len; i++) {
+        size_t n = 0;
+        const char *bytes = rose_tokenizer_token_bytes(t, ids->data[i], &n);
+        printf("%" PRIu32 "\t\"", ids->data[i]);
+        for (size_t j = 0; bytes != NULL && j < n; j++) {
+            unsigned char c = (unsigned char)bytes[j];
+            if (c == '"' || c == '\\')
+                printf("\\%c", c);
+            else if (c >= 0x20 && c < 0x7f)
+                putchar(c);
+            else
+                printf("\\x%02x", c);
+        }
+        puts("\"");
+    }
+}
+
+static void print_ids(const rose_ids *ids)
+{
+    for (size_t i = 0; i < ids->len; i++)
+        printf("%s%" PRIu32, i > 0 ? " " : "", ids->data[i]);
+    if (ids->len > 0) putchar('\n');
+}
+
+int rose_cmd_tokenize(int argc, char **argv)
+{
+    const char *prompt = NULL;
+    bool pieces = false, count = false, special = true;
+    const rose_opt opts[] = {
+        {.name = "prompt",
+         .letter = 'p',
+         .kind = ROSE_OPT_STRING,
+         .dest = &prompt,
+         .arg = "TEXT",
+         .unset = "standard input",
+         .help = "the text"},
+        {.name = "pieces",
+         .kind = ROSE_OPT_FLAG,
+         .dest = &pieces,
+         .help = "one line per token: id, tab, the bytes that it stands for"},
+        {.name = "count",
+         .kind = ROSE_OPT_FLAG,
+         .dest = &count,
+         .help = "print only how many tokens"},
+        {.name = "special",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &special,
+         .help = "recognise special tokens in the text"},
+    };
+    const rose_command cmd = {
+        .usage = "roseinfer tokenize MODEL [-p TEXT] [options]",
+        .about = "Prints the token ids of a text, separated by spaces.",
+        .opts = opts,
+        .n_opts = sizeof opts / sizeof *opts,
+        .min_args = 1,
+        .max_args = 1,
+    };
+    const char *args[1];
+    uint32_t n_args;
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    if (rc >= 0) return rc;
+
+    rose_err err = {{0}};
+    rose_tokenizer *t = NULL;
+    rose_encoder *e = NULL;
+    rose_buf text = {0};
+    rose_ids ids = {0};
+    rose_status st = rose_tokenizer_open(&t, args[0], &err);
+    if (st == ROSE_OK) st = rose_encoder_create(&e, t, &err);
+    if (st == ROSE_OK && prompt == NULL) st = rose_read_stdin(&text, &err);
+    if (st == ROSE_OK)
+        st = rose_encode(e, prompt != NULL ? prompt : text.data,
+                         prompt != NULL ? strlen(prompt) : text.len,
+                         special ? 0 : ROSE_ENCODE_PLAIN_SPECIAL, &ids, &err);
+    if (st == ROSE_OK && count) printf("%zu\n", ids.len);
+    if (st == ROSE_OK && !count && pieces) print_pieces(t, &ids);
+    if (st == ROSE_OK && !count && !pieces) print_ids(&ids);
+    rose_ids_free(&ids);
+    rose_buf_free(&text);
+    rose_encoder_destroy(e);
+    rose_tokenizer_close(t);
+    return st == ROSE_OK ? 0 : rose_die(&err);
+}
+
+/* Ids separated by white space or commas. */
+static rose_status parse_ids(const char *s, rose_ids *ids, rose_err *err)
+{
+    for (;;) {
+        s += strspn(s, " \t\r\n,");
+        if (*s == '\0') return ROSE_OK;
+        char *end;
+        errno = 0;
+        unsigned long v = *s >= '0' && *s <= '9' ? strtoul(s, &end, 10) : ULONG_MAX;
+        if (v > UINT32_MAX || errno != 0)
+            return rose_fail(err, ROSE_E_INVAL, "'%.20s' is not a token id", s);
+        if (ids->len == ids->cap) {
+            size_t cap = ids->cap < 64 ? 64 : ids->cap * 2;
+            uint32_t *p = realloc(ids->data, cap * sizeof *p);
+            if (p == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+            ids->data = p;
+            ids->cap = cap;
+        }
+        ids->data[ids->len++] = (uint32_t)v;
+        s = end;
+    }
+}
+
+int rose_cmd_detokenize(int argc, char **argv)
+{
+    const char *list = NULL;
+    bool skip = false;
+    const rose_opt opts[] = {
+        {.name = "ids",
+         .letter = 'i',
+         .kind = ROSE_OPT_STRING,
+         .dest = &list,
+         .arg = "LIST",
+         .unset = "standard input",
+         .help = "ids separated by spaces or commas"},
+        {.name = "skip-special",
+         .kind = ROSE_OPT_FLAG,
+         .dest = &skip,
+         .help = "leave special tokens out"},
+    };
+    const rose_command cmd = {
+        .usage = "roseinfer detokenize MODEL [-i LIST] [options]",
+        .about = "Prints the text of token ids, with no newline added.",
+        .opts = opts,
+        .n_opts = sizeof opts / sizeof *opts,
+        .min_args = 1,
+        .max_args = 1,
+    };
+    const char *args[1];
+    uint32_t n_args;
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    if (rc >= 0) return rc;
+
+    rose_err err = {{0}};
+    rose_tokenizer *t = NULL;
+    rose_buf in = {0}, out = {0};
+    rose_ids ids = {0};
+    rose_status st = rose_tokenizer_open(&t, args[0], &err);
+    if (st == ROSE_OK && list == NULL) st = rose_read_stdin(&in, &err);
+    if (st == ROSE_OK && list == NULL && rose_buf_str(&in) == NULL)
+        st = rose_fail(&err, ROSE_E_NOMEM, "out of memory");
+    if (st == ROSE_OK) st = parse_ids(list != NULL ? list : in.data, &ids, &err);
+    if (st == ROSE_OK)
+        st = rose_decode(t, ids.data, ids.len, skip ? ROSE_DECODE_SKIP_SPECIAL : 0, &out, &err);
+    if (st == ROSE_OK) fwrite(out.data, 1, out.len, stdout);
+    rose_ids_free(&ids);
+    rose_buf_free(&in);
+    rose_buf_free(&out);
+    rose_tokenizer_close(t);
+    return st == ROSE_OK ? 0 : rose_die(&err);
+}
