@@ -2,6 +2,9 @@
 # VARIANT selects flags and the build directory: release (build/), debug, asan, tsan (build/<variant>/).
 
 VARIANT ?= release
+# V=1 shows the commands.
+Q := $(if $(V),,@)
+
 ifeq ($(origin CC),default)
 CC      := gcc
 endif
@@ -44,31 +47,124 @@ OBJ     := $(SRC:src/%.c=$B/obj/%.o)
 CLI_OBJ := $(CLI_SRC:src/%.c=$B/obj/%.o)
 TESTS   := $(sort $(wildcard tests/*/test_*.c))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
+TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
+FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
+
+# The C library: everything but the server, the benchmarks and the program.
+LIB_ROOMS := base tokenizer model backend backend/cpu kv sched engine lib
+LIB_OBJ   := $(sort $(foreach r,$(LIB_ROOMS),$(patsubst src/%.c,$B/obj/%.o,$(wildcard src/$r/*.c))))
+LIB_DEPS  := -ljansson -lpcre2-8 -lutf8proc -lm -pthread
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+MODEL   ?= models/rose-tiny
+HOST    ?= 127.0.0.1
+PORT    ?= 8888
 
 .DEFAULT_GOAL := all
-.PHONY: all tests clean
+.PHONY: all help tests clean serve test test-long check units format format-check asan tsan debug-test bench \
+        fuzz install example deps-build deps-test
 
-all: $B/roseinfer
+all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
+
+help:
+	@echo "make               build $B/roseinfer and the library"
+	@echo "make serve         install what is missing, build, serve $(MODEL) on $(HOST):$(PORT)"
+	@echo "make test          every test that needs no GPU (installs what it needs)"
+	@echo "make check         under a minute: format, include law, unit tests"
+	@echo "make asan, tsan    the unit tests and the server tests under sanitizers"
+	@echo "make debug-test    the unit tests with assertions and the allocation guard"
+	@echo "make bench         throughput of a random GPT-2 124M on this machine"
+	@echo "make fuzz          each fuzz target for FUZZ_SECONDS (default 60; needs clang)"
+	@echo "make install       program, library, header, pkg-config file to PREFIX (default /usr/local)"
+	@echo "make format        clang-format in place"
 
 $B/obj/%.o: src/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(call isa_flags,$<) -DROSE_VERSION='"$(VERSION)"' -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS) $(call isa_flags,$<) -DROSE_VERSION='"$(VERSION)"' -MMD -MP -c $< -o $@
 
 # Everything but main(): what the tests, the program and the fuzzers link.
 $B/librose_all.a: $(OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	$(Q)ar rcs $@ $^
 
 $B/roseinfer: $(CLI_OBJ) $B/librose_all.a
-	$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/librose_all.a $(LIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/librose_all.a $(LIBS)
+
+$B/libroseinfer.a: $(LIB_OBJ)
+	@rm -f $@
+	$(Q)ar rcs $@ $^
+
+$B/libroseinfer.so: $(LIB_OBJ)
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.0 -Wl,-z,defs -o $@ $^ $(LIB_DEPS)
+
+$B/roseinfer.pc: tools/roseinfer.pc.in Makefile
+	@mkdir -p $(@D)
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS@|$(LIB_DEPS)|' $< > $@
 
 $B/tests/%: tests/%.c $B/librose_all.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $B/librose_all.a $(LIBS) -lcmocka
+	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $B/librose_all.a \
+	    $(LIBS) -lcmocka
 
-tests: $(TESTBIN)
+tests: $(TESTBIN) $(TOOLBIN)
+
+# ---- what a person types ----
+
+deps-build:
+	@sh tools/deps build
+deps-test:
+	@sh tools/deps test
+
+serve: deps-build
+	@$(MAKE) --no-print-directory -j2 build/roseinfer
+	build/roseinfer serve $(MODEL) --host $(HOST) --port $(PORT)
+
+test: deps-test
+	@sh tools/test
+
+check: deps-test
+	@$(MAKE) --no-print-directory -j2 format-check all tests
+	@python3 tools/check_includes
+	@$(MAKE) --no-print-directory units
+
+# The unit tests of this variant.
+units: $(TESTBIN) $(TOOLBIN)
+	@python3 tools/run_tests $(TESTBIN)
+
+format:
+	clang-format-14 -i $(FORMATTED)
+format-check:
+	@clang-format-14 --dry-run -Werror $(FORMATTED)
+FORMATTED = $(sort $(wildcard src/*/*.[ch] src/*/*/*.[ch] include/*.h tests/*.h tests/*/*.[ch] fuzz/*.c examples/*.c))
+
+asan tsan:
+	@sh tools/deps test
+	@$(MAKE) --no-print-directory -j2 VARIANT=$@ build/$@/roseinfer tests
+	@VARIANT=$@ sh tools/test sanitize
+
+debug-test:
+	@$(MAKE) --no-print-directory -j2 VARIANT=debug tests
+	@$(MAKE) --no-print-directory VARIANT=debug units
+
+bench: deps-build
+	@$(MAKE) --no-print-directory -j2 build/roseinfer
+	@sh tools/bench
+
+FUZZ_SECONDS ?= 60
+fuzz:
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) sh tools/fuzz $(FUZZ)
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 755 $B/roseinfer $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 include/roseinfer.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $B/libroseinfer.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $B/libroseinfer.so $(DESTDIR)$(PREFIX)/lib/libroseinfer.so.0
+	ln -sf libroseinfer.so.0 $(DESTDIR)$(PREFIX)/lib/libroseinfer.so
+	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' $B/roseinfer.pc > $(DESTDIR)$(PREFIX)/lib/pkgconfig/roseinfer.pc
 
 clean:
 	rm -rf build
 
--include $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d)
+-include $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d)
