@@ -1,0 +1,40 @@
+#!/bin/sh
+# The library as a user gets it: make install into an empty folder, compile the example against the
+# pkg-config file, shared and static, and compare its text with the program's.
+set -eu
+cd "$(dirname "$0")/../.."
+model=models/rose-tiny
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+passed=0
+ok() { passed=$((passed + 1)); echo "ok: $1"; }
+die() { echo "FAILED: $1"; echo "$passed passed, 1 failed"; exit 1; }
+
+make --no-print-directory -j2 install PREFIX="$tmp/usr" >/dev/null || die "make install"
+for f in bin/roseinfer include/roseinfer.h lib/libroseinfer.a lib/libroseinfer.so lib/pkgconfig/roseinfer.pc; do
+    [ -s "$tmp/usr/$f" ] || die "make install did not install $f"
+done
+ok "make install"
+
+export PKG_CONFIG_PATH="$tmp/usr/lib/pkgconfig"
+want=$("$tmp/usr/bin/roseinfer" generate $model -p "Once upon a time" --max-tokens 32)
+[ -n "$want" ] || die "the installed program writes nothing"
+
+# shellcheck disable=SC2046
+gcc -Wall -Wextra -Werror -std=c11 examples/generate.c -o "$tmp/shared" $(pkg-config --cflags --libs roseinfer)
+got=$(LD_LIBRARY_PATH="$tmp/usr/lib" "$tmp/shared" $model "Once upon a time")
+[ "$got" = "$want" ] || die "shared: '$got' is not '$want'"
+ldd "$tmp/shared" | grep -q libroseinfer.so.0 || die "the shared example does not use the shared library"
+ok "example, shared library"
+
+# shellcheck disable=SC2046
+gcc -Wall -Wextra -Werror -std=c11 examples/generate.c -o "$tmp/static" -I"$tmp/usr/include" \
+    "$tmp/usr/lib/libroseinfer.a" $(pkg-config --static --libs-only-l roseinfer | sed 's/-lroseinfer//') -pthread
+got=$("$tmp/static" $model "Once upon a time")
+[ "$got" = "$want" ] || die "static: '$got' is not '$want'"
+ok "example, static library"
+
+nm -D --defined-only "$tmp/usr/lib/libroseinfer.so" | awk '{print $3}' | grep -v '^rose_lib_' | grep . &&
+    die "the shared library exports symbols other than rose_lib_*"
+ok "only rose_lib_* is exported"
+echo "$passed passed, 0 failed"
