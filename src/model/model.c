@@ -102,7 +102,6 @@ static rose_status bind_head(binder *b)
     rose_st_tensor *t = rose_weights_find(m->weights, b->family->head_name);
     if (t == NULL) m->arch.tied_head = true;
     if (m->arch.tied_head) {
-        if (t != NULL) t->used = true;
         m->head = m->tok_embed;
         return ROSE_OK;
     }
@@ -129,6 +128,7 @@ static void warn_unused(const binder *b)
     for (size_t i = 0; i < w->n_tensors; i++) {
         const rose_st_tensor *t = w->by_name[i];
         if (t->used || is_ignored(b->family, t->name)) continue;
+        if (strcmp(t->name, b->family->head_name) == 0) continue; /* a tied head's copy */
         if (first == NULL) first = t;
         n++;
     }
