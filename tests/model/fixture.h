@@ -74,6 +74,7 @@ static inline void put_file(const char *dir, const char *name, const void *data,
 {
     char path[1024];
     join(path, sizeof path, dir, name);
+    unlink(path); /* a fresh file: ext4 writes a truncated one out at once, which is slow */
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(data, 1, n, f), n);
