@@ -19,15 +19,14 @@ void rose_path_label(char out[256], const char *path)
     snprintf(out, 256, "%s%s", len > keep ? "..." : "", len > keep ? path + len - keep : path);
 }
 
-rose_status rose_config_open(rose_config *out, const char *path, rose_err *err)
+rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
+                              rose_err *err)
 {
     json_error_t je;
-    rose_buf text = {0};
+    rose_status st = ROSE_OK;
     *out = (rose_config){0};
-    rose_path_label(out->label, path);
-    rose_status st = rose_file_read(&text, path, MAX_CONFIG_BYTES, err);
-    if (st != ROSE_OK) goto done;
-    out->root = json_loadb(text.len > 0 ? text.data : "", text.len, JSON_REJECT_DUPLICATES, &je);
+    rose_path_label(out->label, label);
+    out->root = json_loadb(n > 0 ? text : "", n, JSON_REJECT_DUPLICATES, &je);
     if (out->root == NULL) {
         bool nomem = json_error_code(&je) == json_error_out_of_memory;
         st = rose_fail(err, nomem ? ROSE_E_NOMEM : ROSE_E_FORMAT,
@@ -36,9 +35,17 @@ rose_status rose_config_open(rose_config *out, const char *path, rose_err *err)
     } else if (!json_is_object(out->root)) {
         st = rose_fail(err, ROSE_E_FORMAT, "%s: the top level is not an object", out->label);
     }
-done:
-    rose_buf_free(&text);
     if (st != ROSE_OK) rose_config_close(out);
+    return st;
+}
+
+rose_status rose_config_open(rose_config *out, const char *path, rose_err *err)
+{
+    rose_buf text = {0};
+    *out = (rose_config){0};
+    rose_status st = rose_file_read(&text, path, MAX_CONFIG_BYTES, err);
+    if (st == ROSE_OK) st = rose_config_parse(out, text.data, text.len, path, err);
+    rose_buf_free(&text);
     return st;
 }
 

@@ -15,6 +15,10 @@ typedef struct rose_config {
 
 /* Read and parse; ROSE_E_NOTFOUND if there is no such file. Duplicate keys are refused. */
 rose_status rose_config_open(rose_config *out, const char *path, rose_err *err);
+
+/* The same from bytes in memory. label: the name in messages. */
+rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
+                              rose_err *err);
 void rose_config_close(rose_config *c); /* accepts {0}; leaves {0} */
 
 /* The path as messages show it: whole, or "..." and its tail. */
