@@ -1,0 +1,259 @@
+/* model/config.c - see config.h and family.h. Settings files come from strangers: a field of the
+ * wrong type or out of range is refused with a message, never guessed at. */
+#include "model/config.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/family.h"
+
+#define MAX_CONFIG_BYTES (16u << 20)
+
+/* A new family is a row here and a file like gpt2.c. */
+static const rose_family *const families[] = {&rose_family_gpt2};
+
+void rose_path_label(char out[256], const char *path)
+{
+    size_t len = strlen(path), keep = 200;
+    snprintf(out, 256, "%s%s", len > keep ? "..." : "", len > keep ? path + len - keep : path);
+}
+
+rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
+                              rose_err *err)
+{
+    json_error_t je;
+    rose_status st = ROSE_OK;
+    *out = (rose_config){0};
+    rose_path_label(out->label, label);
+    out->root = json_loadb(n > 0 ? text : "", n, JSON_REJECT_DUPLICATES, &je);
+    if (out->root == NULL) {
+        bool nomem = json_error_code(&je) == json_error_out_of_memory;
+        st = rose_fail(err, nomem ? ROSE_E_NOMEM : ROSE_E_FORMAT,
+                       "%s: not valid JSON: %.120s (line %d, column %d)", out->label, je.text,
+                       je.line, je.column);
+    } else if (!json_is_object(out->root)) {
+        st = rose_fail(err, ROSE_E_FORMAT, "%s: the top level is not an object", out->label);
+    }
+    if (st != ROSE_OK) rose_config_close(out);
+    return st;
+}
+
+rose_status rose_config_open(rose_config *out, const char *path, rose_err *err)
+{
+    rose_buf text = {0};
+    *out = (rose_config){0};
+    rose_status st = rose_file_read(&text, path, MAX_CONFIG_BYTES, err);
+    if (st == ROSE_OK) st = rose_config_parse(out, text.data, text.len, path, err);
+    rose_buf_free(&text);
+    return st;
+}
+
+void rose_config_close(rose_config *c)
+{
+    json_decref(c->root);
+    *c = (rose_config){0};
+}
+
+json_t *rose_config_get(const rose_config *c, const char *name, const char *alias)
+{
+    json_t *v = json_object_get(c->root, name);
+    if ((v == NULL || json_is_null(v)) && alias != NULL) v = json_object_get(c->root, alias);
+    return json_is_null(v) ? NULL : v;
+}
+
+/* The value as short text for a message: "-3", "\"abc\"", "a list". */
+static const char *describe(const json_t *v, char out[64])
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "a list";
+    case JSON_STRING:
+        snprintf(out, 64, "the string \"%.40s\"", json_string_value(v));
+        return out;
+    case JSON_INTEGER:
+        snprintf(out, 64, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+        return out;
+    case JSON_REAL:
+        snprintf(out, 64, "%g", json_real_value(v));
+        return out;
+    case JSON_TRUE:
+        return "true";
+    case JSON_FALSE:
+        return "false";
+    case JSON_NULL:
+        return "null";
+    }
+    return "nothing";
+}
+
+rose_status rose_config_read_u32(const rose_config *c, const rose_config_u32 *f, uint32_t *out,
+                                 rose_err *err)
+{
+    char text[64];
+    json_t *v = rose_config_get(c, f->name, f->alias);
+    if (v == NULL && !f->required) return ROSE_OK;
+    if (v == NULL) return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is missing", c->label, f->name);
+    if (!json_is_integer(v) || json_integer_value(v) < (json_int_t)f->min ||
+        json_integer_value(v) > (json_int_t)f->max)
+        return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an integer from %u to %u",
+                         c->label, f->name, describe(v, text), f->min, f->max);
+    *out = (uint32_t)json_integer_value(v);
+    return ROSE_OK;
+}
+
+rose_status rose_config_read_bool(const rose_config *c, const char *name, bool *out, rose_err *err)
+{
+    char text[64];
+    json_t *v = rose_config_get(c, name, NULL);
+    if (v == NULL) return ROSE_OK;
+    if (!json_is_boolean(v))
+        return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected true or false", c->label,
+                         name, describe(v, text));
+    *out = json_is_true(v);
+    return ROSE_OK;
+}
+
+rose_status rose_config_read_positive(const rose_config *c, const char *name, double max,
+                                      float *out, rose_err *err)
+{
+    char text[64];
+    json_t *v = rose_config_get(c, name, NULL);
+    if (v == NULL) return ROSE_OK;
+    double d = json_is_number(v) ? json_number_value(v) : 0.0;
+    if (!(d >= 1e-30 && d <= max)) /* below, fp32 nears its subnormals */
+        return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a number > 0 and <= %g",
+                         c->label, name, describe(v, text), max);
+    *out = (float)d;
+    return ROSE_OK;
+}
+
+rose_status rose_config_read_act(const rose_config *c, const char *name, rose_act *out,
+                                 rose_err *err)
+{
+    static const struct {
+        const char *name;
+        rose_act act;
+    } acts[] = {
+        {"gelu_new", ROSE_ACT_GELU_TANH},
+        {"gelu_pytorch_tanh", ROSE_ACT_GELU_TANH},
+        {"gelu_python_tanh", ROSE_ACT_GELU_TANH},
+        {"gelu_fast", ROSE_ACT_GELU_TANH},
+        {"gelu", ROSE_ACT_GELU_ERF},
+        {"gelu_python", ROSE_ACT_GELU_ERF},
+        {"relu", ROSE_ACT_RELU},
+        {"silu", ROSE_ACT_SILU},
+        {"swish", ROSE_ACT_SILU},
+    };
+    char text[64];
+    json_t *v = rose_config_get(c, name, NULL);
+    if (v == NULL) return ROSE_OK;
+    if (!json_is_string(v))
+        return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a string", c->label, name,
+                         describe(v, text));
+    for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
+        if (strcmp(acts[i].name, json_string_value(v)) != 0) continue;
+        *out = acts[i].act;
+        return ROSE_OK;
+    }
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "%s: activation '%.60s' is not supported (supported: gelu_new, "
+                     "gelu_pytorch_tanh, gelu_fast, gelu, relu, silu)",
+                     c->label, json_string_value(v));
+}
+
+/* One token id; ids up to 2^31-1 are ids, outside the vocabulary or not. */
+static rose_status read_id(const rose_config *c, const char *name, const json_t *v, uint32_t *out,
+                           rose_err *err)
+{
+    char text[64];
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
+        return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a token id", c->label, name,
+                         describe(v, text));
+    *out = (uint32_t)json_integer_value(v);
+    return ROSE_OK;
+}
+
+rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *err)
+{
+    uint32_t id = 0;
+    json_t *v = rose_config_get(c, "bos_token_id", NULL);
+    a->bos_id = -1;
+    if (v == NULL) return ROSE_OK;
+    rose_status st = read_id(c, "bos_token_id", v, &id, err);
+    if (st == ROSE_OK && id < a->vocab_size) a->bos_id = id;
+    return st;
+}
+
+static rose_status add_eos_id(const rose_config *c, const json_t *v, rose_arch *a, rose_err *err)
+{
+    uint32_t id = 0;
+    rose_status st = read_id(c, "eos_token_id", v, &id, err);
+    if (st != ROSE_OK || id >= a->vocab_size) return st;
+    for (uint32_t i = 0; i < a->n_eos; i++)
+        if (a->eos_ids[i] == id) return ROSE_OK;
+    if (a->n_eos == ROSE_MAX_EOS)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: more than %d end-of-text ids (with config.json)", c->label,
+                         ROSE_MAX_EOS);
+    a->eos_ids[a->n_eos++] = id;
+    return ROSE_OK;
+}
+
+rose_status rose_config_add_eos(const rose_config *c, rose_arch *a, rose_err *err)
+{
+    json_t *v = rose_config_get(c, "eos_token_id", NULL);
+    if (v == NULL) return ROSE_OK;
+    if (!json_is_array(v)) return add_eos_id(c, v, a, err);
+    rose_status st = ROSE_OK;
+    for (size_t i = 0; st == ROSE_OK && i < json_array_size(v); i++)
+        st = add_eos_id(c, json_array_get(v, i), a, err);
+    return st;
+}
+
+rose_status rose_family_find(const rose_family **out, const rose_config *c, rose_err *err)
+{
+    char text[64];
+    json_t *v = rose_config_get(c, "model_type", NULL);
+    *out = NULL;
+    if (v == NULL)
+        return rose_fail(err, ROSE_E_FORMAT, "%s: 'model_type' is missing: not a model's folder?",
+                         c->label);
+    if (!json_is_string(v))
+        return rose_fail(err, ROSE_E_FORMAT, "%s: 'model_type' is %s; expected a string", c->label,
+                         describe(v, text));
+    char known[128] = "";
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        if (strcmp(families[i]->model_type, json_string_value(v)) == 0) {
+            *out = families[i];
+            return ROSE_OK;
+        }
+        size_t len = strlen(known);
+        snprintf(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "",
+                 families[i]->model_type);
+    }
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "%s: model_type '%.60s' is not supported (supported: %s)", c->label,
+                     json_string_value(v), known);
+}
+
+uint64_t rose_dim_size(const rose_arch *a, rose_dim d)
+{
+    switch (d) {
+    case ROSE_DIM_NONE:
+        return 1;
+    case ROSE_DIM_VOCAB:
+        return a->vocab_size;
+    case ROSE_DIM_POS:
+        return a->max_positions;
+    case ROSE_DIM_MODEL:
+        return a->d_model;
+    case ROSE_DIM_QKV:
+        return ((uint64_t)a->n_heads + 2 * (uint64_t)a->n_kv_heads) * a->head_dim;
+    case ROSE_DIM_FF:
+        return a->d_ff;
+    }
+    return 0;
+}

@@ -1,0 +1,57 @@
+/* model/config.h - a JSON settings file (config.json, generation_config.json) and its fields, each
+ * checked for type and range, with messages that name file, field, found and expected. Internal to
+ * the room. */
+#ifndef ROSE_MODEL_CONFIG_H
+#define ROSE_MODEL_CONFIG_H
+
+#include <jansson.h>
+
+#include "model/model.h"
+
+typedef struct rose_config {
+    json_t *root;    /* an object; owned */
+    char label[256]; /* the file as messages show it */
+} rose_config;
+
+/* Read and parse; ROSE_E_NOTFOUND if there is no such file. Duplicate keys are refused. */
+rose_status rose_config_open(rose_config *out, const char *path, rose_err *err);
+
+/* The same from bytes in memory. label: the name in messages. */
+rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
+                              rose_err *err);
+void rose_config_close(rose_config *c); /* accepts {0}; leaves {0} */
+
+/* The path as messages show it: whole, or "..." and its tail. */
+void rose_path_label(char out[256], const char *path);
+
+/* The field's value: `name`, or else `alias` (may be NULL); JSON null counts as absent: NULL. */
+json_t *rose_config_get(const rose_config *c, const char *name, const char *alias);
+
+/* Each reads one field into *out. Absent or null: *out keeps the default that the caller put there,
+ * unless `required`. */
+typedef struct rose_config_u32 {
+    const char *name;
+    const char *alias; /* second name, or NULL */
+    uint32_t min, max; /* inclusive */
+    bool required;
+} rose_config_u32;
+rose_status rose_config_read_u32(const rose_config *c, const rose_config_u32 *f, uint32_t *out,
+                                 rose_err *err);
+rose_status rose_config_read_bool(const rose_config *c, const char *name, bool *out, rose_err *err);
+
+/* A number > 0 and <= max, as fp32. */
+rose_status rose_config_read_positive(const rose_config *c, const char *name, double max,
+                                      float *out, rose_err *err);
+
+/* activation_function by the names that transformers uses; UNSUPPORTED for others. */
+rose_status rose_config_read_act(const rose_config *c, const char *name, rose_act *out,
+                                 rose_err *err);
+
+/* bos_token_id -> a->bos_id; -1 if absent, null or outside the vocabulary. */
+rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *err);
+
+/* Adds eos_token_id, an id or a list of ids, to a->eos_ids without duplicates. An id outside the
+ * vocabulary can never be generated: it is dropped. */
+rose_status rose_config_add_eos(const rose_config *c, rose_arch *a, rose_err *err);
+
+#endif

@@ -1,0 +1,130 @@
+/* model/convert.c - element types: names, sizes, exact conversion. Everything works on bit
+ * patterns; a float is only ever moved by memcpy, never loaded into arithmetic. */
+#include "model/convert.h"
+
+#include <assert.h>
+#include <string.h>
+
+const char *rose_dtype_name(rose_dtype t)
+{
+    switch (t) {
+    case ROSE_F32:
+        return "F32";
+    case ROSE_F16:
+        return "F16";
+    case ROSE_BF16:
+        return "BF16";
+    }
+    return "unknown";
+}
+
+size_t rose_dtype_size(rose_dtype t)
+{
+    return t == ROSE_F32 ? 4 : 2;
+}
+
+static float bits_f32(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static uint32_t f32_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+/* fp16 is 1.5.10 with bias 15, fp32 is 1.8.23 with bias 127: the exponent moves by 112. */
+static uint32_t widen_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    uint32_t exp = (h >> 10) & 0x1Fu;
+    uint32_t man = h & 0x3FFu;
+
+    if (exp == 0x1F) {
+        uint32_t quiet = man != 0 ? 0x400000u : 0;
+        return sign | 0x7F800000u | quiet | man << 13;
+    }
+    if (exp != 0) return sign | (exp + 112) << 23 | man << 13;
+    if (man == 0) return sign;
+    /* Subnormal: man * 2^-24, normal in fp32. Shift the leading one up to bit 10. */
+    uint32_t shift = (uint32_t)__builtin_clz(man) - 21;
+    return sign | (113 - shift) << 23 | ((man << shift) & 0x3FFu) << 13;
+}
+
+static uint32_t widen_bf16(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u) u |= 0x400000u;
+    return u;
+}
+
+float rose_f16_to_f32(uint16_t h)
+{
+    return bits_f32(widen_f16(h));
+}
+
+float rose_bf16_to_f32(uint16_t h)
+{
+    return bits_f32(widen_bf16(h));
+}
+
+uint16_t rose_f32_to_bf16(float f)
+{
+    uint32_t u = f32_bits(f);
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(u >> 16 | 0x40u);
+    /* Half of the dropped range, less one unless the kept part is odd: ties go to even. The carry
+     * runs into the exponent and, at the top, into infinity, as it should. */
+    return (uint16_t)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16);
+}
+
+uint16_t rose_f32_to_f16(float f)
+{
+    uint32_t u = f32_bits(f);
+    uint32_t sign = u >> 16 & 0x8000u;
+    uint32_t mag = u & 0x7FFFFFFFu;
+
+    if (mag > 0x7F800000u) return (uint16_t)(sign | 0x7E00u | (mag >> 13 & 0x3FFu));
+    if (mag >= 0x47800000u) return (uint16_t)(sign | 0x7C00u); /* 2^16 and above */
+    if (mag >= 0x38800000u)                                    /* normal in fp16: >= 2^-14 */
+        return (uint16_t)(sign | (mag - (112u << 23) + 0xFFFu + (mag >> 13 & 1u)) >> 13);
+    if (mag < 0x33000000u) return (uint16_t)sign; /* below 2^-25: rounds to zero */
+    /* Subnormal: the value in units of 2^-24, rounded. exp is 102 .. 112, so the shift 14 .. 24. */
+    uint32_t shift = 126 - (mag >> 23);
+    uint32_t man = (mag & 0x7FFFFFu) | 0x800000u;
+    uint32_t kept = man >> shift;
+    uint32_t rest = man & ((1u << shift) - 1);
+    uint32_t half = 1u << (shift - 1);
+    if (rest > half || (rest == half && (kept & 1u) != 0)) kept++;
+    return (uint16_t)(sign | kept);
+}
+
+uint64_t rose_tensor_n(const rose_tensor *t)
+{
+    if (t->data == NULL) return 0;
+    uint64_t n = 1;
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        n *= t->shape[i]; /* cannot overflow: the reader checked it against the file size */
+    return n;
+}
+
+void rose_tensor_read_f32(const rose_tensor *t, uint64_t first, uint64_t n, float *out)
+{
+    assert(first <= rose_tensor_n(t) && n <= rose_tensor_n(t) - first);
+    if (n == 0) return;
+    size_t size = rose_dtype_size(t->dtype);
+    const uint8_t *src = (const uint8_t *)t->data + first * size;
+    if (t->dtype == ROSE_F32) {
+        memcpy(out, src, n * sizeof *out);
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, src + i * 2, sizeof h);
+        uint32_t u = t->dtype == ROSE_F16 ? widen_f16(h) : widen_bf16(h);
+        memcpy(out + i, &u, sizeof u);
+    }
+}

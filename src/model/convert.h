@@ -1,0 +1,27 @@
+/* model/convert.h - exact conversion between the element types of weight files. Integer arithmetic
+ * only, so the results do not depend on the FTZ/DAZ bits or the rounding mode of the calling
+ * thread. Any thread; no state. */
+#ifndef ROSE_MODEL_CONVERT_H
+#define ROSE_MODEL_CONVERT_H
+
+#include "model/model.h"
+
+/* Widening is exact: subnormals, signed zeros and infinities keep their value; a NaN keeps its sign
+ * and payload and becomes quiet. */
+float rose_f16_to_f32(uint16_t h);
+float rose_bf16_to_f32(uint16_t h);
+
+/* Narrowing rounds to nearest, ties to even, and overflows to infinity. A NaN keeps its sign and
+ * upper payload bits and becomes quiet. */
+uint16_t rose_f32_to_bf16(float f);
+uint16_t rose_f32_to_f16(float f);
+
+/* Elements first .. first+n-1 of t, in memory order, as fp32 into out[0..n). The range must lie
+ * inside the tensor (asserted). The tensor's data may have any alignment. For loading and tests:
+ * about 1 ns an element. */
+void rose_tensor_read_f32(const rose_tensor *t, uint64_t first, uint64_t n, float *out);
+
+/* Elements of t: the product of its shape; 0 for a missing tensor (data NULL). */
+uint64_t rose_tensor_n(const rose_tensor *t);
+
+#endif

@@ -1,0 +1,140 @@
+/* model/gpt2.c - the GPT-2 family: fields of config.json and names of tensors, as transformers'
+ * GPT2LMHeadModel reads them. Matrices are Conv1D: stored [in][out]. */
+#include <math.h>
+#include <stdio.h>
+
+#include "model/family.h"
+
+/* Upper bounds far beyond any model, so that no product of two sizes and a dtype overflows. */
+#define MAX_LAYERS 1024u
+#define MAX_WIDTH  (1u << 20)
+#define MAX_VOCAB  (1u << 24)
+
+static const rose_tensor_spec model_tensors[] = {
+    {"wte.weight",
+     offsetof(rose_model, tok_embed),
+     {ROSE_DIM_VOCAB, ROSE_DIM_MODEL},
+     ROSE_KIND_MATRIX},
+    {"wpe.weight",
+     offsetof(rose_model, pos_embed),
+     {ROSE_DIM_POS, ROSE_DIM_MODEL},
+     ROSE_KIND_MATRIX},
+    {"ln_f.weight", offsetof(rose_model, lnf_w), {ROSE_DIM_MODEL}, ROSE_KIND_NORM},
+    {"ln_f.bias", offsetof(rose_model, lnf_b), {ROSE_DIM_MODEL}, ROSE_KIND_BIAS},
+    {0},
+};
+
+static const rose_tensor_spec layer_tensors[] = {
+    {"ln_1.weight", offsetof(rose_layer, ln1_w), {ROSE_DIM_MODEL}, ROSE_KIND_NORM},
+    {"ln_1.bias", offsetof(rose_layer, ln1_b), {ROSE_DIM_MODEL}, ROSE_KIND_BIAS},
+    {"attn.c_attn.weight",
+     offsetof(rose_layer, qkv.w),
+     {ROSE_DIM_MODEL, ROSE_DIM_QKV},
+     ROSE_KIND_MATRIX},
+    {"attn.c_attn.bias", offsetof(rose_layer, qkv.b), {ROSE_DIM_QKV}, ROSE_KIND_BIAS},
+    {"attn.c_proj.weight",
+     offsetof(rose_layer, proj.w),
+     {ROSE_DIM_MODEL, ROSE_DIM_MODEL},
+     ROSE_KIND_RESIDUAL},
+    {"attn.c_proj.bias", offsetof(rose_layer, proj.b), {ROSE_DIM_MODEL}, ROSE_KIND_BIAS},
+    {"ln_2.weight", offsetof(rose_layer, ln2_w), {ROSE_DIM_MODEL}, ROSE_KIND_NORM},
+    {"ln_2.bias", offsetof(rose_layer, ln2_b), {ROSE_DIM_MODEL}, ROSE_KIND_BIAS},
+    {"mlp.c_fc.weight",
+     offsetof(rose_layer, fc1.w),
+     {ROSE_DIM_MODEL, ROSE_DIM_FF},
+     ROSE_KIND_MATRIX},
+    {"mlp.c_fc.bias", offsetof(rose_layer, fc1.b), {ROSE_DIM_FF}, ROSE_KIND_BIAS},
+    {"mlp.c_proj.weight",
+     offsetof(rose_layer, fc2.w),
+     {ROSE_DIM_FF, ROSE_DIM_MODEL},
+     ROSE_KIND_RESIDUAL},
+    {"mlp.c_proj.bias", offsetof(rose_layer, fc2.b), {ROSE_DIM_MODEL}, ROSE_KIND_BIAS},
+    {0},
+};
+
+/* Causal-mask buffers that older files carry. */
+static const char *const ignored[] = {".attn.bias", ".attn.masked_bias", NULL};
+
+static rose_status parse_sizes(const rose_config *c, rose_arch *a, rose_err *err)
+{
+    const struct {
+        rose_config_u32 field;
+        uint32_t *out;
+    } sizes[] = {
+        {{"n_embd", "hidden_size", 1, MAX_WIDTH, true}, &a->d_model},
+        {{"n_layer", "num_hidden_layers", 1, MAX_LAYERS, true}, &a->n_layers},
+        {{"n_head", "num_attention_heads", 1, MAX_WIDTH, true}, &a->n_heads},
+        {{"n_positions", "n_ctx", 1, MAX_VOCAB, true}, &a->max_positions},
+        {{"vocab_size", NULL, 1, MAX_VOCAB, true}, &a->vocab_size},
+        {{"n_inner", NULL, 1, MAX_WIDTH * 4, false}, &a->d_ff},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        rose_status st = rose_config_read_u32(c, &sizes[i].field, sizes[i].out, err);
+        if (st != ROSE_OK) return st;
+    }
+    if (a->d_model % a->n_heads != 0)
+        return rose_fail(err, ROSE_E_FORMAT, "%s: n_embd %u is not a multiple of n_head %u",
+                         c->label, a->d_model, a->n_heads);
+    a->head_dim = a->d_model / a->n_heads;
+    a->n_kv_heads = a->n_heads;
+    if (a->d_ff == 0) a->d_ff = 4 * a->d_model;
+    return ROSE_OK;
+}
+
+static rose_status parse_options(const rose_config *c, rose_arch *a, rose_err *err)
+{
+    bool scale = true, upcast = false, cross = false;
+    const struct {
+        const char *name;
+        bool *out;
+    } flags[] = {
+        {"scale_attn_weights", &scale},
+        {"scale_attn_by_inverse_layer_idx", &a->attn_scale_by_layer},
+        {"reorder_and_upcast_attn", &upcast}, /* a matter of training precision: no effect here */
+        {"add_cross_attention", &cross},
+        {"tie_word_embeddings", &a->tied_head},
+    };
+    rose_status st = ROSE_OK;
+    for (size_t i = 0; st == ROSE_OK && i < sizeof flags / sizeof flags[0]; i++)
+        st = rose_config_read_bool(c, flags[i].name, flags[i].out, err);
+    if (st == ROSE_OK) st = rose_config_read_act(c, "activation_function", &a->act, err);
+    if (st == ROSE_OK)
+        st = rose_config_read_positive(c, "layer_norm_epsilon", 1.0, &a->norm_eps, err);
+    if (st != ROSE_OK) return st;
+    if (cross)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: add_cross_attention is true: cross attention is not supported",
+                         c->label);
+    /* sqrt and / are correctly rounded by IEEE 754: the same bits everywhere. */
+    a->attn_scale = scale ? (float)(1.0 / sqrt((double)a->head_dim)) : 1.0f;
+    return ROSE_OK;
+}
+
+static rose_status parse(const rose_config *c, rose_arch *a, rose_err *err)
+{
+    *a = (rose_arch){.norm_eps = 1e-5f,
+                     .norm = ROSE_NORM_LAYER,
+                     .pos = ROSE_POS_LEARNED,
+                     .act = ROSE_ACT_GELU_TANH,
+                     .tied_head = true,
+                     .bos_id = -1};
+    snprintf(a->model_type, sizeof a->model_type, "gpt2");
+    rose_status st = parse_sizes(c, a, err);
+    if (st == ROSE_OK) st = parse_options(c, a, err);
+    if (st == ROSE_OK) st = rose_config_read_bos(c, a, err);
+    if (st == ROSE_OK) st = rose_config_add_eos(c, a, err);
+    return st;
+}
+
+const rose_family rose_family_gpt2 = {
+    .model_type = "gpt2",
+    .architecture = "GPT2LMHeadModel",
+    .prefix = "transformer.",
+    .layer_prefix = "h.",
+    .head_name = "lm_head.weight",
+    .transposed = false,
+    .ignored = ignored,
+    .model_tensors = model_tensors,
+    .layer_tensors = layer_tensors,
+    .parse = parse,
+};

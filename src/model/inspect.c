@@ -1,0 +1,231 @@
+/* model/inspect.c - see inspect.h. */
+#include "model/inspect.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "model/weights.h"
+
+enum { NAME_WIDTH_MAX = 60 };
+
+const char *rose_format_count(uint64_t n, char out[32])
+{
+    char digits[24];
+    int len = snprintf(digits, sizeof digits, "%" PRIu64, n), at = 0;
+    for (int i = 0; i < len; i++) {
+        if (i > 0 && (len - i) % 3 == 0) out[at++] = ',';
+        out[at++] = digits[i];
+    }
+    out[at] = '\0';
+    return out;
+}
+
+const char *rose_format_bytes(uint64_t n, char out[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    int unit = 0;
+    double v = (double)n;
+    for (; v >= 1023.95 && unit < 6; unit++)
+        v /= 1024.0;
+    if (unit == 0)
+        snprintf(out, 32, "%" PRIu64 " B", n);
+    else
+        snprintf(out, 32, "%.1f %s", v, units[unit]);
+    return out;
+}
+
+static const char *act_name(rose_act a)
+{
+    switch (a) {
+    case ROSE_ACT_GELU_TANH:
+        return "GELU (tanh)";
+    case ROSE_ACT_GELU_ERF:
+        return "GELU (erf)";
+    case ROSE_ACT_RELU:
+        return "ReLU";
+    case ROSE_ACT_SILU:
+        return "SiLU";
+    }
+    return "unknown";
+}
+
+static const char *norm_name(rose_norm n)
+{
+    return n == ROSE_NORM_LAYER ? "LayerNorm" : "RMSNorm";
+}
+
+static const char *pos_name(rose_pos p)
+{
+    return p == ROSE_POS_LEARNED ? "learned" : "rotary";
+}
+
+/* A name from a file, safe for a terminal: C0 and C1 controls become '?'. JSON names are valid
+ * UTF-8; C1 is C2 80 .. C2 9F there. */
+static const char *safe(const char *s, char *out, size_t cap)
+{
+    size_t n = 0;
+    for (; *s != '\0' && n + 1 < cap; s++) {
+        unsigned char c = (unsigned char)*s, next = (unsigned char)s[1];
+        bool c1 = c == 0xC2 && next >= 0x80 && next <= 0x9F;
+        out[n++] = c < 0x20 || c == 0x7F || c1 ? '?' : *s;
+        if (c1) s++;
+    }
+    out[n] = '\0';
+    return out;
+}
+
+static rose_status out_status(FILE *out)
+{
+    return ferror(out) ? ROSE_E_IO : ROSE_OK;
+}
+
+static void row_count(FILE *out, const char *label, uint64_t n)
+{
+    char text[32];
+    fprintf(out, "  %-24s%s\n", label, rose_format_count(n, text));
+}
+
+static void print_ids(const rose_arch *a, FILE *out)
+{
+    fprintf(out, "  %-24s", "begin-of-text id");
+    if (a->bos_id >= 0)
+        fprintf(out, "%" PRId64 "\n", a->bos_id);
+    else
+        fprintf(out, "none\n");
+    fprintf(out, "  %-24s", a->n_eos > 1 ? "end-of-text ids" : "end-of-text id");
+    for (uint32_t i = 0; i < a->n_eos; i++)
+        fprintf(out, "%s%u", i > 0 ? ", " : "", a->eos_ids[i]);
+    fprintf(out, "%s\n", a->n_eos == 0 ? "none" : "");
+}
+
+rose_status rose_model_print_arch(const rose_model *m, FILE *out)
+{
+    const rose_arch *a = &m->arch;
+    char name[256], text[32];
+    fprintf(out, "%s\n", safe(m->name, name, sizeof name));
+    fprintf(out, "  %-24s%s\n", "architecture", a->model_type);
+    row_count(out, "parameters", m->n_params);
+    fprintf(out, "  %-24s%s, ", "weights", rose_dtype_name(m->dtype));
+    fprintf(out, "%s in %zu %s\n", rose_format_bytes(m->file_bytes, text), m->weights->n_files,
+            m->weights->n_files == 1 ? "file" : "files");
+    row_count(out, "layers", a->n_layers);
+    row_count(out, "width", a->d_model);
+    if (a->n_kv_heads == a->n_heads)
+        fprintf(out, "  %-24s%u of %u\n", "attention heads", a->n_heads, a->head_dim);
+    else
+        fprintf(out, "  %-24s%u of %u (%u for keys and values)\n", "attention heads", a->n_heads,
+                a->head_dim, a->n_kv_heads);
+    row_count(out, "MLP width", a->d_ff);
+    row_count(out, "vocabulary", a->vocab_size);
+    fprintf(out, "  %-24s%s (%s)\n", "longest context", rose_format_count(a->max_positions, text),
+            pos_name(a->pos));
+    fprintf(out, "  %-24s%s\n", "activation", act_name(a->act));
+    fprintf(out, "  %-24s%s, epsilon %g\n", "normalisation", norm_name(a->norm),
+            (double)a->norm_eps);
+    fprintf(out, "  %-24s%g%s\n", "attention scale", (double)a->attn_scale,
+            a->attn_scale_by_layer ? ", divided by (layer + 1)" : "");
+    fprintf(out, "  %-24s%s\n", "output matrix", a->tied_head ? "the token embedding" : "its own");
+    print_ids(a, out);
+    fprintf(out, "\n");
+    return out_status(out);
+}
+
+static void print_tensor(const rose_st_tensor *t, int name_width, FILE *out)
+{
+    char name[NAME_WIDTH_MAX + 1], shape[192] = "", bytes[32];
+    int at = 0;
+    for (uint32_t d = 0; d < t->n_dims; d++)
+        at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRIu64, d > 0 ? " x " : "",
+                       t->shape[d]);
+    fprintf(out, "  %-*s  %-5s  %-14s  %15s%s\n", name_width, safe(t->name, name, sizeof name),
+            t->dtype_name, t->n_dims == 0 ? "scalar" : shape,
+            rose_format_count(t->end - t->begin, bytes), t->used ? "" : "  not used");
+}
+
+rose_status rose_model_print_tensors(const rose_model *m, FILE *out)
+{
+    const rose_weights *w = m->weights;
+    int width = 4;
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        int n = (int)strnlen(w->by_name[i]->name, NAME_WIDTH_MAX);
+        if (n > width) width = n;
+    }
+    for (size_t f = 0; f < w->n_files; f++) {
+        const rose_st_file *file = &w->files[f];
+        char label[256];
+        fprintf(out, "%s\n", safe(file->label, label, sizeof label));
+        fprintf(out, "  %-*s  %-5s  %-14s  %15s\n", width, "tensor", "dtype", "shape", "bytes");
+        for (size_t i = 0; i < file->n_tensors; i++)
+            print_tensor(&file->tensors[i], width, out);
+        fprintf(out, "\n");
+    }
+    return out_status(out);
+}
+
+rose_status rose_model_print(const rose_model *m, FILE *out)
+{
+    rose_status st = rose_model_print_arch(m, out);
+    return st == ROSE_OK ? rose_model_print_tensors(m, out) : st;
+}
+
+static json_t *arch_json(const rose_arch *a)
+{
+    json_t *eos = json_array();
+    for (uint32_t i = 0; i < a->n_eos; i++)
+        if (json_array_append_new(eos, json_integer(a->eos_ids[i])) != 0) {
+            json_decref(eos);
+            return NULL;
+        }
+    json_t *bos = a->bos_id >= 0 ? json_integer(a->bos_id) : json_null();
+    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:f,s:f,s:b,s:b,s:o,s:o}",
+                     "n_layers", (json_int_t)a->n_layers, "d_model", (json_int_t)a->d_model,
+                     "n_heads", (json_int_t)a->n_heads, "n_kv_heads", (json_int_t)a->n_kv_heads,
+                     "head_dim", (json_int_t)a->head_dim, "d_ff", (json_int_t)a->d_ff, "vocab_size",
+                     (json_int_t)a->vocab_size, "max_positions", (json_int_t)a->max_positions,
+                     "activation", act_name(a->act), "norm", norm_name(a->norm), "positions",
+                     pos_name(a->pos), "norm_eps", (double)a->norm_eps, "attn_scale",
+                     (double)a->attn_scale, "attn_scale_by_layer", a->attn_scale_by_layer ? 1 : 0,
+                     "tied_head", a->tied_head ? 1 : 0, "bos_id", bos, "eos_ids", eos);
+}
+
+static json_t *tensor_json(const rose_st_tensor *t)
+{
+    json_t *shape = json_array();
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        if (json_array_append_new(shape, json_integer((json_int_t)t->shape[i])) != 0) {
+            json_decref(shape);
+            return NULL;
+        }
+    return json_pack("{s:s,s:s,s:o,s:I,s:b}", "name", t->name, "dtype", t->dtype_name, "shape",
+                     shape, "bytes", (json_int_t)(t->end - t->begin), "used", t->used ? 1 : 0);
+}
+
+/* A path need not be UTF-8, JSON must be: what is not becomes '?'. */
+static json_t *string_json(const char *s)
+{
+    json_t *j = json_string(s);
+    if (j != NULL) return j;
+    char ascii[256];
+    size_t n = 0;
+    for (; s[n] != '\0' && n + 1 < sizeof ascii; n++)
+        ascii[n] = (unsigned char)s[n] < 0x80 ? s[n] : '?';
+    ascii[n] = '\0';
+    return json_string(ascii);
+}
+
+json_t *rose_model_json(const rose_model *m)
+{
+    const rose_weights *w = m->weights;
+    json_t *tensors = json_array();
+    for (size_t f = 0; f < w->n_files; f++)
+        for (size_t i = 0; i < w->files[f].n_tensors; i++)
+            if (json_array_append_new(tensors, tensor_json(&w->files[f].tensors[i])) != 0) {
+                json_decref(tensors);
+                return NULL;
+            }
+    return json_pack("{s:o,s:o,s:s,s:o,s:{s:s,s:I,s:I,s:I},s:o}", "name", string_json(m->name),
+                     "path", string_json(m->path), "model_type", m->arch.model_type, "architecture",
+                     arch_json(&m->arch), "weights", "dtype", rose_dtype_name(m->dtype),
+                     "parameters", (json_int_t)m->n_params, "files", (json_int_t)w->n_files,
+                     "bytes", (json_int_t)m->file_bytes, "tensors", tensors);
+}

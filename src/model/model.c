@@ -1,0 +1,271 @@
+/* model/model.c - opens a folder: config, weight files, and the binding of tensors to their roles,
+ * driven by the family's tables. Borrowed pointers only: the data stays in the mappings. */
+#include "model/model.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "model/convert.h"
+#include "model/family.h"
+#include "model/weights.h"
+
+enum { NAME_CAP = 128 };
+
+/* The state of binding: what to look up, where, and the bytes seen of each dtype. */
+typedef struct binder {
+    rose_model *m;
+    const rose_family *family;
+    const char *prefix; /* "" or the family's */
+    uint64_t dtype_bytes[3];
+    rose_err *err;
+} binder;
+
+static void shape_text(const uint64_t *shape, uint32_t n, char out[128])
+{
+    size_t at = (size_t)snprintf(out, 128, "[");
+    for (uint32_t i = 0; i < n && at < 128; i++)
+        at += (size_t)snprintf(out + at, 128 - at, "%s%" PRIu64, i > 0 ? ", " : "", shape[i]);
+    if (at < 128) snprintf(out + at, 128 - at, "]");
+}
+
+/* Finds one tensor and checks it against the shape that the config asks for. */
+static rose_status bind_tensor(binder *b, const char *name, const rose_dim dims[2],
+                               rose_tensor *out)
+{
+    const rose_arch *a = &b->m->arch;
+    const rose_weights *w = b->m->weights;
+    rose_st_tensor *t = rose_weights_find(w, name);
+    if (t == NULL)
+        return rose_fail(b->err, ROSE_E_FORMAT, "%s: tensor '%s' is missing", w->files[0].label,
+                         name);
+    if (!t->usable)
+        return rose_fail(b->err, ROSE_E_UNSUPPORTED,
+                         "%s: tensor '%s' has dtype %s; supported are F32, F16 and BF16",
+                         rose_weights_label(w, t), name, t->dtype_name);
+    uint32_t n_dims = dims[1] == ROSE_DIM_NONE ? 1 : 2;
+    uint64_t want[2] = {rose_dim_size(a, dims[0]), rose_dim_size(a, dims[1])};
+    if (t->n_dims != n_dims || t->shape[0] != want[0] || (n_dims == 2 && t->shape[1] != want[1])) {
+        char found[128], expected[128];
+        shape_text(t->shape, t->n_dims, found);
+        shape_text(want, n_dims, expected);
+        return rose_fail(b->err, ROSE_E_FORMAT,
+                         "%s: tensor '%s' has shape %s; config.json asks for %s",
+                         rose_weights_label(w, t), name, found, expected);
+    }
+    *out = (rose_tensor){t->name, t->data, t->dtype, n_dims, {want[0], want[1]}};
+    t->used = true;
+    b->m->n_params += want[0] * want[1];
+    b->dtype_bytes[t->dtype] += t->end - t->begin;
+    return ROSE_OK;
+}
+
+/* Binds a table of specs to the struct at base. lead: "" or "h.3.". */
+static rose_status bind_specs(binder *b, const rose_tensor_spec *spec, const char *lead, void *base)
+{
+    for (; spec->name != NULL; spec++) {
+        char name[NAME_CAP];
+        snprintf(name, sizeof name, "%s%s%s", b->prefix, lead, spec->name);
+        rose_tensor *t = (rose_tensor *)(void *)((char *)base + spec->offset);
+        rose_status st = bind_tensor(b, name, spec->dims, t);
+        if (st != ROSE_OK) return st;
+    }
+    return ROSE_OK;
+}
+
+/* Names carry the family's prefix or not; the token embedding decides for all. */
+static rose_status find_prefix(binder *b)
+{
+    const rose_weights *w = b->m->weights;
+    const char *embed = b->family->model_tensors[0].name;
+    char name[NAME_CAP];
+    snprintf(name, sizeof name, "%s%s", b->family->prefix, embed);
+    bool with = rose_weights_find(w, name) != NULL;
+    bool without = rose_weights_find(w, embed) != NULL;
+    if (with && without)
+        return rose_fail(b->err, ROSE_E_FORMAT, "%s: holds both '%s' and '%s': which one is meant?",
+                         w->files[0].label, name, embed);
+    if (!with && !without)
+        return rose_fail(b->err, ROSE_E_FORMAT, "%s: tensor '%s' (or '%s') is missing",
+                         w->files[0].label, name, embed);
+    b->prefix = with ? b->family->prefix : "";
+    return ROSE_OK;
+}
+
+/* The output matrix. A config that ties it has the last word, as in transformers: a matrix that the
+ * file holds besides is not used. Without one in the file it is tied whatever the config says. */
+static rose_status bind_head(binder *b)
+{
+    rose_model *m = b->m;
+    rose_st_tensor *t = rose_weights_find(m->weights, b->family->head_name);
+    if (t == NULL) m->arch.tied_head = true;
+    if (m->arch.tied_head) {
+        m->head = m->tok_embed;
+        return ROSE_OK;
+    }
+    static const rose_dim dims[2] = {ROSE_DIM_VOCAB, ROSE_DIM_MODEL};
+    return bind_tensor(b, b->family->head_name, dims, &m->head);
+}
+
+static bool is_ignored(const rose_family *f, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *const *end = f->ignored; *end != NULL; end++) {
+        size_t k = strlen(*end);
+        if (n >= k && strcmp(name + n - k, *end) == 0) return true;
+    }
+    return false;
+}
+
+/* Tensors that no role asks for are a sign that config and weights do not belong together. */
+static void warn_unused(const binder *b)
+{
+    const rose_weights *w = b->m->weights;
+    const rose_st_tensor *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        const rose_st_tensor *t = w->by_name[i];
+        if (t->used || is_ignored(b->family, t->name)) continue;
+        if (strcmp(t->name, b->family->head_name) == 0) continue; /* a tied head's copy */
+        if (first == NULL) first = t;
+        n++;
+    }
+    if (n > 0)
+        rose_log(ROSE_LOG_WARN, "model", "%s: %zu tensors are not used, such as '%.100s'",
+                 rose_weights_label(w, first), n, first->name);
+}
+
+static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *err)
+{
+    binder b = {.m = m, .family = family, .err = err};
+    rose_status st = find_prefix(&b);
+    if (st == ROSE_OK) st = bind_specs(&b, family->model_tensors, "", m);
+    if (st == ROSE_OK && (m->layers = calloc(m->arch.n_layers, sizeof *m->layers)) == NULL)
+        st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
+    for (uint32_t i = 0; st == ROSE_OK && i < m->arch.n_layers; i++) {
+        char lead[32];
+        rose_layer *l = &m->layers[i];
+        l->qkv.transposed = l->proj.transposed = family->transposed;
+        l->fc1.transposed = l->fc2.transposed = family->transposed;
+        snprintf(lead, sizeof lead, "%s%u.", family->layer_prefix, i);
+        st = bind_specs(&b, family->layer_tensors, lead, l);
+    }
+    if (st == ROSE_OK) st = bind_head(&b);
+    if (st != ROSE_OK) return st;
+    for (int t = 0; t < 3; t++)
+        if (b.dtype_bytes[t] > b.dtype_bytes[m->dtype]) m->dtype = (rose_dtype)t;
+    warn_unused(&b);
+    return ROSE_OK;
+}
+
+/* generation_config.json is optional; of it we take the end-of-text ids. */
+static rose_status read_generation_config(rose_model *m, rose_err *err)
+{
+    rose_config c;
+    char *path = NULL;
+    if (asprintf(&path, "%s/generation_config.json", m->path) < 0)
+        return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
+    rose_status st = rose_config_open(&c, path, err);
+    free(path);
+    if (st == ROSE_E_NOTFOUND) {
+        if (err != NULL) err->msg[0] = '\0';
+        return ROSE_OK;
+    }
+    if (st != ROSE_OK) return st;
+    st = rose_config_add_eos(&c, &m->arch, err);
+    rose_config_close(&c);
+    return st;
+}
+
+static rose_status read_config(rose_model *m, const rose_family **family, rose_err *err)
+{
+    rose_config c;
+    char *path = NULL;
+    if (asprintf(&path, "%s/config.json", m->path) < 0)
+        return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
+    rose_status st = rose_config_open(&c, path, err);
+    free(path);
+    if (st != ROSE_OK) return st;
+    st = rose_family_find(family, &c, err);
+    if (st == ROSE_OK) st = (*family)->parse(&c, &m->arch, err);
+    rose_config_close(&c);
+    return st == ROSE_OK ? read_generation_config(m, err) : st;
+}
+
+/* The folder without trailing slashes, and its last component as the model's name. */
+static rose_status set_path(rose_model *m, const char *dir, rose_err *err)
+{
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    m->path = strndup(dir, n);
+    if (m->path == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", dir);
+    char *real = realpath(m->path, NULL); /* so that "." has a name too */
+    const char *last = strrchr(m->path, '/');
+    last = last != NULL ? last + 1 : m->path;
+    if (real != NULL && (last[0] == '.' || last[0] == '\0')) last = strrchr(real, '/') + 1;
+    m->name = strdup(last[0] != '\0' ? last : "model");
+    free(real);
+    return m->name != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", dir);
+}
+
+rose_status rose_model_open(rose_model **out, const char *dir, rose_err *err)
+{
+    const rose_family *family = NULL;
+    rose_status st = ROSE_OK;
+    rose_model *m = calloc(1, sizeof *m);
+
+    *out = NULL;
+    if (m == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", dir);
+        goto done;
+    }
+    if ((st = set_path(m, dir, err)) != ROSE_OK) goto done;
+    if ((st = read_config(m, &family, err)) != ROSE_OK) goto done;
+    if ((st = rose_weights_open(&m->weights, m->path, err)) != ROSE_OK) goto done;
+    m->file_bytes = m->weights->file_bytes;
+    if ((st = bind_all(m, family, err)) != ROSE_OK) goto done;
+    *out = m;
+    m = NULL;
+done:
+    rose_model_close(m);
+    return st;
+}
+
+void rose_model_close(rose_model *m)
+{
+    if (m == NULL) return;
+    rose_weights_close(m->weights);
+    free(m->layers);
+    free(m->path);
+    free(m->name);
+    free(m);
+}
+
+size_t rose_model_n_tensors(const rose_model *m)
+{
+    return m->weights->n_tensors;
+}
+
+/* The i-th tensor in the order of the files. */
+static const rose_st_tensor *nth_tensor(const rose_model *m, size_t i)
+{
+    const rose_weights *w = m->weights;
+    for (size_t f = 0; f < w->n_files; i -= w->files[f].n_tensors, f++)
+        if (i < w->files[f].n_tensors) return &w->files[f].tensors[i];
+    return NULL;
+}
+
+const char *rose_model_tensor_info(const rose_model *m, size_t i, const char **dtype_name,
+                                   uint64_t shape_out[8], uint32_t *n_dims, uint64_t *bytes)
+{
+    const rose_st_tensor *t = nth_tensor(m, i);
+    if (t == NULL) return NULL;
+    *dtype_name = t->dtype_name;
+    memcpy(shape_out, t->shape, sizeof t->shape);
+    *n_dims = t->n_dims;
+    *bytes = t->end - t->begin;
+    return t->name;
+}

@@ -1,0 +1,409 @@
+/* model/random.c - writes a random model as a Hugging Face folder. Names and shapes come from the
+ * family's tables, and the options pass through the family's own parser of config.json, so the
+ * writer accepts exactly what rose_model_open accepts.
+ *
+ * A weight is a pure function of (seed, tensor, element): it does not change with the dtype (before
+ * rounding), the prefix or the sharding. The normal distribution is approximated by the sum of four
+ * uniform 16-bit numbers (Irwin-Hall; excess kurtosis -0.3, cut at 3.46 sigma): integers and two
+ * exactly rounded fp32 operations, hence the same bits on every machine, which log and cos of
+ * different libms would not give. */
+#include "model/random.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/philox.h"
+#include "model/convert.h"
+#include "model/family.h"
+#include "model/random_internal.h"
+
+#define INIT_STD 0.02
+
+/* Elements generated and written at a time; even, since one Philox block gives two. */
+enum { BLOCK = 1 << 14 };
+
+/* One tensor of the model to be, in the order of the files. */
+typedef struct plan_tensor {
+    char name[128];
+    rose_dim dims[2];
+    rose_kind kind;
+    uint64_t n;     /* elements */
+    uint64_t begin; /* offset within its shard's data */
+    uint32_t shard;
+} plan_tensor;
+
+typedef struct plan {
+    const rose_random_opts *o;
+    const rose_family *family;
+    rose_arch arch;
+    plan_tensor *tensors; /* [n], owned */
+    size_t n;
+    uint32_t n_shards;
+    uint64_t bytes; /* of all tensors */
+} plan;
+
+void rose_random_opts_default(rose_random_opts *o)
+{
+    *o = (rose_random_opts){.arch = "gpt2",
+                            .n_layers = 12,
+                            .d_model = 768,
+                            .n_heads = 12,
+                            .vocab_size = 50257,
+                            .max_positions = 1024,
+                            .dtype = ROSE_F32,
+                            .tied_head = true,
+                            .prefix = true};
+}
+
+/* ---- the folder ---- */
+
+const char *rose_folder_add(rose_folder *f, const char *name)
+{
+    char **files = realloc(f->files, (f->n_files + 1) * sizeof *files);
+    if (files == NULL) return NULL;
+    f->files = files;
+    if (asprintf(&files[f->n_files], "%s/%s", f->dir, name) < 0) return NULL;
+    return files[f->n_files++];
+}
+
+rose_status rose_folder_write_json(rose_folder *f, const char *name, json_t *root, size_t flags,
+                                   rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    FILE *out = NULL;
+    const char *path = root == NULL ? NULL : rose_folder_add(f, name);
+    if (path == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "%s/%s: out of memory", f->dir, name);
+        goto done;
+    }
+    errno = 0;
+    out = fopen(path, "wb");
+    bool ok = out != NULL && json_dumpf(root, out, flags) == 0 && fputc('\n', out) != EOF;
+    if (out != NULL && fclose(out) != 0) ok = false;
+    if (!ok) st = rose_fail(err, ROSE_E_IO, "write %s: %s", path, strerror(errno));
+done:
+    json_decref(root);
+    return st;
+}
+
+static bool is_empty_folder(const char *dir)
+{
+    DIR *d = opendir(dir);
+    if (d == NULL) return false;
+    size_t n = 0;
+    for (struct dirent *e = readdir(d); e != NULL; e = readdir(d))
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    closedir(d);
+    return n == 0;
+}
+
+static rose_status folder_begin(rose_folder *f, const char *dir, rose_err *err)
+{
+    *f = (rose_folder){.dir = dir};
+    if (mkdir(dir, 0777) == 0) {
+        f->made = true;
+        return ROSE_OK;
+    }
+    if (errno != EEXIST)
+        return rose_fail(err, ROSE_E_IO, "create folder %s: %s", dir, strerror(errno));
+    if (!is_empty_folder(dir))
+        return rose_fail(err, ROSE_E_INVAL,
+                         "%s exists and is not an empty folder: name a new one, or remove it", dir);
+    return ROSE_OK;
+}
+
+/* keep: leave the files; otherwise take back everything that we made. */
+static void folder_end(rose_folder *f, bool keep)
+{
+    for (size_t i = 0; i < f->n_files; i++) {
+        if (!keep) unlink(f->files[i]);
+        free(f->files[i]);
+    }
+    free(f->files);
+    if (!keep && f->made) rmdir(f->dir);
+}
+
+/* ---- the plan ---- */
+
+static json_t *make_config(const rose_random_opts *o)
+{
+    static const char *const torch_names[] = {"float32", "float16", "bfloat16"};
+    int64_t eos = (int64_t)o->vocab_size - 1;
+    json_t *inner = o->d_ff == 0 ? json_null() : json_integer(o->d_ff);
+    return json_pack(
+        "{s:s,s:I,s:I,s:I,s:I,s:I,s:o,s:s,s:f,s:f,s:f,s:f,s:f,s:b,s:b,s:b,s:b,s:b,s:I,s:I,"
+        "s:s}",
+        "model_type", o->arch, "n_layer", (json_int_t)o->n_layers, "n_embd", (json_int_t)o->d_model,
+        "n_head", (json_int_t)o->n_heads, "n_positions", (json_int_t)o->max_positions, "vocab_size",
+        (json_int_t)o->vocab_size, "n_inner", inner, "activation_function", "gelu_new",
+        "layer_norm_epsilon", 1e-5, "initializer_range", INIT_STD, "attn_pdrop", 0.0, "embd_pdrop",
+        0.0, "resid_pdrop", 0.0, "scale_attn_weights", 1, "scale_attn_by_inverse_layer_idx", 0,
+        "reorder_and_upcast_attn", 0, "tie_word_embeddings", o->tied_head ? 1 : 0, "use_cache", 1,
+        "bos_token_id", (json_int_t)eos, "eos_token_id", (json_int_t)eos, "torch_dtype",
+        torch_names[o->dtype]);
+}
+
+static void plan_add(plan *p, const char *lead, const char *name, const rose_dim dims[2],
+                     rose_kind kind)
+{
+    plan_tensor *t = &p->tensors[p->n++];
+    snprintf(t->name, sizeof t->name, "%s%s", lead, name);
+    t->dims[0] = dims[0];
+    t->dims[1] = dims[1];
+    t->kind = kind;
+    t->n = rose_dim_size(&p->arch, dims[0]) * rose_dim_size(&p->arch, dims[1]);
+}
+
+static size_t n_specs(const rose_tensor_spec *spec)
+{
+    size_t n = 0;
+    while (spec[n].name != NULL)
+        n++;
+    return n;
+}
+
+/* Tensors in the order of the model: embeddings, layers, head; the order fixes their random
+ * streams, so it never changes. */
+static rose_status plan_tensors(plan *p, rose_err *err)
+{
+    const rose_family *f = p->family;
+    const char *prefix = p->o->prefix ? f->prefix : "";
+    static const rose_dim head_dims[2] = {ROSE_DIM_VOCAB, ROSE_DIM_MODEL};
+    size_t max = n_specs(f->model_tensors) + p->arch.n_layers * n_specs(f->layer_tensors) + 1;
+    p->tensors = calloc(max, sizeof *p->tensors);
+    if (p->tensors == NULL) return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
+    for (const rose_tensor_spec *s = f->model_tensors; s->name != NULL; s++)
+        plan_add(p, prefix, s->name, s->dims, s->kind);
+    for (uint32_t i = 0; i < p->arch.n_layers; i++) {
+        char lead[64];
+        snprintf(lead, sizeof lead, "%s%s%u.", prefix, f->layer_prefix, i);
+        for (const rose_tensor_spec *s = f->layer_tensors; s->name != NULL; s++)
+            plan_add(p, lead, s->name, s->dims, s->kind);
+    }
+    if (!p->arch.tied_head) plan_add(p, "", f->head_name, head_dims, ROSE_KIND_MATRIX);
+    return ROSE_OK;
+}
+
+/* Fills shards in order; a tensor larger than a shard gets one of its own. */
+static void plan_shards(plan *p)
+{
+    uint64_t at = 0, max = p->o->max_shard_bytes;
+    uint32_t shard = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        plan_tensor *t = &p->tensors[i];
+        uint64_t bytes = t->n * rose_dtype_size(p->o->dtype);
+        if (max != 0 && at > 0 && (at >= max || bytes > max - at)) {
+            shard++;
+            at = 0;
+        }
+        t->shard = shard;
+        t->begin = at;
+        at += bytes;
+        p->bytes += bytes;
+    }
+    p->n_shards = shard + 1;
+}
+
+/* config: owned by the caller; the options as config.json will say them. */
+static rose_status plan_make(plan *p, const rose_random_opts *o, json_t *config, rose_err *err)
+{
+    rose_config c = {.root = config};
+    *p = (plan){.o = o};
+    snprintf(c.label, sizeof c.label, "random model");
+    if (config == NULL) return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
+    rose_status st = rose_family_find(&p->family, &c, err);
+    if (st == ROSE_OK) st = p->family->parse(&c, &p->arch, err);
+    if (st != ROSE_OK) return st == ROSE_E_FORMAT ? ROSE_E_INVAL : st;
+    if (json_object_set_new(config, "architectures", json_pack("[s]", p->family->architecture)) !=
+        0)
+        return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
+    if (o->vocab_size < 257)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "random model: vocab_size is %u; at least 257 (256 bytes and the end of "
+                         "text)",
+                         o->vocab_size);
+    if ((st = plan_tensors(p, err)) == ROSE_OK) plan_shards(p);
+    return st;
+}
+
+/* ---- the weights ---- */
+
+/* Two draws from N(0, 1) x the unit of scale_of, from one Philox block. */
+static void draw_pair(const uint32_t r[4], int32_t out[2])
+{
+    for (int i = 0; i < 2; i++) {
+        uint32_t a = r[2 * i], b = r[2 * i + 1];
+        out[i] = (int32_t)((a & 0xFFFF) + (a >> 16) + (b & 0xFFFF) + (b >> 16)) - 131070;
+    }
+}
+
+/* The sum of four uniform integers in [0, 2^16) has variance 4 (2^32 - 1) / 12. */
+static float scale_of(rose_kind kind, uint32_t n_layers)
+{
+    double std = INIT_STD;
+    if (kind == ROSE_KIND_RESIDUAL) std /= sqrt(2.0 * n_layers);
+    return (float)(std / sqrt(4294967295.0 / 3.0));
+}
+
+/* Elements first .. first+n-1 (first even) of tensor number `stream`. */
+static void draw_block(float *out, uint64_t first, size_t n, uint32_t stream, uint64_t seed,
+                       float mean, float scale)
+{
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    for (size_t i = 0; i < n; i += 2) {
+        uint64_t k = (first + i) / 2;
+        const uint32_t ctr[4] = {(uint32_t)k, (uint32_t)(k >> 32), stream, 0x57454947};
+        uint32_t r[4];
+        int32_t z[2];
+        rose_philox4x32(ctr, key, r);
+        draw_pair(r, z);
+        out[i] = mean + (float)z[0] * scale;
+        if (i + 1 < n) out[i + 1] = mean + (float)z[1] * scale;
+    }
+}
+
+static bool write_tensor(FILE *f, const plan *p, size_t index)
+{
+    float block[BLOCK];
+    uint16_t half[BLOCK];
+    const plan_tensor *t = &p->tensors[index];
+    float scale = scale_of(t->kind, p->arch.n_layers);
+    float mean = t->kind == ROSE_KIND_NORM ? 1.0f : 0.0f;
+    for (uint64_t at = 0; at < t->n; at += BLOCK) {
+        size_t n = t->n - at < BLOCK ? (size_t)(t->n - at) : BLOCK;
+        draw_block(block, at, n, (uint32_t)index, p->o->seed, mean, scale);
+        if (p->o->dtype == ROSE_F32) {
+            if (fwrite(block, sizeof *block, n, f) != n) return false;
+            continue;
+        }
+        for (size_t i = 0; i < n; i++)
+            half[i] =
+                p->o->dtype == ROSE_F16 ? rose_f32_to_f16(block[i]) : rose_f32_to_bf16(block[i]);
+        if (fwrite(half, sizeof *half, n, f) != n) return false;
+    }
+    return true;
+}
+
+/* The JSON header of tensors [begin, end), padded with spaces to 8 bytes. */
+static rose_status make_header(rose_buf *b, const plan *p, size_t begin, size_t end)
+{
+    size_t size = rose_dtype_size(p->o->dtype);
+    rose_status st = rose_buf_addf(b, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (size_t i = begin; st == ROSE_OK && i < end; i++) {
+        const plan_tensor *t = &p->tensors[i];
+        char second[32] = "";
+        if (t->dims[1] != ROSE_DIM_NONE)
+            snprintf(second, sizeof second, ",%" PRIu64, rose_dim_size(&p->arch, t->dims[1]));
+        st = rose_buf_addf(b,
+                           ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%" PRIu64
+                           "%s],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
+                           t->name, rose_dtype_name(p->o->dtype),
+                           rose_dim_size(&p->arch, t->dims[0]), second, t->begin,
+                           t->begin + t->n * size);
+    }
+    if (st == ROSE_OK) st = rose_buf_add(b, "}", 1);
+    while (st == ROSE_OK && b->len % 8 != 0)
+        st = rose_buf_add(b, " ", 1);
+    return st;
+}
+
+static void shard_name(char out[64], uint32_t shard, uint32_t n_shards)
+{
+    if (n_shards == 1)
+        snprintf(out, 64, "model.safetensors");
+    else
+        snprintf(out, 64, "model-%05u-of-%05u.safetensors", shard + 1, n_shards);
+}
+
+/* Writes tensors [begin, end) as one file. */
+static rose_status write_shard(rose_folder *folder, const plan *p, size_t begin, size_t end,
+                               rose_err *err)
+{
+    char name[64];
+    rose_buf header = {0};
+    FILE *f = NULL;
+    bool ok = false;
+    shard_name(name, p->tensors[begin].shard, p->n_shards);
+    const char *path = rose_folder_add(folder, name);
+    rose_status st = make_header(&header, p, begin, end);
+    if (path == NULL || st != ROSE_OK) {
+        st = rose_fail(err, ROSE_E_NOMEM, "%s/%s: out of memory", folder->dir, name);
+        goto done;
+    }
+    uint8_t len[8];
+    for (int i = 0; i < 8; i++)
+        len[i] = (uint8_t)((uint64_t)header.len >> 8 * i);
+    errno = 0;
+    f = fopen(path, "wb");
+    ok = f != NULL && fwrite(len, 1, 8, f) == 8 &&
+         fwrite(header.data, 1, header.len, f) == header.len;
+    for (size_t i = begin; ok && i < end; i++)
+        ok = write_tensor(f, p, i);
+    if (f != NULL && fclose(f) != 0) ok = false;
+    if (!ok) st = rose_fail(err, ROSE_E_IO, "write %s: %s", path, strerror(errno));
+done:
+    rose_buf_free(&header);
+    return st;
+}
+
+static rose_status write_index(rose_folder *folder, const plan *p, rose_err *err)
+{
+    json_t *map = json_object();
+    int bad = map == NULL ? -1 : 0;
+    for (size_t i = 0; bad == 0 && i < p->n; i++) {
+        char name[64];
+        shard_name(name, p->tensors[i].shard, p->n_shards);
+        bad = json_object_set_new(map, p->tensors[i].name, json_string(name));
+    }
+    json_t *root = NULL;
+    if (bad == 0)
+        root = json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)p->bytes,
+                         "weight_map", map);
+    json_decref(map);
+    return rose_folder_write_json(folder, "model.safetensors.index.json", root, JSON_INDENT(2),
+                                  err);
+}
+
+static rose_status write_weights(rose_folder *folder, const plan *p, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    for (size_t begin = 0, end = 0; st == ROSE_OK && begin < p->n; begin = end) {
+        while (end < p->n && p->tensors[end].shard == p->tensors[begin].shard)
+            end++;
+        st = write_shard(folder, p, begin, end, err);
+    }
+    if (st == ROSE_OK && p->n_shards > 1) st = write_index(folder, p, err);
+    return st;
+}
+
+rose_status rose_random_model_write(const rose_random_opts *o, const char *dir, rose_err *err)
+{
+    plan p;
+    rose_folder folder = {.dir = dir};
+    json_t *config = make_config(o);
+    rose_status st = plan_make(&p, o, config, err);
+    if (st != ROSE_OK) goto done;
+    if ((st = folder_begin(&folder, dir, err)) != ROSE_OK) goto done;
+    st = rose_folder_write_json(&folder, "config.json", json_incref(config),
+                                JSON_INDENT(2) | JSON_REAL_PRECISION(10), err);
+    if (st == ROSE_OK)
+        st = rose_folder_write_json(&folder, "generation_config.json",
+                                    json_pack("{s:I,s:I}", "bos_token_id",
+                                              (json_int_t)p.arch.vocab_size - 1, "eos_token_id",
+                                              (json_int_t)p.arch.vocab_size - 1),
+                                    JSON_INDENT(2), err);
+    if (st == ROSE_OK) st = rose_random_tokenizer_write(&folder, &p.arch, err);
+    if (st == ROSE_OK) st = write_weights(&folder, &p, err);
+done:
+    folder_end(&folder, st == ROSE_OK);
+    free(p.tensors);
+    json_decref(config);
+    return st;
+}

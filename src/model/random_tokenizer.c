@@ -1,0 +1,116 @@
+/* model/random_tokenizer.c - a byte-level BPE vocabulary without merges, for random models: every
+ * text encodes, one token a byte, and every id below the vocabulary size decodes to some text. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/random_internal.h"
+
+#define END_OF_TEXT "<|endoftext|>"
+
+/* GPT-2 spells bytes as printable characters: those that are printable stand for themselves, in
+ * this order, and the others follow as U+0100 upwards. */
+static bool is_plain_byte(unsigned b)
+{
+    return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+}
+
+static void put_utf8(char out[4], unsigned cp) /* cp < 0x800 */
+{
+    if (cp < 0x80) {
+        out[0] = (char)cp;
+        out[1] = '\0';
+    } else {
+        out[0] = (char)(0xC0 | cp >> 6);
+        out[1] = (char)(0x80 | (cp & 0x3F));
+        out[2] = '\0';
+    }
+}
+
+static int add_byte_tokens(json_t *vocab)
+{
+    char text[4];
+    int id = 0, bad = 0;
+    for (unsigned b = 0; b < 256; b++) {
+        if (!is_plain_byte(b)) continue;
+        put_utf8(text, b);
+        bad |= json_object_set_new(vocab, text, json_integer(id++));
+    }
+    for (unsigned cp = 0x100; id < 256; cp++) {
+        put_utf8(text, cp);
+        bad |= json_object_set_new(vocab, text, json_integer(id++));
+    }
+    return bad;
+}
+
+/* Bytes 0-255, fillers " w256", " w257", ... (U+0120 spells the space), end of text last. */
+static json_t *make_vocab(uint32_t vocab_size)
+{
+    json_t *vocab = json_object();
+    int bad = vocab == NULL ? -1 : add_byte_tokens(vocab);
+    for (uint32_t id = 256; bad == 0 && id + 1 < vocab_size; id++) {
+        char text[24];
+        snprintf(text, sizeof text, "\xC4\xA0w%u", id);
+        bad |= json_object_set_new(vocab, text, json_integer(id));
+    }
+    if (bad == 0) bad = json_object_set_new(vocab, END_OF_TEXT, json_integer(vocab_size - 1));
+    if (bad == 0) return vocab;
+    json_decref(vocab);
+    return NULL;
+}
+
+/* Byte-level stages of tokenizer.json differ in nothing but where they stand. */
+static json_t *byte_level(bool trim)
+{
+    return json_pack("{s:s,s:b,s:b,s:b}", "type", "ByteLevel", "add_prefix_space", 0,
+                     "trim_offsets", trim ? 1 : 0, "use_regex", 1);
+}
+
+static json_t *make_tokenizer(json_t *vocab, uint32_t eos)
+{
+    json_t *added =
+        json_pack("[{s:i,s:s,s:b,s:b,s:b,s:b,s:b}]", "id", (int)eos, "content", END_OF_TEXT,
+                  "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
+    json_t *model =
+        json_pack("{s:s,s:n,s:n,s:s,s:s,s:b,s:b,s:b,s:O,s:[]}", "type", "BPE", "dropout",
+                  "unk_token", "continuing_subword_prefix", "", "end_of_word_suffix", "",
+                  "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges");
+    return json_pack("{s:s,s:n,s:n,s:o,s:n,s:o,s:o,s:o,s:o}", "version", "1.0", "truncation",
+                     "padding", "added_tokens", added, "normalizer", "pre_tokenizer",
+                     byte_level(true), "post_processor", byte_level(false), "decoder",
+                     byte_level(true), "model", model);
+}
+
+static json_t *make_settings(const rose_arch *a)
+{
+    return json_pack("{s:s,s:b,s:s,s:s,s:s,s:i}", "tokenizer_class", "GPT2Tokenizer",
+                     "add_prefix_space", 0, "bos_token", END_OF_TEXT, "eos_token", END_OF_TEXT,
+                     "unk_token", END_OF_TEXT, "model_max_length", (int)a->max_positions);
+}
+
+static rose_status write_merges(rose_folder *f, rose_err *err)
+{
+    const char *path = rose_folder_add(f, "merges.txt");
+    if (path == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", f->dir);
+    FILE *out = fopen(path, "wb");
+    bool ok = out != NULL && fputs("#version: 0.2\n", out) >= 0;
+    if (out != NULL && fclose(out) != 0) ok = false;
+    return ok ? ROSE_OK : rose_fail(err, ROSE_E_IO, "write %s: %s", path, strerror(errno));
+}
+
+rose_status rose_random_tokenizer_write(rose_folder *f, const rose_arch *a, rose_err *err)
+{
+    json_t *vocab = make_vocab(a->vocab_size);
+    if (vocab == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", f->dir);
+    rose_status st = rose_folder_write_json(f, "vocab.json", json_incref(vocab), 0, err);
+    if (st == ROSE_OK) st = write_merges(f, err);
+    if (st == ROSE_OK)
+        st = rose_folder_write_json(f, "tokenizer.json", make_tokenizer(vocab, a->vocab_size - 1),
+                                    0, err);
+    if (st == ROSE_OK)
+        st = rose_folder_write_json(f, "tokenizer_config.json", make_settings(a), JSON_INDENT(2),
+                                    err);
+    json_decref(vocab);
+    return st;
+}

@@ -1,0 +1,252 @@
+/* model/weights.c - see weights.h. */
+#include "model/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/config.h"
+
+#define ONE_FILE   "model.safetensors"
+#define INDEX_FILE "model.safetensors.index.json"
+
+/* dir/name in fresh memory; NULL when out of memory. */
+static char *join(const char *dir, const char *name)
+{
+    char *path = NULL;
+    return asprintf(&path, "%s/%s", dir, name) < 0 ? NULL : path;
+}
+
+static rose_status open_file(rose_weights *w, const char *dir, const char *name, rose_err *err)
+{
+    char *path = join(dir, name);
+    if (path == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", name);
+    rose_status st = rose_st_open(&w->files[w->n_files], path, err);
+    if (st == ROSE_OK) {
+        w->file_bytes += w->files[w->n_files].size;
+        w->n_files++;
+    }
+    free(path);
+    return st;
+}
+
+/* A shard is a plain file name: no folders, so that an index cannot reach out of its folder. */
+static bool is_plain_name(const char *s)
+{
+    size_t n = strlen(s);
+    return n > 0 && n < 256 && s[0] != '.' && strchr(s, '/') == NULL && strchr(s, '\\') == NULL;
+}
+
+static int compare_strings(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The distinct shard names of the map, sorted, into names[0..*n); names has room for all entries.
+ */
+static rose_status list_shards(json_t *map, const char *label, const char **names, size_t *n,
+                               rose_err *err)
+{
+    const char *tensor;
+    json_t *v;
+    size_t all = 0;
+    json_object_foreach(map, tensor, v)
+    {
+        const char *s = json_string_value(v);
+        if (s == NULL)
+            return rose_fail(err, ROSE_E_FORMAT,
+                             "%s: weight_map: the file of tensor '%.100s' is not a string", label,
+                             tensor);
+        if (!is_plain_name(s))
+            return rose_fail(err, ROSE_E_FORMAT,
+                             "%s: weight_map: the file '%.100s' of tensor '%.60s' is not a plain "
+                             "file name within the folder",
+                             label, s, tensor);
+        names[all++] = s;
+    }
+    qsort(names, all, sizeof *names, compare_strings);
+    *n = 0;
+    for (size_t i = 0; i < all; i++)
+        if (i == 0 || strcmp(names[i], names[*n - 1]) != 0) names[(*n)++] = names[i];
+    if (*n == 0) return rose_fail(err, ROSE_E_FORMAT, "%s: weight_map is empty", label);
+    if (*n > ROSE_MAX_SHARDS)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: %zu weight files; at most %d are supported",
+                         label, *n, ROSE_MAX_SHARDS);
+    return ROSE_OK;
+}
+
+/* Every tensor that the index promises is in the file that it names. Runs after index_names, so a
+ * name is unique over all files. names[i] belongs to files[i]. */
+static rose_status check_promises(const rose_weights *w, json_t *map, const char *const *names,
+                                  const char *label, rose_err *err)
+{
+    const char *tensor;
+    json_t *v;
+    json_object_foreach(map, tensor, v)
+    {
+        const rose_st_tensor *t = rose_weights_find(w, tensor);
+        for (size_t i = 0; t != NULL && i < w->n_files; i++) {
+            const rose_st_file *f = &w->files[i];
+            if (t < f->tensors || t >= f->tensors + f->n_tensors) continue;
+            if (strcmp(names[i], json_string_value(v)) != 0) t = NULL;
+            break;
+        }
+        if (t == NULL)
+            return rose_fail(err, ROSE_E_FORMAT,
+                             "%s: tensor '%.100s' is not in '%.100s', where weight_map puts it",
+                             label, tensor, json_string_value(v));
+    }
+    return ROSE_OK;
+}
+
+static int compare_tensors(const void *a, const void *b)
+{
+    const rose_st_tensor *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+/* Builds by_name over all files; a name in two files is refused. */
+static rose_status index_names(rose_weights *w, const char *dir, rose_err *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < w->n_files; i++)
+        n += w->files[i].n_tensors;
+    if (n == 0)
+        return rose_fail(err, ROSE_E_FORMAT, "%s: holds no tensors",
+                         w->n_files > 0 ? w->files[0].label : dir);
+    w->by_name = malloc(n * sizeof *w->by_name);
+    if (w->by_name == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", dir);
+    for (size_t i = 0; i < w->n_files; i++)
+        for (size_t j = 0; j < w->files[i].n_tensors; j++)
+            w->by_name[w->n_tensors++] = &w->files[i].tensors[j];
+    qsort(w->by_name, n, sizeof *w->by_name, compare_tensors);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(w->by_name[i - 1]->name, w->by_name[i]->name) == 0)
+            return rose_fail(err, ROSE_E_FORMAT, "%s: tensor '%.100s' is also in another file",
+                             rose_weights_label(w, w->by_name[i]), w->by_name[i]->name);
+    return ROSE_OK;
+}
+
+static rose_status open_sharded(rose_weights *w, const char *dir, rose_config *index, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    size_t n = 0;
+    const char **names = NULL;
+    json_t *map = json_object_get(index->root, "weight_map");
+    if (!json_is_object(map)) {
+        st = rose_fail(err, ROSE_E_FORMAT, "%s: 'weight_map' is missing or not an object",
+                       index->label);
+        goto done;
+    }
+    names = malloc((json_object_size(map) + 1) * sizeof *names);
+    if (names == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", index->label);
+        goto done;
+    }
+    if ((st = list_shards(map, index->label, names, &n, err)) != ROSE_OK) goto done;
+    w->files = calloc(n, sizeof *w->files);
+    if (w->files == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", index->label);
+        goto done;
+    }
+    for (size_t i = 0; i < n; i++) {
+        st = open_file(w, dir, names[i], err);
+        if (st == ROSE_E_NOTFOUND)
+            st = rose_fail(err, st, "%s: weight file '%.100s' is missing from the folder",
+                           index->label, names[i]);
+        if (st != ROSE_OK) goto done;
+    }
+    if ((st = index_names(w, dir, err)) != ROSE_OK) goto done;
+    st = check_promises(w, map, names, index->label, err);
+done:
+    free(names);
+    return st;
+}
+
+static rose_status open_single(rose_weights *w, const char *dir, rose_err *err)
+{
+    w->files = calloc(1, sizeof *w->files);
+    if (w->files == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", dir);
+    rose_status st = open_file(w, dir, ONE_FILE, err);
+    return st == ROSE_OK ? index_names(w, dir, err) : st;
+}
+
+/* Nothing there: say what would have been opened, and what to do about the older format. */
+static rose_status nothing_found(const char *dir, rose_err *err)
+{
+    char label[256];
+    char *old = join(dir, "pytorch_model.bin");
+    bool has_old = old != NULL && rose_file_exists(old);
+    free(old);
+    rose_path_label(label, dir);
+    return rose_fail(err, ROSE_E_NOTFOUND, "%s: neither " ONE_FILE " nor " INDEX_FILE "%s", label,
+                     has_old ? "; pytorch_model.bin must first be converted to safetensors" : "");
+}
+
+rose_status rose_weights_open(rose_weights **out, const char *dir, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    rose_config index = {0};
+    char *index_path = NULL;
+    rose_weights *w = calloc(1, sizeof *w);
+
+    *out = NULL;
+    if (w == NULL || (index_path = join(dir, INDEX_FILE)) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "weights: out of memory");
+        goto done;
+    }
+    /* The whole file wins over an index, as in transformers. */
+    st = open_single(w, dir, err);
+    if (st == ROSE_E_NOTFOUND) {
+        free(w->files);
+        w->files = NULL;
+        st = rose_config_open(&index, index_path, err);
+        if (st == ROSE_E_NOTFOUND)
+            st = nothing_found(dir, err);
+        else if (st == ROSE_OK && err != NULL)
+            err->msg[0] = '\0'; /* of the attempt above */
+        if (st == ROSE_OK) st = open_sharded(w, dir, &index, err);
+    }
+    if (st != ROSE_OK) goto done;
+    *out = w;
+    w = NULL;
+done:
+    free(index_path);
+    rose_config_close(&index);
+    rose_weights_close(w);
+    return st;
+}
+
+void rose_weights_close(rose_weights *w)
+{
+    if (w == NULL) return;
+    for (size_t i = 0; i < w->n_files; i++)
+        rose_st_close(&w->files[i]);
+    free(w->files);
+    free(w->by_name);
+    free(w);
+}
+
+rose_st_tensor *rose_weights_find(const rose_weights *w, const char *name)
+{
+    size_t lo = 0, hi = w->n_tensors;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        int c = strcmp(w->by_name[mid]->name, name);
+        if (c == 0) return w->by_name[mid];
+        if (c < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return NULL;
+}
+
+const char *rose_weights_label(const rose_weights *w, const rose_st_tensor *t)
+{
+    for (size_t i = 0; i < w->n_files; i++) {
+        const rose_st_file *f = &w->files[i];
+        if (t >= f->tensors && t < f->tensors + f->n_tensors) return f->label;
+    }
+    return "?";
+}

@@ -1,0 +1,265 @@
+/* config.json and generation_config.json: each field's effect, type and range. */
+#include "fixture.h"
+
+#include <jansson.h>
+
+static char *dir;
+
+static int setup(void **state)
+{
+    (void)state;
+    rose_log_set_level(ROSE_LOG_OFF);
+    dir = make_scratch();
+    put_tiny(dir);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    drop_scratch(dir);
+    return 0;
+}
+
+/* The tiny config with one field set to the JSON text (NULL: removed). */
+static void put_config_with(const char *field, const char *value)
+{
+    json_t *root = json_loads(TINY_CONFIG, 0, NULL);
+    assert_non_null(root);
+    if (value == NULL) {
+        assert_int_equal(json_object_del(root, field), 0);
+    } else {
+        json_t *v = json_loads(value, JSON_DECODE_ANY, NULL);
+        if (v == NULL) fail_msg("bad value in the test: %s", value);
+        assert_int_equal(json_object_set_new(root, field, v), 0);
+    }
+    char *text = json_dumps(root, 0);
+    put_text(dir, "config.json", text);
+    free(text);
+    json_decref(root);
+}
+
+static rose_arch arch_with(const char *field, const char *value)
+{
+    put_config_with(field, value);
+    rose_model *m = expect_opens(dir);
+    rose_arch a = m->arch;
+    rose_model_close(m);
+    return a;
+}
+
+static void defaults(void **state)
+{
+    (void)state;
+    put_text(dir, "config.json", TINY_CONFIG);
+    rose_model *m = expect_opens(dir);
+    const rose_arch *a = &m->arch;
+    assert_string_equal(a->model_type, "gpt2");
+    assert_int_equal(a->n_layers, 2);
+    assert_int_equal(a->d_model, 4);
+    assert_int_equal(a->n_heads, 2);
+    assert_int_equal(a->n_kv_heads, 2);
+    assert_int_equal(a->head_dim, 2);
+    assert_int_equal(a->d_ff, 16);
+    assert_int_equal(a->vocab_size, 7);
+    assert_int_equal(a->max_positions, 3);
+    assert_true(a->norm_eps == 1e-5f);
+    assert_true(a->attn_scale == (float)(1.0 / sqrt(2.0)));
+    assert_false(a->attn_scale_by_layer);
+    assert_int_equal(a->norm, ROSE_NORM_LAYER);
+    assert_int_equal(a->pos, ROSE_POS_LEARNED);
+    assert_int_equal(a->act, ROSE_ACT_GELU_TANH);
+    assert_true(a->tied_head);
+    assert_int_equal(a->bos_id, -1);
+    assert_int_equal(a->n_eos, 1);
+    assert_int_equal(a->eos_ids[0], 6);
+    rose_model_close(m);
+}
+
+static void fields_take_effect(void **state)
+{
+    (void)state;
+    assert_int_equal(arch_with("n_inner", "null").d_ff, 16);
+    assert_int_equal(arch_with("n_inner", "16").d_ff, 16);
+    assert_int_equal(arch_with("activation_function", "\"gelu\"").act, ROSE_ACT_GELU_ERF);
+    assert_int_equal(arch_with("activation_function", "\"relu\"").act, ROSE_ACT_RELU);
+    assert_int_equal(arch_with("activation_function", "\"silu\"").act, ROSE_ACT_SILU);
+    assert_int_equal(arch_with("activation_function", "\"gelu_pytorch_tanh\"").act,
+                     ROSE_ACT_GELU_TANH);
+    assert_true(arch_with("layer_norm_epsilon", "1e-12").norm_eps == 1e-12f);
+    assert_true(arch_with("layer_norm_epsilon", "1").norm_eps == 1.0f);
+    assert_true(arch_with("scale_attn_weights", "false").attn_scale == 1.0f);
+    assert_true(arch_with("scale_attn_by_inverse_layer_idx", "true").attn_scale_by_layer);
+    assert_true(arch_with("reorder_and_upcast_attn", "true").tied_head);
+    assert_true(arch_with("add_cross_attention", "false").tied_head);
+    assert_true(arch_with("tie_word_embeddings", "null").tied_head);
+    assert_int_equal(arch_with("n_head", "4").head_dim, 1);
+    assert_int_equal(arch_with("bos_token_id", "0").bos_id, 0);
+    assert_int_equal(arch_with("bos_token_id", "7").bos_id, -1); /* outside the vocabulary */
+    assert_int_equal(arch_with("unknown_field", "{\"deep\": [1, 2]}").n_layers, 2);
+}
+
+static void second_names(void **state)
+{
+    (void)state;
+    put_text(dir, "config.json",
+             "{\"model_type\": \"gpt2\", \"hidden_size\": 4, \"num_attention_heads\": 2, "
+             "\"num_hidden_layers\": 2, \"n_ctx\": 3, \"vocab_size\": 7}");
+    rose_model *m = expect_opens(dir);
+    assert_int_equal(m->arch.max_positions, 3);
+    assert_int_equal(m->arch.n_eos, 0);
+    rose_model_close(m);
+}
+
+static void end_of_text_ids(void **state)
+{
+    (void)state;
+    rose_arch a = arch_with("eos_token_id", "[5, 6, 5, 99]");
+    assert_int_equal(a.n_eos, 2); /* without the double and what cannot occur */
+    assert_int_equal(a.eos_ids[0], 5);
+    assert_int_equal(a.eos_ids[1], 6);
+    assert_int_equal(arch_with("eos_token_id", "null").n_eos, 0);
+    assert_int_equal(arch_with("eos_token_id", "[]").n_eos, 0);
+
+    put_text(dir, "generation_config.json", "{\"eos_token_id\": [6, 2], \"do_sample\": true}");
+    a = arch_with("eos_token_id", "6");
+    assert_int_equal(a.n_eos, 2);
+    assert_int_equal(a.eos_ids[1], 2);
+    put_text(dir, "generation_config.json", "{\"eos_token_id\": \"6\"}");
+    expect_refused(dir, ROSE_E_FORMAT, "generation_config.json", "'eos_token_id'");
+    put_text(dir, "generation_config.json", "{");
+    expect_refused(dir, ROSE_E_FORMAT, "generation_config.json", "not valid JSON");
+    drop_file(dir, "generation_config.json");
+}
+
+static void too_many_end_of_text_ids(void **state)
+{
+    (void)state;
+    item items[MAX_ITEMS];
+    size_t n = tiny_items(items, "", false);
+    find_item(items, n, "wte.weight")->shape[0] = 20;
+    put_items(dir, "model.safetensors", items, n);
+    put_text(dir, "config.json",
+             "{\"model_type\": \"gpt2\", \"n_embd\": 4, \"n_head\": 2, \"n_layer\": 2, "
+             "\"n_positions\": 3, \"vocab_size\": 20, \"eos_token_id\": [0,1,2,3,4,5,6,7]}");
+    rose_model *m = expect_opens(dir);
+    assert_int_equal(m->arch.n_eos, ROSE_MAX_EOS);
+    rose_model_close(m);
+    put_text(dir, "generation_config.json", "{\"eos_token_id\": 8}");
+    expect_refused(dir, ROSE_E_UNSUPPORTED, "generation_config.json", "more than 8");
+    put_tiny(dir);
+}
+
+static void refuses_by_field(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *field, *value;
+        rose_status status;
+        const char *word;
+    } lies[] = {
+        {"model_type", NULL, ROSE_E_FORMAT, "'model_type' is missing"},
+        {"model_type", "7", ROSE_E_FORMAT, "'model_type' is 7"},
+        {"model_type", "\"llama\"", ROSE_E_UNSUPPORTED, "model_type 'llama' is not supported"},
+        {"model_type", "\"\"", ROSE_E_UNSUPPORTED, "model_type ''"},
+        {"n_embd", NULL, ROSE_E_FORMAT, "'n_embd' is missing"},
+        {"n_embd", "null", ROSE_E_FORMAT, "'n_embd' is missing"},
+        {"n_embd", "0", ROSE_E_FORMAT, "'n_embd' is 0; expected an integer from 1"},
+        {"n_embd", "-4", ROSE_E_FORMAT, "'n_embd' is -4"},
+        {"n_embd", "4.0", ROSE_E_FORMAT, "'n_embd' is 4; expected an integer"},
+        {"n_embd", "4.5", ROSE_E_FORMAT, "'n_embd' is 4.5"},
+        {"n_embd", "1e300", ROSE_E_FORMAT, "'n_embd' is 1e+300"},
+        {"n_embd", "\"4\"", ROSE_E_FORMAT, "'n_embd' is the string \"4\""},
+        {"n_embd", "[4]", ROSE_E_FORMAT, "'n_embd' is a list"},
+        {"n_embd", "{}", ROSE_E_FORMAT, "'n_embd' is an object"},
+        {"n_embd", "true", ROSE_E_FORMAT, "'n_embd' is true"},
+        {"n_embd", "1048577", ROSE_E_FORMAT, "'n_embd' is 1048577"},
+        {"n_embd", "4294967300", ROSE_E_FORMAT, "'n_embd' is 4294967300"}, /* 2^32 + 4 */
+        {"n_embd", "9223372036854775807", ROSE_E_FORMAT, "'n_embd' is 9223372036854775807"},
+        {"n_embd", "5", ROSE_E_FORMAT, "n_embd 5 is not a multiple of n_head 2"},
+        {"n_head", "0", ROSE_E_FORMAT, "'n_head' is 0"},
+        {"n_head", "3", ROSE_E_FORMAT, "n_embd 4 is not a multiple of n_head 3"},
+        {"n_head", "8", ROSE_E_FORMAT, "n_embd 4 is not a multiple of n_head 8"},
+        {"n_layer", "0", ROSE_E_FORMAT, "'n_layer' is 0"},
+        {"n_layer", "1025", ROSE_E_FORMAT, "'n_layer' is 1025"},
+        {"n_layer", NULL, ROSE_E_FORMAT, "'n_layer' is missing"},
+        {"n_positions", "-1", ROSE_E_FORMAT, "'n_positions' is -1"},
+        {"n_positions", NULL, ROSE_E_FORMAT, "'n_positions' is missing"},
+        {"vocab_size", "0", ROSE_E_FORMAT, "'vocab_size' is 0"},
+        {"vocab_size", "16777217", ROSE_E_FORMAT, "'vocab_size' is 16777217"},
+        {"vocab_size", NULL, ROSE_E_FORMAT, "'vocab_size' is missing"},
+        {"n_inner", "0", ROSE_E_FORMAT, "'n_inner' is 0"},
+        {"n_inner", "-1", ROSE_E_FORMAT, "'n_inner' is -1"},
+        {"activation_function", "3", ROSE_E_FORMAT, "'activation_function' is 3"},
+        {"activation_function", "\"quick_gelu\"", ROSE_E_UNSUPPORTED, "'quick_gelu'"},
+        {"layer_norm_epsilon", "0", ROSE_E_FORMAT, "'layer_norm_epsilon' is 0"},
+        {"layer_norm_epsilon", "-1e-5", ROSE_E_FORMAT, "'layer_norm_epsilon' is -1e-05"},
+        {"layer_norm_epsilon", "1e-300", ROSE_E_FORMAT, "'layer_norm_epsilon' is 1e-300"},
+        {"layer_norm_epsilon", "2", ROSE_E_FORMAT, "'layer_norm_epsilon' is 2"},
+        {"layer_norm_epsilon", "\"1e-5\"", ROSE_E_FORMAT, "'layer_norm_epsilon' is the string"},
+        {"scale_attn_weights", "1", ROSE_E_FORMAT, "'scale_attn_weights' is 1"},
+        {"tie_word_embeddings", "\"yes\"", ROSE_E_FORMAT, "'tie_word_embeddings' is the string"},
+        {"add_cross_attention", "true", ROSE_E_UNSUPPORTED, "cross attention"},
+        {"bos_token_id", "-1", ROSE_E_FORMAT, "'bos_token_id' is -1"},
+        {"bos_token_id", "1.5", ROSE_E_FORMAT, "'bos_token_id' is 1.5"},
+        {"eos_token_id", "-1", ROSE_E_FORMAT, "'eos_token_id' is -1"},
+        {"eos_token_id", "[1, \"2\"]", ROSE_E_FORMAT, "'eos_token_id' is the string \"2\""},
+        {"eos_token_id", "[[1]]", ROSE_E_FORMAT, "'eos_token_id' is a list"},
+        {"eos_token_id", "4294967296", ROSE_E_FORMAT, "'eos_token_id' is 4294967296"},
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        put_config_with(lies[i].field, lies[i].value);
+        expect_refused(dir, lies[i].status, "/config.json: ", lies[i].word);
+    }
+}
+
+static void refuses_broken_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *word;
+    } lies[] = {
+        {"", "not valid JSON"},
+        {"{", "not valid JSON"},
+        {"[]", "not an object"},
+        {"null", "not valid JSON"},
+        {"{\"model_type\": \"gpt2\",}", "not valid JSON"},
+        {"{\"model_type\": \"gpt2\", \"model_type\": \"gpt2\"}", "duplicate"},
+        {"{\"model_type\": \"gpt2\"} trailing", "not valid JSON"},
+        {"\xFF\xFE{", "not valid JSON"},
+        {"{\"n_embd\": 99999999999999999999}", "not valid JSON: too big integer"},
+        {"{\"n_embd\": NaN}", "not valid JSON"},
+        {"{}", "'model_type' is missing"},
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        put_text(dir, "config.json", lies[i].text);
+        expect_refused(dir, ROSE_E_FORMAT, "/config.json: ", lies[i].word);
+    }
+    for (size_t n = 0; n < strlen(TINY_CONFIG); n++) {
+        put_file(dir, "config.json", TINY_CONFIG, n);
+        expect_refused(dir, ROSE_E_FORMAT, "/config.json: ", "not valid JSON");
+    }
+    size_t big = (16u << 20) + 1;
+    char *spaces = malloc(big);
+    assert_non_null(spaces);
+    memset(spaces, ' ', big);
+    put_file(dir, "config.json", spaces, big);
+    free(spaces);
+    expect_refused(dir, ROSE_E_FORMAT, "/config.json: ", "over the limit");
+    drop_file(dir, "config.json");
+    expect_refused(dir, ROSE_E_NOTFOUND, "/config.json", "No such file");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(fields_take_effect),
+        cmocka_unit_test(second_names),
+        cmocka_unit_test(end_of_text_ids),
+        cmocka_unit_test(too_many_end_of_text_ids),
+        cmocka_unit_test(refuses_by_field),
+        cmocka_unit_test(refuses_broken_files),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,421 @@
+/* Whole folders: every valid layout, and folders whose parts contradict each other. */
+#include "fixture.h"
+
+#include "model/convert.h"
+
+static char *dir;
+
+static int setup(void **state)
+{
+    (void)state;
+    rose_log_set_level(ROSE_LOG_OFF);
+    dir = make_scratch();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    drop_scratch(dir);
+    return 0;
+}
+
+static bool same_tensor(const rose_tensor *a, const rose_tensor *b)
+{
+    return a->data == b->data && a->n_dims == b->n_dims && a->shape[0] == b->shape[0] &&
+           a->shape[1] == b->shape[1];
+}
+
+/* Every role is filled with a tensor of its own. */
+static void check_roles(const rose_model *m)
+{
+    const void *seen[MAX_ITEMS];
+    size_t n = 0;
+    uint64_t params = 0;
+    const rose_tensor *all[MAX_ITEMS];
+    all[n++] = &m->tok_embed;
+    all[n++] = &m->pos_embed;
+    all[n++] = &m->lnf_w;
+    all[n++] = &m->lnf_b;
+    for (uint32_t i = 0; i < m->arch.n_layers; i++) {
+        const rose_layer *l = &m->layers[i];
+        const rose_tensor *of_layer[] = {&l->ln1_w, &l->ln1_b, &l->ln2_w,  &l->ln2_b,
+                                         &l->qkv.w, &l->qkv.b, &l->proj.w, &l->proj.b,
+                                         &l->fc1.w, &l->fc1.b, &l->fc2.w,  &l->fc2.b};
+        assert_false(l->qkv.transposed || l->proj.transposed || l->fc1.transposed ||
+                     l->fc2.transposed);
+        for (size_t k = 0; k < 12; k++)
+            all[n++] = of_layer[k];
+    }
+    if (!m->arch.tied_head) all[n++] = &m->head;
+    for (size_t i = 0; i < n; i++) {
+        assert_non_null(all[i]->data);
+        seen[i] = all[i]->data;
+        for (size_t k = 0; k < i; k++)
+            assert_ptr_not_equal(seen[k], seen[i]);
+        params += rose_tensor_n(all[i]);
+        float last = 0;
+        rose_tensor_read_f32(all[i], rose_tensor_n(all[i]) - 1, 1, &last);
+    }
+    assert_int_equal(params, m->n_params);
+    if (m->arch.tied_head) assert_true(same_tensor(&m->head, &m->tok_embed));
+}
+
+static void opens_with_and_without_prefix(void **state)
+{
+    (void)state;
+    for (int prefix = 0; prefix < 2; prefix++) {
+        item items[MAX_ITEMS];
+        const char *p = prefix ? "transformer." : "";
+        size_t n = tiny_items(items, p, false);
+        put_tiny(dir);
+        put_items(dir, "model.safetensors", items, n);
+        rose_model *m = expect_opens(dir);
+        check_roles(m);
+        assert_int_equal(rose_model_n_tensors(m), n);
+        assert_int_equal(m->dtype, ROSE_F32);
+        assert_string_equal(m->name, strrchr(dir, '/') + 1);
+        assert_int_equal(m->layers[1].qkv.w.shape[1], 12);
+        assert_int_equal(m->lnf_w.shape[1], 1);
+        assert_int_equal(m->lnf_w.n_dims, 1);
+        rose_model_close(m);
+    }
+}
+
+static void head_tied_or_not(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tie; /* in config.json */
+        bool in_file;
+        bool tied; /* expected */
+    } cases[] = {
+        {"true", false, true},
+        {"true", true, true}, /* the config has the last word */
+        {"false", true, false},
+        {"false", false, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char config[512];
+        item items[MAX_ITEMS];
+        put_tiny(dir);
+        snprintf(config, sizeof config, "%.*s, \"tie_word_embeddings\": %s}",
+                 (int)strlen(TINY_CONFIG) - 1, TINY_CONFIG, cases[i].tie);
+        put_text(dir, "config.json", config);
+        put_items(dir, "model.safetensors", items,
+                  tiny_items(items, "transformer.", cases[i].in_file));
+        rose_model *m = expect_opens(dir);
+        assert_int_equal(m->arch.tied_head, cases[i].tied);
+        assert_string_equal(m->head.name,
+                            cases[i].tied ? "transformer.wte.weight" : "lm_head.weight");
+        check_roles(m);
+        rose_model_close(m);
+    }
+}
+
+static void ignores_buffers_and_lists_them(void **state)
+{
+    (void)state;
+    item items[MAX_ITEMS];
+    size_t n = tiny_items(items, "", false), listed = 0;
+    add_item(items, &n, "", "h.0.attn.bias", 3, 3);
+    add_item(items, &n, "", "h.0.attn.masked_bias", 1, 0);
+    add_item(items, &n, "", "something.else", 2, 2);
+    items[n - 1].dtype = "I16"; /* unusable, and not used */
+    put_tiny(dir);
+    put_items(dir, "model.safetensors", items, n);
+    rose_model *m = expect_opens(dir);
+    assert_int_equal(rose_model_n_tensors(m), n);
+    for (size_t i = 0; i < n; i++) {
+        const char *dtype = NULL;
+        uint64_t shape[8], bytes = 0;
+        uint32_t n_dims = 0;
+        const char *name = rose_model_tensor_info(m, i, &dtype, shape, &n_dims, &bytes);
+        assert_string_equal(name, items[i].name);
+        assert_int_equal(n_dims, items[i].n_dims);
+        assert_int_equal(bytes, item_bytes(&items[i]));
+        listed += strcmp(dtype, "I16") == 0;
+    }
+    assert_int_equal(listed, 1);
+    rose_model_close(m);
+}
+
+static void dtype_is_that_of_most_bytes(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"F32", "F16", "BF16"};
+    for (int d = 0; d < 3; d++) {
+        item items[MAX_ITEMS];
+        size_t n = tiny_items(items, "", false);
+        for (size_t i = 0; i < n; i++) /* vectors in F32, matrices in the dtype */
+            items[i].dtype = items[i].n_dims == 2 ? names[d] : "F32";
+        put_tiny(dir);
+        put_items(dir, "model.safetensors", items, n);
+        rose_model *m = expect_opens(dir);
+        assert_int_equal(m->dtype, d);
+        assert_int_equal(m->lnf_w.dtype, ROSE_F32);
+        assert_int_equal(m->layers[1].fc2.w.dtype, d);
+        rose_model_close(m);
+    }
+}
+
+static void names_from_odd_paths(void **state)
+{
+    (void)state;
+    char path[1024], cwd[1024];
+    put_tiny(dir);
+    join(path, sizeof path, dir, "//");
+    rose_model *m = expect_opens(path);
+    assert_string_equal(m->name, strrchr(dir, '/') + 1);
+    assert_string_equal(m->path, dir);
+    rose_model_close(m);
+    assert_non_null(getcwd(cwd, sizeof cwd));
+    assert_int_equal(chdir(dir), 0);
+    m = expect_opens(".");
+    assert_string_equal(m->name, strrchr(dir, '/') + 1);
+    rose_model_close(m);
+    assert_int_equal(chdir(cwd), 0);
+    expect_refused("", ROSE_E_NOTFOUND, "config.json", "No such file");
+    join(path, sizeof path, dir, "config.json");
+    expect_refused(path, ROSE_E_IO, "config.json", "Not a directory");
+    rose_model_close(NULL);
+}
+
+/* ---- false folders ---- */
+
+static void refuses_each_missing_tensor(void **state)
+{
+    (void)state;
+    item items[MAX_ITEMS], rest[MAX_ITEMS];
+    size_t n = tiny_items(items, "transformer.", false);
+    put_tiny(dir);
+    for (size_t gone = 0; gone < n; gone++) {
+        char word[200];
+        size_t k = 0;
+        for (size_t i = 0; i < n; i++)
+            if (i != gone) rest[k++] = items[i];
+        put_items(dir, "model.safetensors", rest, k);
+        snprintf(word, sizeof word, "'%.150s'", items[gone].name);
+        expect_refused(dir, ROSE_E_FORMAT, "model.safetensors: tensor", word);
+        expect_refused(dir, ROSE_E_FORMAT, word, "is missing");
+    }
+}
+
+static void refuses_each_wrong_shape(void **state)
+{
+    (void)state;
+    item items[MAX_ITEMS];
+    size_t n = tiny_items(items, "", false);
+    put_tiny(dir);
+    for (size_t k = 0; k < n; k++) {
+        item good = items[k];
+        for (int way = 0; way < 4; way++) {
+            char word[200];
+            item *it = &items[k];
+            if (way == 0) it->shape[0]++;
+            if (way == 1) it->shape[it->n_dims - 1]--;
+            if (way == 2) it->shape[it->n_dims++] = 1;
+            if (way == 3 && it->n_dims == 2) {
+                it->n_dims = 1;
+                it->shape[0] *= it->shape[1];
+            } else if (way == 3) {
+                it->n_dims = 0;
+            }
+            put_items(dir, "model.safetensors", items, n);
+            snprintf(word, sizeof word, "'%.150s' has shape [", it->name);
+            expect_refused(dir, ROSE_E_FORMAT, word, "; config.json asks for [");
+            items[k] = good;
+        }
+    }
+    find_item(items, n, "h.1.mlp.c_fc.weight")->shape[1] = 15;
+    put_items(dir, "model.safetensors", items, n);
+    expect_refused(dir, ROSE_E_FORMAT,
+                   "'h.1.mlp.c_fc.weight' has shape [4, 15]; config.json asks for [4, 16]",
+                   "model.safetensors");
+}
+
+static void refuses_other_contradictions(void **state)
+{
+    (void)state;
+    item items[MAX_ITEMS];
+    size_t n = tiny_items(items, "", false);
+    find_item(items, n, "h.0.ln_1.bias")->dtype = "I16";
+    put_tiny(dir);
+    put_items(dir, "model.safetensors", items, n);
+    expect_refused(dir, ROSE_E_UNSUPPORTED, "'h.0.ln_1.bias' has dtype I16", "F32, F16 and BF16");
+
+    n = tiny_items(items, "", false);
+    add_item(items, &n, "transformer.", "wte.weight", TINY_VOCAB, TINY_D);
+    put_items(dir, "model.safetensors", items, n);
+    expect_refused(dir, ROSE_E_FORMAT, "both 'transformer.wte.weight' and 'wte.weight'",
+                   "model.safetensors");
+
+    put_items(dir, "model.safetensors", items, 0);
+    expect_refused(dir, ROSE_E_FORMAT, "model.safetensors", "no tensors");
+    put_text(dir, "model.safetensors", "");
+    expect_refused(dir, ROSE_E_FORMAT, "model.safetensors", "0 bytes");
+    drop_file(dir, "model.safetensors");
+    expect_refused(dir, ROSE_E_NOTFOUND, dir, "neither model.safetensors nor");
+    put_text(dir, "pytorch_model.bin", "x");
+    expect_refused(dir, ROSE_E_NOTFOUND, "neither model.safetensors", "converted to safetensors");
+    char path[1024];
+    join(path, sizeof path, dir, "model.safetensors");
+    assert_int_equal(mkdir(path, 0777), 0);
+    expect_refused(dir, ROSE_E_IO, "model.safetensors", "not a regular file");
+    assert_int_equal(rmdir(path), 0);
+}
+
+/* ---- shards ---- */
+
+/* The tiny model in two shards; index: all names to their files, but for one edit. */
+static void put_sharded(const char *edit_name, const char *edit_file)
+{
+    item items[MAX_ITEMS];
+    size_t n = tiny_items(items, "", false), half = n / 2;
+    rose_buf b = {0};
+    put_tiny(dir);
+    drop_file(dir, "model.safetensors");
+    put_items(dir, "s1.safetensors", items, half);
+    put_items(dir, "s2.safetensors", items + half, n - half);
+    rose_buf_addf(&b, "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {\"%s\": \"%s\"",
+                  edit_name != NULL ? edit_name : items[0].name,
+                  edit_file != NULL ? edit_file : "s1.safetensors");
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(items[i].name, edit_name != NULL ? edit_name : items[0].name) != 0)
+            rose_buf_addf(&b, ", \"%s\": \"%s\"", items[i].name,
+                          i < half ? "s1.safetensors" : "s2.safetensors");
+    rose_buf_addf(&b, "}}");
+    put_file(dir, "model.safetensors.index.json", b.data, b.len);
+    rose_buf_free(&b);
+}
+
+static void opens_shards(void **state)
+{
+    (void)state;
+    put_sharded(NULL, NULL);
+    rose_model *m = expect_opens(dir);
+    check_roles(m);
+    struct stat s1, s2;
+    char path[1024];
+    join(path, sizeof path, dir, "s1.safetensors");
+    assert_int_equal(stat(path, &s1), 0);
+    join(path, sizeof path, dir, "s2.safetensors");
+    assert_int_equal(stat(path, &s2), 0);
+    assert_int_equal(m->file_bytes, s1.st_size + s2.st_size);
+    rose_model_close(m);
+}
+
+static void refuses_false_indexes(void **state)
+{
+    (void)state;
+    static const char index[] = "model.safetensors.index.json";
+    static const char *const escapes[] = {"../s1.safetensors",
+                                          "/etc/passwd",
+                                          "..",
+                                          ".",
+                                          "sub/s1.safetensors",
+                                          "",
+                                          "a\\\\b",
+                                          ".hidden"};
+    for (size_t i = 0; i < sizeof escapes / sizeof escapes[0]; i++) {
+        put_sharded("wte.weight", escapes[i]);
+        expect_refused(dir, ROSE_E_FORMAT, index, "not a plain file name");
+    }
+    put_sharded("wte.weight", "s3.safetensors");
+    expect_refused(dir, ROSE_E_NOTFOUND, index, "'s3.safetensors' is missing");
+    put_sharded("wte.weight", "s2.safetensors");
+    expect_refused(dir, ROSE_E_FORMAT, index, "'wte.weight' is not in 's2.safetensors'");
+    put_sharded("no.such.tensor", "s2.safetensors");
+    expect_refused(dir, ROSE_E_FORMAT, index, "'no.such.tensor' is not in 's2.safetensors'");
+
+    static const struct {
+        const char *text, *word;
+    } lies[] = {
+        {"", "not valid JSON"},
+        {"[]", "not an object"},
+        {"{}", "'weight_map' is missing"},
+        {"{\"weight_map\": []}", "'weight_map' is missing or not an object"},
+        {"{\"weight_map\": {}}", "weight_map is empty"},
+        {"{\"weight_map\": {\"wte.weight\": 1}}", "the file of tensor 'wte.weight'"},
+        {"{\"weight_map\": {\"a\": \"s1.safetensors\", \"a\": \"s2.safetensors\"}}", "duplicate"},
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        put_text(dir, index, lies[i].text);
+        expect_refused(dir, ROSE_E_FORMAT, index, lies[i].word);
+    }
+}
+
+static void refuses_false_shards(void **state)
+{
+    (void)state;
+    item items[MAX_ITEMS];
+    size_t n = tiny_items(items, "", false);
+    put_sharded(NULL, NULL);
+    put_items(dir, "s2.safetensors", items + n / 2 - 1, n - n / 2 + 1); /* one of s1 too */
+    expect_refused(dir, ROSE_E_FORMAT, ".safetensors: tensor", "is also in another file");
+    put_sharded(NULL, NULL);
+    put_text(dir, "s2.safetensors", "short");
+    expect_refused(dir, ROSE_E_FORMAT, "s2.safetensors", "too short");
+    put_sharded(NULL, NULL);
+    put_items(dir, "s2.safetensors", items + n / 2, n - n / 2 - 1);
+    expect_refused(dir, ROSE_E_FORMAT, "'ln_f.bias'", "where weight_map puts it");
+}
+
+/* ---- corruption ---- */
+
+static void random_corruption_never_crashes(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"config.json", "s1.safetensors", "s2.safetensors",
+                                        "model.safetensors.index.json"};
+    uint64_t seed = test_seed();
+    uint32_t ctr = 0, opened = 0;
+    rose_buf good[4] = {{0}, {0}, {0}, {0}};
+    put_sharded(NULL, NULL);
+    for (int i = 0; i < 4; i++)
+        get_file(&good[i], dir, files[i]);
+    for (int round = 0; round < 4000; round++) {
+        uint32_t k = draw(seed, &ctr, 4);
+        rose_buf b = {0};
+        rose_model *m = NULL;
+        rose_err err = {{0}};
+        assert_int_equal(rose_buf_add(&b, good[k].data, good[k].len), ROSE_OK);
+        for (uint32_t edits = 1 + draw(seed, &ctr, 2); edits > 0; edits--)
+            b.data[draw(seed, &ctr, (uint32_t)b.len)] =
+                (char)(draw(seed, &ctr, 2) ? '0' + draw(seed, &ctr, 10) : draw(seed, &ctr, 256));
+        if (draw(seed, &ctr, 8) == 0) b.len = draw(seed, &ctr, (uint32_t)b.len);
+        put_file(dir, files[k], b.data, b.len);
+        rose_buf_free(&b);
+        if (rose_model_open(&m, dir, &err) == ROSE_OK) {
+            check_roles(m);
+            opened++;
+        } else {
+            assert_null(m);
+            assert_string_not_equal(err.msg, "");
+        }
+        rose_model_close(m);
+        put_file(dir, files[k], good[k].data, good[k].len);
+    }
+    assert_in_range(opened, 1, 3999);
+    for (int i = 0; i < 4; i++)
+        rose_buf_free(&good[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opens_with_and_without_prefix),
+        cmocka_unit_test(head_tied_or_not),
+        cmocka_unit_test(ignores_buffers_and_lists_them),
+        cmocka_unit_test(dtype_is_that_of_most_bytes),
+        cmocka_unit_test(names_from_odd_paths),
+        cmocka_unit_test(refuses_each_missing_tensor),
+        cmocka_unit_test(refuses_each_wrong_shape),
+        cmocka_unit_test(refuses_other_contradictions),
+        cmocka_unit_test(opens_shards),
+        cmocka_unit_test(refuses_false_indexes),
+        cmocka_unit_test(refuses_false_shards),
+        cmocka_unit_test(random_corruption_never_crashes),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
