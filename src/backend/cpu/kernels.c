@@ -16,8 +16,7 @@ size_t rose_panels_bytes(bool bf16, uint32_t k, uint32_t n)
 
 size_t rose_matmul_scratch(uint32_t k_pad)
 {
-    (void)k_pad;
-    return 64;
+    return ROSE_AMX_SUM_BYTES + (size_t)ROSE_AMX_ROWS * k_pad * 2;
 }
 
 size_t rose_kv_k_bytes(bool bf16, uint32_t head_dim)
@@ -49,5 +48,31 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
         .max_index = rose_max_index_ref,
         .exp_weights = rose_exp_weights_ref,
     };
+#if defined(__x86_64__)
     if (isa == ROSE_ISA_SCALAR) return;
+    k->isa = ROSE_ISA_AVX2;
+    k->matmul_f32 = rose_matmul_f32_avx2;
+    k->matmul_bf16 = rose_matmul_bf16_avx2;
+    k->attention = rose_attention_avx2;
+    k->kv_append = rose_kv_append_avx2;
+    k->layernorm = rose_layernorm_avx2;
+    k->max_index = rose_max_index_avx2;
+    k->exp_weights = rose_exp_weights_avx2;
+
+    if (isa == ROSE_ISA_AVX2) return;
+    k->isa = ROSE_ISA_AVX512;
+    k->matmul_f32 = rose_matmul_f32_avx512;
+    k->matmul_bf16 = rose_matmul_bf16_avx512;
+    k->attention = rose_attention_avx512;
+    k->kv_append = rose_kv_append_avx512;
+    k->layernorm = rose_layernorm_avx512;
+    k->max_index = rose_max_index_avx512;
+    k->exp_weights = rose_exp_weights_avx512;
+
+    if (isa == ROSE_ISA_AVX512) return;
+    k->isa = ROSE_ISA_AMX;
+    k->matmul_bf16 = rose_matmul_bf16_amx;
+#else
+    (void)isa;
+#endif
 }
