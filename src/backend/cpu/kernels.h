@@ -42,7 +42,7 @@ typedef struct rose_matmul {
         *x;     /* [m_rows][ldx]: in bf16 mode every value is already a bf16; k .. k_pad is zero */
     size_t ldx; /* floats, a multiple of 16; x is 64-byte aligned */
     uint32_t m_rows;   /* >= 1 */
-    const float *bias; /* [n] or NULL */
+    const float *bias; /* [n] or NULL: then nothing is added */
     rose_epilogue epilogue;
     bool round_bf16; /* round y to bf16 after the epilogue (never with RESIDUAL) */
     float *y;        /* [m_rows][ldy] */
@@ -50,16 +50,18 @@ typedef struct rose_matmul {
     void *scratch;   /* this thread's, rose_matmul_scratch(k_pad) bytes, 64-byte aligned */
 } rose_matmul;
 
+/* At every level, so that one buffer serves whatever the table holds. */
 size_t rose_matmul_scratch(uint32_t k_pad);
 
-/* Bytes of a packed matrix, and packing of rows [k][n] given element by element through get(). */
+/* Bytes of a packed matrix [k][n] with its zero padding; 0 if that overflows. */
 size_t rose_panels_bytes(bool bf16, uint32_t k, uint32_t n);
 
 /* KV page of one layer: for each kv head a K block then a V block, each 64-byte aligned.
  *   K block: one panel, depth = head_dim padded to 32, outputs = the page's 16 tokens.
  *   V block: ceil(head_dim/16) panels, depth = the page's 16 tokens, outputs = head dims.
  * bf16: [depth/2][16][2]; fp32: [depth][16]. Same shapes as weight panels, so the same inner loops
- * serve. */
+ * serve. A page needs no initial content: kv_append writes a slot's padding of depth too, and
+ * attention uses no slot past a row's own position. */
 size_t rose_kv_k_bytes(bool bf16, uint32_t head_dim);    /* one K block */
 size_t rose_kv_head_bytes(bool bf16, uint32_t head_dim); /* K and V block of one head */
 
@@ -81,6 +83,7 @@ typedef struct rose_attention {
                       aligned */
 } rose_attention;
 
+/* max_ctx: most keys of any row, n_ctx + n_rows - 1. At every level. */
 size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim);
 
 typedef struct rose_cpu_kernels {

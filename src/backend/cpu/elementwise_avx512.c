@@ -1,0 +1,20 @@
+/* backend/cpu/elementwise_avx512.c - argmax and exponential weights. See elementwise_simd.h. */
+#include "backend/cpu/kernels_internal.h"
+
+#if defined(__AVX512F__)
+
+#include "backend/cpu/vec_avx512.h"
+
+#include "backend/cpu/elementwise_simd.h"
+
+float rose_max_index_avx512(const float *x, uint32_t n, uint32_t *index)
+{
+    return max_index_row(x, n, index);
+}
+
+void rose_exp_weights_avx512(const float *x, uint32_t n, float max, float inv_temp, float *w)
+{
+    exp_weights_row(x, n, max, inv_temp, w);
+}
+
+#endif

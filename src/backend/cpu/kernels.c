@@ -1,0 +1,78 @@
+/* backend/cpu/kernels.c - fills the kernel table for a level, and the sizes of the layouts that the
+ * kernels share (kernels.h). */
+#include "backend/cpu/kernels.h"
+
+#include "backend/cpu/kernels_internal.h"
+
+size_t rose_panels_bytes(bool bf16, uint32_t k, uint32_t n)
+{
+    size_t depth = ((size_t)k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
+    size_t outputs = ((size_t)n + ROSE_PANEL - 1) / ROSE_PANEL * ROSE_PANEL;
+    size_t bytes;
+    if (__builtin_mul_overflow(depth, outputs, &bytes)) return 0;
+    if (__builtin_mul_overflow(bytes, (size_t)(bf16 ? 2 : 4), &bytes)) return 0;
+    return bytes;
+}
+
+size_t rose_matmul_scratch(uint32_t k_pad)
+{
+    return ROSE_AMX_SUM_BYTES + (size_t)ROSE_AMX_ROWS * k_pad * 2;
+}
+
+size_t rose_kv_k_bytes(bool bf16, uint32_t head_dim)
+{
+    return (size_t)rose_round_up(head_dim, ROSE_K_GROUP) * ROSE_PANEL * (bf16 ? 2 : 4);
+}
+
+size_t rose_kv_head_bytes(bool bf16, uint32_t head_dim)
+{
+    size_t v = (size_t)rose_round_up(head_dim, ROSE_PANEL) * ROSE_PANEL * (bf16 ? 2 : 4);
+    return rose_kv_k_bytes(bf16, head_dim) + v;
+}
+
+size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim)
+{
+    size_t q = rose_round_up(head_dim, ROSE_K_GROUP);
+    return ROSE_ROW_TILE * sizeof(float) * (rose_score_stride(max_ctx) + 2 * q);
+}
+
+void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
+{
+    *k = (rose_cpu_kernels){
+        .isa = ROSE_ISA_SCALAR,
+        .matmul_f32 = rose_matmul_f32_ref,
+        .matmul_bf16 = rose_matmul_bf16_ref,
+        .attention = rose_attention_ref,
+        .kv_append = rose_kv_append_ref,
+        .layernorm = rose_layernorm_ref,
+        .max_index = rose_max_index_ref,
+        .exp_weights = rose_exp_weights_ref,
+    };
+#if defined(__x86_64__)
+    if (isa == ROSE_ISA_SCALAR) return;
+    k->isa = ROSE_ISA_AVX2;
+    k->matmul_f32 = rose_matmul_f32_avx2;
+    k->matmul_bf16 = rose_matmul_bf16_avx2;
+    k->attention = rose_attention_avx2;
+    k->kv_append = rose_kv_append_avx2;
+    k->layernorm = rose_layernorm_avx2;
+    k->max_index = rose_max_index_avx2;
+    k->exp_weights = rose_exp_weights_avx2;
+
+    if (isa == ROSE_ISA_AVX2) return;
+    k->isa = ROSE_ISA_AVX512;
+    k->matmul_f32 = rose_matmul_f32_avx512;
+    k->matmul_bf16 = rose_matmul_bf16_avx512;
+    k->attention = rose_attention_avx512;
+    k->kv_append = rose_kv_append_avx512;
+    k->layernorm = rose_layernorm_avx512;
+    k->max_index = rose_max_index_avx512;
+    k->exp_weights = rose_exp_weights_avx512;
+
+    if (isa == ROSE_ISA_AVX512) return;
+    k->isa = ROSE_ISA_AMX;
+    k->matmul_bf16 = rose_matmul_bf16_amx;
+#else
+    (void)isa;
+#endif
+}

@@ -1,0 +1,54 @@
+/* backend/cpu/kernels_internal.h - the table's entries by name, and layout arithmetic shared by the
+ * kernel files. An ISA file compiles to nothing where its flags are missing (non-x86). */
+#ifndef ROSE_BACKEND_CPU_KERNELS_INTERNAL_H
+#define ROSE_BACKEND_CPU_KERNELS_INTERNAL_H
+
+#include "backend/cpu/kernels.h"
+
+void rose_matmul_f32_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_bf16_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_attention_ref(const rose_attention *a);
+void rose_kv_append_ref(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
+                        uint32_t head_dim, bool bf16);
+void rose_layernorm_ref(const float *x, const float *w, const float *b, float eps, uint32_t d,
+                        bool round_bf16, float *y);
+float rose_max_index_ref(const float *x, uint32_t n, uint32_t *index);
+void rose_exp_weights_ref(const float *x, uint32_t n, float max, float inv_temp, float *w);
+
+void rose_matmul_f32_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_bf16_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_attention_avx2(const rose_attention *a);
+void rose_kv_append_avx2(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
+                         uint32_t head_dim, bool bf16);
+void rose_layernorm_avx2(const float *x, const float *w, const float *b, float eps, uint32_t d,
+                         bool round_bf16, float *y);
+float rose_max_index_avx2(const float *x, uint32_t n, uint32_t *index);
+void rose_exp_weights_avx2(const float *x, uint32_t n, float max, float inv_temp, float *w);
+
+void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_attention_avx512(const rose_attention *a);
+void rose_kv_append_avx512(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
+                           uint32_t head_dim, bool bf16);
+void rose_layernorm_avx512(const float *x, const float *w, const float *b, float eps, uint32_t d,
+                           bool round_bf16, float *y);
+float rose_max_index_avx512(const float *x, uint32_t n, uint32_t *index);
+void rose_exp_weights_avx512(const float *x, uint32_t n, float max, float inv_temp, float *w);
+
+void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
+
+/* Scratch of the AMX product: sums of 4 tiles, then bf16 tiles of this many rows. */
+enum { ROSE_AMX_SUM_BYTES = 4096, ROSE_AMX_ROWS = 64 };
+
+static inline uint32_t rose_round_up(uint32_t n, uint32_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* Floats between two rows of scores in attention scratch: whole groups of 32 positions. */
+static inline size_t rose_score_stride(uint32_t n_ctx)
+{
+    return rose_round_up(n_ctx, ROSE_K_GROUP);
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* backend/cpu/math_simd.h - exp and the activations of numerics.h over 16 lanes: the same
+ * operations in the same order, so the same bits. Include after vec_<isa>.h. */
+#ifndef ROSE_BACKEND_CPU_MATH_SIMD_H
+#define ROSE_BACKEND_CPU_MATH_SIMD_H
+
+#include "backend/cpu/numerics.h"
+
+ROSE_INLINE vec16 v_exp(vec16 x)
+{
+    vec16 magic = v_set1(ROSE_EXP_MAGIC), high = v_set1(ROSE_EXP_HIGH);
+    ivec16 bias = v_int_set1(127);
+    vec16 c = v_if_less(high, x, high, x);
+    vec16 t = v_fma(c, v_set1(ROSE_EXP_LOG2E), magic);
+    ivec16 n = v_int_sub(v_bits(t), v_bits(magic));
+    vec16 nf = v_sub(t, magic);
+    vec16 r = v_fma(nf, v_set1(-ROSE_EXP_LN2_HI), c);
+    r = v_fma(nf, v_set1(-ROSE_EXP_LN2_LO), r);
+    vec16 p = v_fma(v_set1(ROSE_EXP_P5), r, v_set1(ROSE_EXP_P4));
+    p = v_fma(p, r, v_set1(ROSE_EXP_P3));
+    p = v_fma(p, r, v_set1(ROSE_EXP_P2));
+    p = v_fma(p, r, v_set1(ROSE_EXP_P1));
+    p = v_fma(p, r, v_set1(ROSE_EXP_P0));
+    p = v_add(v_fma(p, v_mul(r, r), r), v_set1(1.0f));
+    ivec16 half = v_int_half(n);
+    p = v_mul(p, v_from_bits(v_int_shl23(v_int_add(half, bias))));
+    p = v_mul(p, v_from_bits(v_int_shl23(v_int_add(v_int_sub(n, half), bias))));
+    return v_if_less(x, v_set1(ROSE_EXP_LOW), v_zero(), p);
+}
+
+ROSE_INLINE vec16 v_gelu_tanh(vec16 x)
+{
+    vec16 u = v_fma(v_set1(ROSE_GELU_C1), v_mul(x, x), v_set1(ROSE_GELU_C0));
+    return v_div(x, v_add(v_set1(1.0f), v_exp(v_mul(x, u))));
+}
+
+ROSE_INLINE vec16 v_gelu_erf(vec16 x)
+{
+    vec16 one = v_set1(1.0f), a = v_abs(x);
+    vec16 t = v_div(one, v_fma(v_set1(ROSE_ERF_T), a, one));
+    vec16 q = v_fma(v_set1(ROSE_ERF_Q4), t, v_set1(ROSE_ERF_Q3));
+    q = v_fma(q, t, v_set1(ROSE_ERF_Q2));
+    q = v_fma(q, t, v_set1(ROSE_ERF_Q1));
+    q = v_fma(q, t, v_set1(ROSE_ERF_Q0));
+    q = v_mul(q, t);
+    vec16 tail = v_mul(q, v_exp(v_mul(v_mul(a, a), v_set1(-0.5f))));
+    return v_mul(x, v_if_less(v_zero(), x, v_sub(one, tail), tail));
+}
+
+ROSE_INLINE vec16 v_silu(vec16 x)
+{
+    return v_div(x, v_add(v_set1(1.0f), v_exp(v_neg(x))));
+}
+
+ROSE_INLINE vec16 v_relu(vec16 x)
+{
+    return v_if_less(x, v_zero(), v_zero(), x);
+}
+
+#endif

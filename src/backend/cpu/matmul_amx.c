@@ -1,0 +1,157 @@
+/* backend/cpu/matmul_amx.c - bf16 matrix product on AMX tiles. TDPBF16PS over 32 k is rule 1 of
+ * docs/NUMERICS.md in hardware: two chains from zero, then acc + (even + odd), denormals as zero.
+ *
+ * Rows are taken 64 at a time: converted once to bf16 tiles in scratch (exact: they are bf16
+ * already), then every panel is walked for them, 2 row tiles x 2 panels at a time, so that a loaded
+ * tile serves two products. A B tile is the panel itself: 16 rows of 64 bytes. Up to 16 rows the
+ * tiles have just that many; above, short ones are filled with zero rows that are not stored. Few
+ * rows stay on AVX-512, which streams weights faster; the bits are the same.
+ *
+ * The tile configuration is loaded per call and released at its end: it is per-thread state, a
+ * release lets the system switch threads without saving 8 KiB, and both cost tens of cycles beside
+ * a call of many thousands. Bound: weight bytes up to about 16 rows, then TDPBF16PS (16 cycles). */
+#include "backend/cpu/kernels_internal.h"
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+
+#include "backend/cpu/vec_avx512.h"
+
+#include "backend/cpu/matmul_simd.h"
+
+enum {
+    TILE_ROWS = 16,
+    TILE_BYTES = 1024, /* 16 rows of 64 bytes */
+    MIN_ROWS = 4       /* fewer go to AVX-512 */
+};
+
+/* Operand of LDTILECFG. */
+typedef struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config;
+
+_Static_assert(sizeof(tile_config) == 64, "LDTILECFG reads 64 bytes");
+
+/* The compiler's tile intrinsics do not say that they read memory. */
+#define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
+
+/* Tiles: 0-3 = sums (row tile * 2 + panel), 4-5 = rows, 6-7 = panels. */
+static void configure(uint32_t rows)
+{
+    tile_config c = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        c.row_bytes[i] = 64;
+        c.rows[i] = (uint8_t)(i < 6 ? rows : TILE_ROWS);
+    }
+    MEMORY_BARRIER();
+    _tile_loadconfig(&c);
+}
+
+/* Rows m .. m + n_rows of x as bf16 tiles [row tile][group][16][32] at `tiles`. */
+static void convert_rows(const rose_matmul *a, uint32_t m, uint32_t n_rows, uint8_t *tiles)
+{
+    size_t tile_row_bytes = (size_t)(a->k_pad / ROSE_K_GROUP) * TILE_BYTES;
+    for (uint32_t r = 0; r < rose_round_up(n_rows, TILE_ROWS); r++) {
+        uint8_t *out = tiles + r / TILE_ROWS * tile_row_bytes + (size_t)(r % TILE_ROWS) * 64;
+        const float *x = a->x + (m + r) * a->ldx;
+        for (uint32_t k = 0; k < a->k_pad; k += ROSE_K_GROUP, out += TILE_BYTES) {
+            __m256i lo = _mm256_setzero_si256(), hi = lo;
+            if (r < n_rows) {
+                lo = _mm512_cvtepi32_epi16(_mm512_srli_epi32(v_bits(v_load(x + k)), 16));
+                hi = _mm512_cvtepi32_epi16(_mm512_srli_epi32(v_bits(v_load(x + k + 16)), 16));
+            }
+            _mm256_storeu_si256((__m256i_u *)out, lo);
+            _mm256_storeu_si256((__m256i_u *)(out + 32), hi);
+        }
+    }
+}
+
+ROSE_INLINE void prefetch_tile(const uint8_t *w)
+{
+    for (intptr_t line = 0; line < TILE_BYTES; line += 64)
+        prefetch_at(w, ROSE_PREFETCH_BYTES + line);
+}
+
+/* Sums of 1 or 2 row tiles times 1 or 2 panels, into sums[4][16][16]. The counts are constants. */
+ROSE_INLINE void tile_product(const uint8_t *x, size_t x_stride, const uint8_t *w, size_t w_stride,
+                              uint32_t n_groups, bool two_rows, bool two_panels, float *sums)
+{
+    _tile_zero(0);
+    if (two_panels) _tile_zero(1);
+    if (two_rows) _tile_zero(2);
+    if (two_rows && two_panels) _tile_zero(3);
+    for (uint32_t g = 0; g < n_groups; g++, x += TILE_BYTES, w += TILE_BYTES) {
+        _tile_loadd(4, x, 64);
+        _tile_loadd(6, w, 64);
+        prefetch_tile(w);
+        _tile_dpbf16ps(0, 4, 6);
+        if (two_panels) {
+            _tile_loadd(7, w + w_stride, 64);
+            prefetch_tile(w + w_stride);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if (two_rows) {
+            _tile_loadd(5, x + x_stride, 64);
+            _tile_dpbf16ps(2, 5, 6);
+            if (two_panels) _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, sums, 64);
+    if (two_panels) _tile_stored(1, sums + 256, 64);
+    if (two_rows) _tile_stored(2, sums + 512, 64);
+    if (two_rows && two_panels) _tile_stored(3, sums + 768, 64);
+    MEMORY_BARRIER();
+}
+
+/* One or two panels from p for one or two row tiles that start at row m and end before m_end. */
+static void tile_block(const rose_matmul *a, const uint8_t *x, uint32_t m, uint32_t m_end,
+                       uint32_t p, bool two_panels, float *sums)
+{
+    uint32_t n_groups = a->k_pad / ROSE_K_GROUP;
+    size_t stride = (size_t)n_groups * TILE_BYTES; /* of a row tile and of a panel */
+    const uint8_t *w = (const uint8_t *)a->w + p * stride;
+    bool two_rows = m_end - m > TILE_ROWS;
+
+    if (two_rows && two_panels)
+        tile_product(x, stride, w, stride, n_groups, true, true, sums);
+    else if (two_rows)
+        tile_product(x, stride, w, stride, n_groups, true, false, sums);
+    else if (two_panels)
+        tile_product(x, stride, w, stride, n_groups, false, true, sums);
+    else
+        tile_product(x, stride, w, stride, n_groups, false, false, sums);
+
+    for (uint32_t r = m; r < m_end; r++) {
+        const float *row = sums + (r - m) / TILE_ROWS * 512 + (r - m) % TILE_ROWS * 16;
+        finish_outputs(a, v_load(row), r, p * ROSE_PANEL);
+        if (two_panels) finish_outputs(a, v_load(row + 256), r, (p + 1) * ROSE_PANEL);
+    }
+}
+
+void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    if (a->m_rows < MIN_ROWS) {
+        rose_matmul_bf16_avx512(a, p0, p1);
+        return;
+    }
+    float *sums = a->scratch;
+    uint8_t *tiles = (uint8_t *)a->scratch + ROSE_AMX_SUM_BYTES;
+    size_t tile_row_bytes = (size_t)(a->k_pad / ROSE_K_GROUP) * TILE_BYTES;
+
+    for (uint32_t m = 0; m < a->m_rows; m += ROSE_AMX_ROWS) {
+        uint32_t left = a->m_rows - m, rows = left < ROSE_AMX_ROWS ? left : ROSE_AMX_ROWS;
+        convert_rows(a, m, rows, tiles);
+        configure(rows < TILE_ROWS ? rows : TILE_ROWS);
+        for (uint32_t p = p0; p < p1; p += 2) {
+            for (uint32_t r = 0; r < rows; r += 2 * TILE_ROWS) {
+                uint32_t end = rows - r < 2 * TILE_ROWS ? rows : r + 2 * TILE_ROWS;
+                tile_block(a, tiles + r / TILE_ROWS * tile_row_bytes, m + r, m + end, p, p + 1 < p1,
+                           sums);
+            }
+        }
+    }
+    _tile_release();
+}
+
+#endif

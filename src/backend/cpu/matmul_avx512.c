@@ -1,0 +1,21 @@
+/* backend/cpu/matmul_avx512.c - matrix product, AVX-512: a row block of 8 holds 8 even and 8 odd
+ * chains and 8 sums in 24 of the 32 registers. See matmul_simd.h. */
+#include "backend/cpu/kernels_internal.h"
+
+#if defined(__AVX512F__)
+
+#include "backend/cpu/vec_avx512.h"
+
+#include "backend/cpu/matmul_simd.h"
+
+void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul_panels(a, false, p0, p1, 8);
+}
+
+void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul_panels(a, true, p0, p1, 8);
+}
+
+#endif

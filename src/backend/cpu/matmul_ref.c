@@ -1,0 +1,88 @@
+/* backend/cpu/matmul_ref.c - the matrix product of docs/NUMERICS.md, rule 1, as plain C: the
+ * definition that the other levels repeat bit for bit.
+ *
+ * For every aligned group of 32 k: e and o from +0, the 16 even and the 16 odd k ascending, each
+ * one fma; then acc = acc + (e + o). Sixteen outputs (a panel) side by side; lanes never mix. */
+#include "backend/cpu/kernels_internal.h"
+#include "backend/cpu/numerics.h"
+
+/* The panel's weight at (k, lane). */
+static float weight_at(const void *panel, bool bf16, uint32_t k, uint32_t lane)
+{
+    if (bf16) {
+        const uint16_t *w = panel;
+        return rose_f32_from_bf16(w[((size_t)(k / 2) * ROSE_PANEL + lane) * 2 + k % 2]);
+    }
+    const float *w = panel;
+    return w[(size_t)k * ROSE_PANEL + lane];
+}
+
+/* acc[lane] = sum over k of x[k] w[k][lane]. */
+static void product_row(const void *panel, bool bf16, uint32_t k_pad, const float *x, float *acc)
+{
+    for (uint32_t l = 0; l < ROSE_PANEL; l++)
+        acc[l] = 0.0f;
+    for (uint32_t g = 0; g < k_pad; g += ROSE_K_GROUP) {
+        float e[ROSE_PANEL] = {0}, o[ROSE_PANEL] = {0};
+        for (uint32_t k = g; k < g + ROSE_K_GROUP; k += 2) {
+            for (uint32_t l = 0; l < ROSE_PANEL; l++) {
+                e[l] = fmaf(x[k], weight_at(panel, bf16, k, l), e[l]);
+                o[l] = fmaf(x[k + 1], weight_at(panel, bf16, k + 1, l), o[l]);
+            }
+        }
+        for (uint32_t l = 0; l < ROSE_PANEL; l++)
+            acc[l] = acc[l] + (e[l] + o[l]);
+    }
+}
+
+static float apply_epilogue(const rose_matmul *a, float acc, uint32_t n, float y_old)
+{
+    float v = a->bias != NULL ? acc + a->bias[n] : acc;
+    switch (a->epilogue) {
+    case ROSE_EPI_NONE:
+        break;
+    case ROSE_EPI_GELU_TANH:
+        v = rose_gelu_tanh_ref(v);
+        break;
+    case ROSE_EPI_GELU_ERF:
+        v = rose_gelu_erf_ref(v);
+        break;
+    case ROSE_EPI_RELU:
+        v = rose_relu_ref(v);
+        break;
+    case ROSE_EPI_SILU:
+        v = rose_silu_ref(v);
+        break;
+    case ROSE_EPI_RESIDUAL:
+        v = y_old + v;
+        break;
+    }
+    return rose_round_if(a->round_bf16, v);
+}
+
+static void matmul(const rose_matmul *a, bool bf16, uint32_t p0, uint32_t p1)
+{
+    size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * (bf16 ? 2 : 4);
+    for (uint32_t p = p0; p < p1; p++) {
+        const uint8_t *panel = (const uint8_t *)a->w + p * panel_bytes;
+        for (uint32_t m = 0; m < a->m_rows; m++) {
+            float acc[ROSE_PANEL];
+            product_row(panel, bf16, a->k_pad, a->x + m * a->ldx, acc);
+            float *y = a->y + m * a->ldy;
+            for (uint32_t l = 0; l < ROSE_PANEL && p * ROSE_PANEL + l < a->n; l++) {
+                uint32_t n = p * ROSE_PANEL + l;
+                y[n] = apply_epilogue(a, acc[l], n, y[n]);
+            }
+        }
+    }
+}
+
+void rose_matmul_f32_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul(a, false, p0, p1);
+}
+
+void rose_matmul_bf16_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul(a, true, p0, p1);
+}

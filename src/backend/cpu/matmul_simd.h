@@ -1,0 +1,159 @@
+/* backend/cpu/matmul_simd.h - the matrix product over vec16: one body for AVX2 and AVX-512, which
+ * the AMX file also uses for its epilogue. Include after vec_<isa>.h.
+ *
+ * One weight vector (16 outputs of one k, or of a pair of k in bf16: even = shift left 16, odd =
+ * mask) is loaded and converted once for a block of rows; each row adds two FMAs per pair with the
+ * activation broadcast from memory. Per block e, o and acc of every row stay in registers. A panel
+ * is walked once per row block: from memory for the first, from L1 or L2 for the others. Bound: one
+ * row, memory bandwidth; from about four rows, FMA throughput. */
+#ifndef ROSE_BACKEND_CPU_MATMUL_SIMD_H
+#define ROSE_BACKEND_CPU_MATMUL_SIMD_H
+
+#include "backend/cpu/kernels_internal.h"
+#include "backend/cpu/math_simd.h"
+
+enum {
+    ROSE_PREFETCH_BYTES = 4096, /* how far ahead of the loads a panel is prefetched: 64 lines */
+    ROSE_MAX_ROW_BLOCK = 8
+};
+
+ROSE_INLINE void prefetch_at(const uint8_t *w, intptr_t ahead)
+{
+    /* Integer arithmetic: the address may lie outside of the object, which a prefetch ignores. */
+    _mm_prefetch((const char *)((intptr_t)w + ahead), _MM_HINT_T0);
+}
+
+/* e and o of n_rows rows over n_k consecutive k (even), weights at w; the line `ahead` bytes behind
+ * each one is prefetched. */
+ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, bool bf16, uint32_t n_k,
+                          const float *x, size_t ldx, uint32_t n_rows, intptr_t ahead)
+{
+    for (uint32_t k = 0; k < n_k; k += 2) {
+        vec16 w_even, w_odd;
+        if (bf16) {
+            ivec16 pairs = v_load_pairs(w);
+            w_even = v_pairs_even(pairs);
+            w_odd = v_pairs_odd(pairs);
+            prefetch_at(w, ahead);
+            w += 64;
+        } else {
+            w_even = v_load((const float *)(const void *)w);
+            w_odd = v_load((const float *)(const void *)(w + 64));
+            prefetch_at(w, ahead);
+            prefetch_at(w, ahead + 64);
+            w += 128;
+        }
+        ROSE_UNROLL
+        for (uint32_t r = 0; r < n_rows; r++) {
+            e[r] = v_fma(v_set1(x[r * ldx + k]), w_even, e[r]);
+            o[r] = v_fma(v_set1(x[r * ldx + k + 1]), w_odd, o[r]);
+        }
+    }
+}
+
+ROSE_INLINE vec16 v_epilogue(const rose_matmul *a, vec16 v, uint32_t m, uint32_t n0, uint32_t n)
+{
+    if (a->bias != NULL) v = v_add(v, v_load_n(a->bias + n0, n));
+    switch (a->epilogue) {
+    case ROSE_EPI_NONE:
+        break;
+    case ROSE_EPI_GELU_TANH:
+        v = v_gelu_tanh(v);
+        break;
+    case ROSE_EPI_GELU_ERF:
+        v = v_gelu_erf(v);
+        break;
+    case ROSE_EPI_RELU:
+        v = v_relu(v);
+        break;
+    case ROSE_EPI_SILU:
+        v = v_silu(v);
+        break;
+    case ROSE_EPI_RESIDUAL:
+        v = v_add(v_load_n(a->y + m * a->ldy + n0, n), v);
+        break;
+    }
+    return a->round_bf16 ? v_round_bf16(v) : v;
+}
+
+/* Not inlined: sixteen outputs of one row, once per whole reduction. */
+static void finish_outputs(const rose_matmul *a, vec16 acc, uint32_t m, uint32_t n0)
+{
+    uint32_t n = a->n - n0 < ROSE_PANEL ? a->n - n0 : ROSE_PANEL;
+    v_store_n(a->y + m * a->ldy + n0, v_epilogue(a, acc, m, n0, n), n);
+}
+
+ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, bool bf16, uint32_t m,
+                              uint32_t n0, uint32_t n_rows)
+{
+    size_t group_bytes = (size_t)ROSE_K_GROUP * ROSE_PANEL * (bf16 ? 2 : 4);
+    const float *x = a->x + m * a->ldx;
+    vec16 acc[ROSE_MAX_ROW_BLOCK];
+
+    ROSE_UNROLL
+    for (uint32_t r = 0; r < n_rows; r++)
+        acc[r] = v_zero();
+    for (uint32_t g = 0; g < a->k_pad; g += ROSE_K_GROUP) {
+        vec16 e[ROSE_MAX_ROW_BLOCK], o[ROSE_MAX_ROW_BLOCK];
+        ROSE_UNROLL
+        for (uint32_t r = 0; r < n_rows; r++)
+            e[r] = o[r] = v_zero();
+        v_chains(e, o, panel, bf16, ROSE_K_GROUP, x + g, a->ldx, n_rows, ROSE_PREFETCH_BYTES);
+        ROSE_UNROLL
+        for (uint32_t r = 0; r < n_rows; r++)
+            acc[r] = v_add(acc[r], v_add(e[r], o[r]));
+        panel += group_bytes;
+    }
+    ROSE_UNROLL
+    for (uint32_t r = 0; r < n_rows; r++)
+        finish_outputs(a, acc[r], m + r, n0);
+}
+
+/* One panel, all rows, in blocks of at most max_block (a constant: what the registers hold). */
+ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, bool bf16, uint32_t n0,
+                              uint32_t max_block)
+{
+    uint32_t m = 0;
+    while (m < a->m_rows) {
+        uint32_t left = a->m_rows - m;
+        uint32_t block = left < max_block ? left : max_block;
+        switch (block) {
+        case 1:
+            matmul_block(a, panel, bf16, m, n0, 1);
+            break;
+        case 2:
+            matmul_block(a, panel, bf16, m, n0, 2);
+            break;
+        case 3:
+            matmul_block(a, panel, bf16, m, n0, 3);
+            break;
+        case 4:
+            if (max_block >= 4) matmul_block(a, panel, bf16, m, n0, 4);
+            break;
+        case 5:
+            if (max_block >= 5) matmul_block(a, panel, bf16, m, n0, 5);
+            break;
+        case 6:
+            if (max_block >= 6) matmul_block(a, panel, bf16, m, n0, 6);
+            break;
+        case 7:
+            if (max_block >= 7) matmul_block(a, panel, bf16, m, n0, 7);
+            break;
+        default:
+            if (max_block >= 8) matmul_block(a, panel, bf16, m, n0, 8);
+            break;
+        }
+        m += block;
+    }
+}
+
+ROSE_INLINE void matmul_panels(const rose_matmul *a, bool bf16, uint32_t p0, uint32_t p1,
+                               uint32_t max_block)
+{
+    size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * (bf16 ? 2 : 4);
+    for (uint32_t p = p0; p < p1; p++) {
+        matmul_panel(a, (const uint8_t *)a->w + p * panel_bytes, bf16, p * ROSE_PANEL, max_block);
+    }
+}
+
+#endif

@@ -1,0 +1,307 @@
+/* base/cpuinfo.c - see cpuinfo.h. Instruction sets come from CPUID and XGETBV, asked directly: a
+ * level counts only if the system also saves its registers. Memory figures come from /proc and the
+ * cgroup files; whatever cannot be read counts as unlimited. */
+#include "base/cpuinfo.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+enum { N_LEVELS = ROSE_ISA_AMX + 1 };
+
+static const char *const g_names[N_LEVELS] = {"scalar", "avx2", "avx512", "amx"};
+
+#if defined(__x86_64__)
+
+enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+
+#define XCR0_AVX    UINT64_C(0x6)     /* XMM and YMM state */
+#define XCR0_AVX512 UINT64_C(0xe6)    /* and opmask, ZMM */
+#define XCR0_AMX    UINT64_C(0x60000) /* tile configuration and data */
+
+typedef struct cpu_bits {
+    uint32_t leaf1_c, leaf7_b, leaf7_d;
+    uint64_t xcr0;
+} cpu_bits;
+
+/* One requirement of a level: a bit of a CPUID word. */
+typedef struct feature {
+    rose_isa level;
+    char word; /* 'c' = leaf 1 ECX, 'b' = leaf 7 EBX, 'd' = leaf 7 EDX */
+    uint32_t bit;
+    const char *name; /* as in /proc/cpuinfo */
+} feature;
+
+static const feature g_features[] = {
+    {ROSE_ISA_AVX2, 'c', 12, "fma"},        {ROSE_ISA_AVX2, 'c', 29, "f16c"},
+    {ROSE_ISA_AVX2, 'b', 5, "avx2"},        {ROSE_ISA_AVX512, 'b', 16, "avx512f"},
+    {ROSE_ISA_AVX512, 'b', 17, "avx512dq"}, {ROSE_ISA_AVX512, 'b', 30, "avx512bw"},
+    {ROSE_ISA_AVX512, 'b', 31, "avx512vl"}, {ROSE_ISA_AMX, 'd', 24, "amx_tile"},
+    {ROSE_ISA_AMX, 'd', 22, "amx_bf16"},
+};
+
+static uint64_t read_xcr0(void)
+{
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return ((uint64_t)hi << 32) | lo;
+}
+
+static cpu_bits read_cpu(void)
+{
+    cpu_bits c = {0};
+    uint32_t a, b, d;
+    if (!__get_cpuid(1, &a, &b, &c.leaf1_c, &d)) return c;
+    if ((c.leaf1_c >> 27 & 1u) != 0) c.xcr0 = read_xcr0(); /* OSXSAVE */
+    uint32_t c7;
+    if (!__get_cpuid_count(7, 0, &a, &c.leaf7_b, &c7, &c.leaf7_d)) c.leaf7_b = c.leaf7_d = 0;
+    return c;
+}
+
+/* The system grants tile registers to a process on request. Kernels before 5.16 refuse. */
+static bool tiles_permitted(void)
+{
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+/* What is missing for `level` itself and all below it, as a list of names in text; "" = nothing. */
+static void missing_for(rose_isa level, char *text, size_t cap)
+{
+    static const uint64_t need[N_LEVELS] = {0, XCR0_AVX, XCR0_AVX512, XCR0_AVX512 | XCR0_AMX};
+    cpu_bits c = read_cpu();
+    size_t n = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof g_features / sizeof g_features[0]; i++) {
+        const feature *f = &g_features[i];
+        uint32_t word = f->word == 'c' ? c.leaf1_c : f->word == 'b' ? c.leaf7_b : c.leaf7_d;
+        if (f->level > level || (word >> f->bit & 1u) != 0) continue;
+        int w = snprintf(text + n, cap - n, "%s%s", n > 0 ? ", " : "", f->name);
+        if (w > 0) n += (size_t)w < cap - n ? (size_t)w : cap - n - 1;
+    }
+    if (n > 0) return;
+    if ((c.xcr0 & need[level]) != need[level]) {
+        snprintf(text, cap, "support of the operating system for its registers");
+    } else if (level == ROSE_ISA_AMX && !tiles_permitted()) {
+        snprintf(text, cap, "permission of the operating system to use tile registers");
+    }
+}
+
+#else
+
+static void missing_for(rose_isa level, char *text, size_t cap)
+{
+    snprintf(text, cap, "%s", level == ROSE_ISA_SCALAR ? "" : "an x86-64 processor");
+}
+
+#endif
+
+rose_isa rose_isa_probe(void)
+{
+    /* Relaxed: every caller computes the same value; it is cached only to ask the kernel once. */
+    static _Atomic int cached = -1;
+    int level = atomic_load_explicit(&cached, memory_order_relaxed);
+    if (level >= 0) return (rose_isa)level;
+
+    char why[256];
+    for (level = ROSE_ISA_AMX; level > ROSE_ISA_SCALAR; level--) {
+        missing_for((rose_isa)level, why, sizeof why);
+        if (why[0] == '\0') break;
+    }
+    atomic_store_explicit(&cached, level, memory_order_relaxed);
+    return (rose_isa)level;
+}
+
+const char *rose_isa_name(rose_isa isa)
+{
+    return (unsigned)isa < N_LEVELS ? g_names[isa] : "unknown";
+}
+
+rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err)
+{
+    rose_isa best = rose_isa_probe();
+    *out = ROSE_ISA_SCALAR;
+    if (strcmp(name, "auto") == 0) {
+        *out = best;
+        return ROSE_OK;
+    }
+    for (int i = 0; i < N_LEVELS; i++) {
+        if (strcmp(name, g_names[i]) != 0) continue;
+        if (i > (int)best) {
+            char why[256];
+            missing_for((rose_isa)i, why, sizeof why);
+            return rose_fail(err, ROSE_E_UNSUPPORTED,
+                             "isa %s: this machine lacks %s; its highest level is %s", name, why,
+                             g_names[best]);
+        }
+        *out = (rose_isa)i;
+        return ROSE_OK;
+    }
+    return rose_fail(err, ROSE_E_INVAL, "isa '%s': expected auto, scalar, avx2, avx512 or amx",
+                     name);
+}
+
+/* ---- threads ---- */
+
+uint32_t rose_cpus_allowed(int *cpus, uint32_t cap)
+{
+    /* Sets larger than CPU_SETSIZE (1024) exist; the kernel refuses a mask that is too small. */
+    uint32_t n = 0;
+    for (int max_cpus = CPU_SETSIZE; max_cpus <= CPU_SETSIZE * 64; max_cpus *= 4) {
+        cpu_set_t *set = CPU_ALLOC((size_t)max_cpus);
+        size_t bytes = CPU_ALLOC_SIZE((size_t)max_cpus);
+        if (set == NULL) break;
+        int rc = sched_getaffinity(0, bytes, set);
+        bool retry = rc != 0 && errno == EINVAL;
+        for (int i = 0; rc == 0 && i < max_cpus && n < cap; i++) {
+            if (CPU_ISSET_S((size_t)i, bytes, set)) cpus[n++] = i;
+        }
+        CPU_FREE(set);
+        if (!retry) break;
+    }
+    return n;
+}
+
+void rose_thread_setup(const char *name, int cpu)
+{
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    char short_name[16];
+    snprintf(short_name, sizeof short_name, "%s", name);
+    pthread_setname_np(pthread_self(), short_name);
+    if (cpu < 0) return;
+
+    int rc = EINVAL;
+    size_t bytes = CPU_ALLOC_SIZE((size_t)cpu + 1);
+    cpu_set_t *set = CPU_ALLOC((size_t)cpu + 1);
+    if (set != NULL) {
+        CPU_ZERO_S(bytes, set);
+        CPU_SET_S((size_t)cpu, bytes, set);
+        rc = pthread_setaffinity_np(pthread_self(), bytes, set);
+        CPU_FREE(set);
+    }
+    if (rc != 0 && !atomic_flag_test_and_set_explicit(&warned, memory_order_relaxed)) {
+        rose_log(ROSE_LOG_WARN, "base", "cannot pin thread %s to cpu %d: %s", short_name, cpu,
+                 strerror(rc));
+    }
+}
+
+void rose_thread_ftz(void)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(_mm_getcsr() | 0x8040u); /* FTZ bit 15, DAZ bit 6 */
+#elif defined(__aarch64__)
+    uint64_t fpcr;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
+    fpcr |= UINT64_C(1) << 24; /* FZ */
+    __asm__ volatile("msr fpcr, %0" : : "r"(fpcr));
+#endif
+}
+
+/* ---- memory ---- */
+
+/* All of a small file as a string; false if it cannot be read. Cut at cap - 1 bytes. */
+static bool read_small(const char *path, char *text, size_t cap)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    size_t n = 0;
+    ssize_t got;
+    while (n < cap - 1 && (got = read(fd, text + n, cap - 1 - n)) > 0)
+        n += (size_t)got;
+    close(fd);
+    text[n] = '\0';
+    return n > 0;
+}
+
+/* The number after `key` at the start of a line; false if there is none. */
+static bool find_number(const char *text, const char *key, uint64_t *out)
+{
+    size_t len = strlen(key);
+    for (const char *p = text; p != NULL && *p != '\0'; p = strchr(p, '\n')) {
+        if (*p == '\n') p++;
+        if (strncmp(p, key, len) != 0) continue;
+        return sscanf(p + len, "%" SCNu64, out) == 1;
+    }
+    return false;
+}
+
+/* What one cgroup directory leaves: limit - (usage - file cache that can be dropped). UINT64_MAX
+ * when it has no limit. */
+static uint64_t cgroup_room(const char *dir, bool v2)
+{
+    char path[1200], text[8192];
+    uint64_t limit, used, cache = 0;
+
+    snprintf(path, sizeof path, "%s/%s", dir, v2 ? "memory.max" : "memory.limit_in_bytes");
+    if (!read_small(path, text, sizeof text) || !find_number(text, "", &limit)) return UINT64_MAX;
+    snprintf(path, sizeof path, "%s/%s", dir, v2 ? "memory.current" : "memory.usage_in_bytes");
+    if (!read_small(path, text, sizeof text) || !find_number(text, "", &used)) return UINT64_MAX;
+    snprintf(path, sizeof path, "%s/memory.stat", dir);
+    if (read_small(path, text, sizeof text))
+        find_number(text, v2 ? "inactive_file " : "total_inactive_file ", &cache);
+    used = used > cache ? used - cache : 0;
+    return limit > used ? limit - used : 0;
+}
+
+/* Smallest room in this process's cgroup and all above it. */
+static uint64_t cgroups_room(void)
+{
+    char text[4096], path[512], dir[1024];
+    uint64_t room = UINT64_MAX;
+
+    if (!read_small("/proc/self/cgroup", text, sizeof text)) return room;
+    char *save = NULL;
+    for (char *line = strtok_r(text, "\n", &save); line != NULL;
+         line = strtok_r(NULL, "\n", &save)) {
+        bool v2 = strncmp(line, "0::", 3) == 0;
+        const char *v1 = strstr(line, ":memory:");
+        if (!v2 && v1 == NULL) continue;
+        snprintf(path, sizeof path, "%s", v2 ? line + 3 : v1 + 8);
+        for (;;) {
+            snprintf(dir, sizeof dir, "/sys/fs/cgroup%s%s", v2 ? "" : "/memory", path);
+            uint64_t here = cgroup_room(dir, v2);
+            if (here < room) room = here;
+            char *slash = strrchr(path, '/');
+            if (slash == NULL) break;
+            *slash = '\0';
+        }
+    }
+    return room;
+}
+
+uint64_t rose_memory_available(void)
+{
+    char text[8192];
+    uint64_t kib = 0;
+    if (!read_small("/proc/meminfo", text, sizeof text) ||
+        !find_number(text, "MemAvailable:", &kib))
+        return 0;
+    uint64_t room = cgroups_room();
+    return kib * 1024 < room ? kib * 1024 : room;
+}
+
+uint64_t rose_memory_resident(void)
+{
+    char text[256];
+    uint64_t size, resident;
+    if (!read_small("/proc/self/statm", text, sizeof text) ||
+        sscanf(text, "%" SCNu64 " %" SCNu64, &size, &resident) != 2)
+        return 0;
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
