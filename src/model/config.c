@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "model/family.h"
 
 #define MAX_CONFIG_BYTES (16u << 20)
@@ -23,18 +24,16 @@ rose_status rose_config_parse(rose_config *out, const char *text, size_t n, cons
                               rose_err *err)
 {
     json_error_t je;
-    rose_status st = ROSE_OK;
     *out = (rose_config){0};
     rose_path_label(out->label, label);
-    out->root = json_loadb(n > 0 ? text : "", n, JSON_REJECT_DUPLICATES, &je);
-    if (out->root == NULL) {
-        bool nomem = json_error_code(&je) == json_error_out_of_memory;
-        st = rose_fail(err, nomem ? ROSE_E_NOMEM : ROSE_E_FORMAT,
-                       "%s: not valid JSON: %.120s (line %d, column %d)", out->label, je.text,
-                       je.line, je.column);
-    } else if (!json_is_object(out->root)) {
+    rose_status st = rose_json_parse(&out->root, text, n, 0, &je);
+    if (st == ROSE_E_NOMEM)
+        st = rose_fail(err, st, "%s: out of memory", out->label);
+    else if (st != ROSE_OK)
+        st = rose_fail(err, st, "%s: not valid JSON: %.120s (line %d, column %d)", out->label,
+                       je.text, je.line, je.column);
+    else if (!json_is_object(out->root))
         st = rose_fail(err, ROSE_E_FORMAT, "%s: the top level is not an object", out->label);
-    }
     if (st != ROSE_OK) rose_config_close(out);
     return st;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "model/config.h"
 
 /* Every dtype that the format names, so that any file can be listed. Sizes are in bits: the small
@@ -254,14 +255,12 @@ rose_status rose_st_parse(rose_st_file *out, const uint8_t *bytes, size_t n, con
 
     rose_status st = find_header(bytes, n, out->label, &json, &json_bytes, err);
     if (st != ROSE_OK) goto done;
-    out->header = json_loadb(json, json_bytes, JSON_REJECT_DUPLICATES, &je);
-    if (out->header == NULL) {
-        bool nomem = json_error_code(&je) == json_error_out_of_memory;
-        st = rose_fail(err, nomem ? ROSE_E_NOMEM : ROSE_E_FORMAT,
-                       "%s: header is not valid JSON: %.120s (byte %d)", out->label, je.text,
-                       je.position);
-        goto done;
-    }
+    st = rose_json_parse(&out->header, json, json_bytes, 0, &je);
+    if (st == ROSE_E_NOMEM) st = rose_fail(err, st, "%s: out of memory", out->label);
+    if (st == ROSE_E_FORMAT)
+        st = rose_fail(err, st, "%s: header is not valid JSON: %.120s (byte %d)", out->label,
+                       je.text, je.position);
+    if (st != ROSE_OK) goto done;
     reader r = {out->label, n - 8 - json_bytes, err};
     st = read_tensors(out, bytes + 8 + json_bytes, &r);
 done:

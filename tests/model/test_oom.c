@@ -1,0 +1,200 @@
+/* Out of memory at the Nth allocation, for every N, once and from then on: opening and writing a
+ * model fails cleanly or succeeds, leaks nothing and leaves nothing behind. Replaces the process's
+ * allocator, so sanitizer builds, which bring their own, skip it. */
+#include "fixture.h"
+
+#include <errno.h>
+
+#include "model/inspect.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HAVE_OWN_ALLOCATOR 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define HAVE_OWN_ALLOCATOR 1
+#endif
+#endif
+
+#ifdef HAVE_OWN_ALLOCATOR
+
+int main(void)
+{
+    return 77;
+}
+
+#else
+
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t s);
+void *__libc_realloc(void *p, size_t n);
+void __libc_free(void *p);
+
+static volatile bool armed, from_then_on;
+static volatile long count, fail_at, live;
+
+static bool must_fail(void)
+{
+    if (!armed) return false;
+    count++;
+    if (count != fail_at && !(from_then_on && count > fail_at)) return false;
+    errno = ENOMEM;
+    return true;
+}
+
+#define EXPORTED __attribute__((visibility("default"))) /* so that libc uses them as well */
+
+static void *counted(void *p)
+{
+    if (p != NULL && armed) live++;
+    return p;
+}
+
+EXPORTED void *malloc(size_t n)
+{
+    return must_fail() ? NULL : counted(__libc_malloc(n));
+}
+
+EXPORTED void *calloc(size_t n, size_t s)
+{
+    return must_fail() ? NULL : counted(__libc_calloc(n, s));
+}
+
+EXPORTED void *realloc(void *p, size_t n)
+{
+    if (must_fail()) return NULL;
+    return p == NULL ? counted(__libc_realloc(p, n)) : __libc_realloc(p, n);
+}
+
+EXPORTED void free(void *p)
+{
+    if (p != NULL && armed) live--;
+    __libc_free(p);
+}
+
+static char *scratch;
+
+static int setup(void **state)
+{
+    (void)state;
+    rose_log_set_level(ROSE_LOG_OFF);
+    scratch = make_scratch();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    drop_scratch(scratch);
+    return 0;
+}
+
+typedef struct outcome {
+    rose_status st;
+    rose_err err;
+    bool injected; /* an allocation was refused */
+} outcome;
+
+/* Runs op with the k-th allocation failing; checks for leaks. */
+static outcome run(rose_status (*op)(const char *dir, rose_err *err), const char *dir, long k,
+                   bool persist)
+{
+    rose_err err = {{0}};
+    count = live = 0;
+    fail_at = k;
+    from_then_on = persist;
+    armed = true;
+    rose_status st = op(dir, &err);
+    armed = false;
+    if (live != 0) fail_msg("allocation %ld refused: %ld blocks leak", k, live);
+    return (outcome){st, err, count >= k};
+}
+
+static rose_status op_open(const char *dir, rose_err *err)
+{
+    rose_model *m = NULL;
+    rose_status st = rose_model_open(&m, dir, err);
+    if ((st == ROSE_OK) == (m == NULL)) return ROSE_E_INTERNAL;
+    json_t *j = m == NULL ? NULL : rose_model_json(m); /* NULL is a fine answer too */
+    json_decref(j);
+    rose_model_close(m);
+    return st;
+}
+
+static rose_random_opts small(void)
+{
+    rose_random_opts o;
+    rose_random_opts_default(&o);
+    o.n_layers = 1;
+    o.d_model = o.n_heads = 2;
+    o.vocab_size = 258;
+    o.max_positions = 4;
+    return o;
+}
+
+static rose_status op_write(const char *dir, rose_err *err)
+{
+    rose_random_opts o = small();
+    o.max_shard_bytes = 2000;
+    return rose_random_model_write(&o, dir, err);
+}
+
+static void opening(void **state)
+{
+    (void)state;
+    char path[1024];
+    for (int sharded = 0; sharded < 2; sharded++) {
+        rose_random_opts o = small();
+        o.max_shard_bytes = sharded ? 2000 : 0;
+        join(path, sizeof path, scratch, sharded ? "sharded" : "whole");
+        assert_int_equal(rose_random_model_write(&o, path, NULL), ROSE_OK);
+        for (int persist = 0; persist < 2; persist++) {
+            long k = 1, refused = 0;
+            for (outcome r = {.injected = true}; r.injected; k++) {
+                r = run(op_open, path, k, persist != 0);
+                if (r.st != ROSE_OK && r.st != ROSE_E_NOMEM)
+                    fail_msg("allocation %ld refused: %s", k, r.err.msg);
+                assert_true(r.st == ROSE_OK || r.err.msg[0] != '\0');
+                assert_true(r.injected || r.st == ROSE_OK);
+                refused += r.st != ROSE_OK;
+            }
+            assert_true(refused > 50);
+        }
+    }
+}
+
+static void writing(void **state)
+{
+    (void)state;
+    char path[1024];
+    struct stat st;
+    join(path, sizeof path, scratch, "out");
+    for (int persist = 0; persist < 2; persist++) {
+        long refused = 0;
+        outcome r = {.injected = true};
+        for (long k = 1; r.injected; k += k < 600 ? 1 : 37) { /* the vocabulary repeats itself */
+            r = run(op_write, path, k, persist != 0);
+            assert_true(r.injected || r.st == ROSE_OK);
+            if (r.st != ROSE_OK) {
+                assert_true(r.err.msg[0] != '\0');
+                assert_int_not_equal(stat(path, &st), 0);
+                refused++;
+            } else {
+                rose_model_close(expect_opens(path)); /* what was written is whole */
+            }
+            empty_folder(path);
+            rmdir(path);
+        }
+        assert_true(refused > 500);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opening),
+        cmocka_unit_test(writing),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
+
+#endif
