@@ -43,10 +43,12 @@ typedef struct rose_arch {
     rose_norm norm;
     rose_pos pos;
     rose_act act;
-    bool tied_head; /* the head is the token embedding */
-    int64_t bos_id; /* -1 = none */
+    bool tied_head; /* the head is the token embedding: config.json says so (a head in the file is
+                       then not used, as in transformers), or the file holds no head */
+    int64_t bos_id; /* -1 = none; always < vocab_size */
     uint32_t n_eos;
-    uint32_t eos_ids[ROSE_MAX_EOS]; /* from config.json and generation_config.json, no duplicates */
+    uint32_t eos_ids[ROSE_MAX_EOS]; /* from config.json and generation_config.json, no doubles;
+                                       those outside the vocabulary are dropped */
 } rose_arch;
 
 /* A tensor borrowed from the mapping. shape[1] is 1 for vectors. Row-major, little-endian. The data
