@@ -11,7 +11,7 @@
 /* Opens path and stats it; a regular file or a message. */
 static rose_status open_regular(int *fd, struct stat *st, const char *path, rose_err *err)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* NONBLOCK: a FIFO must not hang us */
     if (*fd < 0) {
         rose_status s = errno == ENOENT ? ROSE_E_NOTFOUND : ROSE_E_IO;
         return rose_fail(err, s, "open %s: %s", path, strerror(errno));

@@ -51,7 +51,8 @@ static int print_json(const rose_model *m, const rose_memory_plan *p)
     json_t *root = rose_model_json(m);
     int rc = 1;
     if (root != NULL && json_object_set_new(root, "memory_plan", plan_json(p)) == 0 &&
-        json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF)
+        json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(7)) == 0 &&
+        putchar('\n') != EOF)
         rc = 0;
     if (rc != 0) fprintf(stderr, "roseinfer: cannot write the JSON\n");
     json_decref(root);
