@@ -36,7 +36,7 @@ static void accuracy_activation(const rose_cpu_kernels *ref, const rose_cpu_kern
     double worst_tanh = 0, worst_erf = 0, worst_silu = 0;
     for (int i = -2000000; i <= 2000000; i += 7) {
         float x = (float)i * 1e-5f;
-        double d = x, s = d > 1 ? d : d < -1 ? -d : 1; /* error relative to max(1, |x|) */
+        double d = (double)x, s = d > 1 ? d : d < -1 ? -d : 1; /* error relative to max(1, |x|) */
         double want =
             0.5 * d * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (d + 0.044715 * d * d * d)));
         worst_tanh = fmax(worst_tanh, fabs((double)rose_gelu_tanh_ref(x) - want) / s);

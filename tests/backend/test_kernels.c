@@ -488,13 +488,13 @@ int main(int argc, char **argv)
     }
 
     uint64_t seed = seed_text != NULL ? strtoull(seed_text, NULL, 0) : 20261121;
-    rose_isa top = rose_isa_probe(), only = ROSE_ISA_SCALAR;
+    rose_isa top = rose_isa_probe(), named;
     rose_err err = {""};
 #ifdef ROSE_AMX_EMULATED
     top = ROSE_ISA_AMX;
     printf("AMX tiles are emulated: see amx_emulation.h\n");
 #else
-    if (isa_name != NULL && rose_isa_parse(isa_name, &only, &err) != ROSE_OK) {
+    if (isa_name != NULL && rose_isa_parse(isa_name, &named, &err) != ROSE_OK) {
         fprintf(stderr, "%s\n", err.msg);
         return 77;
     }
@@ -506,8 +506,7 @@ int main(int argc, char **argv)
         if (isa_name != NULL && strcmp(isa_name, "auto") != 0 && strcmp(isa_name, name) != 0)
             continue;
         if (isa > (int)top) {
-            rose_isa none;
-            rose_isa_parse(name, &none, &err);
+            rose_isa_parse(name, &named, &err);
             printf("%-6s NOT RUN: %s\n", name, err.msg);
         } else if (bench) {
             bench_level((rose_isa)isa, filter);
