@@ -12,7 +12,7 @@
  * a call of many thousands. Bound: weight bytes up to about 16 rows, then TDPBF16PS (16 cycles). */
 #include "backend/cpu/kernels_internal.h"
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#if defined(__AMX_TILE__) || defined(__AMXTILE__) /* gcc; clang 14 */
 
 #include "backend/cpu/vec_avx512.h"
 

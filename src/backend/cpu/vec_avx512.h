@@ -24,7 +24,7 @@ ROSE_INLINE vec16 v_set1(float x)
 
 ROSE_INLINE __mmask16 v_first(uint32_t n)
 {
-    return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1u);
+    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1u);
 }
 
 ROSE_INLINE vec16 v_load(const float *p)

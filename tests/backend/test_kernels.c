@@ -1,0 +1,520 @@
+/* tests/backend/test_kernels.c - every kernel at every level of this CPU against its scalar
+ * definition, bit for bit, and the definitions against double precision.
+ *
+ * Options: --isa NAME (that level alone; exit 77 if the CPU lacks it), --filter TEXT (tests whose
+ * name contains it), --seed N (also ROSE_TEST_SEED), --bench (timings instead of tests). A program
+ * of its own without cmocka, so that it links statically and runs on a borrowed machine. */
+#include "kernels_bench.h"
+#include "kernels_data.h"
+
+static int g_checks, g_failures;
+static char g_what[256]; /* the case at hand, for messages */
+
+static void check(bool ok, const char *text)
+{
+    g_checks++;
+    if (ok) return;
+    if (++g_failures <= 40) fprintf(stderr, "FAIL %s: %s\n", g_what, text);
+}
+
+static void check_same(const float *want, const float *got, size_t n, const char *text)
+{
+    size_t i = first_difference(want, got, n);
+    g_checks++;
+    if (i == n) return;
+    if (++g_failures <= 40)
+        fprintf(stderr, "FAIL %s: %s: [%zu] want %.9g (%08x) got %.9g (%08x)\n", g_what, text, i,
+                (double)want[i], rose_f32_bits(want[i]), (double)got[i], rose_f32_bits(got[i]));
+}
+
+/* ---- matrix product ---- */
+
+typedef struct matmul_case {
+    rose_matmul a; /* w, x, bias, scratch are shared by all runs; y is set by each */
+    bool bf16;
+    guarded w, x, bias, scratch;
+    float *y0; /* initial y: what RESIDUAL reads and nothing else may change */
+    size_t y_floats;
+} matmul_case;
+
+static void case_init(matmul_case *c, bool bf16, uint32_t k, uint32_t n, uint32_t m, data_kind kind)
+{
+    uint32_t k_pad = rose_round_up(k, ROSE_K_GROUP);
+    *c = (matmul_case){.bf16 = bf16};
+    c->a = (rose_matmul){.k_pad = k_pad, .n = n, .m_rows = m};
+    c->a.ldx = k_pad + 16 * rng_below(2);
+    c->a.ldy = rose_round_up(n, 16) + 16 * rng_below(2);
+
+    float *w = malloc((size_t)k * n * sizeof *w);
+    if (w == NULL) exit(1);
+    fill(w, (size_t)k * n, kind, bf16);
+    void *panels = guarded_alloc(&c->w, rose_panels_bytes(bf16, k, n));
+    pack_panels(panels, bf16, w, k, n);
+    c->a.w = panels;
+    free(w);
+
+    float *x = guarded_alloc(&c->x, m * c->a.ldx * sizeof(float)); /* past k_pad: poison */
+    for (uint32_t r = 0; r < m; r++) {
+        fill(x + r * c->a.ldx, k, kind, bf16);
+        memset(x + r * c->a.ldx + k, 0, (k_pad - k) * sizeof(float));
+    }
+    c->a.x = x;
+    float *bias = guarded_alloc(&c->bias, n * sizeof(float));
+    fill(bias, n, kind, false);
+    c->a.bias = rng_below(4) == 0 ? NULL : bias;
+    c->a.scratch = guarded_alloc(&c->scratch, rose_matmul_scratch(k_pad));
+
+    c->y_floats = m * c->a.ldy;
+    c->y0 = malloc(c->y_floats * sizeof *c->y0);
+    if (c->y0 == NULL) exit(1);
+    memset(c->y0, POISON, c->y_floats * sizeof *c->y0);
+    for (uint32_t r = 0; r < m; r++)
+        fill(c->y0 + r * c->a.ldy, n, kind, false);
+}
+
+static void case_free(matmul_case *c)
+{
+    check(guarded_ok(&c->scratch), "scratch overrun");
+    guarded_free(&c->w);
+    guarded_free(&c->x);
+    guarded_free(&c->bias);
+    guarded_free(&c->scratch);
+    free(c->y0);
+}
+
+/* Runs rows [m0, m0 + m) and panels [p0, p1) from y0 into a fresh guarded y. */
+static float *case_run(const matmul_case *c, const rose_cpu_kernels *t, guarded *y, uint32_t m0,
+                       uint32_t m, uint32_t p0, uint32_t p1)
+{
+    rose_matmul a = c->a;
+    a.m_rows = m;
+    a.x += m0 * a.ldx;
+    a.y = guarded_alloc(y, m * a.ldy * sizeof(float));
+    memcpy(a.y, c->y0 + m0 * a.ldy, m * a.ldy * sizeof(float));
+    (c->bf16 ? t->matmul_bf16 : t->matmul_f32)(&a, p0, p1);
+    return a.y;
+}
+
+static void matmul_against_ref(const matmul_case *c, const rose_cpu_kernels *ref,
+                               const rose_cpu_kernels *t)
+{
+    uint32_t m = c->a.m_rows, n_panels = rose_round_up(c->a.n, 16) / 16;
+    guarded want_mem, got_mem;
+    float *want = case_run(c, ref, &want_mem, 0, m, 0, n_panels);
+    float *got = case_run(c, t, &got_mem, 0, m, 0, n_panels);
+    check_same(want, got, c->y_floats, "all rows and panels");
+    check(guarded_free(&got_mem), "wrote outside of y");
+
+    uint32_t row = rng_below(m); /* a row alone is the row in the batch */
+    got = case_run(c, t, &got_mem, row, 1, 0, n_panels);
+    check_same(want + row * c->a.ldy, got, c->a.ldy, "one row alone");
+    check(guarded_free(&got_mem), "wrote outside of y (one row)");
+    check(guarded_free(&want_mem), "reference wrote outside of y");
+
+    uint32_t p0 = rng_below(n_panels + 1), p1 = p0 + rng_below(n_panels - p0 + 1);
+    want = case_run(c, ref, &want_mem, 0, m, p0, p1);
+    got = case_run(c, t, &got_mem, 0, m, p0, p1);
+    check_same(want, got, c->y_floats, "a range of panels");
+    check(guarded_free(&got_mem), "wrote outside of y (range)");
+    guarded_free(&want_mem);
+}
+
+static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t, bool bf16)
+{
+    static const uint32_t ks[] = {1, 15, 31, 32, 33, 64, 96, 768, 3072};
+    static const uint32_t ns[] = {1, 15, 16, 17, 48, 100};
+    static const uint32_t ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65};
+    uint32_t count = rng_below(1000);
+
+    for (size_t ik = 0; ik < sizeof ks / sizeof *ks; ik++) {
+        for (size_t in = 0; in < sizeof ns / sizeof *ns; in++) {
+            for (size_t im = 0; im < sizeof ms / sizeof *ms; im++, count++) {
+                if (ks[ik] * ms[im] > 3072 * 17 && in % 3 != 0) continue; /* time */
+                data_kind kind = (data_kind)(count % N_DATA_KINDS);
+                matmul_case c;
+                case_init(&c, bf16, ks[ik], ns[in], ms[im], kind);
+                c.a.epilogue = (rose_epilogue)(count / N_DATA_KINDS % 6);
+                c.a.round_bf16 = bf16 && c.a.epilogue != ROSE_EPI_RESIDUAL && rng_below(2) == 0;
+                snprintf(g_what, sizeof g_what, "%s matmul %s k %u n %u m %u %s epilogue %d",
+                         rose_isa_name(t->isa), bf16 ? "bf16" : "f32", ks[ik], ns[in], ms[im],
+                         g_kind_names[kind], (int)c.a.epilogue);
+                matmul_against_ref(&c, ref, t);
+                case_free(&c);
+            }
+        }
+    }
+}
+
+static void test_matmul_f32(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    test_matmul(ref, t, false);
+}
+
+static void test_matmul_bf16(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    test_matmul(ref, t, true);
+}
+
+/* Weight 1 makes the product the identity: each activation over the whole range of floats. */
+static void test_activation(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    for (int epi = ROSE_EPI_NONE; epi <= ROSE_EPI_RESIDUAL; epi++) {
+        for (uint64_t start = 0; start <= UINT32_MAX; start += UINT64_C(1) << 27) {
+            matmul_case c;
+            case_init(&c, false, 1, 100, 40, DATA_NORMAL);
+            c.a.bias = NULL;
+            c.a.epilogue = (rose_epilogue)epi;
+            c.a.round_bf16 = epi != ROSE_EPI_RESIDUAL && start % 2 == 0;
+            float *w = (float *)(uintptr_t)c.a.w, *x = (float *)(uintptr_t)c.a.x;
+            for (uint32_t p = 0; p < 7; p++) {
+                for (uint32_t l = 0; l < 16; l++)
+                    w[p * 512 + l] = rose_f32_from_bits(0x3f800000u + rng_below(1u << 23));
+            }
+            for (uint32_t r = 0; r < 40; r++)
+                x[r * c.a.ldx] = rose_f32_from_bits((uint32_t)start + rng_below(1u << 27));
+            snprintf(g_what, sizeof g_what, "%s activation %d bits from %08x",
+                     rose_isa_name(t->isa), epi, (uint32_t)start);
+            matmul_against_ref(&c, ref, t);
+            case_free(&c);
+        }
+    }
+}
+
+/* ---- attention ---- */
+
+enum { ATT_HEADS = 2, ATT_PAGES = 40 };
+
+typedef struct attention_case {
+    rose_attention a;
+    uint32_t n_max; /* keys of the last row */
+    float *k, *v;   /* [n_max][head_dim] */
+    float *q;
+    uint8_t *pool; /* [ATT_PAGES][ATT_HEADS] head blocks */
+    uint32_t pages[ATT_PAGES];
+    guarded pool_mem, scratch;
+} attention_case;
+
+static uint8_t *slot_block(const attention_case *c, uint32_t pos)
+{
+    return (uint8_t *)(uintptr_t)c->a.kv + (size_t)c->pages[pos / 16] * c->a.page_stride;
+}
+
+/* Every page full of NaN, whatever the dtype. */
+static void pool_reset(attention_case *c)
+{
+    memset(c->pool, 0xff, c->pool_mem.bytes);
+}
+
+static void pool_append(const attention_case *c, const rose_cpu_kernels *t, uint32_t from,
+                        uint32_t to)
+{
+    for (uint32_t pos = from; pos < to; pos++) {
+        t->kv_append(slot_block(c, pos), pos % 16, c->k + (size_t)pos * c->a.head_dim,
+                     c->v + (size_t)pos * c->a.head_dim, c->a.head_dim, c->a.bf16);
+    }
+}
+
+static void attention_init(attention_case *c, bool bf16, uint32_t n_ctx, uint32_t rows,
+                           uint32_t head_dim, data_kind kind)
+{
+    *c = (attention_case){.n_max = n_ctx + rows - 1};
+    size_t block = rose_kv_head_bytes(bf16, head_dim);
+    c->a = (rose_attention){.n_rows = rows, .n_ctx = n_ctx, .head_dim = head_dim, .bf16 = bf16};
+    c->a.scale = 1.0f / sqrtf((float)head_dim);
+    c->a.ldq = head_dim + rng_below(40);
+    c->a.ldo = head_dim + rng_below(40);
+    c->a.page_stride = block * ATT_HEADS;
+    c->pool = guarded_alloc(&c->pool_mem, c->a.page_stride * ATT_PAGES);
+    c->a.kv = c->pool + block * rng_below(ATT_HEADS);
+    for (uint32_t i = 0; i < ATT_PAGES; i++)
+        c->pages[i] = i;
+    for (uint32_t i = ATT_PAGES - 1; i > 0; i--) {
+        uint32_t j = rng_below(i + 1), swap = c->pages[i];
+        c->pages[i] = c->pages[j];
+        c->pages[j] = swap;
+    }
+    for (uint32_t i = (c->n_max + 15) / 16; i < ATT_PAGES; i++)
+        c->pages[i] = UINT32_MAX;
+    c->a.pages = c->pages;
+
+    size_t kv = (size_t)c->n_max * head_dim;
+    c->k = malloc(kv * sizeof(float));
+    c->v = malloc(kv * sizeof(float));
+    c->q = malloc(rows * c->a.ldq * sizeof(float));
+    if (c->k == NULL || c->v == NULL || c->q == NULL) exit(1);
+    fill(c->k, kv, kind, false);
+    fill(c->v, kv, kind, false);
+    fill(c->q, rows * c->a.ldq, kind, bf16);
+    c->a.q = c->q;
+    c->a.scratch = guarded_alloc(&c->scratch, rose_attention_scratch(c->n_max, head_dim));
+    pool_reset(c);
+}
+
+static void attention_free(attention_case *c)
+{
+    check(guarded_free(&c->scratch), "scratch overrun");
+    check(guarded_free(&c->pool_mem), "pool overrun");
+    free(c->k);
+    free(c->v);
+    free(c->q);
+}
+
+static float *attention_run(attention_case *c, const rose_cpu_kernels *t, guarded *mem,
+                            uint32_t row, uint32_t rows)
+{
+    rose_attention a = c->a;
+    a.q += row * a.ldq;
+    a.n_ctx += row;
+    a.n_rows = rows;
+    a.out = guarded_alloc(mem, rows * a.ldo * sizeof(float));
+    memset(a.scratch, 0xff, c->scratch.bytes); /* NaN left by whoever used it before */
+    t->attention(&a);
+    return a.out;
+}
+
+/* The same page bytes from both appends; the same output; and each row alone, with nothing written
+ * past its own position, equal to the row in the batch. */
+static void attention_against_ref(attention_case *c, const rose_cpu_kernels *ref,
+                                  const rose_cpu_kernels *t)
+{
+    guarded want_mem, got_mem;
+    uint8_t *want_pool = malloc(c->pool_mem.bytes);
+    if (want_pool == NULL) exit(1);
+    pool_append(c, ref, 0, c->n_max);
+    memcpy(want_pool, c->pool, c->pool_mem.bytes);
+    pool_reset(c);
+    pool_append(c, t, 0, c->n_max);
+    check(memcmp(want_pool, c->pool, c->pool_mem.bytes) == 0, "kv_append bytes");
+    memcpy(c->pool, want_pool, c->pool_mem.bytes);
+    free(want_pool);
+
+    float *want = attention_run(c, ref, &want_mem, 0, c->a.n_rows);
+    float *got = attention_run(c, t, &got_mem, 0, c->a.n_rows);
+    check_same(want, got, c->a.n_rows * c->a.ldo, "rows together");
+    check(guarded_free(&got_mem), "wrote outside of out");
+
+    pool_reset(c);
+    uint32_t done = 0;
+    for (uint32_t r = 0; r < c->a.n_rows; r++) {
+        pool_append(c, t, done, c->a.n_ctx + r);
+        done = c->a.n_ctx + r;
+        got = attention_run(c, t, &got_mem, r, 1);
+        check_same(want + r * c->a.ldo, got, c->a.ldo, "a row alone");
+        guarded_free(&got_mem);
+    }
+    check(guarded_free(&want_mem), "reference wrote outside of out");
+}
+
+static void attention_case_run(const rose_cpu_kernels *ref, const rose_cpu_kernels *t, bool bf16,
+                               uint32_t n_ctx, uint32_t rows, uint32_t head_dim, data_kind kind)
+{
+    attention_case c;
+    attention_init(&c, bf16, n_ctx, rows, head_dim, kind);
+    snprintf(g_what, sizeof g_what, "%s attention %s n_ctx %u rows %u head_dim %u %s",
+             rose_isa_name(t->isa), bf16 ? "bf16" : "f32", n_ctx, rows, head_dim,
+             g_kind_names[kind]);
+    attention_against_ref(&c, ref, t);
+    attention_free(&c);
+}
+
+static void test_attention(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    static const uint32_t dims[] = {1, 8, 16, 20, 64, 80, 128, 256};
+    uint32_t count = rng_below(1000);
+    for (uint32_t n_ctx = 1; n_ctx <= 70; n_ctx++) {
+        for (size_t i = 0; i < sizeof dims / sizeof *dims; i++, count++) {
+            uint32_t rows = i == n_ctx % 8 ? 1 + n_ctx % 16 : 1 + count % 5;
+            attention_case_run(ref, t, count % 2 == 0, n_ctx, rows, dims[i],
+                               (data_kind)(count / 2 % N_DATA_KINDS));
+        }
+    }
+    for (uint32_t rows = 1; rows <= 16; rows++, count++) {
+        attention_case_run(ref, t, true, 500, rows, 64, DATA_NORMAL);
+        attention_case_run(ref, t, false, 17 + rows, rows, 64, DATA_NORMAL);
+        attention_case_run(ref, t, rows % 2 == 0, 500, rows, dims[rows % 8],
+                           (data_kind)(count % N_DATA_KINDS));
+    }
+}
+
+/* ---- norm, argmax, exp ---- */
+
+static void test_layernorm(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    static const uint32_t ds[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 64, 100, 768, 769, 1600};
+    for (size_t i = 0; i < sizeof ds / sizeof *ds * N_DATA_KINDS * 2; i++) {
+        uint32_t d = ds[i / (N_DATA_KINDS * 2)];
+        data_kind kind = (data_kind)(i / 2 % N_DATA_KINDS);
+        guarded mem[5];
+        float *p[5]; /* x, w, b, want, got */
+        for (int j = 0; j < 5; j++)
+            p[j] = guarded_alloc(&mem[j], d * sizeof(float));
+        for (int j = 0; j < 3; j++)
+            fill(p[j], d, kind, false);
+        if (rng_below(4) == 0) {
+            for (uint32_t j = 0; j < d; j++)
+                p[0][j] = -0.0f; /* a sum of -0 is +0 */
+            memset(p[2], 0, d * sizeof(float));
+        }
+        ref->layernorm(p[0], p[1], p[2], 1e-5f, d, i % 2 == 0, p[3]);
+        t->layernorm(p[0], p[1], p[2], 1e-5f, d, i % 2 == 0, p[4]);
+        snprintf(g_what, sizeof g_what, "%s layernorm d %u %s", rose_isa_name(t->isa), d,
+                 g_kind_names[kind]);
+        check_same(p[3], p[4], d, "y");
+        t->layernorm(p[0], p[1], p[2], 1e-5f, d, i % 2 == 0, p[0]);
+        check_same(p[3], p[0], d, "in place");
+        for (int j = 0; j < 5; j++)
+            check(guarded_free(&mem[j]), "wrote outside of y");
+    }
+}
+
+static void max_index_case(const rose_cpu_kernels *ref, const rose_cpu_kernels *t, const float *x,
+                           uint32_t n)
+{
+    uint32_t want_at = 77, got_at = 78;
+    float want = ref->max_index(x, n, &want_at), got = t->max_index(x, n, &got_at);
+    check(same_float(want, got) && want_at == got_at, "value and index");
+    check(want_at < n && (same_float(x[want_at], want) || want == -INFINITY), "value is there");
+}
+
+static void test_max_index(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    static float x[50257];
+    for (uint32_t i = 0; i < 600; i++) {
+        uint32_t n = i < 590 ? 1 + i % 60 : 50257 - i % 3;
+        snprintf(g_what, sizeof g_what, "%s max_index n %u case %u", rose_isa_name(t->isa), n, i);
+        fill(x, n, (data_kind)(i % N_DATA_KINDS), i % 4 == 1);
+        if (i % 5 == 0) {
+            for (uint32_t j = 0; j < n; j++)
+                x[j] = (float)rng_below(3) - 1.0f; /* ties */
+        } else if (i % 7 == 0) {
+            for (uint32_t j = 0; j < n; j++)
+                x[j] = rng_below(2) == 0 ? NAN : -INFINITY;
+        } else if (i % 11 == 0) {
+            for (uint32_t j = 0; j < n; j++)
+                x[j] = rng_below(9) == 0 ? -1.0f : rng_special();
+        }
+        max_index_case(ref, t, x, n);
+    }
+}
+
+static void test_exp_weights(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    enum { N = 1 << 20 };
+    float *x = malloc(3 * N * sizeof *x), *want = x + N, *got = x + 2 * N;
+    if (x == NULL) exit(1);
+    for (uint32_t i = 0; i < N; i++)
+        x[i] = rose_f32_from_bits(i * 4096 + rng_below(4096));
+    snprintf(g_what, sizeof g_what, "%s exp_weights, all exponents", rose_isa_name(t->isa));
+    ref->exp_weights(x, N, 0.0f, 1.0f, want);
+    t->exp_weights(x, N, 0.0f, 1.0f, got);
+    check_same(want, got, N, "exp");
+    for (uint32_t n = 1; n < 70; n++) {
+        float max = rng_normal(), inv_temp = rng_uniform() * 4.0f;
+        guarded mem;
+        float *w = guarded_alloc(&mem, n * sizeof(float));
+        snprintf(g_what, sizeof g_what, "%s exp_weights n %u", rose_isa_name(t->isa), n);
+        fill(x, n, (data_kind)(n % N_DATA_KINDS), false);
+        ref->exp_weights(x, n, max, inv_temp, want);
+        t->exp_weights(x, n, max, inv_temp, w);
+        check_same(want, w, n, "weights");
+        check(guarded_free(&mem), "wrote outside of w");
+    }
+    free(x);
+}
+
+#include "kernels_accuracy.h"
+
+/* ---- main ---- */
+
+typedef struct test {
+    const char *name;
+    void (*run)(const rose_cpu_kernels *ref, const rose_cpu_kernels *t);
+    bool ref_only; /* about the definition itself: once, with the scalar table */
+} test;
+
+static const test g_tests[] = {
+    {"accuracy_exp", accuracy_exp, true},
+    {"accuracy_activation", accuracy_activation, true},
+    {"accuracy_matmul", accuracy_matmul, true},
+    {"accuracy_layernorm", accuracy_layernorm, true},
+    {"accuracy_attention", accuracy_attention, true},
+    {"matmul_f32", test_matmul_f32, false},
+    {"matmul_bf16", test_matmul_bf16, false},
+    {"activation", test_activation, false},
+    {"attention", test_attention, false},
+    {"layernorm", test_layernorm, false},
+    {"max_index", test_max_index, false},
+    {"exp_weights", test_exp_weights, false},
+};
+
+static void run_level(rose_isa isa, const char *filter, uint64_t seed)
+{
+    rose_cpu_kernels ref, t;
+    rose_cpu_kernels_init(&ref, ROSE_ISA_SCALAR);
+    rose_cpu_kernels_init(&t, isa);
+    snprintf(g_what, sizeof g_what, "%s table", rose_isa_name(isa));
+    check(t.isa == isa, "level of the table");
+    for (size_t i = 0; i < sizeof g_tests / sizeof *g_tests; i++) {
+        const test *it = &g_tests[i];
+        if (it->ref_only != (isa == ROSE_ISA_SCALAR)) continue;
+        if (filter != NULL && strstr(it->name, filter) == NULL) continue;
+        int checks = g_checks, failures = g_failures;
+        g_rng = seed + i;
+        it->run(&ref, &t);
+        printf("%-6s %-20s %6d checks, %d failed\n", rose_isa_name(isa), it->name,
+               g_checks - checks, g_failures - failures);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *isa_name = NULL, *filter = NULL, *seed_text = getenv("ROSE_TEST_SEED");
+    bool bench = false;
+    for (int i = 1; i < argc; i++) {
+        bool more = i + 1 < argc;
+        if (strcmp(argv[i], "--bench") == 0) {
+            bench = true;
+        } else if (more && strcmp(argv[i], "--isa") == 0) {
+            isa_name = argv[++i];
+        } else if (more && strcmp(argv[i], "--filter") == 0) {
+            filter = argv[++i];
+        } else if (more && strcmp(argv[i], "--seed") == 0) {
+            seed_text = argv[++i];
+        } else {
+            fprintf(stderr, "usage: %s [--isa NAME] [--filter TEXT] [--seed N] [--bench]\n",
+                    argv[0]);
+            return 1;
+        }
+    }
+
+    uint64_t seed = seed_text != NULL ? strtoull(seed_text, NULL, 0) : 20261121;
+    rose_isa top = rose_isa_probe(), named;
+    rose_err err = {""};
+#ifdef ROSE_AMX_EMULATED
+    top = ROSE_ISA_AMX;
+    printf("AMX tiles are emulated: see amx_emulation.h\n");
+#else
+    if (isa_name != NULL && rose_isa_parse(isa_name, &named, &err) != ROSE_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 77;
+    }
+#endif
+    rose_thread_ftz();
+    printf("seed %llu, highest level %s\n", (unsigned long long)seed, rose_isa_name(top));
+    for (int isa = ROSE_ISA_SCALAR; isa <= ROSE_ISA_AMX; isa++) {
+        const char *name = rose_isa_name((rose_isa)isa);
+        if (isa_name != NULL && strcmp(isa_name, "auto") != 0 && strcmp(isa_name, name) != 0)
+            continue;
+        if (isa > (int)top) {
+            rose_isa_parse(name, &named, &err);
+            printf("%-6s NOT RUN: %s\n", name, err.msg);
+        } else if (bench) {
+            bench_level((rose_isa)isa, filter);
+        } else {
+            run_level((rose_isa)isa, filter, seed);
+        }
+    }
+    if (bench) return 0;
+    printf("%d checks, %d failed\n", g_checks, g_failures);
+    return g_failures > 0 || g_checks == 0;
+}
