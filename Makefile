@@ -44,6 +44,9 @@ OBJ     := $(SRC:src/%.c=$B/obj/%.o)
 CLI_OBJ := $(CLI_SRC:src/%.c=$B/obj/%.o)
 TESTS   := $(sort $(wildcard tests/*/test_*.c))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
+# Programs that test scripts drive: tests/tools/NAME.c -> $B/tests/tools/NAME, no cmocka needed.
+TOOLS   := $(sort $(wildcard tests/tools/*.c))
+TOOLBIN := $(TOOLS:tests/%.c=$B/tests/%)
 
 .DEFAULT_GOAL := all
 .PHONY: all tests clean
@@ -66,9 +69,9 @@ $B/tests/%: tests/%.c $B/librose_all.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $B/librose_all.a $(LIBS) -lcmocka
 
-tests: $(TESTBIN)
+tests: $(TESTBIN) $(TOOLBIN)
 
 clean:
 	rm -rf build
 
--include $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d)
+-include $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d)
