@@ -1,0 +1,197 @@
+/* tokenizer/bpe.c - the merge loop and the word cache of an encoder.
+ *
+ * A word starts as one symbol a byte. A heap holds the merges that are due, lowest rank first, then
+ * leftmost; symbols are a linked list, so a merge is O(log n) and a word of n bytes O(n log n).
+ * This is the order of `tokenizers` (a stale heap entry is known by the token it would make), so
+ * ids agree also where two merges make the same token.
+ *
+ * Words of at most ROSE_WORD_KEY - 1 bytes are looked up first in a direct-mapped cache of fixed
+ * size: natural text repeats its words, so most pieces cost one cache line and a compare. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer/encoder_internal.h"
+
+static void heap_push(rose_encoder *e, rose_due due)
+{
+    size_t i = e->n_heap++;
+    while (i > 0) {
+        size_t up = (i - 1) / 2;
+        if (e->heap[up].key <= due.key) break;
+        e->heap[i] = e->heap[up];
+        i = up;
+    }
+    e->heap[i] = due;
+}
+
+static rose_due heap_pop(rose_encoder *e)
+{
+    rose_due top = e->heap[0], last = e->heap[--e->n_heap];
+    size_t i = 0, n = e->n_heap;
+    for (;;) {
+        size_t down = 2 * i + 1;
+        if (down >= n) break;
+        if (down + 1 < n && e->heap[down + 1].key < e->heap[down].key) down++;
+        if (e->heap[down].key >= last.key) break;
+        e->heap[i] = e->heap[down];
+        i = down;
+    }
+    e->heap[i] = last;
+    return top;
+}
+
+static void push_pair(rose_encoder *e, uint32_t left)
+{
+    const rose_symbol *s = e->symbols;
+    const rose_merge *m = rose_vocab_merge(&e->t->vocab, s[left].id, s[s[left].next].id);
+    if (m != NULL) heap_push(e, (rose_due){(uint64_t)m->rank << 32 | left, m->id});
+}
+
+/* Each merge takes one entry and adds at most two, and there are at most n - 1 merges: the heap
+ * never holds more than 2n. */
+static rose_status reserve_word(rose_encoder *e, size_t n)
+{
+    if (n > e->cap_symbols) {
+        rose_symbol *p = realloc(e->symbols, n * sizeof *p);
+        if (p == NULL) return ROSE_E_NOMEM;
+        e->symbols = p;
+        e->cap_symbols = n;
+    }
+    if (2 * n > e->cap_heap) {
+        rose_due *p = realloc(e->heap, 2 * n * sizeof *p);
+        if (p == NULL) return ROSE_E_NOMEM;
+        e->heap = p;
+        e->cap_heap = 2 * n;
+    }
+    return ROSE_OK;
+}
+
+/* The starting symbols. A byte without a token becomes the unknown token, or nothing. */
+static uint32_t start_symbols(rose_encoder *e, const uint8_t *p, size_t n)
+{
+    const rose_tokenizer *t = e->t;
+    uint32_t k = 0;
+    bool after_unk = false;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t id = t->vocab.byte_ids[p[i]];
+        bool unk = id == ROSE_NO_ID;
+        if (unk) {
+            if (t->unk_id == ROSE_NO_ID || (after_unk && t->fuse_unk)) continue;
+            id = t->unk_id;
+        }
+        after_unk = unk;
+        e->symbols[k] = (rose_symbol){id, k - 1, k + 1, 1};
+        k++;
+    }
+    if (k > 0) {
+        e->symbols[0].prev = ROSE_NO_ID;
+        e->symbols[k - 1].next = ROSE_NO_ID;
+    }
+    return k;
+}
+
+static void merge_symbols(rose_encoder *e, uint32_t n)
+{
+    rose_symbol *s = e->symbols;
+    e->n_heap = 0;
+    for (uint32_t i = 0; i + 1 < n; i++)
+        push_pair(e, i);
+    while (e->n_heap > 0) {
+        rose_due due = heap_pop(e);
+        uint32_t at = (uint32_t)due.key;
+        if (!s[at].alive || s[at].next == ROSE_NO_ID) continue;
+        uint32_t right = s[at].next;
+        const rose_merge *m = rose_vocab_merge(&e->t->vocab, s[at].id, s[right].id);
+        if (m == NULL || m->id != due.id) continue; /* stale */
+        s[at].id = due.id;
+        s[at].next = s[right].next;
+        s[right].alive = 0;
+        if (s[at].next != ROSE_NO_ID) s[s[at].next].prev = at;
+        if (s[at].prev != ROSE_NO_ID) push_pair(e, s[at].prev);
+        if (s[at].next != ROSE_NO_ID) push_pair(e, at);
+    }
+}
+
+/* Ids of a word without the cache, appended to out; room for n ids is there. */
+static rose_status merge_word(rose_encoder *e, const char *word, size_t n)
+{
+    rose_ids *out = e->out;
+    if (e->t->ignore_merges) {
+        uint32_t id = rose_vocab_find(&e->t->vocab, word, n);
+        if (id != ROSE_NO_ID) {
+            out->data[out->len++] = id;
+            return ROSE_OK;
+        }
+    }
+    if (reserve_word(e, n) != ROSE_OK)
+        return rose_fail(e->err, ROSE_E_NOMEM, "tokenizer: out of memory for a word of %zu bytes",
+                         n);
+    uint32_t k = start_symbols(e, (const uint8_t *)word, n);
+    merge_symbols(e, k);
+    for (uint32_t i = 0; k > 0 && i != ROSE_NO_ID; i = e->symbols[i].next)
+        out->data[out->len++] = e->symbols[i].id;
+    return ROSE_OK;
+}
+
+static uint32_t word_hash(const char *p, size_t n)
+{
+    uint64_t a = 0, b = 0, c = 0;
+    if (n >= 8) {
+        memcpy(&a, p, 8);
+        memcpy(&b, p + n - 8, 8); /* overlaps the first for n < 16 */
+        if (n > 16) {
+            memcpy(&c, p + 8, 8);
+            a ^= rose_mix64(c);
+        }
+    } else if (n >= 4) {
+        uint32_t lo, hi;
+        memcpy(&lo, p, 4);
+        memcpy(&hi, p + n - 4, 4);
+        a = (uint64_t)hi << 32 | lo;
+    } else {
+        a = (uint64_t)(uint8_t)p[0] | (uint64_t)(uint8_t)p[n / 2] << 8 |
+            (uint64_t)(uint8_t)p[n - 1] << 16;
+    }
+    return (uint32_t)(rose_mix64(a + n) ^ rose_mix64(b ^ 0xD1B54A32D192ED03u)) % ROSE_WORD_SLOTS;
+}
+
+static bool same_bytes(const char *a, const char *b, size_t n)
+{
+    uint64_t x, y;
+    if (n >= 8) {
+        memcpy(&x, a + n - 8, 8);
+        memcpy(&y, b + n - 8, 8);
+        if (x != y) return false;
+        for (size_t i = 0; i + 8 < n; i += 8) {
+            memcpy(&x, a + i, 8);
+            memcpy(&y, b + i, 8);
+            if (x != y) return false;
+        }
+        return true;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (a[i] != b[i]) return false;
+    return true;
+}
+
+rose_status rose_bpe_piece(rose_encoder *e, const char *piece, size_t n)
+{
+    rose_ids *out = e->out;
+    if (rose_ids_reserve(out, n > ROSE_WORD_IDS ? n : ROSE_WORD_IDS) != ROSE_OK)
+        return rose_fail(e->err, ROSE_E_NOMEM, "tokenizer: out of memory for %zu ids", n);
+    if (n >= ROSE_WORD_KEY) return merge_word(e, piece, n);
+    rose_word *w = &e->words[word_hash(piece, n)];
+    if (w->len == n && same_bytes(w->key, piece, n)) {
+        memcpy(out->data + out->len, w->ids, sizeof w->ids); /* room is reserved for all */
+        out->len += w->n_ids;
+        return ROSE_OK;
+    }
+    size_t start = out->len;
+    rose_status st = merge_word(e, piece, n);
+    if (st != ROSE_OK || out->len - start > ROSE_WORD_IDS) return st;
+    w->len = (uint8_t)n;
+    w->n_ids = (uint8_t)(out->len - start);
+    memcpy(w->key, piece, n);
+    memcpy(w->ids, out->data + start, w->n_ids * sizeof w->ids[0]);
+    return ROSE_OK;
+}

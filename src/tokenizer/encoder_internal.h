@@ -1,0 +1,63 @@
+/* tokenizer/encoder_internal.h - one thread's encoder: scratch, word cache, and the steps from a
+ * piece of text to ids. Not shared between threads. */
+#ifndef ROSE_TOKENIZER_ENCODER_INTERNAL_H
+#define ROSE_TOKENIZER_ENCODER_INTERNAL_H
+
+#include "tokenizer/tokenizer_internal.h"
+
+enum {
+    ROSE_WORD_KEY = 27,       /* bytes of a word that fits the cache */
+    ROSE_WORD_IDS = 9,        /* ids of a word that fits the cache */
+    ROSE_WORD_SLOTS = 1 << 14 /* 1 MiB an encoder */
+};
+
+/* One cache line: a word and its ids. Direct-mapped; a newcomer displaces. */
+typedef struct rose_word {
+    uint32_t ids[ROSE_WORD_IDS];
+    uint8_t n_ids;
+    uint8_t len; /* of the key; 0 = empty slot */
+    char key[ROSE_WORD_KEY - 1];
+} rose_word;
+
+/* A symbol of a word being merged: a doubly linked list over positions. */
+typedef struct rose_symbol {
+    uint32_t id;
+    uint32_t prev, next; /* positions; ROSE_NO_ID = none */
+    uint32_t alive;
+} rose_symbol;
+
+/* A merge that may be due: smaller keys first (rank, then position). */
+typedef struct rose_due {
+    uint64_t key; /* rank << 32 | position */
+    uint32_t id;  /* the token it would make: an entry whose pair makes another is stale */
+} rose_due;
+
+struct rose_encoder {
+    const rose_tokenizer *t; /* borrowed: outlives the encoder */
+    rose_word *words;        /* owned, [ROSE_WORD_SLOTS] */
+    rose_symbol *symbols;    /* owned, [cap_symbols] */
+    rose_due *heap;          /* owned, [cap_heap] */
+    size_t cap_symbols, cap_heap, n_heap;
+    rose_buf norm[2];                         /* normalised text, by turns */
+    rose_buf prefixed;                        /* a piece with its added space */
+    pcre2_match_data *match[ROSE_MAX_STAGES]; /* owned; one per Split stage */
+    pcre2_match_context *match_context;       /* owned */
+    pcre2_jit_stack *jit_stack;               /* owned */
+    rose_ids *out;                            /* borrowed during a call */
+    unsigned flags;                           /* of the call */
+    rose_err *err;                            /* of the call */
+};
+
+/* bpe.c: append the ids of one piece (any bytes, n > 0). */
+rose_status rose_bpe_piece(rose_encoder *e, const char *piece, size_t n);
+
+/* pretok.c: split text[0..n) (well-formed UTF-8) by the stages from `stage` on; each piece goes to
+ * rose_bpe_piece. */
+rose_status rose_pretokenize(rose_encoder *e, uint32_t stage, const char *text, size_t n);
+
+/* Length of the first piece of p[0..n), n > 0, by GPT-2's pattern (pretok.c). */
+size_t rose_gpt2_piece(const uint8_t *p, size_t n);
+
+rose_status rose_ids_reserve(rose_ids *ids, size_t more);
+
+#endif

@@ -1,0 +1,311 @@
+/* tokenizer/load_files.c - reads vocab.json + merges.txt and the small files beside them, as the
+ * GPT-2 tokenizer of transformers does: ByteLevel without a prefix space, <|endoftext|> special.
+ *
+ * Added tokens, in this order, each content once:
+ *   1. tokenizer_config.json "added_tokens_decoder" (id -> token with flags), by id; or, where that
+ *      is missing, added_tokens.json (text -> id), by id;
+ *   2. the named special tokens (bos, eos, unk, ...) and lists of further ones, of
+ *      tokenizer_config.json, else special_tokens_map.json; bos, eos and unk default to
+ *      <|endoftext|>. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tokenizer/tokenizer_internal.h"
+
+enum { MAX_MERGES_BYTES = 256 << 20 };
+
+static const char default_special[] = "<|endoftext|>";
+
+typedef struct folder {
+    const char *dir;                      /* borrowed */
+    json_t *config, *special_map, *added; /* owned; NULL: no such file */
+    rose_added_spec *specs;               /* owned; texts borrowed from the JSON values */
+    size_t n_specs, cap_specs;
+    rose_err *err;
+} folder;
+
+/* Reads dir/name if it exists. */
+static rose_status optional_json(json_t **out, const char *dir, const char *name, rose_err *err)
+{
+    rose_buf path = {0};
+    rose_status st = ROSE_OK;
+    *out = NULL;
+    if (rose_buf_addf(&path, "%s/%s", dir, name) != ROSE_OK || rose_buf_str(&path) == NULL)
+        st = rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
+    else if (rose_file_exists(path.data))
+        st = rose_load_json(out, path.data, err);
+    rose_buf_free(&path);
+    return st;
+}
+
+/* ---- merges.txt ---- */
+
+typedef struct text_merges {
+    rose_merge_source base; /* first */
+    const char *p, *end;
+    size_t line;
+} text_merges;
+
+static bool next_text_merge(rose_merge_source *s, const char **a, size_t *na, const char **b,
+                            size_t *nb, rose_status *st, rose_err *err)
+{
+    static const char version[] = "#version";
+    text_merges *m = (text_merges *)(void *)s;
+    while (m->p < m->end) {
+        const char *line = m->p;
+        const char *nl = memchr(line, '\n', (size_t)(m->end - line));
+        size_t n = (size_t)((nl != NULL ? nl : m->end) - line);
+        m->p = nl != NULL ? nl + 1 : m->end;
+        m->line++;
+        if (n > 0 && nl != NULL && line[n - 1] == '\r') n--;
+        if (n >= sizeof version - 1 && memcmp(line, version, sizeof version - 1) == 0) continue;
+        const char *gap = memchr(line, ' ', n);
+        if (gap == NULL || memchr(gap + 1, ' ', n - (size_t)(gap + 1 - line)) != NULL) {
+            *st = rose_fail(err, ROSE_E_FORMAT, "merges.txt: line %zu is not a pair of tokens",
+                            m->line);
+            return false;
+        }
+        *a = line;
+        *na = (size_t)(gap - line);
+        *b = gap + 1;
+        *nb = n - *na - 1;
+        return true;
+    }
+    return false;
+}
+
+static rose_status load_merges_file(rose_tokenizer *t, const char *dir, const json_t *vocab,
+                                    rose_err *err)
+{
+    rose_buf path = {0}, text = {0};
+    rose_status st = ROSE_OK;
+    if (rose_buf_addf(&path, "%s/merges.txt", dir) != ROSE_OK || rose_buf_str(&path) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
+        goto done;
+    }
+    if ((st = rose_file_read(&text, path.data, MAX_MERGES_BYTES, err)) != ROSE_OK) goto done;
+    size_t lines = 1;
+    for (size_t i = 0; i < text.len; i++)
+        lines += text.data[i] == '\n';
+    text_merges src = {{next_text_merge, lines}, text.data, text.data + text.len, 0};
+    st = rose_load_merges(t, vocab, &src.base, err);
+done:
+    rose_buf_free(&path);
+    rose_buf_free(&text);
+    return st;
+}
+
+/* ---- added tokens ---- */
+
+static rose_status add_spec(folder *f, const rose_added_spec *s)
+{
+    for (size_t i = 0; i < f->n_specs; i++) {
+        rose_added_spec *old = &f->specs[i];
+        if (old->len != s->len || memcmp(old->text, s->text, s->len) != 0) continue;
+        old->special |= s->special;
+        return ROSE_OK;
+    }
+    if (f->n_specs == ROSE_MAX_ADDED)
+        return rose_fail(f->err, ROSE_E_UNSUPPORTED, "%s: over %u added tokens", f->dir,
+                         ROSE_MAX_ADDED);
+    if (f->n_specs == f->cap_specs) {
+        size_t cap = f->cap_specs < 16 ? 16 : f->cap_specs * 2;
+        rose_added_spec *p = realloc(f->specs, cap * sizeof *p);
+        if (p == NULL) return rose_fail(f->err, ROSE_E_NOMEM, "%s: out of memory", f->dir);
+        f->specs = p;
+        f->cap_specs = cap;
+    }
+    f->specs[f->n_specs++] = *s;
+    return ROSE_OK;
+}
+
+/* A token given as text or as an object with content and flags, as a special token. */
+static rose_status add_special(folder *f, const json_t *v)
+{
+    const json_t *text = json_is_object(v) ? json_object_get(v, "content") : v;
+    if (v == NULL || json_is_null(v)) return ROSE_OK;
+    if (!json_is_string(text))
+        return rose_fail(f->err, ROSE_E_FORMAT, "%s: a special token is not a string", f->dir);
+    rose_added_spec s = {.text = json_string_value(text),
+                         .len = json_string_length(text),
+                         .special = true,
+                         .lstrip = json_is_true(json_object_get(v, "lstrip")),
+                         .rstrip = json_is_true(json_object_get(v, "rstrip")),
+                         .single_word = json_is_true(json_object_get(v, "single_word")),
+                         .normalized = json_is_true(json_object_get(v, "normalized"))};
+    return add_spec(f, &s);
+}
+
+static int by_id(const void *x, const void *y)
+{
+    const rose_added_spec *a = x, *b = y;
+    return a->id < b->id ? -1 : a->id > b->id;
+}
+
+/* Parse a decimal id; false when it is none or out of range. */
+static bool parse_id(const char *text, uint32_t *id)
+{
+    uint32_t v = 0;
+    if (*text == '\0') return false;
+    for (; *text != '\0'; text++) {
+        if (*text < '0' || *text > '9' || v >= ROSE_MAX_ID) return false;
+        v = v * 10 + (uint32_t)(*text - '0');
+    }
+    *id = v;
+    return v < ROSE_MAX_ID;
+}
+
+static rose_status add_decoder_entries(folder *f, const json_t *table)
+{
+    const char *key;
+    json_t *v;
+    rose_status st = ROSE_OK;
+    json_object_foreach((json_t *)(uintptr_t)table, key, v)
+    {
+        const json_t *text = json_object_get(v, "content");
+        const json_t *norm = json_object_get(v, "normalized");
+        rose_added_spec s = {.text = json_string_value(text),
+                             .len = json_string_length(text),
+                             .special = json_is_true(json_object_get(v, "special")),
+                             .lstrip = json_is_true(json_object_get(v, "lstrip")),
+                             .rstrip = json_is_true(json_object_get(v, "rstrip")),
+                             .single_word = json_is_true(json_object_get(v, "single_word")),
+                             .has_id = true};
+        s.normalized = norm != NULL ? json_is_true(norm) : !s.special;
+        if (s.text == NULL || !parse_id(key, &s.id))
+            return rose_fail(f->err, ROSE_E_FORMAT,
+                             "%s: tokenizer_config.json: added_tokens_decoder is malformed",
+                             f->dir);
+        if ((st = add_spec(f, &s)) != ROSE_OK) return st;
+    }
+    return st;
+}
+
+static rose_status add_added_json(folder *f)
+{
+    const char *key;
+    json_t *v;
+    rose_status st = ROSE_OK;
+    json_object_foreach(f->added, key, v)
+    {
+        json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+        if (id < 0 || id >= (json_int_t)ROSE_MAX_ID)
+            return rose_fail(f->err, ROSE_E_FORMAT, "%s: added_tokens.json: an id is out of range",
+                             f->dir);
+        rose_added_spec s = {.text = key,
+                             .len = strlen(key),
+                             .normalized = true,
+                             .has_id = true,
+                             .id = (uint32_t)id};
+        if ((st = add_spec(f, &s)) != ROSE_OK) return st;
+    }
+    return st;
+}
+
+static rose_status add_special_list(folder *f, const json_t *list)
+{
+    rose_status st = ROSE_OK;
+    for (size_t i = 0; i < json_array_size(list) && st == ROSE_OK; i++)
+        st = add_special(f, json_array_get(list, i));
+    return st;
+}
+
+static rose_status add_named_special(folder *f, const json_t *fallback)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    rose_status st = ROSE_OK;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && st == ROSE_OK; i++) {
+        const json_t *v = json_object_get(f->config, names[i]);
+        if (v == NULL) v = json_object_get(f->special_map, names[i]);
+        if (v == NULL && i < 3) v = fallback;
+        st = add_special(f, v);
+    }
+    static const char *const lists[] = {"additional_special_tokens", "extra_special_tokens"};
+    for (size_t i = 0; i < 2 && st == ROSE_OK; i++) {
+        const json_t *v = json_object_get(f->config, lists[i]);
+        if (v == NULL) v = json_object_get(f->special_map, lists[i]);
+        st = add_special_list(f, v);
+    }
+    return st;
+}
+
+static rose_status check_class(const folder *f)
+{
+    static const char *const known[] = {"GPT2Tokenizer", "GPT2TokenizerFast", "TokenizersBackend",
+                                        "PreTrainedTokenizerFast"};
+    const json_t *v = json_object_get(f->config, "tokenizer_class");
+    const char *name = json_string_value(v);
+    for (size_t i = 0; name != NULL && i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(name, known[i]) == 0) return ROSE_OK;
+    if (v == NULL || json_is_null(v)) return ROSE_OK;
+    return rose_fail(f->err, ROSE_E_UNSUPPORTED,
+                     "%s: tokenizer_class \"%.60s\" without a tokenizer.json is not supported",
+                     f->dir, name != NULL ? name : "?");
+}
+
+static rose_status load_added_files(rose_tokenizer *t, folder *f, const json_t *vocab)
+{
+    json_t *fallback = json_string(default_special);
+    rose_status st = ROSE_OK;
+    if (fallback == NULL) return rose_fail(f->err, ROSE_E_NOMEM, "%s: out of memory", f->dir);
+    const json_t *table = json_object_get(f->config, "added_tokens_decoder");
+    if (json_object_size(table) > 0)
+        st = add_decoder_entries(f, table);
+    else
+        st = add_added_json(f);
+    if (st == ROSE_OK && f->n_specs > 0) qsort(f->specs, f->n_specs, sizeof *f->specs, by_id);
+    if (st == ROSE_OK) st = add_named_special(f, fallback);
+    if (st == ROSE_OK) st = rose_load_added(t, vocab, f->specs, f->n_specs, f->err);
+    json_decref(fallback); /* the specs that point to it are used up */
+    return st;
+}
+
+/* add_bos_token of tokenizer_config.json: ROSE_ENCODE_ADD_SPECIAL puts bos first. */
+static rose_status add_bos(rose_tokenizer *t, const folder *f)
+{
+    const json_t *v = json_object_get(f->config, "bos_token");
+    if (!json_is_true(json_object_get(f->config, "add_bos_token"))) return ROSE_OK;
+    if (v == NULL) v = json_object_get(f->special_map, "bos_token");
+    if (json_is_object(v)) v = json_object_get(v, "content");
+    const char *text = v != NULL ? json_string_value(v) : default_special;
+    if (text == NULL || !rose_tokenizer_find(t, text, strlen(text), &t->prefix[0]))
+        return rose_fail(f->err, ROSE_E_FORMAT, "%s: add_bos_token without a bos_token", f->dir);
+    t->n_prefix = 1;
+    return ROSE_OK;
+}
+
+rose_status rose_load_vocab_merges(rose_tokenizer *t, const char *dir, rose_err *err)
+{
+    folder f = {.dir = dir, .err = err};
+    json_t *vocab = NULL;
+    rose_status st;
+
+    if ((st = optional_json(&vocab, dir, "vocab.json", err)) != ROSE_OK) goto done;
+    if (vocab == NULL) {
+        st = rose_fail(err, ROSE_E_NOTFOUND,
+                       "%s: no tokenizer.json and no vocab.json with merges.txt", dir);
+        goto done;
+    }
+    if ((st = optional_json(&f.config, dir, "tokenizer_config.json", err)) != ROSE_OK) goto done;
+    if ((st = optional_json(&f.special_map, dir, "special_tokens_map.json", err)) != ROSE_OK)
+        goto done;
+    if ((st = optional_json(&f.added, dir, "added_tokens.json", err)) != ROSE_OK) goto done;
+    if ((st = check_class(&f)) != ROSE_OK) goto done;
+    t->stages[t->n_stages++] = (rose_stage){
+        .kind = ROSE_STAGE_BYTE_LEVEL,
+        .use_regex = true,
+        .add_prefix_space = json_is_true(json_object_get(f.config, "add_prefix_space"))};
+    if ((st = rose_load_vocab(t, vocab, err)) != ROSE_OK) goto done;
+    if ((st = load_merges_file(t, dir, vocab, err)) != ROSE_OK) goto done;
+    if ((st = load_added_files(t, &f, vocab)) != ROSE_OK) goto done;
+    st = add_bos(t, &f);
+done:
+    json_decref(vocab);
+    json_decref(f.config);
+    json_decref(f.special_map);
+    json_decref(f.added);
+    free(f.specs);
+    return st;
+}

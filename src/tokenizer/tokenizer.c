@@ -1,0 +1,72 @@
+/* tokenizer/tokenizer.c - opens and closes a tokenizer: picks the files, checks the whole.
+ *
+ * The files of this room: load_json.c (tokenizer.json), load_files.c (vocab.json + merges.txt),
+ * load_common.c (shared); vocab.c (token store), added.c (added tokens in text), normalize.c,
+ * pretok.c and pattern.c (pieces), bpe.c (merges, word cache), encode.c, decode.c; unicode*.c
+ * (character classes). Bytes that are not UTF-8: see encode.c and decode.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/unicode.h"
+
+/* Ids that a post-processor adds must exist. */
+static rose_status check_template(const rose_tokenizer *t, const uint32_t *ids, uint32_t n,
+                                  rose_err *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        size_t len;
+        if (rose_tokenizer_token_bytes(t, ids[i], &len) == NULL)
+            return rose_fail(err, ROSE_E_FORMAT,
+                             "tokenizer: the post_processor adds id %u, which no token has",
+                             ids[i]);
+    }
+    return ROSE_OK;
+}
+
+rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    rose_tokenizer *t = NULL;
+    rose_buf path = {0};
+
+    *out = NULL;
+    rose_unicode_init();
+    if ((t = calloc(1, sizeof *t)) == NULL ||
+        rose_buf_addf(&path, "%s/tokenizer.json", model_dir) != ROSE_OK ||
+        rose_buf_str(&path) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
+        goto done;
+    }
+    t->unk_id = ROSE_NO_ID;
+    if (rose_file_exists(path.data))
+        st = rose_load_tokenizer_json(t, path.data, err);
+    else
+        st = rose_load_vocab_merges(t, model_dir, err);
+    if (st == ROSE_OK) st = check_template(t, t->prefix, t->n_prefix, err);
+    if (st == ROSE_OK) st = check_template(t, t->suffix, t->n_suffix, err);
+    if (st != ROSE_OK) goto done;
+    *out = t; /* ownership moves to the caller */
+done:
+    rose_buf_free(&path);
+    if (st != ROSE_OK) rose_tokenizer_close(t);
+    return st;
+}
+
+void rose_tokenizer_close(rose_tokenizer *t)
+{
+    if (t == NULL) return;
+    for (size_t i = 0; i < t->n_added; i++) {
+        free(t->added[i].content);
+        free(t->added[i].text);
+    }
+    free(t->added);
+    rose_added_set_free(&t->raw_set);
+    rose_added_set_free(&t->norm_set);
+    for (uint32_t i = 0; i < t->n_stages; i++)
+        pcre2_code_free(t->stages[i].code);
+    rose_vocab_free(&t->vocab);
+    free(t);
+}

@@ -1,0 +1,207 @@
+/* tokenizer/tokenizer_internal.h - what the files of this room share. The tokenizer is built by one
+ * thread (load_*.c) and read-only afterwards. */
+#ifndef ROSE_TOKENIZER_INTERNAL_H
+#define ROSE_TOKENIZER_INTERNAL_H
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <jansson.h>
+#include <pcre2.h>
+
+#include "tokenizer/tokenizer.h"
+
+#define ROSE_NO_ID         UINT32_MAX
+#define ROSE_MAX_ID        (1u << 22) /* ids are below this: the dense tables stay small */
+#define ROSE_MAX_STAGES    16u        /* pre-tokenizers in sequence */
+#define ROSE_MAX_TEMPLATE  16u        /* special ids a post-processor may add on each side */
+#define ROSE_MAX_ADDED     16384u
+#define ROSE_MAX_ADDED_LEN 1024u /* bytes of an added token; bounds the search per text byte */
+#define ROSE_MAX_TEXT      (UINT32_MAX / 4) /* bytes of one text to encode */
+
+enum { ROSE_TOK_EXISTS = 1, ROSE_TOK_ADDED = 2, ROSE_TOK_SPECIAL = 4 };
+
+/* ---- vocabulary (vocab.c) ---- */
+
+typedef struct rose_token {
+    uint32_t off, len; /* its bytes in vocab.blob */
+    uint32_t flags;    /* ROSE_TOK_* */
+} rose_token;
+
+typedef struct rose_merge {
+    uint64_t pair; /* left id << 32 | right id; UINT64_MAX = empty slot */
+    uint32_t rank; /* lower merges first */
+    uint32_t id;   /* what the pair becomes */
+} rose_merge;
+
+typedef struct rose_vocab {
+    rose_buf blob;      /* bytes of all tokens */
+    rose_token *tokens; /* owned; [n_ids] */
+    uint32_t n_ids, cap_ids;
+    uint32_t n_model; /* tokens of the model, added ones apart */
+    size_t max_token_bytes;
+    uint32_t *slots;    /* owned; hash of model tokens by bytes: id, or ROSE_NO_ID */
+    uint32_t slot_mask; /* slots - 1, a power of two less one; 0 before vocab_index */
+    rose_merge *merges; /* owned; hash by pair */
+    uint32_t merge_mask;
+    uint32_t byte_ids[256]; /* the one-byte token of each byte, or ROSE_NO_ID */
+} rose_vocab;
+
+void rose_vocab_free(rose_vocab *v);
+
+/* Set token id to bytes[0..len). A second use of an id: ROSE_E_FORMAT unless replace. */
+rose_status rose_vocab_put(rose_vocab *v, uint32_t id, const char *bytes, size_t len,
+                           unsigned flags, bool replace, rose_err *err);
+
+/* Build the hash by bytes and the byte table, after the last model token. `raw` ids (whose text is
+ * not in the byte alphabet, so that no text can become them) are marked in is_raw[id]. */
+rose_status rose_vocab_index(rose_vocab *v, const uint8_t *is_raw, rose_err *err);
+
+/* Id of the model token with these bytes, or ROSE_NO_ID. */
+uint32_t rose_vocab_find(const rose_vocab *v, const char *bytes, size_t len);
+
+rose_status rose_vocab_merges_alloc(rose_vocab *v, size_t n_merges, rose_err *err);
+void rose_vocab_merge_put(rose_vocab *v, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
+
+static inline uint64_t rose_mix64(uint64_t x)
+{
+    x *= 0x9E3779B97F4A7C15u;
+    return x ^ x >> 32;
+}
+
+/* The merge of a pair, or NULL. */
+static inline const rose_merge *rose_vocab_merge(const rose_vocab *v, uint32_t left, uint32_t right)
+{
+    uint64_t pair = (uint64_t)left << 32 | right;
+    for (uint32_t i = (uint32_t)rose_mix64(pair) & v->merge_mask;; i = (i + 1) & v->merge_mask) {
+        if (v->merges[i].pair == pair) return &v->merges[i];
+        if (v->merges[i].pair == UINT64_MAX) return NULL;
+    }
+}
+
+/* The byte alphabet of byte-level BPE: printable Latin-1 stands for itself, the other 68 bytes for
+ * U+0100 up. Text of a vocabulary file -> bytes, appended to out; false when a character is not of
+ * the alphabet (then the text itself was appended). text is well-formed UTF-8. */
+bool rose_alphabet_to_bytes(const char *text, size_t len, rose_buf *out, rose_status *st);
+
+/* ---- added tokens (added.c) ---- */
+
+typedef struct rose_added {
+    char *content; /* owned: as the file has it */
+    size_t content_len;
+    char *text; /* owned: what to look for: the content, normalised if `normalized` */
+    size_t len;
+    uint32_t id;
+    bool special, lstrip, rstrip, single_word, normalized;
+} rose_added;
+
+typedef struct rose_added_set {
+    rose_added **items; /* owned array; items borrowed from the tokenizer; sorted by text */
+    size_t n;
+    bool first[256]; /* some token starts with this byte */
+    int only_first;  /* the one first byte, or -1 */
+} rose_added_set;
+
+/* A token found: text[begin, end) with the white space it strips becomes id. */
+typedef struct rose_added_hit {
+    size_t begin, end;
+    const rose_added *token;
+} rose_added_hit;
+
+/* Walks the hits of one text from the left; zero-initialise with the text set. */
+typedef struct rose_added_walk {
+    const rose_added_set *set;
+    const char *text;
+    size_t len;
+    bool plain_special; /* the text of special tokens is plain */
+    size_t pos;         /* where the search goes on */
+    size_t taken;       /* the text before this belongs to earlier hits */
+    size_t ws_begin,
+        ws_end; /* the last run of white space walked, so that no run is walked twice */
+} rose_added_walk;
+
+rose_status rose_added_set_build(rose_added_set *s, rose_added *all, size_t n, bool normalized,
+                                 rose_err *err);
+void rose_added_set_free(rose_added_set *s);
+bool rose_added_next(rose_added_walk *w, rose_added_hit *hit);
+
+/* ---- normalizer (normalize.c) ---- */
+
+enum { ROSE_NORM_NFC, ROSE_NORM_NFD, ROSE_NORM_NFKC, ROSE_NORM_NFKD };
+
+/* Normalise text[0..len) (well-formed) by form. *out is either text itself (already normal) or
+ * scratch's content. O(n log n). */
+rose_status rose_normalize(int form, const char *text, size_t len, rose_buf *scratch,
+                           const char **out, size_t *out_len);
+
+/* ---- patterns (pattern.c) ---- */
+
+/* Compile an Oniguruma pattern as `tokenizers` would read it. What PCRE2 would read otherwise is
+ * refused by name. Free with pcre2_code_free. */
+rose_status rose_pattern_compile(pcre2_code **out, const char *pattern, size_t len, bool literal,
+                                 rose_err *err);
+
+/* ---- pre-tokenizer ---- */
+
+typedef enum rose_stage_kind {
+    ROSE_STAGE_SPLIT,
+    ROSE_STAGE_DIGITS,
+    ROSE_STAGE_BYTE_LEVEL /* always the last */
+} rose_stage_kind;
+
+typedef struct rose_stage {
+    rose_stage_kind kind;
+    pcre2_code *code;      /* owned; SPLIT */
+    bool removed, invert;  /* SPLIT: drop the matches (invert: what lies between them) */
+    bool individual;       /* DIGITS: each digit by itself */
+    bool add_prefix_space; /* BYTE_LEVEL */
+    bool use_regex;        /* BYTE_LEVEL: split by GPT-2's pattern */
+} rose_stage;
+
+struct rose_tokenizer {
+    rose_vocab vocab;
+    uint32_t unk_id; /* for bytes without a token; ROSE_NO_ID: they are dropped */
+    bool fuse_unk;
+    bool ignore_merges; /* a whole piece in the vocabulary is taken as it is */
+    uint8_t norms[4];   /* ROSE_NORM_*, in order */
+    uint32_t n_norms;
+    rose_stage stages[ROSE_MAX_STAGES];
+    uint32_t n_stages;
+    rose_added *added; /* owned; [n_added] */
+    size_t n_added;
+    rose_added_set raw_set, norm_set; /* matched before and after normalisation */
+    uint32_t prefix[ROSE_MAX_TEMPLATE], suffix[ROSE_MAX_TEMPLATE]; /* ROSE_ENCODE_ADD_SPECIAL */
+    uint32_t n_prefix, n_suffix;
+};
+
+/* ---- loading: each fills a zeroed tokenizer; the caller frees it on failure ---- */
+
+rose_status rose_load_tokenizer_json(rose_tokenizer *t, const char *path, rose_err *err);
+rose_status rose_load_vocab_merges(rose_tokenizer *t, const char *dir, rose_err *err);
+
+/* Shared by both (load_common.c). */
+rose_status rose_load_json(json_t **out, const char *path, rose_err *err);
+/* Model tokens from an object text -> id. */
+rose_status rose_load_vocab(rose_tokenizer *t, const json_t *vocab, rose_err *err);
+/* Index the vocabulary and take merges: pairs of texts through next(), which returns false at the
+ * end or on an error (status in *st). */
+typedef struct rose_merge_source rose_merge_source;
+struct rose_merge_source {
+    bool (*next)(rose_merge_source *s, const char **a, size_t *na, const char **b, size_t *nb,
+                 rose_status *st, rose_err *err);
+    size_t n; /* an upper bound of their number */
+};
+rose_status rose_load_merges(rose_tokenizer *t, const json_t *vocab, rose_merge_source *src,
+                             rose_err *err);
+
+typedef struct rose_added_spec {
+    const char *text; /* borrowed */
+    size_t len;
+    bool special, lstrip, rstrip, single_word, normalized;
+    bool has_id;
+    uint32_t id; /* what the file says; must be what `tokenizers` would give it */
+} rose_added_spec;
+
+/* Add tokens in order, then build the two sets. */
+rose_status rose_load_added(rose_tokenizer *t, const json_t *vocab, const rose_added_spec *specs,
+                            size_t n, rose_err *err);
+
+#endif

@@ -1,0 +1,80 @@
+/* tokenizer/unicode.c - the class table, filled once from the generated ranges, and UTF-8 checks.
+ * The table is flat (one byte a code point, in .bss): a lookup is one load, and the pages of planes
+ * without members stay untouched, so it costs about 300 KiB of memory, not 1.1 MiB. */
+#include "tokenizer/unicode.h"
+
+#include <pthread.h>
+#include <string.h>
+
+uint8_t rose_cp_class[0x110000];
+
+const rose_cp_set *rose_cp_set_find(const char *name, size_t len)
+{
+    for (const rose_cp_set *s = rose_cp_sets; s->name != NULL; s++)
+        if (strlen(s->name) == len && memcmp(s->name, name, len) == 0) return s;
+    return NULL;
+}
+
+static void mark(const char *name, unsigned bit)
+{
+    const rose_cp_set *s = rose_cp_set_find(name, strlen(name));
+    for (size_t i = 0; s != NULL && i < s->n_ranges; i++)
+        for (uint32_t c = s->ranges[i].lo; c <= s->ranges[i].hi; c++)
+            rose_cp_class[c] = (uint8_t)(rose_cp_class[c] | bit);
+}
+
+static void fill(void)
+{
+    mark("L", ROSE_CP_L);
+    mark("N", ROSE_CP_N);
+    mark("\\s", ROSE_CP_SPACE);
+    mark("rust_word", ROSE_CP_WORD);
+    mark("rust_numeric", ROSE_CP_DIGIT);
+    mark("norm_inert", ROSE_CP_NORM_INERT);
+}
+
+void rose_unicode_init(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill);
+}
+
+size_t rose_utf8_valid_prefix(const uint8_t *p, size_t n)
+{
+    const uint8_t *q = p, *end = p + n;
+    while (q < end) {
+        uint64_t word;
+        while (end - q >= 8 && (memcpy(&word, q, 8), (word & 0x8080808080808080u) == 0))
+            q += 8;
+        if (q == end) break;
+        uint32_t cp;
+        unsigned k = rose_utf8_decode(q, end, &cp);
+        if (k == 0) break;
+        q += k;
+    }
+    return (size_t)(q - p);
+}
+
+unsigned rose_utf8_encode(uint32_t cp, char *out)
+{
+    if (cp < 0x80) {
+        out[0] = (char)cp;
+        return 1;
+    }
+    if (cp < 0x800) {
+        out[0] = (char)(0xC0 | cp >> 6);
+        out[1] = (char)(0x80 | (cp & 0x3F));
+        return 2;
+    }
+    if (cp < 0x10000) {
+        out[0] = (char)(0xE0 | cp >> 12);
+        out[1] = (char)(0x80 | (cp >> 6 & 0x3F));
+        out[2] = (char)(0x80 | (cp & 0x3F));
+        return 3;
+    }
+    out[0] = (char)(0xF0 | cp >> 18);
+    out[1] = (char)(0x80 | (cp >> 12 & 0x3F));
+    out[2] = (char)(0x80 | (cp >> 6 & 0x3F));
+    out[3] = (char)(0x80 | (cp & 0x3F));
+    return 4;
+}
