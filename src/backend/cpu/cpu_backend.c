@@ -1,0 +1,411 @@
+/* backend/cpu/cpu_backend.c - the CPU backend: plan, open (packing), step, collect, copy, close.
+ * The engine thread is compute thread 0, so step() runs the pass to its end and collect() only
+ * hands out the ids. Three mappings (weights, KV pages, scratch) and the pool are all the memory
+ * there is, apart from this context. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "backend/cpu/cpu_internal.h"
+#include "backend/cpu/pack.h"
+#include "base/allocguard.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+enum {
+    MAX_SEQS = 4096,
+    MAX_STEP_TOKENS = 1 << 20,
+    MAX_WIDTH = 1 << 24, /* of any dimension: products of two, in bytes, stay far below 2^64 */
+    MAX_HEAD_DIM = 256,
+    MAX_KV_PAGES = INT32_MAX
+};
+
+#define GIB              (UINT64_C(1) << 30)
+#define DEFAULT_KV_BYTES (4 * GIB)
+
+/* ---- plan ---- */
+
+static rose_status check_arch(const rose_arch *a, rose_err *err)
+{
+    if (a->norm != ROSE_NORM_LAYER)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CPU backend has no RMS norm",
+                         a->model_type);
+    if (a->pos != ROSE_POS_LEARNED)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CPU backend has no rotary positions",
+                         a->model_type);
+    if (a->n_kv_heads != a->n_heads || (uint64_t)a->n_heads * a->head_dim != a->d_model)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: the CPU backend has no grouped heads (%u query heads, %u kv heads of "
+                         "%u, width %u)",
+                         a->model_type, a->n_heads, a->n_kv_heads, a->head_dim, a->d_model);
+    if (a->head_dim == 0 || a->head_dim > MAX_HEAD_DIM)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: head size %u, the CPU backend takes 1 .. %d",
+                         a->model_type, a->head_dim, MAX_HEAD_DIM);
+    if (a->n_layers == 0 || a->n_layers > 1024 || a->d_model > MAX_WIDTH || a->d_ff == 0 ||
+        a->d_ff > MAX_WIDTH || a->vocab_size == 0 || a->vocab_size > MAX_WIDTH ||
+        a->max_positions == 0 || a->max_positions > MAX_WIDTH)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: a size is 0 or over %d", a->model_type,
+                         MAX_WIDTH);
+    return ROSE_OK;
+}
+
+static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, rose_memory_plan *p,
+                              rose_err *err)
+{
+    rose_isa isa;
+    int cpus[ROSE_POOL_MAX_THREADS];
+
+    if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
+        return rose_fail(err, ROSE_E_INVAL, "max_seqs: %u, not in 1 .. %d", o->max_seqs, MAX_SEQS);
+    if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > MAX_STEP_TOKENS)
+        return rose_fail(err, ROSE_E_INVAL, "max_step_tokens: %u, not in max_seqs (%u) .. %d",
+                         o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
+    if (o->max_model_len > a->max_positions)
+        return rose_fail(err, ROSE_E_INVAL, "max_model_len: %u, but the model has %u positions",
+                         o->max_model_len, a->max_positions);
+    if (o->n_cpus > 0 && o->cpus == NULL)
+        return rose_fail(err, ROSE_E_INVAL, "n_cpus is %u, but cpus is NULL", o->n_cpus);
+    p->max_seqs = o->max_seqs;
+    p->max_step_tokens = o->max_step_tokens;
+    p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
+    p->n_threads = o->n_threads;
+    if (p->n_threads == 0) p->n_threads = o->n_cpus;
+    if (p->n_threads == 0) p->n_threads = rose_cpus_allowed(cpus, ROSE_POOL_MAX_THREADS);
+    if (p->n_threads == 0) p->n_threads = 1; /* the system would not say */
+    if (p->n_threads > ROSE_POOL_MAX_THREADS)
+        return rose_fail(err, ROSE_E_INVAL, "threads: %u, more than %d", p->n_threads,
+                         ROSE_POOL_MAX_THREADS);
+    return rose_isa_parse(o->isa != NULL ? o->isa : "auto", &isa, err);
+}
+
+/* backend.h states the default rule; an explicit size must hold one full context too, or a request
+ * within max_model_len could never finish. */
+static rose_status plan_pages(const rose_backend_opts *o, rose_memory_plan *p, rose_err *err)
+{
+    const uint64_t context =
+        ((uint64_t)p->max_model_len + ROSE_KV_PAGE_TOKENS - 1) / ROSE_KV_PAGE_TOKENS;
+    uint64_t pages = o->kv_pages;
+
+    if (pages == 0 && o->kv_bytes > 0) pages = o->kv_bytes / p->kv_page;
+    if (pages == 0 && o->kv_bytes == 0) {
+        uint64_t bytes = DEFAULT_KV_BYTES;
+        uint64_t left = p->available > p->weights ? p->available - p->weights : 0;
+        if (p->available > 0 && left / 2 < bytes) bytes = left / 2;
+        pages = context * p->max_seqs;
+        if (bytes / p->kv_page < pages) pages = bytes / p->kv_page;
+        if (pages < context) pages = context;
+    }
+    if (pages > MAX_KV_PAGES) pages = MAX_KV_PAGES;
+    if (pages < context)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "kv pages: %llu hold %llu tokens, less than one context of %u; raise "
+                         "kv_pages or kv_bytes, or lower max_model_len",
+                         (unsigned long long)pages, (unsigned long long)pages * ROSE_KV_PAGE_TOKENS,
+                         p->max_model_len);
+    p->kv_pages = (uint32_t)pages;
+    p->kv = p->kv_page * pages;
+    return ROSE_OK;
+}
+
+static rose_status too_large(const rose_memory_plan *p, rose_err *err)
+{
+    const char *advice = "lower max_step_tokens, max_seqs or n_threads";
+    if (p->kv >= p->scratch) advice = "lower kv_pages or kv_bytes, or max_model_len";
+    if (p->weights >= p->kv && p->weights >= p->scratch)
+        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype bf16" : "the model is too large";
+    const double mib = 1048576;
+    return rose_fail(
+        err, ROSE_E_NOMEM,
+        "the plan needs %.0f MiB (weights %.0f, KV %.0f in %u pages, scratch %.0f) but "
+        "%.0f MiB are available: %s",
+        (double)p->total / mib, (double)p->weights / mib, (double)p->kv / mib, p->kv_pages,
+        (double)p->scratch / mib, (double)p->available / mib, advice);
+}
+
+static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
+                            rose_err *err)
+{
+    rose_status st;
+    rose_bump weights = {0}, scratch = {0};
+    rose_cpu_weights w;
+    rose_cpu_scratch s;
+    rose_memory_plan p = {.dtype = o->dtype};
+
+    memset(out, 0, sizeof *out);
+    if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
+    if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
+    if (p.dtype == ROSE_COMPUTE_AUTO)
+        p.dtype = m->dtype == ROSE_BF16 ? ROSE_COMPUTE_BF16 : ROSE_COMPUTE_F32;
+    rose_cpu_layout_weights(&w, &weights, m, &p);
+    rose_cpu_layout_scratch(&s, &scratch, &m->arch, &p);
+    p.weights = weights.used;
+    p.scratch = scratch.used;
+    p.kv_page = rose_cpu_kv_page_bytes(&m->arch, p.dtype == ROSE_COMPUTE_BF16);
+    p.available = rose_memory_available();
+    if ((st = plan_pages(o, &p, err)) != ROSE_OK) return st;
+    p.total = p.weights + p.kv + p.scratch;
+    if (p.available > 0 && p.total > p.available) return too_large(&p, err);
+    *out = p;
+    return ROSE_OK;
+}
+
+/* ---- packing ---- */
+
+typedef struct pack_job {
+    const rose_tensor *t;
+    void *out;
+    bool bf16, transposed, panels;
+    uint32_t k, n;  /* panels */
+    uint64_t count; /* else: the first count elements */
+} pack_job;
+
+static void pack_thread(void *arg, uint32_t tid, uint32_t n)
+{
+    const pack_job *j = arg;
+    if (j->panels) {
+        uint64_t n_panels = (j->n + ROSE_PANEL - 1) / ROSE_PANEL;
+        rose_pack_panels(j->out, j->bf16, j->t, j->k, j->n, j->transposed,
+                         (uint32_t)(n_panels * tid / n), (uint32_t)(n_panels * (tid + 1) / n));
+        return;
+    }
+    uint64_t first = j->count * tid / n, end = j->count * (tid + 1) / n;
+    if (j->bf16)
+        rose_pack_bf16((uint16_t *)j->out + first, j->t, first, end - first);
+    else
+        rose_pack_f32((float *)j->out + first, j->t, first, end - first);
+}
+
+/* Tell the system that the packed tensor's file pages are no longer needed: they leave our resident
+ * size at once and stay in the page cache. Only whole pages, and only of a real mapping. */
+static void drop_pages(const rose_model *m, const rose_tensor *t, uint64_t bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t data = (uintptr_t)t->data;
+    const uintptr_t first = (data + page - 1) / page * page;
+    const uintptr_t end = (data + bytes) / page * page;
+    if (m->weights == NULL || end <= first) return;
+    madvise((void *)first, end - first, MADV_DONTNEED);
+}
+
+static void pack_matrix(rose_cpu *c, const rose_model *m, const rose_tensor *t, bool transposed,
+                        uint32_t k, rose_cpu_linear *l)
+{
+    pack_job j = {.t = t, .out = l->w, .bf16 = c->bf16, .transposed = transposed, .panels = true};
+    j.k = k;
+    j.n = l->n;
+    rose_pool_run(c->pool, pack_thread, &j);
+    drop_pages(m, t, (uint64_t)k * l->n * rose_dtype_size(t->dtype));
+}
+
+/* A missing tensor leaves the zeros. */
+static void pack_vector(rose_cpu *c, const rose_model *m, const rose_tensor *t, float *out,
+                        uint64_t count)
+{
+    pack_job j = {.t = t, .out = out, .count = count};
+    if (t->data == NULL || out == NULL) return;
+    rose_pool_run(c->pool, pack_thread, &j);
+    drop_pages(m, t, count * rose_dtype_size(t->dtype));
+}
+
+static void pack_linear(rose_cpu *c, const rose_model *m, const rose_linear *from, uint32_t k,
+                        rose_cpu_linear *l)
+{
+    pack_matrix(c, m, &from->w, from->transposed, k, l);
+    pack_vector(c, m, &from->b, l->bias, l->n);
+}
+
+static void pack_model(rose_cpu *c, const rose_model *m)
+{
+    const rose_arch *a = &c->arch;
+    rose_cpu_weights *w = &c->weights;
+
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        const rose_layer *from = &m->layers[i];
+        rose_cpu_layer *l = &w->layers[i];
+        pack_vector(c, m, &from->ln1_w, l->ln1_w, a->d_model);
+        pack_vector(c, m, &from->ln1_b, l->ln1_b, a->d_model);
+        pack_linear(c, m, &from->qkv, a->d_model, &l->qkv);
+        pack_linear(c, m, &from->proj, a->d_model, &l->proj);
+        pack_vector(c, m, &from->ln2_w, l->ln2_w, a->d_model);
+        pack_vector(c, m, &from->ln2_b, l->ln2_b, a->d_model);
+        pack_linear(c, m, &from->fc1, a->d_model, &l->fc1);
+        pack_linear(c, m, &from->fc2, a->d_ff, &l->fc2);
+    }
+    pack_vector(c, m, &m->pos_embed, w->pos, (uint64_t)c->plan.max_model_len * a->d_model);
+    pack_vector(c, m, &m->lnf_w, w->lnf_w, a->d_model);
+    pack_vector(c, m, &m->lnf_b, w->lnf_b, a->d_model);
+    pack_matrix(c, m, &m->head, true, a->d_model, &w->head);
+    if (w->tok != NULL) {
+        pack_job j = {.t = &m->tok_embed, .out = w->tok, .bf16 = c->bf16};
+        j.count = (uint64_t)a->vocab_size * a->d_model;
+        rose_pool_run(c->pool, pack_thread, &j);
+        drop_pages(m, &m->tok_embed, j.count * rose_dtype_size(m->tok_embed.dtype));
+    }
+}
+
+/* ---- open and close ---- */
+
+static void log_phases(const rose_cpu *c)
+{
+#ifdef ROSE_CPU_PHASES
+    static const char *const names[ROSE_N_PHASES] = {"embed", "norm", "qkv",  "attention", "proj",
+                                                     "fc1",   "fc2",  "head", "sample"};
+    for (int i = 0; i < ROSE_N_PHASES && c->n_steps > 0; i++)
+        rose_log(ROSE_LOG_INFO, "cpu", "%-10s %10.1f us a step", names[i],
+                 (double)c->phase_ns[i] / 1e3 / (double)c->n_steps);
+#else
+    (void)c;
+#endif
+}
+
+static void cpu_close(void *ctx)
+{
+    rose_cpu *c = ctx;
+    if (c == NULL) return;
+    log_phases(c);
+    rose_pool_destroy(c->pool);
+    rose_region_unmap(&c->weights_region);
+    rose_region_unmap(&c->kv_region);
+    rose_region_unmap(&c->scratch_region);
+    free(c);
+}
+
+static rose_status map_regions(rose_cpu *c, const rose_model *m, rose_err *err)
+{
+    rose_status st;
+    const rose_memory_plan *p = &c->plan;
+    rose_bump weights = {0}, scratch = {0};
+
+    if ((st = rose_region_map(&c->weights_region, p->weights, "weights", err)) != ROSE_OK)
+        return st;
+    if ((st = rose_region_map(&c->kv_region, p->kv, "KV pages", err)) != ROSE_OK) return st;
+    if ((st = rose_region_map(&c->scratch_region, p->scratch, "scratch", err)) != ROSE_OK)
+        return st;
+    weights.base = c->weights_region.base;
+    scratch.base = c->scratch_region.base;
+    rose_cpu_layout_weights(&c->weights, &weights, m, p);
+    rose_cpu_layout_scratch(&c->scratch, &scratch, &m->arch, p);
+    if (weights.used != p->weights || scratch.used != p->scratch)
+        return rose_fail(err, ROSE_E_INVAL, "the memory plan is not one of this model");
+    c->kv = c->kv_region.base;
+    return ROSE_OK;
+}
+
+static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_opts *o,
+                            const rose_memory_plan *p, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    rose_cpu *c = NULL;
+    rose_isa isa;
+
+    *ctx = NULL;
+    if ((st = rose_isa_parse(o->isa != NULL ? o->isa : "auto", &isa, err)) != ROSE_OK) goto done;
+    if ((c = calloc(1, sizeof *c)) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "CPU backend: out of memory");
+        goto done;
+    }
+    c->arch = m->arch;
+    c->plan = *p;
+    c->bf16 = p->dtype == ROSE_COMPUTE_BF16;
+    c->kv_head_bytes = rose_kv_head_bytes(c->bf16, c->arch.head_dim);
+    c->kv_layer_bytes = c->arch.n_heads * c->kv_head_bytes;
+    c->kv_page_bytes = p->kv_page;
+    rose_cpu_kernels_init(&c->kernels, isa);
+    if ((st = map_regions(c, m, err)) != ROSE_OK) goto done;
+    st = rose_pool_create(&c->pool, p->n_threads, o->cpus, o->n_cpus, err);
+    if (st != ROSE_OK) goto done;
+    pack_model(c, m);
+    *ctx = c;
+done:
+    if (st != ROSE_OK) cpu_close(c);
+    return st;
+}
+
+/* ---- steps ---- */
+
+/* What would read or write outside our memory. The page tables are the engine's own work and are
+ * checked in debug builds only. */
+static rose_status check_batch(const rose_cpu *c, const rose_batch *b, rose_err *err)
+{
+    const rose_memory_plan *p = &c->plan;
+
+    if (b->n_seqs == 0 || b->n_seqs > p->max_seqs || b->n_tokens == 0 ||
+        b->n_tokens > p->max_step_tokens || b->n_outputs > p->max_seqs || b->seq_first[0] != 0 ||
+        b->seq_first[b->n_seqs] != b->n_tokens)
+        return rose_fail(err, ROSE_E_INVAL, "step of %u sequences, %u tokens, %u outputs",
+                         b->n_seqs, b->n_tokens, b->n_outputs);
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        uint32_t n_rows = b->seq_first[i + 1] - b->seq_first[i];
+        if (b->seq_first[i + 1] <= b->seq_first[i] || b->seq_pos[i] > p->max_model_len ||
+            n_rows > p->max_model_len - b->seq_pos[i])
+            return rose_fail(err, ROSE_E_INVAL, "step: sequence %u has %u rows from position %u", i,
+                             n_rows, b->seq_pos[i]);
+        for (uint32_t j = 0; j < (b->seq_pos[i] + n_rows + 15) / ROSE_KV_PAGE_TOKENS; j++)
+            assert(b->pages[(size_t)i * b->page_stride + j] < p->kv_pages);
+    }
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < b->n_tokens; i++)
+        if (b->tokens[i] > largest) largest = b->tokens[i];
+    if (largest >= c->arch.vocab_size)
+        return rose_fail(err, ROSE_E_INVAL, "step: token id %u, vocabulary of %u", largest,
+                         c->arch.vocab_size);
+    for (uint32_t i = 0; i < b->n_outputs; i++)
+        if (b->out_row[i] >= b->n_tokens)
+            return rose_fail(err, ROSE_E_INVAL, "step: output %u of row %u, %u rows", i,
+                             b->out_row[i], b->n_tokens);
+    return ROSE_OK;
+}
+
+static rose_status cpu_step(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err)
+{
+    rose_cpu *c = ctx;
+    *ticket = 0;
+    rose_status st = check_batch(c, b, err);
+    if (st != ROSE_OK) return st;
+    rose_cpu_forward(c, b);
+    c->n_results = b->n_outputs;
+    *ticket = ++c->ticket;
+    return ROSE_OK;
+}
+
+static rose_status cpu_collect(void *ctx, uint64_t ticket, rose_step_result *out, rose_err *err)
+{
+    rose_cpu *c = ctx;
+    *out = (rose_step_result){0};
+    if (ticket == 0 || ticket != c->ticket)
+        return rose_fail(err, ROSE_E_INVAL, "collect: ticket %llu, the last step is %llu",
+                         (unsigned long long)ticket, (unsigned long long)c->ticket);
+    *out = (rose_step_result){.n_outputs = c->n_results, .ids = c->scratch.ids};
+    return ROSE_OK;
+}
+
+static rose_status cpu_copy_pages(void *ctx, const uint32_t *src, const uint32_t *dst, uint32_t n,
+                                  rose_err *err)
+{
+    rose_cpu *c = ctx;
+    for (uint32_t i = 0; i < n; i++)
+        if (src[i] >= c->plan.kv_pages || dst[i] >= c->plan.kv_pages)
+            return rose_fail(err, ROSE_E_INVAL, "copy of page %u to %u, %u pages", src[i], dst[i],
+                             c->plan.kv_pages);
+    for (uint32_t i = 0; i < n; i++)
+        if (src[i] != dst[i])
+            memcpy(c->kv + dst[i] * c->kv_page_bytes, c->kv + src[i] * c->kv_page_bytes,
+                   c->kv_page_bytes);
+    return ROSE_OK;
+}
+
+const rose_backend_ops *rose_backend_cpu(void)
+{
+    static const rose_backend_ops ops = {
+        .name = "cpu",
+        .plan = cpu_plan,
+        .open = cpu_open,
+        .step = cpu_step,
+        .collect = cpu_collect,
+        .copy_pages = cpu_copy_pages,
+        .close = cpu_close,
+    };
+    return &ops;
+}

@@ -1,0 +1,131 @@
+/* backend/cpu/cpu_internal.h - the CPU backend's own objects: packed weights, scratch, context.
+ * Nothing outside this folder and its tests includes it. All of it belongs to the engine thread;
+ * during a step the compute threads read it and write disjoint parts of the scratch. */
+#ifndef ROSE_BACKEND_CPU_INTERNAL_H
+#define ROSE_BACKEND_CPU_INTERNAL_H
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/pool.h"
+
+enum {
+    /* Rows that one matmul call takes: a block of activations that stays in the L2 cache while the
+     * weights pass by. */
+    ROSE_CPU_ROW_BLOCK = 64,
+    ROSE_CPU_OUT_BLOCK = 64 /* output rows whose logits exist at one time */
+};
+
+/* Hands out consecutive parts, each 64-byte aligned. base NULL: only adds up the sizes, so that the
+ * memory plan and the real allocation come from the same code. */
+typedef struct rose_bump {
+    uint8_t *base;
+    uint64_t used;
+} rose_bump;
+
+void *rose_bump_take(rose_bump *b, uint64_t bytes); /* NULL while base is NULL */
+
+/* y = x w + bias, packed. */
+typedef struct rose_cpu_linear {
+    void *w;     /* panels, kernels.h */
+    float *bias; /* [n] or NULL */
+    uint32_t k_pad, n;
+} rose_cpu_linear;
+
+typedef struct rose_cpu_layer {
+    float *ln1_w, *ln1_b, *ln2_w, *ln2_b; /* [d_model] */
+    rose_cpu_linear qkv, proj, fc1, fc2;
+    float attn_scale;
+} rose_cpu_layer;
+
+typedef struct rose_cpu_weights {
+    rose_cpu_layer *layers; /* [n_layers] */
+    float *pos;             /* [max_model_len][d_model] */
+    float *lnf_w, *lnf_b;   /* [d_model] */
+    rose_cpu_linear head;   /* d_model -> vocab */
+    void *tok; /* [vocab][d_model] fp32 or bf16; NULL when tied: rows are read from the head's
+                  panels */
+} rose_cpu_weights;
+
+/* At most ROSE_ROW_TILE rows of one sequence, all of the same KV page. */
+typedef struct rose_cpu_tile {
+    uint32_t row, n_rows; /* rows of the batch */
+    uint32_t pos;         /* position of the first */
+    uint32_t cost;        /* about proportional to the time of one head */
+} rose_cpu_tile;
+
+typedef struct rose_cpu_seq {
+    uint32_t first_tile, n_tiles;
+    uint64_t cost; /* of one head, all tiles */
+} rose_cpu_seq;
+
+/* Activations. Rows are padded to a multiple of 32 values; nobody writes the padding, so it stays
+ * zero as it was mapped. */
+typedef struct rose_cpu_scratch {
+    float *x;      /* [max_step_tokens][ld_d] residual stream */
+    float *h;      /* [max_step_tokens][ld_d] normed rows; attention output */
+    float *qkv;    /* [max_step_tokens][ld_qkv] */
+    float *ff;     /* [max_step_tokens][ld_ff]; the same memory as qkv where that has no padding */
+    float *out_h;  /* [out_block][ld_d] */
+    float *logits; /* [out_block][ld_vocab] */
+    size_t ld_d, ld_qkv, ld_ff, ld_vocab;
+    uint32_t out_block;
+    rose_cpu_tile *tiles; /* [max tiles] */
+    rose_cpu_seq *seqs;   /* [max_seqs] */
+    uint32_t *slot_row;   /* [max_seqs] rows whose logits are needed, neighbours unique */
+    uint32_t *slot_first; /* [max_seqs + 1] first output of each slot */
+    uint32_t *ids;        /* [max_seqs] results */
+    uint8_t *thread;      /* [n_threads][thread_stride] kernel and sampler scratch */
+    size_t thread_stride;
+} rose_cpu_scratch;
+
+typedef struct rose_region {
+    void *base;
+    size_t size;
+} rose_region;
+
+/* Where the time goes, for `make EXTRA_CFLAGS=-DROSE_CPU_PHASES`: logged at close. */
+typedef enum rose_cpu_phase {
+    ROSE_PHASE_EMBED,
+    ROSE_PHASE_NORM,
+    ROSE_PHASE_QKV,
+    ROSE_PHASE_ATTENTION,
+    ROSE_PHASE_PROJ,
+    ROSE_PHASE_FC1,
+    ROSE_PHASE_FC2,
+    ROSE_PHASE_HEAD,
+    ROSE_PHASE_SAMPLE,
+    ROSE_N_PHASES
+} rose_cpu_phase;
+
+typedef struct rose_cpu {
+    rose_arch arch;
+    rose_memory_plan plan;
+    bool bf16;
+    rose_cpu_kernels kernels;
+    rose_pool *pool;
+    rose_region weights_region, kv_region, scratch_region;
+    rose_cpu_weights weights;
+    rose_cpu_scratch scratch;
+    uint8_t *kv; /* [kv_pages][n_layers][n_heads] head blocks, kv_page bytes a page */
+    size_t kv_head_bytes, kv_layer_bytes, kv_page_bytes;
+    uint64_t ticket;
+    uint32_t n_results;
+    uint64_t phase_ns[ROSE_N_PHASES], n_steps;
+} rose_cpu;
+
+/* layout.c: sizes and places. The plan's resolved fields (dtype, max_*, n_threads) are the input.
+ * With b->base NULL the pointers of the result are NULL. */
+void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model *m,
+                             const rose_memory_plan *p);
+void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch *a,
+                             const rose_memory_plan *p);
+uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16);
+
+/* Zeroed anonymous memory, huge pages where the system has them. */
+rose_status rose_region_map(rose_region *r, uint64_t bytes, const char *what, rose_err *err);
+void rose_region_unmap(rose_region *r); /* accepts {0}; leaves {0} */
+
+/* forward.c: one step; the batch has been checked. Results in scratch.ids. */
+void rose_cpu_forward(rose_cpu *c, const rose_batch *b);
+
+#endif

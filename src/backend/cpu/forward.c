@@ -1,0 +1,409 @@
+/* backend/cpu/forward.c - the forward pass of one step over a ragged batch, and the choice of the
+ * next ids. One job of the pool; every compute thread runs step_thread() from end to end and meets
+ * the others at barriers. Work is split statically: matrix products by (row block, panel), row-wise
+ * operations by rows, attention by (sequence, head, row tile) weighted by its cost.
+ *
+ * It allocates nothing (guarded in the debug build) and checks nothing: cpu_backend.c has. */
+#include "backend/cpu/cpu_internal.h"
+
+#include <string.h>
+
+#include "backend/cpu/pack.h"
+#include "backend/cpu/sampler.h"
+#include "base/allocguard.h"
+#include "base/clock.h"
+
+typedef struct step {
+    rose_cpu *c;
+    const rose_batch *b;
+    uint32_t n_slots;      /* rows whose logits are needed */
+    bool shared_pages;     /* some sequence has several tiles: append all K and V first */
+    uint64_t cost;         /* of attention in one layer */
+    uint64_t phase_end_ns; /* thread 0, with ROSE_CPU_PHASES */
+} step;
+
+/* What one thread knows. */
+typedef struct worker {
+    step *s;
+    rose_cpu *c;
+    const rose_batch *b;
+    uint32_t tid, n;
+    void *scratch;
+} worker;
+
+/* Part tid of n of [0, total). */
+static uint64_t share(uint64_t total, uint32_t tid, uint32_t n)
+{
+    return total * tid / n;
+}
+
+static void phase_done(worker *w, rose_cpu_phase phase)
+{
+    rose_pool_barrier(w->c->pool);
+#ifdef ROSE_CPU_PHASES
+    if (w->tid == 0) {
+        uint64_t now = rose_now_ns();
+        w->c->phase_ns[phase] += now - w->s->phase_end_ns;
+        w->s->phase_end_ns = now;
+    }
+#else
+    (void)phase;
+#endif
+}
+
+/* ---- before the job, on the engine thread ---- */
+
+/* Rows of a sequence that lie in one KV page form a tile: then all writes to a page of one head
+ * come from one thread. */
+static void make_tiles(step *s)
+{
+    rose_cpu_scratch *sc = &s->c->scratch;
+    const rose_batch *b = s->b;
+    uint32_t n_tiles = 0;
+
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        rose_cpu_seq *q = &sc->seqs[i];
+        uint32_t row = b->seq_first[i], end = b->seq_first[i + 1], pos = b->seq_pos[i];
+        *q = (rose_cpu_seq){.first_tile = n_tiles};
+        while (row < end) {
+            uint32_t room = ROSE_KV_PAGE_TOKENS - pos % ROSE_KV_PAGE_TOKENS;
+            uint32_t n_rows = end - row < room ? end - row : room;
+            /* One row streams the keys; further rows of a tile find them in the cache. */
+            uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows);
+            sc->tiles[n_tiles++] = (rose_cpu_tile){row, n_rows, pos, cost};
+            q->cost += cost;
+            row += n_rows;
+            pos += n_rows;
+        }
+        q->n_tiles = n_tiles - q->first_tile;
+        if (q->n_tiles > 1) s->shared_pages = true;
+        s->cost += q->cost * s->c->arch.n_heads;
+    }
+}
+
+/* Neighbouring outputs of the same row share its logits. */
+static void make_slots(step *s)
+{
+    rose_cpu_scratch *sc = &s->c->scratch;
+    const rose_batch *b = s->b;
+
+    for (uint32_t i = 0; i < b->n_outputs; i++) {
+        if (i > 0 && b->out_row[i] == b->out_row[i - 1]) continue;
+        sc->slot_row[s->n_slots] = b->out_row[i];
+        sc->slot_first[s->n_slots++] = i;
+    }
+    sc->slot_first[s->n_slots] = b->n_outputs;
+}
+
+/* ---- the operations, each a part of one thread ---- */
+
+static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t ldx, uint32_t rows,
+                   float *y, size_t ldy, rose_epilogue epilogue, bool round)
+{
+    const uint64_t n_panels = (l->n + ROSE_PANEL - 1) / ROSE_PANEL;
+    const uint64_t n_blocks = (rows + ROSE_CPU_ROW_BLOCK - 1) / ROSE_CPU_ROW_BLOCK;
+    const uint64_t end = share(n_panels * n_blocks, w->tid + 1, w->n);
+    uint64_t at = share(n_panels * n_blocks, w->tid, w->n);
+
+    while (at < end) {
+        uint32_t row = (uint32_t)(at / n_panels) * ROSE_CPU_ROW_BLOCK;
+        uint64_t p0 = at % n_panels;
+        uint64_t p1 = n_panels - p0 < end - at ? n_panels : p0 + (end - at);
+        rose_matmul a = {
+            .w = l->w,
+            .k_pad = l->k_pad,
+            .n = l->n,
+            .x = x + row * ldx,
+            .ldx = ldx,
+            .m_rows = rows - row < ROSE_CPU_ROW_BLOCK ? rows - row : ROSE_CPU_ROW_BLOCK,
+            .bias = l->bias,
+            .epilogue = epilogue,
+            .round_bf16 = round && w->c->bf16,
+            .y = y + row * ldy,
+            .ldy = ldy,
+            .scratch = w->scratch,
+        };
+        if (w->c->bf16)
+            w->c->kernels.matmul_bf16(&a, (uint32_t)p0, (uint32_t)p1);
+        else
+            w->c->kernels.matmul_f32(&a, (uint32_t)p0, (uint32_t)p1);
+        at += p1 - p0;
+    }
+}
+
+static void embed_row(rose_cpu *c, uint32_t id, uint32_t pos, float *x)
+{
+    const rose_cpu_weights *wt = &c->weights;
+    const uint32_t d = c->arch.d_model;
+    const float *pos_row = wt->pos + (size_t)pos * d;
+
+    if (wt->tok == NULL) {
+        rose_panel_row(x, wt->head.w, c->bf16, d, id);
+    } else if (!c->bf16) {
+        memcpy(x, (const float *)wt->tok + (size_t)id * d, d * sizeof *x);
+    } else {
+        const uint16_t *row = (const uint16_t *)wt->tok + (size_t)id * d;
+        for (uint32_t i = 0; i < d; i++) {
+            uint32_t bits = (uint32_t)row[i] << 16;
+            memcpy(x + i, &bits, sizeof bits);
+        }
+    }
+    for (uint32_t i = 0; i < d; i++)
+        x[i] += pos_row[i];
+}
+
+static void embed(worker *w)
+{
+    const rose_batch *b = w->b;
+    const rose_cpu_scratch *sc = &w->c->scratch;
+    const uint32_t first = (uint32_t)share(b->n_tokens, w->tid, w->n);
+    const uint32_t end = (uint32_t)share(b->n_tokens, w->tid + 1, w->n);
+
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        uint32_t row = b->seq_first[i] > first ? b->seq_first[i] : first;
+        uint32_t stop = b->seq_first[i + 1] < end ? b->seq_first[i + 1] : end;
+        for (; row < stop; row++)
+            embed_row(w->c, b->tokens[row], b->seq_pos[i] + (row - b->seq_first[i]),
+                      sc->x + row * sc->ld_d);
+    }
+}
+
+static void norm(worker *w, const float *weight, const float *bias)
+{
+    const rose_cpu_scratch *sc = &w->c->scratch;
+    const rose_arch *a = &w->c->arch;
+    uint32_t end = (uint32_t)share(w->b->n_tokens, w->tid + 1, w->n);
+
+    for (uint32_t row = (uint32_t)share(w->b->n_tokens, w->tid, w->n); row < end; row++)
+        w->c->kernels.layernorm(sc->x + row * sc->ld_d, weight, bias, a->norm_eps, a->d_model,
+                                w->c->bf16, sc->h + row * sc->ld_d);
+}
+
+/* ---- attention ---- */
+
+/* A place in the list of all (sequence, head, tile), in this order. */
+typedef struct cursor {
+    uint32_t seq, head, tile;
+} cursor;
+
+/* The first place with at least `cost` before it. */
+static cursor cursor_at(const worker *w, uint64_t cost)
+{
+    const rose_cpu_scratch *sc = &w->c->scratch;
+    const uint32_t n_heads = w->c->arch.n_heads;
+    cursor at = {0, 0, 0};
+
+    for (; at.seq < w->b->n_seqs; at.seq++) {
+        const rose_cpu_seq *q = &sc->seqs[at.seq];
+        if (cost >= q->cost * n_heads) {
+            cost -= q->cost * n_heads;
+            continue;
+        }
+        at.head = (uint32_t)(cost / q->cost);
+        cost %= q->cost;
+        while (at.tile < q->n_tiles && cost > 0) {
+            uint32_t tile_cost = sc->tiles[q->first_tile + at.tile++].cost;
+            cost = cost > tile_cost ? cost - tile_cost : 0;
+        }
+        if (at.tile == q->n_tiles) {
+            at.tile = 0;
+            at.head++;
+        }
+        if (at.head == n_heads) at = (cursor){at.seq + 1, 0, 0};
+        break;
+    }
+    return at;
+}
+
+static void cursor_next(const worker *w, cursor *at)
+{
+    if (++at->tile < w->c->scratch.seqs[at->seq].n_tiles) return;
+    at->tile = 0;
+    if (++at->head < w->c->arch.n_heads) return;
+    at->head = 0;
+    at->seq++;
+}
+
+static bool cursor_before(const cursor *a, const cursor *b)
+{
+    if (a->seq != b->seq) return a->seq < b->seq;
+    if (a->head != b->head) return a->head < b->head;
+    return a->tile < b->tile;
+}
+
+static void append_tile(worker *w, uint32_t layer, const cursor *at, const rose_cpu_tile *t)
+{
+    rose_cpu *c = w->c;
+    const rose_cpu_scratch *sc = &c->scratch;
+    const uint32_t hd = c->arch.head_dim, d = c->arch.d_model;
+    const uint32_t page =
+        w->b->pages[(size_t)at->seq * w->b->page_stride + t->pos / ROSE_KV_PAGE_TOKENS];
+    uint8_t *block =
+        c->kv + page * c->kv_page_bytes + layer * c->kv_layer_bytes + at->head * c->kv_head_bytes;
+
+    for (uint32_t i = 0; i < t->n_rows; i++) {
+        const float *k = sc->qkv + (t->row + i) * sc->ld_qkv + d + (size_t)at->head * hd;
+        c->kernels.kv_append(block, (t->pos + i) % ROSE_KV_PAGE_TOKENS, k, k + d, hd, c->bf16);
+    }
+}
+
+static void attend_tile(worker *w, uint32_t layer, const cursor *at, const rose_cpu_tile *t)
+{
+    rose_cpu *c = w->c;
+    const rose_cpu_scratch *sc = &c->scratch;
+    const size_t column = (size_t)at->head * c->arch.head_dim;
+    rose_attention a = {
+        .q = sc->qkv + t->row * sc->ld_qkv + column,
+        .ldq = sc->ld_qkv,
+        .ldo = sc->ld_d,
+        .n_rows = t->n_rows,
+        .n_ctx = t->pos + 1,
+        .head_dim = c->arch.head_dim,
+        .scale = c->weights.layers[layer].attn_scale,
+        .kv = c->kv + layer * c->kv_layer_bytes + at->head * c->kv_head_bytes,
+        .page_stride = c->kv_page_bytes,
+        .pages = w->b->pages + (size_t)at->seq * w->b->page_stride,
+        .bf16 = c->bf16,
+        .out = sc->h + t->row * sc->ld_d + column,
+        .scratch = w->scratch,
+    };
+    c->kernels.attention(&a);
+}
+
+/* The rows of a sequence with one tile are appended by the thread that attends with them; those of
+ * a longer one must all be in the pages before any thread reads them. */
+static void attention(worker *w, uint32_t layer, cursor from, cursor to)
+{
+    const rose_cpu_scratch *sc = &w->c->scratch;
+    if (w->s->shared_pages) {
+        for (cursor at = from; cursor_before(&at, &to); cursor_next(w, &at)) {
+            const rose_cpu_seq *q = &sc->seqs[at.seq];
+            if (q->n_tiles > 1) append_tile(w, layer, &at, &sc->tiles[q->first_tile + at.tile]);
+        }
+        rose_pool_barrier(w->c->pool);
+    }
+    for (cursor at = from; cursor_before(&at, &to); cursor_next(w, &at)) {
+        const rose_cpu_seq *q = &sc->seqs[at.seq];
+        const rose_cpu_tile *t = &sc->tiles[q->first_tile + at.tile];
+        if (q->n_tiles == 1) append_tile(w, layer, &at, t);
+        attend_tile(w, layer, &at, t);
+    }
+}
+
+/* ---- layers and outputs ---- */
+
+static rose_epilogue activation(rose_act act)
+{
+    switch (act) {
+    case ROSE_ACT_GELU_TANH:
+        return ROSE_EPI_GELU_TANH;
+    case ROSE_ACT_GELU_ERF:
+        return ROSE_EPI_GELU_ERF;
+    case ROSE_ACT_RELU:
+        return ROSE_EPI_RELU;
+    case ROSE_ACT_SILU:
+        return ROSE_EPI_SILU;
+    }
+    return ROSE_EPI_NONE;
+}
+
+static void layers(worker *w)
+{
+    rose_cpu *c = w->c;
+    const rose_cpu_scratch *sc = &c->scratch;
+    const uint32_t rows = w->b->n_tokens;
+    const cursor from = cursor_at(w, share(w->s->cost, w->tid, w->n));
+    const cursor to = cursor_at(w, share(w->s->cost, w->tid + 1, w->n));
+
+    for (uint32_t i = 0; i < c->arch.n_layers; i++) {
+        const rose_cpu_layer *l = &c->weights.layers[i];
+        norm(w, l->ln1_w, l->ln1_b);
+        phase_done(w, ROSE_PHASE_NORM);
+        matmul(w, &l->qkv, sc->h, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, true);
+        phase_done(w, ROSE_PHASE_QKV);
+        attention(w, i, from, to);
+        phase_done(w, ROSE_PHASE_ATTENTION);
+        matmul(w, &l->proj, sc->h, sc->ld_d, rows, sc->x, sc->ld_d, ROSE_EPI_RESIDUAL, false);
+        phase_done(w, ROSE_PHASE_PROJ);
+        norm(w, l->ln2_w, l->ln2_b);
+        phase_done(w, ROSE_PHASE_NORM);
+        matmul(w, &l->fc1, sc->h, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(c->arch.act), true);
+        phase_done(w, ROSE_PHASE_FC1);
+        matmul(w, &l->fc2, sc->ff, sc->ld_ff, rows, sc->x, sc->ld_d, ROSE_EPI_RESIDUAL, false);
+        phase_done(w, ROSE_PHASE_FC2);
+    }
+}
+
+/* Outputs of slots first .. first+n-1, whose logits lie in the block. */
+static void sample_block(worker *w, uint32_t first, uint32_t n)
+{
+    rose_cpu *c = w->c;
+    const rose_batch *b = w->b;
+    const rose_cpu_scratch *sc = &c->scratch;
+    const uint32_t vocab = c->arch.vocab_size;
+    const uint32_t base = sc->slot_first[first];
+    const uint32_t count = sc->slot_first[first + n] - base;
+    const uint32_t end = base + (uint32_t)share(count, w->tid + 1, w->n);
+    uint32_t slot = first;
+
+    for (uint32_t i = base + (uint32_t)share(count, w->tid, w->n); i < end; i++) {
+        while (sc->slot_first[slot + 1] <= i)
+            slot++;
+        const float *logits = sc->logits + (slot - first) * sc->ld_vocab;
+        if (b->logits != NULL)
+            memcpy(b->logits + (size_t)i * vocab, logits, vocab * sizeof *logits);
+        sc->ids[i] = rose_sampler_pick(&c->kernels, logits, vocab, &b->out_params[i], b->out_pos[i],
+                                       w->scratch);
+    }
+}
+
+static void outputs(worker *w)
+{
+    rose_cpu *c = w->c;
+    const rose_cpu_scratch *sc = &c->scratch;
+    const rose_cpu_weights *wt = &c->weights;
+    const rose_arch *a = &c->arch;
+
+    for (uint32_t first = 0; first < w->s->n_slots; first += sc->out_block) {
+        uint32_t n = w->s->n_slots - first < sc->out_block ? w->s->n_slots - first : sc->out_block;
+        uint32_t end = (uint32_t)share(n, w->tid + 1, w->n);
+        for (uint32_t i = (uint32_t)share(n, w->tid, w->n); i < end; i++)
+            c->kernels.layernorm(sc->x + sc->slot_row[first + i] * sc->ld_d, wt->lnf_w, wt->lnf_b,
+                                 a->norm_eps, a->d_model, c->bf16, sc->out_h + i * sc->ld_d);
+        phase_done(w, ROSE_PHASE_NORM);
+        matmul(w, &wt->head, sc->out_h, sc->ld_d, n, sc->logits, sc->ld_vocab, ROSE_EPI_NONE,
+               false);
+        phase_done(w, ROSE_PHASE_HEAD);
+        sample_block(w, first, n);
+        phase_done(w, ROSE_PHASE_SAMPLE);
+    }
+}
+
+static void step_thread(void *arg, uint32_t tid, uint32_t n)
+{
+    step *s = arg;
+    worker w = {.s = s, .c = s->c, .b = s->b, .tid = tid, .n = n};
+
+    rose_alloc_guard_begin("cpu backend step");
+    w.scratch = s->c->scratch.thread + tid * s->c->scratch.thread_stride;
+    embed(&w);
+    /* No barrier: the first norm splits the rows in the same way. */
+    layers(&w);
+    outputs(&w);
+    rose_alloc_guard_end();
+}
+
+void rose_cpu_forward(rose_cpu *c, const rose_batch *b)
+{
+    step s = {.c = c, .b = b};
+
+    rose_alloc_guard_begin("cpu backend step");
+    make_tiles(&s);
+    make_slots(&s);
+#ifdef ROSE_CPU_PHASES
+    s.phase_end_ns = rose_now_ns();
+    c->n_steps++;
+#endif
+    rose_pool_run(c->pool, step_thread, &s);
+    rose_alloc_guard_end();
+}

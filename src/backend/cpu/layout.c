@@ -1,0 +1,149 @@
+/* backend/cpu/layout.c - where everything lies, and so how much memory a model takes. The same walk
+ * is done twice: by plan() without memory, to add up, and by open() over the mapped regions.
+ *
+ * Sizes cannot overflow 64 bits: plan() limits every dimension before it comes here (cpu_backend.c,
+ * check_arch). */
+#include "backend/cpu/cpu_internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "backend/cpu/sampler.h"
+
+static size_t round_up(size_t x, size_t unit)
+{
+    return (x + unit - 1) / unit * unit;
+}
+
+void *rose_bump_take(rose_bump *b, uint64_t bytes)
+{
+    void *at = b->base == NULL ? NULL : b->base + b->used;
+    b->used += round_up(bytes, 64);
+    return at;
+}
+
+static float *take_floats(rose_bump *b, size_t n)
+{
+    return rose_bump_take(b, n * sizeof(float));
+}
+
+static uint32_t *take_u32(rose_bump *b, size_t n)
+{
+    return rose_bump_take(b, n * sizeof(uint32_t));
+}
+
+static void take_linear(rose_cpu_linear *l, rose_bump *b, bool bf16, uint32_t k, uint32_t n,
+                        bool bias)
+{
+    l->w = rose_bump_take(b, rose_panels_bytes(bf16, k, n));
+    l->bias = bias ? take_floats(b, n) : NULL;
+    l->k_pad = (uint32_t)round_up(k, ROSE_K_GROUP);
+    l->n = n;
+}
+
+void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model *m,
+                             const rose_memory_plan *p)
+{
+    const rose_arch *a = &m->arch;
+    const bool bf16 = p->dtype == ROSE_COMPUTE_BF16;
+    const uint32_t d = a->d_model;
+
+    memset(w, 0, sizeof *w);
+    w->layers = rose_bump_take(b, (uint64_t)a->n_layers * sizeof *w->layers);
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        const rose_layer *from = &m->layers[i];
+        rose_cpu_layer nowhere;
+        rose_cpu_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
+        l->ln1_w = take_floats(b, d);
+        l->ln1_b = take_floats(b, d);
+        take_linear(&l->qkv, b, bf16, d, 3 * d, from->qkv.b.data != NULL);
+        take_linear(&l->proj, b, bf16, d, d, from->proj.b.data != NULL);
+        l->ln2_w = take_floats(b, d);
+        l->ln2_b = take_floats(b, d);
+        take_linear(&l->fc1, b, bf16, d, a->d_ff, from->fc1.b.data != NULL);
+        take_linear(&l->fc2, b, bf16, a->d_ff, d, from->fc2.b.data != NULL);
+        l->attn_scale = a->attn_scale;
+        if (a->attn_scale_by_layer) l->attn_scale /= (float)(i + 1);
+    }
+    w->pos = take_floats(b, (size_t)p->max_model_len * d);
+    w->lnf_w = take_floats(b, d);
+    w->lnf_b = take_floats(b, d);
+    take_linear(&w->head, b, bf16, d, a->vocab_size, false);
+    if (!a->tied_head) w->tok = rose_bump_take(b, (uint64_t)a->vocab_size * d * (bf16 ? 2 : 4));
+}
+
+static size_t thread_bytes(const rose_arch *a, const rose_memory_plan *p)
+{
+    uint32_t deepest = a->d_ff > a->d_model ? a->d_ff : a->d_model;
+    size_t most = rose_matmul_scratch((uint32_t)round_up(deepest, ROSE_K_GROUP));
+    size_t attention = rose_attention_scratch(p->max_model_len, a->head_dim);
+    size_t sampler = rose_sampler_scratch(a->vocab_size);
+    if (attention > most) most = attention;
+    if (sampler > most) most = sampler;
+    return round_up(most, 64) + 128; /* apart, for the prefetchers that fetch lines in pairs */
+}
+
+void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch *a,
+                             const rose_memory_plan *p)
+{
+    const size_t rows = p->max_step_tokens;
+    const size_t d = a->d_model;
+
+    memset(s, 0, sizeof *s);
+    s->ld_d = round_up(d, ROSE_K_GROUP);
+    s->ld_qkv = round_up(3 * d, ROSE_PANEL);
+    s->ld_ff = round_up(a->d_ff, ROSE_K_GROUP);
+    s->ld_vocab = round_up(a->vocab_size, ROSE_PANEL);
+    s->out_block = p->max_seqs < ROSE_CPU_OUT_BLOCK ? p->max_seqs : ROSE_CPU_OUT_BLOCK;
+    s->x = take_floats(b, rows * s->ld_d);
+    s->h = take_floats(b, rows * s->ld_d);
+    if (s->ld_ff == a->d_ff) { /* no padding to keep zero: qkv is dead when ff is written */
+        size_t wider = s->ld_ff > s->ld_qkv ? s->ld_ff : s->ld_qkv;
+        s->qkv = take_floats(b, rows * wider);
+        s->ff = s->qkv;
+    } else {
+        s->qkv = take_floats(b, rows * s->ld_qkv);
+        s->ff = take_floats(b, rows * s->ld_ff);
+    }
+    s->out_h = take_floats(b, s->out_block * s->ld_d);
+    s->logits = take_floats(b, s->out_block * s->ld_vocab);
+    /* A sequence has at most one tile that starts within a page, and one for each page begun. */
+    s->tiles =
+        rose_bump_take(b, (2 * (size_t)p->max_seqs + rows / ROSE_ROW_TILE) * sizeof *s->tiles);
+    s->seqs = rose_bump_take(b, (size_t)p->max_seqs * sizeof *s->seqs);
+    s->slot_row = take_u32(b, p->max_seqs);
+    s->slot_first = take_u32(b, (size_t)p->max_seqs + 1);
+    s->ids = take_u32(b, p->max_seqs);
+    s->thread_stride = thread_bytes(a, p);
+    s->thread = rose_bump_take(b, p->n_threads * s->thread_stride);
+}
+
+/* The blocks of one head in successive pages are one page stride apart. When that is a multiple of
+ * a large power of two they fall into few sets of a cache; an odd number of 4 KiB spreads them. */
+uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16)
+{
+    uint64_t bytes = (uint64_t)a->n_layers * a->n_heads * rose_kv_head_bytes(bf16, a->head_dim);
+    if (bytes >= 65536 && bytes % 8192 == 0) bytes += 4096;
+    return bytes;
+}
+
+rose_status rose_region_map(rose_region *r, uint64_t bytes, const char *what, rose_err *err)
+{
+    r->size = round_up(bytes, 4096);
+    r->base = mmap(NULL, r->size, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (r->base == MAP_FAILED) {
+        *r = (rose_region){0};
+        return rose_fail(err, ROSE_E_NOMEM, "%s: %llu bytes: %s", what, (unsigned long long)bytes,
+                         strerror(errno));
+    }
+    madvise(r->base, r->size, MADV_HUGEPAGE); /* a matter of speed only */
+    return ROSE_OK;
+}
+
+void rose_region_unmap(rose_region *r)
+{
+    if (r->base != NULL) munmap(r->base, r->size);
+    *r = (rose_region){0};
+}

@@ -1,0 +1,111 @@
+/* backend/cpu/pack.c - see pack.h. Blocks of 32 k by 16 n go through a small fp32 buffer: reads
+ * stay within a few rows of the file, writes are whole cache lines. Integer rounding, so the result
+ * does not depend on the thread's floating-point mode. */
+#include "backend/cpu/pack.h"
+
+#include <string.h>
+
+#include "backend/cpu/kernels.h"
+#include "model/convert.h"
+
+enum { BLOCK = ROSE_K_GROUP * ROSE_PANEL };
+
+/* rose_f32_to_bf16 in a form that the compiler vectorises. */
+static inline uint16_t round_bits(uint32_t u)
+{
+    uint32_t rounded = (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
+    uint32_t quiet = u >> 16 | 0x40u;
+    return (uint16_t)((u & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
+}
+
+/* block[k][16] = w[k0 + k][n0 + ...], zero outside the matrix. */
+static void read_block(float *block, const rose_tensor *w, uint32_t k, uint32_t n, bool transposed,
+                       uint32_t k0, uint32_t n0)
+{
+    const uint32_t n_k = k - k0 < ROSE_K_GROUP ? k - k0 : ROSE_K_GROUP;
+    const uint32_t n_n = n - n0 < ROSE_PANEL ? n - n0 : ROSE_PANEL;
+
+    if (n_k < ROSE_K_GROUP || n_n < ROSE_PANEL) memset(block, 0, BLOCK * sizeof *block);
+    if (!transposed) {
+        for (uint32_t i = 0; i < n_k; i++)
+            rose_tensor_read_f32(w, (uint64_t)(k0 + i) * n + n0, n_n, block + i * ROSE_PANEL);
+        return;
+    }
+    for (uint32_t j = 0; j < n_n; j++) {
+        float row[ROSE_K_GROUP];
+        rose_tensor_read_f32(w, (uint64_t)(n0 + j) * k + k0, n_k, row);
+        for (uint32_t i = 0; i < n_k; i++)
+            block[i * ROSE_PANEL + j] = row[i];
+    }
+}
+
+/* [32][16] fp32 to [16][16][2] bf16: neighbours in k become neighbours in memory. */
+static void write_block_bf16(uint16_t *out, const float *block)
+{
+    uint32_t bits[BLOCK];
+    memcpy(bits, block, sizeof bits);
+    for (uint32_t pair = 0; pair < ROSE_K_GROUP / 2; pair++) {
+        const uint32_t *even = bits + 2 * pair * ROSE_PANEL;
+        const uint32_t *odd = even + ROSE_PANEL;
+        uint32_t joined[ROSE_PANEL];
+        for (uint32_t j = 0; j < ROSE_PANEL; j++)
+            joined[j] = (uint32_t)round_bits(even[j]) | (uint32_t)round_bits(odd[j]) << 16;
+        memcpy(out + pair * 2 * ROSE_PANEL, joined, sizeof joined); /* little-endian pairs */
+    }
+}
+
+void rose_pack_panels(void *panels, bool bf16, const rose_tensor *w, uint32_t k, uint32_t n,
+                      bool transposed, uint32_t p0, uint32_t p1)
+{
+    const uint32_t k_pad = (k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
+    const size_t panel = (size_t)k_pad * ROSE_PANEL; /* elements */
+    float block[BLOCK];
+
+    for (uint32_t k0 = 0; k0 < k; k0 += ROSE_K_GROUP) {
+        for (uint32_t p = p0; p < p1; p++) {
+            size_t at = p * panel + (size_t)k0 * ROSE_PANEL;
+            read_block(block, w, k, n, transposed, k0, p * ROSE_PANEL);
+            if (bf16)
+                write_block_bf16((uint16_t *)panels + at, block);
+            else
+                memcpy((float *)panels + at, block, sizeof block);
+        }
+    }
+}
+
+void rose_pack_f32(float *out, const rose_tensor *t, uint64_t first, uint64_t count)
+{
+    rose_tensor_read_f32(t, first, count, out);
+}
+
+void rose_pack_bf16(uint16_t *out, const rose_tensor *t, uint64_t first, uint64_t count)
+{
+    float part[BLOCK];
+    for (uint64_t done = 0; done < count; done += BLOCK) {
+        uint64_t n = count - done < BLOCK ? count - done : BLOCK;
+        uint32_t bits[BLOCK];
+        rose_tensor_read_f32(t, first + done, n, part);
+        memcpy(bits, part, n * sizeof *bits);
+        for (uint64_t i = 0; i < n; i++)
+            out[done + i] = round_bits(bits[i]);
+    }
+}
+
+void rose_panel_row(float *out, const void *panels, bool bf16, uint32_t k, uint32_t n)
+{
+    const uint32_t k_pad = (k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
+    const size_t panel = (size_t)(n / ROSE_PANEL) * k_pad * ROSE_PANEL;
+    const uint32_t column = n % ROSE_PANEL;
+
+    if (!bf16) {
+        const float *w = (const float *)panels + panel + column;
+        for (uint32_t i = 0; i < k; i++)
+            out[i] = w[(size_t)i * ROSE_PANEL];
+        return;
+    }
+    const uint16_t *w = (const uint16_t *)panels + panel + 2 * column;
+    for (uint32_t i = 0; i < k; i++) {
+        uint32_t bits = (uint32_t)w[(size_t)(i / 2) * 2 * ROSE_PANEL + i % 2] << 16;
+        memcpy(out + i, &bits, sizeof bits);
+    }
+}

@@ -1,0 +1,355 @@
+/* backend/cpu/sampler.c - see sampler.h. Three ways to the same answer:
+ *   all    no rank filter: walk over the whole row;
+ *   few    a small top_k, or a top_p that the best ids already fill: only those are looked at;
+ *   many   the rest: quick selection by count or by mass over the row, then a walk over it.
+ * The best ids are found through the maxima of blocks: the k-th largest block maximum is a lower
+ * bound for the k-th largest logit, so all blocks below it are skipped. */
+#include "backend/cpu/sampler.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/philox.h"
+
+enum {
+    MAX_BLOCK = 128,  /* logits whose maximum is taken together */
+    WALK_BLOCK = 256, /* weights summed together, in 8 lanes */
+    SORT_BELOW = 24,  /* candidates: sort instead of splitting further */
+    FEW = 256         /* candidates tried first for top_p */
+};
+
+typedef struct cand {
+    uint32_t ord; /* order-preserving image of the logit */
+    uint32_t id;
+    float w;
+} cand;
+
+typedef struct sampler {
+    const rose_cpu_kernels *k;
+    const float *x;
+    uint32_t vocab;
+    const rose_sampling *p;
+    float max, inv_temp;
+    float u;
+    cand *cands;   /* [vocab] */
+    float *w;      /* [vocab] */
+    float *maxima; /* [blocks of MAX_BLOCK] */
+    double *sums;  /* [blocks of WALK_BLOCK] */
+    uint32_t n_maxima;
+} sampler;
+
+static size_t blocks(size_t n, size_t unit)
+{
+    return (n + unit - 1) / unit;
+}
+
+static size_t align64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+size_t rose_sampler_scratch(uint32_t vocab)
+{
+    return align64(vocab * sizeof(cand)) + align64(vocab * sizeof(float)) +
+           align64(blocks(vocab, MAX_BLOCK) * sizeof(float)) +
+           align64(blocks(vocab, WALK_BLOCK) * sizeof(double));
+}
+
+static void place(sampler *s, void *scratch)
+{
+    uint8_t *at = scratch;
+    s->cands = (void *)at;
+    at += align64(s->vocab * sizeof(cand));
+    s->w = (void *)at;
+    at += align64(s->vocab * sizeof(float));
+    s->maxima = (void *)at;
+    s->n_maxima = (uint32_t)blocks(s->vocab, MAX_BLOCK);
+    at += align64(s->n_maxima * sizeof(float));
+    s->sums = (void *)at;
+}
+
+/* Larger float, larger number; NaN lowest. Adding +0 makes -0 equal to +0. */
+static uint32_t order_of(float x)
+{
+    uint32_t bits;
+    if (x != x) return 0;
+    x += 0.0f;
+    memcpy(&bits, &x, sizeof bits);
+    return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+static bool by_rank(const cand *a, const cand *b)
+{
+    return a->ord > b->ord || (a->ord == b->ord && a->id < b->id);
+}
+
+static bool by_id(const cand *a, const cand *b)
+{
+    return a->id < b->id;
+}
+
+static void swap(cand *a, cand *b)
+{
+    cand t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* ---- sorting and selection: in place, no recursion, no allocation ---- */
+
+static void sift(cand *c, uint32_t root, uint32_t n, bool (*before)(const cand *, const cand *))
+{
+    for (;;) {
+        uint32_t child = 2 * root + 1;
+        if (child >= n) return;
+        if (child + 1 < n && before(&c[child], &c[child + 1])) child++;
+        if (!before(&c[root], &c[child])) return;
+        swap(&c[root], &c[child]);
+        root = child;
+    }
+}
+
+static void heap_sort(cand *c, uint32_t n, bool (*before)(const cand *, const cand *))
+{
+    for (uint32_t i = n / 2; i-- > 0;)
+        sift(c, i, n, before);
+    for (uint32_t i = n; i-- > 1;) {
+        swap(&c[0], &c[i]);
+        sift(c, 0, i, before);
+    }
+}
+
+/* Hoare's partition round the median of three: none of c[lo..p) ranks after any of c[p..hi), both
+ * parts are non-empty. hi - lo >= 3. */
+static uint32_t split(cand *c, uint32_t lo, uint32_t hi)
+{
+    cand *mid = &c[lo + (hi - lo) / 2], *last = &c[hi - 1], *first = &c[lo];
+    if (by_rank(mid, first)) swap(mid, first);
+    if (by_rank(last, first)) swap(last, first);
+    if (by_rank(last, mid)) swap(last, mid);
+    swap(mid, first);
+    const cand pivot = *first;
+    uint32_t i = lo, j = hi;
+    for (;;) {
+        while (by_rank(&c[i], &pivot))
+            i++;
+        do
+            j--;
+        while (by_rank(&pivot, &c[j]));
+        if (i >= j) return j + 1;
+        swap(&c[i], &c[j]);
+        i++;
+    }
+}
+
+/* After 64 splits that did not converge the rest is sorted: no input makes selection quadratic. */
+enum { MAX_SPLITS = 64 };
+
+/* The n_best first in rank to c[0..n_best), in any order. */
+static void select_count(cand *c, uint32_t n, uint32_t n_best)
+{
+    uint32_t lo = 0, hi = n;
+    for (int i = 0; i < MAX_SPLITS && hi - lo > SORT_BELOW; i++) {
+        uint32_t p = split(c, lo, hi);
+        if (n_best <= p) hi = p;
+        if (n_best >= p) lo = p;
+        if (lo >= hi) return;
+    }
+    heap_sort(c + lo, hi - lo, by_rank);
+}
+
+/* The first in rank whose mass reaches `need` to c[0..result). */
+static uint32_t select_mass(cand *c, uint32_t n, double need)
+{
+    uint32_t lo = 0, hi = n;
+    for (int i = 0; i < MAX_SPLITS && hi - lo > SORT_BELOW; i++) {
+        uint32_t p = split(c, lo, hi);
+        double mass = 0;
+        for (uint32_t j = lo; j < p; j++)
+            mass += (double)c[j].w;
+        if (mass >= need) {
+            hi = p;
+        } else {
+            need -= mass;
+            lo = p;
+        }
+    }
+    heap_sort(c + lo, hi - lo, by_rank);
+    for (uint32_t j = lo; j < hi; j++) {
+        need -= (double)c[j].w;
+        if (need <= 0) return j + 1;
+    }
+    return hi;
+}
+
+/* ---- sums and walks ---- */
+
+/* Lane l adds w[l], w[l + 8], ...; then lanes 4, 2 and 1 apart. */
+static double block_sum(const float *w, uint32_t n)
+{
+    double lane[8] = {0};
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (uint32_t l = 0; l < 8; l++)
+            lane[l] += (double)w[i + l];
+    for (uint32_t l = 0; i + l < n; l++)
+        lane[l] += (double)w[i + l];
+    for (uint32_t l = 0; l < 4; l++)
+        lane[l] += lane[l + 4];
+    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
+
+static double sum_blocks(sampler *s, const float *w, uint32_t n)
+{
+    double total = 0;
+    for (uint32_t b = 0, at = 0; at < n; b++, at += WALK_BLOCK) {
+        s->sums[b] = block_sum(w + at, n - at < WALK_BLOCK ? n - at : WALK_BLOCK);
+        total += s->sums[b];
+    }
+    return total;
+}
+
+/* The first index whose cumulative weight exceeds u * total: never one of weight 0. Where the sum
+ * of a block and its walk round differently, the block's last positive weight. */
+static uint32_t walk(sampler *s, const float *w, uint32_t n)
+{
+    const double target = (double)s->u * sum_blocks(s, w, n);
+    double before = 0;
+    uint32_t at = 0, b = 0, chosen = 0;
+
+    while (before + s->sums[b] <= target && at + WALK_BLOCK < n) {
+        before += s->sums[b++];
+        at += WALK_BLOCK;
+    }
+    for (uint32_t i = at; i < n && i < at + WALK_BLOCK; i++) {
+        if (w[i] <= 0) continue;
+        chosen = i;
+        before += (double)w[i];
+        if (before > target) break;
+    }
+    return chosen;
+}
+
+/* ---- the three ways ---- */
+
+/* Weights of the whole row, those below min_p zeroed; returns their sum. */
+static double weigh_row(sampler *s)
+{
+    s->k->exp_weights(s->x, s->vocab, s->max, s->inv_temp, s->w);
+    if (s->p->min_p > 0)
+        for (uint32_t i = 0; i < s->vocab; i++)
+            if (s->w[i] < s->p->min_p) s->w[i] = 0; /* the largest weight is exp(0) = 1 */
+    return sum_blocks(s, s->w, s->vocab);
+}
+
+/* The n_best ids in rank to cands[0..n_best), unweighted. 1 <= n_best <= n_maxima. */
+static void gather_best(sampler *s, uint32_t n_best)
+{
+    for (uint32_t b = 0; b < s->n_maxima; b++) {
+        uint32_t at = b * MAX_BLOCK, unused;
+        uint32_t n = s->vocab - at < MAX_BLOCK ? s->vocab - at : MAX_BLOCK;
+        s->maxima[b] = s->k->max_index(s->x + at, n, &unused);
+        s->cands[b] = (cand){.ord = order_of(s->maxima[b]), .id = b};
+    }
+    select_count(s->cands, s->n_maxima, n_best);
+    uint32_t bound = UINT32_MAX;
+    for (uint32_t i = 0; i < n_best; i++)
+        if (s->cands[i].ord < bound) bound = s->cands[i].ord;
+
+    uint32_t n = 0;
+    for (uint32_t b = 0; b < s->n_maxima; b++) {
+        if (order_of(s->maxima[b]) < bound) continue;
+        uint32_t end = s->vocab - b * MAX_BLOCK < MAX_BLOCK ? s->vocab : (b + 1) * MAX_BLOCK;
+        for (uint32_t i = b * MAX_BLOCK; i < end; i++) {
+            uint32_t ord = order_of(s->x[i]);
+            if (ord >= bound) s->cands[n++] = (cand){.ord = ord, .id = i};
+        }
+    }
+    select_count(s->cands, n, n_best);
+}
+
+/* Walk over cands[0..n), which carry their weights, by ascending id. */
+static uint32_t walk_cands(sampler *s, uint32_t n)
+{
+    heap_sort(s->cands, n, by_id);
+    for (uint32_t i = 0; i < n; i++)
+        s->w[i] = s->cands[i].w;
+    return s->cands[walk(s, s->w, n)].id;
+}
+
+static uint32_t pick_top_k(sampler *s, uint32_t n)
+{
+    gather_best(s, n);
+    heap_sort(s->cands, n, by_rank);
+    double total = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        cand *c = &s->cands[i];
+        s->k->exp_weights(s->x + c->id, 1, s->max, s->inv_temp, &c->w);
+        if (c->w < s->p->min_p) c->w = 0;
+        total += (double)c->w;
+    }
+    if (s->p->top_p < 1) n = select_mass(s->cands, n, (double)s->p->top_p * total);
+    return walk_cands(s, n);
+}
+
+/* Whether the n best ids hold the share top_p of the total; then *id is chosen among them. */
+static bool pick_top_p(sampler *s, uint32_t n, double total, uint32_t *id)
+{
+    double mass = 0;
+    gather_best(s, n);
+    for (uint32_t i = 0; i < n; i++) {
+        s->cands[i].w = s->w[s->cands[i].id];
+        mass += (double)s->cands[i].w;
+    }
+    if (mass < (double)s->p->top_p * total) return false;
+    n = select_mass(s->cands, n, (double)s->p->top_p * total);
+    *id = walk_cands(s, n);
+    return true;
+}
+
+static uint32_t pick_many(sampler *s, uint32_t n_best)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->vocab; i++)
+        if (s->w[i] > 0) s->cands[n++] = (cand){order_of(s->x[i]), i, s->w[i]};
+    if (n_best < n) {
+        select_count(s->cands, n, n_best);
+        n = n_best;
+    }
+    if (s->p->top_p < 1) {
+        double total = 0;
+        for (uint32_t i = 0; i < n; i++)
+            total += (double)s->cands[i].w;
+        n = select_mass(s->cands, n, (double)s->p->top_p * total);
+    }
+    memset(s->w, 0, s->vocab * sizeof *s->w);
+    for (uint32_t i = 0; i < n; i++)
+        s->w[s->cands[i].id] = s->cands[i].w;
+    return walk(s, s->w, s->vocab);
+}
+
+uint32_t rose_sampler_pick(const rose_cpu_kernels *k, const float *logits, uint32_t vocab,
+                           const rose_sampling *p, uint32_t position, void *scratch)
+{
+    sampler s = {.k = k, .x = logits, .vocab = vocab, .p = p};
+    uint32_t best;
+
+    s.max = k->max_index(logits, vocab, &best);
+    if (s.max == -INFINITY) return ROSE_TOKEN_NONE;
+    s.inv_temp =
+        1.0f / p->temperature; /* infinite for 0, and for a T so small that FTZ makes it 0 */
+    if (!isfinite(s.inv_temp) || !isfinite(s.max)) return best;
+    s.u = rose_philox_uniform(p->seed, position, 0);
+    place(&s, scratch);
+
+    const bool by_count = p->top_k > 0 && p->top_k < vocab;
+    const uint32_t few = s.n_maxima / 2; /* above, most blocks would be searched anyway */
+    if (by_count && p->top_k <= few) return pick_top_k(&s, p->top_k);
+    double total = weigh_row(&s);
+    if (!by_count && p->top_p >= 1) return walk(&s, s.w, vocab);
+    if (!by_count && few > 0) {
+        uint32_t id;
+        if (pick_top_p(&s, few < FEW ? few : FEW, total, &id)) return id;
+    }
+    return pick_many(&s, by_count ? p->top_k : vocab);
+}

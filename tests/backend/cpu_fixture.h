@@ -1,0 +1,322 @@
+/* tests/backend/cpu_fixture.h - small random models in memory, and sequences that are run through
+ * the CPU backend step by step while the logits of every position are kept. Header-only: each test
+ * is one program. */
+#ifndef TESTS_BACKEND_CPU_FIXTURE_H
+#define TESTS_BACKEND_CPU_FIXTURE_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backend/backend.h"
+#include "backend/cpu/cpu_internal.h"
+#include "base/philox.h"
+#include "model/convert.h"
+
+/* ---- random models ---- */
+
+typedef struct fx_shape {
+    const char *name;
+    uint32_t n_layers, d_model, n_heads, d_ff, vocab, max_positions;
+    rose_act act;
+    rose_dtype dtype;
+    bool untied, transposed, by_layer, no_bias;
+} fx_shape;
+
+typedef struct fx_random {
+    uint64_t seed;
+    uint32_t at;
+} fx_random;
+
+static inline uint64_t fx_seed(void)
+{
+    const char *text = getenv("ROSE_TEST_SEED");
+    return text != NULL ? strtoull(text, NULL, 0) : 20261121;
+}
+
+static inline float fx_uniform(fx_random *r) /* [0, 1) */
+{
+    return rose_philox_uniform(r->seed, r->at++, 7);
+}
+
+static inline uint32_t fx_below(fx_random *r, uint32_t n)
+{
+    return (uint32_t)((double)fx_uniform(r) * n);
+}
+
+static inline rose_tensor fx_tensor(fx_random *r, rose_dtype dtype, uint32_t rows, uint32_t cols,
+                                    float center, float spread)
+{
+    rose_tensor t = {
+        .name = "t", .dtype = dtype, .n_dims = cols > 1 ? 2 : 1, .shape = {rows, cols}};
+    size_t n = (size_t)rows * cols;
+    uint8_t *data = malloc(n * rose_dtype_size(dtype) + 1);
+    assert_non_null(data);
+    for (size_t i = 0; i < n; i++) {
+        float x = center + spread * (2 * fx_uniform(r) - 1);
+        uint16_t h = dtype == ROSE_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
+        if (dtype == ROSE_F32)
+            memcpy(data + 4 * i, &x, 4);
+        else
+            memcpy(data + 2 * i, &h, 2);
+    }
+    t.data = data;
+    return t;
+}
+
+static inline rose_linear fx_linear(fx_random *r, const fx_shape *s, uint32_t k, uint32_t n)
+{
+    rose_linear l = {.transposed = s->transposed};
+    float spread = 1.5f / sqrtf((float)k);
+    l.w = s->transposed ? fx_tensor(r, s->dtype, n, k, 0, spread)
+                        : fx_tensor(r, s->dtype, k, n, 0, spread);
+    if (!s->no_bias) l.b = fx_tensor(r, s->dtype, n, 1, 0, 0.2f);
+    return l;
+}
+
+static inline rose_model *fx_model(const fx_shape *s, uint64_t seed)
+{
+    fx_random r = {.seed = seed};
+    rose_model *m = calloc(1, sizeof *m);
+    const uint32_t d = s->d_model;
+    assert_non_null(m);
+    m->arch = (rose_arch){
+        .model_type = "gpt2",
+        .n_layers = s->n_layers,
+        .d_model = d,
+        .n_heads = s->n_heads,
+        .n_kv_heads = s->n_heads,
+        .head_dim = d / s->n_heads,
+        .d_ff = s->d_ff,
+        .vocab_size = s->vocab,
+        .max_positions = s->max_positions,
+        .norm_eps = 1e-5f,
+        .attn_scale = 1.0f / sqrtf((float)(d / s->n_heads)),
+        .attn_scale_by_layer = s->by_layer,
+        .act = s->act,
+        .tied_head = !s->untied,
+        .bos_id = -1,
+    };
+    m->dtype = s->dtype;
+    m->tok_embed = fx_tensor(&r, s->dtype, s->vocab, d, 0, 0.5f);
+    m->pos_embed = fx_tensor(&r, s->dtype, s->max_positions, d, 0, 0.3f);
+    m->lnf_w = fx_tensor(&r, s->dtype, d, 1, 1, 0.2f);
+    m->lnf_b = fx_tensor(&r, s->dtype, d, 1, 0, 0.2f);
+    m->head = s->untied ? fx_tensor(&r, s->dtype, s->vocab, d, 0, 0.5f) : m->tok_embed;
+    m->layers = calloc(s->n_layers, sizeof *m->layers);
+    assert_non_null(m->layers);
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        rose_layer *l = &m->layers[i];
+        l->ln1_w = fx_tensor(&r, s->dtype, d, 1, 1, 0.2f);
+        l->ln1_b = fx_tensor(&r, s->dtype, d, 1, 0, 0.2f);
+        l->ln2_w = fx_tensor(&r, s->dtype, d, 1, 1, 0.2f);
+        l->ln2_b = fx_tensor(&r, s->dtype, d, 1, 0, 0.2f);
+        l->qkv = fx_linear(&r, s, d, 3 * d);
+        l->proj = fx_linear(&r, s, d, d);
+        l->fc1 = fx_linear(&r, s, d, s->d_ff);
+        l->fc2 = fx_linear(&r, s, s->d_ff, d);
+    }
+    return m;
+}
+
+static inline void fx_model_free(rose_model *m)
+{
+    for (uint32_t i = 0; i < m->arch.n_layers; i++) {
+        const rose_layer *l = &m->layers[i];
+        const rose_tensor *all[] = {&l->ln1_w, &l->ln1_b, &l->ln2_w,  &l->ln2_b,
+                                    &l->qkv.w, &l->qkv.b, &l->proj.w, &l->proj.b,
+                                    &l->fc1.w, &l->fc1.b, &l->fc2.w,  &l->fc2.b};
+        for (size_t j = 0; j < sizeof all / sizeof all[0]; j++)
+            free((void *)(uintptr_t)all[j]->data);
+    }
+    if (m->head.data != m->tok_embed.data) free((void *)(uintptr_t)m->head.data);
+    free((void *)(uintptr_t)m->tok_embed.data);
+    free((void *)(uintptr_t)m->pos_embed.data);
+    free((void *)(uintptr_t)m->lnf_w.data);
+    free((void *)(uintptr_t)m->lnf_b.data);
+    free(m->layers);
+    free(m);
+}
+
+/* ---- the backend under test ---- */
+
+enum { FX_MAX_SEQS = 80, FX_MAX_ROWS = 400, FX_STRIDE = 64 };
+
+typedef struct fx_backend {
+    const rose_backend_ops *ops;
+    const rose_model *model;
+    rose_memory_plan plan;
+    rose_cpu *cpu;
+    uint32_t *free_pages; /* a shuffled stack */
+    uint32_t n_free;
+} fx_backend;
+
+static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const char *isa,
+                                 uint32_t n_threads, uint64_t page_seed)
+{
+    fx_backend f = {.ops = rose_backend_cpu(), .model = m};
+    fx_random r = {.seed = page_seed};
+    rose_backend_opts o;
+    rose_err err = {""};
+    void *ctx = NULL;
+
+    rose_backend_opts_default(&o);
+    o.dtype = dtype;
+    o.isa = isa;
+    o.n_threads = n_threads;
+    o.max_seqs = FX_MAX_SEQS;
+    o.max_step_tokens = FX_MAX_ROWS;
+    if (f.ops->plan(m, &o, &f.plan, &err) != ROSE_OK) fail_msg("plan: %s", err.msg);
+    if (f.ops->open(&ctx, m, &o, &f.plan, &err) != ROSE_OK) fail_msg("open: %s", err.msg);
+    f.cpu = ctx;
+    memset(f.cpu->kv, 0xFF, f.plan.kv); /* dirty pages: every value is a NaN */
+    f.n_free = f.plan.kv_pages;
+    f.free_pages = calloc(f.n_free, sizeof *f.free_pages);
+    assert_non_null(f.free_pages);
+    for (uint32_t i = 0; i < f.n_free; i++)
+        f.free_pages[i] = f.n_free - 1 - i;
+    for (uint32_t i = f.n_free; page_seed != 0 && i-- > 1;) {
+        uint32_t j = fx_below(&r, i + 1), t = f.free_pages[i];
+        f.free_pages[i] = f.free_pages[j];
+        f.free_pages[j] = t;
+    }
+    return f;
+}
+
+static inline void fx_close(fx_backend *f)
+{
+    f->ops->close(f->cpu);
+    free(f->free_pages);
+}
+
+/* A sequence with all its tokens given; `done` of them are in the pages. */
+typedef struct fx_seq {
+    uint32_t *tokens;
+    uint32_t n_tokens, done;
+    uint32_t pages[FX_STRIDE];
+    uint32_t n_pages;
+    float *logits;      /* [n_tokens][vocab], of the positions that asked */
+    uint32_t *next_ids; /* [n_tokens] greedy */
+} fx_seq;
+
+static inline fx_seq fx_seq_make(const rose_model *m, uint64_t seed, uint32_t n_tokens)
+{
+    fx_random r = {.seed = seed};
+    fx_seq s = {.n_tokens = n_tokens};
+    s.tokens = calloc(n_tokens, sizeof *s.tokens);
+    s.logits = calloc((size_t)n_tokens * m->arch.vocab_size, sizeof *s.logits);
+    s.next_ids = calloc(n_tokens, sizeof *s.next_ids);
+    assert_true(s.tokens != NULL && s.logits != NULL && s.next_ids != NULL);
+    for (uint32_t i = 0; i < n_tokens; i++)
+        s.tokens[i] = fx_below(&r, m->arch.vocab_size);
+    return s;
+}
+
+static inline void fx_seq_free(fx_seq *s)
+{
+    free(s->tokens);
+    free(s->logits);
+    free(s->next_ids);
+}
+
+/* The pages go back to the stack, dirty. */
+static inline void fx_seq_drop(fx_backend *f, fx_seq *s)
+{
+    while (s->n_pages > 0)
+        f->free_pages[f->n_free++] = s->pages[--s->n_pages];
+    s->done = 0;
+}
+
+/* One sequence's part of a step. */
+typedef struct fx_part {
+    fx_seq *seq;
+    uint32_t n_rows;
+    bool out; /* keep the logits of all its rows */
+} fx_part;
+
+static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts)
+{
+    static uint32_t tokens[FX_MAX_ROWS], first[FX_MAX_SEQS + 1], pos[FX_MAX_SEQS];
+    static uint32_t pages[FX_MAX_SEQS * FX_STRIDE], out_row[FX_MAX_SEQS], out_pos[FX_MAX_SEQS];
+    static rose_sampling params[FX_MAX_SEQS]; /* temperature 0: greedy */
+    const uint32_t vocab = f->model->arch.vocab_size;
+    rose_batch b = {.n_seqs = n_parts, .tokens = tokens, .seq_first = first, .seq_pos = pos};
+    rose_err err = {""};
+    rose_step_result result;
+    uint64_t ticket;
+
+    for (uint32_t i = 0; i < n_parts; i++) {
+        fx_seq *s = parts[i].seq;
+        uint32_t end = s->done + parts[i].n_rows;
+        assert_true(end <= s->n_tokens && b.n_tokens + parts[i].n_rows <= FX_MAX_ROWS);
+        first[i] = b.n_tokens;
+        pos[i] = s->done;
+        while (s->n_pages * ROSE_KV_PAGE_TOKENS < end) {
+            assert_true(f->n_free > 0);
+            s->pages[s->n_pages++] = f->free_pages[--f->n_free];
+        }
+        memset(pages + i * FX_STRIDE, 0xFF, FX_STRIDE * sizeof *pages);
+        memcpy(pages + i * FX_STRIDE, s->pages, s->n_pages * sizeof *pages);
+        for (uint32_t p = s->done; p < end; p++) {
+            if (parts[i].out) {
+                assert_true(b.n_outputs < FX_MAX_SEQS);
+                out_row[b.n_outputs] = b.n_tokens;
+                out_pos[b.n_outputs++] = p + 1;
+            }
+            tokens[b.n_tokens++] = s->tokens[p];
+        }
+    }
+    first[n_parts] = b.n_tokens;
+    b.pages = pages;
+    b.page_stride = FX_STRIDE;
+    b.out_row = out_row;
+    b.out_pos = out_pos;
+    b.out_params = params;
+    b.logits = calloc((size_t)b.n_outputs * vocab + 1, sizeof *b.logits);
+    assert_non_null(b.logits);
+    if (f->ops->step(f->cpu, &b, &ticket, &err) != ROSE_OK) fail_msg("step: %s", err.msg);
+    if (f->ops->collect(f->cpu, ticket, &result, &err) != ROSE_OK) fail_msg("collect: %s", err.msg);
+    assert_int_equal(result.n_outputs, b.n_outputs);
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < n_parts; i++) {
+        fx_seq *s = parts[i].seq;
+        for (uint32_t j = 0; parts[i].out && j < parts[i].n_rows; j++, at++) {
+            memcpy(s->logits + (size_t)(s->done + j) * vocab, b.logits + (size_t)at * vocab,
+                   vocab * sizeof *s->logits);
+            s->next_ids[s->done + j] = result.ids[at];
+        }
+        s->done += parts[i].n_rows;
+    }
+    free(b.logits);
+}
+
+/* Run s from its present place to `end` in chunks, alone. */
+static inline void fx_run(fx_backend *f, fx_seq *s, uint32_t end, uint32_t chunk)
+{
+    while (s->done < end) {
+        uint32_t n = end - s->done < chunk ? end - s->done : chunk;
+        fx_step(f, &(fx_part){s, n, true}, 1);
+    }
+}
+
+static inline void fx_same(const rose_model *m, const fx_seq *a, const fx_seq *b, const char *what)
+{
+    assert_int_equal(a->n_tokens, b->n_tokens);
+    for (uint32_t p = 0; p < a->n_tokens; p++) {
+        const float *x = a->logits + (size_t)p * m->arch.vocab_size;
+        const float *y = b->logits + (size_t)p * m->arch.vocab_size;
+        for (uint32_t i = 0; i < m->arch.vocab_size; i++)
+            if (memcmp(x + i, y + i, sizeof *x) != 0)
+                fail_msg("%s: position %u, logit %u: %.9g and %.9g", what, p, i, (double)x[i],
+                         (double)y[i]);
+        if (a->next_ids[p] != b->next_ids[p])
+            fail_msg("%s: position %u: id %u and %u", what, p, a->next_ids[p], b->next_ids[p]);
+    }
+}
+
+#endif

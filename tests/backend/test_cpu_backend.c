@@ -1,0 +1,565 @@
+/* tests/backend/test_cpu_backend.c - the CPU backend round its forward pass: the memory plan and
+ * what it refuses, the default size of the page pool, packing from files of every dtype, page
+ * copies, outputs that share rows or ask for nothing, batches that must be refused. */
+#include "backend/cpu_fixture.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backend/cpu/pack.h"
+#include "model/random.h"
+
+static const fx_shape g_shape = {.name = "small",
+                                 .n_layers = 2,
+                                 .d_model = 48,
+                                 .n_heads = 3,
+                                 .d_ff = 100,
+                                 .vocab = 77,
+                                 .max_positions = 100};
+
+static rose_status plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *p,
+                        rose_err *err)
+{
+    memset(err, 0, sizeof *err);
+    return rose_backend_cpu()->plan(m, o, p, err);
+}
+
+static rose_backend_opts default_opts(void)
+{
+    rose_backend_opts o;
+    rose_backend_opts_default(&o);
+    o.n_threads = 1;
+    return o;
+}
+
+/* ---- plan ---- */
+
+static void test_plan_resolves_options(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    rose_backend_opts o;
+    rose_memory_plan p;
+    rose_err err;
+
+    rose_backend_opts_default(&o);
+    assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
+    int cpus[1024];
+    assert_int_equal(p.n_threads, rose_cpus_allowed(cpus, 1024));
+    assert_int_equal(p.dtype, ROSE_COMPUTE_F32);
+    assert_int_equal(p.max_seqs, 256);
+    assert_int_equal(p.max_step_tokens, 2048);
+    assert_int_equal(p.max_model_len, 100);
+    assert_int_equal(p.total, p.weights + p.kv + p.scratch);
+    assert_int_equal(p.kv, p.kv_page * p.kv_pages);
+    assert_int_equal(p.kv_pages, 256 * 7); /* every sequence at its full length of 100 */
+
+    const int three[] = {0, 1, 0};
+    o.cpus = three;
+    o.n_cpus = 3;
+    o.max_model_len = 17;
+    m->dtype = ROSE_BF16;
+    assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
+    assert_int_equal(p.n_threads, 3);
+    assert_int_equal(p.dtype, ROSE_COMPUTE_BF16);
+    assert_int_equal(p.max_model_len, 17);
+    assert_int_equal(p.kv_pages, 256 * 2);
+    fx_model_free(m);
+}
+
+static void test_kv_default_rule(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    rose_backend_opts o = default_opts();
+    rose_memory_plan p;
+    rose_err err;
+
+    /* Only the arithmetic runs, so the model may claim any size. */
+    m->arch.max_positions = 100000;
+    o.max_seqs = 4096;
+    o.max_step_tokens = 4096;
+    assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
+    uint64_t limit = UINT64_C(4) << 30, full = UINT64_C(6250) * 4096;
+    if (p.available > 0 && (p.available - p.weights) / 2 < limit)
+        limit = (p.available - p.weights) / 2;
+    assert_true(p.kv <= limit && p.kv + p.kv_page > limit);
+    assert_true(p.kv_pages < full && p.kv_pages >= 6250);
+
+    /* One context is more than half of what is left: still one context, or too much for plan. */
+    o.max_seqs = 1;
+    m->arch.n_layers = 1;
+    uint64_t page = rose_cpu_kv_page_bytes(&m->arch, false);
+    uint64_t tokens = (UINT64_C(5) << 30) / page * 16;
+    m->arch.max_positions = tokens < 16000000 ? (uint32_t)tokens : 16000000;
+    rose_status st = plan(m, &o, &p, &err);
+    if (st == ROSE_OK)
+        assert_int_equal(p.kv_pages, (m->arch.max_positions + 15) / 16);
+    else
+        assert_int_equal(st, ROSE_E_NOMEM);
+
+    m->arch.max_positions = 100;
+    o.kv_bytes = 20 * page + 1;
+    assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
+    assert_int_equal(p.kv_pages, 20);
+    o.kv_pages = 9; /* a count goes before a size */
+    assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
+    assert_int_equal(p.kv_pages, 9);
+    m->arch.n_layers = g_shape.n_layers;
+    fx_model_free(m);
+}
+
+static void refused(const rose_model *m, const rose_backend_opts *o, rose_status want,
+                    const char *word)
+{
+    rose_memory_plan p;
+    rose_err err;
+    rose_status st = plan(m, o, &p, &err);
+    if (st != want || strstr(err.msg, word) == NULL)
+        fail_msg("expected %s with \"%s\", got %s: %s", rose_status_name(want), word,
+                 rose_status_name(st), err.msg);
+    assert_int_equal(p.total, 0);
+}
+
+static void test_plan_refuses_options(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    rose_backend_opts o = default_opts();
+#define REFUSED(field, value, status, word)                                                        \
+    do {                                                                                           \
+        o = default_opts();                                                                        \
+        o.field = value;                                                                           \
+        refused(m, &o, status, word);                                                              \
+    } while (0)
+    REFUSED(max_seqs, 0, ROSE_E_INVAL, "max_seqs");
+    REFUSED(max_seqs, 4097, ROSE_E_INVAL, "max_seqs");
+    REFUSED(max_step_tokens, 255, ROSE_E_INVAL, "max_step_tokens");
+    REFUSED(max_step_tokens, UINT32_MAX, ROSE_E_INVAL, "max_step_tokens");
+    REFUSED(max_model_len, 101, ROSE_E_INVAL, "max_model_len");
+    REFUSED(n_threads, 5000, ROSE_E_INVAL, "threads");
+    REFUSED(n_cpus, 2, ROSE_E_INVAL, "cpus");
+    REFUSED(kv_pages, 6, ROSE_E_INVAL, "kv_pages");
+    REFUSED(kv_bytes, 1, ROSE_E_INVAL, "kv_bytes");
+    REFUSED(isa, "sse9", ROSE_E_INVAL, "sse9");
+    if (rose_memory_available() > 0) {
+        REFUSED(kv_bytes, UINT64_MAX, ROSE_E_NOMEM, "kv_bytes");
+        REFUSED(kv_pages, UINT32_MAX, ROSE_E_NOMEM, "kv_pages");
+        m->arch.d_ff = 1 << 24;
+        m->arch.n_layers = 1;
+        REFUSED(max_step_tokens, 1 << 20, ROSE_E_NOMEM, "max_step_tokens");
+        m->arch.vocab_size = 1 << 24;
+        m->arch.n_heads = m->arch.n_kv_heads = 1 << 16;
+        m->arch.head_dim = 256;
+        m->arch.d_model = 1 << 24;
+        REFUSED(dtype, ROSE_COMPUTE_F32, ROSE_E_NOMEM, "bf16");
+        REFUSED(dtype, ROSE_COMPUTE_BF16, ROSE_E_NOMEM, "too large");
+    }
+    m->arch.n_layers = g_shape.n_layers;
+    fx_model_free(m);
+}
+
+static void test_plan_refuses_architectures(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    const rose_arch good = m->arch;
+    rose_backend_opts o = default_opts();
+    m->arch.norm = ROSE_NORM_RMS;
+    refused(m, &o, ROSE_E_UNSUPPORTED, "RMS");
+    m->arch = good;
+    m->arch.pos = ROSE_POS_ROPE;
+    refused(m, &o, ROSE_E_UNSUPPORTED, "rotary");
+    m->arch = good;
+    m->arch.n_kv_heads = 1;
+    refused(m, &o, ROSE_E_UNSUPPORTED, "grouped");
+    m->arch = good;
+    m->arch.n_heads = m->arch.n_kv_heads = 1;
+    m->arch.head_dim = m->arch.d_model = 257;
+    refused(m, &o, ROSE_E_UNSUPPORTED, "head size 257");
+    m->arch = good;
+    m->arch.d_ff = 0;
+    refused(m, &o, ROSE_E_UNSUPPORTED, "size");
+    m->arch = good;
+    fx_model_free(m);
+}
+
+static uint64_t virtual_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%llu", &pages), 1);
+    fclose(f);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* One thread, so that no stack is mapped: the process grows by the plan and next to nothing. */
+static void test_plan_is_what_open_takes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        fx_shape s = g_shape;
+        s.d_model = 192;
+        s.untied = i % 2 == 1;
+        rose_model *m = fx_model(&s, 1);
+        rose_backend_opts o = default_opts();
+        rose_memory_plan p;
+        rose_err err;
+        void *ctx;
+        o.dtype = i / 2 == 1 ? ROSE_COMPUTE_BF16 : ROSE_COMPUTE_F32;
+        assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
+        uint64_t before = virtual_bytes();
+        assert_int_equal(rose_backend_cpu()->open(&ctx, m, &o, &p, &err), ROSE_OK);
+        uint64_t grown = virtual_bytes() - before;
+        const rose_cpu *c = ctx;
+        assert_int_equal(c->weights_region.size, (p.weights + 4095) / 4096 * 4096);
+        assert_int_equal(c->kv_region.size, (p.kv + 4095) / 4096 * 4096);
+        assert_int_equal(c->scratch_region.size, (p.scratch + 4095) / 4096 * 4096);
+        rose_backend_cpu()->close(ctx);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        assert_true(grown >= p.total && grown < p.total + 1024 * 1024);
+        assert_true(virtual_bytes() < before + 1024 * 1024);
+#else
+        (void)grown;
+#endif
+        fx_model_free(m);
+    }
+    rose_backend_cpu()->close(NULL);
+}
+
+static void test_open_checks_the_plan(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    rose_backend_opts o = default_opts();
+    rose_memory_plan p;
+    rose_err err;
+    void *ctx = m;
+    assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
+    p.weights -= 64;
+    assert_int_equal(rose_backend_cpu()->open(&ctx, m, &o, &p, &err), ROSE_E_INVAL);
+    assert_null(ctx);
+    fx_model_free(m);
+}
+
+/* ---- packing ---- */
+
+static void test_packing(void **state)
+{
+    (void)state;
+    static const rose_dtype dtypes[] = {ROSE_F32, ROSE_F16, ROSE_BF16};
+    static const uint32_t sizes[][2] = {{1, 1}, {31, 17}, {32, 16}, {33, 15}, {100, 77}};
+    fx_random r = {.seed = fx_seed()};
+    for (int i = 0; i < 5 * 3 * 4; i++) {
+        const uint32_t k = sizes[i % 5][0], n = sizes[i % 5][1];
+        const bool bf16 = i / 15 % 2 == 1, transposed = i / 30 == 1;
+        rose_tensor t =
+            fx_tensor(&r, dtypes[i / 5 % 3], transposed ? n : k, transposed ? k : n, 0, 2);
+        const uint32_t n_panels = (n + 15) / 16;
+        size_t bytes = rose_panels_bytes(bf16, k, n);
+        uint8_t *panels = calloc(1, bytes), *parts = calloc(1, bytes);
+        float *row = calloc(k, sizeof *row);
+        assert_true(panels != NULL && parts != NULL && row != NULL);
+        rose_pack_panels(panels, bf16, &t, k, n, transposed, 0, n_panels);
+        for (uint32_t p = 0; p < n_panels; p++)
+            rose_pack_panels(parts, bf16, &t, k, n, transposed, p, p + 1);
+        assert_memory_equal(panels, parts, bytes);
+        for (uint32_t j = 0; j < n; j++) {
+            rose_panel_row(row, panels, bf16, k, j);
+            for (uint32_t l = 0; l < k; l++) {
+                float want;
+                rose_tensor_read_f32(&t, transposed ? (uint64_t)j * k + l : (uint64_t)l * n + j, 1,
+                                     &want);
+                if (bf16) want = rose_bf16_to_f32(rose_f32_to_bf16(want));
+                assert_memory_equal(&row[l], &want, sizeof want);
+            }
+        }
+        /* All other bytes are padding: the sum of magnitudes is that of the matrix. */
+        uint64_t n_set = 0, n_want = 0;
+        for (size_t b = 0; b < bytes; b += bf16 ? 2 : 4)
+            for (size_t c = 0; c < (bf16 ? 2u : 4u); c++)
+                if (panels[b + c] != 0) {
+                    n_set++;
+                    break;
+                }
+        for (uint32_t j = 0; j < n; j++) {
+            rose_panel_row(row, panels, bf16, k, j);
+            for (uint32_t l = 0; l < k; l++) {
+                uint32_t bits;
+                memcpy(&bits, &row[l], sizeof bits);
+                n_want += bits != 0;
+            }
+        }
+        assert_int_equal(n_set, n_want);
+        free(panels);
+        free(parts);
+        free(row);
+        free((void *)(uintptr_t)t.data);
+    }
+}
+
+/* Rounding in the packer against the definition, over all exponents, ties and NaN. */
+static void test_rounding(void **state)
+{
+    (void)state;
+    enum { N = 1 << 16 };
+    float *x = calloc(N, sizeof *x);
+    uint16_t *got = calloc(N, sizeof *got);
+    assert_true(x != NULL && got != NULL);
+    static const uint32_t tails[] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
+    for (int t = 0; t < 6; t++) {
+        for (uint32_t i = 0; i < N; i++) {
+            uint32_t bits = i << 16 | tails[t];
+            memcpy(&x[i], &bits, sizeof bits);
+        }
+        rose_tensor tensor = {.data = x, .dtype = ROSE_F32, .n_dims = 1, .shape = {N, 1}};
+        rose_pack_bf16(got, &tensor, 0, N);
+        for (uint32_t i = 0; i < N; i++)
+            assert_int_equal(got[i], rose_f32_to_bf16(x[i]));
+    }
+    free(x);
+    free(got);
+}
+
+/* A folder written and mapped, then its model closed: the backend must not need it any more. */
+static void test_from_a_folder(void **state)
+{
+    (void)state;
+    static const rose_dtype dtypes[] = {ROSE_F32, ROSE_BF16};
+    for (int i = 0; i < 2; i++) {
+        char dir[] = "/tmp/rose-test-XXXXXX", command[80];
+        rose_random_opts ro;
+        rose_err err = {""};
+        rose_model *m = NULL;
+        assert_non_null(mkdtemp(dir));
+        rose_random_opts_default(&ro);
+        ro.n_layers = 2;
+        ro.d_model = 64;
+        ro.n_heads = 4;
+        ro.vocab_size = 300;
+        ro.max_positions = 64;
+        ro.dtype = dtypes[i];
+        ro.tied_head = i == 0;
+        if (rose_random_model_write(&ro, dir, &err) != ROSE_OK) fail_msg("%s", err.msg);
+        if (rose_model_open(&m, dir, &err) != ROSE_OK) fail_msg("%s", err.msg);
+        fx_seq a = fx_seq_make(m, 3, 40), b = fx_seq_make(m, 3, 40);
+        fx_backend f = fx_open(m, ROSE_COMPUTE_AUTO, "scalar", 1, 0);
+        assert_int_equal(f.plan.dtype, i == 0 ? ROSE_COMPUTE_F32 : ROSE_COMPUTE_BF16);
+        fx_run(&f, &a, 40, 40);
+        fx_close(&f);
+        f = fx_open(m, ROSE_COMPUTE_AUTO, "auto", 2, 0);
+        rose_model copy = *m; /* what the fixture still looks at: the sizes */
+        copy.layers = NULL;
+        rose_model_close(m);
+        f.model = &copy;
+        fx_run(&f, &b, 40, 7);
+        fx_same(&copy, &a, &b, "from a folder");
+        fx_close(&f);
+        fx_seq_free(&a);
+        fx_seq_free(&b);
+        snprintf(command, sizeof command, "rm -rf %s", dir);
+        assert_int_equal(system(command), 0);
+    }
+}
+
+/* ---- steps ---- */
+
+static void test_copy_pages(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    fx_seq a = fx_seq_make(m, 3, 40), b = fx_seq_make(m, 3, 40), c = fx_seq_make(m, 3, 40);
+    fx_backend f = fx_open(m, ROSE_COMPUTE_BF16, "auto", 1, 4);
+    rose_err err;
+    fx_run(&f, &a, 40, 40);
+    fx_run(&f, &b, 20, 20);
+    /* c goes on from copies of b's pages: a full one and one with four tokens. */
+    for (int i = 0; i < 2; i++)
+        c.pages[c.n_pages++] = f.free_pages[--f.n_free];
+    assert_int_equal(f.ops->copy_pages(f.cpu, b.pages, c.pages, 2, &err), ROSE_OK);
+    c.done = 20;
+    memset(f.cpu->kv + b.pages[0] * f.cpu->kv_page_bytes, 0xFF, f.cpu->kv_page_bytes);
+    memset(f.cpu->kv + b.pages[1] * f.cpu->kv_page_bytes, 0xFF, f.cpu->kv_page_bytes);
+    memcpy(c.logits, b.logits, (size_t)20 * m->arch.vocab_size * sizeof *c.logits);
+    memcpy(c.next_ids, b.next_ids, 20 * sizeof *c.next_ids);
+    fx_run(&f, &c, 40, 3);
+    fx_same(m, &a, &c, "copied pages");
+
+    uint32_t bad = f.plan.kv_pages, good = 0;
+    assert_int_equal(f.ops->copy_pages(f.cpu, &bad, &good, 1, &err), ROSE_E_INVAL);
+    assert_int_equal(f.ops->copy_pages(f.cpu, &good, &bad, 1, &err), ROSE_E_INVAL);
+    assert_int_equal(f.ops->copy_pages(f.cpu, &good, &good, 1, &err), ROSE_OK);
+    fx_close(&f);
+    fx_seq_free(&a);
+    fx_seq_free(&b);
+    fx_seq_free(&c);
+    fx_model_free(m);
+}
+
+/* A batch of one sequence of 20 rows for the tests below. */
+typedef struct one {
+    uint32_t tokens[20], first[2], pos[1], pages[2];
+    uint32_t out_row[FX_MAX_SEQS], out_pos[FX_MAX_SEQS];
+    rose_sampling params[FX_MAX_SEQS];
+    rose_batch b;
+} one;
+
+static void one_init(one *o)
+{
+    memset(o, 0, sizeof *o);
+    o->first[1] = 20;
+    o->pages[0] = 3;
+    o->pages[1] = 1;
+    o->b = (rose_batch){.n_seqs = 1,
+                        .n_tokens = 20,
+                        .tokens = o->tokens,
+                        .seq_first = o->first,
+                        .seq_pos = o->pos,
+                        .pages = o->pages,
+                        .page_stride = 2,
+                        .out_row = o->out_row,
+                        .out_pos = o->out_pos,
+                        .out_params = o->params};
+    for (uint32_t i = 0; i < 20; i++)
+        o->tokens[i] = i * 3;
+}
+
+/* More outputs than fit one block of logits, in groups of one row; and no output at all. */
+static void test_outputs(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    const uint32_t vocab = m->arch.vocab_size;
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 0);
+    static one o;
+    rose_step_result result;
+    rose_err err;
+    uint64_t ticket;
+    float *all = calloc((size_t)FX_MAX_SEQS * vocab, sizeof *all);
+    assert_non_null(all);
+
+    one_init(&o);
+    assert_int_equal(f.ops->step(f.cpu, &o.b, &ticket, &err), ROSE_OK);
+    assert_int_equal(f.ops->collect(f.cpu, ticket, &result, &err), ROSE_OK);
+    assert_int_equal(result.n_outputs, 0);
+
+    for (uint32_t i = 0; i < FX_MAX_SEQS; i++) {
+        o.out_row[i] = 19 - i / 3 % 20;
+        o.out_pos[i] = i;
+        o.params[i] = (rose_sampling){.temperature = i % 4 == 0 ? 0 : 1.5f, .top_p = 1, .seed = 7};
+    }
+    o.b.n_outputs = FX_MAX_SEQS;
+    o.b.logits = all;
+    assert_int_equal(f.ops->step(f.cpu, &o.b, &ticket, &err), ROSE_OK);
+    assert_int_equal(f.ops->collect(f.cpu, ticket, &result, &err), ROSE_OK);
+    uint32_t *ids = calloc(FX_MAX_SEQS, sizeof *ids), n_equal = 0;
+    assert_non_null(ids);
+    memcpy(ids, result.ids, FX_MAX_SEQS * sizeof *ids);
+    /* Each output alone gives the same logits and the same id. */
+    float *row = calloc(vocab, sizeof *row);
+    assert_non_null(row);
+    for (uint32_t i = 0; i < FX_MAX_SEQS; i++) {
+        one_init(&o);
+        o.b.n_outputs = 1;
+        o.b.logits = row;
+        o.out_row[0] = 19 - i / 3 % 20;
+        o.out_pos[0] = i;
+        o.params[0] = (rose_sampling){.temperature = i % 4 == 0 ? 0 : 1.5f, .top_p = 1, .seed = 7};
+        assert_int_equal(f.ops->step(f.cpu, &o.b, &ticket, &err), ROSE_OK);
+        assert_int_equal(f.ops->collect(f.cpu, ticket, &result, &err), ROSE_OK);
+        assert_memory_equal(row, all + (size_t)i * vocab, vocab * sizeof *row);
+        assert_int_equal(result.ids[0], ids[i]);
+        if (i > 0) n_equal += ids[i] == ids[i - 1];
+    }
+    assert_true(n_equal < FX_MAX_SEQS / 2);
+    assert_int_equal(f.ops->collect(f.cpu, ticket - 1, &result, &err), ROSE_E_INVAL);
+    assert_int_equal(f.ops->collect(f.cpu, 0, &result, &err), ROSE_E_INVAL);
+    free(row);
+    free(ids);
+    free(all);
+    fx_close(&f);
+    fx_model_free(m);
+}
+
+/* NaN in the weights: no id is invented, and nothing else suffers. */
+static void test_not_a_number(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    float nan = NAN;
+    /* the embedding of token 5 */
+    memcpy((uint8_t *)(uintptr_t)m->tok_embed.data + (size_t)5 * 48 * 4, &nan, 4);
+    for (int dtype = 0; dtype < 2; dtype++) {
+        fx_backend f = fx_open(m, dtype == 0 ? ROSE_COMPUTE_F32 : ROSE_COMPUTE_BF16, "auto", 2, 0);
+        fx_seq bad = fx_seq_make(m, 1, 2), good = fx_seq_make(m, 2, 2);
+        bad.tokens[0] = 5;
+        good.tokens[0] = 6;
+        good.tokens[1] = 7;
+        fx_step(&f, (fx_part[]){{&bad, 2, true}, {&good, 2, true}}, 2);
+        assert_int_equal(bad.next_ids[0], ROSE_TOKEN_NONE);
+        assert_int_equal(bad.next_ids[1], ROSE_TOKEN_NONE); /* it attends to position 0 */
+        assert_true(good.next_ids[0] < 77 && good.next_ids[0] != 5);
+        assert_true(good.next_ids[1] < 77 && good.next_ids[1] != 5);
+        fx_seq_free(&bad);
+        fx_seq_free(&good);
+        fx_close(&f);
+    }
+    fx_model_free(m);
+}
+
+static void test_bad_batches(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F32, "auto", 1, 0);
+    static one o;
+    rose_err err;
+    uint64_t ticket;
+#define BAD(change)                                                                                \
+    do {                                                                                           \
+        one_init(&o);                                                                              \
+        change;                                                                                    \
+        memset(&err, 0, sizeof err);                                                               \
+        assert_int_equal(f.ops->step(f.cpu, &o.b, &ticket, &err), ROSE_E_INVAL);                   \
+        assert_int_equal(ticket, 0);                                                               \
+        assert_true(err.msg[0] != '\0');                                                           \
+    } while (0)
+    BAD(o.tokens[19] = 77);
+    BAD(o.tokens[0] = UINT32_MAX);
+    BAD(o.b.n_seqs = 0);
+    BAD(o.b.n_seqs = FX_MAX_SEQS + 1);
+    BAD(o.b.n_tokens = 0);
+    BAD(o.b.n_tokens = FX_MAX_ROWS + 1);
+    BAD(o.b.n_outputs = FX_MAX_SEQS + 1);
+    BAD(o.pos[0] = 81);
+    BAD(o.pos[0] = UINT32_MAX);
+    BAD(o.first[0] = 1);
+    BAD(o.first[1] = 19);
+    BAD((o.b.n_outputs = 1, o.out_row[0] = 20));
+    one_init(&o); /* the context still works */
+    assert_int_equal(f.ops->step(f.cpu, &o.b, &ticket, &err), ROSE_OK);
+    fx_close(&f);
+    fx_model_free(m);
+}
+
+int main(void)
+{
+    print_message("seed %llu\n", (unsigned long long)fx_seed());
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plan_resolves_options),
+        cmocka_unit_test(test_kv_default_rule),
+        cmocka_unit_test(test_plan_refuses_options),
+        cmocka_unit_test(test_plan_refuses_architectures),
+        cmocka_unit_test(test_plan_is_what_open_takes),
+        cmocka_unit_test(test_open_checks_the_plan),
+        cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_from_a_folder),
+        cmocka_unit_test(test_copy_pages),
+        cmocka_unit_test(test_outputs),
+        cmocka_unit_test(test_not_a_number),
+        cmocka_unit_test(test_bad_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
