@@ -1,4 +1,4 @@
-/* http/http.h - an HTTP/1.1 server on libevent bufferevents and http_parser: connections, limits,
+/* http/http.h - an HTTP/1.1 server on libevent's event loop and http_parser: connections, limits,
  * time-outs, replies, streams. Knows nothing of tokens or JSON.
  *
  * Why not evhttp: it cannot give its own errors (413, 431, 408) our body, does not see a client
@@ -67,7 +67,8 @@ uint32_t rose_http_connections(const rose_http *h);
 void rose_http_stop(rose_http *h);
 
 /* Run fn(arg) on I/O thread i, as soon as its loop turns. Any thread. ROSE_E_FULL: the queue
- * (65536) is full, fn will not run. */
+ * (65536) is full, fn will not run. ROSE_E_CLOSED: the server is stopping, fn will not run. What
+ * was accepted runs exactly once; what stop finds in the queue runs on stop's thread. */
 rose_status rose_http_post(rose_http *h, uint32_t thread, void (*fn)(void *arg), void *arg);
 
 /* Call fn(arg) on I/O thread i whenever fd is readable (level-triggered), until the server stops.

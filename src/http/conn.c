@@ -1,0 +1,324 @@
+/* http/conn.c - one connection: reading, sending, time-outs, its end. On its I/O thread.
+ *
+ * Reading stays enabled while the user works on a request, so that a client that leaves is seen at
+ * once; what arrives goes to a bounded lookahead. When that is full, reading turns into an
+ * edge-triggered probe that only asks whether the peer is still there. A client that shuts down its
+ * sending side before it has its reply counts as gone, as in nginx and Go.
+ *
+ * Sending: one send(2) at the end of the turn; the write event is armed only while the socket is
+ * full, so a stream that is read costs no epoll_ctl. MSG_NOSIGNAL: SIGPIPE needs no handling.
+ *
+ * Time-outs: two deadlines and one libevent timer that is moved only when it would fire too late;
+ * when it fires early it is armed again. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "http/http_internal.h"
+
+static uint64_t deadline_in(uint32_t ms)
+{
+    return rose_now_ns() + (uint64_t)ms * 1000000u;
+}
+
+void rose_http_conn_touch(rose_http_conn *c)
+{
+    rose_http_io *io = c->io;
+    if (c->dirty) return;
+    c->dirty = true;
+    TAILQ_INSERT_TAIL(&io->dirty, c, dirty_link);
+    if (io->turn_pending) return;
+    io->turn_pending = true;
+    /* Goes behind the events already found in this turn: all of them run before we send. */
+    event_active(&io->ev_turn, EV_WRITE, 0);
+}
+
+void rose_http_conn_doom(rose_http_conn *c)
+{
+    c->doomed = true;
+    rose_http_conn_touch(c);
+}
+
+/* ---- sending ---- */
+
+static void out_consume(rose_http_conn *c, size_t n)
+{
+    c->out_off += n;
+    if (c->out_off == c->out.len) {
+        c->out_off = c->out.len = 0;
+        if (c->out.cap > HTTP_OUT_HIGH) rose_buf_free(&c->out);
+    } else if (c->out_off > HTTP_SCRATCH && c->out_off > c->out.len / 2) {
+        c->out.len -= c->out_off;
+        memmove(c->out.data, c->out.data + c->out_off, c->out.len);
+        c->out_off = 0;
+    }
+}
+
+void rose_http_conn_flush(rose_http_conn *c)
+{
+    while (http_pending(c) > 0 && !c->wblocked && !c->doomed) {
+        size_t want = http_pending(c);
+        ssize_t n = send(c->fd, c->out.data + c->out_off, want, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+            rose_http_conn_doom(c);
+            return;
+        }
+        if (n > 0) {
+            out_consume(c, (size_t)n);
+            c->write_deadline = 0;
+        }
+        if (n < 0 || (size_t)n < want) c->wblocked = true;
+    }
+    if (c->wblocked && c->write_deadline == 0)
+        c->write_deadline = deadline_in(c->io->h->opts.write_timeout_ms);
+}
+
+static void on_write(evutil_socket_t fd, short what, void *arg)
+{
+    rose_http_conn *c = arg;
+    (void)fd;
+    (void)what;
+    c->wblocked = false;
+    rose_http_conn_touch(c);
+}
+
+/* ---- receiving ---- */
+
+static void keep_ahead(rose_http_conn *c, const char *data, size_t len)
+{
+    if (rose_buf_add(&c->ahead, data, len) != ROSE_OK) rose_http_conn_doom(c);
+}
+
+static void take_input(rose_http_conn *c, const char *data, size_t len)
+{
+    if (c->state == CONN_CLOSING || c->state == CONN_LINGER) return;
+    size_t used = 0;
+    if (c->ahead.len == 0) used = rose_http_parse(c, data, len);
+    if (c->state == CONN_CLOSING) {
+        c->linger = c->linger || used < len;
+        return;
+    }
+    if (used < len) keep_ahead(c, data + used, len - used);
+}
+
+static void take_eof(rose_http_conn *c)
+{
+    c->eof = true;
+    if (c->state == CONN_CLOSING && http_pending(c) > 0) return; /* it may still read */
+    if ((c->state == CONN_HEAD || c->state == CONN_BODY) && http_pending(c) > 0) {
+        c->state = CONN_CLOSING;
+        c->linger = false;
+        c->read_deadline = 0;
+        return;
+    }
+    c->doomed = true;
+}
+
+/* Lookahead is full: has the peer gone? Data cannot tell, poll can. */
+static void probe(rose_http_conn *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
+    if (poll(&p, 1, 0) > 0) rose_http_conn_doom(c);
+}
+
+static void on_read(evutil_socket_t fd, short what, void *arg)
+{
+    rose_http_conn *c = arg;
+    (void)what;
+    if (c->read_mode == HTTP_READ_PROBE) {
+        probe(c);
+        return;
+    }
+    /* Bytes beyond the lookahead stay in the kernel, where they slow the sender down. */
+    size_t room = HTTP_SCRATCH;
+    if (c->state == CONN_BUSY || c->ahead.len > 0)
+        room = HTTP_LOOKAHEAD - (c->ahead.len - c->ahead_off);
+    if (room == 0) {
+        rose_http_conn_touch(c);
+        return;
+    }
+    ssize_t n = recv(fd, c->io->scratch, room, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (n > 0)
+        take_input(c, c->io->scratch, (size_t)n);
+    else if (n == 0)
+        take_eof(c);
+    else
+        c->doomed = true;
+    rose_http_conn_touch(c);
+}
+
+/* Input that waited for the reply before it. True: something was used. */
+static bool feed_ahead(rose_http_conn *c)
+{
+    size_t len = c->ahead.len - c->ahead_off;
+    if (len == 0 || (c->state != CONN_HEAD && c->state != CONN_BODY)) return false;
+    size_t used = rose_http_parse(c, c->ahead.data + c->ahead_off, len);
+    c->ahead_off += used;
+    if (c->state == CONN_CLOSING && used < len) c->linger = true;
+    if (used == len || c->state == CONN_CLOSING) {
+        c->ahead.len = c->ahead_off = 0;
+    } else if (used > 0) {
+        memmove(c->ahead.data, c->ahead.data + c->ahead_off, len - used);
+        c->ahead.len = len - used;
+        c->ahead_off = 0;
+    }
+    return used > 0;
+}
+
+/* ---- time ---- */
+
+static void on_timer(evutil_socket_t fd, short what, void *arg)
+{
+    rose_http_conn *c = arg;
+    uint64_t now = rose_now_ns();
+    (void)fd;
+    (void)what;
+    c->timer_at = 0;
+    rose_http_conn_touch(c);
+    if (c->write_deadline != 0 && now >= c->write_deadline) {
+        c->doomed = true;
+        return;
+    }
+    if (c->read_deadline == 0 || now < c->read_deadline) return;
+    c->read_deadline = 0;
+    if (c->state == CONN_BODY || (c->state == CONN_HEAD && c->head.len > 0))
+        rose_http_refuse(c, 408,
+                         c->state == CONN_BODY ? "timed out waiting for the request body"
+                                               : "timed out waiting for the headers");
+    else
+        c->doomed = true; /* idle, or lingered long enough */
+}
+
+static void arm_timer(rose_http_conn *c)
+{
+    uint64_t d = c->read_deadline;
+    if (c->write_deadline != 0 && (d == 0 || c->write_deadline < d)) d = c->write_deadline;
+    if (d == 0 || (c->timer_at != 0 && c->timer_at <= d)) return;
+    uint64_t now = rose_now_ns();
+    uint64_t us = d > now ? (d - now) / 1000 + 1000 : 1000;
+    struct timeval tv = {(time_t)(us / 1000000), (suseconds_t)(us % 1000000)};
+    if (event_add(&c->ev_timer, &tv) < 0) {
+        c->doomed = true;
+        return;
+    }
+    c->timer_at = now + us * 1000;
+}
+
+/* ---- events ---- */
+
+static void set_read_mode(rose_http_conn *c, http_read_mode mode)
+{
+    if (c->read_mode == mode) return;
+    event_del(&c->ev_read);
+    c->read_mode = mode;
+    if (mode == HTTP_READ_OFF) return;
+    short what = EV_READ | EV_PERSIST;
+    if (mode == HTTP_READ_PROBE) what = EV_READ | EV_CLOSED | EV_ET | EV_PERSIST;
+    event_assign(&c->ev_read, c->io->base, c->fd, what, on_read, c);
+    if (event_add(&c->ev_read, NULL) < 0) c->doomed = true;
+}
+
+static void arm_events(rose_http_conn *c)
+{
+    bool full = c->ahead.len - c->ahead_off >= HTTP_LOOKAHEAD;
+    if (c->eof)
+        set_read_mode(c, HTTP_READ_OFF);
+    else if (!full)
+        set_read_mode(c, HTTP_READ_ON);
+    else /* libevent cannot mix edge and level on one fd; a send will notice the peer's end */
+        set_read_mode(c, c->wblocked ? HTTP_READ_OFF : HTTP_READ_PROBE);
+
+    bool armed = event_pending(&c->ev_write, EV_WRITE, NULL) != 0;
+    if (c->wblocked && !armed && event_add(&c->ev_write, NULL) < 0) c->doomed = true;
+    if (!c->wblocked && armed) event_del(&c->ev_write);
+    arm_timer(c);
+}
+
+/* ---- the turn, birth and death ---- */
+
+/* All sent. True: wait for the client to have read it, else the connection can go. */
+static bool start_linger(rose_http_conn *c)
+{
+    if (!c->linger || c->eof || shutdown(c->fd, SHUT_WR) < 0) return false;
+    c->state = CONN_LINGER;
+    c->read_deadline = deadline_in(HTTP_LINGER_MS);
+    return true;
+}
+
+void rose_http_conn_turn(rose_http_conn *c)
+{
+    do {
+        rose_http_conn_flush(c);
+    } while (!c->doomed && feed_ahead(c));
+    if (!http_pending(c)) c->write_deadline = 0;
+    if (c->state == CONN_CLOSING && http_pending(c) == 0 && !start_linger(c)) c->doomed = true;
+    if (!c->doomed) arm_events(c);
+    if (c->doomed) rose_http_conn_destroy(c);
+}
+
+rose_http_conn *rose_http_conn_new(rose_http_io *io, int fd, bool refused)
+{
+    rose_http_conn *c = calloc(1, sizeof *c);
+    if (c == NULL) return NULL;
+    c->io = io;
+    c->fd = fd;
+    c->refused = refused;
+    c->state = CONN_HEAD;
+    c->read_mode = HTTP_READ_OFF;
+    atomic_fetch_add_explicit(refused ? &io->h->refused : &io->h->connections, 1,
+                              memory_order_relaxed); /* gauges: they order nothing */
+    return c;
+}
+
+void rose_http_conn_start(rose_http_conn *c)
+{
+    rose_http_io *io = c->io;
+    TAILQ_INSERT_TAIL(&io->conns, c, all_link);
+    event_assign(&c->ev_read, io->base, c->fd, EV_READ | EV_PERSIST, on_read, c);
+    event_assign(&c->ev_write, io->base, c->fd, EV_WRITE | EV_PERSIST, on_write, c);
+    evtimer_assign(&c->ev_timer, io->base, on_timer, c);
+    rose_http_parse_reset(c);
+    c->read_deadline = deadline_in(io->h->opts.idle_timeout_ms);
+    if (c->refused)
+        rose_http_refuse(c, 503, "too many connections");
+    else if (io->drained)
+        rose_http_conn_drain(c);
+    rose_http_conn_touch(c);
+}
+
+void rose_http_conn_destroy(rose_http_conn *c)
+{
+    rose_http *h = c->io->h;
+    if (c->state == CONN_BUSY) {
+        c->state = CONN_CLOSING; /* whatever the user now calls on it does nothing */
+        h->cb.on_gone(h->cb.arg, &c->req);
+        atomic_fetch_sub_explicit(&h->inflight, 1, memory_order_relaxed);
+    }
+    if (c->dirty) TAILQ_REMOVE(&c->io->dirty, c, dirty_link);
+    TAILQ_REMOVE(&c->io->conns, c, all_link);
+    event_del(&c->ev_read);
+    event_del(&c->ev_write);
+    event_del(&c->ev_timer);
+    close(c->fd);
+    rose_buf_free(&c->out);
+    rose_buf_free(&c->ahead);
+    rose_buf_free(&c->head);
+    rose_buf_free(&c->body);
+    free(c->headers);
+    atomic_fetch_sub_explicit(c->refused ? &h->refused : &h->connections, 1, memory_order_relaxed);
+    free(c);
+}
+
+void rose_http_conn_drain(rose_http_conn *c)
+{
+    if (c->state != CONN_HEAD || c->head.len > 0) return;
+    c->state = CONN_CLOSING;
+    c->read_deadline = 0;
+    rose_http_conn_touch(c);
+}

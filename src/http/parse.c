@@ -1,0 +1,365 @@
+/* http/parse.c - bytes to requests. We frame the head ourselves (up to the empty line, every line
+ * ended by CRLF) and hand it to http_parser in one piece: limits are exact, fields are slices of
+ * one buffer, and two parsers must agree where a head ends, which is what request smuggling plays
+ * with. Whatever the specification lets a server refuse because intermediaries disagree on it, we
+ * refuse: bare LF, folded lines, Content-Length beside Transfer-Encoding, either of them twice. */
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/clock.h"
+#include "http/http_internal.h"
+
+static int refuse_in_callback(rose_http_conn *c, int status, const char *why)
+{
+    c->refuse_status = status;
+    c->refuse_why = why;
+    return -1;
+}
+
+static int on_url(http_parser *p, const char *at, size_t n)
+{
+    rose_http_conn *c = p->data;
+    c->url = (uint32_t)(at - c->head.data);
+    c->url_len = (uint32_t)n;
+    return 0;
+}
+
+static int on_header_field(http_parser *p, const char *at, size_t n)
+{
+    rose_http_conn *c = p->data;
+    if (c->state == CONN_BODY) { /* a trailer: checked for size, otherwise ignored */
+        c->trailer_bytes += n;
+        return 0;
+    }
+    if (c->n_headers == HTTP_MAX_HEADERS)
+        return refuse_in_callback(c, 431, "more than 256 header fields");
+    if (c->n_headers == c->cap_headers) {
+        uint32_t cap = c->cap_headers == 0 ? 32 : c->cap_headers * 2;
+        http_header *h = realloc(c->headers, cap * sizeof *h);
+        if (h == NULL) return refuse_in_callback(c, 503, "out of memory");
+        c->headers = h;
+        c->cap_headers = cap;
+    }
+    uint32_t name = (uint32_t)(at - c->head.data);
+    c->headers[c->n_headers++] = (http_header){name, (uint32_t)n, name + (uint32_t)n, 0};
+    return 0;
+}
+
+static int on_header_value(http_parser *p, const char *at, size_t n)
+{
+    rose_http_conn *c = p->data;
+    if (c->state == CONN_BODY) {
+        c->trailer_bytes += n;
+        if (c->trailer_bytes > c->io->h->opts.max_header_bytes)
+            return refuse_in_callback(c, 431, "trailers over the limit");
+        return 0;
+    }
+    if (c->n_headers == 0) return -1;
+    while (n > 0 && (at[n - 1] == ' ' || at[n - 1] == '\t'))
+        n--;
+    if (n == 0) return 0; /* `at` may lie in the next line; the field's own end stands for "" */
+    http_header *h = &c->headers[c->n_headers - 1];
+    h->value = (uint32_t)(at - c->head.data);
+    h->value_len = (uint32_t)n;
+    return 0;
+}
+
+static int on_headers_complete(http_parser *p)
+{
+    rose_http_conn *c = p->data;
+    c->content_length = p->content_length;
+    p->upgrade = 0; /* "Upgrade" is ignored, as the specification allows */
+    return 0;
+}
+
+static int on_body(http_parser *p, const char *at, size_t n)
+{
+    rose_http_conn *c = p->data;
+    if (n > c->io->h->opts.max_body_bytes - c->body.len)
+        return refuse_in_callback(c, 413, "request body over the limit");
+    if (rose_buf_add(&c->body, at, n) != ROSE_OK)
+        return refuse_in_callback(c, 503, "out of memory");
+    return 0;
+}
+
+static int on_message_complete(http_parser *p)
+{
+    rose_http_conn *c = p->data;
+    c->complete = true;
+    c->keep_alive = http_should_keep_alive(p) != 0;
+    http_parser_pause(p, 1); /* stop at this message's last byte */
+    return 0;
+}
+
+static const http_parser_settings g_settings = {
+    .on_url = on_url,
+    .on_header_field = on_header_field,
+    .on_header_value = on_header_value,
+    .on_headers_complete = on_headers_complete,
+    .on_body = on_body,
+    .on_message_complete = on_message_complete,
+};
+
+void rose_http_parse_reset(rose_http_conn *c)
+{
+    c->head.len = c->head_scan = c->line_start = 0;
+    c->body.len = 0;
+    c->trailer_bytes = 0;
+    c->n_headers = 0;
+    c->url = c->url_len = 0;
+    c->complete = c->keep_alive = false;
+    c->refuse_status = 0;
+    c->content_length = 0;
+    c->req = (rose_http_req){.conn = c, .path = "", .query = ""};
+    if (c->body.cap > HTTP_KEEP_BYTES) rose_buf_free(&c->body);
+    if (c->head.cap > HTTP_KEEP_BYTES) rose_buf_free(&c->head);
+    http_parser_init(&c->parser, HTTP_REQUEST);
+    c->parser.data = c;
+}
+
+static bool header_is(const rose_http_conn *c, const http_header *h, const char *name)
+{
+    return strlen(name) == h->name_len &&
+           strncasecmp(c->head.data + h->name, name, h->name_len) == 0;
+}
+
+static bool value_is(const rose_http_conn *c, const http_header *h, const char *value)
+{
+    return strlen(value) == h->value_len &&
+           strncasecmp(c->head.data + h->value, value, h->value_len) == 0;
+}
+
+static bool is_token(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        unsigned char ch = (unsigned char)s[i];
+        bool alnum =
+            (ch >= '0' && ch <= '9') || (ch >= 'A' && ch <= 'Z') || (ch >= 'a' && ch <= 'z');
+        if (!alnum && (ch == '\0' || strchr("!#$%&'*+-.^_`|~", ch) == NULL)) return false;
+    }
+    return n > 0;
+}
+
+/* Line structure of a complete head: no NUL, no folded line. */
+static bool head_is_clean(const rose_http_conn *c)
+{
+    const char *p = c->head.data;
+    const char *end = p + c->head.len;
+    if (memchr(p, '\0', c->head.len) != NULL) return false;
+    while ((p = memchr(p, '\n', (size_t)(end - p))) != NULL && ++p < end) {
+        if (*p == ' ' || *p == '\t') return false;
+    }
+    return true;
+}
+
+/* Split the request target and terminate all strings in place. False: malformed. */
+static bool slice_head(rose_http_conn *c)
+{
+    char *url = c->head.data + c->url;
+    for (uint32_t i = 0; i < c->url_len; i++) {
+        if (url[i] <= 0x20 || url[i] >= 0x7f) return false;
+    }
+    struct http_parser_url u;
+    http_parser_url_init(&u);
+    if (http_parser_parse_url(url, c->url_len, 0, &u) != 0) return false;
+    c->req.path = "/";
+    c->req.query = "";
+    if (u.field_set & (1u << UF_PATH)) {
+        c->req.path = url + u.field_data[UF_PATH].off;
+        url[u.field_data[UF_PATH].off + u.field_data[UF_PATH].len] = '\0';
+    }
+    if (u.field_set & (1u << UF_QUERY)) {
+        c->req.query = url + u.field_data[UF_QUERY].off;
+        url[u.field_data[UF_QUERY].off + u.field_data[UF_QUERY].len] = '\0';
+    }
+    for (uint32_t i = 0; i < c->n_headers; i++) {
+        http_header *h = &c->headers[i];
+        c->head.data[h->name + h->name_len] = '\0';
+        c->head.data[h->value + h->value_len] = '\0';
+    }
+    return true;
+}
+
+typedef struct head_facts {
+    uint32_t n_host, n_length, n_encoding;
+    bool chunked, expect, expect_unknown;
+} head_facts;
+
+static bool collect_facts(const rose_http_conn *c, head_facts *f)
+{
+    for (uint32_t i = 0; i < c->n_headers; i++) {
+        const http_header *h = &c->headers[i];
+        if (!is_token(c->head.data + h->name, h->name_len)) return false;
+        if (header_is(c, h, "Host")) f->n_host++;
+        if (header_is(c, h, "Content-Length")) f->n_length++;
+        if (header_is(c, h, "Transfer-Encoding")) {
+            f->n_encoding++;
+            f->chunked = value_is(c, h, "chunked");
+        }
+        if (header_is(c, h, "Expect")) {
+            f->expect = value_is(c, h, "100-continue");
+            f->expect_unknown = f->expect_unknown || !f->expect;
+        }
+    }
+    return true;
+}
+
+/* What the parser accepts and we do not. 0, or the status with which to refuse. */
+static int judge_head(rose_http_conn *c, const head_facts *f, const char **why)
+{
+    const http_parser *p = &c->parser;
+    bool v11 = p->http_major == 1 && p->http_minor >= 1;
+    *why = "malformed request";
+    if (p->http_major != 1) return *why = "only HTTP/1.0 and HTTP/1.1 are served", 505;
+    if (f->n_host > 1) return *why = "Host header given twice", 400;
+    if (f->n_host == 0 && v11) return *why = "Host header missing", 400;
+    if (f->n_length > 1) return *why = "Content-Length given twice", 400;
+    if (f->n_encoding > 0 && f->n_length > 0)
+        return *why = "both Content-Length and Transfer-Encoding", 400;
+    if (f->n_encoding > 1) return *why = "Transfer-Encoding given twice", 400;
+    if (f->n_encoding > 0 && !v11) return *why = "Transfer-Encoding in an HTTP/1.0 request", 400;
+    if (f->n_encoding > 0 && !f->chunked)
+        return *why = "unsupported Transfer-Encoding, use chunked", 501;
+    if (p->method == HTTP_CONNECT) return *why = "CONNECT is not supported", 405;
+    if (f->n_length > 0 && c->content_length > c->io->h->opts.max_body_bytes)
+        return *why = "request body over the limit", 413;
+    if (f->expect_unknown) return *why = "unknown Expect", 417;
+    return 0;
+}
+
+/* The parser ran over the whole head, or stopped in it. */
+static void finish_head(rose_http_conn *c)
+{
+    size_t used = http_parser_execute(&c->parser, &g_settings, c->head.data, c->head.len);
+    enum http_errno e = HTTP_PARSER_ERRNO(&c->parser);
+    head_facts f = {0};
+    const char *why = NULL;
+
+    if (c->refuse_status != 0) {
+        rose_http_refuse(c, c->refuse_status, c->refuse_why);
+        return;
+    }
+    if (e != HPE_OK && e != HPE_PAUSED) {
+        rose_http_refuse(c, 400, http_errno_description(e));
+        return;
+    }
+    if (!collect_facts(c, &f)) {
+        rose_http_refuse(c, 400, "invalid header name");
+        return;
+    }
+    int status = judge_head(c, &f, &why);
+    if (status == 0 && (used != c->head.len || !slice_head(c))) status = 400;
+    if (status != 0) {
+        rose_http_refuse(c, status, why);
+        return;
+    }
+    c->state = CONN_BODY;
+    if (c->complete) return;
+    if (f.expect && c->parser.http_minor >= 1) {
+        static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+        if (rose_buf_add(&c->out, go_on, sizeof go_on - 1) != ROSE_OK) rose_http_conn_doom(c);
+        rose_http_conn_touch(c);
+    }
+}
+
+typedef enum head_end { HEAD_MORE, HEAD_FOUND, HEAD_BAD } head_end;
+
+/* Look for the empty line from where the last search stopped; cuts head behind it. */
+static head_end find_head_end(rose_http_conn *c)
+{
+    for (;;) {
+        const char *data = c->head.data;
+        const char *nl = c->head_scan == c->head.len
+                             ? NULL
+                             : memchr(data + c->head_scan, '\n', c->head.len - c->head_scan);
+        if (nl == NULL) break;
+        size_t i = (size_t)(nl - data);
+        if (i == 0 || data[i - 1] != '\r') return HEAD_BAD;
+        bool empty = i - 1 == c->line_start;
+        c->head_scan = c->line_start = i + 1;
+        if (!empty) continue;
+        c->head.len = i + 1;
+        return HEAD_FOUND;
+    }
+    c->head_scan = c->head.len;
+    return HEAD_MORE;
+}
+
+static size_t parse_head(rose_http_conn *c, const char *data, size_t len)
+{
+    size_t skipped = 0;
+    if (c->head.len == 0) { /* empty lines before a request are allowed and mean nothing */
+        while (skipped < len && (data[skipped] == '\r' || data[skipped] == '\n'))
+            skipped++;
+        if (skipped == len) return len;
+        c->req.arrival_ns = rose_now_ns();
+        c->read_deadline =
+            c->req.arrival_ns + (uint64_t)c->io->h->opts.header_timeout_ms * 1000000u;
+    }
+    size_t limit = c->io->h->opts.max_header_bytes;
+    size_t before = c->head.len;
+    size_t n = len - skipped < limit - before ? len - skipped : limit - before;
+    if (rose_buf_add(&c->head, data + skipped, n) != ROSE_OK) {
+        rose_http_conn_doom(c);
+        return len;
+    }
+    switch (find_head_end(c)) {
+    case HEAD_MORE:
+        if (c->head.len < limit) return len;
+        rose_http_refuse(c, c->line_start == 0 ? 414 : 431,
+                         c->line_start == 0 ? "request line over the limit"
+                                            : "request headers over the limit");
+        return len;
+    case HEAD_BAD:
+        rose_http_refuse(c, 400, "a header line does not end in CRLF");
+        return len;
+    case HEAD_FOUND:
+        break;
+    }
+    size_t used = skipped + c->head.len - before;
+    if (!head_is_clean(c))
+        rose_http_refuse(c, 400, "NUL byte or folded line in the headers");
+    else
+        finish_head(c);
+    return used;
+}
+
+static size_t parse_body(rose_http_conn *c, const char *data, size_t len)
+{
+    size_t used = http_parser_execute(&c->parser, &g_settings, data, len);
+    enum http_errno e = HTTP_PARSER_ERRNO(&c->parser);
+    if (c->refuse_status != 0)
+        rose_http_refuse(c, c->refuse_status, c->refuse_why);
+    else if (e != HPE_OK && e != HPE_PAUSED)
+        rose_http_refuse(c, 400, http_errno_description(e));
+    return used;
+}
+
+static void deliver(rose_http_conn *c)
+{
+    rose_http *h = c->io->h;
+    c->state = CONN_BUSY;
+    c->read_deadline = 0;
+    c->req.complete_ns = rose_now_ns();
+    atomic_fetch_add_explicit(&h->inflight, 1, memory_order_relaxed); /* a gauge, orders nothing */
+    h->cb.on_request(h->cb.arg, &c->req);
+}
+
+size_t rose_http_parse(rose_http_conn *c, const char *data, size_t len)
+{
+    size_t used = 0;
+    while (used < len && !c->doomed && http_pending(c) < HTTP_OUT_HIGH) {
+        if (c->state == CONN_HEAD)
+            used += parse_head(c, data + used, len - used);
+        else if (c->state == CONN_BODY)
+            used += parse_body(c, data + used, len - used);
+        else
+            break;
+        if (c->state == CONN_BODY && c->complete)
+            deliver(c);
+        else if (c->state == CONN_BODY)
+            c->read_deadline = rose_now_ns() + (uint64_t)c->io->h->opts.body_timeout_ms * 1000000u;
+    }
+    return used;
+}

@@ -1,0 +1,276 @@
+/* http/reply.c - replies and streams: bytes appended to the connection's output buffer, which keeps
+ * its memory, so a stream in steady state allocates nothing. Sending is the end of the turn's work
+ * (conn.c). On the connection's thread. */
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "http/http_internal.h"
+
+static void put(rose_http_conn *c, const char *s, size_t n)
+{
+    if (rose_buf_add(&c->out, s, n) != ROSE_OK) rose_http_conn_doom(c);
+}
+
+static void put_str(rose_http_conn *c, const char *s)
+{
+    put(c, s, strlen(s));
+}
+
+static void put_u64(rose_http_conn *c, uint64_t v)
+{
+    char s[20];
+    size_t at = sizeof s;
+    do {
+        s[--at] = (char)('0' + v % 10);
+        v /= 10;
+    } while (v != 0);
+    put(c, s + at, sizeof s - at);
+}
+
+static const char *reason(int status)
+{
+    switch (status) {
+#define REASON(num, name, string)                                                                  \
+    case num:                                                                                      \
+        return #string;
+        HTTP_STATUS_MAP(REASON)
+#undef REASON
+    default:
+        return "Unknown";
+    }
+}
+
+static void two_digits(char *s, int v)
+{
+    s[0] = (char)('0' + v / 10 % 10);
+    s[1] = (char)('0' + v % 10);
+}
+
+/* "Sat, 21 Nov 2026 01:00:00 GMT", made once a second; strftime would follow the locale. */
+static const char *date_now(rose_http_io *io)
+{
+    int64_t now = (int64_t)time(NULL);
+    if (now == io->date_s) return io->date;
+    time_t t = (time_t)now;
+    struct tm tm;
+    gmtime_r(&t, &tm);
+    memcpy(io->date, "Sun, 00 Jan 0000 00:00:00 GMT", 30);
+    memcpy(io->date, &"SunMonTueWedThuFriSat"[3 * tm.tm_wday], 3);
+    memcpy(io->date + 8, &"JanFebMarAprMayJunJulAugSepOctNovDec"[3 * tm.tm_mon], 3);
+    two_digits(io->date + 5, tm.tm_mday);
+    two_digits(io->date + 12, (tm.tm_year + 1900) / 100);
+    two_digits(io->date + 14, (tm.tm_year + 1900) % 100);
+    two_digits(io->date + 17, tm.tm_hour);
+    two_digits(io->date + 20, tm.tm_min);
+    two_digits(io->date + 23, tm.tm_sec);
+    io->date_s = now;
+    return io->date;
+}
+
+/* Everything up to the framing headers. Settles whether the connection lives on. */
+static void put_head(rose_http_conn *c, int status, const char *content_type, const char *headers)
+{
+    if (atomic_load_explicit(&c->io->h->draining, memory_order_relaxed)) c->keep_alive = false;
+    put_str(c, "HTTP/1.1 ");
+    put_u64(c, (uint64_t)status);
+    put_str(c, " ");
+    put_str(c, reason(status));
+    put_str(c, "\r\nDate: ");
+    put_str(c, date_now(c->io));
+    if (content_type != NULL) {
+        put_str(c, "\r\nContent-Type: ");
+        put_str(c, content_type);
+    }
+    if (!c->keep_alive)
+        put_str(c, "\r\nConnection: close");
+    else if (c->parser.http_minor == 0)
+        put_str(c, "\r\nConnection: keep-alive");
+    put_str(c, "\r\n");
+    if (headers != NULL) put_str(c, headers);
+}
+
+/* A status line and a body in one piece; 1xx, 204 and 304 have no body by definition. */
+static void put_reply(rose_http_conn *c, int status, const char *content_type, const char *headers,
+                      const void *body, size_t len)
+{
+    bool bodyless = status < 200 || status == 204 || status == 304;
+    put_head(c, status, content_type, headers);
+    if (!bodyless) {
+        put_str(c, "Content-Length: ");
+        put_u64(c, len);
+        put_str(c, "\r\n");
+    }
+    put_str(c, "\r\n");
+    if (!bodyless && c->parser.method != HTTP_HEAD) put(c, body, len);
+    rose_http_conn_touch(c);
+}
+
+void rose_http_refuse(rose_http_conn *c, int status, const char *why)
+{
+    const rose_http_callbacks *cb = &c->io->h->cb;
+    rose_buf body = {0};
+    c->keep_alive = false;
+    c->linger = true;
+    if (cb->error_body != NULL) {
+        cb->error_body(cb->arg, status, why, &body);
+        put_reply(c, status, "application/json", NULL, body.data, body.len);
+    } else {
+        put_reply(c, status, "text/plain", NULL, why, strlen(why));
+    }
+    rose_buf_free(&body);
+    c->state = CONN_CLOSING;
+    c->read_deadline = 0;
+}
+
+/* The reply is complete in `out`: on to the next request, or to the end. */
+static void end_reply(rose_http_conn *c)
+{
+    rose_http *h = c->io->h;
+    atomic_fetch_sub_explicit(&h->inflight, 1, memory_order_relaxed); /* a gauge */
+    if (!c->keep_alive || atomic_load_explicit(&h->draining, memory_order_relaxed)) {
+        c->state = CONN_CLOSING;
+        c->linger = c->ahead.len > c->ahead_off;
+    } else {
+        c->state = CONN_HEAD;
+        rose_http_parse_reset(c);
+        c->read_deadline = rose_now_ns() + (uint64_t)h->opts.idle_timeout_ms * 1000000u;
+    }
+    rose_http_conn_touch(c);
+}
+
+void rose_http_reply(rose_http_req *r, int status, const char *content_type, const char *headers,
+                     const void *body, size_t len)
+{
+    rose_http_conn *c = r->conn;
+    if (c->state != CONN_BUSY || r->streaming) return;
+    put_reply(c, status, content_type, headers, body, len);
+    end_reply(c);
+}
+
+bool rose_http_stream_begin(rose_http_req *r, int status, const char *content_type,
+                            const char *headers)
+{
+    rose_http_conn *c = r->conn;
+    if (c->state != CONN_BUSY || c->doomed || r->streaming) return false;
+    r->streaming = true;
+    r->chunked = c->parser.http_minor != 0;
+    if (!r->chunked) c->keep_alive = false; /* the end of an HTTP/1.0 stream is the close */
+    put_head(c, status, content_type, headers);
+    put_str(c, r->chunked ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
+    rose_http_conn_touch(c);
+    return !c->doomed;
+}
+
+/* "<hex>\r\n" into s, which holds 18 bytes. */
+static size_t chunk_size_line(char *s, size_t len)
+{
+    size_t digits = 1;
+    for (size_t v = len >> 4; v != 0; v >>= 4)
+        digits++;
+    for (size_t i = digits; i > 0; i--) {
+        s[i - 1] = "0123456789abcdef"[len & 15];
+        len >>= 4;
+    }
+    s[digits] = '\r';
+    s[digits + 1] = '\n';
+    return digits + 2;
+}
+
+static void put_chunk(rose_http_conn *c, const void *bytes, size_t len)
+{
+    char line[18];
+    size_t n = chunk_size_line(line, len);
+    if (len > SIZE_MAX / 4 || rose_buf_reserve(&c->out, n + len + 2) != ROSE_OK) {
+        rose_http_conn_doom(c);
+        return;
+    }
+    put(c, line, n);
+    put(c, bytes, len);
+    put(c, "\r\n", 2);
+}
+
+bool rose_http_stream_write(rose_http_req *r, const void *bytes, size_t len)
+{
+    rose_http_conn *c = r->conn;
+    if (c->state != CONN_BUSY || c->doomed || !r->streaming) return false;
+    if (len == 0 || c->parser.method == HTTP_HEAD) return true; /* an empty chunk would end it */
+    if (r->chunked)
+        put_chunk(c, bytes, len);
+    else
+        put(c, bytes, len);
+    /* Over the limit counts only what the socket did not take: a burst within one turn is fine. */
+    if (http_pending(c) > c->io->h->opts.max_pending_bytes) {
+        rose_http_conn_flush(c);
+        if (http_pending(c) > c->io->h->opts.max_pending_bytes) rose_http_conn_doom(c);
+    }
+    rose_http_conn_touch(c);
+    return !c->doomed;
+}
+
+void rose_http_stream_end(rose_http_req *r)
+{
+    rose_http_conn *c = r->conn;
+    if (c->state != CONN_BUSY || !r->streaming) return;
+    if (r->chunked && c->parser.method != HTTP_HEAD) put_str(c, "0\r\n\r\n");
+    end_reply(c);
+}
+
+/* ---- the request ---- */
+
+uint32_t rose_http_req_thread(const rose_http_req *r)
+{
+    return r->conn->io->index;
+}
+
+const char *rose_http_req_method(const rose_http_req *r)
+{
+    return http_method_str((enum http_method)r->conn->parser.method);
+}
+
+const char *rose_http_req_path(const rose_http_req *r)
+{
+    return r->path;
+}
+
+const char *rose_http_req_query(const rose_http_req *r)
+{
+    return r->query;
+}
+
+const char *rose_http_req_header(const rose_http_req *r, const char *name)
+{
+    const rose_http_conn *c = r->conn;
+    for (uint32_t i = 0; i < c->n_headers; i++) {
+        if (strcasecmp(c->head.data + c->headers[i].name, name) == 0)
+            return c->head.data + c->headers[i].value;
+    }
+    return NULL;
+}
+
+const char *rose_http_req_body(const rose_http_req *r, size_t *len)
+{
+    *len = r->conn->body.len;
+    return r->conn->body.len == 0 ? "" : r->conn->body.data;
+}
+
+uint64_t rose_http_req_arrival_ns(const rose_http_req *r)
+{
+    return r->arrival_ns;
+}
+
+uint64_t rose_http_req_complete_ns(const rose_http_req *r)
+{
+    return r->complete_ns;
+}
+
+void rose_http_req_set_user(rose_http_req *r, void *user)
+{
+    r->user = user;
+}
+
+void *rose_http_req_user(const rose_http_req *r)
+{
+    return r->user;
+}

@@ -1,0 +1,466 @@
+/* http/server.c - the I/O threads: start, accept, post, watch, timers, drain, stop.
+ *
+ * Thread 0 accepts and hands connections out in turn; the owner of a connection never changes. Each
+ * thread runs its own event_base without locks: what comes from other threads comes through one
+ * MPSC ring and an eventfd, whose wake-up also carries drain and stop. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cpuinfo.h"
+#include "base/log.h"
+#include "http/http_internal.h"
+
+enum { ACCEPT_BURST = 64, ACCEPT_RETRY_MS = 100, MAX_HEADER_BYTES = 16 << 20 };
+
+typedef struct post_item {
+    void (*fn)(void *arg);
+    void *arg;
+} post_item;
+
+void rose_http_opts_default(rose_http_opts *o)
+{
+    *o = (rose_http_opts){
+        .host = "127.0.0.1",
+        .port = 8888,
+        .n_threads = 1,
+        .max_header_bytes = 64u << 10,
+        .max_body_bytes = 32u << 20,
+        .max_connections = 4096,
+        .header_timeout_ms = 10000,
+        .body_timeout_ms = 30000,
+        .idle_timeout_ms = 75000,
+        .write_timeout_ms = 30000,
+        .max_pending_bytes = 4u << 20,
+    };
+}
+
+/* ---- the loop of one thread ---- */
+
+static void wake(rose_http_io *io)
+{
+    /* acq_rel: what we did before is visible to the thread whose exchange in on_wake reads our 1 */
+    if (atomic_exchange_explicit(&io->wake_pending, 1, memory_order_acq_rel) != 0) return;
+    uint64_t one = 1;
+    if (write(io->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN) abort();
+}
+
+static void run_posts(rose_http_io *io)
+{
+    post_item p;
+    /* As many as there are now at most, so that posts that post do not starve the sockets. */
+    for (uint32_t i = 0; i < HTTP_POST_CAP && rose_mpsc_pop(io->posts, &p) == ROSE_OK; i++)
+        p.fn(p.arg);
+}
+
+static void drop_connections(rose_http_io *io)
+{
+    rose_http_conn *c;
+    while ((c = TAILQ_FIRST(&io->conns)) != NULL)
+        rose_http_conn_destroy(c);
+}
+
+static void stop_accepting(rose_http *h)
+{
+    if (h->accept_added) {
+        event_del(&h->ev_accept);
+        event_del(&h->ev_accept_again);
+        h->accept_added = false;
+    }
+    rose_http_unlisten(h);
+}
+
+static void drain_thread(rose_http_io *io)
+{
+    rose_http_conn *c;
+    io->drained = true;
+    if (io->index == 0) stop_accepting(io->h);
+    TAILQ_FOREACH(c, &io->conns, all_link)
+    rose_http_conn_drain(c);
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *arg)
+{
+    rose_http_io *io = arg;
+    uint64_t n;
+    (void)what;
+    if (read(fd, &n, sizeof n) < 0 && errno != EAGAIN && errno != EINTR) abort();
+    /* acq_rel: pairs with wake(); whoever comes after this writes the eventfd again */
+    atomic_exchange_explicit(&io->wake_pending, 0, memory_order_acq_rel);
+    run_posts(io);
+    if (!io->drained && atomic_load_explicit(&io->h->draining, memory_order_acquire))
+        drain_thread(io);
+    if (atomic_load_explicit(&io->h->stopping, memory_order_acquire)) {
+        drop_connections(io);
+        event_base_loopbreak(io->base);
+    }
+}
+
+static void on_turn(evutil_socket_t fd, short what, void *arg)
+{
+    rose_http_io *io = arg;
+    rose_http_conn *c;
+    (void)fd;
+    (void)what;
+    while ((c = TAILQ_FIRST(&io->dirty)) != NULL) {
+        TAILQ_REMOVE(&io->dirty, c, dirty_link);
+        c->dirty = false;
+        rose_http_conn_turn(c);
+    }
+    io->turn_pending = false;
+}
+
+static void *io_main(void *arg)
+{
+    rose_http_io *io = arg;
+    char name[16];
+    snprintf(name, sizeof name, "rose-io-%u", io->index);
+    rose_thread_setup(name, io->cpu);
+    event_base_loop(io->base, EVLOOP_NO_EXIT_ON_EMPTY);
+    return NULL;
+}
+
+/* ---- accepting ---- */
+
+static void adopt(void *arg)
+{
+    rose_http_conn_start(arg);
+}
+
+/* Gives fd to the next thread, or turns it away. */
+static void hand_out(rose_http *h, int fd)
+{
+    int one = 1;
+    if (h->unix_path == NULL) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    bool refused =
+        atomic_load_explicit(&h->connections, memory_order_relaxed) >= h->opts.max_connections;
+    if (refused && atomic_load_explicit(&h->refused, memory_order_relaxed) >= HTTP_MAX_REFUSED) {
+        close(fd);
+        return;
+    }
+    rose_http_io *io = &h->ios[h->next_io++ % h->opts.n_threads];
+    rose_http_conn *c = rose_http_conn_new(io, fd, refused);
+    if (c == NULL) {
+        close(fd);
+    } else if (io->index == 0) {
+        rose_http_conn_start(c);
+    } else if (rose_http_post(h, io->index, adopt, c) != ROSE_OK) {
+        close(fd);
+        atomic_fetch_sub_explicit(refused ? &h->refused : &h->connections, 1, memory_order_relaxed);
+        free(c);
+    }
+}
+
+static void on_accept(evutil_socket_t fd, short what, void *arg)
+{
+    rose_http *h = arg;
+    (void)what;
+    for (int i = 0; i < ACCEPT_BURST; i++) {
+        int client = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (client >= 0) {
+            hand_out(h, client);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            /* Waiting connections stay readable: without a pause this would spin. */
+            rose_log(ROSE_LOG_WARN, "http", "accept: %s", strerror(errno));
+            struct timeval tv = {0, ACCEPT_RETRY_MS * 1000};
+            event_del(&h->ev_accept);
+            event_add(&h->ev_accept_again, &tv);
+            return;
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            return;
+        }
+    }
+}
+
+static void on_accept_again(evutil_socket_t fd, short what, void *arg)
+{
+    rose_http *h = arg;
+    (void)fd;
+    (void)what;
+    event_add(&h->ev_accept, NULL);
+}
+
+/* ---- start and stop ---- */
+
+static rose_status check_opts(const rose_http_opts *o, const rose_http_callbacks *cb, rose_err *err)
+{
+    if (cb->on_request == NULL || cb->on_gone == NULL)
+        return rose_fail(err, ROSE_E_INVAL, "http: on_request and on_gone are required");
+    if (o->host == NULL || o->n_threads < 1 || o->n_threads > 64)
+        return rose_fail(err, ROSE_E_INVAL, "http: host missing, or threads not 1 to 64");
+    if (o->max_header_bytes < 64 || o->max_header_bytes > MAX_HEADER_BYTES)
+        return rose_fail(err, ROSE_E_INVAL, "http: header limit must be 64 bytes to 16 MiB");
+    if (o->max_connections == 0 || o->max_pending_bytes == 0)
+        return rose_fail(err, ROSE_E_INVAL, "http: limits must be positive");
+    if (o->header_timeout_ms == 0 || o->body_timeout_ms == 0 || o->idle_timeout_ms == 0 ||
+        o->write_timeout_ms == 0)
+        return rose_fail(err, ROSE_E_INVAL, "http: time-outs must be positive");
+    return ROSE_OK;
+}
+
+static rose_status io_init(rose_http_io *io, rose_err *err)
+{
+    struct event_config *cfg = event_config_new();
+    if (cfg != NULL) {
+        event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK);
+        io->base = event_base_new_with_config(cfg);
+        event_config_free(cfg);
+    }
+    io->scratch = malloc(HTTP_SCRATCH);
+    if (io->base == NULL || io->scratch == NULL ||
+        rose_mpsc_create(&io->posts, HTTP_POST_CAP, sizeof(post_item)) != ROSE_OK)
+        return rose_fail(err, ROSE_E_NOMEM, "http: out of memory");
+    if ((io->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+        return rose_fail(err, ROSE_E_IO, "eventfd: %s", strerror(errno));
+    event_assign(&io->ev_turn, io->base, -1, 0, on_turn, io);
+    event_assign(&io->ev_wake, io->base, io->wake_fd, EV_READ | EV_PERSIST, on_wake, io);
+    if (event_add(&io->ev_wake, NULL) < 0)
+        return rose_fail(err, ROSE_E_IO, "http: cannot watch an eventfd");
+    io->wake_added = true;
+    return ROSE_OK;
+}
+
+static void io_free(rose_http_io *io)
+{
+    drop_connections(io); /* those that a late post has brought */
+    while (!LIST_EMPTY(&io->timers))
+        rose_http_timer_cancel(LIST_FIRST(&io->timers));
+    while (!LIST_EMPTY(&io->watches)) {
+        http_watch *w = LIST_FIRST(&io->watches);
+        LIST_REMOVE(w, link);
+        event_del(&w->ev);
+        free(w);
+    }
+    if (io->wake_added) {
+        event_del(&io->ev_wake);
+        event_del(&io->ev_turn);
+    }
+    if (io->wake_fd >= 0) close(io->wake_fd);
+    if (io->base != NULL) event_base_free(io->base);
+    rose_mpsc_destroy(io->posts);
+    free(io->scratch);
+}
+
+static rose_status start_threads(rose_http *h, rose_err *err)
+{
+    sigset_t all, old;
+    int rc = 0;
+    sigfillset(&all); /* signals are the main thread's */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    for (uint32_t i = 0; i < h->opts.n_threads && rc == 0; i++) {
+        rc = pthread_create(&h->ios[i].thread, NULL, io_main, &h->ios[i]);
+        h->ios[i].started = rc == 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc != 0) return rose_fail(err, ROSE_E_IO, "cannot start a thread: %s", strerror(rc));
+    return ROSE_OK;
+}
+
+static void set_parser_limit(void)
+{
+    http_parser_set_max_header_size(2u * MAX_HEADER_BYTES); /* process-wide; ours are exact */
+}
+
+rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose_http_callbacks *cb,
+                            rose_err *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    rose_http *h = NULL;
+    *out = NULL;
+    rose_status st = check_opts(o, cb, err);
+    if (st != ROSE_OK) return st;
+    pthread_once(&once, set_parser_limit);
+
+    if ((h = calloc(1, sizeof *h)) == NULL ||
+        (h->ios = calloc(o->n_threads, sizeof *h->ios)) == NULL) {
+        free(h);
+        return rose_fail(err, ROSE_E_NOMEM, "http: out of memory");
+    }
+    h->opts = *o;
+    h->cb = *cb;
+    h->listen_fd = -1;
+    for (uint32_t i = 0; i < o->n_threads; i++) {
+        rose_http_io *io = &h->ios[i];
+        io->h = h;
+        io->index = i;
+        io->cpu = o->n_cpus > 0 ? o->cpus[i % o->n_cpus] : -1;
+        io->wake_fd = -1;
+        io->date_s = -1;
+        TAILQ_INIT(&io->conns);
+        TAILQ_INIT(&io->dirty);
+        LIST_INIT(&io->timers);
+        LIST_INIT(&io->watches);
+    }
+    if ((st = rose_http_listen(h, err)) != ROSE_OK) goto done;
+    for (uint32_t i = 0; i < o->n_threads; i++) {
+        if ((st = io_init(&h->ios[i], err)) != ROSE_OK) goto done;
+    }
+    evtimer_assign(&h->ev_accept_again, h->ios[0].base, on_accept_again, h);
+    event_assign(&h->ev_accept, h->ios[0].base, h->listen_fd, EV_READ | EV_PERSIST, on_accept, h);
+    if (event_add(&h->ev_accept, NULL) < 0) {
+        st = rose_fail(err, ROSE_E_IO, "http: cannot watch the listening socket");
+        goto done;
+    }
+    h->accept_added = true;
+    if ((st = start_threads(h, err)) != ROSE_OK) goto done;
+    *out = h;
+done:
+    if (st != ROSE_OK) rose_http_stop(h);
+    return st;
+}
+
+void rose_http_stop(rose_http *h)
+{
+    if (h == NULL) return;
+    /* release: pairs with the acquire in on_wake */
+    atomic_store_explicit(&h->stopping, true, memory_order_release);
+    for (uint32_t i = 0; i < h->opts.n_threads; i++) {
+        if (h->ios[i].started) wake(&h->ios[i]);
+    }
+    for (uint32_t i = 0; i < h->opts.n_threads; i++) {
+        if (h->ios[i].started) pthread_join(h->ios[i].thread, NULL);
+    }
+    stop_accepting(h);
+    /* Accepted posts run exactly once: the rest of them here, where no thread is left. */
+    for (uint32_t i = 0; i < h->opts.n_threads; i++) {
+        if (h->ios[i].posts != NULL) run_posts(&h->ios[i]);
+    }
+    for (uint32_t i = 0; i < h->opts.n_threads; i++)
+        io_free(&h->ios[i]);
+    free(h->ios);
+    free(h);
+}
+
+void rose_http_drain(rose_http *h)
+{
+    /* release: pairs with the acquire in on_wake */
+    atomic_store_explicit(&h->draining, true, memory_order_release);
+    for (uint32_t i = 0; i < h->opts.n_threads; i++)
+        wake(&h->ios[i]);
+}
+
+uint16_t rose_http_port(const rose_http *h)
+{
+    return h->port;
+}
+
+uint32_t rose_http_inflight(const rose_http *h)
+{
+    return atomic_load_explicit(&h->inflight, memory_order_relaxed);
+}
+
+uint32_t rose_http_connections(const rose_http *h)
+{
+    return atomic_load_explicit(&h->connections, memory_order_relaxed);
+}
+
+/* ---- post, watch, timers ---- */
+
+rose_status rose_http_post(rose_http *h, uint32_t thread, void (*fn)(void *arg), void *arg)
+{
+    rose_http_io *io = &h->ios[thread];
+    post_item p = {fn, arg};
+    if (atomic_load_explicit(&h->stopping, memory_order_relaxed)) return ROSE_E_CLOSED;
+    rose_status st = rose_mpsc_push(io->posts, &p);
+    if (st == ROSE_OK) wake(io);
+    return st;
+}
+
+typedef struct watch_order {
+    rose_http_io *io;
+    http_watch *watch;
+    int fd;
+    bool ok;
+    sem_t done;
+} watch_order;
+
+static void on_watch(evutil_socket_t fd, short what, void *arg)
+{
+    http_watch *w = arg;
+    (void)fd;
+    (void)what;
+    w->fn(w->arg);
+}
+
+static void add_watch(void *arg)
+{
+    watch_order *order = arg;
+    http_watch *w = order->watch;
+    event_assign(&w->ev, order->io->base, order->fd, EV_READ | EV_PERSIST, on_watch, w);
+    order->ok = event_add(&w->ev, NULL) == 0;
+    if (order->ok) LIST_INSERT_HEAD(&order->io->watches, w, link);
+    sem_post(&order->done);
+}
+
+rose_status rose_http_watch(rose_http *h, uint32_t thread, int fd, void (*fn)(void *arg), void *arg,
+                            rose_err *err)
+{
+    rose_http_io *io = &h->ios[thread];
+    watch_order order = {.io = io, .fd = fd};
+    if ((order.watch = calloc(1, sizeof *order.watch)) == NULL)
+        return rose_fail(err, ROSE_E_NOMEM, "http: out of memory");
+    order.watch->fn = fn;
+    order.watch->arg = arg;
+    sem_init(&order.done, 0, 0);
+    rose_status st = ROSE_OK;
+    if (pthread_equal(pthread_self(), io->thread))
+        add_watch(&order);
+    else
+        st = rose_http_post(h, thread, add_watch, &order);
+    if (st != ROSE_OK) {
+        rose_fail(err, st, "http: thread %u takes no work: %s", thread, rose_status_name(st));
+    } else {
+        while (sem_wait(&order.done) < 0) {
+        }
+        if (!order.ok) st = rose_fail(err, ROSE_E_IO, "http: cannot watch descriptor %d", fd);
+    }
+    if (st != ROSE_OK) free(order.watch);
+    sem_destroy(&order.done);
+    return st;
+}
+
+static void on_user_timer(evutil_socket_t fd, short what, void *arg)
+{
+    rose_http_timer *t = arg;
+    void (*fn)(void *) = t->fn;
+    void *fn_arg = t->arg;
+    (void)fd;
+    (void)what;
+    rose_http_timer_cancel(t);
+    fn(fn_arg);
+}
+
+rose_http_timer *rose_http_timer_start(rose_http *h, uint32_t thread, uint32_t ms,
+                                       void (*fn)(void *arg), void *arg)
+{
+    rose_http_io *io = &h->ios[thread];
+    rose_http_timer *t = calloc(1, sizeof *t);
+    if (t == NULL) return NULL;
+    struct timeval tv = {ms / 1000, (suseconds_t)(ms % 1000) * 1000};
+    t->io = io;
+    t->fn = fn;
+    t->arg = arg;
+    evtimer_assign(&t->ev, io->base, on_user_timer, t);
+    if (evtimer_add(&t->ev, &tv) < 0) {
+        free(t);
+        return NULL;
+    }
+    LIST_INSERT_HEAD(&io->timers, t, link);
+    return t;
+}
+
+void rose_http_timer_cancel(rose_http_timer *t)
+{
+    if (t == NULL) return;
+    event_del(&t->ev);
+    LIST_REMOVE(t, link);
+    free(t);
+}
