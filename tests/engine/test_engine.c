@@ -271,7 +271,7 @@ static void test_backend_failure(void **state)
     failing(7, 0);
     failing(0, 1);
     failing(0, 9);
-    rose_log_set_level(ROSE_LOG_INFO);
+    rose_log_set_level(ROSE_LOG_WARN);
 }
 
 static void test_open_failure(void **state)
@@ -375,11 +375,12 @@ static void test_close(void **state)
         close_with(ns[i], false, 2, 0);
         close_with(ns[i], true, 2, 300);
     }
-    rose_log_set_level(ROSE_LOG_INFO);
+    rose_log_set_level(ROSE_LOG_WARN);
 }
 
 int main(void)
 {
+    rose_log_set_level(ROSE_LOG_WARN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_request),     cmocka_unit_test(test_mixes),
         cmocka_unit_test(test_refusals),        cmocka_unit_test(test_queue_full),
