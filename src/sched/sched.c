@@ -8,7 +8,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { NONE = UINT32_MAX };
+#define NONE UINT32_MAX
 enum {
     LIMIT_SEQS = 4096,
     LIMIT_QUEUED = 65536,
