@@ -79,7 +79,9 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
  * pages are free and its finish event (CANCELLED, or what came first) arrives. */
 void rose_request_cancel(rose_request *r);
 
-/* Consumer thread. The next event, or ROSE_E_EMPTY. Call it after the sink gave r, until EMPTY. */
+/* Consumer thread. The next event, or ROSE_E_EMPTY. Call it only after the sink gave r, and then
+ * until EMPTY or the finish event: a request is in its sink at most once, and is put there again
+ * only after its consumer has seen EMPTY. */
 rose_status rose_request_poll(rose_request *r, rose_event *out);
 
 void *rose_request_user(const rose_request *r);
@@ -99,9 +101,11 @@ void rose_request_release(rose_request *r);
 typedef struct rose_engine_stats {
     uint32_t running, waiting; /* requests */
     uint32_t kv_pages, kv_pages_free;
-    uint64_t steps, prompt_tokens, generated_tokens, finished, cancelled;
-    uint64_t last_step_ns; /* duration of the last step */
-    bool failed;           /* the backend is broken; /health turns */
+    uint64_t steps, prompt_tokens, generated_tokens; /* prompts count when admitted */
+    uint64_t finished;                               /* requests that ended, in whatever way */
+    uint64_t cancelled;                              /* of these: CANCELLED */
+    uint64_t last_step_ns;                           /* duration of the last step */
+    bool failed;                                     /* the backend is broken; /health turns */
 } rose_engine_stats;
 rose_engine_stats rose_engine_get_stats(const rose_engine *e);
 

@@ -1,0 +1,318 @@
+/* bench/scheduler.c - `roseinfer bench scheduler`: what the engine itself costs. A backend that
+ * does nothing takes the time from the end of one collect() to the begin of the next step():
+ * delivery, waking the consumer, taking events, planning and building the batch. The consumer is
+ * this thread, as in `bench offline`. Beside it, the plan alone: rose_sched_next() on as many
+ * sequences. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/opts.h"
+#include "bench/bench.h"
+#include "engine/engine.h"
+#include "sched/sched.h"
+
+enum { WARM_STEPS = 100, VOCAB = 50257 };
+
+typedef struct bench_opts {
+    uint32_t running; /* 0 = each of 64, 256, 1024 */
+    uint32_t steps, input_len;
+} bench_opts;
+
+typedef struct figures {
+    double mean, p50, p99; /* ns */
+} figures;
+
+/* The instant backend; one at a time. Written by the engine thread, read after `full`. */
+typedef struct instant {
+    rose_memory_plan plan;
+    uint32_t *ids; /* [max_seqs], constant */
+    uint32_t n_outputs, n_seqs;
+    uint64_t collected_ns; /* when the last step was collected; 0 = not a full decode step */
+    uint64_t n_steps;
+    uint32_t n_samples, cap;
+    uint64_t *samples; /* [cap] */
+    atomic_bool full;
+    atomic_bool go; /* the first step waits: all requests are to be there */
+} instant;
+
+static instant g_instant;
+
+static rose_status instant_plan(const rose_model *m, const rose_backend_opts *o,
+                                rose_memory_plan *out, rose_err *err)
+{
+    (void)m, (void)err;
+    *out = (rose_memory_plan){.dtype = ROSE_COMPUTE_F32,
+                              .max_seqs = o->max_seqs,
+                              .max_step_tokens = o->max_step_tokens,
+                              .max_model_len = o->max_model_len,
+                              .n_threads = 1,
+                              .kv_pages = o->kv_pages};
+    return ROSE_OK;
+}
+
+static rose_status instant_open(void **ctx, const rose_model *m, const rose_backend_opts *o,
+                                const rose_memory_plan *p, rose_err *err)
+{
+    (void)m, (void)o;
+    *ctx = &g_instant;
+    g_instant.plan = *p;
+    g_instant.ids = calloc(p->max_seqs, sizeof *g_instant.ids);
+    return g_instant.ids != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "out of memory");
+}
+
+static rose_status instant_step(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err)
+{
+    instant *g = ctx;
+    (void)ticket, (void)err;
+    while (!atomic_load_explicit(&g->go, memory_order_acquire))
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    uint64_t now = rose_now_ns();
+    bool decode = b->n_seqs == g->plan.max_seqs && b->n_tokens == b->n_seqs;
+    if (decode && g->collected_ns != 0 && ++g->n_steps > WARM_STEPS && g->n_samples < g->cap)
+        g->samples[g->n_samples++] = now - g->collected_ns;
+    g->n_outputs = b->n_outputs;
+    g->n_seqs = decode ? b->n_seqs : 0;
+    if (g->n_samples == g->cap) atomic_store_explicit(&g->full, true, memory_order_release);
+    return ROSE_OK;
+}
+
+static rose_status instant_collect(void *ctx, uint64_t ticket, rose_step_result *out, rose_err *err)
+{
+    instant *g = ctx;
+    (void)ticket, (void)err;
+    out->n_outputs = g->n_outputs;
+    out->ids = g->ids;
+    g->collected_ns = g->n_seqs > 0 ? rose_now_ns() : 0;
+    return ROSE_OK;
+}
+
+static void instant_close(void *ctx)
+{
+    if (ctx == NULL) return;
+    free(g_instant.ids);
+    g_instant.ids = NULL;
+}
+
+static const rose_backend_ops instant_ops = {.name = "instant",
+                                             .plan = instant_plan,
+                                             .open = instant_open,
+                                             .step = instant_step,
+                                             .collect = instant_collect,
+                                             .close = instant_close};
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static figures summarise(uint64_t *v, uint32_t n)
+{
+    double sum = 0;
+    qsort(v, n, sizeof *v, by_value);
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)v[i];
+    return (figures){sum / n, (double)v[n / 2], (double)v[(uint64_t)n * 99 / 100]};
+}
+
+/* Tokens that a request needs so that all of them decode together for long enough. */
+static uint32_t output_len(const bench_opts *o, uint32_t n)
+{
+    /* a step has n + 2048 rows left for prompts */
+    uint64_t prefill_steps = (uint64_t)n * o->input_len / (n + 2048u) + 2;
+    return (uint32_t)prefill_steps + o->steps + 2 * WARM_STEPS;
+}
+
+/* Poll everything until all n requests are over; cancel them once the samples are there. */
+static void consume(rose_wakeq *sink, rose_request **reqs, uint32_t n)
+{
+    bool cancelled = false;
+    uint32_t open = n;
+    while (open > 0) {
+        void *p;
+        rose_event ev;
+        rose_wakeq_wait(sink, 10000000);
+        rose_wakeq_clear(sink);
+        while (rose_wakeq_pop(sink, &p) == ROSE_OK) {
+            while (rose_request_poll(p, &ev) == ROSE_OK) {
+                if (ev.finish == ROSE_FINISH_NONE) continue;
+                open--;
+                break; /* it stays valid until all are over */
+            }
+        }
+        if (cancelled || !atomic_load_explicit(&g_instant.full, memory_order_acquire)) continue;
+        for (uint32_t i = 0; i < n; i++)
+            rose_request_cancel(reqs[i]);
+        cancelled = true;
+    }
+}
+
+static rose_status submit_all(rose_engine *e, const bench_opts *o, uint32_t n, rose_wakeq *sink,
+                              rose_request **reqs, uint32_t *n_open, rose_err *err)
+{
+    uint32_t *ids = calloc(o->input_len, sizeof *ids);
+    if (ids == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    const rose_request_opts ro = {.prompt = ids,
+                                  .n_prompt = o->input_len,
+                                  .max_tokens = output_len(o, n),
+                                  .sampling = {.top_p = 1},
+                                  .ignore_eos = true,
+                                  .sink = sink};
+    rose_status st = ROSE_OK;
+    for (; *n_open < n && st == ROSE_OK; *n_open += st == ROSE_OK)
+        st = rose_engine_submit(e, &ro, &reqs[*n_open], err);
+    free(ids);
+    return st;
+}
+
+static rose_status measure_engine(const bench_opts *o, uint32_t n, figures *out, rose_err *err)
+{
+    rose_engine *e = NULL;
+    rose_wakeq *sink = NULL;
+    rose_model m;
+    uint32_t n_open = 0, len = o->input_len + output_len(o, n);
+    rose_request **reqs = calloc(n, sizeof(rose_request *));
+    rose_engine_opts eo = {.max_queued = n, .chunked_prefill = true, .engine_cpu = -1};
+    eo.backend = (rose_backend_opts){.max_seqs = n,
+                                     .max_step_tokens = 2 * n + 2048,
+                                     .max_model_len = len,
+                                     .kv_pages = n * (len / ROSE_KV_PAGE_TOKENS + 1)};
+    memset(&m, 0, sizeof m);
+    m.arch.vocab_size = VOCAB;
+    memset(&g_instant, 0, sizeof g_instant);
+    g_instant.cap = o->steps;
+    g_instant.samples = calloc(o->steps, sizeof *g_instant.samples);
+    rose_status st = ROSE_OK;
+    if (reqs == NULL || g_instant.samples == NULL)
+        st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    if (st == ROSE_OK) st = rose_wakeq_create(&sink, n + 1, err);
+    if (st == ROSE_OK) st = rose_engine_open(&e, &instant_ops, &m, &eo, err);
+    if (st == ROSE_OK) st = submit_all(e, o, n, sink, reqs, &n_open, err);
+    atomic_store_explicit(&g_instant.go, true, memory_order_release);
+    for (uint32_t i = 0; i < n_open && st != ROSE_OK; i++)
+        rose_request_cancel(reqs[i]);
+    if (n_open > 0) consume(sink, reqs, n_open);
+    for (uint32_t i = 0; i < n_open; i++)
+        rose_request_release(reqs[i]);
+    rose_engine_close(e);
+    if (st == ROSE_OK && g_instant.n_samples < o->steps)
+        st = rose_fail(err, ROSE_E_INTERNAL, "%u of %u steps measured", g_instant.n_samples,
+                       o->steps);
+    if (st == ROSE_OK) *out = summarise(g_instant.samples, g_instant.n_samples);
+    rose_wakeq_destroy(sink);
+    free(g_instant.samples);
+    free(reqs);
+    return st;
+}
+
+/* The scheduler alone: n sequences that decode, one call a step. */
+static rose_status measure_plan(const bench_opts *o, uint32_t n, figures *out, rose_err *err)
+{
+    const uint32_t max_tokens = o->steps + WARM_STEPS + 1;
+    rose_kv_pages *pages = NULL;
+    rose_sched *s = NULL;
+    const rose_sched_opts so = {.max_seqs = n,
+                                .max_step_tokens = n,
+                                .max_model_len = 1 + max_tokens,
+                                .max_queued = n,
+                                .page_tokens = ROSE_KV_PAGE_TOKENS,
+                                .chunked_prefill = true};
+    uint64_t *samples = calloc(o->steps, sizeof *samples);
+    rose_status st = samples != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    if (st == ROSE_OK)
+        st = rose_kv_pages_create(&pages, n * (max_tokens / ROSE_KV_PAGE_TOKENS + 1), err);
+    if (st == ROSE_OK) st = rose_sched_create(&s, &so, pages, err);
+    for (uint32_t i = 0, seq; i < n && st == ROSE_OK; i++)
+        st = rose_sched_submit(s, 1, max_tokens, &seq);
+    for (uint32_t i = 0; i < WARM_STEPS + o->steps && st == ROSE_OK; i++) {
+        rose_sched_plan p;
+        uint64_t start = rose_now_ns();
+        rose_sched_next(s, &p);
+        if (i >= WARM_STEPS) samples[i - WARM_STEPS] = rose_now_ns() - start;
+    }
+    if (st == ROSE_OK) *out = summarise(samples, o->steps);
+    rose_sched_destroy(s);
+    rose_kv_pages_destroy(pages);
+    free(samples);
+    return st;
+}
+
+static int run(const bench_opts *o)
+{
+    static const uint32_t all[] = {64, 256, 1024};
+    size_t n_sizes = o->running != 0 ? 1 : sizeof all / sizeof *all;
+    rose_err err = {{0}};
+    json_t *list = json_array();
+    fprintf(stderr,
+            "running   host ns a step: mean      p50      p99   plan alone: p50      p99\n");
+    for (size_t i = 0; i < n_sizes; i++) {
+        uint32_t n = o->running != 0 ? o->running : all[i];
+        figures step, plan;
+        if (measure_engine(o, n, &step, &err) != ROSE_OK ||
+            measure_plan(o, n, &plan, &err) != ROSE_OK) {
+            fprintf(stderr, "roseinfer: %s\n", err.msg);
+            json_decref(list);
+            return 1;
+        }
+        fprintf(stderr, "%7u %22.0f %8.0f %8.0f %17.0f %8.0f\n", n, step.mean, step.p50, step.p99,
+                plan.p50, plan.p99);
+        json_array_append_new(list,
+                              json_pack("{s:i, s:i, s:f, s:f, s:f, s:f, s:f}", "running", (int)n,
+                                        "steps", (int)o->steps, "host_ns_mean", step.mean,
+                                        "host_ns_p50", step.p50, "host_ns_p99", step.p99,
+                                        "plan_ns_p50", plan.p50, "plan_ns_p99", plan.p99));
+    }
+    json_t *root = json_pack("{s:s, s:s, s:o}", "bench", "scheduler", "version", ROSE_VERSION,
+                             "results", list);
+    int rc = root != NULL && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF
+                 ? 0
+                 : 1;
+    json_decref(root);
+    return rc;
+}
+
+int rose_bench_scheduler(int argc, char **argv)
+{
+    bench_opts o = {.running = 0, .steps = 2000, .input_len = 256};
+    const rose_opt opts[] = {
+        {.name = "running",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.running,
+         .arg = "N",
+         .max = 4096,
+         .help = "sequences that decode",
+         .unset = "64, 256 and 1024"},
+        {.name = "steps",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.steps,
+         .arg = "N",
+         .min = 10,
+         .max = 100000,
+         .help = "steps measured"},
+        {.name = "input-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.input_len,
+         .arg = "N",
+         .min = 1,
+         .max = 65536,
+         .help = "tokens of each prompt"},
+    };
+    const rose_command cmd = {
+        .usage = "roseinfer bench scheduler [options]",
+        .about = "Host time of an engine step (deliver, wake, plan, build the batch) on a backend\n"
+                 "that does nothing. A table on standard error, JSON on standard output.",
+        .opts = opts,
+        .n_opts = sizeof opts / sizeof *opts,
+    };
+    const char *args[1];
+    uint32_t n_args;
+    rose_log_set_level(ROSE_LOG_WARN);
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    return rc >= 0 ? rc : run(&o);
+}

@@ -1,0 +1,522 @@
+/* engine/engine.c - see engine.h. The engine thread owns the scheduler, the KV pages, the batch and
+ * the backend. Its loop: take what arrived (cancels, submissions), plan, build the batch, run the
+ * step, deliver tokens, wake the consumers once. With nothing to do it sleeps on a futex.
+ *
+ * A request belongs to the engine thread from the push into `inbox` until its finish event is
+ * published. After a backend failure the thread lives on only to answer: every request gets ERROR.
+ * What it does not do: text, stop strings, retries. */
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <math.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/allocguard.h"
+#include "base/clock.h"
+#include "base/cpuinfo.h"
+#include "base/log.h"
+#include "engine/batch_internal.h"
+#include "engine/request_internal.h"
+
+enum { MAX_TOUCHED = 32 };
+
+/* Written by the engine thread alone, read by anybody: relaxed everywhere, nothing is published
+ * through them. */
+typedef struct counters {
+    _Atomic uint32_t running, kv_pages_free;
+    _Atomic uint64_t steps, prompt_tokens, generated_tokens, finished, cancelled, last_step_ns;
+} counters;
+
+struct rose_engine {
+    /* constant after open */
+    const rose_backend_ops *ops;
+    rose_backend_opts backend_opts;
+    rose_memory_plan plan;
+    rose_arch arch;
+    rose_sched_opts sched_opts;
+    int cpu;
+    rose_port *port;  /* one reference */
+    rose_mpsc *inbox; /* owned: rose_request *, from submitters */
+    pthread_t thread;
+    bool thread_started;
+    /* shared */
+    alignas(64) _Atomic uint32_t n_queued; /* in the inbox or waiting; reserved by submit */
+    _Atomic bool draining, closing, failed;
+    counters stats;
+    /* engine thread */
+    alignas(64) void *ctx; /* the backend's */
+    rose_kv_pages *pages;  /* owned */
+    rose_sched *sched;     /* owned */
+    rose_batch_builder batch;
+    rose_request **by_seq; /* [n_seqs] by the scheduler's handle; owned array of requests */
+    uint32_t n_seqs;
+    rose_wakeq *touched[MAX_TOUCHED]; /* sinks to signal at the end of the step */
+    uint32_t n_touched;
+};
+
+static void bump(_Atomic uint64_t *c, uint64_t n)
+{
+    atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
+
+static void update_gauges(rose_engine *e)
+{
+    atomic_store_explicit(&e->stats.running, rose_sched_n_running(e->sched), memory_order_relaxed);
+    atomic_store_explicit(&e->stats.kv_pages_free, rose_kv_pages_n_free(e->pages),
+                          memory_order_relaxed);
+}
+
+/* release: pairs with the acquire in submit, so that who gets the place finds the inbox's cell free
+ */
+static void leave_queue(rose_engine *e, uint32_t n)
+{
+    atomic_fetch_sub_explicit(&e->n_queued, n, memory_order_release);
+}
+
+/* ---- delivery ---- */
+
+static void signal_sinks(rose_engine *e)
+{
+    for (uint32_t i = 0; i < e->n_touched; i++)
+        rose_wakeq_signal(e->touched[i]);
+    e->n_touched = 0;
+}
+
+static void touch_sink(rose_engine *e, rose_wakeq *sink)
+{
+    for (uint32_t i = e->n_touched; i-- > 0;) {
+        if (e->touched[i] == sink) return;
+    }
+    if (e->n_touched == MAX_TOUCHED) signal_sinks(e); /* many consumers: some are told twice */
+    e->touched[e->n_touched++] = sink;
+}
+
+static void publish(rose_engine *e, rose_request *r, const rose_event *ev)
+{
+    rose_wakeq *sink = r->sink; /* r may be gone once the event is out */
+    if (!rose_request_publish(r, ev)) return;
+    rose_status st = rose_wakeq_push(sink, r);
+    assert(st == ROSE_OK); /* each live request is in it at most once, and it has room for all */
+    (void)st;
+    touch_sink(e, sink);
+}
+
+/* The end of a request: its pages and its place are free before the consumer hears of it. */
+static void finish(rose_engine *e, rose_request *r, rose_event ev)
+{
+    assert(!r->done && ev.finish != ROSE_FINISH_NONE);
+    if (r->times.admitted == 0) leave_queue(e, 1);
+    if (r->seq != UINT32_MAX) {
+        rose_sched_finish(e->sched, r->seq);
+        e->by_seq[r->seq] = NULL;
+        update_gauges(e);
+    }
+    bump(&e->stats.finished, 1);
+    if (ev.finish == ROSE_FINISH_CANCELLED) bump(&e->stats.cancelled, 1);
+    r->done = true;
+    r->times.finished = ev.t_ns;
+    /* relaxed: a cancel from now on is a no-op; one that came before is in the stack and holds its
+     * own reference */
+    atomic_store_explicit(&r->cancel_state, ROSE_CANCEL_OVER, memory_order_relaxed);
+    publish(e, r, &ev);
+}
+
+static void finish_bare(rose_engine *e, rose_request *r, rose_finish why)
+{
+    finish(e, r, (rose_event){.t_ns = rose_now_ns(), .finish = (uint8_t)why});
+}
+
+static void finish_all(rose_engine *e, rose_finish why)
+{
+    for (uint32_t i = 0; i < e->n_seqs; i++) {
+        if (e->by_seq[i] != NULL) finish_bare(e, e->by_seq[i], why);
+    }
+}
+
+static bool is_eos(const rose_arch *a, uint32_t id)
+{
+    for (uint32_t i = 0; i < a->n_eos; i++) {
+        if (a->eos_ids[i] == id) return true;
+    }
+    return false;
+}
+
+static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
+{
+    rose_event ev = {.t_ns = t_ns, .finish = ROSE_FINISH_NONE};
+    if (id >= e->arch.vocab_size) { /* ROSE_TOKEN_NONE among them */
+        ev.finish = ROSE_FINISH_ERROR;
+        finish(e, r, ev);
+        return;
+    }
+    ev.id = id;
+    ev.has_token = 1;
+    if (r->n_generated++ == 0) r->times.first_token = t_ns;
+    bump(&e->stats.generated_tokens, 1);
+    if (!r->ignore_eos && is_eos(&e->arch, id))
+        ev.finish = ROSE_FINISH_STOP;
+    else if (r->n_generated == r->max_tokens)
+        ev.finish = ROSE_FINISH_LENGTH;
+    if (ev.finish != ROSE_FINISH_NONE)
+        finish(e, r, ev);
+    else
+        publish(e, r, &ev);
+}
+
+/* ---- events in ---- */
+
+static void take_submission(rose_engine *e, rose_request *r)
+{
+    /* it was checked in submit, and n_queued bounds what waits */
+    rose_status st = rose_sched_submit(e->sched, r->n_prompt, r->max_tokens, &r->seq);
+    if (st != ROSE_OK) {
+        finish_bare(e, r, ROSE_FINISH_ERROR);
+        return;
+    }
+    e->by_seq[r->seq] = r;
+}
+
+/* False if nothing had arrived. */
+static bool take_events(rose_engine *e)
+{
+    /* the cancels first: a request in their list was pushed into the inbox before, so after the
+     * inbox is empty the scheduler knows it */
+    rose_request *cancelled = rose_port_take_cancels(e->port), *r;
+    bool any = cancelled != NULL;
+    while (rose_mpsc_pop(e->inbox, &r) == ROSE_OK) {
+        take_submission(e, r);
+        any = true;
+    }
+    while ((r = cancelled) != NULL) {
+        cancelled = r->cancel_next;
+        if (!r->done) finish_bare(e, r, ROSE_FINISH_CANCELLED);
+        rose_request_unref(r);
+    }
+    return any;
+}
+
+static void sleep_until_event(rose_engine *e)
+{
+    signal_sinks(e);
+    rose_port_sleep_prepare(e->port);
+    /* acquire: pairs with the release in close */
+    if (!take_events(e) && !atomic_load_explicit(&e->closing, memory_order_acquire))
+        rose_port_sleep(e->port);
+    rose_port_sleep_done(e->port);
+}
+
+/* ---- the step ---- */
+
+static void note_admissions(rose_engine *e, const rose_sched_plan *p, uint64_t t_ns)
+{
+    if (p->n_admitted == 0) return;
+    for (uint32_t i = 0; i < p->n_admitted; i++) {
+        rose_request *r = e->by_seq[p->admitted[i]];
+        r->times.admitted = t_ns;
+        bump(&e->stats.prompt_tokens, r->n_prompt);
+    }
+    leave_queue(e, p->n_admitted);
+    update_gauges(e);
+}
+
+static rose_status run_backend(rose_engine *e, rose_step_result *res, rose_err *err)
+{
+    uint64_t ticket = 0;
+    rose_status st = e->ops->step(e->ctx, &e->batch.batch, &ticket, err);
+    if (st == ROSE_OK) st = e->ops->collect(e->ctx, ticket, res, err);
+    if (st == ROSE_OK && res->n_outputs != e->batch.batch.n_outputs)
+        st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res->n_outputs,
+                       e->batch.batch.n_outputs);
+    return st;
+}
+
+/* From batch to delivery: no allocation, which the debug build enforces. */
+static rose_status run_plan(rose_engine *e, const rose_sched_plan *p, rose_err *err)
+{
+    rose_step_result res = {0};
+    rose_alloc_guard_begin("engine step");
+    rose_batch_reset(&e->batch);
+    for (uint32_t i = 0; i < p->n_items; i++)
+        rose_batch_add(&e->batch, &p->items[i], e->by_seq[p->items[i].seq]);
+    rose_status st = run_backend(e, &res, err);
+    if (st == ROSE_OK) {
+        uint64_t now = rose_now_ns();
+        uint32_t k = 0;
+        bump(&e->stats.steps, 1); /* before delivery: who has its token finds it counted */
+        for (uint32_t i = 0; i < p->n_items; i++) {
+            if (p->items[i].sample) deliver(e, e->by_seq[p->items[i].seq], res.ids[k++], now);
+        }
+        signal_sinks(e);
+    }
+    rose_alloc_guard_end();
+    return st;
+}
+
+/* False: there is nothing to compute. */
+static bool step(rose_engine *e)
+{
+    rose_sched_plan plan;
+    uint64_t start = rose_now_ns();
+    if (!rose_sched_next(e->sched, &plan)) return false;
+    note_admissions(e, &plan, start);
+    rose_err err = {0};
+    if (run_plan(e, &plan, &err) != ROSE_OK) {
+        /* release: pairs with the acquire in submit; what it refuses was not accepted before */
+        atomic_store_explicit(&e->failed, true, memory_order_release);
+        rose_log(ROSE_LOG_ERROR, "engine", "the backend %s failed, %u open requests end: %s",
+                 e->ops->name, rose_sched_n_running(e->sched) + rose_sched_n_waiting(e->sched),
+                 err.msg);
+    }
+    atomic_store_explicit(&e->stats.last_step_ns, rose_now_ns() - start, memory_order_relaxed);
+    return true;
+}
+
+static void run(rose_engine *e)
+{
+    for (;;) {
+        take_events(e);
+        if (atomic_load_explicit(&e->closing, memory_order_acquire)) break;
+        if (atomic_load_explicit(&e->failed, memory_order_relaxed)) /* our own store */
+            finish_all(e, ROSE_FINISH_ERROR);
+        else if (step(e))
+            continue;
+        sleep_until_event(e);
+    }
+    take_events(e); /* what was submitted before close is in the inbox by now */
+    finish_all(e, ROSE_FINISH_CANCELLED);
+    signal_sinks(e);
+}
+
+/* ---- open and close ---- */
+
+typedef struct start_args {
+    rose_engine *e;
+    const rose_model *m;
+    rose_err *err;
+    rose_status st;
+    sem_t opened;
+} start_args;
+
+static void *engine_main(void *arg)
+{
+    start_args *a = arg;
+    rose_engine *e = a->e;
+    rose_thread_setup("rose-engine", e->cpu);
+    rose_status st = e->ops->open(&e->ctx, a->m, &e->backend_opts, &e->plan, a->err);
+    a->st = st;
+    sem_post(&a->opened); /* a is gone from here on */
+    if (st == ROSE_OK) run(e);
+    e->ops->close(e->ctx);
+    e->ctx = NULL;
+    return NULL;
+}
+
+/* Start the thread and wait until the backend is open (it belongs to that thread). */
+static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *err)
+{
+    start_args a = {.e = e, .m = m, .err = err};
+    sigset_t all, old;
+    if (sem_init(&a.opened, 0, 0) != 0)
+        return rose_fail(err, ROSE_E_IO, "engine: cannot create a semaphore");
+    /* signals are for the main thread; the backend's threads inherit the mask */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&e->thread, NULL, engine_main, &a);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc != 0) {
+        a.st = rose_fail(err, ROSE_E_IO, "engine thread: %s", strerror(rc));
+    } else {
+        e->thread_started = true;
+        while (sem_wait(&a.opened) != 0) /* EINTR */
+            ;
+    }
+    sem_destroy(&a.opened);
+    return a.st;
+}
+
+static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *err)
+{
+    e->sched_opts = (rose_sched_opts){.max_seqs = e->plan.max_seqs,
+                                      .max_step_tokens = e->plan.max_step_tokens,
+                                      .max_model_len = e->plan.max_model_len,
+                                      .max_queued = o->max_queued,
+                                      .page_tokens = ROSE_KV_PAGE_TOKENS,
+                                      .chunked_prefill = o->chunked_prefill,
+                                      .prefill_chunk_size = o->prefill_chunk_size};
+    rose_status st = rose_kv_pages_create(&e->pages, e->plan.kv_pages, err);
+    if (st == ROSE_OK) st = rose_sched_create(&e->sched, &e->sched_opts, e->pages, err);
+    if (st != ROSE_OK) return st;
+
+    uint32_t stride = (e->plan.max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
+    if (stride > e->plan.kv_pages) stride = e->plan.kv_pages; /* no sequence takes more */
+    e->n_seqs = e->plan.max_seqs + o->max_queued;
+    e->by_seq = calloc(e->n_seqs, sizeof(rose_request *));
+    e->port = rose_port_create();
+    bool ok = rose_batch_create(&e->batch, e->plan.max_seqs, e->plan.max_step_tokens, stride);
+    if (ok) ok = rose_mpsc_create(&e->inbox, o->max_queued, sizeof(rose_request *)) == ROSE_OK;
+    if (!ok || e->by_seq == NULL || e->port == NULL)
+        return rose_fail(err, ROSE_E_NOMEM, "engine: out of memory");
+    update_gauges(e);
+    return ROSE_OK;
+}
+
+rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, const rose_model *m,
+                             const rose_engine_opts *o, rose_err *err)
+{
+    *out = NULL;
+    rose_engine *e = aligned_alloc(64, sizeof *e);
+    if (e == NULL) return rose_fail(err, ROSE_E_NOMEM, "engine: out of memory");
+    memset(e, 0, sizeof *e); /* all zero is the initial value of the atomics on our platforms */
+    e->ops = ops;
+    e->backend_opts = o->backend;
+    e->arch = m->arch;
+    e->cpu = o->engine_cpu;
+    rose_status st = ops->plan(m, &o->backend, &e->plan, err);
+    if (st == ROSE_OK) st = build(e, o, err);
+    if (st == ROSE_OK) st = start_thread(e, m, err);
+    if (st != ROSE_OK) {
+        rose_engine_close(e);
+        return st;
+    }
+    rose_log(ROSE_LOG_INFO, "engine",
+             "ready: backend %s, %u sequences, %u tokens a step, context %u, %u KV pages",
+             ops->name, e->plan.max_seqs, e->plan.max_step_tokens, e->plan.max_model_len,
+             e->plan.kv_pages);
+    *out = e;
+    return ROSE_OK;
+}
+
+void rose_engine_drain(rose_engine *e)
+{
+    /* relaxed: a submit that runs beside us may be on either side */
+    atomic_store_explicit(&e->draining, true, memory_order_relaxed);
+}
+
+void rose_engine_close(rose_engine *e)
+{
+    if (e == NULL) return;
+    if (e->thread_started) {
+        atomic_store_explicit(&e->draining, true, memory_order_relaxed);
+        /* release: pairs with the acquire in the engine thread; all submissions are in the inbox */
+        atomic_store_explicit(&e->closing, true, memory_order_release);
+        rose_port_wake(e->port);
+        pthread_join(e->thread, NULL);
+        rose_engine_stats s = rose_engine_get_stats(e);
+        rose_log(ROSE_LOG_INFO, "engine", "closed after %llu steps, %llu requests",
+                 (unsigned long long)s.steps, (unsigned long long)s.finished);
+    }
+    rose_sched_destroy(e->sched);
+    rose_kv_pages_destroy(e->pages);
+    rose_batch_destroy(&e->batch);
+    rose_mpsc_destroy(e->inbox);
+    rose_port_unref(e->port);
+    free(e->by_seq);
+    free(e);
+}
+
+/* ---- submit ---- */
+
+static rose_status check_sampling(const rose_sampling *s, rose_err *err)
+{
+    if (!isfinite(s->temperature) || s->temperature < 0)
+        return rose_fail(err, ROSE_E_INVAL, "temperature is %g: 0 or more is possible",
+                         (double)s->temperature);
+    if (!(s->top_p > 0 && s->top_p <= 1)) /* written so that a NaN fails */
+        return rose_fail(err, ROSE_E_INVAL, "top_p is %g: above 0, at most 1 is possible",
+                         (double)s->top_p);
+    if (!(s->min_p >= 0 && s->min_p <= 1))
+        return rose_fail(err, ROSE_E_INVAL, "min_p is %g: 0 to 1 is possible", (double)s->min_p);
+    return ROSE_OK;
+}
+
+/* Everything a submitter can do wrong; *max_tokens is what the context leaves of it. */
+static rose_status check_request(const rose_engine *e, const rose_request_opts *o,
+                                 uint32_t *max_tokens, rose_err *err)
+{
+    uint32_t len = e->plan.max_model_len;
+    if (o->sink == NULL) return rose_fail(err, ROSE_E_INVAL, "the request has no sink");
+    if (o->n_prompt == 0 || o->prompt == NULL)
+        return rose_fail(err, ROSE_E_INVAL, "the prompt is empty");
+    if (o->n_prompt >= len)
+        return rose_fail(err, ROSE_E_INVAL, "the prompt has %u tokens: the context holds %u",
+                         o->n_prompt, len);
+    for (uint32_t i = 0; i < o->n_prompt; i++) {
+        if (o->prompt[i] >= e->arch.vocab_size)
+            return rose_fail(err, ROSE_E_INVAL, "token %u of the prompt is %u: ids end at %u", i,
+                             o->prompt[i], e->arch.vocab_size - 1);
+    }
+    rose_status st = check_sampling(&o->sampling, err);
+    if (st != ROSE_OK) return st;
+    *max_tokens = o->max_tokens < len - o->n_prompt ? o->max_tokens : len - o->n_prompt;
+    return rose_sched_check(&e->sched_opts, e->plan.kv_pages, o->n_prompt, *max_tokens, err);
+}
+
+rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
+                               rose_err *err)
+{
+    uint32_t max_tokens = 0;
+    *out = NULL;
+    rose_status st = check_request(e, o, &max_tokens, err);
+    if (st != ROSE_OK) return st;
+    if (atomic_load_explicit(&e->failed, memory_order_acquire))
+        return rose_fail(err, ROSE_E_BACKEND, "the engine has failed");
+    if (atomic_load_explicit(&e->draining, memory_order_relaxed))
+        return rose_fail(err, ROSE_E_CLOSED, "the engine is draining");
+    /* acquire: pairs with the release in leave_queue */
+    if (atomic_fetch_add_explicit(&e->n_queued, 1, memory_order_acquire) >=
+        e->sched_opts.max_queued) {
+        leave_queue(e, 1);
+        return ROSE_E_FULL;
+    }
+    rose_request *r = rose_request_create(o, max_tokens, e->port);
+    if (r == NULL) {
+        leave_queue(e, 1);
+        return rose_fail(err, ROSE_E_NOMEM, "request of %u tokens: out of memory", o->n_prompt);
+    }
+    r->times.submitted = rose_now_ns();
+    *out = r;
+    /* there is room: the inbox holds max_queued, and n_queued falls after the pop only */
+    st = rose_mpsc_push(e->inbox, &r);
+    if (st != ROSE_OK) {
+        *out = NULL;
+        leave_queue(e, 1);
+        rose_request_release(r);
+        return st;
+    }
+    rose_port_wake(e->port);
+    return ROSE_OK;
+}
+
+/* ---- views ---- */
+
+const rose_memory_plan *rose_engine_plan(const rose_engine *e)
+{
+    return &e->plan;
+}
+
+const rose_arch *rose_engine_arch(const rose_engine *e)
+{
+    return &e->arch;
+}
+
+rose_engine_stats rose_engine_get_stats(const rose_engine *e)
+{
+    const counters *c = &e->stats;
+    return (rose_engine_stats){
+        .running = atomic_load_explicit(&c->running, memory_order_relaxed),
+        .waiting = atomic_load_explicit(&e->n_queued, memory_order_relaxed),
+        .kv_pages = e->plan.kv_pages,
+        .kv_pages_free = atomic_load_explicit(&c->kv_pages_free, memory_order_relaxed),
+        .steps = atomic_load_explicit(&c->steps, memory_order_relaxed),
+        .prompt_tokens = atomic_load_explicit(&c->prompt_tokens, memory_order_relaxed),
+        .generated_tokens = atomic_load_explicit(&c->generated_tokens, memory_order_relaxed),
+        .finished = atomic_load_explicit(&c->finished, memory_order_relaxed),
+        .cancelled = atomic_load_explicit(&c->cancelled, memory_order_relaxed),
+        .last_step_ns = atomic_load_explicit(&c->last_step_ns, memory_order_relaxed),
+        .failed = atomic_load_explicit(&e->failed, memory_order_relaxed)};
+}

@@ -1,0 +1,170 @@
+/* engine/request.c - see request_internal.h. The consumer's half of a request, cancelling, and the
+ * futex on which the engine thread sleeps. No scheduling and no backend here. */
+#include "engine/request_internal.h"
+
+#include <assert.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { CACHE_LINE = 64 };
+
+/* ---- the port ---- */
+
+rose_port *rose_port_create(void)
+{
+    rose_port *p = aligned_alloc(CACHE_LINE, sizeof *p);
+    if (p == NULL) return NULL;
+    atomic_init(&p->refs, 1);
+    atomic_init(&p->asleep, 0);
+    atomic_init(&p->cancel, NULL);
+    return p;
+}
+
+void rose_port_unref(rose_port *p)
+{
+    if (p == NULL) return;
+    /* acq_rel: the last one sees what all others did */
+    if (atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    for (rose_request *r = rose_port_take_cancels(p), *next; r != NULL; r = next) {
+        next = r->cancel_next;
+        rose_request_unref(r); /* cancelled when the engine had already ended */
+    }
+    free(p);
+}
+
+void rose_port_wake(rose_port *p)
+{
+    /* acq_rel: an exchange that precedes the engine's own (sleep_prepare) publishes what came
+     * before it; one that follows reads 1 and wakes. Both are writes to one variable, so one of the
+     * two holds. */
+    if (atomic_exchange_explicit(&p->asleep, 0, memory_order_acq_rel) == 0) return;
+    (void)syscall(SYS_futex, (uint32_t *)(void *)&p->asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+void rose_port_sleep_prepare(rose_port *p)
+{
+    atomic_exchange_explicit(&p->asleep, 1, memory_order_acq_rel); /* pairs with wake */
+}
+
+void rose_port_sleep(rose_port *p)
+{
+    /* an early return (signal, spurious) is harmless: the caller looks for events and comes back */
+    (void)syscall(SYS_futex, (uint32_t *)(void *)&p->asleep, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+}
+
+void rose_port_sleep_done(rose_port *p)
+{
+    /* relaxed: it only saves later wakers a system call */
+    atomic_store_explicit(&p->asleep, 0, memory_order_relaxed);
+}
+
+rose_request *rose_port_take_cancels(rose_port *p)
+{
+    if (atomic_load_explicit(&p->cancel, memory_order_relaxed) == NULL) return NULL;
+    /* acquire: pairs with the release in rose_request_cancel; the links are complete */
+    return atomic_exchange_explicit(&p->cancel, NULL, memory_order_acquire);
+}
+
+/* ---- life ---- */
+
+rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port)
+{
+    /* both counts are below 2^29 (scheduler): no overflow in 64 bits */
+    size_t events = ((size_t)max_tokens + 1) * sizeof(rose_event);
+    size_t bytes = sizeof(rose_request) + events + (size_t)o->n_prompt * sizeof(uint32_t);
+    bytes = (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    rose_request *r = aligned_alloc(CACHE_LINE, bytes);
+    if (r == NULL) return NULL;
+    memset(r, 0, sizeof *r);
+    uint32_t *prompt = (uint32_t *)(void *)((unsigned char *)r->events + events);
+    memcpy(prompt, o->prompt, (size_t)o->n_prompt * sizeof(uint32_t));
+    r->port = port;
+    r->sink = o->sink;
+    r->user = o->user;
+    r->sampling = o->sampling;
+    r->prompt = prompt;
+    r->n_prompt = o->n_prompt;
+    r->max_tokens = max_tokens;
+    r->ignore_eos = o->ignore_eos;
+    r->seq = UINT32_MAX;
+    atomic_init(&r->refs, 1);
+    atomic_init(&r->cancel_state, ROSE_CANCEL_NO);
+    atomic_init(&r->word, 0);
+    /* relaxed: the engine holds a reference while anybody submits */
+    atomic_fetch_add_explicit(&port->refs, 1, memory_order_relaxed);
+    return r;
+}
+
+void rose_request_unref(rose_request *r)
+{
+    /* acq_rel: the last one sees what the other did */
+    if (atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) == 1) free(r);
+}
+
+void rose_request_release(rose_request *r)
+{
+    if (r == NULL) return;
+    rose_port *port = r->port;
+    rose_request_unref(r);
+    rose_port_unref(port); /* after r: the port's end frees what its cancel stack holds */
+}
+
+/* ---- events ---- */
+
+bool rose_request_publish(rose_request *r, const rose_event *ev)
+{
+    assert(r->n_events <= r->max_tokens);
+    r->events[r->n_events++] = *ev;
+    /* release: pairs with the acquire in poll, the event is complete before it is counted */
+    uint64_t old =
+        atomic_exchange_explicit(&r->word, (uint64_t)r->n_events << 1 | 1, memory_order_acq_rel);
+    return (old & 1) == 0;
+}
+
+rose_status rose_request_poll(rose_request *r, rose_event *out)
+{
+    /* acquire: pairs with the exchange in publish */
+    uint64_t word = atomic_load_explicit(&r->word, memory_order_acquire);
+    if (word >> 1 == r->n_polled) {
+        word = (uint64_t)r->n_polled << 1 | 1;
+        /* release on success: our reads are over before the engine may tell us again */
+        if (atomic_compare_exchange_strong_explicit(&r->word, &word, (uint64_t)r->n_polled << 1,
+                                                    memory_order_acq_rel, memory_order_acquire))
+            return ROSE_E_EMPTY;
+        if (word >> 1 == r->n_polled) return ROSE_E_EMPTY; /* polled without having been told */
+    }
+    *out = r->events[r->n_polled++];
+    return ROSE_OK;
+}
+
+void *rose_request_user(const rose_request *r)
+{
+    return r->user;
+}
+
+rose_request_times rose_request_get_times(const rose_request *r)
+{
+    return r->times;
+}
+
+void rose_request_cancel(rose_request *r)
+{
+    uint32_t state = ROSE_CANCEL_NO;
+    /* relaxed: whoever wins pushes; the push publishes */
+    if (!atomic_compare_exchange_strong_explicit(&r->cancel_state, &state, ROSE_CANCEL_ASKED,
+                                                 memory_order_relaxed, memory_order_relaxed))
+        return;
+    rose_port *p = r->port; /* valid to the end: r is not released before we return */
+    /* relaxed: the caller's reference keeps r alive meanwhile */
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+    rose_request *top = atomic_load_explicit(&p->cancel, memory_order_relaxed);
+    do {
+        r->cancel_next = top;
+        /* release: pairs with the acquire in take_cancels */
+    } while (!atomic_compare_exchange_weak_explicit(&p->cancel, &top, r, memory_order_release,
+                                                    memory_order_relaxed));
+    rose_port_wake(p);
+}

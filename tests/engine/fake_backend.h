@@ -1,0 +1,247 @@
+/* A backend whose "model" is a hash: the state after a token is mix(state before, id, position),
+ * kept per position in the KV pages, and the next id is a function of the last state, the seed and
+ * the position. It distrusts every batch: structure, page ids, positions, and that what it reads
+ * from the pages is what this very sequence wrote there. One instance per process. */
+#ifndef TESTS_ENGINE_FAKE_BACKEND_H
+#define TESTS_ENGINE_FAKE_BACKEND_H
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+
+enum { FAKE_VOCAB = 97, FAKE_EOS = 5, FAKE_EOS2 = 77 };
+#define FAKE_NAN_SEED UINT64_C(0xbad0bad0)
+enum { FAKE_NAN_AFTER = 3 }; /* a request with that seed gets its 4th token as NONE */
+
+typedef struct fake_cell {
+    uint64_t state; /* 0 = never written */
+    uint32_t pos, id;
+} fake_cell;
+
+typedef struct fake_backend {
+    /* set by the test before open */
+    uint64_t fail_step, fail_collect; /* this step fails; 0 = never */
+    bool fail_plan, fail_open;
+    unsigned delay_us;
+    /* shared */
+    _Atomic int gate;         /* > 0: step waits */
+    _Atomic uint64_t n_steps; /* steps that began */
+    _Atomic uint64_t n_bad;   /* checks that failed */
+    _Atomic uint64_t rows;
+    _Atomic uint32_t widest; /* most sequences in a step */
+    _Atomic int opened, closed;
+    /* engine thread */
+    rose_memory_plan plan;
+    fake_cell *cells;
+    uint64_t *page_step; /* the step that last wrote the page */
+    uint32_t *page_seq;  /* and its row in that batch */
+    uint32_t *ids;
+    uint32_t n_outputs;
+} fake_backend;
+
+static fake_backend fake;
+
+static uint64_t fake_mix(uint64_t h, uint64_t a, uint64_t b)
+{
+    h ^= a * UINT64_C(0x9E3779B97F4A7C15) + (b << 32) + UINT64_C(0x632BE59BD9B4E019);
+    h ^= h >> 29;
+    h *= UINT64_C(0xBF58476D1CE4E5B9);
+    h ^= h >> 32;
+    return h | 1; /* never 0 */
+}
+
+static uint32_t fake_sample(uint64_t state, uint64_t seed, uint32_t out_pos)
+{
+    return (uint32_t)(fake_mix(state, seed, out_pos) >> 8) % FAKE_VOCAB;
+}
+
+/* The pure function: what a request must give. Returns the number of tokens. */
+static uint32_t fake_expect(const uint32_t *prompt, uint32_t n, uint32_t max_tokens, uint64_t seed,
+                            bool ignore_eos, uint32_t *out, rose_finish *finish)
+{
+    uint64_t state = 1;
+    for (uint32_t i = 0; i < n; i++)
+        state = fake_mix(state, prompt[i], i);
+    for (uint32_t k = 0; k < max_tokens; k++) {
+        if (seed == FAKE_NAN_SEED && k == FAKE_NAN_AFTER) {
+            *finish = ROSE_FINISH_ERROR;
+            return k;
+        }
+        out[k] = fake_sample(state, seed, n + k);
+        if (!ignore_eos && (out[k] == FAKE_EOS || out[k] == FAKE_EOS2)) {
+            *finish = ROSE_FINISH_STOP;
+            return k + 1;
+        }
+        state = fake_mix(state, out[k], n + k);
+    }
+    *finish = ROSE_FINISH_LENGTH;
+    return max_tokens;
+}
+
+static void fake_check(bool ok, const char *what)
+{
+    if (ok) return;
+    if (atomic_fetch_add(&fake.n_bad, 1) < 5) fprintf(stderr, "fake backend: %s\n", what);
+}
+
+static rose_status fake_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
+                             rose_err *err)
+{
+    if (fake.fail_plan) return rose_fail(err, ROSE_E_NOMEM, "planned to fail");
+    *out = (rose_memory_plan){.dtype = ROSE_COMPUTE_F32,
+                              .max_seqs = o->max_seqs,
+                              .max_step_tokens = o->max_step_tokens,
+                              .max_model_len =
+                                  o->max_model_len ? o->max_model_len : m->arch.max_positions,
+                              .n_threads = 1,
+                              .kv_pages = o->kv_pages};
+    return ROSE_OK;
+}
+
+static rose_status fake_open(void **ctx, const rose_model *m, const rose_backend_opts *o,
+                             const rose_memory_plan *p, rose_err *err)
+{
+    (void)m, (void)o;
+    *ctx = &fake;
+    atomic_fetch_add(&fake.opened, 1);
+    if (fake.fail_open) return rose_fail(err, ROSE_E_BACKEND, "opened to fail");
+    fake.plan = *p;
+    fake.cells = calloc((size_t)p->kv_pages * ROSE_KV_PAGE_TOKENS, sizeof *fake.cells);
+    fake.page_step = calloc(p->kv_pages, sizeof *fake.page_step);
+    fake.page_seq = calloc(p->kv_pages, sizeof *fake.page_seq);
+    fake.ids = calloc(p->max_seqs, sizeof *fake.ids);
+    return ROSE_OK;
+}
+
+static fake_cell *fake_at(const uint32_t *table, uint32_t pos)
+{
+    uint32_t page = table[pos / ROSE_KV_PAGE_TOKENS];
+    if (page >= fake.plan.kv_pages) {
+        fake_check(false, "a page id out of range");
+        page = 0;
+    }
+    return &fake.cells[(size_t)page * ROSE_KV_PAGE_TOKENS + pos % ROSE_KV_PAGE_TOKENS];
+}
+
+/* Walk the context from position 0: every cell was written, in place, by this sequence. */
+static void fake_walk(const uint32_t *table, uint32_t end)
+{
+    uint64_t state = 1;
+    for (uint32_t p = 0; p < end; p++) {
+        const fake_cell *c = fake_at(table, p);
+        fake_check(c->state != 0 && c->pos == p, "a cell of the context was never written");
+        state = fake_mix(state, c->id, p);
+        fake_check(c->state == state, "a cell of the context is another sequence's");
+    }
+}
+
+static void fake_rows(const rose_batch *b, uint32_t s, uint64_t step)
+{
+    const uint32_t *table = b->pages + (size_t)s * b->page_stride;
+    uint32_t pos = b->seq_pos[s];
+    if (b->seq_first[s] >= b->seq_first[s + 1] || b->seq_first[s + 1] > b->n_tokens) {
+        fake_check(false, "rows of a sequence are not a range");
+        return;
+    }
+    fake_walk(table, pos);
+    for (uint32_t row = b->seq_first[s]; row < b->seq_first[s + 1]; row++, pos++) {
+        fake_check(b->tokens[row] < FAKE_VOCAB, "an id out of range");
+        if (pos >= fake.plan.max_model_len || pos / ROSE_KV_PAGE_TOKENS >= b->page_stride) {
+            fake_check(false, "a position beyond the context");
+            return;
+        }
+        fake_cell *c = fake_at(table, pos);
+        uint32_t page = (uint32_t)((c - fake.cells) / ROSE_KV_PAGE_TOKENS);
+        fake_check(fake.page_step[page] != step || fake.page_seq[page] == s,
+                   "two sequences write a page in one step");
+        fake.page_step[page] = step;
+        fake.page_seq[page] = s;
+        uint64_t before = pos == 0 ? 1 : fake_at(table, pos - 1)->state;
+        *c = (fake_cell){fake_mix(before, b->tokens[row], pos), pos, b->tokens[row]};
+    }
+}
+
+static void fake_outputs(const rose_batch *b)
+{
+    uint32_t s = 0;
+    for (uint32_t k = 0; k < b->n_outputs; k++) {
+        while (s < b->n_seqs && b->seq_first[s + 1] <= b->out_row[k])
+            s++;
+        if (s == b->n_seqs || b->out_row[k] != b->seq_first[s + 1] - 1) {
+            fake_check(false, "an output that is not a sequence's last row");
+            fake.ids[k] = ROSE_TOKEN_NONE;
+            continue;
+        }
+        uint32_t pos = b->seq_pos[s] + b->out_row[k] - b->seq_first[s];
+        fake_check(b->out_pos[k] == pos + 1, "out_pos");
+        uint64_t seed = b->out_params[k].seed, n_prompt = b->out_params[k].top_k;
+        uint64_t state = fake_at(b->pages + (size_t)s * b->page_stride, pos)->state;
+        fake.ids[k] = seed == FAKE_NAN_SEED && pos + 1 - n_prompt == FAKE_NAN_AFTER
+                          ? ROSE_TOKEN_NONE
+                          : fake_sample(state, seed, b->out_pos[k]);
+    }
+}
+
+static rose_status fake_step(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err)
+{
+    uint64_t step = atomic_fetch_add(&fake.n_steps, 1) + 1;
+    fake_check(ctx == &fake, "ctx");
+    while (atomic_load(&fake.gate) > 0)
+        usleep(50);
+    if (fake.delay_us > 0) usleep(fake.delay_us);
+    if (step == fake.fail_step) return rose_fail(err, ROSE_E_BACKEND, "step %d fails", (int)step);
+    fake_check(b->n_seqs >= 1 && b->n_seqs <= fake.plan.max_seqs, "n_seqs");
+    fake_check(b->n_tokens >= 1 && b->n_tokens <= fake.plan.max_step_tokens, "n_tokens");
+    fake_check(b->n_outputs <= b->n_seqs, "n_outputs");
+    fake_check(b->seq_first[0] == 0 && b->seq_first[b->n_seqs] == b->n_tokens, "seq_first");
+    for (uint32_t s = 0; s < b->n_seqs; s++)
+        fake_rows(b, s, step);
+    fake_outputs(b);
+    fake.n_outputs = b->n_outputs;
+    atomic_fetch_add(&fake.rows, b->n_tokens);
+    if (b->n_seqs > atomic_load(&fake.widest)) atomic_store(&fake.widest, b->n_seqs);
+    *ticket = step;
+    return ROSE_OK;
+}
+
+static rose_status fake_collect(void *ctx, uint64_t ticket, rose_step_result *out, rose_err *err)
+{
+    (void)ctx;
+    if (ticket == fake.fail_collect) return rose_fail(err, ROSE_E_BACKEND, "collect fails");
+    fake_check(ticket == atomic_load(&fake.n_steps), "ticket");
+    out->n_outputs = fake.n_outputs;
+    out->ids = fake.ids;
+    return ROSE_OK;
+}
+
+static void fake_close(void *ctx)
+{
+    if (ctx == NULL) return;
+    atomic_fetch_add(&fake.closed, 1);
+    free(fake.cells);
+    free(fake.page_step);
+    free(fake.page_seq);
+    free(fake.ids);
+    fake.cells = NULL;
+    fake.page_step = NULL;
+    fake.page_seq = NULL;
+    fake.ids = NULL;
+}
+
+static void fake_reset(void)
+{
+    memset(&fake, 0, sizeof fake);
+}
+
+static const rose_backend_ops fake_ops = {.name = "fake",
+                                          .plan = fake_plan,
+                                          .open = fake_open,
+                                          .step = fake_step,
+                                          .collect = fake_collect,
+                                          .close = fake_close};
+
+#endif
