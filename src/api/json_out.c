@@ -59,6 +59,7 @@ static void put_escape(api_out *o, unsigned char byte)
 void api_put_escaped(api_out *o, const char *s, size_t len)
 {
     size_t begin = 0;
+    if (len == 0) return; /* s may be NULL then */
     for (size_t i = 0; i < len; i++) {
         if (escape_of[(unsigned char)s[i]] == 0) continue;
         api_put(o, s + begin, i - begin);

@@ -64,6 +64,7 @@ static json_t *choice_tree(const api_job *j, const api_choice *c, const char *te
                            const char *finish)
 {
     json_t *t = json_object();
+    if (len == 0) text = ""; /* it may be NULL then */
     json_object_set_new(t, "index", json_integer(c->index));
     if (j->kind == API_CHAT) {
         json_t *delta = json_object();
