@@ -126,19 +126,6 @@ void rose_api_drain(rose_api *a)
     atomic_store_explicit(&a->draining, true, memory_order_relaxed); /* a flag by itself */
 }
 
-/* All connections are gone, so every job that is left is cancelled and waits for its last events.
- * False: the engine did not give them in ten seconds. */
-static bool settle(api_io *io)
-{
-    const uint64_t deadline = rose_now_ns() + 10000000000u;
-    api_io_on_done(io);
-    while (io->n_jobs > 0 && rose_now_ns() < deadline) {
-        rose_wakeq_wait(io->sink, 50000000u);
-        api_io_on_sink(io);
-    }
-    return io->n_jobs == 0;
-}
-
 static void free_io(api_io *io)
 {
     rose_wakeq_destroy(io->sink);
@@ -150,16 +137,28 @@ static void free_io(api_io *io)
     api_out_free(&io->tail);
 }
 
-void rose_api_destroy(rose_api *a)
+void rose_api_stop(rose_api *a)
 {
-    bool settled = true;
     if (a == NULL) return;
     api_workers_destroy(a->workers);
+    a->workers = NULL;
     for (uint32_t i = 0; a->io != NULL && i < a->o.n_io_threads; i++) {
-        if (a->io[i].done != NULL && !settle(&a->io[i])) settled = false;
+        if (a->io[i].done != NULL) api_io_on_done(&a->io[i]); /* nobody waits: all are cancelled */
     }
-    if (!settled) { /* the engine may still write into what we would free: leak it instead */
-        rose_log(ROSE_LOG_ERROR, "api", "the engine did not finish cancelled requests in time");
+}
+
+void rose_api_destroy(rose_api *a)
+{
+    uint32_t n_left = 0;
+    if (a == NULL) return;
+    rose_api_stop(a);
+    for (uint32_t i = 0; a->io != NULL && i < a->o.n_io_threads; i++) {
+        if (a->io[i].done == NULL) continue; /* half built */
+        api_io_on_sink(&a->io[i]);
+        n_left += a->io[i].n_jobs;
+    }
+    if (n_left > 0) { /* the engine was not closed; it may write into what we would free */
+        rose_log(ROSE_LOG_ERROR, "api", "%u requests without an end; their memory is kept", n_left);
         return;
     }
     for (uint32_t i = 0; a->io != NULL && i < a->o.n_io_threads; i++)

@@ -150,7 +150,7 @@ static rose_sampling sampling_of(const api_params *p)
 static bool reserve_live(api_job *j, uint32_t n)
 {
     unsigned before = atomic_fetch_add_explicit(&j->io->n_live, n, memory_order_relaxed);
-    if (before + n <= API_MAX_LIVE) return true;
+    if (before + n < API_MAX_LIVE) return true; /* the sink wants one place more than requests */
     atomic_fetch_sub_explicit(&j->io->n_live, n, memory_order_relaxed);
     api_fail_status(&j->err, ROSE_E_FULL, NULL);
     return false;

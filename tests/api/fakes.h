@@ -231,7 +231,9 @@ rose_status rose_request_poll(rose_request *r, rose_event *out)
 {
     pthread_mutex_lock(&fake.lock);
     bool any = r->head != r->tail;
+    if (!r->in_sink) abort(); /* polled without having been told */
     if (any) *out = r->ring[r->head++ % FAKE_RING];
+    if (!any) r->in_sink = false;
     pthread_mutex_unlock(&fake.lock);
     return any ? ROSE_OK : ROSE_E_EMPTY;
 }
@@ -290,7 +292,9 @@ static void fake_advance(rose_request *r)
             fake_end(r, &ev, ROSE_FINISH_LENGTH);
     }
     r->ring[r->tail++ % FAKE_RING] = ev;
-    rose_wakeq_push(r->o.sink, r);
+    /* as the engine: a request is in its sink at most once until it was polled empty */
+    if (!r->in_sink && rose_wakeq_push(r->o.sink, r) != ROSE_OK) abort();
+    r->in_sink = true;
     rose_wakeq_signal(r->o.sink);
 }
 
@@ -517,6 +521,24 @@ static inline rose_api *fake_start(const rose_api_opts *o)
     if (rose_api_attach(a, &fake_http, &err) != ROSE_OK) return NULL;
     rose_api_set_engine(a, FAKE_ENGINE, &fake_tokenizer);
     return a;
+}
+
+/* What rose_engine_close does: all that is open ends. */
+static inline void fake_engine_close(void)
+{
+    pthread_mutex_lock(&fake.lock);
+    for (uint32_t i = 0; i < fake.n_live; i++) {
+        atomic_store(&fake.live[i]->cancelled, true);
+        fake_advance(fake.live[i]);
+    }
+    pthread_mutex_unlock(&fake.lock);
+}
+
+static inline void fake_stop(rose_api *a)
+{
+    rose_api_stop(a);
+    fake_engine_close();
+    rose_api_destroy(a);
 }
 
 /* Loop and engine run until the request has its reply. */

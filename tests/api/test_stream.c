@@ -67,7 +67,7 @@ static char *answer(const rose_api_opts *o, const char *path, const char *body,
     assert_true(r->ended);
     char *text = normalize(fake_text(r));
     fake_free(r);
-    rose_api_destroy(a);
+    fake_stop(a);
     assert_int_equal(fake.n_live, 0);
     return text;
 }
@@ -244,7 +244,7 @@ static void failure_mid_stream(void **state)
     fake_run(r);
     assert_int_equal(r->status, 500);
     fake_free(r);
-    rose_api_destroy(a);
+    fake_stop(a);
 }
 
 static void tokenize_routes(void **state)
