@@ -1,10 +1,11 @@
 /* api/json_in.c - bodies into JSON objects. jansson does the parsing; before it runs, one scan of
  * the bytes bounds what it may allocate: a body of 32 MiB "[[],[],..." would otherwise become
- * gigabytes of empty arrays. jansson itself refuses bytes that are not UTF-8, duplicate keys,
+ * gigabytes of empty arrays. The parser itself refuses bytes that are not UTF-8, duplicate keys,
  * numbers that do not fit, NaN. */
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "base/json.h"
 
 enum { MAX_DEPTH = 64, MAX_CONTAINERS = 65536 };
 
@@ -54,13 +55,12 @@ bool api_json_load(json_t **root, const char *body, size_t len, size_t max_value
     if (len == 0)
         return api_fail(err, 400, NULL, NULL, "the body is empty, a JSON object is needed");
     if (!bounded(body, len, max_values, err)) return false;
-    *root = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
-    if (*root == NULL) {
-        if (json_error_code(&je) == json_error_out_of_memory) return api_fail_nomem(err);
+    rose_status st = rose_json_parse(root, body, len, JSON_ALLOW_NUL, &je);
+    if (st == ROSE_E_NOMEM) return api_fail_nomem(err);
+    if (st != ROSE_OK)
         return api_fail(err, 400, NULL, NULL,
                         "the body is not valid JSON: line %d, column %d (byte %d): %s", je.line,
                         je.column, je.position, je.text);
-    }
     if (!json_is_object(*root)) {
         json_decref(*root);
         *root = NULL;
