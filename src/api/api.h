@@ -6,8 +6,8 @@
  * stop strings, writes SSE or collects the reply. With async_admit off the job runs on the I/O
  * thread itself.
  *
- * Threads: create, callbacks, attach, set_engine, drain, destroy from the main thread in that
- * order. */
+ * Threads: create, callbacks, attach, set_engine, drain, stop, destroy from the main thread in that
+ * order; between stop and destroy the engine is closed. */
 #ifndef ROSE_API_API_H
 #define ROSE_API_API_H
 
@@ -51,8 +51,13 @@ void rose_api_set_engine(rose_api *a, rose_engine *e, const rose_tokenizer *t);
 /* /ready turns 503, new work is refused with 503; what runs goes on. Any thread. */
 void rose_api_drain(rose_api *a);
 
-/* After rose_http_stop: stops the workers, waits for cancelled requests' last events, frees. The
- * engine must still be open. Accepts NULL. */
+/* After rose_http_stop: stops the workers and cancels what is left in the engine, which must still
+ * be open. Accepts NULL. */
+void rose_api_stop(rose_api *a);
+
+/* After rose_engine_close, which has delivered the last events and signals no wake queue any more:
+ * takes those events, frees everything. Calls rose_api_stop if that was not done. Accepts NULL and
+ * objects that never saw an engine. */
 void rose_api_destroy(rose_api *a);
 
 #endif

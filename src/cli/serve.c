@@ -251,8 +251,9 @@ static rose_status start_http(server *s, serve_flags *f, const char *model_id, b
 static void stop_all(server *s)
 {
     rose_http_stop(s->http);
+    rose_api_stop(s->api);
+    rose_engine_close(s->engine); /* before the wake queues that it signals are freed */
     rose_api_destroy(s->api);
-    rose_engine_close(s->engine);
     rose_tokenizer_close(s->tok);
     rose_model_close(s->model);
 }

@@ -1,0 +1,171 @@
+/* api/api.c - the room's object: options, one wake queue pair per I/O thread, the workers. */
+#include "api/api.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "api/api_internal.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+void rose_api_opts_default(rose_api_opts *o)
+{
+    *o = (rose_api_opts){
+        .model_id = "model",
+        .version = ROSE_VERSION,
+        .n_io_threads = 1,
+        .n_workers = 4,
+        .max_queued_jobs = 1024,
+        .async_admit = true,
+        .fast_sse = true,
+        .max_n = 128,
+        .max_stop = 4,
+    };
+}
+
+static rose_status check_opts(const rose_api_opts *o, rose_err *err)
+{
+    if (o->model_id == NULL || o->model_id[0] == '\0')
+        return rose_fail(err, ROSE_E_INVAL, "api: the model has no name");
+    if (o->n_io_threads < 1 || o->n_io_threads > 64)
+        return rose_fail(err, ROSE_E_INVAL, "api: %u I/O threads, 1 to 64 are possible",
+                         o->n_io_threads);
+    if (o->n_workers < 1 || o->n_workers > 64)
+        return rose_fail(err, ROSE_E_INVAL, "api: %u tokenizer workers, 1 to 64 are possible",
+                         o->n_workers);
+    if (o->max_queued_jobs < 1 || o->max_n < 1 || o->max_n > API_MAX_LIVE || o->max_stop > 1024)
+        return rose_fail(err, ROSE_E_INVAL, "api: a limit is out of range");
+    if (o->chat_template != NULL && strcmp(o->chat_template, "plain") != 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "chat template '%s' is unknown; the one there is: plain",
+                         o->chat_template);
+    return ROSE_OK;
+}
+
+static bool copy_strings(rose_api *a, const rose_api_opts *o)
+{
+    a->model_id = strdup(o->model_id);
+    a->version = strdup(o->version == NULL ? ROSE_VERSION : o->version);
+    a->chat_template = o->chat_template == NULL ? NULL : strdup(o->chat_template);
+    return a->model_id != NULL && a->version != NULL &&
+           (a->chat_template != NULL) == (o->chat_template != NULL);
+}
+
+static rose_status create_io(rose_api *a, rose_err *err)
+{
+    a->io = calloc(a->o.n_io_threads, sizeof *a->io);
+    if (a->io == NULL) return rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
+    for (uint32_t i = 0; i < a->o.n_io_threads; i++) {
+        rose_status st;
+        a->io[i].api = a;
+        a->io[i].thread = i;
+        if ((st = rose_wakeq_create(&a->io[i].sink, API_MAX_LIVE, err)) != ROSE_OK) return st;
+        if ((st = rose_wakeq_create(&a->io[i].done, API_MAX_LIVE, err)) != ROSE_OK) return st;
+    }
+    return ROSE_OK;
+}
+
+rose_status rose_api_create(rose_api **out, const rose_api_opts *o, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    rose_api *a = NULL;
+    uint64_t first_id = rose_now_ns();
+
+    *out = NULL;
+    if ((st = check_opts(o, err)) != ROSE_OK) return st;
+    if ((a = calloc(1, sizeof *a)) == NULL)
+        return rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
+    a->o = *o;
+    if (!copy_strings(a, o)) {
+        st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
+        goto done;
+    }
+    a->created = rose_unix_time();
+    if (getrandom(&first_id, sizeof first_id, GRND_NONBLOCK) < 0) first_id = rose_now_ns();
+    atomic_init(&a->next_id, first_id);
+    if ((st = create_io(a, err)) != ROSE_OK) goto done;
+    if (o->async_admit)
+        st = api_workers_create(&a->workers, a, o->n_workers, o->max_queued_jobs, err);
+    if (st == ROSE_OK) *out = a;
+done:
+    if (st != ROSE_OK) rose_api_destroy(a);
+    return st;
+}
+
+rose_http_callbacks rose_api_callbacks(rose_api *a)
+{
+    return (rose_http_callbacks){.on_request = api_on_request,
+                                 .on_gone = api_on_gone,
+                                 .error_body = api_on_error_body,
+                                 .arg = a};
+}
+
+rose_status rose_api_attach(rose_api *a, rose_http *h, rose_err *err)
+{
+    for (uint32_t i = 0; i < a->o.n_io_threads; i++) {
+        api_io *io = &a->io[i];
+        rose_status st;
+        st = rose_http_watch(h, i, rose_wakeq_fd(io->sink), api_io_on_sink, io, err);
+        if (st != ROSE_OK) return st;
+        st = rose_http_watch(h, i, rose_wakeq_fd(io->done), api_io_on_done, io, err);
+        if (st != ROSE_OK) return st;
+    }
+    return ROSE_OK;
+}
+
+void rose_api_set_engine(rose_api *a, rose_engine *e, const rose_tokenizer *t)
+{
+    a->tok = t;
+    /* release: pairs with the acquire loads of engine; whoever sees the engine sees tok */
+    atomic_store_explicit(&a->engine, e, memory_order_release);
+}
+
+void rose_api_drain(rose_api *a)
+{
+    atomic_store_explicit(&a->draining, true, memory_order_relaxed); /* a flag by itself */
+}
+
+static void free_io(api_io *io)
+{
+    rose_wakeq_destroy(io->sink);
+    rose_wakeq_destroy(io->done);
+    rose_encoder_destroy(io->encoder);
+    free(io->piece);
+    api_out_free(&io->text);
+    api_out_free(&io->out);
+    api_out_free(&io->tail);
+}
+
+void rose_api_stop(rose_api *a)
+{
+    if (a == NULL) return;
+    api_workers_destroy(a->workers);
+    a->workers = NULL;
+    for (uint32_t i = 0; a->io != NULL && i < a->o.n_io_threads; i++) {
+        if (a->io[i].done != NULL) api_io_on_done(&a->io[i]); /* nobody waits: all are cancelled */
+    }
+}
+
+void rose_api_destroy(rose_api *a)
+{
+    uint32_t n_left = 0;
+    if (a == NULL) return;
+    rose_api_stop(a);
+    for (uint32_t i = 0; a->io != NULL && i < a->o.n_io_threads; i++) {
+        if (a->io[i].done == NULL) continue; /* half built */
+        api_io_on_sink(&a->io[i]);
+        n_left += a->io[i].n_jobs;
+    }
+    if (n_left > 0) { /* the engine was not closed; it may write into what we would free */
+        rose_log(ROSE_LOG_ERROR, "api", "%u requests without an end; their memory is kept", n_left);
+        return;
+    }
+    for (uint32_t i = 0; a->io != NULL && i < a->o.n_io_threads; i++)
+        free_io(&a->io[i]);
+    free(a->io);
+    free(a->model_id);
+    free(a->version);
+    free(a->chat_template);
+    free(a);
+}

@@ -1,0 +1,108 @@
+/* api/errors.c - errors in OpenAI's shape: {"error":{"message","type","param","code"}}. The type
+ * follows from the status, so that a client's exception classes work. */
+#include <stdio.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+
+/* Length of the valid UTF-8 character at s, 0 if there is none (NUL-terminated text). */
+static size_t utf8_char(const unsigned char *s)
+{
+    if (s[0] < 0x80) return 1;
+    if (s[0] < 0xC2 || s[0] > 0xF4) return 0;
+    if ((s[1] & 0xC0) != 0x80) return 0;
+    if (s[0] < 0xE0) return 2;
+    if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F)) return 0;
+    if ((s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F)) return 0;
+    if ((s[2] & 0xC0) != 0x80) return 0;
+    if (s[0] < 0xF0) return 3;
+    return (s[3] & 0xC0) == 0x80 ? 4 : 0;
+}
+
+void api_utf8_clean(char *s)
+{
+    unsigned char *p = (unsigned char *)s;
+    while (*p != '\0') {
+        size_t n = utf8_char(p);
+        if (n == 0) *p = '?';
+        p += n == 0 ? 1 : n;
+    }
+}
+
+bool api_fail(api_error *e, int status, const char *code, const char *param, const char *fmt, ...)
+{
+    va_list ap;
+    e->status = status;
+    e->code = code;
+    snprintf(e->param, sizeof e->param, "%s", param == NULL ? "" : param);
+    va_start(ap, fmt);
+    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    va_end(ap);
+    api_utf8_clean(e->param);
+    api_utf8_clean(e->msg);
+    return false;
+}
+
+bool api_fail_nomem(api_error *e)
+{
+    return api_fail(e, 503, "out_of_memory", NULL, "the server is out of memory");
+}
+
+void api_fail_status(api_error *e, rose_status st, const rose_err *err)
+{
+    if (st == ROSE_E_FULL) {
+        api_fail(e, 429, "rate_limit_exceeded", NULL,
+                 "the server's queue is full; retry after the time in Retry-After");
+    } else if (st == ROSE_E_CLOSED) {
+        api_fail(e, 503, "service_unavailable", NULL, "the server is shutting down");
+    } else if (st == ROSE_E_NOMEM) {
+        api_fail_nomem(e);
+    } else if (st == ROSE_E_INVAL) {
+        api_fail(e, 400, NULL, NULL, "%s", err->msg);
+    } else {
+        api_fail(e, 500, "engine_error", NULL, "the engine failed: %s",
+                 err->msg[0] != '\0' ? err->msg : rose_status_name(st));
+    }
+}
+
+static const char *error_type(int status)
+{
+    if (status == 401) return "authentication_error";
+    if (status == 429) return "rate_limit_error";
+    return status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+void api_error_json(api_out *o, const api_error *e)
+{
+    api_puts(o, "{\"error\":{\"message\":");
+    api_put_string(o, e->msg, strlen(e->msg));
+    api_puts(o, ",\"type\":\"");
+    api_puts(o, error_type(e->status));
+    api_puts(o, "\",\"param\":");
+    if (e->param[0] != '\0')
+        api_put_string(o, e->param, strlen(e->param));
+    else
+        api_puts(o, "null");
+    api_puts(o, ",\"code\":");
+    if (e->code != NULL)
+        api_put_string(o, e->code, strlen(e->code));
+    else
+        api_puts(o, "null");
+    api_puts(o, "}}");
+}
+
+void api_reply_error(rose_http_req *r, const api_error *e)
+{
+    static const char last_resort[] = "{\"error\":{\"message\":\"out of memory\",\"type\":"
+                                      "\"server_error\",\"param\":null,\"code\":null}}";
+    bool retry = e->status == 429 || e->status == 503;
+    api_out o = {0};
+    api_error_json(&o, e);
+    if (o.oom)
+        rose_http_reply(r, e->status, "application/json", NULL, last_resort,
+                        sizeof last_resort - 1);
+    else
+        rose_http_reply(r, e->status, "application/json", retry ? "Retry-After: 1\r\n" : NULL,
+                        o.b.data, o.b.len);
+    api_out_free(&o);
+}

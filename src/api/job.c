@@ -1,0 +1,257 @@
+/* api/job.c - the worker's half of a job: JSON -> checked fields -> ids -> submitted engine
+ * requests. Everything is checked before anything is submitted, and what was submitted is taken
+ * back when a later part is refused: a request runs as a whole or not at all. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "api/api_internal.h"
+#include "base/clock.h"
+
+/* SplitMix64's output function (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
+static uint64_t mix64(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+/* The documented rule: choice 0 uses the seed itself, choice i the i-th output of SplitMix64. */
+static uint64_t choice_seed(uint64_t seed, uint32_t i)
+{
+    return i == 0 ? seed : mix64(seed + i * 0x9E3779B97F4A7C15u);
+}
+
+static uint64_t random_seed(void)
+{
+    uint64_t seed;
+    /* Cannot fail for 8 bytes once the system has booted; the clock is a last resort. */
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = mix64(rose_now_ns());
+    return seed;
+}
+
+api_job *api_job_create(api_io *io, rose_http_req *r, api_kind kind)
+{
+    rose_api *a = io->api;
+    size_t len;
+    const char *body = rose_http_req_body(r, &len);
+    api_job *j = calloc(1, sizeof *j);
+    if (j == NULL) return NULL;
+    /* A copy, because the client may leave, and its body with it, while a worker reads. */
+    if ((j->body = malloc(len + 1)) == NULL) {
+        free(j);
+        return NULL;
+    }
+    if (len > 0) memcpy(j->body, body, len);
+    j->body_len = len;
+    j->api = a;
+    j->io = io;
+    j->r = r;
+    j->kind = kind;
+    j->created = rose_unix_time();
+    j->t_arrival = rose_http_req_arrival_ns(r);
+    j->t_complete = rose_http_req_complete_ns(r);
+    snprintf(j->id, sizeof j->id, "%s-%016llx", kind == API_CHAT ? "chatcmpl" : "cmpl",
+             (unsigned long long)mix64(atomic_fetch_add_explicit(&a->next_id, 0x9E3779B97F4A7C15u,
+                                                                 memory_order_relaxed)));
+    io->n_jobs++;
+    return j;
+}
+
+void api_job_free(api_job *j)
+{
+    if (j == NULL) return;
+    j->io->n_jobs--;
+    for (uint32_t i = 0; i < j->n_choices; i++)
+        rose_buf_free(&j->choices[i].text);
+    free(j->choices);
+    free(j->stop_mem);
+    api_stops_free(&j->stops);
+    api_out_free(&j->head);
+    api_out_free(&j->reply);
+    free(j->body);
+    free(j);
+}
+
+static bool load_stops(api_job *j, const api_params *p)
+{
+    size_t n = p->stop == NULL ? 0 : json_is_array(p->stop) ? json_array_size(p->stop) : 1;
+    rose_status st = ROSE_OK;
+    for (size_t i = 0; i < n && st == ROSE_OK; i++) {
+        const json_t *s = json_is_array(p->stop) ? json_array_get(p->stop, i) : p->stop;
+        st = api_stops_add(&j->stops, json_string_value(s), json_string_length(s));
+    }
+    if (j->kind == API_CHAT && st == ROSE_OK)
+        st = api_stops_add(&j->stops, API_CHAT_STOP, sizeof API_CHAT_STOP - 1);
+    return st == ROSE_OK || api_fail_nomem(&j->err);
+}
+
+/* The prompt and what it may grow to against the context; *max_tokens is what each choice gets. */
+static bool fit_tokens(api_job *j, const api_params *p, const api_prompts *prompts, uint32_t limit,
+                       uint32_t *max_tokens)
+{
+    int64_t asked = p->max_completion_tokens > 0 ? p->max_completion_tokens : p->max_tokens;
+    uint64_t longest = 0;
+    for (uint32_t i = 0; i < prompts->n; i++) {
+        if (prompts->v[i].len > longest) longest = prompts->v[i].len;
+    }
+    uint64_t want = asked > 0 ? (uint64_t)asked : 1;
+    if (longest + want > limit)
+        return api_fail(&j->err, 400, "context_length_exceeded",
+                        j->kind == API_CHAT ? "messages" : "prompt",
+                        "This model's maximum context length is %u tokens. However, you requested "
+                        "%llu tokens (%llu in the %s, %llu in the completion). Please reduce the "
+                        "length of the %s or completion.",
+                        limit, (unsigned long long)(longest + want), (unsigned long long)longest,
+                        j->kind == API_CHAT ? "messages" : "prompt", (unsigned long long)want,
+                        j->kind == API_CHAT ? "messages" : "prompt");
+    *max_tokens = (uint32_t)want;
+    if (asked == 0) {
+        *max_tokens = j->api->o.default_max_tokens;
+        if (*max_tokens == 0) *max_tokens = j->kind == API_CHAT ? limit : 16;
+    }
+    return true;
+}
+
+static bool create_choices(api_job *j, const api_prompts *prompts, uint32_t n)
+{
+    uint32_t n_choices = prompts->n * n; /* at most max_n */
+    size_t n_states = (size_t)n_choices * j->stops.n;
+    j->choices = calloc(n_choices, sizeof *j->choices);
+    j->stop_mem = calloc(n_states + 1, sizeof *j->stop_mem);
+    if (j->choices == NULL || j->stop_mem == NULL) return api_fail_nomem(&j->err);
+    j->n_choices = n_choices;
+    for (uint32_t i = 0; i < n_choices; i++) {
+        api_choice *c = &j->choices[i];
+        c->job = j;
+        c->index = i;
+        c->stop.state = j->stop_mem + (size_t)i * j->stops.n;
+        c->trim_space = j->kind == API_CHAT;
+    }
+    api_sse_head(&j->head, j);
+    return !j->head.oom || api_fail_nomem(&j->err);
+}
+
+static rose_sampling sampling_of(const api_params *p)
+{
+    rose_sampling s = {
+        .temperature = (float)p->temperature,
+        .top_p = (float)p->top_p,
+        .min_p = (float)p->min_p,
+        .top_k = p->top_k > 0 ? (uint32_t)p->top_k : 0,
+    };
+    /* As vLLM: below 1e-5 the division would overflow, and the result is greedy anyhow. */
+    if (p->temperature < 1e-5) s.temperature = 0.0f;
+    return s;
+}
+
+/* Room for n more engine requests of this I/O thread's sink. */
+static bool reserve_live(api_job *j, uint32_t n)
+{
+    unsigned before = atomic_fetch_add_explicit(&j->io->n_live, n, memory_order_relaxed);
+    if (before + n < API_MAX_LIVE) return true; /* the sink wants one place more than requests */
+    atomic_fetch_sub_explicit(&j->io->n_live, n, memory_order_relaxed);
+    api_fail_status(&j->err, ROSE_E_FULL, NULL);
+    return false;
+}
+
+static void submit_all(api_job *j, const api_params *p, const api_prompts *prompts,
+                       uint32_t max_tokens)
+{
+    rose_engine *e = atomic_load_explicit(&j->api->engine, memory_order_acquire);
+    uint32_t n = (uint32_t)p->n;
+    rose_request_opts o = {.max_tokens = max_tokens,
+                           .sampling = sampling_of(p),
+                           .ignore_eos = p->ignore_eos,
+                           .sink = j->io->sink};
+    uint64_t seed = 0;
+    if (!reserve_live(j, j->n_choices)) return;
+    for (uint32_t i = 0; i < j->n_choices; i++) {
+        rose_err err = {0};
+        const rose_ids *ids = &prompts->v[i / n];
+        if (i % n == 0) seed = p->has_seed ? (uint64_t)p->seed : random_seed();
+        o.prompt = ids->data;
+        o.n_prompt = (uint32_t)ids->len;
+        o.sampling.seed = choice_seed(seed, i % n);
+        o.user = &j->choices[i];
+        rose_status st = rose_engine_submit(e, &o, &j->choices[i].req, &err);
+        if (st != ROSE_OK) {
+            api_fail_status(&j->err, st, &err);
+            break;
+        }
+        j->n_submitted++;
+    }
+    if (j->err.status == 0) return;
+    for (uint32_t i = 0; i < j->n_submitted; i++)
+        rose_request_cancel(j->choices[i].req);
+    atomic_fetch_sub_explicit(&j->io->n_live, j->n_choices - j->n_submitted, memory_order_relaxed);
+}
+
+static bool load_chat(api_job *j, const api_params *p, api_prompts *prompts,
+                      const api_prompt_ctx *c)
+{
+    api_out text = {0};
+    prompts->v = calloc(1, sizeof *prompts->v);
+    bool ok =
+        prompts->v != NULL ? api_chat_render(&text, p->messages, &j->err) : api_fail_nomem(&j->err);
+    if (prompts->v != NULL) prompts->n = 1;
+    /* A message cannot smuggle in special tokens: their text is plain text here. */
+    ok = ok && api_encode(&prompts->v[0], text.b.data, text.b.len, ROSE_ENCODE_PLAIN_SPECIAL, c,
+                          "messages", &j->err);
+    api_out_free(&text);
+    return ok;
+}
+
+static void run_completion(api_job *j, const api_params *p, api_prompt_ctx *c)
+{
+    api_prompts prompts = {0};
+    uint32_t max_tokens = 0, n = (uint32_t)p->n;
+    c->max_prompts = j->api->o.max_n / n;
+    bool ok = j->kind == API_CHAT
+                  ? load_chat(j, p, &prompts, c)
+                  : api_prompts_load(&prompts, p->prompt, p->add_special_tokens, c, &j->err);
+    j->t_tokenized = rose_now_ns();
+    if (!ok || !fit_tokens(j, p, &prompts, c->max_model_len, &max_tokens)) goto done;
+    if (!load_stops(j, p) || !create_choices(j, &prompts, n)) goto done;
+    for (uint32_t i = 0; i < prompts.n; i++)
+        j->n_prompt_tokens += (uint32_t)prompts.v[i].len;
+    j->streaming = p->stream;
+    j->usage = p->include_usage;
+    if (!atomic_load_explicit(&j->gone, memory_order_relaxed)) /* only saves work */
+        submit_all(j, p, &prompts, max_tokens);
+done:
+    api_prompts_free(&prompts);
+}
+
+void api_job_process(api_job *j, rose_encoder *enc)
+{
+    rose_api *a = j->api;
+    if (atomic_load_explicit(&j->gone, memory_order_relaxed)) return; /* only saves work */
+    rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
+    const api_schema_opts so = {a->model_id, a->o.lenient, a->o.max_n, a->o.max_stop};
+    const uint32_t max_len = rose_engine_plan(e)->max_model_len;
+    api_prompt_ctx c = {.enc = enc,
+                        .tok = a->tok,
+                        .vocab_size = rose_engine_arch(e)->vocab_size,
+                        .max_model_len = max_len,
+                        .gone = &j->gone};
+    size_t max_values = (size_t)a->o.max_n * max_len;
+    json_t *root = NULL;
+    api_params p;
+    j->t_worker = rose_now_ns();
+    if (api_json_load(&root, j->body, j->body_len, max_values < 65536 ? 65536 : max_values,
+                      &j->err) &&
+        api_schema_check(&p, root, j->kind, &so, &j->err)) {
+        j->t_parsed = rose_now_ns();
+        if (j->kind == API_TOKENIZE)
+            api_tokenize_run(j, &p, &c);
+        else if (j->kind == API_DETOKENIZE)
+            api_detokenize_run(j, &p, &c);
+        else
+            run_completion(j, &p, &c);
+    }
+    json_decref(root);
+    free(j->body);
+    j->body = NULL; /* body_len stays: worker.c has counted it */
+}

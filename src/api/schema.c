@@ -1,0 +1,329 @@
+/* api/schema.c - one table says what the API takes: every field by name, where it is allowed, its
+ * type and range, or that it is known but not served. A field that is not in the table is refused;
+ * so is a known one that is not served, unless it holds the value that means "off". Nothing is
+ * silently ignored, because a client cannot see the difference until its results are wrong. */
+#include <math.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+
+typedef enum field_type {
+    T_BOOL,
+    T_INT,     /* a JSON integer in [lo, hi] */
+    T_NUM,     /* a JSON number in [lo, hi], finite */
+    T_JSON,    /* kept as it is, checked elsewhere */
+    T_LABEL,   /* a string of the client's own; accepted, not used */
+    T_MODEL,   /* must be the served model */
+    T_REFUSED, /* not served: only values in `off` pass */
+    T_IGNORED  /* accepted whatever it holds: it cannot change the result */
+} field_type;
+
+/* Values of a refused field that mean "off" (null always does). */
+enum {
+    OFF_FALSE = 1,
+    OFF_TRUE = 2,
+    OFF_ZERO = 4,
+    OFF_ONE = 8,
+    OFF_EMPTY = 16, /* "", [] or {} */
+    OFF_TEXT = 32,  /* {"type": "text"}, ["text"] or "text" */
+    OFF_NONE = 64,  /* "none" or "auto" */
+    OFF_MINUS_ONE = 128
+};
+
+typedef struct field {
+    const char *name;
+    uint8_t where; /* api_kind bits */
+    uint8_t type;
+    uint8_t off;   /* T_REFUSED */
+    uint16_t at;   /* offset in api_params */
+    double lo, hi; /* hi of `n` is max_n */
+    const char *range;
+} field;
+
+#define AT(member) ((uint16_t)offsetof(api_params, member))
+enum { CC = API_COMPLETION | API_CHAT, TD = API_TOKENIZE | API_DETOKENIZE, ALL = CC | TD };
+
+static const field fields[] = {
+    /* served */
+    {"model", ALL, T_MODEL, 0, 0, 0, 0, NULL},
+    {"prompt", API_COMPLETION | API_TOKENIZE, T_JSON, 0, AT(prompt), 0, 0, NULL},
+    {"messages", API_CHAT | API_TOKENIZE, T_JSON, 0, AT(messages), 0, 0, NULL},
+    {"tokens", API_DETOKENIZE, T_JSON, 0, AT(tokens), 0, 0, NULL},
+    {"max_tokens", CC, T_INT, 0, AT(max_tokens), 1, INT32_MAX, "1 to 2147483647"},
+    {"max_completion_tokens", CC, T_INT, 0, AT(max_completion_tokens), 1, INT32_MAX,
+     "1 to 2147483647"},
+    {"temperature", CC, T_NUM, 0, AT(temperature), 0, 100, "0 to 100"},
+    {"top_p", CC, T_NUM, 0, AT(top_p), 1e-30, 1, "above 0, at most 1"},
+    {"top_k", CC, T_INT, 0, AT(top_k), -1, INT32_MAX, "-1 or 0 (off), or 1 to 2147483647"},
+    {"min_p", CC, T_NUM, 0, AT(min_p), 0, 1, "0 to 1"},
+    {"seed", CC, T_INT, 0, AT(seed), -0x1p63, 0x1p63, "a 64-bit integer"},
+    {"n", CC, T_INT, 0, AT(n), 1, 0, NULL},
+    {"stop", CC, T_JSON, 0, AT(stop), 0, 0, NULL},
+    {"ignore_eos", CC, T_BOOL, 0, AT(ignore_eos), 0, 0, NULL},
+    {"stream", CC, T_BOOL, 0, AT(stream), 0, 0, NULL},
+    {"stream_options", CC, T_JSON, 0, AT(stream_options), 0, 0, NULL},
+    {"add_special_tokens", API_COMPLETION | API_TOKENIZE, T_BOOL, 0, AT(add_special_tokens), 0, 0,
+     NULL},
+    /* labels and hints: no effect on the result */
+    {"user", CC, T_LABEL, 0, 0, 0, 0, NULL},
+    {"request_id", CC, T_LABEL, 0, 0, 0, 0, NULL},
+    {"safety_identifier", API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
+    {"prompt_cache_key", API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
+    {"service_tier", API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
+    {"metadata", API_CHAT, T_IGNORED, 0, 0, 0, 0, NULL},
+    /* of OpenAI's schema, not served */
+    {"best_of", API_COMPLETION, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
+    {"echo", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"suffix", API_COMPLETION, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"logprobs", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"top_logprobs", API_CHAT, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
+    {"logit_bias", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"presence_penalty", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
+    {"frequency_penalty", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
+    {"response_format", CC, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
+    {"tools", API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"tool_choice", API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
+    {"parallel_tool_calls", API_CHAT, T_REFUSED, OFF_FALSE | OFF_TRUE, 0, 0, 0, NULL},
+    {"functions", API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"function_call", API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
+    {"modalities", API_CHAT, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
+    {"audio", API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"prediction", API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"reasoning_effort", API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
+    {"verbosity", API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"store", API_CHAT, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"web_search_options", API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
+    /* of vLLM's schema, not served */
+    {"use_beam_search", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"length_penalty", CC, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
+    {"repetition_penalty", CC, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
+    {"stop_token_ids", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"include_stop_str_in_output", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"min_tokens", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
+    {"skip_special_tokens", CC | API_DETOKENIZE, T_REFUSED, OFF_TRUE, 0, 0, 0, NULL},
+    {"spaces_between_special_tokens", CC, T_REFUSED, OFF_TRUE, 0, 0, 0, NULL},
+    {"truncate_prompt_tokens", CC, T_REFUSED, OFF_MINUS_ONE, 0, 0, 0, NULL},
+    {"prompt_logprobs", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"allowed_token_ids", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"bad_words", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"logits_processors", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"structured_outputs", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"guided_json", CC, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"guided_regex", CC, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"guided_choice", CC, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"guided_grammar", CC, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"priority", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
+    {"return_token_ids", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"return_tokens_as_token_ids", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"return_token_strs", API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"cache_salt", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"kv_transfer_params", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"stream_interval", CC, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
+    {"add_special_tokens", API_CHAT, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"add_generation_prompt", API_CHAT | API_TOKENIZE, T_REFUSED, OFF_TRUE, 0, 0, 0, NULL},
+    {"continue_final_message", API_CHAT | API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"chat_template", API_CHAT | API_TOKENIZE, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"chat_template_kwargs", API_CHAT | API_TOKENIZE, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"documents", API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"mm_processor_kwargs", API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+};
+
+static const field *find_field(const char *name, api_kind kind)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        if ((fields[i].where & kind) != 0 && strcmp(fields[i].name, name) == 0) return &fields[i];
+    }
+    return NULL;
+}
+
+static bool is_string(const json_t *v, const char *text)
+{
+    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
+}
+
+static bool is_empty(const json_t *v)
+{
+    return (json_is_string(v) && json_string_length(v) == 0) ||
+           (json_is_array(v) && json_array_size(v) == 0) ||
+           (json_is_object(v) && json_object_size(v) == 0);
+}
+
+static bool is_text(const json_t *v)
+{
+    return is_string(v, "text") ||
+           (json_is_array(v) && json_array_size(v) == 1 &&
+            is_string(json_array_get(v, 0), "text")) ||
+           (json_is_object(v) && json_object_size(v) == 1 &&
+            is_string(json_object_get(v, "type"), "text"));
+}
+
+static bool is_number(const json_t *v, int value)
+{
+    return (json_is_integer(v) && json_integer_value(v) == value) ||
+           (json_is_real(v) && !(json_real_value(v) < value) && !(json_real_value(v) > value));
+}
+
+static bool is_off(const json_t *v, uint8_t off)
+{
+    return ((off & OFF_FALSE) && json_is_false(v)) || ((off & OFF_TRUE) && json_is_true(v)) ||
+           ((off & OFF_ZERO) && is_number(v, 0)) || ((off & OFF_ONE) && is_number(v, 1)) ||
+           ((off & OFF_MINUS_ONE) && is_number(v, -1)) || ((off & OFF_EMPTY) && is_empty(v)) ||
+           ((off & OFF_TEXT) && is_text(v)) ||
+           ((off & OFF_NONE) && (is_string(v, "none") || is_string(v, "auto")));
+}
+
+static bool wrong_type(api_error *err, const char *name, const char *wanted)
+{
+    return api_fail(err, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
+}
+
+static bool take_int(char *at, const field *f, const json_t *v, const api_schema_opts *o,
+                     api_error *err)
+{
+    if (!json_is_integer(v)) return wrong_type(err, f->name, "an integer");
+    int64_t i = json_integer_value(v);
+    if (f->at == AT(n) && (i < 1 || i > (int64_t)o->max_n))
+        return api_fail(err, 400, NULL, f->name, "field 'n' must be 1 to %u, got %lld", o->max_n,
+                        (long long)i);
+    if (f->at != AT(n) && ((double)i < f->lo || (double)i > f->hi))
+        return api_fail(err, 400, NULL, f->name, "field '%s' must be %s, got %lld", f->name,
+                        f->range, (long long)i);
+    memcpy(at, &i, sizeof i);
+    return true;
+}
+
+static bool take_num(char *at, const field *f, const json_t *v, api_error *err)
+{
+    if (!json_is_number(v)) return wrong_type(err, f->name, "a number");
+    double d = json_number_value(v);
+    if (!isfinite(d) || d < f->lo || d > f->hi)
+        return api_fail(err, 400, NULL, f->name, "field '%s' must be %s, got %g", f->name, f->range,
+                        d);
+    memcpy(at, &d, sizeof d);
+    return true;
+}
+
+static bool take_model(const json_t *v, const api_schema_opts *o, api_error *err)
+{
+    if (!json_is_string(v)) return wrong_type(err, "model", "a string");
+    if (strcmp(json_string_value(v), o->model_id) == 0 &&
+        json_string_length(v) == strlen(o->model_id))
+        return true;
+    return api_fail(err, 404, "model_not_found", "model",
+                    "the model '%.200s' does not exist; this server serves '%.200s'",
+                    json_string_value(v), o->model_id);
+}
+
+static bool take_field(api_params *p, const field *f, const json_t *v, const api_schema_opts *o,
+                       api_error *err)
+{
+    char *at = (char *)p + f->at;
+    bool b = json_is_true(v);
+    switch ((field_type)f->type) {
+    case T_BOOL:
+        if (!json_is_boolean(v)) return wrong_type(err, f->name, "true or false");
+        memcpy(at, &b, sizeof b);
+        return true;
+    case T_INT:
+        if (f->at == AT(seed)) p->has_seed = true;
+        return take_int(at, f, v, o, err);
+    case T_NUM:
+        return take_num(at, f, v, err);
+    case T_JSON:
+        memcpy(at, &v, sizeof v);
+        return true;
+    case T_LABEL:
+        return json_is_string(v) || wrong_type(err, f->name, "a string");
+    case T_MODEL:
+        return take_model(v, o, err);
+    case T_REFUSED:
+        return is_off(v, f->off) || o->lenient ||
+               api_fail(err, 400, "unsupported_field", f->name,
+                        "field '%s' is not supported by this server", f->name);
+    case T_IGNORED:
+        return true;
+    }
+    return true;
+}
+
+static bool check_stop(const json_t *stop, const api_schema_opts *o, api_error *err)
+{
+    if (stop == NULL) return true;
+    if (!json_is_string(stop) && !json_is_array(stop))
+        return wrong_type(err, "stop", "a string or a list of strings");
+    size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
+    if (n > o->max_stop)
+        return api_fail(err, 400, NULL, "stop", "field 'stop' holds %zu strings, the limit is %u",
+                        n, o->max_stop);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *s = json_is_array(stop) ? json_array_get(stop, i) : stop;
+        if (!json_is_string(s)) return wrong_type(err, "stop", "a string or a list of strings");
+        if (json_string_length(s) == 0)
+            return api_fail(err, 400, NULL, "stop", "a stop string must not be empty");
+        if (json_string_length(s) > API_STOP_MAX_BYTES)
+            return api_fail(err, 400, NULL, "stop", "a stop string has %zu bytes, the limit is %d",
+                            json_string_length(s), API_STOP_MAX_BYTES);
+    }
+    return true;
+}
+
+static bool check_stream_options(api_params *p, const api_schema_opts *o, api_error *err)
+{
+    const char *key;
+    json_t *v;
+    char name[96];
+    if (p->stream_options == NULL) return true;
+    if (!json_is_object(p->stream_options)) return wrong_type(err, "stream_options", "an object");
+    if (!p->stream)
+        return api_fail(err, 400, NULL, "stream_options",
+                        "field 'stream_options' is only allowed when 'stream' is true");
+    json_object_foreach((json_t *)(uintptr_t)p->stream_options, key, v)
+    {
+        snprintf(name, sizeof name, "stream_options.%s", key);
+        if (strcmp(key, "include_usage") == 0) {
+            if (!json_is_boolean(v) && !json_is_null(v))
+                return wrong_type(err, name, "true or false");
+            p->include_usage = json_is_true(v);
+        } else if (strcmp(key, "continuous_usage_stats") == 0 ||
+                   strcmp(key, "include_obfuscation") == 0) {
+            if (!json_is_false(v) && !json_is_null(v) && !o->lenient)
+                return api_fail(err, 400, "unsupported_field", name,
+                                "field '%s' is not supported by this server", name);
+        } else if (!o->lenient) {
+            return api_fail(err, 400, "unknown_field", name, "unknown field '%s'", name);
+        }
+    }
+    return true;
+}
+
+static bool check_required(const api_params *p, api_kind kind, api_error *err)
+{
+    const char *name = NULL;
+    if (kind == API_COMPLETION && p->prompt == NULL) name = "prompt";
+    if (kind == API_CHAT && p->messages == NULL) name = "messages";
+    if (kind == API_DETOKENIZE && p->tokens == NULL) name = "tokens";
+    if (kind == API_TOKENIZE && (p->prompt == NULL) == (p->messages == NULL))
+        return api_fail(err, 400, NULL, "prompt", "one of 'prompt' and 'messages' is required");
+    return name == NULL ||
+           api_fail(err, 400, "missing_required_parameter", name, "field '%s' is required", name);
+}
+
+bool api_schema_check(api_params *p, const json_t *root, api_kind kind, const api_schema_opts *o,
+                      api_error *err)
+{
+    const char *key;
+    json_t *v;
+    *p = (api_params){.temperature = 1.0, .top_p = 1.0, .n = 1, .add_special_tokens = true};
+    json_object_foreach((json_t *)(uintptr_t)root, key, v)
+    {
+        const field *f = find_field(key, kind);
+        if (f == NULL) {
+            if (o->lenient) continue;
+            return api_fail(err, 400, "unknown_field", key, "unknown field '%.200s'", key);
+        }
+        if (json_is_null(v)) continue; /* null = absent, as in OpenAI's schema */
+        if (!take_field(p, f, v, o, err)) return false;
+    }
+    return check_required(p, kind, err) && check_stop(p->stop, o, err) &&
+           check_stream_options(p, o, err);
+}

@@ -1,0 +1,128 @@
+/* api/stop.c - stop strings, one KMP automaton each, fed byte by byte: nothing is scanned twice,
+ * whatever the borders of the pieces. The state of automaton i is the longest end of the text that
+ * is a beginning of string i, so the largest state is exactly what must be held back, and the held
+ * text needs no store of its own. Pieces and strings are valid UTF-8, so cuts fall between
+ * characters. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+
+static void build_fail(struct api_stop *p)
+{
+    uint32_t k = 0;
+    p->fail[0] = 0;
+    for (uint32_t i = 1; i < p->len; i++) {
+        while (k > 0 && p->text[i] != p->text[k])
+            k = p->fail[k - 1];
+        if (p->text[i] == p->text[k]) k++;
+        p->fail[i] = k;
+    }
+}
+
+rose_status api_stops_add(api_stops *s, const char *text, size_t len)
+{
+    if (len == 0 || len > API_STOP_MAX_BYTES) return ROSE_E_INVAL;
+    struct api_stop *v = realloc(s->v, (s->n + (size_t)1) * sizeof *v);
+    if (v == NULL) return ROSE_E_NOMEM;
+    s->v = v;
+    struct api_stop *p = &v[s->n];
+    p->len = (uint32_t)len;
+    p->text = malloc(len);
+    p->fail = malloc(len * sizeof *p->fail);
+    if (p->text == NULL || p->fail == NULL) {
+        free(p->text);
+        free(p->fail);
+        return ROSE_E_NOMEM;
+    }
+    memcpy(p->text, text, len);
+    build_fail(p);
+    s->n++;
+    s->first[(unsigned char)text[0]] = true;
+    if (p->len > s->max_len) s->max_len = p->len;
+    return ROSE_OK;
+}
+
+void api_stops_free(api_stops *s)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        free(s->v[i].text);
+        free(s->v[i].fail);
+    }
+    free(s->v);
+    *s = (api_stops){0};
+}
+
+static uint32_t advance(const struct api_stop *p, uint32_t k, char c)
+{
+    while (k > 0 && p->text[k] != c)
+        k = p->fail[k - 1];
+    return p->text[k] == c ? k + 1 : 0;
+}
+
+/* The text is held[0..held) followed by piece[0..len): append its first n bytes. */
+static void put_text(const api_stops *s, const api_stop_state *st, const char *piece, size_t n,
+                     api_out *out)
+{
+    size_t from_held = n < st->held ? n : st->held;
+    if (from_held > 0) api_put(out, s->v[st->which].text, from_held);
+    api_put(out, piece, n - from_held);
+}
+
+/* Feed one byte to all automata. Returns the length of the longest string that it completes (0 =
+ * none); *held, *which describe the longest partial match. */
+static uint32_t feed(const api_stops *s, uint32_t *state, char c, uint32_t *held, uint32_t *which)
+{
+    uint32_t match = 0;
+    *held = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t k = advance(&s->v[i], state[i], c);
+        if (k == s->v[i].len) {
+            if (k > match) match = k;
+            k = 0; /* the stream ends here; the state is not used again */
+        }
+        state[i] = k;
+        if (k > *held) {
+            *held = k;
+            *which = i;
+        }
+    }
+    return match;
+}
+
+static bool no_start(const api_stops *s, const char *piece, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (s->first[(unsigned char)piece[i]]) return false;
+    }
+    return true;
+}
+
+bool api_stop_push(const api_stops *s, api_stop_state *st, const char *piece, size_t len,
+                   api_out *out)
+{
+    if (len == 0) return false;
+    if (st->held == 0 && no_start(s, piece, len)) { /* the common case; all states are 0 */
+        api_put(out, piece, len);
+        return false;
+    }
+    uint32_t held = st->held, which = st->which;
+    for (size_t i = 0; i < len; i++) {
+        uint32_t match = feed(s, st->state, piece[i], &held, &which);
+        if (match > 0) {
+            put_text(s, st, piece, st->held + i + 1 - match, out);
+            st->held = 0;
+            return true;
+        }
+    }
+    put_text(s, st, piece, st->held + len - held, out);
+    st->held = held;
+    st->which = which;
+    return false;
+}
+
+void api_stop_flush(const api_stops *s, api_stop_state *st, api_out *out)
+{
+    if (st->held > 0) api_put(out, s->v[st->which].text, st->held);
+    st->held = 0;
+}

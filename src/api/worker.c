@@ -1,0 +1,129 @@
+/* api/worker.c - tokenizer workers: a bounded queue of jobs and the threads that take them. A mutex
+ * will do: this runs once per request, not per token. Jobs are bounded in number and in bytes,
+ * because each holds a copy of its body. */
+#include <stdlib.h>
+
+#include "api/api_internal.h"
+#include "base/log.h"
+
+#define MAX_QUEUED_BYTES ((size_t)256 << 20)
+
+struct api_workers {
+    rose_api *api;
+    pthread_mutex_t lock; /* guards all below up to threads */
+    pthread_cond_t more;
+    api_job *head, *tail;
+    uint32_t n_jobs, max_jobs;
+    size_t bytes;
+    bool stop;
+    pthread_t *threads; /* owned */
+    uint32_t n_threads; /* started */
+};
+
+/* The next job, in order of arrival; NULL: stop. */
+static api_job *take(api_workers *w)
+{
+    pthread_mutex_lock(&w->lock);
+    while (!w->stop && w->head == NULL)
+        pthread_cond_wait(&w->more, &w->lock);
+    api_job *j = w->stop ? NULL : w->head;
+    if (j != NULL) {
+        w->head = j->next;
+        if (w->head == NULL) w->tail = NULL;
+        w->n_jobs--;
+        w->bytes -= j->body_len;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return j;
+}
+
+static void *worker_main(void *arg)
+{
+    api_workers *w = arg;
+    rose_encoder *enc = NULL;
+    api_job *j;
+    while ((j = take(w)) != NULL) {
+        rose_err err = {0};
+        api_io *io = j->io;
+        /* Jobs exist only after set_engine, so the tokenizer is there. */
+        if (enc == NULL && rose_encoder_create(&enc, w->api->tok, &err) != ROSE_OK)
+            api_fail_nomem(&j->err);
+        else
+            api_job_process(j, enc);
+        /* Never full: its capacity is API_MAX_LIVE and the I/O thread admits no more jobs. */
+        rose_wakeq_push(io->done, j);
+        rose_wakeq_signal(io->done);
+    }
+    rose_encoder_destroy(enc);
+    return NULL;
+}
+
+rose_status api_workers_create(api_workers **out, rose_api *a, uint32_t n, uint32_t max_jobs,
+                               rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    api_workers *w = calloc(1, sizeof *w);
+    *out = NULL;
+    if (w == NULL) return rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->more, NULL);
+    w->api = a;
+    w->max_jobs = max_jobs;
+    if ((w->threads = calloc(n, sizeof *w->threads)) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
+        goto done;
+    }
+    for (; w->n_threads < n; w->n_threads++) {
+        if (pthread_create(&w->threads[w->n_threads], NULL, worker_main, w) != 0) {
+            st =
+                rose_fail(err, ROSE_E_NOMEM, "api: cannot start tokenizer worker %u", w->n_threads);
+            goto done;
+        }
+        pthread_setname_np(w->threads[w->n_threads], "rose-tokenize");
+    }
+    *out = w;
+done:
+    if (st != ROSE_OK) api_workers_destroy(w);
+    return st;
+}
+
+bool api_workers_push(api_workers *w, api_job *j)
+{
+    pthread_mutex_lock(&w->lock);
+    bool room = w->n_jobs < w->max_jobs && w->bytes + j->body_len <= MAX_QUEUED_BYTES;
+    /* One body of any size passes an empty queue. */
+    if (room || w->head == NULL) {
+        room = true;
+        j->next = NULL;
+        if (w->tail != NULL)
+            w->tail->next = j;
+        else
+            w->head = j;
+        w->tail = j;
+        w->n_jobs++;
+        w->bytes += j->body_len;
+        pthread_cond_signal(&w->more);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return room;
+}
+
+void api_workers_destroy(api_workers *w)
+{
+    if (w == NULL) return;
+    pthread_mutex_lock(&w->lock);
+    w->stop = true;
+    pthread_cond_broadcast(&w->more);
+    pthread_mutex_unlock(&w->lock);
+    for (uint32_t i = 0; i < w->n_threads; i++)
+        pthread_join(w->threads[i], NULL);
+    while (w->head != NULL) {
+        api_job *j = w->head;
+        w->head = j->next;
+        api_job_free(j);
+    }
+    pthread_cond_destroy(&w->more);
+    pthread_mutex_destroy(&w->lock);
+    free(w->threads);
+    free(w);
+}

@@ -1,0 +1,553 @@
+/* tests/api/fakes.h - the three rooms below the API, replaced by small deterministic ones, so that
+ * a test decides when a token comes, what a write returns and when a client leaves. One test
+ * program includes this once; its definitions take the place of the archive's.
+ *
+ * Tokenizer: ids 0..255 are bytes, 256 is the special "<eos>", 257.. are the words of fake_words.
+ * Engine: nothing happens until fake_engine_step(), which gives every live request one event.
+ * HTTP: requests are made by fake_request(); what is written to them is kept. */
+#ifndef ROSE_TESTS_API_FAKES_H
+#define ROSE_TESTS_API_FAKES_H
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api.h"
+
+/* ---- tokenizer ---- */
+
+enum { FAKE_EOS = 256, FAKE_WORD0 = 257 };
+
+static const char *const fake_words[] = {"Hello",    " world", "ST", "OP",     "\nUser",      ":",
+                                         "\xE2\x82", "\xAC",   " ",  "a\"b\\", "\n\t\x01\x7F"};
+enum {
+    FAKE_N_WORDS = sizeof fake_words / sizeof *fake_words,
+    FAKE_VOCAB = FAKE_WORD0 + FAKE_N_WORDS
+};
+
+struct rose_tokenizer {
+    int unused;
+};
+struct rose_encoder {
+    int unused;
+};
+
+static rose_tokenizer fake_tokenizer;
+
+void rose_ids_free(rose_ids *ids)
+{
+    free(ids->data);
+    *ids = (rose_ids){0};
+}
+
+rose_status rose_encoder_create(rose_encoder **out, const rose_tokenizer *t, rose_err *err)
+{
+    (void)t;
+    (void)err;
+    *out = calloc(1, sizeof **out);
+    return *out == NULL ? ROSE_E_NOMEM : ROSE_OK;
+}
+
+void rose_encoder_destroy(rose_encoder *e)
+{
+    free(e);
+}
+
+rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned flags,
+                        rose_ids *out, rose_err *err)
+{
+    (void)e;
+    (void)err;
+    (void)flags;
+    uint32_t *data = realloc(out->data, (out->len + len + 1) * sizeof *data);
+    if (data == NULL) return ROSE_E_NOMEM;
+    out->data = data;
+    for (size_t i = 0; i < len; i++)
+        data[out->len++] = (unsigned char)text[i];
+    out->cap = out->len + 1;
+    return ROSE_OK;
+}
+
+static size_t fake_bytes(uint32_t id, unsigned flags, char *out)
+{
+    if (id < 256) {
+        out[0] = (char)id;
+        return 1;
+    }
+    const char *s = id == FAKE_EOS    ? ((flags & ROSE_DECODE_SKIP_SPECIAL) ? "" : "<eos>")
+                    : id < FAKE_VOCAB ? fake_words[id - FAKE_WORD0]
+                                      : "";
+    memcpy(out, s, strlen(s));
+    return strlen(s);
+}
+
+rose_status rose_decode(const rose_tokenizer *t, const uint32_t *ids, size_t n, unsigned flags,
+                        rose_buf *out, rose_err *err)
+{
+    char bytes[16];
+    (void)t;
+    (void)err;
+    for (size_t i = 0; i < n; i++) {
+        if (rose_buf_add(out, bytes, fake_bytes(ids[i], flags, bytes)) != ROSE_OK)
+            return ROSE_E_NOMEM;
+    }
+    return ROSE_OK;
+}
+
+size_t rose_detok_cap(const rose_tokenizer *t)
+{
+    (void)t;
+    return 32;
+}
+
+/* Bytes of an unfinished character at the end of s. */
+static size_t fake_unfinished(const char *s, size_t n)
+{
+    for (size_t back = 1; back <= 3 && back <= n; back++) {
+        unsigned char c = (unsigned char)s[n - back];
+        if (c < 0x80) return 0;
+        if (c >= 0xC0) return back < (c >= 0xF0 ? 4u : c >= 0xE0 ? 3u : 2u) ? back : 0;
+    }
+    return 0;
+}
+
+size_t rose_detok_push(rose_detok *d, const rose_tokenizer *t, uint32_t id, unsigned flags,
+                       char *out)
+{
+    (void)t;
+    memcpy(out, d->pending, d->n_pending);
+    size_t n = d->n_pending + fake_bytes(id, flags, out + d->n_pending);
+    size_t keep = fake_unfinished(out, n);
+    memcpy(d->pending, out + n - keep, keep);
+    d->n_pending = (uint8_t)keep;
+    return n - keep;
+}
+
+size_t rose_detok_finish(rose_detok *d, char *out)
+{
+    size_t n = d->n_pending > 0 ? 3 : 0;
+    memcpy(out, "\xEF\xBF\xBD", n);
+    d->n_pending = 0;
+    return n;
+}
+
+/* ---- engine ---- */
+
+enum { FAKE_RING = 64, FAKE_MAX_REQS = 512 };
+
+struct rose_request {
+    rose_request_opts o;
+    uint32_t prompt_sum; /* of the ids, so that a test can tell prompts apart */
+    uint32_t n_done;
+    bool ended, in_sink;
+    atomic_bool cancelled;
+    rose_event ring[FAKE_RING];
+    uint32_t head, tail;
+    rose_request_times times;
+};
+
+typedef struct fake_engine_state {
+    pthread_mutex_t lock; /* workers submit while the test's thread steps */
+    rose_request *live[FAKE_MAX_REQS];
+    uint32_t n_live;    /* not yet released */
+    uint32_t n_running; /* not yet ended */
+    uint32_t capacity;  /* running; over: FULL */
+    uint32_t n_cancelled, n_submitted, n_released;
+    uint32_t max_model_len;
+    rose_status submit_status; /* not OK: what submit gives */
+    /* The i-th token of a request (FAKE_EOS ends it). */
+    uint32_t (*next)(const rose_request *r, uint32_t i);
+    uint32_t fail_at; /* the request fails instead of giving token fail_at - 1; 0 = never */
+    uint64_t now_ns;
+    bool failed;
+} fake_engine_state;
+
+static fake_engine_state fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static rose_memory_plan fake_plan;
+static rose_arch fake_arch;
+static int fake_engine_object;
+#define FAKE_ENGINE ((rose_engine *)(void *)&fake_engine_object)
+
+const rose_memory_plan *rose_engine_plan(const rose_engine *e)
+{
+    (void)e;
+    fake_plan.max_model_len = fake.max_model_len;
+    return &fake_plan;
+}
+
+const rose_arch *rose_engine_arch(const rose_engine *e)
+{
+    (void)e;
+    fake_arch.vocab_size = FAKE_VOCAB;
+    return &fake_arch;
+}
+
+rose_engine_stats rose_engine_get_stats(const rose_engine *e)
+{
+    (void)e;
+    return (rose_engine_stats){.running = fake.n_running,
+                               .kv_pages = 100,
+                               .kv_pages_free = 100 - fake.n_running,
+                               .failed = fake.failed};
+}
+
+rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
+                               rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    (void)e;
+    *out = NULL;
+    pthread_mutex_lock(&fake.lock);
+    if (fake.submit_status != ROSE_OK)
+        st = rose_fail(err, fake.submit_status, "fake refusal");
+    else if (fake.n_running >= fake.capacity)
+        st = ROSE_E_FULL;
+    if (st == ROSE_OK) {
+        rose_request *r = calloc(1, sizeof *r);
+        if (r == NULL || fake.n_live == FAKE_MAX_REQS) abort();
+        r->o = *o;
+        r->o.prompt = NULL;
+        for (uint32_t i = 0; i < o->n_prompt; i++)
+            r->prompt_sum += o->prompt[i];
+        r->times.submitted = fake.now_ns;
+        fake.live[fake.n_live++] = r;
+        fake.n_running++;
+        fake.n_submitted++;
+        *out = r;
+    }
+    pthread_mutex_unlock(&fake.lock);
+    return st;
+}
+
+void rose_request_cancel(rose_request *r)
+{
+    atomic_store(&r->cancelled, true);
+}
+
+rose_status rose_request_poll(rose_request *r, rose_event *out)
+{
+    pthread_mutex_lock(&fake.lock);
+    bool any = r->head != r->tail;
+    if (!r->in_sink) abort(); /* polled without having been told */
+    if (any) *out = r->ring[r->head++ % FAKE_RING];
+    if (!any) r->in_sink = false;
+    pthread_mutex_unlock(&fake.lock);
+    return any ? ROSE_OK : ROSE_E_EMPTY;
+}
+
+void *rose_request_user(const rose_request *r)
+{
+    return r->o.user;
+}
+
+rose_request_times rose_request_get_times(const rose_request *r)
+{
+    return r->times;
+}
+
+void rose_request_release(rose_request *r)
+{
+    pthread_mutex_lock(&fake.lock);
+    for (uint32_t i = 0; i < fake.n_live; i++) {
+        if (fake.live[i] != r) continue;
+        fake.live[i] = fake.live[--fake.n_live];
+        break;
+    }
+    fake.n_released++;
+    pthread_mutex_unlock(&fake.lock);
+    if (!r->ended || r->head != r->tail) abort(); /* released too early */
+    memset(r, 0xDD, sizeof *r);
+    free(r);
+}
+
+static void fake_end(rose_request *r, rose_event *ev, rose_finish f)
+{
+    ev->finish = (uint8_t)f;
+    r->ended = true;
+    r->times.finished = fake.now_ns;
+    fake.n_running--;
+    if (f == ROSE_FINISH_CANCELLED) fake.n_cancelled++;
+}
+
+/* One event for a request: its next token, its end, or both. */
+static void fake_advance(rose_request *r)
+{
+    rose_event ev = {.t_ns = fake.now_ns};
+    if (r->ended || r->tail - r->head == FAKE_RING) return;
+    if (r->n_done == 0) r->times.admitted = fake.now_ns - 1000;
+    if (atomic_load(&r->cancelled)) {
+        fake_end(r, &ev, ROSE_FINISH_CANCELLED);
+    } else if (fake.fail_at != 0 && r->n_done + 1 == fake.fail_at) {
+        fake_end(r, &ev, ROSE_FINISH_ERROR);
+    } else {
+        ev.id = fake.next(r, r->n_done++);
+        ev.has_token = 1;
+        if (r->n_done == 1) r->times.first_token = fake.now_ns;
+        if (ev.id == FAKE_EOS && !r->o.ignore_eos)
+            fake_end(r, &ev, ROSE_FINISH_STOP);
+        else if (r->n_done >= r->o.max_tokens || r->n_done + r->o.n_prompt >= fake.max_model_len)
+            fake_end(r, &ev, ROSE_FINISH_LENGTH);
+    }
+    r->ring[r->tail++ % FAKE_RING] = ev;
+    /* as the engine: a request is in its sink at most once until it was polled empty */
+    if (!r->in_sink && rose_wakeq_push(r->o.sink, r) != ROSE_OK) abort();
+    r->in_sink = true;
+    rose_wakeq_signal(r->o.sink);
+}
+
+static inline void fake_engine_step(void)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.now_ns += 1000000;
+    for (uint32_t i = 0; i < fake.n_live; i++)
+        fake_advance(fake.live[i]);
+    pthread_mutex_unlock(&fake.lock);
+}
+
+/* ---- http ---- */
+
+struct rose_http_req {
+    char method[8], path[128], content_type[64];
+    char *body; /* owned */
+    size_t body_len;
+    void *user;
+    uint32_t thread;
+    /* what came back */
+    int status; /* 0 = nothing yet */
+    char headers[1024];
+    rose_buf out;
+    bool begun, ended, gone;
+    uint32_t n_writes;
+    int gone_at_write; /* on_gone is called inside this write (counted from 0); -1 = never */
+};
+
+struct rose_http {
+    rose_http_callbacks cb;
+    struct {
+        int fd;
+        void (*fn)(void *);
+        void *arg;
+    } watch[128];
+    uint32_t n_watch;
+};
+
+static rose_http fake_http;
+
+rose_status rose_http_watch(rose_http *h, uint32_t thread, int fd, void (*fn)(void *arg), void *arg,
+                            rose_err *err)
+{
+    (void)thread;
+    (void)err;
+    h->watch[h->n_watch].fd = fd;
+    h->watch[h->n_watch].fn = fn;
+    h->watch[h->n_watch++].arg = arg;
+    return ROSE_OK;
+}
+
+/* One turn of the event loop; waits up to ms for something. */
+static inline void fake_turn(int ms)
+{
+    struct pollfd p[128];
+    for (uint32_t i = 0; i < fake_http.n_watch; i++)
+        p[i] = (struct pollfd){.fd = fake_http.watch[i].fd, .events = POLLIN};
+    if (poll(p, fake_http.n_watch, ms) <= 0) return;
+    for (uint32_t i = 0; i < fake_http.n_watch; i++) {
+        if (p[i].revents != 0) fake_http.watch[i].fn(fake_http.watch[i].arg);
+    }
+}
+
+uint32_t rose_http_req_thread(const rose_http_req *r)
+{
+    return r->thread;
+}
+
+const char *rose_http_req_method(const rose_http_req *r)
+{
+    return r->method;
+}
+
+const char *rose_http_req_path(const rose_http_req *r)
+{
+    return r->path;
+}
+
+const char *rose_http_req_header(const rose_http_req *r, const char *name)
+{
+    return strcasecmp(name, "content-type") == 0 && r->content_type[0] != '\0' ? r->content_type
+                                                                               : NULL;
+}
+
+const char *rose_http_req_body(const rose_http_req *r, size_t *len)
+{
+    *len = r->body_len;
+    return r->body;
+}
+
+uint64_t rose_http_req_arrival_ns(const rose_http_req *r)
+{
+    (void)r;
+    return 1;
+}
+
+uint64_t rose_http_req_complete_ns(const rose_http_req *r)
+{
+    (void)r;
+    return 2;
+}
+
+void rose_http_req_set_user(rose_http_req *r, void *user)
+{
+    r->user = user;
+}
+
+void *rose_http_req_user(const rose_http_req *r)
+{
+    return r->user;
+}
+
+void rose_http_reply(rose_http_req *r, int status, const char *content_type, const char *headers,
+                     const void *body, size_t len)
+{
+    (void)content_type;
+    if (r->status != 0 || r->gone) abort(); /* replied twice, or to nobody */
+    r->status = status;
+    r->ended = true;
+    snprintf(r->headers, sizeof r->headers, "%s", headers == NULL ? "" : headers);
+    if (rose_buf_add(&r->out, body, len) != ROSE_OK) abort();
+}
+
+static inline void fake_leave(rose_http_req *r)
+{
+    if (r->ended || r->gone) return;
+    r->gone = true;
+    fake_http.cb.on_gone(fake_http.cb.arg, r);
+}
+
+bool rose_http_stream_begin(rose_http_req *r, int status, const char *content_type,
+                            const char *headers)
+{
+    (void)content_type;
+    if (r->status != 0 || r->gone) abort();
+    r->status = status;
+    r->begun = true;
+    snprintf(r->headers, sizeof r->headers, "%s", headers == NULL ? "" : headers);
+    return true;
+}
+
+bool rose_http_stream_write(rose_http_req *r, const void *bytes, size_t len)
+{
+    if (!r->begun || r->ended || r->gone) abort();
+    if ((int)r->n_writes++ == r->gone_at_write) {
+        fake_leave(r);
+        return false;
+    }
+    if (rose_buf_add(&r->out, bytes, len) != ROSE_OK) abort();
+    return true;
+}
+
+void rose_http_stream_end(rose_http_req *r)
+{
+    if (!r->begun || r->ended || r->gone) abort();
+    r->ended = true;
+}
+
+/* A POST (or, with a NULL body, a GET) that the server has just read. */
+static inline rose_http_req *fake_request(const char *path, const char *body, size_t len)
+{
+    rose_http_req *r = calloc(1, sizeof *r);
+    if (r == NULL) abort();
+    snprintf(r->method, sizeof r->method, "%s", body == NULL ? "GET" : "POST");
+    snprintf(r->path, sizeof r->path, "%s", path);
+    snprintf(r->content_type, sizeof r->content_type, "application/json");
+    r->gone_at_write = -1;
+    r->body = malloc(len + 1);
+    if (r->body == NULL) abort();
+    if (len > 0) memcpy(r->body, body, len);
+    r->body_len = len;
+    return r;
+}
+
+static inline void fake_arrive(rose_http_req *r)
+{
+    fake_http.cb.on_request(fake_http.cb.arg, r);
+}
+
+static inline const char *fake_text(rose_http_req *r)
+{
+    const char *s = rose_buf_str(&r->out);
+    return s == NULL ? "" : s;
+}
+
+static inline void fake_free(rose_http_req *r)
+{
+    free(r->body);
+    rose_buf_free(&r->out);
+    free(r);
+}
+
+/* ---- all together ---- */
+
+/* Tokens cycle through the bytes of fake_script. */
+static const uint32_t *fake_script;
+static uint32_t fake_script_len;
+
+static inline uint32_t fake_next_script(const rose_request *r, uint32_t i)
+{
+    (void)r;
+    return i < fake_script_len ? fake_script[i] : FAKE_EOS;
+}
+
+static inline void fake_reset(void)
+{
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    memset(&fake, 0, sizeof fake);
+    memset(&fake_http, 0, sizeof fake_http);
+    fake.lock = lock;
+    fake.capacity = 256;
+    fake.max_model_len = 64;
+    fake.now_ns = 1000000000;
+    fake.next = fake_next_script;
+}
+
+static inline rose_api *fake_start(const rose_api_opts *o)
+{
+    rose_err err = {0};
+    rose_api *a = NULL;
+    if (rose_api_create(&a, o, &err) != ROSE_OK) return NULL;
+    fake_http.cb = rose_api_callbacks(a);
+    if (rose_api_attach(a, &fake_http, &err) != ROSE_OK) return NULL;
+    rose_api_set_engine(a, FAKE_ENGINE, &fake_tokenizer);
+    return a;
+}
+
+/* What rose_engine_close does: all that is open ends. */
+static inline void fake_engine_close(void)
+{
+    pthread_mutex_lock(&fake.lock);
+    for (uint32_t i = 0; i < fake.n_live; i++) {
+        atomic_store(&fake.live[i]->cancelled, true);
+        fake_advance(fake.live[i]);
+    }
+    pthread_mutex_unlock(&fake.lock);
+}
+
+static inline void fake_stop(rose_api *a)
+{
+    rose_api_stop(a);
+    fake_engine_close();
+    rose_api_destroy(a);
+}
+
+/* Loop and engine run until the request has its reply. */
+static inline void fake_run(rose_http_req *r)
+{
+    for (int i = 0; i < 100000 && !r->ended && !r->gone; i++) {
+        fake_engine_step();
+        fake_turn(0);
+    }
+}
+
+#endif

@@ -1,0 +1,150 @@
+/* Stop strings: the automata against a naive search, on random texts cut at random, with small
+ * alphabets so that partial matches abound; and the promise that nothing is held back that could
+ * not become a stop string. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/api_internal.h"
+
+static uint64_t rng;
+
+static uint32_t below(uint32_t n)
+{
+    rng = rng * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((rng >> 33) % n);
+}
+
+enum { MAX_TEXT = 200, MAX_STOPS = 6, MAX_STOP = 9 };
+
+typedef struct sample {
+    char text[MAX_TEXT];
+    size_t len;
+    char stop[MAX_STOPS][MAX_STOP];
+    size_t stop_len[MAX_STOPS];
+    uint32_t n;
+} sample;
+
+static void make_sample(sample *s)
+{
+    uint32_t letters = 1 + below(4);
+    s->len = below(MAX_TEXT);
+    s->n = below(MAX_STOPS + 1);
+    for (size_t i = 0; i < s->len; i++)
+        s->text[i] = (char)('a' + below(letters));
+    for (uint32_t k = 0; k < s->n; k++) {
+        s->stop_len[k] = 1 + below(MAX_STOP);
+        for (size_t i = 0; i < s->stop_len[k]; i++)
+            s->stop[k][i] = (char)('a' + below(letters));
+    }
+}
+
+static bool ends_with(const sample *s, size_t end, uint32_t k)
+{
+    return end >= s->stop_len[k] &&
+           memcmp(s->text + end - s->stop_len[k], s->stop[k], s->stop_len[k]) == 0;
+}
+
+/* Where the text is cut: the string that ends first, the longest of those; s->len if none. */
+static bool naive_cut(const sample *s, size_t *cut, size_t *end)
+{
+    for (*end = 1; *end <= s->len; (*end)++) {
+        size_t longest = 0;
+        for (uint32_t k = 0; k < s->n; k++) {
+            if (ends_with(s, *end, k) && s->stop_len[k] > longest) longest = s->stop_len[k];
+        }
+        *cut = *end - longest;
+        if (longest > 0) return true;
+    }
+    *cut = s->len;
+    return false;
+}
+
+/* The longest end of text[0..end) that is a proper beginning of a stop string. */
+static size_t naive_held(const sample *s, size_t end)
+{
+    size_t held = 0;
+    for (uint32_t k = 0; k < s->n; k++) {
+        for (size_t n = s->stop_len[k] - 1; n > held; n--) {
+            if (n <= end && memcmp(s->text + end - n, s->stop[k], n) == 0) held = n;
+        }
+    }
+    return held;
+}
+
+static void check_sample(const sample *s)
+{
+    api_stops stops = {0};
+    uint32_t states[MAX_STOPS] = {0};
+    api_stop_state st = {.state = states};
+    api_out out = {0};
+    size_t cut, end, at = 0;
+    bool want = naive_cut(s, &cut, &end), got = false;
+    for (uint32_t k = 0; k < s->n; k++)
+        assert_int_equal(api_stops_add(&stops, s->stop[k], s->stop_len[k]), ROSE_OK);
+    while (at < s->len && !got) {
+        size_t n = below(5);
+        if (n > s->len - at) n = s->len - at;
+        got = api_stop_push(&stops, &st, s->text + at, n, &out);
+        at += n;
+        if (!got) assert_int_equal(out.b.len, at - naive_held(s, at));
+    }
+    assert_int_equal(got, want);
+    if (!got) api_stop_flush(&stops, &st, &out);
+    if (got) assert_true(end <= at); /* found in the piece that completed it */
+    assert_int_equal(out.b.len, cut);
+    if (cut > 0) assert_memory_equal(out.b.data, s->text, cut);
+    api_out_free(&out);
+    api_stops_free(&stops);
+}
+
+static void random_texts(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 200000; i++) {
+        sample s;
+        make_sample(&s);
+        check_sample(&s);
+    }
+}
+
+static void edges(void **state)
+{
+    (void)state;
+    api_stops s = {0};
+    char big[API_STOP_MAX_BYTES + 1];
+    memset(big, 'x', sizeof big);
+    assert_int_equal(api_stops_add(&s, "", 0), ROSE_E_INVAL);
+    assert_int_equal(api_stops_add(&s, big, sizeof big), ROSE_E_INVAL);
+    assert_int_equal(api_stops_add(&s, big, sizeof big - 1), ROSE_OK);
+    assert_int_equal(api_stops_add(&s, "a\0b", 3), ROSE_OK);
+    uint32_t states[2] = {0};
+    api_stop_state st = {.state = states};
+    api_out out = {0};
+    assert_false(api_stop_push(&s, &st, "1a", 2, &out));
+    assert_int_equal(out.b.len, 1);
+    assert_false(api_stop_push(&s, &st, "\0", 1, &out));
+    assert_true(api_stop_push(&s, &st, "bc", 2, &out));
+    assert_int_equal(out.b.len, 1);
+    api_out_free(&out);
+    api_stops_free(&s);
+    api_stops_free(&s);
+}
+
+int main(void)
+{
+    const char *seed = getenv("ROSE_TEST_SEED");
+    rng = seed != NULL ? strtoull(seed, NULL, 0) : 20261121;
+    printf("seed %llu\n", (unsigned long long)rng);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_texts),
+        cmocka_unit_test(edges),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
