@@ -1,0 +1,100 @@
+/* golden.h - reads the golden vectors of tests/golden (its README.md describes the format): what
+ * transformers computes in FP32 for models/rose-tiny and for three random models. For cmocka tests:
+ * a missing or malformed file is a failed test, not an error to handle. Single-threaded. */
+#ifndef ROSE_TESTS_GOLDEN_H
+#define ROSE_TESTS_GOLDEN_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+/* Logits at one position of ids + greedy: values[i] is the logit of token i * stride. */
+typedef struct golden_logits {
+    uint32_t position, stride, n;
+    float max_abs; /* largest magnitude over the whole vocabulary: what errors are relative to */
+    const float *values; /* [n]; borrowed: golden */
+} golden_logits;
+
+typedef struct golden_prompt {
+    const char *name;
+    const char *text; /* NULL where the prompt is given as ids only */
+    uint32_t *ids;    /* [n_ids] */
+    uint32_t *greedy; /* [n_greedy]: the argmax continuation; nothing stops it, no EOS either */
+    float *margin;    /* [n_greedy]: best logit less the second best at that step */
+    golden_logits *logits;
+    uint32_t n_ids, n_greedy, n_logits;
+} golden_prompt;
+
+/* Tokens ids[first+1 .. first+n] given ids[first .. first+n), from an empty context. */
+typedef struct golden_window {
+    uint32_t first, n;
+    double nll_sum; /* nats */
+} golden_window;
+
+/* The options of roseinfer random-model; the fields of rose_random_opts. */
+typedef struct golden_random {
+    uint32_t n_layers, d_model, n_heads, d_ff, vocab_size, max_positions;
+    const char *dtype; /* "F32", "F16", "BF16" */
+    bool tied_head, prefix;
+    uint64_t max_shard_bytes, seed;
+} golden_random;
+
+typedef struct golden {
+    json_t *json; /* owned; strings are borrowed from it */
+    float *values;
+    const char *folder;   /* of the model, under the root; NULL for a random model */
+    golden_random random; /* where folder is NULL */
+    double tolerance;     /* of golden_logits_error */
+    golden_prompt *prompts;
+    uint32_t n_prompts;
+    uint32_t *held_ids; /* [n_held_ids]; with the windows, absent (0) for a random model */
+    golden_window *windows;
+    uint32_t n_held_ids, n_windows;
+    double nll_mean; /* over all windows, nats a token */
+} golden;
+
+/* Open the vectors of "rose-tiny", "random-f32", "random-f16" or "random-bf16". */
+static inline void golden_open(golden *g, const char *name);
+static inline void golden_close(golden *g);
+
+/* A path under the repository (ROSE_ROOT, else the current folder) into out[0..cap). */
+static inline void golden_path(char *out, size_t cap, const char *name);
+
+/* Is the model in folder the one that the vectors were made from? Fails the test, naming the file
+ * that differs, if not: then the model changed, and the engine is not to blame. */
+static inline void golden_check_model(const golden *g, const char *folder);
+
+/* The largest error of logits (one per token of the vocabulary) against l, relative to the largest
+ * magnitude at that position; infinite if any is not a number. Pass if <= g->tolerance. */
+static inline double golden_logits_error(const golden_logits *l, const float *logits)
+{
+    double worst = 0.0;
+    for (uint32_t i = 0; i < l->n; i++) {
+        double diff = fabs((double)logits[(size_t)i * l->stride] - (double)l->values[i]);
+        if (!(diff <= worst)) worst = isnan(diff) ? (double)INFINITY : diff;
+    }
+    return worst / (double)l->max_abs;
+}
+
+/* How many tokens of got[0..n) agree with p's greedy continuation from its begin. Where that is
+ * short of n_greedy, p->margin[result] tells a fault from a near-tie. */
+static inline uint32_t golden_greedy_agreed(const golden_prompt *p, const uint32_t *got, uint32_t n)
+{
+    uint32_t i = 0;
+    while (i < n && i < p->n_greedy && got[i] == p->greedy[i])
+        i++;
+    return i;
+}
+
+#include "golden_read.h"
+
+#endif
