@@ -383,7 +383,7 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
         rose_engine_close(e);
         return st;
     }
-    rose_log(ROSE_LOG_INFO, "engine",
+    rose_log(ROSE_LOG_DEBUG, "engine",
              "ready: backend %s, %u sequences, %u tokens a step, context %u, %u KV pages",
              ops->name, e->plan.max_seqs, e->plan.max_step_tokens, e->plan.max_model_len,
              e->plan.kv_pages);
@@ -407,7 +407,7 @@ void rose_engine_close(rose_engine *e)
         rose_port_wake(e->port);
         pthread_join(e->thread, NULL);
         rose_engine_stats s = rose_engine_get_stats(e);
-        rose_log(ROSE_LOG_INFO, "engine", "closed after %llu steps, %llu requests",
+        rose_log(ROSE_LOG_DEBUG, "engine", "closed after %llu steps, %llu requests",
                  (unsigned long long)s.steps, (unsigned long long)s.finished);
     }
     rose_sched_destroy(e->sched);
