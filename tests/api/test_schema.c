@@ -1,0 +1,399 @@
+/* What the API refuses, and how: one row per body, with the status, the param and a piece of the
+ * message; and what it accepts. Through the whole room, against fakes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "fakes.h"
+
+#define C   "/v1/completions"
+#define H   "/v1/chat/completions"
+#define MSG "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
+
+typedef struct row {
+    const char *path, *body;
+    int status;
+    const char *param, *message; /* NULL param = null; message: a part of it */
+} row;
+
+static const row refused[] = {
+    /* JSON */
+    {C, "", 400, NULL, "empty"},
+    {C, "{", 400, NULL, "line 1, column 1"},
+    {C, "{\"prompt\":\"x\",}", 400, NULL, "not valid JSON"},
+    {C, "[1]", 400, NULL, "must be a JSON object"},
+    {C, "{\"prompt\":\"a\",\"prompt\":\"b\"}", 400, NULL, "duplicate"},
+    {C, "{\"prompt\":\"\xC3\x28\"}", 400, NULL, "not valid JSON"},
+    {C, "{\"prompt\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 400, NULL,
+     "deeper than 64"},
+    {C, "{\"prompt\":\"x\",\"seed\":9223372036854775808}", 400, NULL, "too big integer"},
+    {C, "{\"prompt\":\"x\",\"temperature\":1e400}", 400, NULL, "overflow"},
+    {C, "{\"prompt\":\"x\",\"temperature\":NaN}", 400, NULL, "not valid JSON"},
+    /* prompt */
+    {C, "{}", 400, "prompt", "required"},
+    {C, "{\"prompt\":null}", 400, "prompt", "required"},
+    {C, "{\"prompt\":\"\"}", 400, "prompt", "empty"},
+    {C, "{\"prompt\":[]}", 400, "prompt", "empty"},
+    {C, "{\"prompt\":[[]]}", 400, "prompt", "empty"},
+    {C, "{\"prompt\":[\"a\",\"\"]}", 400, "prompt", "empty"},
+    {C, "{\"prompt\":5}", 400, "prompt", "must be a string, a list"},
+    {C, "{\"prompt\":{}}", 400, "prompt", "must be a string, a list"},
+    {C, "{\"prompt\":[\"a\",1]}", 400, "prompt", "must be a string, a list"},
+    {C, "{\"prompt\":[1,\"a\"]}", 400, "prompt", "token 1 of 'prompt' is not an integer"},
+    {C, "{\"prompt\":[1.0]}", 400, "prompt", "must be a string, a list"},
+    {C, "{\"prompt\":[1,1.0]}", 400, "prompt", "not an integer"},
+    {C, "{\"prompt\":[true]}", 400, "prompt", "must be a string, a list"},
+    {C, "{\"prompt\":[[1],[\"a\"]]}", 400, "prompt", "not an integer"},
+    {C, "{\"prompt\":[[1],2]}", 400, "prompt", "must be a string, a list"},
+    {C, "{\"prompt\":[[[1]]]}", 400, "prompt", "not an integer"},
+    {C, "{\"prompt\":[-1]}", 400, "prompt", "token id -1 at index 0"},
+    {C, "{\"prompt\":[1,268]}", 400, "prompt", "0 to 267"},
+    {C, "{\"prompt\":[4294967297]}", 400, "prompt", "out of range"},
+    {C, "{\"prompt\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\",\"i\"]}", 400, "prompt",
+     "more choices"},
+    {C, "{\"prompt\":[\"a\",\"b\",\"c\"],\"n\":3}", 400, "prompt", "more choices"},
+    /* lengths: the context is 64 tokens */
+    {C, "{\"prompt\":\"0123456789012345678901234567890123456789012345678901234567890123\"}", 400,
+     "prompt",
+     "maximum context length is 64 tokens. However, you requested 65 tokens (64 in the "
+     "prompt, 1 in the completion)"},
+    {C, "{\"prompt\":\"abcd\",\"max_tokens\":61}", 400, "prompt",
+     "requested 65 tokens (4 in the prompt, 61 in the completion)"},
+    {C, "{\"prompt\":\"abcd\",\"max_tokens\":2147483647}", 400, "prompt", "maximum context length"},
+    {H, "{" MSG ",\"max_completion_tokens\":60}", 400, "messages", "18 in the messages"},
+    /* integers */
+    {C, "{\"prompt\":\"x\",\"max_tokens\":0}", 400, "max_tokens", "1 to 2147483647, got 0"},
+    {C, "{\"prompt\":\"x\",\"max_tokens\":-1}", 400, "max_tokens", "got -1"},
+    {C, "{\"prompt\":\"x\",\"max_tokens\":2147483648}", 400, "max_tokens", "got 2147483648"},
+    {C, "{\"prompt\":\"x\",\"max_tokens\":5.0}", 400, "max_tokens", "must be an integer"},
+    {C, "{\"prompt\":\"x\",\"max_tokens\":\"5\"}", 400, "max_tokens", "must be an integer"},
+    {C, "{\"prompt\":\"x\",\"max_tokens\":true}", 400, "max_tokens", "must be an integer"},
+    {C, "{\"prompt\":\"x\",\"max_tokens\":[5]}", 400, "max_tokens", "must be an integer"},
+    {C, "{\"prompt\":\"x\",\"top_k\":-2}", 400, "top_k", "-1 or 0 (off)"},
+    {C, "{\"prompt\":\"x\",\"top_k\":1e2}", 400, "top_k", "must be an integer"},
+    {C, "{\"prompt\":\"x\",\"seed\":1.5}", 400, "seed", "must be an integer"},
+    {C, "{\"prompt\":\"x\",\"seed\":\"1\"}", 400, "seed", "must be an integer"},
+    {C, "{\"prompt\":\"x\",\"n\":0}", 400, "n", "1 to 8, got 0"},
+    {C, "{\"prompt\":\"x\",\"n\":9}", 400, "n", "1 to 8, got 9"},
+    {C, "{\"prompt\":\"x\",\"n\":1000000000}", 400, "n", "1 to 8"},
+    {C, "{\"prompt\":\"x\",\"n\":-9223372036854775808}", 400, "n", "1 to 8"},
+    /* numbers */
+    {C, "{\"prompt\":\"x\",\"temperature\":-0.1}", 400, "temperature", "0 to 100, got -0.1"},
+    {C, "{\"prompt\":\"x\",\"temperature\":1e300}", 400, "temperature", "0 to 100"},
+    {C, "{\"prompt\":\"x\",\"temperature\":\"hot\"}", 400, "temperature", "must be a number"},
+    {C, "{\"prompt\":\"x\",\"top_p\":0}", 400, "top_p", "above 0"},
+    {C, "{\"prompt\":\"x\",\"top_p\":1.01}", 400, "top_p", "at most 1"},
+    {C, "{\"prompt\":\"x\",\"top_p\":-1}", 400, "top_p", "above 0"},
+    {C, "{\"prompt\":\"x\",\"min_p\":1.5}", 400, "min_p", "0 to 1"},
+    {C, "{\"prompt\":\"x\",\"min_p\":-0.5}", 400, "min_p", "0 to 1"},
+    /* booleans, strings */
+    {C, "{\"prompt\":\"x\",\"stream\":1}", 400, "stream", "true or false"},
+    {C, "{\"prompt\":\"x\",\"ignore_eos\":\"yes\"}", 400, "ignore_eos", "true or false"},
+    {C, "{\"prompt\":\"x\",\"user\":5}", 400, "user", "must be a string"},
+    {C, "{\"prompt\":\"x\",\"model\":5}", 400, "model", "must be a string"},
+    {C, "{\"prompt\":\"x\",\"model\":\"gpt-4\"}", 404, "model", "'gpt-4' does not exist"},
+    {C, "{\"prompt\":\"x\",\"model\":\"mm\\u0000\"}", 404, "model", "does not exist"},
+    /* stop */
+    {C, "{\"prompt\":\"x\",\"stop\":\"\"}", 400, "stop", "must not be empty"},
+    {C, "{\"prompt\":\"x\",\"stop\":[\"a\",\"\"]}", 400, "stop", "must not be empty"},
+    {C, "{\"prompt\":\"x\",\"stop\":[\"a\",null]}", 400, "stop", "list of strings"},
+    {C, "{\"prompt\":\"x\",\"stop\":5}", 400, "stop", "list of strings"},
+    {C, "{\"prompt\":\"x\",\"stop\":{}}", 400, "stop", "list of strings"},
+    {C, "{\"prompt\":\"x\",\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\"]}", 400, "stop", "limit is 4"},
+    /* stream_options */
+    {C, "{\"prompt\":\"x\",\"stream_options\":{}}", 400, "stream_options", "only allowed when"},
+    {C, "{\"prompt\":\"x\",\"stream\":true,\"stream_options\":[]}", 400, "stream_options",
+     "must be an object"},
+    {C, "{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":1}}", 400,
+     "stream_options.include_usage", "true or false"},
+    {C, "{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"foo\":1}}", 400,
+     "stream_options.foo", "unknown field"},
+    {C, "{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"continuous_usage_stats\":true}}",
+     400, "stream_options.continuous_usage_stats", "not supported"},
+    /* known, not served */
+    {C, "{\"prompt\":\"x\",\"logprobs\":5}", 400, "logprobs",
+     "field 'logprobs' is not supported by this server"},
+    {C, "{\"prompt\":\"x\",\"logprobs\":0}", 400, "logprobs", "not supported"},
+    {C, "{\"prompt\":\"x\",\"echo\":true}", 400, "echo", "not supported"},
+    {C, "{\"prompt\":\"x\",\"best_of\":2}", 400, "best_of", "not supported"},
+    {C, "{\"prompt\":\"x\",\"suffix\":\"y\"}", 400, "suffix", "not supported"},
+    {C, "{\"prompt\":\"x\",\"logit_bias\":{\"5\":1}}", 400, "logit_bias", "not supported"},
+    {C, "{\"prompt\":\"x\",\"presence_penalty\":0.1}", 400, "presence_penalty", "not supported"},
+    {C, "{\"prompt\":\"x\",\"frequency_penalty\":-2}", 400, "frequency_penalty", "not supported"},
+    {C, "{\"prompt\":\"x\",\"repetition_penalty\":1.1}", 400, "repetition_penalty",
+     "not supported"},
+    {C, "{\"prompt\":\"x\",\"min_tokens\":1}", 400, "min_tokens", "not supported"},
+    {C, "{\"prompt\":\"x\",\"stop_token_ids\":[5]}", 400, "stop_token_ids", "not supported"},
+    {C, "{\"prompt\":\"x\",\"skip_special_tokens\":false}", 400, "skip_special_tokens",
+     "not supported"},
+    {C, "{\"prompt\":\"x\",\"use_beam_search\":true}", 400, "use_beam_search", "not supported"},
+    {C, "{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format",
+     "not supported"},
+    {C, "{\"prompt\":\"x\",\"guided_json\":{}}", 400, "guided_json", "not supported"},
+    {C, "{\"prompt\":\"x\",\"cache_salt\":\"s\"}", 400, "cache_salt", "not supported"},
+    {H, "{" MSG ",\"logprobs\":true}", 400, "logprobs", "not supported"},
+    {H, "{" MSG ",\"top_logprobs\":3}", 400, "top_logprobs", "not supported"},
+    {H, "{" MSG ",\"tools\":[{}]}", 400, "tools", "not supported"},
+    {H, "{" MSG ",\"tool_choice\":\"required\"}", 400, "tool_choice", "not supported"},
+    {H, "{" MSG ",\"modalities\":[\"audio\"]}", 400, "modalities", "not supported"},
+    {H, "{" MSG ",\"reasoning_effort\":\"high\"}", 400, "reasoning_effort", "not supported"},
+    /* unknown */
+    {C, "{\"prompt\":\"x\",\"foo\":1}", 400, "foo", "unknown field 'foo'"},
+    {C, "{\"prompt\":\"x\",\"\":1}", 400, NULL, "unknown field ''"},
+    {C, "{\"prompt\":\"x\",\"messages\":[]}", 400, "messages", "unknown field"},
+    {C, "{\"prompt\":\"x\",\"Max_tokens\":1}", 400, "Max_tokens", "unknown field"},
+    {C, "{\"prompt\":\"x\",\"tools\":null}", 400, "tools", "unknown field"},
+    {H, "{" MSG ",\"prompt\":\"x\"}", 400, "prompt", "unknown field"},
+    /* messages */
+    {H, "{}", 400, "messages", "required"},
+    {H, "{\"messages\":[]}", 400, "messages", "at least one"},
+    {H, "{\"messages\":\"hi\"}", 400, "messages", "list of at least one"},
+    {H, "{\"messages\":[5]}", 400, "messages", "messages[0] must be an object"},
+    {H, "{\"messages\":[{}]}", 400, "messages", "messages[0].role"},
+    {H, "{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", 400, "messages", "role must be"},
+    {H, "{\"messages\":[{\"role\":5,\"content\":\"x\"}]}", 400, "messages", "role must be"},
+    {H, "{\"messages\":[{\"role\":\"user\"}]}", 400, "messages", "content must be"},
+    {H, "{\"messages\":[{\"role\":\"user\",\"content\":null}]}", 400, "messages",
+     "content must be"},
+    {H, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400, "messages", "content must be"},
+    {H, "{\"messages\":[{\"role\":\"user\",\"content\":[5]}]}", 400, "messages", "each part"},
+    {H, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", 400,
+     "messages", "'image_url' is not supported"},
+    {H, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}", 400, "messages",
+     "needs a string 'text'"},
+    {H, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"tool_calls\":[{}]}]}", 400,
+     "messages", "messages[0].tool_calls is not supported"},
+    /* tokenize, detokenize */
+    {"/tokenize", "{}", 400, "prompt", "one of 'prompt' and 'messages'"},
+    {"/tokenize", "{\"prompt\":\"a\"," MSG "}", 400, "prompt", "one of"},
+    {"/tokenize", "{\"prompt\":[1]}", 400, "prompt", "must be a string"},
+    {"/tokenize", "{\"prompt\":\"a\",\"temperature\":1}", 400, "temperature", "unknown field"},
+    {"/detokenize", "{}", 400, "tokens", "required"},
+    {"/detokenize", "{\"tokens\":\"a\"}", 400, "tokens", "list of token ids"},
+    {"/detokenize", "{\"tokens\":[268]}", 400, "tokens", "out of range"},
+    {"/detokenize", "{\"tokens\":[1.5]}", 400, "tokens", "not an integer"},
+    {"/detokenize", "{\"tokens\":[[1]]}", 400, "tokens", "not an integer"},
+    /* paths and methods */
+    {"/", "{}", 404, NULL, "nothing at '/'"},
+    {"/v1", "{}", 404, NULL, "nothing at"},
+    {"/v1/completions/", "{}", 404, NULL, "nothing at"},
+    {"/v1/completionsx", "{}", 404, NULL, "nothing at"},
+    {"/v1/models", "{}", 405, NULL, "takes GET, not POST"},
+    {"/v1/models/", NULL, 404, NULL, "nothing at"},
+    {"/v1/models/nope", NULL, 404, "model", "'nope' does not exist"},
+    {"/v1/models/m%", NULL, 404, "model", "does not exist"},
+    {"/v1/models/m%0", NULL, 404, "model", "does not exist"},
+    {"/health", "{}", 405, NULL, "takes GET"},
+    {C, NULL, 405, NULL, "takes POST, not GET"},
+};
+
+static const char *const accepted[][2] = {
+    {C, "{\"prompt\":\"x\"}"},
+    {C, "{\"prompt\":[\"x\",\"y\"],\"n\":4}"},
+    {C, "{\"prompt\":[0,267]}"},
+    {C, "{\"prompt\":[[0],[1,2]]}"},
+    {C, "{\"prompt\":\"a\\u0000b\"}"},
+    {C, "{\"prompt\":\"x\",\"model\":\"mm\",\"max_tokens\":63}"},
+    {C, "{\"prompt\":\"x\",\"max_tokens\":null,\"stop\":null,\"n\":null,\"stream\":null,"
+        "\"stream_options\":null,\"seed\":null,\"model\":null,\"temperature\":null}"},
+    {C, "{\"prompt\":\"x\",\"temperature\":0,\"top_p\":1,\"top_k\":-1,\"min_p\":0}"},
+    {C, "{\"prompt\":\"x\",\"temperature\":100,\"top_p\":1e-9,\"top_k\":0,\"min_p\":1}"},
+    {C, "{\"prompt\":\"x\",\"seed\":-9223372036854775808}"},
+    {C, "{\"prompt\":\"x\",\"seed\":9223372036854775807,\"stop\":[\"a\",\"b\",\"c\",\"d\"]}"},
+    {C, "{\"prompt\":\"x\",\"stop\":[],\"user\":\"me\",\"request_id\":\"r\"}"},
+    {C, "{\"prompt\":\"x\",\"logprobs\":null,\"echo\":false,\"best_of\":1,\"suffix\":\"\","
+        "\"presence_penalty\":0,\"frequency_penalty\":0.0,\"logit_bias\":{},"
+        "\"response_format\":{\"type\":\"text\"},\"repetition_penalty\":1.0,\"min_tokens\":0,"
+        "\"stop_token_ids\":[],\"skip_special_tokens\":true,\"use_beam_search\":false,"
+        "\"truncate_prompt_tokens\":-1,\"guided_json\":null}"},
+    {C, "{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":null,"
+        "\"include_obfuscation\":false}}"},
+    {H, "{" MSG "}"},
+    {H, "{" MSG ",\"logprobs\":false,\"top_logprobs\":0,\"tools\":[],\"tool_choice\":\"none\","
+        "\"modalities\":[\"text\"],\"parallel_tool_calls\":true,\"metadata\":{\"a\":\"b\"},"
+        "\"store\":false,\"service_tier\":\"auto\"}"},
+    {H, "{\"messages\":[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"developer\","
+        "\"content\":[]},{\"role\":\"assistant\",\"content\":\"x\",\"refusal\":null,"
+        "\"tool_calls\":[]}]}"},
+    {"/tokenize", "{\"prompt\":\"\",\"model\":\"mm\",\"add_special_tokens\":false}"},
+    {"/detokenize", "{\"tokens\":[0,255,267]}"},
+    {"/v1/models", NULL},
+    {"/v1/models/mm", NULL},
+    {"/v1/models/%6d%6D", NULL},
+    {"/health", NULL},
+    {"/ready", NULL},
+    {"/version", NULL},
+};
+
+static rose_api_opts options(void)
+{
+    rose_api_opts o;
+    rose_api_opts_default(&o);
+    o.model_id = "mm";
+    o.async_admit = false;
+    o.max_n = 8;
+    return o;
+}
+
+static int setup(void **state)
+{
+    static const uint32_t script[] = {FAKE_WORD0, FAKE_EOS};
+    rose_api_opts o = options();
+    fake_reset();
+    fake_script = script;
+    fake_script_len = 2;
+    *state = fake_start(&o);
+    return *state == NULL;
+}
+
+static int teardown(void **state)
+{
+    fake_stop(*state);
+    return fake.n_live != 0;
+}
+
+static rose_http_req *ask(const char *path, const char *body)
+{
+    rose_http_req *r = fake_request(path, body, body == NULL ? 0 : strlen(body));
+    fake_arrive(r);
+    fake_run(r);
+    assert_true(r->ended);
+    return r;
+}
+
+static void check_error(rose_http_req *r, const row *w)
+{
+    json_t *v = json_loads(fake_text(r), 0, NULL);
+    json_t *e = json_object_get(v, "error");
+    const char *message = json_string_value(json_object_get(e, "message"));
+    const char *param = json_string_value(json_object_get(e, "param"));
+    if (r->status != w->status || message == NULL || strstr(message, w->message) == NULL)
+        fail_msg("%s %s: %d %s", w->path, w->body == NULL ? "" : w->body, r->status, fake_text(r));
+    if ((param == NULL) != (w->param == NULL) || (param != NULL && strcmp(param, w->param) != 0))
+        fail_msg("%s %s: param %s", w->path, w->body == NULL ? "" : w->body, fake_text(r));
+    assert_non_null(json_object_get(e, "type"));
+    assert_non_null(json_object_get(e, "code"));
+    assert_int_equal(json_object_size(e), 4);
+    if (w->status == 405) assert_non_null(strstr(r->headers, "Allow: "));
+    json_decref(v);
+}
+
+static void refuses(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        uint32_t before = fake.n_submitted;
+        rose_http_req *r = ask(refused[i].path, refused[i].body);
+        check_error(r, &refused[i]);
+        assert_int_equal(fake.n_submitted, before); /* nothing reached the engine */
+        fake_free(r);
+    }
+}
+
+static void accepts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++) {
+        rose_http_req *r = ask(accepted[i][0], accepted[i][1]);
+        if (r->status != 200) fail_msg("%s: %s", accepted[i][1], fake_text(r));
+        fake_free(r);
+    }
+}
+
+static void lenient(void **state)
+{
+    static const char *const bodies[] = {
+        "{\"prompt\":\"x\",\"foo\":1,\"logprobs\":5,\"tools\":[{}]}",
+        "{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"foo\":1}}"};
+    (void)state;
+    rose_api_opts o = options();
+    o.lenient = true;
+    fake_reset();
+    rose_api *a = fake_start(&o);
+    for (size_t i = 0; i < 2; i++) {
+        rose_http_req *r = ask(C, bodies[i]);
+        assert_int_equal(r->status, 200);
+        fake_free(r);
+    }
+    fake_stop(a);
+}
+
+static void content_types(void **state)
+{
+    static const struct {
+        const char *type;
+        int status;
+    } rows[] = {{"application/json", 200},
+                {"Application/JSON; charset=utf-8", 200},
+                {"application/json ; x", 200},
+                {"", 415},
+                {"text/plain", 415},
+                {"application/jsonx", 415},
+                {"application/x-www-form-urlencoded", 415}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rose_http_req *r = fake_request(C, "{\"prompt\":\"x\"}", 14);
+        snprintf(r->content_type, sizeof r->content_type, "%s", rows[i].type);
+        fake_arrive(r);
+        fake_run(r);
+        assert_int_equal(r->status, rows[i].status);
+        fake_free(r);
+    }
+}
+
+/* What reaches the engine: seeds by the documented rule, clamped and translated values. */
+static rose_request_opts seen[16];
+static uint32_t n_seen;
+
+static uint32_t note(const rose_request *r, uint32_t i)
+{
+    (void)i;
+    if (n_seen < 16) seen[n_seen++] = r->o;
+    return FAKE_EOS;
+}
+
+static void sampling_fields(void **state)
+{
+    (void)state;
+    fake.next = note;
+    n_seen = 0;
+    fake_free(ask(C, "{\"prompt\":[\"a\",\"b\"],\"n\":3,\"seed\":-7,\"temperature\":0.5,\"top_p\":"
+                     "0.25,\"top_k\":9,\"min_p\":0.125,\"max_tokens\":11,\"ignore_eos\":false}"));
+    assert_int_equal(n_seen, 6);
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_true(seen[i].sampling.temperature == 0.5f && seen[i].sampling.top_p == 0.25f);
+        assert_true(seen[i].sampling.min_p == 0.125f && seen[i].sampling.top_k == 9);
+        assert_int_equal(seen[i].max_tokens, 11);
+        assert_true(seen[i].sampling.seed == seen[i % 3].sampling.seed);
+    }
+    /* SplitMix64 of seed -7: outputs 1 and 2, computed independently in Python */
+    assert_true(seen[0].sampling.seed == (uint64_t)-7);
+    assert_true(seen[1].sampling.seed == 0x6C1E186443822970u);
+    assert_true(seen[2].sampling.seed == 0x7A87F4DABCF192AAu);
+    n_seen = 0;
+    fake_free(ask(C, "{\"prompt\":\"a\",\"top_k\":-1,\"temperature\":1e-6}"));
+    fake_free(ask(H, "{" MSG "}"));
+    fake_free(ask(C, "{\"prompt\":\"a\"}"));
+    assert_int_equal(n_seen, 3);
+    assert_int_equal(seen[0].sampling.top_k, 0);
+    assert_true(seen[0].sampling.temperature == 0.0f && seen[2].sampling.temperature == 1.0f);
+    assert_int_equal(seen[0].max_tokens, 16);
+    assert_int_equal(seen[1].max_tokens, 64); /* the engine clamps it */
+    assert_true(seen[0].sampling.seed != seen[2].sampling.seed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(refuses, setup, teardown),
+        cmocka_unit_test_setup_teardown(accepts, setup, teardown),
+        cmocka_unit_test(lenient),
+        cmocka_unit_test_setup_teardown(content_types, setup, teardown),
+        cmocka_unit_test_setup_teardown(sampling_fields, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
