@@ -1,0 +1,430 @@
+/* Who owns what, and when it ends: random interleavings of requests, engine steps, loop turns,
+ * clients that leave (also inside a write), refusals and failures, with and without workers. After
+ * each run every request has had exactly one end, and the engine and the room hold nothing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "fakes.h"
+
+static uint64_t rng;
+
+static uint32_t below(uint32_t n)
+{
+    rng = rng * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((rng >> 33) % n);
+}
+
+/* Tokens by position and prompt only, so that a reply can be predicted. */
+static uint32_t next_word(const rose_request *r, uint32_t i)
+{
+    uint32_t h = (r->prompt_sum * 31 + i * 17) % 23;
+    if (h == 0) return FAKE_EOS;
+    if (h < 12) return FAKE_WORD0 + h % 4; /* Hello, world, ST, OP */
+    return 'a' + h;
+}
+
+/* The text, token count and reason of a choice with the stop string "STOP". */
+typedef struct expected {
+    char text[2048];
+    uint32_t n_tokens;
+    const char *finish;
+} expected;
+
+static void predict(expected *x, uint32_t prompt_sum, uint32_t max_tokens, bool stop)
+{
+    rose_request r = {.prompt_sum = prompt_sum};
+    size_t n = 0;
+    x->finish = "length";
+    for (x->n_tokens = 0; x->n_tokens < max_tokens;) {
+        uint32_t id = next_word(&r, x->n_tokens++);
+        n += fake_bytes(id, ROSE_DECODE_SKIP_SPECIAL, x->text + n);
+        x->text[n] = '\0';
+        char *found = stop ? strstr(x->text, "STOP") : NULL;
+        if (found != NULL) *found = '\0';
+        if (found != NULL || id == FAKE_EOS) {
+            x->finish = "stop";
+            return;
+        }
+    }
+    x->text[n] = '\0';
+}
+
+enum { MAX_CHOICES = 4, MAX_OPEN = 24 };
+
+typedef struct client {
+    rose_http_req *r;
+    uint32_t prompt_sum, max_tokens, n;
+    bool stream, stop, usage;
+} client;
+
+typedef struct collected {
+    char text[MAX_CHOICES][2048];
+    char finish[MAX_CHOICES][8];
+    uint32_t n_finished;
+    json_int_t completion_tokens; /* -1 = no usage */
+    bool done, error;
+} collected;
+
+static void collect_choice(collected *got, json_t *c)
+{
+    size_t i = (size_t)json_integer_value(json_object_get(c, "index"));
+    const char *finish = json_string_value(json_object_get(c, "finish_reason"));
+    assert_true(i < MAX_CHOICES);
+    assert_int_equal(got->finish[i][0], 0); /* nothing comes after the end */
+    strcat(got->text[i], json_string_value(json_object_get(c, "text")));
+    if (finish == NULL) return;
+    snprintf(got->finish[i], sizeof got->finish[i], "%s", finish);
+    got->n_finished++;
+}
+
+static void collect_object(collected *got, const char *text, size_t len)
+{
+    size_t i;
+    json_t *c, *v = json_loadb(text, len, 0, NULL);
+    assert_non_null(v);
+    if (json_object_get(v, "error") != NULL) got->error = true;
+    json_array_foreach(json_object_get(v, "choices"), i, c) collect_choice(got, c);
+    json_t *usage = json_object_get(v, "usage");
+    if (json_is_object(usage))
+        got->completion_tokens = json_integer_value(json_object_get(usage, "completion_tokens"));
+    json_decref(v);
+}
+
+static void collect(collected *got, client *k)
+{
+    const char *s = fake_text(k->r);
+    memset(got, 0, sizeof *got);
+    got->completion_tokens = -1;
+    if (!k->r->begun) {
+        collect_object(got, s, strlen(s));
+        got->done = true;
+        return;
+    }
+    while (*s != '\0') {
+        const char *end = strstr(s, "\n\n");
+        assert_non_null(end);
+        assert_memory_equal(s, "data: ", 6);
+        assert_false(got->done);
+        if (strncmp(s, "data: [DONE]", 12) == 0)
+            got->done = true;
+        else
+            collect_object(got, s + 6, (size_t)(end - s) - 6);
+        s = end + 2;
+    }
+}
+
+static void check_reply(client *k)
+{
+    collected got;
+    expected want;
+    assert_true(k->r->ended != k->r->gone);
+    if (k->r->gone) return;
+    collect(&got, k);
+    assert_true(got.done);
+    if (got.error) return;
+    assert_int_equal(k->r->status, 200);
+    predict(&want, k->prompt_sum, k->max_tokens, k->stop);
+    assert_int_equal(got.n_finished, k->n);
+    for (uint32_t i = 0; i < k->n; i++) {
+        assert_string_equal(got.text[i], want.text);
+        assert_string_equal(got.finish[i], want.finish);
+    }
+    if (!k->stream || k->usage)
+        assert_int_equal(got.completion_tokens, k->n * want.n_tokens);
+    else
+        assert_int_equal(got.completion_tokens, -1);
+}
+
+static void arrive(client *k)
+{
+    char body[256];
+    uint32_t a = below(256), b = below(256);
+    *k = (client){.prompt_sum = a + b,
+                  .max_tokens = 1 + below(40),
+                  .n = 1 + below(MAX_CHOICES),
+                  .stream = below(2) != 0,
+                  .stop = below(2) != 0};
+    k->usage = k->stream && below(2) != 0;
+    int len = snprintf(body, sizeof body,
+                       "{\"prompt\":[%u,%u],\"n\":%u,\"max_tokens\":%u,"
+                       "\"stream\":%s%s%s}",
+                       a, b, k->n, k->max_tokens, k->stream ? "true" : "false",
+                       k->usage ? ",\"stream_options\":{\"include_usage\":true}" : "",
+                       k->stop ? ",\"stop\":[\"zzz\",\"STOP\"]" : "");
+    k->r = fake_request("/v1/completions", body, (size_t)len);
+    if (below(8) == 0) k->r->gone_at_write = (int)below(10);
+    fake_arrive(k->r);
+}
+
+static void sweep(client *open, uint32_t *n, uint32_t *n_ok)
+{
+    for (uint32_t i = 0; i < *n;) {
+        if (!open[i].r->ended && !open[i].r->gone) {
+            i++;
+            continue;
+        }
+        check_reply(&open[i]);
+        if (open[i].r->status == 200) (*n_ok)++;
+        fake_free(open[i].r);
+        open[i] = open[--*n];
+    }
+}
+
+static void run_random(bool workers, uint32_t n_turns)
+{
+    rose_api_opts o;
+    client open[MAX_OPEN];
+    uint32_t n = 0, n_ok = 0;
+    rose_api_opts_default(&o);
+    o.model_id = "m";
+    o.async_admit = workers;
+    o.n_workers = 3;
+    o.max_queued_jobs = 8;
+    o.fast_sse = below(2) != 0;
+    fake_reset();
+    fake.next = next_word;
+    fake.capacity = 20;
+    rose_api *a = fake_start(&o);
+    assert_non_null(a);
+    for (uint32_t i = 0; i < n_turns; i++) {
+        uint32_t what = below(16);
+        if (what < 5 && n < MAX_OPEN) arrive(&open[n++]);
+        if (what >= 4 && what < 10) fake_engine_step();
+        if (what >= 8 && what < 15) fake_turn(0);
+        if (what == 15 && n > 0 && below(4) == 0) fake_leave(open[below(n)].r);
+        if (below(500) == 0) fake.fail_at = 1 + below(5);
+        if (below(20) == 0) fake.fail_at = 0;
+        sweep(open, &n, &n_ok);
+    }
+    assert_true(n_ok > n_turns / 200);
+    if (below(2) != 0) { /* run dry, or stop with everything open */
+        fake.fail_at = 0;
+        for (int i = 0; n > 0 && i < 100000; i++) {
+            fake_engine_step();
+            fake_turn(workers ? 1 : 0);
+            sweep(open, &n, &n_ok);
+        }
+        assert_int_equal(n, 0);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        fake_leave(open[i].r); /* rose_http_stop */
+    fake_stop(a);
+    sweep(open, &n, &n_ok);
+    assert_int_equal(n, 0);
+    assert_int_equal(fake.n_live, 0);
+    assert_int_equal(fake.n_running, 0);
+    assert_int_equal(fake.n_submitted, fake.n_released);
+}
+
+static void random_inline(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 20; i++)
+        run_random(false, 3000);
+}
+
+static void random_workers(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 20; i++)
+        run_random(true, 3000);
+}
+
+static rose_api *start(bool workers)
+{
+    rose_api_opts o;
+    rose_api_opts_default(&o);
+    o.model_id = "m";
+    o.async_admit = workers;
+    o.n_workers = 1;
+    o.max_queued_jobs = 2;
+    fake_reset();
+    fake.next = next_word;
+    return fake_start(&o);
+}
+
+static rose_http_req *ask(const char *path, const char *body)
+{
+    rose_http_req *r = fake_request(path, body, body == NULL ? 0 : strlen(body));
+    fake_arrive(r);
+    return r;
+}
+
+/* The engine takes two of three choices: the two are taken back, the client hears 429. */
+static void all_or_nothing(void **state)
+{
+    (void)state;
+    rose_api *a = start(false);
+    fake.capacity = 2;
+    rose_http_req *r = ask("/v1/completions", "{\"prompt\":\"x\",\"n\":3}");
+    assert_int_equal(r->status, 429);
+    assert_string_equal(r->headers, "Retry-After: 1\r\n");
+    assert_non_null(strstr(fake_text(r), "rate_limit_error"));
+    assert_int_equal(fake.n_running, 2);
+    fake_engine_step();
+    fake_turn(0);
+    assert_int_equal(fake.n_cancelled, 2);
+    assert_int_equal(fake.n_live, 0);
+    fake_free(r);
+    fake_stop(a);
+}
+
+/* The one worker is stuck, two bodies fit into its queue: a fourth request is refused at once. */
+static void job_queue_full(void **state)
+{
+    (void)state;
+    rose_api *a = start(true);
+    rose_http_req *r[5];
+    uint32_t n_refused = 0;
+    pthread_mutex_lock(&fake.lock);
+    for (int i = 0; i < 5; i++) {
+        r[i] = ask("/v1/completions", "{\"prompt\":\"x\"}");
+        n_refused += r[i]->status == 429;
+    }
+    pthread_mutex_unlock(&fake.lock);
+    assert_true(n_refused >= 2 && n_refused <= 3);
+    for (int i = 0; i < 5; i++) {
+        for (int k = 0; k < 100000 && !r[i]->ended; k++) {
+            fake_engine_step();
+            fake_turn(1);
+        }
+        assert_true(r[i]->status == 429 || r[i]->status == 200);
+        fake_free(r[i]);
+    }
+    fake_stop(a);
+}
+
+static void refused_by_engine(void **state)
+{
+    static const struct {
+        rose_status st;
+        int status;
+    } rows[] = {{ROSE_E_FULL, 429},  {ROSE_E_CLOSED, 503},  {ROSE_E_INVAL, 400},
+                {ROSE_E_NOMEM, 503}, {ROSE_E_BACKEND, 500}, {ROSE_E_INTERNAL, 500}};
+    (void)state;
+    rose_api *a = start(false);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fake.submit_status = rows[i].st;
+        rose_http_req *r = ask("/v1/completions", "{\"prompt\":\"x\",\"stream\":true}");
+        assert_int_equal(r->status, rows[i].status);
+        assert_int_equal(strstr(r->headers, "Retry-After") != NULL,
+                         r->status == 429 || r->status == 503);
+        fake_free(r);
+    }
+    fake_stop(a);
+}
+
+static void expect_status(const char *path, const char *body, int status)
+{
+    rose_http_req *r = ask(path, body);
+    assert_int_equal(r->status, status);
+    fake_free(r);
+}
+
+static void loading_draining_failed(void **state)
+{
+    rose_api_opts o;
+    rose_api *a;
+    rose_err err = {0};
+    (void)state;
+    fake_reset();
+    rose_api_opts_default(&o);
+    assert_int_equal(rose_api_create(&a, &o, &err), ROSE_OK);
+    fake_http.cb = rose_api_callbacks(a);
+    assert_int_equal(rose_api_attach(a, &fake_http, &err), ROSE_OK);
+    expect_status("/health", NULL, 200);
+    expect_status("/ready", NULL, 503);
+    expect_status("/v1/models", NULL, 503);
+    expect_status("/v1/models/model", NULL, 503);
+    expect_status("/v1/completions", "{\"prompt\":\"x\"}", 503);
+    expect_status("/tokenize", "{\"prompt\":\"x\"}", 503);
+    rose_api_set_engine(a, FAKE_ENGINE, &fake_tokenizer);
+    expect_status("/ready", NULL, 200);
+    rose_api_drain(a);
+    expect_status("/health", NULL, 200);
+    expect_status("/ready", NULL, 503);
+    expect_status("/v1/completions", "{\"prompt\":\"x\"}", 503);
+    fake.failed = true;
+    expect_status("/health", NULL, 503);
+    fake_stop(a);
+}
+
+static void own_template_refused(void **state)
+{
+    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}";
+    rose_api_opts o;
+    (void)state;
+    rose_api_opts_default(&o);
+    o.async_admit = false;
+    o.model_has_template = true;
+    fake_reset();
+    fake.next = next_word;
+    rose_api *a = fake_start(&o);
+    expect_status("/v1/chat/completions", body, 400);
+    fake_stop(a);
+    o.chat_template = "plain";
+    fake_reset();
+    fake.next = next_word;
+    a = fake_start(&o);
+    rose_http_req *r = ask("/v1/chat/completions", body);
+    fake_run(r);
+    assert_int_equal(r->status, 200);
+    fake_free(r);
+    fake_stop(a);
+}
+
+static void options_are_checked(void **state)
+{
+    rose_api_opts o;
+    rose_api *a;
+    (void)state;
+    for (int i = 0; i < 7; i++) {
+        rose_api_opts_default(&o);
+        if (i == 0) o.model_id = "";
+        if (i == 1) o.n_io_threads = 0;
+        if (i == 2) o.n_workers = 65;
+        if (i == 3) o.max_queued_jobs = 0;
+        if (i == 4) o.max_n = 0;
+        if (i == 5) o.chat_template = "llama3";
+        if (i == 6) o.n_io_threads = 65;
+        rose_err err = {0};
+        assert_int_not_equal(rose_api_create(&a, &o, &err), ROSE_OK);
+        assert_null(a);
+        assert_true(err.msg[0] != '\0');
+    }
+    rose_api_stop(NULL);
+    rose_api_destroy(NULL);
+}
+
+static void room_error_bodies(void **state)
+{
+    (void)state;
+    rose_api *a = start(false);
+    rose_buf b = {0};
+    fake_http.cb.error_body(fake_http.cb.arg, 413, "the body is \"too\" long", &b);
+    assert_string_equal(rose_buf_str(&b),
+                        "{\"error\":{\"message\":\"the body is \\\"too\\\" long\",\"type\":"
+                        "\"invalid_request_error\",\"param\":null,\"code\":null}}");
+    rose_buf_free(&b);
+    fake_stop(a);
+}
+
+int main(void)
+{
+    const char *seed = getenv("ROSE_TEST_SEED");
+    rng = seed != NULL ? strtoull(seed, NULL, 0) : 20261121;
+    printf("seed %llu\n", (unsigned long long)rng);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_inline),        cmocka_unit_test(random_workers),
+        cmocka_unit_test(all_or_nothing),       cmocka_unit_test(job_queue_full),
+        cmocka_unit_test(refused_by_engine),    cmocka_unit_test(loading_draining_failed),
+        cmocka_unit_test(own_template_refused), cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(room_error_bodies),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
