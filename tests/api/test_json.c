@@ -86,7 +86,7 @@ static void numbers(void **state)
         api_put_u64(&o, v[i]);
         int n = snprintf(want, sizeof want, "%llu", (unsigned long long)v[i]);
         assert_int_equal(o.b.len, n);
-        assert_memory_equal(o.b.data, want, n);
+        assert_memory_equal(o.b.data, want, (size_t)n);
         api_out_free(&o);
     }
 }
