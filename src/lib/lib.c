@@ -35,6 +35,7 @@ struct rose_lib_request {
     sink_node *sink;
     rose_detok detok;
     rose_lib_finish finish;
+    bool given; /* the sink gave req and it was not yet polled empty: only then may it be polled */
     char *text; /* [rose_detok_cap + 12] */
 };
 
@@ -327,16 +328,15 @@ int rose_lib_next(rose_lib_request *r, rose_lib_piece *piece, int timeout_ms)
     *piece = (rose_lib_piece){.text = r->text, .finish = r->finish};
     if (r->finish != ROSE_LIB_RUNNING) return 0;
     for (;;) {
-        /* Taking r from its sink re-arms the notification; the order "clear, pop, poll" loses none.
-         */
         void *p;
         rose_wakeq_clear(r->sink->q);
-        while (rose_wakeq_pop(r->sink->q, &p) == ROSE_OK) {
-        }
-        if (rose_request_poll(r->req, &ev) == ROSE_OK) {
+        while (rose_wakeq_pop(r->sink->q, &p) == ROSE_OK)
+            r->given |= p == r->req; /* anything else is a late word of the sink's last user */
+        if (r->given && rose_request_poll(r->req, &ev) == ROSE_OK) {
             fill_piece(r, &ev, piece);
             return 1;
         }
+        r->given = false;
         uint64_t now = rose_now_ns();
         if (timeout_ms >= 0 && now >= deadline) return 0;
         rose_wakeq_wait(r->sink->q, timeout_ms < 0 ? 1000000000u : deadline - now);
