@@ -189,7 +189,8 @@ static rose_status add_one(rose_tokenizer *t, const json_t *vocab, const rose_ad
         return ROSE_OK;
     }
     *next_id = id + 1;
-    return rose_vocab_put(&t->vocab, id, s->text, s->len, flags, false, err);
+    /* A normalised token is known by its normalised text, also when decoded. */
+    return rose_vocab_put(&t->vocab, id, a->text, a->len, flags, false, err);
 }
 
 rose_status rose_load_added(rose_tokenizer *t, const json_t *vocab, const rose_added_spec *specs,

@@ -1,0 +1,332 @@
+/* Loading: hostile tokenizer.json files, what is refused by name, vocab.json + merges.txt. */
+#include "tokenizer/tok_fixture.h"
+
+#include "base/file.h"
+
+/* The parts of a small tokenizer.json; NULL = as in `plain`. */
+typedef struct parts {
+    const char *model, *vocab, *merges, *added, *normalizer, *pre, *decoder, *post;
+} parts;
+
+static const parts plain = {
+    "\"type\":\"BPE\"",
+    "{\"a\":0,\"b\":1,\"ab\":2,\"\\u0120\":3,\"\\u0120ab\":4,\"c\":5}",
+    "[\"a b\",[\"\\u0120\",\"ab\"]]",
+    "[]",
+    "null",
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true}",
+    "{\"type\":\"ByteLevel\"}",
+    "null"};
+
+static const char *either(const char *text, const char *fallback)
+{
+    return text != NULL ? text : fallback;
+}
+
+static void write_parts(temp_dir *d, const parts *p)
+{
+    rose_buf text = {0};
+    assert_int_equal(
+        rose_buf_addf(
+            &text,
+            "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":%s,"
+            "\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"decoder\":%s,"
+            "\"model\":{%s,\"vocab\":%s,\"merges\":%s}}",
+            either(p->added, plain.added), either(p->normalizer, plain.normalizer),
+            either(p->pre, plain.pre), either(p->post, plain.post),
+            either(p->decoder, plain.decoder), either(p->model, plain.model),
+            either(p->vocab, plain.vocab), either(p->merges, plain.merges)),
+        ROSE_OK);
+    temp_write(d, "tokenizer.json", text.data, text.len);
+    rose_buf_free(&text);
+}
+
+static rose_status open_status(const temp_dir *d, rose_err *err)
+{
+    rose_tokenizer *t = NULL;
+    err->msg[0] = '\0';
+    rose_status st = rose_tokenizer_open(&t, d->path, err);
+    if (st == ROSE_OK)
+        assert_non_null(t);
+    else {
+        assert_null(t);
+        assert_true(err->msg[0] != '\0');
+    }
+    rose_tokenizer_close(t);
+    return st;
+}
+
+static void assert_opens(const parts *p)
+{
+    temp_dir d;
+    rose_err err;
+    temp_make(&d);
+    write_parts(&d, p);
+    if (open_status(&d, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    temp_remove(&d);
+}
+
+static void assert_refused(const parts *p, rose_status want, const char *name)
+{
+    temp_dir d;
+    rose_err err;
+    temp_make(&d);
+    write_parts(&d, p);
+    rose_status st = open_status(&d, &err);
+    if (st != want || strstr(err.msg, name) == NULL)
+        fail_msg("want %s naming %s, got %s: %s", rose_status_name(want), name,
+                 rose_status_name(st), err.msg);
+    temp_remove(&d);
+}
+
+/* The plain file with one part replaced. */
+#define WITH(field, value) (&(parts){.field = (value)})
+
+static void accepts_the_forms(void **state)
+{
+    (void)state;
+    assert_opens(&plain);
+    assert_opens(WITH(model,
+                      "\"dropout\":null,\"unk_token\":\"c\",\"continuing_subword_prefix\":\"\","
+                      "\"end_of_word_suffix\":\"\",\"fuse_unk\":false,\"byte_fallback\":false"));
+    assert_opens(WITH(normalizer, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}]}"));
+    assert_opens(
+        WITH(post, "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":false}"));
+    assert_opens(WITH(vocab, "{\"a\":0,\"b\":7,\"ab\":2,\"\\u0120\":30,\"\\u0120ab\":4,\"\":9}"));
+    assert_opens(WITH(merges, "[]"));
+    assert_opens(WITH(added, "[{\"id\":6,\"content\":\"<x>\",\"special\":true},"
+                             "{\"id\":0,\"content\":\"a\",\"special\":false}]"));
+}
+
+static void refuses_by_name(void **state)
+{
+    (void)state;
+    assert_refused(WITH(model, "\"type\":\"Unigram\""), ROSE_E_UNSUPPORTED, "Unigram");
+    assert_refused(WITH(model, "\"type\":\"BPE\",\"dropout\":0.1"), ROSE_E_UNSUPPORTED, "dropout");
+    assert_refused(WITH(model, "\"continuing_subword_prefix\":\"##\""), ROSE_E_UNSUPPORTED,
+                   "continuing_subword_prefix");
+    assert_refused(WITH(model, "\"end_of_word_suffix\":\"</w>\""), ROSE_E_UNSUPPORTED,
+                   "end_of_word_suffix");
+    assert_refused(WITH(model, "\"byte_fallback\":true"), ROSE_E_UNSUPPORTED, "byte_fallback");
+    assert_refused(WITH(normalizer, "{\"type\":\"Lowercase\"}"), ROSE_E_UNSUPPORTED, "Lowercase");
+    assert_refused(WITH(pre, "{\"type\":\"Metaspace\"}"), ROSE_E_UNSUPPORTED, "Metaspace");
+    assert_refused(WITH(pre, "null"), ROSE_E_UNSUPPORTED, "pre_tokenizer");
+    assert_refused(WITH(pre, "{\"type\":\"Digits\"}"), ROSE_E_UNSUPPORTED, "ByteLevel");
+    assert_refused(WITH(pre, "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":"
+                             "\"MergedWithNext\",\"invert\":false}"),
+                   ROSE_E_UNSUPPORTED, "MergedWithNext");
+    assert_refused(WITH(decoder, "null"), ROSE_E_UNSUPPORTED, "null");
+    assert_refused(WITH(decoder, "{\"type\":\"WordPiece\"}"), ROSE_E_UNSUPPORTED, "WordPiece");
+    assert_refused(WITH(post, "{\"type\":\"BertProcessing\"}"), ROSE_E_UNSUPPORTED,
+                   "BertProcessing");
+    assert_refused(WITH(vocab, "{\"a\":99999999}"), ROSE_E_FORMAT, "not an integer in");
+}
+
+static void refuses_contradictions(void **state)
+{
+    static const char *const vocabs[] = {"{\"a\":0,\"b\":0,\"ab\":2}",
+                                         "{\"a\":-1}",
+                                         "{\"a\":1.5}",
+                                         "{\"a\":\"1\"}",
+                                         "{\"a\":null}",
+                                         "{\"a\":99999999999999999999999}",
+                                         "{\"a\":1e400}",
+                                         "{}",
+                                         "[]",
+                                         "null",
+                                         "{\"\\u2581\":0}"};
+    static const char *const merges[] = {
+        "[\"a\"]", "[\"a b c\"]", "[[\"a\"]]", "[[\"a\",1]]", "[[\"a\",\"b\",\"c\"]]",
+        "[1]",     "{}",          "null",      "[\"a zz\"]",  "[\"b a\"]",
+        "[\"\"]",  "[null]"};
+    static const char *const added[] = {
+        "{}",
+        "[1]",
+        "[{}]",
+        "[{\"id\":1}]",
+        "[{\"content\":\"x\"}]",
+        "[{\"id\":-1,\"content\":\"x\"}]",
+        "[{\"id\":6.5,\"content\":\"x\"}]",
+        "[{\"id\":6,\"content\":7}]",
+        "[{\"id\":6,\"content\":\"x\",\"special\":1}]",
+        "[{\"id\":8,\"content\":\"x\"}]",
+        "[{\"id\":6,\"content\":\"x\"},{\"id\":6,\"content\":\"y\"}]",
+        "[{\"id\":6,\"content\":\"x\"},{\"id\":6,\"content\":\"x\"}]",
+        "[{\"id\":18446744073709551616,\"content\":\"x\"}]"};
+    static const char *const posts[] = {
+        "{\"type\":\"TemplateProcessing\"}", "{\"type\":\"TemplateProcessing\",\"single\":[]}",
+        "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]}",
+        "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},"
+        "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"x\":{\"ids\":[77]}}}",
+        "{\"type\":\"Sequence\",\"processors\":3}"};
+    (void)state;
+    for (size_t i = 0; i < sizeof vocabs / sizeof vocabs[0]; i++)
+        assert_refused(WITH(vocab, vocabs[i]), ROSE_E_FORMAT, "");
+    for (size_t i = 0; i < sizeof merges / sizeof merges[0]; i++)
+        assert_refused(WITH(merges, merges[i]), ROSE_E_FORMAT, "");
+    for (size_t i = 0; i < sizeof added / sizeof added[0]; i++)
+        assert_refused(WITH(added, added[i]), ROSE_E_FORMAT, "");
+    for (size_t i = 0; i < sizeof posts / sizeof posts[0]; i++)
+        assert_refused(WITH(post, posts[i]), ROSE_E_FORMAT, "");
+}
+
+/* Merges with the empty token, that make a token of itself, and doubles: encoding ends, and nothing
+ * is lost. */
+static void merges_in_a_circle(void **state)
+{
+    temp_dir d;
+    rose_tokenizer *t = NULL;
+    rose_encoder *e = NULL;
+    rose_ids ids = {0};
+    rose_buf back = {0};
+    char text[1000];
+    (void)state;
+    temp_make(&d);
+    write_parts(
+        &d, &(parts){.vocab = "{\"a\":0,\"aa\":1,\"aaa\":2,\"\":3}",
+                     .merges = "[\" a\",\"a \",\" \",\"aa a\",\"a aa\",\"a a\",\"a a\",\" aaa\"]"});
+    assert_int_equal(rose_tokenizer_open(&t, d.path, NULL), ROSE_OK);
+    assert_int_equal(rose_encoder_create(&e, t, NULL), ROSE_OK);
+    memset(text, 'a', sizeof text);
+    assert_int_equal(rose_encode(e, text, sizeof text, 0, &ids, NULL), ROSE_OK);
+    assert_int_equal(rose_decode(t, ids.data, ids.len, 0, &back, NULL), ROSE_OK);
+    assert_int_equal(back.len, sizeof text);
+    assert_memory_equal(back.data, text, sizeof text);
+    rose_ids_free(&ids);
+    rose_buf_free(&back);
+    rose_encoder_destroy(e);
+    rose_tokenizer_close(t);
+    temp_remove(&d);
+}
+
+/* Every truncation and many single-byte changes of a real file: an answer, never a crash. */
+static void damaged_files(void **state)
+{
+    char path[512];
+    temp_dir d;
+    rose_buf good = {0};
+    rose_err err;
+    uint64_t seed = test_seed();
+    size_t opened = 0;
+    (void)state;
+    data_path(path, "rich/tokenizer.json");
+    assert_int_equal(rose_file_read(&good, path, 1 << 20, &err), ROSE_OK);
+    temp_make(&d);
+    for (size_t n = 0; n + 2 < good.len; n += 1 + good.len / 400) {
+        temp_write(&d, "tokenizer.json", good.data, n);
+        assert_int_equal(open_status(&d, &err), ROSE_E_FORMAT);
+    }
+    for (int i = 0; i < 600; i++) {
+        size_t at = rnd(&seed) % good.len;
+        char was = good.data[at];
+        good.data[at] = (char)rnd(&seed);
+        temp_write(&d, "tokenizer.json", good.data, good.len);
+        opened += open_status(&d, &err) == ROSE_OK;
+        good.data[at] = was;
+    }
+    assert_true(opened < 600);
+    temp_remove(&d);
+    rose_buf_free(&good);
+}
+
+static void no_such_folder(void **state)
+{
+    temp_dir d;
+    rose_err err;
+    (void)state;
+    temp_make(&d);
+    assert_int_equal(open_status(&d, &err), ROSE_E_NOTFOUND);
+    temp_remove(&d);
+    assert_int_equal(open_status(&d, &err), ROSE_E_NOTFOUND);
+}
+
+/* ---- vocab.json + merges.txt ---- */
+
+static const char small_vocab[] = "{\"a\":0,\"b\":1,\"ab\":2,\"\\u0120\":3,\"\\u0120ab\":4}";
+
+static void write_pair(temp_dir *d, const char *vocab, const char *merges)
+{
+    temp_write(d, "vocab.json", vocab, strlen(vocab));
+    if (merges != NULL) temp_write(d, "merges.txt", merges, strlen(merges));
+}
+
+static void vocab_and_merges(void **state)
+{
+    static const char config[] =
+        "{\"add_bos_token\":true,\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"</s>\"},"
+        "\"added_tokens_decoder\":{\"6\":{\"content\":\"two words\"},\"5\":{\"content\":\"<s>\","
+        "\"special\":true}}}";
+    temp_dir d;
+    rose_tokenizer *t = NULL;
+    rose_encoder *e = NULL;
+    rose_ids ids = {0};
+    rose_err err = {""};
+    (void)state;
+    temp_make(&d);
+    write_pair(&d, small_vocab, "#version: 0.2\r\na b\r\n\xc4\xa0 ab\n");
+    temp_write(&d, "tokenizer_config.json", config, sizeof config - 1);
+    if (rose_tokenizer_open(&t, d.path, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    assert_int_equal(rose_encoder_create(&e, t, &err), ROSE_OK);
+    const char text[] = "ab ab two words</s>";
+    assert_int_equal(rose_encode(e, text, sizeof text - 1, ROSE_ENCODE_ADD_SPECIAL, &ids, &err),
+                     ROSE_OK);
+    /* unk_token defaults to <|endoftext|>, which comes behind eos */
+    const uint32_t want[] = {5, 2, 4, 3, 6, 7};
+    assert_int_equal(ids.len, 6);
+    assert_memory_equal(ids.data, want, sizeof want);
+    assert_true(rose_tokenizer_is_special(t, 7));
+    assert_false(rose_tokenizer_is_special(t, 6));
+    assert_int_equal(rose_tokenizer_vocab_size(t), 9);
+    rose_ids_free(&ids);
+    rose_encoder_destroy(e);
+    rose_tokenizer_close(t);
+    temp_remove(&d);
+}
+
+static void bad_vocab_and_merges(void **state)
+{
+    static const struct {
+        const char *vocab, *merges, *file, *content;
+        rose_status want;
+    } cases[] = {
+        {small_vocab, NULL, NULL, NULL, ROSE_E_NOTFOUND},
+        {small_vocab, "a b\n\n", NULL, NULL, ROSE_E_FORMAT},
+        {small_vocab, "a b c\n", NULL, NULL, ROSE_E_FORMAT},
+        {small_vocab, "a z\n", NULL, NULL, ROSE_E_FORMAT},
+        {"[1]", "a b\n", NULL, NULL, ROSE_E_FORMAT},
+        {"", "a b\n", NULL, NULL, ROSE_E_FORMAT},
+        {small_vocab, "a b\n", "tokenizer_config.json", "{", ROSE_E_FORMAT},
+        {small_vocab, "a b\n", "tokenizer_config.json", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}",
+         ROSE_E_UNSUPPORTED},
+        {small_vocab, "a b\n", "tokenizer_config.json", "{\"bos_token\":3}", ROSE_E_FORMAT},
+        {small_vocab, "a b\n", "tokenizer_config.json",
+         "{\"added_tokens_decoder\":{\"x\":{\"content\":\"y\"}}}", ROSE_E_FORMAT},
+        {small_vocab, "a b\n", "tokenizer_config.json",
+         "{\"added_tokens_decoder\":{\"99999999999\":{\"content\":\"y\"}}}", ROSE_E_FORMAT},
+        {small_vocab, "a b\n", "added_tokens.json", "{\"x\":-4}", ROSE_E_FORMAT},
+        {small_vocab, "a b\n", "added_tokens.json", "{\"x\":44}", ROSE_E_FORMAT},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        temp_dir d;
+        rose_err err;
+        temp_make(&d);
+        write_pair(&d, cases[i].vocab, cases[i].merges);
+        if (cases[i].file != NULL)
+            temp_write(&d, cases[i].file, cases[i].content, strlen(cases[i].content));
+        rose_status st = open_status(&d, &err);
+        if (st != cases[i].want) fail_msg("case %zu: %s: %s", i, rose_status_name(st), err.msg);
+        temp_remove(&d);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(accepts_the_forms),      cmocka_unit_test(refuses_by_name),
+        cmocka_unit_test(refuses_contradictions), cmocka_unit_test(merges_in_a_circle),
+        cmocka_unit_test(damaged_files),          cmocka_unit_test(no_such_folder),
+        cmocka_unit_test(vocab_and_merges),       cmocka_unit_test(bad_vocab_and_merges),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
