@@ -336,6 +336,47 @@ static void test_attention(const rose_cpu_kernels *ref, const rose_cpu_kernels *
     }
 }
 
+/* A chain that FTZ has driven to -0 meets padding: only there does the +0 that padding adds show.
+ * p is 1 at positions 0 .. 63 and e^-7 at 64 and 65. Sums: 1.5 m, then -0.25 m = -0 (m the smallest
+ * normal), then a group of two chains that underflow to -0, padded to +0. */
+static void test_signed_zero(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    for (uint32_t n_ctx = 65; n_ctx <= 96; n_ctx++) {
+        attention_case c;
+        attention_init(&c, n_ctx % 2 == 0, n_ctx, 1, 1, DATA_NORMAL);
+        for (uint32_t j = 0; j < n_ctx; j++) {
+            c.k[j] = j < 64 ? 0.0f : -7.0f;
+            c.v[j] = j < 64 ? 0.0f : -0x1p-126f;
+        }
+        c.q[0] = 1.0f;
+        c.v[0] = 0x1.8p-126f;
+        c.v[32] = -0x1.cp-126f;
+        pool_append(&c, ref, 0, n_ctx);
+        guarded want_mem, got_mem;
+        float *want = attention_run(&c, ref, &want_mem, 0, 1);
+        float *got = attention_run(&c, t, &got_mem, 0, 1);
+        snprintf(g_what, sizeof g_what, "%s signed zero n_ctx %u", rose_isa_name(t->isa), n_ctx);
+        check(want[0] == 0.0f && (signbit(want[0]) != 0) == (n_ctx == 96),
+              "only padding clears the sign");
+        check_same(want, got, 1, "attention");
+        guarded_free(&want_mem);
+        guarded_free(&got_mem);
+        attention_free(&c);
+    }
+
+    float x[33] = {0}, w[33], b[33], want[33], got[33]; /* every lane's sum is -0, so is the mean */
+    for (int i = 0; i < 33; i++) {
+        x[i] = i < 16 ? 0x1.8p-126f : i < 32 ? -0x1.cp-126f : -0.0f;
+        w[i] = 1.0f;
+        b[i] = -0.0f;
+    }
+    ref->layernorm(x, w, b, 1e-5f, 33, false, want);
+    t->layernorm(x, w, b, 1e-5f, 33, false, got);
+    snprintf(g_what, sizeof g_what, "%s signed zero", rose_isa_name(t->isa));
+    check(want[32] == 0.0f && !signbit(want[32]), "-0 minus a mean of -0");
+    check_same(want, got, 33, "layernorm");
+}
+
 /* ---- norm, argmax, exp ---- */
 
 static void test_layernorm(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
@@ -442,6 +483,7 @@ static const test g_tests[] = {
     {"matmul_bf16", test_matmul_bf16, false},
     {"activation", test_activation, false},
     {"attention", test_attention, false},
+    {"signed_zero", test_signed_zero, false},
     {"layernorm", test_layernorm, false},
     {"max_index", test_max_index, false},
     {"exp_weights", test_exp_weights, false},
