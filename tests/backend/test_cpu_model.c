@@ -85,7 +85,7 @@ static void naive_attention(const rose_arch *a, const double *qkv, double *k, do
     memcpy(k + (size_t)pos * d, qkv + d, d * sizeof *k);
     memcpy(v + (size_t)pos * d, qkv + 2 * d, d * sizeof *v);
     for (uint32_t h = 0; h < a->n_heads; h++) {
-        double max = -INFINITY, sum = 0;
+        double max = (double)-INFINITY, sum = 0;
         for (uint32_t j = 0; j <= pos; j++) {
             p[j] = 0;
             for (uint32_t i = h * hd; i < (h + 1) * hd; i++)
