@@ -9,6 +9,9 @@
 #include "api/api_internal.h"
 #include "base/clock.h"
 
+/* A body may always hold so many values (40 bytes each while it is parsed), for /detokenize. */
+enum { MIN_VALUES = 1 << 20 };
+
 /* SplitMix64's output function (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
 static uint64_t mix64(uint64_t x)
 {
@@ -240,8 +243,8 @@ void api_job_process(api_job *j, rose_encoder *enc)
     json_t *root = NULL;
     api_params p;
     j->t_worker = rose_now_ns();
-    if (api_json_load(&root, j->body, j->body_len, max_values < 65536 ? 65536 : max_values,
-                      &j->err) &&
+    if (api_json_load(&root, j->body, j->body_len,
+                      max_values < MIN_VALUES ? MIN_VALUES : max_values, &j->err) &&
         api_schema_check(&p, root, j->kind, &so, &j->err)) {
         j->t_parsed = rose_now_ns();
         if (j->kind == API_TOKENIZE)

@@ -174,14 +174,12 @@ static int fake_engine_object;
 const rose_memory_plan *rose_engine_plan(const rose_engine *e)
 {
     (void)e;
-    fake_plan.max_model_len = fake.max_model_len;
     return &fake_plan;
 }
 
 const rose_arch *rose_engine_arch(const rose_engine *e)
 {
     (void)e;
-    fake_arch.vocab_size = FAKE_VOCAB;
     return &fake_arch;
 }
 
@@ -508,6 +506,8 @@ static inline void fake_reset(void)
     fake.lock = lock;
     fake.capacity = 256;
     fake.max_model_len = 64;
+    fake_plan.max_model_len = fake.max_model_len;
+    fake_arch.vocab_size = FAKE_VOCAB;
     fake.now_ns = 1000000000;
     fake.next = fake_next_script;
 }

@@ -1,0 +1,538 @@
+#!/usr/bin/env python3
+"""The server as its clients see it: `test_openai.py BINARY MODEL`; closes with `N passed, N failed`.
+
+Drives `BINARY serve MODEL` with the official openai package, and with raw sockets where a client is at fault. Starts
+and stops the servers that it needs, on free ports. Under sanitizers (a binary in build/asan or build/tsan) the load is
+smaller.
+"""
+import asyncio
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import openai
+
+try:
+    import httpx2 as httpx  # what openai 3 brings
+except ImportError:
+    import httpx
+
+BIN, MODEL = sys.argv[1], sys.argv[2]
+ONLY = sys.argv[3:]  # names of tests, to run fewer
+SLOW = any(s in os.path.abspath(BIN) for s in ("/asan/", "/tsan/"))
+NAME = os.path.basename(os.path.abspath(MODEL))
+PROMPT = "Once upon a time there was a"
+results = {"passed": 0, "failed": 0}
+
+
+def check(name, ok, detail=""):
+    results["passed" if ok else "failed"] += 1
+    print(f"[{'       OK' if ok else '  FAILED '} ] {name}" + ("" if ok else f"\n    {str(detail)[:2000]}"), flush=True)
+
+
+class Server:
+    """`roseinfer serve` on a free port; `with Server("--option", "value") as s`."""
+
+    def __init__(self, *options):
+        self.log = []
+        self.p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", *options], stderr=subprocess.PIPE)
+        self.ready = threading.Event()
+        self.port = None
+        threading.Thread(target=self._read, daemon=True).start()
+        if not self.ready.wait(120) or self.port is None:
+            self.p.kill()
+            raise RuntimeError("the server did not start: " + "".join(self.log))
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=300)
+
+    def _read(self):
+        for line in self.p.stderr:
+            line = line.decode("utf-8", "replace")
+            self.log.append(line)
+            m = re.search(r"listening on http://[^ ]*:(\d+)", line)
+            if m:
+                self.port = int(m.group(1))
+                self.ready.set()
+        self.ready.set()
+
+    def get(self, path, method="GET"):
+        return httpx.request(method, self.url + path, timeout=60)
+
+    def post(self, path, body, **kw):
+        return httpx.post(self.url + path, json=body, timeout=300, **kw)
+
+    def settle(self, seconds=30):
+        """Wait until nothing runs; the last health."""
+        end = time.monotonic() + seconds
+        while True:
+            h = self.get("/health").json()
+            if (h["running"], h["waiting"]) == (0, 0) and h["kv_pages_free"] == h["kv_pages"]:
+                return h
+            if time.monotonic() > end:
+                return h
+            time.sleep(0.005)
+
+    def stop(self):
+        self.client.close()
+        if self.p.poll() is None:
+            self.p.send_signal(signal.SIGTERM)
+        try:
+            return self.p.wait(120)
+        except subprocess.TimeoutExpired:
+            self.p.kill()
+            return -1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        rc = self.stop()
+        if exc[0] is None:
+            check(f"server exits 0 ({' '.join(self.p.args[5:]) or 'defaults'})", rc == 0, (rc, "".join(self.log[-20:])))
+
+
+def raised(exception, call):
+    """The exception of this class that call() raises, else None."""
+    try:
+        call()
+    except exception as e:
+        return e
+    except Exception as e:  # pylint: disable=broad-except
+        print(f"    expected {exception.__name__}, got {type(e).__name__}: {e}")
+    return None
+
+
+def complete(s, **kw):
+    kw.setdefault("prompt", PROMPT)
+    kw.setdefault("max_tokens", 24)
+    kw.setdefault("temperature", 0)
+    return s.client.completions.create(model=NAME, **kw)
+
+
+def stream_texts(s, **kw):
+    """(texts of all choices, chunks, usage) of a streamed completion."""
+    kw.setdefault("stream_options", {"include_usage": True})
+    texts, chunks, usage = {}, [], None
+    for chunk in complete(s, stream=True, **kw):
+        chunks.append(chunk)
+        if chunk.usage:
+            usage = chunk.usage
+        for c in chunk.choices:
+            texts[c.index] = texts.get(c.index, "") + c.text
+    return texts, chunks, usage
+
+
+# ---- the tests; each takes the default server ----
+
+def test_routes(s):
+    models = s.client.models.list()
+    check("models.list", [m.id for m in models] == [NAME])
+    check("models.retrieve", s.client.models.retrieve(NAME).id == NAME)
+    e = raised(openai.NotFoundError, lambda: s.client.models.retrieve("nope"))
+    check("models.retrieve of another: NotFoundError", e is not None and e.code == "model_not_found", e)
+    h = s.get("/health")
+    check("/health", h.status_code == 200 and h.json()["status"] == "ok" and h.json()["kv_pages"] > 0, h.text)
+    check("/ready", s.get("/ready").status_code == 200)
+    check("/version", re.match(r"\d+\.\d+", s.get("/version").json()["version"]) is not None)
+    for path in ("/health", "/ready", "/version", "/v1/models", f"/v1/models/{NAME}"):
+        g, h = s.get(path), s.get(path, "HEAD")
+        check(f"HEAD {path}", h.status_code == 200 and h.content == b"" and
+              h.headers["content-length"] == g.headers["content-length"], h.headers)
+    r = s.get("/nope")
+    check("404 in OpenAI's shape", r.status_code == 404 and
+          set(r.json()["error"]) == {"message", "type", "param", "code"}, r.text)
+    r = s.get("/v1/completions")
+    check("405 with Allow", r.status_code == 405 and r.headers["allow"] == "POST", r.headers)
+    r = s.get("/health", "DELETE")
+    check("405 for DELETE", r.status_code == 405 and r.headers["allow"] == "GET, HEAD", r.headers)
+
+
+def test_completion(s):
+    r = complete(s)
+    check("completion", r.object == "text_completion" and r.model == NAME and r.choices[0].text != "", r)
+    check("finish_reason length", r.choices[0].finish_reason == "length", r)
+    ids = s.post("/tokenize", {"prompt": PROMPT}).json()["tokens"]
+    check("usage", (r.usage.prompt_tokens, r.usage.completion_tokens, r.usage.total_tokens) ==
+          (len(ids), 24, len(ids) + 24), r.usage)
+    check("greedy repeats", complete(s).choices[0].text == r.choices[0].text)
+    check("max_tokens defaults to 16", complete(s, max_tokens=openai.omit).usage.completion_tokens <= 16)
+    ids_reply = complete(s, prompt=ids)
+    check("prompt as ids", ids_reply.choices[0].text == r.choices[0].text)
+    many = complete(s, prompt=[PROMPT, "The king", PROMPT])
+    alone = complete(s, prompt="The king").choices[0].text
+    check("prompt as list of strings", [c.text for c in many.choices] ==
+          [r.choices[0].text, alone, r.choices[0].text] and [c.index for c in many.choices] == [0, 1, 2], many)
+    other = s.post("/tokenize", {"prompt": "The king"}).json()["tokens"]
+    many = complete(s, prompt=[ids, other])
+    check("prompt as list of ids", [c.text for c in many.choices] == [r.choices[0].text, alone], many)
+    check("usage of a list", many.usage.prompt_tokens == len(ids) + len(other) and
+          many.usage.completion_tokens == 48, many.usage)
+    raw = s.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 4})
+    t = raw.json()["timings"]
+    parts = sum(t[k] for k in ("receive_ms", "worker_wait_ms", "parse_ms", "tokenize_ms", "queue_wait_ms",
+                               "prefill_to_first_ms"))
+    check("timings add up", 0 < t["ttft_ms"] <= t["e2e_ms"] and abs(parts - t["ttft_ms"]) < 0.01 and
+          t["prompt_n"] == len(ids) and t["predicted_n"] == 4, t)
+    st = dict(re.findall(r"([a-z0-9_]+);dur=([0-9.]+)", raw.headers["server-timing"]))
+    check("Server-Timing", float(st["ttft"]) == t["ttft_ms"] and float(st["e2e"]) == t["e2e_ms"], raw.headers)
+
+
+def test_sampling(s):
+    def text(**kw):
+        return [c.text for c in complete(s, temperature=1.0, max_tokens=20, **kw).choices]
+    check("a seed repeats", text(seed=7) == text(seed=7))
+    check("another seed differs", text(seed=7) != text(seed=8))
+    check("a negative seed", text(seed=-5) == text(seed=-5))
+    check("no seed: random", len({text()[0] for _ in range(4)}) > 1)
+    n3 = text(seed=7, n=3)
+    check("n: three choices, the first has the seed itself", len(n3) == 3 and n3[0] == text(seed=7)[0] and
+          len(set(n3)) == 3, n3)
+    check("top_k 1 is greedy", text(seed=1, extra_body={"top_k": 1})[0] == complete(s, max_tokens=20).choices[0].text)
+    check("top_k -1, 0 and min_p 0 are off", text(seed=7, extra_body={"top_k": -1}) == text(seed=7) ==
+          text(seed=7, extra_body={"top_k": 0, "min_p": 0}))
+    check("min_p 1 is greedy", text(seed=3, extra_body={"min_p": 1})[0] == complete(s, max_tokens=20).choices[0].text)
+    check("tiny top_p is greedy", text(seed=3, top_p=1e-9)[0] == complete(s, max_tokens=20).choices[0].text)
+
+
+def test_stream(s):
+    want = complete(s)
+    texts, chunks, usage = stream_texts(s)
+    check("stream = not streamed", texts[0] == want.choices[0].text)
+    check("stream usage", usage is not None and usage.completion_tokens == 24 and chunks[-1].choices == [], usage)
+    check("one finish_reason", [c.choices[0].finish_reason for c in chunks if c.choices and
+                                c.choices[0].finish_reason] == ["length"])
+    check("first chunk carries text", chunks[0].choices[0].text != "")
+    check("one chunk a token", 20 <= len([c for c in chunks if c.choices]) <= 25, len(chunks))
+    check("one id, one creation time", len({(c.id, c.created) for c in chunks}) == 1)
+    texts, chunks, usage = stream_texts(s, n=3, seed=5, temperature=1.0)
+    want = complete(s, n=3, seed=5, temperature=1.0)
+    check("stream of three choices", [texts[i] for i in range(3)] == [c.text for c in want.choices], texts)
+    texts, chunks, usage = stream_texts(s, stream_options=openai.omit)
+    check("no usage unasked", usage is None and all(c.choices for c in chunks))
+    with httpx.stream("POST", s.url + "/v1/completions", json={"prompt": PROMPT, "stream": True, "max_tokens": 3,
+                                                               "temperature": 0}, timeout=60) as r:
+        body = r.read().decode()
+        kind = r.headers["content-type"]
+    events = body.split("\n\n")
+    check("SSE bytes", kind.startswith("text/event-stream") and events[-2:] == ["data: [DONE]", ""] and
+          all(e.startswith("data: {") for e in events[:-2]), body)
+    last = json.loads(events[-3][6:])
+    check("timings in the last chunk", last["timings"]["predicted_n"] == 3 and "usage" not in last, last)
+
+
+def test_chat(s):
+    ask = [{"role": "system", "content": "Tell stories."}, {"role": "user", "content": [
+        {"type": "text", "text": "Tell me of "}, {"type": "text", "text": "a king."}]}]
+    kw = {"model": NAME, "messages": ask, "temperature": 0, "max_tokens": 20}
+    r = s.client.chat.completions.create(**kw)
+    m = r.choices[0].message
+    check("chat", r.object == "chat.completion" and m.role == "assistant" and m.content and
+          not m.content.startswith(" "), r)
+    plain = "System: Tell stories.\nUser: Tell me of a king.\nAssistant:"
+    as_text = complete(s, prompt=plain, max_tokens=20, stop="\nUser:").choices[0].text
+    check("chat = the documented template", m.content == as_text.removeprefix(" "), (m.content, as_text))
+    t = s.post("/tokenize", {"messages": ask}).json()
+    check("tokenize messages", t["count"] == r.usage.prompt_tokens and
+          s.post("/detokenize", {"tokens": t["tokens"]}).json()["prompt"] == plain, t)
+    chunks = list(s.client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **kw))
+    check("chat stream: role first", chunks[0].choices[0].delta.role == "assistant" and
+          all(c.choices[0].delta.role is None for c in chunks[1:] if c.choices))
+    check("chat stream = not streamed", "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) ==
+          m.content)
+    check("chat stream usage", chunks[-1].usage.completion_tokens == r.usage.completion_tokens)
+    again = ask + [m.model_dump(), {"role": "user", "content": "Go on."}]
+    check("a reply sent back as history", s.client.chat.completions.create(
+        **{**kw, "messages": again}).choices[0].message.content is not None)
+    long = s.client.chat.completions.create(model=NAME, messages=ask, max_completion_tokens=5, temperature=0)
+    check("max_completion_tokens", long.usage.completion_tokens == 5)
+
+
+def test_stop(s):
+    texts, chunks, _ = stream_texts(s, max_tokens=40)
+    pieces = [c.choices[0].text for c in chunks if c.choices]
+    whole = "".join(pieces)
+    tried = 0
+    for k in range(2, len(pieces) - 2, 3):
+        stop = pieces[k][-2:] + pieces[k + 1][:2]  # begins in one token, ends in the next
+        if whole.find(stop) != len("".join(pieces[:k + 1])) - len(pieces[k][-2:]):
+            continue  # it occurs earlier as well
+        tried += 1
+        want = whole[:whole.find(stop)]
+        r = complete(s, max_tokens=40, stop=["never there", stop])
+        ok = (r.choices[0].text, r.choices[0].finish_reason, r.usage.completion_tokens) == (want, "stop", k + 2)
+        got, _, usage = stream_texts(s, max_tokens=40, stop=stop)
+        ok = ok and got[0] == want and usage.completion_tokens == k + 2
+        if not ok:
+            check(f"stop {stop!r} across tokens", False, (r, got, want, k + 2))
+    check("stop strings across token borders", tried >= 3, tried)
+    check("pages are free once the reply is there", s.settle(0)["running"] == 0)
+    r = complete(s, max_tokens=400, extra_body={"ignore_eos": True})
+    check("ignore_eos runs to max_tokens", r.usage.completion_tokens == 400 and
+          r.choices[0].finish_reason == "length", r.usage)
+    e = raised(openai.BadRequestError, lambda: complete(s, stop=["a", "b", "c", "d", "e"]))
+    check("five stop strings: BadRequestError", e is not None and e.param == "stop", e)
+
+
+def test_errors(s):
+    cases = [
+        ({"prompt": ""}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": [10 ** 9]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 10 ** 9}, "prompt"),
+        ({"temperature": -1}, "temperature"), ({"temperature": "hot"}, "temperature"), ({"top_p": 2}, "top_p"),
+        ({"n": 0}, "n"), ({"n": 10 ** 6}, "n"), ({"logprobs": 5}, "logprobs"), ({"echo": True}, "echo"),
+        ({"best_of": 3}, "best_of"), ({"suffix": "x"}, "suffix"), ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"presence_penalty": 1}, "presence_penalty"), ({"extra_body": {"foo": 1}}, "foo"),
+        ({"extra_body": {"min_tokens": 3}}, "min_tokens"), ({"stream_options": {"include_usage": True}},
+                                                           "stream_options"),
+        ({"prompt": ["x"] * 129}, "prompt"), ({"prompt": ["x"] * 50, "n": 3}, "prompt"),
+    ]
+    for kw, param in cases:
+        e = raised(openai.BadRequestError, lambda kw=kw: complete(s, **kw))
+        check(f"BadRequestError {str(kw)[:40]}", e is not None and e.param == param and
+              e.type == "invalid_request_error", e)
+    e = raised(openai.NotFoundError, lambda: s.client.completions.create(model="gpt-4", prompt="x"))
+    check("unknown model: NotFoundError", e is not None and e.code == "model_not_found", e)
+    e = raised(openai.BadRequestError, lambda: complete(s, prompt="word " * 5000))
+    check("prompt too long", e is not None and "maximum context length is" in e.message, e)
+    n = s.get("/v1/models").json()["data"][0]["max_model_len"]
+    e = raised(openai.BadRequestError, lambda: complete(s, prompt=[5] * n, max_tokens=7))
+    check("the message has the numbers", e is not None and
+          f"context length is {n} tokens. However, you requested {n + 7} tokens ({n} in the prompt, 7 in the "
+          "completion)" in e.message, e)
+    check("the longest prompt that fits", complete(s, prompt=[5] * (n - 1), max_tokens=1).usage.completion_tokens == 1)
+    r = httpx.post(s.url + "/v1/completions", content=b'{"prompt":"x"', headers={"Content-Type": "application/json"})
+    check("broken JSON: 400 with the place", r.status_code == 400 and "line 1, column" in r.text, r.text)
+    r = httpx.post(s.url + "/v1/completions", content=b'{"prompt":"\xff"}',
+                   headers={"Content-Type": "application/json"})
+    check("not UTF-8: 400", r.status_code == 400, r.text)
+    r = httpx.post(s.url + "/v1/completions", content=b"[" * 100000, headers={"Content-Type": "application/json"})
+    check("depth bomb: 400", r.status_code == 400 and "deeper" in r.text, r.text)
+    r = httpx.post(s.url + "/v1/completions", content=b'{"prompt":"x"}')
+    check("no content type: 415", r.status_code == 415, r.text)
+    check("all is well after it", complete(s).choices[0].text != "" and s.settle()["running"] == 0)
+
+
+def test_tokenize(s):
+    for text in ("Hello world", "", "\u00e9\u4e16\U0001f600 a\u0301", "  two\n\nlines\t", "a\u0000b", "<|endoftext|>"):
+        t = s.post("/tokenize", {"prompt": text}).json()
+        back = s.post("/detokenize", {"tokens": t["tokens"]}).json()["prompt"]
+        check(f"tokenize, detokenize {text!r}", t["count"] == len(t["tokens"]) and back == text, (t, back))
+    big = "The quick brown fox. " * 50000
+    t = s.post("/tokenize", {"prompt": big})
+    check("tokenize 1 MB", t.status_code == 200 and
+          s.post("/detokenize", {"tokens": t.json()["tokens"]}).json()["prompt"] == big)
+    r = s.post("/detokenize", {"tokens": [10 ** 7]})
+    check("detokenize an id out of range: 400", r.status_code == 400 and r.json()["error"]["param"] == "tokens", r.text)
+
+
+def open_stream(s, max_tokens, stream=True):
+    """A raw connection with a long completion under way."""
+    c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
+    c.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "max_tokens": max_tokens, "ignore_eos": True,
+                                                     "stream": stream}), {"Content-Type": "application/json"})
+    return c
+
+
+def test_client_leaves(s):
+    conns = [open_stream(s, 480) for _ in range(16)]
+    firsts = [c.getresponse().readline() for c in conns]
+    check("16 streams began", all(f.startswith(b"data: {") for f in firsts), firsts[:2])
+    for c in conns:
+        c.sock.close() if c.sock else None
+        c.close()
+    del conns, firsts
+    h = s.settle()
+    check("clients left mid-stream: pages are free", h["kv_pages_free"] == h["kv_pages"] and h["running"] == 0, h)
+    conns = [open_stream(s, 480, stream=False) for _ in range(8)]
+    time.sleep(0.05)
+    for c in conns:
+        c.sock.close()
+    h = s.settle()
+    check("clients left before the reply: pages are free", h["kv_pages_free"] == h["kv_pages"] and
+          h["running"] == h["waiting"] == 0, h)
+    check("the server goes on", complete(s).choices[0].text != "")
+
+
+def test_many_streams(s):
+    total = 60 if SLOW else 500
+    seeds = 10
+
+    async def one(client, i):
+        text, finish, usage = "", None, None
+        stream = await client.completions.create(
+            model=NAME, prompt=f"Story {i % seeds}:", max_tokens=8 + i % seeds, temperature=1.0, seed=i % seeds,
+            stream=True, stream_options={"include_usage": True}, extra_body={"ignore_eos": True})
+        async for chunk in stream:
+            if chunk.usage:
+                usage = chunk.usage
+            for c in chunk.choices:
+                text += c.text
+                finish = c.finish_reason or finish
+        return text, finish, usage.completion_tokens
+
+    async def all_of_them():
+        limits = httpx.Limits(max_connections=total)
+        async with openai.AsyncOpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0, timeout=600,
+                                      http_client=httpx.AsyncClient(limits=limits, timeout=600)) as client:
+            return await asyncio.gather(*(one(client, i) for i in range(total)))
+
+    got = asyncio.run(all_of_them())
+    check(f"{total} concurrent streams end", len(got) == total and all(g[1] == "length" for g in got))
+    check("every token accounted for", all(g[2] == 8 + i % seeds for i, g in enumerate(got)))
+    texts = {i: {got[k][0] for k in range(i, total, seeds)} for i in range(seeds)}
+    check("same seed, same text, whatever runs beside it", all(len(t) == 1 for t in texts.values()), texts)
+    h = s.settle()
+    check("nothing is left", h["kv_pages_free"] == h["kv_pages"] and h["running"] == h["waiting"] == 0, h)
+
+
+# ---- tests with servers of their own ----
+
+def test_queue_full():
+    with Server("--max-num-seqs", "1", "--max-num-batched-tokens", "512", "--max-num-queued-reqs", "2") as s:
+        held = open_stream(s, 480)
+        first = held.getresponse()
+        first.readline()
+        out, lock = [], threading.Lock()
+
+        def one():
+            try:
+                r = complete(s, max_tokens=2).choices[0].finish_reason
+            except openai.RateLimitError as e:
+                r = e
+            with lock:
+                out.append(r)
+        threads = [threading.Thread(target=one) for _ in range(12)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        errors = [e for e in out if isinstance(e, openai.RateLimitError)]
+        check("queue full: RateLimitError with Retry-After", len(errors) > 0 and
+              all(int(e.response.headers["retry-after"]) >= 1 and e.code == "rate_limit_exceeded" for e in errors), out)
+        check("the others are served", len(errors) < 12 and all(e == "length" for e in out if isinstance(e, str)), out)
+        e = raised(openai.RateLimitError, lambda: complete(s, n=8, max_tokens=400))
+        check("more choices than queue: 429 as a whole", e is not None)
+        held.close()
+        first.close()
+        h = s.settle()
+        check("nothing is left of a refused request", h["running"] == h["waiting"] == 0, h)
+
+
+def test_limits():
+    with Server("--header-timeout-ms", "300", "--max-body-size", "4096", "--body-timeout-ms", "300") as s:
+        def raw(data, wait=True):
+            with socket.create_connection(("127.0.0.1", s.port), timeout=20) as k:
+                try:
+                    k.sendall(data)
+                except OSError:
+                    pass
+                out = b""
+                while wait:
+                    try:
+                        b = k.recv(65536)
+                    except OSError:
+                        break
+                    if not b:
+                        break
+                    out += b
+                return out
+        r = httpx.post(s.url + "/v1/completions", json={"prompt": "x" * 10000}, timeout=20)
+        check("oversized body: 413 in OpenAI's shape", r.status_code == 413 and
+              r.json()["error"]["type"] == "invalid_request_error", r.text)
+        r = raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
+        check("announced oversized body: 413 unread", b" 413 " in r.split(b"\r\n")[0], r)
+        t = time.monotonic()
+        r = raw(b"GET /health HTTP/1.1\r\nHo")
+        check("slow headers: 408", b" 408 " in r.split(b"\r\n")[0] and b'{"error":' in r and
+              time.monotonic() - t < 15, r)
+        r = raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        check("slow body: 408", b" 408 " in r.split(b"\r\n")[0], r)
+        r = raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20 + b"\r\n\r\n")
+        check("garbage: 400", b" 400 " in r.split(b"\r\n")[0], r)
+        r = raw(b"GET /health HTTP/1.1\r\nX: " + b"a" * 100000 + b"\r\n\r\n")
+        check("huge header: 431", b" 431 " in r.split(b"\r\n")[0], r[:200])
+        check("all is well after it", complete(s).choices[0].text != "")
+
+
+def test_drain():
+    s = Server()
+    c = open_stream(s, 300)
+    r = c.getresponse()
+    r.readline()
+    s.p.send_signal(signal.SIGTERM)
+    rest = r.read().decode()
+    events = [json.loads(e[6:]) for e in rest.split("\n\n") if e.startswith("data: {")]
+    check("SIGTERM: the stream runs to its end", rest.endswith("data: [DONE]\n\n") and
+          events[-1]["choices"][0]["finish_reason"] == "length" and events[-1]["timings"]["predicted_n"] == 300,
+          rest[-300:])
+    check("then the server exits 0", s.p.wait(60) == 0)
+    check("no new connections", raised(OSError, lambda: socket.create_connection(("127.0.0.1", s.port), 5)) is not None)
+    s.client.close()
+    s = Server()
+    conns = [open_stream(s, 480) for _ in range(64)]
+    for c in conns:
+        c.getresponse().readline()
+    t = time.monotonic()
+    s.p.send_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    s.p.send_signal(signal.SIGTERM)
+    rc = s.p.wait(60)
+    check("a second SIGTERM ends at once", rc == 0 and time.monotonic() - t < 30, (rc, "".join(s.log[-5:])))
+    s.client.close()
+
+
+def test_switches(want):
+    """The same bytes with every switch of the API off."""
+    for options in (("--no-async-admit",), ("--no-fast-sse",), ("--no-async-admit", "--no-fast-sse", "--io-threads",
+                                                               "3", "--tokenize-workers", "1")):
+        with Server(*options) as s:
+            check(f"same stream with {' '.join(options)}", stream_signature(s) == want)
+            test_client_leaves(s)
+    with Server("--lenient", "--served-model-name", "org/m \"1\"", "--max-n", "2") as s:
+        r = s.post("/v1/completions", {"prompt": "x", "foo": 1, "logprobs": 3, "max_tokens": 2})
+        check("--lenient", r.status_code == 200, r.text)
+        check("--served-model-name", r.json()["model"] == 'org/m "1"' and
+              s.client.models.retrieve('org/m "1"').id == 'org/m "1"')
+        check("--max-n", s.post("/v1/completions", {"prompt": "x", "n": 3}).status_code == 400)
+
+
+def stream_signature(s):
+    body = s.post("/v1/completions", {"prompt": [PROMPT, "\u00e9\"\\\n\t"], "stream": True, "max_tokens": 12, "n": 2,
+                                      "seed": 3, "stream_options": {"include_usage": True}}).text
+    body = re.sub(r'"id":"[^"]*"', "", re.sub(r'"created":\d+', "", re.sub(r'"timings":{[^}]*}', "", body)))
+    events = body.split("\n\n")
+    by_choice = {}
+    for e in events:
+        index = re.search(r'"index":(\d+)', e)
+        by_choice.setdefault(index.group(1) if index else "-", []).append(e)
+    return by_choice  # the choices may interleave differently from run to run
+
+
+def main():
+    shared = [test_routes, test_completion, test_sampling, test_stream, test_chat, test_stop, test_errors,
+              test_tokenize, test_client_leaves, test_many_streams]
+    own = [test_queue_full, test_limits, test_drain]
+    start = time.monotonic()
+    with Server() as s:
+        for t in shared:
+            if not ONLY or t.__name__ in ONLY:
+                t(s)
+        signature = stream_signature(s)
+    for t in own:
+        if not ONLY or t.__name__ in ONLY:
+            t()
+    if not ONLY or "test_switches" in ONLY:
+        test_switches(signature)
+    print(f"{time.monotonic() - start:.1f} s")
+    print(f"{results['passed']} passed, {results['failed']} failed")
+    return 1 if results["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
