@@ -294,8 +294,8 @@ rose_status rose_pattern_compile(pcre2_code **out, const char *pattern, size_t l
     *out = pcre2_compile((PCRE2_SPTR)t.out.data, t.out.len, PCRE2_UTF, &code, &offset, NULL);
     if (*out == NULL) {
         pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof text);
-        st = rose_fail(err, ROSE_E_FORMAT, "tokenizer: pattern of Split: %s: \"%.100s\"", text,
-                       pattern);
+        st = rose_fail(err, ROSE_E_FORMAT, "tokenizer: pattern of Split: %s: \"%.*s\"", text,
+                       (int)(len < 100 ? len : 100), pattern);
         goto done;
     }
     pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* without it the interpreter serves */

@@ -4,9 +4,15 @@
  * thread's scratch and cache; make one per thread. Text is bytes with a length; NUL is an ordinary
  * byte.
  *
- * Policy for bytes that are not UTF-8: stated in tokenizer.c and docs; encode never fails on them
- * and decode never emits invalid UTF-8 (maximal invalid subparts become U+FFFD, as Rust's
- * from_utf8_lossy). */
+ * Bytes that are not UTF-8 (`tokenizers` cannot be given any): each maximal run of bytes that
+ * belong to no well-formed character is a piece of its own and is encoded byte by byte, and the
+ * text on either side as if it began or ended there. So no byte is lost: the token bytes
+ * concatenate to the text. Decoding never emits invalid UTF-8: maximal invalid subparts become
+ * U+FFFD, as Rust's from_utf8_lossy.
+ *
+ * Where we differ from `tokenizers` on purpose: a file that gives two tokens one id, or an added
+ * token another id than its place gives it, is refused; an added token decodes to its own text even
+ * if all its characters are of the byte alphabet; "truncation" and "padding" are passed over. */
 #ifndef ROSE_TOKENIZER_TOKENIZER_H
 #define ROSE_TOKENIZER_TOKENIZER_H
 
@@ -38,7 +44,8 @@ rose_tokenizer_vocab_size(const rose_tokenizer *t); /* highest id + 1, added tok
 bool rose_tokenizer_is_special(const rose_tokenizer *t, uint32_t id);
 
 /* The bytes a token stands for (borrowed, length in *len), NULL for an id that does not exist. For
- * a special or added token: its literal content. */
+ * a special or added token that is not in the vocabulary: its literal content, normalised if the
+ * token is matched normalised. */
 const char *rose_tokenizer_token_bytes(const rose_tokenizer *t, uint32_t id, size_t *len);
 
 /* The id whose literal content (added tokens first, then vocabulary) is exactly text; false if
@@ -55,7 +62,8 @@ enum {
 };
 
 /* Append the ids of text[0..len) to out. Linear time in len up to a logarithm, whatever the input.
- * Errors: ROSE_E_NOMEM (out is as before). */
+ * Errors: ROSE_E_NOMEM; ROSE_E_INVAL for a text of 1 GiB or more; ROSE_E_UNSUPPORTED when the
+ * tokenizer's own regular expression gives up (never GPT-2's pattern). Then out is as before. */
 rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned flags,
                         rose_ids *out, rose_err *err);
 
