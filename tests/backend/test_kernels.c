@@ -3,7 +3,9 @@
  *
  * Options: --isa NAME (that level alone; exit 77 if the CPU lacks it), --filter TEXT (tests whose
  * name contains it), --seed N (also ROSE_TEST_SEED), --bench (timings instead of tests). A program
- * of its own without cmocka, so that it links statically and runs on a borrowed machine. */
+ * of its own without cmocka, so that it links statically and can be carried to a machine with other
+ * instructions: cc -std=c11 -D_GNU_SOURCE -O2 -Isrc -Itests -static -pthread -o test_kernels
+ * tests/backend/test_kernels.c build/librose_all.a -lm */
 #include "kernels_bench.h"
 #include "kernels_data.h"
 

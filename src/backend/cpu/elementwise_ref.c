@@ -12,7 +12,8 @@ float rose_max_index_ref(const float *x, uint32_t n, uint32_t *index)
         best = x[i];
         *index = i;
     }
-    return best;
+    /* Read again: a compiler may have made `best` with MAXSS, which flushes a denormal. */
+    return best == -INFINITY ? best : x[*index];
 }
 
 void rose_exp_weights_ref(const float *x, uint32_t n, float max, float inv_temp, float *w)

@@ -37,7 +37,7 @@ ROSE_INLINE float max_index_row(const float *x, uint32_t n, uint32_t *index)
         top = x[i];
         *index = i;
     }
-    return top;
+    return top == -INFINITY ? top : x[*index]; /* as in the definition */
 }
 
 ROSE_INLINE void exp_weights_row(const float *x, uint32_t n, float max, float inv_temp, float *w)
