@@ -12,7 +12,8 @@ enum {
     /* Rows that one matmul call takes: a block of activations that stays in the L2 cache while the
      * weights pass by. */
     ROSE_CPU_ROW_BLOCK = 64,
-    ROSE_CPU_OUT_BLOCK = 64 /* output rows whose logits exist at one time */
+    ROSE_CPU_OUT_BLOCK = 64, /* output rows whose logits exist at one time */
+    ROSE_CPU_OWN_ROWS = 4    /* up to so many rows are normed by every thread for itself */
 };
 
 /* Hands out consecutive parts, each 64-byte aligned. base NULL: only adds up the sizes, so that the
@@ -51,6 +52,7 @@ typedef struct rose_cpu_tile {
     uint32_t row, n_rows; /* rows of the batch */
     uint32_t pos;         /* position of the first */
     uint32_t cost;        /* about proportional to the time of one head */
+    bool has_output;      /* some row's logits are needed */
 } rose_cpu_tile;
 
 typedef struct rose_cpu_seq {
@@ -65,7 +67,8 @@ typedef struct rose_cpu_scratch {
     float *h;      /* [max_step_tokens][ld_d] normed rows; attention output */
     float *qkv;    /* [max_step_tokens][ld_qkv] */
     float *ff;     /* [max_step_tokens][ld_ff]; the same memory as qkv where that has no padding */
-    float *out_h;  /* [out_block][ld_d] */
+    float *out_x;  /* [out_block][ld_d] rows whose logits are needed: residual stream */
+    float *out_h;  /* [out_block][ld_d] the same: attention output, normed rows */
     float *logits; /* [out_block][ld_vocab] */
     size_t ld_d, ld_qkv, ld_ff, ld_vocab;
     uint32_t out_block;
@@ -75,7 +78,8 @@ typedef struct rose_cpu_scratch {
     uint32_t *slot_first; /* [max_seqs + 1] first output of each slot */
     uint32_t *ids;        /* [max_seqs] results */
     uint8_t *thread;      /* [n_threads][thread_stride] kernel and sampler scratch */
-    size_t thread_stride;
+    float *own_h;         /* [n_threads][own_stride] each thread's normed rows */
+    size_t thread_stride, own_stride;
 } rose_cpu_scratch;
 
 typedef struct rose_region {

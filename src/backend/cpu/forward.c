@@ -3,6 +3,9 @@
  * the others at barriers. Work is split statically: matrix products by (row block, panel), row-wise
  * operations by rows, attention by (sequence, head, row tile) weighted by its cost.
  *
+ * Behind the last layer's K and V only the rows whose logits are asked for go on: they are gathered
+ * in blocks, so a chunk of a prompt skips most of that layer.
+ *
  * It allocates nothing (guarded in the debug build) and checks nothing: cpu_backend.c has. */
 #include "backend/cpu/cpu_internal.h"
 
@@ -16,7 +19,8 @@
 typedef struct step {
     rose_cpu *c;
     const rose_batch *b;
-    uint32_t n_slots;      /* rows whose logits are needed */
+    uint32_t n_slots; /* rows whose logits are needed */
+    uint32_t n_tiles;
     bool shared_pages;     /* some sequence has several tiles: append all K and V first */
     uint64_t cost;         /* of attention in one layer */
     uint64_t phase_end_ns; /* thread 0, with ROSE_CPU_PHASES */
@@ -29,6 +33,7 @@ typedef struct worker {
     const rose_batch *b;
     uint32_t tid, n;
     void *scratch;
+    float *own_h; /* [ROSE_CPU_OWN_ROWS][ld_d] */
 } worker;
 
 /* Part tid of n of [0, total). */
@@ -70,7 +75,7 @@ static void make_tiles(step *s)
             uint32_t n_rows = end - row < room ? end - row : room;
             /* One row streams the keys; further rows of a tile find them in the cache. */
             uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows);
-            sc->tiles[n_tiles++] = (rose_cpu_tile){row, n_rows, pos, cost};
+            sc->tiles[n_tiles++] = (rose_cpu_tile){row, n_rows, pos, cost, false};
             q->cost += cost;
             row += n_rows;
             pos += n_rows;
@@ -79,6 +84,21 @@ static void make_tiles(step *s)
         if (q->n_tiles > 1) s->shared_pages = true;
         s->cost += q->cost * s->c->arch.n_heads;
     }
+    s->n_tiles = n_tiles;
+}
+
+static rose_cpu_tile *tile_of_row(const step *s, uint32_t row)
+{
+    rose_cpu_tile *tiles = s->c->scratch.tiles;
+    uint32_t lo = 0, hi = s->n_tiles; /* tiles[lo].row <= row < tiles[hi].row */
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (tiles[mid].row <= row)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return &tiles[lo];
 }
 
 /* Neighbouring outputs of the same row share its logits. */
@@ -89,6 +109,7 @@ static void make_slots(step *s)
 
     for (uint32_t i = 0; i < b->n_outputs; i++) {
         if (i > 0 && b->out_row[i] == b->out_row[i - 1]) continue;
+        tile_of_row(s, b->out_row[i])->has_output = true;
         sc->slot_row[s->n_slots] = b->out_row[i];
         sc->slot_first[s->n_slots++] = i;
     }
@@ -168,15 +189,23 @@ static void embed(worker *w)
     }
 }
 
-static void norm(worker *w, const float *weight, const float *bias)
+/* Normed rows of x, for the product that follows: in h after a barrier, or, when they are few, in
+ * each thread's own copy, which costs less than a barrier. */
+static const float *norm(worker *w, const float *x, float *h, uint32_t rows, const float *weight,
+                         const float *bias)
 {
-    const rose_cpu_scratch *sc = &w->c->scratch;
     const rose_arch *a = &w->c->arch;
-    uint32_t end = (uint32_t)share(w->b->n_tokens, w->tid + 1, w->n);
+    const size_t ld = w->c->scratch.ld_d;
+    const bool own = rows <= ROSE_CPU_OWN_ROWS;
+    float *out = own ? w->own_h : h;
+    uint32_t row = own ? 0 : (uint32_t)share(rows, w->tid, w->n);
+    uint32_t end = own ? rows : (uint32_t)share(rows, w->tid + 1, w->n);
 
-    for (uint32_t row = (uint32_t)share(w->b->n_tokens, w->tid, w->n); row < end; row++)
-        w->c->kernels.layernorm(sc->x + row * sc->ld_d, weight, bias, a->norm_eps, a->d_model,
-                                w->c->bf16, sc->h + row * sc->ld_d);
+    for (; row < end; row++)
+        w->c->kernels.layernorm(x + row * ld, weight, bias, a->norm_eps, a->d_model, w->c->bf16,
+                                out + row * ld);
+    if (!own) phase_done(w, ROSE_PHASE_NORM);
+    return out;
 }
 
 /* ---- attention ---- */
@@ -275,6 +304,7 @@ static void attend_tile(worker *w, uint32_t layer, const cursor *at, const rose_
 static void attention(worker *w, uint32_t layer, cursor from, cursor to)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
+    const bool all = layer + 1 < w->c->arch.n_layers;
     if (w->s->shared_pages) {
         for (cursor at = from; cursor_before(&at, &to); cursor_next(w, &at)) {
             const rose_cpu_seq *q = &sc->seqs[at.seq];
@@ -286,7 +316,7 @@ static void attention(worker *w, uint32_t layer, cursor from, cursor to)
         const rose_cpu_seq *q = &sc->seqs[at.seq];
         const rose_cpu_tile *t = &sc->tiles[q->first_tile + at.tile];
         if (q->n_tiles == 1) append_tile(w, layer, &at, t);
-        attend_tile(w, layer, &at, t);
+        if (all || t->has_output) attend_tile(w, layer, &at, t);
     }
 }
 
@@ -307,6 +337,23 @@ static rose_epilogue activation(rose_act act)
     return ROSE_EPI_NONE;
 }
 
+/* The second part of a layer, on any set of rows: x is the residual stream, h the attention's
+ * output and then scratch. */
+static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, float *h, uint32_t rows)
+{
+    rose_cpu *c = w->c;
+    const rose_cpu_scratch *sc = &c->scratch;
+
+    matmul(w, &l->proj, h, sc->ld_d, rows, x, sc->ld_d, ROSE_EPI_RESIDUAL, false);
+    phase_done(w, ROSE_PHASE_PROJ);
+    const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b);
+    matmul(w, &l->fc1, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(c->arch.act), true);
+    phase_done(w, ROSE_PHASE_FC1);
+    matmul(w, &l->fc2, sc->ff, sc->ld_ff, rows, x, sc->ld_d, ROSE_EPI_RESIDUAL, false);
+    phase_done(w, ROSE_PHASE_FC2);
+}
+
+/* All layers but the second part of the last. */
 static void layers(worker *w)
 {
     rose_cpu *c = w->c;
@@ -317,20 +364,26 @@ static void layers(worker *w)
 
     for (uint32_t i = 0; i < c->arch.n_layers; i++) {
         const rose_cpu_layer *l = &c->weights.layers[i];
-        norm(w, l->ln1_w, l->ln1_b);
-        phase_done(w, ROSE_PHASE_NORM);
-        matmul(w, &l->qkv, sc->h, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, true);
+        const float *normed = norm(w, sc->x, sc->h, rows, l->ln1_w, l->ln1_b);
+        matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, true);
         phase_done(w, ROSE_PHASE_QKV);
         attention(w, i, from, to);
         phase_done(w, ROSE_PHASE_ATTENTION);
-        matmul(w, &l->proj, sc->h, sc->ld_d, rows, sc->x, sc->ld_d, ROSE_EPI_RESIDUAL, false);
-        phase_done(w, ROSE_PHASE_PROJ);
-        norm(w, l->ln2_w, l->ln2_b);
-        phase_done(w, ROSE_PHASE_NORM);
-        matmul(w, &l->fc1, sc->h, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(c->arch.act), true);
-        phase_done(w, ROSE_PHASE_FC1);
-        matmul(w, &l->fc2, sc->ff, sc->ld_ff, rows, sc->x, sc->ld_d, ROSE_EPI_RESIDUAL, false);
-        phase_done(w, ROSE_PHASE_FC2);
+        if (i + 1 < c->arch.n_layers) project_and_mlp(w, l, sc->x, sc->h, rows);
+    }
+}
+
+/* Residual stream and attention output of n slots to the rows of a block. */
+static void gather(worker *w, uint32_t first, uint32_t n)
+{
+    const rose_cpu_scratch *sc = &w->c->scratch;
+    const size_t bytes = w->c->arch.d_model * sizeof(float);
+    uint32_t end = (uint32_t)share(n, w->tid + 1, w->n);
+
+    for (uint32_t i = (uint32_t)share(n, w->tid, w->n); i < end; i++) {
+        size_t row = sc->slot_row[first + i];
+        memcpy(sc->out_x + i * sc->ld_d, sc->x + row * sc->ld_d, bytes);
+        memcpy(sc->out_h + i * sc->ld_d, sc->h + row * sc->ld_d, bytes);
     }
 }
 
@@ -362,20 +415,17 @@ static void outputs(worker *w)
     rose_cpu *c = w->c;
     const rose_cpu_scratch *sc = &c->scratch;
     const rose_cpu_weights *wt = &c->weights;
-    const rose_arch *a = &c->arch;
+    const rose_cpu_layer *last = &wt->layers[c->arch.n_layers - 1];
 
     for (uint32_t first = 0; first < w->s->n_slots; first += sc->out_block) {
         uint32_t n = w->s->n_slots - first < sc->out_block ? w->s->n_slots - first : sc->out_block;
-        uint32_t end = (uint32_t)share(n, w->tid + 1, w->n);
-        for (uint32_t i = (uint32_t)share(n, w->tid, w->n); i < end; i++)
-            c->kernels.layernorm(sc->x + sc->slot_row[first + i] * sc->ld_d, wt->lnf_w, wt->lnf_b,
-                                 a->norm_eps, a->d_model, c->bf16, sc->out_h + i * sc->ld_d);
-        phase_done(w, ROSE_PHASE_NORM);
-        matmul(w, &wt->head, sc->out_h, sc->ld_d, n, sc->logits, sc->ld_vocab, ROSE_EPI_NONE,
-               false);
+        gather(w, first, n);
+        phase_done(w, ROSE_PHASE_EMBED);
+        project_and_mlp(w, last, sc->out_x, sc->out_h, n);
+        const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b);
+        matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, ROSE_EPI_NONE, false);
         phase_done(w, ROSE_PHASE_HEAD);
-        sample_block(w, first, n);
-        phase_done(w, ROSE_PHASE_SAMPLE);
+        sample_block(w, first, n); /* done before the next block's first barrier */
     }
 }
 
@@ -386,8 +436,9 @@ static void step_thread(void *arg, uint32_t tid, uint32_t n)
 
     rose_alloc_guard_begin("cpu backend step");
     w.scratch = s->c->scratch.thread + tid * s->c->scratch.thread_stride;
+    w.own_h = s->c->scratch.own_h + tid * s->c->scratch.own_stride;
     embed(&w);
-    /* No barrier: the first norm splits the rows in the same way. */
+    phase_done(&w, ROSE_PHASE_EMBED);
     layers(&w);
     outputs(&w);
     rose_alloc_guard_end();
@@ -405,5 +456,8 @@ void rose_cpu_forward(rose_cpu *c, const rose_batch *b)
     c->n_steps++;
 #endif
     rose_pool_run(c->pool, step_thread, &s);
+#ifdef ROSE_CPU_PHASES
+    c->phase_ns[ROSE_PHASE_SAMPLE] += rose_now_ns() - s.phase_end_ns;
+#endif
     rose_alloc_guard_end();
 }

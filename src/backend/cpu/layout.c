@@ -106,6 +106,7 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
         s->qkv = take_floats(b, rows * s->ld_qkv);
         s->ff = take_floats(b, rows * s->ld_ff);
     }
+    s->out_x = take_floats(b, s->out_block * s->ld_d);
     s->out_h = take_floats(b, s->out_block * s->ld_d);
     s->logits = take_floats(b, s->out_block * s->ld_vocab);
     /* A sequence has at most one tile that starts within a page, and one for each page begun. */
@@ -117,6 +118,8 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     s->ids = take_u32(b, p->max_seqs);
     s->thread_stride = thread_bytes(a, p);
     s->thread = rose_bump_take(b, p->n_threads * s->thread_stride);
+    s->own_stride = ROSE_CPU_OWN_ROWS * s->ld_d + 32;
+    s->own_h = take_floats(b, p->n_threads * s->own_stride);
 }
 
 /* The blocks of one head in successive pages are one page stride apart. When that is a multiple of
