@@ -168,6 +168,7 @@ static void end_stream(api_job *j)
         api_puts(&io->tail, ",\"timings\":");
         api_timings_json(&io->tail, j);
         api_sse_usage(&io->out, j, io->tail.b.data, io->tail.b.len);
+        if (io->tail.oom) io->out.oom = true;
     }
     api_puts(&io->out, "data: [DONE]\n\n");
     /* Out of memory here leaves a stream without [DONE], which clients take for what it is. */

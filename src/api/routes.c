@@ -47,8 +47,10 @@ static void get_health(api_io *io, rose_http_req *r)
     api_out o = {0};
     if (e != NULL) s = rose_engine_get_stats(e);
     api_puts(&o, s.failed ? "{\"status\":\"failed\"" : "{\"status\":\"ok\"");
-    api_putf(&o, ",\"running\":%u,\"waiting\":%u,\"kv_pages\":%u,\"kv_pages_free\":%u}", s.running,
+    api_putf(&o, ",\"running\":%u,\"waiting\":%u,\"kv_pages\":%u,\"kv_pages_free\":%u", s.running,
              s.waiting, s.kv_pages, s.kv_pages_free);
+    api_putf(&o, ",\"finished\":%llu,\"cancelled\":%llu}", (unsigned long long)s.finished,
+             (unsigned long long)s.cancelled);
     reply_out(r, s.failed ? 503 : 200, NULL, &o);
 }
 

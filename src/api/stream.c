@@ -60,24 +60,44 @@ static void chunk_fast(api_out *o, const api_job *j, const api_choice *c, const 
     if (j->usage) PUT(o, ",\"usage\":null");
 }
 
-static json_t *choice_tree(const api_job *j, const api_choice *c, const char *text, size_t len,
-                           const char *finish)
+/* Takes v, which may be NULL (out of memory), into object; false on failure. */
+static bool set(json_t *object, const char *key, json_t *v)
 {
-    json_t *t = json_object();
+    return json_object_set_new(object, key, v) == 0;
+}
+
+static bool fill_delta(json_t *delta, const api_choice *c, const char *text, size_t len)
+{
+    return (c->role_sent || set(delta, "role", json_string("assistant"))) &&
+           ((c->role_sent && len == 0) || set(delta, "content", json_stringn(text, len)));
+}
+
+static bool fill_choice(json_t *t, const api_job *j, const api_choice *c, const char *text,
+                        size_t len, const char *finish)
+{
+    json_t *delta = NULL;
     if (len == 0) text = ""; /* it may be NULL then */
-    json_object_set_new(t, "index", json_integer(c->index));
-    if (j->kind == API_CHAT) {
-        json_t *delta = json_object();
-        if (!c->role_sent) json_object_set_new(delta, "role", json_string("assistant"));
-        if (!c->role_sent || len > 0)
-            json_object_set_new(delta, "content", json_stringn(text, len));
-        json_object_set_new(t, "delta", delta);
-    } else {
-        json_object_set_new(t, "text", json_stringn(text, len));
+    if (!set(t, "index", json_integer(c->index))) return false;
+    if (j->kind != API_CHAT) {
+        if (!set(t, "text", json_stringn(text, len))) return false;
+    } else if (!set(t, "delta", delta = json_object()) || !fill_delta(delta, c, text, len)) {
+        return false;
     }
-    json_object_set_new(t, "logprobs", json_null());
-    json_object_set_new(t, "finish_reason", finish == NULL ? json_null() : json_string(finish));
-    return t;
+    return set(t, "logprobs", json_null()) &&
+           set(t, "finish_reason", finish == NULL ? json_null() : json_string(finish));
+}
+
+static bool fill_chunk(json_t *root, const api_job *j, json_t *choice)
+{
+    json_t *choices = json_array();
+    bool ok = json_array_append(choices, choice) == 0 && set(root, "id", json_string(j->id)) &&
+              set(root, "object", json_string(chunk_object(j))) &&
+              set(root, "created", json_integer(j->created)) &&
+              set(root, "model", json_string(j->api->model_id)) &&
+              json_object_set(root, "choices", choices) == 0 &&
+              (!j->usage || set(root, "usage", json_null()));
+    json_decref(choices);
+    return ok;
 }
 
 static int put_callback(const char *bytes, size_t len, void *out)
@@ -90,19 +110,13 @@ static int put_callback(const char *bytes, size_t len, void *out)
 static void chunk_generic(api_out *o, const api_job *j, const api_choice *c, const char *text,
                           size_t len, const char *finish)
 {
-    json_t *root = json_object(), *choices = json_array();
-    json_array_append_new(choices, choice_tree(j, c, text, len, finish));
-    json_object_set_new(root, "id", json_string(j->id));
-    json_object_set_new(root, "object", json_string(chunk_object(j)));
-    json_object_set_new(root, "created", json_integer(j->created));
-    json_object_set_new(root, "model", json_string(j->api->model_id));
-    json_object_set_new(root, "choices", choices);
-    if (j->usage) json_object_set_new(root, "usage", json_null());
+    json_t *root = json_object(), *choice = json_object();
     PUT(o, "data: ");
-    if (json_dump_callback(root, put_callback, o, JSON_COMPACT) != 0)
-        o->oom = true;
-    else
-        o->b.len--;
+    bool ok = root != NULL && choice != NULL && fill_choice(choice, j, c, text, len, finish) &&
+              fill_chunk(root, j, choice);
+    if (!ok || json_dump_callback(root, put_callback, o, JSON_COMPACT) != 0) o->oom = true;
+    if (!o->oom) o->b.len--;
+    json_decref(choice);
     json_decref(root);
 }
 

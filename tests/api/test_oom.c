@@ -1,0 +1,232 @@
+/* Out of memory at the Nth allocation, for every N, once and from then on: each request gets
+ * exactly one end, either the right reply or an error that says so, and nothing leaks. Replaces the
+ * process's allocator, so sanitizer builds, which bring their own, skip it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HAVE_OWN_ALLOCATOR 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define HAVE_OWN_ALLOCATOR 1
+#endif
+#endif
+#ifdef ROSE_ALLOC_GUARD /* the debug build routes these names elsewhere */
+#define HAVE_OWN_ALLOCATOR 1
+#endif
+
+#ifdef HAVE_OWN_ALLOCATOR
+
+int main(void)
+{
+    return 77;
+}
+
+#else
+
+static volatile bool armed;
+static bool was_armed;
+#define FAKE_ALLOC_BEGIN() (was_armed = armed, armed = false)
+#define FAKE_ALLOC_END()   (armed = was_armed)
+#include "fakes.h"
+
+#include <errno.h>
+
+#include "base/log.h"
+
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t s);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t a, size_t n);
+void __libc_free(void *p);
+
+static volatile bool from_then_on;
+static volatile long count, fail_at, live;
+
+static bool must_fail(void)
+{
+    if (!armed) return false;
+    count++;
+    if (count != fail_at && !(from_then_on && count > fail_at)) return false;
+    errno = ENOMEM;
+    return true;
+}
+
+#define EXPORTED __attribute__((visibility("default"))) /* so that libc uses them as well */
+
+static void *counted(void *p)
+{
+    if (p != NULL && armed) live++;
+    return p;
+}
+
+EXPORTED void *malloc(size_t n)
+{
+    return must_fail() ? NULL : counted(__libc_malloc(n));
+}
+
+EXPORTED void *calloc(size_t n, size_t s)
+{
+    return must_fail() ? NULL : counted(__libc_calloc(n, s));
+}
+
+EXPORTED void *aligned_alloc(size_t a, size_t n)
+{
+    return must_fail() ? NULL : counted(__libc_memalign(a, n));
+}
+
+EXPORTED void *realloc(void *p, size_t n)
+{
+    if (must_fail()) return NULL;
+    return p == NULL ? counted(__libc_realloc(p, n)) : __libc_realloc(p, n);
+}
+
+EXPORTED void free(void *p)
+{
+    if (p != NULL && armed) live--;
+    __libc_free(p);
+}
+
+static const uint32_t script[] = {FAKE_WORD0, FAKE_WORD0 + 1, FAKE_WORD0 + 2, FAKE_WORD0 + 3};
+
+typedef struct sample {
+    const char *path, *body;
+    bool fast;
+    char want[4096]; /* the reply without failures, times and ids blanked */
+} sample;
+
+static sample samples[] = {
+    {.path = "/v1/completions",
+     .body = "{\"prompt\":[\"ab\",\"cd\"],\"n\":2,\"stop\":[\"STOP\",\"x\"]}"},
+    {.path = "/v1/completions", .body = "{\"prompt\":[1,2],\"max_tokens\":3}"},
+    {.path = "/v1/completions",
+     .body = "{\"prompt\":\"ab\",\"stream\":true,\"stop\":\"STOP\"}",
+     .fast = true},
+    {.path = "/v1/completions",
+     .body = "{\"prompt\":\"ab\",\"stream\":true,\"n\":2,\"stream_options\":"
+             "{\"include_usage\":true}}"},
+    {.path = "/v1/chat/completions",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}",
+     .fast = true},
+    {.path = "/v1/chat/completions",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"},
+    {.path = "/tokenize", .body = "{\"prompt\":\"abc\"}"},
+    {.path = "/detokenize", .body = "{\"tokens\":[65,257]}"},
+    {.path = "/v1/completions", .body = "{\"prompt\":\"x\",\"foo\":1}"},
+    {.path = "/v1/models", .body = NULL},
+    {.path = "/nope", .body = "{}"},
+};
+
+/* Digits and ids differ from run to run. */
+static void blank(char *out, const char *s)
+{
+    size_t n = 0;
+    while (*s != '\0' && n < 4000) {
+        const char *id = strncmp(s, "\"id\":\"c", 7) == 0 ? strchr(s + 6, '"') : NULL;
+        if (id != NULL) {
+            s = id;
+        } else if (*s >= '0' && *s <= '9') {
+            s++;
+        } else {
+            out[n++] = *s++;
+        }
+    }
+    out[n] = '\0';
+}
+
+/* One life of the room with one request; false: it could not even start. */
+static bool live_once(const sample *s, rose_http_req *r)
+{
+    rose_api_opts o;
+    rose_api *a = NULL;
+    rose_err err = {0};
+    rose_api_opts_default(&o);
+    o.async_admit = false;
+    o.fast_sse = s->fast;
+    if (rose_api_create(&a, &o, &err) != ROSE_OK) {
+        if (a != NULL || err.msg[0] == '\0') abort();
+        return false;
+    }
+    fake_http.cb = rose_api_callbacks(a);
+    if (rose_api_attach(a, &fake_http, &err) != ROSE_OK) abort();
+    rose_api_set_engine(a, FAKE_ENGINE, &fake_tokenizer);
+    fake_arrive(r);
+    fake_run(r);
+    fake_stop(a);
+    return true;
+}
+
+static void check(const sample *s, rose_http_req *r, long k)
+{
+    static char got[4096];
+    const char *text = fake_text(r);
+    bool stream_error = r->begun && strstr(text, "data: {\"error\":") != NULL;
+    bool whole = !r->begun || strstr(text, "data: [DONE]\n\n") != NULL;
+    if (!r->ended) fail_msg("%s: allocation %ld refused: no end", s->body, k);
+    if (fake.n_live != 0) fail_msg("%s: allocation %ld refused: request kept", s->body, k);
+    if (strstr(text, "out of memory") != NULL || stream_error || !whole) return;
+    blank(got, text);
+    size_t same = 0;
+    while (got[same] != '\0' && got[same] == s->want[same])
+        same++;
+    if (got[same] != s->want[same])
+        fail_msg("%s: allocation %ld refused: %.200s instead of %.200s", s->body, k, got + same,
+                 s->want + same);
+}
+
+/* False once no allocation was refused any more. */
+static bool run(const sample *s, long k, bool persist)
+{
+    fake_reset();
+    fake_script = script;
+    fake_script_len = 4;
+    rose_http_req *r = fake_request(s->path, s->body, s->body == NULL ? 0 : strlen(s->body));
+    count = live = 0;
+    fail_at = k;
+    from_then_on = persist;
+    armed = true;
+    bool lived = live_once(s, r);
+    armed = false;
+    if (live != 0) fail_msg("%s: allocation %ld refused: %ld blocks leak", s->body, k, live);
+    if (lived) check(s, r, k);
+    fake_free(r);
+    return count >= k;
+}
+
+static void every_allocation(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
+        sample *s = &samples[i];
+        fake_reset();
+        fake_script = script;
+        fake_script_len = 4;
+        rose_http_req *r = fake_request(s->path, s->body, s->body == NULL ? 0 : strlen(s->body));
+        assert_true(live_once(s, r));
+        blank(s->want, fake_text(r));
+        fake_free(r);
+        for (int persist = 0; persist < 2; persist++) {
+            long k = 1;
+            while (run(s, k, persist != 0))
+                k++;
+            assert_true(k > 5);
+        }
+    }
+}
+
+int main(void)
+{
+    rose_log_set_level(ROSE_LOG_OFF);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#endif
