@@ -35,9 +35,11 @@ LDFLAGS     := -pthread $(SAN) $(WRAP)
 LIBS        := $(STATIC_LIBS) -lm
 
 # One object per source. The suffix of a kernel file names its instruction set; nothing else gets -m flags.
+ifeq ($(shell uname -m),x86_64)
 FLAGS_avx2   := -mavx2 -mfma -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 FLAGS_amx    := $(FLAGS_avx512) -mamx-tile -mamx-bf16
+endif
 isa_flags     = $(FLAGS_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 
 ROOMS   := base http tokenizer model backend backend/cpu kv sched engine api lib bench
