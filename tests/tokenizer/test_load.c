@@ -156,8 +156,8 @@ static void refuses_contradictions(void **state)
     static const char *const posts[] = {
         "{\"type\":\"TemplateProcessing\"}", "{\"type\":\"TemplateProcessing\",\"single\":[]}",
         "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]}",
-        "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},"
-        "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"x\":{\"ids\":[77]}}}",
+        ("{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},"
+         "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"x\":{\"ids\":[77]}}}"),
         "{\"type\":\"Sequence\",\"processors\":3}"};
     (void)state;
     for (size_t i = 0; i < sizeof vocabs / sizeof vocabs[0]; i++)
