@@ -2,7 +2,6 @@
  * into texts of about --chunk-bytes (0: one text); each repeat encodes all of them with a new
  * encoder (cold cache), then decodes all ids. tools/bench_tokenizer.py runs this against the
  * `tokenizers` package on the same texts. */
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,14 +9,13 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/opts.h"
 #include "bench/bench.h"
 #include "tokenizer/tokenizer.h"
 
-enum { MAX_REPEATS = 1000 };
-
 typedef struct options {
     const char *model, *file;
-    long repeats, chunk_bytes;
+    uint32_t repeats, chunk_bytes;
     bool json;
 } options;
 
@@ -25,52 +23,48 @@ typedef struct repeat {
     uint64_t encode_ns, decode_ns;
 } repeat;
 
-static const char usage[] =
-    "usage: roseinfer bench tokenizer MODEL --file FILE [options]\n"
-    "  --file FILE        text to encode, UTF-8\n"
-    "  --repeats N        timed passes, each with a new encoder (default 5)\n"
-    "  --chunk-bytes N    cut the file at line ends into texts of about N bytes; 0 = one text\n"
-    "                     (default 4096)\n"
-    "  --json             one JSON object on stdout\n";
-
-static bool parse_count(const char *text, long lo, long hi, long *out)
-{
-    char *end;
-    *out = strtol(text, &end, 10);
-    return *text != '\0' && *end == '\0' && *out >= lo && *out <= hi;
-}
-
-/* 0 = go on, else the exit status plus one. */
+/* -1 = go on, else the exit code. */
 static int parse(int argc, char **argv, options *o)
 {
-    static const struct option longs[] = {{"file", required_argument, NULL, 'f'},
-                                          {"repeats", required_argument, NULL, 'r'},
-                                          {"chunk-bytes", required_argument, NULL, 'c'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
-    int c;
-    bool ok = true;
-    optind = 1;
-    while (ok && (c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-        if (c == 'f')
-            o->file = optarg;
-        else if (c == 'r')
-            ok = parse_count(optarg, 1, MAX_REPEATS, &o->repeats);
-        else if (c == 'c')
-            ok = parse_count(optarg, 0, 1L << 30, &o->chunk_bytes);
-        else if (c == 'j')
-            o->json = true;
-        else if (c == 'h') {
-            fputs(usage, stdout);
-            return 1;
-        } else
-            ok = false;
-    }
-    if (ok && optind == argc - 1) o->model = argv[optind];
-    if (ok && o->model != NULL && o->file != NULL) return 0;
-    fputs(usage, stderr);
-    return 3;
+    const rose_opt opts[] = {
+        {.name = "file",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->file,
+         .arg = "FILE",
+         .help = "text to encode, UTF-8 (needed)"},
+        {.name = "repeats",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->repeats,
+         .arg = "N",
+         .min = 1,
+         .max = 1000,
+         .help = "timed passes, each with a new encoder"},
+        {.name = "chunk-bytes",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->chunk_bytes,
+         .arg = "N",
+         .max = 1u << 30,
+         .help = "cut the file at line ends into texts of about N bytes; 0 = one text"},
+        {.name = "json",
+         .kind = ROSE_OPT_FLAG,
+         .dest = &o->json,
+         .help = "one JSON object on standard output"},
+    };
+    const rose_command cmd = {
+        .usage = "roseinfer bench tokenizer MODEL --file FILE [options]",
+        .about = "Bytes per second of encoding and decoding on one thread; "
+                 "tools/bench_tokenizer.py sets it beside\n"
+                 "the tokenizers package in one run.",
+        .opts = opts,
+        .n_opts = sizeof opts / sizeof *opts,
+        .min_args = 1,
+        .max_args = 1,
+    };
+    uint32_t n_args;
+    int rc = rose_opts_parse(&cmd, argc, argv, &o->model, &n_args);
+    if (rc >= 0 || o->file != NULL) return rc;
+    fprintf(stderr, "roseinfer: bench tokenizer needs --file FILE (see --help)\n");
+    return 2;
 }
 
 /* Length of the text at p: up to the first line end at or behind chunk bytes. */
@@ -90,7 +84,7 @@ static rose_status one_repeat(const rose_tokenizer *t, const rose_map *text, con
     rose_status st = rose_encoder_create(&e, t, err);
     uint64_t start = rose_now_ns();
     while (p < end && st == ROSE_OK) {
-        size_t n = chunk_len(p, (size_t)(end - p), (size_t)o->chunk_bytes);
+        size_t n = chunk_len(p, (size_t)(end - p), o->chunk_bytes);
         st = rose_encode(e, p, n, 0, ids, err);
         p += n;
     }
@@ -116,7 +110,7 @@ static void print_result(const options *o, const repeat *r, size_t bytes, size_t
                bytes, n_ids, same ? "true" : "false");
     else
         printf("%zu bytes, %zu tokens, round trip %s\n", bytes, n_ids, same ? "equal" : "DIFFERS");
-    for (long i = 0; i < o->repeats; i++) {
+    for (uint32_t i = 0; i < o->repeats; i++) {
         if (o->json)
             printf("%s{\"encode_ns\": %" PRIu64 ", \"decode_ns\": %" PRIu64 "}", i > 0 ? ", " : "",
                    r[i].encode_ns, r[i].decode_ns);
@@ -137,20 +131,20 @@ int rose_bench_tokenizer(int argc, char **argv)
     repeat *r = NULL;
     rose_err err = {""};
 
-    int parsed = parse(argc, argv, &o);
-    if (parsed != 0) return parsed - 1;
+    int rc = parse(argc, argv, &o);
+    if (rc >= 0) return rc;
     rose_status st = rose_tokenizer_open(&t, o.model, &err);
     if (st == ROSE_OK) st = rose_file_map(&text, o.file, &err);
-    if (st == ROSE_OK && (r = calloc((size_t)o.repeats, sizeof *r)) == NULL)
+    if (st == ROSE_OK && (r = calloc(o.repeats, sizeof *r)) == NULL)
         st = rose_fail(&err, ROSE_E_NOMEM, "bench tokenizer: out of memory");
-    for (long i = 0; i < o.repeats && st == ROSE_OK; i++)
+    for (uint32_t i = 0; i < o.repeats && st == ROSE_OK; i++)
         st = one_repeat(t, &text, &o, &ids, &decoded, &r[i], &err);
     if (st == ROSE_OK) {
         bool same = decoded.len == text.size &&
                     (text.size == 0 || memcmp(decoded.data, text.data, text.size) == 0);
         print_result(&o, r, text.size, ids.len, same);
     } else {
-        fprintf(stderr, "%s\n", err.msg);
+        fprintf(stderr, "roseinfer: %s\n", err.msg);
     }
     free(r);
     rose_buf_free(&decoded);
