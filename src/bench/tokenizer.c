@@ -1,4 +1,4 @@
-/* bench/bench_tokenizer.c - encoding and decoding speed on one thread. The file is cut at line ends
+/* bench/tokenizer.c - encoding and decoding speed on one thread. The file is cut at line ends
  * into texts of about --chunk-bytes (0: one text); each repeat encodes all of them with a new
  * encoder (cold cache), then decodes all ids. tools/bench_tokenizer.py runs this against the
  * `tokenizers` package on the same texts. */
