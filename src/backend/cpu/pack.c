@@ -18,6 +18,14 @@ static inline uint16_t round_bits(uint32_t u)
     return (uint16_t)((u & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
 }
 
+/* A block touches 16 or 32 rows of the file, too many streams for the hardware to follow. */
+static void prefetch_ahead(const rose_tensor *w, uint64_t element)
+{
+    enum { AHEAD = 512 }; /* bytes */
+    uintptr_t at = (uintptr_t)w->data + element * rose_dtype_size(w->dtype) + AHEAD;
+    __builtin_prefetch((const void *)at); /* may lie past the end: ignored */
+}
+
 /* block[k][16] = w[k0 + k][n0 + ...], zero outside the matrix. */
 static void read_block(float *block, const rose_tensor *w, uint32_t k, uint32_t n, bool transposed,
                        uint32_t k0, uint32_t n0)
@@ -27,13 +35,19 @@ static void read_block(float *block, const rose_tensor *w, uint32_t k, uint32_t 
 
     if (n_k < ROSE_K_GROUP || n_n < ROSE_PANEL) memset(block, 0, BLOCK * sizeof *block);
     if (!transposed) {
-        for (uint32_t i = 0; i < n_k; i++)
-            rose_tensor_read_f32(w, (uint64_t)(k0 + i) * n + n0, n_n, block + i * ROSE_PANEL);
+        for (uint32_t i = 0; i < n_k; i++) {
+            uint64_t first = (uint64_t)(k0 + i) * n + n0;
+            prefetch_ahead(w, first);
+            rose_tensor_read_f32(w, first, n_n, block + i * ROSE_PANEL);
+        }
         return;
     }
     for (uint32_t j = 0; j < n_n; j++) {
         float row[ROSE_K_GROUP];
-        rose_tensor_read_f32(w, (uint64_t)(n0 + j) * k + k0, n_k, row);
+        uint64_t first = (uint64_t)(n0 + j) * k + k0;
+        prefetch_ahead(w, first);
+        prefetch_ahead(w, first + ROSE_PANEL);
+        rose_tensor_read_f32(w, first, n_k, row);
         for (uint32_t i = 0; i < n_k; i++)
             block[i * ROSE_PANEL + j] = row[i];
     }
@@ -54,23 +68,33 @@ static void write_block_bf16(uint16_t *out, const float *block)
     }
 }
 
+static void pack_block(void *panels, bool bf16, const rose_tensor *w, uint32_t k, uint32_t n,
+                       bool transposed, uint32_t k0, uint32_t p)
+{
+    const uint32_t k_pad = (k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
+    const size_t at = (size_t)p * k_pad * ROSE_PANEL + (size_t)k0 * ROSE_PANEL; /* elements */
+    float block[BLOCK];
+
+    read_block(block, w, k, n, transposed, k0, p * ROSE_PANEL);
+    if (bf16)
+        write_block_bf16((uint16_t *)panels + at, block);
+    else
+        memcpy((float *)panels + at, block, sizeof block);
+}
+
+/* Along the rows of the file, whichever way they run. */
 void rose_pack_panels(void *panels, bool bf16, const rose_tensor *w, uint32_t k, uint32_t n,
                       bool transposed, uint32_t p0, uint32_t p1)
 {
-    const uint32_t k_pad = (k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
-    const size_t panel = (size_t)k_pad * ROSE_PANEL; /* elements */
-    float block[BLOCK];
-
-    for (uint32_t k0 = 0; k0 < k; k0 += ROSE_K_GROUP) {
-        for (uint32_t p = p0; p < p1; p++) {
-            size_t at = p * panel + (size_t)k0 * ROSE_PANEL;
-            read_block(block, w, k, n, transposed, k0, p * ROSE_PANEL);
-            if (bf16)
-                write_block_bf16((uint16_t *)panels + at, block);
-            else
-                memcpy((float *)panels + at, block, sizeof block);
-        }
+    if (transposed) {
+        for (uint32_t p = p0; p < p1; p++)
+            for (uint32_t k0 = 0; k0 < k; k0 += ROSE_K_GROUP)
+                pack_block(panels, bf16, w, k, n, true, k0, p);
+        return;
     }
+    for (uint32_t k0 = 0; k0 < k; k0 += ROSE_K_GROUP)
+        for (uint32_t p = p0; p < p1; p++)
+            pack_block(panels, bf16, w, k, n, false, k0, p);
 }
 
 void rose_pack_f32(float *out, const rose_tensor *t, uint64_t first, uint64_t count)
