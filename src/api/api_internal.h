@@ -14,6 +14,8 @@
 #include <stdatomic.h>
 
 #include "api/api.h"
+#include "api/json_out.h"
+#include "api/stop.h"
 
 /* ---- errors.c: OpenAI's error shape ---- */
 
@@ -30,25 +32,6 @@ bool api_fail(api_error *e, int status, const char *code, const char *param, con
     __attribute__((format(printf, 5, 6)));
 bool api_fail_nomem(api_error *e);
 void api_fail_status(api_error *e, rose_status st, const rose_err *err); /* of the engine */
-
-/* ---- json_out.c: appending to a buffer; the first failed allocation sticks ---- */
-
-typedef struct api_out {
-    rose_buf b;
-    bool oom;
-} api_out;
-
-void api_put(api_out *o, const char *bytes, size_t len);
-void api_puts(api_out *o, const char *literal);
-void api_putf(api_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void api_put_u64(api_out *o, uint64_t v);
-/* A JSON string without its quotes, with the bytes that jansson would write: \" \\ \b \f \n \r \t
- * and \u00XX (upper case) for other bytes below 0x20; everything else as it is. s is valid UTF-8.
- */
-void api_put_escaped(api_out *o, const char *s, size_t len);
-void api_put_string(api_out *o, const char *s, size_t len); /* with quotes */
-void api_out_reset(api_out *o);                             /* empty, keeps the memory */
-void api_out_free(api_out *o);
 
 void api_error_json(api_out *o, const api_error *e);
 void api_reply_error(rose_http_req *r, const api_error *e);
@@ -89,44 +72,10 @@ typedef struct api_schema_opts {
     uint32_t max_n, max_stop;
 } api_schema_opts;
 
-enum { API_STOP_MAX_BYTES = 4096 }; /* of one stop string */
-
 /* Check every field of root against the table; fills p. The kinds of prompt, messages and tokens
  * are checked by prompt.c. Errors: 400 naming the field, 404 for another model. */
 bool api_schema_check(api_params *p, const json_t *root, api_kind kind, const api_schema_opts *o,
                       api_error *err);
-
-/* ---- stop.c: stop strings over a stream of text pieces ---- */
-
-/* The strings of a request with their KMP tables; immutable, shared by its choices. */
-typedef struct api_stops {
-    uint32_t n;
-    uint32_t max_len; /* bytes of the longest */
-    struct api_stop {
-        char *text;     /* owned, not NUL-terminated */
-        uint32_t *fail; /* owned: longest proper border of text[0..i] */
-        uint32_t len;   /* bytes, >= 1 */
-    } * v;
-    bool first[256]; /* bytes that begin a string */
-} api_stops;
-
-/* A choice's place in the stream: state[i] bytes of string i are matched at the end of the text so
- * far. The longest of them is held back, and is not stored: it is a prefix of that string. */
-typedef struct api_stop_state {
-    uint32_t *state; /* [n], borrowed from the choice; NULL if n == 0 */
-    uint32_t held;   /* bytes held back */
-    uint32_t which;  /* the string whose prefix they are */
-} api_stop_state;
-
-rose_status api_stops_add(api_stops *s, const char *text, size_t len); /* len >= 1 */
-void api_stops_free(api_stops *s);
-
-/* Append to out what piece[0..len) releases. True: a stop string is complete; out then got all text
- * before it, and the rest of the piece is dropped. The string that ends first wins; of two that end
- * together, the longer. Cost: O(len x n). */
-bool api_stop_push(const api_stops *s, api_stop_state *st, const char *piece, size_t len,
-                   api_out *out);
-void api_stop_flush(const api_stops *s, api_stop_state *st, api_out *out); /* the held text */
 
 /* ---- jobs ---- */
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/api_internal.h"
+#include "api/json_out.h"
 
 void api_put(api_out *o, const char *bytes, size_t len)
 {

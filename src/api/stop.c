@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/api_internal.h"
+#include "api/stop.h"
 
 static void build_fail(struct api_stop *p)
 {

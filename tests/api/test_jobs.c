@@ -23,9 +23,11 @@ static uint32_t below(uint32_t n)
 /* Tokens by position and prompt only, so that a reply can be predicted. */
 static uint32_t next_word(const rose_request *r, uint32_t i)
 {
-    uint32_t h = (r->prompt_sum * 31 + i * 17) % 23;
+    uint32_t h = r->prompt_sum * 2654435761u ^ (i + 1) * 0x9E3779B1u;
+    h = (h ^ h >> 15) * 0x85EBCA6Bu;
+    h = (h ^ h >> 13) % 23;
     if (h == 0) return FAKE_EOS;
-    if (h < 12) return FAKE_WORD0 + h % 4; /* Hello, world, ST, OP */
+    if (h < 13) return FAKE_WORD0 + h % 4; /* Hello, world, ST, OP */
     return 'a' + h;
 }
 
@@ -308,6 +310,54 @@ static void job_queue_full(void **state)
     fake_stop(a);
 }
 
+/* A client that leaves, before or after its first token: all its choices end with the next step. */
+static void leaving_cancels(void **state)
+{
+    (void)state;
+    for (int n_steps = 0; n_steps < 3; n_steps++) {
+        rose_api *a = start(false);
+        rose_http_req *r = ask("/v1/completions", "{\"prompt\":\"x\",\"n\":3,\"stream\":true,"
+                                                  "\"ignore_eos\":true,\"max_tokens\":40}");
+        for (int i = 0; i < n_steps; i++) {
+            fake_engine_step();
+            fake_turn(0);
+        }
+        assert_int_equal(fake.n_running, 3);
+        fake_leave(r);
+        fake_engine_step();
+        assert_int_equal(fake.n_running, 0);
+        assert_int_equal(fake.n_cancelled, 3);
+        fake_turn(0);
+        assert_int_equal(fake.n_live, 0);
+        fake_free(r);
+        fake_stop(a);
+    }
+}
+
+/* Tokens that ran ahead of the stop string are in the ring when it is found: not text, not counted.
+ */
+static void tokens_behind_the_stop_string(void **state)
+{
+    static const uint32_t script[] = {FAKE_WORD0,     FAKE_WORD0 + 2, FAKE_WORD0 + 3, FAKE_WORD0,
+                                      FAKE_WORD0 + 1, FAKE_WORD0 + 1, FAKE_WORD0 + 1};
+    (void)state;
+    for (int ahead = 3; ahead <= 7; ahead++) {
+        rose_api *a = start(false);
+        fake.next = fake_next_script;
+        fake_script = script;
+        fake_script_len = 7;
+        rose_http_req *r = ask("/v1/completions", "{\"prompt\":\"x\",\"stop\":\"STOP\"}");
+        for (int i = 0; i < ahead; i++)
+            fake_engine_step();
+        fake_run(r);
+        assert_non_null(strstr(fake_text(r), "\"text\":\"Hello\""));
+        assert_non_null(strstr(fake_text(r), "\"finish_reason\":\"stop\""));
+        assert_non_null(strstr(fake_text(r), "\"completion_tokens\":3,"));
+        fake_free(r);
+        fake_stop(a);
+    }
+}
+
 static void refused_by_engine(void **state)
 {
     static const struct {
@@ -429,10 +479,16 @@ int main(void)
     rng = seed != NULL ? strtoull(seed, NULL, 0) : 20261121;
     printf("seed %llu\n", (unsigned long long)rng);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_inline),        cmocka_unit_test(random_workers),
-        cmocka_unit_test(all_or_nothing),       cmocka_unit_test(job_queue_full),
-        cmocka_unit_test(refused_by_engine),    cmocka_unit_test(loading_draining_failed),
-        cmocka_unit_test(own_template_refused), cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(random_inline),
+        cmocka_unit_test(random_workers),
+        cmocka_unit_test(all_or_nothing),
+        cmocka_unit_test(job_queue_full),
+        cmocka_unit_test(refused_by_engine),
+        cmocka_unit_test(leaving_cancels),
+        cmocka_unit_test(tokens_behind_the_stop_string),
+        cmocka_unit_test(loading_draining_failed),
+        cmocka_unit_test(own_template_refused),
+        cmocka_unit_test(options_are_checked),
         cmocka_unit_test(room_error_bodies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

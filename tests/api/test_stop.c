@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "api/api_internal.h"
+#include "api/stop.h"
 
 static uint64_t rng;
 
