@@ -220,11 +220,46 @@ static void every_allocation(void **state)
     }
 }
 
+static uint32_t next_letter(const rose_request *r, uint32_t i)
+{
+    (void)r;
+    return 'a' + i % 26;
+}
+
+/* In a steady stream the I/O thread allocates nothing. */
+static void no_allocation_per_token(void **state)
+{
+    static const char body[] = "{\"prompt\":\"x\",\"stream\":true,\"stop\":[\"xyza!\",\"q\\n\"],"
+                               "\"n\":4,\"max_tokens\":60,\"ignore_eos\":true}";
+    rose_api_opts o;
+    (void)state;
+    rose_api_opts_default(&o);
+    o.async_admit = false;
+    fake_reset();
+    fake.next = next_letter;
+    rose_api *a = fake_start(&o);
+    rose_http_req *r = fake_request("/v1/completions", body, strlen(body));
+    fake_arrive(r);
+    for (int i = 0; i < 50; i++) {
+        fake_engine_step();
+        count = fail_at = 0;
+        armed = i >= 10;
+        fake_turn(0);
+        armed = false;
+        assert_int_equal(count, 0);
+    }
+    assert_false(r->ended);
+    fake_run(r);
+    fake_free(r);
+    fake_stop(a);
+}
+
 int main(void)
 {
     rose_log_set_level(ROSE_LOG_OFF);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation),
+        cmocka_unit_test(no_allocation_per_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
