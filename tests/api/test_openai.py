@@ -273,6 +273,19 @@ def test_stop(s):
             check(f"stop {stop!r} across tokens", False, (r, got, want, k + 2))
     check("stop strings across token borders", tried >= 3, tried)
     check("pages are free once the reply is there", s.settle(0)["running"] == 0)
+    kw = {"prompt": "The end.\n\nTHE END\n", "temperature": 1.0}
+    for seed in range(40):  # one that ends by itself
+        r = complete(s, max_tokens=450, seed=seed, **kw)
+        if r.choices[0].finish_reason == "stop":
+            break
+    k, text = r.usage.completion_tokens, r.choices[0].text
+    exact, less = complete(s, max_tokens=k, seed=seed, **kw), complete(s, max_tokens=k - 1, seed=seed, **kw)
+    check("end of sequence: finish_reason stop, its token counted", 1 < k < 450 and
+          (exact.choices[0].finish_reason, exact.choices[0].text) == ("stop", text) and
+          (less.choices[0].finish_reason, less.choices[0].text) == ("length", text), (k, r, exact, less))
+    got, chunks, usage = stream_texts(s, max_tokens=450, seed=seed, **kw)
+    check("the same in a stream", got[0] == text and usage.completion_tokens == k and
+          chunks[-2].choices[0].finish_reason == "stop", usage)
     r = complete(s, max_tokens=400, extra_body={"ignore_eos": True})
     check("ignore_eos runs to max_tokens", r.usage.completion_tokens == 400 and
           r.choices[0].finish_reason == "length", r.usage)
