@@ -13,7 +13,8 @@ enum {
     ROSE_KV_PAGE_TOKENS = 16 /* tokens in a KV page, in every backend */
 };
 
-#define ROSE_TOKEN_NONE UINT32_MAX /* in results: no finite logit, the sequence cannot go on */
+/* In results: every logit is NaN or -inf, the sequence cannot go on. */
+#define ROSE_TOKEN_NONE UINT32_MAX
 
 typedef enum rose_compute { ROSE_COMPUTE_AUTO, ROSE_COMPUTE_F32, ROSE_COMPUTE_BF16 } rose_compute;
 
@@ -83,22 +84,24 @@ typedef struct rose_batch {
 
 typedef struct rose_step_result {
     uint32_t n_outputs;
-    const uint32_t *ids; /* [n_outputs], ROSE_TOKEN_NONE where no logit was finite; valid until the
-                            next step() */
+    const uint32_t *ids; /* [n_outputs], ROSE_TOKEN_NONE where no logit was above -inf; valid until
+                            the next step() */
 } rose_step_result;
 
 typedef struct rose_backend_ops {
     const char *name; /* "cpu" */
     /* Default rule for pages: enough for max_seqs full contexts, but at most 4 GiB and at most half
-     * of the memory that is available after the weights; at least one full context. Errors: INVAL
-     * (options), UNSUPPORTED (architecture or dtype, by name), NOMEM (the plan exceeds `available`:
-     * the message gives the parts and the option that shrinks them). */
+     * of the memory that is available after the weights; at least one full context. An explicit
+     * number that holds less than one full context is refused. Errors: INVAL (options), UNSUPPORTED
+     * (architecture or dtype, by name), NOMEM (the plan exceeds `available`: the message gives the
+     * parts and the option that shrinks them). */
     rose_status (*plan)(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                         rose_err *err);
     /* Packs the weights; the model's mappings are not used afterwards. */
     rose_status (*open)(void **ctx, const rose_model *m, const rose_backend_opts *o,
                         const rose_memory_plan *p, rose_err *err);
-    /* Enqueue one step. Errors: BACKEND: the context is broken, close it. */
+    /* Enqueue one step. Errors: BACKEND: the context is broken, close it; INVAL: the batch is
+     * outside the plan or names an id that is not in the vocabulary, nothing was done. */
     rose_status (*step)(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err);
     /* Wait for that step and give its ids. */
     rose_status (*collect)(void *ctx, uint64_t ticket, rose_step_result *out, rose_err *err);
