@@ -9,8 +9,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void load_ids(const json_t *v)
 {
     rose_ids ids = {0};
-    api_error err = {0};
-    if (json_is_array(v) && api_ids_load(&ids, v, "tokens", 1000, &err)) {
+    rose_api_error err = {0};
+    if (json_is_array(v) && rose_api_ids_load(&ids, v, "tokens", 1000, &err)) {
         for (size_t i = 0; i < ids.len; i++) {
             if (ids.data[i] >= 1000) abort();
         }
@@ -20,28 +20,28 @@ static void load_ids(const json_t *v)
 
 static void load_stops(const json_t *v)
 {
-    api_stops s = {0};
+    rose_stops s = {0};
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *t = json_array_get(v, i);
-        if (api_stops_add(&s, json_string_value(t), json_string_length(t)) != ROSE_OK) abort();
+        if (rose_stops_add(&s, json_string_value(t), json_string_length(t)) != ROSE_OK) abort();
     }
-    api_stops_free(&s);
+    rose_stops_free(&s);
 }
 
-static void check_params(const api_params *p)
+static void check_params(const rose_api_params *p)
 {
-    api_out text = {0};
-    api_error err = {0};
+    rose_api_out text = {0};
+    rose_api_error err = {0};
     if (!(p->temperature >= 0 && p->top_p > 0 && p->top_p <= 1 && p->min_p >= 0 && p->min_p <= 1))
         abort();
     if (p->n < 1 || p->n > 128 || p->top_k < -1 || p->max_tokens < 0 || p->max_tokens > INT32_MAX)
         abort();
-    if (p->messages != NULL && api_chat_render(&text, p->messages, &err)) {
+    if (p->messages != NULL && rose_api_chat_render(&text, p->messages, &err)) {
         json_t *v = json_stringn(text.b.data, text.b.len);
         if (v == NULL) abort(); /* not UTF-8 */
         json_decref(v);
     }
-    api_out_free(&text);
+    rose_api_out_free(&text);
     if (json_is_array(p->stop)) load_stops(p->stop);
     load_ids(p->tokens);
     load_ids(p->prompt);
@@ -49,22 +49,23 @@ static void check_params(const api_params *p)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const api_kind kinds[] = {API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE};
-    const api_schema_opts o = {"m", size > 0 && (data[0] & 4) != 0, 128, 4};
-    api_error err = {0};
-    api_params p;
+    static const rose_api_kind kinds[] = {ROSE_API_COMPLETION, ROSE_API_CHAT, ROSE_API_TOKENIZE,
+                                          ROSE_API_DETOKENIZE};
+    const rose_api_schema_opts o = {"m", size > 0 && (data[0] & 4) != 0, 128, 4};
+    rose_api_error err = {0};
+    rose_api_params p;
     json_t *root = NULL;
     if (size == 0) return 0;
-    if (api_json_load(&root, (const char *)data + 1, size - 1, 65536, &err) &&
-        api_schema_check(&p, root, kinds[data[0] & 3], &o, &err))
+    if (rose_api_json_load(&root, (const char *)data + 1, size - 1, 65536, &err) &&
+        rose_api_schema_check(&p, root, kinds[data[0] & 3], &o, &err))
         check_params(&p);
     json_decref(root);
     if (err.status == 0) return 0;
-    api_out out = {0};
-    api_error_json(&out, &err);
+    rose_api_out out = {0};
+    rose_api_error_json(&out, &err);
     json_t *e = json_loadb(out.b.data, out.b.len, 0, NULL);
     if (e == NULL) abort(); /* our own errors are valid JSON whatever they quote */
     json_decref(e);
-    api_out_free(&out);
+    rose_api_out_free(&out);
     return 0;
 }

@@ -34,7 +34,8 @@ static rose_status check_opts(const rose_api_opts *o, rose_err *err)
     if (o->n_workers < 1 || o->n_workers > 64)
         return rose_fail(err, ROSE_E_INVAL, "api: %u tokenizer workers, 1 to 64 are possible",
                          o->n_workers);
-    if (o->max_queued_jobs < 1 || o->max_n < 1 || o->max_n > API_MAX_LIVE || o->max_stop > 1024)
+    if (o->max_queued_jobs < 1 || o->max_n < 1 || o->max_n > ROSE_API_MAX_LIVE ||
+        o->max_stop > 1024)
         return rose_fail(err, ROSE_E_INVAL, "api: a limit is out of range");
     if (o->chat_template != NULL && strcmp(o->chat_template, "plain") != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
@@ -60,8 +61,8 @@ static rose_status create_io(rose_api *a, rose_err *err)
         rose_status st;
         a->io[i].api = a;
         a->io[i].thread = i;
-        if ((st = rose_wakeq_create(&a->io[i].sink, API_MAX_LIVE, err)) != ROSE_OK) return st;
-        if ((st = rose_wakeq_create(&a->io[i].done, API_MAX_LIVE, err)) != ROSE_OK) return st;
+        if ((st = rose_wakeq_create(&a->io[i].sink, ROSE_API_MAX_LIVE, err)) != ROSE_OK) return st;
+        if ((st = rose_wakeq_create(&a->io[i].done, ROSE_API_MAX_LIVE, err)) != ROSE_OK) return st;
     }
     return ROSE_OK;
 }
@@ -86,7 +87,7 @@ rose_status rose_api_create(rose_api **out, const rose_api_opts *o, rose_err *er
     atomic_init(&a->next_id, first_id);
     if ((st = create_io(a, err)) != ROSE_OK) goto done;
     if (o->async_admit)
-        st = api_workers_create(&a->workers, a, o->n_workers, o->max_queued_jobs, err);
+        st = rose_api_workers_create(&a->workers, a, o->n_workers, o->max_queued_jobs, err);
     if (st == ROSE_OK) *out = a;
 done:
     if (st != ROSE_OK) rose_api_destroy(a);
@@ -95,20 +96,20 @@ done:
 
 rose_http_callbacks rose_api_callbacks(rose_api *a)
 {
-    return (rose_http_callbacks){.on_request = api_on_request,
-                                 .on_gone = api_on_gone,
-                                 .error_body = api_on_error_body,
+    return (rose_http_callbacks){.on_request = rose_api_on_request,
+                                 .on_gone = rose_api_on_gone,
+                                 .error_body = rose_api_on_error_body,
                                  .arg = a};
 }
 
 rose_status rose_api_attach(rose_api *a, rose_http *h, rose_err *err)
 {
     for (uint32_t i = 0; i < a->o.n_io_threads; i++) {
-        api_io *io = &a->io[i];
+        rose_api_io *io = &a->io[i];
         rose_status st;
-        st = rose_http_watch(h, i, rose_wakeq_fd(io->sink), api_io_on_sink, io, err);
+        st = rose_http_watch(h, i, rose_wakeq_fd(io->sink), rose_api_io_on_sink, io, err);
         if (st != ROSE_OK) return st;
-        st = rose_http_watch(h, i, rose_wakeq_fd(io->done), api_io_on_done, io, err);
+        st = rose_http_watch(h, i, rose_wakeq_fd(io->done), rose_api_io_on_done, io, err);
         if (st != ROSE_OK) return st;
     }
     return ROSE_OK;
@@ -126,24 +127,25 @@ void rose_api_drain(rose_api *a)
     atomic_store_explicit(&a->draining, true, memory_order_relaxed); /* a flag by itself */
 }
 
-static void free_io(api_io *io)
+static void free_io(rose_api_io *io)
 {
     rose_wakeq_destroy(io->sink);
     rose_wakeq_destroy(io->done);
     rose_encoder_destroy(io->encoder);
     free(io->piece);
-    api_out_free(&io->text);
-    api_out_free(&io->out);
-    api_out_free(&io->tail);
+    rose_api_out_free(&io->text);
+    rose_api_out_free(&io->out);
+    rose_api_out_free(&io->tail);
 }
 
 void rose_api_stop(rose_api *a)
 {
     if (a == NULL) return;
-    api_workers_destroy(a->workers);
+    rose_api_workers_destroy(a->workers);
     a->workers = NULL;
     for (uint32_t i = 0; a->io != NULL && i < a->o.n_io_threads; i++) {
-        if (a->io[i].done != NULL) api_io_on_done(&a->io[i]); /* nobody waits: all are cancelled */
+        if (a->io[i].done != NULL)
+            rose_api_io_on_done(&a->io[i]); /* nobody waits: all are cancelled */
     }
 }
 
@@ -154,7 +156,7 @@ void rose_api_destroy(rose_api *a)
     rose_api_stop(a);
     for (uint32_t i = 0; a->io != NULL && i < a->o.n_io_threads; i++) {
         if (a->io[i].done == NULL) continue; /* half built */
-        api_io_on_sink(&a->io[i]);
+        rose_api_io_on_sink(&a->io[i]);
         n_left += a->io[i].n_jobs;
     }
     if (n_left > 0) { /* the engine was not closed; it may write into what we would free */

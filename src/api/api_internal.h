@@ -20,43 +20,45 @@
 /* ---- errors.c: OpenAI's error shape ---- */
 
 /* status 0 = no error. Texts are valid UTF-8. */
-typedef struct api_error {
+typedef struct rose_api_error {
     int status;
     const char *code; /* a literal or NULL (null in JSON) */
     char param[96];   /* "" = null */
     char msg[ROSE_ERR_CAP];
-} api_error;
+} rose_api_error;
 
-/* Fill e and return false, so that checks read `return api_fail(...)`. param may be NULL. */
-bool api_fail(api_error *e, int status, const char *code, const char *param, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
-bool api_fail_nomem(api_error *e);
-void api_fail_status(api_error *e, rose_status st, const rose_err *err); /* of the engine */
+/* Fill e and return false, so that checks read `return rose_api_fail(...)`. param may be NULL. */
+bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *param,
+                   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+bool rose_api_fail_nomem(rose_api_error *e);
+void rose_api_fail_status(rose_api_error *e, rose_status st,
+                          const rose_err *err); /* of the engine */
 
-void api_error_json(api_out *o, const api_error *e);
-void api_reply_error(rose_http_req *r, const api_error *e);
+void rose_api_error_json(rose_api_out *o, const rose_api_error *e);
+void rose_api_reply_error(rose_http_req *r, const rose_api_error *e);
 
 /* Replace bytes that are not UTF-8 (also a character cut at the end) by '?'. In place. */
-void api_utf8_clean(char *s);
+void rose_api_utf8_clean(char *s);
 
 /* ---- json_in.c ---- */
 
 /* Parse a body into a JSON object, refusing first (in one scan, nothing allocated) what would cost
  * much memory: nesting over 64, over 65536 containers, over max_values values. Errors: 400 with the
  * position. */
-bool api_json_load(json_t **root, const char *body, size_t len, size_t max_values, api_error *err);
+bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_values,
+                        rose_api_error *err);
 
 /* ---- schema.c: the table of fields ---- */
 
-typedef enum api_kind {
-    API_COMPLETION = 1,
-    API_CHAT = 2,
-    API_TOKENIZE = 4,
-    API_DETOKENIZE = 8
-} api_kind;
+typedef enum rose_api_kind {
+    ROSE_API_COMPLETION = 1,
+    ROSE_API_CHAT = 2,
+    ROSE_API_TOKENIZE = 4,
+    ROSE_API_DETOKENIZE = 8
+} rose_api_kind;
 
 /* The checked fields. Pointers are borrowed from the JSON root. */
-typedef struct api_params {
+typedef struct rose_api_params {
     double temperature, top_p, min_p;
     int64_t top_k;                             /* -1 and 0 = off */
     int64_t seed;                              /* valid if has_seed */
@@ -64,22 +66,22 @@ typedef struct api_params {
     int64_t max_tokens, max_completion_tokens; /* 0 = absent */
     bool has_seed, stream, ignore_eos, include_usage, add_special_tokens;
     const json_t *prompt, *messages, *tokens, *stop, *stream_options;
-} api_params;
+} rose_api_params;
 
-typedef struct api_schema_opts {
+typedef struct rose_api_schema_opts {
     const char *model_id;
     bool lenient;
     uint32_t max_n, max_stop;
-} api_schema_opts;
+} rose_api_schema_opts;
 
 /* Check every field of root against the table; fills p. The kinds of prompt, messages and tokens
  * are checked by prompt.c. Errors: 400 naming the field, 404 for another model. */
-bool api_schema_check(api_params *p, const json_t *root, api_kind kind, const api_schema_opts *o,
-                      api_error *err);
+bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
+                           const rose_api_schema_opts *o, rose_api_error *err);
 
 /* ---- jobs ---- */
 
-typedef struct api_io {
+typedef struct rose_api_io {
     rose_api *api;
     uint32_t thread;
     rose_wakeq *sink;      /* engine requests with events */
@@ -88,21 +90,21 @@ typedef struct api_io {
     uint32_t n_jobs;       /* alive; this thread */
     atomic_uint n_live;    /* engine requests submitted and not released; workers add */
     char *piece;           /* [detok cap + 16] */
-    api_out text;          /* scratch: text released by one event */
-    api_out out;           /* scratch: bytes to write */
-    api_out tail;          /* scratch: members of a last chunk */
-} api_io;
+    rose_api_out text;     /* scratch: text released by one event */
+    rose_api_out out;      /* scratch: bytes to write */
+    rose_api_out tail;     /* scratch: members of a last chunk */
+} rose_api_io;
 
-typedef struct api_job api_job;
+typedef struct rose_api_job rose_api_job;
 
-typedef struct api_choice {
-    api_job *job;
+typedef struct rose_api_choice {
+    rose_api_job *job;
     rose_request *req; /* owned; NULL before submit and after release */
     uint32_t index;    /* in the reply: prompt * n + i */
     uint32_t prompt_n;
     uint32_t n_tokens; /* counted as completion tokens */
     rose_detok detok;
-    api_stop_state stop;
+    rose_stop_state stop;
     const char *finish;             /* "stop", "length"; NULL while running */
     bool pending;                   /* the sink gave it before the job was back */
     bool role_sent;                 /* chat: the first chunk is out */
@@ -110,101 +112,106 @@ typedef struct api_choice {
     rose_buf text;                  /* the whole text when not streaming */
     uint64_t t_admitted_ns;         /* 0 = not yet known */
     uint64_t t_first_ns, t_last_ns; /* of counted tokens */
-} api_choice;
+} rose_api_choice;
 
-struct api_job {
+struct rose_api_job {
     rose_api *api;
-    api_io *io;
+    rose_api_io *io;
     rose_http_req *r; /* I/O thread; NULL: replied or gone */
     atomic_bool gone; /* tells the worker not to bother */
-    api_kind kind;
-    bool back;      /* the worker has handed it back */
-    bool streaming; /* params.stream, after a successful submit */
-    bool begun;     /* stream_begin was called */
-    bool usage;     /* stream_options.include_usage */
-    api_job *next;  /* in the workers' queue */
-    char *body;     /* owned copy; NULL after parsing */
+    rose_api_kind kind;
+    bool back;          /* the worker has handed it back */
+    bool streaming;     /* params.stream, after a successful submit */
+    bool begun;         /* stream_begin was called */
+    bool usage;         /* stream_options.include_usage */
+    rose_api_job *next; /* in the workers' queue */
+    char *body;         /* owned copy; NULL after parsing */
     size_t body_len;
-    api_error err; /* status != 0: the answer */
-    api_out reply; /* the answer of tokenize and detokenize */
+    rose_api_error err; /* status != 0: the answer */
+    rose_api_out reply; /* the answer of tokenize and detokenize */
     char id[48];
     int64_t created;
     uint32_t n_prompt_tokens;
     uint32_t n_choices, n_submitted, n_released;
-    api_choice *choices; /* owned [n_choices] */
-    uint32_t *stop_mem;  /* owned: the states of all choices */
-    api_stops stops;
-    api_out head; /* a stream chunk up to the index of its choice */
+    rose_api_choice *choices; /* owned [n_choices] */
+    uint32_t *stop_mem;       /* owned: the states of all choices */
+    rose_stops stops;
+    rose_api_out head; /* a stream chunk up to the index of its choice */
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
 };
 
 /* job.c */
-api_job *api_job_create(api_io *io, rose_http_req *r, api_kind kind);
-void api_job_process(api_job *j, rose_encoder *enc); /* worker: parse, check, tokenise, submit */
-void api_job_free(api_job *j);
+rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind);
+void rose_api_job_process(rose_api_job *j,
+                          rose_encoder *enc); /* worker: parse, check, tokenise, submit */
+void rose_api_job_free(rose_api_job *j);
 
 /* events.c, I/O thread */
-void api_job_back(api_job *j); /* the worker is done with it: answer, or watch its events */
-void api_job_gone(api_job *j); /* on_gone: nothing is sent any more, the engine is told */
-void api_io_on_sink(void *io); /* rose_http_watch callbacks */
-void api_io_on_done(void *io);
+void rose_api_job_back(
+    rose_api_job *j); /* the worker is done with it: answer, or watch its events */
+void rose_api_job_gone(rose_api_job *j); /* on_gone: nothing is sent any more, the engine is told */
+void rose_api_io_on_sink(void *io);      /* rose_http_watch callbacks */
+void rose_api_io_on_done(void *io);
 
 /* prompt.c: lists of ids from the request; prompts[0..n) owned by the caller */
-typedef struct api_prompts {
+typedef struct rose_api_prompts {
     rose_ids *v;
     uint32_t n;
-} api_prompts;
+} rose_api_prompts;
 
-typedef struct api_prompt_ctx {
+typedef struct rose_api_prompt_ctx {
     rose_encoder *enc;
     const rose_tokenizer *tok;
     uint32_t vocab_size;    /* ids must be below */
     uint32_t max_model_len; /* text that must be longer than this is not tokenised */
     uint32_t max_prompts;
     const atomic_bool *gone;
-} api_prompt_ctx;
+} rose_api_prompt_ctx;
 
-bool api_prompts_load(api_prompts *out, const json_t *prompt, bool add_special,
-                      const api_prompt_ctx *c, api_error *err);
-void api_prompts_free(api_prompts *p);
-bool api_ids_load(rose_ids *out, const json_t *list, const char *param, uint32_t vocab_size,
-                  api_error *err);
-bool api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
-                const api_prompt_ctx *c, const char *param, api_error *err);
+bool rose_api_prompts_load(rose_api_prompts *out, const json_t *prompt, bool add_special,
+                           const rose_api_prompt_ctx *c, rose_api_error *err);
+void rose_api_prompts_free(rose_api_prompts *p);
+bool rose_api_ids_load(rose_ids *out, const json_t *list, const char *param, uint32_t vocab_size,
+                       rose_api_error *err);
+bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
+                     const rose_api_prompt_ctx *c, const char *param, rose_api_error *err);
 
 /* chat.c: the plain template */
-bool api_chat_render(api_out *out, const json_t *messages, api_error *err);
-#define API_CHAT_STOP "\nUser:" /* implied by the plain template */
+bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_error *err);
+#define ROSE_API_CHAT_STOP "\nUser:" /* implied by the plain template */
 
 /* stream.c: SSE bytes. tail: NULL, or members to put before the closing brace (",\"x\":1"). */
-void api_sse_head(api_out *head, const api_job *j);
-void api_sse_chunk(api_out *o, const api_job *j, const api_choice *c, const char *text, size_t len,
-                   const char *finish, const char *tail, size_t tail_len);
-void api_sse_usage(api_out *o, const api_job *j, const char *tail, size_t tail_len);
-void api_sse_error(api_out *o, const api_error *e);
+void rose_api_sse_head(rose_api_out *head, const rose_api_job *j);
+void rose_api_sse_chunk(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
+                        const char *text, size_t len, const char *finish, const char *tail,
+                        size_t tail_len);
+void rose_api_sse_usage(rose_api_out *o, const rose_api_job *j, const char *tail, size_t tail_len);
+void rose_api_sse_error(rose_api_out *o, const rose_api_error *e);
 
 /* reply.c */
-void api_usage_json(api_out *o, const api_job *j);
-void api_timings_json(api_out *o, const api_job *j);  /* {...} */
-void api_server_timing(api_out *o, const api_job *j); /* "Server-Timing: ...\r\n" */
-void api_reply_json(api_out *o, const api_job *j);    /* the whole reply of a completion */
+void rose_api_usage_json(rose_api_out *o, const rose_api_job *j);
+void rose_api_timings_json(rose_api_out *o, const rose_api_job *j);  /* {...} */
+void rose_api_server_timing(rose_api_out *o, const rose_api_job *j); /* "Server-Timing: ...\r\n" */
+void rose_api_reply_json(rose_api_out *o,
+                         const rose_api_job *j); /* the whole reply of a completion */
 
 /* tokenize.c: worker; fills j->reply or j->err */
-void api_tokenize_run(api_job *j, const api_params *p, const api_prompt_ctx *c);
-void api_detokenize_run(api_job *j, const api_params *p, const api_prompt_ctx *c);
+void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
+void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
+                             const rose_api_prompt_ctx *c);
 
 /* worker.c */
-typedef struct api_workers api_workers;
-rose_status api_workers_create(api_workers **out, rose_api *a, uint32_t n, uint32_t max_jobs,
-                               rose_err *err);
+typedef struct rose_api_workers rose_api_workers;
+rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_t n,
+                                    uint32_t max_jobs, rose_err *err);
 /* Hand over a job; false: the queue is full. */
-bool api_workers_push(api_workers *w, api_job *j);
+bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
 /* Stop and join; jobs that no worker took are freed. Accepts NULL. */
-void api_workers_destroy(api_workers *w);
+void rose_api_workers_destroy(rose_api_workers *w);
 
 /* ---- the room's object (api.c) ---- */
 
-enum { API_MAX_LIVE = 65536 }; /* engine requests, and jobs, of one I/O thread */
+enum { ROSE_API_MAX_LIVE = 65536 }; /* engine requests, and jobs, of one I/O thread */
 
 struct rose_api {
     rose_api_opts o; /* strings owned: */
@@ -214,13 +221,13 @@ struct rose_api {
     const rose_tokenizer *tok;     /* borrowed */
     atomic_bool draining;
     atomic_uint_least64_t next_id;
-    api_io *io; /* [n_io_threads] */
-    api_workers *workers;
+    rose_api_io *io; /* [n_io_threads] */
+    rose_api_workers *workers;
 };
 
 /* routes.c */
-void api_on_request(void *api, rose_http_req *r);
-void api_on_gone(void *api, rose_http_req *r);
-void api_on_error_body(void *api, int status, const char *message, rose_buf *out);
+void rose_api_on_request(void *api, rose_http_req *r);
+void rose_api_on_gone(void *api, rose_http_req *r);
+void rose_api_on_error_body(void *api, int status, const char *message, rose_buf *out);
 
 #endif

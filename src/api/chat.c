@@ -12,32 +12,33 @@
 
 #include "api/api_internal.h"
 
-static bool put_part(api_out *out, const json_t *part, size_t i, api_error *err)
+static bool put_part(rose_api_out *out, const json_t *part, size_t i, rose_api_error *err)
 {
     const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
     if (!json_is_object(part) || !json_is_string(type))
-        return api_fail(err, 400, NULL, "messages",
-                        "messages[%zu].content: each part must be an object with a 'type'", i);
+        return rose_api_fail(err, 400, NULL, "messages",
+                             "messages[%zu].content: each part must be an object with a 'type'", i);
     if (strcmp(json_string_value(type), "text") != 0)
-        return api_fail(err, 400, "unsupported_field", "messages",
-                        "messages[%zu].content: part type '%.40s' is not supported by this server",
-                        i, json_string_value(type));
+        return rose_api_fail(
+            err, 400, "unsupported_field", "messages",
+            "messages[%zu].content: part type '%.40s' is not supported by this server", i,
+            json_string_value(type));
     if (!json_is_string(text))
-        return api_fail(err, 400, NULL, "messages",
-                        "messages[%zu].content: a text part needs a string 'text'", i);
-    api_put(out, json_string_value(text), json_string_length(text));
+        return rose_api_fail(err, 400, NULL, "messages",
+                             "messages[%zu].content: a text part needs a string 'text'", i);
+    rose_api_put(out, json_string_value(text), json_string_length(text));
     return true;
 }
 
-static bool put_content(api_out *out, const json_t *content, size_t i, api_error *err)
+static bool put_content(rose_api_out *out, const json_t *content, size_t i, rose_api_error *err)
 {
     if (json_is_string(content)) {
-        api_put(out, json_string_value(content), json_string_length(content));
+        rose_api_put(out, json_string_value(content), json_string_length(content));
         return true;
     }
     if (!json_is_array(content))
-        return api_fail(err, 400, NULL, "messages",
-                        "messages[%zu].content must be a string or a list of text parts", i);
+        return rose_api_fail(err, 400, NULL, "messages",
+                             "messages[%zu].content must be a string or a list of text parts", i);
     for (size_t k = 0; k < json_array_size(content); k++) {
         if (!put_part(out, json_array_get(content, k), i, err)) return false;
     }
@@ -58,7 +59,7 @@ static const char *role_label(const json_t *role)
 }
 
 /* Other members than role and content must be null or empty, as clients send them back. */
-static bool check_members(const json_t *message, size_t i, api_error *err)
+static bool check_members(const json_t *message, size_t i, rose_api_error *err)
 {
     const char *key;
     json_t *v;
@@ -66,32 +67,32 @@ static bool check_members(const json_t *message, size_t i, api_error *err)
     {
         bool empty = json_is_null(v) || (json_is_array(v) && json_array_size(v) == 0);
         if (strcmp(key, "role") == 0 || strcmp(key, "content") == 0 || empty) continue;
-        return api_fail(err, 400, "unsupported_field", "messages",
-                        "messages[%zu].%.60s is not supported by this server", i, key);
+        return rose_api_fail(err, 400, "unsupported_field", "messages",
+                             "messages[%zu].%.60s is not supported by this server", i, key);
     }
     return true;
 }
 
-bool api_chat_render(api_out *out, const json_t *messages, api_error *err)
+bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_error *err)
 {
     if (!json_is_array(messages) || json_array_size(messages) == 0)
-        return api_fail(err, 400, NULL, "messages",
-                        "field 'messages' must be a list of at least one message");
+        return rose_api_fail(err, 400, NULL, "messages",
+                             "field 'messages' must be a list of at least one message");
     for (size_t i = 0; i < json_array_size(messages); i++) {
         const json_t *m = json_array_get(messages, i);
         const char *label = role_label(json_object_get(m, "role"));
         if (!json_is_object(m))
-            return api_fail(err, 400, NULL, "messages", "messages[%zu] must be an object", i);
+            return rose_api_fail(err, 400, NULL, "messages", "messages[%zu] must be an object", i);
         if (label == NULL)
-            return api_fail(err, 400, NULL, "messages",
-                            "messages[%zu].role must be 'system', 'developer', 'user' or "
-                            "'assistant'",
-                            i);
+            return rose_api_fail(err, 400, NULL, "messages",
+                                 "messages[%zu].role must be 'system', 'developer', 'user' or "
+                                 "'assistant'",
+                                 i);
         if (!check_members(m, i, err)) return false;
-        api_puts(out, label);
+        rose_api_puts(out, label);
         if (!put_content(out, json_object_get(m, "content"), i, err)) return false;
-        api_puts(out, "\n");
+        rose_api_puts(out, "\n");
     }
-    api_puts(out, "Assistant:");
-    return !out->oom || api_fail_nomem(err);
+    rose_api_puts(out, "Assistant:");
+    return !out->oom || rose_api_fail_nomem(err);
 }

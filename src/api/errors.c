@@ -19,7 +19,7 @@ static size_t utf8_char(const unsigned char *s)
     return (s[3] & 0xC0) == 0x80 ? 4 : 0;
 }
 
-void api_utf8_clean(char *s)
+void rose_api_utf8_clean(char *s)
 {
     unsigned char *p = (unsigned char *)s;
     while (*p != '\0') {
@@ -29,7 +29,8 @@ void api_utf8_clean(char *s)
     }
 }
 
-bool api_fail(api_error *e, int status, const char *code, const char *param, const char *fmt, ...)
+bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *param,
+                   const char *fmt, ...)
 {
     va_list ap;
     e->status = status;
@@ -38,30 +39,30 @@ bool api_fail(api_error *e, int status, const char *code, const char *param, con
     va_start(ap, fmt);
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
-    api_utf8_clean(e->param);
-    api_utf8_clean(e->msg);
+    rose_api_utf8_clean(e->param);
+    rose_api_utf8_clean(e->msg);
     return false;
 }
 
-bool api_fail_nomem(api_error *e)
+bool rose_api_fail_nomem(rose_api_error *e)
 {
-    return api_fail(e, 503, "out_of_memory", NULL, "the server is out of memory");
+    return rose_api_fail(e, 503, "out_of_memory", NULL, "the server is out of memory");
 }
 
-void api_fail_status(api_error *e, rose_status st, const rose_err *err)
+void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err)
 {
     if (st == ROSE_E_FULL) {
-        api_fail(e, 429, "rate_limit_exceeded", NULL,
-                 "the server's queue is full; retry after the time in Retry-After");
+        rose_api_fail(e, 429, "rate_limit_exceeded", NULL,
+                      "the server's queue is full; retry after the time in Retry-After");
     } else if (st == ROSE_E_CLOSED) {
-        api_fail(e, 503, "service_unavailable", NULL, "the server is shutting down");
+        rose_api_fail(e, 503, "service_unavailable", NULL, "the server is shutting down");
     } else if (st == ROSE_E_NOMEM) {
-        api_fail_nomem(e);
+        rose_api_fail_nomem(e);
     } else if (st == ROSE_E_INVAL) {
-        api_fail(e, 400, NULL, NULL, "%s", err->msg);
+        rose_api_fail(e, 400, NULL, NULL, "%s", err->msg);
     } else {
-        api_fail(e, 500, "engine_error", NULL, "the engine failed: %s",
-                 err->msg[0] != '\0' ? err->msg : rose_status_name(st));
+        rose_api_fail(e, 500, "engine_error", NULL, "the engine failed: %s",
+                      err->msg[0] != '\0' ? err->msg : rose_status_name(st));
     }
 }
 
@@ -72,37 +73,37 @@ static const char *error_type(int status)
     return status >= 500 ? "server_error" : "invalid_request_error";
 }
 
-void api_error_json(api_out *o, const api_error *e)
+void rose_api_error_json(rose_api_out *o, const rose_api_error *e)
 {
-    api_puts(o, "{\"error\":{\"message\":");
-    api_put_string(o, e->msg, strlen(e->msg));
-    api_puts(o, ",\"type\":\"");
-    api_puts(o, error_type(e->status));
-    api_puts(o, "\",\"param\":");
+    rose_api_puts(o, "{\"error\":{\"message\":");
+    rose_api_put_string(o, e->msg, strlen(e->msg));
+    rose_api_puts(o, ",\"type\":\"");
+    rose_api_puts(o, error_type(e->status));
+    rose_api_puts(o, "\",\"param\":");
     if (e->param[0] != '\0')
-        api_put_string(o, e->param, strlen(e->param));
+        rose_api_put_string(o, e->param, strlen(e->param));
     else
-        api_puts(o, "null");
-    api_puts(o, ",\"code\":");
+        rose_api_puts(o, "null");
+    rose_api_puts(o, ",\"code\":");
     if (e->code != NULL)
-        api_put_string(o, e->code, strlen(e->code));
+        rose_api_put_string(o, e->code, strlen(e->code));
     else
-        api_puts(o, "null");
-    api_puts(o, "}}");
+        rose_api_puts(o, "null");
+    rose_api_puts(o, "}}");
 }
 
-void api_reply_error(rose_http_req *r, const api_error *e)
+void rose_api_reply_error(rose_http_req *r, const rose_api_error *e)
 {
     static const char last_resort[] = "{\"error\":{\"message\":\"out of memory\",\"type\":"
                                       "\"server_error\",\"param\":null,\"code\":null}}";
     bool retry = e->status == 429 || e->status == 503;
-    api_out o = {0};
-    api_error_json(&o, e);
+    rose_api_out o = {0};
+    rose_api_error_json(&o, e);
     if (o.oom)
         rose_http_reply(r, e->status, "application/json", NULL, last_resort,
                         sizeof last_resort - 1);
     else
         rose_http_reply(r, e->status, "application/json", retry ? "Retry-After: 1\r\n" : NULL,
                         o.b.data, o.b.len);
-    api_out_free(&o);
+    rose_api_out_free(&o);
 }

@@ -12,19 +12,19 @@
 #include "api/api_internal.h"
 
 /* Someone still waits for the result, and it can still come. */
-static bool wanted(const api_job *j)
+static bool wanted(const rose_api_job *j)
 {
     return j->r != NULL && j->err.status == 0;
 }
 
-static void cancel_all(api_job *j)
+static void cancel_all(rose_api_job *j)
 {
     for (uint32_t i = 0; i < j->n_submitted; i++) {
         if (j->choices[i].req != NULL) rose_request_cancel(j->choices[i].req);
     }
 }
 
-static rose_http_req *take_req(api_job *j)
+static rose_http_req *take_req(rose_api_job *j)
 {
     rose_http_req *r = j->r;
     j->r = NULL;
@@ -32,52 +32,52 @@ static rose_http_req *take_req(api_job *j)
     return r;
 }
 
-static void lose(api_job *j)
+static void lose(rose_api_job *j)
 {
-    api_fail_nomem(&j->err);
+    rose_api_fail_nomem(&j->err);
     cancel_all(j);
 }
 
 /* One token of a choice: its text, through the detokeniser and the stop strings, into io->text. */
-static void take_token(api_choice *c, const rose_event *ev)
+static void take_token(rose_api_choice *c, const rose_event *ev)
 {
-    api_job *j = c->job;
-    api_io *io = j->io;
+    rose_api_job *j = c->job;
+    rose_api_io *io = j->io;
     c->n_tokens++;
     c->t_last_ns = ev->t_ns;
     if (c->t_first_ns == 0) c->t_first_ns = ev->t_ns;
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, ROSE_DECODE_SKIP_SPECIAL, io->piece);
-    if (!api_stop_push(&j->stops, &c->stop, io->piece, n, &io->text)) return;
+    if (!rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text)) return;
     c->finish = "stop";
     if (ev->finish == ROSE_FINISH_NONE) rose_request_cancel(c->req);
 }
 
 /* The engine ended the choice by itself: what is held back is text after all. */
-static void flush_text(api_choice *c, rose_finish finish)
+static void flush_text(rose_api_choice *c, rose_finish finish)
 {
-    api_job *j = c->job;
-    api_io *io = j->io;
+    rose_api_job *j = c->job;
+    rose_api_io *io = j->io;
     size_t n = rose_detok_finish(&c->detok, io->piece);
     c->finish = finish == ROSE_FINISH_LENGTH ? "length" : "stop";
-    if (api_stop_push(&j->stops, &c->stop, io->piece, n, &io->text))
+    if (rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text))
         c->finish = "stop";
     else
-        api_stop_flush(&j->stops, &c->stop, &io->text);
+        rose_stop_flush(&j->stops, &c->stop, &io->text);
 }
 
-static void take_failure(api_choice *c, rose_finish finish)
+static void take_failure(rose_api_choice *c, rose_finish finish)
 {
-    api_job *j = c->job;
+    rose_api_job *j = c->job;
     if (finish == ROSE_FINISH_CANCELLED)
-        api_fail_status(&j->err, ROSE_E_CLOSED, NULL);
+        rose_api_fail_status(&j->err, ROSE_E_CLOSED, NULL);
     else
-        api_fail(&j->err, 500, "engine_error", NULL, "the engine failed while it generated");
+        rose_api_fail(&j->err, 500, "engine_error", NULL, "the engine failed while it generated");
     cancel_all(j);
 }
 
-static void release(api_choice *c)
+static void release(rose_api_choice *c)
 {
-    api_job *j = c->job;
+    rose_api_job *j = c->job;
     c->t_admitted_ns = rose_request_get_times(c->req).admitted;
     rose_request_release(c->req);
     c->req = NULL;
@@ -86,25 +86,25 @@ static void release(api_choice *c)
     atomic_fetch_sub_explicit(&j->io->n_live, 1, memory_order_relaxed);
 }
 
-static void put_chunk(api_choice *c, const char *text, size_t len, bool last)
+static void put_chunk(rose_api_choice *c, const char *text, size_t len, bool last)
 {
-    api_job *j = c->job;
-    api_io *io = j->io;
-    api_out_reset(&io->tail);
+    rose_api_job *j = c->job;
+    rose_api_io *io = j->io;
+    rose_api_out_reset(&io->tail);
     if (last && !j->usage && j->n_released == j->n_choices) {
-        api_puts(&io->tail, ",\"timings\":");
-        api_timings_json(&io->tail, j);
+        rose_api_puts(&io->tail, ",\"timings\":");
+        rose_api_timings_json(&io->tail, j);
     }
-    api_sse_chunk(&io->out, j, c, text, len, last ? c->finish : NULL, io->tail.b.data,
-                  io->tail.b.len);
+    rose_api_sse_chunk(&io->out, j, c, text, len, last ? c->finish : NULL, io->tail.b.data,
+                       io->tail.b.len);
     c->role_sent = true;
     if (io->tail.oom) io->out.oom = true;
 }
 
 /* What one event released: into the stream, or to the text that is kept. */
-static void deliver(api_choice *c, bool last)
+static void deliver(rose_api_choice *c, bool last)
 {
-    api_job *j = c->job;
+    rose_api_job *j = c->job;
     const char *text = j->io->text.b.data;
     size_t len = j->io->text.b.len;
     if (c->trim_space && len > 0) {
@@ -121,12 +121,12 @@ static void deliver(api_choice *c, bool last)
     }
 }
 
-static void take_event(api_choice *c, const rose_event *ev)
+static void take_event(rose_api_choice *c, const rose_event *ev)
 {
-    api_job *j = c->job;
+    rose_api_job *j = c->job;
     rose_finish finish = (rose_finish)ev->finish;
     bool last = finish != ROSE_FINISH_NONE;
-    api_out_reset(&j->io->text);
+    rose_api_out_reset(&j->io->text);
     if (wanted(j) && c->finish == NULL) {
         if (ev->has_token) take_token(c, ev);
         if (c->finish == NULL && (finish == ROSE_FINISH_STOP || finish == ROSE_FINISH_LENGTH))
@@ -139,14 +139,14 @@ static void take_event(api_choice *c, const rose_event *ev)
     if (wanted(j)) deliver(c, last);
 }
 
-static void write_stream(api_job *j)
+static void write_stream(rose_api_job *j)
 {
-    api_io *io = j->io;
+    rose_api_io *io = j->io;
     if (!j->begun) {
         static const char fixed[] = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
-        api_out_reset(&io->tail);
-        api_puts(&io->tail, fixed);
-        api_server_timing(&io->tail, j);
+        rose_api_out_reset(&io->tail);
+        rose_api_puts(&io->tail, fixed);
+        rose_api_server_timing(&io->tail, j);
         j->begun = true;
         const char *headers = rose_buf_str(&io->tail.b);
         if (!rose_http_stream_begin(j->r, 200, "text/event-stream; charset=utf-8",
@@ -157,36 +157,36 @@ static void write_stream(api_job *j)
         rose_http_stream_write(j->r, io->out.b.data, io->out.b.len);
 }
 
-static void end_stream(api_job *j)
+static void end_stream(rose_api_job *j)
 {
-    api_io *io = j->io;
-    api_out_reset(&io->out);
+    rose_api_io *io = j->io;
+    rose_api_out_reset(&io->out);
     if (j->err.status != 0) {
-        api_sse_error(&io->out, &j->err);
+        rose_api_sse_error(&io->out, &j->err);
     } else if (j->usage) {
-        api_out_reset(&io->tail);
-        api_puts(&io->tail, ",\"timings\":");
-        api_timings_json(&io->tail, j);
-        api_sse_usage(&io->out, j, io->tail.b.data, io->tail.b.len);
+        rose_api_out_reset(&io->tail);
+        rose_api_puts(&io->tail, ",\"timings\":");
+        rose_api_timings_json(&io->tail, j);
+        rose_api_sse_usage(&io->out, j, io->tail.b.data, io->tail.b.len);
         if (io->tail.oom) io->out.oom = true;
     }
-    api_puts(&io->out, "data: [DONE]\n\n");
+    rose_api_puts(&io->out, "data: [DONE]\n\n");
     /* Out of memory here leaves a stream without [DONE], which clients take for what it is. */
     if (!io->out.oom) rose_http_stream_write(j->r, io->out.b.data, io->out.b.len);
     if (j->r != NULL) rose_http_stream_end(take_req(j));
 }
 
-static void reply_whole(api_job *j)
+static void reply_whole(rose_api_job *j)
 {
-    api_io *io = j->io;
-    api_out_reset(&io->out);
-    api_out_reset(&io->tail);
-    api_reply_json(&io->out, j);
-    api_server_timing(&io->tail, j);
+    rose_api_io *io = j->io;
+    rose_api_out_reset(&io->out);
+    rose_api_out_reset(&io->tail);
+    rose_api_reply_json(&io->out, j);
+    rose_api_server_timing(&io->tail, j);
     const char *headers = rose_buf_str(&io->tail.b);
     if (io->out.oom || io->tail.oom || headers == NULL) {
-        api_fail_nomem(&j->err);
-        api_reply_error(take_req(j), &j->err);
+        rose_api_fail_nomem(&j->err);
+        rose_api_reply_error(take_req(j), &j->err);
     } else {
         rose_http_reply(take_req(j), 200, "application/json", headers, io->out.b.data,
                         io->out.b.len);
@@ -194,20 +194,20 @@ static void reply_whole(api_job *j)
 }
 
 /* The engine is done with all of the job: answer, and free it. */
-static void finish_job(api_job *j)
+static void finish_job(rose_api_job *j)
 {
     if (j->r != NULL) {
         if (j->begun)
             end_stream(j);
         else if (j->err.status != 0)
-            api_reply_error(take_req(j), &j->err);
+            rose_api_reply_error(take_req(j), &j->err);
         else
             reply_whole(j);
     }
-    api_job_free(j);
+    rose_api_job_free(j);
 }
 
-static void take_events(api_choice *c)
+static void take_events(rose_api_choice *c)
 {
     rose_event ev;
     c->pending = false;
@@ -216,11 +216,11 @@ static void take_events(api_choice *c)
 }
 
 /* The sink gave this choice's request. True: that was the last of the job, which is freed. */
-static bool pump(api_choice *c)
+static bool pump(rose_api_choice *c)
 {
-    api_job *j = c->job;
-    api_io *io = j->io;
-    api_out_reset(&io->out);
+    rose_api_job *j = c->job;
+    rose_api_io *io = j->io;
+    rose_api_out_reset(&io->out);
     take_events(c);
     if (io->out.oom) lose(j);
     if (wanted(j) && j->streaming && io->out.b.len > 0) write_stream(j);
@@ -229,19 +229,19 @@ static bool pump(api_choice *c)
     return true;
 }
 
-void api_job_back(api_job *j)
+void rose_api_job_back(rose_api_job *j)
 {
     j->back = true;
     if (j->r == NULL) {
         cancel_all(j);
     } else if (j->err.status != 0) {
-        api_reply_error(take_req(j), &j->err);
-    } else if (j->kind == API_TOKENIZE || j->kind == API_DETOKENIZE) {
+        rose_api_reply_error(take_req(j), &j->err);
+    } else if (j->kind == ROSE_API_TOKENIZE || j->kind == ROSE_API_DETOKENIZE) {
         rose_http_reply(take_req(j), 200, "application/json", NULL, j->reply.b.data,
                         j->reply.b.len);
     }
     if (j->n_submitted == 0) {
-        api_job_free(j);
+        rose_api_job_free(j);
         return;
     }
     uint32_t n = j->n_submitted;
@@ -250,7 +250,7 @@ void api_job_back(api_job *j)
     }
 }
 
-void api_job_gone(api_job *j)
+void rose_api_job_gone(rose_api_job *j)
 {
     j->r = NULL;
     /* relaxed: only saves work; the worker's hand-over orders all else */
@@ -258,22 +258,22 @@ void api_job_gone(api_job *j)
     if (j->back) cancel_all(j);
 }
 
-void api_io_on_done(void *arg)
+void rose_api_io_on_done(void *arg)
 {
-    api_io *io = arg;
+    rose_api_io *io = arg;
     void *p;
     rose_wakeq_clear(io->done);
     while (rose_wakeq_pop(io->done, &p) == ROSE_OK)
-        api_job_back(p);
+        rose_api_job_back(p);
 }
 
-void api_io_on_sink(void *arg)
+void rose_api_io_on_sink(void *arg)
 {
-    api_io *io = arg;
+    rose_api_io *io = arg;
     void *p;
     rose_wakeq_clear(io->sink);
     while (rose_wakeq_pop(io->sink, &p) == ROSE_OK) {
-        api_choice *c = rose_request_user(p);
+        rose_api_choice *c = rose_request_user(p);
         if (c->job->back)
             pump(c);
         else

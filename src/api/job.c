@@ -34,12 +34,12 @@ static uint64_t random_seed(void)
     return seed;
 }
 
-api_job *api_job_create(api_io *io, rose_http_req *r, api_kind kind)
+rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
 {
     rose_api *a = io->api;
     size_t len;
     const char *body = rose_http_req_body(r, &len);
-    api_job *j = calloc(1, sizeof *j);
+    rose_api_job *j = calloc(1, sizeof *j);
     if (j == NULL) return NULL;
     /* A copy, because the client may leave, and its body with it, while a worker reads. */
     if ((j->body = malloc(len + 1)) == NULL) {
@@ -55,14 +55,14 @@ api_job *api_job_create(api_io *io, rose_http_req *r, api_kind kind)
     j->created = rose_unix_time();
     j->t_arrival = rose_http_req_arrival_ns(r);
     j->t_complete = rose_http_req_complete_ns(r);
-    snprintf(j->id, sizeof j->id, "%s-%016llx", kind == API_CHAT ? "chatcmpl" : "cmpl",
+    snprintf(j->id, sizeof j->id, "%s-%016llx", kind == ROSE_API_CHAT ? "chatcmpl" : "cmpl",
              (unsigned long long)mix64(atomic_fetch_add_explicit(&a->next_id, 0x9E3779B97F4A7C15u,
                                                                  memory_order_relaxed)));
     io->n_jobs++;
     return j;
 }
 
-void api_job_free(api_job *j)
+void rose_api_job_free(rose_api_job *j)
 {
     if (j == NULL) return;
     j->io->n_jobs--;
@@ -70,29 +70,29 @@ void api_job_free(api_job *j)
         rose_buf_free(&j->choices[i].text);
     free(j->choices);
     free(j->stop_mem);
-    api_stops_free(&j->stops);
-    api_out_free(&j->head);
-    api_out_free(&j->reply);
+    rose_stops_free(&j->stops);
+    rose_api_out_free(&j->head);
+    rose_api_out_free(&j->reply);
     free(j->body);
     free(j);
 }
 
-static bool load_stops(api_job *j, const api_params *p)
+static bool load_stops(rose_api_job *j, const rose_api_params *p)
 {
     size_t n = p->stop == NULL ? 0 : json_is_array(p->stop) ? json_array_size(p->stop) : 1;
     rose_status st = ROSE_OK;
     for (size_t i = 0; i < n && st == ROSE_OK; i++) {
         const json_t *s = json_is_array(p->stop) ? json_array_get(p->stop, i) : p->stop;
-        st = api_stops_add(&j->stops, json_string_value(s), json_string_length(s));
+        st = rose_stops_add(&j->stops, json_string_value(s), json_string_length(s));
     }
-    if (j->kind == API_CHAT && st == ROSE_OK)
-        st = api_stops_add(&j->stops, API_CHAT_STOP, sizeof API_CHAT_STOP - 1);
-    return st == ROSE_OK || api_fail_nomem(&j->err);
+    if (j->kind == ROSE_API_CHAT && st == ROSE_OK)
+        st = rose_stops_add(&j->stops, ROSE_API_CHAT_STOP, sizeof ROSE_API_CHAT_STOP - 1);
+    return st == ROSE_OK || rose_api_fail_nomem(&j->err);
 }
 
 /* The prompt and what it may grow to against the context; *max_tokens is what each choice gets. */
-static bool fit_tokens(api_job *j, const api_params *p, const api_prompts *prompts, uint32_t limit,
-                       uint32_t *max_tokens)
+static bool fit_tokens(rose_api_job *j, const rose_api_params *p, const rose_api_prompts *prompts,
+                       uint32_t limit, uint32_t *max_tokens)
 {
     int64_t asked = p->max_completion_tokens > 0 ? p->max_completion_tokens : p->max_tokens;
     uint64_t longest = 0;
@@ -101,42 +101,43 @@ static bool fit_tokens(api_job *j, const api_params *p, const api_prompts *promp
     }
     uint64_t want = asked > 0 ? (uint64_t)asked : 1;
     if (longest + want > limit)
-        return api_fail(&j->err, 400, "context_length_exceeded",
-                        j->kind == API_CHAT ? "messages" : "prompt",
-                        "This model's maximum context length is %u tokens. However, you requested "
-                        "%llu tokens (%llu in the %s, %llu in the completion). Please reduce the "
-                        "length of the %s or completion.",
-                        limit, (unsigned long long)(longest + want), (unsigned long long)longest,
-                        j->kind == API_CHAT ? "messages" : "prompt", (unsigned long long)want,
-                        j->kind == API_CHAT ? "messages" : "prompt");
+        return rose_api_fail(
+            &j->err, 400, "context_length_exceeded",
+            j->kind == ROSE_API_CHAT ? "messages" : "prompt",
+            "This model's maximum context length is %u tokens. However, you requested "
+            "%llu tokens (%llu in the %s, %llu in the completion). Please reduce the "
+            "length of the %s or completion.",
+            limit, (unsigned long long)(longest + want), (unsigned long long)longest,
+            j->kind == ROSE_API_CHAT ? "messages" : "prompt", (unsigned long long)want,
+            j->kind == ROSE_API_CHAT ? "messages" : "prompt");
     *max_tokens = (uint32_t)want;
     if (asked == 0) {
         *max_tokens = j->api->o.default_max_tokens;
-        if (*max_tokens == 0) *max_tokens = j->kind == API_CHAT ? limit : 16;
+        if (*max_tokens == 0) *max_tokens = j->kind == ROSE_API_CHAT ? limit : 16;
     }
     return true;
 }
 
-static bool create_choices(api_job *j, const api_prompts *prompts, uint32_t n)
+static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uint32_t n)
 {
     uint32_t n_choices = prompts->n * n; /* at most max_n */
     size_t n_states = (size_t)n_choices * j->stops.n;
     j->choices = calloc(n_choices, sizeof *j->choices);
     j->stop_mem = calloc(n_states + 1, sizeof *j->stop_mem);
-    if (j->choices == NULL || j->stop_mem == NULL) return api_fail_nomem(&j->err);
+    if (j->choices == NULL || j->stop_mem == NULL) return rose_api_fail_nomem(&j->err);
     j->n_choices = n_choices;
     for (uint32_t i = 0; i < n_choices; i++) {
-        api_choice *c = &j->choices[i];
+        rose_api_choice *c = &j->choices[i];
         c->job = j;
         c->index = i;
         c->stop.state = j->stop_mem + (size_t)i * j->stops.n;
-        c->trim_space = j->kind == API_CHAT;
+        c->trim_space = j->kind == ROSE_API_CHAT;
     }
-    api_sse_head(&j->head, j);
-    return !j->head.oom || api_fail_nomem(&j->err);
+    rose_api_sse_head(&j->head, j);
+    return !j->head.oom || rose_api_fail_nomem(&j->err);
 }
 
-static rose_sampling sampling_of(const api_params *p)
+static rose_sampling sampling_of(const rose_api_params *p)
 {
     rose_sampling s = {
         .temperature = (float)p->temperature,
@@ -150,16 +151,17 @@ static rose_sampling sampling_of(const api_params *p)
 }
 
 /* Room for n more engine requests of this I/O thread's sink. */
-static bool reserve_live(api_job *j, uint32_t n)
+static bool reserve_live(rose_api_job *j, uint32_t n)
 {
     unsigned before = atomic_fetch_add_explicit(&j->io->n_live, n, memory_order_relaxed);
-    if (before + n < API_MAX_LIVE) return true; /* the sink wants one place more than requests */
+    if (before + n < ROSE_API_MAX_LIVE)
+        return true; /* the sink wants one place more than requests */
     atomic_fetch_sub_explicit(&j->io->n_live, n, memory_order_relaxed);
-    api_fail_status(&j->err, ROSE_E_FULL, NULL);
+    rose_api_fail_status(&j->err, ROSE_E_FULL, NULL);
     return false;
 }
 
-static void submit_all(api_job *j, const api_params *p, const api_prompts *prompts,
+static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api_prompts *prompts,
                        uint32_t max_tokens)
 {
     rose_engine *e = atomic_load_explicit(&j->api->engine, memory_order_acquire);
@@ -180,7 +182,7 @@ static void submit_all(api_job *j, const api_params *p, const api_prompts *promp
         o.user = &j->choices[i];
         rose_status st = rose_engine_submit(e, &o, &j->choices[i].req, &err);
         if (st != ROSE_OK) {
-            api_fail_status(&j->err, st, &err);
+            rose_api_fail_status(&j->err, st, &err);
             break;
         }
         j->n_submitted++;
@@ -191,29 +193,29 @@ static void submit_all(api_job *j, const api_params *p, const api_prompts *promp
     atomic_fetch_sub_explicit(&j->io->n_live, j->n_choices - j->n_submitted, memory_order_relaxed);
 }
 
-static bool load_chat(api_job *j, const api_params *p, api_prompts *prompts,
-                      const api_prompt_ctx *c)
+static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompts *prompts,
+                      const rose_api_prompt_ctx *c)
 {
-    api_out text = {0};
+    rose_api_out text = {0};
     prompts->v = calloc(1, sizeof *prompts->v);
-    bool ok =
-        prompts->v != NULL ? api_chat_render(&text, p->messages, &j->err) : api_fail_nomem(&j->err);
+    bool ok = prompts->v != NULL ? rose_api_chat_render(&text, p->messages, &j->err)
+                                 : rose_api_fail_nomem(&j->err);
     if (prompts->v != NULL) prompts->n = 1;
     /* A message cannot smuggle in special tokens: their text is plain text here. */
-    ok = ok && api_encode(&prompts->v[0], text.b.data, text.b.len, ROSE_ENCODE_PLAIN_SPECIAL, c,
-                          "messages", &j->err);
-    api_out_free(&text);
+    ok = ok && rose_api_encode(&prompts->v[0], text.b.data, text.b.len, ROSE_ENCODE_PLAIN_SPECIAL,
+                               c, "messages", &j->err);
+    rose_api_out_free(&text);
     return ok;
 }
 
-static void run_completion(api_job *j, const api_params *p, api_prompt_ctx *c)
+static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_prompt_ctx *c)
 {
-    api_prompts prompts = {0};
+    rose_api_prompts prompts = {0};
     uint32_t max_tokens = 0, n = (uint32_t)p->n;
     c->max_prompts = j->api->o.max_n / n;
-    bool ok = j->kind == API_CHAT
+    bool ok = j->kind == ROSE_API_CHAT
                   ? load_chat(j, p, &prompts, c)
-                  : api_prompts_load(&prompts, p->prompt, p->add_special_tokens, c, &j->err);
+                  : rose_api_prompts_load(&prompts, p->prompt, p->add_special_tokens, c, &j->err);
     j->t_tokenized = rose_now_ns();
     if (!ok || !fit_tokens(j, p, &prompts, c->max_model_len, &max_tokens)) goto done;
     if (!load_stops(j, p) || !create_choices(j, &prompts, n)) goto done;
@@ -224,33 +226,33 @@ static void run_completion(api_job *j, const api_params *p, api_prompt_ctx *c)
     if (!atomic_load_explicit(&j->gone, memory_order_relaxed)) /* only saves work */
         submit_all(j, p, &prompts, max_tokens);
 done:
-    api_prompts_free(&prompts);
+    rose_api_prompts_free(&prompts);
 }
 
-void api_job_process(api_job *j, rose_encoder *enc)
+void rose_api_job_process(rose_api_job *j, rose_encoder *enc)
 {
     rose_api *a = j->api;
     if (atomic_load_explicit(&j->gone, memory_order_relaxed)) return; /* only saves work */
     rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
-    const api_schema_opts so = {a->model_id, a->o.lenient, a->o.max_n, a->o.max_stop};
+    const rose_api_schema_opts so = {a->model_id, a->o.lenient, a->o.max_n, a->o.max_stop};
     const uint32_t max_len = rose_engine_plan(e)->max_model_len;
-    api_prompt_ctx c = {.enc = enc,
-                        .tok = a->tok,
-                        .vocab_size = rose_engine_arch(e)->vocab_size,
-                        .max_model_len = max_len,
-                        .gone = &j->gone};
+    rose_api_prompt_ctx c = {.enc = enc,
+                             .tok = a->tok,
+                             .vocab_size = rose_engine_arch(e)->vocab_size,
+                             .max_model_len = max_len,
+                             .gone = &j->gone};
     size_t max_values = (size_t)a->o.max_n * max_len;
     json_t *root = NULL;
-    api_params p;
+    rose_api_params p;
     j->t_worker = rose_now_ns();
-    if (api_json_load(&root, j->body, j->body_len,
-                      max_values < MIN_VALUES ? MIN_VALUES : max_values, &j->err) &&
-        api_schema_check(&p, root, j->kind, &so, &j->err)) {
+    if (rose_api_json_load(&root, j->body, j->body_len,
+                           max_values < MIN_VALUES ? MIN_VALUES : max_values, &j->err) &&
+        rose_api_schema_check(&p, root, j->kind, &so, &j->err)) {
         j->t_parsed = rose_now_ns();
-        if (j->kind == API_TOKENIZE)
-            api_tokenize_run(j, &p, &c);
-        else if (j->kind == API_DETOKENIZE)
-            api_detokenize_run(j, &p, &c);
+        if (j->kind == ROSE_API_TOKENIZE)
+            rose_api_tokenize_run(j, &p, &c);
+        else if (j->kind == ROSE_API_DETOKENIZE)
+            rose_api_detokenize_run(j, &p, &c);
         else
             run_completion(j, &p, &c);
     }

@@ -19,7 +19,7 @@ static size_t skip_string(const char *body, size_t i, size_t len)
 }
 
 /* Counts brackets and commas outside strings; malformed text is left to the parser. */
-static bool bounded(const char *body, size_t len, size_t max_values, api_error *err)
+static bool bounded(const char *body, size_t len, size_t max_values, rose_api_error *err)
 {
     size_t depth = 0, containers = 0, values = 0;
     for (size_t i = 0; i < len; i++) {
@@ -28,9 +28,9 @@ static bool bounded(const char *body, size_t len, size_t max_values, api_error *
             i = skip_string(body, i, len);
         } else if (c == '[' || c == '{') {
             if (++depth > MAX_DEPTH)
-                return api_fail(err, 400, NULL, NULL,
-                                "the JSON body nests deeper than %d levels at byte %zu", MAX_DEPTH,
-                                i);
+                return rose_api_fail(err, 400, NULL, NULL,
+                                     "the JSON body nests deeper than %d levels at byte %zu",
+                                     MAX_DEPTH, i);
             containers++;
         } else if (c == ']' || c == '}') {
             if (depth > 0) depth--;
@@ -39,32 +39,34 @@ static bool bounded(const char *body, size_t len, size_t max_values, api_error *
         }
     }
     if (containers > MAX_CONTAINERS)
-        return api_fail(err, 400, NULL, NULL,
-                        "the JSON body holds %zu lists and objects, the limit "
-                        "is %d",
-                        containers, MAX_CONTAINERS);
+        return rose_api_fail(err, 400, NULL, NULL,
+                             "the JSON body holds %zu lists and objects, the limit "
+                             "is %d",
+                             containers, MAX_CONTAINERS);
     if (values > max_values)
-        return api_fail(err, 400, NULL, NULL, "the JSON body holds over %zu values", max_values);
+        return rose_api_fail(err, 400, NULL, NULL, "the JSON body holds over %zu values",
+                             max_values);
     return true;
 }
 
-bool api_json_load(json_t **root, const char *body, size_t len, size_t max_values, api_error *err)
+bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_values,
+                        rose_api_error *err)
 {
     json_error_t je;
     *root = NULL;
     if (len == 0)
-        return api_fail(err, 400, NULL, NULL, "the body is empty, a JSON object is needed");
+        return rose_api_fail(err, 400, NULL, NULL, "the body is empty, a JSON object is needed");
     if (!bounded(body, len, max_values, err)) return false;
     rose_status st = rose_json_parse(root, body, len, JSON_ALLOW_NUL, &je);
-    if (st == ROSE_E_NOMEM) return api_fail_nomem(err);
+    if (st == ROSE_E_NOMEM) return rose_api_fail_nomem(err);
     if (st != ROSE_OK)
-        return api_fail(err, 400, NULL, NULL,
-                        "the body is not valid JSON: line %d, column %d (byte %d): %s", je.line,
-                        je.column, je.position, je.text);
+        return rose_api_fail(err, 400, NULL, NULL,
+                             "the body is not valid JSON: line %d, column %d (byte %d): %s",
+                             je.line, je.column, je.position, je.text);
     if (!json_is_object(*root)) {
         json_decref(*root);
         *root = NULL;
-        return api_fail(err, 400, NULL, NULL, "the body must be a JSON object");
+        return rose_api_fail(err, 400, NULL, NULL, "the body must be a JSON object");
     }
     return true;
 }

@@ -5,20 +5,20 @@
 
 #include "api/json_out.h"
 
-void api_put(api_out *o, const char *bytes, size_t len)
+void rose_api_put(rose_api_out *o, const char *bytes, size_t len)
 {
     if (o->oom) return;
     if (rose_buf_add(&o->b, bytes, len) != ROSE_OK) o->oom = true;
 }
 
-void api_puts(api_out *o, const char *literal)
+void rose_api_puts(rose_api_out *o, const char *literal)
 {
-    api_put(o, literal, strlen(literal));
+    rose_api_put(o, literal, strlen(literal));
 }
 
-void api_putf(api_out *o, const char *fmt, ...)
+void rose_api_putf(rose_api_out *o, const char *fmt, ...)
 {
-    char line[256]; /* numbers and short names only; longer text goes through api_put */
+    char line[256]; /* numbers and short names only; longer text goes through rose_api_put */
     va_list ap;
     va_start(ap, fmt);
     int n = vsnprintf(line, sizeof line, fmt, ap);
@@ -26,10 +26,10 @@ void api_putf(api_out *o, const char *fmt, ...)
     if (n < 0 || (size_t)n >= sizeof line)
         o->oom = true;
     else
-        api_put(o, line, (size_t)n);
+        rose_api_put(o, line, (size_t)n);
 }
 
-void api_put_u64(api_out *o, uint64_t v)
+void rose_api_put_u64(rose_api_out *o, uint64_t v)
 {
     char digits[20];
     size_t i = sizeof digits;
@@ -37,7 +37,7 @@ void api_put_u64(api_out *o, uint64_t v)
         digits[--i] = (char)('0' + v % 10);
         v /= 10;
     } while (v != 0);
-    api_put(o, digits + i, sizeof digits - i);
+    rose_api_put(o, digits + i, sizeof digits - i);
 }
 
 /* What follows the backslash; 'u' = \u00XX; 0 = the byte stands for itself. */
@@ -49,40 +49,40 @@ static const char escape_of[256] = {
     [0x16] = 'u',  [0x17] = 'u', [0x18] = 'u', [0x19] = 'u', [0x1A] = 'u', [0x1B] = 'u',
     [0x1C] = 'u',  [0x1D] = 'u', [0x1E] = 'u', [0x1F] = 'u'};
 
-static void put_escape(api_out *o, unsigned char byte)
+static void put_escape(rose_api_out *o, unsigned char byte)
 {
     static const char hex[] = "0123456789ABCDEF";
     char seq[6] = {'\\', escape_of[byte], '0', '0', hex[byte >> 4], hex[byte & 15]};
-    api_put(o, seq, seq[1] == 'u' ? 6 : 2);
+    rose_api_put(o, seq, seq[1] == 'u' ? 6 : 2);
 }
 
-void api_put_escaped(api_out *o, const char *s, size_t len)
+void rose_api_put_escaped(rose_api_out *o, const char *s, size_t len)
 {
     size_t begin = 0;
     if (len == 0) return; /* s may be NULL then */
     for (size_t i = 0; i < len; i++) {
         if (escape_of[(unsigned char)s[i]] == 0) continue;
-        api_put(o, s + begin, i - begin);
+        rose_api_put(o, s + begin, i - begin);
         put_escape(o, (unsigned char)s[i]);
         begin = i + 1;
     }
-    api_put(o, s + begin, len - begin);
+    rose_api_put(o, s + begin, len - begin);
 }
 
-void api_put_string(api_out *o, const char *s, size_t len)
+void rose_api_put_string(rose_api_out *o, const char *s, size_t len)
 {
-    api_put(o, "\"", 1);
-    api_put_escaped(o, s, len);
-    api_put(o, "\"", 1);
+    rose_api_put(o, "\"", 1);
+    rose_api_put_escaped(o, s, len);
+    rose_api_put(o, "\"", 1);
 }
 
-void api_out_reset(api_out *o)
+void rose_api_out_reset(rose_api_out *o)
 {
     o->b.len = 0;
     o->oom = false;
 }
 
-void api_out_free(api_out *o)
+void rose_api_out_free(rose_api_out *o)
 {
     rose_buf_free(&o->b);
     o->oom = false;

@@ -7,21 +7,21 @@
 
 #include "base/buf.h"
 
-typedef struct api_out {
+typedef struct rose_api_out {
     rose_buf b;
     bool oom;
-} api_out;
+} rose_api_out;
 
-void api_put(api_out *o, const char *bytes, size_t len);
-void api_puts(api_out *o, const char *literal);
-void api_putf(api_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void api_put_u64(api_out *o, uint64_t v);
+void rose_api_put(rose_api_out *o, const char *bytes, size_t len);
+void rose_api_puts(rose_api_out *o, const char *literal);
+void rose_api_putf(rose_api_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void rose_api_put_u64(rose_api_out *o, uint64_t v);
 /* A JSON string without its quotes, with the bytes that jansson would write: \" \\ \b \f \n \r \t
  * and \u00XX (upper case) for other bytes below 0x20; everything else as it is. s is valid UTF-8.
  */
-void api_put_escaped(api_out *o, const char *s, size_t len);
-void api_put_string(api_out *o, const char *s, size_t len); /* with quotes */
-void api_out_reset(api_out *o);                             /* empty, keeps the memory */
-void api_out_free(api_out *o);
+void rose_api_put_escaped(rose_api_out *o, const char *s, size_t len);
+void rose_api_put_string(rose_api_out *o, const char *s, size_t len); /* with quotes */
+void rose_api_out_reset(rose_api_out *o);                             /* empty, keeps the memory */
+void rose_api_out_free(rose_api_out *o);
 
 #endif

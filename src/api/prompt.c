@@ -4,104 +4,110 @@
 
 #include "api/api_internal.h"
 
-void api_prompts_free(api_prompts *p)
+void rose_api_prompts_free(rose_api_prompts *p)
 {
     for (uint32_t i = 0; i < p->n; i++)
         rose_ids_free(&p->v[i]);
     free(p->v);
-    *p = (api_prompts){0};
+    *p = (rose_api_prompts){0};
 }
 
-bool api_ids_load(rose_ids *out, const json_t *list, const char *param, uint32_t vocab_size,
-                  api_error *err)
+bool rose_api_ids_load(rose_ids *out, const json_t *list, const char *param, uint32_t vocab_size,
+                       rose_api_error *err)
 {
     size_t n = json_array_size(list);
     if (n == 0) return true;
     uint32_t *data = calloc(n, sizeof *data);
-    if (data == NULL) return api_fail_nomem(err);
+    if (data == NULL) return rose_api_fail_nomem(err);
     *out = (rose_ids){.data = data, .len = n, .cap = n};
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
         if (!json_is_integer(v))
-            return api_fail(err, 400, NULL, param, "token %zu of '%s' is not an integer", i, param);
+            return rose_api_fail(err, 400, NULL, param, "token %zu of '%s' is not an integer", i,
+                                 param);
         int64_t id = json_integer_value(v);
         if (id < 0 || id >= (int64_t)vocab_size)
-            return api_fail(err, 400, NULL, param,
-                            "token id %lld at index %zu of '%s' is out of range: the vocabulary "
-                            "has ids 0 to %u",
-                            (long long)id, i, param, vocab_size - 1);
+            return rose_api_fail(
+                err, 400, NULL, param,
+                "token id %lld at index %zu of '%s' is out of range: the vocabulary "
+                "has ids 0 to %u",
+                (long long)id, i, param, vocab_size - 1);
         data[i] = (uint32_t)id;
     }
     return true;
 }
 
-bool api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
-                const api_prompt_ctx *c, const char *param, api_error *err)
+bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
+                     const rose_api_prompt_ctx *c, const char *param, rose_api_error *err)
 {
     rose_err e = {0};
     /* No token stands for more than cap bytes, so this text cannot fit: spare the work. */
     size_t cap = rose_detok_cap(c->tok);
     if (cap > 0 && c->max_model_len > 0 && len / cap > c->max_model_len)
-        return api_fail(err, 400, "context_length_exceeded", param,
-                        "This model's maximum context length is %u tokens. However, '%s' has %zu "
-                        "bytes, which are more than %zu tokens.",
-                        c->max_model_len, param, len, len / cap);
-    if (rose_encode(c->enc, text, len, flags, out, &e) != ROSE_OK) return api_fail_nomem(err);
+        return rose_api_fail(
+            err, 400, "context_length_exceeded", param,
+            "This model's maximum context length is %u tokens. However, '%s' has %zu "
+            "bytes, which are more than %zu tokens.",
+            c->max_model_len, param, len, len / cap);
+    if (rose_encode(c->enc, text, len, flags, out, &e) != ROSE_OK) return rose_api_fail_nomem(err);
     return true;
 }
 
-static bool load_one(rose_ids *out, const json_t *v, bool add_special, const api_prompt_ctx *c,
-                     api_error *err)
+static bool load_one(rose_ids *out, const json_t *v, bool add_special, const rose_api_prompt_ctx *c,
+                     rose_api_error *err)
 {
     if (json_is_string(v)) {
-        if (!api_encode(out, json_string_value(v), json_string_length(v),
-                        add_special ? ROSE_ENCODE_ADD_SPECIAL : 0, c, "prompt", err))
+        if (!rose_api_encode(out, json_string_value(v), json_string_length(v),
+                             add_special ? ROSE_ENCODE_ADD_SPECIAL : 0, c, "prompt", err))
             return false;
-    } else if (!api_ids_load(out, v, "prompt", c->vocab_size, err)) {
+    } else if (!rose_api_ids_load(out, v, "prompt", c->vocab_size, err)) {
         return false;
     }
-    return out->len > 0 || api_fail(err, 400, NULL, "prompt", "the prompt is empty");
+    return out->len > 0 || rose_api_fail(err, 400, NULL, "prompt", "the prompt is empty");
 }
 
 /* Strings, or lists: all items of the same kind as the first. */
-static bool check_items(const json_t *list, const api_prompt_ctx *c, api_error *err)
+static bool check_items(const json_t *list, const rose_api_prompt_ctx *c, rose_api_error *err)
 {
     size_t n = json_array_size(list);
     bool strings = json_is_string(json_array_get(list, 0));
     if (n > c->max_prompts)
-        return api_fail(err, 400, NULL, "prompt",
-                        "%zu prompts times 'n' give more choices than this server's limit allows "
-                        "(at most %u prompts here)",
-                        n, c->max_prompts);
+        return rose_api_fail(
+            err, 400, NULL, "prompt",
+            "%zu prompts times 'n' give more choices than this server's limit allows "
+            "(at most %u prompts here)",
+            n, c->max_prompts);
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
         if (strings ? !json_is_string(v) : !json_is_array(v))
-            return api_fail(err, 400, NULL, "prompt",
-                            "field 'prompt' must be a string, a list of strings, a list of token "
-                            "ids, or a list of lists of token ids");
+            return rose_api_fail(
+                err, 400, NULL, "prompt",
+                "field 'prompt' must be a string, a list of strings, a list of token "
+                "ids, or a list of lists of token ids");
     }
     return true;
 }
 
-bool api_prompts_load(api_prompts *out, const json_t *prompt, bool add_special,
-                      const api_prompt_ctx *c, api_error *err)
+bool rose_api_prompts_load(rose_api_prompts *out, const json_t *prompt, bool add_special,
+                           const rose_api_prompt_ctx *c, rose_api_error *err)
 {
     bool many = json_is_array(prompt) && !json_is_integer(json_array_get(prompt, 0));
-    *out = (api_prompts){0};
+    *out = (rose_api_prompts){0};
     if (!json_is_string(prompt) && !json_is_array(prompt))
-        return api_fail(err, 400, NULL, "prompt",
-                        "field 'prompt' must be a string, a list of strings, a list of token ids, "
-                        "or a list of lists of token ids");
+        return rose_api_fail(
+            err, 400, NULL, "prompt",
+            "field 'prompt' must be a string, a list of strings, a list of token ids, "
+            "or a list of lists of token ids");
     if (json_is_array(prompt) && json_array_size(prompt) == 0)
-        return api_fail(err, 400, NULL, "prompt", "the prompt is empty");
+        return rose_api_fail(err, 400, NULL, "prompt", "the prompt is empty");
     if (many && !check_items(prompt, c, err)) return false;
     size_t n = many ? json_array_size(prompt) : 1;
     out->v = calloc(n, sizeof *out->v);
-    if (out->v == NULL) return api_fail_nomem(err);
+    if (out->v == NULL) return rose_api_fail_nomem(err);
     out->n = (uint32_t)n;
     for (size_t i = 0; i < n; i++) {
         if (atomic_load_explicit(c->gone, memory_order_relaxed)) /* only saves work */
-            return api_fail(err, 499, NULL, NULL, "the client has left");
+            return rose_api_fail(err, 499, NULL, NULL, "the client has left");
         if (!load_one(&out->v[i], many ? json_array_get(prompt, i) : prompt, add_special, c, err))
             return false;
     }

@@ -7,26 +7,26 @@
 typedef struct route {
     const char *path;
     bool post;
-    void (*run)(api_io *io, rose_http_req *r);
+    void (*run)(rose_api_io *io, rose_http_req *r);
 } route;
 
-static void reply_out(rose_http_req *r, int status, const char *headers, api_out *o)
+static void reply_out(rose_http_req *r, int status, const char *headers, rose_api_out *o)
 {
-    api_error e;
+    rose_api_error e;
     if (o->oom) {
-        api_fail_nomem(&e);
-        api_reply_error(r, &e);
+        rose_api_fail_nomem(&e);
+        rose_api_reply_error(r, &e);
     } else {
         rose_http_reply(r, status, "application/json", headers, o->b.data, o->b.len);
     }
-    api_out_free(o);
+    rose_api_out_free(o);
 }
 
 static void fail(rose_http_req *r, int status, const char *code, const char *message)
 {
-    api_error e;
-    api_fail(&e, status, code, NULL, "%s", message);
-    api_reply_error(r, &e);
+    rose_api_error e;
+    rose_api_fail(&e, status, code, NULL, "%s", message);
+    rose_api_reply_error(r, &e);
 }
 
 /* NULL while loading. */
@@ -40,25 +40,25 @@ static bool is_draining(const rose_api *a)
     return atomic_load_explicit(&a->draining, memory_order_relaxed); /* a flag by itself */
 }
 
-static void get_health(api_io *io, rose_http_req *r)
+static void get_health(rose_api_io *io, rose_http_req *r)
 {
     rose_engine *e = engine_of(io->api);
     rose_engine_stats s = {0};
-    api_out o = {0};
+    rose_api_out o = {0};
     if (e != NULL) s = rose_engine_get_stats(e);
-    api_puts(&o, s.failed ? "{\"status\":\"failed\"" : "{\"status\":\"ok\"");
-    api_putf(&o, ",\"running\":%u,\"waiting\":%u,\"kv_pages\":%u,\"kv_pages_free\":%u", s.running,
-             s.waiting, s.kv_pages, s.kv_pages_free);
-    api_putf(&o, ",\"finished\":%llu,\"cancelled\":%llu}", (unsigned long long)s.finished,
-             (unsigned long long)s.cancelled);
+    rose_api_puts(&o, s.failed ? "{\"status\":\"failed\"" : "{\"status\":\"ok\"");
+    rose_api_putf(&o, ",\"running\":%u,\"waiting\":%u,\"kv_pages\":%u,\"kv_pages_free\":%u",
+                  s.running, s.waiting, s.kv_pages, s.kv_pages_free);
+    rose_api_putf(&o, ",\"finished\":%llu,\"cancelled\":%llu}", (unsigned long long)s.finished,
+                  (unsigned long long)s.cancelled);
     reply_out(r, s.failed ? 503 : 200, NULL, &o);
 }
 
-static void get_ready(api_io *io, rose_http_req *r)
+static void get_ready(rose_api_io *io, rose_http_req *r)
 {
     rose_engine *e = engine_of(io->api);
     const char *state = "ready";
-    api_out o = {0};
+    rose_api_out o = {0};
     if (e == NULL)
         state = "loading";
     else if (rose_engine_get_stats(e).failed)
@@ -66,41 +66,41 @@ static void get_ready(api_io *io, rose_http_req *r)
     else if (is_draining(io->api))
         state = "draining";
     bool ready = strcmp(state, "ready") == 0;
-    api_puts(&o, "{\"status\":\"");
-    api_puts(&o, state);
-    api_puts(&o, "\"}");
+    rose_api_puts(&o, "{\"status\":\"");
+    rose_api_puts(&o, state);
+    rose_api_puts(&o, "\"}");
     reply_out(r, ready ? 200 : 503, ready ? NULL : "Retry-After: 1\r\n", &o);
 }
 
-static void get_version(api_io *io, rose_http_req *r)
+static void get_version(rose_api_io *io, rose_http_req *r)
 {
-    api_out o = {0};
-    api_puts(&o, "{\"version\":");
-    api_put_string(&o, io->api->version, strlen(io->api->version));
-    api_puts(&o, "}");
+    rose_api_out o = {0};
+    rose_api_puts(&o, "{\"version\":");
+    rose_api_put_string(&o, io->api->version, strlen(io->api->version));
+    rose_api_puts(&o, "}");
     reply_out(r, 200, NULL, &o);
 }
 
-static void put_model(api_out *o, const rose_api *a, rose_engine *e)
+static void put_model(rose_api_out *o, const rose_api *a, rose_engine *e)
 {
-    api_puts(o, "{\"id\":");
-    api_put_string(o, a->model_id, strlen(a->model_id));
-    api_putf(o, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"roseinfer\"",
-             (long long)a->created);
-    api_putf(o, ",\"parent\":null,\"max_model_len\":%u}", rose_engine_plan(e)->max_model_len);
+    rose_api_puts(o, "{\"id\":");
+    rose_api_put_string(o, a->model_id, strlen(a->model_id));
+    rose_api_putf(o, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"roseinfer\"",
+                  (long long)a->created);
+    rose_api_putf(o, ",\"parent\":null,\"max_model_len\":%u}", rose_engine_plan(e)->max_model_len);
 }
 
-static void get_models(api_io *io, rose_http_req *r)
+static void get_models(rose_api_io *io, rose_http_req *r)
 {
     rose_engine *e = engine_of(io->api);
-    api_out o = {0};
+    rose_api_out o = {0};
     if (e == NULL) {
         fail(r, 503, "service_unavailable", "the model is still loading");
         return;
     }
-    api_puts(&o, "{\"object\":\"list\",\"data\":[");
+    rose_api_puts(&o, "{\"object\":\"list\",\"data\":[");
     put_model(&o, io->api, e);
-    api_puts(&o, "]}");
+    rose_api_puts(&o, "]}");
     reply_out(r, 200, NULL, &o);
 }
 
@@ -128,19 +128,19 @@ static bool path_equals(const char *text, const char *name)
     return *name == '\0';
 }
 
-static void get_model(api_io *io, rose_http_req *r)
+static void get_model(rose_api_io *io, rose_http_req *r)
 {
     rose_engine *e = engine_of(io->api);
     const char *id = rose_http_req_path(r) + strlen("/v1/models/");
-    api_out o = {0};
-    api_error err;
+    rose_api_out o = {0};
+    rose_api_error err;
     if (e == NULL) {
         fail(r, 503, "service_unavailable", "the model is still loading");
     } else if (!path_equals(id, io->api->model_id)) {
-        api_fail(&err, 404, "model_not_found", "model",
-                 "the model '%.200s' does not exist; this server serves '%.200s'", id,
-                 io->api->model_id);
-        api_reply_error(r, &err);
+        rose_api_fail(&err, 404, "model_not_found", "model",
+                      "the model '%.200s' does not exist; this server serves '%.200s'", id,
+                      io->api->model_id);
+        rose_api_reply_error(r, &err);
     } else {
         put_model(&o, io->api, e);
         reply_out(r, 200, NULL, &o);
@@ -159,83 +159,85 @@ static bool is_json(const rose_http_req *r)
 }
 
 /* What one job needs of its I/O thread. */
-static bool prepare(api_io *io, api_error *err)
+static bool prepare(rose_api_io *io, rose_api_error *err)
 {
     rose_api *a = io->api;
-    if (io->n_jobs >= API_MAX_LIVE) {
-        api_fail_status(err, ROSE_E_FULL, NULL);
+    if (io->n_jobs >= ROSE_API_MAX_LIVE) {
+        rose_api_fail_status(err, ROSE_E_FULL, NULL);
         return false;
     }
     if (io->piece == NULL) io->piece = malloc(rose_detok_cap(a->tok) + 16);
-    if (io->piece == NULL) return api_fail_nomem(err);
+    if (io->piece == NULL) return rose_api_fail_nomem(err);
     if (!a->o.async_admit && io->encoder == NULL) {
         rose_err e = {0};
-        if (rose_encoder_create(&io->encoder, a->tok, &e) != ROSE_OK) return api_fail_nomem(err);
+        if (rose_encoder_create(&io->encoder, a->tok, &e) != ROSE_OK)
+            return rose_api_fail_nomem(err);
     }
     return true;
 }
 
-static bool may_start(api_io *io, rose_http_req *r, api_kind kind, api_error *err)
+static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, rose_api_error *err)
 {
     rose_api *a = io->api;
     if (engine_of(a) == NULL)
-        return api_fail(err, 503, "service_unavailable", NULL, "the model is still loading");
+        return rose_api_fail(err, 503, "service_unavailable", NULL, "the model is still loading");
     if (is_draining(a))
-        return api_fail(err, 503, "service_unavailable", NULL, "the server is shutting down");
+        return rose_api_fail(err, 503, "service_unavailable", NULL, "the server is shutting down");
     if (!is_json(r))
-        return api_fail(err, 415, "unsupported_media_type", NULL,
-                        "the request needs the header 'Content-Type: application/json'");
-    if (kind == API_CHAT && a->chat_template == NULL && a->o.model_has_template)
-        return api_fail(err, 400, "unsupported_chat_template", "messages",
-                        "the model brings its own chat template, which this server cannot run; "
-                        "start it with --chat-template plain, or use /v1/completions");
+        return rose_api_fail(err, 415, "unsupported_media_type", NULL,
+                             "the request needs the header 'Content-Type: application/json'");
+    if (kind == ROSE_API_CHAT && a->chat_template == NULL && a->o.model_has_template)
+        return rose_api_fail(
+            err, 400, "unsupported_chat_template", "messages",
+            "the model brings its own chat template, which this server cannot run; "
+            "start it with --chat-template plain, or use /v1/completions");
     return prepare(io, err);
 }
 
-static void start_job(api_io *io, rose_http_req *r, api_kind kind)
+static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
 {
     rose_api *a = io->api;
-    api_error err;
-    api_job *j;
+    rose_api_error err;
+    rose_api_job *j;
     if (!may_start(io, r, kind, &err)) {
-        api_reply_error(r, &err);
+        rose_api_reply_error(r, &err);
         return;
     }
-    if ((j = api_job_create(io, r, kind)) == NULL) {
-        api_fail_nomem(&err);
-        api_reply_error(r, &err);
+    if ((j = rose_api_job_create(io, r, kind)) == NULL) {
+        rose_api_fail_nomem(&err);
+        rose_api_reply_error(r, &err);
         return;
     }
     rose_http_req_set_user(r, j);
     if (!a->o.async_admit) {
-        api_job_process(j, io->encoder);
-        api_job_back(j);
-    } else if (!api_workers_push(a->workers, j)) {
-        api_job_free(j);
+        rose_api_job_process(j, io->encoder);
+        rose_api_job_back(j);
+    } else if (!rose_api_workers_push(a->workers, j)) {
+        rose_api_job_free(j);
         rose_http_req_set_user(r, NULL);
-        api_fail_status(&err, ROSE_E_FULL, NULL);
-        api_reply_error(r, &err);
+        rose_api_fail_status(&err, ROSE_E_FULL, NULL);
+        rose_api_reply_error(r, &err);
     }
 }
 
-static void post_completions(api_io *io, rose_http_req *r)
+static void post_completions(rose_api_io *io, rose_http_req *r)
 {
-    start_job(io, r, API_COMPLETION);
+    start_job(io, r, ROSE_API_COMPLETION);
 }
 
-static void post_chat(api_io *io, rose_http_req *r)
+static void post_chat(rose_api_io *io, rose_http_req *r)
 {
-    start_job(io, r, API_CHAT);
+    start_job(io, r, ROSE_API_CHAT);
 }
 
-static void post_tokenize(api_io *io, rose_http_req *r)
+static void post_tokenize(rose_api_io *io, rose_http_req *r)
 {
-    start_job(io, r, API_TOKENIZE);
+    start_job(io, r, ROSE_API_TOKENIZE);
 }
 
-static void post_detokenize(api_io *io, rose_http_req *r)
+static void post_detokenize(rose_api_io *io, rose_http_req *r)
 {
-    start_job(io, r, API_DETOKENIZE);
+    start_job(io, r, ROSE_API_DETOKENIZE);
 }
 
 static const route routes[] = {
@@ -267,39 +269,39 @@ static bool method_fits(const route *rt, const char *method)
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
-void api_on_request(void *arg, rose_http_req *r)
+void rose_api_on_request(void *arg, rose_http_req *r)
 {
     rose_api *a = arg;
     const char *path = rose_http_req_path(r), *method = rose_http_req_method(r);
     const route *rt = find_route(path);
-    api_error e;
-    api_out o = {0};
+    rose_api_error e;
+    rose_api_out o = {0};
     if (rt == NULL) {
-        api_fail(&e, 404, "not_found", NULL, "there is nothing at '%.200s'", path);
-        api_reply_error(r, &e);
+        rose_api_fail(&e, 404, "not_found", NULL, "there is nothing at '%.200s'", path);
+        rose_api_reply_error(r, &e);
     } else if (!method_fits(rt, method)) {
-        api_fail(&e, 405, "method_not_allowed", NULL, "'%.200s' takes %s, not %.20s", path,
-                 rt->post ? "POST" : "GET", method);
-        api_error_json(&o, &e);
+        rose_api_fail(&e, 405, "method_not_allowed", NULL, "'%.200s' takes %s, not %.20s", path,
+                      rt->post ? "POST" : "GET", method);
+        rose_api_error_json(&o, &e);
         reply_out(r, 405, rt->post ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n", &o);
     } else {
         rt->run(&a->io[rose_http_req_thread(r)], r);
     }
 }
 
-void api_on_gone(void *arg, rose_http_req *r)
+void rose_api_on_gone(void *arg, rose_http_req *r)
 {
     (void)arg;
-    api_job *j = rose_http_req_user(r);
-    if (j != NULL) api_job_gone(j);
+    rose_api_job *j = rose_http_req_user(r);
+    if (j != NULL) rose_api_job_gone(j);
 }
 
-void api_on_error_body(void *arg, int status, const char *message, rose_buf *out)
+void rose_api_on_error_body(void *arg, int status, const char *message, rose_buf *out)
 {
     (void)arg;
-    api_error e;
-    api_out o = {.b = *out};
-    api_fail(&e, status, NULL, NULL, "%s", message);
-    api_error_json(&o, &e);
+    rose_api_error e;
+    rose_api_out o = {.b = *out};
+    rose_api_fail(&e, status, NULL, NULL, "%s", message);
+    rose_api_error_json(&o, &e);
     *out = o.b;
 }

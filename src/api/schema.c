@@ -32,23 +32,27 @@ enum {
 
 typedef struct field {
     const char *name;
-    uint8_t where; /* api_kind bits */
+    uint8_t where; /* rose_api_kind bits */
     uint8_t type;
     uint8_t off;   /* T_REFUSED */
-    uint16_t at;   /* offset in api_params */
+    uint16_t at;   /* offset in rose_api_params */
     double lo, hi; /* hi of `n` is max_n */
     const char *range;
 } field;
 
-#define AT(member) ((uint16_t)offsetof(api_params, member))
-enum { CC = API_COMPLETION | API_CHAT, TD = API_TOKENIZE | API_DETOKENIZE, ALL = CC | TD };
+#define AT(member) ((uint16_t)offsetof(rose_api_params, member))
+enum {
+    CC = ROSE_API_COMPLETION | ROSE_API_CHAT,
+    TD = ROSE_API_TOKENIZE | ROSE_API_DETOKENIZE,
+    ALL = CC | TD
+};
 
 static const field fields[] = {
     /* served */
     {"model", ALL, T_MODEL, 0, 0, 0, 0, NULL},
-    {"prompt", API_COMPLETION | API_TOKENIZE, T_JSON, 0, AT(prompt), 0, 0, NULL},
-    {"messages", API_CHAT | API_TOKENIZE, T_JSON, 0, AT(messages), 0, 0, NULL},
-    {"tokens", API_DETOKENIZE, T_JSON, 0, AT(tokens), 0, 0, NULL},
+    {"prompt", ROSE_API_COMPLETION | ROSE_API_TOKENIZE, T_JSON, 0, AT(prompt), 0, 0, NULL},
+    {"messages", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_JSON, 0, AT(messages), 0, 0, NULL},
+    {"tokens", ROSE_API_DETOKENIZE, T_JSON, 0, AT(tokens), 0, 0, NULL},
     {"max_tokens", CC, T_INT, 0, AT(max_tokens), 1, INT32_MAX, "1 to 2147483647"},
     {"max_completion_tokens", CC, T_INT, 0, AT(max_completion_tokens), 1, INT32_MAX,
      "1 to 2147483647"},
@@ -62,37 +66,37 @@ static const field fields[] = {
     {"ignore_eos", CC, T_BOOL, 0, AT(ignore_eos), 0, 0, NULL},
     {"stream", CC, T_BOOL, 0, AT(stream), 0, 0, NULL},
     {"stream_options", CC, T_JSON, 0, AT(stream_options), 0, 0, NULL},
-    {"add_special_tokens", API_COMPLETION | API_TOKENIZE, T_BOOL, 0, AT(add_special_tokens), 0, 0,
-     NULL},
+    {"add_special_tokens", ROSE_API_COMPLETION | ROSE_API_TOKENIZE, T_BOOL, 0,
+     AT(add_special_tokens), 0, 0, NULL},
     /* labels and hints: no effect on the result */
     {"user", CC, T_LABEL, 0, 0, 0, 0, NULL},
     {"request_id", CC, T_LABEL, 0, 0, 0, 0, NULL},
-    {"safety_identifier", API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
-    {"prompt_cache_key", API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
-    {"service_tier", API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
-    {"metadata", API_CHAT, T_IGNORED, 0, 0, 0, 0, NULL},
+    {"safety_identifier", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
+    {"prompt_cache_key", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
+    {"service_tier", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
+    {"metadata", ROSE_API_CHAT, T_IGNORED, 0, 0, 0, 0, NULL},
     /* of OpenAI's schema, not served */
-    {"best_of", API_COMPLETION, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
+    {"best_of", ROSE_API_COMPLETION, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
     {"echo", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"suffix", API_COMPLETION, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"suffix", ROSE_API_COMPLETION, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"logprobs", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"top_logprobs", API_CHAT, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
+    {"top_logprobs", ROSE_API_CHAT, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
     {"logit_bias", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"presence_penalty", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
     {"frequency_penalty", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
     {"response_format", CC, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
-    {"tools", API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"tool_choice", API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
-    {"parallel_tool_calls", API_CHAT, T_REFUSED, OFF_FALSE | OFF_TRUE, 0, 0, 0, NULL},
-    {"functions", API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"function_call", API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
-    {"modalities", API_CHAT, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
-    {"audio", API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"prediction", API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"reasoning_effort", API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
-    {"verbosity", API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"store", API_CHAT, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"web_search_options", API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"tools", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"tool_choice", ROSE_API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
+    {"parallel_tool_calls", ROSE_API_CHAT, T_REFUSED, OFF_FALSE | OFF_TRUE, 0, 0, 0, NULL},
+    {"functions", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"function_call", ROSE_API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
+    {"modalities", ROSE_API_CHAT, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
+    {"audio", ROSE_API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"prediction", ROSE_API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"reasoning_effort", ROSE_API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
+    {"verbosity", ROSE_API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"store", ROSE_API_CHAT, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"web_search_options", ROSE_API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
     /* of vLLM's schema, not served */
     {"use_beam_search", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"length_penalty", CC, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
@@ -100,7 +104,7 @@ static const field fields[] = {
     {"stop_token_ids", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"include_stop_str_in_output", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"min_tokens", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
-    {"skip_special_tokens", CC | API_DETOKENIZE, T_REFUSED, OFF_TRUE, 0, 0, 0, NULL},
+    {"skip_special_tokens", CC | ROSE_API_DETOKENIZE, T_REFUSED, OFF_TRUE, 0, 0, 0, NULL},
     {"spaces_between_special_tokens", CC, T_REFUSED, OFF_TRUE, 0, 0, 0, NULL},
     {"truncate_prompt_tokens", CC, T_REFUSED, OFF_MINUS_ONE, 0, 0, 0, NULL},
     {"prompt_logprobs", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
@@ -115,20 +119,23 @@ static const field fields[] = {
     {"priority", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
     {"return_token_ids", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"return_tokens_as_token_ids", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"return_token_strs", API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"return_token_strs", ROSE_API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"cache_salt", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"kv_transfer_params", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"stream_interval", CC, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
-    {"add_special_tokens", API_CHAT, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"add_generation_prompt", API_CHAT | API_TOKENIZE, T_REFUSED, OFF_TRUE, 0, 0, 0, NULL},
-    {"continue_final_message", API_CHAT | API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"chat_template", API_CHAT | API_TOKENIZE, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"chat_template_kwargs", API_CHAT | API_TOKENIZE, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"documents", API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"mm_processor_kwargs", API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"add_special_tokens", ROSE_API_CHAT, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"add_generation_prompt", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_REFUSED, OFF_TRUE, 0, 0, 0,
+     NULL},
+    {"continue_final_message", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0,
+     NULL},
+    {"chat_template", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"chat_template_kwargs", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_REFUSED, OFF_EMPTY, 0, 0, 0,
+     NULL},
+    {"documents", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"mm_processor_kwargs", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
 };
 
-static const field *find_field(const char *name, api_kind kind)
+static const field *find_field(const char *name, rose_api_kind kind)
 {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if ((fields[i].where & kind) != 0 && strcmp(fields[i].name, name) == 0) return &fields[i];
@@ -172,50 +179,50 @@ static bool is_off(const json_t *v, uint8_t off)
            ((off & OFF_NONE) && (is_string(v, "none") || is_string(v, "auto")));
 }
 
-static bool wrong_type(api_error *err, const char *name, const char *wanted)
+static bool wrong_type(rose_api_error *err, const char *name, const char *wanted)
 {
-    return api_fail(err, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
+    return rose_api_fail(err, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
 }
 
-static bool take_int(char *at, const field *f, const json_t *v, const api_schema_opts *o,
-                     api_error *err)
+static bool take_int(char *at, const field *f, const json_t *v, const rose_api_schema_opts *o,
+                     rose_api_error *err)
 {
     if (!json_is_integer(v)) return wrong_type(err, f->name, "an integer");
     int64_t i = json_integer_value(v);
     if (f->at == AT(n) && (i < 1 || i > (int64_t)o->max_n))
-        return api_fail(err, 400, NULL, f->name, "field 'n' must be 1 to %u, got %lld", o->max_n,
-                        (long long)i);
+        return rose_api_fail(err, 400, NULL, f->name, "field 'n' must be 1 to %u, got %lld",
+                             o->max_n, (long long)i);
     if (f->at != AT(n) && ((double)i < f->lo || (double)i > f->hi))
-        return api_fail(err, 400, NULL, f->name, "field '%s' must be %s, got %lld", f->name,
-                        f->range, (long long)i);
+        return rose_api_fail(err, 400, NULL, f->name, "field '%s' must be %s, got %lld", f->name,
+                             f->range, (long long)i);
     memcpy(at, &i, sizeof i);
     return true;
 }
 
-static bool take_num(char *at, const field *f, const json_t *v, api_error *err)
+static bool take_num(char *at, const field *f, const json_t *v, rose_api_error *err)
 {
     if (!json_is_number(v)) return wrong_type(err, f->name, "a number");
     double d = json_number_value(v);
     if (!isfinite(d) || d < f->lo || d > f->hi)
-        return api_fail(err, 400, NULL, f->name, "field '%s' must be %s, got %g", f->name, f->range,
-                        d);
+        return rose_api_fail(err, 400, NULL, f->name, "field '%s' must be %s, got %g", f->name,
+                             f->range, d);
     memcpy(at, &d, sizeof d);
     return true;
 }
 
-static bool take_model(const json_t *v, const api_schema_opts *o, api_error *err)
+static bool take_model(const json_t *v, const rose_api_schema_opts *o, rose_api_error *err)
 {
     if (!json_is_string(v)) return wrong_type(err, "model", "a string");
     if (strcmp(json_string_value(v), o->model_id) == 0 &&
         json_string_length(v) == strlen(o->model_id))
         return true;
-    return api_fail(err, 404, "model_not_found", "model",
-                    "the model '%.200s' does not exist; this server serves '%.200s'",
-                    json_string_value(v), o->model_id);
+    return rose_api_fail(err, 404, "model_not_found", "model",
+                         "the model '%.200s' does not exist; this server serves '%.200s'",
+                         json_string_value(v), o->model_id);
 }
 
-static bool take_field(api_params *p, const field *f, const json_t *v, const api_schema_opts *o,
-                       api_error *err)
+static bool take_field(rose_api_params *p, const field *f, const json_t *v,
+                       const rose_api_schema_opts *o, rose_api_error *err)
 {
     char *at = (char *)p + f->at;
     bool b = json_is_true(v);
@@ -238,36 +245,38 @@ static bool take_field(api_params *p, const field *f, const json_t *v, const api
         return take_model(v, o, err);
     case T_REFUSED:
         return is_off(v, f->off) || o->lenient ||
-               api_fail(err, 400, "unsupported_field", f->name,
-                        "field '%s' is not supported by this server", f->name);
+               rose_api_fail(err, 400, "unsupported_field", f->name,
+                             "field '%s' is not supported by this server", f->name);
     case T_IGNORED:
         return true;
     }
     return true;
 }
 
-static bool check_stop(const json_t *stop, const api_schema_opts *o, api_error *err)
+static bool check_stop(const json_t *stop, const rose_api_schema_opts *o, rose_api_error *err)
 {
     if (stop == NULL) return true;
     if (!json_is_string(stop) && !json_is_array(stop))
         return wrong_type(err, "stop", "a string or a list of strings");
     size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
     if (n > o->max_stop)
-        return api_fail(err, 400, NULL, "stop", "field 'stop' holds %zu strings, the limit is %u",
-                        n, o->max_stop);
+        return rose_api_fail(err, 400, NULL, "stop",
+                             "field 'stop' holds %zu strings, the limit is %u", n, o->max_stop);
     for (size_t i = 0; i < n; i++) {
         const json_t *s = json_is_array(stop) ? json_array_get(stop, i) : stop;
         if (!json_is_string(s)) return wrong_type(err, "stop", "a string or a list of strings");
         if (json_string_length(s) == 0)
-            return api_fail(err, 400, NULL, "stop", "a stop string must not be empty");
-        if (json_string_length(s) > API_STOP_MAX_BYTES)
-            return api_fail(err, 400, NULL, "stop", "a stop string has %zu bytes, the limit is %d",
-                            json_string_length(s), API_STOP_MAX_BYTES);
+            return rose_api_fail(err, 400, NULL, "stop", "a stop string must not be empty");
+        if (json_string_length(s) > ROSE_STOP_MAX_BYTES)
+            return rose_api_fail(err, 400, NULL, "stop",
+                                 "a stop string has %zu bytes, the limit is %d",
+                                 json_string_length(s), ROSE_STOP_MAX_BYTES);
     }
     return true;
 }
 
-static bool check_stream_options(api_params *p, const api_schema_opts *o, api_error *err)
+static bool check_stream_options(rose_api_params *p, const rose_api_schema_opts *o,
+                                 rose_api_error *err)
 {
     const char *key;
     json_t *v;
@@ -275,8 +284,8 @@ static bool check_stream_options(api_params *p, const api_schema_opts *o, api_er
     if (p->stream_options == NULL) return true;
     if (!json_is_object(p->stream_options)) return wrong_type(err, "stream_options", "an object");
     if (!p->stream)
-        return api_fail(err, 400, NULL, "stream_options",
-                        "field 'stream_options' is only allowed when 'stream' is true");
+        return rose_api_fail(err, 400, NULL, "stream_options",
+                             "field 'stream_options' is only allowed when 'stream' is true");
     json_object_foreach((json_t *)(uintptr_t)p->stream_options, key, v)
     {
         snprintf(name, sizeof name, "stream_options.%s", key);
@@ -287,39 +296,40 @@ static bool check_stream_options(api_params *p, const api_schema_opts *o, api_er
         } else if (strcmp(key, "continuous_usage_stats") == 0 ||
                    strcmp(key, "include_obfuscation") == 0) {
             if (!json_is_false(v) && !json_is_null(v) && !o->lenient)
-                return api_fail(err, 400, "unsupported_field", name,
-                                "field '%s' is not supported by this server", name);
+                return rose_api_fail(err, 400, "unsupported_field", name,
+                                     "field '%s' is not supported by this server", name);
         } else if (!o->lenient) {
-            return api_fail(err, 400, "unknown_field", name, "unknown field '%s'", name);
+            return rose_api_fail(err, 400, "unknown_field", name, "unknown field '%s'", name);
         }
     }
     return true;
 }
 
-static bool check_required(const api_params *p, api_kind kind, api_error *err)
+static bool check_required(const rose_api_params *p, rose_api_kind kind, rose_api_error *err)
 {
     const char *name = NULL;
-    if (kind == API_COMPLETION && p->prompt == NULL) name = "prompt";
-    if (kind == API_CHAT && p->messages == NULL) name = "messages";
-    if (kind == API_DETOKENIZE && p->tokens == NULL) name = "tokens";
-    if (kind == API_TOKENIZE && (p->prompt == NULL) == (p->messages == NULL))
-        return api_fail(err, 400, NULL, "prompt", "one of 'prompt' and 'messages' is required");
-    return name == NULL ||
-           api_fail(err, 400, "missing_required_parameter", name, "field '%s' is required", name);
+    if (kind == ROSE_API_COMPLETION && p->prompt == NULL) name = "prompt";
+    if (kind == ROSE_API_CHAT && p->messages == NULL) name = "messages";
+    if (kind == ROSE_API_DETOKENIZE && p->tokens == NULL) name = "tokens";
+    if (kind == ROSE_API_TOKENIZE && (p->prompt == NULL) == (p->messages == NULL))
+        return rose_api_fail(err, 400, NULL, "prompt",
+                             "one of 'prompt' and 'messages' is required");
+    return name == NULL || rose_api_fail(err, 400, "missing_required_parameter", name,
+                                         "field '%s' is required", name);
 }
 
-bool api_schema_check(api_params *p, const json_t *root, api_kind kind, const api_schema_opts *o,
-                      api_error *err)
+bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
+                           const rose_api_schema_opts *o, rose_api_error *err)
 {
     const char *key;
     json_t *v;
-    *p = (api_params){.temperature = 1.0, .top_p = 1.0, .n = 1, .add_special_tokens = true};
+    *p = (rose_api_params){.temperature = 1.0, .top_p = 1.0, .n = 1, .add_special_tokens = true};
     json_object_foreach((json_t *)(uintptr_t)root, key, v)
     {
         const field *f = find_field(key, kind);
         if (f == NULL) {
             if (o->lenient) continue;
-            return api_fail(err, 400, "unknown_field", key, "unknown field '%.200s'", key);
+            return rose_api_fail(err, 400, "unknown_field", key, "unknown field '%.200s'", key);
         }
         if (json_is_null(v)) continue; /* null = absent, as in OpenAI's schema */
         if (!take_field(p, f, v, o, err)) return false;

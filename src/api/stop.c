@@ -8,7 +8,7 @@
 
 #include "api/stop.h"
 
-static void build_fail(struct api_stop *p)
+static void build_fail(struct rose_stop *p)
 {
     uint32_t k = 0;
     p->fail[0] = 0;
@@ -20,13 +20,13 @@ static void build_fail(struct api_stop *p)
     }
 }
 
-rose_status api_stops_add(api_stops *s, const char *text, size_t len)
+rose_status rose_stops_add(rose_stops *s, const char *text, size_t len)
 {
-    if (len == 0 || len > API_STOP_MAX_BYTES) return ROSE_E_INVAL;
-    struct api_stop *v = realloc(s->v, (s->n + (size_t)1) * sizeof *v);
+    if (len == 0 || len > ROSE_STOP_MAX_BYTES) return ROSE_E_INVAL;
+    struct rose_stop *v = realloc(s->v, (s->n + (size_t)1) * sizeof *v);
     if (v == NULL) return ROSE_E_NOMEM;
     s->v = v;
-    struct api_stop *p = &v[s->n];
+    struct rose_stop *p = &v[s->n];
     p->len = (uint32_t)len;
     p->text = malloc(len);
     p->fail = malloc(len * sizeof *p->fail);
@@ -43,17 +43,17 @@ rose_status api_stops_add(api_stops *s, const char *text, size_t len)
     return ROSE_OK;
 }
 
-void api_stops_free(api_stops *s)
+void rose_stops_free(rose_stops *s)
 {
     for (uint32_t i = 0; i < s->n; i++) {
         free(s->v[i].text);
         free(s->v[i].fail);
     }
     free(s->v);
-    *s = (api_stops){0};
+    *s = (rose_stops){0};
 }
 
-static uint32_t advance(const struct api_stop *p, uint32_t k, char c)
+static uint32_t advance(const struct rose_stop *p, uint32_t k, char c)
 {
     while (k > 0 && p->text[k] != c)
         k = p->fail[k - 1];
@@ -61,17 +61,17 @@ static uint32_t advance(const struct api_stop *p, uint32_t k, char c)
 }
 
 /* The text is held[0..held) followed by piece[0..len): append its first n bytes. */
-static void put_text(const api_stops *s, const api_stop_state *st, const char *piece, size_t n,
-                     api_out *out)
+static void put_text(const rose_stops *s, const rose_stop_state *st, const char *piece, size_t n,
+                     rose_api_out *out)
 {
     size_t from_held = n < st->held ? n : st->held;
-    if (from_held > 0) api_put(out, s->v[st->which].text, from_held);
-    api_put(out, piece, n - from_held);
+    if (from_held > 0) rose_api_put(out, s->v[st->which].text, from_held);
+    rose_api_put(out, piece, n - from_held);
 }
 
 /* Feed one byte to all automata. Returns the length of the longest string that it completes (0 =
  * none); *held, *which describe the longest partial match. */
-static uint32_t feed(const api_stops *s, uint32_t *state, char c, uint32_t *held, uint32_t *which)
+static uint32_t feed(const rose_stops *s, uint32_t *state, char c, uint32_t *held, uint32_t *which)
 {
     uint32_t match = 0;
     *held = 0;
@@ -90,7 +90,7 @@ static uint32_t feed(const api_stops *s, uint32_t *state, char c, uint32_t *held
     return match;
 }
 
-static bool no_start(const api_stops *s, const char *piece, size_t len)
+static bool no_start(const rose_stops *s, const char *piece, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
         if (s->first[(unsigned char)piece[i]]) return false;
@@ -98,12 +98,12 @@ static bool no_start(const api_stops *s, const char *piece, size_t len)
     return true;
 }
 
-bool api_stop_push(const api_stops *s, api_stop_state *st, const char *piece, size_t len,
-                   api_out *out)
+bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
+                    rose_api_out *out)
 {
     if (len == 0) return false;
     if (st->held == 0 && no_start(s, piece, len)) { /* the common case; all states are 0 */
-        api_put(out, piece, len);
+        rose_api_put(out, piece, len);
         return false;
     }
     uint32_t held = st->held, which = st->which;
@@ -121,8 +121,8 @@ bool api_stop_push(const api_stops *s, api_stop_state *st, const char *piece, si
     return false;
 }
 
-void api_stop_flush(const api_stops *s, api_stop_state *st, api_out *out)
+void rose_stop_flush(const rose_stops *s, rose_stop_state *st, rose_api_out *out)
 {
-    if (st->held > 0) api_put(out, s->v[st->which].text, st->held);
+    if (st->held > 0) rose_api_put(out, s->v[st->which].text, st->held);
     st->held = 0;
 }

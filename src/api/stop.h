@@ -4,36 +4,37 @@
 
 #include "api/json_out.h"
 
-enum { API_STOP_MAX_BYTES = 4096 }; /* of one stop string */
+enum { ROSE_STOP_MAX_BYTES = 4096 }; /* of one stop string */
 
 /* The strings of a request with their KMP tables; immutable, shared by its choices. */
-typedef struct api_stops {
+typedef struct rose_stops {
     uint32_t n;
     uint32_t max_len; /* bytes of the longest */
-    struct api_stop {
+    struct rose_stop {
         char *text;     /* owned, not NUL-terminated */
         uint32_t *fail; /* owned: longest proper border of text[0..i] */
         uint32_t len;   /* bytes, >= 1 */
     } * v;
     bool first[256]; /* bytes that begin a string */
-} api_stops;
+} rose_stops;
 
 /* A choice's place in the stream: state[i] bytes of string i are matched at the end of the text so
  * far. The longest of them is held back, and is not stored: it is a prefix of that string. */
-typedef struct api_stop_state {
+typedef struct rose_stop_state {
     uint32_t *state; /* [n], borrowed from the choice; NULL if n == 0 */
     uint32_t held;   /* bytes held back */
     uint32_t which;  /* the string whose prefix they are */
-} api_stop_state;
+} rose_stop_state;
 
-rose_status api_stops_add(api_stops *s, const char *text, size_t len); /* len >= 1 */
-void api_stops_free(api_stops *s);
+rose_status rose_stops_add(rose_stops *s, const char *text, size_t len); /* len >= 1 */
+void rose_stops_free(rose_stops *s);
 
 /* Append to out what piece[0..len) releases. True: a stop string is complete; out then got all text
  * before it, and the rest of the piece is dropped. The string that ends first wins; of two that end
  * together, the longer. Cost: O(len x n). */
-bool api_stop_push(const api_stops *s, api_stop_state *st, const char *piece, size_t len,
-                   api_out *out);
-void api_stop_flush(const api_stops *s, api_stop_state *st, api_out *out); /* the held text */
+bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
+                    rose_api_out *out);
+void rose_stop_flush(const rose_stops *s, rose_stop_state *st,
+                     rose_api_out *out); /* the held text */
 
 #endif

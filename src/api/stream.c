@@ -5,25 +5,25 @@
 
 #include "api/api_internal.h"
 
-static const char *chunk_object(const api_job *j)
+static const char *chunk_object(const rose_api_job *j)
 {
-    return j->kind == API_CHAT ? "chat.completion.chunk" : "text_completion";
+    return j->kind == ROSE_API_CHAT ? "chat.completion.chunk" : "text_completion";
 }
 
-void api_sse_head(api_out *head, const api_job *j)
+void rose_api_sse_head(rose_api_out *head, const rose_api_job *j)
 {
-    api_puts(head, "data: {\"id\":\"");
-    api_puts(head, j->id);
-    api_puts(head, "\",\"object\":\"");
-    api_puts(head, chunk_object(j));
-    api_putf(head, "\",\"created\":%lld,\"model\":", (long long)j->created);
-    api_put_string(head, j->api->model_id, strlen(j->api->model_id));
-    api_puts(head, ",\"choices\":[");
+    rose_api_puts(head, "data: {\"id\":\"");
+    rose_api_puts(head, j->id);
+    rose_api_puts(head, "\",\"object\":\"");
+    rose_api_puts(head, chunk_object(j));
+    rose_api_putf(head, "\",\"created\":%lld,\"model\":", (long long)j->created);
+    rose_api_put_string(head, j->api->model_id, strlen(j->api->model_id));
+    rose_api_puts(head, ",\"choices\":[");
 }
 
-#define PUT(o, literal) api_put(o, literal, sizeof literal - 1)
+#define PUT(o, literal) rose_api_put(o, literal, sizeof literal - 1)
 
-static void put_delta(api_out *o, const api_choice *c, const char *text, size_t len)
+static void put_delta(rose_api_out *o, const rose_api_choice *c, const char *text, size_t len)
 {
     if (c->role_sent && len == 0) {
         PUT(o, ",\"delta\":{}");
@@ -33,28 +33,28 @@ static void put_delta(api_out *o, const api_choice *c, const char *text, size_t 
         PUT(o, ",\"delta\":{\"content\":\"");
     else
         PUT(o, ",\"delta\":{\"role\":\"assistant\",\"content\":\"");
-    api_put_escaped(o, text, len);
+    rose_api_put_escaped(o, text, len);
     PUT(o, "\"}");
 }
 
-static void chunk_fast(api_out *o, const api_job *j, const api_choice *c, const char *text,
-                       size_t len, const char *finish)
+static void chunk_fast(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
+                       const char *text, size_t len, const char *finish)
 {
-    api_put(o, j->head.b.data, j->head.b.len);
+    rose_api_put(o, j->head.b.data, j->head.b.len);
     PUT(o, "{\"index\":");
-    api_put_u64(o, c->index);
-    if (j->kind == API_CHAT) {
+    rose_api_put_u64(o, c->index);
+    if (j->kind == ROSE_API_CHAT) {
         put_delta(o, c, text, len);
     } else {
         PUT(o, ",\"text\":\"");
-        api_put_escaped(o, text, len);
+        rose_api_put_escaped(o, text, len);
         PUT(o, "\"");
     }
     if (finish == NULL) {
         PUT(o, ",\"logprobs\":null,\"finish_reason\":null}]");
     } else {
         PUT(o, ",\"logprobs\":null,\"finish_reason\":\"");
-        api_puts(o, finish);
+        rose_api_puts(o, finish);
         PUT(o, "\"}]");
     }
     if (j->usage) PUT(o, ",\"usage\":null");
@@ -66,19 +66,19 @@ static bool set(json_t *object, const char *key, json_t *v)
     return json_object_set_new(object, key, v) == 0;
 }
 
-static bool fill_delta(json_t *delta, const api_choice *c, const char *text, size_t len)
+static bool fill_delta(json_t *delta, const rose_api_choice *c, const char *text, size_t len)
 {
     return (c->role_sent || set(delta, "role", json_string("assistant"))) &&
            ((c->role_sent && len == 0) || set(delta, "content", json_stringn(text, len)));
 }
 
-static bool fill_choice(json_t *t, const api_job *j, const api_choice *c, const char *text,
-                        size_t len, const char *finish)
+static bool fill_choice(json_t *t, const rose_api_job *j, const rose_api_choice *c,
+                        const char *text, size_t len, const char *finish)
 {
     json_t *delta = NULL;
     if (len == 0) text = ""; /* it may be NULL then */
     if (!set(t, "index", json_integer(c->index))) return false;
-    if (j->kind != API_CHAT) {
+    if (j->kind != ROSE_API_CHAT) {
         if (!set(t, "text", json_stringn(text, len))) return false;
     } else if (!set(t, "delta", delta = json_object()) || !fill_delta(delta, c, text, len)) {
         return false;
@@ -87,7 +87,7 @@ static bool fill_choice(json_t *t, const api_job *j, const api_choice *c, const 
            set(t, "finish_reason", finish == NULL ? json_null() : json_string(finish));
 }
 
-static bool fill_chunk(json_t *root, const api_job *j, json_t *choice)
+static bool fill_chunk(json_t *root, const rose_api_job *j, json_t *choice)
 {
     json_t *choices = json_array();
     bool ok = json_array_append(choices, choice) == 0 && set(root, "id", json_string(j->id)) &&
@@ -102,13 +102,13 @@ static bool fill_chunk(json_t *root, const api_job *j, json_t *choice)
 
 static int put_callback(const char *bytes, size_t len, void *out)
 {
-    api_put(out, bytes, len);
+    rose_api_put(out, bytes, len);
     return 0;
 }
 
 /* Everything up to the closing brace, which the caller adds behind the tail. */
-static void chunk_generic(api_out *o, const api_job *j, const api_choice *c, const char *text,
-                          size_t len, const char *finish)
+static void chunk_generic(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
+                          const char *text, size_t len, const char *finish)
 {
     json_t *root = json_object(), *choice = json_object();
     PUT(o, "data: ");
@@ -120,29 +120,30 @@ static void chunk_generic(api_out *o, const api_job *j, const api_choice *c, con
     json_decref(root);
 }
 
-void api_sse_chunk(api_out *o, const api_job *j, const api_choice *c, const char *text, size_t len,
-                   const char *finish, const char *tail, size_t tail_len)
+void rose_api_sse_chunk(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
+                        const char *text, size_t len, const char *finish, const char *tail,
+                        size_t tail_len)
 {
     if (j->api->o.fast_sse)
         chunk_fast(o, j, c, text, len, finish);
     else
         chunk_generic(o, j, c, text, len, finish);
-    api_put(o, tail, tail_len);
+    rose_api_put(o, tail, tail_len);
     PUT(o, "}\n\n");
 }
 
-void api_sse_usage(api_out *o, const api_job *j, const char *tail, size_t tail_len)
+void rose_api_sse_usage(rose_api_out *o, const rose_api_job *j, const char *tail, size_t tail_len)
 {
-    api_put(o, j->head.b.data, j->head.b.len);
+    rose_api_put(o, j->head.b.data, j->head.b.len);
     PUT(o, "],\"usage\":");
-    api_usage_json(o, j);
-    api_put(o, tail, tail_len);
+    rose_api_usage_json(o, j);
+    rose_api_put(o, tail, tail_len);
     PUT(o, "}\n\n");
 }
 
-void api_sse_error(api_out *o, const api_error *e)
+void rose_api_sse_error(rose_api_out *o, const rose_api_error *e)
 {
     PUT(o, "data: ");
-    api_error_json(o, e);
+    rose_api_error_json(o, e);
     PUT(o, "\n\n");
 }

@@ -8,11 +8,11 @@
 
 #define MAX_QUEUED_BYTES ((size_t)256 << 20)
 
-struct api_workers {
+struct rose_api_workers {
     rose_api *api;
     pthread_mutex_t lock; /* guards all below up to threads */
     pthread_cond_t more;
-    api_job *head, *tail;
+    rose_api_job *head, *tail;
     uint32_t n_jobs, max_jobs;
     size_t bytes;
     bool stop;
@@ -21,12 +21,12 @@ struct api_workers {
 };
 
 /* The next job, in order of arrival; NULL: stop. */
-static api_job *take(api_workers *w)
+static rose_api_job *take(rose_api_workers *w)
 {
     pthread_mutex_lock(&w->lock);
     while (!w->stop && w->head == NULL)
         pthread_cond_wait(&w->more, &w->lock);
-    api_job *j = w->stop ? NULL : w->head;
+    rose_api_job *j = w->stop ? NULL : w->head;
     if (j != NULL) {
         w->head = j->next;
         if (w->head == NULL) w->tail = NULL;
@@ -39,18 +39,18 @@ static api_job *take(api_workers *w)
 
 static void *worker_main(void *arg)
 {
-    api_workers *w = arg;
+    rose_api_workers *w = arg;
     rose_encoder *enc = NULL;
-    api_job *j;
+    rose_api_job *j;
     while ((j = take(w)) != NULL) {
         rose_err err = {0};
-        api_io *io = j->io;
+        rose_api_io *io = j->io;
         /* Jobs exist only after set_engine, so the tokenizer is there. */
         if (enc == NULL && rose_encoder_create(&enc, w->api->tok, &err) != ROSE_OK)
-            api_fail_nomem(&j->err);
+            rose_api_fail_nomem(&j->err);
         else
-            api_job_process(j, enc);
-        /* Never full: its capacity is API_MAX_LIVE and the I/O thread admits no more jobs. */
+            rose_api_job_process(j, enc);
+        /* Never full: its capacity is ROSE_API_MAX_LIVE and the I/O thread admits no more jobs. */
         rose_wakeq_push(io->done, j);
         rose_wakeq_signal(io->done);
     }
@@ -58,11 +58,11 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-rose_status api_workers_create(api_workers **out, rose_api *a, uint32_t n, uint32_t max_jobs,
-                               rose_err *err)
+rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_t n,
+                                    uint32_t max_jobs, rose_err *err)
 {
     rose_status st = ROSE_OK;
-    api_workers *w = calloc(1, sizeof *w);
+    rose_api_workers *w = calloc(1, sizeof *w);
     *out = NULL;
     if (w == NULL) return rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
     pthread_mutex_init(&w->lock, NULL);
@@ -83,11 +83,11 @@ rose_status api_workers_create(api_workers **out, rose_api *a, uint32_t n, uint3
     }
     *out = w;
 done:
-    if (st != ROSE_OK) api_workers_destroy(w);
+    if (st != ROSE_OK) rose_api_workers_destroy(w);
     return st;
 }
 
-bool api_workers_push(api_workers *w, api_job *j)
+bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j)
 {
     pthread_mutex_lock(&w->lock);
     bool room = w->n_jobs < w->max_jobs && w->bytes + j->body_len <= MAX_QUEUED_BYTES;
@@ -108,7 +108,7 @@ bool api_workers_push(api_workers *w, api_job *j)
     return room;
 }
 
-void api_workers_destroy(api_workers *w)
+void rose_api_workers_destroy(rose_api_workers *w)
 {
     if (w == NULL) return;
     pthread_mutex_lock(&w->lock);
@@ -118,9 +118,9 @@ void api_workers_destroy(api_workers *w)
     for (uint32_t i = 0; i < w->n_threads; i++)
         pthread_join(w->threads[i], NULL);
     while (w->head != NULL) {
-        api_job *j = w->head;
+        rose_api_job *j = w->head;
         w->head = j->next;
-        api_job_free(j);
+        rose_api_job_free(j);
     }
     pthread_cond_destroy(&w->more);
     pthread_mutex_destroy(&w->lock);

@@ -1,7 +1,8 @@
 /* base/json.h - parsing JSON with jansson, made safe against a failed allocation. jansson 2.14
  * ignores some of its own: a string then lacks a byte ("wte" reads as "wt") or a sound text is
- * called a syntax error. We route its allocations through a function that notes a failure per
- * thread, and a parse in which one failed yields nothing. Any thread. */
+ * called a syntax error, or the lexer walks past its buffer. We route its allocations through
+ * functions that note a failure per thread and keep a reserve for that buffer, and a parse in which
+ * one failed yields nothing. Any thread. */
 #ifndef ROSE_BASE_JSON_H
 #define ROSE_BASE_JSON_H
 

@@ -49,16 +49,16 @@ static uint32_t random_char(void)
 
 static void check_escape(const char *s, size_t len)
 {
-    api_out o = {0};
+    rose_api_out o = {0};
     json_t *v = json_stringn(s, len);
     assert_non_null(v);
     char *want = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
-    api_put_string(&o, s, len);
+    rose_api_put_string(&o, s, len);
     assert_int_equal(o.b.len, strlen(want));
     assert_memory_equal(o.b.data, want, o.b.len);
     free(want);
     json_decref(v);
-    api_out_free(&o);
+    rose_api_out_free(&o);
 }
 
 static void escaper_equals_jansson(void **state)
@@ -82,12 +82,12 @@ static void numbers(void **state)
     (void)state;
     for (size_t i = 0; i < 6; i++) {
         char want[24];
-        api_out o = {0};
-        api_put_u64(&o, v[i]);
+        rose_api_out o = {0};
+        rose_api_put_u64(&o, v[i]);
         int n = snprintf(want, sizeof want, "%llu", (unsigned long long)v[i]);
         assert_int_equal(o.b.len, n);
         assert_memory_equal(o.b.data, want, (size_t)n);
-        api_out_free(&o);
+        rose_api_out_free(&o);
     }
 }
 
@@ -101,22 +101,22 @@ static void errors_are_valid_json(void **state)
         for (size_t k = 0; k < len; k++)
             text[k] = (char)(1 + below(255));
         text[len == sizeof text ? len - 1 : len] = '\0';
-        api_error e;
-        api_fail(&e, 400, "c", text, "x %s", text);
-        api_out o = {0};
-        api_error_json(&o, &e);
+        rose_api_error e;
+        rose_api_fail(&e, 400, "c", text, "x %s", text);
+        rose_api_out o = {0};
+        rose_api_error_json(&o, &e);
         json_t *v = json_loadb(o.b.data, o.b.len, 0, NULL);
         assert_non_null(v);
         json_decref(v);
-        api_out_free(&o);
+        rose_api_out_free(&o);
     }
 }
 
 static int load_status(const char *body, size_t len, size_t max_values)
 {
-    api_error e = {0};
+    rose_api_error e = {0};
     json_t *v;
-    bool ok = api_json_load(&v, body, len, max_values, &e);
+    bool ok = rose_api_json_load(&v, body, len, max_values, &e);
     assert_int_equal(ok, v != NULL);
     json_decref(v);
     return ok ? 200 : e.status;

@@ -213,32 +213,34 @@ static double bench_once(const rose_tokenizer *t, bool fast, bool chat, uint32_t
     enum { N = 200000 };
     static const char *const strings[] = {"\nUser:", "###", "<|end|>", "Observation:"};
     rose_api api = {.model_id = (char *)(uintptr_t) "rose-tiny", .o = {.fast_sse = fast}};
-    api_job j = {.api = &api, .kind = chat ? API_CHAT : API_COMPLETION, .created = 1795226514};
+    rose_api_job j = {
+        .api = &api, .kind = chat ? ROSE_API_CHAT : ROSE_API_COMPLETION, .created = 1795226514};
     uint32_t states[4] = {0}, vocab = rose_tokenizer_vocab_size(t);
-    api_choice c = {.job = &j, .role_sent = true, .stop = {.state = states}};
-    api_out text = {0}, out = {0};
+    rose_api_choice c = {.job = &j, .role_sent = true, .stop = {.state = states}};
+    rose_api_out text = {0}, out = {0};
     char *piece = malloc(rose_detok_cap(t) + 16);
     snprintf(j.id, sizeof j.id, "cmpl-0123456789abcdef");
     for (uint32_t i = 0; i < n_stops; i++)
-        api_stops_add(&j.stops, strings[i], strlen(strings[i]));
-    api_sse_head(&j.head, &j);
+        rose_stops_add(&j.stops, strings[i], strlen(strings[i]));
+    rose_api_sse_head(&j.head, &j);
     uint64_t t0 = rose_now_ns(), bytes = 0;
     for (uint32_t i = 0; i < N; i++) {
         uint32_t id = (i * 2654435761u) % vocab;
-        api_out_reset(&text);
-        api_out_reset(&out);
+        rose_api_out_reset(&text);
+        rose_api_out_reset(&out);
         size_t n = rose_detok_push(&c.detok, t, id, ROSE_DECODE_SKIP_SPECIAL, piece);
-        api_stop_push(&j.stops, &c.stop, piece, n, &text);
-        if (text.b.len > 0) api_sse_chunk(&out, &j, &c, text.b.data, text.b.len, NULL, NULL, 0);
+        rose_stop_push(&j.stops, &c.stop, piece, n, &text);
+        if (text.b.len > 0)
+            rose_api_sse_chunk(&out, &j, &c, text.b.data, text.b.len, NULL, NULL, 0);
         bytes += out.b.len;
     }
     double ns = (double)(rose_now_ns() - t0) / N;
     if (bytes == 0) abort();
     free(piece);
-    api_stops_free(&j.stops);
-    api_out_free(&j.head);
-    api_out_free(&text);
-    api_out_free(&out);
+    rose_stops_free(&j.stops);
+    rose_api_out_free(&j.head);
+    rose_api_out_free(&text);
+    rose_api_out_free(&out);
     return ns;
 }
 

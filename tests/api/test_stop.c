@@ -80,28 +80,28 @@ static size_t naive_held(const sample *s, size_t end)
 
 static void check_sample(const sample *s)
 {
-    api_stops stops = {0};
+    rose_stops stops = {0};
     uint32_t states[MAX_STOPS] = {0};
-    api_stop_state st = {.state = states};
-    api_out out = {0};
+    rose_stop_state st = {.state = states};
+    rose_api_out out = {0};
     size_t cut, end, at = 0;
     bool want = naive_cut(s, &cut, &end), got = false;
     for (uint32_t k = 0; k < s->n; k++)
-        assert_int_equal(api_stops_add(&stops, s->stop[k], s->stop_len[k]), ROSE_OK);
+        assert_int_equal(rose_stops_add(&stops, s->stop[k], s->stop_len[k]), ROSE_OK);
     while (at < s->len && !got) {
         size_t n = below(5);
         if (n > s->len - at) n = s->len - at;
-        got = api_stop_push(&stops, &st, s->text + at, n, &out);
+        got = rose_stop_push(&stops, &st, s->text + at, n, &out);
         at += n;
         if (!got) assert_int_equal(out.b.len, at - naive_held(s, at));
     }
     assert_int_equal(got, want);
-    if (!got) api_stop_flush(&stops, &st, &out);
+    if (!got) rose_stop_flush(&stops, &st, &out);
     if (got) assert_true(end <= at); /* found in the piece that completed it */
     assert_int_equal(out.b.len, cut);
     if (cut > 0) assert_memory_equal(out.b.data, s->text, cut);
-    api_out_free(&out);
-    api_stops_free(&stops);
+    rose_api_out_free(&out);
+    rose_stops_free(&stops);
 }
 
 static void random_texts(void **state)
@@ -117,24 +117,24 @@ static void random_texts(void **state)
 static void edges(void **state)
 {
     (void)state;
-    api_stops s = {0};
-    char big[API_STOP_MAX_BYTES + 1];
+    rose_stops s = {0};
+    char big[ROSE_STOP_MAX_BYTES + 1];
     memset(big, 'x', sizeof big);
-    assert_int_equal(api_stops_add(&s, "", 0), ROSE_E_INVAL);
-    assert_int_equal(api_stops_add(&s, big, sizeof big), ROSE_E_INVAL);
-    assert_int_equal(api_stops_add(&s, big, sizeof big - 1), ROSE_OK);
-    assert_int_equal(api_stops_add(&s, "a\0b", 3), ROSE_OK);
+    assert_int_equal(rose_stops_add(&s, "", 0), ROSE_E_INVAL);
+    assert_int_equal(rose_stops_add(&s, big, sizeof big), ROSE_E_INVAL);
+    assert_int_equal(rose_stops_add(&s, big, sizeof big - 1), ROSE_OK);
+    assert_int_equal(rose_stops_add(&s, "a\0b", 3), ROSE_OK);
     uint32_t states[2] = {0};
-    api_stop_state st = {.state = states};
-    api_out out = {0};
-    assert_false(api_stop_push(&s, &st, "1a", 2, &out));
+    rose_stop_state st = {.state = states};
+    rose_api_out out = {0};
+    assert_false(rose_stop_push(&s, &st, "1a", 2, &out));
     assert_int_equal(out.b.len, 1);
-    assert_false(api_stop_push(&s, &st, "\0", 1, &out));
-    assert_true(api_stop_push(&s, &st, "bc", 2, &out));
+    assert_false(rose_stop_push(&s, &st, "\0", 1, &out));
+    assert_true(rose_stop_push(&s, &st, "bc", 2, &out));
     assert_int_equal(out.b.len, 1);
-    api_out_free(&out);
-    api_stops_free(&s);
-    api_stops_free(&s);
+    rose_api_out_free(&out);
+    rose_stops_free(&s);
+    rose_stops_free(&s);
 }
 
 int main(void)
