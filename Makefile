@@ -11,7 +11,7 @@ endif
 comma   := ,
 B       := $(if $(filter release,$(VARIANT)),build,build/$(VARIANT))
 VERSION := 0.1.0
-COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+COMMIT  := $(shell git describe --always --abbrev=12 --dirty --exclude='*' 2>/dev/null || echo unknown)
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wdouble-promotion -Wstrict-prototypes \
         -Wmissing-prototypes -Wvla -Wundef -Wcast-align -Wwrite-strings -Wformat=2 -Wswitch-enum -Werror
@@ -84,6 +84,11 @@ help:
 $B/obj/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(call isa_flags,$<) -DROSE_VERSION='"$(VERSION)"' -MMD -MP -c $< -o $@
+
+# Rebuilt when the commit changes, and only then.
+$(shell mkdir -p $B && echo '$(COMMIT)' | cmp -s - $B/commit || echo '$(COMMIT)' > $B/commit)
+$B/obj/base/version.o: $B/commit
+$B/obj/base/version.o: CFLAGS += -DROSE_COMMIT='"$(COMMIT)"'
 
 # Everything but main(): what the tests, the program and the fuzzers link.
 $B/librose_all.a: $(OBJ)

@@ -17,6 +17,7 @@
 #include "base/cpuinfo.h"
 #include "base/philox.h"
 #include "base/progress.h"
+#include "base/version.h"
 #include "bench/bench.h"
 #include "engine/flags.h"
 
@@ -190,10 +191,11 @@ static json_t *meta_json(const char *model, const offline_opts *o, const rose_en
 {
     const rose_memory_plan *p = rose_engine_plan(e);
     return json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, s:b, "
+        "{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, "
+        "s:b, "
         "s:f, s:I, s:I}",
-        "backend", "roseinfer", "version", ROSE_VERSION, "model", model, "dtype",
-        p->dtype == ROSE_COMPUTE_BF16 ? "bfloat16" : "float32", "isa",
+        "backend", "roseinfer", "version", rose_version(), "commit", rose_commit(), "model", model,
+        "dtype", p->dtype == ROSE_COMPUTE_BF16 ? "bfloat16" : "float32", "isa",
         strcmp(o->engine.isa, "auto") == 0 ? rose_isa_name(rose_isa_probe()) : o->engine.isa,
         "threads", (int)p->n_threads, "num_prompts", (int)o->num_prompts, "input_len",
         (int)o->input_len, "output_len", (int)o->output_len, "max_batch_size", (int)p->max_seqs,
@@ -209,7 +211,10 @@ static int write_json(const json_t *root, const char *dir)
 {
     char path[4096], stamp[32];
     if (dir == NULL)
-        return json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF ? 0 : 1;
+        return json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0 &&
+                       putchar('\n') != EOF
+                   ? 0
+                   : 1;
     time_t now = (time_t)rose_unix_time();
     struct tm tm;
     gmtime_r(&now, &tm);
@@ -217,7 +222,7 @@ static int write_json(const json_t *root, const char *dir)
     mkdir(dir, 0777); /* existing is fine; a failure shows below */
     if (snprintf(path, sizeof path, "%s/%s", dir, stamp) < (int)sizeof path) mkdir(path, 0777);
     if (snprintf(path, sizeof path, "%s/%s/offline_results.json", dir, stamp) >= (int)sizeof path ||
-        json_dump_file(root, path, JSON_INDENT(2)) != 0) {
+        json_dump_file(root, path, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0) {
         fprintf(stderr, "roseinfer: cannot write %s\n", path);
         return 1;
     }

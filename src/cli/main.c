@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/version.h"
 #include "bench/bench.h"
 #include "cli/cli.h"
 
@@ -59,9 +60,8 @@ static void list(FILE *out, const char *prefix, const command *c, size_t n)
 
 static void usage(FILE *out)
 {
-    fputs("roseinfer " ROSE_VERSION " - an LLM inference engine and server\n\n"
-          "Usage: roseinfer COMMAND [arguments]   (COMMAND --help lists its options)\n\n",
-          out);
+    fprintf(out, "roseinfer %s - an LLM inference engine and server\n\n", rose_version());
+    fputs("Usage: roseinfer COMMAND [arguments]   (COMMAND --help lists its options)\n\n", out);
     list(out, "", commands, sizeof commands / sizeof *commands);
     list(out, "bench ", benches, sizeof benches / sizeof *benches);
     fputs("\nMODEL is a Hugging Face folder: config.json, *.safetensors, tokenizer.json or\n"
@@ -82,7 +82,7 @@ static int dispatch(const command *c, size_t n, const char *what, int argc, char
 int main(int argc, char **argv)
 {
     if (argc >= 2 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0)) {
-        puts("roseinfer " ROSE_VERSION);
+        printf("roseinfer %s (%s)\n", rose_version(), rose_commit());
         return 0;
     }
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||

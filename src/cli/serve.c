@@ -15,6 +15,7 @@
 #include "base/cpuinfo.h"
 #include "base/log.h"
 #include "base/opts.h"
+#include "base/version.h"
 #include "cli/cli.h"
 #include "engine/flags.h"
 
@@ -215,7 +216,7 @@ static rose_status start_http(server *s, serve_flags *f, const char *model_id, b
     rose_http_opts h;
     rose_api_opts_default(&a);
     a.model_id = model_id;
-    a.version = ROSE_VERSION;
+    a.version = rose_version();
     a.chat_template = f->chat_template;
     a.model_has_template = has_template;
     a.n_io_threads = f->io_threads;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/cpuinfo.h"
+#include "base/version.h"
 #include "engine/engine.h"
 #include "tokenizer/tokenizer.h"
 
@@ -164,7 +165,7 @@ uint32_t rose_lib_max_model_len(const rose_lib *rose)
 
 const char *rose_lib_version(void)
 {
-    return ROSE_VERSION;
+    return rose_version();
 }
 
 void rose_lib_params_default(rose_lib_params *p)

@@ -25,7 +25,7 @@
 
 int main(void)
 {
-    return 77;
+    return puts("skipped: the sanitizer owns malloc, which this test replaces"), 77;
 }
 
 #else

@@ -47,7 +47,7 @@ def test_help():
         check(f"{c} --help", ok and len(opts) >= 2, out)
         defaults = [l for l in out.splitlines() if "(default" in l]
         check(f"{c} --help shows defaults", defaults != [], out)
-    check("--version", re.match(r"roseinfer \d+\.\d+\.\d+\n$", run("--version")[1]) is not None)
+    check("--version", re.match(r"roseinfer \d+\.\d+\.\d+ \(\S+\)\n$", run("--version")[1]) is not None)
     check("no command is a usage error", run()[0] == 2)
     check("unknown command", run("surf")[0] == 2 and "unknown command 'surf'" in run("surf")[2])
 

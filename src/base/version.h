@@ -1,0 +1,9 @@
+/* base/version.h - which build this is, for --version, /version and every result file. */
+#ifndef ROSE_BASE_VERSION_H
+#define ROSE_BASE_VERSION_H
+
+const char *rose_version(void); /* "0.1.0" */
+const char *
+rose_commit(void); /* 12 hex digits, "-dirty" behind them if the tree had changes; "unknown" */
+
+#endif
