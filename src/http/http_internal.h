@@ -26,6 +26,7 @@ enum {
     HTTP_OUT_HIGH = 256 * 1024,  /* unsent bytes above which no further request is parsed */
     HTTP_KEEP_BYTES = 16 * 1024, /* buffers up to this size stay with an idle connection */
     HTTP_MAX_HEADERS = 256,
+    HTTP_MAX_CHUNK_EXT = 1024,
     HTTP_LINGER_MS = 5000,    /* after a refusal: how long the client may go on sending */
     HTTP_MAX_REFUSED = 64,    /* connections over the limit that may read their 503 in peace */
     HTTP_SCRATCH = 64 * 1024, /* one read */
@@ -42,6 +43,18 @@ typedef enum http_conn_state {
     CONN_CLOSING, /* the last reply is in `out`; input is discarded */
     CONN_LINGER   /* all sent and shut down; input is discarded until the client closes */
 } http_conn_state;
+
+typedef enum http_chunk_state {
+    CHUNK_SIZE_FIRST, /* at the first digit of a size */
+    CHUNK_SIZE,
+    CHUNK_EXT,
+    CHUNK_SIZE_LF,
+    CHUNK_DATA,
+    CHUNK_DATA_CR,
+    CHUNK_DATA_LF,
+    CHUNK_TRAILER, /* within, or at the start of, a trailer line */
+    CHUNK_TRAILER_LF
+} http_chunk_state;
 
 typedef enum http_read_mode {
     HTTP_READ_OFF,
@@ -74,7 +87,9 @@ struct rose_http_conn {
     bool linger;       /* when CLOSING: the client may still be sending, let it read our answer */
     bool refused;      /* over max_connections: not counted */
     bool keep_alive;   /* what the request allows; final once a reply's head is written */
-    bool complete;     /* the parser has seen the end of the message */
+    bool head_done;    /* the parser has seen the end of the headers */
+    bool complete;     /* the whole request is here */
+    bool chunked;      /* the request's body is */
     int refuse_status; /* set by a parser callback that failed */
     const char *refuse_why;
     struct event ev_read, ev_write, ev_timer;
@@ -89,11 +104,13 @@ struct rose_http_conn {
     size_t head_scan; /* searched for line ends up to here */
     size_t line_start;
     rose_buf body;
-    size_t trailer_bytes;
+    http_chunk_state chunk;
+    uint64_t chunk_left;
+    size_t line_bytes, trailer_bytes;
     http_header *headers;
     uint32_t n_headers, cap_headers;
-    uint32_t url, url_len; /* in head */
-    uint64_t content_length;
+    uint32_t url, url_len;   /* in head */
+    uint64_t content_length; /* still to come, once in CONN_BODY */
     http_parser parser;
     rose_http_req req;
     TAILQ_ENTRY(rose_http_conn) all_link, dirty_link;

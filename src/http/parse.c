@@ -28,10 +28,6 @@ static int on_url(http_parser *p, const char *at, size_t n)
 static int on_header_field(http_parser *p, const char *at, size_t n)
 {
     rose_http_conn *c = p->data;
-    if (c->state == CONN_BODY) { /* a trailer: checked for size, otherwise ignored */
-        c->trailer_bytes += n;
-        return 0;
-    }
     if (c->n_headers == HTTP_MAX_HEADERS)
         return refuse_in_callback(c, 431, "more than 256 header fields");
     if (c->n_headers == c->cap_headers) {
@@ -49,12 +45,6 @@ static int on_header_field(http_parser *p, const char *at, size_t n)
 static int on_header_value(http_parser *p, const char *at, size_t n)
 {
     rose_http_conn *c = p->data;
-    if (c->state == CONN_BODY) {
-        c->trailer_bytes += n;
-        if (c->trailer_bytes > c->io->h->opts.max_header_bytes)
-            return refuse_in_callback(c, 431, "trailers over the limit");
-        return 0;
-    }
     if (c->n_headers == 0) return -1;
     while (n > 0 && (at[n - 1] == ' ' || at[n - 1] == '\t'))
         n--;
@@ -69,26 +59,9 @@ static int on_headers_complete(http_parser *p)
 {
     rose_http_conn *c = p->data;
     c->content_length = p->content_length;
-    p->upgrade = 0; /* "Upgrade" is ignored, as the specification allows */
-    return 0;
-}
-
-static int on_body(http_parser *p, const char *at, size_t n)
-{
-    rose_http_conn *c = p->data;
-    if (n > c->io->h->opts.max_body_bytes - c->body.len)
-        return refuse_in_callback(c, 413, "request body over the limit");
-    if (rose_buf_add(&c->body, at, n) != ROSE_OK)
-        return refuse_in_callback(c, 503, "out of memory");
-    return 0;
-}
-
-static int on_message_complete(http_parser *p)
-{
-    rose_http_conn *c = p->data;
-    c->complete = true;
     c->keep_alive = http_should_keep_alive(p) != 0;
-    http_parser_pause(p, 1); /* stop at this message's last byte */
+    c->head_done = true;
+    p->upgrade = 0; /* "Upgrade" is ignored, as the specification allows */
     return 0;
 }
 
@@ -97,18 +70,17 @@ static const http_parser_settings g_settings = {
     .on_header_field = on_header_field,
     .on_header_value = on_header_value,
     .on_headers_complete = on_headers_complete,
-    .on_body = on_body,
-    .on_message_complete = on_message_complete,
 };
 
 void rose_http_parse_reset(rose_http_conn *c)
 {
     c->head.len = c->head_scan = c->line_start = 0;
     c->body.len = 0;
-    c->trailer_bytes = 0;
+    c->chunk = CHUNK_SIZE_FIRST;
+    c->chunk_left = c->line_bytes = c->trailer_bytes = 0;
     c->n_headers = 0;
     c->url = c->url_len = 0;
-    c->complete = c->keep_alive = false;
+    c->head_done = c->complete = c->keep_alive = false;
     c->refuse_status = 0;
     c->content_length = 0;
     c->req = (rose_http_req){.conn = c, .path = "", .query = ""};
@@ -141,14 +113,16 @@ static bool is_token(const char *s, size_t n)
     return n > 0;
 }
 
-/* Line structure of a complete head: no NUL, no folded line. */
+/* Line structure of a complete head: no control bytes, CR only before LF, no folded line. */
 static bool head_is_clean(const rose_http_conn *c)
 {
-    const char *p = c->head.data;
-    const char *end = p + c->head.len;
-    if (memchr(p, '\0', c->head.len) != NULL) return false;
-    while ((p = memchr(p, '\n', (size_t)(end - p))) != NULL && ++p < end) {
-        if (*p == ' ' || *p == '\t') return false;
+    const unsigned char *p = (const unsigned char *)c->head.data;
+    for (size_t i = 0; i < c->head.len; i++) {
+        if (p[i] >= 0x20 && p[i] != 0x7f) continue;
+        if (p[i] == '\r' && i + 1 < c->head.len && p[i + 1] == '\n') continue;
+        if (p[i] == '\n' && (i + 1 == c->head.len || (p[i + 1] != ' ' && p[i + 1] != '\t')))
+            continue;
+        if (p[i] != '\t') return false;
     }
     return true;
 }
@@ -179,6 +153,20 @@ static bool slice_head(rose_http_conn *c)
         c->head.data[h->value + h->value_len] = '\0';
     }
     return true;
+}
+
+/* Exactly "METHOD target HTTP/d.d\r\n": the parser as built by Debian skips what should be there.
+ */
+static bool request_line_is_exact(const rose_http_conn *c)
+{
+    const char *method = http_method_str((enum http_method)c->parser.method);
+    size_t n = strlen(method);
+    if (c->url != n + 1 || memcmp(c->head.data, method, n) != 0 || c->head.data[n] != ' ')
+        return false;
+    size_t end = (size_t)c->url + c->url_len;
+    const char *p = c->head.data + end;
+    return c->head.len - end > 11 && memcmp(p, " HTTP/", 6) == 0 && p[7] == '.' &&
+           memcmp(p + 9, "\r\n", 2) == 0;
 }
 
 typedef struct head_facts {
@@ -228,7 +216,6 @@ static int judge_head(rose_http_conn *c, const head_facts *f, const char **why)
     return 0;
 }
 
-/* The parser ran over the whole head, or stopped in it. */
 static void finish_head(rose_http_conn *c)
 {
     size_t used = http_parser_execute(&c->parser, &g_settings, c->head.data, c->head.len);
@@ -240,7 +227,7 @@ static void finish_head(rose_http_conn *c)
         rose_http_refuse(c, c->refuse_status, c->refuse_why);
         return;
     }
-    if (e != HPE_OK && e != HPE_PAUSED) {
+    if (e != HPE_OK) {
         rose_http_refuse(c, 400, http_errno_description(e));
         return;
     }
@@ -249,12 +236,16 @@ static void finish_head(rose_http_conn *c)
         return;
     }
     int status = judge_head(c, &f, &why);
-    if (status == 0 && (used != c->head.len || !slice_head(c))) status = 400;
+    if (status == 0 &&
+        (used != c->head.len || !c->head_done || !request_line_is_exact(c) || !slice_head(c)))
+        status = 400;
     if (status != 0) {
         rose_http_refuse(c, status, why);
         return;
     }
     c->state = CONN_BODY;
+    c->chunked = f.chunked;
+    c->complete = !f.chunked && (f.n_length == 0 || c->content_length == 0);
     if (c->complete) return;
     if (f.expect && c->parser.http_minor >= 1) {
         static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -319,20 +310,108 @@ static size_t parse_head(rose_http_conn *c, const char *data, size_t len)
     }
     size_t used = skipped + c->head.len - before;
     if (!head_is_clean(c))
-        rose_http_refuse(c, 400, "NUL byte or folded line in the headers");
+        rose_http_refuse(c, 400, "control byte or folded line in the headers");
     else
         finish_head(c);
     return used;
 }
 
+/* ---- bodies ---- */
+
+/* len bytes of the body, as many as it still wants. */
+static size_t take_body(rose_http_conn *c, const char *data, size_t len, uint64_t *left)
+{
+    size_t n = len < *left ? len : (size_t)*left;
+    if (rose_buf_add(&c->body, data, n) != ROSE_OK) {
+        rose_http_refuse(c, 503, "out of memory");
+        return len;
+    }
+    *left -= n;
+    return n;
+}
+
+static int hex_value(char ch)
+{
+    if (ch >= '0' && ch <= '9') return ch - '0';
+    if (ch >= 'a' && ch <= 'f') return ch - 'a' + 10;
+    if (ch >= 'A' && ch <= 'F') return ch - 'A' + 10;
+    return -1;
+}
+
+/* The size line is complete. */
+static void begin_chunk(rose_http_conn *c)
+{
+    c->line_bytes = 0;
+    c->chunk = c->chunk_left == 0 ? CHUNK_TRAILER : CHUNK_DATA;
+    if (c->chunk_left > c->io->h->opts.max_body_bytes - c->body.len)
+        rose_http_refuse(c, 413, "request body over the limit");
+}
+
+/* One byte of framing. False: malformed. */
+static bool chunk_byte(rose_http_conn *c, char ch)
+{
+    int digit = hex_value(ch);
+    switch (c->chunk) {
+    case CHUNK_SIZE_FIRST:
+        if (digit < 0) return false;
+        c->chunk = CHUNK_SIZE;
+        c->chunk_left = (uint64_t)digit;
+        return true;
+    case CHUNK_SIZE:
+        if (digit >= 0) {
+            c->chunk_left = c->chunk_left * 16 + (uint64_t)digit;
+            return c->chunk_left <= UINT64_MAX / 32;
+        }
+        c->chunk = ch == '\r' ? CHUNK_SIZE_LF : CHUNK_EXT;
+        return ch == '\r' || ch == ';' || ch == ' ' || ch == '\t';
+    case CHUNK_EXT: /* extensions mean nothing to us */
+        if (ch == '\r') c->chunk = CHUNK_SIZE_LF;
+        return ++c->line_bytes <= HTTP_MAX_CHUNK_EXT && ch != '\n' && ch != '\0';
+    case CHUNK_SIZE_LF:
+        if (ch == '\n') begin_chunk(c);
+        return ch == '\n';
+    case CHUNK_DATA:
+        return false; /* not framing */
+    case CHUNK_DATA_CR:
+        c->chunk = CHUNK_DATA_LF;
+        return ch == '\r';
+    case CHUNK_DATA_LF:
+        c->chunk = CHUNK_SIZE_FIRST;
+        return ch == '\n';
+    case CHUNK_TRAILER: /* its lines are skipped */
+        if (ch == '\r')
+            c->chunk = CHUNK_TRAILER_LF;
+        else
+            c->line_bytes++;
+        return ++c->trailer_bytes <= c->io->h->opts.max_header_bytes && ch != '\n' && ch != '\0';
+    case CHUNK_TRAILER_LF:
+        c->chunk = CHUNK_TRAILER;
+        c->complete = c->line_bytes == 0;
+        c->line_bytes = 0;
+        return ch == '\n';
+    }
+    return false;
+}
+
+static size_t parse_chunked(rose_http_conn *c, const char *data, size_t len)
+{
+    size_t used = 0;
+    while (used < len && c->state == CONN_BODY && !c->complete) {
+        if (c->chunk == CHUNK_DATA) {
+            used += take_body(c, data + used, len - used, &c->chunk_left);
+            if (c->chunk_left == 0) c->chunk = CHUNK_DATA_CR;
+        } else if (!chunk_byte(c, data[used++])) {
+            rose_http_refuse(c, 400, "malformed chunked body");
+        }
+    }
+    return used;
+}
+
 static size_t parse_body(rose_http_conn *c, const char *data, size_t len)
 {
-    size_t used = http_parser_execute(&c->parser, &g_settings, data, len);
-    enum http_errno e = HTTP_PARSER_ERRNO(&c->parser);
-    if (c->refuse_status != 0)
-        rose_http_refuse(c, c->refuse_status, c->refuse_why);
-    else if (e != HPE_OK && e != HPE_PAUSED)
-        rose_http_refuse(c, 400, http_errno_description(e));
+    if (c->chunked) return parse_chunked(c, data, len);
+    size_t used = take_body(c, data, len, &c->content_length);
+    c->complete = c->state == CONN_BODY && c->content_length == 0;
     return used;
 }
 

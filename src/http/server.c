@@ -395,7 +395,7 @@ static void add_watch(void *arg)
     watch_order *order = arg;
     http_watch *w = order->watch;
     event_assign(&w->ev, order->io->base, order->fd, EV_READ | EV_PERSIST, on_watch, w);
-    order->ok = event_add(&w->ev, NULL) == 0;
+    order->ok = order->fd >= 0 && event_add(&w->ev, NULL) == 0;
     if (order->ok) LIST_INSERT_HEAD(&order->io->watches, w, link);
     sem_post(&order->done);
 }
