@@ -41,6 +41,7 @@ typedef struct script {
     uint32_t thread, left, ms, size, n_sent;
 } script;
 
+/* on_gone: every script waits on a timer, since a post that is queued cannot be cancelled. */
 static void script_end(script *s)
 {
     rose_http_timer_cancel(s->timer);
@@ -77,10 +78,6 @@ static void script_step(void *arg)
         free(s);
         return;
     }
-    if (s->ms == 0) {
-        if (rose_http_post(g_http, s->thread, script_step, s) == ROSE_OK) return;
-        abort();
-    }
     s->timer = rose_http_timer_start(g_http, s->thread, s->ms, script_step, s);
 }
 
@@ -113,7 +110,6 @@ static void start_script(rose_http_req *r, uint32_t chunks, uint32_t ms, uint32_
         (script){.r = r, .thread = rose_http_req_thread(r), .left = chunks, .ms = ms, .size = size};
     rose_http_req_set_user(r, s);
     if (ms < UINT32_MAX) s->timer = rose_http_timer_start(g_http, s->thread, ms, script_step, s);
-    if (s->ms == 0) s->ms = 1;
 }
 
 static void on_request(void *arg, rose_http_req *r)

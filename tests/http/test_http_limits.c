@@ -1,0 +1,597 @@
+/* tests/http/test_http_limits.c - limits, time-outs, clients that leave or stall, load, drain,
+ * stop. Each test runs a server of its own, with short time-outs where they are the matter; nothing
+ * is checked against the clock but that a wait ends at all. */
+#include <sys/resource.h>
+
+#include "http_fixture.h"
+
+static const char HELLO[] = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n";
+static const char HELLO_CLOSE[] = "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+
+/* Descriptors and connections are back where they were. */
+static int g_fds;
+
+static int setup(void **state)
+{
+    (void)state;
+    g_fds = count_fds();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    if (g_http != NULL) server_stop();
+    return count_fds() == g_fds ? 0 : -1;
+}
+
+static void expect_refusal(int fd, int status)
+{
+    rose_buf b = {0};
+    assert_int_equal(hear(fd, &b, 0), 0);
+    const char *text = rose_buf_str(&b);
+    char code[32];
+    snprintf(code, sizeof code, "\"code\":%d}}", status);
+    assert_int_equal(status_of(&b), status);
+    assert_non_null(strstr(text, "\r\nContent-Type: application/json\r\nConnection: close\r\n"));
+    assert_non_null(strstr(text, code));
+    rose_buf_free(&b);
+    close(fd);
+}
+
+static void expect_alive(void)
+{
+    rose_buf b = {0};
+    int fd = client();
+    say(fd, HELLO_CLOSE);
+    assert_int_equal(hear(fd, &b, 0), 0);
+    assert_int_equal(status_of(&b), 200);
+    rose_buf_free(&b);
+    close(fd);
+}
+
+/* ---- sizes ---- */
+
+static void test_header_limits(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.max_header_bytes = 256;
+    server_start(&o);
+    char text[512];
+    static const char start[] = "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ";
+    for (size_t total = 255; total <= 257; total++) { /* exact to the byte */
+        size_t n = (size_t)snprintf(text, sizeof text, "%s", start);
+        memset(text + n, 'a', total - n - 4);
+        memcpy(text + total - 4, "\r\n\r\n", 4);
+        assert_int_equal(status_for(text, total), total <= 256 ? 200 : 431);
+    }
+    memset(text, 'a', sizeof text);
+    memcpy(text, "GET /", 5);
+    assert_int_equal(status_for(text, sizeof text), 414);
+    server_stop();
+
+    o = test_opts();
+    server_start(&o);
+    for (int n = 256; n <= 257; n++) {
+        rose_buf b = {0};
+        rose_buf_addf(&b, "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
+        for (int i = 2; i < n; i++)
+            rose_buf_addf(&b, "X-%d: v\r\n", i);
+        rose_buf_addf(&b, "\r\n");
+        assert_int_equal(status_for(b.data, b.len), n == 256 ? 200 : 431);
+        rose_buf_free(&b);
+    }
+}
+
+static void test_body_limits(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.max_body_bytes = 8;
+    server_start(&o);
+    static const struct {
+        int status;
+        const char *text;
+    } cases[] = {
+        {200, "Content-Length: 8\r\nConnection: close\r\n\r\n12345678"},
+        {413, "Content-Length: 9\r\n\r\n"}, /* answered with no body sent */
+        {413, "Content-Length: 9\r\nExpect: 100-continue\r\n\r\n"},
+        {413, "Content-Length: 9223372036854775807\r\n\r\n"},
+        {200, "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+              "4\r\n1234\r\n4\r\n5678\r\n0\r\n\r\n"},
+        {413, "Transfer-Encoding: chunked\r\n\r\n4\r\n1234\r\n5\r\n"},
+        {413, "Transfer-Encoding: chunked\r\n\r\n7fffffffffffff\r\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        int n = snprintf(text, sizeof text, "POST / HTTP/1.1\r\nHost: x\r\n%s", cases[i].text);
+        int status = status_for(text, (size_t)n);
+        if (status != cases[i].status) fail_msg("%d for: %s", status, text);
+    }
+
+    /* A client that sends all of a large body before it reads still gets to see why. */
+    rose_buf b = {0};
+    enum { BODY = 20 << 20 };
+    assert_int_equal(
+        rose_buf_addf(&b, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", BODY),
+        ROSE_OK);
+    assert_int_equal(rose_buf_reserve(&b, BODY), ROSE_OK);
+    memset(b.data + b.len, 'z', BODY);
+    int fd = client();
+    assert_true(say_bytes(fd, b.data, b.len + BODY));
+    expect_refusal(fd, 413);
+    rose_buf_free(&b);
+    assert_int_equal(atomic_load(&g_requests), 2);
+}
+
+static void test_trailer_and_extension_limits(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.max_header_bytes = 1024;
+    server_start(&o);
+    rose_buf b = {0};
+    static const char head[] = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    rose_buf_addf(&b, "%s0\r\n", head);
+    for (int i = 0; i < 400; i++)
+        rose_buf_addf(&b, "A: b\r\n");
+    assert_int_equal(status_for(b.data, b.len), 400);
+    b.len = 0;
+    rose_buf_addf(&b, "%s1;", head);
+    for (int i = 0; i < 2000; i++)
+        rose_buf_add(&b, "e", 1);
+    assert_int_equal(status_for(b.data, b.len), 400);
+    rose_buf_free(&b);
+}
+
+static void test_connection_limit(void **state)
+{
+    (void)state;
+    enum { LIMIT = 4 };
+    rose_http_opts o = test_opts();
+    o.max_connections = LIMIT;
+    server_start(&o);
+    int fds[LIMIT];
+    for (int i = 0; i < LIMIT; i++) {
+        rose_buf b = {0};
+        fds[i] = client();
+        say(fds[i], HELLO);
+        assert_int_equal(hear(fds[i], &b, 10), 1);
+        rose_buf_free(&b);
+    }
+    for (int i = 0; i < 3; i++) { /* with and without a request on the way */
+        int fd = client();
+        if (i > 0) (void)say_bytes(fd, HELLO, sizeof HELLO - 1);
+        expect_refusal(fd, 503);
+    }
+    assert_int_equal(rose_http_connections(g_http), LIMIT);
+    for (int i = 0; i < LIMIT; i++)
+        close(fds[i]);
+    wait_no_connections();
+    expect_alive();
+}
+
+/* Out of descriptors: accepting pauses instead of spinning, and goes on when there are some. */
+static void test_no_descriptors(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    server_start(&o);
+    rose_log_set_level(ROSE_LOG_OFF);
+    struct rlimit old, low;
+    rose_buf b = {0};
+    int spare = dup(0), lowest = dup(0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    low = old;
+    low.rlim_cur = (rlim_t)lowest + 1;
+    close(lowest);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    int fd = client(); /* takes the last one; none is left for the server's end */
+    say(fd, HELLO_CLOSE);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int answered = poll(&p, 1, 150);
+    close(spare);
+    int rc = hear(fd, &b, 0);
+    setrlimit(RLIMIT_NOFILE, &old);
+    rose_log_set_level(ROSE_LOG_INFO);
+    assert_int_equal(answered, 0);
+    assert_int_equal(rc, 0);
+    assert_int_equal(status_of(&b), 200);
+    rose_buf_free(&b);
+    close(fd);
+}
+
+/* ---- time ---- */
+
+static void test_slow_headers(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.header_timeout_ms = 200;
+    server_start(&o);
+    int fd = client();
+    for (int i = 0; i < 2000; i++) { /* a byte now and then does not extend the time */
+        if (!say_bytes(fd, i == 0 ? "G" : "E", 1)) break;
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (poll(&p, 1, 10) > 0) break;
+    }
+    expect_refusal(fd, 408);
+    /* the second request of a connection has its own time */
+    fd = client();
+    rose_buf b = {0};
+    say(fd, HELLO);
+    assert_int_equal(hear(fd, &b, 10), 1);
+    say(fd, "POST / HTTP/1.1\r\nHost: x\r\n");
+    assert_int_equal(hear(fd, &b, 0), 0);
+    assert_non_null(strstr(rose_buf_str(&b), "HTTP/1.1 408 "));
+    rose_buf_free(&b);
+    close(fd);
+    assert_int_equal(atomic_load(&g_requests), 1);
+}
+
+static void test_slow_body(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.body_timeout_ms = 300;
+    o.header_timeout_ms = 400;
+    server_start(&o);
+    /* Longer in all than both time-outs, no gap over the limit: served. */
+    int fd = client();
+    rose_buf b = {0};
+    say(fd, "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nConnection: close\r\n\r\n");
+    for (int i = 0; i < 10; i++) {
+        usleep(50000);
+        say(fd, "x");
+    }
+    assert_int_equal(hear(fd, &b, 0), 0);
+    assert_int_equal(status_of(&b), 200);
+    rose_buf_free(&b);
+    close(fd);
+    fd = client();
+    say(fd, "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
+    expect_refusal(fd, 408);
+}
+
+static void test_idle(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.idle_timeout_ms = 150;
+    server_start(&o);
+    int fresh = client(), used = client();
+    rose_buf b = {0};
+    say(used, HELLO);
+    assert_int_equal(hear(fresh, &b, 0), 0);
+    assert_int_equal(b.len, 0); /* silently */
+    assert_int_equal(hear(used, &b, 0), 0);
+    assert_int_equal(status_of(&b), 200);
+    b.len = 0;
+    int busy = client(); /* waiting for a reply is not idling */
+    say(busy, "GET /later?ms=500 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert_int_equal(hear(busy, &b, 0), 0);
+    assert_int_equal(status_of(&b), 200);
+    rose_buf_free(&b);
+    close(fresh);
+    close(used);
+    close(busy);
+}
+
+/* ---- clients that leave ---- */
+
+typedef enum leave_how { LEAVE_CLOSE, LEAVE_RESET, LEAVE_HALF } leave_how;
+
+static void leave(int fd, leave_how how)
+{
+    struct linger l = {1, 0};
+    if (how == LEAVE_RESET) setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l);
+    if (how == LEAVE_HALF) {
+        rose_buf b = {0};
+        shutdown(fd, SHUT_WR);
+        (void)hear(fd, &b, 0); /* the server ends it, we need not */
+        rose_buf_free(&b);
+    }
+    close(fd);
+}
+
+static void test_leaving(void **state)
+{
+    static const struct {
+        const char *text;
+        uint32_t requests; /* that reach the handler */
+        uint32_t gone;
+    } stages[] = {
+        {"", 0, 0},
+        {"GET /hel", 0, 0},
+        {"GET /hello HTTP/1.1\r\nHost: x\r\n", 0, 0},
+        {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc", 0, 0},
+        {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", 0, 0},
+        {"GET /never HTTP/1.1\r\nHost: x\r\n\r\n", 1, 1},
+        {"GET /never HTTP/1.1\r\nHost: x\r\n\r\nGET /hello HTTP/1.1\r\nHost: x\r\n\r\n", 1, 1},
+        {"GET /stream?n=1000000 HTTP/1.1\r\nHost: x\r\n\r\n", 1, 1},
+        {"GET /stream?n=2&ms=1000000 HTTP/1.1\r\nHost: x\r\n\r\n", 1, 1},
+        {"GET /later?ms=1000000 HTTP/1.0\r\n\r\n", 1, 1},
+        {"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", 1, 0},
+    };
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.n_threads = 2;
+    server_start(&o);
+    uint32_t requests = 0, gone = 0;
+    for (size_t i = 0; i < sizeof stages / sizeof *stages; i++) {
+        for (int how = LEAVE_CLOSE; how <= LEAVE_HALF; how++) {
+            int fd = client();
+            say(fd, stages[i].text);
+            requests += stages[i].requests;
+            wait_for(&g_requests, requests);
+            leave(fd, (leave_how)how);
+            gone += stages[i].gone;
+            wait_for(&g_gone, gone);
+            wait_no_connections();
+        }
+    }
+}
+
+/* The lookahead is full, so nothing is read any more: leaving must be seen all the same. */
+static void test_leaving_behind_full_lookahead(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    server_start(&o);
+    for (uint32_t how = LEAVE_CLOSE; how <= LEAVE_HALF; how++) {
+        rose_buf b = {0};
+        while (b.len < 100000)
+            assert_int_equal(rose_buf_add(&b, HELLO, sizeof HELLO - 1), ROSE_OK);
+        int fd = client();
+        say(fd, "GET /never HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_true(say_bytes(fd, b.data, b.len));
+        rose_buf_free(&b);
+        wait_for(&g_requests, how + 1);
+        usleep(20000); /* let the server read what it will */
+        leave(fd, (leave_how)how);
+        wait_for(&g_gone, how + 1);
+        wait_no_connections();
+    }
+}
+
+/* ---- clients that read slowly ---- */
+
+static void test_slow_reader(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.max_pending_bytes = 64 << 10;
+    server_start(&o);
+    int fd = client_with_rcvbuf(4096);
+    say(fd, "GET /stream?n=1000000&ms=0&size=8192 HTTP/1.1\r\nHost: x\r\n\r\n");
+    wait_for(&g_requests, 1);
+    for (int i = 0; i < 5; i++)
+        expect_alive(); /* others are served meanwhile */
+    wait_for(&g_gone, 1);
+    assert_int_equal(atomic_load(&g_writes_refused), 1);
+    wait_no_connections();
+    close(fd);
+    /* a burst in one turn, far over the limit, to a client that reads */
+    rose_buf b = {0};
+    fd = client();
+    say(fd, "GET /burst?n=20000 HTTP/1.0\r\n\r\n");
+    assert_int_equal(hear(fd, &b, 0), 0);
+    assert_true(b.len > 20000 * 16);
+    rose_buf_free(&b);
+    close(fd);
+}
+
+static void test_write_timeout(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.write_timeout_ms = 200;
+    o.max_pending_bytes = SIZE_MAX / 4;
+    server_start(&o);
+    int stream = client_with_rcvbuf(4096), reply = client_with_rcvbuf(4096);
+    say(stream, "GET /stream?n=1000000&ms=0&size=8192 HTTP/1.1\r\nHost: x\r\n\r\n");
+    say(reply, "GET /big?n=30000000 HTTP/1.1\r\nHost: x\r\n\r\n");
+    wait_for(&g_gone, 1); /* the stream; the reply had ended, so nobody is told */
+    wait_no_connections();
+    close(stream);
+    close(reply);
+    /* a large reply to a client that is slow but reads */
+    rose_buf b = {0};
+    int fd = client_with_rcvbuf(4096);
+    say(fd, "GET /big?n=3000000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    while (hear(fd, &b, b.len + 300000) == 1)
+        usleep(20000);
+    assert_true(b.len > 3000000);
+    rose_buf_free(&b);
+    close(fd);
+    assert_int_equal(atomic_load(&g_gone), 1);
+}
+
+/* ---- load ---- */
+
+enum { STREAMS = 500, CHUNKS = 50 };
+
+/* Reads all streams to their end with one poll loop; each must be whole and in order. */
+static void read_streams(int *fds)
+{
+    static struct pollfd polls[STREAMS];
+    static rose_buf got[STREAMS];
+    rose_buf want = {0};
+    int open_left = STREAMS;
+    for (int i = 0; i < CHUNKS; i++)
+        rose_buf_addf(&want, "%x\r\ndata: %d\n\n\r\n", i < 10 ? 9 : 10, i);
+    rose_buf_addf(&want, "0\r\n\r\n");
+    for (int i = 0; i < STREAMS; i++)
+        polls[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+    while (open_left > 0) {
+        assert_true(poll(polls, STREAMS, 20000) > 0);
+        for (int i = 0; i < STREAMS; i++) {
+            char tmp[4096];
+            if (polls[i].revents == 0) continue;
+            ssize_t n = recv(fds[i], tmp, sizeof tmp, 0);
+            assert_true(n >= 0);
+            if (n > 0) assert_int_equal(rose_buf_add(&got[i], tmp, (size_t)n), ROSE_OK);
+            if (n > 0) continue;
+            polls[i].fd = -1;
+            open_left--;
+        }
+    }
+    for (int i = 0; i < STREAMS; i++) {
+        const char *body = strstr(rose_buf_str(&got[i]), "\r\n\r\n");
+        assert_non_null(body);
+        assert_string_equal(body + 4, rose_buf_str(&want));
+        rose_buf_free(&got[i]);
+        close(fds[i]);
+    }
+    rose_buf_free(&want);
+}
+
+static void test_many_streams(void **state)
+{
+    (void)state;
+    static int fds[STREAMS];
+    rose_http_opts o = test_opts();
+    o.n_threads = 2;
+    server_start(&o);
+    for (int i = 0; i < STREAMS; i++) {
+        fds[i] = client();
+        say(fds[i], "GET /stream?n=50&ms=2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    }
+    read_streams(fds);
+    assert_int_equal(atomic_load(&g_ended), STREAMS);
+    assert_int_equal(atomic_load(&g_gone), 0);
+    wait_no_connections();
+}
+
+static void test_drain(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.n_threads = 2;
+    server_start(&o);
+    int idle = client(), stream = client(), half = client(), late = client();
+    rose_buf b = {0};
+    say(idle, HELLO);
+    assert_int_equal(hear(idle, &b, 10), 1);
+    say(stream, "GET /stream?n=20&ms=20 HTTP/1.1\r\nHost: x\r\n\r\n");
+    say(late, "GET /later?ms=300 HTTP/1.1\r\nHost: x\r\n\r\n");
+    say(half, "GET /hello HT");
+    wait_for(&g_requests, 3);
+    usleep(20000); /* until the half request has been read; only then is it not idle */
+    rose_http_drain(g_http);
+    assert_int_equal(hear(idle, &b, 0), 0);
+
+    b.len = 0;
+    say(half, "TP/1.1\r\nHost: x\r\n\r\n");
+    assert_int_equal(hear(half, &b, 0), 0);
+    assert_non_null(strstr(rose_buf_str(&b), "\r\nConnection: close\r\n"));
+    b.len = 0;
+    assert_int_equal(hear(late, &b, 0), 0);
+    assert_non_null(strstr(rose_buf_str(&b), "late"));
+    b.len = 0;
+    assert_int_equal(hear(stream, &b, 0), 0);
+    assert_non_null(strstr(rose_buf_str(&b), "data: 19\n\n\r\n0\r\n\r\n"));
+    rose_buf_free(&b);
+    wait_no_connections();
+
+    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons(rose_http_port(g_http))};
+    sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&sa, sizeof sa), -1);
+    assert_int_equal(errno, ECONNREFUSED);
+    close(fd);
+    close(idle);
+    close(stream);
+    close(half);
+    close(late);
+}
+
+typedef struct bother_arg {
+    struct sockaddr_in sa;
+    _Atomic bool end;
+} bother_arg;
+
+/* Clients that come, ask and go, also while the server ends. */
+static void *bother(void *arg)
+{
+    bother_arg *a = arg;
+    static const char ask[] = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
+                              "GET /stream?n=5 HTTP/1.1\r\nHost: x\r\n\r\n"
+                              "GET /later?ms=3 HTTP/1.1\r\nHost: x\r\n\r\n";
+    for (uint32_t i = 0; !atomic_load(&a->end); i++) {
+        char tmp[512];
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(fd, (struct sockaddr *)&a->sa, sizeof a->sa) == 0) {
+            (void)say_bytes(fd, ask, sizeof ask - 1);
+            if (i % 3 != 0) (void)recv(fd, tmp, sizeof tmp, i % 3 == 1 ? 0 : MSG_DONTWAIT);
+        }
+        close(fd);
+    }
+    return NULL;
+}
+
+static void stop_under_load(bool drain_first)
+{
+    enum { N = 8 };
+    pthread_t threads[2];
+    rose_http_opts o = test_opts();
+    o.n_threads = 3;
+    server_start(&o);
+    bother_arg arg = {.sa = {.sin_family = AF_INET, .sin_port = htons(rose_http_port(g_http))}};
+    arg.sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int streams[N];
+    for (int i = 0; i < N; i++) {
+        streams[i] = client();
+        say(streams[i], "GET /stream?n=1000000 HTTP/1.1\r\nHost: x\r\n\r\n");
+    }
+    wait_for(&g_requests, N);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, bother, &arg), 0);
+    usleep(100000);
+    if (drain_first) {
+        rose_http_drain(g_http);
+        usleep(20000);
+    }
+    assert_true(rose_http_inflight(g_http) >= N);
+    rose_http_stop(g_http); /* the script's last posts still see g_http */
+    g_http = NULL;
+    atomic_store(&arg.end, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    assert_true(atomic_load(&g_gone) >= N);
+    /* each request was given back in one way, so ASAN finds no script left */
+    for (int i = 0; i < N; i++)
+        close(streams[i]);
+}
+
+static void test_stop_under_load(void **state)
+{
+    (void)state;
+    stop_under_load(false);
+    stop_under_load(true);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_header_limits),
+        TEST(test_body_limits),
+        TEST(test_trailer_and_extension_limits),
+        TEST(test_connection_limit),
+        TEST(test_no_descriptors),
+        TEST(test_slow_headers),
+        TEST(test_slow_body),
+        TEST(test_idle),
+        TEST(test_leaving),
+        TEST(test_leaving_behind_full_lookahead),
+        TEST(test_slow_reader),
+        TEST(test_write_timeout),
+        TEST(test_many_streams),
+        TEST(test_drain),
+        TEST(test_stop_under_load),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
+}
