@@ -264,9 +264,17 @@ static rose_status start_threads(rose_http *h, rose_err *err)
     return ROSE_OK;
 }
 
-static void set_parser_limit(void)
+static void log_libevent(int severity, const char *text)
 {
-    http_parser_set_max_header_size(2u * MAX_HEADER_BYTES); /* process-wide; ours are exact */
+    (void)severity; /* out of memory or descriptors: the call that failed is answered for anyway */
+    rose_log(ROSE_LOG_WARN, "http", "libevent: %s", text);
+}
+
+/* What the two libraries keep for the whole process. */
+static void set_up_libraries(void)
+{
+    http_parser_set_max_header_size(2u * MAX_HEADER_BYTES); /* our own limit is exact */
+    event_set_log_callback(log_libevent);
 }
 
 rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose_http_callbacks *cb,
@@ -277,7 +285,7 @@ rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose
     *out = NULL;
     rose_status st = check_opts(o, cb, err);
     if (st != ROSE_OK) return st;
-    pthread_once(&once, set_parser_limit);
+    pthread_once(&once, set_up_libraries);
 
     if ((h = calloc(1, sizeof *h)) == NULL ||
         (h->ios = calloc(o->n_threads, sizeof *h->ios)) == NULL) {
