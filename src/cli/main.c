@@ -1,5 +1,6 @@
 /* cli/main.c - the program: finds the command, and what the commands share. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -79,7 +80,17 @@ static int dispatch(const command *c, size_t n, const char *what, int argc, char
     return USAGE_ERROR;
 }
 
-int main(int argc, char **argv)
+/* With a standard descriptor closed, the next file or socket would take its number, and what is
+ * meant for people would go into it. */
+static void open_standard_fds(void)
+{
+    int fd;
+    while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
+    }
+    if (fd >= 0) close(fd);
+}
+
+static int run(int argc, char **argv)
 {
     if (argc >= 2 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0)) {
         printf("roseinfer %s (%s)\n", rose_version(), rose_commit());
@@ -98,4 +109,13 @@ int main(int argc, char **argv)
         return dispatch(benches, sizeof benches / sizeof *benches, "benchmark", argc - 2, argv + 2);
     }
     return dispatch(commands, sizeof commands / sizeof *commands, "command", argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv)
+{
+    open_standard_fds();
+    int rc = run(argc, argv);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return rc;
+    fputs("roseinfer: cannot write all of standard output\n", stderr);
+    return rc == 0 ? 1 : rc;
 }

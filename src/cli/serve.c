@@ -338,8 +338,11 @@ static int run(const char *dir, serve_flags *f)
     rose_status st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) st = rose_model_open(&s.model, dir, &err);
     if (st == ROSE_OK) st = start_http(&s, f, id, has_chat_template(dir), &err);
+    /* Loading has nothing to drain: there the signals end the program by their default action. */
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     if (st == ROSE_OK) st = rose_tokenizer_open(&s.tok, dir, &err);
     if (st == ROSE_OK) st = rose_engine_open(&s.engine, rose_backend_cpu(), s.model, &o, &err);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
     if (st == ROSE_OK) {
         rose_model_close(s.model);
         s.model = NULL;

@@ -251,12 +251,23 @@ static bool start_linger(rose_http_conn *c)
     return true;
 }
 
+/* n requests of this connection are no longer in flight. */
+static void settle(rose_http_conn *c, uint32_t n)
+{
+    c->n_unsent = 0;
+    if (n > 0)
+        atomic_fetch_sub_explicit(&c->io->h->inflight, n, memory_order_relaxed); /* a gauge */
+}
+
 void rose_http_conn_turn(rose_http_conn *c)
 {
     do {
         rose_http_conn_flush(c);
     } while (!c->doomed && feed_ahead(c));
-    if (!http_pending(c)) c->write_deadline = 0;
+    if (!http_pending(c)) {
+        c->write_deadline = 0;
+        settle(c, c->n_unsent);
+    }
     if (c->state == CONN_CLOSING && http_pending(c) == 0 && !start_linger(c)) c->doomed = true;
     if (!c->doomed) arm_events(c);
     if (c->doomed) rose_http_conn_destroy(c);
@@ -298,8 +309,9 @@ void rose_http_conn_destroy(rose_http_conn *c)
     if (c->state == CONN_BUSY) {
         c->state = CONN_CLOSING; /* whatever the user now calls on it does nothing */
         h->cb.on_gone(h->cb.arg, &c->req);
-        atomic_fetch_sub_explicit(&h->inflight, 1, memory_order_relaxed);
+        settle(c, c->n_unsent + 1);
     }
+    settle(c, c->n_unsent);
     if (c->dirty) TAILQ_REMOVE(&c->io->dirty, c, dirty_link);
     TAILQ_REMOVE(&c->io->conns, c, all_link);
     event_del(&c->ev_read);

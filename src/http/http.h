@@ -58,7 +58,7 @@ uint16_t rose_http_port(const rose_http *h);
  * close ("Connection: close"). Any thread. */
 void rose_http_drain(rose_http *h);
 
-/* Any thread: requests that have no complete reply yet, and open connections. */
+/* Any thread: requests whose reply has not been sent to its last byte, and open connections. */
 uint32_t rose_http_inflight(const rose_http *h);
 uint32_t rose_http_connections(const rose_http *h);
 

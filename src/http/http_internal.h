@@ -98,7 +98,8 @@ struct rose_http_conn {
 
     rose_buf out; /* unsent bytes: [out_off, out.len) */
     size_t out_off;
-    rose_buf ahead; /* input not yet parsed: [ahead_off, ahead.len) */
+    uint32_t n_unsent; /* replies that are complete in `out` and still count as in flight */
+    rose_buf ahead;    /* input not yet parsed: [ahead_off, ahead.len) */
     size_t ahead_off;
     rose_buf head;    /* request line and headers of the current request */
     size_t head_scan; /* searched for line ends up to here */

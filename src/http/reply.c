@@ -128,7 +128,7 @@ void rose_http_refuse(rose_http_conn *c, int status, const char *why)
 static void end_reply(rose_http_conn *c)
 {
     rose_http *h = c->io->h;
-    atomic_fetch_sub_explicit(&h->inflight, 1, memory_order_relaxed); /* a gauge */
+    c->n_unsent++; /* in flight until the socket has it: who drains must not cut it off */
     if (!c->keep_alive || atomic_load_explicit(&h->draining, memory_order_relaxed)) {
         c->state = CONN_CLOSING;
         c->linger = c->ahead.len > c->ahead_off;

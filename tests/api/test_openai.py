@@ -500,6 +500,28 @@ def test_drain():
     s.client.close()
 
 
+def test_drain_slow_reader():
+    """SIGTERM while a reply of 4 MB is on its way to a client that reads slowly: it arrives whole."""
+    s = Server()
+    body = json.dumps({"tokens": [i % 4000 for i in range(900000)]}).encode()
+    with socket.socket() as c:
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        c.settimeout(60)
+        c.connect(("127.0.0.1", s.port))
+        c.sendall(b"POST /detokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                  b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        got = c.recv(1000)
+        s.p.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        while chunk := c.recv(65536):
+            got += chunk
+    head, _, text = got.partition(b"\r\n\r\n")
+    want = int(re.search(rb"Content-Length: (\d+)", head).group(1))
+    check("SIGTERM: a reply that is being sent arrives whole", len(text) == want, (len(text), want))
+    check("then the server exits 0, too", s.p.wait(60) == 0)
+    s.client.close()
+
+
 def test_switches(want):
     """The same bytes with every switch of the API off."""
     for options in (("--no-async-admit",), ("--no-fast-sse",), ("--no-async-admit", "--no-fast-sse", "--io-threads",
@@ -530,7 +552,7 @@ def stream_signature(s):
 def main():
     shared = [test_routes, test_completion, test_sampling, test_stream, test_chat, test_stop, test_errors,
               test_tokenize, test_client_leaves, test_many_streams]
-    own = [test_queue_full, test_limits, test_drain]
+    own = [test_queue_full, test_limits, test_drain, test_drain_slow_reader]
     start = time.monotonic()
     with Server() as s:
         for t in shared:

@@ -187,6 +187,27 @@ def test_inspect():
     check("a plan over the memory is refused with its parts", rc == 1 and "kv" in err.lower(), err)
 
 
+def test_lost_output():
+    for c in (["--help"], ["--version"], ["inspect", MODEL], ["tokenize", MODEL, "-p", "hello"],
+              ["generate", MODEL, "-p", "hello", "-n", "3"]):
+        with open("/dev/full", "wb") as full:
+            p = subprocess.run([BIN, *c], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        check(f"{c[0]} into a full disk fails and says so", p.returncode == 1 and b"standard output" in p.stderr,
+              (p.returncode, p.stderr))
+    closed = lambda: (os.close(1), os.close(2))  # noqa: E731
+    p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0"], preexec_fn=closed)
+    try:
+        for _ in range(200):
+            fds = {n: os.readlink(f"/proc/{p.pid}/fd/{n}") for n in os.listdir(f"/proc/{p.pid}/fd")}
+            if any("socket" in v for v in fds.values()):
+                break
+            time.sleep(0.02)
+        check("closed stdout and stderr are not taken by sockets", fds["1"] == fds["2"] == "/dev/null", fds)
+    finally:
+        p.kill()
+        p.wait()
+
+
 def test_random_model():
     with tempfile.TemporaryDirectory() as d:
         args = ["--layers", "2", "--d-model", "32", "--heads", "2", "--vocab-size", "300", "--max-positions", "64"]
