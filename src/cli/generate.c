@@ -49,8 +49,10 @@ static int stream(rose_lib_request *r, uint64_t start, bool stats)
     }
     if (isatty(STDOUT_FILENO) == 1) putchar('\n');
     if (stats) print_stats(n, start, first, last);
-    return piece.finish == ROSE_LIB_FAILED ? die("the engine failed; its log line above says why")
-                                           : 0;
+    return piece.finish == ROSE_LIB_FAILED
+               ? die("the request failed: the model gives no finite logits, or the "
+                     "engine failed (then its log line says why)")
+               : 0;
 }
 
 static int run(const char *model, const generate_opts *g)
