@@ -107,7 +107,7 @@ static char *read_all(int fd)
     return b.data;
 }
 
-/* Replace what follows each mark up to one of the stop bytes by '*'. */
+/* Replace what follows each mark up to its stop byte by '*'. */
 static void blank(char *s)
 {
     static const char *const cuts[][2] = {{"\r\nDate: ", "\r"},      {"\"id\":\"", "\""},
@@ -118,7 +118,9 @@ static void blank(char *s)
         char *p = s;
         while ((p = strstr(p, cuts[i][0])) != NULL) {
             p += strlen(cuts[i][0]);
-            size_t n = strcspn(p, cuts[i][1]);
+            size_t n = 0;
+            while (p[n] != '\0' && p[n] != cuts[i][1][0])
+                n += p[n] == '\\' && p[n + 1] != '\0' ? 2 : 1; /* a quote in the text is escaped */
             if (n == 0) continue;
             *p = '*';
             memmove(p + 1, p + n, strlen(p + n) + 1);
