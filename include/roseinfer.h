@@ -14,6 +14,7 @@
  * Link with `pkg-config --cflags --libs roseinfer`. The library writes nothing to stdout, installs
  * no signal handler, calls no exit(); log lines (warnings and above) go to stderr.
  *
+ * Pointers must not be NULL unless a function says that it accepts NULL.
  * Threads: an engine may be used by any number of threads; a request by one thread at a time,
  * except rose_lib_cancel, which any thread may call. Memory: everything is owned by the library; a
  * request and the pieces that it gave are valid until rose_lib_release. Results: 0 is success, a

@@ -4,6 +4,7 @@
  * All prompts are submitted at once, as a batch user would; one sink tells this thread when tokens
  * are there. Each repeat uses fresh prompts (seed + repeat), so nothing can be reused between
  * repeats. */
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/cpuinfo.h"
@@ -219,7 +221,6 @@ static int write_json(const json_t *root, const char *dir)
     struct tm tm;
     gmtime_r(&now, &tm);
     strftime(stamp, sizeof stamp, "offline_%Y%m%d_%H%M%S", &tm);
-    mkdir(dir, 0777); /* existing is fine; a failure shows below */
     if (snprintf(path, sizeof path, "%s/%s", dir, stamp) < (int)sizeof path) mkdir(path, 0777);
     if (snprintf(path, sizeof path, "%s/%s/offline_results.json", dir, stamp) >= (int)sizeof path ||
         json_dump_file(root, path, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0) {
@@ -265,6 +266,11 @@ static int report(const char *model, const offline_opts *o, const rose_engine *e
 static int run(const char *path, offline_opts *o)
 {
     rose_err err = {{0}};
+    if (o->output_dir != NULL && mkdir(o->output_dir, 0777) != 0 &&
+        access(o->output_dir, W_OK) != 0) {
+        fprintf(stderr, "roseinfer: --output-dir %s: %s\n", o->output_dir, strerror(errno));
+        return 1; /* before the run, not after it */
+    }
     rose_model *m = NULL;
     rose_engine *e = NULL;
     rose_wakeq *sink = NULL;

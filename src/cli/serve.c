@@ -13,6 +13,7 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/cpuinfo.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/opts.h"
 #include "base/version.h"
@@ -198,13 +199,17 @@ static bool has_chat_template(const char *dir)
 {
     char path[4096];
     rose_buf text = {0};
+    json_t *root = NULL;
     bool found = false;
     if (snprintf(path, sizeof path, "%s/chat_template.jinja", dir) < (int)sizeof path)
         found = rose_file_exists(path);
     if (!found && snprintf(path, sizeof path, "%s/tokenizer_config.json", dir) < (int)sizeof path &&
         rose_file_exists(path) && rose_file_read(&text, path, 64u << 20, NULL) == ROSE_OK &&
-        rose_buf_str(&text) != NULL)
-        found = strstr(text.data, "\"chat_template\"") != NULL;
+        rose_json_parse(&root, text.data, text.len, 0, NULL) == ROSE_OK) {
+        const json_t *t = json_object_get(root, "chat_template");
+        found = t != NULL && !json_is_null(t);
+    }
+    json_decref(root);
     rose_buf_free(&text);
     return found;
 }

@@ -151,6 +151,10 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
     rose_event ev = {.t_ns = t_ns, .finish = ROSE_FINISH_NONE};
     if (id >= e->arch.vocab_size) { /* ROSE_TOKEN_NONE among them */
         ev.finish = ROSE_FINISH_ERROR;
+        rose_log(ROSE_LOG_WARN, "engine",
+                 "a request ends after %u tokens: the model gave no finite logit (are its weights "
+                 "sound?)",
+                 r->n_generated);
         finish(e, r, ev);
         return;
     }

@@ -39,7 +39,8 @@ typedef struct rose_http_opts {
     size_t max_body_bytes;      /* over: 413, answered before the body is read */
     uint32_t max_connections;   /* over: 503 and close */
     uint32_t header_timeout_ms; /* from the first byte to the last header; over: 408 */
-    uint32_t body_timeout_ms;   /* longest gap within a body; over: 408 */
+    uint32_t body_timeout_ms;   /* longest gap within a body, and a tenth of what a whole
+                                   request may take; over: 408 */
     uint32_t idle_timeout_ms;   /* keep-alive without a request: closed silently */
     uint32_t
         write_timeout_ms; /* reply bytes pending and none accepted for so long: on_gone, closed */

@@ -303,7 +303,9 @@ static size_t parse_head(rose_http_conn *c, const char *data, size_t len)
                                             : "request headers over the limit");
         return len;
     case HEAD_BAD:
-        rose_http_refuse(c, 400, "a header line does not end in CRLF");
+        rose_http_refuse(c, 400,
+                         c->head.data[0] == 0x16 ? "this port speaks plain HTTP, not TLS"
+                                                 : "a header line does not end in CRLF");
         return len;
     case HEAD_FOUND:
         break;
@@ -425,6 +427,15 @@ static void deliver(rose_http_conn *c)
     h->cb.on_request(h->cb.arg, &c->req);
 }
 
+/* The gap limit, and ten times as long for the request as a whole: a byte now and then must not
+ * hold a connection for ever. */
+static uint64_t body_deadline(const rose_http_conn *c)
+{
+    uint64_t limit = (uint64_t)c->io->h->opts.body_timeout_ms * 1000000u;
+    uint64_t gap = rose_now_ns() + limit, whole = c->req.arrival_ns + 10 * limit;
+    return gap < whole ? gap : whole;
+}
+
 size_t rose_http_parse(rose_http_conn *c, const char *data, size_t len)
 {
     size_t used = 0;
@@ -438,7 +449,7 @@ size_t rose_http_parse(rose_http_conn *c, const char *data, size_t len)
         if (c->state == CONN_BODY && c->complete)
             deliver(c);
         else if (c->state == CONN_BODY)
-            c->read_deadline = rose_now_ns() + (uint64_t)c->io->h->opts.body_timeout_ms * 1000000u;
+            c->read_deadline = body_deadline(c);
     }
     return used;
 }

@@ -187,6 +187,11 @@ static rose_status read_config(rose_model *m, const rose_family **family, rose_e
         return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
     rose_status st = rose_config_open(&c, path, err);
     free(path);
+    if (st == ROSE_E_NOTFOUND)
+        rose_fail(err, st,
+                  "'%s': no config.json there; a model is a folder on this machine (hub names are "
+                  "not fetched)",
+                  m->path);
     if (st != ROSE_OK) return st;
     st = rose_family_find(family, &c, err);
     if (st == ROSE_OK) st = (*family)->parse(&c, &m->arch, err);

@@ -132,27 +132,28 @@ static void test_plan_refuses_options(void **state)
         o.field = value;                                                                           \
         refused(m, &o, status, word);                                                              \
     } while (0)
-    REFUSED(max_seqs, 0, ROSE_E_INVAL, "max_seqs");
-    REFUSED(max_seqs, 4097, ROSE_E_INVAL, "max_seqs");
-    REFUSED(max_step_tokens, 255, ROSE_E_INVAL, "max_step_tokens");
-    REFUSED(max_step_tokens, UINT32_MAX, ROSE_E_INVAL, "max_step_tokens");
-    REFUSED(max_model_len, 101, ROSE_E_INVAL, "max_model_len");
+    REFUSED(max_seqs, 0, ROSE_E_INVAL, "max-num-seqs");
+    REFUSED(max_seqs, 4097, ROSE_E_INVAL, "max-num-seqs");
+    REFUSED(max_step_tokens, 255, ROSE_E_INVAL, "max-num-batched-tokens");
+    REFUSED(max_step_tokens, UINT32_MAX, ROSE_E_INVAL, "max-num-batched-tokens");
+    REFUSED(max_model_len, 1, ROSE_E_INVAL, "max-model-len");
+    REFUSED(max_model_len, 101, ROSE_E_INVAL, "max-model-len");
     REFUSED(n_threads, 5000, ROSE_E_INVAL, "threads");
     REFUSED(n_cpus, 2, ROSE_E_INVAL, "cpus");
-    REFUSED(kv_pages, 6, ROSE_E_INVAL, "kv_pages");
-    REFUSED(kv_bytes, 1, ROSE_E_INVAL, "kv_bytes");
+    REFUSED(kv_pages, 6, ROSE_E_INVAL, "num-kv-pages");
+    REFUSED(kv_bytes, 1, ROSE_E_INVAL, "kv-cache-memory");
     REFUSED(isa, "sse9", ROSE_E_INVAL, "sse9");
     if (rose_memory_available() > 0) {
-        REFUSED(kv_bytes, UINT64_MAX, ROSE_E_NOMEM, "kv_bytes");
-        REFUSED(kv_pages, UINT32_MAX, ROSE_E_NOMEM, "kv_pages");
+        REFUSED(kv_bytes, UINT64_MAX, ROSE_E_NOMEM, "kv-cache-memory");
+        REFUSED(kv_pages, UINT32_MAX, ROSE_E_NOMEM, "num-kv-pages");
         m->arch.d_ff = 1 << 24;
         m->arch.n_layers = 1;
-        REFUSED(max_step_tokens, 1 << 20, ROSE_E_NOMEM, "max_step_tokens");
+        REFUSED(max_step_tokens, 1 << 20, ROSE_E_NOMEM, "max-num-batched-tokens");
         m->arch.vocab_size = 1 << 24;
         m->arch.n_heads = m->arch.n_kv_heads = 1 << 16;
         m->arch.head_dim = 256;
         m->arch.d_model = 1 << 24;
-        REFUSED(dtype, ROSE_COMPUTE_F32, ROSE_E_NOMEM, "bf16");
+        REFUSED(dtype, ROSE_COMPUTE_F32, ROSE_E_NOMEM, "bfloat16");
         REFUSED(dtype, ROSE_COMPUTE_BF16, ROSE_E_NOMEM, "too large");
     }
     m->arch.n_layers = g_shape.n_layers;

@@ -175,7 +175,7 @@ static void names_from_odd_paths(void **state)
     assert_string_equal(m->name, strrchr(dir, '/') + 1);
     rose_model_close(m);
     assert_int_equal(chdir(cwd), 0);
-    expect_refused("", ROSE_E_NOTFOUND, "config.json", "No such file");
+    expect_refused("", ROSE_E_NOTFOUND, "config.json", "no config.json there");
     join(path, sizeof path, dir, "config.json");
     expect_refused(path, ROSE_E_IO, "config.json", "Not a directory");
     rose_model_close(NULL);

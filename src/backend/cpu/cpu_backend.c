@@ -58,13 +58,18 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     int cpus[ROSE_POOL_MAX_THREADS];
 
     if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
-        return rose_fail(err, ROSE_E_INVAL, "max_seqs: %u, not in 1 .. %d", o->max_seqs, MAX_SEQS);
+        return rose_fail(err, ROSE_E_INVAL, "max-num-seqs %u is not in 1 .. %d", o->max_seqs,
+                         MAX_SEQS);
     if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > MAX_STEP_TOKENS)
-        return rose_fail(err, ROSE_E_INVAL, "max_step_tokens: %u, not in max_seqs (%u) .. %d",
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
                          o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
     if (o->max_model_len > a->max_positions)
-        return rose_fail(err, ROSE_E_INVAL, "max_model_len: %u, but the model has %u positions",
+        return rose_fail(err, ROSE_E_INVAL, "max-model-len %u: the model has %u positions",
                          o->max_model_len, a->max_positions);
+    if (o->max_model_len == 1)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-model-len 1 has no room for a prompt and a token: at least 2");
     if (o->n_cpus > 0 && o->cpus == NULL)
         return rose_fail(err, ROSE_E_INVAL, "n_cpus is %u, but cpus is NULL", o->n_cpus);
     p->max_seqs = o->max_seqs;
@@ -75,7 +80,7 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     if (p->n_threads == 0) p->n_threads = rose_cpus_allowed(cpus, ROSE_POOL_MAX_THREADS);
     if (p->n_threads == 0) p->n_threads = 1; /* the system would not say */
     if (p->n_threads > ROSE_POOL_MAX_THREADS)
-        return rose_fail(err, ROSE_E_INVAL, "threads: %u, more than %d", p->n_threads,
+        return rose_fail(err, ROSE_E_INVAL, "threads %u: at most %d", p->n_threads,
                          ROSE_POOL_MAX_THREADS);
     return rose_isa_parse(o->isa != NULL ? o->isa : "auto", &isa, err);
 }
@@ -101,7 +106,7 @@ static rose_status plan_pages(const rose_backend_opts *o, rose_memory_plan *p, r
     if (pages < context)
         return rose_fail(err, ROSE_E_INVAL,
                          "kv pages: %llu hold %llu tokens, less than one context of %u; raise "
-                         "kv_pages or kv_bytes, or lower max_model_len",
+                         "num-kv-pages or kv-cache-memory, or lower max-model-len",
                          (unsigned long long)pages, (unsigned long long)pages * ROSE_KV_PAGE_TOKENS,
                          p->max_model_len);
     p->kv_pages = (uint32_t)pages;
@@ -111,10 +116,10 @@ static rose_status plan_pages(const rose_backend_opts *o, rose_memory_plan *p, r
 
 static rose_status too_large(const rose_memory_plan *p, rose_err *err)
 {
-    const char *advice = "lower max_step_tokens, max_seqs or n_threads";
-    if (p->kv >= p->scratch) advice = "lower kv_pages or kv_bytes, or max_model_len";
+    const char *advice = "lower max-num-batched-tokens, max-num-seqs or threads";
+    if (p->kv >= p->scratch) advice = "lower num-kv-pages, kv-cache-memory or max-model-len";
     if (p->weights >= p->kv && p->weights >= p->scratch)
-        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype bf16" : "the model is too large";
+        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype bfloat16" : "the model is too large";
     const double mib = 1048576;
     return rose_fail(
         err, ROSE_E_NOMEM,
