@@ -303,6 +303,7 @@ static int run(const char *path, offline_opts *o)
     return rc;
 }
 
+/* Mostly the table of options. */
 int rose_bench_offline(int argc, char **argv)
 {
     static offline_opts o;

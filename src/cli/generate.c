@@ -88,6 +88,7 @@ done:
     return rc;
 }
 
+/* Mostly the table of options. */
 int rose_cmd_generate(int argc, char **argv)
 {
     generate_opts g = {

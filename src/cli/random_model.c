@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "model/random.h"
 
+/* Mostly the table of options. */
 int rose_cmd_random_model(int argc, char **argv)
 {
     rose_random_opts o;

@@ -69,6 +69,7 @@ static void flags_init(serve_flags *f)
     rose_engine_flags_init(&f->engine);
 }
 
+/* A table: as long as there are options. */
 static size_t flags_rows(serve_flags *f, rose_opt *rows)
 {
     const rose_opt all[] = {

@@ -23,6 +23,7 @@ void rose_engine_flags_init(rose_engine_flags *f)
     };
 }
 
+/* A table: as long as there are options. */
 size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
 {
     const rose_opt all[] = {
