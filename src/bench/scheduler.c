@@ -22,6 +22,7 @@ enum { WARM_STEPS = 100, VOCAB = 50257 };
 typedef struct bench_opts {
     uint32_t running; /* 0 = each of 64, 256, 1024 */
     uint32_t steps, input_len;
+    bool prefix_cache;
 } bench_opts;
 
 typedef struct figures {
@@ -165,8 +166,10 @@ static rose_status submit_all(rose_engine *e, const bench_opts *o, uint32_t n, r
                                   .ignore_eos = true,
                                   .sink = sink};
     rose_status st = ROSE_OK;
-    for (; *n_open < n && st == ROSE_OK; *n_open += st == ROSE_OK)
+    for (; *n_open < n && st == ROSE_OK; *n_open += st == ROSE_OK) {
+        ids[0] = *n_open % VOCAB; /* no two prompts begin the same: nothing is shared */
         st = rose_engine_submit(e, &ro, &reqs[*n_open], err);
+    }
     free(ids);
     return st;
 }
@@ -178,7 +181,10 @@ static rose_status measure_engine(const bench_opts *o, uint32_t n, figures *out,
     rose_model m;
     uint32_t n_open = 0, len = o->input_len + output_len(o, n);
     rose_request **reqs = calloc(n, sizeof(rose_request *));
-    rose_engine_opts eo = {.max_queued = n, .chunked_prefill = true, .engine_cpu = -1};
+    rose_engine_opts eo;
+    rose_engine_opts_default(&eo);
+    eo.max_queued = n;
+    eo.prefix_cache = o->prefix_cache;
     eo.backend = (rose_backend_opts){.max_seqs = n,
                                      .max_step_tokens = 2 * n + 2048,
                                      .max_model_len = len,
@@ -222,14 +228,16 @@ static rose_status measure_plan(const bench_opts *o, uint32_t n, figures *out, r
                                 .max_model_len = 1 + max_tokens,
                                 .max_queued = n,
                                 .page_tokens = ROSE_KV_PAGE_TOKENS,
-                                .chunked_prefill = true};
+                                .chunked_prefill = true,
+                                .decode_first = true};
     uint64_t *samples = calloc(o->steps, sizeof *samples);
     rose_status st = samples != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
         st = rose_kv_pages_create(&pages, n * (max_tokens / ROSE_KV_PAGE_TOKENS + 1), err);
     if (st == ROSE_OK) st = rose_sched_create(&s, &so, pages, err);
     for (uint32_t i = 0, seq; i < n && st == ROSE_OK; i++)
-        st = rose_sched_submit(s, 1, max_tokens, &seq);
+        st = rose_sched_submit(s, &(rose_sched_request){.n_prompt = 1, .max_tokens = max_tokens},
+                               &seq);
     for (uint32_t i = 0; i < WARM_STEPS + o->steps && st == ROSE_OK; i++) {
         rose_sched_plan p;
         uint64_t start = rose_now_ns();
@@ -279,7 +287,7 @@ static int run(const bench_opts *o)
 
 int rose_bench_scheduler(int argc, char **argv)
 {
-    bench_opts o = {.running = 0, .steps = 2000, .input_len = 256};
+    bench_opts o = {.running = 0, .steps = 2000, .input_len = 256, .prefix_cache = true};
     const rose_opt opts[] = {
         {.name = "running",
          .kind = ROSE_OPT_U32,
@@ -302,6 +310,10 @@ int rose_bench_scheduler(int argc, char **argv)
          .min = 1,
          .max = 65536,
          .help = "tokens of each prompt"},
+        {.name = "prefix-cache",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &o.prefix_cache,
+         .help = "index each page that is full"},
     };
     const rose_command cmd = {
         .usage = "roseinfer bench scheduler [options]",

@@ -53,8 +53,7 @@ void rose_batch_reset(rose_batch_builder *b)
     b->batch.n_seqs = b->batch.n_tokens = b->batch.n_outputs = 0;
 }
 
-/* Ids of positions pos .. pos + n - 1: of the prompt, then of what was generated. */
-static void copy_ids(uint32_t *dst, const rose_request *r, uint32_t pos, uint32_t n)
+void rose_batch_copy_ids(uint32_t *dst, const rose_request *r, uint32_t pos, uint32_t n)
 {
     uint32_t end = pos + n, p = pos;
     if (p < r->n_prompt) {
@@ -87,7 +86,7 @@ void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, const rose
     rose_batch *batch = &b->batch;
     uint32_t row = batch->n_seqs++;
     assert(row < b->max_seqs && it->n <= b->max_tokens - batch->n_tokens);
-    copy_ids(b->tokens + batch->n_tokens, r, it->pos, it->n);
+    rose_batch_copy_ids(b->tokens + batch->n_tokens, r, it->pos, it->n);
     b->seq_first[row] = batch->n_tokens;
     b->seq_pos[row] = it->pos;
     update_table(b, row, it);

@@ -29,6 +29,8 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
 void rose_batch_destroy(rose_batch_builder *b);
 
 void rose_batch_reset(rose_batch_builder *b);
+/* Ids of positions pos .. pos + n - 1, all known: of the prompt, then of what was generated. */
+void rose_batch_copy_ids(uint32_t *dst, const rose_request *r, uint32_t pos, uint32_t n);
 /* The next sequence of the step. */
 void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, const rose_request *r);
 

@@ -14,11 +14,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/allocguard.h"
 #include "base/clock.h"
 #include "base/cpuinfo.h"
 #include "base/log.h"
+#include "base/siphash.h"
 #include "engine/batch_internal.h"
 #include "engine/request_internal.h"
 
@@ -27,8 +29,9 @@ enum { MAX_TOUCHED = 32 };
 /* Written by the engine thread alone, read by anybody: relaxed everywhere, nothing is published
  * through them. */
 typedef struct counters {
-    _Atomic uint32_t running, kv_pages_free;
+    _Atomic uint32_t running, preempted, kv_pages_free, kv_pages_cached;
     _Atomic uint64_t steps, prompt_tokens, generated_tokens, finished, cancelled, last_step_ns;
+    _Atomic uint64_t prefix_queries, prefix_hits, prefix_evictions, preemptions, recomputed_tokens;
 } counters;
 
 struct rose_engine {
@@ -38,6 +41,8 @@ struct rose_engine {
     rose_memory_plan plan;
     rose_arch arch;
     rose_sched_opts sched_opts;
+    uint32_t max_queued_tokens;
+    uint64_t salt_keys[2][2]; /* random */
     int cpu;
     rose_port *port;  /* one reference */
     rose_mpsc *inbox; /* owned: rose_request *, from submitters */
@@ -45,6 +50,7 @@ struct rose_engine {
     bool thread_started;
     /* shared */
     alignas(64) _Atomic uint32_t n_queued; /* in the inbox or waiting; reserved by submit */
+    _Atomic uint64_t n_queued_tokens;      /* of their prompts */
     _Atomic bool draining, closing, failed;
     counters stats;
     /* engine thread */
@@ -64,18 +70,50 @@ static void bump(_Atomic uint64_t *c, uint64_t n)
                           memory_order_relaxed);
 }
 
-static void update_gauges(rose_engine *e)
+static void set(_Atomic uint64_t *c, uint64_t n)
 {
-    atomic_store_explicit(&e->stats.running, rose_sched_n_running(e->sched), memory_order_relaxed);
-    atomic_store_explicit(&e->stats.kv_pages_free, rose_kv_pages_n_free(e->pages),
-                          memory_order_relaxed);
+    atomic_store_explicit(c, n, memory_order_relaxed);
 }
 
-/* release: pairs with the acquire in submit, so that who gets the place finds the inbox's cell free
- */
-static void leave_queue(rose_engine *e, uint32_t n)
+/* After whatever changes who runs. */
+static void update_gauges(rose_engine *e)
 {
-    atomic_fetch_sub_explicit(&e->n_queued, n, memory_order_release);
+    const rose_sched_stats st = rose_sched_get_stats(e->sched);
+    const rose_kv_prefix *prefix = rose_sched_prefix(e->sched);
+    counters *c = &e->stats;
+    atomic_store_explicit(&c->running, rose_sched_n_running(e->sched), memory_order_relaxed);
+    atomic_store_explicit(&c->preempted, rose_sched_n_preempted(e->sched), memory_order_relaxed);
+    atomic_store_explicit(&c->kv_pages_free, rose_kv_prefix_n_available(prefix),
+                          memory_order_relaxed);
+    atomic_store_explicit(&c->kv_pages_cached, rose_kv_prefix_n_idle(prefix), memory_order_relaxed);
+    set(&c->prefix_queries, st.prefix_queries);
+    set(&c->prefix_hits, st.prefix_hits);
+    set(&c->prefix_evictions, st.evictions);
+    set(&c->preemptions, st.preemptions);
+    set(&c->recomputed_tokens, st.recomputed_tokens);
+}
+
+/* A request has begun, or ends without. release: pairs with the acquire in join_queue, so that who
+ * gets the place finds the inbox's cell free. */
+static void leave_queue(rose_engine *e, uint32_t n_prompt)
+{
+    atomic_fetch_sub_explicit(&e->n_queued_tokens, n_prompt, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&e->n_queued, 1, memory_order_release);
+}
+
+/* False: full, nothing is taken. */
+static bool join_queue(rose_engine *e, uint32_t n_prompt)
+{
+    /* acquire: pairs with the release in leave_queue */
+    uint32_t n = atomic_fetch_add_explicit(&e->n_queued, 1, memory_order_acquire);
+    /* relaxed: a bound, nothing is published by it */
+    uint64_t tokens =
+        atomic_fetch_add_explicit(&e->n_queued_tokens, n_prompt, memory_order_relaxed);
+    bool too_long =
+        e->max_queued_tokens != 0 && tokens > 0 && tokens + n_prompt > e->max_queued_tokens;
+    if (n < e->sched_opts.max_queued && !too_long) return true;
+    leave_queue(e, n_prompt);
+    return false;
 }
 
 /* ---- delivery ---- */
@@ -110,7 +148,7 @@ static void publish(rose_engine *e, rose_request *r, const rose_event *ev)
 static void finish(rose_engine *e, rose_request *r, rose_event ev)
 {
     assert(!r->done && ev.finish != ROSE_FINISH_NONE);
-    if (r->times.admitted == 0) leave_queue(e, 1);
+    if (r->times.admitted == 0) leave_queue(e, r->n_prompt);
     if (r->seq != UINT32_MAX) {
         rose_sched_finish(e->sched, r->seq);
         e->by_seq[r->seq] = NULL;
@@ -177,7 +215,13 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
 static void take_submission(rose_engine *e, rose_request *r)
 {
     /* it was checked in submit, and n_queued bounds what waits */
-    rose_status st = rose_sched_submit(e->sched, r->n_prompt, r->max_tokens, &r->seq);
+    const rose_sched_request q = {.n_prompt = r->n_prompt,
+                                  .max_tokens = r->max_tokens,
+                                  .priority = r->priority,
+                                  .arrival = r->times.submitted / 1000000u,
+                                  .salt = {{r->salt[0], r->salt[1]}},
+                                  .no_lookup = r->skip_prefix_cache};
+    rose_status st = rose_sched_submit(e->sched, &q, &r->seq);
     if (st != ROSE_OK) {
         finish_bare(e, r, ROSE_FINISH_ERROR);
         return;
@@ -218,14 +262,22 @@ static void sleep_until_event(rose_engine *e)
 
 static void note_admissions(rose_engine *e, const rose_sched_plan *p, uint64_t t_ns)
 {
-    if (p->n_admitted == 0) return;
     for (uint32_t i = 0; i < p->n_admitted; i++) {
         rose_request *r = e->by_seq[p->admitted[i]];
         r->times.admitted = t_ns;
+        r->n_cached = rose_sched_cached_tokens(e->sched, r->seq);
         bump(&e->stats.prompt_tokens, r->n_prompt);
+        leave_queue(e, r->n_prompt);
     }
-    leave_queue(e, p->n_admitted);
-    update_gauges(e);
+    /* some prefill: begun, or back from a preemption */
+    if (p->n_prefill_seqs > 0 || p->n_preempted > 0) update_gauges(e);
+}
+
+/* What the scheduler may know of token ids. */
+static void read_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_t *out)
+{
+    const rose_engine *e = user;
+    rose_batch_copy_ids(out, e->by_seq[seq], pos, n);
 }
 
 static rose_status run_backend(rose_engine *e, rose_step_result *res, rose_err *err)
@@ -343,15 +395,40 @@ static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *e
     return a.st;
 }
 
+/* Keys of hashes: unknown to clients, and without effect on any result. */
+static void random_words(uint64_t *out, size_t n)
+{
+    if (getrandom(out, n * sizeof *out, 0) == (ssize_t)(n * sizeof *out)) return;
+    for (size_t i = 0; i < n; i++) /* an old kernel: better than constants */
+        out[i] = rose_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ (uintptr_t)out;
+}
+
 static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *err)
 {
-    e->sched_opts = (rose_sched_opts){.max_seqs = e->plan.max_seqs,
-                                      .max_step_tokens = e->plan.max_step_tokens,
-                                      .max_model_len = e->plan.max_model_len,
-                                      .max_queued = o->max_queued,
-                                      .page_tokens = ROSE_KV_PAGE_TOKENS,
-                                      .chunked_prefill = o->chunked_prefill,
-                                      .prefill_chunk_size = o->prefill_chunk_size};
+    e->sched_opts = (rose_sched_opts){
+        .max_seqs = e->plan.max_seqs,
+        .max_step_tokens = e->plan.max_step_tokens,
+        .max_model_len = e->plan.max_model_len,
+        .max_queued = o->max_queued,
+        .page_tokens = ROSE_KV_PAGE_TOKENS,
+        .chunked_prefill = o->chunked_prefill,
+        .prefill_chunk_size = o->prefill_chunk_size,
+        .decode_first = o->decode_first,
+        .prefill_max_batch = o->prefill_max_seqs,
+        .prefill_max_tokens = o->prefill_max_tokens,
+        .max_active = o->max_active,
+        .admission = o->admission == ROSE_ENGINE_PACK ? ROSE_ADMISSION_PACK : ROSE_ADMISSION_FIFO,
+        .lookahead = o->lookahead,
+        .force_fifo_every = o->force_fifo_every,
+        .priority_age = o->priority_age_ms,
+        .prefix_cache = o->prefix_cache,
+        .prefix_max_pages = o->prefix_cache_max_pages,
+        .ids = read_ids,
+        .ids_user = e};
+    e->max_queued_tokens = o->max_queued_tokens;
+    random_words(e->sched_opts.hash_key, 2);
+    random_words(e->salt_keys[0], 2);
+    random_words(e->salt_keys[1], 2);
     rose_status st = rose_kv_pages_create(&e->pages, e->plan.kv_pages, err);
     if (st == ROSE_OK) st = rose_sched_create(&e->sched, &e->sched_opts, e->pages, err);
     if (st != ROSE_OK) return st;
@@ -471,24 +548,21 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
         return rose_fail(err, ROSE_E_BACKEND, "the engine has failed");
     if (atomic_load_explicit(&e->draining, memory_order_relaxed))
         return rose_fail(err, ROSE_E_CLOSED, "the engine is draining");
-    /* acquire: pairs with the release in leave_queue */
-    if (atomic_fetch_add_explicit(&e->n_queued, 1, memory_order_acquire) >=
-        e->sched_opts.max_queued) {
-        leave_queue(e, 1);
-        return ROSE_E_FULL;
-    }
+    if (!join_queue(e, o->n_prompt)) return ROSE_E_FULL;
     rose_request *r = rose_request_create(o, max_tokens, e->port);
     if (r == NULL) {
-        leave_queue(e, 1);
+        leave_queue(e, o->n_prompt);
         return rose_fail(err, ROSE_E_NOMEM, "request of %u tokens: out of memory", o->n_prompt);
     }
+    for (int k = 0; k < 2 && o->cache_salt_len > 0; k++) /* |1: never the common salt */
+        r->salt[k] = rose_siphash_bytes(e->salt_keys[k], o->cache_salt, o->cache_salt_len) | 1;
     r->times.submitted = rose_now_ns();
     *out = r;
     /* there is room: the inbox holds max_queued, and n_queued falls after the pop only */
     st = rose_mpsc_push(e->inbox, &r);
     if (st != ROSE_OK) {
         *out = NULL;
-        leave_queue(e, 1);
+        leave_queue(e, o->n_prompt);
         rose_request_release(r);
         return st;
     }
@@ -513,14 +587,22 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e)
     const counters *c = &e->stats;
     return (rose_engine_stats){
         .running = atomic_load_explicit(&c->running, memory_order_relaxed),
-        .waiting = atomic_load_explicit(&e->n_queued, memory_order_relaxed),
+        .waiting = atomic_load_explicit(&e->n_queued, memory_order_relaxed) +
+                   atomic_load_explicit(&c->preempted, memory_order_relaxed),
+        .waiting_tokens = (uint32_t)atomic_load_explicit(&e->n_queued_tokens, memory_order_relaxed),
         .kv_pages = e->plan.kv_pages,
         .kv_pages_free = atomic_load_explicit(&c->kv_pages_free, memory_order_relaxed),
+        .kv_pages_cached = atomic_load_explicit(&c->kv_pages_cached, memory_order_relaxed),
         .steps = atomic_load_explicit(&c->steps, memory_order_relaxed),
         .prompt_tokens = atomic_load_explicit(&c->prompt_tokens, memory_order_relaxed),
         .generated_tokens = atomic_load_explicit(&c->generated_tokens, memory_order_relaxed),
         .finished = atomic_load_explicit(&c->finished, memory_order_relaxed),
         .cancelled = atomic_load_explicit(&c->cancelled, memory_order_relaxed),
         .last_step_ns = atomic_load_explicit(&c->last_step_ns, memory_order_relaxed),
+        .prefix_queries = atomic_load_explicit(&c->prefix_queries, memory_order_relaxed),
+        .prefix_hits = atomic_load_explicit(&c->prefix_hits, memory_order_relaxed),
+        .prefix_evictions = atomic_load_explicit(&c->prefix_evictions, memory_order_relaxed),
+        .preemptions = atomic_load_explicit(&c->preemptions, memory_order_relaxed),
+        .recomputed_tokens = atomic_load_explicit(&c->recomputed_tokens, memory_order_relaxed),
         .failed = atomic_load_explicit(&e->failed, memory_order_relaxed)};
 }

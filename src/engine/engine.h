@@ -13,6 +13,11 @@
 typedef struct rose_engine rose_engine;
 typedef struct rose_request rose_request;
 
+typedef enum rose_engine_admission {
+    ROSE_ENGINE_FIFO, /* waiting requests begin in order */
+    ROSE_ENGINE_PACK  /* of the first few the shorter begin first, within limits */
+} rose_engine_admission;
+
 typedef struct rose_engine_opts {
     rose_backend_opts
         backend;         /* max_seqs = --max-num-seqs, max_step_tokens = --max-num-batched-tokens */
@@ -21,6 +26,19 @@ typedef struct rose_engine_opts {
     uint32_t prefill_chunk_size; /* most prompt tokens of one sequence in a step; 0 = the step's
                                     budget */
     int engine_cpu;              /* -1 = not pinned; else the engine thread (= compute thread 0) */
+    /* As in sched/sched.h; a zero is the default unless another one is named. */
+    bool decode_first;           /* default on: decodes take their rows before prompts */
+    uint32_t prefill_max_seqs;   /* sequences of a step that prefill; 0 = any number */
+    uint32_t prefill_max_tokens; /* rows of a step that prefill; 0 = what the step has left */
+    uint32_t max_active;         /* requests begun and not finished; 0 = backend.max_seqs */
+    rose_engine_admission admission;
+    uint32_t lookahead;              /* PACK; 0 = 64 */
+    uint32_t force_fifo_every;       /* PACK; 0 = 8 */
+    uint32_t priority_age_ms;        /* what one priority is worth in waiting; default 1000 */
+    uint32_t max_queued_tokens;      /* prompt tokens that wait for admission; 0 = no bound. A
+                                        request that waits alone may exceed it */
+    bool prefix_cache;               /* default on: share page-aligned prefixes */
+    uint32_t prefix_cache_max_pages; /* cached pages kept while nobody uses them; 0 = the pool */
 } rose_engine_opts;
 
 void rose_engine_opts_default(
@@ -66,12 +84,17 @@ typedef struct rose_request_opts {
     rose_wakeq *sink; /* borrowed until the engine is closed (it may signal after the last event);
                          capacity >= the consumer's live requests + 1 */
     void *user;       /* the consumer's; see rose_request_user */
+    int32_t priority; /* lower is sooner, 0 = normal; each is worth priority_age_ms of waiting;
+                         beyond -1000 .. 1000 as these */
+    const void *cache_salt; /* requests share cached prefixes only with those of the same salt */
+    size_t cache_salt_len;  /* bytes; 0 = the common one */
+    bool skip_prefix_cache; /* compute the whole prompt (others may still use what it gives) */
 } rose_request_opts;
 
 /* Any thread (concurrently). On success *out has one owner, the consumer, who polls until the
  * finish event and then releases it. Errors: INVAL with a message (empty, too long, an id out of
- * range, a sampling value out of range, a request that could never fit into the page pool), FULL,
- * CLOSED, NOMEM, BACKEND (the engine has failed). */
+ * range, a sampling value out of range, a request that could never fit into the page pool), FULL
+ * (requests or tokens that wait), CLOSED, NOMEM, BACKEND (the engine has failed). */
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
                                rose_err *err);
 
@@ -93,19 +116,29 @@ typedef struct rose_request_times {
 } rose_request_times;
 rose_request_times rose_request_get_times(const rose_request *r);
 
+/* Prompt tokens that were not computed because their prefix was cached. Consumer thread, valid once
+ * an event was polled. */
+uint32_t rose_request_cached_tokens(const rose_request *r);
+
 /* Consumer thread, after the finish event was polled. The engine holds a reference of its own for
  * as long as it still touches r. */
 void rose_request_release(rose_request *r);
 
 /* A consistent enough copy of the engine's counters, any thread. */
 typedef struct rose_engine_stats {
-    uint32_t running, waiting; /* requests */
-    uint32_t kv_pages, kv_pages_free;
+    uint32_t running, waiting;        /* requests; preempted ones wait */
+    uint32_t waiting_tokens;          /* of the prompts of requests that have not begun */
+    uint32_t kv_pages, kv_pages_free; /* free: cached pages that nobody uses among them */
+    uint32_t kv_pages_cached;         /* these */
     uint64_t steps, prompt_tokens, generated_tokens; /* prompts count when admitted */
     uint64_t finished;                               /* requests that ended, in whatever way */
     uint64_t cancelled;                              /* of these: CANCELLED */
     uint64_t last_step_ns;                           /* duration of the last step */
-    bool failed;                                     /* the backend is broken; /health turns */
+    uint64_t prefix_queries, prefix_hits; /* tokens of admitted prompts; of these, cached */
+    uint64_t prefix_evictions;            /* pages */
+    uint64_t preemptions;                 /* requests that gave their pages back */
+    uint64_t recomputed_tokens;           /* computed once more because of that */
+    bool failed;                          /* the backend is broken; /health turns */
 } rose_engine_stats;
 rose_engine_stats rose_engine_get_stats(const rose_engine *e);
 

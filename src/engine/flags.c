@@ -20,6 +20,12 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .chunked_prefill = o.chunked_prefill,
         .prefill_chunk_size = o.prefill_chunk_size,
         .cpu_affinity = true,
+        .admission = "fifo",
+        .lookahead = o.lookahead,
+        .force_fifo_every = o.force_fifo_every,
+        .priority_age_ms = o.priority_age_ms,
+        .decode_first = o.decode_first,
+        .prefix_cache = o.prefix_cache,
     };
 }
 
@@ -101,6 +107,77 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .min = 1,
          .max = 65536,
          .help = "requests that wait for admission; one more is refused"},
+        {.name = "max-num-queued-tokens",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->max_num_queued_tokens,
+         .arg = "N",
+         .max = UINT32_MAX,
+         .unset = "no bound",
+         .help = "prompt tokens that wait for admission; a request beyond is refused, unless it "
+                 "would wait alone"},
+        {.name = "max-active-requests",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->max_active_requests,
+         .arg = "N",
+         .max = 4096,
+         .unset = "--max-num-seqs",
+         .help = "requests that have begun and not ended, those preempted among them"},
+        {.name = "admission",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &f->admission,
+         .choices = "fifo|pack",
+         .help = "who begins next: in order, or the shorter of the first --lookahead first"},
+        {.name = "lookahead",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->lookahead,
+         .arg = "N",
+         .min = 1,
+         .max = 4096,
+         .help = "waiting requests that --admission pack chooses from"},
+        {.name = "force-fifo-every",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->force_fifo_every,
+         .arg = "N",
+         .min = 1,
+         .max = UINT32_MAX,
+         .help = "with pack: rounds until nobody may pass the first in the queue any more"},
+        {.name = "priority-age-ms",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->priority_age_ms,
+         .arg = "MS",
+         .max = 3600000,
+         .help = "waiting that makes up for one level of a request's priority; 0 = ignore "
+                 "priorities"},
+        {.name = "decode-first",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->decode_first,
+         .help = "running sequences take their row of a step before prompts take theirs"},
+        {.name = "prefill-max-batch-size",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->prefill_max_batch_size,
+         .arg = "N",
+         .max = 4096,
+         .unset = "no bound",
+         .help = "most sequences that prefill in one step"},
+        {.name = "prefill-max-tokens",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->prefill_max_tokens,
+         .arg = "N",
+         .max = 1u << 20,
+         .unset = "the step's budget",
+         .help = "most prompt tokens in one step, over all sequences"},
+        {.name = "prefix-cache",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->prefix_cache,
+         .help = "keep the KV of prompts and outputs, by whole pages, and start behind it when a "
+                 "prompt begins the same"},
+        {.name = "prefix-cache-max-pages",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->prefix_cache_max_pages,
+         .arg = "N",
+         .max = INT32_MAX,
+         .unset = "the whole pool",
+         .help = "most cached pages that are kept while no request uses them"},
         {.name = "cpu-affinity",
          .kind = ROSE_OPT_BOOL,
          .dest = &f->cpu_affinity,
@@ -159,6 +236,17 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     o->max_queued = f->max_num_queued_reqs;
     o->chunked_prefill = f->chunked_prefill;
     o->prefill_chunk_size = f->prefill_chunk_size;
+    o->decode_first = f->decode_first;
+    o->prefill_max_seqs = f->prefill_max_batch_size;
+    o->prefill_max_tokens = f->prefill_max_tokens;
+    o->max_active = f->max_active_requests;
+    o->admission = strcmp(f->admission, "pack") == 0 ? ROSE_ENGINE_PACK : ROSE_ENGINE_FIFO;
+    o->lookahead = f->lookahead;
+    o->force_fifo_every = f->force_fifo_every;
+    o->priority_age_ms = f->priority_age_ms;
+    o->max_queued_tokens = f->max_num_queued_tokens;
+    o->prefix_cache = f->prefix_cache;
+    o->prefix_cache_max_pages = f->prefix_cache_max_pages;
     rose_backend_opts *b = &o->backend;
     b->dtype = strcmp(f->dtype, "float32") == 0    ? ROSE_COMPUTE_F32
                : strcmp(f->dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16

@@ -11,4 +11,10 @@ void rose_engine_opts_default(rose_engine_opts *o)
     o->chunked_prefill = true;
     o->prefill_chunk_size = 0;
     o->engine_cpu = -1;
+    o->decode_first = true;
+    o->admission = ROSE_ENGINE_FIFO;
+    o->lookahead = 64;
+    o->force_fifo_every = 8;
+    o->priority_age_ms = 1000;
+    o->prefix_cache = true;
 }

@@ -89,6 +89,8 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
     r->n_prompt = o->n_prompt;
     r->max_tokens = max_tokens;
     r->ignore_eos = o->ignore_eos;
+    r->skip_prefix_cache = o->skip_prefix_cache;
+    r->priority = o->priority;
     r->seq = UINT32_MAX;
     atomic_init(&r->refs, 1);
     atomic_init(&r->cancel_state, ROSE_CANCEL_NO);
@@ -143,6 +145,11 @@ rose_status rose_request_poll(rose_request *r, rose_event *out)
 void *rose_request_user(const rose_request *r)
 {
     return r->user;
+}
+
+uint32_t rose_request_cached_tokens(const rose_request *r)
+{
+    return r->n_cached;
 }
 
 rose_request_times rose_request_get_times(const rose_request *r)

@@ -43,10 +43,13 @@ struct rose_request {
     rose_sampling sampling;
     const uint32_t *prompt; /* [n_prompt], behind events */
     uint32_t n_prompt, max_tokens;
-    bool ignore_eos;
+    bool ignore_eos, skip_prefix_cache;
+    int32_t priority;
+    uint64_t salt[2]; /* keyed digest of cache_salt; {0, 0} = none */
     /* engine thread; times is the consumer's once it has the finish event */
     bool done;
     uint32_t seq;         /* the scheduler's handle */
+    uint32_t n_cached;    /* prompt tokens found in the prefix cache; published with any event */
     uint32_t n_generated; /* events[0..n_generated) carry tokens */
     uint32_t n_events;
     rose_request_times times;

@@ -1,82 +1,23 @@
-/* sched/sched.c - see sched.h. Sequences sit in one array of nodes; a node is free, waiting,
- * prefilling (both: a doubly linked list in order of arrival, so that a cancel is O(1)) or decoding
- * (a dense array, walked each step; a finish moves the last entry into the hole, so the order of
- * the others, and with it the rows of the batch, stays put).
- * It does not know token ids, requests or time, and it never looks into a page. */
-#include "sched/sched.h"
-
+/* sched/sched.c - see sched.h and sched_internal.h: the life of a sequence, its pages, and the
+ * plan. It does not know token ids (share.c asks for them), requests or time, and it never looks
+ * into a page. */
 #include <assert.h>
 #include <stdlib.h>
 
-#define NONE UINT32_MAX
+#include "sched/sched_internal.h"
+
+#define NONE ROSE_SCHED_NONE
 enum {
     LIMIT_SEQS = 4096,
     LIMIT_QUEUED = 65536,
     LIMIT_LEN = 1 << 28,
     LIMIT_PAGE = 1 << 16,
-    LIMIT_ROWS = 1 << 24
+    LIMIT_ROWS = 1 << 24,
+    LIMIT_LOOKAHEAD = 4096,
+    LIMIT_PRIORITY = 1000
 };
 
-typedef enum state { FREE, WAITING, PREFILL, DECODE } state;
-
-typedef struct seq {
-    state state;
-    uint32_t prev, next; /* in the list of its state; next also chains the free nodes */
-    uint32_t n_done, n_known, n_max;
-    uint32_t lane;  /* PREFILL, DECODE: row of tables */
-    uint32_t index; /* DECODE: place in decode[] */
-} seq;
-
-typedef struct list {
-    uint32_t first, last;
-} list;
-
-struct rose_sched {
-    rose_sched_opts o;
-    rose_kv_pages *pages; /* borrowed */
-    uint32_t stride;      /* pages of the longest sequence */
-    uint32_t n_waiting, n_running, n_decode, n_free_lanes;
-    uint32_t free_seq; /* chain of free nodes */
-    list waiting, prefill;
-    uint64_t n_tickets;
-    /* all owned */
-    seq *seqs;              /* [max_seqs + max_queued] */
-    uint32_t *decode;       /* [max_seqs] */
-    uint32_t *free_lanes;   /* [max_seqs] */
-    uint32_t *tables;       /* [max_seqs][stride] page tables, by lane */
-    uint32_t *n_pages;      /* [max_seqs] by lane */
-    uint64_t *tickets;      /* [max_seqs] by lane */
-    rose_sched_item *items; /* [max_seqs] */
-    uint32_t *admitted;     /* [max_seqs] */
-};
-
-/* ---- lists ---- */
-
-static void list_append(rose_sched *s, list *l, uint32_t i)
-{
-    s->seqs[i].prev = l->last;
-    s->seqs[i].next = NONE;
-    if (l->last != NONE)
-        s->seqs[l->last].next = i;
-    else
-        l->first = i;
-    l->last = i;
-}
-
-static void list_remove(rose_sched *s, list *l, uint32_t i)
-{
-    const seq *q = &s->seqs[i];
-    if (q->prev != NONE)
-        s->seqs[q->prev].next = q->next;
-    else
-        l->first = q->next;
-    if (q->next != NONE)
-        s->seqs[q->next].prev = q->prev;
-    else
-        l->last = q->prev;
-}
-
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 static rose_status check_opts(const rose_sched_opts *o, rose_err *err)
 {
@@ -95,6 +36,11 @@ static rose_status check_opts(const rose_sched_opts *o, rose_err *err)
     if (o->page_tokens == 0 || o->page_tokens > LIMIT_PAGE)
         return rose_fail(err, ROSE_E_INVAL, "page_tokens is %u: 1 to %d are possible",
                          o->page_tokens, LIMIT_PAGE);
+    if (o->lookahead > LIMIT_LOOKAHEAD)
+        return rose_fail(err, ROSE_E_INVAL, "lookahead is %u: up to %d is possible", o->lookahead,
+                         LIMIT_LOOKAHEAD);
+    if (o->prefix_cache && o->ids == NULL)
+        return rose_fail(err, ROSE_E_INVAL, "a prefix cache needs the ids of the tokens");
     return ROSE_OK;
 }
 
@@ -102,6 +48,37 @@ static rose_status check_opts(const rose_sched_opts *o, rose_err *err)
 static uint32_t pages_for(const rose_sched_opts *o, uint32_t n_tokens)
 {
     return (n_tokens - 2) / o->page_tokens + 1;
+}
+
+static void resolve_opts(rose_sched_opts *o)
+{
+    if (o->max_active == 0 || o->max_active > o->max_seqs) o->max_active = o->max_seqs;
+    if (o->prefill_max_batch == 0) o->prefill_max_batch = UINT32_MAX;
+    if (o->prefill_max_tokens == 0) o->prefill_max_tokens = UINT32_MAX;
+    if (o->prefill_chunk_size == 0 || !o->chunked_prefill) o->prefill_chunk_size = UINT32_MAX;
+    if (o->lookahead == 0) o->lookahead = 64;
+    if (o->force_fifo_every == 0) o->force_fifo_every = 8;
+}
+
+static bool allocate(rose_sched *s)
+{
+    size_t n = s->o.max_seqs, n_seqs = n + s->o.max_queued;
+    s->seqs = calloc(n_seqs, sizeof *s->seqs);
+    s->decode = calloc(n, sizeof *s->decode);
+    s->needs = calloc(n, sizeof *s->needs);
+    s->free_lanes = calloc(n, sizeof *s->free_lanes);
+    s->tables = calloc(n * s->stride, sizeof *s->tables); /* < 2^12 * 2^28: no overflow */
+    s->n_pages = calloc(n, sizeof *s->n_pages);
+    s->tickets = calloc(n, sizeof *s->tickets);
+    s->window = calloc(s->o.lookahead, sizeof *s->window);
+    s->ids = calloc(s->o.page_tokens, sizeof *s->ids);
+    s->items = calloc(n, sizeof *s->items);
+    s->admitted = calloc(n, sizeof *s->admitted);
+    bool ok = rose_waitq_create(&s->waiting, (uint32_t)n_seqs);
+    ok = rose_sched_pending_create(&s->pending, s->o.max_seqs) && ok;
+    return ok && s->seqs != NULL && s->decode != NULL && s->needs != NULL &&
+           s->free_lanes != NULL && s->tables != NULL && s->n_pages != NULL && s->tickets != NULL &&
+           s->window != NULL && s->ids != NULL && s->items != NULL && s->admitted != NULL;
 }
 
 rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_kv_pages *pages,
@@ -114,26 +91,24 @@ rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_k
     rose_sched *s = calloc(1, sizeof *s);
     if (s == NULL) return rose_fail(err, ROSE_E_NOMEM, "scheduler: out of memory");
     s->o = *o;
+    resolve_opts(&s->o);
     s->pages = pages;
     s->stride = pages_for(o, o->max_model_len);
     /* nothing longer than the pool is ever admitted */
     if (s->stride > rose_kv_pages_total(pages)) s->stride = rose_kv_pages_total(pages);
-    size_t n_seqs = (size_t)o->max_seqs + o->max_queued, n = o->max_seqs;
-    s->seqs = calloc(n_seqs, sizeof *s->seqs);
-    s->decode = calloc(n, sizeof *s->decode);
-    s->free_lanes = calloc(n, sizeof *s->free_lanes);
-    s->tables = calloc(n * s->stride, sizeof *s->tables); /* < 2^12 * 2^28: no overflow */
-    s->n_pages = calloc(n, sizeof *s->n_pages);
-    s->tickets = calloc(n, sizeof *s->tickets);
-    s->items = calloc(n, sizeof *s->items);
-    s->admitted = calloc(n, sizeof *s->admitted);
-    if (s->seqs == NULL || s->decode == NULL || s->free_lanes == NULL || s->tables == NULL ||
-        s->n_pages == NULL || s->tickets == NULL || s->items == NULL || s->admitted == NULL) {
+    const rose_kv_prefix_opts po = {.enabled = o->prefix_cache,
+                                    .page_tokens = o->page_tokens,
+                                    .max_idle = o->prefix_max_pages,
+                                    .hash_key = {o->hash_key[0], o->hash_key[1]}};
+    st = rose_kv_prefix_create(&s->prefix, &po, pages, err);
+    if (st == ROSE_OK && !allocate(s))
+        st = rose_fail(err, ROSE_E_NOMEM, "scheduler of %u sequences: out of memory", o->max_seqs);
+    if (st != ROSE_OK) {
         rose_sched_destroy(s);
-        return rose_fail(err, ROSE_E_NOMEM, "scheduler of %u sequences: out of memory",
-                         o->max_seqs);
+        return st;
     }
-    s->waiting = s->prefill = (list){NONE, NONE};
+    uint32_t n_seqs = o->max_seqs + o->max_queued;
+    s->prefill_first = s->prefill_last = NONE;
     for (uint32_t i = 0; i < n_seqs; i++)
         s->seqs[i].next = i + 1 < n_seqs ? i + 1 : NONE;
     s->n_free_lanes = o->max_seqs;
@@ -146,21 +121,61 @@ rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_k
 void rose_sched_destroy(rose_sched *s)
 {
     if (s == NULL) return;
-    if (s->seqs != NULL && s->n_running > 0) {
+    if (s->seqs != NULL && s->n_begun > 0) {
+        s->o.prefix_cache = false; /* nobody is asked for ids any more */
         size_t n_seqs = (size_t)s->o.max_seqs + s->o.max_queued;
         for (uint32_t i = 0; i < n_seqs; i++) {
-            if (s->seqs[i].state != FREE) rose_sched_finish(s, i);
+            if (s->seqs[i].state != ROSE_SEQ_FREE) rose_sched_finish(s, i);
         }
     }
+    rose_kv_prefix_destroy(s->prefix);
+    rose_waitq_destroy(&s->waiting);
+    rose_sched_pending_destroy(&s->pending);
     free(s->seqs);
     free(s->decode);
+    free(s->needs);
     free(s->free_lanes);
     free(s->tables);
     free(s->n_pages);
     free(s->tickets);
+    free(s->window);
+    free(s->ids);
     free(s->items);
     free(s->admitted);
     free(s);
+}
+
+/* ---- the list of those that prefill, in order of key ---- */
+
+static void prefill_insert(rose_sched *s, uint32_t i)
+{
+    rose_seq *q = &s->seqs[i];
+    uint32_t at = s->prefill_last; /* mostly it comes last */
+    while (at != NONE && rose_seq_before(q, &s->seqs[at]))
+        at = s->seqs[at].prev;
+    q->prev = at;
+    q->next = at != NONE ? s->seqs[at].next : s->prefill_first;
+    if (q->prev != NONE)
+        s->seqs[q->prev].next = i;
+    else
+        s->prefill_first = i;
+    if (q->next != NONE)
+        s->seqs[q->next].prev = i;
+    else
+        s->prefill_last = i;
+}
+
+static void prefill_remove(rose_sched *s, uint32_t i)
+{
+    const rose_seq *q = &s->seqs[i];
+    if (q->prev != NONE)
+        s->seqs[q->prev].next = q->next;
+    else
+        s->prefill_first = q->next;
+    if (q->next != NONE)
+        s->seqs[q->next].prev = q->prev;
+    else
+        s->prefill_last = q->prev;
 }
 
 /* ---- events ---- */
@@ -187,59 +202,135 @@ rose_status rose_sched_check(const rose_sched_opts *o, uint32_t total_pages, uin
     return ROSE_OK;
 }
 
-rose_status rose_sched_submit(rose_sched *s, uint32_t n_prompt, uint32_t max_tokens, uint32_t *seq_)
+rose_status rose_sched_submit(rose_sched *s, const rose_sched_request *r, uint32_t *seq)
 {
-    *seq_ = NONE;
+    *seq = NONE;
     rose_status st =
-        rose_sched_check(&s->o, rose_kv_pages_total(s->pages), n_prompt, max_tokens, NULL);
+        rose_sched_check(&s->o, rose_kv_pages_total(s->pages), r->n_prompt, r->max_tokens, NULL);
     if (st != ROSE_OK) return st;
-    if (s->n_waiting == s->o.max_queued) return ROSE_E_FULL;
-    uint32_t i = s->free_seq; /* there is one: at most max_seqs run */
-    seq *q = &s->seqs[i];
+    if (s->waiting.n_waiting - s->n_preempted == s->o.max_queued) return ROSE_E_FULL;
+    uint32_t i = s->free_seq; /* there is one: at most max_seqs have begun */
+    rose_seq *q = &s->seqs[i];
     s->free_seq = q->next;
-    q->state = WAITING;
-    q->n_done = 0;
-    q->n_known = n_prompt;
-    q->n_max = n_prompt + max_tokens;
-    list_append(s, &s->waiting, i);
-    s->n_waiting++;
-    *seq_ = i;
+    int64_t priority = r->priority;
+    if (priority > LIMIT_PRIORITY) priority = LIMIT_PRIORITY;
+    if (priority < -LIMIT_PRIORITY) priority = -LIMIT_PRIORITY;
+    *q = (rose_seq){.state = ROSE_SEQ_WAITING,
+                    .no_lookup = r->no_lookup,
+                    .n_known = r->n_prompt,
+                    .n_max = r->n_prompt + r->max_tokens,
+                    .n_prompt = r->n_prompt,
+                    .key = (int64_t)r->arrival + priority * (int64_t)s->o.priority_age,
+                    .order = ++s->n_arrivals,
+                    .salt = r->salt,
+                    .match_page = ROSE_KV_NO_PAGE};
+    rose_waitq_insert(&s->waiting, i, q->key, q->order);
+    *seq = i;
     return ROSE_OK;
 }
 
-static void leave_lane(rose_sched *s, const seq *q)
+/* PREFILL or DECODE: place and pages are free, the full ones stay in the index. */
+static void leave_lane(rose_sched *s, uint32_t i)
 {
-    rose_kv_pages_drop(s->pages, s->tables + (size_t)q->lane * s->stride, s->n_pages[q->lane]);
+    rose_seq *q = &s->seqs[i];
+    if (q->state == ROSE_SEQ_PREFILL) {
+        prefill_remove(s, i);
+    } else {
+        uint32_t moved = s->decode[--s->n_decode];
+        s->decode[q->index] = moved;
+        s->seqs[moved].index = q->index;
+    }
+    rose_sched_index_pages(s, i);
+    rose_kv_prefix_release(s->prefix, rose_sched_table(s, q), s->n_pages[q->lane]);
     s->free_lanes[s->n_free_lanes++] = q->lane;
-    s->n_running--;
 }
 
 void rose_sched_finish(rose_sched *s, uint32_t i)
 {
-    seq *q = &s->seqs[i];
-    switch (q->state) {
-    case FREE:
+    rose_seq *q = &s->seqs[i];
+    switch ((rose_seq_state)q->state) {
+    case ROSE_SEQ_FREE:
         assert(!"finish of a free handle");
         return;
-    case WAITING:
-        list_remove(s, &s->waiting, i);
-        s->n_waiting--;
+    case ROSE_SEQ_WAITING:
+        rose_waitq_remove(&s->waiting, i);
+        s->n_preempted -= q->begun;
         break;
-    case PREFILL:
-        list_remove(s, &s->prefill, i);
-        leave_lane(s, q);
+    case ROSE_SEQ_PREFILL:
+    case ROSE_SEQ_DECODE:
+        leave_lane(s, i);
         break;
-    case DECODE: {
-        uint32_t moved = s->decode[--s->n_decode];
-        s->decode[q->index] = moved;
-        s->seqs[moved].index = q->index;
-        leave_lane(s, q);
+    case ROSE_SEQ_DONE:
         break;
     }
-    }
-    q->state = FREE;
+    s->n_begun -= q->begun;
+    q->state = ROSE_SEQ_FREE;
     q->next = s->free_seq;
     s->free_seq = i;
+}
+
+/* ---- pages for those that decode ---- */
+
+/* Its pages go, it waits under its old key and starts again from what it knows. */
+static void preempt(rose_sched *s, rose_sched_plan *p, uint32_t i)
+{
+    rose_seq *q = &s->seqs[i];
+    leave_lane(s, i);
+    if (q->n_peak < q->n_done) q->n_peak = q->n_done;
+    q->n_done = q->match_n = 0;
+    q->match_page = ROSE_KV_NO_PAGE;
+    q->state = ROSE_SEQ_WAITING;
+    rose_waitq_insert(&s->waiting, i, q->key, q->order);
+    s->n_preempted++;
+    s->stats.preemptions++;
+    p->n_preempted++;
+}
+
+/* The running sequence with the highest key. */
+static uint32_t victim(const rose_sched *s)
+{
+    uint32_t v = s->prefill_last;
+    for (uint32_t k = 0; k < s->n_decode; k++) {
+        uint32_t i = s->decode[k];
+        if (v == NONE || rose_seq_before(&s->seqs[v], &s->seqs[i])) v = i;
+    }
+    return v;
+}
+
+/* One page more for sequence i (DECODE), from whoever stands behind it; perhaps it is itself the
+ * last. It is not when it runs alone: what could never fit was refused. */
+static void grow(rose_sched *s, rose_sched_plan *p, uint32_t i)
+{
+    rose_seq *q = &s->seqs[i];
+    uint32_t page;
+    while (rose_kv_prefix_take(s->prefix, &page, 1) != ROSE_OK) {
+        uint32_t v = victim(s);
+        preempt(s, p, v);
+        if (v == i) return;
+    }
+    rose_sched_table(s, q)[s->n_pages[q->lane]++] = page;
+    q->check_at += s->o.page_tokens;
+}
+
+/* After the last step: full pages enter the index, the complete go, the others get the page that
+ * they write next. Before anything is planned, so that nobody who is preempted is in the plan. */
+static void settle(rose_sched *s, rose_sched_plan *p)
+{
+    for (uint32_t k = 0; k < s->n_needs; k++) {
+        rose_seq *q = &s->seqs[s->needs[k]];
+        if (q->state != ROSE_SEQ_PREFILL && q->state != ROSE_SEQ_DECODE) continue;
+        if (q->n_known == q->n_max) {
+            leave_lane(s, s->needs[k]);
+            q->state = ROSE_SEQ_DONE;
+        } else {
+            rose_sched_index_pages(s, s->needs[k]);
+        }
+    }
+    for (uint32_t k = 0; k < s->n_needs; k++) {
+        const rose_seq *q = &s->seqs[s->needs[k]];
+        if (q->state == ROSE_SEQ_DECODE && q->n_done == q->check_at) grow(s, p, s->needs[k]);
+    }
+    s->n_needs = 0;
 }
 
 /* ---- the plan ---- */
@@ -247,13 +338,13 @@ void rose_sched_finish(rose_sched *s, uint32_t i)
 /* Plan n rows of sequence i and count them as done. */
 static void plan_rows(rose_sched *s, rose_sched_plan *p, uint32_t i, uint32_t n)
 {
-    seq *q = &s->seqs[i];
+    rose_seq *q = &s->seqs[i];
     rose_sched_item *it = &s->items[p->n_items++];
     it->seq = i;
     it->pos = q->n_done;
     it->n = n;
     it->ticket = s->tickets[q->lane];
-    it->pages = s->tables + (size_t)q->lane * s->stride;
+    it->pages = rose_sched_table(s, q);
     it->n_pages = s->n_pages[q->lane];
     q->n_done += n;
     it->sample = q->n_done == q->n_known;
@@ -264,70 +355,126 @@ static void plan_rows(rose_sched *s, rose_sched_plan *p, uint32_t i, uint32_t n)
     p->n_tokens += n;
 }
 
-/* A piece of the prompt of sequence i (PREFILL); a prompt that is complete decodes from now on. */
-static void plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i)
+uint32_t rose_sched_prefill_left(const rose_sched *s, const rose_sched_plan *p)
 {
-    seq *q = &s->seqs[i];
-    uint32_t n = q->n_known - q->n_done, left = s->o.max_step_tokens - p->n_tokens;
-    if (s->o.chunked_prefill && s->o.prefill_chunk_size != 0 && n > s->o.prefill_chunk_size)
-        n = s->o.prefill_chunk_size;
+    uint32_t left = s->o.max_step_tokens - p->n_tokens;
+    if (p->n_prefill_seqs >= s->o.prefill_max_batch) return 0;
+    if (!s->o.chunked_prefill && p->n_prefill_seqs == 0) return left; /* however long it is */
+    if (p->n_prefill_tokens >= s->o.prefill_max_tokens) return 0;
+    uint32_t most = s->o.prefill_max_tokens - p->n_prefill_tokens;
+    return left < most ? left : most;
+}
+
+void rose_sched_begin(rose_sched *s, rose_sched_plan *p, uint32_t i)
+{
+    rose_seq *q = &s->seqs[i];
+    rose_waitq_remove(&s->waiting, i);
+    q->lane = s->free_lanes[--s->n_free_lanes];
+    s->tickets[q->lane] = ++s->n_tickets;
+    q->n_indexed = q->match_n;
+    q->n_done = q->match_n * s->o.page_tokens;
+    q->state = ROSE_SEQ_PREFILL;
+    prefill_insert(s, i);
+    if (q->begun) {
+        s->n_preempted--;
+        return;
+    }
+    q->begun = true;
+    q->n_cached = q->n_done;
+    s->n_begun++;
+    s->admitted[p->n_admitted++] = i;
+    if (!s->o.prefix_cache) return;
+    s->stats.prefix_queries += q->n_prompt;
+    s->stats.prefix_hits += q->n_cached;
+}
+
+/* A prompt that is complete decodes from now on. */
+void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i)
+{
+    rose_seq *q = &s->seqs[i];
+    uint32_t n = q->n_known - q->n_done, left = rose_sched_prefill_left(s, p), pos = q->n_done;
+    if (n > s->o.prefill_chunk_size) n = s->o.prefill_chunk_size;
     if (n > left) n = left;
     bool complete = n == q->n_known - q->n_done;
     plan_rows(s, p, i, n);
+    p->n_prefill_seqs++;
+    p->n_prefill_tokens += n;
+    if (pos < q->n_peak)
+        s->stats.recomputed_tokens += (q->n_done < q->n_peak ? q->n_done : q->n_peak) - pos;
+    s->needs[s->n_needs++] = i;
     if (!complete) return;
-    list_remove(s, &s->prefill, i);
-    q->state = DECODE;
+    prefill_remove(s, i);
+    q->state = ROSE_SEQ_DECODE;
+    q->check_at = s->n_pages[q->lane] * s->o.page_tokens;
     q->index = s->n_decode;
     s->decode[s->n_decode++] = i;
 }
 
-/* The longest-waiting sequence starts, if it can. */
-static bool admit(rose_sched *s, rose_sched_plan *p)
+/* One row for each of the first n of decode[], starting somewhere if there are not enough. */
+static void plan_decodes(rose_sched *s, rose_sched_plan *p, uint32_t n)
 {
-    uint32_t i = s->waiting.first;
-    if (i == NONE || s->n_free_lanes == 0 || p->n_tokens == s->o.max_step_tokens) return false;
-    seq *q = &s->seqs[i];
-    if (!s->o.chunked_prefill && q->n_known > s->o.max_step_tokens - p->n_tokens) return false;
-    uint32_t lane = s->free_lanes[s->n_free_lanes - 1], n = pages_for(&s->o, q->n_max);
-    if (rose_kv_pages_take(s->pages, s->tables + (size_t)lane * s->stride, n) != ROSE_OK)
-        return false;
-    s->n_free_lanes--;
-    s->n_pages[lane] = n;
-    s->tickets[lane] = ++s->n_tickets;
-    list_remove(s, &s->waiting, i);
-    s->n_waiting--;
-    s->n_running++;
-    q->state = PREFILL;
-    q->lane = lane;
-    list_append(s, &s->prefill, i);
-    s->admitted[p->n_admitted++] = i;
-    return true;
+    uint32_t left = s->o.max_step_tokens - p->n_tokens;
+    uint32_t k = left < n ? s->decode_start % n : 0;
+    if (left > n) left = n;
+    for (; left > 0; left--) {
+        uint32_t i = s->decode[k];
+        const rose_seq *q = &s->seqs[i];
+        plan_rows(s, p, i, 1);
+        if (q->n_done == q->check_at || q->n_known == q->n_max) s->needs[s->n_needs++] = i;
+        if (++k == n) k = 0;
+    }
+    s->decode_start = k;
 }
 
 bool rose_sched_next(rose_sched *s, rose_sched_plan *out)
 {
     rose_sched_plan p = {.items = s->items, .admitted = s->admitted};
-    for (uint32_t k = 0; k < s->n_decode; k++) {
-        const seq *q = &s->seqs[s->decode[k]];
-        if (q->n_known < q->n_max) plan_rows(s, &p, s->decode[k], 1);
-    }
-    for (uint32_t i = s->prefill.first, next; i != NONE; i = next) {
-        if (p.n_tokens == s->o.max_step_tokens) break;
+    settle(s, &p);
+    uint32_t n_decode = s->n_decode; /* those whose prompt ends in this step decode from the next */
+    bool admit = s->waiting.n_waiting > 0 && p.n_preempted == 0;
+    if (admit && s->o.prefix_cache) rose_sched_pending_begin(s);
+    if (s->o.decode_first) plan_decodes(s, &p, n_decode);
+    for (uint32_t i = s->prefill_first, next; i != NONE; i = next) {
+        if (rose_sched_prefill_left(s, &p) == 0) break;
         next = s->seqs[i].next;
-        plan_prefill(s, &p, i);
+        rose_sched_plan_prefill(s, &p, i);
     }
-    while (admit(s, &p))
-        plan_prefill(s, &p, s->admitted[p.n_admitted - 1]);
+    if (admit) rose_sched_admit(s, &p);
+    if (!s->o.decode_first) plan_decodes(s, &p, n_decode);
     *out = p;
     return p.n_items > 0;
 }
 
+/* ---- views ---- */
+
+uint32_t rose_sched_cached_tokens(const rose_sched *s, uint32_t seq)
+{
+    return s->seqs[seq].n_cached;
+}
+
 uint32_t rose_sched_n_running(const rose_sched *s)
 {
-    return s->n_running;
+    return s->n_begun - s->n_preempted;
 }
 
 uint32_t rose_sched_n_waiting(const rose_sched *s)
 {
-    return s->n_waiting;
+    return s->waiting.n_waiting;
+}
+
+uint32_t rose_sched_n_preempted(const rose_sched *s)
+{
+    return s->n_preempted;
+}
+
+const rose_kv_prefix *rose_sched_prefix(const rose_sched *s)
+{
+    return s->prefix;
+}
+
+rose_sched_stats rose_sched_get_stats(const rose_sched *s)
+{
+    rose_sched_stats st = s->stats;
+    st.evictions = rose_kv_prefix_n_evicted(s->prefix);
+    return st;
 }

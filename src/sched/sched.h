@@ -1,16 +1,26 @@
 /* sched/sched.h - which sequence computes what in the next step. A pure state machine: events in
- * (submit, finish), a plan out (next). No clock, no thread, no token ids, no randomness: the same
- * events give the same plans, so every policy can be simulated without a model.
+ * (submit, finish), a plan out (next). No clock, no thread, no randomness: the same events give the
+ * same plans, so every policy can be simulated without a model.
  *
  * A sequence is three counts: n_done tokens whose K and V are in its pages, n_known tokens whose id
  * is known or being sampled, n_max where it ends. A step computes [n_done, n_done + n); when that
- * reaches n_known it also samples one more. Prefill, decode and (later) recomputing after a
- * preemption or starting behind a cached prefix differ in these counts only.
+ * reaches n_known it also samples one more. Prefill, decode, starting behind a cached prefix and
+ * recomputing after a preemption differ in these counts only.
  *
- * Policy: running decodes first, one row each; then prefill pieces, first come first served; then
- * admission, first come first served, while rows, places and pages are left.
- * Pages for the whole of a sequence are taken at its admission, so nothing runs out midway. (Pages
- * on demand with preemption will replace this; it changes admit() in sched.c and nothing here.)
+ * Order. Every sequence has a key, its arrival plus priority * age: the lower goes first. Because
+ * the arrival counts, a low priority is worth a fixed time and nothing waits for ever.
+ * Rows: decodes first, one each (decode_first off: last); then pieces of prompts; then admission.
+ * Admission: fifo takes waiting sequences in order until one does not fit. pack looks at the first
+ * `lookahead`, takes the shorter first and lets them pass one that does not fit, but only
+ * force_fifo_every - 1 rounds in a row; then nobody passes until that one is in.
+ * Pages: those of a prompt are taken at admission, the others when they are needed. When none is
+ * left, idle pages of the prefix index go first, then the running sequence with the highest key is
+ * preempted: it gives its pages back and waits, under its old key, to be computed again from its
+ * prompt and what it has sampled so far. The one with the lowest key is never preempted.
+ * Prefixes: full pages enter the index (kv/prefix.h) one step after they are computed; an admission
+ * starts behind the longest path found there, leaving at least one token to compute. A prompt whose
+ * next page is just being computed by another waits for that page instead of computing it too, so
+ * n choices of one prompt, or a crowd with one system prompt, compute it once.
  *
  * Threads: owned by the engine thread.  Memory: allocates in _create only. */
 #ifndef ROSE_SCHED_SCHED_H
@@ -18,7 +28,12 @@
 
 #include <stdbool.h>
 
-#include "kv/pages.h"
+#include "kv/prefix.h"
+
+typedef enum rose_admission { ROSE_ADMISSION_FIFO, ROSE_ADMISSION_PACK } rose_admission;
+
+/* Ids of positions [pos, pos + n) of a sequence, all of them known, to out. */
+typedef void rose_sched_ids_fn(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_t *out);
 
 typedef struct rose_sched_opts {
     uint32_t max_seqs;           /* running sequences, 1 .. 4096 */
@@ -28,34 +43,66 @@ typedef struct rose_sched_opts {
     uint32_t page_tokens;        /* tokens in a page, 1 .. 2^16 */
     bool chunked_prefill;        /* off: a prompt runs in one piece */
     uint32_t prefill_chunk_size; /* most rows of a prompt in a step; 0 = max_step_tokens */
+    bool decode_first;           /* off: prompts take their rows before decodes */
+    uint32_t prefill_max_batch;  /* most sequences of a step that prefill; 0 = any number */
+    uint32_t prefill_max_tokens; /* most rows of a step that prefill; 0 = what the step has left. A
+                                    prompt in one piece may exceed it, alone */
+    uint32_t max_active;         /* sequences begun and not finished; 0 = max_seqs */
+    rose_admission admission;
+    uint32_t lookahead;        /* PACK: waiting sequences looked at, 1 .. 4096; 0 = 64 */
+    uint32_t force_fifo_every; /* PACK: 1 .. ; 0 = 8 */
+    uint32_t priority_age;     /* what one priority is worth, in the unit of arrival */
+    bool prefix_cache;
+    uint32_t prefix_max_pages; /* most idle pages of the index; 0 = the whole pool */
+    uint64_t hash_key[2];      /* of the index: random, without effect on any plan */
+    rose_sched_ids_fn *ids;    /* needed with prefix_cache; called in next and finish */
+    void *ids_user;
 } rose_sched_opts;
+
+typedef struct rose_sched_request {
+    uint32_t n_prompt, max_tokens;
+    int32_t priority; /* lower is sooner; taken as -1000 .. 1000 */
+    uint64_t arrival; /* any clock that does not run backwards, below 2^62; milliseconds in the
+                         engine */
+    rose_kv_salt salt;
+    bool no_lookup; /* compute the whole prompt, whatever is cached */
+} rose_sched_request;
 
 /* One sequence's part of a step. */
 typedef struct rose_sched_item {
-    uint32_t seq; /* its handle */
-    uint32_t pos; /* first position to compute */
-    uint32_t n;   /* rows: positions pos .. pos + n - 1 */
-    bool sample;  /* sample the token at position pos + n from the last row */
-    uint64_t
-        ticket; /* number of its admission, 1, 2, ...: unique over the scheduler's life, so that
-                   (ticket, n_pages) tells whether a copy of its page table is still good */
+    uint32_t seq;    /* its handle */
+    uint32_t pos;    /* first position to compute */
+    uint32_t n;      /* rows: positions pos .. pos + n - 1 */
+    bool sample;     /* sample the token at position pos + n from the last row */
+    uint64_t ticket; /* of its page table, 1, 2, ...: unique over the scheduler's life, so that
+                        (ticket, n_pages) tells whether a copy of the table is still good */
     const uint32_t *pages; /* [n_pages] in order of position; borrowed until the next call */
     uint32_t n_pages;
 } rose_sched_item;
 
 typedef struct rose_sched_plan {
     uint32_t n_items, n_tokens, n_outputs;
-    uint32_t n_admitted;
-    const rose_sched_item *items; /* [n_items], each sequence once; decodes first */
-    const uint32_t *admitted;     /* [n_admitted] handles, in order of admission */
+    uint32_t n_admitted, n_preempted;
+    uint32_t n_prefill_seqs, n_prefill_tokens; /* of n_items and n_tokens */
+    const rose_sched_item *items;              /* [n_items], each sequence once */
+    const uint32_t *admitted; /* [n_admitted] handles that began, in order; not those that come
+                                 back after a preemption */
 } rose_sched_plan;
+
+/* Counters since creation. */
+typedef struct rose_sched_stats {
+    uint64_t prefix_queries, prefix_hits; /* tokens of admitted prompts; of these, cached */
+    uint64_t evictions;                   /* pages */
+    uint64_t preemptions;
+    uint64_t recomputed_tokens; /* rows that had been computed before a preemption */
+} rose_sched_stats;
 
 typedef struct rose_sched rose_sched;
 
 /* pages: borrowed, outlives the scheduler. Errors: INVAL (an option is out of range), NOMEM. */
 rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_kv_pages *pages,
                               rose_err *err);
-void rose_sched_destroy(rose_sched *s); /* accepts NULL; drops the pages of what still runs */
+void rose_sched_destroy(rose_sched *s); /* accepts NULL; drops all pages */
 
 /* Could such a sequence ever run? Pure: any thread. Errors: INVAL and why. n_prompt >= 1,
  * max_tokens >= 1, their sum at most max_model_len. */
@@ -63,19 +110,27 @@ rose_status rose_sched_check(const rose_sched_opts *o, uint32_t total_pages, uin
                              uint32_t max_tokens, rose_err *err);
 
 /* Event: a sequence arrives and waits. *seq is its handle, 0 .. max_seqs + max_queued - 1, until it
- * is finished. Errors: INVAL (as check, without text), FULL (max_queued wait). */
-rose_status rose_sched_submit(rose_sched *s, uint32_t n_prompt, uint32_t max_tokens, uint32_t *seq);
+ * is finished. Errors: INVAL (as check, without text), FULL (max_queued wait to begin). */
+rose_status rose_sched_submit(rose_sched *s, const rose_sched_request *r, uint32_t *seq);
 
 /* Event: the sequence is over (ended or cancelled), in whatever state; its handle, place and pages
- * are free at once. */
+ * are free at once. The ids of what it computed are still asked for. */
 void rose_sched_finish(rose_sched *s, uint32_t seq);
 
 /* Plan the next step and count it as done. False: nothing to compute (*out has no items), call
- * again after an event. A sequence whose last token was sampled is never planned again, but keeps
- * its place until it is finished. Token path: O(items + admissions), no allocation. */
+ * again after an event. Before the call all ids sampled by the plan before the last one are known
+ * (a sampled id is asked for one step after the row that computed it). A sequence whose last token
+ * was sampled gives its pages back and is never planned again, but counts as running until it is
+ * finished. Token path: O(items + admissions), no allocation. */
 bool rose_sched_next(rose_sched *s, rose_sched_plan *out);
 
+/* Prompt tokens that the sequence found in the index when it began; 0 before. */
+uint32_t rose_sched_cached_tokens(const rose_sched *s, uint32_t seq);
+
 uint32_t rose_sched_n_running(const rose_sched *s);
-uint32_t rose_sched_n_waiting(const rose_sched *s);
+uint32_t rose_sched_n_waiting(const rose_sched *s); /* preempted ones among them */
+uint32_t rose_sched_n_preempted(const rose_sched *s);
+const rose_kv_prefix *rose_sched_prefix(const rose_sched *s);
+rose_sched_stats rose_sched_get_stats(const rose_sched *s);
 
 #endif

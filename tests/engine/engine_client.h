@@ -24,6 +24,10 @@ typedef struct rec {
     uint64_t seed;
     bool ignore_eos;
     uint32_t cancel_after; /* tokens; UINT32_MAX = never */
+    int32_t priority;
+    char salt[8];
+    bool skip_cache;
+    uint32_t n_cached;
     rose_request_times times;
     rose_request *r;
 } rec;
@@ -61,6 +65,9 @@ static inline rose_engine_opts small_opts(void)
     o.backend.kv_pages = 40;
     o.max_queued = 256;
     o.chunked_prefill = true;
+    o.decode_first = true;
+    o.prefix_cache = true;
+    o.priority_age_ms = 1000;
     o.engine_cpu = -1;
     return o;
 }
@@ -116,7 +123,11 @@ static inline rose_status rec_submit(rec *x, rose_engine *e, rose_wakeq *sink, r
                            .sampling = {.temperature = 1, .top_p = 1},
                            .ignore_eos = x->ignore_eos,
                            .sink = sink,
-                           .user = x};
+                           .user = x,
+                           .priority = x->priority,
+                           .cache_salt = x->salt,
+                           .cache_salt_len = strlen(x->salt),
+                           .skip_prefix_cache = x->skip_cache};
     o.sampling.seed = x->seed;
     o.sampling.top_k = x->n_prompt; /* the fake backend's NaN needs it */
     return rose_engine_submit(e, &o, &x->r, err);
@@ -136,6 +147,7 @@ static inline bool rec_poll(rec *x, rose_request *r)
         if (ev.finish == ROSE_FINISH_NONE) continue;
         x->finish = (rose_finish)ev.finish;
         x->times = rose_request_get_times(r);
+        x->n_cached = rose_request_cached_tokens(r);
         rose_request_release(r);
         x->r = NULL;
         return true;

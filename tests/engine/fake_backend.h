@@ -39,6 +39,8 @@ typedef struct fake_backend {
     fake_cell *cells;
     uint64_t *page_step; /* the step that last wrote the page */
     uint32_t *page_seq;  /* and its row in that batch */
+    uint64_t *read_step; /* the step that last read the page */
+    uint32_t *read_seq;  /* and a row that did */
     uint32_t *ids;
     uint32_t n_outputs;
 } fake_backend;
@@ -113,6 +115,8 @@ static rose_status fake_open(void **ctx, const rose_model *m, const rose_backend
     fake.cells = calloc((size_t)p->kv_pages * ROSE_KV_PAGE_TOKENS, sizeof *fake.cells);
     fake.page_step = calloc(p->kv_pages, sizeof *fake.page_step);
     fake.page_seq = calloc(p->kv_pages, sizeof *fake.page_seq);
+    fake.read_step = calloc(p->kv_pages, sizeof *fake.read_step);
+    fake.read_seq = calloc(p->kv_pages, sizeof *fake.read_seq);
     fake.ids = calloc(p->max_seqs, sizeof *fake.ids);
     return ROSE_OK;
 }
@@ -125,6 +129,20 @@ static fake_cell *fake_at(const uint32_t *table, uint32_t pos)
         page = 0;
     }
     return &fake.cells[(size_t)page * ROSE_KV_PAGE_TOKENS + pos % ROSE_KV_PAGE_TOKENS];
+}
+
+/* The sequences of a step run side by side: none may read what another writes in it. */
+static void fake_read(const uint32_t *table, uint32_t end, uint32_t s, uint64_t step)
+{
+    for (uint32_t p = 0; p < end; p += ROSE_KV_PAGE_TOKENS) {
+        uint32_t page = table[p / ROSE_KV_PAGE_TOKENS];
+        if (page >= fake.plan.kv_pages) continue; /* fake_at tells */
+        fake_check(fake.page_step[page] != step || fake.page_seq[page] == s,
+                   "a page is read in the step in which another sequence writes it");
+        if (fake.read_step[page] == step && fake.read_seq[page] != s) continue; /* keep a first */
+        fake.read_step[page] = step;
+        fake.read_seq[page] = s;
+    }
 }
 
 /* Walk the context from position 0: every cell was written, in place, by this sequence. */
@@ -148,6 +166,7 @@ static void fake_rows(const rose_batch *b, uint32_t s, uint64_t step)
         return;
     }
     fake_walk(table, pos);
+    fake_read(table, pos, s, step);
     for (uint32_t row = b->seq_first[s]; row < b->seq_first[s + 1]; row++, pos++) {
         fake_check(b->tokens[row] < FAKE_VOCAB, "an id out of range");
         if (pos >= fake.plan.max_model_len || pos / ROSE_KV_PAGE_TOKENS >= b->page_stride) {
@@ -158,6 +177,8 @@ static void fake_rows(const rose_batch *b, uint32_t s, uint64_t step)
         uint32_t page = (uint32_t)((c - fake.cells) / ROSE_KV_PAGE_TOKENS);
         fake_check(fake.page_step[page] != step || fake.page_seq[page] == s,
                    "two sequences write a page in one step");
+        fake_check(fake.read_step[page] != step || fake.read_seq[page] == s,
+                   "a page is written in the step in which another sequence reads it");
         fake.page_step[page] = step;
         fake.page_seq[page] = s;
         uint64_t before = pos == 0 ? 1 : fake_at(table, pos - 1)->state;
@@ -225,14 +246,18 @@ static void fake_close(void *ctx)
     free(fake.cells);
     free(fake.page_step);
     free(fake.page_seq);
+    free(fake.read_step);
+    free(fake.read_seq);
     free(fake.ids);
     fake.cells = NULL;
     fake.page_step = NULL;
     fake.page_seq = NULL;
+    fake.read_step = NULL;
+    fake.read_seq = NULL;
     fake.ids = NULL;
 }
 
-static void fake_reset(void)
+static inline void fake_reset(void)
 {
     memset(&fake, 0, sizeof fake);
 }

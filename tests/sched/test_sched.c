@@ -1,5 +1,4 @@
-/* The scheduler: edges by hand, and a simulator that plays engine: seeded random events, every
- * invariant after every step. */
+/* The scheduler: edges by hand. What happens among many is in test_sched_sim.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,26 +10,14 @@
 
 #include "sched/sched.h"
 
-static uint64_t rnd(uint64_t *s)
-{
-    *s ^= *s << 13;
-    *s ^= *s >> 7;
-    *s ^= *s << 17;
-    return *s >> 8;
-}
-
-static uint32_t rnd_in(uint64_t *s, uint32_t lo, uint32_t hi)
-{
-    return lo + (uint32_t)(rnd(s) % (hi - lo + 1));
-}
-
 static const rose_sched_opts base_opts = {.max_seqs = 4,
                                           .max_step_tokens = 16,
                                           .max_model_len = 64,
                                           .max_queued = 8,
                                           .page_tokens = 4,
                                           .chunked_prefill = true,
-                                          .prefill_chunk_size = 0};
+                                          .prefill_chunk_size = 0,
+                                          .decode_first = true};
 
 typedef struct fix {
     rose_kv_pages *pages;
@@ -52,11 +39,22 @@ static void drop(fix *f)
     rose_kv_pages_destroy(f->pages);
 }
 
-static uint32_t submit(rose_sched *s, uint32_t n_prompt, uint32_t max_tokens)
+static uint32_t submit_as(rose_sched *s, const rose_sched_request *r)
 {
     uint32_t seq = UINT32_MAX;
-    assert_int_equal(rose_sched_submit(s, n_prompt, max_tokens, &seq), ROSE_OK);
+    assert_int_equal(rose_sched_submit(s, r, &seq), ROSE_OK);
     return seq;
+}
+
+static uint32_t submit(rose_sched *s, uint32_t n_prompt, uint32_t max_tokens)
+{
+    return submit_as(s, &(rose_sched_request){.n_prompt = n_prompt, .max_tokens = max_tokens});
+}
+
+static rose_status try_submit(rose_sched *s, uint32_t n_prompt, uint32_t max_tokens, uint32_t *seq)
+{
+    const rose_sched_request r = {.n_prompt = n_prompt, .max_tokens = max_tokens};
+    return rose_sched_submit(s, &r, seq);
 }
 
 /* The plan's items as text: "seq:pos+n" with * where a token is sampled. */
@@ -80,7 +78,7 @@ static void test_options(void **state)
     (void)state;
     rose_kv_pages *pages = NULL;
     assert_int_equal(rose_kv_pages_create(&pages, 10, NULL), ROSE_OK);
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 11; i++) {
         rose_sched_opts o = base_opts;
         rose_sched *s = (rose_sched *)(void *)1;
         rose_err err = {0};
@@ -93,6 +91,8 @@ static void test_options(void **state)
         if (i == 6) o.max_queued = 65537;
         if (i == 7) o.page_tokens = 0;
         if (i == 8) o.max_step_tokens = UINT32_MAX;
+        if (i == 9) o.lookahead = 4097;
+        if (i == 10) o.prefix_cache = true; /* without ids */
         assert_int_equal(rose_sched_create(&s, &o, pages, &err), ROSE_E_INVAL);
         assert_null(s);
         assert_true(err.msg[0] != '\0');
@@ -195,244 +195,489 @@ static void test_limits(void **state)
     o.max_seqs = 2;
     o.max_queued = 2;
     fix f = make(&o, 5);
-    uint32_t a = submit(f.s, 8, 5); /* three pages */
-    uint32_t b = submit(f.s, 8, 5), c = 0;
-    assert_int_equal(rose_sched_submit(f.s, 1, 1, &c), ROSE_E_FULL);
+    uint32_t a = submit(f.s, 12, 5); /* three pages at once, the fourth when it decodes */
+    uint32_t b = submit(f.s, 12, 5), c = 0;
+    assert_int_equal(try_submit(f.s, 1, 1, &c), ROSE_E_FULL);
     assert_int_equal(c, UINT32_MAX);
-    assert_int_equal(rose_sched_submit(f.s, 20, 2, &c), ROSE_E_INVAL); /* six pages: never */
-    expect_plan(f.s, "0:0+8*");                                        /* b waits for pages */
+    assert_int_equal(try_submit(f.s, 20, 3, &c), ROSE_E_INVAL); /* six pages: never */
+    expect_plan(f.s, "0:0+12*");                                /* b waits for pages */
     assert_int_equal(rose_sched_n_waiting(f.s), 1);
     c = submit(f.s, 1, 1); /* would fit, but b is first */
-    expect_plan(f.s, "0:8+1*");
+    expect_plan(f.s, "0:12+1*");
+    assert_int_equal(rose_kv_pages_n_free(f.pages), 1);
     rose_sched_finish(f.s, b); /* cancelled while waiting: the place in the queue is free */
-    expect_plan(f.s, "0:9+1* 2:0+1*");
+    expect_plan(f.s, "0:13+1* 2:0+1*");
     rose_sched_finish(f.s, a);
     rose_sched_finish(f.s, c);
     assert_int_equal(rose_kv_pages_n_free(f.pages), 5);
     drop(&f);
 }
 
-/* ---- the simulator ---- */
-
-typedef struct sim_seq {
-    bool open, admitted, sampled_last;
-    uint32_t n_prompt, max_tokens, pos, n_sampled;
-    uint64_t order;  /* of arrival */
-    uint64_t ticket; /* of admission */
-    uint64_t last_step;
-} sim_seq;
-
-typedef struct sim {
-    rose_sched_opts o;
-    fix f;
-    uint64_t rng;
-    sim_seq *seqs; /* [n] by handle */
-    uint32_t n;
-    uint32_t *owner; /* [pages] handle + 1 in this step */
-    uint64_t n_arrivals, last_admitted, step, n_finished, n_cancelled, n_full;
-} sim;
-
-static void sim_submit(sim *m)
-{
-    uint32_t seq = 0, len = m->o.max_model_len;
-    uint32_t n_prompt = rnd_in(&m->rng, 1, rnd(&m->rng) % 4 ? 12 : len - 1);
-    uint32_t max_tokens = rnd_in(&m->rng, 1, rnd(&m->rng) % 4 ? 8 : len);
-    rose_status st = rose_sched_submit(m->f.s, n_prompt, max_tokens, &seq);
-    rose_status want =
-        rose_sched_check(&m->o, rose_kv_pages_total(m->f.pages), n_prompt, max_tokens, NULL);
-    if (want == ROSE_OK && st == ROSE_E_FULL) {
-        assert_int_equal(rose_sched_n_waiting(m->f.s), m->o.max_queued);
-        m->n_full++;
-        return;
-    }
-    assert_int_equal(st, want);
-    if (st != ROSE_OK) return;
-    assert_true(seq < m->n && !m->seqs[seq].open);
-    m->seqs[seq] = (sim_seq){.open = true,
-                             .n_prompt = n_prompt,
-                             .max_tokens = max_tokens,
-                             .order = ++m->n_arrivals,
-                             .last_step = m->step};
-}
-
-static void sim_finish(sim *m, uint32_t seq)
-{
-    rose_sched_finish(m->f.s, seq);
-    m->seqs[seq].open = false;
-    m->n_finished++;
-}
-
-static void sim_admissions(sim *m, const rose_sched_plan *p)
-{
-    for (uint32_t i = 0; i < p->n_admitted; i++) {
-        sim_seq *q = &m->seqs[p->admitted[i]];
-        assert_true(q->open && !q->admitted);
-        assert_true(q->order > m->last_admitted); /* first come, first served */
-        m->last_admitted = q->order;
-        q->admitted = true;
-    }
-    for (uint32_t i = 0; i < m->n; i++) { /* nobody who waits was overtaken */
-        if (m->seqs[i].open && !m->seqs[i].admitted)
-            assert_true(m->seqs[i].order > m->last_admitted);
-    }
-}
-
-static void sim_item(sim *m, const rose_sched_item *it)
-{
-    sim_seq *q = &m->seqs[it->seq];
-    assert_true(it->seq < m->n && q->open && q->admitted && !q->sampled_last);
-    assert_true(q->last_step < m->step || q->pos == 0); /* once in a plan */
-    assert_int_equal(it->pos, q->pos);
-    assert_true(it->n >= 1);
-    uint32_t known = q->n_prompt + q->n_sampled;
-    assert_true(it->pos + it->n <= known);
-    assert_int_equal(it->sample, it->pos + it->n == known);
-    if (q->n_sampled > 0) assert_int_equal(it->n, 1);
-    if (q->ticket == 0) q->ticket = it->ticket;
-    assert_int_equal(it->ticket, q->ticket);
-    assert_true((it->pos + it->n - 1) / m->o.page_tokens < it->n_pages);
-    if (m->o.chunked_prefill && m->o.prefill_chunk_size > 0)
-        assert_true(it->n <= m->o.prefill_chunk_size);
-    if (!m->o.chunked_prefill && q->n_sampled == 0) assert_int_equal(it->n, q->n_prompt);
-    for (uint32_t i = 0; i < it->n_pages; i++) {
-        assert_int_equal(rose_kv_pages_refs(m->f.pages, it->pages[i]), 1);
-        assert_int_equal(m->owner[it->pages[i]], 0); /* no page twice, in no two sequences */
-        m->owner[it->pages[i]] = it->seq + 1;
-    }
-    q->pos += it->n;
-    q->n_sampled += it->sample;
-    q->sampled_last = q->n_sampled == q->max_tokens;
-    q->last_step = m->step;
-}
-
-/* Every open sequence is where it should be, and the decoding ones were all in the step. */
-static void sim_states(sim *m, const rose_sched_plan *p)
-{
-    uint32_t running = 0, waiting = 0, used = 0, prefill_left_out = 0;
-    for (uint32_t i = 0; i < m->n; i++) {
-        const sim_seq *q = &m->seqs[i];
-        if (!q->open) continue;
-        running += q->admitted;
-        waiting += !q->admitted;
-        if (!q->admitted) continue;
-        used += (q->n_prompt + q->max_tokens - 2) / m->o.page_tokens + 1;
-        if (q->last_step == m->step || q->sampled_last) continue;
-        assert_int_equal(q->n_sampled, 0); /* only a prefill may be left out */
-        prefill_left_out++;
-    }
-    if (prefill_left_out > 0) assert_int_equal(p->n_tokens, m->o.max_step_tokens);
-    assert_int_equal(rose_sched_n_running(m->f.s), running);
-    assert_int_equal(rose_sched_n_waiting(m->f.s), waiting);
-    assert_true(running <= m->o.max_seqs && waiting <= m->o.max_queued);
-    assert_int_equal(rose_kv_pages_n_free(m->f.pages) + used, rose_kv_pages_total(m->f.pages));
-    if (waiting > 0) assert_true(running > 0); /* never everybody waits */
-}
-
-static void sim_step(sim *m)
-{
-    rose_sched_plan p;
-    m->step++;
-    bool any = rose_sched_next(m->f.s, &p);
-    assert_int_equal(any, p.n_items > 0);
-    assert_true(p.n_tokens <= m->o.max_step_tokens && p.n_items <= m->o.max_seqs);
-    sim_admissions(m, &p);
-    memset(m->owner, 0, rose_kv_pages_total(m->f.pages) * sizeof *m->owner);
-    uint32_t n_tokens = 0, n_outputs = 0;
-    for (uint32_t i = 0; i < p.n_items; i++) {
-        sim_item(m, &p.items[i]);
-        n_tokens += p.items[i].n;
-        n_outputs += p.items[i].sample;
-    }
-    assert_int_equal(n_tokens, p.n_tokens);
-    assert_int_equal(n_outputs, p.n_outputs);
-    sim_states(m, &p);
-    /* what came to its end is finished now, or (rarely) a step late; some end before, by EOS */
-    for (uint32_t i = 0; i < m->n; i++) {
-        const sim_seq *q = &m->seqs[i];
-        if (!q->open) continue;
-        if (q->sampled_last ? rnd(&m->rng) % 8 != 0 : q->n_sampled > 0 && rnd(&m->rng) % 32 == 0)
-            sim_finish(m, i);
-    }
-}
-
-static void sim_cancel(sim *m)
-{
-    uint32_t i = rnd_in(&m->rng, 0, m->n - 1);
-    if (!m->seqs[i].open) return;
-    sim_finish(m, i);
-    m->n_cancelled++;
-}
-
-static void simulate(rose_sched_opts o, uint32_t n_pages, uint64_t seed, uint32_t n_steps)
-{
-    sim m = {.o = o, .f = make(&o, n_pages), .rng = seed, .n = o.max_seqs + o.max_queued};
-    m.seqs = calloc(m.n, sizeof *m.seqs);
-    m.owner = calloc(n_pages, sizeof *m.owner);
-    for (uint32_t k = 0; k < n_steps; k++) {
-        /* load comes in waves, so that the queue is full at times and empty at others */
-        uint32_t arrivals = (k / 500) % 2 ? rnd_in(&m.rng, 0, 4) : rnd(&m.rng) % 16 == 0;
-        while (arrivals-- > 0)
-            sim_submit(&m);
-        if (rnd(&m.rng) % 8 == 0) sim_cancel(&m);
-        sim_step(&m);
-    }
-    uint64_t limit = m.step + 1000000; /* nothing starves: without arrivals, all of it ends */
-    while (rose_sched_n_running(m.f.s) + rose_sched_n_waiting(m.f.s) > 0) {
-        sim_step(&m);
-        assert_true(m.step < limit);
-    }
-    assert_int_equal(m.n_finished, m.n_arrivals);
-    assert_int_equal(rose_kv_pages_n_free(m.f.pages), n_pages);
-    assert_true(m.n_full > 0 && m.n_cancelled > 0);
-    printf("%u seqs, %u rows, %u pages, chunk %u%s: %llu sequences, %llu refused as full\n",
-           o.max_seqs, o.max_step_tokens, n_pages, o.prefill_chunk_size,
-           o.chunked_prefill ? "" : " off", (unsigned long long)m.n_arrivals,
-           (unsigned long long)m.n_full);
-    drop(&m.f);
-    free(m.seqs);
-    free(m.owner);
-}
-
-static void test_simulator(void **state)
+/* A sequence that has sampled its last token holds no pages, even before it is finished. */
+static void test_done_holds_nothing(void **state)
 {
     (void)state;
-    const char *t = getenv("ROSE_TEST_SEED");
-    uint64_t seed = t != NULL ? strtoull(t, NULL, 0) : 20261121;
-    printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)seed);
-    seed = seed * 2 + 1;
-    static const uint32_t chunks[] = {0, 1, 3, 4, 16, 100};
-    for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
-        rose_sched_opts o = base_opts;
-        o.prefill_chunk_size = chunks[i];
-        simulate(o, 40, seed + i * 2, 30000);
-    }
+    fix f = make(&base_opts, 4);
+    uint32_t a = submit(f.s, 16, 1); /* the whole pool */
+    uint32_t b = submit(f.s, 16, 1);
+    expect_plan(f.s, "0:0+16*");
+    expect_plan(f.s, "1:0+16*");
+    assert_int_equal(rose_sched_n_running(f.s), 2);
+    rose_sched_finish(f.s, a);
+    rose_sched_finish(f.s, b);
+    drop(&f);
+}
+
+/* ---- pressure ---- */
+
+static void test_preemption(void **state)
+{
+    (void)state;
+    fix f = make(&base_opts, 5);
+    submit(f.s, 7, 10);
+    submit(f.s, 7, 10);
+    expect_plan(f.s, "0:0+7* 1:0+7*"); /* two pages each */
+    expect_plan(f.s, "0:7+1* 1:7+1*");
+    /* both are at a boundary: the last free page is the first's, the second gives way */
+    expect_plan(f.s, "0:8+1*");
+    assert_int_equal(rose_sched_n_preempted(f.s), 1);
+    assert_int_equal(rose_sched_n_running(f.s), 1);
+    assert_int_equal(rose_kv_pages_n_free(f.pages), 2);
+    expect_plan(f.s, "0:9+1*"); /* it knows nine tokens, and two pages hold eight */
+    uint32_t c = submit(f.s, 1, 1);
+    expect_plan(f.s, "0:10+1*"); /* and nobody passes it */
+    rose_sched_finish(f.s, 0);
+    expect_plan(f.s, "1:0+9* 2:0+1*"); /* again from the start, sampling the same position */
+    expect_plan(f.s, "1:9+1*");
+    rose_sched_stats st = rose_sched_get_stats(f.s);
+    assert_int_equal(st.preemptions, 1);
+    assert_int_equal(st.recomputed_tokens, 8);
+    rose_sched_finish(f.s, c);
+    rose_sched_finish(f.s, 1);
+    drop(&f);
+}
+
+static void test_preempts_the_last(void **state)
+{
+    (void)state;
+    rose_sched_opts o = base_opts;
+    o.priority_age = 100;
+    fix f = make(&o, 6);
+    submit_as(f.s, &(rose_sched_request){.n_prompt = 8, .max_tokens = 9, .priority = 1});
+    submit_as(f.s, &(rose_sched_request){.n_prompt = 7, .max_tokens = 9});
+    submit_as(f.s, &(rose_sched_request){.n_prompt = 5, .max_tokens = 9, .arrival = 1});
+    expect_plan(f.s, "1:0+7* 2:0+5* 0:0+4");
+    expect_plan(f.s, "1:7+1* 2:5+1* 0:4+4*");
+    expect_plan(f.s, "1:8+1* 2:6+1*"); /* the first to arrive has the lowest priority */
+    assert_int_equal(rose_sched_n_preempted(f.s), 1);
+    rose_sched_finish(f.s, 0); /* cancelled meanwhile */
+    assert_int_equal(rose_sched_n_preempted(f.s), 0);
+    assert_int_equal(rose_sched_n_waiting(f.s), 0);
+    drop(&f);
+}
+
+/* Who was preempted still has its place: others that begin do not take it. */
+static void test_place_of_the_preempted(void **state)
+{
+    (void)state;
+    rose_sched_opts o = base_opts;
+    o.priority_age = 100;
+    o.max_active = 3;
+    fix f = make(&o, 5);
+    submit(f.s, 3, 12);
+    submit(f.s, 7, 12);
+    submit(f.s, 5, 12);
+    expect_plan(f.s, "0:0+3* 1:0+7* 2:0+5*");
+    expect_plan(f.s, "0:3+1* 1:7+1* 2:5+1*");
+    expect_plan(f.s, "0:4+1* 1:8+1*");
+    submit_as(f.s, &(rose_sched_request){.n_prompt = 1, .max_tokens = 4, .priority = -1});
+    expect_plan(f.s, "0:5+1* 1:9+1*"); /* three have begun */
+    rose_sched_finish(f.s, 1);
+    expect_plan(f.s, "0:6+1* 3:0+1* 2:0+7*");
+    drop(&f);
+}
+
+/* Without chunks, what was generated may make a sequence longer than a step. */
+static void test_recompute_longer_than_a_step(void **state)
+{
+    (void)state;
     rose_sched_opts o = base_opts;
     o.chunked_prefill = false;
-    simulate(o, 40, seed, 30000);
-    simulate(o, 3, seed, 20000); /* one at a time, mostly */
-    o = base_opts;
+    fix f = make(&o, 9);
+    submit(f.s, 8, 25);
+    submit(f.s, 8, 25);
+    expect_plan(f.s, "0:0+8* 1:0+8*");
+    for (uint32_t i = 8; i < 16; i++) {
+        rose_sched_plan p;
+        assert_true(rose_sched_next(f.s, &p));
+        assert_int_equal(p.n_items, 2);
+    }
+    expect_plan(f.s, "0:16+1*"); /* eight pages of nine, both want one */
+    rose_sched_finish(f.s, 0);
+    expect_plan(f.s, "1:0+16");
+    expect_plan(f.s, "1:16+1*");
+    drop(&f);
+}
+
+/* ---- prefixes ---- */
+
+static uint32_t test_ids[16][64];
+
+static void read_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_t *out)
+{
+    (void)user;
+    memcpy(out, test_ids[seq] + pos, n * sizeof *out);
+}
+
+static rose_sched_opts prefix_opts(void)
+{
+    rose_sched_opts o = base_opts;
+    memset(test_ids, 0, sizeof test_ids);
+    o.prefix_cache = true;
+    o.ids = read_ids;
+    return o;
+}
+
+static void test_prefix(void **state)
+{
+    (void)state;
+    rose_sched_opts o = prefix_opts();
+    fix f = make(&o, 20);
+    submit(f.s, 12, 6);
+    expect_plan(f.s, "0:0+12*");
+    for (uint32_t i = 12; i < 17; i++)
+        rose_sched_next(f.s, &(rose_sched_plan){0});
+    rose_sched_finish(f.s, 0); /* 17 computed: four full pages stay, one is free */
+    const rose_kv_prefix *x = rose_sched_prefix(f.s);
+    assert_int_equal(rose_kv_prefix_n_idle(x), 4);
+    assert_int_equal(rose_kv_pages_n_free(f.pages), 16);
+    uint32_t a = submit(f.s, 12, 6); /* the last page of it is computed for its logits */
+    expect_plan(f.s, "0:8+4*");
+    assert_int_equal(rose_sched_cached_tokens(f.s, a), 8);
+    assert_int_equal(rose_kv_prefix_n_idle(x), 2);
+    rose_sched_finish(f.s, a); /* its copy of the third page was not needed */
+    assert_int_equal(rose_kv_prefix_n_idle(x), 4);
+    submit(f.s, 20, 6); /* generated text is found too */
+    expect_plan(f.s, "0:16+4*");
+    rose_sched_finish(f.s, 0);
+    test_ids[0][5] = 1; /* one other id in the second page */
+    submit(f.s, 20, 6);
+    expect_plan(f.s, "0:4+16*");
+    rose_sched_finish(f.s, 0);
+    rose_sched_request r = {.n_prompt = 20, .max_tokens = 6, .salt = {{1, 0}}};
+    submit_as(f.s, &r); /* another tenant */
+    expect_plan(f.s, "0:0+16");
+    rose_sched_finish(f.s, 0);
+    r = (rose_sched_request){.n_prompt = 20, .max_tokens = 6, .no_lookup = true};
+    submit_as(f.s, &r);
+    expect_plan(f.s, "0:0+16");
+    rose_sched_finish(f.s, 0);
+    rose_sched_stats st = rose_sched_get_stats(f.s);
+    assert_int_equal(st.prefix_queries, 12 + 12 + 5 * 20 - 20);
+    assert_int_equal(st.prefix_hits, 0 + 8 + 16 + 4);
+    assert_true(rose_kv_prefix_sound(x));
+    drop(&f);
+}
+
+/* Choices of one prompt: the first computes it, the others wait a step and begin behind it. */
+static void test_same_prompt_at_once(void **state)
+{
+    (void)state;
+    rose_sched_opts o = prefix_opts();
+    fix f = make(&o, 40);
+    for (int i = 0; i < 3; i++)
+        submit(f.s, 14, 3);
+    test_ids[3][0] = 9; /* somebody else, who passes them */
+    submit(f.s, 2, 3);
+    expect_plan(f.s, "0:0+14* 3:0+2*");
+    expect_plan(f.s, "0:14+1* 3:2+1* 1:12+2* 2:12+2*");
+    assert_int_equal(rose_kv_pages_n_free(f.pages), 40 - 3 - 3 - 1); /* 3 shared, 3 ends, 1 */
+    drop(&f);
+    o.prefill_chunk_size = 4; /* piece by piece: they follow when their own part begins */
+    f = make(&o, 40);
+    test_ids[1][8] = 5;
+    submit(f.s, 20, 3);
+    submit(f.s, 20, 3);
+    expect_plan(f.s, "0:0+4");
+    expect_plan(f.s, "0:4+4");
+    expect_plan(f.s, "0:8+4 1:8+4");
+    rose_sched_finish(f.s, 0);
+    expect_plan(f.s, "1:12+4");
+    drop(&f);
+    f = make(&o, 40); /* who is waited for goes: the next one takes over */
+    submit(f.s, 20, 3);
+    test_ids[1][8] = 0;
+    submit(f.s, 20, 3);
+    submit(f.s, 20, 3);
+    expect_plan(f.s, "0:0+4");
+    rose_sched_finish(f.s, 0);
+    expect_plan(f.s, "1:4+4");
+    rose_sched_finish(f.s, 1);
+    rose_sched_finish(f.s, 2);
+    drop(&f);
+}
+
+/* Two that computed the same without knowing of each other end up with one copy. */
+static void test_computed_twice(void **state)
+{
+    (void)state;
+    rose_sched_opts o = prefix_opts();
+    fix f = make(&o, 40);
+    submit(f.s, 4, 9);
+    submit(f.s, 3, 9);
+    expect_plan(f.s, "0:0+4* 1:0+3*");
+    expect_plan(f.s, "0:4+1* 1:3+1*");
+    assert_int_equal(rose_kv_pages_n_free(f.pages), 40 - 3);
+    expect_plan(f.s, "0:5+1* 1:4+1*");
+    assert_int_equal(rose_kv_pages_n_free(f.pages), 40 - 3); /* shared, two to write */
+    drop(&f);
+}
+
+static void test_eviction(void **state)
+{
+    (void)state;
+    rose_sched_opts o = prefix_opts();
+    fix f = make(&o, 8);
+    const rose_kv_prefix *x = rose_sched_prefix(f.s);
+    for (uint32_t k = 0; k < 3; k++) { /* three prompts of two pages */
+        for (int i = 0; i < 9; i++)
+            test_ids[0][i] = k;
+        submit(f.s, 8, 1);
+        expect_plan(f.s, "0:0+8*");
+        rose_sched_finish(f.s, 0);
+    }
+    assert_int_equal(rose_kv_prefix_n_idle(x), 6);
+    for (int i = 0; i < 9; i++)
+        test_ids[0][i] = 0;
+    submit(f.s, 9, 1); /* the oldest is used again: it is the newest now */
+    expect_plan(f.s, "0:8+1*");
+    rose_sched_finish(f.s, 0);
+    for (int i = 0; i < 16; i++)
+        test_ids[0][i] = 7;
+    submit(f.s, 16, 1); /* four pages of two free ones: the second prompt goes */
+    expect_plan(f.s, "0:0+16*");
+    rose_sched_finish(f.s, 0);
+    assert_int_equal(rose_sched_get_stats(f.s).evictions, 2);
+    for (int i = 0; i < 9; i++)
+        test_ids[0][i] = 1;
+    submit(f.s, 9, 1);
+    expect_plan(f.s, "0:0+9*");
+    rose_sched_finish(f.s, 0);
+    for (int i = 0; i < 9; i++)
+        test_ids[0][i] = 0;
+    submit(f.s, 9, 1);
+    expect_plan(f.s, "0:4+5*"); /* the third went, and the end of this one, the next in age */
+    rose_sched_finish(f.s, 0);
+    assert_true(rose_kv_prefix_sound(x));
+    drop(&f);
+    o.prefix_max_pages = 3; /* kept while nobody uses them */
+    f = make(&o, 30);
+    submit(f.s, 16, 5);
+    expect_plan(f.s, "0:0+16*");
+    expect_plan(f.s, "0:16+1*");
+    assert_int_equal(rose_kv_prefix_n_cached(rose_sched_prefix(f.s)), 4);
+    rose_sched_finish(f.s, 0);
+    assert_int_equal(rose_kv_prefix_n_idle(rose_sched_prefix(f.s)), 3);
+    assert_int_equal(rose_kv_pages_n_free(f.pages), 27);
+    drop(&f);
+}
+
+/* What was preempted comes back behind its own pages, if they are still there. */
+static void test_preempted_finds_its_pages(void **state)
+{
+    (void)state;
+    rose_sched_opts o = prefix_opts();
+    fix f = make(&o, 5);
+    test_ids[1][0] = 1;
+    submit(f.s, 7, 10);
+    submit(f.s, 7, 10);
+    expect_plan(f.s, "0:0+7* 1:0+7*");
+    expect_plan(f.s, "0:7+1* 1:7+1*");
+    expect_plan(f.s, "0:8+1*");
+    assert_int_equal(rose_kv_prefix_n_idle(rose_sched_prefix(f.s)), 2);
+    rose_sched_finish(f.s, 0);
+    expect_plan(f.s, "1:8+1*");
+    assert_int_equal(rose_sched_get_stats(f.s).recomputed_tokens, 0);
+    assert_int_equal(rose_sched_cached_tokens(f.s, 1), 0); /* told of the prompt only */
+    drop(&f);
+    f = make(&o, 5); /* so does one that began behind a cached page */
+    test_ids[0][0] = 1;
+    submit(f.s, 4, 1);
+    expect_plan(f.s, "0:0+4*");
+    rose_sched_finish(f.s, 0);
+    test_ids[0][0] = 0;
+    submit(f.s, 7, 10);
+    submit(f.s, 7, 10);
+    expect_plan(f.s, "0:0+7* 1:4+3*");
+    expect_plan(f.s, "0:7+1* 1:7+1*");
+    expect_plan(f.s, "0:8+1*");
+    rose_sched_finish(f.s, 0);
+    expect_plan(f.s, "1:8+1*");
+    assert_int_equal(rose_sched_cached_tokens(f.s, 1), 4);
+    drop(&f);
+}
+
+/* ---- policies ---- */
+
+static void test_priority(void **state)
+{
+    (void)state;
+    rose_sched_opts o = base_opts;
     o.max_seqs = 1;
-    o.max_step_tokens = 1;
-    o.max_queued = 1;
-    simulate(o, 16, seed, 20000);
-    o.max_seqs = o.max_step_tokens = 24;
-    o.max_queued = 40;
-    o.page_tokens = 1;
-    simulate(o, 300, seed, 20000);
-    o.max_seqs = 8;
-    o.max_queued = 5;
-    o.page_tokens = 64; /* one page each */
-    o.max_step_tokens = 60;
-    simulate(o, 6, seed, 20000);
+    o.priority_age = 10;
+    fix f = make(&o, 100);
+    const struct {
+        int32_t priority;
+        uint64_t arrival;
+    } in[] = {{1, 0}, {0, 5}, {1000000, 6}, {1, 11}, {0, 12}, {-1, 13}, {-1, 13}};
+    static const uint32_t want[] = {5, 6, 1, 0, 4, 3, 2}; /* keys 3 3 5 10 12 21 10006 */
+    for (uint32_t i = 0; i < 7; i++) {
+        rose_sched_request r = {
+            .n_prompt = 1, .max_tokens = 1, .priority = in[i].priority, .arrival = in[i].arrival};
+        assert_int_equal(submit_as(f.s, &r), i);
+    }
+    for (uint32_t i = 0; i < 7; i++) {
+        rose_sched_plan p;
+        assert_true(rose_sched_next(f.s, &p));
+        assert_int_equal(p.items[0].seq, want[i]);
+        rose_sched_finish(f.s, want[i]);
+    }
+    drop(&f);
+    o = base_opts; /* among prompts that are on their way, too */
+    o.priority_age = 10;
+    o.prefill_chunk_size = 8;
+    f = make(&o, 100);
+    submit_as(f.s, &(rose_sched_request){.n_prompt = 40, .max_tokens = 1, .priority = 1});
+    expect_plan(f.s, "0:0+8");
+    submit(f.s, 20, 1);
+    expect_plan(f.s, "0:8+8 1:0+8");
+    expect_plan(f.s, "1:8+8 0:16+8");
+    drop(&f);
+}
+
+static void test_pack(void **state)
+{
+    (void)state;
+    rose_sched_opts o = base_opts;
+    o.admission = ROSE_ADMISSION_PACK;
+    o.lookahead = 4;
+    o.force_fifo_every = 3;
+    o.chunked_prefill = false;
+    o.prefill_max_tokens = 10;
+    fix f = make(&o, 100);
+    submit(f.s, 9, 1);
+    submit(f.s, 4, 1);
+    submit(f.s, 7, 1);
+    submit(f.s, 6, 1);
+    submit(f.s, 1, 1);                 /* beyond the four that are looked at */
+    expect_plan(f.s, "1:0+4* 3:0+6*"); /* the shorter ones that fill the ten rows */
+    rose_sched_finish(f.s, 1);
+    rose_sched_finish(f.s, 3);
+    uint32_t a = submit(f.s, 2, 1); /* takes the handle of 3 */
+    expect_plan(f.s, "4:0+1* 3:0+2* 2:0+7*");
+    rose_sched_finish(f.s, 4);
+    rose_sched_finish(f.s, 2);
+    rose_sched_finish(f.s, a);
+    submit(f.s, 1, 1);
+    expect_plan(f.s, "0:0+9* 3:0+1*"); /* passed twice: nobody goes before it */
+    drop(&f);
+}
+
+static void test_prefill_limits(void **state)
+{
+    (void)state;
+    rose_sched_opts o = base_opts;
+    o.prefill_max_batch = 2;
+    fix f = make(&o, 100);
+    for (int i = 0; i < 4; i++)
+        submit(f.s, 3, 5);
+    expect_plan(f.s, "0:0+3* 1:0+3*");
+    expect_plan(f.s, "0:3+1* 1:3+1* 2:0+3* 3:0+3*");
+    drop(&f);
+    o = base_opts;
+    o.prefill_max_tokens = 5;
+    f = make(&o, 100);
+    submit(f.s, 3, 5);
+    submit(f.s, 4, 5);
+    submit(f.s, 9, 5);
+    expect_plan(f.s, "0:0+3* 1:0+2");
+    expect_plan(f.s, "0:3+1* 1:2+2* 2:0+3");
+    expect_plan(f.s, "0:4+1* 1:4+1* 2:3+5");
+    drop(&f);
+    o.chunked_prefill = false; /* a prompt longer than the limit goes alone */
+    f = make(&o, 100);
+    submit(f.s, 9, 5);
+    submit(f.s, 2, 5);
+    submit(f.s, 3, 5);
+    submit(f.s, 1, 5);
+    expect_plan(f.s, "0:0+9*");
+    expect_plan(f.s, "0:9+1* 1:0+2* 2:0+3*");
+    expect_plan(f.s, "0:10+1* 1:2+1* 2:3+1* 3:0+1*");
+    drop(&f);
+    o = base_opts;
+    o.max_active = 2;
+    f = make(&o, 100);
+    for (int i = 0; i < 3; i++)
+        submit(f.s, 3, 1);
+    expect_plan(f.s, "0:0+3* 1:0+3*");
+    expect_plan(f.s, "");
+    rose_sched_finish(f.s, 1);
+    expect_plan(f.s, "2:0+3*");
+    drop(&f);
+}
+
+static void test_prompts_first(void **state)
+{
+    (void)state;
+    rose_sched_opts o = base_opts;
+    o.decode_first = false;
+    o.max_step_tokens = 5;
+    fix f = make(&o, 100);
+    submit(f.s, 1, 9);
+    submit(f.s, 1, 9);
+    submit(f.s, 1, 9);
+    expect_plan(f.s, "0:0+1* 1:0+1* 2:0+1*");
+    submit(f.s, 13, 9);
+    expect_plan(f.s, "3:0+5");
+    expect_plan(f.s, "3:5+5");
+    expect_plan(f.s, "3:10+3* 0:1+1* 1:1+1*"); /* two rows left for three */
+    expect_plan(f.s, "0:2+1* 1:2+1* 2:1+1* 3:13+1*");
+    drop(&f);
+    o.prefill_chunk_size = 3; /* two rows are left each time, everybody has a turn */
+    f = make(&o, 100);
+    for (int i = 0; i < 3; i++)
+        submit(f.s, 1, 9);
+    expect_plan(f.s, "0:0+1* 1:0+1* 2:0+1*");
+    submit(f.s, 13, 9);
+    expect_plan(f.s, "3:0+3 0:1+1* 1:1+1*");
+    expect_plan(f.s, "3:3+3 2:1+1* 0:2+1*");
+    expect_plan(f.s, "3:6+3 1:2+1* 2:2+1*");
+    drop(&f);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_options),       cmocka_unit_test(test_check),
-        cmocka_unit_test(test_decode_first),  cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_whole_prompts), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_simulator),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_decode_first),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_whole_prompts),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_done_holds_nothing),
+        cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_preempts_the_last),
+        cmocka_unit_test(test_place_of_the_preempted),
+        cmocka_unit_test(test_recompute_longer_than_a_step),
+        cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_same_prompt_at_once),
+        cmocka_unit_test(test_computed_twice),
+        cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_preempted_finds_its_pages),
+        cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_pack),
+        cmocka_unit_test(test_prefill_limits),
+        cmocka_unit_test(test_prompts_first),
     };
     return cmocka_run_group_tests_name("scheduler", tests, NULL, NULL);
 }

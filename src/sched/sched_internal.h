@@ -1,0 +1,124 @@
+/* sched/sched_internal.h - the scheduler's state, shared by its three files: sched.c (life of a
+ * sequence, pages, the plan), admit.c (who begins), share.c (the prefix index as seen from here).
+ *
+ * A node is free, waiting (in the queue), prefilling (a list in order of key), decoding (a dense
+ * array, walked each step; a removal moves the last entry into the hole, so the order of the
+ * others, and with it the rows of the batch, stays put) or done (all sampled, not yet finished:
+ * without place and pages). A prefilling or decoding one has a lane: a row of the page tables. */
+#ifndef ROSE_SCHED_SCHED_INTERNAL_H
+#define ROSE_SCHED_SCHED_INTERNAL_H
+
+#include <stddef.h>
+
+#include "sched/sched.h"
+#include "sched/waitq.h"
+
+#define ROSE_SCHED_NONE UINT32_MAX
+
+typedef enum rose_seq_state {
+    ROSE_SEQ_FREE,
+    ROSE_SEQ_WAITING,
+    ROSE_SEQ_PREFILL,
+    ROSE_SEQ_DECODE,
+    ROSE_SEQ_DONE
+} rose_seq_state;
+
+typedef struct rose_seq {
+    uint8_t state; /* rose_seq_state */
+    bool begun;    /* admitted before: a waiting one was preempted */
+    bool no_lookup;
+    uint32_t lane;  /* PREFILL, DECODE */
+    uint32_t index; /* DECODE: place in decode[] */
+    uint32_t n_done, n_known, n_max;
+    uint32_t check_at;         /* DECODE: n_done at which its pages are full */
+    uint32_t n_indexed;        /* table[0..n_indexed) is a path of the prefix index */
+    uint32_t prev, next;       /* PREFILL: the list; next also chains the free nodes */
+    uint32_t n_prompt, n_peak; /* n_peak: n_done before the last preemption */
+    uint32_t n_cached;         /* tokens found at the first admission */
+    int64_t key;
+    uint64_t order;
+    rose_kv_salt salt;
+    /* WAITING: how far the index goes along, as found when it had evicted match_evicted pages */
+    uint32_t match_n, match_page;
+    uint64_t match_evicted;
+    bool match_miss; /* next_hash is of the page behind, which is not there */
+    uint64_t next_hash;
+} rose_seq;
+
+/* Hashes of the pages that are being computed; an entry counts if its mark is the current one. */
+typedef struct rose_sched_pending {
+    uint64_t *hashes; /* [mask + 1], owned */
+    uint64_t *marks;  /* [mask + 1], owned */
+    uint32_t mask;
+    uint64_t mark;
+} rose_sched_pending;
+
+struct rose_sched {
+    rose_sched_opts o;      /* zeros replaced by what they stand for */
+    rose_kv_pages *pages;   /* borrowed */
+    rose_kv_prefix *prefix; /* owned */
+    uint32_t stride;        /* pages of the longest sequence */
+    uint32_t n_begun, n_preempted, n_decode, n_free_lanes, n_needs;
+    uint32_t free_seq; /* chain of free nodes */
+    uint32_t prefill_first, prefill_last;
+    uint32_t decode_start; /* who gets the first row when not all decodes do */
+    uint64_t n_tickets, n_arrivals;
+    uint64_t passed_head; /* PACK: order of the head that was passed, and in how many rounds */
+    uint32_t n_passed;
+    rose_waitq waiting;
+    rose_sched_pending pending;
+    rose_sched_stats stats;
+    /* all owned */
+    rose_seq *seqs;         /* [max_seqs + max_queued] */
+    uint32_t *decode;       /* [max_seqs] */
+    uint32_t *needs;        /* [max_seqs] handles to look at before the next plan: page tables to
+                               index or to grow, or all sampled */
+    uint32_t *free_lanes;   /* [max_seqs] */
+    uint32_t *tables;       /* [max_seqs][stride] page tables, by lane */
+    uint32_t *n_pages;      /* [max_seqs] by lane */
+    uint64_t *tickets;      /* [max_seqs] by lane */
+    uint32_t *window;       /* [lookahead] */
+    uint32_t *ids;          /* [page_tokens] */
+    rose_sched_item *items; /* [max_seqs] */
+    uint32_t *admitted;     /* [max_seqs] */
+};
+
+/* ---- sched.c ---- */
+
+static inline uint32_t *rose_sched_table(const rose_sched *s, const rose_seq *q)
+{
+    return s->tables + (size_t)q->lane * s->stride;
+}
+
+static inline bool rose_seq_before(const rose_seq *a, const rose_seq *b)
+{
+    return a->key != b->key ? a->key < b->key : a->order < b->order;
+}
+
+/* Rows that a prompt may still take in this step. */
+uint32_t rose_sched_prefill_left(const rose_sched *s, const rose_sched_plan *p);
+/* Sequence i leaves the queue: PREFILL on the topmost free lane, its table filled. */
+void rose_sched_begin(rose_sched *s, rose_sched_plan *p, uint32_t i);
+/* A piece of the prompt of sequence i (PREFILL). */
+void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i);
+
+/* ---- admit.c ---- */
+
+void rose_sched_admit(rose_sched *s, rose_sched_plan *p);
+
+/* ---- share.c ---- */
+
+/* Put the full pages of sequence i that are not there yet into the index; a page that another has
+ * brought in meanwhile takes the place of ours. */
+void rose_sched_index_pages(rose_sched *s, uint32_t i);
+/* How far the index goes along the known tokens of i (WAITING): match_n, match_page. */
+void rose_sched_match(rose_sched *s, uint32_t i);
+
+bool rose_sched_pending_create(rose_sched_pending *t, uint32_t max_seqs);
+void rose_sched_pending_destroy(rose_sched_pending *t);
+void rose_sched_pending_begin(rose_sched *s);           /* of what prefills at this moment */
+void rose_sched_pending_add(rose_sched *s, uint32_t i); /* and of i, which begins */
+/* Is the page that i misses (after match) being computed by another? */
+bool rose_sched_pending_has(const rose_sched *s, uint32_t i);
+
+#endif

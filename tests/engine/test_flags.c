@@ -1,0 +1,109 @@
+/* The engine's command-line switches: each sets what it says, --help knows it, and without any the
+ * defaults are those of rose_engine_opts_default. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/flags.h"
+
+static rose_engine_flags g_flags;
+
+/* Parse the switches as a program does. Returns the parser's verdict (-1 = go on). */
+static int parse(const char *const *argv, int argc, rose_engine_opts *o)
+{
+    rose_opt rows[ROSE_ENGINE_FLAG_ROWS];
+    char *args[8] = {(char *)(uintptr_t) "test"};
+    uint32_t n_args;
+    for (int i = 0; i < argc; i++)
+        args[i + 1] = (char *)(uintptr_t)argv[i];
+    rose_engine_flags_init(&g_flags);
+    const rose_command cmd = {.usage = "test",
+                              .about = "",
+                              .opts = rows,
+                              .n_opts = rose_engine_flags_rows(&g_flags, rows)};
+    assert_true(cmd.n_opts <= ROSE_ENGINE_FLAG_ROWS);
+    int rc = rose_opts_parse(&cmd, argc + 1, args, NULL, &n_args);
+    if (rc >= 0) return rc;
+    rose_err err = {{0}};
+    if (rose_engine_flags_read(&g_flags, o, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    return rc;
+}
+
+static rose_engine_opts with(const char *a, const char *b)
+{
+    rose_engine_opts o;
+    const char *argv[2] = {a, b};
+    assert_int_equal(parse(argv, b != NULL ? 2 : 1, &o), -1);
+    return o;
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    rose_engine_opts o, want;
+    assert_int_equal(parse(NULL, 0, &o), -1);
+    rose_engine_opts_default(&want);
+    assert_true(want.decode_first && want.prefix_cache && want.chunked_prefill);
+    want.backend.n_threads = o.backend.n_threads; /* the machine's */
+    want.backend.cpus = o.backend.cpus;
+    want.backend.n_cpus = o.backend.n_cpus;
+    want.backend.isa = o.backend.isa;
+    want.engine_cpu = o.engine_cpu;
+    assert_int_equal(o.decode_first, want.decode_first);
+    assert_int_equal(o.prefix_cache, want.prefix_cache);
+    assert_int_equal(o.prefix_cache_max_pages, want.prefix_cache_max_pages);
+    assert_int_equal(o.admission, want.admission);
+    assert_int_equal(o.lookahead, want.lookahead);
+    assert_int_equal(o.force_fifo_every, want.force_fifo_every);
+    assert_int_equal(o.priority_age_ms, want.priority_age_ms);
+    assert_int_equal(o.prefill_max_seqs, want.prefill_max_seqs);
+    assert_int_equal(o.prefill_max_tokens, want.prefill_max_tokens);
+    assert_int_equal(o.max_active, want.max_active);
+    assert_int_equal(o.max_queued_tokens, want.max_queued_tokens);
+    assert_int_equal(o.max_queued, want.max_queued);
+}
+
+static void test_switches(void **state)
+{
+    (void)state;
+    assert_false(with("--no-decode-first", NULL).decode_first);
+    assert_true(with("--decode-first", NULL).decode_first);
+    assert_false(with("--no-prefix-cache", NULL).prefix_cache);
+    assert_true(with("--prefix-cache", NULL).prefix_cache);
+    assert_int_equal(with("--prefix-cache-max-pages", "12").prefix_cache_max_pages, 12);
+    assert_int_equal(with("--admission", "pack").admission, ROSE_ENGINE_PACK);
+    assert_int_equal(with("--admission", "fifo").admission, ROSE_ENGINE_FIFO);
+    assert_int_equal(with("--lookahead", "7").lookahead, 7);
+    assert_int_equal(with("--force-fifo-every", "5").force_fifo_every, 5);
+    assert_int_equal(with("--priority-age-ms", "20").priority_age_ms, 20);
+    assert_int_equal(with("--prefill-max-batch-size", "3").prefill_max_seqs, 3);
+    assert_int_equal(with("--prefill-max-tokens", "100").prefill_max_tokens, 100);
+    assert_int_equal(with("--max-active-requests", "9").max_active, 9);
+    assert_int_equal(with("--max-num-queued-tokens", "5000").max_queued_tokens, 5000);
+    assert_int_equal(with("--max-num-queued-reqs", "17").max_queued, 17);
+    assert_int_equal(with("--prefill-chunk-size", "64").prefill_chunk_size, 64);
+    assert_false(with("--no-chunked-prefill", NULL).chunked_prefill);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {
+        {"--lookahead", "0"},    {"--lookahead", "4097"},     {"--force-fifo-every", "0"},
+        {"--admission", "lifo"}, {"--priority-age-ms", "-1"}, {"--max-active-requests", "4097"}};
+    rose_engine_opts o;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(parse(bad[i], 2, &o), 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_defaults),
+                                       cmocka_unit_test(test_switches),
+                                       cmocka_unit_test(test_refused)};
+    return cmocka_run_group_tests_name("engine switches", tests, NULL, NULL);
+}

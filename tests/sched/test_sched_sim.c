@@ -1,0 +1,124 @@
+/* A million steps of seeded random events through the scheduler, every invariant checked after
+ * every step (sched_sim.h). */
+#include "sched/sched_sim.h"
+
+static const rose_sched_opts base_opts = {.max_seqs = 4,
+                                          .max_step_tokens = 16,
+                                          .max_model_len = 64,
+                                          .max_queued = 8,
+                                          .page_tokens = 4,
+                                          .chunked_prefill = true,
+                                          .decode_first = true,
+                                          .priority_age = 50,
+                                          .prefix_cache = true};
+
+static const sim_load base_load = {.n_families = 4, .n_salts = 2, .n_priorities = 3, .max_own = 12};
+
+static rose_sched_stats simulate(const char *name, rose_sched_opts o, sim_load load,
+                                 uint32_t n_pages, uint64_t seed, uint32_t n_steps)
+{
+    sim m = sim_open(o, load, n_pages, seed);
+    sim_start(&m);
+    sim_run(&m, n_steps);
+    sim_print(&m, name);
+    rose_sched_stats st = rose_sched_get_stats(m.s);
+    assert_true(m.n_cancelled > 0 && m.n_full > 0);
+    if (o.prefix_cache) assert_int_equal(st.prefix_hits, m.n_cached);
+    sim_close(&m);
+    return st;
+}
+
+static void test_base(void **state)
+{
+    (void)state;
+    rose_sched_stats st = simulate("base", base_opts, base_load, 40, test_seed(), 200000);
+    assert_true(st.prefix_hits > 1000 && st.evictions > 1000);
+    st = simulate("few pages", base_opts, base_load, 17, test_seed() + 2, 200000);
+    assert_true(st.preemptions > 1000 && st.recomputed_tokens > 1000);
+    sim_load own = base_load;
+    own.n_families = 1;
+    own.n_salts = own.n_priorities = 1;
+    st = simulate("one family", base_opts, own, 24, test_seed() + 4, 100000);
+    assert_true(st.prefix_hits * 4 > st.prefix_queries);
+}
+
+static void test_no_cache(void **state)
+{
+    (void)state;
+    rose_sched_opts o = base_opts;
+    o.prefix_cache = false;
+    rose_sched_stats st = simulate("no cache", o, base_load, 20, test_seed(), 80000);
+    assert_int_equal(st.prefix_hits + st.evictions, 0);
+    assert_true(st.preemptions > 100);
+    o.chunked_prefill = false;
+    simulate("no cache, whole prompts", o, base_load, 20, test_seed(), 50000);
+}
+
+static void test_chunks(void **state)
+{
+    (void)state;
+    static const uint32_t chunks[] = {1, 3, 4, 16, 100};
+    for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
+        rose_sched_opts o = base_opts;
+        o.prefill_chunk_size = chunks[i];
+        simulate("chunks", o, base_load, 24, test_seed() + i * 2, 30000);
+    }
+    rose_sched_opts o = base_opts;
+    o.chunked_prefill = false;
+    simulate("whole prompts", o, base_load, 24, test_seed(), 50000);
+    o.prefill_max_tokens = 7;
+    simulate("whole prompts, 7 rows", o, base_load, 24, test_seed(), 30000);
+}
+
+static void test_policies(void **state)
+{
+    (void)state;
+    rose_sched_opts o = base_opts;
+    o.admission = ROSE_ADMISSION_PACK;
+    o.lookahead = 5;
+    simulate("pack", o, base_load, 24, test_seed(), 50000);
+    o.chunked_prefill = false;
+    o.force_fifo_every = 3;
+    simulate("pack, whole prompts", o, base_load, 24, test_seed(), 50000);
+    o = base_opts;
+    o.decode_first = false;
+    o.max_step_tokens = 5;
+    simulate("prompts first", o, base_load, 24, test_seed(), 50000);
+    o.prefill_max_batch = 1;
+    o.prefill_max_tokens = 3;
+    o.max_active = 3;
+    simulate("limits", o, base_load, 24, test_seed(), 50000);
+    o = base_opts;
+    o.prefix_max_pages = 5;
+    simulate("five idle pages", o, base_load, 40, test_seed(), 50000);
+}
+
+static void test_shapes(void **state)
+{
+    (void)state;
+    rose_sched_opts o = base_opts;
+    o.max_seqs = o.max_step_tokens = o.max_queued = 1;
+    simulate("one at a time", o, base_load, 16, test_seed(), 30000);
+    o = base_opts;
+    simulate("three pages", o, base_load, 3, test_seed(), 30000);
+    o.page_tokens = 1;
+    simulate("pages of one token", o, base_load, 80, test_seed(), 30000);
+    o.page_tokens = 64;
+    o.max_model_len = 200;
+    simulate("pages of 64", o, (sim_load){4, 1, 1, 100}, 6, test_seed(), 30000);
+    o.page_tokens = 5;
+    o.max_seqs = 24;
+    o.max_queued = 40;
+    o.max_step_tokens = 60;
+    simulate("24 sequences", o, (sim_load){6, 2, 3, 40}, 100, test_seed(), 10000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_base),   cmocka_unit_test(test_no_cache),
+        cmocka_unit_test(test_chunks), cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_shapes),
+    };
+    return cmocka_run_group_tests_name("scheduler simulation", tests, NULL, NULL);
+}
