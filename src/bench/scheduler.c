@@ -2,7 +2,7 @@
  * does nothing takes the time from the end of one collect() to the begin of the next step():
  * delivery, waking the consumer, taking events, planning and building the batch. The consumer is
  * this thread, as in `bench offline`. Beside it, the plan alone: rose_sched_next() on as many
- * sequences. */
+ * sequences. With --trace another program: policies.c. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdatomic.h>
@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/opts.h"
 #include "bench/bench.h"
+#include "bench/policies.h"
 #include "engine/engine.h"
 #include "sched/sched.h"
 
@@ -288,6 +289,13 @@ static int run(const bench_opts *o)
 int rose_bench_scheduler(int argc, char **argv)
 {
     bench_opts o = {.running = 0, .steps = 2000, .input_len = 256, .prefix_cache = true};
+    rose_policies_opts p = {.max_num_seqs = 256,
+                            .max_num_batched_tokens = 2048,
+                            .num_kv_pages = 32768,
+                            .max_queued = 65536,
+                            .scale = 1,
+                            .step_us = 1000,
+                            .row_us = 50};
     const rose_opt opts[] = {
         {.name = "running",
          .kind = ROSE_OPT_U32,
@@ -314,11 +322,76 @@ int rose_bench_scheduler(int argc, char **argv)
          .kind = ROSE_OPT_BOOL,
          .dest = &o.prefix_cache,
          .help = "index each page that is full"},
+        {.name = "Policies, on a simulated clock", .kind = ROSE_OPT_HEADING},
+        {.name = "trace",
+         .kind = ROSE_OPT_STRING,
+         .dest = &p.trace,
+         .arg = "FILE",
+         .unset = "none",
+         .help = "replay these requests under each policy instead (JSON lines or CSV)"},
+        {.name = "num-requests",
+         .kind = ROSE_OPT_U32,
+         .dest = &p.num_requests,
+         .arg = "N",
+         .max = 1u << 24,
+         .unset = "all",
+         .help = "the first N of the trace"},
+        {.name = "scale",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &p.scale,
+         .arg = "X",
+         .fmin = 1e-6f,
+         .fmax = 1e6f,
+         .help = "times of the trace are multiplied by this; smaller is heavier"},
+        {.name = "step-us",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &p.step_us,
+         .arg = "US",
+         .fmin = 0.001f,
+         .fmax = 1e9f,
+         .help = "what a step costs"},
+        {.name = "row-us",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &p.row_us,
+         .arg = "US",
+         .fmin = 0,
+         .fmax = 1e9f,
+         .help = "and each row of it"},
+        {.name = "max-num-seqs",
+         .kind = ROSE_OPT_U32,
+         .dest = &p.max_num_seqs,
+         .arg = "N",
+         .min = 1,
+         .max = 4096,
+         .help = "most sequences in one step"},
+        {.name = "max-num-batched-tokens",
+         .kind = ROSE_OPT_U32,
+         .dest = &p.max_num_batched_tokens,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 20,
+         .help = "most tokens in one step"},
+        {.name = "num-kv-pages",
+         .kind = ROSE_OPT_U32,
+         .dest = &p.num_kv_pages,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 26,
+         .help = "size of the KV pool in pages of 16 tokens"},
+        {.name = "max-num-queued-reqs",
+         .kind = ROSE_OPT_U32,
+         .dest = &p.max_queued,
+         .arg = "N",
+         .min = 1,
+         .max = 65536,
+         .help = "requests that wait; one more is refused"},
     };
     const rose_command cmd = {
         .usage = "roseinfer bench scheduler [options]",
-        .about = "Host time of an engine step (deliver, wake, plan, build the batch) on a backend\n"
-                 "that does nothing. A table on standard error, JSON on standard output.",
+        .about =
+            "Host time of an engine step (deliver, wake, plan, build the batch) on a backend\n"
+            "that does nothing; or, with --trace, waiting times under each policy. A table on\n"
+            "standard error, JSON on standard output.",
         .opts = opts,
         .n_opts = sizeof opts / sizeof *opts,
     };
@@ -326,5 +399,6 @@ int rose_bench_scheduler(int argc, char **argv)
     uint32_t n_args;
     rose_log_set_level(ROSE_LOG_WARN);
     int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
-    return rc >= 0 ? rc : run(&o);
+    if (rc >= 0) return rc;
+    return p.trace != NULL ? rose_bench_policies(&p) : run(&o);
 }

@@ -1,0 +1,130 @@
+/* bench/policies.c - see policies.h. */
+#include "bench/policies.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "backend/backend.h"
+#include "bench/replay.h"
+
+typedef struct policy {
+    const char *name;
+    void (*change)(rose_sched_opts *o); /* against the default; NULL = none */
+} policy;
+
+static void pack(rose_sched_opts *o)
+{
+    o->admission = ROSE_ADMISSION_PACK;
+}
+
+static void prompts_first(rose_sched_opts *o)
+{
+    o->decode_first = false;
+}
+
+static void small_pieces(rose_sched_opts *o)
+{
+    o->prefill_max_tokens = 256;
+}
+
+static void whole_prompts(rose_sched_opts *o)
+{
+    o->chunked_prefill = false;
+}
+
+static void no_prefix_cache(rose_sched_opts *o)
+{
+    o->prefix_cache = false;
+}
+
+static const policy policies[] = {{"default", NULL},
+                                  {"--admission pack", pack},
+                                  {"--no-decode-first", prompts_first},
+                                  {"--prefill-max-tokens 256", small_pieces},
+                                  {"--no-chunked-prefill", whole_prompts},
+                                  {"--no-prefix-cache", no_prefix_cache}};
+enum { N_POLICIES = sizeof policies / sizeof policies[0] };
+
+static rose_sched_opts base_opts(const rose_policies_opts *o, const rose_trace *t)
+{
+    rose_sched_opts so = {.max_seqs = o->max_num_seqs,
+                          .max_step_tokens = o->max_num_batched_tokens,
+                          .max_queued = o->max_queued,
+                          .page_tokens = ROSE_KV_PAGE_TOKENS,
+                          .max_model_len = 2,
+                          .chunked_prefill = true,
+                          .decode_first = true,
+                          .prefix_cache = true};
+    for (uint32_t i = 0; i < t->n; i++) {
+        uint32_t n = t->requests[i].n_prompt + t->requests[i].n_output;
+        if (n > so.max_model_len) so.max_model_len = n;
+    }
+    return so;
+}
+
+static void print_row(const char *name, const rose_replay_result *r)
+{
+    fprintf(
+        stderr, "%-25s %6u %6u %9.0f  %8.1f %8.1f  %8.2f %8.2f  %8.0f %8.0f  %9llu %9llu %7llu\n",
+        name, r->n_done, r->n_refused, r->tokens_per_s, r->ttft.p50, r->ttft.p99, r->itl.p50,
+        r->itl.p99, r->e2e.p50, r->e2e.p99, (unsigned long long)r->stats.prefix_hits,
+        (unsigned long long)r->stats.recomputed_tokens, (unsigned long long)r->stats.preemptions);
+}
+
+static json_t *spread_json(const rose_replay_spread *s)
+{
+    return json_pack("{s:f, s:f, s:f, s:f}", "p50", s->p50, "p90", s->p90, "p99", s->p99, "max",
+                     s->max);
+}
+
+static json_t *result_json(const char *name, const rose_replay_result *r)
+{
+    return json_pack("{s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I}",
+                     "policy", name, "num_success", (int)r->n_done, "num_refused",
+                     (int)r->n_refused, "steps", (json_int_t)r->n_steps, "duration_s",
+                     r->duration_s, "tok_per_s", r->tokens_per_s, "ttft_ms", spread_json(&r->ttft),
+                     "itl_ms", spread_json(&r->itl), "e2e_ms", spread_json(&r->e2e),
+                     "prefix_queries", (json_int_t)r->stats.prefix_queries, "prefix_hits",
+                     (json_int_t)r->stats.prefix_hits, "evictions", (json_int_t)r->stats.evictions,
+                     "preemptions", (json_int_t)r->stats.preemptions, "recomputed_tokens",
+                     (json_int_t)r->stats.recomputed_tokens);
+}
+
+int rose_bench_policies(const rose_policies_opts *o)
+{
+    rose_err err = {{0}};
+    rose_trace t;
+    rose_status st = rose_trace_read(&t, o->trace, o->num_requests, &err);
+    json_t *list = json_array();
+    int rc = 1;
+    if (st == ROSE_OK) {
+        const rose_replay_opts ro = {.step_us = (double)o->step_us,
+                                     .row_us = (double)o->row_us,
+                                     .scale = (double)o->scale,
+                                     .kv_pages = o->num_kv_pages};
+        fprintf(stderr, "%-25s %6s %6s %9s  %17s  %17s  %17s  %9s %9s %7s\n", "policy", "done",
+                "refuse", "tok/s", "TTFT ms p50, p99", "ITL ms p50, p99", "E2E ms p50, p99",
+                "cached", "again", "preempt");
+        for (int i = 0; i < N_POLICIES && st == ROSE_OK; i++) {
+            rose_replay_result r;
+            rose_sched_opts so = base_opts(o, &t);
+            if (policies[i].change != NULL) policies[i].change(&so);
+            if ((st = rose_replay_run(&t, &ro, &so, &r, &err)) != ROSE_OK) break;
+            print_row(policies[i].name, &r);
+            json_array_append_new(list, result_json(policies[i].name, &r));
+        }
+        rose_trace_free(&t);
+    }
+    if (st != ROSE_OK) {
+        fprintf(stderr, "roseinfer: %s\n", err.msg);
+        json_decref(list);
+        return rc;
+    }
+    json_t *root = json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:o}", "bench", "scheduler", "version",
+                             ROSE_VERSION, "trace", o->trace, "scale", (double)o->scale, "step_us",
+                             (double)o->step_us, "row_us", (double)o->row_us, "results", list);
+    if (root != NULL && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF)
+        rc = 0;
+    json_decref(root);
+    return rc;
+}
