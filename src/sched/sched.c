@@ -312,8 +312,9 @@ static void grow(rose_sched *s, rose_sched_plan *p, uint32_t i)
     q->check_at += s->o.page_tokens;
 }
 
-/* After the last step: full pages enter the index, the complete go, the others get the page that
- * they write next. Before anything is planned, so that nobody who is preempted is in the plan. */
+/* After the last step: full pages of prompts enter the index, the complete go, the others get the
+ * page that they write next. Before anything is planned, so that nobody who is preempted is in the
+ * plan. */
 static void settle(rose_sched *s, rose_sched_plan *p)
 {
     for (uint32_t k = 0; k < s->n_needs; k++) {
@@ -322,7 +323,8 @@ static void settle(rose_sched *s, rose_sched_plan *p)
         if (q->n_known == q->n_max) {
             leave_lane(s, s->needs[k]);
             q->state = ROSE_SEQ_DONE;
-        } else {
+        } else if (q->fresh) {
+            q->fresh = false;
             rose_sched_index_pages(s, s->needs[k]);
         }
     }
@@ -331,6 +333,17 @@ static void settle(rose_sched *s, rose_sched_plan *p)
         if (q->state == ROSE_SEQ_DECODE && q->n_done == q->check_at) grow(s, p, s->needs[k]);
     }
     s->n_needs = 0;
+}
+
+/* Pages of generated text enter the index a few in each step, in turn, so that a crowd that began
+ * together does not make one step in page_tokens a long one. What is left enters when it leaves. */
+static void index_generated(rose_sched *s)
+{
+    if (!s->o.prefix_cache || s->n_decode == 0) return;
+    for (uint32_t n = (s->n_decode - 1) / s->o.page_tokens + 1; n > 0; n--) {
+        if (s->index_at >= s->n_decode) s->index_at = 0;
+        rose_sched_index_pages(s, s->decode[s->index_at++]);
+    }
 }
 
 /* ---- the plan ---- */
@@ -401,6 +414,7 @@ void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i)
     p->n_prefill_tokens += n;
     if (pos < q->n_peak)
         s->stats.recomputed_tokens += (q->n_done < q->n_peak ? q->n_done : q->n_peak) - pos;
+    q->fresh = true;
     s->needs[s->n_needs++] = i;
     if (!complete) return;
     prefill_remove(s, i);
@@ -430,6 +444,7 @@ bool rose_sched_next(rose_sched *s, rose_sched_plan *out)
 {
     rose_sched_plan p = {.items = s->items, .admitted = s->admitted};
     settle(s, &p);
+    index_generated(s);
     uint32_t n_decode = s->n_decode; /* those whose prompt ends in this step decode from the next */
     bool admit = s->waiting.n_waiting > 0 && p.n_preempted == 0;
     if (admit && s->o.prefix_cache) rose_sched_pending_begin(s);

@@ -17,7 +17,8 @@
  * left, idle pages of the prefix index go first, then the running sequence with the highest key is
  * preempted: it gives its pages back and waits, under its old key, to be computed again from its
  * prompt and what it has sampled so far. The one with the lowest key is never preempted.
- * Prefixes: full pages enter the index (kv/prefix.h) one step after they are computed; an admission
+ * Prefixes: full pages enter the index (kv/prefix.h), those of a prompt one step after they are
+ * computed, those of generated text within about page_tokens steps or at the end; an admission
  * starts behind the longest path found there, leaving at least one token to compute. A prompt whose
  * next page is just being computed by another waits for that page instead of computing it too, so
  * n choices of one prompt, or a crowd with one system prompt, compute it once.

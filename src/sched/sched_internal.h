@@ -27,6 +27,7 @@ typedef struct rose_seq {
     uint8_t state; /* rose_seq_state */
     bool begun;    /* admitted before: a waiting one was preempted */
     bool no_lookup;
+    bool fresh;     /* a part of its prompt was computed in the last step */
     uint32_t lane;  /* PREFILL, DECODE */
     uint32_t index; /* DECODE: place in decode[] */
     uint32_t n_done, n_known, n_max;
@@ -61,6 +62,7 @@ struct rose_sched {
     uint32_t n_begun, n_preempted, n_decode, n_free_lanes, n_needs;
     uint32_t free_seq; /* chain of free nodes */
     uint32_t prefill_first, prefill_last;
+    uint32_t index_at;     /* in decode[]: whose generated pages enter the index next */
     uint32_t decode_start; /* who gets the first row when not all decodes do */
     uint64_t n_tickets, n_arrivals;
     uint64_t passed_head; /* PACK: order of the head that was passed, and in how many rounds */
