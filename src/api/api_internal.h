@@ -15,6 +15,7 @@
 
 #include "api/api.h"
 #include "api/json_out.h"
+#include "api/metrics.h"
 #include "api/stop.h"
 
 /* ---- errors.c: OpenAI's error shape ---- */
@@ -35,8 +36,6 @@ void rose_api_fail_status(rose_api_error *e, rose_status st,
                           const rose_err *err); /* of the engine */
 
 void rose_api_error_json(rose_api_out *o, const rose_api_error *e);
-void rose_api_reply_error(rose_http_req *r, const rose_api_error *e);
-
 /* Replace bytes that are not UTF-8 (also a character cut at the end) by '?'. In place. */
 void rose_api_utf8_clean(char *s);
 
@@ -84,15 +83,16 @@ bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind
 typedef struct rose_api_io {
     rose_api *api;
     uint32_t thread;
-    rose_wakeq *sink;      /* engine requests with events */
-    rose_wakeq *done;      /* jobs back from the workers */
-    rose_encoder *encoder; /* used with async_admit off; created at first need */
-    uint32_t n_jobs;       /* alive; this thread */
-    atomic_uint n_live;    /* engine requests submitted and not released; workers add */
-    char *piece;           /* [detok cap + 16] */
-    rose_api_out text;     /* scratch: text released by one event */
-    rose_api_out out;      /* scratch: bytes to write */
-    rose_api_out tail;     /* scratch: members of a last chunk */
+    rose_wakeq *sink;          /* engine requests with events */
+    rose_wakeq *done;          /* jobs back from the workers */
+    rose_encoder *encoder;     /* used with async_admit off; created at first need */
+    uint32_t n_jobs;           /* alive; this thread */
+    atomic_uint n_live;        /* engine requests submitted and not released; workers add */
+    char *piece;               /* [detok cap + 16] */
+    rose_api_metrics *metrics; /* owned */
+    rose_api_out text;         /* scratch: text released by one event */
+    rose_api_out out;          /* scratch: bytes to write */
+    rose_api_out tail;         /* scratch: members of a last chunk */
 } rose_api_io;
 
 typedef struct rose_api_job rose_api_job;
@@ -133,12 +133,30 @@ struct rose_api_job {
     int64_t created;
     uint32_t n_prompt_tokens;
     uint32_t n_choices, n_submitted, n_released;
+    uint32_t n, max_tokens;   /* as asked or implied */
     rose_api_choice *choices; /* owned [n_choices] */
     uint32_t *stop_mem;       /* owned: the states of all choices */
     rose_stops stops;
     rose_api_out head; /* a stream chunk up to the index of its choice */
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
 };
+
+/* errors.c: the answers to requests that have not begun a stream; counted, with the client's label
+ * among the headers. headers: lines, or NULL. */
+void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *type,
+                    const char *headers, const void *body, size_t len);
+void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_error *e);
+
+/* metrics.c. All but the last two on the I/O thread. */
+void rose_api_count_http(rose_api_io *io, const rose_http_req *r, int status);
+void rose_api_count_http_time(rose_api_io *io, const rose_http_req *r);
+void rose_api_count_refusal(rose_api_io *io, const rose_api_error *e);
+void rose_api_count_token(const rose_api_choice *c,
+                          uint64_t t_ns); /* before the choice's times change */
+void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t);
+void rose_api_count_job(const rose_api_job *j);
+void rose_api_count_early(rose_api *a, int status); /* any thread */
+void rose_api_metrics_page(rose_api_out *o, const rose_api *a);
 
 /* job.c */
 rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind);
@@ -221,11 +239,14 @@ struct rose_api {
     const rose_tokenizer *tok;     /* borrowed */
     atomic_bool draining;
     atomic_uint_least64_t next_id;
-    rose_api_io *io; /* [n_io_threads] */
+    _Atomic uint64_t early[ROSE_METRIC_STATUSES]; /* errors that the HTTP room answered */
+    rose_api_io *io;                              /* [n_io_threads] */
     rose_api_workers *workers;
 };
 
 /* routes.c */
+uint32_t rose_api_route_index(const char *path); /* below ROSE_METRIC_ROUTES; the last: none */
+const char *rose_api_route_name(uint32_t index);
 void rose_api_on_request(void *api, rose_http_req *r);
 void rose_api_on_gone(void *api, rose_http_req *r);
 void rose_api_on_error_body(void *api, int status, const char *message, rose_buf *out);

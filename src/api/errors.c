@@ -92,18 +92,27 @@ void rose_api_error_json(rose_api_out *o, const rose_api_error *e)
     rose_api_puts(o, "}}");
 }
 
-void rose_api_reply_error(rose_http_req *r, const rose_api_error *e)
+void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *type,
+                    const char *headers, const void *body, size_t len)
+{
+    rose_api_count_http(io, r, status);
+    rose_api_count_http_time(io, r);
+    rose_http_reply(r, status, type, headers, body, len);
+}
+
+void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_error *e)
 {
     static const char last_resort[] = "{\"error\":{\"message\":\"out of memory\",\"type\":"
                                       "\"server_error\",\"param\":null,\"code\":null}}";
     bool retry = e->status == 429 || e->status == 503;
     rose_api_out o = {0};
+    rose_api_count_refusal(io, e);
     rose_api_error_json(&o, e);
     if (o.oom)
-        rose_http_reply(r, e->status, "application/json", NULL, last_resort,
-                        sizeof last_resort - 1);
+        rose_api_reply(io, r, e->status, "application/json", NULL, last_resort,
+                       sizeof last_resort - 1);
     else
-        rose_http_reply(r, e->status, "application/json", retry ? "Retry-After: 1\r\n" : NULL,
-                        o.b.data, o.b.len);
+        rose_api_reply(io, r, e->status, "application/json", retry ? "Retry-After: 1\r\n" : NULL,
+                       o.b.data, o.b.len);
     rose_api_out_free(&o);
 }

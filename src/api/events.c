@@ -43,6 +43,7 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
 {
     rose_api_job *j = c->job;
     rose_api_io *io = j->io;
+    rose_api_count_token(c, ev->t_ns);
     c->n_tokens++;
     c->t_last_ns = ev->t_ns;
     if (c->t_first_ns == 0) c->t_first_ns = ev->t_ns;
@@ -78,7 +79,9 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
 static void release(rose_api_choice *c)
 {
     rose_api_job *j = c->job;
-    c->t_admitted_ns = rose_request_get_times(c->req).admitted;
+    const rose_request_times times = rose_request_get_times(c->req);
+    rose_api_count_choice(c, &times);
+    c->t_admitted_ns = times.admitted;
     rose_request_release(c->req);
     c->req = NULL;
     j->n_released++;
@@ -148,6 +151,7 @@ static void write_stream(rose_api_job *j)
         rose_api_puts(&io->tail, fixed);
         rose_api_server_timing(&io->tail, j);
         j->begun = true;
+        rose_api_count_http(io, j->r, 200);
         const char *headers = rose_buf_str(&io->tail.b);
         if (!rose_http_stream_begin(j->r, 200, "text/event-stream; charset=utf-8",
                                     io->tail.oom || headers == NULL ? fixed : headers))
@@ -173,7 +177,9 @@ static void end_stream(rose_api_job *j)
     rose_api_puts(&io->out, "data: [DONE]\n\n");
     /* Out of memory here leaves a stream without [DONE], which clients take for what it is. */
     if (!io->out.oom) rose_http_stream_write(j->r, io->out.b.data, io->out.b.len);
-    if (j->r != NULL) rose_http_stream_end(take_req(j));
+    if (j->r == NULL) return;
+    rose_api_count_http_time(io, j->r);
+    rose_http_stream_end(take_req(j));
 }
 
 static void reply_whole(rose_api_job *j)
@@ -186,10 +192,10 @@ static void reply_whole(rose_api_job *j)
     const char *headers = rose_buf_str(&io->tail.b);
     if (io->out.oom || io->tail.oom || headers == NULL) {
         rose_api_fail_nomem(&j->err);
-        rose_api_reply_error(take_req(j), &j->err);
+        rose_api_reply_error(j->io, take_req(j), &j->err);
     } else {
-        rose_http_reply(take_req(j), 200, "application/json", headers, io->out.b.data,
-                        io->out.b.len);
+        rose_api_reply(io, take_req(j), 200, "application/json", headers, io->out.b.data,
+                       io->out.b.len);
     }
 }
 
@@ -200,7 +206,7 @@ static void finish_job(rose_api_job *j)
         if (j->begun)
             end_stream(j);
         else if (j->err.status != 0)
-            rose_api_reply_error(take_req(j), &j->err);
+            rose_api_reply_error(j->io, take_req(j), &j->err);
         else
             reply_whole(j);
     }
@@ -235,15 +241,16 @@ void rose_api_job_back(rose_api_job *j)
     if (j->r == NULL) {
         cancel_all(j);
     } else if (j->err.status != 0) {
-        rose_api_reply_error(take_req(j), &j->err);
+        rose_api_reply_error(j->io, take_req(j), &j->err);
     } else if (j->kind == ROSE_API_TOKENIZE || j->kind == ROSE_API_DETOKENIZE) {
-        rose_http_reply(take_req(j), 200, "application/json", NULL, j->reply.b.data,
-                        j->reply.b.len);
+        rose_api_reply(j->io, take_req(j), 200, "application/json", NULL, j->reply.b.data,
+                       j->reply.b.len);
     }
     if (j->n_submitted == 0) {
         rose_api_job_free(j);
         return;
     }
+    rose_api_count_job(j);
     uint32_t n = j->n_submitted;
     for (uint32_t i = 0; i < n; i++) { /* events that came before the job did */
         if (j->choices[i].pending && pump(&j->choices[i])) return;
@@ -252,6 +259,7 @@ void rose_api_job_back(rose_api_job *j)
 
 void rose_api_job_gone(rose_api_job *j)
 {
+    if (!j->begun) rose_api_count_http(j->io, j->r, 499);
     j->r = NULL;
     /* relaxed: only saves work; the worker's hand-over orders all else */
     atomic_store_explicit(&j->gone, true, memory_order_relaxed);

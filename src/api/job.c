@@ -130,6 +130,7 @@ static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uin
         rose_api_choice *c = &j->choices[i];
         c->job = j;
         c->index = i;
+        c->prompt_n = (uint32_t)prompts->v[i / n].len;
         c->stop.state = j->stop_mem + (size_t)i * j->stops.n;
         c->trim_space = j->kind == ROSE_API_CHAT;
     }
@@ -221,6 +222,8 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     if (!load_stops(j, p) || !create_choices(j, &prompts, n)) goto done;
     for (uint32_t i = 0; i < prompts.n; i++)
         j->n_prompt_tokens += (uint32_t)prompts.v[i].len;
+    j->n = n;
+    j->max_tokens = max_tokens;
     j->streaming = p->stream;
     j->usage = p->include_usage;
     if (!atomic_load_explicit(&j->gone, memory_order_relaxed)) /* only saves work */

@@ -53,6 +53,7 @@ struct rose_engine {
     _Atomic uint64_t n_queued_tokens;      /* of their prompts */
     _Atomic bool draining, closing, failed;
     counters stats;
+    rose_engine_hists hists;
     /* engine thread */
     alignas(64) void *ctx; /* the backend's */
     rose_kv_pages *pages;  /* owned */
@@ -62,6 +63,8 @@ struct rose_engine {
     uint32_t n_seqs;
     rose_wakeq *touched[MAX_TOUCHED]; /* sinks to signal at the end of the step */
     uint32_t n_touched;
+    uint64_t collected_ns; /* when the backend was done with this step */
+    uint64_t compute_ns;   /* how long it took */
 };
 
 static void bump(_Atomic uint64_t *c, uint64_t n)
@@ -282,9 +285,11 @@ static void read_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_
 
 static rose_status run_backend(rose_engine *e, rose_step_result *res, rose_err *err)
 {
-    uint64_t ticket = 0;
+    uint64_t ticket = 0, start = rose_now_ns();
     rose_status st = e->ops->step(e->ctx, &e->batch.batch, &ticket, err);
     if (st == ROSE_OK) st = e->ops->collect(e->ctx, ticket, res, err);
+    e->collected_ns = rose_now_ns();
+    e->compute_ns = e->collected_ns - start;
     if (st == ROSE_OK && res->n_outputs != e->batch.batch.n_outputs)
         st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res->n_outputs,
                        e->batch.batch.n_outputs);
@@ -301,7 +306,7 @@ static rose_status run_plan(rose_engine *e, const rose_sched_plan *p, rose_err *
         rose_batch_add(&e->batch, &p->items[i], e->by_seq[p->items[i].seq]);
     rose_status st = run_backend(e, &res, err);
     if (st == ROSE_OK) {
-        uint64_t now = rose_now_ns();
+        uint64_t now = e->collected_ns;
         uint32_t k = 0;
         bump(&e->stats.steps, 1); /* before delivery: who has its token finds it counted */
         for (uint32_t i = 0; i < p->n_items; i++) {
@@ -328,7 +333,11 @@ static bool step(rose_engine *e)
                  e->ops->name, rose_sched_n_running(e->sched) + rose_sched_n_waiting(e->sched),
                  err.msg);
     }
-    atomic_store_explicit(&e->stats.last_step_ns, rose_now_ns() - start, memory_order_relaxed);
+    uint64_t took = rose_now_ns() - start;
+    atomic_store_explicit(&e->stats.last_step_ns, took, memory_order_relaxed);
+    rose_hist_add(&e->hists.host_ns, &rose_hist_step, took - e->compute_ns);
+    rose_hist_add(&e->hists.compute_ns, &rose_hist_step, e->compute_ns);
+    rose_hist_add(&e->hists.tokens, &rose_hist_tokens, plan.n_tokens);
     return true;
 }
 
@@ -580,6 +589,11 @@ const rose_memory_plan *rose_engine_plan(const rose_engine *e)
 const rose_arch *rose_engine_arch(const rose_engine *e)
 {
     return &e->arch;
+}
+
+const rose_engine_hists *rose_engine_get_hists(const rose_engine *e)
+{
+    return &e->hists;
 }
 
 rose_engine_stats rose_engine_get_stats(const rose_engine *e)

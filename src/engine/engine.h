@@ -8,6 +8,7 @@
 #define ROSE_ENGINE_ENGINE_H
 
 #include "backend/backend.h"
+#include "base/hist.h"
 #include "base/wakeq.h"
 
 typedef struct rose_engine rose_engine;
@@ -141,5 +142,13 @@ typedef struct rose_engine_stats {
     bool failed;                          /* the backend is broken; /health turns */
 } rose_engine_stats;
 rose_engine_stats rose_engine_get_stats(const rose_engine *e);
+
+/* Of every step since the start; written by the engine thread. Any thread may read, until close. */
+typedef struct rose_engine_hists {
+    rose_hist host_ns;    /* planning, building the batch, delivery (rose_hist_step) */
+    rose_hist compute_ns; /* within the backend: step and collect (rose_hist_step) */
+    rose_hist tokens;     /* rows of the step (rose_hist_tokens) */
+} rose_engine_hists;
+const rose_engine_hists *rose_engine_get_hists(const rose_engine *e);
 
 #endif

@@ -198,6 +198,14 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e)
                                .failed = fake.failed};
 }
 
+static rose_engine_hists fake_hists;
+
+const rose_engine_hists *rose_engine_get_hists(const rose_engine *e)
+{
+    (void)e;
+    return &fake_hists;
+}
+
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
                                rose_err *err)
 {
