@@ -109,6 +109,7 @@ rose_http_callbacks rose_api_callbacks(rose_api *a)
 
 rose_status rose_api_attach(rose_api *a, rose_http *h, rose_err *err)
 {
+    a->http = h;
     for (uint32_t i = 0; i < a->o.n_io_threads; i++) {
         rose_api_io *io = &a->io[i];
         rose_status st;

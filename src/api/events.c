@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "base/clock.h"
 
 /* Someone still waits for the result, and it can still come. */
 static bool wanted(const rose_api_job *j)
@@ -47,7 +48,13 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     c->n_tokens++;
     c->t_last_ns = ev->t_ns;
     if (c->t_first_ns == 0) c->t_first_ns = ev->t_ns;
+    if (c->extra != NULL) rose_api_extra_token(c, ev->id);
+    if (ev->stop_id && !j->stops.include) return; /* as a stop string: not part of the text */
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, ROSE_DECODE_SKIP_SPECIAL, io->piece);
+    if (c->n_tokens <= j->min_tokens) { /* stop strings count from there on only, as in vLLM */
+        rose_api_put(&io->text, io->piece, n);
+        return;
+    }
     if (!rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text)) return;
     c->finish = "stop";
     if (ev->finish == ROSE_FINISH_NONE) rose_request_cancel(c->req);
@@ -102,6 +109,10 @@ static void put_chunk(rose_api_choice *c, const char *text, size_t len, bool las
                        io->tail.b.len);
     c->role_sent = true;
     if (io->tail.oom) io->out.oom = true;
+    if (c->extra != NULL) {
+        c->extra->sent = true;
+        if (!rose_api_extra_sent(c)) io->out.oom = true;
+    }
 }
 
 /* What one event released: into the stream, or to the text that is kept. */
@@ -131,6 +142,8 @@ static void take_event(rose_api_choice *c, const rose_event *ev)
     bool last = finish != ROSE_FINISH_NONE;
     rose_api_out_reset(&j->io->text);
     if (wanted(j) && c->finish == NULL) {
+        bool sound = finish != ROSE_FINISH_CANCELLED && finish != ROSE_FINISH_ERROR;
+        if (c->extra != NULL && !c->extra->begun && sound) rose_api_extra_prompt(c, &j->io->text);
         if (ev->has_token) take_token(c, ev);
         if (c->finish == NULL && (finish == ROSE_FINISH_STOP || finish == ROSE_FINISH_LENGTH))
             flush_text(c, finish);
@@ -150,6 +163,7 @@ static void write_stream(rose_api_job *j)
         rose_api_out_reset(&io->tail);
         rose_api_puts(&io->tail, fixed);
         rose_api_server_timing(&io->tail, j);
+        rose_api_put_label(&io->tail, j->r);
         j->begun = true;
         rose_api_count_http(io, j->r, 200);
         const char *headers = rose_buf_str(&io->tail.b);
@@ -235,6 +249,28 @@ static bool pump(rose_api_choice *c)
     return true;
 }
 
+/* Out of time: what is there of the reply stays, and an error ends it. */
+static void on_timeout(void *arg)
+{
+    rose_api_job *j = arg;
+    j->timer = NULL;
+    if (!wanted(j)) return;
+    rose_api_fail(&j->err, 504, "timeout", "timeout",
+                  "the request took longer than its 'timeout' of %g s", j->timeout_s);
+    cancel_all(j);
+}
+
+static void start_timer(rose_api_job *j)
+{
+    if (!(j->timeout_s > 0) || !wanted(j)) return;
+    double left = j->timeout_s - (double)(rose_now_ns() - j->t_arrival) * 1e-9;
+    if (left <= 0)
+        on_timeout(j);
+    else if ((j->timer = rose_http_timer_start(j->api->http, j->io->thread,
+                                               (uint32_t)(left * 1e3) + 1, on_timeout, j)) == NULL)
+        lose(j);
+}
+
 void rose_api_job_back(rose_api_job *j)
 {
     j->back = true;
@@ -250,6 +286,7 @@ void rose_api_job_back(rose_api_job *j)
         rose_api_job_free(j);
         return;
     }
+    start_timer(j);
     rose_api_count_job(j);
     uint32_t n = j->n_submitted;
     for (uint32_t i = 0; i < n; i++) { /* events that came before the job did */
@@ -259,6 +296,8 @@ void rose_api_job_back(rose_api_job *j)
 
 void rose_api_job_gone(rose_api_job *j)
 {
+    rose_http_timer_cancel(j->timer);
+    j->timer = NULL;
     if (!j->begun) rose_api_count_http(j->io, j->r, 499);
     j->r = NULL;
     /* relaxed: only saves work; the worker's hand-over orders all else */

@@ -98,6 +98,7 @@ void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t
     rose_api_outcome outcome = outcome_of(c);
     rose_count_add(&m->outcomes[outcome], 1);
     if (outcome != ROSE_OUTCOME_STOP && outcome != ROSE_OUTCOME_LENGTH) return;
+    if (c->n_tokens == 0) rose_count_add(&m->prompt_tokens, c->prompt_n); /* only scored */
     add_time(&m->e2e, j->t_arrival, c->t_last_ns);
     add_time(&m->queue, t->submitted, t->admitted);
     add_time(&m->prefill, t->admitted, c->t_first_ns);

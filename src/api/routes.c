@@ -304,6 +304,7 @@ void rose_api_on_request(void *arg, rose_http_req *r)
 {
     rose_api *a = arg;
     const char *path = rose_http_req_path(r), *method = rose_http_req_method(r);
+    const char *label = rose_http_req_header(r, "X-Request-Id");
     const route *rt = find_route(path);
     rose_api_io *io = &a->io[rose_http_req_thread(r)];
     rose_api_error e;
@@ -316,6 +317,11 @@ void rose_api_on_request(void *arg, rose_http_req *r)
                       rt->post ? "POST" : "GET", method);
         rose_api_error_json(&o, &e);
         reply_out(io, r, 405, rt->post ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n", &o);
+    } else if (label != NULL && !rose_api_label_is_sound(label)) {
+        rose_api_fail(&e, 400, NULL, "X-Request-Id",
+                      "the header X-Request-Id must be 1 to %d of letters, digits and ._:/+=@-",
+                      ROSE_API_MAX_LABEL);
+        rose_api_reply_error(io, r, &e);
     } else {
         rt->run(io, r);
     }
