@@ -61,8 +61,8 @@ typedef struct rose_sampling {
 } rose_sampling;
 
 /* One entry of a report: natural logarithm of the probability that the model's raw logits give an
- * id (no temperature, no rules), and its place among them (1 = the largest; ids before it in rank
- * have a larger logit). NaN where the row holds a NaN or +inf. */
+ * id (no temperature, no rules), and its place among them (1 = the largest logit). A NaN logit
+ * weighs nothing and has NaN itself; beside a logit of +inf all are NaN. */
 typedef struct rose_logprob {
     uint32_t id, rank;
     float logprob;
