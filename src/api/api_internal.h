@@ -237,8 +237,8 @@ bool rose_api_rules_load(rose_api_rules *u, const rose_api_params *p, const rose
 void rose_api_extra_token(rose_api_choice *c, uint32_t id); /* it is counted already */
 /* Once, before the first token's text: the prompt's logprobs; with echo its text to `text`. */
 void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text);
-bool rose_api_extra_sent(rose_api_choice *c); /* what a chunk has sent is dropped; false: no memory
-                                                 for some of it */
+bool rose_api_extra_failed(const rose_api_choice *c); /* no memory for some of it */
+void rose_api_extra_sent(rose_api_choice *c);         /* a chunk has it: dropped */
 void rose_api_extra_free(rose_api_extra *x);
 /* For all choices: the value of "logprobs"; further members, first: with the prompt's ids. */
 void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c);

@@ -109,10 +109,7 @@ static void put_chunk(rose_api_choice *c, const char *text, size_t len, bool las
                        io->tail.b.len);
     c->role_sent = true;
     if (io->tail.oom) io->out.oom = true;
-    if (c->extra != NULL) {
-        c->extra->sent = true;
-        if (!rose_api_extra_sent(c)) io->out.oom = true;
-    }
+    if (c->extra != NULL) rose_api_extra_sent(c);
 }
 
 /* What one event released: into the stream, or to the text that is kept. */
@@ -149,7 +146,7 @@ static void take_event(rose_api_choice *c, const rose_event *ev)
             flush_text(c, finish);
         else if (c->finish == NULL && last)
             take_failure(c, finish);
-        if (j->io->text.oom) lose(j);
+        if (j->io->text.oom || (c->extra != NULL && rose_api_extra_failed(c))) lose(j);
     }
     if (last) release(c);
     if (wanted(j)) deliver(c, last);

@@ -238,17 +238,20 @@ void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool firs
     if (j->prompt_logprobs) put_list(o, ",\"prompt_logprobs\":[", &x->prompt);
 }
 
-bool rose_api_extra_sent(rose_api_choice *c)
+bool rose_api_extra_failed(const rose_api_choice *c)
+{
+    const rose_api_extra *x = c->extra;
+    return x->tokens.oom || x->values.oom || x->tops.oom || x->offsets.oom || x->ids.oom ||
+           x->prompt.oom;
+}
+
+void rose_api_extra_sent(rose_api_choice *c)
 {
     rose_api_extra *x = c->extra;
-    bool ok = !x->tokens.oom && !x->values.oom && !x->tops.oom && !x->offsets.oom && !x->ids.oom &&
-              !x->prompt.oom;
-    if (c->job->streaming) {
-        rose_api_out_reset(&x->tokens);
-        rose_api_out_reset(&x->values);
-        rose_api_out_reset(&x->tops);
-        rose_api_out_reset(&x->offsets);
-        rose_api_out_reset(&x->ids);
-    }
-    return ok;
+    x->sent = true;
+    rose_api_out_reset(&x->tokens);
+    rose_api_out_reset(&x->values);
+    rose_api_out_reset(&x->tops);
+    rose_api_out_reset(&x->offsets);
+    rose_api_out_reset(&x->ids);
 }
