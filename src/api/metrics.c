@@ -282,6 +282,20 @@ static void put_engine(page *p, const rose_engine *e, const rose_engine_stats *s
         "Prompt tokens of admitted sequences.", (double)s->prompt_tokens);
     one(p, "roseinfer:engine_generated_tokens_total", "counter",
         "Tokens that the engine sampled, those nobody waits for too.", (double)s->generated_tokens);
+    one(p, "vllm:num_preemptions_total", "counter", "Requests that gave their pages back.",
+        (double)s->preemptions);
+    one(p, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.",
+        (double)s->prefix_queries);
+    one(p, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.",
+        (double)s->prefix_hits);
+    one(p, "roseinfer:prefix_evictions_total", "counter", "Cached pages evicted.",
+        (double)s->prefix_evictions);
+    one(p, "roseinfer:recomputed_tokens_total", "counter", "Computed again after a preemption.",
+        (double)s->recomputed_tokens);
+    one(p, "roseinfer:waiting_tokens", "gauge", "Prompt tokens that wait for admission.",
+        s->waiting_tokens);
+    one(p, "roseinfer:kv_pages_cached", "gauge", "Free pages that hold a cached prefix.",
+        s->kv_pages_cached);
     one(p, "roseinfer:kv_pages", "gauge", "Pages of the KV pool.", s->kv_pages);
     one(p, "roseinfer:kv_pages_free", "gauge", "Free pages of the KV pool.", s->kv_pages_free);
     one(p, "roseinfer:engine_failed", "gauge", "1 once the backend has failed.", s->failed);

@@ -206,23 +206,39 @@ def outcome(s, body):
     return json.dumps(sorted(choices.items()))
 
 
-def test_same_bytes(options):
+def metric(s, name):
+    return sum(float(line.rsplit(" ", 1)[1]) for line in s.get("/metrics").text.splitlines() if line.startswith(name + "{"))
+
+
+def test_same_bytes():
+    """300 mixed requests alone, then in crowds: chunked, from the prefix cache, preempted."""
     rng = random.Random(int(os.environ.get("ROSE_TEST_SEED", "20261121")))
     n = 60 if SLOW else 300
-    with Server("--num-kv-pages", "600", "--max-num-batched-tokens", "256", *options) as s:
-        ids = list(range(0, 4096))
-        bodies = [random_request(rng, ids) for _ in range(n)]
+    ids = list(range(4096))
+    prefix = [rng.choice(ids) for _ in range(50)]
+    bodies = [random_request(rng, ids) for _ in range(n)]
+    for b in bodies[::2]:
+        b["prompt"] = prefix + b["prompt"]
+    with Server("--no-prefix-cache") as s:
         alone = [outcome(s, b) for b in bodies]
-        order = list(range(n))
-        rng.shuffle(order)
-        with concurrent.futures.ThreadPoolExecutor(32) as pool:
-            crowd = dict(zip(order, pool.map(lambda i: outcome(s, bodies[i]), order)))
-        bad = [i for i in range(n) if crowd[i] != alone[i]]
-        check(f"{n} seeded requests: the same bytes alone and in a crowd {options}", not bad,
-              [(bodies[i], alone[i][:600], crowd[i][:600]) for i in bad[:1]])
-        check("none of them failed", sum('"error": {' in a for a in alone) == 0, [a for a in alone if '"error": {' in a][:1])
-        h = s.settle()
-        check("and all pages are free", h["kv_pages"] == h["kv_pages_free"], h)
+    check("none of them fails", sum('"error": {' in a for a in alone) == 0, [a for a in alone if '"error": {' in a][:1])
+    for options in ([], ["--prefill-chunk-size", "7", "--max-num-batched-tokens", "64", "--no-fast-sse", "--max-num-seqs",
+                         "16"], ["--num-kv-pages", "36", "--max-num-seqs", "64"]):
+        with Server(*options) as s:
+            order = list(range(n))
+            rng.shuffle(order)
+            with concurrent.futures.ThreadPoolExecutor(32) as pool:
+                crowd = dict(zip(order, pool.map(lambda i, s=s: outcome(s, bodies[i]), order)))
+            bad = [i for i in range(n) if crowd[i] != alone[i]]
+            check(f"{n} seeded requests: the same bytes alone and in a crowd {options}", not bad,
+                  [(bodies[i], alone[i][:600], crowd[i][:600]) for i in bad[:1]])
+            hits, preemptions = metric(s, "vllm:prefix_cache_hits_total"), metric(s, "vllm:num_preemptions_total")
+            print(f"    {hits:.0f} prompt tokens from the cache, {preemptions:.0f} preemptions")
+            check("some of it from the prefix cache", hits > 0)
+            if "36" in options:
+                check("with preemptions", preemptions > 0)
+            h = s.settle()
+            check("and all pages are free", h["kv_pages"] == h["kv_pages_free"], h)
 
 
 def test_golden():
@@ -284,8 +300,7 @@ def main():
             "timeout": 0.01, "ignore_eos": True}))
         check("timeout in openai", e is not None and e.status_code == 504, e)
     test_golden()
-    test_same_bytes([])
-    test_same_bytes(["--prefill-chunk-size", "7", "--no-fast-sse", "--max-num-seqs", "16"])
+    test_same_bytes()
     print(f"{time.monotonic() - start:.1f} s, {os.path.basename(MODEL)}")
     print(f"{results['passed']} passed, {results['failed']} failed")
     return 1 if results["failed"] else 0

@@ -18,6 +18,11 @@ PANELS = [
     ("Requests", "short", [("vllm:num_requests_running", "running"), ("vllm:num_requests_waiting", "waiting")]),
     ("Tokens a second", "short", [rate("vllm:prompt_tokens_total", "prompt"),
                                   rate("vllm:generation_tokens_total", "generated")]),
+    ("Preemptions, evictions", "short", [rate("vllm:num_preemptions_total", "preemptions"),
+                                         rate("roseinfer:prefix_evictions_total", "pages evicted")]),
+    ("Prefix cache: tokens found", "percentunit",
+     [("sum(rate(vllm:prefix_cache_hits_total[$__rate_interval])) / "
+       "sum(rate(vllm:prefix_cache_queries_total[$__rate_interval]))", "of those looked up")]),
     ("KV pages in use", "percentunit", [("vllm:kv_cache_usage_perc", "used")]),
     ("Time to first token", "s", quantiles("vllm:time_to_first_token_seconds")),
     ("Inter-token latency", "s", quantiles("vllm:inter_token_latency_seconds")),
