@@ -61,6 +61,11 @@ static rose_status create_io(rose_api *a, rose_err *err)
         rose_status st;
         a->io[i].api = a;
         a->io[i].thread = i;
+        /* lines of its own: two threads that count do not meet */
+        size_t bytes = (sizeof(rose_api_metrics) + 63) / 64 * 64;
+        a->io[i].metrics = aligned_alloc(64, bytes);
+        if (a->io[i].metrics == NULL) return rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
+        memset(a->io[i].metrics, 0, bytes);
         if ((st = rose_wakeq_create(&a->io[i].sink, ROSE_API_MAX_LIVE, err)) != ROSE_OK) return st;
         if ((st = rose_wakeq_create(&a->io[i].done, ROSE_API_MAX_LIVE, err)) != ROSE_OK) return st;
     }
@@ -104,6 +109,7 @@ rose_http_callbacks rose_api_callbacks(rose_api *a)
 
 rose_status rose_api_attach(rose_api *a, rose_http *h, rose_err *err)
 {
+    a->http = h;
     for (uint32_t i = 0; i < a->o.n_io_threads; i++) {
         rose_api_io *io = &a->io[i];
         rose_status st;
@@ -133,6 +139,7 @@ static void free_io(rose_api_io *io)
     rose_wakeq_destroy(io->done);
     rose_encoder_destroy(io->encoder);
     free(io->piece);
+    free(io->metrics);
     rose_api_out_free(&io->text);
     rose_api_out_free(&io->out);
     rose_api_out_free(&io->tail);

@@ -15,6 +15,8 @@
 
 #include "api/api.h"
 #include "api/json_out.h"
+#include "api/metrics.h"
+#include "api/rules.h"
 #include "api/stop.h"
 
 /* ---- errors.c: OpenAI's error shape ---- */
@@ -35,8 +37,6 @@ void rose_api_fail_status(rose_api_error *e, rose_status st,
                           const rose_err *err); /* of the engine */
 
 void rose_api_error_json(rose_api_out *o, const rose_api_error *e);
-void rose_api_reply_error(rose_http_req *r, const rose_api_error *e);
-
 /* Replace bytes that are not UTF-8 (also a character cut at the end) by '?'. In place. */
 void rose_api_utf8_clean(char *s);
 
@@ -63,7 +63,14 @@ typedef struct rose_api_params {
     int64_t top_k;                             /* -1 and 0 = off */
     int64_t seed;                              /* valid if has_seed */
     int64_t n;                                 /* 1 .. max_n */
-    int64_t max_tokens, max_completion_tokens; /* 0 = absent */
+    int64_t max_tokens, max_completion_tokens; /* -1 = absent */
+    int64_t n_logprobs, prompt_logprobs;       /* alternatives; -1 = no logprobs */
+    int64_t top_logprobs;                      /* chat; -1 = absent */
+    int64_t min_tokens;
+    double presence, frequency, repetition;
+    double timeout; /* seconds; 0 = none */
+    bool echo, token_ids, as_ids, include_stop, chat_logprobs;
+    const json_t *logprobs, *logit_bias, *stop_token_ids, *allowed_token_ids, *bad_words;
     bool has_seed, stream, ignore_eos, include_usage, add_special_tokens;
     const json_t *prompt, *messages, *tokens, *stop, *stream_options;
 } rose_api_params;
@@ -84,18 +91,36 @@ bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind
 typedef struct rose_api_io {
     rose_api *api;
     uint32_t thread;
-    rose_wakeq *sink;      /* engine requests with events */
-    rose_wakeq *done;      /* jobs back from the workers */
-    rose_encoder *encoder; /* used with async_admit off; created at first need */
-    uint32_t n_jobs;       /* alive; this thread */
-    atomic_uint n_live;    /* engine requests submitted and not released; workers add */
-    char *piece;           /* [detok cap + 16] */
-    rose_api_out text;     /* scratch: text released by one event */
-    rose_api_out out;      /* scratch: bytes to write */
-    rose_api_out tail;     /* scratch: members of a last chunk */
+    rose_wakeq *sink;          /* engine requests with events */
+    rose_wakeq *done;          /* jobs back from the workers */
+    rose_encoder *encoder;     /* used with async_admit off; created at first need */
+    uint32_t n_jobs;           /* alive; this thread */
+    atomic_uint n_live;        /* engine requests submitted and not released; workers add */
+    char *piece;               /* [detok cap + 16] */
+    rose_api_metrics *metrics; /* owned */
+    rose_api_out text;         /* scratch: text released by one event */
+    rose_api_out out;          /* scratch: bytes to write */
+    rose_api_out tail;         /* scratch: members of a last chunk */
 } rose_api_io;
 
 typedef struct rose_api_job rose_api_job;
+
+/* extra.c: JSON pieces of a choice that asked for more than text. */
+typedef struct rose_api_extra {
+    rose_api_out tokens;                /* items of logprobs.tokens; chat: of logprobs.content */
+    rose_api_out values, tops, offsets; /* of token_logprobs, top_logprobs, text_offset */
+    rose_api_out ids;                   /* of token_ids */
+    rose_api_out prompt;                /* of prompt_logprobs */
+    rose_buf name;                      /* scratch: text of tokens */
+    uint32_t offset;                    /* characters of the tokens so far */
+    bool begun;                         /* the prompt's part is done */
+    bool sent;                          /* a chunk is out */
+} rose_api_extra;
+
+typedef struct rose_api_prompts {
+    rose_ids *v;
+    uint32_t n;
+} rose_api_prompts;
 
 typedef struct rose_api_choice {
     rose_api_job *job;
@@ -105,6 +130,7 @@ typedef struct rose_api_choice {
     uint32_t n_tokens; /* counted as completion tokens */
     rose_detok detok;
     rose_stop_state stop;
+    rose_api_extra *extra;          /* in the job's array; NULL = only text is wanted */
     const char *finish;             /* "stop", "length"; NULL while running */
     bool pending;                   /* the sink gave it before the job was back */
     bool role_sent;                 /* chat: the first chunk is out */
@@ -133,12 +159,43 @@ struct rose_api_job {
     int64_t created;
     uint32_t n_prompt_tokens;
     uint32_t n_choices, n_submitted, n_released;
+    uint32_t n, max_tokens; /* as asked or implied */
+    uint32_t n_top, prompt_n_top, min_tokens;
+    bool echo, logprobs, prompt_logprobs, token_ids, as_ids; /* wanted in the reply */
+    bool score_only;                                         /* max_tokens 0 */
+    rose_api_prompts prompts; /* owned; kept for the reply where it shows them */
+    rose_api_extra *extras;   /* owned [n_choices] or NULL */
+    double timeout_s;         /* 0 = none */
+    rose_http_timer *timer;   /* I/O thread */
     rose_api_choice *choices; /* owned [n_choices] */
     uint32_t *stop_mem;       /* owned: the states of all choices */
     rose_stops stops;
     rose_api_out head; /* a stream chunk up to the index of its choice */
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
 };
+
+/* errors.c: the answers to requests that have not begun a stream; counted, with the client's label
+ * among the headers. headers: lines, or NULL. */
+void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *type,
+                    const char *headers, const void *body, size_t len);
+void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_error *e);
+
+/* X-Request-Id: the client's label, echoed and nothing else. 1 to 128 of letters, digits, ._:/+=@-
+ */
+enum { ROSE_API_MAX_LABEL = 128 };
+bool rose_api_label_is_sound(const char *s);
+void rose_api_put_label(rose_api_out *o, const rose_http_req *r); /* a header line; checked */
+
+/* metrics.c. All but the last two on the I/O thread. */
+void rose_api_count_http(rose_api_io *io, const rose_http_req *r, int status);
+void rose_api_count_http_time(rose_api_io *io, const rose_http_req *r);
+void rose_api_count_refusal(rose_api_io *io, const rose_api_error *e);
+void rose_api_count_token(const rose_api_choice *c,
+                          uint64_t t_ns); /* before the choice's times change */
+void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t);
+void rose_api_count_job(const rose_api_job *j);
+void rose_api_count_early(rose_api *a, int status); /* any thread */
+void rose_api_metrics_page(rose_api_out *o, const rose_api *a);
 
 /* job.c */
 rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind);
@@ -154,11 +211,6 @@ void rose_api_io_on_sink(void *io);      /* rose_http_watch callbacks */
 void rose_api_io_on_done(void *io);
 
 /* prompt.c: lists of ids from the request; prompts[0..n) owned by the caller */
-typedef struct rose_api_prompts {
-    rose_ids *v;
-    uint32_t n;
-} rose_api_prompts;
-
 typedef struct rose_api_prompt_ctx {
     rose_encoder *enc;
     const rose_tokenizer *tok;
@@ -175,6 +227,22 @@ bool rose_api_ids_load(rose_ids *out, const json_t *list, const char *param, uin
                        rose_api_error *err);
 bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
                      const rose_api_prompt_ctx *c, const char *param, rose_api_error *err);
+
+/* rules.c: the fields that become engine rules. After the schema's check. */
+enum { ROSE_API_MAX_BAD_WORDS = 512 };
+bool rose_api_rules_load(rose_api_rules *u, const rose_api_params *p, const rose_api_prompt_ctx *c,
+                         rose_api_error *err);
+
+/* extra.c. For choices with an extra: */
+void rose_api_extra_token(rose_api_choice *c, uint32_t id); /* it is counted already */
+/* Once, before the first token's text: the prompt's logprobs; with echo its text to `text`. */
+void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text);
+bool rose_api_extra_failed(const rose_api_choice *c); /* no memory for some of it */
+void rose_api_extra_sent(rose_api_choice *c);         /* a chunk has it: dropped */
+void rose_api_extra_free(rose_api_extra *x);
+/* For all choices: the value of "logprobs"; further members, first: with the prompt's ids. */
+void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c);
+void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first);
 
 /* chat.c: the plain template */
 bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_error *err);
@@ -219,13 +287,17 @@ struct rose_api {
     int64_t created;
     _Atomic(rose_engine *) engine; /* release in set_engine: tok is set before */
     const rose_tokenizer *tok;     /* borrowed */
+    rose_http *http;               /* borrowed; set by attach */
     atomic_bool draining;
     atomic_uint_least64_t next_id;
-    rose_api_io *io; /* [n_io_threads] */
+    _Atomic uint64_t early[ROSE_METRIC_STATUSES]; /* errors that the HTTP room answered */
+    rose_api_io *io;                              /* [n_io_threads] */
     rose_api_workers *workers;
 };
 
 /* routes.c */
+uint32_t rose_api_route_index(const char *path); /* below ROSE_METRIC_ROUTES; the last: none */
+const char *rose_api_route_name(uint32_t index);
 void rose_api_on_request(void *api, rose_http_req *r);
 void rose_api_on_gone(void *api, rose_http_req *r);
 void rose_api_on_error_body(void *api, int status, const char *message, rose_buf *out);

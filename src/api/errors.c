@@ -92,18 +92,54 @@ void rose_api_error_json(rose_api_out *o, const rose_api_error *e)
     rose_api_puts(o, "}}");
 }
 
-void rose_api_reply_error(rose_http_req *r, const rose_api_error *e)
+void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *type,
+                    const char *headers, const void *body, size_t len)
+{
+    const char *label = rose_http_req_header(r, "X-Request-Id");
+    char lines[1024]; /* ours are below 500 bytes, the label has 128 at most */
+    rose_api_count_http(io, r, status);
+    rose_api_count_http_time(io, r);
+    if (label != NULL && rose_api_label_is_sound(label)) {
+        snprintf(lines, sizeof lines, "%sX-Request-Id: %s\r\n", headers != NULL ? headers : "",
+                 label);
+        headers = lines;
+    }
+    rose_http_reply(r, status, type, headers, body, len);
+}
+
+bool rose_api_label_is_sound(const char *s)
+{
+    size_t n = 0;
+    for (; s[n] != '\0' && n <= ROSE_API_MAX_LABEL; n++) {
+        bool letter = (s[n] >= 'a' && s[n] <= 'z') || (s[n] >= 'A' && s[n] <= 'Z');
+        bool other = (s[n] >= '0' && s[n] <= '9') || strchr("._:/+=@-", s[n]) != NULL;
+        if (!letter && !other) return false;
+    }
+    return n > 0 && n <= ROSE_API_MAX_LABEL;
+}
+
+void rose_api_put_label(rose_api_out *o, const rose_http_req *r)
+{
+    const char *label = rose_http_req_header(r, "X-Request-Id");
+    if (label == NULL) return;
+    rose_api_puts(o, "X-Request-Id: ");
+    rose_api_puts(o, label);
+    rose_api_puts(o, "\r\n");
+}
+
+void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_error *e)
 {
     static const char last_resort[] = "{\"error\":{\"message\":\"out of memory\",\"type\":"
                                       "\"server_error\",\"param\":null,\"code\":null}}";
     bool retry = e->status == 429 || e->status == 503;
     rose_api_out o = {0};
+    rose_api_count_refusal(io, e);
     rose_api_error_json(&o, e);
     if (o.oom)
-        rose_http_reply(r, e->status, "application/json", NULL, last_resort,
-                        sizeof last_resort - 1);
+        rose_api_reply(io, r, e->status, "application/json", NULL, last_resort,
+                       sizeof last_resort - 1);
     else
-        rose_http_reply(r, e->status, "application/json", retry ? "Retry-After: 1\r\n" : NULL,
-                        o.b.data, o.b.len);
+        rose_api_reply(io, r, e->status, "application/json", retry ? "Retry-After: 1\r\n" : NULL,
+                       o.b.data, o.b.len);
     rose_api_out_free(&o);
 }

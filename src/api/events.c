@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "base/clock.h"
 
 /* Someone still waits for the result, and it can still come. */
 static bool wanted(const rose_api_job *j)
@@ -43,10 +44,17 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
 {
     rose_api_job *j = c->job;
     rose_api_io *io = j->io;
+    rose_api_count_token(c, ev->t_ns);
     c->n_tokens++;
     c->t_last_ns = ev->t_ns;
     if (c->t_first_ns == 0) c->t_first_ns = ev->t_ns;
+    if (c->extra != NULL) rose_api_extra_token(c, ev->id);
+    if (ev->stop_id && !j->stops.include) return; /* as a stop string: not part of the text */
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, ROSE_DECODE_SKIP_SPECIAL, io->piece);
+    if (c->n_tokens <= j->min_tokens) { /* stop strings count from there on only, as in vLLM */
+        rose_api_put(&io->text, io->piece, n);
+        return;
+    }
     if (!rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text)) return;
     c->finish = "stop";
     if (ev->finish == ROSE_FINISH_NONE) rose_request_cancel(c->req);
@@ -78,7 +86,9 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
 static void release(rose_api_choice *c)
 {
     rose_api_job *j = c->job;
-    c->t_admitted_ns = rose_request_get_times(c->req).admitted;
+    const rose_request_times times = rose_request_get_times(c->req);
+    rose_api_count_choice(c, &times);
+    c->t_admitted_ns = times.admitted;
     rose_request_release(c->req);
     c->req = NULL;
     j->n_released++;
@@ -99,6 +109,7 @@ static void put_chunk(rose_api_choice *c, const char *text, size_t len, bool las
                        io->tail.b.len);
     c->role_sent = true;
     if (io->tail.oom) io->out.oom = true;
+    if (c->extra != NULL) rose_api_extra_sent(c);
 }
 
 /* What one event released: into the stream, or to the text that is kept. */
@@ -128,12 +139,14 @@ static void take_event(rose_api_choice *c, const rose_event *ev)
     bool last = finish != ROSE_FINISH_NONE;
     rose_api_out_reset(&j->io->text);
     if (wanted(j) && c->finish == NULL) {
+        bool sound = finish != ROSE_FINISH_CANCELLED && finish != ROSE_FINISH_ERROR;
+        if (c->extra != NULL && !c->extra->begun && sound) rose_api_extra_prompt(c, &j->io->text);
         if (ev->has_token) take_token(c, ev);
         if (c->finish == NULL && (finish == ROSE_FINISH_STOP || finish == ROSE_FINISH_LENGTH))
             flush_text(c, finish);
         else if (c->finish == NULL && last)
             take_failure(c, finish);
-        if (j->io->text.oom) lose(j);
+        if (j->io->text.oom || (c->extra != NULL && rose_api_extra_failed(c))) lose(j);
     }
     if (last) release(c);
     if (wanted(j)) deliver(c, last);
@@ -147,7 +160,9 @@ static void write_stream(rose_api_job *j)
         rose_api_out_reset(&io->tail);
         rose_api_puts(&io->tail, fixed);
         rose_api_server_timing(&io->tail, j);
+        rose_api_put_label(&io->tail, j->r);
         j->begun = true;
+        rose_api_count_http(io, j->r, 200);
         const char *headers = rose_buf_str(&io->tail.b);
         if (!rose_http_stream_begin(j->r, 200, "text/event-stream; charset=utf-8",
                                     io->tail.oom || headers == NULL ? fixed : headers))
@@ -173,7 +188,9 @@ static void end_stream(rose_api_job *j)
     rose_api_puts(&io->out, "data: [DONE]\n\n");
     /* Out of memory here leaves a stream without [DONE], which clients take for what it is. */
     if (!io->out.oom) rose_http_stream_write(j->r, io->out.b.data, io->out.b.len);
-    if (j->r != NULL) rose_http_stream_end(take_req(j));
+    if (j->r == NULL) return;
+    rose_api_count_http_time(io, j->r);
+    rose_http_stream_end(take_req(j));
 }
 
 static void reply_whole(rose_api_job *j)
@@ -186,10 +203,10 @@ static void reply_whole(rose_api_job *j)
     const char *headers = rose_buf_str(&io->tail.b);
     if (io->out.oom || io->tail.oom || headers == NULL) {
         rose_api_fail_nomem(&j->err);
-        rose_api_reply_error(take_req(j), &j->err);
+        rose_api_reply_error(j->io, take_req(j), &j->err);
     } else {
-        rose_http_reply(take_req(j), 200, "application/json", headers, io->out.b.data,
-                        io->out.b.len);
+        rose_api_reply(io, take_req(j), 200, "application/json", headers, io->out.b.data,
+                       io->out.b.len);
     }
 }
 
@@ -200,7 +217,7 @@ static void finish_job(rose_api_job *j)
         if (j->begun)
             end_stream(j);
         else if (j->err.status != 0)
-            rose_api_reply_error(take_req(j), &j->err);
+            rose_api_reply_error(j->io, take_req(j), &j->err);
         else
             reply_whole(j);
     }
@@ -229,21 +246,45 @@ static bool pump(rose_api_choice *c)
     return true;
 }
 
+/* Out of time: what is there of the reply stays, and an error ends it. */
+static void on_timeout(void *arg)
+{
+    rose_api_job *j = arg;
+    j->timer = NULL;
+    if (!wanted(j)) return;
+    rose_api_fail(&j->err, 504, "timeout", "timeout",
+                  "the request took longer than its 'timeout' of %g s", j->timeout_s);
+    cancel_all(j);
+}
+
+static void start_timer(rose_api_job *j)
+{
+    if (!(j->timeout_s > 0) || !wanted(j)) return;
+    double left = j->timeout_s - (double)(rose_now_ns() - j->t_arrival) * 1e-9;
+    if (left <= 0)
+        on_timeout(j);
+    else if ((j->timer = rose_http_timer_start(j->api->http, j->io->thread,
+                                               (uint32_t)(left * 1e3) + 1, on_timeout, j)) == NULL)
+        lose(j);
+}
+
 void rose_api_job_back(rose_api_job *j)
 {
     j->back = true;
     if (j->r == NULL) {
         cancel_all(j);
     } else if (j->err.status != 0) {
-        rose_api_reply_error(take_req(j), &j->err);
+        rose_api_reply_error(j->io, take_req(j), &j->err);
     } else if (j->kind == ROSE_API_TOKENIZE || j->kind == ROSE_API_DETOKENIZE) {
-        rose_http_reply(take_req(j), 200, "application/json", NULL, j->reply.b.data,
-                        j->reply.b.len);
+        rose_api_reply(j->io, take_req(j), 200, "application/json", NULL, j->reply.b.data,
+                       j->reply.b.len);
     }
     if (j->n_submitted == 0) {
         rose_api_job_free(j);
         return;
     }
+    start_timer(j);
+    rose_api_count_job(j);
     uint32_t n = j->n_submitted;
     for (uint32_t i = 0; i < n; i++) { /* events that came before the job did */
         if (j->choices[i].pending && pump(&j->choices[i])) return;
@@ -252,6 +293,9 @@ void rose_api_job_back(rose_api_job *j)
 
 void rose_api_job_gone(rose_api_job *j)
 {
+    rose_http_timer_cancel(j->timer);
+    j->timer = NULL;
+    if (!j->begun) rose_api_count_http(j->io, j->r, 499);
     j->r = NULL;
     /* relaxed: only saves work; the worker's hand-over orders all else */
     atomic_store_explicit(&j->gone, true, memory_order_relaxed);

@@ -66,8 +66,13 @@ void rose_api_job_free(rose_api_job *j)
 {
     if (j == NULL) return;
     j->io->n_jobs--;
-    for (uint32_t i = 0; i < j->n_choices; i++)
+    rose_http_timer_cancel(j->timer);
+    for (uint32_t i = 0; i < j->n_choices; i++) {
         rose_buf_free(&j->choices[i].text);
+        if (j->extras != NULL) rose_api_extra_free(&j->extras[i]);
+    }
+    free(j->extras);
+    rose_api_prompts_free(&j->prompts);
     free(j->choices);
     free(j->stop_mem);
     rose_stops_free(&j->stops);
@@ -94,12 +99,12 @@ static bool load_stops(rose_api_job *j, const rose_api_params *p)
 static bool fit_tokens(rose_api_job *j, const rose_api_params *p, const rose_api_prompts *prompts,
                        uint32_t limit, uint32_t *max_tokens)
 {
-    int64_t asked = p->max_completion_tokens > 0 ? p->max_completion_tokens : p->max_tokens;
+    int64_t asked = p->max_completion_tokens >= 0 ? p->max_completion_tokens : p->max_tokens;
     uint64_t longest = 0;
     for (uint32_t i = 0; i < prompts->n; i++) {
         if (prompts->v[i].len > longest) longest = prompts->v[i].len;
     }
-    uint64_t want = asked > 0 ? (uint64_t)asked : 1;
+    uint64_t want = asked >= 0 ? (uint64_t)asked : 1;
     if (longest + want > limit)
         return rose_api_fail(
             &j->err, 400, "context_length_exceeded",
@@ -111,10 +116,52 @@ static bool fit_tokens(rose_api_job *j, const rose_api_params *p, const rose_api
             j->kind == ROSE_API_CHAT ? "messages" : "prompt", (unsigned long long)want,
             j->kind == ROSE_API_CHAT ? "messages" : "prompt");
     *max_tokens = (uint32_t)want;
-    if (asked == 0) {
+    if (asked < 0) {
         *max_tokens = j->api->o.default_max_tokens;
         if (*max_tokens == 0) *max_tokens = j->kind == ROSE_API_CHAT ? limit : 16;
     }
+    return true;
+}
+
+/* What the reply shows beyond text. */
+static void note_wishes(rose_api_job *j, const rose_api_params *p, const rose_api_rules *u)
+{
+    j->echo = p->echo;
+    j->logprobs = p->n_logprobs >= 0;
+    j->prompt_logprobs = p->prompt_logprobs >= 0;
+    j->token_ids = p->token_ids;
+    j->as_ids = p->as_ids;
+    j->n_top = u->r.n_top;
+    j->prompt_n_top = p->prompt_logprobs > 0 ? (uint32_t)p->prompt_logprobs : 0;
+    j->min_tokens = u->r.min_tokens;
+    j->stops.include = p->include_stop;
+    j->timeout_s = p->timeout;
+}
+
+/* Before anything of their size is allocated. */
+static bool cap_reports(rose_api_job *j, const rose_api_params *p, const rose_api_rules *u,
+                        uint32_t limit, uint32_t max_tokens)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < j->prompts.n; i++) {
+        uint64_t len = j->prompts.v[i].len, left = limit - len;
+        if (u->r.logprobs) total += (max_tokens < left ? max_tokens : left) * (1 + u->r.n_top);
+        if (u->r.prompt_logprobs) total += len * (1 + u->r.prompt_n_top);
+    }
+    total *= (uint64_t)p->n;
+    return total <= ROSE_API_MAX_REPORTS ||
+           rose_api_fail(&j->err, 400, NULL, "logprobs",
+                         "the logprobs of all choices would be %llu entries, the limit is %d",
+                         (unsigned long long)total, ROSE_API_MAX_REPORTS);
+}
+
+static bool create_extras(rose_api_job *j)
+{
+    if (!j->echo && !j->logprobs && !j->prompt_logprobs && !j->token_ids) return true;
+    j->extras = calloc(j->n_choices, sizeof *j->extras);
+    if (j->extras == NULL) return rose_api_fail_nomem(&j->err);
+    for (uint32_t i = 0; i < j->n_choices; i++)
+        j->choices[i].extra = &j->extras[i];
     return true;
 }
 
@@ -130,9 +177,11 @@ static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uin
         rose_api_choice *c = &j->choices[i];
         c->job = j;
         c->index = i;
+        c->prompt_n = (uint32_t)prompts->v[i / n].len;
         c->stop.state = j->stop_mem + (size_t)i * j->stops.n;
         c->trim_space = j->kind == ROSE_API_CHAT;
     }
+    if (!create_extras(j)) return false;
     rose_api_sse_head(&j->head, j);
     return !j->head.oom || rose_api_fail_nomem(&j->err);
 }
@@ -161,12 +210,15 @@ static bool reserve_live(rose_api_job *j, uint32_t n)
     return false;
 }
 
-static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api_prompts *prompts,
+static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api_rules *rules,
                        uint32_t max_tokens)
 {
+    const rose_api_prompts *prompts = &j->prompts;
     rose_engine *e = atomic_load_explicit(&j->api->engine, memory_order_acquire);
     uint32_t n = (uint32_t)p->n;
     rose_request_opts o = {.max_tokens = max_tokens,
+                           .score_only = max_tokens == 0,
+                           .rules = rules->any ? &rules->r : NULL,
                            .sampling = sampling_of(p),
                            .ignore_eos = p->ignore_eos,
                            .sink = j->io->sink};
@@ -210,23 +262,30 @@ static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompt
 
 static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_prompt_ctx *c)
 {
-    rose_api_prompts prompts = {0};
+    rose_api_prompts *prompts = &j->prompts;
+    rose_api_rules rules = {0};
     uint32_t max_tokens = 0, n = (uint32_t)p->n;
     c->max_prompts = j->api->o.max_n / n;
     bool ok = j->kind == ROSE_API_CHAT
-                  ? load_chat(j, p, &prompts, c)
-                  : rose_api_prompts_load(&prompts, p->prompt, p->add_special_tokens, c, &j->err);
+                  ? load_chat(j, p, prompts, c)
+                  : rose_api_prompts_load(prompts, p->prompt, p->add_special_tokens, c, &j->err);
+    ok = ok && rose_api_rules_load(&rules, p, c, &j->err);
     j->t_tokenized = rose_now_ns();
-    if (!ok || !fit_tokens(j, p, &prompts, c->max_model_len, &max_tokens)) goto done;
-    if (!load_stops(j, p) || !create_choices(j, &prompts, n)) goto done;
-    for (uint32_t i = 0; i < prompts.n; i++)
-        j->n_prompt_tokens += (uint32_t)prompts.v[i].len;
+    if (!ok || !fit_tokens(j, p, prompts, c->max_model_len, &max_tokens)) goto done;
+    if (!cap_reports(j, p, &rules, c->max_model_len, max_tokens)) goto done;
+    j->n = n;
+    note_wishes(j, p, &rules);
+    if (!load_stops(j, p) || !create_choices(j, prompts, n)) goto done;
+    for (uint32_t i = 0; i < prompts->n; i++)
+        j->n_prompt_tokens += (uint32_t)prompts->v[i].len;
+    j->max_tokens = max_tokens;
     j->streaming = p->stream;
     j->usage = p->include_usage;
     if (!atomic_load_explicit(&j->gone, memory_order_relaxed)) /* only saves work */
-        submit_all(j, p, &prompts, max_tokens);
+        submit_all(j, p, &rules, max_tokens);
 done:
-    rose_api_prompts_free(&prompts);
+    rose_api_rules_free(&rules);
+    if (j->extras == NULL) rose_api_prompts_free(prompts); /* the reply does not show them */
 }
 
 void rose_api_job_process(rose_api_job *j, rose_encoder *enc)

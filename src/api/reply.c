@@ -102,9 +102,13 @@ static void put_choice(rose_api_out *o, const rose_api_job *j, const rose_api_ch
                                               : "\"text\":");
     rose_api_put_string(o, c->text.data, c->text.len);
     if (j->kind == ROSE_API_CHAT) rose_api_puts(o, ",\"refusal\":null}");
-    rose_api_puts(o, ",\"logprobs\":null,\"finish_reason\":\"");
+    rose_api_puts(o, ",\"logprobs\":");
+    rose_api_extra_logprobs(o, c);
+    rose_api_puts(o, ",\"finish_reason\":\"");
     rose_api_puts(o, c->finish);
-    rose_api_puts(o, "\"}");
+    rose_api_puts(o, "\"");
+    rose_api_extra_members(o, c, true);
+    rose_api_puts(o, "}");
 }
 
 void rose_api_reply_json(rose_api_out *o, const rose_api_job *j)

@@ -10,23 +10,25 @@ typedef struct route {
     void (*run)(rose_api_io *io, rose_http_req *r);
 } route;
 
-static void reply_out(rose_http_req *r, int status, const char *headers, rose_api_out *o)
+static void reply_out(rose_api_io *io, rose_http_req *r, int status, const char *headers,
+                      rose_api_out *o)
 {
     rose_api_error e;
     if (o->oom) {
         rose_api_fail_nomem(&e);
-        rose_api_reply_error(r, &e);
+        rose_api_reply_error(io, r, &e);
     } else {
-        rose_http_reply(r, status, "application/json", headers, o->b.data, o->b.len);
+        rose_api_reply(io, r, status, "application/json", headers, o->b.data, o->b.len);
     }
     rose_api_out_free(o);
 }
 
-static void fail(rose_http_req *r, int status, const char *code, const char *message)
+static void fail(rose_api_io *io, rose_http_req *r, int status, const char *code,
+                 const char *message)
 {
     rose_api_error e;
     rose_api_fail(&e, status, code, NULL, "%s", message);
-    rose_api_reply_error(r, &e);
+    rose_api_reply_error(io, r, &e);
 }
 
 /* NULL while loading. */
@@ -51,7 +53,7 @@ static void get_health(rose_api_io *io, rose_http_req *r)
                   s.running, s.waiting, s.kv_pages, s.kv_pages_free);
     rose_api_putf(&o, ",\"finished\":%llu,\"cancelled\":%llu}", (unsigned long long)s.finished,
                   (unsigned long long)s.cancelled);
-    reply_out(r, s.failed ? 503 : 200, NULL, &o);
+    reply_out(io, r, s.failed ? 503 : 200, NULL, &o);
 }
 
 static void get_ready(rose_api_io *io, rose_http_req *r)
@@ -69,7 +71,7 @@ static void get_ready(rose_api_io *io, rose_http_req *r)
     rose_api_puts(&o, "{\"status\":\"");
     rose_api_puts(&o, state);
     rose_api_puts(&o, "\"}");
-    reply_out(r, ready ? 200 : 503, ready ? NULL : "Retry-After: 1\r\n", &o);
+    reply_out(io, r, ready ? 200 : 503, ready ? NULL : "Retry-After: 1\r\n", &o);
 }
 
 static void get_version(rose_api_io *io, rose_http_req *r)
@@ -78,7 +80,22 @@ static void get_version(rose_api_io *io, rose_http_req *r)
     rose_api_puts(&o, "{\"version\":");
     rose_api_put_string(&o, io->api->version, strlen(io->api->version));
     rose_api_puts(&o, "}");
-    reply_out(r, 200, NULL, &o);
+    reply_out(io, r, 200, NULL, &o);
+}
+
+static void get_metrics(rose_api_io *io, rose_http_req *r)
+{
+    rose_api_error e;
+    rose_api_out o = {0};
+    rose_api_metrics_page(&o, io->api);
+    if (o.oom) {
+        rose_api_fail_nomem(&e);
+        rose_api_reply_error(io, r, &e);
+    } else {
+        rose_api_reply(io, r, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, o.b.data,
+                       o.b.len);
+    }
+    rose_api_out_free(&o);
 }
 
 static void put_model(rose_api_out *o, const rose_api *a, rose_engine *e)
@@ -95,13 +112,13 @@ static void get_models(rose_api_io *io, rose_http_req *r)
     rose_engine *e = engine_of(io->api);
     rose_api_out o = {0};
     if (e == NULL) {
-        fail(r, 503, "service_unavailable", "the model is still loading");
+        fail(io, r, 503, "service_unavailable", "the model is still loading");
         return;
     }
     rose_api_puts(&o, "{\"object\":\"list\",\"data\":[");
     put_model(&o, io->api, e);
     rose_api_puts(&o, "]}");
-    reply_out(r, 200, NULL, &o);
+    reply_out(io, r, 200, NULL, &o);
 }
 
 static int hex_value(char c)
@@ -135,15 +152,15 @@ static void get_model(rose_api_io *io, rose_http_req *r)
     rose_api_out o = {0};
     rose_api_error err;
     if (e == NULL) {
-        fail(r, 503, "service_unavailable", "the model is still loading");
+        fail(io, r, 503, "service_unavailable", "the model is still loading");
     } else if (!path_equals(id, io->api->model_id)) {
         rose_api_fail(&err, 404, "model_not_found", "model",
                       "the model '%.200s' does not exist; this server serves '%.200s'", id,
                       io->api->model_id);
-        rose_api_reply_error(r, &err);
+        rose_api_reply_error(io, r, &err);
     } else {
         put_model(&o, io->api, e);
-        reply_out(r, 200, NULL, &o);
+        reply_out(io, r, 200, NULL, &o);
     }
 }
 
@@ -200,12 +217,12 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
     rose_api_error err;
     rose_api_job *j;
     if (!may_start(io, r, kind, &err)) {
-        rose_api_reply_error(r, &err);
+        rose_api_reply_error(io, r, &err);
         return;
     }
     if ((j = rose_api_job_create(io, r, kind)) == NULL) {
         rose_api_fail_nomem(&err);
-        rose_api_reply_error(r, &err);
+        rose_api_reply_error(io, r, &err);
         return;
     }
     rose_http_req_set_user(r, j);
@@ -216,7 +233,7 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
         rose_api_job_free(j);
         rose_http_req_set_user(r, NULL);
         rose_api_fail_status(&err, ROSE_E_FULL, NULL);
-        rose_api_reply_error(r, &err);
+        rose_api_reply_error(io, r, &err);
     }
 }
 
@@ -250,6 +267,7 @@ static const route routes[] = {
     {"/health", false, get_health},
     {"/ready", false, get_ready},
     {"/version", false, get_version},
+    {"/metrics", false, get_metrics},
 };
 
 static const route *find_route(const char *path)
@@ -263,6 +281,19 @@ static const route *find_route(const char *path)
     return NULL;
 }
 
+_Static_assert(sizeof routes / sizeof *routes < ROSE_METRIC_ROUTES, "metrics.h: too few rows");
+
+uint32_t rose_api_route_index(const char *path)
+{
+    const route *rt = find_route(path);
+    return rt == NULL ? ROSE_METRIC_ROUTES - 1 : (uint32_t)(rt - routes);
+}
+
+const char *rose_api_route_name(uint32_t index)
+{
+    return index < sizeof routes / sizeof *routes ? routes[index].path : "none";
+}
+
 static bool method_fits(const route *rt, const char *method)
 {
     if (rt->post) return strcmp(method, "POST") == 0;
@@ -273,19 +304,26 @@ void rose_api_on_request(void *arg, rose_http_req *r)
 {
     rose_api *a = arg;
     const char *path = rose_http_req_path(r), *method = rose_http_req_method(r);
+    const char *label = rose_http_req_header(r, "X-Request-Id");
     const route *rt = find_route(path);
+    rose_api_io *io = &a->io[rose_http_req_thread(r)];
     rose_api_error e;
     rose_api_out o = {0};
     if (rt == NULL) {
         rose_api_fail(&e, 404, "not_found", NULL, "there is nothing at '%.200s'", path);
-        rose_api_reply_error(r, &e);
+        rose_api_reply_error(io, r, &e);
     } else if (!method_fits(rt, method)) {
         rose_api_fail(&e, 405, "method_not_allowed", NULL, "'%.200s' takes %s, not %.20s", path,
                       rt->post ? "POST" : "GET", method);
         rose_api_error_json(&o, &e);
-        reply_out(r, 405, rt->post ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n", &o);
+        reply_out(io, r, 405, rt->post ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n", &o);
+    } else if (label != NULL && !rose_api_label_is_sound(label)) {
+        rose_api_fail(&e, 400, NULL, "X-Request-Id",
+                      "the header X-Request-Id must be 1 to %d of letters, digits and ._:/+=@-",
+                      ROSE_API_MAX_LABEL);
+        rose_api_reply_error(io, r, &e);
     } else {
-        rt->run(&a->io[rose_http_req_thread(r)], r);
+        rt->run(io, r);
     }
 }
 
@@ -298,9 +336,9 @@ void rose_api_on_gone(void *arg, rose_http_req *r)
 
 void rose_api_on_error_body(void *arg, int status, const char *message, rose_buf *out)
 {
-    (void)arg;
     rose_api_error e;
     rose_api_out o = {.b = *out};
+    rose_api_count_early(arg, status);
     rose_api_fail(&e, status, NULL, NULL, "%s", message);
     rose_api_error_json(&o, &e);
     *out = o.b;

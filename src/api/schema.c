@@ -43,6 +43,7 @@ typedef struct field {
 #define AT(member) ((uint16_t)offsetof(rose_api_params, member))
 enum {
     CC = ROSE_API_COMPLETION | ROSE_API_CHAT,
+    TOP = ROSE_MAX_TOP_LOGPROBS,
     TD = ROSE_API_TOKENIZE | ROSE_API_DETOKENIZE,
     ALL = CC | TD
 };
@@ -53,7 +54,8 @@ static const field fields[] = {
     {"prompt", ROSE_API_COMPLETION | ROSE_API_TOKENIZE, T_JSON, 0, AT(prompt), 0, 0, NULL},
     {"messages", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_JSON, 0, AT(messages), 0, 0, NULL},
     {"tokens", ROSE_API_DETOKENIZE, T_JSON, 0, AT(tokens), 0, 0, NULL},
-    {"max_tokens", CC, T_INT, 0, AT(max_tokens), 1, INT32_MAX, "1 to 2147483647"},
+    {"max_tokens", ROSE_API_COMPLETION, T_INT, 0, AT(max_tokens), 0, INT32_MAX, "0 to 2147483647"},
+    {"max_tokens", ROSE_API_CHAT, T_INT, 0, AT(max_tokens), 1, INT32_MAX, "1 to 2147483647"},
     {"max_completion_tokens", CC, T_INT, 0, AT(max_completion_tokens), 1, INT32_MAX,
      "1 to 2147483647"},
     {"temperature", CC, T_NUM, 0, AT(temperature), 0, 100, "0 to 100"},
@@ -68,6 +70,24 @@ static const field fields[] = {
     {"stream_options", CC, T_JSON, 0, AT(stream_options), 0, 0, NULL},
     {"add_special_tokens", ROSE_API_COMPLETION | ROSE_API_TOKENIZE, T_BOOL, 0,
      AT(add_special_tokens), 0, 0, NULL},
+    {"logprobs", ROSE_API_COMPLETION, T_JSON, 0, AT(logprobs), 0, 0, NULL},
+    {"logprobs", ROSE_API_CHAT, T_BOOL, 0, AT(chat_logprobs), 0, 0, NULL},
+    {"top_logprobs", ROSE_API_CHAT, T_INT, 0, AT(top_logprobs), 0, TOP, "0 to 20"},
+    {"prompt_logprobs", CC, T_INT, 0, AT(prompt_logprobs), 0, TOP, "0 to 20"},
+    {"echo", ROSE_API_COMPLETION, T_BOOL, 0, AT(echo), 0, 0, NULL},
+    {"echo", ROSE_API_CHAT, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"logit_bias", CC, T_JSON, 0, AT(logit_bias), 0, 0, NULL},
+    {"presence_penalty", CC, T_NUM, 0, AT(presence), -2, 2, "-2 to 2"},
+    {"frequency_penalty", CC, T_NUM, 0, AT(frequency), -2, 2, "-2 to 2"},
+    {"repetition_penalty", CC, T_NUM, 0, AT(repetition), 0.01, 100, "0.01 to 100"},
+    {"min_tokens", CC, T_INT, 0, AT(min_tokens), 0, INT32_MAX, "0 to 2147483647"},
+    {"stop_token_ids", CC, T_JSON, 0, AT(stop_token_ids), 0, 0, NULL},
+    {"include_stop_str_in_output", CC, T_BOOL, 0, AT(include_stop), 0, 0, NULL},
+    {"allowed_token_ids", CC, T_JSON, 0, AT(allowed_token_ids), 0, 0, NULL},
+    {"bad_words", CC, T_JSON, 0, AT(bad_words), 0, 0, NULL},
+    {"return_token_ids", CC, T_BOOL, 0, AT(token_ids), 0, 0, NULL},
+    {"return_tokens_as_token_ids", CC, T_BOOL, 0, AT(as_ids), 0, 0, NULL},
+    {"timeout", CC, T_NUM, 0, AT(timeout), 0, 86400, "0 (none) to 86400 seconds"},
     /* labels and hints: no effect on the result */
     {"user", CC, T_LABEL, 0, 0, 0, 0, NULL},
     {"request_id", CC, T_LABEL, 0, 0, 0, 0, NULL},
@@ -77,13 +97,7 @@ static const field fields[] = {
     {"metadata", ROSE_API_CHAT, T_IGNORED, 0, 0, 0, 0, NULL},
     /* of OpenAI's schema, not served */
     {"best_of", ROSE_API_COMPLETION, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
-    {"echo", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"suffix", ROSE_API_COMPLETION, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"logprobs", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"top_logprobs", ROSE_API_CHAT, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
-    {"logit_bias", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"presence_penalty", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
-    {"frequency_penalty", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
     {"response_format", CC, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
     {"tools", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"tool_choice", ROSE_API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
@@ -100,16 +114,9 @@ static const field fields[] = {
     /* of vLLM's schema, not served */
     {"use_beam_search", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"length_penalty", CC, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
-    {"repetition_penalty", CC, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
-    {"stop_token_ids", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"include_stop_str_in_output", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"min_tokens", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
     {"skip_special_tokens", CC | ROSE_API_DETOKENIZE, T_REFUSED, OFF_TRUE, 0, 0, 0, NULL},
     {"spaces_between_special_tokens", CC, T_REFUSED, OFF_TRUE, 0, 0, 0, NULL},
     {"truncate_prompt_tokens", CC, T_REFUSED, OFF_MINUS_ONE, 0, 0, 0, NULL},
-    {"prompt_logprobs", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"allowed_token_ids", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"bad_words", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"logits_processors", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"structured_outputs", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"guided_json", CC, T_REFUSED, 0, 0, 0, 0, NULL},
@@ -117,8 +124,6 @@ static const field fields[] = {
     {"guided_choice", CC, T_REFUSED, 0, 0, 0, 0, NULL},
     {"guided_grammar", CC, T_REFUSED, 0, 0, 0, 0, NULL},
     {"priority", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
-    {"return_token_ids", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"return_tokens_as_token_ids", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"return_token_strs", ROSE_API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"cache_salt", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"kv_transfer_params", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
@@ -318,12 +323,44 @@ static bool check_required(const rose_api_params *p, rose_api_kind kind, rose_ap
                                          "field '%s' is required", name);
 }
 
+/* Completions: a number of alternatives. Chat: a flag, and a number beside it. */
+static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_error *err)
+{
+    const json_t *v = p->logprobs;
+    p->n_logprobs = -1;
+    if (kind == ROSE_API_CHAT) {
+        if (p->chat_logprobs) p->n_logprobs = p->top_logprobs > 0 ? p->top_logprobs : 0;
+        if (!p->chat_logprobs && p->top_logprobs > 0)
+            return rose_api_fail(err, 400, NULL, "top_logprobs",
+                                 "field 'top_logprobs' needs 'logprobs' to be true");
+    } else if (v != NULL && !json_is_false(v)) {
+        if (!json_is_integer(v)) return wrong_type(err, "logprobs", "an integer");
+        p->n_logprobs = json_integer_value(v);
+        if (p->n_logprobs < 0 || p->n_logprobs > TOP)
+            return rose_api_fail(err, 400, NULL, "logprobs",
+                                 "field 'logprobs' must be 0 to %d, got %lld", TOP,
+                                 (long long)p->n_logprobs);
+    }
+    if (p->prompt_logprobs >= 0 && p->stream)
+        return rose_api_fail(err, 400, NULL, "prompt_logprobs",
+                             "field 'prompt_logprobs' is not served with 'stream'");
+    return true;
+}
+
 bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_error *err)
 {
     const char *key;
     json_t *v;
-    *p = (rose_api_params){.temperature = 1.0, .top_p = 1.0, .n = 1, .add_special_tokens = true};
+    *p = (rose_api_params){.temperature = 1.0,
+                           .top_p = 1.0,
+                           .repetition = 1.0,
+                           .n = 1,
+                           .max_tokens = -1,
+                           .max_completion_tokens = -1,
+                           .top_logprobs = -1,
+                           .prompt_logprobs = -1,
+                           .add_special_tokens = true};
     json_object_foreach((json_t *)(uintptr_t)root, key, v)
     {
         const field *f = find_field(key, kind);
@@ -335,5 +372,5 @@ bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind
         if (!take_field(p, f, v, o, err)) return false;
     }
     return check_required(p, kind, err) && check_stop(p->stop, o, err) &&
-           check_stream_options(p, o, err);
+           check_stream_options(p, o, err) && check_logprobs(p, kind, err);
 }

@@ -110,7 +110,7 @@ bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece,
     for (size_t i = 0; i < len; i++) {
         uint32_t match = feed(s, st->state, piece[i], &held, &which);
         if (match > 0) {
-            put_text(s, st, piece, st->held + i + 1 - match, out);
+            put_text(s, st, piece, st->held + i + 1 - (s->include ? 0 : match), out);
             st->held = 0;
             return true;
         }

@@ -16,6 +16,7 @@ typedef struct rose_stops {
         uint32_t len;   /* bytes, >= 1 */
     } * v;
     bool first[256]; /* bytes that begin a string */
+    bool include;    /* the string found belongs to the text */
 } rose_stops;
 
 /* A choice's place in the stream: state[i] bytes of string i are matched at the end of the text so
@@ -30,8 +31,8 @@ rose_status rose_stops_add(rose_stops *s, const char *text, size_t len); /* len 
 void rose_stops_free(rose_stops *s);
 
 /* Append to out what piece[0..len) releases. True: a stop string is complete; out then got all text
- * before it, and the rest of the piece is dropped. The string that ends first wins; of two that end
- * together, the longer. Cost: O(len x n). */
+ * before it (with `include`, it too), and the rest of the piece is dropped. The string that ends
+ * first wins; of two that end together, the longer. Cost: O(len x n). */
 bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
                     rose_api_out *out);
 void rose_stop_flush(const rose_stops *s, rose_stop_state *st,

@@ -50,12 +50,17 @@ static void chunk_fast(rose_api_out *o, const rose_api_job *j, const rose_api_ch
         rose_api_put_escaped(o, text, len);
         PUT(o, "\"");
     }
-    if (finish == NULL) {
+    if (finish == NULL && c->extra == NULL) {
         PUT(o, ",\"logprobs\":null,\"finish_reason\":null}]");
     } else {
-        PUT(o, ",\"logprobs\":null,\"finish_reason\":\"");
-        rose_api_puts(o, finish);
-        PUT(o, "\"}]");
+        PUT(o, ",\"logprobs\":");
+        rose_api_extra_logprobs(o, c);
+        PUT(o, ",\"finish_reason\":");
+        if (finish != NULL) PUT(o, "\"");
+        rose_api_puts(o, finish != NULL ? finish : "null");
+        if (finish != NULL) PUT(o, "\"");
+        rose_api_extra_members(o, c, c->extra != NULL && !c->extra->sent);
+        PUT(o, "}]");
     }
     if (j->usage) PUT(o, ",\"usage\":null");
 }
@@ -124,7 +129,7 @@ void rose_api_sse_chunk(rose_api_out *o, const rose_api_job *j, const rose_api_c
                         const char *text, size_t len, const char *finish, const char *tail,
                         size_t tail_len)
 {
-    if (j->api->o.fast_sse)
+    if (j->api->o.fast_sse || c->extra != NULL) /* the tree knows plain text only */
         chunk_fast(o, j, c, text, len, finish);
     else
         chunk_generic(o, j, c, text, len, finish);

@@ -60,6 +60,42 @@ typedef struct rose_sampling {
     uint64_t seed;     /* the random number is a function of (seed, out_pos) alone */
 } rose_sampling;
 
+/* One entry of a report: natural logarithm of the probability that the model's raw logits give an
+ * id (no temperature, no rules), and its place among them (1 = the largest logit). A NaN logit
+ * weighs nothing and has NaN itself; beside a logit of +inf all are NaN. */
+typedef struct rose_logprob {
+    uint32_t id, rank;
+    float logprob;
+} rose_logprob;
+
+enum { ROSE_MAX_TOP_LOGPROBS = 20 };
+
+/* What an output wants beyond sampling. Most outputs want nothing and carry a NULL instead. The
+ * logits are changed in the order of the fields, before temperature and filters (as vLLM); the
+ * report is of the logits as the model gave them. All arithmetic is fp32, one rounding each. */
+typedef struct rose_output_rules {
+    /* ROSE_TOKEN_NONE: sample. Else nothing is sampled: the result is this id, and the report is
+     * about it (log-likelihood of a given text). */
+    uint32_t score_id;
+    /* NULL, or [1 + n_top] that step() fills: the resulting id, then the n_top largest logits by
+     * rank (equal logits: the lower id first). n_top <= ROSE_MAX_TOP_LOGPROBS, <= vocab_size. */
+    rose_logprob *report;
+    uint32_t n_top;
+    uint32_t n_allowed; /* 0 = all ids; else all but these get -inf */
+    const uint32_t *allowed;
+    const uint32_t *banned; /* [n_banned] get -inf */
+    uint32_t n_banned;
+    uint32_t n_bias;
+    const uint32_t *bias_ids; /* [n_bias] distinct */
+    const float *bias;        /* [n_bias] added */
+    /* Of the n_seen distinct ids in the text so far, with the number of times each was generated (0
+     * = in the prompt only): x = x > 0 ? x / repetition : x * repetition; then, if it was
+     * generated, x = x - frequency * count, x = x - presence. */
+    const uint32_t *seen_ids, *seen_counts;
+    uint32_t n_seen;
+    float repetition, frequency, presence; /* 1, 0, 0 = off */
+} rose_output_rules;
+
 /* Structure of arrays; all borrowed until step() returns. Sequence s owns rows
  * seq_first[s] .. seq_first[s+1)-1, which stand at positions seq_pos[s], seq_pos[s]+1, ... Its page
  * table is pages[s * page_stride ...]: page i holds positions 16 i .. 16 i + 15; entries are valid
@@ -73,12 +109,14 @@ typedef struct rose_batch {
     const uint32_t *seq_pos;   /* [n_seqs] */
     const uint32_t *pages;     /* [n_seqs][page_stride] */
     uint32_t page_stride;
-    uint32_t n_outputs; /* 0 .. max_seqs: ids to sample */
-    const uint32_t
-        *out_row; /* [n_outputs] the row whose logits are used; several outputs may share it */
+    uint32_t n_outputs;      /* 0 .. max_step_tokens: ids to sample or to score */
+    const uint32_t *out_row; /* [n_outputs] the row whose logits are used, any one; several outputs
+                                may share it */
     const uint32_t
         *out_pos; /* [n_outputs] position of the sampled token (key of the random number) */
-    const rose_sampling *out_params; /* [n_outputs] */
+    const rose_sampling *out_params;           /* [n_outputs] */
+    const rose_output_rules *const *out_rules; /* NULL, or [n_outputs], each NULL or rules; then
+                                                  borrowed until collect() */
     float *logits; /* NULL, or [n_outputs][vocab_size] host memory that gets the raw logits */
 } rose_batch;
 
@@ -88,8 +126,16 @@ typedef struct rose_step_result {
                             the next step() */
 } rose_step_result;
 
+/* What a backend can do beyond sampling: bits of rose_backend_ops.caps. The engine refuses a
+ * request that needs what is missing, by name, when it is submitted. */
+enum {
+    ROSE_CAP_REPORTS = 1u << 0,     /* report and score_id, outputs at any row */
+    ROSE_CAP_LOGIT_RULES = 1u << 1, /* allowed .. presence */
+};
+
 typedef struct rose_backend_ops {
     const char *name; /* "cpu" */
+    uint32_t caps;    /* ROSE_CAP_* */
     /* Default rule for pages: enough for max_seqs full contexts, but at most 4 GiB and at most half
      * of the memory that is available after the weights; at least one full context. An explicit
      * number that holds less than one full context is refused. Errors: INVAL (options), UNSUPPORTED

@@ -373,7 +373,7 @@ int rose_cmd_serve(int argc, char **argv)
         .usage = "roseinfer serve MODEL [options]",
         .about = "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
                  "/v1/chat/completions,\n"
-                 "/v1/models, /tokenize, /detokenize, /health, /ready, /version.\n"
+                 "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics.\n"
                  "SIGTERM or Ctrl-C lets running requests finish; a second one ends at once.",
         .opts = opts,
         .n_opts = n,

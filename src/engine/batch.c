@@ -16,9 +16,12 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
     b->seq_first = calloc(n + 1, sizeof *b->seq_first);
     b->seq_pos = calloc(n, sizeof *b->seq_pos);
     b->pages = calloc(n * stride, sizeof *b->pages);
-    b->out_row = calloc(n, sizeof *b->out_row);
-    b->out_pos = calloc(n, sizeof *b->out_pos);
-    b->params = calloc(n, sizeof *b->params);
+    b->out_row = calloc(max_tokens, sizeof *b->out_row);
+    b->out_pos = calloc(max_tokens, sizeof *b->out_pos);
+    b->params = calloc(max_tokens, sizeof *b->params);
+    b->rules = calloc(max_tokens, sizeof *b->rules);
+    b->out_rules = calloc(max_tokens, sizeof *b->out_rules);
+    b->sample_out = calloc(n, sizeof *b->sample_out);
     b->row_ticket = calloc(n, sizeof *b->row_ticket); /* 0 is nobody's ticket */
     b->row_pages = calloc(n, sizeof *b->row_pages);
     b->batch = (rose_batch){.tokens = b->tokens,
@@ -31,7 +34,8 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
                             .out_params = b->params};
     return b->tokens != NULL && b->seq_first != NULL && b->seq_pos != NULL && b->pages != NULL &&
            b->out_row != NULL && b->out_pos != NULL && b->params != NULL && b->row_ticket != NULL &&
-           b->row_pages != NULL;
+           b->row_pages != NULL && b->rules != NULL && b->out_rules != NULL &&
+           b->sample_out != NULL;
 }
 
 void rose_batch_destroy(rose_batch_builder *b)
@@ -43,6 +47,9 @@ void rose_batch_destroy(rose_batch_builder *b)
     free(b->out_row);
     free(b->out_pos);
     free(b->params);
+    free(b->rules);
+    free(b->out_rules);
+    free(b->sample_out);
     free(b->row_ticket);
     free(b->row_pages);
     memset(b, 0, sizeof *b);
@@ -51,6 +58,7 @@ void rose_batch_destroy(rose_batch_builder *b)
 void rose_batch_reset(rose_batch_builder *b)
 {
     b->batch.n_seqs = b->batch.n_tokens = b->batch.n_outputs = 0;
+    b->batch.out_rules = NULL; /* until a sequence has some */
 }
 
 void rose_batch_copy_ids(uint32_t *dst, const rose_request *r, uint32_t pos, uint32_t n)
@@ -81,6 +89,54 @@ static void update_table(rose_batch_builder *b, uint32_t row, const rose_sched_i
     b->row_pages[row] = it->n_pages;
 }
 
+static uint32_t add_output(rose_batch_builder *b, uint32_t row, uint32_t pos, const rose_request *r)
+{
+    uint32_t k = b->batch.n_outputs++;
+    assert(k < b->max_tokens);
+    b->out_row[k] = row;
+    b->out_pos[k] = pos;
+    b->params[k] = r->sampling;
+    b->out_rules[k] = NULL;
+    return k;
+}
+
+static rose_output_rules *with_rules(rose_batch_builder *b, uint32_t k)
+{
+    b->out_rules[k] = &b->rules[k];
+    b->batch.out_rules = b->out_rules;
+    return &b->rules[k];
+}
+
+/* Reports of the prompt's tokens at positions [it->pos + 1, end), as far as they are missing: after
+ * a preemption a row may be computed again. */
+static void add_scores(rose_batch_builder *b, const rose_sched_item *it, const rose_request *r,
+                       uint32_t end)
+{
+    uint32_t first_row = b->batch.n_tokens - it->n;
+    uint32_t pos = it->pos + 1 > r->rules->n_scored ? it->pos + 1 : r->rules->n_scored;
+    for (; pos < end; pos++) {
+        uint32_t k = add_output(b, first_row + (pos - 1 - it->pos), pos, r);
+        rose_rules_score(r->rules, pos, r->prompt[pos], with_rules(b, k));
+    }
+}
+
+static void add_outputs(rose_batch_builder *b, uint32_t row, const rose_sched_item *it,
+                        const rose_request *r)
+{
+    uint32_t pos = it->pos + it->n; /* what the last row predicts */
+    bool scores = r->rules != NULL && r->rules->prompt_logprobs;
+    /* A prompt that is only scored ends in an output whose id is known: the score of its last token
+     * where scores are wanted, and else whatever is sampled. */
+    if (scores) add_scores(b, it, r, pos < r->n_prompt ? pos + 1 : r->n_prompt);
+    if (!it->sample) return;
+    if (!(scores && pos < r->n_prompt)) {
+        uint32_t k = add_output(b, b->batch.n_tokens - 1, pos, r);
+        if (r->rules != NULL && r->max_tokens > 0)
+            rose_rules_next(r->rules, r->events, r->n_generated, with_rules(b, k));
+    }
+    b->sample_out[row] = b->batch.n_outputs - 1;
+}
+
 void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, const rose_request *r)
 {
     rose_batch *batch = &b->batch;
@@ -92,9 +148,5 @@ void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, const rose
     update_table(b, row, it);
     batch->n_tokens += it->n;
     b->seq_first[row + 1] = batch->n_tokens;
-    if (!it->sample) return;
-    uint32_t k = batch->n_outputs++;
-    b->out_row[k] = batch->n_tokens - 1;
-    b->out_pos[k] = it->pos + it->n;
-    b->params[k] = r->sampling;
+    add_outputs(b, row, it, r);
 }

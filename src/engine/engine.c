@@ -53,6 +53,7 @@ struct rose_engine {
     _Atomic uint64_t n_queued_tokens;      /* of their prompts */
     _Atomic bool draining, closing, failed;
     counters stats;
+    rose_engine_hists hists;
     /* engine thread */
     alignas(64) void *ctx; /* the backend's */
     rose_kv_pages *pages;  /* owned */
@@ -62,6 +63,8 @@ struct rose_engine {
     uint32_t n_seqs;
     rose_wakeq *touched[MAX_TOUCHED]; /* sinks to signal at the end of the step */
     uint32_t n_touched;
+    uint64_t collected_ns; /* when the backend was done with this step */
+    uint64_t compute_ns;   /* how long it took */
 };
 
 static void bump(_Atomic uint64_t *c, uint64_t n)
@@ -187,6 +190,11 @@ static bool is_eos(const rose_arch *a, uint32_t id)
 static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
 {
     rose_event ev = {.t_ns = t_ns, .finish = ROSE_FINISH_NONE};
+    if (r->max_tokens == 0) { /* the prompt was scored, nothing is generated */
+        ev.finish = ROSE_FINISH_LENGTH;
+        finish(e, r, ev);
+        return;
+    }
     if (id >= e->arch.vocab_size) { /* ROSE_TOKEN_NONE among them */
         ev.finish = ROSE_FINISH_ERROR;
         rose_log(ROSE_LOG_WARN, "engine",
@@ -200,7 +208,11 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
     ev.has_token = 1;
     if (r->n_generated++ == 0) r->times.first_token = t_ns;
     bump(&e->stats.generated_tokens, 1);
-    if (!r->ignore_eos && is_eos(&e->arch, id))
+    if (r->rules != NULL) {
+        rose_rules_note(r->rules, id);
+        ev.stop_id = rose_rules_stops(r->rules, id);
+    }
+    if (ev.stop_id || (!r->ignore_eos && is_eos(&e->arch, id)))
         ev.finish = ROSE_FINISH_STOP;
     else if (r->n_generated == r->max_tokens)
         ev.finish = ROSE_FINISH_LENGTH;
@@ -215,12 +227,13 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
 static void take_submission(rose_engine *e, rose_request *r)
 {
     /* it was checked in submit, and n_queued bounds what waits */
-    const rose_sched_request q = {.n_prompt = r->n_prompt,
-                                  .max_tokens = r->max_tokens,
+    bool scores = r->rules != NULL && r->rules->prompt_logprobs; /* every row is to be computed */
+    const rose_sched_request q = {.n_prompt = r->n_run,
+                                  .max_tokens = r->max_tokens > 0 ? r->max_tokens : 1,
                                   .priority = r->priority,
                                   .arrival = r->times.submitted / 1000000u,
                                   .salt = {{r->salt[0], r->salt[1]}},
-                                  .no_lookup = r->skip_prefix_cache};
+                                  .no_lookup = r->skip_prefix_cache || scores};
     rose_status st = rose_sched_submit(e->sched, &q, &r->seq);
     if (st != ROSE_OK) {
         finish_bare(e, r, ROSE_FINISH_ERROR);
@@ -282,9 +295,11 @@ static void read_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_
 
 static rose_status run_backend(rose_engine *e, rose_step_result *res, rose_err *err)
 {
-    uint64_t ticket = 0;
+    uint64_t ticket = 0, start = rose_now_ns();
     rose_status st = e->ops->step(e->ctx, &e->batch.batch, &ticket, err);
     if (st == ROSE_OK) st = e->ops->collect(e->ctx, ticket, res, err);
+    e->collected_ns = rose_now_ns();
+    e->compute_ns = e->collected_ns - start;
     if (st == ROSE_OK && res->n_outputs != e->batch.batch.n_outputs)
         st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res->n_outputs,
                        e->batch.batch.n_outputs);
@@ -301,11 +316,11 @@ static rose_status run_plan(rose_engine *e, const rose_sched_plan *p, rose_err *
         rose_batch_add(&e->batch, &p->items[i], e->by_seq[p->items[i].seq]);
     rose_status st = run_backend(e, &res, err);
     if (st == ROSE_OK) {
-        uint64_t now = rose_now_ns();
-        uint32_t k = 0;
+        uint64_t now = e->collected_ns;
         bump(&e->stats.steps, 1); /* before delivery: who has its token finds it counted */
         for (uint32_t i = 0; i < p->n_items; i++) {
-            if (p->items[i].sample) deliver(e, e->by_seq[p->items[i].seq], res.ids[k++], now);
+            if (!p->items[i].sample) continue;
+            deliver(e, e->by_seq[p->items[i].seq], res.ids[e->batch.sample_out[i]], now);
         }
         signal_sinks(e);
     }
@@ -328,7 +343,11 @@ static bool step(rose_engine *e)
                  e->ops->name, rose_sched_n_running(e->sched) + rose_sched_n_waiting(e->sched),
                  err.msg);
     }
-    atomic_store_explicit(&e->stats.last_step_ns, rose_now_ns() - start, memory_order_relaxed);
+    uint64_t took = rose_now_ns() - start;
+    atomic_store_explicit(&e->stats.last_step_ns, took, memory_order_relaxed);
+    rose_hist_add(&e->hists.host_ns, &rose_hist_step, took - e->compute_ns);
+    rose_hist_add(&e->hists.compute_ns, &rose_hist_step, e->compute_ns);
+    rose_hist_add(&e->hists.tokens, &rose_hist_tokens, plan.n_tokens);
     return true;
 }
 
@@ -515,6 +534,18 @@ static rose_status check_sampling(const rose_sampling *s, rose_err *err)
     return ROSE_OK;
 }
 
+static rose_rules_ctx rules_ctx(const rose_engine *e, const rose_request_opts *o,
+                                uint32_t max_tokens)
+{
+    return (rose_rules_ctx){.prompt = o->prompt,
+                            .n_prompt = o->n_prompt,
+                            .max_tokens = max_tokens,
+                            .vocab = e->arch.vocab_size,
+                            .eos = e->arch.eos_ids,
+                            .n_eos = o->ignore_eos ? 0 : e->arch.n_eos,
+                            .caps = e->ops->caps};
+}
+
 /* Everything a submitter can do wrong; *max_tokens is what the context leaves of it. */
 static rose_status check_request(const rose_engine *e, const rose_request_opts *o,
                                  uint32_t *max_tokens, rose_err *err)
@@ -523,7 +554,7 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
     if (o->sink == NULL) return rose_fail(err, ROSE_E_INVAL, "the request has no sink");
     if (o->n_prompt == 0 || o->prompt == NULL)
         return rose_fail(err, ROSE_E_INVAL, "the prompt is empty");
-    if (o->n_prompt >= len)
+    if (o->n_prompt >= len + (o->score_only ? 1 : 0))
         return rose_fail(err, ROSE_E_INVAL, "the prompt has %u tokens: the context holds %u",
                          o->n_prompt, len);
     for (uint32_t i = 0; i < o->n_prompt; i++) {
@@ -534,7 +565,14 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
     rose_status st = check_sampling(&o->sampling, err);
     if (st != ROSE_OK) return st;
     *max_tokens = o->max_tokens < len - o->n_prompt ? o->max_tokens : len - o->n_prompt;
-    return rose_sched_check(&e->sched_opts, e->plan.kv_pages, o->n_prompt, *max_tokens, err);
+    if (o->score_only) *max_tokens = 0;
+    if (o->rules != NULL) {
+        const rose_rules_ctx c = rules_ctx(e, o, *max_tokens);
+        if ((st = rose_rules_check(o->rules, &c, err)) != ROSE_OK) return st;
+    }
+    return rose_sched_check(&e->sched_opts, e->plan.kv_pages,
+                            o->score_only ? rose_request_n_run(o->n_prompt, 0) : o->n_prompt,
+                            o->score_only ? 1 : *max_tokens, err);
 }
 
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
@@ -549,7 +587,8 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
     if (atomic_load_explicit(&e->draining, memory_order_relaxed))
         return rose_fail(err, ROSE_E_CLOSED, "the engine is draining");
     if (!join_queue(e, o->n_prompt)) return ROSE_E_FULL;
-    rose_request *r = rose_request_create(o, max_tokens, e->port);
+    const rose_rules_ctx c = rules_ctx(e, o, max_tokens);
+    rose_request *r = rose_request_create(o, max_tokens, e->port, &c);
     if (r == NULL) {
         leave_queue(e, o->n_prompt);
         return rose_fail(err, ROSE_E_NOMEM, "request of %u tokens: out of memory", o->n_prompt);
@@ -580,6 +619,11 @@ const rose_memory_plan *rose_engine_plan(const rose_engine *e)
 const rose_arch *rose_engine_arch(const rose_engine *e)
 {
     return &e->arch;
+}
+
+const rose_engine_hists *rose_engine_get_hists(const rose_engine *e)
+{
+    return &e->hists;
 }
 
 rose_engine_stats rose_engine_get_stats(const rose_engine *e)

@@ -8,6 +8,7 @@
 #define ROSE_ENGINE_ENGINE_H
 
 #include "backend/backend.h"
+#include "base/hist.h"
 #include "base/wakeq.h"
 
 typedef struct rose_engine rose_engine;
@@ -72,14 +73,45 @@ typedef struct rose_event {
     uint64_t t_ns; /* when the step that gave it was collected */
     uint32_t id;   /* valid if has_token */
     uint8_t has_token;
-    uint8_t finish; /* rose_finish; not NONE = the last event of the request */
+    uint8_t finish;  /* rose_finish; not NONE = the last event of the request */
+    uint8_t stop_id; /* it finished because id is one of stop_ids */
 } rose_event;
+
+enum { ROSE_MAX_BIAS = 1024, ROSE_MAX_STOP_IDS = 128, ROSE_MAX_BAD_IDS = 4096 };
+#define ROSE_MAX_REPORT_BYTES (256 << 20) /* of one request */
+
+/* What a request may want beyond plain sampling; backend.h (rose_output_rules) says in which order
+ * it acts. All arrays are copied; ids < vocab_size. */
+typedef struct rose_request_rules {
+    bool logprobs;            /* keep a report of every generated token */
+    uint32_t n_top;           /* with so many alternatives, at most ROSE_MAX_TOP_LOGPROBS */
+    bool prompt_logprobs;     /* and of every token of the prompt but the first */
+    uint32_t prompt_n_top;    /* likewise */
+    float repetition;         /* 1 = off; above 0 */
+    float presence;           /* 0 = off */
+    float frequency;          /* 0 = off */
+    const uint32_t *bias_ids; /* [n_bias] distinct, at most ROSE_MAX_BIAS */
+    const float *bias;        /* [n_bias] finite */
+    uint32_t n_bias;
+    uint32_t n_allowed; /* 0 = all */
+    const uint32_t *allowed;
+    const uint32_t *bad_ids; /* words that must not be generated, one behind the other; at most
+                                ROSE_MAX_BAD_IDS ids */
+    const uint32_t *bad_len; /* [n_bad] ids of each word */
+    uint32_t n_bad;
+    const uint32_t *stop_ids; /* [n_stop] end the request as EOS does, ignore_eos or not */
+    uint32_t n_stop;          /* at most ROSE_MAX_STOP_IDS */
+    uint32_t min_tokens;      /* before so many tokens neither EOS nor stop_ids are sampled */
+} rose_request_rules;
 
 typedef struct rose_request_opts {
     const uint32_t *prompt; /* copied; ids < vocab_size; 1 .. max_model_len - 1 of them */
     uint32_t n_prompt;
     uint32_t max_tokens; /* 1 ..; clamped to max_model_len - n_prompt */
+    bool score_only;     /* max_tokens is ignored, nothing is generated: one event without a token
+                            (LENGTH) ends it. The prompt may then fill the context */
     rose_sampling sampling;
+    const rose_request_rules *rules; /* NULL = none, which costs nothing; borrowed for submit */
     bool ignore_eos;
     rose_wakeq *sink; /* borrowed until the engine is closed (it may signal after the last event);
                          capacity >= the consumer's live requests + 1 */
@@ -93,8 +125,9 @@ typedef struct rose_request_opts {
 
 /* Any thread (concurrently). On success *out has one owner, the consumer, who polls until the
  * finish event and then releases it. Errors: INVAL with a message (empty, too long, an id out of
- * range, a sampling value out of range, a request that could never fit into the page pool), FULL
- * (requests or tokens that wait), CLOSED, NOMEM, BACKEND (the engine has failed). */
+ * range, a sampling value out of range, a request that could never fit into the page pool),
+ * UNSUPPORTED (rules that the backend does not have), FULL (requests or tokens that wait), CLOSED,
+ * NOMEM, BACKEND (the engine has failed). */
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
                                rose_err *err);
 
@@ -120,6 +153,13 @@ rose_request_times rose_request_get_times(const rose_request *r);
  * an event was polled. */
 uint32_t rose_request_cached_tokens(const rose_request *r);
 
+/* Consumer thread. The report of generated token i, whose event was polled: 1 + n_top entries, the
+ * token itself first. Valid until release. Requests with rules.logprobs only. */
+const rose_logprob *rose_request_logprobs(const rose_request *r, uint32_t i);
+/* Likewise of the prompt's token at position pos, 1 .. n_prompt - 1: once any event was polled,
+ * unless that was CANCELLED or ERROR. Requests with rules.prompt_logprobs only. */
+const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t pos);
+
 /* Consumer thread, after the finish event was polled. The engine holds a reference of its own for
  * as long as it still touches r. */
 void rose_request_release(rose_request *r);
@@ -141,5 +181,13 @@ typedef struct rose_engine_stats {
     bool failed;                          /* the backend is broken; /health turns */
 } rose_engine_stats;
 rose_engine_stats rose_engine_get_stats(const rose_engine *e);
+
+/* Of every step since the start; written by the engine thread. Any thread may read, until close. */
+typedef struct rose_engine_hists {
+    rose_hist host_ns;    /* planning, building the batch, delivery (rose_hist_step) */
+    rose_hist compute_ns; /* within the backend: step and collect (rose_hist_step) */
+    rose_hist tokens;     /* rows of the step (rose_hist_tokens) */
+} rose_engine_hists;
+const rose_engine_hists *rose_engine_get_hists(const rose_engine *e);
 
 #endif

@@ -70,7 +70,8 @@ rose_request *rose_port_take_cancels(rose_port *p)
 
 /* ---- life ---- */
 
-rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port)
+rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port,
+                                  const rose_rules_ctx *c)
 {
     /* both counts are below 2^29 (scheduler): no overflow in 64 bits */
     size_t events = ((size_t)max_tokens + 1) * sizeof(rose_event);
@@ -79,6 +80,10 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
     rose_request *r = aligned_alloc(CACHE_LINE, bytes);
     if (r == NULL) return NULL;
     memset(r, 0, sizeof *r);
+    if (o->rules != NULL && (r->rules = rose_rules_create(o->rules, c)) == NULL) {
+        free(r);
+        return NULL;
+    }
     uint32_t *prompt = (uint32_t *)(void *)((unsigned char *)r->events + events);
     memcpy(prompt, o->prompt, (size_t)o->n_prompt * sizeof(uint32_t));
     r->port = port;
@@ -88,6 +93,7 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
     r->prompt = prompt;
     r->n_prompt = o->n_prompt;
     r->max_tokens = max_tokens;
+    r->n_run = rose_request_n_run(o->n_prompt, max_tokens);
     r->ignore_eos = o->ignore_eos;
     r->skip_prefix_cache = o->skip_prefix_cache;
     r->priority = o->priority;
@@ -103,7 +109,9 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
 void rose_request_unref(rose_request *r)
 {
     /* acq_rel: the last one sees what the other did */
-    if (atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) == 1) free(r);
+    if (atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
+    free(r->rules);
+    free(r);
 }
 
 void rose_request_release(rose_request *r)
@@ -140,6 +148,16 @@ rose_status rose_request_poll(rose_request *r, rose_event *out)
     }
     *out = r->events[r->n_polled++];
     return ROSE_OK;
+}
+
+const rose_logprob *rose_request_logprobs(const rose_request *r, uint32_t i)
+{
+    return r->rules->reports + (size_t)i * (1 + r->rules->out.n_top);
+}
+
+const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t pos)
+{
+    return r->rules->prompt_reports + (size_t)pos * (1 + r->rules->prompt_n_top);
 }
 
 void *rose_request_user(const rose_request *r)

@@ -13,7 +13,7 @@
 #include <stdalign.h>
 #include <stdatomic.h>
 
-#include "engine/engine.h"
+#include "engine/rules_internal.h"
 
 /* What a request may still touch when the engine is gone: a cancel wakes the engine thread and may
  * race with rose_engine_close. One reference for the engine and one for each unreleased request. */
@@ -43,6 +43,9 @@ struct rose_request {
     rose_sampling sampling;
     const uint32_t *prompt; /* [n_prompt], behind events */
     uint32_t n_prompt, max_tokens;
+    uint32_t n_run;    /* tokens that are computed before the first output: n_prompt, or, when the
+                          prompt is only scored, all but the last (at least 1) */
+    rose_rules *rules; /* owned; NULL = none */
     bool ignore_eos, skip_prefix_cache;
     int32_t priority;
     uint64_t salt[2]; /* keyed digest of cache_salt; {0, 0} = none */
@@ -63,8 +66,14 @@ struct rose_request {
     rose_event events[];
 };
 
-/* Checked by the caller: sizes bounded by max_model_len. NULL = out of memory. */
-rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port);
+/* Checked by the caller: sizes bounded by max_model_len. c: of o->rules, if there are any. NULL =
+ * out of memory. */
+rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port,
+                                  const rose_rules_ctx *c);
+static inline uint32_t rose_request_n_run(uint32_t n_prompt, uint32_t max_tokens)
+{
+    return max_tokens > 0 || n_prompt == 1 ? n_prompt : n_prompt - 1;
+}
 void rose_request_unref(rose_request *r); /* any thread */
 
 /* Engine thread. Appends the event; true: the caller must push r into its sink now. If false and

@@ -103,6 +103,14 @@ rose_status rose_decode(const rose_tokenizer *t, const uint32_t *ids, size_t n, 
     return ROSE_OK;
 }
 
+const char *rose_tokenizer_token_bytes(const rose_tokenizer *t, uint32_t id, size_t *len)
+{
+    static char bytes[16];
+    (void)t;
+    *len = fake_bytes(id, 0, bytes);
+    return bytes;
+}
+
 size_t rose_detok_cap(const rose_tokenizer *t)
 {
     (void)t;
@@ -198,6 +206,30 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e)
                                .failed = fake.failed};
 }
 
+static rose_engine_hists fake_hists;
+
+static rose_logprob fake_report[64];
+
+const rose_logprob *rose_request_logprobs(const rose_request *r, uint32_t i)
+{
+    (void)r;
+    (void)i;
+    return fake_report;
+}
+
+const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t pos)
+{
+    (void)r;
+    (void)pos;
+    return fake_report;
+}
+
+const rose_engine_hists *rose_engine_get_hists(const rose_engine *e)
+{
+    (void)e;
+    return &fake_hists;
+}
+
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
                                rose_err *err)
 {
@@ -215,6 +247,7 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
         FAKE_ALLOC_END();
         if (r == NULL || fake.n_live == FAKE_MAX_REQS) abort();
         r->o = *o;
+        r->o.rules = NULL; /* borrowed for submit */
         r->o.prompt = NULL;
         for (uint32_t i = 0; i < o->n_prompt; i++)
             r->prompt_sum += o->prompt[i];
@@ -286,7 +319,9 @@ static void fake_advance(rose_request *r)
     rose_event ev = {.t_ns = fake.now_ns};
     if (r->ended || r->tail - r->head == FAKE_RING) return;
     if (r->n_done == 0) r->times.admitted = fake.now_ns - 1000;
-    if (atomic_load(&r->cancelled)) {
+    if (r->o.score_only && !atomic_load(&r->cancelled))
+        fake_end(r, &ev, ROSE_FINISH_LENGTH);
+    else if (atomic_load(&r->cancelled)) {
         fake_end(r, &ev, ROSE_FINISH_CANCELLED);
     } else if (fake.fail_at != 0 && r->n_done + 1 == fake.fail_at) {
         fake_end(r, &ev, ROSE_FINISH_ERROR);
@@ -319,7 +354,8 @@ static inline void fake_engine_step(void)
 
 struct rose_http_req {
     char method[8], path[128], content_type[64];
-    char *body; /* owned */
+    char label[256]; /* X-Request-Id */
+    char *body;      /* owned */
     size_t body_len;
     void *user;
     uint32_t thread;
@@ -367,6 +403,48 @@ static inline void fake_turn(int ms)
     }
 }
 
+/* A timer fires when the test says so. */
+struct rose_http_timer {
+    void (*fn)(void *arg);
+    void *arg;
+};
+
+static rose_http_timer *fake_timer;
+static uint32_t fake_n_timers;
+
+rose_http_timer *rose_http_timer_start(rose_http *h, uint32_t thread, uint32_t ms,
+                                       void (*fn)(void *arg), void *arg)
+{
+    (void)h;
+    (void)thread;
+    (void)ms;
+    FAKE_ALLOC_BEGIN();
+    rose_http_timer *t = malloc(sizeof *t);
+    FAKE_ALLOC_END();
+    if (t == NULL) abort();
+    *t = (rose_http_timer){fn, arg};
+    fake_timer = t;
+    fake_n_timers++;
+    return t;
+}
+
+void rose_http_timer_cancel(rose_http_timer *t)
+{
+    if (t == NULL) return;
+    fake_n_timers--;
+    if (fake_timer == t) fake_timer = NULL;
+    free(t);
+}
+
+static inline void fake_fire(void)
+{
+    rose_http_timer *t = fake_timer;
+    fake_timer = NULL;
+    fake_n_timers--;
+    t->fn(t->arg);
+    free(t);
+}
+
 uint32_t rose_http_req_thread(const rose_http_req *r)
 {
     return r->thread;
@@ -384,6 +462,7 @@ const char *rose_http_req_path(const rose_http_req *r)
 
 const char *rose_http_req_header(const rose_http_req *r, const char *name)
 {
+    if (strcasecmp(name, "x-request-id") == 0) return r->label[0] != '\0' ? r->label : NULL;
     return strcasecmp(name, "content-type") == 0 && r->content_type[0] != '\0' ? r->content_type
                                                                                : NULL;
 }

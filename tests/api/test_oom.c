@@ -119,6 +119,13 @@ static sample samples[] = {
      .fast = true},
     {.path = "/v1/chat/completions",
      .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"},
+    {.path = "/v1/completions",
+     .body = "{\"prompt\":\"ab\",\"logprobs\":2,\"echo\":true,\"max_tokens\":3,"
+             "\"return_token_ids\":true,\"bad_words\":[\"q\"],\"logit_bias\":{\"1\":2},"
+             "\"stop_token_ids\":[1],\"allowed_token_ids\":[2]}"},
+    {.path = "/v1/completions",
+     .body = "{\"prompt\":\"ab\",\"logprobs\":1,\"stream\":true,\"max_tokens\":3}",
+     .fast = true},
     {.path = "/tokenize", .body = "{\"prompt\":\"abc\"}"},
     {.path = "/detokenize", .body = "{\"tokens\":[65,257]}"},
     {.path = "/v1/completions", .body = "{\"prompt\":\"x\",\"foo\":1}"},

@@ -532,7 +532,7 @@ static void test_bad_batches(void **state)
     BAD(o.b.n_seqs = FX_MAX_SEQS + 1);
     BAD(o.b.n_tokens = 0);
     BAD(o.b.n_tokens = FX_MAX_ROWS + 1);
-    BAD(o.b.n_outputs = FX_MAX_SEQS + 1);
+    BAD(o.b.n_outputs = FX_MAX_ROWS + 1);
     BAD(o.pos[0] = 81);
     BAD(o.pos[0] = UINT32_MAX);
     BAD(o.first[0] = 1);

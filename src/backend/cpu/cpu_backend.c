@@ -330,6 +330,22 @@ done:
 
 /* ---- steps ---- */
 
+static bool ids_fit(const uint32_t *ids, uint32_t n, uint32_t vocab)
+{
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] > largest) largest = ids[i];
+    return largest < vocab;
+}
+
+static bool rules_fit(const rose_output_rules *r, uint32_t vocab)
+{
+    return (r->score_id < vocab || r->score_id == ROSE_TOKEN_NONE) &&
+           r->n_top <= ROSE_MAX_TOP_LOGPROBS && r->n_top <= vocab &&
+           ids_fit(r->allowed, r->n_allowed, vocab) && ids_fit(r->banned, r->n_banned, vocab) &&
+           ids_fit(r->bias_ids, r->n_bias, vocab) && ids_fit(r->seen_ids, r->n_seen, vocab);
+}
+
 /* What would read or write outside our memory. The page tables are the engine's own work and are
  * checked in debug builds only. */
 static rose_status check_batch(const rose_cpu *c, const rose_batch *b, rose_err *err)
@@ -337,8 +353,8 @@ static rose_status check_batch(const rose_cpu *c, const rose_batch *b, rose_err 
     const rose_memory_plan *p = &c->plan;
 
     if (b->n_seqs == 0 || b->n_seqs > p->max_seqs || b->n_tokens == 0 ||
-        b->n_tokens > p->max_step_tokens || b->n_outputs > p->max_seqs || b->seq_first[0] != 0 ||
-        b->seq_first[b->n_seqs] != b->n_tokens)
+        b->n_tokens > p->max_step_tokens || b->n_outputs > p->max_step_tokens ||
+        b->seq_first[0] != 0 || b->seq_first[b->n_seqs] != b->n_tokens)
         return rose_fail(err, ROSE_E_INVAL, "step of %u sequences, %u tokens, %u outputs",
                          b->n_seqs, b->n_tokens, b->n_outputs);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -356,10 +372,15 @@ static rose_status check_batch(const rose_cpu *c, const rose_batch *b, rose_err 
     if (largest >= c->arch.vocab_size)
         return rose_fail(err, ROSE_E_INVAL, "step: token id %u, vocabulary of %u", largest,
                          c->arch.vocab_size);
-    for (uint32_t i = 0; i < b->n_outputs; i++)
+    for (uint32_t i = 0; i < b->n_outputs; i++) {
         if (b->out_row[i] >= b->n_tokens)
             return rose_fail(err, ROSE_E_INVAL, "step: output %u of row %u, %u rows", i,
                              b->out_row[i], b->n_tokens);
+        const rose_output_rules *r = b->out_rules != NULL ? b->out_rules[i] : NULL;
+        if (r != NULL && !rules_fit(r, c->arch.vocab_size))
+            return rose_fail(err, ROSE_E_INVAL, "step: output %u has rules outside the vocabulary",
+                             i);
+    }
     return ROSE_OK;
 }
 
@@ -405,6 +426,7 @@ const rose_backend_ops *rose_backend_cpu(void)
 {
     static const rose_backend_ops ops = {
         .name = "cpu",
+        .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES,
         .plan = cpu_plan,
         .open = cpu_open,
         .step = cpu_step,

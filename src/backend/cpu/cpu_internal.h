@@ -74,9 +74,9 @@ typedef struct rose_cpu_scratch {
     uint32_t out_block;
     rose_cpu_tile *tiles; /* [max tiles] */
     rose_cpu_seq *seqs;   /* [max_seqs] */
-    uint32_t *slot_row;   /* [max_seqs] rows whose logits are needed, neighbours unique */
-    uint32_t *slot_first; /* [max_seqs + 1] first output of each slot */
-    uint32_t *ids;        /* [max_seqs] results */
+    uint32_t *slot_row;   /* [max_step_tokens] rows whose logits are needed, neighbours unique */
+    uint32_t *slot_first; /* [max_step_tokens + 1] first output of each slot */
+    uint32_t *ids;        /* [max_step_tokens] results */
     uint8_t *thread;      /* [n_threads][thread_stride] kernel and sampler scratch */
     float *own_h;         /* [n_threads][own_stride] each thread's normed rows */
     size_t thread_stride, own_stride;

@@ -405,8 +405,13 @@ static void sample_block(worker *w, uint32_t first, uint32_t n)
         const float *logits = sc->logits + (slot - first) * sc->ld_vocab;
         if (b->logits != NULL)
             memcpy(b->logits + (size_t)i * vocab, logits, vocab * sizeof *logits);
-        sc->ids[i] = rose_sampler_pick(&c->kernels, logits, vocab, &b->out_params[i], b->out_pos[i],
-                                       w->scratch);
+        const rose_output_rules *rules = b->out_rules != NULL ? b->out_rules[i] : NULL;
+        if (rules == NULL)
+            sc->ids[i] = rose_sampler_pick(&c->kernels, logits, vocab, &b->out_params[i],
+                                           b->out_pos[i], w->scratch);
+        else
+            sc->ids[i] = rose_sampler_run(&c->kernels, logits, vocab, &b->out_params[i], rules,
+                                          b->out_pos[i], w->scratch);
     }
 }
 

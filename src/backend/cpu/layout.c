@@ -113,9 +113,9 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     s->tiles =
         rose_bump_take(b, (2 * (size_t)p->max_seqs + rows / ROSE_ROW_TILE) * sizeof *s->tiles);
     s->seqs = rose_bump_take(b, (size_t)p->max_seqs * sizeof *s->seqs);
-    s->slot_row = take_u32(b, p->max_seqs);
-    s->slot_first = take_u32(b, (size_t)p->max_seqs + 1);
-    s->ids = take_u32(b, p->max_seqs);
+    s->slot_row = take_u32(b, rows);
+    s->slot_first = take_u32(b, rows + 1);
+    s->ids = take_u32(b, rows);
     s->thread_stride = thread_bytes(a, p);
     s->thread = rose_bump_take(b, p->n_threads * s->thread_stride);
     s->own_stride = ROSE_CPU_OWN_ROWS * s->ld_d + 32;

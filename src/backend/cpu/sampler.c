@@ -35,6 +35,7 @@ typedef struct sampler {
     float *w;      /* [vocab] */
     float *maxima; /* [blocks of MAX_BLOCK] */
     double *sums;  /* [blocks of WALK_BLOCK] */
+    float *row;    /* [vocab] logits that rules have changed */
     uint32_t n_maxima;
 } sampler;
 
@@ -50,7 +51,7 @@ static size_t align64(size_t n)
 
 size_t rose_sampler_scratch(uint32_t vocab)
 {
-    return align64(vocab * sizeof(cand)) + align64(vocab * sizeof(float)) +
+    return align64(vocab * sizeof(cand)) + 2 * align64(vocab * sizeof(float)) +
            align64(blocks(vocab, MAX_BLOCK) * sizeof(float)) +
            align64(blocks(vocab, WALK_BLOCK) * sizeof(double));
 }
@@ -65,6 +66,8 @@ static void place(sampler *s, void *scratch)
     s->maxima = (void *)at;
     s->n_maxima = (uint32_t)blocks(s->vocab, MAX_BLOCK);
     at += align64(s->n_maxima * sizeof(float));
+    s->row = (void *)at;
+    at += align64(s->vocab * sizeof(float));
     s->sums = (void *)at;
 }
 
@@ -352,4 +355,125 @@ uint32_t rose_sampler_pick(const rose_cpu_kernels *k, const float *logits, uint3
         if (pick_top_p(&s, few < FEW ? few : FEW, total, &id)) return id;
     }
     return pick_many(&s, by_count ? p->top_k : vocab);
+}
+
+/* ---- reports ---- */
+
+/* Natural logarithm of x >= 1, within 2 ulp of double: by the definition in docs/NUMERICS.md and
+ * not by libm, whose last bits differ between machines. */
+static double log_of(double x)
+{
+    int e;
+    double m = frexp(x, &e), sum = 0;
+    if (m < 0.70710678118654752440) {
+        m *= 2;
+        e--;
+    }
+    const double t = (m - 1) / (m + 1), t2 = t * t;
+    for (int k = 21; k >= 3; k -= 2)
+        sum = (sum + 1.0 / k) * t2;
+    return (double)e * 0.69314718055994530942 + 2 * (t + t * sum);
+}
+
+/* 1 + the number of logits above x. */
+static uint32_t rank_of(const sampler *s, float x)
+{
+    uint32_t n = 1;
+    for (uint32_t i = 0; i < s->vocab; i++)
+        n += s->x[i] > x;
+    return n;
+}
+
+/* The n best ids in rank to cands[0..n), in order; n <= vocab. */
+static void best_in_order(sampler *s, uint32_t n)
+{
+    if (n <= s->n_maxima / 2) {
+        gather_best(s, n);
+    } else { /* a small vocabulary */
+        for (uint32_t i = 0; i < s->vocab; i++)
+            s->cands[i] = (cand){.ord = order_of(s->x[i]), .id = i};
+        select_count(s->cands, s->vocab, n);
+    }
+    heap_sort(s->cands, n, by_rank);
+}
+
+/* Places s first. The chosen id is filled in later, in report[0]; returns max + log of the sum. */
+static double report_best(sampler *s, const rose_output_rules *rules)
+{
+    const uint32_t n = rules->n_top;
+    s->k->exp_weights(s->x, s->vocab, s->max, 1.0f, s->w);
+    const double norm = (double)s->max + log_of(sum_blocks(s, s->w, s->vocab));
+    if (n > 0) best_in_order(s, n);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id = s->cands[i].id;
+        rules->report[1 + i] =
+            (rose_logprob){.id = id, .rank = i + 1, .logprob = (float)((double)s->x[id] - norm)};
+    }
+    return norm;
+}
+
+/* ---- rules ---- */
+
+static bool changes_logits(const rose_output_rules *r)
+{
+    return r->n_allowed > 0 || r->n_banned > 0 || r->n_bias > 0 || r->n_seen > 0;
+}
+
+static void penalise(const rose_output_rules *r, float *y)
+{
+    for (uint32_t i = 0; i < r->n_seen; i++) {
+        float x = y[r->seen_ids[i]];
+        x = x > 0 ? x / r->repetition : x * r->repetition;
+        if (r->seen_counts[i] > 0) {
+            float by = r->frequency * (float)r->seen_counts[i];
+            x = x - by;
+            x = x - r->presence;
+        }
+        y[r->seen_ids[i]] = x;
+    }
+}
+
+/* y = x under the rules. */
+static void change_logits(const float *x, uint32_t vocab, const rose_output_rules *r, float *y)
+{
+    if (r->n_allowed > 0) {
+        for (uint32_t i = 0; i < vocab; i++)
+            y[i] = -INFINITY;
+        for (uint32_t i = 0; i < r->n_allowed; i++)
+            y[r->allowed[i]] = x[r->allowed[i]];
+    } else {
+        memcpy(y, x, vocab * sizeof *y);
+    }
+    for (uint32_t i = 0; i < r->n_banned; i++)
+        y[r->banned[i]] = -INFINITY;
+    for (uint32_t i = 0; i < r->n_bias; i++)
+        y[r->bias_ids[i]] += r->bias[i];
+    penalise(r, y);
+}
+
+uint32_t rose_sampler_run(const rose_cpu_kernels *k, const float *logits, uint32_t vocab,
+                          const rose_sampling *p, const rose_output_rules *rules, uint32_t position,
+                          void *scratch)
+{
+    sampler s = {.k = k, .x = logits, .vocab = vocab, .p = p};
+    uint32_t id = rules->score_id, unused;
+    double norm = 0;
+
+    place(&s, scratch);
+    if (rules->report != NULL) {
+        s.max = k->max_index(logits, vocab, &unused);
+        norm = report_best(&s, rules);
+    }
+    if (id == ROSE_TOKEN_NONE) {
+        /* pick leaves s.row alone */
+        if (changes_logits(rules)) change_logits(logits, vocab, rules, s.row);
+        id = rose_sampler_pick(k, changes_logits(rules) ? s.row : logits, vocab, p, position,
+                               scratch);
+    }
+    if (rules->report != NULL) {
+        float x = id < vocab ? logits[id] : -INFINITY;
+        rules->report[0] =
+            (rose_logprob){.id = id, .rank = rank_of(&s, x), .logprob = (float)((double)x - norm)};
+    }
+    return id;
 }

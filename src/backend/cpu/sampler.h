@@ -21,4 +21,11 @@ size_t rose_sampler_scratch(uint32_t vocab); /* bytes, to be 64-byte aligned */
 uint32_t rose_sampler_pick(const rose_cpu_kernels *k, const float *logits, uint32_t vocab,
                            const rose_sampling *p, uint32_t position, void *scratch);
 
+/* The same under rules (not NULL): fills the report from the raw logits, changes a copy of them,
+ * picks; or scores. Cost beyond pick: a pass of exponentials and a search for the n_top best where
+ * there is a report, a copy of the row where the logits are changed. */
+uint32_t rose_sampler_run(const rose_cpu_kernels *k, const float *logits, uint32_t vocab,
+                          const rose_sampling *p, const rose_output_rules *rules, uint32_t position,
+                          void *scratch);
+
 #endif

@@ -1,0 +1,257 @@
+/* api/extra.c - what a reply holds beyond text when it was asked for: logprobs in the shapes of
+ * both endpoints, echo, token ids, prompt_logprobs. Pieces of JSON are appended token by token; a
+ * stream sends and drops them with each chunk, a whole reply sends them at its end. Choices that
+ * asked for none of it have no rose_api_extra. I/O thread only, but for create. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+
+void rose_api_extra_free(rose_api_extra *x)
+{
+    rose_api_out_free(&x->tokens);
+    rose_api_out_free(&x->values);
+    rose_api_out_free(&x->tops);
+    rose_api_out_free(&x->offsets);
+    rose_api_out_free(&x->ids);
+    rose_api_out_free(&x->prompt);
+    rose_buf_free(&x->name);
+}
+
+/* ---- one token ---- */
+
+/* The token's text, as it is shown: valid UTF-8, or "token_id:N". Appended to x->name. */
+static void put_name(rose_api_choice *c, uint32_t id)
+{
+    rose_api_extra *x = c->extra;
+    char number[24];
+    if (c->job->as_ids) {
+        snprintf(number, sizeof number, "token_id:%u", id);
+        if (rose_buf_add(&x->name, number, strlen(number)) != ROSE_OK) x->tokens.oom = true;
+    } else if (rose_decode(c->job->api->tok, &id, 1, 0, &x->name, NULL) == ROSE_E_NOMEM) {
+        x->tokens.oom = true; /* an id without text (padding of the vocabulary) has none */
+    }
+}
+
+/* vLLM's floor: JSON has no infinity. Nine digits give back the same float. */
+static void put_logprob(rose_api_out *o, float x)
+{
+    if (!(x >= -9999.0f && x <= 0x1p100f)) x = -9999.0f;
+    rose_api_putf(o, "%.9g", (double)x);
+}
+
+static uint32_t n_characters(const char *s, size_t len)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < len; i++)
+        n += ((unsigned char)s[i] & 0xC0) != 0x80;
+    return n;
+}
+
+static void comma(rose_api_out *o)
+{
+    if (o->b.len > 0) rose_api_puts(o, ",");
+}
+
+/* {"text":logprob,...}: the token itself, then the best; a text once. */
+static void put_top_object(rose_api_choice *c, const rose_logprob *report, uint32_t n_top)
+{
+    rose_api_extra *x = c->extra;
+    rose_api_out *o = &x->tops;
+    size_t begin[2 + ROSE_MAX_TOP_LOGPROBS], n = 0;
+    x->name.len = 0;
+    rose_api_puts(o, "{");
+    for (uint32_t i = 0; i <= n_top; i++) {
+        begin[n] = x->name.len;
+        put_name(c, report[i].id);
+        const char *text = x->name.data + begin[n];
+        size_t len = x->name.len - begin[n];
+        bool known = false;
+        for (size_t k = 0; k < n && !known; k++)
+            known = begin[k + 1] - begin[k] == len &&
+                    (len == 0 || memcmp(x->name.data + begin[k], text, len) == 0);
+        if (known) {
+            x->name.len = begin[n];
+            continue;
+        }
+        if (n > 0) rose_api_puts(o, ",");
+        rose_api_put_string(o, text, len);
+        rose_api_puts(o, ":");
+        put_logprob(o, report[i].logprob);
+        begin[++n] = x->name.len;
+    }
+    rose_api_puts(o, "}");
+}
+
+/* report NULL: the first token of an echoed prompt. */
+static void add_completion(rose_api_choice *c, uint32_t id, const rose_logprob *report)
+{
+    rose_api_extra *x = c->extra;
+    comma(&x->tokens);
+    comma(&x->values);
+    comma(&x->tops);
+    comma(&x->offsets);
+    if (report == NULL) {
+        rose_api_puts(&x->values, "null");
+        rose_api_puts(&x->tops, "null");
+    } else {
+        put_logprob(&x->values, report[0].logprob);
+        put_top_object(c, report, c->job->n_top);
+    }
+    x->name.len = 0;
+    put_name(c, id);
+    rose_api_put_string(&x->tokens, x->name.data, x->name.len);
+    rose_api_put_u64(&x->offsets, x->offset);
+    x->offset += n_characters(x->name.data, x->name.len);
+}
+
+static void put_chat_token(rose_api_choice *c, const rose_logprob *e)
+{
+    rose_api_extra *x = c->extra;
+    rose_api_out *o = &x->tokens;
+    size_t n = 0;
+    x->name.len = 0;
+    put_name(c, e->id);
+    rose_api_puts(o, "{\"token\":");
+    rose_api_put_string(o, x->name.data, x->name.len);
+    rose_api_puts(o, ",\"logprob\":");
+    put_logprob(o, e->logprob);
+    rose_api_puts(o, ",\"bytes\":[");
+    const char *bytes = rose_tokenizer_token_bytes(c->job->api->tok, e->id, &n);
+    for (size_t i = 0; bytes != NULL && i < n; i++)
+        rose_api_putf(o, i > 0 ? ",%u" : "%u", (unsigned)(unsigned char)bytes[i]);
+    rose_api_puts(o, "]");
+}
+
+static void add_chat(rose_api_choice *c, const rose_logprob *report)
+{
+    rose_api_out *o = &c->extra->tokens;
+    comma(o);
+    put_chat_token(c, &report[0]);
+    rose_api_puts(o, ",\"top_logprobs\":[");
+    for (uint32_t i = 1; i <= c->job->n_top; i++) {
+        if (i > 1) rose_api_puts(o, ",");
+        put_chat_token(c, &report[i]);
+        rose_api_puts(o, "}");
+    }
+    rose_api_puts(o, "]}");
+}
+
+void rose_api_extra_token(rose_api_choice *c, uint32_t id)
+{
+    rose_api_extra *x = c->extra;
+    const rose_api_job *j = c->job;
+    if (j->token_ids) {
+        comma(&x->ids);
+        rose_api_put_u64(&x->ids, id);
+    }
+    if (!j->logprobs) return;
+    const rose_logprob *report = rose_request_logprobs(c->req, c->n_tokens - 1);
+    if (j->kind == ROSE_API_CHAT)
+        add_chat(c, report);
+    else
+        add_completion(c, id, report);
+}
+
+/* ---- the prompt ---- */
+
+/* vLLM's shape: null, then one object of ids for each token. */
+static void put_prompt_logprobs(rose_api_choice *c, const rose_ids *ids)
+{
+    rose_api_extra *x = c->extra;
+    rose_api_out *o = &x->prompt;
+    rose_api_puts(o, "null");
+    for (uint32_t pos = 1; pos < ids->len; pos++) {
+        const rose_logprob *e = rose_request_prompt_logprobs(c->req, pos);
+        rose_api_puts(o, ",{");
+        for (uint32_t i = 0; i <= c->job->prompt_n_top; i++) {
+            if (i > 0 && e[i].id == e[0].id) continue;
+            x->name.len = 0;
+            put_name(c, e[i].id);
+            rose_api_putf(o, "%s\"%u\":{\"logprob\":", i > 0 ? "," : "", e[i].id);
+            put_logprob(o, e[i].logprob);
+            rose_api_putf(o, ",\"rank\":%u,\"decoded_token\":", e[i].rank);
+            rose_api_put_string(o, x->name.data, x->name.len);
+            rose_api_puts(o, "}");
+        }
+        rose_api_puts(o, "}");
+    }
+}
+
+void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text)
+{
+    rose_api_extra *x = c->extra;
+    const rose_api_job *j = c->job;
+    const rose_ids *ids = &j->prompts.v[c->index / j->n];
+    x->begun = true;
+    if (j->prompt_logprobs) put_prompt_logprobs(c, ids);
+    if (!j->echo) return;
+    if (rose_decode(j->api->tok, ids->data, ids->len, 0, &text->b, NULL) == ROSE_E_NOMEM)
+        text->oom = true;
+    for (uint32_t pos = 0; j->logprobs && pos < ids->len; pos++)
+        add_completion(c, ids->data[pos],
+                       pos == 0 ? NULL : rose_request_prompt_logprobs(c->req, pos));
+}
+
+/* ---- members of a choice ---- */
+
+static void put_list(rose_api_out *o, const char *name, const rose_api_out *items)
+{
+    rose_api_puts(o, name);
+    rose_api_put(o, items->b.data, items->b.len);
+    rose_api_puts(o, "]");
+}
+
+void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c)
+{
+    const rose_api_extra *x = c->extra;
+    if (x == NULL || !c->job->logprobs) {
+        rose_api_puts(o, "null");
+    } else if (c->job->kind == ROSE_API_CHAT) {
+        put_list(o, "{\"content\":[", &x->tokens);
+        rose_api_puts(o, ",\"refusal\":null}");
+    } else {
+        put_list(o, "{\"tokens\":[", &x->tokens);
+        put_list(o, ",\"token_logprobs\":[", &x->values);
+        put_list(o, ",\"top_logprobs\":[", &x->tops);
+        put_list(o, ",\"text_offset\":[", &x->offsets);
+        rose_api_puts(o, "}");
+    }
+}
+
+void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first)
+{
+    const rose_api_extra *x = c->extra;
+    const rose_api_job *j = c->job;
+    if (x == NULL) return;
+    if (j->token_ids && first) {
+        const rose_ids *ids = &j->prompts.v[c->index / j->n];
+        rose_api_puts(o, ",\"prompt_token_ids\":[");
+        for (size_t i = 0; i < ids->len; i++) {
+            if (i > 0) rose_api_puts(o, ",");
+            rose_api_put_u64(o, ids->data[i]);
+        }
+        rose_api_puts(o, "]");
+    }
+    if (j->token_ids) put_list(o, ",\"token_ids\":[", &x->ids);
+    if (j->prompt_logprobs) put_list(o, ",\"prompt_logprobs\":[", &x->prompt);
+}
+
+bool rose_api_extra_failed(const rose_api_choice *c)
+{
+    const rose_api_extra *x = c->extra;
+    return x->tokens.oom || x->values.oom || x->tops.oom || x->offsets.oom || x->ids.oom ||
+           x->prompt.oom;
+}
+
+void rose_api_extra_sent(rose_api_choice *c)
+{
+    rose_api_extra *x = c->extra;
+    x->sent = true;
+    rose_api_out_reset(&x->tokens);
+    rose_api_out_reset(&x->values);
+    rose_api_out_reset(&x->tops);
+    rose_api_out_reset(&x->offsets);
+    rose_api_out_reset(&x->ids);
+}

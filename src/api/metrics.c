@@ -1,0 +1,370 @@
+/* api/metrics.c - see metrics.h. Counting is for the I/O threads; writing the page sums their
+ * tables. Names, types and labels are vLLM's where it has the thing (prefix vllm:), those of the
+ * usual HTTP and process exporters, and ours (prefix roseinfer:) for the rest. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+#include "base/clock.h"
+#include "base/procstat.h"
+
+static const char *const methods[ROSE_METRIC_METHODS] = {"GET", "HEAD", "POST", "other"};
+static const int statuses[ROSE_METRIC_STATUSES] = {200, 400, 401, 404, 405, 408, 413, 415,
+                                                   429, 431, 499, 500, 501, 503, 504, 0};
+static const char *const outcomes[ROSE_N_OUTCOMES] = {"stop", "length", "abort", "error"};
+static const char *const rejections[ROSE_N_REJECTIONS] = {"queue_full", "not_ready",
+                                                          "out_of_memory", "too_many_connections"};
+
+/* ---- counting ---- */
+
+static uint32_t status_index(int status)
+{
+    uint32_t i = 0;
+    while (i + 1 < ROSE_METRIC_STATUSES && statuses[i] != status)
+        i++;
+    return i;
+}
+
+static uint32_t method_index(const char *method)
+{
+    uint32_t i = 0;
+    while (i + 1 < ROSE_METRIC_METHODS && strcmp(methods[i], method) != 0)
+        i++;
+    return i;
+}
+
+void rose_api_count_http(rose_api_io *io, const rose_http_req *r, int status)
+{
+    uint32_t route = rose_api_route_index(rose_http_req_path(r));
+    uint32_t method = method_index(rose_http_req_method(r));
+    rose_count_add(&io->metrics->http[route][method][status_index(status)], 1);
+}
+
+void rose_api_count_http_time(rose_api_io *io, const rose_http_req *r)
+{
+    uint64_t now = rose_now_ns(), start = rose_http_req_arrival_ns(r);
+    rose_hist_add(&io->metrics->http_time, &rose_hist_latency, now > start ? now - start : 0);
+}
+
+void rose_api_count_refusal(rose_api_io *io, const rose_api_error *e)
+{
+    rose_api_rejection why = ROSE_REJECT_NOT_READY;
+    if (e->status != 429 && e->status != 503) return;
+    if (e->status == 429)
+        why = ROSE_REJECT_QUEUE_FULL;
+    else if (e->code != NULL && strcmp(e->code, "out_of_memory") == 0)
+        why = ROSE_REJECT_MEMORY;
+    rose_count_add(&io->metrics->rejections[why], 1);
+}
+
+void rose_api_count_early(rose_api *a, int status)
+{
+    /* relaxed: a count; several threads add */
+    atomic_fetch_add_explicit(&a->early[status_index(status)], 1, memory_order_relaxed);
+}
+
+void rose_api_count_token(const rose_api_choice *c, uint64_t t_ns)
+{
+    rose_api_metrics *m = c->job->io->metrics;
+    rose_count_add(&m->generation_tokens, 1);
+    if (c->t_first_ns == 0) {
+        uint64_t start = c->job->t_arrival;
+        rose_count_add(&m->prompt_tokens, c->prompt_n);
+        rose_hist_add(&m->ttft, &rose_hist_latency, t_ns > start ? t_ns - start : 0);
+    } else {
+        rose_hist_add(&m->itl, &rose_hist_latency, t_ns - c->t_last_ns);
+    }
+}
+
+static void add_time(rose_hist *h, uint64_t from, uint64_t to)
+{
+    if (from != 0 && to >= from) rose_hist_add(h, &rose_hist_latency, to - from);
+}
+
+static rose_api_outcome outcome_of(const rose_api_choice *c)
+{
+    const rose_api_job *j = c->job;
+    if (c->finish != NULL)
+        return strcmp(c->finish, "length") == 0 ? ROSE_OUTCOME_LENGTH : ROSE_OUTCOME_STOP;
+    bool closed = j->err.code != NULL && strcmp(j->err.code, "service_unavailable") == 0;
+    return j->err.status != 0 && !closed ? ROSE_OUTCOME_ERROR : ROSE_OUTCOME_ABORT;
+}
+
+void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t)
+{
+    const rose_api_job *j = c->job;
+    rose_api_metrics *m = j->io->metrics;
+    rose_api_outcome outcome = outcome_of(c);
+    rose_count_add(&m->outcomes[outcome], 1);
+    if (outcome != ROSE_OUTCOME_STOP && outcome != ROSE_OUTCOME_LENGTH) return;
+    if (c->n_tokens == 0) rose_count_add(&m->prompt_tokens, c->prompt_n); /* only scored */
+    add_time(&m->e2e, j->t_arrival, c->t_last_ns);
+    add_time(&m->queue, t->submitted, t->admitted);
+    add_time(&m->prefill, t->admitted, c->t_first_ns);
+    add_time(&m->decode, c->t_first_ns, c->t_last_ns);
+    add_time(&m->inference, t->admitted, c->t_last_ns);
+    if (c->n_tokens > 1)
+        add_time(&m->tpot, 1, 1 + (c->t_last_ns - c->t_first_ns) / (c->n_tokens - 1));
+    rose_hist_add(&m->prompt_len, &rose_hist_tokens, c->prompt_n);
+    rose_hist_add(&m->generation_len, &rose_hist_tokens, c->n_tokens);
+}
+
+void rose_api_count_job(const rose_api_job *j)
+{
+    rose_hist_add(&j->io->metrics->n, &rose_hist_tokens, j->n);
+    rose_hist_add(&j->io->metrics->max_tokens, &rose_hist_tokens, j->max_tokens);
+}
+
+/* ---- the page ---- */
+
+typedef struct page {
+    rose_api_out *o;
+    const rose_api *a;
+} page;
+
+static void put_label_value(rose_api_out *o, const char *s)
+{
+    for (; *s != '\0'; s++) {
+        if (*s == '\n')
+            rose_api_puts(o, "\\n");
+        else if (*s == '"' || *s == '\\')
+            rose_api_putf(o, "\\%c", *s);
+        else
+            rose_api_put(o, s, 1);
+    }
+}
+
+static void head(page *p, const char *name, const char *type, const char *help)
+{
+    rose_api_putf(p->o, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* name{model_name="...",engine="0" - the caller closes the braces. */
+static void put_series(page *p, const char *name, const char *suffix)
+{
+    rose_api_puts(p->o, name);
+    rose_api_puts(p->o, suffix);
+    rose_api_puts(p->o, "{model_name=\"");
+    put_label_value(p->o, p->a->model_id);
+    rose_api_puts(p->o, "\",engine=\"0\"");
+}
+
+static void one(page *p, const char *name, const char *type, const char *help, double value)
+{
+    head(p, name, type, help);
+    put_series(p, name, "");
+    rose_api_putf(p->o, "} %.17g\n", value);
+}
+
+/* The sum over the I/O threads of the histogram that lies `at` bytes into their tables. */
+static void hist(page *p, const char *name, const char *help, const rose_hist *h,
+                 const rose_hist_bounds *b, double unit)
+{
+    uint64_t total = 0;
+    head(p, name, "histogram", help);
+    for (uint32_t i = 0; i <= b->n; i++) {
+        total += rose_count_get(&h->count[i]);
+        put_series(p, name, "_bucket");
+        if (i < b->n)
+            rose_api_putf(p->o, ",le=\"%.10g\"} %" PRIu64 "\n", (double)b->le[i] * unit, total);
+        else
+            rose_api_putf(p->o, ",le=\"+Inf\"} %" PRIu64 "\n", total);
+    }
+    put_series(p, name, "_sum");
+    rose_api_putf(p->o, "} %.17g\n", (double)rose_count_get(&h->sum) * unit);
+    put_series(p, name, "_count");
+    rose_api_putf(p->o, "} %" PRIu64 "\n", total);
+}
+
+static void by_label(page *p, const char *name, const char *label, const char *const *values,
+                     const _Atomic uint64_t *counts, uint32_t n, const char *help)
+{
+    head(p, name, "counter", help);
+    for (uint32_t i = 0; i < n; i++) {
+        put_series(p, name, "");
+        rose_api_putf(p->o, ",%s=\"%s\"} %" PRIu64 "\n", label, values[i],
+                      rose_count_get(&counts[i]));
+    }
+}
+
+static void merge_counts(_Atomic uint64_t *dst, const _Atomic uint64_t *src, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        rose_count_add(&dst[i], rose_count_get(&src[i]));
+}
+
+/* What the I/O threads have counted, together. dst is zero. */
+static void merge(rose_api_metrics *dst, const rose_api *a)
+{
+    for (uint32_t i = 0; i < a->o.n_io_threads; i++) {
+        const rose_api_metrics *src = a->io[i].metrics;
+        merge_counts(&dst->prompt_tokens, &src->prompt_tokens, 1);
+        merge_counts(&dst->generation_tokens, &src->generation_tokens, 1);
+        merge_counts(dst->outcomes, src->outcomes, ROSE_N_OUTCOMES);
+        merge_counts(dst->rejections, src->rejections, ROSE_N_REJECTIONS);
+        rose_hist_merge(&dst->ttft, &src->ttft);
+        rose_hist_merge(&dst->itl, &src->itl);
+        rose_hist_merge(&dst->tpot, &src->tpot);
+        rose_hist_merge(&dst->e2e, &src->e2e);
+        rose_hist_merge(&dst->queue, &src->queue);
+        rose_hist_merge(&dst->prefill, &src->prefill);
+        rose_hist_merge(&dst->decode, &src->decode);
+        rose_hist_merge(&dst->inference, &src->inference);
+        rose_hist_merge(&dst->http_time, &src->http_time);
+        rose_hist_merge(&dst->prompt_len, &src->prompt_len);
+        rose_hist_merge(&dst->generation_len, &src->generation_len);
+        rose_hist_merge(&dst->max_tokens, &src->max_tokens);
+        rose_hist_merge(&dst->n, &src->n);
+        merge_counts(&dst->http[0][0][0], &src->http[0][0][0],
+                     sizeof dst->http / sizeof dst->http[0][0][0]);
+    }
+    merge_counts(&dst->rejections[ROSE_REJECT_CONNECTIONS], &a->early[status_index(503)], 1);
+}
+
+static void put_gauges(page *p, const rose_engine_stats *s)
+{
+    double used = s->kv_pages == 0 ? 0.0 : 1.0 - (double)s->kv_pages_free / s->kv_pages;
+    one(p, "vllm:num_requests_running", "gauge", "Requests in execution.", s->running);
+    one(p, "vllm:num_requests_waiting", "gauge", "Requests that wait for admission.", s->waiting);
+    one(p, "vllm:kv_cache_usage_perc", "gauge", "KV pages in use, 1 is all of them.", used);
+}
+
+static void put_counters(page *p, const rose_api_metrics *m)
+{
+    one(p, "vllm:prompt_tokens_total", "counter",
+        "Prompt tokens of choices that have their first token.",
+        (double)rose_count_get(&m->prompt_tokens));
+    one(p, "vllm:generation_tokens_total", "counter", "Generated tokens, as in usage.",
+        (double)rose_count_get(&m->generation_tokens));
+    by_label(p, "vllm:request_success_total", "finished_reason", outcomes, m->outcomes,
+             ROSE_N_OUTCOMES, "Choices that ended, by how.");
+    by_label(p, "vllm:admission_rejections_total", "reason", rejections, m->rejections,
+             ROSE_N_REJECTIONS, "Requests refused with 429 or 503, by why.");
+}
+
+static void put_hists(page *p, const rose_api_metrics *m)
+{
+    const rose_hist_bounds *t = &rose_hist_latency, *n = &rose_hist_tokens;
+    hist(p, "vllm:time_to_first_token_seconds",
+         "First byte of the request to the first token of a choice.", &m->ttft, t, 1e-9);
+    hist(p, "vllm:inter_token_latency_seconds", "Between two tokens of a choice.", &m->itl, t,
+         1e-9);
+    hist(p, "vllm:request_time_per_output_token_seconds",
+         "First to last token over the tokens after the first, by choice.", &m->tpot, t, 1e-9);
+    hist(p, "vllm:e2e_request_latency_seconds",
+         "First byte of the request to the last token of a choice.", &m->e2e, t, 1e-9);
+    hist(p, "vllm:request_queue_time_seconds", "Submitted to the engine until admitted.", &m->queue,
+         t, 1e-9);
+    hist(p, "vllm:request_prefill_time_seconds", "Admitted to first token.", &m->prefill, t, 1e-9);
+    hist(p, "vllm:request_decode_time_seconds", "First to last token.", &m->decode, t, 1e-9);
+    hist(p, "vllm:request_inference_time_seconds", "Admitted to last token.", &m->inference, t,
+         1e-9);
+    hist(p, "vllm:request_prompt_tokens", "Prompt tokens of a choice.", &m->prompt_len, n, 1);
+    hist(p, "vllm:request_generation_tokens", "Generated tokens of a choice.", &m->generation_len,
+         n, 1);
+    hist(p, "vllm:request_params_max_tokens", "max_tokens of a request, as asked or implied.",
+         &m->max_tokens, n, 1);
+    hist(p, "vllm:request_params_n", "n of a request.", &m->n, n, 1);
+}
+
+static void put_engine(page *p, const rose_engine *e, const rose_engine_stats *s)
+{
+    const rose_engine_hists *h = rose_engine_get_hists(e);
+    hist(p, "vllm:iteration_tokens_total", "Rows of an engine step.", &h->tokens, &rose_hist_tokens,
+         1);
+    hist(p, "roseinfer:step_host_seconds", "Engine step: planning, batch, delivery.", &h->host_ns,
+         &rose_hist_step, 1e-9);
+    hist(p, "roseinfer:step_compute_seconds", "Engine step: in the backend.", &h->compute_ns,
+         &rose_hist_step, 1e-9);
+    one(p, "roseinfer:engine_steps_total", "counter", "Engine steps.", (double)s->steps);
+    one(p, "roseinfer:engine_prompt_tokens_total", "counter",
+        "Prompt tokens of admitted sequences.", (double)s->prompt_tokens);
+    one(p, "roseinfer:engine_generated_tokens_total", "counter",
+        "Tokens that the engine sampled, those nobody waits for too.", (double)s->generated_tokens);
+    one(p, "vllm:num_preemptions_total", "counter", "Requests that gave their pages back.",
+        (double)s->preemptions);
+    one(p, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.",
+        (double)s->prefix_queries);
+    one(p, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.",
+        (double)s->prefix_hits);
+    one(p, "roseinfer:prefix_evictions_total", "counter", "Cached pages evicted.",
+        (double)s->prefix_evictions);
+    one(p, "roseinfer:recomputed_tokens_total", "counter", "Computed again after a preemption.",
+        (double)s->recomputed_tokens);
+    one(p, "roseinfer:waiting_tokens", "gauge", "Prompt tokens that wait for admission.",
+        s->waiting_tokens);
+    one(p, "roseinfer:kv_pages_cached", "gauge", "Free pages that hold a cached prefix.",
+        s->kv_pages_cached);
+    one(p, "roseinfer:kv_pages", "gauge", "Pages of the KV pool.", s->kv_pages);
+    one(p, "roseinfer:kv_pages_free", "gauge", "Free pages of the KV pool.", s->kv_pages_free);
+    one(p, "roseinfer:engine_failed", "gauge", "1 once the backend has failed.", s->failed);
+}
+
+/* The usual exporter's names: no labels of ours. */
+static void put_http(page *p, const rose_api_metrics *m)
+{
+    head(p, "http_requests_total", "counter", "Requests by route, method and status.");
+    for (uint32_t r = 0; r < ROSE_METRIC_ROUTES; r++) {
+        for (uint32_t k = 0; k < ROSE_METRIC_METHODS; k++) {
+            for (uint32_t s = 0; s < ROSE_METRIC_STATUSES; s++) {
+                uint64_t n = rose_count_get(&m->http[r][k][s]);
+                if (n == 0) continue;
+                rose_api_putf(p->o,
+                              "http_requests_total{handler=\"%s\",method=\"%s\",status=\"%d\"} "
+                              "%" PRIu64 "\n",
+                              rose_api_route_name(r), methods[k], statuses[s], n);
+            }
+        }
+    }
+    for (uint32_t s = 0; s < ROSE_METRIC_STATUSES; s++) {
+        uint64_t n = rose_count_get(&p->a->early[s]);
+        if (n == 0) continue;
+        rose_api_putf(p->o,
+                      "http_requests_total{handler=\"unread\",method=\"other\",status=\"%d\"} "
+                      "%" PRIu64 "\n",
+                      statuses[s], n);
+    }
+    hist(p, "http_request_duration_seconds", "First byte of the request to the end of the reply.",
+         &m->http_time, &rose_hist_latency, 1e-9);
+}
+
+static void plain(page *p, const char *name, const char *type, const char *help, double value)
+{
+    head(p, name, type, help);
+    rose_api_putf(p->o, "%s %.17g\n", name, value);
+}
+
+static void put_process(page *p)
+{
+    rose_procstat s = rose_procstat_read();
+    plain(p, "process_cpu_seconds_total", "counter", "CPU time, user and system.", s.cpu_seconds);
+    plain(p, "process_resident_memory_bytes", "gauge", "Resident memory.",
+          (double)s.resident_bytes);
+    plain(p, "process_virtual_memory_bytes", "gauge", "Address space.", (double)s.virtual_bytes);
+    plain(p, "process_open_fds", "gauge", "Open file descriptors.", s.open_fds);
+    plain(p, "process_max_fds", "gauge", "Most file descriptors.", s.max_fds);
+    plain(p, "process_start_time_seconds", "gauge", "Start, seconds of the Unix epoch.",
+          s.start_time_seconds);
+}
+
+void rose_api_metrics_page(rose_api_out *o, const rose_api *a)
+{
+    page p = {.o = o, .a = a};
+    const rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
+    rose_api_metrics *sum = calloc(1, sizeof *sum);
+    if (sum == NULL) {
+        o->oom = true;
+        return;
+    }
+    merge(sum, a);
+    rose_engine_stats s = {0};
+    if (e != NULL) s = rose_engine_get_stats(e);
+    put_gauges(&p, &s);
+    put_counters(&p, sum);
+    put_hists(&p, sum);
+    if (e != NULL) put_engine(&p, e, &s);
+    put_http(&p, sum);
+    put_process(&p);
+    free(sum);
+}

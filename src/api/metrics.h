@@ -1,0 +1,49 @@
+/* api/metrics.h - what GET /metrics counts. One rose_api_metrics per I/O thread, written by that
+ * thread alone (every answer and every token passes through one), summed by whoever scrapes: no
+ * lock, no allocation and no shared cache line on the token path.
+ * What the HTTP room answers by itself (413, 431, 408, bad syntax) has a table of its own, because
+ * its callback does not name the thread. */
+#ifndef ROSE_API_METRICS_H
+#define ROSE_API_METRICS_H
+
+#include "base/hist.h"
+
+/* finished_reason of vllm:request_success_total */
+typedef enum rose_api_outcome {
+    ROSE_OUTCOME_STOP,
+    ROSE_OUTCOME_LENGTH,
+    ROSE_OUTCOME_ABORT, /* the client left, or the server stopped */
+    ROSE_OUTCOME_ERROR, /* the engine failed, out of memory, or out of time */
+    ROSE_N_OUTCOMES
+} rose_api_outcome;
+
+/* reason of vllm:admission_rejections_total */
+typedef enum rose_api_rejection {
+    ROSE_REJECT_QUEUE_FULL,  /* 429: the engine's queue, or the tokenizer workers' */
+    ROSE_REJECT_NOT_READY,   /* 503: loading, draining, engine closed */
+    ROSE_REJECT_MEMORY,      /* 503: out of memory */
+    ROSE_REJECT_CONNECTIONS, /* 503: too many connections */
+    ROSE_N_REJECTIONS
+} rose_api_rejection;
+
+enum {
+    ROSE_METRIC_ROUTES = 16, /* rows of the route table, and one for what is not in it */
+    ROSE_METRIC_METHODS = 4, /* GET HEAD POST other */
+    ROSE_METRIC_STATUSES = 16
+};
+
+typedef _Atomic uint64_t rose_http_counts[ROSE_METRIC_METHODS][ROSE_METRIC_STATUSES];
+
+typedef struct rose_api_metrics {
+    _Atomic uint64_t prompt_tokens, generation_tokens;
+    _Atomic uint64_t outcomes[ROSE_N_OUTCOMES];
+    _Atomic uint64_t rejections[ROSE_N_REJECTIONS];
+    rose_hist ttft, itl;                    /* ns */
+    rose_hist tpot, e2e, queue, prefill;    /* ns */
+    rose_hist decode, inference, http_time; /* ns */
+    rose_hist prompt_len, generation_len;   /* tokens of a choice */
+    rose_hist max_tokens, n;                /* as asked */
+    rose_http_counts http[ROSE_METRIC_ROUTES];
+} rose_api_metrics;
+
+#endif

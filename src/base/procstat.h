@@ -1,0 +1,19 @@
+/* base/procstat.h - what the system knows of this process, in the terms of Prometheus' process
+ * metrics. Reads /proc; any thread. */
+#ifndef ROSE_BASE_PROCSTAT_H
+#define ROSE_BASE_PROCSTAT_H
+
+#include <stdint.h>
+
+/* A value that could not be had is 0. */
+typedef struct rose_procstat {
+    double cpu_seconds;         /* user and system, all threads */
+    uint64_t resident_bytes;    /* RSS */
+    uint64_t virtual_bytes;     /* address space */
+    uint32_t open_fds, max_fds; /* file descriptors; max: the soft limit, 0 = none */
+    double start_time_seconds;  /* of the Unix epoch */
+} rose_procstat;
+
+rose_procstat rose_procstat_read(void);
+
+#endif

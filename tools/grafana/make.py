@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Writes tools/grafana/roseinfer.json, a Grafana dashboard (schema 36, Grafana 9 and later) of GET /metrics."""
+import json
+import pathlib
+
+
+def quantiles(name):
+    return [(f"histogram_quantile({q}, sum by (le) (rate({name}_bucket[$__rate_interval])))", f"p{q * 100:g}")
+            for q in (0.5, 0.9, 0.99)]
+
+
+def rate(name, legend, by=""):
+    group = f" by ({by})" if by else ""
+    return (f"sum{group} (rate({name}[$__rate_interval]))", legend)
+
+
+PANELS = [
+    ("Requests", "short", [("vllm:num_requests_running", "running"), ("vllm:num_requests_waiting", "waiting")]),
+    ("Tokens a second", "short", [rate("vllm:prompt_tokens_total", "prompt"),
+                                  rate("vllm:generation_tokens_total", "generated")]),
+    ("Preemptions, evictions", "short", [rate("vllm:num_preemptions_total", "preemptions"),
+                                         rate("roseinfer:prefix_evictions_total", "pages evicted")]),
+    ("Prefix cache: tokens found", "percentunit",
+     [("sum(rate(vllm:prefix_cache_hits_total[$__rate_interval])) / "
+       "sum(rate(vllm:prefix_cache_queries_total[$__rate_interval]))", "of those looked up")]),
+    ("KV pages in use", "percentunit", [("vllm:kv_cache_usage_perc", "used")]),
+    ("Time to first token", "s", quantiles("vllm:time_to_first_token_seconds")),
+    ("Inter-token latency", "s", quantiles("vllm:inter_token_latency_seconds")),
+    ("End to end", "s", quantiles("vllm:e2e_request_latency_seconds")),
+    ("Queue time", "s", quantiles("vllm:request_queue_time_seconds")),
+    ("Prefill time", "s", quantiles("vllm:request_prefill_time_seconds")),
+    ("Time per output token", "s", quantiles("vllm:request_time_per_output_token_seconds")),
+    ("Step: host", "s", quantiles("roseinfer:step_host_seconds")),
+    ("Step: compute", "s", quantiles("roseinfer:step_compute_seconds")),
+    ("Rows a step", "short", quantiles("vllm:iteration_tokens_total")),
+    ("Ended, by reason", "short", [rate("vllm:request_success_total", "{{finished_reason}}", "finished_reason")]),
+    ("Refused, by reason", "short", [rate("vllm:admission_rejections_total", "{{reason}}", "reason")]),
+    ("HTTP replies", "short", [rate("http_requests_total", "{{handler}} {{status}}", "handler, status")]),
+    ("Resident memory", "bytes", [("process_resident_memory_bytes", "RSS")]),
+    ("CPU", "short", [rate("process_cpu_seconds_total", "cores")]),
+    ("File descriptors", "short", [("process_open_fds", "open")]),
+]
+
+
+def panel(i, title, unit, targets):
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    return {"id": i + 1, "type": "timeseries", "title": title, "datasource": source,
+            "gridPos": {"h": 8, "w": 8, "x": i % 3 * 8, "y": i // 3 * 8},
+            "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
+            "targets": [{"refId": chr(65 + k), "expr": expr, "legendFormat": legend, "datasource": source}
+                        for k, (expr, legend) in enumerate(targets)]}
+
+
+board = {"uid": "roseinfer", "title": "roseinfer", "schemaVersion": 36, "refresh": "10s", "tags": ["llm"],
+         "time": {"from": "now-30m", "to": "now"},
+         "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
+         "panels": [panel(i, *p) for i, p in enumerate(PANELS)]}
+path = pathlib.Path(__file__).with_name("roseinfer.json")
+path.write_text(json.dumps(board, indent=1) + "\n")
