@@ -4,6 +4,7 @@
 #define ROSE_BENCH_BENCH_H
 
 int rose_bench_offline(int argc, char **argv);
+int rose_bench_online(int argc, char **argv);
 int rose_bench_tokenizer(int argc, char **argv);
 int rose_bench_scheduler(int argc, char **argv);
 

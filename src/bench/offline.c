@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +20,7 @@
 #include "base/progress.h"
 #include "base/version.h"
 #include "bench/bench.h"
+#include "bench/stats.h"
 #include "engine/flags.h"
 
 typedef struct offline_opts {
@@ -43,23 +43,6 @@ typedef struct prompt_state {
     uint32_t n_out;
     bool done;
 } prompt_state;
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Percentile by linear interpolation (as numpy); sorts v. NaN for n == 0. */
-static double percentile(double *v, size_t n, double p)
-{
-    if (n == 0) return (double)NAN;
-    qsort(v, n, sizeof *v, by_value);
-    double at = p / 100.0 * (double)(n - 1);
-    size_t i = (size_t)at;
-    if (i + 1 >= n) return v[n - 1];
-    return v[i] + (at - (double)i) * (v[i + 1] - v[i]);
-}
 
 static rose_status submit_all(rose_engine *e, const offline_opts *o, uint64_t seed,
                               rose_wakeq *sink, prompt_state *ps, rose_err *err)
@@ -120,13 +103,15 @@ static void summarise(const prompt_state *ps, const offline_opts *o, uint64_t st
         scratch[i] = (double)(ps[i].first_ns - start) * 1e-9;
     }
     out->total_s = (double)(end - start) * 1e-9;
-    out->ttft_p50 = percentile(scratch, o->num_prompts, 50);
-    out->ttft_p99 = percentile(scratch, o->num_prompts, 99);
+    rose_sort_f64(scratch, o->num_prompts);
+    out->ttft_p50 = rose_percentile(scratch, o->num_prompts, 50);
+    out->ttft_p99 = rose_percentile(scratch, o->num_prompts, 99);
     if (o->output_len < 2) return;
     for (uint32_t i = 0; i < o->num_prompts; i++)
         scratch[i] = (double)(ps[i].last_ns - ps[i].first_ns) * 1e-9 / (ps[i].n_out - 1);
-    out->tpot_p50 = percentile(scratch, o->num_prompts, 50);
-    out->tpot_p99 = percentile(scratch, o->num_prompts, 99);
+    rose_sort_f64(scratch, o->num_prompts);
+    out->tpot_p50 = rose_percentile(scratch, o->num_prompts, 50);
+    out->tpot_p99 = rose_percentile(scratch, o->num_prompts, 99);
 }
 
 /* sink outlives the engine: it may be signalled right after the last event. */
@@ -246,7 +231,8 @@ static int report(const char *model, const offline_opts *o, const rose_engine *e
         tps[i] = (double)runs[i].output_tokens / runs[i].total_s;
         json_array_append_new(list, run_json(&runs[i], o->num_prompts));
     }
-    double median = percentile(tps, o->repeats, 50);
+    rose_sort_f64(tps, o->repeats);
+    double median = rose_percentile(tps, o->repeats, 50);
     fprintf(stderr,
             "%u x (%u in, %u out), batch %u: %.1f output tok/s (median of %u, %.1f to %.1f), TTFT "
             "p50 %.1f ms, "

@@ -1,0 +1,394 @@
+/* bench/load_trace.c - reading traces. Hostile bytes are the rule here, not the exception: a line
+ * is taken whole or left out with its number and the reason. */
+#include "bench/load_trace.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/file.h"
+#include "base/json.h"
+
+enum { MAX_REPORTED = 20, MAX_TOKENS = 1 << 24, MAX_COLUMNS = 16, MAX_LINE = 1 << 24 };
+
+typedef struct reader {
+    rose_load_trace *t;
+    size_t cap_rows, cap_hashes;
+    const char *name;
+    FILE *report;
+    uint32_t line;
+    int col_time, col_in, col_out; /* CSV: which column holds what */
+    double unit;                   /* seconds of one unit of the time column */
+    char why[128];                 /* why the last row was refused */
+} reader;
+
+void rose_load_trace_free(rose_load_trace *t)
+{
+    free(t->rows);
+    free(t->hashes);
+    *t = (rose_load_trace){0};
+}
+
+static rose_status add_row(reader *r, const rose_load_trace_row *row)
+{
+    rose_load_trace *t = r->t;
+    if (t->n == r->cap_rows) {
+        size_t cap = r->cap_rows == 0 ? 1024 : r->cap_rows * 2;
+        rose_load_trace_row *p = realloc(t->rows, cap * sizeof *p);
+        if (p == NULL) return ROSE_E_NOMEM;
+        t->rows = p;
+        r->cap_rows = cap;
+    }
+    t->rows[t->n++] = *row;
+    return ROSE_OK;
+}
+
+static rose_status add_hash(reader *r, uint64_t h)
+{
+    rose_load_trace *t = r->t;
+    if (t->n_hashes == UINT32_MAX) return ROSE_E_NOMEM;
+    if (t->n_hashes == r->cap_hashes) {
+        size_t cap = r->cap_hashes == 0 ? 4096 : r->cap_hashes * 2;
+        uint64_t *p = realloc(t->hashes, cap * sizeof *p);
+        if (p == NULL) return ROSE_E_NOMEM;
+        t->hashes = p;
+        r->cap_hashes = cap;
+    }
+    t->hashes[t->n_hashes++] = h;
+    return ROSE_OK;
+}
+
+/* Days since 1970-01-01 of a Gregorian date (Hinnant's days_from_civil). */
+static int64_t days_from_civil(int y, int m, int d)
+{
+    y -= m <= 2;
+    const int64_t era = (y >= 0 ? y : y - 399) / 400;
+    const int64_t yoe = y - era * 400;
+    const int64_t doy = (153 * (m + (m > 2 ? -3 : 9)) + 2) / 5 + d - 1;
+    return era * 146097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719468;
+}
+
+/* n digits at *p as a number; -1 if they are not there. */
+static int digits(const char **p, int n)
+{
+    int v = 0;
+    for (int i = 0; i < n; i++, (*p)++) {
+        if (!isdigit((unsigned char)**p)) return -1;
+        v = v * 10 + (**p - '0');
+    }
+    return v;
+}
+
+/* "2023-11-16 18:15:46.6805900" (T for the space, a zone behind it: both pass) to seconds. */
+static bool parse_date(const char *s, double *out)
+{
+    static const char between[] = "--";
+    int part[3], clock[3];
+    const char *p = s;
+    for (int i = 0; i < 3; i++) {
+        part[i] = digits(&p, i == 0 ? 4 : 2);
+        if (part[i] < 0 || (i < 2 && *p++ != between[i])) return false;
+    }
+    if (*p != ' ' && *p != 'T') return false;
+    p++;
+    for (int i = 0; i < 3; i++) {
+        clock[i] = digits(&p, 2);
+        if (clock[i] < 0 || (i < 2 && *p++ != ':')) return false;
+    }
+    if (part[1] < 1 || part[1] > 12 || part[2] < 1 || part[2] > 31 || clock[0] > 23 ||
+        clock[1] > 59 || clock[2] > 60)
+        return false;
+    double fraction = 0, place = 0.1;
+    if (*p == '.') {
+        for (p++; isdigit((unsigned char)*p); p++, place /= 10)
+            fraction += place * (*p - '0');
+    }
+    if (*p != '\0' && *p != '+' && *p != 'Z') return false;
+    *out = (double)(days_from_civil(part[0], part[1], part[2]) * 86400 + clock[0] * 3600 +
+                    clock[1] * 60 + clock[2]) +
+           fraction;
+    return true;
+}
+
+static bool parse_time(const reader *r, const char *s, double *out)
+{
+    char *end;
+    if (strlen(s) > 10 && s[4] == '-') return parse_date(s, out);
+    if (!isdigit((unsigned char)s[0])) return false;
+    double v = strtod(s, &end);
+    if (*end != '\0' || !isfinite(v) || v > 1e15) return false;
+    *out = v * r->unit;
+    return true;
+}
+
+/* A count of tokens, 1 .. MAX_TOKENS; "12.0" passes, since spreadsheets write it. */
+static bool parse_tokens(const char *s, uint32_t *out)
+{
+    char *end;
+    if (!isdigit((unsigned char)s[0])) return false;
+    double v = strtod(s, &end);
+    if (*end != '\0' || !(v >= 1) || v > MAX_TOKENS || v != floor(v)) return false;
+    *out = (uint32_t)v;
+    return true;
+}
+
+/* Splits a line in place at commas; quotes round a field go. Returns the number of fields; fields
+ * past MAX_COLUMNS are ignored. */
+static int split_csv(char *line, char *field[MAX_COLUMNS])
+{
+    int n = 0;
+    for (char *p = line; p != NULL && n < MAX_COLUMNS;) {
+        char *next = strchr(p, ',');
+        if (next != NULL) *next++ = '\0';
+        while (isspace((unsigned char)*p))
+            p++;
+        size_t len = strlen(p);
+        while (len > 0 && isspace((unsigned char)p[len - 1]))
+            p[--len] = '\0';
+        if (len >= 2 && p[0] == '"' && p[len - 1] == '"') {
+            p[len - 1] = '\0';
+            p++;
+        }
+        field[n++] = p;
+        p = next;
+    }
+    return n;
+}
+
+static int find_column(char *const *field, int n, const char *name)
+{
+    for (int i = 0; i < n; i++) {
+        if (strcasecmp(field[i], name) == 0) return i;
+    }
+    return -1;
+}
+
+/* The header line names the format. */
+static bool read_header(reader *r, char *line)
+{
+    char *field[MAX_COLUMNS];
+    int n = split_csv(line, field);
+    r->unit = 1;
+    r->col_time = find_column(field, n, "timestamp");
+    r->col_in = find_column(field, n, "ContextTokens");
+    r->col_out = find_column(field, n, "GeneratedTokens");
+    r->t->format = "azure";
+    if (r->col_in < 0) {
+        r->col_in = find_column(field, n, "Request tokens");
+        r->col_out = find_column(field, n, "Response tokens");
+        r->t->format = "burstgpt";
+    }
+    return r->col_time >= 0 && r->col_in >= 0 && r->col_out >= 0;
+}
+
+static rose_status refuse(reader *r, const char *what)
+{
+    snprintf(r->why, sizeof r->why, "%s", what);
+    return ROSE_E_FORMAT;
+}
+
+static rose_status read_csv_row(reader *r, char *line)
+{
+    char *field[MAX_COLUMNS];
+    rose_load_trace_row row = {0};
+    int n = split_csv(line, field);
+    if (n <= r->col_time || n <= r->col_in || n <= r->col_out) return refuse(r, "too few fields");
+    if (!parse_time(r, field[r->col_time], &row.at_s)) return refuse(r, "no time stamp");
+    if (!parse_tokens(field[r->col_in], &row.n_in))
+        return refuse(r, "no input length of 1 or more");
+    if (!parse_tokens(field[r->col_out], &row.n_out))
+        return refuse(r, "no output length of 1 or more");
+    return add_row(r, &row);
+}
+
+static bool json_tokens(const json_t *o, const char *key, uint32_t *out)
+{
+    const json_t *v = json_object_get(o, key);
+    if (!json_is_integer(v)) return false;
+    json_int_t n = json_integer_value(v);
+    if (n < 1 || n > MAX_TOKENS) return false;
+    *out = (uint32_t)n;
+    return true;
+}
+
+static rose_status read_hashes(reader *r, const json_t *list, rose_load_trace_row *row)
+{
+    size_t i;
+    const json_t *v;
+    size_t start = r->t->n_hashes;
+    row->hash0 = (uint32_t)start;
+    json_array_foreach(list, i, v)
+    {
+        if (!json_is_integer(v)) {
+            r->t->n_hashes = start;
+            return refuse(r, "hash_ids holds something that is no integer");
+        }
+        if (add_hash(r, (uint64_t)json_integer_value(v)) != ROSE_OK) return ROSE_E_NOMEM;
+    }
+    row->n_hash = (uint32_t)(r->t->n_hashes - start);
+    return ROSE_OK;
+}
+
+static rose_status read_json_object(reader *r, const json_t *o)
+{
+    rose_load_trace_row row = {0};
+    const json_t *ts = json_object_get(o, "timestamp"), *hashes = json_object_get(o, "hash_ids");
+    if (!json_is_object(o)) return refuse(r, "not a JSON object");
+    double at = json_number_value(ts) * r->unit;
+    if (!json_is_number(ts) || !isfinite(at) || at < 0 || at > 1e15)
+        return refuse(r, "no time stamp");
+    row.at_s = at;
+    if (!json_tokens(o, "input_length", &row.n_in))
+        return refuse(r, "no input_length of 1 or more");
+    if (!json_tokens(o, "output_length", &row.n_out))
+        return refuse(r, "no output_length of 1 or more");
+    if (json_is_array(hashes)) {
+        rose_status st = read_hashes(r, hashes, &row);
+        if (st != ROSE_OK) return st;
+    }
+    return add_row(r, &row);
+}
+
+static rose_status read_json_row(reader *r, const char *line, size_t len)
+{
+    json_error_t e;
+    json_t *o;
+    rose_status st = rose_json_parse(&o, line, len, 0, &e);
+    if (st == ROSE_E_NOMEM) return st;
+    if (st != ROSE_OK) {
+        snprintf(r->why, sizeof r->why, "%.100s", e.text);
+        return ROSE_E_FORMAT;
+    }
+    st = read_json_object(r, o);
+    json_decref(o);
+    return st;
+}
+
+/* JSONL: Qwen-Bailian lines carry chat_id and seconds, Mooncake's milliseconds. */
+static bool detect_json(reader *r, const char *line, size_t len)
+{
+    json_error_t e;
+    json_t *o;
+    if (rose_json_parse(&o, line, len, 0, &e) != ROSE_OK) return false;
+    bool known = json_object_get(o, "timestamp") != NULL &&
+                 json_object_get(o, "input_length") != NULL &&
+                 json_object_get(o, "output_length") != NULL;
+    bool qwen = json_object_get(o, "chat_id") != NULL || json_object_get(o, "turn") != NULL;
+    json_decref(o);
+    r->t->format = qwen ? "qwen" : "mooncake";
+    r->unit = qwen ? 1 : 1e-3;
+    r->t->block_tokens = qwen ? 16 : 512;
+    return known;
+}
+
+static void report_bad(reader *r)
+{
+    rose_load_trace *t = r->t;
+    if (t->n_bad++ == 0) t->first_bad = r->line;
+    if (r->report == NULL || t->n_bad > MAX_REPORTED + 1) return;
+    if (t->n_bad > MAX_REPORTED) {
+        fprintf(r->report, "%s: further bad lines are counted only\n", r->name);
+        return;
+    }
+    rose_err clean;
+    rose_fail(&clean, ROSE_E_FORMAT, "%s:%" PRIu32 ": line left out: %s", r->name, r->line, r->why);
+    fprintf(r->report, "%s\n", clean.msg);
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const rose_load_trace_row *x = a, *y = b;
+    return (x->at_s > y->at_s) - (x->at_s < y->at_s);
+}
+
+static void sort_and_rebase(rose_load_trace *t)
+{
+    if (t->n == 0) return;
+    for (uint32_t i = 1; i < t->n; i++) {
+        if (t->rows[i].at_s < t->rows[i - 1].at_s) {
+            qsort(t->rows, t->n, sizeof *t->rows, by_time);
+            break;
+        }
+    }
+    double t0 = t->rows[0].at_s;
+    for (uint32_t i = 0; i < t->n; i++)
+        t->rows[i].at_s -= t0;
+}
+
+/* One line, without its end. The first line that is not empty settles the format. */
+static rose_status take_line(reader *r, const char *line, size_t len, rose_buf *copy)
+{
+    if (r->t->format == NULL) {
+        if (line[0] == '{') {
+            if (!detect_json(r, line, len)) return ROSE_E_UNSUPPORTED;
+        } else {
+            copy->len = 0;
+            if (rose_buf_add(copy, line, len) != ROSE_OK || rose_buf_str(copy) == NULL)
+                return ROSE_E_NOMEM;
+            return read_header(r, copy->data) ? ROSE_OK : ROSE_E_UNSUPPORTED;
+        }
+    }
+    if (r->t->block_tokens != 0) return read_json_row(r, line, len);
+    if (memchr(line, '\0', len) != NULL) return refuse(r, "a NUL byte");
+    copy->len = 0;
+    if (rose_buf_add(copy, line, len) != ROSE_OK || rose_buf_str(copy) == NULL) return ROSE_E_NOMEM;
+    return read_csv_row(r, copy->data);
+}
+
+rose_status rose_load_trace_parse(rose_load_trace *out, const char *name, const char *text,
+                                  size_t len, uint32_t limit, FILE *report, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    rose_buf copy = {0};
+    reader r = {.t = out, .name = name, .report = report};
+    const char *p = text, *end = text + len;
+
+    *out = (rose_load_trace){0};
+    if (len >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) p += 3;
+    while (p < end && out->n < limit) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        size_t n = (size_t)((nl != NULL ? nl : end) - p);
+        const char *line = p;
+        p += n + (nl != NULL);
+        r.line++;
+        while (n > 0 && isspace((unsigned char)line[n - 1]))
+            n--;
+        if (n == 0) continue;
+        st = n > MAX_LINE ? refuse(&r, "longer than 16 MiB") : take_line(&r, line, n, &copy);
+        if (st == ROSE_E_FORMAT) {
+            report_bad(&r);
+            st = ROSE_OK;
+        }
+        if (st != ROSE_OK) break;
+    }
+    if (st == ROSE_E_UNSUPPORTED)
+        rose_fail(err, st = ROSE_E_FORMAT,
+                  "%s:%" PRIu32 ": not a trace we know (Azure or BurstGPT CSV with its header, "
+                  "Mooncake or Qwen-Bailian JSONL)",
+                  name, r.line);
+    else if (st != ROSE_OK)
+        rose_fail(err, st, "%s: out of memory", name);
+    else if (out->n == 0)
+        st =
+            rose_fail(err, ROSE_E_FORMAT, "%s: no usable line (%" PRIu32 " bad)", name, out->n_bad);
+    if (out->n_hashes == 0) out->block_tokens = 0;
+    sort_and_rebase(out);
+    rose_buf_free(&copy);
+    if (st != ROSE_OK) rose_load_trace_free(out);
+    return st;
+}
+
+rose_status rose_load_trace_read(rose_load_trace *out, const char *path, uint32_t limit,
+                                 FILE *report, rose_err *err)
+{
+    rose_map m;
+    *out = (rose_load_trace){0};
+    rose_status st = rose_file_map(&m, path, err);
+    if (st != ROSE_OK) return st;
+    st = rose_load_trace_parse(out, path, (const char *)m.data, m.size, limit, report, err);
+    rose_file_unmap(&m);
+    return st;
+}

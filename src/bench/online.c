@@ -1,0 +1,633 @@
+/* bench/online.c - `roseinfer bench online`: latency under load, against one server or several in
+ * turn.
+ *
+ * A server that fails is a row with its error and the next one goes on; the results are on disk
+ * after every run; the first Ctrl-C ends the run under way, keeps what was measured and stops the
+ * server that we started. */
+#include <inttypes.h>
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "bench/bench.h"
+#include "bench/online_internal.h"
+#include "bench/selftest.h"
+
+enum { MAX_POINTS = 64, WARM_VARIANT = 1 << 20, GOODPUT_VARIANT = 1 << 21, DEFAULT_CONTEXT = 2048 };
+
+typedef struct online_opts {
+    const char *trace, *backends, *scales, *concurrency, *goodput, *output_dir, *client_cpus;
+    uint32_t n, max_output_len, max_input_len, max_model_len, goodput_steps, self_test_rate;
+    uint32_t warmup_requests, warmup_input_len, warmup_output_len;
+    float rate, burstiness, in_median, in_sigma, out_median, out_sigma;
+    bool shared_prefix, trace_prefixes, cold_prefix, self_test;
+    rose_request_flags req;
+    rose_server_flags server;
+} online_opts;
+
+typedef struct online {
+    const online_opts *o;
+    const char *model_dir;
+    rose_prompts *prompts;
+    rose_load_trace trace, warm_trace;
+    rose_server_spec specs[ROSE_MAX_BACKENDS];
+    uint32_t n_specs, n_scales, n_conc;
+    double scales[MAX_POINTS];
+    double conc[MAX_POINTS];
+    rose_goodput_limits limits;
+    rose_online_results results;
+    uint32_t n_failed;
+    cpu_set_t client_set, all_set; /* --client-cpus, and what we had before */
+} online;
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_signal(int sig)
+{
+    (void)sig;
+    stop_asked = 1;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction sa = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    struct rlimit l; /* one connection for each request under way */
+    if (getrlimit(RLIMIT_NOFILE, &l) == 0) {
+        l.rlim_cur = l.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &l);
+    }
+}
+
+/* "0.4,0.8,1.6" */
+static rose_status parse_list(const char *what, const char *text, double min, double *out,
+                              uint32_t *n, rose_err *err)
+{
+    *n = 0;
+    if (text == NULL || strcmp(text, "none") == 0) return ROSE_OK;
+    for (const char *p = text;;) {
+        char *end;
+        double v = strtod(p, &end);
+        if (end == p || !(v >= min) || v > 1e6 || (*end != ',' && *end != '\0') || *n == MAX_POINTS)
+            return rose_fail(err, ROSE_E_INVAL,
+                             "--%s '%s': expected up to %d numbers from %g, as 1,2", what, text,
+                             MAX_POINTS, min);
+        out[(*n)++] = v;
+        if (*end == '\0') return ROSE_OK;
+        p = end + 1;
+    }
+}
+
+static rose_status load_trace(online *r, rose_err *err)
+{
+    const online_opts *o = r->o;
+    uint32_t context = o->max_model_len != 0 ? o->max_model_len : rose_prompts_context(r->prompts);
+    const rose_load_trace_gen g = {.seed = o->req.seed,
+                                   .n = o->n,
+                                   .rate = (double)o->rate,
+                                   .burstiness = (double)o->burstiness,
+                                   .in_median = (double)o->in_median,
+                                   .in_sigma = (double)o->in_sigma,
+                                   .out_median = (double)o->out_median,
+                                   .out_sigma = (double)o->out_sigma};
+    rose_status st = o->trace != NULL ? rose_load_trace_read(&r->trace, o->trace, o->n, stderr, err)
+                                      : rose_load_trace_generate(&r->trace, &g, err);
+    if (st != ROSE_OK) return st;
+    if (context == 0) {
+        fprintf(stderr, "config.json gives no context length: %d assumed (--max-model-len)\n",
+                DEFAULT_CONTEXT);
+        context = DEFAULT_CONTEXT;
+    }
+    if (context < 3) return rose_fail(err, ROSE_E_INVAL, "a context of %u is too short", context);
+    uint32_t cut = rose_load_trace_clamp(&r->trace, context, o->max_input_len, o->max_output_len);
+    if (r->trace.n_bad > 0)
+        fprintf(stderr, "%s: %u bad lines left out, the first is line %u\n", o->trace,
+                r->trace.n_bad, r->trace.first_bad);
+    fprintf(stderr, "%s trace: %u requests, %u with lengths cut to the context of %u\n",
+            r->trace.format, r->trace.n, cut, context);
+    const rose_load_trace_gen warm = {.n = o->warmup_requests > 0 ? o->warmup_requests : 1,
+                                      .rate = 1,
+                                      .burstiness = 1,
+                                      .in_median = o->warmup_input_len,
+                                      .out_median = o->warmup_output_len};
+    st = rose_load_trace_generate(&r->warm_trace, &warm, err);
+    if (st == ROSE_OK) rose_load_trace_clamp(&r->warm_trace, context, 0, 0);
+    return st;
+}
+
+static json_t *meta_json(const online *r, int argc, char **argv)
+{
+    const online_opts *o = r->o;
+    json_t *meta = rose_results_meta(argc, argv);
+    json_t *more = json_pack(
+        "{s:s, s:s, s:s?, s:i, s:I, s:f, s:f, s:i, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:s, "
+        "s:s?, s:s?, s:s, s:{}}",
+        "model", r->model_dir, "backends", o->backends, "trace_path", o->trace, "n", (int)o->n,
+        "seed", (json_int_t)o->req.seed, "temperature", (double)o->req.temperature, "top_p",
+        (double)o->req.top_p, "top_k", (int)o->req.top_k, "ignore_eos", o->req.ignore_eos,
+        "endpoint", o->req.endpoint, "prompt_form", o->req.prompt_form, "max_output_len",
+        (int)o->max_output_len, "max_input_len", (int)o->max_input_len, "warmup_requests",
+        (int)o->warmup_requests, "warmup_input_len", (int)o->warmup_input_len, "warmup_output_len",
+        (int)o->warmup_output_len, "trace_format", r->trace.format, "server_cpus",
+        o->server.server_cpus, "client_cpus", o->client_cpus, "prompts",
+        o->shared_prefix ? "shared-prefix" : "unique", "server_versions");
+    json_t *scales = json_array();
+    for (uint32_t i = 0; i < r->n_scales; i++)
+        json_array_append_new(scales, json_real(r->scales[i]));
+    if (more != NULL) {
+        json_object_set_new(more, "scales", scales);
+        json_object_set_new(more, "trace_bad_lines", json_integer(r->trace.n_bad));
+        json_object_set_new(more, "cold_prefix", json_boolean(o->cold_prefix));
+        json_object_update(meta, more);
+    }
+    json_decref(more);
+    return meta;
+}
+
+/* ---- one backend ---- */
+
+typedef struct target {
+    const char *label, *model;
+    rose_server *server;
+    json_t *entry;
+} target;
+
+static void print_run(const char *label, const rose_run *run, const rose_run_stats *s)
+{
+    char load[48];
+    if (run->spec.concurrency > 0)
+        snprintf(load, sizeof load, "%u at once", run->spec.concurrency);
+    else
+        snprintf(load, sizeof load, "scale %.4g (%.2f req/s)", run->spec.scale, s->offered_rps);
+    fprintf(stderr,
+            "%s, %s: %u of %u ok, %.1f tok/s; p50/p90/p99 ms: TTFT %.2f/%.2f/%.2f, TPOT "
+            "%.2f/%.2f/%.2f, ITL %.2f/%.2f/%.2f, E2E %.1f/%.1f/%.1f; client late p99 %.3f ms\n",
+            label, load, s->n_success, run->n, (double)s->tokens / s->duration_s, s->ttft.p50 * 1e3,
+            s->ttft.p90 * 1e3, s->ttft.p99 * 1e3, s->tpot.p50 * 1e3, s->tpot.p90 * 1e3,
+            s->tpot.p99 * 1e3, s->itl.p50 * 1e3, s->itl.p90 * 1e3, s->itl.p99 * 1e3,
+            s->e2e.p50 * 1e3, s->e2e.p90 * 1e3, s->e2e.p99 * 1e3, s->lateness.p99 * 1e3);
+    if (s->first_error != NULL)
+        fprintf(stderr, "%s: %u requests failed; request %u: %s\n", label, s->n_error,
+                s->first_error_at, s->first_error);
+    if (s->n_usage_lies > 0)
+        fprintf(stderr, "%s: in %u replies usage contradicts what arrived\n", label,
+                s->n_usage_lies);
+    if (!s->tokens_counted && s->events != s->tokens)
+        fprintf(stderr,
+                "%s: %" PRIu64 " tokens in %" PRIu64 " events: ITL is the gap between events\n",
+                label, s->tokens, s->events);
+}
+
+/* Runs, records, prints. A server that died makes it fail. met: whether the limits hold (may be
+ * NULL). */
+static rose_status measure(online *r, const target *t, const rose_run_spec *spec, bool *met,
+                           double *rps, rose_err *err)
+{
+    const online_opts *o = r->o;
+    rose_run run = {0};
+    rose_run_stats s;
+    char dead[320];
+    const rose_prompt_mode mode = o->shared_prefix ? ROSE_PROMPT_SHARED
+                                  : o->trace_prefixes && r->trace.block_tokens > 0
+                                      ? ROSE_PROMPT_TRACE
+                                      : ROSE_PROMPT_UNIQUE;
+    const rose_workload w = {.prompts = r->prompts,
+                             .trace = &r->trace,
+                             .flags = &o->req,
+                             .mode = mode,
+                             .label = t->label,
+                             .stop = &stop_asked};
+    rose_status st = rose_workload_run(&w, &t->server->url, t->model, spec, &run, err);
+    if (st == ROSE_OK && (st = rose_run_stats_make(&run, &s)) != ROSE_OK)
+        rose_fail(err, st, "out of memory");
+    if (st == ROSE_OK) {
+        print_run(t->label, &run, &s);
+        st = rose_online_add_run(&r->results, t->entry, t->label, &run, &s, err);
+        if (met != NULL) *met = rose_goodput_met(&r->limits, &s);
+        if (rps != NULL) *rps = s.offered_rps;
+    }
+    rose_run_free(&run);
+    if (st == ROSE_OK && rose_server_dead(t->server, dead, sizeof dead))
+        st = rose_fail(err, ROSE_E_CLOSED, "%s", dead);
+    if (st == ROSE_OK && stop_asked) st = rose_fail(err, ROSE_E_CLOSED, "interrupted");
+    return st;
+}
+
+/* The heaviest scale that keeps the limits: doubling outward, then halving the gap (in the
+ * logarithm, since rate is what is searched). */
+static rose_status search_goodput(online *r, const target *t, rose_err *err)
+{
+    double good = 0, bad = 0, best_rps = 0, scale = r->n_scales > 0 ? r->scales[0] : 1;
+    rose_status st = ROSE_OK;
+    if (scale <= 0) scale = 1;
+    for (uint32_t i = 0; i < r->o->goodput_steps && st == ROSE_OK; i++) {
+        bool met = false;
+        double rps = 0;
+        const rose_run_spec spec = {.scale = scale, .variant = GOODPUT_VARIANT + i};
+        st = measure(r, t, &spec, &met, &rps, err);
+        if (st != ROSE_OK) break;
+        fprintf(stderr, "%s: goodput search, %.3f req/s: limits %s\n", t->label, rps,
+                met ? "kept" : "broken");
+        if (met) {
+            good = scale;
+            best_rps = rps;
+        } else {
+            bad = scale;
+        }
+        scale = good > 0 && bad > 0 ? sqrt(good * bad) : met ? scale / 2 : scale * 2;
+    }
+    if (st == ROSE_OK) {
+        json_object_set_new(t->entry, "goodput_rps", json_real(best_rps));
+        json_object_set_new(t->entry, "goodput_limits", json_string(r->o->goodput));
+        fprintf(stderr, "%s: goodput %.3f req/s within %s (p99)\n", t->label, best_rps,
+                r->o->goodput);
+        st = rose_online_write(&r->results, err);
+    }
+    return st;
+}
+
+static rose_status warm_up(online *r, const target *t, double *took_s, rose_err *err)
+{
+    const rose_workload w = {.prompts = r->prompts,
+                             .trace = &r->warm_trace,
+                             .flags = &r->o->req,
+                             .label = "warm-up",
+                             .stop = &stop_asked};
+    const rose_run_spec spec = {.concurrency = 1, .variant = WARM_VARIANT};
+    rose_run run = {0};
+    const uint64_t start = rose_now_ns();
+    if (r->o->warmup_requests == 0) return ROSE_OK;
+    rose_status st = rose_workload_run(&w, &t->server->url, t->model, &spec, &run, err);
+    for (uint32_t i = 0; st == ROSE_OK && i < run.n; i++) {
+        if (run.replies[i].error[0] != '\0')
+            st = rose_fail(err, ROSE_E_CLOSED, "warm-up request %u: %s", i, run.replies[i].error);
+    }
+    rose_run_free(&run);
+    *took_s = (double)(rose_now_ns() - start) * 1e-9;
+    return st;
+}
+
+static rose_status run_points(online *r, const target *t, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    for (uint32_t i = 0; i < r->n_scales && st == ROSE_OK; i++) {
+        const rose_run_spec spec = {.scale = r->scales[i], .variant = r->o->cold_prefix ? i : 0};
+        st = measure(r, t, &spec, NULL, NULL, err);
+    }
+    for (uint32_t i = 0; i < r->n_conc && st == ROSE_OK; i++) {
+        const rose_run_spec spec = {.concurrency = (uint32_t)r->conc[i],
+                                    .variant = r->o->cold_prefix ? MAX_POINTS + i : 0};
+        st = measure(r, t, &spec, NULL, NULL, err);
+    }
+    if (st == ROSE_OK && r->o->goodput != NULL) st = search_goodput(r, t, err);
+    return st;
+}
+
+static rose_status read_client_cpus(online *r, rose_err *err)
+{
+    int cpus[ROSE_MAX_CPUS];
+    uint32_t n;
+    rose_status st = rose_cpu_list_parse(r->o->client_cpus, cpus, ROSE_MAX_CPUS, &n, err);
+    CPU_ZERO(&r->client_set);
+    for (uint32_t i = 0; i < n && st == ROSE_OK; i++)
+        CPU_SET((size_t)cpus[i], &r->client_set);
+    sched_getaffinity(0, sizeof r->all_set, &r->all_set);
+    return st;
+}
+
+/* Only while we measure: a server started meanwhile would inherit it. */
+static void pin_client(const online *r, bool on)
+{
+    if (r->o->client_cpus != NULL)
+        sched_setaffinity(0, sizeof r->all_set, on ? &r->client_set : &r->all_set);
+}
+
+static void run_backend(online *r, const rose_server_spec *spec)
+{
+    rose_server server = {0};
+    rose_err err = {{0}}, write_err = {{0}};
+    double warm_s = 0;
+    const uint64_t start = rose_now_ns();
+    rose_status st =
+        rose_server_start(&server, spec, &r->o->server, r->model_dir, NULL, r->results.dir, &err);
+    target t = {.label = spec->label, .server = &server};
+    t.model = r->o->req.model_name != NULL ? r->o->req.model_name : server.model;
+    t.entry = rose_online_add_backend(&r->results, spec, &server);
+    if (st == ROSE_OK) {
+        if (spec->driver >= 0)
+            fprintf(stderr, "%s: ready after %.3f s\n", spec->label, server.ready_s);
+        pin_client(r, true);
+        st = warm_up(r, &t, &warm_s, &err);
+    }
+    const uint64_t warm_end = rose_now_ns();
+    if (st == ROSE_OK) st = run_points(r, &t, &err);
+    pin_client(r, false);
+    json_t *timing = json_object_get(t.entry, "timing");
+    json_object_set_new(timing, "server_ready_s", json_real(server.ready_s));
+    json_object_set_new(timing, "warmup_s", json_real(warm_s));
+    json_object_set_new(timing, "runs_s", json_real((double)(rose_now_ns() - warm_end) * 1e-9));
+    rose_server_stop(&server);
+    json_object_set_new(timing, "backend_wall_s",
+                        json_real((double)(rose_now_ns() - start) * 1e-9));
+    if (st != ROSE_OK) {
+        r->n_failed++;
+        fprintf(stderr, "roseinfer: %s: %s\n", spec->label, err.msg);
+        st = rose_online_add_failure(&r->results, t.entry, spec->label, err.msg, &write_err);
+    } else {
+        st = rose_online_write(&r->results, &write_err);
+    }
+    if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", write_err.msg);
+}
+
+static rose_status prepare(online *r, int argc, char **argv, rose_err *err)
+{
+    const online_opts *o = r->o;
+    rose_status st = rose_server_list_parse(o->backends, r->specs, &r->n_specs, err);
+    if (st == ROSE_OK) st = parse_list("scales", o->scales, 0, r->scales, &r->n_scales, err);
+    if (st == ROSE_OK) st = parse_list("concurrency", o->concurrency, 1, r->conc, &r->n_conc, err);
+    if (st == ROSE_OK) st = rose_request_flags_check(&o->req, err);
+    if (st == ROSE_OK && o->goodput != NULL) st = rose_goodput_parse(o->goodput, &r->limits, err);
+    if (st == ROSE_OK && o->client_cpus != NULL) st = read_client_cpus(r, err);
+    if (st == ROSE_OK) st = rose_prompts_open(&r->prompts, r->model_dir, err);
+    if (st == ROSE_OK) st = load_trace(r, err);
+    if (st == ROSE_OK)
+        st = rose_results_dir(o->output_dir, "online", r->results.dir, sizeof r->results.dir, err);
+    if (st != ROSE_OK) return st;
+    r->results.root =
+        json_pack("{s:o, s:[], s:{}}", "meta", meta_json(r, argc, argv), "summaries", "by_backend");
+    if (r->results.root == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    return rose_online_write(&r->results, err);
+}
+
+static int run(const char *model_dir, const online_opts *o, int argc, char **argv)
+{
+    static online r;
+    rose_err err = {{0}};
+    int rc = 1;
+    r = (online){.o = o, .model_dir = model_dir};
+    catch_signals();
+    if (prepare(&r, argc, argv, &err) != ROSE_OK) {
+        fprintf(stderr, "roseinfer: %s\n", err.msg);
+        goto done;
+    }
+    const uint64_t start = rose_now_ns();
+    for (uint32_t i = 0; i < r.n_specs && !stop_asked; i++)
+        run_backend(&r, &r.specs[i]);
+    json_object_set_new(json_object_get(r.results.root, "meta"), "wall_s",
+                        json_real((double)(rose_now_ns() - start) * 1e-9));
+    if (rose_online_write(&r.results, &err) != ROSE_OK)
+        fprintf(stderr, "roseinfer: %s\n", err.msg);
+    else
+        rc = r.n_failed == 0 && !stop_asked ? 0 : 1;
+    printf("%s/online_results.json\n", r.results.dir);
+done:
+    json_decref(r.results.root);
+    rose_load_trace_free(&r.trace);
+    rose_load_trace_free(&r.warm_trace);
+    rose_prompts_close(r.prompts);
+    return rc;
+}
+
+/* ---- options ---- */
+
+static void opts_init(online_opts *o)
+{
+    *o = (online_opts){.backends = "roseinfer",
+                       .scales = "0.4,0.8,1.6",
+                       .output_dir = "outputs",
+                       .n = 200,
+                       .max_output_len = 128,
+                       .goodput_steps = 8,
+                       .self_test_rate = 20000,
+                       .warmup_requests = 5,
+                       .warmup_input_len = 128,
+                       .warmup_output_len = 32,
+                       .rate = 5,
+                       .burstiness = 1,
+                       .in_median = 256,
+                       .in_sigma = 0.8f,
+                       .out_median = 96,
+                       .out_sigma = 0.6f,
+                       .trace_prefixes = true,
+                       .cold_prefix = true};
+    rose_request_flags_init(&o->req);
+    rose_server_flags_init(&o->server);
+}
+
+static size_t workload_rows(online_opts *o, rose_opt *rows)
+{
+    const rose_opt all[] = {
+        {.name = "Workload", .kind = ROSE_OPT_HEADING},
+        {.name = "backends",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->backends,
+         .arg = "LIST",
+         .help = "servers, in turn: roseinfer, vllm, sglang, trtllm, llama (started here), "
+                 "url=NAME=http://HOST:PORT"},
+        {.name = "trace",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->trace,
+         .arg = "FILE",
+         .unset = "generated",
+         .help = "Azure or BurstGPT CSV, Mooncake or Qwen-Bailian JSONL"},
+        {.name = "n",
+         .letter = 'n',
+         .kind = ROSE_OPT_U32,
+         .dest = &o->n,
+         .arg = "N",
+         .min = 1,
+         .max = 10000000,
+         .help = "requests of a run: the first of the trace"},
+        {.name = "scales",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->scales,
+         .arg = "LIST",
+         .help = "open loop: a run for each, with the trace's times multiplied by it; smaller is "
+                 "heavier, 0 sends all at once, none leaves it out"},
+        {.name = "concurrency",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->concurrency,
+         .arg = "LIST",
+         .unset = "none",
+         .help = "closed loop: a run for each number of requests under way"},
+        {.name = "goodput",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->goodput,
+         .arg = "LIMITS",
+         .unset = "none",
+         .help = "search the highest rate within p99 limits in ms, as ttft:200,tpot:20"},
+        {.name = "goodput-steps",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->goodput_steps,
+         .arg = "N",
+         .min = 1,
+         .max = 64,
+         .help = "runs of that search"},
+        {.name = "max-output-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->max_output_len,
+         .arg = "N",
+         .max = 1u << 20,
+         .help = "longest output; 0 is no limit but the context"},
+        {.name = "max-input-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->max_input_len,
+         .arg = "N",
+         .max = 1u << 20,
+         .unset = "the context",
+         .help = "longest prompt"},
+        {.name = "max-model-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->max_model_len,
+         .arg = "N",
+         .max = 1u << 24,
+         .unset = "of config.json",
+         .help = "context that lengths are cut to"},
+        {.name = "shared-prefix",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &o->shared_prefix,
+         .help = "every prompt is a prefix of one text; otherwise all are unique"},
+        {.name = "trace-prefixes",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &o->trace_prefixes,
+         .help = "follow the prefix structure of a trace that has hash ids"},
+        {.name = "cold-prefix",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &o->cold_prefix,
+         .help = "other text in each run, so that no run meets a warm prefix cache"},
+        {.name = "warmup-requests",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->warmup_requests,
+         .arg = "N",
+         .max = 10000,
+         .help = "sent one by one before the runs"},
+        {.name = "warmup-input-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->warmup_input_len,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 20,
+         .help = "their prompt tokens"},
+        {.name = "warmup-output-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->warmup_output_len,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 20,
+         .help = "their output tokens"},
+        {.name = "output-dir",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->output_dir,
+         .arg = "DIR",
+         .help = "write online_TIME/online_results.json, online_summary.md and the servers' logs "
+                 "there"},
+        {.name = "client-cpus",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->client_cpus,
+         .arg = "LIST",
+         .unset = "not pinned",
+         .help = "CPU of this client; of a list the first"},
+        {.name = "self-test",
+         .kind = ROSE_OPT_FLAG,
+         .dest = &o->self_test,
+         .help = "measure this client's own timing error against an instant server in this "
+                 "process; needs no MODEL"},
+        {.name = "self-test-rate",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->self_test_rate,
+         .arg = "N",
+         .min = 100,
+         .max = 1000000,
+         .help = "events per second of the self-test"},
+    };
+    memcpy(rows, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
+static size_t generator_rows(online_opts *o, rose_opt *rows)
+{
+    const rose_opt all[] = {
+        {.name = "Generated trace", .kind = ROSE_OPT_HEADING},
+        {.name = "rate",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o->rate,
+         .arg = "R",
+         .fmin = 1e-3f,
+         .fmax = 1e6f,
+         .help = "requests per second at scale 1"},
+        {.name = "burstiness",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o->burstiness,
+         .arg = "K",
+         .fmin = 0.01f,
+         .fmax = 1e4f,
+         .help = "shape of the gamma arrivals; 1 is Poisson, less is burstier"},
+        {.name = "input-median",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o->in_median,
+         .arg = "N",
+         .fmin = 1,
+         .fmax = 1e6f,
+         .help = "log-normal prompt lengths"},
+        {.name = "input-sigma",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o->in_sigma,
+         .arg = "S",
+         .fmax = 5,
+         .help = "their spread; 0 makes all equal"},
+        {.name = "output-median",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o->out_median,
+         .arg = "N",
+         .fmin = 1,
+         .fmax = 1e6f,
+         .help = "log-normal output lengths"},
+        {.name = "output-sigma",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o->out_sigma,
+         .arg = "S",
+         .fmax = 5,
+         .help = "their spread; 0 makes all equal"},
+    };
+    memcpy(rows, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
+int rose_bench_online(int argc, char **argv)
+{
+    static online_opts o;
+    opts_init(&o);
+    rose_opt opts[32 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS];
+    size_t n = workload_rows(&o, opts);
+    n += generator_rows(&o, opts + n);
+    n += rose_request_flags_rows(&o.req, opts + n);
+    n += rose_server_flags_rows(&o.server, opts + n);
+    const rose_command cmd = {
+        .usage = "roseinfer bench online MODEL [options]",
+        .about = "Latency under load: replays a trace against one server or several in turn, and "
+                 "records TTFT,\nTPOT, ITL and E2E of every request. MODEL is the folder whose "
+                 "tokenizer makes the prompts.",
+        .opts = opts,
+        .n_opts = n,
+        .min_args = 0,
+        .max_args = 1,
+    };
+    const char *args[1] = {NULL};
+    uint32_t n_args;
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    if (rc >= 0) return rc;
+    if (o.self_test) return rose_client_self_test(o.self_test_rate);
+    if (n_args == 0) {
+        fprintf(stderr, "roseinfer: bench online needs a MODEL\n");
+        return 2;
+    }
+    return run(args[0], &o, argc, argv);
+}

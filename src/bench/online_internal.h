@@ -1,0 +1,43 @@
+/* bench/online_internal.h - between the parts of `bench online`. */
+#ifndef ROSE_BENCH_ONLINE_INTERNAL_H
+#define ROSE_BENCH_ONLINE_INTERNAL_H
+
+#include "bench/results.h"
+#include "bench/server.h"
+#include "bench/workload.h"
+
+/* The growing result: written after every run. */
+typedef struct rose_online_results {
+    json_t *root; /* owned: {meta, summaries, by_backend} */
+    char dir[4096];
+} rose_online_results;
+
+/* Adds a backend's entry (state so far: failed or ready) and returns it, borrowed. */
+json_t *rose_online_add_backend(rose_online_results *r, const rose_server_spec *spec,
+                                const rose_server *s);
+
+/* Adds a run to a backend: a row of `summaries`, and its request_metrics. */
+rose_status rose_online_add_run(rose_online_results *r, json_t *backend, const char *label,
+                                const rose_run *run, const rose_run_stats *s, rose_err *err);
+
+/* A backend that failed is a row with its error. */
+rose_status rose_online_add_failure(rose_online_results *r, json_t *backend, const char *label,
+                                    const char *error, rose_err *err);
+
+/* online_results.json and online_summary.md. */
+rose_status rose_online_write(const rose_online_results *r, rose_err *err);
+
+/* The markdown of results that were read from a file; also for `merge`. */
+rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *err);
+
+/* Limits of a goodput search, in seconds; 0 = no limit. */
+typedef struct rose_goodput_limits {
+    double ttft, tpot, itl, e2e;
+} rose_goodput_limits;
+
+/* "ttft:200,tpot:20" in ms. INVAL names the part. */
+rose_status rose_goodput_parse(const char *text, rose_goodput_limits *out, rose_err *err);
+bool rose_goodput_met(const rose_goodput_limits *l,
+                      const rose_run_stats *s); /* at p99, no errors */
+
+#endif

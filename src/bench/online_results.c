@@ -1,0 +1,212 @@
+/* bench/online_results.c - online_results.json in the schema of the Python system's suite, with
+ * what it lacks, and online_summary.md. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bench/online_internal.h"
+
+static json_t *real_or_null(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+/* Seconds since the start of the run; null for what never happened. */
+static json_t *since(uint64_t t, uint64_t start)
+{
+    return t == 0 ? json_null() : json_real(((double)t - (double)start) * 1e-9);
+}
+
+static json_t *between(uint64_t a, uint64_t b)
+{
+    return a == 0 || b == 0 ? json_null() : json_real(((double)b - (double)a) * 1e-9);
+}
+
+static json_t *times_json(const rose_server_times *t)
+{
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "receive_ms", t->receive,
+                     "worker_wait_ms", t->worker_wait, "parse_ms", t->parse, "tokenize_ms",
+                     t->tokenize, "queue_wait_ms", t->queue_wait, "prefill_to_first_ms",
+                     t->prefill_to_first, "ttft_ms", t->ttft, "e2e_ms", t->e2e);
+}
+
+static json_t *request_json(const rose_run *run, uint32_t i)
+{
+    const rose_reply *r = &run->replies[i];
+    const rose_load_trace_row *row = &run->trace->rows[i];
+    return json_pack(
+        "{s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:o, s:o}", "input_len",
+        (int)row->n_in, "output_len", (int)row->n_out, "output_tokens", (int)r->n_tokens, "start_s",
+        since(r->start_ns, run->start_ns), "end_s", since(r->end_ns, run->start_ns), "lateness_s",
+        between(r->due_ns, r->start_ns), "ttft_s", between(r->start_ns, r->first_ns), "e2e_s",
+        between(r->start_ns, r->last_ns), "tpot_s",
+        r->error[0] == '\0' ? real_or_null(rose_reply_tpot(r)) : json_null(), "num_stream_events",
+        (int)r->n_events, "finish_reason", r->finish, "http_status", r->status, "error",
+        r->error[0] == '\0' ? json_null() : json_string(r->error), "server_times",
+        r->has_times ? times_json(&r->times) : json_null());
+}
+
+static json_t *cdf_json(const double cdf[101])
+{
+    json_t *list = json_array();
+    for (int p = 0; p <= 100; p++)
+        json_array_append_new(list, real_or_null(cdf[p] * 1e3));
+    return list;
+}
+
+static json_t *summary_json(const char *label, const rose_run *run, const rose_run_stats *s)
+{
+    const double d = s->duration_s > 0 ? s->duration_s : (double)NAN;
+    json_t *o = json_pack(
+        "{s:s, s:o, s:i, s:o, s:i, s:i, s:i, s:f, s:I, s:I, s:I, s:f, s:o, s:o}", "backend", label,
+        "scale", run->spec.concurrency > 0 ? json_null() : json_real(run->spec.scale),
+        "concurrency", (int)run->spec.concurrency, "offered_rps",
+        s->offered_rps > 0 ? json_real(s->offered_rps) : json_null(), "num_requests", (int)run->n,
+        "num_success", (int)s->n_success, "num_error", (int)s->n_error, "success_rate",
+        run->n > 0 ? (double)s->n_success / run->n : 0.0, "total_output_events",
+        (json_int_t)s->events, "total_output_tokens", (json_int_t)s->tokens, "total_input_tokens",
+        (json_int_t)s->prompt_tokens, "duration_s", s->duration_s, "req_per_s",
+        real_or_null(s->n_success / d), "tok_per_s", real_or_null((double)s->tokens / d));
+    const struct {
+        const char *name;
+        const rose_summary *s;
+    } all[] = {
+        {"ttft_ms", &s->ttft},
+        {"e2e_ms", &s->e2e},
+        {"tpot_ms", &s->tpot},
+        {"itl_ms", &s->itl},
+        {"lateness_ms", &s->lateness},
+        {"server_queue_wait_ms", &s->queue_wait},
+        {"server_prefill_to_first_ms", &s->prefill_to_first},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        json_object_set_new(o, all[i].name, rose_summary_json(all[i].s, 1e3));
+    json_object_set_new(o, "itl_cdf_ms", cdf_json(s->itl_cdf));
+    json_object_set_new(o, "num_short", json_integer(s->n_short));
+    json_object_set_new(o, "num_usage_contradicted", json_integer(s->n_usage_lies));
+    json_object_set_new(o, "num_prompt_len_differs", json_integer(s->n_prompt_mismatch));
+    json_object_set_new(o, "itl_counts_tokens", json_boolean(s->tokens_counted));
+    if (s->first_error != NULL) {
+        json_object_set_new(o, "first_error", json_string(s->first_error));
+        json_object_set_new(o, "first_error_request", json_integer(s->first_error_at));
+    }
+    return o;
+}
+
+json_t *rose_online_add_backend(rose_online_results *r, const rose_server_spec *spec,
+                                const rose_server *s)
+{
+    char url[640];
+    snprintf(url, sizeof url, "http://%s:%s%s", s->url.host, s->url.port, s->url.path);
+    json_t *b =
+        json_pack("{s:s, s:s, s:s%, s:s, s:s, s:s, s:[], s:{}}", "backend", spec->label, "base_url",
+                  url, "cmd", s->command.data != NULL ? s->command.data : "", s->command.len,
+                  "log_path", s->log, "model", s->model, "version", s->version, "runs", "timing");
+    json_object_set_new(json_object_get(r->root, "by_backend"), spec->label, b);
+    if (s->version[0] != '\0')
+        json_object_set_new(json_object_get(json_object_get(r->root, "meta"), "server_versions"),
+                            spec->label, json_string(s->version));
+    return b;
+}
+
+rose_status rose_online_add_run(rose_online_results *r, json_t *backend, const char *label,
+                                const rose_run *run, const rose_run_stats *s, rose_err *err)
+{
+    json_t *summary = summary_json(label, run, s);
+    json_t *requests = json_array();
+    for (uint32_t i = 0; i < run->n; i++)
+        json_array_append_new(requests, request_json(run, i));
+    json_array_append(json_object_get(r->root, "summaries"), summary);
+    json_t *entry =
+        json_pack("{s:O, s:i, s:o, s:o}", "scale", json_object_get(summary, "scale"), "concurrency",
+                  (int)run->spec.concurrency, "summary", summary, "request_metrics", requests);
+    if (json_array_append_new(json_object_get(backend, "runs"), entry) != 0)
+        return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    return rose_online_write(r, err);
+}
+
+rose_status rose_online_add_failure(rose_online_results *r, json_t *backend, const char *label,
+                                    const char *error, rose_err *err)
+{
+    json_object_set_new(backend, "error", json_string(error));
+    json_array_append_new(json_object_get(r->root, "summaries"),
+                          json_pack("{s:s, s:n, s:i, s:i, s:i, s:i, s:s}", "backend", label,
+                                    "scale", "concurrency", 0, "num_requests", 0, "num_success", 0,
+                                    "num_error", 0, "error", error));
+    return rose_online_write(r, err);
+}
+
+rose_status rose_online_write(const rose_online_results *r, rose_err *err)
+{
+    rose_status st = rose_results_write(r->root, r->dir, "online_results.json", err);
+    if (st == ROSE_OK) st = rose_online_summary(r->root, r->dir, err);
+    return st;
+}
+
+/* ---- markdown ---- */
+
+static double value(const json_t *row, const char *metric, const char *p)
+{
+    const json_t *v = json_object_get(json_object_get(row, metric), p);
+    return json_is_number(v) ? json_number_value(v) : (double)NAN;
+}
+
+static void print_triple(FILE *f, const json_t *row, const char *metric)
+{
+    fprintf(f, " %.2f/%.2f/%.2f |", value(row, metric, "p50"), value(row, metric, "p90"),
+            value(row, metric, "p99"));
+}
+
+static void print_row(FILE *f, const json_t *row)
+{
+    const char *label = json_string_value(json_object_get(row, "backend"));
+    const char *error = json_string_value(json_object_get(row, "error"));
+    const json_t *scale = json_object_get(row, "scale");
+    const json_int_t conc = json_integer_value(json_object_get(row, "concurrency"));
+    char load[48];
+    if (label == NULL) label = "?";
+    if (error != NULL) {
+        fprintf(f, "| %s | | failed: %s | | | | | | | |\n", label, error);
+        return;
+    }
+    if (conc > 0)
+        snprintf(load, sizeof load, "%d at once", (int)conc);
+    else
+        snprintf(load, sizeof load, "scale %.4g", json_number_value(scale));
+    fprintf(f, "| %s | %s | %d/%d |", label, load,
+            (int)json_integer_value(json_object_get(row, "num_success")),
+            (int)json_integer_value(json_object_get(row, "num_requests")));
+    print_triple(f, row, "ttft_ms");
+    print_triple(f, row, "tpot_ms");
+    print_triple(f, row, "itl_ms");
+    print_triple(f, row, "e2e_ms");
+    fprintf(f, " %.2f | %.1f | %.3f |\n", json_number_value(json_object_get(row, "req_per_s")),
+            json_number_value(json_object_get(row, "tok_per_s")), value(row, "lateness_ms", "p99"));
+}
+
+rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *err)
+{
+    char path[4200];
+    size_t i;
+    const json_t *row, *meta = json_object_get(root, "meta");
+    if (snprintf(path, sizeof path, "%s/online_summary.md", dir) >= (int)sizeof path)
+        return rose_fail(err, ROSE_E_INVAL, "the path of the summary is too long");
+    FILE *f = fopen(path, "w");
+    if (f == NULL) return rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
+    const char *device = json_string_value(json_object_get(meta, "device"));
+    const char *command = json_string_value(json_object_get(meta, "command"));
+    fprintf(f,
+            "# Online latency\n\nDevice: %s. Times in ms as p50/p90/p99 over successful requests; "
+            "scale multiplies the trace's times (smaller = heavier).\n\n",
+            device != NULL ? device : "?");
+    if (command != NULL) fprintf(f, "```\n%s\n```\n\n", command);
+    fputs(
+        "| backend | load | ok | TTFT | TPOT | ITL | E2E | req/s | output tok/s | client late p99 "
+        "|\n|---|---|---|---|---|---|---|---|---|---|\n",
+        f);
+    json_array_foreach(json_object_get(root, "summaries"), i, row) print_row(f, row);
+    if (fclose(f) != 0) return rose_fail(err, ROSE_E_IO, "cannot write %s", path);
+    return ROSE_OK;
+}

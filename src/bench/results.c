@@ -1,0 +1,119 @@
+/* bench/results.c - see results.h. */
+#include "bench/results.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/cpuinfo.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/version.h"
+
+enum { MAX_SUFFIX = 1000, MAX_PATH = 4096, MAX_RESULTS = 1 << 30 };
+
+rose_status rose_results_dir(const char *dir, const char *prefix, char *path, size_t cap,
+                             rose_err *err)
+{
+    char stamp[32], parent[MAX_PATH];
+    time_t now = (time_t)rose_unix_time();
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(stamp, sizeof stamp, "%Y%m%d_%H%M%S", &tm);
+    if (snprintf(parent, sizeof parent, "%s/", dir) >= (int)sizeof parent)
+        return rose_fail(err, ROSE_E_INVAL, "the path of the output folder is too long");
+    for (char *p = parent + 1; *p != '\0'; p++) { /* as mkdir -p; a failure shows below */
+        if (*p != '/') continue;
+        *p = '\0';
+        mkdir(parent, 0777);
+        *p = '/';
+    }
+    for (int i = 1; i < MAX_SUFFIX; i++) {
+        char suffix[16] = "";
+        if (i > 1) snprintf(suffix, sizeof suffix, "_%d", i);
+        if (snprintf(path, cap, "%s/%s_%s%s", dir, prefix, stamp, suffix) >= (int)cap)
+            return rose_fail(err, ROSE_E_INVAL, "the path of the output folder is too long");
+        if (mkdir(path, 0777) == 0) return ROSE_OK;
+        if (errno != EEXIST) break;
+    }
+    return rose_fail(err, ROSE_E_IO, "cannot create %s: %s", path, strerror(errno));
+}
+
+rose_status rose_results_write(const json_t *root, const char *dir, const char *name, rose_err *err)
+{
+    char path[MAX_PATH], tmp[MAX_PATH + 8];
+    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+        return rose_fail(err, ROSE_E_INVAL, "the path of the results is too long");
+    snprintf(tmp, sizeof tmp, "%s.tmp", path);
+    if (root == NULL || json_dump_file(root, tmp, JSON_INDENT(1) | JSON_REAL_PRECISION(12)) != 0 ||
+        rename(tmp, path) != 0)
+        return rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
+    return ROSE_OK;
+}
+
+rose_status rose_results_read(json_t **out, const char *dir, const char *name, rose_err *err)
+{
+    char path[MAX_PATH];
+    rose_buf text = {0};
+    json_error_t e;
+    *out = NULL;
+    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+        return rose_fail(err, ROSE_E_INVAL, "the path %s is too long", dir);
+    rose_status st = rose_file_read(&text, path, MAX_RESULTS, err);
+    if (st == ROSE_OK) {
+        st = rose_json_parse(out, text.data != NULL ? text.data : "", text.len, 0, &e);
+        if (st != ROSE_OK) rose_fail(err, st, "%s:%d: %s", path, e.line, e.text);
+    }
+    rose_buf_free(&text);
+    return st;
+}
+
+/* "model name : X" of /proc/cpuinfo; the machine's name where there is none (ARM). */
+static void cpu_name(char *out, size_t cap, const char *machine)
+{
+    char line[512];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    snprintf(out, cap, "%s", machine);
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
+        snprintf(out, cap, "%s", colon + 1 + (colon[1] == ' '));
+        out[strcspn(out, "\n")] = '\0';
+        break;
+    }
+    if (f != NULL) fclose(f);
+}
+
+json_t *rose_results_meta(int argc, char **argv)
+{
+    struct utsname u = {.machine = "unknown"};
+    char cpu[256], when[32];
+    rose_buf cmd = {0};
+    time_t now = (time_t)rose_unix_time();
+    struct tm tm;
+    uname(&u);
+    cpu_name(cpu, sizeof cpu, u.machine);
+    gmtime_r(&now, &tm);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    rose_status st = rose_buf_addf(&cmd, "roseinfer bench");
+    for (int i = 0; i < argc && st == ROSE_OK; i++)
+        st = rose_buf_addf(&cmd, " %s", argv[i]);
+    json_t *meta = st != ROSE_OK || rose_buf_str(&cmd) == NULL
+                       ? NULL
+                       : json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:s+, s:s, s:{s:s, s:s}}",
+                                   "tool", "roseinfer bench", "command", cmd.data, "run_start_time",
+                                   when, "device", cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN),
+                                   "isa", rose_isa_name(rose_isa_probe()), "memory_available_bytes",
+                                   (json_int_t)rose_memory_available(), "kernel", u.sysname,
+                                   u.release, "machine", u.machine, "versions", "roseinfer",
+                                   rose_version(), "commit", rose_commit());
+    rose_buf_free(&cmd);
+    return meta;
+}

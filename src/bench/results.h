@@ -1,0 +1,25 @@
+/* bench/results.h - result folders and files. Main thread. */
+#ifndef ROSE_BENCH_RESULTS_H
+#define ROSE_BENCH_RESULTS_H
+
+#include <jansson.h>
+
+#include "base/status.h"
+
+/* Creates DIR/PREFIX_YYYYmmdd_HHMMSS (UTC; DIR too; "_2" and so on if it exists) into path. */
+rose_status rose_results_dir(const char *dir, const char *prefix, char *path, size_t cap,
+                             rose_err *err);
+
+/* Writes JSON to dir/name: first to a file beside it, then renamed, so that a reader or a crash
+ * never sees half of it. */
+rose_status rose_results_write(const json_t *root, const char *dir, const char *name,
+                               rose_err *err);
+
+/* What every result says about where it comes from: version, commit, command line, device, CPUs,
+ * instruction set, memory, kernel, time. argv[0] is the benchmark's name. */
+json_t *rose_results_meta(int argc, char **argv);
+
+/* Reads DIR/name; FORMAT and NOTFOUND name the file. */
+rose_status rose_results_read(json_t **out, const char *dir, const char *name, rose_err *err);
+
+#endif

@@ -1,0 +1,314 @@
+/* bench/server.c - see server.h. A driver is a row of a table: the command line that users of that
+ * system type, and the path that answers 200 once it serves. Nothing else differs. */
+#include "bench/server.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+
+enum { POLL_MS = 2, GET_TIMEOUT_MS = 2000, STOP_GRACE_MS = 15000, TAIL_BYTES = 4096 };
+
+typedef struct driver {
+    const char *name, *command, *model_flag, *ready_path;
+    const char *command_option, *args_option, *command_help;
+} driver;
+
+/* command NULL: this program. model_flag "": the model is positional. */
+static const driver drivers[ROSE_N_DRIVERS] = {
+    {"roseinfer", NULL, "", "/ready", "roseinfer-cmd", "roseinfer-args", "command of roseinfer"},
+    {"vllm", "python3 -m vllm.entrypoints.openai.api_server", "--model", "/health", "vllm-cmd",
+     "vllm-args", "command of vLLM's server, with its interpreter"},
+    {"sglang", "python3 -m sglang.launch_server", "--model-path", "/health", "sglang-cmd",
+     "sglang-args", "command of SGLang's server, with its interpreter"},
+    {"trtllm", "trtllm-serve", "", "/health", "trtllm-cmd", "trtllm-args",
+     "command of TensorRT-LLM's server"},
+    {"llama", "llama-server", "-m", "/health", "llama-cmd", "llama-args",
+     "command of llama.cpp's server"},
+};
+enum { DRIVER_ROSEINFER = 0, DRIVER_LLAMA = 4 };
+
+void rose_server_flags_init(rose_server_flags *f)
+{
+    *f = (rose_server_flags){.ready_timeout_s = 600};
+    for (int i = 0; i < ROSE_N_DRIVERS; i++)
+        f->command[i] = drivers[i].command;
+}
+
+size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows)
+{
+    size_t n = 0;
+    rows[n++] = (rose_opt){.name = "Servers under test", .kind = ROSE_OPT_HEADING};
+    for (int i = 0; i < ROSE_N_DRIVERS; i++) {
+        rows[n++] = (rose_opt){.name = drivers[i].command_option,
+                               .kind = ROSE_OPT_STRING,
+                               .dest = &f->command[i],
+                               .arg = "COMMAND",
+                               .unset = "this program's serve",
+                               .help = drivers[i].command_help};
+        rows[n++] = (rose_opt){.name = drivers[i].args_option,
+                               .kind = ROSE_OPT_STRING,
+                               .dest = &f->args[i],
+                               .arg = "ARGS",
+                               .unset = "none",
+                               .help = "further arguments for it, in one word"};
+    }
+    rows[n++] = (rose_opt){.name = "llama-model",
+                           .kind = ROSE_OPT_STRING,
+                           .dest = &f->llama_model,
+                           .arg = "FILE",
+                           .unset = "MODEL",
+                           .help = "the GGUF file for llama.cpp"};
+    rows[n++] = (rose_opt){.name = "server-cpus",
+                           .kind = ROSE_OPT_STRING,
+                           .dest = &f->server_cpus,
+                           .arg = "LIST",
+                           .unset = "all",
+                           .help = "CPUs of the servers that we start, as 0-3,6"};
+    rows[n++] = (rose_opt){.name = "timeout-ready-s",
+                           .kind = ROSE_OPT_U32,
+                           .dest = &f->ready_timeout_s,
+                           .arg = "S",
+                           .min = 1,
+                           .max = 86400,
+                           .help = "longest start of a server"};
+    return n;
+}
+
+static int find_driver(const char *name)
+{
+    for (int i = 0; i < ROSE_N_DRIVERS; i++) {
+        if (strcmp(drivers[i].name, name) == 0) return i;
+    }
+    return -1;
+}
+
+/* Labels become file names. */
+static bool good_label(const char *s)
+{
+    if (s[0] == '\0' || s[0] == '.') return false;
+    for (; *s != '\0'; s++) {
+        if (!isalnum((unsigned char)*s) && strchr("._+-", *s) == NULL) return false;
+    }
+    return true;
+}
+
+static rose_status parse_one(const char *part, rose_server_spec *s, rose_err *err)
+{
+    *s = (rose_server_spec){.driver = find_driver(part)};
+    if (s->driver >= 0) {
+        snprintf(s->label, sizeof s->label, "%s", drivers[s->driver].name);
+        return ROSE_OK;
+    }
+    if (strncmp(part, "url=", 4) != 0)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "backend '%s': expected roseinfer, vllm, sglang, trtllm, llama or "
+                         "url=NAME=http://HOST:PORT",
+                         part);
+    const char *name = part + 4, *eq = strchr(name, '=');
+    if (eq == NULL || (size_t)(eq - name) >= sizeof s->label)
+        return rose_fail(err, ROSE_E_INVAL, "backend '%s': expected url=NAME=http://...", part);
+    memcpy(s->label, name, (size_t)(eq - name));
+    if (!good_label(s->label))
+        return rose_fail(err, ROSE_E_INVAL, "backend '%s': the name may hold letters, digits, ._+-",
+                         part);
+    return rose_url_parse(&s->url, eq + 1, err);
+}
+
+rose_status rose_server_list_parse(const char *text, rose_server_spec *specs, uint32_t *n,
+                                   rose_err *err)
+{
+    *n = 0;
+    for (const char *p = text;;) {
+        char part[512];
+        size_t len = strcspn(p, ",");
+        if (*n == ROSE_MAX_BACKENDS || len >= sizeof part)
+            return rose_fail(err, ROSE_E_INVAL, "--backends: at most %d, each under 512 bytes",
+                             ROSE_MAX_BACKENDS);
+        snprintf(part, sizeof part, "%.*s", (int)len, p);
+        rose_status st = parse_one(part, &specs[*n], err);
+        if (st != ROSE_OK) return st;
+        for (uint32_t i = 0; i < *n; i++) {
+            if (strcmp(specs[i].label, specs[*n].label) == 0)
+                return rose_fail(err, ROSE_E_INVAL, "--backends: '%s' is there twice",
+                                 specs[i].label);
+        }
+        (*n)++;
+        if (p[len] == '\0') return ROSE_OK;
+        p += len + 1;
+    }
+}
+
+/* ---- start ---- */
+
+typedef struct argv_builder {
+    char *args[ROSE_PROC_MAX_ARGS];
+    uint32_t n;
+    rose_buf words[3]; /* what args point into */
+    char port[8];
+} argv_builder;
+
+static void push(argv_builder *b, const char *arg)
+{
+    if (b->n + 1 < ROSE_PROC_MAX_ARGS) b->args[b->n++] = (char *)(uintptr_t)arg;
+}
+
+static rose_status build_argv(argv_builder *b, const driver *d, const char *command,
+                              const char *args, const char *extra, const char *model, uint16_t port,
+                              rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    snprintf(b->port, sizeof b->port, "%u", port);
+    if (command == NULL) {
+        push(b, rose_self_path());
+        push(b, "serve");
+    } else {
+        st = rose_args_split(command, &b->words[0], b->args, &b->n, err);
+    }
+    if (d->model_flag[0] != '\0') push(b, d->model_flag);
+    push(b, model);
+    push(b, "--host");
+    push(b, "127.0.0.1");
+    push(b, "--port");
+    push(b, b->port);
+    if (st == ROSE_OK && args != NULL)
+        st = rose_args_split(args, &b->words[1], b->args, &b->n, err);
+    if (st == ROSE_OK && extra != NULL)
+        st = rose_args_split(extra, &b->words[2], b->args, &b->n, err);
+    b->args[b->n] = NULL;
+    return st;
+}
+
+/* The last line of a log that says something, for error messages. */
+static void last_line(const char *path, char *out, size_t cap)
+{
+    char tail[TAIL_BYTES + 1];
+    out[0] = '\0';
+    FILE *f = path[0] != '\0' ? fopen(path, "rb") : NULL;
+    if (f == NULL) return;
+    if (fseek(f, -TAIL_BYTES, SEEK_END) != 0) rewind(f);
+    size_t n = fread(tail, 1, TAIL_BYTES, f);
+    fclose(f);
+    while (n > 0 && isspace((unsigned char)tail[n - 1]))
+        n--;
+    tail[n] = '\0';
+    const char *nl = strrchr(tail, '\n');
+    snprintf(out, cap, "%.200s", nl != NULL ? nl + 1 : tail);
+}
+
+bool rose_server_dead(rose_server *s, char *out, size_t cap)
+{
+    char how[32], line[256];
+    if (s->proc.pid == 0 || rose_proc_running(&s->proc)) return false;
+    rose_proc_describe(&s->proc, how, sizeof how);
+    last_line(s->log, line, sizeof line);
+    snprintf(out, cap, "the server ended with %s: %s", how, line);
+    return true;
+}
+
+static rose_status wait_ready(rose_server *s, const char *path, uint32_t timeout_s,
+                              uint64_t start_ns, rose_err *err)
+{
+    const struct timespec tick = {0, POLL_MS * 1000000L};
+    const uint64_t deadline = start_ns + (uint64_t)timeout_s * 1000000000u;
+    char dead[320];
+    for (;;) {
+        int status = 0;
+        rose_http_get(&s->url, path, GET_TIMEOUT_MS, &status, NULL, NULL);
+        if (status == 200) {
+            s->ready_s = (double)(rose_now_ns() - start_ns) * 1e-9;
+            return ROSE_OK;
+        }
+        if (rose_server_dead(s, dead, sizeof dead))
+            return rose_fail(err, ROSE_E_CLOSED, "%s", dead);
+        if (rose_now_ns() > deadline)
+            return rose_fail(err, ROSE_E_CLOSED, "not ready after %u s", timeout_s);
+        nanosleep(&tick, NULL);
+    }
+}
+
+/* A string member of a GET's JSON, by path "data.0.id" or "version"; "" if it is not there. */
+static void get_string(const rose_url *u, const char *path, const char *key, char *out, size_t cap)
+{
+    rose_buf body = {0};
+    json_error_t e;
+    json_t *o = NULL;
+    int status;
+    out[0] = '\0';
+    if (rose_http_get(u, path, GET_TIMEOUT_MS, &status, &body, NULL) == ROSE_OK && status == 200 &&
+        body.data != NULL && rose_json_parse(&o, body.data, body.len, 0, &e) == ROSE_OK) {
+        const json_t *v = json_array_get(json_object_get(o, "data"), 0);
+        v = json_object_get(v != NULL ? v : o, key);
+        if (json_is_string(v)) snprintf(out, cap, "%s", json_string_value(v));
+    }
+    json_decref(o);
+    rose_buf_free(&body);
+}
+
+static rose_status spawn(rose_server *s, const rose_server_spec *spec, const rose_server_flags *f,
+                         const char *model_dir, const char *extra, rose_err *err)
+{
+    const driver *d = &drivers[spec->driver];
+    const char *model =
+        spec->driver == DRIVER_LLAMA && f->llama_model != NULL ? f->llama_model : model_dir;
+    argv_builder b = {0};
+    int cpus[ROSE_MAX_CPUS];
+    uint32_t n_cpus = 0;
+    rose_status st = ROSE_OK;
+    const uint16_t port = rose_free_port();
+    if (port == 0) st = rose_fail(err, ROSE_E_IO, "no free port: %s", strerror(errno));
+    if (st == ROSE_OK && f->server_cpus != NULL)
+        st = rose_cpu_list_parse(f->server_cpus, cpus, ROSE_MAX_CPUS, &n_cpus, err);
+    if (st == ROSE_OK)
+        st = build_argv(&b, d, f->command[spec->driver], f->args[spec->driver], extra, model, port,
+                        err);
+    for (uint32_t i = 0; i < b.n && st == ROSE_OK; i++)
+        st = rose_buf_addf(&s->command, "%s%s", i > 0 ? " " : "", b.args[i]);
+    if (st == ROSE_OK) {
+        s->url = (rose_url){.host = "127.0.0.1"};
+        memcpy(s->url.port, b.port, sizeof b.port);
+        const char *log = s->log[0] != '\0' ? s->log : "/dev/null";
+        st = rose_proc_start(&s->proc, b.args, log, log, cpus, n_cpus, err);
+    }
+    for (int i = 0; i < 3; i++)
+        rose_buf_free(&b.words[i]);
+    return st;
+}
+
+rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
+                              const rose_server_flags *f, const char *model_dir, const char *extra,
+                              const char *log_dir, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    *s = (rose_server){.url = spec->url};
+    const uint64_t start = rose_now_ns();
+    if (log_dir != NULL && snprintf(s->log, sizeof s->log, "%s/%s.server.log", log_dir,
+                                    spec->label) >= (int)sizeof s->log)
+        return rose_fail(err, ROSE_E_INVAL, "the path of the log is too long");
+    if (spec->driver >= 0) {
+        st = spawn(s, spec, f, model_dir, extra, err);
+        if (st == ROSE_OK)
+            st = wait_ready(s, drivers[spec->driver].ready_path, f->ready_timeout_s, start, err);
+    } else {
+        int status;
+        s->log[0] = '\0';
+        st = rose_http_get(&s->url, "/v1/models", GET_TIMEOUT_MS, &status, NULL, err);
+    }
+    if (st == ROSE_OK) {
+        get_string(&s->url, "/v1/models", "id", s->model, sizeof s->model);
+        get_string(&s->url, "/version", "version", s->version, sizeof s->version);
+    }
+    return st;
+}
+
+void rose_server_stop(rose_server *s)
+{
+    rose_proc_stop(&s->proc, STOP_GRACE_MS);
+    rose_buf_free(&s->command);
+    *s = (rose_server){0};
+}

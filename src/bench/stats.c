@@ -1,0 +1,125 @@
+/* bench/stats.c - see stats.h. */
+#include "bench/stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/philox.h"
+
+rose_status rose_samples_add(rose_samples *s, double x)
+{
+    if (s->n == s->cap) {
+        size_t cap = s->cap == 0 ? 256 : s->cap * 2;
+        double *v = cap > SIZE_MAX / sizeof *v ? NULL : realloc(s->v, cap * sizeof *v);
+        if (v == NULL) return ROSE_E_NOMEM;
+        s->v = v;
+        s->cap = cap;
+    }
+    s->v[s->n++] = x;
+    return ROSE_OK;
+}
+
+void rose_samples_free(rose_samples *s)
+{
+    free(s->v);
+    *s = (rose_samples){0};
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void rose_sort_f64(double *v, size_t n)
+{
+    if (n > 1) qsort(v, n, sizeof *v, by_value);
+}
+
+double rose_percentile(const double *sorted, size_t n, double p)
+{
+    if (n == 0) return (double)NAN;
+    double at = p / 100.0 * (double)(n - 1);
+    size_t i = (size_t)at;
+    if (i + 1 >= n) return sorted[n - 1];
+    return sorted[i] + (at - (double)i) * (sorted[i + 1] - sorted[i]);
+}
+
+rose_summary rose_summarise(double *v, size_t n)
+{
+    const double nan = (double)NAN;
+    rose_summary s = {0, nan, nan, nan, nan, nan, nan, nan, nan};
+    double sum = 0, squares = 0;
+    if (n == 0) return s;
+    rose_sort_f64(v, n);
+    for (size_t i = 0; i < n; i++)
+        sum += v[i];
+    s.n = n;
+    s.mean = sum / (double)n;
+    for (size_t i = 0; i < n; i++)
+        squares += (v[i] - s.mean) * (v[i] - s.mean);
+    s.sd = n > 1 ? sqrt(squares / (double)(n - 1)) : 0;
+    s.min = v[0];
+    s.p50 = rose_percentile(v, n, 50);
+    s.p90 = rose_percentile(v, n, 90);
+    s.p95 = rose_percentile(v, n, 95);
+    s.p99 = rose_percentile(v, n, 99);
+    s.max = v[n - 1];
+    return s;
+}
+
+static json_t *number(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+json_t *rose_summary_json(const rose_summary *s, double factor)
+{
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "mean",
+                     number(s->mean * factor), "p50", number(s->p50 * factor), "p90",
+                     number(s->p90 * factor), "p95", number(s->p95 * factor), "p99",
+                     number(s->p99 * factor), "max", number(s->max * factor), "std",
+                     number(s->sd * factor), "min", number(s->min * factor), "n", (json_int_t)s->n);
+}
+
+uint32_t rose_random_u32(rose_random *r)
+{
+    const uint32_t ctr[4] = {r->at++, r->stream, 0x62656e63u,
+                             0}; /* "benc": apart from the sampler */
+    const uint32_t key[2] = {(uint32_t)r->seed, (uint32_t)(r->seed >> 32)};
+    uint32_t out[4];
+    rose_philox4x32(ctr, key, out);
+    return out[0];
+}
+
+double rose_random_uniform(rose_random *r)
+{
+    return ((double)rose_random_u32(r) + 0.5) * 0x1p-32;
+}
+
+double rose_random_normal(rose_random *r)
+{
+    double u = rose_random_uniform(r), v = rose_random_uniform(r); /* Box-Muller */
+    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+}
+
+double rose_random_exp(rose_random *r)
+{
+    return -log(rose_random_uniform(r));
+}
+
+/* Marsaglia and Tsang, "A simple method for generating gamma variables", 2000. */
+double rose_random_gamma(rose_random *r, double shape)
+{
+    if (shape < 1.0) {
+        double u = rose_random_uniform(r);
+        return rose_random_gamma(r, shape + 1.0) * pow(u, 1.0 / shape);
+    }
+    const double d = shape - 1.0 / 3.0, c = 1.0 / sqrt(9.0 * d);
+    for (;;) {
+        double x = rose_random_normal(r), v = 1.0 + c * x;
+        if (v <= 0) continue;
+        v = v * v * v;
+        if (log(rose_random_uniform(r)) < 0.5 * x * x + d - d * v + d * log(v)) return d * v;
+    }
+}

@@ -1,0 +1,52 @@
+/* bench/stats.h - numbers about numbers, and the random numbers of the workload generator. No
+ * shared state. */
+#ifndef ROSE_BENCH_STATS_H
+#define ROSE_BENCH_STATS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "base/status.h"
+
+/* A growable list of doubles; zero-initialise, free with rose_samples_free. */
+typedef struct rose_samples {
+    double *v; /* owned */
+    size_t n, cap;
+} rose_samples;
+
+rose_status rose_samples_add(rose_samples *s, double x); /* NOMEM: unchanged */
+void rose_samples_free(rose_samples *s);                 /* accepts {0}; leaves {0} */
+
+/* What is said about a list: NaN everywhere for n == 0. sd is of the sample (n - 1; 0 for n == 1).
+ */
+typedef struct rose_summary {
+    size_t n;
+    double mean, sd, min, p50, p90, p95, p99, max;
+} rose_summary;
+
+void rose_sort_f64(double *v, size_t n); /* ascending; no NaN in it */
+
+/* The p-th percentile (0 .. 100) of sorted[0..n), by linear interpolation between the two nearest
+ * ranks (numpy's default). NaN for n == 0. */
+double rose_percentile(const double *sorted, size_t n, double p);
+
+rose_summary rose_summarise(double *v, size_t n); /* sorts v */
+
+/* {mean, p50, p90, p95, p99, max, std, min, n}, each value times factor; null where it is NaN. */
+json_t *rose_summary_json(const rose_summary *s, double factor);
+
+/* A stream of random numbers: numbers of one (seed, stream) pair never depend on another's. */
+typedef struct rose_random {
+    uint64_t seed;
+    uint32_t stream, at;
+} rose_random;
+
+uint32_t rose_random_u32(rose_random *r);
+double rose_random_uniform(rose_random *r);             /* in (0, 1): never 0, never 1 */
+double rose_random_normal(rose_random *r);              /* mean 0, sd 1 */
+double rose_random_exp(rose_random *r);                 /* mean 1 */
+double rose_random_gamma(rose_random *r, double shape); /* mean = variance = shape; shape > 0 */
+
+#endif
