@@ -94,11 +94,12 @@ static void cpu_name(char *out, size_t cap, const char *machine)
 json_t *rose_results_meta(int argc, char **argv)
 {
     struct utsname u = {.machine = "unknown"};
-    char cpu[256], when[32];
+    char cpu[256], when[32], kernel[160];
     rose_buf cmd = {0};
     time_t now = (time_t)rose_unix_time();
     struct tm tm;
     uname(&u);
+    snprintf(kernel, sizeof kernel, "%.64s %.64s", u.sysname, u.release);
     cpu_name(cpu, sizeof cpu, u.machine);
     gmtime_r(&now, &tm);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
@@ -107,7 +108,7 @@ json_t *rose_results_meta(int argc, char **argv)
         st = rose_buf_addf(&cmd, " %s", argv[i]);
     json_t *meta = st != ROSE_OK || rose_buf_str(&cmd) == NULL
                        ? NULL
-                       : json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:s+, s:s, s:{s:s, s:s}}",
+                       : json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:s, s:s, s:{s:s, s:s}}",
                                    "tool", "roseinfer bench", "command", cmd.data, "run_start_time",
                                    when, "device", cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN),
                                    "isa", rose_isa_name(rose_isa_probe()), "memory_available_bytes",

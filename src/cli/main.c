@@ -29,6 +29,8 @@ static const command commands[] = {
 static const command benches[] = {
     {"offline", rose_bench_offline, "token throughput of the engine in this process"},
     {"online", rose_bench_online, "latency under load: a trace against one server or several"},
+    {"plot", rose_bench_plot, "pictures of results, by gnuplot"},
+    {"merge", rose_bench_merge, "results of several runs as one"},
     {"tokenizer", rose_bench_tokenizer, "bytes per second of the tokenizer"},
     {"scheduler", rose_bench_scheduler, "host time of a step on an instant fake backend"},
 };

@@ -1,0 +1,160 @@
+/* bench/merge.c - `roseinfer bench merge OUT DIR...`: results of several folders as one, so that
+ * they can be plotted together. Of one backend at one load the later folder wins. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/opts.h"
+#include "bench/bench.h"
+#include "bench/online_internal.h"
+
+enum { MAX_DIRS = 64 };
+
+static bool same_point(const json_t *a, const json_t *b)
+{
+    static const char *const keys[] = {"backend", "scale", "concurrency"};
+    for (int i = 0; i < 3; i++) {
+        const json_t *x = json_object_get(a, keys[i]), *y = json_object_get(b, keys[i]);
+        if (x != y && (x == NULL || y == NULL || !json_equal(x, y))) return false;
+    }
+    return true;
+}
+
+/* Rows of `from` into `to`; a row of the same point makes way. */
+static void merge_rows(json_t *to, const json_t *from)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(from, i, row)
+    {
+        for (size_t k = json_array_size(to); k-- > 0;) {
+            if (same_point(json_array_get(to, k), row)) json_array_remove(to, k);
+        }
+        json_array_append(to, row);
+    }
+}
+
+/* Runs of a backend have no `backend` key of their own: the point is that of their summary. */
+static void merge_backend(json_t *to, json_t *from)
+{
+    size_t i;
+    json_t *run, *runs = json_object_get(to, "runs");
+    json_array_foreach(json_object_get(from, "runs"), i, run)
+    {
+        for (size_t k = json_array_size(runs); k-- > 0;) {
+            if (same_point(json_object_get(json_array_get(runs, k), "summary"),
+                           json_object_get(run, "summary")))
+                json_array_remove(runs, k);
+        }
+        json_array_append(runs, run);
+    }
+    json_object_set(from, "runs", runs);
+    json_object_update(to, from);
+}
+
+static void merge_online(json_t *to, const json_t *from)
+{
+    const char *label;
+    json_t *b, *all = json_object_get(to, "by_backend");
+    merge_rows(json_object_get(to, "summaries"), json_object_get(from, "summaries"));
+    json_object_foreach(json_object_get(from, "by_backend"), label, b)
+    {
+        json_t *old = json_object_get(all, label);
+        if (json_is_object(old) && json_is_object(b))
+            merge_backend(old, b);
+        else
+            json_object_set(all, label, b);
+    }
+}
+
+/* An offline row without a backend takes its file's; all rows of a backend are replaced together,
+ * since they are repeats. */
+static void merge_offline(json_t *to, const json_t *from)
+{
+    size_t i;
+    json_t *row, *rows = json_object_get(to, "results");
+    json_t *own = json_object_get(json_object_get(from, "meta"), "backend");
+    json_array_foreach(json_object_get(from, "results"), i, row)
+    {
+        if (json_object_get(row, "backend") == NULL && own != NULL)
+            json_object_set(row, "backend", own);
+    }
+    for (size_t k = json_array_size(rows); k-- > 0;) {
+        const json_t *old = json_object_get(json_array_get(rows, k), "backend");
+        bool again = false;
+        json_array_foreach(json_object_get(from, "results"), i, row) again |=
+            old != NULL && json_equal(old, json_object_get(row, "backend"));
+        if (again) json_array_remove(rows, k);
+    }
+    json_array_extend(rows, json_object_get(from, "results"));
+}
+
+typedef struct kind {
+    const char *file, *rows;
+    void (*merge)(json_t *to, const json_t *from);
+} kind;
+static const kind kinds[] = {{"online_results.json", "summaries", merge_online},
+                             {"offline_results.json", "results", merge_offline}};
+
+static rose_status merge_kind(const kind *k, const char *out, const char *const *dirs, uint32_t n,
+                              uint32_t *found, rose_err *err)
+{
+    uint32_t n_read = 0;
+    rose_status st = ROSE_OK;
+    json_t *sources = json_array();
+    json_t *root = json_pack("{s:{}, s:[], s:{}}", "meta", k->rows, "by_backend");
+    for (uint32_t i = 0; i < n && st == ROSE_OK; i++) {
+        json_t *from;
+        st = rose_results_read(&from, dirs[i], k->file, err);
+        if (st == ROSE_E_NOTFOUND) {
+            st = ROSE_OK;
+            continue;
+        }
+        if (st == ROSE_OK && !json_is_array(json_object_get(from, k->rows)))
+            st = rose_fail(err, ROSE_E_FORMAT, "%s/%s: no list '%s'", dirs[i], k->file, k->rows);
+        if (st == ROSE_OK) {
+            k->merge(root, from);
+            if (json_is_object(json_object_get(from, "meta")))
+                json_array_append(sources, json_object_get(from, "meta"));
+            n_read++;
+        }
+        json_decref(from);
+    }
+    if (json_array_size(sources) > 0)
+        json_object_update(json_object_get(root, "meta"),
+                           json_array_get(sources, json_array_size(sources) - 1));
+    json_object_set_new(json_object_get(root, "meta"), "merged_from", sources);
+    if (st == ROSE_OK && n_read > 0) {
+        mkdir(out, 0777); /* existing is fine; a failure shows below */
+        st = rose_results_write(root, out, k->file, err);
+        if (st == ROSE_OK && k->merge == merge_online) st = rose_online_summary(root, out, err);
+    }
+    json_decref(root);
+    *found += n_read;
+    return st;
+}
+
+int rose_bench_merge(int argc, char **argv)
+{
+    const rose_command cmd = {
+        .usage = "roseinfer bench merge OUT DIR...",
+        .about = "Merges online_results.json and offline_results.json of the folders DIR into OUT. "
+                 "Of one backend\nat one load the later folder wins.",
+        .min_args = 2,
+        .max_args = MAX_DIRS,
+    };
+    const char *args[MAX_DIRS];
+    uint32_t n, found = 0;
+    rose_err err = {{0}};
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n);
+    if (rc >= 0) return rc;
+    rose_status st = ROSE_OK;
+    for (int i = 0; i < 2 && st == ROSE_OK; i++)
+        st = merge_kind(&kinds[i], args[0], args + 1, n - 1, &found, &err);
+    if (st == ROSE_OK && found == 0)
+        st = rose_fail(&err, ROSE_E_NOTFOUND, "none of the folders holds results");
+    if (st == ROSE_OK) return 0;
+    fprintf(stderr, "roseinfer: %s\n", err.msg);
+    return 1;
+}

@@ -1,0 +1,151 @@
+/* bench/plot.c - `roseinfer bench plot DIR`: pictures of the results of a folder, by gnuplot. The
+ * script stays beside them, so a picture can be changed without measuring again. */
+#include "bench/plot_internal.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/opts.h"
+#include "bench/bench.h"
+#include "bench/proc.h"
+#include "bench/results.h"
+#include "bench/stats.h"
+
+enum { MAX_PATH = 4096 };
+
+const rose_plot_metric rose_plot_metrics[ROSE_PLOT_N_METRICS] = {
+    {"ttft_ms", "ttft_s", "TTFT", "ttft"},
+    {"tpot_ms", "tpot_s", "TPOT", "tpot"},
+    {"itl_ms", NULL, "ITL", "itl"},
+    {"e2e_ms", "e2e_s", "E2E", "e2e"},
+};
+
+void rose_plot_label(const json_t *v, char *out, size_t cap)
+{
+    const char *s = json_is_string(v) ? json_string_value(v) : "unknown";
+    size_t n = 0;
+    for (; *s != '\0' && n + 1 < cap; s++)
+        out[n++] = (isalnum((unsigned char)*s) || strchr(" ._+-", *s) != NULL) ? *s : '_';
+    out[n] = '\0';
+}
+
+void rose_plot_head(FILE *gp)
+{
+    fputs("set encoding utf8\n"
+          "set datafile missing 'nan'\n"
+          "set grid ytics lc rgb '#e4e4e4' lw 1\n"
+          "set border 3 lc rgb '#555555'\n"
+          "set tics nomirror textcolor rgb '#333333'\n"
+          "set style fill transparent solid 0.16 noborder\n",
+          gp);
+    static const char *const colours[] = {"#1f6fb4", "#e0701a", "#2b9348", "#b5263a",
+                                          "#7b4fa3", "#7a5544", "#d052a2", "#5f6b73"};
+    for (int i = 0; i < ROSE_PLOT_MAX_BACKENDS; i++)
+        fprintf(gp, "set linetype %d lc rgb '%s' lw 2 pt %d\n", i + 1, colours[i % 8],
+                (const int[]){7, 5, 9, 11}[i % 4]);
+}
+
+void rose_plot_each_format(FILE *gp)
+{
+    fputs("do for [fmt in 'png svg'] {\n", gp);
+}
+
+void rose_plot_end_format(FILE *gp)
+{
+    fputs("unset output\n}\n", gp);
+}
+
+void rose_plot_start(FILE *gp, const char *name, int width, int height)
+{
+    fprintf(gp,
+            "if (fmt eq 'png') { set terminal pngcairo noenhanced size %d,%d font 'sans,11' "
+            "background '#ffffff' } else { set terminal svg noenhanced size %d,%d font "
+            "'sans,13' background '#ffffff' }\n"
+            "set output '%s.'.fmt\n",
+            width, height, width, height, name);
+}
+
+/* gnuplot runs inside the folder, so that no path ever stands in the script. */
+static rose_status run_gnuplot(const char *figures, rose_err *err)
+{
+    char script[] = "cd \"$0\" && exec gnuplot plots.gp", how[32];
+    char *argv[] = {(char[]){"/bin/sh"}, (char[]){"-c"}, script, (char *)(uintptr_t)figures, NULL};
+    rose_proc p;
+    rose_status st = rose_proc_start(&p, argv, NULL, NULL, NULL, 0, err);
+    if (st != ROSE_OK) return st;
+    if (rose_proc_wait(&p)) return ROSE_OK;
+    rose_proc_describe(&p, how, sizeof how);
+    return rose_fail(err, ROSE_E_IO,
+                     "gnuplot: %s (Debian package gnuplot-nox; script: %s/plots.gp)", how, figures);
+}
+
+/* A file that is not there is no error; one that cannot be read is. */
+static rose_status read_optional(json_t **out, const char *dir, const char *name, rose_err *err)
+{
+    rose_status st = rose_results_read(out, dir, name, err);
+    return st == ROSE_E_NOTFOUND ? ROSE_OK : st;
+}
+
+static rose_status write_script(const char *figures, const json_t *online, const json_t *offline,
+                                rose_err *err)
+{
+    char path[MAX_PATH + 16];
+    bool any = false;
+    snprintf(path, sizeof path, "%s/plots.gp", figures);
+    FILE *gp = fopen(path, "w");
+    if (gp == NULL) return rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
+    rose_plot_head(gp);
+    if (online != NULL) {
+        any |= rose_plot_latency(gp, online, false);
+        any |= rose_plot_latency(gp, online, true);
+        if (any) rose_plot_cdfs(gp, online);
+    }
+    if (offline != NULL) any |= rose_plot_offline(gp, offline);
+    if (fclose(gp) != 0) return rose_fail(err, ROSE_E_IO, "cannot write %s", path);
+    return any ? ROSE_OK : rose_fail(err, ROSE_E_FORMAT, "no run in these results succeeded");
+}
+
+static rose_status plot(const char *dir, rose_err *err)
+{
+    char figures[MAX_PATH];
+    json_t *online = NULL, *offline = NULL;
+    rose_status st = read_optional(&online, dir, "online_results.json", err);
+    if (st == ROSE_OK) st = read_optional(&offline, dir, "offline_results.json", err);
+    if (st == ROSE_OK && online == NULL && offline == NULL)
+        st = rose_fail(err, ROSE_E_NOTFOUND,
+                       "%s holds neither online_results.json nor offline_results.json", dir);
+    if (st == ROSE_OK && snprintf(figures, sizeof figures, "%s/figures", dir) >= MAX_PATH)
+        st = rose_fail(err, ROSE_E_INVAL, "the path of the folder is too long");
+    if (st == ROSE_OK) {
+        mkdir(figures, 0777); /* existing is fine; a failure shows below */
+        st = write_script(figures, online, offline, err);
+    }
+    if (st == ROSE_OK) st = run_gnuplot(figures, err);
+    if (st == ROSE_OK) printf("%s\n", figures);
+    json_decref(online);
+    json_decref(offline);
+    return st;
+}
+
+int rose_bench_plot(int argc, char **argv)
+{
+    const rose_command cmd = {
+        .usage = "roseinfer bench plot DIR",
+        .about = "Draws online_results.json and offline_results.json of DIR as PNG and SVG into "
+                 "DIR/figures:\nlatency over load (p90 line, p50-p90 band, hollow p99), one figure "
+                 "for each metric, p90 and p99\nalone, distributions, offline throughput. Needs "
+                 "gnuplot.",
+        .min_args = 1,
+        .max_args = 1,
+    };
+    const char *args[1];
+    uint32_t n_args;
+    rose_err err = {{0}};
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    if (rc >= 0) return rc;
+    if (plot(args[0], &err) == ROSE_OK) return 0;
+    fprintf(stderr, "roseinfer: %s\n", err.msg);
+    return 1;
+}

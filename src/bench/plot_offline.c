@@ -1,0 +1,100 @@
+/* bench/plot_offline.c - offline throughput as bars: median of the repeats, whiskers to the least
+ * and the most. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/plot_internal.h"
+#include "bench/stats.h"
+
+static const struct {
+    const char *key, *title;
+} panels[] = {
+    {"request_throughput_rps", "requests/s"},
+    {"output_throughput_tps", "output tokens/s"},
+    {"total_throughput_tps", "input and output tokens/s"},
+};
+
+static const json_t *backend_of(const json_t *offline, const json_t *row)
+{
+    const json_t *own = json_object_get(row, "backend");
+    return own != NULL ? own : json_object_get(json_object_get(offline, "meta"), "backend");
+}
+
+/* Returns the most of the bar, 0 without values. */
+static double write_bar(FILE *gp, const json_t *offline, const json_t *key, const char *metric,
+                        int y)
+{
+    size_t i;
+    const json_t *row;
+    rose_samples s = {0};
+    json_array_foreach(json_object_get(offline, "results"), i, row)
+    {
+        const json_t *v = json_object_get(row, metric);
+        if (json_equal(backend_of(offline, row), key) && json_is_number(v) &&
+            json_number_value(v) > 0 && rose_samples_add(&s, json_number_value(v)) != ROSE_OK)
+            break;
+    }
+    const rose_summary m = rose_summarise(s.v, s.n);
+    if (s.n > 0) fprintf(gp, "%d %.9g %.9g %.9g\n", y, m.p50, m.min, m.max);
+    rose_samples_free(&s);
+    return m.n > 0 ? m.max : 0;
+}
+
+/* 1, 2 or 5 times a power of ten, not under x. */
+static double nice_step(double x)
+{
+    const double p = pow(10, floor(log10(x)));
+    return x <= p ? p : x <= 2 * p ? 2 * p : x <= 5 * p ? 5 * p : 10 * p;
+}
+
+bool rose_plot_offline(FILE *gp, const json_t *offline)
+{
+    const json_t *keys[ROSE_PLOT_MAX_BACKENDS], *row;
+    char label[80];
+    size_t i;
+    int n = 0;
+    double most[3] = {0};
+    json_array_foreach(json_object_get(offline, "results"), i, row)
+    {
+        const json_t *key = backend_of(offline, row);
+        const json_t *tps = json_object_get(row, "output_throughput_tps");
+        bool known = key == NULL || !json_is_number(tps) || json_number_value(tps) <= 0;
+        for (int k = 0; k < n && !known; k++)
+            known = json_equal(keys[k], key);
+        if (!known && n < ROSE_PLOT_MAX_BACKENDS) keys[n++] = key;
+    }
+    if (n == 0) return false;
+    for (int p = 0; p < 3; p++) {
+        fprintf(gp, "$off%d << EOD\n", p);
+        for (int k = 0; k < n; k++)
+            most[p] = fmax(most[p], write_bar(gp, offline, keys[k], panels[p].key, n - 1 - k));
+        fputs("EOD\n", gp);
+    }
+    rose_plot_each_format(gp);
+    rose_plot_start(gp, "offline_throughput_compare", 1280, 200 + 46 * n);
+    fputs("set style fill solid 0.85 noborder\nunset key\nunset ylabel\nset grid xtics noytics\n"
+          "set multiplot layout 1,3 title 'Offline throughput: median, whiskers to least and most' "
+          "margins 0.11,0.98,0.20,0.80 spacing 0.03,0.1\n",
+          gp);
+    fprintf(gp, "set yrange [-0.6:%g]\nset xrange [0:*]\n", n - 0.4);
+    for (int p = 0; p < 3; p++) {
+        fputs("set ytics (", gp);
+        for (int k = 0; k < n; k++) {
+            rose_plot_label(keys[k], label, sizeof label);
+            fprintf(gp, "%s'%s' %d", k > 0 ? ", " : "", p == 0 ? label : "", n - 1 - k);
+        }
+        fprintf(gp,
+                ")\nset title ''\nset xlabel '%s'\nset xrange [0:%.9g]\nset xtics %.9g\n"
+                "plot $off%d using ($2/2):1:($2/2):(0.32):(%d-$1) with boxxyerror lc variable, "
+                "$off%d using 2:1:3:4 with xerrorbars lc rgb '#333333' lw 1 pt -1, "
+                "$off%d using 4:1:(sprintf($2 >= 1000 ? '  %%.0f' : '  %%.2f', $2)) with labels "
+                "left font ',10'\n",
+                panels[p].title, most[p] * 1.3, nice_step(most[p] / 4), p, n, p, p);
+    }
+    fputs("unset multiplot\nset grid noxtics ytics\nset autoscale\nset xtics autofreq\nset ytics "
+          "autofreq\n",
+          gp);
+    rose_plot_end_format(gp);
+    return true;
+}

@@ -1,0 +1,301 @@
+/* bench/plot_online.c - latency over load, and distributions. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/plot_internal.h"
+#include "bench/stats.h"
+
+typedef struct backends {
+    char label[ROSE_PLOT_MAX_BACKENDS][80];
+    const json_t *key[ROSE_PLOT_MAX_BACKENDS]; /* borrowed: the label in the file */
+    int n;
+} backends;
+
+static bool is_point(const json_t *row, bool concurrency)
+{
+    const json_int_t c = json_integer_value(json_object_get(row, "concurrency"));
+    if (json_integer_value(json_object_get(row, "num_success")) < 1) return false;
+    if (concurrency) return c > 0;
+    return c == 0 && json_is_number(json_object_get(row, "scale"));
+}
+
+static double load_of(const json_t *row, bool concurrency)
+{
+    return json_number_value(json_object_get(row, concurrency ? "concurrency" : "scale"));
+}
+
+static void collect(const json_t *online, bool concurrency, backends *b)
+{
+    size_t i;
+    const json_t *row;
+    b->n = 0;
+    json_array_foreach(json_object_get(online, "summaries"), i, row)
+    {
+        const json_t *key = json_object_get(row, "backend");
+        bool known = !is_point(row, concurrency) || !json_is_string(key);
+        for (int k = 0; k < b->n && !known; k++)
+            known = json_equal(b->key[k], key);
+        if (known || b->n == ROSE_PLOT_MAX_BACKENDS) continue;
+        b->key[b->n] = key;
+        rose_plot_label(key, b->label[b->n], sizeof b->label[b->n]);
+        b->n++;
+    }
+}
+
+static void print_value(FILE *gp, const json_t *v)
+{
+    if (json_is_number(v))
+        fprintf(gp, " %.9g", json_number_value(v));
+    else
+        fputs(" nan", gp);
+}
+
+typedef struct point {
+    double load;
+    const json_t *row;
+} point;
+
+static int by_load(const void *a, const void *b)
+{
+    const point *x = a, *y = b;
+    return (x->load > y->load) - (x->load < y->load);
+}
+
+/* $NAME_k: load p50 p90 p99, ascending. */
+static void write_points(FILE *gp, const json_t *online, bool concurrency, const backends *b, int k,
+                         const char *metric, const char *block)
+{
+    const json_t *list = json_object_get(online, "summaries"), *row;
+    size_t i, n = 0;
+    point *p = calloc(json_array_size(list) + 1, sizeof *p);
+    fprintf(gp, "$%s_%d << EOD\n", block, k);
+    json_array_foreach(list, i, row)
+    {
+        if (p != NULL && is_point(row, concurrency) &&
+            json_equal(json_object_get(row, "backend"), b->key[k]))
+            p[n++] = (point){load_of(row, concurrency), row};
+    }
+    if (p != NULL) qsort(p, n, sizeof *p, by_load);
+    for (i = 0; i < n; i++) {
+        const json_t *m = json_object_get(p[i].row, metric);
+        fprintf(gp, "%.9g", p[i].load);
+        print_value(gp, json_object_get(m, "p50"));
+        print_value(gp, json_object_get(m, "p90"));
+        print_value(gp, json_object_get(m, "p99"));
+        fputc('\n', gp);
+    }
+    fputs("EOD\n", gp);
+    free(p);
+}
+
+/* Ticks at the measured loads only. */
+static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
+{
+    rose_samples s = {0};
+    size_t i;
+    const json_t *row;
+    json_array_foreach(json_object_get(online, "summaries"), i, row)
+    {
+        if (is_point(row, concurrency) &&
+            rose_samples_add(&s, load_of(row, concurrency)) != ROSE_OK)
+            break;
+    }
+    rose_sort_f64(s.v, s.n);
+    const bool spread = s.n > 0 && s.v[0] > 0 && s.v[s.n - 1] > s.v[0];
+    fprintf(gp, "%s\nset xtics (", spread ? "set logscale x" : "unset logscale x");
+    for (i = 0; i < s.n; i++) {
+        if (i == 0 || s.v[i] > s.v[i - 1])
+            fprintf(gp, "%s'%g' %.9g", i > 0 ? ", " : "", s.v[i], s.v[i]);
+    }
+    fputs(")\n", gp);
+    if (spread)
+        fprintf(gp, "set xrange [%.9g:%.9g]\n", s.v[0] / 1.15, s.v[s.n - 1] * 1.15);
+    else if (s.n > 0)
+        fprintf(gp, "set xrange [%.9g:%.9g]\n", s.v[0] - 0.5, s.v[s.n - 1] + 0.5);
+    rose_samples_free(&s);
+}
+
+/* which: 0 = band, line and hollow points; 90 or 99 = that percentile alone. */
+static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, const char *prefix,
+                       int which)
+{
+    fprintf(gp, "set ylabel '%s (ms)'\nset title '%s'\nset yrange [0:*]\nplot ", m->title,
+            which == 0    ? m->title
+            : which == 90 ? "p90"
+                          : "p99");
+    for (int k = 0; k < b->n; k++) {
+        const char *block = m->file;
+        if (k > 0) fputs(", \\\n  ", gp);
+        if (which == 0)
+            fprintf(gp,
+                    "$%s%s_%d using 1:2:3 with filledcurves lt %d notitle, \\\n"
+                    "  $%s%s_%d using 1:3 with linespoints lt %d ps 0.9 title '%s', \\\n"
+                    "  $%s%s_%d using 1:4 with points lt %d lw 1.5 pt 6 ps 1.3 notitle",
+                    prefix, block, k, k + 1, prefix, block, k, k + 1, b->label[k], prefix, block, k,
+                    k + 1);
+        else
+            fprintf(gp, "$%s%s_%d using 1:%d with linespoints lt %d ps 0.9 title '%s'", prefix,
+                    block, k, which == 90 ? 3 : 4, k + 1, b->label[k]);
+    }
+    fputc('\n', gp);
+}
+
+static void write_overview(FILE *gp, const backends *b, const char *prefix, const char *name,
+                           int which, const char *title)
+{
+    rose_plot_each_format(gp);
+    rose_plot_start(gp, name, 1280, 920);
+    fprintf(gp,
+            "set multiplot layout 2,2 title '%s' margins 0.07,0.98,0.07,0.91 spacing "
+            "0.08,0.11\n",
+            title);
+    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
+        fprintf(gp, "%s\n", i == 0 ? "set key top right Left reverse opaque" : "unset key");
+        write_plot(gp, b, &rose_plot_metrics[i], prefix, which);
+        if (which != 0) fputs("set title ''\n", gp);
+    }
+    fputs("unset multiplot\n", gp);
+    rose_plot_end_format(gp);
+}
+
+bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
+{
+    const char *prefix = concurrency ? "c" : "s";
+    const char *name = concurrency ? "online_concurrency" : "online";
+    char file[80];
+    backends b;
+    collect(online, concurrency, &b);
+    if (b.n == 0) return false;
+    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
+        char block[16];
+        snprintf(block, sizeof block, "%s%s", prefix, rose_plot_metrics[i].file);
+        for (int k = 0; k < b.n; k++)
+            write_points(gp, online, concurrency, &b, k, rose_plot_metrics[i].key, block);
+    }
+    write_xtics(gp, online, concurrency);
+    fprintf(gp, "set xlabel '%s'\n",
+            concurrency ? "requests under way" : "scale of the trace times (smaller is heavier)");
+    snprintf(file, sizeof file, "%s_latency_compare", name);
+    write_overview(gp, &b, prefix, file, 0, "Latency: p90 line, p50 to p90 band, hollow p99");
+    snprintf(file, sizeof file, "%s_latency_p90_only", name);
+    write_overview(gp, &b, prefix, file, 90, "Latency, p90");
+    snprintf(file, sizeof file, "%s_latency_p99_only", name);
+    write_overview(gp, &b, prefix, file, 99, "Latency, p99");
+    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
+        snprintf(file, sizeof file, "%s_%s_ms", name, rose_plot_metrics[i].file);
+        fputs("set key top right Left reverse opaque\n", gp);
+        rose_plot_each_format(gp);
+        rose_plot_start(gp, file, 760, 520);
+        write_plot(gp, &b, &rose_plot_metrics[i], prefix, 0);
+        rose_plot_end_format(gp);
+    }
+    fputs("unset logscale x\nset xtics autofreq\nset autoscale x\n", gp);
+    return true;
+}
+
+/* ---- distributions ---- */
+
+/* Values in ms of one metric over the requests of a run, ascending. */
+static void collect_values(const json_t *run, const rose_plot_metric *m, rose_samples *s)
+{
+    size_t i;
+    const json_t *r;
+    if (m->request_key == NULL) {
+        json_array_foreach(json_object_get(json_object_get(run, "summary"), "itl_cdf_ms"), i, r)
+        {
+            if (json_is_number(r) && rose_samples_add(s, json_number_value(r)) != ROSE_OK) return;
+        }
+        return;
+    }
+    json_array_foreach(json_object_get(run, "request_metrics"), i, r)
+    {
+        const json_t *v = json_object_get(r, m->request_key);
+        if (!json_is_number(v) || json_is_string(json_object_get(r, "error"))) continue;
+        if (rose_samples_add(s, json_number_value(v) * 1e3) != ROSE_OK) return;
+    }
+    rose_sort_f64(s->v, s->n);
+}
+
+/* The run of a backend at a load, or NULL. */
+static const json_t *find_run(const json_t *online, const json_t *key, const json_t *like)
+{
+    size_t i;
+    const json_t *run;
+    const json_t *b =
+        json_object_get(json_object_get(online, "by_backend"), json_string_value(key));
+    json_array_foreach(json_object_get(b, "runs"), i, run)
+    {
+        const json_t *s = json_object_get(run, "summary");
+        if (json_equal(json_object_get(s, "scale"), json_object_get(like, "scale")) &&
+            json_equal(json_object_get(s, "concurrency"), json_object_get(like, "concurrency")))
+            return run;
+    }
+    return NULL;
+}
+
+static void write_cdf_page(FILE *gp, const json_t *online, const json_t *like, bool concurrency,
+                           const backends *b)
+{
+    char name[80];
+    const double load = load_of(like, concurrency);
+    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
+        for (int k = 0; k < b->n; k++) {
+            rose_samples s = {0};
+            const json_t *run = find_run(online, b->key[k], like);
+            if (run != NULL) collect_values(run, &rose_plot_metrics[i], &s);
+            fprintf(gp, "$cdf%d_%d << EOD\n", i, k);
+            if (s.n == 0) fputs("nan nan\n", gp);
+            for (size_t j = 0; j < s.n; j++)
+                fprintf(gp, "%.9g %.6f\n", s.v[j], s.n > 1 ? (double)j / (double)(s.n - 1) : 1.0);
+            fputs("EOD\n", gp);
+            rose_samples_free(&s);
+        }
+    }
+    snprintf(name, sizeof name, "online_cdf_%s_%g", concurrency ? "concurrency" : "scale", load);
+    rose_plot_each_format(gp);
+    rose_plot_start(gp, name, 1280, 920);
+    fprintf(gp,
+            "set multiplot layout 2,2 title 'Distribution at %s %g' margins "
+            "0.07,0.98,0.07,0.91 spacing 0.08,0.11\nset ylabel 'share of all'\nset yrange "
+            "[0:1]\nset xrange [0:*]\n",
+            concurrency ? "concurrency" : "scale", load);
+    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
+        fprintf(gp, "%s\nset title '%s'\nset xlabel '%s (ms)'\nplot ",
+                i == 0 ? "set key bottom right Left reverse opaque" : "unset key",
+                rose_plot_metrics[i].title, rose_plot_metrics[i].title);
+        for (int k = 0; k < b->n; k++)
+            fprintf(gp, "%s$cdf%d_%d using 1:2 with lines lt %d title '%s'", k > 0 ? ", " : "", i,
+                    k, k + 1, b->label[k]);
+        fputc('\n', gp);
+    }
+    fputs("unset multiplot\n", gp);
+    rose_plot_end_format(gp);
+    fputs("set autoscale x\nset autoscale y\n", gp);
+}
+
+static void write_cdfs(FILE *gp, const json_t *online, bool concurrency)
+{
+    size_t i, j;
+    const json_t *row, *other;
+    backends b;
+    collect(online, concurrency, &b);
+    json_array_foreach(json_object_get(online, "summaries"), i, row)
+    {
+        bool seen = false;
+        if (!is_point(row, concurrency)) continue;
+        json_array_foreach(json_object_get(online, "summaries"), j, other)
+        {
+            if (j >= i) break;
+            seen |= is_point(other, concurrency) &&
+                    load_of(other, concurrency) == load_of(row, concurrency);
+        }
+        if (!seen) write_cdf_page(gp, online, row, concurrency, &b);
+    }
+}
+
+void rose_plot_cdfs(FILE *gp, const json_t *online)
+{
+    write_cdfs(gp, online, false);
+    write_cdfs(gp, online, true);
+}
