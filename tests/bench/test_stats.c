@@ -1,0 +1,139 @@
+/* Percentiles, means and deviations against numpy 2 (np.percentile, np.std(ddof=1)); moments of the
+ * random numbers. */
+#include "bench/bench_fixture.h"
+
+#include "bench/stats.h"
+
+static const double ps[8] = {0, 1, 37.5, 50, 90, 95, 99, 100};
+static const struct {
+    size_t n;
+    double v[23], p[8], mean, sd;
+} golden[] = {
+    {1, {3.5}, {3.5, 3.5, 3.5, 3.5, 3.5, 3.5, 3.5, 3.5}, 3.5, 0},
+    {2,
+     {2.0, -1.0},
+     {-1.0, -0.97, 0.125, 0.5, 1.7000000000000002, 1.8499999999999999, 1.97, 2.0},
+     0.5,
+     2.1213203435596424},
+    {6,
+     {1.0, 1.0, 1.0, 2.0, 2.0, 9.0},
+     {1.0, 1.0, 1.0, 1.5, 5.5, 7.25, 8.650000000000002, 9.0},
+     2.6666666666666665,
+     3.141125063837266},
+    {23,
+     {0.300323, 0.137169,  0.68898,  1.878865, 5.496271, 1.178874,  0.436498, 0.308149,
+      3.074427, 11.613574, 1.505542, 0.157238, 0.237545, 11.023492, 1.355708, 0.074407,
+      0.882017, 0.174673,  0.389095, 0.480942, 0.343019, 2.293474,  0.90971},
+     {0.074407, 0.08821464000000001, 0.40094575, 0.68898, 5.0119022000000015, 10.470769899999992,
+      11.48375596, 11.613574},
+     1.953912695652173,
+     3.2024247182741283},
+};
+
+static void near(double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance)) fail_msg("got %.17g, expected %.17g", got, want);
+}
+
+static void test_numpy(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
+        double v[23];
+        memcpy(v, golden[i].v, sizeof v);
+        const rose_summary s = rose_summarise(v, golden[i].n);
+        for (int k = 0; k < 8; k++)
+            near(rose_percentile(v, golden[i].n, ps[k]), golden[i].p[k], 1e-12);
+        near(s.mean, golden[i].mean, 1e-12);
+        near(s.sd, golden[i].sd, 1e-12);
+        near(s.p90, golden[i].p[4], 1e-12);
+        near(s.p95, golden[i].p[5], 1e-12);
+        near(s.max, golden[i].p[7], 0);
+        assert_int_equal(s.n, golden[i].n);
+    }
+}
+
+static void test_empty(void **state)
+{
+    (void)state;
+    const rose_summary s = rose_summarise(NULL, 0);
+    assert_true(isnan(s.p50) && isnan(s.mean) && isnan(rose_percentile(NULL, 0, 50)));
+    json_t *j = rose_summary_json(&s, 1e3);
+    assert_true(json_is_null(json_object_get(j, "p99")));
+    assert_int_equal(json_integer_value(json_object_get(j, "n")), 0);
+    json_decref(j);
+}
+
+static void test_samples_grow(void **state)
+{
+    (void)state;
+    rose_samples s = {0};
+    for (int i = 0; i < 100000; i++)
+        assert_int_equal(rose_samples_add(&s, 99999 - i), ROSE_OK);
+    rose_sort_f64(s.v, s.n);
+    for (int i = 0; i < 100000; i++)
+        assert_true(s.v[i] == i);
+    rose_samples_free(&s);
+    assert_null(s.v);
+}
+
+/* Mean and variance within 5 standard errors of what the distribution says. */
+static void check_moments(const char *what, double (*draw)(rose_random *), double mean, double var,
+                          double kurtosis)
+{
+    enum { N = 200000 };
+    rose_random r = {test_seed(), 7, 0};
+    double sum = 0, squares = 0;
+    for (int i = 0; i < N; i++) {
+        double x = draw(&r);
+        sum += x;
+        squares += (x - mean) * (x - mean);
+    }
+    if (fabs(sum / N - mean) > 5 * sqrt(var / N)) fail_msg("%s: mean %g", what, sum / N);
+    if (fabs(squares / N - var) > 5 * sqrt((kurtosis - 1) * var * var / N))
+        fail_msg("%s: variance %g", what, squares / N);
+}
+
+static double gamma_half(rose_random *r)
+{
+    return rose_random_gamma(r, 0.5);
+}
+
+static double gamma_four(rose_random *r)
+{
+    return rose_random_gamma(r, 4);
+}
+
+static void test_moments(void **state)
+{
+    (void)state;
+    check_moments("uniform", rose_random_uniform, 0.5, 1.0 / 12, 1.8);
+    check_moments("normal", rose_random_normal, 0, 1, 3);
+    check_moments("exp", rose_random_exp, 1, 1, 9);
+    check_moments("gamma 0.5", gamma_half, 0.5, 0.5, 15);
+    check_moments("gamma 4", gamma_four, 4, 4, 4.5);
+}
+
+static void test_streams_differ(void **state)
+{
+    (void)state;
+    rose_random a = {1, 1, 0}, b = {1, 2, 0}, c = {2, 1, 0}, again = {1, 1, 0};
+    int same_b = 0, same_c = 0;
+    for (int i = 0; i < 1000; i++) {
+        uint32_t x = rose_random_u32(&a);
+        assert_int_equal(x, rose_random_u32(&again));
+        same_b += x == rose_random_u32(&b);
+        same_c += x == rose_random_u32(&c);
+    }
+    assert_int_equal(same_b + same_c, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numpy),          cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_samples_grow),   cmocka_unit_test(test_moments),
+        cmocka_unit_test(test_streams_differ),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
