@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -20,6 +19,7 @@
 #include "base/progress.h"
 #include "base/version.h"
 #include "bench/bench.h"
+#include "bench/results.h"
 #include "bench/stats.h"
 #include "engine/flags.h"
 
@@ -192,30 +192,6 @@ static json_t *meta_json(const char *model, const offline_opts *o, const rose_en
         (json_int_t)rose_memory_resident(), "unix_time", (json_int_t)rose_unix_time());
 }
 
-/* Writes the JSON to DIR/offline_YYYYmmdd_HHMMSS/offline_results.json, or to stdout without a DIR.
- */
-static int write_json(const json_t *root, const char *dir)
-{
-    char path[4096], stamp[32];
-    if (dir == NULL)
-        return json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0 &&
-                       putchar('\n') != EOF
-                   ? 0
-                   : 1;
-    time_t now = (time_t)rose_unix_time();
-    struct tm tm;
-    gmtime_r(&now, &tm);
-    strftime(stamp, sizeof stamp, "offline_%Y%m%d_%H%M%S", &tm);
-    if (snprintf(path, sizeof path, "%s/%s", dir, stamp) < (int)sizeof path) mkdir(path, 0777);
-    if (snprintf(path, sizeof path, "%s/%s/offline_results.json", dir, stamp) >= (int)sizeof path ||
-        json_dump_file(root, path, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0) {
-        fprintf(stderr, "roseinfer: cannot write %s\n", path);
-        return 1;
-    }
-    fprintf(stderr, "wrote %s\n", path);
-    return 0;
-}
-
 static int report(const char *model, const offline_opts *o, const rose_engine *e, double load_s,
                   const run_result *runs)
 {
@@ -243,8 +219,7 @@ static int report(const char *model, const offline_opts *o, const rose_engine *e
     json_t *root = json_pack("{s:o, s:f, s:f, s:f, s:o}", "meta", meta_json(model, o, e, load_s),
                              "output_throughput_tps", median, "output_throughput_tps_min", tps[0],
                              "output_throughput_tps_max", tps[o->repeats - 1], "results", list);
-    int rc = root != NULL ? write_json(root, o->output_dir) : 1;
-    json_decref(root);
+    int rc = rose_results_emit(root, o->output_dir, "offline");
     free(tps);
     return rc;
 }

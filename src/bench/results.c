@@ -118,3 +118,25 @@ json_t *rose_results_meta(int argc, char **argv)
     rose_buf_free(&cmd);
     return meta;
 }
+
+int rose_results_emit(json_t *root, const char *dir, const char *prefix)
+{
+    char path[MAX_PATH], name[64];
+    rose_err err = {{0}};
+    rose_status st = ROSE_OK;
+    if (root == NULL) st = rose_fail(&err, ROSE_E_NOMEM, "out of memory");
+    if (st == ROSE_OK && dir == NULL) {
+        if (json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) != 0 ||
+            putchar('\n') == EOF)
+            st = rose_fail(&err, ROSE_E_IO, "cannot write to standard output");
+    } else if (st == ROSE_OK) {
+        snprintf(name, sizeof name, "%s_results.json", prefix);
+        st = rose_results_dir(dir, prefix, path, sizeof path, &err);
+        if (st == ROSE_OK) st = rose_results_write(root, path, name, &err);
+        if (st == ROSE_OK) fprintf(stderr, "wrote %s/%s\n", path, name);
+    }
+    json_decref(root);
+    if (st == ROSE_OK) return 0;
+    fprintf(stderr, "roseinfer: %s\n", err.msg);
+    return 1;
+}

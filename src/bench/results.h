@@ -22,4 +22,8 @@ json_t *rose_results_meta(int argc, char **argv);
 /* Reads DIR/name; FORMAT and NOTFOUND name the file. */
 rose_status rose_results_read(json_t **out, const char *dir, const char *name, rose_err *err);
 
+/* The end of a benchmark: root (taken over) goes to DIR/PREFIX_TIME/PREFIX_results.json, or to
+ * stdout without a DIR. Returns the exit code. */
+int rose_results_emit(json_t *root, const char *dir, const char *prefix);
+
 #endif

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 
-enum { POLL_MS = 2, GET_TIMEOUT_MS = 2000, STOP_GRACE_MS = 15000, TAIL_BYTES = 4096 };
+enum { POLL_MS = 1, GET_TIMEOUT_MS = 2000, STOP_GRACE_MS = 15000, TAIL_BYTES = 4096 };
 
 typedef struct driver {
     const char *name, *command, *model_flag, *ready_path;
@@ -285,8 +285,8 @@ rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
                               const char *log_dir, rose_err *err)
 {
     rose_status st = ROSE_OK;
-    *s = (rose_server){.url = spec->url};
     const uint64_t start = rose_now_ns();
+    *s = (rose_server){.url = spec->url, .start_ns = start};
     if (log_dir != NULL && snprintf(s->log, sizeof s->log, "%s/%s.server.log", log_dir,
                                     spec->label) >= (int)sizeof s->log)
         return rose_fail(err, ROSE_E_INVAL, "the path of the log is too long");

@@ -29,6 +29,9 @@ static const command commands[] = {
 static const command benches[] = {
     {"offline", rose_bench_offline, "token throughput of the engine in this process"},
     {"online", rose_bench_online, "latency under load: a trace against one server or several"},
+    {"stream", rose_bench_stream, "where the time to the first token goes, by the server's clock"},
+    {"ablate", rose_bench_ablate, "what each switch is worth: pairs of runs, on and off"},
+    {"start", rose_bench_start, "from exec to ready to the first token"},
     {"plot", rose_bench_plot, "pictures of results, by gnuplot"},
     {"merge", rose_bench_merge, "results of several runs as one"},
     {"tokenizer", rose_bench_tokenizer, "bytes per second of the tokenizer"},

@@ -1,0 +1,367 @@
+/* bench/ablate.c - `roseinfer bench ablate`: what each switch is worth, on an online and an offline
+ * workload. Every measurement is a fresh process; on and off take turns (A B A B), so that a drift
+ * of the machine meets both. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "bench/bench.h"
+#include "bench/results.h"
+#include "bench/server.h"
+#include "bench/verdict.h"
+#include "bench/workload.h"
+
+typedef struct ablate_opts {
+    const char *switches, *output_dir;
+    uint32_t pairs, n, input_len, output_len, concurrency, offline_prompts;
+    float rate;
+    bool online, offline;
+    rose_request_flags req;
+    rose_server_flags server;
+} ablate_opts;
+
+/* A switch: --NAME against --no-NAME. engine: `bench offline` has it too. */
+static const struct {
+    const char *name;
+    bool engine;
+} known[] = {
+    {"chunked-prefill", true},
+    {"cpu-affinity", true},
+    {"async-admit", false},
+    {"fast-sse", false},
+};
+
+enum { M_TTFT, M_TPOT, M_E2E, M_E2E_P99, M_ONLINE_S_PER_TOK, M_OFFLINE_S_PER_TOK, N_METRICS };
+static const struct {
+    const char *key, *title;
+} metrics[N_METRICS] = {
+    {"online_ttft_p50_s", "online TTFT p50"},
+    {"online_tpot_p50_s", "online TPOT p50"},
+    {"online_e2e_p50_s", "online E2E p50"},
+    {"online_e2e_p99_s", "online E2E p99"},
+    {"online_s_per_token", "online time per token"},
+    {"offline_s_per_token", "offline time per token"},
+};
+
+typedef struct ablation {
+    const ablate_opts *o;
+    const char *model_dir;
+    rose_prompts *prompts;
+    rose_load_trace trace;
+    double on[N_METRICS][ROSE_MAX_PAIRS], off[N_METRICS][ROSE_MAX_PAIRS];
+} ablation;
+
+static rose_status measure_online(ablation *a, const char *flag, uint32_t pair,
+                                  double out[N_METRICS], rose_err *err)
+{
+    const rose_server_spec spec = {.label = "roseinfer", .driver = 0};
+    const rose_workload w = {
+        .prompts = a->prompts, .trace = &a->trace, .flags = &a->o->req, .label = flag};
+    const rose_run_spec warm = {.concurrency = 1, .n = 4, .variant = 1 << 20};
+    const rose_run_spec measured = {.scale = 1, .concurrency = a->o->concurrency, .variant = pair};
+    rose_server server = {0};
+    rose_run run = {0};
+    rose_run_stats s;
+    rose_status st =
+        rose_server_start(&server, &spec, &a->o->server, a->model_dir, flag, NULL, err);
+    if (st == ROSE_OK) st = rose_workload_run(&w, &server.url, server.model, &warm, &run, err);
+    rose_run_free(&run);
+    if (st == ROSE_OK) st = rose_workload_run(&w, &server.url, server.model, &measured, &run, err);
+    if (st == ROSE_OK && (st = rose_run_stats_make(&run, &s)) != ROSE_OK)
+        rose_fail(err, st, "out of memory");
+    if (st == ROSE_OK && s.n_error > 0)
+        st = rose_fail(err, ROSE_E_CLOSED, "request %" PRIu32 ": %s", s.first_error_at,
+                       s.first_error);
+    if (st == ROSE_OK) {
+        out[M_TTFT] = s.ttft.p50;
+        out[M_TPOT] = s.tpot.p50;
+        out[M_E2E] = s.e2e.p50;
+        out[M_E2E_P99] = s.e2e.p99;
+        out[M_ONLINE_S_PER_TOK] = s.duration_s / (double)s.tokens;
+    }
+    rose_run_free(&run);
+    rose_server_stop(&server);
+    return st;
+}
+
+/* `bench offline` in a process of its own; its JSON comes through a temporary file. */
+static rose_status measure_offline(ablation *a, char *flag, double *out, rose_err *err)
+{
+    char path[] = "/tmp/rose-ablate-XXXXXX", n[16], in[16], n_out[16];
+    char *argv[] = {(char *)(uintptr_t)rose_self_path(),
+                    (char[]){"bench"},
+                    (char[]){"offline"},
+                    (char *)(uintptr_t)a->model_dir,
+                    (char[]){"--repeats"},
+                    (char[]){"1"},
+                    (char[]){"--num-prompts"},
+                    n,
+                    (char[]){"--input-len"},
+                    in,
+                    (char[]){"--output-len"},
+                    n_out,
+                    flag,
+                    NULL};
+    rose_proc p = {0};
+    rose_buf text = {0};
+    json_error_t e;
+    json_t *o = NULL;
+    int fd = mkstemp(path);
+    if (fd < 0) return rose_fail(err, ROSE_E_IO, "cannot write to /tmp");
+    close(fd);
+    snprintf(n, sizeof n, "%u", a->o->offline_prompts);
+    snprintf(in, sizeof in, "%u", a->o->input_len);
+    snprintf(n_out, sizeof n_out, "%u", a->o->output_len);
+    rose_status st = rose_proc_start(&p, argv, path, "/dev/null", NULL, 0, err);
+    if (st == ROSE_OK && !rose_proc_wait(&p))
+        st = rose_fail(err, ROSE_E_CLOSED, "bench offline %s failed", flag);
+    if (st == ROSE_OK) st = rose_file_read(&text, path, 1u << 24, err);
+    if (st == ROSE_OK && rose_json_parse(&o, text.data, text.len, 0, &e) != ROSE_OK)
+        st = rose_fail(err, ROSE_E_FORMAT, "bench offline %s: no JSON", flag);
+    double tps = json_number_value(json_object_get(o, "output_throughput_tps"));
+    if (st == ROSE_OK && !(tps > 0))
+        st = rose_fail(err, ROSE_E_FORMAT, "bench offline %s: no throughput", flag);
+    if (st == ROSE_OK) *out = 1 / tps;
+    json_decref(o);
+    rose_buf_free(&text);
+    unlink(path);
+    return st;
+}
+
+static rose_status measure_side(ablation *a, const char *name, bool engine, bool on, uint32_t pair,
+                                rose_err *err)
+{
+    char flag[96];
+    double v[N_METRICS] = {0};
+    rose_status st = ROSE_OK;
+    snprintf(flag, sizeof flag, "--%s%s", on ? "" : "no-", name);
+    if (a->o->online) st = measure_online(a, flag, pair, v, err);
+    if (st == ROSE_OK && a->o->offline && engine)
+        st = measure_offline(a, flag, &v[M_OFFLINE_S_PER_TOK], err);
+    for (int m = 0; m < N_METRICS; m++)
+        (on ? a->on : a->off)[m][pair] = v[m];
+    return st;
+}
+
+static json_t *list_json(const double *v, uint32_t n)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < n; i++)
+        json_array_append_new(list, json_real(v[i]));
+    return list;
+}
+
+static json_t *report_switch(const ablation *a, const char *name)
+{
+    json_t *all = json_object();
+    for (int m = 0; m < N_METRICS; m++) {
+        if (!(a->on[m][0] > 0) || !(a->off[m][0] > 0)) continue; /* not measured */
+        const rose_verdict v = rose_verdict_make(a->on[m], a->off[m], a->o->pairs);
+        char verdict[64] = "no change";
+        if (v.changed)
+            snprintf(verdict, sizeof verdict, "on is %.3fx %s", v.ratio > 1 ? v.ratio : 1 / v.ratio,
+                     v.ratio > 1 ? "faster" : "slower");
+        fprintf(stderr, "%-18s %-24s off/on %.3f (%.3f to %.3f, noise %.3f): %s\n", name,
+                metrics[m].title, v.ratio, v.min, v.max, v.noise, verdict);
+        json_object_set_new(all, metrics[m].key,
+                            json_pack("{s:f, s:f, s:f, s:f, s:b, s:s, s:o, s:o}", "off_over_on",
+                                      v.ratio, "min", v.min, "max", v.max, "noise", v.noise,
+                                      "changed", (int)v.changed, "verdict", verdict, "on",
+                                      list_json(a->on[m], a->o->pairs), "off",
+                                      list_json(a->off[m], a->o->pairs)));
+    }
+    return all;
+}
+
+/* A switch that cannot be measured is an entry with its error; the others go on. */
+static bool ablate_switch(ablation *a, const char *name, bool engine, json_t *results)
+{
+    rose_err err = {{0}};
+    rose_status st = ROSE_OK;
+    memset(a->on, 0, sizeof a->on);
+    memset(a->off, 0, sizeof a->off);
+    for (uint32_t p = 0; p < a->o->pairs && st == ROSE_OK; p++) {
+        st = measure_side(a, name, engine, true, p, &err);
+        if (st == ROSE_OK) st = measure_side(a, name, engine, false, p, &err);
+    }
+    if (st != ROSE_OK) {
+        fprintf(stderr, "roseinfer: %s: %s\n", name, err.msg);
+        json_object_set_new(results, name, json_pack("{s:s}", "error", err.msg));
+        return false;
+    }
+    json_object_set_new(results, name, report_switch(a, name));
+    return true;
+}
+
+/* Every name of the list, or all that are known. Returns how many failed; -1: a bad list. */
+static int ablate_all(ablation *a, json_t *results)
+{
+    int failed = 0;
+    const char *list = a->o->switches;
+    for (size_t i = 0; list == NULL && i < sizeof known / sizeof *known; i++)
+        failed += !ablate_switch(a, known[i].name, known[i].engine, results);
+    for (const char *p = list; p != NULL;) {
+        size_t len = strcspn(p, ","), k = 0;
+        while (k < sizeof known / sizeof *known &&
+               (strlen(known[k].name) != len || strncmp(known[k].name, p, len) != 0))
+            k++;
+        if (k == sizeof known / sizeof *known) {
+            fprintf(stderr, "roseinfer: --switches: unknown switch '%.*s'\n", (int)len, p);
+            return -1;
+        }
+        failed += !ablate_switch(a, known[k].name, known[k].engine, results);
+        p = p[len] == ',' ? p + len + 1 : NULL;
+    }
+    return failed;
+}
+
+static int run(const char *model_dir, const ablate_opts *o, int argc, char **argv)
+{
+    static ablation a;
+    rose_err err = {{0}};
+    const rose_load_trace_gen g = {.seed = o->req.seed,
+                                   .n = o->n,
+                                   .rate = (double)o->rate,
+                                   .burstiness = 1,
+                                   .in_median = o->input_len,
+                                   .out_median = o->output_len};
+    int rc = 1;
+    a = (ablation){.o = o, .model_dir = model_dir};
+    json_t *results = json_object();
+    rose_status st = rose_request_flags_check(&o->req, &err);
+    if (st == ROSE_OK) st = rose_prompts_open(&a.prompts, model_dir, &err);
+    if (st == ROSE_OK) st = rose_load_trace_generate(&a.trace, &g, &err);
+    if (st != ROSE_OK) {
+        fprintf(stderr, "roseinfer: %s\n", err.msg);
+        json_decref(results);
+        goto done;
+    }
+    const uint32_t context = rose_prompts_context(a.prompts);
+    if (context >= 3) rose_load_trace_clamp(&a.trace, context, 0, 0);
+    int failed = ablate_all(&a, results);
+    if (failed < 0) {
+        rc = 2;
+        json_decref(results);
+        goto done;
+    }
+    rc = rose_results_emit(json_pack("{s:o, s:s, s:i, s:o}", "meta", rose_results_meta(argc, argv),
+                                     "model", model_dir, "pairs", (int)o->pairs, "switches",
+                                     results),
+                           o->output_dir, "ablate");
+    if (failed > 0) rc = 1;
+done:
+    rose_load_trace_free(&a.trace);
+    rose_prompts_close(a.prompts);
+    return rc;
+}
+
+int rose_bench_ablate(int argc, char **argv)
+{
+    static ablate_opts o;
+    o = (ablate_opts){.pairs = 5,
+                      .n = 64,
+                      .input_len = 128,
+                      .output_len = 32,
+                      .offline_prompts = 64,
+                      .rate = 20,
+                      .online = true,
+                      .offline = true};
+    rose_request_flags_init(&o.req);
+    rose_server_flags_init(&o.server);
+    rose_opt opts[14 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS] = {
+        {.name = "Pairs", .kind = ROSE_OPT_HEADING},
+        {.name = "switches",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o.switches,
+         .arg = "LIST",
+         .unset = "chunked-prefill,cpu-affinity,async-admit,fast-sse",
+         .help = "what to switch on and off"},
+        {.name = "pairs",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.pairs,
+         .arg = "N",
+         .min = 1,
+         .max = ROSE_MAX_PAIRS,
+         .help = "pairs of runs for each switch, on and off in turn; under 3 none says more than "
+                 "no change"},
+        {.name = "online",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &o.online,
+         .help = "measure through the server"},
+        {.name = "offline",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &o.offline,
+         .help = "measure the engine alone, where it has the switch"},
+        {.name = "num-requests",
+         .letter = 'n',
+         .kind = ROSE_OPT_U32,
+         .dest = &o.n,
+         .arg = "N",
+         .min = 1,
+         .max = 100000,
+         .help = "requests of an online run"},
+        {.name = "rate",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o.rate,
+         .arg = "R",
+         .fmin = 1e-3f,
+         .fmax = 1e6f,
+         .help = "requests per second, Poisson"},
+        {.name = "concurrency",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.concurrency,
+         .arg = "N",
+         .max = 65536,
+         .unset = "open loop",
+         .help = "closed loop with so many requests under way"},
+        {.name = "num-prompts",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.offline_prompts,
+         .arg = "N",
+         .min = 1,
+         .max = 65536,
+         .help = "prompts of an offline run"},
+        {.name = "input-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.input_len,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 20,
+         .help = "prompt tokens"},
+        {.name = "output-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.output_len,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 20,
+         .help = "output tokens"},
+        {.name = "output-dir",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o.output_dir,
+         .arg = "DIR",
+         .unset = "JSON to standard output",
+         .help = "write ablate_TIME/ablate_results.json there"},
+    };
+    size_t n = 12;
+    n += rose_request_flags_rows(&o.req, opts + n);
+    n += rose_server_flags_rows(&o.server, opts + n);
+    const rose_command cmd = {
+        .usage = "roseinfer bench ablate MODEL [options]",
+        .about = "What each switch is worth: pairs of runs with it on and off, in turn, each in a "
+                 "fresh process.\nA ratio over 1 says that `on` is faster; inside the noise it "
+                 "says `no change`.",
+        .opts = opts,
+        .n_opts = n,
+        .min_args = 1,
+        .max_args = 1,
+    };
+    const char *args[1];
+    uint32_t n_args;
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    return rc >= 0 ? rc : run(args[0], &o, argc, argv);
+}
