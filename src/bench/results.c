@@ -106,15 +106,15 @@ json_t *rose_results_meta(int argc, char **argv)
     rose_status st = rose_buf_addf(&cmd, "roseinfer bench");
     for (int i = 0; i < argc && st == ROSE_OK; i++)
         st = rose_buf_addf(&cmd, " %s", argv[i]);
-    json_t *meta = st != ROSE_OK || rose_buf_str(&cmd) == NULL
-                       ? NULL
-                       : json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:s, s:s, s:{s:s, s:s}}",
-                                   "tool", "roseinfer bench", "command", cmd.data, "run_start_time",
-                                   when, "device", cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN),
-                                   "isa", rose_isa_name(rose_isa_probe()), "memory_available_bytes",
-                                   (json_int_t)rose_memory_available(), "kernel", u.sysname,
-                                   u.release, "machine", u.machine, "versions", "roseinfer",
-                                   rose_version(), "commit", rose_commit());
+    json_t *meta =
+        st != ROSE_OK || rose_buf_str(&cmd) == NULL
+            ? NULL
+            : json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:s, s:s, s:{s:s, s:s}}", "tool",
+                        "roseinfer bench", "command", cmd.data, "run_start_time", when, "device",
+                        cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "isa",
+                        rose_isa_name(rose_isa_probe()), "memory_available_bytes",
+                        (json_int_t)rose_memory_available(), "kernel", kernel, "machine", u.machine,
+                        "versions", "roseinfer", rose_version(), "commit", rose_commit());
     rose_buf_free(&cmd);
     return meta;
 }

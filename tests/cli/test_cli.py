@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -18,7 +19,9 @@ import time
 BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
 COMMANDS = ["serve", "generate", "tokenize", "detokenize", "inspect", "random-model",
-            "bench offline", "bench tokenizer", "bench scheduler"]
+            "bench offline", "bench online", "bench stream", "bench ablate", "bench start", "bench plot",
+            "bench merge", "bench tokenizer", "bench scheduler"]
+WITHOUT_OPTIONS = ["bench plot", "bench merge"]
 
 
 def run(*args, stdin=b"", timeout=120):
@@ -44,7 +47,9 @@ def test_help():
         rc, out, err = run(*c.split(), "--help")
         ok = rc == 0 and err == "" and out.startswith("Usage: ") and max(map(len, out.splitlines())) <= 100
         opts = re.findall(r"^\s+(?:-\w, )?--(?:\[no-\])?[\w-]+", out, re.M)
-        check(f"{c} --help", ok and len(opts) >= 2, out)
+        check(f"{c} --help", ok and (len(opts) >= 2 or c in WITHOUT_OPTIONS), out)
+        if c in WITHOUT_OPTIONS:
+            continue
         defaults = [l for l in out.splitlines() if "(default" in l]
         check(f"{c} --help shows defaults", defaults != [], out)
     check("--version", re.match(r"roseinfer \d+\.\d+\.\d+ \(\S+\)\n$", run("--version")[1]) is not None)
@@ -170,6 +175,150 @@ def test_bench_offline():
               found[0].endswith("offline_results.json") and json.load(open(found[0]))["results"] != [], (found, err))
     one_line_error("a prompt longer than the context", run("bench", "offline", MODEL, "--input-len", "100000"), 1,
                    "context")
+
+
+ONLINE = ["bench", "online", MODEL, "-n", "6", "--rate", "100", "--input-median", "20", "--output-median", "6",
+          "--warmup-requests", "1", "--warmup-input-len", "4", "--warmup-output-len", "2"]
+FAKE_SERVER = """#!/usr/bin/env python3
+import http.server, json, os, sys
+args = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+print("fake server starts", sys.argv[1:], flush=True)
+if "--die" in args:
+    print("no such device", flush=True)
+    sys.exit(3)
+class H(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    count = 0
+    def log_message(self, *a): pass
+    def reply(self, body, kind="application/json"):
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.reply(json.dumps({"data": [{"id": "fake"}]}).encode())
+    def do_POST(self):
+        q = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        H.count += 1
+        if "--crash-at" in args and H.count == int(args["--crash-at"]):
+            print("crashed on purpose", flush=True)
+            os._exit(4)
+        assert q["model"] == "fake" and q["stream"]
+        chunk = {"choices": [{"index": 0, "text": " x", "finish_reason": None}]}
+        body = "".join("data: " + json.dumps(chunk) + "\\n\\n" for _ in range(q["max_tokens"]))
+        lie = int(args.get("--lie", 0))
+        body += "data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 1,
+                                       "completion_tokens": q["max_tokens"] - lie}}) + "\\n\\n"
+        self.reply((body + "data: [DONE]\\n\\n").encode(), "text/event-stream")
+http.server.ThreadingHTTPServer((args["--host"], int(args["--port"])), H).serve_forever()
+"""
+
+
+def online_results(d):
+    found = [os.path.join(p, f) for p, _, fs in os.walk(d) for f in fs if f == "online_results.json"]
+    return os.path.dirname(found[0]), json.load(open(found[0]))
+
+
+def test_bench_online():
+    with tempfile.TemporaryDirectory() as d:
+        rc, out, err = run(*ONLINE, "--scales", "0,1", "--concurrency", "2", "--output-dir", d)
+        check("bench online runs", rc == 0, err)
+        where, j = online_results(d)
+        rows = j["summaries"]
+        check("a row for every load", [(r["scale"], r["concurrency"]) for r in rows] == [(0, 0), (1, 0), (None, 2)], rows)
+        check("every request answered", all(r["num_success"] == 6 and r["num_error"] == 0 for r in rows), rows)
+        runs = j["by_backend"]["roseinfer"]["runs"]
+        for r in runs:
+            for q in r["request_metrics"]:
+                ok = (q["output_tokens"] == q["output_len"] and q["error"] is None and
+                      0 < q["ttft_s"] <= q["e2e_s"] and q["lateness_s"] >= 0 and q["server_times"] is not None)
+                if not ok:
+                    check("each request's figures", False, q)
+        check("prompts have the tokens that were asked for", all(r["num_prompt_len_differs"] == 0 for r in rows), rows)
+        values = sorted(q["ttft_s"] * 1e3 for q in runs[1]["request_metrics"])
+        check("p50 is the median", abs(rows[1]["ttft_ms"]["p50"] - (values[2] + values[3]) / 2) < 1e-6, values)
+        check("where it comes from", all(j["meta"][k] for k in ("command", "device", "versions", "run_start_time")) and
+              j["meta"]["versions"]["commit"] and j["by_backend"]["roseinfer"]["timing"]["server_ready_s"] > 0, j["meta"])
+        files = os.listdir(where)
+        check("log and summary", "roseinfer.server.log" in files and "online_summary.md" in files, files)
+        check("the server was stopped", "stopped" in open(os.path.join(where, "roseinfer.server.log")).read())
+        merged = os.path.join(d, "merged")
+        rc, out, err = run("bench", "merge", merged, where, where)
+        again = json.load(open(os.path.join(merged, "online_results.json")))
+        check("merge: the later folder wins", rc == 0 and len(again["summaries"]) == 3 and
+              len(again["by_backend"]["roseinfer"]["runs"]) == 3, err)
+        if shutil.which("gnuplot"):
+            rc, out, err = run("bench", "plot", merged)
+            figures = os.path.join(merged, "figures")
+            made = os.listdir(figures) if os.path.isdir(figures) else []
+            check("bench plot", rc == 0 and "online_latency_compare.png" in made and "online_ttft_ms.svg" in made and
+                  "online_cdf_scale_1.png" in made, (err, made))
+            png = open(os.path.join(figures, "online_latency_compare.png"), "rb").read()
+            check("the overview is a picture", png[:8] == b"\x89PNG\r\n\x1a\n" and len(png) > 10000, len(png))
+
+
+def test_bench_online_failures():
+    with tempfile.TemporaryDirectory() as d:
+        fake = os.path.join(d, "fake.py")
+        with open(fake, "w") as f:
+            f.write(FAKE_SERVER)
+        out_dir = os.path.join(d, "out")
+        rc, out, err = run(*ONLINE, "--scales", "0.5,1", "--output-dir", out_dir, "--backends",
+                           "vllm,sglang,trtllm,llama,url=gone=http://127.0.0.1:9", "--vllm-cmd", f"python3 {fake}",
+                           "--sglang-cmd", f"python3 {fake}", "--sglang-args", "--die 1",
+                           "--trtllm-cmd", "/nonexistent/trtllm", "--llama-cmd", f"python3 {fake}",
+                           "--llama-args", "--crash-at 10")
+        _, j = online_results(out_dir)
+        by = j["by_backend"]
+        good = [r for r in j["summaries"] if r["backend"] == "vllm"]
+        check("a good server beside failing ones", rc == 1 and len(good) == 2 and
+              all(r["num_success"] == 6 for r in good), (rc, err))
+        check("exit code and last log line of one that dies", "exit code 3" in by["sglang"]["error"] and
+              "no such device" in by["sglang"]["error"], by["sglang"])
+        check("a program that is not there", "trtllm" in by["trtllm"]["error"], by["trtllm"])
+        check("nobody at a URL", "error" in by["gone"], by["gone"])
+        crashed = by["llama"]
+        check("a crash keeps what was measured", len(crashed["runs"]) == 2 and "exit code 4" in crashed["error"] and
+              crashed["runs"][0]["summary"]["num_success"] == 6 and
+              crashed["runs"][1]["summary"]["num_error"] > 0, crashed.get("error"))
+        rc, out, err = run(*ONLINE, "--scales", "1", "--output-dir", os.path.join(d, "lie"), "--backends", "vllm",
+                           "--vllm-cmd", f"python3 {fake}", "--vllm-args", "--lie 2")
+        _, j = online_results(os.path.join(d, "lie"))
+        check("a server that lies about usage is caught", rc == 0 and "contradicts" in err and
+              j["summaries"][0]["num_usage_contradicted"] > 0, err)
+        bad = os.path.join(d, "bad.csv")
+        with open(bad, "w") as f:
+            f.write("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,9,4\nnonsense\n"
+                    "2023-11-16 18:15:46.70,9,4\n")
+        rc, out, err = run(*ONLINE, "--scales", "1", "--trace", bad, "--output-dir", os.path.join(d, "t"))
+        check("a bad trace line is named and left out", rc == 0 and "bad.csv:3:" in err, err)
+    one_line_error("no such trace", run(*ONLINE, "--trace", "/nonexistent/t.csv"), 1, "/nonexistent/t.csv")
+    one_line_error("an unknown backend", run(*ONLINE, "--backends", "gpt"), 1, "'gpt'")
+    one_line_error("bad scales", run(*ONLINE, "--scales", "1,x"), 1, "--scales")
+    one_line_error("a folder without results", run("bench", "plot", "/tmp"), 1, "online_results.json")
+    check("online needs a model", run("bench", "online")[0] == 2)
+
+
+def test_bench_stream_start_ablate():
+    small = ["--input-len", "12", "--output-len", "4"]
+    rc, out, err = run("bench", "stream", MODEL, "-n", "5", "--repeats", "2", "--warmup", "0", *small)
+    t = json.loads(out)["times"] if rc == 0 else {}
+    check("bench stream", rc == 0 and t["ttft_ms"]["n"] == 10 and t["queue_wait_ms"]["n"] == 10, (out, err))
+    parts = ("receive", "worker_wait", "parse", "tokenize", "queue_wait", "prefill_to_first")
+    total = sum(t[p + "_ms"]["mean"] for p in parts)
+    check("the parts add up to the server's TTFT", abs(total - t["server_ttft_ms"]["mean"]) < 0.05, t)
+    check("the client sees no less than the server", t["ttft_outside_server_ms"]["min"] > -0.1, t)
+    rc, out, err = run("bench", "start", MODEL, "--repeats", "2")
+    j = json.loads(out) if rc == 0 else {}
+    check("bench start", rc == 0 and j["ready_ms"]["n"] == 2 and 0 < j["ready_ms"]["p50"] < j["first_token_ms"]["p50"],
+          (out, err))
+    rc, out, err = run("bench", "ablate", MODEL, "--switches", "chunked-prefill", "--pairs", "1", "-n", "4", "--rate", "100",
+                       "--num-prompts", "4", *small)
+    j = json.loads(out)["switches"]["chunked-prefill"] if rc == 0 else {}
+    check("bench ablate", rc == 0 and j["offline_s_per_token"]["off_over_on"] > 0 and
+          j["online_ttft_p50_s"]["verdict"] == "no change", (out, err))
+    one_line_error("ablate: an unknown switch", run("bench", "ablate", MODEL, "--switches", "magic"), 2, "'magic'")
 
 
 def test_inspect():
