@@ -23,7 +23,8 @@ enum { MAX_POINTS = 64, WARM_VARIANT = 1 << 20, GOODPUT_VARIANT = 1 << 21, DEFAU
 
 typedef struct online_opts {
     const char *trace, *backends, *scales, *concurrency, *goodput, *output_dir, *client_cpus;
-    uint32_t n, max_output_len, max_input_len, max_model_len, goodput_steps, self_test_rate;
+    uint32_t n, max_output_len, max_input_len, max_model_len, prompt_overhead, goodput_steps,
+        self_test_rate;
     uint32_t warmup_requests, warmup_input_len, warmup_output_len;
     float rate, burstiness, in_median, in_sigma, out_median, out_sigma;
     bool shared_prefix, trace_prefixes, cold_prefix, self_test;
@@ -106,13 +107,15 @@ static rose_status load_trace(online *r, rose_err *err)
                 DEFAULT_CONTEXT);
         context = DEFAULT_CONTEXT;
     }
-    if (context < 3) return rose_fail(err, ROSE_E_INVAL, "a context of %u is too short", context);
+    if (context < o->prompt_overhead + 3)
+        return rose_fail(err, ROSE_E_INVAL, "a context of %u is too short", context);
+    context -= o->prompt_overhead;
     uint32_t cut = rose_load_trace_clamp(&r->trace, context, o->max_input_len, o->max_output_len);
     if (r->trace.n_bad > 0)
         fprintf(stderr, "%s: %u bad lines left out, the first is line %u\n", o->trace,
                 r->trace.n_bad, r->trace.first_bad);
-    fprintf(stderr, "%s trace: %u requests, %u with lengths cut to the context of %u\n",
-            r->trace.format, r->trace.n, cut, context);
+    fprintf(stderr, "%s trace: %u requests, %u with lengths cut to a room of %u\n", r->trace.format,
+            r->trace.n, cut, context);
     const rose_load_trace_gen warm = {.n = o->warmup_requests > 0 ? o->warmup_requests : 1,
                                       .rate = 1,
                                       .burstiness = 1,
@@ -144,6 +147,7 @@ static json_t *meta_json(const online *r, int argc, char **argv)
         json_array_append_new(scales, json_real(r->scales[i]));
     if (more != NULL) {
         json_object_set_new(more, "scales", scales);
+        json_object_set_new(more, "prompt_overhead_tokens", json_integer(o->prompt_overhead));
         json_object_set_new(more, "trace_bad_lines", json_integer(r->trace.n_bad));
         json_object_set_new(more, "cold_prefix", json_boolean(o->cold_prefix));
         json_object_update(meta, more);
@@ -405,6 +409,7 @@ static void opts_init(online_opts *o)
                        .output_dir = "outputs",
                        .n = 200,
                        .max_output_len = 128,
+                       .prompt_overhead = 16,
                        .goodput_steps = 8,
                        .self_test_rate = 20000,
                        .warmup_requests = 5,
@@ -491,6 +496,13 @@ static size_t workload_rows(online_opts *o, rose_opt *rows)
          .max = 1u << 24,
          .unset = "of config.json",
          .help = "context that lengths are cut to"},
+        {.name = "prompt-overhead-tokens",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->prompt_overhead,
+         .arg = "N",
+         .max = 65536,
+         .help =
+             "room left in the context for what the server adds to a prompt: BOS, chat template"},
         {.name = "shared-prefix",
          .kind = ROSE_OPT_BOOL,
          .dest = &o->shared_prefix,
@@ -605,7 +617,7 @@ int rose_bench_online(int argc, char **argv)
 {
     static online_opts o;
     opts_init(&o);
-    rose_opt opts[32 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS];
+    rose_opt opts[36 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS];
     size_t n = workload_rows(&o, opts);
     n += generator_rows(&o, opts + n);
     n += rose_request_flags_rows(&o.req, opts + n);
