@@ -22,7 +22,8 @@ enum {
     MAX_EVENTS = 256,
     SCAN_NS = 20000000,
     NO_ITEM = -1,
-    MAX_AGE_NS = 1000000000
+    MAX_AGE_NS = 1000000000,
+    CLOCKS_APART_NS = 2000
 };
 
 typedef enum conn_state { CONN_IDLE, CONN_CONNECT, CONN_BUSY } conn_state;
@@ -223,14 +224,19 @@ static void conn_connected(load *l, conn *c)
  * our clock. Now, where there is no stamp or it makes no sense (the wall clock was set). */
 static uint64_t arrival_ns(struct msghdr *m)
 {
-    const uint64_t now = rose_now_ns();
     struct timespec wall, stamp;
     struct cmsghdr *c = CMSG_FIRSTHDR(m);
     while (c != NULL && (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_TIMESTAMPNS))
         c = CMSG_NXTHDR(m, c);
-    if (c == NULL || c->cmsg_len < CMSG_LEN(sizeof stamp)) return now;
+    if (c == NULL || c->cmsg_len < CMSG_LEN(sizeof stamp)) return rose_now_ns();
     memcpy(&stamp, CMSG_DATA(c), sizeof stamp);
-    clock_gettime(CLOCK_REALTIME, &wall);
+    uint64_t before, now = rose_now_ns();
+    int tries = 0;
+    do { /* both clocks at one time: again if this thread lost its core in between */
+        before = now;
+        clock_gettime(CLOCK_REALTIME, &wall);
+        now = rose_now_ns();
+    } while (now - before > CLOCKS_APART_NS && ++tries < 4);
     int64_t age = (wall.tv_sec - stamp.tv_sec) * 1000000000 + (wall.tv_nsec - stamp.tv_nsec);
     return age > 0 && age < MAX_AGE_NS ? now - (uint64_t)age : now;
 }

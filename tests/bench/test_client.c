@@ -261,6 +261,14 @@ static bool always_good(int fd, uint32_t i)
     return say(fd, good);
 }
 
+/* The scripted server serves one connection at a time: closing makes room for the next. */
+static bool good_and_close(int fd, uint32_t i)
+{
+    (void)i;
+    say(fd, SSE_HEAD "Connection: close\r\n\r\n" EV("a") DONE);
+    return false;
+}
+
 /* By number: good, dies at once, dies in the midst, stalls, 503, garbage, an idle close. */
 static bool rogue(int fd, uint32_t i)
 {
@@ -333,7 +341,7 @@ static void test_open_loop_times(void **state)
     (void)state;
     scripted s;
     whole_run w;
-    scripted_start(&s, always_good);
+    scripted_start(&s, good_and_close);
     const rose_load_opts o = {.url = &s.url, .timeout_ns = 5000000000u};
     run_load(&w, &o, 20, 3000000);
     scripted_stop(&s);
@@ -354,7 +362,7 @@ static void test_misbehaving_server(void **state)
     whole_run w;
     scripted_start(&s, rogue);
     const rose_load_opts o = {
-        .url = &s.url, .concurrency = 1, .timeout_ns = 5000000000u, .stall_ns = 100000000u};
+        .url = &s.url, .concurrency = 1, .timeout_ns = 5000000000u, .stall_ns = 600000000u};
     run_load(&w, &o, 9, 0);
     scripted_stop(&s);
     /* request 1 died on the kept connection: it went out again, so later numbers move up by one */
