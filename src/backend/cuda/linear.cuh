@@ -1,0 +1,355 @@
+/* backend/cuda/linear.cuh - matrix products of 16-bit types: y = x w + bias, then the epilogue.
+ * Instantiated for one type by linear_f16.cu and linear_bf16.cu.
+ *
+ * Order of the sum, in both kernels: k in groups of 16, ascending, chained through mma.sync
+ * m16n8k16 from zero over a chunk of 192 values; the chunks are added in fp32, ascending, to +0;
+ * then bias. So a row has the same bits in both kernels, in every tile slot, and beside any other
+ * rows.
+ *
+ * rows:  few rows. A block computes MT x 16 rows by NT x 8 outputs; its warps split the chunks, so
+ * that all of a block's weights are in flight at once, and are loaded to registers before the
+ * kernel in front has ended. With fused LayerNorm (up to 8 rows) each block norms the rows itself,
+ * which is cheaper than a kernel border. Bound: weight bytes at up to 16 rows, then L2. tiles: many
+ * rows. BM x BN tile, 32 values of k a stage, 4 stages of cp.async, ldmatrix for the rows and one
+ * 16-byte load a lane for the weights. Bound: mma.sync rate. */
+#ifndef ROSE_BACKEND_CUDA_LINEAR_CUH
+#define ROSE_BACKEND_CUDA_LINEAR_CUH
+
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/launch.cuh"
+
+enum { CHUNK = ROSE_CUDA_CHUNK_K32, STAGES = 4, NORM_GROUPS = 4 };
+
+ROSE_DEVICE void ldmatrix4(uint32_t r[4], const void *at)
+{
+    uint32_t a = (uint32_t)__cvta_generic_to_shared(at);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(a));
+}
+
+ROSE_DEVICE void copy_async(void *shared, const void *global)
+{
+    uint32_t a = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(a), "l"(global) : "memory");
+}
+
+/* The operand of 16 rows x 16 values from blocked activations: lane (g, t) needs pairs t of rows g
+ * and g + 8 in two neighbouring blocks. Rows from `rows` on are zeros. */
+template <typename T>
+ROSE_DEVICE void load_rows(uint32_t a[4], const T *h, uint32_t k_pad, uint32_t row0, uint32_t k,
+                           uint32_t rows, int g, int t)
+{
+    const T *p = h + h_index(row0, k, k_pad) + g * 8 + t * 2;
+    const size_t below = (size_t)k_pad * 8;
+    a[0] = a[1] = a[2] = a[3] = 0;
+    if (row0 + g < rows) {
+        a[0] = __ldcg(reinterpret_cast<const uint32_t *>(p));
+        a[2] = __ldcg(reinterpret_cast<const uint32_t *>(p + 64));
+    }
+    if (row0 + g + 8 < rows) {
+        a[1] = __ldcg(reinterpret_cast<const uint32_t *>(p + below));
+        a[3] = __ldcg(reinterpret_cast<const uint32_t *>(p + below + 64));
+    }
+}
+
+/* Up to 8 rows of x, normed, to shared memory in blocked order [k / 8][8][8]. */
+template <typename T>
+ROSE_DEVICE void norm_rows(T *out, const rose_cuda_io &io, const float w[NORM_GROUPS][8],
+                           const float b[NORM_GROUPS][8], uint32_t d, int warp, int n_warps,
+                           int lane)
+{
+    for (uint32_t row = (uint32_t)warp; row < io.rows; row += (uint32_t)n_warps) {
+        float v[NORM_GROUPS][8];
+        load_groups<NORM_GROUPS>(v, io.x + (size_t)row * io.ld_x, d, lane);
+        norm_groups<NORM_GROUPS>(v, w, b, d, io.norm_eps, lane);
+#pragma unroll
+        for (int i = 0; i < NORM_GROUPS; i++)
+            if ((uint32_t)(i * 32 + lane) * 8 < d)
+                store_group(out + (i * 32 + lane) * 64 + row * 8, v[i]);
+    }
+}
+
+template <typename T, int NT>
+ROSE_DEVICE void load_weights(uint4 w[CHUNK][NT], const uint4 *at, uint32_t n_k32, uint32_t chunk)
+{
+#pragma unroll
+    for (int j = 0; j < CHUNK; j++)
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+            if (chunk * CHUNK + j < n_k32)
+                w[j][i] = load_early(at + ((size_t)i * n_k32 + chunk * CHUNK + j) * 32);
+}
+
+template <typename T, int MT, int NT, int MAX_WARPS, bool NORM>
+static __global__ void __launch_bounds__(MAX_WARPS * 32)
+    rows_kernel(const rose_cuda_linear l, const rose_cuda_io io)
+{
+    /* part[warp][MT x 16][WIDE], then total[MT x 16][NT x 8] where warps take several chunks, or
+     * the normed rows */
+    constexpr int ROWS = MT * 16, COLS = NT * 8, WIDE = NT == 1 ? 8 : COLS + 8;
+    extern __shared__ __align__(16) float shared[];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int n_warps = blockDim.x / 32;
+    const uint32_t n_k32 = l.k_pad / 32, n_chunks = (n_k32 + CHUNK - 1) / CHUNK;
+    const uint32_t row0 = blockIdx.y * ROWS, tile0 = blockIdx.x * NT;
+    const uint4 *w = static_cast<const uint4 *>(l.w) + (size_t)tile0 * n_k32 * 32 + lane;
+    float *part = shared, *total = shared + n_warps * ROWS * WIDE;
+    T *normed = reinterpret_cast<T *>(total);
+    uint4 wr[CHUNK][NT];
+    float norm_w[NORM ? NORM_GROUPS : 1][8], norm_b[NORM ? NORM_GROUPS : 1][8];
+
+    pdl_launch();
+    if ((uint32_t)warp < n_chunks) load_weights<T, NT>(wr, w, n_k32, warp);
+    if constexpr (NORM) {
+        load_groups<NORM_GROUPS>(norm_w, io.norm_w, l.k, lane);
+        load_groups<NORM_GROUPS>(norm_b, io.norm_b, l.k, lane);
+    }
+    pdl_wait();
+    if constexpr (NORM) {
+        norm_rows<T>(normed, io, norm_w, norm_b, l.k, warp, n_warps, lane);
+        __syncthreads();
+    }
+
+    for (uint32_t first = 0; first < n_chunks; first += n_warps) {
+        const uint32_t chunk = first + warp;
+        if (chunk < n_chunks) {
+            float acc[MT][NT][4] = {};
+            if (first > 0) load_weights<T, NT>(wr, w, n_k32, chunk);
+#pragma unroll
+            for (int j = 0; j < CHUNK; j++) {
+                if (chunk * CHUNK + j >= n_k32) continue;
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const uint32_t k = (chunk * CHUNK + j) * 32 + half * 16;
+#pragma unroll
+                    for (int m = 0; m < MT; m++) {
+                        uint32_t a[4];
+                        if constexpr (NORM) {
+                            const T *p = normed + k / 8 * 64 + g * 8 + t * 2;
+                            a[0] = *reinterpret_cast<const uint32_t *>(p);
+                            a[2] = *reinterpret_cast<const uint32_t *>(p + 64);
+                            a[1] = a[3] = 0;
+                        } else {
+                            load_rows(a, static_cast<const T *>(io.h), l.k_pad, row0 + m * 16, k,
+                                      io.rows, g, t);
+                        }
+#pragma unroll
+                        for (int i = 0; i < NT; i++)
+                            mma(acc[m][i], a, half ? wr[j][i].z : wr[j][i].x,
+                                half ? wr[j][i].w : wr[j][i].y, static_cast<const T *>(NULL));
+                    }
+                }
+            }
+            float *mine = part + warp * ROWS * WIDE;
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int i = 0; i < NT; i++) {
+                    float *at = mine + (m * 16 + g) * WIDE + i * 8 + t * 2;
+                    *reinterpret_cast<float2 *>(at) = make_float2(acc[m][i][0], acc[m][i][1]);
+                    if (!NORM)
+                        *reinterpret_cast<float2 *>(at + 8 * WIDE) =
+                            make_float2(acc[m][i][2], acc[m][i][3]);
+                }
+        }
+        __syncthreads();
+
+        const uint32_t n = n_chunks - first < (uint32_t)n_warps ? n_chunks - first : n_warps;
+        const bool last = first + n == n_chunks;
+        for (int o = threadIdx.x; o < ROWS * COLS / 2; o += blockDim.x) {
+            const int row = o / (COLS / 2), col = o % (COLS / 2) * 2;
+            const bool live = row0 + row < io.rows;
+            float lo = 0, hi = 0;
+            if (first > 0) {
+                lo = total[row * COLS + col];
+                hi = total[row * COLS + col + 1];
+            }
+            for (uint32_t q = 0; live && q < n; q++) {
+                float2 v = *reinterpret_cast<float2 *>(part + (q * ROWS + row) * WIDE + col);
+                lo += v.x;
+                hi += v.y;
+            }
+            if (!last) {
+                total[row * COLS + col] = lo;
+                total[row * COLS + col + 1] = hi;
+                continue;
+            }
+            unsigned long long key = finish_pair<T>(l, io, row0 + row, tile0 * 8 + col, lo, hi);
+            if (io.epilogue != ROSE_CUDA_EPI_LOGITS || io.key == NULL) continue;
+            for (int x = 1; x < COLS / 2; x *= 2) {
+                unsigned long long other = __shfl_xor_sync(ROSE_ALL_LANES, key, x);
+                if (other > key) key = other;
+            }
+            if (live && col == 0) atomicMax(io.key + row0 + row, key);
+        }
+        if (!last) __syncthreads();
+    }
+}
+
+/* Stage s of a tile: rows [BM / 8][4 blocks], weights [BN / 8][32 lanes], 16 bytes each. */
+template <typename T, int BM, int BN, int THREADS>
+ROSE_DEVICE void load_stage(uint4 *stage, const rose_cuda_linear &l, const rose_cuda_io &io,
+                            uint32_t row0, uint32_t n0, uint32_t k32)
+{
+    const uint32_t n_k32 = l.k_pad / 32;
+    const uint4 *h = static_cast<const uint4 *>(io.h), *w = static_cast<const uint4 *>(l.w);
+#pragma unroll
+    for (int i = threadIdx.x; i < BM * 4; i += THREADS)
+        copy_async(stage + i, h + ((size_t)(row0 / 8 + i / 32) * n_k32 + k32) * 32 + i % 32);
+#pragma unroll
+    for (int i = threadIdx.x; i < BN * 4; i += THREADS)
+        copy_async(stage + BM * 4 + i, w + ((size_t)(n0 / 8 + i / 32) * n_k32 + k32) * 32 + i % 32);
+}
+
+template <typename T, int BM, int BN, int WM, int WN>
+static __global__ void __launch_bounds__(WM *WN * 32)
+    tiles_kernel(const rose_cuda_linear l, const rose_cuda_io io)
+{
+    constexpr int MI = BM / WM / 16, NI = BN / WN / 8, THREADS = WM * WN * 32;
+    constexpr int STAGE = (BM + BN) * 4; /* of 16 bytes */
+    extern __shared__ __align__(128) uint4 stages[];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int m_base = warp / WN * (BM / WM), n_base = warp % WN * (BN / WN);
+    const uint32_t row0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
+    const uint32_t n_k32 = l.k_pad / 32;
+    float acc[MI][NI][4] = {}, sum[MI][NI][4] = {};
+
+    pdl_launch();
+    pdl_wait();
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (s < (int)n_k32) load_stage<T, BM, BN, THREADS>(stages + s * STAGE, l, io, row0, n0, s);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    uint32_t in_chunk = 0;
+    for (uint32_t kk = 0; kk < n_k32; kk++) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        __syncthreads();
+        const uint32_t ahead = kk + STAGES - 1;
+        if (ahead < n_k32)
+            load_stage<T, BM, BN, THREADS>(stages + ahead % STAGES * STAGE, l, io, row0, n0, ahead);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+
+        const uint4 *rows = stages + kk % STAGES * STAGE, *w = rows + BM * 4;
+        uint4 b[NI];
+#pragma unroll
+        for (int i = 0; i < NI; i++)
+            b[i] = w[(n_base / 8 + i) * 32 + lane];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint32_t a[MI][4];
+#pragma unroll
+            for (int m = 0; m < MI; m++)
+                ldmatrix4(a[m],
+                          rows +
+                              ((m_base / 8 + m * 2 + lane / 8 % 2) * 4 + half * 2 + lane / 16) * 8 +
+                              lane % 8);
+#pragma unroll
+            for (int m = 0; m < MI; m++)
+#pragma unroll
+                for (int i = 0; i < NI; i++)
+                    mma(acc[m][i], a[m], half ? b[i].z : b[i].x, half ? b[i].w : b[i].y,
+                        static_cast<const T *>(NULL));
+        }
+        if (++in_chunk < CHUNK && kk + 1 < n_k32) continue;
+        in_chunk = 0;
+#pragma unroll
+        for (int m = 0; m < MI; m++)
+#pragma unroll
+            for (int i = 0; i < NI; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    sum[m][i][e] += acc[m][i][e];
+                    acc[m][i][e] = 0;
+                }
+    }
+#pragma unroll
+    for (int m = 0; m < MI; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint32_t row = row0 + m_base + m * 16 + half * 8 + g;
+            unsigned long long key = 0;
+#pragma unroll
+            for (int i = 0; i < NI; i++) {
+                unsigned long long k = finish_pair<T>(l, io, row, n0 + n_base + i * 8 + t * 2,
+                                                      sum[m][i][half * 2], sum[m][i][half * 2 + 1]);
+                if (k > key) key = k;
+            }
+            if (io.epilogue != ROSE_CUDA_EPI_LOGITS || io.key == NULL) continue;
+            for (int x = 1; x < 4; x *= 2) {
+                unsigned long long other = __shfl_xor_sync(ROSE_ALL_LANES, key, x);
+                if (other > key) key = other;
+            }
+            if (t == 0 && row < io.rows) atomicMax(io.key + row, key);
+        }
+}
+
+/* ---- launchers ---- */
+
+template <typename T, int MT, int NT, int MAX_WARPS, bool NORM>
+static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                               const rose_cuda_io *io)
+{
+    const uint32_t n_chunks = (l->k_pad / 32 + CHUNK - 1) / CHUNK;
+    const uint32_t n_warps = n_chunks < MAX_WARPS ? n_chunks : MAX_WARPS;
+    const uint32_t wide = NT == 1 ? 8 : NT * 8 + 8;
+    size_t shared = (size_t)n_warps * MT * 16 * wide * sizeof(float);
+    if (NORM)
+        shared += (size_t)l->k_pad * 8 * sizeof(T);
+    else if (n_chunks > n_warps)
+        shared += (size_t)MT * 16 * NT * 8 * sizeof(float);
+    dim3 grid((l->n + NT * 8 - 1) / (NT * 8), (io->rows + MT * 16 - 1) / (MT * 16));
+    return launch_kernel(at, rows_kernel<T, MT, NT, MAX_WARPS, NORM>, grid, n_warps * 32, shared,
+                         *l, *io);
+}
+
+template <typename T, int BM, int BN, int WM, int WN>
+static cudaError_t launch_tiles(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                const rose_cuda_io *io)
+{
+    dim3 grid((l->n + BN - 1) / BN, (io->rows + BM - 1) / BM);
+    return launch_kernel(at, tiles_kernel<T, BM, BN, WM, WN>, grid, WM * WN * 32,
+                         (size_t)STAGES * (BM + BN) * 64, *l, *io);
+}
+
+/* Blocks enough for every multiprocessor, as wide as that allows. */
+template <typename T>
+static cudaError_t run_linear(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                              const rose_cuda_io *io, bool tiles)
+{
+    const bool wide = l->n > 1024, head = l->n > 16384;
+    if (tiles) {
+        if ((io->rows + 127) / 128 * (l->n_pad / 128) < 96)
+            return launch_tiles<T, 64, 64, 2, 2>(at, l, io);
+        return launch_tiles<T, 128, 128, 2, 4>(at, l, io);
+    }
+    if (io->h == NULL) {
+        if (wide) return launch_rows<T, 1, 2, 8, true>(at, l, io);
+        return launch_rows<T, 1, 1, 8, true>(at, l, io);
+    }
+    if (io->rows <= 16) {
+        if (head) return launch_rows<T, 1, 4, 4, false>(at, l, io);
+        if (wide) return launch_rows<T, 1, 2, 8, false>(at, l, io);
+        return launch_rows<T, 1, 1, 16, false>(at, l, io);
+    }
+    if (head) return launch_rows<T, 2, 4, 4, false>(at, l, io);
+    if (wide) return launch_rows<T, 2, 2, 8, false>(at, l, io);
+    return launch_rows<T, 2, 1, 16, false>(at, l, io);
+}
+
+template <typename T> static cudaError_t init_linear(void)
+{
+    const int tiles = STAGES * 256 * 64, rows = 16384 * 2 + 32768;
+    cudaError_t e = cudaFuncSetAttribute(tiles_kernel<T, 128, 128, 2, 4>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, tiles);
+    if (e == cudaSuccess)
+        e = cudaFuncSetAttribute(rows_kernel<T, 2, 1, 16, false>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, rows);
+    if (e == cudaSuccess)
+        e = cudaFuncSetAttribute(rows_kernel<T, 1, 2, 8, true>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, rows);
+    return e;
+}
+
+#endif
