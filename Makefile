@@ -46,7 +46,7 @@ WITH_CUDA  := $(if $(filter auto,$(CUDA)),$(CUDA_FOUND),$(CUDA))
 # The machine code in the program, and PTX for chips newer than all of it.
 CUDA_ARCHS ?= 80 86 89 90a
 CUDA_PTX   ?= 90
-NVFLAGS    := -std=c++17 -O3 -fmad=false -lineinfo -Isrc -Werror all-warnings -diag-suppress 177 \
+NVFLAGS    := -std=c++17 -O3 -fmad=false $(if $(LINEINFO),-lineinfo) -Isrc -Werror all-warnings -diag-suppress 177 \
               -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
               $(foreach a,$(CUDA_PTX),-gencode arch=compute_$a$(comma)code=compute_$a)
@@ -68,7 +68,7 @@ SRC     := $(sort $(foreach r,$(ROOMS),$(wildcard src/$r/*.c)))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 OBJ     := $(SRC:src/%.c=$B/obj/%.o) $(CUDA_OBJ)
 CLI_OBJ := $(CLI_SRC:src/%.c=$B/obj/%.o)
-TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%),$(wildcard tests/*/test_*.c)))
+TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%.c),$(wildcard tests/*/test_*.c)))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))

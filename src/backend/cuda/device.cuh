@@ -175,21 +175,45 @@ ROSE_DEVICE void store_group(float *at, const float v[8])
 
 /* ---- what happens to a product: shared by every matrix kernel ---- */
 
-/* Values n and n + 1 (n even, both < the real n or n + 1 beyond it only in the head) of a row.
- * Returns the larger rank key for the head, else 0. */
+/* What the epilogue of a pair needs from memory; kernels that can load it early. */
+typedef struct pair_inputs {
+    float2 bias, old;
+    uint32_t slot;
+} pair_inputs;
+
+ROSE_DEVICE float2 load_bias(const rose_cuda_linear &l, uint32_t n)
+{
+    if (l.bias == NULL || n >= l.n) return make_float2(0, 0);
+    return make_float2(l.bias[n], n + 1 < l.n ? l.bias[n + 1] : 0);
+}
+
+/* After pdl_wait. */
+ROSE_DEVICE void load_pair_inputs(pair_inputs *p, const rose_cuda_linear &l, const rose_cuda_io &io,
+                                  uint32_t row, uint32_t n)
+{
+    p->old = make_float2(0, 0);
+    p->slot = ROSE_CUDA_NO_SLOT;
+    if (row >= io.rows || n >= l.n) return;
+    if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL)
+        p->old = __ldcg(reinterpret_cast<const float2 *>(io.x + (size_t)row * io.ld_x + n));
+    if (io.epilogue == ROSE_CUDA_EPI_QKV) p->slot = io.slot[row];
+}
+
+/* Values n and n + 1 of a row, n even; n + 1 lies beyond the last output in the head alone. Returns
+ * the larger rank key for the head, else 0. */
 template <typename T>
 ROSE_DEVICE unsigned long long finish_pair(const rose_cuda_linear &l, const rose_cuda_io &io,
-                                           uint32_t row, uint32_t n, float lo, float hi)
+                                           uint32_t row, uint32_t n, float lo, float hi,
+                                           const pair_inputs &in)
 {
     if (row >= io.rows || n >= l.n) return 0;
     if (l.bias != NULL) {
-        lo += l.bias[n];
-        if (n + 1 < l.n) hi += l.bias[n + 1];
+        lo += in.bias.x;
+        hi += in.bias.y;
     }
     if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL) {
-        float2 *x = reinterpret_cast<float2 *>(io.x + (size_t)row * io.ld_x + n);
-        float2 old = *x;
-        *x = make_float2(old.x + lo, old.y + hi);
+        *reinterpret_cast<float2 *>(io.x + (size_t)row * io.ld_x + n) =
+            make_float2(in.old.x + lo, in.old.y + hi);
     } else if (io.epilogue == ROSE_CUDA_EPI_ACT) {
         store_pair(static_cast<T *>(io.out) + h_index(row, n, io.out_k_pad), activate(lo, io.act),
                    activate(hi, io.act));
@@ -202,16 +226,15 @@ ROSE_DEVICE unsigned long long finish_pair(const rose_cuda_linear &l, const rose
         unsigned long long other = rank_key(hi, n + 1);
         return other > key ? other : key;
     } else {
-        const uint32_t d = l.n / 3, part = n / d, c = n % d;
+        const uint32_t d = l.k, part = n >= 2 * d ? 2 : n >= d, c = n - part * d;
         if (part == 0) {
             store_pair(static_cast<T *>(io.q) + (size_t)row * d + c, lo, hi);
             return 0;
         }
-        const uint32_t slot = io.slot[row];
-        if (slot == ROSE_CUDA_NO_SLOT) return 0;
-        const uint32_t head = c / io.kv.head_dim, dim = c % io.kv.head_dim,
-                       token = slot % ROSE_PAGE;
-        T *block = kv_block<T>(io.kv, slot / ROSE_PAGE, head);
+        if (in.slot == ROSE_CUDA_NO_SLOT) return 0;
+        const uint32_t head = c / io.kv.head_dim, dim = c % io.kv.head_dim;
+        const uint32_t token = in.slot % ROSE_PAGE;
+        T *block = kv_block<T>(io.kv, in.slot / ROSE_PAGE, head);
         const float top = largest(block);
         lo = fminf(fmaxf(lo, -top), top);
         hi = fminf(fmaxf(hi, -top), top);

@@ -41,7 +41,11 @@ static __global__ void __launch_bounds__(256)
     }
     for (int i = 0; i < 2; i++) {
         const uint32_t row = row0 + ty * 2 + i;
-        unsigned long long key = finish_pair<float>(l, io, row, n0 + tx * 2, sum[i][0], sum[i][1]);
+        pair_inputs in;
+        in.bias = load_bias(l, n0 + tx * 2);
+        load_pair_inputs(&in, l, io, row, n0 + tx * 2);
+        unsigned long long key =
+            finish_pair<float>(l, io, row, n0 + tx * 2, sum[i][0], sum[i][1], in);
         if (io.epilogue == ROSE_CUDA_EPI_LOGITS && io.key != NULL && row < io.rows)
             atomicMax(io.key + row, key);
     }

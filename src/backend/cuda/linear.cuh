@@ -56,17 +56,20 @@ ROSE_DEVICE void load_rows(uint32_t a[4], const T *h, uint32_t k_pad, uint32_t r
 /* Up to 8 rows of x, normed, to shared memory in blocked order [k / 8][8][8]. */
 template <typename T>
 ROSE_DEVICE void norm_rows(T *out, const rose_cuda_io &io, const float w[NORM_GROUPS][8],
-                           const float b[NORM_GROUPS][8], uint32_t d, int warp, int n_warps,
-                           int lane)
+                           const float b[NORM_GROUPS][8], uint32_t d, uint32_t k_pad, int warp,
+                           int n_warps, int lane)
 {
     for (uint32_t row = (uint32_t)warp; row < io.rows; row += (uint32_t)n_warps) {
         float v[NORM_GROUPS][8];
         load_groups<NORM_GROUPS>(v, io.x + (size_t)row * io.ld_x, d, lane);
         norm_groups<NORM_GROUPS>(v, w, b, d, io.norm_eps, lane);
 #pragma unroll
-        for (int i = 0; i < NORM_GROUPS; i++)
-            if ((uint32_t)(i * 32 + lane) * 8 < d)
-                store_group(out + (i * 32 + lane) * 64 + row * 8, v[i]);
+        for (int i = 0; i < NORM_GROUPS; i++) {
+            const uint32_t k = (uint32_t)(i * 32 + lane) * 8;
+            if (k < d) store_group(out + k * 8 + row * 8, v[i]);
+            if (k >= d && k < k_pad) /* zero weights must not meet a NaN */
+                *reinterpret_cast<uint4 *>(out + k * 8 + row * 8) = make_uint4(0, 0, 0, 0);
+        }
     }
 }
 
@@ -81,20 +84,41 @@ ROSE_DEVICE void load_weights(uint4 w[CHUNK][NT], const uint4 *at, uint32_t n_k3
                 w[j][i] = load_early(at + ((size_t)i * n_k32 + chunk * CHUNK + j) * 32);
 }
 
+/* A warp's rows of one chunk to shared memory: [2 MT blocks of 8 rows][24 blocks of 8 values], 128
+ * bytes each. All copies are in flight at once. */
+template <int MT>
+ROSE_DEVICE void stage_rows(uint4 *to, const rose_cuda_io &io, uint32_t k_pad, uint32_t row0,
+                            uint32_t chunk, int lane)
+{
+    const uint32_t left = k_pad / 8 - chunk * (CHUNK * 4);
+    const int n = (int)(left < CHUNK * 4 ? left : CHUNK * 4) * 8;
+    const uint4 *h = static_cast<const uint4 *>(io.h);
+#pragma unroll
+    for (int b = 0; b < MT * 2; b++) {
+        const uint4 *from = h + ((size_t)(row0 / 8 + b) * (k_pad / 8) + chunk * (CHUNK * 4)) * 8;
+        for (int i = lane; i < n; i += 32)
+            copy_async(to + b * (CHUNK * 32) + i, from + i);
+    }
+    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+    __syncwarp();
+}
+
 template <typename T, int MT, int NT, int MAX_WARPS, bool NORM>
 static __global__ void __launch_bounds__(MAX_WARPS * 32)
     rows_kernel(const rose_cuda_linear l, const rose_cuda_io io)
 {
-    /* part[warp][MT x 16][WIDE], then total[MT x 16][NT x 8] where warps take several chunks, or
-     * the normed rows */
+    /* Staged rows of each warp (MT > 1); part[warp][MT x 16][WIDE]; then normed rows, or, where
+     * warps take several chunks, total[MT x 16][NT x 8]. */
     constexpr int ROWS = MT * 16, COLS = NT * 8, WIDE = NT == 1 ? 8 : COLS + 8;
-    extern __shared__ __align__(16) float shared[];
+    constexpr int STAGED = MT > 1 ? MT * 2 * CHUNK * 128 : 0; /* floats a warp */
+    extern __shared__ __align__(128) float shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int n_warps = blockDim.x / 32;
     const uint32_t n_k32 = l.k_pad / 32, n_chunks = (n_k32 + CHUNK - 1) / CHUNK;
     const uint32_t row0 = blockIdx.y * ROWS, tile0 = blockIdx.x * NT;
     const uint4 *w = static_cast<const uint4 *>(l.w) + (size_t)tile0 * n_k32 * 32 + lane;
-    float *part = shared, *total = shared + n_warps * ROWS * WIDE;
+    uint4 *staged = reinterpret_cast<uint4 *>(shared + warp * STAGED);
+    float *part = shared + n_warps * STAGED, *total = part + n_warps * ROWS * WIDE;
     T *normed = reinterpret_cast<T *>(total);
     uint4 wr[CHUNK][NT];
     float norm_w[NORM ? NORM_GROUPS : 1][8], norm_b[NORM ? NORM_GROUPS : 1][8];
@@ -105,9 +129,13 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32)
         load_groups<NORM_GROUPS>(norm_w, io.norm_w, l.k, lane);
         load_groups<NORM_GROUPS>(norm_b, io.norm_b, l.k, lane);
     }
+    const int my_row = threadIdx.x / (COLS / 2), my_col = threadIdx.x % (COLS / 2) * 2;
+    pair_inputs mine;
+    mine.bias = load_bias(l, tile0 * 8 + my_col);
     pdl_wait();
+    load_pair_inputs(&mine, l, io, row0 + my_row, tile0 * 8 + my_col);
     if constexpr (NORM) {
-        norm_rows<T>(normed, io, norm_w, norm_b, l.k, warp, n_warps, lane);
+        norm_rows<T>(normed, io, norm_w, norm_b, l.k, l.k_pad, warp, n_warps, lane);
         __syncthreads();
     }
 
@@ -116,6 +144,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32)
         if (chunk < n_chunks) {
             float acc[MT][NT][4] = {};
             if (first > 0) load_weights<T, NT>(wr, w, n_k32, chunk);
+            if constexpr (MT > 1) stage_rows<MT>(staged, io, l.k_pad, row0, chunk, lane);
 #pragma unroll
             for (int j = 0; j < CHUNK; j++) {
                 if (chunk * CHUNK + j >= n_k32) continue;
@@ -130,6 +159,9 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32)
                             a[0] = *reinterpret_cast<const uint32_t *>(p);
                             a[2] = *reinterpret_cast<const uint32_t *>(p + 64);
                             a[1] = a[3] = 0;
+                        } else if constexpr (MT > 1) {
+                            ldmatrix4(a, staged + (m * 2 + lane / 8 % 2) * (CHUNK * 32) +
+                                             (j * 4 + half * 2 + lane / 16) * 8 + lane % 8);
                         } else {
                             load_rows(a, static_cast<const T *>(io.h), l.k_pad, row0 + m * 16, k,
                                       io.rows, g, t);
@@ -141,12 +173,12 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32)
                     }
                 }
             }
-            float *mine = part + warp * ROWS * WIDE;
+            float *to = part + warp * ROWS * WIDE;
 #pragma unroll
             for (int m = 0; m < MT; m++)
 #pragma unroll
                 for (int i = 0; i < NT; i++) {
-                    float *at = mine + (m * 16 + g) * WIDE + i * 8 + t * 2;
+                    float *at = to + (m * 16 + g) * WIDE + i * 8 + t * 2;
                     *reinterpret_cast<float2 *>(at) = make_float2(acc[m][i][0], acc[m][i][1]);
                     if (!NORM)
                         *reinterpret_cast<float2 *>(at + 8 * WIDE) =
@@ -157,6 +189,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32)
 
         const uint32_t n = n_chunks - first < (uint32_t)n_warps ? n_chunks - first : n_warps;
         const bool last = first + n == n_chunks;
+#pragma unroll 1
         for (int o = threadIdx.x; o < ROWS * COLS / 2; o += blockDim.x) {
             const int row = o / (COLS / 2), col = o % (COLS / 2) * 2;
             const bool live = row0 + row < io.rows;
@@ -175,7 +208,12 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32)
                 total[row * COLS + col + 1] = hi;
                 continue;
             }
-            unsigned long long key = finish_pair<T>(l, io, row0 + row, tile0 * 8 + col, lo, hi);
+            if (o != (int)threadIdx.x) {
+                mine.bias = load_bias(l, tile0 * 8 + col);
+                load_pair_inputs(&mine, l, io, row0 + row, tile0 * 8 + col);
+            }
+            unsigned long long key =
+                finish_pair<T>(l, io, row0 + row, tile0 * 8 + col, lo, hi, mine);
             if (io.epilogue != ROSE_CUDA_EPI_LOGITS || io.key == NULL) continue;
             for (int x = 1; x < COLS / 2; x *= 2) {
                 unsigned long long other = __shfl_xor_sync(ROSE_ALL_LANES, key, x);
@@ -264,44 +302,71 @@ static __global__ void __launch_bounds__(WM *WN * 32)
                     acc[m][i][e] = 0;
                 }
     }
+    /* Through shared memory, so that the epilogue is one short loop: unrolled in place it is so
+     * much code that fetching it took three times as long as the product (H100, 1152 rows). */
+    constexpr int WIDE = BN + 8;
+    float *out = reinterpret_cast<float *>(stages);
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
 #pragma unroll
     for (int m = 0; m < MI; m++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint32_t row = row0 + m_base + m * 16 + half * 8 + g;
-            unsigned long long key = 0;
-#pragma unroll
-            for (int i = 0; i < NI; i++) {
-                unsigned long long k = finish_pair<T>(l, io, row, n0 + n_base + i * 8 + t * 2,
-                                                      sum[m][i][half * 2], sum[m][i][half * 2 + 1]);
-                if (k > key) key = k;
-            }
-            if (io.epilogue != ROSE_CUDA_EPI_LOGITS || io.key == NULL) continue;
-            for (int x = 1; x < 4; x *= 2) {
-                unsigned long long other = __shfl_xor_sync(ROSE_ALL_LANES, key, x);
-                if (other > key) key = other;
-            }
-            if (t == 0 && row < io.rows) atomicMax(io.key + row, key);
+        for (int i = 0; i < NI; i++) {
+            float *at = out + (m_base + m * 16 + g) * WIDE + n_base + i * 8 + t * 2;
+            *reinterpret_cast<float2 *>(at) = make_float2(sum[m][i][0], sum[m][i][1]);
+            *reinterpret_cast<float2 *>(at + 8 * WIDE) = make_float2(sum[m][i][2], sum[m][i][3]);
         }
+    __syncthreads();
+#pragma unroll 1
+    for (int r = warp * 8 + g; r < BM;
+         r += WM * WN * 8) { /* a warp: 8 rows x 8 outputs at a time */
+        unsigned long long key = 0;
+#pragma unroll 2
+        for (int c = t * 2; c < BN; c += 8) {
+            float2 v = *reinterpret_cast<float2 *>(out + r * WIDE + c);
+            pair_inputs in;
+            in.bias = load_bias(l, n0 + c);
+            load_pair_inputs(&in, l, io, row0 + r, n0 + c);
+            unsigned long long k = finish_pair<T>(l, io, row0 + r, n0 + c, v.x, v.y, in);
+            if (k > key) key = k;
+        }
+        if (io.epilogue != ROSE_CUDA_EPI_LOGITS || io.key == NULL) continue;
+        for (int x = 1; x < 4; x *= 2) {
+            unsigned long long other = __shfl_xor_sync(ROSE_ALL_LANES, key, x);
+            if (other > key) key = other;
+        }
+        if (t == 0 && row0 + r < io.rows) atomicMax(io.key + row0 + r, key);
+    }
 }
 
 /* ---- launchers ---- */
 
+static int g_max_shared = 48 * 1024; /* of a block; set by init */
+
+/* As many warps as there are chunks, unless their shared memory is more than a block may have. */
 template <typename T, int MT, int NT, int MAX_WARPS, bool NORM>
 static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
     const uint32_t n_chunks = (l->k_pad / 32 + CHUNK - 1) / CHUNK;
-    const uint32_t n_warps = n_chunks < MAX_WARPS ? n_chunks : MAX_WARPS;
     const uint32_t wide = NT == 1 ? 8 : NT * 8 + 8;
-    size_t shared = (size_t)n_warps * MT * 16 * wide * sizeof(float);
-    if (NORM)
-        shared += (size_t)l->k_pad * 8 * sizeof(T);
-    else if (n_chunks > n_warps)
-        shared += (size_t)MT * 16 * NT * 8 * sizeof(float);
+    const size_t each =
+        (size_t)MT * 16 * wide * sizeof(float) + (MT > 1 ? MT * 2 * CHUNK * 512 : 0);
+    const size_t once =
+        NORM ? (size_t)l->k_pad * 8 * sizeof(T) : (size_t)MT * 16 * NT * 8 * sizeof(float);
+    uint32_t n_warps = n_chunks < MAX_WARPS ? n_chunks : MAX_WARPS;
+    if (n_warps * each + once > (size_t)g_max_shared)
+        n_warps = (uint32_t)(((size_t)g_max_shared - once) / each);
     dim3 grid((l->n + NT * 8 - 1) / (NT * 8), (io->rows + MT * 16 - 1) / (MT * 16));
-    return launch_kernel(at, rows_kernel<T, MT, NT, MAX_WARPS, NORM>, grid, n_warps * 32, shared,
-                         *l, *io);
+    return launch_kernel(at, rows_kernel<T, MT, NT, MAX_WARPS, NORM>, grid, n_warps * 32,
+                         n_warps * each + once, *l, *io);
+}
+
+template <int BM, int BN> static size_t tiles_bytes(void)
+{
+    const size_t stages = (size_t)STAGES * (BM + BN) * 64;
+    const size_t out = (size_t)BM * (BN + 8) * sizeof(float);
+    return stages > out ? stages : out;
 }
 
 template <typename T, int BM, int BN, int WM, int WN>
@@ -310,7 +375,7 @@ static cudaError_t launch_tiles(const rose_cuda_launch *at, const rose_cuda_line
 {
     dim3 grid((l->n + BN - 1) / BN, (io->rows + BM - 1) / BM);
     return launch_kernel(at, tiles_kernel<T, BM, BN, WM, WN>, grid, WM * WN * 32,
-                         (size_t)STAGES * (BM + BN) * 64, *l, *io);
+                         tiles_bytes<BM, BN>(), *l, *io);
 }
 
 /* Blocks enough for every multiprocessor, as wide as that allows. */
@@ -334,21 +399,25 @@ static cudaError_t run_linear(const rose_cuda_launch *at, const rose_cuda_linear
         return launch_rows<T, 1, 1, 16, false>(at, l, io);
     }
     if (head) return launch_rows<T, 2, 4, 4, false>(at, l, io);
-    if (wide) return launch_rows<T, 2, 2, 8, false>(at, l, io);
+    if (wide) return launch_rows<T, 2, 2, 4, false>(at, l, io);
     return launch_rows<T, 2, 1, 16, false>(at, l, io);
+}
+
+static cudaError_t allow(const void *kernel)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g_max_shared);
 }
 
 template <typename T> static cudaError_t init_linear(void)
 {
-    const int tiles = STAGES * 256 * 64, rows = 16384 * 2 + 32768;
-    cudaError_t e = cudaFuncSetAttribute(tiles_kernel<T, 128, 128, 2, 4>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, tiles);
-    if (e == cudaSuccess)
-        e = cudaFuncSetAttribute(rows_kernel<T, 2, 1, 16, false>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, rows);
-    if (e == cudaSuccess)
-        e = cudaFuncSetAttribute(rows_kernel<T, 1, 2, 8, true>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, rows);
+    cudaError_t e =
+        cudaDeviceGetAttribute(&g_max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+    const void *const kernels[] = {(const void *)tiles_kernel<T, 128, 128, 2, 4>,
+                                   (const void *)rows_kernel<T, 2, 4, 4, false>,
+                                   (const void *)rows_kernel<T, 2, 2, 4, false>,
+                                   (const void *)rows_kernel<T, 2, 1, 16, false>};
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)
+        e = allow(kernels[i]);
     return e;
 }
 

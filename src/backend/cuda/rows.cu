@@ -142,7 +142,8 @@ bool rose_cuda_linear_fuses_norm(rose_cuda_type t, uint32_t rows, uint32_t k)
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io)
 {
-    bool tiles = io->rows > 64;
+    /* The head is so wide that tiles fill the chip sooner. */
+    bool tiles = io->rows > 128 || (io->rows > 32 && l->n > 16384);
     if (io->rows == 0) return cudaSuccess;
     if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
     if (g_forced != 0) tiles = g_forced == 2;

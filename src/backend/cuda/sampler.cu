@@ -3,20 +3,27 @@
  * The rule is that of backend.h (rose_sampling): temperature, min_p, top_k, top_p, then a walk by
  * ascending id to u * mass with u from Philox(seed, position). Greedy needs only the key that the
  * head left. Otherwise weights are w = exp((x - max) / T), and their mass is counted in units of
- * 2^-40, in 64-bit integers: sums do not depend on the order of the atomics, so neither does the
- * result. Weights under 2^-41 have no mass and are never chosen.
+ * 2^-40, in 64-bit integers: sums do not depend on the order of threads and atomics, so neither
+ * does the result. Weights under 2^-41 have no mass and are never chosen.
  *
- * Every cut (the k-th best, the share top_p, the walk) is one operation: among the kept elements in
- * the order of a 64-bit number, find the one at which a running count or mass reaches `need`.
- * select() does it by digits of 11 bits, a histogram in shared memory for each. After the cut by
- * top_k, or after the first digit of top_p, what is left is usually short and is kept as a list in
- * shared memory. */
+ * The usual way (a top_k up to 512, or a top_p that few ids fill): every thread takes the largest
+ * of its share; the k-th of these is a lower bound for the k-th logit; what reaches it is a short
+ * list, on which ranks and masses are found by comparing all with all. The other way, for any
+ * parameters: cuts are found by digits of 11 bits of the rank key, with a histogram in shared
+ * memory for each. */
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 
 typedef unsigned long long u64;
 
-enum { THREADS = 1024, DIGIT = 11, BINS = 1 << DIGIT, LIST = 2048 };
+enum {
+    THREADS = 1024,
+    BINS = 2048,
+    LIST = THREADS, /* a thread each */
+    QUICK = 512,    /* the largest top_k for the list */
+    FEW = 256,      /* ids tried first for top_p alone */
+    BATCH = 8       /* loads in flight */
+};
 
 #define UNIT 1099511627776.0f /* 2^40 */
 
@@ -25,8 +32,6 @@ typedef struct work {
     uint32_t vocab;
     float max, inv_temperature, min_p;
     u64 floor; /* rank keys below are dropped */
-    bool listed;
-    uint32_t n_list;
 } work;
 
 typedef struct memory {
@@ -34,8 +39,7 @@ typedef struct memory {
     u64 list[LIST]; /* rank keys */
     u64 scan[THREADS / 32];
     u64 found_before;
-    uint32_t found_digit, n_list;
-    bool fits;
+    uint32_t found_digit, n_list, id;
 } memory;
 
 static __device__ __forceinline__ float philox_uniform(uint64_t seed, uint32_t position)
@@ -63,18 +67,24 @@ static __device__ __forceinline__ float logit_of(uint32_t order)
 /* In units of 2^-40; what rank keys under the floor and weights under min_p do not have. */
 static __device__ __forceinline__ u64 mass_of(const work &w, u64 key)
 {
-    if (key < w.floor) return 0;
+    if (key == 0 || key < w.floor) return 0;
     float weight = exp_fast((logit_of((uint32_t)(key >> 32)) - w.max) * w.inv_temperature);
     if (!(weight >= w.min_p)) return 0;
     return (u64)__float2ull_rn(weight * UNIT);
 }
 
-/* Element i of what is left, as a rank key; 0 for NaN and -inf. */
-static __device__ __forceinline__ u64 element(const work &w, const memory *m, uint32_t i)
+/* The rank key of id i; 0 for NaN and -inf. */
+static __device__ __forceinline__ u64 key_of(float x, uint32_t i)
 {
-    if (w.listed) return m->list[i];
-    float x = __ldcg(w.x + i);
     return x > -INFINITY ? rank_key(x, i) : 0;
+}
+
+/* BATCH logits of this thread from place `at`, THREADS apart; NaN beyond the end. */
+static __device__ __forceinline__ void load_batch(float v[BATCH], const work &w, uint32_t at)
+{
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        v[i] = at + i * THREADS < w.vocab ? __ldcg(w.x + at + i * THREADS) : NAN;
 }
 
 /* Sum over the block, to every thread. */
@@ -94,11 +104,15 @@ static __device__ u64 block_sum(memory *m, u64 v)
 
 static __device__ u64 total_mass(const work &w, memory *m)
 {
-    const uint32_t n = w.listed ? w.n_list : w.vocab;
-    u64 v = 0;
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS)
-        v += mass_of(w, element(w, m, i));
-    return block_sum(m, v);
+    u64 sum = 0;
+    for (uint32_t at = threadIdx.x; at < w.vocab; at += BATCH * THREADS) {
+        float v[BATCH];
+        load_batch(v, w, at);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            sum += mass_of(w, key_of(v[i], at + i * THREADS));
+    }
+    return block_sum(m, sum);
 }
 
 /* The first bin, in ascending order, at which the running sum of m->mass reaches need (which the
@@ -129,44 +143,128 @@ static __device__ void find_bin(memory *m, u64 need)
     __syncthreads();
 }
 
-/* Keep what ranks at `floor` or above as a list, if it is short enough. Its order does not matter.
- */
-static __device__ void make_list(work *w, memory *m, u64 floor)
+/* ---- the usual way ---- */
+
+/* A rank key that at least k ids reach, and not many more: the upper 22 bits of the k-th largest
+ * among the largest of each thread. k <= THREADS <= vocab. */
+static __device__ u64 lower_bound(const work &w, memory *m, uint32_t k)
 {
-    if (w->listed) return;
-    __syncthreads();
-    if (threadIdx.x == 0) m->n_list = 0;
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < w->vocab; i += THREADS) {
-        u64 key = element(*w, m, i);
-        if (key == 0 || key < floor || key < w->floor) continue;
-        uint32_t at = atomicAdd(&m->n_list, 1u);
-        if (at < LIST) m->list[at] = key;
+    u64 best = 0, prefix = 0, have = 0;
+    for (uint32_t at = threadIdx.x; at < w.vocab; at += BATCH * THREADS) {
+        float v[BATCH];
+        load_batch(v, w, at);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            best = max(best, key_of(v[i], at + i * THREADS));
     }
-    __syncthreads();
-    if (m->n_list > LIST) return;
-    w->n_list = m->n_list;
-    w->listed = true;
-}
-
-/* By rank: the key down to which the best must be kept for their number (by_mass: their mass) to
- * reach need. 0 if all together do not reach it. */
-static __device__ u64 select_rank(work *w, memory *m, bool by_mass, u64 need)
-{
-    static const int shifts[6] = {53, 42, 32, 21, 10, 0}, widths[6] = {11, 11, 10, 11, 11, 10};
-    u64 prefix = 0, prefix_mask = 0, have = 0;
-
-    for (int pass = 0; pass < 6; pass++) {
-        const uint32_t n = w->listed ? w->n_list : w->vocab, bins = 1u << widths[pass];
+    for (int pass = 0; pass < 2; pass++) {
         for (int i = threadIdx.x; i < BINS; i += THREADS)
             m->mass[i] = 0;
         __syncthreads();
-        for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-            u64 key = element(*w, m, i);
-            if (key == 0 || key < w->floor || (key & prefix_mask) != prefix) continue;
-            u64 v = by_mass ? mass_of(*w, key) : 1;
-            /* the best bin first */
-            if (v != 0) atomicAdd(&m->mass[bins - 1 - ((key >> shifts[pass]) & (bins - 1))], v);
+        const uint32_t digit = (uint32_t)(best >> (pass == 0 ? 53 : 42)) & (BINS - 1);
+        if (pass == 0 || best >> 53 == prefix >> 53) atomicAdd(&m->mass[BINS - 1 - digit], 1ull);
+        __syncthreads();
+        find_bin(m, k - have);
+        have += m->found_before;
+        prefix |= (u64)(BINS - 1 - m->found_digit) << (pass == 0 ? 53 : 42);
+        __syncthreads();
+    }
+    return prefix;
+}
+
+/* False: too many for a list. Its order does not matter. */
+static __device__ bool make_list(const work &w, memory *m, u64 floor)
+{
+    if (threadIdx.x == 0) m->n_list = 0;
+    __syncthreads();
+    for (uint32_t at = threadIdx.x; at < w.vocab; at += BATCH * THREADS) {
+        float v[BATCH];
+        load_batch(v, w, at);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const u64 key = key_of(v[i], at + i * THREADS);
+            if (key == 0 || key < floor) continue;
+            const uint32_t place = atomicAdd(&m->n_list, 1u);
+            if (place < LIST) m->list[place] = key;
+        }
+    }
+    __syncthreads();
+    return m->n_list <= LIST;
+}
+
+static __device__ u64 target_of(u64 total, const rose_cuda_pick &p)
+{
+    const u64 seed = (u64)p.seed_hi << 32 | p.seed_lo;
+    const u64 u = (u64)(philox_uniform(seed, p.pos) * 16777216.0f);
+    return __umul64hi(total, u) << 40 | (total * u) >> 24; /* floor(total u / 2^24) */
+}
+
+static __device__ __forceinline__ u64 need_of(float top_p, u64 total)
+{
+    const u64 need = (u64)((double)top_p * (double)total);
+    return need > 0 ? need : 1;
+}
+
+/* Among the listed ids: the best k, of these the best whose mass reaches need (0: top_p of theirs).
+ * False: their mass does not reach need. */
+static __device__ bool pick_listed(const work &w, memory *m, const rose_cuda_pick &p, uint32_t k,
+                                   u64 need, uint32_t *id)
+{
+    const uint32_t n = m->n_list, me = threadIdx.x;
+    const u64 key = me < n ? m->list[me] : 0, mass = mass_of(w, key);
+    u64 before = 0;
+    uint32_t rank = 0;
+
+    m->mass[me] = mass;
+    if (me == 0) m->id = UINT32_MAX;
+    __syncthreads();
+    for (uint32_t j = 0; j < n && key != 0; j++)
+        if (m->list[j] > key) {
+            rank++;
+            before += m->mass[j];
+        }
+    bool kept = rank < k;
+    const u64 total = block_sum(m, kept ? mass : 0);
+    if (total < need) return false;
+    if (need == 0) need = p.top_p < 1.0f ? need_of(p.top_p, total) : ~0ull;
+    kept = kept && before < need;
+    const u64 target = target_of(block_sum(m, kept ? mass : 0), p);
+    m->mass[me] = kept ? mass : 0;
+    __syncthreads();
+    u64 upto = 0; /* of lower ids, which are larger in the key's complement */
+    for (uint32_t j = 0; j < n && kept && mass > 0; j++)
+        if ((uint32_t)m->list[j] > (uint32_t)key) upto += m->mass[j];
+    if (kept && mass > 0 && upto <= target && target < upto + mass) m->id = ~(uint32_t)key;
+    __syncthreads();
+    *id = m->id;
+    return true;
+}
+
+/* ---- the other way ---- */
+
+/* The key down to which the best must be kept for their number (by_mass: their mass) to reach need.
+ * 0 if all together do not reach it. */
+static __device__ u64 select_rank(const work &w, memory *m, bool by_mass, u64 need)
+{
+    static const int shifts[6] = {53, 42, 32, 21, 10, 0}, widths[6] = {11, 11, 10, 11, 11, 10};
+    u64 prefix = 0, mask = 0, have = 0;
+
+    for (int pass = 0; pass < 6; pass++) {
+        const uint32_t bins = 1u << widths[pass];
+        for (int i = threadIdx.x; i < BINS; i += THREADS)
+            m->mass[i] = 0;
+        __syncthreads();
+        for (uint32_t at = threadIdx.x; at < w.vocab; at += BATCH * THREADS) {
+            float x[BATCH];
+            load_batch(x, w, at);
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                const u64 key = key_of(x[i], at + i * THREADS);
+                if (key == 0 || key < w.floor || (key & mask) != prefix) continue;
+                const u64 v = by_mass ? mass_of(w, key) : 1;
+                /* the best bin first */
+                if (v != 0) atomicAdd(&m->mass[bins - 1 - ((key >> shifts[pass]) & (bins - 1))], v);
+            }
         }
         __syncthreads();
         if (pass == 0) {
@@ -179,66 +277,62 @@ static __device__ u64 select_rank(work *w, memory *m, bool by_mass, u64 need)
         const u64 bin = bins - 1 - m->found_digit, held = m->mass[m->found_digit];
         have += m->found_before;
         prefix |= bin << shifts[pass];
-        prefix_mask |= (u64)(bins - 1) << shifts[pass];
+        mask |= (u64)(bins - 1) << shifts[pass];
         __syncthreads();
-        /* the bin as a whole: nothing further to split */
-        if (!by_mass && have + held == need) return prefix;
-        if (pass == 0) make_list(w, m, prefix);
+        if (!by_mass && have + held == need) return prefix; /* the bin as a whole */
     }
     return prefix;
 }
 
-/* The lowest id at which the running mass by ascending id reaches need. */
-static __device__ uint32_t select_id(const work &w, memory *m, u64 need)
+/* Each thread sums a stretch of ids; the one whose stretch holds the target walks it. */
+static __device__ uint32_t walk_row(const work &w, memory *m, const rose_cuda_pick &p)
 {
-    uint32_t prefix = 0, mask = 0;
-    u64 have = 0;
-    for (int shift = 22; shift >= 0; shift -= DIGIT) {
-        const uint32_t n = w.listed ? w.n_list : w.vocab;
-        if (shift == 22 && w.vocab <= 1u << 22) continue;
-        for (int i = threadIdx.x; i < BINS; i += THREADS)
-            m->mass[i] = 0;
-        __syncthreads();
-        for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-            u64 key = element(w, m, i);
-            uint32_t id = ~(uint32_t)key;
-            if (key == 0 || (id & mask) != prefix) continue;
-            u64 v = mass_of(w, key);
-            if (v != 0) atomicAdd(&m->mass[(id >> shift) & (BINS - 1)], v);
-        }
-        __syncthreads();
-        find_bin(m, need - have);
-        have += m->found_before;
-        prefix |= m->found_digit << shift;
-        mask |= (uint32_t)(BINS - 1) << shift;
-        __syncthreads();
+    const uint32_t per = (w.vocab + THREADS - 1) / THREADS;
+    const uint32_t first = threadIdx.x * per, end = min(first + per, w.vocab);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u64 mine = 0;
+    for (uint32_t i = first; i < end; i++)
+        mine += mass_of(w, key_of(__ldcg(w.x + i), i));
+    const u64 target = target_of(block_sum(m, mine), p);
+    u64 upto = mine;
+    for (int o = 1; o < 32; o *= 2) {
+        u64 below = __shfl_up_sync(ROSE_ALL_LANES, upto, o);
+        if (lane >= o) upto += below;
     }
-    return prefix;
+    if (lane == 31) m->scan[warp] = upto;
+    __syncthreads();
+    for (int i = 0; i < warp; i++)
+        upto += m->scan[i];
+    u64 before = upto - mine;
+    if (before <= target && target < upto) {
+        uint32_t i = first;
+        while ((before += mass_of(w, key_of(__ldcg(w.x + i), i))) <= target)
+            i++;
+        m->id = i;
+    }
+    __syncthreads();
+    return m->id;
 }
 
 static __device__ uint32_t sample(const rose_cuda_sampler &a, const rose_cuda_pick &p, memory *m,
                                   uint32_t row, float best)
 {
-    work w = {a.logits + (size_t)row * a.ld_logits,
-              a.vocab,
-              best,
-              p.inv_temperature,
-              p.min_p,
-              0,
-              false,
-              0};
-    if (p.top_k > 0 && p.top_k < a.vocab) {
-        w.floor = select_rank(&w, m, false, p.top_k);
-        make_list(&w, m, w.floor);
+    work w = {a.logits + (size_t)row * a.ld_logits, a.vocab, best, p.inv_temperature, p.min_p, 0};
+    const bool by_count = p.top_k > 0 && p.top_k < a.vocab, by_mass = p.top_p < 1.0f;
+    const uint32_t k = by_count ? p.top_k : FEW;
+    uint32_t id;
+
+    if ((by_count || by_mass) && k <= QUICK && a.vocab >= THREADS) {
+        const u64 need = by_count ? 0 : need_of(p.top_p, total_mass(w, m));
+        if (make_list(w, m, lower_bound(w, m, k)) &&
+            pick_listed(w, m, p, by_count ? k : UINT32_MAX, need, &id))
+            return id;
+        __syncthreads();
     }
-    if (p.top_p < 1.0f) {
-        u64 need = (u64)((double)p.top_p * (double)total_mass(w, m));
-        w.floor = max(w.floor, select_rank(&w, m, true, need > 0 ? need : 1));
-    }
-    const u64 u = (u64)(philox_uniform((uint64_t)p.seed_hi << 32 | p.seed_lo, p.pos) * 16777216.0f);
-    const u64 total = total_mass(w, m);
-    const u64 target = __umul64hi(total, u) << 40 | (total * u) >> 24; /* floor(total u / 2^24) */
-    return select_id(w, m, target + 1);
+    if (by_count) w.floor = select_rank(w, m, false, p.top_k);
+    if (by_mass)
+        w.floor = max(w.floor, select_rank(w, m, true, need_of(p.top_p, total_mass(w, m))));
+    return walk_row(w, m, p);
 }
 
 static __global__ void __launch_bounds__(THREADS) sampler_kernel(const rose_cuda_sampler a)
