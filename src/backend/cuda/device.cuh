@@ -184,7 +184,7 @@ typedef struct pair_inputs {
 ROSE_DEVICE float2 load_bias(const rose_cuda_linear &l, uint32_t n)
 {
     if (l.bias == NULL || n >= l.n) return make_float2(0, 0);
-    return make_float2(l.bias[n], n + 1 < l.n ? l.bias[n + 1] : 0);
+    return make_float2(__ldcg(l.bias + n), n + 1 < l.n ? __ldcg(l.bias + n + 1) : 0);
 }
 
 /* After pdl_wait. */

@@ -225,19 +225,94 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32)
     }
 }
 
-/* Stage s of a tile: rows [BM / 8][4 blocks], weights [BN / 8][32 lanes], 16 bytes each. */
+/* What one thread copies of each stage: the same places of successive k32 tiles, which lie 512
+ * bytes apart in rows and in weights alike. */
+template <int N> struct stage_copies {
+    const uint4 *from[N];
+    uint32_t to; /* shared address in stage 0; the others follow THREADS x 16 bytes apart */
+};
+
+/* Stage: rows [BM / 8][4 blocks of 8 x 8], then weights [BN / 8][32 lanes], 16 bytes each. */
 template <typename T, int BM, int BN, int THREADS>
-ROSE_DEVICE void load_stage(uint4 *stage, const rose_cuda_linear &l, const rose_cuda_io &io,
-                            uint32_t row0, uint32_t n0, uint32_t k32)
+ROSE_DEVICE void place_copies(stage_copies<(BM + BN) * 4 / THREADS> *c, const rose_cuda_linear &l,
+                              const rose_cuda_io &io, uint32_t row0, uint32_t n0, uint32_t shared)
 {
     const uint32_t n_k32 = l.k_pad / 32;
-    const uint4 *h = static_cast<const uint4 *>(io.h), *w = static_cast<const uint4 *>(l.w);
+    static_assert(BM * 4 % THREADS == 0 && BN * 4 % THREADS == 0, "whole copies");
 #pragma unroll
-    for (int i = threadIdx.x; i < BM * 4; i += THREADS)
-        copy_async(stage + i, h + ((size_t)(row0 / 8 + i / 32) * n_k32 + k32) * 32 + i % 32);
+    for (int i = 0; i < (BM + BN) * 4 / THREADS; i++) {
+        const uint32_t at = i * THREADS + threadIdx.x;
+        const bool rows = i * THREADS < BM * 4;
+        const uint4 *base = static_cast<const uint4 *>(rows ? io.h : l.w);
+        const uint32_t tile = rows ? row0 / 8 + at / 32 : n0 / 8 + (at - BM * 4) / 32;
+        c->from[i] = base + (size_t)tile * n_k32 * 32 + at % 32;
+    }
+    c->to = shared + threadIdx.x * 16;
+}
+
+template <int N, int THREADS> ROSE_DEVICE void copy_stage(stage_copies<N> *c, uint32_t offset)
+{
 #pragma unroll
-    for (int i = threadIdx.x; i < BN * 4; i += THREADS)
-        copy_async(stage + BM * 4 + i, w + ((size_t)(n0 / 8 + i / 32) * n_k32 + k32) * 32 + i % 32);
+    for (int i = 0; i < N; i++) {
+        asm volatile(
+            "cp.async.cg.shared.global [%0],[%1],16;" ::"r"(c->to + offset + i * THREADS * 16),
+            "l"(c->from[i])
+            : "memory");
+        c->from[i] += 32;
+    }
+}
+
+ROSE_DEVICE void ldmatrix4_at(uint32_t r[4], uint32_t a)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(a));
+}
+
+ROSE_DEVICE uint4 load_shared(uint32_t a)
+{
+    uint4 r;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+                 : "r"(a));
+    return r;
+}
+
+/* A tile of sums in shared memory, [BM][BN + 8], through the epilogue. One short loop: unrolled in
+ * place over the fragments it is so much code that fetching it took as long as the product. A warp
+ * takes 8 rows x 32 outputs at a time, and loads all that it needs before it stores. */
+template <typename T, int BM, int BN, int WARPS>
+ROSE_DEVICE void finish_tile(const float *out, const rose_cuda_linear &l, const rose_cuda_io &io,
+                             uint32_t row0, uint32_t n0, int warp, int g, int t)
+{
+    constexpr int WIDE = BN + 8, AT_ONCE = 4;
+    const bool head = io.epilogue == ROSE_CUDA_EPI_LOGITS && io.key != NULL;
+#pragma unroll 1
+    for (int r = warp * 8 + g; r < BM; r += WARPS * 8) {
+        unsigned long long key = 0;
+#pragma unroll 1
+        for (int c = t * 2; c < BN; c += 8 * AT_ONCE) {
+            pair_inputs in[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                in[i].bias = load_bias(l, n0 + c + i * 8);
+                load_pair_inputs(&in[i], l, io, row0 + r, n0 + c + i * 8);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const float2 v = *reinterpret_cast<const float2 *>(out + r * WIDE + c + i * 8);
+                const unsigned long long k =
+                    finish_pair<T>(l, io, row0 + r, n0 + c + i * 8, v.x, v.y, in[i]);
+                if (k > key) key = k;
+            }
+        }
+        if (!head) continue;
+        for (int x = 1; x < 4; x *= 2) {
+            unsigned long long other = __shfl_xor_sync(ROSE_ALL_LANES, key, x);
+            if (other > key) key = other;
+        }
+        if (t == 0 && row0 + r < io.rows) atomicMax(io.key + row0 + r, key);
+    }
 }
 
 template <typename T, int BM, int BN, int WM, int WN>
@@ -245,51 +320,56 @@ static __global__ void __launch_bounds__(WM *WN * 32)
     tiles_kernel(const rose_cuda_linear l, const rose_cuda_io io)
 {
     constexpr int MI = BM / WM / 16, NI = BN / WN / 8, THREADS = WM * WN * 32;
-    constexpr int STAGE = (BM + BN) * 4; /* of 16 bytes */
+    constexpr int STAGE = (BM + BN) * 64, COPIES = (BM + BN) * 4 / THREADS, WIDE = BN + 8;
     extern __shared__ __align__(128) uint4 stages[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int m_base = warp / WN * (BM / WM), n_base = warp % WN * (BN / WN);
     const uint32_t row0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
     const uint32_t n_k32 = l.k_pad / 32;
+    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(stages);
+    /* of this lane in stage 0: its row of the first four 8 x 8 blocks; its weights */
+    const uint32_t a_at =
+        shared + ((m_base / 8 + lane / 8 % 2) * 4 + lane / 16) * 128 + lane % 8 * 16;
+    const uint32_t b_at = shared + BM * 64 + n_base / 8 * 512 + lane * 16;
     float acc[MI][NI][4] = {}, sum[MI][NI][4] = {};
+    stage_copies<COPIES> copies;
 
     pdl_launch();
+    place_copies<T, BM, BN, THREADS>(&copies, l, io, row0, n0, shared);
     pdl_wait();
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {
-        if (s < (int)n_k32) load_stage<T, BM, BN, THREADS>(stages + s * STAGE, l, io, row0, n0, s);
+        if (s < (int)n_k32) copy_stage<COPIES, THREADS>(&copies, s * STAGE);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
-    uint32_t in_chunk = 0;
+    uint32_t in_chunk = 0, use = 0, fill = (STAGES - 1) * STAGE;
+#pragma unroll 1
     for (uint32_t kk = 0; kk < n_k32; kk++) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         __syncthreads();
-        const uint32_t ahead = kk + STAGES - 1;
-        if (ahead < n_k32)
-            load_stage<T, BM, BN, THREADS>(stages + ahead % STAGES * STAGE, l, io, row0, n0, ahead);
+        if (kk + STAGES - 1 < n_k32) copy_stage<COPIES, THREADS>(&copies, fill);
         asm volatile("cp.async.commit_group;" ::: "memory");
+        fill = fill == (STAGES - 1) * STAGE ? 0 : fill + STAGE;
 
-        const uint4 *rows = stages + kk % STAGES * STAGE, *w = rows + BM * 4;
         uint4 b[NI];
+        uint32_t a[2][MI][4];
 #pragma unroll
         for (int i = 0; i < NI; i++)
-            b[i] = w[(n_base / 8 + i) * 32 + lane];
+            b[i] = load_shared(b_at + use + i * 512);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint32_t a[MI][4];
+        for (int half = 0; half < 2; half++)
 #pragma unroll
             for (int m = 0; m < MI; m++)
-                ldmatrix4(a[m],
-                          rows +
-                              ((m_base / 8 + m * 2 + lane / 8 % 2) * 4 + half * 2 + lane / 16) * 8 +
-                              lane % 8);
+                ldmatrix4_at(a[half][m], a_at + use + m * 1024 + half * 256);
+#pragma unroll
+        for (int half = 0; half < 2; half++)
 #pragma unroll
             for (int m = 0; m < MI; m++)
 #pragma unroll
                 for (int i = 0; i < NI; i++)
-                    mma(acc[m][i], a[m], half ? b[i].z : b[i].x, half ? b[i].w : b[i].y,
+                    mma(acc[m][i], a[half][m], half ? b[i].z : b[i].x, half ? b[i].w : b[i].y,
                         static_cast<const T *>(NULL));
-        }
+        use = use == (STAGES - 1) * STAGE ? 0 : use + STAGE;
         if (++in_chunk < CHUNK && kk + 1 < n_k32) continue;
         in_chunk = 0;
 #pragma unroll
@@ -302,9 +382,7 @@ static __global__ void __launch_bounds__(WM *WN * 32)
                     acc[m][i][e] = 0;
                 }
     }
-    /* Through shared memory, so that the epilogue is one short loop: unrolled in place it is so
-     * much code that fetching it took three times as long as the product (H100, 1152 rows). */
-    constexpr int WIDE = BN + 8;
+
     float *out = reinterpret_cast<float *>(stages);
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
@@ -317,26 +395,7 @@ static __global__ void __launch_bounds__(WM *WN * 32)
             *reinterpret_cast<float2 *>(at + 8 * WIDE) = make_float2(sum[m][i][2], sum[m][i][3]);
         }
     __syncthreads();
-#pragma unroll 1
-    for (int r = warp * 8 + g; r < BM;
-         r += WM * WN * 8) { /* a warp: 8 rows x 8 outputs at a time */
-        unsigned long long key = 0;
-#pragma unroll 2
-        for (int c = t * 2; c < BN; c += 8) {
-            float2 v = *reinterpret_cast<float2 *>(out + r * WIDE + c);
-            pair_inputs in;
-            in.bias = load_bias(l, n0 + c);
-            load_pair_inputs(&in, l, io, row0 + r, n0 + c);
-            unsigned long long k = finish_pair<T>(l, io, row0 + r, n0 + c, v.x, v.y, in);
-            if (k > key) key = k;
-        }
-        if (io.epilogue != ROSE_CUDA_EPI_LOGITS || io.key == NULL) continue;
-        for (int x = 1; x < 4; x *= 2) {
-            unsigned long long other = __shfl_xor_sync(ROSE_ALL_LANES, key, x);
-            if (other > key) key = other;
-        }
-        if (t == 0 && row0 + r < io.rows) atomicMax(io.key + row0 + r, key);
-    }
+    finish_tile<T, BM, BN, WM * WN>(out, l, io, row0, n0, warp, g, t);
 }
 
 /* ---- launchers ---- */
