@@ -86,7 +86,7 @@ PORT    ?= 8888
 
 .DEFAULT_GOAL := all
 .PHONY: all help tests clean serve test test-long check units format format-check asan tsan debug-test bench \
-        fuzz install example deps-build deps-test
+        fuzz install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
 
@@ -98,6 +98,9 @@ help:
 	@echo "make asan, tsan    the unit tests and the server tests under sanitizers"
 	@echo "make debug-test    the unit tests with assertions and the allocation guard"
 	@echo "make bench         throughput of a random GPT-2 124M on this machine"
+	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
+	@echo "make sanitize-gpu  the same under compute-sanitizer"
+	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to results/"
 	@echo "make fuzz          each fuzz target for FUZZ_SECONDS (default 60; needs clang)"
 	@echo "make install       program, library, header, pkg-config file to PREFIX (default /usr/local)"
 	@echo "make format        clang-format in place"
@@ -174,7 +177,7 @@ format:
 	clang-format-14 -i $(FORMATTED)
 format-check:
 	@clang-format-14 --dry-run -Werror $(FORMATTED)
-FORMATTED = $(sort $(wildcard src/*/*.[ch] src/*/*/*.[ch] include/*.h tests/*.h tests/*/*.[ch] fuzz/*.c examples/*.c))
+FORMATTED = $(sort $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*.cuh include/*.h tests/*.h tests/*/*.[ch] fuzz/*.c examples/*.c))
 
 asan tsan:
 	@sh tools/deps test
@@ -188,6 +191,14 @@ debug-test:
 bench: deps-build
 	@$(MAKE) --no-print-directory -j2 build/roseinfer
 	@sh tools/bench
+
+GPU_TESTS := $(filter $B/tests/backend/test_cuda_%,$(TESTBIN))
+test-gpu: $(GPU_TESTS)
+	@python3 tools/run_tests $(GPU_TESTS)
+sanitize-gpu: $(GPU_TESTS)
+	@sh tools/sanitize_gpu $(GPU_TESTS)
+bench-gpu: build/roseinfer build/tests/tools/gpu_steps
+	@sh tools/bench_gpu
 
 FUZZ_SECONDS ?= 60
 fuzz:

@@ -327,7 +327,8 @@ static void test_norm(void **state)
         }
 }
 
-int main(void)
+/* An argument runs the tests whose names match it. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
@@ -335,6 +336,7 @@ int main(void)
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     if (rose_cuda_linear_init() != cudaSuccess) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

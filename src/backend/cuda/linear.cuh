@@ -6,12 +6,15 @@
  * then bias. So a row has the same bits in both kernels, in every tile slot, and beside any other
  * rows.
  *
- * rows:  few rows. A block computes MT x 16 rows by NT x 8 outputs; its warps split the chunks, so
- * that all of a block's weights are in flight at once, and are loaded to registers before the
- * kernel in front has ended. With fused LayerNorm (up to 8 rows) each block norms the rows itself,
- * which is cheaper than a kernel border. Bound: weight bytes at up to 16 rows, then L2. tiles: many
- * rows. BM x BN tile, 32 values of k a stage, 4 stages of cp.async, ldmatrix for the rows and one
- * 16-byte load a lane for the weights. Bound: mma.sync rate. */
+ * The rows kernel (few rows): a block computes MT x 16 rows by NT x 8 outputs; its warps split the
+ * chunks, so that all of a block's weights are in flight at once, and are loaded to registers
+ * before the kernel in front has ended. With fused LayerNorm (up to 8 rows) each block norms the
+ * rows itself, which is cheaper than a kernel border. Bound: weight bytes to 16 rows, then L2.
+ *
+ * The tiles kernel (many rows): BM x BN tile, 32 values of k a stage, 4 stages of cp.async,
+ * ldmatrix for the rows and one 16-byte load a lane for the weights. Four warps a block, so that
+ * several blocks share a multiprocessor and the epilogue of one runs under the products of another.
+ * Bound: mma.sync rate. */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_CUH
 
@@ -444,9 +447,9 @@ static cudaError_t run_linear(const rose_cuda_launch *at, const rose_cuda_linear
 {
     const bool wide = l->n > 1024, head = l->n > 16384;
     if (tiles) {
-        if ((io->rows + 127) / 128 * (l->n_pad / 128) < 96)
+        if ((io->rows + 127) / 128 * (l->n_pad / 64) < 256)
             return launch_tiles<T, 64, 64, 2, 2>(at, l, io);
-        return launch_tiles<T, 128, 128, 2, 4>(at, l, io);
+        return launch_tiles<T, 128, 64, 2, 2>(at, l, io);
     }
     if (io->h == NULL) {
         if (wide) return launch_rows<T, 1, 2, 8, true>(at, l, io);
@@ -471,7 +474,7 @@ template <typename T> static cudaError_t init_linear(void)
 {
     cudaError_t e =
         cudaDeviceGetAttribute(&g_max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
-    const void *const kernels[] = {(const void *)tiles_kernel<T, 128, 128, 2, 4>,
+    const void *const kernels[] = {(const void *)tiles_kernel<T, 128, 64, 2, 2>,
                                    (const void *)rows_kernel<T, 2, 4, 4, false>,
                                    (const void *)rows_kernel<T, 2, 2, 4, false>,
                                    (const void *)rows_kernel<T, 2, 1, 16, false>};
