@@ -283,31 +283,41 @@ ROSE_DEVICE uint4 load_shared(uint32_t a)
 
 /* A tile of sums in shared memory, [BM][BN + 8], through the epilogue. One short loop: unrolled in
  * place over the fragments it is so much code that fetching it took as long as the product. A warp
- * takes 8 rows x 32 outputs at a time, and loads all that it needs before it stores. */
+ * takes 8 rows at a time, and loads what the next 8 need before it finishes these. */
 template <typename T, int BM, int BN, int WARPS>
 ROSE_DEVICE void finish_tile(const float *out, const rose_cuda_linear &l, const rose_cuda_io &io,
                              uint32_t row0, uint32_t n0, int warp, int g, int t)
 {
-    constexpr int WIDE = BN + 8, AT_ONCE = 4;
+    constexpr int WIDE = BN + 8, PAIRS = BN / 8;
     const bool head = io.epilogue == ROSE_CUDA_EPI_LOGITS && io.key != NULL;
+    pair_inputs in[PAIRS];
+    float2 next[PAIRS];
+    uint32_t next_slot = ROSE_CUDA_NO_SLOT;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        in[i].bias = load_bias(l, n0 + i * 8 + t * 2);
+        load_pair_inputs(&in[i], l, io, row0 + warp * 8 + g, n0 + i * 8 + t * 2);
+    }
+    __syncthreads(); /* the sums are there */
 #pragma unroll 1
     for (int r = warp * 8 + g; r < BM; r += WARPS * 8) {
         unsigned long long key = 0;
-#pragma unroll 1
-        for (int c = t * 2; c < BN; c += 8 * AT_ONCE) {
-            pair_inputs in[AT_ONCE];
+        if (r + WARPS * 8 < BM)
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                in[i].bias = load_bias(l, n0 + c + i * 8);
-                load_pair_inputs(&in[i], l, io, row0 + r, n0 + c + i * 8);
+            for (int i = 0; i < PAIRS; i++) {
+                pair_inputs later;
+                load_pair_inputs(&later, l, io, row0 + r + WARPS * 8, n0 + i * 8 + t * 2);
+                next[i] = later.old;
+                if (i == 0 || later.slot != ROSE_CUDA_NO_SLOT) next_slot = later.slot;
             }
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                const float2 v = *reinterpret_cast<const float2 *>(out + r * WIDE + c + i * 8);
-                const unsigned long long k =
-                    finish_pair<T>(l, io, row0 + r, n0 + c + i * 8, v.x, v.y, in[i]);
-                if (k > key) key = k;
-            }
+        for (int i = 0; i < PAIRS; i++) {
+            const int c = i * 8 + t * 2;
+            const float2 v = *reinterpret_cast<const float2 *>(out + r * WIDE + c);
+            const unsigned long long k = finish_pair<T>(l, io, row0 + r, n0 + c, v.x, v.y, in[i]);
+            if (k > key) key = k;
+            in[i].old = next[i];
+            in[i].slot = next_slot;
         }
         if (!head) continue;
         for (int x = 1; x < 4; x *= 2) {
@@ -397,7 +407,6 @@ static __global__ void __launch_bounds__(WM *WN * 32)
             *reinterpret_cast<float2 *>(at) = make_float2(sum[m][i][0], sum[m][i][1]);
             *reinterpret_cast<float2 *>(at + 8 * WIDE) = make_float2(sum[m][i][2], sum[m][i][3]);
         }
-    __syncthreads();
     finish_tile<T, BM, BN, WM * WN>(out, l, io, row0, n0, warp, g, t);
 }
 
