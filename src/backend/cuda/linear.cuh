@@ -329,7 +329,7 @@ ROSE_DEVICE void finish_tile(const float *out, const rose_cuda_linear &l, const 
 }
 
 template <typename T, int BM, int BN, int WM, int WN>
-static __global__ void __launch_bounds__(WM *WN * 32)
+static __global__ void __launch_bounds__((WM * WN * 32), (BM == 128 ? 3 : 4))
     tiles_kernel(const rose_cuda_linear l, const rose_cuda_io io)
 {
     constexpr int MI = BM / WM / 16, NI = BN / WN / 8, THREADS = WM * WN * 32;
