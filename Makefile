@@ -32,7 +32,28 @@ WRAP        := $(if $(filter debug,$(VARIANT)),$(addprefix -Wl$(comma)--wrap=,$(
 STATIC_LIBS := -l:libevent_core.a -l:libevent_pthreads.a -l:libhttp_parser.a -l:libjansson.a \
                -l:libpcre2-8.a -l:libutf8proc.a
 LDFLAGS     := -pthread $(SAN) $(WRAP)
-LIBS        := $(STATIC_LIBS) -lm
+LIBS         = $(STATIC_LIBS) $(CUDA_LIBS) -lm
+
+# The CUDA backend, where there is nvcc: CUDA=auto|0|1. Its kernels are built once for all variants; the CUDA
+# runtime is linked statically and loads the driver when it is first called, so the program runs without either.
+# Sanitizer builds leave it out unless told otherwise.
+CUDA       ?= auto
+NVCC       ?= $(or $(shell command -v nvcc 2>/dev/null),/usr/local/cuda/bin/nvcc)
+CUDA_HOME  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDA_RT    := $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a $(CUDA_HOME)/lib/libcudart_static.a))
+CUDA_FOUND := $(if $(SAN),0,$(if $(and $(wildcard $(NVCC)),$(CUDA_RT)),1,0))
+WITH_CUDA  := $(if $(filter auto,$(CUDA)),$(CUDA_FOUND),$(CUDA))
+# The machine code in the program, and PTX for chips newer than all of it.
+CUDA_ARCHS ?= 80 86 89 90a
+CUDA_PTX   ?= 90
+NVFLAGS    := -std=c++17 -O3 -fmad=false $(if $(LINEINFO),-lineinfo) -Isrc -Werror all-warnings -diag-suppress 177 \
+              -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
+              $(foreach a,$(CUDA_PTX),-gencode arch=compute_$a$(comma)code=compute_$a)
+CUDA_SRC   := $(if $(filter 1,$(WITH_CUDA)),$(sort $(wildcard src/backend/cuda/*.cu)))
+CUDA_C     := $(if $(filter 1,$(WITH_CUDA)),$(sort $(wildcard src/backend/cuda/*.c)))
+CUDA_OBJ   := $(CUDA_SRC:src/%.cu=build/cuda/%.o) $(CUDA_C:src/%.c=$B/obj/%.o)
+CUDA_LIBS  := $(if $(filter 1,$(WITH_CUDA)),$(CUDA_RT) -ldl -lrt)
 
 # One object per source. The suffix of a kernel file names its instruction set; nothing else gets -m flags.
 ifeq ($(shell uname -m),x86_64)
@@ -45,17 +66,17 @@ isa_flags     = $(FLAGS_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 ROOMS   := base http tokenizer model backend backend/cpu kv sched engine api lib bench
 SRC     := $(sort $(foreach r,$(ROOMS),$(wildcard src/$r/*.c)))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
-OBJ     := $(SRC:src/%.c=$B/obj/%.o)
+OBJ     := $(SRC:src/%.c=$B/obj/%.o) $(CUDA_OBJ)
 CLI_OBJ := $(CLI_SRC:src/%.c=$B/obj/%.o)
-TESTS   := $(sort $(wildcard tests/*/test_*.c))
+TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%.c),$(wildcard tests/*/test_*.c)))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 
 # The C library: everything but the server, the benchmarks and the program.
 LIB_ROOMS := base tokenizer model backend backend/cpu kv sched engine lib
-LIB_OBJ   := $(sort $(foreach r,$(LIB_ROOMS),$(patsubst src/%.c,$B/obj/%.o,$(wildcard src/$r/*.c))))
-LIB_DEPS  := -ljansson -lpcre2-8 -lutf8proc -lm -pthread
+LIB_OBJ   := $(sort $(foreach r,$(LIB_ROOMS),$(patsubst src/%.c,$B/obj/%.o,$(wildcard src/$r/*.c)))) $(CUDA_OBJ)
+LIB_DEPS  := $(CUDA_LIBS) -ljansson -lpcre2-8 -lutf8proc -lm -pthread
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -65,7 +86,7 @@ PORT    ?= 8888
 
 .DEFAULT_GOAL := all
 .PHONY: all help tests clean serve test test-long check units format format-check asan tsan debug-test bench \
-        fuzz install example deps-build deps-test
+        fuzz install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
 
@@ -77,9 +98,22 @@ help:
 	@echo "make asan, tsan    the unit tests and the server tests under sanitizers"
 	@echo "make debug-test    the unit tests with assertions and the allocation guard"
 	@echo "make bench         throughput of a random GPT-2 124M on this machine"
+	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
+	@echo "make sanitize-gpu  the same under compute-sanitizer"
+	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to results/"
 	@echo "make fuzz          each fuzz target for FUZZ_SECONDS (default 60; needs clang)"
 	@echo "make install       program, library, header, pkg-config file to PREFIX (default /usr/local)"
 	@echo "make format        clang-format in place"
+
+build/cuda/%.o: src/%.cu
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $@.d -c $< -o $@
+
+$B/obj/backend/cuda/%.o $B/tests/backend/test_cuda_%: CFLAGS += -isystem $(CUDA_HOME)/include
+$B/obj/backend/backend.o: CFLAGS += -DROSE_CUDA=$(WITH_CUDA)
+$B/obj/backend/backend.o: $B/with-cuda-$(WITH_CUDA)
+$B/with-cuda-%:
+	@mkdir -p $(@D) && rm -f $B/with-cuda-* && touch $@
 
 $B/obj/%.o: src/%.c
 	@mkdir -p $(@D)
@@ -143,7 +177,7 @@ format:
 	clang-format-14 -i $(FORMATTED)
 format-check:
 	@clang-format-14 --dry-run -Werror $(FORMATTED)
-FORMATTED = $(sort $(wildcard src/*/*.[ch] src/*/*/*.[ch] include/*.h tests/*.h tests/*/*.[ch] fuzz/*.c examples/*.c))
+FORMATTED = $(sort $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*.cuh include/*.h tests/*.h tests/*/*.[ch] fuzz/*.c examples/*.c))
 
 asan tsan:
 	@sh tools/deps test
@@ -157,6 +191,14 @@ debug-test:
 bench: deps-build
 	@$(MAKE) --no-print-directory -j2 build/roseinfer
 	@sh tools/bench
+
+GPU_TESTS := $(filter $B/tests/backend/test_cuda_%,$(TESTBIN))
+test-gpu: $(GPU_TESTS)
+	@python3 tools/run_tests $(GPU_TESTS)
+sanitize-gpu: $(GPU_TESTS)
+	@sh tools/sanitize_gpu $(GPU_TESTS)
+bench-gpu: build/roseinfer build/tests/tools/gpu_steps
+	@sh tools/bench_gpu
 
 FUZZ_SECONDS ?= 60
 fuzz:
@@ -174,4 +216,4 @@ install: all
 clean:
 	rm -rf build
 
--include $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d)
+-include $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d)

@@ -47,16 +47,17 @@ typedef struct rose_lib_request rose_lib_request; /* one sequence */
 
 /* Engine options. Zero-initialise and set what you need: 0 and NULL mean the default. */
 typedef struct rose_lib_options {
-    const char
-        *dtype; /* "auto" (default: bfloat16 for BF16 files, else float32), "float32", "bfloat16" */
-    const char *isa;             /* "auto" (default), "scalar", "avx2", "avx512", "amx" */
-    uint32_t threads;            /* compute threads; default one per allowed CPU */
-    uint32_t max_num_seqs;       /* most sequences in a step; default 256 */
+    const char *dtype;     /* "auto" (default: float16 on cuda; on cpu bfloat16 for BF16 files, else
+                              float32), "float32", "bfloat16", "float16" (cuda) */
+    const char *isa;       /* "auto" (default), "scalar", "avx2", "avx512", "amx" */
+    uint32_t threads;      /* compute threads; default one per allowed CPU */
+    uint32_t max_num_seqs; /* most sequences in a step; default 256 */
     uint32_t max_batched_tokens; /* most tokens in a step; default 2048 */
     uint32_t max_model_len;      /* longest context in tokens; default the model's */
     uint32_t kv_pages;           /* pages of 16 tokens; default from the memory plan */
     uint32_t max_queued;         /* waiting requests; default 1024 */
     int no_pinning;              /* 1: do not pin compute threads to CPUs */
+    const char *device; /* "auto" (default: cuda where there is a usable GPU), "cpu", "cuda" */
 } rose_lib_options;
 
 /* Open a Hugging Face folder. options may be NULL. On failure *out is NULL. */

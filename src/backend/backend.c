@@ -1,5 +1,7 @@
-/* backend/backend.c - what all backends share. */
+/* backend/backend.c - what all backends share, and the choice among them. */
 #include "backend/backend.h"
+
+#include <string.h>
 
 void rose_backend_opts_default(rose_backend_opts *o)
 {
@@ -8,4 +10,42 @@ void rose_backend_opts_default(rose_backend_opts *o)
         .max_seqs = 256,
         .max_step_tokens = 2048,
     };
+}
+
+const char *rose_compute_name(rose_compute c)
+{
+    switch (c) {
+    case ROSE_COMPUTE_F32:
+        return "float32";
+    case ROSE_COMPUTE_BF16:
+        return "bfloat16";
+    case ROSE_COMPUTE_F16:
+        return "float16";
+    case ROSE_COMPUTE_AUTO:
+        break;
+    }
+    return "auto";
+}
+
+#if !ROSE_CUDA /* set by the Makefile */
+rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
+{
+    *out = NULL;
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "device cuda: this program was built without CUDA (it needs nvcc)");
+}
+#endif
+
+rose_status rose_backend_pick(const rose_backend_ops **out, const char *device, rose_err *err)
+{
+    *out = NULL;
+    if (device == NULL || strcmp(device, "auto") == 0) {
+        if (rose_backend_cuda(out, NULL) != ROSE_OK) *out = rose_backend_cpu();
+        return ROSE_OK;
+    }
+    if (strcmp(device, "cuda") == 0) return rose_backend_cuda(out, err);
+    if (strcmp(device, "cpu") != 0)
+        return rose_fail(err, ROSE_E_INVAL, "device '%s': expected auto, cpu or cuda", device);
+    *out = rose_backend_cpu();
+    return ROSE_OK;
 }

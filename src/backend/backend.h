@@ -16,10 +16,18 @@ enum {
 /* In results: every logit is NaN or -inf, the sequence cannot go on. */
 #define ROSE_TOKEN_NONE UINT32_MAX
 
-typedef enum rose_compute { ROSE_COMPUTE_AUTO, ROSE_COMPUTE_F32, ROSE_COMPUTE_BF16 } rose_compute;
+typedef enum rose_compute {
+    ROSE_COMPUTE_AUTO,
+    ROSE_COMPUTE_F32,
+    ROSE_COMPUTE_BF16,
+    ROSE_COMPUTE_F16
+} rose_compute;
+
+/* "auto", "float32", "bfloat16", "float16": as --dtype spells them. */
+const char *rose_compute_name(rose_compute c);
 
 typedef struct rose_backend_opts {
-    rose_compute dtype; /* AUTO: BF16 for BF16 files, else F32 */
+    rose_compute dtype; /* AUTO: CPU: BF16 for BF16 files, else F32; CUDA: F16 */
     const char *isa;    /* CPU: "auto" "scalar" "avx2" "avx512" "amx"; NULL = auto */
     uint32_t
         n_threads;   /* CPU: compute threads, the engine thread included; 0 = one per cpu in cpus */
@@ -134,13 +142,14 @@ enum {
 };
 
 typedef struct rose_backend_ops {
-    const char *name; /* "cpu" */
+    const char *name; /* "cpu", "cuda" */
     uint32_t caps;    /* ROSE_CAP_* */
     /* Default rule for pages: enough for max_seqs full contexts, but at most 4 GiB and at most half
-     * of the memory that is available after the weights; at least one full context. An explicit
-     * number that holds less than one full context is refused. Errors: INVAL (options), UNSUPPORTED
-     * (architecture or dtype, by name), NOMEM (the plan exceeds `available`: the message gives the
-     * parts and the option that shrinks them). */
+     * of the memory that is available after the weights (CUDA: at most 90 % of what is left after
+     * weights and scratch); at least one full context. An explicit number that holds less than one
+     * full context is refused. Errors: INVAL (options), UNSUPPORTED (architecture or dtype, by
+     * name), NOMEM (the plan exceeds `available`: the message gives the parts and the option that
+     * shrinks them). */
     rose_status (*plan)(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                         rose_err *err);
     /* Packs the weights; the model's mappings are not used afterwards. */
@@ -158,5 +167,14 @@ typedef struct rose_backend_ops {
 } rose_backend_ops;
 
 const rose_backend_ops *rose_backend_cpu(void);
+
+/* The CUDA backend on GPU 0, which becomes the calling thread's device. Errors: UNSUPPORTED, and
+ * why (built without CUDA, no driver, no GPU, too old a GPU); then *out is NULL. */
+rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err);
+
+/* device: "auto" (cuda where there is a usable GPU, else cpu), "cpu", "cuda"; NULL = auto.
+ * Errors: UNSUPPORTED (as rose_backend_cuda), INVAL
+ * (another name). */
+rose_status rose_backend_pick(const rose_backend_ops **out, const char *device, rose_err *err);
 
 #endif

@@ -182,7 +182,7 @@ static json_t *meta_json(const char *model, const offline_opts *o, const rose_en
         "s:b, "
         "s:f, s:I, s:I}",
         "backend", "roseinfer", "version", rose_version(), "commit", rose_commit(), "model", model,
-        "dtype", p->dtype == ROSE_COMPUTE_BF16 ? "bfloat16" : "float32", "isa",
+        "dtype", rose_compute_name(p->dtype), "isa",
         strcmp(o->engine.isa, "auto") == 0 ? rose_isa_name(rose_isa_probe()) : o->engine.isa,
         "threads", (int)p->n_threads, "num_prompts", (int)o->num_prompts, "input_len",
         (int)o->input_len, "output_len", (int)o->output_len, "max_batch_size", (int)p->max_seqs,
@@ -236,6 +236,7 @@ static int run(const char *path, offline_opts *o)
     rose_engine *e = NULL;
     rose_wakeq *sink = NULL;
     rose_engine_opts eo;
+    const rose_backend_ops *ops = NULL;
     run_result *runs = calloc(o->repeats, sizeof *runs);
     int rc = 1;
     rose_status st = runs == NULL ? rose_fail(&err, ROSE_E_NOMEM, "out of memory") : ROSE_OK;
@@ -245,7 +246,8 @@ static int run(const char *path, offline_opts *o)
     if (st == ROSE_OK) st = rose_engine_flags_read(&o->engine, &eo, &err);
     if (st == ROSE_OK) st = rose_wakeq_create(&sink, o->num_prompts + 1, &err);
     if (st == ROSE_OK) st = rose_model_open(&m, path, &err);
-    if (st == ROSE_OK) st = rose_engine_open(&e, rose_backend_cpu(), m, &eo, &err);
+    if (st == ROSE_OK) st = rose_backend_pick(&ops, o->engine.device, &err);
+    if (st == ROSE_OK) st = rose_engine_open(&e, ops, m, &eo, &err);
     rose_model_close(m);
     double load_s = (double)(rose_now_ns() - t0) * 1e-9;
     for (uint32_t i = 0; i < o->warmup && st == ROSE_OK; i++) {

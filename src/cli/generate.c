@@ -14,7 +14,7 @@ typedef struct generate_opts {
     rose_lib_params p;
     rose_lib_options lib;
     bool pin;
-    const char *dtype, *isa;
+    const char *device, *dtype, *isa;
 } generate_opts;
 
 static int die(const char *msg)
@@ -91,8 +91,11 @@ done:
 /* Mostly the table of options. */
 int rose_cmd_generate(int argc, char **argv)
 {
-    generate_opts g = {
-        .stats = isatty(STDERR_FILENO) == 1, .pin = true, .dtype = "auto", .isa = "auto"};
+    generate_opts g = {.stats = isatty(STDERR_FILENO) == 1,
+                       .pin = true,
+                       .device = "auto",
+                       .dtype = "auto",
+                       .isa = "auto"};
     rose_lib_params_default(&g.p);
     g.lib.max_num_seqs = 1; /* one sequence: no memory for more */
     const rose_opt opts[] = {
@@ -145,11 +148,17 @@ int rose_cmd_generate(int argc, char **argv)
          .kind = ROSE_OPT_FLAG,
          .dest = &g.ignore_eos,
          .help = "go on past the end-of-sequence token"},
+        {.name = "device",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &g.device,
+         .choices = "auto|cpu|cuda",
+         .help = "where the model runs; auto is cuda where there is a usable GPU, else cpu"},
         {.name = "dtype",
          .kind = ROSE_OPT_CHOICE,
          .dest = &g.dtype,
-         .choices = "auto|float32|bfloat16",
-         .help = "arithmetic; auto is bfloat16 for BF16 files, else float32"},
+         .choices = "auto|float32|bfloat16|float16",
+         .help = "arithmetic; auto is float16 on cuda; on cpu bfloat16 for BF16 files, else "
+                 "float32"},
         {.name = "isa",
          .kind = ROSE_OPT_CHOICE,
          .dest = &g.isa,
@@ -184,6 +193,7 @@ int rose_cmd_generate(int argc, char **argv)
     if (rc >= 0) return rc;
     g.p.ignore_eos = g.ignore_eos;
     g.lib.no_pinning = !g.pin;
+    g.lib.device = g.device;
     g.lib.dtype = g.dtype;
     g.lib.isa = g.isa;
     return run(args[0], &g);

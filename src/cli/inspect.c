@@ -17,8 +17,7 @@ static void plan_row(const char *what, uint64_t bytes, const char *note)
 static void print_plan(const rose_memory_plan *p)
 {
     char note[160], page[32];
-    printf("Memory plan (%s, %u compute threads)\n",
-           p->dtype == ROSE_COMPUTE_BF16 ? "bfloat16" : "float32", p->n_threads);
+    printf("Memory plan (%s, %u compute threads)\n", rose_compute_name(p->dtype), p->n_threads);
     plan_row("weights", p->weights, "packed for the kernels");
     snprintf(note, sizeof note,
              "%u pages of %d tokens, %s each; a full context of %u tokens takes %u pages",
@@ -36,14 +35,13 @@ static void print_plan(const rose_memory_plan *p)
 static json_t *plan_json(const rose_memory_plan *p)
 {
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dtype",
-                     p->dtype == ROSE_COMPUTE_BF16 ? "bfloat16" : "float32", "threads",
-                     (json_int_t)p->n_threads, "max_num_seqs", (json_int_t)p->max_seqs,
-                     "max_num_batched_tokens", (json_int_t)p->max_step_tokens, "max_model_len",
-                     (json_int_t)p->max_model_len, "weights_bytes", (json_int_t)p->weights,
-                     "kv_page_bytes", (json_int_t)p->kv_page, "kv_pages", (json_int_t)p->kv_pages,
-                     "kv_bytes", (json_int_t)p->kv, "scratch_bytes", (json_int_t)p->scratch,
-                     "total_bytes", (json_int_t)p->total, "available_bytes",
-                     (json_int_t)p->available);
+                     rose_compute_name(p->dtype), "threads", (json_int_t)p->n_threads,
+                     "max_num_seqs", (json_int_t)p->max_seqs, "max_num_batched_tokens",
+                     (json_int_t)p->max_step_tokens, "max_model_len", (json_int_t)p->max_model_len,
+                     "weights_bytes", (json_int_t)p->weights, "kv_page_bytes",
+                     (json_int_t)p->kv_page, "kv_pages", (json_int_t)p->kv_pages, "kv_bytes",
+                     (json_int_t)p->kv, "scratch_bytes", (json_int_t)p->scratch, "total_bytes",
+                     (json_int_t)p->total, "available_bytes", (json_int_t)p->available);
 }
 
 static int print_json(const rose_model *m, const rose_memory_plan *p)
@@ -90,7 +88,9 @@ int rose_cmd_inspect(int argc, char **argv)
     rose_status st = rose_engine_flags_read(&flags, &o, &err);
     if (st == ROSE_OK) st = rose_model_open(&m, args[0], &err);
     if (st != ROSE_OK) return rose_die(&err);
-    st = rose_backend_cpu()->plan(m, &o.backend, &plan, &err);
+    const rose_backend_ops *ops;
+    st = rose_backend_pick(&ops, flags.device, &err);
+    if (st == ROSE_OK) st = ops->plan(m, &o.backend, &plan, &err);
     if (st == ROSE_OK && json) {
         rc = print_json(m, &plan);
     } else {

@@ -285,9 +285,9 @@ static void log_ready(const server *s, const serve_flags *f, const char *model_i
     rose_log(ROSE_LOG_INFO, "serve",
              "ready in %.1f ms: %s, %s, %u threads, context %u, %u KV pages (%.1f MiB), weights "
              "%.1f MiB",
-             (double)(rose_now_ns() - start) * 1e-6, model_id,
-             p->dtype == ROSE_COMPUTE_BF16 ? "bfloat16" : "float32", p->n_threads, p->max_model_len,
-             p->kv_pages, (double)p->kv / 1048576.0, (double)p->weights / 1048576.0);
+             (double)(rose_now_ns() - start) * 1e-6, model_id, rose_compute_name(p->dtype),
+             p->n_threads, p->max_model_len, p->kv_pages, (double)p->kv / 1048576.0,
+             (double)p->weights / 1048576.0);
     if (strncmp(f->host, "unix:", 5) == 0)
         rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->host);
     else
@@ -332,6 +332,7 @@ static int run(const char *dir, serve_flags *f)
     server s = {0};
     rose_err err = {{0}};
     rose_engine_opts o;
+    const rose_backend_ops *ops = NULL;
     char name[256];
     sigset_t set;
     sigemptyset(&set);
@@ -347,7 +348,8 @@ static int run(const char *dir, serve_flags *f)
     /* Loading has nothing to drain: there the signals end the program by their default action. */
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     if (st == ROSE_OK) st = rose_tokenizer_open(&s.tok, dir, &err);
-    if (st == ROSE_OK) st = rose_engine_open(&s.engine, rose_backend_cpu(), s.model, &o, &err);
+    if (st == ROSE_OK) st = rose_backend_pick(&ops, f->engine.device, &err);
+    if (st == ROSE_OK) st = rose_engine_open(&s.engine, ops, s.model, &o, &err);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     if (st == ROSE_OK) {
         rose_model_close(s.model);

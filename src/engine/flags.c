@@ -37,14 +37,14 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
         {.name = "device",
          .kind = ROSE_OPT_CHOICE,
          .dest = &f->device,
-         .choices = "auto|cpu",
-         .help = "where the model runs"},
+         .choices = "auto|cpu|cuda",
+         .help = "where the model runs; auto is cuda where there is a usable GPU, else cpu"},
         {.name = "dtype",
          .kind = ROSE_OPT_CHOICE,
          .dest = &f->dtype,
-         .choices = "auto|float32|bfloat16",
-         .help = "arithmetic of weights, KV and activations; auto is bfloat16 for BF16 files, else "
-                 "float32"},
+         .choices = "auto|float32|bfloat16|float16",
+         .help = "arithmetic of weights, KV and activations; auto is float16 on cuda; on cpu "
+                 "bfloat16 for BF16 files, else float32"},
         {.name = "isa",
          .kind = ROSE_OPT_CHOICE,
          .dest = &f->isa,
@@ -98,7 +98,7 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .kind = ROSE_OPT_BYTES,
          .dest = &f->kv_cache_memory,
          .arg = "BYTES",
-         .unset = "what full batches need, at most 4G and half of the free memory",
+         .unset = "what full batches need; cpu: at most 4G and half of the free memory",
          .help = "memory for the KV pool"},
         {.name = "max-num-queued-reqs",
          .kind = ROSE_OPT_U32,
@@ -250,6 +250,7 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     rose_backend_opts *b = &o->backend;
     b->dtype = strcmp(f->dtype, "float32") == 0    ? ROSE_COMPUTE_F32
                : strcmp(f->dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16
+               : strcmp(f->dtype, "float16") == 0  ? ROSE_COMPUTE_F16
                                                    : ROSE_COMPUTE_AUTO;
     b->isa = f->isa;
     b->n_threads = f->threads;

@@ -89,9 +89,11 @@ static rose_status read_options(const rose_lib_options *in, rose_engine_opts *o,
         o->backend.dtype = ROSE_COMPUTE_F32;
     else if (strcmp(dtype, "bfloat16") == 0)
         o->backend.dtype = ROSE_COMPUTE_BF16;
+    else if (strcmp(dtype, "float16") == 0)
+        o->backend.dtype = ROSE_COMPUTE_F16;
     else if (strcmp(dtype, "auto") != 0)
-        return rose_fail(err, ROSE_E_INVAL, "dtype '%s': expected auto, float32 or bfloat16",
-                         dtype);
+        return rose_fail(err, ROSE_E_INVAL,
+                         "dtype '%s': expected auto, float32, bfloat16 or float16", dtype);
     o->backend.isa = in->isa;
     o->backend.n_threads = in->threads;
     if (in->max_num_seqs != 0) o->backend.max_seqs = in->max_num_seqs;
@@ -108,6 +110,7 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
     rose_err e = {{0}};
     rose_status st;
     rose_model *model = NULL;
+    const rose_backend_ops *backend = NULL;
     rose_engine_opts o;
     int cpus[256];
 
@@ -124,7 +127,8 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
     if ((st = rose_model_open(&model, model_dir, &e)) != ROSE_OK) goto done;
     if ((st = rose_tokenizer_open(&r->tok, model_dir, &e)) != ROSE_OK) goto done;
     if ((st = rose_encoder_create(&r->encoder, r->tok, &e)) != ROSE_OK) goto done;
-    st = rose_engine_open(&r->engine, rose_backend_cpu(), model, &o, &e);
+    st = rose_backend_pick(&backend, options != NULL ? options->device : NULL, &e);
+    if (st == ROSE_OK) st = rose_engine_open(&r->engine, backend, model, &o, &e);
 done:
     rose_model_close(model);
     if (st != ROSE_OK) {

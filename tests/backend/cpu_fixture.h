@@ -145,13 +145,22 @@ static inline void fx_model_free(rose_model *m)
 
 /* ---- the backend under test ---- */
 
-enum { FX_MAX_SEQS = 80, FX_MAX_ROWS = 400, FX_STRIDE = 64 };
+#ifndef FX_MAX_SEQS
+#define FX_MAX_SEQS 80
+#endif
+#ifndef FX_MAX_ROWS
+#define FX_MAX_ROWS 400
+#endif
+enum { FX_STRIDE = 64 };
+
+/* Which backend fx_open opens. */
+static const char *fx_device = "cpu";
 
 typedef struct fx_backend {
     const rose_backend_ops *ops;
     const rose_model *model;
     rose_memory_plan plan;
-    rose_cpu *cpu;
+    rose_cpu *cpu;        /* the context, whatever the device */
     uint32_t *free_pages; /* a shuffled stack */
     uint32_t n_free;
 } fx_backend;
@@ -159,7 +168,7 @@ typedef struct fx_backend {
 static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const char *isa,
                                  uint32_t n_threads, uint64_t page_seed)
 {
-    fx_backend f = {.ops = rose_backend_cpu(), .model = m};
+    fx_backend f = {.model = m};
     fx_random r = {.seed = page_seed};
     rose_backend_opts o;
     rose_err err = {""};
@@ -171,10 +180,12 @@ static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const 
     o.n_threads = n_threads;
     o.max_seqs = FX_MAX_SEQS;
     o.max_step_tokens = FX_MAX_ROWS;
+    if (rose_backend_pick(&f.ops, fx_device, &err) != ROSE_OK) fail_msg("%s", err.msg);
     if (f.ops->plan(m, &o, &f.plan, &err) != ROSE_OK) fail_msg("plan: %s", err.msg);
     if (f.ops->open(&ctx, m, &o, &f.plan, &err) != ROSE_OK) fail_msg("open: %s", err.msg);
     f.cpu = ctx;
-    memset(f.cpu->kv, 0xFF, f.plan.kv); /* dirty pages: every value is a NaN */
+    if (strcmp(f.ops->name, "cpu") == 0)
+        memset(f.cpu->kv, 0xFF, f.plan.kv); /* dirty pages: every value is a NaN */
     f.n_free = f.plan.kv_pages;
     f.free_pages = calloc(f.n_free, sizeof *f.free_pages);
     assert_non_null(f.free_pages);

@@ -68,6 +68,14 @@ def test_usage_errors():
     check("an extra argument", run("generate", MODEL, "x")[0] == 2)
 
 
+def test_devices():
+    rc, _, err = run("inspect", MODEL, "--device", "cpu", "--dtype", "float16")
+    check("float16 on a CPU is refused by name", rc == 1 and "float16" in err and err.count("\n") == 1, (rc, err))
+    if not os.path.exists("/dev/nvidia0"):
+        rc, _, err = run("generate", MODEL, "-n", "1", "--device", "cuda", stdin=b"x")
+        check("cuda without a GPU is refused by name", rc == 1 and "CUDA" in err and err.count("\n") == 1, (rc, err))
+
+
 def test_model_errors():
     one_line_error("no such folder", run("inspect", "/nonexistent/model"), 1, "/nonexistent/model")
     with tempfile.TemporaryDirectory() as d:

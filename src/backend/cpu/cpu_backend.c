@@ -139,6 +139,9 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     rose_memory_plan p = {.dtype = o->dtype};
 
     memset(out, 0, sizeof *out);
+    if (o->dtype == ROSE_COMPUTE_F16)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "dtype float16: the CPU backend has float32 and bfloat16");
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
     if (p.dtype == ROSE_COMPUTE_AUTO)

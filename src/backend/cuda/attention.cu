@@ -1,0 +1,269 @@
+/* backend/cuda/attention.cu - causal attention over paged KV with mma.sync, 16-bit types.
+ *
+ * The context is cut into splits of 32 absolute positions (two pages). For each split, whoever
+ * computes it: scores by m16n8k16 over the head's dims, ascending; times scale; positions after the
+ * row are -inf; m = the largest; p = exp2(s - m), rounded to T; l = sum of p (each lane its 8,
+ * ascending, then lanes 1 and 2 apart); o = p V by two m16n8k16, pages ascending. Splits are merged
+ * in ascending order by merge(). So neither the number of warps, nor other rows in the tile, nor
+ * where a chunk began enters a result. A split that lies wholly after a row leaves its state as it
+ * is, bit for bit.
+ *
+ * Pages are laid out as the products take them: every load is 16 bytes a lane and coalesced, and no
+ * shared memory is needed. together_kernel (one row): a warp a split, all of its 8 KB in registers
+ * before the kernel in front has ended. apart_kernel (up to 16 rows): a warp a tile, splits one
+ * after the other. Bound: KV bytes; the exponentials where there are many rows. */
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/launch.cuh"
+
+enum { SPLIT = ROSE_CUDA_SPLIT, APART_WARPS = 4 };
+
+template <int HD> struct split_kv {
+    uint4 k[2][HD / 16], v[2][HD / 16];
+};
+
+/* State of a row, or its part in one split: O unnormalised. */
+ROSE_DEVICE void merge_scale(float *max, float *sum, float m, float l, float *a, float *b)
+{
+    float top = fmaxf(*max, m);
+    *a = exp2_fast(*max - top);
+    *b = exp2_fast(m - top);
+    *max = top;
+    *sum = fmaf(l, *b, *sum * *a);
+}
+
+/* Where the last split has one page only, the second is the first again: its positions are masked.
+ */
+template <typename T, int HD>
+ROSE_DEVICE void load_split(split_kv<HD> *s, const rose_cuda_kv &kv, const uint32_t *table,
+                            uint32_t split, uint32_t n_pages, uint32_t head, int lane)
+{
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+        uint32_t i = split * 2 + p < n_pages ? split * 2 + p : split * 2;
+        const uint4 *at = reinterpret_cast<const uint4 *>(kv_block<T>(kv, table[i], head)) + lane;
+#pragma unroll
+        for (int c = 0; c < HD / 16; c++) {
+            s->k[p][c] = load_early(at + c * 32);
+            s->v[p][c] = load_early(at + (HD / 16 + c) * 32);
+        }
+    }
+}
+
+/* One split for 16 rows: lane (g, t) has rows g and g + 8, at positions pos[0], pos[1]. m, l, o[HD
+ * / 8][4]. */
+template <typename T, int HD>
+ROSE_DEVICE void attend(const uint32_t q[HD / 16][4], const split_kv<HD> &s, uint32_t split,
+                        const uint32_t pos[2], float scale, int t, float m[2], float l[2],
+                        float o[HD / 8][4])
+{
+    const T *tag = NULL;
+    float p[4][4] = {};
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint4 k = s.k[j / 2][c];
+            mma(p[j], q[c], j % 2 ? k.z : k.x, j % 2 ? k.w : k.y, tag);
+        }
+    m[0] = m[1] = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const uint32_t at = split * SPLIT + j * 8 + t * 2 + e % 2;
+            p[j][e] = at <= pos[e / 2] ? p[j][e] * scale : -INFINITY;
+            m[e / 2] = fmaxf(m[e / 2], p[j][e]);
+        }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        m[r] = fmaxf(m[r], __shfl_xor_sync(ROSE_ALL_LANES, m[r], 1));
+        m[r] = fmaxf(m[r], __shfl_xor_sync(ROSE_ALL_LANES, m[r], 2));
+        l[r] = 0;
+    }
+    const float base[2] = {m[0] == -INFINITY ? 0.0f : m[0], m[1] == -INFINITY ? 0.0f : m[1]};
+    uint32_t prob[4][2];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            prob[j][r] = pair_f32(exp2_fast(p[j][r * 2] - base[r]),
+                                  exp2_fast(p[j][r * 2 + 1] - base[r]), tag);
+            float2 rounded = unpair(prob[j][r], tag);
+            l[r] += rounded.x;
+            l[r] += rounded.y;
+        }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        l[r] += __shfl_xor_sync(ROSE_ALL_LANES, l[r], 1);
+        l[r] += __shfl_xor_sync(ROSE_ALL_LANES, l[r], 2);
+    }
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            o[j][e] = 0;
+#pragma unroll
+    for (int page = 0; page < 2; page++) {
+        const uint32_t a[4] = {prob[page * 2][0], prob[page * 2][1], prob[page * 2 + 1][0],
+                               prob[page * 2 + 1][1]};
+#pragma unroll
+        for (int c = 0; c < HD / 16; c++) {
+            const uint4 v = s.v[page][c];
+            mma(o[c * 2], a, v.x, v.y, tag);
+            mma(o[c * 2 + 1], a, v.z, v.w, tag);
+        }
+    }
+}
+
+/* Rows row0 + g and + 8; rows from n_rows on and dims from head_dim on are zeros. */
+template <typename T, int HD>
+ROSE_DEVICE void load_queries(uint32_t q[HD / 16][4], const rose_cuda_attention &a,
+                              const rose_cuda_item &it, uint32_t head, int g, int t)
+{
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const uint32_t r = g + e % 2 * 8, dim = c * 16 + e / 2 * 8 + t * 2;
+            q[c][e] = 0;
+            if (r < it.n_rows && dim < a.kv.head_dim)
+                q[c][e] = __ldcg(reinterpret_cast<const uint32_t *>(static_cast<const T *>(a.q) +
+                                                                    (size_t)(it.row + r) * a.d +
+                                                                    head * a.kv.head_dim + dim));
+        }
+}
+
+template <typename T, int HD, int WARPS>
+static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_cuda_attention a)
+{
+    __shared__ float part[WARPS][HD + 2];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t head = blockIdx.x;
+    const rose_cuda_item it = a.items[blockIdx.y];
+    const uint32_t *table = a.tables + it.table;
+    const uint32_t n_pages = it.pos / ROSE_PAGE + 1, n_splits = it.pos / SPLIT + 1;
+    const uint32_t pos[2] = {it.pos, it.pos};
+    split_kv<HD> s;
+
+    pdl_launch();
+    /* The last split holds the row itself, which the kernel in front writes. */
+    const bool early = it.n_rows > 0 && (uint32_t)warp + 1 < n_splits;
+    if (early) load_split<T, HD>(&s, a.kv, table, warp, n_pages, head, lane);
+    pdl_wait();
+    if (it.n_rows == 0) return;
+
+    uint32_t q[HD / 16][4];
+    float max = -INFINITY, sum = 0, out = 0; /* of dim threadIdx.x */
+    load_queries<T, HD>(q, a, it, head, g, t);
+    for (uint32_t first = 0; first < n_splits; first += WARPS) {
+        const uint32_t split = first + warp;
+        if (split < n_splits) {
+            float m[2], l[2], o[HD / 8][4];
+            if (first > 0 || !early) load_split<T, HD>(&s, a.kv, table, split, n_pages, head, lane);
+            attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
+            if (g == 0) {
+#pragma unroll
+                for (int j = 0; j < HD / 8; j++) {
+                    part[warp][j * 8 + t * 2] = o[j][0];
+                    part[warp][j * 8 + t * 2 + 1] = o[j][1];
+                }
+                if (t == 0) {
+                    part[warp][HD] = m[0];
+                    part[warp][HD + 1] = l[0];
+                }
+            }
+        }
+        __syncthreads();
+        const uint32_t n = n_splits - first < WARPS ? n_splits - first : WARPS;
+        if (threadIdx.x < HD)
+            for (uint32_t i = 0; i < n; i++) {
+                float x, y;
+                merge_scale(&max, &sum, part[i][HD], part[i][HD + 1], &x, &y);
+                out = fmaf(part[i][threadIdx.x], y, out * x);
+            }
+        __syncthreads();
+    }
+    if (threadIdx.x >= a.kv.head_dim) return;
+    T *at =
+        static_cast<T *>(a.out) + h_index(it.row, head * a.kv.head_dim + threadIdx.x, a.out_k_pad);
+    from_f32(out * __frcp_rn(sum), at);
+}
+
+template <typename T, int HD>
+static __global__ void __launch_bounds__(APART_WARPS * 32) apart_kernel(const rose_cuda_attention a)
+{
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t head = blockIdx.x, index = blockIdx.y * APART_WARPS + threadIdx.x / 32;
+    pdl_launch();
+    pdl_wait();
+    if (index >= a.n_items) return;
+    /* The longest first, as the items of a prompt come in ascending order. */
+    const rose_cuda_item it = a.items[a.n_items - 1 - index];
+    if (it.n_rows == 0) return;
+    const uint32_t end = it.pos + it.n_rows - 1;
+    const uint32_t n_pages = end / ROSE_PAGE + 1, n_splits = end / SPLIT + 1;
+    const uint32_t *table = a.tables + it.table;
+    const uint32_t pos[2] = {min(it.pos + g, end), min(it.pos + g + 8, end)};
+    uint32_t q[HD / 16][4];
+    float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, out[HD / 8][4] = {};
+
+    load_queries<T, HD>(q, a, it, head, g, t);
+    for (uint32_t split = 0; split < n_splits; split++) {
+        split_kv<HD> s;
+        float m[2], l[2], o[HD / 8][4], x[2], y[2];
+        load_split<T, HD>(&s, a.kv, table, split, n_pages, head, lane);
+        attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            merge_scale(&max[r], &sum[r], m[r], l[r], &x[r], &y[r]);
+#pragma unroll
+        for (int j = 0; j < HD / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                out[j][e] = fmaf(o[j][e], y[e / 2], out[j][e] * x[e / 2]);
+    }
+    const float inv[2] = {__frcp_rn(sum[0]), __frcp_rn(sum[1])};
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if ((uint32_t)(g + r * 8) >= it.n_rows) continue;
+#pragma unroll
+        for (int j = 0; j < HD / 8; j++) {
+            const uint32_t dim = j * 8 + t * 2;
+            if (dim < a.kv.head_dim)
+                store_pair(static_cast<T *>(a.out) +
+                               h_index(it.row + g + r * 8, head * a.kv.head_dim + dim, a.out_k_pad),
+                           out[j][r * 2] * inv[r], out[j][r * 2 + 1] * inv[r]);
+        }
+    }
+}
+
+template <typename T, int HD>
+static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attention *a, bool together)
+{
+    if (!together) {
+        dim3 grid(a->kv.n_heads, (a->n_items + APART_WARPS - 1) / APART_WARPS);
+        return launch_kernel(at, apart_kernel<T, HD>, grid, APART_WARPS * 32, 0, *a);
+    }
+    dim3 grid(a->kv.n_heads, a->n_items);
+    if (a->n_items * a->kv.n_heads < 256)
+        return launch_kernel(at, together_kernel<T, HD, 12>, grid, 12 * 32, 0, *a);
+    return launch_kernel(at, together_kernel<T, HD, 4>, grid, 4 * 32, 0, *a);
+}
+
+template <typename T>
+static cudaError_t run_type(const rose_cuda_launch *at, const rose_cuda_attention *a, bool together)
+{
+    if (a->n_items == 0) return cudaSuccess;
+    if (a->kv.hd_pad <= 16) return run_size<T, 16>(at, a, together);
+    if (a->kv.hd_pad <= 32) return run_size<T, 32>(at, a, together);
+    if (a->kv.hd_pad <= 64) return run_size<T, 64>(at, a, together);
+    return run_size<T, 128>(at, a, together);
+}
+
+cudaError_t rose_cuda_attention_run(const rose_cuda_launch *at, const rose_cuda_attention *a,
+                                    bool together)
+{
+    if (at->type == ROSE_CUDA_F16) return run_type<__half>(at, a, together);
+    if (at->type == ROSE_CUDA_BF16) return run_type<__nv_bfloat16>(at, a, together);
+    return rose_cuda_attention_f32(at, a);
+}

@@ -1,0 +1,252 @@
+/* backend/cuda/device.cuh - the operations of docs/NUMERICS.md (CUDA) that several kernels share,
+ * and the instructions they are made of. The files are compiled with -fmad=false: a fused
+ * multiply-add is written as one. Device code only. */
+#ifndef ROSE_BACKEND_CUDA_DEVICE_CUH
+#define ROSE_BACKEND_CUDA_DEVICE_CUH
+
+#include "backend/cuda/layout.cuh"
+#include "model/model.h"
+
+#define ROSE_ALL_LANES 0xffffffffu
+
+/* ---- programmatic dependent launch: nothing before sm_90 ---- */
+
+ROSE_DEVICE void pdl_launch(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* All memory of the kernels before is visible after it. Every thread of every kernel calls it
+ * before it reads what they wrote or writes what they read. */
+ROSE_DEVICE void pdl_wait(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* A load that stays above pdl_wait: ptxas moves read-only loads below it. */
+ROSE_DEVICE uint4 load_early(const uint4 *p)
+{
+    uint4 r;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+                 : "l"(p)
+                 : "memory");
+    return r;
+}
+
+/* ---- tensor cores: c += a b, 16 x 8 x 16 ---- */
+
+ROSE_DEVICE void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const __half *)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+ROSE_DEVICE void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1,
+                     const __nv_bfloat16 *)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* ---- functions ---- */
+
+ROSE_DEVICE float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#define ROSE_LOG2E 1.44269504088896341f
+
+ROSE_DEVICE float exp_fast(float x)
+{
+    return exp2_fast(x * ROSE_LOG2E);
+}
+
+ROSE_DEVICE float activate(float x, uint32_t act)
+{
+    if (act == ROSE_ACT_GELU_TANH) /* 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)) */
+        return __fdividef(
+            x, 1.0f + exp_fast(x * fmaf(-0.0713548162726009f, x * x, -1.5957691216057308f)));
+    if (act == ROSE_ACT_GELU_ERF) return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+    if (act == ROSE_ACT_SILU) return __fdividef(x, 1.0f + exp_fast(-x));
+    return x < 0.0f ? 0.0f : x;
+}
+
+/* Larger float, larger number; NaN is 0; -0 equals +0. */
+ROSE_DEVICE uint32_t order_of(float x)
+{
+    if (x != x) return 0;
+    uint32_t bits = __float_as_uint(x + 0.0f);
+    return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+/* The larger key is the larger logit, of equal ones the lower id. */
+ROSE_DEVICE unsigned long long rank_key(float x, uint32_t id)
+{
+    return (unsigned long long)order_of(x) << 32 | (uint32_t)~id;
+}
+
+/* ---- LayerNorm of one row by one warp ----
+ * Lane l owns the groups of 8 values l, l + 32, ... (G of them at most). Eight sums, one for each
+ * place in a group, over the lane's groups ascending; then places 0+4, 1+5, 2+6, 3+7, then 0+2,
+ * 1+3, then 0+1; then lanes 16, 8, 4, 2, 1 apart. */
+
+ROSE_DEVICE float sum_lanes(float s[8])
+{
+    float a = (s[0] + s[4]) + (s[2] + s[6]);
+    float b = (s[1] + s[5]) + (s[3] + s[7]);
+    float v = a + b;
+    for (int o = 16; o > 0; o /= 2)
+        v += __shfl_xor_sync(ROSE_ALL_LANES, v, o);
+    return v;
+}
+
+template <int G> ROSE_DEVICE void load_groups(float v[G][8], const float *x, uint32_t d, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        uint32_t k = (uint32_t)(i * 32 + lane) * 8;
+        if (k >= d) continue;
+        const float4 *p = reinterpret_cast<const float4 *>(x + k);
+        float4 lo = __ldcg(p), hi = __ldcg(p + 1);
+        v[i][0] = lo.x;
+        v[i][1] = lo.y;
+        v[i][2] = lo.z;
+        v[i][3] = lo.w;
+        v[i][4] = hi.x;
+        v[i][5] = hi.y;
+        v[i][6] = hi.z;
+        v[i][7] = hi.w;
+    }
+}
+
+/* Overwrites v with the normed values. */
+template <int G>
+ROSE_DEVICE void norm_groups(float v[G][8], const float w[G][8], const float b[G][8], uint32_t d,
+                             float eps, int lane)
+{
+    float s[8] = {0}, q[8] = {0};
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        if ((uint32_t)(i * 32 + lane) * 8 >= d) continue;
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            s[e] += v[i][e];
+    }
+    float mean = __fdiv_rn(sum_lanes(s), (float)d);
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        if ((uint32_t)(i * 32 + lane) * 8 >= d) continue;
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            float t = v[i][e] - mean;
+            q[e] = fmaf(t, t, q[e]);
+        }
+    }
+    float inv = __frcp_rn(__fsqrt_rn(__fdiv_rn(sum_lanes(q), (float)d) + eps));
+#pragma unroll
+    for (int i = 0; i < G; i++)
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            v[i][e] = fmaf((v[i][e] - mean) * inv, w[i][e], b[i][e]);
+}
+
+template <typename T> ROSE_DEVICE void store_group(T *at, const float v[8])
+{
+    uint4 u = make_uint4(pair_f32(v[0], v[1], at), pair_f32(v[2], v[3], at),
+                         pair_f32(v[4], v[5], at), pair_f32(v[6], v[7], at));
+    *reinterpret_cast<uint4 *>(at) = u;
+}
+ROSE_DEVICE void store_group(float *at, const float v[8])
+{
+    *reinterpret_cast<float4 *>(at) = make_float4(v[0], v[1], v[2], v[3]);
+    *reinterpret_cast<float4 *>(at + 4) = make_float4(v[4], v[5], v[6], v[7]);
+}
+
+/* ---- what happens to a product: shared by every matrix kernel ---- */
+
+/* What the epilogue of a pair needs from memory; kernels that can load it early. */
+typedef struct pair_inputs {
+    float2 bias, old;
+    uint32_t slot;
+} pair_inputs;
+
+ROSE_DEVICE float2 load_bias(const rose_cuda_linear &l, uint32_t n)
+{
+    if (l.bias == NULL || n >= l.n) return make_float2(0, 0);
+    return make_float2(__ldcg(l.bias + n), n + 1 < l.n ? __ldcg(l.bias + n + 1) : 0);
+}
+
+/* After pdl_wait. */
+ROSE_DEVICE void load_pair_inputs(pair_inputs *p, const rose_cuda_linear &l, const rose_cuda_io &io,
+                                  uint32_t row, uint32_t n)
+{
+    p->old = make_float2(0, 0);
+    p->slot = ROSE_CUDA_NO_SLOT;
+    if (row >= io.rows || n >= l.n) return;
+    if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL)
+        p->old = __ldcg(reinterpret_cast<const float2 *>(io.x + (size_t)row * io.ld_x + n));
+    if (io.epilogue == ROSE_CUDA_EPI_QKV) p->slot = io.slot[row];
+}
+
+/* Values n and n + 1 of a row, n even; n + 1 lies beyond the last output in the head alone. Returns
+ * the larger rank key for the head, else 0. */
+template <typename T>
+ROSE_DEVICE unsigned long long finish_pair(const rose_cuda_linear &l, const rose_cuda_io &io,
+                                           uint32_t row, uint32_t n, float lo, float hi,
+                                           const pair_inputs &in)
+{
+    if (row >= io.rows || n >= l.n) return 0;
+    if (l.bias != NULL) {
+        lo += in.bias.x;
+        hi += in.bias.y;
+    }
+    if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL) {
+        *reinterpret_cast<float2 *>(io.x + (size_t)row * io.ld_x + n) =
+            make_float2(in.old.x + lo, in.old.y + hi);
+    } else if (io.epilogue == ROSE_CUDA_EPI_ACT) {
+        store_pair(static_cast<T *>(io.out) + h_index(row, n, io.out_k_pad), activate(lo, io.act),
+                   activate(hi, io.act));
+    } else if (io.epilogue == ROSE_CUDA_EPI_LOGITS) {
+        float *at = io.logits + (size_t)row * io.ld_logits + n;
+        unsigned long long key = rank_key(lo, n);
+        at[0] = lo;
+        if (n + 1 >= l.n) return key;
+        at[1] = hi;
+        unsigned long long other = rank_key(hi, n + 1);
+        return other > key ? other : key;
+    } else {
+        const uint32_t d = l.k, part = n >= 2 * d ? 2 : n >= d, c = n - part * d;
+        if (part == 0) {
+            store_pair(static_cast<T *>(io.q) + (size_t)row * d + c, lo, hi);
+            return 0;
+        }
+        if (in.slot == ROSE_CUDA_NO_SLOT) return 0;
+        const uint32_t head = c / io.kv.head_dim, dim = c % io.kv.head_dim;
+        const uint32_t token = in.slot % ROSE_PAGE;
+        T *block = kv_block<T>(io.kv, in.slot / ROSE_PAGE, head);
+        const float top = largest(block);
+        lo = fminf(fmaxf(lo, -top), top);
+        hi = fminf(fmaxf(hi, -top), top);
+        if (part == 1) {
+            store_pair(block + k_index(token, dim), lo, hi);
+        } else {
+            T *v = block + ROSE_PAGE * io.kv.hd_pad;
+            from_f32(lo, v + v_index(token, dim));
+            from_f32(hi, v + v_index(token, dim + 1));
+        }
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,226 @@
+/* backend/cuda/forward.c - the launches of one step, in order, and their capture into graphs. Every
+ * table that a step needs lies in the header on the device, whose places depend on the shape alone,
+ * so a graph of n sequences serves every decode step of up to n: what is padding says so in the
+ * header. */
+#include "backend/cuda/cuda_internal.h"
+
+typedef struct pass {
+    rose_cuda *c;
+    const rose_cuda_shape *s;
+    rose_cuda_header at;
+    rose_cuda_launch launch;
+    cudaError_t e; /* the first failure */
+} pass;
+
+static void note(pass *p, cudaError_t e)
+{
+    if (p->e == cudaSuccess) p->e = e;
+    p->launch.dependent = true;
+}
+
+static void *table(const pass *p, uint64_t at)
+{
+    return p->c->scratch.header + at;
+}
+
+static void embed(pass *p)
+{
+    rose_cuda *c = p->c;
+    const rose_cuda_embed a = {.tok = c->weights.tok,
+                               .pos = c->weights.pos,
+                               .ids = table(p, p->at.tokens),
+                               .where = table(p, p->at.where),
+                               .x = c->scratch.x,
+                               .d = c->arch.d_model,
+                               .k_pad = c->weights.head.k_pad,
+                               .rows = p->s->n_rows};
+    note(p, rose_cuda_embed_run(&p->launch, &a));
+}
+
+static void norm(pass *p, const float *w, const float *b)
+{
+    rose_cuda *c = p->c;
+    const rose_cuda_norm a = {.x = c->scratch.x,
+                              .w = w,
+                              .b = b,
+                              .eps = c->arch.norm_eps,
+                              .out = c->scratch.h,
+                              .out_k_pad = c->weights.head.k_pad,
+                              .d = c->arch.d_model,
+                              .rows = p->s->n_rows};
+    note(p, rose_cuda_norm_run(&p->launch, &a));
+}
+
+static rose_cuda_kv layer_kv(const rose_cuda *c, uint32_t layer)
+{
+    const uint64_t size = rose_cuda_type_size(c->type);
+    const uint64_t layer_bytes = c->plan.kv_page / c->arch.n_layers;
+    return (rose_cuda_kv){.base = (uint8_t *)c->kv_base + layer * layer_bytes,
+                          .page_elems = c->plan.kv_page / size,
+                          .head_dim = c->arch.head_dim,
+                          .hd_pad = c->hd_pad,
+                          .n_heads = c->arch.n_heads};
+}
+
+/* y = LayerNorm(x) w, the norm inside the product where that is cheaper. */
+static void norm_linear(pass *p, const rose_cuda_linear *w, const float *norm_w,
+                        const float *norm_b, rose_cuda_io io)
+{
+    rose_cuda *c = p->c;
+    io.rows = p->s->n_rows;
+    io.x = c->scratch.x;
+    io.ld_x = c->arch.d_model;
+    if (rose_cuda_linear_fuses_norm(c->type, io.rows, w->k)) {
+        io.norm_w = norm_w;
+        io.norm_b = norm_b;
+        io.norm_eps = c->arch.norm_eps;
+    } else {
+        norm(p, norm_w, norm_b);
+        io.h = c->scratch.h;
+    }
+    note(p, rose_cuda_linear_run(&p->launch, w, &io));
+}
+
+static void residual(pass *p, const rose_cuda_linear *w, const void *h)
+{
+    const rose_cuda_io io = {.h = h,
+                             .x = p->c->scratch.x,
+                             .ld_x = p->c->arch.d_model,
+                             .rows = p->s->n_rows,
+                             .epilogue = ROSE_CUDA_EPI_RESIDUAL};
+    note(p, rose_cuda_linear_run(&p->launch, w, &io));
+}
+
+static void attention(pass *p, uint32_t layer)
+{
+    rose_cuda *c = p->c;
+    rose_cuda_attention a = {.q = c->scratch.q,
+                             .kv = layer_kv(c, layer),
+                             .tables = table(p, p->at.tables),
+                             .items = table(p, p->at.items),
+                             .scale = c->weights.layers[layer].scale,
+                             .out = c->scratch.h,
+                             .out_k_pad = c->weights.head.k_pad,
+                             .d = c->arch.d_model};
+    if (p->s->n_single > 0) {
+        a.n_items = p->s->n_single;
+        note(p, rose_cuda_attention_run(&p->launch, &a, true));
+    }
+    if (p->s->n_tiles > 0) {
+        a.items += p->s->n_single;
+        a.n_items = p->s->n_tiles;
+        note(p, rose_cuda_attention_run(&p->launch, &a, false));
+    }
+}
+
+static void layer(pass *p, uint32_t i)
+{
+    rose_cuda *c = p->c;
+    const rose_cuda_scratch *s = &c->scratch;
+    const rose_cuda_layer *l = &c->weights.layers[i];
+
+    norm_linear(p, &l->qkv, l->ln1_w, l->ln1_b,
+                (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_QKV,
+                               .q = s->q,
+                               .kv = layer_kv(c, i),
+                               .slot = table(p, p->at.slot)});
+    attention(p, i);
+    residual(p, &l->proj, s->h);
+    norm_linear(p, &l->fc1, l->ln2_w, l->ln2_b,
+                (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_ACT,
+                               .out = s->ff,
+                               .out_k_pad = l->fc2.k_pad,
+                               .act = (uint32_t)c->arch.act});
+    residual(p, &l->fc2, s->ff);
+}
+
+/* Outputs first .. first + n - 1, at most a block of logits. */
+static void outputs(pass *p, uint32_t first, uint32_t n)
+{
+    rose_cuda *c = p->c;
+    const rose_cuda_scratch *s = &c->scratch;
+    const rose_cuda_weights *w = &c->weights;
+    const rose_cuda_norm gathered = {.x = s->x,
+                                     .w = w->lnf_w,
+                                     .b = w->lnf_b,
+                                     .gather = (uint32_t *)table(p, p->at.gather) + first,
+                                     .key = s->key + first,
+                                     .eps = c->arch.norm_eps,
+                                     .out = s->out_h,
+                                     .out_k_pad = w->head.k_pad,
+                                     .d = c->arch.d_model,
+                                     .rows = n};
+    const rose_cuda_io io = {.h = s->out_h,
+                             .rows = n,
+                             .epilogue = ROSE_CUDA_EPI_LOGITS,
+                             .logits = s->logits,
+                             .ld_logits = s->ld_logits,
+                             .key = s->key + first};
+    const rose_cuda_sampler sampler = {.logits = s->logits,
+                                       .key = s->key + first,
+                                       .pick = (rose_cuda_pick *)table(p, p->at.picks) + first,
+                                       .ids = table(p, p->at.ids),
+                                       .first = first,
+                                       .vocab = c->arch.vocab_size,
+                                       .ld_logits = s->ld_logits,
+                                       .rows = n};
+    note(p, rose_cuda_norm_run(&p->launch, &gathered));
+    note(p, rose_cuda_linear_run(&p->launch, &w->head, &io));
+    note(p, rose_cuda_sampler_run(&p->launch, &sampler));
+}
+
+cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s)
+{
+    pass p = {.c = c, .s = s, .launch = {.stream = c->stream, .type = c->type}};
+    rose_cuda_layout_header(&p.at, s);
+    embed(&p);
+    for (uint32_t i = 0; i < c->arch.n_layers; i++)
+        layer(&p, i);
+    for (uint32_t first = 0; first < s->n_outputs; first += c->scratch.out_block) {
+        uint32_t left = s->n_outputs - first;
+        outputs(&p, first, left < c->scratch.out_block ? left : c->scratch.out_block);
+        if (c->copy_logits != NULL && p.e == cudaSuccess)
+            p.e = cudaMemcpy2DAsync(c->copy_logits + (size_t)first * c->arch.vocab_size,
+                                    c->arch.vocab_size * sizeof(float), c->scratch.logits,
+                                    c->scratch.ld_logits * sizeof(float),
+                                    c->arch.vocab_size * sizeof(float),
+                                    left < c->scratch.out_block ? left : c->scratch.out_block,
+                                    cudaMemcpyDeviceToHost, c->stream);
+    }
+    return p.e;
+}
+
+static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
+{
+    const rose_cuda_shape s = {.n_rows = g->n, .n_outputs = g->n, .n_single = g->n};
+    cudaGraph_t graph = NULL;
+    cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
+    if (e != cudaSuccess) return e;
+    e = rose_cuda_forward(c, &s);
+    cudaError_t ended = cudaStreamEndCapture(c->stream, &graph); /* also after a failure */
+    if (e == cudaSuccess) e = ended;
+    if (e == cudaSuccess) e = cudaGraphInstantiate(&g->exec, graph, 0);
+    if (e == cudaSuccess) e = cudaGraphUpload(g->exec, c->stream);
+    if (graph != NULL) cudaGraphDestroy(graph);
+    return e;
+}
+
+/* Up to 8 sequences a graph each size or nearly: there the kernels differ most. */
+rose_status rose_cuda_capture(rose_cuda *c, rose_err *err)
+{
+    static const uint32_t sizes[] = {1,  2,  4,  8,  12,  16,  24,  32,  40,  48,
+                                     56, 64, 80, 96, 112, 128, 160, 192, 224, 256};
+    uint32_t most = c->scratch.out_block;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        bool last = sizes[i] >= most;
+        rose_cuda_graph *g = &c->graphs[c->n_graphs];
+        g->n = last ? most : sizes[i];
+        cudaError_t e = capture_one(c, g);
+        if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the decode step");
+        c->n_graphs++;
+        if (last) break;
+    }
+    c->use_graphs = true;
+    return ROSE_OK;
+}

@@ -1,0 +1,181 @@
+/* backend/cuda/kernels.h - what the device kernels take, and their launchers. Plain C on both
+ * sides: kernels in *.cu, the host in cuda_backend.c.
+ *
+ * T below is the storage type of weights, KV and activations between kernels (fp16, bf16 or fp32);
+ * the residual stream, LayerNorm parameters, biases and logits are fp32. docs/NUMERICS.md states
+ * the order of every sum.  Launchers neither allocate nor synchronise, so a stream capture may
+ * record them. They return the status of the launch. Threads: the engine thread. */
+#ifndef ROSE_BACKEND_CUDA_KERNELS_H
+#define ROSE_BACKEND_CUDA_KERNELS_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    ROSE_CUDA_CHUNK_K32 = 6,  /* a chunk of the sum over k: 6 x 32 = 192 values */
+    ROSE_CUDA_N_PAD = 128,    /* packed weights have this multiple of outputs */
+    ROSE_CUDA_K_PAD = 32,     /* and this multiple of inputs, zero-filled */
+    ROSE_CUDA_ROW_PAD = 128,  /* activation buffers hold this multiple of rows */
+    ROSE_CUDA_SPLIT = 32,     /* positions of a KV split: two pages */
+    ROSE_CUDA_TILE_ROWS = 16, /* most rows of an attention item */
+    ROSE_CUDA_MAX_HEAD_DIM = 128,
+    ROSE_CUDA_MAX_D = 4096
+};
+
+#define ROSE_CUDA_NO_SLOT UINT32_MAX
+
+typedef enum rose_cuda_type { ROSE_CUDA_F16, ROSE_CUDA_BF16, ROSE_CUDA_F32 } rose_cuda_type;
+
+/* y = x w + bias. 16-bit weights: tiles of 8 outputs x 32 inputs, [n_pad / 8][k_pad / 32][32
+ * lanes][8]: one 16-byte load of a lane holds its operand of two m16n8k16 products. fp32 weights:
+ * [n_pad][k_pad]. Padding is zero. */
+typedef struct rose_cuda_linear {
+    void *w;
+    float *bias; /* [n] or NULL */
+    uint32_t k, k_pad, n, n_pad;
+} rose_cuda_linear;
+
+/* The pages of one layer. A page holds, per layer and head, K then V, each [16 tokens][hd_pad] in
+ * the order in which the products take them (layout.cuh). */
+typedef struct rose_cuda_kv {
+    void *base;          /* T: the pool, advanced to the layer */
+    uint64_t page_elems; /* from page to page */
+    uint32_t head_dim, hd_pad, n_heads;
+} rose_cuda_kv;
+
+typedef enum rose_cuda_epilogue {
+    ROSE_CUDA_EPI_QKV,      /* q to q[row][d]; K and V to the page slot of the row */
+    ROSE_CUDA_EPI_RESIDUAL, /* x[row][n] += y */
+    ROSE_CUDA_EPI_ACT,      /* h[row][n] = act(y) */
+    ROSE_CUDA_EPI_LOGITS    /* logits[row][n], and the row's largest to key[row] */
+} rose_cuda_epilogue;
+
+/* Where a matrix product takes its rows from and puts them. Activations of type T ("h") lie in
+ * blocks of 8 rows x 8 values: [row / 8][k_pad / 8][8][8]. */
+typedef struct rose_cuda_io {
+    const void *h;                /* T [rows][k_pad], blocked; NULL: LayerNorm of x is the input */
+    float *x;                     /* [rows][ld_x]: residual stream */
+    const float *norm_w, *norm_b; /* with h NULL */
+    float norm_eps;
+    rose_cuda_epilogue epilogue;
+    void *q;              /* T [rows][n / 3] */
+    rose_cuda_kv kv;      /* EPI_QKV */
+    const uint32_t *slot; /* [rows] page * 16 + token; NO_SLOT: written nowhere */
+    void *out;            /* T, blocked with out_k_pad values a row */
+    uint32_t out_k_pad;
+    uint32_t act; /* rose_act */
+    float *logits;
+    unsigned long long *key; /* [rows] order-preserving image of the logit, then ~id; or NULL */
+    uint32_t ld_logits;
+    uint32_t rows;
+    uint32_t ld_x;
+} rose_cuda_io;
+
+/* Up to 16 rows of one sequence. n_rows 0: nothing. */
+typedef struct rose_cuda_item {
+    uint32_t row, n_rows;
+    uint32_t pos;   /* of the first row */
+    uint32_t table; /* first entry of its page table */
+} rose_cuda_item;
+
+typedef struct rose_cuda_attention {
+    const void *q; /* T [rows][d] */
+    rose_cuda_kv kv;
+    const uint32_t *tables;
+    const rose_cuda_item *items; /* [n_items] */
+    uint32_t n_items;
+    float scale; /* of the scores, times log2(e) */
+    void *out;   /* T, blocked, out_k_pad values a row */
+    uint32_t out_k_pad;
+    uint32_t d;
+} rose_cuda_attention;
+
+typedef struct rose_cuda_norm {
+    const float *x; /* [rows][d] */
+    const float *w, *b;
+    const uint32_t *gather;  /* row i reads x[gather[i]]; NULL: row i */
+    unsigned long long *key; /* [rows] zeroed for the head; or NULL */
+    float eps;
+    void *out; /* T, blocked, out_k_pad values a row */
+    uint32_t out_k_pad;
+    uint32_t d, rows;
+} rose_cuda_norm;
+
+typedef struct rose_cuda_embed {
+    const void *tok;       /* packed as weights of a rose_cuda_linear */
+    const float *pos;      /* [max_model_len][d] */
+    const uint32_t *ids;   /* [rows] */
+    const uint32_t *where; /* [rows] positions */
+    float *x;              /* [rows][d] */
+    uint32_t d, k_pad, rows;
+} rose_cuda_embed;
+
+/* As rose_sampling, in the header of a step. */
+typedef struct rose_cuda_pick {
+    float inv_temperature; /* infinite: greedy */
+    float top_p, min_p;
+    uint32_t top_k;
+    uint32_t seed_lo, seed_hi;
+    uint32_t pos;
+    uint32_t unused;
+} rose_cuda_pick;
+
+typedef struct rose_cuda_sampler {
+    const float *logits; /* [rows][ld_logits] */
+    const unsigned long long *key;
+    const rose_cuda_pick *pick;
+    uint32_t *const
+        *ids;       /* device memory that says where the ids go: it changes from step to step */
+    uint32_t first; /* row 0 is ids[first] */
+    uint32_t vocab, ld_logits, rows;
+} rose_cuda_sampler;
+
+typedef struct rose_cuda_pack {
+    const void *src;   /* device copy of elements first_row * width ... of the tensor */
+    uint32_t src_type; /* rose_dtype */
+    uint32_t first_row, n_rows, width;
+    bool transposed; /* the tensor is [out][in] */
+    void *dst;
+    uint32_t k_pad;
+} rose_cuda_pack;
+
+/* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
+typedef struct rose_cuda_launch {
+    cudaStream_t stream;
+    rose_cuda_type type;
+    bool dependent;
+} rose_cuda_launch;
+
+/* Once per process and device: shared-memory limits of the kernels. */
+cudaError_t rose_cuda_linear_init(void);
+cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
+                                 const rose_cuda_io *io);
+/* Which of the two kernels runs; tests force one: 0 = by rows, 1 = rows, 2 = tiles. */
+void rose_cuda_linear_force(int kernel);
+bool rose_cuda_linear_fuses_norm(rose_cuda_type t, uint32_t rows, uint32_t k);
+
+/* together: one block a (head, item) with n_rows 1, its warps share the context; else one warp a
+ * (head, item). */
+cudaError_t rose_cuda_attention_run(const rose_cuda_launch *l, const rose_cuda_attention *a,
+                                    bool together);
+cudaError_t rose_cuda_norm_run(const rose_cuda_launch *l, const rose_cuda_norm *a);
+cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed *a);
+cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);
+cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *a);
+cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l, const rose_cuda_pack *a); /* to fp32 */
+
+/* fp32.cu: the same operations without tensor cores. */
+cudaError_t rose_cuda_linear_f32(const rose_cuda_launch *l, const rose_cuda_linear *w,
+                                 const rose_cuda_io *io);
+cudaError_t rose_cuda_attention_f32(const rose_cuda_launch *l, const rose_cuda_attention *a);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,14 @@
+/* backend/cuda/linear_bf16.cu - the matrix products of linear.cuh for bf16. */
+#include "backend/cuda/linear.cuh"
+#include "backend/cuda/linear_types.h"
+
+cudaError_t rose_cuda_linear_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                  const rose_cuda_io *io, bool tiles)
+{
+    return run_linear<__nv_bfloat16>(at, l, io, tiles);
+}
+
+cudaError_t rose_cuda_linear_init_bf16(void)
+{
+    return init_linear<__nv_bfloat16>();
+}

@@ -1,0 +1,291 @@
+/* backend/cuda/plan.c - what the CUDA backend can run, where everything lies on the device, and so
+ * how much memory a model takes. The same walk is done twice: by plan() without memory, to add up,
+ * and by open() over the allocated regions.
+ *
+ * Sizes cannot overflow 64 bits: check_arch() limits every dimension first. */
+#include <string.h>
+
+#include "backend/cuda/cuda_internal.h"
+
+enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_KV_PAGES = INT32_MAX };
+
+#define MIB     (UINT64_C(1) << 20)
+#define RESERVE (256 * MIB) /* kernels, graphs, and what else the driver takes after us */
+
+static uint64_t round_up(uint64_t x, uint64_t unit)
+{
+    return (x + unit - 1) / unit * unit;
+}
+
+size_t rose_cuda_type_size(rose_cuda_type t)
+{
+    return t == ROSE_CUDA_F32 ? 4 : 2;
+}
+
+rose_cuda_type rose_cuda_type_of(rose_compute c)
+{
+    if (c == ROSE_COMPUTE_F32) return ROSE_CUDA_F32;
+    return c == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+}
+
+/* The sizes that attention is compiled for. */
+uint32_t rose_cuda_hd_pad(uint32_t head_dim)
+{
+    uint32_t pad = 16;
+    while (pad < head_dim)
+        pad *= 2;
+    return pad;
+}
+
+uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t)
+{
+    return (uint64_t)a->n_layers * a->n_heads * 2 * ROSE_KV_PAGE_TOKENS *
+           rose_cuda_hd_pad(a->head_dim) * rose_cuda_type_size(t);
+}
+
+void *rose_cuda_take(rose_cuda_bump *b, uint64_t bytes)
+{
+    void *at = b->base == NULL ? NULL : b->base + b->used;
+    b->used += round_up(bytes, 256);
+    return at;
+}
+
+static float *take_floats(rose_cuda_bump *b, uint64_t n)
+{
+    return rose_cuda_take(b, n * sizeof(float));
+}
+
+static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, rose_cuda_type t, uint32_t k,
+                        uint32_t n)
+{
+    l->k = k;
+    l->n = n;
+    l->k_pad = (uint32_t)round_up(k, ROSE_CUDA_K_PAD);
+    l->n_pad = (uint32_t)round_up(n, ROSE_CUDA_N_PAD);
+    l->w = rose_cuda_take(b, (uint64_t)l->k_pad * l->n_pad * rose_cuda_type_size(t));
+}
+
+static void take_bias(rose_cuda_linear *l, rose_cuda_bump *b, const rose_linear *from)
+{
+    l->bias = from->b.data != NULL ? take_floats(b, l->n) : NULL;
+}
+
+/* The small parameters of all layers lie together, apart from the matrices: scattered behind them
+ * they cost 26 to 30 us a decode step on an H100. */
+void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const rose_model *m,
+                              const rose_memory_plan *p)
+{
+    const rose_arch *a = &m->arch;
+    const rose_cuda_type t = rose_cuda_type_of(p->dtype);
+    const uint32_t d = a->d_model;
+
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        rose_cuda_layer nowhere;
+        rose_cuda_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
+        take_linear(&l->qkv, b, t, d, 3 * d);
+        take_linear(&l->proj, b, t, d, d);
+        take_linear(&l->fc1, b, t, d, a->d_ff);
+        take_linear(&l->fc2, b, t, a->d_ff, d);
+        l->scale = a->attn_scale * 1.44269504088896341f;
+        if (a->attn_scale_by_layer) l->scale /= (float)(i + 1);
+    }
+    take_linear(&w->head, b, t, d, a->vocab_size);
+    w->head.bias = NULL;
+    w->tok = w->head.w;
+    if (!a->tied_head)
+        w->tok =
+            rose_cuda_take(b, (uint64_t)w->head.k_pad * w->head.n_pad * rose_cuda_type_size(t));
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        const rose_layer *from = &m->layers[i];
+        rose_cuda_layer nowhere = {.qkv.n = 3 * d, .proj.n = d, .fc1.n = a->d_ff, .fc2.n = d};
+        rose_cuda_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
+        l->ln1_w = take_floats(b, d);
+        l->ln1_b = take_floats(b, d);
+        take_bias(&l->qkv, b, &from->qkv);
+        take_bias(&l->proj, b, &from->proj);
+        l->ln2_w = take_floats(b, d);
+        l->ln2_b = take_floats(b, d);
+        take_bias(&l->fc1, b, &from->fc1);
+        take_bias(&l->fc2, b, &from->fc2);
+    }
+    w->lnf_w = take_floats(b, d);
+    w->lnf_b = take_floats(b, d);
+    w->pos = take_floats(b, (uint64_t)p->max_model_len * d);
+}
+
+static uint32_t context_pages(const rose_memory_plan *p)
+{
+    return (p->max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
+}
+
+/* Items of one sequence: at most one in 16 of its rows, and one more. */
+static rose_cuda_shape largest_shape(const rose_memory_plan *p)
+{
+    return (rose_cuda_shape){.n_rows = p->max_step_tokens,
+                             .n_outputs = p->max_seqs,
+                             .n_single = p->max_seqs,
+                             .n_tiles = p->max_seqs + p->max_step_tokens / ROSE_CUDA_TILE_ROWS,
+                             .n_table = p->max_seqs * context_pages(p)};
+}
+
+void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
+{
+    rose_cuda_bump b = {0};
+    const uint64_t rows = (uint64_t)s->n_rows * sizeof(uint32_t);
+#define PLACE(field, bytes)                                                                        \
+    h->field = b.used;                                                                             \
+    rose_cuda_take(&b, bytes)
+    PLACE(ids, sizeof(uint32_t *));
+    PLACE(picks, s->n_outputs * sizeof(rose_cuda_pick));
+    PLACE(items, ((uint64_t)s->n_single + s->n_tiles) * sizeof(rose_cuda_item));
+    PLACE(tokens, rows);
+    PLACE(where, rows);
+    PLACE(slot, rows);
+    PLACE(gather, s->n_outputs * sizeof(uint32_t));
+    PLACE(tables, s->n_table * sizeof(uint32_t));
+#undef PLACE
+    h->end = b.used;
+}
+
+void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const rose_arch *a,
+                              const rose_memory_plan *p)
+{
+    const uint64_t size = rose_cuda_type_size(rose_cuda_type_of(p->dtype));
+    const uint64_t rows = round_up(p->max_step_tokens, ROSE_CUDA_ROW_PAD);
+    const uint64_t k_d = round_up(a->d_model, ROSE_CUDA_K_PAD);
+    const uint64_t k_ff = round_up(a->d_ff, ROSE_CUDA_K_PAD);
+    const rose_cuda_shape largest = largest_shape(p);
+    rose_cuda_header header;
+
+    s->out_block = p->max_seqs < ROSE_CUDA_OUT_BLOCK ? p->max_seqs : ROSE_CUDA_OUT_BLOCK;
+    s->ld_logits = (uint32_t)round_up(a->vocab_size, 32);
+    rose_cuda_layout_header(&header, &largest);
+    s->header_bytes = header.end;
+    s->x = take_floats(b, rows * a->d_model);
+    s->h = rose_cuda_take(b, rows * k_d * size);
+    s->q = rose_cuda_take(b, rows * a->d_model * size);
+    s->ff = rose_cuda_take(b, rows * k_ff * size);
+    s->out_h = rose_cuda_take(b, round_up(s->out_block, ROSE_CUDA_ROW_PAD) * k_d * size);
+    s->logits = take_floats(b, (uint64_t)s->out_block * s->ld_logits);
+    s->key = rose_cuda_take(b, round_up(p->max_seqs, ROSE_CUDA_OUT_BLOCK) * sizeof *s->key);
+    s->header = rose_cuda_take(b, s->header_bytes);
+}
+
+/* ---- plan ---- */
+
+static rose_status check_arch(const rose_arch *a, rose_err *err)
+{
+    const char *t = a->model_type;
+    if (a->norm != ROSE_NORM_LAYER)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CUDA backend has no RMS norm", t);
+    if (a->pos != ROSE_POS_LEARNED)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CUDA backend has no rotary positions",
+                         t);
+    if (a->n_kv_heads != a->n_heads || (uint64_t)a->n_heads * a->head_dim != a->d_model)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: the CUDA backend has no grouped heads (%u query heads, %u kv heads "
+                         "of %u, width %u)",
+                         t, a->n_heads, a->n_kv_heads, a->head_dim, a->d_model);
+    if (a->head_dim == 0 || a->head_dim > ROSE_CUDA_MAX_HEAD_DIM || a->head_dim % 2 != 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: head size %u, the CUDA backend takes even sizes up to %d", t,
+                         a->head_dim, ROSE_CUDA_MAX_HEAD_DIM);
+    if (a->d_model > ROSE_CUDA_MAX_D || a->d_model % 8 != 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: width %u, the CUDA backend takes multiples of 8 up to %d", t,
+                         a->d_model, ROSE_CUDA_MAX_D);
+    if (a->d_ff == 0 || a->d_ff % 8 != 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: MLP width %u, the CUDA backend takes multiples of 8", t, a->d_ff);
+    if (a->n_layers == 0 || a->n_layers > 1024 || a->d_ff > MAX_WIDTH || a->vocab_size == 0 ||
+        a->vocab_size > MAX_WIDTH || a->max_positions == 0 || a->max_positions > MAX_WIDTH)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: a size is 0 or over %d", t, MAX_WIDTH);
+    return ROSE_OK;
+}
+
+static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, rose_memory_plan *p,
+                              rose_err *err)
+{
+    if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
+        return rose_fail(err, ROSE_E_INVAL, "max_seqs: %u, not in 1 .. %d", o->max_seqs, MAX_SEQS);
+    if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > MAX_STEP_TOKENS)
+        return rose_fail(err, ROSE_E_INVAL, "max_step_tokens: %u, not in max_seqs (%u) .. %d",
+                         o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
+    if (o->max_model_len > a->max_positions)
+        return rose_fail(err, ROSE_E_INVAL, "max_model_len: %u, but the model has %u positions",
+                         o->max_model_len, a->max_positions);
+    p->max_seqs = o->max_seqs;
+    p->max_step_tokens = o->max_step_tokens;
+    p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
+    p->n_threads = 1; /* the engine thread */
+    return ROSE_OK;
+}
+
+static rose_status plan_pages(const rose_backend_opts *o, rose_memory_plan *p, rose_err *err)
+{
+    const uint64_t context = context_pages(p);
+    uint64_t pages = o->kv_pages;
+
+    if (pages == 0 && o->kv_bytes > 0) pages = o->kv_bytes / p->kv_page;
+    if (pages == 0 && o->kv_bytes == 0) {
+        uint64_t taken = p->weights + p->scratch;
+        uint64_t left = p->available > taken ? (p->available - taken) / 10 * 9 : 0;
+        pages = context * p->max_seqs;
+        if (left / p->kv_page < pages) pages = left / p->kv_page;
+        if (pages < context) pages = context;
+    }
+    if (pages > MAX_KV_PAGES) pages = MAX_KV_PAGES;
+    if (pages < context)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "kv pages: %llu hold %llu tokens, less than one context of %u; raise "
+                         "kv_pages or kv_bytes, or lower max_model_len",
+                         (unsigned long long)pages, (unsigned long long)pages * ROSE_KV_PAGE_TOKENS,
+                         p->max_model_len);
+    p->kv_pages = (uint32_t)pages;
+    p->kv = p->kv_page * pages;
+    return ROSE_OK;
+}
+
+static rose_status too_large(const rose_memory_plan *p, rose_err *err)
+{
+    const char *advice = "lower max_step_tokens or max_seqs";
+    if (p->kv >= p->scratch) advice = "lower kv_pages or kv_bytes, or max_model_len";
+    if (p->weights >= p->kv && p->weights >= p->scratch)
+        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype float16" : "the model is too large";
+    const double mib = 1048576;
+    return rose_fail(err, ROSE_E_NOMEM,
+                     "the plan needs %.0f MiB of GPU memory (weights %.0f, KV %.0f in %u pages, "
+                     "scratch %.0f) but %.0f MiB are available: %s",
+                     (double)p->total / mib, (double)p->weights / mib, (double)p->kv / mib,
+                     p->kv_pages, (double)p->scratch / mib, (double)p->available / mib, advice);
+}
+
+rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
+                           rose_err *err)
+{
+    rose_status st;
+    rose_cuda_bump weights = {0}, scratch = {0};
+    rose_cuda_weights w = {0};
+    rose_cuda_scratch s = {0};
+    rose_memory_plan p = {.dtype = o->dtype};
+    size_t free_bytes = 0, total_bytes = 0;
+
+    memset(out, 0, sizeof *out);
+    if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
+    if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
+    if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
+    cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
+    if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
+    if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
+    rose_cuda_layout_weights(&w, &weights, m, &p);
+    rose_cuda_layout_scratch(&s, &scratch, &m->arch, &p);
+    p.weights = weights.used;
+    p.scratch = scratch.used;
+    p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
+    p.available = free_bytes > RESERVE ? free_bytes - RESERVE : 1;
+    if ((st = plan_pages(o, &p, err)) != ROSE_OK) return st;
+    p.total = p.weights + p.kv + p.scratch;
+    if (p.total > p.available) return too_large(&p, err);
+    *out = p;
+    return ROSE_OK;
+}

@@ -1,0 +1,361 @@
+/* backend/cuda/sampler.cu - the choice of one id from a row of logits: one block a row.
+ *
+ * The rule is that of backend.h (rose_sampling): temperature, min_p, top_k, top_p, then a walk by
+ * ascending id to u * mass with u from Philox(seed, position). Greedy needs only the key that the
+ * head left. Otherwise weights are w = exp((x - max) / T), and their mass is counted in units of
+ * 2^-40, in 64-bit integers: sums do not depend on the order of threads and atomics, so neither
+ * does the result. Weights under 2^-41 have no mass and are never chosen.
+ *
+ * The usual way (a top_k up to 512, or a top_p that few ids fill): every thread takes the largest
+ * of its share; the k-th of these is a lower bound for the k-th logit; what reaches it is a short
+ * list, on which ranks and masses are found by comparing all with all. The other way, for any
+ * parameters: cuts are found by digits of 11 bits of the rank key, with a histogram in shared
+ * memory for each. */
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/launch.cuh"
+
+typedef unsigned long long u64;
+
+enum {
+    THREADS = 1024,
+    BINS = 2048,
+    LIST = THREADS, /* a thread each */
+    QUICK = 512,    /* the largest top_k for the list */
+    FEW = 256,      /* ids tried first for top_p alone */
+    BATCH = 8       /* loads in flight */
+};
+
+#define UNIT 1099511627776.0f /* 2^40 */
+
+typedef struct work {
+    const float *x;
+    uint32_t vocab;
+    float max, inv_temperature, min_p;
+    u64 floor; /* rank keys below are dropped */
+} work;
+
+typedef struct memory {
+    u64 mass[BINS];
+    u64 list[LIST]; /* rank keys */
+    u64 scan[THREADS / 32];
+    u64 found_before;
+    uint32_t found_digit, n_list, id;
+} memory;
+
+static __device__ __forceinline__ float philox_uniform(uint64_t seed, uint32_t position)
+{
+    uint32_t c0 = position, c1 = 0, c2 = 0, c3 = 0;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int r = 0; r < 10; r++) {
+        uint32_t n0 = __umulhi(0xCD9E8D57u, c2) ^ c1 ^ k0, n1 = 0xCD9E8D57u * c2;
+        uint32_t n2 = __umulhi(0xD2511F53u, c0) ^ c3 ^ k1, n3 = 0xD2511F53u * c0;
+        c0 = n0;
+        c1 = n1;
+        c2 = n2;
+        c3 = n3;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return (float)(c0 >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
+}
+
+static __device__ __forceinline__ float logit_of(uint32_t order)
+{
+    return __uint_as_float(order >> 31 != 0 ? order & 0x7fffffffu : ~order);
+}
+
+/* In units of 2^-40; what rank keys under the floor and weights under min_p do not have. */
+static __device__ __forceinline__ u64 mass_of(const work &w, u64 key)
+{
+    if (key == 0 || key < w.floor) return 0;
+    float weight = exp_fast((logit_of((uint32_t)(key >> 32)) - w.max) * w.inv_temperature);
+    if (!(weight >= w.min_p)) return 0;
+    return (u64)__float2ull_rn(weight * UNIT);
+}
+
+/* The rank key of id i; 0 for NaN and -inf. */
+static __device__ __forceinline__ u64 key_of(float x, uint32_t i)
+{
+    return x > -INFINITY ? rank_key(x, i) : 0;
+}
+
+/* BATCH logits of this thread from place `at`, THREADS apart; NaN beyond the end. */
+static __device__ __forceinline__ void load_batch(float v[BATCH], const work &w, uint32_t at)
+{
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        v[i] = at + i * THREADS < w.vocab ? __ldcg(w.x + at + i * THREADS) : NAN;
+}
+
+/* Sum over the block, to every thread. */
+static __device__ u64 block_sum(memory *m, u64 v)
+{
+    for (int o = 16; o > 0; o /= 2)
+        v += __shfl_xor_sync(ROSE_ALL_LANES, v, o);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) m->scan[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = 0;
+    for (int i = 0; i < THREADS / 32; i++)
+        v += m->scan[i];
+    __syncthreads();
+    return v;
+}
+
+static __device__ u64 total_mass(const work &w, memory *m)
+{
+    u64 sum = 0;
+    for (uint32_t at = threadIdx.x; at < w.vocab; at += BATCH * THREADS) {
+        float v[BATCH];
+        load_batch(v, w, at);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            sum += mass_of(w, key_of(v[i], at + i * THREADS));
+    }
+    return block_sum(m, sum);
+}
+
+/* The first bin, in ascending order, at which the running sum of m->mass reaches need (which the
+ * total does); leaves it in m->found_digit and the sum before it in m->found_before. */
+static __device__ void find_bin(memory *m, u64 need)
+{
+    const int per = BINS / THREADS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u64 mine = 0;
+    for (int i = 0; i < per; i++)
+        mine += m->mass[threadIdx.x * per + i];
+    u64 upto = mine;
+    for (int o = 1; o < 32; o *= 2) {
+        u64 below = __shfl_up_sync(ROSE_ALL_LANES, upto, o);
+        if (lane >= o) upto += below;
+    }
+    if (lane == 31) m->scan[warp] = upto;
+    __syncthreads();
+    u64 before = upto - mine;
+    for (int i = 0; i < warp; i++)
+        before += m->scan[i];
+    if (before < need && before + mine >= need) {
+        int i = 0;
+        while (before + m->mass[threadIdx.x * per + i] < need)
+            before += m->mass[threadIdx.x * per + i++];
+        m->found_digit = threadIdx.x * per + i;
+        m->found_before = before;
+    }
+    __syncthreads();
+}
+
+/* ---- the usual way ---- */
+
+/* A rank key that at least k ids reach, and not many more: the upper 22 bits of the k-th largest
+ * among the largest of each thread. k <= THREADS <= vocab. */
+static __device__ u64 lower_bound(const work &w, memory *m, uint32_t k)
+{
+    u64 best = 0, prefix = 0, have = 0;
+    for (uint32_t at = threadIdx.x; at < w.vocab; at += BATCH * THREADS) {
+        float v[BATCH];
+        load_batch(v, w, at);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            best = max(best, key_of(v[i], at + i * THREADS));
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = threadIdx.x; i < BINS; i += THREADS)
+            m->mass[i] = 0;
+        __syncthreads();
+        const uint32_t digit = (uint32_t)(best >> (pass == 0 ? 53 : 42)) & (BINS - 1);
+        if (pass == 0 || best >> 53 == prefix >> 53) atomicAdd(&m->mass[BINS - 1 - digit], 1ull);
+        __syncthreads();
+        find_bin(m, k - have);
+        have += m->found_before;
+        prefix |= (u64)(BINS - 1 - m->found_digit) << (pass == 0 ? 53 : 42);
+        __syncthreads();
+    }
+    return prefix;
+}
+
+/* False: too many for a list. Its order does not matter. */
+static __device__ bool make_list(const work &w, memory *m, u64 floor)
+{
+    if (threadIdx.x == 0) m->n_list = 0;
+    __syncthreads();
+    for (uint32_t at = threadIdx.x; at < w.vocab; at += BATCH * THREADS) {
+        float v[BATCH];
+        load_batch(v, w, at);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const u64 key = key_of(v[i], at + i * THREADS);
+            if (key == 0 || key < floor) continue;
+            const uint32_t place = atomicAdd(&m->n_list, 1u);
+            if (place < LIST) m->list[place] = key;
+        }
+    }
+    __syncthreads();
+    return m->n_list <= LIST;
+}
+
+static __device__ u64 target_of(u64 total, const rose_cuda_pick &p)
+{
+    const u64 seed = (u64)p.seed_hi << 32 | p.seed_lo;
+    const u64 u = (u64)(philox_uniform(seed, p.pos) * 16777216.0f);
+    return __umul64hi(total, u) << 40 | (total * u) >> 24; /* floor(total u / 2^24) */
+}
+
+static __device__ __forceinline__ u64 need_of(float top_p, u64 total)
+{
+    const u64 need = (u64)((double)top_p * (double)total);
+    return need > 0 ? need : 1;
+}
+
+/* Among the listed ids: the best k, of these the best whose mass reaches need (0: top_p of theirs).
+ * False: their mass does not reach need. */
+static __device__ bool pick_listed(const work &w, memory *m, const rose_cuda_pick &p, uint32_t k,
+                                   u64 need, uint32_t *id)
+{
+    const uint32_t n = m->n_list, me = threadIdx.x;
+    const u64 key = me < n ? m->list[me] : 0, mass = mass_of(w, key);
+    u64 before = 0;
+    uint32_t rank = 0;
+
+    m->mass[me] = mass;
+    if (me == 0) m->id = UINT32_MAX;
+    __syncthreads();
+    for (uint32_t j = 0; j < n && key != 0; j++)
+        if (m->list[j] > key) {
+            rank++;
+            before += m->mass[j];
+        }
+    bool kept = rank < k;
+    const u64 total = block_sum(m, kept ? mass : 0);
+    if (total < need) return false;
+    if (need == 0) need = p.top_p < 1.0f ? need_of(p.top_p, total) : ~0ull;
+    kept = kept && before < need;
+    const u64 target = target_of(block_sum(m, kept ? mass : 0), p);
+    m->mass[me] = kept ? mass : 0;
+    __syncthreads();
+    u64 upto = 0; /* of lower ids, which are larger in the key's complement */
+    for (uint32_t j = 0; j < n && kept && mass > 0; j++)
+        if ((uint32_t)m->list[j] > (uint32_t)key) upto += m->mass[j];
+    if (kept && mass > 0 && upto <= target && target < upto + mass) m->id = ~(uint32_t)key;
+    __syncthreads();
+    *id = m->id;
+    return true;
+}
+
+/* ---- the other way ---- */
+
+/* The key down to which the best must be kept for their number (by_mass: their mass) to reach need.
+ * 0 if all together do not reach it. */
+static __device__ u64 select_rank(const work &w, memory *m, bool by_mass, u64 need)
+{
+    static const int shifts[6] = {53, 42, 32, 21, 10, 0}, widths[6] = {11, 11, 10, 11, 11, 10};
+    u64 prefix = 0, mask = 0, have = 0;
+
+    for (int pass = 0; pass < 6; pass++) {
+        const uint32_t bins = 1u << widths[pass];
+        for (int i = threadIdx.x; i < BINS; i += THREADS)
+            m->mass[i] = 0;
+        __syncthreads();
+        for (uint32_t at = threadIdx.x; at < w.vocab; at += BATCH * THREADS) {
+            float x[BATCH];
+            load_batch(x, w, at);
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                const u64 key = key_of(x[i], at + i * THREADS);
+                if (key == 0 || key < w.floor || (key & mask) != prefix) continue;
+                const u64 v = by_mass ? mass_of(w, key) : 1;
+                /* the best bin first */
+                if (v != 0) atomicAdd(&m->mass[bins - 1 - ((key >> shifts[pass]) & (bins - 1))], v);
+            }
+        }
+        __syncthreads();
+        if (pass == 0) {
+            u64 mine = 0;
+            for (int i = threadIdx.x; i < BINS; i += THREADS)
+                mine += m->mass[i];
+            if (block_sum(m, mine) < need) return 0;
+        }
+        find_bin(m, need - have);
+        const u64 bin = bins - 1 - m->found_digit, held = m->mass[m->found_digit];
+        have += m->found_before;
+        prefix |= bin << shifts[pass];
+        mask |= (u64)(bins - 1) << shifts[pass];
+        __syncthreads();
+        if (!by_mass && have + held == need) return prefix; /* the bin as a whole */
+    }
+    return prefix;
+}
+
+/* Each thread sums a stretch of ids; the one whose stretch holds the target walks it. */
+static __device__ uint32_t walk_row(const work &w, memory *m, const rose_cuda_pick &p)
+{
+    const uint32_t per = (w.vocab + THREADS - 1) / THREADS;
+    const uint32_t first = threadIdx.x * per, end = min(first + per, w.vocab);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u64 mine = 0;
+    for (uint32_t i = first; i < end; i++)
+        mine += mass_of(w, key_of(__ldcg(w.x + i), i));
+    const u64 target = target_of(block_sum(m, mine), p);
+    u64 upto = mine;
+    for (int o = 1; o < 32; o *= 2) {
+        u64 below = __shfl_up_sync(ROSE_ALL_LANES, upto, o);
+        if (lane >= o) upto += below;
+    }
+    if (lane == 31) m->scan[warp] = upto;
+    __syncthreads();
+    for (int i = 0; i < warp; i++)
+        upto += m->scan[i];
+    u64 before = upto - mine;
+    if (before <= target && target < upto) {
+        uint32_t i = first;
+        while ((before += mass_of(w, key_of(__ldcg(w.x + i), i))) <= target)
+            i++;
+        m->id = i;
+    }
+    __syncthreads();
+    return m->id;
+}
+
+static __device__ uint32_t sample(const rose_cuda_sampler &a, const rose_cuda_pick &p, memory *m,
+                                  uint32_t row, float best)
+{
+    work w = {a.logits + (size_t)row * a.ld_logits, a.vocab, best, p.inv_temperature, p.min_p, 0};
+    const bool by_count = p.top_k > 0 && p.top_k < a.vocab, by_mass = p.top_p < 1.0f;
+    const uint32_t k = by_count ? p.top_k : FEW;
+    uint32_t id;
+
+    if ((by_count || by_mass) && k <= QUICK && a.vocab >= THREADS) {
+        const u64 need = by_count ? 0 : need_of(p.top_p, total_mass(w, m));
+        if (make_list(w, m, lower_bound(w, m, k)) &&
+            pick_listed(w, m, p, by_count ? k : UINT32_MAX, need, &id))
+            return id;
+        __syncthreads();
+    }
+    if (by_count) w.floor = select_rank(w, m, false, p.top_k);
+    if (by_mass)
+        w.floor = max(w.floor, select_rank(w, m, true, need_of(p.top_p, total_mass(w, m))));
+    return walk_row(w, m, p);
+}
+
+static __global__ void __launch_bounds__(THREADS) sampler_kernel(const rose_cuda_sampler a)
+{
+    extern __shared__ __align__(16) unsigned char shared[];
+    const uint32_t row = blockIdx.x;
+    const rose_cuda_pick p = a.pick[row];
+    pdl_launch();
+    pdl_wait();
+    const u64 key = __ldcg(a.key + row);
+    const uint32_t order = (uint32_t)(key >> 32);
+    uint32_t id = ~(uint32_t)key;
+    const float max = logit_of(order);
+    if (order <= order_of(-INFINITY)) {
+        id = UINT32_MAX; /* ROSE_TOKEN_NONE */
+    } else if (isfinite(p.inv_temperature) && isfinite(max)) {
+        id = sample(a, p, reinterpret_cast<memory *>(shared), row, max);
+    }
+    if (threadIdx.x == 0) (*a.ids)[a.first + row] = id;
+}
+
+cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *at, const rose_cuda_sampler *a)
+{
+    if (a->rows == 0) return cudaSuccess;
+    return launch_kernel(at, sampler_kernel, dim3(a->rows), THREADS, sizeof(memory), *a);
+}

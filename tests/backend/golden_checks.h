@@ -1,0 +1,127 @@
+/* tests/backend/golden_checks.h - a backend against transformers (tests/golden): logits and greedy
+ * continuations, and the held-out loss of the demo model. Header-only: each test is one program. */
+#ifndef TESTS_BACKEND_GOLDEN_CHECKS_H
+#define TESTS_BACKEND_GOLDEN_CHECKS_H
+
+#include "backend/cpu_fixture.h"
+#include "golden.h"
+#include "model/random.h"
+
+enum { CHUNK = 64 };
+
+static inline rose_model *random_model(const golden_random *r, const char *dir)
+{
+    rose_random_opts o;
+    rose_model *m = NULL;
+    rose_err err = {""};
+    rose_random_opts_default(&o);
+    o.n_layers = r->n_layers;
+    o.d_model = r->d_model;
+    o.n_heads = r->n_heads;
+    o.d_ff = r->d_ff;
+    o.vocab_size = r->vocab_size;
+    o.max_positions = r->max_positions;
+    o.dtype = strcmp(r->dtype, "F32") == 0   ? ROSE_F32
+              : strcmp(r->dtype, "F16") == 0 ? ROSE_F16
+                                             : ROSE_BF16;
+    o.tied_head = r->tied_head;
+    o.prefix = r->prefix;
+    o.max_shard_bytes = r->max_shard_bytes;
+    o.seed = r->seed;
+    if (rose_random_model_write(&o, dir, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    if (rose_model_open(&m, dir, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    return m;
+}
+
+static inline rose_model *golden_model(const golden *g)
+{
+    rose_model *m = NULL;
+    rose_err err = {""};
+    char dir[1024] = "/tmp/rose-golden-XXXXXX", command[1100];
+
+    if (g->folder != NULL) {
+        golden_path(dir, sizeof dir, g->folder);
+        golden_check_model(g, dir);
+        if (rose_model_open(&m, dir, &err) != ROSE_OK) fail_msg("%s", err.msg);
+        return m;
+    }
+    assert_non_null(mkdtemp(dir));
+    m = random_model(&g->random, dir);
+    golden_check_model(g, dir);
+    snprintf(command, sizeof command, "rm -rf %s", dir); /* the mappings stay */
+    assert_int_equal(system(command), 0);
+    return m;
+}
+
+/* The prompt, then every token that we choose ourselves. */
+static inline void check_prompt(const golden *g, const rose_model *m, fx_backend *f,
+                                const golden_prompt *p, double *worst)
+{
+    fx_seq s = fx_seq_make(m, 0, p->n_ids + p->n_greedy);
+    uint32_t *got = calloc(p->n_greedy + 1, sizeof *got), last = p->n_ids - 1;
+    assert_non_null(got);
+    memcpy(s.tokens, p->ids, p->n_ids * sizeof *s.tokens);
+    fx_run(f, &s, p->n_ids, CHUNK);
+    for (uint32_t i = 0; i < p->n_greedy; i++) {
+        got[i] = s.next_ids[last + i];
+        assert_true(got[i] < m->arch.vocab_size);
+        s.tokens[p->n_ids + i] = got[i];
+        fx_run(f, &s, p->n_ids + i + 1, 1);
+    }
+    uint32_t agreed = golden_greedy_agreed(p, got, p->n_greedy);
+    if (agreed < p->n_greedy)
+        fail_msg("prompt %s: greedy token %u is %u, not %u (margin %g)", p->name, agreed,
+                 got[agreed], p->greedy[agreed], (double)p->margin[agreed]);
+    for (uint32_t i = 0; i < p->n_logits; i++) {
+        const golden_logits *l = &p->logits[i];
+        double e = golden_logits_error(l, s.logits + (size_t)l->position * m->arch.vocab_size);
+        if (e > *worst) *worst = e;
+        if (!(e <= g->tolerance))
+            fail_msg("prompt %s, position %u: logits are off by %g", p->name, l->position, e);
+    }
+    fx_seq_drop(f, &s);
+    fx_seq_free(&s);
+    free(got);
+}
+
+static inline void check_golden(const char *name)
+{
+    golden g;
+    double worst = 0;
+    golden_open(&g, name);
+    rose_model *m = golden_model(&g);
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 9);
+    for (uint32_t i = 0; i < g.n_prompts; i++)
+        check_prompt(&g, m, &f, &g.prompts[i], &worst);
+    print_message("%s: largest error of a logit %.1e, all greedy tokens equal\n", name, worst);
+    fx_close(&f);
+    rose_model_close(m);
+    golden_close(&g);
+}
+
+/* Nats a token, in double from our logits. */
+static inline double held_out_loss(const golden *g, const rose_model *m, rose_compute dtype)
+{
+    const uint32_t vocab = m->arch.vocab_size;
+    fx_backend f = fx_open(m, dtype, "auto", 2, 9);
+    double sum = 0;
+    for (uint32_t i = 0; i < g->n_windows; i++) {
+        const golden_window *w = &g->windows[i];
+        fx_seq s = fx_seq_make(m, 0, w->n);
+        memcpy(s.tokens, g->held_ids + w->first, w->n * sizeof *s.tokens);
+        fx_run(&f, &s, w->n, CHUNK);
+        for (uint32_t j = 0; j < w->n; j++) {
+            const float *x = s.logits + (size_t)j * vocab;
+            double total = 0;
+            for (uint32_t t = 0; t < vocab; t++)
+                total += exp((double)x[t]);
+            sum += log(total) - (double)x[g->held_ids[w->first + j + 1]];
+        }
+        fx_seq_drop(&f, &s);
+        fx_seq_free(&s);
+    }
+    fx_close(&f);
+    return sum / (g->n_held_ids - 1);
+}
+
+#endif

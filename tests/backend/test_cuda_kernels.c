@@ -1,0 +1,342 @@
+/* tests/backend/test_cuda_kernels.c - the matrix kernels and LayerNorm against sums in double
+ * precision: edge shapes, fresh inputs, poisoned outputs, canaries behind them; and the two matrix
+ * kernels against each other bit for bit. */
+#include "backend/cuda_fixture.h"
+
+enum { CANARY = 64 };
+static const float g_poison = 12345.5f;
+
+static void *device(const void *from, size_t bytes)
+{
+    void *p = NULL;
+    assert_int_equal(cudaMalloc(&p, bytes), cudaSuccess);
+    if (from != NULL)
+        assert_int_equal(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    else
+        assert_int_equal(cudaMemset(p, 0, bytes), cudaSuccess);
+    return p;
+}
+
+static void fetch(void *to, const void *from, size_t bytes)
+{
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    assert_int_equal(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+}
+
+static uint32_t up(uint32_t x, uint32_t unit)
+{
+    return (x + unit - 1) / unit * unit;
+}
+
+/* As layout.cuh, h_index. */
+static size_t h_at(uint32_t row, uint32_t k, uint32_t k_pad)
+{
+    return ((size_t)(row / 8) * (k_pad / 8) + k / 8) * 64 + row % 8 * 8 + k % 8;
+}
+
+static float rounded(rose_cuda_type t, float x)
+{
+    if (t == ROSE_CUDA_F16) return rose_f16_to_f32(rose_f32_to_f16(x));
+    if (t == ROSE_CUDA_BF16) return rose_bf16_to_f32(rose_f32_to_bf16(x));
+    return x;
+}
+
+static void put(rose_cuda_type t, void *to, size_t i, float x)
+{
+    uint16_t h = t == ROSE_CUDA_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
+    if (t == ROSE_CUDA_F32)
+        memcpy((float *)to + i, &x, 4);
+    else
+        memcpy((uint16_t *)to + i, &h, 2);
+}
+
+static float get(rose_cuda_type t, const void *from, size_t i)
+{
+    if (t == ROSE_CUDA_F32) return ((const float *)from)[i];
+    uint16_t h = ((const uint16_t *)from)[i];
+    return t == ROSE_CUDA_F16 ? rose_f16_to_f32(h) : rose_bf16_to_f32(h);
+}
+
+typedef struct problem {
+    rose_cuda_type type;
+    uint32_t m, k, n;
+    rose_cuda_linear w;
+    void *h;              /* device, blocked */
+    float *x, *wt, *bias; /* host: [m][k] and [k][n] rounded to the type, [n] */
+    double *want;         /* [m][n] */
+} problem;
+
+static problem make_problem(fx_random *r, rose_cuda_type t, uint32_t m, uint32_t k, uint32_t n)
+{
+    problem p = {.type = t, .m = m, .k = k, .n = n};
+    const size_t size = rose_cuda_type_size(t);
+    const bool transposed = fx_below(r, 2) != 0;
+    const rose_cuda_launch at = {.type = t};
+    p.w = (rose_cuda_linear){.k = k, .n = n, .k_pad = up(k, 32), .n_pad = up(n, 128)};
+    p.x = calloc((size_t)m * k, sizeof(float));
+    p.wt = calloc((size_t)k * n, sizeof(float));
+    p.bias = calloc(n, sizeof(float));
+    p.want = calloc((size_t)m * n, sizeof(double));
+    uint8_t *h = calloc((size_t)up(m, 128) * p.w.k_pad, size);
+    float *file = calloc((size_t)k * n, sizeof(float));
+    assert_true(p.x && p.wt && p.bias && p.want && h && file);
+    for (size_t i = 0; i < (size_t)m * k; i++) {
+        p.x[i] = rounded(t, 2 * fx_uniform(r) - 1);
+        put(t, h, h_at((uint32_t)(i / k), (uint32_t)(i % k), p.w.k_pad), p.x[i]);
+    }
+    for (uint32_t i = 0; i < k; i++)
+        for (uint32_t j = 0; j < n; j++) {
+            float v = rounded(t, (2 * fx_uniform(r) - 1) * 0.1f);
+            p.wt[(size_t)i * n + j] = v;
+            file[transposed ? (size_t)j * k + i : (size_t)i * n + j] = v;
+        }
+    for (uint32_t j = 0; j < n; j++)
+        p.bias[j] = 2 * fx_uniform(r) - 1;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t kk = 0; kk < k; kk++)
+            for (uint32_t j = 0; j < n; j++)
+                p.want[(size_t)i * n + j] +=
+                    (double)p.x[(size_t)i * k + kk] * (double)p.wt[(size_t)kk * n + j];
+    p.h = device(h, (size_t)up(m, 128) * p.w.k_pad * size);
+    p.w.bias = device(p.bias, n * sizeof(float));
+    p.w.w = device(NULL, (size_t)p.w.k_pad * p.w.n_pad * size);
+    void *src = device(file, (size_t)k * n * sizeof(float));
+    const rose_cuda_pack pack = {.src = src,
+                                 .src_type = ROSE_F32,
+                                 .n_rows = transposed ? n : k,
+                                 .width = transposed ? k : n,
+                                 .transposed = transposed,
+                                 .dst = p.w.w,
+                                 .k_pad = p.w.k_pad};
+    assert_int_equal(rose_cuda_pack_run(&at, &pack), cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    cudaFree(src);
+    free(file);
+    free(h);
+    return p;
+}
+
+static void free_problem(problem *p)
+{
+    cudaFree(p->h);
+    cudaFree(p->w.w);
+    cudaFree(p->w.bias);
+    free(p->x);
+    free(p->wt);
+    free(p->bias);
+    free(p->want);
+}
+
+/* x += x w + bias, from poison; the rows behind it must keep theirs. */
+static float *run_residual(const problem *p)
+{
+    const size_t n = (size_t)(p->m + CANARY) * p->n;
+    const rose_cuda_launch at = {.type = p->type};
+    float *y = calloc(n, sizeof *y);
+    assert_non_null(y);
+    for (size_t i = 0; i < n; i++)
+        y[i] = i < (size_t)p->m * p->n ? 1.0f : g_poison;
+    float *d = device(y, n * sizeof *y);
+    const rose_cuda_io io = {
+        .h = p->h, .x = d, .ld_x = p->n, .rows = p->m, .epilogue = ROSE_CUDA_EPI_RESIDUAL};
+    assert_int_equal(rose_cuda_linear_run(&at, &p->w, &io), cudaSuccess);
+    fetch(y, d, n * sizeof *y);
+    cudaFree(d);
+    for (size_t i = (size_t)p->m * p->n; i < n; i++)
+        assert_true(y[i] == g_poison);
+    return y;
+}
+
+static void check_residual(const problem *p, const float *y)
+{
+    double diff = 0, size = 0;
+    for (size_t i = 0; i < (size_t)p->m * p->n; i++) {
+        double want = p->want[i] + (double)p->bias[i % p->n] + 1, e = (double)y[i] - want;
+        diff += e * e;
+        size += want * want;
+    }
+    if (!(sqrt(diff / size) < 1e-5))
+        fail_msg("type %d, %u x %u x %u: relative error %g", (int)p->type, p->m, p->k, p->n,
+                 sqrt(diff / size));
+}
+
+static void check_act(const problem *p)
+{
+    const size_t size = rose_cuda_type_size(p->type);
+    const uint32_t k_pad = up(p->n, 32), rows = up(p->m, 8) + CANARY;
+    const rose_cuda_launch at = {.type = p->type};
+    const double tolerance = p->type == ROSE_CUDA_F16    ? 5e-4
+                             : p->type == ROSE_CUDA_BF16 ? 4e-3
+                                                         : 1e-5;
+    uint8_t *y = calloc((size_t)rows * k_pad, size);
+    double diff = 0, all = 0;
+    assert_non_null(y);
+    for (size_t i = 0; i < (size_t)rows * k_pad; i++)
+        put(p->type, y, i, 99);
+    void *d = device(y, (size_t)rows * k_pad * size);
+    const rose_cuda_io io = {.h = p->h,
+                             .rows = p->m,
+                             .epilogue = ROSE_CUDA_EPI_ACT,
+                             .out = d,
+                             .out_k_pad = k_pad,
+                             .act = ROSE_ACT_GELU_TANH};
+    assert_int_equal(rose_cuda_linear_run(&at, &p->w, &io), cudaSuccess);
+    fetch(y, d, (size_t)rows * k_pad * size);
+    cudaFree(d);
+    for (uint32_t i = 0; i < rows; i++)
+        for (uint32_t j = 0; j < k_pad; j++) {
+            const double got = (double)get(p->type, y, h_at(i, j, k_pad));
+            if (i >= p->m || j >= p->n) {
+                assert_true(got == 99);
+                continue;
+            }
+            double x = p->want[(size_t)i * p->n + j] + (double)p->bias[j];
+            double want = 0.5 * x * (1 + tanh(sqrt(2 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
+            diff += (got - want) * (got - want);
+            all += want * want;
+        }
+    assert_true(sqrt(diff / all) < tolerance);
+    free(y);
+}
+
+/* Without bias, an odd number of outputs, and the largest of each row. */
+static void check_logits(const problem *p)
+{
+    const uint32_t n = p->n - 1, ld = p->n + 5;
+    const rose_cuda_launch at = {.type = p->type};
+    rose_cuda_linear w = p->w;
+    float *y = calloc((size_t)p->m * ld, sizeof *y);
+    unsigned long long *key = calloc(p->m, sizeof *key);
+    assert_true(y && key);
+    for (size_t i = 0; i < (size_t)p->m * ld; i++)
+        y[i] = g_poison;
+    float *d = device(y, (size_t)p->m * ld * sizeof *y);
+    unsigned long long *dk = device(NULL, p->m * sizeof *dk);
+    w.n = n;
+    w.bias = NULL;
+    const rose_cuda_io io = {.h = p->h,
+                             .rows = p->m,
+                             .epilogue = ROSE_CUDA_EPI_LOGITS,
+                             .logits = d,
+                             .key = dk,
+                             .ld_logits = ld};
+    assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
+    fetch(y, d, (size_t)p->m * ld * sizeof *y);
+    fetch(key, dk, p->m * sizeof *key);
+    cudaFree(d);
+    cudaFree(dk);
+    for (uint32_t i = 0; i < p->m; i++) {
+        const float *row = y + (size_t)i * ld;
+        uint32_t best = 0;
+        for (uint32_t j = 0; j < ld; j++) {
+            if (j >= n)
+                assert_true(row[j] == g_poison);
+            else if (row[j] > row[best])
+                best = j;
+        }
+        assert_int_equal(~(uint32_t)key[i], best);
+    }
+    free(y);
+    free(key);
+}
+
+static void test_products(void **state)
+{
+    (void)state;
+    static const uint32_t ms[] = {1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 127, 128, 129, 300};
+    static const uint32_t kn[][2] = {{8, 8},     {96, 24},   {192, 136}, {200, 1032},
+                                     {768, 256}, {3072, 72}, {64, 16392}};
+    fx_random r = {.seed = fx_seed()};
+    for (int t = 0; t < 3; t++)
+        for (int i = 0; i < 15; i++)
+            for (int j = 0; j < 7; j++) {
+                if (kn[j][1] > 10000 && i % 4 != 0) continue;
+                problem p = make_problem(&r, (rose_cuda_type)t, ms[i], kn[j][0], kn[j][1]);
+                float *y[3];
+                for (int kernel = 0; kernel < 3; kernel++) {
+                    rose_cuda_linear_force(kernel);
+                    y[kernel] = run_residual(&p);
+                    check_act(&p);
+                    check_logits(&p);
+                }
+                rose_cuda_linear_force(0);
+                check_residual(&p, y[0]);
+                assert_memory_equal(y[0], y[1], (size_t)p.m * p.n * sizeof(float));
+                assert_memory_equal(y[0], y[2], (size_t)p.m * p.n * sizeof(float));
+                for (int kernel = 0; kernel < 3; kernel++)
+                    free(y[kernel]);
+                free_problem(&p);
+            }
+}
+
+static void test_norm(void **state)
+{
+    (void)state;
+    static const uint32_t ds[] = {8, 80, 256, 768, 1024, 1032, 1600, 4096};
+    fx_random r = {.seed = fx_seed() + 1};
+    for (int t = 0; t < 3; t++)
+        for (int i = 0; i < 8; i++) {
+            enum { M = 37 };
+            const uint32_t d = ds[i], k_pad = up(d, 32);
+            const rose_cuda_type type = (rose_cuda_type)t;
+            const size_t size = rose_cuda_type_size(type), n_out = (size_t)up(M, 8) * k_pad;
+            const rose_cuda_launch at = {.type = type};
+            float *x = calloc((size_t)M * d, sizeof *x), *w = calloc(2 * d, sizeof *w);
+            uint8_t *y = calloc(n_out, size);
+            double diff = 0, all = 0;
+            assert_true(x && w && y);
+            for (size_t j = 0; j < (size_t)M * d; j++)
+                x[j] =
+                    3 * fx_uniform(&r) + (j % d == 5 ? 100.0f : 0); /* an outlier, as GPT-2 has */
+            for (uint32_t j = 0; j < 2 * d; j++)
+                w[j] = fx_uniform(&r);
+            float *dx = device(x, (size_t)M * d * sizeof *x), *dw = device(w, 2 * d * sizeof *w);
+            void *dy = device(y, n_out * size);
+            const rose_cuda_norm a = {.x = dx,
+                                      .w = dw,
+                                      .b = dw + d,
+                                      .eps = 1e-5f,
+                                      .out = dy,
+                                      .out_k_pad = k_pad,
+                                      .d = d,
+                                      .rows = M};
+            assert_int_equal(rose_cuda_norm_run(&at, &a), cudaSuccess);
+            fetch(y, dy, n_out * size);
+            for (uint32_t m = 0; m < M; m++) {
+                double mean = 0, var = 0;
+                for (uint32_t j = 0; j < d; j++)
+                    mean += (double)x[(size_t)m * d + j] / d;
+                for (uint32_t j = 0; j < d; j++)
+                    var += pow((double)x[(size_t)m * d + j] - mean, 2) / d;
+                for (uint32_t j = 0; j < d; j++) {
+                    double want =
+                        ((double)x[(size_t)m * d + j] - mean) / sqrt(var + 1e-5) * (double)w[j] +
+                        (double)w[d + j];
+                    double e = (double)get(type, y, h_at(m, j, k_pad)) - want;
+                    diff += e * e;
+                    all += want * want;
+                }
+            }
+            assert_true(sqrt(diff / all) < (t == 0 ? 5e-4 : t == 1 ? 4e-3 : 1e-6));
+            cudaFree(dx);
+            cudaFree(dw);
+            cudaFree(dy);
+            free(x);
+            free(w);
+            free(y);
+        }
+}
+
+/* An argument runs the tests whose names match it. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_norm),
+    };
+    print_message("seed %llu\n", (unsigned long long)fx_seed());
+    if (!fx_use_gpu()) return 77;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    if (rose_cuda_linear_init() != cudaSuccess) return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,263 @@
+/* tests/backend/test_cuda_model.c - the CUDA backend end to end on small random models: close to
+ * the CPU's fp32 path in all three types, and bit for bit the same in every way of running a
+ * sequence. */
+#define FX_MAX_SEQS 256
+#define FX_MAX_ROWS 1200
+#include "backend/cuda_fixture.h"
+
+static const fx_shape g_shapes[] = {
+    {"GPT-2's widths", 2, 768, 12, 3072, 1003, 256, ROSE_ACT_GELU_TANH, ROSE_F32, false, false,
+     false, false},
+    {"heads of 24", 3, 96, 4, 384, 611, 256, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false,
+     false},
+    {"untied, transposed, by layer, f16", 3, 80, 5, 200, 1000, 256, ROSE_ACT_GELU_ERF, ROSE_F16,
+     true, true, true, false},
+    {"heads of 128", 2, 256, 2, 1024, 300, 256, ROSE_ACT_SILU, ROSE_BF16, true, false, false,
+     false},
+    {"wide", 1, 1600, 25, 6400, 77, 256, ROSE_ACT_RELU, ROSE_F32, false, false, false, true},
+};
+enum { N_SHAPES = sizeof g_shapes / sizeof g_shapes[0], N_PROMPT = 141, N_TOKENS = 165 };
+static const rose_compute g_types[] = {ROSE_COMPUTE_F16, ROSE_COMPUTE_BF16, ROSE_COMPUTE_F32};
+enum { N_TYPES = 3 };
+
+/* The relative L2 error of all logits. */
+static double distance(const rose_model *m, const fx_seq *want, const fx_seq *got)
+{
+    double diff = 0, size = 0;
+    for (size_t i = 0; i < (size_t)want->n_tokens * m->arch.vocab_size; i++) {
+        double e = (double)got->logits[i] - (double)want->logits[i];
+        diff += e * e;
+        size += (double)want->logits[i] * (double)want->logits[i];
+    }
+    return sqrt(diff / size);
+}
+
+/* Prompt in chunks, then token by token. */
+static fx_seq run_alone(const rose_model *m, fx_backend *f, uint32_t chunk)
+{
+    fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS);
+    fx_run(f, &s, N_PROMPT, chunk);
+    fx_run(f, &s, N_TOKENS, 1);
+    fx_seq_drop(f, &s);
+    return s;
+}
+
+static void test_against_cpu(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SHAPES; i++) {
+        rose_model *m = fx_model(&g_shapes[i], fx_seed() + (uint64_t)i);
+        fx_device = "cpu";
+        fx_backend cpu = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 1);
+        fx_seq want = run_alone(m, &cpu, 50);
+        fx_close(&cpu);
+        fx_device = "cuda";
+        double e[N_TYPES];
+        for (int t = 0; t < N_TYPES; t++) {
+            fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
+            fx_seq got = run_alone(m, &f, 50);
+            e[t] = distance(m, &want, &got);
+            fx_seq_free(&got);
+            fx_close(&f);
+        }
+        print_message("%s: relative error %.1e in fp16, %.1e in bf16, %.1e in fp32\n",
+                      g_shapes[i].name, e[0], e[1], e[2]);
+        assert_true(e[0] < 5e-3);
+        assert_true(e[1] < 4e-2);
+        assert_true(e[2] < 1e-5);
+        fx_seq_free(&want);
+        fx_model_free(m);
+    }
+}
+
+/* ---- the same bits ---- */
+
+/* 199 others of 1 .. 100 tokens, with random chunks, beside the sequence. */
+static fx_seq run_among(const rose_model *m, fx_backend *f, uint64_t seed)
+{
+    enum { N_OTHERS = 199 };
+    fx_random r = {.seed = seed};
+    fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS);
+    fx_seq *others = calloc(N_OTHERS, sizeof *others);
+    assert_non_null(others);
+    for (uint32_t i = 0; i < N_OTHERS; i++)
+        others[i] = fx_seq_make(m, seed + 1000 + i, 1 + fx_below(&r, 100));
+    while (s.done < N_TOKENS) {
+        static fx_part parts[N_OTHERS + 1];
+        uint32_t n = 0, place = fx_below(&r, 150), room = 800;
+        for (uint32_t i = 0; i < N_OTHERS; i++) {
+            fx_seq *o = &others[i];
+            if (i == place) {
+                uint32_t rows = s.done < N_PROMPT ? 1 + fx_below(&r, N_PROMPT - s.done) : 1;
+                parts[n++] = (fx_part){&s, rows, true};
+            }
+            if (o->done == o->n_tokens) fx_seq_drop(f, o);
+            uint32_t rows = fx_below(&r, 4) == 0 ? 1 + fx_below(&r, o->n_tokens - o->done) : 1;
+            if (rows > room) continue;
+            room -= rows;
+            parts[n++] = (fx_part){o, rows, false};
+        }
+        fx_step(f, parts, n);
+    }
+    for (uint32_t i = 0; i < N_OTHERS; i++) {
+        fx_seq_drop(f, &others[i]);
+        fx_seq_free(&others[i]);
+    }
+    free(others);
+    fx_seq_drop(f, &s);
+    return s;
+}
+
+static void compare(const rose_model *m, const fx_seq *want, fx_seq got, const char *what)
+{
+    fx_same(m, want, &got, what);
+    fx_seq_free(&got);
+}
+
+static void check_ways(const rose_model *m, rose_compute dtype, const char *name)
+{
+    static const uint32_t chunks[] = {1, 3, 16, 17, 64, 100};
+    char what[160];
+    fx_backend f = fx_open(m, dtype, NULL, 0, 1);
+    fx_seq want = run_alone(m, &f, N_PROMPT);
+    for (int i = 0; i < 6; i++) {
+        snprintf(what, sizeof what, "%s, %s, chunks of %u", name, rose_compute_name(dtype),
+                 chunks[i]);
+        compare(m, &want, run_alone(m, &f, chunks[i]), what);
+    }
+    fx_cuda(&f)->use_graphs = false;
+    compare(m, &want, run_alone(m, &f, 33), "without graphs");
+    rose_cuda_linear_force(2);
+    compare(m, &want, run_alone(m, &f, 140), "tiles for every product, no graphs");
+    rose_cuda_linear_force(1);
+    compare(m, &want, run_alone(m, &f, 140), "rows for every product, no graphs");
+    rose_cuda_linear_force(0);
+    fx_cuda(&f)->use_graphs = true;
+    for (uint64_t i = 0; i < 2; i++) {
+        snprintf(what, sizeof what, "%s, %s, among 199 others", name, rose_compute_name(dtype));
+        compare(m, &want, run_among(m, &f, fx_seed() + i), what);
+    }
+    fx_seq_free(&want);
+    fx_close(&f);
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SHAPES; i++) {
+        rose_model *m = fx_model(&g_shapes[i], fx_seed() + (uint64_t)i);
+        for (int t = 0; t < N_TYPES; t++)
+            check_ways(m, g_types[t], g_shapes[i].name);
+        fx_model_free(m);
+    }
+}
+
+static void test_repeats(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shapes[0], fx_seed());
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+    fx_seq want = run_alone(m, &f, N_PROMPT);
+    for (uint64_t i = 0; i < 20; i++) {
+        compare(m, &want, run_alone(m, &f, N_PROMPT), "20 repeats alone");
+        compare(m, &want, run_alone(m, &f, 7), "20 repeats in chunks");
+        compare(m, &want, run_among(m, &f, fx_seed() + i), "20 repeats among others");
+    }
+    fx_seq_free(&want);
+    fx_close(&f);
+    fx_model_free(m);
+}
+
+/* Decode steps of 1 .. 256 sequences: graphs of every size and their padding against eager steps.
+ */
+static void test_every_batch_size(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {1, 2, 3, 7, 8, 9, 16, 17, 33, 63, 64, 65, 100, 129, 200, 256};
+    rose_model *m = fx_model(&g_shapes[1], fx_seed());
+    for (int i = 0; i < 16; i++) {
+        fx_seq s[2][256];
+        for (int eager = 0; eager < 2; eager++) {
+            fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+            fx_part parts[256];
+            fx_cuda(&f)->use_graphs = !eager;
+            for (uint32_t j = 0; j < sizes[i]; j++) {
+                s[eager][j] = fx_seq_make(m, fx_seed() + j, 6);
+                parts[j] = (fx_part){&s[eager][j], 1, true};
+            }
+            for (int step = 0; step < 6; step++)
+                fx_step(&f, parts, sizes[i]);
+            fx_close(&f);
+        }
+        for (uint32_t j = 0; j < sizes[i]; j++) {
+            fx_same(m, &s[0][j], &s[1][j], "graph and eager");
+            fx_seq_free(&s[0][j]);
+            fx_seq_free(&s[1][j]);
+        }
+    }
+    fx_model_free(m);
+}
+
+static void test_copy_pages(void **state)
+{
+    (void)state;
+    rose_err err = {""};
+    rose_model *m = fx_model(&g_shapes[1], fx_seed());
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+    fx_seq a = fx_seq_make(m, 5, 40), b = fx_seq_make(m, 5, 40);
+    fx_run(&f, &a, 32, 32);
+    b.pages[b.n_pages++] = f.free_pages[--f.n_free];
+    b.pages[b.n_pages++] = f.free_pages[--f.n_free];
+    assert_int_equal(f.ops->copy_pages(f.cpu, a.pages, b.pages, 2, &err), ROSE_OK);
+    memcpy(b.logits, a.logits, (size_t)32 * m->arch.vocab_size * sizeof *a.logits);
+    memcpy(b.next_ids, a.next_ids, 32 * sizeof *a.next_ids);
+    b.done = 32;
+    fx_run(&f, &a, 40, 3);
+    fx_run(&f, &b, 40, 1);
+    fx_same(m, &a, &b, "copied pages");
+    uint32_t bad = f.plan.kv_pages;
+    assert_int_equal(f.ops->copy_pages(f.cpu, &bad, b.pages, 1, &err), ROSE_E_INVAL);
+    fx_seq_free(&a);
+    fx_seq_free(&b);
+    fx_close(&f);
+    fx_model_free(m);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    const rose_backend_ops *ops;
+    rose_err err = {""};
+    rose_memory_plan p;
+    rose_backend_opts o;
+    fx_shape s = g_shapes[1];
+    s.d_model = 100; /* not a multiple of 8 */
+    s.n_heads = 50;
+    rose_model *m = fx_model(&s, 1);
+    rose_backend_opts_default(&o);
+    assert_int_equal(rose_backend_cuda(&ops, &err), ROSE_OK);
+    assert_int_equal(ops->plan(m, &o, &p, &err), ROSE_E_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "width 100"));
+    fx_model_free(m);
+    m = fx_model(&g_shapes[1], 1);
+    o.kv_pages = INT32_MAX;
+    assert_int_equal(ops->plan(m, &o, &p, &err), ROSE_E_NOMEM);
+    assert_non_null(strstr(err.msg, "lower kv_pages"));
+    o.kv_pages = 3;
+    assert_int_equal(ops->plan(m, &o, &p, &err), ROSE_E_INVAL);
+    fx_model_free(m);
+}
+
+/* An argument runs the tests whose names match it. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_cpu), cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_repeats),     cmocka_unit_test(test_every_batch_size),
+        cmocka_unit_test(test_copy_pages),  cmocka_unit_test(test_refused),
+    };
+    print_message("seed %llu\n", (unsigned long long)fx_seed());
+    if (!fx_use_gpu()) return 77;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
