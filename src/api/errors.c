@@ -58,7 +58,7 @@ void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err
         rose_api_fail(e, 503, "service_unavailable", NULL, "the server is shutting down");
     } else if (st == ROSE_E_NOMEM) {
         rose_api_fail_nomem(e);
-    } else if (st == ROSE_E_INVAL) {
+    } else if (st == ROSE_E_INVAL || st == ROSE_E_UNSUPPORTED) {
         rose_api_fail(e, 400, NULL, NULL, "%s", err->msg);
     } else {
         rose_api_fail(e, 500, "engine_error", NULL, "the engine failed: %s",

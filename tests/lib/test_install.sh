@@ -29,7 +29,7 @@ ok "example, shared library"
 
 # shellcheck disable=SC2046
 gcc -Wall -Wextra -Werror -std=c11 examples/generate.c -o "$tmp/static" -I"$tmp/usr/include" \
-    "$tmp/usr/lib/libroseinfer.a" $(pkg-config --static --libs-only-l roseinfer | sed 's/-lroseinfer//') -pthread
+    "$tmp/usr/lib/libroseinfer.a" $(pkg-config --static --libs roseinfer | sed 's/-lroseinfer//')
 got=$("$tmp/static" $model "Once upon a time")
 [ "$got" = "$want" ] || die "static: '$got' is not '$want'"
 ok "example, static library"
