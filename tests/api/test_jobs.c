@@ -364,8 +364,9 @@ static void refused_by_engine(void **state)
     static const struct {
         rose_status st;
         int status;
-    } rows[] = {{ROSE_E_FULL, 429},  {ROSE_E_CLOSED, 503},  {ROSE_E_INVAL, 400},
-                {ROSE_E_NOMEM, 503}, {ROSE_E_BACKEND, 500}, {ROSE_E_INTERNAL, 500}};
+    } rows[] = {{ROSE_E_FULL, 429},    {ROSE_E_CLOSED, 503},      {ROSE_E_INVAL, 400},
+                {ROSE_E_NOMEM, 503},   {ROSE_E_UNSUPPORTED, 400}, {ROSE_E_BACKEND, 500},
+                {ROSE_E_INTERNAL, 500}};
     (void)state;
     rose_api *a = start(false);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
