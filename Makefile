@@ -85,7 +85,8 @@ HOST    ?= 127.0.0.1
 PORT    ?= 8888
 
 .DEFAULT_GOAL := all
-.PHONY: all help tests clean serve test test-long check units format format-check asan tsan debug-test bench \
+
+.PHONY: all help tests list-tests clean serve test test-long check units format format-check asan tsan debug-test bench \
         fuzz install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
@@ -149,6 +150,10 @@ $B/tests/%: tests/%.c $B/librose_all.a
 	    $(LIBS) -lcmocka
 
 tests: $(TESTBIN) $(TOOLBIN)
+
+# For tools/test.
+list-tests:
+	@echo $(TESTBIN)
 
 # ---- what a person types ----
 
