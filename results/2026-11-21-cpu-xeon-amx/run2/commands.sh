@@ -1,6 +1,6 @@
 #!/bin/bash
-export LD_LIBRARY_PATH=$PWD/.devrun-cpu ROSE_ROOT=$PWD
-D=.devrun-cpu
+export LD_LIBRARY_PATH=$PWD/build ROSE_ROOT=$PWD
+D=build
 mkdir -p build tools2; cp $D/roseinfer build/roseinfer
 lscpu > $OUT/lscpu.txt
 ( for i in scalar avx2 avx512 amx; do /usr/bin/time -f "$i %e s" timeout 120 stdbuf -oL $D/test_kernels --isa $i > $OUT/test_kernels_$i.log 2>&1; echo "test_kernels $i rc=$?: $(tail -2 $OUT/test_kernels_$i.log | tr '\n' ' ')"; done ) > $OUT/k.txt 2>&1 &
