@@ -30,8 +30,10 @@ def load(folder):
     path = os.path.join(folder, "tokenizer.json")
     if os.path.exists(path):
         return Tokenizer.from_file(path)
-    from transformers import GPT2Tokenizer
-    return GPT2Tokenizer.from_pretrained(folder).backend_tokenizer
+    files = os.path.join(folder, "vocab.json"), os.path.join(folder, "merges.txt")
+    tok = tokenizers.ByteLevelBPETokenizer(*files)._tokenizer
+    tok.add_special_tokens(["<|endoftext|>"])  # as every GPT-2 folder has it
+    return tok
 
 
 def chunks(data, size):
