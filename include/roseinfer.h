@@ -58,6 +58,7 @@ typedef struct rose_lib_options {
     uint32_t max_queued;         /* waiting requests; default 1024 */
     int no_pinning;              /* 1: do not pin compute threads to CPUs */
     const char *device; /* "auto" (default: cuda where there is a usable GPU), "cpu", "cuda" */
+    const char *quantization; /* "none" (default), "int8" (cpu: half the weight bytes) */
 } rose_lib_options;
 
 /* Open a Hugging Face folder. options may be NULL. On failure *out is NULL. */

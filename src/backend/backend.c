@@ -27,6 +27,21 @@ const char *rose_compute_name(rose_compute c)
     return "auto";
 }
 
+const char *rose_quantization_name(rose_quantization q)
+{
+    return q == ROSE_QUANT_INT8 ? "int8" : "none";
+}
+
+rose_status rose_quantization_parse(const char *text, rose_quantization *out, rose_err *err)
+{
+    *out = ROSE_QUANT_NONE;
+    if (strcmp(text, "none") == 0) return ROSE_OK;
+    if (strcmp(text, "int8") != 0)
+        return rose_fail(err, ROSE_E_INVAL, "quantization '%s': expected none or int8", text);
+    *out = ROSE_QUANT_INT8;
+    return ROSE_OK;
+}
+
 #if !ROSE_CUDA /* set by the Makefile */
 rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
 {

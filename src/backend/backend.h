@@ -23,12 +23,23 @@ typedef enum rose_compute {
     ROSE_COMPUTE_F16
 } rose_compute;
 
+/* How the matrices are kept, all else being dtype's. */
+typedef enum rose_quantization {
+    ROSE_QUANT_NONE,
+    ROSE_QUANT_INT8 /* CPU: integers in -127 .. 127 and a scale for each output, computed in
+                       bfloat16; other backends refuse */
+} rose_quantization;
+
+const char *rose_quantization_name(rose_quantization q); /* "none", "int8" */
+rose_status rose_quantization_parse(const char *text, rose_quantization *out, rose_err *err);
+
 /* "auto", "float32", "bfloat16", "float16": as --dtype spells them. */
 const char *rose_compute_name(rose_compute c);
 
 typedef struct rose_backend_opts {
-    rose_compute dtype; /* AUTO: CPU: BF16 for BF16 files, else F32; CUDA: F16 */
-    const char *isa;    /* CPU: "auto" "scalar" "avx2" "avx512" "amx"; NULL = auto */
+    rose_compute dtype; /* AUTO: CPU: BF16 for BF16 files and with INT8, else F32; CUDA: F16 */
+    rose_quantization quantization;
+    const char *isa; /* CPU: "auto" "scalar" "avx2" "avx512" "amx"; NULL = auto */
     uint32_t
         n_threads;   /* CPU: compute threads, the engine thread included; 0 = one per cpu in cpus */
     const int *cpus; /* CPU: compute thread i is pinned to cpus[i % n_cpus]; borrowed */
@@ -46,6 +57,7 @@ void rose_backend_opts_default(
 /* What start-up will take, from arithmetic alone. All in bytes unless said. */
 typedef struct rose_memory_plan {
     rose_compute dtype; /* resolved, never AUTO */
+    rose_quantization quantization;
     uint32_t max_seqs, max_step_tokens, max_model_len;
     uint32_t n_threads; /* resolved */
     uint64_t weights;   /* packed copies that the backend keeps */

@@ -178,11 +178,13 @@ static json_t *meta_json(const char *model, const offline_opts *o, const rose_en
 {
     const rose_memory_plan *p = rose_engine_plan(e);
     return json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, "
+        "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, "
+        "s:i, "
         "s:b, "
         "s:f, s:I, s:I}",
         "backend", "roseinfer", "version", rose_version(), "commit", rose_commit(), "model", model,
-        "dtype", rose_compute_name(p->dtype), "isa",
+        "dtype", rose_compute_name(p->dtype), "quantization",
+        rose_quantization_name(p->quantization), "isa",
         strcmp(o->engine.isa, "auto") == 0 ? rose_isa_name(rose_isa_probe()) : o->engine.isa,
         "threads", (int)p->n_threads, "num_prompts", (int)o->num_prompts, "input_len",
         (int)o->input_len, "output_len", (int)o->output_len, "max_batch_size", (int)p->max_seqs,

@@ -159,6 +159,11 @@ int rose_cmd_generate(int argc, char **argv)
          .choices = "auto|float32|bfloat16|float16",
          .help = "arithmetic; auto is float16 on cuda; on cpu bfloat16 for BF16 files, else "
                  "float32"},
+        {.name = "quantization",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &g.lib.quantization,
+         .choices = "none|int8",
+         .help = "int8: weights as integers with a scale for each output (cpu)"},
         {.name = "isa",
          .kind = ROSE_OPT_CHOICE,
          .dest = &g.isa,

@@ -17,7 +17,10 @@ static void plan_row(const char *what, uint64_t bytes, const char *note)
 static void print_plan(const rose_memory_plan *p)
 {
     char note[160], page[32];
-    printf("Memory plan (%s, %u compute threads)\n", rose_compute_name(p->dtype), p->n_threads);
+    printf("Memory plan (%s%s%s, %u compute threads)\n", rose_compute_name(p->dtype),
+           p->quantization == ROSE_QUANT_NONE ? "" : ", weights ",
+           p->quantization == ROSE_QUANT_NONE ? "" : rose_quantization_name(p->quantization),
+           p->n_threads);
     plan_row("weights", p->weights, "packed for the kernels");
     snprintf(note, sizeof note,
              "%u pages of %d tokens, %s each; a full context of %u tokens takes %u pages",
@@ -34,8 +37,9 @@ static void print_plan(const rose_memory_plan *p)
 
 static json_t *plan_json(const rose_memory_plan *p)
 {
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dtype",
-                     rose_compute_name(p->dtype), "threads", (json_int_t)p->n_threads,
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dtype",
+                     rose_compute_name(p->dtype), "quantization",
+                     rose_quantization_name(p->quantization), "threads", (json_int_t)p->n_threads,
                      "max_num_seqs", (json_int_t)p->max_seqs, "max_num_batched_tokens",
                      (json_int_t)p->max_step_tokens, "max_model_len", (json_int_t)p->max_model_len,
                      "weights_bytes", (json_int_t)p->weights, "kv_page_bytes",

@@ -283,10 +283,11 @@ static void log_ready(const server *s, const serve_flags *f, const char *model_i
 {
     const rose_memory_plan *p = rose_engine_plan(s->engine);
     rose_log(ROSE_LOG_INFO, "serve",
-             "ready in %.1f ms: %s, %s, %u threads, context %u, %u KV pages (%.1f MiB), weights "
+             "ready in %.1f ms: %s, %s%s, %u threads, context %u, %u KV pages (%.1f MiB), weights "
              "%.1f MiB",
              (double)(rose_now_ns() - start) * 1e-6, model_id, rose_compute_name(p->dtype),
-             p->n_threads, p->max_model_len, p->kv_pages, (double)p->kv / 1048576.0,
+             p->quantization == ROSE_QUANT_INT8 ? " with int8 weights" : "", p->n_threads,
+             p->max_model_len, p->kv_pages, (double)p->kv / 1048576.0,
              (double)p->weights / 1048576.0);
     if (strncmp(f->host, "unix:", 5) == 0)
         rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->host);

@@ -14,6 +14,7 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .device = "auto",
         .dtype = "auto",
         .isa = "auto",
+        .quantization = "none",
         .max_num_seqs = o.backend.max_seqs,
         .max_num_batched_tokens = o.backend.max_step_tokens,
         .max_num_queued_reqs = o.max_queued,
@@ -45,6 +46,12 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .choices = "auto|float32|bfloat16|float16",
          .help = "arithmetic of weights, KV and activations; auto is float16 on cuda; on cpu "
                  "bfloat16 for BF16 files, else float32"},
+        {.name = "quantization",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &f->quantization,
+         .choices = "none|int8",
+         .help = "int8: weights as integers with a scale for each output, computed in bfloat16; "
+                 "half the bytes of a decode step (cpu)"},
         {.name = "isa",
          .kind = ROSE_OPT_CHOICE,
          .dest = &f->isa,
@@ -252,6 +259,8 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
                : strcmp(f->dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16
                : strcmp(f->dtype, "float16") == 0  ? ROSE_COMPUTE_F16
                                                    : ROSE_COMPUTE_AUTO;
+    rose_status parsed = rose_quantization_parse(f->quantization, &b->quantization, err);
+    if (parsed != ROSE_OK) return parsed;
     b->isa = f->isa;
     b->n_threads = f->threads;
     b->max_seqs = f->max_num_seqs;

@@ -6,11 +6,11 @@
 #include "base/opts.h"
 #include "engine/engine.h"
 
-enum { ROSE_ENGINE_FLAG_ROWS = 32, ROSE_MAX_CPUS = 1024 };
+enum { ROSE_ENGINE_FLAG_ROWS = 33, ROSE_MAX_CPUS = 1024 };
 
 /* Destinations of the options; rose_engine_flags_init sets the defaults. */
 typedef struct rose_engine_flags {
-    const char *device, *dtype, *isa, *engine_cpus;
+    const char *device, *dtype, *isa, *quantization, *engine_cpus;
     uint32_t threads, max_num_seqs, max_num_batched_tokens, max_model_len, num_kv_pages;
     uint32_t max_num_queued_reqs, prefill_chunk_size;
     uint64_t kv_cache_memory;

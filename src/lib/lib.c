@@ -94,6 +94,10 @@ static rose_status read_options(const rose_lib_options *in, rose_engine_opts *o,
     else if (strcmp(dtype, "auto") != 0)
         return rose_fail(err, ROSE_E_INVAL,
                          "dtype '%s': expected auto, float32, bfloat16 or float16", dtype);
+    if (in->quantization != NULL) {
+        rose_status st = rose_quantization_parse(in->quantization, &o->backend.quantization, err);
+        if (st != ROSE_OK) return st;
+    }
     o->backend.isa = in->isa;
     o->backend.n_threads = in->threads;
     if (in->max_num_seqs != 0) o->backend.max_seqs = in->max_num_seqs;

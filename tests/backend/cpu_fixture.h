@@ -155,6 +155,7 @@ enum { FX_STRIDE = 64 };
 
 /* Which backend fx_open opens. */
 static const char *fx_device = "cpu";
+static rose_quantization fx_quantization = ROSE_QUANT_NONE; /* and how */
 
 typedef struct fx_backend {
     const rose_backend_ops *ops;
@@ -176,6 +177,7 @@ static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const 
 
     rose_backend_opts_default(&o);
     o.dtype = dtype;
+    o.quantization = fx_quantization;
     o.isa = isa;
     o.n_threads = n_threads;
     o.max_seqs = FX_MAX_SEQS;

@@ -141,16 +141,19 @@ static inline size_t first_difference(const float *a, const float *b, size_t n)
 }
 
 /* Pack w[k][n] (row-major) into panels with zero padding. */
-static inline void pack_panels(void *panels, bool bf16, const float *w, uint32_t k, uint32_t n)
+static inline void pack_panels(void *panels, rose_weight_type type, const float *w, uint32_t k,
+                               uint32_t n)
 {
-    memset(panels, 0, rose_panels_bytes(bf16, k, n));
+    memset(panels, 0, rose_panels_bytes(type, k, n));
     uint32_t k_pad = rose_round_up(k, ROSE_K_GROUP);
     for (uint32_t i = 0; i < k; i++) {
         for (uint32_t j = 0; j < n; j++) {
             uint32_t p = j / ROSE_PANEL, l = j % ROSE_PANEL;
             size_t at = (size_t)p * k_pad * ROSE_PANEL;
             float x = w[(size_t)i * n + j];
-            if (bf16)
+            if (type == ROSE_W_I8)
+                ((int8_t *)panels)[at + (size_t)i * ROSE_PANEL + l] = (int8_t)x;
+            else if (type == ROSE_W_BF16)
                 ((uint16_t *)panels)[at + ((size_t)(i / 2) * ROSE_PANEL + l) * 2 + i % 2] =
                     rose_bf16_from_f32(x);
             else

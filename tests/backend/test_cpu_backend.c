@@ -154,7 +154,8 @@ static void test_plan_refuses_options(void **state)
         m->arch.head_dim = 256;
         m->arch.d_model = 1 << 24;
         REFUSED(dtype, ROSE_COMPUTE_F32, ROSE_E_NOMEM, "bfloat16");
-        REFUSED(dtype, ROSE_COMPUTE_BF16, ROSE_E_NOMEM, "too large");
+        REFUSED(dtype, ROSE_COMPUTE_BF16, ROSE_E_NOMEM, "quantization int8");
+        REFUSED(quantization, ROSE_QUANT_INT8, ROSE_E_NOMEM, "too large");
     }
     m->arch.n_layers = g_shape.n_layers;
     fx_model_free(m);
@@ -258,16 +259,17 @@ static void test_packing(void **state)
         rose_tensor t =
             fx_tensor(&r, dtypes[i / 5 % 3], transposed ? n : k, transposed ? k : n, 0, 2);
         const uint32_t n_panels = (n + 15) / 16;
-        size_t bytes = rose_panels_bytes(bf16, k, n);
+        const rose_weight_type type = bf16 ? ROSE_W_BF16 : ROSE_W_F32;
+        size_t bytes = rose_panels_bytes(type, k, n);
         uint8_t *panels = calloc(1, bytes), *parts = calloc(1, bytes);
         float *row = calloc(k, sizeof *row);
         assert_true(panels != NULL && parts != NULL && row != NULL);
-        rose_pack_panels(panels, bf16, &t, k, n, transposed, 0, n_panels);
+        assert_true(rose_pack_panels(panels, NULL, type, &t, k, n, transposed, 0, n_panels));
         for (uint32_t p = 0; p < n_panels; p++)
-            rose_pack_panels(parts, bf16, &t, k, n, transposed, p, p + 1);
+            assert_true(rose_pack_panels(parts, NULL, type, &t, k, n, transposed, p, p + 1));
         assert_memory_equal(panels, parts, bytes);
         for (uint32_t j = 0; j < n; j++) {
-            rose_panel_row(row, panels, bf16, k, j);
+            rose_panel_row(row, panels, NULL, type, k, j);
             for (uint32_t l = 0; l < k; l++) {
                 float want;
                 rose_tensor_read_f32(&t, transposed ? (uint64_t)j * k + l : (uint64_t)l * n + j, 1,
@@ -285,7 +287,7 @@ static void test_packing(void **state)
                     break;
                 }
         for (uint32_t j = 0; j < n; j++) {
-            rose_panel_row(row, panels, bf16, k, j);
+            rose_panel_row(row, panels, NULL, type, k, j);
             for (uint32_t l = 0; l < k; l++) {
                 uint32_t bits;
                 memcpy(&bits, &row[l], sizeof bits);
@@ -298,6 +300,80 @@ static void test_packing(void **state)
         free(row);
         free((void *)(uintptr_t)t.data);
     }
+}
+
+/* Each value within half a scale, the largest of an output exactly 127, and any range of panels the
+ * same; a value that is not finite is refused. */
+static void test_packing_int8(void **state)
+{
+    (void)state;
+    static const rose_dtype dtypes[] = {ROSE_F32, ROSE_F16, ROSE_BF16};
+    static const uint32_t sizes[][2] = {{1, 1}, {31, 17}, {32, 16}, {33, 15}, {100, 77}};
+    fx_random r = {.seed = fx_seed() + 8};
+    for (int i = 0; i < 5 * 3 * 2; i++) {
+        const uint32_t k = sizes[i % 5][0], n = sizes[i % 5][1], n_panels = (n + 15) / 16;
+        const bool transposed = i / 15 == 1;
+        rose_tensor t =
+            fx_tensor(&r, dtypes[i / 5 % 3], transposed ? n : k, transposed ? k : n, 0, 2);
+        size_t bytes = rose_panels_bytes(ROSE_W_I8, k, n);
+        int8_t *panels = calloc(1, bytes), *parts = calloc(1, bytes);
+        float *scale = calloc(n, sizeof *scale), *part_scale = calloc(n, sizeof *scale);
+        assert_true(panels != NULL && parts != NULL && scale != NULL && part_scale != NULL);
+        for (uint32_t j = 0; j < n; j++)
+            scale[j] = 77.0f; /* whatever was there */
+        assert_true(rose_pack_panels(panels, scale, ROSE_W_I8, &t, k, n, transposed, 0, n_panels));
+        for (uint32_t p = 0; p < n_panels; p++)
+            assert_true(
+                rose_pack_panels(parts, part_scale, ROSE_W_I8, &t, k, n, transposed, p, p + 1));
+        assert_memory_equal(panels, parts, bytes);
+        assert_memory_equal(scale, part_scale, n * sizeof *scale);
+        for (uint32_t j = 0; j < n; j++) {
+            int largest = 0;
+            for (uint32_t l = 0; l < k; l++) {
+                float want;
+                uint64_t at = transposed ? (uint64_t)j * k + l : (uint64_t)l * n + j;
+                rose_tensor_read_f32(&t, at, 1, &want);
+                int q = panels[((size_t)(j / 16) * ((k + 31) / 32 * 32) + l) * 16 + j % 16];
+                assert_true(fabsf((float)q * scale[j] - want) <= 0.5001f * scale[j]);
+                if (abs(q) > largest) largest = abs(q);
+            }
+            assert_int_equal(largest, scale[j] > 0 ? 127 : 0);
+        }
+        uint16_t half = 0x7F80; /* infinity as bf16; a NaN as f16 */
+        uint32_t whole = 0x7FC00000;
+        memcpy((uint8_t *)(uintptr_t)t.data + ((size_t)k * n - 1) * rose_dtype_size(t.dtype),
+               t.dtype == ROSE_F32 ? (void *)&whole : (void *)&half, rose_dtype_size(t.dtype));
+        assert_false(rose_pack_panels(panels, scale, ROSE_W_I8, &t, k, n, transposed, 0, n_panels));
+        free(panels);
+        free(parts);
+        free(scale);
+        free(part_scale);
+        free((void *)(uintptr_t)t.data);
+    }
+}
+
+/* int8 computes in bf16 alone, and a model that cannot be quantized is refused by its tensor. */
+static void test_int8_refusals(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    rose_backend_opts o = default_opts();
+    rose_memory_plan p;
+    rose_err err;
+    void *ctx = m;
+    o.quantization = ROSE_QUANT_INT8;
+    o.dtype = ROSE_COMPUTE_F32;
+    assert_int_equal(plan(m, &o, &p, &err), ROSE_E_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "int8"));
+    o.dtype = ROSE_COMPUTE_AUTO;
+    assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
+    assert_int_equal(p.dtype, ROSE_COMPUTE_BF16);
+    rose_tensor *t = &m->layers[0].fc1.w;
+    memset((void *)(uintptr_t)t->data, 0xFF, rose_dtype_size(t->dtype));
+    assert_int_equal(rose_backend_cpu()->open(&ctx, m, &o, &p, &err), ROSE_E_UNSUPPORTED);
+    assert_null(ctx);
+    assert_non_null(strstr(err.msg, t->name));
+    fx_model_free(m);
 }
 
 /* Rounding in the packer against the definition, over all exponents, ties and NaN. */
@@ -555,6 +631,8 @@ int main(void)
         cmocka_unit_test(test_plan_is_what_open_takes),
         cmocka_unit_test(test_open_checks_the_plan),
         cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_packing_int8),
+        cmocka_unit_test(test_int8_refusals),
         cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_from_a_folder),
         cmocka_unit_test(test_copy_pages),

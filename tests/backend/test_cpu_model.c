@@ -226,8 +226,9 @@ static void check_alone(const rose_model *m, rose_compute dtype, const char *isa
     char what[160];
     fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS);
     fx_backend f = fx_open(m, dtype, isa, threads, 1 + chunk);
-    snprintf(what, sizeof what, "%s, %s, %s, %u threads, chunks of %u", name,
-             dtype == ROSE_COMPUTE_BF16 ? "bf16" : "fp32", isa, threads, chunk);
+    snprintf(what, sizeof what, "%s, %s%s, %s, %u threads, chunks of %u", name,
+             dtype == ROSE_COMPUTE_BF16 ? "bf16" : "fp32",
+             fx_quantization == ROSE_QUANT_INT8 ? " and int8" : "", isa, threads, chunk);
     fx_run(&f, &s, N_PROMPT, chunk);
     fx_run(&f, &s, N_TOKENS, 1);
     fx_same(m, want, &s, what);
@@ -242,14 +243,16 @@ static void check_alone(const rose_model *m, rose_compute dtype, const char *isa
 static void each_shape(void (*check)(const rose_model *, rose_compute, const fx_seq *,
                                      const char *))
 {
-    static const rose_compute dtypes[] = {ROSE_COMPUTE_F32, ROSE_COMPUTE_BF16};
+    static const rose_compute dtypes[] = {ROSE_COMPUTE_F32, ROSE_COMPUTE_BF16, ROSE_COMPUTE_BF16};
     for (int i = 0; i < N_SHAPES; i++) {
         rose_model *m = fx_model(&g_shapes[i], fx_seed() + (uint64_t)i);
-        for (int j = 0; j < 2; j++) {
+        for (int j = 0; j < 3; j++) {
+            fx_quantization = j == 2 ? ROSE_QUANT_INT8 : ROSE_QUANT_NONE;
             fx_seq want = baseline(m, dtypes[j]);
             check(m, dtypes[j], &want, g_shapes[i].name);
             fx_seq_free(&want);
         }
+        fx_quantization = ROSE_QUANT_NONE;
         fx_model_free(m);
     }
 }

@@ -25,10 +25,15 @@ static void test_held_out_loss(void **state)
     rose_model *m = golden_model(&g);
     double f32 = held_out_loss(&g, m, ROSE_COMPUTE_F32);
     double bf16 = held_out_loss(&g, m, ROSE_COMPUTE_BF16);
-    print_message("held-out loss: transformers %.6f, fp32 %.6f, bf16 %.6f nats a token\n",
-                  g.nll_mean, f32, bf16);
+    fx_quantization = ROSE_QUANT_INT8;
+    double i8 = held_out_loss(&g, m, ROSE_COMPUTE_BF16);
+    fx_quantization = ROSE_QUANT_NONE;
+    print_message("held-out loss: transformers %.6f, fp32 %.6f, bf16 %.6f, int8 weights %.6f nats "
+                  "a token: perplexity of int8 over bf16 %.5f\n",
+                  g.nll_mean, f32, bf16, i8, exp(i8 - bf16));
     assert_true(fabs(f32 - g.nll_mean) < 1e-4);
     assert_true(fabs(bf16 - g.nll_mean) < 0.02); /* rounding of weights and activations */
+    assert_true(fabs(exp(i8 - bf16) - 1) < 0.005);
     rose_model_close(m);
     golden_close(&g);
 }

@@ -33,16 +33,18 @@ static void check_same(const float *want, const float *got, size_t n, const char
 
 typedef struct matmul_case {
     rose_matmul a; /* w, x, bias, scratch are shared by all runs; y is set by each */
-    bool bf16;
-    guarded w, x, bias, scratch;
+    rose_weight_type type;
+    guarded w, x, bias, scale, scratch;
     float *y0; /* initial y: what RESIDUAL reads and nothing else may change */
     size_t y_floats;
 } matmul_case;
 
-static void case_init(matmul_case *c, bool bf16, uint32_t k, uint32_t n, uint32_t m, data_kind kind)
+static void case_init(matmul_case *c, rose_weight_type type, uint32_t k, uint32_t n, uint32_t m,
+                      data_kind kind)
 {
+    const bool bf16 = type != ROSE_W_F32;
     uint32_t k_pad = rose_round_up(k, ROSE_K_GROUP);
-    *c = (matmul_case){.bf16 = bf16};
+    *c = (matmul_case){.type = type};
     c->a = (rose_matmul){.k_pad = k_pad, .n = n, .m_rows = m};
     c->a.ldx = k_pad + 16 * rng_below(2);
     c->a.ldy = rose_round_up(n, 16) + 16 * rng_below(2);
@@ -50,8 +52,10 @@ static void case_init(matmul_case *c, bool bf16, uint32_t k, uint32_t n, uint32_
     float *w = malloc((size_t)k * n * sizeof *w);
     if (w == NULL) exit(1);
     fill(w, (size_t)k * n, kind, bf16);
-    void *panels = guarded_alloc(&c->w, rose_panels_bytes(bf16, k, n));
-    pack_panels(panels, bf16, w, k, n);
+    for (size_t i = 0; type == ROSE_W_I8 && i < (size_t)k * n; i++)
+        w[i] = (float)rng_below(255) - 127.0f;
+    void *panels = guarded_alloc(&c->w, rose_panels_bytes(type, k, n));
+    pack_panels(panels, type, w, k, n);
     c->a.w = panels;
     free(w);
 
@@ -64,6 +68,9 @@ static void case_init(matmul_case *c, bool bf16, uint32_t k, uint32_t n, uint32_
     float *bias = guarded_alloc(&c->bias, n * sizeof(float));
     fill(bias, n, kind, false);
     c->a.bias = rng_below(4) == 0 ? NULL : bias;
+    float *scale = guarded_alloc(&c->scale, n * sizeof(float));
+    fill(scale, n, kind, false);
+    c->a.scale = type == ROSE_W_I8 ? scale : NULL;
     c->a.scratch = guarded_alloc(&c->scratch, rose_matmul_scratch(k_pad));
 
     c->y_floats = m * c->a.ldy;
@@ -80,6 +87,7 @@ static void case_free(matmul_case *c)
     guarded_free(&c->w);
     guarded_free(&c->x);
     guarded_free(&c->bias);
+    guarded_free(&c->scale);
     guarded_free(&c->scratch);
     free(c->y0);
 }
@@ -93,7 +101,9 @@ static float *case_run(const matmul_case *c, const rose_cpu_kernels *t, guarded 
     a.x += m0 * a.ldx;
     a.y = guarded_alloc(y, m * a.ldy * sizeof(float));
     memcpy(a.y, c->y0 + m0 * a.ldy, m * a.ldy * sizeof(float));
-    (c->bf16 ? t->matmul_bf16 : t->matmul_f32)(&a, p0, p1);
+    (c->type == ROSE_W_I8     ? t->matmul_i8
+     : c->type == ROSE_W_BF16 ? t->matmul_bf16
+                              : t->matmul_f32)(&a, p0, p1);
     return a.y;
 }
 
@@ -121,8 +131,11 @@ static void matmul_against_ref(const matmul_case *c, const rose_cpu_kernels *ref
     guarded_free(&want_mem);
 }
 
-static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t, bool bf16)
+static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t,
+                        rose_weight_type type)
 {
+    static const char *const names[] = {"f32", "bf16", "i8"};
+    const bool bf16 = type != ROSE_W_F32;
     static const uint32_t ks[] = {1, 15, 31, 32, 33, 64, 96, 768, 3072};
     static const uint32_t ns[] = {1, 15, 16, 17, 48, 100};
     static const uint32_t ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65};
@@ -134,11 +147,11 @@ static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t, 
                 if (ks[ik] * ms[im] > 3072 * 17 && in % 3 != 0) continue; /* time */
                 data_kind kind = (data_kind)(count % N_DATA_KINDS);
                 matmul_case c;
-                case_init(&c, bf16, ks[ik], ns[in], ms[im], kind);
+                case_init(&c, type, ks[ik], ns[in], ms[im], kind);
                 c.a.epilogue = (rose_epilogue)(count / N_DATA_KINDS % 6);
                 c.a.round_bf16 = bf16 && c.a.epilogue != ROSE_EPI_RESIDUAL && rng_below(2) == 0;
                 snprintf(g_what, sizeof g_what, "%s matmul %s k %u n %u m %u %s epilogue %d",
-                         rose_isa_name(t->isa), bf16 ? "bf16" : "f32", ks[ik], ns[in], ms[im],
+                         rose_isa_name(t->isa), names[type], ks[ik], ns[in], ms[im],
                          g_kind_names[kind], (int)c.a.epilogue);
                 matmul_against_ref(&c, ref, t);
                 case_free(&c);
@@ -149,12 +162,17 @@ static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t, 
 
 static void test_matmul_f32(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
 {
-    test_matmul(ref, t, false);
+    test_matmul(ref, t, ROSE_W_F32);
 }
 
 static void test_matmul_bf16(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
 {
-    test_matmul(ref, t, true);
+    test_matmul(ref, t, ROSE_W_BF16);
+}
+
+static void test_matmul_i8(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    test_matmul(ref, t, ROSE_W_I8);
 }
 
 /* Weight 1 makes the product the identity: each activation over the whole range of floats. */
@@ -163,7 +181,7 @@ static void test_activation(const rose_cpu_kernels *ref, const rose_cpu_kernels 
     for (int epi = ROSE_EPI_NONE; epi <= ROSE_EPI_RESIDUAL; epi++) {
         for (uint64_t start = 0; start <= UINT32_MAX; start += UINT64_C(1) << 27) {
             matmul_case c;
-            case_init(&c, false, 1, 100, 40, DATA_NORMAL);
+            case_init(&c, ROSE_W_F32, 1, 100, 40, DATA_NORMAL);
             c.a.bias = NULL;
             c.a.epilogue = (rose_epilogue)epi;
             c.a.round_bf16 = epi != ROSE_EPI_RESIDUAL && start % 2 == 0;
@@ -483,6 +501,7 @@ static const test g_tests[] = {
     {"accuracy_attention", accuracy_attention, true},
     {"matmul_f32", test_matmul_f32, false},
     {"matmul_bf16", test_matmul_bf16, false},
+    {"matmul_i8", test_matmul_i8, false},
     {"activation", test_activation, false},
     {"attention", test_attention, false},
     {"signed_zero", test_signed_zero, false},

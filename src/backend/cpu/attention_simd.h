@@ -11,6 +11,11 @@
 
 #include "backend/cpu/matmul_simd.h"
 
+ROSE_INLINE rose_weight_type kv_type(bool bf16)
+{
+    return bf16 ? ROSE_W_BF16 : ROSE_W_F32;
+}
+
 /* The call's view of its scratch. */
 typedef struct attention_scratch {
     float *q; /* [n_rows][depth], zero from head_dim to depth */
@@ -67,7 +72,7 @@ ROSE_INLINE void score_rows(const rose_attention *a, const attention_scratch *t,
             ROSE_UNROLL
             for (uint32_t r = 0; r < n_rows; r++)
                 e[r] = o[r] = v_zero();
-            v_chains(e, o, k, bf16, ROSE_K_GROUP, q + d, t->depth, n_rows, ahead);
+            v_chains(e, o, k, kv_type(bf16), ROSE_K_GROUP, q + d, t->depth, n_rows, ahead);
             ROSE_UNROLL
             for (uint32_t r = 0; r < n_rows; r++)
                 acc[r] = v_add(acc[r], v_add(e[r], o[r]));
@@ -127,8 +132,9 @@ ROSE_INLINE void value_rows(const rose_attention *a, const attention_scratch *t,
             ROSE_UNROLL
             for (uint32_t r = 0; r < n_rows; r++)
                 e[r] = o[r] = v_zero();
-            v_chains(e, o, v0, bf16, ROSE_PANEL, p, t->stride, n_rows, ahead0);
-            v_chains(e, o, v1, bf16, ROSE_PANEL, p + ROSE_PANEL, t->stride, n_rows, ahead1);
+            v_chains(e, o, v0, kv_type(bf16), ROSE_PANEL, p, t->stride, n_rows, ahead0);
+            v_chains(e, o, v1, kv_type(bf16), ROSE_PANEL, p + ROSE_PANEL, t->stride, n_rows,
+                     ahead1);
             ROSE_UNROLL
             for (uint32_t r = 0; r < n_rows; r++) {
                 float *y = sum + r * t->depth;
@@ -145,7 +151,7 @@ ROSE_INLINE void value_page(vec16 *e, vec16 *o, const uint8_t *v, bool bf16, con
                             uint32_t n)
 {
     uint32_t even = n & ~1u;
-    v_chains(e, o, v, bf16, even, p, 0, 1, 0);
+    v_chains(e, o, v, kv_type(bf16), even, p, 0, 1, 0);
     if (even == n) return;
     v += (size_t)even * ROSE_PANEL * (bf16 ? 2 : 4);
     vec16 w = bf16 ? v_pairs_even(v_load_pairs(v)) : v_load((const float *)(const void *)v);

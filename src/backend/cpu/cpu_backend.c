@@ -3,6 +3,7 @@
  * hands out the ids. Three mappings (weights, KV pages, scratch) and the pool are all the memory
  * there is, apart from this context. */
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -119,7 +120,9 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
     const char *advice = "lower max-num-batched-tokens, max-num-seqs or threads";
     if (p->kv >= p->scratch) advice = "lower num-kv-pages, kv-cache-memory or max-model-len";
     if (p->weights >= p->kv && p->weights >= p->scratch)
-        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype bfloat16" : "the model is too large";
+        advice = p->dtype == ROSE_COMPUTE_F32         ? "choose dtype bfloat16"
+                 : p->quantization == ROSE_QUANT_NONE ? "choose quantization int8"
+                                                      : "the model is too large";
     const double mib = 1048576;
     return rose_fail(
         err, ROSE_E_NOMEM,
@@ -144,8 +147,14 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
                          "dtype float16: the CPU backend has float32 and bfloat16");
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
+    p.quantization = o->quantization;
     if (p.dtype == ROSE_COMPUTE_AUTO)
-        p.dtype = m->dtype == ROSE_BF16 ? ROSE_COMPUTE_BF16 : ROSE_COMPUTE_F32;
+        p.dtype = m->dtype == ROSE_BF16 || p.quantization == ROSE_QUANT_INT8 ? ROSE_COMPUTE_BF16
+                                                                             : ROSE_COMPUTE_F32;
+    if (p.quantization == ROSE_QUANT_INT8 && p.dtype != ROSE_COMPUTE_BF16)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "quantization int8 computes in bfloat16: dtype %s does not go with it",
+                         rose_compute_name(p.dtype));
     rose_cpu_layout_weights(&w, &weights, m, &p);
     rose_cpu_layout_scratch(&s, &scratch, &m->arch, &p);
     p.weights = weights.used;
@@ -164,7 +173,10 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
 typedef struct pack_job {
     const rose_tensor *t;
     void *out;
+    float *scale;
+    rose_weight_type type; /* panels */
     bool bf16, transposed, panels;
+    atomic_bool *not_finite;
     uint32_t k, n;  /* panels */
     uint64_t count; /* else: the first count elements */
 } pack_job;
@@ -174,8 +186,9 @@ static void pack_thread(void *arg, uint32_t tid, uint32_t n)
     const pack_job *j = arg;
     if (j->panels) {
         uint64_t n_panels = (j->n + ROSE_PANEL - 1) / ROSE_PANEL;
-        rose_pack_panels(j->out, j->bf16, j->t, j->k, j->n, j->transposed,
-                         (uint32_t)(n_panels * tid / n), (uint32_t)(n_panels * (tid + 1) / n));
+        if (!rose_pack_panels(j->out, j->scale, j->type, j->t, j->k, j->n, j->transposed,
+                              (uint32_t)(n_panels * tid / n), (uint32_t)(n_panels * (tid + 1) / n)))
+            atomic_store_explicit(j->not_finite, true, memory_order_relaxed); /* the pool orders */
         return;
     }
     uint64_t first = j->count * tid / n, end = j->count * (tid + 1) / n;
@@ -197,14 +210,23 @@ static void drop_pages(const rose_model *m, const rose_tensor *t, uint64_t bytes
     madvise((void *)first, end - first, MADV_DONTNEED);
 }
 
-static void pack_matrix(rose_cpu *c, const rose_model *m, const rose_tensor *t, bool transposed,
-                        uint32_t k, rose_cpu_linear *l)
+static rose_status pack_matrix(rose_cpu *c, const rose_model *m, const rose_tensor *t,
+                               bool transposed, uint32_t k, rose_cpu_linear *l, rose_err *err)
 {
-    pack_job j = {.t = t, .out = l->w, .bf16 = c->bf16, .transposed = transposed, .panels = true};
+    atomic_bool not_finite = false;
+    pack_job j = {.t = t, .out = l->w, .scale = l->scale, .transposed = transposed};
+    j.panels = true;
+    j.type = c->weight_type;
+    j.not_finite = &not_finite;
     j.k = k;
     j.n = l->n;
     rose_pool_run(c->pool, pack_thread, &j);
     drop_pages(m, t, (uint64_t)k * l->n * rose_dtype_size(t->dtype));
+    if (atomic_load_explicit(&not_finite, memory_order_relaxed))
+        return rose_fail(
+            err, ROSE_E_UNSUPPORTED,
+            "quantization int8: tensor %s holds NaN or infinity; use quantization none", t->name);
+    return ROSE_OK;
 }
 
 /* A missing tensor leaves the zeros. */
@@ -217,40 +239,47 @@ static void pack_vector(rose_cpu *c, const rose_model *m, const rose_tensor *t, 
     drop_pages(m, t, count * rose_dtype_size(t->dtype));
 }
 
-static void pack_linear(rose_cpu *c, const rose_model *m, const rose_linear *from, uint32_t k,
-                        rose_cpu_linear *l)
+static rose_status pack_linear(rose_cpu *c, const rose_model *m, const rose_linear *from,
+                               uint32_t k, rose_cpu_linear *l, rose_err *err)
 {
-    pack_matrix(c, m, &from->w, from->transposed, k, l);
     pack_vector(c, m, &from->b, l->bias, l->n);
+    return pack_matrix(c, m, &from->w, from->transposed, k, l, err);
 }
 
-static void pack_model(rose_cpu *c, const rose_model *m)
+static rose_status pack_layer(rose_cpu *c, const rose_model *m, const rose_layer *from,
+                              rose_cpu_layer *l, rose_err *err)
+{
+    const rose_arch *a = &c->arch;
+    rose_status st;
+    pack_vector(c, m, &from->ln1_w, l->ln1_w, a->d_model);
+    pack_vector(c, m, &from->ln1_b, l->ln1_b, a->d_model);
+    pack_vector(c, m, &from->ln2_w, l->ln2_w, a->d_model);
+    pack_vector(c, m, &from->ln2_b, l->ln2_b, a->d_model);
+    if ((st = pack_linear(c, m, &from->qkv, a->d_model, &l->qkv, err)) != ROSE_OK) return st;
+    if ((st = pack_linear(c, m, &from->proj, a->d_model, &l->proj, err)) != ROSE_OK) return st;
+    if ((st = pack_linear(c, m, &from->fc1, a->d_model, &l->fc1, err)) != ROSE_OK) return st;
+    return pack_linear(c, m, &from->fc2, a->d_ff, &l->fc2, err);
+}
+
+static rose_status pack_model(rose_cpu *c, const rose_model *m, rose_err *err)
 {
     const rose_arch *a = &c->arch;
     rose_cpu_weights *w = &c->weights;
 
     for (uint32_t i = 0; i < a->n_layers; i++) {
-        const rose_layer *from = &m->layers[i];
-        rose_cpu_layer *l = &w->layers[i];
-        pack_vector(c, m, &from->ln1_w, l->ln1_w, a->d_model);
-        pack_vector(c, m, &from->ln1_b, l->ln1_b, a->d_model);
-        pack_linear(c, m, &from->qkv, a->d_model, &l->qkv);
-        pack_linear(c, m, &from->proj, a->d_model, &l->proj);
-        pack_vector(c, m, &from->ln2_w, l->ln2_w, a->d_model);
-        pack_vector(c, m, &from->ln2_b, l->ln2_b, a->d_model);
-        pack_linear(c, m, &from->fc1, a->d_model, &l->fc1);
-        pack_linear(c, m, &from->fc2, a->d_ff, &l->fc2);
+        rose_status st = pack_layer(c, m, &m->layers[i], &w->layers[i], err);
+        if (st != ROSE_OK) return st;
     }
     pack_vector(c, m, &m->pos_embed, w->pos, (uint64_t)c->plan.max_model_len * a->d_model);
     pack_vector(c, m, &m->lnf_w, w->lnf_w, a->d_model);
     pack_vector(c, m, &m->lnf_b, w->lnf_b, a->d_model);
-    pack_matrix(c, m, &m->head, true, a->d_model, &w->head);
     if (w->tok != NULL) {
         pack_job j = {.t = &m->tok_embed, .out = w->tok, .bf16 = c->bf16};
         j.count = (uint64_t)a->vocab_size * a->d_model;
         rose_pool_run(c->pool, pack_thread, &j);
         drop_pages(m, &m->tok_embed, j.count * rose_dtype_size(m->tok_embed.dtype));
     }
+    return pack_matrix(c, m, &m->head, true, a->d_model, &w->head, err);
 }
 
 /* ---- open and close ---- */
@@ -317,14 +346,18 @@ static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_
     c->arch = m->arch;
     c->plan = *p;
     c->bf16 = p->dtype == ROSE_COMPUTE_BF16;
+    c->weight_type = rose_cpu_weight_type(p);
     c->kv_head_bytes = rose_kv_head_bytes(c->bf16, c->arch.head_dim);
     c->kv_layer_bytes = c->arch.n_heads * c->kv_head_bytes;
     c->kv_page_bytes = p->kv_page;
     rose_cpu_kernels_init(&c->kernels, isa);
+    c->matmul = c->weight_type == ROSE_W_I8     ? c->kernels.matmul_i8
+                : c->weight_type == ROSE_W_BF16 ? c->kernels.matmul_bf16
+                                                : c->kernels.matmul_f32;
     if ((st = map_regions(c, m, err)) != ROSE_OK) goto done;
     st = rose_pool_create(&c->pool, p->n_threads, o->cpus, o->n_cpus, err);
     if (st != ROSE_OK) goto done;
-    pack_model(c, m);
+    if ((st = pack_model(c, m, err)) != ROSE_OK) goto done;
     *ctx = c;
 done:
     if (st != ROSE_OK) cpu_close(c);

@@ -27,8 +27,9 @@ void *rose_bump_take(rose_bump *b, uint64_t bytes); /* NULL while base is NULL *
 
 /* y = x w + bias, packed. */
 typedef struct rose_cpu_linear {
-    void *w;     /* panels, kernels.h */
-    float *bias; /* [n] or NULL */
+    void *w;      /* panels, kernels.h */
+    float *scale; /* [n] of int8 weights, else NULL */
+    float *bias;  /* [n] or NULL */
     uint32_t k_pad, n;
 } rose_cpu_linear;
 
@@ -104,8 +105,10 @@ typedef enum rose_cpu_phase {
 typedef struct rose_cpu {
     rose_arch arch;
     rose_memory_plan plan;
-    bool bf16;
+    bool bf16; /* activations and KV */
+    rose_weight_type weight_type;
     rose_cpu_kernels kernels;
+    void (*matmul)(const rose_matmul *a, uint32_t p0, uint32_t p1); /* of kernels, by weight_type */
     rose_pool *pool;
     rose_region weights_region, kv_region, scratch_region;
     rose_cpu_weights weights;
@@ -117,8 +120,10 @@ typedef struct rose_cpu {
     uint64_t phase_ns[ROSE_N_PHASES], n_steps;
 } rose_cpu;
 
-/* layout.c: sizes and places. The plan's resolved fields (dtype, max_*, n_threads) are the input.
- * With b->base NULL the pointers of the result are NULL. */
+rose_weight_type rose_cpu_weight_type(const rose_memory_plan *p);
+
+/* layout.c: sizes and places. The plan's resolved fields (dtype, quantization, max_*, n_threads)
+ * are the input. With b->base NULL the pointers of the result are NULL. */
 void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model *m,
                              const rose_memory_plan *p);
 void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch *a,

@@ -137,6 +137,7 @@ static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t l
             .x = x + row * ldx,
             .ldx = ldx,
             .m_rows = rows - row < ROSE_CPU_ROW_BLOCK ? rows - row : ROSE_CPU_ROW_BLOCK,
+            .scale = l->scale,
             .bias = l->bias,
             .epilogue = epilogue,
             .round_bf16 = round && w->c->bf16,
@@ -144,10 +145,7 @@ static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t l
             .ldy = ldy,
             .scratch = w->scratch,
         };
-        if (w->c->bf16)
-            w->c->kernels.matmul_bf16(&a, (uint32_t)p0, (uint32_t)p1);
-        else
-            w->c->kernels.matmul_f32(&a, (uint32_t)p0, (uint32_t)p1);
+        w->c->matmul(&a, (uint32_t)p0, (uint32_t)p1);
         at += p1 - p0;
     }
 }
@@ -159,7 +157,7 @@ static void embed_row(rose_cpu *c, uint32_t id, uint32_t pos, float *x)
     const float *pos_row = wt->pos + (size_t)pos * d;
 
     if (wt->tok == NULL) {
-        rose_panel_row(x, wt->head.w, c->bf16, d, id);
+        rose_panel_row(x, wt->head.w, wt->head.scale, c->weight_type, d, id);
     } else if (!c->bf16) {
         memcpy(x, (const float *)wt->tok + (size_t)id * d, d * sizeof *x);
     } else {

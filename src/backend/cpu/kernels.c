@@ -4,19 +4,19 @@
 
 #include "backend/cpu/kernels_internal.h"
 
-size_t rose_panels_bytes(bool bf16, uint32_t k, uint32_t n)
+size_t rose_panels_bytes(rose_weight_type t, uint32_t k, uint32_t n)
 {
     size_t depth = ((size_t)k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
     size_t outputs = ((size_t)n + ROSE_PANEL - 1) / ROSE_PANEL * ROSE_PANEL;
     size_t bytes;
     if (__builtin_mul_overflow(depth, outputs, &bytes)) return 0;
-    if (__builtin_mul_overflow(bytes, (size_t)(bf16 ? 2 : 4), &bytes)) return 0;
+    if (__builtin_mul_overflow(bytes, rose_weight_size(t), &bytes)) return 0;
     return bytes;
 }
 
 size_t rose_matmul_scratch(uint32_t k_pad)
 {
-    return ROSE_AMX_SUM_BYTES + (size_t)ROSE_AMX_ROWS * k_pad * 2;
+    return ROSE_AMX_SUM_BYTES + (size_t)(ROSE_AMX_ROWS + 2 * ROSE_PANEL) * k_pad * 2;
 }
 
 size_t rose_kv_k_bytes(bool bf16, uint32_t head_dim)
@@ -42,6 +42,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
         .isa = ROSE_ISA_SCALAR,
         .matmul_f32 = rose_matmul_f32_ref,
         .matmul_bf16 = rose_matmul_bf16_ref,
+        .matmul_i8 = rose_matmul_i8_ref,
         .attention = rose_attention_ref,
         .kv_append = rose_kv_append_ref,
         .layernorm = rose_layernorm_ref,
@@ -53,6 +54,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     k->isa = ROSE_ISA_AVX2;
     k->matmul_f32 = rose_matmul_f32_avx2;
     k->matmul_bf16 = rose_matmul_bf16_avx2;
+    k->matmul_i8 = rose_matmul_i8_avx2;
     k->attention = rose_attention_avx2;
     k->kv_append = rose_kv_append_avx2;
     k->layernorm = rose_layernorm_avx2;
@@ -63,6 +65,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     k->isa = ROSE_ISA_AVX512;
     k->matmul_f32 = rose_matmul_f32_avx512;
     k->matmul_bf16 = rose_matmul_bf16_avx512;
+    k->matmul_i8 = rose_matmul_i8_avx512;
     k->attention = rose_attention_avx512;
     k->kv_append = rose_kv_append_avx512;
     k->layernorm = rose_layernorm_avx512;
@@ -72,6 +75,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     if (isa == ROSE_ISA_AVX512) return;
     k->isa = ROSE_ISA_AMX;
     k->matmul_bf16 = rose_matmul_bf16_amx;
+    k->matmul_i8 = rose_matmul_i8_amx;
 #else
     (void)isa;
 #endif

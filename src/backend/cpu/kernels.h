@@ -21,6 +21,16 @@ enum {
     ROSE_ROW_TILE = 16 /* most rows an attention call takes: one AMX tile */
 };
 
+/* How a packed matrix keeps its values. int8 is an integer in -127 .. 127 times a scale of its
+ * output: the products are those of the integer as a bf16, which is exact, so all row counts and
+ * levels agree as they do for bf16. */
+typedef enum rose_weight_type { ROSE_W_F32, ROSE_W_BF16, ROSE_W_I8 } rose_weight_type;
+
+static inline size_t rose_weight_size(rose_weight_type t) /* bytes of a value */
+{
+    return t == ROSE_W_F32 ? 4 : t == ROSE_W_BF16 ? 2 : 1;
+}
+
 typedef enum rose_epilogue {
     ROSE_EPI_NONE,      /* y = acc + bias */
     ROSE_EPI_GELU_TANH, /* y = gelu(acc + bias) */
@@ -33,16 +43,17 @@ typedef enum rose_epilogue {
 /* y[m][n] = epilogue(sum_k x[m][k] w[k][n] + bias[n]) for rows m < m_rows and the outputs of panels
  * p0 .. p1-1. Writes nothing else: columns n .. are untouched, so zero padding stays zero. */
 typedef struct rose_matmul {
-    const void
-        *w; /* panels, 64-byte aligned: bf16 [n_panels][k_pad/2][16][2], fp32 [n_panels][k_pad][16];
-               k from the true depth to k_pad, and outputs from n to 16 n_panels, are zero */
+    const void *w;  /* panels, 64-byte aligned: bf16 [n_panels][k_pad/2][16][2], fp32 and int8
+                       [n_panels][k_pad][16]; k from the true depth to k_pad, and outputs from n to
+                       16 n_panels, are zero */
     uint32_t k_pad; /* depth rounded up to ROSE_K_GROUP */
     uint32_t n;     /* outputs */
     const float
         *x;     /* [m_rows][ldx]: in bf16 mode every value is already a bf16; k .. k_pad is zero */
     size_t ldx; /* floats, a multiple of 16; x is 64-byte aligned */
-    uint32_t m_rows;   /* >= 1 */
-    const float *bias; /* [n] or NULL: then nothing is added */
+    uint32_t m_rows;    /* >= 1 */
+    const float *scale; /* [n] int8: acc is multiplied by it, before the bias; else NULL */
+    const float *bias;  /* [n] or NULL: then nothing is added */
     rose_epilogue epilogue;
     bool round_bf16; /* round y to bf16 after the epilogue (never with RESIDUAL) */
     float *y;        /* [m_rows][ldy] */
@@ -54,7 +65,7 @@ typedef struct rose_matmul {
 size_t rose_matmul_scratch(uint32_t k_pad);
 
 /* Bytes of a packed matrix [k][n] with its zero padding; 0 if that overflows. */
-size_t rose_panels_bytes(bool bf16, uint32_t k, uint32_t n);
+size_t rose_panels_bytes(rose_weight_type t, uint32_t k, uint32_t n);
 
 /* KV page of one layer: for each kv head a K block then a V block, each 64-byte aligned.
  *   K block: one panel, depth = head_dim padded to 32, outputs = the page's 16 tokens.
@@ -90,6 +101,7 @@ typedef struct rose_cpu_kernels {
     rose_isa isa;
     void (*matmul_f32)(const rose_matmul *a, uint32_t p0, uint32_t p1);
     void (*matmul_bf16)(const rose_matmul *a, uint32_t p0, uint32_t p1);
+    void (*matmul_i8)(const rose_matmul *a, uint32_t p0, uint32_t p1); /* x: bf16 values */
     void (*attention)(const rose_attention *a);
     /* Store one token's k and v (head_dim values each) of one head at slot 0..15 of its page. */
     void (*kv_append)(uint8_t *head_block, uint32_t slot, const float *k, const float *v,

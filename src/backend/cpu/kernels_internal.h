@@ -7,6 +7,7 @@
 
 void rose_matmul_f32_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_bf16_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_i8_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_attention_ref(const rose_attention *a);
 void rose_kv_append_ref(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
                         uint32_t head_dim, bool bf16);
@@ -17,6 +18,7 @@ void rose_exp_weights_ref(const float *x, uint32_t n, float max, float inv_temp,
 
 void rose_matmul_f32_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_bf16_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_i8_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_attention_avx2(const rose_attention *a);
 void rose_kv_append_avx2(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
                          uint32_t head_dim, bool bf16);
@@ -27,6 +29,7 @@ void rose_exp_weights_avx2(const float *x, uint32_t n, float max, float inv_temp
 
 void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_i8_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_attention_avx512(const rose_attention *a);
 void rose_kv_append_avx512(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
                            uint32_t head_dim, bool bf16);
@@ -36,8 +39,10 @@ float rose_max_index_avx512(const float *x, uint32_t n, uint32_t *index);
 void rose_exp_weights_avx512(const float *x, uint32_t n, float max, float inv_temp, float *w);
 
 void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 
-/* Scratch of the AMX product: sums of 4 tiles, then bf16 tiles of this many rows. */
+/* Scratch of the AMX product: sums of 4 tiles, bf16 tiles of this many rows, and two int8 panels as
+ * bf16. */
 enum { ROSE_AMX_SUM_BYTES = 4096, ROSE_AMX_ROWS = 64 };
 
 static inline uint32_t rose_round_up(uint32_t n, uint32_t to)

@@ -33,10 +33,17 @@ static uint32_t *take_u32(rose_bump *b, size_t n)
     return rose_bump_take(b, n * sizeof(uint32_t));
 }
 
-static void take_linear(rose_cpu_linear *l, rose_bump *b, bool bf16, uint32_t k, uint32_t n,
-                        bool bias)
+rose_weight_type rose_cpu_weight_type(const rose_memory_plan *p)
 {
-    l->w = rose_bump_take(b, rose_panels_bytes(bf16, k, n));
+    if (p->quantization == ROSE_QUANT_INT8) return ROSE_W_I8;
+    return p->dtype == ROSE_COMPUTE_BF16 ? ROSE_W_BF16 : ROSE_W_F32;
+}
+
+static void take_linear(rose_cpu_linear *l, rose_bump *b, rose_weight_type type, uint32_t k,
+                        uint32_t n, bool bias)
+{
+    l->w = rose_bump_take(b, rose_panels_bytes(type, k, n));
+    l->scale = type == ROSE_W_I8 ? take_floats(b, n) : NULL;
     l->bias = bias ? take_floats(b, n) : NULL;
     l->k_pad = (uint32_t)round_up(k, ROSE_K_GROUP);
     l->n = n;
@@ -46,7 +53,7 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
                              const rose_memory_plan *p)
 {
     const rose_arch *a = &m->arch;
-    const bool bf16 = p->dtype == ROSE_COMPUTE_BF16;
+    const rose_weight_type type = rose_cpu_weight_type(p);
     const uint32_t d = a->d_model;
 
     memset(w, 0, sizeof *w);
@@ -57,20 +64,22 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
         rose_cpu_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
         l->ln1_w = take_floats(b, d);
         l->ln1_b = take_floats(b, d);
-        take_linear(&l->qkv, b, bf16, d, 3 * d, from->qkv.b.data != NULL);
-        take_linear(&l->proj, b, bf16, d, d, from->proj.b.data != NULL);
+        take_linear(&l->qkv, b, type, d, 3 * d, from->qkv.b.data != NULL);
+        take_linear(&l->proj, b, type, d, d, from->proj.b.data != NULL);
         l->ln2_w = take_floats(b, d);
         l->ln2_b = take_floats(b, d);
-        take_linear(&l->fc1, b, bf16, d, a->d_ff, from->fc1.b.data != NULL);
-        take_linear(&l->fc2, b, bf16, a->d_ff, d, from->fc2.b.data != NULL);
+        take_linear(&l->fc1, b, type, d, a->d_ff, from->fc1.b.data != NULL);
+        take_linear(&l->fc2, b, type, a->d_ff, d, from->fc2.b.data != NULL);
         l->attn_scale = a->attn_scale;
         if (a->attn_scale_by_layer) l->attn_scale /= (float)(i + 1);
     }
     w->pos = take_floats(b, (size_t)p->max_model_len * d);
     w->lnf_w = take_floats(b, d);
     w->lnf_b = take_floats(b, d);
-    take_linear(&w->head, b, bf16, d, a->vocab_size, false);
-    if (!a->tied_head) w->tok = rose_bump_take(b, (uint64_t)a->vocab_size * d * (bf16 ? 2 : 4));
+    take_linear(&w->head, b, type, d, a->vocab_size, false);
+    if (!a->tied_head)
+        w->tok = rose_bump_take(b, (uint64_t)a->vocab_size * d *
+                                       (p->dtype == ROSE_COMPUTE_BF16 ? 2 : 4));
 }
 
 static size_t thread_bytes(const rose_arch *a, const rose_memory_plan *p)

@@ -109,13 +109,13 @@ ROSE_INLINE void tile_product(const uint8_t *x, size_t x_stride, const uint8_t *
     MEMORY_BARRIER();
 }
 
-/* One or two panels from p for one or two row tiles that start at row m and end before m_end. */
-static void tile_block(const rose_matmul *a, const uint8_t *x, uint32_t m, uint32_t m_end,
-                       uint32_t p, bool two_panels, float *sums)
+/* One or two panels, at w, from p for one or two row tiles that start at row m and end before
+ * m_end. */
+static void tile_block(const rose_matmul *a, const uint8_t *x, const uint8_t *w, uint32_t m,
+                       uint32_t m_end, uint32_t p, bool two_panels, float *sums)
 {
     uint32_t n_groups = a->k_pad / ROSE_K_GROUP;
     size_t stride = (size_t)n_groups * TILE_BYTES; /* of a row tile and of a panel */
-    const uint8_t *w = (const uint8_t *)a->w + p * stride;
     bool two_rows = m_end - m > TILE_ROWS;
 
     if (two_rows && two_panels)
@@ -134,29 +134,58 @@ static void tile_block(const rose_matmul *a, const uint8_t *x, uint32_t m, uint3
     }
 }
 
-void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1)
+/* An int8 panel as a bf16 one: integers up to 127 are exact. */
+static void expand_panel(const rose_matmul *a, uint32_t p, uint8_t *out)
 {
-    if (a->m_rows == 1) {
-        rose_matmul_bf16_avx512(a, p0, p1);
-        return;
+    const __m512i top = _mm512_set1_epi32((int)0xffff0000);
+    const uint8_t *w = (const uint8_t *)a->w + (size_t)p * a->k_pad * ROSE_PANEL;
+    for (uint32_t k = 0; k < a->k_pad; k += 2, w += 2 * ROSE_PANEL, out += 64) {
+        __m512i even = v_bits(v_load_i8(w)), odd = v_bits(v_load_i8(w + ROSE_PANEL));
+        prefetch_at(w, ROSE_PREFETCH_BYTES);
+        _mm512_storeu_si512(
+            out, _mm512_or_si512(_mm512_srli_epi32(even, 16), _mm512_and_si512(odd, top)));
     }
+}
+
+ROSE_INLINE void matmul_tiles(const rose_matmul *a, bool i8, uint32_t p0, uint32_t p1)
+{
     float *sums = a->scratch;
     uint8_t *tiles = (uint8_t *)a->scratch + ROSE_AMX_SUM_BYTES;
-    size_t tile_row_bytes = (size_t)(a->k_pad / ROSE_K_GROUP) * TILE_BYTES;
+    size_t tile_row_bytes = (size_t)(a->k_pad / ROSE_K_GROUP) * TILE_BYTES; /* of a panel too */
+    uint8_t *expanded = tiles + ROSE_AMX_ROWS / TILE_ROWS * tile_row_bytes;
 
     for (uint32_t m = 0; m < a->m_rows; m += ROSE_AMX_ROWS) {
         uint32_t left = a->m_rows - m, rows = left < ROSE_AMX_ROWS ? left : ROSE_AMX_ROWS;
         convert_rows(a, m, rows, tiles);
         configure(rows < TILE_ROWS ? rows : TILE_ROWS);
         for (uint32_t p = p0; p < p1; p += 2) {
+            const uint8_t *w = i8 ? expanded : (const uint8_t *)a->w + p * tile_row_bytes;
+            if (i8) expand_panel(a, p, expanded);
+            if (i8 && p + 1 < p1) expand_panel(a, p + 1, expanded + tile_row_bytes);
             for (uint32_t r = 0; r < rows; r += 2 * TILE_ROWS) {
                 uint32_t end = rows - r < 2 * TILE_ROWS ? rows : r + 2 * TILE_ROWS;
-                tile_block(a, tiles + r / TILE_ROWS * tile_row_bytes, m + r, m + end, p, p + 1 < p1,
-                           sums);
+                tile_block(a, tiles + r / TILE_ROWS * tile_row_bytes, w, m + r, m + end, p,
+                           p + 1 < p1, sums);
             }
         }
     }
     _tile_release();
+}
+
+void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    if (a->m_rows == 1)
+        rose_matmul_bf16_avx512(a, p0, p1);
+    else
+        matmul_tiles(a, false, p0, p1);
+}
+
+void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    if (a->m_rows == 1)
+        rose_matmul_i8_avx512(a, p0, p1);
+    else
+        matmul_tiles(a, true, p0, p1);
 }
 
 #endif

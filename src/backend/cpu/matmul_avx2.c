@@ -11,12 +11,17 @@
 
 void rose_matmul_f32_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_panels(a, false, p0, p1, 3);
+    matmul_panels(a, ROSE_W_F32, p0, p1, 3);
 }
 
 void rose_matmul_bf16_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_panels(a, true, p0, p1, 3);
+    matmul_panels(a, ROSE_W_BF16, p0, p1, 3);
+}
+
+void rose_matmul_i8_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul_panels(a, ROSE_W_I8, p0, p1, 3);
 }
 
 #endif

@@ -10,12 +10,17 @@
 
 void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_panels(a, false, p0, p1, 8);
+    matmul_panels(a, ROSE_W_F32, p0, p1, 8);
 }
 
 void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_panels(a, true, p0, p1, 8);
+    matmul_panels(a, ROSE_W_BF16, p0, p1, 8);
+}
+
+void rose_matmul_i8_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul_panels(a, ROSE_W_I8, p0, p1, 8);
 }
 
 #endif

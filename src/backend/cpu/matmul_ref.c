@@ -7,18 +7,18 @@
 #include "backend/cpu/numerics.h"
 
 /* The panel's weight at (k, lane). */
-static float weight_at(const void *panel, bool bf16, uint32_t k, uint32_t lane)
+static float weight_at(const void *panel, rose_weight_type type, uint32_t k, uint32_t lane)
 {
-    if (bf16) {
-        const uint16_t *w = panel;
-        return rose_f32_from_bf16(w[((size_t)(k / 2) * ROSE_PANEL + lane) * 2 + k % 2]);
-    }
-    const float *w = panel;
-    return w[(size_t)k * ROSE_PANEL + lane];
+    const size_t at = (size_t)k * ROSE_PANEL + lane;
+    if (type == ROSE_W_F32) return ((const float *)panel)[at];
+    if (type == ROSE_W_I8) return (float)((const int8_t *)panel)[at];
+    const uint16_t *w = panel;
+    return rose_f32_from_bf16(w[((size_t)(k / 2) * ROSE_PANEL + lane) * 2 + k % 2]);
 }
 
 /* acc[lane] = sum over k of x[k] w[k][lane]. */
-static void product_row(const void *panel, bool bf16, uint32_t k_pad, const float *x, float *acc)
+static void product_row(const void *panel, rose_weight_type type, uint32_t k_pad, const float *x,
+                        float *acc)
 {
     for (uint32_t l = 0; l < ROSE_PANEL; l++)
         acc[l] = 0.0f;
@@ -26,8 +26,8 @@ static void product_row(const void *panel, bool bf16, uint32_t k_pad, const floa
         float e[ROSE_PANEL] = {0}, o[ROSE_PANEL] = {0};
         for (uint32_t k = g; k < g + ROSE_K_GROUP; k += 2) {
             for (uint32_t l = 0; l < ROSE_PANEL; l++) {
-                e[l] = fmaf(x[k], weight_at(panel, bf16, k, l), e[l]);
-                o[l] = fmaf(x[k + 1], weight_at(panel, bf16, k + 1, l), o[l]);
+                e[l] = fmaf(x[k], weight_at(panel, type, k, l), e[l]);
+                o[l] = fmaf(x[k + 1], weight_at(panel, type, k + 1, l), o[l]);
             }
         }
         for (uint32_t l = 0; l < ROSE_PANEL; l++)
@@ -37,7 +37,8 @@ static void product_row(const void *panel, bool bf16, uint32_t k_pad, const floa
 
 static float apply_epilogue(const rose_matmul *a, float acc, uint32_t n, float y_old)
 {
-    float v = a->bias != NULL ? acc + a->bias[n] : acc;
+    float v = a->scale != NULL ? acc * a->scale[n] : acc;
+    if (a->bias != NULL) v = v + a->bias[n];
     switch (a->epilogue) {
     case ROSE_EPI_NONE:
         break;
@@ -60,14 +61,14 @@ static float apply_epilogue(const rose_matmul *a, float acc, uint32_t n, float y
     return rose_round_if(a->round_bf16, v);
 }
 
-static void matmul(const rose_matmul *a, bool bf16, uint32_t p0, uint32_t p1)
+static void matmul(const rose_matmul *a, rose_weight_type type, uint32_t p0, uint32_t p1)
 {
-    size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * (bf16 ? 2 : 4);
+    size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * rose_weight_size(type);
     for (uint32_t p = p0; p < p1; p++) {
         const uint8_t *panel = (const uint8_t *)a->w + p * panel_bytes;
         for (uint32_t m = 0; m < a->m_rows; m++) {
             float acc[ROSE_PANEL];
-            product_row(panel, bf16, a->k_pad, a->x + m * a->ldx, acc);
+            product_row(panel, type, a->k_pad, a->x + m * a->ldx, acc);
             float *y = a->y + m * a->ldy;
             for (uint32_t l = 0; l < ROSE_PANEL && p * ROSE_PANEL + l < a->n; l++) {
                 uint32_t n = p * ROSE_PANEL + l;
@@ -79,10 +80,15 @@ static void matmul(const rose_matmul *a, bool bf16, uint32_t p0, uint32_t p1)
 
 void rose_matmul_f32_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul(a, false, p0, p1);
+    matmul(a, ROSE_W_F32, p0, p1);
 }
 
 void rose_matmul_bf16_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul(a, true, p0, p1);
+    matmul(a, ROSE_W_BF16, p0, p1);
+}
+
+void rose_matmul_i8_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul(a, ROSE_W_I8, p0, p1);
 }

@@ -2,10 +2,10 @@
  * the AMX file also uses for its epilogue. Include after vec_<isa>.h.
  *
  * One weight vector (16 outputs of one k, or of a pair of k in bf16: even = shift left 16, odd =
- * mask) is loaded and converted once for a block of rows; each row adds two FMAs per pair with the
- * activation broadcast from memory. Per block e, o and acc of every row stay in registers. A panel
- * is walked once per row block: from memory for the first, from L1 or L2 for the others. Bound: one
- * row, memory bandwidth; from about four rows, FMA throughput. */
+ * mask; int8: widened) is loaded and converted once for a block of rows; each row adds two FMAs per
+ * pair with the activation broadcast from memory. Per block e, o and acc of every row stay in
+ * registers. A panel is walked once per row block: from memory for the first, from L1 or L2 for the
+ * others. Bound: one row, memory bandwidth; from about four rows, FMA throughput. */
 #ifndef ROSE_BACKEND_CPU_MATMUL_SIMD_H
 #define ROSE_BACKEND_CPU_MATMUL_SIMD_H
 
@@ -26,24 +26,30 @@ ROSE_INLINE void prefetch_at(const uint8_t *w, intptr_t ahead)
     _mm_prefetch((const char *)((intptr_t)w + ahead), _MM_HINT_T1);
 }
 
+/* Sixteen outputs of one k, as fp32. odd: of the second k of the pair at w. */
+ROSE_INLINE vec16 v_weights(const uint8_t *w, rose_weight_type type, bool odd)
+{
+    if (type == ROSE_W_F32) return v_load((const float *)(const void *)(w + (odd ? 64 : 0)));
+    if (type == ROSE_W_I8) return v_load_i8(w + (odd ? 16 : 0));
+    return odd ? v_pairs_odd(v_load_pairs(w)) : v_pairs_even(v_load_pairs(w));
+}
+
 /* e and o of n_rows rows over n_k consecutive k (even), weights at w; the line `ahead` bytes behind
  * each one is prefetched. */
-ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, bool bf16, uint32_t n_k,
+ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, rose_weight_type type, uint32_t n_k,
                           const float *x, size_t ldx, uint32_t n_rows, intptr_t ahead)
 {
-    size_t step = bf16 ? 64 : 128; /* bytes of a pair of k */
+    size_t step = 2 * ROSE_PANEL * rose_weight_size(type); /* bytes of a pair of k */
     for (uint32_t k = 0; k < n_k; k += 2, w += step) {
         /* Even before odd: AVX2 has no register for both beside three rows of chains. */
-        vec16 w_even =
-            bf16 ? v_pairs_even(v_load_pairs(w)) : v_load((const float *)(const void *)w);
+        vec16 w_even = v_weights(w, type, false);
         prefetch_at(w, ahead);
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++)
             e[r] = v_fma(v_set1(x[r * ldx + k]), w_even, e[r]);
 
-        vec16 w_odd =
-            bf16 ? v_pairs_odd(v_load_pairs(w)) : v_load((const float *)(const void *)(w + 64));
-        if (!bf16) prefetch_at(w, ahead + 64);
+        vec16 w_odd = v_weights(w, type, true);
+        if (type == ROSE_W_F32) prefetch_at(w, ahead + 64);
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++)
             o[r] = v_fma(v_set1(x[r * ldx + k + 1]), w_odd, o[r]);
@@ -52,6 +58,7 @@ ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, bool bf16, uint3
 
 ROSE_INLINE vec16 v_epilogue(const rose_matmul *a, vec16 v, uint32_t m, uint32_t n0, uint32_t n)
 {
+    if (a->scale != NULL) v = v_mul(v, v_load_n(a->scale + n0, n));
     if (a->bias != NULL) v = v_add(v, v_load_n(a->bias + n0, n));
     switch (a->epilogue) {
     case ROSE_EPI_NONE:
@@ -82,10 +89,10 @@ static void finish_outputs(const rose_matmul *a, vec16 acc, uint32_t m, uint32_t
     v_store_n(a->y + m * a->ldy + n0, v_epilogue(a, acc, m, n0, n), n);
 }
 
-ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, bool bf16, uint32_t m,
-                              uint32_t n0, uint32_t n_rows)
+ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, rose_weight_type type,
+                              uint32_t m, uint32_t n0, uint32_t n_rows)
 {
-    size_t group_bytes = (size_t)ROSE_K_GROUP * ROSE_PANEL * (bf16 ? 2 : 4);
+    size_t group_bytes = (size_t)ROSE_K_GROUP * ROSE_PANEL * rose_weight_size(type);
     const float *x = a->x + m * a->ldx;
     vec16 acc[ROSE_MAX_ROW_BLOCK];
 
@@ -97,7 +104,7 @@ ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, bool b
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++)
             e[r] = o[r] = v_zero();
-        v_chains(e, o, panel, bf16, ROSE_K_GROUP, x + g, a->ldx, n_rows, ROSE_PREFETCH_BYTES);
+        v_chains(e, o, panel, type, ROSE_K_GROUP, x + g, a->ldx, n_rows, ROSE_PREFETCH_BYTES);
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++)
             acc[r] = v_add(acc[r], v_add(e[r], o[r]));
@@ -109,8 +116,8 @@ ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, bool b
 }
 
 /* One panel, all rows, in blocks of at most max_block (a constant: what the registers hold). */
-ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, bool bf16, uint32_t n0,
-                              uint32_t max_block)
+ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, rose_weight_type type,
+                              uint32_t n0, uint32_t max_block)
 {
     uint32_t m = 0;
     while (m < a->m_rows) {
@@ -118,40 +125,40 @@ ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, bool b
         uint32_t block = left < max_block ? left : max_block;
         switch (block) {
         case 1:
-            matmul_block(a, panel, bf16, m, n0, 1);
+            matmul_block(a, panel, type, m, n0, 1);
             break;
         case 2:
-            matmul_block(a, panel, bf16, m, n0, 2);
+            matmul_block(a, panel, type, m, n0, 2);
             break;
         case 3:
-            matmul_block(a, panel, bf16, m, n0, 3);
+            matmul_block(a, panel, type, m, n0, 3);
             break;
         case 4:
-            if (max_block >= 4) matmul_block(a, panel, bf16, m, n0, 4);
+            if (max_block >= 4) matmul_block(a, panel, type, m, n0, 4);
             break;
         case 5:
-            if (max_block >= 5) matmul_block(a, panel, bf16, m, n0, 5);
+            if (max_block >= 5) matmul_block(a, panel, type, m, n0, 5);
             break;
         case 6:
-            if (max_block >= 6) matmul_block(a, panel, bf16, m, n0, 6);
+            if (max_block >= 6) matmul_block(a, panel, type, m, n0, 6);
             break;
         case 7:
-            if (max_block >= 7) matmul_block(a, panel, bf16, m, n0, 7);
+            if (max_block >= 7) matmul_block(a, panel, type, m, n0, 7);
             break;
         default:
-            if (max_block >= 8) matmul_block(a, panel, bf16, m, n0, 8);
+            if (max_block >= 8) matmul_block(a, panel, type, m, n0, 8);
             break;
         }
         m += block;
     }
 }
 
-ROSE_INLINE void matmul_panels(const rose_matmul *a, bool bf16, uint32_t p0, uint32_t p1,
-                               uint32_t max_block)
+ROSE_INLINE void matmul_panels(const rose_matmul *a, rose_weight_type type, uint32_t p0,
+                               uint32_t p1, uint32_t max_block)
 {
-    size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * (bf16 ? 2 : 4);
+    size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * rose_weight_size(type);
     for (uint32_t p = p0; p < p1; p++) {
-        matmul_panel(a, (const uint8_t *)a->w + p * panel_bytes, bf16, p * ROSE_PANEL, max_block);
+        matmul_panel(a, (const uint8_t *)a->w + p * panel_bytes, type, p * ROSE_PANEL, max_block);
     }
 }
 

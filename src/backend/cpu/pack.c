@@ -3,12 +3,16 @@
  * does not depend on the thread's floating-point mode. */
 #include "backend/cpu/pack.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/numerics.h"
 #include "model/convert.h"
 
 enum { BLOCK = ROSE_K_GROUP * ROSE_PANEL };
+
+#define SMALLEST 1e-30f /* below, an int8 output is zero: 127 / it stays far from infinity */
 
 /* rose_f32_to_bf16 in a form that the compiler vectorises. */
 static inline uint16_t round_bits(uint32_t u)
@@ -68,33 +72,92 @@ static void write_block_bf16(uint16_t *out, const float *block)
     }
 }
 
-static void pack_block(void *panels, bool bf16, const rose_tensor *w, uint32_t k, uint32_t n,
-                       bool transposed, uint32_t k0, uint32_t p)
-{
-    const uint32_t k_pad = (k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
-    const size_t at = (size_t)p * k_pad * ROSE_PANEL + (size_t)k0 * ROSE_PANEL; /* elements */
-    float block[BLOCK];
+/* What walks over the blocks of a matrix: packing, or looking for the largest values first. */
+typedef struct packing {
+    void *panels;
+    rose_weight_type type;
+    const rose_tensor *w;
+    uint32_t k, n, k_pad;
+    bool transposed;
+    float *largest; /* [n] int8: of the magnitudes, found first; then the scales */
+    bool finite;
+} packing;
 
-    read_block(block, w, k, n, transposed, k0, p * ROSE_PANEL);
-    if (bf16)
-        write_block_bf16((uint16_t *)panels + at, block);
-    else
-        memcpy((float *)panels + at, block, sizeof block);
+typedef void block_fn(packing *s, uint32_t k0, uint32_t p, const float *block);
+
+static void block_largest(packing *s, uint32_t k0, uint32_t p, const float *block)
+{
+    (void)k0;
+    float *largest = s->largest + p * ROSE_PANEL;
+    for (uint32_t i = 0; i < BLOCK; i++) {
+        float x = fabsf(block[i]);
+        uint32_t j = i % ROSE_PANEL;
+        if (!(x <= FLT_MAX)) s->finite = false;
+        if (p * ROSE_PANEL + j < s->n && x > largest[j]) largest[j] = x;
+    }
+}
+
+static void block_write(packing *s, uint32_t k0, uint32_t p, const float *block)
+{
+    const size_t at = ((size_t)p * s->k_pad + k0) * ROSE_PANEL; /* elements */
+    const uint32_t n_n = s->n - p * ROSE_PANEL < ROSE_PANEL ? s->n - p * ROSE_PANEL : ROSE_PANEL;
+    float inverse[ROSE_PANEL] = {0};
+    int8_t *out = (int8_t *)s->panels + at;
+
+    switch (s->type) {
+    case ROSE_W_F32:
+        memcpy((float *)s->panels + at, block, BLOCK * sizeof *block);
+        return;
+    case ROSE_W_BF16:
+        write_block_bf16((uint16_t *)s->panels + at, block);
+        return;
+    case ROSE_W_I8:
+        for (uint32_t j = 0; j < n_n; j++)
+            if (s->largest[p * ROSE_PANEL + j] >= SMALLEST)
+                inverse[j] = 127.0f / s->largest[p * ROSE_PANEL + j];
+        for (uint32_t i = 0; i < BLOCK; i++)
+            out[i] = (int8_t)rintf(block[i] * inverse[i % ROSE_PANEL]); /* at most 127.00002 */
+        return;
+    }
 }
 
 /* Along the rows of the file, whichever way they run. */
-void rose_pack_panels(void *panels, bool bf16, const rose_tensor *w, uint32_t k, uint32_t n,
-                      bool transposed, uint32_t p0, uint32_t p1)
+static void walk(packing *s, uint32_t p0, uint32_t p1, block_fn *fn)
 {
-    if (transposed) {
-        for (uint32_t p = p0; p < p1; p++)
-            for (uint32_t k0 = 0; k0 < k; k0 += ROSE_K_GROUP)
-                pack_block(panels, bf16, w, k, n, true, k0, p);
-        return;
+    const uint32_t n_outer = s->transposed ? p1 - p0 : s->k_pad / ROSE_K_GROUP;
+    const uint32_t n_inner = s->transposed ? s->k_pad / ROSE_K_GROUP : p1 - p0;
+    float block[BLOCK];
+
+    for (uint32_t i = 0; i < n_outer; i++) {
+        for (uint32_t j = 0; j < n_inner; j++) {
+            uint32_t k0 = (s->transposed ? j : i) * ROSE_K_GROUP;
+            uint32_t p = p0 + (s->transposed ? i : j);
+            read_block(block, s->w, s->k, s->n, s->transposed, k0, p * ROSE_PANEL);
+            fn(s, k0, p, block);
+        }
     }
-    for (uint32_t k0 = 0; k0 < k; k0 += ROSE_K_GROUP)
-        for (uint32_t p = p0; p < p1; p++)
-            pack_block(panels, bf16, w, k, n, false, k0, p);
+}
+
+bool rose_pack_panels(void *panels, float *scale, rose_weight_type type, const rose_tensor *w,
+                      uint32_t k, uint32_t n, bool transposed, uint32_t p0, uint32_t p1)
+{
+    packing s = {.panels = panels, .type = type, .w = w, .k = k, .n = n};
+    const uint32_t end = p1 * ROSE_PANEL < n ? p1 * ROSE_PANEL : n;
+    s.k_pad = (k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
+    s.transposed = transposed;
+    s.largest = scale;
+    s.finite = true;
+
+    if (type == ROSE_W_I8) {
+        for (uint32_t j = p0 * ROSE_PANEL; j < end; j++)
+            scale[j] = 0.0f;
+        walk(&s, p0, p1, block_largest);
+        if (!s.finite) return false;
+    }
+    walk(&s, p0, p1, block_write);
+    for (uint32_t j = p0 * ROSE_PANEL; type == ROSE_W_I8 && j < end; j++)
+        scale[j] = scale[j] >= SMALLEST ? scale[j] / 127.0f : 0.0f;
+    return true;
 }
 
 void rose_pack_f32(float *out, const rose_tensor *t, uint64_t first, uint64_t count)
@@ -115,13 +178,20 @@ void rose_pack_bf16(uint16_t *out, const rose_tensor *t, uint64_t first, uint64_
     }
 }
 
-void rose_panel_row(float *out, const void *panels, bool bf16, uint32_t k, uint32_t n)
+void rose_panel_row(float *out, const void *panels, const float *scale, rose_weight_type type,
+                    uint32_t k, uint32_t n)
 {
     const uint32_t k_pad = (k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
     const size_t panel = (size_t)(n / ROSE_PANEL) * k_pad * ROSE_PANEL;
     const uint32_t column = n % ROSE_PANEL;
 
-    if (!bf16) {
+    if (type == ROSE_W_I8) {
+        const int8_t *w = (const int8_t *)panels + panel + column;
+        for (uint32_t i = 0; i < k; i++)
+            out[i] = rose_round_bf16((float)w[(size_t)i * ROSE_PANEL] * scale[n]);
+        return;
+    }
+    if (type == ROSE_W_F32) {
         const float *w = (const float *)panels + panel + column;
         for (uint32_t i = 0; i < k; i++)
             out[i] = w[(size_t)i * ROSE_PANEL];

@@ -185,6 +185,13 @@ ROSE_INLINE vec16 v_abs(vec16 x)
     return (vec16){_mm256_andnot_ps(sign, x.lo), _mm256_andnot_ps(sign, x.hi)};
 }
 
+ROSE_INLINE vec16 v_load_i8(const void *p)
+{
+    __m128i b = _mm_loadu_si128(p);
+    return (vec16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
+                   _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
+}
+
 ROSE_INLINE ivec16 v_load_pairs(const void *p)
 {
     return v_int_load(p);

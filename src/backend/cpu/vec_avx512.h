@@ -178,6 +178,12 @@ ROSE_INLINE vec16 v_pairs_odd(ivec16 w)
     return _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000)));
 }
 
+/* Sixteen int8 as fp32. */
+ROSE_INLINE vec16 v_load_i8(const void *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+}
+
 /* R() of docs/NUMERICS.md: integer rounding to bf16, NaN made quiet. */
 ROSE_INLINE vec16 v_round_bf16(vec16 x)
 {

@@ -271,6 +271,9 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     size_t free_bytes = 0, total_bytes = 0;
 
     memset(out, 0, sizeof *out);
+    if (o->quantization != ROSE_QUANT_NONE)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "quantization %s: device cuda has none yet",
+                         rose_quantization_name(o->quantization));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
