@@ -33,7 +33,8 @@ size_t rose_kv_head_bytes(bool bf16, uint32_t head_dim)
 size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim)
 {
     size_t q = rose_round_up(head_dim, ROSE_K_GROUP);
-    return ROSE_ROW_TILE * sizeof(float) * (rose_score_stride(max_ctx) + 2 * q);
+    size_t tiles = ROSE_ROW_TILE * 2 * q + 5 * 1024; /* AMX: of the queries; P and 4 of V */
+    return ROSE_ROW_TILE * sizeof(float) * (rose_score_stride(max_ctx) + 2 * q) + tiles;
 }
 
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
@@ -74,6 +75,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
 
     if (isa == ROSE_ISA_AVX512) return;
     k->isa = ROSE_ISA_AMX;
+    k->attention = rose_attention_amx;
     k->matmul_bf16 = rose_matmul_bf16_amx;
     k->matmul_i8 = rose_matmul_i8_amx;
 #else

@@ -7,12 +7,13 @@
  * tiles have just that many; above, short ones are filled with zero rows that are not stored. One
  * row stays on AVX-512 (the bits are the same).
  *
- * The tile configuration is loaded per call and released at its end: it is per-thread state, a
- * release lets the system switch threads without saving 8 KiB, and both cost tens of cycles beside
- * a call of many thousands. Bound: weight bytes up to about 16 rows, then TDPBF16PS (16 cycles).
+ * int8 panels are widened to bf16 in scratch, two at a time, for up to 64 rows. Bound: weight bytes
+ * up to about 16 rows, then TDPBF16PS (16 cycles).
  *
  * Measured 2026-11-21 on a Xeon, one thread, depth 768: 2 to 8 rows stream 248 MB in 13.7 to 14.3
  * ms (AVX-512: 15.8 ms for 2 rows, 19.9 for 8), 64 rows from cache run at 709 GFLOP/s (80).
+ * Blocks of k with the rows in L1 and the sums of 16 panels in L2 were no faster (two threads, 64
+ * rows: 1,289 GFLOP/s, without blocks 1,564).
  * Prefetch here goes 4 KB ahead into L1: 8 KB into L2, best for AVX-512, costs a tenth. */
 #include "backend/cpu/kernels_internal.h"
 
@@ -20,37 +21,13 @@
 
 #include "backend/cpu/vec_avx512.h"
 
+#include "backend/cpu/amx_tiles.h"
 #include "backend/cpu/matmul_simd.h"
 
 enum {
-    TILE_ROWS = 16,
-    TILE_BYTES = 1024, /* 16 rows of 64 bytes */
-    PREFETCH_BYTES = 4096
+    PREFETCH_BYTES = 4096, /* how far ahead of its loads a panel is prefetched */
+    FEW_I8_ROWS = 4        /* int8: up to so many rows AVX-512 beats widening to tiles */
 };
-
-/* Operand of LDTILECFG. */
-typedef struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
-
-_Static_assert(sizeof(tile_config) == 64, "LDTILECFG reads 64 bytes");
-
-/* The compiler's tile intrinsics do not say that they read memory. */
-#define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
-
-/* Tiles: 0-3 = sums (row tile * 2 + panel), 4-5 = rows, 6-7 = panels. */
-static void configure(uint32_t rows)
-{
-    tile_config c = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        c.row_bytes[i] = 64;
-        c.rows[i] = (uint8_t)(i < 6 ? rows : TILE_ROWS);
-    }
-    MEMORY_BARRIER();
-    _tile_loadconfig(&c);
-}
 
 /* Rows m .. m + n_rows of x as bf16 tiles [row tile][group][16][32] at `tiles`. */
 static void convert_rows(const rose_matmul *a, uint32_t m, uint32_t n_rows, uint8_t *tiles)
@@ -60,13 +37,7 @@ static void convert_rows(const rose_matmul *a, uint32_t m, uint32_t n_rows, uint
         uint8_t *out = tiles + r / TILE_ROWS * tile_row_bytes + (size_t)(r % TILE_ROWS) * 64;
         const float *x = a->x + (m + r) * a->ldx;
         for (uint32_t k = 0; k < a->k_pad; k += ROSE_K_GROUP, out += TILE_BYTES) {
-            __m256i lo = _mm256_setzero_si256(), hi = lo;
-            if (r < n_rows) {
-                lo = _mm512_cvtepi32_epi16(_mm512_srli_epi32(v_bits(v_load(x + k)), 16));
-                hi = _mm512_cvtepi32_epi16(_mm512_srli_epi32(v_bits(v_load(x + k + 16)), 16));
-            }
-            _mm256_storeu_si256((__m256i_u *)out, lo);
-            _mm256_storeu_si256((__m256i_u *)(out + 32), hi);
+            tile_row_store(out, x + k, r < n_rows ? ROSE_K_GROUP : 0);
         }
     }
 }
@@ -157,7 +128,7 @@ ROSE_INLINE void matmul_tiles(const rose_matmul *a, bool i8, uint32_t p0, uint32
     for (uint32_t m = 0; m < a->m_rows; m += ROSE_AMX_ROWS) {
         uint32_t left = a->m_rows - m, rows = left < ROSE_AMX_ROWS ? left : ROSE_AMX_ROWS;
         convert_rows(a, m, rows, tiles);
-        configure(rows < TILE_ROWS ? rows : TILE_ROWS);
+        tiles_configure(rows < TILE_ROWS ? rows : TILE_ROWS, 6);
         for (uint32_t p = p0; p < p1; p += 2) {
             const uint8_t *w = i8 ? expanded : (const uint8_t *)a->w + p * tile_row_bytes;
             if (i8) expand_panel(a, p, expanded);
@@ -182,7 +153,7 @@ void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1)
 
 void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    if (a->m_rows == 1)
+    if (a->m_rows <= FEW_I8_ROWS)
         rose_matmul_i8_avx512(a, p0, p1);
     else
         matmul_tiles(a, true, p0, p1);
