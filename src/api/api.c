@@ -19,6 +19,7 @@ void rose_api_opts_default(rose_api_opts *o)
         .max_queued_jobs = 1024,
         .async_admit = true,
         .fast_sse = true,
+        .stream_interval = 1,
         .max_n = 128,
         .max_stop = 4,
     };
@@ -35,7 +36,7 @@ static rose_status check_opts(const rose_api_opts *o, rose_err *err)
         return rose_fail(err, ROSE_E_INVAL, "api: %u tokenizer workers, 1 to 64 are possible",
                          o->n_workers);
     if (o->max_queued_jobs < 1 || o->max_n < 1 || o->max_n > ROSE_API_MAX_LIVE ||
-        o->max_stop > 1024)
+        o->max_stop > 1024 || o->stream_interval < 1 || o->stream_interval > 65536)
         return rose_fail(err, ROSE_E_INVAL, "api: a limit is out of range");
     if (o->chat_template != NULL && strcmp(o->chat_template, "plain") != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,

@@ -29,6 +29,8 @@ typedef struct rose_api_opts {
     uint32_t max_queued_jobs;    /* bodies waiting for a worker; over: 429 */
     bool async_admit;            /* --async-admit */
     bool fast_sse;               /* stream chunks from prebuilt bytes; off = generic JSON writer */
+    uint32_t stream_interval;    /* tokens of a stream's chunk behind its first, 1 .. 65536; the
+                                    end is never held back (--stream-interval) */
     bool lenient;                /* accept and ignore unknown fields instead of 400 */
     uint32_t max_n;              /* most choices of a request: prompts x n (default 128) */
     uint32_t max_stop;           /* most stop strings (default 4, as OpenAI) */

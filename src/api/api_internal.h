@@ -128,6 +128,7 @@ typedef struct rose_api_choice {
     uint32_t index;    /* in the reply: prompt * n + i */
     uint32_t prompt_n;
     uint32_t n_tokens; /* counted as completion tokens */
+    uint32_t n_sent;   /* of these, in chunks that are out */
     rose_detok detok;
     rose_stop_state stop;
     rose_api_extra *extra;          /* in the job's array; NULL = only text is wanted */
@@ -135,7 +136,7 @@ typedef struct rose_api_choice {
     bool pending;                   /* the sink gave it before the job was back */
     bool role_sent;                 /* chat: the first chunk is out */
     bool trim_space;                /* chat: drop one leading space */
-    rose_buf text;                  /* the whole text when not streaming */
+    rose_buf text;                  /* the whole text; of a stream what waits for its chunk */
     uint64_t t_admitted_ns;         /* 0 = not yet known */
     uint64_t t_first_ns, t_last_ns; /* of counted tokens */
 } rose_api_choice;

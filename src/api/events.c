@@ -108,8 +108,17 @@ static void put_chunk(rose_api_choice *c, const char *text, size_t len, bool las
     rose_api_sse_chunk(&io->out, j, c, text, len, last ? c->finish : NULL, io->tail.b.data,
                        io->tail.b.len);
     c->role_sent = true;
+    c->n_sent = c->n_tokens;
+    c->text.len = 0;
     if (io->tail.oom) io->out.oom = true;
     if (c->extra != NULL) rose_api_extra_sent(c);
+}
+
+/* --stream-interval: the first text goes at once, then a chunk holds so many tokens; the last event
+ * takes with it what there is. What waits does so in c->text, whose memory stays. */
+static bool is_due(const rose_api_choice *c, bool last)
+{
+    return last || c->n_sent == 0 || c->n_tokens - c->n_sent >= c->job->api->o.stream_interval;
 }
 
 /* What one event released: into the stream, or to the text that is kept. */
@@ -125,11 +134,13 @@ static void deliver(rose_api_choice *c, bool last)
             len--;
         }
     }
-    if (!j->streaming) {
+    bool due = j->streaming && is_due(c, last);
+    if (!due || c->text.len > 0) {
         if (rose_buf_add(&c->text, text, len) != ROSE_OK) lose(j);
-    } else if (len > 0 || last) {
-        put_chunk(c, text, len, last);
+        text = c->text.data;
+        len = c->text.len;
     }
+    if (due && wanted(j) && (len > 0 || last)) put_chunk(c, text, len, last);
 }
 
 static void take_event(rose_api_choice *c, const rose_event *ev)
@@ -176,6 +187,10 @@ static void end_stream(rose_api_job *j)
 {
     rose_api_io *io = j->io;
     rose_api_out_reset(&io->out);
+    for (uint32_t i = 0; i < j->n_choices; i++) { /* held back when the job failed */
+        rose_api_choice *c = &j->choices[i];
+        if (c->text.len > 0) put_chunk(c, c->text.data, c->text.len, false);
+    }
     if (j->err.status != 0) {
         rose_api_sse_error(&io->out, &j->err);
     } else if (j->usage) {

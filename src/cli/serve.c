@@ -26,7 +26,7 @@ typedef struct serve_flags {
     const char *host, *served_model_name, *chat_template, *log_level, *io_cpus;
     uint32_t port, io_threads, tokenize_workers, max_connections, max_n;
     uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms,
-        shutdown_timeout;
+        shutdown_timeout, stream_interval;
     uint64_t max_body_size, max_pending;
     bool async_admit, fast_sse, lenient;
     rose_engine_flags engine;
@@ -64,6 +64,7 @@ static void flags_init(serve_flags *f)
         .max_pending = h.max_pending_bytes,
         .async_admit = a.async_admit,
         .fast_sse = a.fast_sse,
+        .stream_interval = a.stream_interval,
         .lenient = a.lenient,
     };
     rose_engine_flags_init(&f->engine);
@@ -125,6 +126,13 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
          .kind = ROSE_OPT_BOOL,
          .dest = &f->fast_sse,
          .help = "build stream chunks from prepared bytes instead of a generic JSON writer"},
+        {.name = "stream-interval",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->stream_interval,
+         .arg = "N",
+         .min = 1,
+         .max = 65536,
+         .help = "tokens of a stream's event behind its first, which goes at once"},
         {.name = "lenient",
          .kind = ROSE_OPT_BOOL,
          .dest = &f->lenient,
@@ -229,6 +237,7 @@ static rose_status start_http(server *s, serve_flags *f, const char *model_id, b
     a.n_workers = f->tokenize_workers;
     a.async_admit = f->async_admit;
     a.fast_sse = f->fast_sse;
+    a.stream_interval = f->stream_interval;
     a.lenient = f->lenient;
     a.max_n = f->max_n;
     rose_http_opts_default(&h);

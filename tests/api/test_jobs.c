@@ -190,6 +190,7 @@ static uint32_t run_random(bool workers, uint32_t n_turns)
     o.n_workers = 3;
     o.max_queued_jobs = 8;
     o.fast_sse = below(2) != 0;
+    o.stream_interval = 1 + below(4);
     fake_reset();
     fake.next = next_word;
     fake.capacity = 20;

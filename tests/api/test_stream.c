@@ -139,6 +139,86 @@ static void chat_stream(void **state)
                  "\"timings\":{...}}\n\n" DONE);
 }
 
+/* --stream-interval 3: the first at once, then three tokens an event, at the end what is left; an
+ * end of its own has no text. */
+static void interval(void **state)
+{
+    static const uint32_t s[] = {W(0), W(1), 'a', 'b', 'c', 'd', 'e', 'f', FAKE_EOS};
+    static const char body[] = "{\"prompt\":\"p\",\"stream\":true,\"return_token_ids\":true}";
+    (void)state;
+    for (int fast = 0; fast < 2; fast++) {
+        rose_api_opts o = options(fast != 0);
+        o.stream_interval = 3;
+        char *got = answer(&o, "/v1/completions", body, s, 9);
+        assert_string_equal(
+            got,
+            HEAD "{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":null,"
+                 "\"prompt_token_ids\":[112],\"token_ids\":[257]}]}\n\n" HEAD
+                 "{\"index\":0,\"text\":\" worldab\",\"logprobs\":null,\"finish_reason\":null,"
+                 "\"token_ids\":[258,97,98]}]}\n\n" HEAD
+                 "{\"index\":0,\"text\":\"cde\",\"logprobs\":null,\"finish_reason\":null,"
+                 "\"token_ids\":[99,100,101]}]}\n\n" HEAD
+                 "{\"index\":0,\"text\":\"f\",\"logprobs\":null,\"finish_reason\":\"stop\","
+                 "\"token_ids\":[102,256]}],\"timings\":{...}}\n\n" DONE);
+        free(got);
+    }
+}
+
+/* A chat with an interval beyond its length: two events, usage counts tokens, the space that the
+ * template puts before a reply is gone. */
+static void interval_beyond_the_end(void **state)
+{
+    static const uint32_t s[] = {W(1), W(0), W(1), W(0), FAKE_EOS};
+    rose_api_opts o = options(true);
+    (void)state;
+    o.stream_interval = 65536;
+    char *got = answer(&o, "/v1/chat/completions",
+                       "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true,"
+                       "\"max_tokens\":4,\"stream_options\":{\"include_usage\":true}}",
+                       s, 5);
+    assert_non_null(strstr(got, "{\"role\":\"assistant\",\"content\":\"world\"}"));
+    assert_non_null(strstr(got, "{\"content\":\"Hello worldHello\"},\"logprobs\":null,"
+                                "\"finish_reason\":\"length\""));
+    assert_non_null(strstr(got, "\"completion_tokens\":4"));
+    free(got);
+}
+
+/* The engine fails while text is held back: it arrives, then the error. */
+static void interval_and_failure(void **state)
+{
+    static const uint32_t s[] = {W(0), W(1), 'a', 'b'};
+    rose_api_opts o = options(true);
+    (void)state;
+    o.stream_interval = 100;
+    fake_reset();
+    fake_script = s;
+    fake_script_len = 4;
+    fake.fail_at = 4;
+    rose_api *a = fake_start(&o);
+    static const char body[] = "{\"prompt\":\"p\",\"stream\":true}";
+    rose_http_req *r = fake_request("/v1/completions", body, strlen(body));
+    fake_arrive(r);
+    fake_run(r);
+    assert_true(r->ended);
+    const char *held = strstr(fake_text(r), "\"text\":\" worlda\"");
+    assert_non_null(held);
+    assert_non_null(strstr(held, "\"engine_error\""));
+    fake_free(r);
+    fake_stop(a);
+}
+
+static void interval_is_checked(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        rose_api_opts o = options(true);
+        rose_api *a;
+        o.stream_interval = i == 0 ? 0 : 65537;
+        assert_int_equal(rose_api_create(&a, &o, NULL), ROSE_E_INVAL);
+        assert_null(a);
+    }
+}
+
 static void chat_empty(void **state)
 {
     static const uint32_t s[] = {FAKE_EOS};
@@ -265,6 +345,10 @@ int main(void)
         cmocka_unit_test(completion_stream),
         cmocka_unit_test(completion_stream_usage_length),
         cmocka_unit_test(chat_stream),
+        cmocka_unit_test(interval),
+        cmocka_unit_test(interval_beyond_the_end),
+        cmocka_unit_test(interval_and_failure),
+        cmocka_unit_test(interval_is_checked),
         cmocka_unit_test(chat_empty),
         cmocka_unit_test(stop_string),
         cmocka_unit_test(held_text_is_flushed),
