@@ -152,7 +152,7 @@ struct rose_api_job {
     bool begun;         /* stream_begin was called */
     bool usage;         /* stream_options.include_usage */
     rose_api_job *next; /* in the workers' queue */
-    char *body;         /* owned copy; NULL after parsing */
+    char *body;         /* owned; NULL after parsing */
     size_t body_len;
     rose_api_error err; /* status != 0: the answer */
     rose_api_out reply; /* the answer of tokenize and detokenize */

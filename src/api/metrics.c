@@ -8,6 +8,7 @@
 #include "api/api_internal.h"
 #include "base/clock.h"
 #include "base/procstat.h"
+#include "base/stall.h"
 
 static const char *const methods[ROSE_METRIC_METHODS] = {"GET", "HEAD", "POST", "other"};
 static const int statuses[ROSE_METRIC_STATUSES] = {200, 400, 401, 404, 405, 408, 413, 415,
@@ -301,6 +302,19 @@ static void put_engine(page *p, const rose_engine *e, const rose_engine_stats *s
     one(p, "roseinfer:engine_failed", "gauge", "1 once the backend has failed.", s->failed);
 }
 
+/* Zero with --stall-warn-ms off. */
+static void put_stalls(page *p)
+{
+    const char *names[ROSE_N_STALL_PLACES];
+    _Atomic uint64_t counts[ROSE_N_STALL_PLACES];
+    for (uint32_t i = 0; i < ROSE_N_STALL_PLACES; i++) {
+        names[i] = rose_stall_place_name((rose_stall_place)i);
+        atomic_init(&counts[i], rose_stall_count((rose_stall_place)i));
+    }
+    by_label(p, "roseinfer:stalls_total", "where", names, counts, ROSE_N_STALL_PLACES,
+             "What took longer than --stall-warn-ms.");
+}
+
 /* The usual exporter's names: no labels of ours. */
 static void put_http(page *p, const rose_api_metrics *m)
 {
@@ -364,6 +378,7 @@ void rose_api_metrics_page(rose_api_out *o, const rose_api *a)
     put_counters(&p, sum);
     put_hists(&p, sum);
     if (e != NULL) put_engine(&p, e, &s);
+    put_stalls(&p);
     put_http(&p, sum);
     put_process(&p);
     free(sum);

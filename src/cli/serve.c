@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/opts.h"
+#include "base/stall.h"
 #include "base/version.h"
 #include "cli/cli.h"
 #include "engine/flags.h"
@@ -26,7 +27,7 @@ typedef struct serve_flags {
     const char *host, *served_model_name, *chat_template, *log_level, *io_cpus;
     uint32_t port, io_threads, tokenize_workers, max_connections, max_n;
     uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms,
-        shutdown_timeout, stream_interval;
+        shutdown_timeout, stream_interval, stall_warn_ms;
     uint64_t max_body_size, max_pending;
     bool async_admit, fast_sse, lenient;
     rose_engine_flags engine;
@@ -193,6 +194,14 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
          .dest = &f->shutdown_timeout,
          .arg = "S",
          .help = "seconds that running requests get after SIGTERM"},
+        {.name = "stall-warn-ms",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->stall_warn_ms,
+         .arg = "MS",
+         .max = 3600000,
+         .unset = "off",
+         .help = "log what took longer and why: engine step, turn of an I/O loop, tokenizer job, "
+                 "client that takes nothing"},
         {.name = "log-level",
          .kind = ROSE_OPT_CHOICE,
          .dest = &f->log_level,
@@ -399,5 +408,6 @@ int rose_cmd_serve(int argc, char **argv)
     rose_log_level level = ROSE_LOG_INFO;
     rose_log_parse_level(f.log_level, &level);
     rose_log_set_level(level);
+    rose_stall_set_limit((uint64_t)f.stall_warn_ms * 1000000u);
     return run(args[0], &f);
 }

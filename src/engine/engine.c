@@ -21,6 +21,7 @@
 #include "base/cpuinfo.h"
 #include "base/log.h"
 #include "base/siphash.h"
+#include "base/stall.h"
 #include "engine/batch_internal.h"
 #include "engine/request_internal.h"
 
@@ -65,6 +66,7 @@ struct rose_engine {
     uint32_t n_touched;
     uint64_t collected_ns; /* when the backend was done with this step */
     uint64_t compute_ns;   /* how long it took */
+    rose_stall_span step_span, compute_span;
 };
 
 static void bump(_Atomic uint64_t *c, uint64_t n)
@@ -295,11 +297,13 @@ static void read_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_
 
 static rose_status run_backend(rose_engine *e, rose_step_result *res, rose_err *err)
 {
+    rose_stall_begin(&e->compute_span);
     uint64_t ticket = 0, start = rose_now_ns();
     rose_status st = e->ops->step(e->ctx, &e->batch.batch, &ticket, err);
     if (st == ROSE_OK) st = e->ops->collect(e->ctx, ticket, res, err);
     e->collected_ns = rose_now_ns();
     e->compute_ns = e->collected_ns - start;
+    rose_stall_stop(&e->compute_span);
     if (st == ROSE_OK && res->n_outputs != e->batch.batch.n_outputs)
         st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res->n_outputs,
                        e->batch.batch.n_outputs);
@@ -328,10 +332,26 @@ static rose_status run_plan(rose_engine *e, const rose_sched_plan *p, rose_err *
     return st;
 }
 
+/* Two log lines at most: the backend's part of the step, and ours. */
+static void watch_step(rose_engine *e, const rose_sched_plan *p)
+{
+    rose_stall_stop(&e->step_span);
+    const rose_stall_span *c = &e->compute_span;
+    uint32_t n_decodes = p->n_items - p->n_prefill_seqs;
+    if (c->took.wall_ns > rose_stall_limit)
+        rose_stall_report(ROSE_STALL_STEP_COMPUTE, c, "%u rows: %u decodes, %u prompts", p->n_tokens,
+                          n_decodes, p->n_prefill_seqs);
+    if (rose_stall_without(&e->step_span, c))
+        rose_stall_report(ROSE_STALL_STEP_HOST, &e->step_span,
+                          "%u rows: %u decodes, %u prompts; %u admitted, %u preempted", p->n_tokens,
+                          n_decodes, p->n_prefill_seqs, p->n_admitted, p->n_preempted);
+}
+
 /* False: there is nothing to compute. */
 static bool step(rose_engine *e)
 {
     rose_sched_plan plan;
+    rose_stall_begin(&e->step_span);
     uint64_t start = rose_now_ns();
     if (!rose_sched_next(e->sched, &plan)) return false;
     note_admissions(e, &plan, start);
@@ -348,6 +368,7 @@ static bool step(rose_engine *e)
     rose_hist_add(&e->hists.host_ns, &rose_hist_step, took - e->compute_ns);
     rose_hist_add(&e->hists.compute_ns, &rose_hist_step, e->compute_ns);
     rose_hist_add(&e->hists.tokens, &rose_hist_tokens, plan.n_tokens);
+    if (rose_stall_limit != 0) watch_step(e, &plan);
     return true;
 }
 

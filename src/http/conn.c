@@ -58,6 +58,18 @@ static void out_consume(rose_http_conn *c, size_t n)
     }
 }
 
+/* The client takes bytes again, or never will. */
+static void watch_writes(rose_http_conn *c, bool goes_on)
+{
+    if (c->blocked_ns == 0) return;
+    uint64_t took = rose_now_ns() - c->blocked_ns;
+    c->blocked_ns = 0;
+    if (took > rose_stall_limit)
+        rose_stall_report_idle(ROSE_STALL_WRITE, took,
+                               "the client took nothing, %zu bytes wait for it; %s",
+                               http_pending(c), goes_on ? "now it reads" : "it is dropped");
+}
+
 void rose_http_conn_flush(rose_http_conn *c)
 {
     while (http_pending(c) > 0 && !c->wblocked && !c->doomed) {
@@ -71,11 +83,14 @@ void rose_http_conn_flush(rose_http_conn *c)
         if (n > 0) {
             out_consume(c, (size_t)n);
             c->write_deadline = 0;
+            watch_writes(c, true);
         }
         if (n < 0 || (size_t)n < want) c->wblocked = true;
     }
-    if (c->wblocked && c->write_deadline == 0)
+    if (c->wblocked && c->write_deadline == 0) {
         c->write_deadline = deadline_in(c->io->h->opts.write_timeout_ms);
+        if (rose_stall_limit != 0) c->blocked_ns = rose_now_ns();
+    }
 }
 
 static void on_write(evutil_socket_t fd, short what, void *arg)
@@ -83,6 +98,7 @@ static void on_write(evutil_socket_t fd, short what, void *arg)
     rose_http_conn *c = arg;
     (void)fd;
     (void)what;
+    rose_http_phase(c->io, "send");
     c->wblocked = false;
     rose_http_conn_touch(c);
 }
@@ -130,6 +146,7 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
 {
     rose_http_conn *c = arg;
     (void)what;
+    rose_http_phase(c->io, "read");
     if (c->read_mode == HTTP_READ_PROBE) {
         probe(c);
         return;
@@ -179,6 +196,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     uint64_t now = rose_now_ns();
     (void)fd;
     (void)what;
+    rose_http_phase(c->io, "timer");
     c->timer_at = 0;
     rose_http_conn_touch(c);
     if (c->write_deadline != 0 && now >= c->write_deadline) {
@@ -306,6 +324,7 @@ void rose_http_conn_start(rose_http_conn *c)
 void rose_http_conn_destroy(rose_http_conn *c)
 {
     rose_http *h = c->io->h;
+    watch_writes(c, false);
     if (c->state == CONN_BUSY) {
         c->state = CONN_CLOSING; /* whatever the user now calls on it does nothing */
         h->cb.on_gone(h->cb.arg, &c->req);

@@ -94,6 +94,10 @@ const char *rose_http_req_query(const rose_http_req *r); /* "" if none */
 const char *rose_http_req_header(const rose_http_req *r,
                                  const char *name); /* case-insensitive; NULL */
 const char *rose_http_req_body(const rose_http_req *r, size_t *len);
+/* Take the body away from the request, which has none afterwards: len bytes (and at least one more,
+ * a NUL) to be freed with free(), in any thread. A large body need not be copied so. NULL if the
+ * NUL finds no memory; then the request keeps its body. */
+char *rose_http_req_take_body(rose_http_req *r, size_t *len);
 uint64_t rose_http_req_arrival_ns(const rose_http_req *r);  /* first byte of the request */
 uint64_t rose_http_req_complete_ns(const rose_http_req *r); /* last byte of the body */
 void rose_http_req_set_user(rose_http_req *r, void *user);

@@ -19,6 +19,7 @@
 #include <sys/queue.h>
 
 #include "base/ring.h"
+#include "base/stall.h"
 #include "http/http.h"
 
 enum {
@@ -95,6 +96,7 @@ struct rose_http_conn {
     struct event ev_read, ev_write, ev_timer;
     uint64_t read_deadline, write_deadline; /* ns, 0 = none */
     uint64_t timer_at;                      /* when ev_timer fires, 0 = not armed */
+    uint64_t blocked_ns; /* since when the client takes nothing, 0 = it does; kept if watched */
 
     rose_buf out; /* unsent bytes: [out_off, out.len) */
     size_t out_off;
@@ -129,6 +131,7 @@ struct rose_http_timer {
 
 typedef struct http_watch {
     struct event ev;
+    rose_http_io *io;
     void (*fn)(void *arg);
     void *arg;
     LIST_ENTRY(http_watch) link;
@@ -151,6 +154,11 @@ struct rose_http_io {
     LIST_HEAD(, rose_http_timer) timers;
     LIST_HEAD(, http_watch) watches;
     char *scratch; /* [HTTP_SCRATCH] */
+    /* --stall-warn-ms: this turn, from its first callback on; which kind of callback took longest */
+    rose_stall_span turn;
+    const char *phase, *longest;
+    uint64_t phase_began_ns, longest_ns;
+    uint32_t n_callbacks;
     int64_t date_s;
     char date[32]; /* "Sat, 21 Nov 2026 01:00:00 GMT" of second date_s */
 };
@@ -168,6 +176,13 @@ struct rose_http {
     _Atomic uint32_t connections, refused, inflight;
     _Atomic bool draining, stopping;
 };
+
+/* server.c: a callback of io's loop begins. */
+void rose_http_phase_on(rose_http_io *io, const char *name);
+static inline void rose_http_phase(rose_http_io *io, const char *name)
+{
+    if (rose_stall_limit != 0) rose_http_phase_on(io, name);
+}
 
 /* listen.c */
 rose_status rose_http_listen(rose_http *h, rose_err *err);

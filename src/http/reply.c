@@ -255,6 +255,17 @@ const char *rose_http_req_body(const rose_http_req *r, size_t *len)
     return r->conn->body.len == 0 ? "" : r->conn->body.data;
 }
 
+char *rose_http_req_take_body(rose_http_req *r, size_t *len)
+{
+    rose_buf *b = &r->conn->body;
+    *len = 0;
+    if (rose_buf_str(b) == NULL) return NULL; /* ends it with a NUL */
+    char *body = b->data;
+    *len = b->len;
+    *b = (rose_buf){0};
+    return body;
+}
+
 uint64_t rose_http_req_arrival_ns(const rose_http_req *r)
 {
     return r->arrival_ns;

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/cpuinfo.h"
 #include "base/log.h"
 #include "http/http_internal.h"
@@ -44,6 +45,38 @@ void rose_http_opts_default(rose_http_opts *o)
 }
 
 /* ---- the loop of one thread ---- */
+
+static void end_phase(rose_http_io *io, uint64_t now)
+{
+    if (io->phase == NULL || now - io->phase_began_ns < io->longest_ns) return;
+    io->longest = io->phase;
+    io->longest_ns = now - io->phase_began_ns;
+}
+
+void rose_http_phase_on(rose_http_io *io, const char *name)
+{
+    if (!io->turn.on) {
+        rose_stall_begin(&io->turn);
+        io->phase = NULL;
+        io->longest = name;
+        io->longest_ns = 0;
+        io->n_callbacks = 0;
+    }
+    uint64_t now = rose_now_ns();
+    end_phase(io, now);
+    io->phase = name;
+    io->phase_began_ns = now;
+    io->n_callbacks++;
+}
+
+static void watch_turn(rose_http_io *io)
+{
+    if (!io->turn.on) return;
+    end_phase(io, rose_now_ns());
+    if (rose_stall_stop(&io->turn))
+        rose_stall_report(ROSE_STALL_IO_TURN, &io->turn, "%u callbacks, the longest %s with %.1f ms",
+                          io->n_callbacks, io->longest, (double)io->longest_ns * 1e-6);
+}
 
 static void wake(rose_http_io *io)
 {
@@ -92,6 +125,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     rose_http_io *io = arg;
     uint64_t n;
     (void)what;
+    rose_http_phase(io, "wake");
     if (read(fd, &n, sizeof n) < 0 && errno != EAGAIN && errno != EINTR) abort();
     /* acq_rel: pairs with wake(); whoever comes after this writes the eventfd again */
     atomic_exchange_explicit(&io->wake_pending, 0, memory_order_acq_rel);
@@ -110,6 +144,7 @@ static void on_turn(evutil_socket_t fd, short what, void *arg)
     rose_http_conn *c;
     (void)fd;
     (void)what;
+    rose_http_phase(io, "send");
     while ((c = TAILQ_FIRST(&io->dirty)) != NULL) {
         TAILQ_REMOVE(&io->dirty, c, dirty_link);
         c->dirty = false;
@@ -124,7 +159,14 @@ static void *io_main(void *arg)
     char name[16];
     snprintf(name, sizeof name, "rose-io-%u", io->index);
     rose_thread_setup(name, io->cpu);
-    event_base_loop(io->base, EVLOOP_NO_EXIT_ON_EMPTY);
+    if (rose_stall_limit == 0) {
+        event_base_loop(io->base, EVLOOP_NO_EXIT_ON_EMPTY);
+        return NULL;
+    }
+    while (!event_base_got_break(io->base)) { /* one turn each */
+        event_base_loop(io->base, EVLOOP_ONCE | EVLOOP_NO_EXIT_ON_EMPTY);
+        watch_turn(io);
+    }
     return NULL;
 }
 
@@ -163,6 +205,7 @@ static void on_accept(evutil_socket_t fd, short what, void *arg)
 {
     rose_http *h = arg;
     (void)what;
+    rose_http_phase(&h->ios[0], "accept");
     for (int i = 0; i < ACCEPT_BURST; i++) {
         int client = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (client >= 0) {
@@ -395,6 +438,7 @@ static void on_watch(evutil_socket_t fd, short what, void *arg)
     http_watch *w = arg;
     (void)fd;
     (void)what;
+    rose_http_phase(w->io, "events");
     w->fn(w->arg);
 }
 
@@ -417,6 +461,7 @@ rose_status rose_http_watch(rose_http *h, uint32_t thread, int fd, void (*fn)(vo
         return rose_fail(err, ROSE_E_NOMEM, "http: out of memory");
     order.watch->fn = fn;
     order.watch->arg = arg;
+    order.watch->io = io;
     sem_init(&order.done, 0, 0);
     rose_status st = ROSE_OK;
     if (pthread_equal(pthread_self(), io->thread))
@@ -442,6 +487,7 @@ static void on_user_timer(evutil_socket_t fd, short what, void *arg)
     void *fn_arg = t->arg;
     (void)fd;
     (void)what;
+    rose_http_phase(t->io, "timer");
     rose_http_timer_cancel(t);
     fn(fn_arg);
 }

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "api/api.h"
 
@@ -42,6 +43,7 @@ struct rose_encoder {
 };
 
 static rose_tokenizer fake_tokenizer;
+static unsigned fake_encode_ms; /* how long rose_encode takes */
 
 void rose_ids_free(rose_ids *ids)
 {
@@ -68,6 +70,7 @@ rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned 
     (void)e;
     (void)err;
     (void)flags;
+    if (fake_encode_ms > 0) usleep(fake_encode_ms * 1000);
     uint32_t *data = realloc(out->data, (out->len + len + 1) * sizeof *data);
     if (data == NULL) return ROSE_E_NOMEM;
     out->data = data;
@@ -471,6 +474,17 @@ const char *rose_http_req_body(const rose_http_req *r, size_t *len)
 {
     *len = r->body_len;
     return r->body;
+}
+
+char *rose_http_req_take_body(rose_http_req *r, size_t *len)
+{
+    char *body = malloc(r->body_len + 1); /* may fail, as the room's */
+    *len = 0;
+    if (body == NULL) return NULL;
+    if (r->body_len > 0) memcpy(body, r->body, r->body_len);
+    body[r->body_len] = '\0';
+    *len = r->body_len;
+    return body;
 }
 
 uint64_t rose_http_req_arrival_ns(const rose_http_req *r)

@@ -1,0 +1,181 @@
+/* base/stall.c - see stall.h. The numbers are Linux's: getrusage(RUSAGE_THREAD) for the thread,
+ * RUSAGE_SELF for the faults of the whole process, because a compute thread that faults holds up
+ * the engine thread at the next barrier. */
+#include "base/stall.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#define LINE_EVERY_NS UINT64_C(1000000000)
+
+uint64_t rose_stall_limit;
+
+/* Any thread, relaxed: counts and a rate limit, nothing is published by them. */
+static struct {
+    _Atomic uint64_t count, last_line, left_out;
+} g_places[ROSE_N_STALL_PLACES];
+
+void rose_stall_set_limit(uint64_t ns)
+{
+    rose_stall_limit = ns;
+}
+
+const char *rose_stall_place_name(rose_stall_place p)
+{
+    static const char *const names[ROSE_N_STALL_PLACES] = {"step_host", "step_compute", "io_turn",
+                                                           "tokenize", "client_write"};
+    return names[p];
+}
+
+uint64_t rose_stall_count(rose_stall_place p)
+{
+    return atomic_load_explicit(&g_places[p].count, memory_order_relaxed);
+}
+
+static uint64_t ns_of(struct timeval t)
+{
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_usec * 1000u;
+}
+
+/* Also gives the faults of the process. */
+static rose_stall_usage usage_now(uint64_t *minor, uint64_t *major)
+{
+    struct rusage thread = {0}, process = {0};
+    rose_stall_usage u = {.wall_ns = rose_now_ns()};
+    getrusage(RUSAGE_THREAD, &thread);
+    getrusage(RUSAGE_SELF, &process);
+    u.cpu_ns = ns_of(thread.ru_utime) + ns_of(thread.ru_stime);
+    u.minor = (uint64_t)thread.ru_minflt;
+    u.major = (uint64_t)thread.ru_majflt;
+    u.voluntary = (uint64_t)thread.ru_nvcsw;
+    u.involuntary = (uint64_t)thread.ru_nivcsw;
+    *minor = (uint64_t)process.ru_minflt;
+    *major = (uint64_t)process.ru_majflt;
+    return u;
+}
+
+void rose_stall_begin_on(rose_stall_span *s)
+{
+    s->on = true;
+    s->at = usage_now(&s->others_minor, &s->others_major);
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static rose_stall_usage difference(const rose_stall_usage *a, const rose_stall_usage *b)
+{
+    return (rose_stall_usage){.wall_ns = less(a->wall_ns, b->wall_ns),
+                              .cpu_ns = less(a->cpu_ns, b->cpu_ns),
+                              .minor = less(a->minor, b->minor),
+                              .major = less(a->major, b->major),
+                              .voluntary = less(a->voluntary, b->voluntary),
+                              .involuntary = less(a->involuntary, b->involuntary)};
+}
+
+bool rose_stall_stop_on(rose_stall_span *s)
+{
+    uint64_t minor, major;
+    if (!s->on) return false;
+    s->on = false;
+    rose_stall_usage now = usage_now(&minor, &major);
+    s->took = difference(&now, &s->at);
+    s->others_minor = less(less(minor, s->others_minor), s->took.minor);
+    s->others_major = less(less(major, s->others_major), s->took.major);
+    return s->took.wall_ns > rose_stall_limit;
+}
+
+bool rose_stall_without(rose_stall_span *s, const rose_stall_span *part)
+{
+    s->took = difference(&s->took, &part->took);
+    s->others_minor = less(s->others_minor, part->others_minor);
+    s->others_major = less(s->others_major, part->others_major);
+    return s->took.wall_ns > rose_stall_limit;
+}
+
+/* A first touch costs about 0.25 us for a page of 4 KiB and 50 us or more for one of 2 MiB: at 1 us
+ * each, a quarter of the time, the faults are what is worth naming. */
+static bool many_faults(uint64_t minor, uint64_t wall_ns)
+{
+    return minor >= 64 && minor * 4000 >= wall_ns;
+}
+
+const char *rose_stall_cause(const rose_stall_span *s)
+{
+    const rose_stall_usage *u = &s->took;
+    if (u->major > 0) return "it read pages from disk";
+    if (s->others_major > 0) return "other threads read pages from disk";
+    if (many_faults(u->minor, u->wall_ns)) return "it touched new memory";
+    if (u->cpu_ns >= u->wall_ns - u->wall_ns / 4) return "it computed";
+    if (many_faults(s->others_minor, u->wall_ns)) return "other threads touched new memory";
+    /* Descheduled it stays runnable: who waits of its own will switches voluntarily. */
+    if (u->involuntary > u->voluntary)
+        return "it was descheduled: others had its CPU";
+    if (u->voluntary > 0) return "it waited";
+    return "it did not run and did not switch: its CPU was taken away from below";
+}
+
+/* True: write a line; *left_out says how many were not written since the last. */
+static bool may_log(rose_stall_place p, uint64_t *left_out)
+{
+    uint64_t now = rose_now_ns();
+    uint64_t last = atomic_load_explicit(&g_places[p].last_line, memory_order_relaxed);
+    atomic_fetch_add_explicit(&g_places[p].count, 1, memory_order_relaxed);
+    if ((last != 0 && now - last < LINE_EVERY_NS) ||
+        !atomic_compare_exchange_strong_explicit(&g_places[p].last_line, &last, now,
+                                                 memory_order_relaxed, memory_order_relaxed)) {
+        atomic_fetch_add_explicit(&g_places[p].left_out, 1, memory_order_relaxed);
+        return false;
+    }
+    *left_out = atomic_exchange_explicit(&g_places[p].left_out, 0, memory_order_relaxed);
+    return true;
+}
+
+static void put_left_out(char *text, size_t cap, uint64_t n)
+{
+    text[0] = '\0';
+    if (n > 0) snprintf(text, cap, " (and %llu more before it)", (unsigned long long)n);
+}
+
+void rose_stall_report(rose_stall_place p, const rose_stall_span *s, const char *fmt, ...)
+{
+    const rose_stall_usage *u = &s->took;
+    char name[16] = "?", what[160], more[48];
+    uint64_t left_out;
+    va_list ap;
+    if (!may_log(p, &left_out)) return;
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    put_left_out(more, sizeof more, left_out);
+    rose_log(ROSE_LOG_WARN, "stall",
+             "%s: %s (%s) took %.1f ms: %s. On CPU %.1f ms; page faults: %llu minor, %llu major "
+             "(other threads: %llu, %llu); context switches: %llu voluntary, %llu involuntary%s",
+             name, rose_stall_place_name(p), what, (double)u->wall_ns * 1e-6, rose_stall_cause(s),
+             (double)u->cpu_ns * 1e-6, (unsigned long long)u->minor, (unsigned long long)u->major,
+             (unsigned long long)s->others_minor, (unsigned long long)s->others_major,
+             (unsigned long long)u->voluntary, (unsigned long long)u->involuntary, more);
+}
+
+void rose_stall_report_idle(rose_stall_place p, uint64_t ns, const char *fmt, ...)
+{
+    char what[160], more[48];
+    uint64_t left_out;
+    va_list ap;
+    if (!may_log(p, &left_out)) return;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    put_left_out(more, sizeof more, left_out);
+    rose_log(ROSE_LOG_WARN, "stall", "%s took %.1f ms: %s%s", rose_stall_place_name(p),
+             (double)ns * 1e-6, what, more);
+}
