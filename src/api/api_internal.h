@@ -179,6 +179,8 @@ struct rose_api_job {
  * among the headers. headers: lines, or NULL. */
 void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *type,
                     const char *headers, const void *body, size_t len);
+/* 200, JSON; takes body. */
+void rose_api_reply_take(rose_api_io *io, rose_http_req *r, rose_buf *body);
 void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_error *e);
 
 /* X-Request-Id: the client's label, echoed and nothing else. 1 to 128 of letters, digits, ._:/+=@-

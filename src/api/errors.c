@@ -92,19 +92,33 @@ void rose_api_error_json(rose_api_out *o, const rose_api_error *e)
     rose_api_puts(o, "}}");
 }
 
+/* The headers, with the client's label among them; counts. */
+static const char *prepare(rose_api_io *io, rose_http_req *r, int status, const char *headers,
+                           char *lines, size_t cap)
+{
+    const char *label = rose_http_req_header(r, "X-Request-Id");
+    rose_api_count_http(io, r, status);
+    rose_api_count_http_time(io, r);
+    if (label == NULL || !rose_api_label_is_sound(label)) return headers;
+    snprintf(lines, cap, "%sX-Request-Id: %s\r\n", headers != NULL ? headers : "", label);
+    return lines;
+}
+
+enum { LINES = 1024 }; /* ours are below 500 bytes, the label has 128 at most */
+
 void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *type,
                     const char *headers, const void *body, size_t len)
 {
-    const char *label = rose_http_req_header(r, "X-Request-Id");
-    char lines[1024]; /* ours are below 500 bytes, the label has 128 at most */
-    rose_api_count_http(io, r, status);
-    rose_api_count_http_time(io, r);
-    if (label != NULL && rose_api_label_is_sound(label)) {
-        snprintf(lines, sizeof lines, "%sX-Request-Id: %s\r\n", headers != NULL ? headers : "",
-                 label);
-        headers = lines;
-    }
+    char lines[LINES];
+    headers = prepare(io, r, status, headers, lines, sizeof lines);
     rose_http_reply(r, status, type, headers, body, len);
+}
+
+void rose_api_reply_take(rose_api_io *io, rose_http_req *r, rose_buf *body)
+{
+    char lines[LINES];
+    const char *headers = prepare(io, r, 200, NULL, lines, sizeof lines);
+    rose_http_reply_take(r, 200, "application/json", headers, body);
 }
 
 bool rose_api_label_is_sound(const char *s)

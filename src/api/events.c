@@ -291,8 +291,7 @@ void rose_api_job_back(rose_api_job *j)
     } else if (j->err.status != 0) {
         rose_api_reply_error(j->io, take_req(j), &j->err);
     } else if (j->kind == ROSE_API_TOKENIZE || j->kind == ROSE_API_DETOKENIZE) {
-        rose_api_reply(j->io, take_req(j), 200, "application/json", NULL, j->reply.b.data,
-                       j->reply.b.len);
+        rose_api_reply_take(j->io, take_req(j), &j->reply.b);
     }
     if (j->n_submitted == 0) {
         rose_api_job_free(j);

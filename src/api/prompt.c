@@ -49,8 +49,13 @@ bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags
             "This model's maximum context length is %u tokens. However, '%s' has %zu "
             "bytes, which are more than %zu tokens.",
             c->max_model_len, param, len, len / cap);
-    if (rose_encode(c->enc, text, len, flags, out, &e) != ROSE_OK) return rose_api_fail_nomem(err);
-    return true;
+    rose_encoder_set_stop(c->enc, c->gone);
+    rose_status st = rose_encode(c->enc, text, len, flags, out, &e);
+    rose_encoder_set_stop(c->enc, NULL);
+    if (st == ROSE_OK) return true;
+    if (st == ROSE_E_CLOSED) return rose_api_fail(err, 499, NULL, NULL, "the client has left");
+    if (st == ROSE_E_NOMEM) return rose_api_fail_nomem(err);
+    return rose_api_fail(err, 400, NULL, param, "'%s': %s", param, e.msg);
 }
 
 static bool load_one(rose_ids *out, const json_t *v, bool add_special, const rose_api_prompt_ctx *c,

@@ -43,27 +43,32 @@ static uint64_t ns_of(struct timeval t)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_usec * 1000u;
 }
 
-/* Also gives the faults of the process. */
-static rose_stall_usage usage_now(uint64_t *minor, uint64_t *major)
+static rose_stall_usage usage_now(void)
 {
-    struct rusage thread = {0}, process = {0};
+    struct rusage thread = {0};
     rose_stall_usage u = {.wall_ns = rose_now_ns()};
     getrusage(RUSAGE_THREAD, &thread);
-    getrusage(RUSAGE_SELF, &process);
     u.cpu_ns = ns_of(thread.ru_utime) + ns_of(thread.ru_stime);
     u.minor = (uint64_t)thread.ru_minflt;
     u.major = (uint64_t)thread.ru_majflt;
     u.voluntary = (uint64_t)thread.ru_nvcsw;
     u.involuntary = (uint64_t)thread.ru_nivcsw;
+    return u;
+}
+
+static void process_faults(const rose_stall_span *s, uint64_t *minor, uint64_t *major)
+{
+    struct rusage process = {0};
+    if (s->others) getrusage(RUSAGE_SELF, &process);
     *minor = (uint64_t)process.ru_minflt;
     *major = (uint64_t)process.ru_majflt;
-    return u;
 }
 
 void rose_stall_begin_on(rose_stall_span *s)
 {
     s->on = true;
-    s->at = usage_now(&s->others_minor, &s->others_major);
+    process_faults(s, &s->others_minor, &s->others_major);
+    s->at = usage_now();
 }
 
 static uint64_t less(uint64_t a, uint64_t b)
@@ -86,7 +91,8 @@ bool rose_stall_stop_on(rose_stall_span *s)
     uint64_t minor, major;
     if (!s->on) return false;
     s->on = false;
-    rose_stall_usage now = usage_now(&minor, &major);
+    rose_stall_usage now = usage_now();
+    process_faults(s, &minor, &major);
     s->took = difference(&now, &s->at);
     s->others_minor = less(less(minor, s->others_minor), s->took.minor);
     s->others_major = less(less(major, s->others_major), s->took.major);
@@ -117,8 +123,7 @@ const char *rose_stall_cause(const rose_stall_span *s)
     if (u->cpu_ns >= u->wall_ns - u->wall_ns / 4) return "it computed";
     if (many_faults(s->others_minor, u->wall_ns)) return "other threads touched new memory";
     /* Descheduled it stays runnable: who waits of its own will switches voluntarily. */
-    if (u->involuntary > u->voluntary)
-        return "it was descheduled: others had its CPU";
+    if (u->involuntary > u->voluntary) return "it was descheduled: others had its CPU";
     if (u->voluntary > 0) return "it waited";
     return "it did not run and did not switch: its CPU was taken away from below";
 }
@@ -148,7 +153,7 @@ static void put_left_out(char *text, size_t cap, uint64_t n)
 void rose_stall_report(rose_stall_place p, const rose_stall_span *s, const char *fmt, ...)
 {
     const rose_stall_usage *u = &s->took;
-    char name[16] = "?", what[160], more[48];
+    char name[16] = "?", what[160], others[64] = "", more[48];
     uint64_t left_out;
     va_list ap;
     if (!may_log(p, &left_out)) return;
@@ -157,13 +162,15 @@ void rose_stall_report(rose_stall_place p, const rose_stall_span *s, const char 
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
     put_left_out(more, sizeof more, left_out);
+    if (s->others)
+        snprintf(others, sizeof others, " (other threads: %llu, %llu)",
+                 (unsigned long long)s->others_minor, (unsigned long long)s->others_major);
     rose_log(ROSE_LOG_WARN, "stall",
-             "%s: %s (%s) took %.1f ms: %s. On CPU %.1f ms; page faults: %llu minor, %llu major "
-             "(other threads: %llu, %llu); context switches: %llu voluntary, %llu involuntary%s",
+             "%s: %s (%s) took %.1f ms: %s. On CPU %.1f ms; page faults: %llu minor, %llu major%s; "
+             "context switches: %llu voluntary, %llu involuntary%s",
              name, rose_stall_place_name(p), what, (double)u->wall_ns * 1e-6, rose_stall_cause(s),
              (double)u->cpu_ns * 1e-6, (unsigned long long)u->minor, (unsigned long long)u->major,
-             (unsigned long long)s->others_minor, (unsigned long long)s->others_major,
-             (unsigned long long)u->voluntary, (unsigned long long)u->involuntary, more);
+             others, (unsigned long long)u->voluntary, (unsigned long long)u->involuntary, more);
 }
 
 void rose_stall_report_idle(rose_stall_place p, uint64_t ns, const char *fmt, ...)

@@ -5,8 +5,8 @@
  * the span's ends.
  *
  * The limit is set once at start, before threads, as the log level is. Off (the default) a span
- * costs one load and a branch; on, two system calls of some 0.3 us. Nothing allocates. Any thread;
- * a span belongs to one. */
+ * costs one load and a branch; on, a system call at each end, 3 us together on a slow virtual
+ * machine. Nothing allocates. Any thread; a span belongs to one. */
 #ifndef ROSE_BASE_STALL_H
 #define ROSE_BASE_STALL_H
 
@@ -33,10 +33,11 @@ typedef struct rose_stall_usage {
 } rose_stall_usage;
 
 typedef struct rose_stall_span {
-    rose_stall_usage at;   /* when it began */
-    rose_stall_usage took; /* once stopped */
+    rose_stall_usage at;                 /* when it began */
+    rose_stall_usage took;               /* once stopped */
     uint64_t others_minor, others_major; /* faults of the process's other threads meanwhile */
-    bool on;                             /* it has begun and the watch is on */
+    bool others; /* set by the owner before it begins: read these too, one more system call */
+    bool on;     /* it has begun and the watch is on */
 } rose_stall_span;
 
 extern uint64_t rose_stall_limit; /* ns, 0 = off; constant once threads run */

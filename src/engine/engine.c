@@ -339,8 +339,8 @@ static void watch_step(rose_engine *e, const rose_sched_plan *p)
     const rose_stall_span *c = &e->compute_span;
     uint32_t n_decodes = p->n_items - p->n_prefill_seqs;
     if (c->took.wall_ns > rose_stall_limit)
-        rose_stall_report(ROSE_STALL_STEP_COMPUTE, c, "%u rows: %u decodes, %u prompts", p->n_tokens,
-                          n_decodes, p->n_prefill_seqs);
+        rose_stall_report(ROSE_STALL_STEP_COMPUTE, c, "%u rows: %u decodes, %u prompts",
+                          p->n_tokens, n_decodes, p->n_prefill_seqs);
     if (rose_stall_without(&e->step_span, c))
         rose_stall_report(ROSE_STALL_STEP_HOST, &e->step_span,
                           "%u rows: %u decodes, %u prompts; %u admitted, %u preempted", p->n_tokens,
@@ -497,6 +497,7 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
     e->backend_opts = o->backend;
     e->arch = m->arch;
     e->cpu = o->engine_cpu;
+    e->compute_span.others = true; /* a compute thread that faults holds up the step */
     rose_status st = ops->plan(m, &o->backend, &e->plan, err);
     if (st == ROSE_OK) st = build(e, o, err);
     if (st == ROSE_OK) st = start_thread(e, m, err);

@@ -50,8 +50,13 @@ static void out_consume(rose_http_conn *c, size_t n)
     c->out_off += n;
     if (c->out_off == c->out.len) {
         c->out_off = c->out.len = 0;
-        if (c->out.cap > HTTP_OUT_HIGH) rose_buf_free(&c->out);
-    } else if (c->out_off > HTTP_SCRATCH && c->out_off > c->out.len / 2) {
+        c->out_whole = false;
+        if (c->out.cap > HTTP_OUT_HIGH || c->next.len > 0) rose_buf_free(&c->out);
+        if (c->next.len == 0) return;
+        c->out = c->next;
+        c->next = (rose_buf){0};
+        c->out_whole = true;
+    } else if (!c->out_whole && c->out_off > HTTP_SCRATCH && c->out_off > c->out.len / 2) {
         c->out.len -= c->out_off;
         memmove(c->out.data, c->out.data + c->out_off, c->out.len);
         c->out_off = 0;
@@ -73,7 +78,7 @@ static void watch_writes(rose_http_conn *c, bool goes_on)
 void rose_http_conn_flush(rose_http_conn *c)
 {
     while (http_pending(c) > 0 && !c->wblocked && !c->doomed) {
-        size_t want = http_pending(c);
+        size_t want = c->out.len - c->out_off;
         ssize_t n = send(c->fd, c->out.data + c->out_off, want, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
@@ -338,6 +343,7 @@ void rose_http_conn_destroy(rose_http_conn *c)
     event_del(&c->ev_timer);
     close(c->fd);
     rose_buf_free(&c->out);
+    rose_buf_free(&c->next);
     rose_buf_free(&c->ahead);
     rose_buf_free(&c->head);
     rose_buf_free(&c->body);

@@ -108,6 +108,11 @@ void *rose_http_req_user(const rose_http_req *r);
 void rose_http_reply(rose_http_req *r, int status, const char *content_type, const char *headers,
                      const void *body, size_t len);
 
+/* The same, and *body is taken (left empty) whatever happens: for bodies of megabytes, which would
+ * cost the thread a copy. */
+void rose_http_reply_take(rose_http_req *r, int status, const char *content_type,
+                          const char *headers, rose_buf *body);
+
 /* A chunked reply. Writes of one loop turn leave in one system call. False: the client has gone or
  * is over max_pending_bytes; on_gone has been or will be called. */
 bool rose_http_stream_begin(rose_http_req *r, int status, const char *content_type,

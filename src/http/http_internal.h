@@ -100,6 +100,9 @@ struct rose_http_conn {
 
     rose_buf out; /* unsent bytes: [out_off, out.len) */
     size_t out_off;
+    rose_buf
+        next; /* a large body that follows `out`; until it has taken its place nothing else does */
+    bool out_whole;    /* `out` was such a body: nothing is appended, so it needs no compaction */
     uint32_t n_unsent; /* replies that are complete in `out` and still count as in flight */
     rose_buf ahead;    /* input not yet parsed: [ahead_off, ahead.len) */
     size_t ahead_off;
@@ -154,7 +157,8 @@ struct rose_http_io {
     LIST_HEAD(, rose_http_timer) timers;
     LIST_HEAD(, http_watch) watches;
     char *scratch; /* [HTTP_SCRATCH] */
-    /* --stall-warn-ms: this turn, from its first callback on; which kind of callback took longest */
+    /* --stall-warn-ms: this turn, from its first callback on; which kind of callback took longest
+     */
     rose_stall_span turn;
     const char *phase, *longest;
     uint64_t phase_began_ns, longest_ns;
@@ -206,7 +210,7 @@ void rose_http_parse_reset(rose_http_conn *c);
 void rose_http_refuse(rose_http_conn *c, int status, const char *why);
 static inline size_t http_pending(const rose_http_conn *c)
 {
-    return c->out.len - c->out_off;
+    return c->out.len - c->out_off + c->next.len;
 }
 
 #endif

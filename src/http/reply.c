@@ -93,7 +93,7 @@ static void put_head(rose_http_conn *c, int status, const char *content_type, co
 
 /* A status line and a body in one piece; 1xx, 204 and 304 have no body by definition. */
 static void put_reply(rose_http_conn *c, int status, const char *content_type, const char *headers,
-                      const void *body, size_t len)
+                      const void *body, size_t len, rose_buf *owned)
 {
     bool bodyless = status < 200 || status == 204 || status == 304;
     put_head(c, status, content_type, headers);
@@ -103,7 +103,14 @@ static void put_reply(rose_http_conn *c, int status, const char *content_type, c
         put_str(c, "\r\n");
     }
     put_str(c, "\r\n");
-    if (!bodyless && c->parser.method != HTTP_HEAD) put(c, body, len);
+    if (bodyless || c->parser.method == HTTP_HEAD) {
+        /* nothing follows the head */
+    } else if (owned != NULL && len >= HTTP_OUT_HIGH && c->next.len == 0) {
+        c->next = *owned; /* so much waits that no further request is parsed before it is out */
+        *owned = (rose_buf){0};
+    } else {
+        put(c, body, len);
+    }
     rose_http_conn_touch(c);
 }
 
@@ -115,9 +122,9 @@ void rose_http_refuse(rose_http_conn *c, int status, const char *why)
     c->linger = true;
     if (cb->error_body != NULL) {
         cb->error_body(cb->arg, status, why, &body);
-        put_reply(c, status, "application/json", NULL, body.data, body.len);
+        put_reply(c, status, "application/json", NULL, body.data, body.len, NULL);
     } else {
-        put_reply(c, status, "text/plain", NULL, why, strlen(why));
+        put_reply(c, status, "text/plain", NULL, why, strlen(why), NULL);
     }
     rose_buf_free(&body);
     c->state = CONN_CLOSING;
@@ -145,8 +152,19 @@ void rose_http_reply(rose_http_req *r, int status, const char *content_type, con
 {
     rose_http_conn *c = r->conn;
     if (c->state != CONN_BUSY || r->streaming) return;
-    put_reply(c, status, content_type, headers, body, len);
+    put_reply(c, status, content_type, headers, body, len, NULL);
     end_reply(c);
+}
+
+void rose_http_reply_take(rose_http_req *r, int status, const char *content_type,
+                          const char *headers, rose_buf *body)
+{
+    rose_http_conn *c = r->conn;
+    if (c->state == CONN_BUSY && !r->streaming) {
+        put_reply(c, status, content_type, headers, body->data, body->len, body);
+        end_reply(c);
+    }
+    rose_buf_free(body);
 }
 
 bool rose_http_stream_begin(rose_http_req *r, int status, const char *content_type,

@@ -74,8 +74,9 @@ static void watch_turn(rose_http_io *io)
     if (!io->turn.on) return;
     end_phase(io, rose_now_ns());
     if (rose_stall_stop(&io->turn))
-        rose_stall_report(ROSE_STALL_IO_TURN, &io->turn, "%u callbacks, the longest %s with %.1f ms",
-                          io->n_callbacks, io->longest, (double)io->longest_ns * 1e-6);
+        rose_stall_report(ROSE_STALL_IO_TURN, &io->turn,
+                          "%u callbacks, the longest %s with %.1f ms", io->n_callbacks, io->longest,
+                          (double)io->longest_ns * 1e-6);
 }
 
 static void wake(rose_http_io *io)

@@ -90,13 +90,18 @@ static uint32_t start_symbols(rose_encoder *e, const uint8_t *p, size_t n)
     return k;
 }
 
-static void merge_symbols(rose_encoder *e, uint32_t n)
+/* False: stopped. */
+static bool merge_symbols(rose_encoder *e, uint32_t n)
 {
     rose_symbol *s = e->symbols;
+    uint32_t n_popped = 0;
     e->n_heap = 0;
-    for (uint32_t i = 0; i + 1 < n; i++)
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        if ((i & 0xFFFF) == 0xFFFF && rose_encoder_stopped(e)) return false;
         push_pair(e, i);
+    }
     while (e->n_heap > 0) {
+        if ((++n_popped & 0xFFFF) == 0 && rose_encoder_stopped(e)) return false;
         rose_due due = heap_pop(e);
         uint32_t at = (uint32_t)due.key;
         if (!s[at].alive || s[at].next == ROSE_NO_ID) continue;
@@ -110,6 +115,12 @@ static void merge_symbols(rose_encoder *e, uint32_t n)
         if (s[at].prev != ROSE_NO_ID) push_pair(e, s[at].prev);
         if (s[at].next != ROSE_NO_ID) push_pair(e, at);
     }
+    return true;
+}
+
+static rose_status stopped(rose_encoder *e)
+{
+    return rose_fail(e->err, ROSE_E_CLOSED, "tokenizer: stopped");
 }
 
 /* Ids of a word without the cache, appended to out; room for n ids is there. */
@@ -127,7 +138,7 @@ static rose_status merge_word(rose_encoder *e, const char *word, size_t n)
         return rose_fail(e->err, ROSE_E_NOMEM, "tokenizer: out of memory for a word of %zu bytes",
                          n);
     uint32_t k = start_symbols(e, (const uint8_t *)word, n);
-    merge_symbols(e, k);
+    if (!merge_symbols(e, k)) return stopped(e);
     for (uint32_t i = 0; k > 0 && i != ROSE_NO_ID; i = e->symbols[i].next)
         out->data[out->len++] = e->symbols[i].id;
     return ROSE_OK;
@@ -177,6 +188,7 @@ static bool same_bytes(const char *a, const char *b, size_t n)
 rose_status rose_bpe_piece(rose_encoder *e, const char *piece, size_t n)
 {
     rose_ids *out = e->out;
+    if (rose_encoder_stopped(e)) return stopped(e);
     if (rose_ids_reserve(out, n > ROSE_WORD_IDS ? n : ROSE_WORD_IDS) != ROSE_OK)
         return rose_fail(e->err, ROSE_E_NOMEM, "tokenizer: out of memory for %zu ids", n);
     if (n >= ROSE_WORD_KEY) return merge_word(e, piece, n);

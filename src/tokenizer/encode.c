@@ -12,6 +12,7 @@
 #include "tokenizer/encoder_internal.h"
 #include "tokenizer/unicode.h"
 
+enum { KEEP_SYMBOLS = 1 << 16, KEEP_BYTES = 1 << 20 };
 enum { JIT_STACK_MIN = 32 << 10, JIT_STACK_MAX = 4 << 20, MATCH_LIMIT = 50 << 20 };
 
 void rose_ids_free(rose_ids *ids)
@@ -101,6 +102,30 @@ static rose_status encode_text(rose_encoder *e, const char *text, size_t n)
     return st;
 }
 
+void rose_encoder_set_stop(rose_encoder *e, const atomic_bool *stop)
+{
+    e->stop = stop;
+}
+
+static void drop_large(rose_buf *b)
+{
+    if (b->cap > KEEP_BYTES) rose_buf_free(b);
+}
+
+/* A word of 27 MB takes 1.3 GB of scratch: that does not stay with the worker. */
+static void trim_scratch(rose_encoder *e)
+{
+    drop_large(&e->norm[0]);
+    drop_large(&e->norm[1]);
+    drop_large(&e->prefixed);
+    if (e->cap_symbols <= KEEP_SYMBOLS) return;
+    free(e->symbols);
+    free(e->heap);
+    e->symbols = NULL;
+    e->heap = NULL;
+    e->cap_symbols = e->cap_heap = 0;
+}
+
 rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned flags,
                         rose_ids *out, rose_err *err)
 {
@@ -122,6 +147,7 @@ rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned 
     for (uint32_t i = 0; special && i < t->n_suffix && st == ROSE_OK; i++)
         st = push_id(e, t->suffix[i]);
     if (st != ROSE_OK) out->len = start;
+    trim_scratch(e);
     return st;
 }
 

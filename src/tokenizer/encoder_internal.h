@@ -43,6 +43,7 @@ struct rose_encoder {
     pcre2_match_data *match[ROSE_MAX_STAGES]; /* owned; one per Split stage */
     pcre2_match_context *match_context;       /* owned */
     pcre2_jit_stack *jit_stack;               /* owned */
+    const atomic_bool *stop;                  /* borrowed; NULL = none */
     rose_ids *out;                            /* borrowed during a call */
     unsigned flags;                           /* of the call */
     rose_err *err;                            /* of the call */
@@ -57,6 +58,13 @@ rose_status rose_pretokenize(rose_encoder *e, uint32_t stage, const char *text, 
 
 /* Length of the first piece of p[0..n), n > 0, by GPT-2's pattern (pretok.c). */
 size_t rose_gpt2_piece(const uint8_t *p, size_t n);
+
+/* Somebody asked us to give up. */
+static inline bool rose_encoder_stopped(const rose_encoder *e)
+{
+    /* relaxed: it only saves work */
+    return e->stop != NULL && atomic_load_explicit(e->stop, memory_order_relaxed);
+}
 
 rose_status rose_ids_reserve(rose_ids *ids, size_t more);
 

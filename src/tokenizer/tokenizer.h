@@ -16,6 +16,7 @@
 #ifndef ROSE_TOKENIZER_TOKENIZER_H
 #define ROSE_TOKENIZER_TOKENIZER_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "base/buf.h"
@@ -55,6 +56,10 @@ bool rose_tokenizer_find(const rose_tokenizer *t, const char *text, size_t len, 
 rose_status rose_encoder_create(rose_encoder **out, const rose_tokenizer *t, rose_err *err);
 void rose_encoder_destroy(rose_encoder *e); /* accepts NULL */
 
+/* From now on rose_encode gives up with ROSE_E_CLOSED soon after *stop turns true (another thread's
+ * doing): the client of a text of many megabytes may leave. NULL: never, the default. Borrowed. */
+void rose_encoder_set_stop(rose_encoder *e, const atomic_bool *stop);
+
 enum {
     ROSE_ENCODE_PLAIN_SPECIAL = 1u << 0, /* treat the text of special tokens as plain text */
     ROSE_ENCODE_ADD_SPECIAL =
@@ -63,7 +68,8 @@ enum {
 
 /* Append the ids of text[0..len) to out. Linear time in len up to a logarithm, whatever the input.
  * Errors: ROSE_E_NOMEM; ROSE_E_INVAL for a text of 1 GiB or more; ROSE_E_UNSUPPORTED when the
- * tokenizer's own regular expression gives up (never GPT-2's pattern). Then out is as before. */
+ * tokenizer's own regular expression gives up (never GPT-2's pattern); ROSE_E_CLOSED when it was
+ * stopped. Then out is as before. */
 rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned flags,
                         rose_ids *out, rose_err *err);
 

@@ -64,6 +64,12 @@ void rose_encoder_destroy(rose_encoder *e)
     free(e);
 }
 
+void rose_encoder_set_stop(rose_encoder *e, const atomic_bool *stop)
+{
+    (void)e;
+    (void)stop;
+}
+
 rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned flags,
                         rose_ids *out, rose_err *err)
 {
@@ -520,6 +526,13 @@ void rose_http_reply(rose_http_req *r, int status, const char *content_type, con
     FAKE_ALLOC_BEGIN();
     if (rose_buf_add(&r->out, body, len) != ROSE_OK) abort();
     FAKE_ALLOC_END();
+}
+
+void rose_http_reply_take(rose_http_req *r, int status, const char *content_type,
+                          const char *headers, rose_buf *body)
+{
+    rose_http_reply(r, status, content_type, headers, body->data, body->len);
+    rose_buf_free(body);
 }
 
 static inline void fake_leave(rose_http_req *r)

@@ -1,5 +1,5 @@
-/* --stall-warn-ms in the tokenizer workers: a slow job is counted, logged with its size, and seen in
- * /metrics. */
+/* --stall-warn-ms in the tokenizer workers: a slow job is counted, logged with its size, and seen
+ * in /metrics. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -151,15 +151,14 @@ static void interval(void **state)
         o.stream_interval = 3;
         char *got = answer(&o, "/v1/completions", body, s, 9);
         assert_string_equal(
-            got,
-            HEAD "{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":null,"
-                 "\"prompt_token_ids\":[112],\"token_ids\":[257]}]}\n\n" HEAD
-                 "{\"index\":0,\"text\":\" worldab\",\"logprobs\":null,\"finish_reason\":null,"
-                 "\"token_ids\":[258,97,98]}]}\n\n" HEAD
-                 "{\"index\":0,\"text\":\"cde\",\"logprobs\":null,\"finish_reason\":null,"
-                 "\"token_ids\":[99,100,101]}]}\n\n" HEAD
-                 "{\"index\":0,\"text\":\"f\",\"logprobs\":null,\"finish_reason\":\"stop\","
-                 "\"token_ids\":[102,256]}],\"timings\":{...}}\n\n" DONE);
+            got, HEAD "{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":null,"
+                      "\"prompt_token_ids\":[112],\"token_ids\":[257]}]}\n\n" HEAD
+                      "{\"index\":0,\"text\":\" worldab\",\"logprobs\":null,\"finish_reason\":null,"
+                      "\"token_ids\":[258,97,98]}]}\n\n" HEAD
+                      "{\"index\":0,\"text\":\"cde\",\"logprobs\":null,\"finish_reason\":null,"
+                      "\"token_ids\":[99,100,101]}]}\n\n" HEAD
+                      "{\"index\":0,\"text\":\"f\",\"logprobs\":null,\"finish_reason\":\"stop\","
+                      "\"token_ids\":[102,256]}],\"timings\":{...}}\n\n" DONE);
         free(got);
     }
 }

@@ -65,7 +65,8 @@ static void test_measures(void **state)
     assert_true(s.took.wall_ns >= 10 * MS);
 
     enum { PAGES = 4096 };
-    char *fresh = mmap(NULL, PAGES * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *fresh =
+        mmap(NULL, PAGES * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(fresh != MAP_FAILED);
     madvise(fresh, PAGES * 4096, MADV_NOHUGEPAGE);
     rose_stall_begin(&s);
@@ -80,7 +81,8 @@ static void *touch_pages(void *arg)
 {
     enum { PAGES = 4096 };
     (void)arg;
-    char *fresh = mmap(NULL, PAGES * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *fresh =
+        mmap(NULL, PAGES * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (fresh == MAP_FAILED) return NULL;
     madvise(fresh, PAGES * 4096, MADV_NOHUGEPAGE);
     for (int i = 0; i < PAGES; i++)
@@ -92,7 +94,7 @@ static void *touch_pages(void *arg)
 static void test_other_threads(void **state)
 {
     (void)state;
-    rose_stall_span s = {0};
+    rose_stall_span s = {.others = true};
     pthread_t t;
     rose_stall_set_limit(1);
     rose_stall_begin(&s);
@@ -161,8 +163,9 @@ static void test_report(void **state)
     assert_int_equal(rose_stall_count(ROSE_STALL_STEP_HOST), before + 6);
     assert_int_equal(log_count(text, "WARN stall: "), 3);
     assert_non_null(strstr(text, "my-thread: step_host (9 rows) took 12.0 ms: it was descheduled"));
-    assert_non_null(strstr(text, "On CPU 3.0 ms; page faults: 7 minor, 0 major (other threads: 0, 0); "
-                                 "context switches: 1 voluntary, 2 involuntary\n"));
+    assert_non_null(strstr(text,
+                           "On CPU 3.0 ms; page faults: 7 minor, 0 major (other threads: 0, 0); "
+                           "context switches: 1 voluntary, 2 involuntary\n"));
     assert_non_null(strstr(text, "client_write took 50.0 ms: 77 bytes\n"));
     assert_non_null(strstr(text, "(10 rows?forged)"));
     assert_non_null(strstr(text, "involuntary (and 4 more before it)\n"));

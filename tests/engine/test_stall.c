@@ -1,5 +1,5 @@
-/* --stall-warn-ms in the engine: a slow backend is named as such, with the step's rows; off, nothing
- * is said. */
+/* --stall-warn-ms in the engine: a slow backend is named as such, with the step's rows; off,
+ * nothing is said. */
 #include "engine/engine_client.h"
 
 #include "base/stall.h"
@@ -39,8 +39,9 @@ static void test_slow_backend(void **state)
     uint64_t before = rose_stall_count(ROSE_STALL_STEP_COMPUTE);
     char *text = generate(30000, 20000000);
     assert_int_equal(rose_stall_count(ROSE_STALL_STEP_COMPUTE), before + 3); /* each step */
-    assert_int_equal(log_count(text, "step_compute"), 1);                   /* one line a second */
-    assert_non_null(strstr(text, "rose-engine: step_compute (20 rows: 0 decodes, 1 prompts) took "));
+    assert_int_equal(log_count(text, "step_compute"), 1);                    /* one line a second */
+    assert_non_null(
+        strstr(text, "rose-engine: step_compute (20 rows: 0 decodes, 1 prompts) took "));
     free(text);
 }
 

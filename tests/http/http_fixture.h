@@ -161,6 +161,25 @@ static void on_request(void *arg, rose_http_req *r)
         if (p != NULL) memset(p, 'b', n);
         rose_http_reply(r, p == NULL ? 503 : 200, NULL, NULL, p, p == NULL ? 0 : n);
         free(p);
+    } else if (strcmp(path, "/give") == 0) { /* the byte says which reply it is */
+        unsigned n = query_num(query, "n=", 1000);
+        rose_buf b = {0};
+        if (rose_buf_reserve(&b, n + 1) == ROSE_OK) {
+            memset(b.data, (int)query_num(query, "c=", 'b'), n);
+            b.len = n;
+        }
+        rose_http_reply_take(r, b.data == NULL ? 503 : 200, NULL, NULL, &b);
+        if (b.data != NULL) abort();
+    } else if (strcmp(path, "/take") == 0) {
+        size_t n, again;
+        char *body = rose_http_req_take_body(r, &n), line[64];
+        uint32_t sum = 0;
+        for (size_t i = 0; body != NULL && i <= n; i++) /* the NUL too */
+            sum = sum * 31 + (unsigned char)body[i];
+        free(body);
+        rose_http_req_body(r, &again);
+        int len = snprintf(line, sizeof line, "%zu %zu %u", n, again, sum);
+        rose_http_reply(r, body == NULL ? 503 : 200, NULL, NULL, line, (size_t)len);
     } else if (strcmp(path, "/204") == 0) {
         rose_http_reply(r, 204, NULL, NULL, NULL, 0);
     } else {

@@ -1,4 +1,6 @@
 /* Encoding: golden ids made by `tokenizers`, bytes that are not UTF-8, long words, random text. */
+#include <pthread.h>
+
 #include "tokenizer/tok_fixture.h"
 
 #include "base/file.h"
@@ -274,6 +276,57 @@ static void appends_and_keeps_what_was_there(void **state)
     rose_tokenizer_close(NULL);
 }
 
+enum { LONG_WORD = 16 << 20 };
+
+static void *raise_later(void *arg)
+{
+    usleep(100000); /* by then it merges */
+    atomic_store((atomic_bool *)arg, true);
+    return NULL;
+}
+
+/* Asked to stop before it begins, and within a word of many megabytes; then it works as ever. */
+static void stops_when_told(void **state)
+{
+    static const char text[] = "Once upon a time there was a";
+    rose_tokenizer *t = open_data("tiny");
+    rose_encoder *e = NULL;
+    rose_ids want = {0}, ids = {0};
+    atomic_bool stop = true;
+    rose_err err = {""};
+    char *word = malloc(LONG_WORD);
+    (void)state;
+    assert_non_null(word);
+    memset(word, 'a', LONG_WORD);
+    assert_int_equal(rose_encoder_create(&e, t, NULL), ROSE_OK);
+    encode_or_fail(e, text, sizeof text - 1, 0, &want);
+    rose_encoder_set_stop(e, &stop);
+    encode_or_fail(e, "", 0, 0, &ids); /* nothing to do, nothing to stop */
+    assert_int_equal(rose_encode(e, text, sizeof text - 1, 0, &ids, &err), ROSE_E_CLOSED);
+    assert_int_equal(ids.len, 0);
+    rose_status st = ROSE_OK;
+    for (int i = 0; i < 20 && st == ROSE_OK; i++) { /* a machine may be slow to start a thread */
+        pthread_t thread;
+        ids.len = 0;
+        stop = false;
+        assert_int_equal(pthread_create(&thread, NULL, raise_later, &stop), 0);
+        st = rose_encode(e, word, LONG_WORD, 0, &ids, &err);
+        pthread_join(thread, NULL);
+    }
+    assert_int_equal(st, ROSE_E_CLOSED);
+    assert_int_equal(ids.len, 0);
+    assert_true(e->cap_symbols < LONG_WORD); /* its scratch is given back */
+    stop = false;
+    encode_or_fail(e, text, sizeof text - 1, 0, &ids);
+    assert_int_equal(ids.len, want.len);
+    assert_memory_equal(ids.data, want.data, 4 * want.len);
+    free(word);
+    rose_ids_free(&want);
+    rose_ids_free(&ids);
+    rose_encoder_destroy(e);
+    rose_tokenizer_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +336,7 @@ int main(void)
         cmocka_unit_test(long_lines),
         cmocka_unit_test(scanner_equals_plain_reading),
         cmocka_unit_test(appends_and_keeps_what_was_there),
+        cmocka_unit_test(stops_when_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
