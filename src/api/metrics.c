@@ -353,6 +353,11 @@ static void put_process(page *p)
 {
     rose_procstat s = rose_procstat_read();
     plain(p, "process_cpu_seconds_total", "counter", "CPU time, user and system.", s.cpu_seconds);
+    head(p, "roseinfer:page_faults_total", "counter", "Page faults; major ones read from disk.");
+    rose_api_putf(p->o,
+                  "roseinfer:page_faults_total{kind=\"minor\"} %" PRIu64
+                  "\nroseinfer:page_faults_total{kind=\"major\"} %" PRIu64 "\n",
+                  s.minor_faults, s.major_faults);
     plain(p, "process_resident_memory_bytes", "gauge", "Resident memory.",
           (double)s.resident_bytes);
     plain(p, "process_virtual_memory_bytes", "gauge", "Address space.", (double)s.virtual_bytes);

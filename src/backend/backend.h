@@ -49,6 +49,8 @@ typedef struct rose_backend_opts {
     uint32_t max_model_len;   /* longest context in tokens; 0 = the model's max_positions */
     uint32_t kv_pages;        /* pages in the pool; 0 = from kv_bytes */
     uint64_t kv_bytes; /* memory for pages when kv_pages is 0; 0 = the default rule (see plan) */
+    bool lock_memory;  /* CPU: weights, pages and scratch are never paged out (mlock) */
+    bool prefault;     /* CPU: they are there when open returns, not at their first use */
 } rose_backend_opts;
 
 void rose_backend_opts_default(
@@ -161,7 +163,8 @@ typedef struct rose_backend_ops {
      * weights and scratch); at least one full context. An explicit number that holds less than one
      * full context is refused. Errors: INVAL (options), UNSUPPORTED (architecture or dtype, by
      * name), NOMEM (the plan exceeds `available`: the message gives the parts and the option that
-     * shrinks them). */
+     * shrinks them; or the system does not let us
+     * lock so much). */
     rose_status (*plan)(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                         rose_err *err);
     /* Packs the weights; the model's mappings are not used afterwards. */

@@ -62,7 +62,12 @@ rose_procstat rose_procstat_read(void)
 {
     rose_procstat p = {0};
     struct rlimit limit;
+    struct rusage usage;
     read_memory(&p);
+    if (getrusage(RUSAGE_SELF, &usage) == 0) {
+        p.minor_faults = (uint64_t)usage.ru_minflt;
+        p.major_faults = (uint64_t)usage.ru_majflt;
+    }
     p.cpu_seconds = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
     p.open_fds = count_fds();
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= UINT32_MAX)

@@ -15,7 +15,9 @@
 #include "base/cpuinfo.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/memlock.h"
 #include "base/opts.h"
+#include "base/procstat.h"
 #include "base/stall.h"
 #include "base/version.h"
 #include "cli/cli.h"
@@ -297,6 +299,25 @@ static const char *model_id_of(const serve_flags *f, const char *dir, char *buf,
     return buf;
 }
 
+/* What --mlock and --prefault are for, in figures. */
+static void log_memory(const rose_procstat *p)
+{
+    rose_log(ROSE_LOG_INFO, "serve",
+             "memory: %.1f MiB resident, %.1f MiB locked; page faults until ready: %" PRIu64
+             " minor, %" PRIu64 " major",
+             (double)p->resident_bytes / 1048576.0, (double)rose_memory_locked() / 1048576.0,
+             p->minor_faults, p->major_faults);
+}
+
+static void log_faults(const server *s, const rose_procstat *ready)
+{
+    const rose_procstat now = rose_procstat_read();
+    rose_log(ROSE_LOG_INFO, "serve",
+             "page faults since ready: %" PRIu64 " minor, %" PRIu64 " major, in %" PRIu64 " steps",
+             now.minor_faults - ready->minor_faults, now.major_faults - ready->major_faults,
+             rose_engine_get_stats(s->engine).steps);
+}
+
 static void log_ready(const server *s, const serve_flags *f, const char *model_id, uint64_t start)
 {
     const rose_memory_plan *p = rose_engine_plan(s->engine);
@@ -345,6 +366,16 @@ static void serve_until_stopped(server *s, const serve_flags *f, const sigset_t 
     }
 }
 
+/* A limit that forbids --mlock is to be known before the port is open: planning finds it. */
+static rose_status check_lock(const rose_engine_flags *f, const rose_model *m,
+                              const rose_engine_opts *o, rose_err *err)
+{
+    const rose_backend_ops *ops = NULL;
+    rose_memory_plan plan;
+    rose_status st = rose_backend_pick(&ops, f->device, err);
+    return st == ROSE_OK ? ops->plan(m, &o->backend, &plan, err) : st;
+}
+
 static int run(const char *dir, serve_flags *f)
 {
     uint64_t start = rose_now_ns();
@@ -363,6 +394,7 @@ static int run(const char *dir, serve_flags *f)
     const char *id = model_id_of(f, dir, name, sizeof name);
     rose_status st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) st = rose_model_open(&s.model, dir, &err);
+    if (st == ROSE_OK && o.backend.lock_memory) st = check_lock(&f->engine, s.model, &o, &err);
     if (st == ROSE_OK) st = start_http(&s, f, id, has_chat_template(dir), &err);
     /* Loading has nothing to drain: there the signals end the program by their default action. */
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
@@ -375,7 +407,10 @@ static int run(const char *dir, serve_flags *f)
         s.model = NULL;
         rose_api_set_engine(s.api, s.engine, s.tok);
         log_ready(&s, f, id, start);
+        const rose_procstat ready = rose_procstat_read();
+        log_memory(&ready);
         serve_until_stopped(&s, f, &set);
+        log_faults(&s, &ready);
     }
     stop_all(&s);
     if (st != ROSE_OK) return rose_die(&err);

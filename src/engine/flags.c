@@ -195,6 +195,15 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .arg = "LIST",
          .unset = "all allowed",
          .help = "CPUs of the compute threads, as 0-3,6"},
+        {.name = "mlock",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->mlock,
+         .help = "cpu: lock weights, KV pool and scratch, so that they are never paged out"},
+        {.name = "prefault",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->prefault,
+         .help = "cpu: touch all of them at the start, so that no step meets a page for the first "
+                 "time"},
     };
     const size_t n = sizeof all / sizeof *all;
     memcpy(rows, all, sizeof all);
@@ -268,6 +277,8 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     b->max_model_len = f->max_model_len;
     b->kv_pages = f->num_kv_pages;
     b->kv_bytes = f->kv_cache_memory;
+    b->lock_memory = f->mlock;
+    b->prefault = f->prefault;
     if (b->max_step_tokens < b->max_seqs)
         return rose_fail(err, ROSE_E_INVAL,
                          "--max-num-batched-tokens %u is less than --max-num-seqs %u",

@@ -14,6 +14,7 @@
 #include "base/allocguard.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memlock.h"
 
 enum {
     MAX_SEQS = 4096,
@@ -164,6 +165,8 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     if ((st = plan_pages(o, &p, err)) != ROSE_OK) return st;
     p.total = p.weights + p.kv + p.scratch;
     if (p.available > 0 && p.total > p.available) return too_large(&p, err);
+    if (o->lock_memory && (st = rose_memory_lock_probe(p.total, "mlock", err)) != ROSE_OK)
+        return st;
     *out = p;
     return ROSE_OK;
 }
@@ -309,6 +312,31 @@ static void cpu_close(void *ctx)
     free(c);
 }
 
+static rose_status lock_regions(rose_cpu *c, rose_err *err)
+{
+    rose_region *const all[] = {&c->weights_region, &c->kv_region, &c->scratch_region};
+    rose_status st = ROSE_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all && st == ROSE_OK; i++)
+        st = rose_memory_lock(all[i]->base, all[i]->size, "mlock", err);
+    return st;
+}
+
+/* By the compute threads, each its share, in whole pages. */
+static void touch_thread(void *arg, uint32_t tid, uint32_t n)
+{
+    const rose_region *r = arg;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), n_pages = (r->size + page - 1) / page;
+    const uint64_t begin = n_pages * tid / n * page, end = n_pages * (tid + 1) / n * page;
+    rose_memory_touch((uint8_t *)r->base + begin, (end < r->size ? end : r->size) - begin);
+}
+
+static void touch_regions(rose_cpu *c)
+{
+    rose_pool_run(c->pool, touch_thread, &c->weights_region);
+    rose_pool_run(c->pool, touch_thread, &c->kv_region);
+    rose_pool_run(c->pool, touch_thread, &c->scratch_region);
+}
+
 static rose_status map_regions(rose_cpu *c, const rose_model *m, rose_err *err)
 {
     rose_status st;
@@ -355,9 +383,11 @@ static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_
                 : c->weight_type == ROSE_W_BF16 ? c->kernels.matmul_bf16
                                                 : c->kernels.matmul_f32;
     if ((st = map_regions(c, m, err)) != ROSE_OK) goto done;
+    if (o->lock_memory && (st = lock_regions(c, err)) != ROSE_OK) goto done;
     st = rose_pool_create(&c->pool, p->n_threads, o->cpus, o->n_cpus, err);
     if (st != ROSE_OK) goto done;
     if ((st = pack_model(c, m, err)) != ROSE_OK) goto done;
+    if (o->prefault) touch_regions(c);
     *ctx = c;
 done:
     if (st != ROSE_OK) cpu_close(c);

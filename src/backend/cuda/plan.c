@@ -214,6 +214,11 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     if (o->max_model_len > a->max_positions)
         return rose_fail(err, ROSE_E_INVAL, "max_model_len: %u, but the model has %u positions",
                          o->max_model_len, a->max_positions);
+    if (o->lock_memory || o->prefault)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s is for the CPU backend: here the driver has all memory in place and "
+                         "pinned from the start",
+                         o->lock_memory ? "mlock" : "prefault");
     p->max_seqs = o->max_seqs;
     p->max_step_tokens = o->max_step_tokens;
     p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;

@@ -1,0 +1,127 @@
+/* tests/backend/test_cpu_memory.c - --mlock and --prefault of the CPU backend: what is locked, and
+ * the page faults of the steps that follow. */
+#include "backend/cpu_fixture.h"
+
+#include <sys/resource.h>
+
+#include "base/memlock.h"
+
+static const fx_shape g_shape = {.name = "small",
+                                 .n_layers = 4,
+                                 .d_model = 128,
+                                 .n_heads = 4,
+                                 .d_ff = 512,
+                                 .vocab = 500,
+                                 .max_positions = 512};
+
+enum { SEQS = 4, LEN = 512, CHUNK = 64, THREADS = 2 };
+
+static rose_backend_opts options(void)
+{
+    rose_backend_opts o;
+    rose_backend_opts_default(&o);
+    o.n_threads = THREADS;
+    o.max_seqs = SEQS;
+    o.max_step_tokens = CHUNK;
+    o.max_model_len = LEN;
+    o.kv_pages = SEQS * LEN / ROSE_KV_PAGE_TOKENS;
+    return o;
+}
+
+static void test_lock(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    rose_backend_opts o = options();
+    rose_memory_plan p;
+    rose_err err = {""};
+    void *ctx = NULL;
+    const rose_backend_ops *ops = rose_backend_cpu();
+    uint64_t before = rose_memory_locked();
+    o.lock_memory = true;
+    if (ops->plan(m, &o, &p, &err) != ROSE_OK) {
+        print_message("skipped: %s\n", err.msg);
+        fx_model_free(m);
+        skip();
+    }
+    assert_int_equal(rose_memory_locked(), before);
+    assert_int_equal(ops->open(&ctx, m, &o, &p, &err), ROSE_OK);
+    assert_true(rose_memory_locked() - before >= p.total);
+    ops->close(ctx);
+    assert_int_equal(rose_memory_locked(), before);
+    fx_model_free(m);
+}
+
+static uint64_t minor_faults(void)
+{
+    struct rusage u;
+    assert_int_equal(getrusage(RUSAGE_SELF, &u), 0);
+    return (uint64_t)u.ru_minflt;
+}
+
+/* SEQS prompts of LEN tokens in chunks, every page of the pool: the faults of these steps. */
+static uint64_t faults_of_steps(const rose_model *m, bool prefault, uint32_t *last_ids)
+{
+    static uint32_t tokens[CHUNK], pages[LEN / ROSE_KV_PAGE_TOKENS];
+    static rose_sampling greedy;
+    uint32_t first[2] = {0, CHUNK}, pos = 0, out_row = CHUNK - 1, out_pos = 0;
+    rose_batch b = {.n_seqs = 1, .n_tokens = CHUNK, .tokens = tokens, .seq_first = first};
+    const rose_backend_ops *ops = rose_backend_cpu();
+    rose_backend_opts o = options();
+    rose_memory_plan p;
+    rose_step_result result;
+    rose_err err = {""};
+    void *ctx = NULL;
+    uint64_t ticket;
+    o.prefault = prefault;
+    assert_int_equal(ops->plan(m, &o, &p, &err), ROSE_OK);
+    assert_int_equal(ops->open(&ctx, m, &o, &p, &err), ROSE_OK);
+    b.seq_pos = &pos;
+    b.pages = pages;
+    b.page_stride = LEN / ROSE_KV_PAGE_TOKENS;
+    b.n_outputs = 1;
+    b.out_row = &out_row;
+    b.out_pos = &out_pos;
+    b.out_params = &greedy;
+    uint64_t before = minor_faults();
+    for (uint32_t s = 0; s < SEQS; s++) {
+        for (uint32_t i = 0; i < b.page_stride; i++)
+            pages[i] = s * b.page_stride + i;
+        for (pos = 0; pos < LEN; pos += CHUNK) {
+            for (uint32_t i = 0; i < CHUNK; i++)
+                tokens[i] = (s * 31 + pos + i * 7) % g_shape.vocab;
+            out_pos = pos + CHUNK;
+            assert_int_equal(ops->step(ctx, &b, &ticket, &err), ROSE_OK);
+            assert_int_equal(ops->collect(ctx, ticket, &result, &err), ROSE_OK);
+            last_ids[s] = result.ids[0];
+        }
+    }
+    uint64_t faults = minor_faults() - before;
+    ops->close(ctx);
+    return faults;
+}
+
+static void test_prefault(void **state)
+{
+    (void)state;
+    uint32_t ids[2][SEQS];
+    rose_model *m = fx_model(&g_shape, 1);
+    faults_of_steps(m, false, ids[0]); /* the program's own pages */
+    uint64_t without = faults_of_steps(m, false, ids[0]);
+    uint64_t with = faults_of_steps(m, true, ids[1]);
+    print_message("page faults of %d steps: %llu, prefaulted %llu\n", SEQS * LEN / CHUNK,
+                  (unsigned long long)without, (unsigned long long)with);
+    assert_true(without > 8); /* the pool alone is 8 MiB: four huge pages or 2,048 small ones */
+    assert_true(with <= without / 4);
+    assert_memory_equal(ids[0], ids[1], sizeof ids[0]);
+    fx_model_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_prefault),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
