@@ -1,6 +1,6 @@
-/* bench/ablate.c - `roseinfer bench ablate`: what each switch is worth, on an online and an offline
- * workload. Every measurement is a fresh process; on and off take turns (A B A B), so that a drift
- * of the machine meets both. */
+/* bench/ablate.c - `roseinfer bench ablate`: what each switch (bench/switches.c) is worth, on an
+ * online workload of its own and an offline one. Every measurement is a fresh process; on and off
+ * take turns (A B A B), so that a drift of the machine meets both. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,6 +13,7 @@
 #include "bench/bench.h"
 #include "bench/results.h"
 #include "bench/server.h"
+#include "bench/switches.h"
 #include "bench/verdict.h"
 #include "bench/workload.h"
 
@@ -25,23 +26,24 @@ typedef struct ablate_opts {
     rose_server_flags server;
 } ablate_opts;
 
-/* A switch: --NAME against --no-NAME. engine: `bench offline` has it too. */
-static const struct {
-    const char *name;
-    bool engine;
-} known[] = {
-    {"chunked-prefill", true},
-    {"cpu-affinity", true},
-    {"async-admit", false},
-    {"fast-sse", false},
+enum {
+    M_TTFT,
+    M_TTFT_P99,
+    M_TPOT,
+    M_ITL_P99,
+    M_E2E,
+    M_E2E_P99,
+    M_ONLINE_S_PER_TOK,
+    M_OFFLINE_S_PER_TOK,
+    N_METRICS
 };
-
-enum { M_TTFT, M_TPOT, M_E2E, M_E2E_P99, M_ONLINE_S_PER_TOK, M_OFFLINE_S_PER_TOK, N_METRICS };
 static const struct {
     const char *key, *title;
 } metrics[N_METRICS] = {
     {"online_ttft_p50_s", "online TTFT p50"},
+    {"online_ttft_p99_s", "online TTFT p99"},
     {"online_tpot_p50_s", "online TPOT p50"},
+    {"online_itl_p99_s", "online ITL p99"},
     {"online_e2e_p50_s", "online E2E p50"},
     {"online_e2e_p99_s", "online E2E p99"},
     {"online_s_per_token", "online time per token"},
@@ -52,24 +54,32 @@ typedef struct ablation {
     const ablate_opts *o;
     const char *model_dir;
     rose_prompts *prompts;
-    rose_load_trace trace;
+    rose_load_trace_gen plain;
+    rose_load_trace trace; /* of the switch under test */
+    rose_prompt_mode mode;
+    bool at_once;
     double on[N_METRICS][ROSE_MAX_PAIRS], off[N_METRICS][ROSE_MAX_PAIRS];
 } ablation;
 
-static rose_status measure_online(ablation *a, const char *flag, uint32_t pair,
-                                  double out[N_METRICS], rose_err *err)
+static rose_status measure_online(ablation *a, const rose_switch *sw, const char *flag,
+                                  uint32_t pair, double out[N_METRICS], rose_err *err)
 {
     const rose_server_spec spec = {.label = "roseinfer", .driver = 0};
-    const rose_workload w = {
-        .prompts = a->prompts, .trace = &a->trace, .flags = &a->o->req, .label = flag};
+    const rose_workload w = {.prompts = a->prompts,
+                             .trace = &a->trace,
+                             .flags = &a->o->req,
+                             .mode = a->mode,
+                             .label = sw->name};
     const rose_run_spec warm = {.concurrency = 1, .n = 4, .variant = 1 << 20};
-    const rose_run_spec measured = {.scale = 1, .concurrency = a->o->concurrency, .variant = pair};
+    const rose_run_spec measured = {
+        .scale = a->at_once ? 0 : 1, .concurrency = a->o->concurrency, .variant = pair};
     rose_server server = {0};
     rose_run run = {0};
     rose_run_stats s;
     rose_status st =
         rose_server_start(&server, &spec, &a->o->server, a->model_dir, flag, NULL, err);
-    if (st == ROSE_OK) st = rose_workload_run(&w, &server.url, server.model, &warm, &run, err);
+    if (st == ROSE_OK && sw->load != ROSE_LOAD_COLD)
+        st = rose_workload_run(&w, &server.url, server.model, &warm, &run, err);
     rose_run_free(&run);
     if (st == ROSE_OK) st = rose_workload_run(&w, &server.url, server.model, &measured, &run, err);
     if (st == ROSE_OK && (st = rose_run_stats_make(&run, &s)) != ROSE_OK)
@@ -79,7 +89,9 @@ static rose_status measure_online(ablation *a, const char *flag, uint32_t pair,
                        s.first_error);
     if (st == ROSE_OK) {
         out[M_TTFT] = s.ttft.p50;
+        out[M_TTFT_P99] = s.ttft.p99;
         out[M_TPOT] = s.tpot.p50;
+        out[M_ITL_P99] = s.itl.p99;
         out[M_E2E] = s.e2e.p50;
         out[M_E2E_P99] = s.e2e.p99;
         out[M_ONLINE_S_PER_TOK] = s.duration_s / (double)s.tokens;
@@ -90,23 +102,25 @@ static rose_status measure_online(ablation *a, const char *flag, uint32_t pair,
 }
 
 /* `bench offline` in a process of its own; its JSON comes through a temporary file. */
-static rose_status measure_offline(ablation *a, char *flag, double *out, rose_err *err)
+static rose_status measure_offline(ablation *a, const char *flag, double *out, rose_err *err)
 {
     char path[] = "/tmp/rose-ablate-XXXXXX", n[16], in[16], n_out[16];
-    char *argv[] = {(char *)(uintptr_t)rose_self_path(),
-                    (char[]){"bench"},
-                    (char[]){"offline"},
-                    (char *)(uintptr_t)a->model_dir,
-                    (char[]){"--repeats"},
-                    (char[]){"1"},
-                    (char[]){"--num-prompts"},
-                    n,
-                    (char[]){"--input-len"},
-                    in,
-                    (char[]){"--output-len"},
-                    n_out,
-                    flag,
-                    NULL};
+    char *argv[ROSE_PROC_MAX_ARGS + 1] = {(char *)(uintptr_t)rose_self_path(),
+                                          (char[]){"bench"},
+                                          (char[]){"offline"},
+                                          (char *)(uintptr_t)a->model_dir,
+                                          (char[]){"--repeats"},
+                                          (char[]){"1"},
+                                          (char[]){"--num-prompts"},
+                                          n,
+                                          (char[]){"--input-len"},
+                                          in,
+                                          (char[]){"--output-len"},
+                                          n_out};
+    uint32_t n_args = 0;
+    while (argv[n_args] != NULL)
+        n_args++;
+    rose_buf words = {0};
     rose_proc p = {0};
     rose_buf text = {0};
     json_error_t e;
@@ -117,7 +131,9 @@ static rose_status measure_offline(ablation *a, char *flag, double *out, rose_er
     snprintf(n, sizeof n, "%u", a->o->offline_prompts);
     snprintf(in, sizeof in, "%u", a->o->input_len);
     snprintf(n_out, sizeof n_out, "%u", a->o->output_len);
-    rose_status st = rose_proc_start(&p, argv, path, "/dev/null", NULL, 0, err);
+    rose_status st = rose_args_split(flag, &words, argv, &n_args, err);
+    argv[n_args] = NULL;
+    if (st == ROSE_OK) st = rose_proc_start(&p, argv, path, "/dev/null", NULL, 0, err);
     if (st == ROSE_OK && !rose_proc_wait(&p))
         st = rose_fail(err, ROSE_E_CLOSED, "bench offline %s failed", flag);
     if (st == ROSE_OK) st = rose_file_read(&text, path, 1u << 24, err);
@@ -129,19 +145,20 @@ static rose_status measure_offline(ablation *a, char *flag, double *out, rose_er
     if (st == ROSE_OK) *out = 1 / tps;
     json_decref(o);
     rose_buf_free(&text);
+    rose_buf_free(&words);
     unlink(path);
     return st;
 }
 
-static rose_status measure_side(ablation *a, const char *name, bool engine, bool on, uint32_t pair,
+static rose_status measure_side(ablation *a, const rose_switch *sw, bool on, uint32_t pair,
                                 rose_err *err)
 {
-    char flag[96];
+    char flag[256];
     double v[N_METRICS] = {0};
     rose_status st = ROSE_OK;
-    snprintf(flag, sizeof flag, "--%s%s", on ? "" : "no-", name);
-    if (a->o->online) st = measure_online(a, flag, pair, v, err);
-    if (st == ROSE_OK && a->o->offline && engine)
+    snprintf(flag, sizeof flag, "%s %s", on ? sw->on : sw->off, sw->both);
+    if (a->o->online) st = measure_online(a, sw, flag, pair, v, err);
+    if (st == ROSE_OK && a->o->offline && sw->engine)
         st = measure_offline(a, flag, &v[M_OFFLINE_S_PER_TOK], err);
     for (int m = 0; m < N_METRICS; m++)
         (on ? a->on : a->off)[m][pair] = v[m];
@@ -156,7 +173,7 @@ static json_t *list_json(const double *v, uint32_t n)
     return list;
 }
 
-static json_t *report_switch(const ablation *a, const char *name)
+static json_t *report_switch(const ablation *a, const rose_switch *sw)
 {
     json_t *all = json_object();
     for (int m = 0; m < N_METRICS; m++) {
@@ -166,7 +183,7 @@ static json_t *report_switch(const ablation *a, const char *name)
         if (v.changed)
             snprintf(verdict, sizeof verdict, "on is %.3fx %s", v.ratio > 1 ? v.ratio : 1 / v.ratio,
                      v.ratio > 1 ? "faster" : "slower");
-        fprintf(stderr, "%-18s %-24s off/on %.3f (%.3f to %.3f, noise %.3f): %s\n", name,
+        fprintf(stderr, "%-22s %-24s off/on %.3f (%.3f to %.3f, noise %.3f): %s\n", sw->name,
                 metrics[m].title, v.ratio, v.min, v.max, v.noise, verdict);
         json_object_set_new(all, metrics[m].key,
                             json_pack("{s:f, s:f, s:f, s:f, s:b, s:s, s:o, s:o}", "off_over_on",
@@ -175,48 +192,99 @@ static json_t *report_switch(const ablation *a, const char *name)
                                       list_json(a->on[m], a->o->pairs), "off",
                                       list_json(a->off[m], a->o->pairs)));
     }
+    json_object_set_new(all, "setting",
+                        json_pack("{s:s, s:s, s:s, s:s}", "on", sw->on, "off", sw->off, "both",
+                                  sw->both, "workload", rose_switch_load_name(sw->load)));
     return all;
 }
 
 /* A switch that cannot be measured is an entry with its error; the others go on. */
-static bool ablate_switch(ablation *a, const char *name, bool engine, json_t *results)
+static bool ablate_switch(ablation *a, const rose_switch *sw, json_t *results)
 {
     rose_err err = {{0}};
-    rose_status st = ROSE_OK;
     memset(a->on, 0, sizeof a->on);
     memset(a->off, 0, sizeof a->off);
+    rose_status st = rose_switch_trace(sw->load, &a->plain, rose_prompts_context(a->prompts),
+                                       &a->trace, &a->mode, &a->at_once, &err);
     for (uint32_t p = 0; p < a->o->pairs && st == ROSE_OK; p++) {
-        st = measure_side(a, name, engine, true, p, &err);
-        if (st == ROSE_OK) st = measure_side(a, name, engine, false, p, &err);
+        st = measure_side(a, sw, true, p, &err);
+        if (st == ROSE_OK) st = measure_side(a, sw, false, p, &err);
     }
+    rose_load_trace_free(&a->trace);
     if (st != ROSE_OK) {
-        fprintf(stderr, "roseinfer: %s: %s\n", name, err.msg);
-        json_object_set_new(results, name, json_pack("{s:s}", "error", err.msg));
+        fprintf(stderr, "roseinfer: %s: %s\n", sw->name, err.msg);
+        json_object_set_new(results, sw->name, json_pack("{s:s}", "error", err.msg));
         return false;
     }
-    json_object_set_new(results, name, report_switch(a, name));
+    json_object_set_new(results, sw->name, report_switch(a, sw));
     return true;
 }
 
-/* Every name of the list, or all that are known. Returns how many failed; -1: a bad list. */
+static void print_cell(const json_t *metric)
+{
+    double ratio = json_number_value(json_object_get(metric, "off_over_on"));
+    if (metric == NULL)
+        fprintf(stderr, " - |");
+    else if (json_is_true(json_object_get(metric, "changed")))
+        fprintf(stderr, " **%.2f** |", ratio);
+    else
+        fprintf(stderr, " %.2f |", ratio);
+}
+
+/* All of it, to be pasted into a document. */
+static void print_table(const json_t *results)
+{
+    const char *name;
+    json_t *sw;
+    fprintf(stderr,
+            "\noff / on: over 1, on is faster; bold: outside the noise\n\n| switch | on | off "
+            "| workload |");
+    for (int m = 0; m < N_METRICS; m++)
+        fprintf(stderr, " %s |", metrics[m].title);
+    fprintf(stderr, "\n|---|---|---|---|");
+    for (int m = 0; m < N_METRICS; m++)
+        fprintf(stderr, "---|");
+    fprintf(stderr, "\n");
+    json_object_foreach((json_t *)(uintptr_t)results, name, sw)
+    {
+        const json_t *setting = json_object_get(sw, "setting");
+        if (setting == NULL) {
+            fprintf(stderr, "| %s | not measured: %s |\n", name,
+                    json_string_value(json_object_get(sw, "error")));
+            continue;
+        }
+        fprintf(stderr, "| %s | `%s` | `%s` | %s |", name,
+                json_string_value(json_object_get(setting, "on")),
+                json_string_value(json_object_get(setting, "off")),
+                json_string_value(json_object_get(setting, "workload")));
+        for (int m = 0; m < N_METRICS; m++)
+            print_cell(json_object_get(sw, metrics[m].key));
+        fprintf(stderr, "\n");
+    }
+}
+
+/* Every name of the list, or all that are known. Returns how many failed; -1: a bad list, of which
+ * nothing was run. */
 static int ablate_all(ablation *a, json_t *results)
 {
     int failed = 0;
+    const rose_switch *sw;
     const char *list = a->o->switches;
-    for (size_t i = 0; list == NULL && i < sizeof known / sizeof *known; i++)
-        failed += !ablate_switch(a, known[i].name, known[i].engine, results);
-    for (const char *p = list; p != NULL;) {
-        size_t len = strcspn(p, ","), k = 0;
-        while (k < sizeof known / sizeof *known &&
-               (strlen(known[k].name) != len || strncmp(known[k].name, p, len) != 0))
-            k++;
-        if (k == sizeof known / sizeof *known) {
-            fprintf(stderr, "roseinfer: --switches: unknown switch '%.*s'\n", (int)len, p);
-            return -1;
-        }
-        failed += !ablate_switch(a, known[k].name, known[k].engine, results);
-        p = p[len] == ',' ? p + len + 1 : NULL;
+    for (const char *p = list; p != NULL; p = strchr(p, ',') != NULL ? strchr(p, ',') + 1 : NULL) {
+        if (rose_switch_find(p, strcspn(p, ",")) != NULL) continue;
+        fprintf(stderr,
+                "roseinfer: --switches: unknown switch '%.*s'; known are:", (int)strcspn(p, ","),
+                p);
+        for (uint32_t i = 0; (sw = rose_switch_at(i)) != NULL; i++)
+            fprintf(stderr, " %s", sw->name);
+        fprintf(stderr, "\n");
+        return -1;
     }
+    for (uint32_t i = 0; list == NULL && (sw = rose_switch_at(i)) != NULL; i++)
+        failed += !ablate_switch(a, sw, results);
+    for (const char *p = list; p != NULL; p = strchr(p, ',') != NULL ? strchr(p, ',') + 1 : NULL)
+        failed += !ablate_switch(a, rose_switch_find(p, strcspn(p, ",")), results);
+    print_table(results);
     return failed;
 }
 
@@ -224,25 +292,22 @@ static int run(const char *model_dir, const ablate_opts *o, int argc, char **arg
 {
     static ablation a;
     rose_err err = {{0}};
-    const rose_load_trace_gen g = {.seed = o->req.seed,
-                                   .n = o->n,
-                                   .rate = (double)o->rate,
-                                   .burstiness = 1,
-                                   .in_median = o->input_len,
-                                   .out_median = o->output_len};
+    const rose_load_trace_gen plain = {.seed = o->req.seed,
+                                       .n = o->n,
+                                       .rate = (double)o->rate,
+                                       .burstiness = 1,
+                                       .in_median = o->input_len,
+                                       .out_median = o->output_len};
     int rc = 1;
-    a = (ablation){.o = o, .model_dir = model_dir};
+    a = (ablation){.o = o, .model_dir = model_dir, .plain = plain};
     json_t *results = json_object();
     rose_status st = rose_request_flags_check(&o->req, &err);
     if (st == ROSE_OK) st = rose_prompts_open(&a.prompts, model_dir, &err);
-    if (st == ROSE_OK) st = rose_load_trace_generate(&a.trace, &g, &err);
     if (st != ROSE_OK) {
         fprintf(stderr, "roseinfer: %s\n", err.msg);
         json_decref(results);
         goto done;
     }
-    const uint32_t context = rose_prompts_context(a.prompts);
-    if (context >= 3) rose_load_trace_clamp(&a.trace, context, 0, 0);
     int failed = ablate_all(&a, results);
     if (failed < 0) {
         rc = 2;
@@ -255,7 +320,6 @@ static int run(const char *model_dir, const ablate_opts *o, int argc, char **arg
                            o->output_dir, "ablate");
     if (failed > 0) rc = 1;
 done:
-    rose_load_trace_free(&a.trace);
     rose_prompts_close(a.prompts);
     return rc;
 }
@@ -279,7 +343,7 @@ int rose_bench_ablate(int argc, char **argv)
          .kind = ROSE_OPT_STRING,
          .dest = &o.switches,
          .arg = "LIST",
-         .unset = "chunked-prefill,cpu-affinity,async-admit,fast-sse",
+         .unset = "all that are known",
          .help = "what to switch on and off"},
         {.name = "pairs",
          .kind = ROSE_OPT_U32,

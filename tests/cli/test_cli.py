@@ -326,7 +326,20 @@ def test_bench_stream_start_ablate():
     j = json.loads(out)["switches"]["chunked-prefill"] if rc == 0 else {}
     check("bench ablate", rc == 0 and j["offline_s_per_token"]["off_over_on"] > 0 and
           j["online_ttft_p50_s"]["verdict"] == "no change", (out, err))
-    one_line_error("ablate: an unknown switch", run("bench", "ablate", MODEL, "--switches", "magic"), 2, "'magic'")
+    rc, out, err = run("bench", "ablate", MODEL, "--switches", "prefix-cache,stream-interval", "--pairs", "1", "-n", "3",
+                       "--rate", "100", "--num-prompts", "2", *small)
+    j = json.loads(out)["switches"] if rc == 0 else {}
+    check("bench ablate: a workload of its own, values, a table", rc == 0 and
+          j["prefix-cache"]["setting"]["workload"] == "shared prefixes" and
+          j["stream-interval"]["setting"]["on"] == "--stream-interval 8" and
+          "offline_s_per_token" not in j["stream-interval"] and
+          "| stream-interval | `--stream-interval 8` | `--stream-interval 1` | plain |" in err, (out, err))
+    r = run("bench", "ablate", MODEL, "--switches", "fast-sse,magic")
+    one_line_error("ablate: an unknown switch", r, 2, "'magic'")
+    known = r[2].split("known are:")[1].split()
+    options = run("serve", "--help")[1]
+    check("every switch is an option of the server", len(known) >= 10 and
+          all(f"--{k}" in options or f"--[no-]{k}" in options for k in known), known)
 
 
 def test_inspect():
