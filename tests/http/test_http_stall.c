@@ -63,7 +63,7 @@ static void test_slow_client(void **state)
     watched_server(100);
     int fd = client_with_rcvbuf(4096);
     say(fd, "GET /big?n=12000000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    usleep(300000); /* nothing is read */
+    usleep(1000000); /* nothing is read */
     while (hear(fd, &b, b.len + 1000000) == 1) {
     }
     assert_true(b.len > 12000000);
