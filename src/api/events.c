@@ -39,6 +39,19 @@ static void lose(rose_api_job *j)
     cancel_all(j);
 }
 
+/* As in vLLM, end of sequence is no reason of the request's own, even if its id is listed. */
+static void note_stop_id(rose_api_choice *c, uint32_t id)
+{
+    const rose_api_job *j = c->job;
+    rose_engine *e = atomic_load_explicit(&j->api->engine, memory_order_acquire);
+    const rose_arch *a = rose_engine_arch(e);
+    for (uint32_t i = 0; i < a->n_eos && !j->ignore_eos; i++) {
+        if (a->eos_ids[i] == id) return;
+    }
+    c->stop_kind = ROSE_API_STOP_ID;
+    c->stop_id = id;
+}
+
 /* One token of a choice: its text, through the detokeniser and the stop strings, into io->text. */
 static void take_token(rose_api_choice *c, const rose_event *ev)
 {
@@ -49,6 +62,7 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     c->t_last_ns = ev->t_ns;
     if (c->t_first_ns == 0) c->t_first_ns = ev->t_ns;
     if (c->extra != NULL) rose_api_extra_token(c, ev->id);
+    if (ev->stop_id) note_stop_id(c, ev->id);
     if (ev->stop_id && !j->stops.include) return; /* as a stop string: not part of the text */
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, ROSE_DECODE_SKIP_SPECIAL, io->piece);
     if (c->n_tokens <= j->min_tokens) { /* stop strings count from there on only, as in vLLM */
@@ -57,6 +71,7 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     }
     if (!rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text)) return;
     c->finish = "stop";
+    c->stop_kind = ROSE_API_STOP_STRING;
     if (ev->finish == ROSE_FINISH_NONE) rose_request_cancel(c->req);
 }
 
@@ -67,10 +82,12 @@ static void flush_text(rose_api_choice *c, rose_finish finish)
     rose_api_io *io = j->io;
     size_t n = rose_detok_finish(&c->detok, io->piece);
     c->finish = finish == ROSE_FINISH_LENGTH ? "length" : "stop";
-    if (rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text))
+    if (rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text)) {
         c->finish = "stop";
-    else
+        c->stop_kind = ROSE_API_STOP_STRING;
+    } else {
         rose_stop_flush(&j->stops, &c->stop, &io->text);
+    }
 }
 
 static void take_failure(rose_api_choice *c, rose_finish finish)
@@ -89,6 +106,7 @@ static void release(rose_api_choice *c)
     const rose_request_times times = rose_request_get_times(c->req);
     rose_api_count_choice(c, &times);
     c->t_admitted_ns = times.admitted;
+    c->n_cached = rose_request_cached_tokens(c->req);
     rose_request_release(c->req);
     c->req = NULL;
     j->n_released++;

@@ -131,6 +131,7 @@ static void note_wishes(rose_api_job *j, const rose_api_params *p, const rose_ap
     j->prompt_logprobs = p->prompt_logprobs >= 0;
     j->token_ids = p->token_ids;
     j->as_ids = p->as_ids;
+    j->ignore_eos = p->ignore_eos;
     j->n_top = u->r.n_top;
     j->prompt_n_top = p->prompt_logprobs > 0 ? (uint32_t)p->prompt_logprobs : 0;
     j->min_tokens = u->r.min_tokens;
@@ -221,7 +222,12 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
                            .rules = rules->any ? &rules->r : NULL,
                            .sampling = sampling_of(p),
                            .ignore_eos = p->ignore_eos,
+                           .priority = (int32_t)p->priority,
                            .sink = j->io->sink};
+    if (p->cache_salt != NULL) {
+        o.cache_salt = json_string_value(p->cache_salt);
+        o.cache_salt_len = json_string_length(p->cache_salt);
+    }
     uint64_t seed = 0;
     if (!reserve_live(j, j->n_choices)) return;
     for (uint32_t i = 0; i < j->n_choices; i++) {
