@@ -95,6 +95,11 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
     rose_api_job *j = c->job;
     if (finish == ROSE_FINISH_CANCELLED)
         rose_api_fail_status(&j->err, ROSE_E_CLOSED, NULL);
+    else if (finish == ROSE_FINISH_NO_TOKEN)
+        rose_api_fail(&j->err, 400, "no_token_left", NULL,
+                      "after %u tokens allowed_token_ids, bad_words, min_tokens and "
+                      "stop_token_ids together leave no token that could be generated",
+                      c->n_tokens);
     else
         rose_api_fail(&j->err, 500, "engine_error", NULL, "the engine failed while it generated");
     cancel_all(j);
@@ -157,7 +162,8 @@ static void take_event(rose_api_choice *c, const rose_event *ev)
     bool last = finish != ROSE_FINISH_NONE;
     rose_api_out_reset(&j->io->text);
     if (wanted(j) && c->finish == NULL) {
-        bool sound = finish != ROSE_FINISH_CANCELLED && finish != ROSE_FINISH_ERROR;
+        bool sound = finish == ROSE_FINISH_NONE || finish == ROSE_FINISH_STOP ||
+                     finish == ROSE_FINISH_LENGTH;
         if (c->extra != NULL && !c->extra->begun && sound) rose_api_extra_prompt(c, &j->io->text);
         if (ev->has_token) take_token(c, ev);
         if (c->finish == NULL && (finish == ROSE_FINISH_STOP || finish == ROSE_FINISH_LENGTH))

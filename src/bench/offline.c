@@ -87,7 +87,7 @@ static int64_t take_events(prompt_state *p)
             n++;
         }
         p->done = ev.finish != ROSE_FINISH_NONE;
-        if (ev.finish == ROSE_FINISH_ERROR) return -1;
+        if (ev.finish == ROSE_FINISH_ERROR || ev.finish == ROSE_FINISH_NO_TOKEN) return -1;
     }
     return n;
 }

@@ -196,6 +196,11 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
         return;
     }
     if (id >= e->arch.vocab_size) { /* ROSE_TOKEN_NONE among them */
+        ev.finish = ROSE_FINISH_NO_TOKEN;
+        if (r->rules != NULL && !rose_rules_leave_one(r->rules, r->events, r->n_generated)) {
+            finish(e, r, ev);
+            return;
+        }
         ev.finish = ROSE_FINISH_ERROR;
         rose_log(ROSE_LOG_WARN, "engine",
                  "a request ends after %u tokens: the model gave no finite logit (are its weights "
@@ -592,6 +597,13 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
     if (r == NULL) {
         leave_queue(e, o->n_prompt);
         return rose_fail(err, ROSE_E_NOMEM, "request of %u tokens: out of memory", o->n_prompt);
+    }
+    if (r->rules != NULL && max_tokens > 0 && !rose_rules_leave_one(r->rules, NULL, 0)) {
+        leave_queue(e, o->n_prompt);
+        rose_request_release(r);
+        return rose_fail(err, ROSE_E_INVAL,
+                         "allowed_token_ids, bad_words, min_tokens and stop_token_ids together "
+                         "leave no token that could be generated");
     }
     for (int k = 0; k < 2 && o->cache_salt_len > 0; k++) /* |1: never the common salt */
         r->salt[k] = rose_siphash_bytes(e->salt_keys[k], o->cache_salt, o->cache_salt_len) | 1;

@@ -65,7 +65,8 @@ typedef enum rose_finish {
     ROSE_FINISH_STOP,   /* an end-of-sequence id was sampled; it is delivered as the last token */
     ROSE_FINISH_LENGTH, /* max_tokens, or the context is full */
     ROSE_FINISH_CANCELLED,
-    ROSE_FINISH_ERROR /* the backend failed, or no finite logit */
+    ROSE_FINISH_ERROR,   /* the backend failed, or no finite logit */
+    ROSE_FINISH_NO_TOKEN /* the request's rules leave no id to go on with */
 } rose_finish;
 
 /* One event: a token, the finish, or both at once. */
@@ -125,7 +126,8 @@ typedef struct rose_request_opts {
 
 /* Any thread (concurrently). On success *out has one owner, the consumer, who polls until the
  * finish event and then releases it. Errors: INVAL with a message (empty, too long, an id out of
- * range, a sampling value out of range, a request that could never fit into the page pool),
+ * range, a sampling value out of range, rules that leave no first token, a request that could
+ * never fit into the page pool),
  * UNSUPPORTED (rules that the backend does not have), FULL (requests or tokens that wait), CLOSED,
  * NOMEM, BACKEND (the engine has failed). */
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,

@@ -309,6 +309,7 @@ static rose_lib_finish finish_of(uint8_t f)
     case ROSE_FINISH_CANCELLED:
         return ROSE_LIB_CANCELLED;
     case ROSE_FINISH_ERROR:
+    case ROSE_FINISH_NO_TOKEN: /* not met: the library has no rules */
         break;
     }
     return ROSE_LIB_FAILED;
