@@ -24,6 +24,7 @@
 /* status 0 = no error. Texts are valid UTF-8. */
 typedef struct rose_api_error {
     int status;
+    uint32_t retry_s; /* of 429 and 503: Retry-After; 0 = 1 second */
     const char *code; /* a literal or NULL (null in JSON) */
     char param[96];   /* "" = null */
     char msg[ROSE_ERR_CAP];
@@ -33,8 +34,10 @@ typedef struct rose_api_error {
 bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *param,
                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 bool rose_api_fail_nomem(rose_api_error *e);
-void rose_api_fail_status(rose_api_error *e, rose_status st,
-                          const rose_err *err); /* of the engine */
+/* Of the engine (NULL: none yet), which says when to try again. */
+void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err,
+                          const rose_engine *engine);
+#define ROSE_API_CODE_LATE "slo_ttft"
 
 void rose_api_error_json(rose_api_out *o, const rose_api_error *e);
 /* Replace bytes that are not UTF-8 (also a character cut at the end) by '?'. In place. */

@@ -18,6 +18,11 @@ static bool wanted(const rose_api_job *j)
     return j->r != NULL && j->err.status == 0;
 }
 
+static const rose_engine *engine_of(const rose_api_job *j)
+{
+    return atomic_load_explicit(&j->api->engine, memory_order_acquire); /* pairs with set_engine */
+}
+
 static void cancel_all(rose_api_job *j)
 {
     for (uint32_t i = 0; i < j->n_submitted; i++) {
@@ -43,8 +48,7 @@ static void lose(rose_api_job *j)
 static void note_stop_id(rose_api_choice *c, uint32_t id)
 {
     const rose_api_job *j = c->job;
-    rose_engine *e = atomic_load_explicit(&j->api->engine, memory_order_acquire);
-    const rose_arch *a = rose_engine_arch(e);
+    const rose_arch *a = rose_engine_arch(engine_of(j));
     for (uint32_t i = 0; i < a->n_eos && !j->ignore_eos; i++) {
         if (a->eos_ids[i] == id) return;
     }
@@ -94,7 +98,9 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
 {
     rose_api_job *j = c->job;
     if (finish == ROSE_FINISH_CANCELLED)
-        rose_api_fail_status(&j->err, ROSE_E_CLOSED, NULL);
+        rose_api_fail_status(&j->err, ROSE_E_CLOSED, NULL, NULL);
+    else if (finish == ROSE_FINISH_LATE)
+        rose_api_fail_status(&j->err, ROSE_E_LATE, NULL, engine_of(j));
     else if (finish == ROSE_FINISH_NO_TOKEN)
         rose_api_fail(&j->err, 400, "no_token_left", NULL,
                       "after %u tokens allowed_token_ids, bad_words, min_tokens and "

@@ -207,7 +207,8 @@ static bool reserve_live(rose_api_job *j, uint32_t n)
     if (before + n < ROSE_API_MAX_LIVE)
         return true; /* the sink wants one place more than requests */
     atomic_fetch_sub_explicit(&j->io->n_live, n, memory_order_relaxed);
-    rose_api_fail_status(&j->err, ROSE_E_FULL, NULL);
+    rose_api_fail_status(&j->err, ROSE_E_FULL, NULL,
+                         atomic_load_explicit(&j->api->engine, memory_order_acquire));
     return false;
 }
 
@@ -223,6 +224,7 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
                            .sampling = sampling_of(p),
                            .ignore_eos = p->ignore_eos,
                            .priority = (int32_t)p->priority,
+                           .t_ns = j->t_complete,
                            .sink = j->io->sink};
     if (p->cache_salt != NULL) {
         o.cache_salt = json_string_value(p->cache_salt);
@@ -237,10 +239,11 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
         o.prompt = ids->data;
         o.n_prompt = (uint32_t)ids->len;
         o.sampling.seed = choice_seed(seed, i % n);
+        o.same_prompt = i % n > 0;
         o.user = &j->choices[i];
         rose_status st = rose_engine_submit(e, &o, &j->choices[i].req, &err);
         if (st != ROSE_OK) {
-            rose_api_fail_status(&j->err, st, &err);
+            rose_api_fail_status(&j->err, st, &err, e);
             break;
         }
         j->n_submitted++;

@@ -6,7 +6,7 @@
 #include "base/opts.h"
 #include "engine/engine.h"
 
-enum { ROSE_ENGINE_FLAG_ROWS = 33, ROSE_MAX_CPUS = 1024 };
+enum { ROSE_ENGINE_FLAG_ROWS = 40, ROSE_MAX_CPUS = 1024 };
 
 /* Destinations of the options; rose_engine_flags_init sets the defaults. */
 typedef struct rose_engine_flags {
@@ -19,7 +19,7 @@ typedef struct rose_engine_flags {
     const char *admission;
     uint32_t lookahead, force_fifo_every, priority_age_ms, max_active_requests;
     uint32_t prefill_max_batch_size, prefill_max_tokens, max_num_queued_tokens;
-    uint32_t prefix_cache_max_pages;
+    uint32_t prefix_cache_max_pages, ttft_slo_ms, itl_slo_ms;
     bool decode_first, prefix_cache;
     int cpus[ROSE_MAX_CPUS]; /* filled by rose_engine_flags_read */
 } rose_engine_flags;

@@ -178,7 +178,9 @@ typedef struct fake_engine_state {
     uint32_t fail_at; /* the request fails instead of giving token fail_at - 1; 0 = never */
     uint64_t now_ns;
     bool failed;
-    char salt[32]; /* of the last submission */
+    uint32_t retry_after_s;
+    rose_finish fail_how; /* of fail_at; ERROR unless set */
+    char salt[32];        /* of the last submission */
     size_t salt_len;
 } fake_engine_state;
 
@@ -289,6 +291,12 @@ void *rose_request_user(const rose_request *r)
     return r->o.user;
 }
 
+uint32_t rose_engine_retry_after_s(const rose_engine *e)
+{
+    (void)e;
+    return fake.retry_after_s;
+}
+
 uint32_t rose_request_cached_tokens(const rose_request *r)
 {
     return r->n_cached;
@@ -336,7 +344,7 @@ static void fake_advance(rose_request *r)
     else if (atomic_load(&r->cancelled)) {
         fake_end(r, &ev, ROSE_FINISH_CANCELLED);
     } else if (fake.fail_at != 0 && r->n_done + 1 == fake.fail_at) {
-        fake_end(r, &ev, ROSE_FINISH_ERROR);
+        fake_end(r, &ev, fake.fail_how);
     } else {
         ev.id = fake.next(r, r->n_done++);
         ev.has_token = 1;
@@ -611,6 +619,8 @@ static inline void fake_reset(void)
     memset(&fake_http, 0, sizeof fake_http);
     fake.lock = lock;
     fake.capacity = 256;
+    fake.retry_after_s = 1;
+    fake.fail_how = ROSE_FINISH_ERROR;
     fake.max_model_len = 64;
     fake_plan.max_model_len = fake.max_model_len;
     fake_arch.vocab_size = FAKE_VOCAB;
