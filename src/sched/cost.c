@@ -7,7 +7,11 @@
 
 static const double KEEP = 1.0 - 1.0 / 64; /* of what was there, at each observation */
 static const double HOLD = 1e-3;           /* pull towards the last estimate */
+static const double PEAK_KEEP = 1.0 - 1.0 / 4096;
+static const double PEAK_LEAST = 1e-9; /* of the first term's */
 static const double SPREAD_GAIN = 1.0 / 32;
+static const double DRAG_KEEP = 1.0 - 1.0 / 256;
+static const double DRAG_MAX = 16;
 
 /* Scaled, so that the three are of one size where it matters. */
 static void terms(double *x, uint32_t n_decode, uint32_t n_prefill)
@@ -44,14 +48,14 @@ static void solve(double m[N][N], double *v, const int *off, double *w)
 static void estimate(rose_sched_cost *c)
 {
     int off[N] = {0};
-    double w[N], hold = HOLD * c->xx[0][0];
+    double w[N];
     for (int round = 0; round < N; round++) {
         double m[N][N], v[N];
         int worst = -1;
         memcpy(m, c->xx, sizeof m);
         for (int i = 0; i < N; i++) {
-            m[i][i] += hold;
-            v[i] = c->xy[i] + hold * c->w[i];
+            m[i][i] += HOLD * c->peak[i];
+            v[i] = c->xy[i] + HOLD * c->peak[i] * c->w[i];
         }
         solve(m, v, off, w);
         for (int i = 0; i < N; i++)
@@ -76,9 +80,20 @@ void rose_sched_cost_observe(rose_sched_cost *c, uint32_t n_decode, uint32_t n_p
         for (int j = 0; j < N; j++)
             c->xx[i][j] = KEEP * c->xx[i][j] + x[i] * x[j] / y;
         c->xy[i] = KEEP * c->xy[i] + x[i];
+        c->peak[i] *= PEAK_KEEP;
+        if (c->peak[i] < c->xx[i][i]) c->peak[i] = c->xx[i][i];
+        if (c->peak[i] < PEAK_LEAST * c->peak[0]) c->peak[i] = PEAK_LEAST * c->peak[0];
     }
     c->n++;
     estimate(c);
+    c->took_ns = DRAG_KEEP * c->took_ns + y;
+    c->expected_ns = DRAG_KEEP * c->expected_ns + rose_sched_cost_ns(c, n_decode, n_prefill);
+}
+
+double rose_sched_cost_drag(const rose_sched_cost *c)
+{
+    if (!(c->took_ns > c->expected_ns)) return 1;
+    return c->took_ns < DRAG_MAX * c->expected_ns ? c->took_ns / c->expected_ns : DRAG_MAX;
 }
 
 double rose_sched_cost_ns(const rose_sched_cost *c, uint32_t n_decode, uint32_t n_prefill)

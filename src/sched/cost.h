@@ -18,8 +18,10 @@ enum { ROSE_COST_TERMS = 3 };
 typedef struct rose_sched_cost {
     double xx[ROSE_COST_TERMS][ROSE_COST_TERMS]; /* sum of x x' / ns */
     double xy[ROSE_COST_TERMS];                  /* sum of x */
+    double peak[ROSE_COST_TERMS];                /* of the diagonal of xx, sinking slowly */
     double w[ROSE_COST_TERMS];                   /* the estimate, ns per unit of x */
     double spread;                               /* mean of |error| / prediction, 0 .. 1 */
+    double took_ns, expected_ns;                 /* sums over the last few hundred */
     uint64_t n;                                  /* observations */
 } rose_sched_cost;
 
@@ -29,6 +31,10 @@ void rose_sched_cost_observe(rose_sched_cost *c, uint32_t n_decode, uint32_t n_p
 
 /* Expected; 0 while nothing was observed. */
 double rose_sched_cost_ns(const rose_sched_cost *c, uint32_t n_decode, uint32_t n_prefill);
+
+/* What many steps take over what the estimate of each adds up to, 1 .. 16: the estimate is of a
+ * step that nothing holds up, a queue waits for all of them. */
+double rose_sched_cost_drag(const rose_sched_cost *c);
 
 /* The most rows of prompts beside n_decode decodes, or the most decodes beside n_prefill rows, with
  * which a step stays within goal_ns, twice the usual error allowed for; at most `most`, perhaps 0.

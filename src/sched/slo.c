@@ -74,12 +74,11 @@ rose_sched_load rose_sched_get_load(const rose_sched *s)
 {
     rose_sched_load l = {.known = s->cost.n > 0, .n_running = rose_sched_n_running(s), .miss = 1};
     uint32_t places = s->goal_active > s->n_begun ? s->goal_active - s->n_begun : 0;
-    double busy = 0;
+    double busy = 0, drag = rose_sched_cost_drag(&s->cost);
     if (!l.known) return l;
     if (s->n_misses > 0) l.miss = s->mean_miss;
-    l.base_ns = rose_sched_cost_ns(&s->cost, s->n_decode, 0);
-    l.prompt_ns = rose_sched_cost_ns(&s->cost, 0, 256) - rose_sched_cost_ns(&s->cost, 0, 0);
-    l.prompt_ns /= 256;
+    l.base_ns = drag * rose_sched_cost_ns(&s->cost, s->n_decode, 0);
+    l.prompt_ns = drag * (rose_sched_cost_ns(&s->cost, 0, 1) - rose_sched_cost_ns(&s->cost, 0, 0));
     l.row_ns = l.prompt_ns + l.base_ns / rows_of_step(s);
     for (uint32_t i = s->prefill_first; i != ROSE_SCHED_NONE; i = s->seqs[i].next)
         busy += s->seqs[i].n_known - s->seqs[i].n_done;

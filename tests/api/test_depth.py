@@ -96,13 +96,128 @@ def test_no_token_left(s):
           s.settle()["status"] == "ok")
 
 
+# ---- tests with servers of their own ----
+
+def metric(s, name, label=""):
+    return sum(float(line.rsplit(" ", 1)[1]) for line in s.get("/metrics").text.splitlines()
+               if line.startswith(name + "{") and label in line)
+
+
+def hold(s, n):
+    """A stream that has begun and keeps the only place for n tokens."""
+    gen = complete(s, max_tokens=n, stream=True, extra_body={"ignore_eos": True})
+    next(iter(gen))
+    return gen
+
+
+def waiting(s, n, seconds=30):
+    end = time.monotonic() + seconds
+    while s.get("/health").json()["waiting"] < n and time.monotonic() < end:
+        time.sleep(0.002)
+
+
+def test_priority():
+    """One place and a long request in it; what waits begins by priority and not by arrival."""
+    with Server("--max-num-seqs", "1", "--max-num-batched-tokens", "512", "--priority-age-ms", "60000") as s:
+        held = hold(s, 480)
+        order, lock = [], threading.Lock()
+
+        def one(priority):
+            complete(s, max_tokens=60, extra_body={"priority": priority, "ignore_eos": True})
+            with lock:
+                order.append(priority)
+        threads = []
+        for k, priority in enumerate((10, 3, 0, -2)):
+            threads.append(threading.Thread(target=one, args=(priority,)))
+            threads[-1].start()
+            waiting(s, k + 1)
+        check("all four wait", s.get("/health").json()["waiting"] == 4)
+        for _ in held:
+            pass
+        for t in threads:
+            t.join()
+        check("the lower priority first, whoever came first", order == [-2, 0, 3, 10], order)
+
+
+def ask(s, stream):
+    """(status, code, Retry-After, seconds to the first token)."""
+    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "temperature": 0, "stream": stream}
+    r = s.post("/v1/completions", body)
+    if r.status_code != 200:
+        return r.status_code, r.json()["error"]["code"], int(r.headers["retry-after"]), 0
+    t = r.json()["timings"] if not stream else json.loads(re.findall(r'"timings":(\{[^}]*\})', r.text)[-1])
+    return 200, None, 0, t["ttft_ms"] * 1e-3
+
+
+def test_ttft_slo():
+    """Requests for many times the goal at once: those who would come too late hear so at once."""
+    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True}
+    with Server("--max-num-seqs", "1", "--max-num-batched-tokens", "512") as s:
+        s.post("/v1/completions", body)
+        start = time.monotonic()
+        s.post("/v1/completions", body)
+        one = time.monotonic() - start
+    slo = one * 3
+    with Server("--max-num-seqs", "1", "--max-num-batched-tokens", "512", "--ttft-slo-ms", str(int(slo * 1e3) + 1)) as s:
+        for _ in range(3):
+            s.post("/v1/completions", body)  # it learns what a step costs, and how long an answer is
+        start = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            got = list(pool.map(lambda i: ask(s, i % 2 == 0), range(16)))
+        took = time.monotonic() - start
+        served, refused = [g for g in got if g[0] == 200], [g for g in got if g[0] != 200]
+        print(f"    an answer takes {one:.3f} s, the goal is {slo:.3f} s; {len(served)} served in {took:.3f} s")
+        check("some are served, some refused", len(served) >= 2 and len(refused) >= 4, got)
+        check("429, slo_ttft, Retry-After", all(g[:2] == (429, "slo_ttft") and 1 <= g[2] <= 600 for g in refused), got)
+        check("the counter has the reason", metric(s, "vllm:admission_rejections_total", 'reason="slo_ttft"') ==
+              len(refused) and metric(s, "vllm:admission_rejections_total", 'reason="queue_full"') == 0)
+        check("most of the served are in time", sum(g[3] <= slo * 1.5 for g in served) * 2 >= len(served), (slo, served))
+        h = s.settle()
+        check("nothing is left", h["running"] == h["waiting"] == 0 and h["kv_pages"] == h["kv_pages_free"], h)
+        check("alone it is always served", ask(s, False)[0] == 200)
+
+
+def test_itl_slo():
+    """A goal between tokens that leaves a long prompt its smallest pieces only: the same bytes, in more steps."""
+    prompt = [100 + i for i in range(400)]
+    steps, texts = [], []
+    for options in ([], ["--itl-slo-ms", "1"]):
+        with Server("--no-prefix-cache", *options) as s:
+            for _ in range(3):  # what prompts and decodes cost
+                complete(s, max_tokens=16)
+            held = hold(s, 480)
+            before = metric(s, "roseinfer:engine_steps_total")
+            texts.append(complete(s, prompt=prompt, max_tokens=1).choices[0].text)
+            steps.append(metric(s, "roseinfer:engine_steps_total") - before)
+            held.close()
+            s.settle()
+    check("an unattainable goal between tokens: the prompt in small pieces", steps[1] >= 400 / 16 / 2, steps)
+    check("and the same bytes", texts[0] == texts[1], texts)
+
+
+def test_retry_after():
+    """A queue that takes seconds to drain says so."""
+    with Server("--max-num-seqs", "1", "--max-num-batched-tokens", "512", "--max-num-queued-reqs", "64") as s:
+        body = {"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True}
+        start = time.monotonic()
+        for _ in range(2):
+            s.post("/v1/completions", body)
+        one = (time.monotonic() - start) / 2
+        with concurrent.futures.ThreadPoolExecutor(80) as pool:
+            got = list(pool.map(lambda _: s.post("/v1/completions", dict(body, timeout=60 * one + 5)), range(80)))
+        after = [int(r.headers["retry-after"]) for r in got if r.status_code == 429]
+        print(f"    an answer takes {one:.3f} s; Retry-After {sorted(after)}")
+        check("Retry-After is about what 64 answers take", after and all(
+            max(1, 64 * one * 0.3) <= a <= 64 * one * 4 + 2 for a in after), (one, after))
+
+
 def main():
     start = time.monotonic()
     with Server() as s:
         for t in (test_cached_tokens, test_stop_reason, test_no_token_left):
             if not ONLY or t.__name__ in ONLY:
                 t(s)
-    for t in ():
+    for t in (test_priority, test_ttft_slo, test_itl_slo, test_retry_after):
         if not ONLY or t.__name__ in ONLY:
             t()
     print(f"{time.monotonic() - start:.1f} s, {os.path.basename(MODEL)}")
