@@ -105,7 +105,7 @@ static void completion_stream(void **state)
         "{\"index\":0,\"text\":\"a\\\"b\\\\\",\"logprobs\":null,\"finish_reason\":null}]}\n\n" HEAD
         "{\"index\":0,\"text\":\"\\n\\t\\u0001\x7F\",\"logprobs\":null,"
         "\"finish_reason\":null}]}\n\n" HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,"
-                                             "\"finish_reason\":\"stop\",\"stop_reason\":null}],"
+        "\"finish_reason\":\"stop\",\"stop_reason\":null}],"
         "\"timings\":{...}}\n\n" DONE);
 }
 
@@ -118,8 +118,7 @@ static void completion_stream_usage_length(void **state)
            "{\"include_usage\":true}}",
            s, 3,
            HEAD "{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":null}],"
-                "\"usage\":null}\n\n" HEAD
-                "{\"index\":0,\"text\":\" "
+                "\"usage\":null}\n\n" HEAD "{\"index\":0,\"text\":\" "
                 "world\",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null}],"
                 "\"usage\":null}\n\n" HEAD
                 "],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5,"
@@ -165,7 +164,7 @@ static void stop_string(void **state)
            s, 6,
            HEAD "{\"index\":0,\"text\":\"STHello\",\"logprobs\":null,\"finish_reason\":null}],"
                 "\"usage\":null}\n\n" HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_"
-                                           "reason\":\"stop\",\"stop_reason\":\"STOP\"}],"
+                "reason\":\"stop\",\"stop_reason\":\"STOP\"}],"
                 "\"usage\":null}\n\n" HEAD
                 "],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":4,\"total_tokens\":5,"
                 "\"prompt_tokens_details\":{\"cached_tokens\":0}},"
@@ -193,7 +192,7 @@ static void split_character(void **state)
     expect("/v1/completions", "{\"prompt\":\"p\",\"stream\":true}", s, 3,
            HEAD "{\"index\":0,\"text\":\"\xE2\x82\xAC\",\"logprobs\":null,\"finish_reason\":null}]}"
                 "\n\n" HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":"
-                            "\"stop\",\"stop_reason\":null}],"
+                "\"stop\",\"stop_reason\":null}],"
                 "\"timings\":{...}}\n\n" DONE);
 }
 
