@@ -152,7 +152,7 @@ typedef struct rose_sched_load {
     double base_ns;     /* a step without prompts */
     double prompt_ns;   /* more for each row of a prompt */
     double row_ns;      /* a row of a long prompt, its part of the steps included */
-    double place_ns;    /* from one end of a running sequence to the next */
+    double place_ns;    /* from one end of a sequence to the next, once n_free is used up */
     double miss;        /* part of a prompt that is not cached, lately */
 } rose_sched_load;
 rose_sched_load rose_sched_get_load(const rose_sched *s);

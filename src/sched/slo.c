@@ -87,8 +87,9 @@ rose_sched_load rose_sched_get_load(const rose_sched *s)
     if (s->n_ends == 0) return l;
     double fit = rose_kv_prefix_n_available(s->prefix) / s->mean_pages;
     if (fit < places) l.n_free = (uint32_t)fit;
-    /* of those that run one ends every so many steps */
-    if (l.n_running > 0) l.place_ns = s->mean_output / l.n_running * l.base_ns;
+    /* when all places are taken one of them ends every so many steps */
+    uint32_t full = l.n_running + l.n_free > 0 ? l.n_running + l.n_free : 1;
+    l.place_ns = s->mean_output / full * drag * rose_sched_cost_ns(&s->cost, full, 0);
     return l;
 }
 
