@@ -628,7 +628,10 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
     uint64_t due = slo != 0 ? (o->t_ns != 0 ? o->t_ns : now) + slo : 0;
     uint32_t n_rows = rose_load_rows(o, e->sched_opts.prefix_cache);
     uint32_t n_waiting = atomic_load_explicit(&e->n_queued, memory_order_relaxed);
-    if (slo != 0 && rose_load_is_late(&e->load, n_waiting, n_rows, o->priority, now, due))
+    /* exact, unlike the load: who has an event finds its request no longer running */
+    bool idle =
+        n_waiting == 0 && atomic_load_explicit(&e->stats.running, memory_order_relaxed) == 0;
+    if (slo != 0 && !idle && rose_load_is_late(&e->load, n_waiting, n_rows, o->priority, now, due))
         return ROSE_E_LATE;
     if (!join_queue(e, o->n_prompt, n_rows, o->priority)) return ROSE_E_FULL;
     const rose_rules_ctx c = rules_ctx(e, o, max_tokens);

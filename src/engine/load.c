@@ -57,7 +57,6 @@ bool rose_load_is_late(const rose_load *l, uint32_t n_waiting, uint32_t n_rows, 
 {
     const rose_sched_load load = read_load(l);
     if (priority != 0 || GET(l->n_ranked) > 0 || !load.known) return false;
-    if (load.n_running == 0 && n_waiting == 0) return false;
     if (now_ns >= due_ns) return true;
     double rows = (double)GET(l->rows) * load.miss, own = n_rows * load.miss;
     return rose_sched_wait_ns(&load, n_waiting, rows, own) > (double)(due_ns - now_ns);

@@ -29,7 +29,7 @@ void rose_load_count(rose_load *l, uint32_t n_rows, int32_t priority, int sign);
 uint32_t rose_load_rows(const rose_request_opts *o, bool prefix_cache);
 
 /* Would a request of n_rows have its first token later than due_ns, behind the n_waiting that wait?
- * False where it cannot be told here: priorities differ, or nothing runs. */
+ * False where it cannot be told here: priorities differ. */
 bool rose_load_is_late(const rose_load *l, uint32_t n_waiting, uint32_t n_rows, int32_t priority,
                        uint64_t now_ns, uint64_t due_ns);
 
