@@ -24,6 +24,7 @@
 /* status 0 = no error. Texts are valid UTF-8. */
 typedef struct rose_api_error {
     int status;
+    uint32_t retry_s; /* of 429 and 503: Retry-After; 0 = 1 second */
     const char *code; /* a literal or NULL (null in JSON) */
     char param[96];   /* "" = null */
     char msg[ROSE_ERR_CAP];
@@ -33,8 +34,10 @@ typedef struct rose_api_error {
 bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *param,
                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 bool rose_api_fail_nomem(rose_api_error *e);
-void rose_api_fail_status(rose_api_error *e, rose_status st,
-                          const rose_err *err); /* of the engine */
+/* Of the engine (NULL: none yet), which says when to try again. */
+void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err,
+                          const rose_engine *engine);
+#define ROSE_API_CODE_LATE "slo_ttft"
 
 void rose_api_error_json(rose_api_out *o, const rose_api_error *e);
 /* Replace bytes that are not UTF-8 (also a character cut at the end) by '?'. In place. */
@@ -70,6 +73,8 @@ typedef struct rose_api_params {
     double presence, frequency, repetition;
     double timeout; /* seconds; 0 = none */
     bool echo, token_ids, as_ids, include_stop, chat_logprobs;
+    int64_t priority;         /* lower is sooner */
+    const json_t *cache_salt; /* a string of at least one byte; NULL = none */
     const json_t *logprobs, *logit_bias, *stop_token_ids, *allowed_token_ids, *bad_words;
     bool has_seed, stream, ignore_eos, include_usage, add_special_tokens;
     const json_t *prompt, *messages, *tokens, *stop, *stream_options;
@@ -122,6 +127,13 @@ typedef struct rose_api_prompts {
     uint32_t n;
 } rose_api_prompts;
 
+/* stop_reason of a choice. */
+typedef enum rose_api_stop_kind {
+    ROSE_API_STOP_NONE,   /* null: end of sequence, or it did not stop */
+    ROSE_API_STOP_STRING, /* stop.which of the job's strings */
+    ROSE_API_STOP_ID      /* one of stop_token_ids */
+} rose_api_stop_kind;
+
 typedef struct rose_api_choice {
     rose_api_job *job;
     rose_request *req; /* owned; NULL before submit and after release */
@@ -133,6 +145,9 @@ typedef struct rose_api_choice {
     rose_stop_state stop;
     rose_api_extra *extra;          /* in the job's array; NULL = only text is wanted */
     const char *finish;             /* "stop", "length"; NULL while running */
+    rose_api_stop_kind stop_kind;   /* what ended it, with finish "stop" */
+    uint32_t stop_id;               /* ROSE_API_STOP_ID */
+    uint32_t n_cached;              /* prompt tokens from the prefix cache, once released */
     bool pending;                   /* the sink gave it before the job was back */
     bool role_sent;                 /* chat: the first chunk is out */
     bool trim_space;                /* chat: drop one leading space */
@@ -164,6 +179,7 @@ struct rose_api_job {
     uint32_t n_top, prompt_n_top, min_tokens;
     bool echo, logprobs, prompt_logprobs, token_ids, as_ids; /* wanted in the reply */
     bool score_only;                                         /* max_tokens 0 */
+    bool ignore_eos;
     rose_api_prompts prompts; /* owned; kept for the reply where it shows them */
     rose_api_extra *extras;   /* owned [n_choices] or NULL */
     double timeout_s;         /* 0 = none */
@@ -261,8 +277,9 @@ void rose_api_sse_error(rose_api_out *o, const rose_api_error *e);
 
 /* reply.c */
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j);
-void rose_api_timings_json(rose_api_out *o, const rose_api_job *j);  /* {...} */
-void rose_api_server_timing(rose_api_out *o, const rose_api_job *j); /* "Server-Timing: ...\r\n" */
+void rose_api_stop_reason(rose_api_out *o, const rose_api_choice *c); /* ,"stop_reason":... */
+void rose_api_timings_json(rose_api_out *o, const rose_api_job *j);   /* {...} */
+void rose_api_server_timing(rose_api_out *o, const rose_api_job *j);  /* "Server-Timing: ...\r\n" */
 void rose_api_reply_json(rose_api_out *o,
                          const rose_api_job *j); /* the whole reply of a completion */
 

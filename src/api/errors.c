@@ -34,6 +34,7 @@ bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *
 {
     va_list ap;
     e->status = status;
+    e->retry_s = 0;
     e->code = code;
     snprintf(e->param, sizeof e->param, "%s", param == NULL ? "" : param);
     va_start(ap, fmt);
@@ -49,9 +50,16 @@ bool rose_api_fail_nomem(rose_api_error *e)
     return rose_api_fail(e, 503, "out_of_memory", NULL, "the server is out of memory");
 }
 
-void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err)
+void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err,
+                          const rose_engine *engine)
 {
-    if (st == ROSE_E_FULL) {
+    bool busy = st == ROSE_E_FULL || st == ROSE_E_LATE;
+    uint32_t retry_s = busy && engine != NULL ? rose_engine_retry_after_s(engine) : 0;
+    if (st == ROSE_E_LATE) {
+        rose_api_fail(e, 429, ROSE_API_CODE_LATE, NULL,
+                      "the first token could not come within the server's --ttft-slo-ms; retry "
+                      "after the time in Retry-After");
+    } else if (st == ROSE_E_FULL) {
         rose_api_fail(e, 429, "rate_limit_exceeded", NULL,
                       "the server's queue is full; retry after the time in Retry-After");
     } else if (st == ROSE_E_CLOSED) {
@@ -64,6 +72,7 @@ void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err
         rose_api_fail(e, 500, "engine_error", NULL, "the engine failed: %s",
                       err->msg[0] != '\0' ? err->msg : rose_status_name(st));
     }
+    e->retry_s = retry_s;
 }
 
 static const char *error_type(int status)
@@ -146,14 +155,16 @@ void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_erro
     static const char last_resort[] = "{\"error\":{\"message\":\"out of memory\",\"type\":"
                                       "\"server_error\",\"param\":null,\"code\":null}}";
     bool retry = e->status == 429 || e->status == 503;
+    char after[40];
     rose_api_out o = {0};
+    snprintf(after, sizeof after, "Retry-After: %u\r\n", e->retry_s > 0 ? e->retry_s : 1);
     rose_api_count_refusal(io, e);
     rose_api_error_json(&o, e);
     if (o.oom)
         rose_api_reply(io, r, e->status, "application/json", NULL, last_resort,
                        sizeof last_resort - 1);
     else
-        rose_api_reply(io, r, e->status, "application/json", retry ? "Retry-After: 1\r\n" : NULL,
-                       o.b.data, o.b.len);
+        rose_api_reply(io, r, e->status, "application/json", retry ? after : NULL, o.b.data,
+                       o.b.len);
     rose_api_out_free(&o);
 }

@@ -18,6 +18,11 @@ static bool wanted(const rose_api_job *j)
     return j->r != NULL && j->err.status == 0;
 }
 
+static const rose_engine *engine_of(const rose_api_job *j)
+{
+    return atomic_load_explicit(&j->api->engine, memory_order_acquire); /* pairs with set_engine */
+}
+
 static void cancel_all(rose_api_job *j)
 {
     for (uint32_t i = 0; i < j->n_submitted; i++) {
@@ -39,6 +44,18 @@ static void lose(rose_api_job *j)
     cancel_all(j);
 }
 
+/* As in vLLM, end of sequence is no reason of the request's own, even if its id is listed. */
+static void note_stop_id(rose_api_choice *c, uint32_t id)
+{
+    const rose_api_job *j = c->job;
+    const rose_arch *a = rose_engine_arch(engine_of(j));
+    for (uint32_t i = 0; i < a->n_eos && !j->ignore_eos; i++) {
+        if (a->eos_ids[i] == id) return;
+    }
+    c->stop_kind = ROSE_API_STOP_ID;
+    c->stop_id = id;
+}
+
 /* One token of a choice: its text, through the detokeniser and the stop strings, into io->text. */
 static void take_token(rose_api_choice *c, const rose_event *ev)
 {
@@ -49,6 +66,7 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     c->t_last_ns = ev->t_ns;
     if (c->t_first_ns == 0) c->t_first_ns = ev->t_ns;
     if (c->extra != NULL) rose_api_extra_token(c, ev->id);
+    if (ev->stop_id) note_stop_id(c, ev->id);
     if (ev->stop_id && !j->stops.include) return; /* as a stop string: not part of the text */
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, ROSE_DECODE_SKIP_SPECIAL, io->piece);
     if (c->n_tokens <= j->min_tokens) { /* stop strings count from there on only, as in vLLM */
@@ -57,6 +75,7 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     }
     if (!rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text)) return;
     c->finish = "stop";
+    c->stop_kind = ROSE_API_STOP_STRING;
     if (ev->finish == ROSE_FINISH_NONE) rose_request_cancel(c->req);
 }
 
@@ -67,17 +86,26 @@ static void flush_text(rose_api_choice *c, rose_finish finish)
     rose_api_io *io = j->io;
     size_t n = rose_detok_finish(&c->detok, io->piece);
     c->finish = finish == ROSE_FINISH_LENGTH ? "length" : "stop";
-    if (rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text))
+    if (rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text)) {
         c->finish = "stop";
-    else
+        c->stop_kind = ROSE_API_STOP_STRING;
+    } else {
         rose_stop_flush(&j->stops, &c->stop, &io->text);
+    }
 }
 
 static void take_failure(rose_api_choice *c, rose_finish finish)
 {
     rose_api_job *j = c->job;
     if (finish == ROSE_FINISH_CANCELLED)
-        rose_api_fail_status(&j->err, ROSE_E_CLOSED, NULL);
+        rose_api_fail_status(&j->err, ROSE_E_CLOSED, NULL, NULL);
+    else if (finish == ROSE_FINISH_LATE)
+        rose_api_fail_status(&j->err, ROSE_E_LATE, NULL, engine_of(j));
+    else if (finish == ROSE_FINISH_NO_TOKEN)
+        rose_api_fail(&j->err, 400, "no_token_left", NULL,
+                      "after %u tokens allowed_token_ids, bad_words, min_tokens and "
+                      "stop_token_ids together leave no token that could be generated",
+                      c->n_tokens);
     else
         rose_api_fail(&j->err, 500, "engine_error", NULL, "the engine failed while it generated");
     cancel_all(j);
@@ -89,6 +117,7 @@ static void release(rose_api_choice *c)
     const rose_request_times times = rose_request_get_times(c->req);
     rose_api_count_choice(c, &times);
     c->t_admitted_ns = times.admitted;
+    c->n_cached = rose_request_cached_tokens(c->req);
     rose_request_release(c->req);
     c->req = NULL;
     j->n_released++;
@@ -150,7 +179,8 @@ static void take_event(rose_api_choice *c, const rose_event *ev)
     bool last = finish != ROSE_FINISH_NONE;
     rose_api_out_reset(&j->io->text);
     if (wanted(j) && c->finish == NULL) {
-        bool sound = finish != ROSE_FINISH_CANCELLED && finish != ROSE_FINISH_ERROR;
+        bool sound = finish == ROSE_FINISH_NONE || finish == ROSE_FINISH_STOP ||
+                     finish == ROSE_FINISH_LENGTH;
         if (c->extra != NULL && !c->extra->begun && sound) rose_api_extra_prompt(c, &j->io->text);
         if (ev->has_token) take_token(c, ev);
         if (c->finish == NULL && (finish == ROSE_FINISH_STOP || finish == ROSE_FINISH_LENGTH))

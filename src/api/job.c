@@ -128,6 +128,7 @@ static void note_wishes(rose_api_job *j, const rose_api_params *p, const rose_ap
     j->prompt_logprobs = p->prompt_logprobs >= 0;
     j->token_ids = p->token_ids;
     j->as_ids = p->as_ids;
+    j->ignore_eos = p->ignore_eos;
     j->n_top = u->r.n_top;
     j->prompt_n_top = p->prompt_logprobs > 0 ? (uint32_t)p->prompt_logprobs : 0;
     j->min_tokens = u->r.min_tokens;
@@ -203,7 +204,8 @@ static bool reserve_live(rose_api_job *j, uint32_t n)
     if (before + n < ROSE_API_MAX_LIVE)
         return true; /* the sink wants one place more than requests */
     atomic_fetch_sub_explicit(&j->io->n_live, n, memory_order_relaxed);
-    rose_api_fail_status(&j->err, ROSE_E_FULL, NULL);
+    rose_api_fail_status(&j->err, ROSE_E_FULL, NULL,
+                         atomic_load_explicit(&j->api->engine, memory_order_acquire));
     return false;
 }
 
@@ -218,7 +220,13 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
                            .rules = rules->any ? &rules->r : NULL,
                            .sampling = sampling_of(p),
                            .ignore_eos = p->ignore_eos,
+                           .priority = (int32_t)p->priority,
+                           .t_ns = j->t_complete,
                            .sink = j->io->sink};
+    if (p->cache_salt != NULL) {
+        o.cache_salt = json_string_value(p->cache_salt);
+        o.cache_salt_len = json_string_length(p->cache_salt);
+    }
     uint64_t seed = 0;
     if (!reserve_live(j, j->n_choices)) return;
     for (uint32_t i = 0; i < j->n_choices; i++) {
@@ -228,10 +236,11 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
         o.prompt = ids->data;
         o.n_prompt = (uint32_t)ids->len;
         o.sampling.seed = choice_seed(seed, i % n);
+        o.same_prompt = i % n > 0;
         o.user = &j->choices[i];
         rose_status st = rose_engine_submit(e, &o, &j->choices[i].req, &err);
         if (st != ROSE_OK) {
-            rose_api_fail_status(&j->err, st, &err);
+            rose_api_fail_status(&j->err, st, &err, e);
             break;
         }
         j->n_submitted++;

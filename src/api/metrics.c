@@ -14,7 +14,7 @@ static const char *const methods[ROSE_METRIC_METHODS] = {"GET", "HEAD", "POST", 
 static const int statuses[ROSE_METRIC_STATUSES] = {200, 400, 401, 404, 405, 408, 413, 415,
                                                    429, 431, 499, 500, 501, 503, 504, 0};
 static const char *const outcomes[ROSE_N_OUTCOMES] = {"stop", "length", "abort", "error"};
-static const char *const rejections[ROSE_N_REJECTIONS] = {"queue_full", "not_ready",
+static const char *const rejections[ROSE_N_REJECTIONS] = {"queue_full", "slo_ttft", "not_ready",
                                                           "out_of_memory", "too_many_connections"};
 
 /* ---- counting ---- */
@@ -53,7 +53,8 @@ void rose_api_count_refusal(rose_api_io *io, const rose_api_error *e)
     rose_api_rejection why = ROSE_REJECT_NOT_READY;
     if (e->status != 429 && e->status != 503) return;
     if (e->status == 429)
-        why = ROSE_REJECT_QUEUE_FULL;
+        why = e->code != NULL && strcmp(e->code, ROSE_API_CODE_LATE) == 0 ? ROSE_REJECT_LATE
+                                                                          : ROSE_REJECT_QUEUE_FULL;
     else if (e->code != NULL && strcmp(e->code, "out_of_memory") == 0)
         why = ROSE_REJECT_MEMORY;
     rose_count_add(&io->metrics->rejections[why], 1);
@@ -97,6 +98,7 @@ void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t
     const rose_api_job *j = c->job;
     rose_api_metrics *m = j->io->metrics;
     rose_api_outcome outcome = outcome_of(c);
+    if (j->err.status == 429) return; /* refused as a whole: counted there */
     rose_count_add(&m->outcomes[outcome], 1);
     if (outcome != ROSE_OUTCOME_STOP && outcome != ROSE_OUTCOME_LENGTH) return;
     if (c->n_tokens == 0) rose_count_add(&m->prompt_tokens, c->prompt_n); /* only scored */

@@ -20,6 +20,7 @@ typedef enum rose_api_outcome {
 /* reason of vllm:admission_rejections_total */
 typedef enum rose_api_rejection {
     ROSE_REJECT_QUEUE_FULL,  /* 429: the engine's queue, or the tokenizer workers' */
+    ROSE_REJECT_LATE,        /* 429: --ttft-slo-ms could not be met */
     ROSE_REJECT_NOT_READY,   /* 503: loading, draining, engine closed */
     ROSE_REJECT_MEMORY,      /* 503: out of memory */
     ROSE_REJECT_CONNECTIONS, /* 503: too many connections */

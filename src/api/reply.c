@@ -4,14 +4,31 @@
 
 #include "api/api_internal.h"
 
+/* Of each prompt, once: what its choices found there, the least of them. The choices of a prompt
+ * share its pages with each other; that is not what the client has asked about. */
+static uint64_t cached_tokens(const rose_api_job *j)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < j->n_choices; i += j->n) {
+        uint32_t least = UINT32_MAX;
+        for (uint32_t k = i; k < i + j->n; k++) {
+            if (j->choices[k].n_cached < least) least = j->choices[k].n_cached;
+        }
+        total += least;
+    }
+    return total;
+}
+
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j)
 {
     uint64_t completion = 0;
     for (uint32_t i = 0; i < j->n_choices; i++)
         completion += j->choices[i].n_tokens;
-    rose_api_putf(o, "{\"prompt_tokens\":%u,\"completion_tokens\":%llu,\"total_tokens\":%llu}",
+    rose_api_putf(o, "{\"prompt_tokens\":%u,\"completion_tokens\":%llu,\"total_tokens\":%llu",
                   j->n_prompt_tokens, (unsigned long long)completion,
                   (unsigned long long)completion + j->n_prompt_tokens);
+    rose_api_putf(o, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
+                  (unsigned long long)cached_tokens(j));
 }
 
 /* ms from a to b; 0 when either did not happen or they are out of order. */
@@ -95,6 +112,19 @@ void rose_api_server_timing(rose_api_out *o, const rose_api_job *j)
     rose_api_puts(o, "\r\n");
 }
 
+void rose_api_stop_reason(rose_api_out *o, const rose_api_choice *c)
+{
+    rose_api_puts(o, ",\"stop_reason\":");
+    if (c->stop_kind == ROSE_API_STOP_STRING) {
+        const struct rose_stop *s = &c->job->stops.v[c->stop.which];
+        rose_api_put_string(o, s->text, s->len);
+    } else if (c->stop_kind == ROSE_API_STOP_ID) {
+        rose_api_put_u64(o, c->stop_id);
+    } else {
+        rose_api_puts(o, "null");
+    }
+}
+
 static void put_choice(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c)
 {
     rose_api_putf(o, "{\"index\":%u,", c->index);
@@ -107,6 +137,7 @@ static void put_choice(rose_api_out *o, const rose_api_job *j, const rose_api_ch
     rose_api_puts(o, ",\"finish_reason\":\"");
     rose_api_puts(o, c->finish);
     rose_api_puts(o, "\"");
+    rose_api_stop_reason(o, c);
     rose_api_extra_members(o, c, true);
     rose_api_puts(o, "}");
 }

@@ -180,7 +180,7 @@ static bool prepare(rose_api_io *io, rose_api_error *err)
 {
     rose_api *a = io->api;
     if (io->n_jobs >= ROSE_API_MAX_LIVE) {
-        rose_api_fail_status(err, ROSE_E_FULL, NULL);
+        rose_api_fail_status(err, ROSE_E_FULL, NULL, engine_of(a));
         return false;
     }
     if (io->piece == NULL) io->piece = malloc(rose_detok_cap(a->tok) + 16);
@@ -232,7 +232,7 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
     } else if (!rose_api_workers_push(a->workers, j)) {
         rose_api_job_free(j);
         rose_http_req_set_user(r, NULL);
-        rose_api_fail_status(&err, ROSE_E_FULL, NULL);
+        rose_api_fail_status(&err, ROSE_E_FULL, NULL, engine_of(a));
         rose_api_reply_error(io, r, &err);
     }
 }

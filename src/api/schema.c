@@ -88,6 +88,8 @@ static const field fields[] = {
     {"return_token_ids", CC, T_BOOL, 0, AT(token_ids), 0, 0, NULL},
     {"return_tokens_as_token_ids", CC, T_BOOL, 0, AT(as_ids), 0, 0, NULL},
     {"timeout", CC, T_NUM, 0, AT(timeout), 0, 86400, "0 (none) to 86400 seconds"},
+    {"priority", CC, T_INT, 0, AT(priority), INT32_MIN, INT32_MAX, "-2147483648 to 2147483647"},
+    {"cache_salt", CC, T_JSON, 0, AT(cache_salt), 0, 0, NULL},
     /* labels and hints: no effect on the result */
     {"user", CC, T_LABEL, 0, 0, 0, 0, NULL},
     {"request_id", CC, T_LABEL, 0, 0, 0, 0, NULL},
@@ -123,9 +125,7 @@ static const field fields[] = {
     {"guided_regex", CC, T_REFUSED, 0, 0, 0, 0, NULL},
     {"guided_choice", CC, T_REFUSED, 0, 0, 0, 0, NULL},
     {"guided_grammar", CC, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"priority", CC, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
     {"return_token_strs", ROSE_API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"cache_salt", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"kv_transfer_params", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"stream_interval", CC, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
     {"add_special_tokens", ROSE_API_CHAT, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
@@ -280,6 +280,13 @@ static bool check_stop(const json_t *stop, const rose_api_schema_opts *o, rose_a
     return true;
 }
 
+/* vLLM's rule. The empty salt would be the one that everybody shares. */
+static bool check_salt(const json_t *salt, rose_api_error *err)
+{
+    return salt == NULL || (json_is_string(salt) && json_string_length(salt) > 0) ||
+           wrong_type(err, "cache_salt", "a string that is not empty");
+}
+
 static bool check_stream_options(rose_api_params *p, const rose_api_schema_opts *o,
                                  rose_api_error *err)
 {
@@ -372,5 +379,6 @@ bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind
         if (!take_field(p, f, v, o, err)) return false;
     }
     return check_required(p, kind, err) && check_stop(p->stop, o, err) &&
-           check_stream_options(p, o, err) && check_logprobs(p, kind, err);
+           check_salt(p->cache_salt, err) && check_stream_options(p, o, err) &&
+           check_logprobs(p, kind, err);
 }

@@ -70,15 +70,18 @@ static void put_text(const rose_stops *s, const rose_stop_state *st, const char 
 }
 
 /* Feed one byte to all automata. Returns the length of the longest string that it completes (0 =
- * none); *held, *which describe the longest partial match. */
+ * none), then *which is that string; else *held, *which describe the longest partial match. */
 static uint32_t feed(const rose_stops *s, uint32_t *state, char c, uint32_t *held, uint32_t *which)
 {
-    uint32_t match = 0;
+    uint32_t match = 0, found = 0;
     *held = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t k = advance(&s->v[i], state[i], c);
         if (k == s->v[i].len) {
-            if (k > match) match = k;
+            if (k > match) {
+                match = k;
+                found = i;
+            }
             k = 0; /* the stream ends here; the state is not used again */
         }
         state[i] = k;
@@ -87,6 +90,7 @@ static uint32_t feed(const rose_stops *s, uint32_t *state, char c, uint32_t *hel
             *which = i;
         }
     }
+    if (match > 0) *which = found;
     return match;
 }
 
@@ -112,6 +116,7 @@ bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece,
         if (match > 0) {
             put_text(s, st, piece, st->held + i + 1 - (s->include ? 0 : match), out);
             st->held = 0;
+            st->which = which;
             return true;
         }
     }

@@ -58,7 +58,10 @@ static void chunk_fast(rose_api_out *o, const rose_api_job *j, const rose_api_ch
         PUT(o, ",\"finish_reason\":");
         if (finish != NULL) PUT(o, "\"");
         rose_api_puts(o, finish != NULL ? finish : "null");
-        if (finish != NULL) PUT(o, "\"");
+        if (finish != NULL) {
+            PUT(o, "\"");
+            rose_api_stop_reason(o, c);
+        }
         rose_api_extra_members(o, c, c->extra != NULL && !c->extra->sent);
         PUT(o, "}]");
     }
@@ -77,6 +80,14 @@ static bool fill_delta(json_t *delta, const rose_api_choice *c, const char *text
            ((c->role_sent && len == 0) || set(delta, "content", json_stringn(text, len)));
 }
 
+static json_t *stop_reason(const rose_api_choice *c)
+{
+    if (c->stop_kind == ROSE_API_STOP_ID) return json_integer(c->stop_id);
+    if (c->stop_kind != ROSE_API_STOP_STRING) return json_null();
+    const struct rose_stop *s = &c->job->stops.v[c->stop.which];
+    return json_stringn(s->text, s->len);
+}
+
 static bool fill_choice(json_t *t, const rose_api_job *j, const rose_api_choice *c,
                         const char *text, size_t len, const char *finish)
 {
@@ -89,7 +100,8 @@ static bool fill_choice(json_t *t, const rose_api_job *j, const rose_api_choice 
         return false;
     }
     return set(t, "logprobs", json_null()) &&
-           set(t, "finish_reason", finish == NULL ? json_null() : json_string(finish));
+           set(t, "finish_reason", finish == NULL ? json_null() : json_string(finish)) &&
+           (finish == NULL || set(t, "stop_reason", stop_reason(c)));
 }
 
 static bool fill_chunk(json_t *root, const rose_api_job *j, json_t *choice)

@@ -50,7 +50,7 @@ void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
             rose_api_put_string(&j->reply, text.data, text.len);
             rose_api_puts(&j->reply, "}");
         } else {
-            rose_api_fail_status(&j->err, st, &err);
+            rose_api_fail_status(&j->err, st, &err, NULL);
         }
     }
     if (j->reply.oom) rose_api_fail_nomem(&j->err);

@@ -37,6 +37,8 @@ const char *rose_status_name(rose_status st)
         return "notfound";
     case ROSE_E_FULL:
         return "full";
+    case ROSE_E_LATE:
+        return "late";
     case ROSE_E_EMPTY:
         return "empty";
     case ROSE_E_CLOSED:

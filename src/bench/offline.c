@@ -70,6 +70,8 @@ static rose_status submit_all(rose_engine *e, const offline_opts *o, uint64_t se
         if (st == ROSE_E_FULL)
             rose_fail(err, st,
                       "the waiting queue is full: raise --max-num-queued-reqs to --num-prompts");
+        if (st == ROSE_E_LATE)
+            rose_fail(err, st, "prompts that come all at once cannot meet --ttft-slo-ms");
     }
     free(ids);
     return st;
@@ -87,7 +89,9 @@ static int64_t take_events(prompt_state *p)
             n++;
         }
         p->done = ev.finish != ROSE_FINISH_NONE;
-        if (ev.finish == ROSE_FINISH_ERROR) return -1;
+        if (ev.finish == ROSE_FINISH_ERROR || ev.finish == ROSE_FINISH_NO_TOKEN ||
+            ev.finish == ROSE_FINISH_LATE)
+            return -1;
     }
     return n;
 }

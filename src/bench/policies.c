@@ -43,7 +43,7 @@ static const policy policies[] = {{"default", NULL},
                                   {"--prefill-max-tokens 256", small_pieces},
                                   {"--no-chunked-prefill", whole_prompts},
                                   {"--no-prefix-cache", no_prefix_cache}};
-enum { N_POLICIES = sizeof policies / sizeof policies[0] };
+enum { N_POLICIES = sizeof policies / sizeof policies[0] }; /* and one for the goals */
 
 static rose_sched_opts base_opts(const rose_policies_opts *o, const rose_trace *t)
 {
@@ -60,6 +60,13 @@ static rose_sched_opts base_opts(const rose_policies_opts *o, const rose_trace *
         if (n > so.max_model_len) so.max_model_len = n;
     }
     return so;
+}
+
+/* Against the goals, of all requests: those refused have not met them. */
+static void print_goals(const rose_replay_result *r, uint32_t n)
+{
+    fprintf(stderr, "%-25s met %u of %u (%.1f %%): TTFT %u, gaps %u of %u done; %u too late\n", "",
+            r->n_met, n, 100.0 * r->n_met / n, r->n_met_ttft, r->n_met_itl, r->n_done, r->n_late);
 }
 
 static void print_row(const char *name, const rose_replay_result *r)
@@ -79,15 +86,17 @@ static json_t *spread_json(const rose_replay_spread *s)
 
 static json_t *result_json(const char *name, const rose_replay_result *r)
 {
-    return json_pack("{s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I}",
-                     "policy", name, "num_success", (int)r->n_done, "num_refused",
-                     (int)r->n_refused, "steps", (json_int_t)r->n_steps, "duration_s",
-                     r->duration_s, "tok_per_s", r->tokens_per_s, "ttft_ms", spread_json(&r->ttft),
-                     "itl_ms", spread_json(&r->itl), "e2e_ms", spread_json(&r->e2e),
-                     "prefix_queries", (json_int_t)r->stats.prefix_queries, "prefix_hits",
-                     (json_int_t)r->stats.prefix_hits, "evictions", (json_int_t)r->stats.evictions,
-                     "preemptions", (json_int_t)r->stats.preemptions, "recomputed_tokens",
-                     (json_int_t)r->stats.recomputed_tokens);
+    return json_pack(
+        "{s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, "
+        "s:i, s:i, s:i, s:i}",
+        "policy", name, "num_success", (int)r->n_done, "num_refused", (int)r->n_refused, "steps",
+        (json_int_t)r->n_steps, "duration_s", r->duration_s, "tok_per_s", r->tokens_per_s,
+        "ttft_ms", spread_json(&r->ttft), "itl_ms", spread_json(&r->itl), "e2e_ms",
+        spread_json(&r->e2e), "prefix_queries", (json_int_t)r->stats.prefix_queries, "prefix_hits",
+        (json_int_t)r->stats.prefix_hits, "evictions", (json_int_t)r->stats.evictions,
+        "preemptions", (json_int_t)r->stats.preemptions, "recomputed_tokens",
+        (json_int_t)r->stats.recomputed_tokens, "num_met", (int)r->n_met, "num_met_ttft",
+        (int)r->n_met_ttft, "num_met_itl", (int)r->n_met_itl, "num_late", (int)r->n_late);
 }
 
 int rose_bench_policies(const rose_policies_opts *o)
@@ -98,20 +107,27 @@ int rose_bench_policies(const rose_policies_opts *o)
     json_t *list = json_array();
     int rc = 1;
     if (st == ROSE_OK) {
-        const rose_replay_opts ro = {.step_us = (double)o->step_us,
-                                     .row_us = (double)o->row_us,
-                                     .scale = (double)o->scale,
-                                     .kv_pages = o->num_kv_pages};
+        bool goals = o->ttft_slo_ms > 0 || o->itl_slo_ms > 0;
+        rose_replay_opts ro = {.step_us = (double)o->step_us,
+                               .row_us = (double)o->row_us,
+                               .scale = (double)o->scale,
+                               .kv_pages = o->num_kv_pages,
+                               .ttft_ms = o->ttft_slo_ms,
+                               .itl_ms = o->itl_slo_ms};
         fprintf(stderr, "%-25s %6s %6s %9s  %17s  %17s  %17s  %9s %9s %7s\n", "policy", "done",
                 "refuse", "tok/s", "TTFT ms p50, p99", "ITL ms p50, p99", "E2E ms p50, p99",
                 "cached", "again", "preempt");
-        for (int i = 0; i < N_POLICIES && st == ROSE_OK; i++) {
+        for (int i = 0; i < N_POLICIES + goals && st == ROSE_OK; i++) {
+            const policy steered = {"--ttft-slo, --itl-slo", NULL};
+            const policy *p = i < N_POLICIES ? &policies[i] : &steered;
             rose_replay_result r;
             rose_sched_opts so = base_opts(o, &t);
-            if (policies[i].change != NULL) policies[i].change(&so);
+            ro.steer = i == N_POLICIES;
+            if (p->change != NULL) p->change(&so);
             if ((st = rose_replay_run(&t, &ro, &so, &r, &err)) != ROSE_OK) break;
-            print_row(policies[i].name, &r);
-            json_array_append_new(list, result_json(policies[i].name, &r));
+            print_row(p->name, &r);
+            if (goals) print_goals(&r, t.n);
+            json_array_append_new(list, result_json(p->name, &r));
         }
         rose_trace_free(&t);
     }
@@ -120,9 +136,11 @@ int rose_bench_policies(const rose_policies_opts *o)
         json_decref(list);
         return rc;
     }
-    json_t *root = json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:o}", "bench", "scheduler", "version",
-                             ROSE_VERSION, "trace", o->trace, "scale", (double)o->scale, "step_us",
-                             (double)o->step_us, "row_us", (double)o->row_us, "results", list);
+    json_t *root =
+        json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:i, s:i, s:o}", "bench", "scheduler", "version",
+                  ROSE_VERSION, "trace", o->trace, "scale", (double)o->scale, "step_us",
+                  (double)o->step_us, "row_us", (double)o->row_us, "ttft_slo_ms",
+                  (int)o->ttft_slo_ms, "itl_slo_ms", (int)o->itl_slo_ms, "results", list);
     if (root != NULL && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF)
         rc = 0;
     json_decref(root);

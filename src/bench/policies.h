@@ -9,6 +9,7 @@ typedef struct rose_policies_opts {
     uint32_t num_requests; /* 0 = all */
     uint32_t max_num_seqs, max_num_batched_tokens, num_kv_pages, max_queued;
     float scale, step_us, row_us;
+    uint32_t ttft_slo_ms, itl_slo_ms; /* 0 = none; with one, a row more: the scheduler steers */
 } rose_policies_opts;
 
 /* A table on standard error, JSON on standard output; returns the exit code. */

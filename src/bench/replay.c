@@ -8,7 +8,7 @@
 typedef struct live {
     uint32_t request; /* in the trace */
     uint32_t n_out;
-    double first_s, last_s;
+    double first_s, last_s, worst_s; /* worst_s: the longest gap between two tokens */
 } live;
 
 typedef struct replay {
@@ -69,6 +69,7 @@ static bool create(replay *r, const rose_replay_opts *o, const rose_sched_opts *
                    rose_err *err)
 {
     rose_sched_opts with_ids = *so;
+    if (o->steer) with_ids.itl_goal_ns = (uint64_t)(o->itl_ms * 1e6);
     with_ids.ids = made_up_ids;
     with_ids.ids_user = r;
     for (uint32_t i = 0; i < r->t->n; i++)
@@ -86,12 +87,14 @@ static bool create(replay *r, const rose_replay_opts *o, const rose_sched_opts *
     return *st == ROSE_OK;
 }
 
-static void submit(replay *r, uint32_t i, double at_s, rose_replay_result *out)
+static void submit(replay *r, uint32_t i, const rose_replay_opts *o, rose_replay_result *out)
 {
     const rose_trace_request *q = &r->t->requests[i];
-    const rose_sched_request sr = {
+    double at_s = q->at_s * o->scale;
+    rose_sched_request sr = {
         .n_prompt = q->n_prompt, .max_tokens = q->n_output, .arrival = (uint64_t)(at_s * 1e3)};
     uint32_t seq;
+    if (o->steer && o->ttft_ms > 0) sr.due_ns = (uint64_t)(at_s * 1e9 + o->ttft_ms * 1e6);
     if (rose_sched_submit(r->s, &sr, &seq) != ROSE_OK) {
         out->n_refused++;
         return;
@@ -99,21 +102,46 @@ static void submit(replay *r, uint32_t i, double at_s, rose_replay_result *out)
     r->live[seq] = (live){.request = i, .last_s = at_s};
 }
 
+/* Was it as the goals want it? A little more is the clock's rounding. */
+static void judge(const live *l, double at_s, const rose_replay_opts *o, rose_replay_result *out)
+{
+    const double rounding_s = 1e-9;
+    bool ttft = o->ttft_ms <= 0 || l->first_s - at_s <= o->ttft_ms * 1e-3 + rounding_s;
+    bool itl = o->itl_ms <= 0 || l->worst_s <= o->itl_ms * 1e-3 + rounding_s;
+    out->n_met_ttft += ttft;
+    out->n_met_itl += itl;
+    out->n_met += ttft && itl;
+}
+
 /* One sampled token; the last one ends the request. */
 static void token(replay *r, uint32_t seq, const rose_replay_opts *o, rose_replay_result *out)
 {
     live *l = &r->live[seq];
     const rose_trace_request *q = &r->t->requests[l->request];
-    if (l->n_out++ == 0)
+    if (l->n_out++ == 0) {
         l->first_s = r->now;
-    else
-        r->itl[r->n_itl++] = r->now - l->last_s;
+    } else {
+        double gap_s = r->now - l->last_s;
+        if (gap_s > l->worst_s) l->worst_s = gap_s;
+        r->itl[r->n_itl++] = gap_s;
+    }
     l->last_s = r->now;
     r->n_out++;
     if (l->n_out < q->n_output) return;
+    judge(l, q->at_s * o->scale, o, out);
     r->ttft[out->n_done] = l->first_s - q->at_s * o->scale;
     r->e2e[out->n_done++] = r->now - q->at_s * o->scale;
     rose_sched_finish(r->s, seq);
+}
+
+static void refuse_late(replay *r, rose_replay_result *out)
+{
+    uint32_t late[64], n;
+    while ((n = rose_sched_late(r->s, (uint64_t)(r->now * 1e9), late, 64)) > 0) {
+        for (uint32_t i = 0; i < n; i++)
+            rose_sched_finish(r->s, late[i]);
+        out->n_late += n;
+    }
 }
 
 static void play(replay *r, const rose_replay_opts *o, rose_replay_result *out)
@@ -122,13 +150,18 @@ static void play(replay *r, const rose_replay_opts *o, rose_replay_result *out)
     for (;;) {
         rose_sched_plan p;
         for (; next < r->t->n && r->t->requests[next].at_s * o->scale <= r->now; next++)
-            submit(r, next, r->t->requests[next].at_s * o->scale, out);
+            submit(r, next, o, out);
+        if (o->steer && o->ttft_ms > 0) refuse_late(r, out);
         if (!rose_sched_next(r->s, &p)) {
             if (next == r->t->n) return;
             r->now = r->t->requests[next].at_s * o->scale; /* idle until then */
             continue;
         }
-        r->now += (o->step_us + o->row_us * p.n_tokens) * 1e-6;
+        double us = o->step_us + o->row_us * p.n_tokens;
+        r->now += us * 1e-6;
+        if (o->steer)
+            rose_sched_observe(r->s, p.n_tokens - p.n_prefill_tokens, p.n_prefill_tokens,
+                               (uint64_t)(us * 1e3));
         out->n_steps++;
         out->duration_s = r->now;
         for (uint32_t i = 0; i < p.n_items; i++) {

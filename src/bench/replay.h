@@ -10,6 +10,8 @@ typedef struct rose_replay_opts {
     double step_us, row_us;
     double scale; /* of the trace's times; smaller is heavier */
     uint32_t kv_pages;
+    double ttft_ms, itl_ms; /* goals that results are held against; 0 = none */
+    bool steer;             /* the scheduler knows them too */
 } rose_replay_opts;
 
 typedef struct rose_replay_spread {
@@ -18,6 +20,10 @@ typedef struct rose_replay_spread {
 
 typedef struct rose_replay_result {
     uint32_t n_done, n_refused; /* queue full, or too long ever to run */
+    uint32_t n_late;            /* refused because of the first goal; n_done, n_refused do not count
+                                   them */
+    uint32_t n_met;             /* of n_done: first token and every gap within the goals */
+    uint32_t n_met_ttft, n_met_itl;
     uint64_t n_steps;
     double duration_s, tokens_per_s; /* of the simulated clock; output tokens */
     rose_replay_spread ttft, itl, e2e;

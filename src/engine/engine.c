@@ -23,6 +23,7 @@
 #include "base/siphash.h"
 #include "base/stall.h"
 #include "engine/batch_internal.h"
+#include "engine/load_internal.h"
 #include "engine/request_internal.h"
 
 enum { MAX_TOUCHED = 32 };
@@ -31,7 +32,8 @@ enum { MAX_TOUCHED = 32 };
  * through them. */
 typedef struct counters {
     _Atomic uint32_t running, preempted, kv_pages_free, kv_pages_cached;
-    _Atomic uint64_t steps, prompt_tokens, generated_tokens, finished, cancelled, last_step_ns;
+    _Atomic uint64_t steps, prompt_tokens, generated_tokens, finished, cancelled, late,
+        last_step_ns;
     _Atomic uint64_t prefix_queries, prefix_hits, prefix_evictions, preemptions, recomputed_tokens;
 } counters;
 
@@ -53,6 +55,7 @@ struct rose_engine {
     alignas(64) _Atomic uint32_t n_queued; /* in the inbox or waiting; reserved by submit */
     _Atomic uint64_t n_queued_tokens;      /* of their prompts */
     _Atomic bool draining, closing, failed;
+    rose_load load;
     counters stats;
     rose_engine_hists hists;
     /* engine thread */
@@ -100,15 +103,17 @@ static void update_gauges(rose_engine *e)
 
 /* A request has begun, or ends without. release: pairs with the acquire in join_queue, so that who
  * gets the place finds the inbox's cell free. */
-static void leave_queue(rose_engine *e, uint32_t n_prompt)
+static void leave_queue(rose_engine *e, uint32_t n_prompt, uint32_t n_rows, int32_t priority)
 {
+    rose_load_count(&e->load, n_rows, priority, -1);
     atomic_fetch_sub_explicit(&e->n_queued_tokens, n_prompt, memory_order_relaxed);
     atomic_fetch_sub_explicit(&e->n_queued, 1, memory_order_release);
 }
 
 /* False: full, nothing is taken. */
-static bool join_queue(rose_engine *e, uint32_t n_prompt)
+static bool join_queue(rose_engine *e, uint32_t n_prompt, uint32_t n_rows, int32_t priority)
 {
+    rose_load_count(&e->load, n_rows, priority, 1);
     /* acquire: pairs with the release in leave_queue */
     uint32_t n = atomic_fetch_add_explicit(&e->n_queued, 1, memory_order_acquire);
     /* relaxed: a bound, nothing is published by it */
@@ -117,7 +122,7 @@ static bool join_queue(rose_engine *e, uint32_t n_prompt)
     bool too_long =
         e->max_queued_tokens != 0 && tokens > 0 && tokens + n_prompt > e->max_queued_tokens;
     if (n < e->sched_opts.max_queued && !too_long) return true;
-    leave_queue(e, n_prompt);
+    leave_queue(e, n_prompt, n_rows, priority);
     return false;
 }
 
@@ -153,7 +158,7 @@ static void publish(rose_engine *e, rose_request *r, const rose_event *ev)
 static void finish(rose_engine *e, rose_request *r, rose_event ev)
 {
     assert(!r->done && ev.finish != ROSE_FINISH_NONE);
-    if (r->times.admitted == 0) leave_queue(e, r->n_prompt);
+    if (r->times.admitted == 0) leave_queue(e, r->n_prompt, r->n_cost, r->priority);
     if (r->seq != UINT32_MAX) {
         rose_sched_finish(e->sched, r->seq);
         e->by_seq[r->seq] = NULL;
@@ -161,6 +166,7 @@ static void finish(rose_engine *e, rose_request *r, rose_event ev)
     }
     bump(&e->stats.finished, 1);
     if (ev.finish == ROSE_FINISH_CANCELLED) bump(&e->stats.cancelled, 1);
+    if (ev.finish == ROSE_FINISH_LATE) bump(&e->stats.late, 1);
     r->done = true;
     r->times.finished = ev.t_ns;
     /* relaxed: a cancel from now on is a no-op; one that came before is in the stack and holds its
@@ -198,6 +204,11 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
         return;
     }
     if (id >= e->arch.vocab_size) { /* ROSE_TOKEN_NONE among them */
+        ev.finish = ROSE_FINISH_NO_TOKEN;
+        if (r->rules != NULL && !rose_rules_leave_one(r->rules, r->events, r->n_generated)) {
+            finish(e, r, ev);
+            return;
+        }
         ev.finish = ROSE_FINISH_ERROR;
         rose_log(ROSE_LOG_WARN, "engine",
                  "a request ends after %u tokens: the model gave no finite logit (are its weights "
@@ -235,6 +246,8 @@ static void take_submission(rose_engine *e, rose_request *r)
                                   .priority = r->priority,
                                   .arrival = r->times.submitted / 1000000u,
                                   .salt = {{r->salt[0], r->salt[1]}},
+                                  .due_ns = r->due_ns,
+                                  .same_prompt = r->same_prompt,
                                   .no_lookup = r->skip_prefix_cache || scores};
     rose_status st = rose_sched_submit(e->sched, &q, &r->seq);
     if (st != ROSE_OK) {
@@ -263,8 +276,16 @@ static bool take_events(rose_engine *e)
     return any;
 }
 
+/* Submitters get the outlook. */
+static void publish_load(rose_engine *e)
+{
+    const rose_sched_load now = rose_sched_get_load(e->sched);
+    rose_load_publish(&e->load, &now);
+}
+
 static void sleep_until_event(rose_engine *e)
 {
+    publish_load(e);
     signal_sinks(e);
     rose_port_sleep_prepare(e->port);
     /* acquire: pairs with the release in close */
@@ -282,7 +303,7 @@ static void note_admissions(rose_engine *e, const rose_sched_plan *p, uint64_t t
         r->times.admitted = t_ns;
         r->n_cached = rose_sched_cached_tokens(e->sched, r->seq);
         bump(&e->stats.prompt_tokens, r->n_prompt);
-        leave_queue(e, r->n_prompt);
+        leave_queue(e, r->n_prompt, r->n_cost, r->priority);
     }
     /* some prefill: begun, or back from a preemption */
     if (p->n_prefill_seqs > 0 || p->n_preempted > 0) update_gauges(e);
@@ -347,12 +368,24 @@ static void watch_step(rose_engine *e, const rose_sched_plan *p)
                           n_decodes, p->n_prefill_seqs, p->n_admitted, p->n_preempted);
 }
 
+/* Those that wait and could not have their first token in time any more. */
+static void refuse_late(rose_engine *e, uint64_t now_ns)
+{
+    uint32_t late[64], n;
+    while ((n = rose_sched_late(e->sched, now_ns, late, 64)) > 0) {
+        for (uint32_t i = 0; i < n; i++)
+            finish_bare(e, e->by_seq[late[i]], ROSE_FINISH_LATE);
+    }
+    signal_sinks(e); /* they need not wait for this step */
+}
+
 /* False: there is nothing to compute. */
 static bool step(rose_engine *e)
 {
     rose_sched_plan plan;
     rose_stall_begin(&e->step_span);
     uint64_t start = rose_now_ns();
+    if (e->load.ttft_slo_ns != 0) refuse_late(e, start);
     if (!rose_sched_next(e->sched, &plan)) return false;
     note_admissions(e, &plan, start);
     rose_err err = {0};
@@ -364,6 +397,9 @@ static bool step(rose_engine *e)
                  err.msg);
     }
     uint64_t took = rose_now_ns() - start;
+    rose_sched_observe(e->sched, plan.n_tokens - plan.n_prefill_tokens, plan.n_prefill_tokens,
+                       took);
+    publish_load(e);
     atomic_store_explicit(&e->stats.last_step_ns, took, memory_order_relaxed);
     rose_hist_add(&e->hists.host_ns, &rose_hist_step, took - e->compute_ns);
     rose_hist_add(&e->hists.compute_ns, &rose_hist_step, e->compute_ns);
@@ -461,11 +497,13 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
         .lookahead = o->lookahead,
         .force_fifo_every = o->force_fifo_every,
         .priority_age = o->priority_age_ms,
+        .itl_goal_ns = (uint64_t)o->itl_slo_ms * 1000000u,
         .prefix_cache = o->prefix_cache,
         .prefix_max_pages = o->prefix_cache_max_pages,
         .ids = read_ids,
         .ids_user = e};
     e->max_queued_tokens = o->max_queued_tokens;
+    e->load.ttft_slo_ns = (uint64_t)o->ttft_slo_ms * 1000000u;
     random_words(e->sched_opts.hash_key, 2);
     random_words(e->salt_keys[0], 2);
     random_words(e->salt_keys[1], 2);
@@ -608,22 +646,40 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
         return rose_fail(err, ROSE_E_BACKEND, "the engine has failed");
     if (atomic_load_explicit(&e->draining, memory_order_relaxed))
         return rose_fail(err, ROSE_E_CLOSED, "the engine is draining");
-    if (!join_queue(e, o->n_prompt)) return ROSE_E_FULL;
+    uint64_t now = rose_now_ns(), slo = e->load.ttft_slo_ns;
+    uint64_t due = slo != 0 ? (o->t_ns != 0 ? o->t_ns : now) + slo : 0;
+    uint32_t n_rows = rose_load_rows(o, e->sched_opts.prefix_cache);
+    uint32_t n_waiting = atomic_load_explicit(&e->n_queued, memory_order_relaxed);
+    /* exact, unlike the load: who has an event finds its request no longer running */
+    bool idle =
+        n_waiting == 0 && atomic_load_explicit(&e->stats.running, memory_order_relaxed) == 0;
+    if (slo != 0 && !idle && rose_load_is_late(&e->load, n_waiting, n_rows, o->priority, now, due))
+        return ROSE_E_LATE;
+    if (!join_queue(e, o->n_prompt, n_rows, o->priority)) return ROSE_E_FULL;
     const rose_rules_ctx c = rules_ctx(e, o, max_tokens);
     rose_request *r = rose_request_create(o, max_tokens, e->port, &c);
     if (r == NULL) {
-        leave_queue(e, o->n_prompt);
+        leave_queue(e, o->n_prompt, n_rows, o->priority);
         return rose_fail(err, ROSE_E_NOMEM, "request of %u tokens: out of memory", o->n_prompt);
+    }
+    if (r->rules != NULL && max_tokens > 0 && !rose_rules_leave_one(r->rules, NULL, 0)) {
+        leave_queue(e, o->n_prompt, n_rows, o->priority);
+        rose_request_release(r);
+        return rose_fail(err, ROSE_E_INVAL,
+                         "allowed_token_ids, bad_words, min_tokens and stop_token_ids together "
+                         "leave no token that could be generated");
     }
     for (int k = 0; k < 2 && o->cache_salt_len > 0; k++) /* |1: never the common salt */
         r->salt[k] = rose_siphash_bytes(e->salt_keys[k], o->cache_salt, o->cache_salt_len) | 1;
-    r->times.submitted = rose_now_ns();
+    r->times.submitted = now;
+    r->due_ns = due;
+    r->n_cost = n_rows;
     *out = r;
     /* there is room: the inbox holds max_queued, and n_queued falls after the pop only */
     st = rose_mpsc_push(e->inbox, &r);
     if (st != ROSE_OK) {
         *out = NULL;
-        leave_queue(e, o->n_prompt);
+        leave_queue(e, o->n_prompt, n_rows, o->priority);
         rose_request_release(r);
         return st;
     }
@@ -632,6 +688,11 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
 }
 
 /* ---- views ---- */
+
+uint32_t rose_engine_retry_after_s(const rose_engine *e)
+{
+    return rose_load_drain_s(&e->load, atomic_load_explicit(&e->n_queued, memory_order_relaxed));
+}
 
 const rose_memory_plan *rose_engine_plan(const rose_engine *e)
 {
@@ -664,6 +725,7 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e)
         .generated_tokens = atomic_load_explicit(&c->generated_tokens, memory_order_relaxed),
         .finished = atomic_load_explicit(&c->finished, memory_order_relaxed),
         .cancelled = atomic_load_explicit(&c->cancelled, memory_order_relaxed),
+        .late = atomic_load_explicit(&c->late, memory_order_relaxed),
         .last_step_ns = atomic_load_explicit(&c->last_step_ns, memory_order_relaxed),
         .prefix_queries = atomic_load_explicit(&c->prefix_queries, memory_order_relaxed),
         .prefix_hits = atomic_load_explicit(&c->prefix_hits, memory_order_relaxed),

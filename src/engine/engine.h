@@ -38,6 +38,10 @@ typedef struct rose_engine_opts {
     uint32_t priority_age_ms;        /* what one priority is worth in waiting; default 1000 */
     uint32_t max_queued_tokens;      /* prompt tokens that wait for admission; 0 = no bound. A
                                         request that waits alone may exceed it */
+    uint32_t ttft_slo_ms;            /* submission to first token: a request that cannot have it so
+                                        soon is refused; 0 = none */
+    uint32_t itl_slo_ms;             /* token to token: chunks and admission are kept within; 0 =
+                                        none */
     bool prefix_cache;               /* default on: share page-aligned prefixes */
     uint32_t prefix_cache_max_pages; /* cached pages kept while nobody uses them; 0 = the pool */
 } rose_engine_opts;
@@ -65,7 +69,9 @@ typedef enum rose_finish {
     ROSE_FINISH_STOP,   /* an end-of-sequence id was sampled; it is delivered as the last token */
     ROSE_FINISH_LENGTH, /* max_tokens, or the context is full */
     ROSE_FINISH_CANCELLED,
-    ROSE_FINISH_ERROR /* the backend failed, or no finite logit */
+    ROSE_FINISH_ERROR,   /* the backend failed, or no finite logit */
+    ROSE_FINISH_LATE,    /* it waited, and could not have begun in time any more (ttft_slo_ms) */
+    ROSE_FINISH_NO_TOKEN /* the request's rules leave no id to go on with */
 } rose_finish;
 
 /* One event: a token, the finish, or both at once. */
@@ -120,16 +126,25 @@ typedef struct rose_request_opts {
                          beyond -1000 .. 1000 as these */
     const void *cache_salt; /* requests share cached prefixes only with those of the same salt */
     size_t cache_salt_len;  /* bytes; 0 = the common one */
+    bool same_prompt;       /* as the last submission of this thread: for estimates of load only */
+    uint64_t t_ns;          /* since when it waits, for ttft_slo_ms; 0 = now */
     bool skip_prefix_cache; /* compute the whole prompt (others may still use what it gives) */
 } rose_request_opts;
 
 /* Any thread (concurrently). On success *out has one owner, the consumer, who polls until the
  * finish event and then releases it. Errors: INVAL with a message (empty, too long, an id out of
- * range, a sampling value out of range, a request that could never fit into the page pool),
- * UNSUPPORTED (rules that the backend does not have), FULL (requests or tokens that wait), CLOSED,
+ * range, a sampling value out of range, rules that leave no first token, a request that could
+ * never fit into the page pool),
+ * UNSUPPORTED (rules that the backend does not have), FULL (requests or tokens that wait), LATE
+ * (behind those that wait it cannot have its first token within ttft_slo_ms), CLOSED,
  * NOMEM, BACKEND (the engine has failed). */
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
                                rose_err *err);
+
+/* After FULL, LATE or the finish LATE: whole seconds, 1 .. ROSE_MAX_RETRY_S, after which what waits
+ * now has begun, as far as that can be told. Any thread. */
+enum { ROSE_MAX_RETRY_S = 600 };
+uint32_t rose_engine_retry_after_s(const rose_engine *e);
 
 /* Any thread, any time before release. Takes effect at the next step boundary; then the request's
  * pages are free and its finish event (CANCELLED, or what came first) arrives. */
@@ -172,7 +187,7 @@ typedef struct rose_engine_stats {
     uint32_t kv_pages_cached;         /* these */
     uint64_t steps, prompt_tokens, generated_tokens; /* prompts count when admitted */
     uint64_t finished;                               /* requests that ended, in whatever way */
-    uint64_t cancelled;                              /* of these: CANCELLED */
+    uint64_t cancelled, late;                        /* of these: CANCELLED, LATE */
     uint64_t last_step_ns;                           /* duration of the last step */
     uint64_t prefix_queries, prefix_hits; /* tokens of admitted prompts; of these, cached */
     uint64_t prefix_evictions;            /* pages */

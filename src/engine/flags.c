@@ -155,6 +155,21 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .max = 3600000,
          .help = "waiting that makes up for one level of a request's priority; 0 = ignore "
                  "priorities"},
+        {.name = "ttft-slo-ms",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->ttft_slo_ms,
+         .arg = "MS",
+         .max = 3600000,
+         .unset = "no goal",
+         .help = "first tokens come within MS: who cannot have it so is refused with 429"},
+        {.name = "itl-slo-ms",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->itl_slo_ms,
+         .arg = "MS",
+         .max = 3600000,
+         .unset = "no goal",
+         .help = "the next token comes within MS: prompts and new requests get as much of a step "
+                 "as that leaves"},
         {.name = "decode-first",
          .kind = ROSE_OPT_BOOL,
          .dest = &f->decode_first,
@@ -260,6 +275,8 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     o->lookahead = f->lookahead;
     o->force_fifo_every = f->force_fifo_every;
     o->priority_age_ms = f->priority_age_ms;
+    o->ttft_slo_ms = f->ttft_slo_ms;
+    o->itl_slo_ms = f->itl_slo_ms;
     o->max_queued_tokens = f->max_num_queued_tokens;
     o->prefix_cache = f->prefix_cache;
     o->prefix_cache_max_pages = f->prefix_cache_max_pages;

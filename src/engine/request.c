@@ -97,6 +97,7 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
     r->ignore_eos = o->ignore_eos;
     r->skip_prefix_cache = o->skip_prefix_cache;
     r->priority = o->priority;
+    r->same_prompt = o->same_prompt;
     r->seq = UINT32_MAX;
     atomic_init(&r->refs, 1);
     atomic_init(&r->cancel_state, ROSE_CANCEL_NO);

@@ -48,6 +48,9 @@ struct rose_request {
     rose_rules *rules; /* owned; NULL = none */
     bool ignore_eos, skip_prefix_cache;
     int32_t priority;
+    uint32_t n_cost; /* rows that the queue counts for it */
+    bool same_prompt;
+    uint64_t due_ns;  /* 0 = no time */
     uint64_t salt[2]; /* keyed digest of cache_salt; {0, 0} = none */
     /* engine thread; times is the consumer's once it has the finish event */
     bool done;

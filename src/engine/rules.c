@@ -182,6 +182,7 @@ rose_rules *rose_rules_create(const rose_request_rules *q, const rose_rules_ctx 
     u->n_bad = q->n_bad;
     u->prompt_n_top = q->prompt_n_top;
     u->n_prompt = c->n_prompt;
+    u->vocab = c->vocab;
     u->max_tokens = c->max_tokens;
     u->logprobs = q->logprobs;
     u->prompt_logprobs = q->prompt_logprobs;
@@ -221,6 +222,45 @@ static uint32_t find_banned(rose_rules *u, const rose_event *events, uint32_t n)
         if (len > 0 && ends_with(events, n, word, len - 1)) u->banned[k++] = word[len - 1];
     }
     return k;
+}
+
+/* Shell's sort: in place, no allocation (the C library's may). */
+static void sort_ids(uint32_t *v, uint32_t n)
+{
+    for (uint32_t gap = n / 2; gap > 0; gap /= 2) {
+        for (uint32_t a = gap; a < n; a++) {
+            uint32_t id = v[a], b = a;
+            for (; b >= gap && v[b - gap] > id; b -= gap)
+                v[b] = v[b - gap];
+            v[b] = id;
+        }
+    }
+}
+
+static bool has_id(const uint32_t *v, uint32_t n, uint32_t id)
+{
+    uint32_t lo = 0, hi = n;
+    while (lo < hi) {
+        uint32_t mid = (lo + hi) / 2;
+        if (v[mid] < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < n && v[lo] == id;
+}
+
+bool rose_rules_leave_one(rose_rules *u, const rose_event *events, uint32_t n_generated)
+{
+    uint32_t n = find_banned(u, events, n_generated), n_distinct = 0;
+    sort_ids(u->banned, n);
+    for (uint32_t i = 0; i < u->out.n_allowed; i++) {
+        if (!has_id(u->banned, n, u->out.allowed[i])) return true;
+    }
+    if (u->out.n_allowed > 0) return false;
+    for (uint32_t i = 0; i < n; i++)
+        n_distinct += i == 0 || u->banned[i] != u->banned[i - 1];
+    return n_distinct < u->vocab;
 }
 
 void rose_rules_next(rose_rules *u, const rose_event *events, uint32_t n_generated,

@@ -24,6 +24,7 @@ typedef struct rose_rules {
     uint32_t n_eos;
     uint32_t min_tokens, n_stop, n_bad;
     uint32_t prompt_n_top, n_prompt, max_tokens;
+    uint32_t vocab;
     uint32_t n_scored; /* prompt positions below it have their report */
     uint32_t n_index;  /* cells of index, a power of two; 0 = no penalties */
     bool logprobs, prompt_logprobs;
@@ -47,6 +48,9 @@ void rose_rules_next(rose_rules *u, const rose_event *events, uint32_t n_generat
                      rose_output_rules *out);
 /* The output that scores the prompt's token at position pos >= 1. */
 void rose_rules_score(rose_rules *u, uint32_t pos, uint32_t id, rose_output_rules *out);
+/* Do the rules leave an id for token n_generated? Submitter or engine thread. O(n log n) in the ids
+ * that they name. */
+bool rose_rules_leave_one(rose_rules *u, const rose_event *events, uint32_t n_generated);
 bool rose_rules_stops(const rose_rules *u, uint32_t id); /* it is one of stop_ids */
 void rose_rules_note(rose_rules *u, uint32_t id);        /* it was generated */
 

@@ -55,6 +55,7 @@ static int fail(rose_status st)
     case ROSE_E_NOTFOUND:
         return ROSE_LIB_E_MODEL;
     case ROSE_E_FULL:
+    case ROSE_E_LATE:
         return ROSE_LIB_E_FULL;
     case ROSE_E_CLOSED:
     case ROSE_E_BACKEND:
@@ -309,6 +310,8 @@ static rose_lib_finish finish_of(uint8_t f)
     case ROSE_FINISH_CANCELLED:
         return ROSE_LIB_CANCELLED;
     case ROSE_FINISH_ERROR:
+    case ROSE_FINISH_NO_TOKEN: /* these two are not met: the library has neither rules nor goals */
+    case ROSE_FINISH_LATE:
         break;
     }
     return ROSE_LIB_FAILED;

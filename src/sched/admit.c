@@ -49,7 +49,7 @@ static verdict try_begin(rose_sched *s, rose_sched_plan *p, uint32_t i)
     uint32_t left = rose_sched_prefill_left(s, p), need = pages_of(s, q->n_known);
     if (s->n_free_lanes == 0 || left == 0) return CLOSED;
     /* the places are begun sequences', one that was preempted still has its own */
-    if (!q->begun && s->n_begun == s->o.max_active) return HELD;
+    if (!q->begun && s->n_begun >= s->goal_active) return HELD;
     uint32_t most = s->o.prefix_cache ? need - 1 : 0; /* cached at the very best */
     if (!has_room(s, need - most)) return NO_ROOM;
     if (s->o.prefix_cache) {

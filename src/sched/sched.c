@@ -109,6 +109,7 @@ rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_k
     }
     uint32_t n_seqs = o->max_seqs + o->max_queued;
     s->prefill_first = s->prefill_last = NONE;
+    rose_sched_steer(s);
     for (uint32_t i = 0; i < n_seqs; i++)
         s->seqs[i].next = i + 1 < n_seqs ? i + 1 : NONE;
     s->n_free_lanes = o->max_seqs;
@@ -217,6 +218,8 @@ rose_status rose_sched_submit(rose_sched *s, const rose_sched_request *r, uint32
     if (priority < -LIMIT_PRIORITY) priority = -LIMIT_PRIORITY;
     *q = (rose_seq){.state = ROSE_SEQ_WAITING,
                     .no_lookup = r->no_lookup,
+                    .same_prompt = r->same_prompt,
+                    .due_ns = r->due_ns,
                     .n_known = r->n_prompt,
                     .n_max = r->n_prompt + r->max_tokens,
                     .n_prompt = r->n_prompt,
@@ -263,6 +266,7 @@ void rose_sched_finish(rose_sched *s, uint32_t i)
     case ROSE_SEQ_DONE:
         break;
     }
+    if (q->begun) rose_sched_note_end(s, q);
     s->n_begun -= q->begun;
     q->state = ROSE_SEQ_FREE;
     q->next = s->free_seq;
@@ -373,8 +377,10 @@ uint32_t rose_sched_prefill_left(const rose_sched *s, const rose_sched_plan *p)
     uint32_t left = s->o.max_step_tokens - p->n_tokens;
     if (p->n_prefill_seqs >= s->o.prefill_max_batch) return 0;
     if (!s->o.chunked_prefill && p->n_prefill_seqs == 0) return left; /* however long it is */
-    if (p->n_prefill_tokens >= s->o.prefill_max_tokens) return 0;
-    uint32_t most = s->o.prefill_max_tokens - p->n_prefill_tokens;
+    uint32_t most = s->o.prefill_max_tokens;
+    if (most > s->goal_rows) most = s->goal_rows;
+    if (p->n_prefill_tokens >= most) return 0;
+    most -= p->n_prefill_tokens;
     return left < most ? left : most;
 }
 
@@ -395,6 +401,7 @@ void rose_sched_begin(rose_sched *s, rose_sched_plan *p, uint32_t i)
     q->begun = true;
     q->n_cached = q->n_done;
     s->n_begun++;
+    rose_sched_note_begin(s, q);
     s->admitted[p->n_admitted++] = i;
     if (!s->o.prefix_cache) return;
     s->stats.prefix_queries += q->n_prompt;
@@ -445,6 +452,7 @@ bool rose_sched_next(rose_sched *s, rose_sched_plan *out)
     rose_sched_plan p = {.items = s->items, .admitted = s->admitted};
     settle(s, &p);
     index_generated(s);
+    rose_sched_steer(s);
     uint32_t n_decode = s->n_decode; /* those whose prompt ends in this step decode from the next */
     bool admit = s->waiting.n_waiting > 0 && p.n_preempted == 0;
     if (admit && s->o.prefix_cache) rose_sched_pending_begin(s);

@@ -22,6 +22,10 @@
  * starts behind the longest path found there, leaving at least one token to compute. A prompt whose
  * next page is just being computed by another waits for that page instead of computing it too, so
  * n choices of one prompt, or a crowd with one system prompt, compute it once.
+ * Goals. From what steps have cost (rose_sched_observe) follows what a step will: beside running
+ * decodes prompts get as many rows, and as many sequences begin, as keep it within itl_goal_ns; and
+ * a sequence with a time due that it can no longer meet is named by rose_sched_late while it waits.
+ * The clock is the caller's.
  *
  * Threads: owned by the engine thread.  Memory: allocates in _create only. */
 #ifndef ROSE_SCHED_SCHED_H
@@ -53,6 +57,7 @@ typedef struct rose_sched_opts {
     uint32_t lookahead;        /* PACK: waiting sequences looked at, 1 .. 4096; 0 = 64 */
     uint32_t force_fifo_every; /* PACK: 1 .. ; 0 = 8 */
     uint32_t priority_age;     /* what one priority is worth, in the unit of arrival */
+    uint64_t itl_goal_ns;      /* a step with decodes should not take longer; 0 = no goal */
     bool prefix_cache;
     uint32_t prefix_max_pages; /* most idle pages of the index; 0 = the whole pool */
     uint64_t hash_key[2];      /* of the index: random, without effect on any plan */
@@ -66,7 +71,9 @@ typedef struct rose_sched_request {
     uint64_t arrival; /* any clock that does not run backwards, below 2^62; milliseconds in the
                          engine */
     rose_kv_salt salt;
-    bool no_lookup; /* compute the whole prompt, whatever is cached */
+    bool no_lookup;   /* compute the whole prompt, whatever is cached */
+    bool same_prompt; /* as the sequence submitted before: only the estimates use it */
+    uint64_t due_ns;  /* when its first token is due, on the clock of rose_sched_late; 0 = never */
 } rose_sched_request;
 
 /* One sequence's part of a step. */
@@ -124,6 +131,36 @@ void rose_sched_finish(rose_sched *s, uint32_t seq);
  * was sampled gives its pages back and is never planned again, but counts as running until it is
  * finished. Token path: O(items + admissions), no allocation. */
 bool rose_sched_next(rose_sched *s, rose_sched_plan *out);
+
+/* Event: a step with so many decodes and rows of prompts took ns, from the end of the step before
+ * or the begin of this one, whichever was later. O(1). */
+void rose_sched_observe(rose_sched *s, uint32_t n_decode, uint32_t n_prefill, uint64_t ns);
+
+/* Waiting sequences that can no longer have their first token when it is due, as far as the cost of
+ * steps, the queue before them and the length of outputs tell: handles to out[0..n), n <= cap, for
+ * the caller to finish. Not those that have begun, and not one that could begin at once while
+ * nothing runs: so estimates that went wrong are corrected by what runs. Looks at the first
+ * `lookahead` and, in turn, at the others; 0 means none at this moment. */
+uint32_t rose_sched_late(rose_sched *s, uint64_t now_ns, uint32_t *out, uint32_t cap);
+
+/* What whoever comes now has before him, as numbers that another thread may have. */
+typedef struct rose_sched_load {
+    bool known;         /* a step was observed; all else is 0 before (miss: 1) */
+    uint32_t n_running; /* sequences */
+    uint32_t n_free;    /* that could begin now */
+    double busy_ns;     /* until the prompts that have begun are computed */
+    double base_ns;     /* a step without prompts */
+    double prompt_ns;   /* more for each row of a prompt */
+    double row_ns;      /* a row of a long prompt, its part of the steps included */
+    double place_ns;    /* from one end of a sequence to the next, once n_free is used up */
+    double miss;        /* part of a prompt that is not cached, lately */
+} rose_sched_load;
+rose_sched_load rose_sched_get_load(const rose_sched *s);
+
+/* Until a prompt of `own` rows has its first token behind n_ahead waiting sequences of rows_ahead
+ * rows together (what is cached not counted); own 0: until they have all begun. Pure. */
+double rose_sched_wait_ns(const rose_sched_load *l, uint32_t n_ahead, double rows_ahead,
+                          double own);
 
 /* Prompt tokens that the sequence found in the index when it began; 0 before. */
 uint32_t rose_sched_cached_tokens(const rose_sched *s, uint32_t seq);

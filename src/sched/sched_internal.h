@@ -1,5 +1,6 @@
-/* sched/sched_internal.h - the scheduler's state, shared by its three files: sched.c (life of a
- * sequence, pages, the plan), admit.c (who begins), share.c (the prefix index as seen from here).
+/* sched/sched_internal.h - the scheduler's state, shared by its four files: sched.c (life of a
+ * sequence, pages, the plan), admit.c (who begins), share.c (the prefix index as seen from here),
+ * slo.c (latency goals).
  *
  * A node is free, waiting (in the queue), prefilling (a list in order of key), decoding (a dense
  * array, walked each step; a removal moves the last entry into the hole, so the order of the
@@ -10,6 +11,7 @@
 
 #include <stddef.h>
 
+#include "sched/cost.h"
 #include "sched/sched.h"
 #include "sched/waitq.h"
 
@@ -26,7 +28,7 @@ typedef enum rose_seq_state {
 typedef struct rose_seq {
     uint8_t state; /* rose_seq_state */
     bool begun;    /* admitted before: a waiting one was preempted */
-    bool no_lookup;
+    bool no_lookup, same_prompt;
     bool fresh;     /* a part of its prompt was computed in the last step */
     uint32_t lane;  /* PREFILL, DECODE */
     uint32_t index; /* DECODE: place in decode[] */
@@ -39,6 +41,7 @@ typedef struct rose_seq {
     int64_t key;
     uint64_t order;
     rose_kv_salt salt;
+    uint64_t due_ns; /* 0 = never */
     /* WAITING: how far the index goes along, as found when it had evicted match_evicted pages */
     uint32_t match_n, match_page;
     uint64_t match_evicted;
@@ -70,6 +73,12 @@ struct rose_sched {
     rose_waitq waiting;
     rose_sched_pending pending;
     rose_sched_stats stats;
+    rose_sched_cost cost;
+    uint32_t goal_rows;   /* of prompts in this step */
+    uint32_t goal_active; /* sequences that have begun */
+    uint32_t late_at;     /* whose time due was looked at last */
+    double mean_output, mean_pages, mean_miss;
+    uint64_t n_ends, n_misses;
     /* all owned */
     rose_seq *seqs;         /* [max_seqs + max_queued] */
     uint32_t *decode;       /* [max_seqs] */
@@ -107,6 +116,12 @@ void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i);
 /* ---- admit.c ---- */
 
 void rose_sched_admit(rose_sched *s, rose_sched_plan *p);
+
+/* ---- slo.c ---- */
+
+void rose_sched_steer(rose_sched *s); /* goal_rows and goal_active of the next plan */
+void rose_sched_note_begin(rose_sched *s, const rose_seq *q);
+void rose_sched_note_end(rose_sched *s, const rose_seq *q); /* of one that had begun */
 
 /* ---- share.c ---- */
 

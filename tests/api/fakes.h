@@ -163,6 +163,7 @@ enum { FAKE_RING = 64, FAKE_MAX_REQS = 512 };
 
 struct rose_request {
     rose_request_opts o;
+    uint32_t n_cached;   /* what the engine would say */
     uint32_t prompt_sum; /* of the ids, so that a test can tell prompts apart */
     uint32_t n_done;
     bool ended, in_sink;
@@ -186,6 +187,10 @@ typedef struct fake_engine_state {
     uint32_t fail_at; /* the request fails instead of giving token fail_at - 1; 0 = never */
     uint64_t now_ns;
     bool failed;
+    uint32_t retry_after_s;
+    rose_finish fail_how; /* of fail_at; ERROR unless set */
+    char salt[32];        /* of the last submission */
+    size_t salt_len;
 } fake_engine_state;
 
 static fake_engine_state fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -216,6 +221,7 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e)
 }
 
 static rose_engine_hists fake_hists;
+static uint32_t fake_stop_id; /* as if every request had it in stop_token_ids; 0 = none */
 
 static rose_logprob fake_report[64];
 
@@ -258,6 +264,9 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
         r->o = *o;
         r->o.rules = NULL; /* borrowed for submit */
         r->o.prompt = NULL;
+        fake.salt_len = o->cache_salt_len < sizeof fake.salt ? o->cache_salt_len : sizeof fake.salt;
+        if (fake.salt_len > 0) memcpy(fake.salt, o->cache_salt, fake.salt_len);
+        r->o.cache_salt = NULL;
         for (uint32_t i = 0; i < o->n_prompt; i++)
             r->prompt_sum += o->prompt[i];
         r->times.submitted = fake.now_ns;
@@ -289,6 +298,17 @@ rose_status rose_request_poll(rose_request *r, rose_event *out)
 void *rose_request_user(const rose_request *r)
 {
     return r->o.user;
+}
+
+uint32_t rose_engine_retry_after_s(const rose_engine *e)
+{
+    (void)e;
+    return fake.retry_after_s;
+}
+
+uint32_t rose_request_cached_tokens(const rose_request *r)
+{
+    return r->n_cached;
 }
 
 rose_request_times rose_request_get_times(const rose_request *r)
@@ -333,12 +353,13 @@ static void fake_advance(rose_request *r)
     else if (atomic_load(&r->cancelled)) {
         fake_end(r, &ev, ROSE_FINISH_CANCELLED);
     } else if (fake.fail_at != 0 && r->n_done + 1 == fake.fail_at) {
-        fake_end(r, &ev, ROSE_FINISH_ERROR);
+        fake_end(r, &ev, fake.fail_how);
     } else {
         ev.id = fake.next(r, r->n_done++);
         ev.has_token = 1;
         if (r->n_done == 1) r->times.first_token = fake.now_ns;
-        if (ev.id == FAKE_EOS && !r->o.ignore_eos)
+        ev.stop_id = fake_stop_id != 0 && ev.id == fake_stop_id;
+        if (ev.stop_id || (ev.id == FAKE_EOS && !r->o.ignore_eos))
             fake_end(r, &ev, ROSE_FINISH_STOP);
         else if (r->n_done >= r->o.max_tokens || r->n_done + r->o.n_prompt >= fake.max_model_len)
             fake_end(r, &ev, ROSE_FINISH_LENGTH);
@@ -625,6 +646,8 @@ static inline void fake_reset(void)
     memset(&fake_http, 0, sizeof fake_http);
     fake.lock = lock;
     fake.capacity = 256;
+    fake.retry_after_s = 1;
+    fake.fail_how = ROSE_FINISH_ERROR;
     fake.max_model_len = 64;
     fake_plan.max_model_len = fake.max_model_len;
     fake_arch.vocab_size = FAKE_VOCAB;

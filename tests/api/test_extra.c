@@ -54,13 +54,14 @@ static void bytes(void **state)
         "/v1/completions", "{\"prompt\":\"xy\",\"logprobs\":1,\"max_tokens\":2}",
         "\"logprobs\":{\"tokens\":[\"A\",\"\xE2\x82\"],\"token_logprobs\":[0,0],\"top_logprobs\":["
         "{\"A\":0,\"B\":-0.5},{\"A\":0,\"B\":-0.5}],\"text_offset\":[0,1]},\"finish_reason\":"
-        "\"length\"}");
+        "\"length\",\"stop_reason\":null}");
     expect(
         "/v1/completions", "{\"prompt\":\"xy\",\"logprobs\":0,\"echo\":true,\"max_tokens\":1}",
         "\"text\":\"xyA\",\"logprobs\":{\"tokens\":[\"x\",\"y\",\"A\"],\"token_logprobs\":[null,0,"
         "0],\"top_logprobs\":[null,{\"A\":0},{\"A\":0}],\"text_offset\":[0,1,2]}");
     expect("/v1/completions", "{\"prompt\":\"xy\",\"echo\":true,\"max_tokens\":0}",
-           "\"text\":\"xy\",\"logprobs\":null,\"finish_reason\":\"length\"}],\"usage\":{"
+           "\"text\":\"xy\",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null}],"
+           "\"usage\":{"
            "\"prompt_tokens\":2,\"completion_tokens\":0,");
     expect(
         "/v1/completions",

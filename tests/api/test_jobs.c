@@ -273,9 +273,10 @@ static void all_or_nothing(void **state)
     (void)state;
     rose_api *a = start(false);
     fake.capacity = 2;
+    fake.retry_after_s = 12;
     rose_http_req *r = ask("/v1/completions", "{\"prompt\":\"x\",\"n\":3}");
     assert_int_equal(r->status, 429);
-    assert_string_equal(r->headers, "Retry-After: 1\r\n");
+    assert_string_equal(r->headers, "Retry-After: 12\r\n");
     assert_non_null(strstr(fake_text(r), "rate_limit_error"));
     assert_int_equal(fake.n_running, 2);
     fake_engine_step();
@@ -284,6 +285,54 @@ static void all_or_nothing(void **state)
     assert_int_equal(fake.n_live, 0);
     fake_free(r);
     fake_stop(a);
+}
+
+/* A first token that would come too late is a 429 of its own, at the door or from the queue, before
+ * any header of a stream; the wait is the engine's. */
+static void too_late(void **state)
+{
+    (void)state;
+    for (int queued = 0; queued < 2; queued++) {
+        rose_api *a = start(false);
+        fake.retry_after_s = 37;
+        if (queued == 0) fake.submit_status = ROSE_E_LATE;
+        fake.fail_at = 1;
+        fake.fail_how = ROSE_FINISH_LATE;
+        rose_http_req *r = ask("/v1/completions", "{\"prompt\":\"x\",\"n\":2,\"stream\":true}");
+        fake_run(r);
+        assert_int_equal(r->status, 429);
+        assert_false(r->begun);
+        assert_string_equal(r->headers, "Retry-After: 37\r\n");
+        assert_non_null(
+            strstr(fake_text(r), "\"rate_limit_error\",\"param\":null,\"code\":\"slo_ttft\""));
+        assert_int_equal(fake.n_live, 0);
+        fake_free(r);
+        r = ask("/metrics", NULL);
+        assert_non_null(strstr(fake_text(r), "reason=\"slo_ttft\"} 1\n"));
+        assert_non_null(strstr(fake_text(r), "reason=\"queue_full\"} 0\n"));
+        assert_non_null(strstr(fake_text(r), "finished_reason=\"error\"} 0\n"));
+        fake_free(r);
+        fake_stop(a);
+    }
+}
+
+/* No token is left: the client's error; behind a token of a stream, an error event. */
+static void no_token_left(void **state)
+{
+    (void)state;
+    for (uint32_t at = 1; at <= 2; at++) {
+        rose_api *a = start(false);
+        fake.fail_at = at;
+        fake.fail_how = ROSE_FINISH_NO_TOKEN;
+        rose_http_req *r = ask("/v1/completions", "{\"prompt\":\"x\",\"stream\":true}");
+        fake_run(r);
+        assert_int_equal(r->status, at == 1 ? 400 : 200);
+        assert_int_equal(strstr(r->headers, "Retry-After") != NULL, 0);
+        assert_non_null(strstr(fake_text(r), "\"invalid_request_error\",\"param\":null,\"code\":"
+                                             "\"no_token_left\""));
+        fake_free(r);
+        fake_stop(a);
+    }
 }
 
 /* The one worker is stuck, two bodies fit into its queue: a fourth request is refused at once. */
@@ -485,6 +534,8 @@ int main(void)
         cmocka_unit_test(random_inline),
         cmocka_unit_test(random_workers),
         cmocka_unit_test(all_or_nothing),
+        cmocka_unit_test(too_late),
+        cmocka_unit_test(no_token_left),
         cmocka_unit_test(job_queue_full),
         cmocka_unit_test(refused_by_engine),
         cmocka_unit_test(leaving_cancels),

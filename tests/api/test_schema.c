@@ -161,7 +161,13 @@ static const row refused[] = {
     {C, "{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format",
      "not supported"},
     {C, "{\"prompt\":\"x\",\"guided_json\":{}}", 400, "guided_json", "not supported"},
-    {C, "{\"prompt\":\"x\",\"cache_salt\":\"s\"}", 400, "cache_salt", "not supported"},
+    {C, "{\"prompt\":\"x\",\"cache_salt\":\"\"}", 400, "cache_salt", "not empty"},
+    {C, "{\"prompt\":\"x\",\"cache_salt\":5}", 400, "cache_salt", "a string"},
+    {H, "{" MSG ",\"cache_salt\":[]}", 400, "cache_salt", "a string"},
+    {C, "{\"prompt\":\"x\",\"priority\":1.5}", 400, "priority", "an integer"},
+    {C, "{\"prompt\":\"x\",\"priority\":\"high\"}", 400, "priority", "an integer"},
+    {C, "{\"prompt\":\"x\",\"priority\":2147483648}", 400, "priority", "-2147483648 to"},
+    {"/tokenize", "{\"prompt\":\"x\",\"priority\":1}", 400, "priority", "unknown field"},
     {H, "{" MSG ",\"tools\":[{}]}", 400, "tools", "not supported"},
     {H, "{" MSG ",\"tool_choice\":\"required\"}", 400, "tool_choice", "not supported"},
     {H, "{" MSG ",\"modalities\":[\"audio\"]}", 400, "modalities", "not supported"},
@@ -391,6 +397,25 @@ static uint32_t note(const rose_request *r, uint32_t i)
     return FAKE_EOS;
 }
 
+/* The salt is borrowed for submit, so it is read there. */
+static void order_and_salt(void **state)
+{
+    (void)state;
+    fake.next = note;
+    n_seen = 0;
+    fake_free(ask(C, "{\"prompt\":\"a\",\"priority\":-2147483648,\"cache_salt\":\"t\\u00e9\"}"));
+    assert_int_equal(fake.salt_len, 3);
+    assert_memory_equal(fake.salt, "t\xC3\xA9", 3);
+    fake_free(ask(H, "{" MSG ",\"priority\":7}"));
+    assert_int_equal(fake.salt_len, 0);
+    fake_free(ask(C, "{\"prompt\":\"a\",\"priority\":null,\"cache_salt\":null}"));
+    assert_int_equal(n_seen, 3);
+    assert_int_equal(seen[0].priority, INT32_MIN);
+    assert_int_equal(seen[1].priority, 7);
+    assert_int_equal(seen[2].priority, 0);
+    assert_int_equal(fake.salt_len, 0);
+}
+
 static void sampling_fields(void **state)
 {
     (void)state;
@@ -428,6 +453,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(accepts, setup, teardown),
         cmocka_unit_test(lenient),
         cmocka_unit_test_setup_teardown(content_types, setup, teardown),
+        cmocka_unit_test_setup_teardown(order_and_salt, setup, teardown),
         cmocka_unit_test_setup_teardown(sampling_fields, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

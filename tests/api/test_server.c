@@ -151,12 +151,13 @@ static void golden(void **state)
                                       "{\"prompt\":[1,2,3],\"max_tokens\":3,\"ignore_eos\":true}"));
     blank(got);
     assert_string_equal(
-        got, "HTTP/1.1 200 OK\r\nDate: *\r\nContent-Type: application/json\r\nConnection: close\r\n"
-             "Server-Timing: *\r\nContent-Length: *\r\n\r\n"
-             "{\"id\":\"*\",\"object\":\"text_completion\",\"created\":*,\"model\":\"tiny\","
-             "\"choices\":[{\"index\":0,\"text\":\"*\",\"logprobs\":null,\"finish_reason\":"
-             "\"length\"}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":3,"
-             "\"total_tokens\":6},\"timings\":{*}}");
+        got,
+        "HTTP/1.1 200 OK\r\nDate: *\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        "Server-Timing: *\r\nContent-Length: *\r\n\r\n"
+        "{\"id\":\"*\",\"object\":\"text_completion\",\"created\":*,\"model\":\"tiny\","
+        "\"choices\":[{\"index\":0,\"text\":\"*\",\"logprobs\":null,\"finish_reason\":"
+        "\"length\",\"stop_reason\":null}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":3,"
+        "\"total_tokens\":6,\"prompt_tokens_details\":{\"cached_tokens\":0}},\"timings\":{*}}");
     free(got);
     got = read_all(send_request(&s, "/v1/completions",
                                 "{\"prompt\":\"The\",\"max_tokens\":1,\"temperature\":0,"
@@ -169,7 +170,7 @@ static void golden(void **state)
              "Server-Timing: *\r\nTransfer-Encoding: chunked\r\n\r\n"
              "data: {\"id\":\"*\",\"object\":\"text_completion\",\"created\":*,\"model\":\"tiny\","
              "\"choices\":[{\"index\":0,\"text\":\"*\",\"logprobs\":null,\"finish_reason\":"
-             "\"length\"}],\"timings\":{*}}\n\ndata: [DONE]\n\n");
+             "\"length\",\"stop_reason\":null}],\"timings\":{*}}\n\ndata: [DONE]\n\n");
     free(got);
     got = read_all(send_request(&s, "/v1/completions", "{\"prompt\":\"x\",\"foo\":1}"));
     blank(got);

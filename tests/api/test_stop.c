@@ -97,7 +97,12 @@ static void check_sample(const sample *s)
     }
     assert_int_equal(got, want);
     if (!got) rose_stop_flush(&stops, &st, &out);
-    if (got) assert_true(end <= at); /* found in the piece that completed it */
+    if (got) {
+        const struct rose_stop *found = &stops.v[st.which];
+        assert_true(end <= at); /* found in the piece that completed it */
+        assert_int_equal(cut + found->len, end);
+        assert_memory_equal(found->text, s->text + cut, found->len);
+    }
     assert_int_equal(out.b.len, cut);
     if (cut > 0) assert_memory_equal(out.b.data, s->text, cut);
     rose_api_out_free(&out);

@@ -104,8 +104,8 @@ static void completion_stream(void **state)
         "{\"index\":0,\"text\":\" world\",\"logprobs\":null,\"finish_reason\":null}]}\n\n" HEAD
         "{\"index\":0,\"text\":\"a\\\"b\\\\\",\"logprobs\":null,\"finish_reason\":null}]}\n\n" HEAD
         "{\"index\":0,\"text\":\"\\n\\t\\u0001\x7F\",\"logprobs\":null,"
-        "\"finish_reason\":null}]}\n\n" HEAD
-        "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\"}],"
+        "\"finish_reason\":null}]}\n\n" HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,"
+        "\"finish_reason\":\"stop\",\"stop_reason\":null}],"
         "\"timings\":{...}}\n\n" DONE);
 }
 
@@ -118,10 +118,11 @@ static void completion_stream_usage_length(void **state)
            "{\"include_usage\":true}}",
            s, 3,
            HEAD "{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":null}],"
+                "\"usage\":null}\n\n" HEAD "{\"index\":0,\"text\":\" "
+                "world\",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null}],"
                 "\"usage\":null}\n\n" HEAD
-                "{\"index\":0,\"text\":\" world\",\"logprobs\":null,\"finish_reason\":\"length\"}],"
-                "\"usage\":null}\n\n" HEAD
-                "],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5},"
+                "],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5,"
+                "\"prompt_tokens_details\":{\"cached_tokens\":0}},"
                 "\"timings\":{...}}\n\n" DONE);
 }
 
@@ -135,7 +136,8 @@ static void chat_stream(void **state)
                  "\"logprobs\":null,\"finish_reason\":null}]}\n\n" CHEAD
                  "{\"index\":0,\"delta\":{\"content\":\"Hello\"},\"logprobs\":null,"
                  "\"finish_reason\":null}]}\n\n" CHEAD
-                 "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}],"
+                 "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_"
+                 "reason\":null}],"
                  "\"timings\":{...}}\n\n" DONE);
 }
 
@@ -225,7 +227,8 @@ static void chat_empty(void **state)
     expect("/v1/chat/completions",
            "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}", s, 1,
            CHEAD "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
-                 "\"logprobs\":null,\"finish_reason\":\"stop\"}],\"timings\":{...}}\n\n" DONE);
+                 "\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":null}],\"timings\":{"
+                 "...}}\n\n" DONE);
 }
 
 /* The stop string spans two tokens; it is not emitted, what follows is dropped, usage counts up to
@@ -239,10 +242,11 @@ static void stop_string(void **state)
            "{\"include_usage\":true}}",
            s, 6,
            HEAD "{\"index\":0,\"text\":\"STHello\",\"logprobs\":null,\"finish_reason\":null}],"
+                "\"usage\":null}\n\n" HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_"
+                "reason\":\"stop\",\"stop_reason\":\"STOP\"}],"
                 "\"usage\":null}\n\n" HEAD
-                "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\"}],"
-                "\"usage\":null}\n\n" HEAD
-                "],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":4,\"total_tokens\":5},"
+                "],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":4,\"total_tokens\":5,"
+                "\"prompt_tokens_details\":{\"cached_tokens\":0}},"
                 "\"timings\":{...}}\n\n" DONE);
 }
 
@@ -254,7 +258,8 @@ static void held_text_is_flushed(void **state)
            "{\"prompt\":\"p\",\"stream\":true,\"stop\":\"STOP\",\"max_tokens\":2}", s, 2,
            HEAD
            "{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":null}]}\n\n" HEAD
-           "{\"index\":0,\"text\":\"ST\",\"logprobs\":null,\"finish_reason\":\"length\"}],"
+           "{\"index\":0,\"text\":\"ST\",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_"
+           "reason\":null}],"
            "\"timings\":{...}}\n\n" DONE);
 }
 
@@ -265,8 +270,8 @@ static void split_character(void **state)
     (void)state;
     expect("/v1/completions", "{\"prompt\":\"p\",\"stream\":true}", s, 3,
            HEAD "{\"index\":0,\"text\":\"\xE2\x82\xAC\",\"logprobs\":null,\"finish_reason\":null}]}"
-                "\n\n" HEAD
-                "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\"}],"
+                "\n\n" HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":"
+                "\"stop\",\"stop_reason\":null}],"
                 "\"timings\":{...}}\n\n" DONE);
 }
 
@@ -274,12 +279,15 @@ static void completion_whole(void **state)
 {
     static const uint32_t s[] = {W(0), W(1), FAKE_EOS};
     (void)state;
-    expect("/v1/completions", "{\"prompt\":[\"a\",\"bc\"],\"n\":1}", s, 3,
-           "{\"id\":\"ID\",\"object\":\"text_completion\",\"created\":T,\"model\":\"m/\\\"x\","
-           "\"choices\":[{\"index\":0,\"text\":\"Hello world\",\"logprobs\":null,"
-           "\"finish_reason\":\"stop\"},{\"index\":1,\"text\":\"Hello world\",\"logprobs\":null,"
-           "\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":6,"
-           "\"total_tokens\":9},\"timings\":{...}}");
+    expect(
+        "/v1/completions", "{\"prompt\":[\"a\",\"bc\"],\"n\":1}", s, 3,
+        "{\"id\":\"ID\",\"object\":\"text_completion\",\"created\":T,\"model\":\"m/\\\"x\","
+        "\"choices\":[{\"index\":0,\"text\":\"Hello world\",\"logprobs\":null,"
+        "\"finish_reason\":\"stop\",\"stop_reason\":null},{\"index\":1,\"text\":\"Hello "
+        "world\",\"logprobs\":null,"
+        "\"finish_reason\":\"stop\",\"stop_reason\":null}],\"usage\":{\"prompt_tokens\":3,"
+        "\"completion_tokens\":6,"
+        "\"total_tokens\":9,\"prompt_tokens_details\":{\"cached_tokens\":0}},\"timings\":{...}}");
 }
 
 static void chat_whole_implied_stop(void **state)
@@ -291,9 +299,58 @@ static void chat_whole_implied_stop(void **state)
            s, 4,
            "{\"id\":\"ID\",\"object\":\"chat.completion\",\"created\":T,\"model\":\"m/\\\"x\","
            "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"world\","
-           "\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\"}],\"usage\":"
-           "{\"prompt_tokens\":18,\"completion_tokens\":3,\"total_tokens\":21},"
+           "\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":"
+           "\"\\nUser:\"}],\"usage\":"
+           "{\"prompt_tokens\":18,\"completion_tokens\":3,\"total_tokens\":21,\"prompt_tokens_"
+           "details\":{\"cached_tokens\":0}},"
            "\"timings\":{...}}");
+}
+
+/* stop_token_ids: the id; end of sequence: null, even where its id is listed. */
+static void stop_ids(void **state)
+{
+    static const uint32_t s[] = {W(0), W(1), FAKE_EOS}, eos[] = {FAKE_EOS};
+    (void)state;
+    fake_arch.eos_ids[0] = FAKE_EOS;
+    fake_arch.n_eos = 1;
+    fake_stop_id = W(1);
+    expect("/v1/completions", "{\"prompt\":\"p\",\"stream\":true}", s, 3,
+           HEAD
+           "{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":null}]}\n\n" HEAD
+           "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
+           "\"stop_reason\":258}],\"timings\":{...}}\n\n" DONE);
+    fake_stop_id = FAKE_EOS;
+    expect("/v1/completions", "{\"prompt\":\"p\",\"stream\":true}", eos, 1,
+           HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
+                "\"stop_reason\":null}],\"timings\":{...}}\n\n" DONE);
+    expect("/v1/completions", "{\"prompt\":\"p\",\"stream\":true,\"ignore_eos\":true}", eos, 1,
+           HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
+                "\"stop_reason\":256}],\"timings\":{...}}\n\n" DONE);
+    fake_stop_id = 0;
+    fake_arch.n_eos = 0;
+}
+
+/* Of each prompt the least that its choices found, summed: 32 and 16 and 0. */
+static void cached_tokens(void **state)
+{
+    static const uint32_t s[] = {FAKE_EOS};
+    (void)state;
+    rose_api_opts o = options(true);
+    fake_reset();
+    fake_script = s;
+    fake_script_len = 1;
+    rose_api *a = fake_start(&o);
+    const char *body = "{\"prompt\":[\"a\",\"b\",\"c\"],\"n\":2}";
+    static const uint32_t cached[] = {48, 32, 16, 16, 0, 32};
+    rose_http_req *r = fake_request("/v1/completions", body, strlen(body));
+    fake_arrive(r);
+    assert_int_equal(fake.n_live, 6);
+    for (uint32_t i = 0; i < 6; i++)
+        fake.live[i]->n_cached = cached[i];
+    fake_run(r);
+    assert_non_null(strstr(fake_text(r), "\"prompt_tokens_details\":{\"cached_tokens\":48}}"));
+    fake_free(r);
+    fake_stop(a);
 }
 
 static void failure_mid_stream(void **state)
@@ -354,6 +411,8 @@ int main(void)
         cmocka_unit_test(split_character),
         cmocka_unit_test(completion_whole),
         cmocka_unit_test(chat_whole_implied_stop),
+        cmocka_unit_test(stop_ids),
+        cmocka_unit_test(cached_tokens),
         cmocka_unit_test(failure_mid_stream),
         cmocka_unit_test(tokenize_routes),
     };

@@ -173,11 +173,46 @@ static void test_blocks(void **state)
     rose_trace_free(&t);
 }
 
+/* Twice what the machine can do, and two goals: without steering nearly all miss them, with it most
+ * of what can be served meets both. */
+static void test_goals(void **state)
+{
+    enum { N = 300 };
+    (void)state;
+    rose_trace t;
+    rose_replay_result r[2];
+    rose_replay_opts o = {
+        .step_us = 1000, .row_us = 100, .scale = 1, .kv_pages = 2000, .ttft_ms = 300, .itl_ms = 12};
+    rose_sched_opts so = small();
+    so.max_seqs = 32;
+    so.max_step_tokens = 512;
+    so.max_model_len = 512;
+    so.max_queued = N;
+    char *text = calloc(N, 40);
+    sprintf(text, "Timestamp,ContextTokens,GeneratedTokens\n");
+    for (uint32_t i = 0, at = 40; i < N; i++)
+        at += (uint32_t)sprintf(text + at, "%.3f,%u,%u\n", i * 0.015, 100 + i * 37 % 200,
+                                10 + i % 30);
+    assert_int_equal(read_text(&t, text, 0, NULL), ROSE_OK);
+    for (int k = 0; k < 2; k++) {
+        o.steer = k == 1;
+        assert_int_equal(rose_replay_run(&t, &o, &so, &r[k], NULL), ROSE_OK);
+        assert_int_equal(r[k].n_done + r[k].n_late + r[k].n_refused, N);
+        assert_true(r[k].n_met <= r[k].n_met_ttft && r[k].n_met <= r[k].n_met_itl);
+        assert_true(r[k].n_met_ttft <= r[k].n_done && r[k].n_met_itl <= r[k].n_done);
+    }
+    assert_int_equal(r[0].n_late, 0);
+    assert_true(r[1].n_late > 0 && r[1].n_met > 3 * r[0].n_met && r[1].n_met > N / 4);
+    assert_true(r[1].n_met * 10 > r[1].n_done * 8);
+    free(text);
+    rose_trace_free(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_csv),   cmocka_unit_test(test_json),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_times), cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_times), cmocka_unit_test(test_blocks), cmocka_unit_test(test_goals),
     };
     return cmocka_run_group_tests_name("trace and replay", tests, NULL, NULL);
 }

@@ -25,6 +25,7 @@ typedef struct rec {
     bool ignore_eos;
     uint32_t cancel_after; /* tokens; UINT32_MAX = never */
     int32_t priority;
+    uint64_t t_ns;
     char salt[8];
     bool skip_cache;
     uint32_t n_cached;
@@ -125,6 +126,7 @@ static inline rose_status rec_submit(rec *x, rose_engine *e, rose_wakeq *sink, r
                            .sink = sink,
                            .user = x,
                            .priority = x->priority,
+                           .t_ns = x->t_ns,
                            .cache_salt = x->salt,
                            .cache_salt_len = strlen(x->salt),
                            .skip_prefix_cache = x->skip_cache};

@@ -113,7 +113,7 @@ static void test_policies(void **state)
 {
     (void)state;
     uint64_t seed = test_seed();
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 11; i++) {
         rose_engine_opts o = depth_opts();
         o.backend.kv_pages = 30;
         if (i == 0) o.prefix_cache = false;
@@ -124,6 +124,8 @@ static void test_policies(void **state)
         if (i == 5) o.max_active = 3;
         if (i == 6) o.prefix_cache_max_pages = 4;
         if (i == 7) o.priority_age_ms = 0;
+        if (i == 9) o.itl_slo_ms = 1;
+        if (i == 10) o.itl_slo_ms = 1, o.ttft_slo_ms = 3600000;
         if (i == 8) {
             o.chunked_prefill = false;
             o.backend.max_step_tokens = 127;
@@ -263,6 +265,59 @@ static void test_queued_tokens(void **state)
     free(x);
 }
 
+/* One runs, another's time comes while it waits: it is told, the first goes on, and whoever comes
+ * when nothing runs is served whatever his time. */
+static void test_late(void **state)
+{
+    (void)state;
+    enum { N = 4 };
+    uint64_t s = test_seed();
+    fake_reset();
+    rose_engine_opts o = small_opts();
+    o.backend.max_seqs = 1;
+    o.ttft_slo_ms = 30000;
+    rose_engine *e = open_engine(&o);
+    rose_wakeq *sink = open_sink(N);
+    rec *x = calloc(N, sizeof *x);
+    for (uint32_t i = 0; i < N; i++) {
+        rec_random(&x[i], &s, 5, 5);
+        x[i].max_tokens = 20;
+        x[i].ignore_eos = true;
+        rec_expect(&x[i]);
+    }
+    assert_int_equal(rose_engine_retry_after_s(e), 1); /* nothing is known */
+    assert_int_equal(rec_submit(&x[0], e, sink, NULL), ROSE_OK);
+    consume(sink, 1);
+    atomic_store(&fake.gate, 1);
+    uint64_t n_steps = atomic_load(&fake.n_steps);
+    x[1].t_ns = 1; /* its time was over long ago */
+    assert_int_equal(rec_submit(&x[1], e, sink, NULL), ROSE_OK);
+    while (atomic_load(&fake.n_steps) == n_steps)
+        usleep(100);
+    x[2].t_ns = rose_now_ns() - (uint64_t)30000 * 1000000 + 20000000; /* over in 20 ms */
+    assert_int_equal(rec_submit(&x[2], e, sink, NULL), ROSE_OK);
+    usleep(30000);
+    x[3].t_ns = 1;
+    assert_int_equal(rec_submit(&x[3], e, sink, NULL), ROSE_E_LATE); /* at the door */
+    assert_null(x[3].r);
+    atomic_store(&fake.gate, 0);
+    consume(sink, 2);
+    assert_int_equal(x[2].finish, ROSE_FINISH_LATE);
+    assert_int_equal(x[2].n_got, 0);
+    rec_verify(&x[0]);
+    rec_verify(&x[1]);
+    rose_engine_stats st = rose_engine_get_stats(e);
+    assert_int_equal(st.late, 1);
+    assert_int_equal(st.waiting_tokens, 0);
+    verify_idle(e);
+    assert_int_equal(rec_submit(&x[3], e, sink, NULL), ROSE_OK);
+    consume(sink, 1);
+    rec_verify(&x[3]);
+    rose_engine_close(e);
+    rose_wakeq_destroy(sink);
+    free(x);
+}
+
 /* The order in which those that wait begin. */
 static void test_priority(void **state)
 {
@@ -302,7 +357,7 @@ int main(void)
         cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_hundreds_of_preemptions),
         cmocka_unit_test(test_policies),   cmocka_unit_test(test_cached_tokens),
         cmocka_unit_test(test_choices),    cmocka_unit_test(test_queued_tokens),
-        cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_late),       cmocka_unit_test(test_priority),
     };
     return cmocka_run_group_tests_name("engine in depth", tests, NULL, NULL);
 }

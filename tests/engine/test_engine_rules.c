@@ -101,6 +101,61 @@ static void test_counts(void **state)
     }
 }
 
+/* Is an id left? Against a plain table, with a vocabulary small enough to run out of it. */
+static void test_leave_one(void **state)
+{
+    uint64_t s = test_seed();
+    uint32_t n_left = 0, n_rounds = 20000;
+    (void)state;
+    for (uint32_t round = 0; round < n_rounds; round++) {
+        enum { SMALL = 6 };
+        uint32_t allowed[8], stop[3], bad[8], lens[4] = {1, 1, 2, 1};
+        bool out[SMALL] = {false};
+        rose_event events[4] = {{0}};
+        uint32_t n = rnd_in(&s, 0, 3), n_bad_ids = 0;
+        for (uint32_t i = 0; i < 8; i++) {
+            allowed[i] = rnd_in(&s, 0, SMALL - 1);
+            bad[i] = rnd_in(&s, 0, SMALL - 1);
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            stop[i] = rnd_in(&s, 0, SMALL - 1);
+            events[i].id = rnd_in(&s, 0, SMALL - 1);
+        }
+        const rose_request_rules q = {.repetition = 1,
+                                      .allowed = allowed,
+                                      .n_allowed = rnd_in(&s, 0, 3) ? rnd_in(&s, 0, 8) : 0,
+                                      .bad_ids = bad,
+                                      .bad_len = lens,
+                                      .n_bad = rnd_in(&s, 0, 4),
+                                      .stop_ids = stop,
+                                      .n_stop = rnd_in(&s, 0, 3),
+                                      .min_tokens = rnd_in(&s, 0, 3)};
+        rose_rules_ctx c = ctx(8);
+        c.vocab = SMALL;
+        c.eos = allowed; /* any */
+        c.n_eos = rnd_in(&s, 0, 1);
+        rose_rules *u = rose_rules_create(&q, &c);
+        for (uint32_t id = 0; id < SMALL; id++) {
+            out[id] = q.n_allowed > 0;
+            for (uint32_t i = 0; i < q.n_allowed; i++)
+                if (allowed[i] == id) out[id] = false;
+        }
+        for (uint32_t i = 0; i < q.n_bad; n_bad_ids += lens[i++])
+            if (lens[i] == 1 || (n > 0 && events[n - 1].id == bad[n_bad_ids]))
+                out[bad[n_bad_ids + lens[i] - 1]] = true;
+        for (uint32_t i = 0; n < q.min_tokens && i < q.n_stop; i++)
+            out[stop[i]] = true;
+        if (n < q.min_tokens && c.n_eos > 0) out[allowed[0]] = true;
+        bool left = false;
+        for (uint32_t id = 0; id < SMALL; id++)
+            left = left || !out[id];
+        assert_int_equal(rose_rules_leave_one(u, events, n), left);
+        n_left += left;
+        free(u);
+    }
+    assert_true(n_left > n_rounds / 10 && n_left < n_rounds * 99 / 100);
+}
+
 static void bad(rose_request_rules q, const char *word)
 {
     const rose_rules_ctx c = ctx(8);
@@ -192,9 +247,8 @@ int main(void)
 {
     rose_log_set_level(ROSE_LOG_OFF);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bans),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_bans),       cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_leave_one),  cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_score_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,6 +65,7 @@ static void test_defaults(void **state)
     assert_int_equal(o.max_active, want.max_active);
     assert_int_equal(o.max_queued_tokens, want.max_queued_tokens);
     assert_int_equal(o.max_queued, want.max_queued);
+    assert_int_equal(o.ttft_slo_ms + o.itl_slo_ms, 0);
 }
 
 static void test_switches(void **state)
@@ -87,14 +88,17 @@ static void test_switches(void **state)
     assert_int_equal(with("--max-num-queued-reqs", "17").max_queued, 17);
     assert_int_equal(with("--prefill-chunk-size", "64").prefill_chunk_size, 64);
     assert_false(with("--no-chunked-prefill", NULL).chunked_prefill);
+    assert_int_equal(with("--ttft-slo-ms", "500").ttft_slo_ms, 500);
+    assert_int_equal(with("--itl-slo-ms", "30").itl_slo_ms, 30);
 }
 
 static void test_refused(void **state)
 {
     (void)state;
     static const char *const bad[][2] = {
-        {"--lookahead", "0"},    {"--lookahead", "4097"},     {"--force-fifo-every", "0"},
-        {"--admission", "lifo"}, {"--priority-age-ms", "-1"}, {"--max-active-requests", "4097"}};
+        {"--lookahead", "0"},        {"--lookahead", "4097"},          {"--force-fifo-every", "0"},
+        {"--ttft-slo-ms", "-1"},     {"--itl-slo-ms", "3600001"},      {"--admission", "lifo"},
+        {"--priority-age-ms", "-1"}, {"--max-active-requests", "4097"}};
     rose_engine_opts o;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(parse(bad[i], 2, &o), 2);

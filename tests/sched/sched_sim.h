@@ -63,8 +63,14 @@ typedef struct sim_seq {
     uint32_t n_known;
     uint64_t id, salt, arrival, key_time; /* id: order of arrival */
     int32_t priority;
-    uint64_t ticket, last_step, waits_since;
+    uint64_t ticket, last_step, waits_since, due_ns;
 } sim_seq;
+
+/* A clock: steps take exactly a + b * decodes + c * prompt rows. All 0: no clock, no goals. */
+typedef struct sim_clock {
+    uint64_t a_ns, b_ns, c_ns;
+    uint64_t ttft_ns; /* goal; 0 = none. The goal between tokens is the scheduler's option */
+} sim_clock;
 
 typedef struct sim {
     rose_sched_opts o;
@@ -80,6 +86,8 @@ typedef struct sim {
     uint32_t *readers;    /* [pages] sequences of this step that have it in their table */
     uint64_t n_arrivals, step, n_finished, n_cancelled, n_full, n_tokens, n_cached, n_again;
     uint64_t longest_wait, last_admitted;
+    sim_clock clock;
+    uint64_t now_ns, n_late, n_in_time, n_observed, n_tight;
 } sim;
 
 static inline void sim_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_t *out)
@@ -157,6 +165,7 @@ static inline void sim_submit(sim *m)
         m->load.n_priorities > 1 ? (int32_t)rnd_in(&m->rng, 0, m->load.n_priorities - 1) : 0;
     r.salt.word[0] = m->load.n_salts > 1 ? rnd(&m->rng) % m->load.n_salts : 0;
     r.no_lookup = m->o.prefix_cache && rnd(&m->rng) % 64 == 0;
+    r.due_ns = m->clock.ttft_ns > 0 ? m->now_ns + m->clock.ttft_ns : 0;
     rose_status st = rose_sched_submit(m->s, &r, &seq);
     rose_status want =
         rose_sched_check(&m->o, rose_kv_pages_total(m->pages), n_prompt, max_tokens, NULL);
@@ -181,6 +190,7 @@ static inline void sim_submit(sim *m)
     q->arrival = m->step;
     q->ticket = q->last_step = 0;
     q->waits_since = m->step;
+    q->due_ns = r.due_ns;
     q->key_time = m->step + (uint64_t)r.priority * m->o.priority_age;
     sim_prompt(m, q);
 }
@@ -198,6 +208,41 @@ static inline void sim_cancel(sim *m)
     if (!m->seqs[i].open) return;
     sim_finish(m, i);
     m->n_cancelled++;
+}
+
+/* Before a step: those who come too late go. */
+static inline void sim_late(sim *m)
+{
+    uint32_t late[3], n; /* fewer than there may be */
+    while ((n = rose_sched_late(m->s, m->now_ns, late, 3)) > 0) {
+        assert_true(n <= 3);
+        for (uint32_t i = 0; i < n; i++) {
+            const sim_seq *q = &m->seqs[late[i]];
+            assert_true(late[i] < m->n && q->open && !q->admitted && q->due_ns != 0);
+            sim_finish(m, late[i]);
+            m->n_late++;
+        }
+    }
+}
+
+/* After it: the clock goes on, the scheduler is told; and if it knew its costs, the goal was kept
+ * as far as prompts and admission could keep it. */
+static inline void sim_tick(sim *m, const rose_sched_plan *p)
+{
+    uint32_t n_decode = p->n_tokens - p->n_prefill_tokens;
+    const sim_clock *k = &m->clock;
+    if (p->n_items == 0) return;
+    uint64_t ns = k->a_ns + k->b_ns * n_decode + k->c_ns * p->n_prefill_tokens;
+    m->now_ns += ns;
+    rose_sched_observe(m->s, n_decode, p->n_prefill_tokens, ns);
+    if (++m->n_observed < 1000 || m->o.itl_goal_ns == 0 || n_decode == 0) return;
+    if (m->o.chunked_prefill && p->n_prefill_tokens > 16) {
+        assert_true((double)ns <= (double)m->o.itl_goal_ns * 1.01);
+        m->n_tight += (double)ns >= (double)m->o.itl_goal_ns * 0.8;
+    }
+    if (p->n_admitted > 0 && rose_sched_n_running(m->s) > 1)
+        assert_true((double)(k->a_ns + k->b_ns * rose_sched_n_running(m->s)) <=
+                    (double)m->o.itl_goal_ns * 1.01);
 }
 
 /* ---- invariants ---- */
@@ -218,6 +263,9 @@ static inline void sim_admissions(sim *m, const rose_sched_plan *p)
         assert_true(cached == 0 || m->o.prefix_cache);
         q->pos = cached;
         m->n_cached += cached;
+        /* nobody begins whose time is over, unless there was nothing else to do */
+        if (q->due_ns != 0 && m->now_ns >= q->due_ns)
+            assert_int_equal(p->n_tokens, p->n_prefill_tokens);
         if (m->step - q->waits_since > m->longest_wait) m->longest_wait = m->step - q->waits_since;
     }
     if (p->n_admitted > 0) assert_int_equal(p->n_preempted, 0);
@@ -285,6 +333,7 @@ static inline void sim_item(sim *m, const rose_sched_item *it)
     q->last_step = m->step;
     if (!it->sample) return;
     q->n_sampled++;
+    if (q->n_sampled == 1 && q->due_ns != 0) m->n_in_time += m->now_ns <= q->due_ns;
     q->sampled_last = q->n_sampled == q->max_tokens;
     /* the token: a function of all before it, so that equal beginnings go on equally */
     if (!q->sampled_last) sim_append(q, (uint32_t)(q->hash[q->n_known - 1] >> 20) & 1023);
@@ -358,6 +407,7 @@ static inline bool sim_step(sim *m)
 {
     rose_sched_plan p;
     m->step++;
+    if (m->clock.ttft_ns > 0) sim_late(m);
     bool any = rose_sched_next(m->s, &p);
     assert_int_equal(any, p.n_items > 0);
     sim_budget(m, &p);
@@ -372,6 +422,7 @@ static inline bool sim_step(sim *m)
         sim_item(m, &p.items[i]);
     m->n_tokens += p.n_tokens;
     sim_states(m, &p);
+    if (m->clock.a_ns > 0) sim_tick(m, &p);
     return any;
 }
 

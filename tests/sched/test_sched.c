@@ -655,6 +655,138 @@ static void test_prompts_first(void **state)
     drop(&f);
 }
 
+/* Steps of exactly 1000 + 100 decodes + 50 rows, as many as it takes to know them. */
+static void teach(rose_sched *s)
+{
+    for (uint32_t i = 0; i < 500; i++) {
+        uint32_t d = i * 7 % 5, p = i % 3 == 0 ? i * 13 % 100 : 0;
+        rose_sched_observe(s, d, p, 1000 + 100 * d + 50 * p);
+    }
+}
+
+static rose_sched_opts goal_opts(uint64_t itl_goal_ns)
+{
+    rose_sched_opts o = base_opts;
+    o.max_step_tokens = 128;
+    o.max_model_len = 256;
+    o.itl_goal_ns = itl_goal_ns;
+    return o;
+}
+
+/* Rows that the rest of a prompt, 73, gets beside one decode, under a goal. */
+static uint32_t rows_beside(uint64_t itl_goal_ns, bool knows)
+{
+    const rose_sched_opts o = goal_opts(itl_goal_ns);
+    fix f = make(&o, 300);
+    rose_sched_plan p;
+    submit(f.s, 1, 50);
+    submit(f.s, 200, 2);
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(p.n_tokens, 128);
+    if (knows) teach(f.s);
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(p.n_items, 2);
+    uint32_t n = p.n_prefill_tokens;
+    drop(&f);
+    return n;
+}
+
+static void test_itl_goal(void **state)
+{
+    (void)state;
+    assert_int_equal(rows_beside(0, true), 73);
+    assert_int_equal(rows_beside(3100, false), 73); /* nothing is known yet */
+    assert_in_range(rows_beside(1000 + 100 + 50 * 40, true), 38, 40);
+    assert_int_equal(rows_beside(1000, true), 16); /* out of reach: prompts still get on */
+    assert_int_equal(rows_beside(UINT64_MAX, true), 73);
+    /* nobody decodes: nobody waits between two tokens */
+    const rose_sched_opts o = goal_opts(1);
+    fix f = make(&o, 300);
+    rose_sched_plan p;
+    teach(f.s);
+    submit(f.s, 100, 9);
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(p.n_tokens, 100);
+    submit(f.s, 1, 9); /* and a goal out of reach lets one after the other run */
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(p.n_items, 1);
+    rose_sched_finish(f.s, 0);
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(p.n_admitted, 1);
+    drop(&f);
+}
+
+/* A step of two decodes and the smallest piece is within the goal, one of three is not. */
+static void test_itl_goal_admission(void **state)
+{
+    const rose_sched_opts o = goal_opts(1000 + 50 * 16 + 250);
+    (void)state;
+    fix f = make(&o, 300);
+    rose_sched_plan p;
+    teach(f.s);
+    for (int i = 0; i < 4; i++)
+        submit(f.s, 4, 9);
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(p.n_admitted, 2);
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(p.n_admitted, 0);
+    rose_sched_finish(f.s, 0);
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(p.n_admitted, 1);
+    drop(&f);
+}
+
+static uint32_t submit_due(rose_sched *s, uint32_t n_prompt, uint64_t due_ns)
+{
+    return submit_as(
+        s, &(rose_sched_request){.n_prompt = n_prompt, .max_tokens = 9, .due_ns = due_ns});
+}
+
+static void test_late(void **state)
+{
+    rose_sched_opts o = goal_opts(0);
+    o.max_active = 1;
+    (void)state;
+    fix f = make(&o, 300);
+    rose_sched_plan p;
+    uint32_t late[4];
+    uint32_t a = submit_due(f.s, 10, 1);
+    assert_int_equal(rose_sched_late(f.s, 0, late, 4), 0); /* nothing is known */
+    teach(f.s);
+    assert_int_equal(rose_sched_late(f.s, 5000, late, 4), 0); /* it may begin at once */
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(rose_sched_late(f.s, 5000, late, 4), 0); /* it has begun */
+    /* 20 rows take 1000 + 100 + 1000 */
+    uint32_t b = submit_due(f.s, 20, 6000), c = submit_due(f.s, 20, 8000), d = submit(f.s, 20, 9);
+    assert_int_equal(rose_sched_late(f.s, 3800, late, 4), 0);
+    assert_int_equal(rose_sched_late(f.s, 4000, late, 0), 0);
+    assert_int_equal(rose_sched_late(f.s, 4000, late, 4), 1);
+    assert_int_equal(late[0], b);
+    rose_sched_finish(f.s, b);
+    assert_int_equal(rose_sched_late(f.s, 4000, late, 4), 0);
+    assert_int_equal(rose_sched_late(f.s, UINT64_MAX, late, 4), 1); /* d has no time */
+    assert_int_equal(late[0], c);
+    rose_sched_finish(f.s, c);
+    /* one place: whoever stands behind d waits for two outputs, once their length is known */
+    rose_sched_finish(f.s, a);
+    assert_true(rose_sched_next(f.s, &p));
+    for (int i = 0; i < 5; i++)
+        assert_true(rose_sched_next(f.s, &p));
+    rose_sched_finish(f.s, d);
+    submit(f.s, 4, 9);
+    assert_true(rose_sched_next(f.s, &p));
+    const rose_sched_load l = rose_sched_get_load(f.s);
+    assert_true(l.known && l.n_free == 0 && l.n_running == 1 && l.place_ns > 0);
+    uint64_t wait = (uint64_t)rose_sched_wait_ns(&l, 1, 20, 20);
+    assert_true(rose_sched_wait_ns(&l, 0, 0, 20) < (double)wait);
+    submit(f.s, 20, 9);
+    uint32_t e = submit_due(f.s, 20, 100000);
+    assert_int_equal(rose_sched_late(f.s, 100000 - wait * 11 / 10, late, 4), 0);
+    assert_int_equal(rose_sched_late(f.s, 100000 - wait * 9 / 10, late, 4), 1);
+    assert_int_equal(late[0], e);
+    drop(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -678,6 +810,9 @@ int main(void)
         cmocka_unit_test(test_pack),
         cmocka_unit_test(test_prefill_limits),
         cmocka_unit_test(test_prompts_first),
+        cmocka_unit_test(test_itl_goal),
+        cmocka_unit_test(test_itl_goal_admission),
+        cmocka_unit_test(test_late),
     };
     return cmocka_run_group_tests_name("scheduler", tests, NULL, NULL);
 }

@@ -93,6 +93,38 @@ static void test_policies(void **state)
     simulate("five idle pages", o, base_load, 40, test_seed(), 50000);
 }
 
+/* A clock and goals: within them nothing starves either, and all of it ends or is refused. */
+static void test_goals(void **state)
+{
+    static const struct {
+        sim_clock clock;
+        uint64_t itl_ns;
+    } rows[] = {{{1000, 100, 50, 0}, 3000},      {{1000, 100, 50, 30000}, 3000},
+                {{1000, 100, 50, 30000}, 0},     {{1000, 100, 50, 200000}, 1}, /* unattainable */
+                {{1000, 1000, 1, 100000}, 7500}, {{10, 1, 1000, 300000}, 40000}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        rose_sched_opts o = base_opts;
+        o.max_seqs = 12;
+        o.max_queued = 80; /* more than lookahead */
+        o.max_step_tokens = 128;
+        o.max_model_len = 200;
+        o.itl_goal_ns = rows[i].itl_ns;
+        if (i == 2) o.admission = ROSE_ADMISSION_PACK;
+        sim m = sim_open(o, (sim_load){6, 2, 3, 60}, 500, test_seed() + i * 2);
+        m.clock = rows[i].clock;
+        sim_start(&m);
+        sim_run(&m, 12000);
+        sim_print(&m, "goals");
+        printf("    %llu refused as late, %llu in time, %llu steps close to the goal\n",
+               (unsigned long long)m.n_late, (unsigned long long)m.n_in_time,
+               (unsigned long long)m.n_tight);
+        assert_int_equal(m.n_late > 0, m.clock.ttft_ns > 0);
+        if (rows[i].itl_ns == 3000) assert_true(m.n_tight > 100);
+        sim_close(&m);
+    }
+}
+
 static void test_shapes(void **state)
 {
     (void)state;
@@ -118,7 +150,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base),   cmocka_unit_test(test_no_cache),
         cmocka_unit_test(test_chunks), cmocka_unit_test(test_policies),
-        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_goals),  cmocka_unit_test(test_shapes),
     };
     return cmocka_run_group_tests_name("scheduler simulation", tests, NULL, NULL);
 }
