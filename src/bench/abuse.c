@@ -24,10 +24,10 @@ enum { N_PROBES = 3, MAX_SHOWN = 10, SETTLE_S = 60, MAX_KINDS = 64, MAX_BODY_SIZ
 
 /* Small queues and short time-outs: everything that can happen to a request happens. */
 static const char server_args[] =
-    "--max-num-seqs 12 --num-kv-pages 26 --max-num-queued-reqs 96 --max-body-size 65536 "
+    "--max-num-seqs 24 --num-kv-pages 32 --max-num-queued-reqs 96 --max-body-size 65536 "
     "--header-timeout-ms 400 "
     "--body-timeout-ms 400 --write-timeout-ms 400 --idle-timeout-ms 3000 --max-pending-bytes 16384 "
-    "--log-level off";
+    "--log-level error";
 
 typedef struct abuse_opts {
     uint32_t events, warmup, connections, rss_growth_mib, timeout_s;

@@ -73,23 +73,24 @@ void rose_watch_process(rose_watch *out, pid_t pid)
     closedir(d);
 }
 
-uint64_t rose_watch_cpu_wait_ns(pid_t pid)
+uint32_t rose_watch_cpu_wait(pid_t pid, uint64_t wait_ns[ROSE_WATCH_MAX_THREADS])
 {
     char path[320];
-    uint64_t sum = 0, ran, waited;
+    uint64_t ran;
+    uint32_t n = 0;
     snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
     DIR *d = opendir(path);
     if (d == NULL) return 0;
-    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+    for (const struct dirent *e; n < ROSE_WATCH_MAX_THREADS && (e = readdir(d)) != NULL;) {
         if (e->d_name[0] == '.') continue;
         snprintf(path, sizeof path, "/proc/%d/task/%s/schedstat", (int)pid, e->d_name);
         FILE *f = fopen(path, "re");
         if (f == NULL) continue; /* it has ended meanwhile */
-        if (fscanf(f, "%" SCNu64 " %" SCNu64, &ran, &waited) == 2) sum += waited;
+        if (fscanf(f, "%" SCNu64 " %" SCNu64, &ran, &wait_ns[n]) == 2) n++;
         fclose(f);
     }
     closedir(d);
-    return sum;
+    return n;
 }
 
 rose_status rose_watch_read(rose_watch *out, const rose_server *s, rose_err *err)

@@ -21,9 +21,12 @@ void rose_watch_parse(rose_watch *out, const char *text, size_t len);
  * Leaves *out where there is no such process. */
 void rose_watch_process(rose_watch *out, pid_t pid);
 
-/* Time in ns that threads of pid were ready and waited for a CPU: the sum over all, since their
- * start. 0 where the system does not say. */
-uint64_t rose_watch_cpu_wait_ns(pid_t pid);
+enum { ROSE_WATCH_MAX_THREADS = 24 };
+
+/* How long each thread of pid was ready and waited for a CPU, in ns since its start, the oldest
+ * thread first. Returns the number of threads (at most ROSE_WATCH_MAX_THREADS); 0 where the system
+ * does not say. */
+uint32_t rose_watch_cpu_wait(pid_t pid, uint64_t wait_ns[ROSE_WATCH_MAX_THREADS]);
 
 /* All of it by one blocking GET /metrics; with /proc where the server is a child of ours. */
 rose_status rose_watch_read(rose_watch *out, const rose_server *s, rose_err *err);

@@ -37,6 +37,7 @@ static const command benches[] = {
     {"tokenizer", rose_bench_tokenizer, "bytes per second of the tokenizer"},
     {"scheduler", rose_bench_scheduler, "host time of a step on an instant fake backend"},
     {"abuse", rose_bench_abuse, "thousands of rude clients: does the server stay what it was?"},
+    {"soak", rose_bench_soak, "overload for long: refusals, growth, /health, stalls"},
 };
 
 int rose_die(const rose_err *err)
