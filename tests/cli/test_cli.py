@@ -20,7 +20,8 @@ BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
 COMMANDS = ["serve", "generate", "tokenize", "detokenize", "inspect", "random-model",
             "bench offline", "bench online", "bench stream", "bench ablate", "bench start", "bench plot",
-            "bench merge", "bench tokenizer", "bench scheduler"]
+            "bench merge", "bench tokenizer", "bench scheduler", "bench engine",
+            "bench abuse", "bench soak"]
 WITHOUT_OPTIONS = ["bench plot", "bench merge"]
 
 
