@@ -33,6 +33,7 @@ typedef struct abuse_opts {
     uint32_t events, warmup, connections, rss_growth_mib, timeout_s;
     const char *backend, *output_dir;
     uint64_t seed;
+    bool light;
     rose_server_flags server;
 } abuse_opts;
 
@@ -210,6 +211,7 @@ static rose_status start(abuse_run *r, const char *model_dir, rose_err *err)
     r->env.vocab = 1000;
     r->env.max_body = MAX_BODY_SIZE;
     r->env.timeout_ms = 400;
+    r->env.light = o->light;
     return st;
 }
 
@@ -343,7 +345,7 @@ int rose_bench_abuse(int argc, char **argv)
                      .backend = "roseinfer",
                      .seed = 20261121};
     rose_server_flags_init(&o.server);
-    rose_opt opts[10 + ROSE_SERVER_ROWS] = {
+    rose_opt opts[11 + ROSE_SERVER_ROWS] = {
         {.name = "Events", .kind = ROSE_OPT_HEADING},
         {.name = "events",
          .kind = ROSE_OPT_U32,
@@ -377,6 +379,10 @@ int rose_bench_abuse(int argc, char **argv)
          .arg = "MIB",
          .max = 1u << 20,
          .help = "resident memory may grow by so much after the warm-up; 0 does not look"},
+        {.name = "light",
+         .kind = ROSE_OPT_FLAG,
+         .dest = &o.light,
+         .help = "no request of thousands of tokens: for servers under a sanitizer"},
         {.name = "timeout-s",
          .kind = ROSE_OPT_U32,
          .dest = &o.timeout_s,
@@ -396,7 +402,7 @@ int rose_bench_abuse(int argc, char **argv)
          .unset = "JSON to standard output",
          .help = "write abuse_TIME/abuse_results.json there"},
     };
-    size_t n = 9;
+    size_t n = 10;
     n += rose_server_flags_rows(&o.server, opts + n);
     const rose_command cmd = {
         .usage = "roseinfer bench abuse MODEL [options]",

@@ -15,6 +15,7 @@ typedef struct rose_abuse_env {
     uint32_t vocab;      /* ids below it may be sent */
     uint32_t max_body;   /* bytes; one more is refused with 413 */
     uint32_t timeout_ms; /* of the server's headers, bodies and writes */
+    bool light;          /* no request of thousands of tokens */
 } rose_abuse_env;
 
 typedef struct rose_abuse_kind {

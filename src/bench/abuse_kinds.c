@@ -207,9 +207,11 @@ static rose_status make_drip(env *e, rose_random *r, rose_visit_plan *p)
 /* More than the buffers on the way hold: the server must drop some of them itself. */
 static rose_status make_deaf(env *e, rose_random *r, rose_visit_plan *p)
 {
-    rose_status st = completion(
-        e, r, between(r, 1, 10), 110,
-        ",\"stream\":true,\"ignore_eos\":true,\"n\":32,\"logprobs\":20,\"temperature\":1", p);
+    const char *more =
+        e->light
+            ? ",\"stream\":true,\"ignore_eos\":true,\"n\":4,\"logprobs\":20"
+            : ",\"stream\":true,\"ignore_eos\":true,\"n\":32,\"logprobs\":20,\"temperature\":1";
+    rose_status st = completion(e, r, between(r, 1, 10), e->light ? 40 : 110, more, p);
     p->receive_buffer_bytes = 2048;
     p->deaf = true;
     p->leave_ms = e->timeout_ms + between(r, 0, 4 * e->timeout_ms);

@@ -18,12 +18,7 @@
 #include "base/clock.h"
 #include "bench/stamp.h"
 
-enum {
-    RX_BYTES = 16384,
-    MAX_EVENTS = 256,
-    SCAN_NS = 20000000,
-    NO_ITEM = -1
-};
+enum { RX_BYTES = 16384, MAX_EVENTS = 256, SCAN_NS = 20000000, NO_ITEM = -1 };
 
 typedef enum conn_state { CONN_IDLE, CONN_CONNECT, CONN_BUSY } conn_state;
 

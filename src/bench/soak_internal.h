@@ -76,6 +76,9 @@ typedef struct rose_soak {
     double client_cpu_s;
 } rose_soak;
 
+/* The whole of it, from the server's start to the report; the exit code. */
+int rose_soak_run(const char *model_dir, const rose_soak_opts *o, int argc, char **argv);
+
 /* Prints the verdicts and writes the JSON; the exit code. */
 int rose_soak_report(const rose_soak *s, int argc, char **argv);
 
