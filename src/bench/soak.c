@@ -370,7 +370,11 @@ static rose_status run_open_loop(run *r, rose_err *err)
     const uint64_t last = rose_now_ns() + SETTLE_S * UINT64_C(1000000000);
     while (st == ROSE_OK && s->died[0] == '\0' && !s->hung && rose_now_ns() < last &&
            rose_visitors_n_active(r->visitors) > 0) {
-        st = rose_visitors_turn(r->visitors, rose_now_ns() + TICK_NS);
+        if (rose_now_ns() >= d.tick) {
+            take_tick(s, rose_now_ns());
+            d.tick += TICK_NS;
+        }
+        st = rose_visitors_turn(r->visitors, d.tick);
         rose_server_dead(&s->server, s->died, sizeof s->died);
     }
     rose_visitors_destroy(r->visitors);

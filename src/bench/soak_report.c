@@ -97,7 +97,7 @@ static growth fit(const rose_soak *s)
     const uint32_t first = s->n_samples / 2, n = s->n_samples - first;
     double *x = calloc(n + 1, sizeof *x), *rss = calloc(n + 1, sizeof *rss),
            *fds = calloc(n + 1, sizeof *fds);
-    growth g = {NAN, NAN};
+    growth g = {(double)NAN, (double)NAN};
     if (x != NULL && rss != NULL && fds != NULL && n >= 2) {
         for (uint32_t i = 0; i < n; i++) {
             const rose_soak_sample *p = &s->samples[first + i];
@@ -252,6 +252,12 @@ static json_t *slow_health_json(const rose_soak *s)
     return list;
 }
 
+/* null where there were too few samples for a line. */
+static json_t *number_json(double x)
+{
+    return isnan(x) ? json_null() : json_real(x);
+}
+
 static json_t *counts_json(const rose_soak *s)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "sent",
@@ -275,7 +281,7 @@ int rose_soak_report(const rose_soak *s, int argc, char **argv)
         ok &= verdict(list, "the server ends with exit code 0", s->clean_exit, "after SIGTERM");
     if (s->stopped) fprintf(stderr, "the run was stopped early\n");
     json_t *root = json_pack(
-        "{s:o, s:s, s:f, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:f, s:o, s:o, "
+        "{s:o, s:s, s:f, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
         "s:o, s:o, s:b}",
         "meta", rose_results_meta(argc, argv), "server",
         s->server.command.data != NULL ? s->server.command.data : "", "duration_s",
@@ -284,9 +290,9 @@ int rose_soak_report(const rose_soak *s, int argc, char **argv)
         counts_json(s), "ttft_ms", rose_spread_json(&s->ttft, 1e-6), "itl_ms",
         rose_spread_json(&s->itl, 1e-6), "e2e_ms", rose_spread_json(&s->e2e, 1e-6), "health_ms",
         rose_spread_json(&s->health, 1e-6), "client_lateness_ms", rose_spread_json(&s->late, 1e-6),
-        "rss_growth_second_half_mib", g.rss_mib, "fds_growth_second_half", g.fds, "criteria", list,
-        "stalls", stalls_json(s), "slow_health", slow_health_json(s), "series", series_json(s),
-        "pass", (int)ok);
+        "rss_growth_second_half_mib", number_json(g.rss_mib), "fds_growth_second_half",
+        number_json(g.fds), "criteria", list, "stalls", stalls_json(s), "slow_health",
+        slow_health_json(s), "series", series_json(s), "pass", (int)ok);
     int rc = rose_results_emit(root, s->o->output_dir, "soak");
     return ok ? rc : 1;
 }
