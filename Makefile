@@ -95,6 +95,7 @@ help:
 	@echo "make               build $B/roseinfer and the library"
 	@echo "make serve         install what is missing, build, serve $(MODEL) on $(HOST):$(PORT)"
 	@echo "make test          every test that needs no GPU (installs what it needs)"
+	@echo "make test-long     minutes to hours: 20,000 rude clients, lm-eval, a soak of SOAK (default 2m)"
 	@echo "make check         under a minute: format, include law, unit tests"
 	@echo "make asan, tsan    the unit tests and the server tests under sanitizers"
 	@echo "make debug-test    the unit tests with assertions and the allocation guard"
@@ -183,6 +184,10 @@ format:
 format-check:
 	@clang-format-14 --dry-run -Werror $(FORMATTED)
 FORMATTED = $(sort $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*.cuh include/*.h tests/*.h tests/*/*.[ch] fuzz/*.c examples/*.c))
+
+# SOAK=30m for the whole soak; VARIANT=asan or tsan for the rude clients under a sanitizer.
+test-long: deps-test
+	@SOAK="$(SOAK)" VARIANT=$(VARIANT) sh tools/test long
 
 asan tsan:
 	@sh tools/deps test

@@ -12,5 +12,7 @@ int rose_bench_start(int argc, char **argv);
 int rose_bench_ablate(int argc, char **argv);
 int rose_bench_tokenizer(int argc, char **argv);
 int rose_bench_scheduler(int argc, char **argv);
+int rose_bench_abuse(int argc, char **argv);
+int rose_bench_soak(int argc, char **argv);
 
 #endif

@@ -16,15 +16,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "bench/stamp.h"
 
-enum {
-    RX_BYTES = 16384,
-    MAX_EVENTS = 256,
-    SCAN_NS = 20000000,
-    NO_ITEM = -1,
-    MAX_AGE_NS = 1000000000,
-    CLOCKS_APART_NS = 2000
-};
+enum { RX_BYTES = 16384, MAX_EVENTS = 256, SCAN_NS = 20000000, NO_ITEM = -1 };
 
 typedef enum conn_state { CONN_IDLE, CONN_CONNECT, CONN_BUSY } conn_state;
 
@@ -128,7 +122,7 @@ static bool conn_open(load *l, conn *c, rose_reply *r)
         return false;
     }
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(c->fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one); /* without it: our own clock */
+    rose_stamp_enable(c->fd);
     if (connect(c->fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS) {
         rose_reply_fail(r, "connect: %s", strerror(errno));
         conn_close(c);
@@ -220,45 +214,11 @@ static void conn_connected(load *l, conn *c)
     conn_write(l, c);
 }
 
-/* When the kernel took the last byte in: its stamp is on the wall clock, so its age is taken off
- * our clock. Now, where there is no stamp or it makes no sense (the wall clock was set). */
-static uint64_t arrival_ns(struct msghdr *m)
-{
-    struct timespec wall, stamp;
-    struct cmsghdr *c = CMSG_FIRSTHDR(m);
-    while (c != NULL && (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_TIMESTAMPNS))
-        c = CMSG_NXTHDR(m, c);
-    if (c == NULL || c->cmsg_len < CMSG_LEN(sizeof stamp)) return rose_now_ns();
-    memcpy(&stamp, CMSG_DATA(c), sizeof stamp);
-    uint64_t before, now = rose_now_ns();
-    int tries = 0;
-    do { /* both clocks at one time: again if this thread lost its core in between */
-        before = now;
-        clock_gettime(CLOCK_REALTIME, &wall);
-        now = rose_now_ns();
-    } while (now - before > CLOCKS_APART_NS && ++tries < 4);
-    int64_t age = (wall.tv_sec - stamp.tv_sec) * 1000000000 + (wall.tv_nsec - stamp.tv_nsec);
-    return age > 0 && age < MAX_AGE_NS ? now - (uint64_t)age : now;
-}
-
 /* Phase one: only read and stamp. */
 static void conn_receive(conn *c)
 {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(struct timespec)) + 64];
-    } control;
-    struct iovec iov = {.iov_base = c->rx, .iov_len = sizeof c->rx};
-    struct msghdr m;
-    do {
-        m = (struct msghdr){.msg_iov = &iov,
-                            .msg_iovlen = 1,
-                            .msg_control = &control,
-                            .msg_controllen = sizeof control};
-        c->rx_len = recvmsg(c->fd, &m, 0);
-    } while (c->rx_len < 0 && errno == EINTR);
+    c->rx_len = rose_recv_stamped(c->fd, c->rx, sizeof c->rx, &c->rx_ns);
     c->rx_errno = errno;
-    c->rx_ns = c->rx_len > 0 ? arrival_ns(&m) : rose_now_ns();
 }
 
 /* Phase two: parse what phase one read. */

@@ -1,8 +1,9 @@
-/* bench/scheduler.c - `roseinfer bench scheduler`: what the engine itself costs. A backend that
- * does nothing takes the time from the end of one collect() to the begin of the next step():
- * delivery, waking the consumer, taking events, planning and building the batch. The consumer is
- * this thread, as in `bench offline`. Beside it, the plan alone: rose_sched_next() on as many
- * sequences. With --trace another program: policies.c. */
+/* bench/scheduler.c - `roseinfer bench engine`, or `bench scheduler`: what the engine itself costs.
+ * A backend that does nothing takes the time from the end of one collect() to the begin of the next
+ * step(): delivery, waking the consumer, taking events, planning and building the batch; and the
+ * engine's own stamps of the parts (they leave out taking events and the bookkeeping between). The
+ * consumer is this thread, as in `bench offline`. Beside it, the plan alone: rose_sched_next() on
+ * as many sequences. With --trace another program: policies.c. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdatomic.h>
@@ -22,13 +23,17 @@ enum { WARM_STEPS = 100, VOCAB = 50257 };
 
 typedef struct bench_opts {
     uint32_t running; /* 0 = each of 64, 256, 1024 */
-    uint32_t steps, input_len;
+    uint32_t steps, input_len, device_us;
     bool prefix_cache;
 } bench_opts;
 
 typedef struct figures {
-    double mean, p50, p99; /* ns */
+    double mean, p50, p99, min; /* ns */
 } figures;
+
+/* HOST is all of it, from collect() to step(). */
+typedef enum part { HOST, PLAN, BATCH, DELIVER, N_PARTS } part;
+static const char *const part_names[N_PARTS] = {"host", "plan", "batch", "deliver"};
 
 /* The instant backend; one at a time. Written by the engine thread, read after `full`. */
 typedef struct instant {
@@ -36,9 +41,12 @@ typedef struct instant {
     uint32_t *ids; /* [max_seqs], constant */
     uint32_t n_outputs, n_seqs;
     uint64_t collected_ns; /* when the last step was collected; 0 = not a full decode step */
+    uint64_t device_ns;    /* how long a step is under way */
+    uint64_t until_ns;     /* when it is done */
     uint64_t n_steps;
     uint32_t n_samples, cap;
-    uint64_t *samples; /* [cap] */
+    uint64_t *samples[N_PARTS]; /* [cap] each, owned */
+    const rose_engine *engine;  /* borrowed; there before the first step */
     atomic_bool full;
     atomic_bool go; /* the first step waits: all requests are to be there */
 } instant;
@@ -76,8 +84,14 @@ static rose_status instant_step(void *ctx, const rose_batch *b, uint64_t *ticket
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     uint64_t now = rose_now_ns();
     bool decode = b->n_seqs == g->plan.max_seqs && b->n_tokens == b->n_seqs;
-    if (decode && g->collected_ns != 0 && ++g->n_steps > WARM_STEPS && g->n_samples < g->cap)
-        g->samples[g->n_samples++] = now - g->collected_ns;
+    if (decode && g->collected_ns != 0 && ++g->n_steps > WARM_STEPS && g->n_samples < g->cap) {
+        const rose_engine_stats last = rose_engine_get_stats(g->engine); /* the step before */
+        g->samples[PLAN][g->n_samples] = last.last_plan_ns;
+        g->samples[BATCH][g->n_samples] = last.last_batch_ns;
+        g->samples[DELIVER][g->n_samples] = last.last_deliver_ns;
+        g->samples[HOST][g->n_samples++] = now - g->collected_ns;
+    }
+    g->until_ns = g->device_ns > 0 ? rose_now_ns() + g->device_ns : 0;
     g->n_outputs = b->n_outputs;
     g->n_seqs = decode ? b->n_seqs : 0;
     if (g->n_samples == g->cap) atomic_store_explicit(&g->full, true, memory_order_release);
@@ -88,6 +102,8 @@ static rose_status instant_collect(void *ctx, uint64_t ticket, rose_step_result 
 {
     instant *g = ctx;
     (void)ticket, (void)err;
+    while (g->until_ns != 0 && rose_now_ns() < g->until_ns) { /* as one waits for a GPU */
+    }
     out->n_outputs = g->n_outputs;
     out->ids = g->ids;
     g->collected_ns = g->n_seqs > 0 ? rose_now_ns() : 0;
@@ -120,7 +136,7 @@ static figures summarise(uint64_t *v, uint32_t n)
     qsort(v, n, sizeof *v, by_value);
     for (uint32_t i = 0; i < n; i++)
         sum += (double)v[i];
-    return (figures){sum / n, (double)v[n / 2], (double)v[(uint64_t)n * 99 / 100]};
+    return (figures){sum / n, (double)v[n / 2], (double)v[(uint64_t)n * 99 / 100], (double)v[0]};
 }
 
 /* Tokens that a request needs so that all of them decode together for long enough. */
@@ -175,7 +191,8 @@ static rose_status submit_all(rose_engine *e, const bench_opts *o, uint32_t n, r
     return st;
 }
 
-static rose_status measure_engine(const bench_opts *o, uint32_t n, figures *out, rose_err *err)
+static rose_status measure_engine(const bench_opts *o, uint32_t n, figures out[N_PARTS],
+                                  rose_err *err)
 {
     rose_engine *e = NULL;
     rose_wakeq *sink = NULL;
@@ -194,12 +211,15 @@ static rose_status measure_engine(const bench_opts *o, uint32_t n, figures *out,
     m.arch.vocab_size = VOCAB;
     memset(&g_instant, 0, sizeof g_instant);
     g_instant.cap = o->steps;
-    g_instant.samples = calloc(o->steps, sizeof *g_instant.samples);
-    rose_status st = ROSE_OK;
-    if (reqs == NULL || g_instant.samples == NULL)
-        st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    g_instant.device_ns = o->device_us * UINT64_C(1000);
+    rose_status st = reqs != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    for (int i = 0; i < N_PARTS; i++) {
+        g_instant.samples[i] = calloc(o->steps, sizeof *g_instant.samples[i]);
+        if (g_instant.samples[i] == NULL) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    }
     if (st == ROSE_OK) st = rose_wakeq_create(&sink, n + 1, err);
     if (st == ROSE_OK) st = rose_engine_open(&e, &instant_ops, &m, &eo, err);
+    g_instant.engine = e;
     if (st == ROSE_OK) st = submit_all(e, o, n, sink, reqs, &n_open, err);
     atomic_store_explicit(&g_instant.go, true, memory_order_release);
     for (uint32_t i = 0; i < n_open && st != ROSE_OK; i++)
@@ -211,9 +231,11 @@ static rose_status measure_engine(const bench_opts *o, uint32_t n, figures *out,
     if (st == ROSE_OK && g_instant.n_samples < o->steps)
         st = rose_fail(err, ROSE_E_INTERNAL, "%u of %u steps measured", g_instant.n_samples,
                        o->steps);
-    if (st == ROSE_OK) *out = summarise(g_instant.samples, g_instant.n_samples);
+    for (int i = 0; i < N_PARTS; i++) {
+        if (st == ROSE_OK) out[i] = summarise(g_instant.samples[i], g_instant.n_samples);
+        free(g_instant.samples[i]);
+    }
     rose_wakeq_destroy(sink);
-    free(g_instant.samples);
     free(reqs);
     return st;
 }
@@ -252,6 +274,29 @@ static rose_status measure_plan(const bench_opts *o, uint32_t n, figures *out, r
     return st;
 }
 
+static json_t *result_json(const bench_opts *o, uint32_t n, const figures parts[N_PARTS],
+                           const figures *plan)
+{
+    json_t *r = json_pack("{s:i, s:i, s:i, s:f, s:f}", "running", (int)n, "steps", (int)o->steps,
+                          "device_us", (int)o->device_us, "plan_alone_ns_p50", plan->p50,
+                          "plan_alone_ns_p99", plan->p99);
+    for (int i = 0; i < N_PARTS; i++) {
+        const struct {
+            const char *suffix;
+            double v;
+        } all[] = {{"mean", parts[i].mean},
+                   {"p50", parts[i].p50},
+                   {"p99", parts[i].p99},
+                   {"min", parts[i].min}};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            char key[40];
+            snprintf(key, sizeof key, "%s_ns_%s", part_names[i], all[k].suffix);
+            json_object_set_new(r, key, json_real(all[k].v));
+        }
+    }
+    return r;
+}
+
 static int run(const bench_opts *o)
 {
     static const uint32_t all[] = {64, 256, 1024};
@@ -259,26 +304,25 @@ static int run(const bench_opts *o)
     rose_err err = {{0}};
     json_t *list = json_array();
     fprintf(stderr,
-            "running   host ns a step: mean      p50      p99   plan alone: p50      p99\n");
+            "ns a step, p50/p99:      all of it           plan          batch        deliver"
+            "     plan alone\n");
     for (size_t i = 0; i < n_sizes; i++) {
         uint32_t n = o->running != 0 ? o->running : all[i];
-        figures step, plan;
-        if (measure_engine(o, n, &step, &err) != ROSE_OK ||
+        figures parts[N_PARTS], plan;
+        if (measure_engine(o, n, parts, &err) != ROSE_OK ||
             measure_plan(o, n, &plan, &err) != ROSE_OK) {
             fprintf(stderr, "roseinfer: %s\n", err.msg);
             json_decref(list);
             return 1;
         }
-        fprintf(stderr, "%7u %22.0f %8.0f %8.0f %17.0f %8.0f\n", n, step.mean, step.p50, step.p99,
-                plan.p50, plan.p99);
-        json_array_append_new(list,
-                              json_pack("{s:i, s:i, s:f, s:f, s:f, s:f, s:f}", "running", (int)n,
-                                        "steps", (int)o->steps, "host_ns_mean", step.mean,
-                                        "host_ns_p50", step.p50, "host_ns_p99", step.p99,
-                                        "plan_ns_p50", plan.p50, "plan_ns_p99", plan.p99));
+        fprintf(stderr, "%7u running", n);
+        for (int k = 0; k < N_PARTS; k++)
+            fprintf(stderr, " %8.0f/%6.0f", parts[k].p50, parts[k].p99);
+        fprintf(stderr, " %7.0f/%6.0f\n", plan.p50, plan.p99);
+        json_array_append_new(list, result_json(o, n, parts, &plan));
     }
-    json_t *root = json_pack("{s:s, s:s, s:o}", "bench", "scheduler", "version", ROSE_VERSION,
-                             "results", list);
+    json_t *root =
+        json_pack("{s:s, s:s, s:o}", "bench", "engine", "version", ROSE_VERSION, "results", list);
     int rc = root != NULL && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF
                  ? 0
                  : 1;
@@ -318,6 +362,13 @@ int rose_bench_scheduler(int argc, char **argv)
          .min = 1,
          .max = 65536,
          .help = "tokens of each prompt"},
+        {.name = "device-us",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.device_us,
+         .arg = "US",
+         .max = 1000000,
+         .help = "a step takes so long on the device: time for the consumer, not counted; 0: it "
+                 "is delivered to while it still reads"},
         {.name = "prefix-cache",
          .kind = ROSE_OPT_BOOL,
          .dest = &o.prefix_cache,

@@ -35,7 +35,10 @@ static const command benches[] = {
     {"plot", rose_bench_plot, "pictures of results, by gnuplot"},
     {"merge", rose_bench_merge, "results of several runs as one"},
     {"tokenizer", rose_bench_tokenizer, "bytes per second of the tokenizer"},
-    {"scheduler", rose_bench_scheduler, "host time of a step on an instant fake backend"},
+    {"engine", rose_bench_scheduler, "host time of a step on an instant fake backend"},
+    {"scheduler", rose_bench_scheduler, "the same; with --trace, waiting times under each policy"},
+    {"abuse", rose_bench_abuse, "thousands of rude clients: does the server stay what it was?"},
+    {"soak", rose_bench_soak, "overload for long: refusals, growth, /health, stalls"},
 };
 
 int rose_die(const rose_err *err)

@@ -32,8 +32,8 @@ enum { MAX_TOUCHED = 32 };
  * through them. */
 typedef struct counters {
     _Atomic uint32_t running, preempted, kv_pages_free, kv_pages_cached;
-    _Atomic uint64_t steps, prompt_tokens, generated_tokens, finished, cancelled, late,
-        last_step_ns;
+    _Atomic uint64_t steps, prompt_tokens, generated_tokens, finished, cancelled, late;
+    _Atomic uint64_t last_step_ns, last_plan_ns, last_batch_ns, last_deliver_ns;
     _Atomic uint64_t prefix_queries, prefix_hits, prefix_evictions, preemptions, recomputed_tokens;
 } counters;
 
@@ -67,7 +67,8 @@ struct rose_engine {
     uint32_t n_seqs;
     rose_wakeq *touched[MAX_TOUCHED]; /* sinks to signal at the end of the step */
     uint32_t n_touched;
-    uint64_t collected_ns; /* when the backend was done with this step */
+    uint64_t built_ns;     /* when the batch of this step was ready */
+    uint64_t collected_ns; /* when the backend was done with it */
     uint64_t compute_ns;   /* how long it took */
     rose_stall_span step_span, compute_span;
 };
@@ -319,11 +320,12 @@ static void read_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_
 static rose_status run_backend(rose_engine *e, rose_step_result *res, rose_err *err)
 {
     rose_stall_begin(&e->compute_span);
-    uint64_t ticket = 0, start = rose_now_ns();
+    uint64_t ticket = 0;
+    e->built_ns = rose_now_ns();
     rose_status st = e->ops->step(e->ctx, &e->batch.batch, &ticket, err);
     if (st == ROSE_OK) st = e->ops->collect(e->ctx, ticket, res, err);
     e->collected_ns = rose_now_ns();
-    e->compute_ns = e->collected_ns - start;
+    e->compute_ns = e->collected_ns - e->built_ns;
     rose_stall_stop(&e->compute_span);
     if (st == ROSE_OK && res->n_outputs != e->batch.batch.n_outputs)
         st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res->n_outputs,
@@ -388,6 +390,7 @@ static bool step(rose_engine *e)
     if (e->load.ttft_slo_ns != 0) refuse_late(e, start);
     if (!rose_sched_next(e->sched, &plan)) return false;
     note_admissions(e, &plan, start);
+    const uint64_t planned = rose_now_ns();
     rose_err err = {0};
     if (run_plan(e, &plan, &err) != ROSE_OK) {
         /* release: pairs with the acquire in submit; what it refuses was not accepted before */
@@ -396,11 +399,14 @@ static bool step(rose_engine *e)
                  e->ops->name, rose_sched_n_running(e->sched) + rose_sched_n_waiting(e->sched),
                  err.msg);
     }
-    uint64_t took = rose_now_ns() - start;
+    const uint64_t end = rose_now_ns(), took = end - start;
     rose_sched_observe(e->sched, plan.n_tokens - plan.n_prefill_tokens, plan.n_prefill_tokens,
                        took);
     publish_load(e);
-    atomic_store_explicit(&e->stats.last_step_ns, took, memory_order_relaxed);
+    set(&e->stats.last_step_ns, took);
+    set(&e->stats.last_plan_ns, planned - start);
+    set(&e->stats.last_batch_ns, e->built_ns - planned);
+    set(&e->stats.last_deliver_ns, end - e->collected_ns);
     rose_hist_add(&e->hists.host_ns, &rose_hist_step, took - e->compute_ns);
     rose_hist_add(&e->hists.compute_ns, &rose_hist_step, e->compute_ns);
     rose_hist_add(&e->hists.tokens, &rose_hist_tokens, plan.n_tokens);
@@ -727,6 +733,9 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e)
         .cancelled = atomic_load_explicit(&c->cancelled, memory_order_relaxed),
         .late = atomic_load_explicit(&c->late, memory_order_relaxed),
         .last_step_ns = atomic_load_explicit(&c->last_step_ns, memory_order_relaxed),
+        .last_plan_ns = atomic_load_explicit(&c->last_plan_ns, memory_order_relaxed),
+        .last_batch_ns = atomic_load_explicit(&c->last_batch_ns, memory_order_relaxed),
+        .last_deliver_ns = atomic_load_explicit(&c->last_deliver_ns, memory_order_relaxed),
         .prefix_queries = atomic_load_explicit(&c->prefix_queries, memory_order_relaxed),
         .prefix_hits = atomic_load_explicit(&c->prefix_hits, memory_order_relaxed),
         .prefix_evictions = atomic_load_explicit(&c->prefix_evictions, memory_order_relaxed),

@@ -189,6 +189,8 @@ typedef struct rose_engine_stats {
     uint64_t finished;                               /* requests that ended, in whatever way */
     uint64_t cancelled, late;                        /* of these: CANCELLED, LATE */
     uint64_t last_step_ns;                           /* duration of the last step */
+    /* of it, before the backend: the plan, the batch; behind it: delivery and waking */
+    uint64_t last_plan_ns, last_batch_ns, last_deliver_ns;
     uint64_t prefix_queries, prefix_hits; /* tokens of admitted prompts; of these, cached */
     uint64_t prefix_evictions;            /* pages */
     uint64_t preemptions;                 /* requests that gave their pages back */

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
 """The parameters of sampling, over HTTP: `test_params.py BINARY MODEL`; closes with `N passed, N failed`.
 
-logprobs, echo, prompt_logprobs against transformers' golden figures; bias, penalties, stop ids, bad words; the same
-bytes alone and in a crowd; what lm-eval's local-completions sends.
+logprobs, echo, prompt_logprobs against transformers' golden figures; bias, penalties, stop ids, bad words; what lm-eval's
+local-completions sends. The same bytes alone and in a crowd: same_bits.py.
 """
-import concurrent.futures
 import json
 import math
 import os
-import random
 import sys
 import time
 
@@ -176,74 +174,6 @@ def test_labels_and_timeout(s):
     check(f"{n} x {length} x 20 logprobs are within the cap, and come", r.status_code == 200, r.text[:200])
 
 
-def random_request(rng, ids):
-    body = {"prompt": [rng.choice(ids) for _ in range(rng.randint(1, 60))], "max_tokens": rng.randint(1, 40),
-            "seed": rng.getrandbits(63), "temperature": rng.choice([0, 0.3, 1, 1.7]), "return_token_ids": True,
-            "ignore_eos": rng.random() < 0.5}
-    options = {"top_p": rng.uniform(0.1, 1), "top_k": rng.randint(1, 80), "min_p": rng.uniform(0, 0.3),
-               "logprobs": rng.randint(0, 20), "echo": True, "prompt_logprobs": rng.randint(0, 5),
-               "presence_penalty": rng.uniform(-2, 2), "frequency_penalty": rng.uniform(-2, 2),
-               "repetition_penalty": rng.uniform(0.5, 2), "min_tokens": rng.randint(0, 20),
-               "logit_bias": {str(rng.choice(ids)): rng.uniform(-100, 20) for _ in range(rng.randint(1, 30))},
-               "stop_token_ids": rng.sample(ids, 20), "allowed_token_ids": rng.sample(ids, 300),
-               "bad_words": ["the", "king", " and the"], "stop": ["e", "\n\n"], "n": rng.randint(1, 3),
-               "include_stop_str_in_output": True, "return_tokens_as_token_ids": True}
-    for key in rng.sample(sorted(options), rng.randint(0, 8)):
-        body[key] = options[key]
-    body["stream"] = "prompt_logprobs" not in body and rng.random() < 0.3
-    return body
-
-
-def outcome(s, body):
-    """What must not depend on the company: all of the reply but names, times, and what came from the cache."""
-    r = s.post("/v1/completions", body)
-    if not body["stream"]:
-        reply = r.json()
-        reply.get("usage", {}).pop("prompt_tokens_details", None)
-        return json.dumps({k: reply.get(k) for k in ("choices", "usage", "error")})
-    choices = {}
-    for line in r.text.split("\n\n"):
-        if line.startswith("data: {"):
-            for c in json.loads(line[6:])["choices"]:
-                choices.setdefault(c["index"], []).append(c)
-    return json.dumps(sorted(choices.items()))
-
-
-def metric(s, name):
-    return sum(float(line.rsplit(" ", 1)[1]) for line in s.get("/metrics").text.splitlines() if line.startswith(name + "{"))
-
-
-def test_same_bytes():
-    """300 mixed requests alone, then in crowds: chunked, from the prefix cache, preempted."""
-    rng = random.Random(int(os.environ.get("ROSE_TEST_SEED", "20261121")))
-    n = 40 if SLOW else 300
-    ids = list(range(4096))
-    prefix = [rng.choice(ids) for _ in range(50)]
-    bodies = [random_request(rng, ids) for _ in range(n)]
-    for b in bodies[::2]:
-        b["prompt"] = prefix + b["prompt"]
-    with Server("--no-prefix-cache") as s:
-        alone = [outcome(s, b) for b in bodies]
-    check("none of them fails", sum('"error": {' in a for a in alone) == 0, [a for a in alone if '"error": {' in a][:1])
-    for options in ([], ["--prefill-chunk-size", "7", "--max-num-batched-tokens", "64", "--no-fast-sse", "--max-num-seqs",
-                         "16"], ["--num-kv-pages", "36", "--max-num-seqs", "64"]):
-        with Server(*options) as s:
-            order = list(range(n))
-            rng.shuffle(order)
-            with concurrent.futures.ThreadPoolExecutor(32) as pool:
-                crowd = dict(zip(order, pool.map(lambda i, s=s: outcome(s, bodies[i]), order)))
-            bad = [i for i in range(n) if crowd[i] != alone[i]]
-            check(f"{n} seeded requests: the same bytes alone and in a crowd {options}", not bad,
-                  [(bodies[i], alone[i][:600], crowd[i][:600]) for i in bad[:1]])
-            hits, preemptions = metric(s, "vllm:prefix_cache_hits_total"), metric(s, "vllm:num_preemptions_total")
-            print(f"    {hits:.0f} prompt tokens from the cache, {preemptions:.0f} preemptions")
-            check("some of it from the prefix cache", hits > 0)
-            if "36" in options:
-                check("with preemptions", preemptions > 0)
-            h = s.settle()
-            check("and all pages are free", h["kv_pages"] == h["kv_pages_free"], h)
-
-
 def test_golden():
     """The log-likelihood of the held-out text, transformers' and ours."""
     held = json.load(open(os.path.join(ROOT, "tests/golden/rose-tiny.json"), encoding="utf-8"))["held_out"]
@@ -303,9 +233,8 @@ def main():
         e = raised(openai.APIStatusError, lambda: complete(s, max_tokens=300, n=100, extra_body={
             "timeout": 0.01, "ignore_eos": True}))
         check("timeout in openai", e is not None and e.status_code == 504, e)
-    for t in (test_golden, test_same_bytes):
-        if not ONLY or t.__name__ in ONLY:
-            t()
+    if not ONLY or "test_golden" in ONLY:
+        test_golden()
     print(f"{time.monotonic() - start:.1f} s, {os.path.basename(MODEL)}")
     print(f"{results['passed']} passed, {results['failed']} failed")
     return 1 if results["failed"] else 0

@@ -20,7 +20,8 @@ BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
 COMMANDS = ["serve", "generate", "tokenize", "detokenize", "inspect", "random-model",
             "bench offline", "bench online", "bench stream", "bench ablate", "bench start", "bench plot",
-            "bench merge", "bench tokenizer", "bench scheduler"]
+            "bench merge", "bench tokenizer", "bench scheduler", "bench engine",
+            "bench abuse", "bench soak"]
 WITHOUT_OPTIONS = ["bench plot", "bench merge"]
 
 
@@ -53,6 +54,9 @@ def test_help():
         defaults = [l for l in out.splitlines() if "(default" in l]
         check(f"{c} --help shows defaults", defaults != [], out)
     check("--version", re.match(r"roseinfer \d+\.\d+\.\d+ \(\S+\)\n$", run("--version")[1]) is not None)
+    one_line_error("soak: no duration", run("bench", "soak", MODEL, "--duration", "5x"), 2, "--duration '5x'")
+    rc, _, err = run("bench", "abuse", MODEL, "--backend", "vllm")
+    check("abuse: another server than ours", rc == 1 and "--backend: one server" in err, (rc, err))
     check("no command is a usage error", run()[0] == 2)
     check("unknown command", run("surf")[0] == 2 and "unknown command 'surf'" in run("surf")[2])
 

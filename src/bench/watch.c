@@ -1,0 +1,130 @@
+/* bench/watch.c - see watch.h. */
+#include "bench/watch.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum { GET_TIMEOUT_MS = 5000, MAX_NUMBER = 64 };
+
+double rose_watch_metric(const char *text, size_t len, const char *name)
+{
+    const size_t n = strlen(name);
+    double sum = 0;
+    for (const char *line = text, *end = text + len; line < end;) {
+        const char *nl = memchr(line, '\n', (size_t)(end - line));
+        const char *stop = nl != NULL ? nl : end;
+        if ((size_t)(stop - line) > n && memcmp(line, name, n) == 0 &&
+            (line[n] == '{' || line[n] == ' ')) {
+            char number[MAX_NUMBER];
+            const char *at = stop;
+            while (at > line && at[-1] != ' ')
+                at--;
+            snprintf(number, sizeof number, "%.*s", (int)(stop - at), at);
+            sum += strtod(number, NULL);
+        }
+        line = stop + 1;
+    }
+    return sum;
+}
+
+void rose_watch_parse(rose_watch *out, const char *text, size_t len)
+{
+    const struct {
+        const char *name;
+        double *to;
+    } all[] = {
+        {"vllm:num_requests_running", &out->running},
+        {"vllm:num_requests_waiting", &out->waiting},
+        {"roseinfer:kv_pages", &out->kv_pages},
+        {"roseinfer:kv_pages_free", &out->kv_pages_free},
+        {"vllm:num_preemptions_total", &out->preemptions},
+        {"roseinfer:engine_steps_total", &out->engine_steps},
+        {"process_resident_memory_bytes", &out->resident_bytes},
+        {"process_open_fds", &out->open_fds},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        *all[i].to = rose_watch_metric(text, len, all[i].name);
+}
+
+void rose_watch_process(rose_watch *out, pid_t pid)
+{
+    char path[64];
+    uint64_t size, resident;
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
+    FILE *f = fopen(path, "re");
+    if (f != NULL) {
+        if (fscanf(f, "%" SCNu64 " %" SCNu64, &size, &resident) == 2)
+            out->resident_bytes = (double)resident * (double)sysconf(_SC_PAGESIZE);
+        fclose(f);
+    }
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *d = opendir(path);
+    if (d == NULL) return;
+    out->open_fds = 0;
+    for (const struct dirent *e; (e = readdir(d)) != NULL;)
+        out->open_fds += e->d_name[0] != '.';
+    closedir(d);
+}
+
+uint32_t rose_watch_cpu_wait(pid_t pid, uint64_t wait_ns[ROSE_WATCH_MAX_THREADS])
+{
+    char path[320];
+    uint64_t ran;
+    uint32_t n = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *d = opendir(path);
+    if (d == NULL) return 0;
+    for (const struct dirent *e; n < ROSE_WATCH_MAX_THREADS && (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%s/schedstat", (int)pid, e->d_name);
+        FILE *f = fopen(path, "re");
+        if (f == NULL) continue; /* it has ended meanwhile */
+        if (fscanf(f, "%" SCNu64 " %" SCNu64, &ran, &wait_ns[n]) == 2) n++;
+        fclose(f);
+    }
+    closedir(d);
+    return n;
+}
+
+rose_status rose_watch_read(rose_watch *out, const rose_server *s, rose_err *err)
+{
+    rose_buf body = {0};
+    int status;
+    *out = (rose_watch){0};
+    rose_status st = rose_http_get(&s->url, "/metrics", GET_TIMEOUT_MS, &status, &body, err);
+    if (st == ROSE_OK && status != 200)
+        st = rose_fail(err, ROSE_E_FORMAT, "/metrics: HTTP status %d", status);
+    if (st == ROSE_OK) rose_watch_parse(out, body.data, body.len);
+    if (st == ROSE_OK && s->proc.pid != 0) rose_watch_process(out, s->proc.pid);
+    rose_buf_free(&body);
+    return st;
+}
+
+bool rose_watch_settle(rose_watch *out, const rose_server *s, double max_fds, uint32_t timeout_s,
+                       rose_err *err)
+{
+    const struct timespec tick = {0, 20000000};
+    const uint64_t end = rose_now_ns() + timeout_s * UINT64_C(1000000000);
+    for (;;) {
+        if (rose_watch_read(out, s, err) != ROSE_OK) return false;
+        if (out->running <= 0 && out->waiting <= 0 && out->kv_pages_free >= out->kv_pages &&
+            (max_fds <= 0 || out->open_fds <= max_fds))
+            return true;
+        if (rose_now_ns() > end) {
+            rose_fail(err, ROSE_E_INTERNAL,
+                      "after %u s: %.0f running, %.0f waiting, %.0f of %.0f pages free, %.0f "
+                      "descriptors",
+                      timeout_s, out->running, out->waiting, out->kv_pages_free, out->kv_pages,
+                      out->open_fds);
+            return false;
+        }
+        nanosleep(&tick, NULL);
+    }
+}
