@@ -56,7 +56,7 @@ CUDA_OBJ   := $(CUDA_SRC:src/%.cu=build/cuda/%.o) $(CUDA_C:src/%.c=$B/obj/%.o)
 CUDA_LIBS  := $(if $(filter 1,$(WITH_CUDA)),$(CUDA_RT) -ldl -lrt)
 
 # One object per source. The suffix of a kernel file names its instruction set; nothing else gets -m flags.
-ifeq ($(shell uname -m),x86_64)
+ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
 FLAGS_avx2   := -mavx2 -mfma -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 FLAGS_amx    := $(FLAGS_avx512) -mamx-tile -mamx-bf16
@@ -86,7 +86,7 @@ PORT    ?= 8888
 
 .DEFAULT_GOAL := all
 
-.PHONY: all help tests list-tests clean serve test test-long check units format format-check asan tsan debug-test bench \
+.PHONY: test-neon all help tests list-tests clean serve test test-long check units format format-check asan tsan debug-test bench \
         fuzz install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
@@ -100,6 +100,7 @@ help:
 	@echo "make asan, tsan    the unit tests and the server tests under sanitizers"
 	@echo "make debug-test    the unit tests with assertions and the allocation guard"
 	@echo "make bench         throughput of a random GPT-2 124M on this machine"
+	@echo "make test-neon     the CPU kernels for AArch64, cross-compiled, under qemu"
 	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
 	@echo "make sanitize-gpu  the same under compute-sanitizer"
 	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to results/"
@@ -201,6 +202,17 @@ debug-test:
 bench: deps-build
 	@$(MAKE) --no-print-directory -j2 build/roseinfer
 	@sh tools/bench
+
+# The NEON kernels under emulation: Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user.
+# (The test itself at -O1: gcc 12 for AArch64 fails on it at -O3.)
+NEON_SRC := $(wildcard src/backend/cpu/*_ref.c) $(addprefix src/,backend/cpu/kernels.c backend/cpu/kernels_neon.c \
+            base/cpuinfo.c base/status.c base/log.c base/file.c base/buf.c)
+NEON_CC  := aarch64-linux-gnu-gcc -std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Werror -Isrc -Itests -pthread
+test-neon:
+	@mkdir -p build/neon
+	$(Q)for f in $(NEON_SRC); do $(NEON_CC) -O3 -c $$f -o build/neon/$$(basename $$f .c).o || exit 1; done
+	$(Q)$(NEON_CC) -O1 -static -o build/neon/test_kernels tests/backend/test_kernels.c build/neon/*.o -lm
+	qemu-aarch64 build/neon/test_kernels
 
 GPU_TESTS := $(filter $B/tests/backend/test_cuda_%,$(TESTBIN))
 test-gpu: $(GPU_TESTS)

@@ -23,9 +23,9 @@
 #include <immintrin.h>
 #endif
 
-enum { N_LEVELS = ROSE_ISA_AMX + 1 };
+enum { N_LEVELS = ROSE_ISA_NEON + 1 };
 
-static const char *const g_names[N_LEVELS] = {"scalar", "avx2", "avx512", "amx"};
+static const char *const g_names[N_LEVELS] = {"scalar", "avx2", "avx512", "amx", "neon"};
 
 #if defined(__x86_64__)
 
@@ -83,11 +83,15 @@ static bool tiles_permitted(void)
 /* What is missing for `level` itself and all below it, as a list of names in text; "" = nothing. */
 static void missing_for(rose_isa level, char *text, size_t cap)
 {
-    static const uint64_t need[N_LEVELS] = {0, XCR0_AVX, XCR0_AVX512, XCR0_AVX512 | XCR0_AMX};
+    static const uint64_t need[N_LEVELS] = {0, XCR0_AVX, XCR0_AVX512, XCR0_AVX512 | XCR0_AMX, 0};
     cpu_bits c = read_cpu();
     size_t n = 0;
 
     text[0] = '\0';
+    if (level == ROSE_ISA_NEON) {
+        snprintf(text, cap, "an AArch64 processor");
+        return;
+    }
     for (size_t i = 0; i < sizeof g_features / sizeof g_features[0]; i++) {
         const feature *f = &g_features[i];
         uint32_t word = f->word == 'c' ? c.leaf1_c : f->word == 'b' ? c.leaf7_b : c.leaf7_d;
@@ -107,7 +111,15 @@ static void missing_for(rose_isa level, char *text, size_t cap)
 
 static void missing_for(rose_isa level, char *text, size_t cap)
 {
-    snprintf(text, cap, "%s", level == ROSE_ISA_SCALAR ? "" : "an x86-64 processor");
+#if defined(__aarch64__)
+    const bool has = level == ROSE_ISA_SCALAR || level == ROSE_ISA_NEON;
+#else
+    const bool has = level == ROSE_ISA_SCALAR;
+#endif
+    snprintf(text, cap, "%s",
+             has                      ? ""
+             : level == ROSE_ISA_NEON ? "an AArch64 processor"
+                                      : "an x86-64 processor");
 }
 
 #endif
@@ -120,7 +132,7 @@ rose_isa rose_isa_probe(void)
     if (level >= 0) return (rose_isa)level;
 
     char why[256];
-    for (level = ROSE_ISA_AMX; level > ROSE_ISA_SCALAR; level--) {
+    for (level = ROSE_ISA_NEON; level > ROSE_ISA_SCALAR; level--) {
         missing_for((rose_isa)level, why, sizeof why);
         if (why[0] == '\0') break;
     }
@@ -143,18 +155,17 @@ rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err)
     }
     for (int i = 0; i < N_LEVELS; i++) {
         if (strcmp(name, g_names[i]) != 0) continue;
-        if (i > (int)best) {
-            char why[256];
-            missing_for((rose_isa)i, why, sizeof why);
+        char why[256];
+        missing_for((rose_isa)i, why, sizeof why);
+        if (why[0] != '\0')
             return rose_fail(err, ROSE_E_UNSUPPORTED,
                              "isa %s: this machine lacks %s; its highest level is %s", name, why,
                              g_names[best]);
-        }
         *out = (rose_isa)i;
         return ROSE_OK;
     }
-    return rose_fail(err, ROSE_E_INVAL, "isa '%s': expected auto, scalar, avx2, avx512 or amx",
-                     name);
+    return rose_fail(err, ROSE_E_INVAL,
+                     "isa '%s': expected auto, scalar, avx2, avx512, amx or neon", name);
 }
 
 /* ---- threads ---- */

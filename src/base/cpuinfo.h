@@ -12,7 +12,8 @@ typedef enum rose_isa {
     ROSE_ISA_SCALAR, /* plain C, any CPU */
     ROSE_ISA_AVX2,   /* AVX2, FMA, F16C (Haswell 2013, Zen 2017) */
     ROSE_ISA_AVX512, /* AVX-512 F, BW, VL, DQ (Skylake-X 2017, Zen 4 2022) */
-    ROSE_ISA_AMX     /* AVX512 and AMX tile, bf16 (Sapphire Rapids 2023) */
+    ROSE_ISA_AMX,    /* AVX512 and AMX tile, bf16 (Sapphire Rapids 2023) */
+    ROSE_ISA_NEON    /* AArch64, which always has it; above SCALAR alone */
 } rose_isa;
 
 /* Highest level that both the CPU and the operating system support. For AMX this asks the kernel
@@ -20,7 +21,7 @@ typedef enum rose_isa {
  * threads start. */
 rose_isa rose_isa_probe(void);
 
-const char *rose_isa_name(rose_isa isa); /* "scalar" "avx2" "avx512" "amx" */
+const char *rose_isa_name(rose_isa isa); /* "scalar" "avx2" "avx512" "amx" "neon" */
 
 /* "auto" gives the probed level; a name above it fails with a message naming what is missing. */
 rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err);
@@ -32,8 +33,8 @@ uint32_t rose_cpus_allowed(int *cpus, uint32_t cap);
  * A refusal by the system is logged once and ignored: pinning is a matter of speed only. */
 void rose_thread_setup(const char *name, int cpu);
 
-/* Flush-to-zero and denormals-are-zero in the calling thread (x86 MXCSR): part of the numerics
- * contract, because AMX does so always. Every thread that computes calls it. */
+/* Flush-to-zero and denormals-are-zero in the calling thread (x86 MXCSR, AArch64 FPCR): part of the
+ * numerics contract, because AMX does so always. Every thread that computes calls it. */
 void rose_thread_ftz(void);
 
 /* Bytes of memory available now (MemAvailable; a cgroup limit if smaller), 0 if unknown. */

@@ -167,7 +167,7 @@ int rose_cmd_generate(int argc, char **argv)
         {.name = "isa",
          .kind = ROSE_OPT_CHOICE,
          .dest = &g.isa,
-         .choices = "auto|scalar|avx2|avx512|amx",
+         .choices = "auto|scalar|avx2|avx512|amx|neon",
          .help = "highest instruction-set level of the CPU kernels"},
         {.name = "threads",
          .kind = ROSE_OPT_U32,

@@ -55,7 +55,7 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
         {.name = "isa",
          .kind = ROSE_OPT_CHOICE,
          .dest = &f->isa,
-         .choices = "auto|scalar|avx2|avx512|amx",
+         .choices = "auto|scalar|avx2|avx512|amx|neon",
          .help = "highest instruction-set level of the CPU kernels; results are the same at every "
                  "level"},
         {.name = "threads",

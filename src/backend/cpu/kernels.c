@@ -78,6 +78,19 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     k->attention = rose_attention_amx;
     k->matmul_bf16 = rose_matmul_bf16_amx;
     k->matmul_i8 = rose_matmul_i8_amx;
+#elif defined(__aarch64__)
+    if (isa == ROSE_ISA_SCALAR) return;
+    *k = (rose_cpu_kernels){
+        .isa = ROSE_ISA_NEON,
+        .matmul_f32 = rose_matmul_f32_neon,
+        .matmul_bf16 = rose_matmul_bf16_neon,
+        .matmul_i8 = rose_matmul_i8_neon,
+        .attention = rose_attention_neon,
+        .kv_append = rose_kv_append_neon,
+        .layernorm = rose_layernorm_neon,
+        .max_index = rose_max_index_neon,
+        .exp_weights = rose_exp_weights_neon,
+    };
 #else
     (void)isa;
 #endif

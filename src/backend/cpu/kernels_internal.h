@@ -27,6 +27,17 @@ void rose_layernorm_avx2(const float *x, const float *w, const float *b, float e
 float rose_max_index_avx2(const float *x, uint32_t n, uint32_t *index);
 void rose_exp_weights_avx2(const float *x, uint32_t n, float max, float inv_temp, float *w);
 
+void rose_matmul_f32_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_bf16_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_i8_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_attention_neon(const rose_attention *a);
+void rose_kv_append_neon(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
+                         uint32_t head_dim, bool bf16);
+void rose_layernorm_neon(const float *x, const float *w, const float *b, float eps, uint32_t d,
+                         bool round_bf16, float *y);
+float rose_max_index_neon(const float *x, uint32_t n, uint32_t *index);
+void rose_exp_weights_neon(const float *x, uint32_t n, float max, float inv_temp, float *w);
+
 void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);

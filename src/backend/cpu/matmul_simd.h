@@ -23,7 +23,7 @@ enum {
 ROSE_INLINE void prefetch_at(const uint8_t *w, intptr_t ahead)
 {
     /* Integer arithmetic: the address may lie outside of the object, which a prefetch ignores. */
-    _mm_prefetch((const char *)((intptr_t)w + ahead), _MM_HINT_T1);
+    __builtin_prefetch((const void *)((intptr_t)w + ahead), 0, 2); /* into L2 */
 }
 
 /* Sixteen outputs of one k, as fp32. odd: of the second k of the pair at w. */

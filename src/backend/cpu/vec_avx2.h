@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#include "backend/cpu/vec_common.h"
+#include "backend/cpu/vec_tree8.h"
 
 typedef struct vec16 {
     __m256 lo, hi;

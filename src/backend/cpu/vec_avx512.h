@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#include "backend/cpu/vec_common.h"
+#include "backend/cpu/vec_tree8.h"
 
 typedef __m512 vec16;
 typedef __m512i ivec16;

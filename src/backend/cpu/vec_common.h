@@ -1,9 +1,6 @@
-/* backend/cpu/vec_common.h - what both vector widths share: forced inlining and unrolling, and the
- * lower half of the 16-lane tree. For files compiled with AVX flags only. */
+/* backend/cpu/vec_common.h - what both vector widths share: forced inlining and unrolling. */
 #ifndef ROSE_BACKEND_CPU_VEC_COMMON_H
 #define ROSE_BACKEND_CPU_VEC_COMMON_H
-
-#include <immintrin.h>
 
 /* The bodies take row counts and dtypes as constant arguments: they must be inlined to be folded.
  */
@@ -14,12 +11,5 @@
 #else
 #define ROSE_UNROLL _Pragma("GCC unroll 16")
 #endif
-
-ROSE_INLINE float v_tree8(__m256 x)
-{
-    __m128 a = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
-    return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
-}
 
 #endif

@@ -1,0 +1,64 @@
+/* backend/cpu/kernels_neon.c - all kernels at the NEON level: the bodies of *_simd.h over
+ * vec_neon.h. A row block of 3 holds 3 even and 3 odd chains of four registers in 24 of the 32. */
+#include "backend/cpu/kernels_internal.h"
+
+#if defined(__aarch64__)
+
+#include "backend/cpu/vec_neon.h"
+
+#include "backend/cpu/attention_simd.h"
+#include "backend/cpu/elementwise_simd.h"
+#include "backend/cpu/matmul_simd.h"
+#include "backend/cpu/norm_simd.h"
+
+enum { MATMUL_ROWS = 3, ATTENTION_ROWS = 2 };
+
+void rose_matmul_f32_neon(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul_panels(a, ROSE_W_F32, p0, p1, MATMUL_ROWS);
+}
+
+void rose_matmul_bf16_neon(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul_panels(a, ROSE_W_BF16, p0, p1, MATMUL_ROWS);
+}
+
+void rose_matmul_i8_neon(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul_panels(a, ROSE_W_I8, p0, p1, MATMUL_ROWS);
+}
+
+void rose_attention_neon(const rose_attention *a)
+{
+    if (a->bf16)
+        attend(a, true, ATTENTION_ROWS);
+    else
+        attend(a, false, ATTENTION_ROWS);
+}
+
+void rose_kv_append_neon(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
+                         uint32_t head_dim, bool bf16)
+{
+    if (bf16)
+        append_bf16(head_block, slot, k, v, head_dim);
+    else
+        rose_kv_append_ref(head_block, slot, k, v, head_dim, false);
+}
+
+void rose_layernorm_neon(const float *x, const float *w, const float *b, float eps, uint32_t d,
+                         bool round_bf16, float *y)
+{
+    norm_row(x, w, b, eps, d, round_bf16, y);
+}
+
+float rose_max_index_neon(const float *x, uint32_t n, uint32_t *index)
+{
+    return max_index_row(x, n, index);
+}
+
+void rose_exp_weights_neon(const float *x, uint32_t n, float max, float inv_temp, float *w)
+{
+    exp_weights_row(x, n, max, inv_temp, w);
+}
+
+#endif
