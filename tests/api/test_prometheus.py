@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """A real Prometheus scrapes a real server: tests/api/test_prometheus.py PROGRAM MODEL
 
-Needs the program `prometheus` (Debian package of that name) in PATH or in $PROMETHEUS; without it exits 77 (skipped).
+The program is what tools/prometheus finds or fetches (Debian's package); without one it exits 77 (skipped).
 """
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,7 +14,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-PROMETHEUS = os.environ.get("PROMETHEUS") or shutil.which("prometheus")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROMETHEUS = subprocess.run([os.path.join(ROOT, "tools/prometheus")], capture_output=True, text=True).stdout.strip()
 REQUESTS, TOKENS = 7, 5
 
 
@@ -52,7 +52,7 @@ def query(base, text):
 
 def main():
     if not PROMETHEUS:
-        print("no prometheus here: apt-get install prometheus")
+        print("no prometheus here, and apt-get cannot fetch its package")
         return 77
     program, model = sys.argv[1:3]
     ours, theirs = free_port(), free_port()
