@@ -280,6 +280,8 @@ static void put_engine(page *p, const rose_engine *e, const rose_engine_stats *s
          &rose_hist_step, 1e-9);
     hist(p, "roseinfer:step_compute_seconds", "Engine step: in the backend.", &h->compute_ns,
          &rose_hist_step, 1e-9);
+    hist(p, "roseinfer:step_exposed_seconds", "Engine step: own work that the backend waited for.",
+         &h->exposed_ns, &rose_hist_step, 1e-9);
     one(p, "roseinfer:engine_steps_total", "counter", "Engine steps.", (double)s->steps);
     one(p, "roseinfer:engine_prompt_tokens_total", "counter",
         "Prompt tokens of admitted sequences.", (double)s->prompt_tokens);

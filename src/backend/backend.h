@@ -16,6 +16,11 @@ enum {
 /* In results: every logit is NaN or -inf, the sequence cannot go on. */
 #define ROSE_TOKEN_NONE UINT32_MAX
 
+/* In batches, with ROSE_CAP_AHEAD: ROSE_TOKEN_OUTPUT | i is the id that output i of the step before
+ * this one gives, whether that step was collected or not. If it gives ROSE_TOKEN_NONE, the row is
+ * computed from any id. No vocabulary reaches so far. */
+#define ROSE_TOKEN_OUTPUT (UINT32_C(1) << 31)
+
 typedef enum rose_compute {
     ROSE_COMPUTE_AUTO,
     ROSE_COMPUTE_F32,
@@ -126,7 +131,7 @@ typedef struct rose_output_rules {
 typedef struct rose_batch {
     uint32_t n_seqs;           /* 1 .. max_seqs */
     uint32_t n_tokens;         /* rows, 1 .. max_step_tokens */
-    const uint32_t *tokens;    /* [n_tokens] ids < vocab_size */
+    const uint32_t *tokens;    /* [n_tokens] ids < vocab_size, or ROSE_TOKEN_OUTPUT | i */
     const uint32_t *seq_first; /* [n_seqs + 1] */
     const uint32_t *seq_pos;   /* [n_seqs] */
     const uint32_t *pages;     /* [n_seqs][page_stride] */
@@ -153,6 +158,9 @@ typedef struct rose_step_result {
 enum {
     ROSE_CAP_REPORTS = 1u << 0,     /* report and score_id, outputs at any row */
     ROSE_CAP_LOGIT_RULES = 1u << 1, /* allowed .. presence */
+    /* step() returns before its work is done, and the next one is accepted before this one is
+     * collected: two in flight, done and collected in order. Tokens may be ROSE_TOKEN_OUTPUT. */
+    ROSE_CAP_AHEAD = 1u << 2,
 };
 
 typedef struct rose_backend_ops {
@@ -175,10 +183,12 @@ typedef struct rose_backend_ops {
     rose_status (*step)(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err);
     /* Wait for that step and give its ids. */
     rose_status (*collect)(void *ctx, uint64_t ticket, rose_step_result *out, rose_err *err);
-    /* Copy page src[i] to dst[i] in every layer, between steps. */
+    /* Copy page src[i] to dst[i] in every layer: after the steps enqueued before, before the next
+     * one. */
     rose_status (*copy_pages)(void *ctx, const uint32_t *src, const uint32_t *dst, uint32_t n,
                               rose_err *err);
-    void (*close)(void *ctx); /* accepts NULL and half-open */
+    /* Waits for steps in flight. Accepts NULL and half-open. */
+    void (*close)(void *ctx);
 } rose_backend_ops;
 
 const rose_backend_ops *rose_backend_cpu(void);

@@ -5,6 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool rose_flight_create(rose_flight *f, uint32_t max_seqs)
+{
+    *f = (rose_flight){.samples = calloc(max_seqs, sizeof *f->samples)};
+    return f->samples != NULL;
+}
+
+void rose_flight_destroy(rose_flight *f)
+{
+    free(f->samples);
+    f->samples = NULL;
+}
+
 bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_tokens,
                        uint32_t stride)
 {
@@ -21,7 +33,6 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
     b->params = calloc(max_tokens, sizeof *b->params);
     b->rules = calloc(max_tokens, sizeof *b->rules);
     b->out_rules = calloc(max_tokens, sizeof *b->out_rules);
-    b->sample_out = calloc(n, sizeof *b->sample_out);
     b->row_ticket = calloc(n, sizeof *b->row_ticket); /* 0 is nobody's ticket */
     b->row_pages = calloc(n, sizeof *b->row_pages);
     b->batch = (rose_batch){.tokens = b->tokens,
@@ -34,8 +45,7 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
                             .out_params = b->params};
     return b->tokens != NULL && b->seq_first != NULL && b->seq_pos != NULL && b->pages != NULL &&
            b->out_row != NULL && b->out_pos != NULL && b->params != NULL && b->row_ticket != NULL &&
-           b->row_pages != NULL && b->rules != NULL && b->out_rules != NULL &&
-           b->sample_out != NULL;
+           b->row_pages != NULL && b->rules != NULL && b->out_rules != NULL;
 }
 
 void rose_batch_destroy(rose_batch_builder *b)
@@ -49,14 +59,16 @@ void rose_batch_destroy(rose_batch_builder *b)
     free(b->params);
     free(b->rules);
     free(b->out_rules);
-    free(b->sample_out);
     free(b->row_ticket);
     free(b->row_pages);
     memset(b, 0, sizeof *b);
 }
 
-void rose_batch_reset(rose_batch_builder *b)
+void rose_batch_reset(rose_batch_builder *b, rose_flight *f)
 {
+    b->flight = f;
+    b->n_steps++;
+    f->n_samples = 0;
     b->batch.n_seqs = b->batch.n_tokens = b->batch.n_outputs = 0;
     b->batch.out_rules = NULL; /* until a sequence has some */
 }
@@ -120,8 +132,7 @@ static void add_scores(rose_batch_builder *b, const rose_sched_item *it, const r
     }
 }
 
-static void add_outputs(rose_batch_builder *b, uint32_t row, const rose_sched_item *it,
-                        const rose_request *r)
+static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_request *r)
 {
     uint32_t pos = it->pos + it->n; /* what the last row predicts */
     bool scores = r->rules != NULL && r->rules->prompt_logprobs;
@@ -131,22 +142,38 @@ static void add_outputs(rose_batch_builder *b, uint32_t row, const rose_sched_it
     if (!it->sample) return;
     if (!(scores && pos < r->n_prompt)) {
         uint32_t k = add_output(b, b->batch.n_tokens - 1, pos, r);
-        if (r->rules != NULL && r->max_tokens > 0)
+        if (r->rules != NULL && r->max_tokens > 0 && rose_rules_act(r->rules, pos - r->n_prompt)) {
+            assert(pos - r->n_prompt == r->n_generated); /* nothing of it is in flight */
             rose_rules_next(r->rules, r->events, r->n_generated, with_rules(b, k));
+        }
     }
-    b->sample_out[row] = b->batch.n_outputs - 1;
+    r->out = b->batch.n_outputs - 1;
+    r->out_step = b->n_steps;
+    b->flight->samples[b->flight->n_samples++] =
+        (rose_flight_sample){.seq = it->seq, .out = r->out, .number = r->number};
 }
 
-void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, const rose_request *r)
+/* All ids are known, or all but the last. */
+static void add_tokens(rose_batch_builder *b, const rose_sched_item *it, const rose_request *r)
+{
+    uint32_t *to = b->tokens + b->batch.n_tokens, n = it->n;
+    if (it->pos + n > r->n_prompt + r->n_generated) {
+        assert(it->pos + n == r->n_prompt + r->n_generated + 1 && r->out_step + 1 == b->n_steps);
+        to[--n] = ROSE_TOKEN_OUTPUT | r->out;
+    }
+    rose_batch_copy_ids(to, r, it->pos, n);
+}
+
+void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, rose_request *r)
 {
     rose_batch *batch = &b->batch;
     uint32_t row = batch->n_seqs++;
     assert(row < b->max_seqs && it->n <= b->max_tokens - batch->n_tokens);
-    rose_batch_copy_ids(b->tokens + batch->n_tokens, r, it->pos, it->n);
+    add_tokens(b, it, r);
     b->seq_first[row] = batch->n_tokens;
     b->seq_pos[row] = it->pos;
     update_table(b, row, it);
     batch->n_tokens += it->n;
     b->seq_first[row + 1] = batch->n_tokens;
-    add_outputs(b, row, it, r);
+    add_outputs(b, it, r);
 }

@@ -1,12 +1,34 @@
-/* engine/batch_internal.h - the backend's structure of arrays, filled from the scheduler's plan.
- * Page tables are kept from step to step: a row of the table that still belongs to the same
- * admission gets only the pages it lacks, so a decode step copies no table at all.
- * Threads: the engine thread.  Memory: allocates in _create only. */
+/* engine/batch_internal.h - the backend's structure of arrays, filled from the scheduler's plan,
+ * and the record of whom a step's outputs are for. Page tables are kept from step to step: a row of
+ * the table that still belongs to the same admission gets only the pages it lacks, so a decode step
+ * copies no table at all. One builder serves two steps in flight: all but rules is the backend's
+ * until step() returns, and a step with rules is collected before the next one is built. Threads:
+ * the engine thread.  Memory: allocates in _create only. */
 #ifndef ROSE_ENGINE_BATCH_INTERNAL_H
 #define ROSE_ENGINE_BATCH_INTERNAL_H
 
 #include "engine/request_internal.h"
 #include "sched/sched.h"
+
+/* An output that is a sample, and whose. The handle may be another request's by the time the output
+ * is known, the number not. */
+typedef struct rose_flight_sample {
+    uint32_t seq, out; /* the scheduler's handle; place among the step's outputs */
+    uint64_t number;   /* of the request */
+} rose_flight_sample;
+
+/* A step that was enqueued and not yet collected. */
+typedef struct rose_flight {
+    uint64_t ticket;      /* the backend's */
+    rose_sched_plan plan; /* its counts; the arrays are gone */
+    uint32_t n_outputs, n_samples;
+    uint64_t plan_ns, planned_ns; /* planned from, to */
+    uint64_t step_ns;             /* given to the backend */
+    rose_flight_sample *samples;  /* [max_seqs] owned */
+} rose_flight;
+
+bool rose_flight_create(rose_flight *f, uint32_t max_seqs); /* false: out of memory */
+void rose_flight_destroy(rose_flight *f);
 
 typedef struct rose_batch_builder {
     rose_batch batch; /* what the backend gets; its pointers are the arrays below */
@@ -21,9 +43,10 @@ typedef struct rose_batch_builder {
     rose_sampling *params;               /* [max_tokens] */
     rose_output_rules *rules;            /* [max_tokens] of outputs that have any */
     const rose_output_rules **out_rules; /* [max_tokens] into rules, or NULL */
-    uint32_t *sample_out; /* [max_seqs] which output is the sample of the sequence in that row */
-    uint64_t *row_ticket; /* [max_seqs] whose table the row holds */
-    uint32_t *row_pages;  /* [max_seqs] how many of its pages */
+    uint64_t *row_ticket;                /* [max_seqs] whose table the row holds */
+    uint32_t *row_pages;                 /* [max_seqs] how many of its pages */
+    rose_flight *flight;                 /* of the step that is being built */
+    uint64_t n_steps;                    /* with it */
 } rose_batch_builder;
 
 /* stride: pages of the longest sequence. False: out of memory (destroy it all the same). */
@@ -31,10 +54,12 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
                        uint32_t stride);
 void rose_batch_destroy(rose_batch_builder *b);
 
-void rose_batch_reset(rose_batch_builder *b);
+/* Begin a step, whose samples are noted in f. */
+void rose_batch_reset(rose_batch_builder *b, rose_flight *f);
 /* Ids of positions pos .. pos + n - 1, all known: of the prompt, then of what was generated. */
 void rose_batch_copy_ids(uint32_t *dst, const rose_request *r, uint32_t pos, uint32_t n);
-/* The next sequence of the step. Changes r->rules only. */
-void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, const rose_request *r);
+/* The next sequence of the step. The id that the step before this one samples for r, if that is not
+ * known yet, becomes a reference to that step's output. Changes r->rules and r->out only. */
+void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, rose_request *r);
 
 #endif

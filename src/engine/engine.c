@@ -1,6 +1,17 @@
 /* engine/engine.c - see engine.h. The engine thread owns the scheduler, the KV pages, the batch and
- * the backend. Its loop: take what arrived (cancels, submissions), plan, build the batch, run the
- * step, deliver tokens, wake the consumers once. With nothing to do it sleeps on a futex.
+ * the backend. Its loop: take what arrived (cancels, submissions), plan, build the batch, enqueue
+ * the step, collect the oldest one, deliver its tokens, wake the consumers once. With nothing to do
+ * it sleeps on a futex.
+ *
+ * Running ahead (overlap): where the backend takes a step before the last one is collected, one
+ * step stays in flight while the loop goes round, so all of the above happens under its
+ * computation. Step N + 1 is planned on what N - 1 found; the ids that N samples are named by
+ * reference (ROSE_TOKEN_OUTPUT). Whatever N then turns out to have ended (an end-of-sequence id, a
+ * NaN; a cancel likewise) has a row in N + 1 that was for nothing: its sample goes to nobody, and
+ * its pages are free at once, because whoever gets them writes in a later step, and steps run in
+ * order. What its row wrote enters the prefix index only if the row's id is known. A step with
+ * rules (penalties, logprobs, ...) is collected before anything else is done: its rules depend on
+ * the ids before it, and it writes into memory of its requests.
  *
  * A request belongs to the engine thread from the push into `inbox` until its finish event is
  * published. After a backend failure the thread lives on only to answer: every request gets ERROR.
@@ -26,7 +37,7 @@
 #include "engine/load_internal.h"
 #include "engine/request_internal.h"
 
-enum { MAX_TOUCHED = 32 };
+enum { MAX_TOUCHED = 32, MAX_FLIGHTS = 2 };
 
 /* Written by the engine thread alone, read by anybody: relaxed everywhere, nothing is published
  * through them. */
@@ -45,6 +56,7 @@ struct rose_engine {
     rose_arch arch;
     rose_sched_opts sched_opts;
     uint32_t max_queued_tokens;
+    bool ahead;               /* a step may stay in flight */
     uint64_t salt_keys[2][2]; /* random */
     int cpu;
     rose_port *port;  /* one reference */
@@ -63,13 +75,16 @@ struct rose_engine {
     rose_kv_pages *pages;  /* owned */
     rose_sched *sched;     /* owned */
     rose_batch_builder batch;
+    rose_flight flights[MAX_FLIGHTS]; /* the oldest first */
+    uint32_t n_flights;
     rose_request **by_seq; /* [n_seqs] by the scheduler's handle; owned array of requests */
     uint32_t n_seqs;
+    uint64_t n_taken;                 /* requests */
     rose_wakeq *touched[MAX_TOUCHED]; /* sinks to signal at the end of the step */
     uint32_t n_touched;
-    uint64_t built_ns;     /* when the batch of this step was ready */
-    uint64_t collected_ns; /* when the backend was done with it */
-    uint64_t compute_ns;   /* how long it took */
+    uint64_t collected_ns; /* the results of the last step; 0 after a sleep */
+    uint64_t landed_ns;    /* and when they were delivered */
+    bool spanned;          /* step_span has begun, and its step was not landed */
     rose_stall_span step_span, compute_span;
 };
 
@@ -161,6 +176,8 @@ static void finish(rose_engine *e, rose_request *r, rose_event ev)
     assert(!r->done && ev.finish != ROSE_FINISH_NONE);
     if (r->times.admitted == 0) leave_queue(e, r->n_prompt, r->n_cost, r->priority);
     if (r->seq != UINT32_MAX) {
+        /* a step that ran ahead may have computed the token that was to follow */
+        rose_sched_truncate(e->sched, r->seq, r->n_prompt + r->n_generated);
         rose_sched_finish(e->sched, r->seq);
         e->by_seq[r->seq] = NULL;
         update_gauges(e);
@@ -220,6 +237,7 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
     }
     ev.id = id;
     ev.has_token = 1;
+    r->events[r->n_events].id = id; /* already now: finish asks for the ids of what was computed */
     if (r->n_generated++ == 0) r->times.first_token = t_ns;
     bump(&e->stats.generated_tokens, 1);
     if (r->rules != NULL) {
@@ -255,6 +273,7 @@ static void take_submission(rose_engine *e, rose_request *r)
         finish_bare(e, r, ROSE_FINISH_ERROR);
         return;
     }
+    r->number = ++e->n_taken;
     e->by_seq[r->seq] = r;
 }
 
@@ -288,6 +307,7 @@ static void sleep_until_event(rose_engine *e)
 {
     publish_load(e);
     signal_sinks(e);
+    e->collected_ns = 0;
     rose_port_sleep_prepare(e->port);
     /* acquire: pairs with the release in close */
     if (!take_events(e) && !atomic_load_explicit(&e->closing, memory_order_acquire))
@@ -317,42 +337,30 @@ static void read_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_
     rose_batch_copy_ids(out, e->by_seq[seq], pos, n);
 }
 
-static rose_status run_backend(rose_engine *e, rose_step_result *res, rose_err *err)
+/* Build the step and give it to the backend. From here to delivery there is no allocation, which
+ * the debug build enforces. */
+static rose_status launch(rose_engine *e, const rose_sched_plan *p, uint64_t plan_ns, rose_err *err)
 {
-    rose_stall_begin(&e->compute_span);
-    uint64_t ticket = 0;
-    e->built_ns = rose_now_ns();
-    rose_status st = e->ops->step(e->ctx, &e->batch.batch, &ticket, err);
-    if (st == ROSE_OK) st = e->ops->collect(e->ctx, ticket, res, err);
-    e->collected_ns = rose_now_ns();
-    e->compute_ns = e->collected_ns - e->built_ns;
-    rose_stall_stop(&e->compute_span);
-    if (st == ROSE_OK && res->n_outputs != e->batch.batch.n_outputs)
-        st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res->n_outputs,
-                       e->batch.batch.n_outputs);
-    return st;
-}
-
-/* From batch to delivery: no allocation, which the debug build enforces. */
-static rose_status run_plan(rose_engine *e, const rose_sched_plan *p, rose_err *err)
-{
-    rose_step_result res = {0};
+    rose_flight *f = &e->flights[e->n_flights];
+    f->plan = *p;
+    f->plan_ns = plan_ns;
+    f->planned_ns = rose_now_ns();
     rose_alloc_guard_begin("engine step");
-    rose_batch_reset(&e->batch);
+    rose_batch_reset(&e->batch, f);
     for (uint32_t i = 0; i < p->n_items; i++)
         rose_batch_add(&e->batch, &p->items[i], e->by_seq[p->items[i].seq]);
-    rose_status st = run_backend(e, &res, err);
-    if (st == ROSE_OK) {
-        uint64_t now = e->collected_ns;
-        bump(&e->stats.steps, 1); /* before delivery: who has its token finds it counted */
-        for (uint32_t i = 0; i < p->n_items; i++) {
-            if (!p->items[i].sample) continue;
-            deliver(e, e->by_seq[p->items[i].seq], res.ids[e->batch.sample_out[i]], now);
-        }
-        signal_sinks(e);
-    }
+    f->n_outputs = e->batch.batch.n_outputs;
+    rose_stall_begin(&e->compute_span);
+    f->step_ns = rose_now_ns();
+    uint64_t idle_since = e->collected_ns > 0 ? e->collected_ns : plan_ns;
+    uint64_t exposed = e->n_flights > 0 ? 0 : f->step_ns - idle_since;
+    rose_status st = e->ops->step(e->ctx, &e->batch.batch, &f->ticket, err);
     rose_alloc_guard_end();
-    return st;
+    if (st != ROSE_OK) return st;
+    e->n_flights++;
+    bump(&e->stats.steps, 1); /* before delivery: who has its token finds it counted */
+    rose_hist_add(&e->hists.exposed_ns, &rose_hist_step, exposed);
+    return ROSE_OK;
 }
 
 /* Two log lines at most: the backend's part of the step, and ours. */
@@ -381,36 +389,96 @@ static void refuse_late(rose_engine *e, uint64_t now_ns)
     signal_sinks(e); /* they need not wait for this step */
 }
 
-/* False: there is nothing to compute. */
+static void note_step(rose_engine *e, const rose_flight *f, uint64_t before_ns)
+{
+    const uint64_t now = rose_now_ns();
+    const uint64_t compute_from = f->step_ns > before_ns ? f->step_ns : before_ns;
+    const uint64_t took = now - (f->plan_ns > e->landed_ns ? f->plan_ns : e->landed_ns);
+    const uint64_t host_ns = f->step_ns - f->plan_ns + (now - e->collected_ns);
+    const uint32_t n_prefill = f->plan.n_prefill_tokens;
+    rose_sched_observe(e->sched, f->plan.n_tokens - n_prefill, n_prefill, took);
+    publish_load(e);
+    set(&e->stats.last_step_ns, took);
+    set(&e->stats.last_plan_ns, f->planned_ns - f->plan_ns);
+    set(&e->stats.last_batch_ns, f->step_ns - f->planned_ns);
+    set(&e->stats.last_deliver_ns, now - e->collected_ns);
+    rose_hist_add(&e->hists.host_ns, &rose_hist_step, host_ns);
+    rose_hist_add(&e->hists.compute_ns, &rose_hist_step, e->collected_ns - compute_from);
+    rose_hist_add(&e->hists.tokens, &rose_hist_tokens, f->plan.n_tokens);
+    e->landed_ns = now;
+    if (rose_stall_limit != 0) watch_step(e, &f->plan);
+    e->spanned = false;
+}
+
+/* Wait for the oldest step in flight and deliver what it gave. */
+static rose_status land(rose_engine *e, rose_err *err)
+{
+    rose_flight f = e->flights[0];
+    rose_step_result res = {0};
+    uint64_t before_ns = e->collected_ns;
+    if (!e->spanned) { /* the second one of this turn */
+        rose_stall_begin(&e->step_span);
+        rose_stall_begin(&e->compute_span);
+    }
+    rose_alloc_guard_begin("engine step");
+    rose_status st = e->ops->collect(e->ctx, f.ticket, &res, err);
+    e->collected_ns = rose_now_ns();
+    rose_stall_stop(&e->compute_span);
+    if (st == ROSE_OK && res.n_outputs != f.n_outputs)
+        st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res.n_outputs, f.n_outputs);
+    for (uint32_t i = 0; i < f.n_samples && st == ROSE_OK; i++) {
+        const rose_flight_sample *s = &f.samples[i];
+        rose_request *r = e->by_seq[s->seq];
+        if (r == NULL || r->number != s->number) continue; /* it was over before */
+        deliver(e, r, res.ids[s->out], e->collected_ns);
+    }
+    signal_sinks(e);
+    rose_alloc_guard_end();
+    if (st != ROSE_OK) return st;
+    e->flights[0] = e->flights[1];
+    e->flights[1] = f; /* its array */
+    e->n_flights--;
+    note_step(e, &f, before_ns);
+    return ROSE_OK;
+}
+
+static void fail(rose_engine *e, const rose_err *err)
+{
+    e->n_flights = 0; /* their results are nobody's any more */
+    /* release: pairs with the acquire in submit; what it refuses was not accepted before */
+    atomic_store_explicit(&e->failed, true, memory_order_release);
+    rose_log(ROSE_LOG_ERROR, "engine", "the backend %s failed, %u open requests end: %s",
+             e->ops->name, rose_sched_n_running(e->sched) + rose_sched_n_waiting(e->sched),
+             err->msg);
+}
+
+/* The next step into flight, and the oldest out of it; the new one stays there if it may. False:
+ * there is nothing to compute and nothing in flight. */
 static bool step(rose_engine *e)
 {
     rose_sched_plan plan;
-    rose_stall_begin(&e->step_span);
+    rose_err err = {0};
+    rose_status st = ROSE_OK;
+    uint32_t stay = 0;
+    if (!e->spanned)
+        rose_stall_begin(&e->step_span); /* a turn that lands nothing goes on in the next */
+    e->spanned = true;
     uint64_t start = rose_now_ns();
     if (e->load.ttft_slo_ns != 0) refuse_late(e, start);
-    if (!rose_sched_next(e->sched, &plan)) return false;
-    note_admissions(e, &plan, start);
-    const uint64_t planned = rose_now_ns();
-    rose_err err = {0};
-    if (run_plan(e, &plan, &err) != ROSE_OK) {
-        /* release: pairs with the acquire in submit; what it refuses was not accepted before */
-        atomic_store_explicit(&e->failed, true, memory_order_release);
-        rose_log(ROSE_LOG_ERROR, "engine", "the backend %s failed, %u open requests end: %s",
-                 e->ops->name, rose_sched_n_running(e->sched) + rose_sched_n_waiting(e->sched),
-                 err.msg);
+    if (rose_sched_next(e->sched, &plan)) {
+        note_admissions(e, &plan, start);
+        st = launch(e, &plan, start, &err);
+        /* a step with prompts is long: whoever arrives meanwhile shall be in the next one */
+        if (e->ahead && e->batch.batch.out_rules == NULL && plan.n_prefill_seqs == 0) stay = 1;
+    } else if (e->n_flights == 0) {
+        e->spanned = false;
+        return false;
+    } else {
+        rose_stall_begin(&e->compute_span);
     }
-    const uint64_t end = rose_now_ns(), took = end - start;
-    rose_sched_observe(e->sched, plan.n_tokens - plan.n_prefill_tokens, plan.n_prefill_tokens,
-                       took);
-    publish_load(e);
-    set(&e->stats.last_step_ns, took);
-    set(&e->stats.last_plan_ns, planned - start);
-    set(&e->stats.last_batch_ns, e->built_ns - planned);
-    set(&e->stats.last_deliver_ns, end - e->collected_ns);
-    rose_hist_add(&e->hists.host_ns, &rose_hist_step, took - e->compute_ns);
-    rose_hist_add(&e->hists.compute_ns, &rose_hist_step, e->compute_ns);
-    rose_hist_add(&e->hists.tokens, &rose_hist_tokens, plan.n_tokens);
-    if (rose_stall_limit != 0) watch_step(e, &plan);
+    while (st == ROSE_OK && e->n_flights > stay)
+        st = land(e, &err);
+    if (st != ROSE_OK) fail(e, &err);
     return true;
 }
 
@@ -523,6 +591,8 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
     e->by_seq = calloc(e->n_seqs, sizeof(rose_request *));
     e->port = rose_port_create();
     bool ok = rose_batch_create(&e->batch, e->plan.max_seqs, e->plan.max_step_tokens, stride);
+    for (int i = 0; i < MAX_FLIGHTS; i++)
+        ok = rose_flight_create(&e->flights[i], e->plan.max_seqs) && ok;
     if (ok) ok = rose_mpsc_create(&e->inbox, o->max_queued, sizeof(rose_request *)) == ROSE_OK;
     if (!ok || e->by_seq == NULL || e->port == NULL)
         return rose_fail(err, ROSE_E_NOMEM, "engine: out of memory");
@@ -542,6 +612,7 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
     e->arch = m->arch;
     e->cpu = o->engine_cpu;
     e->compute_span.others = true; /* a compute thread that faults holds up the step */
+    e->ahead = o->overlap && (ops->caps & ROSE_CAP_AHEAD) != 0;
     rose_status st = ops->plan(m, &o->backend, &e->plan, err);
     if (st == ROSE_OK) st = build(e, o, err);
     if (st == ROSE_OK) st = start_thread(e, m, err);
@@ -579,6 +650,8 @@ void rose_engine_close(rose_engine *e)
     rose_sched_destroy(e->sched);
     rose_kv_pages_destroy(e->pages);
     rose_batch_destroy(&e->batch);
+    for (int i = 0; i < MAX_FLIGHTS; i++)
+        rose_flight_destroy(&e->flights[i]);
     rose_mpsc_destroy(e->inbox);
     rose_port_unref(e->port);
     free(e->by_seq);

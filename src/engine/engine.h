@@ -42,6 +42,8 @@ typedef struct rose_engine_opts {
                                         soon is refused; 0 = none */
     uint32_t itl_slo_ms;             /* token to token: chunks and admission are kept within; 0 =
                                         none */
+    bool overlap;                    /* default on: where the backend has ROSE_CAP_AHEAD, the next
+                                        step is built and enqueued while one runs */
     bool prefix_cache;               /* default on: share page-aligned prefixes */
     uint32_t prefix_cache_max_pages; /* cached pages kept while nobody uses them; 0 = the pool */
 } rose_engine_opts;
@@ -147,7 +149,8 @@ enum { ROSE_MAX_RETRY_S = 600 };
 uint32_t rose_engine_retry_after_s(const rose_engine *e);
 
 /* Any thread, any time before release. Takes effect at the next step boundary; then the request's
- * pages are free and its finish event (CANCELLED, or what came first) arrives. */
+ * pages are free and its finish event (CANCELLED, or what came first) arrives. What a step in
+ * flight samples for it is not delivered. */
 void rose_request_cancel(rose_request *r);
 
 /* Consumer thread. The next event, or ROSE_E_EMPTY. Call it only after the sink gave r, and then
@@ -185,11 +188,12 @@ typedef struct rose_engine_stats {
     uint32_t waiting_tokens;          /* of the prompts of requests that have not begun */
     uint32_t kv_pages, kv_pages_free; /* free: cached pages that nobody uses among them */
     uint32_t kv_pages_cached;         /* these */
-    uint64_t steps, prompt_tokens, generated_tokens; /* prompts count when admitted */
-    uint64_t finished;                               /* requests that ended, in whatever way */
-    uint64_t cancelled, late;                        /* of these: CANCELLED, LATE */
-    uint64_t last_step_ns;                           /* duration of the last step */
-    /* of it, before the backend: the plan, the batch; behind it: delivery and waking */
+    uint64_t steps; /* that the backend took; what is delivered is of steps counted before */
+    uint64_t prompt_tokens, generated_tokens; /* prompts count when admitted */
+    uint64_t finished;                        /* requests that ended, in whatever way */
+    uint64_t cancelled, late;                 /* of these: CANCELLED, LATE */
+    uint64_t last_step_ns; /* duration of the last step, or since the one before it ended */
+    /* its plan, its batch; and behind the backend: delivery and waking */
     uint64_t last_plan_ns, last_batch_ns, last_deliver_ns;
     uint64_t prefix_queries, prefix_hits; /* tokens of admitted prompts; of these, cached */
     uint64_t prefix_evictions;            /* pages */
@@ -199,10 +203,16 @@ typedef struct rose_engine_stats {
 } rose_engine_stats;
 rose_engine_stats rose_engine_get_stats(const rose_engine *e);
 
-/* Of every step since the start; written by the engine thread. Any thread may read, until close. */
+/* Of every step since the start; written by the engine thread. Any thread may read, until close.
+ * Without overlap a step lasts host_ns + compute_ns. With it host_ns lies under the compute_ns of
+ * the step before, and a step lasts exposed_ns + compute_ns. */
 typedef struct rose_engine_hists {
     rose_hist host_ns;    /* planning, building the batch, delivery (rose_hist_step) */
-    rose_hist compute_ns; /* within the backend: step and collect (rose_hist_step) */
+    rose_hist compute_ns; /* from step(), or from the results of the step before if these came
+                             later, to its results (rose_hist_step) */
+    rose_hist exposed_ns; /* host work while no step was in flight: from the results of the step
+                             before (after a sleep: from planning) to step(); 0 where the step was
+                             enqueued before those results (rose_hist_step) */
     rose_hist tokens;     /* rows of the step (rose_hist_tokens) */
 } rose_engine_hists;
 const rose_engine_hists *rose_engine_get_hists(const rose_engine *e);

@@ -27,6 +27,7 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .priority_age_ms = o.priority_age_ms,
         .decode_first = o.decode_first,
         .prefix_cache = o.prefix_cache,
+        .overlap_schedule = o.overlap,
     };
 }
 
@@ -188,6 +189,11 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .max = 1u << 20,
          .unset = "the step's budget",
          .help = "most prompt tokens in one step, over all sequences"},
+        {.name = "overlap-schedule",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->overlap_schedule,
+         .help = "build and enqueue the next step while one runs on the device (cuda; the cpu "
+                 "backend computes in the engine's own thread)"},
         {.name = "prefix-cache",
          .kind = ROSE_OPT_BOOL,
          .dest = &f->prefix_cache,
@@ -279,6 +285,7 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     o->itl_slo_ms = f->itl_slo_ms;
     o->max_queued_tokens = f->max_num_queued_tokens;
     o->prefix_cache = f->prefix_cache;
+    o->overlap = f->overlap_schedule;
     o->prefix_cache_max_pages = f->prefix_cache_max_pages;
     rose_backend_opts *b = &o->backend;
     b->dtype = strcmp(f->dtype, "float32") == 0    ? ROSE_COMPUTE_F32

@@ -20,7 +20,7 @@ typedef struct rose_engine_flags {
     uint32_t lookahead, force_fifo_every, priority_age_ms, max_active_requests;
     uint32_t prefill_max_batch_size, prefill_max_tokens, max_num_queued_tokens;
     uint32_t prefix_cache_max_pages, ttft_slo_ms, itl_slo_ms;
-    bool decode_first, prefix_cache;
+    bool decode_first, prefix_cache, overlap_schedule;
     bool mlock, prefault;
     int cpus[ROSE_MAX_CPUS]; /* filled by rose_engine_flags_read */
 } rose_engine_flags;

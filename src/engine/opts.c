@@ -17,4 +17,5 @@ void rose_engine_opts_default(rose_engine_opts *o)
     o->force_fifo_every = 8;
     o->priority_age_ms = 1000;
     o->prefix_cache = true;
+    o->overlap = true;
 }

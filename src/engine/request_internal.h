@@ -55,6 +55,9 @@ struct rose_request {
     /* engine thread; times is the consumer's once it has the finish event */
     bool done;
     uint32_t seq;         /* the scheduler's handle */
+    uint64_t number;      /* 1, 2, ...: its own for ever */
+    uint64_t out_step;    /* the builder's count of the step that last sampled for it */
+    uint32_t out;         /* place of that sample among the step's outputs */
     uint32_t n_cached;    /* prompt tokens found in the prefix cache; published with any event */
     uint32_t n_generated; /* events[0..n_generated) carry tokens */
     uint32_t n_events;

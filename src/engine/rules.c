@@ -263,6 +263,12 @@ bool rose_rules_leave_one(rose_rules *u, const rose_event *events, uint32_t n_ge
     return n_distinct < u->vocab;
 }
 
+bool rose_rules_act(const rose_rules *u, uint32_t n)
+{
+    return u->logprobs || u->out.n_bias > 0 || u->out.n_allowed > 0 || u->n_bad > 0 ||
+           u->n_index > 0 || n < u->min_tokens;
+}
+
 void rose_rules_next(rose_rules *u, const rose_event *events, uint32_t n_generated,
                      rose_output_rules *out)
 {

@@ -46,6 +46,8 @@ rose_rules *rose_rules_create(const rose_request_rules *q, const rose_rules_ctx 
  * the ids generated so far. */
 void rose_rules_next(rose_rules *u, const rose_event *events, uint32_t n_generated,
                      rose_output_rules *out);
+/* Do they change or report token n at all? */
+bool rose_rules_act(const rose_rules *u, uint32_t n);
 /* The output that scores the prompt's token at position pos >= 1. */
 void rose_rules_score(rose_rules *u, uint32_t pos, uint32_t id, rose_output_rules *out);
 /* Do the rules leave an id for token n_generated? Submitter or engine thread. O(n log n) in the ids

@@ -273,6 +273,14 @@ void rose_sched_finish(rose_sched *s, uint32_t i)
     s->free_seq = i;
 }
 
+void rose_sched_truncate(rose_sched *s, uint32_t i, uint32_t n_ids)
+{
+    rose_seq *q = &s->seqs[i];
+    if (q->n_done > n_ids) q->n_done = n_ids;
+    assert((uint64_t)q->n_indexed * s->o.page_tokens <= q->n_done || q->state == ROSE_SEQ_DONE ||
+           q->state == ROSE_SEQ_WAITING);
+}
+
 /* ---- pages for those that decode ---- */
 
 /* Its pages go, it waits under its old key and starts again from what it knows. */

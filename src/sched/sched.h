@@ -125,6 +125,11 @@ rose_status rose_sched_submit(rose_sched *s, const rose_sched_request *r, uint32
  * are free at once. The ids of what it computed are still asked for. */
 void rose_sched_finish(rose_sched *s, uint32_t seq);
 
+/* Event: of the sequence's tokens only the first n_ids have an id, and will have (n_ids >= what was
+ * known before the last plan). For a plan that ran ahead of what the step before it found: before
+ * finish, so that nothing computed from an id that there is not enters the index. */
+void rose_sched_truncate(rose_sched *s, uint32_t seq, uint32_t n_ids);
+
 /* Plan the next step and count it as done. False: nothing to compute (*out has no items), call
  * again after an event. Before the call all ids sampled by the plan before the last one are known
  * (a sampled id is asked for one step after the row that computed it). A sequence whose last token

@@ -30,6 +30,8 @@ typedef struct rec {
     bool skip_cache;
     uint32_t n_cached;
     rose_request_times times;
+    bool has_reports; /* logprobs with two alternatives */
+    uint64_t reports; /* hash of those polled */
     rose_request *r;
 } rec;
 
@@ -73,8 +75,20 @@ static inline rose_engine_opts small_opts(void)
     return o;
 }
 
-static inline rose_engine *open_engine(const rose_engine_opts *o)
+/* Each test of the engine runs in each mode: a backend that computes within step(); one that takes
+ * a step before the last one is collected; and that one, not made use of. */
+enum { MODE_SYNC, MODE_OVERLAP, MODE_NO_OVERLAP, N_MODES };
+static int test_mode;
+
+static inline const rose_backend_ops *mode_ops(void)
 {
+    return test_mode == MODE_SYNC ? &fake_ops : &fake_ahead_ops;
+}
+
+static inline rose_engine *open_ops(const rose_engine_opts *opts, const rose_backend_ops *ops)
+{
+    rose_engine_opts with_mode = *opts, *o = &with_mode;
+    with_mode.overlap = test_mode != MODE_NO_OVERLAP;
     rose_model m;
     rose_engine *e = NULL;
     rose_err err = {0};
@@ -84,9 +98,14 @@ static inline rose_engine *open_engine(const rose_engine_opts *o)
     m.arch.n_eos = 2;
     m.arch.eos_ids[0] = FAKE_EOS;
     m.arch.eos_ids[1] = FAKE_EOS2;
-    rose_status st = rose_engine_open(&e, &fake_ops, &m, o, &err);
+    rose_status st = rose_engine_open(&e, ops, &m, o, &err);
     if (st != ROSE_OK) fail_msg("open: %s", err.msg);
     return e;
+}
+
+static inline rose_engine *open_engine(const rose_engine_opts *o)
+{
+    return open_ops(o, mode_ops());
 }
 
 static inline rose_wakeq *open_sink(uint32_t cap)
@@ -135,6 +154,16 @@ static inline rose_status rec_submit(rec *x, rose_engine *e, rose_wakeq *sink, r
     return rose_engine_submit(e, &o, &x->r, err);
 }
 
+static inline void rec_report(rec *x, const rose_logprob *l, uint32_t id)
+{
+    assert_int_equal(l[0].id, id);
+    for (int i = 0; i < 3; i++) {
+        uint32_t bits;
+        memcpy(&bits, &l[i].logprob, sizeof bits);
+        x->reports = fake_mix(x->reports, l[i].id, bits);
+    }
+}
+
 /* Poll until EMPTY or finished; true = finished and released. */
 static inline bool rec_poll(rec *x, rose_request *r)
 {
@@ -143,6 +172,7 @@ static inline bool rec_poll(rec *x, rose_request *r)
         assert_true(x->finish == ROSE_FINISH_NONE);
         if (ev.has_token) {
             assert_true(x->n_got < MAX_LEN);
+            if (x->has_reports) rec_report(x, rose_request_logprobs(r, x->n_got), ev.id);
             x->got[x->n_got++] = ev.id;
             if (x->n_got == x->cancel_after) rose_request_cancel(r);
         }

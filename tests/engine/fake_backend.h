@@ -1,7 +1,10 @@
 /* A backend whose "model" is a hash: the state after a token is mix(state before, id, position),
  * kept per position in the KV pages, and the next id is a function of the last state, the seed and
  * the position. It distrusts every batch: structure, page ids, positions, and that what it reads
- * from the pages is what this very sequence wrote there. One instance per process. */
+ * from the pages is what this very sequence wrote there. One instance per process.
+ *
+ * fake_ahead_ops is the same, but lazy: a step is computed when it is collected, from a copy of the
+ * batch, after the next one was accepted; so that everything that is touched too early shows. */
 #ifndef TESTS_ENGINE_FAKE_BACKEND_H
 #define TESTS_ENGINE_FAKE_BACKEND_H
 
@@ -11,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/batch_copy.h"
 #include "engine/engine.h"
 
 enum { FAKE_VOCAB = 97, FAKE_EOS = 5, FAKE_EOS2 = 77 };
@@ -28,7 +32,7 @@ typedef struct fake_backend {
     bool fail_plan, fail_open;
     unsigned delay_us;
     /* shared */
-    _Atomic int gate;         /* > 0: step waits */
+    _Atomic uint64_t gate;    /* > 0: steps from this one on wait (lazy: their collection does) */
     _Atomic uint64_t n_steps; /* steps that began */
     _Atomic uint64_t n_bad;   /* checks that failed */
     _Atomic uint64_t rows;
@@ -41,8 +45,14 @@ typedef struct fake_backend {
     uint32_t *page_seq;  /* and its row in that batch */
     uint64_t *read_step; /* the step that last read the page */
     uint32_t *read_seq;  /* and a row that did */
-    uint32_t *ids;
-    uint32_t n_outputs;
+    /* by step % 2 */
+    uint32_t *ids[2];
+    uint32_t n_outputs[2];
+    batch_copy copies[2];
+    uint32_t *given;      /* the ids of the step collected last, valid until the next step */
+    uint64_t n_collected; /* steps */
+    bool collect_failed;
+    _Atomic uint64_t n_ahead, n_refs; /* steps accepted with one in flight; references in them */
 } fake_backend;
 
 static fake_backend fake;
@@ -117,7 +127,11 @@ static rose_status fake_open(void **ctx, const rose_model *m, const rose_backend
     fake.page_seq = calloc(p->kv_pages, sizeof *fake.page_seq);
     fake.read_step = calloc(p->kv_pages, sizeof *fake.read_step);
     fake.read_seq = calloc(p->kv_pages, sizeof *fake.read_seq);
-    fake.ids = calloc(p->max_seqs, sizeof *fake.ids);
+    fake.given = calloc(p->max_step_tokens, sizeof *fake.given);
+    for (int i = 0; i < 2; i++) {
+        fake.ids[i] = calloc(p->max_step_tokens, sizeof *fake.ids[i]);
+        batch_copy_create(&fake.copies[i], p);
+    }
     return ROSE_OK;
 }
 
@@ -152,9 +166,19 @@ static void fake_walk(const uint32_t *table, uint32_t end)
     for (uint32_t p = 0; p < end; p++) {
         const fake_cell *c = fake_at(table, p);
         fake_check(c->state != 0 && c->pos == p, "a cell of the context was never written");
+        fake_check(c->id < FAKE_VOCAB, "a cell of the context is of a token that there is not");
         state = fake_mix(state, c->id, p);
         fake_check(c->state == state, "a cell of the context is another sequence's");
     }
+}
+
+static uint32_t fake_id(uint32_t token, uint64_t step)
+{
+    if (token < FAKE_VOCAB) return token;
+    uint32_t out = token & ~ROSE_TOKEN_OUTPUT, before = (step - 1) % 2;
+    bool ok = token >= ROSE_TOKEN_OUTPUT && out < fake.n_outputs[before];
+    fake_check(ok, "an id out of range");
+    return ok ? fake.ids[before][out] : 0;
 }
 
 static void fake_rows(const rose_batch *b, uint32_t s, uint64_t step)
@@ -168,7 +192,6 @@ static void fake_rows(const rose_batch *b, uint32_t s, uint64_t step)
     fake_walk(table, pos);
     fake_read(table, pos, s, step);
     for (uint32_t row = b->seq_first[s]; row < b->seq_first[s + 1]; row++, pos++) {
-        fake_check(b->tokens[row] < FAKE_VOCAB, "an id out of range");
         if (pos >= fake.plan.max_model_len || pos / ROSE_KV_PAGE_TOKENS >= b->page_stride) {
             fake_check(false, "a position beyond the context");
             return;
@@ -182,61 +205,151 @@ static void fake_rows(const rose_batch *b, uint32_t s, uint64_t step)
         fake.page_step[page] = step;
         fake.page_seq[page] = s;
         uint64_t before = pos == 0 ? 1 : fake_at(table, pos - 1)->state;
-        *c = (fake_cell){fake_mix(before, b->tokens[row], pos), pos, b->tokens[row]};
+        uint32_t id = fake_id(b->tokens[row], step);
+        *c = (fake_cell){fake_mix(before, id, pos), pos, id};
     }
 }
 
-static void fake_outputs(const rose_batch *b)
+/* Rules: every word of them takes part in the choice; the report tells the choice. */
+static uint64_t fake_rules(const rose_output_rules *r)
+{
+    uint64_t h = 1;
+    for (uint32_t i = 0; i < r->n_banned; i++)
+        h = fake_mix(h, r->banned[i], 1);
+    for (uint32_t i = 0; i < r->n_seen; i++)
+        h = fake_mix(h, r->seen_ids[i], r->seen_counts[i]);
+    return h;
+}
+
+static void fake_output(const rose_batch *b, uint32_t s, uint32_t k, uint32_t *id)
+{
+    const rose_output_rules *rules = b->out_rules != NULL ? b->out_rules[k] : NULL;
+    bool scores = rules != NULL && rules->score_id != ROSE_TOKEN_NONE;
+    if (s == b->n_seqs || (b->out_row[k] != b->seq_first[s + 1] - 1 && !scores)) {
+        fake_check(false, "an output that is not a sequence's last row");
+        *id = ROSE_TOKEN_NONE;
+        return;
+    }
+    uint32_t pos = b->seq_pos[s] + b->out_row[k] - b->seq_first[s];
+    fake_check(b->out_pos[k] == pos + 1, "out_pos");
+    uint64_t seed = b->out_params[k].seed, n_prompt = b->out_params[k].top_k;
+    uint64_t state = fake_at(b->pages + (size_t)s * b->page_stride, pos)->state;
+    *id = seed == FAKE_NAN_SEED && pos + 1 - n_prompt == FAKE_NAN_AFTER
+              ? ROSE_TOKEN_NONE
+              : fake_sample(state, seed, b->out_pos[k]);
+    if (rules == NULL) return;
+    *id = scores ? rules->score_id : fake_sample(state, seed ^ fake_rules(rules), b->out_pos[k]);
+    if (rules->report != NULL)
+        *rules->report = (rose_logprob){.id = *id, .rank = 1, .logprob = (float)(state >> 40)};
+}
+
+static void fake_compute(const rose_batch *b, uint64_t step)
 {
     uint32_t s = 0;
+    fake.n_outputs[step % 2] = b->n_outputs;
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        fake_rows(b, i, step);
     for (uint32_t k = 0; k < b->n_outputs; k++) {
         while (s < b->n_seqs && b->seq_first[s + 1] <= b->out_row[k])
             s++;
-        if (s == b->n_seqs || b->out_row[k] != b->seq_first[s + 1] - 1) {
-            fake_check(false, "an output that is not a sequence's last row");
-            fake.ids[k] = ROSE_TOKEN_NONE;
-            continue;
-        }
-        uint32_t pos = b->seq_pos[s] + b->out_row[k] - b->seq_first[s];
-        fake_check(b->out_pos[k] == pos + 1, "out_pos");
-        uint64_t seed = b->out_params[k].seed, n_prompt = b->out_params[k].top_k;
-        uint64_t state = fake_at(b->pages + (size_t)s * b->page_stride, pos)->state;
-        fake.ids[k] = seed == FAKE_NAN_SEED && pos + 1 - n_prompt == FAKE_NAN_AFTER
-                          ? ROSE_TOKEN_NONE
-                          : fake_sample(state, seed, b->out_pos[k]);
+        fake_output(b, s, k, &fake.ids[step % 2][k]);
     }
+}
+
+/* A reference is the last row of its sequence, which the step in flight samples. */
+static void fake_references(const rose_batch *b, uint64_t step, bool ahead)
+{
+    const rose_batch *before = &fake.copies[(step - 1) % 2].b;
+    for (uint32_t s = 0; s < b->n_seqs; s++) {
+        uint32_t end = b->seq_first[s + 1], pos = b->seq_pos[s];
+        for (uint32_t row = b->seq_first[s]; row < end; row++, pos++) {
+            uint32_t token = b->tokens[row], out = token & ~ROSE_TOKEN_OUTPUT;
+            if (token < FAKE_VOCAB) continue;
+            fake_check(ahead && token >= ROSE_TOKEN_OUTPUT, "an id out of range");
+            if (!ahead) continue;
+            fake_check(row == end - 1, "a reference that is not the last row");
+            fake_check(out < before->n_outputs && before->out_pos[out] == pos,
+                       "a reference to what is not sampled for it");
+            atomic_fetch_add(&fake.n_refs, 1);
+        }
+    }
+}
+
+static bool fake_fits(const rose_batch *b)
+{
+    bool ok = b->n_seqs >= 1 && b->n_seqs <= fake.plan.max_seqs && b->n_tokens >= 1 &&
+              b->n_tokens <= fake.plan.max_step_tokens &&
+              b->n_outputs <= fake.plan.max_step_tokens && b->seq_first[0] == 0 &&
+              b->seq_first[b->n_seqs] == b->n_tokens && b->page_stride <= fake.copies[0].stride;
+    fake_check(ok, "a batch outside the plan");
+    fake_check(b->out_rules != NULL || b->n_outputs <= b->n_seqs, "n_outputs");
+    return ok;
+}
+
+static rose_status fake_accept(const rose_batch *b, uint64_t step, bool lazy, rose_err *err)
+{
+    uint64_t in_flight = step - 1 - fake.n_collected;
+    fake_check(in_flight <= lazy, "a step before the last one was collected");
+    if (step == fake.fail_step) return rose_fail(err, ROSE_E_BACKEND, "step %d fails", (int)step);
+    if (!fake_fits(b)) return rose_fail(err, ROSE_E_BACKEND, "a batch outside the plan");
+    if (in_flight > 0) {
+        atomic_fetch_add(&fake.n_ahead, 1);
+        fake_check(fake.copies[(step - 1) % 2].b.out_rules == NULL,
+                   "a step ahead of one with rules");
+    }
+    fake_references(b, step, in_flight > 0);
+    memset(fake.given, 0x7f, fake.plan.max_step_tokens * sizeof *fake.given);
+    batch_copy_take(&fake.copies[step % 2], b);
+    atomic_fetch_add(&fake.rows, b->n_tokens);
+    if (b->n_seqs > atomic_load(&fake.widest)) atomic_store(&fake.widest, b->n_seqs);
+    return ROSE_OK;
+}
+
+static void fake_wait(uint64_t step)
+{
+    uint64_t gate;
+    while ((gate = atomic_load(&fake.gate)) > 0 && step >= gate)
+        usleep(50);
+    if (fake.delay_us > 0) usleep(fake.delay_us);
 }
 
 static rose_status fake_step(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err)
 {
     uint64_t step = atomic_fetch_add(&fake.n_steps, 1) + 1;
     fake_check(ctx == &fake, "ctx");
-    while (atomic_load(&fake.gate) > 0)
-        usleep(50);
-    if (fake.delay_us > 0) usleep(fake.delay_us);
-    if (step == fake.fail_step) return rose_fail(err, ROSE_E_BACKEND, "step %d fails", (int)step);
-    fake_check(b->n_seqs >= 1 && b->n_seqs <= fake.plan.max_seqs, "n_seqs");
-    fake_check(b->n_tokens >= 1 && b->n_tokens <= fake.plan.max_step_tokens, "n_tokens");
-    fake_check(b->n_outputs <= b->n_seqs, "n_outputs");
-    fake_check(b->seq_first[0] == 0 && b->seq_first[b->n_seqs] == b->n_tokens, "seq_first");
-    for (uint32_t s = 0; s < b->n_seqs; s++)
-        fake_rows(b, s, step);
-    fake_outputs(b);
-    fake.n_outputs = b->n_outputs;
-    atomic_fetch_add(&fake.rows, b->n_tokens);
-    if (b->n_seqs > atomic_load(&fake.widest)) atomic_store(&fake.widest, b->n_seqs);
+    fake_wait(step);
+    rose_status st = fake_accept(b, step, false, err);
+    if (st == ROSE_OK) fake_compute(b, step);
     *ticket = step;
-    return ROSE_OK;
+    return st;
+}
+
+static rose_status fake_step_ahead(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err)
+{
+    uint64_t step = atomic_fetch_add(&fake.n_steps, 1) + 1;
+    fake_check(ctx == &fake, "ctx");
+    *ticket = step;
+    return fake_accept(b, step, true, err);
 }
 
 static rose_status fake_collect(void *ctx, uint64_t ticket, rose_step_result *out, rose_err *err)
 {
     (void)ctx;
-    if (ticket == fake.fail_collect) return rose_fail(err, ROSE_E_BACKEND, "collect fails");
-    fake_check(ticket == atomic_load(&fake.n_steps), "ticket");
-    out->n_outputs = fake.n_outputs;
-    out->ids = fake.ids;
+    fake_check(!fake.collect_failed, "a collect after a failure");
+    fake.collect_failed = ticket == fake.fail_collect;
+    if (fake.collect_failed) return rose_fail(err, ROSE_E_BACKEND, "collect fails");
+    fake_check(ticket == ++fake.n_collected && ticket <= atomic_load(&fake.n_steps), "ticket");
+    out->n_outputs = fake.n_outputs[ticket % 2];
+    out->ids = memcpy(fake.given, fake.ids[ticket % 2], out->n_outputs * sizeof *fake.given);
     return ROSE_OK;
+}
+
+static rose_status fake_collect_ahead(void *ctx, uint64_t ticket, rose_step_result *out,
+                                      rose_err *err)
+{
+    fake_wait(ticket);
+    if (ticket != fake.fail_collect) fake_compute(&fake.copies[ticket % 2].b, ticket);
+    return fake_collect(ctx, ticket, out, err);
 }
 
 static void fake_close(void *ctx)
@@ -248,13 +361,18 @@ static void fake_close(void *ctx)
     free(fake.page_seq);
     free(fake.read_step);
     free(fake.read_seq);
-    free(fake.ids);
+    free(fake.given);
+    fake.given = NULL;
+    for (int i = 0; i < 2; i++) {
+        free(fake.ids[i]);
+        batch_copy_destroy(&fake.copies[i]);
+        fake.ids[i] = NULL;
+    }
     fake.cells = NULL;
     fake.page_step = NULL;
     fake.page_seq = NULL;
     fake.read_step = NULL;
     fake.read_seq = NULL;
-    fake.ids = NULL;
 }
 
 static inline void fake_reset(void)
@@ -268,5 +386,13 @@ static const rose_backend_ops fake_ops = {.name = "fake",
                                           .step = fake_step,
                                           .collect = fake_collect,
                                           .close = fake_close};
+
+static const rose_backend_ops fake_ahead_ops = {.name = "fake, ahead",
+                                                .caps = ROSE_CAP_AHEAD,
+                                                .plan = fake_plan,
+                                                .open = fake_open,
+                                                .step = fake_step_ahead,
+                                                .collect = fake_collect_ahead,
+                                                .close = fake_close};
 
 #endif

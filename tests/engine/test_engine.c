@@ -295,7 +295,7 @@ static void test_open_failure(void **state)
         if (i == 4) o.backend.max_seqs = 0;
         if (i == 5) o.backend.max_step_tokens = 7; /* below max_seqs */
         if (i == 6) o.backend.kv_pages = 0;
-        assert_int_not_equal(rose_engine_open(&e, &fake_ops, &m, &o, &err), ROSE_OK);
+        assert_int_not_equal(rose_engine_open(&e, mode_ops(), &m, &o, &err), ROSE_OK);
         assert_null(e);
         assert_true(err.msg[0] != '\0');
         assert_int_equal(atomic_load(&fake.opened), i == 1);
@@ -390,5 +390,8 @@ int main(void)
         cmocka_unit_test(test_backend_failure), cmocka_unit_test(test_open_failure),
         cmocka_unit_test(test_drain),           cmocka_unit_test(test_close),
     };
-    return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
+    int failed = 0;
+    for (test_mode = 0; test_mode < N_MODES; test_mode++)
+        failed += cmocka_run_group_tests_name("engine", tests, NULL, NULL);
+    return failed;
 }

@@ -1,7 +1,9 @@
 /* Same request, same bits, on the CPU backend: seeded requests of mixed parameters over small
  * random models, run one at a time without any cache, give the reference ids. They come out bit for
  * bit the same when they run together, cut into pieces of any size, behind cached prefixes, with so
- * few pages that they are preempted hundreds of times, and with cancels around them. */
+ * few pages that they are preempted hundreds of times, with cancels around them, and with steps
+ * that run ahead of each other. One in six has penalties and reports, which are compared too. */
+#include "engine/ahead_cpu.h"
 #include "engine/engine_client.h"
 
 #include "backend/cpu_fixture.h"
@@ -19,8 +21,10 @@ static const fx_shape g_shapes[] = {
 };
 
 typedef struct creq {
-    rec rec;
+    rec rec; /* first: what is polled is a rec */
     rose_sampling sampling;
+    bool rules;
+    uint64_t want_reports; /* hash of all reports */
 } creq;
 
 typedef struct fixture {
@@ -28,12 +32,13 @@ typedef struct fixture {
     creq *reqs; /* [N_REQS]; want is the reference */
 } fixture;
 
+static const rose_backend_ops *g_ops; /* the CPU backend, or that behind its thread */
+
 static rose_engine *open_cpu(const rose_model *m, const rose_engine_opts *o)
 {
     rose_engine *e = NULL;
     rose_err err = {{0}};
-    if (rose_engine_open(&e, rose_backend_cpu(), m, o, &err) != ROSE_OK)
-        fail_msg("open: %s", err.msg);
+    if (rose_engine_open(&e, g_ops, m, o, &err) != ROSE_OK) fail_msg("open: %s", err.msg);
     return e;
 }
 
@@ -68,6 +73,7 @@ static void creq_random(creq *q, uint64_t *s, uint32_t vocab)
                                   .min_p = rnd_in(s, 0, 3) ? 0.0f : 0.05f,
                                   .top_k = rnd_in(s, 0, 1) ? 0 : 20,
                                   .seed = rnd(s)};
+    q->rules = rnd_in(s, 0, 5) == 0;
 }
 
 static void creq_submit(creq *q, rose_engine *e, rose_wakeq *sink)
@@ -75,10 +81,15 @@ static void creq_submit(creq *q, rose_engine *e, rose_wakeq *sink)
     rec *x = &q->rec;
     x->n_got = 0;
     x->finish = ROSE_FINISH_NONE;
+    x->reports = 1;
+    x->has_reports = q->rules;
+    static const rose_request_rules rules = {
+        .repetition = 1.2f, .presence = 0.3f, .logprobs = true, .n_top = 2};
     const rose_request_opts o = {.prompt = x->prompt,
                                  .n_prompt = x->n_prompt,
                                  .max_tokens = x->max_tokens,
                                  .sampling = q->sampling,
+                                 .rules = q->rules ? &rules : NULL,
                                  .ignore_eos = x->ignore_eos,
                                  .sink = sink,
                                  .user = x,
@@ -110,6 +121,7 @@ static fixture make_reference(const fx_shape *shape)
         memcpy(x->want, x->got, sizeof x->want);
         x->n_want = x->n_got;
         x->want_finish = x->finish;
+        f.reqs[i].want_reports = x->reports;
         n_tokens += x->n_got;
         n_stop += x->finish == ROSE_FINISH_STOP;
     }
@@ -133,8 +145,11 @@ static rose_engine_stats compare(const fixture *f, const char *name, const rose_
         if (cancels && rnd_in(&s, 0, 7) == 0) rose_request_cancel(f->reqs[i].rec.r);
     }
     consume(sink, N_REQS);
-    for (uint32_t i = 0; i < N_REQS; i++)
-        rec_verify(&f->reqs[i].rec);
+    for (uint32_t i = 0; i < N_REQS; i++) {
+        const rec *x = &f->reqs[i].rec;
+        rec_verify(x);
+        if (x->finish != ROSE_FINISH_CANCELLED) assert_true(x->reports == f->reqs[i].want_reports);
+    }
     rose_engine_stats st = rose_engine_get_stats(e);
     assert_int_equal(st.kv_pages_free, st.kv_pages);
     assert_int_equal(st.running + st.waiting, 0);
@@ -149,8 +164,32 @@ static rose_engine_stats compare(const fixture *f, const char *name, const rose_
     return st;
 }
 
+/* The same behind the thread: rules now and then keep a step from running ahead. */
+static void compare_ahead(const fixture *f)
+{
+    g_ops = ahead_cpu_ops();
+    rose_engine_opts o = cpu_opts();
+    compare(f, "a thread, no overlap", &o, false);
+    uint64_t n = atomic_exchange(&ahead_cpu_steps, 0);
+    assert_int_equal(atomic_load(&ahead_cpu_under), 0);
+    o.overlap = true;
+    compare(f, "overlap", &o, false);
+    o.prefill_chunk_size = 5;
+    compare(f, "overlap, pieces of 5, cancels", &o, true);
+    o = cpu_opts();
+    o.overlap = true;
+    o.backend.kv_pages = 10;
+    assert_true(compare(f, "overlap, ten pages", &o, false).preemptions > MIN_PREEMPTIONS / 3);
+    compare(f, "overlap, ten pages, cancels", &o, true);
+    printf("  %llu steps without overlap, then %llu; %llu were given while one was computed\n",
+           (unsigned long long)n, (unsigned long long)atomic_exchange(&ahead_cpu_steps, 0),
+           (unsigned long long)atomic_load(&ahead_cpu_under));
+    assert_true(atomic_exchange(&ahead_cpu_under, 0) > 0);
+}
+
 static void compare_all(const fx_shape *shape)
 {
+    g_ops = rose_backend_cpu();
     fixture f = make_reference(shape);
     rose_engine_opts o = cpu_opts();
     o.prefix_cache = false;
@@ -174,6 +213,7 @@ static void compare_all(const fx_shape *shape)
     o.prefix_cache = false;
     n += compare(&f, "ten pages, no cache", &o, false).preemptions;
     assert_true(n > MIN_PREEMPTIONS);
+    compare_ahead(&f);
     fx_model_free(f.m);
     free(f.reqs);
 }

@@ -359,5 +359,8 @@ int main(void)
         cmocka_unit_test(test_choices),    cmocka_unit_test(test_queued_tokens),
         cmocka_unit_test(test_late),       cmocka_unit_test(test_priority),
     };
-    return cmocka_run_group_tests_name("engine in depth", tests, NULL, NULL);
+    int failed = 0;
+    for (test_mode = 0; test_mode < N_MODES; test_mode++)
+        failed += cmocka_run_group_tests_name("engine in depth", tests, NULL, NULL);
+    return failed;
 }

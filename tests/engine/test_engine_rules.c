@@ -251,5 +251,8 @@ int main(void)
         cmocka_unit_test(test_leave_one),  cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_score_only),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = 0;
+    for (test_mode = 0; test_mode < N_MODES; test_mode++)
+        failed += cmocka_run_group_tests(tests, NULL, NULL);
+    return failed;
 }

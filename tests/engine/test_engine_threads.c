@@ -289,5 +289,8 @@ int main(void)
         cmocka_unit_test(test_cancel_while_closing),
         cmocka_unit_test(test_idle),
     };
-    return cmocka_run_group_tests_name("engine threads", tests, NULL, NULL);
+    int failed = 0;
+    for (test_mode = 0; test_mode < N_MODES; test_mode++)
+        failed += cmocka_run_group_tests_name("engine threads", tests, NULL, NULL);
+    return failed;
 }
