@@ -40,7 +40,7 @@ static void run(uint32_t rows, uint32_t vocab)
     }
     *g_where = g_ids;
     const rose_cuda_launch at = {0};
-    const rose_cuda_sampler s = {g_logits, g_key, g_pick, g_where, 0, vocab, VOCAB, rows};
+    const rose_cuda_sampler s = {g_logits, g_key, g_pick, g_where, 0, vocab, VOCAB, rows, NULL};
     assert_int_equal(rose_cuda_sampler_run(&at, &s), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }

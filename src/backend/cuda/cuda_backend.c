@@ -4,6 +4,11 @@
  * regions (weights, KV pages, scratch) and one block of pinned memory are all that is allocated, at
  * open.
  *
+ * Two steps may be in flight (ROSE_CAP_AHEAD), in two slots of pinned memory. On the device all
+ * they share is the stream: it runs them one behind the other, copies of headers and pages among
+ * them, so one header, one set of activations and one array of sampled ids are enough. An embedding
+ * reads the ids of the step before it from that array before the step's own sampler writes there.
+ *
  * A device error is sticky: every call after it fails as well, and nothing here waits without
  * asking the device whether it still runs. */
 #include <math.h>
@@ -145,8 +150,10 @@ static rose_status check_batch(const rose_cuda *c, const rose_batch *b, rose_err
             if (pages[j] >= p->kv_pages)
                 return rose_fail(err, ROSE_E_INVAL, "step: page %u of %u", pages[j], p->kv_pages);
     }
+    const rose_cuda_slot *before = &c->slots[c->ticket % ROSE_CUDA_SLOTS];
+    const uint32_t n_before = c->ticket > 0 ? before->n_outputs : 0;
     for (uint32_t i = 0; i < b->n_tokens; i++)
-        if (b->tokens[i] >= c->arch.vocab_size)
+        if (b->tokens[i] >= c->arch.vocab_size && b->tokens[i] - ROSE_TOKEN_OUTPUT >= n_before)
             return rose_fail(err, ROSE_E_INVAL, "step: token id %u, vocabulary of %u", b->tokens[i],
                              c->arch.vocab_size);
     for (uint32_t i = 0; i < b->n_outputs; i++)
@@ -330,6 +337,7 @@ rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
 {
     static const rose_backend_ops ops = {
         .name = "cuda",
+        .caps = ROSE_CAP_AHEAD,
         .plan = rose_cuda_plan,
         .open = cuda_open,
         .step = cuda_step,

@@ -34,7 +34,8 @@ typedef struct rose_cuda_scratch {
     void *out_h;
     float *logits; /* [out_block][ld_logits] */
     unsigned long long *key;
-    uint8_t *header; /* the step's tables */
+    uint32_t *sampled; /* ids of the last step's outputs: the next one may begin with them */
+    uint8_t *header;   /* the step's tables */
     uint32_t ld_logits, out_block;
     uint64_t header_bytes;
 } rose_cuda_scratch;

@@ -29,11 +29,13 @@ static void embed(pass *p)
     const rose_cuda_embed a = {.tok = c->weights.tok,
                                .pos = c->weights.pos,
                                .ids = table(p, p->at.tokens),
+                               .sampled = c->scratch.sampled,
                                .where = table(p, p->at.where),
                                .x = c->scratch.x,
                                .d = c->arch.d_model,
                                .k_pad = c->weights.head.k_pad,
-                               .rows = p->s->n_rows};
+                               .rows = p->s->n_rows,
+                               .vocab = c->arch.vocab_size};
     note(p, rose_cuda_embed_run(&p->launch, &a));
 }
 
@@ -163,7 +165,8 @@ static void outputs(pass *p, uint32_t first, uint32_t n)
                                        .first = first,
                                        .vocab = c->arch.vocab_size,
                                        .ld_logits = s->ld_logits,
-                                       .rows = n};
+                                       .rows = n,
+                                       .sampled = s->sampled};
     note(p, rose_cuda_norm_run(&p->launch, &gathered));
     note(p, rose_cuda_linear_run(&p->launch, &w->head, &io));
     note(p, rose_cuda_sampler_run(&p->launch, &sampler));

@@ -107,12 +107,13 @@ typedef struct rose_cuda_norm {
 } rose_cuda_norm;
 
 typedef struct rose_cuda_embed {
-    const void *tok;       /* packed as weights of a rose_cuda_linear */
-    const float *pos;      /* [max_model_len][d] */
-    const uint32_t *ids;   /* [rows] */
-    const uint32_t *where; /* [rows] positions */
-    float *x;              /* [rows][d] */
-    uint32_t d, k_pad, rows;
+    const void *tok;         /* packed as weights of a rose_cuda_linear */
+    const float *pos;        /* [max_model_len][d] */
+    const uint32_t *ids;     /* [rows]; ROSE_TOKEN_OUTPUT | i: sampled[i] */
+    const uint32_t *sampled; /* of the step before; beyond the vocabulary counts as 0 */
+    const uint32_t *where;   /* [rows] positions */
+    float *x;                /* [rows][d] */
+    uint32_t d, k_pad, rows, vocab;
 } rose_cuda_embed;
 
 /* As rose_sampling, in the header of a step. */
@@ -133,6 +134,7 @@ typedef struct rose_cuda_sampler {
         *ids;       /* device memory that says where the ids go: it changes from step to step */
     uint32_t first; /* row 0 is ids[first] */
     uint32_t vocab, ld_logits, rows;
+    uint32_t *sampled; /* the ids stay here too, for the next step's embedding; or NULL */
 } rose_cuda_sampler;
 
 typedef struct rose_cuda_pack {

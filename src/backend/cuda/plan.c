@@ -168,6 +168,7 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
     s->out_h = rose_cuda_take(b, round_up(s->out_block, ROSE_CUDA_ROW_PAD) * k_d * size);
     s->logits = take_floats(b, (uint64_t)s->out_block * s->ld_logits);
     s->key = rose_cuda_take(b, round_up(p->max_seqs, ROSE_CUDA_OUT_BLOCK) * sizeof *s->key);
+    s->sampled = rose_cuda_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * 4);
     s->header = rose_cuda_take(b, s->header_bytes);
 }
 

@@ -351,7 +351,10 @@ static __global__ void __launch_bounds__(THREADS) sampler_kernel(const rose_cuda
     } else if (isfinite(p.inv_temperature) && isfinite(max)) {
         id = sample(a, p, reinterpret_cast<memory *>(shared), row, max);
     }
-    if (threadIdx.x == 0) (*a.ids)[a.first + row] = id;
+    if (threadIdx.x == 0) {
+        (*a.ids)[a.first + row] = id;
+        if (a.sampled != NULL) a.sampled[a.first + row] = id;
+    }
 }
 
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *at, const rose_cuda_sampler *a)
