@@ -45,6 +45,18 @@ static void test_slow_backend(void **state)
     free(text);
 }
 
+/* Also where steps run ahead; a second log line would have to wait for its second. */
+static void test_slow_ahead(void **state)
+{
+    (void)state;
+    uint64_t before = rose_stall_count(ROSE_STALL_STEP_COMPUTE);
+    test_mode = MODE_OVERLAP;
+    free(generate(30000, 20000000));
+    test_mode = MODE_SYNC;
+    assert_true(atomic_load(&fake.n_ahead) > 0);
+    assert_int_equal(rose_stall_count(ROSE_STALL_STEP_COMPUTE), before + 3);
+}
+
 static void test_off(void **state)
 {
     (void)state;
@@ -60,6 +72,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_off),
         cmocka_unit_test(test_slow_backend),
+        cmocka_unit_test(test_slow_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,6 +31,7 @@ PANELS = [
     ("Prefill time", "s", quantiles("vllm:request_prefill_time_seconds")),
     ("Time per output token", "s", quantiles("vllm:request_time_per_output_token_seconds")),
     ("Step: host", "s", quantiles("roseinfer:step_host_seconds")),
+    ("Step: host work exposed", "s", quantiles("roseinfer:step_exposed_seconds")),
     ("Step: compute", "s", quantiles("roseinfer:step_compute_seconds")),
     ("Rows a step", "short", quantiles("vllm:iteration_tokens_total")),
     ("Ended, by reason", "short", [rate("vllm:request_success_total", "{{finished_reason}}", "finished_reason")]),
