@@ -160,7 +160,7 @@ static void interval(void **state)
                       "{\"index\":0,\"text\":\"cde\",\"logprobs\":null,\"finish_reason\":null,"
                       "\"token_ids\":[99,100,101]}]}\n\n" HEAD
                       "{\"index\":0,\"text\":\"f\",\"logprobs\":null,\"finish_reason\":\"stop\","
-                      "\"token_ids\":[102,256]}],\"timings\":{...}}\n\n" DONE);
+                      "\"stop_reason\":null,\"token_ids\":[102,256]}],\"timings\":{...}}\n\n" DONE);
         free(got);
     }
 }

@@ -1,0 +1,74 @@
+/* engine/engine_internal.h - what the files of the engine share: engine.c (the thread's loop),
+ * lifecycle.c (open, close), submit.c (what other threads call). */
+#ifndef ROSE_ENGINE_ENGINE_INTERNAL_H
+#define ROSE_ENGINE_ENGINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdalign.h>
+
+#include "base/stall.h"
+#include "engine/batch_internal.h"
+#include "engine/engine.h"
+#include "engine/load_internal.h"
+#include "engine/request_internal.h"
+
+enum { MAX_TOUCHED = 32, MAX_FLIGHTS = 2 };
+
+/* Written by the engine thread alone, read by anybody: relaxed everywhere, nothing is published
+ * through them. */
+typedef struct rose_counters {
+    _Atomic uint32_t running, preempted, kv_pages_free, kv_pages_cached;
+    _Atomic uint64_t steps, prompt_tokens, generated_tokens, finished, cancelled, late;
+    _Atomic uint64_t last_step_ns, last_plan_ns, last_batch_ns, last_deliver_ns;
+    _Atomic uint64_t prefix_queries, prefix_hits, prefix_evictions, preemptions, recomputed_tokens;
+} rose_counters;
+
+struct rose_engine {
+    /* constant after open */
+    const rose_backend_ops *ops;
+    rose_backend_opts backend_opts;
+    rose_memory_plan plan;
+    rose_arch arch;
+    rose_sched_opts sched_opts;
+    uint32_t max_queued_tokens;
+    bool ahead;               /* a step may stay in flight */
+    uint64_t salt_keys[2][2]; /* random */
+    int cpu;
+    rose_port *port;  /* one reference */
+    rose_mpsc *inbox; /* owned: rose_request *, from submitters */
+    pthread_t thread;
+    bool thread_started;
+    /* shared */
+    alignas(64) _Atomic uint32_t n_queued; /* in the inbox or waiting; reserved by submit */
+    _Atomic uint64_t n_queued_tokens;      /* of their prompts */
+    _Atomic bool draining, closing, failed;
+    rose_load load;
+    rose_counters stats;
+    rose_engine_hists hists;
+    /* engine thread */
+    alignas(64) void *ctx; /* the backend's */
+    rose_kv_pages *pages;  /* owned */
+    rose_sched *sched;     /* owned */
+    rose_batch_builder batch;
+    rose_flight flights[MAX_FLIGHTS]; /* the oldest first */
+    uint32_t n_flights;
+    rose_request **by_seq; /* [n_seqs] by the scheduler's handle; owned array of requests */
+    uint32_t n_seqs;
+    uint64_t n_taken;                 /* requests */
+    rose_wakeq *touched[MAX_TOUCHED]; /* sinks to signal at the end of the step */
+    uint32_t n_touched;
+    uint64_t collected_ns; /* the results of the last step; 0 after a sleep */
+    uint64_t landed_ns;    /* and when they were delivered */
+    bool spanned;          /* step_span has begun, and its step was not landed */
+    rose_stall_span step_span, compute_span;
+};
+
+/* Engine thread, from the time the backend is open until close: engine.c. */
+void rose_engine_run(rose_engine *e);
+void rose_engine_update_gauges(rose_engine *e); /* also before there is a thread */
+rose_sched_ids_fn rose_engine_read_ids;         /* user: the engine */
+
+/* A request has begun, or ends without; any thread: submit.c. */
+void rose_engine_leave_queue(rose_engine *e, uint32_t n_prompt, uint32_t n_rows, int32_t priority);
+
+#endif

@@ -1,0 +1,170 @@
+/* engine/lifecycle.c - opening and closing an engine: plan, memory, and the thread that opens the
+ * backend, which belongs to it. */
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/cpuinfo.h"
+#include "base/log.h"
+#include "engine/engine_internal.h"
+
+typedef struct start_args {
+    rose_engine *e;
+    const rose_model *m;
+    rose_err *err;
+    rose_status st;
+    sem_t opened;
+} start_args;
+
+static void *engine_main(void *arg)
+{
+    start_args *a = arg;
+    rose_engine *e = a->e;
+    rose_thread_setup("rose-engine", e->cpu);
+    rose_status st = e->ops->open(&e->ctx, a->m, &e->backend_opts, &e->plan, a->err);
+    a->st = st;
+    sem_post(&a->opened); /* a is gone from here on */
+    if (st == ROSE_OK) rose_engine_run(e);
+    e->ops->close(e->ctx);
+    e->ctx = NULL;
+    return NULL;
+}
+
+/* Start the thread and wait until the backend is open (it belongs to that thread). */
+static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *err)
+{
+    start_args a = {.e = e, .m = m, .err = err};
+    sigset_t all, old;
+    if (sem_init(&a.opened, 0, 0) != 0)
+        return rose_fail(err, ROSE_E_IO, "engine: cannot create a semaphore");
+    /* signals are for the main thread; the backend's threads inherit the mask */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&e->thread, NULL, engine_main, &a);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc != 0) {
+        a.st = rose_fail(err, ROSE_E_IO, "engine thread: %s", strerror(rc));
+    } else {
+        e->thread_started = true;
+        while (sem_wait(&a.opened) != 0) /* EINTR */
+            ;
+    }
+    sem_destroy(&a.opened);
+    return a.st;
+}
+
+/* Keys of hashes: unknown to clients, and without effect on any result. */
+static void random_words(uint64_t *out, size_t n)
+{
+    if (getrandom(out, n * sizeof *out, 0) == (ssize_t)(n * sizeof *out)) return;
+    for (size_t i = 0; i < n; i++) /* an old kernel: better than constants */
+        out[i] = rose_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ (uintptr_t)out;
+}
+
+static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *err)
+{
+    e->sched_opts = (rose_sched_opts){
+        .max_seqs = e->plan.max_seqs,
+        .max_step_tokens = e->plan.max_step_tokens,
+        .max_model_len = e->plan.max_model_len,
+        .max_queued = o->max_queued,
+        .page_tokens = ROSE_KV_PAGE_TOKENS,
+        .chunked_prefill = o->chunked_prefill,
+        .prefill_chunk_size = o->prefill_chunk_size,
+        .decode_first = o->decode_first,
+        .prefill_max_batch = o->prefill_max_seqs,
+        .prefill_max_tokens = o->prefill_max_tokens,
+        .max_active = o->max_active,
+        .admission = o->admission == ROSE_ENGINE_PACK ? ROSE_ADMISSION_PACK : ROSE_ADMISSION_FIFO,
+        .lookahead = o->lookahead,
+        .force_fifo_every = o->force_fifo_every,
+        .priority_age = o->priority_age_ms,
+        .itl_goal_ns = (uint64_t)o->itl_slo_ms * 1000000u,
+        .prefix_cache = o->prefix_cache,
+        .prefix_max_pages = o->prefix_cache_max_pages,
+        .ids = rose_engine_read_ids,
+        .ids_user = e};
+    e->max_queued_tokens = o->max_queued_tokens;
+    e->load.ttft_slo_ns = (uint64_t)o->ttft_slo_ms * 1000000u;
+    random_words(e->sched_opts.hash_key, 2);
+    random_words(e->salt_keys[0], 2);
+    random_words(e->salt_keys[1], 2);
+    rose_status st = rose_kv_pages_create(&e->pages, e->plan.kv_pages, err);
+    if (st == ROSE_OK) st = rose_sched_create(&e->sched, &e->sched_opts, e->pages, err);
+    if (st != ROSE_OK) return st;
+
+    uint32_t stride = (e->plan.max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
+    if (stride > e->plan.kv_pages) stride = e->plan.kv_pages; /* no sequence takes more */
+    e->n_seqs = e->plan.max_seqs + o->max_queued;
+    e->by_seq = calloc(e->n_seqs, sizeof(rose_request *));
+    e->port = rose_port_create();
+    bool ok = rose_batch_create(&e->batch, e->plan.max_seqs, e->plan.max_step_tokens, stride);
+    for (int i = 0; i < MAX_FLIGHTS; i++)
+        ok = rose_flight_create(&e->flights[i], e->plan.max_seqs) && ok;
+    if (ok) ok = rose_mpsc_create(&e->inbox, o->max_queued, sizeof(rose_request *)) == ROSE_OK;
+    if (!ok || e->by_seq == NULL || e->port == NULL)
+        return rose_fail(err, ROSE_E_NOMEM, "engine: out of memory");
+    rose_engine_update_gauges(e);
+    return ROSE_OK;
+}
+
+rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, const rose_model *m,
+                             const rose_engine_opts *o, rose_err *err)
+{
+    *out = NULL;
+    rose_engine *e = aligned_alloc(64, sizeof *e);
+    if (e == NULL) return rose_fail(err, ROSE_E_NOMEM, "engine: out of memory");
+    memset(e, 0, sizeof *e); /* all zero is the initial value of the atomics on our platforms */
+    e->ops = ops;
+    e->backend_opts = o->backend;
+    e->arch = m->arch;
+    e->cpu = o->engine_cpu;
+    e->compute_span.others = true; /* a compute thread that faults holds up the step */
+    e->ahead = o->overlap && (ops->caps & ROSE_CAP_AHEAD) != 0;
+    rose_status st = ops->plan(m, &o->backend, &e->plan, err);
+    if (st == ROSE_OK) st = build(e, o, err);
+    if (st == ROSE_OK) st = start_thread(e, m, err);
+    if (st != ROSE_OK) {
+        rose_engine_close(e);
+        return st;
+    }
+    rose_log(ROSE_LOG_DEBUG, "engine",
+             "ready: backend %s, %u sequences, %u tokens a step, context %u, %u KV pages",
+             ops->name, e->plan.max_seqs, e->plan.max_step_tokens, e->plan.max_model_len,
+             e->plan.kv_pages);
+    *out = e;
+    return ROSE_OK;
+}
+
+void rose_engine_drain(rose_engine *e)
+{
+    /* relaxed: a submit that runs beside us may be on either side */
+    atomic_store_explicit(&e->draining, true, memory_order_relaxed);
+}
+
+void rose_engine_close(rose_engine *e)
+{
+    if (e == NULL) return;
+    if (e->thread_started) {
+        atomic_store_explicit(&e->draining, true, memory_order_relaxed);
+        /* release: pairs with the acquire in the engine thread; all submissions are in the inbox */
+        atomic_store_explicit(&e->closing, true, memory_order_release);
+        rose_port_wake(e->port);
+        pthread_join(e->thread, NULL);
+        rose_engine_stats s = rose_engine_get_stats(e);
+        rose_log(ROSE_LOG_DEBUG, "engine", "closed after %llu steps, %llu requests",
+                 (unsigned long long)s.steps, (unsigned long long)s.finished);
+    }
+    rose_sched_destroy(e->sched);
+    rose_kv_pages_destroy(e->pages);
+    rose_batch_destroy(&e->batch);
+    for (int i = 0; i < MAX_FLIGHTS; i++)
+        rose_flight_destroy(&e->flights[i]);
+    rose_mpsc_destroy(e->inbox);
+    rose_port_unref(e->port);
+    free(e->by_seq);
+    free(e);
+}
