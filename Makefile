@@ -25,7 +25,8 @@ OPT_tsan    := -O1 -DROSE_DEBUG=1 -fsanitize=thread -fno-omit-frame-pointer
 SAN         := $(filter -fsanitize%,$(OPT_$(VARIANT)))
 CFLAGS      := $(BASE) $(WARN) $(OPT_$(VARIANT)) $(EXTRA_CFLAGS)
 # The debug build counts allocations per thread, so that a step that allocates aborts (base/allocguard.h).
-WRAP_FNS    := malloc calloc realloc free aligned_alloc posix_memalign
+WRAP_FNS    := malloc calloc realloc free aligned_alloc posix_memalign cudaMalloc cudaFree cudaHostAlloc cudaFreeHost \
+               cudaGraphInstantiate cudaGraphExecDestroy cudaEventCreateWithFlags
 WRAP        := $(if $(filter debug,$(VARIANT)),$(addprefix -Wl$(comma)--wrap=,$(WRAP_FNS)))
 
 # Debian's static archives; jansson, pcre2 and http_parser have no dependencies of their own.

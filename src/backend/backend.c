@@ -9,6 +9,9 @@ void rose_backend_opts_default(rose_backend_opts *o)
         .dtype = ROSE_COMPUTE_AUTO,
         .max_seqs = 256,
         .max_step_tokens = 2048,
+        .cuda_graph = true,
+        .pdl = true,
+        .device_timeout_ms = 60000,
     };
 }
 
@@ -40,6 +43,12 @@ rose_status rose_quantization_parse(const char *text, rose_quantization *out, ro
         return rose_fail(err, ROSE_E_INVAL, "quantization '%s': expected none or int8", text);
     *out = ROSE_QUANT_INT8;
     return ROSE_OK;
+}
+
+const char *rose_prefill_name(rose_prefill p)
+{
+    static const char *const names[] = {"auto", "flash", "naive", "cudnn", "auto2"};
+    return (unsigned)p < sizeof names / sizeof *names ? names[p] : "unknown";
 }
 
 #if !ROSE_CUDA /* set by the Makefile */

@@ -41,6 +41,19 @@ rose_status rose_quantization_parse(const char *text, rose_quantization *out, ro
 /* "auto", "float32", "bfloat16", "float16": as --dtype spells them. */
 const char *rose_compute_name(rose_compute c);
 
+/* How the rows of prompts attend, on CUDA. */
+typedef enum rose_prefill {
+    ROSE_PREFILL_AUTO,  /* flash */
+    ROSE_PREFILL_FLASH, /* our tensor-core kernel over paged KV */
+    ROSE_PREFILL_NAIVE, /* a plain kernel to compare with: other bits, and not the same ones for a
+                           row that is computed alone */
+    ROSE_PREFILL_CUDNN, /* refused: not built in */
+    ROSE_PREFILL_AUTO2  /* cudnn before flash; refused likewise */
+} rose_prefill;
+
+/* "auto", "flash", "naive", "cudnn", "auto2": as --prefill-backend spells them. */
+const char *rose_prefill_name(rose_prefill p);
+
 typedef struct rose_backend_opts {
     rose_compute dtype; /* AUTO: CPU: BF16 for BF16 files and with INT8, else F32; CUDA: F16 */
     rose_quantization quantization;
@@ -56,10 +69,19 @@ typedef struct rose_backend_opts {
     uint64_t kv_bytes; /* memory for pages when kv_pages is 0; 0 = the default rule (see plan) */
     bool lock_memory;  /* CPU: weights, pages and scratch are never paged out (mlock) */
     bool prefault;     /* CPU: they are there when open returns, not at their first use */
+    float gpu_memory_utilization; /* CUDA, where neither is set: weights, scratch, graphs and pages
+                                     together take this share of the GPU's memory; 0 = the default
+                                     rule, else above 0, at most 1 */
+    rose_prefill prefill;         /* CPU: AUTO */
+    bool cuda_graph;              /* CUDA: decode steps replay captured graphs */
+    bool pdl; /* CUDA: kernels begin under the end of those before (programmatic dependent launch)
+               */
+    uint32_t device_timeout_ms; /* CUDA: a device that takes longer for a step has failed; 0 = wait
+                                   for ever */
 } rose_backend_opts;
 
-void rose_backend_opts_default(
-    rose_backend_opts *o); /* 256 seqs, 2048 tokens, everything else auto */
+/* 256 seqs, 2048 tokens, graphs, dependent launch, a minute for a step, everything else auto. */
+void rose_backend_opts_default(rose_backend_opts *o);
 
 /* What start-up will take, from arithmetic alone. All in bytes unless said. */
 typedef struct rose_memory_plan {
@@ -72,7 +94,8 @@ typedef struct rose_memory_plan {
     uint32_t kv_pages;  /* pages in the pool */
     uint64_t kv;        /* kv_page * kv_pages */
     uint64_t scratch;   /* activations, logits, per-thread buffers */
-    uint64_t total;     /* weights + kv + scratch */
+    uint64_t graphs;    /* CUDA: captured steps and loaded kernels, an upper estimate */
+    uint64_t total;     /* weights + kv + scratch + graphs */
     uint64_t available; /* memory available now; 0 = unknown */
 } rose_memory_plan;
 
@@ -89,7 +112,7 @@ typedef struct rose_sampling {
 
 /* One entry of a report: natural logarithm of the probability that the model's raw logits give an
  * id (no temperature, no rules), and its place among them (1 = the largest logit). A NaN logit
- * weighs nothing and has NaN itself; beside a logit of +inf all are NaN. */
+ * weighs nothing and has NaN itself; where the largest is infinite, +inf or -inf, all are NaN. */
 typedef struct rose_logprob {
     uint32_t id, rank;
     float logprob;
@@ -168,11 +191,10 @@ typedef struct rose_backend_ops {
     uint32_t caps;    /* ROSE_CAP_* */
     /* Default rule for pages: enough for max_seqs full contexts, but at most 4 GiB and at most half
      * of the memory that is available after the weights (CUDA: at most 90 % of what is left after
-     * weights and scratch); at least one full context. An explicit number that holds less than one
-     * full context is refused. Errors: INVAL (options), UNSUPPORTED (architecture or dtype, by
-     * name), NOMEM (the plan exceeds `available`: the message gives the parts and the option that
-     * shrinks them; or the system does not let us
-     * lock so much). */
+     * weights, scratch and graphs); at least one full context. An explicit number that holds less
+     * than one full context is refused. Errors: INVAL (options), UNSUPPORTED (architecture or
+     * dtype, by name), NOMEM (the plan exceeds `available`: the message gives the parts and the
+     * option that shrinks them; or the system does not let us lock so much). */
     rose_status (*plan)(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                         rose_err *err);
     /* Packs the weights; the model's mappings are not used afterwards. */

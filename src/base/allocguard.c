@@ -23,7 +23,7 @@ void rose_alloc_guard_end(void)
     t_depth--;
 }
 
-static void check(const char *fn)
+void rose_alloc_guard_check(const char *fn)
 {
     if (t_depth == 0) return;
     const char *parts[] = {"fatal: ", fn, " called within guarded region: ", t_what, "\n"};
@@ -48,37 +48,37 @@ int __wrap_posix_memalign(void **p, size_t a, size_t n);
 
 void *__wrap_malloc(size_t n)
 {
-    check("malloc");
+    rose_alloc_guard_check("malloc");
     return __real_malloc(n);
 }
 
 void *__wrap_calloc(size_t n, size_t s)
 {
-    check("calloc");
+    rose_alloc_guard_check("calloc");
     return __real_calloc(n, s);
 }
 
 void *__wrap_realloc(void *p, size_t n)
 {
-    check("realloc");
+    rose_alloc_guard_check("realloc");
     return __real_realloc(p, n);
 }
 
 void __wrap_free(void *p)
 {
-    if (p != NULL) check("free");
+    if (p != NULL) rose_alloc_guard_check("free");
     __real_free(p);
 }
 
 void *__wrap_aligned_alloc(size_t a, size_t n)
 {
-    check("aligned_alloc");
+    rose_alloc_guard_check("aligned_alloc");
     return __real_aligned_alloc(a, n);
 }
 
 int __wrap_posix_memalign(void **p, size_t a, size_t n)
 {
-    check("posix_memalign");
+    rose_alloc_guard_check("posix_memalign");
     return __real_posix_memalign(p, a, n);
 }
 

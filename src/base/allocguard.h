@@ -1,5 +1,6 @@
 /* base/allocguard.h - proof that the token path does not allocate. Between begin and end any
- * malloc, calloc, realloc, free or aligned_alloc of the calling thread aborts with a message.
+ * malloc, calloc, realloc, free or aligned_alloc of the calling thread aborts with a message; so
+ * does what allocates or frees on the GPU (backend/cuda/guard.c).
  * Active in the debug build, where the linker routes these calls through us (--wrap); nothing at
  * all in other builds. */
 #ifndef ROSE_BASE_ALLOCGUARD_H
@@ -8,6 +9,8 @@
 #ifdef ROSE_ALLOC_GUARD
 void rose_alloc_guard_begin(const char *what); /* what: a literal, named in the message; nests */
 void rose_alloc_guard_end(void);
+/* Aborts if the calling thread is in a guarded region. */
+void rose_alloc_guard_check(const char *function);
 #else
 static inline void rose_alloc_guard_begin(const char *what)
 {

@@ -31,9 +31,11 @@ static void print_default(const rose_opt *o, char *buf, size_t cap)
             snprintf(buf, cap, "%" PRIu64, v);
         break;
     }
-    case ROSE_OPT_FLOAT:
-        snprintf(buf, cap, "%g", (double)*(const float *)o->dest);
+    case ROSE_OPT_FLOAT: {
+        float v = *(const float *)o->dest;
+        if (o->unset == NULL || v < 0 || v > 0) snprintf(buf, cap, "%g", (double)v);
         break;
+    }
     case ROSE_OPT_STRING:
     case ROSE_OPT_CHOICE: {
         const char *v = *(const char *const *)o->dest;

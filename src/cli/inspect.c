@@ -30,22 +30,23 @@ static void print_plan(const rose_memory_plan *p)
     snprintf(note, sizeof note, "steps of up to %u sequences and %u tokens", p->max_seqs,
              p->max_step_tokens);
     plan_row("scratch", p->scratch, note);
+    if (p->graphs > 0) plan_row("graphs", p->graphs, "captured steps and kernels, at most");
     plan_row("total", p->total, "");
     if (p->available > 0)
-        plan_row("available", p->available, "memory of this machine that is free now");
+        plan_row("available", p->available, "memory of this device that is free now");
 }
 
 static json_t *plan_json(const rose_memory_plan *p)
 {
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dtype",
-                     rose_compute_name(p->dtype), "quantization",
-                     rose_quantization_name(p->quantization), "threads", (json_int_t)p->n_threads,
-                     "max_num_seqs", (json_int_t)p->max_seqs, "max_num_batched_tokens",
-                     (json_int_t)p->max_step_tokens, "max_model_len", (json_int_t)p->max_model_len,
-                     "weights_bytes", (json_int_t)p->weights, "kv_page_bytes",
-                     (json_int_t)p->kv_page, "kv_pages", (json_int_t)p->kv_pages, "kv_bytes",
-                     (json_int_t)p->kv, "scratch_bytes", (json_int_t)p->scratch, "total_bytes",
-                     (json_int_t)p->total, "available_bytes", (json_int_t)p->available);
+    return json_pack(
+        "{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dtype",
+        rose_compute_name(p->dtype), "quantization", rose_quantization_name(p->quantization),
+        "threads", (json_int_t)p->n_threads, "max_num_seqs", (json_int_t)p->max_seqs,
+        "max_num_batched_tokens", (json_int_t)p->max_step_tokens, "max_model_len",
+        (json_int_t)p->max_model_len, "weights_bytes", (json_int_t)p->weights, "kv_page_bytes",
+        (json_int_t)p->kv_page, "kv_pages", (json_int_t)p->kv_pages, "kv_bytes", (json_int_t)p->kv,
+        "scratch_bytes", (json_int_t)p->scratch, "graphs_bytes", (json_int_t)p->graphs,
+        "total_bytes", (json_int_t)p->total, "available_bytes", (json_int_t)p->available);
 }
 
 static int print_json(const rose_model *m, const rose_memory_plan *p)

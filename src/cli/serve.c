@@ -318,16 +318,26 @@ static void log_faults(const server *s, const rose_procstat *ready)
              rose_engine_get_stats(s->engine).steps);
 }
 
-static void log_ready(const server *s, const serve_flags *f, const char *model_id, uint64_t start)
+/* A part of the memory plan, in MiB. */
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / 1048576.0;
+}
+
+static void log_ready(const server *s, const serve_flags *f, const char *device,
+                      const char *model_id, uint64_t start)
 {
     const rose_memory_plan *p = rose_engine_plan(s->engine);
     rose_log(ROSE_LOG_INFO, "serve",
-             "ready in %.1f ms: %s, %s%s, %u threads, context %u, %u KV pages (%.1f MiB), weights "
-             "%.1f MiB",
-             (double)(rose_now_ns() - start) * 1e-6, model_id, rose_compute_name(p->dtype),
+             "ready in %.1f ms: %s on %s, %s%s, %u threads, context %u, %u KV pages",
+             (double)(rose_now_ns() - start) * 1e-6, model_id, device, rose_compute_name(p->dtype),
              p->quantization == ROSE_QUANT_INT8 ? " with int8 weights" : "", p->n_threads,
-             p->max_model_len, p->kv_pages, (double)p->kv / 1048576.0,
-             (double)p->weights / 1048576.0);
+             p->max_model_len, p->kv_pages);
+    rose_log(ROSE_LOG_INFO, "serve",
+             "plan: weights %.1f + KV pages %.1f + scratch %.1f + graphs %.1f = %.1f MiB of %.0f "
+             "that were free",
+             mib(p->weights), mib(p->kv), mib(p->scratch), mib(p->graphs), mib(p->total),
+             mib(p->available));
     if (strncmp(f->host, "unix:", 5) == 0)
         rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->host);
     else
@@ -406,16 +416,17 @@ static int run(const char *dir, serve_flags *f)
         rose_model_close(s.model);
         s.model = NULL;
         rose_api_set_engine(s.api, s.engine, s.tok);
-        log_ready(&s, f, id, start);
+        log_ready(&s, f, ops->name, id, start);
         const rose_procstat ready = rose_procstat_read();
         log_memory(&ready);
         serve_until_stopped(&s, f, &set);
         log_faults(&s, &ready);
     }
+    const bool failed = s.engine != NULL && rose_engine_get_stats(s.engine).failed;
     stop_all(&s);
     if (st != ROSE_OK) return rose_die(&err);
-    rose_log(ROSE_LOG_INFO, "serve", "stopped");
-    return 0;
+    rose_log(ROSE_LOG_INFO, "serve", failed ? "stopped after a failure" : "stopped");
+    return failed ? 1 : 0;
 }
 
 int rose_cmd_serve(int argc, char **argv)
@@ -427,10 +438,12 @@ int rose_cmd_serve(int argc, char **argv)
     n += rose_engine_flags_rows(&f.engine, opts + n);
     const rose_command cmd = {
         .usage = "roseinfer serve MODEL [options]",
-        .about = "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
-                 "/v1/chat/completions,\n"
-                 "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics.\n"
-                 "SIGTERM or Ctrl-C lets running requests finish; a second one ends at once.",
+        .about =
+            "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
+            "/v1/chat/completions,\n"
+            "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics.\n"
+            "SIGTERM or Ctrl-C lets running requests finish; a second one ends at once. The exit\n"
+            "code is 1 where the engine had failed (then /health is 503 until it is stopped).",
         .opts = opts,
         .n_opts = n,
         .min_args = 1,

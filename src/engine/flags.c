@@ -28,6 +28,10 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .decode_first = o.decode_first,
         .prefix_cache = o.prefix_cache,
         .overlap_schedule = o.overlap,
+        .prefill_backend = rose_prefill_name(o.backend.prefill),
+        .device_timeout_ms = o.backend.device_timeout_ms,
+        .cuda_graph = o.backend.cuda_graph,
+        .pdl = o.backend.pdl,
     };
 }
 
@@ -108,6 +112,15 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .arg = "BYTES",
          .unset = "what full batches need; cpu: at most 4G and half of the free memory",
          .help = "memory for the KV pool"},
+        {.name = "gpu-memory-utilization",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &f->gpu_memory_utilization,
+         .arg = "SHARE",
+         .fmin = 0.01f,
+         .fmax = 1,
+         .unset = "what full batches need, at most 90 % of what is free",
+         .help = "cuda: share of the GPU's memory for weights, scratch and KV pages together; "
+                 "--kv-cache-memory and --num-kv-pages come first"},
         {.name = "max-num-queued-reqs",
          .kind = ROSE_OPT_U32,
          .dest = &f->max_num_queued_reqs,
@@ -206,6 +219,27 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .max = INT32_MAX,
          .unset = "the whole pool",
          .help = "most cached pages that are kept while no request uses them"},
+        {.name = "cuda-graph",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->cuda_graph,
+         .help = "cuda: decode steps replay graphs that were captured at start"},
+        {.name = "pdl",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->pdl,
+         .help = "cuda: a kernel begins, and loads weights, under the end of the one before it"},
+        {.name = "prefill-backend",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &f->prefill_backend,
+         .choices = "auto|auto2|flash|cudnn|naive",
+         .help = "cuda: attention of prompts; auto is flash, our own kernel; naive is a plain one "
+                 "to compare with; cudnn, and auto2 which tries it first, are not built in"},
+        {.name = "device-timeout-ms",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->device_timeout_ms,
+         .arg = "MS",
+         .max = 3600000,
+         .help = "cuda: a step that takes longer has failed, as if the device were lost; 0 = wait "
+                 "for ever"},
         {.name = "cpu-affinity",
          .kind = ROSE_OPT_BOOL,
          .dest = &f->cpu_affinity,
@@ -267,6 +301,15 @@ rose_status rose_cpu_list_parse(const char *text, int *cpus, uint32_t cap, uint3
     return ROSE_OK;
 }
 
+/* The parser has checked that it is one of them. */
+static rose_prefill prefill_of(const char *name)
+{
+    int p = ROSE_PREFILL_AUTO2;
+    while (p > ROSE_PREFILL_AUTO && strcmp(name, rose_prefill_name((rose_prefill)p)) != 0)
+        p--;
+    return (rose_prefill)p;
+}
+
 rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, rose_err *err)
 {
     rose_engine_opts_default(o);
@@ -303,6 +346,11 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     b->kv_bytes = f->kv_cache_memory;
     b->lock_memory = f->mlock;
     b->prefault = f->prefault;
+    b->gpu_memory_utilization = f->gpu_memory_utilization;
+    b->prefill = prefill_of(f->prefill_backend);
+    b->cuda_graph = f->cuda_graph;
+    b->pdl = f->pdl;
+    b->device_timeout_ms = f->device_timeout_ms;
     if (b->max_step_tokens < b->max_seqs)
         return rose_fail(err, ROSE_E_INVAL,
                          "--max-num-batched-tokens %u is less than --max-num-seqs %u",

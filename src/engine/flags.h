@@ -6,7 +6,7 @@
 #include "base/opts.h"
 #include "engine/engine.h"
 
-enum { ROSE_ENGINE_FLAG_ROWS = 40, ROSE_MAX_CPUS = 1024 };
+enum { ROSE_ENGINE_FLAG_ROWS = 56, ROSE_MAX_CPUS = 1024 };
 
 /* Destinations of the options; rose_engine_flags_init sets the defaults. */
 typedef struct rose_engine_flags {
@@ -22,6 +22,11 @@ typedef struct rose_engine_flags {
     uint32_t prefix_cache_max_pages, ttft_slo_ms, itl_slo_ms;
     bool decode_first, prefix_cache, overlap_schedule;
     bool mlock, prefault;
+    /* CUDA */
+    const char *prefill_backend;
+    float gpu_memory_utilization;
+    uint32_t device_timeout_ms;
+    bool cuda_graph, pdl;
     int cpus[ROSE_MAX_CPUS]; /* filled by rose_engine_flags_read */
 } rose_engine_flags;
 

@@ -40,7 +40,13 @@ static void run(uint32_t rows, uint32_t vocab)
     }
     *g_where = g_ids;
     const rose_cuda_launch at = {0};
-    const rose_cuda_sampler s = {g_logits, g_key, g_pick, g_where, 0, vocab, VOCAB, rows, NULL};
+    const rose_cuda_sampler s = {.logits = g_logits,
+                                 .key = g_key,
+                                 .pick = g_pick,
+                                 .ids = g_where,
+                                 .vocab = vocab,
+                                 .ld_logits = VOCAB,
+                                 .rows = rows};
     assert_int_equal(rose_cuda_sampler_run(&at, &s), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }

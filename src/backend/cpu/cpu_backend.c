@@ -146,6 +146,10 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     if (o->dtype == ROSE_COMPUTE_F16)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "dtype float16: the CPU backend has float32 and bfloat16");
+    if (o->prefill != ROSE_PREFILL_AUTO)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "prefill backend %s: the CPU backend has one way to attend (auto)",
+                         rose_prefill_name(o->prefill));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
     p.quantization = o->quantization;

@@ -402,7 +402,8 @@ static double report_best(sampler *s, const rose_output_rules *rules)
 {
     const uint32_t n = rules->n_top;
     s->k->exp_weights(s->x, s->vocab, s->max, 1.0f, s->w);
-    const double norm = (double)s->max + log_of(sum_blocks(s, s->w, s->vocab));
+    const double norm =
+        isfinite(s->max) ? (double)s->max + log_of(sum_blocks(s, s->w, s->vocab)) : (double)NAN;
     if (n > 0) best_in_order(s, n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = s->cands[i].id;

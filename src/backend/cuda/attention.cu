@@ -265,5 +265,5 @@ cudaError_t rose_cuda_attention_run(const rose_cuda_launch *at, const rose_cuda_
 {
     if (at->type == ROSE_CUDA_F16) return run_type<__half>(at, a, together);
     if (at->type == ROSE_CUDA_BF16) return run_type<__nv_bfloat16>(at, a, together);
-    return rose_cuda_attention_f32(at, a);
+    return rose_cuda_attention_plain(at, a);
 }

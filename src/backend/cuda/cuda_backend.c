@@ -16,21 +16,64 @@
 #include <string.h>
 
 #include "backend/cuda/cuda_internal.h"
+#include "base/clock.h"
 
 rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what)
 {
     rose_status st = e == cudaErrorMemoryAllocation ? ROSE_E_NOMEM : ROSE_E_BACKEND;
+    if (e == cudaErrorNotReady)
+        return rose_fail(err, st,
+                         "CUDA: %s: the GPU has not answered in time "
+                         "(--device-timeout-ms)",
+                         what);
     return rose_fail(err, st, "CUDA: %s: %s (%s)", what, cudaGetErrorString(e),
                      cudaGetErrorName(e));
+}
+
+/* A decode step takes less than a sleep and a wake-up, so this asks without a pause. */
+cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event)
+{
+    const uint64_t start = rose_now_ns(), most = c->timeout * UINT64_C(1000000);
+    cudaError_t e;
+    if (c->lost) return cudaErrorNotReady;
+    while ((e = cudaEventQuery(event)) == cudaErrorNotReady) {
+        if (most == 0 || rose_now_ns() - start < most) continue;
+        c->lost = true;
+        break;
+    }
+    return e;
+}
+
+cudaError_t rose_cuda_finish(rose_cuda *c)
+{
+    cudaError_t e = cudaEventRecord(c->staged, c->stream);
+    return e == cudaSuccess ? rose_cuda_wait(c, c->staged) : e;
+}
+
+/* ---- the device ---- */
+
+/* Why there is none: the runtime says "insufficient driver" where there is no driver at all. */
+static rose_status no_device(rose_err *err, cudaError_t e)
+{
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (e == cudaErrorInsufficientDriver && driver > 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "no usable NVIDIA GPU: the driver is for CUDA %d.%d, and this program "
+                         "needs one for %d.%d or later",
+                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    if (e == cudaErrorInsufficientDriver)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "no usable NVIDIA GPU: no driver is installed");
+    return rose_fail(err, ROSE_E_UNSUPPORTED, "no usable NVIDIA GPU: %s",
+                     e != cudaSuccess ? cudaGetErrorString(e) : "no device");
 }
 
 rose_status rose_cuda_select(rose_err *err)
 {
     int n = 0, major = 0, minor = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
-    if (e != cudaSuccess || n == 0)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "no usable NVIDIA GPU: %s",
-                         e != cudaSuccess ? cudaGetErrorString(e) : "no device");
+    if (e != cudaSuccess || n == 0) return no_device(err, e);
     if ((e = cudaSetDevice(0)) == cudaSuccess)
         e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
     if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
@@ -44,23 +87,64 @@ rose_status rose_cuda_select(rose_err *err)
 
 /* ---- open and close ---- */
 
+static void free_host(rose_cuda *c)
+{
+    free(c->weights.layers);
+    free(c->deliveries);
+    free(c);
+}
+
 static void cuda_close(void *ctx)
 {
     rose_cuda *c = ctx;
     if (c == NULL) return;
+    if (c->lost) { /* every call would wait for it: its memory goes with the process */
+        free_host(c);
+        return;
+    }
     if (c->stream != NULL) cudaStreamSynchronize(c->stream);
     for (uint32_t i = 0; i < ROSE_CUDA_MAX_GRAPHS; i++)
         if (c->graphs[i].exec != NULL) cudaGraphExecDestroy(c->graphs[i].exec);
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
         if (c->slots[i].done != NULL) cudaEventDestroy(c->slots[i].done);
+    if (c->staged != NULL) cudaEventDestroy(c->staged);
     cudaFree(c->weights_base);
     cudaFree(c->kv_base);
     cudaFree(c->scratch_base);
     cudaFreeHost(c->pinned);
     if (c->stream != NULL) cudaStreamDestroy(c->stream);
     cudaGetLastError(); /* a sticky error stays; a passing one is not the next caller's */
-    free(c->weights.layers);
-    free(c);
+    free_host(c);
+}
+
+static uint64_t round_up(uint64_t x)
+{
+    return (x + 255) / 256 * 256;
+}
+
+/* What the host and the device share of a step: one block of pinned memory for all slots. */
+static rose_status allocate_slots(rose_cuda *c, rose_err *err)
+{
+    const uint64_t tokens = c->plan.max_step_tokens, header = round_up(c->scratch.header_bytes);
+    const uint64_t rules = round_up(c->scratch.rules_bytes);
+    const uint64_t ids = round_up((tokens + ROSE_CUDA_OUT_BLOCK) * sizeof(uint32_t));
+    const uint64_t entries =
+        round_up(tokens * (1 + ROSE_MAX_TOP_LOGPROBS) * sizeof(rose_cuda_logprob));
+    const uint64_t slot = header + rules + ids + entries;
+
+    c->deliveries = calloc(tokens * ROSE_CUDA_SLOTS, sizeof *c->deliveries);
+    if (c->deliveries == NULL) return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
+    cudaError_t e = cudaHostAlloc((void **)&c->pinned, slot * ROSE_CUDA_SLOTS, cudaHostAllocMapped);
+    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS && e == cudaSuccess; i++) {
+        rose_cuda_slot *s = &c->slots[i];
+        s->header = c->pinned + i * slot;
+        s->rules = s->header + header;
+        s->ids = (void *)(s->rules + rules);
+        s->entries = (void *)(s->rules + rules + ids);
+        s->deliveries = c->deliveries + i * tokens;
+        e = cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming);
+    }
+    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
 }
 
 static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
@@ -82,15 +166,8 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
     if (weights.used != p->weights || scratch.used != p->scratch)
         return rose_fail(err, ROSE_E_INVAL, "the memory plan is not one of this model");
 
-    const uint64_t ids = ((uint64_t)p->max_seqs + ROSE_CUDA_OUT_BLOCK) * sizeof(uint32_t);
-    const uint64_t slot = c->scratch.header_bytes + (ids + 255) / 256 * 256;
-    e = cudaHostAlloc((void **)&c->pinned, slot * ROSE_CUDA_SLOTS, cudaHostAllocMapped);
-    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS && e == cudaSuccess; i++) {
-        c->slots[i].header = c->pinned + i * slot;
-        c->slots[i].ids = (uint32_t *)(void *)(c->slots[i].header + c->scratch.header_bytes);
-        e = cudaEventCreateWithFlags(&c->slots[i].done, cudaEventDisableTiming);
-    }
-    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
+    e = cudaEventCreateWithFlags(&c->staged, cudaEventDisableTiming);
+    return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating an event");
 }
 
 static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend_opts *o,
@@ -99,7 +176,6 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     rose_status st = ROSE_OK;
     rose_cuda *c = NULL;
 
-    (void)o;
     *ctx = NULL;
     if ((st = rose_cuda_select(err)) != ROSE_OK) goto done;
     if ((c = calloc(1, sizeof *c)) == NULL) {
@@ -110,6 +186,9 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     c->plan = *p;
     c->type = rose_cuda_type_of(p->dtype);
     c->hd_pad = rose_cuda_hd_pad(c->arch.head_dim);
+    c->pdl = o->pdl;
+    c->naive = o->prefill == ROSE_PREFILL_NAIVE;
+    c->timeout = o->device_timeout_ms;
     if ((st = allocate(c, m, err)) != ROSE_OK) goto done;
     cudaError_t e = rose_cuda_linear_init();
     if (e != cudaSuccess) {
@@ -117,8 +196,8 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         goto done;
     }
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
-    if ((st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
-    if ((e = cudaStreamSynchronize(c->stream)) != cudaSuccess) {
+    if (o->cuda_graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
+    if ((e = rose_cuda_finish(c)) != cudaSuccess) {
         st = rose_cuda_fail(err, e, "uploading the graphs");
         goto done;
     }
@@ -130,13 +209,27 @@ done:
 
 /* ---- steps ---- */
 
+static rose_status check_outputs(const rose_cuda *c, const rose_batch *b, rose_err *err)
+{
+    for (uint32_t i = 0; i < b->n_outputs; i++) {
+        const rose_output_rules *r = b->out_rules != NULL ? b->out_rules[i] : NULL;
+        if (b->out_row[i] >= b->n_tokens)
+            return rose_fail(err, ROSE_E_INVAL, "step: output %u of row %u, %u rows", i,
+                             b->out_row[i], b->n_tokens);
+        if (r != NULL && rose_cuda_rules_check(r, c->arch.vocab_size) != ROSE_OK)
+            return rose_fail(err, ROSE_E_INVAL, "step: output %u has rules outside the vocabulary",
+                             i);
+    }
+    return ROSE_OK;
+}
+
 static rose_status check_batch(const rose_cuda *c, const rose_batch *b, rose_err *err)
 {
     const rose_memory_plan *p = &c->plan;
 
     if (b->n_seqs == 0 || b->n_seqs > p->max_seqs || b->n_tokens == 0 ||
-        b->n_tokens > p->max_step_tokens || b->n_outputs > p->max_seqs || b->seq_first[0] != 0 ||
-        b->seq_first[b->n_seqs] != b->n_tokens)
+        b->n_tokens > p->max_step_tokens || b->n_outputs > p->max_step_tokens ||
+        b->seq_first[0] != 0 || b->seq_first[b->n_seqs] != b->n_tokens)
         return rose_fail(err, ROSE_E_INVAL, "step of %u sequences, %u tokens, %u outputs",
                          b->n_seqs, b->n_tokens, b->n_outputs);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -156,11 +249,7 @@ static rose_status check_batch(const rose_cuda *c, const rose_batch *b, rose_err
         if (b->tokens[i] >= c->arch.vocab_size && b->tokens[i] - ROSE_TOKEN_OUTPUT >= n_before)
             return rose_fail(err, ROSE_E_INVAL, "step: token id %u, vocabulary of %u", b->tokens[i],
                              c->arch.vocab_size);
-    for (uint32_t i = 0; i < b->n_outputs; i++)
-        if (b->out_row[i] >= b->n_tokens)
-            return rose_fail(err, ROSE_E_INVAL, "step: output %u of row %u, %u rows", i,
-                             b->out_row[i], b->n_tokens);
-    return ROSE_OK;
+    return check_outputs(c, b, err);
 }
 
 /* The smallest graph for a batch that is one row and one output each sequence; NULL: none. */
@@ -193,28 +282,19 @@ static rose_cuda_shape shape_of(const rose_batch *b, const rose_cuda_graph *g)
     return s;
 }
 
-static rose_cuda_pick pick_of(const rose_sampling *p, uint32_t pos)
-{
-    return (rose_cuda_pick){.inv_temperature = 1.0f / p->temperature, /* 0: infinite, greedy */
-                            .top_p = p->top_p,
-                            .min_p = p->min_p,
-                            .top_k = p->top_k,
-                            .seed_lo = (uint32_t)p->seed,
-                            .seed_hi = (uint32_t)(p->seed >> 32),
-                            .pos = pos};
-}
-
 static void fill_outputs(uint8_t *to, const rose_cuda_header *at, const rose_batch *b, uint32_t n)
 {
     rose_cuda_pick *picks = (void *)(to + at->picks);
     uint32_t *gather = (void *)(to + at->gather);
-    for (uint32_t i = 0; i < b->n_outputs; i++) {
-        picks[i] = pick_of(&b->out_params[i], b->out_pos[i]);
-        gather[i] = b->out_row[i];
-    }
-    for (uint32_t i = b->n_outputs; i < n; i++) {
-        picks[i] = (rose_cuda_pick){.inv_temperature = INFINITY};
-        gather[i] = i;
+    for (uint32_t i = 0; i < n; i++) {
+        const rose_output_rules *r =
+            b->out_rules != NULL && i < b->n_outputs ? b->out_rules[i] : NULL;
+        gather[i] = i < b->n_outputs ? b->out_row[i] : i;
+        if (i >= b->n_outputs || /* padding, or chosen later or given: the least work */
+            (r != NULL && (r->score_id != ROSE_TOKEN_NONE || rose_cuda_rules_change(r))))
+            picks[i] = (rose_cuda_pick){.inv_temperature = INFINITY};
+        else
+            picks[i] = rose_cuda_pick_of(&b->out_params[i], b->out_pos[i]);
     }
 }
 
@@ -258,25 +338,21 @@ static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *sl
 {
     const rose_cuda_graph *g = find_graph(c, b);
     const rose_cuda_shape s = shape_of(b, g);
-    rose_cuda_header at;
-    rose_cuda_layout_header(&at, &s);
-    memcpy(slot->header + at.ids, &slot->ids, sizeof slot->ids);
-    fill_outputs(slot->header, &at, b, s.n_outputs);
-    fill_rows(slot->header, &at, b, &s);
+    rose_cuda_step step = {.batch = b, .slot = slot};
+    rose_cuda_layout_header(&step.at, &s);
+    memcpy(slot->header + step.at.ids, &slot->ids, sizeof slot->ids);
+    fill_outputs(slot->header, &step.at, b, s.n_outputs);
+    fill_rows(slot->header, &step.at, b, &s);
+    slot->n_entries = slot->n_deliveries = 0;
+    slot->rules_used = 0;
 
-    const size_t row = c->arch.vocab_size * sizeof(float);
-    cudaError_t e =
-        cudaMemcpyAsync(c->scratch.header, slot->header, at.end, cudaMemcpyHostToDevice, c->stream);
-    c->copy_logits = b->logits;
-    if (e == cudaSuccess && g == NULL) e = rose_cuda_forward(c, &s);
+    cudaError_t e = cudaMemcpyAsync(c->scratch.header, slot->header, step.at.end,
+                                    cudaMemcpyHostToDevice, c->stream);
+    if (e == cudaSuccess && g == NULL) e = rose_cuda_forward(c, &s, &step);
     if (e == cudaSuccess && g != NULL) e = cudaGraphLaunch(g->exec, c->stream);
-    if (e == cudaSuccess && g != NULL && b->logits != NULL)
-        e = cudaMemcpy2DAsync(b->logits, row, c->scratch.logits,
-                              c->scratch.ld_logits * sizeof(float), row, b->n_outputs,
-                              cudaMemcpyDeviceToHost, c->stream);
-    c->copy_logits = NULL;
+    if (e == cudaSuccess && g != NULL) e = rose_cuda_after(c, &step, 0, b->n_outputs);
     if (e == cudaSuccess) e = cudaEventRecord(slot->done, c->stream);
-    if (e == cudaSuccess && b->logits != NULL) e = cudaStreamSynchronize(c->stream);
+    if (e == cudaSuccess && b->logits != NULL) e = rose_cuda_wait(c, slot->done);
     return e;
 }
 
@@ -288,7 +364,7 @@ static rose_status cuda_step(void *ctx, const rose_batch *b, uint64_t *ticket, r
     *ticket = 0;
     rose_status st = check_batch(c, b, err);
     if (st != ROSE_OK) return st;
-    cudaError_t e = slot->ticket > 0 ? cudaEventSynchronize(slot->done) : cudaSuccess;
+    cudaError_t e = slot->ticket > 0 ? rose_cuda_wait(c, slot->done) : cudaSuccess;
     if (e == cudaSuccess) e = enqueue(c, b, slot);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "step");
     slot->n_outputs = b->n_outputs;
@@ -305,10 +381,9 @@ static rose_status cuda_collect(void *ctx, uint64_t ticket, rose_step_result *ou
     if (ticket == 0 || ticket != slot->ticket)
         return rose_fail(err, ROSE_E_INVAL, "collect: ticket %llu, the last step is %llu",
                          (unsigned long long)ticket, (unsigned long long)c->ticket);
-    cudaError_t e;
-    while ((e = cudaEventQuery(slot->done)) == cudaErrorNotReady)
-        ; /* a decode step takes less than a sleep and a wake-up */
+    cudaError_t e = rose_cuda_wait(c, slot->done);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "step");
+    rose_cuda_rules_deliver(slot);
     *out = (rose_step_result){.n_outputs = slot->n_outputs, .ids = slot->ids};
     return ROSE_OK;
 }
@@ -337,7 +412,7 @@ rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
 {
     static const rose_backend_ops ops = {
         .name = "cuda",
-        .caps = ROSE_CAP_AHEAD,
+        .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES | ROSE_CAP_AHEAD,
         .plan = rose_cuda_plan,
         .open = cuda_open,
         .step = cuda_step,

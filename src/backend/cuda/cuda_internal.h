@@ -1,6 +1,6 @@
 /* backend/cuda/cuda_internal.h - the context of the CUDA backend, shared by its host files: plan.c
- * (sizes and places), load.c (weights), forward.c (the launches of a step, graphs), cuda_backend.c
- * (the ops). Threads: the engine thread; plan any. */
+ * (sizes and places), load.c (weights), forward.c (the launches of a step, graphs), rules.c (what
+ * outputs want beyond sampling), cuda_backend.c (the ops). Threads: the engine thread; plan any. */
 #ifndef ROSE_BACKEND_CUDA_CUDA_INTERNAL_H
 #define ROSE_BACKEND_CUDA_CUDA_INTERNAL_H
 
@@ -10,8 +10,13 @@
 enum {
     ROSE_CUDA_OUT_BLOCK = 256, /* rows whose logits are held at a time */
     ROSE_CUDA_MAX_GRAPHS = 24,
-    ROSE_CUDA_SLOTS = 2 /* steps in flight */
+    ROSE_CUDA_CHANGED = 128, /* rows that rules have changed, held at a time */
+    ROSE_CUDA_SLOTS = 2      /* steps in flight */
 };
+
+/* Most kernels of a captured step: two norms, four products and attention a layer; embedding, last
+ * norm, head, sampler. */
+#define ROSE_CUDA_NODES(n_layers) (7 * (uint64_t)(n_layers) + 4)
 
 typedef struct rose_cuda_layer {
     float *ln1_w, *ln1_b, *ln2_w, *ln2_b; /* [d_model] */
@@ -36,8 +41,11 @@ typedef struct rose_cuda_scratch {
     unsigned long long *key;
     uint32_t *sampled; /* ids of the last step's outputs: the next one may begin with them */
     uint8_t *header;   /* the step's tables */
-    uint32_t ld_logits, out_block;
-    uint64_t header_bytes;
+    float *changed;    /* [n_changed][ld_logits] */
+    unsigned long long *changed_key;
+    uint8_t *rules; /* what the outputs under way want; filled as the slot's `rules` */
+    uint32_t ld_logits, out_block, n_changed;
+    uint64_t header_bytes, rules_bytes;
 } rose_cuda_scratch;
 
 /* Bytes in one region; base NULL adds up only. */
@@ -58,18 +66,35 @@ typedef struct rose_cuda_shape {
     uint32_t n_table;           /* entries of all page tables */
 } rose_cuda_shape;
 
+/* Where a report goes when its step is collected. */
+typedef struct rose_cuda_delivery {
+    rose_logprob *to; /* borrowed: rose_output_rules.report */
+    uint32_t at, n;   /* entries of the slot */
+} rose_cuda_delivery;
+
 typedef struct rose_cuda_slot {
-    uint8_t *header; /* pinned host memory, owned by the context's block */
-    uint32_t *ids;   /* pinned, mapped: the sampler writes here */
+    uint8_t *header;                /* pinned host memory, owned by the context's block */
+    uint8_t *rules;                 /* likewise [rules_bytes] */
+    uint32_t *ids;                  /* pinned, mapped: the sampler writes here */
+    rose_cuda_logprob *entries;     /* pinned, mapped: reports [max_step_tokens * (1 + n_top)] */
+    rose_cuda_delivery *deliveries; /* [max_step_tokens]; host memory, owned by the context */
     cudaEvent_t done;
     uint64_t ticket;
-    uint32_t n_outputs;
+    uint64_t rules_used;
+    uint32_t n_outputs, n_entries, n_deliveries;
 } rose_cuda_slot;
 
 typedef struct rose_cuda_graph {
     uint32_t n;
     cudaGraphExec_t exec;
 } rose_cuda_graph;
+
+/* The step under way, for what follows each block of logits. */
+typedef struct rose_cuda_step {
+    const rose_batch *batch;
+    rose_cuda_slot *slot;
+    rose_cuda_header at;
+} rose_cuda_step;
 
 typedef struct rose_cuda {
     rose_arch arch;
@@ -79,18 +104,29 @@ typedef struct rose_cuda {
     cudaStream_t stream;
     void *weights_base, *kv_base, *scratch_base; /* device regions, owned */
     uint8_t *pinned;                             /* owned */
+    rose_cuda_delivery *deliveries;              /* owned: of all slots */
     rose_cuda_weights weights;
     rose_cuda_scratch scratch;
     rose_cuda_slot slots[ROSE_CUDA_SLOTS];
     rose_cuda_graph graphs[ROSE_CUDA_MAX_GRAPHS];
     uint32_t n_graphs;
     bool use_graphs;    /* tests turn it off */
-    float *copy_logits; /* where the logits of the eager step under way go, or NULL */
+    bool pdl;           /* programmatic dependent launch */
+    bool naive;         /* prompts attend by the plain kernel */
+    uint32_t timeout;   /* ms that the device may take to answer; 0 = any time */
+    bool lost;          /* it has not: nothing here may wait for it again */
+    cudaEvent_t staged; /* the last copy out of a slot's `rules` */
     uint64_t ticket;
 } rose_cuda;
 
 /* err gets "what: the runtime's text"; NOMEM for exhausted device memory, else BACKEND. */
 rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what);
+
+/* Wait for an event by asking for it. cudaErrorNotReady: the device has not answered in time, and
+ * the context is lost. */
+cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event);
+/* Wait for all that was enqueued, in the same way. */
+cudaError_t rose_cuda_finish(rose_cuda *c);
 
 /* A usable device 0 is made current. Errors: UNSUPPORTED (no driver, no device, too old: says
  * which). */
@@ -113,8 +149,21 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
 /* load.c: pack all tensors; the KV region serves as staging and is zeroed afterwards. */
 rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
 
-/* forward.c */
-cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s);
+/* forward.c. step NULL: no output wants more than an id (a capture). */
+cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose_cuda_step *step);
+/* What follows the logits of outputs first .. first + n - 1, a block, behind the sampler. */
+cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n);
 rose_status rose_cuda_capture(rose_cuda *c, rose_err *err);
+
+/* rules.c */
+uint64_t rose_cuda_rules_bytes(uint32_t vocab); /* of the staging area */
+rose_status rose_cuda_rules_check(const rose_output_rules *r, uint32_t vocab);
+/* Whether the sampler is to see other logits than the model's: then the first pass over the row is
+ * idle. */
+bool rose_cuda_rules_change(const rose_output_rules *r);
+rose_cuda_pick rose_cuda_pick_of(const rose_sampling *p, uint32_t pos);
+cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32_t first,
+                                uint32_t n);
+void rose_cuda_rules_deliver(const rose_cuda_slot *slot);
 
 #endif

@@ -90,6 +90,12 @@ ROSE_DEVICE uint32_t order_of(float x)
     return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
+/* The way back; NaN of 0. */
+ROSE_DEVICE float logit_of(uint32_t order)
+{
+    return __uint_as_float(order >> 31 != 0 ? order & 0x7fffffffu : ~order);
+}
+
 /* The larger key is the larger logit, of equal ones the lower id. */
 ROSE_DEVICE unsigned long long rank_key(float x, uint32_t id)
 {

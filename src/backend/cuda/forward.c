@@ -15,7 +15,7 @@ typedef struct pass {
 static void note(pass *p, cudaError_t e)
 {
     if (p->e == cudaSuccess) p->e = e;
-    p->launch.dependent = true;
+    p->launch.dependent = p->c->pdl;
 }
 
 static void *table(const pass *p, uint64_t at)
@@ -111,7 +111,8 @@ static void attention(pass *p, uint32_t layer)
     if (p->s->n_tiles > 0) {
         a.items += p->s->n_single;
         a.n_items = p->s->n_tiles;
-        note(p, rose_cuda_attention_run(&p->launch, &a, false));
+        note(p, c->naive ? rose_cuda_attention_plain(&p->launch, &a)
+                         : rose_cuda_attention_run(&p->launch, &a, false));
     }
 }
 
@@ -172,7 +173,23 @@ static void outputs(pass *p, uint32_t first, uint32_t n)
     note(p, rose_cuda_sampler_run(&p->launch, &sampler));
 }
 
-cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s)
+static cudaError_t copy_logits(rose_cuda *c, const rose_batch *b, uint32_t first, uint32_t n)
+{
+    const size_t row = c->arch.vocab_size * sizeof(float);
+    return cudaMemcpy2DAsync(b->logits + (size_t)first * c->arch.vocab_size, row, c->scratch.logits,
+                             c->scratch.ld_logits * sizeof(float), row, n, cudaMemcpyDeviceToHost,
+                             c->stream);
+}
+
+cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n)
+{
+    const rose_batch *b = step->batch;
+    cudaError_t e = b->out_rules != NULL ? rose_cuda_rules_run(c, step, first, n) : cudaSuccess;
+    if (e == cudaSuccess && b->logits != NULL) e = copy_logits(c, b, first, n);
+    return e;
+}
+
+cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose_cuda_step *step)
 {
     pass p = {.c = c, .s = s, .launch = {.stream = c->stream, .type = c->type}};
     rose_cuda_layout_header(&p.at, s);
@@ -181,14 +198,9 @@ cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s)
         layer(&p, i);
     for (uint32_t first = 0; first < s->n_outputs; first += c->scratch.out_block) {
         uint32_t left = s->n_outputs - first;
-        outputs(&p, first, left < c->scratch.out_block ? left : c->scratch.out_block);
-        if (c->copy_logits != NULL && p.e == cudaSuccess)
-            p.e = cudaMemcpy2DAsync(c->copy_logits + (size_t)first * c->arch.vocab_size,
-                                    c->arch.vocab_size * sizeof(float), c->scratch.logits,
-                                    c->scratch.ld_logits * sizeof(float),
-                                    c->arch.vocab_size * sizeof(float),
-                                    left < c->scratch.out_block ? left : c->scratch.out_block,
-                                    cudaMemcpyDeviceToHost, c->stream);
+        uint32_t n = left < c->scratch.out_block ? left : c->scratch.out_block;
+        outputs(&p, first, n);
+        if (step != NULL && p.e == cudaSuccess) p.e = rose_cuda_after(c, step, first, n);
     }
     return p.e;
 }
@@ -199,7 +211,7 @@ static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
     cudaGraph_t graph = NULL;
     cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) return e;
-    e = rose_cuda_forward(c, &s);
+    e = rose_cuda_forward(c, &s, NULL);
     cudaError_t ended = cudaStreamEndCapture(c->stream, &graph); /* also after a failure */
     if (e == cudaSuccess) e = ended;
     if (e == cudaSuccess) e = cudaGraphInstantiate(&g->exec, graph, 0);

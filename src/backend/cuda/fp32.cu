@@ -1,7 +1,8 @@
-/* backend/cuda/fp32.cu - matrix products and attention in fp32, without tensor cores: for --dtype
- * float32, where exactness counts and not time. Sums: one chain of fused multiply-adds a chunk of
+/* backend/cuda/fp32.cu - matrix products and attention without tensor cores: for --dtype float32,
+ * where exactness counts and not time. Sums: one chain of fused multiply-adds a chunk of
  * 192 values, k ascending; chunks as in linear.cuh. Attention as in attention.cu with such chains
- * in place of the products. */
+ * in place of the products, and exp2f; the other types only with --prefill-backend naive, whose
+ * bits are not those of attention.cu. */
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -51,7 +52,15 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
+template <typename T> ROSE_DEVICE float rounded(float x)
+{
+    T y;
+    from_f32(x, &y);
+    return to_f32(y);
+}
+
 /* One warp a row. Lane j has position j of a split; then dims lane, lane + 32, ... */
+template <typename T>
 static __global__ void __launch_bounds__(WARPS * 32) attention_kernel(const rose_cuda_attention a)
 {
     __shared__ float query[WARPS][ROSE_CUDA_MAX_HEAD_DIM], prob[WARPS][ROSE_CUDA_SPLIT];
@@ -64,27 +73,27 @@ static __global__ void __launch_bounds__(WARPS * 32) attention_kernel(const rose
     const rose_cuda_item it = a.items[index / ROSE_CUDA_TILE_ROWS];
     const uint32_t r = index % ROSE_CUDA_TILE_ROWS, pos = it.pos + r;
     if (r >= it.n_rows) return;
-    const float *q = static_cast<const float *>(a.q) + (size_t)(it.row + r) * a.d + head * hd;
+    const T *q = static_cast<const T *>(a.q) + (size_t)(it.row + r) * a.d + head * hd;
     float max = -INFINITY, sum = 0, out[ROSE_CUDA_MAX_HEAD_DIM / 32] = {};
 
     for (uint32_t d = lane; d < hd; d += 32)
-        query[warp][d] = q[d];
+        query[warp][d] = to_f32(q[d]);
     __syncwarp();
     for (uint32_t split = 0; split <= pos / ROSE_CUDA_SPLIT; split++) {
         const uint32_t at = split * ROSE_CUDA_SPLIT + lane;
         const uint32_t *table = a.tables + it.table + split * 2;
         float s = -INFINITY;
         if (at <= pos) {
-            const float *k = kv_block<float>(a.kv, table[lane / ROSE_PAGE], head);
+            const T *k = kv_block<T>(a.kv, table[lane / ROSE_PAGE], head);
             s = 0;
             for (uint32_t d = 0; d < hd; d++)
-                s = fmaf(query[warp][d], k[k_index(lane % ROSE_PAGE, d)], s);
+                s = fmaf(query[warp][d], to_f32(k[k_index(lane % ROSE_PAGE, d)]), s);
             s *= a.scale;
         }
         float m = s;
         for (int o = 16; o > 0; o /= 2)
             m = fmaxf(m, __shfl_xor_sync(ROSE_ALL_LANES, m, o));
-        float p = exp2f(s - m), l = p;
+        float p = rounded<T>(exp2f(s - m)), l = p;
         for (int o = 16; o > 0; o /= 2)
             l += __shfl_xor_sync(ROSE_ALL_LANES, l, o);
         prob[warp][lane] = p;
@@ -96,17 +105,18 @@ static __global__ void __launch_bounds__(WARPS * 32) attention_kernel(const rose
         for (uint32_t i = 0; i * 32 + lane < hd; i++) {
             float o = 0;
             for (uint32_t j = 0; j < n; j++) {
-                const float *v =
-                    kv_block<float>(a.kv, table[j / ROSE_PAGE], head) + ROSE_PAGE * a.kv.hd_pad;
-                o = fmaf(prob[warp][j], v[v_index(j % ROSE_PAGE, i * 32 + lane)], o);
+                const T *v =
+                    kv_block<T>(a.kv, table[j / ROSE_PAGE], head) + ROSE_PAGE * a.kv.hd_pad;
+                o = fmaf(prob[warp][j], to_f32(v[v_index(j % ROSE_PAGE, i * 32 + lane)]), o);
             }
             out[i] = fmaf(o, y, out[i] * x);
         }
         __syncwarp();
     }
     for (uint32_t i = 0; i * 32 + lane < hd; i++)
-        static_cast<float *>(a.out)[h_index(it.row + r, head * hd + i * 32 + lane, a.out_k_pad)] =
-            out[i] * __frcp_rn(sum);
+        from_f32(out[i] * __frcp_rn(sum),
+                 static_cast<T *>(a.out) +
+                     h_index(it.row + r, head * hd + i * 32 + lane, a.out_k_pad));
 }
 
 cudaError_t rose_cuda_linear_f32(const rose_cuda_launch *at, const rose_cuda_linear *l,
@@ -116,10 +126,14 @@ cudaError_t rose_cuda_linear_f32(const rose_cuda_launch *at, const rose_cuda_lin
     return launch_kernel(at, linear_kernel, grid, 256, 0, *l, *io);
 }
 
-cudaError_t rose_cuda_attention_f32(const rose_cuda_launch *at, const rose_cuda_attention *a)
+cudaError_t rose_cuda_attention_plain(const rose_cuda_launch *at, const rose_cuda_attention *a)
 {
     if (a->n_items == 0) return cudaSuccess;
     const uint32_t n = a->n_items * ROSE_CUDA_TILE_ROWS;
-    return launch_kernel(at, attention_kernel, dim3(a->kv.n_heads, (n + WARPS - 1) / WARPS),
-                         WARPS * 32, 0, *a);
+    const dim3 grid(a->kv.n_heads, (n + WARPS - 1) / WARPS);
+    if (at->type == ROSE_CUDA_F16)
+        return launch_kernel(at, attention_kernel<__half>, grid, WARPS * 32, 0, *a);
+    if (at->type == ROSE_CUDA_BF16)
+        return launch_kernel(at, attention_kernel<__nv_bfloat16>, grid, WARPS * 32, 0, *a);
+    return launch_kernel(at, attention_kernel<float>, grid, WARPS * 32, 0, *a);
 }

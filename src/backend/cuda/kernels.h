@@ -133,9 +133,58 @@ typedef struct rose_cuda_sampler {
     uint32_t *const
         *ids;       /* device memory that says where the ids go: it changes from step to step */
     uint32_t first; /* row 0 is ids[first] */
+    const uint32_t *out; /* NULL, or [rows]: row i is ids[out[i]] instead */
     uint32_t vocab, ld_logits, rows;
     uint32_t *sampled; /* the ids stay here too, for the next step's embedding; or NULL */
 } rose_cuda_sampler;
+
+#define ROSE_CUDA_ALL_IDS UINT32_MAX
+
+/* What the rules of an output (rose_output_rules) do to its row of logits. Lists lie in `words`,
+ * from the places given. */
+typedef struct rose_cuda_change {
+    uint32_t row;              /* of the logits */
+    uint32_t allowed;          /* a bit an id; ALL_IDS: no list */
+    uint32_t banned, n_banned; /* ids */
+    uint32_t bias, n_bias;     /* ids, then as many floats; distinct */
+    uint32_t seen, n_seen;     /* ids, then as many counts; distinct */
+    float repetition, frequency, presence;
+    uint32_t unused;
+} rose_cuda_change;
+
+/* Row i of `changed` becomes row change[i].row of the logits under its rules; the logits stay. */
+typedef struct rose_cuda_changes {
+    const float *logits; /* [..][ld_logits] */
+    const rose_cuda_change *change;
+    const uint32_t *words;
+    float *changed;          /* [rows][ld_logits] */
+    unsigned long long *key; /* [rows] as the head leaves it */
+    uint32_t vocab, ld_logits, rows;
+} rose_cuda_changes;
+
+typedef struct rose_cuda_logprob { /* as rose_logprob */
+    uint32_t id, rank;
+    float logprob;
+} rose_cuda_logprob;
+
+typedef struct rose_cuda_report {
+    uint32_t row;      /* of the logits */
+    uint32_t out;      /* ids[out] is the result */
+    uint32_t score_id; /* UINT32_MAX: what was sampled; else it becomes the result */
+    uint32_t at;       /* first of 1 + n_top entries; UINT32_MAX: none */
+    uint32_t n_top;    /* <= 20, <= vocab */
+} rose_cuda_report;
+
+/* After the sampler. */
+typedef struct rose_cuda_reports {
+    const float *logits;
+    const unsigned long long *key; /* of the row, as the head leaves it */
+    const rose_cuda_report *report;
+    uint32_t *const *ids;
+    uint32_t *sampled; /* as rose_cuda_sampler.sampled */
+    rose_cuda_logprob *entries;
+    uint32_t vocab, ld_logits, rows;
+} rose_cuda_reports;
 
 typedef struct rose_cuda_pack {
     const void *src;   /* device copy of elements first_row * width ... of the tensor */
@@ -168,13 +217,16 @@ cudaError_t rose_cuda_attention_run(const rose_cuda_launch *l, const rose_cuda_a
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *l, const rose_cuda_norm *a);
 cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed *a);
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);
+cudaError_t rose_cuda_changes_run(const rose_cuda_launch *l, const rose_cuda_changes *a);
+cudaError_t rose_cuda_reports_run(const rose_cuda_launch *l, const rose_cuda_reports *a);
 cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *a);
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l, const rose_cuda_pack *a); /* to fp32 */
 
-/* fp32.cu: the same operations without tensor cores. */
+/* fp32.cu: the same operations without tensor cores. attention_plain takes every type:
+ * --prefill-backend naive. */
 cudaError_t rose_cuda_linear_f32(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
-cudaError_t rose_cuda_attention_f32(const rose_cuda_launch *l, const rose_cuda_attention *a);
+cudaError_t rose_cuda_attention_plain(const rose_cuda_launch *l, const rose_cuda_attention *a);
 
 #ifdef __cplusplus
 }

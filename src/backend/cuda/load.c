@@ -90,6 +90,6 @@ rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err)
     if (w->tok != w->head.w) load_matrix(&l, &m->tok_embed, true, &w->head, w->tok);
     /* Pages never hold an infinity or a NaN: a masked position counts as an exact zero. */
     check(&l, cudaMemsetAsync(c->kv_base, 0, c->plan.kv, c->stream));
-    check(&l, cudaStreamSynchronize(c->stream));
+    check(&l, rose_cuda_finish(c));
     return l.st;
 }

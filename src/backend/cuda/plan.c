@@ -9,8 +9,11 @@
 
 enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_KV_PAGES = INT32_MAX };
 
-#define MIB     (UINT64_C(1) << 20)
-#define RESERVE (256 * MIB) /* kernels, graphs, and what else the driver takes after us */
+#define MIB (UINT64_C(1) << 20)
+/* Upper estimates of what the driver takes beside our regions: once for kernels and its own, and
+ * for each node of a captured graph. */
+#define LOADED_BYTES (192 * MIB)
+#define NODE_BYTES   (UINT64_C(16) << 10)
 
 static uint64_t round_up(uint64_t x, uint64_t unit)
 {
@@ -122,7 +125,7 @@ static uint32_t context_pages(const rose_memory_plan *p)
 static rose_cuda_shape largest_shape(const rose_memory_plan *p)
 {
     return (rose_cuda_shape){.n_rows = p->max_step_tokens,
-                             .n_outputs = p->max_seqs,
+                             .n_outputs = p->max_step_tokens,
                              .n_single = p->max_seqs,
                              .n_tiles = p->max_seqs + p->max_step_tokens / ROSE_CUDA_TILE_ROWS,
                              .n_table = p->max_seqs * context_pages(p)};
@@ -167,9 +170,14 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
     s->ff = rose_cuda_take(b, rows * k_ff * size);
     s->out_h = rose_cuda_take(b, round_up(s->out_block, ROSE_CUDA_ROW_PAD) * k_d * size);
     s->logits = take_floats(b, (uint64_t)s->out_block * s->ld_logits);
-    s->key = rose_cuda_take(b, round_up(p->max_seqs, ROSE_CUDA_OUT_BLOCK) * sizeof *s->key);
+    s->key = rose_cuda_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * sizeof *s->key);
     s->sampled = rose_cuda_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * 4);
     s->header = rose_cuda_take(b, s->header_bytes);
+    s->n_changed = s->out_block < ROSE_CUDA_CHANGED ? s->out_block : ROSE_CUDA_CHANGED;
+    s->changed = take_floats(b, (uint64_t)s->n_changed * s->ld_logits);
+    s->changed_key = rose_cuda_take(b, s->n_changed * sizeof *s->changed_key);
+    s->rules_bytes = rose_cuda_rules_bytes(a->vocab_size);
+    s->rules = rose_cuda_take(b, s->rules_bytes);
 }
 
 /* ---- plan ---- */
@@ -220,6 +228,14 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
                          "%s is for the CPU backend: here the driver has all memory in place and "
                          "pinned from the start",
                          o->lock_memory ? "mlock" : "prefault");
+    if (!(o->gpu_memory_utilization >= 0 && o->gpu_memory_utilization <= 1))
+        return rose_fail(err, ROSE_E_INVAL, "gpu_memory_utilization: %g, not in 0 .. 1",
+                         (double)o->gpu_memory_utilization);
+    if (o->prefill == ROSE_PREFILL_CUDNN || o->prefill == ROSE_PREFILL_AUTO2)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "prefill backend %s: cuDNN is not built in; auto and flash are our own "
+                         "kernel, naive is a plain one to compare with",
+                         rose_prefill_name(o->prefill));
     p->max_seqs = o->max_seqs;
     p->max_step_tokens = o->max_step_tokens;
     p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
@@ -227,24 +243,34 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     return ROSE_OK;
 }
 
-static rose_status plan_pages(const rose_backend_opts *o, rose_memory_plan *p, rose_err *err)
+/* Pages where neither their number nor their bytes are given. */
+static uint64_t pages_by_rule(const rose_backend_opts *o, const rose_memory_plan *p,
+                              uint64_t device_bytes)
 {
-    const uint64_t context = context_pages(p);
+    const uint64_t taken = p->weights + p->scratch + p->graphs, context = context_pages(p);
+    uint64_t most, pages = context * p->max_seqs;
+
+    if (o->gpu_memory_utilization > 0) {
+        most = (uint64_t)((double)o->gpu_memory_utilization * (double)device_bytes);
+        return most > taken ? (most - taken) / p->kv_page : 0;
+    }
+    most = p->available > taken ? (p->available - taken) / 10 * 9 : 0;
+    if (most / p->kv_page < pages) pages = most / p->kv_page;
+    return pages < context ? context : pages;
+}
+
+static rose_status plan_pages(const rose_backend_opts *o, rose_memory_plan *p,
+                              uint64_t device_bytes, rose_err *err)
+{
     uint64_t pages = o->kv_pages;
 
-    if (pages == 0 && o->kv_bytes > 0) pages = o->kv_bytes / p->kv_page;
-    if (pages == 0 && o->kv_bytes == 0) {
-        uint64_t taken = p->weights + p->scratch;
-        uint64_t left = p->available > taken ? (p->available - taken) / 10 * 9 : 0;
-        pages = context * p->max_seqs;
-        if (left / p->kv_page < pages) pages = left / p->kv_page;
-        if (pages < context) pages = context;
-    }
+    if (pages == 0)
+        pages = o->kv_bytes > 0 ? o->kv_bytes / p->kv_page : pages_by_rule(o, p, device_bytes);
     if (pages > MAX_KV_PAGES) pages = MAX_KV_PAGES;
-    if (pages < context)
+    if (pages < context_pages(p))
         return rose_fail(err, ROSE_E_INVAL,
                          "kv pages: %llu hold %llu tokens, less than one context of %u; raise "
-                         "kv_pages or kv_bytes, or lower max_model_len",
+                         "kv_pages, kv_bytes or gpu_memory_utilization, or lower max_model_len",
                          (unsigned long long)pages, (unsigned long long)pages * ROSE_KV_PAGE_TOKENS,
                          p->max_model_len);
     p->kv_pages = (uint32_t)pages;
@@ -255,15 +281,17 @@ static rose_status plan_pages(const rose_backend_opts *o, rose_memory_plan *p, r
 static rose_status too_large(const rose_memory_plan *p, rose_err *err)
 {
     const char *advice = "lower max_step_tokens or max_seqs";
-    if (p->kv >= p->scratch) advice = "lower kv_pages or kv_bytes, or max_model_len";
+    if (p->kv >= p->scratch)
+        advice = "lower kv_pages, kv_bytes or gpu_memory_utilization, or max_model_len";
     if (p->weights >= p->kv && p->weights >= p->scratch)
         advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype float16" : "the model is too large";
     const double mib = 1048576;
     return rose_fail(err, ROSE_E_NOMEM,
                      "the plan needs %.0f MiB of GPU memory (weights %.0f, KV %.0f in %u pages, "
-                     "scratch %.0f) but %.0f MiB are available: %s",
+                     "scratch %.0f, graphs %.0f) but %.0f MiB are available: %s",
                      (double)p->total / mib, (double)p->weights / mib, (double)p->kv / mib,
-                     p->kv_pages, (double)p->scratch / mib, (double)p->available / mib, advice);
+                     p->kv_pages, (double)p->scratch / mib, (double)p->graphs / mib,
+                     (double)p->available / mib, advice);
 }
 
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
@@ -291,9 +319,12 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.weights = weights.used;
     p.scratch = scratch.used;
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
-    p.available = free_bytes > RESERVE ? free_bytes - RESERVE : 1;
-    if ((st = plan_pages(o, &p, err)) != ROSE_OK) return st;
-    p.total = p.weights + p.kv + p.scratch;
+    p.graphs = LOADED_BYTES;
+    if (o->cuda_graph)
+        p.graphs += (uint64_t)ROSE_CUDA_MAX_GRAPHS * ROSE_CUDA_NODES(m->arch.n_layers) * NODE_BYTES;
+    p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
+    if ((st = plan_pages(o, &p, total_bytes, err)) != ROSE_OK) return st;
+    p.total = p.weights + p.kv + p.scratch + p.graphs;
     if (p.total > p.available) return too_large(&p, err);
     *out = p;
     return ROSE_OK;

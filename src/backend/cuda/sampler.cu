@@ -59,11 +59,6 @@ static __device__ __forceinline__ float philox_uniform(uint64_t seed, uint32_t p
     return (float)(c0 >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
 }
 
-static __device__ __forceinline__ float logit_of(uint32_t order)
-{
-    return __uint_as_float(order >> 31 != 0 ? order & 0x7fffffffu : ~order);
-}
-
 /* In units of 2^-40; what rank keys under the floor and weights under min_p do not have. */
 static __device__ __forceinline__ u64 mass_of(const work &w, u64 key)
 {
@@ -352,8 +347,9 @@ static __global__ void __launch_bounds__(THREADS) sampler_kernel(const rose_cuda
         id = sample(a, p, reinterpret_cast<memory *>(shared), row, max);
     }
     if (threadIdx.x == 0) {
-        (*a.ids)[a.first + row] = id;
-        if (a.sampled != NULL) a.sampled[a.first + row] = id;
+        const uint32_t at = a.out != NULL ? a.out[row] : a.first + row;
+        (*a.ids)[at] = id;
+        if (a.sampled != NULL) a.sampled[at] = id;
     }
 }
 

@@ -1,0 +1,30 @@
+/* backend/cuda/guard.c - the allocation guard of the debug build (base/allocguard.h) for the CUDA
+ * runtime: what allocates or frees device memory, pinned memory, graphs or events within a step
+ * aborts. The linker routes the calls through here (WRAP_FNS in the Makefile). */
+#include "base/allocguard.h"
+
+typedef int rose_cuda_guard_not_empty; /* ISO C wants a declaration in every unit */
+
+#ifdef ROSE_ALLOC_GUARD
+
+#include <cuda_runtime_api.h>
+
+#define GUARDED(function, parameters, arguments)                                                   \
+    cudaError_t __real_##function parameters;                                                      \
+    cudaError_t __wrap_##function parameters;                                                      \
+    cudaError_t __wrap_##function parameters                                                       \
+    {                                                                                              \
+        rose_alloc_guard_check(#function);                                                         \
+        return __real_##function arguments;                                                        \
+    }
+
+GUARDED(cudaMalloc, (void **p, size_t n), (p, n))
+GUARDED(cudaFree, (void *p), (p))
+GUARDED(cudaHostAlloc, (void **p, size_t n, unsigned flags), (p, n, flags))
+GUARDED(cudaFreeHost, (void *p), (p))
+GUARDED(cudaGraphInstantiate, (cudaGraphExec_t * exec, cudaGraph_t graph, unsigned long long flags),
+        (exec, graph, flags))
+GUARDED(cudaGraphExecDestroy, (cudaGraphExec_t exec), (exec))
+GUARDED(cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned flags), (event, flags))
+
+#endif

@@ -1,0 +1,281 @@
+/* backend/cuda/rules.c - what outputs want beyond sampling, on its way to the device: the rules of
+ * a block of logits are packed into the slot's pinned staging area, go over in one copy, and
+ * rules.cu and the sampler work on them behind the block's first sampler pass. Where not all of
+ * them fit, a part is run first and the host waits for its copy. Reports come back through mapped
+ * memory and are handed out when the step is collected.
+ *
+ * A step without rules never comes here. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cuda/cuda_internal.h"
+
+_Static_assert(sizeof(rose_cuda_logprob) == sizeof(rose_logprob), "reports are copied as they are");
+
+enum { ALIGN = 16, N_TABLES = 5, MIN_STAGING = 4 << 20 };
+
+static uint32_t bitmap_words(uint32_t vocab)
+{
+    return vocab / 32 + 1;
+}
+
+/* At least one output of whatever rules: two lists of distinct ids with their values, a bitmap, and
+ * banned ids, which become a bitmap where they are many. */
+uint64_t rose_cuda_rules_bytes(uint32_t vocab)
+{
+    const uint64_t most = ((uint64_t)4 * vocab + 2 * bitmap_words(vocab)) * sizeof(uint32_t) + 1024;
+    return most > MIN_STAGING ? (most + 255) / 256 * 256 : MIN_STAGING;
+}
+
+static bool ids_fit(const uint32_t *ids, uint32_t n, uint32_t vocab)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] >= vocab) return false;
+    return true;
+}
+
+rose_status rose_cuda_rules_check(const rose_output_rules *r, uint32_t vocab)
+{
+    bool ok = (r->score_id < vocab || r->score_id == ROSE_TOKEN_NONE) &&
+              r->n_top <= ROSE_MAX_TOP_LOGPROBS && r->n_top <= vocab && r->n_bias <= vocab &&
+              r->n_seen <= vocab && ids_fit(r->allowed, r->n_allowed, vocab) &&
+              ids_fit(r->banned, r->n_banned, vocab) && ids_fit(r->bias_ids, r->n_bias, vocab) &&
+              ids_fit(r->seen_ids, r->n_seen, vocab);
+    return ok ? ROSE_OK : ROSE_E_INVAL;
+}
+
+bool rose_cuda_rules_change(const rose_output_rules *r)
+{
+    return r->score_id == ROSE_TOKEN_NONE &&
+           (r->n_allowed > 0 || r->n_banned > 0 || r->n_bias > 0 || r->n_seen > 0);
+}
+
+static bool reports(const rose_output_rules *r)
+{
+    return r->report != NULL || r->score_id != ROSE_TOKEN_NONE;
+}
+
+rose_cuda_pick rose_cuda_pick_of(const rose_sampling *p, uint32_t pos)
+{
+    return (rose_cuda_pick){.inv_temperature = 1.0f / p->temperature, /* 0: infinite, greedy */
+                            .top_p = p->top_p,
+                            .min_p = p->min_p,
+                            .top_k = p->top_k,
+                            .seed_lo = (uint32_t)p->seed,
+                            .seed_hi = (uint32_t)(p->seed >> 32),
+                            .pos = pos};
+}
+
+/* ---- a part: the outputs that go over together ---- */
+
+typedef struct part {
+    uint32_t first, end; /* outputs, those without rules among them */
+    uint32_t n_changes, n_reports;
+    uint64_t n_words;
+} part;
+
+/* Where the tables of a part lie, from its begin. */
+typedef struct places {
+    uint64_t changes, picks, outs, reports, words, end;
+} places;
+
+static places place(const part *p)
+{
+    const uint64_t bytes[N_TABLES] = {
+        p->n_changes * sizeof(rose_cuda_change), p->n_changes * sizeof(rose_cuda_pick),
+        p->n_changes * sizeof(uint32_t), p->n_reports * sizeof(rose_cuda_report),
+        p->n_words * sizeof(uint32_t)};
+    uint64_t at[N_TABLES + 1] = {0};
+    for (int i = 0; i < N_TABLES; i++)
+        at[i + 1] = (at[i] + bytes[i] + ALIGN - 1) / ALIGN * ALIGN;
+    return (places){at[0], at[1], at[2], at[3], at[4], at[5]};
+}
+
+static bool has_bitmap(const rose_output_rules *r, uint32_t vocab)
+{
+    return r->n_allowed > 0 || r->n_banned > bitmap_words(vocab);
+}
+
+static uint64_t words_of(const rose_output_rules *r, uint32_t vocab)
+{
+    uint64_t n = has_bitmap(r, vocab) ? bitmap_words(vocab) : r->n_banned;
+    return n + 2 * ((uint64_t)r->n_bias + r->n_seen);
+}
+
+/* As many outputs from p->first on as fit into `room` bytes. */
+static void measure(part *p, const rose_cuda *c, const rose_batch *b, uint32_t end, uint64_t room)
+{
+    for (p->end = p->first; p->end < end; p->end++) {
+        const rose_output_rules *r = b->out_rules[p->end];
+        part larger = *p;
+        if (r == NULL) continue;
+        if (rose_cuda_rules_change(r)) {
+            larger.n_changes++;
+            larger.n_words += words_of(r, c->arch.vocab_size);
+        }
+        larger.n_reports += reports(r);
+        if (larger.n_changes > c->scratch.n_changed || place(&larger).end > room) return;
+        *p = larger;
+    }
+}
+
+static uint32_t put_words(uint32_t *words, uint32_t *used, const void *from, uint32_t n)
+{
+    uint32_t at = *used;
+    if (n > 0) memcpy(words + at, from, n * sizeof *words);
+    *used += n;
+    return at;
+}
+
+/* The ids that are allowed and not banned. */
+static uint32_t put_bitmap(uint32_t *words, uint32_t *used, const rose_output_rules *r,
+                           uint32_t vocab)
+{
+    const uint32_t at = *used, n = bitmap_words(vocab);
+    uint32_t *map = words + at;
+    memset(map, r->n_allowed > 0 ? 0 : 0xff, n * sizeof *map);
+    for (uint32_t i = 0; i < r->n_allowed; i++)
+        map[r->allowed[i] / 32] |= 1u << r->allowed[i] % 32;
+    for (uint32_t i = 0; i < r->n_banned; i++)
+        map[r->banned[i] / 32] &= ~(1u << r->banned[i] % 32);
+    *used += n;
+    return at;
+}
+
+static rose_cuda_change change_of(const rose_output_rules *r, uint32_t row, uint32_t vocab,
+                                  uint32_t *words, uint32_t *used)
+{
+    rose_cuda_change c = {.row = row,
+                          .allowed = ROSE_CUDA_ALL_IDS,
+                          .n_bias = r->n_bias,
+                          .n_seen = r->n_seen,
+                          .repetition = r->repetition,
+                          .frequency = r->frequency,
+                          .presence = r->presence};
+    if (has_bitmap(r, vocab)) {
+        c.allowed = put_bitmap(words, used, r, vocab);
+    } else {
+        c.banned = put_words(words, used, r->banned, r->n_banned);
+        c.n_banned = r->n_banned;
+    }
+    c.bias = put_words(words, used, r->bias_ids, r->n_bias);
+    put_words(words, used, r->bias, r->n_bias);
+    c.seen = put_words(words, used, r->seen_ids, r->n_seen);
+    put_words(words, used, r->seen_counts, r->n_seen);
+    return c;
+}
+
+static rose_cuda_report report_of(const rose_output_rules *r, uint32_t row, uint32_t out,
+                                  rose_cuda_slot *slot)
+{
+    rose_cuda_report p = {
+        .row = row, .out = out, .score_id = r->score_id, .at = UINT32_MAX, .n_top = r->n_top};
+    if (r->report == NULL) return p;
+    p.at = slot->n_entries;
+    slot->n_entries += 1 + r->n_top;
+    slot->deliveries[slot->n_deliveries++] =
+        (rose_cuda_delivery){.to = r->report, .at = p.at, .n = 1 + r->n_top};
+    return p;
+}
+
+/* Outputs are rows output - block of the logits. */
+static void fill(const part *p, const rose_cuda *c, const rose_cuda_step *step, uint32_t block,
+                 uint8_t *to)
+{
+    const rose_batch *b = step->batch;
+    const places at = place(p);
+    rose_cuda_change *changes = (void *)(to + at.changes);
+    rose_cuda_pick *picks = (void *)(to + at.picks);
+    uint32_t *outs = (void *)(to + at.outs), *words = (void *)(to + at.words), used = 0;
+    rose_cuda_report *report = (void *)(to + at.reports);
+
+    for (uint32_t i = p->first; i < p->end; i++) {
+        const rose_output_rules *r = b->out_rules[i];
+        if (r == NULL) continue;
+        if (rose_cuda_rules_change(r)) {
+            *changes++ = change_of(r, i - block, c->arch.vocab_size, words, &used);
+            *picks++ = rose_cuda_pick_of(&b->out_params[i], b->out_pos[i]);
+            *outs++ = i;
+        }
+        if (reports(r)) *report++ = report_of(r, i - block, i, step->slot);
+    }
+}
+
+/* `from` is where the part lies on the device. */
+static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *p, uint32_t block,
+                          const uint8_t *from)
+{
+    const rose_cuda_scratch *s = &c->scratch;
+    const places at = place(p);
+    rose_cuda_launch l = {.stream = c->stream, .type = c->type}; /* the copy comes first */
+    const rose_cuda_changes changes = {.logits = s->logits,
+                                       .change = (const void *)(from + at.changes),
+                                       .words = (const void *)(from + at.words),
+                                       .changed = s->changed,
+                                       .key = s->changed_key,
+                                       .vocab = c->arch.vocab_size,
+                                       .ld_logits = s->ld_logits,
+                                       .rows = p->n_changes};
+    const rose_cuda_sampler sampler = {.logits = s->changed,
+                                       .key = s->changed_key,
+                                       .pick = (const void *)(from + at.picks),
+                                       .ids = (void *)(s->header + step->at.ids),
+                                       .out = (const void *)(from + at.outs),
+                                       .vocab = c->arch.vocab_size,
+                                       .ld_logits = s->ld_logits,
+                                       .rows = p->n_changes,
+                                       .sampled = s->sampled};
+    const rose_cuda_reports reported = {.logits = s->logits,
+                                        .key = s->key + block,
+                                        .report = (const void *)(from + at.reports),
+                                        .ids = (void *)(s->header + step->at.ids),
+                                        .sampled = s->sampled,
+                                        .entries = step->slot->entries,
+                                        .vocab = c->arch.vocab_size,
+                                        .ld_logits = s->ld_logits,
+                                        .rows = p->n_reports};
+    cudaError_t e = rose_cuda_changes_run(&l, &changes);
+    l.dependent = c->pdl && p->n_changes > 0;
+    if (e == cudaSuccess) e = rose_cuda_sampler_run(&l, &sampler);
+    if (e == cudaSuccess) e = rose_cuda_reports_run(&l, &reported);
+    return e;
+}
+
+cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32_t first,
+                                uint32_t n)
+{
+    rose_cuda_slot *slot = step->slot;
+    const uint64_t all = c->scratch.rules_bytes;
+    part p = {.first = first};
+    cudaError_t e = cudaSuccess;
+
+    while (p.first < first + n && e == cudaSuccess) {
+        measure(&p, c, step->batch, first + n, all - slot->rules_used);
+        if (p.end == p.first) { /* not even one: what lies there must have gone over first */
+            if (slot->rules_used == 0) return cudaErrorInvalidValue; /* not as planned */
+            if ((e = rose_cuda_wait(c, c->staged)) != cudaSuccess) return e;
+            slot->rules_used = 0;
+            continue;
+        }
+        const uint64_t used = slot->rules_used, bytes = place(&p).end;
+        if (bytes > 0) {
+            fill(&p, c, step, first, slot->rules + used);
+            e = cudaMemcpyAsync(c->scratch.rules + used, slot->rules + used, bytes,
+                                cudaMemcpyHostToDevice, c->stream);
+            if (e == cudaSuccess) e = cudaEventRecord(c->staged, c->stream);
+            if (e == cudaSuccess) e = launch(c, step, &p, first, c->scratch.rules + used);
+            slot->rules_used += bytes;
+        }
+        p = (part){.first = p.end};
+    }
+    return e;
+}
+
+/* The step has ended: its entries are in host memory. */
+void rose_cuda_rules_deliver(const rose_cuda_slot *slot)
+{
+    for (uint32_t i = 0; i < slot->n_deliveries; i++) {
+        const rose_cuda_delivery *d = &slot->deliveries[i];
+        memcpy(d->to, slot->entries + d->at, d->n * sizeof *d->to);
+    }
+}

@@ -1,0 +1,178 @@
+/* backend/cuda/rules.cu - what an output wants beyond sampling (rose_output_rules): its logits
+ * changed before the sampler sees them, and a report of log-probabilities and ranks after it.
+ *
+ * changes: one block a row. The lists act one after the other, a barrier between them, each id by
+ * one thread: every operation is a single fp32 rounding, in the order of backend.h, so the row is
+ * the CPU's bit for bit. It goes to a row of its own, because the report is about the logits as the
+ * model gave them.
+ *
+ * reports: one block a row. exp(x - max) is summed in 64-bit units of 2^-40, which no order of
+ * threads changes; its logarithm is taken in double. The n_top best: every thread knows the largest
+ * rank key of its share (ids a block apart), a warp the largest of its threads; the winner's warp
+ * looks for the next one in the winner's share. Bound: two reads of the row, then n_top rounds of
+ * about a microsecond. */
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/launch.cuh"
+
+typedef unsigned long long u64;
+
+enum { THREADS = 1024, WARPS = THREADS / 32 };
+
+static_assert(WARPS == 32, "a warp reads what each warp left, one a lane");
+
+#define UNIT 1099511627776.0f /* 2^40 */
+
+static __device__ __forceinline__ u64 warp_max(u64 v)
+{
+    for (int o = 16; o > 0; o /= 2)
+        v = max(v, __shfl_xor_sync(ROSE_ALL_LANES, v, o));
+    return v;
+}
+
+static __device__ __forceinline__ u64 warp_sum(u64 v)
+{
+    for (int o = 16; o > 0; o /= 2)
+        v += __shfl_xor_sync(ROSE_ALL_LANES, v, o);
+    return v;
+}
+
+/* ---- changes ---- */
+
+static __device__ float penalised(const rose_cuda_change &c, float x, uint32_t count)
+{
+    x = x > 0 ? __fdiv_rn(x, c.repetition) : __fmul_rn(x, c.repetition);
+    if (count == 0) return x;
+    x = __fsub_rn(x, __fmul_rn(c.frequency, __uint2float_rn(count)));
+    return __fsub_rn(x, c.presence);
+}
+
+static __global__ void __launch_bounds__(THREADS) change_kernel(const rose_cuda_changes a)
+{
+    __shared__ u64 part[WARPS];
+    const rose_cuda_change c = a.change[blockIdx.x];
+    const float *x = a.logits + (size_t)c.row * a.ld_logits;
+    float *y = a.changed + (size_t)blockIdx.x * a.ld_logits;
+    u64 best = 0;
+
+    pdl_launch();
+    pdl_wait();
+    for (uint32_t i = threadIdx.x; i < a.vocab; i += THREADS) {
+        const bool out =
+            c.allowed != ROSE_CUDA_ALL_IDS && (a.words[c.allowed + i / 32] >> i % 32 & 1) == 0;
+        y[i] = out ? -INFINITY : __ldcg(x + i);
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < c.n_banned; i += THREADS)
+        y[a.words[c.banned + i]] = -INFINITY;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < c.n_bias; i += THREADS) {
+        float *at = y + a.words[c.bias + i];
+        *at = __fadd_rn(*at, __uint_as_float(a.words[c.bias + c.n_bias + i]));
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < c.n_seen; i += THREADS) {
+        float *at = y + a.words[c.seen + i];
+        *at = penalised(c, *at, a.words[c.seen + c.n_seen + i]);
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < a.vocab; i += THREADS)
+        best = max(best, rank_key(y[i], i));
+    best = warp_max(best);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = best;
+    __syncthreads();
+    best = warp_max(part[threadIdx.x % 32]);
+    if (threadIdx.x == 0) a.key[blockIdx.x] = best;
+}
+
+cudaError_t rose_cuda_changes_run(const rose_cuda_launch *at, const rose_cuda_changes *a)
+{
+    if (a->rows == 0) return cudaSuccess;
+    return launch_kernel(at, change_kernel, dim3(a->rows), THREADS, 0, *a);
+}
+
+/* ---- reports ---- */
+
+typedef struct row_stats {
+    u64 mass;        /* of exp(x - max), in units of 2^-40 */
+    u64 n_above;     /* logits above x of the id reported */
+    u64 best[WARPS]; /* each warp's largest rank key that is not taken yet */
+} row_stats;
+
+/* What one pass over the row tells. Returns the thread's largest rank key. */
+static __device__ u64 read_row(const rose_cuda_reports &a, const float *x, float max, float own,
+                               row_stats *s)
+{
+    u64 mass = 0, n_above = 0, best = 0;
+    if (threadIdx.x == 0) s->mass = s->n_above = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < a.vocab; i += THREADS) {
+        const float v = __ldcg(x + i), weight = expf(v - max);
+        if (weight == weight) mass += __float2ull_rn(weight * UNIT);
+        n_above += v > own;
+        best = ::max(best, rank_key(v, i));
+    }
+    mass = warp_sum(mass);
+    n_above = warp_sum(n_above);
+    const u64 most = warp_max(best);
+    if (threadIdx.x % 32 == 0) {
+        s->best[threadIdx.x / 32] = most;
+        atomicAdd(&s->mass, mass);
+        atomicAdd(&s->n_above, n_above);
+    }
+    __syncthreads();
+    return best;
+}
+
+/* The best key below `taken` in its owner's share, to every lane of the owner's warp. */
+static __device__ u64 next_in_share(const rose_cuda_reports &a, const float *x, u64 taken)
+{
+    const uint32_t first = ~(uint32_t)taken % THREADS;
+    u64 best = 0;
+    for (uint32_t i = first + threadIdx.x % 32 * THREADS; i < a.vocab; i += 32 * THREADS) {
+        const u64 key = rank_key(__ldcg(x + i), i);
+        if (key < taken) best = max(best, key);
+    }
+    return warp_max(best);
+}
+
+static __global__ void __launch_bounds__(THREADS) report_kernel(const rose_cuda_reports a)
+{
+    __shared__ row_stats s;
+    const rose_cuda_report r = a.report[blockIdx.x];
+    const float *x = a.logits + (size_t)r.row * a.ld_logits;
+    const uint32_t warp = threadIdx.x / 32;
+
+    pdl_launch();
+    pdl_wait();
+    uint32_t *ids = *a.ids;
+    if (threadIdx.x == 0 && r.score_id != UINT32_MAX) ids[r.out] = a.sampled[r.out] = r.score_id;
+    if (r.at == UINT32_MAX) return;
+    const float max = logit_of((uint32_t)(__ldcg(a.key + r.row) >> 32)); /* NaN: no number at all */
+    const uint32_t id = r.score_id != UINT32_MAX ? r.score_id : __ldcg(ids + r.out);
+    const float own = id < a.vocab ? __ldcg(x + id) : -INFINITY;
+    u64 mine = read_row(a, x, max, own, &s);
+    const double norm =
+        isfinite(max) ? (double)max + log((double)s.mass * (1.0 / (double)UNIT)) : (double)NAN;
+    rose_cuda_logprob *to = a.entries + r.at;
+    if (threadIdx.x == 0) to[0] = {id, 1 + (uint32_t)s.n_above, (float)((double)own - norm)};
+    for (uint32_t rank = 1; rank <= r.n_top; rank++) {
+        const u64 taken = warp_max(s.best[threadIdx.x % 32]);
+        const uint32_t top = ~(uint32_t)taken;
+        if (threadIdx.x == 0) to[rank] = {top, rank, (float)((double)__ldcg(x + top) - norm)};
+        __syncthreads(); /* everybody has read s.best */
+        if (warp == top % THREADS / 32) {
+            const u64 next = next_in_share(a, x, taken);
+            if (threadIdx.x == top % THREADS) mine = next;
+            const u64 most = warp_max(mine);
+            if (threadIdx.x % 32 == 0) s.best[warp] = most;
+        }
+        __syncthreads();
+    }
+}
+
+cudaError_t rose_cuda_reports_run(const rose_cuda_launch *at, const rose_cuda_reports *a)
+{
+    if (a->rows == 0) return cudaSuccess;
+    return launch_kernel(at, report_kernel, dim3(a->rows), THREADS, 0, *a);
+}
