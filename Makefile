@@ -103,7 +103,7 @@ help:
 	@echo "make bench         throughput of a random GPT-2 124M on this machine"
 	@echo "make test-neon     the CPU kernels for AArch64, cross-compiled, under qemu"
 	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
-	@echo "make sanitize-gpu  the same under compute-sanitizer"
+	@echo "make sanitize-gpu  a part of them under compute-sanitizer: memory, races, initialisation, barriers"
 	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to results/"
 	@echo "make fuzz          each fuzz target for FUZZ_SECONDS (default 60; needs clang)"
 	@echo "make install       program, library, header, pkg-config file to PREFIX (default /usr/local)"
@@ -216,8 +216,8 @@ test-neon:
 	qemu-aarch64 build/neon/test_kernels
 
 GPU_TESTS := $(filter $B/tests/backend/test_cuda_%,$(TESTBIN))
-test-gpu: $(GPU_TESTS)
-	@python3 tools/run_tests $(GPU_TESTS)
+test-gpu: $(GPU_TESTS) $B/tests/engine/test_engine_cpu
+	@python3 tools/run_tests $(GPU_TESTS) "env ROSE_TEST_DEVICE=cuda $B/tests/engine/test_engine_cpu"
 sanitize-gpu: $(GPU_TESTS)
 	@sh tools/sanitize_gpu $(GPU_TESTS)
 bench-gpu: build/roseinfer build/tests/tools/gpu_steps

@@ -153,9 +153,10 @@ static inline void fx_model_free(rose_model *m)
 #endif
 enum { FX_STRIDE = 64 };
 
-/* Which backend fx_open opens. */
+/* Which backend fx_open opens, and how. */
 static const char *fx_device = "cpu";
-static rose_quantization fx_quantization = ROSE_QUANT_NONE; /* and how */
+static rose_quantization fx_quantization = ROSE_QUANT_NONE;
+static bool fx_pdl = true, fx_graphs = true;
 
 typedef struct fx_backend {
     const rose_backend_ops *ops;
@@ -182,6 +183,8 @@ static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const 
     o.n_threads = n_threads;
     o.max_seqs = FX_MAX_SEQS;
     o.max_step_tokens = FX_MAX_ROWS;
+    o.pdl = fx_pdl;
+    o.cuda_graph = fx_graphs;
     if (rose_backend_pick(&f.ops, fx_device, &err) != ROSE_OK) fail_msg("%s", err.msg);
     if (f.ops->plan(m, &o, &f.plan, &err) != ROSE_OK) fail_msg("plan: %s", err.msg);
     if (f.ops->open(&ctx, m, &o, &f.plan, &err) != ROSE_OK) fail_msg("open: %s", err.msg);

@@ -52,14 +52,20 @@ static void test_against_cpu(void **state)
         fx_seq want = run_alone(m, &cpu, 50);
         fx_close(&cpu);
         fx_device = "cuda";
-        double e[N_TYPES];
+        double e[N_TYPES], naive[N_TYPES];
         for (int t = 0; t < N_TYPES; t++) {
             fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
             fx_seq got = run_alone(m, &f, 50);
             e[t] = distance(m, &want, &got);
             fx_seq_free(&got);
+            fx_cuda(&f)->naive = true;
+            got = run_alone(m, &f, 50);
+            naive[t] = distance(m, &want, &got);
+            fx_seq_free(&got);
             fx_close(&f);
         }
+        assert_true(naive[0] < 5e-3 && naive[1] < 4e-2);
+        assert_true(naive[2] == e[2]); /* in fp32 it is the same kernel */
         print_message("%s: relative error %.1e in fp16, %.1e in bf16, %.1e in fp32\n",
                       g_shapes[i].name, e[0], e[1], e[2]);
         assert_true(e[0] < 5e-3);
@@ -168,6 +174,28 @@ static void test_repeats(void **state)
     fx_model_free(m);
 }
 
+/* The switches change no bit: graphs captured without dependent launch, and none at all. */
+static void test_switches(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shapes[0], fx_seed());
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+    fx_seq want = run_alone(m, &f, N_PROMPT);
+    fx_close(&f);
+    for (int i = 0; i < 3; i++) {
+        fx_pdl = i == 2;
+        fx_graphs = i == 0;
+        f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+        assert_int_equal(fx_cuda(&f)->use_graphs, fx_graphs);
+        compare(m, &want, run_alone(m, &f, 33), "pdl and graphs switched");
+        compare(m, &want, run_among(m, &f, fx_seed()), "pdl and graphs switched");
+        fx_close(&f);
+    }
+    fx_pdl = fx_graphs = true;
+    fx_seq_free(&want);
+    fx_model_free(m);
+}
+
 /* Decode steps of 1 .. 256 sequences: graphs of every size and their padding against eager steps.
  */
 static void test_every_batch_size(void **state)
@@ -255,6 +283,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_against_cpu), cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_repeats),     cmocka_unit_test(test_every_batch_size),
         cmocka_unit_test(test_copy_pages),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_switches),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

@@ -209,7 +209,8 @@ static void test_distribution(void **state)
     assert_true(chi < 43.8);
 }
 
-int main(void)
+/* An argument runs the tests whose names match it. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_rules),
@@ -218,6 +219,7 @@ int main(void)
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     g_logits = shared_memory(sizeof(float) * ROWS * VOCAB);
     g_key = shared_memory(sizeof *g_key * ROWS);
     g_pick = shared_memory(sizeof *g_pick * ROWS);

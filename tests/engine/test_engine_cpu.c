@@ -1,4 +1,5 @@
-/* Same request, same bits, on the CPU backend: seeded requests of mixed parameters over small
+/* Same request, same bits, on the CPU backend, or the one that
+ * ROSE_TEST_DEVICE names: seeded requests of mixed parameters over small
  * random models, run one at a time without any cache, give the reference ids. They come out bit for
  * bit the same when they run together, cut into pieces of any size, behind cached prefixes, with so
  * few pages that they are preempted hundreds of times, with cancels around them, and with steps
@@ -15,7 +16,7 @@ enum { N_REQS = 300, N_FAMILIES = 4, MIN_PREEMPTIONS = 200 };
 #endif
 
 static const fx_shape g_shapes[] = {
-    {"f32", 2, 48, 3, 100, 77, MAX_LEN, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false},
+    {"f32", 2, 48, 3, 104, 77, MAX_LEN, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false},
     {"bf16", 1, 64, 2, 128, 130, MAX_LEN, ROSE_ACT_GELU_TANH, ROSE_BF16, false, false, false,
      false},
 };
@@ -32,7 +33,7 @@ typedef struct fixture {
     creq *reqs; /* [N_REQS]; want is the reference */
 } fixture;
 
-static const rose_backend_ops *g_ops; /* the CPU backend, or that behind its thread */
+static const rose_backend_ops *g_ops; /* the backend, or the CPU's behind its thread */
 
 static rose_engine *open_cpu(const rose_model *m, const rose_engine_opts *o)
 {
@@ -164,6 +165,31 @@ static rose_engine_stats compare(const fixture *f, const char *name, const rose_
     return st;
 }
 
+static const rose_backend_ops *test_device(void)
+{
+    const char *device = getenv("ROSE_TEST_DEVICE");
+    const rose_backend_ops *ops;
+    rose_err err = {{0}};
+    if (rose_backend_pick(&ops, device != NULL ? device : "cpu", &err) != ROSE_OK)
+        fail_msg("%s", err.msg);
+    return ops;
+}
+
+/* A backend that runs ahead by itself. */
+static void compare_overlap(const fixture *f)
+{
+    rose_engine_opts o = cpu_opts();
+    o.overlap = true;
+    compare(f, "overlap", &o, false);
+    o.prefill_chunk_size = 5;
+    compare(f, "overlap, pieces of 5, cancels", &o, true);
+    o = cpu_opts();
+    o.overlap = true;
+    o.backend.kv_pages = 10;
+    assert_true(compare(f, "overlap, ten pages", &o, false).preemptions > MIN_PREEMPTIONS / 3);
+    compare(f, "overlap, ten pages, cancels", &o, true);
+}
+
 /* The same behind the thread: rules now and then keep a step from running ahead. */
 static void compare_ahead(const fixture *f)
 {
@@ -189,7 +215,7 @@ static void compare_ahead(const fixture *f)
 
 static void compare_all(const fx_shape *shape)
 {
-    g_ops = rose_backend_cpu();
+    g_ops = test_device();
     fixture f = make_reference(shape);
     rose_engine_opts o = cpu_opts();
     o.prefix_cache = false;
@@ -213,7 +239,10 @@ static void compare_all(const fx_shape *shape)
     o.prefix_cache = false;
     n += compare(&f, "ten pages, no cache", &o, false).preemptions;
     assert_true(n > MIN_PREEMPTIONS);
-    compare_ahead(&f);
+    if ((g_ops->caps & ROSE_CAP_AHEAD) != 0)
+        compare_overlap(&f);
+    else
+        compare_ahead(&f);
     fx_model_free(f.m);
     free(f.reqs);
 }

@@ -66,6 +66,12 @@ static void test_defaults(void **state)
     assert_int_equal(o.max_queued_tokens, want.max_queued_tokens);
     assert_int_equal(o.max_queued, want.max_queued);
     assert_int_equal(o.ttft_slo_ms + o.itl_slo_ms, 0);
+    assert_true(want.backend.cuda_graph && want.backend.pdl);
+    assert_int_equal(o.backend.cuda_graph, want.backend.cuda_graph);
+    assert_int_equal(o.backend.pdl, want.backend.pdl);
+    assert_int_equal(o.backend.prefill, ROSE_PREFILL_AUTO);
+    assert_int_equal(o.backend.device_timeout_ms, want.backend.device_timeout_ms);
+    assert_true(!(o.backend.gpu_memory_utilization > 0));
 }
 
 static void test_switches(void **state)
@@ -90,15 +96,30 @@ static void test_switches(void **state)
     assert_false(with("--no-chunked-prefill", NULL).chunked_prefill);
     assert_int_equal(with("--ttft-slo-ms", "500").ttft_slo_ms, 500);
     assert_int_equal(with("--itl-slo-ms", "30").itl_slo_ms, 30);
+    assert_false(with("--no-cuda-graph", NULL).backend.cuda_graph);
+    assert_false(with("--no-pdl", NULL).backend.pdl);
+    assert_int_equal(with("--prefill-backend", "flash").backend.prefill, ROSE_PREFILL_FLASH);
+    assert_int_equal(with("--prefill-backend", "naive").backend.prefill, ROSE_PREFILL_NAIVE);
+    assert_int_equal(with("--prefill-backend", "cudnn").backend.prefill, ROSE_PREFILL_CUDNN);
+    assert_int_equal(with("--prefill-backend", "auto2").backend.prefill, ROSE_PREFILL_AUTO2);
+    assert_int_equal(with("--device-timeout-ms", "0").backend.device_timeout_ms, 0);
+    assert_true(with("--gpu-memory-utilization", "0.5").backend.gpu_memory_utilization == 0.5f);
 }
 
 static void test_refused(void **state)
 {
     (void)state;
-    static const char *const bad[][2] = {
-        {"--lookahead", "0"},        {"--lookahead", "4097"},          {"--force-fifo-every", "0"},
-        {"--ttft-slo-ms", "-1"},     {"--itl-slo-ms", "3600001"},      {"--admission", "lifo"},
-        {"--priority-age-ms", "-1"}, {"--max-active-requests", "4097"}};
+    static const char *const bad[][2] = {{"--lookahead", "0"},
+                                         {"--ttft-slo-ms", "-1"},
+                                         {"--itl-slo-ms", "3600001"},
+                                         {"--lookahead", "4097"},
+                                         {"--force-fifo-every", "0"},
+                                         {"--admission", "lifo"},
+                                         {"--priority-age-ms", "-1"},
+                                         {"--max-active-requests", "4097"},
+                                         {"--gpu-memory-utilization", "0"},
+                                         {"--gpu-memory-utilization", "1.1"},
+                                         {"--prefill-backend", "xformers"}};
     rose_engine_opts o;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(parse(bad[i], 2, &o), 2);
