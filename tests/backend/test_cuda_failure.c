@@ -59,11 +59,12 @@ static const rose_backend_ops *gpu(void)
     return ops;
 }
 
+static const fx_shape g_shape = {"small",  2,     64,    4,     128,  500, 128, ROSE_ACT_GELU_TANH,
+                                 ROSE_F32, false, false, false, false};
+
 static rose_model *model(void)
 {
-    static const fx_shape shape = {
-        "small", 2, 64, 4, 128, 500, 128, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
-    return fx_model(&shape, 3);
+    return fx_model(&g_shape, 3);
 }
 
 /* ---- no device ---- */
@@ -136,13 +137,26 @@ static void test_no_memory(void **state)
 static void shares(void)
 {
     const rose_backend_ops *ops = gpu();
+    fx_shape shape = g_shape;
     rose_model *m = model();
+    shape.n_layers = 48;
+    rose_model *deep = fx_model(&shape, 3);
     rose_backend_opts o;
     rose_memory_plan p;
     rose_err err = {""};
     void *ctx;
     size_t before, after, total;
     rose_backend_opts_default(&o);
+    CHECK(ops->plan(deep, &o, &p, &err) == ROSE_OK);
+    CHECK(cudaMemGetInfo(&before, &total) == cudaSuccess);
+    CHECK(ops->open(&ctx, deep, &o, &p, &err) == ROSE_OK);
+    CHECK(cudaMemGetInfo(&after, &total) == cudaSuccess);
+    printf("48 layers: planned %.1f MiB, of it %.1f for graphs; these took %.1f\n",
+           (double)p.total / 1048576, (double)p.graphs / 1048576,
+           ((double)(before - after) - (double)(p.total - p.graphs)) / 1048576);
+    CHECK(before - after <= p.total);
+    ops->close(ctx);
+    fx_model_free(deep);
     CHECK(cudaMemGetInfo(&before, &total) == cudaSuccess);
     o.gpu_memory_utilization = 0.3f;
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_OK);

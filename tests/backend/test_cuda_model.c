@@ -226,6 +226,38 @@ static void test_every_batch_size(void **state)
     fx_model_free(m);
 }
 
+/* A little of everything: what the sanitizers run, under which a launch takes milliseconds. */
+static void test_little(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shapes[1], fx_seed());
+    for (int t = 0; t < N_TYPES; t++) {
+        fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
+        fx_seq s[3];
+        for (int way = 0; way < 3; way++) {
+            fx_part parts[3];
+            rose_cuda_linear_force(way);
+            fx_cuda(&f)->use_graphs = way == 0;
+            fx_cuda(&f)->naive = way == 1;
+            for (uint32_t i = 0; i < 3; i++) {
+                s[i] = fx_seq_make(m, fx_seed() + i, 150);
+                parts[i] = (fx_part){&s[i], 1, true};
+            }
+            fx_run(&f, &s[0], 130, 100);
+            fx_run(&f, &s[1], 33, 17);
+            for (int step = 0; step < 3; step++)
+                fx_step(&f, parts, 3);
+            for (uint32_t i = 0; i < 3; i++) {
+                fx_seq_drop(&f, &s[i]);
+                fx_seq_free(&s[i]);
+            }
+        }
+        rose_cuda_linear_force(0);
+        fx_close(&f);
+    }
+    fx_model_free(m);
+}
+
 static void test_copy_pages(void **state)
 {
     (void)state;
@@ -283,7 +315,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_against_cpu), cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_repeats),     cmocka_unit_test(test_every_batch_size),
         cmocka_unit_test(test_copy_pages),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_switches),
+        cmocka_unit_test(test_switches),    cmocka_unit_test(test_little),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

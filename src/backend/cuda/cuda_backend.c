@@ -201,6 +201,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         st = rose_cuda_fail(err, e, "uploading the graphs");
         goto done;
     }
+    if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
     *ctx = c;
 done:
     if (st != ROSE_OK) cuda_close(c);

@@ -155,6 +155,9 @@ cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose
 cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n);
 rose_status rose_cuda_capture(rose_cuda *c, rose_err *err);
 
+/* warm.c: run some steps, so that none of the first real ones has to load a kernel. */
+rose_status rose_cuda_warm(rose_cuda *c, rose_err *err);
+
 /* rules.c */
 uint64_t rose_cuda_rules_bytes(uint32_t vocab); /* of the staging area */
 rose_status rose_cuda_rules_check(const rose_output_rules *r, uint32_t vocab);
