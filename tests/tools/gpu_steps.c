@@ -91,6 +91,45 @@ static void decode(bench *b, uint32_t n, uint32_t context, bool sampled, bool la
             context, sampled ? "sampled" : "greedy ", us[REPEATS / 2], us[0], us[REPEATS * 9 / 10]);
 }
 
+/* Decode steps of 64 sequences, of which n_wishes want 5 log-probabilities and penalties. */
+static void decode_with_rules(bench *b, uint32_t n_wishes, uint32_t context, bool last)
+{
+    enum { N = 64, REPEATS = 200, WARM = 20, N_TOP = 5 };
+    static uint32_t seen[STRIDE * PAGE], counts[STRIDE * PAGE];
+    static rose_logprob reports[N][1 + N_TOP];
+    rose_output_rules rules[N];
+    const rose_output_rules *each[N] = {NULL};
+    double us[REPEATS];
+    for (uint32_t i = 0; i < context; i++) {
+        seen[i] = i * 7 % b->vocab;
+        counts[i] = 1;
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        b->params[i] = (rose_sampling){.top_p = 1};
+        rules[i] = (rose_output_rules){.score_id = ROSE_TOKEN_NONE,
+                                       .report = reports[i],
+                                       .n_top = N_TOP,
+                                       .seen_ids = seen,
+                                       .seen_counts = counts,
+                                       .n_seen = context,
+                                       .repetition = 1.1f,
+                                       .frequency = 0.1f};
+        if (i < n_wishes) each[i] = &rules[i];
+    }
+    rose_batch batch = make_batch(b, 0, N, context - 1, 1);
+    if (n_wishes > 0) batch.out_rules = each;
+    for (int i = 0; i < WARM + REPEATS; i++) {
+        double t = run_step(b, &batch);
+        if (i >= WARM) us[i - WARM] = t;
+    }
+    qsort(us, REPEATS, sizeof *us, compare);
+    printf("    {\"sequences\": %d, \"with_rules\": %u, \"us_median\": %.2f}%s\n", N, n_wishes,
+           us[REPEATS / 2], last ? "" : ",");
+    fprintf(stderr,
+            "decode %d sequences at %u, %u with log-probabilities and penalties: median %.1f us\n",
+            N, context, n_wishes, us[REPEATS / 2]);
+}
+
 static void prefill(bench *b, bool last)
 {
     enum { REPEATS = 7 };
@@ -169,6 +208,10 @@ int main(int argc, char **argv)
         decode(&b, sizes[i], context, false, false);
         decode(&b, sizes[i], context, true, i + 1 == sizeof sizes / sizeof *sizes);
     }
+    printf("  ],\n  \"rules\": [\n");
+    decode_with_rules(&b, 0, context, false);
+    decode_with_rules(&b, 1, context, false);
+    decode_with_rules(&b, 64, context, true);
     printf("  ],\n  \"prefill\": [\n");
     for (size_t i = 0; i < 3; i++) {
         b.ops->close(b.ctx);

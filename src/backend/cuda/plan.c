@@ -11,9 +11,9 @@ enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_KV_P
 
 #define MIB (UINT64_C(1) << 20)
 /* Upper estimates of what the driver takes beside our regions: once for kernels and its own, and
- * for each node of a captured graph. */
+ * for each node of a captured graph. (H100, CUDA 13.0: 23 MiB in all for 48 layers.) */
 #define LOADED_BYTES (64 * MIB)
-#define NODE_BYTES   (UINT64_C(16) << 10)
+#define NODE_BYTES   (UINT64_C(8) << 10)
 
 static uint64_t round_up(uint64_t x, uint64_t unit)
 {

@@ -16,7 +16,11 @@
 
 typedef unsigned long long u64;
 
-enum { THREADS = 1024, WARPS = THREADS / 32 };
+enum {
+    THREADS = 1024,
+    WARPS = THREADS / 32,
+    BATCH = 16 /* loads in flight */
+};
 
 static_assert(WARPS == 32, "a warp reads what each warp left, one a lane");
 
@@ -36,6 +40,15 @@ static __device__ __forceinline__ u64 warp_sum(u64 v)
     return v;
 }
 
+/* BATCH logits of this thread from place `at`, THREADS apart; NaN beyond the end. */
+static __device__ __forceinline__ void load_batch(float v[BATCH], const float *x, uint32_t at,
+                                                  uint32_t n)
+{
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        v[i] = at + i * THREADS < n ? __ldcg(x + at + i * THREADS) : NAN;
+}
+
 /* ---- changes ---- */
 
 static __device__ float penalised(const rose_cuda_change &c, float x, uint32_t count)
@@ -44,6 +57,12 @@ static __device__ float penalised(const rose_cuda_change &c, float x, uint32_t c
     if (count == 0) return x;
     x = __fsub_rn(x, __fmul_rn(c.frequency, __uint2float_rn(count)));
     return __fsub_rn(x, c.presence);
+}
+
+static __device__ __forceinline__ bool is_allowed(const rose_cuda_changes &a,
+                                                  const rose_cuda_change &c, uint32_t id)
+{
+    return c.allowed == ROSE_CUDA_ALL_IDS || (a.words[c.allowed + id / 32] >> id % 32 & 1) != 0;
 }
 
 static __global__ void __launch_bounds__(THREADS) change_kernel(const rose_cuda_changes a)
@@ -56,10 +75,14 @@ static __global__ void __launch_bounds__(THREADS) change_kernel(const rose_cuda_
 
     pdl_launch();
     pdl_wait();
-    for (uint32_t i = threadIdx.x; i < a.vocab; i += THREADS) {
-        const bool out =
-            c.allowed != ROSE_CUDA_ALL_IDS && (a.words[c.allowed + i / 32] >> i % 32 & 1) == 0;
-        y[i] = out ? -INFINITY : __ldcg(x + i);
+    for (uint32_t at = threadIdx.x; at < a.vocab; at += BATCH * THREADS) {
+        float v[BATCH];
+        load_batch(v, x, at, a.vocab);
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+            const uint32_t i = at + j * THREADS;
+            if (i < a.vocab) y[i] = is_allowed(a, c, i) ? v[j] : -INFINITY;
+        }
     }
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < c.n_banned; i += THREADS)
@@ -75,8 +98,13 @@ static __global__ void __launch_bounds__(THREADS) change_kernel(const rose_cuda_
         *at = penalised(c, *at, a.words[c.seen + c.n_seen + i]);
     }
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < a.vocab; i += THREADS)
-        best = max(best, rank_key(y[i], i));
+    for (uint32_t at = threadIdx.x; at < a.vocab; at += BATCH * THREADS) {
+        float v[BATCH];
+        load_batch(v, y, at, a.vocab);
+#pragma unroll
+        for (int j = 0; j < BATCH; j++)
+            if (at + j * THREADS < a.vocab) best = max(best, rank_key(v[j], at + j * THREADS));
+    }
     best = warp_max(best);
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = best;
     __syncthreads();
@@ -105,12 +133,17 @@ static __device__ u64 read_row(const rose_cuda_reports &a, const float *x, float
     u64 mass = 0, n_above = 0, best = 0;
     if (threadIdx.x == 0) s->mass = s->n_above = 0;
     __syncthreads();
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < a.vocab; i += THREADS) {
-        const float v = __ldcg(x + i), weight = expf(v - max);
-        if (weight == weight) mass += __float2ull_rn(weight * UNIT);
-        n_above += v > own;
-        best = ::max(best, rank_key(v, i));
+    for (uint32_t at = threadIdx.x; at < a.vocab; at += BATCH * THREADS) {
+        float v[BATCH];
+        load_batch(v, x, at, a.vocab);
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+            const uint32_t i = at + j * THREADS;
+            const float weight = expf(v[j] - max);
+            if (weight == weight) mass += __float2ull_rn(weight * UNIT);
+            n_above += v[j] > own;
+            if (i < a.vocab) best = ::max(best, rank_key(v[j], i));
+        }
     }
     mass = warp_sum(mass);
     n_above = warp_sum(n_above);
