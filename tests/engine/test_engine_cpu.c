@@ -47,6 +47,7 @@ static rose_engine_opts cpu_opts(void)
 {
     rose_engine_opts o = small_opts();
     o.backend.n_threads = 1;
+    o.backend.cuda_graph = o.backend.pdl = true;
     o.backend.max_seqs = 16;
     o.backend.max_step_tokens = 128;
     o.backend.kv_pages = 200;
