@@ -98,11 +98,11 @@ static void cuda_close(void *ctx)
 {
     rose_cuda *c = ctx;
     if (c == NULL) return;
+    if (c->staged != NULL && !c->lost) rose_cuda_finish(c);
     if (c->lost) { /* every call would wait for it: its memory goes with the process */
         free_host(c);
         return;
     }
-    if (c->stream != NULL) cudaStreamSynchronize(c->stream);
     for (uint32_t i = 0; i < ROSE_CUDA_MAX_GRAPHS; i++)
         if (c->graphs[i].exec != NULL) cudaGraphExecDestroy(c->graphs[i].exec);
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
