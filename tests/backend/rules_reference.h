@@ -43,7 +43,7 @@ static inline int by_rank(const void *a, const void *b)
 
 static inline double naive_logprob(const float *x, uint32_t n, uint32_t id)
 {
-    double max = -INFINITY, sum = 0;
+    double max = (double)-INFINITY, sum = 0;
     for (uint32_t i = 0; i < n; i++)
         if ((double)x[i] > max) max = (double)x[i];
     for (uint32_t i = 0; i < n; i++)
