@@ -65,7 +65,7 @@ static rose_status warm_rows(warm *w, uint32_t n_rows)
 
 rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
 {
-    static const uint32_t sizes[] = {1, 20, 300, UINT32_MAX}; /* of each family of kernels one */
+    static const uint32_t sizes[] = {1, 20, 300, 3072}; /* of each family of kernels one */
     const rose_memory_plan *p = &c->plan;
     warm w = {.c = c, .err = err};
     rose_status st = rose_backend_cuda(&w.ops, err);
