@@ -244,7 +244,8 @@ static void test_copy_between(void **state)
     fx_model_free(m);
 }
 
-int main(void)
+/* An argument runs the tests whose names match it. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_ids),
@@ -254,5 +255,6 @@ int main(void)
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
