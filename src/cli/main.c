@@ -34,6 +34,7 @@ static const command benches[] = {
     {"start", rose_bench_start, "from exec to ready to the first token"},
     {"plot", rose_bench_plot, "pictures of results, by gnuplot"},
     {"merge", rose_bench_merge, "results of several runs as one"},
+    {"report", rose_bench_report, "one HTML page of a folder of results"},
     {"tokenizer", rose_bench_tokenizer, "bytes per second of the tokenizer"},
     {"engine", rose_bench_scheduler, "host time of a step on an instant fake backend"},
     {"scheduler", rose_bench_scheduler, "the same; with --trace, waiting times under each policy"},
