@@ -20,13 +20,13 @@ enum { MAX_PATH = 4096, MAX_FILE = 1 << 28 };
 
 static const char style[] =
     "body{font:15px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif;color:#222;background:#fff;"
-    "max-width:1200px;margin:0 auto;padding:1.5rem}"
+    "max-width:1360px;margin:0 auto;padding:1.5rem}"
     "h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.25rem;margin:2.2rem 0 .6rem;"
     "border-bottom:1px solid #ddd;padding-bottom:.2rem}"
     "p{margin:.5rem 0}.label{color:#666;margin-bottom:0}"
     ".wide{overflow-x:auto;margin:.6rem 0}"
     "table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums}"
-    "th,td{padding:.22rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px solid #eee}"
+    "th,td{padding:.22rem .5rem;text-align:right;white-space:nowrap;border-bottom:1px solid #eee}"
     "thead th{background:#f5f6f7;text-align:center;color:#444}"
     "tbody th{text-align:left;font-weight:600}.pairs td{text-align:left;white-space:normal}"
     ".group{border-left:1px solid #e3e3e3}.bad{color:#b5263a;text-align:left}"
