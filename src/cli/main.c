@@ -32,6 +32,7 @@ static const command benches[] = {
     {"stream", rose_bench_stream, "where the time to the first token goes, by the server's clock"},
     {"ablate", rose_bench_ablate, "what each switch is worth: pairs of runs, on and off"},
     {"start", rose_bench_start, "from exec to ready to the first token"},
+    {"http", rose_cmd_bench_http, "streams of a whole server on an instant fake backend"},
     {"plot", rose_bench_plot, "pictures of results, by gnuplot"},
     {"merge", rose_bench_merge, "results of several runs as one"},
     {"report", rose_bench_report, "one HTML page of a folder of results"},
