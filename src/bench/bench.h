@@ -5,6 +5,7 @@
 
 int rose_bench_offline(int argc, char **argv);
 int rose_bench_online(int argc, char **argv);
+int rose_bench_latency(int argc, char **argv);
 int rose_bench_plot(int argc, char **argv);
 int rose_bench_merge(int argc, char **argv);
 int rose_bench_report(int argc, char **argv);

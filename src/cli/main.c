@@ -27,7 +27,8 @@ static const command commands[] = {
 };
 
 static const command benches[] = {
-    {"offline", rose_bench_offline, "token throughput of the engine in this process"},
+    {"offline", rose_bench_offline, "token throughput of the engine, the server, and rivals"},
+    {"latency", rose_bench_latency, "time of one batch of fixed lengths in the engine"},
     {"online", rose_bench_online, "latency under load: a trace against one server or several"},
     {"stream", rose_bench_stream, "where the time to the first token goes, by the server's clock"},
     {"ablate", rose_bench_ablate, "what each switch is worth: pairs of runs, on and off"},
