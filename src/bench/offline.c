@@ -204,6 +204,7 @@ static void run_backend(offline *r, const backend *b)
     json_t *results = json_object_get(r->root, "results");
     if (run_one(r, b, &res, &err) != ROSE_OK) {
         snprintf(res.error, sizeof res.error, "%.300s", err.msg);
+        rose_results_text(res.error);
         fprintf(stderr, "roseinfer: %s: %s\n", b->label, err.msg);
         r->n_failed++;
     }

@@ -47,7 +47,7 @@ static void add_failure(json_t *row, const rose_offline_result *r, json_t *extra
 static void add_runs(json_t *row, const rose_offline_result *r, const rose_offline_work *w)
 {
     json_t *repeats = json_array();
-    double tps[2] = {INFINITY, 0};
+    double tps[2] = {(double)INFINITY, 0};
     for (uint32_t i = 0; i < r->n_runs; i++) {
         const double x = (double)r->runs[i].output_tokens / r->runs[i].total_s;
         tps[0] = fmin(tps[0], x);

@@ -347,6 +347,7 @@ static void run_backend(online *r, const rose_server_spec *spec)
                         json_real((double)(rose_now_ns() - start) * 1e-9));
     if (st != ROSE_OK) {
         r->n_failed++;
+        rose_results_text(err.msg);
         fprintf(stderr, "roseinfer: %s: %s\n", spec->label, err.msg);
         st = rose_online_add_failure(&r->results, t.entry, spec->label, err.msg, &write_err);
     } else {

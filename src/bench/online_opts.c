@@ -40,8 +40,8 @@ static size_t workload_rows(rose_online_opts *o, rose_opt *rows)
          .kind = ROSE_OPT_STRING,
          .dest = &o->backends,
          .arg = "LIST",
-         .help = "servers, in turn: roseinfer, vllm, sglang, trtllm, llama (started here), "
-                 "url=NAME=http://HOST:PORT"},
+         .help = "servers, in turn: roseinfer, vllm, sglang, trtllm, llama, llama-python, "
+                 "transformers (started here), url=NAME=http://HOST:PORT"},
         {.name = "trace",
          .kind = ROSE_OPT_STRING,
          .dest = &o->trace,

@@ -143,8 +143,7 @@ static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, c
 }
 
 /* One line for all four panels, where no data can be. */
-static const char key_above[] =
-    "set key at screen 0.5,0.95 center center horizontal Left reverse";
+static const char key_above[] = "set key at screen 0.5,0.95 center center horizontal Left reverse";
 
 static void write_overview(FILE *gp, const backends *b, const char *prefix, const char *name,
                            int which, const char *title)

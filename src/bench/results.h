@@ -22,6 +22,10 @@ json_t *rose_results_meta(int argc, char **argv);
 /* Reads DIR/name; FORMAT and NOTFOUND name the file. */
 rose_status rose_results_read(json_t **out, const char *dir, const char *name, rose_err *err);
 
+/* Bytes that are no UTF-8 (other programs' messages, a character cut in two) become '?' in place:
+ * jansson takes nothing else, and a result must not be lost for a name in it. Returns s. */
+char *rose_results_text(char *s);
+
 /* The end of a benchmark: root (taken over) goes to DIR/PREFIX_TIME/PREFIX_results.json, or to
  * stdout without a DIR. Returns the exit code. */
 int rose_results_emit(json_t *root, const char *dir, const char *prefix);
