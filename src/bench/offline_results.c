@@ -32,16 +32,15 @@ static int by_time(const void *a, const void *b)
     return (x->total_s > y->total_s) - (x->total_s < y->total_s);
 }
 
-/* A failed backend is a row of zeros with its error, as in the suite. prefill_s and decode_s are
+/* A backend that failed is a row of zeros, as in the suite. prefill_s and decode_s are
  * null: with chunked prefill they overlap. */
-static void add_failure(json_t *row, const rose_offline_result *r, json_t *extra)
+static void add_zeros(json_t *row)
 {
     static const char *const zeros[] = {
         "total_input_tokens",     "total_output_tokens",   "total_s",
         "request_throughput_rps", "output_throughput_tps", "total_throughput_tps"};
     for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++)
         json_object_set_new(row, zeros[i], json_integer(0));
-    json_object_set_new(extra, "error", json_string(r->error));
 }
 
 static void add_runs(json_t *row, const rose_offline_result *r, const rose_offline_work *w)
@@ -77,10 +76,11 @@ json_t *rose_offline_row(const rose_offline_result *r, const rose_offline_work *
         json_pack("{s:s, s:s, s:s?, s:i, s:f, s:f, s:n, s:n}", "backend", r->label, "model", model,
                   "device", device, "num_prompts", (int)w->n, "input_len", (double)in / w->n,
                   "output_len", (double)out / w->n, "prefill_s", "decode_s");
-    if (r->n_runs > 0 && r->error[0] == '\0')
-        add_runs(row, r, w);
+    if (r->n_runs > 0)
+        add_runs(row, r, w); /* also what was measured before it failed */
     else
-        add_failure(row, r, extra);
+        add_zeros(row);
+    if (r->error[0] != '\0') json_object_set_new(extra, "error", json_string(r->error));
     json_object_set_new(row, "extra", extra);
     return row;
 }

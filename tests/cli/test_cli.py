@@ -476,6 +476,9 @@ def test_bench_stream_start_ablate():
     options = run("serve", "--help")[1]
     check("every switch is an option of the server", len(known) >= 10 and
           all(f"--{k}" in options or f"--[no-]{k}" in options for k in known), known)
+    rc, out, err = run("bench", "stream", MODEL, "-n", "4", "--repeats", "1", "--warmup", "0", *small, "--prompt-repeats", "1,3")
+    check("bench stream --prompt-repeats", rc == 0 and json.loads(out)["times"]["ttft_ms"]["n"] == 4, (out, err))
+    one_line_error("stream: bad repeats", run("bench", "stream", MODEL, "--prompt-repeats", "1,0"), 1, "--prompt-repeats")
 
 
 def test_inspect():
