@@ -159,7 +159,9 @@ static rose_status put_result(rose_html *h, const char *dir, const char *name, r
         const char *model = json_string_value(json_object_get(meta, "model"));
         rose_html_raw(h, "<h2>");
         rose_html_text(h, name);
-        rose_html_raw(h, "</h2>\n<p>");
+        rose_html_raw(h, "</h2>\n<p class=\"label\">");
+        rose_html_text(h, dir);
+        rose_html_raw(h, "</p>\n<p>");
         if (model != NULL) rose_html_text(h, model);
         if (device != NULL) rose_html_raw(h, "%son ", model != NULL ? " " : "");
         rose_html_text(h, device);

@@ -104,6 +104,8 @@ void rose_report_environment(rose_html *h, const json_t *root)
     json_array_foreach(json_object_get(meta, "merged_from"), i, v)
         command_line(h, "merged from", text_of(v, "command"));
     json_object_foreach((json_t *)(uintptr_t)by, key, v) command_line(h, key, text_of(v, "cmd"));
+    json_array_foreach(json_object_get(root, "results"), i, v)
+        command_line(h, text_of(v, "backend"), text_of(json_object_get(v, "extra"), "cmd"));
     rose_html_raw(h, "</details>\n");
 }
 
@@ -314,9 +316,14 @@ void rose_report_any(rose_html *h, const json_t *root)
     rose_html_raw(h, "<div class=\"wide\"><table class=\"pairs\"><tbody>\n");
     walk(h, root, "", false, 0);
     rose_html_raw(h, "</tbody></table></div>\n");
+    const size_t before = h->out.len;
     head(h, columns, sizeof columns / sizeof *columns);
+    const size_t empty = h->out.len;
     walk(h, root, "", true, 0);
-    foot(h);
+    if (h->st == ROSE_OK && h->out.len == empty)
+        h->out.len = before; /* no distribution, no table */
+    else
+        foot(h);
     const json_t *rows = json_object_get(root, "results");
     if (json_is_object(json_array_get(rows, 0))) rows_of_objects(h, rows);
 }
