@@ -222,11 +222,26 @@ void rose_report_offline(rose_html *h, const json_t *root)
 
 /* ---- ablate ---- */
 
+static void ablate_row(rose_html *h, const char *name, const json_t *setting, const char *metric,
+                       const json_t *m)
+{
+    static const char *const keys[] = {"off_over_on", "min", "max", "noise", "verdict"};
+    name_cell(h, name);
+    cell(h, json_object_get(setting, "on"));
+    cell(h, json_object_get(setting, "off"));
+    cell(h, json_object_get(setting, "workload"));
+    rose_html_raw(h, "<td>");
+    rose_html_text(h, metric);
+    rose_html_raw(h, "</td>");
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+        cell(h, json_object_get(m, keys[k]));
+    rose_html_raw(h, "</tr>\n");
+}
+
 void rose_report_ablate(rose_html *h, const json_t *root)
 {
-    static const char *const columns[] = {"switch", "metric", "off/on", "least",
-                                          "most",   "noise",  "verdict"};
-    static const char *const keys[] = {"off_over_on", "min", "max", "noise", "verdict"};
+    static const char *const columns[] = {"switch", "on",    "off",  "workload", "metric",
+                                          "off/on", "least", "most", "noise",    "verdict"};
     const char *name, *metric;
     json_t *all, *m;
     rose_html_raw(h, "<p>Times, off over on: over 1 the switch helps.</p>\n");
@@ -236,20 +251,15 @@ void rose_report_ablate(rose_html *h, const json_t *root)
         const char *error = text_of(all, "error");
         if (error[0] != '\0') {
             name_cell(h, name);
-            rose_html_raw(h, "<td colspan=\"6\" class=\"bad\">failed: ");
+            rose_html_raw(h, "<td colspan=\"9\" class=\"bad\">failed: ");
             rose_html_text(h, error);
             rose_html_raw(h, "</td></tr>\n");
             continue;
         }
         json_object_foreach(all, metric, m)
         {
-            name_cell(h, name);
-            rose_html_raw(h, "<td>");
-            rose_html_text(h, metric);
-            rose_html_raw(h, "</td>");
-            for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-                cell(h, json_object_get(m, keys[k]));
-            rose_html_raw(h, "</tr>\n");
+            if (json_object_get(m, "off_over_on") != NULL)
+                ablate_row(h, name, json_object_get(all, "setting"), metric, m);
         }
     }
     foot(h);
