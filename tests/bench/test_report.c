@@ -110,6 +110,18 @@ static void test_tables(void **state)
     assert_null(strstr(page, "<b>"));
     json_decref(online);
     h.out.len = 0;
+    json_t *ablate = json_loads(
+        "{\"switches\":{\"fast-sse\":{\"setting\":{\"on\":\"--fast-sse\",\"workload\":\"plain\"},"
+        "\"ttft\":{\"off_over_on\":1.25,\"verdict\":\"no change\"}},\"x\":{\"error\":\"<gone>\"}}}",
+        0, NULL);
+    rose_report_ablate(&h, ablate);
+    page = rose_buf_str(&h.out);
+    assert_non_null(strstr(page, "<td>--fast-sse</td><td></td><td>plain</td><td>ttft</td>"
+                                 "<td>1.250</td>"));
+    assert_non_null(strstr(page, "failed: &lt;gone&gt;"));
+    assert_null(strstr(page, "setting"));
+    json_decref(ablate);
+    h.out.len = 0;
     json_t *any =
         json_loads("{\"meta\":{},\"ready\":{\"p50\":2,\"n\":3},\"deep\":{\"x\":{\"y\":true}},"
                    "\"results\":[{\"k\":1},{\"k\":2,\"l\":3}]}",
