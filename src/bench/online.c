@@ -324,6 +324,8 @@ static void run_backend(online *r, const rose_server_spec *spec)
     rose_err err = {{0}}, write_err = {{0}};
     double warm_s = 0;
     const uint64_t start = rose_now_ns();
+    char began[32], ended[32];
+    rose_results_time(began);
     rose_status st =
         rose_server_start(&server, spec, &r->o->server, r->model_dir, NULL, r->results.dir, &err);
     target t = {.label = spec->label, .server = &server};
@@ -343,6 +345,9 @@ static void run_backend(online *r, const rose_server_spec *spec)
     json_object_set_new(timing, "warmup_s", json_real(warm_s));
     json_object_set_new(timing, "runs_s", json_real((double)(rose_now_ns() - warm_end) * 1e-9));
     rose_server_stop(&server);
+    rose_results_time(ended);
+    json_object_set_new(timing, "backend_start_time", json_string(began));
+    json_object_set_new(timing, "backend_end_time", json_string(ended));
     json_object_set_new(timing, "backend_wall_s",
                         json_real((double)(rose_now_ns() - start) * 1e-9));
     if (st != ROSE_OK) {
@@ -390,6 +395,10 @@ static int run(const char *model_dir, const rose_online_opts *o, int argc, char 
     const uint64_t start = rose_now_ns();
     for (uint32_t i = 0; i < r.n_specs && !stop_asked; i++)
         run_backend(&r, &r.specs[i]);
+    char ended[32];
+    rose_results_time(ended);
+    json_object_set_new(json_object_get(r.results.root, "meta"), "run_end_time",
+                        json_string(ended));
     json_object_set_new(json_object_get(r.results.root, "meta"), "wall_s",
                         json_real((double)(rose_now_ns() - start) * 1e-9));
     if (rose_online_write(&r.results, &err) != ROSE_OK)

@@ -15,6 +15,9 @@ rose_status rose_results_dir(const char *dir, const char *prefix, char *path, si
 rose_status rose_results_write(const json_t *root, const char *dir, const char *name,
                                rose_err *err);
 
+/* Now, as "2026-11-21T05:00:00Z". */
+void rose_results_time(char out[32]);
+
 /* What every result says about where it comes from: version, commit, command line, device, CPUs,
  * instruction set, memory, kernel, time. argv[0] is the benchmark's name. */
 json_t *rose_results_meta(int argc, char **argv);

@@ -324,6 +324,18 @@ class Nesting(html.parser.HTMLParser):
             self.bad.append((tag, self.getpos()))
 
 
+SCHEMA = {
+    "meta": ["model", "device", "seed", "temperature", "top_p", "top_k", "ignore_eos", "n", "scales", "max_output_len",
+             "max_input_len", "prompt_overhead_tokens", "backends", "server_cpus", "client_cpus", "trace_path",
+             "run_start_time", "run_end_time", "wall_s", "versions"],
+    "summary": ["backend", "scale", "num_requests", "num_success", "num_error", "success_rate", "total_output_events",
+                "duration_s", "req_per_s", "tok_per_s", "ttft_ms", "e2e_ms", "tpot_ms", "itl_ms"],
+    "backend": ["backend", "base_url", "cmd", "log_path", "runs", "timing"],
+    "request": ["input_len", "output_len", "start_s", "end_s", "ttft_s", "e2e_s", "tpot_s", "num_stream_events", "error"],
+    "timing": ["backend_start_time", "backend_end_time", "server_ready_s", "warmup_s", "backend_wall_s"],
+}
+
+
 def online_results(d):
     found = [os.path.join(p, f) for p, _, fs in os.walk(d) for f in fs if f == "online_results.json"]
     return os.path.dirname(found[0]), json.load(open(found[0]))
@@ -344,6 +356,14 @@ def test_bench_online():
                       0 < q["ttft_s"] <= q["e2e_s"] and q["lateness_s"] >= 0 and q["server_times"] is not None)
                 if not ok:
                     check("each request's figures", False, q)
+        lacks = [k for k in SCHEMA["meta"] if k not in j["meta"]]
+        lacks += [k for k in SCHEMA["summary"] for r in rows if k not in r]
+        lacks += [k for k in ("mean", "p50", "p90", "p99", "max") for r in rows
+                  for m in ("ttft_ms", "e2e_ms", "tpot_ms", "itl_ms") if k not in r[m]]
+        lacks += [k for k in SCHEMA["backend"] for b in j["by_backend"].values() if k not in b]
+        lacks += [k for k in SCHEMA["request"] for r in runs for q in r["request_metrics"] if k not in q]
+        lacks += [k for k in SCHEMA["timing"] if k not in j["by_backend"]["roseinfer"]["timing"]]
+        check("the schema of the Python system's suite", lacks == [], lacks)
         check("prompts have the tokens that were asked for", all(r["num_prompt_len_differs"] == 0 for r in rows), rows)
         values = sorted(q["ttft_s"] * 1e3 for q in runs[1]["request_metrics"])
         check("p50 is the median", abs(rows[1]["ttft_ms"]["p50"] - (values[2] + values[3]) / 2) < 1e-6, values)
