@@ -318,6 +318,8 @@ rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
         if (s->model[0] == '\0' && spec->driver >= 0) /* it says no name: the one it was given */
             snprintf(s->model, sizeof s->model, "%s", model_of(spec, f, model_dir));
         get_string(&s->url, "/version", "version", s->version, sizeof s->version);
+        if (s->version[0] == '\0' && spec->driver == DRIVER_LLAMA)
+            get_string(&s->url, "/props", "build_info", s->version, sizeof s->version);
     }
     return st;
 }
