@@ -5,6 +5,7 @@
  * Each repeat uses fresh prompts, so nothing can be reused between repeats. A backend that fails is
  * a row with its error; with --output-dir the file is written after each. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,23 @@
 enum { N_DRIVERS = 5, MAX_LEN = 1 << 20 };
 
 static const char *const drivers[N_DRIVERS] = {"vllm", "sglang", "trtllm", "transformers", "llama"};
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_signal(int sig)
+{
+    (void)sig;
+    stop_asked = 1;
+}
+
+/* The first Ctrl-C ends the run under way, keeps what was measured and stops what we started; the
+ * second one ends us. */
+static void catch_signals(void)
+{
+    const struct sigaction sa = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+}
 
 typedef struct offline_opts {
     uint32_t num_prompts, input_len, output_len, repeats, warmup, top_k, timeout_s;
@@ -111,7 +129,8 @@ static rose_status make_work(offline *r, rose_err *err)
                                   .seed = o->seed,
                                   .temperature = o->temperature,
                                   .top_p = o->top_p,
-                                  .top_k = o->top_k};
+                                  .top_k = o->top_k,
+                                  .stop = &stop_asked};
     rose_model_close(m);
     st = preset ? rose_offline_nano_vllm(&r->lengths, err)
                 : rose_load_trace_generate(&r->lengths, &g, err);
@@ -256,7 +275,8 @@ static int run(const char *model_dir, offline_opts *o, int argc, char **argv)
         fprintf(stderr, "roseinfer: %s\n", err.msg);
         goto done;
     }
-    for (uint32_t i = 0; i < r.n_backends; i++)
+    catch_signals();
+    for (uint32_t i = 0; i < r.n_backends && !stop_asked; i++)
         run_backend(&r, &r.backends[i]);
     if (r.dir[0] == '\0')
         rc = rose_results_emit(json_incref(r.root), NULL, "offline");

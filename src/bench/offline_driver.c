@@ -151,12 +151,17 @@ static rose_status read_result(const char *path, uint32_t repeats, rose_offline_
     return st;
 }
 
-static rose_status wait_for(rose_proc *p, uint32_t timeout_s, const char *log, rose_err *err)
+static rose_status wait_for(rose_proc *p, uint32_t timeout_s, const volatile sig_atomic_t *stop,
+                            const char *log, rose_err *err)
 {
     const struct timespec tick = {0, 20000000};
     const uint64_t deadline = rose_now_ns() + (uint64_t)timeout_s * 1000000000u;
     char how[32], line[256];
     while (rose_proc_running(p)) {
+        if (stop != NULL && *stop) {
+            rose_proc_stop(p, 5000);
+            return rose_fail(err, ROSE_E_CLOSED, "interrupted");
+        }
         if (rose_now_ns() > deadline) {
             rose_proc_stop(p, 5000);
             return rose_fail(err, ROSE_E_CLOSED, "not done after %u s", timeout_s);
@@ -198,7 +203,7 @@ rose_status rose_offline_script(const rose_offline_work *w, const rose_offline_d
         st = rose_buf_addf(&cmd, "%s%s", i > 0 ? " " : "", argv[i]);
     r->extra = json_pack("{s:s%}", "cmd", cmd.data != NULL ? cmd.data : "", cmd.len);
     if (st == ROSE_OK) st = rose_proc_start(&p, argv, out, log, NULL, 0, err);
-    if (st == ROSE_OK) st = wait_for(&p, d->timeout_s, log, err);
+    if (st == ROSE_OK) st = wait_for(&p, d->timeout_s, w->stop, log, err);
     if (st == ROSE_OK) st = read_result(out, repeats, r, err);
     unlink(work);
     unlink(out);

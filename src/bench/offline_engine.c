@@ -157,6 +157,11 @@ rose_status rose_offline_engine_run(rose_offline_engine *e, const rose_offline_w
             open -= s->done;
         }
         rose_progress_update(&bar, got, "tok");
+        if (st != ROSE_OK || w->stop == NULL || !*w->stop) continue;
+        st = rose_fail(err, ROSE_E_CLOSED, "interrupted");
+        for (uint32_t i = 0; i < w->n; i++) {
+            if (!ps[i].done) rose_request_cancel(ps[i].req);
+        }
     }
     rose_progress_end(&bar);
     if (st == ROSE_OK) summarise(ps, w, start, scratch, out);

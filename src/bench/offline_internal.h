@@ -4,6 +4,7 @@
 #define ROSE_BENCH_OFFLINE_INTERNAL_H
 
 #include <jansson.h>
+#include <signal.h>
 
 #include "bench/load_trace.h"
 #include "bench/server.h"
@@ -17,6 +18,7 @@ typedef struct rose_offline_work {
     uint64_t seed;
     float temperature, top_p;
     uint32_t top_k;
+    const volatile sig_atomic_t *stop; /* true ends the run under way, as a failure; may be NULL */
 } rose_offline_work;
 
 /* The lengths of the workload that nano-vllm and mini-sglang publish: 256 prompts and outputs of

@@ -141,8 +141,10 @@ static rose_status run_once(const rose_offline_work *w, const rose_server *serve
     for (uint32_t i = 0; i < w->n && st == ROSE_OK; p += items[i++].len)
         items[i].bytes = p;
     if (st != ROSE_OK) rose_fail(err, st, "out of memory");
-    const rose_load_opts o = {.url = &server->url, .stall_ns = 600000000000u};
+    const rose_load_opts o = {.url = &server->url, .stall_ns = 600000000000u, .stop = w->stop};
     if (st == ROSE_OK) st = rose_load_run(&o, items, w->n, replies, err);
+    if (st == ROSE_OK && w->stop != NULL && *w->stop)
+        st = rose_fail(err, ROSE_E_CLOSED, "interrupted");
     if (st == ROSE_OK) st = summarise(w, replies, out, err);
     for (uint32_t i = 0; replies != NULL && i < w->n; i++)
         rose_reply_free(&replies[i]);

@@ -12,6 +12,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -242,6 +243,36 @@ def test_bench_offline_backends():
     j = json.loads(out)
     check("nano-vllm's workload, cut to the context", rc == 0 and j["results"][0]["num_prompts"] == 256 and
           "256 of 256 requests cut" in err, err)
+
+
+def test_bench_offline_interrupted():
+    """Ctrl-C in the second backend: the first one's row stays, the second is there with what it had."""
+    with tempfile.TemporaryDirectory() as d:
+        slow = os.path.join(d, "vllm.py")
+        with open(slow, "w") as f:
+            f.write("import time\ntime.sleep(60)\n")
+        for second in ("vllm", "inproc"):
+            many = ["--repeats", "1"] if second == "vllm" else ["--repeats", "1000", "--warmup", "0"]
+            first = [] if second == "inproc" else ["inproc"]
+            out_dir = os.path.join(d, second)
+            p = subprocess.Popen([BIN, "bench", "offline", MODEL, "--num-prompts", "64", "--input-len", "8", "--output-len",
+                                  "60", *many, "--backends", ",".join(first + [second]), "--drivers", d, "--output-dir",
+                                  out_dir], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            end = time.time() + 60
+            if second == "vllm":
+                while time.time() < end and b"inproc" not in p.stderr.readline():
+                    pass
+            time.sleep(2)
+            p.send_signal(signal.SIGINT)
+            out, err = p.communicate(timeout=60)
+            j = json.load(open(out.decode().strip()))
+            last = j["results"][-1]
+            check(f"offline interrupted in {second}", p.returncode == 1 and len(j["results"]) == len(first) + 1 and
+                  last["extra"]["error"] == "interrupted", (p.returncode, j["results"], err))
+            if second == "inproc":
+                check("offline interrupted: the repeats before it stay", 0 < len(last["repeats"]) < 1000, last.get("repeats"))
+            else:
+                check("offline interrupted: the row before it stays", j["results"][0]["output_throughput_tps"] > 0, j)
 
 
 def test_bench_latency():
