@@ -234,6 +234,8 @@ install: all
 	install -m 644 $B/libroseinfer.a $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $B/libroseinfer.so $(DESTDIR)$(PREFIX)/lib/libroseinfer.so.0
 	ln -sf libroseinfer.so.0 $(DESTDIR)$(PREFIX)/lib/libroseinfer.so
+	install -d $(DESTDIR)$(PREFIX)/share/roseinfer/drivers
+	install -m 644 tools/drivers/*.py $(DESTDIR)$(PREFIX)/share/roseinfer/drivers/
 	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' $B/roseinfer.pc > $(DESTDIR)$(PREFIX)/lib/pkgconfig/roseinfer.pc
 
 clean:

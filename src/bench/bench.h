@@ -5,8 +5,10 @@
 
 int rose_bench_offline(int argc, char **argv);
 int rose_bench_online(int argc, char **argv);
+int rose_bench_latency(int argc, char **argv);
 int rose_bench_plot(int argc, char **argv);
 int rose_bench_merge(int argc, char **argv);
+int rose_bench_report(int argc, char **argv);
 int rose_bench_stream(int argc, char **argv);
 int rose_bench_start(int argc, char **argv);
 int rose_bench_ablate(int argc, char **argv);

@@ -8,6 +8,7 @@
 #ifndef ROSE_BENCH_LOAD_TRACE_H
 #define ROSE_BENCH_LOAD_TRACE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -45,11 +46,16 @@ typedef struct rose_load_trace_gen {
     uint32_t n;
     double rate;       /* requests per second, > 0 */
     double burstiness; /* shape of the gamma arrivals; 1 = Poisson, less = burstier, > 0 */
+    double end_rate;   /* 0: the rate stays; else it goes from rate to this, request by request */
+    bool exponential;  /* that way: by equal factors instead of equal steps */
     double in_median, in_sigma, out_median, out_sigma; /* log-normal lengths; sigma 0 = fixed */
 } rose_load_trace_gen;
 
 rose_status rose_load_trace_generate(rose_load_trace *out, const rose_load_trace_gen *g,
                                      rose_err *err);
+
+/* Arrival times alone: rate, end_rate, burstiness and seed of g onto the rows that are there. */
+void rose_load_trace_retime(rose_load_trace *t, const rose_load_trace_gen *g);
 
 /* Lengths into a context: out = min(out, max_out, room - 1), in = min(in, max_in, room - out) with
  * room = context - 1. max_in, max_out: 0 = no cap. context >= 3. Returns how many rows changed. */

@@ -14,11 +14,32 @@ static uint32_t length(rose_random *r, double median, double sigma)
     return v > MAX_LENGTH ? MAX_LENGTH : (uint32_t)(v + 0.5);
 }
 
+/* Requests per second before request i + 1 of n, as vllm bench serve ramps it. */
+static double rate_at(const rose_load_trace_gen *g, uint32_t i, uint32_t n)
+{
+    if (!(g->end_rate > 0)) return g->rate;
+    const double progress = n > 1 ? (double)i / (n - 1) : 0;
+    return g->exponential ? g->rate * pow(g->end_rate / g->rate, progress)
+                          : g->rate + (g->end_rate - g->rate) * progress;
+}
+
+void rose_load_trace_retime(rose_load_trace *t, const rose_load_trace_gen *g)
+{
+    rose_random arrivals = {g->seed, 1, 0};
+    double at = 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+        t->rows[i].at_s = at;
+        double gap = g->burstiness == 1.0
+                         ? rose_random_exp(&arrivals)
+                         : rose_random_gamma(&arrivals, g->burstiness) / g->burstiness;
+        at += gap / rate_at(g, i, t->n);
+    }
+}
+
 rose_status rose_load_trace_generate(rose_load_trace *out, const rose_load_trace_gen *g,
                                      rose_err *err)
 {
-    rose_random arrivals = {g->seed, 1, 0}, in = {g->seed, 2, 0}, n_out = {g->seed, 3, 0};
-    double at = 0;
+    rose_random in = {g->seed, 2, 0}, n_out = {g->seed, 3, 0};
 
     *out = (rose_load_trace){.format = "generated"};
     if (g->n == 0 || !(g->rate > 0) || !(g->burstiness > 0))
@@ -27,14 +48,10 @@ rose_status rose_load_trace_generate(rose_load_trace *out, const rose_load_trace
     if (out->rows == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
     out->n = g->n;
     for (uint32_t i = 0; i < g->n; i++) {
-        out->rows[i] = (rose_load_trace_row){.at_s = at,
-                                             .n_in = length(&in, g->in_median, g->in_sigma),
-                                             .n_out = length(&n_out, g->out_median, g->out_sigma)};
-        double gap = g->burstiness == 1.0
-                         ? rose_random_exp(&arrivals)
-                         : rose_random_gamma(&arrivals, g->burstiness) / g->burstiness;
-        at += gap / g->rate;
+        out->rows[i].n_in = length(&in, g->in_median, g->in_sigma);
+        out->rows[i].n_out = length(&n_out, g->out_median, g->out_sigma);
     }
+    rose_load_trace_retime(out, g);
     return ROSE_OK;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/opts.h"
 #include "bench/bench.h"
+#include "bench/offline_internal.h"
 #include "bench/online_internal.h"
 
 enum { MAX_DIRS = 64 };
@@ -128,7 +129,9 @@ static rose_status merge_kind(const kind *k, const char *out, const char *const 
     if (st == ROSE_OK && n_read > 0) {
         mkdir(out, 0777); /* existing is fine; a failure shows below */
         st = rose_results_write(root, out, k->file, err);
-        if (st == ROSE_OK && k->merge == merge_online) st = rose_online_summary(root, out, err);
+        if (st == ROSE_OK)
+            st = k->merge == merge_online ? rose_online_summary(root, out, err)
+                                          : rose_offline_summary(root, out, err);
     }
     json_decref(root);
     *found += n_read;

@@ -1,278 +1,432 @@
-/* bench/offline.c - `roseinfer bench offline`: throughput of the engine in this process, on token
- * ids.
+/* bench/offline.c - `roseinfer bench offline`: tokens per second on token ids, of the engine in
+ * this process, through the server, and of rivals by their drivers.
  *
- * All prompts are submitted at once, as a batch user would; one sink tells this thread when tokens
- * are there. Each repeat uses fresh prompts (seed + repeat), so nothing can be reused between
- * repeats. */
+ * Every backend gets the same prompts and the same warm-up: whole runs with prompts of their own.
+ * Each repeat uses fresh prompts, so nothing can be reused between repeats. A backend that fails is
+ * a row with its error; with --output-dir the file is written after each. */
 #include <errno.h>
-#include <inttypes.h>
-#include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/cpuinfo.h"
-#include "base/philox.h"
-#include "base/progress.h"
-#include "base/version.h"
+#include "base/json.h"
 #include "bench/bench.h"
+#include "bench/offline_internal.h"
 #include "bench/results.h"
 #include "bench/stats.h"
-#include "engine/flags.h"
+
+enum { N_DRIVERS = 5, MAX_LEN = 1 << 20 };
+
+static const char *const drivers[N_DRIVERS] = {"vllm", "sglang", "trtllm", "transformers", "llama"};
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_signal(int sig)
+{
+    (void)sig;
+    stop_asked = 1;
+}
+
+/* The first Ctrl-C ends the run under way, keeps what was measured and stops what we started; the
+ * second one ends us. */
+static void catch_signals(void)
+{
+    const struct sigaction sa = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+}
 
 typedef struct offline_opts {
-    uint32_t num_prompts, input_len, output_len, repeats, warmup, top_k;
+    uint32_t num_prompts, input_len, output_len, repeats, warmup, top_k, timeout_s;
     float temperature, top_p;
     uint64_t seed;
-    const char *output_dir;
+    const char *workload, *backends, *output_dir, *drivers, *llama_model;
+    const char *python[N_DRIVERS], *args[N_DRIVERS];
     rose_engine_flags engine;
+    rose_server_flags server;
 } offline_opts;
 
-/* What one repeat measured; times in seconds from the submission of the first prompt. */
-typedef struct run_result {
-    double total_s, ttft_p50, ttft_p99, tpot_p50, tpot_p99;
-    uint64_t prompt_tokens, output_tokens;
-} run_result;
+typedef struct backend {
+    enum { IN_PROCESS, SERVER, SCRIPT } kind;
+    int driver; /* SCRIPT */
+    rose_server_spec server;
+    char label[64];
+} backend;
 
-typedef struct prompt_state {
-    rose_request *req;
-    uint64_t first_ns, last_ns;
-    uint32_t n_out;
-    bool done;
-} prompt_state;
+typedef struct offline {
+    offline_opts *o;
+    const char *model_dir;
+    rose_load_trace lengths; /* owned */
+    rose_offline_work work;
+    backend backends[ROSE_MAX_BACKENDS];
+    uint32_t n_backends, n_failed;
+    char dir[4096]; /* "" = standard output */
+    json_t *root;   /* owned */
+} offline;
 
-static rose_status submit_all(rose_engine *e, const offline_opts *o, uint64_t seed,
-                              rose_wakeq *sink, prompt_state *ps, rose_err *err)
+static rose_status parse_one(const char *part, backend *b, rose_err *err)
 {
-    uint32_t vocab = rose_engine_arch(e)->vocab_size;
-    uint32_t *ids = malloc((size_t)o->input_len * sizeof *ids);
-    if (ids == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
-    rose_status st = ROSE_OK;
-    for (uint32_t i = 0; i < o->num_prompts && st == ROSE_OK; i++) {
-        for (uint32_t j = 0; j < o->input_len; j++)
-            ids[j] = (uint32_t)(rose_philox_uniform(seed, j, i + 1) * (float)vocab) % vocab;
-        const rose_request_opts ro = {
-            .prompt = ids,
-            .n_prompt = o->input_len,
-            .max_tokens = o->output_len,
-            .sampling = {.temperature = o->temperature,
-                         .top_p = o->top_p,
-                         .top_k = o->top_k,
-                         .seed = seed + i},
-            .ignore_eos = true,
-            .sink = sink,
-            .user = &ps[i],
-        };
-        st = rose_engine_submit(e, &ro, &ps[i].req, err);
-        if (st == ROSE_E_FULL)
-            rose_fail(err, st,
-                      "the waiting queue is full: raise --max-num-queued-reqs to --num-prompts");
-        if (st == ROSE_E_LATE)
-            rose_fail(err, st, "prompts that come all at once cannot meet --ttft-slo-ms");
+    uint32_t n;
+    snprintf(b->label, sizeof b->label, "%.63s", part);
+    if (strcmp(part, "inproc") == 0) {
+        b->kind = IN_PROCESS;
+        snprintf(b->label, sizeof b->label, "roseinfer+inproc");
+        return ROSE_OK;
     }
-    free(ids);
+    for (int i = 0; i < N_DRIVERS; i++) {
+        if (strcmp(part, drivers[i]) != 0) continue;
+        b->kind = SCRIPT;
+        b->driver = i;
+        return ROSE_OK;
+    }
+    if (strcmp(part, "roseinfer") != 0 && strncmp(part, "url=", 4) != 0)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "backend '%s': expected inproc, roseinfer, vllm, sglang, trtllm, "
+                         "transformers, llama or url=NAME=http://HOST:PORT",
+                         part);
+    b->kind = SERVER;
+    rose_status st = rose_server_list_parse(part, &b->server, &n, err);
+    memcpy(b->label, b->server.label, sizeof b->label);
     return st;
 }
 
-/* Polls one request dry; returns its new tokens, or -1 if it failed. */
-static int64_t take_events(prompt_state *p)
+static rose_status parse_backends(offline *r, rose_err *err)
 {
-    rose_event ev;
-    int64_t n = 0;
-    while (!p->done && rose_request_poll(p->req, &ev) == ROSE_OK) {
-        if (ev.has_token) {
-            if (p->n_out++ == 0) p->first_ns = ev.t_ns;
-            p->last_ns = ev.t_ns;
-            n++;
-        }
-        p->done = ev.finish != ROSE_FINISH_NONE;
-        if (ev.finish == ROSE_FINISH_ERROR || ev.finish == ROSE_FINISH_NO_TOKEN ||
-            ev.finish == ROSE_FINISH_LATE)
-            return -1;
+    for (const char *p = r->o->backends;;) {
+        char part[512];
+        const size_t len = strcspn(p, ",");
+        if (r->n_backends == ROSE_MAX_BACKENDS || len >= sizeof part)
+            return rose_fail(err, ROSE_E_INVAL, "--backends: at most %d, each under 512 bytes",
+                             ROSE_MAX_BACKENDS);
+        snprintf(part, sizeof part, "%.*s", (int)len, p);
+        rose_status st = parse_one(part, &r->backends[r->n_backends], err);
+        if (st != ROSE_OK) return st;
+        r->n_backends++;
+        if (p[len] == '\0') return ROSE_OK;
+        p += len + 1;
     }
-    return n;
 }
 
-static void summarise(const prompt_state *ps, const offline_opts *o, uint64_t start,
-                      double *scratch, run_result *out)
+/* Lengths, fitted into the context of the model; it also says how large the vocabulary is. */
+static rose_status make_work(offline *r, rose_err *err)
 {
-    uint64_t end = start;
-    *out = (run_result){.prompt_tokens = (uint64_t)o->num_prompts * o->input_len};
-    for (uint32_t i = 0; i < o->num_prompts; i++) {
-        out->output_tokens += ps[i].n_out;
-        if (ps[i].last_ns > end) end = ps[i].last_ns;
-        scratch[i] = (double)(ps[i].first_ns - start) * 1e-9;
-    }
-    out->total_s = (double)(end - start) * 1e-9;
-    rose_sort_f64(scratch, o->num_prompts);
-    out->ttft_p50 = rose_percentile(scratch, o->num_prompts, 50);
-    out->ttft_p99 = rose_percentile(scratch, o->num_prompts, 99);
-    if (o->output_len < 2) return;
-    for (uint32_t i = 0; i < o->num_prompts; i++)
-        scratch[i] = (double)(ps[i].last_ns - ps[i].first_ns) * 1e-9 / (ps[i].n_out - 1);
-    rose_sort_f64(scratch, o->num_prompts);
-    out->tpot_p50 = rose_percentile(scratch, o->num_prompts, 50);
-    out->tpot_p99 = rose_percentile(scratch, o->num_prompts, 99);
+    const offline_opts *o = r->o;
+    const bool preset = strcmp(o->workload, "nano-vllm") == 0;
+    const rose_load_trace_gen g = {.seed = o->seed,
+                                   .n = o->num_prompts,
+                                   .rate = 1,
+                                   .burstiness = 1,
+                                   .in_median = o->input_len,
+                                   .out_median = o->output_len};
+    rose_model *m = NULL;
+    rose_status st = rose_model_open(&m, r->model_dir, err);
+    if (st != ROSE_OK) return st;
+    uint32_t context = m->arch.max_positions;
+    if (o->engine.max_model_len != 0 && o->engine.max_model_len < context)
+        context = o->engine.max_model_len;
+    r->work = (rose_offline_work){.vocab = m->arch.vocab_size,
+                                  .seed = o->seed,
+                                  .temperature = o->temperature,
+                                  .top_p = o->top_p,
+                                  .top_k = o->top_k,
+                                  .stop = &stop_asked};
+    rose_model_close(m);
+    st = preset ? rose_offline_nano_vllm(&r->lengths, err)
+                : rose_load_trace_generate(&r->lengths, &g, err);
+    if (st != ROSE_OK) return st;
+    if (!preset && (uint64_t)o->input_len + o->output_len > context)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "--input-len %u and --output-len %u exceed the context of %u",
+                         o->input_len, o->output_len, context);
+    const uint32_t cut =
+        preset && context >= 3 ? rose_load_trace_clamp(&r->lengths, context, 0, 0) : 0;
+    if (cut > 0)
+        fprintf(stderr, "%u of %u requests cut to the context of %u\n", cut, r->lengths.n, context);
+    r->work.rows = r->lengths.rows;
+    r->work.n = r->lengths.n;
+    return ROSE_OK;
 }
 
-/* sink outlives the engine: it may be signalled right after the last event. */
-static rose_status run_once(rose_engine *e, rose_wakeq *sink, const offline_opts *o, uint64_t seed,
-                            const char *label, run_result *out, rose_err *err)
+static rose_status run_in_process(offline *r, rose_offline_result *out, rose_err *err)
 {
-    rose_status st = ROSE_E_NOMEM;
-    rose_progress bar;
-    uint64_t want = (uint64_t)o->num_prompts * o->output_len, got = 0;
-    uint32_t open = 0;
-    prompt_state *ps = calloc(o->num_prompts, sizeof *ps);
-    double *scratch = calloc(o->num_prompts, sizeof *scratch);
-    if (ps == NULL || scratch == NULL) {
-        rose_fail(err, st, "out of memory");
+    const offline_opts *o = r->o;
+    rose_offline_engine e = {0};
+    rose_offline_run ignored;
+    uint32_t max_in = 1;
+    for (uint32_t i = 0; i < r->work.n; i++)
+        max_in = r->work.rows[i].n_in > max_in ? r->work.rows[i].n_in : max_in;
+    rose_status st =
+        rose_offline_engine_open(&e, r->model_dir, &r->o->engine, r->work.n, max_in, err);
+    if (st == ROSE_OK && (out->runs = calloc(o->repeats, sizeof *out->runs)) == NULL)
+        st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < o->warmup && st == ROSE_OK; i++)
+        st = rose_offline_engine_run(&e, &r->work, rose_offline_seed(&r->work, true, i), "warm-up",
+                                     &ignored, err);
+    for (uint32_t i = 0; i < o->repeats && st == ROSE_OK; i++) {
+        st = rose_offline_engine_run(&e, &r->work, rose_offline_seed(&r->work, false, i), "measure",
+                                     &out->runs[i], err);
+        if (st == ROSE_OK) out->n_runs++;
+    }
+    if (st == ROSE_OK) out->extra = rose_offline_engine_json(&e);
+    rose_offline_engine_close(&e);
+    return st;
+}
+
+static rose_status run_one(offline *r, const backend *b, rose_offline_result *out, rose_err *err)
+{
+    const offline_opts *o = r->o;
+    snprintf(out->label, sizeof out->label, "%s", b->label);
+    if (b->kind == IN_PROCESS) return run_in_process(r, out, err);
+    if (b->kind == SERVER)
+        return rose_offline_server(&r->work, &b->server, &o->server, &o->engine, r->model_dir,
+                                   o->warmup, o->repeats, out, err);
+    const bool llama = strcmp(drivers[b->driver], "llama") == 0;
+    const rose_offline_driver d = {
+        .name = drivers[b->driver],
+        .python = o->python[b->driver],
+        .args = o->args[b->driver],
+        .dir = o->drivers,
+        .model = llama && o->llama_model != NULL ? o->llama_model : r->model_dir,
+        .log_dir = r->dir[0] != '\0' ? r->dir : NULL,
+        .timeout_s = o->timeout_s,
+        .max_batch_size = o->engine.max_num_seqs,
+    };
+    return rose_offline_script(&r->work, &d, o->warmup, o->repeats, out, err);
+}
+
+static void print_result(const rose_offline_result *res, const json_t *row)
+{
+    const rose_offline_run *m = &res->runs[(res->n_runs - 1) / 2]; /* sorted by rose_offline_row */
+    fprintf(stderr, "%s: %.1f output tok/s (median of %u, %.1f to %.1f), %.3f s", res->label,
+            json_number_value(json_object_get(row, "output_throughput_tps")), res->n_runs,
+            json_number_value(json_object_get(row, "output_throughput_tps_min")),
+            json_number_value(json_object_get(row, "output_throughput_tps_max")), m->total_s);
+    if (m->ttft_p50 > 0) fprintf(stderr, ", TTFT p50 %.1f ms", m->ttft_p50 * 1e3);
+    if (m->tpot_p50 > 0) fprintf(stderr, ", TPOT p50 %.3f ms", m->tpot_p50 * 1e3);
+    fputc('\n', stderr);
+}
+
+static rose_status write_results(const offline *r, rose_err *err)
+{
+    if (r->dir[0] == '\0') return ROSE_OK;
+    rose_status st = rose_results_write(r->root, r->dir, "offline_results.json", err);
+    return st == ROSE_OK ? rose_offline_summary(r->root, r->dir, err) : st;
+}
+
+static void run_backend(offline *r, const backend *b)
+{
+    static const char *const copied[] = {"output_throughput_tps", "output_throughput_tps_min",
+                                         "output_throughput_tps_max"};
+    rose_offline_result res = {0};
+    rose_err err = {{0}};
+    json_t *results = json_object_get(r->root, "results");
+    if (run_one(r, b, &res, &err) != ROSE_OK) {
+        snprintf(res.error, sizeof res.error, "%.300s", err.msg);
+        rose_results_text(res.error);
+        fprintf(stderr, "roseinfer: %s: %s\n", b->label, err.msg);
+        r->n_failed++;
+    }
+    json_t *row = rose_offline_row(&res, &r->work, r->model_dir);
+    if (res.error[0] == '\0') print_result(&res, row);
+    for (int i = 0; i < 3 && json_array_size(results) == 0; i++)
+        json_object_set(r->root, copied[i], json_object_get(row, copied[i]));
+    json_array_append_new(results, row);
+    if (write_results(r, &err) != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
+    rose_offline_result_free(&res);
+}
+
+static json_t *meta_json(const offline *r, int argc, char **argv)
+{
+    const offline_opts *o = r->o;
+    json_t *meta = rose_results_meta(argc, argv);
+    json_t *more = json_pack(
+        "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, s:b}", "model",
+        r->model_dir, "workload", o->workload, "backends", o->backends, "num_prompts",
+        (int)r->work.n, "input_len", (int)o->input_len, "output_len", (int)o->output_len,
+        "max_batch_size", (int)o->engine.max_num_seqs, "repeats", (int)o->repeats, "warmup",
+        (int)o->warmup, "seed", (json_int_t)o->seed, "temperature", (double)o->temperature, "top_p",
+        (double)o->top_p, "top_k", (int)o->top_k, "ignore_eos", 1);
+    if (strcmp(o->workload, "uniform") != 0) {
+        json_object_set_new(more, "input_len", json_null());
+        json_object_set_new(more, "output_len", json_null());
+    }
+    json_object_update(meta, more);
+    json_decref(more);
+    return meta;
+}
+
+static int run(const char *model_dir, offline_opts *o, int argc, char **argv)
+{
+    static offline r;
+    rose_err err = {{0}};
+    int rc = 1;
+    r = (offline){.o = o, .model_dir = model_dir};
+    rose_status st = parse_backends(&r, &err);
+    if (st == ROSE_OK) st = make_work(&r, &err);
+    if (st == ROSE_OK && o->output_dir != NULL)
+        st = rose_results_dir(o->output_dir, "offline", r.dir, sizeof r.dir, &err);
+    if (o->engine.max_num_queued_reqs < r.work.n) o->engine.max_num_queued_reqs = r.work.n;
+    if (st == ROSE_OK) {
+        r.root = json_pack("{s:o, s:[]}", "meta", meta_json(&r, argc, argv), "results");
+        if (r.root == NULL) st = rose_fail(&err, ROSE_E_NOMEM, "out of memory");
+    }
+    if (st != ROSE_OK) {
+        fprintf(stderr, "roseinfer: %s\n", err.msg);
         goto done;
     }
-    rose_progress_begin(&bar, label, want);
-    uint64_t start = rose_now_ns();
-    st = submit_all(e, o, seed, sink, ps, err);
-    for (uint32_t i = 0; i < o->num_prompts; i++)
-        open += ps[i].req != NULL;
-    for (uint32_t i = 0; i < o->num_prompts && st != ROSE_OK; i++) {
-        if (ps[i].req != NULL) rose_request_cancel(ps[i].req);
-    }
-    while (open > 0) {
-        void *p;
-        rose_wakeq_wait(sink, 100000000);
-        rose_wakeq_clear(sink);
-        while (rose_wakeq_pop(sink, &p) == ROSE_OK) {
-            prompt_state *s = rose_request_user(p);
-            if (s->done) continue;
-            int64_t n = take_events(s);
-            if (n < 0) st = rose_fail(err, ROSE_E_BACKEND, "the engine failed during the run");
-            got += n > 0 ? (uint64_t)n : 0;
-            open -= s->done;
-        }
-        rose_progress_update(&bar, got, "tok");
-    }
-    rose_progress_end(&bar);
-    if (st == ROSE_OK) summarise(ps, o, start, scratch, out);
-done:
-    for (uint32_t i = 0; ps != NULL && i < o->num_prompts; i++) {
-        if (ps[i].req != NULL) rose_request_release(ps[i].req);
-    }
-    free(scratch);
-    free(ps);
-    return st;
-}
-
-static json_t *run_json(const run_result *r, uint32_t num_prompts)
-{
-    return json_pack("{s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total_s", r->total_s,
-                     "total_input_tokens", (json_int_t)r->prompt_tokens, "total_output_tokens",
-                     (json_int_t)r->output_tokens, "request_throughput_rps",
-                     num_prompts / r->total_s, "output_throughput_tps",
-                     (double)r->output_tokens / r->total_s, "total_throughput_tps",
-                     (double)(r->prompt_tokens + r->output_tokens) / r->total_s, "ttft_p50_ms",
-                     r->ttft_p50 * 1e3, "ttft_p99_ms", r->ttft_p99 * 1e3, "tpot_p50_ms",
-                     r->tpot_p50 * 1e3, "tpot_p99_ms", r->tpot_p99 * 1e3);
-}
-
-static json_t *meta_json(const char *model, const offline_opts *o, const rose_engine *e,
-                         double load_s)
-{
-    const rose_memory_plan *p = rose_engine_plan(e);
-    return json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, "
-        "s:i, "
-        "s:b, "
-        "s:f, s:I, s:I}",
-        "backend", "roseinfer", "version", rose_version(), "commit", rose_commit(), "model", model,
-        "dtype", rose_compute_name(p->dtype), "quantization",
-        rose_quantization_name(p->quantization), "isa",
-        strcmp(o->engine.isa, "auto") == 0 ? rose_isa_name(rose_isa_probe()) : o->engine.isa,
-        "threads", (int)p->n_threads, "num_prompts", (int)o->num_prompts, "input_len",
-        (int)o->input_len, "output_len", (int)o->output_len, "max_batch_size", (int)p->max_seqs,
-        "max_num_batched_tokens", (int)p->max_step_tokens, "repeats", (int)o->repeats, "seed",
-        (json_int_t)o->seed, "temperature", (double)o->temperature, "top_p", (double)o->top_p,
-        "top_k", (int)o->top_k, "ignore_eos", 1, "load_s", load_s, "resident_bytes",
-        (json_int_t)rose_memory_resident(), "unix_time", (json_int_t)rose_unix_time());
-}
-
-static int report(const char *model, const offline_opts *o, const rose_engine *e, double load_s,
-                  const run_result *runs)
-{
-    json_t *list = json_array();
-    double *tps = calloc(o->repeats, sizeof *tps);
-    if (list == NULL || tps == NULL) {
-        fprintf(stderr, "roseinfer: out of memory\n");
-        json_decref(list);
-        free(tps);
-        return 1;
-    }
-    for (uint32_t i = 0; i < o->repeats; i++) {
-        tps[i] = (double)runs[i].output_tokens / runs[i].total_s;
-        json_array_append_new(list, run_json(&runs[i], o->num_prompts));
-    }
-    rose_sort_f64(tps, o->repeats);
-    double median = rose_percentile(tps, o->repeats, 50);
-    fprintf(stderr,
-            "%u x (%u in, %u out), batch %u: %.1f output tok/s (median of %u, %.1f to %.1f), TTFT "
-            "p50 %.1f ms, "
-            "TPOT p50 %.3f ms, %.1f MiB resident\n",
-            o->num_prompts, o->input_len, o->output_len, rose_engine_plan(e)->max_seqs, median,
-            o->repeats, tps[0], tps[o->repeats - 1], runs[0].ttft_p50 * 1e3, runs[0].tpot_p50 * 1e3,
-            (double)rose_memory_resident() / 1048576.0);
-    json_t *root = json_pack("{s:o, s:f, s:f, s:f, s:o}", "meta", meta_json(model, o, e, load_s),
-                             "output_throughput_tps", median, "output_throughput_tps_min", tps[0],
-                             "output_throughput_tps_max", tps[o->repeats - 1], "results", list);
-    int rc = rose_results_emit(root, o->output_dir, "offline");
-    free(tps);
-    return rc;
-}
-
-static int run(const char *path, offline_opts *o)
-{
-    rose_err err = {{0}};
-    if (o->output_dir != NULL && mkdir(o->output_dir, 0777) != 0 &&
-        access(o->output_dir, W_OK) != 0) {
-        fprintf(stderr, "roseinfer: --output-dir %s: %s\n", o->output_dir, strerror(errno));
-        return 1; /* before the run, not after it */
-    }
-    rose_model *m = NULL;
-    rose_engine *e = NULL;
-    rose_wakeq *sink = NULL;
-    rose_engine_opts eo;
-    const rose_backend_ops *ops = NULL;
-    run_result *runs = calloc(o->repeats, sizeof *runs);
-    int rc = 1;
-    rose_status st = runs == NULL ? rose_fail(&err, ROSE_E_NOMEM, "out of memory") : ROSE_OK;
-    uint64_t t0 = rose_now_ns();
-    if (o->engine.max_num_queued_reqs < o->num_prompts)
-        o->engine.max_num_queued_reqs = o->num_prompts;
-    if (st == ROSE_OK) st = rose_engine_flags_read(&o->engine, &eo, &err);
-    if (st == ROSE_OK) st = rose_wakeq_create(&sink, o->num_prompts + 1, &err);
-    if (st == ROSE_OK) st = rose_model_open(&m, path, &err);
-    if (st == ROSE_OK) st = rose_backend_pick(&ops, o->engine.device, &err);
-    if (st == ROSE_OK) st = rose_engine_open(&e, ops, m, &eo, &err);
-    rose_model_close(m);
-    double load_s = (double)(rose_now_ns() - t0) * 1e-9;
-    for (uint32_t i = 0; i < o->warmup && st == ROSE_OK; i++) {
-        run_result ignored;
-        st = run_once(e, sink, o, o->seed + 1000003u * (i + 1), "warm-up", &ignored, &err);
-    }
-    for (uint32_t i = 0; i < o->repeats && st == ROSE_OK; i++)
-        st = run_once(e, sink, o, o->seed + 7919u * i, "measure", &runs[i], &err);
-    if (st == ROSE_OK)
-        rc = report(path, o, e, load_s, runs);
+    catch_signals();
+    for (uint32_t i = 0; i < r.n_backends && !stop_asked; i++)
+        run_backend(&r, &r.backends[i]);
+    if (r.dir[0] == '\0')
+        rc = rose_results_emit(json_incref(r.root), NULL, "offline");
     else
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(runs);
+        rc = printf("%s/offline_results.json\n", r.dir) < 0;
+    if (r.n_failed > 0) rc = 1;
+done:
+    json_decref(r.root);
+    rose_load_trace_free(&r.lengths);
     return rc;
 }
 
-/* Mostly the table of options. */
+/* ---- options ---- */
+
+static size_t workload_rows(offline_opts *o, rose_opt *rows)
+{
+    const rose_opt all[] = {
+        {.name = "Workload", .kind = ROSE_OPT_HEADING},
+        {.name = "backends",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->backends,
+         .arg = "LIST",
+         .help =
+             "in turn: inproc (the engine in this process), roseinfer (through its server, with "
+             "the same engine options), vllm, sglang, trtllm, transformers, llama (by a "
+             "script), url=NAME=http://HOST:PORT"},
+        {.name = "workload",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &o->workload,
+         .choices = "uniform|nano-vllm",
+         .help = "uniform: --num-prompts of --input-len and --output-len; nano-vllm: the 256 "
+                 "sequences with lengths from 100 to 1024 that nano-vllm and mini-sglang publish"},
+        {.name = "num-prompts",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->num_prompts,
+         .arg = "N",
+         .min = 1,
+         .max = 65536,
+         .help = "random prompts, all submitted at once"},
+        {.name = "input-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->input_len,
+         .arg = "N",
+         .min = 1,
+         .max = MAX_LEN,
+         .help = "tokens of each prompt"},
+        {.name = "output-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->output_len,
+         .arg = "N",
+         .min = 1,
+         .max = MAX_LEN,
+         .help = "tokens to generate for each; end-of-sequence is ignored"},
+        {.name = "max-batch-size",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->engine.max_num_seqs,
+         .arg = "N",
+         .min = 1,
+         .max = 4096,
+         .help = "most sequences in one step; another name of --max-num-seqs"},
+        {.name = "temperature",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o->temperature,
+         .arg = "T",
+         .fmin = 0,
+         .fmax = 100,
+         .help = "0 is greedy"},
+        {.name = "top-p",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o->top_p,
+         .arg = "P",
+         .fmin = 1e-6f,
+         .fmax = 1,
+         .help = "nucleus sampling"},
+        {.name = "top-k", .kind = ROSE_OPT_U32, .dest = &o->top_k, .arg = "K", .help = "0 is off"},
+        {.name = "seed",
+         .kind = ROSE_OPT_U64,
+         .dest = &o->seed,
+         .arg = "N",
+         .help = "of prompts and sampling"},
+        {.name = "repeats",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->repeats,
+         .arg = "N",
+         .min = 1,
+         .max = 1000,
+         .help = "measured runs"},
+        {.name = "warmup",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->warmup,
+         .arg = "N",
+         .max = 1000,
+         .help = "runs before them"},
+        {.name = "output-dir",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->output_dir,
+         .arg = "DIR",
+         .unset = "JSON to standard output",
+         .help = "write offline_TIME/offline_results.json, offline_summary.md and logs there"},
+        {.name = "drivers",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->drivers,
+         .arg = "DIR",
+         .unset = "beside this program",
+         .help = "where the scripts are"},
+        {.name = "llama-model",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->llama_model,
+         .arg = "FILE",
+         .unset = "MODEL",
+         .help = "the GGUF file for llama.cpp"},
+        {.name = "driver-timeout-s",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->timeout_s,
+         .arg = "S",
+         .min = 1,
+         .max = 86400,
+         .help = "longest run of a script"},
+        {.name = "roseinfer-args",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->server.args[0],
+         .arg = "ARGS",
+         .unset = "none",
+         .help = "further arguments for our server, in one word"},
+    };
+    memcpy(rows, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
+static size_t driver_rows(offline_opts *o, rose_opt *rows)
+{
+    static const char *const names[2 * N_DRIVERS] = {
+        "vllm-python", "sglang-python", "trtllm-python", "transformers-python", "llama-python",
+        "vllm-args",   "sglang-args",   "trtllm-args",   "transformers-args",   "llama-args"};
+    for (int i = 0; i < N_DRIVERS; i++) {
+        rows[i] = (rose_opt){.name = names[i],
+                             .kind = ROSE_OPT_STRING,
+                             .dest = &o->python[i],
+                             .arg = "COMMAND",
+                             .help = "interpreter that has it"};
+        rows[N_DRIVERS + i] = (rose_opt){.name = names[N_DRIVERS + i],
+                                         .kind = ROSE_OPT_STRING,
+                                         .dest = &o->args[i],
+                                         .arg = "ARGS",
+                                         .unset = "none",
+                                         .help = "NAME=VALUE ... for its constructor, in one word"};
+    }
+    return 2 * N_DRIVERS;
+}
+
 int rose_bench_offline(int argc, char **argv)
 {
     static offline_opts o;
@@ -283,91 +437,31 @@ int rose_bench_offline(int argc, char **argv)
                        .warmup = 1,
                        .top_k = 50,
                        .temperature = 0.7f,
-                       .top_p = 0.9f};
+                       .top_p = 0.9f,
+                       .timeout_s = 3600,
+                       .workload = "uniform",
+                       .backends = "inproc"};
+    for (int i = 0; i < N_DRIVERS; i++)
+        o.python[i] = "python3";
     rose_engine_flags_init(&o.engine);
-    rose_opt opts[16 + ROSE_ENGINE_FLAG_ROWS] = {
-        {.name = "Workload", .kind = ROSE_OPT_HEADING},
-        {.name = "num-prompts",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.num_prompts,
-         .arg = "N",
-         .min = 1,
-         .max = 65536,
-         .help = "random prompts, all submitted at once"},
-        {.name = "input-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.input_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "tokens of each prompt"},
-        {.name = "output-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.output_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "tokens to generate for each; end-of-sequence is ignored"},
-        {.name = "max-batch-size",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.engine.max_num_seqs,
-         .arg = "N",
-         .min = 1,
-         .max = 4096,
-         .help = "most sequences in one step; another name of --max-num-seqs"},
-        {.name = "temperature",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o.temperature,
-         .arg = "T",
-         .fmin = 0,
-         .fmax = 100,
-         .help = "0 is greedy"},
-        {.name = "top-p",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o.top_p,
-         .arg = "P",
-         .fmin = 1e-6f,
-         .fmax = 1,
-         .help = "nucleus sampling"},
-        {.name = "top-k", .kind = ROSE_OPT_U32, .dest = &o.top_k, .arg = "K", .help = "0 is off"},
-        {.name = "seed",
-         .kind = ROSE_OPT_U64,
-         .dest = &o.seed,
-         .arg = "N",
-         .help = "of prompts and sampling"},
-        {.name = "repeats",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.repeats,
-         .arg = "N",
-         .min = 1,
-         .max = 1000,
-         .help = "measured runs"},
-        {.name = "warmup",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.warmup,
-         .arg = "N",
-         .max = 1000,
-         .help = "runs before them"},
-        {.name = "output-dir",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o.output_dir,
-         .arg = "DIR",
-         .unset = "JSON to standard output",
-         .help = "write offline_TIME/offline_results.json there"},
-    };
-    const size_t own = 12;
+    rose_server_flags_init(&o.server);
+    rose_opt opts[32 + ROSE_ENGINE_FLAG_ROWS];
+    size_t n = workload_rows(&o, opts);
+    n += driver_rows(&o, opts + n);
+    n += rose_engine_flags_rows(&o.engine, opts + n);
     const rose_command cmd = {
         .usage = "roseinfer bench offline MODEL [options]",
         .about =
-            "Token throughput of the engine in this process: random token ids in, tokens out.\n"
-            "One line on standard error, JSON on standard output or in --output-dir.",
+            "Token throughput: random token ids in, tokens out. The engine in this process unless\n"
+            "--backends says more. A line for each on standard error, JSON on standard output or "
+            "in\n--output-dir.",
         .opts = opts,
-        .n_opts = own + rose_engine_flags_rows(&o.engine, opts + own),
+        .n_opts = n,
         .min_args = 1,
         .max_args = 1,
     };
     const char *args[1];
     uint32_t n_args;
     int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
-    return rc >= 0 ? rc : run(args[0], &o);
+    return rc >= 0 ? rc : run(args[0], &o, argc, argv);
 }

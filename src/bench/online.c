@@ -21,19 +21,8 @@
 
 enum { MAX_POINTS = 64, WARM_VARIANT = 1 << 20, GOODPUT_VARIANT = 1 << 21, DEFAULT_CONTEXT = 2048 };
 
-typedef struct online_opts {
-    const char *trace, *backends, *scales, *concurrency, *goodput, *output_dir, *client_cpus;
-    uint32_t n, max_output_len, max_input_len, max_model_len, prompt_overhead, goodput_steps,
-        self_test_rate;
-    uint32_t warmup_requests, warmup_input_len, warmup_output_len;
-    float rate, burstiness, in_median, in_sigma, out_median, out_sigma;
-    bool shared_prefix, trace_prefixes, cold_prefix, self_test;
-    rose_request_flags req;
-    rose_server_flags server;
-} online_opts;
-
 typedef struct online {
-    const online_opts *o;
+    const rose_online_opts *o;
     const char *model_dir;
     rose_prompts *prompts;
     rose_load_trace trace, warm_trace;
@@ -89,12 +78,15 @@ static rose_status parse_list(const char *what, const char *text, double min, do
 
 static rose_status load_trace(online *r, rose_err *err)
 {
-    const online_opts *o = r->o;
+    const rose_online_opts *o = r->o;
     uint32_t context = o->max_model_len != 0 ? o->max_model_len : rose_prompts_context(r->prompts);
+    const bool ramp = strcmp(o->ramp, "none") != 0;
     const rose_load_trace_gen g = {.seed = o->req.seed,
                                    .n = o->n,
-                                   .rate = (double)o->rate,
+                                   .rate = (double)(ramp ? o->ramp_start : o->rate),
                                    .burstiness = (double)o->burstiness,
+                                   .end_rate = ramp ? (double)o->ramp_end : 0,
+                                   .exponential = strcmp(o->ramp, "exponential") == 0,
                                    .in_median = (double)o->in_median,
                                    .in_sigma = (double)o->in_sigma,
                                    .out_median = (double)o->out_median,
@@ -102,6 +94,7 @@ static rose_status load_trace(online *r, rose_err *err)
     rose_status st = o->trace != NULL ? rose_load_trace_read(&r->trace, o->trace, o->n, stderr, err)
                                       : rose_load_trace_generate(&r->trace, &g, err);
     if (st != ROSE_OK) return st;
+    if (ramp) rose_load_trace_retime(&r->trace, &g);
     if (context == 0) {
         fprintf(stderr, "config.json gives no context length: %d assumed (--max-model-len)\n",
                 DEFAULT_CONTEXT);
@@ -128,7 +121,7 @@ static rose_status load_trace(online *r, rose_err *err)
 
 static json_t *meta_json(const online *r, int argc, char **argv)
 {
-    const online_opts *o = r->o;
+    const rose_online_opts *o = r->o;
     json_t *meta = rose_results_meta(argc, argv);
     json_t *more = json_pack(
         "{s:s, s:s, s:s?, s:i, s:I, s:f, s:f, s:i, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:s, "
@@ -147,6 +140,11 @@ static json_t *meta_json(const online *r, int argc, char **argv)
         json_array_append_new(scales, json_real(r->scales[i]));
     if (more != NULL) {
         json_object_set_new(more, "scales", scales);
+        json_object_set_new(more, "ramp_up_strategy", json_string(o->ramp));
+        if (strcmp(o->ramp, "none") != 0) {
+            json_object_set_new(more, "ramp_up_start_rps", json_real((double)o->ramp_start));
+            json_object_set_new(more, "ramp_up_end_rps", json_real((double)o->ramp_end));
+        }
         json_object_set_new(more, "prompt_overhead_tokens", json_integer(o->prompt_overhead));
         json_object_set_new(more, "trace_bad_lines", json_integer(r->trace.n_bad));
         json_object_set_new(more, "cold_prefix", json_boolean(o->cold_prefix));
@@ -166,18 +164,20 @@ typedef struct target {
 
 static void print_run(const char *label, const rose_run *run, const rose_run_stats *s)
 {
-    char load[48];
+    char load[48], late[48] = ""; /* a closed loop has no times to be late for */
+    if (s->lateness.n > 0)
+        snprintf(late, sizeof late, "; client late p99 %.3f ms", s->lateness.p99 * 1e3);
     if (run->spec.concurrency > 0)
         snprintf(load, sizeof load, "%u at once", run->spec.concurrency);
     else
         snprintf(load, sizeof load, "scale %.4g (%.2f req/s)", run->spec.scale, s->offered_rps);
     fprintf(stderr,
             "%s, %s: %u of %u ok, %.1f tok/s; p50/p90/p99 ms: TTFT %.2f/%.2f/%.2f, TPOT "
-            "%.2f/%.2f/%.2f, ITL %.2f/%.2f/%.2f, E2E %.1f/%.1f/%.1f; client late p99 %.3f ms\n",
+            "%.2f/%.2f/%.2f, ITL %.2f/%.2f/%.2f, E2E %.1f/%.1f/%.1f%s\n",
             label, load, s->n_success, run->n, (double)s->tokens / s->duration_s, s->ttft.p50 * 1e3,
             s->ttft.p90 * 1e3, s->ttft.p99 * 1e3, s->tpot.p50 * 1e3, s->tpot.p90 * 1e3,
             s->tpot.p99 * 1e3, s->itl.p50 * 1e3, s->itl.p90 * 1e3, s->itl.p99 * 1e3,
-            s->e2e.p50 * 1e3, s->e2e.p90 * 1e3, s->e2e.p99 * 1e3, s->lateness.p99 * 1e3);
+            s->e2e.p50 * 1e3, s->e2e.p90 * 1e3, s->e2e.p99 * 1e3, late);
     if (s->first_error != NULL)
         fprintf(stderr, "%s: %u requests failed; request %u: %s\n", label, s->n_error,
                 s->first_error_at, s->first_error);
@@ -195,7 +195,7 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
 static rose_status measure(online *r, const target *t, const rose_run_spec *spec, bool *met,
                            double *rps, rose_err *err)
 {
-    const online_opts *o = r->o;
+    const rose_online_opts *o = r->o;
     rose_run run = {0};
     rose_run_stats s;
     char dead[320];
@@ -209,12 +209,16 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
                              .mode = mode,
                              .label = t->label,
                              .stop = &stop_asked};
+    const rose_online_names names = {
+        .dir = r->results.dir, .label = t->label, .model = t->model, .tokenizer = r->model_dir};
     rose_status st = rose_workload_run(&w, &t->server->url, t->model, spec, &run, err);
     if (st == ROSE_OK && (st = rose_run_stats_make(&run, &s)) != ROSE_OK)
         rose_fail(err, st, "out of memory");
     if (st == ROSE_OK) {
         print_run(t->label, &run, &s);
         st = rose_online_add_run(&r->results, t->entry, t->label, &run, &s, err);
+        if (st == ROSE_OK && o->vllm_results && spec->variant < GOODPUT_VARIANT)
+            st = rose_online_export_vllm(&names, o, &r->limits, &run, &s, err);
         if (met != NULL) *met = rose_goodput_met(&r->limits, &s);
         if (rps != NULL) *rps = s.offered_rps;
     }
@@ -320,6 +324,8 @@ static void run_backend(online *r, const rose_server_spec *spec)
     rose_err err = {{0}}, write_err = {{0}};
     double warm_s = 0;
     const uint64_t start = rose_now_ns();
+    char began[32], ended[32];
+    rose_results_time(began);
     rose_status st =
         rose_server_start(&server, spec, &r->o->server, r->model_dir, NULL, r->results.dir, &err);
     target t = {.label = spec->label, .server = &server};
@@ -339,10 +345,14 @@ static void run_backend(online *r, const rose_server_spec *spec)
     json_object_set_new(timing, "warmup_s", json_real(warm_s));
     json_object_set_new(timing, "runs_s", json_real((double)(rose_now_ns() - warm_end) * 1e-9));
     rose_server_stop(&server);
+    rose_results_time(ended);
+    json_object_set_new(timing, "backend_start_time", json_string(began));
+    json_object_set_new(timing, "backend_end_time", json_string(ended));
     json_object_set_new(timing, "backend_wall_s",
                         json_real((double)(rose_now_ns() - start) * 1e-9));
     if (st != ROSE_OK) {
         r->n_failed++;
+        rose_results_text(err.msg);
         fprintf(stderr, "roseinfer: %s: %s\n", spec->label, err.msg);
         st = rose_online_add_failure(&r->results, t.entry, spec->label, err.msg, &write_err);
     } else {
@@ -353,7 +363,7 @@ static void run_backend(online *r, const rose_server_spec *spec)
 
 static rose_status prepare(online *r, int argc, char **argv, rose_err *err)
 {
-    const online_opts *o = r->o;
+    const rose_online_opts *o = r->o;
     rose_status st = rose_server_list_parse(o->backends, r->specs, &r->n_specs, err);
     if (st == ROSE_OK) st = parse_list("scales", o->scales, 0, r->scales, &r->n_scales, err);
     if (st == ROSE_OK) st = parse_list("concurrency", o->concurrency, 1, r->conc, &r->n_conc, err);
@@ -371,7 +381,7 @@ static rose_status prepare(online *r, int argc, char **argv, rose_err *err)
     return rose_online_write(&r->results, err);
 }
 
-static int run(const char *model_dir, const online_opts *o, int argc, char **argv)
+static int run(const char *model_dir, const rose_online_opts *o, int argc, char **argv)
 {
     static online r;
     rose_err err = {{0}};
@@ -385,6 +395,10 @@ static int run(const char *model_dir, const online_opts *o, int argc, char **arg
     const uint64_t start = rose_now_ns();
     for (uint32_t i = 0; i < r.n_specs && !stop_asked; i++)
         run_backend(&r, &r.specs[i]);
+    char ended[32];
+    rose_results_time(ended);
+    json_object_set_new(json_object_get(r.results.root, "meta"), "run_end_time",
+                        json_string(ended));
     json_object_set_new(json_object_get(r.results.root, "meta"), "wall_s",
                         json_real((double)(rose_now_ns() - start) * 1e-9));
     if (rose_online_write(&r.results, &err) != ROSE_OK)
@@ -400,246 +414,12 @@ done:
     return rc;
 }
 
-/* ---- options ---- */
-
-static void opts_init(online_opts *o)
-{
-    *o = (online_opts){.backends = "roseinfer",
-                       .scales = "0.4,0.8,1.6",
-                       .output_dir = "outputs",
-                       .n = 200,
-                       .max_output_len = 128,
-                       .prompt_overhead = 16,
-                       .goodput_steps = 8,
-                       .self_test_rate = 20000,
-                       .warmup_requests = 5,
-                       .warmup_input_len = 128,
-                       .warmup_output_len = 32,
-                       .rate = 5,
-                       .burstiness = 1,
-                       .in_median = 256,
-                       .in_sigma = 0.8f,
-                       .out_median = 96,
-                       .out_sigma = 0.6f,
-                       .trace_prefixes = true,
-                       .cold_prefix = true};
-    rose_request_flags_init(&o->req);
-    rose_server_flags_init(&o->server);
-}
-
-static size_t workload_rows(online_opts *o, rose_opt *rows)
-{
-    const rose_opt all[] = {
-        {.name = "Workload", .kind = ROSE_OPT_HEADING},
-        {.name = "backends",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->backends,
-         .arg = "LIST",
-         .help = "servers, in turn: roseinfer, vllm, sglang, trtllm, llama (started here), "
-                 "url=NAME=http://HOST:PORT"},
-        {.name = "trace",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->trace,
-         .arg = "FILE",
-         .unset = "generated",
-         .help = "Azure or BurstGPT CSV, Mooncake or Qwen-Bailian JSONL"},
-        {.name = "n",
-         .letter = 'n',
-         .kind = ROSE_OPT_U32,
-         .dest = &o->n,
-         .arg = "N",
-         .min = 1,
-         .max = 10000000,
-         .help = "requests of a run: the first of the trace"},
-        {.name = "scales",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->scales,
-         .arg = "LIST",
-         .help = "open loop: a run for each, with the trace's times multiplied by it; smaller is "
-                 "heavier, 0 sends all at once, none leaves it out"},
-        {.name = "concurrency",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->concurrency,
-         .arg = "LIST",
-         .unset = "none",
-         .help = "closed loop: a run for each number of requests under way"},
-        {.name = "goodput",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->goodput,
-         .arg = "LIMITS",
-         .unset = "none",
-         .help = "search the highest rate within p99 limits in ms, as ttft:200,tpot:20"},
-        {.name = "goodput-steps",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->goodput_steps,
-         .arg = "N",
-         .min = 1,
-         .max = 64,
-         .help = "runs of that search"},
-        {.name = "max-output-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->max_output_len,
-         .arg = "N",
-         .max = 1u << 20,
-         .help = "longest output; 0 is no limit but the context"},
-        {.name = "max-input-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->max_input_len,
-         .arg = "N",
-         .max = 1u << 20,
-         .unset = "the context",
-         .help = "longest prompt"},
-        {.name = "max-model-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->max_model_len,
-         .arg = "N",
-         .max = 1u << 24,
-         .unset = "of config.json",
-         .help = "context that lengths are cut to"},
-        {.name = "prompt-overhead-tokens",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->prompt_overhead,
-         .arg = "N",
-         .max = 65536,
-         .help =
-             "room left in the context for what the server adds to a prompt: BOS, chat template"},
-        {.name = "shared-prefix",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &o->shared_prefix,
-         .help = "every prompt is a prefix of one text; otherwise all are unique"},
-        {.name = "trace-prefixes",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &o->trace_prefixes,
-         .help = "follow the prefix structure of a trace that has hash ids"},
-        {.name = "cold-prefix",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &o->cold_prefix,
-         .help = "other text in each run, so that no run meets a warm prefix cache"},
-        {.name = "warmup-requests",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->warmup_requests,
-         .arg = "N",
-         .max = 10000,
-         .help = "sent one by one before the runs"},
-        {.name = "warmup-input-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->warmup_input_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "their prompt tokens"},
-        {.name = "warmup-output-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->warmup_output_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "their output tokens"},
-        {.name = "output-dir",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->output_dir,
-         .arg = "DIR",
-         .help = "write online_TIME/online_results.json, online_summary.md and the servers' logs "
-                 "there"},
-        {.name = "client-cpus",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->client_cpus,
-         .arg = "LIST",
-         .unset = "not pinned",
-         .help = "CPU of this client; of a list the first"},
-        {.name = "self-test",
-         .kind = ROSE_OPT_FLAG,
-         .dest = &o->self_test,
-         .help = "measure this client's own timing error against an instant server in this "
-                 "process; needs no MODEL"},
-        {.name = "self-test-rate",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->self_test_rate,
-         .arg = "N",
-         .min = 100,
-         .max = 1000000,
-         .help = "events per second of the self-test"},
-    };
-    memcpy(rows, all, sizeof all);
-    return sizeof all / sizeof *all;
-}
-
-static size_t generator_rows(online_opts *o, rose_opt *rows)
-{
-    const rose_opt all[] = {
-        {.name = "Generated trace", .kind = ROSE_OPT_HEADING},
-        {.name = "rate",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o->rate,
-         .arg = "R",
-         .fmin = 1e-3f,
-         .fmax = 1e6f,
-         .help = "requests per second at scale 1"},
-        {.name = "burstiness",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o->burstiness,
-         .arg = "K",
-         .fmin = 0.01f,
-         .fmax = 1e4f,
-         .help = "shape of the gamma arrivals; 1 is Poisson, less is burstier"},
-        {.name = "input-median",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o->in_median,
-         .arg = "N",
-         .fmin = 1,
-         .fmax = 1e6f,
-         .help = "log-normal prompt lengths"},
-        {.name = "input-sigma",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o->in_sigma,
-         .arg = "S",
-         .fmax = 5,
-         .help = "their spread; 0 makes all equal"},
-        {.name = "output-median",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o->out_median,
-         .arg = "N",
-         .fmin = 1,
-         .fmax = 1e6f,
-         .help = "log-normal output lengths"},
-        {.name = "output-sigma",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o->out_sigma,
-         .arg = "S",
-         .fmax = 5,
-         .help = "their spread; 0 makes all equal"},
-    };
-    memcpy(rows, all, sizeof all);
-    return sizeof all / sizeof *all;
-}
-
 int rose_bench_online(int argc, char **argv)
 {
-    static online_opts o;
-    opts_init(&o);
-    rose_opt opts[36 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS];
-    size_t n = workload_rows(&o, opts);
-    n += generator_rows(&o, opts + n);
-    n += rose_request_flags_rows(&o.req, opts + n);
-    n += rose_server_flags_rows(&o.server, opts + n);
-    const rose_command cmd = {
-        .usage = "roseinfer bench online MODEL [options]",
-        .about = "Latency under load: replays a trace against one server or several in turn, and "
-                 "records TTFT,\nTPOT, ITL and E2E of every request. MODEL is the folder whose "
-                 "tokenizer makes the prompts.",
-        .opts = opts,
-        .n_opts = n,
-        .min_args = 0,
-        .max_args = 1,
-    };
-    const char *args[1] = {NULL};
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    static rose_online_opts o;
+    const char *model_dir;
+    int rc = rose_online_opts_parse(&o, argc, argv, &model_dir);
     if (rc >= 0) return rc;
     if (o.self_test) return rose_client_self_test(o.self_test_rate);
-    if (n_args == 0) {
-        fprintf(stderr, "roseinfer: bench online needs a MODEL\n");
-        return 2;
-    }
-    return run(args[0], &o, argc, argv);
+    return run(model_dir, &o, argc, argv);
 }

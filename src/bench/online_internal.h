@@ -6,6 +6,22 @@
 #include "bench/server.h"
 #include "bench/workload.h"
 
+/* Options of `bench online`. */
+typedef struct rose_online_opts {
+    const char *trace, *backends, *scales, *concurrency, *goodput, *output_dir, *client_cpus, *ramp;
+    uint32_t n, max_output_len, max_input_len, max_model_len, prompt_overhead, goodput_steps,
+        self_test_rate;
+    uint32_t warmup_requests, warmup_input_len, warmup_output_len;
+    float rate, burstiness, in_median, in_sigma, out_median, out_sigma, ramp_start, ramp_end;
+    bool shared_prefix, trace_prefixes, cold_prefix, self_test, vllm_results;
+    rose_request_flags req;
+    rose_server_flags server;
+} rose_online_opts;
+
+/* Defaults, then the command line. -1 to go on, else the exit code. *model_dir is NULL only for
+ * --self-test. */
+int rose_online_opts_parse(rose_online_opts *o, int argc, char **argv, const char **model_dir);
+
 /* The growing result: written after every run. */
 typedef struct rose_online_results {
     json_t *root; /* owned: {meta, summaries, by_backend} */
@@ -39,5 +55,14 @@ typedef struct rose_goodput_limits {
 rose_status rose_goodput_parse(const char *text, rose_goodput_limits *out, rose_err *err);
 bool rose_goodput_met(const rose_goodput_limits *l,
                       const rose_run_stats *s); /* at p99, no errors */
+
+/* One run as `vllm bench serve --save-result --save-detailed` writes it: dir/vllm/LABEL-LOAD.json.
+ * Without generated_texts, which this client does not keep. */
+typedef struct rose_online_names {
+    const char *dir, *label, *model, *tokenizer; /* model: as the server calls it */
+} rose_online_names;
+rose_status rose_online_export_vllm(const rose_online_names *names, const rose_online_opts *o,
+                                    const rose_goodput_limits *limits, const rose_run *run,
+                                    const rose_run_stats *s, rose_err *err);
 
 #endif

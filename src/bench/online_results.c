@@ -56,6 +56,40 @@ static json_t *cdf_json(const double cdf[101])
     return list;
 }
 
+/* Tenths of an open loop's requests, in order of their due times: under a ramp, or a load that is
+ * too much, the first differs from the last. */
+static json_t *slices_json(const rose_run *run)
+{
+    enum { N_SLICES = 10 };
+    json_t *list = json_array();
+    for (uint32_t k = 0; run->n >= 2 * N_SLICES && k < N_SLICES; k++) {
+        const uint32_t begin = (uint32_t)((uint64_t)run->n * k / N_SLICES),
+                       end = (uint32_t)((uint64_t)run->n * (k + 1) / N_SLICES);
+        const double from = run->trace->rows[begin].at_s * run->spec.scale,
+                     to = run->trace->rows[end - 1].at_s * run->spec.scale;
+        rose_samples ttft = {0}, e2e = {0};
+        for (uint32_t i = begin; i < end; i++) {
+            const rose_reply *r = &run->replies[i];
+            if (r->error[0] != '\0') continue;
+            if (rose_samples_add(&ttft, (double)(r->first_ns - r->start_ns) * 1e-6) != ROSE_OK ||
+                rose_samples_add(&e2e, (double)(r->last_ns - r->start_ns) * 1e-6) != ROSE_OK)
+                break;
+        }
+        const size_t n_ok = ttft.n;
+        const rose_summary t = rose_summarise(ttft.v, ttft.n), e = rose_summarise(e2e.v, e2e.n);
+        json_array_append_new(
+            list, json_pack("{s:f, s:f, s:o, s:i, s:i, s:o, s:o, s:o}", "from_s", from, "to_s", to,
+                            "offered_rps",
+                            to > from ? json_real((end - begin - 1) / (to - from)) : json_null(),
+                            "num_requests", (int)(end - begin), "num_success", (int)n_ok,
+                            "ttft_p50_ms", real_or_null(t.p50), "ttft_p99_ms", real_or_null(t.p99),
+                            "e2e_p99_ms", real_or_null(e.p99)));
+        rose_samples_free(&ttft);
+        rose_samples_free(&e2e);
+    }
+    return list;
+}
+
 static json_t *summary_json(const char *label, const rose_run *run, const rose_run_stats *s)
 {
     const double d = s->duration_s > 0 ? s->duration_s : (double)NAN;
@@ -84,6 +118,7 @@ static json_t *summary_json(const char *label, const rose_run *run, const rose_r
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         json_object_set_new(o, all[i].name, rose_summary_json(all[i].s, 1e3));
     json_object_set_new(o, "itl_cdf_ms", cdf_json(s->itl_cdf));
+    if (run->spec.concurrency == 0) json_object_set_new(o, "slices", slices_json(run));
     json_object_set_new(o, "num_short", json_integer(s->n_short));
     json_object_set_new(o, "num_usage_contradicted", json_integer(s->n_usage_lies));
     json_object_set_new(o, "num_prompt_len_differs", json_integer(s->n_prompt_mismatch));
@@ -182,8 +217,41 @@ static void print_row(FILE *f, const json_t *row)
     print_triple(f, row, "tpot_ms");
     print_triple(f, row, "itl_ms");
     print_triple(f, row, "e2e_ms");
-    fprintf(f, " %.2f | %.1f | %.3f |\n", json_number_value(json_object_get(row, "req_per_s")),
-            json_number_value(json_object_get(row, "tok_per_s")), value(row, "lateness_ms", "p99"));
+    fprintf(f, " %.2f | %.1f |", json_number_value(json_object_get(row, "req_per_s")),
+            json_number_value(json_object_get(row, "tok_per_s")));
+    if (conc > 0)
+        fputs(" |\n", f);
+    else
+        fprintf(f, " %.3f |\n", value(row, "lateness_ms", "p99"));
+}
+
+/* How latency grew with the rate. */
+static void print_ramp(FILE *f, const json_t *row)
+{
+    static const char *const keys[] = {"offered_rps", "ttft_p50_ms", "ttft_p99_ms", "e2e_p99_ms"};
+    size_t i;
+    const json_t *s, *slices = json_object_get(row, "slices");
+    const char *label = json_string_value(json_object_get(row, "backend"));
+    if (json_array_size(slices) == 0) return;
+    fprintf(f,
+            "\n%s, scale %.4g, by tenths of the requests:\n\n"
+            "| from s | ok | req/s offered | TTFT p50 | TTFT p99 | E2E p99 |\n"
+            "|---|---|---|---|---|---|\n",
+            label != NULL ? label : "?", json_number_value(json_object_get(row, "scale")));
+    json_array_foreach(slices, i, s)
+    {
+        fprintf(f, "| %.2f | %d/%d |", json_number_value(json_object_get(s, "from_s")),
+                (int)json_integer_value(json_object_get(s, "num_success")),
+                (int)json_integer_value(json_object_get(s, "num_requests")));
+        for (int k = 0; k < 4; k++) {
+            const json_t *v = json_object_get(s, keys[k]);
+            if (json_is_number(v))
+                fprintf(f, " %.2f |", json_number_value(v));
+            else
+                fputs(" |", f);
+        }
+        fputc('\n', f);
+    }
 }
 
 rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *err)
@@ -207,6 +275,10 @@ rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *e
         "|\n|---|---|---|---|---|---|---|---|---|---|\n",
         f);
     json_array_foreach(json_object_get(root, "summaries"), i, row) print_row(f, row);
+    const char *ramp = json_string_value(json_object_get(meta, "ramp_up_strategy"));
+    if (ramp != NULL && strcmp(ramp, "none") != 0) {
+        json_array_foreach(json_object_get(root, "summaries"), i, row) print_ramp(f, row);
+    }
     if (fclose(f) != 0) return rose_fail(err, ROSE_E_IO, "cannot write %s", path);
     return ROSE_OK;
 }

@@ -107,7 +107,7 @@ static rose_status write_script(const char *figures, const json_t *online, const
     return any ? ROSE_OK : rose_fail(err, ROSE_E_FORMAT, "no run in these results succeeded");
 }
 
-static rose_status plot(const char *dir, rose_err *err)
+rose_status rose_plot_folder(const char *dir, rose_err *err)
 {
     char figures[MAX_PATH];
     json_t *online = NULL, *offline = NULL;
@@ -123,7 +123,6 @@ static rose_status plot(const char *dir, rose_err *err)
         st = write_script(figures, online, offline, err);
     }
     if (st == ROSE_OK) st = run_gnuplot(figures, err);
-    if (st == ROSE_OK) printf("%s\n", figures);
     json_decref(online);
     json_decref(offline);
     return st;
@@ -145,7 +144,10 @@ int rose_bench_plot(int argc, char **argv)
     rose_err err = {{0}};
     int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
     if (rc >= 0) return rc;
-    if (plot(args[0], &err) == ROSE_OK) return 0;
+    if (rose_plot_folder(args[0], &err) == ROSE_OK) {
+        printf("%s/figures\n", args[0]);
+        return 0;
+    }
     fprintf(stderr, "roseinfer: %s\n", err.msg);
     return 1;
 }

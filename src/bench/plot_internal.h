@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "base/status.h"
+
 enum { ROSE_PLOT_MAX_BACKENDS = 16, ROSE_PLOT_N_METRICS = 4 };
 
 typedef struct rose_plot_metric {
@@ -29,5 +31,9 @@ bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency);
 
 void rose_plot_cdfs(FILE *gp, const json_t *online);
 bool rose_plot_offline(FILE *gp, const json_t *offline);
+
+/* All of `bench plot`: the pictures of DIR into DIR/figures. Errors: NOTFOUND (no results there),
+ * FORMAT, IO (gnuplot failed or is not there). */
+rose_status rose_plot_folder(const char *dir, rose_err *err);
 
 #endif

@@ -120,10 +120,11 @@ static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
 static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, const char *prefix,
                        int which)
 {
-    fprintf(gp, "set ylabel '%s (ms)'\nset title '%s'\nset yrange [0:*]\nplot ", m->title,
-            which == 0    ? m->title
-            : which == 90 ? "p90"
-                          : "p99");
+    fprintf(gp, "set ylabel '%s%s (ms)'\nset title '%s'\nset yrange [0:*]\nplot ", m->title,
+            which == 0    ? ""
+            : which == 90 ? " p90"
+                          : " p99",
+            m->title);
     for (int k = 0; k < b->n; k++) {
         const char *block = m->file;
         if (k > 0) fputs(", \\\n  ", gp);
@@ -141,19 +142,21 @@ static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, c
     fputc('\n', gp);
 }
 
+/* One line for all four panels, where no data can be. */
+static const char key_above[] = "set key at screen 0.5,0.95 center center horizontal Left reverse";
+
 static void write_overview(FILE *gp, const backends *b, const char *prefix, const char *name,
                            int which, const char *title)
 {
     rose_plot_each_format(gp);
     rose_plot_start(gp, name, 1280, 920);
     fprintf(gp,
-            "set multiplot layout 2,2 title '%s' margins 0.07,0.98,0.07,0.91 spacing "
-            "0.08,0.11\n",
+            "set multiplot layout 2,2 title '%s' margins 0.07,0.98,0.07,0.87 spacing "
+            "0.08,0.14\n",
             title);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        fprintf(gp, "%s\n", i == 0 ? "set key top right Left reverse opaque" : "unset key");
+        fprintf(gp, "%s\n", i == 0 ? key_above : "unset key");
         write_plot(gp, b, &rose_plot_metrics[i], prefix, which);
-        if (which != 0) fputs("set title ''\n", gp);
     }
     fputs("unset multiplot\n", gp);
     rose_plot_end_format(gp);
@@ -184,9 +187,9 @@ bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
     write_overview(gp, &b, prefix, file, 99, "Latency, p99");
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
         snprintf(file, sizeof file, "%s_%s_ms", name, rose_plot_metrics[i].file);
-        fputs("set key top right Left reverse opaque\n", gp);
         rose_plot_each_format(gp);
         rose_plot_start(gp, file, 760, 520);
+        fputs("set key outside top center horizontal Left reverse maxrows 3\n", gp);
         write_plot(gp, &b, &rose_plot_metrics[i], prefix, 0);
         rose_plot_end_format(gp);
     }
@@ -257,13 +260,13 @@ static void write_cdf_page(FILE *gp, const json_t *online, const json_t *like, b
     rose_plot_start(gp, name, 1280, 920);
     fprintf(gp,
             "set multiplot layout 2,2 title 'Distribution at %s %g' margins "
-            "0.07,0.98,0.07,0.91 spacing 0.08,0.11\nset ylabel 'share of all'\nset yrange "
+            "0.07,0.98,0.07,0.87 spacing 0.08,0.14\nset ylabel 'share of all'\nset yrange "
             "[0:1]\nset xrange [0:*]\n",
             concurrency ? "concurrency" : "scale", load);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
         fprintf(gp, "%s\nset title '%s'\nset xlabel '%s (ms)'\nplot ",
-                i == 0 ? "set key bottom right Left reverse opaque" : "unset key",
-                rose_plot_metrics[i].title, rose_plot_metrics[i].title);
+                i == 0 ? key_above : "unset key", rose_plot_metrics[i].title,
+                rose_plot_metrics[i].title);
         for (int k = 0; k < b->n; k++)
             fprintf(gp, "%s$cdf%d_%d using 1:2 with lines lt %d title '%s'", k > 0 ? ", " : "", i,
                     k, k + 1, b->label[k]);

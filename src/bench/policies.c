@@ -45,7 +45,7 @@ static const policy policies[] = {{"default", NULL},
                                   {"--no-prefix-cache", no_prefix_cache}};
 enum { N_POLICIES = sizeof policies / sizeof policies[0] }; /* and one for the goals */
 
-static rose_sched_opts base_opts(const rose_policies_opts *o, const rose_trace *t)
+static rose_sched_opts base_opts(const rose_policies_opts *o, const rose_load_trace *t)
 {
     rose_sched_opts so = {.max_seqs = o->max_num_seqs,
                           .max_step_tokens = o->max_num_batched_tokens,
@@ -56,7 +56,7 @@ static rose_sched_opts base_opts(const rose_policies_opts *o, const rose_trace *
                           .decode_first = true,
                           .prefix_cache = true};
     for (uint32_t i = 0; i < t->n; i++) {
-        uint32_t n = t->requests[i].n_prompt + t->requests[i].n_output;
+        uint32_t n = t->rows[i].n_in + t->rows[i].n_out;
         if (n > so.max_model_len) so.max_model_len = n;
     }
     return so;
@@ -102,8 +102,9 @@ static json_t *result_json(const char *name, const rose_replay_result *r)
 int rose_bench_policies(const rose_policies_opts *o)
 {
     rose_err err = {{0}};
-    rose_trace t;
-    rose_status st = rose_trace_read(&t, o->trace, o->num_requests, &err);
+    rose_load_trace t;
+    const uint32_t limit = o->num_requests != 0 ? o->num_requests : UINT32_MAX;
+    rose_status st = rose_load_trace_read(&t, o->trace, limit, stderr, &err);
     json_t *list = json_array();
     int rc = 1;
     if (st == ROSE_OK) {
@@ -129,7 +130,7 @@ int rose_bench_policies(const rose_policies_opts *o)
             if (goals) print_goals(&r, t.n);
             json_array_append_new(list, result_json(p->name, &r));
         }
-        rose_trace_free(&t);
+        rose_load_trace_free(&t);
     }
     if (st != ROSE_OK) {
         fprintf(stderr, "roseinfer: %s\n", err.msg);

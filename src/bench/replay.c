@@ -12,7 +12,7 @@ typedef struct live {
 } live;
 
 typedef struct replay {
-    const rose_trace *t;
+    const rose_load_trace *t;
     rose_kv_pages *pages;
     rose_sched *s;
     live *live; /* [handles] */
@@ -34,11 +34,12 @@ static void made_up_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint
 {
     const replay *r = user;
     uint32_t request = r->live[seq].request;
-    const rose_trace_request *q = &r->t->requests[request];
+    const rose_load_trace_row *q = &r->t->rows[request];
+    const uint32_t block = r->t->block_tokens;
     for (uint32_t p = pos; p < pos + n; p++) {
-        uint32_t k = q->n_blocks > 0 ? p / q->block_tokens : 0;
-        bool known = p < q->n_prompt && k < q->n_blocks;
-        *out++ = known ? mix(q->blocks[k], p % q->block_tokens) : mix(~(uint64_t)request, p);
+        uint32_t k = block > 0 ? p / block : 0;
+        bool known = p < q->n_in && k < q->n_hash;
+        *out++ = known ? mix(r->t->hashes[q->hash0 + k], p % block) : mix(~(uint64_t)request, p);
     }
 }
 
@@ -73,7 +74,7 @@ static bool create(replay *r, const rose_replay_opts *o, const rose_sched_opts *
     with_ids.ids = made_up_ids;
     with_ids.ids_user = r;
     for (uint32_t i = 0; i < r->t->n; i++)
-        r->cap_itl += r->t->requests[i].n_output;
+        r->cap_itl += r->t->rows[i].n_out;
     r->live = calloc((size_t)so->max_seqs + so->max_queued, sizeof *r->live);
     r->ttft = calloc(r->t->n, sizeof *r->ttft);
     r->e2e = calloc(r->t->n, sizeof *r->e2e);
@@ -89,10 +90,10 @@ static bool create(replay *r, const rose_replay_opts *o, const rose_sched_opts *
 
 static void submit(replay *r, uint32_t i, const rose_replay_opts *o, rose_replay_result *out)
 {
-    const rose_trace_request *q = &r->t->requests[i];
+    const rose_load_trace_row *q = &r->t->rows[i];
     double at_s = q->at_s * o->scale;
     rose_sched_request sr = {
-        .n_prompt = q->n_prompt, .max_tokens = q->n_output, .arrival = (uint64_t)(at_s * 1e3)};
+        .n_prompt = q->n_in, .max_tokens = q->n_out, .arrival = (uint64_t)(at_s * 1e3)};
     uint32_t seq;
     if (o->steer && o->ttft_ms > 0) sr.due_ns = (uint64_t)(at_s * 1e9 + o->ttft_ms * 1e6);
     if (rose_sched_submit(r->s, &sr, &seq) != ROSE_OK) {
@@ -117,7 +118,7 @@ static void judge(const live *l, double at_s, const rose_replay_opts *o, rose_re
 static void token(replay *r, uint32_t seq, const rose_replay_opts *o, rose_replay_result *out)
 {
     live *l = &r->live[seq];
-    const rose_trace_request *q = &r->t->requests[l->request];
+    const rose_load_trace_row *q = &r->t->rows[l->request];
     if (l->n_out++ == 0) {
         l->first_s = r->now;
     } else {
@@ -127,7 +128,7 @@ static void token(replay *r, uint32_t seq, const rose_replay_opts *o, rose_repla
     }
     l->last_s = r->now;
     r->n_out++;
-    if (l->n_out < q->n_output) return;
+    if (l->n_out < q->n_out) return;
     judge(l, q->at_s * o->scale, o, out);
     r->ttft[out->n_done] = l->first_s - q->at_s * o->scale;
     r->e2e[out->n_done++] = r->now - q->at_s * o->scale;
@@ -149,12 +150,12 @@ static void play(replay *r, const rose_replay_opts *o, rose_replay_result *out)
     uint32_t next = 0;
     for (;;) {
         rose_sched_plan p;
-        for (; next < r->t->n && r->t->requests[next].at_s * o->scale <= r->now; next++)
+        for (; next < r->t->n && r->t->rows[next].at_s * o->scale <= r->now; next++)
             submit(r, next, o, out);
         if (o->steer && o->ttft_ms > 0) refuse_late(r, out);
         if (!rose_sched_next(r->s, &p)) {
             if (next == r->t->n) return;
-            r->now = r->t->requests[next].at_s * o->scale; /* idle until then */
+            r->now = r->t->rows[next].at_s * o->scale; /* idle until then */
             continue;
         }
         double us = o->step_us + o->row_us * p.n_tokens;
@@ -170,7 +171,7 @@ static void play(replay *r, const rose_replay_opts *o, rose_replay_result *out)
     }
 }
 
-rose_status rose_replay_run(const rose_trace *t, const rose_replay_opts *o,
+rose_status rose_replay_run(const rose_load_trace *t, const rose_replay_opts *o,
                             const rose_sched_opts *so, rose_replay_result *out, rose_err *err)
 {
     replay r = {.t = t};

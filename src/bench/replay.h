@@ -3,7 +3,7 @@
 #ifndef ROSE_BENCH_REPLAY_H
 #define ROSE_BENCH_REPLAY_H
 
-#include "bench/trace.h"
+#include "bench/load_trace.h"
 #include "sched/sched.h"
 
 typedef struct rose_replay_opts {
@@ -31,7 +31,7 @@ typedef struct rose_replay_result {
 } rose_replay_result;
 
 /* so->ids and ids_user are set here. Errors: as rose_sched_create, NOMEM. */
-rose_status rose_replay_run(const rose_trace *t, const rose_replay_opts *o,
+rose_status rose_replay_run(const rose_load_trace *t, const rose_replay_opts *o,
                             const rose_sched_opts *so, rose_replay_result *out, rose_err *err);
 
 #endif

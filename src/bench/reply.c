@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "base/json.h"
+#include "bench/results.h"
 
 void rose_reply_free(rose_reply *r)
 {
@@ -25,6 +26,7 @@ void rose_reply_fail(rose_reply *r, const char *fmt, ...)
     for (char *p = r->error; *p != '\0'; p++) { /* messages quote hostile input */
         if ((unsigned char)*p < 32 || *p == 127) *p = '?';
     }
+    rose_results_text(r->error);
 }
 
 static rose_status add_arrival(rose_reply *r, uint64_t t_ns, uint32_t n_tokens)
@@ -138,6 +140,7 @@ static rose_status on_event(void *user, const char *data, size_t len)
     if (json_is_string(reason)) {
         r->finished = true;
         snprintf(r->finish, sizeof r->finish, "%s", json_string_value(reason));
+        rose_results_text(r->finish);
     }
     if (json_is_object(times)) read_times(r, times);
     json_decref(o);
@@ -221,6 +224,7 @@ static void read_plain(rose_reader *r)
         ROSE_OK) {
         const json_t *error = json_object_get(o, "error");
         const json_t *m = json_object_get(json_is_object(error) ? error : o, "message");
+        if (!json_is_string(m)) m = json_is_string(error) ? error : json_object_get(o, "detail");
         if (json_is_string(m))
             rose_reply_fail(r->reply, "HTTP status %d: %.140s", r->reply->status,
                             json_string_value(m));

@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/version.h"
+#include "tokenizer/unicode.h"
 
 enum { MAX_SUFFIX = 1000, MAX_PATH = 4096, MAX_RESULTS = 1 << 30 };
 
@@ -91,21 +92,27 @@ static void cpu_name(char *out, size_t cap, const char *machine)
     if (f != NULL) fclose(f);
 }
 
+void rose_results_time(char out[32])
+{
+    const time_t now = (time_t)rose_unix_time();
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
+}
+
 json_t *rose_results_meta(int argc, char **argv)
 {
     struct utsname u = {.machine = "unknown"};
     char cpu[256], when[32], kernel[160];
     rose_buf cmd = {0};
-    time_t now = (time_t)rose_unix_time();
-    struct tm tm;
     uname(&u);
     snprintf(kernel, sizeof kernel, "%.64s %.64s", u.sysname, u.release);
     cpu_name(cpu, sizeof cpu, u.machine);
-    gmtime_r(&now, &tm);
-    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    rose_results_time(when);
     rose_status st = rose_buf_addf(&cmd, "roseinfer bench");
     for (int i = 0; i < argc && st == ROSE_OK; i++)
         st = rose_buf_addf(&cmd, " %s", argv[i]);
+    if (st == ROSE_OK && rose_buf_str(&cmd) != NULL) rose_results_text(cmd.data);
     json_t *meta =
         st != ROSE_OK || rose_buf_str(&cmd) == NULL
             ? NULL
@@ -117,6 +124,15 @@ json_t *rose_results_meta(int argc, char **argv)
                         "versions", "roseinfer", rose_version(), "commit", rose_commit());
     rose_buf_free(&cmd);
     return meta;
+}
+
+char *rose_results_text(char *s)
+{
+    for (char *p = s;; p++) {
+        p += rose_utf8_valid_prefix((const uint8_t *)p, strlen(p));
+        if (*p == '\0') return s;
+        *p = '?';
+    }
 }
 
 int rose_results_emit(json_t *root, const char *dir, const char *prefix)

@@ -15,12 +15,19 @@ rose_status rose_results_dir(const char *dir, const char *prefix, char *path, si
 rose_status rose_results_write(const json_t *root, const char *dir, const char *name,
                                rose_err *err);
 
+/* Now, as "2026-11-21T05:00:00Z". */
+void rose_results_time(char out[32]);
+
 /* What every result says about where it comes from: version, commit, command line, device, CPUs,
  * instruction set, memory, kernel, time. argv[0] is the benchmark's name. */
 json_t *rose_results_meta(int argc, char **argv);
 
 /* Reads DIR/name; FORMAT and NOTFOUND name the file. */
 rose_status rose_results_read(json_t **out, const char *dir, const char *name, rose_err *err);
+
+/* Bytes that are no UTF-8 (other programs' messages, a character cut in two) become '?' in place:
+ * jansson takes nothing else, and a result must not be lost for a name in it. Returns s. */
+char *rose_results_text(char *s);
 
 /* The end of a benchmark: root (taken over) goes to DIR/PREFIX_TIME/PREFIX_results.json, or to
  * stdout without a DIR. Returns the exit code. */

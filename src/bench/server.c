@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "bench/results.h"
 
 enum { POLL_MS = 1, GET_TIMEOUT_MS = 2000, STOP_GRACE_MS = 15000, TAIL_BYTES = 4096 };
 
@@ -30,8 +31,13 @@ static const driver drivers[ROSE_N_DRIVERS] = {
      "command of TensorRT-LLM's server"},
     {"llama", "llama-server", "-m", "/health", "llama-cmd", "llama-args",
      "command of llama.cpp's server"},
+    {"llama-python", "python3 -m llama_cpp.server --interrupt_requests False", "--model",
+     "/v1/models", "llama-python-cmd", "llama-python-args",
+     "command of llama-cpp-python's server, with its interpreter"},
+    {"transformers", "transformers serve", "", "/health", "transformers-cmd", "transformers-args",
+     "command of the server of transformers"},
 };
-enum { DRIVER_ROSEINFER = 0, DRIVER_LLAMA = 4 };
+enum { DRIVER_LLAMA = 4, DRIVER_LLAMA_PYTHON = 5 };
 
 void rose_server_flags_init(rose_server_flags *f)
 {
@@ -107,8 +113,8 @@ static rose_status parse_one(const char *part, rose_server_spec *s, rose_err *er
     }
     if (strncmp(part, "url=", 4) != 0)
         return rose_fail(err, ROSE_E_INVAL,
-                         "backend '%s': expected roseinfer, vllm, sglang, trtllm, llama or "
-                         "url=NAME=http://HOST:PORT",
+                         "backend '%s': expected roseinfer, vllm, sglang, trtllm, llama, "
+                         "llama-python, transformers or url=NAME=http://HOST:PORT",
                          part);
     const char *name = part + 4, *eq = strchr(name, '=');
     if (eq == NULL || (size_t)(eq - name) >= sizeof s->label)
@@ -199,6 +205,7 @@ static void last_line(const char *path, char *out, size_t cap)
     tail[n] = '\0';
     const char *nl = strrchr(tail, '\n');
     snprintf(out, cap, "%.200s", nl != NULL ? nl + 1 : tail);
+    rose_results_text(out);
 }
 
 bool rose_server_dead(rose_server *s, char *out, size_t cap)
@@ -245,17 +252,24 @@ static void get_string(const rose_url *u, const char *path, const char *key, cha
         const json_t *v = json_array_get(json_object_get(o, "data"), 0);
         v = json_object_get(v != NULL ? v : o, key);
         if (json_is_string(v)) snprintf(out, cap, "%s", json_string_value(v));
+        rose_results_text(out);
     }
     json_decref(o);
     rose_buf_free(&body);
+}
+
+static const char *model_of(const rose_server_spec *spec, const rose_server_flags *f,
+                            const char *model_dir)
+{
+    const bool gguf = spec->driver == DRIVER_LLAMA || spec->driver == DRIVER_LLAMA_PYTHON;
+    return gguf && f->llama_model != NULL ? f->llama_model : model_dir;
 }
 
 static rose_status spawn(rose_server *s, const rose_server_spec *spec, const rose_server_flags *f,
                          const char *model_dir, const char *extra, rose_err *err)
 {
     const driver *d = &drivers[spec->driver];
-    const char *model =
-        spec->driver == DRIVER_LLAMA && f->llama_model != NULL ? f->llama_model : model_dir;
+    const char *model = model_of(spec, f, model_dir);
     argv_builder b = {0};
     int cpus[ROSE_MAX_CPUS];
     uint32_t n_cpus = 0;
@@ -301,7 +315,11 @@ rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
     }
     if (st == ROSE_OK) {
         get_string(&s->url, "/v1/models", "id", s->model, sizeof s->model);
+        if (s->model[0] == '\0' && spec->driver >= 0) /* it says no name: the one it was given */
+            snprintf(s->model, sizeof s->model, "%s", model_of(spec, f, model_dir));
         get_string(&s->url, "/version", "version", s->version, sizeof s->version);
+        if (s->version[0] == '\0' && spec->driver == DRIVER_LLAMA)
+            get_string(&s->url, "/props", "build_info", s->version, sizeof s->version);
     }
     return st;
 }

@@ -8,7 +8,7 @@
 #include "bench/proc.h"
 #include "engine/flags.h"
 
-enum { ROSE_N_DRIVERS = 5, ROSE_SERVER_ROWS = 2 * ROSE_N_DRIVERS + 6, ROSE_MAX_BACKENDS = 16 };
+enum { ROSE_N_DRIVERS = 7, ROSE_SERVER_ROWS = 2 * ROSE_N_DRIVERS + 6, ROSE_MAX_BACKENDS = 16 };
 
 /* Options that say how servers are started. */
 typedef struct rose_server_flags {
@@ -22,7 +22,8 @@ typedef struct rose_server_flags {
 void rose_server_flags_init(rose_server_flags *f);
 size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
 
-/* One of --backends: "roseinfer", "vllm", "sglang", "trtllm", "llama", or "url=NAME=http://...". */
+/* One of --backends: "roseinfer", "vllm", "sglang", "trtllm", "llama", "llama-python",
+ * "transformers", or "url=NAME=http://...". */
 typedef struct rose_server_spec {
     char label[64];
     int driver; /* index, or -1 for a URL */

@@ -79,7 +79,8 @@ static int run(const char *model_dir, const start_opts *o, int argc, char **argv
     rose_status st = prepare(&r, &err);
     for (uint32_t i = 0; i < o->repeats && st == ROSE_OK; i++)
         st = start_once(&r, i, &err);
-    if (st == ROSE_OK) {
+    if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
+    if (st == ROSE_OK || r.ready.n > 0) { /* also what was measured before it failed */
         const rose_summary ready = rose_summarise(r.ready.v, r.ready.n),
                            first = rose_summarise(r.first.v, r.first.n);
         fprintf(stderr,
@@ -92,9 +93,8 @@ static int run(const char *model_dir, const start_opts *o, int argc, char **argv
                                          rose_summary_json(&ready, 1e3), "first_token_ms",
                                          rose_summary_json(&first, 1e3)),
                                o->output_dir, "start");
-    } else {
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
     }
+    if (st != ROSE_OK) rc = 1;
     rose_samples_free(&r.ready);
     rose_samples_free(&r.first);
     rose_load_trace_free(&r.trace);

@@ -5,6 +5,7 @@
  * client's TTFT is connection, network and this client. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "bench/bench.h"
@@ -16,7 +17,7 @@ typedef struct stream_opts {
     uint32_t n, input_len, output_len, repeats, warmup;
     float interval_ms;
     bool unique_prompts;
-    const char *backend, *output_dir;
+    const char *backend, *output_dir, *prompt_repeats;
     rose_request_flags req;
     rose_server_flags server;
 } stream_opts;
@@ -125,6 +126,31 @@ static rose_status repeat(stream_run *r, const rose_server *server, uint32_t i, 
     return st;
 }
 
+/* "1,1,1,64": the prompt of request i is the i-th of these times as long, round and round. */
+static rose_status repeat_prompts(rose_load_trace *t, const char *text, rose_err *err)
+{
+    enum { MAX_FACTORS = 256, MAX_FACTOR = 65536 };
+    uint32_t factor[MAX_FACTORS], n = 0;
+    for (const char *p = text;;) {
+        char *end;
+        const unsigned long v = strtoul(p, &end, 10);
+        if (end == p || *p == '-' || v < 1 || v > MAX_FACTOR || n == MAX_FACTORS ||
+            (*end != ',' && *end != '\0'))
+            return rose_fail(err, ROSE_E_INVAL,
+                             "--prompt-repeats '%s': expected up to %d numbers from 1 to %d, as "
+                             "1,1,64",
+                             text, MAX_FACTORS, MAX_FACTOR);
+        factor[n++] = (uint32_t)v;
+        if (*end == '\0') break;
+        p = end + 1;
+    }
+    for (uint32_t i = 0; i < t->n; i++) {
+        const uint64_t len = (uint64_t)t->rows[i].n_in * factor[i % n];
+        t->rows[i].n_in = len > UINT32_MAX ? UINT32_MAX : (uint32_t)len;
+    }
+    return ROSE_OK;
+}
+
 static rose_status prepare(stream_run *r, rose_server_spec *spec, rose_err *err)
 {
     const stream_opts *o = r->o;
@@ -144,11 +170,14 @@ static rose_status prepare(stream_run *r, rose_server_spec *spec, rose_err *err)
     *spec = specs[0];
     for (uint32_t i = 0; i < r->trace.n; i++)
         r->trace.rows[i].at_s = i * (double)o->interval_ms * 1e-3;
+    if (o->prompt_repeats != NULL &&
+        (st = repeat_prompts(&r->trace, o->prompt_repeats, err)) != ROSE_OK)
+        return st;
     const uint32_t context = rose_prompts_context(r->prompts);
     if (context >= 3 && rose_load_trace_clamp(&r->trace, context, 0, 0) > 0)
         return rose_fail(err, ROSE_E_INVAL,
-                         "--input-len %u and --output-len %u exceed the context "
-                         "of %u",
+                         "--input-len %u (and its --prompt-repeats) and --output-len %u exceed the "
+                         "context of %u",
                          o->input_len, o->output_len, context);
     return ROSE_OK;
 }
@@ -200,10 +229,10 @@ static int run(const char *model_dir, const stream_opts *o, int argc, char **arg
     for (uint32_t i = 0; i < o->warmup + o->repeats && st == ROSE_OK; i++)
         st = repeat(&r, &server, i, i >= o->warmup, &err);
     rose_server_stop(&server);
-    if (st == ROSE_OK)
+    if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
+    if (st == ROSE_OK || r.s[P_TTFT].n > 0) /* what was measured before it failed */
         rc = report(&r, spec.label, argc, argv);
-    else
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
+    if (st != ROSE_OK) rc = 1;
     for (int i = 0; i < N_PARTS; i++)
         rose_samples_free(&r.s[i]);
     rose_load_trace_free(&r.trace);
@@ -247,6 +276,14 @@ int rose_bench_stream(int argc, char **argv)
          .min = 1,
          .max = 1u << 20,
          .help = "output tokens"},
+        {.name = "prompt-repeats",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o.prompt_repeats,
+         .arg = "LIST",
+         .unset = "1",
+         .help =
+             "prompts so many times as long, request by request, round and round; 1,1,1,64 is a "
+             "long one among short ones"},
         {.name = "interval-ms",
          .kind = ROSE_OPT_FLOAT,
          .dest = &o.interval_ms,
@@ -282,7 +319,7 @@ int rose_bench_stream(int argc, char **argv)
          .unset = "JSON to standard output",
          .help = "write stream_TIME/stream_results.json there"},
     };
-    size_t n = 10;
+    size_t n = 11;
     n += rose_request_flags_rows(&o.req, opts + n);
     n += rose_server_flags_rows(&o.server, opts + n);
     const rose_command cmd = {

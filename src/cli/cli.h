@@ -11,6 +11,7 @@ int rose_cmd_tokenize(int argc, char **argv);
 int rose_cmd_detokenize(int argc, char **argv);
 int rose_cmd_inspect(int argc, char **argv);
 int rose_cmd_random_model(int argc, char **argv);
+int rose_cmd_bench_http(int argc, char **argv); /* `roseinfer bench http` */
 
 /* "roseinfer: MESSAGE" on stderr; returns 1. */
 int rose_die(const rose_err *err);

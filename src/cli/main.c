@@ -27,13 +27,16 @@ static const command commands[] = {
 };
 
 static const command benches[] = {
-    {"offline", rose_bench_offline, "token throughput of the engine in this process"},
+    {"offline", rose_bench_offline, "token throughput of the engine, the server, and rivals"},
+    {"latency", rose_bench_latency, "time of one batch of fixed lengths in the engine"},
     {"online", rose_bench_online, "latency under load: a trace against one server or several"},
     {"stream", rose_bench_stream, "where the time to the first token goes, by the server's clock"},
     {"ablate", rose_bench_ablate, "what each switch is worth: pairs of runs, on and off"},
     {"start", rose_bench_start, "from exec to ready to the first token"},
+    {"http", rose_cmd_bench_http, "streams of a whole server on an instant fake backend"},
     {"plot", rose_bench_plot, "pictures of results, by gnuplot"},
     {"merge", rose_bench_merge, "results of several runs as one"},
+    {"report", rose_bench_report, "one HTML page of a folder of results"},
     {"tokenizer", rose_bench_tokenizer, "bytes per second of the tokenizer"},
     {"engine", rose_bench_scheduler, "host time of a step on an instant fake backend"},
     {"scheduler", rose_bench_scheduler, "the same; with --trace, waiting times under each policy"},

@@ -134,6 +134,12 @@ static const reply_case cases[] = {
      "45\r\n\r\n"
      "{\"error\":{\"message\":\"the queue is full now\"}}",
      "429: the queue is full", 0, 0, false},
+    {"HTTP/1.1 400 Bad\r\nContent-Length: 26\r\n\r\n{\"detail\":\"no \xe2\x82\xac at all\"}",
+     "400: no \xe2\x82\xac at all", 0, 0, false}, /* FastAPI's shape */
+    {"HTTP/1.1 400 Bad\r\nContent-Length: 15\r\n\r\n{\"error\":\"gone\"}", "HTTP status 400", 0, 0,
+     false},
+    {"HTTP/1.1 400 Bad\r\nContent-Length: 16\r\n\r\n{\"error\":\"gone\"}", "400: gone", 0, 0,
+     false},
     {"HTTP/1.1 500 Internal\r\nContent-Length: 4\r\n\r\noops", "HTTP status 500", 0, 0, false},
     {"HTTP/1.1 204 No Content\r\n\r\n", "HTTP status 204", 0, 0, false},
     {"SSH-2.0-OpenSSH_9.2\r\n", "not HTTP", 0, 0, false},

@@ -264,6 +264,33 @@ static void test_generator(void **state)
                      ROSE_E_INVAL);
 }
 
+/* The rate grows as vllm bench serve lets it: in a straight line over the requests, or by equal
+ * factors. With burstiness this high the gaps are all but regular. */
+static void test_ramp(void **state)
+{
+    enum { N = 1001 };
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        const rose_load_trace_gen g = {.seed = test_seed(),
+                                       .n = N,
+                                       .rate = 10,
+                                       .end_rate = 1000,
+                                       .exponential = k == 1,
+                                       .burstiness = 10000,
+                                       .in_median = 5,
+                                       .out_median = 5};
+        rose_load_trace t;
+        assert_int_equal(rose_load_trace_generate(&t, &g, NULL), ROSE_OK);
+        for (uint32_t i = 0; i + 1 < N; i++) {
+            const double progress = (double)i / (N - 1),
+                         want = k == 1 ? 10 * pow(100, progress) : 10 + 990 * progress,
+                         rate = 1 / (t.rows[i + 1].at_s - t.rows[i].at_s);
+            if (fabs(rate / want - 1) > 0.08) fail_msg("request %u: %g, not %g", i, rate, want);
+        }
+        rose_load_trace_free(&t);
+    }
+}
+
 static void test_clamp(void **state)
 {
     (void)state;
@@ -394,11 +421,18 @@ static void test_prompt_prefixes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_azure),           cmocka_unit_test(test_burstgpt),
-        cmocka_unit_test(test_jsonl),           cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_bad_lines),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_mutations),       cmocka_unit_test(test_generator),
-        cmocka_unit_test(test_clamp),           cmocka_unit_test(test_prompt_lengths),
+        cmocka_unit_test(test_azure),
+        cmocka_unit_test(test_burstgpt),
+        cmocka_unit_test(test_jsonl),
+        cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_generator),
+        cmocka_unit_test(test_ramp),
+        cmocka_unit_test(test_ramp),
+        cmocka_unit_test(test_clamp),
+        cmocka_unit_test(test_prompt_lengths),
         cmocka_unit_test(test_prompt_prefixes),
     };
     return cmocka_run_group_tests(tests, open_prompts, close_prompts);

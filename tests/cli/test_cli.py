@@ -4,12 +4,15 @@
 Every command, its --help, its errors (one clear line, exit code 1 or 2), pipes against terminals. Standard
 library only.
 """
+import base64
+import html.parser
 import json
 import os
 import pty
 import re
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -19,8 +22,8 @@ import time
 BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
 COMMANDS = ["serve", "generate", "tokenize", "detokenize", "inspect", "random-model",
-            "bench offline", "bench online", "bench stream", "bench ablate", "bench start", "bench plot",
-            "bench merge", "bench tokenizer", "bench scheduler", "bench engine",
+            "bench offline", "bench latency", "bench online", "bench stream", "bench ablate", "bench start", "bench http",
+            "bench plot", "bench merge", "bench report", "bench tokenizer", "bench scheduler", "bench engine",
             "bench abuse", "bench soak"]
 WITHOUT_OPTIONS = ["bench plot", "bench merge"]
 
@@ -176,17 +179,120 @@ def test_bench_offline():
                        "--max-batch-size", "4", "--repeats", "2", "--warmup", "0")
     check("bench offline runs", rc == 0, err)
     j = json.loads(out)
-    ok = len(j["results"]) == 2 and all(r["total_output_tokens"] == 30 and r["total_input_tokens"] == 120
-                                        for r in j["results"])
-    check("bench offline counts every token", ok and j["meta"]["max_batch_size"] == 4, j)
+    row = j["results"][0]
+    ok = len(j["results"]) == 1 and len(row["repeats"]) == 2 and all(
+        r["total_output_tokens"] == 30 and r["total_input_tokens"] == 120 for r in row["repeats"])
+    check("bench offline counts every token", ok and j["meta"]["max_batch_size"] == 4 and
+          row["extra"]["max_batch_size"] == 4 and row["backend"] == "roseinfer+inproc", j)
     with tempfile.TemporaryDirectory() as d:
         rc, out, err = run("bench", "offline", MODEL, "--num-prompts", "2", "--input-len", "4", "--output-len", "2",
                            "--repeats", "1", "--warmup", "0", "--output-dir", os.path.join(d, "r"))
         found = [os.path.join(p, f) for p, _, fs in os.walk(d) for f in fs]
-        check("--output-dir writes the results", rc == 0 and len(found) == 1 and
-              found[0].endswith("offline_results.json") and json.load(open(found[0]))["results"] != [], (found, err))
+        names = sorted(os.path.basename(f) for f in found)
+        check("--output-dir writes the results", rc == 0 and names == ["offline_results.json", "offline_summary.md"] and
+              json.load(open(found[names[0] != os.path.basename(found[0])]))["results"] != [], (found, err))
     one_line_error("a prompt longer than the context", run("bench", "offline", MODEL, "--input-len", "100000"), 1,
                    "context")
+
+
+DRIVER = """import json, sys
+w = json.load(open(sys.argv[1]))
+assert w["options"]["max_batch_size"] == 4 and w["options"]["warmup"] == 1 and len(w["runs"]) == 3
+mode = dict(a.split("=") for a in sys.argv[2:]).get("mode")
+if mode == "die":
+    sys.exit("no such \\xe2 device")
+print("chatter")
+if mode == "babble":
+    sys.exit(0)
+lens = [(sum(map(len, r["prompts"])), sum(r["output_lens"])) for r in w["runs"][1:]]
+print(json.dumps({"runs": [{"total_s": 0.5 + i, "input_tokens": a, "output_tokens": b} for i, (a, b) in
+                           enumerate(lens[mode == "few":])], "extra": {"device": "nothing"}}))
+"""
+
+
+def test_bench_offline_backends():
+    small = ["--num-prompts", "6", "--input-len", "20", "--output-len", "5", "--max-batch-size", "4", "--repeats", "2"]
+    with tempfile.TemporaryDirectory() as d:
+        for name in ("vllm", "sglang", "trtllm", "transformers"):
+            with open(os.path.join(d, name + ".py"), "w") as f:
+                f.write(DRIVER)
+        rc, out, err = run("bench", "offline", MODEL, *small, "--backends",
+                           "vllm,inproc,sglang,roseinfer,trtllm,llama,transformers", "--drivers", d,
+                           "--sglang-args", "mode=die", "--trtllm-args", "mode=babble", "--transformers-args", "mode=few",
+                           "--output-dir", os.path.join(d, "out"))
+        where = out.strip()
+        j = json.load(open(where))
+        rows = {r["backend"]: r for r in j["results"]}
+        check("a row for every backend, failures too", rc == 1 and len(rows) == 7, (rc, err, rows.keys()))
+        for label in ("vllm", "roseinfer+inproc", "roseinfer"):
+            r = rows[label]
+            check(f"{label} counts every token", len(r["repeats"]) == 2 and "error" not in r["extra"] and
+                  r["total_input_tokens"] == 120 and r["total_output_tokens"] == 30, r)
+        check("a script's own words", rows["vllm"]["device"] == "nothing" and rows["vllm"]["total_s"] == 0.5, rows["vllm"])
+        check("our server has the same options", "--max-num-seqs 4" in rows["roseinfer"]["extra"]["cmd"], rows["roseinfer"])
+        for label, why in (("sglang", "exit code 1: no such"), ("trtllm", "no JSON: chatter"), ("llama", "no llama.py"),
+                           ("transformers", "1 runs of 2")):
+            check(f"{label}: a failure with its cause", why in rows[label]["extra"]["error"] and
+                  rows[label]["output_throughput_tps"] == 0, rows[label])
+        rc, out, err = run("bench", "merge", os.path.join(d, "merged"), os.path.dirname(where), os.path.dirname(where))
+        check("merge of offline results", rc == 0 and
+              len(json.load(open(os.path.join(d, "merged", "offline_results.json")))["results"]) == 7, err)
+    one_line_error("an unknown offline backend", run("bench", "offline", MODEL, "--backends", "gpt"), 1, "'gpt'")
+    rc, out, err = run("bench", "offline", MODEL, "--workload", "nano-vllm", "--max-model-len", "24", "--repeats", "1",
+                       "--warmup", "0", "--temperature", "0")
+    j = json.loads(out)
+    check("nano-vllm's workload, cut to the context", rc == 0 and j["results"][0]["num_prompts"] == 256 and
+          "256 of 256 requests cut" in err, err)
+
+
+def interrupted_offline(d, backends, seconds, *more):
+    """Results of a `bench offline` that gets Ctrl-C so long after its first line (a backend's) or, without one, its start."""
+    out_dir = os.path.join(d, f"out-{seconds}")
+    p = subprocess.Popen([BIN, "bench", "offline", MODEL, "--num-prompts", "16", "--input-len", "8", "--output-len", "20",
+                          "--warmup", "0", "--backends", backends, "--drivers", d, "--output-dir", out_dir, *more],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if "," in backends:
+        p.stderr.readline()
+    time.sleep(seconds)
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=60)
+    return p.returncode, json.load(open(out.decode().strip()))["results"], err
+
+
+def test_bench_offline_interrupted():
+    with tempfile.TemporaryDirectory() as d:
+        with open(os.path.join(d, "vllm.py"), "w") as f:
+            f.write("import time\ntime.sleep(60)\n")
+        rc, rows, err = interrupted_offline(d, "inproc,vllm", 0.5, "--repeats", "1")
+        check("Ctrl-C in the second backend", rc == 1 and len(rows) == 2 and rows[1]["extra"]["error"] == "interrupted",
+              (rc, rows, err))
+        check("Ctrl-C: the row before it stays", rows[0]["output_throughput_tps"] > 0 and "error" not in rows[0]["extra"], rows)
+        for seconds in (1, 4, 16):  # until some repeats were done by then
+            rc, rows, err = interrupted_offline(d, "inproc", seconds, "--repeats", "1000")
+            if "repeats" in rows[0]:
+                break
+        check("Ctrl-C: the repeats before it stay", rc == 1 and 0 < len(rows[0]["repeats"]) < 1000 and
+              rows[0]["extra"]["error"] == "interrupted", (rc, rows, err))
+
+
+def test_bench_latency():
+    rc, out, err = run("bench", "latency", MODEL, "--batch-size", "3", "--input-len", "8", "--output-len", "4",
+                       "--num-iters", "5", "--num-iters-warmup", "1")
+    j = json.loads(out)
+    v = sorted(j["latencies"])
+    check("bench latency, vllm's keys", rc == 0 and len(v) == 5 and j["percentiles"]["50"] == v[2] and
+          abs(j["avg_latency"] - sum(v) / 5) < 1e-9 and set(j["percentiles"]) == {"10", "25", "50", "75", "90", "99"}, j)
+    one_line_error("latency over the context", run("bench", "latency", MODEL, "--input-len", "100000"), 1, "")
+
+
+def test_bench_http():
+    rc, out, err = run("bench", "http", MODEL, "--streams", "3,20", "--output-len", "40", "--rate", "5000")
+    rows = json.loads(out)["results"] if rc == 0 else []
+    check("bench http", [r["tokens"] for r in rows] == [120, 800] and all(r["num_error"] == 0 for r in rows), (out, err))
+    check("all streams open at once, at the rate asked for", all(
+        r["all_open_at_once"] and 0 < r["tok_per_s"] < 20000 for r in rows), rows)
+    one_line_error("bad streams", run("bench", "http", MODEL, "--streams", "0"), 1, "--streams")
+    one_line_error("longer than the context", run("bench", "http", MODEL, "--output-len", "100000"), 1, "context")
 
 
 ONLINE = ["bench", "online", MODEL, "-n", "6", "--rate", "100", "--input-median", "20", "--output-median", "6",
@@ -217,6 +323,14 @@ class H(http.server.BaseHTTPRequestHandler):
             print("crashed on purpose", flush=True)
             os._exit(4)
         assert q["model"] == "fake" and q["stream"]
+        if "--stall-at" in args and H.count >= int(args["--stall-at"]):
+            import time
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(b'data: {"choices": [{"index": 0, "text": " x"}]}\\n\\n')
+            self.wfile.flush()
+            time.sleep(30)
         chunk = {"choices": [{"index": 0, "text": " x", "finish_reason": None}]}
         body = "".join("data: " + json.dumps(chunk) + "\\n\\n" for _ in range(q["max_tokens"]))
         lie = int(args.get("--lie", 0))
@@ -225,6 +339,32 @@ class H(http.server.BaseHTTPRequestHandler):
         self.reply((body + "data: [DONE]\\n\\n").encode(), "text/event-stream")
 http.server.ThreadingHTTPServer((args["--host"], int(args["--port"])), H).serve_forever()
 """
+
+
+class Nesting(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.bad = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.bad.append((tag, self.getpos()))
+
+
+SCHEMA = {
+    "meta": ["model", "device", "seed", "temperature", "top_p", "top_k", "ignore_eos", "n", "scales", "max_output_len",
+             "max_input_len", "prompt_overhead_tokens", "backends", "server_cpus", "client_cpus", "trace_path",
+             "run_start_time", "run_end_time", "wall_s", "versions"],
+    "summary": ["backend", "scale", "num_requests", "num_success", "num_error", "success_rate", "total_output_events",
+                "duration_s", "req_per_s", "tok_per_s", "ttft_ms", "e2e_ms", "tpot_ms", "itl_ms"],
+    "backend": ["backend", "base_url", "cmd", "log_path", "runs", "timing"],
+    "request": ["input_len", "output_len", "start_s", "end_s", "ttft_s", "e2e_s", "tpot_s", "num_stream_events", "error"],
+    "timing": ["backend_start_time", "backend_end_time", "server_ready_s", "warmup_s", "backend_wall_s"],
+}
 
 
 def online_results(d):
@@ -247,6 +387,14 @@ def test_bench_online():
                       0 < q["ttft_s"] <= q["e2e_s"] and q["lateness_s"] >= 0 and q["server_times"] is not None)
                 if not ok:
                     check("each request's figures", False, q)
+        lacks = [k for k in SCHEMA["meta"] if k not in j["meta"]]
+        lacks += [k for k in SCHEMA["summary"] for r in rows if k not in r]
+        lacks += [k for k in ("mean", "p50", "p90", "p99", "max") for r in rows
+                  for m in ("ttft_ms", "e2e_ms", "tpot_ms", "itl_ms") if k not in r[m]]
+        lacks += [k for k in SCHEMA["backend"] for b in j["by_backend"].values() if k not in b]
+        lacks += [k for k in SCHEMA["request"] for r in runs for q in r["request_metrics"] if k not in q]
+        lacks += [k for k in SCHEMA["timing"] if k not in j["by_backend"]["roseinfer"]["timing"]]
+        check("the schema of the Python system's suite", lacks == [], lacks)
         check("prompts have the tokens that were asked for", all(r["num_prompt_len_differs"] == 0 for r in rows), rows)
         values = sorted(q["ttft_s"] * 1e3 for q in runs[1]["request_metrics"])
         check("p50 is the median", abs(rows[1]["ttft_ms"]["p50"] - (values[2] + values[3]) / 2) < 1e-6, values)
@@ -266,8 +414,36 @@ def test_bench_online():
             made = os.listdir(figures) if os.path.isdir(figures) else []
             check("bench plot", rc == 0 and "online_latency_compare.png" in made and "online_ttft_ms.svg" in made and
                   "online_cdf_scale_1.png" in made, (err, made))
+            rc, out, err = run("bench", "report", d, "--out", os.path.join(d, "r.html"))
+            page = open(os.path.join(d, "r.html"), encoding="utf-8").read()
+            links = re.findall(r'(?:src|href)="([^"]{0,30})', page)
+            raw = re.search(r'href="data:application/json;base64,([^"]+)"', page)
+            check("bench report: one page, nothing outside it", rc == 0 and len(links) > 10 and
+                  all(x.startswith("data:") for x in links) and "<script" not in page and "url(" not in page, (err, links))
+            check("bench report: the raw results are inside", raw is not None and
+                  json.loads(base64.b64decode(raw.group(1))) in (j, again), err)
+            well = Nesting()
+            well.feed(page)
+            check("bench report: every element is closed", well.open == [] and not well.bad, (well.open, well.bad))
             png = open(os.path.join(figures, "online_latency_compare.png"), "rb").read()
             check("the overview is a picture", png[:8] == b"\x89PNG\r\n\x1a\n" and len(png) > 10000, len(png))
+
+
+def test_bench_online_ramp():
+    with tempfile.TemporaryDirectory() as d:
+        rc, out, err = run(*ONLINE, "-n", "40", "--scales", "1", "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "50",
+                           "--ramp-up-end-rps", "400", "--vllm-results", "--output-dir", d)
+        where, j = online_results(d)
+        slices = j["summaries"][0]["slices"]
+        check("a ramp: the rate grows", rc == 0 and len(slices) == 10 and
+              sum(s["offered_rps"] for s in slices[:3]) < sum(s["offered_rps"] for s in slices[-3:]), (err, slices))
+        check("a ramp: the summary shows it", "by tenths" in open(os.path.join(where, "online_summary.md")).read())
+        v = json.load(open(os.path.join(where, "vllm", "roseinfer-scale1.json")))
+        check("--vllm-results", v["completed"] == 40 and len(v["itls"]) == 40 and v["tokenizer_id"] == MODEL and
+              v["backend"] == "roseinfer", v.keys())
+        run_ = j["by_backend"]["roseinfer"]["runs"][0]["request_metrics"]
+        check("--vllm-results agree with ours", all(abs(a - b["ttft_s"]) < 1e-9 for a, b in zip(v["ttfts"], run_)) and
+              abs(v["p99_ttft_ms"] - j["summaries"][0]["ttft_ms"]["p99"]) < 1e-6, v["p99_ttft_ms"])
 
 
 def test_bench_online_failures():
@@ -299,6 +475,13 @@ def test_bench_online_failures():
         _, j = online_results(os.path.join(d, "lie"))
         check("a server that lies about usage is caught", rc == 0 and "contradicts" in err and
               j["summaries"][0]["num_usage_contradicted"] > 0, err)
+        rc, out, err = run(*ONLINE, "--scales", "0.5,1", "--output-dir", os.path.join(d, "stall"), "--backends", "vllm",
+                           "--vllm-cmd", f"python3 {fake}", "--vllm-args", "--stall-at 10", "--stall-timeout-s", "0.5")
+        _, j = online_results(os.path.join(d, "stall"))
+        first, second = j["summaries"][:2]
+        check("a server that stalls: its requests fail by number, the rest is kept", first["num_success"] == 6 and
+              second["num_error"] == 4 and second["first_error_request"] == 2 and
+              "0.5 s" in second["first_error"], second)
         bad = os.path.join(d, "bad.csv")
         with open(bad, "w") as f:
             f.write("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,9,4\nnonsense\n"
@@ -344,6 +527,9 @@ def test_bench_stream_start_ablate():
     options = run("serve", "--help")[1]
     check("every switch is an option of the server", len(known) >= 10 and
           all(f"--{k}" in options or f"--[no-]{k}" in options for k in known), known)
+    rc, out, err = run("bench", "stream", MODEL, "-n", "4", "--repeats", "1", "--warmup", "0", *small, "--prompt-repeats", "1,3")
+    check("bench stream --prompt-repeats", rc == 0 and json.loads(out)["times"]["ttft_ms"]["n"] == 4, (out, err))
+    one_line_error("stream: bad repeats", run("bench", "stream", MODEL, "--prompt-repeats", "1,0"), 1, "--prompt-repeats")
 
 
 def test_inspect():

@@ -1,0 +1,77 @@
+/* bench/html.c - see html.h. */
+#include "bench/html.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void rose_html_raw(rose_html *h, const char *fmt, ...)
+{
+    va_list ap;
+    char text[1024];
+    va_start(ap, fmt);
+    const int n = vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (h->st == ROSE_OK && n >= (int)sizeof text) { /* once more, into the page itself */
+        h->st = rose_buf_reserve(&h->out, (size_t)n + 1);
+        if (h->st != ROSE_OK) return;
+        va_start(ap, fmt);
+        vsnprintf(h->out.data + h->out.len, (size_t)n + 1, fmt, ap);
+        va_end(ap);
+        h->out.len += (size_t)n;
+    } else if (h->st == ROSE_OK && n > 0) {
+        h->st = rose_buf_add(&h->out, text, (size_t)n);
+    }
+}
+
+static const char *entity(char c)
+{
+    switch (c) {
+    case '&':
+        return "&amp;";
+    case '<':
+        return "&lt;";
+    case '>':
+        return "&gt;";
+    case '"':
+        return "&quot;";
+    case '\'':
+        return "&#39;";
+    default:
+        if ((unsigned char)c == 0x7f) return "\xef\xbf\xbd";
+        return (unsigned char)c < 0x20 && c != '\n' && c != '\t' ? "\xef\xbf\xbd" : NULL;
+    }
+}
+
+void rose_html_text(rose_html *h, const char *text)
+{
+    if (text == NULL) return;
+    const char *run = text;
+    for (const char *p = text; h->st == ROSE_OK; p++) {
+        const char *e = *p != '\0' ? entity(*p) : NULL;
+        if (*p != '\0' && e == NULL) continue;
+        h->st = rose_buf_add(&h->out, run, (size_t)(p - run));
+        if (*p == '\0') return;
+        if (h->st == ROSE_OK) h->st = rose_buf_add(&h->out, e, strlen(e));
+        run = p + 1;
+    }
+}
+
+void rose_html_data_uri(rose_html *h, const char *type, const char *bytes, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    rose_html_raw(h, "data:%s;base64,", type);
+    if (h->st == ROSE_OK) h->st = rose_buf_reserve(&h->out, n / 3 * 4 + 4);
+    if (h->st != ROSE_OK) return;
+    char *out = h->out.data + h->out.len;
+    for (size_t i = 0; i < n; i += 3) {
+        const size_t left = n - i;
+        const uint32_t a = (unsigned char)bytes[i], b = left > 1 ? (unsigned char)bytes[i + 1] : 0,
+                       c = left > 2 ? (unsigned char)bytes[i + 2] : 0, v = a << 16 | b << 8 | c;
+        *out++ = digits[v >> 18];
+        *out++ = digits[v >> 12 & 63];
+        *out++ = left > 1 ? digits[v >> 6 & 63] : '=';
+        *out++ = left > 2 ? digits[v & 63] : '=';
+    }
+    h->out.len = (size_t)(out - h->out.data);
+}

@@ -1,0 +1,204 @@
+/* bench/latency.c - `roseinfer bench latency`: how long one fixed batch takes from its submission
+ * to its last token, as `vllm bench latency` asks it: the engine in this process, token ids,
+ * nothing else at the same time. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench.h"
+#include "bench/offline_internal.h"
+#include "bench/results.h"
+#include "bench/stats.h"
+
+typedef struct latency_opts {
+    uint32_t batch_size, input_len, output_len, warmup, iters, top_k;
+    float temperature, top_p;
+    uint64_t seed;
+    const char *output_dir;
+    rose_engine_flags engine;
+} latency_opts;
+
+static rose_status measure(const latency_opts *o, rose_offline_engine *e, rose_load_trace *lengths,
+                           double *seconds, rose_samples *ttft, rose_samples *tpot, rose_err *err)
+{
+    const rose_offline_work w = {.rows = lengths->rows,
+                                 .n = lengths->n,
+                                 .vocab = rose_engine_arch(e->engine)->vocab_size,
+                                 .seed = o->seed,
+                                 .temperature = o->temperature,
+                                 .top_p = o->top_p,
+                                 .top_k = o->top_k};
+    rose_offline_run r;
+    rose_status st = ROSE_OK;
+    for (uint32_t i = 0; i < o->warmup && st == ROSE_OK; i++)
+        st = rose_offline_engine_run(e, &w, rose_offline_seed(&w, true, i), "warm-up", &r, err);
+    for (uint32_t i = 0; i < o->iters && st == ROSE_OK; i++) {
+        st = rose_offline_engine_run(e, &w, rose_offline_seed(&w, false, i), "measure", &r, err);
+        if (st != ROSE_OK) break;
+        seconds[i] = r.total_s;
+        if (rose_samples_add(ttft, r.ttft_p50) != ROSE_OK ||
+            (isfinite(r.tpot_p50) && rose_samples_add(tpot, r.tpot_p50) != ROSE_OK))
+            st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    }
+    return st;
+}
+
+/* The keys of vllm bench latency, and what it lacks. */
+static json_t *result_json(const latency_opts *o, const char *model, const rose_offline_engine *e,
+                           double *seconds, rose_samples *ttft, rose_samples *tpot, json_t *meta)
+{
+    static const int at[] = {10, 25, 50, 75, 90, 99};
+    json_t *all = json_array(), *percentiles = json_object();
+    double sum = 0;
+    for (uint32_t i = 0; i < o->iters; i++) {
+        json_array_append_new(all, json_real(seconds[i]));
+        sum += seconds[i];
+    }
+    rose_sort_f64(seconds, o->iters);
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        char key[8];
+        snprintf(key, sizeof key, "%d", at[i]);
+        json_object_set_new(percentiles, key, json_real(rose_percentile(seconds, o->iters, at[i])));
+    }
+    const rose_summary a = rose_summarise(ttft->v, ttft->n), b = rose_summarise(tpot->v, tpot->n),
+                       s = rose_summarise(seconds, o->iters);
+    fprintf(stderr,
+            "%u x (%u in, %u out): mean %.3f ms, p50 %.3f, p90 %.3f, p99 %.3f; TTFT p50 %.3f ms, "
+            "TPOT p50 %.3f ms\n",
+            o->batch_size, o->input_len, o->output_len, s.mean * 1e3, s.p50 * 1e3, s.p90 * 1e3,
+            s.p99 * 1e3, a.p50 * 1e3, b.p50 * 1e3);
+    return json_pack("{s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:o, s:o, s:o, s:o, s:o, s:o}",
+                     "meta", meta, "model", model, "batch_size", (int)o->batch_size, "input_len",
+                     (int)o->input_len, "output_len", (int)o->output_len, "num_iters_warmup",
+                     (int)o->warmup, "num_iters", (int)o->iters, "avg_latency", sum / o->iters,
+                     "latencies", all, "percentiles", percentiles, "latency_ms",
+                     rose_summary_json(&s, 1e3), "ttft_ms", rose_summary_json(&a, 1e3), "tpot_ms",
+                     rose_summary_json(&b, 1e3), "engine", rose_offline_engine_json(e));
+}
+
+static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
+{
+    const rose_load_trace_gen g = {.n = o->batch_size,
+                                   .rate = 1,
+                                   .burstiness = 1,
+                                   .in_median = o->input_len,
+                                   .out_median = o->output_len};
+    rose_err err = {{0}};
+    rose_offline_engine e = {0};
+    rose_load_trace lengths = {0};
+    rose_samples ttft = {0}, tpot = {0};
+    json_t *root = NULL;
+    int rc = 1;
+    double *seconds = calloc(o->iters, sizeof *seconds);
+    rose_status st = seconds == NULL ? rose_fail(&err, ROSE_E_NOMEM, "out of memory") : ROSE_OK;
+    if (o->engine.max_num_seqs < o->batch_size) o->engine.max_num_seqs = o->batch_size;
+    if (o->engine.max_num_batched_tokens < o->batch_size)
+        o->engine.max_num_batched_tokens = o->batch_size;
+    if (st == ROSE_OK) st = rose_load_trace_generate(&lengths, &g, &err);
+    if (st == ROSE_OK)
+        st = rose_offline_engine_open(&e, model_dir, &o->engine, o->batch_size, o->input_len, &err);
+    if (st == ROSE_OK) st = measure(o, &e, &lengths, seconds, &ttft, &tpot, &err);
+    if (st == ROSE_OK)
+        root = result_json(o, model_dir, &e, seconds, &ttft, &tpot, rose_results_meta(argc, argv));
+    rose_offline_engine_close(&e);
+    if (st == ROSE_OK)
+        rc = rose_results_emit(root, o->output_dir, "latency");
+    else
+        fprintf(stderr, "roseinfer: %s\n", err.msg);
+    rose_samples_free(&ttft);
+    rose_samples_free(&tpot);
+    rose_load_trace_free(&lengths);
+    free(seconds);
+    return rc;
+}
+
+/* Mostly the table of options. */
+int rose_bench_latency(int argc, char **argv)
+{
+    static latency_opts o;
+    o = (latency_opts){.batch_size = 8,
+                       .input_len = 32,
+                       .output_len = 128,
+                       .warmup = 10,
+                       .iters = 30,
+                       .temperature = 1,
+                       .top_p = 1};
+    rose_engine_flags_init(&o.engine);
+    rose_opt opts[12 + ROSE_ENGINE_FLAG_ROWS] = {
+        {.name = "Workload", .kind = ROSE_OPT_HEADING},
+        {.name = "batch-size",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.batch_size,
+         .arg = "N",
+         .min = 1,
+         .max = 4096,
+         .help = "prompts of random ids, submitted together"},
+        {.name = "input-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.input_len,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 20,
+         .help = "tokens of each prompt"},
+        {.name = "output-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.output_len,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 20,
+         .help = "tokens to generate for each; end-of-sequence is ignored"},
+        {.name = "num-iters-warmup",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.warmup,
+         .arg = "N",
+         .max = 100000,
+         .help = "batches before those that count"},
+        {.name = "num-iters",
+         .kind = ROSE_OPT_U32,
+         .dest = &o.iters,
+         .arg = "N",
+         .min = 1,
+         .max = 100000,
+         .help = "batches that count, each with its own prompts"},
+        {.name = "temperature",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o.temperature,
+         .arg = "T",
+         .fmax = 100,
+         .help = "0 is greedy"},
+        {.name = "top-p",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o.top_p,
+         .arg = "P",
+         .fmin = 1e-6f,
+         .fmax = 1,
+         .help = "nucleus sampling"},
+        {.name = "top-k", .kind = ROSE_OPT_U32, .dest = &o.top_k, .arg = "K", .help = "0 is off"},
+        {.name = "seed",
+         .kind = ROSE_OPT_U64,
+         .dest = &o.seed,
+         .arg = "N",
+         .help = "of prompts and sampling"},
+        {.name = "output-dir",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o.output_dir,
+         .arg = "DIR",
+         .unset = "JSON to standard output",
+         .help = "write latency_TIME/latency_results.json there"},
+    };
+    const size_t own = 11;
+    const rose_command cmd = {
+        .usage = "roseinfer bench latency MODEL [options]",
+        .about = "Time of one batch of fixed lengths in the engine of this process, from its "
+                 "submission to its last\ntoken; workload and JSON keys as vllm bench latency.",
+        .opts = opts,
+        .n_opts = own + rose_engine_flags_rows(&o.engine, opts + own),
+        .min_args = 1,
+        .max_args = 1,
+    };
+    const char *args[1];
+    uint32_t n_args;
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    return rc >= 0 ? rc : run(args[0], &o, argc, argv);
+}

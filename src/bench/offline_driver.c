@@ -1,0 +1,216 @@
+/* bench/offline_driver.c - the offline workload by a script of tools/drivers: one small program for
+ * each rival, in its own interpreter. It gets a file with the very ids of every run, warm-up runs
+ * first, and prints one line of JSON at its end: {"runs": [{total_s, input_tokens, output_tokens}],
+ * "extra": {...}}. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "bench/offline_internal.h"
+
+enum { MAX_OUTPUT = 64 << 20, MAX_PATH = 4096 };
+
+static bool write_run(FILE *f, const rose_offline_work *w, uint64_t seed, uint32_t *ids)
+{
+    fprintf(f, "{\"seed\":%llu,\"prompts\":[", (unsigned long long)(seed & INT64_MAX));
+    for (uint32_t i = 0; i < w->n; i++) {
+        rose_offline_prompt(w, seed, i, ids);
+        fputs(i > 0 ? ",[" : "[", f);
+        for (uint32_t j = 0; j < w->rows[i].n_in; j++)
+            fprintf(f, "%s%u", j > 0 ? "," : "", ids[j]);
+        fputc(']', f);
+    }
+    fputs("],\"output_lens\":[", f);
+    for (uint32_t i = 0; i < w->n; i++)
+        fprintf(f, "%s%u", i > 0 ? "," : "", w->rows[i].n_out);
+    return fputs("]}", f) >= 0;
+}
+
+static rose_status write_workload(const char *path, const rose_offline_work *w,
+                                  const rose_offline_driver *d, uint32_t warmup, uint32_t repeats,
+                                  rose_err *err)
+{
+    uint32_t max_in = 1;
+    for (uint32_t i = 0; i < w->n; i++)
+        max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
+    json_t *head =
+        json_pack("{s:s, s:f, s:f, s:i, s:i, s:i}", "model", d->model, "temperature",
+                  (double)w->temperature, "top_p", (double)w->top_p, "top_k", (int)w->top_k,
+                  "max_batch_size", (int)d->max_batch_size, "warmup", (int)warmup);
+    uint32_t *ids = malloc((size_t)max_in * sizeof *ids);
+    FILE *f = fopen(path, "w");
+    bool ok = f != NULL && ids != NULL && head != NULL && fputs("{\"options\":", f) >= 0 &&
+              json_dumpf(head, f, 0) == 0 && fputs(",\"runs\":[", f) >= 0;
+    for (uint32_t i = 0; i < warmup + repeats && ok; i++) {
+        if (i > 0) fputc(',', f);
+        ok = write_run(f, w, rose_offline_seed(w, i < warmup, i < warmup ? i : i - warmup), ids);
+    }
+    if (ok) ok = fputs("]}\n", f) >= 0;
+    if (f != NULL && fclose(f) != 0) ok = false;
+    free(ids);
+    json_decref(head);
+    return ok ? ROSE_OK : rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
+}
+
+/* --drivers, or beside the program: share/roseinfer/drivers of an installation, tools/drivers of
+ * the source tree. */
+static rose_status find_script(const rose_offline_driver *d, char *path, size_t cap, rose_err *err)
+{
+    static const char *const beside[] = {"../share/roseinfer/drivers", "../tools/drivers",
+                                         "../../tools/drivers"};
+    char self[MAX_PATH];
+    if (d->dir != NULL) {
+        snprintf(path, cap, "%s/%s.py", d->dir, d->name);
+        if (rose_file_exists(path)) return ROSE_OK;
+        return rose_fail(err, ROSE_E_NOTFOUND, "no %s.py in %s", d->name, d->dir);
+    }
+    snprintf(self, sizeof self, "%s", rose_self_path());
+    char *slash = strrchr(self, '/');
+    if (slash != NULL) *slash = '\0';
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+        if (snprintf(path, cap, "%s/%s/%s.py", self, beside[i], d->name) < (int)cap &&
+            rose_file_exists(path))
+            return ROSE_OK;
+    }
+    return rose_fail(err, ROSE_E_NOTFOUND, "%s.py is not beside this program: --drivers DIR",
+                     d->name);
+}
+
+/* The last line of text that is not empty, cut off in place. */
+static char *last_line(char *text)
+{
+    size_t n = strlen(text);
+    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r' || text[n - 1] == ' '))
+        text[--n] = '\0';
+    char *nl = strrchr(text, '\n');
+    return nl != NULL ? nl + 1 : text;
+}
+
+static void last_of_log(const char *path, char *out, size_t cap)
+{
+    rose_buf text = {0};
+    out[0] = '\0';
+    if (rose_file_read(&text, path, MAX_OUTPUT, NULL) == ROSE_OK && rose_buf_str(&text) != NULL)
+        snprintf(out, cap, "%.200s", last_line(text.data));
+    rose_buf_free(&text);
+}
+
+static rose_status take_runs(const json_t *o, uint32_t repeats, rose_offline_result *r,
+                             rose_err *err)
+{
+    const json_t *runs = json_object_get(o, "runs");
+    if (json_array_size(runs) != repeats)
+        return rose_fail(err, ROSE_E_FORMAT, "the driver reports %zu runs of %u",
+                         json_array_size(runs), repeats);
+    if ((r->runs = calloc(repeats, sizeof *r->runs)) == NULL)
+        return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < repeats; i++) {
+        const json_t *run = json_array_get(runs, i);
+        const double total_s = json_number_value(json_object_get(run, "total_s"));
+        const json_int_t in = json_integer_value(json_object_get(run, "input_tokens")),
+                         out = json_integer_value(json_object_get(run, "output_tokens"));
+        if (!(total_s > 0) || in < 1 || out < 1)
+            return rose_fail(err, ROSE_E_FORMAT, "run %u of the driver has no time or no tokens",
+                             i);
+        r->runs[r->n_runs++] = (rose_offline_run){.total_s = total_s,
+                                                  .ttft_p50 = (double)NAN,
+                                                  .ttft_p99 = (double)NAN,
+                                                  .tpot_p50 = (double)NAN,
+                                                  .tpot_p99 = (double)NAN,
+                                                  .input_tokens = (uint64_t)in,
+                                                  .output_tokens = (uint64_t)out};
+    }
+    json_object_update(r->extra, json_object_get(o, "extra"));
+    return ROSE_OK;
+}
+
+static rose_status read_result(const char *path, uint32_t repeats, rose_offline_result *r,
+                               rose_err *err)
+{
+    rose_buf text = {0};
+    json_error_t e;
+    json_t *o = NULL;
+    rose_status st = rose_file_read(&text, path, MAX_OUTPUT, err);
+    if (st == ROSE_OK && rose_buf_str(&text) == NULL)
+        st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    if (st == ROSE_OK) {
+        const char *line = last_line(text.data);
+        st = rose_json_parse(&o, line, strlen(line), 0, &e);
+        if (st != ROSE_OK) rose_fail(err, st, "the driver's last line is no JSON: %.100s", line);
+    }
+    if (st == ROSE_OK) st = take_runs(o, repeats, r, err);
+    json_decref(o);
+    rose_buf_free(&text);
+    return st;
+}
+
+static rose_status wait_for(rose_proc *p, uint32_t timeout_s, const volatile sig_atomic_t *stop,
+                            const char *log, rose_err *err)
+{
+    const struct timespec tick = {0, 20000000};
+    const uint64_t deadline = rose_now_ns() + (uint64_t)timeout_s * 1000000000u;
+    char how[32], line[256];
+    while (rose_proc_running(p)) {
+        if (stop != NULL && *stop) {
+            rose_proc_stop(p, 5000);
+            return rose_fail(err, ROSE_E_CLOSED, "interrupted");
+        }
+        if (rose_now_ns() > deadline) {
+            rose_proc_stop(p, 5000);
+            return rose_fail(err, ROSE_E_CLOSED, "not done after %u s", timeout_s);
+        }
+        nanosleep(&tick, NULL);
+    }
+    if (rose_proc_wait(p)) return ROSE_OK;
+    rose_proc_describe(p, how, sizeof how);
+    last_of_log(log, line, sizeof line);
+    return rose_fail(err, ROSE_E_CLOSED, "the driver ended with %s: %s", how, line);
+}
+
+rose_status rose_offline_script(const rose_offline_work *w, const rose_offline_driver *d,
+                                uint32_t warmup, uint32_t repeats, rose_offline_result *r,
+                                rose_err *err)
+{
+    char dir[] = "/tmp/rose-offline-XXXXXX", work[64], out[64], log[MAX_PATH], script[MAX_PATH];
+    char *argv[ROSE_PROC_MAX_ARGS];
+    uint32_t n = 0;
+    rose_buf words[2] = {{0}}, cmd = {0};
+    rose_proc p = {0};
+    if (mkdtemp(dir) == NULL) return rose_fail(err, ROSE_E_IO, "cannot write to /tmp");
+    snprintf(work, sizeof work, "%s/workload.json", dir);
+    snprintf(out, sizeof out, "%s/out", dir);
+    if (d->log_dir != NULL)
+        snprintf(log, sizeof log, "%.3900s/%s.driver.log", d->log_dir, r->label);
+    else
+        snprintf(log, sizeof log, "%s/log", dir);
+    rose_status st = find_script(d, script, sizeof script, err);
+    if (st == ROSE_OK) st = write_workload(work, w, d, warmup, repeats, err);
+    if (st == ROSE_OK) st = rose_args_split(d->python, &words[0], argv, &n, err);
+    if (st == ROSE_OK && n + 3 < ROSE_PROC_MAX_ARGS) {
+        argv[n++] = script;
+        argv[n++] = work;
+        if (d->args != NULL) st = rose_args_split(d->args, &words[1], argv, &n, err);
+    }
+    argv[n] = NULL;
+    for (uint32_t i = 0; i < n && st == ROSE_OK; i++)
+        st = rose_buf_addf(&cmd, "%s%s", i > 0 ? " " : "", argv[i]);
+    r->extra = json_pack("{s:s%}", "cmd", cmd.data != NULL ? cmd.data : "", cmd.len);
+    if (st == ROSE_OK) st = rose_proc_start(&p, argv, out, log, NULL, 0, err);
+    if (st == ROSE_OK) st = wait_for(&p, d->timeout_s, w->stop, log, err);
+    if (st == ROSE_OK) st = read_result(out, repeats, r, err);
+    unlink(work);
+    unlink(out);
+    if (d->log_dir == NULL) unlink(log);
+    rmdir(dir);
+    for (int i = 0; i < 2; i++)
+        rose_buf_free(&words[i]);
+    rose_buf_free(&cmd);
+    return st;
+}

@@ -1,0 +1,133 @@
+/* bench/offline_results.c - offline_results.json in the schema of the Python system's suite, with
+ * repeats and spread, and offline_summary.md. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/offline_internal.h"
+#include "bench/stats.h"
+
+static json_t *ms_or_null(double s)
+{
+    return isfinite(s) ? json_real(s * 1e3) : json_null();
+}
+
+static json_t *run_json(const rose_offline_run *r, uint32_t n)
+{
+    return json_pack("{s:f, s:I, s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:o}", "total_s", r->total_s,
+                     "total_input_tokens", (json_int_t)r->input_tokens, "total_output_tokens",
+                     (json_int_t)r->output_tokens, "request_throughput_rps", n / r->total_s,
+                     "output_throughput_tps", (double)r->output_tokens / r->total_s,
+                     "total_throughput_tps",
+                     (double)(r->input_tokens + r->output_tokens) / r->total_s, "ttft_p50_ms",
+                     ms_or_null(r->ttft_p50), "ttft_p99_ms", ms_or_null(r->ttft_p99), "tpot_p50_ms",
+                     ms_or_null(r->tpot_p50), "tpot_p99_ms", ms_or_null(r->tpot_p99));
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const rose_offline_run *x = a, *y = b;
+    return (x->total_s > y->total_s) - (x->total_s < y->total_s);
+}
+
+/* A backend that failed is a row of zeros, as in the suite. prefill_s and decode_s are
+ * null: with chunked prefill they overlap. */
+static void add_zeros(json_t *row)
+{
+    static const char *const zeros[] = {
+        "total_input_tokens",     "total_output_tokens",   "total_s",
+        "request_throughput_rps", "output_throughput_tps", "total_throughput_tps"};
+    for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++)
+        json_object_set_new(row, zeros[i], json_integer(0));
+}
+
+static void add_runs(json_t *row, const rose_offline_result *r, const rose_offline_work *w)
+{
+    json_t *repeats = json_array();
+    double tps[2] = {(double)INFINITY, 0};
+    for (uint32_t i = 0; i < r->n_runs; i++) {
+        const double x = (double)r->runs[i].output_tokens / r->runs[i].total_s;
+        tps[0] = fmin(tps[0], x);
+        tps[1] = fmax(tps[1], x);
+        json_array_append_new(repeats, run_json(&r->runs[i], w->n));
+    }
+    qsort(r->runs, r->n_runs, sizeof *r->runs, by_time);
+    json_t *median = run_json(&r->runs[(r->n_runs - 1) / 2], w->n);
+    json_object_update(row, median);
+    json_decref(median);
+    json_object_set_new(row, "output_throughput_tps_min", json_real(tps[0]));
+    json_object_set_new(row, "output_throughput_tps_max", json_real(tps[1]));
+    json_object_set_new(row, "repeats", repeats);
+}
+
+json_t *rose_offline_row(const rose_offline_result *r, const rose_offline_work *w,
+                         const char *model)
+{
+    uint64_t in = 0, out = 0;
+    for (uint32_t i = 0; i < w->n; i++) {
+        in += w->rows[i].n_in;
+        out += w->rows[i].n_out;
+    }
+    json_t *extra = r->extra != NULL ? json_incref(r->extra) : json_object();
+    const char *device = json_string_value(json_object_get(extra, "device"));
+    json_t *row =
+        json_pack("{s:s, s:s, s:s?, s:i, s:f, s:f, s:n, s:n}", "backend", r->label, "model", model,
+                  "device", device, "num_prompts", (int)w->n, "input_len", (double)in / w->n,
+                  "output_len", (double)out / w->n, "prefill_s", "decode_s");
+    if (r->n_runs > 0)
+        add_runs(row, r, w); /* also what was measured before it failed */
+    else
+        add_zeros(row);
+    if (r->error[0] != '\0') json_object_set_new(extra, "error", json_string(r->error));
+    json_object_set_new(row, "extra", extra);
+    return row;
+}
+
+static double number(const json_t *row, const char *key)
+{
+    return json_number_value(json_object_get(row, key));
+}
+
+rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *err)
+{
+    char path[4200];
+    size_t i;
+    const json_t *row, *meta = json_object_get(root, "meta");
+    if (snprintf(path, sizeof path, "%s/offline_summary.md", dir) >= (int)sizeof path)
+        return rose_fail(err, ROSE_E_INVAL, "the path of the summary is too long");
+    FILE *f = fopen(path, "w");
+    if (f == NULL) return rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
+    const char *device = json_string_value(json_object_get(meta, "device"));
+    const char *command = json_string_value(json_object_get(meta, "command"));
+    fprintf(f,
+            "# Offline throughput\n\nDevice: %s. The repeat with the median time; in brackets the "
+            "least and the most of all.\n\n",
+            device != NULL ? device : "?");
+    if (command != NULL) fprintf(f, "```\n%s\n```\n\n", command);
+    fputs("| backend | prompts | req/s | output tok/s | total tok/s | total latency (s) |\n"
+          "|---|---|---|---|---|---|\n",
+          f);
+    json_array_foreach(json_object_get(root, "results"), i, row)
+    {
+        const char *label = json_string_value(json_object_get(row, "backend"));
+        const char *error =
+            json_string_value(json_object_get(json_object_get(row, "extra"), "error"));
+        if (label == NULL) label = json_string_value(json_object_get(meta, "backend"));
+        fprintf(f, "| %s |", label != NULL ? label : "?");
+        if (error != NULL) {
+            fprintf(f, " failed: %s | | | | |\n", error);
+            continue;
+        }
+        fprintf(f, " %.0f | %.2f | %.1f", number(row, "num_prompts"),
+                number(row, "request_throughput_rps"), number(row, "output_throughput_tps"));
+        if (json_array_size(json_object_get(row, "repeats")) > 1)
+            fprintf(f, " (%.1f to %.1f)", number(row, "output_throughput_tps_min"),
+                    number(row, "output_throughput_tps_max"));
+        fprintf(f, " | %.1f | %.3f |\n", number(row, "total_throughput_tps"),
+                number(row, "total_s"));
+    }
+    if (fclose(f) != 0) return rose_fail(err, ROSE_E_IO, "cannot write %s", path);
+    return ROSE_OK;
+}

@@ -1,0 +1,191 @@
+/* bench/offline_server.c - the offline workload through a server: the same ids over HTTP, all sent
+ * at once, each over its own connection. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "bench/offline_internal.h"
+#include "bench/stats.h"
+
+/* The option as text, if it is not as in `def`: a server started with it opens the same engine. */
+static rose_status add_changed(rose_buf *b, const rose_opt *o, const rose_opt *def)
+{
+    switch (o->kind) {
+    case ROSE_OPT_BOOL:
+        if (*(const bool *)o->dest == *(const bool *)def->dest) return ROSE_OK;
+        return rose_buf_addf(b, " --%s%s", *(const bool *)o->dest ? "" : "no-", o->name);
+    case ROSE_OPT_FLAG:
+        if (*(const bool *)o->dest == *(const bool *)def->dest) return ROSE_OK;
+        return rose_buf_addf(b, " --%s", o->name);
+    case ROSE_OPT_U32:
+        if (*(const uint32_t *)o->dest == *(const uint32_t *)def->dest) return ROSE_OK;
+        return rose_buf_addf(b, " --%s %" PRIu32, o->name, *(const uint32_t *)o->dest);
+    case ROSE_OPT_U64:
+    case ROSE_OPT_BYTES:
+        if (*(const uint64_t *)o->dest == *(const uint64_t *)def->dest) return ROSE_OK;
+        return rose_buf_addf(b, " --%s %" PRIu64, o->name, *(const uint64_t *)o->dest);
+    case ROSE_OPT_FLOAT:
+        if (memcmp(o->dest, def->dest, sizeof(float)) == 0) return ROSE_OK;
+        return rose_buf_addf(b, " --%s %.9g", o->name, (double)*(const float *)o->dest);
+    case ROSE_OPT_STRING:
+    case ROSE_OPT_CHOICE: {
+        const char *v = *(const char *const *)o->dest, *d = *(const char *const *)def->dest;
+        if (v == NULL || (d != NULL && strcmp(v, d) == 0)) return ROSE_OK;
+        return rose_buf_addf(b, " --%s '%s'", o->name, v);
+    }
+    case ROSE_OPT_HEADING:
+    default:
+        return ROSE_OK;
+    }
+}
+
+static rose_status changed_flags(const rose_engine_flags *f, rose_buf *out, rose_err *err)
+{
+    static rose_engine_flags copy, def;
+    rose_opt rows[ROSE_ENGINE_FLAG_ROWS], def_rows[ROSE_ENGINE_FLAG_ROWS];
+    rose_status st = ROSE_OK;
+    copy = *f;
+    rose_engine_flags_init(&def);
+    const size_t n = rose_engine_flags_rows(&copy, rows);
+    rose_engine_flags_rows(&def, def_rows);
+    for (size_t i = 0; i < n && st == ROSE_OK; i++)
+        st = add_changed(out, &rows[i], &def_rows[i]);
+    if (st != ROSE_OK || rose_buf_str(out) == NULL)
+        return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    return ROSE_OK;
+}
+
+static rose_status write_body(const rose_offline_work *w, uint64_t seed, uint32_t i,
+                              const char *model, uint32_t *ids, rose_buf *b)
+{
+    json_t *name = json_string(model);
+    char *quoted = name != NULL ? json_dumps(name, JSON_ENCODE_ANY) : NULL;
+    rose_status st = quoted == NULL ? ROSE_E_NOMEM : ROSE_OK;
+    rose_offline_prompt(w, seed, i, ids);
+    if (st == ROSE_OK) st = rose_buf_addf(b, "{\"model\":%s,\"prompt\":[", quoted);
+    for (uint32_t j = 0; j < w->rows[i].n_in && st == ROSE_OK; j++)
+        st = rose_buf_addf(b, "%s%" PRIu32, j > 0 ? "," : "", ids[j]);
+    if (st == ROSE_OK)
+        st = rose_buf_addf(b,
+                           "],\"max_tokens\":%" PRIu32
+                           ",\"temperature\":%g,\"top_p\":%g,\"top_k\":%" PRIu32
+                           ",\"seed\":%" PRIu64 ",\"ignore_eos\":true,\"stream\":true,"
+                           "\"stream_options\":{\"include_usage\":true}}",
+                           w->rows[i].n_out, (double)w->temperature, (double)w->top_p, w->top_k,
+                           (seed + i) & INT64_MAX);
+    free(quoted);
+    json_decref(name);
+    return st;
+}
+
+static rose_status summarise(const rose_offline_work *w, const rose_reply *replies,
+                             rose_offline_run *out, rose_err *err)
+{
+    uint64_t start = UINT64_MAX, end = 0;
+    rose_samples ttft = {0}, tpot = {0};
+    rose_status st = ROSE_OK;
+    *out = (rose_offline_run){0};
+    for (uint32_t i = 0; i < w->n && st == ROSE_OK; i++) {
+        const rose_reply *r = &replies[i];
+        if (r->error[0] != '\0')
+            st = rose_fail(err, ROSE_E_CLOSED, "request %" PRIu32 ": %s", i, r->error);
+        else if (r->n_tokens != w->rows[i].n_out)
+            st =
+                rose_fail(err, ROSE_E_FORMAT, "request %" PRIu32 ": %" PRIu32 " tokens of %" PRIu32,
+                          i, r->n_tokens, w->rows[i].n_out);
+        if (st != ROSE_OK) break;
+        out->input_tokens += w->rows[i].n_in;
+        out->output_tokens += r->n_tokens;
+        if (r->start_ns < start) start = r->start_ns;
+        if (r->end_ns > end) end = r->end_ns;
+        st = rose_samples_add(&ttft, (double)(r->first_ns - r->start_ns) * 1e-9);
+        if (st == ROSE_OK && r->n_tokens > 1)
+            st = rose_samples_add(&tpot,
+                                  (double)(r->last_ns - r->first_ns) * 1e-9 / (r->n_tokens - 1));
+        if (st != ROSE_OK) rose_fail(err, st, "out of memory");
+    }
+    out->total_s = (double)(end - start) * 1e-9;
+    const rose_summary a = rose_summarise(ttft.v, ttft.n), b = rose_summarise(tpot.v, tpot.n);
+    out->ttft_p50 = a.p50;
+    out->ttft_p99 = a.p99;
+    out->tpot_p50 = b.p50;
+    out->tpot_p99 = b.p99;
+    rose_samples_free(&ttft);
+    rose_samples_free(&tpot);
+    return st;
+}
+
+static rose_status run_once(const rose_offline_work *w, const rose_server *server, uint64_t seed,
+                            rose_offline_run *out, rose_err *err)
+{
+    rose_buf all = {0}, body = {0};
+    uint32_t max_in = 1;
+    for (uint32_t i = 0; i < w->n; i++)
+        max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
+    uint32_t *ids = malloc((size_t)max_in * sizeof *ids);
+    rose_load_item *items = calloc(w->n, sizeof *items);
+    rose_reply *replies = calloc(w->n, sizeof *replies);
+    rose_status st = ids == NULL || items == NULL || replies == NULL ? ROSE_E_NOMEM : ROSE_OK;
+    for (uint32_t i = 0; i < w->n && st == ROSE_OK; i++) {
+        const size_t before = all.len;
+        body.len = 0;
+        st = write_body(w, seed, i, server->model, ids, &body);
+        if (st == ROSE_OK)
+            st = rose_request_write(&all, &server->url, "/v1/completions", NULL, body.data,
+                                    body.len);
+        items[i].len = all.len - before;
+    }
+    const char *p = all.data;
+    for (uint32_t i = 0; i < w->n && st == ROSE_OK; p += items[i++].len)
+        items[i].bytes = p;
+    if (st != ROSE_OK) rose_fail(err, st, "out of memory");
+    const rose_load_opts o = {.url = &server->url, .stall_ns = 600000000000u, .stop = w->stop};
+    if (st == ROSE_OK) st = rose_load_run(&o, items, w->n, replies, err);
+    if (st == ROSE_OK && w->stop != NULL && *w->stop)
+        st = rose_fail(err, ROSE_E_CLOSED, "interrupted");
+    if (st == ROSE_OK) st = summarise(w, replies, out, err);
+    for (uint32_t i = 0; replies != NULL && i < w->n; i++)
+        rose_reply_free(&replies[i]);
+    free(replies);
+    free(items);
+    free(ids);
+    rose_buf_free(&body);
+    rose_buf_free(&all);
+    return st;
+}
+
+rose_status rose_offline_server(const rose_offline_work *w, const rose_server_spec *spec,
+                                const rose_server_flags *sf, const rose_engine_flags *f,
+                                const char *model_dir, uint32_t warmup, uint32_t repeats,
+                                rose_offline_result *r, rose_err *err)
+{
+    rose_server server = {0};
+    rose_buf flags = {0};
+    rose_offline_run ignored;
+    struct rlimit l; /* a connection for each prompt */
+    if (getrlimit(RLIMIT_NOFILE, &l) == 0) {
+        l.rlim_cur = l.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &l);
+    }
+    rose_status st = changed_flags(f, &flags, err);
+    if (st == ROSE_OK)
+        st = rose_server_start(&server, spec, sf, model_dir, spec->driver >= 0 ? flags.data : NULL,
+                               NULL, err);
+    if (st == ROSE_OK && (r->runs = calloc(repeats, sizeof *r->runs)) == NULL)
+        st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    if (st == ROSE_OK)
+        r->extra = json_pack(
+            "{s:s%, s:s, s:f}", "cmd", server.command.data != NULL ? server.command.data : "",
+            server.command.len, "version", server.version, "server_ready_s", server.ready_s);
+    for (uint32_t i = 0; i < warmup && st == ROSE_OK; i++)
+        st = run_once(w, &server, rose_offline_seed(w, true, i), &ignored, err);
+    for (uint32_t i = 0; i < repeats && st == ROSE_OK; i++) {
+        st = run_once(w, &server, rose_offline_seed(w, false, i), &r->runs[i], err);
+        if (st == ROSE_OK) r->n_runs++;
+    }
+    rose_server_stop(&server);
+    rose_buf_free(&flags);
+    return st;
+}

@@ -1,0 +1,195 @@
+/* bench/online_export.c - a run in the words of `vllm bench serve`, so that what reads its files
+ * reads ours. Meaning as there: percentiles over successful requests, std of the population, peaks
+ * over whole seconds from the first request; a failed request has length 0 and its error. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "bench/online_internal.h"
+
+enum { MAX_SECONDS = 1 << 20 };
+
+static bool success(const rose_reply *r)
+{
+    return r->error[0] == '\0';
+}
+
+static double seconds(uint64_t from, uint64_t to)
+{
+    return (double)(to - from) * 1e-9;
+}
+
+/* Gaps between events, as there: an event with several tokens is one. */
+static json_t *gaps(const rose_reply *r)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 1; i < r->n_events && success(r); i++)
+        json_array_append_new(list,
+                              json_real(seconds(r->arrivals[i - 1].t_ns, r->arrivals[i].t_ns)));
+    return list;
+}
+
+static void add_requests(json_t *o, const rose_run *run)
+{
+    json_t *in = json_array(), *out = json_array(), *ttfts = json_array(), *itls = json_array(),
+           *latencies = json_array(), *starts = json_array(), *queue = json_array(),
+           *errors = json_array();
+    for (uint32_t i = 0; i < run->n; i++) {
+        const rose_reply *r = &run->replies[i];
+        const bool ok = success(r);
+        json_array_append_new(in, json_integer(run->trace->rows[i].n_in));
+        json_array_append_new(out, json_integer(ok ? r->n_tokens : 0));
+        json_array_append_new(ttfts, json_real(ok ? seconds(r->start_ns, r->first_ns) : 0));
+        json_array_append_new(itls, gaps(r));
+        json_array_append_new(latencies, json_real(ok ? seconds(r->start_ns, r->last_ns) : 0));
+        json_array_append_new(starts, json_real((double)r->start_ns * 1e-9));
+        json_array_append_new(queue, r->has_times && r->times.queue_wait >= 0
+                                         ? json_real(r->times.queue_wait * 1e-3)
+                                         : json_null());
+        json_array_append_new(errors, json_string(r->error));
+    }
+    json_object_set_new(o, "input_lens", in);
+    json_object_set_new(o, "output_lens", out);
+    json_object_set_new(o, "ttfts", ttfts);
+    json_object_set_new(o, "itls", itls);
+    json_object_set_new(o, "latencies", latencies);
+    json_object_set_new(o, "start_times", starts);
+    json_object_set_new(o, "queue_times", queue);
+    json_object_set_new(o, "errors", errors);
+}
+
+static void add_summary(json_t *o, const char *name, const rose_summary *s)
+{
+    const double population = s->n > 1 ? s->sd * sqrt((double)(s->n - 1) / (double)s->n) : 0;
+    const struct {
+        const char *stat;
+        double value;
+    } all[] = {{"mean", s->mean}, {"median", s->p50}, {"std", population}, {"p99", s->p99}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char key[48];
+        snprintf(key, sizeof key, "%s_%s_ms", all[i].stat, name);
+        json_object_set_new(o, key, json_real(s->n > 0 ? all[i].value * 1e3 : 0));
+    }
+}
+
+/* Of the gaps between events, so that it agrees with itls. */
+static rose_status add_gap_summary(json_t *o, const rose_run *run, rose_err *err)
+{
+    rose_samples s = {0};
+    rose_status st = ROSE_OK;
+    for (uint32_t i = 0; i < run->n; i++) {
+        const rose_reply *r = &run->replies[i];
+        for (uint32_t k = 1; k < r->n_events && success(r) && st == ROSE_OK; k++)
+            st = rose_samples_add(&s, seconds(r->arrivals[k - 1].t_ns, r->arrivals[k].t_ns));
+    }
+    const rose_summary sum = rose_summarise(s.v, s.n);
+    add_summary(o, "itl", &sum);
+    rose_samples_free(&s);
+    return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
+}
+
+/* The most tokens that arrived, and the most requests that were under way, in one second. */
+static rose_status add_peaks(json_t *o, const rose_run *run, const rose_run_stats *s, rose_err *err)
+{
+    const double d = s->duration_s;
+    const uint32_t n = d < MAX_SECONDS - 2 ? (uint32_t)ceil(d) + 1 : MAX_SECONDS;
+    uint64_t *tokens = calloc(n, sizeof *tokens), *under_way = calloc(n, sizeof *under_way);
+    uint64_t most_tokens = 0, most = 0;
+    rose_status st = tokens == NULL || under_way == NULL ? ROSE_E_NOMEM : ROSE_OK;
+    for (uint32_t i = 0; i < run->n && st == ROSE_OK; i++) {
+        const rose_reply *r = &run->replies[i];
+        if (!success(r)) continue;
+        for (uint32_t k = 0; k < r->n_events; k++) {
+            const double at = seconds(run->start_ns, r->arrivals[k].t_ns);
+            if (at >= 0 && at < n) tokens[(uint32_t)at] += r->arrivals[k].n_tokens;
+        }
+        const double from = seconds(run->start_ns, r->start_ns),
+                     to = seconds(run->start_ns, r->last_ns);
+        for (uint32_t t = (uint32_t)from; t < n && t <= to; t++)
+            under_way[t]++;
+    }
+    for (uint32_t t = 0; t < n && st == ROSE_OK; t++) {
+        if (tokens[t] > most_tokens) most_tokens = tokens[t];
+        if (under_way[t] > most) most = under_way[t];
+    }
+    json_object_set_new(o, "max_output_tokens_per_s", json_real((double)most_tokens));
+    json_object_set_new(o, "max_concurrent_requests", json_integer((json_int_t)most));
+    free(tokens);
+    free(under_way);
+    return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
+}
+
+/* Requests a second that kept every limit; null where none was given, as there. */
+static json_t *request_goodput(const rose_goodput_limits *l, const rose_run *run, double duration_s)
+{
+    uint32_t good = 0;
+    if (l->ttft <= 0 && l->tpot <= 0 && l->itl <= 0 && l->e2e <= 0) return json_null();
+    for (uint32_t i = 0; i < run->n; i++) {
+        const rose_reply *r = &run->replies[i];
+        bool ok = success(r);
+        if (ok && l->ttft > 0) ok = seconds(r->start_ns, r->first_ns) <= l->ttft;
+        if (ok && l->e2e > 0) ok = seconds(r->start_ns, r->last_ns) <= l->e2e;
+        if (ok && l->tpot > 0 && r->n_tokens > 1) ok = rose_reply_tpot(r) <= l->tpot;
+        for (uint32_t k = 1; ok && l->itl > 0 && k < r->n_events; k++)
+            ok = seconds(r->arrivals[k - 1].t_ns, r->arrivals[k].t_ns) <= l->itl;
+        good += ok;
+    }
+    return json_real(duration_s > 0 ? good / duration_s : 0);
+}
+
+static json_t *header(const rose_online_names *names, const rose_online_opts *o,
+                      const rose_run *run, const rose_run_stats *s)
+{
+    char date[32];
+    const time_t now = (time_t)rose_unix_time();
+    struct tm tm;
+    uint64_t in = 0;
+    for (uint32_t i = 0; i < run->n; i++)
+        in += success(&run->replies[i]) ? run->trace->rows[i].n_in : 0;
+    const double d = s->duration_s > 0 ? s->duration_s : (double)INFINITY;
+    gmtime_r(&now, &tm);
+    strftime(date, sizeof date, "%Y%m%d-%H%M%S", &tm);
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:i, s:o, s:o, s:o, s:f, s:i, s:i, s:I, s:I, s:f, s:f, s:f}", "date",
+        date, "backend", names->label, "model_id", names->model, "tokenizer_id", names->tokenizer,
+        "num_prompts", (int)run->n, "request_rate",
+        s->offered_rps > 0 ? json_real(s->offered_rps) : json_string("inf"), "burstiness",
+        o->trace == NULL ? json_real((double)o->burstiness) : json_null(), "max_concurrency",
+        run->spec.concurrency > 0 ? json_integer(run->spec.concurrency) : json_null(), "duration",
+        s->duration_s, "completed", (int)s->n_success, "failed", (int)s->n_error,
+        "total_input_tokens", (json_int_t)in, "total_output_tokens", (json_int_t)s->tokens,
+        "request_throughput", s->n_success / d, "output_throughput", (double)s->tokens / d,
+        "total_token_throughput", (double)(s->tokens + in) / d);
+}
+
+rose_status rose_online_export_vllm(const rose_online_names *names, const rose_online_opts *o,
+                                    const rose_goodput_limits *limits, const rose_run *run,
+                                    const rose_run_stats *s, rose_err *err)
+{
+    char folder[4200], name[128];
+    json_t *root = header(names, o, run, s);
+    if (root == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    rose_status st = ROSE_OK;
+    json_object_set_new(root, "request_goodput", request_goodput(limits, run, s->duration_s));
+    add_summary(root, "ttft", &s->ttft);
+    add_summary(root, "tpot", &s->tpot);
+    if (st == ROSE_OK) st = add_gap_summary(root, run, err);
+    add_summary(root, "e2el", &s->e2e);
+    add_requests(root, run);
+    if (st == ROSE_OK) st = add_peaks(root, run, s, err);
+    snprintf(folder, sizeof folder, "%s/vllm", names->dir);
+    mkdir(folder, 0777); /* existing is fine; a failure shows below */
+    if (run->spec.concurrency > 0)
+        snprintf(name, sizeof name, "%.64s-concurrency%u.json", names->label,
+                 run->spec.concurrency);
+    else
+        snprintf(name, sizeof name, "%.64s-scale%.6g.json", names->label, run->spec.scale);
+    if (st == ROSE_OK) st = rose_results_write(root, folder, name, err);
+    json_decref(root);
+    return st;
+}

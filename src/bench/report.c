@@ -1,0 +1,302 @@
+/* bench/report.c - `roseinfer bench report DIR`: everything that a folder of results says, as one
+ * HTML page that needs no other file and no network: figures and raw JSON are inside. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/opts.h"
+#include "base/version.h"
+#include "bench/bench.h"
+#include "bench/plot_internal.h"
+#include "bench/report_internal.h"
+#include "bench/results.h"
+
+enum { MAX_PATH = 4096, MAX_FILE = 1 << 28 };
+
+static const char style[] =
+    "body{font:15px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif;color:#222;background:#fff;"
+    "max-width:1360px;margin:0 auto;padding:1.5rem}"
+    "h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.25rem;margin:2.2rem 0 .6rem;"
+    "border-bottom:1px solid #ddd;padding-bottom:.2rem}"
+    "p{margin:.5rem 0}.label{color:#666;margin-bottom:0}"
+    ".wide{overflow-x:auto;margin:.6rem 0}"
+    "table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums}"
+    "th,td{padding:.22rem .5rem;text-align:right;white-space:nowrap;border-bottom:1px solid #eee}"
+    "thead th{background:#f5f6f7;text-align:center;color:#444}"
+    "tbody th{text-align:left;font-weight:600}.pairs td{text-align:left;white-space:normal}"
+    ".group{border-left:1px solid #e3e3e3}.bad{color:#b5263a;text-align:left}"
+    "pre{background:#f5f6f7;padding:.6rem .8rem;overflow-x:auto;font-size:.82rem;margin:.2rem 0 "
+    ".6rem}"
+    "figure{margin:1rem 0}figure img{max-width:100%;height:auto;border:1px solid #eee}"
+    "figcaption{color:#666;font-size:.86rem}"
+    "details{margin:.8rem 0}summary{cursor:pointer;color:#1f6fb4}";
+
+typedef struct names {
+    char **v; /* owned */
+    size_t n;
+} names;
+
+static bool ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), k = strlen(end);
+    return n > k && strcmp(s + n - k, end) == 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void names_free(names *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        free(l->v[i]);
+    free(l->v);
+    *l = (names){0};
+}
+
+/* Entries of a folder that end in `end` ("": all but dot files), in order. A folder that is not
+ * there has none. */
+static rose_status list(names *out, const char *dir, const char *end, rose_err *err)
+{
+    DIR *d = opendir(dir);
+    *out = (names){0};
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.' || (end[0] != '\0' && !ends_with(e->d_name, end))) continue;
+        char **v = realloc(out->v, (out->n + 1) * sizeof(char *));
+        if (v != NULL) out->v = v;
+        char *name = v != NULL ? strdup(e->d_name) : NULL;
+        if (name == NULL) {
+            closedir(d);
+            names_free(out);
+            return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+        }
+        out->v[out->n++] = name;
+    }
+    if (d != NULL) closedir(d);
+    if (out->n > 1) qsort(out->v, out->n, sizeof *out->v, by_name);
+    return ROSE_OK;
+}
+
+/* The overview first, then each metric, then the distributions; what comes from nowhere, last. */
+static int figure_rank(const char *name)
+{
+    static const char *const order[] = {"online_latency_compare",
+                                        "online_concurrency_latency",
+                                        "offline_",
+                                        "online_latency_p90",
+                                        "online_latency_p99",
+                                        "online_ttft",
+                                        "online_tpot",
+                                        "online_itl",
+                                        "online_e2e"};
+    for (int i = 0; i < (int)(sizeof order / sizeof *order); i++) {
+        if (strncmp(name, order[i], strlen(order[i])) == 0) return i;
+    }
+    return 100;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const int x = figure_rank(*(char *const *)a), y = figure_rank(*(char *const *)b);
+    return x != y ? x - y : by_name(a, b);
+}
+
+static void put_figure(rose_html *h, const char *name, const rose_buf *svg)
+{
+    rose_html_raw(h, "<figure><img alt=\"");
+    rose_html_text(h, name);
+    rose_html_raw(h, "\" src=\"");
+    rose_html_data_uri(h, "image/svg+xml", svg->data, svg->len);
+    rose_html_raw(h, "\"><figcaption>");
+    rose_html_text(h, name);
+    rose_html_raw(h, "</figcaption></figure>\n");
+}
+
+/* The first figure is open, the others fold away. */
+static rose_status put_figures(rose_html *h, const char *dir, rose_err *err)
+{
+    char figures[MAX_PATH], path[2 * MAX_PATH];
+    names l;
+    rose_status st = ROSE_OK;
+    snprintf(figures, sizeof figures, "%s/figures", dir);
+    if ((st = list(&l, figures, ".svg", err)) != ROSE_OK) return st;
+    if (l.n > 1) qsort(l.v, l.n, sizeof *l.v, by_rank);
+    bool folded = false;
+    for (size_t i = 0; i < l.n && st == ROSE_OK; i++) {
+        rose_buf svg = {0};
+        if (i > 0 && !folded && figure_rank(l.v[i]) > 2) {
+            rose_html_raw(h, "<details><summary>More figures</summary>\n");
+            folded = true;
+        }
+        snprintf(path, sizeof path, "%s/%s", figures, l.v[i]);
+        st = rose_file_read(&svg, path, MAX_FILE, err);
+        if (st == ROSE_OK) put_figure(h, l.v[i], &svg);
+        rose_buf_free(&svg);
+    }
+    if (folded) rose_html_raw(h, "</details>\n");
+    names_free(&l);
+    return st;
+}
+
+/* One results file: heading, figures in numbers, origin, and the file itself. */
+static rose_status put_result(rose_html *h, const char *dir, const char *name, rose_err *err)
+{
+    char path[MAX_PATH];
+    rose_buf text = {0};
+    json_t *root = NULL;
+    rose_status st = rose_results_read(&root, dir, name, err);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (st == ROSE_OK) st = rose_file_read(&text, path, MAX_FILE, err);
+    if (st == ROSE_OK) {
+        const json_t *meta = json_object_get(root, "meta");
+        const char *device = json_string_value(json_object_get(meta, "device"));
+        const char *model = json_string_value(json_object_get(meta, "model"));
+        rose_html_raw(h, "<h2>");
+        rose_html_text(h, name);
+        rose_html_raw(h, "</h2>\n<p class=\"label\">");
+        rose_html_text(h, dir);
+        rose_html_raw(h, "</p>\n<p>");
+        if (model != NULL) rose_html_text(h, model);
+        if (device != NULL) rose_html_raw(h, "%son ", model != NULL ? " " : "");
+        rose_html_text(h, device);
+        rose_html_raw(h, "</p>\n");
+        if (strcmp(name, "online_results.json") == 0)
+            rose_report_online(h, root);
+        else if (strcmp(name, "offline_results.json") == 0)
+            rose_report_offline(h, root);
+        else if (json_is_object(json_object_get(root, "switches")))
+            rose_report_ablate(h, root);
+        else
+            rose_report_any(h, root);
+        rose_report_environment(h, root);
+        rose_html_raw(h, "<p><a download=\"");
+        rose_html_text(h, name);
+        rose_html_raw(h, "\" href=\"");
+        rose_html_data_uri(h, "application/json", text.data, text.len);
+        rose_html_raw(h, "\">raw JSON</a> (%zu bytes, inside this page)</p>\n", text.len);
+    }
+    json_decref(root);
+    rose_buf_free(&text);
+    return st;
+}
+
+/* A folder with results: all its files, then its figures. *n counts the files. */
+static rose_status put_folder(rose_html *h, const char *dir, bool plot, size_t *n, rose_err *err)
+{
+    names l;
+    rose_err plot_err = {{0}};
+    rose_status st = list(&l, dir, "_results.json", err);
+    for (size_t i = 0; i < l.n && st == ROSE_OK; i++)
+        st = put_result(h, dir, l.v[i], err);
+    bool drawable = false;
+    for (size_t i = 0; i < l.n; i++)
+        drawable |= strcmp(l.v[i], "online_results.json") == 0 ||
+                    strcmp(l.v[i], "offline_results.json") == 0;
+    if (st == ROSE_OK && drawable && plot && rose_plot_folder(dir, &plot_err) != ROSE_OK) {
+        fprintf(stderr, "roseinfer: no new figures: %s\n", plot_err.msg);
+        rose_html_raw(h, "<p class=\"bad\">No new figures: ");
+        rose_html_text(h, plot_err.msg);
+        rose_html_raw(h, "</p>\n");
+    }
+    if (st == ROSE_OK && l.n > 0) st = put_figures(h, dir, err);
+    *n += l.n;
+    names_free(&l);
+    return st;
+}
+
+static rose_status put_page(rose_html *h, const char *dir, bool plot, rose_err *err)
+{
+    char when[40], sub[2 * MAX_PATH];
+    names l;
+    size_t n = 0;
+    struct tm tm;
+    const time_t now = (time_t)rose_unix_time();
+    gmtime_r(&now, &tm);
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &tm);
+    rose_html_raw(h,
+                  "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
+                  "name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
+                  "<title>Benchmark results</title>\n<style>%s</style>\n</head>\n<body>\n"
+                  "<h1>Benchmark results</h1>\n<p class=\"label\">roseinfer %s (%s), page written "
+                  "%s</p>\n",
+                  style, rose_version(), rose_commit(), when);
+    rose_status st = put_folder(h, dir, plot, &n, err);
+    if (st == ROSE_OK) st = list(&l, dir, "", err);
+    if (st != ROSE_OK) return st;
+    for (size_t i = 0; i < l.n && st == ROSE_OK; i++) {
+        const size_t before = n;
+        snprintf(sub, sizeof sub, "%s/%s", dir, l.v[i]);
+        rose_html mark = *h; /* nothing of a folder without results */
+        st = put_folder(h, sub, plot, &n, err);
+        if (n == before) h->out.len = mark.out.len;
+    }
+    names_free(&l);
+    if (st == ROSE_OK && n == 0)
+        st = rose_fail(err, ROSE_E_NOTFOUND, "%s holds no *_results.json, nor do its folders", dir);
+    rose_html_raw(h, "</body>\n</html>\n");
+    if (st == ROSE_OK && h->st != ROSE_OK) st = rose_fail(err, h->st, "out of memory");
+    return st;
+}
+
+static rose_status report(const char *dir, const char *out, bool plot, rose_err *err)
+{
+    char path[MAX_PATH], tmp[MAX_PATH + 8];
+    rose_html h = {0};
+    const int len = out != NULL ? snprintf(path, sizeof path, "%s", out)
+                                : snprintf(path, sizeof path, "%s/report.html", dir);
+    if (len >= (int)sizeof path || strlen(dir) > MAX_PATH - 300)
+        return rose_fail(err, ROSE_E_INVAL, "the path of the folder is too long");
+    rose_status st = put_page(&h, dir, plot, err);
+    if (st == ROSE_OK) {
+        snprintf(tmp, sizeof tmp, "%s.tmp", path);
+        FILE *f = fopen(tmp, "wb");
+        bool ok = f != NULL && fwrite(h.out.data, 1, h.out.len, f) == h.out.len;
+        if (f != NULL && fclose(f) != 0) ok = false;
+        if (!ok || rename(tmp, path) != 0)
+            st = rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
+    }
+    if (st == ROSE_OK) printf("%s\n", path);
+    rose_buf_free(&h.out);
+    return st;
+}
+
+int rose_bench_report(int argc, char **argv)
+{
+    const char *out = NULL;
+    bool plot = true;
+    const rose_opt opts[] = {
+        {.name = "out",
+         .kind = ROSE_OPT_STRING,
+         .dest = &out,
+         .arg = "FILE",
+         .unset = "DIR/report.html",
+         .help = "the page"},
+        {.name = "plot",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &plot,
+         .help = "draw the figures first, as bench plot does; otherwise those of DIR/figures"},
+    };
+    const rose_command cmd = {
+        .usage = "roseinfer bench report DIR [options]",
+        .about = "One HTML page of all *_results.json in DIR and the folders in it: tables, "
+                 "figures, environment,\ncommand lines and the raw JSON, all inside the page.",
+        .opts = opts,
+        .n_opts = sizeof opts / sizeof *opts,
+        .min_args = 1,
+        .max_args = 1,
+    };
+    const char *args[1];
+    uint32_t n_args;
+    rose_err err = {{0}};
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    if (rc >= 0) return rc;
+    if (report(args[0], out, plot, &err) == ROSE_OK) return 0;
+    fprintf(stderr, "roseinfer: %s\n", err.msg);
+    return 1;
+}

@@ -1,0 +1,339 @@
+/* bench/report_tables.c - results as HTML tables. What a file lacks is an empty cell: results of
+ * other versions, and of other programs with this schema, are shown as far as they go. */
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bench/report_internal.h"
+
+enum { MAX_DEPTH = 6 };
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s != NULL ? s : "";
+}
+
+/* A number with about four digits that count. */
+static void put_number(rose_html *h, double x)
+{
+    const double a = fabs(x);
+    const int places = a >= 1000 || x == floor(x) ? 0 : a >= 100 ? 1 : a >= 10 ? 2 : 3;
+    if (!isfinite(x))
+        rose_html_raw(h, "-");
+    else
+        rose_html_raw(h, "%.*f", places, x);
+}
+
+static void put_scalar(rose_html *h, const json_t *v)
+{
+    if (json_is_string(v))
+        rose_html_text(h, json_string_value(v));
+    else if (json_is_integer(v))
+        rose_html_raw(h, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    else if (json_is_real(v))
+        put_number(h, json_real_value(v));
+    else if (json_is_boolean(v))
+        rose_html_raw(h, json_is_true(v) ? "yes" : "no");
+}
+
+static void cell(rose_html *h, const json_t *v)
+{
+    rose_html_raw(h, "<td>");
+    put_scalar(h, v);
+    rose_html_raw(h, "</td>");
+}
+
+static void head(rose_html *h, const char *const *columns, size_t n)
+{
+    rose_html_raw(h, "<div class=\"wide\"><table>\n<thead><tr>");
+    for (size_t i = 0; i < n; i++)
+        rose_html_raw(h, "<th scope=\"col\">%s</th>", columns[i]);
+    rose_html_raw(h, "</tr></thead>\n<tbody>\n");
+}
+
+static void foot(rose_html *h)
+{
+    rose_html_raw(h, "</tbody></table></div>\n");
+}
+
+static void name_cell(rose_html *h, const char *text)
+{
+    rose_html_raw(h, "<tr><th scope=\"row\">");
+    rose_html_text(h, text);
+    rose_html_raw(h, "</th>");
+}
+
+/* ---- where it comes from ---- */
+
+static void pair(rose_html *h, const char *key, const json_t *v)
+{
+    if (v == NULL || json_is_object(v) || json_is_array(v) || json_is_null(v)) return;
+    name_cell(h, key);
+    cell(h, v);
+    rose_html_raw(h, "</tr>\n");
+}
+
+static void command_line(rose_html *h, const char *what, const char *command)
+{
+    if (command[0] == '\0') return;
+    rose_html_raw(h, "<p class=\"label\">");
+    rose_html_text(h, what);
+    rose_html_raw(h, "</p>\n<pre>");
+    rose_html_text(h, command);
+    rose_html_raw(h, "</pre>\n");
+}
+
+void rose_report_environment(rose_html *h, const json_t *root)
+{
+    json_t *meta = json_object_get(root, "meta"), *v;
+    const json_t *by = json_object_get(root, "by_backend");
+    const char *key;
+    size_t i;
+    rose_html_raw(h, "<details><summary>Environment and command lines</summary>\n"
+                     "<div class=\"wide\"><table class=\"pairs\"><tbody>\n");
+    json_object_foreach(meta, key, v)
+    {
+        if (strcmp(key, "command") != 0) pair(h, key, v);
+    }
+    json_object_foreach(json_object_get(meta, "versions"), key, v) pair(h, key, v);
+    json_object_foreach(json_object_get(meta, "server_versions"), key, v) pair(h, key, v);
+    rose_html_raw(h, "</tbody></table></div>\n");
+    command_line(h, "this benchmark", text_of(meta, "command"));
+    json_array_foreach(json_object_get(meta, "merged_from"), i, v)
+        command_line(h, "merged from", text_of(v, "command"));
+    json_object_foreach((json_t *)(uintptr_t)by, key, v) command_line(h, key, text_of(v, "cmd"));
+    json_array_foreach(json_object_get(root, "results"), i, v)
+        command_line(h, text_of(v, "backend"), text_of(json_object_get(v, "extra"), "cmd"));
+    rose_html_raw(h, "</details>\n");
+}
+
+/* ---- online ---- */
+
+static void triple(rose_html *h, const json_t *row, const char *metric)
+{
+    static const char *const p[] = {"p50", "p90", "p99"};
+    const json_t *m = json_object_get(row, metric);
+    for (int i = 0; i < 3; i++) {
+        const json_t *v = json_object_get(m, p[i]);
+        rose_html_raw(h, "<td%s>", i == 0 ? " class=\"group\"" : "");
+        if (json_is_number(v)) rose_html_raw(h, "%.2f", json_number_value(v));
+        rose_html_raw(h, "</td>");
+    }
+}
+
+static void online_row(rose_html *h, const json_t *row)
+{
+    const char *error = text_of(row, "error");
+    const json_int_t conc = json_integer_value(json_object_get(row, "concurrency"));
+    name_cell(h, text_of(row, "backend"));
+    if (error[0] != '\0') {
+        rose_html_raw(h, "<td colspan=\"17\" class=\"bad\">failed: ");
+        rose_html_text(h, error);
+        rose_html_raw(h, "</td></tr>\n");
+        return;
+    }
+    if (conc > 0)
+        rose_html_raw(h, "<td>%d at once</td>", (int)conc);
+    else
+        rose_html_raw(h, "<td>scale %g</td>", json_number_value(json_object_get(row, "scale")));
+    rose_html_raw(h, "<td%s>%d/%d</td>",
+                  json_integer_value(json_object_get(row, "num_error")) > 0 ? " class=\"bad\"" : "",
+                  (int)json_integer_value(json_object_get(row, "num_success")),
+                  (int)json_integer_value(json_object_get(row, "num_requests")));
+    triple(h, row, "ttft_ms");
+    triple(h, row, "tpot_ms");
+    triple(h, row, "itl_ms");
+    triple(h, row, "e2e_ms");
+    cell(h, json_object_get(row, "req_per_s"));
+    cell(h, json_object_get(row, "tok_per_s"));
+    cell(h, json_object_get(json_object_get(row, "lateness_ms"), "p99"));
+    rose_html_raw(h, "</tr>\n");
+}
+
+void rose_report_online(rose_html *h, const json_t *root)
+{
+    size_t i;
+    const char *key;
+    json_t *row;
+    rose_html_raw(
+        h, "<p>Milliseconds over successful requests; scale multiplies the trace's times, smaller "
+           "is heavier. Late: by how much this client itself missed the time of sending, "
+           "p99.</p>\n<div class=\"wide\"><table>\n<thead><tr><th rowspan=\"2\">backend</th>"
+           "<th rowspan=\"2\">load</th><th rowspan=\"2\">ok</th><th colspan=\"3\">TTFT</th>"
+           "<th colspan=\"3\">TPOT</th><th colspan=\"3\">ITL</th><th colspan=\"3\">E2E</th>"
+           "<th rowspan=\"2\">req/s</th><th rowspan=\"2\">output tok/s</th>"
+           "<th rowspan=\"2\">late</th></tr>\n<tr>");
+    for (int k = 0; k < 4; k++)
+        rose_html_raw(h, "<th class=\"group\">p50</th><th>p90</th><th>p99</th>");
+    rose_html_raw(h, "</tr></thead>\n<tbody>\n");
+    json_array_foreach(json_object_get(root, "summaries"), i, row) online_row(h, row);
+    foot(h);
+    json_object_foreach(json_object_get(root, "by_backend"), key, row)
+    {
+        const json_t *rps = json_object_get(row, "goodput_rps");
+        if (!json_is_number(rps)) continue;
+        rose_html_raw(h, "<p>Goodput of ");
+        rose_html_text(h, key);
+        rose_html_raw(h, ": %.3f req/s within ", json_number_value(rps));
+        rose_html_text(h, text_of(row, "goodput_limits"));
+        rose_html_raw(h, " ms (p99).</p>\n");
+    }
+}
+
+/* ---- offline ---- */
+
+void rose_report_offline(rose_html *h, const json_t *root)
+{
+    static const char *const columns[] = {
+        "backend",      "prompts", "input tokens", "output tokens", "req/s",
+        "output tok/s", "least",   "most",         "total tok/s",   "total latency (s)"};
+    static const char *const keys[] = {"num_prompts",
+                                       "total_input_tokens",
+                                       "total_output_tokens",
+                                       "request_throughput_rps",
+                                       "output_throughput_tps",
+                                       "output_throughput_tps_min",
+                                       "output_throughput_tps_max",
+                                       "total_throughput_tps",
+                                       "total_s"};
+    size_t i;
+    json_t *row;
+    rose_html_raw(h, "<p>The repeat with the median time, and the least and the most output tokens "
+                     "per second of all repeats.</p>\n");
+    head(h, columns, sizeof columns / sizeof *columns);
+    json_array_foreach(json_object_get(root, "results"), i, row)
+    {
+        const char *error = text_of(json_object_get(row, "extra"), "error");
+        name_cell(h, text_of(row, "backend"));
+        if (error[0] != '\0') {
+            rose_html_raw(h, "<td colspan=\"9\" class=\"bad\">failed: ");
+            rose_html_text(h, error);
+            rose_html_raw(h, "</td>");
+        } else {
+            for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+                cell(h, json_object_get(row, keys[k]));
+        }
+        rose_html_raw(h, "</tr>\n");
+    }
+    foot(h);
+}
+
+/* ---- ablate ---- */
+
+static void ablate_row(rose_html *h, const char *name, const json_t *setting, const char *metric,
+                       const json_t *m)
+{
+    static const char *const keys[] = {"off_over_on", "min", "max", "noise", "verdict"};
+    name_cell(h, name);
+    cell(h, json_object_get(setting, "on"));
+    cell(h, json_object_get(setting, "off"));
+    cell(h, json_object_get(setting, "workload"));
+    rose_html_raw(h, "<td>");
+    rose_html_text(h, metric);
+    rose_html_raw(h, "</td>");
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+        cell(h, json_object_get(m, keys[k]));
+    rose_html_raw(h, "</tr>\n");
+}
+
+void rose_report_ablate(rose_html *h, const json_t *root)
+{
+    static const char *const columns[] = {"switch", "on",    "off",  "workload", "metric",
+                                          "off/on", "least", "most", "noise",    "verdict"};
+    const char *name, *metric;
+    json_t *all, *m;
+    rose_html_raw(h, "<p>Times, off over on: over 1 the switch helps.</p>\n");
+    head(h, columns, sizeof columns / sizeof *columns);
+    json_object_foreach(json_object_get(root, "switches"), name, all)
+    {
+        const char *error = text_of(all, "error");
+        if (error[0] != '\0') {
+            name_cell(h, name);
+            rose_html_raw(h, "<td colspan=\"9\" class=\"bad\">failed: ");
+            rose_html_text(h, error);
+            rose_html_raw(h, "</td></tr>\n");
+            continue;
+        }
+        json_object_foreach(all, metric, m)
+        {
+            if (json_object_get(m, "off_over_on") != NULL)
+                ablate_row(h, name, json_object_get(all, "setting"), metric, m);
+        }
+    }
+    foot(h);
+}
+
+/* ---- anything ---- */
+
+/* The scalars (want_spread false) or the distributions (true) below o, with their paths. */
+static void walk(rose_html *h, const json_t *o, const char *path, bool want_spread, int depth)
+{
+    static const char *const keys[] = {"n", "mean", "p50", "p90", "p95", "p99", "max"};
+    const char *key;
+    json_t *v;
+    if (depth > MAX_DEPTH) return;
+    json_object_foreach((json_t *)(uintptr_t)o, key, v)
+    {
+        char name[256];
+        if (depth == 0 && strcmp(key, "meta") == 0) continue;
+        snprintf(name, sizeof name, "%s%s%s", path, path[0] != '\0' ? "." : "", key);
+        if (json_is_object(v) && json_object_get(v, "p50") != NULL) {
+            if (!want_spread) continue;
+            name_cell(h, name);
+            for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+                cell(h, json_object_get(v, keys[k]));
+            rose_html_raw(h, "</tr>\n");
+        } else if (json_is_object(v)) {
+            walk(h, v, name, want_spread, depth + 1);
+        } else if (!want_spread) {
+            pair(h, name, v);
+        }
+    }
+}
+
+static void rows_of_objects(rose_html *h, const json_t *list)
+{
+    size_t i;
+    const char *key;
+    json_t *row, *v;
+    json_t *first = json_array_get(list, 0);
+    rose_html_raw(h, "<div class=\"wide\"><table>\n<thead><tr>");
+    json_object_foreach(first, key, v)
+    {
+        if (json_is_object(v) || json_is_array(v)) continue;
+        rose_html_raw(h, "<th scope=\"col\">");
+        rose_html_text(h, key);
+        rose_html_raw(h, "</th>");
+    }
+    rose_html_raw(h, "</tr></thead>\n<tbody>\n");
+    json_array_foreach(list, i, row)
+    {
+        rose_html_raw(h, "<tr>");
+        json_object_foreach(first, key, v)
+        {
+            if (!json_is_object(v) && !json_is_array(v)) cell(h, json_object_get(row, key));
+        }
+        rose_html_raw(h, "</tr>\n");
+    }
+    foot(h);
+}
+
+void rose_report_any(rose_html *h, const json_t *root)
+{
+    static const char *const columns[] = {"", "n", "mean", "p50", "p90", "p95", "p99", "max"};
+    rose_html_raw(h, "<div class=\"wide\"><table class=\"pairs\"><tbody>\n");
+    walk(h, root, "", false, 0);
+    rose_html_raw(h, "</tbody></table></div>\n");
+    const size_t before = h->out.len;
+    head(h, columns, sizeof columns / sizeof *columns);
+    const size_t empty = h->out.len;
+    walk(h, root, "", true, 0);
+    if (h->st == ROSE_OK && h->out.len == empty)
+        h->out.len = before; /* no distribution, no table */
+    else
+        foot(h);
+    const json_t *rows = json_object_get(root, "results");
+    if (json_is_object(json_array_get(rows, 0))) rows_of_objects(h, rows);
+}

@@ -1,0 +1,368 @@
+/* cli/bench_http.c - `roseinfer bench http`: what connections, JSON, detokenising and SSE cost. The
+ * whole server in this process on an instant backend, and the load generator on this thread; what
+ * an I/O thread can do is told by its own CPU time, which others on the machine cannot take away.
+ *
+ * It is a command and not a room's program because only here api and bench may meet. */
+#include <dirent.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "api/api.h"
+#include "base/log.h"
+#include "base/opts.h"
+#include "base/version.h"
+#include "bench/instant.h"
+#include "bench/load.h"
+#include "bench/results.h"
+#include "bench/stats.h"
+#include "cli/cli.h"
+
+enum { MAX_POINTS = 16, MAX_STREAMS = 4096 };
+
+typedef struct http_flags {
+    const char *streams, *output_dir;
+    uint32_t output_len, input_len, io_threads;
+    float rate;
+    bool fast_sse;
+} http_flags;
+
+typedef struct served {
+    rose_model *model;
+    rose_tokenizer *tok;
+    rose_engine *engine;
+    rose_api *api;
+    rose_http *http;
+    rose_url url;
+} served;
+
+typedef struct point {
+    uint32_t n_streams, n_failed;
+    bool all_open; /* every stream had its first token before any ended */
+    uint64_t tokens, events, tokens_open;
+    double open_s;                 /* while all are open: tokens_open arrive */
+    double io_cpu_s, engine_cpu_s; /* over the whole run */
+    rose_summary ttft, itl;
+    char first_error[192];
+} point;
+
+/* CPU seconds of this process's threads whose name begins so; negative: the kernel does not say. */
+static double thread_cpu_s(const char *prefix)
+{
+    double sum = 0;
+    bool any = false;
+    DIR *d = opendir("/proc/self/task");
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        char path[320], name[32] = "";
+        unsigned long long ns = 0;
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", e->d_name);
+        FILE *f = e->d_name[0] != '.' ? fopen(path, "r") : NULL;
+        if (f == NULL) continue;
+        if (fgets(name, sizeof name, f) == NULL) name[0] = '\0';
+        fclose(f);
+        if (strncmp(name, prefix, strlen(prefix)) != 0) continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", e->d_name);
+        if ((f = fopen(path, "r")) == NULL) continue;
+        any |= fscanf(f, "%llu", &ns) == 1;
+        fclose(f);
+        sum += (double)ns * 1e-9;
+    }
+    if (d != NULL) closedir(d);
+    return any ? sum : -1;
+}
+
+static void stop(served *s)
+{
+    rose_http_stop(s->http);
+    rose_api_stop(s->api);
+    rose_engine_close(s->engine);
+    rose_api_destroy(s->api);
+    rose_tokenizer_close(s->tok);
+    rose_model_close(s->model);
+    *s = (served){0};
+}
+
+static rose_status start(served *s, const char *dir, const http_flags *f, uint32_t most,
+                         rose_err *err)
+{
+    rose_api_opts a;
+    rose_http_opts h;
+    rose_engine_opts e;
+    const uint32_t len = f->input_len + f->output_len + 1;
+    rose_api_opts_default(&a);
+    rose_http_opts_default(&h);
+    rose_engine_opts_default(&e);
+    a.model_id = "instant";
+    a.version = rose_version();
+    a.n_io_threads = h.n_threads = f->io_threads;
+    a.fast_sse = f->fast_sse;
+    a.max_queued_jobs = most;
+    h.host = "127.0.0.1";
+    h.port = 0;
+    h.max_connections = most + 16;
+    e.max_queued = most;
+    e.backend.max_seqs = most;
+    e.backend.max_step_tokens = most > 2048 ? most : 2048;
+    e.backend.max_model_len = len;
+    e.backend.kv_pages = (most + 1) * (len / ROSE_KV_PAGE_TOKENS + 1);
+    rose_status st = rose_model_open(&s->model, dir, err);
+    if (st == ROSE_OK && s->model->arch.max_positions < len)
+        st = rose_fail(err, ROSE_E_INVAL, "--input-len and --output-len exceed the context of %u",
+                       s->model->arch.max_positions);
+    if (st == ROSE_OK) st = rose_tokenizer_open(&s->tok, dir, err);
+    if (st == ROSE_OK) st = rose_api_create(&s->api, &a, err);
+    if (st != ROSE_OK) return st;
+    const rose_http_callbacks cb = rose_api_callbacks(s->api);
+    if ((st = rose_http_start(&s->http, &h, &cb, err)) != ROSE_OK) return st;
+    st = rose_api_attach(s->api, s->http, err);
+    if (st == ROSE_OK) st = rose_engine_open(&s->engine, &rose_instant_ops, s->model, &e, err);
+    if (st != ROSE_OK) return st;
+    rose_api_set_engine(s->api, s->engine, s->tok);
+    s->url = (rose_url){.host = "127.0.0.1"};
+    snprintf(s->url.port, sizeof s->url.port, "%u", rose_http_port(s->http));
+    return ROSE_OK;
+}
+
+static rose_status summarise(point *p, const rose_reply *replies, uint32_t n)
+{
+    uint64_t last_first = 0, first_end = UINT64_MAX;
+    rose_samples ttft = {0}, itl = {0};
+    rose_status st = ROSE_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        const rose_reply *r = &replies[i];
+        if (r->error[0] != '\0') {
+            if (p->n_failed++ == 0) snprintf(p->first_error, sizeof p->first_error, "%s", r->error);
+            continue;
+        }
+        p->tokens += r->n_tokens;
+        p->events += r->n_events;
+        if (r->first_ns > last_first) last_first = r->first_ns;
+        if (r->last_ns < first_end) first_end = r->last_ns;
+        if (st == ROSE_OK) st = rose_samples_add(&ttft, (double)(r->first_ns - r->start_ns) * 1e-9);
+        for (uint32_t k = 1; k < r->n_events && st == ROSE_OK; k++)
+            st = rose_samples_add(&itl,
+                                  (double)(r->arrivals[k].t_ns - r->arrivals[k - 1].t_ns) * 1e-9);
+    }
+    p->all_open = p->n_failed == 0 && last_first < first_end;
+    for (uint32_t i = 0; i < n && p->all_open; i++) {
+        for (uint32_t k = 0; k < replies[i].n_events; k++) {
+            const rose_arrival *a = &replies[i].arrivals[k];
+            if (a->t_ns > last_first && a->t_ns <= first_end) p->tokens_open += a->n_tokens;
+        }
+    }
+    if (p->all_open) p->open_s = (double)(first_end - last_first) * 1e-9;
+    p->ttft = rose_summarise(ttft.v, ttft.n);
+    p->itl = rose_summarise(itl.v, itl.n);
+    rose_samples_free(&ttft);
+    rose_samples_free(&itl);
+    return st;
+}
+
+static rose_status write_body(const http_flags *f, rose_buf *b)
+{
+    rose_status st = rose_buf_addf(b, "{\"model\":\"instant\",\"prompt\":[");
+    for (uint32_t i = 0; i < f->input_len && st == ROSE_OK; i++)
+        st = rose_buf_addf(b, "%s%u", i > 0 ? "," : "", i % 100);
+    if (st == ROSE_OK)
+        st = rose_buf_addf(b,
+                           "],\"max_tokens\":%u,\"temperature\":0,\"ignore_eos\":true,"
+                           "\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
+                           f->output_len);
+    return st;
+}
+
+/* n streams at once; what they and the threads did. */
+static rose_status measure(const served *s, const http_flags *f, uint32_t n, point *p,
+                           rose_err *err)
+{
+    rose_buf body = {0}, request = {0};
+    rose_load_item *items = calloc(n, sizeof *items);
+    rose_reply *replies = calloc(n, sizeof *replies);
+    const rose_load_opts o = {
+        .url = &s->url, .timeout_ns = 120000000000u, .stall_ns = 30000000000u};
+    rose_status st = items == NULL || replies == NULL ? ROSE_E_NOMEM : write_body(f, &body);
+    *p = (point){.n_streams = n};
+    if (st == ROSE_OK)
+        st = rose_request_write(&request, &s->url, "/v1/completions", NULL, body.data, body.len);
+    for (uint32_t i = 0; i < n && st == ROSE_OK; i++)
+        items[i] = (rose_load_item){request.data, request.len, 1000000};
+    if (st != ROSE_OK) rose_fail(err, st, "out of memory");
+    rose_instant_hold_until(n);
+    const double io = thread_cpu_s("rose-io"), engine = thread_cpu_s("rose-engine");
+    if (st == ROSE_OK) st = rose_load_run(&o, items, n, replies, err);
+    if (st == ROSE_OK) {
+        p->io_cpu_s = io < 0 ? -1 : thread_cpu_s("rose-io") - io;
+        p->engine_cpu_s = engine < 0 ? -1 : thread_cpu_s("rose-engine") - engine;
+        if ((st = summarise(p, replies, n)) != ROSE_OK) rose_fail(err, st, "out of memory");
+    }
+    for (uint32_t i = 0; replies != NULL && i < n; i++)
+        rose_reply_free(&replies[i]);
+    free(replies);
+    free(items);
+    rose_buf_free(&body);
+    rose_buf_free(&request);
+    return st;
+}
+
+static json_t *point_json(const point *p)
+{
+    json_t *o = json_pack(
+        "{s:i, s:i, s:b, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o}", "streams", (int)p->n_streams,
+        "num_error", (int)p->n_failed, "all_open_at_once", (int)p->all_open, "tokens",
+        (json_int_t)p->tokens, "events", (json_int_t)p->events, "open_s", p->open_s, "tok_per_s",
+        p->open_s > 0 ? json_real((double)p->tokens_open / p->open_s) : json_null(), "io_cpu_s",
+        p->io_cpu_s >= 0 ? json_real(p->io_cpu_s) : json_null(), "engine_cpu_s",
+        p->engine_cpu_s >= 0 ? json_real(p->engine_cpu_s) : json_null(), "tok_per_io_cpu_s",
+        p->io_cpu_s > 0 ? json_real((double)p->tokens / p->io_cpu_s) : json_null(), "first_error",
+        p->first_error[0] != '\0' ? json_string(p->first_error) : json_null());
+    json_object_set_new(o, "ttft_ms", rose_summary_json(&p->ttft, 1e3));
+    json_object_set_new(o, "itl_ms", rose_summary_json(&p->itl, 1e3));
+    return o;
+}
+
+static rose_status parse_streams(const char *text, uint32_t *out, uint32_t *n, uint32_t *most,
+                                 rose_err *err)
+{
+    *n = *most = 0;
+    for (const char *p = text;;) {
+        char *end;
+        const unsigned long v = strtoul(p, &end, 10);
+        if (end == p || *p == '-' || v < 1 || v > MAX_STREAMS || *n == MAX_POINTS ||
+            (*end != ',' && *end != '\0'))
+            return rose_fail(err, ROSE_E_INVAL,
+                             "--streams '%s': expected up to %d numbers from 1 to %d, as 64,500",
+                             text, MAX_POINTS, MAX_STREAMS);
+        out[(*n)++] = (uint32_t)v;
+        if (v > *most) *most = (uint32_t)v;
+        if (*end == '\0') return ROSE_OK;
+        p = end + 1;
+    }
+}
+
+/* Both ends of every connection are ours. */
+static rose_status allow_files(uint32_t most, rose_err *err)
+{
+    struct rlimit l;
+    const rlim_t need = 2 * (rlim_t)most + 64;
+    if (getrlimit(RLIMIT_NOFILE, &l) != 0) return ROSE_OK;
+    if (l.rlim_cur < need) {
+        l.rlim_cur = l.rlim_max < need ? l.rlim_max : need;
+        setrlimit(RLIMIT_NOFILE, &l);
+    }
+    if (l.rlim_cur >= need) return ROSE_OK;
+    return rose_fail(err, ROSE_E_INVAL, "%u streams need %llu open files; the limit is %llu", most,
+                     (unsigned long long)need, (unsigned long long)l.rlim_max);
+}
+
+static int run(const char *dir, const http_flags *f, int argc, char **argv)
+{
+    uint32_t streams[MAX_POINTS], n, most, failed = 0;
+    served s = {0};
+    rose_err err = {{0}};
+    json_t *list = json_array();
+    rose_status st = parse_streams(f->streams, streams, &n, &most, &err);
+    if (st == ROSE_OK) st = allow_files(most, &err);
+    signal(SIGPIPE, SIG_IGN);
+    rose_instant_set_rate((double)f->rate);
+    if (st == ROSE_OK) st = start(&s, dir, f, most, &err);
+    for (uint32_t i = 0; i < n && st == ROSE_OK; i++) {
+        point p;
+        if (i == 0) st = measure(&s, f, streams[0], &p, &err); /* warm-up: buffers, connections */
+        if (st == ROSE_OK) st = measure(&s, f, streams[i], &p, &err);
+        if (st != ROSE_OK) break;
+        failed += p.n_failed;
+        fprintf(stderr,
+                "%u streams: %.0f tok/s while all are open; %.0f tok per second of I/O CPU; ITL "
+                "p50 %.3f p99 %.3f "
+                "ms%s%s%s\n",
+                p.n_streams, p.open_s > 0 ? (double)p.tokens_open / p.open_s : 0,
+                p.io_cpu_s > 0 ? (double)p.tokens / p.io_cpu_s : 0, p.itl.p50 * 1e3,
+                p.itl.p99 * 1e3, p.all_open ? "" : "; some ended before the last began",
+                p.n_failed > 0 ? "; FAILED: " : "", p.first_error);
+        json_array_append_new(list, point_json(&p));
+    }
+    stop(&s);
+    if (st != ROSE_OK) {
+        json_decref(list);
+        return rose_die(&err);
+    }
+    json_t *meta = rose_results_meta(argc, argv);
+    json_t *root =
+        json_pack("{s:o, s:s, s:f, s:i, s:i, s:i, s:b, s:o}", "meta", meta, "bench", "http", "rate",
+                  (double)f->rate, "io_threads", (int)f->io_threads, "input_len", (int)f->input_len,
+                  "output_len", (int)f->output_len, "fast_sse", (int)f->fast_sse, "results", list);
+    const int rc = rose_results_emit(root, f->output_dir, "http");
+    return failed == 0 ? rc : 1;
+}
+
+int rose_cmd_bench_http(int argc, char **argv)
+{
+    http_flags f = {.streams = "64,500,2000",
+                    .output_len = 256,
+                    .input_len = 16,
+                    .io_threads = 1,
+                    .rate = 200000,
+                    .fast_sse = true};
+    const rose_opt opts[] = {
+        {.name = "streams",
+         .kind = ROSE_OPT_STRING,
+         .dest = &f.streams,
+         .arg = "LIST",
+         .help = "a run for each number of streams, all open at once"},
+        {.name = "rate",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &f.rate,
+         .arg = "N",
+         .fmax = 1e9f,
+         .help = "tokens per second that the backend gives, over all streams; 0 is as fast as it "
+                 "can"},
+        {.name = "output-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &f.output_len,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 20,
+         .help = "tokens of each stream"},
+        {.name = "input-len",
+         .kind = ROSE_OPT_U32,
+         .dest = &f.input_len,
+         .arg = "N",
+         .min = 1,
+         .max = 1u << 20,
+         .help = "token ids of each prompt"},
+        {.name = "io-threads",
+         .kind = ROSE_OPT_U32,
+         .dest = &f.io_threads,
+         .arg = "N",
+         .min = 1,
+         .max = 64,
+         .help = "I/O threads of the server"},
+        {.name = "fast-sse", .kind = ROSE_OPT_BOOL, .dest = &f.fast_sse, .help = "as in serve"},
+        {.name = "output-dir",
+         .kind = ROSE_OPT_STRING,
+         .dest = &f.output_dir,
+         .arg = "DIR",
+         .unset = "JSON to standard output",
+         .help = "write http_TIME/http_results.json there"},
+    };
+    const rose_command cmd = {
+        .usage = "roseinfer bench http MODEL [options]",
+        .about = "Streams of a whole server on a backend that computes nothing: tokens per second "
+                 "over SSE, by wall\nclock and by CPU time of the I/O threads. MODEL gives the "
+                 "tokenizer; its weights are not read.",
+        .opts = opts,
+        .n_opts = sizeof opts / sizeof *opts,
+        .min_args = 1,
+        .max_args = 1,
+    };
+    const char *args[1];
+    uint32_t n_args;
+    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    if (rc >= 0) return rc;
+    rose_log_set_level(ROSE_LOG_WARN);
+    return run(args[0], &f, argc, argv);
+}

@@ -1,0 +1,261 @@
+/* The report page: what is text stays text, what is embedded is whole, and the numbers are there;
+ * and the export in the keys of vllm bench serve. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "bench/online_internal.h"
+#include "bench/report_internal.h"
+
+static void test_text(void **state)
+{
+    (void)state;
+    rose_html h = {0};
+    rose_html_text(&h, "a<b>&\"'\x01\n\t\x7f");
+    rose_html_text(&h, NULL);
+    rose_html_text(&h, "");
+    rose_html_raw(&h, "<%d>", 5);
+    assert_string_equal(rose_buf_str(&h.out),
+                        "a&lt;b&gt;&amp;&quot;&#39;\xef\xbf\xbd\n\t\xef\xbf\xbd<5>");
+    h.out.len = 0;
+    char long_text[3000];
+    memset(long_text, 'x', sizeof long_text - 1);
+    long_text[sizeof long_text - 1] = '\0';
+    rose_html_raw(&h, "[%s]", long_text);
+    assert_int_equal(h.out.len, 3001);
+    assert_int_equal(h.out.data[3000], ']');
+    rose_buf_free(&h.out);
+}
+
+/* RFC 4648, section 10, and every byte. */
+static void test_base64(void **state)
+{
+    static const char *const cases[][2] = {{"", ""},
+                                           {"f", "Zg=="},
+                                           {"fo", "Zm8="},
+                                           {"foo", "Zm9v"},
+                                           {"foob", "Zm9vYg=="},
+                                           {"fooba", "Zm9vYmE="},
+                                           {"foobar", "Zm9vYmFy"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rose_html h = {0};
+        char want[64];
+        snprintf(want, sizeof want, "data:text/plain;base64,%s", cases[i][1]);
+        rose_html_data_uri(&h, "text/plain", cases[i][0], strlen(cases[i][0]));
+        assert_string_equal(rose_buf_str(&h.out), want);
+        rose_buf_free(&h.out);
+    }
+    rose_html h = {0};
+    rose_html_data_uri(&h, "x", "\xfb\xff\xbf\x00\x80", 5);
+    assert_string_equal(rose_buf_str(&h.out), "data:x;base64,+/+/AIA=");
+    rose_buf_free(&h.out);
+}
+
+static void test_clean(void **state)
+{
+    static const char *const cases[][2] = {
+        {"plain", "plain"},
+        {"\xe2\x82\xac", "\xe2\x82\xac"},
+        {"a\xe2\x82", "a??"}, /* cut in two */
+        {"\xff\xfe"
+         "b",
+         "??b"},
+        {"\xc0\x80", "??"},        /* overlong */
+        {"\xed\xa0\x80x", "???x"}, /* a surrogate */
+        {"", ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%s", cases[i][0]);
+        assert_string_equal(rose_results_text(text), cases[i][1]);
+        json_t *j = json_string(text);
+        assert_non_null(j);
+        json_decref(j);
+    }
+}
+
+static void test_tables(void **state)
+{
+    (void)state;
+    rose_html h = {0};
+    json_t *online = json_loads(
+        "{\"meta\":{\"device\":\"a <cpu>\",\"command\":\"bench online "
+        "<x>\",\"versions\":{\"r\":\"1\"}},"
+        "\"summaries\":[{\"backend\":\"<b>\",\"scale\":0.4,\"concurrency\":0,\"num_requests\":9,"
+        "\"num_success\":8,\"num_error\":1,\"ttft_ms\":{\"p50\":1.5,\"p90\":null},\"req_per_s\":3},"
+        "{\"backend\":\"dead\",\"error\":\"exit <3>\"},{\"backend\":7},[],null],"
+        "\"by_backend\":{\"<b>\":{\"cmd\":\"serve & "
+        "go\",\"goodput_rps\":2.5,\"goodput_limits\":\"ttft:5\"}}}",
+        0, NULL);
+    assert_non_null(online);
+    rose_report_online(&h, online);
+    rose_report_environment(&h, online);
+    const char *page = rose_buf_str(&h.out);
+    assert_non_null(strstr(page, "&lt;b&gt;"));
+    assert_non_null(strstr(page, "<td class=\"bad\">8/9</td>"));
+    assert_non_null(strstr(page, "failed: exit &lt;3&gt;"));
+    assert_non_null(strstr(page, ">1.50</td>"));
+    assert_non_null(strstr(page, "2.500 req/s within ttft:5"));
+    assert_non_null(strstr(page, "<pre>serve &amp; go</pre>"));
+    assert_non_null(strstr(page, "bench online &lt;x&gt;"));
+    assert_null(strstr(page, "<b>"));
+    json_decref(online);
+    h.out.len = 0;
+    json_t *ablate = json_loads(
+        "{\"switches\":{\"fast-sse\":{\"setting\":{\"on\":\"--fast-sse\",\"workload\":\"plain\"},"
+        "\"ttft\":{\"off_over_on\":1.25,\"verdict\":\"no change\"}},\"x\":{\"error\":\"<gone>\"}}}",
+        0, NULL);
+    rose_report_ablate(&h, ablate);
+    page = rose_buf_str(&h.out);
+    assert_non_null(strstr(page, "<td>--fast-sse</td><td></td><td>plain</td><td>ttft</td>"
+                                 "<td>1.250</td>"));
+    assert_non_null(strstr(page, "failed: &lt;gone&gt;"));
+    assert_null(strstr(page, "setting"));
+    json_decref(ablate);
+    h.out.len = 0;
+    json_t *any =
+        json_loads("{\"meta\":{},\"ready\":{\"p50\":2,\"n\":3},\"deep\":{\"x\":{\"y\":true}},"
+                   "\"results\":[{\"k\":1},{\"k\":2,\"l\":3}]}",
+                   0, NULL);
+    rose_report_any(&h, any);
+    page = rose_buf_str(&h.out);
+    assert_non_null(strstr(page, "deep.x.y</th><td>yes</td>"));
+    assert_non_null(strstr(page, "ready</th><td>3</td>"));
+    assert_non_null(strstr(page, "<tr><td>2</td></tr>"));
+    json_decref(any);
+    rose_buf_free(&h.out);
+}
+
+static double real(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    if (!json_is_number(v)) fail_msg("no number '%s'", key);
+    return json_number_value(v);
+}
+
+/* Two good requests and a failed one, with times that can be summed in the head. */
+static void test_vllm_keys(void **state)
+{
+    static const char *const keys[] = {"date",
+                                       "backend",
+                                       "model_id",
+                                       "tokenizer_id",
+                                       "num_prompts",
+                                       "request_rate",
+                                       "burstiness",
+                                       "max_concurrency",
+                                       "duration",
+                                       "completed",
+                                       "failed",
+                                       "total_input_tokens",
+                                       "total_output_tokens",
+                                       "request_throughput",
+                                       "request_goodput",
+                                       "output_throughput",
+                                       "total_token_throughput",
+                                       "input_lens",
+                                       "output_lens",
+                                       "ttfts",
+                                       "itls",
+                                       "latencies",
+                                       "start_times",
+                                       "queue_times",
+                                       "errors",
+                                       "max_output_tokens_per_s",
+                                       "max_concurrent_requests",
+                                       "mean_ttft_ms",
+                                       "median_ttft_ms",
+                                       "std_ttft_ms",
+                                       "p99_ttft_ms",
+                                       "mean_tpot_ms",
+                                       "median_tpot_ms",
+                                       "std_tpot_ms",
+                                       "p99_tpot_ms",
+                                       "mean_itl_ms",
+                                       "median_itl_ms",
+                                       "std_itl_ms",
+                                       "p99_itl_ms",
+                                       "mean_e2el_ms",
+                                       "median_e2el_ms",
+                                       "std_e2el_ms",
+                                       "p99_e2el_ms"};
+    enum { S = 1000000000 };
+    (void)state;
+    rose_arrival a[] = {{2 * (uint64_t)S, 1}, {3 * (uint64_t)S, 1}},
+                 b[] = {{4 * (uint64_t)S, 1}, {5 * (uint64_t)S, 2}};
+    rose_reply replies[] = {{.start_ns = S,
+                             .first_ns = a[0].t_ns,
+                             .last_ns = a[1].t_ns,
+                             .end_ns = a[1].t_ns,
+                             .arrivals = a,
+                             .n_events = 2,
+                             .n_tokens = 2,
+                             .status = 200,
+                             .counted = true},
+                            {.start_ns = S,
+                             .first_ns = b[0].t_ns,
+                             .last_ns = b[1].t_ns,
+                             .end_ns = b[1].t_ns,
+                             .arrivals = b,
+                             .n_events = 2,
+                             .n_tokens = 3,
+                             .status = 200,
+                             .counted = true},
+                            {.start_ns = S, .end_ns = S + 1, .error = "gone"}};
+    rose_load_trace_row rows[] = {{0, 10, 2, 0, 0}, {0, 20, 3, 0, 0}, {0, 30, 4, 0, 0}};
+    const rose_load_trace t = {.rows = rows, .n = 3, .format = "generated"};
+    const rose_run run = {
+        .spec = {.scale = 1}, .trace = &t, .replies = replies, .n = 3, .start_ns = S};
+    const rose_online_opts o = {.burstiness = 0.5f};
+    const rose_goodput_limits limits = {.ttft = 2};
+    char dir[] = "/tmp/rose-vllm-XXXXXX", path[128];
+    rose_run_stats s;
+    json_t *j;
+    assert_non_null(mkdtemp(dir));
+    const rose_online_names names = {dir, "x", "model", "folder"};
+    assert_int_equal(rose_run_stats_make(&run, &s), ROSE_OK);
+    assert_int_equal(rose_online_export_vllm(&names, &o, &limits, &run, &s, NULL), ROSE_OK);
+    snprintf(path, sizeof path, "%s/vllm", dir);
+    assert_int_equal(rose_results_read(&j, path, "x-scale1.json", NULL), ROSE_OK);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        if (json_object_get(j, keys[i]) == NULL) fail_msg("no '%s'", keys[i]);
+    }
+    assert_true(real(j, "completed") == 2 && real(j, "failed") == 1 && real(j, "num_prompts") == 3);
+    assert_true(real(j, "duration") == 4 && real(j, "total_input_tokens") == 30);
+    assert_true(real(j, "total_output_tokens") == 5 && real(j, "output_throughput") == 1.25);
+    assert_true(real(j, "mean_ttft_ms") == 2000 && real(j, "std_ttft_ms") == 1000);
+    assert_true(real(j, "mean_e2el_ms") == 3000 && real(j, "mean_itl_ms") == 1000);
+    assert_true(fabs(real(j, "mean_tpot_ms") - 750) < 1e-9);
+    assert_true(real(j, "request_goodput") == 0.25); /* one in four seconds */
+    assert_true(real(j, "max_output_tokens_per_s") == 2);
+    assert_true(real(j, "max_concurrent_requests") == 2);
+    assert_int_equal(json_array_size(json_object_get(j, "itls")), 3);
+    assert_int_equal(json_array_size(json_array_get(json_object_get(j, "itls"), 2)), 0);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(j, "errors"), 2)), "gone");
+    assert_string_equal(json_string_value(json_object_get(j, "request_rate")), "inf");
+    json_decref(j);
+    snprintf(path, sizeof path, "%s/vllm/x-scale1.json", dir);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/vllm", dir);
+    rmdir(path);
+    rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text),      cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_clean),     cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_vllm_keys),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,60 @@
+"""What the drivers of `roseinfer bench offline` share. Each is called as
+
+    python NAME.py WORKLOAD.json [NAME=VALUE ...]
+
+runs every run of the file (the first `warmup` of them do not count) and prints one line of JSON:
+{"runs": [{"total_s", "input_tokens", "output_tokens"}, ...], "extra": {...}}. NAME=VALUE pairs go to
+the constructor of the engine; VALUE is JSON where it can be read as such, else a string."""
+import json
+import sys
+import time
+
+
+class Workload:
+    def __init__(self, argv):
+        if len(argv) < 2:
+            sys.exit("usage: %s WORKLOAD.json [NAME=VALUE ...]" % argv[0])
+        with open(argv[1]) as f:
+            w = json.load(f)
+        self.__dict__.update(w["options"])
+        self.runs = w["runs"]
+        self.longest = max(len(p) + n for r in self.runs for p, n in zip(r["prompts"], r["output_lens"]))
+        self.extra = {}
+        for arg in argv[2:]:
+            name, sep, value = arg.partition("=")
+            if not sep or not name.isidentifier():
+                sys.exit("'%s' is no NAME=VALUE" % arg)
+            try:
+                self.extra[name] = json.loads(value)
+            except ValueError:
+                self.extra[name] = value
+
+
+def package_version(name):
+    from importlib.metadata import PackageNotFoundError, version
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def run(workload, generate, packages, device=None, stop=None):
+    """generate(run) does one run and returns the number of tokens of each output."""
+    done = []
+    for i, r in enumerate(workload.runs):
+        start = time.perf_counter()
+        lens = list(generate(r))
+        total_s = time.perf_counter() - start
+        if lens != r["output_lens"]:
+            wrong = [(j, a, b) for j, (a, b) in enumerate(zip(lens, r["output_lens"])) if a != b][:3]
+            sys.exit("run %d: outputs of another length than asked for (prompt, got, asked): %s" % (i, wrong or len(lens)))
+        if i >= workload.warmup:
+            done.append({"total_s": total_s, "input_tokens": sum(map(len, r["prompts"])), "output_tokens": sum(lens)})
+    if stop is not None:
+        stop()
+    versions = {p: package_version(p) for p in packages}
+    extra = {"python_executable": sys.executable, "versions": versions, "arguments": workload.extra}
+    if device is not None:
+        extra["device"] = device
+    sys.stdout.flush()
+    print("\n" + json.dumps({"runs": done, "extra": extra}), flush=True)
