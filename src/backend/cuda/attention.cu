@@ -33,14 +33,21 @@ ROSE_DEVICE void merge_scale(float *max, float *sum, float m, float l, float *a,
 
 /* Where the last split has one page only, the second is the first again: its positions are masked.
  */
+ROSE_DEVICE uint2 split_pages(const uint32_t *table, uint32_t split, uint32_t n_pages)
+{
+    const uint32_t second = split * 2 + 1 < n_pages ? split * 2 + 1 : split * 2;
+    return make_uint2(__ldcg(table + split * 2), __ldcg(table + second));
+}
+
 template <typename T, int HD>
-ROSE_DEVICE void load_split(split_kv<HD> *s, const rose_cuda_kv &kv, const uint32_t *table,
-                            uint32_t split, uint32_t n_pages, uint32_t head, int lane)
+ROSE_DEVICE void load_split(split_kv<HD> *s, const rose_cuda_kv &kv, uint2 pages, uint32_t head,
+                            int lane)
 {
 #pragma unroll
     for (int p = 0; p < 2; p++) {
-        uint32_t i = split * 2 + p < n_pages ? split * 2 + p : split * 2;
-        const uint4 *at = reinterpret_cast<const uint4 *>(kv_block<T>(kv, table[i], head)) + lane;
+        const uint4 *at =
+            reinterpret_cast<const uint4 *>(kv_block<T>(kv, p == 0 ? pages.x : pages.y, head)) +
+            lane;
 #pragma unroll
         for (int c = 0; c < HD / 16; c++) {
             s->k[p][c] = load_early(at + c * 32);
@@ -144,11 +151,14 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
     const uint32_t n_pages = it.pos / ROSE_PAGE + 1, n_splits = it.pos / SPLIT + 1;
     const uint32_t pos[2] = {it.pos, it.pos};
     split_kv<HD> s;
+    uint2 pages = make_uint2(0, 0);
 
     pdl_launch();
-    /* The last split holds the row itself, which the kernel in front writes. */
+    /* The last split holds the row itself, which the kernel in front writes: of it only the places
+     * of its pages are taken early. */
     const bool early = it.n_rows > 0 && (uint32_t)warp + 1 < n_splits;
-    if (early) load_split<T, HD>(&s, a.kv, table, warp, n_pages, head, lane);
+    if (it.n_rows > 0 && (uint32_t)warp < n_splits) pages = split_pages(table, warp, n_pages);
+    if (early) load_split<T, HD>(&s, a.kv, pages, head, lane);
     pdl_wait();
     if (it.n_rows == 0) return;
 
@@ -159,7 +169,8 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
         const uint32_t split = first + warp;
         if (split < n_splits) {
             float m[2], l[2], o[HD / 8][4];
-            if (first > 0 || !early) load_split<T, HD>(&s, a.kv, table, split, n_pages, head, lane);
+            if (first > 0) pages = split_pages(table, split, n_pages);
+            if (first > 0 || !early) load_split<T, HD>(&s, a.kv, pages, head, lane);
             attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
             if (g == 0) {
 #pragma unroll
@@ -211,7 +222,7 @@ static __global__ void __launch_bounds__(APART_WARPS * 32) apart_kernel(const ro
     for (uint32_t split = 0; split < n_splits; split++) {
         split_kv<HD> s;
         float m[2], l[2], o[HD / 8][4], x[2], y[2];
-        load_split<T, HD>(&s, a.kv, table, split, n_pages, head, lane);
+        load_split<T, HD>(&s, a.kv, split_pages(table, split, n_pages), head, lane);
         attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
 #pragma unroll
         for (int r = 0; r < 2; r++)
