@@ -256,8 +256,11 @@ static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attentio
         return launch_kernel(at, apart_kernel<T, HD>, grid, APART_WARPS * 32, 0, *a);
     }
     dim3 grid(a->kv.n_heads, a->n_items);
-    if (a->n_items * a->kv.n_heads < 256)
+    /* One wave of blocks, as wide as registers allow. */
+    if (a->n_items * a->kv.n_heads <= 132)
         return launch_kernel(at, together_kernel<T, HD, 12>, grid, 12 * 32, 0, *a);
+    if (a->n_items * a->kv.n_heads <= 3 * 132)
+        return launch_kernel(at, together_kernel<T, HD, 5>, grid, 5 * 32, 0, *a);
     return launch_kernel(at, together_kernel<T, HD, 4>, grid, 4 * 32, 0, *a);
 }
 

@@ -8,8 +8,8 @@
  *
  * The rows kernel (few rows): a block computes MT x 16 rows by NT x 8 outputs; its warps split the
  * chunks, so that all of a block's weights are in flight at once, and are loaded to registers
- * before the kernel in front has ended. With fused LayerNorm (up to 8 rows) each block norms the
- * rows itself, which is cheaper than a kernel border. Bound: weight bytes to 16 rows, then L2.
+ * before the kernel in front has ended. Bound: weight bytes to
+ * 16 rows, then L2.
  *
  * The tiles kernel (many rows): BM x BN tile, 32 values of k a stage, 4 stages of cp.async,
  * ldmatrix for the rows and one 16-byte load a lane for the weights. Four warps a block, so that
@@ -21,7 +21,7 @@
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 
-enum { CHUNK = ROSE_CUDA_CHUNK_K32, STAGES = 4, NORM_GROUPS = 4 };
+enum { CHUNK = ROSE_CUDA_CHUNK_K32, STAGES = 4 };
 
 ROSE_DEVICE void ldmatrix4(uint32_t r[4], const void *at)
 {
@@ -56,40 +56,6 @@ ROSE_DEVICE void load_rows(uint32_t a[CHUNK * 2][E], const T *h, uint32_t k_pad,
             if (i < (int)left && row0 + g + e % (E / 2) * 8 < rows)
                 asm volatile("ld.global.cg.u32 %0,[%1];" : "=r"(a[i][e]) : "l"(at) : "memory");
         }
-}
-
-/* LayerNorm's two vectors to shared memory, [2][d]. */
-ROSE_DEVICE void stage_norm(float *to, const rose_cuda_io &io, uint32_t d)
-{
-    for (uint32_t i = threadIdx.x * 4; i < d; i += blockDim.x * 4) {
-        *reinterpret_cast<float4 *>(to + i) =
-            __ldcg(reinterpret_cast<const float4 *>(io.norm_w + i));
-        *reinterpret_cast<float4 *>(to + d + i) =
-            __ldcg(reinterpret_cast<const float4 *>(io.norm_b + i));
-    }
-}
-
-/* Up to 8 rows of x, normed, to shared memory in blocked order [k / 8][8][8]. The vectors lie in
- * shared memory: in registers they keep the next kernel's blocks off the multiprocessor. */
-template <typename T>
-ROSE_DEVICE void norm_rows(T *out, const rose_cuda_io &io, const float *wb, uint32_t d,
-                           uint32_t k_pad, int warp, int n_warps, int lane)
-{
-    for (uint32_t row = (uint32_t)warp; row < io.rows; row += (uint32_t)n_warps) {
-        float v[NORM_GROUPS][8];
-        load_groups<NORM_GROUPS>(v, io.x + (size_t)row * io.ld_x, d, lane);
-        const float inv = center_groups<NORM_GROUPS>(v, d, io.norm_eps, lane);
-#pragma unroll
-        for (int i = 0; i < NORM_GROUPS; i++) {
-            const uint32_t k = (uint32_t)(i * 32 + lane) * 8;
-            if (k < d) {
-                scale_group(v[i], inv, wb + k, wb + d + k);
-                store_group(out + k * 8 + row * 8, v[i]);
-            }
-            if (k >= d && k < k_pad) /* zero weights must not meet a NaN */
-                *reinterpret_cast<uint4 *>(out + k * 8 + row * 8) = make_uint4(0, 0, 0, 0);
-        }
-    }
 }
 
 template <typename T, int NT>
@@ -136,23 +102,20 @@ ROSE_DEVICE void stage_rows(uint4 *to, uint64_t *arrived, const rose_cuda_io &io
 #endif
 }
 
-/* Where rows_kernel takes its rows from. */
-enum { FROM_NORM, FROM_8, FROM_MORE }; /* LayerNorm of up to 8 rows; up to 8 of h; more of h */
-
 /* Blocks that a multiprocessor is to hold: registers bounded so that the next kernel's blocks fit
  * beside this one's, with their weights on the way. */
-static constexpr int blocks_for(int mt, int nt, int max_warps, int from)
+static constexpr int blocks_for(int max_warps, bool eight)
 {
-    return from == FROM_NORM || (mt == 1 && nt == 1 && max_warps == 16 && from == FROM_8) ? 2 : 1;
+    return max_warps == 16 && eight ? 2 : 1;
 }
 
-template <typename T, int MT, int NT, int MAX_WARPS, int FROM>
-static __global__ void __launch_bounds__(MAX_WARPS * 32, blocks_for(MT, NT, MAX_WARPS, FROM))
+/* EIGHT: there are no more than 8 rows. */
+template <typename T, int MT, int NT, int MAX_WARPS, bool EIGHT>
+static __global__ void __launch_bounds__(MAX_WARPS * 32, blocks_for(MAX_WARPS, EIGHT))
     rows_kernel(const rose_cuda_linear l, const rose_cuda_io io)
 {
-    /* Staged rows of each warp (MT > 1); part[warp][MT x 16][WIDE]; then normed rows and
-     * LayerNorm's vectors, or, where warps take several chunks, total[MT x 16][NT x 8]. */
-    constexpr bool NORM = FROM == FROM_NORM;
+    /* Staged rows of each warp (MT > 1); part[warp][MT x 16][WIDE]; then, where warps take several
+     * chunks, total[MT x 16][NT x 8]. */
     constexpr int ROWS = MT * 16, COLS = NT * 8, WIDE = NT == 1 ? 8 : COLS + 8;
     constexpr int STAGED = MT > 1 ? MT * 2 * CHUNK * 128 : 0; /* floats a warp */
     extern __shared__ __align__(128) float shared[];
@@ -164,33 +127,25 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, blocks_for(MT, NT, MAX_
     const uint4 *w = static_cast<const uint4 *>(l.w) + (size_t)tile0 * n_k32 * 32 + lane;
     uint4 *staged = reinterpret_cast<uint4 *>(shared + warp * STAGED);
     float *part = shared + n_warps * STAGED, *total = part + n_warps * ROWS * WIDE;
-    T *normed = reinterpret_cast<T *>(total);
-    float *norm_wb = total + (NORM ? l.k_pad * 4 : 0);
     uint4 wr[CHUNK][NT];
 
     pdl_launch();
     if ((uint32_t)warp < n_chunks) load_weights<T, NT>(wr, w, n_k32, warp);
-    if constexpr (NORM) stage_norm(norm_wb, io, l.k);
     if (MT > 1 && lane == 0) bulk_init(&arrived[warp], 1);
     __syncwarp();
     const int my_row = threadIdx.x / (COLS / 2), my_col = threadIdx.x % (COLS / 2) * 2;
     pair_inputs mine;
     mine.bias = load_bias(l, tile0 * 8 + my_col);
-    if constexpr (NORM) __syncthreads();
     pdl_wait();
     load_pair_inputs(&mine, l, io, row0 + my_row, tile0 * 8 + my_col);
-    if constexpr (NORM) {
-        norm_rows<T>(normed, io, norm_wb, l.k, l.k_pad, warp, n_warps, lane);
-        __syncthreads();
-    }
 
     for (uint32_t first = 0, turn = 0; first < n_chunks; first += n_warps, turn++) {
         const uint32_t chunk = first + warp;
         if (chunk < n_chunks) {
             float acc[MT][NT][4] = {};
             if (first > 0) load_weights<T, NT>(wr, w, n_k32, chunk);
-            constexpr bool DIRECT = MT == 1 && !NORM;
-            constexpr int E = FROM == FROM_8 ? 2 : 4;
+            constexpr bool DIRECT = MT == 1;
+            constexpr int E = EIGHT ? 2 : 4;
             uint32_t direct[DIRECT ? CHUNK * 2 : 1][E];
             if constexpr (MT > 1)
                 stage_rows<MT>(staged, &arrived[warp], io, l.k_pad, row0, chunk, turn, lane);
@@ -206,12 +161,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, blocks_for(MT, NT, MAX_
 #pragma unroll
                     for (int m = 0; m < MT; m++) {
                         uint32_t a[4];
-                        if constexpr (NORM) {
-                            const T *p = normed + k / 8 * 64 + g * 8 + t * 2;
-                            a[0] = *reinterpret_cast<const uint32_t *>(p);
-                            a[2] = *reinterpret_cast<const uint32_t *>(p + 64);
-                            a[1] = a[3] = 0;
-                        } else if constexpr (MT > 1) {
+                        if constexpr (MT > 1) {
                             ldmatrix4(a, staged + (m * 2 + lane / 8 % 2) * (CHUNK * 32) +
                                              (j * 4 + half * 2 + lane / 16) * 8 + lane % 8);
                         } else {
@@ -235,7 +185,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, blocks_for(MT, NT, MAX_
                 for (int i = 0; i < NT; i++) {
                     float *at = to + (m * 16 + g) * WIDE + i * 8 + t * 2;
                     *reinterpret_cast<float2 *>(at) = make_float2(acc[m][i][0], acc[m][i][1]);
-                    if (FROM == FROM_MORE)
+                    if (!EIGHT)
                         *reinterpret_cast<float2 *>(at + 8 * WIDE) =
                             make_float2(acc[m][i][2], acc[m][i][3]);
                 }
@@ -465,7 +415,7 @@ static __global__ void __launch_bounds__((WM * WN * 32), (BM == 128 ? 3 : 4))
 static int g_max_shared = 48 * 1024; /* of a block; set by init */
 
 /* As many warps as there are chunks, unless their shared memory is more than a block may have. */
-template <typename T, int MT, int NT, int MAX_WARPS, int FROM>
+template <typename T, int MT, int NT, int MAX_WARPS, bool EIGHT>
 static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
@@ -473,15 +423,12 @@ static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_linea
     const uint32_t wide = NT == 1 ? 8 : NT * 8 + 8;
     const size_t each =
         (size_t)MT * 16 * wide * sizeof(float) + (MT > 1 ? MT * 2 * CHUNK * 512 : 0);
-    const size_t once = FROM == FROM_NORM
-                            ? (size_t)l->k_pad * 8 * sizeof(T) + (size_t)l->k * 2 * sizeof(float)
-                            : (size_t)MT * 16 * NT * 8 * sizeof(float);
+    const size_t once = (size_t)MT * 16 * NT * 8 * sizeof(float);
     uint32_t n_warps = n_chunks < MAX_WARPS ? n_chunks : MAX_WARPS;
-    if (FROM == FROM_NORM && n_warps < io->rows) n_warps = io->rows; /* a warp norms a row */
     if (n_warps * each + once > (size_t)g_max_shared)
         n_warps = (uint32_t)(((size_t)g_max_shared - once) / each);
     dim3 grid((l->n + NT * 8 - 1) / (NT * 8), (io->rows + MT * 16 - 1) / (MT * 16));
-    return launch_kernel(at, rows_kernel<T, MT, NT, MAX_WARPS, FROM>, grid, n_warps * 32,
+    return launch_kernel(at, rows_kernel<T, MT, NT, MAX_WARPS, EIGHT>, grid, n_warps * 32,
                          n_warps * each + once, *l, *io);
 }
 
@@ -512,23 +459,20 @@ static cudaError_t run_linear(const rose_cuda_launch *at, const rose_cuda_linear
             return launch_tiles<T, 64, 64, 2, 2>(at, l, io);
         return launch_tiles<T, 128, 64, 2, 2>(at, l, io);
     }
-    if (io->h == NULL) {
-        if (wide) return launch_rows<T, 1, 2, 8, FROM_NORM>(at, l, io);
-        return launch_rows<T, 1, 1, 8, FROM_NORM>(at, l, io);
-    }
     if (io->rows <= 8) {
-        if (head) return launch_rows<T, 1, 4, 4, FROM_8>(at, l, io);
-        if (wide) return launch_rows<T, 1, 2, 8, FROM_8>(at, l, io);
-        return launch_rows<T, 1, 1, 16, FROM_8>(at, l, io);
+        if (head) return launch_rows<T, 1, 4, 4, true>(at, l, io);
+        if (wide) return launch_rows<T, 1, 2, 8, true>(at, l, io);
+        return launch_rows<T, 1, 1, 16, true>(at, l, io);
     }
     if (io->rows <= 16) {
-        if (head) return launch_rows<T, 1, 4, 4, FROM_MORE>(at, l, io);
-        if (wide) return launch_rows<T, 1, 2, 8, FROM_MORE>(at, l, io);
-        return launch_rows<T, 1, 1, 16, FROM_MORE>(at, l, io);
+        if (head) return launch_rows<T, 1, 4, 4, false>(at, l, io);
+        if (wide) return launch_rows<T, 1, 2, 8, false>(at, l, io);
+        return launch_rows<T, 1, 1, 16, false>(at, l, io);
     }
-    if (head) return launch_rows<T, 2, 4, 4, FROM_MORE>(at, l, io);
-    if (wide) return launch_rows<T, 2, 2, 4, FROM_MORE>(at, l, io);
-    return launch_rows<T, 2, 1, 16, FROM_MORE>(at, l, io);
+    if (head) return launch_rows<T, 2, 4, 4, false>(at, l, io);
+    if (wide && io->rows <= 32) return launch_rows<T, 1, 2, 8, false>(at, l, io);
+    if (wide) return launch_rows<T, 2, 2, 4, false>(at, l, io);
+    return launch_rows<T, 2, 1, 16, false>(at, l, io);
 }
 
 static cudaError_t allow(const void *kernel)
@@ -540,10 +484,11 @@ template <typename T> static cudaError_t init_linear(void)
 {
     cudaError_t e =
         cudaDeviceGetAttribute(&g_max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+    g_max_shared -= 256; /* for the barriers */
     const void *const kernels[] = {(const void *)tiles_kernel<T, 128, 64, 2, 2>,
-                                   (const void *)rows_kernel<T, 2, 4, 4, FROM_MORE>,
-                                   (const void *)rows_kernel<T, 2, 2, 4, FROM_MORE>,
-                                   (const void *)rows_kernel<T, 2, 1, 16, FROM_MORE>};
+                                   (const void *)rows_kernel<T, 2, 4, 4, false>,
+                                   (const void *)rows_kernel<T, 2, 2, 4, false>,
+                                   (const void *)rows_kernel<T, 2, 1, 16, false>};
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)
         e = allow(kernels[i]);
     return e;

@@ -139,11 +139,6 @@ cudaError_t rose_cuda_linear_init(void)
     return e == cudaSuccess ? rose_cuda_linear_init_bf16() : e;
 }
 
-bool rose_cuda_linear_fuses_norm(rose_cuda_type t, uint32_t rows, uint32_t k)
-{
-    return t != ROSE_CUDA_F32 && rows <= 8 && k <= 1024;
-}
-
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io)
 {
@@ -152,7 +147,6 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_lin
     if (io->rows == 0) return cudaSuccess;
     if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
     if (g_forced != 0) tiles = g_forced == 2;
-    if (io->h == NULL) tiles = false;
     if (at->type == ROSE_CUDA_F16) return rose_cuda_linear_f16(at, l, io, tiles);
     return rose_cuda_linear_bf16(at, l, io, tiles);
 }
