@@ -256,6 +256,50 @@ static void test_little(void **state)
         fx_close(&f);
     }
     fx_model_free(m);
+/* A sequence token by token to the end of the context, every step in one kernel or (eager) in many;
+ * the scratch memory full of NaN before the first. */
+static fx_seq run_single(const rose_model *m, rose_compute dtype, bool eager, uint32_t n)
+{
+    fx_backend f = fx_open(m, dtype, NULL, 0, 1);
+    rose_cuda *c = fx_cuda(&f);
+    fx_seq s = fx_seq_make(m, fx_seed() + 7, n);
+    assert_true(c->has_mega);
+    c->use_graphs = !eager;
+    if (!eager) assert_int_equal(cudaMemset(c->scratch_base, 0xFF, c->plan.scratch), cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    fx_run(&f, &s, n, 1);
+    fx_close(&f);
+    return s;
+}
+
+static void test_megakernel(void **state)
+{
+    (void)state;
+    static const fx_shape shapes[] = {
+        {"GPT-2's widths", 2, 768, 12, 3072, 1003, 330, ROSE_ACT_GELU_TANH, ROSE_F32, false, false,
+         false, false},
+        {"long", 2, 192, 3, 768, 300, 1300, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false,
+         false},
+        {"untied, by layer", 3, 128, 2, 384, 1000, 200, ROSE_ACT_GELU_ERF, ROSE_F16, true, true,
+         true, false},
+        {"no bias", 5, 320, 5, 640, 77, 70, ROSE_ACT_SILU, ROSE_BF16, true, false, false, true},
+        {"one head", 1, 64, 1, 64, 9, 40, ROSE_ACT_RELU, ROSE_F32, false, false, false, false},
+    };
+    int major = 0;
+    assert_int_equal(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0),
+                     cudaSuccess);
+    if (major < 9) skip();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int t = 0; t < 2; t++) {
+            rose_model *m = fx_model(&shapes[i], fx_seed() + i);
+            fx_seq want = run_single(m, g_types[t], true, shapes[i].max_positions);
+            fx_seq got = run_single(m, g_types[t], false, shapes[i].max_positions);
+            print_message("%s, %s\n", shapes[i].name, rose_compute_name(g_types[t]));
+            fx_same(m, &want, &got, shapes[i].name);
+            fx_seq_free(&want);
+            fx_seq_free(&got);
+            fx_model_free(m);
+        }
 }
 
 static void test_copy_pages(void **state)
@@ -316,6 +360,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_repeats),     cmocka_unit_test(test_every_batch_size),
         cmocka_unit_test(test_copy_pages),  cmocka_unit_test(test_refused),
         cmocka_unit_test(test_switches),    cmocka_unit_test(test_little),
+        cmocka_unit_test(test_megakernel),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
