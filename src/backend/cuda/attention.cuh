@@ -15,9 +15,11 @@ template <int HD> struct split_kv {
 /* State of a row, or its part in one split: O unnormalised. */
 ROSE_DEVICE void merge_scale(float *max, float *sum, float m, float l, float *a, float *b)
 {
-    float top = fmaxf(*max, m);
-    *a = exp2_fast(*max - top);
-    *b = exp2_fast(m - top);
+    /* exp2 of 0 is 1: one of the two factors is */
+    const bool higher = m > *max;
+    const float top = higher ? m : *max, other = exp2_fast((higher ? *max : m) - top);
+    *a = higher ? other : 1.0f;
+    *b = higher ? 1.0f : other;
     *max = top;
     *sum = fmaf(l, *b, *sum * *a);
 }

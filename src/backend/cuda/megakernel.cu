@@ -56,27 +56,39 @@ ROSE_DEVICE void fetch_norm(const rose_cuda_mega &a, const mega &m, int which, c
     bulk_copy(here().norm[which][1], b, a.d * 4, barrier);
 }
 
-/* x as published under the number, normed, to the row. */
+/* x as published under the number, normed, to the row. One copy, as multiply(). */
 template <typename T>
-ROSE_DEVICE void norm_x(const rose_cuda_mega &a, mega &m, const uint2 *x, int which,
-                        uint32_t number)
+static __device__ __noinline__ void norm_row(const uint2 *x, uint32_t number, uint32_t d, float eps,
+                                             int which, uint32_t row_place)
 {
-    uint32_t *row = reinterpret_cast<uint32_t *>(row_at(a));
+    const int lane = (int)threadIdx.x % 32;
+    uint32_t *row = reinterpret_cast<uint32_t *>(g_shared + row_place);
     float v[GROUPS][8];
-    wait_for(m, NORM + which);
-    fetch_x(v, x, a.d, number, m.lane);
-    const float inv = center_groups<GROUPS>(v, a.d, a.eps, m.lane);
+    fetch_x(v, x, d, number, lane);
+    const float inv = center_groups<GROUPS>(v, d, eps, lane);
 #pragma unroll
     for (int i = 0; i < GROUPS; i++) {
-        const uint32_t k = (uint32_t)(i * 32 + m.lane) * 8;
-        if (k >= a.d) continue;
+        const uint32_t k = (uint32_t)(i * 32 + lane) * 8;
         scale_group(v[i], inv, here().norm[which][0] + k, here().norm[which][1] + k);
+    }
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) {
+        const uint32_t k = (uint32_t)(i * 32 + lane) * 8;
+        if (k >= d) continue;
 #pragma unroll
         for (int p = 0; p < 4; p++)
             row[pair_slot(k / 2 + p)] =
                 pair_f32(v[i][p * 2], v[i][p * 2 + 1], static_cast<const T *>(NULL));
     }
     __syncwarp();
+}
+
+template <typename T>
+ROSE_DEVICE void norm_x(const rose_cuda_mega &a, mega &m, const uint2 *x, int which,
+                        uint32_t number)
+{
+    wait_for(m, NORM + which);
+    norm_row<T>(x, number, a.d, a.eps, which, place_of(row_at(a)));
 }
 
 /* Value k of the embedding. */
@@ -338,9 +350,8 @@ ROSE_DEVICE void narrow(const rose_cuda_mega &a, mega &m, stream &r, uint32_t l)
     for (uint32_t c = m.warp; c < n_chunks; c += 2 * WARPS) {
         fetch_chunks(a, m, a.hidden, k, c, c + WARPS, r.number);
         if (c == (uint32_t)m.warp) wait_for(m, FULL + 3);
-        const run both[2] = {make_run(a, buffer_at(a, 3), sums, k, n_chunks, 1, c, 0),
-                             make_run(a, buffer_at(a, 3), sums, k, n_chunks, 1, c + WARPS, 0)};
-        multiply<T>(both, m.lane);
+        multiply<T>(make_run(a, 3, sums, k, n_chunks, 1, c, 0),
+                    make_run(a, 3, sums, k, n_chunks, 1, c + WARPS, 0));
     }
     if ((uint32_t)m.warp >= n_chunks) wait_for(m, FULL + 3);
     sync_warps();

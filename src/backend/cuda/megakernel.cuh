@@ -1,6 +1,6 @@
-/* backend/cuda/megakernel.cuh - what the phases of megakernel.cu are made of: a block's shared memory,
- * its barriers, the exchanges between blocks, products of one row, the copying warp. Device code
- * only, sm_90 and later. */
+/* backend/cuda/megakernel.cuh - what the phases of megakernel.cu are made of: a block's shared
+ * memory, its barriers, the exchanges between blocks, products of one row, the copying warp. Device
+ * code only, sm_90 and later. */
 #ifndef ROSE_BACKEND_CUDA_MEGAKERNEL_CUH
 #define ROSE_BACKEND_CUDA_MEGAKERNEL_CUH
 
@@ -176,16 +176,16 @@ ROSE_DEVICE uint32_t pair_slot(uint32_t j)
 
 /* ---- products ---- */
 
-/* Two sums of a chunk at once, each of 8 outputs: the second hides the latency of the first. x: the
- * chunk's part of the row; w: its part of the weights. */
+/* A sum of a chunk for 8 outputs; places in bytes of shared memory. */
 typedef struct run {
-    const char *x, *w;
-    float *to; /* [8] */
-    int n_k32; /* 0: nothing to do */
+    uint32_t x, w;  /* the chunk's part of the row and of the weights */
+    uint32_t to;    /* float [8] */
+    uint32_t n_k32; /* 0: nothing to do */
 } run;
 
 enum { NONE, WHOLE, ASK }; /* what is known of a run: it is empty, a whole chunk, neither */
 
+/* Two at once: the second hides the latency of the first. */
 template <typename T, int A, int B> ROSE_DEVICE void multiply_runs(const run r[2], int lane)
 {
     const int g = lane / 4, t = lane % 4;
@@ -194,16 +194,17 @@ template <typename T, int A, int B> ROSE_DEVICE void multiply_runs(const run r[2
     uint4 w[2][K32], x[2][K32];
 #define SKIPPED(i, j) ((i == 0 ? A : B) != WHOLE && ((i == 0 ? A : B) == NONE || j >= r[i].n_k32))
 #pragma unroll
-    for (int j = 0; j < K32; j++)
+    for (uint32_t j = 0; j < K32; j++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             x[i][j] = make_uint4(0, 0, 0, 0);
             if (SKIPPED(i, j)) continue;
-            w[i][j] = *reinterpret_cast<const uint4 *>(r[i].w + j * 512 + lane * 16);
-            if (g == 0) x[i][j] = *reinterpret_cast<const uint4 *>(r[i].x + j * 64 + t * 16);
+            w[i][j] = *reinterpret_cast<const uint4 *>(g_shared + r[i].w + j * 512 + lane * 16);
+            if (g == 0)
+                x[i][j] = *reinterpret_cast<const uint4 *>(g_shared + r[i].x + j * 64 + t * 16);
         }
 #pragma unroll
-    for (int j = 0; j < K32; j++)
+    for (uint32_t j = 0; j < K32; j++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -217,30 +218,40 @@ template <typename T, int A, int B> ROSE_DEVICE void multiply_runs(const run r[2
 #pragma unroll
         for (int i = 0; i < 2; i++)
             if (!SKIPPED(i, 0))
-                *reinterpret_cast<float2 *>(r[i].to + t * 2) = make_float2(acc[i][0], acc[i][1]);
+                *reinterpret_cast<float2 *>(g_shared + r[i].to + t * 8) =
+                    make_float2(acc[i][0], acc[i][1]);
 #undef SKIPPED
 }
 
-template <typename T> ROSE_DEVICE void multiply(const run r[2], int lane)
+/* One copy for all products: a step runs through all code once a layer, and the first time from
+ * memory that the weights have swept. */
+template <typename T> static __device__ __noinline__ void multiply(run first, run second)
 {
-    if (r[0].n_k32 == K32 && r[1].n_k32 == K32)
+    const int lane = (int)threadIdx.x % 32;
+    const run r[2] = {first, second};
+    if (first.n_k32 == K32 && second.n_k32 == K32)
         multiply_runs<T, WHOLE, WHOLE>(r, lane);
-    else if (r[0].n_k32 == K32 && r[1].n_k32 == 0)
+    else if (first.n_k32 == K32 && second.n_k32 == 0)
         multiply_runs<T, WHOLE, NONE>(r, lane);
     else
         multiply_runs<T, ASK, ASK>(r, lane);
 }
 
+ROSE_DEVICE uint32_t place_of(const void *p)
+{
+    return (uint32_t)(static_cast<const char *>(p) - g_shared);
+}
+
 /* Chunk `chunk` of tile `tile`; beyond the last of either: nothing. */
-ROSE_DEVICE run make_run(const rose_cuda_mega &a, const char *w, float *sums, uint32_t k,
+ROSE_DEVICE run make_run(const rose_cuda_mega &a, int buffer, const float *sums, uint32_t k,
                          uint32_t n_chunks, uint32_t n_tiles, uint32_t chunk, uint32_t tile)
 {
     const uint32_t left = k / 32 - chunk * K32;
     run r;
-    r.x = row_at(a) + chunk * (K32 * 64);
-    r.w = w + (tile * (k / 32) + chunk * K32) * 512;
-    r.to = sums + (chunk * n_tiles + tile) * 8;
-    r.n_k32 = chunk >= n_chunks || tile >= n_tiles ? 0 : (int)(left < K32 ? left : K32);
+    r.x = place_of(row_at(a)) + chunk * (K32 * 64);
+    r.w = place_of(buffer_at(a, buffer)) + (tile * (k / 32) + chunk * K32) * 512;
+    r.to = place_of(sums) + (chunk * n_tiles + tile) * 32;
+    r.n_k32 = chunk >= n_chunks || tile >= n_tiles ? 0 : left < K32 ? left : K32;
     return r;
 }
 
@@ -250,14 +261,11 @@ template <typename T>
 ROSE_DEVICE void multiply_few(const rose_cuda_mega &a, const mega &m, int buffer, float *sums,
                               uint32_t n_tiles)
 {
-    const char *w = buffer_at(a, buffer);
     if (m.tile >= m.apart) return;
 #pragma unroll 1
-    for (uint32_t tile = m.tile; tile < n_tiles; tile += m.apart * 2) {
-        const run r[2] = {make_run(a, w, sums, a.d, m.n_chunks, n_tiles, m.chunk, tile),
-                          make_run(a, w, sums, a.d, m.n_chunks, n_tiles, m.chunk, tile + m.apart)};
-        multiply<T>(r, m.lane);
-    }
+    for (uint32_t tile = m.tile; tile < n_tiles; tile += m.apart * 2)
+        multiply<T>(make_run(a, buffer, sums, a.d, m.n_chunks, n_tiles, m.chunk, tile),
+                    make_run(a, buffer, sums, a.d, m.n_chunks, n_tiles, m.chunk, tile + m.apart));
 }
 
 /* The chunks' sums (at most MOST) of output `n` of n_tiles x 8, ascending. All are loaded, so that
@@ -300,9 +308,19 @@ ROSE_DEVICE void fetch_chunks(const rose_cuda_mega &a, const mega &m, const uint
 
 /* ---- the copying warp: one lane of it ---- */
 
+ROSE_DEVICE void bulk_stream(void *shared, const void *global, uint32_t bytes, uint64_t *barrier,
+                             uint64_t policy)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0],[%1],%2,[%3],%4;" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+                 : "memory");
+}
+
 typedef struct copier {
     long long next; /* when */
     uint32_t used, parity;
+    uint64_t policy; /* in L2 the weights make room first: not for them the code or the KV */
 } copier;
 
 ROSE_DEVICE void copy_weights(copier &c, int buffer, char *to, const char *from, uint32_t bytes,
@@ -316,7 +334,7 @@ ROSE_DEVICE void copy_weights(copier &c, int buffer, char *to, const char *from,
             c.next = now + PACE;
         }
         const uint32_t n = bytes - at < COPY ? bytes - at : COPY;
-        bulk_copy(to + at, from + at, n, here().barrier + FULL + buffer);
+        bulk_stream(to + at, from + at, n, here().barrier + FULL + buffer, c.policy);
     }
 }
 
@@ -347,7 +365,8 @@ ROSE_DEVICE uint32_t buffer_tiles(const rose_cuda_mega &a, int buffer)
 static __device__ void copy_all(const rose_cuda_mega &a, const mega &m)
 {
     const uint32_t tile = a.d * 16;
-    copier c = {clock64(), 0, 0};
+    copier c = {clock64(), 0, 0, 0};
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(c.policy));
 #pragma unroll 1
     for (uint32_t l = 0; l < a.n_layers; l++)
 #pragma unroll 1
