@@ -19,8 +19,8 @@ enum {
     ATTEND = 4,                                        /* warps 4 .. 7 take splits */
     PART = HD / PEERS + 2, /* floats of a split for one block: its dims, maximum, sum */
     COPY = 4096,           /* bytes of a bulk copy */
-    PACE = 300,            /* cycles from copy to copy */
-    PATIENCE = 1 << 23     /* polls, of half a microsecond or more each */
+    PACE = 200,            /* cycles from copy to copy */
+    PATIENCE = 1 << 21     /* polls, of half a microsecond or more each */
 };
 
 /* Barriers, in this order. */

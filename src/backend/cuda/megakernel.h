@@ -26,7 +26,7 @@ enum {
  * exchange is a value and the number under which it was published, 8 bytes. */
 typedef struct rose_cuda_mega {
     const uint32_t *tokens, *where, *slot, *table; /* of the one row; device */
-    const uint32_t *sampled; /* as rose_cuda_embed */
+    const uint32_t *sampled;                       /* as rose_cuda_embed */
     const uint32_t *turn; /* a number that differs from that of the last step */
     const void *tok;      /* as head */
     const float *pos;
