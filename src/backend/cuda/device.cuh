@@ -106,6 +106,13 @@ ROSE_DEVICE void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1,
 
 /* ---- functions ---- */
 
+/* The id of a row: one of the step before where the highest bit is set (ROSE_TOKEN_OUTPUT). */
+ROSE_DEVICE uint32_t token_of(uint32_t id, const uint32_t *sampled, uint32_t vocab)
+{
+    if (id >> 31 != 0) id = __ldcg(sampled + (id & 0x7fffffffu));
+    return id < vocab ? id : 0; /* no id was sampled: nobody looks at what comes of this row */
+}
+
 ROSE_DEVICE float exp2_fast(float x)
 {
     float y;

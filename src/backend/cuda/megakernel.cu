@@ -393,7 +393,7 @@ template <typename T> ROSE_DEVICE void head(const rose_cuda_mega &a, mega &m, co
 template <typename T> ROSE_DEVICE void run_step(const rose_cuda_mega &a, mega &m)
 {
     stream r;
-    r.id = *a.tokens;
+    r.id = token_of(*a.tokens, a.sampled, a.vocab);
     r.pos = *a.where;
     r.slot = *a.slot;
     r.n_pages = r.pos / ROSE_PAGE + 1;

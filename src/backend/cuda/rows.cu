@@ -6,17 +6,12 @@
 
 /* ---- embedding: x = token row + position row, in fp32 ---- */
 
-static constexpr uint32_t OUTPUT = 1u << 31; /* ROSE_TOKEN_OUTPUT */
-
 template <typename T> static __global__ void embed_kernel(const rose_cuda_embed a)
 {
     const uint32_t row = blockIdx.x;
     pdl_launch();
     pdl_wait();
-    const uint32_t pos = a.where[row];
-    uint32_t id = a.ids[row];
-    if ((id & OUTPUT) != 0) id = __ldcg(a.sampled + (id & ~OUTPUT));
-    if (id >= a.vocab) id = 0; /* no id was sampled: nobody looks at what comes of this row */
+    const uint32_t pos = a.where[row], id = token_of(a.ids[row], a.sampled, a.vocab);
     const T *tok = static_cast<const T *>(a.tok);
     for (uint32_t k = threadIdx.x * 2; k < a.d; k += blockDim.x * 2) {
         const T *p = tok + w_index(id, k, a.k_pad, tok);
