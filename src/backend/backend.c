@@ -12,6 +12,7 @@ void rose_backend_opts_default(rose_backend_opts *o)
         .cuda_graph = true,
         .pdl = true,
         .device_timeout_ms = 60000,
+        .megakernel = true,
     };
 }
 

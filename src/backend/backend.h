@@ -66,6 +66,8 @@ typedef struct rose_backend_opts {
     uint32_t max_step_tokens; /* most tokens (rows) in one step, >= max_seqs */
     uint32_t max_model_len;   /* longest context in tokens; 0 = the model's max_positions */
     uint32_t kv_pages;        /* pages in the pool; 0 = from kv_bytes */
+    bool megakernel; /* CUDA: decode steps of one sequence in one kernel, where model and GPU allow
+                        it (default on); the bits are the same */
     uint64_t kv_bytes; /* memory for pages when kv_pages is 0; 0 = the default rule (see plan) */
     bool lock_memory;  /* CPU: weights, pages and scratch are never paged out (mlock) */
     bool prefault;     /* CPU: they are there when open returns, not at their first use */

@@ -21,6 +21,7 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .chunked_prefill = o.chunked_prefill,
         .prefill_chunk_size = o.prefill_chunk_size,
         .cpu_affinity = true,
+        .megakernel = o.backend.megakernel,
         .admission = "fifo",
         .lookahead = o.lookahead,
         .force_fifo_every = o.force_fifo_every,
@@ -240,6 +241,10 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .max = 3600000,
          .help = "cuda: a step that takes longer has failed, as if the device were lost; 0 = wait "
                  "for ever"},
+        {.name = "megakernel",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->megakernel,
+         .help = "cuda: a decode step of one sequence in one kernel, where model and GPU allow it"},
         {.name = "cpu-affinity",
          .kind = ROSE_OPT_BOOL,
          .dest = &f->cpu_affinity,
@@ -351,6 +356,7 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     b->cuda_graph = f->cuda_graph;
     b->pdl = f->pdl;
     b->device_timeout_ms = f->device_timeout_ms;
+    b->megakernel = f->megakernel;
     if (b->max_step_tokens < b->max_seqs)
         return rose_fail(err, ROSE_E_INVAL,
                          "--max-num-batched-tokens %u is less than --max-num-seqs %u",

@@ -151,7 +151,7 @@ static inline void fx_model_free(rose_model *m)
 #ifndef FX_MAX_ROWS
 #define FX_MAX_ROWS 400
 #endif
-enum { FX_STRIDE = 64 };
+enum { FX_STRIDE = 96 };
 
 /* Which backend fx_open opens, and how. */
 static const char *fx_device = "cpu";

@@ -1,9 +1,14 @@
 /* tests/backend/test_cuda_model.c - the CUDA backend end to end on small random models: close to
  * the CPU's fp32 path in all three types, and bit for bit the same in every way of running a
  * sequence. */
+#include <sys/wait.h>
+#include <unistd.h>
+
 #define FX_MAX_SEQS 256
 #define FX_MAX_ROWS 1200
 #include "backend/cuda_fixture.h"
+
+#define LOSE_EXCHANGE "--lose-exchange" /* an argument of this program */
 
 static const fx_shape g_shapes[] = {
     {"GPT-2's widths", 2, 768, 12, 3072, 1003, 256, ROSE_ACT_GELU_TANH, ROSE_F32, false, false,
@@ -258,6 +263,101 @@ static void test_little(void **state)
     fx_model_free(m);
 }
 
+/* A sequence token by token to the end of the context, every step in one kernel or (eager) in
+ * many; the scratch memory full of NaN before the first. */
+static fx_seq run_single(const rose_model *m, rose_compute dtype, bool eager, uint32_t n)
+{
+    fx_backend f = fx_open(m, dtype, NULL, 0, 1);
+    rose_cuda *c = fx_cuda(&f);
+    fx_seq s = fx_seq_make(m, fx_seed() + 7, n);
+    assert_true(c->has_mega);
+    c->use_graphs = !eager;
+    if (!eager) assert_int_equal(cudaMemset(c->scratch_base, 0xFF, c->plan.scratch), cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    fx_run(&f, &s, n, 1);
+    fx_close(&f);
+    return s;
+}
+
+static void test_megakernel(void **state)
+{
+    (void)state;
+    static const fx_shape shapes[] = {
+        {"GPT-2's widths", 2, 768, 12, 3072, 1003, 330, ROSE_ACT_GELU_TANH, ROSE_F32, false, false,
+         false, false},
+        {"long", 2, 192, 3, 768, 300, 1300, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false,
+         false},
+        {"untied, by layer", 3, 128, 2, 384, 1000, 200, ROSE_ACT_GELU_ERF, ROSE_F16, true, true,
+         true, false},
+        {"no bias", 5, 320, 5, 640, 77, 70, ROSE_ACT_SILU, ROSE_BF16, true, false, false, true},
+        {"one head", 1, 64, 1, 64, 9, 40, ROSE_ACT_RELU, ROSE_F32, false, false, false, false},
+    };
+    int major = 0;
+    assert_int_equal(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0),
+                     cudaSuccess);
+    if (major < 9) skip();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int t = 0; t < 2; t++) {
+            rose_model *m = fx_model(&shapes[i], fx_seed() + i);
+            fx_seq want = run_single(m, g_types[t], true, shapes[i].max_positions);
+            fx_seq got = run_single(m, g_types[t], false, shapes[i].max_positions);
+            print_message("%s, %s\n", shapes[i].name, rose_compute_name(g_types[t]));
+            fx_same(m, &want, &got, shapes[i].name);
+            fx_seq_free(&want);
+            fx_seq_free(&got);
+            fx_model_free(m);
+        }
+}
+
+/* A grid that lacks a head: nobody publishes its values. The launch must end, and the backend
+ * must say so, instead of polling for ever. In a process of its own, whose device context is
+ * lost. */
+static int lose_exchange(void)
+{
+    static const fx_shape shape = {"two heads",        2,        128,   2,     256,   99,   64,
+                                   ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
+    rose_model *m = fx_model(&shape, 1);
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+    rose_cuda *c = fx_cuda(&f);
+    rose_cuda_launch at = {.stream = c->stream, .type = c->type};
+    rose_cuda_mega a = c->mega;
+    rose_err err = {""};
+    if (!c->has_mega) return 1;
+    a.n_heads--;
+    if (rose_cuda_mega_run(&at, &a) != cudaSuccess) return 2;
+    if (cudaStreamSynchronize(c->stream) == cudaSuccess) return 3;
+    const uint32_t zero[2] = {0, 1};
+    const rose_batch b = {.n_seqs = 1,
+                          .n_tokens = 1,
+                          .tokens = zero,
+                          .seq_first = zero,
+                          .seq_pos = zero,
+                          .pages = zero,
+                          .page_stride = 1};
+    uint64_t ticket;
+    if (f.ops->step(c, &b, &ticket, &err) != ROSE_E_BACKEND) return 4;
+    fx_close(&f);
+    fx_model_free(m);
+    return 0;
+}
+
+static void test_lost_exchange(void **state)
+{
+    (void)state;
+    int major = 0, status = 0;
+    assert_int_equal(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0),
+                     cudaSuccess);
+    if (major < 9) skip();
+    const pid_t child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "test_cuda_model", LOSE_EXCHANGE, (char *)NULL);
+        _exit(9);
+    }
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 static void test_copy_pages(void **state)
 {
     (void)state;
@@ -316,9 +416,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_repeats),     cmocka_unit_test(test_every_batch_size),
         cmocka_unit_test(test_copy_pages),  cmocka_unit_test(test_refused),
         cmocka_unit_test(test_switches),    cmocka_unit_test(test_little),
+        cmocka_unit_test(test_megakernel),  cmocka_unit_test(test_lost_exchange),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
+    if (argc > 1 && strcmp(argv[1], LOSE_EXCHANGE) == 0) return lose_exchange();
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

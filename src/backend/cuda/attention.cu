@@ -12,108 +12,10 @@
  * shared memory is needed. together_kernel (one row): a warp a split, all of its 8 KB in registers
  * before the kernel in front has ended. apart_kernel (up to 16 rows): a warp a tile, splits one
  * after the other. Bound: KV bytes; the exponentials where there are many rows. */
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/attention.cuh"
 #include "backend/cuda/launch.cuh"
 
-enum { SPLIT = ROSE_CUDA_SPLIT, APART_WARPS = 4 };
-
-template <int HD> struct split_kv {
-    uint4 k[2][HD / 16], v[2][HD / 16];
-};
-
-/* State of a row, or its part in one split: O unnormalised. */
-ROSE_DEVICE void merge_scale(float *max, float *sum, float m, float l, float *a, float *b)
-{
-    float top = fmaxf(*max, m);
-    *a = exp2_fast(*max - top);
-    *b = exp2_fast(m - top);
-    *max = top;
-    *sum = fmaf(l, *b, *sum * *a);
-}
-
-/* Where the last split has one page only, the second is the first again: its positions are masked.
- */
-template <typename T, int HD>
-ROSE_DEVICE void load_split(split_kv<HD> *s, const rose_cuda_kv &kv, const uint32_t *table,
-                            uint32_t split, uint32_t n_pages, uint32_t head, int lane)
-{
-#pragma unroll
-    for (int p = 0; p < 2; p++) {
-        uint32_t i = split * 2 + p < n_pages ? split * 2 + p : split * 2;
-        const uint4 *at = reinterpret_cast<const uint4 *>(kv_block<T>(kv, table[i], head)) + lane;
-#pragma unroll
-        for (int c = 0; c < HD / 16; c++) {
-            s->k[p][c] = load_early(at + c * 32);
-            s->v[p][c] = load_early(at + (HD / 16 + c) * 32);
-        }
-    }
-}
-
-/* One split for 16 rows: lane (g, t) has rows g and g + 8, at positions pos[0], pos[1]. m, l, o[HD
- * / 8][4]. */
-template <typename T, int HD>
-ROSE_DEVICE void attend(const uint32_t q[HD / 16][4], const split_kv<HD> &s, uint32_t split,
-                        const uint32_t pos[2], float scale, int t, float m[2], float l[2],
-                        float o[HD / 8][4])
-{
-    const T *tag = NULL;
-    float p[4][4] = {};
-#pragma unroll
-    for (int c = 0; c < HD / 16; c++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const uint4 k = s.k[j / 2][c];
-            mma(p[j], q[c], j % 2 ? k.z : k.x, j % 2 ? k.w : k.y, tag);
-        }
-    m[0] = m[1] = -INFINITY;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const uint32_t at = split * SPLIT + j * 8 + t * 2 + e % 2;
-            p[j][e] = at <= pos[e / 2] ? p[j][e] * scale : -INFINITY;
-            m[e / 2] = fmaxf(m[e / 2], p[j][e]);
-        }
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        m[r] = fmaxf(m[r], __shfl_xor_sync(ROSE_ALL_LANES, m[r], 1));
-        m[r] = fmaxf(m[r], __shfl_xor_sync(ROSE_ALL_LANES, m[r], 2));
-        l[r] = 0;
-    }
-    const float base[2] = {m[0] == -INFINITY ? 0.0f : m[0], m[1] == -INFINITY ? 0.0f : m[1]};
-    uint32_t prob[4][2];
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            prob[j][r] = pair_f32(exp2_fast(p[j][r * 2] - base[r]),
-                                  exp2_fast(p[j][r * 2 + 1] - base[r]), tag);
-            float2 rounded = unpair(prob[j][r], tag);
-            l[r] += rounded.x;
-            l[r] += rounded.y;
-        }
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        l[r] += __shfl_xor_sync(ROSE_ALL_LANES, l[r], 1);
-        l[r] += __shfl_xor_sync(ROSE_ALL_LANES, l[r], 2);
-    }
-#pragma unroll
-    for (int j = 0; j < HD / 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            o[j][e] = 0;
-#pragma unroll
-    for (int page = 0; page < 2; page++) {
-        const uint32_t a[4] = {prob[page * 2][0], prob[page * 2][1], prob[page * 2 + 1][0],
-                               prob[page * 2 + 1][1]};
-#pragma unroll
-        for (int c = 0; c < HD / 16; c++) {
-            const uint4 v = s.v[page][c];
-            mma(o[c * 2], a, v.x, v.y, tag);
-            mma(o[c * 2 + 1], a, v.z, v.w, tag);
-        }
-    }
-}
+enum { APART_WARPS = 4 };
 
 /* Rows row0 + g and + 8; rows from n_rows on and dims from head_dim on are zeros. */
 template <typename T, int HD>
@@ -144,11 +46,14 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
     const uint32_t n_pages = it.pos / ROSE_PAGE + 1, n_splits = it.pos / SPLIT + 1;
     const uint32_t pos[2] = {it.pos, it.pos};
     split_kv<HD> s;
+    uint2 pages = make_uint2(0, 0);
 
     pdl_launch();
-    /* The last split holds the row itself, which the kernel in front writes. */
+    /* The last split holds the row itself, which the kernel in front writes: of it only the places
+     * of its pages are taken early. */
     const bool early = it.n_rows > 0 && (uint32_t)warp + 1 < n_splits;
-    if (early) load_split<T, HD>(&s, a.kv, table, warp, n_pages, head, lane);
+    if (it.n_rows > 0 && (uint32_t)warp < n_splits) pages = split_pages(table, warp, n_pages);
+    if (early) load_split<T, HD>(&s, a.kv, pages, head, lane);
     pdl_wait();
     if (it.n_rows == 0) return;
 
@@ -159,7 +64,8 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
         const uint32_t split = first + warp;
         if (split < n_splits) {
             float m[2], l[2], o[HD / 8][4];
-            if (first > 0 || !early) load_split<T, HD>(&s, a.kv, table, split, n_pages, head, lane);
+            if (first > 0) pages = split_pages(table, split, n_pages);
+            if (first > 0 || !early) load_split<T, HD>(&s, a.kv, pages, head, lane);
             attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
             if (g == 0) {
 #pragma unroll
@@ -211,7 +117,7 @@ static __global__ void __launch_bounds__(APART_WARPS * 32) apart_kernel(const ro
     for (uint32_t split = 0; split < n_splits; split++) {
         split_kv<HD> s;
         float m[2], l[2], o[HD / 8][4], x[2], y[2];
-        load_split<T, HD>(&s, a.kv, table, split, n_pages, head, lane);
+        load_split<T, HD>(&s, a.kv, split_pages(table, split, n_pages), head, lane);
         attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
 #pragma unroll
         for (int r = 0; r < 2; r++)
@@ -245,8 +151,11 @@ static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attentio
         return launch_kernel(at, apart_kernel<T, HD>, grid, APART_WARPS * 32, 0, *a);
     }
     dim3 grid(a->kv.n_heads, a->n_items);
-    if (a->n_items * a->kv.n_heads < 256)
+    /* One wave of blocks, as wide as registers allow. */
+    if (a->n_items * a->kv.n_heads <= 132)
         return launch_kernel(at, together_kernel<T, HD, 12>, grid, 12 * 32, 0, *a);
+    if (a->n_items * a->kv.n_heads <= 3 * 132)
+        return launch_kernel(at, together_kernel<T, HD, 5>, grid, 5 * 32, 0, *a);
     return launch_kernel(at, together_kernel<T, HD, 4>, grid, 4 * 32, 0, *a);
 }
 

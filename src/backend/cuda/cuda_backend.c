@@ -196,6 +196,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         goto done;
     }
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
+    if (o->megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
     if (o->cuda_graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
     if ((e = rose_cuda_finish(c)) != cudaSuccess) {
         st = rose_cuda_fail(err, e, "uploading the graphs");
@@ -341,6 +342,8 @@ static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *sl
     const rose_cuda_shape s = shape_of(b, g);
     rose_cuda_step step = {.batch = b, .slot = slot};
     rose_cuda_layout_header(&step.at, &s);
+    const uint32_t turn = (uint32_t)c->ticket + 1;
+    memcpy(slot->header + step.at.turn, &turn, sizeof turn);
     memcpy(slot->header + step.at.ids, &slot->ids, sizeof slot->ids);
     fill_outputs(slot->header, &step.at, b, s.n_outputs);
     fill_rows(slot->header, &step.at, b, &s);

@@ -1,11 +1,13 @@
 /* backend/cuda/cuda_internal.h - the context of the CUDA backend, shared by its host files: plan.c
- * (sizes and places), load.c (weights), forward.c (the launches of a step, graphs), rules.c (what
- * outputs want beyond sampling), cuda_backend.c (the ops). Threads: the engine thread; plan any. */
+ * (sizes and places), load.c (weights), mega.c (the step in one kernel), forward.c (the launches of
+ * a step, graphs), rules.c (what outputs want beyond sampling), cuda_backend.c (the ops). Threads:
+ * the engine thread; plan any. */
 #ifndef ROSE_BACKEND_CUDA_CUDA_INTERNAL_H
 #define ROSE_BACKEND_CUDA_CUDA_INTERNAL_H
 
 #include "backend/backend.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/megakernel.h"
 
 enum {
     ROSE_CUDA_OUT_BLOCK = 256, /* rows whose logits are held at a time */
@@ -40,6 +42,7 @@ typedef struct rose_cuda_scratch {
     float *logits; /* [out_block][ld_logits] */
     unsigned long long *key;
     uint32_t *sampled; /* ids of the last step's outputs: the next one may begin with them */
+    uint2 *slots;      /* the megakernel's exchanges */
     uint8_t *header;   /* the step's tables */
     float *changed;    /* [n_changed][ld_logits] */
     unsigned long long *changed_key;
@@ -56,7 +59,7 @@ typedef struct rose_cuda_bump {
 
 /* Where a step's tables lie in the header, in bytes. A graph has those of its size. */
 typedef struct rose_cuda_header {
-    uint64_t ids, picks, items, tokens, where, slot, gather, tables, end;
+    uint64_t turn, ids, picks, items, tokens, where, slot, gather, tables, end;
 } rose_cuda_header;
 
 /* Rows, outputs and attention items of a step. */
@@ -116,6 +119,8 @@ typedef struct rose_cuda {
     uint32_t timeout;   /* ms that the device may take to answer; 0 = any time */
     bool lost;          /* it has not: nothing here may wait for it again */
     cudaEvent_t staged; /* the last copy out of a slot's `rules` */
+    bool has_mega;      /* a graph of one sequence is the megakernel and the sampler */
+    rose_cuda_mega mega;
     uint64_t ticket;
 } rose_cuda;
 
@@ -149,10 +154,14 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
 /* load.c: pack all tensors; the KV region serves as staging and is zeroed afterwards. */
 rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
 
+/* mega.c: fills c->mega; has_mega says whether model and device are such that it can run. */
+rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
+
 /* forward.c. step NULL: no output wants more than an id (a capture). */
 cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose_cuda_step *step);
 /* What follows the logits of outputs first .. first + n - 1, a block, behind the sampler. */
 cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n);
+rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer);
 rose_status rose_cuda_capture(rose_cuda *c, rose_err *err);
 
 /* warm.c: run some steps, so that none of the first real ones has to load a kernel. */

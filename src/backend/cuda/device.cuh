@@ -38,6 +38,54 @@ ROSE_DEVICE uint4 load_early(const uint4 *p)
     return r;
 }
 
+/* ---- bulk copies to shared memory, and the barriers on which they arrive: from sm_90 on ---- */
+
+#if __CUDA_ARCH__ >= 900
+ROSE_DEVICE uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+ROSE_DEVICE void bulk_init(uint64_t *barrier, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;\n"
+                 "fence.mbarrier_init.release.cluster;" ::"r"(shared_address(barrier)),
+                 "r"(arrivals)
+                 : "memory");
+}
+
+/* Arrives once; the phase ends when that many bytes are there as well. */
+ROSE_DEVICE void bulk_expect(uint64_t *barrier, uint32_t bytes)
+{
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
+}
+
+ROSE_DEVICE void bulk_wait(uint64_t *barrier, uint32_t parity)
+{
+    asm volatile("{.reg .pred p;\n"
+                 "again: mbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n"
+                 "@!p bra again;}" ::"r"(shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Sizes and addresses are multiples of 16 bytes. */
+ROSE_DEVICE void bulk_copy(void *shared, const void *global, uint32_t bytes, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,"
+                 "[%3];" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+#else
+ROSE_DEVICE void bulk_init(uint64_t *, uint32_t)
+{
+}
+#endif
+
 /* ---- tensor cores: c += a b, 16 x 8 x 16 ---- */
 
 ROSE_DEVICE void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const __half *)
@@ -57,6 +105,13 @@ ROSE_DEVICE void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1,
 }
 
 /* ---- functions ---- */
+
+/* The id of a row: one of the step before where the highest bit is set (ROSE_TOKEN_OUTPUT). */
+ROSE_DEVICE uint32_t token_of(uint32_t id, const uint32_t *sampled, uint32_t vocab)
+{
+    if (id >> 31 != 0) id = __ldcg(sampled + (id & 0x7fffffffu));
+    return id < vocab ? id : 0; /* no id was sampled: nobody looks at what comes of this row */
+}
 
 ROSE_DEVICE float exp2_fast(float x)
 {
@@ -136,10 +191,8 @@ template <int G> ROSE_DEVICE void load_groups(float v[G][8], const float *x, uin
     }
 }
 
-/* Overwrites v with the normed values. */
-template <int G>
-ROSE_DEVICE void norm_groups(float v[G][8], const float w[G][8], const float b[G][8], uint32_t d,
-                             float eps, int lane)
+/* Takes the mean off v and returns 1 / standard deviation. */
+template <int G> ROSE_DEVICE float center_groups(float v[G][8], uint32_t d, float eps, int lane)
 {
     float s[8] = {0}, q[8] = {0};
 #pragma unroll
@@ -155,16 +208,29 @@ ROSE_DEVICE void norm_groups(float v[G][8], const float w[G][8], const float b[G
         if ((uint32_t)(i * 32 + lane) * 8 >= d) continue;
 #pragma unroll
         for (int e = 0; e < 8; e++) {
-            float t = v[i][e] - mean;
-            q[e] = fmaf(t, t, q[e]);
+            v[i][e] -= mean;
+            q[e] = fmaf(v[i][e], v[i][e], q[e]);
         }
     }
-    float inv = __frcp_rn(__fsqrt_rn(__fdiv_rn(sum_lanes(q), (float)d) + eps));
+    return __frcp_rn(__fsqrt_rn(__fdiv_rn(sum_lanes(q), (float)d) + eps));
+}
+
+ROSE_DEVICE void scale_group(float v[8], float inv, const float *w, const float *b)
+{
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        v[e] = fmaf(v[e] * inv, w[e], b[e]);
+}
+
+/* Overwrites v with the normed values. */
+template <int G>
+ROSE_DEVICE void norm_groups(float v[G][8], const float w[G][8], const float b[G][8], uint32_t d,
+                             float eps, int lane)
+{
+    const float inv = center_groups<G>(v, d, eps, lane);
 #pragma unroll
     for (int i = 0; i < G; i++)
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            v[i][e] = fmaf((v[i][e] - mean) * inv, w[i][e], b[i][e]);
+        scale_group(v[i], inv, w[i], b[i]);
 }
 
 template <typename T> ROSE_DEVICE void store_group(T *at, const float v[8])

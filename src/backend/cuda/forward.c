@@ -53,7 +53,7 @@ static void norm(pass *p, const float *w, const float *b)
     note(p, rose_cuda_norm_run(&p->launch, &a));
 }
 
-static rose_cuda_kv layer_kv(const rose_cuda *c, uint32_t layer)
+rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer)
 {
     const uint64_t size = rose_cuda_type_size(c->type);
     const uint64_t layer_bytes = c->plan.kv_page / c->arch.n_layers;
@@ -64,22 +64,14 @@ static rose_cuda_kv layer_kv(const rose_cuda *c, uint32_t layer)
                           .n_heads = c->arch.n_heads};
 }
 
-/* y = LayerNorm(x) w, the norm inside the product where that is cheaper. */
+/* y = LayerNorm(x) w. Two kernels: every block norming up to 8 rows for itself took 8 us a step
+ * more at one row and 43 at eight (H100). */
 static void norm_linear(pass *p, const rose_cuda_linear *w, const float *norm_w,
                         const float *norm_b, rose_cuda_io io)
 {
-    rose_cuda *c = p->c;
+    norm(p, norm_w, norm_b);
     io.rows = p->s->n_rows;
-    io.x = c->scratch.x;
-    io.ld_x = c->arch.d_model;
-    if (rose_cuda_linear_fuses_norm(c->type, io.rows, w->k)) {
-        io.norm_w = norm_w;
-        io.norm_b = norm_b;
-        io.norm_eps = c->arch.norm_eps;
-    } else {
-        norm(p, norm_w, norm_b);
-        io.h = c->scratch.h;
-    }
+    io.h = p->c->scratch.h;
     note(p, rose_cuda_linear_run(&p->launch, w, &io));
 }
 
@@ -97,7 +89,7 @@ static void attention(pass *p, uint32_t layer)
 {
     rose_cuda *c = p->c;
     rose_cuda_attention a = {.q = c->scratch.q,
-                             .kv = layer_kv(c, layer),
+                             .kv = rose_cuda_layer_kv(c, layer),
                              .tables = table(p, p->at.tables),
                              .items = table(p, p->at.items),
                              .scale = c->weights.layers[layer].scale,
@@ -125,7 +117,7 @@ static void layer(pass *p, uint32_t i)
     norm_linear(p, &l->qkv, l->ln1_w, l->ln1_b,
                 (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_QKV,
                                .q = s->q,
-                               .kv = layer_kv(c, i),
+                               .kv = rose_cuda_layer_kv(c, i),
                                .slot = table(p, p->at.slot)});
     attention(p, i);
     residual(p, &l->proj, s->h);
@@ -135,6 +127,22 @@ static void layer(pass *p, uint32_t i)
                                .out_k_pad = l->fc2.k_pad,
                                .act = (uint32_t)c->arch.act});
     residual(p, &l->fc2, s->ff);
+}
+
+static void sample(pass *p, uint32_t first, uint32_t n)
+{
+    rose_cuda *c = p->c;
+    const rose_cuda_scratch *s = &c->scratch;
+    const rose_cuda_sampler sampler = {.logits = s->logits,
+                                       .key = s->key + first,
+                                       .pick = (rose_cuda_pick *)table(p, p->at.picks) + first,
+                                       .ids = table(p, p->at.ids),
+                                       .first = first,
+                                       .vocab = c->arch.vocab_size,
+                                       .ld_logits = s->ld_logits,
+                                       .rows = n,
+                                       .sampled = s->sampled};
+    note(p, rose_cuda_sampler_run(&p->launch, &sampler));
 }
 
 /* Outputs first .. first + n - 1, at most a block of logits. */
@@ -159,18 +167,9 @@ static void outputs(pass *p, uint32_t first, uint32_t n)
                              .logits = s->logits,
                              .ld_logits = s->ld_logits,
                              .key = s->key + first};
-    const rose_cuda_sampler sampler = {.logits = s->logits,
-                                       .key = s->key + first,
-                                       .pick = (rose_cuda_pick *)table(p, p->at.picks) + first,
-                                       .ids = table(p, p->at.ids),
-                                       .first = first,
-                                       .vocab = c->arch.vocab_size,
-                                       .ld_logits = s->ld_logits,
-                                       .rows = n,
-                                       .sampled = s->sampled};
     note(p, rose_cuda_norm_run(&p->launch, &gathered));
     note(p, rose_cuda_linear_run(&p->launch, &w->head, &io));
-    note(p, rose_cuda_sampler_run(&p->launch, &sampler));
+    sample(p, first, n);
 }
 
 static cudaError_t copy_logits(rose_cuda *c, const rose_batch *b, uint32_t first, uint32_t n)
@@ -205,13 +204,23 @@ cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose
     return p.e;
 }
 
+/* A decode step of one sequence in one kernel, and the sampler. */
+static cudaError_t forward_one(rose_cuda *c, const rose_cuda_shape *s)
+{
+    pass p = {.c = c, .s = s, .launch = {.stream = c->stream, .type = c->type}};
+    rose_cuda_layout_header(&p.at, s);
+    note(&p, rose_cuda_mega_run(&p.launch, &c->mega));
+    sample(&p, 0, 1);
+    return p.e;
+}
+
 static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
 {
     const rose_cuda_shape s = {.n_rows = g->n, .n_outputs = g->n, .n_single = g->n};
     cudaGraph_t graph = NULL;
     cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) return e;
-    e = rose_cuda_forward(c, &s, NULL);
+    e = g->n == 1 && c->has_mega ? forward_one(c, &s) : rose_cuda_forward(c, &s, NULL);
     cudaError_t ended = cudaStreamEndCapture(c->stream, &graph); /* also after a failure */
     if (e == cudaSuccess) e = ended;
     if (e == cudaSuccess) e = cudaGraphInstantiate(&g->exec, graph, 0);

@@ -58,10 +58,8 @@ typedef enum rose_cuda_epilogue {
 /* Where a matrix product takes its rows from and puts them. Activations of type T ("h") lie in
  * blocks of 8 rows x 8 values: [row / 8][k_pad / 8][8][8]. */
 typedef struct rose_cuda_io {
-    const void *h;                /* T [rows][k_pad], blocked; NULL: LayerNorm of x is the input */
-    float *x;                     /* [rows][ld_x]: residual stream */
-    const float *norm_w, *norm_b; /* with h NULL */
-    float norm_eps;
+    const void *h; /* T [rows][k_pad], blocked */
+    float *x;      /* [rows][ld_x]: residual stream */
     rose_cuda_epilogue epilogue;
     void *q;              /* T [rows][n / 3] */
     rose_cuda_kv kv;      /* EPI_QKV */
@@ -208,7 +206,6 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_line
                                  const rose_cuda_io *io);
 /* Which of the two kernels runs; tests force one: 0 = by rows, 1 = rows, 2 = tiles. */
 void rose_cuda_linear_force(int kernel);
-bool rose_cuda_linear_fuses_norm(rose_cuda_type t, uint32_t rows, uint32_t k);
 
 /* together: one block a (head, item) with n_rows 1, its warps share the context; else one warp a
  * (head, item). */

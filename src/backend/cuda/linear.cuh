@@ -8,8 +8,8 @@
  *
  * The rows kernel (few rows): a block computes MT x 16 rows by NT x 8 outputs; its warps split the
  * chunks, so that all of a block's weights are in flight at once, and are loaded to registers
- * before the kernel in front has ended. With fused LayerNorm (up to 8 rows) each block norms the
- * rows itself, which is cheaper than a kernel border. Bound: weight bytes to 16 rows, then L2.
+ * before the kernel in front has ended. Bound: weight bytes to
+ * 16 rows, then L2.
  *
  * The tiles kernel (many rows): BM x BN tile, 32 values of k a stage, 4 stages of cp.async,
  * ldmatrix for the rows and one 16-byte load a lane for the weights. Four warps a block, so that
@@ -21,7 +21,7 @@
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 
-enum { CHUNK = ROSE_CUDA_CHUNK_K32, STAGES = 4, NORM_GROUPS = 4 };
+enum { CHUNK = ROSE_CUDA_CHUNK_K32, STAGES = 4 };
 
 ROSE_DEVICE void ldmatrix4(uint32_t r[4], const void *at)
 {
@@ -37,43 +37,25 @@ ROSE_DEVICE void copy_async(void *shared, const void *global)
     asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(a), "l"(global) : "memory");
 }
 
-/* The operand of 16 rows x 16 values from blocked activations: lane (g, t) needs pairs t of rows g
- * and g + 8 in two neighbouring blocks. Rows from `rows` on are zeros. */
-template <typename T>
-ROSE_DEVICE void load_rows(uint32_t a[4], const T *h, uint32_t k_pad, uint32_t row0, uint32_t k,
-                           uint32_t rows, int g, int t)
+/* The operands of a chunk from blocked activations: for 16 rows x 16 values lane (g, t) needs pairs
+ * t of rows g and g + 8 in two neighbouring blocks. Rows from `rows` on are zeros. E: 2 = rows 0-7
+ * alone, 4 = all 16. All loads are in flight before the first product: left to the compiler they
+ * went out in six turns, each a trip to L2. */
+template <typename T, int E>
+ROSE_DEVICE void load_rows(uint32_t a[CHUNK * 2][E], const T *h, uint32_t k_pad, uint32_t row0,
+                           uint32_t chunk, uint32_t rows, int g, int t)
 {
-    const T *p = h + h_index(row0, k, k_pad) + g * 8 + t * 2;
-    const size_t below = (size_t)k_pad * 8;
-    a[0] = a[1] = a[2] = a[3] = 0;
-    if (row0 + g < rows) {
-        a[0] = __ldcg(reinterpret_cast<const uint32_t *>(p));
-        a[2] = __ldcg(reinterpret_cast<const uint32_t *>(p + 64));
-    }
-    if (row0 + g + 8 < rows) {
-        a[1] = __ldcg(reinterpret_cast<const uint32_t *>(p + below));
-        a[3] = __ldcg(reinterpret_cast<const uint32_t *>(p + below + 64));
-    }
-}
-
-/* Up to 8 rows of x, normed, to shared memory in blocked order [k / 8][8][8]. */
-template <typename T>
-ROSE_DEVICE void norm_rows(T *out, const rose_cuda_io &io, const float w[NORM_GROUPS][8],
-                           const float b[NORM_GROUPS][8], uint32_t d, uint32_t k_pad, int warp,
-                           int n_warps, int lane)
-{
-    for (uint32_t row = (uint32_t)warp; row < io.rows; row += (uint32_t)n_warps) {
-        float v[NORM_GROUPS][8];
-        load_groups<NORM_GROUPS>(v, io.x + (size_t)row * io.ld_x, d, lane);
-        norm_groups<NORM_GROUPS>(v, w, b, d, io.norm_eps, lane);
+    const T *p = h + h_index(row0, chunk * (CHUNK * 32), k_pad) + g * 8 + t * 2;
+    const uint32_t left = k_pad / 16 - chunk * (CHUNK * 2);
 #pragma unroll
-        for (int i = 0; i < NORM_GROUPS; i++) {
-            const uint32_t k = (uint32_t)(i * 32 + lane) * 8;
-            if (k < d) store_group(out + k * 8 + row * 8, v[i]);
-            if (k >= d && k < k_pad) /* zero weights must not meet a NaN */
-                *reinterpret_cast<uint4 *>(out + k * 8 + row * 8) = make_uint4(0, 0, 0, 0);
+    for (int i = 0; i < CHUNK * 2; i++)
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            const T *at = p + e % (E / 2) * (size_t)k_pad * 8 + (i * 128 + e / (E / 2) * 64);
+            a[i][e] = 0;
+            if (i < (int)left && row0 + g + e % (E / 2) * 8 < rows)
+                asm volatile("ld.global.cg.u32 %0,[%1];" : "=r"(a[i][e]) : "l"(at) : "memory");
         }
-    }
 }
 
 template <typename T, int NT>
@@ -88,33 +70,56 @@ ROSE_DEVICE void load_weights(uint4 w[CHUNK][NT], const uint4 *at, uint32_t n_k3
 }
 
 /* A warp's rows of one chunk to shared memory: [2 MT blocks of 8 rows][24 blocks of 8 values], 128
- * bytes each. All copies are in flight at once. */
+ * bytes each: a bulk copy for each block of 8 rows (from sm_90 on, where ptxas puts three loads
+ * before each cp.async), all in flight at once. `arrived` is the warp's own and set up; turn counts
+ * its chunks. */
 template <int MT>
-ROSE_DEVICE void stage_rows(uint4 *to, const rose_cuda_io &io, uint32_t k_pad, uint32_t row0,
-                            uint32_t chunk, int lane)
+ROSE_DEVICE void stage_rows(uint4 *to, uint64_t *arrived, const rose_cuda_io &io, uint32_t k_pad,
+                            uint32_t row0, uint32_t chunk, uint32_t turn, int lane)
 {
     const uint32_t left = k_pad / 8 - chunk * (CHUNK * 4);
     const int n = (int)(left < CHUNK * 4 ? left : CHUNK * 4) * 8;
-    const uint4 *h = static_cast<const uint4 *>(io.h);
+    const uint4 *h = static_cast<const uint4 *>(io.h) +
+                     ((size_t)row0 / 8 * (k_pad / 8) + chunk * (CHUNK * 4)) * 8;
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0) {
+        if (turn > 0) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        bulk_expect(arrived, MT * 2 * n * 16);
 #pragma unroll
-    for (int b = 0; b < MT * 2; b++) {
-        const uint4 *from = h + ((size_t)(row0 / 8 + b) * (k_pad / 8) + chunk * (CHUNK * 4)) * 8;
-        for (int i = lane; i < n; i += 32)
-            copy_async(to + b * (CHUNK * 32) + i, from + i);
+        for (int b = 0; b < MT * 2; b++)
+            bulk_copy(to + b * (CHUNK * 32), h + (size_t)b * k_pad, n * 16, arrived);
     }
+    bulk_wait(arrived, turn % 2);
+#else
+    (void)arrived;
+    (void)turn;
+#pragma unroll
+    for (int b = 0; b < MT * 2; b++)
+        for (int i = lane; i < n; i += 32)
+            copy_async(to + b * (CHUNK * 32) + i, h + (size_t)b * k_pad + i);
     asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
     __syncwarp();
+#endif
 }
 
-template <typename T, int MT, int NT, int MAX_WARPS, bool NORM>
-static __global__ void __launch_bounds__(MAX_WARPS * 32)
+/* Blocks that a multiprocessor is to hold: registers bounded so that the next kernel's blocks fit
+ * beside this one's, with their weights on the way. */
+static constexpr int blocks_for(int max_warps, bool eight)
+{
+    return max_warps == 16 && eight ? 2 : 1;
+}
+
+/* EIGHT: there are no more than 8 rows. */
+template <typename T, int MT, int NT, int MAX_WARPS, bool EIGHT>
+static __global__ void __launch_bounds__(MAX_WARPS * 32, blocks_for(MAX_WARPS, EIGHT))
     rows_kernel(const rose_cuda_linear l, const rose_cuda_io io)
 {
-    /* Staged rows of each warp (MT > 1); part[warp][MT x 16][WIDE]; then normed rows, or, where
-     * warps take several chunks, total[MT x 16][NT x 8]. */
+    /* Staged rows of each warp (MT > 1); part[warp][MT x 16][WIDE]; then, where warps take several
+     * chunks, total[MT x 16][NT x 8]. */
     constexpr int ROWS = MT * 16, COLS = NT * 8, WIDE = NT == 1 ? 8 : COLS + 8;
     constexpr int STAGED = MT > 1 ? MT * 2 * CHUNK * 128 : 0; /* floats a warp */
     extern __shared__ __align__(128) float shared[];
+    __shared__ uint64_t arrived[MT > 1 ? MAX_WARPS : 1]; /* MT > 1 */
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int n_warps = blockDim.x / 32;
     const uint32_t n_k32 = l.k_pad / 32, n_chunks = (n_k32 + CHUNK - 1) / CHUNK;
@@ -122,32 +127,31 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32)
     const uint4 *w = static_cast<const uint4 *>(l.w) + (size_t)tile0 * n_k32 * 32 + lane;
     uint4 *staged = reinterpret_cast<uint4 *>(shared + warp * STAGED);
     float *part = shared + n_warps * STAGED, *total = part + n_warps * ROWS * WIDE;
-    T *normed = reinterpret_cast<T *>(total);
     uint4 wr[CHUNK][NT];
-    float norm_w[NORM ? NORM_GROUPS : 1][8], norm_b[NORM ? NORM_GROUPS : 1][8];
 
     pdl_launch();
     if ((uint32_t)warp < n_chunks) load_weights<T, NT>(wr, w, n_k32, warp);
-    if constexpr (NORM) {
-        load_groups<NORM_GROUPS>(norm_w, io.norm_w, l.k, lane);
-        load_groups<NORM_GROUPS>(norm_b, io.norm_b, l.k, lane);
-    }
+    if (MT > 1 && lane == 0) bulk_init(&arrived[warp], 1);
+    __syncwarp();
     const int my_row = threadIdx.x / (COLS / 2), my_col = threadIdx.x % (COLS / 2) * 2;
     pair_inputs mine;
     mine.bias = load_bias(l, tile0 * 8 + my_col);
     pdl_wait();
     load_pair_inputs(&mine, l, io, row0 + my_row, tile0 * 8 + my_col);
-    if constexpr (NORM) {
-        norm_rows<T>(normed, io, norm_w, norm_b, l.k, l.k_pad, warp, n_warps, lane);
-        __syncthreads();
-    }
 
-    for (uint32_t first = 0; first < n_chunks; first += n_warps) {
+    for (uint32_t first = 0, turn = 0; first < n_chunks; first += n_warps, turn++) {
         const uint32_t chunk = first + warp;
         if (chunk < n_chunks) {
             float acc[MT][NT][4] = {};
             if (first > 0) load_weights<T, NT>(wr, w, n_k32, chunk);
-            if constexpr (MT > 1) stage_rows<MT>(staged, io, l.k_pad, row0, chunk, lane);
+            constexpr bool DIRECT = MT == 1;
+            constexpr int E = EIGHT ? 2 : 4;
+            uint32_t direct[DIRECT ? CHUNK * 2 : 1][E];
+            if constexpr (MT > 1)
+                stage_rows<MT>(staged, &arrived[warp], io, l.k_pad, row0, chunk, turn, lane);
+            if constexpr (DIRECT)
+                load_rows<T, E>(direct, static_cast<const T *>(io.h), l.k_pad, row0, chunk, io.rows,
+                                g, t);
 #pragma unroll
             for (int j = 0; j < CHUNK; j++) {
                 if (chunk * CHUNK + j >= n_k32) continue;
@@ -157,17 +161,15 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32)
 #pragma unroll
                     for (int m = 0; m < MT; m++) {
                         uint32_t a[4];
-                        if constexpr (NORM) {
-                            const T *p = normed + k / 8 * 64 + g * 8 + t * 2;
-                            a[0] = *reinterpret_cast<const uint32_t *>(p);
-                            a[2] = *reinterpret_cast<const uint32_t *>(p + 64);
-                            a[1] = a[3] = 0;
-                        } else if constexpr (MT > 1) {
+                        if constexpr (MT > 1) {
                             ldmatrix4(a, staged + (m * 2 + lane / 8 % 2) * (CHUNK * 32) +
                                              (j * 4 + half * 2 + lane / 16) * 8 + lane % 8);
                         } else {
-                            load_rows(a, static_cast<const T *>(io.h), l.k_pad, row0 + m * 16, k,
-                                      io.rows, g, t);
+                            const uint32_t *d = direct[j * 2 + half];
+                            a[0] = d[0];
+                            a[1] = E == 4 ? d[1] : 0;
+                            a[2] = d[E / 2];
+                            a[3] = E == 4 ? d[3] : 0;
                         }
 #pragma unroll
                         for (int i = 0; i < NT; i++)
@@ -183,7 +185,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32)
                 for (int i = 0; i < NT; i++) {
                     float *at = to + (m * 16 + g) * WIDE + i * 8 + t * 2;
                     *reinterpret_cast<float2 *>(at) = make_float2(acc[m][i][0], acc[m][i][1]);
-                    if (!NORM)
+                    if (!EIGHT)
                         *reinterpret_cast<float2 *>(at + 8 * WIDE) =
                             make_float2(acc[m][i][2], acc[m][i][3]);
                 }
@@ -211,10 +213,8 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32)
                 total[row * COLS + col + 1] = hi;
                 continue;
             }
-            if (o != (int)threadIdx.x) {
-                mine.bias = load_bias(l, tile0 * 8 + col);
-                load_pair_inputs(&mine, l, io, row0 + row, tile0 * 8 + col);
-            }
+            /* the column, and so the bias, is the same in every turn */
+            if (o != (int)threadIdx.x) load_pair_inputs(&mine, l, io, row0 + row, tile0 * 8 + col);
             unsigned long long key =
                 finish_pair<T>(l, io, row0 + row, tile0 * 8 + col, lo, hi, mine);
             if (io.epilogue != ROSE_CUDA_EPI_LOGITS || io.key == NULL) continue;
@@ -415,7 +415,7 @@ static __global__ void __launch_bounds__((WM * WN * 32), (BM == 128 ? 3 : 4))
 static int g_max_shared = 48 * 1024; /* of a block; set by init */
 
 /* As many warps as there are chunks, unless their shared memory is more than a block may have. */
-template <typename T, int MT, int NT, int MAX_WARPS, bool NORM>
+template <typename T, int MT, int NT, int MAX_WARPS, bool EIGHT>
 static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
@@ -423,13 +423,12 @@ static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_linea
     const uint32_t wide = NT == 1 ? 8 : NT * 8 + 8;
     const size_t each =
         (size_t)MT * 16 * wide * sizeof(float) + (MT > 1 ? MT * 2 * CHUNK * 512 : 0);
-    const size_t once =
-        NORM ? (size_t)l->k_pad * 8 * sizeof(T) : (size_t)MT * 16 * NT * 8 * sizeof(float);
+    const size_t once = (size_t)MT * 16 * NT * 8 * sizeof(float);
     uint32_t n_warps = n_chunks < MAX_WARPS ? n_chunks : MAX_WARPS;
     if (n_warps * each + once > (size_t)g_max_shared)
         n_warps = (uint32_t)(((size_t)g_max_shared - once) / each);
     dim3 grid((l->n + NT * 8 - 1) / (NT * 8), (io->rows + MT * 16 - 1) / (MT * 16));
-    return launch_kernel(at, rows_kernel<T, MT, NT, MAX_WARPS, NORM>, grid, n_warps * 32,
+    return launch_kernel(at, rows_kernel<T, MT, NT, MAX_WARPS, EIGHT>, grid, n_warps * 32,
                          n_warps * each + once, *l, *io);
 }
 
@@ -460,9 +459,10 @@ static cudaError_t run_linear(const rose_cuda_launch *at, const rose_cuda_linear
             return launch_tiles<T, 64, 64, 2, 2>(at, l, io);
         return launch_tiles<T, 128, 64, 2, 2>(at, l, io);
     }
-    if (io->h == NULL) {
+    if (io->rows <= 8) {
+        if (head) return launch_rows<T, 1, 4, 4, true>(at, l, io);
         if (wide) return launch_rows<T, 1, 2, 8, true>(at, l, io);
-        return launch_rows<T, 1, 1, 8, true>(at, l, io);
+        return launch_rows<T, 1, 1, 16, true>(at, l, io);
     }
     if (io->rows <= 16) {
         if (head) return launch_rows<T, 1, 4, 4, false>(at, l, io);
@@ -470,6 +470,7 @@ static cudaError_t run_linear(const rose_cuda_launch *at, const rose_cuda_linear
         return launch_rows<T, 1, 1, 16, false>(at, l, io);
     }
     if (head) return launch_rows<T, 2, 4, 4, false>(at, l, io);
+    if (wide && io->rows <= 32) return launch_rows<T, 1, 2, 8, false>(at, l, io);
     if (wide) return launch_rows<T, 2, 2, 4, false>(at, l, io);
     return launch_rows<T, 2, 1, 16, false>(at, l, io);
 }
@@ -483,6 +484,7 @@ template <typename T> static cudaError_t init_linear(void)
 {
     cudaError_t e =
         cudaDeviceGetAttribute(&g_max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+    g_max_shared -= 256; /* for the barriers */
     const void *const kernels[] = {(const void *)tiles_kernel<T, 128, 64, 2, 2>,
                                    (const void *)rows_kernel<T, 2, 4, 4, false>,
                                    (const void *)rows_kernel<T, 2, 2, 4, false>,

@@ -138,6 +138,7 @@ void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
 #define PLACE(field, bytes)                                                                        \
     h->field = b.used;                                                                             \
     rose_cuda_take(&b, bytes)
+    PLACE(turn, sizeof(uint32_t));
     PLACE(ids, sizeof(uint32_t *));
     PLACE(picks, s->n_outputs * sizeof(rose_cuda_pick));
     PLACE(items, ((uint64_t)s->n_single + s->n_tiles) * sizeof(rose_cuda_item));
@@ -172,6 +173,9 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
     s->logits = take_floats(b, (uint64_t)s->out_block * s->ld_logits);
     s->key = rose_cuda_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * sizeof *s->key);
     s->sampled = rose_cuda_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * 4);
+    s->slots = rose_cuda_take(
+        b, (ROSE_CUDA_MEGA_MAX_D * 5 + ROSE_CUDA_MEGA_MAX_FF_TILES * ROSE_CUDA_MEGA_MAX_D) / 2 *
+               sizeof *s->slots);
     s->header = rose_cuda_take(b, s->header_bytes);
     s->n_changed = s->out_block < ROSE_CUDA_CHANGED ? s->out_block : ROSE_CUDA_CHANGED;
     s->changed = take_floats(b, (uint64_t)s->n_changed * s->ld_logits);

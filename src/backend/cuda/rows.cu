@@ -6,17 +6,12 @@
 
 /* ---- embedding: x = token row + position row, in fp32 ---- */
 
-static constexpr uint32_t OUTPUT = 1u << 31; /* ROSE_TOKEN_OUTPUT */
-
 template <typename T> static __global__ void embed_kernel(const rose_cuda_embed a)
 {
     const uint32_t row = blockIdx.x;
     pdl_launch();
     pdl_wait();
-    const uint32_t pos = a.where[row];
-    uint32_t id = a.ids[row];
-    if ((id & OUTPUT) != 0) id = __ldcg(a.sampled + (id & ~OUTPUT));
-    if (id >= a.vocab) id = 0; /* no id was sampled: nobody looks at what comes of this row */
+    const uint32_t pos = a.where[row], id = token_of(a.ids[row], a.sampled, a.vocab);
     const T *tok = static_cast<const T *>(a.tok);
     for (uint32_t k = threadIdx.x * 2; k < a.d; k += blockDim.x * 2) {
         const T *p = tok + w_index(id, k, a.k_pad, tok);
@@ -139,11 +134,6 @@ cudaError_t rose_cuda_linear_init(void)
     return e == cudaSuccess ? rose_cuda_linear_init_bf16() : e;
 }
 
-bool rose_cuda_linear_fuses_norm(rose_cuda_type t, uint32_t rows, uint32_t k)
-{
-    return t != ROSE_CUDA_F32 && rows <= 8 && k <= 1024;
-}
-
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io)
 {
@@ -152,7 +142,6 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_lin
     if (io->rows == 0) return cudaSuccess;
     if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
     if (g_forced != 0) tiles = g_forced == 2;
-    if (io->h == NULL) tiles = false;
     if (at->type == ROSE_CUDA_F16) return rose_cuda_linear_f16(at, l, io, tiles);
     return rose_cuda_linear_bf16(at, l, io, tiles);
 }

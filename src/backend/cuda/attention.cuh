@@ -1,0 +1,118 @@
+/* backend/cuda/attention.cuh - one split of the context of up to 16 rows (docs/NUMERICS.md, CUDA,
+ * 6): its load from the pages, its scores and sums, and the merging of splits. Shared by every
+ * attention. Device code only. */
+#ifndef ROSE_BACKEND_CUDA_ATTENTION_CUH
+#define ROSE_BACKEND_CUDA_ATTENTION_CUH
+
+#include "backend/cuda/device.cuh"
+
+enum { SPLIT = ROSE_CUDA_SPLIT };
+
+template <int HD> struct split_kv {
+    uint4 k[2][HD / 16], v[2][HD / 16];
+};
+
+/* State of a row, or its part in one split: O unnormalised. */
+ROSE_DEVICE void merge_scale(float *max, float *sum, float m, float l, float *a, float *b)
+{
+    /* exp2 of 0 is 1: one of the two factors is */
+    const bool higher = m > *max;
+    const float top = higher ? m : *max, other = exp2_fast((higher ? *max : m) - top);
+    *a = higher ? other : 1.0f;
+    *b = higher ? 1.0f : other;
+    *max = top;
+    *sum = fmaf(l, *b, *sum * *a);
+}
+
+/* Where the last split has one page only, the second is the first again: its positions are masked.
+ */
+ROSE_DEVICE uint2 split_pages(const uint32_t *table, uint32_t split, uint32_t n_pages)
+{
+    const uint32_t second = split * 2 + 1 < n_pages ? split * 2 + 1 : split * 2;
+    return make_uint2(__ldcg(table + split * 2), __ldcg(table + second));
+}
+
+template <typename T, int HD>
+ROSE_DEVICE void load_split(split_kv<HD> *s, const rose_cuda_kv &kv, uint2 pages, uint32_t head,
+                            int lane)
+{
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+        const uint4 *at =
+            reinterpret_cast<const uint4 *>(kv_block<T>(kv, p == 0 ? pages.x : pages.y, head)) +
+            lane;
+#pragma unroll
+        for (int c = 0; c < HD / 16; c++) {
+            s->k[p][c] = load_early(at + c * 32);
+            s->v[p][c] = load_early(at + (HD / 16 + c) * 32);
+        }
+    }
+}
+
+/* One split for 16 rows: lane (g, t) has rows g and g + 8, at positions pos[0], pos[1]. m, l, o[HD
+ * / 8][4]. */
+template <typename T, int HD>
+ROSE_DEVICE void attend(const uint32_t q[HD / 16][4], const split_kv<HD> &s, uint32_t split,
+                        const uint32_t pos[2], float scale, int t, float m[2], float l[2],
+                        float o[HD / 8][4])
+{
+    const T *tag = NULL;
+    float p[4][4] = {};
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint4 k = s.k[j / 2][c];
+            mma(p[j], q[c], j % 2 ? k.z : k.x, j % 2 ? k.w : k.y, tag);
+        }
+    m[0] = m[1] = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const uint32_t at = split * SPLIT + j * 8 + t * 2 + e % 2;
+            p[j][e] = at <= pos[e / 2] ? p[j][e] * scale : -INFINITY;
+            m[e / 2] = fmaxf(m[e / 2], p[j][e]);
+        }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        m[r] = fmaxf(m[r], __shfl_xor_sync(ROSE_ALL_LANES, m[r], 1));
+        m[r] = fmaxf(m[r], __shfl_xor_sync(ROSE_ALL_LANES, m[r], 2));
+        l[r] = 0;
+    }
+    const float base[2] = {m[0] == -INFINITY ? 0.0f : m[0], m[1] == -INFINITY ? 0.0f : m[1]};
+    uint32_t prob[4][2];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            prob[j][r] = pair_f32(exp2_fast(p[j][r * 2] - base[r]),
+                                  exp2_fast(p[j][r * 2 + 1] - base[r]), tag);
+            float2 rounded = unpair(prob[j][r], tag);
+            l[r] += rounded.x;
+            l[r] += rounded.y;
+        }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        l[r] += __shfl_xor_sync(ROSE_ALL_LANES, l[r], 1);
+        l[r] += __shfl_xor_sync(ROSE_ALL_LANES, l[r], 2);
+    }
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            o[j][e] = 0;
+#pragma unroll
+    for (int page = 0; page < 2; page++) {
+        const uint32_t a[4] = {prob[page * 2][0], prob[page * 2][1], prob[page * 2 + 1][0],
+                               prob[page * 2 + 1][1]};
+#pragma unroll
+        for (int c = 0; c < HD / 16; c++) {
+            const uint4 v = s.v[page][c];
+            mma(o[c * 2], a, v.x, v.y, tag);
+            mma(o[c * 2 + 1], a, v.z, v.w, tag);
+        }
+    }
+}
+
+#endif
