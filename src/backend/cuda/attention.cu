@@ -32,8 +32,9 @@ ROSE_DEVICE void merge_scale(float *max, float *sum, float m, float l, float *a,
 }
 
 /* Where the last split has one page only, the second is the first again: its positions are masked.
- */
-template <typename T, int HD>
+ * SHARED: other warps of the block want it as well, so it may stay in the first-level cache; else
+ * the load may come before pdl_wait. */
+template <typename T, int HD, bool SHARED>
 ROSE_DEVICE void load_split(split_kv<HD> *s, const rose_cuda_kv &kv, const uint32_t *table,
                             uint32_t split, uint32_t n_pages, uint32_t head, int lane)
 {
@@ -43,8 +44,9 @@ ROSE_DEVICE void load_split(split_kv<HD> *s, const rose_cuda_kv &kv, const uint3
         const uint4 *at = reinterpret_cast<const uint4 *>(kv_block<T>(kv, table[i], head)) + lane;
 #pragma unroll
         for (int c = 0; c < HD / 16; c++) {
-            s->k[p][c] = load_early(at + c * 32);
-            s->v[p][c] = load_early(at + (HD / 16 + c) * 32);
+            const uint4 *k = at + c * 32, *v = at + (HD / 16 + c) * 32;
+            s->k[p][c] = SHARED ? __ldca(k) : load_early(k);
+            s->v[p][c] = SHARED ? __ldca(v) : load_early(v);
         }
     }
 }
@@ -148,7 +150,7 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
     pdl_launch();
     /* The last split holds the row itself, which the kernel in front writes. */
     const bool early = it.n_rows > 0 && (uint32_t)warp + 1 < n_splits;
-    if (early) load_split<T, HD>(&s, a.kv, table, warp, n_pages, head, lane);
+    if (early) load_split<T, HD, false>(&s, a.kv, table, warp, n_pages, head, lane);
     pdl_wait();
     if (it.n_rows == 0) return;
 
@@ -159,7 +161,8 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
         const uint32_t split = first + warp;
         if (split < n_splits) {
             float m[2], l[2], o[HD / 8][4];
-            if (first > 0 || !early) load_split<T, HD>(&s, a.kv, table, split, n_pages, head, lane);
+            if (first > 0 || !early)
+                load_split<T, HD, false>(&s, a.kv, table, split, n_pages, head, lane);
             attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
             if (g == 0) {
 #pragma unroll
@@ -211,7 +214,7 @@ static __global__ void __launch_bounds__(APART_WARPS * 32) apart_kernel(const ro
     for (uint32_t split = 0; split < n_splits; split++) {
         split_kv<HD> s;
         float m[2], l[2], o[HD / 8][4], x[2], y[2];
-        load_split<T, HD>(&s, a.kv, table, split, n_pages, head, lane);
+        load_split<T, HD, true>(&s, a.kv, table, split, n_pages, head, lane);
         attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
 #pragma unroll
         for (int r = 0; r < 2; r++)
