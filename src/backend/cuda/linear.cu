@@ -58,7 +58,7 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io)
     int kernel = otherwise;
     if ((rows > 32 && head) || rows > 300 || (rows > 64 && l->n >= 3072))
         kernel = stream;
-    else if (rows > 64)
+    else if (rows > 128 || (rows > 64 && (l->n > 1024 || l->k > 1024)))
         kernel = HOPPER + ROSE_CUDA_HOPPER_SPLIT;
     return kernel < HOPPER || hopper_takes(l, io, kernel) ? kernel : otherwise;
 }

@@ -89,13 +89,16 @@ ROSE_DEVICE float *residual_at(const rose_cuda_io &io, uint32_t row, uint32_t n)
 }
 
 /* `act` a constant where it can be: the code of the others is then not fetched. */
+ROSE_DEVICE float4 activate4(const float4 &v, uint32_t act)
+{
+    return make_float4(activate(v.x, act), activate(v.y, act), activate(v.z, act),
+                       activate(v.w, act));
+}
+
 template <typename T>
-ROSE_DEVICE void finish_act4(const rose_cuda_io &io, uint32_t row, uint32_t n, const float4 &v,
-                             uint32_t act)
+ROSE_DEVICE void store_act4(const rose_cuda_io &io, uint32_t row, uint32_t n, const float4 &y)
 {
     T *out = static_cast<T *>(io.out) + h_index(row, n, io.out_k_pad);
-    const float4 y =
-        make_float4(activate(v.x, act), activate(v.y, act), activate(v.z, act), activate(v.w, act));
     *reinterpret_cast<uint2 *>(out) = pack4(y, out);
 }
 
@@ -152,28 +155,32 @@ ROSE_DEVICE void finish_qkv4(const rose_cuda_linear &l, const rose_cuda_io &io, 
     at[96] = (uint16_t)(u.y >> 16);
 }
 
-/* Stores them and returns the largest as an ordered number; *id is its place. */
-ROSE_DEVICE uint32_t finish_logits4(const rose_cuda_linear &l, const rose_cuda_io &io, uint32_t row,
-                                    uint32_t n, const float4 &v, uint32_t *id)
+ROSE_DEVICE void store_logits4(const rose_cuda_linear &l, const rose_cuda_io &io, uint32_t row,
+                               uint32_t n, const float4 &v)
 {
     float *at = io.logits + (size_t)row * io.ld_logits + n;
-    const float y[4] = {v.x, v.y, v.z, v.w};
-    uint32_t best = 0;
     if (io.ld_logits % 4 == 0 && n + 3 < l.n) {
         *reinterpret_cast<float4 *>(at) = v;
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (n + i < l.n) at[i] = y[i];
+        return;
     }
+    at[0] = v.x;
+    if (n + 1 < l.n) at[1] = v.y;
+    if (n + 2 < l.n) at[2] = v.z;
+    if (n + 3 < l.n) at[3] = v.w;
+}
+
+/* The largest of them as an ordered number; *id is its place, the lowest of equals. */
+ROSE_DEVICE uint32_t largest_of4(const rose_cuda_linear &l, uint32_t n, const float4 &v,
+                                 uint32_t *id)
+{
+    const float y[4] = {v.x, v.y, v.z, v.w};
+    uint32_t best = 0;
     *id = n;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const uint32_t order = n + i < l.n ? order_of(y[i]) : 0;
-        if (order > best) {
-            best = order;
-            *id = n + i;
-        }
+        if (order > best) *id = n + i;
+        best = max(best, order);
     }
     return best;
 }
@@ -246,6 +253,30 @@ ROSE_DEVICE void load_block_inputs(block_inputs *in, const rose_cuda_linear &l,
     }
 }
 
+/* V's share of finish_block. */
+template <typename T>
+ROSE_DEVICE void finish_v(const float *sums, const rose_cuda_linear &l, const rose_cuda_io &io,
+                          uint32_t row0, uint32_t n0, const block_inputs &in)
+{
+    const qkv_place place[2] = {place_qkv(l, io, n0 + v_col(0)), place_qkv(l, io, n0 + v_col(1))};
+    float2 a[8], b[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float *v = sums + v_row(i) * SUM_LD + v_col(i);
+        a[i] = *reinterpret_cast<const float2 *>(v);
+        b[i] = *reinterpret_cast<const float2 *>(v + SUM_LD);
+        if (l.bias != NULL) {
+            const float2 add = load_bias(l, n0 + v_col(i));
+            a[i] = make_float2(a[i].x + add.x, a[i].y + add.y);
+            b[i] = make_float2(b[i].x + add.x, b[i].y + add.y);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (n0 + v_col(i) < l.n)
+            finish_v2<T>(io, place[i % 2], a[i], b[i], in.slot[i / 2 * 2], in.slot[i / 2 * 2 + 1]);
+}
+
 /* 64 rows x 64 outputs of sums, [64][SUM_LD], by one warpgroup. */
 template <typename T>
 ROSE_DEVICE void finish_block(const float *sums, const rose_cuda_linear &l, const rose_cuda_io &io,
@@ -255,65 +286,67 @@ ROSE_DEVICE void finish_block(const float *sums, const rose_cuda_linear &l, cons
     const uint32_t n = n0 + threadIdx.x % 16 * 4, r0 = row0 + threadIdx.x % 128 / 16;
     const float *at = sums + (threadIdx.x % 128 / 16) * SUM_LD + threadIdx.x % 16 * 4;
     const bool biased = l.bias != NULL, live = n < l.n;
-    const auto quad = [&](int i) {
-        const float4 v = *reinterpret_cast<const float4 *>(at + i * QUAD_ROWS * SUM_LD);
-        return biased ? add4(v, in.bias) : v;
-    };
 
+    if (io.epilogue == ROSE_CUDA_EPI_QKV && n0 >= 2 * l.k) {
+        finish_v<T>(sums, l, io, row0, n0, in);
+        return;
+    }
+    if (io.epilogue == ROSE_CUDA_EPI_ACT && io.act != ROSE_ACT_GELU_TANH) {
+#pragma unroll 1
+        for (int i = 0; i < 8; i++) {
+            float4 v = *reinterpret_cast<const float4 *>(at + i * QUAD_ROWS * SUM_LD);
+            if (biased) v = add4(v, in.bias);
+            if (r0 + i * QUAD_ROWS < io.rows && live)
+                store_act4<T>(io, r0 + i * QUAD_ROWS, n, activate4(v, io.act));
+        }
+        return;
+    }
+    /* All loads and sums first: between branches nothing would overlap. */
+    float4 v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        v[i] = *reinterpret_cast<const float4 *>(at + i * QUAD_ROWS * SUM_LD);
+        if (biased) v[i] = add4(v[i], in.bias);
+    }
     if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL) {
 #pragma unroll
         for (int i = 0; i < 8; i++)
             if (r0 + i * QUAD_ROWS < io.rows && live)
                 *reinterpret_cast<float4 *>(residual_at(io, r0 + i * QUAD_ROWS, n)) =
-                    add4(in.old[i], quad(i));
-    } else if (io.epilogue == ROSE_CUDA_EPI_ACT && io.act == ROSE_ACT_GELU_TANH) {
+                    add4(in.old[i], v[i]);
+    } else if (io.epilogue == ROSE_CUDA_EPI_ACT) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = activate4(v[i], ROSE_ACT_GELU_TANH);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             if (r0 + i * QUAD_ROWS < io.rows && live)
-                finish_act4<T>(io, r0 + i * QUAD_ROWS, n, quad(i), ROSE_ACT_GELU_TANH);
-    } else if (io.epilogue == ROSE_CUDA_EPI_ACT) {
-#pragma unroll 1
+                store_act4<T>(io, r0 + i * QUAD_ROWS, n, v[i]);
+    } else if (io.epilogue == ROSE_CUDA_EPI_LOGITS) {
+#pragma unroll
         for (int i = 0; i < 8; i++)
             if (r0 + i * QUAD_ROWS < io.rows && live)
-                finish_act4<T>(io, r0 + i * QUAD_ROWS, n, quad(i), io.act);
-    } else if (io.epilogue == ROSE_CUDA_EPI_LOGITS) {
-#pragma unroll 4
+                store_logits4(l, io, r0 + i * QUAD_ROWS, n, v[i]);
+        if (io.key == NULL) return;
+#pragma unroll
         for (int i = 0; i < 8; i++) {
-            const uint32_t row = r0 + i * QUAD_ROWS;
-            uint32_t best = 0, id = 0;
-            if (row < io.rows && live) best = finish_logits4(l, io, row, n, quad(i), &id);
-            if (io.key == NULL) continue;
-            uint32_t top = best;
+            uint32_t id, best = largest_of4(l, n, v[i], &id), top = best;
 #pragma unroll
             for (int x = 1; x < 16; x *= 2)
                 top = max(top, __shfl_xor_sync(ROSE_ALL_LANES, top, x));
             /* The first lane of the row that has it has the lowest id. */
             const uint32_t have = __ballot_sync(ROSE_ALL_LANES, best == top) >> (lane & 16);
-            if (__ffs((int)(have & 0xffff)) - 1 == lane % 16 && row < io.rows && live)
-                atomicMax(io.key + row, (unsigned long long)best << 32 | (uint32_t)~id);
-        }
-    } else if (n0 >= 2 * l.k) {
-        const qkv_place place[2] = {place_qkv(l, io, n0 + v_col(0)),
-                                    place_qkv(l, io, n0 + v_col(1))};
-        const float2 add[2] = {load_bias(l, n0 + v_col(0)), load_bias(l, n0 + v_col(1))};
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const float *v = sums + v_row(i) * SUM_LD + v_col(i);
-            float2 a = *reinterpret_cast<const float2 *>(v);
-            float2 b = *reinterpret_cast<const float2 *>(v + SUM_LD);
-            if (biased) {
-                a = make_float2(a.x + add[i % 2].x, a.y + add[i % 2].y);
-                b = make_float2(b.x + add[i % 2].x, b.y + add[i % 2].y);
-            }
-            if (n0 + v_col(i) < l.n)
-                finish_v2<T>(io, place[i % 2], a, b, in.slot[i / 2 * 2], in.slot[i / 2 * 2 + 1]);
+            if (__ffs((int)(have & 0xffff)) - 1 == lane % 16 && r0 + i * QUAD_ROWS < io.rows &&
+                live)
+                atomicMax(io.key + r0 + i * QUAD_ROWS,
+                          (unsigned long long)best << 32 | (uint32_t)~id);
         }
     } else {
         const qkv_place place = place_qkv(l, io, n);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             if (r0 + i * QUAD_ROWS < io.rows && live)
-                finish_qkv4<T>(l, io, place, r0 + i * QUAD_ROWS, quad(i), in.slot[i]);
+                finish_qkv4<T>(l, io, place, r0 + i * QUAD_ROWS, v[i], in.slot[i]);
     }
 }
 
@@ -563,6 +596,28 @@ ROSE_DEVICE void load_chunk(uint32_t (&a)[ROSE_CUDA_CHUNK_K32][8], const uint4 *
     }
 }
 
+/* What the epilogue of four outputs of rows r, r + step, ... of a tile reads from memory. */
+template <int QUADS> struct split_inputs {
+    float4 bias, old[QUADS];
+    uint32_t slot[QUADS];
+};
+
+template <int QUADS>
+ROSE_DEVICE void load_split_inputs(split_inputs<QUADS> *in, const rose_cuda_linear &l,
+                                   const rose_cuda_io &io, uint32_t row0, uint32_t r0,
+                                   uint32_t step, uint32_t end, uint32_t n)
+{
+    in->bias = load_bias4(l, n);
+#pragma unroll
+    for (int q = 0; q < QUADS; q++) {
+        const uint32_t r = r0 + q * step, row = row0 + r;
+        if (r >= end || row >= io.rows || n >= l.n) continue;
+        if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL)
+            in->old[q] = __ldcg(reinterpret_cast<const float4 *>(residual_at(io, row, n)));
+        if (io.epilogue == ROSE_CUDA_EPI_QKV) in->slot[q] = __ldcg(io.slot + row);
+    }
+}
+
 /* Four outputs of QUADS rows each: the chunks' sums, ascending, from whichever block has them. */
 template <int QUADS>
 ROSE_DEVICE void add_chunks(float4 v[QUADS], const uint32_t at[QUADS], uint32_t pitch,
@@ -632,6 +687,15 @@ static __global__ void __launch_bounds__(128)
             copy_box(ring + c * PITCH, &h_map, (first + c) * (CHUNK_K / 8), row0 / 8,
                      full_at + c * 8);
         }
+    /* What is finished here, below: eight rows a round and block, 16 threads a row, two rounds at a
+     * time. */
+    constexpr int QUADS = 2;
+    const uint32_t n = n0 + threadIdx.x % 16 * 4, step = gridDim.x * 8;
+    const uint32_t my_row = blockIdx.x * 8 + threadIdx.x / 16;
+    split_inputs<QUADS> in;
+    qkv_place place;
+    load_split_inputs<QUADS>(&in, l, io, row0, my_row, step, TN, n);
+    if (io.epilogue == ROSE_CUDA_EPI_QKV) place = place_qkv(l, io, n);
 #pragma unroll 1
     for (uint32_t c = 0; c < mine; c++) {
         float acc[TN / 2];
@@ -656,44 +720,34 @@ static __global__ void __launch_bounds__(128)
         for (int i = 0; i < TN / 2; i++)
             to[(i / 4 * 8 + t * 2 + i % 2) * SUM_LD + i / 2 % 2 * 8] = acc[i];
     }
-    /* Eight rows a round and block, 16 threads a row, two rounds at a time. */
-    constexpr int QUADS = 2;
-    const uint32_t n = n0 + threadIdx.x % 16 * 4, step = gridDim.x * 8;
-    const float4 bias = load_bias4(l, n);
-    qkv_place place;
-    bool synced = false;
-    if (io.epilogue == ROSE_CUDA_EPI_QKV) place = place_qkv(l, io, n);
 #pragma unroll 1
-    for (uint32_t r0 = blockIdx.x * 8 + threadIdx.x / 16; r0 < TN; r0 += step * QUADS) {
-        uint32_t at[QUADS], slot[QUADS];
-        float4 v[QUADS], old[QUADS];
+    for (uint32_t r0 = my_row; r0 < TN; r0 += step * QUADS) {
+        uint32_t at[QUADS];
+        float4 v[QUADS];
 #pragma unroll
-        for (int q = 0; q < QUADS; q++) {
-            const uint32_t r = r0 + q * step, row = row0 + r;
-            at[q] = ring + ((r < TN ? r : r0) * SUM_LD + threadIdx.x % 16 * 4) * 4;
-            if (r >= TN || row >= io.rows || n >= l.n) continue;
-            if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL)
-                old[q] = __ldcg(reinterpret_cast<const float4 *>(residual_at(io, row, n)));
-            if (io.epilogue == ROSE_CUDA_EPI_QKV) slot[q] = __ldcg(io.slot + row);
-        }
-        if (!synced) cluster_sync();
-        synced = true;
+        for (int q = 0; q < QUADS; q++)
+            at[q] = ring +
+                    ((r0 + q * step < TN ? r0 + q * step : r0) * SUM_LD + threadIdx.x % 16 * 4) * 4;
+        if (r0 == my_row)
+            cluster_sync();
+        else
+            load_split_inputs<QUADS>(&in, l, io, row0, r0, step, TN, n);
         add_chunks<QUADS>(v, at, PITCH, n_chunks, each);
 #pragma unroll
         for (int q = 0; q < QUADS; q++) {
             const uint32_t r = r0 + q * step, row = row0 + r;
             if (r >= TN || row >= io.rows || n >= l.n) continue;
-            if (l.bias != NULL) v[q] = add4(v[q], bias);
+            if (l.bias != NULL) v[q] = add4(v[q], in.bias);
             if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL)
-                *reinterpret_cast<float4 *>(residual_at(io, row, n)) = add4(old[q], v[q]);
+                *reinterpret_cast<float4 *>(residual_at(io, row, n)) = add4(in.old[q], v[q]);
             else if (io.epilogue == ROSE_CUDA_EPI_ACT)
-                finish_act4<T>(io, row, n, v[q], io.act);
+                store_act4<T>(io, row, n, activate4(v[q], io.act));
             else
-                finish_qkv4<T>(l, io, place, row, v[q], slot[q]);
+                finish_qkv4<T>(l, io, place, row, v[q], in.slot[q]);
         }
     }
-    if (!synced) cluster_sync(); /* a block with no rows to finish */
-    cluster_sync();              /* the others may still read here */
+    if (my_row >= TN) cluster_sync(); /* a block with no rows to finish */
+    cluster_sync();                   /* the others may still read here */
 #endif
 }
 
@@ -758,7 +812,7 @@ template <typename T>
 static cudaError_t run_hopper(const rose_cuda_launch *at, const rose_cuda_linear *l,
                               const rose_cuda_io *io, rose_cuda_hopper kernel)
 {
-    const uint32_t blocks = l->k_pad > 4 * CHUNK_K ? 8 : 4;
+    const uint32_t blocks = l->k_pad > 4 * 8 * CHUNK_K ? 8 : 4;
     if (kernel == ROSE_CUDA_HOPPER_STREAM) return launch_stream<T, 128, 1, 1, 6>(at, l, io);
     if (kernel == ROSE_CUDA_HOPPER_STREAM_64) return launch_stream<T, 64, 1, 1, 8>(at, l, io);
     if (kernel == ROSE_CUDA_HOPPER_SPLIT) return launch_split<T, 64>(at, l, io, blocks);
