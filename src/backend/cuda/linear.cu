@@ -28,10 +28,10 @@ bool rose_cuda_linear_fuses_norm(rose_cuda_type t, uint32_t rows, uint32_t k)
 
 enum { ROWS = 1, TILES, HOPPER /* + rose_cuda_hopper */ };
 
-/* Whole stages of k; in QKV, groups of outputs of one part and quads of one head. */
+/* In QKV, groups of outputs of one part and quads of one head. */
 static bool hopper_takes(const rose_cuda_linear *l, const rose_cuda_io *io, int kernel)
 {
-    if (!g_hopper || io->h == NULL || l->k_pad % 64 != 0) return false;
+    if (!g_hopper || io->h == NULL) return false;
     if (io->epilogue == ROSE_CUDA_EPI_QKV && (l->k % 64 != 0 || io->kv.head_dim % 4 != 0))
         return false;
     if (kernel < HOPPER + ROSE_CUDA_HOPPER_SPLIT) return true;

@@ -10,7 +10,7 @@
  * The stream kernel (many rows): one block a multiprocessor walks over tiles of 128 outputs x TN
  * rows. A warp copies rows ahead into a ring of stages of 64 values of k, shared by a cluster of CL
  * blocks that have the same rows; two warpgroups of 64 outputs each multiply, weights loaded two
- * stages ahead. They share nothing but the ring, so one's epilogue runs under the other's products.
+ * stages ahead. They share nothing but the ring, so one's epilogue can run under the other's products.
  *
  * The split kernel (64 to a few hundred rows): a tile of 64 outputs x TN rows is shared by a
  * cluster of blocks, each with its share of the chunks, so that all weights are in flight at once;
@@ -50,21 +50,48 @@ ROSE_DEVICE void place_outputs(uint32_t a[8], const uint4 &lo, const uint4 &hi)
     a[7] = hi.w;
 }
 
-/* From a stage in shared memory; zeros where k has ended. */
-ROSE_DEVICE void load_outputs(uint32_t a[8], uint32_t at, bool real)
+/* From a stage in shared memory. */
+ROSE_DEVICE void load_outputs(uint32_t a[8], uint32_t at)
 {
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-    const uint4 lo = load_shared16(at), hi = load_shared16(at + 1024);
-    place_outputs(a, real ? lo : zero, real ? hi : zero);
+    place_outputs(a, load_shared16(at), load_shared16(at + 1024));
 }
 
 /* ---- the epilogue: four outputs n .. n + 3 of a row; short loops over shared memory, because code
  * unrolled over the fragments takes longer to fetch than the product takes ---- */
 
+/* Loads that stay where they are written: else the compiler moves each to its use, behind the
+ * barrier, one wait after the other. */
+ROSE_DEVICE float4 load_now(const float4 *p)
+{
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3},[%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+ROSE_DEVICE uint32_t load_now(const uint32_t *p)
+{
+    uint32_t r;
+    asm volatile("ld.global.cg.u32 %0,[%1];" : "=r"(r) : "l"(p) : "memory");
+    return r;
+}
+
+/* Of outputs n .. n + N - 1; zeros beyond the last. */
+template <int N> ROSE_DEVICE void load_bias_now(float v[N], const rose_cuda_linear &l, uint32_t n)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        v[i] = l.bias != NULL && n + i < l.n
+                   ? __uint_as_float(load_now(reinterpret_cast<const uint32_t *>(l.bias) + n + i))
+                   : 0.0f;
+}
+
 ROSE_DEVICE float4 load_bias4(const rose_cuda_linear &l, uint32_t n)
 {
-    const float2 lo = load_bias(l, n), hi = load_bias(l, n + 2);
-    return make_float4(lo.x, lo.y, hi.x, hi.y);
+    float v[4];
+    load_bias_now<4>(v, l, n);
+    return make_float4(v[0], v[1], v[2], v[3]);
 }
 
 ROSE_DEVICE float4 add4(const float4 &a, const float4 &b)
@@ -216,6 +243,7 @@ typedef struct block_inputs {
     float4 bias;
     float4 old[8];    /* of the residual */
     uint32_t slot[8]; /* of K and V */
+    float v_bias[2][2];
 } block_inputs;
 
 /* A thread's quads in 64 rows x 64 outputs: its four outputs of rows r, r + 8, ... For V, pairs
@@ -236,19 +264,24 @@ ROSE_DEVICE void load_block_inputs(block_inputs *in, const rose_cuda_linear &l,
 {
     const uint32_t n = n0 + threadIdx.x % 16 * 4, r0 = row0 + threadIdx.x % 128 / 16;
     const bool v = n0 >= 2 * l.k;
-    in->bias = load_bias4(l, n);
+    if (io.epilogue == ROSE_CUDA_EPI_QKV && v) {
+        load_bias_now<2>(in->v_bias[0], l, n0 + v_col(0));
+        load_bias_now<2>(in->v_bias[1], l, n0 + v_col(1));
+    } else {
+        in->bias = load_bias4(l, n);
+    }
     if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const uint32_t row = r0 + i * QUAD_ROWS;
             if (row < io.rows && n < l.n)
-                in->old[i] = __ldcg(reinterpret_cast<const float4 *>(residual_at(io, row, n)));
+                in->old[i] = load_now(reinterpret_cast<const float4 *>(residual_at(io, row, n)));
         }
     } else if (io.epilogue == ROSE_CUDA_EPI_QKV && n0 >= l.k) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const uint32_t row = v ? row0 + v_row(i) + i % 2 : r0 + i * QUAD_ROWS;
-            in->slot[i] = row < io.rows ? __ldcg(io.slot + row) : ROSE_CUDA_NO_SLOT;
+            in->slot[i] = row < io.rows ? load_now(io.slot + row) : ROSE_CUDA_NO_SLOT;
         }
     }
 }
@@ -266,9 +299,9 @@ ROSE_DEVICE void finish_v(const float *sums, const rose_cuda_linear &l, const ro
         a[i] = *reinterpret_cast<const float2 *>(v);
         b[i] = *reinterpret_cast<const float2 *>(v + SUM_LD);
         if (l.bias != NULL) {
-            const float2 add = load_bias(l, n0 + v_col(i));
-            a[i] = make_float2(a[i].x + add.x, a[i].y + add.y);
-            b[i] = make_float2(b[i].x + add.x, b[i].y + add.y);
+            const float *add = in.v_bias[i % 2];
+            a[i] = make_float2(a[i].x + add[0], a[i].y + add[1]);
+            b[i] = make_float2(b[i].x + add[0], b[i].y + add[1]);
         }
     }
 #pragma unroll
@@ -411,6 +444,11 @@ template <int TN, int CY> ROSE_DEVICE uint32_t tile_row(const tile_walk &w)
     return (w.at / w.n_cols * CY + w.y) * TN;
 }
 
+ROSE_DEVICE uint32_t whole_stages(const rose_cuda_linear &l)
+{
+    return (l.k_pad + CHUNK_K - 1) / CHUNK_K * CHUNK_STAGES;
+}
+
 /* One thread: the ring, stage after stage: weights, then rows. The weights of the first stages are
  * under way before the kernel in front has ended. */
 template <typename T, int TN, int CX, int CY, int STAGES>
@@ -421,7 +459,7 @@ ROSE_DEVICE void copy_ahead(const rose_cuda_linear &l, const rose_cuda_io &io,
     constexpr uint32_t WEIGHTS = GROUPS * GROUP_OUTPUTS * STAGE_K * sizeof(T);
     constexpr uint32_t STAGE = WEIGHTS + TN * STAGE_K * sizeof(T);
     constexpr uint32_t N_W = GROUPS * GROUP_OUTPUTS / 8 / CY, N_H = TN / 8 / CX;
-    const uint32_t n_stages = l.k_pad / STAGE_K;
+    const uint32_t n_stages = whole_stages(l); /* beyond k the copies are zeros */
     uint32_t slot = 0, parity = 1, early = 0;
     tile_walk w = first_tile<TN, CX, CY>(l, io);
     uint32_t below = 0; /* the blocks with the same outputs */
@@ -475,9 +513,10 @@ ROSE_DEVICE void multiply_tiles(const rose_cuda_linear &l, const rose_cuda_io &i
     constexpr uint32_t STAGE = WEIGHTS + TN * STAGE_K * sizeof(T);
     const int group = threadIdx.x / 128 - 1, warp = threadIdx.x % 128 / 32;
     const int lane = threadIdx.x % 32;
-    const uint32_t n_stages = l.k_pad / STAGE_K;
+    const uint32_t n_chunks = whole_stages(l) / CHUNK_STAGES;
     const uint32_t mine = (group * 8 + warp * 2) * 1024 + lane * 16;
-    uint32_t slot = 0, parity = 0;
+    uint32_t a[3][8]; /* operands of this step of 32 values of k, of the next, of the one before */
+    uint32_t slot = 0, parity = 0, at = ring;
     float acc[TN / 2], sum[TN / 2];
 
     tile_walk w = first_tile<TN, CX, CY>(l, io);
@@ -485,51 +524,50 @@ ROSE_DEVICE void multiply_tiles(const rose_cuda_linear &l, const rose_cuda_io &i
     const uint32_t other = lane - CX + (lane - CX >= (int)w.y);
     const uint32_t peer = lane < CX ? w.y * CX + lane : other * CX + w.x;
     const bool tells = lane < CX + CY - 1;
-    /* Where there are several tiles, one group stays a chunk behind the other. */
-    bool stagger = w.at + w.step < w.n;
     pdl_wait();
-    if (stagger && group == 1) asm volatile("bar.sync 3,256;" ::: "memory");
+    if (w.at < w.n) {
+        barrier_wait(full, 0);
+        load_outputs(a[0], at + mine);
+    }
     for (; w.at < w.n; w.at += w.step) {
 #pragma unroll
         for (int i = 0; i < TN / 2; i++)
             sum[i] = 0;
 #pragma unroll 1
-        for (uint32_t s = 0; s < n_stages; s += CHUNK_STAGES) {
-            uint32_t a[2][8], at = ring, done = slot;
+        for (uint32_t chunk = 0; chunk < n_chunks; chunk++) {
+            const bool last = chunk + 1 == n_chunks && w.at + w.step >= w.n;
 #pragma unroll
             for (int i = 0; i < ROSE_CUDA_CHUNK_K32; i++) {
-                const bool real = s + i / 2 < n_stages; /* else zeros times a stage before */
-                if (i % 2 == 0 && real) {
-                    barrier_wait(full + slot * 8, parity);
-                    at = ring + slot * STAGE;
-                }
-                load_outputs(a[i % 2], at + mine + i % 2 * 512, real);
                 const uint64_t rows = core_matrices(at + WEIGHTS, STAGE_K * 16) + i % 2 * 32;
+                const uint32_t before = slot;
                 wgmma_fence();
-                wgmma(acc, a[i % 2], rows, i > 0, static_cast<const T *>(NULL));
-                wgmma(acc, a[i % 2] + 4, rows + 16, 1, static_cast<const T *>(NULL));
+                wgmma(acc, a[i % 3], rows, i > 0, static_cast<const T *>(NULL));
+                wgmma(acc, a[i % 3] + 4, rows + 16, 1, static_cast<const T *>(NULL));
                 wgmma_commit();
-                if (i + 1 < ROSE_CUDA_CHUNK_K32)
-                    wgmma_wait<1>();
-                else
-                    wgmma_wait<0>();
-                if (i % 2 == 0 && i > 0 && s + i / 2 - 1 < n_stages && tells)
-                    barrier_arrive(empty + done * 8, peer);
-                if (i % 2 == 1 && real) {
-                    done = slot;
+                /* The next step's operands while the products run. */
+                if (i % 2 == 1) {
                     if (++slot == STAGES) {
                         slot = 0;
                         parity ^= 1;
                     }
+                    at = ring + slot * STAGE;
                 }
+                if (i + 1 < ROSE_CUDA_CHUNK_K32 || !last) {
+                    if (i % 2 == 1) barrier_wait(full + slot * 8, parity);
+                    load_outputs(a[(i + 1) % 3], at + mine + (i + 1) % 2 * 512);
+                }
+                if (i + 1 < ROSE_CUDA_CHUNK_K32)
+                    wgmma_wait<1>();
+                else
+                    wgmma_wait<0>();
+                if (i % 2 == 0 && i > 0 && tells) /* the stage before has been read */
+                    barrier_arrive(empty + (before == 0 ? STAGES - 1 : before - 1) * 8, peer);
+                if (i + 1 == ROSE_CUDA_CHUNK_K32 && tells) barrier_arrive(empty + before * 8, peer);
             }
-            if (s + CHUNK_STAGES - 1 < n_stages && tells) barrier_arrive(empty + done * 8, peer);
             keep_here(acc);
 #pragma unroll
             for (int i = 0; i < TN / 2; i++)
                 sum[i] += acc[i];
-            if (stagger && group == 0) asm volatile("bar.arrive 3,256;" ::: "memory");
-            stagger = false;
         }
         finish_tile<T, TN>(sum, part + group * PART, 1 + group, l, io, tile_row<TN, CY>(w),
                            tile_output<CX>(w) + group * GROUP_OUTPUTS);
@@ -613,8 +651,8 @@ ROSE_DEVICE void load_split_inputs(split_inputs<QUADS> *in, const rose_cuda_line
         const uint32_t r = r0 + q * step, row = row0 + r;
         if (r >= end || row >= io.rows || n >= l.n) continue;
         if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL)
-            in->old[q] = __ldcg(reinterpret_cast<const float4 *>(residual_at(io, row, n)));
-        if (io.epilogue == ROSE_CUDA_EPI_QKV) in->slot[q] = __ldcg(io.slot + row);
+            in->old[q] = load_now(reinterpret_cast<const float4 *>(residual_at(io, row, n)));
+        if (io.epilogue == ROSE_CUDA_EPI_QKV) in->slot[q] = load_now(io.slot + row);
     }
 }
 
@@ -651,7 +689,7 @@ ROSE_DEVICE void add_chunks(float4 v[QUADS], const uint32_t at[QUADS], uint32_t 
 
 /* Grid: (blocks of a cluster, n_pad / 64, row tiles); a block takes `each` chunks. */
 template <typename T, int TN>
-static __global__ void __launch_bounds__(128)
+static __global__ void __launch_bounds__(128, 3)
     split_kernel(const rose_cuda_linear l, const rose_cuda_io io, const uint32_t each,
                  const __grid_constant__ CUtensorMap h_map)
 {
