@@ -56,7 +56,8 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io)
         HOPPER + (waves(l, rows, 64) < waves(l, rows, 128) ? ROSE_CUDA_HOPPER_STREAM_64
                                                            : ROSE_CUDA_HOPPER_STREAM);
     int kernel = otherwise;
-    if ((rows > 32 && head) || rows > 300 || (rows > 64 && l->n >= 3072))
+    if ((rows > 32 && head) || rows > 300 || (rows > 128 && l->n >= 2048) ||
+        (rows > 64 && l->n >= 3072))
         kernel = stream;
     else if (rows > 128 || (rows > 64 && (l->n > 1024 || l->k > 1024)))
         kernel = HOPPER + ROSE_CUDA_HOPPER_SPLIT;
