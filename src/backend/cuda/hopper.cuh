@@ -44,14 +44,9 @@ ROSE_DEVICE void barrier_expect(uint32_t at, uint32_t bytes)
                  : "memory");
 }
 
-/* An arrival at the same barrier of a block of the cluster: it orders no memory but what this
- * thread's products have read. */
-ROSE_DEVICE void barrier_arrive(uint32_t at, uint32_t rank)
+ROSE_DEVICE void barrier_arrive(uint32_t at)
 {
-    asm volatile("{\n.reg .b32 a;\nmapa.shared::cluster.u32 a,%0,%1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _,[a];\n}" ::"r"(at),
-                 "r"(rank)
-                 : "memory");
+    asm volatile("mbarrier.arrive.shared.b64 _,[%0];" ::"r"(at) : "memory");
 }
 
 ROSE_DEVICE void barrier_wait(uint32_t at, uint32_t parity)
@@ -75,24 +70,7 @@ ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, ui
                  : "memory");
 }
 
-/* To the same place of every block of the cluster in mask, and to its barrier. */
-ROSE_DEVICE void copy_box_all(uint32_t to, const CUtensorMap *map, uint32_t core, uint32_t block,
-                              uint32_t barrier, uint32_t mask)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0],[%1,{%2,%3,%4}],[%5],%6;" ::"r"(to),
-                 "l"(map), "r"(0), "r"(core), "r"(block), "r"(barrier), "h"((uint16_t)mask)
-                 : "memory");
-}
-
 /* ---- clusters ---- */
-
-ROSE_DEVICE uint32_t cluster_rank(void)
-{
-    uint32_t r;
-    asm volatile("mov.u32 %0,%%cluster_ctarank;" : "=r"(r));
-    return r;
-}
 
 ROSE_DEVICE void cluster_sync(void)
 {
@@ -170,17 +148,11 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 #define D64 D32 "," \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
     "%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define D80 D64 "," \
-    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
-#define D96 D80 "," \
-    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define F4(d, i) "+f"((d)[i]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
 #define F16(d, i) F4(d, i), F4(d, (i) + 4), F4(d, (i) + 8), F4(d, (i) + 12)
 #define O16(d) F16(d, 0)
 #define O32(d) O16(d), F16(d, 16)
 #define O64(d) O32(d), F16(d, 32), F16(d, 48)
-#define O80(d) O64(d), F16(d, 64)
-#define O96(d) O80(d), F16(d, 80)
 
 /* keep 0: d is overwritten. */
 #define WGMMA(N, REGS, OUT, A, B, KEEP, T, NAME)                                                   \
@@ -199,18 +171,7 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 WGMMA_TYPES(32, D16, O16, "%16,%17,%18,%19", "%20", "%21")
 WGMMA_TYPES(64, D32, O32, "%32,%33,%34,%35", "%36", "%37")
 WGMMA_TYPES(128, D64, O64, "%64,%65,%66,%67", "%68", "%69")
-WGMMA_TYPES(160, D80, O80, "%80,%81,%82,%83", "%84", "%85")
-WGMMA_TYPES(192, D96, O96, "%96,%97,%98,%99", "%100", "%101")
 /* clang-format on */
-
-/* ---- 8 x 8 values of 16 bits: row g, columns 2t and 2t + 1 become column g ---- */
-
-ROSE_DEVICE uint32_t transpose(uint32_t v)
-{
-    uint32_t r;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0,%1;" : "=r"(r) : "r"(v));
-    return r;
-}
 
 #endif
 #endif
