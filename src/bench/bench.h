@@ -16,5 +16,6 @@ int rose_bench_tokenizer(int argc, char **argv);
 int rose_bench_scheduler(int argc, char **argv);
 int rose_bench_abuse(int argc, char **argv);
 int rose_bench_soak(int argc, char **argv);
+int rose_bench_kernels(int argc, char **argv);
 
 #endif

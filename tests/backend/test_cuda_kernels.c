@@ -1,6 +1,6 @@
 /* tests/backend/test_cuda_kernels.c - the matrix kernels and LayerNorm against sums in double
- * precision: edge shapes, fresh inputs, poisoned outputs, canaries behind them; and the two matrix
- * kernels against each other bit for bit. */
+ * precision: edge shapes, fresh inputs, poisoned outputs, canaries behind them; and all matrix
+ * kernels against each other bit for bit, in every epilogue. */
 #include "backend/cuda_fixture.h"
 
 enum { CANARY = 64 };
@@ -252,8 +252,8 @@ static void test_products(void **state)
             for (int j = 0; j < 7; j++) {
                 if (kn[j][1] > 10000 && i % 4 != 0) continue;
                 problem p = make_problem(&r, (rose_cuda_type)t, ms[i], kn[j][0], kn[j][1]);
-                float *y[3];
-                for (int kernel = 0; kernel < 3; kernel++) {
+                float *y[ROSE_CUDA_N_KERNELS];
+                for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
                     rose_cuda_linear_force(kernel);
                     y[kernel] = run_residual(&p);
                     check_act(&p);
@@ -261,11 +261,155 @@ static void test_products(void **state)
                 }
                 rose_cuda_linear_force(0);
                 check_residual(&p, y[0]);
-                assert_memory_equal(y[0], y[1], (size_t)p.m * p.n * sizeof(float));
-                assert_memory_equal(y[0], y[2], (size_t)p.m * p.n * sizeof(float));
-                for (int kernel = 0; kernel < 3; kernel++)
+                for (int kernel = 1; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
+                    assert_memory_equal(y[0], y[kernel], (size_t)p.m * p.n * sizeof(float));
                     free(y[kernel]);
+                }
+                free(y[0]);
                 free_problem(&p);
+            }
+}
+
+/* ---- every kernel, every epilogue, the same bits: on random bits of weights and rows, which need
+ * no reference, so that large shapes are quick ---- */
+
+typedef struct bits {
+    rose_cuda_type type;
+    uint32_t m, k, n, n_pages;
+    void *w, *h;
+    float *bias;
+    uint32_t *slot;
+} bits;
+
+/* Values of about unit size, the same for the same seed. */
+static void *random_values(fx_random *r, rose_cuda_type t, size_t n, float scale)
+{
+    enum { PATTERN = 65521 };
+    uint16_t *v = malloc(n * sizeof *v);
+    assert_non_null(v);
+    for (size_t i = 0; i < n && i < PATTERN; i++) {
+        const float x = (2 * fx_uniform(r) - 1) * scale;
+        v[i] = t == ROSE_CUDA_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
+    }
+    for (size_t i = PATTERN; i < n; i++) /* no two tiles alike: the period is prime */
+        v[i] = v[i - PATTERN];
+    void *d = device(v, n * sizeof *v);
+    free(v);
+    return d;
+}
+
+/* Rows of sequences that begin anywhere in a page, and some that write nowhere. */
+static uint32_t *random_slots(fx_random *r, uint32_t m, uint32_t *n_pages)
+{
+    uint32_t *slot = malloc(m * sizeof *slot), page = 0, token = 0;
+    assert_non_null(slot);
+    for (uint32_t i = 0; i < m; i++) {
+        if (fx_below(r, 13) == 0) {
+            page++;
+            token = fx_below(r, 16);
+        }
+        slot[i] = fx_below(r, 29) == 0 ? ROSE_CUDA_NO_SLOT : page * 16 + token;
+        if (++token == 16) {
+            token = 0;
+            page++;
+        }
+    }
+    uint32_t *d = device(slot, m * sizeof *slot);
+    free(slot);
+    *n_pages = page + 1;
+    return d;
+}
+
+enum { HEAD_DIM = 64, EPILOGUES = 4 };
+
+/* Output of one epilogue by one kernel, from poison, to host memory with a key for each row behind
+ * it. NULL: not an epilogue of this shape. */
+static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel, size_t *bytes)
+{
+    const rose_cuda_launch at = {.type = b->type};
+    const bool qkv = epilogue == ROSE_CUDA_EPI_QKV, head = epilogue == ROSE_CUDA_EPI_LOGITS;
+    if (qkv && (b->n != 3 * b->k || b->k % HEAD_DIM != 0)) return NULL;
+    const size_t q_bytes = (size_t)b->m * b->k * 2,
+                 page_bytes = (size_t)b->n_pages * 2 * 16 * b->k * 2,
+                 keys = head ? b->m * sizeof(unsigned long long) : 0;
+    const rose_cuda_linear w = {.w = b->w,
+                                .bias = head ? NULL : b->bias,
+                                .k = b->k,
+                                .k_pad = up(b->k, 32),
+                                .n = b->n - (head ? 1 : 0),
+                                .n_pad = up(b->n, 128)};
+    *bytes = qkv ? q_bytes + page_bytes : (size_t)up(b->m + 1, 8) * up(b->n, 32) * 4;
+    uint8_t *d = device(NULL, *bytes + keys), *y = malloc(*bytes + keys);
+    assert_non_null(y);
+    assert_int_equal(cudaMemset(d, 0x3c, *bytes), cudaSuccess);
+    rose_cuda_io io = {.h = b->h,
+                       .rows = b->m,
+                       .epilogue = epilogue,
+                       .x = (float *)d,
+                       .ld_x = b->n,
+                       .out = d,
+                       .out_k_pad = up(b->n, 32),
+                       .act = ROSE_ACT_GELU_TANH,
+                       .logits = (float *)d,
+                       .ld_logits = b->n + (b->m % 2 != 0 ? 3 : 0),
+                       .q = d,
+                       .slot = b->slot};
+    if (io.ld_logits > up(b->n, 32)) io.ld_logits = up(b->n, 32);
+    if (head) io.key = (unsigned long long *)(void *)(d + *bytes);
+    if (qkv)
+        io.kv = (rose_cuda_kv){.base = d + q_bytes,
+                               .page_elems = (uint64_t)2 * 16 * b->k,
+                               .head_dim = HEAD_DIM,
+                               .hd_pad = HEAD_DIM,
+                               .n_heads = b->k / HEAD_DIM};
+    rose_cuda_linear_force(kernel);
+    assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
+    rose_cuda_linear_force(0);
+    fetch(y, d, *bytes + keys);
+    cudaFree(d);
+    *bytes += keys;
+    return y;
+}
+
+static void compare_bits(const bits *b)
+{
+    for (int e = 0; e < EPILOGUES; e++) {
+        size_t bytes;
+        uint8_t *want = run_bits(b, (rose_cuda_epilogue)e, 2, &bytes);
+        for (int kernel = 0; want != NULL && kernel < ROSE_CUDA_N_KERNELS; kernel++) {
+            if (kernel == 1 && b->m > 512) continue;
+            uint8_t *y = run_bits(b, (rose_cuda_epilogue)e, kernel, &bytes);
+            if (memcmp(y, want, bytes) != 0)
+                fail_msg("type %d, %u x %u x %u, epilogue %d: kernel %d differs", (int)b->type,
+                         b->m, b->k, b->n, e, kernel);
+            free(y);
+        }
+        free(want);
+    }
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    static const uint32_t kn[][2] = {{768, 2304}, {768, 768},  {768, 3072},  {3072, 768},
+                                     {64, 192},   {832, 2496}, {1024, 4104}, {1600, 136}};
+    fx_random r = {.seed = fx_seed() + 2};
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < 8; i++)
+            for (int j = 0; j < 8; j++) {
+                static const uint32_t fixed[] = {1, 64, 128, 2047};
+                const uint32_t m = j < 4 ? fixed[j] : 1 + fx_below(&r, 300);
+                if (m > 1000 && t > 0) continue;
+                bits b = {.type = (rose_cuda_type)t, .m = m, .k = kn[i][0], .n = kn[i][1]};
+                b.w = random_values(&r, b.type, (size_t)up(b.k, 32) * up(b.n, 128), 0.1f);
+                b.h = random_values(&r, b.type, (size_t)up(m, 128) * up(b.k, 32), 1);
+                b.bias = device(NULL, b.n * sizeof *b.bias);
+                b.slot = random_slots(&r, m, &b.n_pages);
+                compare_bits(&b);
+                cudaFree(b.w);
+                cudaFree(b.h);
+                cudaFree(b.bias);
+                cudaFree(b.slot);
             }
 }
 
@@ -332,6 +476,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
+        cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_norm),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());

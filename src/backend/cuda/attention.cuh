@@ -32,7 +32,9 @@ ROSE_DEVICE uint2 split_pages(const uint32_t *table, uint32_t split, uint32_t n_
     return make_uint2(__ldcg(table + split * 2), __ldcg(table + second));
 }
 
-template <typename T, int HD>
+/* SHARED: other warps of the block want it as well, so it may stay in the first-level cache; else the
+ * load may come before pdl_wait. */
+template <typename T, int HD, bool SHARED>
 ROSE_DEVICE void load_split(split_kv<HD> *s, const rose_cuda_kv &kv, uint2 pages, uint32_t head,
                             int lane)
 {
@@ -43,8 +45,9 @@ ROSE_DEVICE void load_split(split_kv<HD> *s, const rose_cuda_kv &kv, uint2 pages
             lane;
 #pragma unroll
         for (int c = 0; c < HD / 16; c++) {
-            s->k[p][c] = load_early(at + c * 32);
-            s->v[p][c] = load_early(at + (HD / 16 + c) * 32);
+            const uint4 *k = at + c * 32, *v = at + (HD / 16 + c) * 32;
+            s->k[p][c] = SHARED ? __ldca(k) : load_early(k);
+            s->v[p][c] = SHARED ? __ldca(v) : load_early(v);
         }
     }
 }

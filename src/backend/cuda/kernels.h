@@ -204,7 +204,9 @@ typedef struct rose_cuda_launch {
 cudaError_t rose_cuda_linear_init(void);
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
-/* Which of the two kernels runs; tests force one: 0 = by rows, 1 = rows, 2 = tiles. */
+/* Which kernel runs; tests force one: 0 = the best for the shape, 1 = rows, 2 = tiles, and on
+ * sm_90a 3, 4 = stream, 5, 6 = split. One that does not take the shape gives way to tiles. */
+enum { ROSE_CUDA_N_KERNELS = 7 };
 void rose_cuda_linear_force(int kernel);
 
 /* together: one block a (head, item) with n_rows 1, its warps share the context; else one warp a

@@ -1,8 +1,7 @@
 /* backend/cuda/rows.cu - what is done row by row (embedding, LayerNorm), the packing of weights at
- * load, and the choice between the matrix kernels. All bound by bytes. */
+ * load. All bound by bytes. */
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/linear_types.h"
 
 /* ---- embedding: x = token row + position row, in fp32 ---- */
 
@@ -117,31 +116,4 @@ cudaError_t rose_cuda_pack_run(const rose_cuda_launch *at, const rose_cuda_pack 
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *at, const rose_cuda_pack *a)
 {
     return launch_kernel(at, floats_kernel, dim3(256), 256, 0, *a);
-}
-
-/* ---- the choice of a matrix kernel: a matter of speed only, the bits are the same ---- */
-
-static int g_forced;
-
-void rose_cuda_linear_force(int kernel)
-{
-    g_forced = kernel;
-}
-
-cudaError_t rose_cuda_linear_init(void)
-{
-    cudaError_t e = rose_cuda_linear_init_f16();
-    return e == cudaSuccess ? rose_cuda_linear_init_bf16() : e;
-}
-
-cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                                 const rose_cuda_io *io)
-{
-    /* The head is so wide that tiles fill the chip sooner. */
-    bool tiles = io->rows > 128 || (io->rows > 32 && l->n > 16384);
-    if (io->rows == 0) return cudaSuccess;
-    if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
-    if (g_forced != 0) tiles = g_forced == 2;
-    if (at->type == ROSE_CUDA_F16) return rose_cuda_linear_f16(at, l, io, tiles);
-    return rose_cuda_linear_bf16(at, l, io, tiles);
 }

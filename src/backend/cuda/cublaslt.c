@@ -1,0 +1,180 @@
+/* backend/cuda/cublaslt.c - the few functions of cuBLASLt that a comparison needs, declared here as
+ * its documentation has them, found by dlopen: no header of it is needed to build and no library to
+ * run. */
+#include "backend/cuda/cublaslt.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    COMPUTE_32F = 68,
+    TYPE_32F = 0,
+    TYPE_16F = 2,
+    TYPE_16BF = 14,
+    DESC_TRANSA = 3,
+    OP_T = 1,
+    PREF_MAX_WORKSPACE = 1,
+    SUCCESS = 0
+};
+
+static const size_t g_workspace = (size_t)64 << 20;
+
+typedef struct algorithm {
+    uint64_t data[8];
+} algorithm;
+
+typedef struct heuristic {
+    algorithm algo;
+    size_t workspace;
+    int state;
+    float waves;
+    int reserved[4];
+} heuristic;
+
+/* Handles are pointers; a status is an int, 0 for success. */
+typedef struct functions {
+    int (*create)(void **);
+    int (*destroy)(void *);
+    size_t (*version)(void);
+    int (*desc_create)(void **, int, int);
+    int (*desc_destroy)(void *);
+    int (*desc_set)(void *, int, const void *, size_t);
+    int (*layout_create)(void **, int, uint64_t, uint64_t, int64_t);
+    int (*layout_destroy)(void *);
+    int (*pref_create)(void **);
+    int (*pref_destroy)(void *);
+    int (*pref_set)(void *, int, const void *, size_t);
+    int (*choose)(void *, void *, void *, void *, void *, void *, void *, int, heuristic *, int *);
+    int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *,
+                  const void *, const void *, void *, void *, void *, const algorithm *, void *,
+                  size_t, cudaStream_t);
+} functions;
+
+struct rose_cublaslt {
+    void *library; /* owned */
+    functions f;
+    void *handle, *desc, *pref, *layout[3]; /* w, x, y; owned */
+    void *workspace;                        /* device, owned */
+    heuristic choices[ROSE_CUBLASLT_CHOICES];
+};
+
+static rose_status find_functions(rose_cublaslt *c, rose_err *err)
+{
+    static const char *const names[] = {"Create",
+                                        "Destroy",
+                                        "GetVersion",
+                                        "MatmulDescCreate",
+                                        "MatmulDescDestroy",
+                                        "MatmulDescSetAttribute",
+                                        "MatrixLayoutCreate",
+                                        "MatrixLayoutDestroy",
+                                        "MatmulPreferenceCreate",
+                                        "MatmulPreferenceDestroy",
+                                        "MatmulPreferenceSetAttribute",
+                                        "MatmulAlgoGetHeuristic",
+                                        "Matmul"};
+    enum { N = sizeof names / sizeof *names };
+    void *found[N];
+    _Static_assert(sizeof found == sizeof c->f, "one name a function");
+    for (int i = 0; i < N; i++) {
+        char name[64] = "cublasLt";
+        strcat(name, names[i]);
+        if ((found[i] = dlsym(c->library, name)) == NULL)
+            return rose_fail(err, ROSE_E_UNSUPPORTED, "cuBLASLt lacks %s", name);
+    }
+    memcpy(&c->f, found, sizeof found);
+    return ROSE_OK;
+}
+
+rose_status rose_cublaslt_open(rose_cublaslt **out, const char *path, rose_err *err)
+{
+    static const char *const usual[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
+                                        "/usr/local/cuda/lib64/libcublasLt.so"};
+    rose_status st = ROSE_OK;
+    rose_cublaslt *c = calloc(1, sizeof *c);
+
+    *out = NULL;
+    if (c == NULL) return rose_fail(err, ROSE_E_NOMEM, "cuBLASLt: out of memory");
+    if (path != NULL) c->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; path == NULL && c->library == NULL && i < sizeof usual / sizeof *usual; i++)
+        c->library = dlopen(usual[i], RTLD_NOW | RTLD_LOCAL);
+    if (c->library == NULL) {
+        st = rose_fail(err, ROSE_E_UNSUPPORTED,
+                       "%s not found: it is what the kernels are compared with (--library PATH)",
+                       path != NULL ? path : "libcublasLt.so (.13, .12)");
+        goto done;
+    }
+    if ((st = find_functions(c, err)) != ROSE_OK) goto done;
+    if (c->f.create(&c->handle) != SUCCESS || c->f.pref_create(&c->pref) != SUCCESS ||
+        c->f.pref_set(c->pref, PREF_MAX_WORKSPACE, &g_workspace, sizeof g_workspace) != SUCCESS ||
+        cudaMalloc(&c->workspace, g_workspace) != cudaSuccess) {
+        st = rose_fail(err, ROSE_E_BACKEND, "cuBLASLt does not start");
+        goto done;
+    }
+    *out = c;
+done:
+    if (st != ROSE_OK) rose_cublaslt_close(c);
+    return st;
+}
+
+size_t rose_cublaslt_version(const rose_cublaslt *c)
+{
+    return c->f.version();
+}
+
+static void drop_problem(rose_cublaslt *c)
+{
+    if (c->desc != NULL) c->f.desc_destroy(c->desc);
+    c->desc = NULL;
+    for (int i = 0; i < 3; i++) {
+        if (c->layout[i] != NULL) c->f.layout_destroy(c->layout[i]);
+        c->layout[i] = NULL;
+    }
+}
+
+/* Its matrices are column-major: y' (n_out x rows) = w' transposed (n_out x n_in) x' (n_in x rows).
+ */
+rose_status rose_cublaslt_prepare(rose_cublaslt *c, rose_cuda_type type, uint32_t rows,
+                                  uint32_t n_out, uint32_t n_in, uint32_t *n, rose_err *err)
+{
+    const int element = type == ROSE_CUDA_F16 ? TYPE_16F : TYPE_16BF, transposed = OP_T;
+    int found = 0;
+
+    *n = 0;
+    drop_problem(c);
+    if (c->f.desc_create(&c->desc, COMPUTE_32F, TYPE_32F) != SUCCESS ||
+        c->f.desc_set(c->desc, DESC_TRANSA, &transposed, sizeof transposed) != SUCCESS ||
+        c->f.layout_create(&c->layout[0], element, n_in, n_out, n_in) != SUCCESS ||
+        c->f.layout_create(&c->layout[1], element, n_in, rows, n_in) != SUCCESS ||
+        c->f.layout_create(&c->layout[2], element, n_out, rows, n_out) != SUCCESS ||
+        c->f.choose(c->handle, c->desc, c->layout[0], c->layout[1], c->layout[2], c->layout[2],
+                    c->pref, ROSE_CUBLASLT_CHOICES, c->choices, &found) != SUCCESS ||
+        found == 0)
+        return rose_fail(err, ROSE_E_BACKEND, "cuBLASLt has nothing for %u x %u x %u", rows, n_out,
+                         n_in);
+    *n = (uint32_t)found;
+    return ROSE_OK;
+}
+
+rose_status rose_cublaslt_run(rose_cublaslt *c, uint32_t choice, const void *x, const void *w,
+                              void *y, cudaStream_t stream, rose_err *err)
+{
+    const float one = 1, zero = 0;
+    int st = c->f.matmul(c->handle, c->desc, &one, w, c->layout[0], x, c->layout[1], &zero, y,
+                         c->layout[2], y, c->layout[2], &c->choices[choice].algo, c->workspace,
+                         g_workspace, stream);
+    return st == SUCCESS ? ROSE_OK
+                         : rose_fail(err, ROSE_E_BACKEND, "cuBLASLt: product failed (%d)", st);
+}
+
+void rose_cublaslt_close(rose_cublaslt *c)
+{
+    if (c == NULL) return;
+    drop_problem(c);
+    if (c->pref != NULL) c->f.pref_destroy(c->pref);
+    if (c->handle != NULL) c->f.destroy(c->handle);
+    cudaFree(c->workspace);
+    if (c->library != NULL) dlclose(c->library);
+    free(c);
+}

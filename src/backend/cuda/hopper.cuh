@@ -1,0 +1,177 @@
+/* backend/cuda/hopper.cuh - what sm_90a has and no other chip: products of a warpgroup (wgmma) with
+ * one operand in registers, bulk copies that end in a barrier of shared memory, clusters. Code that
+ * uses it stands under ROSE_HOPPER; other chips get an empty kernel, which is never launched.
+ *
+ * Device code only. "Shared" addresses are 32 bits, of the shared window. */
+#ifndef ROSE_BACKEND_CUDA_HOPPER_CUH
+#define ROSE_BACKEND_CUDA_HOPPER_CUH
+
+#include <cuda.h>
+
+#include "backend/cuda/device.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define ROSE_HOPPER 1
+#else
+#define ROSE_HOPPER 0
+#endif
+
+#if ROSE_HOPPER
+
+ROSE_DEVICE uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- barriers in shared memory ---- */
+
+ROSE_DEVICE void barrier_init(uint32_t at, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0],%1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+
+/* After all barrier_init, before another thread or the copy engine sees them. */
+ROSE_DEVICE void barrier_init_done(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::
+                     : "memory");
+}
+
+/* One arrival, and the phase also waits for so many bytes. */
+ROSE_DEVICE void barrier_expect(uint32_t at, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _,[%0],%1;" ::"r"(at), "r"(bytes)
+                 : "memory");
+}
+
+ROSE_DEVICE void barrier_arrive(uint32_t at)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _,[%0];" ::"r"(at) : "memory");
+}
+
+ROSE_DEVICE void barrier_wait(uint32_t at, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred p;\nWAIT:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n"
+                 "@p bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(at),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* ---- copies from global memory by a map of blocks (linear_hopper.cuh), counted by a barrier: all
+ * of a box, from core `core` of block `block` on; what lies outside the map is zeros ---- */
+
+ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, uint32_t block,
+                          uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0],[%1,{%2,%3,%4}],[%5];" ::"r"(to),
+                 "l"(map), "r"(0), "r"(core), "r"(block), "r"(barrier)
+                 : "memory");
+}
+
+/* ---- clusters ---- */
+
+ROSE_DEVICE void cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* The place `at` as block `rank` has it. */
+ROSE_DEVICE uint32_t cluster_address(uint32_t at, uint32_t rank)
+{
+    uint32_t r;
+    asm volatile("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(r) : "r"(at), "r"(rank));
+    return r;
+}
+
+ROSE_DEVICE uint4 load_shared16(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+
+ROSE_DEVICE float4 cluster_load(uint32_t at)
+{
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3},[%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+
+/* ---- wgmma: d (64 x N) = a (64 x 16, registers) b (16 x N, shared memory) + d ----
+ * Of d a lane has, for each 8 columns, row g columns 2t and 2t + 1, then row g + 8. b lies in cores
+ * of 8 columns x 16 bytes of k, 128 bytes each. */
+
+/* Cores that follow in k lie 128 bytes apart, cores that follow in the columns `stride` bytes. The
+ * next 16 values of k: + 16. Of the address only the place in this block's memory counts. */
+ROSE_DEVICE uint64_t core_matrices(uint32_t at, uint32_t stride)
+{
+    return (uint64_t)(at << 14 >> 18) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(stride >> 4) << 32;
+}
+
+ROSE_DEVICE void wgmma_fence(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+ROSE_DEVICE void wgmma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int N> ROSE_DEVICE void wgmma_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* Nothing that uses d moves across. */
+template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/* clang-format off */
+#define D16  \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define D32 D16 "," \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define D64 D32 "," \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
+    "%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define F4(d, i) "+f"((d)[i]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
+#define F16(d, i) F4(d, i), F4(d, (i) + 4), F4(d, (i) + 8), F4(d, (i) + 12)
+#define O16(d) F16(d, 0)
+#define O32(d) O16(d), F16(d, 16)
+#define O64(d) O32(d), F16(d, 32), F16(d, 48)
+
+/* keep 0: d is overwritten. */
+#define WGMMA(N, REGS, OUT, A, B, KEEP, T, NAME)                                                   \
+    ROSE_DEVICE void wgmma(float (&d)[N / 2], const uint32_t *a, uint64_t b, int keep, const T *)  \
+    {                                                                                              \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p," KEEP ",0;\n"                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" REGS     \
+                     "}, {" A "}, " B ", p, 1, 1, 0;\n}"                                           \
+                     : OUT(d)                                                                      \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));             \
+    }
+#define WGMMA_TYPES(N, REGS, OUT, A, B, KEEP)                                                      \
+    WGMMA(N, REGS, OUT, A, B, KEEP, __half, "f16")                                                 \
+    WGMMA(N, REGS, OUT, A, B, KEEP, __nv_bfloat16, "bf16")
+
+WGMMA_TYPES(32, D16, O16, "%16,%17,%18,%19", "%20", "%21")
+WGMMA_TYPES(64, D32, O32, "%32,%33,%34,%35", "%36", "%37")
+WGMMA_TYPES(128, D64, O64, "%64,%65,%66,%67", "%68", "%69")
+/* clang-format on */
+
+#endif
+#endif

@@ -1,0 +1,321 @@
+/* backend/cuda/kernel_bench.c - the measurement of backend/kernel_bench.h on GPU 0. All memory is
+ * taken at open, for the largest shape. */
+#include "backend/kernel_bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/cublaslt.h"
+#include "backend/cuda/cuda_internal.h"
+#include "base/philox.h"
+#include "model/convert.h"
+
+enum { MATRICES = 12, PATTERN = 1 << 22, TRIES = 5, HEAD_DIM = 64, PAGE = ROSE_KV_PAGE_TOKENS };
+
+struct rose_kernel_bench {
+    rose_cuda_type type;
+    cudaStream_t stream;
+    cudaEvent_t start, end;
+    rose_cublaslt *library;
+    void *w, *x, *y;         /* device: MATRICES matrices, one input, one output of either side */
+    float *bias;             /* device */
+    uint32_t *slot;          /* device */
+    unsigned long long *key; /* device */
+    uint64_t w_bytes, x_bytes, y_bytes;
+    uint32_t max_rows, max_out;
+    char about[160];
+};
+
+static rose_status cuda_status(cudaError_t e, const char *what, rose_err *err)
+{
+    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, what);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Bytes that our side writes: fp32 where it adds or gives logits; q, then pages of K and V. */
+static uint64_t output_bytes(const rose_kernel_shape *s)
+{
+    const uint64_t rows =
+        ((uint64_t)s->rows + ROSE_CUDA_ROW_PAD - 1) / ROSE_CUDA_ROW_PAD * ROSE_CUDA_ROW_PAD;
+    return rows * s->n_out * (s->role == ROSE_KERNEL_QKV || s->role == ROSE_KERNEL_ACT ? 2 : 4);
+}
+
+static void add_size(rose_kernel_bench *b, const rose_kernel_shape *s)
+{
+    const uint64_t rows = (uint64_t)s->rows + ROSE_CUDA_ROW_PAD;
+    b->w_bytes = larger(b->w_bytes, (uint64_t)s->n_out * s->n_in * 2 * MATRICES);
+    b->x_bytes = larger(b->x_bytes, rows * s->n_in * 2);
+    b->y_bytes = larger(b->y_bytes, output_bytes(s));
+    b->max_rows = (uint32_t)larger(b->max_rows, s->rows);
+    b->max_out = (uint32_t)larger(b->max_out, s->n_out);
+}
+
+/* Random numbers in (-scale, scale), a pattern of them over and over: zeros would run faster. */
+static cudaError_t fill(void *to, uint64_t bytes, float scale, rose_cuda_type t)
+{
+    uint16_t *pattern = malloc(PATTERN * sizeof *pattern);
+    cudaError_t e = pattern != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
+    for (uint32_t i = 0; pattern != NULL && i < PATTERN; i++) {
+        const float v = (2 * rose_philox_uniform(7, i, 0) - 1) * scale;
+        pattern[i] = t == ROSE_CUDA_F16 ? rose_f32_to_f16(v) : rose_f32_to_bf16(v);
+    }
+    for (uint64_t at = 0; at < bytes && e == cudaSuccess; at += PATTERN * sizeof *pattern) {
+        const uint64_t left = bytes - at, n = PATTERN * sizeof *pattern;
+        e = cudaMemcpy((uint8_t *)to + at, pattern, left < n ? left : n, cudaMemcpyHostToDevice);
+    }
+    free(pattern);
+    return e;
+}
+
+static cudaError_t allocate(rose_kernel_bench *b)
+{
+    uint32_t *slot = malloc((size_t)b->max_rows * sizeof *slot);
+    cudaError_t e = slot != NULL ? cudaMalloc(&b->w, b->w_bytes) : cudaErrorMemoryAllocation;
+    if (e == cudaSuccess) e = cudaMalloc(&b->x, b->x_bytes);
+    if (e == cudaSuccess) e = cudaMalloc(&b->y, b->y_bytes);
+    if (e == cudaSuccess) e = cudaMalloc((void **)&b->bias, b->max_out * sizeof *b->bias);
+    if (e == cudaSuccess) e = cudaMalloc((void **)&b->slot, b->max_rows * sizeof *slot);
+    if (e == cudaSuccess) e = cudaMalloc((void **)&b->key, b->max_rows * sizeof *b->key);
+    if (e == cudaSuccess) e = fill(b->w, b->w_bytes, 0.05f, b->type);
+    if (e == cudaSuccess) e = fill(b->x, b->x_bytes, 1, b->type);
+    if (e == cudaSuccess) e = cudaMemset(b->y, 0, b->y_bytes);
+    if (e == cudaSuccess) e = cudaMemset(b->bias, 0, b->max_out * sizeof *b->bias);
+    for (uint32_t i = 0; slot != NULL && i < b->max_rows; i++)
+        slot[i] = i;
+    if (e == cudaSuccess)
+        e = cudaMemcpy(b->slot, slot, b->max_rows * sizeof *slot, cudaMemcpyHostToDevice);
+    free(slot);
+    return e;
+}
+
+rose_status rose_kernel_bench_open(rose_kernel_bench **out, rose_compute dtype,
+                                   const rose_kernel_shape *largest, uint32_t n_largest,
+                                   const char *library, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    struct cudaDeviceProp device;
+    rose_kernel_bench *b = NULL;
+
+    *out = NULL;
+    if ((st = rose_cuda_select(err)) != ROSE_OK) goto done;
+    if (dtype == ROSE_COMPUTE_F32) {
+        st = rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: float16 or bfloat16");
+        goto done;
+    }
+    if ((b = calloc(1, sizeof *b)) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "bench kernels: out of memory");
+        goto done;
+    }
+    b->type = dtype == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+    if ((st = rose_cublaslt_open(&b->library, library, err)) != ROSE_OK) goto done;
+    for (uint32_t i = 0; i < n_largest; i++)
+        add_size(b, &largest[i]);
+    cudaError_t e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);
+    if (e == cudaSuccess) e = cudaEventCreate(&b->start);
+    if (e == cudaSuccess) e = cudaEventCreate(&b->end);
+    if (e == cudaSuccess) e = cudaGetDeviceProperties(&device, 0);
+    if (e == cudaSuccess) e = rose_cuda_linear_init();
+    if (e == cudaSuccess) e = allocate(b);
+    if ((st = cuda_status(e, "bench kernels", err)) != ROSE_OK) goto done;
+    const size_t v = rose_cublaslt_version(b->library);
+    snprintf(b->about, sizeof b->about, "%.80s, cuBLASLt %zu.%zu.%zu", device.name, v / 10000,
+             v / 100 % 100, v % 100);
+    *out = b;
+done:
+    if (st != ROSE_OK) rose_kernel_bench_close(b);
+    return st;
+}
+
+const char *rose_kernel_bench_about(const rose_kernel_bench *b)
+{
+    return b->about;
+}
+
+/* ---- one shape ---- */
+
+static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape *s)
+{
+    rose_cuda_io io = {.h = b->x, .rows = s->rows};
+    switch (s->role) {
+    case ROSE_KERNEL_QKV:
+        io.epilogue = ROSE_CUDA_EPI_QKV;
+        io.q = b->y;
+        io.slot = b->slot;
+        io.kv = (rose_cuda_kv){.base = (uint8_t *)b->y + (size_t)s->rows * s->n_in * 2,
+                               .page_elems = (uint64_t)2 * PAGE * s->n_in,
+                               .head_dim = HEAD_DIM,
+                               .hd_pad = HEAD_DIM,
+                               .n_heads = s->n_in / HEAD_DIM};
+        break;
+    case ROSE_KERNEL_RESIDUAL:
+        io.epilogue = ROSE_CUDA_EPI_RESIDUAL;
+        io.x = b->y;
+        io.ld_x = s->n_out;
+        break;
+    case ROSE_KERNEL_ACT:
+        io.epilogue = ROSE_CUDA_EPI_ACT;
+        io.out = b->y;
+        io.out_k_pad = s->n_out;
+        io.act = ROSE_ACT_GELU_TANH;
+        break;
+    case ROSE_KERNEL_HEAD:
+        io.epilogue = ROSE_CUDA_EPI_LOGITS;
+        io.logits = b->y;
+        io.ld_logits = s->n_out;
+        io.key = b->key;
+        break;
+    }
+    return io;
+}
+
+static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s, rose_err *err)
+{
+    const rose_cuda_io io = make_io(b, s);
+    rose_cuda_launch at = {.stream = b->stream, .type = b->type};
+    for (uint32_t i = 0; i < MATRICES; i++) {
+        const rose_cuda_linear w = {.w = (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2,
+                                    .bias = s->role == ROSE_KERNEL_HEAD ? NULL : b->bias,
+                                    .k = s->n_in,
+                                    .k_pad = s->n_in,
+                                    .n = s->n_out,
+                                    .n_pad = s->n_out};
+        rose_status st =
+            cuda_status(rose_cuda_linear_run(&at, &w, &io), "launching a product", err);
+        if (st != ROSE_OK) return st;
+        at.dependent = true;
+    }
+    return ROSE_OK;
+}
+
+static rose_status enqueue_library(rose_kernel_bench *b, const rose_kernel_shape *s,
+                                   uint32_t choice, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    for (uint32_t i = 0; i < MATRICES && st == ROSE_OK; i++)
+        st = rose_cublaslt_run(b->library, choice, b->x,
+                               (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2, b->y,
+                               b->stream, err);
+    return st;
+}
+
+enum { OWN = -1 };
+
+/* The launches of one side as a graph; the library's by algorithm `choice`. */
+static rose_status capture(rose_kernel_bench *b, const rose_kernel_shape *s, int choice,
+                           cudaGraphExec_t *exec, rose_err *err)
+{
+    cudaGraph_t graph = NULL;
+    cudaError_t e = cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal);
+    if (e != cudaSuccess) return cuda_status(e, "capturing", err);
+    rose_status st =
+        choice == OWN ? enqueue_own(b, s, err) : enqueue_library(b, s, (uint32_t)choice, err);
+    e = cudaStreamEndCapture(b->stream, &graph);
+    if (e == cudaSuccess) e = cudaGraphInstantiate(exec, graph, 0);
+    if (graph != NULL) cudaGraphDestroy(graph);
+    return st != ROSE_OK ? st : cuda_status(e, "capturing", err);
+}
+
+static rose_status time_graph(rose_kernel_bench *b, cudaGraphExec_t g, double *us, rose_err *err)
+{
+    float ms = 0;
+    cudaError_t e = cudaEventRecord(b->start, b->stream);
+    if (e == cudaSuccess) e = cudaGraphLaunch(g, b->stream);
+    if (e == cudaSuccess) e = cudaEventRecord(b->end, b->stream);
+    if (e == cudaSuccess) e = cudaEventSynchronize(b->end);
+    if (e == cudaSuccess) e = cudaEventElapsedTime(&ms, b->start, b->end);
+    *us = (double)ms * 1e3 / MATRICES;
+    return cuda_status(e, "timing a product", err);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The fastest of the library's algorithms here, by the best of a few runs. */
+static rose_status choose_library(rose_kernel_bench *b, const rose_kernel_shape *s,
+                                  cudaGraphExec_t *best, rose_err *err)
+{
+    uint32_t n;
+    double best_us = 0;
+    rose_status st =
+        rose_cublaslt_prepare(b->library, b->type, s->rows, s->n_out, s->n_in, &n, err);
+    for (uint32_t i = 0; i < n && st == ROSE_OK; i++) {
+        cudaGraphExec_t g = NULL;
+        double us = 0, least = 0;
+        if (capture(b, s, (int)i, &g, NULL) != ROSE_OK) { /* an algorithm that cannot */
+            cudaGetLastError();
+            continue;
+        }
+        for (int r = 0; r < TRIES && st == ROSE_OK; r++) {
+            st = time_graph(b, g, &us, err);
+            if (r == 0 || us < least) least = us;
+        }
+        if (*best == NULL || least < best_us) {
+            if (*best != NULL) cudaGraphExecDestroy(*best);
+            *best = g;
+            best_us = least;
+        } else {
+            cudaGraphExecDestroy(g);
+        }
+    }
+    if (st == ROSE_OK && *best == NULL)
+        st = rose_fail(err, ROSE_E_BACKEND, "cuBLASLt: no algorithm runs for %u x %u x %u", s->rows,
+                       s->n_out, s->n_in);
+    return st;
+}
+
+rose_status rose_kernel_bench_run(rose_kernel_bench *b, const rose_kernel_shape *s,
+                                  uint32_t repeats, rose_kernel_times *out, rose_err *err)
+{
+    cudaGraphExec_t own = NULL, library = NULL;
+    double *us = malloc((size_t)repeats * 2 * sizeof *us);
+    rose_status st = ROSE_OK;
+
+    *out = (rose_kernel_times){0};
+    if (us == NULL || repeats == 0) {
+        st = rose_fail(err, ROSE_E_NOMEM, "bench kernels: out of memory");
+        goto done;
+    }
+    if ((st = capture(b, s, OWN, &own, err)) != ROSE_OK) goto done;
+    if ((st = choose_library(b, s, &library, err)) != ROSE_OK) goto done;
+    for (int r = 0; r < TRIES && st == ROSE_OK; r++)
+        st = time_graph(b, own, &us[0], err);
+    for (uint32_t r = 0; r < repeats && st == ROSE_OK; r++) {
+        st = time_graph(b, own, &us[r], err);
+        if (st == ROSE_OK) st = time_graph(b, library, &us[repeats + r], err);
+    }
+    if (st != ROSE_OK) goto done;
+    qsort(us, repeats, sizeof *us, compare);
+    qsort(us + repeats, repeats, sizeof *us, compare);
+    *out = (rose_kernel_times){us[repeats / 2], us[repeats + repeats / 2]};
+done:
+    if (own != NULL) cudaGraphExecDestroy(own);
+    if (library != NULL) cudaGraphExecDestroy(library);
+    free(us);
+    return st;
+}
+
+void rose_kernel_bench_close(rose_kernel_bench *b)
+{
+    if (b == NULL) return;
+    if (b->stream != NULL) cudaStreamSynchronize(b->stream);
+    rose_cublaslt_close(b->library);
+    cudaFree(b->w);
+    cudaFree(b->x);
+    cudaFree(b->y);
+    cudaFree(b->bias);
+    cudaFree(b->slot);
+    cudaFree(b->key);
+    if (b->start != NULL) cudaEventDestroy(b->start);
+    if (b->end != NULL) cudaEventDestroy(b->end);
+    if (b->stream != NULL) cudaStreamDestroy(b->stream);
+    cudaGetLastError();
+    free(b);
+}
