@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "backend/kernel_bench.h"
+
 void rose_backend_opts_default(rose_backend_opts *o)
 {
     *o = (rose_backend_opts){
@@ -48,6 +50,13 @@ rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
     *out = NULL;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "device cuda: this program was built without CUDA (it needs nvcc)");
+}
+
+rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *err)
+{
+    const rose_backend_ops *ops;
+    *out = NULL;
+    return rose_backend_cuda(&ops, err);
 }
 #endif
 

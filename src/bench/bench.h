@@ -12,5 +12,6 @@ int rose_bench_start(int argc, char **argv);
 int rose_bench_ablate(int argc, char **argv);
 int rose_bench_tokenizer(int argc, char **argv);
 int rose_bench_scheduler(int argc, char **argv);
+int rose_bench_kernels(int argc, char **argv);
 
 #endif

@@ -36,6 +36,7 @@ static const command benches[] = {
     {"merge", rose_bench_merge, "results of several runs as one"},
     {"tokenizer", rose_bench_tokenizer, "bytes per second of the tokenizer"},
     {"scheduler", rose_bench_scheduler, "host time of a step on an instant fake backend"},
+    {"kernels", rose_bench_kernels, "matrix products beside the vendor's library"},
 };
 
 int rose_die(const rose_err *err)

@@ -1,0 +1,171 @@
+/* bench/kernels.c - the matrix products of GPT-2 124M at many row counts, ours and the vendor
+ * library's in the same run (backend/kernel_bench.h says what is timed). A table on standard
+ * output, or JSON. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/kernel_bench.h"
+#include "base/opts.h"
+#include "bench/bench.h"
+#include "engine/flags.h"
+
+typedef struct options {
+    const char *device, *dtype, *library, *isa;
+    uint32_t repeats, max_rows, threads;
+    bool json;
+} options;
+
+typedef struct matrix {
+    const char *name;
+    rose_kernel_role role;
+    uint32_t n_out, n_in;
+} matrix;
+
+static const matrix g_matrices[] = {
+    {"qkv", ROSE_KERNEL_QKV, 2304, 768},    {"proj", ROSE_KERNEL_RESIDUAL, 768, 768},
+    {"fc1", ROSE_KERNEL_ACT, 3072, 768},    {"fc2", ROSE_KERNEL_RESIDUAL, 768, 3072},
+    {"head", ROSE_KERNEL_HEAD, 50304, 768}, /* 50257 outputs in whole tiles */
+};
+static const uint32_t g_rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192, 32768};
+
+enum {
+    N_MATRICES = sizeof g_matrices / sizeof *g_matrices,
+    N_ROWS = sizeof g_rows / sizeof *g_rows,
+    MAX_CPU_ROWS = 2048
+};
+
+/* -1 = go on, else the exit code. */
+static int parse(int argc, char **argv, options *o)
+{
+    const rose_opt opts[] = {
+        {.name = "device",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &o->device,
+         .choices = "cpu|cuda",
+         .help = "where the products run"},
+        {.name = "dtype",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &o->dtype,
+         .choices = "auto|float16|bfloat16|float32",
+         .help = "of weights and activations (auto: cuda float16, cpu bfloat16); sums are fp32"},
+        {.name = "isa",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &o->isa,
+         .choices = "auto|scalar|avx2|avx512|amx",
+         .help = "cpu: level of our kernels"},
+        {.name = "threads",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->threads,
+         .arg = "N",
+         .max = ROSE_MAX_CPUS,
+         .unset = "one per CPU",
+         .help = "cpu: threads of both sides"},
+        {.name = "library",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->library,
+         .arg = "PATH",
+         .help = "libcublasLt.so or libdnnl.so.2; without it the usual names are tried"},
+        {.name = "max-rows",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->max_rows,
+         .arg = "N",
+         .min = 1,
+         .max = 32768,
+         .help = "leave out larger products (the head takes 10 GB at 32768; cpu: at most 2048)"},
+        {.name = "repeats",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->repeats,
+         .arg = "N",
+         .min = 1,
+         .max = 1000,
+         .help = "alternating runs of each side, of which the medians count"},
+        {.name = "json",
+         .kind = ROSE_OPT_FLAG,
+         .dest = &o->json,
+         .help = "one JSON object on standard output"},
+    };
+    const rose_command cmd = {
+        .usage = "roseinfer bench kernels [options]",
+        .about =
+            "Matrix products of GPT-2 124M beside the vendor's library in one run, microseconds "
+            "a product, weights from\nmemory. cuda: cuBLASLt, best of 8 algorithms, CUDA graphs "
+            "of 12. cpu: oneDNN, its matmul or its inner product.",
+        .opts = opts,
+        .n_opts = sizeof opts / sizeof *opts,
+    };
+    uint32_t n_args;
+    return rose_opts_parse(&cmd, argc, argv, NULL, &n_args);
+}
+
+static void print_one(const options *o, const matrix *m, uint32_t rows, const rose_kernel_times *t,
+                      bool first)
+{
+    const double flop = 2.0 * rows * m->n_out * m->n_in;
+    if (o->json)
+        printf("%s\n  {\"matrix\": \"%s\", \"n_out\": %u, \"n_in\": %u, \"rows\": %u, "
+               "\"own_us\": %.3f, \"library_us\": %.3f, \"library_over_own\": %.3f, "
+               "\"own_tflops\": %.1f}",
+               first ? "" : ",", m->name, m->n_out, m->n_in, rows, t->own_us, t->library_us,
+               t->library_us / t->own_us, flop / t->own_us * 1e-6);
+    else
+        printf("%-5s %5u x %-4u %6u rows  %9.2f us  %9.2f us  %5.2f  %6.1f\n", m->name, m->n_out,
+               m->n_in, rows, t->own_us, t->library_us, t->library_us / t->own_us,
+               flop / t->own_us * 1e-6);
+    fflush(stdout);
+}
+
+static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, const options *o,
+                       const char *dtype, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    if (o->json)
+        printf("{\"bench\": \"kernels\", \"about\": \"%s\", \"dtype\": \"%s\", \"repeats\": %u, "
+               "\"products\": [",
+               ops->about(b), dtype, o->repeats);
+    else
+        printf("%s, %s\n%-32s %12s %13s  %5s  %s\n", ops->about(b), dtype, "", "roseinfer",
+               ops->library, "ratio", "TFLOP/s");
+    for (int i = 0; i < N_MATRICES; i++)
+        for (int j = 0; j < N_ROWS && g_rows[j] <= o->max_rows && st == ROSE_OK; j++) {
+            const matrix *m = &g_matrices[i];
+            const rose_kernel_shape s = {m->role, m->n_out, m->n_in, g_rows[j]};
+            rose_kernel_times t;
+            st = ops->run(b, &s, o->repeats, &t, err);
+            if (st == ROSE_OK) print_one(o, m, g_rows[j], &t, i == 0 && j == 0);
+        }
+    if (o->json) puts("\n]}");
+    return st;
+}
+
+int rose_bench_kernels(int argc, char **argv)
+{
+    options o = {.device = "cpu", .dtype = "auto", .isa = "auto", .repeats = 21};
+    rose_kernel_shape largest[N_MATRICES];
+    const rose_kernel_bench_ops *ops;
+    rose_kernel_bench *b = NULL;
+    rose_err err = {""};
+
+    o.max_rows = 32768;
+    int rc = parse(argc, argv, &o);
+    if (rc >= 0) return rc;
+    const bool cuda = strcmp(o.device, "cuda") == 0;
+    if (!cuda && o.max_rows > MAX_CPU_ROWS) o.max_rows = MAX_CPU_ROWS;
+    for (int i = 0; i < N_MATRICES; i++)
+        largest[i] = (rose_kernel_shape){g_matrices[i].role, g_matrices[i].n_out,
+                                         g_matrices[i].n_in, o.max_rows};
+    rose_kernel_opts k = {.library = o.library, .largest = largest, .n_largest = N_MATRICES};
+    k.isa = o.isa;
+    k.n_threads = o.threads;
+    k.dtype = strcmp(o.dtype, "float32") == 0    ? ROSE_COMPUTE_F32
+              : strcmp(o.dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16
+              : strcmp(o.dtype, "float16") == 0  ? ROSE_COMPUTE_F16
+              : cuda                             ? ROSE_COMPUTE_F16
+                                                 : ROSE_COMPUTE_BF16;
+    rose_status st = cuda ? rose_kernel_bench_cuda(&ops, &err) : rose_kernel_bench_cpu(&ops, &err);
+    if (st == ROSE_OK) st = ops->open(&b, &k, &err);
+    if (st == ROSE_OK) st = run(ops, b, &o, rose_compute_name(k.dtype), &err);
+    if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
+    if (b != NULL) ops->close(b);
+    return st == ROSE_OK ? 0 : 1;
+}
