@@ -56,6 +56,9 @@ CUDA_C     := $(if $(filter 1,$(WITH_CUDA)),$(sort $(wildcard src/backend/cuda/*
 CUDA_OBJ   := $(CUDA_SRC:src/%.cu=build/cuda/%.o) $(CUDA_C:src/%.c=$B/obj/%.o)
 CUDA_LIBS  := $(if $(filter 1,$(WITH_CUDA)),$(CUDA_RT) -ldl -lrt)
 
+# oneDNN, for `bench kernels` alone: its header at build time, its library when it runs.
+DNNL       ?= $(if $(wildcard /usr/include/oneapi/dnnl/dnnl.h),1,0)
+
 # One object per source. The suffix of a kernel file names its instruction set; nothing else gets -m flags.
 ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
 FLAGS_avx2   := -mavx2 -mfma -mf16c
@@ -114,6 +117,7 @@ build/cuda/%.o: src/%.cu
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $@.d -c $< -o $@
 
 $B/obj/backend/cuda/%.o $B/tests/backend/test_cuda_%: CFLAGS += -isystem $(CUDA_HOME)/include
+$B/obj/backend/cpu/onednn.o $B/obj/backend/cpu/kernel_bench.o: CFLAGS += -DROSE_DNNL=$(DNNL)
 $B/obj/backend/backend.o: CFLAGS += -DROSE_CUDA=$(WITH_CUDA)
 $B/obj/backend/backend.o: $B/with-cuda-$(WITH_CUDA)
 $B/with-cuda-%:

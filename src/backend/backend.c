@@ -62,39 +62,11 @@ rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
                      "device cuda: this program was built without CUDA (it needs nvcc)");
 }
 
-rose_status rose_kernel_bench_open(rose_kernel_bench **out, rose_compute dtype,
-                                   const rose_kernel_shape *largest, uint32_t n_largest,
-                                   const char *library, rose_err *err)
+rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *err)
 {
-    (void)dtype;
-    (void)largest;
-    (void)n_largest;
-    (void)library;
+    const rose_backend_ops *ops;
     *out = NULL;
-    const rose_backend_ops *ops;
     return rose_backend_cuda(&ops, err);
-}
-
-const char *rose_kernel_bench_about(const rose_kernel_bench *b)
-{
-    (void)b;
-    return "";
-}
-
-rose_status rose_kernel_bench_run(rose_kernel_bench *b, const rose_kernel_shape *s,
-                                  uint32_t repeats, rose_kernel_times *out, rose_err *err)
-{
-    (void)b;
-    (void)s;
-    (void)repeats;
-    *out = (rose_kernel_times){0};
-    const rose_backend_ops *ops;
-    return rose_backend_cuda(&ops, err);
-}
-
-void rose_kernel_bench_close(rose_kernel_bench *b)
-{
-    (void)b;
 }
 #endif
 

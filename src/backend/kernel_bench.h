@@ -1,11 +1,10 @@
 /* backend/kernel_bench.h - times of a device's matrix products beside those of its vendor's
  * library, for `roseinfer bench kernels`. Not part of the step interface.
  *
- * A measurement is y = x w for rows x n_in by n_in x n_out in the storage type. Both sides work on
- * the same x and the same twelve matrices w, taken in turn as a model's layers are, so that no w
- * is in a cache; each side's launches are one graph; the two graphs run alternately. Ours ends in
- * the epilogue that the engine uses there (bias, and what follows); the library's stores y in the
- * storage type and nothing else.  Threads: one at a time. */
+ * A measurement is y = x w for rows x n_in by n_in x n_out. Both sides work on the same x and on
+ * several matrices w in turn, as a model's layers do, so that no w is in a cache; the sides run
+ * alternately. Ours ends in the epilogue that the engine uses there (bias, and what follows); the
+ * library's stores y in the storage type and nothing else.  Threads: one at a time. */
 #ifndef ROSE_BACKEND_KERNEL_BENCH_H
 #define ROSE_BACKEND_KERNEL_BENCH_H
 
@@ -32,16 +31,30 @@ typedef struct rose_kernel_times {
     double own_us, library_us;
 } rose_kernel_times;
 
-/* Room for shapes of up to max_rows rows and the given sizes. library: a path or NULL for the
- * usual names. Errors: UNSUPPORTED (no GPU, fp32, or the library is absent: says which names were
- * tried), NOMEM, BACKEND; *out is NULL then. */
-rose_status rose_kernel_bench_open(rose_kernel_bench **out, rose_compute dtype,
-                                   const rose_kernel_shape *largest, uint32_t n_largest,
-                                   const char *library, rose_err *err);
-/* GPU and version of the library, of the object's lifetime. */
-const char *rose_kernel_bench_about(const rose_kernel_bench *b);
-rose_status rose_kernel_bench_run(rose_kernel_bench *b, const rose_kernel_shape *s,
-                                  uint32_t repeats, rose_kernel_times *out, rose_err *err);
-void rose_kernel_bench_close(rose_kernel_bench *b); /* NULL: nothing */
+typedef struct rose_kernel_opts {
+    rose_compute dtype;
+    const char *library;              /* a path, or NULL for the usual names */
+    const rose_kernel_shape *largest; /* [n_largest] CUDA: room for such products */
+    uint32_t n_largest;
+    const char *isa;    /* CPU, as in rose_backend_opts */
+    uint32_t n_threads; /* CPU; 0 = all */
+} rose_kernel_opts;
+
+typedef struct rose_kernel_bench_ops {
+    const char *library; /* "cuBLASLt", "oneDNN" */
+    /* Errors: UNSUPPORTED (no such device, the dtype, or the library is absent: says which names
+     * were tried), NOMEM, BACKEND; *out is NULL then. */
+    rose_status (*open)(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err);
+    /* Device and version of the library, of the object's lifetime. */
+    const char *(*about)(const rose_kernel_bench *b);
+    /* repeats: 1 .. 1000. */
+    rose_status (*run)(rose_kernel_bench *b, const rose_kernel_shape *s, uint32_t repeats,
+                       rose_kernel_times *out, rose_err *err);
+    void (*close)(rose_kernel_bench *b); /* NULL: nothing */
+} rose_kernel_bench_ops;
+
+/* Errors: UNSUPPORTED: built without the device or the library's header. */
+rose_status rose_kernel_bench_cpu(const rose_kernel_bench_ops **out, rose_err *err);
+rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *err);
 
 #endif

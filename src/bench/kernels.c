@@ -8,10 +8,11 @@
 #include "backend/kernel_bench.h"
 #include "base/opts.h"
 #include "bench/bench.h"
+#include "engine/flags.h"
 
 typedef struct options {
-    const char *device, *dtype, *library;
-    uint32_t repeats, max_rows;
+    const char *device, *dtype, *library, *isa;
+    uint32_t repeats, max_rows, threads;
     bool json;
 } options;
 
@@ -30,7 +31,8 @@ static const uint32_t g_rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8
 
 enum {
     N_MATRICES = sizeof g_matrices / sizeof *g_matrices,
-    N_ROWS = sizeof g_rows / sizeof *g_rows
+    N_ROWS = sizeof g_rows / sizeof *g_rows,
+    MAX_CPU_ROWS = 2048
 };
 
 /* -1 = go on, else the exit code. */
@@ -40,25 +42,37 @@ static int parse(int argc, char **argv, options *o)
         {.name = "device",
          .kind = ROSE_OPT_CHOICE,
          .dest = &o->device,
-         .choices = "cuda",
+         .choices = "cpu|cuda",
          .help = "where the products run"},
         {.name = "dtype",
          .kind = ROSE_OPT_CHOICE,
          .dest = &o->dtype,
-         .choices = "float16|bfloat16",
-         .help = "of weights and activations; sums are fp32"},
+         .choices = "auto|float16|bfloat16|float32",
+         .help = "of weights and activations (auto: cuda float16, cpu bfloat16); sums are fp32"},
+        {.name = "isa",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &o->isa,
+         .choices = "auto|scalar|avx2|avx512|amx",
+         .help = "cpu: level of our kernels"},
+        {.name = "threads",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->threads,
+         .arg = "N",
+         .max = ROSE_MAX_CPUS,
+         .unset = "one per CPU",
+         .help = "cpu: threads of both sides"},
         {.name = "library",
          .kind = ROSE_OPT_STRING,
          .dest = &o->library,
          .arg = "PATH",
-         .help = "libcublasLt.so; without it the usual names are tried"},
+         .help = "libcublasLt.so or libdnnl.so.2; without it the usual names are tried"},
         {.name = "max-rows",
          .kind = ROSE_OPT_U32,
          .dest = &o->max_rows,
          .arg = "N",
          .min = 1,
          .max = 32768,
-         .help = "leave out larger products (the head takes 10 GB at 32768)"},
+         .help = "leave out larger products (the head takes 10 GB at 32768; cpu: at most 2048)"},
         {.name = "repeats",
          .kind = ROSE_OPT_U32,
          .dest = &o->repeats,
@@ -73,9 +87,10 @@ static int parse(int argc, char **argv, options *o)
     };
     const rose_command cmd = {
         .usage = "roseinfer bench kernels [options]",
-        .about = "Matrix products of GPT-2 124M on the GPU beside cuBLASLt (best of 8 algorithms), "
-                 "in one run:\nmicroseconds a product from CUDA graphs of 12, each with weights "
-                 "of its own.",
+        .about =
+            "Matrix products of GPT-2 124M beside the vendor's library in one run, microseconds "
+            "a product, weights from\nmemory. cuda: cuBLASLt, best of 8 algorithms, CUDA graphs "
+            "of 12. cpu: oneDNN, its matmul or its inner product.",
         .opts = opts,
         .n_opts = sizeof opts / sizeof *opts,
     };
@@ -100,22 +115,23 @@ static void print_one(const options *o, const matrix *m, uint32_t rows, const ro
     fflush(stdout);
 }
 
-static rose_status run(rose_kernel_bench *b, const options *o, rose_err *err)
+static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, const options *o,
+                       const char *dtype, rose_err *err)
 {
     rose_status st = ROSE_OK;
     if (o->json)
         printf("{\"bench\": \"kernels\", \"about\": \"%s\", \"dtype\": \"%s\", \"repeats\": %u, "
                "\"products\": [",
-               rose_kernel_bench_about(b), o->dtype, o->repeats);
+               ops->about(b), dtype, o->repeats);
     else
-        printf("%s, %s\n%-32s %12s %13s  %5s  %s\n", rose_kernel_bench_about(b), o->dtype, "",
-               "roseinfer", "cuBLASLt", "ratio", "TFLOP/s");
+        printf("%s, %s\n%-32s %12s %13s  %5s  %s\n", ops->about(b), dtype, "", "roseinfer",
+               ops->library, "ratio", "TFLOP/s");
     for (int i = 0; i < N_MATRICES; i++)
         for (int j = 0; j < N_ROWS && g_rows[j] <= o->max_rows && st == ROSE_OK; j++) {
             const matrix *m = &g_matrices[i];
             const rose_kernel_shape s = {m->role, m->n_out, m->n_in, g_rows[j]};
             rose_kernel_times t;
-            st = rose_kernel_bench_run(b, &s, o->repeats, &t, err);
+            st = ops->run(b, &s, o->repeats, &t, err);
             if (st == ROSE_OK) print_one(o, m, g_rows[j], &t, i == 0 && j == 0);
         }
     if (o->json) puts("\n]}");
@@ -124,21 +140,32 @@ static rose_status run(rose_kernel_bench *b, const options *o, rose_err *err)
 
 int rose_bench_kernels(int argc, char **argv)
 {
-    options o = {.device = "cuda", .dtype = "float16", .repeats = 21, .max_rows = 32768};
+    options o = {.device = "cpu", .dtype = "auto", .isa = "auto", .repeats = 21};
     rose_kernel_shape largest[N_MATRICES];
+    const rose_kernel_bench_ops *ops;
     rose_kernel_bench *b = NULL;
     rose_err err = {""};
 
+    o.max_rows = 32768;
     int rc = parse(argc, argv, &o);
     if (rc >= 0) return rc;
-    const rose_compute dtype =
-        strcmp(o.dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16 : ROSE_COMPUTE_F16;
+    const bool cuda = strcmp(o.device, "cuda") == 0;
+    if (!cuda && o.max_rows > MAX_CPU_ROWS) o.max_rows = MAX_CPU_ROWS;
     for (int i = 0; i < N_MATRICES; i++)
         largest[i] = (rose_kernel_shape){g_matrices[i].role, g_matrices[i].n_out,
                                          g_matrices[i].n_in, o.max_rows};
-    rose_status st = rose_kernel_bench_open(&b, dtype, largest, N_MATRICES, o.library, &err);
-    if (st == ROSE_OK) st = run(b, &o, &err);
+    rose_kernel_opts k = {.library = o.library, .largest = largest, .n_largest = N_MATRICES};
+    k.isa = o.isa;
+    k.n_threads = o.threads;
+    k.dtype = strcmp(o.dtype, "float32") == 0    ? ROSE_COMPUTE_F32
+              : strcmp(o.dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16
+              : strcmp(o.dtype, "float16") == 0  ? ROSE_COMPUTE_F16
+              : cuda                             ? ROSE_COMPUTE_F16
+                                                 : ROSE_COMPUTE_BF16;
+    rose_status st = cuda ? rose_kernel_bench_cuda(&ops, &err) : rose_kernel_bench_cpu(&ops, &err);
+    if (st == ROSE_OK) st = ops->open(&b, &k, &err);
+    if (st == ROSE_OK) st = run(ops, b, &o, rose_compute_name(k.dtype), &err);
     if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
-    rose_kernel_bench_close(b);
+    if (b != NULL) ops->close(b);
     return st == ROSE_OK ? 0 : 1;
 }

@@ -42,7 +42,7 @@ static const command benches[] = {
     {"scheduler", rose_bench_scheduler, "the same; with --trace, waiting times under each policy"},
     {"abuse", rose_bench_abuse, "thousands of rude clients: does the server stay what it was?"},
     {"soak", rose_bench_soak, "overload for long: refusals, growth, /health, stalls"},
-    {"kernels", rose_bench_kernels, "matrix products on the GPU beside the vendor's library"},
+    {"kernels", rose_bench_kernels, "matrix products beside the vendor's library"},
 };
 
 int rose_die(const rose_err *err)

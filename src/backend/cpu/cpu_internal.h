@@ -9,9 +9,6 @@
 #include "backend/cpu/pool.h"
 
 enum {
-    /* Rows that one matmul call takes: a block of activations that stays in the L2 cache while the
-     * weights pass by. */
-    ROSE_CPU_ROW_BLOCK = 64,
     ROSE_CPU_OUT_BLOCK = 64, /* output rows whose logits exist at one time */
     ROSE_CPU_OWN_ROWS = 4    /* up to so many rows are normed by every thread for itself */
 };
@@ -108,7 +105,7 @@ typedef struct rose_cpu {
     bool bf16; /* activations and KV */
     rose_weight_type weight_type;
     rose_cpu_kernels kernels;
-    void (*matmul)(const rose_matmul *a, uint32_t p0, uint32_t p1); /* of kernels, by weight_type */
+    rose_matmul_fn matmul; /* of kernels, by weight_type */
     rose_pool *pool;
     rose_region weights_region, kv_region, scratch_region;
     rose_cpu_weights weights;

@@ -36,12 +36,6 @@ typedef struct worker {
     float *own_h; /* [ROSE_CPU_OWN_ROWS][ld_d] */
 } worker;
 
-/* Part tid of n of [0, total). */
-static uint64_t share(uint64_t total, uint32_t tid, uint32_t n)
-{
-    return total * tid / n;
-}
-
 static void phase_done(worker *w, rose_cpu_phase phase)
 {
     rose_pool_barrier(w->c->pool);
@@ -121,33 +115,22 @@ static void make_slots(step *s)
 static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t ldx, uint32_t rows,
                    float *y, size_t ldy, rose_epilogue epilogue, bool round)
 {
-    const uint64_t n_panels = (l->n + ROSE_PANEL - 1) / ROSE_PANEL;
-    const uint64_t n_blocks = (rows + ROSE_CPU_ROW_BLOCK - 1) / ROSE_CPU_ROW_BLOCK;
-    const uint64_t end = share(n_panels * n_blocks, w->tid + 1, w->n);
-    uint64_t at = share(n_panels * n_blocks, w->tid, w->n);
-
-    while (at < end) {
-        uint32_t row = (uint32_t)(at / n_panels) * ROSE_CPU_ROW_BLOCK;
-        uint64_t p0 = at % n_panels;
-        uint64_t p1 = n_panels - p0 < end - at ? n_panels : p0 + (end - at);
-        rose_matmul a = {
-            .w = l->w,
-            .k_pad = l->k_pad,
-            .n = l->n,
-            .x = x + row * ldx,
-            .ldx = ldx,
-            .m_rows = rows - row < ROSE_CPU_ROW_BLOCK ? rows - row : ROSE_CPU_ROW_BLOCK,
-            .scale = l->scale,
-            .bias = l->bias,
-            .epilogue = epilogue,
-            .round_bf16 = round && w->c->bf16,
-            .y = y + row * ldy,
-            .ldy = ldy,
-            .scratch = w->scratch,
-        };
-        w->c->matmul(&a, (uint32_t)p0, (uint32_t)p1);
-        at += p1 - p0;
-    }
+    const rose_matmul a = {
+        .w = l->w,
+        .k_pad = l->k_pad,
+        .n = l->n,
+        .x = x,
+        .ldx = ldx,
+        .m_rows = rows,
+        .scale = l->scale,
+        .bias = l->bias,
+        .epilogue = epilogue,
+        .round_bf16 = round && w->c->bf16,
+        .y = y,
+        .ldy = ldy,
+        .scratch = w->scratch,
+    };
+    rose_cpu_matmul_share(w->c->matmul, &a, w->tid, w->n);
 }
 
 static void embed_row(rose_cpu *c, uint32_t id, uint32_t pos, float *x)
@@ -175,8 +158,8 @@ static void embed(worker *w)
 {
     const rose_batch *b = w->b;
     const rose_cpu_scratch *sc = &w->c->scratch;
-    const uint32_t first = (uint32_t)share(b->n_tokens, w->tid, w->n);
-    const uint32_t end = (uint32_t)share(b->n_tokens, w->tid + 1, w->n);
+    const uint32_t first = (uint32_t)rose_share(b->n_tokens, w->tid, w->n);
+    const uint32_t end = (uint32_t)rose_share(b->n_tokens, w->tid + 1, w->n);
 
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         uint32_t row = b->seq_first[i] > first ? b->seq_first[i] : first;
@@ -196,8 +179,8 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
     const size_t ld = w->c->scratch.ld_d;
     const bool own = rows <= ROSE_CPU_OWN_ROWS;
     float *out = own ? w->own_h : h;
-    uint32_t row = own ? 0 : (uint32_t)share(rows, w->tid, w->n);
-    uint32_t end = own ? rows : (uint32_t)share(rows, w->tid + 1, w->n);
+    uint32_t row = own ? 0 : (uint32_t)rose_share(rows, w->tid, w->n);
+    uint32_t end = own ? rows : (uint32_t)rose_share(rows, w->tid + 1, w->n);
 
     for (; row < end; row++)
         w->c->kernels.layernorm(x + row * ld, weight, bias, a->norm_eps, a->d_model, w->c->bf16,
@@ -357,8 +340,8 @@ static void layers(worker *w)
     rose_cpu *c = w->c;
     const rose_cpu_scratch *sc = &c->scratch;
     const uint32_t rows = w->b->n_tokens;
-    const cursor from = cursor_at(w, share(w->s->cost, w->tid, w->n));
-    const cursor to = cursor_at(w, share(w->s->cost, w->tid + 1, w->n));
+    const cursor from = cursor_at(w, rose_share(w->s->cost, w->tid, w->n));
+    const cursor to = cursor_at(w, rose_share(w->s->cost, w->tid + 1, w->n));
 
     for (uint32_t i = 0; i < c->arch.n_layers; i++) {
         const rose_cpu_layer *l = &c->weights.layers[i];
@@ -376,9 +359,9 @@ static void gather(worker *w, uint32_t first, uint32_t n)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
     const size_t bytes = w->c->arch.d_model * sizeof(float);
-    uint32_t end = (uint32_t)share(n, w->tid + 1, w->n);
+    uint32_t end = (uint32_t)rose_share(n, w->tid + 1, w->n);
 
-    for (uint32_t i = (uint32_t)share(n, w->tid, w->n); i < end; i++) {
+    for (uint32_t i = (uint32_t)rose_share(n, w->tid, w->n); i < end; i++) {
         size_t row = sc->slot_row[first + i];
         memcpy(sc->out_x + i * sc->ld_d, sc->x + row * sc->ld_d, bytes);
         memcpy(sc->out_h + i * sc->ld_d, sc->h + row * sc->ld_d, bytes);
@@ -394,10 +377,10 @@ static void sample_block(worker *w, uint32_t first, uint32_t n)
     const uint32_t vocab = c->arch.vocab_size;
     const uint32_t base = sc->slot_first[first];
     const uint32_t count = sc->slot_first[first + n] - base;
-    const uint32_t end = base + (uint32_t)share(count, w->tid + 1, w->n);
+    const uint32_t end = base + (uint32_t)rose_share(count, w->tid + 1, w->n);
     uint32_t slot = first;
 
-    for (uint32_t i = base + (uint32_t)share(count, w->tid, w->n); i < end; i++) {
+    for (uint32_t i = base + (uint32_t)rose_share(count, w->tid, w->n); i < end; i++) {
         while (sc->slot_first[slot + 1] <= i)
             slot++;
         const float *logits = sc->logits + (slot - first) * sc->ld_vocab;

@@ -37,6 +37,27 @@ size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim)
     return ROSE_ROW_TILE * sizeof(float) * (rose_score_stride(max_ctx) + 2 * q) + tiles;
 }
 
+void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
+{
+    enum { BLOCK = 64 }; /* rows */
+    const uint64_t n_panels = (whole->n + ROSE_PANEL - 1) / ROSE_PANEL;
+    const uint64_t n_blocks = ((uint64_t)whole->m_rows + BLOCK - 1) / BLOCK;
+    const uint64_t end = rose_share(n_panels * n_blocks, tid + 1, n);
+    uint64_t at = rose_share(n_panels * n_blocks, tid, n);
+
+    while (at < end) {
+        const uint32_t row = (uint32_t)(at / n_panels) * BLOCK;
+        const uint64_t p0 = at % n_panels;
+        const uint64_t p1 = n_panels - p0 < end - at ? n_panels : p0 + (end - at);
+        rose_matmul a = *whole;
+        a.x += row * a.ldx;
+        a.y += row * a.ldy;
+        a.m_rows = whole->m_rows - row < BLOCK ? whole->m_rows - row : BLOCK;
+        fn(&a, (uint32_t)p0, (uint32_t)p1);
+        at += p1 - p0;
+    }
+}
+
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
 {
     *k = (rose_cpu_kernels){

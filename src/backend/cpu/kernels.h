@@ -67,6 +67,18 @@ size_t rose_matmul_scratch(uint32_t k_pad);
 /* Bytes of a packed matrix [k][n] with its zero padding; 0 if that overflows. */
 size_t rose_panels_bytes(rose_weight_type t, uint32_t k, uint32_t n);
 
+typedef void (*rose_matmul_fn)(const rose_matmul *a, uint32_t p0, uint32_t p1);
+
+/* Part tid of n of [0, total). */
+static inline uint64_t rose_share(uint64_t total, uint32_t tid, uint32_t n)
+{
+    return total * tid / n;
+}
+
+/* Thread tid's part of a product of any number of rows; scratch is that thread's. Rows are taken in
+ * blocks whose activations stay in the L2 cache while the weights pass by. */
+void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n);
+
 /* KV page of one layer: for each kv head a K block then a V block, each 64-byte aligned.
  *   K block: one panel, depth = head_dim padded to 32, outputs = the page's 16 tokens.
  *   V block: ceil(head_dim/16) panels, depth = the page's 16 tokens, outputs = head dims.
@@ -99,9 +111,9 @@ size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim);
 
 typedef struct rose_cpu_kernels {
     rose_isa isa;
-    void (*matmul_f32)(const rose_matmul *a, uint32_t p0, uint32_t p1);
-    void (*matmul_bf16)(const rose_matmul *a, uint32_t p0, uint32_t p1);
-    void (*matmul_i8)(const rose_matmul *a, uint32_t p0, uint32_t p1); /* x: bf16 values */
+    rose_matmul_fn matmul_f32;
+    rose_matmul_fn matmul_bf16;
+    rose_matmul_fn matmul_i8; /* x: bf16 values */
     void (*attention)(const rose_attention *a);
     /* Store one token's k and v (head_dim values each) of one head at slot 0..15 of its page. */
     void (*kv_append)(uint8_t *head_block, uint32_t slot, const float *k, const float *v,

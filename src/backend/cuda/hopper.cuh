@@ -18,11 +18,6 @@
 
 #if ROSE_HOPPER
 
-ROSE_DEVICE uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 /* ---- barriers in shared memory ---- */
 
 ROSE_DEVICE void barrier_init(uint32_t at, uint32_t arrivals)

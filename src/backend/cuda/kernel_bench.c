@@ -93,9 +93,25 @@ static cudaError_t allocate(rose_kernel_bench *b)
     return e;
 }
 
-rose_status rose_kernel_bench_open(rose_kernel_bench **out, rose_compute dtype,
-                                   const rose_kernel_shape *largest, uint32_t n_largest,
-                                   const char *library, rose_err *err)
+static void bench_close(rose_kernel_bench *b)
+{
+    if (b == NULL) return;
+    if (b->stream != NULL) cudaStreamSynchronize(b->stream);
+    rose_cublaslt_close(b->library);
+    cudaFree(b->w);
+    cudaFree(b->x);
+    cudaFree(b->y);
+    cudaFree(b->bias);
+    cudaFree(b->slot);
+    cudaFree(b->key);
+    if (b->start != NULL) cudaEventDestroy(b->start);
+    if (b->end != NULL) cudaEventDestroy(b->end);
+    if (b->stream != NULL) cudaStreamDestroy(b->stream);
+    cudaGetLastError();
+    free(b);
+}
+
+static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err)
 {
     rose_status st = ROSE_OK;
     struct cudaDeviceProp device;
@@ -103,7 +119,7 @@ rose_status rose_kernel_bench_open(rose_kernel_bench **out, rose_compute dtype,
 
     *out = NULL;
     if ((st = rose_cuda_select(err)) != ROSE_OK) goto done;
-    if (dtype == ROSE_COMPUTE_F32) {
+    if (o->dtype == ROSE_COMPUTE_F32) {
         st = rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: float16 or bfloat16");
         goto done;
     }
@@ -111,10 +127,10 @@ rose_status rose_kernel_bench_open(rose_kernel_bench **out, rose_compute dtype,
         st = rose_fail(err, ROSE_E_NOMEM, "bench kernels: out of memory");
         goto done;
     }
-    b->type = dtype == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
-    if ((st = rose_cublaslt_open(&b->library, library, err)) != ROSE_OK) goto done;
-    for (uint32_t i = 0; i < n_largest; i++)
-        add_size(b, &largest[i]);
+    b->type = o->dtype == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+    if ((st = rose_cublaslt_open(&b->library, o->library, err)) != ROSE_OK) goto done;
+    for (uint32_t i = 0; i < o->n_largest; i++)
+        add_size(b, &o->largest[i]);
     cudaError_t e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);
     if (e == cudaSuccess) e = cudaEventCreate(&b->start);
     if (e == cudaSuccess) e = cudaEventCreate(&b->end);
@@ -127,11 +143,11 @@ rose_status rose_kernel_bench_open(rose_kernel_bench **out, rose_compute dtype,
              v / 100 % 100, v % 100);
     *out = b;
 done:
-    if (st != ROSE_OK) rose_kernel_bench_close(b);
+    if (st != ROSE_OK) bench_close(b);
     return st;
 }
 
-const char *rose_kernel_bench_about(const rose_kernel_bench *b)
+static const char *bench_about(const rose_kernel_bench *b)
 {
     return b->about;
 }
@@ -271,8 +287,8 @@ static rose_status choose_library(rose_kernel_bench *b, const rose_kernel_shape 
     return st;
 }
 
-rose_status rose_kernel_bench_run(rose_kernel_bench *b, const rose_kernel_shape *s,
-                                  uint32_t repeats, rose_kernel_times *out, rose_err *err)
+static rose_status bench_run(rose_kernel_bench *b, const rose_kernel_shape *s, uint32_t repeats,
+                             rose_kernel_times *out, rose_err *err)
 {
     cudaGraphExec_t own = NULL, library = NULL;
     double *us = malloc((size_t)repeats * 2 * sizeof *us);
@@ -302,20 +318,14 @@ done:
     return st;
 }
 
-void rose_kernel_bench_close(rose_kernel_bench *b)
+rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *err)
 {
-    if (b == NULL) return;
-    if (b->stream != NULL) cudaStreamSynchronize(b->stream);
-    rose_cublaslt_close(b->library);
-    cudaFree(b->w);
-    cudaFree(b->x);
-    cudaFree(b->y);
-    cudaFree(b->bias);
-    cudaFree(b->slot);
-    cudaFree(b->key);
-    if (b->start != NULL) cudaEventDestroy(b->start);
-    if (b->end != NULL) cudaEventDestroy(b->end);
-    if (b->stream != NULL) cudaStreamDestroy(b->stream);
-    cudaGetLastError();
-    free(b);
+    static const rose_kernel_bench_ops ops = {.library = "cuBLASLt",
+                                              .open = bench_open,
+                                              .about = bench_about,
+                                              .run = bench_run,
+                                              .close = bench_close};
+    (void)err;
+    *out = &ops;
+    return ROSE_OK;
 }
