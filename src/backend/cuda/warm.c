@@ -79,6 +79,7 @@ rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
         w.pages[i] = i;
     for (size_t i = 0; st == ROSE_OK && i < sizeof sizes / sizeof *sizes; i++)
         st = warm_rows(&w, sizes[i]);
+    c->slots[c->ticket % ROSE_CUDA_SLOTS].n_outputs = 0; /* no step may begin with their ids */
     free(w.zeros);
     free(w.pages);
     free(w.first);
