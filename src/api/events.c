@@ -285,7 +285,9 @@ static bool pump(rose_api_choice *c)
     rose_api_out_reset(&io->out);
     take_events(c);
     if (io->out.oom) lose(j);
-    if (wanted(j) && j->streaming && io->out.b.len > 0) write_stream(j);
+    /* in a stream that has begun the text goes before the error that came with it */
+    else if (j->streaming && io->out.b.len > 0 && (wanted(j) || (j->begun && j->r != NULL)))
+        write_stream(j);
     if (j->n_released < j->n_submitted) return false;
     finish_job(j);
     return true;

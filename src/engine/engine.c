@@ -189,22 +189,35 @@ static void take_submission(rose_engine *e, rose_request *r)
     e->by_seq[r->seq] = r;
 }
 
+/* One that the inbox still holds, behind a push that is not complete, is for the next time: the
+ * submitter that is late wakes us when it is done. */
+static void take_cancels(rose_engine *e, rose_request *list)
+{
+    for (rose_request *r; (r = list) != NULL;) {
+        list = r->cancel_next;
+        if (!r->done && r->seq == UINT32_MAX) {
+            r->cancel_next = e->early;
+            e->early = r;
+            continue;
+        }
+        if (!r->done) finish_bare(e, r, ROSE_FINISH_CANCELLED);
+        rose_request_unref(r);
+    }
+}
+
 /* False if nothing had arrived. */
 static bool take_events(rose_engine *e)
 {
-    /* the cancels first: a request in their list was pushed into the inbox before, so after the
-     * inbox is empty the scheduler knows it */
-    rose_request *cancelled = rose_port_take_cancels(e->port), *r;
+    /* the cancels first: a request in their list was pushed into the inbox before */
+    rose_request *cancelled = rose_port_take_cancels(e->port), *early = e->early, *r;
     bool any = cancelled != NULL;
     while (rose_mpsc_pop(e->inbox, &r) == ROSE_OK) {
         take_submission(e, r);
         any = true;
     }
-    while ((r = cancelled) != NULL) {
-        cancelled = r->cancel_next;
-        if (!r->done) finish_bare(e, r, ROSE_FINISH_CANCELLED);
-        rose_request_unref(r);
-    }
+    e->early = NULL;
+    take_cancels(e, early);
+    take_cancels(e, cancelled);
     return any;
 }
 

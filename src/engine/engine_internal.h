@@ -55,6 +55,7 @@ struct rose_engine {
     rose_request **by_seq; /* [n_seqs] by the scheduler's handle; owned array of requests */
     uint32_t n_seqs;
     uint64_t n_taken;                 /* requests */
+    rose_request *early;              /* cancelled, but not out of the inbox yet; by cancel_next */
     rose_wakeq *touched[MAX_TOUCHED]; /* sinks to signal at the end of the step */
     uint32_t n_touched;
     uint64_t collected_ns; /* the results of the last step; 0 after a sleep */

@@ -56,10 +56,12 @@ static void out_consume(rose_http_conn *c, size_t n)
         c->out = c->next;
         c->next = (rose_buf){0};
         c->out_whole = true;
-    } else if (!c->out_whole && c->out_off > HTTP_SCRATCH && c->out_off > c->out.len / 2) {
+    } else if (c->out_off > HTTP_SCRATCH && c->out_off > c->out.len / 2 &&
+               (!c->out_whole || c->out.len - c->out_off < HTTP_OUT_HIGH)) {
         c->out.len -= c->out_off;
         memmove(c->out.data, c->out.data + c->out_off, c->out.len);
         c->out_off = 0;
+        c->out_whole = false;
     }
 }
 
@@ -214,6 +216,8 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         rose_http_refuse(c, 408,
                          c->state == CONN_BODY ? "timed out waiting for the request body"
                                                : "timed out waiting for the headers");
+    else if (c->state == CONN_HEAD && http_pending(c) > 0) /* it reads: write_deadline sees to it */
+        c->read_deadline = deadline_in(c->io->h->opts.idle_timeout_ms);
     else
         c->doomed = true; /* idle, or lingered long enough */
 }

@@ -102,7 +102,7 @@ struct rose_http_conn {
     size_t out_off;
     rose_buf
         next; /* a large body that follows `out`; until it has taken its place nothing else does */
-    bool out_whole;    /* `out` was such a body: nothing is appended, so it needs no compaction */
+    bool out_whole;    /* `out` was such a body: too much to move before little of it is left */
     uint32_t n_unsent; /* replies that are complete in `out` and still count as in flight */
     rose_buf ahead;    /* input not yet parsed: [ahead_off, ahead.len) */
     size_t ahead_off;

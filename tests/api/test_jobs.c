@@ -335,6 +335,29 @@ static void no_token_left(void **state)
     }
 }
 
+/* Tokens and the failure behind them that come together: in a stream that has begun the text goes
+ * before the error. */
+static void text_before_the_error(void **state)
+{
+    (void)state;
+    rose_api *a = start(false);
+    fake.fail_at = 4;
+    rose_http_req *r = ask("/v1/completions", "{\"prompt\":\"x\",\"stream\":true}");
+    fake_engine_step();
+    fake_turn(0);
+    assert_true(r->begun);
+    uint32_t n_events = 0;
+    for (int i = 0; i < 3; i++)
+        fake_engine_step();
+    fake_run(r);
+    const char *text = fake_text(r), *error = strstr(text, "{\"error\":");
+    for (const char *p = text; (p = strstr(p, "\"text\":")) != NULL; p++)
+        n_events += p < error;
+    assert_int_equal(n_events, 3);
+    fake_free(r);
+    fake_stop(a);
+}
+
 /* The one worker is stuck, two bodies fit into its queue: a fourth request is refused at once. */
 static void job_queue_full(void **state)
 {
@@ -531,19 +554,13 @@ int main(void)
     rng = seed != NULL ? strtoull(seed, NULL, 0) : 20261121;
     printf("seed %llu\n", (unsigned long long)rng);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_inline),
-        cmocka_unit_test(random_workers),
-        cmocka_unit_test(all_or_nothing),
-        cmocka_unit_test(too_late),
-        cmocka_unit_test(no_token_left),
-        cmocka_unit_test(job_queue_full),
-        cmocka_unit_test(refused_by_engine),
-        cmocka_unit_test(leaving_cancels),
-        cmocka_unit_test(tokens_behind_the_stop_string),
-        cmocka_unit_test(loading_draining_failed),
-        cmocka_unit_test(own_template_refused),
-        cmocka_unit_test(options_are_checked),
-        cmocka_unit_test(room_error_bodies),
+        cmocka_unit_test(random_inline),           cmocka_unit_test(random_workers),
+        cmocka_unit_test(all_or_nothing),          cmocka_unit_test(too_late),
+        cmocka_unit_test(no_token_left),           cmocka_unit_test(text_before_the_error),
+        cmocka_unit_test(job_queue_full),          cmocka_unit_test(refused_by_engine),
+        cmocka_unit_test(leaving_cancels),         cmocka_unit_test(tokens_behind_the_stop_string),
+        cmocka_unit_test(loading_draining_failed), cmocka_unit_test(own_template_refused),
+        cmocka_unit_test(options_are_checked),     cmocka_unit_test(room_error_bodies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

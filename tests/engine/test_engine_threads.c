@@ -2,9 +2,13 @@
  * sleeping when idle. Run under TSAN (make VARIANT=tsan tests). */
 #include <math.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include "engine/engine_client.h"
+#include "engine/engine_internal.h"
 
 /* ---- many submitters, each a consumer with its own sink ---- */
 
@@ -248,6 +252,94 @@ static void test_cancel_while_closing(void **state)
     rose_log_set_level(ROSE_LOG_WARN);
 }
 
+/* ---- a cancel behind a push that is not complete ---- */
+
+enum { PAGE = 4096 };
+
+/* A submitter that took its place in the inbox and lost its core before it filled it: its push
+ * reads a page that it may not, and the handler waits. */
+static struct {
+    sem_t reached, go;
+    void *page; /* holds what is pushed */
+    rose_engine *e;
+} late;
+
+static void on_fault(int sig)
+{
+    (void)sig;
+    sem_post(&late.reached);
+    while (sem_wait(&late.go) != 0)
+        ;
+    mprotect(late.page, PAGE, PROT_READ | PROT_WRITE);
+}
+
+static void *push_late(void *arg)
+{
+    (void)arg;
+    assert_int_equal(rose_mpsc_push(late.e->inbox, late.page), ROSE_OK);
+    rose_port_wake(late.e->port);
+    return NULL;
+}
+
+/* rec_submit as far as the push, for which *at is ready. */
+static void submit_half(rec *x, rose_engine *e, rose_wakeq *sink, rose_request **at)
+{
+    const rose_rules_ctx none = {0};
+    const rose_request_opts o = {.prompt = x->prompt,
+                                 .n_prompt = x->n_prompt,
+                                 .max_tokens = x->max_tokens,
+                                 .sampling = {.temperature = 1, .top_p = 1, .seed = x->seed},
+                                 .ignore_eos = x->ignore_eos,
+                                 .sink = sink,
+                                 .user = x};
+    *at = x->r = rose_request_create(&o, x->max_tokens, e->port, &none);
+    assert_non_null(x->r);
+    atomic_fetch_add(&e->n_queued, 1);
+    atomic_fetch_add(&e->n_queued_tokens, x->n_prompt);
+}
+
+static void test_cancel_behind_a_late_push(void **state)
+{
+    (void)state;
+    uint64_t s = test_seed();
+    struct sigaction sa = {.sa_handler = on_fault}, old;
+    pthread_t t;
+    rec *x = calloc(2, sizeof *x);
+    fake_reset();
+    rose_engine_opts o = small_opts();
+    late.e = open_engine(&o);
+    rose_wakeq *sink = open_sink(2);
+    sem_init(&late.reached, 0, 0);
+    sem_init(&late.go, 0, 0);
+    late.page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(late.page, MAP_FAILED);
+    rec_random(&x[0], &s, 20, 5);
+    rec_random(&x[1], &s, 20, 5);
+    submit_half(&x[0], late.e, sink, late.page);
+    mprotect(late.page, PAGE, PROT_NONE);
+    sigaction(SIGSEGV, &sa, &old);
+    assert_int_equal(pthread_create(&t, NULL, push_late, NULL), 0);
+    while (sem_wait(&late.reached) != 0)
+        ;
+    assert_int_equal(rec_submit(&x[1], late.e, sink, NULL), ROSE_OK);
+    rose_request_cancel(x[1].r);
+    usleep(20000); /* the engine looks: the request is still in its inbox, so it must live on */
+    void *p;
+    assert_int_equal(rose_wakeq_pop(sink, &p), ROSE_E_EMPTY);
+    sem_post(&late.go);
+    pthread_join(t, NULL);
+    sigaction(SIGSEGV, &old, NULL);
+    consume(sink, 2);
+    rec_verify(&x[0]);
+    rec_verify(&x[1]);
+    assert_int_equal(x[1].finish, ROSE_FINISH_CANCELLED);
+    verify_idle(late.e);
+    rose_engine_close(late.e);
+    rose_wakeq_destroy(sink);
+    munmap(late.page, PAGE);
+    free(x);
+}
+
 /* ---- idle ---- */
 
 static void test_idle(void **state)
@@ -287,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_submitters),
         cmocka_unit_test(test_cancels),
         cmocka_unit_test(test_cancel_while_closing),
+        cmocka_unit_test(test_cancel_behind_a_late_push),
         cmocka_unit_test(test_idle),
     };
     int failed = 0;

@@ -52,6 +52,27 @@ static void test_given(void **state)
     assert_int_equal(rose_http_inflight(g_http), 0);
 }
 
+/* Longer than the idle time, but not idle: the client reads. */
+static void test_given_slowly(void **state)
+{
+    (void)state;
+    enum { SIZE = 12000000 };
+    static char scratch[SIZE / 24];
+    size_t total = 0;
+    rose_http_opts o = test_opts();
+    o.idle_timeout_ms = 150;
+    server_start(&o);
+    int fd = client_with_rcvbuf(4096);
+    say(fd, "GET /give?n=12000000 HTTP/1.1\r\nHost: x\r\n\r\n");
+    for (ssize_t n; total < SIZE && (n = recv(fd, scratch, sizeof scratch, MSG_WAITALL)) > 0;) {
+        total += (size_t)n;
+        usleep(30000);
+    }
+    assert_true(total >= SIZE); /* of head and body, as much as was read */
+    wait_no_connections();      /* and then it is */
+    close(fd);
+}
+
 static void test_given_to_nobody(void **state)
 {
     (void)state;
@@ -125,6 +146,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_given, stop),
+        cmocka_unit_test_teardown(test_given_slowly, stop),
         cmocka_unit_test_teardown(test_given_to_nobody, stop),
         cmocka_unit_test_teardown(test_taken, stop),
     };
