@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Profiles of a live server: `test_profile.py BINARY MODEL`; closes with `N passed, N failed`.
+"""Profiles of a live server: `test_trace.py BINARY MODEL`; closes with `N passed, N failed`.
 
 Who may record, what is refused, and that the file of a server under load is whole: valid JSON, spans that nest, each
 request's way from its first to its last byte, phases that make up the engine's steps.
@@ -9,6 +9,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -140,6 +141,30 @@ def test_load_inline():
     check_load(["--no-async-admit", "--no-overlap-schedule", "--io-threads", "2"])
 
 
+def test_pipelined():
+    """Three requests in one packet: each has its own way; so has one whose client does not wait for the answer."""
+    with tempfile.TemporaryDirectory() as d, Server("--profiler-dir", d) as s:
+        start(s)
+        one = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", s.port)) as c:
+            c.sendall(one * 3)
+            got = b""
+            while got.count(b"HTTP/1.1 200") < 3 or not got.endswith(b"}"):
+                got += c.recv(65536)
+        body = json.dumps({"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
+        with socket.create_connection(("127.0.0.1", s.port)) as c:
+            c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                      b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            c.recv(100)
+        s.settle()
+        trace = summary.load(stop(s).json()["path"])
+        ways = summary.flows(trace)
+        gone = [w for w in ways.values() if len(w) > 2 and "f" not in w]
+        check("a client that left: its way stops in the middle", len(gone) == 1 and gone[0][0] == "s", ways)
+        check("pipelined: three ways of their own", sum(w == "sf" for w in ways.values()) >= 3, ways)
+        check("whole all the same", summary.summarise(trace)[2] == [], summary.summarise(trace)[2])
+
+
 def test_overflow():
     with tempfile.TemporaryDirectory() as d, Server("--profiler-dir", d, "--profiler-events", "16") as s:
         start(s)
@@ -174,7 +199,7 @@ def test_many_hands():
 
 def main():
     begin = time.monotonic()
-    for t in (test_refused, test_load, test_load_inline, test_overflow, test_many_hands):
+    for t in (test_refused, test_load, test_load_inline, test_pipelined, test_overflow, test_many_hands):
         if not ONLY or t.__name__ in ONLY:
             t()
     print(f"{time.monotonic() - begin:.1f} s, {os.path.basename(MODEL)}")
