@@ -19,7 +19,14 @@
 #include "base/clock.h"
 #include "base/profile_internal.h"
 
-enum { RECORDING = 1, HOOKED = 2, NEXT = 4, MAX_PATH = 4096 };
+enum {
+    RECORDING = 1,
+    HOOKED = 2,
+    NEXT = 4,
+    MAX_PATH = 4096,
+    TOUCHED_EVENTS = 1 << 16,
+    TOUCH_STEP = 64
+};
 
 typedef enum slot_use {
     SLOT_FREE,
@@ -75,9 +82,13 @@ static void make_key(void)
 static bool give_buffer(slot *s)
 {
     s->n = s->n_dropped = s->cap = 0;
-    s->events = calloc(g_prof.n_events, sizeof *s->events); /* touched as it is used */
-    if (s->events != NULL) s->cap = g_prof.n_events;
-    return s->events != NULL;
+    s->events = calloc(g_prof.n_events, sizeof *s->events);
+    if (s->events == NULL) return false;
+    s->cap = g_prof.n_events;
+    /* a huge page takes half a millisecond to be given: not on the thread that is watched */
+    for (uint64_t i = 0; i < s->cap && i < TOUCHED_EVENTS; i += TOUCH_STEP)
+        *(volatile uint64_t *)&s->events[i].value = 0;
+    return true;
 }
 
 static slot *take_slot(void)

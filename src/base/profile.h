@@ -124,7 +124,8 @@ enum {
     ROSE_PROF_DEFAULT_EVENTS = 1 << 18
 };
 
-/* Begin: n_events for each thread, MIN .. MAX, 48 bytes each, touched as they are used. Errors:
+/* Begin: n_events for each thread, MIN .. MAX, 48 bytes each; the first 65,536 are touched here,
+ * the rest as they are used. Errors:
  * FULL when a recording runs (no message), INVAL, NOMEM. */
 rose_status rose_prof_start(uint32_t n_events, rose_err *err);
 
