@@ -116,7 +116,8 @@ build/cuda/%.o: src/%.cu
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $@.d -c $< -o $@
 
-$B/obj/backend/cuda/%.o $B/tests/backend/test_cuda_%: CFLAGS += -isystem $(CUDA_HOME)/include
+$B/obj/backend/cuda/%.o $B/tests/backend/test_cuda_%: CFLAGS += -isystem $(CUDA_HOME)/include \
+    $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
 $B/obj/backend/cpu/onednn.o $B/obj/backend/cpu/kernel_bench.o: CFLAGS += -DROSE_DNNL=$(DNNL)
 $B/obj/backend/backend.o: CFLAGS += -DROSE_CUDA=$(WITH_CUDA)
 $B/obj/backend/backend.o: $B/with-cuda-$(WITH_CUDA)

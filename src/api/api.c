@@ -1,13 +1,17 @@
 /* api/api.c - the room's object: options, one wake queue pair per I/O thread, the workers. */
 #include "api/api.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "api/api_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/profile.h"
 
 void rose_api_opts_default(rose_api_opts *o)
 {
@@ -22,6 +26,7 @@ void rose_api_opts_default(rose_api_opts *o)
         .stream_interval = 1,
         .max_n = 128,
         .max_stop = 4,
+        .profiler_events = ROSE_PROF_DEFAULT_EVENTS,
     };
 }
 
@@ -45,11 +50,30 @@ static rose_status check_opts(const rose_api_opts *o, rose_err *err)
     return ROSE_OK;
 }
 
+/* Better than a 500 when it is used. */
+static rose_status check_profiler(const rose_api_opts *o, rose_err *err)
+{
+    struct stat s;
+    if (o->profiler_events < ROSE_PROF_MIN_EVENTS || o->profiler_events > ROSE_PROF_MAX_EVENTS)
+        return rose_fail(err, ROSE_E_INVAL, "api: %u profiler events, %d to %d are possible",
+                         o->profiler_events, ROSE_PROF_MIN_EVENTS, ROSE_PROF_MAX_EVENTS);
+    if (o->profiler_dir == NULL) return ROSE_OK;
+    if (stat(o->profiler_dir, &s) != 0)
+        return rose_fail(err, ROSE_E_IO, "profiler folder %s: %s", o->profiler_dir,
+                         strerror(errno));
+    if (!S_ISDIR(s.st_mode) || access(o->profiler_dir, W_OK | X_OK) != 0)
+        return rose_fail(err, ROSE_E_IO, "profiler folder %s: it cannot be written to",
+                         o->profiler_dir);
+    return ROSE_OK;
+}
+
 static bool copy_strings(rose_api *a, const rose_api_opts *o)
 {
     a->model_id = strdup(o->model_id);
     a->version = strdup(o->version == NULL ? ROSE_VERSION : o->version);
     a->chat_template = o->chat_template == NULL ? NULL : strdup(o->chat_template);
+    a->profiler_dir = o->profiler_dir == NULL ? NULL : strdup(o->profiler_dir);
+    if ((a->profiler_dir != NULL) != (o->profiler_dir != NULL)) return false;
     return a->model_id != NULL && a->version != NULL &&
            (a->chat_template != NULL) == (o->chat_template != NULL);
 }
@@ -81,9 +105,11 @@ rose_status rose_api_create(rose_api **out, const rose_api_opts *o, rose_err *er
 
     *out = NULL;
     if ((st = check_opts(o, err)) != ROSE_OK) return st;
+    if ((st = check_profiler(o, err)) != ROSE_OK) return st;
     if ((a = calloc(1, sizeof *a)) == NULL)
         return rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
     a->o = *o;
+    pthread_mutex_init(&a->profile_lock, NULL);
     if (!copy_strings(a, o)) {
         st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
         goto done;
@@ -151,6 +177,7 @@ void rose_api_stop(rose_api *a)
     if (a == NULL) return;
     rose_api_workers_destroy(a->workers);
     a->workers = NULL;
+    rose_api_profile_close(a);
     for (uint32_t i = 0; a->io != NULL && i < a->o.n_io_threads; i++) {
         if (a->io[i].done != NULL)
             rose_api_io_on_done(&a->io[i]); /* nobody waits: all are cancelled */
@@ -177,5 +204,7 @@ void rose_api_destroy(rose_api *a)
     free(a->model_id);
     free(a->version);
     free(a->chat_template);
+    free(a->profiler_dir);
+    pthread_mutex_destroy(&a->profile_lock);
     free(a);
 }

@@ -34,6 +34,9 @@ typedef struct rose_api_opts {
     bool lenient;                /* accept and ignore unknown fields instead of 400 */
     uint32_t max_n;              /* most choices of a request: prompts x n (default 128) */
     uint32_t max_stop;           /* most stop strings (default 4, as OpenAI) */
+    const char *profiler_dir;    /* where /start_profile and /stop_profile write (--profiler-dir);
+                                    NULL: they are refused */
+    uint32_t profiler_events;    /* of each thread, as rose_prof_start */
     uint32_t default_max_tokens; /* 0 = what the context leaves (vLLM's chat rule); completions: 16
                                     as OpenAI */
 } rose_api_opts;

@@ -57,7 +57,9 @@ typedef enum rose_api_kind {
     ROSE_API_COMPLETION = 1,
     ROSE_API_CHAT = 2,
     ROSE_API_TOKENIZE = 4,
-    ROSE_API_DETOKENIZE = 8
+    ROSE_API_DETOKENIZE = 8,
+    ROSE_API_PROFILE_START = 16,
+    ROSE_API_PROFILE_STOP = 32
 } rose_api_kind;
 
 /* The checked fields. Pointers are borrowed from the JSON root. */
@@ -188,6 +190,7 @@ struct rose_api_job {
     uint32_t *stop_mem;       /* owned: the states of all choices */
     rose_stops stops;
     rose_api_out head; /* a stream chunk up to the index of its choice */
+    uint64_t prof_id;  /* of the request, in a profile; 0 = none */
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
 };
 
@@ -288,6 +291,12 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
 void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
                              const rose_api_prompt_ctx *c);
 
+/* profile.c: who may ask (I/O thread); the work, which writes a file (worker); the end of a
+ * recording that runs when the server stops (main thread). */
+bool rose_api_profile_may(const rose_api *a, const rose_http_req *r, rose_api_error *err);
+void rose_api_profile_run(rose_api_job *j);
+void rose_api_profile_close(rose_api *a);
+
 /* worker.c */
 typedef struct rose_api_workers rose_api_workers;
 rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_t n,
@@ -303,7 +312,7 @@ enum { ROSE_API_MAX_LIVE = 65536 }; /* engine requests, and jobs, of one I/O thr
 
 struct rose_api {
     rose_api_opts o; /* strings owned: */
-    char *model_id, *version, *chat_template;
+    char *model_id, *version, *chat_template, *profiler_dir;
     int64_t created;
     _Atomic(rose_engine *) engine; /* release in set_engine: tok is set before */
     const rose_tokenizer *tok;     /* borrowed */
@@ -313,6 +322,9 @@ struct rose_api {
     _Atomic uint64_t early[ROSE_METRIC_STATUSES]; /* errors that the HTTP room answered */
     rose_api_io *io;                              /* [n_io_threads] */
     rose_api_workers *workers;
+    pthread_mutex_t profile_lock; /* of the two below: start and stop run on any worker */
+    uint32_t n_profiles;
+    char *profile_path; /* owned; of the recording that runs, NULL = none */
 };
 
 /* routes.c */

@@ -11,6 +11,7 @@
 
 #include "api/api_internal.h"
 #include "base/clock.h"
+#include "base/profile.h"
 
 /* Someone still waits for the result, and it can still come. */
 static bool wanted(const rose_api_job *j)
@@ -111,11 +112,23 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
     cancel_all(j);
 }
 
+/* Where the time of the request's first choice went. */
+static void record_parts(const rose_api_job *j, const rose_request_times *t)
+{
+    rose_prof_flow(ROSE_PROF_FLOW_STEP, j->prof_id);
+    rose_prof_async("wait for a worker", j->prof_id, j->t_complete, j->t_worker);
+    rose_prof_async("parse and tokenize", j->prof_id, j->t_worker, t->submitted);
+    rose_prof_async("queue", j->prof_id, t->submitted, t->admitted);
+    rose_prof_async("prefill", j->prof_id, t->admitted, t->first_token);
+    rose_prof_async("decode", j->prof_id, t->first_token, t->finished);
+}
+
 static void release(rose_api_choice *c)
 {
     rose_api_job *j = c->job;
     const rose_request_times times = rose_request_get_times(c->req);
     rose_api_count_choice(c, &times);
+    if (c->index == 0) record_parts(j, &times);
     c->t_admitted_ns = times.admitted;
     c->n_cached = rose_request_cached_tokens(c->req);
     rose_request_release(c->req);
@@ -322,7 +335,7 @@ void rose_api_job_back(rose_api_job *j)
         cancel_all(j);
     } else if (j->err.status != 0) {
         rose_api_reply_error(j->io, take_req(j), &j->err);
-    } else if (j->kind == ROSE_API_TOKENIZE || j->kind == ROSE_API_DETOKENIZE) {
+    } else if (j->n_submitted == 0 && j->reply.b.len > 0) { /* the worker has made it */
         rose_api_reply_take(j->io, take_req(j), &j->reply.b);
     }
     if (j->n_submitted == 0) {
@@ -352,21 +365,27 @@ void rose_api_io_on_done(void *arg)
 {
     rose_api_io *io = arg;
     void *p;
+    const rose_prof_span span = rose_prof_begin("api.answer");
     rose_wakeq_clear(io->done);
     while (rose_wakeq_pop(io->done, &p) == ROSE_OK)
         rose_api_job_back(p);
+    rose_prof_end(&span);
 }
 
 void rose_api_io_on_sink(void *arg)
 {
     rose_api_io *io = arg;
     void *p;
+    uint64_t n = 0;
+    const rose_prof_span span = rose_prof_begin("api.stream");
     rose_wakeq_clear(io->sink);
     while (rose_wakeq_pop(io->sink, &p) == ROSE_OK) {
         rose_api_choice *c = rose_request_user(p);
+        n++;
         if (c->job->back)
             pump(c);
         else
             c->pending = true;
     }
+    rose_prof_end_with(&span, "choices", n);
 }

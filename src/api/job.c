@@ -8,6 +8,7 @@
 
 #include "api/api_internal.h"
 #include "base/clock.h"
+#include "base/profile.h"
 
 /* A body may always hold so many values (40 bytes each while it is parsed), for /detokenize. */
 enum { MIN_VALUES = 1 << 20 };
@@ -50,6 +51,7 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->r = r;
     j->kind = kind;
     j->created = rose_unix_time();
+    j->prof_id = rose_http_req_prof_id(r);
     j->t_arrival = rose_http_req_arrival_ns(r);
     j->t_complete = rose_http_req_complete_ns(r);
     snprintf(j->id, sizeof j->id, "%s-%016llx", kind == ROSE_API_CHAT ? "chatcmpl" : "cmpl",
@@ -222,6 +224,7 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
                            .ignore_eos = p->ignore_eos,
                            .priority = (int32_t)p->priority,
                            .t_ns = j->t_complete,
+                           .prof_id = j->prof_id,
                            .sink = j->io->sink};
     if (p->cache_salt != NULL) {
         o.cache_salt = json_string_value(p->cache_salt);
@@ -272,11 +275,13 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     rose_api_rules rules = {0};
     uint32_t max_tokens = 0, n = (uint32_t)p->n;
     c->max_prompts = j->api->o.max_n / n;
+    const rose_prof_span span = rose_prof_begin("api.tokenize");
     bool ok = j->kind == ROSE_API_CHAT
                   ? load_chat(j, p, prompts, c)
                   : rose_api_prompts_load(prompts, p->prompt, p->add_special_tokens, c, &j->err);
     ok = ok && rose_api_rules_load(&rules, p, c, &j->err);
     j->t_tokenized = rose_now_ns();
+    rose_prof_end(&span);
     if (!ok || !fit_tokens(j, p, prompts, c->max_model_len, &max_tokens)) goto done;
     if (!cap_reports(j, p, &rules, c->max_model_len, max_tokens)) goto done;
     j->n = n;
@@ -287,8 +292,11 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     j->max_tokens = max_tokens;
     j->streaming = p->stream;
     j->usage = p->include_usage;
-    if (!atomic_load_explicit(&j->gone, memory_order_relaxed)) /* only saves work */
+    if (!atomic_load_explicit(&j->gone, memory_order_relaxed)) { /* only saves work */
+        const rose_prof_span submit_span = rose_prof_begin("api.submit");
         submit_all(j, p, &rules, max_tokens);
+        rose_prof_end_with(&submit_span, "choices", j->n_submitted);
+    }
 done:
     rose_api_rules_free(&rules);
     if (j->extras == NULL) rose_api_prompts_free(prompts); /* the reply does not show them */
@@ -310,9 +318,19 @@ void rose_api_job_process(rose_api_job *j, rose_encoder *enc)
     json_t *root = NULL;
     rose_api_params p;
     j->t_worker = rose_now_ns();
-    if (rose_api_json_load(&root, j->body, j->body_len,
+    if (j->kind == ROSE_API_PROFILE_START || j->kind == ROSE_API_PROFILE_STOP) {
+        rose_api_profile_run(j);
+        goto done;
+    }
+    const rose_prof_span span = rose_prof_begin("api.job");
+    const rose_prof_span parse_span = rose_prof_begin("api.parse");
+    rose_prof_flow(ROSE_PROF_FLOW_STEP, j->prof_id);
+    const bool sound =
+        rose_api_json_load(&root, j->body, j->body_len,
                            max_values < MIN_VALUES ? MIN_VALUES : max_values, &j->err) &&
-        rose_api_schema_check(&p, root, j->kind, &so, &j->err)) {
+        rose_api_schema_check(&p, root, j->kind, &so, &j->err);
+    rose_prof_end_with(&parse_span, "bytes", j->body_len);
+    if (sound) {
         j->t_parsed = rose_now_ns();
         if (j->kind == ROSE_API_TOKENIZE)
             rose_api_tokenize_run(j, &p, &c);
@@ -322,6 +340,8 @@ void rose_api_job_process(rose_api_job *j, rose_encoder *enc)
             run_completion(j, &p, &c);
     }
     json_decref(root);
+    rose_prof_end(&span);
+done:
     free(j->body);
     j->body = NULL; /* body_len stays: worker.c has counted it */
 }

@@ -200,6 +200,8 @@ static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, ros
         return rose_api_fail(err, 503, "service_unavailable", NULL, "the model is still loading");
     if (is_draining(a))
         return rose_api_fail(err, 503, "service_unavailable", NULL, "the server is shutting down");
+    if (kind == ROSE_API_PROFILE_START || kind == ROSE_API_PROFILE_STOP)
+        return rose_api_profile_may(a, r, err) && prepare(io, err);
     if (!is_json(r))
         return rose_api_fail(err, 415, "unsupported_media_type", NULL,
                              "the request needs the header 'Content-Type: application/json'");
@@ -257,6 +259,16 @@ static void post_detokenize(rose_api_io *io, rose_http_req *r)
     start_job(io, r, ROSE_API_DETOKENIZE);
 }
 
+static void post_start_profile(rose_api_io *io, rose_http_req *r)
+{
+    start_job(io, r, ROSE_API_PROFILE_START);
+}
+
+static void post_stop_profile(rose_api_io *io, rose_http_req *r)
+{
+    start_job(io, r, ROSE_API_PROFILE_STOP);
+}
+
 static const route routes[] = {
     {"/v1/completions", true, post_completions},
     {"/v1/chat/completions", true, post_chat},
@@ -268,6 +280,8 @@ static const route routes[] = {
     {"/ready", false, get_ready},
     {"/version", false, get_version},
     {"/metrics", false, get_metrics},
+    {"/start_profile", true, post_start_profile},
+    {"/stop_profile", true, post_stop_profile},
 };
 
 static const route *find_route(const char *path)

@@ -5,6 +5,7 @@
 
 #include "api/api_internal.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "base/stall.h"
 
 #define MAX_QUEUED_BYTES ((size_t)256 << 20)
@@ -41,10 +42,10 @@ static rose_api_job *take(rose_api_workers *w)
 /* Before the job is handed back. */
 static void watch_job(rose_stall_span *s, const rose_api_job *j)
 {
-    static const char *const kinds[] = {[ROSE_API_COMPLETION] = "completion",
-                                        [ROSE_API_CHAT] = "chat",
-                                        [ROSE_API_TOKENIZE] = "tokenize",
-                                        [ROSE_API_DETOKENIZE] = "detokenize"};
+    static const char *const kinds[] = {
+        [ROSE_API_COMPLETION] = "completion",       [ROSE_API_CHAT] = "chat",
+        [ROSE_API_TOKENIZE] = "tokenize",           [ROSE_API_DETOKENIZE] = "detokenize",
+        [ROSE_API_PROFILE_START] = "start_profile", [ROSE_API_PROFILE_STOP] = "stop_profile"};
     if (!rose_stall_stop(s)) return;
     uint64_t parse = j->t_parsed > j->t_worker ? j->t_parsed - j->t_worker : 0;
     rose_stall_report(ROSE_STALL_TOKENIZE, s, "%s, body of %zu bytes, JSON %.1f ms, %u tokens",
@@ -56,6 +57,7 @@ static void *worker_main(void *arg)
     rose_api_workers *w = arg;
     rose_encoder *enc = NULL;
     rose_api_job *j;
+    rose_prof_thread("tokenizer worker");
     while ((j = take(w)) != NULL) {
         rose_err err = {0};
         rose_api_io *io = j->io;

@@ -55,6 +55,12 @@ const char *rose_prefill_name(rose_prefill p)
 }
 
 #if !ROSE_CUDA /* set by the Makefile */
+rose_status rose_backend_nvtx(rose_err *err)
+{
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "nvtx: this program was built without CUDA (it needs nvcc)");
+}
+
 rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
 {
     *out = NULL;

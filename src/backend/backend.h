@@ -221,6 +221,10 @@ const rose_backend_ops *rose_backend_cpu(void);
  * why (built without CUDA, no driver, no GPU, too old a GPU); then *out is NULL. */
 rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err);
 
+/* From here on the spans of base/profile.h are NVTX ranges as well, which nsys shows. Once, before
+ * threads. UNSUPPORTED: built without CUDA. */
+rose_status rose_backend_nvtx(rose_err *err);
+
 /* device: "auto" (cuda where there is a usable GPU, else cpu), "cpu", "cuda"; NULL = auto.
  * Errors: UNSUPPORTED (as rose_backend_cuda), INVAL
  * (another name). */

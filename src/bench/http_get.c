@@ -1,4 +1,4 @@
-/* bench/http_get.c - URLs, request heads, and the one blocking GET. */
+/* bench/http_get.c - URLs, request heads, and the one blocking GET or POST. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -81,6 +81,12 @@ static rose_status receive(int fd, rose_reader *rd, uint64_t deadline_ns, rose_e
 rose_status rose_http_get(const rose_url *u, const char *path, uint32_t timeout_ms, int *status,
                           rose_buf *body, rose_err *err)
 {
+    return rose_http_call(u, path, NULL, timeout_ms, status, body, err);
+}
+
+rose_status rose_http_call(const rose_url *u, const char *path, const char *post,
+                           uint32_t timeout_ms, int *status, rose_buf *body, rose_err *err)
+{
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     const struct timeval tv = {timeout_ms / 1000, (timeout_ms % 1000) * 1000};
     struct addrinfo *a = NULL;
@@ -98,7 +104,8 @@ rose_status rose_http_get(const rose_url *u, const char *path, uint32_t timeout_
         a = NULL;
         goto done;
     }
-    if ((st = rose_request_write(&head, u, path, NULL, NULL, 0)) != ROSE_OK) {
+    if ((st = rose_request_write(&head, u, path, NULL, post, post != NULL ? strlen(post) : 0)) !=
+        ROSE_OK) {
         rose_fail(err, st, "out of memory");
         goto done;
     }

@@ -52,5 +52,8 @@ rose_status rose_load_run(const rose_load_opts *o, const rose_load_item *items, 
  * without a reply; body (may be NULL) gets the reply's body. */
 rose_status rose_http_get(const rose_url *u, const char *path, uint32_t timeout_ms, int *status,
                           rose_buf *body, rose_err *err);
+/* The same, and with a body (JSON) a POST; NULL = GET. */
+rose_status rose_http_call(const rose_url *u, const char *path, const char *post,
+                           uint32_t timeout_ms, int *status, rose_buf *body, rose_err *err);
 
 #endif

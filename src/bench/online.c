@@ -381,6 +381,21 @@ static rose_status prepare(online *r, int argc, char **argv, rose_err *err)
     return rose_online_write(&r->results, err);
 }
 
+/* Behind all that is measured, whose results are written. */
+static uint32_t profile(const online *r, int argc, char **argv)
+{
+    const rose_profile_stage s = {.o = r->o,
+                                  .model_dir = r->model_dir,
+                                  .dir = r->results.dir,
+                                  .prompts = r->prompts,
+                                  .trace = &r->trace,
+                                  .warm_trace = &r->warm_trace,
+                                  .specs = r->specs,
+                                  .n_specs = r->n_specs,
+                                  .stop = &stop_asked};
+    return rose_online_profile(&s, argc, argv);
+}
+
 static int run(const char *model_dir, const rose_online_opts *o, int argc, char **argv)
 {
     static online r;
@@ -393,7 +408,7 @@ static int run(const char *model_dir, const rose_online_opts *o, int argc, char 
         goto done;
     }
     const uint64_t start = rose_now_ns();
-    for (uint32_t i = 0; i < r.n_specs && !stop_asked; i++)
+    for (uint32_t i = 0; i < r.n_specs && !stop_asked && !o->profile_only; i++)
         run_backend(&r, &r.specs[i]);
     char ended[32];
     rose_results_time(ended);
@@ -406,6 +421,7 @@ static int run(const char *model_dir, const rose_online_opts *o, int argc, char 
     else
         rc = r.n_failed == 0 && !stop_asked ? 0 : 1;
     printf("%s/online_results.json\n", r.results.dir);
+    if (strcmp(o->profile, "none") != 0 && profile(&r, argc, argv) > 0) rc = 1;
 done:
     json_decref(r.results.root);
     rose_load_trace_free(&r.trace);

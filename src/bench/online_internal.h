@@ -13,6 +13,10 @@ typedef struct rose_online_opts {
         self_test_rate;
     uint32_t warmup_requests, warmup_input_len, warmup_output_len;
     float rate, burstiness, in_median, in_sigma, out_median, out_sigma, ramp_start, ramp_end;
+    const char *profile; /* "none", "trace", "nsys", "both" */
+    uint32_t profile_n;
+    float profile_scale;
+    bool profile_only;
     bool shared_prefix, trace_prefixes, cold_prefix, self_test, vllm_results;
     rose_request_flags req;
     rose_server_flags server;
@@ -55,6 +59,19 @@ typedef struct rose_goodput_limits {
 rose_status rose_goodput_parse(const char *text, rose_goodput_limits *out, rose_err *err);
 bool rose_goodput_met(const rose_goodput_limits *l,
                       const rose_run_stats *s); /* at p99, no errors */
+
+/* online_profile.c: each server once more, with a profiler on; profile_manifest.json in dir. */
+typedef struct rose_profile_stage {
+    const rose_online_opts *o;
+    const char *model_dir, *dir;
+    const rose_prompts *prompts;
+    const rose_load_trace *trace, *warm_trace;
+    const rose_server_spec *specs; /* [n_specs] */
+    uint32_t n_specs;
+    const volatile sig_atomic_t *stop;
+} rose_profile_stage;
+/* Returns how many profiles failed; each is a row with its error. */
+uint32_t rose_online_profile(const rose_profile_stage *s, int argc, char **argv);
 
 /* One run as `vllm bench serve --save-result --save-detailed` writes it: dir/vllm/LABEL-LOAD.json.
  * Without generated_texts, which this client does not keep. */

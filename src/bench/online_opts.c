@@ -24,6 +24,9 @@ static void opts_init(rose_online_opts *o)
                             .out_median = 96,
                             .out_sigma = 0.6f,
                             .ramp = "none",
+                            .profile = "none",
+                            .profile_n = 32,
+                            .profile_scale = 0.4f,
                             .ramp_start = 1,
                             .ramp_end = 10,
                             .trace_prefixes = true,
@@ -174,6 +177,38 @@ static size_t workload_rows(rose_online_opts *o, rose_opt *rows)
     return sizeof all / sizeof *all;
 }
 
+static size_t profile_rows(rose_online_opts *o, rose_opt *rows)
+{
+    const rose_opt all[] = {
+        {.name = "Profiles", .kind = ROSE_OPT_HEADING},
+        {.name = "profile",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &o->profile,
+         .choices = "none|trace|nsys|both",
+         .help = "behind what is measured, each server once more with a profiler on: its own "
+                 "recorder, nsys, or both; profile_manifest.json"},
+        {.name = "profile-only",
+         .kind = ROSE_OPT_FLAG,
+         .dest = &o->profile_only,
+         .help = "measure nothing, only that"},
+        {.name = "profile-n",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->profile_n,
+         .arg = "N",
+         .min = 1,
+         .max = 1000000,
+         .help = "requests of a profile: the first of the trace"},
+        {.name = "profile-scale",
+         .kind = ROSE_OPT_FLOAT,
+         .dest = &o->profile_scale,
+         .arg = "S",
+         .fmax = 1e6f,
+         .help = "multiplies their times, as --scales"},
+    };
+    memcpy(rows, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
 static size_t generator_rows(rose_online_opts *o, rose_opt *rows)
 {
     const rose_opt all[] = {
@@ -245,10 +280,11 @@ static size_t generator_rows(rose_online_opts *o, rose_opt *rows)
 
 int rose_online_opts_parse(rose_online_opts *o, int argc, char **argv, const char **model_dir)
 {
-    rose_opt opts[40 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS];
+    rose_opt opts[48 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS];
     opts_init(o);
     size_t n = workload_rows(o, opts);
     n += generator_rows(o, opts + n);
+    n += profile_rows(o, opts + n);
     n += rose_request_flags_rows(&o->req, opts + n);
     n += rose_server_flags_rows(&o->server, opts + n);
     const rose_command cmd = {
@@ -267,6 +303,10 @@ int rose_online_opts_parse(rose_online_opts *o, int argc, char **argv, const cha
     if (rc >= 0) return rc;
     if (n_args == 0 && !o->self_test) {
         fprintf(stderr, "roseinfer: bench online needs a MODEL\n");
+        return 2;
+    }
+    if (o->profile_only && strcmp(o->profile, "none") == 0) {
+        fprintf(stderr, "roseinfer: --profile-only needs --profile\n");
         return 2;
     }
     return -1;

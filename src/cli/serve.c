@@ -18,18 +18,22 @@
 #include "base/memlock.h"
 #include "base/opts.h"
 #include "base/procstat.h"
+#include "base/profile.h"
 #include "base/stall.h"
 #include "base/version.h"
 #include "cli/cli.h"
 #include "engine/flags.h"
 
-enum { MAX_HTTP_ROWS = 24, POLL_MS = 20 };
+enum { MAX_HTTP_ROWS = 28, POLL_MS = 20 };
 
 typedef struct serve_flags {
     const char *host, *served_model_name, *chat_template, *log_level, *io_cpus;
     uint32_t port, io_threads, tokenize_workers, max_connections, max_n;
     uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms,
         shutdown_timeout, stream_interval, stall_warn_ms;
+    const char *profiler_dir;
+    uint32_t profiler_events;
+    bool nvtx;
     uint64_t max_body_size, max_pending;
     bool async_admit, fast_sse, lenient;
     rose_engine_flags engine;
@@ -69,6 +73,7 @@ static void flags_init(serve_flags *f)
         .fast_sse = a.fast_sse,
         .stream_interval = a.stream_interval,
         .lenient = a.lenient,
+        .profiler_events = a.profiler_events,
     };
     rose_engine_flags_init(&f->engine);
 }
@@ -204,6 +209,23 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
          .unset = "off",
          .help = "log what took longer and why: engine step, turn of an I/O loop, tokenizer job, "
                  "client that takes nothing"},
+        {.name = "profiler-dir",
+         .kind = ROSE_OPT_STRING,
+         .dest = &f->profiler_dir,
+         .arg = "DIR",
+         .unset = "refused",
+         .help = "allow POST /start_profile and /stop_profile, which write traces there"},
+        {.name = "profiler-events",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->profiler_events,
+         .arg = "N",
+         .min = ROSE_PROF_MIN_EVENTS,
+         .max = ROSE_PROF_MAX_EVENTS,
+         .help = "events of each thread that a profile holds, 48 bytes each"},
+        {.name = "nvtx",
+         .kind = ROSE_OPT_FLAG,
+         .dest = &f->nvtx,
+         .help = "NVTX ranges of what a profile shows, for nsys"},
         {.name = "log-level",
          .kind = ROSE_OPT_CHOICE,
          .dest = &f->log_level,
@@ -251,6 +273,8 @@ static rose_status start_http(server *s, serve_flags *f, const char *model_id, b
     a.stream_interval = f->stream_interval;
     a.lenient = f->lenient;
     a.max_n = f->max_n;
+    a.profiler_dir = f->profiler_dir;
+    a.profiler_events = f->profiler_events;
     rose_http_opts_default(&h);
     h.host = f->host;
     h.port = (uint16_t)f->port;
@@ -402,7 +426,8 @@ static int run(const char *dir, serve_flags *f)
     signal(SIGPIPE, SIG_IGN);
 
     const char *id = model_id_of(f, dir, name, sizeof name);
-    rose_status st = rose_engine_flags_read(&f->engine, &o, &err);
+    rose_status st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
+    if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) st = rose_model_open(&s.model, dir, &err);
     if (st == ROSE_OK && o.backend.lock_memory) st = check_lock(&f->engine, s.model, &o, &err);
     if (st == ROSE_OK) st = start_http(&s, f, id, has_chat_template(dir), &err);
@@ -441,7 +466,8 @@ int rose_cmd_serve(int argc, char **argv)
         .about =
             "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
             "/v1/chat/completions,\n"
-            "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics.\n"
+            "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics;\n"
+            "/start_profile and /stop_profile with --profiler-dir.\n"
             "SIGTERM or Ctrl-C lets running requests finish; a second one ends at once. The exit\n"
             "code is 1 where the engine had failed (then /health is 503 until it is stopped).",
         .opts = opts,

@@ -23,6 +23,7 @@
 #include "base/allocguard.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "engine/engine_internal.h"
 
 static void bump(_Atomic uint64_t *c, uint64_t n)
@@ -150,7 +151,10 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
     ev.id = id;
     ev.has_token = 1;
     r->events[r->n_events].id = id; /* already now: finish asks for the ids of what was computed */
-    if (r->n_generated++ == 0) r->times.first_token = t_ns;
+    if (r->n_generated++ == 0) {
+        r->times.first_token = t_ns;
+        rose_prof_flow(ROSE_PROF_FLOW_STEP, r->prof_id);
+    }
     bump(&e->stats.generated_tokens, 1);
     if (r->rules != NULL) {
         rose_rules_note(r->rules, id);
@@ -180,6 +184,7 @@ static void take_submission(rose_engine *e, rose_request *r)
                                   .due_ns = r->due_ns,
                                   .same_prompt = r->same_prompt,
                                   .no_lookup = r->skip_prefix_cache || scores};
+    rose_prof_flow(ROSE_PROF_FLOW_STEP, r->prof_id);
     rose_status st = rose_sched_submit(e->sched, &q, &r->seq);
     if (st != ROSE_OK) {
         finish_bare(e, r, ROSE_FINISH_ERROR);
@@ -208,6 +213,7 @@ static void take_cancels(rose_engine *e, rose_request *list)
 /* False if nothing had arrived. */
 static bool take_events(rose_engine *e)
 {
+    const rose_prof_span span = rose_prof_begin("engine.drain");
     /* the cancels first: a request in their list was pushed into the inbox before */
     rose_request *cancelled = rose_port_take_cancels(e->port), *early = e->early, *r;
     bool any = cancelled != NULL;
@@ -218,6 +224,7 @@ static bool take_events(rose_engine *e)
     e->early = NULL;
     take_cancels(e, early);
     take_cancels(e, cancelled);
+    rose_prof_end(&span);
     return any;
 }
 
@@ -233,11 +240,13 @@ static void sleep_until_event(rose_engine *e)
     publish_load(e);
     signal_sinks(e);
     e->collected_ns = 0;
+    const rose_prof_span span = rose_prof_begin("engine.sleep");
     rose_port_sleep_prepare(e->port);
     /* acquire: pairs with the release in close */
     if (!take_events(e) && !atomic_load_explicit(&e->closing, memory_order_acquire))
         rose_port_sleep(e->port);
     rose_port_sleep_done(e->port);
+    rose_prof_end(&span);
 }
 
 /* ---- the step ---- */
@@ -247,6 +256,7 @@ static void note_admissions(rose_engine *e, const rose_sched_plan *p, uint64_t t
     for (uint32_t i = 0; i < p->n_admitted; i++) {
         rose_request *r = e->by_seq[p->admitted[i]];
         r->times.admitted = t_ns;
+        rose_prof_flow(ROSE_PROF_FLOW_STEP, r->prof_id);
         r->n_cached = rose_sched_cached_tokens(e->sched, r->seq);
         bump(&e->stats.prompt_tokens, r->n_prompt);
         rose_engine_leave_queue(e, r->n_prompt, r->n_cost, r->priority);
@@ -271,15 +281,19 @@ static rose_status launch(rose_engine *e, const rose_sched_plan *p, uint64_t pla
     f->plan_ns = plan_ns;
     f->planned_ns = rose_now_ns();
     rose_alloc_guard_begin("engine step");
+    const rose_prof_span batch_span = rose_prof_begin("engine.batch");
     rose_batch_reset(&e->batch, f);
     for (uint32_t i = 0; i < p->n_items; i++)
         rose_batch_add(&e->batch, &p->items[i], e->by_seq[p->items[i].seq]);
     f->n_outputs = e->batch.batch.n_outputs;
+    rose_prof_end(&batch_span);
     rose_stall_begin(&e->compute_span);
     f->step_ns = rose_now_ns();
     uint64_t idle_since = e->collected_ns > 0 ? e->collected_ns : plan_ns;
     uint64_t exposed = e->n_flights > 0 ? 0 : f->step_ns - idle_since;
+    const rose_prof_span step_span = rose_prof_begin("backend.step");
     rose_status st = e->ops->step(e->ctx, &e->batch.batch, &f->ticket, err);
+    rose_prof_end_with(&step_span, "rows", p->n_tokens);
     rose_alloc_guard_end();
     if (st != ROSE_OK) return st;
     e->n_flights++;
@@ -330,6 +344,8 @@ static void note_step(rose_engine *e, const rose_flight *f, uint64_t before_ns)
     rose_hist_add(&e->hists.host_ns, &rose_hist_step, host_ns);
     rose_hist_add(&e->hists.compute_ns, &rose_hist_step, e->collected_ns - compute_from);
     rose_hist_add(&e->hists.tokens, &rose_hist_tokens, f->plan.n_tokens);
+    rose_prof_counter("requests running", rose_sched_n_running(e->sched));
+    rose_prof_counter("requests waiting", atomic_load_explicit(&e->n_queued, memory_order_relaxed));
     e->landed_ns = now;
     if (rose_stall_limit != 0) watch_step(e, &f->plan);
     e->spanned = false;
@@ -346,11 +362,14 @@ static rose_status land(rose_engine *e, rose_err *err)
         rose_stall_begin(&e->compute_span);
     }
     rose_alloc_guard_begin("engine step");
+    const rose_prof_span collect_span = rose_prof_begin("backend.collect");
     rose_status st = e->ops->collect(e->ctx, f.ticket, &res, err);
+    rose_prof_end(&collect_span);
     e->collected_ns = rose_now_ns();
     rose_stall_stop(&e->compute_span);
     if (st == ROSE_OK && res.n_outputs != f.n_outputs)
         st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res.n_outputs, f.n_outputs);
+    const rose_prof_span deliver_span = rose_prof_begin("engine.deliver");
     for (uint32_t i = 0; i < f.n_samples && st == ROSE_OK; i++) {
         const rose_flight_sample *s = &f.samples[i];
         rose_request *r = e->by_seq[s->seq];
@@ -358,6 +377,7 @@ static rose_status land(rose_engine *e, rose_err *err)
         deliver(e, r, res.ids[s->out], e->collected_ns);
     }
     signal_sinks(e);
+    rose_prof_end_with(&deliver_span, "tokens", f.n_samples);
     rose_alloc_guard_end();
     if (st != ROSE_OK) return st;
     e->flights[0] = e->flights[1];
@@ -390,8 +410,11 @@ static bool step(rose_engine *e)
     e->spanned = true;
     uint64_t start = rose_now_ns();
     if (e->load.ttft_slo_ns != 0) refuse_late(e, start);
-    if (rose_sched_next(e->sched, &plan)) {
-        note_admissions(e, &plan, start);
+    const rose_prof_span span = rose_prof_begin("engine.plan");
+    const bool any = rose_sched_next(e->sched, &plan);
+    if (any) note_admissions(e, &plan, start);
+    rose_prof_end(&span);
+    if (any) {
         st = launch(e, &plan, start, &err);
         /* a step with prompts is long: whoever arrives meanwhile shall be in the next one */
         if (e->ahead && e->batch.batch.out_rules == NULL && plan.n_prefill_seqs == 0) stay = 1;
@@ -407,6 +430,14 @@ static bool step(rose_engine *e)
     return true;
 }
 
+static bool step_recorded(rose_engine *e)
+{
+    const rose_prof_span span = rose_prof_begin("engine.step");
+    const bool any = step(e);
+    rose_prof_end(&span);
+    return any;
+}
+
 void rose_engine_run(rose_engine *e)
 {
     for (;;) {
@@ -414,7 +445,7 @@ void rose_engine_run(rose_engine *e)
         if (atomic_load_explicit(&e->closing, memory_order_acquire)) break;
         if (atomic_load_explicit(&e->failed, memory_order_relaxed)) /* our own store */
             finish_all(e, ROSE_FINISH_ERROR);
-        else if (step(e))
+        else if (step_recorded(e))
             continue;
         sleep_until_event(e);
     }

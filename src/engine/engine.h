@@ -131,6 +131,7 @@ typedef struct rose_request_opts {
     bool same_prompt;       /* as the last submission of this thread: for estimates of load only */
     uint64_t t_ns;          /* since when it waits, for ttft_slo_ms; 0 = now */
     bool skip_prefix_cache; /* compute the whole prompt (others may still use what it gives) */
+    uint64_t prof_id;       /* of its way through a profile (base/profile.h); 0 = none */
 } rose_request_opts;
 
 /* Any thread (concurrently). On success *out has one owner, the consumer, who polls until the

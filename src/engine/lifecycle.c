@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/cpuinfo.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "engine/engine_internal.h"
 
 typedef struct start_args {
@@ -24,6 +25,7 @@ static void *engine_main(void *arg)
     start_args *a = arg;
     rose_engine *e = a->e;
     rose_thread_setup("rose-engine", e->cpu);
+    rose_prof_thread("engine");
     rose_status st = e->ops->open(&e->ctx, a->m, &e->backend_opts, &e->plan, a->err);
     a->st = st;
     sem_post(&a->opened); /* a is gone from here on */

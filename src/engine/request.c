@@ -96,6 +96,7 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
     r->n_run = rose_request_n_run(o->n_prompt, max_tokens);
     r->ignore_eos = o->ignore_eos;
     r->skip_prefix_cache = o->skip_prefix_cache;
+    r->prof_id = o->prof_id;
     r->priority = o->priority;
     r->same_prompt = o->same_prompt;
     r->seq = UINT32_MAX;

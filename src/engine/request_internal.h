@@ -47,6 +47,7 @@ struct rose_request {
                           prompt is only scored, all but the last (at least 1) */
     rose_rules *rules; /* owned; NULL = none */
     bool ignore_eos, skip_prefix_cache;
+    uint64_t prof_id;
     int32_t priority;
     uint32_t n_cost; /* rows that the queue counts for it */
     bool same_prompt;

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/profile.h"
 #include "http/http_internal.h"
 
 static uint64_t deadline_in(uint32_t ms)
@@ -81,7 +82,9 @@ void rose_http_conn_flush(rose_http_conn *c)
 {
     while (http_pending(c) > 0 && !c->wblocked && !c->doomed) {
         size_t want = c->out.len - c->out_off;
+        const rose_prof_span span = rose_prof_begin("http.send");
         ssize_t n = send(c->fd, c->out.data + c->out_off, want, MSG_NOSIGNAL);
+        rose_prof_end_with(&span, "bytes", n > 0 ? (uint64_t)n : 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
             rose_http_conn_doom(c);
@@ -129,6 +132,13 @@ static void take_input(rose_http_conn *c, const char *data, size_t len)
     if (used < len) keep_ahead(c, data + used, len - used);
 }
 
+static void take_input_recorded(rose_http_conn *c, size_t len)
+{
+    const rose_prof_span span = rose_prof_begin("http.parse");
+    take_input(c, c->io->scratch, len);
+    rose_prof_end_with(&span, "bytes", len);
+}
+
 static void take_eof(rose_http_conn *c)
 {
     c->eof = true;
@@ -166,10 +176,12 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
         rose_http_conn_touch(c);
         return;
     }
+    const rose_prof_span span = rose_prof_begin("http.recv");
     ssize_t n = recv(fd, c->io->scratch, room, 0);
+    rose_prof_end_with(&span, "bytes", n > 0 ? (uint64_t)n : 0);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (n > 0)
-        take_input(c, c->io->scratch, (size_t)n);
+        take_input_recorded(c, (size_t)n);
     else if (n == 0)
         take_eof(c);
     else
@@ -278,6 +290,14 @@ static bool start_linger(rose_http_conn *c)
     return true;
 }
 
+void rose_http_conn_sent(rose_http_conn *c)
+{
+    if (c->sent_id == 0) return;
+    rose_prof_flow(ROSE_PROF_FLOW_END, c->sent_id);
+    rose_prof_async("request", c->sent_id, c->sent_arrival_ns, rose_now_ns());
+    c->sent_id = 0;
+}
+
 /* n requests of this connection are no longer in flight. */
 static void settle(rose_http_conn *c, uint32_t n)
 {
@@ -293,6 +313,7 @@ void rose_http_conn_turn(rose_http_conn *c)
     } while (!c->doomed && feed_ahead(c));
     if (!http_pending(c)) {
         c->write_deadline = 0;
+        rose_http_conn_sent(c);
         settle(c, c->n_unsent);
     }
     if (c->state == CONN_CLOSING && http_pending(c) == 0 && !start_linger(c)) c->doomed = true;

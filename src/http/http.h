@@ -100,6 +100,7 @@ const char *rose_http_req_body(const rose_http_req *r, size_t *len);
 char *rose_http_req_take_body(rose_http_req *r, size_t *len);
 uint64_t rose_http_req_arrival_ns(const rose_http_req *r);  /* first byte of the request */
 uint64_t rose_http_req_complete_ns(const rose_http_req *r); /* last byte of the body */
+uint64_t rose_http_req_prof_id(const rose_http_req *r);     /* base/profile.h; 0 = not recorded */
 void rose_http_req_set_user(rose_http_req *r, void *user);
 void *rose_http_req_user(const rose_http_req *r);
 

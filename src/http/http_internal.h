@@ -71,6 +71,7 @@ struct rose_http_req {
     rose_http_conn *conn;
     const char *path, *query;
     uint64_t arrival_ns, complete_ns;
+    uint64_t prof_id;
     void *user;
     bool streaming; /* stream_begin was called */
     bool chunked;   /* its bytes are framed as chunks */
@@ -96,6 +97,7 @@ struct rose_http_conn {
     struct event ev_read, ev_write, ev_timer;
     uint64_t read_deadline, write_deadline; /* ns, 0 = none */
     uint64_t timer_at;                      /* when ev_timer fires, 0 = not armed */
+    uint64_t sent_id, sent_arrival_ns; /* of the reply that ended last, for a profile; 0 = none */
     uint64_t blocked_ns; /* since when the client takes nothing, 0 = it does; kept if watched */
 
     rose_buf out; /* unsent bytes: [out_off, out.len) */
@@ -201,6 +203,7 @@ void rose_http_conn_doom(rose_http_conn *c);    /* destroy at the end of this tu
 void rose_http_conn_flush(rose_http_conn *c);   /* send what the socket takes now */
 void rose_http_conn_turn(rose_http_conn *c);    /* end of the turn; may destroy c */
 void rose_http_conn_drain(rose_http_conn *c);   /* close if idle */
+void rose_http_conn_sent(rose_http_conn *c);    /* a profile's: the last reply's last byte is out */
 
 /* parse.c: takes input while the state is HEAD or BODY; returns how many bytes it used */
 size_t rose_http_parse(rose_http_conn *c, const char *data, size_t len);

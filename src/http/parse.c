@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "base/clock.h"
+#include "base/profile.h"
 #include "http/http_internal.h"
 
 static int refuse_in_callback(rose_http_conn *c, int status, const char *why)
@@ -423,8 +424,12 @@ static void deliver(rose_http_conn *c)
     c->state = CONN_BUSY;
     c->read_deadline = 0;
     c->req.complete_ns = rose_now_ns();
+    c->req.prof_id = rose_prof_on() ? rose_prof_new_id() : 0;
     atomic_fetch_add_explicit(&h->inflight, 1, memory_order_relaxed); /* a gauge, orders nothing */
+    const rose_prof_span span = rose_prof_begin("http.request");
+    rose_prof_flow(ROSE_PROF_FLOW_BEGIN, c->req.prof_id);
     h->cb.on_request(h->cb.arg, &c->req);
+    rose_prof_end(&span);
 }
 
 /* The gap limit, and ten times as long for the request as a whole: a byte now and then must not

@@ -135,6 +135,9 @@ void rose_http_refuse(rose_http_conn *c, int status, const char *why)
 static void end_reply(rose_http_conn *c)
 {
     rose_http *h = c->io->h;
+    rose_http_conn_sent(c); /* of several in a turn only the last one's end is exact */
+    c->sent_id = c->req.prof_id;
+    c->sent_arrival_ns = c->req.arrival_ns;
     c->n_unsent++; /* in flight until the socket has it: who drains must not cut it off */
     if (!c->keep_alive || atomic_load_explicit(&h->draining, memory_order_relaxed)) {
         c->state = CONN_CLOSING;
@@ -292,6 +295,11 @@ uint64_t rose_http_req_arrival_ns(const rose_http_req *r)
 uint64_t rose_http_req_complete_ns(const rose_http_req *r)
 {
     return r->complete_ns;
+}
+
+uint64_t rose_http_req_prof_id(const rose_http_req *r)
+{
+    return r->prof_id;
 }
 
 void rose_http_req_set_user(rose_http_req *r, void *user)

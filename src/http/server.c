@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/cpuinfo.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "http/http_internal.h"
 
 enum { ACCEPT_BURST = 64, ACCEPT_RETRY_MS = 100, MAX_HEADER_BYTES = 16 << 20 };
@@ -146,11 +147,13 @@ static void on_turn(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     rose_http_phase(io, "send");
+    const rose_prof_span span = rose_prof_begin("http.turn");
     while ((c = TAILQ_FIRST(&io->dirty)) != NULL) {
         TAILQ_REMOVE(&io->dirty, c, dirty_link);
         c->dirty = false;
         rose_http_conn_turn(c);
     }
+    rose_prof_end(&span);
     io->turn_pending = false;
 }
 
@@ -160,6 +163,7 @@ static void *io_main(void *arg)
     char name[16];
     snprintf(name, sizeof name, "rose-io-%u", io->index);
     rose_thread_setup(name, io->cpu);
+    rose_prof_thread(name);
     if (rose_stall_limit == 0) {
         event_base_loop(io->base, EVLOOP_NO_EXIT_ON_EMPTY);
         return NULL;
@@ -440,7 +444,9 @@ static void on_watch(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     rose_http_phase(w->io, "events");
+    const rose_prof_span span = rose_prof_begin("http.events");
     w->fn(w->arg);
+    rose_prof_end(&span);
 }
 
 static void add_watch(void *arg)

@@ -526,6 +526,12 @@ uint64_t rose_http_req_complete_ns(const rose_http_req *r)
     return 2;
 }
 
+uint64_t rose_http_req_prof_id(const rose_http_req *r)
+{
+    (void)r;
+    return 0;
+}
+
 void rose_http_req_set_user(rose_http_req *r, void *user)
 {
     r->user = user;

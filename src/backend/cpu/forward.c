@@ -15,6 +15,7 @@
 #include "backend/cpu/sampler.h"
 #include "base/allocguard.h"
 #include "base/clock.h"
+#include "base/profile.h"
 
 typedef struct step {
     rose_cpu *c;
@@ -345,12 +346,15 @@ static void layers(worker *w)
 
     for (uint32_t i = 0; i < c->arch.n_layers; i++) {
         const rose_cpu_layer *l = &c->weights.layers[i];
+        rose_prof_span span = {0};
+        if (w->tid == 0) span = rose_prof_begin("cpu.layer");
         const float *normed = norm(w, sc->x, sc->h, rows, l->ln1_w, l->ln1_b);
         matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, true);
         phase_done(w, ROSE_PHASE_QKV);
         attention(w, i, from, to);
         phase_done(w, ROSE_PHASE_ATTENTION);
         if (i + 1 < c->arch.n_layers) project_and_mlp(w, l, sc->x, sc->h, rows);
+        rose_prof_end_with(&span, "layer", i);
     }
 }
 
@@ -398,6 +402,8 @@ static void sample_block(worker *w, uint32_t first, uint32_t n)
 
 static void outputs(worker *w)
 {
+    rose_prof_span span = {0};
+    if (w->tid == 0) span = rose_prof_begin("cpu.outputs");
     rose_cpu *c = w->c;
     const rose_cpu_scratch *sc = &c->scratch;
     const rose_cpu_weights *wt = &c->weights;
@@ -413,6 +419,7 @@ static void outputs(worker *w)
         phase_done(w, ROSE_PHASE_HEAD);
         sample_block(w, first, n); /* done before the next block's first barrier */
     }
+    rose_prof_end_with(&span, "rows", w->s->n_slots);
 }
 
 static void step_thread(void *arg, uint32_t tid, uint32_t n)

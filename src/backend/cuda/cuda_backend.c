@@ -98,6 +98,7 @@ static void cuda_close(void *ctx)
 {
     rose_cuda *c = ctx;
     if (c == NULL) return;
+    rose_cuda_profile(false);
     if (c->staged != NULL && !c->lost) rose_cuda_finish(c);
     if (c->lost) { /* every call would wait for it: its memory goes with the process */
         free_host(c);
@@ -203,6 +204,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         goto done;
     }
     if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
+    rose_cuda_profile(true);
     *ctx = c;
 done:
     if (st != ROSE_OK) cuda_close(c);

@@ -137,6 +137,9 @@ cudaError_t rose_cuda_finish(rose_cuda *c);
  * which). */
 rose_status rose_cuda_select(rose_err *err);
 
+/* profile.c: kernels join in a recording of base/profile.h, or no longer. */
+void rose_cuda_profile(bool on);
+
 /* plan.c */
 size_t rose_cuda_type_size(rose_cuda_type t);
 uint32_t rose_cuda_hd_pad(uint32_t head_dim);

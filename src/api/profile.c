@@ -1,0 +1,146 @@
+/* api/profile.c - /start_profile and /stop_profile: a recording (base/profile.h) from one to the
+ * other. Only a server with --profiler-dir has them; its clients choose neither folder nor name.
+ *
+ * The work runs where jobs do, on a tokenizer worker, because the file of a recording takes its
+ * time; with async_admit off it holds up the I/O thread. A recording that runs when the server
+ * stops is written then. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "api/api_internal.h"
+#include "base/log.h"
+#include "base/profile.h"
+
+bool rose_api_profile_may(const rose_api *a, const rose_http_req *r, rose_api_error *err)
+{
+    if (a->profiler_dir == NULL)
+        return rose_api_fail(err, 403, "profiler_disabled", NULL,
+                             "this server was started without --profiler-dir");
+    /* A browser says so where a page of another origin asks; curl and benchmarks do not. */
+    if (rose_http_req_header(r, "Origin") != NULL)
+        return rose_api_fail(err, 403, "profiler_from_page", "Origin",
+                             "a web page may not start or stop a profile");
+    return true;
+}
+
+/* Nothing in the body has a meaning here: a folder, a number of steps or a kind of profile that is
+ * asked for would not be had. */
+static bool check_body(rose_api_job *j)
+{
+    const char *key;
+    json_t *root = NULL, *v;
+    bool ok = true;
+    if (j->body_len == 0) return true;
+    if (!rose_api_json_load(&root, j->body, j->body_len, 1024, &j->err)) return false;
+    json_object_foreach(root, key, v)
+    {
+        if (j->api->o.lenient) break;
+        ok = rose_api_fail(&j->err, 400, NULL, key,
+                           "a profile has no options: field '%.64s' is not supported; the file "
+                           "goes to --profiler-dir",
+                           key);
+        break;
+    }
+    json_decref(root);
+    return ok;
+}
+
+static char *new_path(rose_api *a)
+{
+    rose_buf path = {0};
+    char when[32];
+    struct tm tm;
+    time_t now = time(NULL);
+    gmtime_r(&now, &tm);
+    strftime(when, sizeof when, "%Y%m%dT%H%M%SZ", &tm);
+    if (rose_buf_addf(&path, "%s/roseinfer-%s-%ld-%u.trace.json", a->profiler_dir, when,
+                      (long)getpid(), ++a->n_profiles) != ROSE_OK)
+        rose_buf_free(&path);
+    return path.data; /* NUL-terminated by addf, or NULL */
+}
+
+static void start(rose_api_job *j)
+{
+    rose_api *a = j->api;
+    rose_err err = {{0}};
+    char *path = new_path(a);
+    if (path == NULL) {
+        rose_api_fail_nomem(&j->err);
+        return;
+    }
+    rose_status st = rose_prof_start(a->o.profiler_events, &err);
+    if (st != ROSE_OK) {
+        free(path);
+        if (st == ROSE_E_FULL)
+            rose_api_fail(&j->err, 409, "profile_running", NULL, "a profile is being recorded");
+        else
+            rose_api_fail(&j->err, 500, "profile_failed", NULL, "%s", err.msg);
+        return;
+    }
+    a->profile_path = path;
+    rose_api_puts(&j->reply, "{\"status\":\"recording\",\"path\":");
+    rose_api_put_string(&j->reply, path, strlen(path));
+    rose_api_putf(&j->reply, ",\"max_events_per_thread\":%u}", a->o.profiler_events);
+}
+
+static rose_status stop_recording(rose_api *a, rose_prof_result *r, rose_err *err)
+{
+    rose_status st = rose_prof_stop(a->profile_path, r, err);
+    if (st == ROSE_OK)
+        rose_log(ROSE_LOG_INFO, "profile", "%s: %" PRIu64 " events, %" PRIu64 " dropped",
+                 a->profile_path, r->n_events, r->n_dropped);
+    return st;
+}
+
+static void stop(rose_api_job *j)
+{
+    rose_api *a = j->api;
+    rose_prof_result r;
+    rose_err err = {{0}};
+    rose_api_out *o = &j->reply;
+    if (a->profile_path == NULL) {
+        rose_api_fail(&j->err, 409, "profile_not_running", NULL, "no profile is being recorded");
+        return;
+    }
+    if (stop_recording(a, &r, &err) != ROSE_OK) {
+        rose_api_fail(&j->err, 500, "profile_failed", NULL, "%s", err.msg);
+    } else {
+        rose_api_puts(o, "{\"status\":\"ok\",\"path\":");
+        rose_api_put_string(o, a->profile_path, strlen(a->profile_path));
+        rose_api_putf(o, ",\"bytes\":%" PRIu64 ",\"events\":%" PRIu64 ",\"dropped\":%" PRIu64,
+                      r.file_bytes, r.n_events, r.n_dropped);
+        rose_api_putf(o, ",\"device_events\":%" PRIu64 ",\"threads\":%u,\"duration_s\":%.6f",
+                      r.n_device, r.n_threads, (double)r.duration_ns * 1e-9);
+        rose_api_puts(o, ",\"note\":");
+        rose_api_put_string(o, r.note, strlen(r.note));
+        rose_api_puts(o, "}");
+    }
+    free(a->profile_path);
+    a->profile_path = NULL;
+}
+
+void rose_api_profile_run(rose_api_job *j)
+{
+    if (!check_body(j)) return;
+    pthread_mutex_lock(&j->api->profile_lock);
+    if (j->kind == ROSE_API_PROFILE_START)
+        start(j);
+    else
+        stop(j);
+    pthread_mutex_unlock(&j->api->profile_lock);
+    if (j->reply.oom) rose_api_fail_nomem(&j->err);
+}
+
+void rose_api_profile_close(rose_api *a)
+{
+    rose_prof_result r;
+    rose_err err = {{0}};
+    if (a->profile_path == NULL) return;
+    if (stop_recording(a, &r, &err) != ROSE_OK) rose_log(ROSE_LOG_ERROR, "profile", "%s", err.msg);
+    free(a->profile_path);
+    a->profile_path = NULL;
+}

@@ -1,0 +1,373 @@
+/* base/profile.c - see profile.h. One table of threads, a buffer for each while a recording runs.
+ *
+ * Start, stop and the coming and going of threads hold one lock; recording holds none. What keeps a
+ * late event out of a buffer that is being read or freed is `busy`: a thread raises it, then looks
+ * at the state; stop clears the state, then waits until nobody is busy. Both are sequentially
+ * consistent, so either the thread sees that the recording is over or stop sees the thread. */
+#include "base/profile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdalign.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/profile_internal.h"
+
+enum {
+    RECORDING = 1,
+    HOOKED = 2,
+    NEXT = 4,
+    MAX_PATH = 4096,
+    TOUCHED_EVENTS = 1 << 16,
+    TOUCH_STEP = 64
+};
+
+typedef enum slot_use {
+    SLOT_FREE,
+    SLOT_LIVE,
+    SLOT_GONE /* its thread has ended, its events are still wanted */
+} slot_use;
+
+typedef struct slot {
+    alignas(64) _Atomic uint32_t busy;
+    uint64_t n, cap, n_dropped; /* the thread's while it is busy; stop's afterwards */
+    rose_prof_event *events;    /* owned [cap]; NULL = no recording */
+    char name[32];
+    long tid;
+    slot_use use; /* under the lock, as all below */
+} slot;
+
+_Atomic uint32_t rose_prof_state;
+
+static slot g_slots[ROSE_PROF_MAX_THREADS];
+static struct {
+    pthread_mutex_t lock;
+    uint64_t start_ns, n_events;
+    uint32_t generation;            /* in steps of NEXT: no two recordings have the same state */
+    const rose_prof_source *source; /* borrowed */
+    bool source_on;
+    char note[160];
+} g_prof = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static rose_prof_hooks g_hooks;
+static _Atomic uint64_t g_stray;   /* events of threads that are not in the table */
+static _Atomic uint64_t g_last_id; /* relaxed: only unique */
+static _Thread_local slot *t_slot; /* ours, or NULL */
+static pthread_key_t g_key;        /* its destructor tells that a thread has ended */
+static pthread_once_t g_once = PTHREAD_ONCE_INIT;
+static bool g_key_sound;
+
+/* ---- threads ---- */
+
+static void leave(void *arg)
+{
+    slot *s = arg;
+    pthread_mutex_lock(&g_prof.lock);
+    t_slot = NULL;
+    s->use = s->events != NULL ? SLOT_GONE : SLOT_FREE;
+    pthread_mutex_unlock(&g_prof.lock);
+}
+
+static void make_key(void)
+{
+    g_key_sound = pthread_key_create(&g_key, leave) == 0;
+}
+
+/* Under the lock. False: no memory; its events count as dropped. */
+static bool give_buffer(slot *s)
+{
+    s->n = s->n_dropped = s->cap = 0;
+    s->events = calloc(g_prof.n_events, sizeof *s->events);
+    if (s->events == NULL) return false;
+    s->cap = g_prof.n_events;
+    /* a huge page takes half a millisecond to be given: not on the thread that is watched */
+    for (uint64_t i = 0; i < s->cap && i < TOUCHED_EVENTS; i += TOUCH_STEP)
+        *(volatile uint64_t *)&s->events[i].value = 0;
+    return true;
+}
+
+static slot *take_slot(void)
+{
+    for (uint32_t i = 0; i < ROSE_PROF_MAX_THREADS; i++) {
+        if (g_slots[i].use == SLOT_FREE) return &g_slots[i];
+    }
+    return NULL;
+}
+
+void rose_prof_thread(const char *name)
+{
+    pthread_once(&g_once, make_key);
+    if (g_hooks.thread != NULL) g_hooks.thread(name);
+    pthread_mutex_lock(&g_prof.lock);
+    slot *s = t_slot != NULL ? t_slot : g_key_sound ? take_slot() : NULL;
+    if (s != NULL) {
+        snprintf(s->name, sizeof s->name, "%s", name);
+        if (s->use == SLOT_FREE) {
+            s->tid = (long)gettid();
+            /* relaxed: the lock orders it; nobody else writes the state meanwhile */
+            if (atomic_load_explicit(&rose_prof_state, memory_order_relaxed) & RECORDING)
+                give_buffer(s);
+            s->use = SLOT_LIVE;
+            t_slot = s;
+            pthread_setspecific(g_key, s);
+        }
+    }
+    pthread_mutex_unlock(&g_prof.lock);
+}
+
+/* ---- recording ---- */
+
+/* state 0: whichever recording runs. */
+static void record(const rose_prof_event *e, uint32_t state)
+{
+    slot *s = t_slot;
+    if (s == NULL) {
+        atomic_fetch_add_explicit(&g_stray, 1, memory_order_relaxed); /* a count */
+        return;
+    }
+    atomic_exchange_explicit(&s->busy, 1, memory_order_seq_cst); /* see the head of this file */
+    uint32_t now = atomic_load_explicit(&rose_prof_state, memory_order_seq_cst);
+    if ((now & RECORDING) && (state == 0 || now == state)) {
+        if (s->n < s->cap)
+            s->events[s->n++] = *e;
+        else
+            s->n_dropped++;
+    }
+    /* release: pairs with the load in wait_for_writers */
+    atomic_store_explicit(&s->busy, 0, memory_order_release);
+}
+
+void rose_prof_begin_on(rose_prof_span *s, uint32_t state)
+{
+    s->state = state;
+    if (state & HOOKED) g_hooks.push(s->name);
+    s->begin_ns = rose_now_ns();
+}
+
+void rose_prof_end_on(const rose_prof_span *s, const char *arg, uint64_t value)
+{
+    if (s->state & HOOKED) g_hooks.pop();
+    if (!(s->state & RECORDING)) return;
+    const rose_prof_event e = {.name = s->name,
+                               .arg = arg,
+                               .begin_ns = s->begin_ns,
+                               .end_ns = rose_now_ns(),
+                               .value = value,
+                               .kind = ROSE_PROF_SPAN};
+    record(&e, s->state);
+}
+
+static bool recording_relaxed(void)
+{
+    return (atomic_load_explicit(&rose_prof_state, memory_order_relaxed) & RECORDING) != 0;
+}
+
+void rose_prof_put(rose_prof_kind kind, const char *name, uint64_t id, uint64_t value)
+{
+    if (!recording_relaxed()) return; /* only the hooks are on */
+    bool flow =
+        kind == ROSE_PROF_FLOW_BEGIN || kind == ROSE_PROF_FLOW_STEP || kind == ROSE_PROF_FLOW_END;
+    const rose_prof_event e = {
+        .name = name, .begin_ns = rose_now_ns(), .value = flow ? id : value, .kind = kind};
+    record(&e, 0);
+}
+
+void rose_prof_put_async(const char *name, uint64_t id, uint64_t begin_ns, uint64_t end_ns)
+{
+    if (!recording_relaxed() || id == 0 || begin_ns == 0 || end_ns < begin_ns) return;
+    const rose_prof_event e = {
+        .name = name, .begin_ns = begin_ns, .end_ns = end_ns, .value = id, .kind = ROSE_PROF_ASYNC};
+    record(&e, 0);
+}
+
+uint64_t rose_prof_new_id(void)
+{
+    return atomic_fetch_add_explicit(&g_last_id, 1, memory_order_relaxed) + 1;
+}
+
+/* ---- start and stop ---- */
+
+bool rose_prof_recording(void)
+{
+    return recording_relaxed();
+}
+
+static void free_buffers(void)
+{
+    for (uint32_t i = 0; i < ROSE_PROF_MAX_THREADS; i++) {
+        slot *s = &g_slots[i];
+        free(s->events);
+        s->events = NULL;
+        s->n = s->cap = s->n_dropped = 0;
+        if (s->use == SLOT_GONE) s->use = SLOT_FREE;
+    }
+}
+
+static void start_source(void)
+{
+    rose_err err = {{0}};
+    g_prof.note[0] = '\0';
+    g_prof.source_on = false;
+    if (g_prof.source == NULL) return;
+    g_prof.source_on = g_prof.source->start(g_prof.source->arg, &err) == ROSE_OK;
+    if (!g_prof.source_on)
+        snprintf(g_prof.note, sizeof g_prof.note, "%s: %.120s", g_prof.source->name, err.msg);
+}
+
+rose_status rose_prof_start(uint32_t n_events, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    if (n_events < ROSE_PROF_MIN_EVENTS || n_events > ROSE_PROF_MAX_EVENTS)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "a recording of %u events a thread: %d to %d are "
+                         "possible",
+                         n_events, ROSE_PROF_MIN_EVENTS, ROSE_PROF_MAX_EVENTS);
+    pthread_mutex_lock(&g_prof.lock);
+    uint32_t state = atomic_load_explicit(&rose_prof_state, memory_order_relaxed);
+    if (state & RECORDING) {
+        st = ROSE_E_FULL;
+        goto done;
+    }
+    g_prof.n_events = n_events;
+    for (uint32_t i = 0; i < ROSE_PROF_MAX_THREADS && st == ROSE_OK; i++) {
+        if (g_slots[i].use == SLOT_LIVE && !give_buffer(&g_slots[i])) st = ROSE_E_NOMEM;
+    }
+    if (st != ROSE_OK) {
+        free_buffers();
+        rose_fail(err, st, "no memory for a recording of %u events a thread", n_events);
+        goto done;
+    }
+    start_source();
+    atomic_store_explicit(&g_stray, 0, memory_order_relaxed);
+    g_prof.start_ns = rose_now_ns();
+    /* seq_cst: pairs with the load in record; who sees it sees its buffer */
+    g_prof.generation += NEXT;
+    atomic_store_explicit(&rose_prof_state, g_prof.generation | (state & HOOKED) | RECORDING,
+                          memory_order_seq_cst);
+done:
+    pthread_mutex_unlock(&g_prof.lock);
+    return st;
+}
+
+/* After the state was cleared: whoever writes an event now is about to be done. */
+static void wait_for_writers(void)
+{
+    for (uint32_t i = 0; i < ROSE_PROF_MAX_THREADS; i++) {
+        while (atomic_load_explicit(&g_slots[i].busy, memory_order_seq_cst) != 0)
+            sched_yield();
+    }
+}
+
+static uint32_t list_tracks(rose_prof_track *tracks, rose_prof_result *r)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ROSE_PROF_MAX_THREADS; i++) {
+        const slot *s = &g_slots[i];
+        if (s->use == SLOT_FREE) continue;
+        tracks[n++] = (rose_prof_track){s->name, s->tid, s->events, s->n, s->n_dropped};
+        r->n_dropped += s->n_dropped;
+        if (s->n > 0) r->n_threads++;
+    }
+    r->n_dropped += atomic_load_explicit(&g_stray, memory_order_relaxed);
+    return n;
+}
+
+static void write_all(FILE *f, rose_prof_track *tracks, uint32_t n_tracks, uint64_t end_ns,
+                      rose_prof_result *r)
+{
+    rose_prof_writer w = {.file = f, .start_ns = g_prof.start_ns, .end_ns = end_ns, .first = true};
+    rose_prof_json_begin(&w);
+    for (uint32_t i = 0; i < n_tracks; i++)
+        rose_prof_json_track(&w, &tracks[i]);
+    if (g_prof.source_on) {
+        rose_err why = {{0}};
+        r->n_dropped += g_prof.source->write(g_prof.source->arg, &w, &why);
+        if (why.msg[0] != '\0')
+            snprintf(g_prof.note, sizeof g_prof.note, "%s: %.120s", g_prof.source->name, why.msg);
+    }
+    rose_prof_json_end(&w, tracks, n_tracks, r->n_dropped, g_prof.note);
+    r->n_events = w.n_events;
+    r->n_device = w.n_device;
+}
+
+static rose_status write_file(const char *path, rose_prof_track *tracks, uint32_t n_tracks,
+                              uint64_t end_ns, rose_prof_result *r, rose_err *err)
+{
+    char part[MAX_PATH];
+    struct stat stat_of;
+    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+        return rose_fail(err, ROSE_E_INVAL, "the path of the profile is too long");
+    if (access(path, F_OK) == 0)
+        return rose_fail(err, ROSE_E_IO, "%s: the file is there already", path);
+    int fd = open(part, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0644);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (f == NULL) {
+        rose_fail(err, ROSE_E_IO, "create %s: %s", part, strerror(errno));
+        if (fd >= 0) close(fd);
+        return ROSE_E_IO;
+    }
+    write_all(f, tracks, n_tracks, end_ns, r);
+    bool bad = fflush(f) != 0 || ferror(f) != 0;
+    if (!bad && fstat(fd, &stat_of) == 0) r->file_bytes = (uint64_t)stat_of.st_size;
+    bad = (fclose(f) != 0) || bad;
+    if (!bad && rename(part, path) == 0) return ROSE_OK;
+    rose_fail(err, ROSE_E_IO, "write %s: %s", path, strerror(errno));
+    r->file_bytes = 0;
+    unlink(part);
+    return ROSE_E_IO;
+}
+
+rose_status rose_prof_stop(const char *path, rose_prof_result *out, rose_err *err)
+{
+    static rose_prof_track tracks[ROSE_PROF_MAX_THREADS]; /* under the lock */
+    rose_status st = ROSE_OK;
+    rose_prof_result r = {0};
+    if (out != NULL) *out = r;
+    pthread_mutex_lock(&g_prof.lock);
+    uint32_t state = atomic_load_explicit(&rose_prof_state, memory_order_relaxed);
+    if (!(state & RECORDING)) {
+        st = ROSE_E_EMPTY;
+        goto done;
+    }
+    /* seq_cst: see the head of this file */
+    atomic_store_explicit(&rose_prof_state, state & HOOKED, memory_order_seq_cst);
+    const uint64_t end_ns = rose_now_ns();
+    wait_for_writers();
+    if (g_prof.source_on) g_prof.source->stop(g_prof.source->arg);
+    r.duration_ns = end_ns - g_prof.start_ns;
+    const uint32_t n_tracks = list_tracks(tracks, &r);
+    if (path != NULL) st = write_file(path, tracks, n_tracks, end_ns, &r, err);
+    if (g_prof.source_on) g_prof.source->drop(g_prof.source->arg);
+    g_prof.source_on = false;
+    memcpy(r.note, g_prof.note, sizeof r.note);
+    free_buffers();
+    if (out != NULL) *out = r;
+done:
+    pthread_mutex_unlock(&g_prof.lock);
+    return st;
+}
+
+void rose_prof_set_source(const rose_prof_source *s)
+{
+    pthread_mutex_lock(&g_prof.lock);
+    if (g_prof.source_on) {
+        g_prof.source->stop(g_prof.source->arg);
+        g_prof.source->drop(g_prof.source->arg);
+        g_prof.source_on = false;
+        snprintf(g_prof.note, sizeof g_prof.note, "%s: it ended before the recording",
+                 g_prof.source->name);
+    }
+    g_prof.source = s;
+    pthread_mutex_unlock(&g_prof.lock);
+}
+
+void rose_prof_set_hooks(const rose_prof_hooks *h)
+{
+    g_hooks = *h;
+    atomic_fetch_or_explicit(&rose_prof_state, HOOKED, memory_order_seq_cst);
+}

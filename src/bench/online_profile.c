@@ -1,0 +1,274 @@
+/* bench/online_profile.c - the profile stage of `bench online`: after what is measured, and apart
+ * from it, each server once more, fresh, with a profiler on. `trace` asks the server's own recorder
+ * (/start_profile, /stop_profile, which vLLM and SGLang have as well, given the arguments that
+ * allow it); `nsys` wraps the server's command. No figure of this stage enters the results; what
+ * came of it stands in profile_manifest.json. A tool that is not there, or a server that fails, is
+ * a row with its error. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "bench/online_internal.h"
+
+enum { PROFILE_VARIANT = 1 << 22, WARM_VARIANT = 1 << 23, CALL_TIMEOUT_MS = 300000 };
+
+/* No system-call sampling: the ranges and the kernels are what is asked for. */
+#define NSYS_ARGS                                                                                  \
+    "profile --trace=cuda,nvtx,osrt --sample=none --cuda-graph-trace=node "                        \
+    "--trace-fork-before-exec=true --force-overwrite=true"
+
+typedef struct attempt {
+    const rose_profile_stage *s;
+    const rose_server_spec *spec;
+    bool nsys;
+    char dir[4096]; /* of its files */
+    json_t *row;
+} attempt;
+
+static rose_status make_dirs(char *path, rose_err *err)
+{
+    for (char *p = path + 1;; p++) {
+        if (*p != '/' && *p != '\0') continue;
+        const char end = *p;
+        *p = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return rose_fail(err, ROSE_E_IO, "cannot create %s: %s", path, strerror(errno));
+        *p = end;
+        if (end == '\0') return ROSE_OK;
+    }
+}
+
+/* POST; what the server says goes into the row under name. */
+static rose_status call(attempt *a, const rose_url *u, const char *path, const char *name,
+                        rose_err *err)
+{
+    rose_buf body = {0};
+    json_error_t e;
+    json_t *said = NULL;
+    int status = 0;
+    rose_status st = rose_http_call(u, path, "{}", CALL_TIMEOUT_MS, &status, &body, err);
+    if (st == ROSE_OK && body.len > 0) rose_json_parse(&said, body.data, body.len, 0, &e);
+    if (st == ROSE_OK && status != 200) {
+        const char *why =
+            json_string_value(json_object_get(json_object_get(said, "error"), "message"));
+        st = rose_fail(err, ROSE_E_CLOSED, "%s: status %d%s%s", path, status,
+                       why != NULL ? ": " : "", why != NULL ? why : "");
+    }
+    if (said != NULL) json_object_set(a->row, name, said);
+    json_decref(said);
+    rose_buf_free(&body);
+    return st;
+}
+
+static rose_status replay(attempt *a, const rose_server *server, const rose_load_trace *trace,
+                          const rose_run_spec *spec, const char *count_as, rose_err *err)
+{
+    const rose_profile_stage *s = a->s;
+    const rose_workload w = {.prompts = s->prompts,
+                             .trace = trace,
+                             .flags = &s->o->req,
+                             .mode = ROSE_PROMPT_UNIQUE,
+                             .label = a->nsys ? "profile (nsys)" : "profile (trace)",
+                             .stop = s->stop};
+    rose_run run = {0};
+    uint32_t n_ok = 0;
+    const char *model = s->o->req.model_name != NULL ? s->o->req.model_name : server->model;
+    rose_status st = rose_workload_run(&w, &server->url, model, spec, &run, err);
+    for (uint32_t i = 0; st == ROSE_OK && i < run.n; i++)
+        n_ok += run.replies[i].error[0] == '\0';
+    if (st == ROSE_OK && count_as != NULL) {
+        json_object_set_new(a->row, "num_requests", json_integer(run.n));
+        json_object_set_new(a->row, count_as, json_integer(n_ok));
+        if (n_ok == 0) st = rose_fail(err, ROSE_E_CLOSED, "no request succeeded");
+    }
+    rose_run_free(&run);
+    if (st == ROSE_OK && *s->stop) st = rose_fail(err, ROSE_E_CLOSED, "interrupted");
+    return st;
+}
+
+static rose_status drive(attempt *a, rose_server *server, rose_err *err)
+{
+    const rose_online_opts *o = a->s->o;
+    const rose_run_spec warm = {.concurrency = 1, .variant = WARM_VARIANT};
+    const rose_run_spec spec = {
+        .scale = (double)o->profile_scale, .n = o->profile_n, .variant = PROFILE_VARIANT};
+    rose_status st = ROSE_OK, stopped = ROSE_OK;
+    if (o->warmup_requests > 0) st = replay(a, server, a->s->warm_trace, &warm, NULL, err);
+    if (st == ROSE_OK && !a->nsys) st = call(a, &server->url, "/start_profile", "start", err);
+    if (st != ROSE_OK) return st;
+    st = replay(a, server, a->s->trace, &spec, "num_success", err);
+    /* also after a failure: what was recorded may tell why */
+    if (!a->nsys)
+        stopped = call(a, &server->url, "/stop_profile", "stop", st == ROSE_OK ? err : NULL);
+    return st != ROSE_OK ? st : stopped;
+}
+
+/* The driver's command behind nsys. */
+static rose_status wrap(const attempt *a, rose_server_flags *f, rose_buf *command, rose_err *err)
+{
+    const int d = a->spec->driver;
+    if (d < 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "nsys needs a server that is started here");
+    rose_status st =
+        rose_buf_addf(command, "nsys %s --output='%s/%s' ", NSYS_ARGS, a->dir, a->spec->label);
+    if (st == ROSE_OK)
+        st = f->command[d] != NULL ? rose_buf_addf(command, "%s", f->command[d])
+                                   : rose_buf_addf(command, "'%s' serve", rose_self_path());
+    if (st != ROSE_OK) return rose_fail(err, st, "out of memory");
+    f->command[d] = command->data;
+    return ROSE_OK;
+}
+
+/* What the profiled server of this program needs. */
+static rose_status extra_args(const attempt *a, rose_buf *extra, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    if (a->spec->driver < 0 || strcmp(a->spec->label, "roseinfer") != 0) return ROSE_OK;
+    if (strchr(a->dir, '\'') != NULL)
+        return rose_fail(err, ROSE_E_INVAL, "%s: a quote in the path of a profile", a->dir);
+    st = a->nsys ? rose_buf_addf(extra, "--nvtx")
+                 : rose_buf_addf(extra, "--profiler-dir '%s'", a->dir);
+    return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
+}
+
+static rose_status check_nsys_file(attempt *a, rose_err *err)
+{
+    char path[4300];
+    snprintf(path, sizeof path, "%s/%s.nsys-rep", a->dir, a->spec->label);
+    if (!rose_file_exists(path)) return rose_fail(err, ROSE_E_NOTFOUND, "nsys left no %s", path);
+    json_object_set_new(a->row, "path", json_string(path));
+    return ROSE_OK;
+}
+
+static rose_status run_attempt(attempt *a, rose_err *err)
+{
+    rose_server server = {0};
+    rose_server_flags f = a->s->o->server;
+    rose_buf command = {0}, extra = {0};
+    bool started = false;
+    rose_status st = make_dirs(a->dir, err);
+    if (st == ROSE_OK) st = extra_args(a, &extra, err);
+    if (st == ROSE_OK && a->nsys) st = wrap(a, &f, &command, err);
+    if (st == ROSE_OK) {
+        st = rose_server_start(&server, a->spec, &f, a->s->model_dir, extra.data, a->dir, err);
+        started = true;
+        json_object_set_new(a->row, "cmd",
+                            json_string(server.command.data != NULL ? server.command.data : ""));
+        json_object_set_new(a->row, "log_path", json_string(server.log));
+        json_object_set_new(a->row, "version", json_string(server.version));
+    }
+    if (st == ROSE_OK) st = drive(a, &server, err);
+    if (started) rose_server_stop(&server);
+    if (st == ROSE_OK && a->nsys) st = check_nsys_file(a, err);
+    rose_buf_free(&command);
+    rose_buf_free(&extra);
+    return st;
+}
+
+/* The first line that `nsys --version` prints; null where there is none. */
+static json_t *nsys_version(const char *dir)
+{
+    char *const argv[] = {(char *)(uintptr_t) "nsys", (char *)(uintptr_t) "--version", NULL};
+    char path[4200];
+    rose_proc p;
+    rose_buf text = {0};
+    json_t *v = NULL;
+    snprintf(path, sizeof path, "%s/nsys_version.txt", dir);
+    if (rose_proc_start(&p, argv, path, path, NULL, 0, NULL) == ROSE_OK && rose_proc_wait(&p) &&
+        rose_file_read(&text, path, 1 << 16, NULL) == ROSE_OK && rose_buf_str(&text) != NULL) {
+        text.data[strcspn(text.data, "\r\n")] = '\0';
+        v = json_string(text.data);
+    }
+    unlink(path);
+    rose_buf_free(&text);
+    return v != NULL ? v : json_null();
+}
+
+static json_t *manifest_of(const rose_profile_stage *s, int argc, char **argv)
+{
+    const rose_online_opts *o = s->o;
+    char began[32];
+    json_t *meta = rose_results_meta(argc, argv);
+    json_t *more =
+        json_pack("{s:s, s:b, s:i, s:f, s:i, s:s, s:s, s:{}}", "profile", o->profile,
+                  "profile_only", o->profile_only, "profile_n", (int)o->profile_n, "profile_scale",
+                  (double)o->profile_scale, "warmup_requests", (int)o->warmup_requests, "backends",
+                  o->backends, "profile_nsys_args", NSYS_ARGS, "tool_versions");
+    if (more != NULL) json_object_update(meta, more);
+    json_decref(more);
+    rose_results_time(began);
+    json_object_set_new(meta, "profile_start_time", json_string(began));
+    return json_pack("{s:o, s:[]}", "meta", meta, "runs");
+}
+
+static bool wanted(const rose_profile_stage *s, bool nsys)
+{
+    return strcmp(s->o->profile, "both") == 0 ||
+           strcmp(s->o->profile, nsys ? "nsys" : "trace") == 0;
+}
+
+/* One row; the manifest is on disk after each. True: it came to something. */
+static bool try_one(const rose_profile_stage *s, json_t *root, const rose_server_spec *spec,
+                    bool nsys, rose_err *err)
+{
+    attempt a = {.s = s, .spec = spec, .nsys = nsys};
+    const char *tool = nsys ? "nsys" : "trace";
+    const uint64_t start = rose_now_ns();
+    rose_err why = {{0}};
+    char dir[4096];
+    *err = (rose_err){{0}};
+    if (realpath(s->dir, dir) == NULL || snprintf(a.dir, sizeof a.dir, "%.3900s/profiles/%s/%s",
+                                                  dir, tool, spec->label) >= (int)sizeof a.dir) {
+        rose_fail(err, ROSE_E_IO, "the folder of a profile: %s", strerror(errno));
+        return false;
+    }
+    a.row = json_pack("{s:s, s:s, s:s}", "tool", tool, "backend", spec->label, "output_dir", a.dir);
+    if (a.row == NULL) {
+        rose_fail(err, ROSE_E_NOMEM, "out of memory");
+        return false;
+    }
+    rose_status st = run_attempt(&a, &why);
+    json_object_set_new(a.row, "wall_s", json_real((double)(rose_now_ns() - start) * 1e-9));
+    if (st != ROSE_OK) {
+        rose_results_text(why.msg);
+        json_object_set_new(a.row, "profile_error", json_string(why.msg));
+        fprintf(stderr, "roseinfer: profile (%s) of %s: %s\n", tool, spec->label, why.msg);
+    }
+    json_array_append_new(json_object_get(root, "runs"), a.row);
+    if (rose_results_write(root, s->dir, "profile_manifest.json", err) != ROSE_OK) return false;
+    return st == ROSE_OK;
+}
+
+uint32_t rose_online_profile(const rose_profile_stage *s, int argc, char **argv)
+{
+    uint32_t n_failed = 0;
+    rose_err err = {{0}};
+    char ended[32];
+    const uint64_t start = rose_now_ns();
+    json_t *root = manifest_of(s, argc, argv), *meta = json_object_get(root, "meta");
+    if (wanted(s, true))
+        json_object_set_new(json_object_get(meta, "tool_versions"), "nsys", nsys_version(s->dir));
+    for (int nsys = 0; nsys < 2; nsys++) {
+        for (uint32_t i = 0; wanted(s, nsys) && i < s->n_specs && !*s->stop; i++) {
+            if (try_one(s, root, &s->specs[i], nsys, &err)) continue;
+            n_failed++;
+            if (err.msg[0] != '\0') fprintf(stderr, "roseinfer: %s\n", err.msg);
+        }
+    }
+    rose_results_time(ended);
+    json_object_set_new(meta, "profile_end_time", json_string(ended));
+    json_object_set_new(meta, "profile_wall_s", json_real((double)(rose_now_ns() - start) * 1e-9));
+    if (rose_results_write(root, s->dir, "profile_manifest.json", &err) != ROSE_OK) {
+        fprintf(stderr, "roseinfer: %s\n", err.msg);
+        n_failed++;
+    }
+    printf("%s/profile_manifest.json\n", s->dir);
+    json_decref(root);
+    return n_failed;
+}
