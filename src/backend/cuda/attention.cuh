@@ -32,8 +32,8 @@ ROSE_DEVICE uint2 split_pages(const uint32_t *table, uint32_t split, uint32_t n_
     return make_uint2(__ldcg(table + split * 2), __ldcg(table + second));
 }
 
-/* SHARED: other warps of the block want it as well, so it may stay in the first-level cache; else the
- * load may come before pdl_wait. */
+/* SHARED: other warps of the block want it as well, so it may stay in the first-level cache; else
+ * the load may come before pdl_wait. */
 template <typename T, int HD, bool SHARED>
 ROSE_DEVICE void load_split(split_kv<HD> *s, const rose_cuda_kv &kv, uint2 pages, uint32_t head,
                             int lane)
