@@ -112,7 +112,9 @@ static void test_prefault(void **state)
     print_message("page faults of %d steps: %llu, prefaulted %llu\n", SEQS * LEN / CHUNK,
                   (unsigned long long)without, (unsigned long long)with);
     assert_true(without > 8); /* the pool alone is 8 MiB: four huge pages or 2,048 small ones */
+#if !defined(__SANITIZE_THREAD__) /* its shadow memory faults beside ours */
     assert_true(with <= without / 4);
+#endif
     assert_memory_equal(ids[0], ids[1], sizeof ids[0]);
     fx_model_free(m);
 }
