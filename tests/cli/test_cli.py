@@ -285,6 +285,19 @@ def test_bench_latency():
     one_line_error("latency over the context", run("bench", "latency", MODEL, "--input-len", "100000"), 1, "")
 
 
+def test_bench_kernels():
+    """A table, or a refusal that names what is missing: oneDNN's header, its library, or a GPU."""
+    rc, out, err = run("bench", "kernels", "--max-rows", "1", "--repeats", "1", "--json")
+    if rc == 0:
+        products = json.loads(out)["products"]
+        check("five products of one row, all timed", [p["rows"] for p in products] == [1] * 5 and
+              all(p["own_us"] > 0 and p["library_us"] > 0 for p in products), out)
+    else:
+        check("refused by name", rc == 1 and ("oneDNN" in err or "libdnnl" in err) and err.count("\n") == 1, err)
+    check("float16 is refused or timed", run("bench", "kernels", "--device", "cpu", "--dtype", "float16")[0] == 1)
+    check("a device that there is not", run("bench", "kernels", "--device", "tpu")[0] == 2)
+
+
 def test_bench_http():
     rc, out, err = run("bench", "http", MODEL, "--streams", "3,20", "--output-len", "40", "--rate", "5000")
     rows = json.loads(out)["results"] if rc == 0 else []

@@ -1,7 +1,7 @@
 /* backend/cpu/onednn.c - see onednn.h. The C API of oneDNN 2.x, its entry points by dlsym. */
-#if ROSE_DNNL /* set by the Makefile */
-
 #include "backend/cpu/onednn.h"
+
+#if ROSE_DNNL /* set by the Makefile */
 
 #include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.h>
