@@ -121,6 +121,9 @@ def resident_mb(s):
 
 def test_slow_reader():
     """A client that reads nothing while its request streams megabytes: its buffer is bounded, then it is dropped."""
+    if SLOW:
+        print("    test_slow_reader: not here, a slow build takes minutes to fill the system's buffers (tests/http/test_http_stall, test_http_large)")
+        return
     n = 24  # more than the system's buffers take: the server's side of a connection grows to 4 MB
     body = json.dumps({"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "stream": True, "n": n, "logprobs": 5})
     with Server("--max-pending-bytes", "64K", "--prefault", "--kv-cache-memory", "256M") as s:
@@ -136,14 +139,13 @@ def test_slow_reader():
             k.connect(("127.0.0.1", s.port))
             k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                       b"Content-Length: %d\r\n\r\n%s" % (len(body), body.encode()))
-        top, end = before, time.monotonic() + (400 if SLOW else 120)
+        top, end = before, time.monotonic() + 120
         while s.get("/health").json()["cancelled"] < cancelled + len(slow) and time.monotonic() < end:
             top = max(top, resident_mb(s))
             time.sleep(0.01)
         got = s.get("/health").json()["cancelled"] - cancelled
         check("clients that read nothing are dropped, their requests cancelled", got >= len(slow), got)
-        if not SLOW:  # sanitizers hold freed memory back
-            check("they held no more than their buffers", top - before < 24, (before, top, whole))
+        check("they held no more than their buffers", top - before < 24, (before, top, whole))
         print(f"    a whole reply has {whole / 1e6:.1f} MB; resident {before:.1f} MB before, at most {top:.1f} MB")
         since = others.counts()
         others.advance(since, 10)
