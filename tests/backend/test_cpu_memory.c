@@ -111,7 +111,7 @@ static void test_prefault(void **state)
     uint64_t with = faults_of_steps(m, true, ids[1]);
     print_message("page faults of %d steps: %llu, prefaulted %llu\n", SEQS * LEN / CHUNK,
                   (unsigned long long)without, (unsigned long long)with);
-    assert_true(without > 8); /* the pool alone is 8 MiB: four huge pages or 2,048 small ones */
+    assert_true(without > 8);     /* the pool alone is 8 MiB: four huge pages or 2,048 small ones */
 #if !defined(__SANITIZE_THREAD__) /* its shadow memory faults beside ours */
     assert_true(with <= without / 4);
 #endif
