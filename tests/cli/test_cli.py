@@ -569,8 +569,12 @@ def test_lost_output():
     closed = lambda: (os.close(1), os.close(2))  # noqa: E731
     p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0"], preexec_fn=closed)
     try:
-        for _ in range(200):
-            fds = {n: os.readlink(f"/proc/{p.pid}/fd/{n}") for n in os.listdir(f"/proc/{p.pid}/fd")}
+        fds = {}
+        for _ in range(500):
+            try:
+                fds = {n: os.readlink(f"/proc/{p.pid}/fd/{n}") for n in os.listdir(f"/proc/{p.pid}/fd")}
+            except FileNotFoundError:  # one was closed between the listing and the look at it
+                continue
             if any("socket" in v for v in fds.values()):
                 break
             time.sleep(0.02)
