@@ -5,6 +5,25 @@
 #include "base/opts.h"
 #include "cli/cli.h"
 #include "model/random.h"
+#include "tokenizer/tokenizer.h"
+
+/* The vocabulary is that of the tokenizer, if one is given; it must load. */
+static rose_status vocab_of(rose_random_opts *o, rose_err *err)
+{
+    rose_tokenizer *t = NULL;
+    rose_status st = rose_tokenizer_open(&t, o->tokenizer, err);
+    if (st != ROSE_OK) return st;
+    uint32_t n = rose_tokenizer_vocab_size(t);
+    rose_tokenizer_close(t);
+    if (o->vocab_size != 0 && o->vocab_size < n)
+        return rose_fail(
+            err, ROSE_E_INVAL,
+            "--vocab-size %u: the tokenizer of %s has %u entries; leave the option out "
+            "or name at least so many",
+            o->vocab_size, o->tokenizer, n);
+    if (o->vocab_size == 0) o->vocab_size = n;
+    return ROSE_OK;
+}
 
 /* Mostly the table of options. */
 int rose_cmd_random_model(int argc, char **argv)
@@ -12,6 +31,8 @@ int rose_cmd_random_model(int argc, char **argv)
     rose_random_opts o;
     rose_random_opts_default(&o);
     const char *dtype = "F32", *arch = o.arch;
+    uint32_t default_vocab = o.vocab_size;
+    o.vocab_size = 0;
     const rose_opt opts[] = {
         {.name = "arch",
          .kind = ROSE_OPT_CHOICE,
@@ -52,7 +73,14 @@ int rose_cmd_random_model(int argc, char **argv)
          .arg = "N",
          .min = 257,
          .max = 1u << 24,
+         .unset = "50257, or the tokenizer's",
          .help = "entries; the first 256 are bytes, the last is <|endoftext|>"},
+        {.name = "tokenizer",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o.tokenizer,
+         .arg = "FOLDER",
+         .unset = "one token a byte, and fillers",
+         .help = "copy this model's tokenizer"},
         {.name = "max-positions",
          .kind = ROSE_OPT_U32,
          .dest = &o.max_positions,
@@ -104,5 +132,7 @@ int rose_cmd_random_model(int argc, char **argv)
               : strcmp(dtype, "F16") == 0 ? ROSE_F16
                                           : ROSE_BF16;
     rose_err err = {{0}};
+    if (o.tokenizer != NULL && vocab_of(&o, &err) != ROSE_OK) return rose_die(&err);
+    if (o.vocab_size == 0) o.vocab_size = default_vocab;
     return rose_random_model_write(&o, args[0], &err) == ROSE_OK ? 0 : rose_die(&err);
 }

@@ -138,16 +138,16 @@ static json_t *make_config(const rose_random_opts *o)
     int64_t eos = (int64_t)o->vocab_size - 1;
     json_t *inner = o->d_ff == 0 ? json_null() : json_integer(o->d_ff);
     return json_pack(
-        "{s:s,s:I,s:I,s:I,s:I,s:I,s:o,s:s,s:f,s:f,s:f,s:f,s:f,s:b,s:b,s:b,s:b,s:b,s:I,s:I,"
+        "{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:s,s:f,s:f,s:f,s:f,s:f,s:b,s:b,s:b,s:b,s:b,s:I,s:I,"
         "s:s}",
         "model_type", o->arch, "n_layer", (json_int_t)o->n_layers, "n_embd", (json_int_t)o->d_model,
-        "n_head", (json_int_t)o->n_heads, "n_positions", (json_int_t)o->max_positions, "vocab_size",
-        (json_int_t)o->vocab_size, "n_inner", inner, "activation_function", "gelu_new",
-        "layer_norm_epsilon", 1e-5, "initializer_range", INIT_STD, "attn_pdrop", 0.0, "embd_pdrop",
-        0.0, "resid_pdrop", 0.0, "scale_attn_weights", 1, "scale_attn_by_inverse_layer_idx", 0,
-        "reorder_and_upcast_attn", 0, "tie_word_embeddings", o->tied_head ? 1 : 0, "use_cache", 1,
-        "bos_token_id", (json_int_t)eos, "eos_token_id", (json_int_t)eos, "torch_dtype",
-        torch_names[o->dtype]);
+        "n_head", (json_int_t)o->n_heads, "n_positions", (json_int_t)o->max_positions, "n_ctx",
+        (json_int_t)o->max_positions, "vocab_size", (json_int_t)o->vocab_size, "n_inner", inner,
+        "activation_function", "gelu_new", "layer_norm_epsilon", 1e-5, "initializer_range",
+        INIT_STD, "attn_pdrop", 0.0, "embd_pdrop", 0.0, "resid_pdrop", 0.0, "scale_attn_weights", 1,
+        "scale_attn_by_inverse_layer_idx", 0, "reorder_and_upcast_attn", 0, "tie_word_embeddings",
+        o->tied_head ? 1 : 0, "use_cache", 1, "bos_token_id", (json_int_t)eos, "eos_token_id",
+        (json_int_t)eos, "torch_dtype", torch_names[o->dtype]);
 }
 
 static void plan_add(plan *p, const char *lead, const char *name, const rose_dim dims[2],
@@ -399,7 +399,9 @@ rose_status rose_random_model_write(const rose_random_opts *o, const char *dir, 
                                               (json_int_t)p.arch.vocab_size - 1, "eos_token_id",
                                               (json_int_t)p.arch.vocab_size - 1),
                                     JSON_INDENT(2), err);
-    if (st == ROSE_OK) st = rose_random_tokenizer_write(&folder, &p.arch, err);
+    if (st == ROSE_OK)
+        st = o->tokenizer != NULL ? rose_random_tokenizer_copy(&folder, o->tokenizer, err)
+                                  : rose_random_tokenizer_write(&folder, &p.arch, err);
     if (st == ROSE_OK) st = write_weights(&folder, &p, err);
 done:
     folder_end(&folder, st == ROSE_OK);

@@ -13,6 +13,7 @@ typedef struct rose_random_opts {
     bool prefix;              /* names with "transformer." */
     uint64_t max_shard_bytes; /* 0 = one file; else model-0000i-of-0000n.safetensors + index */
     uint64_t seed;            /* same options and seed = same bytes, on any machine */
+    const char *tokenizer;    /* folder whose tokenizer files are copied; NULL = one of bytes */
 } rose_random_opts;
 
 /* GPT-2 124M, F32, tied, one file, seed 0. */
@@ -25,7 +26,9 @@ void rose_random_opts_default(rose_random_opts *o);
  * 1 + N(0, 0.02), biases N(0, 0.02), from Philox counters and a fixed transform whose result does
  * not depend on libm (a sum of four uniforms: no draw beyond 3.46 sigma). Prefix, sharding and
  * dtype (before rounding) do not change them. vocab_size is at least 257; its last id is
- * <|endoftext|>, the begin and end of text. Errors: INVAL, UNSUPPORTED (arch), IO, NOMEM; a
+ * <|endoftext|>, the begin and end of text. With `tokenizer` the files of that folder's tokenizer
+ * are copied instead (GPT-2's has <|endoftext|> last, too); whether vocab_size holds its ids is the
+ * caller's affair. Errors: INVAL, UNSUPPORTED (arch), IO, NOMEM; a
  * half-written folder is removed. About 2.5 s for the default 498 MB. */
 rose_status rose_random_model_write(const rose_random_opts *o, const char *dir, rose_err *err);
 

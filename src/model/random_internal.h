@@ -27,4 +27,7 @@ rose_status rose_folder_write_json(rose_folder *f, const char *name, json_t *roo
  * then fillers, and <|endoftext|> as the last id. */
 rose_status rose_random_tokenizer_write(rose_folder *f, const rose_arch *a, rose_err *err);
 
+/* Copy a tokenizer's files from the folder `from`; ROSE_E_INVAL where it has none. */
+rose_status rose_random_tokenizer_copy(rose_folder *f, const char *from, rose_err *err);
+
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "model/random_internal.h"
 
 #define END_OF_TEXT "<|endoftext|>"
@@ -112,5 +113,47 @@ rose_status rose_random_tokenizer_write(rose_folder *f, const rose_arch *a, rose
         st = rose_folder_write_json(f, "tokenizer_config.json", make_settings(a), JSON_INDENT(2),
                                     err);
     json_decref(vocab);
+    return st;
+}
+
+static rose_status copy_file(rose_folder *f, const char *from, const char *name, rose_err *err)
+{
+    rose_map in = {0};
+    FILE *out = NULL;
+    const char *path = rose_folder_add(f, name);
+    if (path == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s/%s: out of memory", f->dir, name);
+    rose_status st = rose_file_map(&in, from, err);
+    if (st != ROSE_OK) return st;
+    errno = 0;
+    out = fopen(path, "wb");
+    bool ok = out != NULL && fwrite(in.data, 1, in.size, out) == in.size;
+    if (out != NULL && fclose(out) != 0) ok = false;
+    if (!ok) st = rose_fail(err, ROSE_E_IO, "write %s: %s", path, strerror(errno));
+    rose_file_unmap(&in);
+    return st;
+}
+
+rose_status rose_random_tokenizer_copy(rose_folder *f, const char *from, rose_err *err)
+{
+    static const char *const names[] = {"tokenizer.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "added_tokens.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json"};
+    rose_status st = ROSE_OK;
+    size_t n = 0;
+    for (size_t i = 0; st == ROSE_OK && i < sizeof names / sizeof *names; i++) {
+        char *path = NULL;
+        if (asprintf(&path, "%s/%s", from, names[i]) < 0)
+            return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", f->dir);
+        if (rose_file_exists(path)) {
+            st = copy_file(f, path, names[i], err);
+            n++;
+        }
+        free(path);
+    }
+    if (st == ROSE_OK && n == 0)
+        st = rose_fail(err, ROSE_E_INVAL, "%s has no tokenizer.json or vocab.json", from);
     return st;
 }

@@ -596,6 +596,18 @@ def test_random_model():
         one_line_error("it does not overwrite", run("random-model", outs[0], *args), 1, outs[0])
         rc, out, err = run("generate", outs[0], "-p", "hello", "-n", "5", "--ignore-eos")
         check("a random model generates", rc == 0, err)
+        o = os.path.join(d, "t")
+        rc, out, err = run("random-model", o, "--tokenizer", MODEL, *[a for a in args if a not in ("--vocab-size", "300")])
+        same = rc == 0 and open(f"{o}/tokenizer.json", "rb").read() == open(f"{MODEL}/tokenizer.json", "rb").read()
+        check("--tokenizer copies it", same, err)
+        check("its ids are the other's", run("tokenize", o, "-p", "once upon") == run("tokenize", MODEL, "-p", "once upon"))
+        rc, out, err = run("generate", o, "-p", "once upon", "-n", "5", "--ignore-eos")
+        check("a random model with words generates", rc == 0, err)
+        p = os.path.join(d, "u")
+        one_line_error("a vocabulary below the tokenizer's", run("random-model", p, "--tokenizer", MODEL, *args), 1,
+                       "--vocab-size 300", MODEL)
+        one_line_error("a tokenizer that there is not", run("random-model", p, "--tokenizer", d), 1, d)
+        check("nothing is left behind", not os.path.exists(p))
 
 
 for name, fn in sorted((n, f) for n, f in globals().items() if n.startswith("test_")):
