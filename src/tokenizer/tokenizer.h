@@ -86,7 +86,6 @@ rose_status rose_decode(const rose_tokenizer *t, const uint32_t *ids, size_t n, 
 typedef struct rose_detok {
     uint8_t pending[4]; /* start of a character that later tokens may complete */
     uint8_t n_pending;
-    uint8_t started; /* a leading space of the first token may be the decoder's affair */
 } rose_detok;
 
 /* Enough for one piece of any token of this vocabulary, in bytes. */

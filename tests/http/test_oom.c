@@ -2,102 +2,18 @@
  * from then on: start fails cleanly, a client gets a right answer, a 503 or a closed connection,
  * the server serves the next one, nothing leaks. And a stream in its steady state allocates
  * nothing. Replaces the process's allocator, so builds that bring their own skip it. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HAVE_OWN_ALLOCATOR 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define HAVE_OWN_ALLOCATOR 1
-#endif
-#endif
-#ifdef ROSE_ALLOC_GUARD /* the debug build routes these names elsewhere */
-#define HAVE_OWN_ALLOCATOR 1
-#endif
+#include "failing_alloc.h"
 
 #ifdef HAVE_OWN_ALLOCATOR
 
-#include <stdio.h>
-
 int main(void)
 {
-    puts("skipped: this build owns malloc, which the test would replace");
-    return 77;
+    return failing_alloc_skip();
 }
 
 #else
 
 #include "http_fixture.h"
-
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t s);
-void *__libc_realloc(void *p, size_t n);
-void *__libc_memalign(size_t a, size_t n);
-void __libc_free(void *p);
-
-static _Atomic bool armed, from_then_on;
-static _Atomic long count, fail_at, live;
-static _Thread_local bool exempt; /* the client's side of the test */
-
-static bool must_fail(void)
-{
-    if (!atomic_load(&armed) || exempt) return false;
-    long n = atomic_fetch_add(&count, 1) + 1;
-    if (n != atomic_load(&fail_at) && !(atomic_load(&from_then_on) && n > atomic_load(&fail_at)))
-        return false;
-    errno = ENOMEM;
-    return true;
-}
-
-#define EXPORTED __attribute__((visibility("default"))) /* so that libc uses them as well */
-
-static void *counted(void *p)
-{
-    if (p != NULL) atomic_fetch_add(&live, 1);
-    return p;
-}
-
-EXPORTED void *malloc(size_t n)
-{
-    return must_fail() ? NULL : counted(__libc_malloc(n));
-}
-
-EXPORTED void *calloc(size_t n, size_t s)
-{
-    return must_fail() ? NULL : counted(__libc_calloc(n, s));
-}
-
-EXPORTED void *aligned_alloc(size_t a, size_t n)
-{
-    return must_fail() ? NULL : counted(__libc_memalign(a, n));
-}
-
-EXPORTED void *realloc(void *p, size_t n)
-{
-    if (must_fail()) return NULL;
-    void *q = __libc_realloc(p, n);
-    if (p == NULL && q != NULL) atomic_fetch_add(&live, 1);
-    return q;
-}
-
-EXPORTED void free(void *p)
-{
-    if (p != NULL) atomic_fetch_sub(&live, 1);
-    __libc_free(p);
-}
-
-static void arm(long nth, bool persistent)
-{
-    atomic_store(&count, 0);
-    atomic_store(&fail_at, nth);
-    atomic_store(&from_then_on, persistent);
-    atomic_store(&armed, true);
-}
-
-/* True if the failure came to pass. */
-static bool disarm(void)
-{
-    atomic_store(&armed, false);
-    return atomic_load(&count) >= atomic_load(&fail_at);
-}
 
 static void test_start(void **state)
 {
@@ -106,7 +22,7 @@ static void test_start(void **state)
     o.n_threads = 2;
     server_start(&o); /* what libc and libevent keep for ever comes now */
     server_stop();
-    long before = atomic_load(&live);
+    long before = atomic_load(&falloc.live);
     int fds = count_fds();
     rose_log_set_level(ROSE_LOG_OFF);
     bool failed = true;
@@ -114,9 +30,9 @@ static void test_start(void **state)
     for (; failed; n++) {
         rose_err err = {""};
         rose_http *h = NULL;
-        arm(n, false);
+        falloc_arm(n, false);
         rose_status st = rose_http_start(&h, &o, &g_cb, &err);
-        failed = disarm();
+        failed = falloc_disarm();
         if (st == ROSE_OK) {
             rose_http_stop(h);
         } else {
@@ -127,7 +43,7 @@ static void test_start(void **state)
     }
     rose_log_set_level(ROSE_LOG_INFO);
     assert_true(n > 10);
-    assert_int_equal(atomic_load(&live), before);
+    assert_int_equal(atomic_load(&falloc.live), before);
 }
 
 /* One of everything; each answer must be whole and right, or missing from some point on. */
@@ -153,7 +69,7 @@ static void dialogue(void)
 static void test_dialogue(void **state)
 {
     (void)state;
-    exempt = true;
+    falloc_exempt = true;
     rose_log_set_level(ROSE_LOG_OFF);
     for (int persistent = 0; persistent < 2; persistent++) {
         bool failed = true;
@@ -163,9 +79,9 @@ static void test_dialogue(void **state)
             server_start(&o);
             expect_hello();
             int fds = count_fds();
-            arm(n, persistent != 0);
+            falloc_arm(n, persistent != 0);
             dialogue();
-            failed = disarm();
+            failed = falloc_disarm();
             expect_hello();
             wait_no_connections();
             assert_int_equal(count_fds(), fds);
@@ -173,16 +89,16 @@ static void test_dialogue(void **state)
         }
         assert_true(n > 8 && n < 1000);
     }
-    long before = atomic_load(&live);
+    long before = atomic_load(&falloc.live);
     rose_http_opts o = test_opts();
     server_start(&o);
-    arm(3, false);
+    falloc_arm(3, false);
     dialogue();
-    disarm();
+    falloc_disarm();
     server_stop();
-    assert_int_equal(atomic_load(&live), before);
+    assert_int_equal(atomic_load(&falloc.live), before);
     rose_log_set_level(ROSE_LOG_INFO);
-    exempt = false;
+    falloc_exempt = false;
 }
 
 /* ---- a steady stream ---- */
@@ -219,7 +135,7 @@ static void test_steady_stream(void **state)
     rose_http_opts o = test_opts();
     rose_buf b = {0};
     (void)state;
-    exempt = true;
+    falloc_exempt = true;
     atomic_store(&g_requests, 0);
     assert_int_equal(rose_http_start(&g_http, &o, &cb, NULL), ROSE_OK);
     int fd = client();
@@ -229,17 +145,17 @@ static void test_steady_stream(void **state)
     while (b.len < 4 || memcmp(b.data + b.len - 4, "\r\n\r\n", 4) != 0)
         assert_int_equal(hear(fd, &b, b.len + 1), 1);
     for (uint32_t i = 0; i < WARM + EVENTS; i++) {
-        if (i == WARM) arm(LONG_MAX, false);
+        if (i == WARM) falloc_arm(LONG_MAX, false);
         size_t before = b.len;
         assert_int_equal(rose_http_post(g_http, 0, write_event, &written), ROSE_OK);
         assert_int_equal(hear(fd, &b, before + BYTES), 1);
     }
-    disarm();
-    assert_int_equal(atomic_load(&count), 0);
+    falloc_disarm();
+    assert_int_equal(atomic_load(&falloc.count), 0);
     close(fd);
     server_stop();
     rose_buf_free(&b);
-    exempt = false;
+    falloc_exempt = false;
 }
 
 int main(void)

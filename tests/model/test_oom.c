@@ -1,78 +1,19 @@
 /* Out of memory at the Nth allocation, for every N, once and from then on: opening and writing a
  * model fails cleanly or succeeds, leaks nothing and leaves nothing behind. Replaces the process's
  * allocator, so sanitizer builds, which bring their own, skip it. */
+#include "failing_alloc.h"
 #include "fixture.h"
-
-#include <errno.h>
 
 #include "model/inspect.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HAVE_OWN_ALLOCATOR 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define HAVE_OWN_ALLOCATOR 1
-#endif
-#endif
-
 #ifdef HAVE_OWN_ALLOCATOR
-
-#include <stdio.h>
 
 int main(void)
 {
-    puts("skipped: this build owns malloc, which the test would replace");
-    return 77;
+    return failing_alloc_skip();
 }
 
 #else
-
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t s);
-void *__libc_realloc(void *p, size_t n);
-void __libc_free(void *p);
-
-static volatile bool armed, from_then_on;
-static volatile long count, fail_at, live;
-
-static bool must_fail(void)
-{
-    if (!armed) return false;
-    count++;
-    if (count != fail_at && !(from_then_on && count > fail_at)) return false;
-    errno = ENOMEM;
-    return true;
-}
-
-#define EXPORTED __attribute__((visibility("default"))) /* so that libc uses them as well */
-
-static void *counted(void *p)
-{
-    if (p != NULL && armed) live++;
-    return p;
-}
-
-EXPORTED void *malloc(size_t n)
-{
-    return must_fail() ? NULL : counted(__libc_malloc(n));
-}
-
-EXPORTED void *calloc(size_t n, size_t s)
-{
-    return must_fail() ? NULL : counted(__libc_calloc(n, s));
-}
-
-EXPORTED void *realloc(void *p, size_t n)
-{
-    if (must_fail()) return NULL;
-    return p == NULL ? counted(__libc_realloc(p, n)) : __libc_realloc(p, n);
-}
-
-EXPORTED void free(void *p)
-{
-    if (p != NULL && armed) live--;
-    __libc_free(p);
-}
 
 static char *scratch;
 
@@ -102,14 +43,13 @@ static outcome run(rose_status (*op)(const char *dir, rose_err *err), const char
                    bool persist)
 {
     rose_err err = {{0}};
-    count = live = 0;
-    fail_at = k;
-    from_then_on = persist;
-    armed = true;
+    long before = atomic_load(&falloc.live);
+    falloc_arm(k, persist);
     rose_status st = op(dir, &err);
-    armed = false;
-    if (live != 0) fail_msg("allocation %ld refused: %ld blocks leak", k, live);
-    return (outcome){st, err, count >= k};
+    bool injected = falloc_disarm();
+    long more = atomic_load(&falloc.live) - before;
+    if (more != 0) fail_msg("allocation %ld refused: %ld blocks leak", k, more);
+    return (outcome){st, err, injected};
 }
 
 static rose_status op_open(const char *dir, rose_err *err)
