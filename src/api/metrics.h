@@ -30,7 +30,7 @@ typedef enum rose_api_rejection {
 enum {
     ROSE_METRIC_ROUTES = 16, /* rows of the route table, and one for what is not in it */
     ROSE_METRIC_METHODS = 4, /* GET HEAD POST other */
-    ROSE_METRIC_STATUSES = 16
+    ROSE_METRIC_STATUSES = 21 /* all that we answer with, and one for what is forgotten */
 };
 
 typedef _Atomic uint64_t rose_http_counts[ROSE_METRIC_METHODS][ROSE_METRIC_STATUSES];

@@ -73,7 +73,7 @@ static void print_wrapped(const char *text, int column)
 
 static void print_option(const rose_opt *o)
 {
-    char left[128], def[64], text[512];
+    char left[128], def[128], text[512];
     if (o->kind == ROSE_OPT_HEADING) {
         printf("\n%s:\n", o->name);
         return;

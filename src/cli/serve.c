@@ -362,11 +362,12 @@ static void log_ready(const server *s, const serve_flags *f, const char *device,
              "that were free",
              mib(p->weights), mib(p->kv), mib(p->scratch), mib(p->graphs), mib(p->total),
              mib(p->available));
+    const bool v6 = strchr(f->host, ':') != NULL; /* in an address its colons want brackets */
     if (strncmp(f->host, "unix:", 5) == 0)
         rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->host);
     else
-        rose_log(ROSE_LOG_INFO, "serve", "listening on http://%s:%u", f->host,
-                 rose_http_port(s->http));
+        rose_log(ROSE_LOG_INFO, "serve", "listening on http://%s%s%s:%u", v6 ? "[" : "", f->host,
+                 v6 ? "]" : "", rose_http_port(s->http));
 }
 
 /* True if one of the stop signals came within ms milliseconds. */

@@ -321,12 +321,37 @@ static void clients_that_leave(void **state)
     fake_stop(a);
 }
 
+/* What is answered is counted under its own number: 0 stands for none that we know of. */
+static void statuses_by_number(void **state)
+{
+    static const int unread[] = {400, 408, 413, 414, 417, 431, 501, 503, 505};
+    (void)state;
+    rose_api *a = start();
+    assert_int_equal(post("/start_profile", "{}"), 403);
+    for (size_t i = 0; i < sizeof unread / sizeof *unread; i++) {
+        rose_buf b = {0};
+        fake_http.cb.error_body(fake_http.cb.arg, unread[i], "no", &b);
+        rose_buf_free(&b);
+    }
+    get();
+    SAME(plain("http_requests_total{handler=\"/start_profile\",method=\"POST\",status=\"403\"}"), 1);
+    for (size_t i = 0; i < sizeof unread / sizeof *unread; i++) {
+        char series[128];
+        snprintf(series, sizeof series,
+                 "http_requests_total{handler=\"unread\",method=\"other\",status=\"%d\"}",
+                 unread[i]);
+        SAME(plain(series), 1);
+    }
+    fake_stop(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(empty_page),
         cmocka_unit_test(counts_what_was_sent),
         cmocka_unit_test(clients_that_leave),
+        cmocka_unit_test(statuses_by_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,10 @@ def test_help():
             continue
         defaults = [l for l in out.splitlines() if "(default" in l]
         check(f"{c} --help shows defaults", defaults != [], out)
+        entries = re.split(r"^ {2,6}(?=-)", re.sub(r"^\S.*$", "", out, flags=re.M), flags=re.M)  # no headings
+        cut = [e for e in entries if "(default" in e and not e.rstrip().endswith(")")]
+        cut += [e for e in entries if " free me" in e and "free memory" not in " ".join(e.split())]
+        check(f"{c} --help shows them whole", cut == [], cut)
     check("--version", re.match(r"roseinfer \d+\.\d+\.\d+ \(\S+\)\n$", run("--version")[1]) is not None)
     one_line_error("soak: no duration", run("bench", "soak", MODEL, "--duration", "5x"), 2, "--duration '5x'")
     rc, _, err = run("bench", "abuse", MODEL, "--backend", "vllm")
