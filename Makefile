@@ -148,7 +148,7 @@ $B/libroseinfer.a: $(LIB_OBJ)
 $B/libroseinfer.so: $(LIB_OBJ)
 	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.0 -Wl,-z,defs -o $@ $^ $(LIB_DEPS)
 
-$B/roseinfer.pc: tools/roseinfer.pc.in Makefile
+$B/roseinfer.pc: tools/roseinfer.pc.in Makefile $B/with-cuda-$(WITH_CUDA)
 	@mkdir -p $(@D)
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS@|$(LIB_DEPS)|' $< > $@
 

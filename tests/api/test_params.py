@@ -161,12 +161,13 @@ def test_labels_and_timeout(s):
     for bad in ("a b", "x" * 129, "a<b>"):
         r = s.post("/v1/completions", {"prompt": "x"}, headers={"X-Request-Id": bad})
         check(f"X-Request-Id {bad[:5]!r} is refused", r.status_code == 400 and "x-request-id" not in r.headers, r.text)
-    start = time.monotonic()
     big = {"prompt": [5] * 200, "n": 100, "max_tokens": 300, "ignore_eos": True, "timeout": 0.2}
     r = s.post("/v1/completions", big)
     check("timeout: 504", r.status_code == 504 and r.json()["error"]["code"] == "timeout", r.text[:200])
-    check("timeout is soon", time.monotonic() - start < (60 if SLOW else 10), time.monotonic() - start)
-    text = s.post("/v1/completions", dict(big, stream=True, prompt="x", timeout=8 if SLOW else 0.5)).text
+    for seconds in (0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32):  # long enough to begin, and not to end
+        text = s.post("/v1/completions", dict(big, stream=True, prompt="x", timeout=seconds)).text
+        if text.startswith("data: "):
+            break
     check("timeout within a stream: an error event", '"code":"timeout"' in text and text.endswith("[DONE]\n\n"), text[-300:])
     check("timeout frees all", s.settle()["running"] == 0)
     n, length = (8, 50) if SLOW else (128, 511)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -38,7 +37,7 @@ def wait(what, seconds=60):
             value = what()
             if value is not None:
                 return value
-        except (urllib.error.URLError, ConnectionError):
+        except OSError:  # nobody answers yet, or not in time
             pass
         time.sleep(0.1)
     sys.exit("no answer in time")
@@ -61,7 +60,7 @@ def main():
     with tempfile.TemporaryDirectory() as tmp:
         config = os.path.join(tmp, "prometheus.yml")
         with open(config, "w") as f:
-            f.write("global: {scrape_interval: 1s}\nscrape_configs:\n  - job_name: rose\n"
+            f.write("global: {scrape_interval: 5s}\nscrape_configs:\n  - job_name: rose\n"
                     f"    static_configs: [{{targets: ['127.0.0.1:{ours}']}}]\n")
         try:
             procs.append(subprocess.Popen([program, "serve", model, "--port", str(ours), "--threads", "1"],
@@ -80,7 +79,7 @@ def main():
                     return None
                 t = targets[0]
                 if t["health"] == "down":
-                    sys.exit(f"the scrape failed: {t['lastError']}")
+                    print(f"the scrape failed: {t['lastError']}")  # a busy machine: perhaps not the next one
                 return t if t["health"] == "up" else None
 
             wait(target)
