@@ -294,9 +294,9 @@ static void test_late(void **state)
     assert_int_equal(rec_submit(&x[1], e, sink, NULL), ROSE_OK);
     while (atomic_load(&fake.n_steps) == n_steps)
         usleep(100);
-    x[2].t_ns = rose_now_ns() - (uint64_t)30000 * 1000000 + 20000000; /* over in 20 ms */
+    x[2].t_ns = rose_now_ns() - (uint64_t)30000 * 1000000 + 700000000; /* over in 0.7 s */
     assert_int_equal(rec_submit(&x[2], e, sink, NULL), ROSE_OK);
-    usleep(30000);
+    usleep(710000);
     x[3].t_ns = 1;
     assert_int_equal(rec_submit(&x[3], e, sink, NULL), ROSE_E_LATE); /* at the door */
     assert_null(x[3].r);

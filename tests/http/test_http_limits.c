@@ -250,15 +250,15 @@ static void test_slow_body(void **state)
 {
     (void)state;
     rose_http_opts o = test_opts();
-    o.body_timeout_ms = 300;
-    o.header_timeout_ms = 400;
+    o.body_timeout_ms = 1000;
+    o.header_timeout_ms = 800;
     server_start(&o);
     /* Longer in all than both time-outs, no gap over the limit: served. */
     int fd = client();
     rose_buf b = {0};
     say(fd, "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nConnection: close\r\n\r\n");
     for (int i = 0; i < 10; i++) {
-        usleep(50000);
+        usleep(110000);
         say(fd, "x");
     }
     assert_int_equal(hear(fd, &b, 0), 0);
@@ -274,7 +274,7 @@ static void test_idle(void **state)
 {
     (void)state;
     rose_http_opts o = test_opts();
-    o.idle_timeout_ms = 150;
+    o.idle_timeout_ms = 600;
     server_start(&o);
     int fresh = client(), used = client();
     rose_buf b = {0};
@@ -285,7 +285,7 @@ static void test_idle(void **state)
     assert_int_equal(status_of(&b), 200);
     b.len = 0;
     int busy = client(); /* waiting for a reply is not idling */
-    say(busy, "GET /later?ms=500 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    say(busy, "GET /later?ms=900 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert_int_equal(hear(busy, &b, 0), 0);
     assert_int_equal(status_of(&b), 200);
     rose_buf_free(&b);
@@ -402,7 +402,7 @@ static void test_write_timeout(void **state)
 {
     (void)state;
     rose_http_opts o = test_opts();
-    o.write_timeout_ms = 200;
+    o.write_timeout_ms = 1000;
     o.max_pending_bytes = SIZE_MAX / 4;
     server_start(&o);
     int stream = client_with_rcvbuf(4096), reply = client_with_rcvbuf(4096);
@@ -494,7 +494,11 @@ static void test_drain(void **state)
     say(late, "GET /later?ms=300 HTTP/1.1\r\nHost: x\r\n\r\n");
     say(half, "GET /hello HT");
     wait_for(&g_requests, 3);
-    usleep(20000); /* until the half request has been read; only then is it not idle */
+    /* until the half request has been read; only then is it not idle. It came before this one, to
+     * the same thread */
+    b.len = 0;
+    say(idle, HELLO);
+    assert_int_equal(hear(idle, &b, 10), 1);
     rose_http_drain(g_http);
     assert_int_equal(hear(idle, &b, 0), 0);
 

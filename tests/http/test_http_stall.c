@@ -27,9 +27,9 @@ static int unwatch(void **state)
     return 0;
 }
 
-static void test_slow_callback(void **state)
+/* What is logged of a turn in which a callback takes 60 ms. */
+static char *slow_turn(void)
 {
-    (void)state;
     uint64_t before = rose_stall_count(ROSE_STALL_IO_TURN);
     atomic_bool done = false;
     log_begin();
@@ -41,10 +41,22 @@ static void test_slow_callback(void **state)
     server_stop();
     char *text = log_end();
     assert_true(rose_stall_count(ROSE_STALL_IO_TURN) > before);
-    const char *line = strstr(text, "rose-io-0: io_turn (");
-    assert_non_null(line);
-    assert_non_null(strstr(line, "the longest wake with "));
-    free(text);
+    return text;
+}
+
+static void test_slow_callback(void **state)
+{
+    (void)state;
+    bool named = false;
+    /* A busy machine makes a turn before it long, which takes the second's line: then once more. */
+    for (int i = 0; i < 10 && !named; i++) {
+        if (i > 0) usleep(1100000);
+        char *text = slow_turn();
+        const char *line = strstr(text, "rose-io-0: io_turn (");
+        named = line != NULL && strstr(line, "the longest wake with ") != NULL;
+        free(text);
+    }
+    assert_true(named);
 }
 
 static void wait_for_stall(uint64_t count)
