@@ -216,6 +216,7 @@ void rose_api_count_token(const rose_api_choice *c,
                           uint64_t t_ns); /* before the choice's times change */
 void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t);
 void rose_api_count_job(const rose_api_job *j);
+void rose_api_count_end(const rose_api_job *j);     /* all of its choices are released */
 void rose_api_count_early(rose_api *a, int status); /* any thread */
 void rose_api_metrics_page(rose_api_out *o, const rose_api *a);
 

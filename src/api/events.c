@@ -70,8 +70,8 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     if (ev->stop_id) note_stop_id(c, ev->id);
     if (ev->stop_id && !j->stops.include) return; /* as a stop string: not part of the text */
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, ROSE_DECODE_SKIP_SPECIAL, io->piece);
-    if (c->n_tokens <= j->min_tokens) { /* stop strings count from there on only, as in vLLM */
-        rose_api_put(&io->text, io->piece, n);
+    if (c->n_tokens <= j->min_tokens) { /* as in vLLM, a stop string counts if it ends behind */
+        rose_stop_pass(&j->stops, &c->stop, io->piece, n, &io->text);
         return;
     }
     if (!rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text)) return;
@@ -127,10 +127,10 @@ static void release(rose_api_choice *c)
 {
     rose_api_job *j = c->job;
     const rose_request_times times = rose_request_get_times(c->req);
+    c->n_cached = rose_request_cached_tokens(c->req);
     rose_api_count_choice(c, &times);
     if (c->index == 0) record_parts(j, &times);
     c->t_admitted_ns = times.admitted;
-    c->n_cached = rose_request_cached_tokens(c->req);
     rose_request_release(c->req);
     c->req = NULL;
     j->n_released++;
@@ -271,6 +271,7 @@ static void reply_whole(rose_api_job *j)
 /* The engine is done with all of the job: answer, and free it. */
 static void finish_job(rose_api_job *j)
 {
+    rose_api_count_end(j);
     if (j->r != NULL) {
         if (j->begun)
             end_stream(j);

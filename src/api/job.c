@@ -119,6 +119,11 @@ static bool fit_tokens(rose_api_job *j, const rose_api_params *p, const rose_api
         *max_tokens = j->api->o.default_max_tokens;
         if (*max_tokens == 0) *max_tokens = j->kind == ROSE_API_CHAT ? limit : 16;
     }
+    uint64_t most = limit - longest < *max_tokens ? limit - longest : *max_tokens;
+    if ((uint64_t)p->min_tokens > most) /* as in vLLM */
+        return rose_api_fail(&j->err, 400, NULL, "min_tokens",
+                             "field 'min_tokens' is %lld, but at most %llu tokens are generated",
+                             (long long)p->min_tokens, (unsigned long long)most);
     return true;
 }
 

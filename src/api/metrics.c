@@ -74,6 +74,7 @@ void rose_api_count_token(const rose_api_choice *c, uint64_t t_ns)
     if (c->t_first_ns == 0) {
         uint64_t start = c->job->t_arrival;
         rose_count_add(&m->prompt_tokens, c->prompt_n);
+        rose_count_add(&m->cached_tokens, rose_request_cached_tokens(c->req));
         rose_hist_add(&m->ttft, &rose_hist_latency, t_ns > start ? t_ns - start : 0);
     } else {
         rose_hist_add(&m->itl, &rose_hist_latency, t_ns - c->t_last_ns);
@@ -102,7 +103,10 @@ void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t
     if (j->err.status == 429) return; /* refused as a whole: counted there */
     rose_count_add(&m->outcomes[outcome], 1);
     if (outcome != ROSE_OUTCOME_STOP && outcome != ROSE_OUTCOME_LENGTH) return;
-    if (c->n_tokens == 0) rose_count_add(&m->prompt_tokens, c->prompt_n); /* only scored */
+    if (c->n_tokens == 0) { /* only scored */
+        rose_count_add(&m->prompt_tokens, c->prompt_n);
+        rose_count_add(&m->cached_tokens, c->n_cached);
+    }
     add_time(&m->e2e, j->t_arrival, c->t_last_ns);
     add_time(&m->queue, t->submitted, t->admitted);
     add_time(&m->prefill, t->admitted, c->t_first_ns);
@@ -111,6 +115,7 @@ void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t
     if (c->n_tokens > 1)
         add_time(&m->tpot, 1, 1 + (c->t_last_ns - c->t_first_ns) / (c->n_tokens - 1));
     rose_hist_add(&m->prompt_len, &rose_hist_tokens, c->prompt_n);
+    rose_hist_add(&m->computed_len, &rose_hist_tokens, c->prompt_n - c->n_cached);
     rose_hist_add(&m->generation_len, &rose_hist_tokens, c->n_tokens);
 }
 
@@ -118,6 +123,16 @@ void rose_api_count_job(const rose_api_job *j)
 {
     rose_hist_add(&j->io->metrics->n, &rose_hist_tokens, j->n);
     rose_hist_add(&j->io->metrics->max_tokens, &rose_hist_tokens, j->max_tokens);
+}
+
+void rose_api_count_end(const rose_api_job *j)
+{
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < j->n_choices; i++) {
+        if (j->choices[i].finish == NULL) return; /* it failed, or nobody waited for it */
+        if (j->choices[i].n_tokens > longest) longest = j->choices[i].n_tokens;
+    }
+    rose_hist_add(&j->io->metrics->longest_len, &rose_hist_tokens, longest);
 }
 
 /* ---- the page ---- */
@@ -204,6 +219,7 @@ static void merge(rose_api_metrics *dst, const rose_api *a)
     for (uint32_t i = 0; i < a->o.n_io_threads; i++) {
         const rose_api_metrics *src = a->io[i].metrics;
         merge_counts(&dst->prompt_tokens, &src->prompt_tokens, 1);
+        merge_counts(&dst->cached_tokens, &src->cached_tokens, 1);
         merge_counts(&dst->generation_tokens, &src->generation_tokens, 1);
         merge_counts(dst->outcomes, src->outcomes, ROSE_N_OUTCOMES);
         merge_counts(dst->rejections, src->rejections, ROSE_N_REJECTIONS);
@@ -217,7 +233,9 @@ static void merge(rose_api_metrics *dst, const rose_api *a)
         rose_hist_merge(&dst->inference, &src->inference);
         rose_hist_merge(&dst->http_time, &src->http_time);
         rose_hist_merge(&dst->prompt_len, &src->prompt_len);
+        rose_hist_merge(&dst->computed_len, &src->computed_len);
         rose_hist_merge(&dst->generation_len, &src->generation_len);
+        rose_hist_merge(&dst->longest_len, &src->longest_len);
         rose_hist_merge(&dst->max_tokens, &src->max_tokens);
         rose_hist_merge(&dst->n, &src->n);
         merge_counts(&dst->http[0][0][0], &src->http[0][0][0],
@@ -239,6 +257,8 @@ static void put_counters(page *p, const rose_api_metrics *m)
     one(p, "vllm:prompt_tokens_total", "counter",
         "Prompt tokens of choices that have their first token.",
         (double)rose_count_get(&m->prompt_tokens));
+    one(p, "vllm:prompt_tokens_cached_total", "counter", "Of these, found in the prefix cache.",
+        (double)rose_count_get(&m->cached_tokens));
     one(p, "vllm:generation_tokens_total", "counter", "Generated tokens, as in usage.",
         (double)rose_count_get(&m->generation_tokens));
     by_label(p, "vllm:request_success_total", "finished_reason", outcomes, m->outcomes,
@@ -265,8 +285,12 @@ static void put_hists(page *p, const rose_api_metrics *m)
     hist(p, "vllm:request_inference_time_seconds", "Admitted to last token.", &m->inference, t,
          1e-9);
     hist(p, "vllm:request_prompt_tokens", "Prompt tokens of a choice.", &m->prompt_len, n, 1);
+    hist(p, "vllm:request_prefill_kv_computed_tokens", "Of these, not found in the prefix cache.",
+         &m->computed_len, n, 1);
     hist(p, "vllm:request_generation_tokens", "Generated tokens of a choice.", &m->generation_len,
          n, 1);
+    hist(p, "vllm:request_max_num_generation_tokens",
+         "Generated tokens of a request's longest choice.", &m->longest_len, n, 1);
     hist(p, "vllm:request_params_max_tokens", "max_tokens of a request, as asked or implied.",
          &m->max_tokens, n, 1);
     hist(p, "vllm:request_params_n", "n of a request.", &m->n, n, 1);
@@ -298,6 +322,10 @@ static void put_engine(page *p, const rose_engine *e, const rose_engine_stats *s
         (double)s->prefix_evictions);
     one(p, "roseinfer:recomputed_tokens_total", "counter", "Computed again after a preemption.",
         (double)s->recomputed_tokens);
+    head(p, "vllm:cache_config_info", "gauge", "1; the KV pool is in the labels.");
+    put_series(p, "vllm:cache_config_info", "");
+    rose_api_putf(p->o, ",block_size=\"%d\",num_gpu_blocks=\"%u\"} 1\n", ROSE_KV_PAGE_TOKENS,
+                  s->kv_pages);
     one(p, "roseinfer:waiting_tokens", "gauge", "Prompt tokens that wait for admission.",
         s->waiting_tokens);
     one(p, "roseinfer:kv_pages_cached", "gauge", "Free pages that hold a cached prefix.",

@@ -28,21 +28,22 @@ typedef enum rose_api_rejection {
 } rose_api_rejection;
 
 enum {
-    ROSE_METRIC_ROUTES = 16, /* rows of the route table, and one for what is not in it */
-    ROSE_METRIC_METHODS = 4, /* GET HEAD POST other */
+    ROSE_METRIC_ROUTES = 16,  /* rows of the route table, and one for what is not in it */
+    ROSE_METRIC_METHODS = 4,  /* GET HEAD POST other */
     ROSE_METRIC_STATUSES = 21 /* all that we answer with, and one for what is forgotten */
 };
 
 typedef _Atomic uint64_t rose_http_counts[ROSE_METRIC_METHODS][ROSE_METRIC_STATUSES];
 
 typedef struct rose_api_metrics {
-    _Atomic uint64_t prompt_tokens, generation_tokens;
+    _Atomic uint64_t prompt_tokens, cached_tokens, generation_tokens;
     _Atomic uint64_t outcomes[ROSE_N_OUTCOMES];
     _Atomic uint64_t rejections[ROSE_N_REJECTIONS];
     rose_hist ttft, itl;                    /* ns */
     rose_hist tpot, e2e, queue, prefill;    /* ns */
     rose_hist decode, inference, http_time; /* ns */
-    rose_hist prompt_len, generation_len;   /* tokens of a choice */
+    rose_hist prompt_len, computed_len;     /* prompt tokens of a choice; of these, not cached */
+    rose_hist generation_len, longest_len;  /* tokens of a choice; of a request's longest */
     rose_hist max_tokens, n;                /* as asked */
     rose_http_counts http[ROSE_METRIC_ROUTES];
 } rose_api_metrics;

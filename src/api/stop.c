@@ -70,19 +70,23 @@ static void put_text(const rose_stops *s, const rose_stop_state *st, const char 
 }
 
 /* Feed one byte to all automata. Returns the length of the longest string that it completes (0 =
- * none), then *which is that string; else *held, *which describe the longest partial match. */
-static uint32_t feed(const rose_stops *s, uint32_t *state, char c, uint32_t *held, uint32_t *which)
+ * none, or it may not end here), then *which is that string; else *held, *which describe the
+ * longest partial match. */
+static uint32_t feed(const rose_stops *s, uint32_t *state, char c, bool may_end, uint32_t *held,
+                     uint32_t *which)
 {
     uint32_t match = 0, found = 0;
     *held = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t k = advance(&s->v[i], state[i], c);
-        if (k == s->v[i].len) {
+        if (k == s->v[i].len && may_end) {
             if (k > match) {
                 match = k;
                 found = i;
             }
             k = 0; /* the stream ends here; the state is not used again */
+        } else if (k == s->v[i].len) {
+            k = s->v[i].fail[k - 1];
         }
         state[i] = k;
         if (k > *held) {
@@ -102,8 +106,8 @@ static bool no_start(const rose_stops *s, const char *piece, size_t len)
     return true;
 }
 
-bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
-                    rose_api_out *out)
+static bool push(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
+                 bool may_end, rose_api_out *out)
 {
     if (len == 0) return false;
     if (st->held == 0 && no_start(s, piece, len)) { /* the common case; all states are 0 */
@@ -112,7 +116,7 @@ bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece,
     }
     uint32_t held = st->held, which = st->which;
     for (size_t i = 0; i < len; i++) {
-        uint32_t match = feed(s, st->state, piece[i], &held, &which);
+        uint32_t match = feed(s, st->state, piece[i], may_end, &held, &which);
         if (match > 0) {
             put_text(s, st, piece, st->held + i + 1 - (s->include ? 0 : match), out);
             st->held = 0;
@@ -124,6 +128,18 @@ bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece,
     st->held = held;
     st->which = which;
     return false;
+}
+
+bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
+                    rose_api_out *out)
+{
+    return push(s, st, piece, len, true, out);
+}
+
+void rose_stop_pass(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
+                    rose_api_out *out)
+{
+    (void)push(s, st, piece, len, false, out);
 }
 
 void rose_stop_flush(const rose_stops *s, rose_stop_state *st, rose_api_out *out)

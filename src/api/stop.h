@@ -35,6 +35,9 @@ void rose_stops_free(rose_stops *s);
  * first wins; of two that end together, the longer. Cost: O(len x n). */
 bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
                     rose_api_out *out);
+/* The same for text in which no string may end yet (min_tokens): one that begins in it may. */
+void rose_stop_pass(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
+                    rose_api_out *out);
 void rose_stop_flush(const rose_stops *s, rose_stop_state *st,
                      rose_api_out *out); /* the held text */
 

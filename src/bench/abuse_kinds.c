@@ -75,7 +75,7 @@ static rose_status make_plain(env *e, rose_random *r, rose_visit_plan *p)
     const char *more = PICK(r, "", ",\"n\":3", ",\"logprobs\":3", ",\"echo\":true,\"logprobs\":1",
                             ",\"stop\":[\"e\",\"\\n\\n\"]", ",\"ignore_eos\":true",
                             ",\"presence_penalty\":1.5,\"logit_bias\":{\"5\":-50}",
-                            ",\"bad_words\":[\"the\",\"king\"],\"min_tokens\":4",
+                            ",\"bad_words\":[\"the\",\"king\"],\"min_tokens\":1",
                             ",\"stop_token_ids\":[3,4,5,6,7],\"return_token_ids\":true");
     return completion(e, r, between(r, 1, 40), between(r, 1, 24), more, p);
 }

@@ -110,6 +110,8 @@ def random_request(rng, ids):
                "include_stop_str_in_output": True, "return_tokens_as_token_ids": True}
     for key in rng.sample(sorted(options), rng.randint(0, 8)):
         body[key] = options[key]
+    if "min_tokens" in body:
+        body["min_tokens"] = min(body["min_tokens"], body["max_tokens"])
     body["stream"] = "prompt_logprobs" not in body and rng.random() < 0.3
     return body
 

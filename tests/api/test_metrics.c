@@ -262,6 +262,10 @@ static void counts_what_was_sent(void **state)
     SAME(value("vllm:request_time_per_output_token_seconds_count", ""), 11);
     SAME(value("vllm:request_prompt_tokens_sum", ""), 5 * 4 + 6 * 2);
     SAME(value("vllm:request_generation_tokens_sum", ""), 5 * 4 + 6 * 2);
+    SAME(value("vllm:request_prefill_kv_computed_tokens_sum", ""), 5 * 4 + 6 * 2);
+    SAME(value("vllm:prompt_tokens_cached_total", ""), 0);
+    SAME(value("vllm:request_max_num_generation_tokens_count", ""), 5 + 3);
+    SAME(value("vllm:request_max_num_generation_tokens_sum", ""), 5 * 4 + 3 * 2);
     SAME(value("vllm:request_params_n_sum", ""), 5 + 6 + 1);
     SAME(value("vllm:request_params_max_tokens_sum", ""), 5 * 9 + 3 * 2 + 16);
     /* the fake engine's clock: 1 ms a step, so all ITL lie in the bucket up to 1 ms */
@@ -334,7 +338,8 @@ static void statuses_by_number(void **state)
         rose_buf_free(&b);
     }
     get();
-    SAME(plain("http_requests_total{handler=\"/start_profile\",method=\"POST\",status=\"403\"}"), 1);
+    SAME(plain("http_requests_total{handler=\"/start_profile\",method=\"POST\",status=\"403\"}"),
+         1);
     for (size_t i = 0; i < sizeof unread / sizeof *unread; i++) {
         char series[128];
         snprintf(series, sizeof series,

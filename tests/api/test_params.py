@@ -141,6 +141,21 @@ def test_rules(s):
           len(inc.choices[0].text) > len(r.choices[0].text), (inc.choices[0].text, r.choices[0].text))
     r = complete(s, max_tokens=20, extra_body=dict(stop, min_tokens=at + 4))
     check("min_tokens holds back stop ids", len(r.choices[0].token_ids) >= at + 4, r)
+    for kw in ({"max_tokens": 5, "min_tokens": 6}, {"max_tokens": 0, "min_tokens": 1}, {"min_tokens": 17},
+               {"prompt": [5] * 508, "min_tokens": 5}):
+        r = s.post("/v1/completions", {"prompt": PROMPT, **kw})
+        check(f"min_tokens beyond {kw}: 400", r.status_code == 400 and r.json()["error"]["param"] == "min_tokens", r.text)
+    check("min_tokens up to them", complete(s, max_tokens=5, extra_body={"min_tokens": 5}).usage.completion_tokens == 5)
+    pieces = [s.post("/detokenize", {"tokens": [i]}).json()["prompt"] for i in ids]
+    whole = "".join(pieces)
+    for k in range(1, len(pieces)):  # begins in token k, ends in the next
+        cut, at = pieces[k - 1][-1:] + pieces[k][:1], len("".join(pieces[:k])) - 1
+        if whole.find(cut) == at:
+            break
+    for least, want in ((k, whole[:at]), (k + 1, None)):
+        r = complete(s, max_tokens=20, stop=cut, extra_body={"min_tokens": least}).choices[0]
+        check("a stop string ends behind min_tokens or not at all", r.text == want if want is not None else
+              r.text.startswith(whole[:at + 2]), (least, cut, r))
     text = plain.choices[0].text
     cut = text[10:14]
     a = complete(s, max_tokens=120, stop=cut).choices[0].text
