@@ -144,7 +144,8 @@ def test_rules(s):
     for kw in ({"max_tokens": 5, "min_tokens": 6}, {"max_tokens": 0, "min_tokens": 1}, {"min_tokens": 17},
                {"prompt": [5] * 508, "min_tokens": 5}):
         r = s.post("/v1/completions", {"prompt": PROMPT, **kw})
-        check(f"min_tokens beyond {kw}: 400", r.status_code == 400 and r.json()["error"]["param"] == "min_tokens", r.text)
+        check(f"min_tokens {kw['min_tokens']} beyond what {sorted(kw)} leave: 400", r.status_code == 400 and
+              r.json()["error"]["param"] == "min_tokens", r.text)
     check("min_tokens up to them", complete(s, max_tokens=5, extra_body={"min_tokens": 5}).usage.completion_tokens == 5)
     pieces = [s.post("/detokenize", {"tokens": [i]}).json()["prompt"] for i in ids]
     whole = "".join(pieces)
