@@ -117,14 +117,15 @@ static void put_reply(rose_http_conn *c, int status, const char *content_type, c
 void rose_http_refuse(rose_http_conn *c, int status, const char *why)
 {
     const rose_http_callbacks *cb = &c->io->h->cb;
+    const char *headers = status == 503 ? "Retry-After: 1\r\n" : NULL;
     rose_buf body = {0};
     c->keep_alive = false;
     c->linger = true;
     if (cb->error_body != NULL) {
         cb->error_body(cb->arg, status, why, &body);
-        put_reply(c, status, "application/json", NULL, body.data, body.len, NULL);
+        put_reply(c, status, "application/json", headers, body.data, body.len, NULL);
     } else {
-        put_reply(c, status, "text/plain", NULL, why, strlen(why), NULL);
+        put_reply(c, status, "text/plain", headers, why, strlen(why), NULL);
     }
     rose_buf_free(&body);
     c->state = CONN_CLOSING;

@@ -34,6 +34,7 @@ static void expect_refusal(int fd, int status)
     assert_int_equal(status_of(&b), status);
     assert_non_null(strstr(text, "\r\nContent-Type: application/json\r\nConnection: close\r\n"));
     assert_non_null(strstr(text, code));
+    assert_int_equal(strstr(text, "\r\nRetry-After: 1\r\n") != NULL, status == 503);
     rose_buf_free(&b);
     close(fd);
 }
