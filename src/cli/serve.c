@@ -34,7 +34,7 @@ typedef struct serve_flags {
     const char *profiler_dir;
     uint32_t profiler_events;
     bool nvtx;
-    uint64_t max_body_size, max_pending;
+    uint64_t max_body_size, max_total_body_size, max_pending;
     bool async_admit, fast_sse, lenient;
     rose_engine_flags engine;
     int io_cpu_list[ROSE_MAX_CPUS];
@@ -159,6 +159,12 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
          .min = 1024,
          .max = (uint64_t)1 << 32,
          .help = "longest request body; over: 413"},
+        {.name = "max-total-body-size",
+         .kind = ROSE_OPT_BYTES,
+         .dest = &f->max_total_body_size,
+         .arg = "BYTES",
+         .unset = "32 times --max-body-size",
+         .help = "request bodies that are being received, together; over: 503"},
         {.name = "max-connections",
          .kind = ROSE_OPT_U32,
          .dest = &f->max_connections,
@@ -280,6 +286,7 @@ static rose_status start_http(server *s, serve_flags *f, const char *model_id, b
     h.port = (uint16_t)f->port;
     h.n_threads = f->io_threads;
     h.max_body_bytes = f->max_body_size;
+    h.max_total_body_bytes = f->max_total_body_size;
     h.max_connections = f->max_connections;
     h.header_timeout_ms = f->header_timeout_ms;
     h.body_timeout_ms = f->body_timeout_ms;

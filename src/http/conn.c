@@ -355,6 +355,7 @@ void rose_http_conn_destroy(rose_http_conn *c)
 {
     rose_http *h = c->io->h;
     watch_writes(c, false);
+    rose_http_body_uncount(c);
     if (c->state == CONN_BUSY) {
         c->state = CONN_CLOSING; /* whatever the user now calls on it does nothing */
         h->cb.on_gone(h->cb.arg, &c->req);

@@ -30,18 +30,20 @@ typedef struct rose_http_callbacks {
 } rose_http_callbacks;
 
 typedef struct rose_http_opts {
-    const char *host;           /* "127.0.0.1", "::1", "0.0.0.0", a name; or "unix:PATH" */
-    uint16_t port;              /* 0 = any free one, see rose_http_port */
-    uint32_t n_threads;         /* I/O threads, 1 .. 64 */
-    const int *cpus;            /* thread i is pinned to cpus[i % n_cpus] */
-    uint32_t n_cpus;            /* 0 = not pinned */
-    size_t max_header_bytes;    /* request line + headers; over: 431 */
-    size_t max_body_bytes;      /* over: 413, answered before the body is read */
-    uint32_t max_connections;   /* over: 503 and close */
-    uint32_t header_timeout_ms; /* from the first byte to the last header; over: 408 */
-    uint32_t body_timeout_ms;   /* longest gap within a body, and a tenth of what a whole
-                                   request may take; over: 408 */
-    uint32_t idle_timeout_ms;   /* keep-alive without a request: closed silently */
+    const char *host;            /* "127.0.0.1", "::1", "0.0.0.0", a name; or "unix:PATH" */
+    uint16_t port;               /* 0 = any free one, see rose_http_port */
+    uint32_t n_threads;          /* I/O threads, 1 .. 64 */
+    const int *cpus;             /* thread i is pinned to cpus[i % n_cpus] */
+    uint32_t n_cpus;             /* 0 = not pinned */
+    size_t max_header_bytes;     /* request line + headers; over: 431 */
+    size_t max_body_bytes;       /* over: 413, answered before the body is read */
+    size_t max_total_body_bytes; /* of bodies that are being received, together; over: 503. 0 = 32
+                                    times max_body_bytes, else not below that */
+    uint32_t max_connections;    /* over: 503 and close */
+    uint32_t header_timeout_ms;  /* from the first byte to the last header; over: 408 */
+    uint32_t body_timeout_ms;    /* longest gap within a body, and a tenth of what a whole
+                                    request may take; over: 408 */
+    uint32_t idle_timeout_ms;    /* keep-alive without a request: closed silently */
     uint32_t
         write_timeout_ms; /* reply bytes pending and none accepted for so long: on_gone, closed */
     size_t max_pending_bytes; /* unsent bytes of one streaming reply; over: on_gone, closed */

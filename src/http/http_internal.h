@@ -112,6 +112,7 @@ struct rose_http_conn {
     size_t head_scan; /* searched for line ends up to here */
     size_t line_start;
     rose_buf body;
+    size_t body_counted; /* of it, in rose_http.body_bytes */
     http_chunk_state chunk;
     uint64_t chunk_left;
     size_t line_bytes, trailer_bytes;
@@ -180,6 +181,7 @@ struct rose_http {
     bool accept_added;
     uint32_t next_io; /* thread 0's */
     _Atomic uint32_t connections, refused, inflight;
+    _Atomic uint64_t body_bytes; /* received, and neither taken by the user nor dropped */
     _Atomic bool draining, stopping;
 };
 
@@ -208,6 +210,7 @@ void rose_http_conn_sent(rose_http_conn *c);    /* a profile's: the last reply's
 /* parse.c: takes input while the state is HEAD or BODY; returns how many bytes it used */
 size_t rose_http_parse(rose_http_conn *c, const char *data, size_t len);
 void rose_http_parse_reset(rose_http_conn *c);
+void rose_http_body_uncount(rose_http_conn *c); /* its body is no longer ours */
 
 /* reply.c */
 void rose_http_refuse(rose_http_conn *c, int status, const char *why);

@@ -73,8 +73,16 @@ static const http_parser_settings g_settings = {
     .on_headers_complete = on_headers_complete,
 };
 
+void rose_http_body_uncount(rose_http_conn *c)
+{
+    /* relaxed: a bound, nothing is published by it */
+    atomic_fetch_sub_explicit(&c->io->h->body_bytes, c->body_counted, memory_order_relaxed);
+    c->body_counted = 0;
+}
+
 void rose_http_parse_reset(rose_http_conn *c)
 {
+    rose_http_body_uncount(c);
     c->head.len = c->head_scan = c->line_start = 0;
     c->body.len = 0;
     c->chunk = CHUNK_SIZE_FIRST;
@@ -321,10 +329,26 @@ static size_t parse_head(rose_http_conn *c, const char *data, size_t len)
 
 /* ---- bodies ---- */
 
+/* Many clients that each send a body within the limit and stop before its end must not fill the
+ * memory together. */
+static bool count_body(rose_http_conn *c, size_t n)
+{
+    rose_http *h = c->io->h;
+    c->body_counted += n;
+    return atomic_fetch_add_explicit(&h->body_bytes, n, memory_order_relaxed) + n <=
+           h->opts.max_total_body_bytes;
+}
+
 /* len bytes of the body, as many as it still wants. */
 static size_t take_body(rose_http_conn *c, const char *data, size_t len, uint64_t *left)
 {
     size_t n = len < *left ? len : (size_t)*left;
+    if (!count_body(c, n)) {
+        rose_buf_free(&c->body);
+        rose_http_body_uncount(c);
+        rose_http_refuse(c, 503, "too many request bodies at once");
+        return len;
+    }
     if (rose_buf_add(&c->body, data, n) != ROSE_OK) {
         rose_http_refuse(c, 503, "out of memory");
         return len;

@@ -285,6 +285,7 @@ char *rose_http_req_take_body(rose_http_req *r, size_t *len)
     char *body = b->data;
     *len = b->len;
     *b = (rose_buf){0};
+    rose_http_body_uncount(r->conn);
     return body;
 }
 

@@ -246,6 +246,8 @@ static rose_status check_opts(const rose_http_opts *o, const rose_http_callbacks
         return rose_fail(err, ROSE_E_INVAL, "http: host missing, or threads not 1 to 64");
     if (o->max_header_bytes < 64 || o->max_header_bytes > MAX_HEADER_BYTES)
         return rose_fail(err, ROSE_E_INVAL, "http: header limit must be 64 bytes to 16 MiB");
+    if (o->max_total_body_bytes != 0 && o->max_total_body_bytes < o->max_body_bytes)
+        return rose_fail(err, ROSE_E_INVAL, "http: all bodies together may have less than one");
     if (o->max_connections == 0 || o->max_pending_bytes == 0)
         return rose_fail(err, ROSE_E_INVAL, "http: limits must be positive");
     if (o->header_timeout_ms == 0 || o->body_timeout_ms == 0 || o->idle_timeout_ms == 0 ||
@@ -341,6 +343,9 @@ rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose
         return rose_fail(err, ROSE_E_NOMEM, "http: out of memory");
     }
     h->opts = *o;
+    if (h->opts.max_total_body_bytes == 0)
+        h->opts.max_total_body_bytes =
+            o->max_body_bytes < SIZE_MAX / 32 ? 32 * o->max_body_bytes : SIZE_MAX;
     h->cb = *cb;
     h->listen_fd = -1;
     for (uint32_t i = 0; i < o->n_threads; i++) {

@@ -188,6 +188,53 @@ static void test_connection_limit(void **state)
     expect_hello();
 }
 
+/* Each body is within its limit, all of them together are not: one is refused, the others go on. */
+static void test_bodies_together(void **state)
+{
+    (void)state;
+    enum { N = 3, PART = 40000, WHOLE = 50000 };
+    static const char head[] = "POST /e HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                               "Content-Length: 50000\r\n\r\n";
+    static char text[sizeof head + WHOLE];
+    rose_http_opts o = test_opts();
+    o.max_body_bytes = WHOLE;
+    o.max_total_body_bytes = 100000;
+    server_start(&o);
+    memset(text, 'x', sizeof text);
+    memcpy(text, head, sizeof head - 1);
+    struct pollfd p[N];
+    int n_refused = 0;
+    for (int i = 0; i < N; i++) {
+        p[i] = (struct pollfd){.fd = client(), .events = POLLIN};
+        assert_true(say_bytes(p[i].fd, text, sizeof head - 1 + PART));
+    }
+    assert_true(poll(p, N, 20000) > 0);
+    for (int i = 0; i < N; i++) {
+        if (p[i].revents == 0) continue;
+        expect_refusal(p[i].fd, 503);
+        p[i].fd = -1;
+        n_refused++;
+    }
+    assert_int_equal(n_refused, 1);
+    for (int i = 0; i < N; i++) {
+        rose_buf b = {0};
+        if (p[i].fd < 0) continue;
+        assert_true(say_bytes(p[i].fd, text + sizeof head - 1, WHOLE - PART));
+        assert_int_equal(hear(p[i].fd, &b, 0), 0);
+        assert_int_equal(status_of(&b), 200);
+        rose_buf_free(&b);
+        close(p[i].fd);
+    }
+    wait_no_connections();
+    for (int i = 0; i < 5; i++) /* nothing stays counted */
+        assert_int_equal(status_for(text, sizeof head - 1 + WHOLE), 200);
+    server_stop();
+    rose_err err = {""};
+    o.max_total_body_bytes = WHOLE - 1;
+    assert_int_equal(rose_http_start(&g_http, &o, &g_cb, &err), ROSE_E_INVAL);
+    assert_non_null(strstr(err.msg, "together"));
+}
+
 /* Out of descriptors: accepting pauses instead of spinning, and goes on when there are some. */
 static void test_no_descriptors(void **state)
 {
@@ -598,21 +645,14 @@ static void test_stop_under_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_header_limits),
-        TEST(test_body_limits),
-        TEST(test_excess_input),
-        TEST(test_trailer_and_extension_limits),
-        TEST(test_connection_limit),
-        TEST(test_no_descriptors),
-        TEST(test_slow_headers),
-        TEST(test_slow_body),
-        TEST(test_idle),
-        TEST(test_leaving),
-        TEST(test_leaving_behind_full_lookahead),
-        TEST(test_slow_reader),
-        TEST(test_write_timeout),
-        TEST(test_many_streams),
-        TEST(test_drain),
+        TEST(test_header_limits),    TEST(test_body_limits),
+        TEST(test_excess_input),     TEST(test_trailer_and_extension_limits),
+        TEST(test_connection_limit), TEST(test_bodies_together),
+        TEST(test_no_descriptors),   TEST(test_slow_headers),
+        TEST(test_slow_body),        TEST(test_idle),
+        TEST(test_leaving),          TEST(test_leaving_behind_full_lookahead),
+        TEST(test_slow_reader),      TEST(test_write_timeout),
+        TEST(test_many_streams),     TEST(test_drain),
         TEST(test_stop_under_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
