@@ -64,6 +64,7 @@ ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
 FLAGS_avx2   := -mavx2 -mfma -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 FLAGS_amx    := $(FLAGS_avx512) -mamx-tile -mamx-bf16
+FLAGS_avx512bf16 := $(FLAGS_avx512) -mavx512bf16
 endif
 isa_flags     = $(FLAGS_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 

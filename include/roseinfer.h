@@ -49,7 +49,8 @@ typedef struct rose_lib_request rose_lib_request; /* one sequence */
 typedef struct rose_lib_options {
     const char *dtype;     /* "auto" (default: float16 on cuda; on cpu bfloat16 for BF16 files, else
                               float32), "float32", "bfloat16", "float16" (cuda) */
-    const char *isa;       /* "auto" (default), "scalar", "avx2", "avx512", "amx" */
+    const char *isa;       /* "auto" (default), "scalar", "avx2", "avx512", "avx512-bf16",
+                              "amx" */
     uint32_t threads;      /* compute threads; default one per allowed CPU */
     uint32_t max_num_seqs; /* most sequences in a step; default 256 */
     uint32_t max_batched_tokens; /* most tokens in a step; default 2048 */

@@ -57,7 +57,7 @@ const char *rose_prefill_name(rose_prefill p);
 typedef struct rose_backend_opts {
     rose_compute dtype; /* AUTO: CPU: BF16 for BF16 files and with INT8, else F32; CUDA: F16 */
     rose_quantization quantization;
-    const char *isa; /* CPU: "auto" "scalar" "avx2" "avx512" "amx"; NULL = auto */
+    const char *isa; /* CPU: "auto" "scalar" "avx2" "avx512" "avx512-bf16" "amx"; NULL = auto */
     uint32_t
         n_threads;   /* CPU: compute threads, the engine thread included; 0 = one per cpu in cpus */
     const int *cpus; /* CPU: compute thread i is pinned to cpus[i % n_cpus]; borrowed */

@@ -23,9 +23,10 @@
 #include <immintrin.h>
 #endif
 
-enum { N_LEVELS = ROSE_ISA_NEON + 1 };
+enum { N_LEVELS = ROSE_ISA_AVX512_BF16 + 1 };
 
-static const char *const g_names[N_LEVELS] = {"scalar", "avx2", "avx512", "amx", "neon"};
+static const char *const g_names[N_LEVELS] = {"scalar", "avx2", "avx512",
+                                              "amx",    "neon", "avx512-bf16"};
 
 #if defined(__x86_64__)
 
@@ -36,14 +37,14 @@ enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 #define XCR0_AMX    UINT64_C(0x60000) /* tile configuration and data */
 
 typedef struct cpu_bits {
-    uint32_t leaf1_c, leaf7_b, leaf7_d;
+    uint32_t leaf1_c, leaf7_b, leaf7_d, leaf7_1a;
     uint64_t xcr0;
 } cpu_bits;
 
 /* One requirement of a level: a bit of a CPUID word. */
 typedef struct feature {
     rose_isa level;
-    char word; /* 'c' = leaf 1 ECX, 'b' = leaf 7 EBX, 'd' = leaf 7 EDX */
+    char word; /* 'c' = leaf 1 ECX, 'b' = leaf 7 EBX, 'd' = leaf 7 EDX, 'a' = leaf 7.1 EAX */
     uint32_t bit;
     const char *name; /* as in /proc/cpuinfo */
 } feature;
@@ -53,7 +54,7 @@ static const feature g_features[] = {
     {ROSE_ISA_AVX2, 'b', 5, "avx2"},        {ROSE_ISA_AVX512, 'b', 16, "avx512f"},
     {ROSE_ISA_AVX512, 'b', 17, "avx512dq"}, {ROSE_ISA_AVX512, 'b', 30, "avx512bw"},
     {ROSE_ISA_AVX512, 'b', 31, "avx512vl"}, {ROSE_ISA_AMX, 'd', 24, "amx_tile"},
-    {ROSE_ISA_AMX, 'd', 22, "amx_bf16"},
+    {ROSE_ISA_AMX, 'd', 22, "amx_bf16"},    {ROSE_ISA_AVX512_BF16, 'a', 5, "avx512_bf16"},
 };
 
 static uint64_t read_xcr0(void)
@@ -71,7 +72,29 @@ static cpu_bits read_cpu(void)
     if ((c.leaf1_c >> 27 & 1u) != 0) c.xcr0 = read_xcr0(); /* OSXSAVE */
     uint32_t c7;
     if (!__get_cpuid_count(7, 0, &a, &c.leaf7_b, &c7, &c.leaf7_d)) c.leaf7_b = c.leaf7_d = 0;
+    uint32_t b1, c1, d1;
+    if (!__get_cpuid_count(7, 1, &c.leaf7_1a, &b1, &c1, &d1)) c.leaf7_1a = 0;
     return c;
+}
+
+static uint32_t feature_word(const cpu_bits *c, char word)
+{
+    switch (word) {
+    case 'a':
+        return c->leaf7_1a;
+    case 'b':
+        return c->leaf7_b;
+    case 'c':
+        return c->leaf1_c;
+    default:
+        return c->leaf7_d;
+    }
+}
+
+/* The ladder's step that a level stands on: its own, but for the one that stands beside it. */
+static rose_isa ladder_step(rose_isa level)
+{
+    return level == ROSE_ISA_AVX512_BF16 ? ROSE_ISA_AVX512 : level;
 }
 
 /* The system grants tile registers to a process on request. Kernels before 5.16 refuse. */
@@ -83,7 +106,8 @@ static bool tiles_permitted(void)
 /* What is missing for `level` itself and all below it, as a list of names in text; "" = nothing. */
 static void missing_for(rose_isa level, char *text, size_t cap)
 {
-    static const uint64_t need[N_LEVELS] = {0, XCR0_AVX, XCR0_AVX512, XCR0_AVX512 | XCR0_AMX, 0};
+    static const uint64_t need[N_LEVELS] = {0, XCR0_AVX,   XCR0_AVX512, XCR0_AVX512 | XCR0_AMX,
+                                            0, XCR0_AVX512};
     cpu_bits c = read_cpu();
     size_t n = 0;
 
@@ -94,8 +118,8 @@ static void missing_for(rose_isa level, char *text, size_t cap)
     }
     for (size_t i = 0; i < sizeof g_features / sizeof g_features[0]; i++) {
         const feature *f = &g_features[i];
-        uint32_t word = f->word == 'c' ? c.leaf1_c : f->word == 'b' ? c.leaf7_b : c.leaf7_d;
-        if (f->level > level || (word >> f->bit & 1u) != 0) continue;
+        if (f->level != level && f->level > ladder_step(level)) continue;
+        if ((feature_word(&c, f->word) >> f->bit & 1u) != 0) continue;
         int w = snprintf(text + n, cap - n, "%s%s", n > 0 ? ", " : "", f->name);
         if (w > 0) n += (size_t)w < cap - n ? (size_t)w : cap - n - 1;
     }
@@ -165,7 +189,8 @@ rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err)
         return ROSE_OK;
     }
     return rose_fail(err, ROSE_E_INVAL,
-                     "isa '%s': expected auto, scalar, avx2, avx512, amx or neon", name);
+                     "isa '%s': expected auto, scalar, avx2, avx512, avx512-bf16, amx or neon",
+                     name);
 }
 
 /* ---- threads ---- */

@@ -9,11 +9,13 @@
 /* Instruction-set levels, each including all below it. A level is a bundle: the kernels of a level
  * may use everything named in its comment and nothing else. */
 typedef enum rose_isa {
-    ROSE_ISA_SCALAR, /* plain C, any CPU */
-    ROSE_ISA_AVX2,   /* AVX2, FMA, F16C (Haswell 2013, Zen 2017) */
-    ROSE_ISA_AVX512, /* AVX-512 F, BW, VL, DQ (Skylake-X 2017, Zen 4 2022) */
-    ROSE_ISA_AMX,    /* AVX512 and AMX tile, bf16 (Sapphire Rapids 2023) */
-    ROSE_ISA_NEON    /* AArch64, which always has it; above SCALAR alone */
+    ROSE_ISA_SCALAR,     /* plain C, any CPU */
+    ROSE_ISA_AVX2,       /* AVX2, FMA, F16C (Haswell 2013, Zen 2017) */
+    ROSE_ISA_AVX512,     /* AVX-512 F, BW, VL, DQ (Skylake-X 2017, Zen 4 2022) */
+    ROSE_ISA_AMX,        /* AVX512 and AMX tile, bf16 (Sapphire Rapids 2023) */
+    ROSE_ISA_NEON,       /* AArch64, which always has it; above SCALAR alone */
+    ROSE_ISA_AVX512_BF16 /* AVX512 and VDPBF16PS (Cooper Lake 2020, Zen 4 2022); beside the ladder:
+                            its products have other bits, so only its name chooses it */
 } rose_isa;
 
 /* Highest level that both the CPU and the operating system support. For AMX this asks the kernel
@@ -21,7 +23,7 @@ typedef enum rose_isa {
  * threads start. */
 rose_isa rose_isa_probe(void);
 
-const char *rose_isa_name(rose_isa isa); /* "scalar" "avx2" "avx512" "amx" "neon" */
+const char *rose_isa_name(rose_isa isa); /* "scalar" "avx2" "avx512" "amx" "neon" "avx512-bf16" */
 
 /* "auto" gives the probed level; a name above it fails with a message naming what is missing. */
 rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err);

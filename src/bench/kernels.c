@@ -52,7 +52,7 @@ static int parse(int argc, char **argv, options *o)
         {.name = "isa",
          .kind = ROSE_OPT_CHOICE,
          .dest = &o->isa,
-         .choices = "auto|scalar|avx2|avx512|amx",
+         .choices = "auto|scalar|avx2|avx512|avx512-bf16|amx",
          .help = "cpu: level of our kernels"},
         {.name = "threads",
          .kind = ROSE_OPT_U32,

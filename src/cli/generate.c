@@ -167,8 +167,9 @@ int rose_cmd_generate(int argc, char **argv)
         {.name = "isa",
          .kind = ROSE_OPT_CHOICE,
          .dest = &g.isa,
-         .choices = "auto|scalar|avx2|avx512|amx|neon",
-         .help = "highest instruction-set level of the CPU kernels"},
+         .choices = "auto|scalar|avx2|avx512|avx512-bf16|amx|neon",
+         .help = "highest instruction-set level of the CPU kernels; auto leaves out avx512-bf16, "
+                 "whose sums have other bits"},
         {.name = "threads",
          .kind = ROSE_OPT_U32,
          .dest = &g.lib.threads,

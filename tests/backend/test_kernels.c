@@ -515,6 +515,10 @@ static void run_level(rose_isa isa, const char *filter, uint64_t seed)
 {
     rose_cpu_kernels ref, t;
     rose_cpu_kernels_init(&ref, ROSE_ISA_SCALAR);
+    if (isa == ROSE_ISA_AVX512_BF16) { /* by another rule */
+        ref.matmul_bf16 = rose_matmul_bf16_pairs_ref;
+        ref.matmul_i8 = rose_matmul_i8_pairs_ref;
+    }
     rose_cpu_kernels_init(&t, isa);
     snprintf(g_what, sizeof g_what, "%s table", rose_isa_name(isa));
     check(t.isa == isa, "level of the table");
@@ -565,7 +569,7 @@ int main(int argc, char **argv)
 #endif
     rose_thread_ftz();
     printf("seed %llu, highest level %s\n", (unsigned long long)seed, rose_isa_name(top));
-    for (int isa = ROSE_ISA_SCALAR; isa <= ROSE_ISA_NEON; isa++) {
+    for (int isa = ROSE_ISA_SCALAR; isa <= ROSE_ISA_AVX512_BF16; isa++) {
         const char *name = rose_isa_name((rose_isa)isa);
         if (isa_name != NULL && strcmp(isa_name, "auto") != 0 && strcmp(isa_name, name) != 0)
             continue;

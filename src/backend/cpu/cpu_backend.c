@@ -54,9 +54,8 @@ static rose_status check_arch(const rose_arch *a, rose_err *err)
 }
 
 static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, rose_memory_plan *p,
-                              rose_err *err)
+                              rose_isa *isa, rose_err *err)
 {
-    rose_isa isa;
     int cpus[ROSE_POOL_MAX_THREADS];
 
     if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
@@ -84,7 +83,7 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     if (p->n_threads > ROSE_POOL_MAX_THREADS)
         return rose_fail(err, ROSE_E_INVAL, "threads %u: at most %d", p->n_threads,
                          ROSE_POOL_MAX_THREADS);
-    return rose_isa_parse(o->isa != NULL ? o->isa : "auto", &isa, err);
+    return rose_isa_parse(o->isa != NULL ? o->isa : "auto", isa, err);
 }
 
 /* backend.h states the default rule; an explicit size must hold one full context too, or a request
@@ -141,6 +140,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     rose_cpu_weights w;
     rose_cpu_scratch s;
     rose_memory_plan p = {.dtype = o->dtype};
+    rose_isa isa;
 
     memset(out, 0, sizeof *out);
     if (o->dtype == ROSE_COMPUTE_F16)
@@ -151,7 +151,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
                          "prefill backend %s: the CPU backend has one way to attend (auto)",
                          rose_prefill_name(o->prefill));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
-    if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
+    if ((st = check_opts(o, &m->arch, &p, &isa, err)) != ROSE_OK) return st;
     p.quantization = o->quantization;
     if (p.dtype == ROSE_COMPUTE_AUTO)
         p.dtype = m->dtype == ROSE_BF16 || p.quantization == ROSE_QUANT_INT8 ? ROSE_COMPUTE_BF16
@@ -160,6 +160,10 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "quantization int8 computes in bfloat16: dtype %s does not go with it",
                          rose_compute_name(p.dtype));
+    if (isa == ROSE_ISA_AVX512_BF16 && p.dtype != ROSE_COMPUTE_BF16)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "isa %s multiplies bfloat16: dtype %s does not go with it",
+                         rose_isa_name(isa), rose_compute_name(p.dtype));
     rose_cpu_layout_weights(&w, &weights, m, &p);
     rose_cpu_layout_scratch(&s, &scratch, &m->arch, &p);
     p.weights = weights.used;

@@ -80,6 +80,11 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
         goto done;
     }
     b->bf16 = o->dtype != ROSE_COMPUTE_F32;
+    if (isa == ROSE_ISA_AVX512_BF16 && !b->bf16) {
+        st = rose_fail(err, ROSE_E_UNSUPPORTED, "isa %s multiplies bfloat16, not float32",
+                       rose_isa_name(isa));
+        goto done;
+    }
     int cpus[ROSE_POOL_MAX_THREADS];
     const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_POOL_MAX_THREADS);
     b->n_threads = o->n_threads > 0 ? o->n_threads : n_cpus > 0 ? n_cpus : 1;

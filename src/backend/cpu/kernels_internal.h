@@ -49,6 +49,12 @@ void rose_layernorm_avx512(const float *x, const float *w, const float *b, float
 float rose_max_index_avx512(const float *x, uint32_t n, uint32_t *index);
 void rose_exp_weights_avx512(const float *x, uint32_t n, float max, float inv_temp, float *w);
 
+/* Level avx512-bf16, whose products are rule 11: the definitions and their vector versions. */
+void rose_matmul_bf16_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_i8_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_bf16_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_i8_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1);
+
 void rose_attention_amx(const rose_attention *a);
 void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);

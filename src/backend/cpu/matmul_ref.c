@@ -35,6 +35,20 @@ static void product_row(const void *panel, rose_weight_type type, uint32_t k_pad
     }
 }
 
+/* The same by rule 11: one chain, of each pair of k the odd one first. */
+static void product_row_pairs(const void *panel, rose_weight_type type, uint32_t k_pad,
+                              const float *x, float *acc)
+{
+    for (uint32_t l = 0; l < ROSE_PANEL; l++)
+        acc[l] = 0.0f;
+    for (uint32_t k = 0; k < k_pad; k += 2) {
+        for (uint32_t l = 0; l < ROSE_PANEL; l++) {
+            acc[l] = fmaf(x[k + 1], weight_at(panel, type, k + 1, l), acc[l]);
+            acc[l] = fmaf(x[k], weight_at(panel, type, k, l), acc[l]);
+        }
+    }
+}
+
 static float apply_epilogue(const rose_matmul *a, float acc, uint32_t n, float y_old)
 {
     float v = a->scale != NULL ? acc * a->scale[n] : acc;
@@ -61,14 +75,16 @@ static float apply_epilogue(const rose_matmul *a, float acc, uint32_t n, float y
     return rose_round_if(a->round_bf16, v);
 }
 
-static void matmul(const rose_matmul *a, rose_weight_type type, uint32_t p0, uint32_t p1)
+static void matmul(const rose_matmul *a, rose_weight_type type, bool pairs, uint32_t p0,
+                   uint32_t p1)
 {
     size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * rose_weight_size(type);
     for (uint32_t p = p0; p < p1; p++) {
         const uint8_t *panel = (const uint8_t *)a->w + p * panel_bytes;
         for (uint32_t m = 0; m < a->m_rows; m++) {
             float acc[ROSE_PANEL];
-            product_row(panel, type, a->k_pad, a->x + m * a->ldx, acc);
+            (pairs ? product_row_pairs : product_row)(panel, type, a->k_pad, a->x + m * a->ldx,
+                                                      acc);
             float *y = a->y + m * a->ldy;
             for (uint32_t l = 0; l < ROSE_PANEL && p * ROSE_PANEL + l < a->n; l++) {
                 uint32_t n = p * ROSE_PANEL + l;
@@ -80,15 +96,25 @@ static void matmul(const rose_matmul *a, rose_weight_type type, uint32_t p0, uin
 
 void rose_matmul_f32_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul(a, ROSE_W_F32, p0, p1);
+    matmul(a, ROSE_W_F32, false, p0, p1);
 }
 
 void rose_matmul_bf16_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul(a, ROSE_W_BF16, p0, p1);
+    matmul(a, ROSE_W_BF16, false, p0, p1);
 }
 
 void rose_matmul_i8_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul(a, ROSE_W_I8, p0, p1);
+    matmul(a, ROSE_W_I8, false, p0, p1);
+}
+
+void rose_matmul_bf16_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul(a, ROSE_W_BF16, true, p0, p1);
+}
+
+void rose_matmul_i8_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul(a, ROSE_W_I8, true, p0, p1);
 }

@@ -1,0 +1,233 @@
+/* backend/cpu/matmul_avx512bf16.c - bf16 matrix product by VDPBF16PS, rule 11 of docs/NUMERICS.md:
+ * the level avx512-bf16. One instruction adds the products of a pair of k to 16 sums, the odd one
+ * first, each by a fused multiply-add: a chain an output, whatever the number of rows.
+ *
+ * Rows are taken 64 at a time: converted once to bf16 (exact: they are bf16 already) and
+ * transposed, so that the pairs of a tile's rows lie side by side, [k/2][rows]. Then the panels are
+ * walked, two beside each other: a tile of up to 14 rows keeps its 28 sums in registers from the
+ * first k to the last and leaves 4 for two panels of weights and a broadcast pair. Rows are spread
+ * evenly over their tiles; with few rows four panels are taken at a time, or the chains would wait
+ * for themselves (6 cycles). Weights come from memory for the first tile, from L2 for the others.
+ *
+ * int8 panels are widened to bf16 in scratch, two at a time, for up to 64 rows. Bound: weight bytes
+ * up to about 8 rows, then VDPBF16PS (one a cycle on Zen 4: twice what FMA does). */
+#include "backend/cpu/kernels_internal.h"
+
+#if defined(__AVX512BF16__)
+
+#include "backend/cpu/vec_avx512.h"
+
+#include "backend/cpu/matmul_simd.h"
+
+enum {
+    TILE_ROWS = 14,
+    BLOCK_ROWS = 64,
+    WIDE_ROWS = 6, /* up to so many rows a tile takes WIDE panels */
+    WIDE = 4,
+    PAIR_BYTES = 2 * ROSE_PANEL * 2 /* of a panel: 16 outputs of a pair of k */
+};
+
+/* ---- rows to pairs ---- */
+
+/* 16 rows of 16 pairs to 16 pairs of 16 rows. */
+ROSE_INLINE void transpose(__m512i r[16])
+{
+    __m512i t[16];
+    ROSE_UNROLL
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    ROSE_UNROLL
+    for (int i = 0; i < 16; i += 4) { /* r[i + j]: pair j of each lane of 4, of rows i .. i + 3 */
+        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    ROSE_UNROLL
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88); /* lanes 0 and 2 of rows 0 .. 7 */
+        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    ROSE_UNROLL
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+}
+
+/* 32 floats that are bf16 values already, as 16 pairs. */
+ROSE_INLINE __m512i load_pairs(const float *x)
+{
+    return (__m512i)_mm512_cvtne2ps_pbh(v_load(x + 16), v_load(x));
+}
+
+/* A tile's rows as pairs [k_pad / 2][n_rows] at out. */
+static void convert_tile(const rose_matmul *a, uint32_t m, uint32_t n_rows, uint32_t *out)
+{
+    for (uint32_t k = 0; k < a->k_pad; k += 32) {
+        const float *x = a->x + m * a->ldx + k;
+        if (n_rows == 1) {
+            _mm512_storeu_si512(out + k / 2, load_pairs(x));
+            continue;
+        }
+        __m512i r[16];
+        ROSE_UNROLL
+        for (uint32_t i = 0; i < 16; i++)
+            r[i] = i < n_rows ? load_pairs(x + i * a->ldx) : _mm512_setzero_si512();
+        transpose(r);
+        ROSE_UNROLL
+        for (uint32_t i = 0; i < 16; i++)
+            _mm512_mask_storeu_epi32(out + (k / 2 + i) * n_rows, v_first(n_rows), r[i]);
+    }
+}
+
+/* ---- products ---- */
+
+/* n_rows from m, their pairs at x, times n_panels from p, at w. The counts are constants. */
+ROSE_INLINE void tile_product(const rose_matmul *a, const uint32_t *x, const uint8_t *w, uint32_t m,
+                              uint32_t p, uint32_t n_rows, uint32_t n_panels)
+{
+    const size_t stride = (size_t)a->k_pad * ROSE_PANEL * 2;
+    vec16 sum[TILE_ROWS * 2];
+
+    ROSE_UNROLL
+    for (uint32_t i = 0; i < n_rows * n_panels; i++)
+        sum[i] = v_zero();
+    for (uint32_t k = 0; k < a->k_pad; k += 2, w += PAIR_BYTES, x += n_rows) {
+        __m512bh pair[WIDE];
+        ROSE_UNROLL
+        for (uint32_t j = 0; j < n_panels; j++) {
+            pair[j] = (__m512bh)v_load_pairs(w + j * stride);
+            prefetch_at(w + j * stride, ROSE_PREFETCH_BYTES);
+        }
+        ROSE_UNROLL
+        for (uint32_t r = 0; r < n_rows; r++) {
+            __m512bh both = (__m512bh)_mm512_set1_epi32((int)x[r]);
+            ROSE_UNROLL
+            for (uint32_t j = 0; j < n_panels; j++)
+                sum[r * n_panels + j] = _mm512_dpbf16_ps(sum[r * n_panels + j], both, pair[j]);
+        }
+    }
+    ROSE_UNROLL
+    for (uint32_t r = 0; r < n_rows; r++) {
+        ROSE_UNROLL
+        for (uint32_t j = 0; j < n_panels; j++)
+            finish_outputs(a, sum[r * n_panels + j], m + r, (p + j) * ROSE_PANEL);
+    }
+}
+
+#define TILE(rows)                                                                                 \
+    case rows:                                                                                     \
+        tile_product(a, x, w, m, p, rows, n_panels);                                               \
+        break
+
+/* n_panels is a constant. */
+ROSE_INLINE void tile_rows(const rose_matmul *a, const uint32_t *x, const uint8_t *w, uint32_t m,
+                           uint32_t p, uint32_t n_rows, uint32_t n_panels)
+{
+    switch (n_rows) {
+        TILE(1);
+        TILE(2);
+        TILE(3);
+        TILE(4);
+        TILE(5);
+        TILE(6);
+    default:
+        break;
+    }
+    if (n_panels == WIDE) return;
+    switch (n_rows) {
+        TILE(7);
+        TILE(8);
+        TILE(9);
+        TILE(10);
+        TILE(11);
+        TILE(12);
+        TILE(13);
+        TILE(14);
+    default:
+        break;
+    }
+}
+
+static void tile_wide(const rose_matmul *a, const uint32_t *x, const uint8_t *w, uint32_t m,
+                      uint32_t p, uint32_t n_rows)
+{
+    tile_rows(a, x, w, m, p, n_rows, WIDE);
+}
+
+static void tile_two(const rose_matmul *a, const uint32_t *x, const uint8_t *w, uint32_t m,
+                     uint32_t p, uint32_t n_rows)
+{
+    tile_rows(a, x, w, m, p, n_rows, 2);
+}
+
+static void tile_one(const rose_matmul *a, const uint32_t *x, const uint8_t *w, uint32_t m,
+                     uint32_t p, uint32_t n_rows)
+{
+    tile_rows(a, x, w, m, p, n_rows, 1);
+}
+
+/* An int8 panel as a bf16 one: integers up to 127 are exact. */
+static void expand_panel(const rose_matmul *a, uint32_t p, uint8_t *out)
+{
+    const uint8_t *w = (const uint8_t *)a->w + (size_t)p * a->k_pad * ROSE_PANEL;
+    for (uint32_t k = 0; k < a->k_pad; k += 2, w += 2 * ROSE_PANEL, out += PAIR_BYTES) {
+        __m512i even = v_bits(v_load_i8(w)), odd = v_bits(v_load_i8(w + ROSE_PANEL));
+        prefetch_at(w, ROSE_PREFETCH_BYTES);
+        _mm512_storeu_si512(out, _mm512_or_si512(_mm512_srli_epi32(even, 16), odd));
+    }
+}
+
+/* Rows m .. m + rows, at most BLOCK_ROWS, with panels p0 .. p1-1. */
+ROSE_INLINE void block_product(const rose_matmul *a, bool i8, uint32_t m, uint32_t rows,
+                               uint32_t p0, uint32_t p1)
+{
+    const size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * 2;
+    uint32_t *pairs = a->scratch;
+    uint8_t *expanded = (uint8_t *)a->scratch + (size_t)BLOCK_ROWS * a->k_pad * 2;
+    const uint32_t n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const uint32_t most = i8 || rows > WIDE_ROWS ? 2 : WIDE;
+
+    for (uint32_t t = 0; t < n_tiles; t++) {
+        uint32_t r = rows * t / n_tiles, end = rows * (t + 1) / n_tiles;
+        convert_tile(a, m + r, end - r, pairs + (size_t)r * (a->k_pad / 2));
+    }
+    for (uint32_t p = p0, n; p < p1; p += n) {
+        n = p1 - p >= most ? most : p1 - p >= 2 ? 2 : 1;
+        const uint8_t *w = i8 ? expanded : (const uint8_t *)a->w + p * panel_bytes;
+        for (uint32_t i = 0; i8 && i < n; i++)
+            expand_panel(a, p + i, expanded + i * panel_bytes);
+        for (uint32_t t = 0; t < n_tiles; t++) {
+            uint32_t r = rows * t / n_tiles, end = rows * (t + 1) / n_tiles;
+            const uint32_t *x = pairs + (size_t)r * (a->k_pad / 2);
+            (n == WIDE ? tile_wide : n == 2 ? tile_two : tile_one)(a, x, w, m + r, p, end - r);
+        }
+    }
+}
+
+ROSE_INLINE void matmul_pairs(const rose_matmul *a, bool i8, uint32_t p0, uint32_t p1)
+{
+    for (uint32_t m = 0; m < a->m_rows; m += BLOCK_ROWS) {
+        uint32_t left = a->m_rows - m;
+        block_product(a, i8, m, left < BLOCK_ROWS ? left : BLOCK_ROWS, p0, p1);
+    }
+}
+
+void rose_matmul_bf16_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul_pairs(a, false, p0, p1);
+}
+
+void rose_matmul_i8_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1)
+{
+    matmul_pairs(a, true, p0, p1);
+}
+
+#endif
