@@ -24,6 +24,7 @@ enum {
     BLOCK_ROWS = 64,
     WIDE_ROWS = 6, /* up to so many rows a tile takes WIDE panels */
     WIDE = 4,
+    AHEAD_K = ROSE_PREFETCH_BYTES / (2 * ROSE_PANEL), /* k that the prefetch is ahead */
     PAIR_BYTES = 2 * ROSE_PANEL * 2 /* of a panel: 16 outputs of a pair of k */
 };
 
@@ -94,6 +95,8 @@ ROSE_INLINE void tile_product(const rose_matmul *a, const uint32_t *x, const uin
                               uint32_t p, uint32_t n_rows, uint32_t n_panels)
 {
     const size_t stride = (size_t)a->k_pad * ROSE_PANEL * 2;
+    const uint32_t turn = a->k_pad > AHEAD_K ? a->k_pad - AHEAD_K : 0;
+    intptr_t ahead = ROSE_PREFETCH_BYTES;
     vec16 sum[TILE_ROWS * 2];
 
     ROSE_UNROLL
@@ -101,10 +104,11 @@ ROSE_INLINE void tile_product(const rose_matmul *a, const uint32_t *x, const uin
         sum[i] = v_zero();
     for (uint32_t k = 0; k < a->k_pad; k += 2, w += PAIR_BYTES, x += n_rows) {
         __m512bh pair[WIDE];
+        if (k == turn) ahead += (intptr_t)((n_panels - 1) * stride); /* on to the next panels */
         ROSE_UNROLL
         for (uint32_t j = 0; j < n_panels; j++) {
             pair[j] = (__m512bh)v_load_pairs(w + j * stride);
-            prefetch_at(w + j * stride, ROSE_PREFETCH_BYTES);
+            prefetch_at(w + j * stride, ahead);
         }
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++) {
