@@ -95,11 +95,43 @@ static float value(const rose_attention *a, const float *p, uint32_t n, uint32_t
     return acc;
 }
 
-static void attend_row(const rose_attention *a, const float *q, uint32_t n, float *p, float *out)
+/* The two by rule 11: one chain, of each pair the odd one first. */
+static float score_pairs(const rose_attention *a, const float *q, uint32_t pos)
+{
+    const uint8_t *k_block = page_of(a, pos);
+    float acc = 0.0f;
+    for (uint32_t i = 0; i < rose_round_up(a->head_dim, ROSE_K_GROUP); i++) {
+        uint32_t d = i ^ 1u;
+        bool real = d < a->head_dim;
+        float k =
+            real ? load_at(k_block, a->bf16, panel_index(a->bf16, d, pos % ROSE_PANEL)) : 0.0f;
+        acc = fmaf(real ? q[d] : 0.0f, k, acc);
+    }
+    return acc;
+}
+
+static float value_pairs(const rose_attention *a, const float *p, uint32_t n, uint32_t d)
+{
+    size_t v_at = rose_kv_k_bytes(a->bf16, a->head_dim);
+    size_t panel = (size_t)(d / ROSE_PANEL) * ROSE_PANEL * ROSE_PANEL;
+    float acc = 0.0f;
+    for (uint32_t i = 0; i < rose_round_up(n, 2); i++) {
+        uint32_t j = i ^ 1u;
+        float v = 0.0f;
+        if (j < n)
+            v = load_at(page_of(a, j) + v_at, a->bf16,
+                        panel + panel_index(a->bf16, j % ROSE_PANEL, d % ROSE_PANEL));
+        acc = fmaf(j < n ? p[j] : 0.0f, v, acc);
+    }
+    return acc;
+}
+
+static void attend_row(const rose_attention *a, bool pairs, const float *q, uint32_t n, float *p,
+                       float *out)
 {
     float max = -INFINITY;
     for (uint32_t j = 0; j < n; j++) {
-        p[j] = score(a, q, j) * a->scale;
+        p[j] = (pairs ? score_pairs : score)(a, q, j) * a->scale;
         if (p[j] > max) max = p[j];
     }
     float lane[ROSE_PANEL] = {0};
@@ -109,13 +141,23 @@ static void attend_row(const rose_attention *a, const float *q, uint32_t n, floa
     }
     float inv = 1.0f / rose_tree16_ref(lane);
     for (uint32_t d = 0; d < a->head_dim; d++) {
-        out[d] = rose_round_if(a->bf16, value(a, p, n, d) * inv);
+        out[d] = rose_round_if(a->bf16, (pairs ? value_pairs : value)(a, p, n, d) * inv);
+    }
+}
+
+static void attend(const rose_attention *a, bool pairs)
+{
+    for (uint32_t r = 0; r < a->n_rows; r++) {
+        attend_row(a, pairs, a->q + r * a->ldq, a->n_ctx + r, a->scratch, a->out + r * a->ldo);
     }
 }
 
 void rose_attention_ref(const rose_attention *a)
 {
-    for (uint32_t r = 0; r < a->n_rows; r++) {
-        attend_row(a, a->q + r * a->ldq, a->n_ctx + r, a->scratch, a->out + r * a->ldo);
-    }
+    attend(a, false);
+}
+
+void rose_attention_pairs_ref(const rose_attention *a)
+{
+    attend(a, true);
 }

@@ -97,6 +97,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     if (isa == ROSE_ISA_AVX512) return;
     if (isa == ROSE_ISA_AVX512_BF16) {
         k->isa = ROSE_ISA_AVX512_BF16;
+        k->attention = rose_attention_avx512bf16;
         k->matmul_bf16 = rose_matmul_bf16_avx512bf16;
         k->matmul_i8 = rose_matmul_i8_avx512bf16;
         return;

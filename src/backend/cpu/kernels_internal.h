@@ -52,6 +52,8 @@ void rose_exp_weights_avx512(const float *x, uint32_t n, float max, float inv_te
 /* Level avx512-bf16, whose products are rule 11: the definitions and their vector versions. */
 void rose_matmul_bf16_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_attention_pairs_ref(const rose_attention *a); /* bf16 */
+void rose_attention_avx512bf16(const rose_attention *a);
 void rose_matmul_bf16_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1);
 

@@ -17,6 +17,7 @@
 
 #include "backend/cpu/vec_avx512.h"
 
+#include "backend/cpu/bf16_pairs.h"
 #include "backend/cpu/matmul_simd.h"
 
 enum {
@@ -25,70 +26,8 @@ enum {
     WIDE_ROWS = 6, /* up to so many rows a tile takes WIDE panels */
     WIDE = 4,
     AHEAD_K = ROSE_PREFETCH_BYTES / (2 * ROSE_PANEL), /* k that the prefetch is ahead */
-    PAIR_BYTES = 2 * ROSE_PANEL * 2 /* of a panel: 16 outputs of a pair of k */
+    PAIR_BYTES = 2 * ROSE_PANEL * 2                   /* of a panel: 16 outputs of a pair of k */
 };
-
-/* ---- rows to pairs ---- */
-
-/* 16 rows of 16 pairs to 16 pairs of 16 rows. */
-ROSE_INLINE void transpose(__m512i r[16])
-{
-    __m512i t[16];
-    ROSE_UNROLL
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    ROSE_UNROLL
-    for (int i = 0; i < 16; i += 4) { /* r[i + j]: pair j of each lane of 4, of rows i .. i + 3 */
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    ROSE_UNROLL
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88); /* lanes 0 and 2 of rows 0 .. 7 */
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    ROSE_UNROLL
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
-
-/* 32 floats that are bf16 values already, as 16 pairs. */
-ROSE_INLINE __m512i load_pairs(const float *x)
-{
-    return (__m512i)_mm512_cvtne2ps_pbh(v_load(x + 16), v_load(x));
-}
-
-/* A tile's rows as pairs [k_pad / 2][n_rows] at out. */
-static void convert_tile(const rose_matmul *a, uint32_t m, uint32_t n_rows, uint32_t *out)
-{
-    for (uint32_t k = 0; k < a->k_pad; k += 32) {
-        const float *x = a->x + m * a->ldx + k;
-        if (n_rows == 1) {
-            _mm512_storeu_si512(out + k / 2, load_pairs(x));
-            continue;
-        }
-        __m512i r[16];
-        ROSE_UNROLL
-        for (uint32_t i = 0; i < 16; i++)
-            r[i] = i < n_rows ? load_pairs(x + i * a->ldx) : _mm512_setzero_si512();
-        transpose(r);
-        ROSE_UNROLL
-        for (uint32_t i = 0; i < 16; i++)
-            _mm512_mask_storeu_epi32(out + (k / 2 + i) * n_rows, v_first(n_rows), r[i]);
-    }
-}
-
-/* ---- products ---- */
 
 /* n_rows from m, their pairs at x, times n_panels from p, at w. The counts are constants. */
 ROSE_INLINE void tile_product(const rose_matmul *a, const uint32_t *x, const uint8_t *w, uint32_t m,
@@ -103,19 +42,18 @@ ROSE_INLINE void tile_product(const rose_matmul *a, const uint32_t *x, const uin
     for (uint32_t i = 0; i < n_rows * n_panels; i++)
         sum[i] = v_zero();
     for (uint32_t k = 0; k < a->k_pad; k += 2, w += PAIR_BYTES, x += n_rows) {
-        __m512bh pair[WIDE];
+        ivec16 pairs[WIDE];
         if (k == turn) ahead += (intptr_t)((n_panels - 1) * stride); /* on to the next panels */
         ROSE_UNROLL
         for (uint32_t j = 0; j < n_panels; j++) {
-            pair[j] = (__m512bh)v_load_pairs(w + j * stride);
+            pairs[j] = v_load_pairs(w + j * stride);
             prefetch_at(w + j * stride, ahead);
         }
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++) {
-            __m512bh both = (__m512bh)_mm512_set1_epi32((int)x[r]);
             ROSE_UNROLL
             for (uint32_t j = 0; j < n_panels; j++)
-                sum[r * n_panels + j] = _mm512_dpbf16_ps(sum[r * n_panels + j], both, pair[j]);
+                sum[r * n_panels + j] = v_dot(sum[r * n_panels + j], x[r], pairs[j]);
         }
     }
     ROSE_UNROLL
@@ -201,7 +139,8 @@ ROSE_INLINE void block_product(const rose_matmul *a, bool i8, uint32_t m, uint32
 
     for (uint32_t t = 0; t < n_tiles; t++) {
         uint32_t r = rows * t / n_tiles, end = rows * (t + 1) / n_tiles;
-        convert_tile(a, m + r, end - r, pairs + (size_t)r * (a->k_pad / 2));
+        rows_to_pairs(a->x + (m + r) * a->ldx, a->ldx, a->k_pad, end - r,
+                      pairs + (size_t)r * (a->k_pad / 2));
     }
     for (uint32_t p = p0, n; p < p1; p += n) {
         n = p1 - p >= most ? most : p1 - p >= 2 ? 2 : 1;

@@ -1,0 +1,183 @@
+/* backend/cpu/attention_avx512bf16.c - attention of the level avx512-bf16: rule 5 of
+ * docs/NUMERICS.md with VDPBF16PS as its product (rule 11).
+ *
+ * Rows are taken 16, 8, 4, 2 or 1 at a time, their q as pairs [dim / 2][rows]. Scores: a vector
+ * holds those of a page, so a K block is a panel; with few rows four pages at a time, or the chains
+ * would wait for themselves. On the way the K of the pages that follow and this page's V are
+ * prefetched: a page lies anywhere, no hardware foresees it. Softmax is attention_simd.h's. Values:
+ * groups of 32 positions that all rows of the block see, p as pairs [16][rows]; the last ones row
+ * by row up to its own count, so that no slot past it is read. fp32 stays on AVX-512.
+ *
+ * Bound: one row, bytes of K and V; 16 rows, exp and VDPBF16PS. */
+#include "backend/cpu/kernels_internal.h"
+
+#if defined(__AVX512BF16__)
+
+#include "backend/cpu/vec_avx512.h"
+
+#include "backend/cpu/attention_simd.h"
+#include "backend/cpu/bf16_pairs.h"
+
+enum {
+    MAX_PAGES = 4, /* of a score block */
+    MAX_DIM = 256,
+    LINE = 64 /* bytes: 16 outputs of a pair */
+};
+
+/* Scores of n_rows rows from `row`, their q at q, against n pages from `page`. */
+ROSE_INLINE void score_pages(const rose_attention *a, const attention_scratch *t, const uint32_t *q,
+                             uint32_t row, uint32_t n_rows, uint32_t page, uint32_t n,
+                             uint32_t n_pages)
+{
+    const intptr_t v_at = (intptr_t)rose_kv_k_bytes(true, a->head_dim);
+    const uint8_t *k[MAX_PAGES];
+    intptr_t next[MAX_PAGES];
+    vec16 sum[ROSE_ROW_TILE];
+
+    ROSE_UNROLL
+    for (uint32_t j = 0; j < n; j++) {
+        uint32_t after = page + j + n < n_pages ? page + j + n : page + j;
+        k[j] = page_at(a, page + j);
+        next[j] = (intptr_t)page_at(a, after) - (intptr_t)k[j];
+    }
+    ROSE_UNROLL
+    for (uint32_t i = 0; i < n_rows * n; i++)
+        sum[i] = v_zero();
+    for (size_t at = 0; at < t->depth / 2 * LINE; at += LINE, q += n_rows) {
+        ivec16 pairs[MAX_PAGES];
+        ROSE_UNROLL
+        for (uint32_t j = 0; j < n; j++) {
+            pairs[j] = v_load_pairs(k[j] + at);
+            prefetch_at(k[j] + at, next[j]);
+            prefetch_at(k[j] + at, v_at);
+        }
+        ROSE_UNROLL
+        for (uint32_t r = 0; r < n_rows; r++) {
+            ROSE_UNROLL
+            for (uint32_t j = 0; j < n; j++)
+                sum[r * n + j] = v_dot(sum[r * n + j], q[r], pairs[j]);
+        }
+    }
+    ROSE_UNROLL
+    for (uint32_t r = 0; r < n_rows; r++) {
+        ROSE_UNROLL
+        for (uint32_t j = 0; j < n; j++)
+            v_store(t->s + (row + r) * t->stride + (page + j) * ROSE_PANEL,
+                    v_mul(sum[r * n + j], v_set1(a->scale)));
+    }
+}
+
+/* Value sums of n_rows rows over groups [0, n_groups), all of whose positions they see. */
+ROSE_INLINE void value_groups(const rose_attention *a, const attention_scratch *t, uint32_t row,
+                              uint32_t n_rows, uint32_t n_groups)
+{
+    const size_t v_at = rose_kv_k_bytes(true, a->head_dim);
+    const size_t panel_bytes = ROSE_PANEL / 2 * LINE;
+    uint32_t p[ROSE_K_GROUP / 2 * ROSE_ROW_TILE];
+
+    for (uint32_t g = 0; g < n_groups; g++) {
+        const uint8_t *v0 = page_at(a, 2 * g) + v_at, *v1 = page_at(a, 2 * g + 1) + v_at;
+        rows_to_pairs(t->s + row * t->stride + g * ROSE_K_GROUP, t->stride, ROSE_K_GROUP, n_rows,
+                      p);
+        for (uint32_t d = 0; d < a->head_dim; d += ROSE_PANEL) {
+            float *y = t->o + row * t->depth + d;
+            vec16 sum[ROSE_ROW_TILE];
+            ROSE_UNROLL
+            for (uint32_t r = 0; r < n_rows; r++)
+                sum[r] = v_load(y + r * t->depth);
+            for (uint32_t i = 0; i < ROSE_K_GROUP / 2; i++) {
+                const uint8_t *v = i < ROSE_PANEL / 2 ? v0 : v1;
+                ivec16 pairs = v_load_pairs(v + i % (ROSE_PANEL / 2) * LINE);
+                ROSE_UNROLL
+                for (uint32_t r = 0; r < n_rows; r++)
+                    sum[r] = v_dot(sum[r], p[i * n_rows + r], pairs);
+            }
+            ROSE_UNROLL
+            for (uint32_t r = 0; r < n_rows; r++)
+                v_store(y + r * t->depth, sum[r]);
+            v0 += panel_bytes;
+            v1 += panel_bytes;
+        }
+    }
+}
+
+/* One row over the positions of a group below n (1 .. 32 of them): the last pair may be half. */
+static void value_end(const rose_attention *a, const attention_scratch *t, uint32_t row,
+                      uint32_t group, uint32_t n)
+{
+    const size_t v_at = rose_kv_k_bytes(true, a->head_dim);
+    uint32_t p[ROSE_K_GROUP / 2]; /* of a half pair softmax left zero */
+    rows_to_pairs(t->s + row * t->stride + group * ROSE_K_GROUP, 0, ROSE_K_GROUP, 1, p);
+
+    for (uint32_t d = 0; d < a->head_dim; d += ROSE_PANEL) {
+        float *y = t->o + row * t->depth + d;
+        vec16 sum = v_load(y);
+        for (uint32_t i = 0; 2 * i < n; i++) {
+            const uint8_t *v = page_at(a, 2 * group + i / 8) + v_at + d / 2 * LINE;
+            ivec16 pairs = v_load_pairs(v + i % 8 * LINE);
+            if (2 * i + 1 == n) pairs = v_int_and(pairs, v_int_set1(0xffff));
+            sum = v_dot(sum, p[i], pairs);
+        }
+        v_store(y, sum);
+    }
+}
+
+static void end_row(const rose_attention *a, const attention_scratch *t, uint32_t row,
+                    uint32_t first_group)
+{
+    const uint32_t n = a->n_ctx + row;
+    for (uint32_t g = first_group; g * ROSE_K_GROUP < n; g++) {
+        uint32_t left = n - g * ROSE_K_GROUP;
+        value_end(a, t, row, g, left < ROSE_K_GROUP ? left : ROSE_K_GROUP);
+    }
+    const vec16 inv = v_set1(t->inv[row]);
+    for (uint32_t d = 0; d < a->head_dim; d += ROSE_PANEL) {
+        vec16 y = v_round_bf16(v_mul(v_load(t->o + row * t->depth + d), inv));
+        v_store_n(a->out + row * a->ldo + d, y, a->head_dim - d);
+    }
+}
+
+/* The counts are constants: n_rows rows, their scores n pages at a time. */
+ROSE_INLINE void rows_block(const rose_attention *a, attention_scratch *t, uint32_t row,
+                            uint32_t n_rows, uint32_t n)
+{
+    const uint32_t n_pages = (a->n_ctx + row + n_rows - 1 + ROSE_PANEL - 1) / ROSE_PANEL;
+    const uint32_t n_groups = (a->n_ctx + row) / ROSE_K_GROUP;
+    uint32_t q[MAX_DIM / 2 * ROSE_ROW_TILE], page = 0;
+
+    rows_to_pairs(t->q + row * t->depth, t->depth, (uint32_t)t->depth, n_rows, q);
+    for (; page + n <= n_pages; page += n)
+        score_pages(a, t, q, row, n_rows, page, n, n_pages);
+    for (; page < n_pages; page++)
+        score_pages(a, t, q, row, n_rows, page, 1, n_pages);
+    for (uint32_t r = row; r < row + n_rows; r++)
+        t->inv[r] = softmax_row(t->s + r * t->stride, a->n_ctx + r, true);
+    value_groups(a, t, row, n_rows, n_groups);
+    for (uint32_t r = row; r < row + n_rows; r++)
+        end_row(a, t, r, n_groups);
+}
+
+void rose_attention_avx512bf16(const rose_attention *a)
+{
+    if (!a->bf16) {
+        rose_attention_avx512(a);
+        return;
+    }
+    attention_scratch t;
+    attention_scratch_init(&t, a);
+    for (uint32_t row = 0, n; row < a->n_rows; row += n) {
+        const uint32_t left = a->n_rows - row;
+        if (left >= 16)
+            rows_block(a, &t, row, n = 16, 1);
+        else if (left >= 8)
+            rows_block(a, &t, row, n = 8, 2);
+        else if (left >= 4)
+            rows_block(a, &t, row, n = 4, 4);
+        else if (left >= 2)
+            rows_block(a, &t, row, n = 2, 4);
+        else
+            rows_block(a, &t, row, n = 1, 4);
+    }
+}
+
+#endif
