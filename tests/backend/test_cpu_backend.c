@@ -143,6 +143,15 @@ static void test_plan_refuses_options(void **state)
     REFUSED(kv_pages, 6, ROSE_E_INVAL, "num-kv-pages");
     REFUSED(kv_bytes, 1, ROSE_E_INVAL, "kv-cache-memory");
     REFUSED(isa, "sse9", ROSE_E_INVAL, "sse9");
+    o = default_opts(); /* where the CPU has it, it has no fp32; else the CPU lacks it */
+    o.isa = "avx512-bf16";
+    o.dtype = ROSE_COMPUTE_F32;
+    refused(m, &o, ROSE_E_UNSUPPORTED, "avx512-bf16");
+    rose_isa pairs;
+    if (rose_isa_parse(o.isa, &pairs, NULL) == ROSE_OK)
+        refused(m, &o, ROSE_E_UNSUPPORTED, "dtype float32");
+    else
+        print_message("NOT RUN: avx512-bf16 with float32: the CPU lacks it\n");
     if (rose_memory_available() > 0) {
         REFUSED(kv_bytes, UINT64_MAX, ROSE_E_NOMEM, "kv-cache-memory");
         REFUSED(kv_pages, UINT32_MAX, ROSE_E_NOMEM, "num-kv-pages");

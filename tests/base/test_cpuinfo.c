@@ -40,6 +40,25 @@ static void names_round_trip(void **state)
     assert_string_equal(rose_isa_name((rose_isa)99), "unknown");
 }
 
+/* Beside the ladder: by its name alone, where the kernel lists its instruction. */
+static void bf16_products_by_name(void **state)
+{
+    (void)state;
+    rose_isa out = ROSE_ISA_AMX;
+    rose_err err = {""};
+    rose_status st = rose_isa_parse("avx512-bf16", &out, &err);
+    assert_string_equal(rose_isa_name(ROSE_ISA_AVX512_BF16), "avx512-bf16");
+    assert_int_not_equal(rose_isa_probe(), ROSE_ISA_AVX512_BF16);
+    if (st == ROSE_OK) {
+        assert_int_equal(out, ROSE_ISA_AVX512_BF16);
+        assert_int_equal(rose_isa_parse("avx512", &out, NULL), ROSE_OK);
+    } else {
+        assert_int_equal(st, ROSE_E_UNSUPPORTED);
+        assert_int_equal(out, ROSE_ISA_SCALAR);
+        assert_non_null(strstr(err.msg, "isa avx512-bf16: this machine lacks "));
+    }
+}
+
 static void unknown_names_fail(void **state)
 {
     (void)state;
@@ -70,6 +89,9 @@ static void probe_agrees_with_proc(void **state)
     if (best >= ROSE_ISA_AVX2) assert_non_null(strstr(flags, " avx2 "));
     if (best >= ROSE_ISA_AVX512) assert_non_null(strstr(flags, " avx512vl "));
     if (best >= ROSE_ISA_AMX) assert_non_null(strstr(flags, " amx_bf16 "));
+    rose_isa pairs;
+    const bool has = rose_isa_parse("avx512-bf16", &pairs, NULL) == ROSE_OK;
+    assert_int_equal(has, best >= ROSE_ISA_AVX512 && strstr(flags, " avx512_bf16 ") != NULL);
     if (best == ROSE_ISA_SCALAR) assert_null(strstr(flags, " avx2 "));
     if (best <= ROSE_ISA_AVX2)
         assert_true(strstr(flags, " avx512f ") == NULL || strstr(flags, " avx512vl ") == NULL);
@@ -140,6 +162,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_round_trip),
+        cmocka_unit_test(bf16_products_by_name),
         cmocka_unit_test(unknown_names_fail),
         cmocka_unit_test(probe_agrees_with_proc),
         cmocka_unit_test(thread_is_named_pinned_and_flushes),

@@ -138,6 +138,20 @@ def test_generate():
             check(f"--isa {isa} gives the same text", out == a[1], out)
         else:
             check(f"--isa {isa} is refused by name where the CPU lacks it", rc == 1 and isa in err, err)
+    # Its own bits: chosen by name alone, the same alone and on other threads; never with float32.
+    bf16 = ["--isa", "avx512-bf16", "--dtype", "bfloat16"]
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
+        has = " avx512_bf16" in f.read()
+    runs = [run("generate", MODEL, "-p", "Once upon a time", "-n", "24", *bf16, "--threads", t) for t in ("1", "2")]
+    if has:
+        check("--isa avx512-bf16 generates, the same on any threads",
+              runs[0][0] == 0 and len(runs[0][1]) > 20 and runs[0][1] == runs[1][1], runs)
+        one_line_error("--isa avx512-bf16 with float32", run("generate", MODEL, "-p", "x", *bf16[:2], "--dtype", "float32"),
+                       1, "avx512-bf16", "float32")
+        one_line_error("bench kernels the same", run("bench", "kernels", *bf16[:2], "--dtype", "float32"), 1, "avx512-bf16")
+    else:
+        print("NOT RUN: --isa avx512-bf16: this CPU lacks it")
+        one_line_error("--isa avx512-bf16 where the CPU lacks it", runs[0], 1, "avx512_bf16")
     one_line_error("a prompt that is too long", run("generate", MODEL, stdin=b"word " * 20000), 1, "context")
     one_line_error("an empty prompt", run("generate", MODEL, "-p", ""), 1)
     p = subprocess.Popen([BIN, "generate", MODEL, "-p", "Once", "-n", "200", "--ignore-eos"], stdout=subprocess.PIPE,

@@ -33,6 +33,7 @@ typedef struct fixture {
     creq *reqs; /* [N_REQS]; want is the reference */
 } fixture;
 
+static const char *g_isa = "auto";
 static const rose_backend_ops *g_ops; /* the backend, or the CPU's behind its thread */
 
 static rose_engine *open_cpu(const rose_model *m, const rose_engine_opts *o)
@@ -47,6 +48,7 @@ static rose_engine_opts cpu_opts(void)
 {
     rose_engine_opts o = small_opts();
     o.backend.n_threads = 1;
+    o.backend.isa = g_isa;
     o.backend.cuda_graph = o.backend.pdl = true;
     o.backend.max_seqs = 16;
     o.backend.max_step_tokens = 128;
@@ -260,9 +262,26 @@ static void test_bf16(void **state)
     compare_all(&g_shapes[1]);
 }
 
+/* The level beside the ladder: its bits are its own, and as indifferent to company. */
+static void test_bf16_pairs(void **state)
+{
+    (void)state;
+    rose_isa isa;
+    rose_err err;
+    if (strcmp(test_device()->name, "cpu") != 0) skip();
+    if (rose_isa_parse("avx512-bf16", &isa, &err) != ROSE_OK) {
+        print_message("NOT RUN: %s\n", err.msg);
+        skip();
+    }
+    g_isa = "avx512-bf16";
+    compare_all(&g_shapes[1]);
+    g_isa = "auto";
+}
+
 int main(void)
 {
     rose_log_set_level(ROSE_LOG_WARN);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_f32), cmocka_unit_test(test_bf16)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_f32), cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_bf16_pairs)};
     return cmocka_run_group_tests_name("engine on the CPU backend", tests, NULL, NULL);
 }

@@ -3,8 +3,8 @@
  *
  * docs/NUMERICS.md is the contract: every entry gives the same bits at every level, for any number
  * of rows, threads and chunks. <op>_ref.c is its definition in plain C; the other files only go
- * faster. All kernels: no allocation, no locks; the caller's thread has FTZ and DAZ set
- * (rose_thread_ftz). */
+ * faster. (avx512-bf16 has products of its own, rule 11, and definitions for them.) All kernels: no
+ * allocation, no locks; the caller's thread has FTZ and DAZ set (rose_thread_ftz). */
 #ifndef ROSE_BACKEND_CPU_KERNELS_H
 #define ROSE_BACKEND_CPU_KERNELS_H
 
@@ -128,7 +128,7 @@ typedef struct rose_cpu_kernels {
 } rose_cpu_kernels;
 
 /* Scalar first, so that the table is complete on any CPU; then overwritten level by level up to
- * isa. */
+ * isa; avx512-bf16 goes on from avx512. */
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa);
 
 #endif
