@@ -177,19 +177,19 @@ static void bench_attention(const rose_cpu_kernels *t, bool bf16)
         for (int r = 0; r < BENCH_ROUNDS; r++) {
             uint64_t start = rose_now_ns();
             for (uint32_t h = 0; h < HEADS; h++) {
-                rose_attention a = {q,
-                                    HD,
-                                    HD,
-                                    rows,
-                                    N - 16,
-                                    HD,
-                                    0.125f,
-                                    kv + h * block,
-                                    block * HEADS,
-                                    pages,
-                                    bf16,
-                                    q + 16 * HD,
-                                    scratch};
+                rose_attention a = {.q = q,
+                                    .ldq = HD,
+                                    .ldo = HD,
+                                    .n_rows = rows,
+                                    .n_ctx = N - 16,
+                                    .head_dim = HD,
+                                    .scale = 0.125f,
+                                    .kv = kv + h * block,
+                                    .page_stride = block * HEADS,
+                                    .pages = pages,
+                                    .bf16 = bf16,
+                                    .out = q + 16 * HD,
+                                    .scratch = scratch};
                 t->attention(&a);
             }
             double ns = (double)(rose_now_ns() - start);

@@ -288,6 +288,11 @@ static float *attention_run(attention_case *c, const rose_cpu_kernels *t, guarde
     a.n_ctx += row;
     a.n_rows = rows;
     a.out = guarded_alloc(mem, rows * a.ldo * sizeof(float));
+    if (rng_below(2) == 0) { /* a hint: it changes nothing */
+        a.next_kv = c->pool;
+        a.next_pages = c->pages;
+        a.next_n_pages = 1 + rng_below((c->n_max + 15) / 16);
+    }
     memset(a.scratch, 0xff, c->scratch.bytes); /* NaN left by whoever used it before */
     t->attention(&a);
     return a.out;

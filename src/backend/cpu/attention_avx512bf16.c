@@ -3,8 +3,7 @@
  *
  * Rows are taken 16, 8, 4, 2 or 1 at a time, their q as pairs [dim / 2][rows]. Scores: a vector
  * holds those of a page, so a K block is a panel; with few rows four pages at a time, or the chains
- * would wait for themselves. On the way the K of the pages that follow and this page's V are
- * prefetched: a page lies anywhere, no hardware foresees it. Softmax is attention_simd.h's. Values:
+ * would wait for themselves. Softmax is attention_simd.h's. Values:
  * groups of 32 positions that all rows of the block see, p as pairs [16][rows]; the last ones row
  * by row up to its own count, so that no slot past it is read. fp32 stays on AVX-512.
  *
@@ -29,16 +28,14 @@ ROSE_INLINE void score_pages(const rose_attention *a, const attention_scratch *t
                              uint32_t row, uint32_t n_rows, uint32_t page, uint32_t n,
                              uint32_t n_pages)
 {
-    const intptr_t v_at = (intptr_t)rose_kv_k_bytes(true, a->head_dim);
     const uint8_t *k[MAX_PAGES];
-    intptr_t next[MAX_PAGES];
+    intptr_t ahead[MAX_PAGES];
     vec16 sum[ROSE_ROW_TILE];
 
     ROSE_UNROLL
     for (uint32_t j = 0; j < n; j++) {
-        uint32_t after = page + j + n < n_pages ? page + j + n : page + j;
         k[j] = page_at(a, page + j);
-        next[j] = (intptr_t)page_at(a, after) - (intptr_t)k[j];
+        ahead[j] = ahead_of(a, page + j, n, n_pages);
     }
     ROSE_UNROLL
     for (uint32_t i = 0; i < n_rows * n; i++)
@@ -48,8 +45,7 @@ ROSE_INLINE void score_pages(const rose_attention *a, const attention_scratch *t
         ROSE_UNROLL
         for (uint32_t j = 0; j < n; j++) {
             pairs[j] = v_load_pairs(k[j] + at);
-            prefetch_at(k[j] + at, next[j]);
-            prefetch_at(k[j] + at, v_at);
+            prefetch_at(k[j] + at, ahead[j]);
         }
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++) {
@@ -79,6 +75,8 @@ ROSE_INLINE void value_groups(const rose_attention *a, const attention_scratch *
         const uint8_t *v0 = page_at(a, 2 * g) + v_at, *v1 = page_at(a, 2 * g + 1) + v_at;
         rows_to_pairs(t->s + row * t->stride + g * ROSE_K_GROUP, t->stride, ROSE_K_GROUP, n_rows,
                       p);
+        const intptr_t ahead0 = ahead_of(a, 2 * g, 2, 2 * n_groups);
+        const intptr_t ahead1 = ahead_of(a, 2 * g + 1, 2, 2 * n_groups);
         for (uint32_t d = 0; d < a->head_dim; d += ROSE_PANEL) {
             float *y = t->o + row * t->depth + d;
             vec16 sum[ROSE_ROW_TILE];
@@ -88,6 +86,7 @@ ROSE_INLINE void value_groups(const rose_attention *a, const attention_scratch *
             for (uint32_t i = 0; i < ROSE_K_GROUP / 2; i++) {
                 const uint8_t *v = i < ROSE_PANEL / 2 ? v0 : v1;
                 ivec16 pairs = v_load_pairs(v + i % (ROSE_PANEL / 2) * LINE);
+                prefetch_at(v + i % (ROSE_PANEL / 2) * LINE, i < ROSE_PANEL / 2 ? ahead0 : ahead1);
                 ROSE_UNROLL
                 for (uint32_t r = 0; r < n_rows; r++)
                     sum[r] = v_dot(sum[r], p[i * n_rows + r], pairs);
@@ -106,6 +105,11 @@ static void value_end(const rose_attention *a, const attention_scratch *t, uint3
                       uint32_t group, uint32_t n)
 {
     const size_t v_at = rose_kv_k_bytes(true, a->head_dim);
+    const bool two = n > ROSE_PANEL; /* pages */
+    const uint8_t *v[2] = {page_at(a, 2 * group) + v_at,
+                           two ? page_at(a, 2 * group + 1) + v_at : NULL};
+    const intptr_t ahead[2] = {ahead_of(a, 2 * group, 1, 0),
+                               two ? ahead_of(a, 2 * group + 1, 1, 0) : 0};
     uint32_t p[ROSE_K_GROUP / 2]; /* of a half pair softmax left zero */
     rows_to_pairs(t->s + row * t->stride + group * ROSE_K_GROUP, 0, ROSE_K_GROUP, 1, p);
 
@@ -113,8 +117,9 @@ static void value_end(const rose_attention *a, const attention_scratch *t, uint3
         float *y = t->o + row * t->depth + d;
         vec16 sum = v_load(y);
         for (uint32_t i = 0; 2 * i < n; i++) {
-            const uint8_t *v = page_at(a, 2 * group + i / 8) + v_at + d / 2 * LINE;
-            ivec16 pairs = v_load_pairs(v + i % 8 * LINE);
+            const uint8_t *at = v[i / 8] + d / 2 * LINE + i % 8 * LINE;
+            ivec16 pairs = v_load_pairs(at);
+            prefetch_at(at, ahead[i / 8]);
             if (2 * i + 1 == n) pairs = v_int_and(pairs, v_int_set1(0xffff));
             sum = v_dot(sum, p[i], pairs);
         }

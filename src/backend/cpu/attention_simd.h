@@ -44,11 +44,17 @@ ROSE_INLINE const uint8_t *page_at(const rose_attention *a, uint32_t page)
     return a->kv + (size_t)a->pages[page] * a->page_stride;
 }
 
-/* From one page to the next one in the sequence, for the prefetch; 0 at the last. */
-ROSE_INLINE intptr_t next_page(const rose_attention *a, uint32_t page, uint32_t n_pages)
+/* From a page to what the prefetch takes while it is read: the same page of the call that follows,
+ * else `step` pages on; 0 where there is none. Pages lie anywhere, so no hardware foresees them. */
+ROSE_INLINE intptr_t ahead_of(const rose_attention *a, uint32_t page, uint32_t step,
+                              uint32_t n_pages)
 {
-    if (page + 1 >= n_pages) return 0;
-    return (intptr_t)page_at(a, page + 1) - (intptr_t)page_at(a, page);
+    const uint8_t *to = page_at(a, page);
+    if (page < a->next_n_pages)
+        to = a->next_kv + (size_t)a->next_pages[page] * a->page_stride;
+    else if (a->next_n_pages == 0 && page + step < n_pages)
+        to = page_at(a, page + step);
+    return (intptr_t)to - (intptr_t)page_at(a, page);
 }
 
 /* Scores of n_rows rows from `row` against all pages. */
@@ -62,7 +68,7 @@ ROSE_INLINE void score_rows(const rose_attention *a, const attention_scratch *t,
 
     for (uint32_t page = 0; page < n_pages; page++) {
         const uint8_t *k = page_at(a, page);
-        intptr_t ahead = next_page(a, page, n_pages);
+        intptr_t ahead = ahead_of(a, page, 1, n_pages);
         vec16 acc[ROSE_MAX_ROW_BLOCK];
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++)
@@ -121,11 +127,8 @@ ROSE_INLINE void value_rows(const rose_attention *a, const attention_scratch *t,
 
     for (uint32_t g = 0; g < n_groups; g++, p += ROSE_K_GROUP) {
         const uint8_t *v0 = page_at(a, 2 * g) + v_at, *v1 = page_at(a, 2 * g + 1) + v_at;
-        bool more = g + 1 < n_groups;
-        intptr_t ahead0 =
-            more ? (intptr_t)page_at(a, 2 * g + 2) + (intptr_t)v_at - (intptr_t)v0 : 0;
-        intptr_t ahead1 =
-            more ? (intptr_t)page_at(a, 2 * g + 3) + (intptr_t)v_at - (intptr_t)v1 : 0;
+        intptr_t ahead0 = ahead_of(a, 2 * g, 2, 2 * n_groups);
+        intptr_t ahead1 = ahead_of(a, 2 * g + 1, 2, 2 * n_groups);
         for (uint32_t d = 0; d < a->head_dim; d += ROSE_PANEL) {
             vec16 e[ROSE_MAX_ROW_BLOCK], o[ROSE_MAX_ROW_BLOCK];
             float *sum = t->o + row * t->depth + d;
@@ -148,10 +151,10 @@ ROSE_INLINE void value_rows(const rose_attention *a, const attention_scratch *t,
 
 /* The chains of one row over the first n of a page's 16 positions, n < 16 only at the end. */
 ROSE_INLINE void value_page(vec16 *e, vec16 *o, const uint8_t *v, bool bf16, const float *p,
-                            uint32_t n)
+                            uint32_t n, intptr_t ahead)
 {
     uint32_t even = n & ~1u;
-    v_chains(e, o, v, kv_type(bf16), even, p, 0, 1, 0);
+    v_chains(e, o, v, kv_type(bf16), even, p, 0, 1, ahead);
     if (even == n) return;
     v += (size_t)even * ROSE_PANEL * (bf16 ? 2 : 4);
     vec16 w = bf16 ? v_pairs_even(v_load_pairs(v)) : v_load((const float *)(const void *)v);
@@ -169,12 +172,14 @@ ROSE_INLINE void value_last_group(const rose_attention *a, const attention_scrat
     uint32_t n0 = n < ROSE_PANEL ? n : ROSE_PANEL, n1 = n - n0;
     const uint8_t *v0 = page_at(a, 2 * group) + v_at;
     const uint8_t *v1 = n1 > 0 ? page_at(a, 2 * group + 1) + v_at : v0;
+    const intptr_t ahead0 = ahead_of(a, 2 * group, 1, 0);
+    const intptr_t ahead1 = n1 > 0 ? ahead_of(a, 2 * group + 1, 1, 0) : 0;
 
     for (uint32_t d = 0; d < a->head_dim; d += ROSE_PANEL) {
         float *y = t->o + row * t->depth + d;
         vec16 e = v_zero(), o = v_zero();
-        value_page(&e, &o, v0, bf16, p, n0);
-        value_page(&e, &o, v1, bf16, p + ROSE_PANEL, n1);
+        value_page(&e, &o, v0, bf16, p, n0, ahead0);
+        value_page(&e, &o, v1, bf16, p + ROSE_PANEL, n1, ahead1);
         if (n < ROSE_K_GROUP - 1) e = v_add(e, v_zero());
         if (n < ROSE_K_GROUP) o = v_add(o, v_zero());
         v_store(y, v_add(v_load(y), v_add(e, o)));

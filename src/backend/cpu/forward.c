@@ -258,7 +258,23 @@ static void append_tile(worker *w, uint32_t layer, const cursor *at, const rose_
     }
 }
 
-static void attend_tile(worker *w, uint32_t layer, const cursor *at, const rose_cpu_tile *t)
+/* What follows at `at` before `to`, for the prefetch: unless it is this head again. */
+static void attend_next(const worker *w, uint32_t layer, cursor at, const cursor *to,
+                        rose_attention *a)
+{
+    const rose_cpu *c = w->c;
+    const cursor here = at;
+    cursor_next(w, &at);
+    if (!cursor_before(&at, to) || (at.seq == here.seq && at.head == here.head)) return;
+    const rose_cpu_seq *q = &c->scratch.seqs[at.seq];
+    const rose_cpu_tile *t = &c->scratch.tiles[q->first_tile + at.tile];
+    a->next_kv = c->kv + layer * c->kv_layer_bytes + at.head * c->kv_head_bytes;
+    a->next_pages = w->b->pages + (size_t)at.seq * w->b->page_stride;
+    a->next_n_pages = (t->pos + t->n_rows - 1) / ROSE_KV_PAGE_TOKENS + 1;
+}
+
+static void attend_tile(worker *w, uint32_t layer, const cursor *at, const cursor *to,
+                        const rose_cpu_tile *t)
 {
     rose_cpu *c = w->c;
     const rose_cpu_scratch *sc = &c->scratch;
@@ -278,6 +294,7 @@ static void attend_tile(worker *w, uint32_t layer, const cursor *at, const rose_
         .out = sc->h + t->row * sc->ld_d + column,
         .scratch = w->scratch,
     };
+    attend_next(w, layer, *at, to, &a);
     c->kernels.attention(&a);
 }
 
@@ -298,7 +315,7 @@ static void attention(worker *w, uint32_t layer, cursor from, cursor to)
         const rose_cpu_seq *q = &sc->seqs[at.seq];
         const rose_cpu_tile *t = &sc->tiles[q->first_tile + at.tile];
         if (q->n_tiles == 1) append_tile(w, layer, &at, t);
-        if (all || t->has_output) attend_tile(w, layer, &at, t);
+        if (all || t->has_output) attend_tile(w, layer, &at, &to, t);
     }
 }
 

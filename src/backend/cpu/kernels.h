@@ -100,6 +100,11 @@ typedef struct rose_attention {
     const uint8_t *kv;     /* head's block inside page 0 of the pool, this layer */
     size_t page_stride;    /* bytes from one page to the next */
     const uint32_t *pages; /* this sequence's page table */
+    /* What this thread attends to next, to be prefetched: its block inside page 0, its page table
+     * of next_n_pages. 0 pages: this head's own next page is instead. */
+    const uint8_t *next_kv;
+    const uint32_t *next_pages;
+    uint32_t next_n_pages;
     bool bf16;
     float *out;    /* [n_rows][ldo]: head_dim values a row, rounded in bf16 mode */
     void *scratch; /* this thread's, rose_attention_scratch(max ctx, head_dim) bytes, 64-byte
