@@ -39,8 +39,14 @@ ROSE_INLINE void tile_product(const rose_matmul *a, const uint32_t *x, const uin
     vec16 sum[TILE_ROWS * 2];
 
     ROSE_UNROLL
-    for (uint32_t i = 0; i < n_rows * n_panels; i++)
-        sum[i] = v_zero();
+    for (uint32_t r = 0; r < n_rows; r++) { /* what the epilogue will read or write */
+        const uint8_t *y = (const uint8_t *)(a->y + (m + r) * a->ldy);
+        ROSE_UNROLL
+        for (uint32_t j = 0; j < n_panels; j++) {
+            sum[r * n_panels + j] = v_zero();
+            prefetch_at(y, (intptr_t)(p + j) * ROSE_PANEL * (intptr_t)sizeof(float));
+        }
+    }
     for (uint32_t k = 0; k < a->k_pad; k += 2, w += PAIR_BYTES, x += n_rows) {
         ivec16 pairs[WIDE];
         if (k == turn) ahead += (intptr_t)((n_panels - 1) * stride); /* on to the next panels */
