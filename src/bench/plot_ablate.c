@@ -62,12 +62,13 @@ static void write_ratios(FILE *gp, double lo, double hi)
 {
     static const double coarse[] = {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100};
     static const double fine[] = {0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 1.75, 2.5, 3, 4};
-    enum { N = sizeof coarse / sizeof *coarse };
-    _Static_assert(sizeof coarse == sizeof fine, "one loop for both");
+    enum { N = sizeof coarse / sizeof *coarse, N_FINE = sizeof fine / sizeof *fine };
     fputs("set logscale x\nset xtics (", gp);
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < N; i++)
         fprintf(gp, "%s'%g' %g", i > 0 ? ", " : "", coarse[i], coarse[i]);
-        if (hi / lo < 8) fprintf(gp, ", '%g' %g", fine[i], fine[i]);
+    for (int i = 0; i < N_FINE; i++) {
+        if (hi / lo < 8 || (hi / lo < 20 && (fine[i] == 0.7 || fine[i] == 1.5 || fine[i] == 3)))
+            fprintf(gp, ", '%g' %g", fine[i], fine[i]);
     }
     fprintf(gp, ")\nset xrange [%.9g:%.9g]\n", lo, hi);
 }

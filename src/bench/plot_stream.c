@@ -54,7 +54,8 @@ bool rose_plot_stream(FILE *gp, const json_t *stream)
     for (int k = 0; k < N_SHARES; k++)
         fprintf(gp,
                 "%s$stream_%d using ($2/2):($1+%g):($2/2):(0.12) with boxxyerror lc rgb '%s' "
-                "title '%s', $stream_%d using 2:($1+%g):(sprintf(' %%.3g', $2)) with labels left "
+                "title '%s', $stream_%d using 2:($1+%g):(sprintf($2 >= 100 ? ' %%.0f' : ' %%.3g', "
+                "$2)) with labels left "
                 "font ',9' notitle",
                 k > 0 ? ", " : "", k, 0.26 - 0.26 * k, shades[k], shares[k], k, 0.26 - 0.26 * k);
     fputs("\nunset lmargin\nunset rmargin\nunset tmargin\nunset bmargin\nset grid noxtics ytics\n"
