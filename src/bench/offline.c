@@ -68,11 +68,12 @@ typedef struct offline {
 static rose_status parse_one(const char *part, backend *b, rose_err *err)
 {
     uint32_t n;
+    const size_t len = strcspn(part, "=");
     snprintf(b->label, sizeof b->label, "%.63s", part);
-    if (strcmp(part, "inproc") == 0) {
+    if (len == 6 && strncmp(part, "inproc", len) == 0) {
+        const char *name = part[len] == '=' ? part + len + 1 : "roseinfer+inproc";
         b->kind = IN_PROCESS;
-        snprintf(b->label, sizeof b->label, "roseinfer+inproc");
-        return ROSE_OK;
+        return rose_server_label(b->label, part, name, strlen(name), err);
     }
     for (int i = 0; i < N_DRIVERS; i++) {
         if (strcmp(part, drivers[i]) != 0) continue;
@@ -80,10 +81,10 @@ static rose_status parse_one(const char *part, backend *b, rose_err *err)
         b->driver = i;
         return ROSE_OK;
     }
-    if (strcmp(part, "roseinfer") != 0 && strncmp(part, "url=", 4) != 0)
+    if ((len != 9 || strncmp(part, "roseinfer", len) != 0) && strncmp(part, "url=", 4) != 0)
         return rose_fail(err, ROSE_E_INVAL,
-                         "backend '%s': expected inproc, roseinfer, vllm, sglang, trtllm, "
-                         "transformers, llama or url=NAME=http://HOST:PORT",
+                         "backend '%s': expected inproc or roseinfer, with =NAME or without, vllm, "
+                         "sglang, trtllm, transformers, llama or url=NAME=http://HOST:PORT",
                          part);
     b->kind = SERVER;
     rose_status st = rose_server_list_parse(part, &b->server, &n, err);
@@ -302,7 +303,7 @@ static size_t workload_rows(offline_opts *o, rose_opt *rows)
          .help =
              "in turn: inproc (the engine in this process), roseinfer (through its server, with "
              "the same engine options), vllm, sglang, trtllm, transformers, llama (by a "
-             "script), url=NAME=http://HOST:PORT"},
+             "script), url=NAME=http://HOST:PORT; inproc=NAME and roseinfer=NAME have that name"},
         {.name = "workload",
          .kind = ROSE_OPT_CHOICE,
          .dest = &o->workload,

@@ -44,7 +44,8 @@ static size_t workload_rows(rose_online_opts *o, rose_opt *rows)
          .dest = &o->backends,
          .arg = "LIST",
          .help = "servers, in turn: roseinfer, vllm, sglang, trtllm, llama, llama-python, "
-                 "transformers (started here), url=NAME=http://HOST:PORT"},
+                 "transformers (started here; each =NAME to be called so), "
+                 "url=NAME=http://HOST:PORT"},
         {.name = "trace",
          .kind = ROSE_OPT_STRING,
          .dest = &o->trace,

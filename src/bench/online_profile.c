@@ -129,7 +129,7 @@ static rose_status wrap(const attempt *a, rose_server_flags *f, rose_buf *comman
 static rose_status extra_args(const attempt *a, rose_buf *extra, rose_err *err)
 {
     rose_status st = ROSE_OK;
-    if (a->spec->driver < 0 || strcmp(a->spec->label, "roseinfer") != 0) return ROSE_OK;
+    if (a->spec->driver != 0) return ROSE_OK; /* a rival, or a URL */
     if (strchr(a->dir, '\'') != NULL)
         return rose_fail(err, ROSE_E_INVAL, "%s: a quote in the path of a profile", a->dir);
     st = a->nsys ? rose_buf_addf(extra, "--nvtx")

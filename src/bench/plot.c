@@ -88,8 +88,33 @@ static rose_status read_optional(json_t **out, const char *dir, const char *name
     return st == ROSE_E_NOTFOUND ? ROSE_OK : st;
 }
 
-static rose_status write_script(const char *figures, const json_t *online, const json_t *offline,
-                                rose_err *err)
+/* What a folder may hold, and who draws it. */
+static bool plot_online(FILE *gp, const json_t *online)
+{
+    bool any = rose_plot_latency(gp, online, false);
+    any |= rose_plot_latency(gp, online, true);
+    if (any) rose_plot_cdfs(gp, online);
+    return any;
+}
+
+static const struct {
+    const char *file;
+    bool (*draw)(FILE *gp, const json_t *root); /* false: nothing to draw in it */
+} kinds[] = {{"online_results.json", plot_online},
+             {"offline_results.json", rose_plot_offline},
+             {"ablate_results.json", rose_plot_ablate},
+             {"stream_results.json", rose_plot_stream}};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+bool rose_plot_draws(const char *file)
+{
+    for (int i = 0; i < N_KINDS; i++) {
+        if (strcmp(file, kinds[i].file) == 0) return true;
+    }
+    return false;
+}
+
+static rose_status write_script(const char *figures, json_t *const roots[N_KINDS], rose_err *err)
 {
     char path[MAX_PATH + 16];
     bool any = false;
@@ -97,12 +122,8 @@ static rose_status write_script(const char *figures, const json_t *online, const
     FILE *gp = fopen(path, "w");
     if (gp == NULL) return rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
     rose_plot_head(gp);
-    if (online != NULL) {
-        any |= rose_plot_latency(gp, online, false);
-        any |= rose_plot_latency(gp, online, true);
-        if (any) rose_plot_cdfs(gp, online);
-    }
-    if (offline != NULL) any |= rose_plot_offline(gp, offline);
+    for (int i = 0; i < N_KINDS; i++)
+        any |= roots[i] != NULL && kinds[i].draw(gp, roots[i]);
     if (fclose(gp) != 0) return rose_fail(err, ROSE_E_IO, "cannot write %s", path);
     return any ? ROSE_OK : rose_fail(err, ROSE_E_FORMAT, "no run in these results succeeded");
 }
@@ -110,21 +131,26 @@ static rose_status write_script(const char *figures, const json_t *online, const
 rose_status rose_plot_folder(const char *dir, rose_err *err)
 {
     char figures[MAX_PATH];
-    json_t *online = NULL, *offline = NULL;
-    rose_status st = read_optional(&online, dir, "online_results.json", err);
-    if (st == ROSE_OK) st = read_optional(&offline, dir, "offline_results.json", err);
-    if (st == ROSE_OK && online == NULL && offline == NULL)
+    json_t *roots[N_KINDS] = {NULL};
+    rose_status st = ROSE_OK;
+    bool any = false;
+    for (int i = 0; i < N_KINDS && st == ROSE_OK; i++) {
+        st = read_optional(&roots[i], dir, kinds[i].file, err);
+        any |= roots[i] != NULL;
+    }
+    if (st == ROSE_OK && !any)
         st = rose_fail(err, ROSE_E_NOTFOUND,
-                       "%s holds neither online_results.json nor offline_results.json", dir);
+                       "%s holds no online_results.json, nor that of offline, ablate or stream",
+                       dir);
     if (st == ROSE_OK && snprintf(figures, sizeof figures, "%s/figures", dir) >= MAX_PATH)
         st = rose_fail(err, ROSE_E_INVAL, "the path of the folder is too long");
     if (st == ROSE_OK) {
         mkdir(figures, 0777); /* existing is fine; a failure shows below */
-        st = write_script(figures, online, offline, err);
+        st = write_script(figures, roots, err);
     }
     if (st == ROSE_OK) st = run_gnuplot(figures, err);
-    json_decref(online);
-    json_decref(offline);
+    for (int i = 0; i < N_KINDS; i++)
+        json_decref(roots[i]);
     return st;
 }
 
@@ -132,10 +158,11 @@ int rose_bench_plot(int argc, char **argv)
 {
     const rose_command cmd = {
         .usage = "roseinfer bench plot DIR",
-        .about = "Draws online_results.json and offline_results.json of DIR as PNG and SVG into "
-                 "DIR/figures:\nlatency over load (p90 line, p50-p90 band, hollow p99), one figure "
-                 "for each metric, p90 and p99\nalone, distributions, offline throughput. Needs "
-                 "gnuplot.",
+        .about =
+            "Draws the *_results.json of online, offline, ablate and stream in DIR as PNG and "
+            "SVG into\nDIR/figures: latency over load (p90 line, p50-p90 band, hollow p99), one "
+            "figure for each metric,\np90 and p99 alone, distributions, offline throughput, "
+            "ratios of switches, parts of the time to the\nfirst token. Needs gnuplot.",
         .min_args = 1,
         .max_args = 1,
     };

@@ -31,6 +31,11 @@ bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency);
 
 void rose_plot_cdfs(FILE *gp, const json_t *online);
 bool rose_plot_offline(FILE *gp, const json_t *offline);
+bool rose_plot_ablate(FILE *gp, const json_t *ablate);
+bool rose_plot_stream(FILE *gp, const json_t *stream);
+
+/* Whether a results file of this name holds something that is drawn. */
+bool rose_plot_draws(const char *file);
 
 /* All of `bench plot`: the pictures of DIR into DIR/figures. Errors: NOTFOUND (no results there),
  * FORMAT, IO (gnuplot failed or is not there). */

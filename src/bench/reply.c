@@ -294,7 +294,7 @@ static rose_status fail_parse(rose_reader *r)
 
 rose_status rose_reader_feed(rose_reader *r, const char *bytes, size_t n, uint64_t t_ns)
 {
-    r->t_ns = t_ns;
+    r->t_ns = t_ns > r->t_ns ? t_ns : r->t_ns; /* two clocks: a stamp may be 1 us early */
     r->started = true;
     size_t used = http_parser_execute(&r->parser, &settings, bytes, n);
     if (r->complete) {
@@ -308,7 +308,7 @@ rose_status rose_reader_feed(rose_reader *r, const char *bytes, size_t n, uint64
 
 rose_status rose_reader_eof(rose_reader *r, uint64_t t_ns)
 {
-    r->t_ns = t_ns;
+    r->t_ns = t_ns > r->t_ns ? t_ns : r->t_ns;
     if (r->complete) return ROSE_OK;
     if (r->started) http_parser_execute(&r->parser, &settings, NULL, 0);
     r->keep_alive = false;

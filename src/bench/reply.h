@@ -69,8 +69,8 @@ void rose_reader_init(rose_reader *r); /* once for a connection */
 void rose_reader_free(rose_reader *r);
 void rose_reader_begin(rose_reader *r, rose_reply *reply); /* before each request */
 
-/* Bytes that arrived at t_ns; sets complete at the end of the reply. Not OK: the reply's error says
- * why, and the connection is of no further use. */
+/* Bytes that arrived at t_ns (earlier than the last ones: at the same time); sets complete at the
+ * end of the reply. Not OK: the reply's error says why, and the connection is of no further use. */
 rose_status rose_reader_feed(rose_reader *r, const char *bytes, size_t n, uint64_t t_ns);
 
 /* The other side closed: the end of a reply without a length, or an error. */

@@ -196,8 +196,7 @@ static rose_status put_folder(rose_html *h, const char *dir, bool plot, size_t *
         st = put_result(h, dir, l.v[i], err);
     bool drawable = false;
     for (size_t i = 0; i < l.n; i++)
-        drawable |= strcmp(l.v[i], "online_results.json") == 0 ||
-                    strcmp(l.v[i], "offline_results.json") == 0;
+        drawable |= rose_plot_draws(l.v[i]);
     if (st == ROSE_OK && drawable && plot && rose_plot_folder(dir, &plot_err) != ROSE_OK) {
         fprintf(stderr, "roseinfer: no new figures: %s\n", plot_err.msg);
         rose_html_raw(h, "<p class=\"bad\">No new figures: ");

@@ -86,10 +86,10 @@ size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows)
     return n;
 }
 
-static int find_driver(const char *name)
+static int find_driver(const char *name, size_t len)
 {
     for (int i = 0; i < ROSE_N_DRIVERS; i++) {
-        if (strcmp(drivers[i].name, name) == 0) return i;
+        if (strlen(drivers[i].name) == len && memcmp(drivers[i].name, name, len) == 0) return i;
     }
     return -1;
 }
@@ -104,26 +104,36 @@ static bool good_label(const char *s)
     return true;
 }
 
+rose_status rose_server_label(char out[ROSE_LABEL_BYTES], const char *part, const char *name,
+                              size_t len, rose_err *err)
+{
+    if (len < ROSE_LABEL_BYTES) {
+        memcpy(out, name, len);
+        out[len] = '\0';
+        if (good_label(out)) return ROSE_OK;
+    }
+    return rose_fail(err, ROSE_E_INVAL,
+                     "backend '%s': its name may hold up to %d letters, digits, ._+-", part,
+                     ROSE_LABEL_BYTES - 1);
+}
+
 static rose_status parse_one(const char *part, rose_server_spec *s, rose_err *err)
 {
-    *s = (rose_server_spec){.driver = find_driver(part)};
-    if (s->driver >= 0) {
-        snprintf(s->label, sizeof s->label, "%s", drivers[s->driver].name);
-        return ROSE_OK;
-    }
-    if (strncmp(part, "url=", 4) != 0)
+    const size_t len = strcspn(part, "=");
+    const char *name = part[len] == '=' ? part + len + 1 : part;
+    const bool at_url = len == 3 && strncmp(part, "url=", 4) == 0;
+    *s = (rose_server_spec){.driver = find_driver(part, len)};
+    if (s->driver < 0 && !at_url)
         return rose_fail(err, ROSE_E_INVAL,
                          "backend '%s': expected roseinfer, vllm, sglang, trtllm, llama, "
-                         "llama-python, transformers or url=NAME=http://HOST:PORT",
+                         "llama-python, transformers, each with =NAME or without, or "
+                         "url=NAME=http://HOST:PORT",
                          part);
-    const char *name = part + 4, *eq = strchr(name, '=');
-    if (eq == NULL || (size_t)(eq - name) >= sizeof s->label)
+    const size_t name_len = at_url ? strcspn(name, "=") : strlen(name);
+    if (at_url && name[name_len] == '\0')
         return rose_fail(err, ROSE_E_INVAL, "backend '%s': expected url=NAME=http://...", part);
-    memcpy(s->label, name, (size_t)(eq - name));
-    if (!good_label(s->label))
-        return rose_fail(err, ROSE_E_INVAL, "backend '%s': the name may hold letters, digits, ._+-",
-                         part);
-    return rose_url_parse(&s->url, eq + 1, err);
+    rose_status st = rose_server_label(s->label, part, name, name_len, err);
+    return st == ROSE_OK && at_url ? rose_url_parse(&s->url, name + name_len + 1, err) : st;
 }
 
 rose_status rose_server_list_parse(const char *text, rose_server_spec *specs, uint32_t *n,

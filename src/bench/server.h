@@ -8,7 +8,12 @@
 #include "bench/proc.h"
 #include "engine/flags.h"
 
-enum { ROSE_N_DRIVERS = 7, ROSE_SERVER_ROWS = 2 * ROSE_N_DRIVERS + 6, ROSE_MAX_BACKENDS = 16 };
+enum {
+    ROSE_N_DRIVERS = 7,
+    ROSE_SERVER_ROWS = 2 * ROSE_N_DRIVERS + 6,
+    ROSE_MAX_BACKENDS = 16,
+    ROSE_LABEL_BYTES = 64
+};
 
 /* Options that say how servers are started. */
 typedef struct rose_server_flags {
@@ -23,15 +28,19 @@ void rose_server_flags_init(rose_server_flags *f);
 size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
 
 /* One of --backends: "roseinfer", "vllm", "sglang", "trtllm", "llama", "llama-python",
- * "transformers", or "url=NAME=http://...". */
+ * "transformers", each with "=NAME" for another label than its own, or "url=NAME=http://...". */
 typedef struct rose_server_spec {
-    char label[64];
+    char label[ROSE_LABEL_BYTES];
     int driver; /* index, or -1 for a URL */
     rose_url url;
 } rose_server_spec;
 
-/* Splits "a,b,url=x=http://h:1" into specs[0 .. *n); two of one label get a suffix. INVAL names the
- * part. */
+/* name[0 .. len) as the label of `part`; INVAL if it is none (labels become file names). */
+rose_status rose_server_label(char out[ROSE_LABEL_BYTES], const char *part, const char *name,
+                              size_t len, rose_err *err);
+
+/* Splits "a,b,url=x=http://h:1" into specs[0 .. *n). INVAL names the part; a label that is
+ * there twice is INVAL too. */
 rose_status rose_server_list_parse(const char *text, rose_server_spec *specs, uint32_t *n,
                                    rose_err *err);
 

@@ -17,6 +17,10 @@ static const rose_switch switches[] = {
     {BOOL("prefix-cache"), "", true, ROSE_LOAD_SHARED},
     {"admission", "--admission pack", "--admission fifo", "--max-num-seqs 8 --max-num-batched-tokens 256", true, ROSE_LOAD_BURST},
     {"prefill-max-batch-size", "--prefill-max-batch-size 2", "--prefill-max-batch-size 0", "", true, ROSE_LOAD_BURST},
+    {"max-num-seqs", "--max-num-seqs 32", "--max-num-seqs 8", "", true, ROSE_LOAD_PLAIN},
+    /* kernels */
+    {"prefill-backend", "--prefill-backend flash", "--prefill-backend naive", "", true, ROSE_LOAD_PLAIN},
+    {"isa", "--isa auto", "--isa avx2", "", true, ROSE_LOAD_PLAIN},
     /* host side */
     {BOOL("async-admit"), "", false, ROSE_LOAD_FULL},
     {"tokenize-workers", "--tokenize-workers 4", "--tokenize-workers 1", "", false, ROSE_LOAD_FULL},

@@ -186,6 +186,26 @@ static void test_reply_times(void **state)
     rose_reply_free(&r);
 }
 
+/* The kernel's stamp is carried over between two clocks, and may lie before the one before it. */
+static void test_stamps_backwards(void **state)
+{
+    (void)state;
+    rose_reader rd;
+    rose_reply r = {0};
+    rose_reader_init(&rd);
+    rose_reader_begin(&rd, &r);
+    const char *const parts[] = {SSE_HEAD "\r\n" EV("a"), EV("b"), EV("c") END DONE};
+    const uint64_t stamps[] = {1000, 990, 1100};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(rose_reader_feed(&rd, parts[i], strlen(parts[i]), stamps[i]), ROSE_OK);
+    assert_int_equal(rose_reader_eof(&rd, 1050), ROSE_OK);
+    assert_int_equal(r.n_events, 3);
+    assert_true(r.arrivals[0].t_ns == 1000 && r.arrivals[1].t_ns == 1000);
+    assert_true(r.arrivals[2].t_ns == 1100 && r.last_ns == 1100 && r.end_ns == 1100);
+    rose_reader_free(&rd);
+    rose_reply_free(&r);
+}
+
 static void test_mutated_replies(void **state)
 {
     (void)state;
@@ -458,13 +478,21 @@ static void test_self_test(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sse_split),       cmocka_unit_test(test_sse_limits),
-        cmocka_unit_test(test_replies),         cmocka_unit_test(test_reply_times),
-        cmocka_unit_test(test_mutated_replies), cmocka_unit_test(test_urls),
-        cmocka_unit_test(test_args_split),      cmocka_unit_test(test_closed_loop),
-        cmocka_unit_test(test_open_loop_times), cmocka_unit_test(test_misbehaving_server),
-        cmocka_unit_test(test_dead_server),     cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_http_get),        cmocka_unit_test(test_self_test),
+        cmocka_unit_test(test_sse_split),
+        cmocka_unit_test(test_sse_limits),
+        cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_reply_times),
+        cmocka_unit_test(test_stamps_backwards),
+        cmocka_unit_test(test_mutated_replies),
+        cmocka_unit_test(test_urls),
+        cmocka_unit_test(test_args_split),
+        cmocka_unit_test(test_closed_loop),
+        cmocka_unit_test(test_open_loop_times),
+        cmocka_unit_test(test_misbehaving_server),
+        cmocka_unit_test(test_dead_server),
+        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_http_get),
+        cmocka_unit_test(test_self_test),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

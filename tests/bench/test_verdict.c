@@ -55,7 +55,12 @@ static void test_server_list(void **state)
                                       "url=a b=http://a",
                                       "url=.x=http://a",
                                       "url=x=https://a",
-                                      "url=roseinfer=http://a,roseinfer"};
+                                      "url=roseinfer=http://a,roseinfer",
+                                      "roseinfer=",
+                                      "roseinfer=a/b",
+                                      "roseinfer=a,vllm=a",
+                                      "rose=a",
+                                      "roseinfer=a=b"};
     rose_server_spec s[ROSE_MAX_BACKENDS];
     uint32_t n;
     rose_err err = {""};
@@ -66,6 +71,11 @@ static void test_server_list(void **state)
     assert_true(s[0].driver == 0 && s[1].driver == 1 && s[2].driver == -1 && s[3].driver == 4);
     assert_string_equal(s[2].label, "my-1");
     assert_string_equal(s[2].url.path, "/v");
+    assert_int_equal(rose_server_list_parse("roseinfer=batch-8,roseinfer=b.32", s, &n, &err),
+                     ROSE_OK);
+    assert_true(n == 2 && s[0].driver == 0 && s[1].driver == 0);
+    assert_string_equal(s[0].label, "batch-8");
+    assert_string_equal(s[1].label, "b.32");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err.msg[0] = '\0';
         if (rose_server_list_parse(bad[i], s, &n, &err) != ROSE_E_INVAL || err.msg[0] == '\0')

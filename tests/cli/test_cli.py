@@ -556,6 +556,22 @@ def test_bench_stream_start_ablate():
           j["stream-interval"]["setting"]["on"] == "--stream-interval 8" and
           "offline_s_per_token" not in j["stream-interval"] and
           "| stream-interval | `--stream-interval 8` | `--stream-interval 1` | plain |" in err, (out, err))
+    if shutil.which("gnuplot"):
+        with tempfile.TemporaryDirectory() as d:
+            with open(os.path.join(d, "ablate_results.json"), "w") as f:
+                f.write(out)
+            stream = run("bench", "stream", MODEL, "-n", "2", "--repeats", "1", "--warmup", "0", *small)[1]
+            with open(os.path.join(d, "stream_results.json"), "w") as f:
+                f.write(stream)
+            rc, out, err = run("bench", "plot", d)
+            pictures = [os.path.join(d, "figures", f"{n}.{t}") for n in ("ablate", "stream_ttft_parts") for t in ("png", "svg")]
+            check("bench plot draws switches and streams", rc == 0 and err == "" and
+                  all(os.path.exists(x) and os.path.getsize(x) > 3000 for x in pictures), (out, err))
+            for bad in ("{}", '{"switches": 7}', '{"switches": {"x": 3, "y": {"error": "no"}}}'):
+                os.remove(os.path.join(d, "stream_results.json")) if os.path.exists(os.path.join(d, "stream_results.json")) else None
+                with open(os.path.join(d, "ablate_results.json"), "w") as f:
+                    f.write(bad)
+                one_line_error(f"plot: nothing in {bad}", run("bench", "plot", d), 1, "no run")
     r = run("bench", "ablate", MODEL, "--switches", "fast-sse,magic")
     one_line_error("ablate: an unknown switch", r, 2, "'magic'")
     known = r[2].split("known are:")[1].split()

@@ -1,0 +1,1 @@
+build/roseinfer bench http models/rose-tiny --streams 64,500 --rate 0 --fast-sse 
