@@ -21,12 +21,13 @@
 #include "base/version.h"
 #include "bench/instant.h"
 #include "bench/load.h"
+#include "bench/record_turns.h"
 #include "bench/results.h"
 #include "bench/stats.h"
 #include "cli/cli.h"
 #include "engine/flags.h"
 
-enum { MAX_POINTS = 16, MAX_STREAMS = 4096 };
+enum { MAX_POINTS = 16, MAX_STREAMS = 4096, RECORD_TURN_MS = 100 };
 
 typedef struct http_flags {
     const char *streams, *output_dir, *io_cpus, *client_cpus;
@@ -34,7 +35,7 @@ typedef struct http_flags {
     uint32_t n_io_cpus;
     uint32_t output_len, input_len, io_threads;
     float rate;
-    bool fast_sse;
+    bool fast_sse, record;
 } http_flags;
 
 typedef struct served {
@@ -54,6 +55,7 @@ typedef struct point {
     double wall_s;                 /* the whole run, opening included */
     double io_cpu_s, engine_cpu_s; /* over all of it */
     double client_cpu_s;
+    json_t *recorded; /* owned; NULL without --record */
     rose_summary ttft, itl;
     char first_error[192];
 } point;
@@ -215,6 +217,27 @@ static rose_status write_body(const http_flags *f, rose_buf *b)
     return st;
 }
 
+static uint64_t tokens_of(void *engine)
+{
+    return rose_engine_get_stats(engine).generated_tokens;
+}
+
+/* The middle of the run counts: not while streams open or end. */
+static rose_status start_turns(rose_record_turns **out, const served *s, const http_flags *f,
+                               uint32_t n, rose_err *err)
+{
+    static const char *const threads[] = {"rose-io-0", "rose-engine"};
+    const uint64_t so_far = tokens_of(s->engine), all = (uint64_t)n * f->output_len;
+    const rose_record_opts o = {.threads = threads,
+                                .n_threads = 2,
+                                .tokens = tokens_of,
+                                .of = s->engine,
+                                .from = so_far + all / 10,
+                                .until = so_far + all - all / 10,
+                                .turn_ms = RECORD_TURN_MS};
+    return rose_record_turns_start(out, &o, err);
+}
+
 /* n streams at once; what they and the threads did. */
 static rose_status measure(const served *s, const http_flags *f, uint32_t n, point *p,
                            rose_err *err)
@@ -233,9 +256,12 @@ static rose_status measure(const served *s, const http_flags *f, uint32_t n, poi
     if (st != ROSE_OK) rose_fail(err, st, "out of memory");
     rose_instant_hold_until(n);
     const double io = thread_cpu_s("rose-io"), engine = thread_cpu_s("rose-engine");
+    rose_record_turns *turns = NULL;
+    if (st == ROSE_OK && f->record) st = start_turns(&turns, s, f, n, err);
     const double client = own_cpu_s();
     const uint64_t begin = rose_now_ns();
     if (st == ROSE_OK) st = rose_load_run(&o, items, n, replies, err);
+    p->recorded = rose_record_turns_end(turns);
     if (st == ROSE_OK) {
         p->wall_s = (double)(rose_now_ns() - begin) * 1e-9;
         p->client_cpu_s = own_cpu_s() - client;
@@ -264,6 +290,7 @@ static json_t *point_json(const point *p)
         p->engine_cpu_s >= 0 ? json_real(p->engine_cpu_s) : json_null(), "tok_per_io_cpu_s",
         p->io_cpu_s > 0 ? json_real((double)p->tokens / p->io_cpu_s) : json_null(), "first_error",
         p->first_error[0] != '\0' ? json_string(p->first_error) : json_null());
+    if (p->recorded != NULL) json_object_set(o, "recorder", p->recorded);
     json_object_set_new(o, "ttft_ms", rose_summary_json(&p->ttft, 1e3));
     json_object_set_new(o, "itl_ms", rose_summary_json(&p->itl, 1e3));
     return o;
@@ -339,9 +366,10 @@ static int run(const char *dir, http_flags *f, int argc, char **argv)
     }
     json_t *meta = rose_results_meta(argc, argv);
     json_t *root =
-        json_pack("{s:o, s:s, s:f, s:i, s:i, s:i, s:b, s:o}", "meta", meta, "bench", "http", "rate",
-                  (double)f->rate, "io_threads", (int)f->io_threads, "input_len", (int)f->input_len,
-                  "output_len", (int)f->output_len, "fast_sse", (int)f->fast_sse, "results", list);
+        json_pack("{s:o, s:s, s:f, s:i, s:i, s:i, s:b, s:b, s:o}", "meta", meta, "bench", "http",
+                  "rate", (double)f->rate, "io_threads", (int)f->io_threads, "input_len",
+                  (int)f->input_len, "output_len", (int)f->output_len, "fast_sse", (int)f->fast_sse,
+                  "record", (int)f->record, "results", list);
     const int rc = rose_results_emit(root, f->output_dir, "http");
     return failed == 0 ? rc : 1;
 }
@@ -401,6 +429,11 @@ int rose_cmd_bench_http(int argc, char **argv)
          .unset = "not pinned",
          .help = "CPUs of the load generator, and of all other threads but the I/O threads"},
         {.name = "fast-sse", .kind = ROSE_OPT_BOOL, .dest = &f.fast_sse, .help = "as in serve"},
+        {.name = "record",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f.record,
+         .help = "a recording runs in every other tenth of a second: CPU time a token with it "
+                 "and without, in pairs"},
         {.name = "output-dir",
          .kind = ROSE_OPT_STRING,
          .dest = &f.output_dir,
