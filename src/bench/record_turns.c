@@ -13,7 +13,8 @@
 
 #include "base/profile.h"
 
-enum { MAX_THREADS = 8, N_EVENTS = 1 << 16, POLL_NS = 5000000 };
+/* Room for 300,000 sends a second in turns of 50 ms; more would only be more pages to touch. */
+enum { MAX_THREADS = 8, N_EVENTS = 1 << 14, POLL_NS = 5000000, SETTLE_MS = 5 };
 
 typedef struct reading {
     uint64_t tokens, cpu_ns[MAX_THREADS];
@@ -78,6 +79,7 @@ static json_t *one_turn(rose_record_turns *t, bool on)
     reading a, b;
     rose_prof_result recorded = {0};
     if (on && rose_prof_start(N_EVENTS, NULL) != ROSE_OK) return NULL;
+    wait_ms(t, SETTLE_MS); /* whoever stood still while memory was taken or given back */
     take_reading(t, &a);
     wait_ms(t, t->o.turn_ms);
     take_reading(t, &b);

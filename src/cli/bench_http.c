@@ -27,7 +27,7 @@
 #include "cli/cli.h"
 #include "engine/flags.h"
 
-enum { MAX_POINTS = 16, MAX_STREAMS = 4096, RECORD_TURN_MS = 100 };
+enum { MAX_POINTS = 16, MAX_STREAMS = 4096, RECORD_TURN_MS = 50 };
 
 typedef struct http_flags {
     const char *streams, *output_dir, *io_cpus, *client_cpus;
@@ -432,7 +432,7 @@ int rose_cmd_bench_http(int argc, char **argv)
         {.name = "record",
          .kind = ROSE_OPT_BOOL,
          .dest = &f.record,
-         .help = "a recording runs in every other tenth of a second: CPU time a token with it "
+         .help = "a recording runs in every other twentieth of a second: CPU time a token with it "
                  "and without, in pairs"},
         {.name = "output-dir",
          .kind = ROSE_OPT_STRING,
