@@ -64,7 +64,7 @@ struct rose_engine {
     struct {
         uint32_t recording, running, waiting; /* of the counters that were recorded last */
     } recorded;
-    bool spanned;          /* step_span has begun, and its step was not landed */
+    bool spanned; /* step_span has begun, and its step was not landed */
     rose_stall_span step_span, compute_span;
 };
 
