@@ -142,24 +142,25 @@ static void record(const rose_prof_event *e, uint32_t state)
     atomic_store_explicit(&s->busy, 0, memory_order_release);
 }
 
-void rose_prof_begin_on(rose_prof_span *s, uint32_t state)
+void rose_prof_begin_on(rose_prof_span *s, uint32_t state, uint64_t t_ns)
 {
     s->state = state;
     if (state & HOOKED) g_hooks.push(s->name);
-    s->begin_ns = rose_now_ns();
+    s->begin_ns = t_ns != 0 ? t_ns : rose_now_ns();
 }
 
-void rose_prof_end_on(const rose_prof_span *s, const char *arg, uint64_t value)
+uint64_t rose_prof_end_on(const rose_prof_span *s, uint64_t t_ns, const char *arg, uint64_t value)
 {
     if (s->state & HOOKED) g_hooks.pop();
-    if (!(s->state & RECORDING)) return;
+    if (!(s->state & RECORDING)) return 0;
     const rose_prof_event e = {.name = s->name,
                                .arg = arg,
                                .begin_ns = s->begin_ns,
-                               .end_ns = rose_now_ns(),
+                               .end_ns = t_ns != 0 ? t_ns : rose_now_ns(),
                                .value = value,
                                .kind = ROSE_PROF_SPAN};
     record(&e, s->state);
+    return e.end_ns;
 }
 
 static bool recording_relaxed(void)
@@ -270,6 +271,7 @@ static uint32_t list_tracks(rose_prof_track *tracks, rose_prof_result *r)
         const slot *s = &g_slots[i];
         if (s->use == SLOT_FREE) continue;
         tracks[n++] = (rose_prof_track){s->name, s->tid, s->events, s->n, s->n_dropped};
+        r->n_events += s->n;
         r->n_dropped += s->n_dropped;
         if (s->n > 0) r->n_threads++;
     }

@@ -3,11 +3,12 @@
  * Chrome's trace format, which ui.perfetto.dev and chrome://tracing show.
  *
  * Off (the default) a span costs one relaxed load and a branch that is predicted, an instant the
- * same. On, two readings of the clock and 48 bytes. Each thread writes into its own buffer, which
- * holds a fixed number of events: what comes when it is full is dropped and counted, so the file
- * tells of the beginning of a recording and says what it lacks. Buffers are allocated when a
- * recording starts (and when a thread joins one that runs); recording allocates nothing and takes
- * no lock.
+ * same; a build with ROSE_NO_RECORDER has not even that, to measure against. On, two readings of
+ * the clock, less where the caller has read it anyway, and 48 bytes. Each thread writes into its
+ * own buffer, which holds a fixed number of events: what comes when it is full is dropped and
+ * counted, so the file tells of the beginning of a recording and says what it lacks. Buffers are
+ * allocated when a recording starts (and when a thread joins one that runs); recording allocates
+ * nothing and takes no lock.
  *
  * Names are literals: they are kept as pointers. Any thread may call anything; a thread is recorded
  * from rose_prof_thread to its end. */
@@ -39,34 +40,58 @@ typedef struct rose_prof_span {
     uint32_t state; /* 0 = not recorded */
 } rose_prof_span;
 
-/* The slow halves of what follows. */
-void rose_prof_begin_on(rose_prof_span *s, uint32_t state);
-void rose_prof_end_on(const rose_prof_span *s, const char *arg, uint64_t value);
+/* The slow halves of what follows. t_ns 0: the clock is read. end returns when it was, 0 where
+ * nothing is recorded. */
+void rose_prof_begin_on(rose_prof_span *s, uint32_t state, uint64_t t_ns);
+uint64_t rose_prof_end_on(const rose_prof_span *s, uint64_t t_ns, const char *arg, uint64_t value);
+
+static inline uint32_t rose_prof_state_now(void)
+{
+#ifdef ROSE_NO_RECORDER
+    return 0;
+#else
+    /* relaxed: the slow halves look again, in order */
+    return atomic_load_explicit(&rose_prof_state, memory_order_relaxed);
+#endif
+}
 
 static inline bool rose_prof_on(void)
 {
-    /* relaxed: the slow half looks again, in order */
-    return __builtin_expect(atomic_load_explicit(&rose_prof_state, memory_order_relaxed) != 0, 0);
+    return __builtin_expect(rose_prof_state_now() != 0, 0);
+}
+
+/* At t_ns, a rose_now_ns value that is at hand: such a span does not read the clock. 0: it does.
+ * One that began before the recording is cut. */
+static inline rose_prof_span rose_prof_begin_at(const char *name, uint64_t t_ns)
+{
+    rose_prof_span s = {.name = name, .state = 0};
+    uint32_t state = rose_prof_state_now();
+    if (__builtin_expect(state != 0, 0)) rose_prof_begin_on(&s, state, t_ns);
+    return s;
 }
 
 static inline rose_prof_span rose_prof_begin(const char *name)
 {
-    rose_prof_span s = {.name = name, .state = 0};
-    uint32_t state = atomic_load_explicit(&rose_prof_state, memory_order_relaxed);
-    if (__builtin_expect(state != 0, 0)) rose_prof_begin_on(&s, state);
-    return s;
+    return rose_prof_begin_at(name, 0);
 }
 
-/* On the thread that began it, in reverse order of the beginnings. */
+/* On the thread that began it, in reverse order of the beginnings. With a figure: arg is a literal,
+ * "rows", or NULL. Returns the time of the end, for what begins there; 0 where nothing is recorded.
+ */
+static inline uint64_t rose_prof_end_at(const rose_prof_span *s, uint64_t t_ns, const char *arg,
+                                        uint64_t value)
+{
+    return __builtin_expect(s->state != 0, 0) ? rose_prof_end_on(s, t_ns, arg, value) : 0;
+}
+
 static inline void rose_prof_end(const rose_prof_span *s)
 {
-    if (__builtin_expect(s->state != 0, 0)) rose_prof_end_on(s, NULL, 0);
+    rose_prof_end_at(s, 0, NULL, 0);
 }
 
-/* With a figure: arg is a literal, "rows". */
 static inline void rose_prof_end_with(const rose_prof_span *s, const char *arg, uint64_t value)
 {
-    if (__builtin_expect(s->state != 0, 0)) rose_prof_end_on(s, arg, value);
+    rose_prof_end_at(s, 0, arg, value);
 }
 
 /* ---- all else; nothing when off ---- */
@@ -110,7 +135,7 @@ uint64_t rose_prof_new_id(void);
 /* ---- recordings ---- */
 
 typedef struct rose_prof_result {
-    uint64_t n_events, n_dropped; /* in the file; not recorded */
+    uint64_t n_events, n_dropped; /* recorded, a source's with them if there is a file; lost */
     uint64_t duration_ns;
     uint32_t n_threads;  /* with events */
     uint64_t file_bytes; /* 0: the file was not written */

@@ -84,7 +84,7 @@ static void put_event(rose_prof_writer *w, const rose_prof_event *e, long tid)
     put_time(w, "ts", since_start(w, e->begin_ns));
     switch (e->kind) {
     case ROSE_PROF_SPAN:
-        put_time(w, "dur", e->end_ns - e->begin_ns);
+        put_time(w, "dur", since_start(w, e->end_ns) - since_start(w, e->begin_ns));
         put_arg(w, e->arg, e->value);
         break;
     case ROSE_PROF_INSTANT:

@@ -42,7 +42,9 @@ typedef struct offline_opts {
     float temperature, top_p;
     uint64_t seed;
     const char *workload, *backends, *output_dir, *drivers, *llama_model;
-    const char *python[N_DRIVERS], *args[N_DRIVERS];
+    const char *python[N_DRIVERS], *args[N_DRIVERS], *profile;
+    uint32_t profile_n;
+    bool profile_only;
     rose_engine_flags engine;
     rose_server_flags server;
 } offline_opts;
@@ -257,6 +259,34 @@ static json_t *meta_json(const offline *r, int argc, char **argv)
     return meta;
 }
 
+static uint32_t profile(offline *r, int argc, char **argv)
+{
+    rose_offline_target targets[ROSE_MAX_BACKENDS];
+    rose_offline_stage s = {.work = r->work,
+                            .model_dir = r->model_dir,
+                            .dir = r->dir,
+                            .engine = &r->o->engine,
+                            .server = &r->o->server};
+    if (s.work.n > r->o->profile_n) s.work.n = r->o->profile_n;
+    for (uint32_t i = 0; i < r->n_backends; i++) {
+        const backend *b = &r->backends[i];
+        targets[i] = (rose_offline_target){.label = b->label,
+                                           .in_process = b->kind == IN_PROCESS,
+                                           .server = b->kind == SERVER ? &b->server : NULL};
+    }
+    return rose_offline_profile(&s, targets, r->n_backends, argc, argv);
+}
+
+static rose_status check_profile(const offline_opts *o, rose_err *err)
+{
+    const bool on = strcmp(o->profile, "none") != 0;
+    if (o->profile_only && !on)
+        return rose_fail(err, ROSE_E_INVAL, "--profile-only needs --profile");
+    if (on && o->output_dir == NULL)
+        return rose_fail(err, ROSE_E_INVAL, "--profile needs --output-dir");
+    return ROSE_OK;
+}
+
 static int run(const char *model_dir, offline_opts *o, int argc, char **argv)
 {
     static offline r;
@@ -277,9 +307,12 @@ static int run(const char *model_dir, offline_opts *o, int argc, char **argv)
         goto done;
     }
     catch_signals();
-    for (uint32_t i = 0; i < r.n_backends && !stop_asked; i++)
+    for (uint32_t i = 0; i < r.n_backends && !stop_asked && !o->profile_only; i++)
         run_backend(&r, &r.backends[i]);
-    if (r.dir[0] == '\0')
+    if (strcmp(o->profile, "none") != 0 && !stop_asked) r.n_failed += profile(&r, argc, argv);
+    if (o->profile_only)
+        rc = 0;
+    else if (r.dir[0] == '\0')
         rc = rose_results_emit(json_incref(r.root), NULL, "offline");
     else
         rc = printf("%s/offline_results.json\n", r.dir) < 0;
@@ -377,6 +410,23 @@ static size_t workload_rows(offline_opts *o, rose_opt *rows)
          .arg = "DIR",
          .unset = "JSON to standard output",
          .help = "write offline_TIME/offline_results.json, offline_summary.md and logs there"},
+        {.name = "profile",
+         .kind = ROSE_OPT_CHOICE,
+         .dest = &o->profile,
+         .choices = "none|trace",
+         .help = "behind what is measured, the engine in this process, and servers, once more with "
+                 "their recorder on; profile_manifest.json"},
+        {.name = "profile-only",
+         .kind = ROSE_OPT_FLAG,
+         .dest = &o->profile_only,
+         .help = "measure nothing"},
+        {.name = "profile-n",
+         .kind = ROSE_OPT_U32,
+         .dest = &o->profile_n,
+         .arg = "N",
+         .min = 1,
+         .max = 65536,
+         .help = "prompts of a profile: the first of the workload"},
         {.name = "drivers",
          .kind = ROSE_OPT_STRING,
          .dest = &o->drivers,
@@ -441,12 +491,14 @@ int rose_bench_offline(int argc, char **argv)
                        .top_p = 0.9f,
                        .timeout_s = 3600,
                        .workload = "uniform",
+                       .profile = "none",
+                       .profile_n = 32,
                        .backends = "inproc"};
     for (int i = 0; i < N_DRIVERS; i++)
         o.python[i] = "python3";
     rose_engine_flags_init(&o.engine);
     rose_server_flags_init(&o.server);
-    rose_opt opts[32 + ROSE_ENGINE_FLAG_ROWS];
+    rose_opt opts[36 + ROSE_ENGINE_FLAG_ROWS];
     size_t n = workload_rows(&o, opts);
     n += driver_rows(&o, opts + n);
     n += rose_engine_flags_rows(&o.engine, opts + n);
@@ -463,6 +515,10 @@ int rose_bench_offline(int argc, char **argv)
     };
     const char *args[1];
     uint32_t n_args;
+    rose_err err = {{0}};
     int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
-    return rc >= 0 ? rc : run(args[0], &o, argc, argv);
+    if (rc >= 0) return rc;
+    if (check_profile(&o, &err) == ROSE_OK) return run(args[0], &o, argc, argv);
+    fprintf(stderr, "roseinfer: %s\n", err.msg);
+    return 2;
 }

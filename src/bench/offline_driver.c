@@ -93,15 +93,6 @@ static char *last_line(char *text)
     return nl != NULL ? nl + 1 : text;
 }
 
-static void last_of_log(const char *path, char *out, size_t cap)
-{
-    rose_buf text = {0};
-    out[0] = '\0';
-    if (rose_file_read(&text, path, MAX_OUTPUT, NULL) == ROSE_OK && rose_buf_str(&text) != NULL)
-        snprintf(out, cap, "%.200s", last_line(text.data));
-    rose_buf_free(&text);
-}
-
 static rose_status take_runs(const json_t *o, uint32_t repeats, rose_offline_result *r,
                              rose_err *err)
 {
@@ -170,7 +161,7 @@ static rose_status wait_for(rose_proc *p, uint32_t timeout_s, const volatile sig
     }
     if (rose_proc_wait(p)) return ROSE_OK;
     rose_proc_describe(p, how, sizeof how);
-    last_of_log(log, line, sizeof line);
+    rose_proc_log_why(log, line, sizeof line);
     return rose_fail(err, ROSE_E_CLOSED, "the driver ended with %s: %s", how, line);
 }
 

@@ -92,6 +92,32 @@ rose_status rose_offline_script(const rose_offline_work *w, const rose_offline_d
                                 uint32_t warmup, uint32_t repeats, rose_offline_result *r,
                                 rose_err *err);
 
+/* ---- the profile stage (offline_profile.c) ---- */
+
+typedef struct rose_offline_stage {
+    rose_offline_work work; /* its first rows */
+    const char *model_dir, *dir;
+    rose_engine_flags *engine;
+    const rose_server_flags *server;
+} rose_offline_stage;
+
+/* Neither in_process nor a server: a script. */
+typedef struct rose_offline_target {
+    const char *label;
+    bool in_process;
+    const rose_server_spec *server;
+} rose_offline_target;
+
+/* Each target once more with the recorder on; profile_manifest.json in s->dir. Returns how many
+ * failed; each is a row with its error. */
+uint32_t rose_offline_profile(const rose_offline_stage *s, const rose_offline_target *targets,
+                              uint32_t n, int argc, char **argv);
+
+/* Its part for a server: warm-up, /start_profile, the work, /stop_profile. dir gets the server's
+ * log and, where we start it, the trace; row what the server says. */
+rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_server_spec *spec,
+                                        const char *dir, json_t *row, rose_err *err);
+
 /* ---- results ---- */
 
 /* A row of `results`: the repeat with the median time, all repeats, and the spread. */

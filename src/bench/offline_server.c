@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "bench/offline_internal.h"
+#include "bench/profile_call.h"
 #include "bench/stats.h"
 
 /* The option as text, if it is not as in `def`: a server started with it opens the same engine. */
@@ -156,6 +157,15 @@ static rose_status run_once(const rose_offline_work *w, const rose_server *serve
     return st;
 }
 
+/* A connection for each prompt. */
+static void allow_files(void)
+{
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) != 0) return;
+    l.rlim_cur = l.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &l);
+}
+
 rose_status rose_offline_server(const rose_offline_work *w, const rose_server_spec *spec,
                                 const rose_server_flags *sf, const rose_engine_flags *f,
                                 const char *model_dir, uint32_t warmup, uint32_t repeats,
@@ -164,11 +174,7 @@ rose_status rose_offline_server(const rose_offline_work *w, const rose_server_sp
     rose_server server = {0};
     rose_buf flags = {0};
     rose_offline_run ignored;
-    struct rlimit l; /* a connection for each prompt */
-    if (getrlimit(RLIMIT_NOFILE, &l) == 0) {
-        l.rlim_cur = l.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &l);
-    }
+    allow_files();
     rose_status st = changed_flags(f, &flags, err);
     if (st == ROSE_OK)
         st = rose_server_start(&server, spec, sf, model_dir, spec->driver >= 0 ? flags.data : NULL,
@@ -184,6 +190,41 @@ rose_status rose_offline_server(const rose_offline_work *w, const rose_server_sp
     for (uint32_t i = 0; i < repeats && st == ROSE_OK; i++) {
         st = run_once(w, &server, rose_offline_seed(w, false, i), &r->runs[i], err);
         if (st == ROSE_OK) r->n_runs++;
+    }
+    rose_server_stop(&server);
+    rose_buf_free(&flags);
+    return st;
+}
+
+rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_server_spec *spec,
+                                        const char *dir, json_t *row, rose_err *err)
+{
+    const bool ours = spec->driver >= 0;
+    rose_server server = {0};
+    rose_buf flags = {0};
+    rose_offline_run ignored;
+    rose_status st = ROSE_OK;
+    allow_files();
+    if (strchr(dir, '\'') != NULL)
+        return rose_fail(err, ROSE_E_INVAL, "%s: a quote in the path of a profile", dir);
+    if (ours) st = changed_flags(s->engine, &flags, err);
+    if (st == ROSE_OK && ours && rose_buf_addf(&flags, " --profiler-dir '%s'", dir) != ROSE_OK)
+        st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    if (st == ROSE_OK)
+        st = rose_server_start(&server, spec, s->server, s->model_dir, ours ? flags.data : NULL,
+                               dir, err);
+    json_object_set_new(row, "cmd",
+                        json_string(server.command.data != NULL ? server.command.data : ""));
+    json_object_set_new(row, "log_path", json_string(server.log));
+    json_object_set_new(row, "version", json_string(server.version));
+    if (st == ROSE_OK)
+        st = run_once(&s->work, &server, rose_offline_seed(&s->work, true, 0), &ignored, err);
+    if (st == ROSE_OK) st = rose_profile_call(row, &server.url, "/start_profile", "start", err);
+    if (st == ROSE_OK) {
+        st = run_once(&s->work, &server, rose_offline_seed(&s->work, false, 0), &ignored, err);
+        const rose_status stopped = rose_profile_call(row, &server.url, "/stop_profile", "stop",
+                                                      st == ROSE_OK ? err : NULL);
+        if (st == ROSE_OK) st = stopped;
     }
     rose_server_stop(&server);
     rose_buf_free(&flags);

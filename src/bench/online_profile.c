@@ -8,15 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "bench/online_internal.h"
+#include "bench/profile_call.h"
 
-enum { PROFILE_VARIANT = 1 << 22, WARM_VARIANT = 1 << 23, CALL_TIMEOUT_MS = 300000 };
+enum { PROFILE_VARIANT = 1 << 22, WARM_VARIANT = 1 << 23 };
 
 /* No system-call sampling: the ranges and the kernels are what is asked for. */
 #define NSYS_ARGS                                                                                  \
@@ -30,41 +29,6 @@ typedef struct attempt {
     char dir[4096]; /* of its files */
     json_t *row;
 } attempt;
-
-static rose_status make_dirs(char *path, rose_err *err)
-{
-    for (char *p = path + 1;; p++) {
-        if (*p != '/' && *p != '\0') continue;
-        const char end = *p;
-        *p = '\0';
-        if (mkdir(path, 0777) != 0 && errno != EEXIST)
-            return rose_fail(err, ROSE_E_IO, "cannot create %s: %s", path, strerror(errno));
-        *p = end;
-        if (end == '\0') return ROSE_OK;
-    }
-}
-
-/* POST; what the server says goes into the row under name. */
-static rose_status call(attempt *a, const rose_url *u, const char *path, const char *name,
-                        rose_err *err)
-{
-    rose_buf body = {0};
-    json_error_t e;
-    json_t *said = NULL;
-    int status = 0;
-    rose_status st = rose_http_call(u, path, "{}", CALL_TIMEOUT_MS, &status, &body, err);
-    if (st == ROSE_OK && body.len > 0) rose_json_parse(&said, body.data, body.len, 0, &e);
-    if (st == ROSE_OK && status != 200) {
-        const char *why =
-            json_string_value(json_object_get(json_object_get(said, "error"), "message"));
-        st = rose_fail(err, ROSE_E_CLOSED, "%s: status %d%s%s", path, status,
-                       why != NULL ? ": " : "", why != NULL ? why : "");
-    }
-    if (said != NULL) json_object_set(a->row, name, said);
-    json_decref(said);
-    rose_buf_free(&body);
-    return st;
-}
 
 static rose_status replay(attempt *a, const rose_server *server, const rose_load_trace *trace,
                           const rose_run_spec *spec, const char *count_as, rose_err *err)
@@ -100,12 +64,14 @@ static rose_status drive(attempt *a, rose_server *server, rose_err *err)
         .scale = (double)o->profile_scale, .n = o->profile_n, .variant = PROFILE_VARIANT};
     rose_status st = ROSE_OK, stopped = ROSE_OK;
     if (o->warmup_requests > 0) st = replay(a, server, a->s->warm_trace, &warm, NULL, err);
-    if (st == ROSE_OK && !a->nsys) st = call(a, &server->url, "/start_profile", "start", err);
+    if (st == ROSE_OK && !a->nsys)
+        st = rose_profile_call(a->row, &server->url, "/start_profile", "start", err);
     if (st != ROSE_OK) return st;
     st = replay(a, server, a->s->trace, &spec, "num_success", err);
     /* also after a failure: what was recorded may tell why */
     if (!a->nsys)
-        stopped = call(a, &server->url, "/stop_profile", "stop", st == ROSE_OK ? err : NULL);
+        stopped = rose_profile_call(a->row, &server->url, "/stop_profile", "stop",
+                                    st == ROSE_OK ? err : NULL);
     return st != ROSE_OK ? st : stopped;
 }
 
@@ -152,7 +118,7 @@ static rose_status run_attempt(attempt *a, rose_err *err)
     rose_server_flags f = a->s->o->server;
     rose_buf command = {0}, extra = {0};
     bool started = false;
-    rose_status st = make_dirs(a->dir, err);
+    rose_status st = rose_profile_dirs(a->dir, err);
     if (st == ROSE_OK) st = extra_args(a, &extra, err);
     if (st == ROSE_OK && a->nsys) st = wrap(a, &f, &command, err);
     if (st == ROSE_OK) {

@@ -2,6 +2,7 @@
 #include "bench/proc.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -17,6 +18,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "bench/results.h"
+
+enum { LOG_BYTES = 1 << 20, TAIL_BYTES = 4096, FIRST_CHARS = 110 };
 
 static void redirect(const char *path, int fd)
 {
@@ -106,6 +110,44 @@ void rose_proc_describe(const rose_proc *p, char *out, size_t cap)
         snprintf(out, cap, "signal %d", WTERMSIG(p->status));
     else
         snprintf(out, cap, "exit code %d", WEXITSTATUS(p->status));
+}
+
+/* From the word that ends in "Error:" or "Exception:" to the end of its line. */
+static bool first_error(const char *text, char *out, size_t cap)
+{
+    const char *a = strstr(text, "Error: "), *b = strstr(text, "Exception: ");
+    const char *at = a == NULL || (b != NULL && b < a) ? b : a;
+    if (at == NULL) return false;
+    while (at > text && (isalnum((unsigned char)at[-1]) || at[-1] == '.' || at[-1] == '_'))
+        at--;
+    snprintf(out, cap, "%.*s", (int)strcspn(at, "\r\n"), at);
+    return true;
+}
+
+void rose_proc_log_why(const char *log, char *out, size_t cap)
+{
+    char first[FIRST_CHARS + 1] = "", *text = malloc(LOG_BYTES + 1), tail[TAIL_BYTES + 1];
+    FILE *f = log[0] != '\0' ? fopen(log, "rb") : NULL;
+    size_t n;
+    out[0] = '\0';
+    if (f == NULL || text == NULL) goto done;
+    n = fread(text, 1, LOG_BYTES, f);
+    text[n] = '\0';
+    first_error(text, first, sizeof first);
+    if (fseek(f, -TAIL_BYTES, SEEK_END) != 0) rewind(f);
+    n = fread(tail, 1, TAIL_BYTES, f);
+    while (n > 0 && isspace((unsigned char)tail[n - 1]))
+        n--;
+    tail[n] = '\0';
+    const char *nl = strrchr(tail, '\n'), *last = nl != NULL ? nl + 1 : tail;
+    if (first[0] == '\0' || strstr(last, first) != NULL)
+        snprintf(out, cap, "%s", last);
+    else
+        snprintf(out, cap, "%s; at the end: %s", first, last);
+    rose_results_text(out);
+done:
+    if (f != NULL) fclose(f);
+    free(text);
 }
 
 rose_status rose_args_split(const char *text, rose_buf *copy, char **args, uint32_t *n,

@@ -34,6 +34,11 @@ bool rose_proc_wait(rose_proc *p);
 /* "exit code 1", "signal 9". */
 void rose_proc_describe(const rose_proc *p, char *out, size_t cap);
 
+/* Why a program that wrote this log ended, in one line: the last line that says something, and
+ * before it the first that names an error ("ValueError: ...") if that is another; interpreters
+ * often end with "see above". "" for a log that cannot be read or is empty. */
+void rose_proc_log_why(const char *log, char *out, size_t cap);
+
 /* Splits text at spaces ('..' and ".." keep them) into args[*n ..), which point into copy. INVAL:
  * an open quote, too many. */
 rose_status rose_args_split(const char *text, rose_buf *copy, char **args, uint32_t *n,

@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "base/json.h"
+#include "bench/event.h"
 #include "bench/results.h"
 
 void rose_reply_free(rose_reply *r)
@@ -85,16 +86,22 @@ static void read_error(rose_reply *r, const json_t *e)
     rose_reply_fail(r, "the server said: %.120s", json_is_string(m) ? json_string_value(m) : "?");
 }
 
+static rose_event_look look_at(const json_t *choice)
+{
+    const json_t *delta = json_object_get(choice, "delta");
+    return (rose_event_look){.text = has_text(json_object_get(choice, "text")) ||
+                                     has_text(json_object_get(delta, "content")) ||
+                                     has_text(json_object_get(delta, "reasoning_content")),
+                             .n_ids =
+                                 (uint32_t)json_array_size(json_object_get(choice, "token_ids"))};
+}
+
 /* The tokens of this event: its ids, or what running usage grew by, or 1 for text. */
-static rose_status read_tokens(rose_reader *rd, const json_t *choice, const json_t *usage)
+static rose_status read_tokens(rose_reader *rd, const rose_event_look *look, const json_t *usage)
 {
     rose_reply *r = rd->reply;
-    const json_t *delta = json_object_get(choice, "delta");
-    const json_t *ids = json_object_get(choice, "token_ids");
-    bool text = has_text(json_object_get(choice, "text")) ||
-                has_text(json_object_get(delta, "content")) ||
-                has_text(json_object_get(delta, "reasoning_content"));
-    uint32_t n = (uint32_t)json_array_size(ids);
+    const bool text = look->text;
+    uint32_t n = look->n_ids;
     if (n > 0) {
         r->ids_seen += n;
         r->counted = true;
@@ -120,6 +127,8 @@ static rose_status on_event(void *user, const char *data, size_t len)
         r->finished = true;
         return ROSE_OK;
     }
+    rose_event_look look;
+    if (rose_event_glance(data, len, &look)) return read_tokens(rd, &look, NULL);
     rose_status st = rose_json_parse(&o, data, len, 0, &e);
     if (st != ROSE_OK) {
         rose_reply_fail(r, "event %" PRIu32 " is no JSON: %.80s", r->n_events, e.text);
@@ -131,7 +140,8 @@ static rose_status on_event(void *user, const char *data, size_t len)
     const json_t *error = json_object_get(o, "error");
     const json_t *times = json_object_get(o, "timings");
     if (error != NULL && !json_is_null(error)) read_error(r, error);
-    if (choice != NULL) st = read_tokens(rd, choice, usage);
+    look = look_at(choice);
+    if (choice != NULL) st = read_tokens(rd, &look, usage);
     if (json_is_object(usage)) {
         r->has_usage = true;
         r->usage_completion = count_of(usage, "completion_tokens");

@@ -11,29 +11,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/allocguard.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/opts.h"
+#include "base/profile.h"
 #include "bench/bench.h"
 #include "bench/policies.h"
+#include "bench/results.h"
 #include "engine/engine.h"
 #include "sched/sched.h"
 
 enum { WARM_STEPS = 100, VOCAB = 50257 };
+/* --record: so many steps in turn without and with; the first of each are left out, and a recording
+ * has room for more than they make. */
+enum { RECORD_BLOCK = 100, RECORD_SETTLE = 20, RECORD_EVENTS = 4096 };
 
 typedef struct bench_opts {
     uint32_t running; /* 0 = each of 64, 256, 1024 */
     uint32_t steps, input_len, device_us;
-    bool prefix_cache;
+    bool prefix_cache, record;
 } bench_opts;
 
 typedef struct figures {
     double mean, p50, p99, min; /* ns */
 } figures;
 
-/* HOST is all of it, from collect() to step(). */
-typedef enum part { HOST, PLAN, BATCH, DELIVER, N_PARTS } part;
-static const char *const part_names[N_PARTS] = {"host", "plan", "batch", "deliver"};
+/* HOST is all of it, from collect() to step(); RECORDED is HOST while a recording runs. */
+typedef enum part { HOST, PLAN, BATCH, DELIVER, N_PARTS, RECORDED = N_PARTS } part;
+static const char *const part_names[N_PARTS + 1] = {"host", "plan", "batch", "deliver",
+                                                    "host_recorded"};
 
 /* The instant backend; one at a time. Written by the engine thread, read after `full`. */
 typedef struct instant {
@@ -46,7 +53,10 @@ typedef struct instant {
     uint64_t n_steps;
     uint32_t n_samples, cap;
     uint64_t *samples[N_PARTS]; /* [cap] each, owned */
-    const rose_engine *engine;  /* borrowed; there before the first step */
+    uint64_t *recorded;         /* [cap], owned: HOST while a recording runs; NULL = none is to */
+    uint32_t n_recorded;
+    uint64_t n_events, n_dropped; /* of all recordings */
+    const rose_engine *engine;    /* borrowed; there before the first step */
     atomic_bool full;
     atomic_bool go; /* the first step waits: all requests are to be there */
 } instant;
@@ -76,6 +86,41 @@ static rose_status instant_open(void **ctx, const rose_model *m, const rose_back
     return g_instant.ids != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "out of memory");
 }
 
+static bool has_all(const instant *g)
+{
+    return g->n_samples == g->cap && (g->recorded == NULL || g->n_recorded == g->cap);
+}
+
+/* The two halves of one run, in turns: nothing else differs between them. */
+static void switch_recording(instant *g)
+{
+    rose_prof_result r = {0};
+    if (g->recorded == NULL || g->n_steps % RECORD_BLOCK != 0) return;
+    rose_alloc_guard_end();
+    if (rose_prof_recording())
+        rose_prof_stop(NULL, &r, NULL);
+    else
+        rose_prof_start(RECORD_EVENTS, NULL); /* fails: n_recorded stays, the next block tries */
+    rose_alloc_guard_begin("engine step");
+    g->n_events += r.n_events;
+    g->n_dropped += r.n_dropped;
+}
+
+static void take_sample(instant *g, uint64_t now)
+{
+    if (g->recorded != NULL && g->n_steps % RECORD_BLOCK < RECORD_SETTLE) return;
+    if (rose_prof_recording()) {
+        if (g->n_recorded < g->cap) g->recorded[g->n_recorded++] = now - g->collected_ns;
+        return;
+    }
+    if (g->n_samples == g->cap) return;
+    const rose_engine_stats last = rose_engine_get_stats(g->engine); /* the step before */
+    g->samples[PLAN][g->n_samples] = last.last_plan_ns;
+    g->samples[BATCH][g->n_samples] = last.last_batch_ns;
+    g->samples[DELIVER][g->n_samples] = last.last_deliver_ns;
+    g->samples[HOST][g->n_samples++] = now - g->collected_ns;
+}
+
 static rose_status instant_step(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err)
 {
     instant *g = ctx;
@@ -84,17 +129,14 @@ static rose_status instant_step(void *ctx, const rose_batch *b, uint64_t *ticket
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     uint64_t now = rose_now_ns();
     bool decode = b->n_seqs == g->plan.max_seqs && b->n_tokens == b->n_seqs;
-    if (decode && g->collected_ns != 0 && ++g->n_steps > WARM_STEPS && g->n_samples < g->cap) {
-        const rose_engine_stats last = rose_engine_get_stats(g->engine); /* the step before */
-        g->samples[PLAN][g->n_samples] = last.last_plan_ns;
-        g->samples[BATCH][g->n_samples] = last.last_batch_ns;
-        g->samples[DELIVER][g->n_samples] = last.last_deliver_ns;
-        g->samples[HOST][g->n_samples++] = now - g->collected_ns;
+    if (decode && g->collected_ns != 0 && ++g->n_steps > WARM_STEPS) {
+        take_sample(g, now);
+        switch_recording(g);
     }
     g->until_ns = g->device_ns > 0 ? rose_now_ns() + g->device_ns : 0;
     g->n_outputs = b->n_outputs;
     g->n_seqs = decode ? b->n_seqs : 0;
-    if (g->n_samples == g->cap) atomic_store_explicit(&g->full, true, memory_order_release);
+    if (has_all(g)) atomic_store_explicit(&g->full, true, memory_order_release);
     return ROSE_OK;
 }
 
@@ -144,7 +186,8 @@ static uint32_t output_len(const bench_opts *o, uint32_t n)
 {
     /* a step has n + 2048 rows left for prompts */
     uint64_t prefill_steps = (uint64_t)n * o->input_len / (n + 2048u) + 2;
-    return (uint32_t)prefill_steps + o->steps + 2 * WARM_STEPS;
+    return (uint32_t)prefill_steps + (o->record ? 3 : 1) * o->steps + 2 * WARM_STEPS +
+           (o->record ? 4 * RECORD_BLOCK : 0);
 }
 
 /* Poll everything until all n requests are over; cancel them once the samples are there. */
@@ -191,7 +234,7 @@ static rose_status submit_all(rose_engine *e, const bench_opts *o, uint32_t n, r
     return st;
 }
 
-static rose_status measure_engine(const bench_opts *o, uint32_t n, figures out[N_PARTS],
+static rose_status measure_engine(const bench_opts *o, uint32_t n, figures out[N_PARTS + 1],
                                   rose_err *err)
 {
     rose_engine *e = NULL;
@@ -217,6 +260,8 @@ static rose_status measure_engine(const bench_opts *o, uint32_t n, figures out[N
         g_instant.samples[i] = calloc(o->steps, sizeof *g_instant.samples[i]);
         if (g_instant.samples[i] == NULL) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     }
+    if (o->record && (g_instant.recorded = calloc(o->steps, sizeof(uint64_t))) == NULL)
+        st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK) st = rose_wakeq_create(&sink, n + 1, err);
     if (st == ROSE_OK) st = rose_engine_open(&e, &instant_ops, &m, &eo, err);
     g_instant.engine = e;
@@ -228,9 +273,12 @@ static rose_status measure_engine(const bench_opts *o, uint32_t n, figures out[N
     for (uint32_t i = 0; i < n_open; i++)
         rose_request_release(reqs[i]);
     rose_engine_close(e);
-    if (st == ROSE_OK && g_instant.n_samples < o->steps)
-        st = rose_fail(err, ROSE_E_INTERNAL, "%u of %u steps measured", g_instant.n_samples,
-                       o->steps);
+    rose_prof_stop(NULL, NULL, NULL);
+    if (st == ROSE_OK && !has_all(&g_instant))
+        st = rose_fail(err, ROSE_E_INTERNAL, "%u of %u steps measured, %u recorded",
+                       g_instant.n_samples, o->steps, g_instant.n_recorded);
+    if (st == ROSE_OK && o->record) out[RECORDED] = summarise(g_instant.recorded, o->steps);
+    free(g_instant.recorded);
     for (int i = 0; i < N_PARTS; i++) {
         if (st == ROSE_OK) out[i] = summarise(g_instant.samples[i], g_instant.n_samples);
         free(g_instant.samples[i]);
@@ -274,13 +322,17 @@ static rose_status measure_plan(const bench_opts *o, uint32_t n, figures *out, r
     return st;
 }
 
-static json_t *result_json(const bench_opts *o, uint32_t n, const figures parts[N_PARTS],
+static json_t *result_json(const bench_opts *o, uint32_t n, const figures parts[N_PARTS + 1],
                            const figures *plan)
 {
     json_t *r = json_pack("{s:i, s:i, s:i, s:f, s:f}", "running", (int)n, "steps", (int)o->steps,
                           "device_us", (int)o->device_us, "plan_alone_ns_p50", plan->p50,
                           "plan_alone_ns_p99", plan->p99);
-    for (int i = 0; i < N_PARTS; i++) {
+    if (o->record) {
+        json_object_set_new(r, "recorded_events", json_integer((json_int_t)g_instant.n_events));
+        json_object_set_new(r, "recorded_dropped", json_integer((json_int_t)g_instant.n_dropped));
+    }
+    for (int i = 0; i < N_PARTS + (o->record ? 1 : 0); i++) {
         const struct {
             const char *suffix;
             double v;
@@ -297,7 +349,7 @@ static json_t *result_json(const bench_opts *o, uint32_t n, const figures parts[
     return r;
 }
 
-static int run(const bench_opts *o)
+static int run(const bench_opts *o, int argc, char **argv)
 {
     static const uint32_t all[] = {64, 256, 1024};
     size_t n_sizes = o->running != 0 ? 1 : sizeof all / sizeof *all;
@@ -308,7 +360,7 @@ static int run(const bench_opts *o)
             "     plan alone\n");
     for (size_t i = 0; i < n_sizes; i++) {
         uint32_t n = o->running != 0 ? o->running : all[i];
-        figures parts[N_PARTS], plan;
+        figures parts[N_PARTS + 1] = {{0}}, plan;
         if (measure_engine(o, n, parts, &err) != ROSE_OK ||
             measure_plan(o, n, &plan, &err) != ROSE_OK) {
             fprintf(stderr, "roseinfer: %s\n", err.msg);
@@ -318,11 +370,15 @@ static int run(const bench_opts *o)
         fprintf(stderr, "%7u running", n);
         for (int k = 0; k < N_PARTS; k++)
             fprintf(stderr, " %8.0f/%6.0f", parts[k].p50, parts[k].p99);
-        fprintf(stderr, " %7.0f/%6.0f\n", plan.p50, plan.p99);
+        fprintf(stderr, " %7.0f/%6.0f", plan.p50, plan.p99);
+        if (o->record)
+            fprintf(stderr, "  recorded %.0f (%.3f of it)", parts[RECORDED].p50,
+                    parts[RECORDED].p50 / parts[HOST].p50);
+        fputc('\n', stderr);
         json_array_append_new(list, result_json(o, n, parts, &plan));
     }
-    json_t *root =
-        json_pack("{s:s, s:s, s:o}", "bench", "engine", "version", ROSE_VERSION, "results", list);
+    json_t *root = json_pack("{s:o, s:s, s:b, s:o}", "meta", rose_results_meta(argc, argv), "bench",
+                             "engine", "record", (int)o->record, "results", list);
     int rc = root != NULL && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF
                  ? 0
                  : 1;
@@ -373,6 +429,10 @@ int rose_bench_scheduler(int argc, char **argv)
          .kind = ROSE_OPT_BOOL,
          .dest = &o.prefix_cache,
          .help = "index each page that is full"},
+        {.name = "record",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &o.record,
+         .help = "a recording runs in every other hundred steps: what it costs"},
         {.name = "Policies, on a simulated clock", .kind = ROSE_OPT_HEADING},
         {.name = "trace",
          .kind = ROSE_OPT_STRING,
@@ -465,5 +525,5 @@ int rose_bench_scheduler(int argc, char **argv)
     rose_log_set_level(ROSE_LOG_WARN);
     int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
     if (rc >= 0) return rc;
-    return p.trace != NULL ? rose_bench_policies(&p) : run(&o);
+    return p.trace != NULL ? rose_bench_policies(&p) : run(&o, argc, argv);
 }

@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "bench/results.h"
 
-enum { POLL_MS = 1, GET_TIMEOUT_MS = 2000, STOP_GRACE_MS = 15000, TAIL_BYTES = 4096 };
+enum { POLL_MS = 1, GET_TIMEOUT_MS = 2000, STOP_GRACE_MS = 15000 };
 
 typedef struct driver {
     const char *name, *command, *model_flag, *ready_path;
@@ -200,30 +200,12 @@ static rose_status build_argv(argv_builder *b, const driver *d, const char *comm
     return st;
 }
 
-/* The last line of a log that says something, for error messages. */
-static void last_line(const char *path, char *out, size_t cap)
-{
-    char tail[TAIL_BYTES + 1];
-    out[0] = '\0';
-    FILE *f = path[0] != '\0' ? fopen(path, "rb") : NULL;
-    if (f == NULL) return;
-    if (fseek(f, -TAIL_BYTES, SEEK_END) != 0) rewind(f);
-    size_t n = fread(tail, 1, TAIL_BYTES, f);
-    fclose(f);
-    while (n > 0 && isspace((unsigned char)tail[n - 1]))
-        n--;
-    tail[n] = '\0';
-    const char *nl = strrchr(tail, '\n');
-    snprintf(out, cap, "%.200s", nl != NULL ? nl + 1 : tail);
-    rose_results_text(out);
-}
-
 bool rose_server_dead(rose_server *s, char *out, size_t cap)
 {
     char how[32], line[256];
     if (s->proc.pid == 0 || rose_proc_running(&s->proc)) return false;
     rose_proc_describe(&s->proc, how, sizeof how);
-    last_line(s->log, line, sizeof line);
+    rose_proc_log_why(s->log, line, sizeof line);
     snprintf(out, cap, "the server ended with %s: %s", how, line);
     return true;
 }

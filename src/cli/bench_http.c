@@ -6,29 +6,36 @@
 #include <dirent.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include "api/api.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/opts.h"
 #include "base/version.h"
 #include "bench/instant.h"
 #include "bench/load.h"
+#include "bench/record_turns.h"
 #include "bench/results.h"
 #include "bench/stats.h"
 #include "cli/cli.h"
+#include "engine/flags.h"
 
-enum { MAX_POINTS = 16, MAX_STREAMS = 4096 };
+enum { MAX_POINTS = 16, MAX_STREAMS = 4096, RECORD_TURN_MS = 50 };
 
 typedef struct http_flags {
-    const char *streams, *output_dir;
+    const char *streams, *output_dir, *io_cpus, *client_cpus;
+    int io_cpu_list[ROSE_MAX_CPUS]; /* filled by read_cpus */
+    uint32_t n_io_cpus;
     uint32_t output_len, input_len, io_threads;
     float rate;
-    bool fast_sse;
+    bool fast_sse, record;
 } http_flags;
 
 typedef struct served {
@@ -45,7 +52,10 @@ typedef struct point {
     bool all_open; /* every stream had its first token before any ended */
     uint64_t tokens, events, tokens_open;
     double open_s;                 /* while all are open: tokens_open arrive */
-    double io_cpu_s, engine_cpu_s; /* over the whole run */
+    double wall_s;                 /* the whole run, opening included */
+    double io_cpu_s, engine_cpu_s; /* over all of it */
+    double client_cpu_s;
+    json_t *recorded; /* owned; NULL without --record */
     rose_summary ttft, itl;
     char first_error[192];
 } point;
@@ -73,6 +83,36 @@ static double thread_cpu_s(const char *prefix)
     }
     if (d != NULL) closedir(d);
     return any ? sum : -1;
+}
+
+/* CPU seconds of the calling thread. */
+static double own_cpu_s(void)
+{
+    struct timespec t;
+    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0
+               ? (double)t.tv_sec + (double)t.tv_nsec * 1e-9
+               : 0;
+}
+
+/* The list of the I/O threads is theirs; this thread goes to its own, and all that it starts
+ * inherits that: engine and workers share the client's CPUs. */
+static rose_status read_cpus(http_flags *f, rose_err *err)
+{
+    int cpus[ROSE_MAX_CPUS];
+    uint32_t n = 0;
+    cpu_set_t set;
+    rose_status st = ROSE_OK;
+    if (f->io_cpus != NULL)
+        st = rose_cpu_list_parse(f->io_cpus, f->io_cpu_list, ROSE_MAX_CPUS, &f->n_io_cpus, err);
+    if (st != ROSE_OK || f->client_cpus == NULL) return st;
+    if ((st = rose_cpu_list_parse(f->client_cpus, cpus, ROSE_MAX_CPUS, &n, err)) != ROSE_OK)
+        return st;
+    CPU_ZERO(&set);
+    for (uint32_t i = 0; i < n; i++)
+        CPU_SET((size_t)cpus[i], &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0)
+        return rose_fail(err, ROSE_E_IO, "--client-cpus '%s': cannot be set", f->client_cpus);
+    return ROSE_OK;
 }
 
 static void stop(served *s)
@@ -103,6 +143,8 @@ static rose_status start(served *s, const char *dir, const http_flags *f, uint32
     a.max_queued_jobs = most;
     h.host = "127.0.0.1";
     h.port = 0;
+    h.cpus = f->io_cpu_list;
+    h.n_cpus = f->n_io_cpus;
     h.max_connections = most + 16;
     e.max_queued = most;
     e.backend.max_seqs = most;
@@ -175,6 +217,27 @@ static rose_status write_body(const http_flags *f, rose_buf *b)
     return st;
 }
 
+static uint64_t tokens_of(void *engine)
+{
+    return rose_engine_get_stats(engine).generated_tokens;
+}
+
+/* The middle of the run counts: not while streams open or end. */
+static rose_status start_turns(rose_record_turns **out, const served *s, const http_flags *f,
+                               uint32_t n, rose_err *err)
+{
+    static const char *const threads[] = {"rose-io-0", "rose-engine"};
+    const uint64_t so_far = tokens_of(s->engine), all = (uint64_t)n * f->output_len;
+    const rose_record_opts o = {.threads = threads,
+                                .n_threads = 2,
+                                .tokens = tokens_of,
+                                .of = s->engine,
+                                .from = so_far + all / 10,
+                                .until = so_far + all - all / 10,
+                                .turn_ms = RECORD_TURN_MS};
+    return rose_record_turns_start(out, &o, err);
+}
+
 /* n streams at once; what they and the threads did. */
 static rose_status measure(const served *s, const http_flags *f, uint32_t n, point *p,
                            rose_err *err)
@@ -193,8 +256,15 @@ static rose_status measure(const served *s, const http_flags *f, uint32_t n, poi
     if (st != ROSE_OK) rose_fail(err, st, "out of memory");
     rose_instant_hold_until(n);
     const double io = thread_cpu_s("rose-io"), engine = thread_cpu_s("rose-engine");
+    rose_record_turns *turns = NULL;
+    if (st == ROSE_OK && f->record) st = start_turns(&turns, s, f, n, err);
+    const double client = own_cpu_s();
+    const uint64_t begin = rose_now_ns();
     if (st == ROSE_OK) st = rose_load_run(&o, items, n, replies, err);
+    p->recorded = rose_record_turns_end(turns);
     if (st == ROSE_OK) {
+        p->wall_s = (double)(rose_now_ns() - begin) * 1e-9;
+        p->client_cpu_s = own_cpu_s() - client;
         p->io_cpu_s = io < 0 ? -1 : thread_cpu_s("rose-io") - io;
         p->engine_cpu_s = engine < 0 ? -1 : thread_cpu_s("rose-engine") - engine;
         if ((st = summarise(p, replies, n)) != ROSE_OK) rose_fail(err, st, "out of memory");
@@ -211,14 +281,16 @@ static rose_status measure(const served *s, const http_flags *f, uint32_t n, poi
 static json_t *point_json(const point *p)
 {
     json_t *o = json_pack(
-        "{s:i, s:i, s:b, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o}", "streams", (int)p->n_streams,
-        "num_error", (int)p->n_failed, "all_open_at_once", (int)p->all_open, "tokens",
-        (json_int_t)p->tokens, "events", (json_int_t)p->events, "open_s", p->open_s, "tok_per_s",
-        p->open_s > 0 ? json_real((double)p->tokens_open / p->open_s) : json_null(), "io_cpu_s",
+        "{s:i, s:i, s:b, s:I, s:I, s:f, s:o, s:f, s:f, s:o, s:o, s:o, s:o}", "streams",
+        (int)p->n_streams, "num_error", (int)p->n_failed, "all_open_at_once", (int)p->all_open,
+        "tokens", (json_int_t)p->tokens, "events", (json_int_t)p->events, "open_s", p->open_s,
+        "tok_per_s", p->open_s > 0 ? json_real((double)p->tokens_open / p->open_s) : json_null(),
+        "wall_s", p->wall_s, "client_cpu_s", p->client_cpu_s, "io_cpu_s",
         p->io_cpu_s >= 0 ? json_real(p->io_cpu_s) : json_null(), "engine_cpu_s",
         p->engine_cpu_s >= 0 ? json_real(p->engine_cpu_s) : json_null(), "tok_per_io_cpu_s",
         p->io_cpu_s > 0 ? json_real((double)p->tokens / p->io_cpu_s) : json_null(), "first_error",
         p->first_error[0] != '\0' ? json_string(p->first_error) : json_null());
+    if (p->recorded != NULL) json_object_set(o, "recorder", p->recorded);
     json_object_set_new(o, "ttft_ms", rose_summary_json(&p->ttft, 1e3));
     json_object_set_new(o, "itl_ms", rose_summary_json(&p->itl, 1e3));
     return o;
@@ -258,7 +330,7 @@ static rose_status allow_files(uint32_t most, rose_err *err)
                      (unsigned long long)need, (unsigned long long)l.rlim_max);
 }
 
-static int run(const char *dir, const http_flags *f, int argc, char **argv)
+static int run(const char *dir, http_flags *f, int argc, char **argv)
 {
     uint32_t streams[MAX_POINTS], n, most, failed = 0;
     served s = {0};
@@ -266,6 +338,7 @@ static int run(const char *dir, const http_flags *f, int argc, char **argv)
     json_t *list = json_array();
     rose_status st = parse_streams(f->streams, streams, &n, &most, &err);
     if (st == ROSE_OK) st = allow_files(most, &err);
+    if (st == ROSE_OK) st = read_cpus(f, &err);
     signal(SIGPIPE, SIG_IGN);
     rose_instant_set_rate((double)f->rate);
     if (st == ROSE_OK) st = start(&s, dir, f, most, &err);
@@ -278,10 +351,11 @@ static int run(const char *dir, const http_flags *f, int argc, char **argv)
         fprintf(stderr,
                 "%u streams: %.0f tok/s while all are open; %.0f tok per second of I/O CPU; ITL "
                 "p50 %.3f p99 %.3f "
-                "ms%s%s%s\n",
+                "ms; CPU I/O %.2f client %.2f engine %.2f of %.2f s%s%s%s\n",
                 p.n_streams, p.open_s > 0 ? (double)p.tokens_open / p.open_s : 0,
                 p.io_cpu_s > 0 ? (double)p.tokens / p.io_cpu_s : 0, p.itl.p50 * 1e3,
-                p.itl.p99 * 1e3, p.all_open ? "" : "; some ended before the last began",
+                p.itl.p99 * 1e3, p.io_cpu_s, p.client_cpu_s, p.engine_cpu_s, p.wall_s,
+                p.all_open ? "" : "; some ended before the last began",
                 p.n_failed > 0 ? "; FAILED: " : "", p.first_error);
         json_array_append_new(list, point_json(&p));
     }
@@ -292,9 +366,10 @@ static int run(const char *dir, const http_flags *f, int argc, char **argv)
     }
     json_t *meta = rose_results_meta(argc, argv);
     json_t *root =
-        json_pack("{s:o, s:s, s:f, s:i, s:i, s:i, s:b, s:o}", "meta", meta, "bench", "http", "rate",
-                  (double)f->rate, "io_threads", (int)f->io_threads, "input_len", (int)f->input_len,
-                  "output_len", (int)f->output_len, "fast_sse", (int)f->fast_sse, "results", list);
+        json_pack("{s:o, s:s, s:f, s:i, s:i, s:i, s:b, s:b, s:o}", "meta", meta, "bench", "http",
+                  "rate", (double)f->rate, "io_threads", (int)f->io_threads, "input_len",
+                  (int)f->input_len, "output_len", (int)f->output_len, "fast_sse", (int)f->fast_sse,
+                  "record", (int)f->record, "results", list);
     const int rc = rose_results_emit(root, f->output_dir, "http");
     return failed == 0 ? rc : 1;
 }
@@ -341,7 +416,24 @@ int rose_cmd_bench_http(int argc, char **argv)
          .min = 1,
          .max = 64,
          .help = "I/O threads of the server"},
+        {.name = "io-cpus",
+         .kind = ROSE_OPT_STRING,
+         .dest = &f.io_cpus,
+         .arg = "LIST",
+         .unset = "not pinned",
+         .help = "CPUs of the I/O threads, as 0-3,6"},
+        {.name = "client-cpus",
+         .kind = ROSE_OPT_STRING,
+         .dest = &f.client_cpus,
+         .arg = "LIST",
+         .unset = "not pinned",
+         .help = "CPUs of the load generator, and of all other threads but the I/O threads"},
         {.name = "fast-sse", .kind = ROSE_OPT_BOOL, .dest = &f.fast_sse, .help = "as in serve"},
+        {.name = "record",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f.record,
+         .help = "a recording runs in every other twentieth of a second: CPU time a token with it "
+                 "and without, in pairs"},
         {.name = "output-dir",
          .kind = ROSE_OPT_STRING,
          .dest = &f.output_dir,

@@ -37,6 +37,12 @@ static void set(_Atomic uint64_t *c, uint64_t n)
     atomic_store_explicit(c, n, memory_order_relaxed);
 }
 
+/* A recorded span read the clock where it ended: that serves for what begins there. */
+static uint64_t or_now(uint64_t t_ns)
+{
+    return t_ns != 0 ? t_ns : rose_now_ns();
+}
+
 /* After whatever changes who runs. */
 void rose_engine_update_gauges(rose_engine *e)
 {
@@ -213,7 +219,7 @@ static void take_cancels(rose_engine *e, rose_request *list)
 /* False if nothing had arrived. */
 static bool take_events(rose_engine *e)
 {
-    const rose_prof_span span = rose_prof_begin("engine.drain");
+    const rose_prof_span span = rose_prof_begin_at("engine.drain", e->marked_ns);
     /* the cancels first: a request in their list was pushed into the inbox before */
     rose_request *cancelled = rose_port_take_cancels(e->port), *early = e->early, *r;
     bool any = cancelled != NULL;
@@ -224,7 +230,7 @@ static bool take_events(rose_engine *e)
     e->early = NULL;
     take_cancels(e, early);
     take_cancels(e, cancelled);
-    rose_prof_end(&span);
+    e->marked_ns = rose_prof_end_at(&span, 0, NULL, 0);
     return any;
 }
 
@@ -240,13 +246,14 @@ static void sleep_until_event(rose_engine *e)
     publish_load(e);
     signal_sinks(e);
     e->collected_ns = 0;
-    const rose_prof_span span = rose_prof_begin("engine.sleep");
+    const rose_prof_span span = rose_prof_begin_at("engine.sleep", e->marked_ns);
+    e->marked_ns = 0; /* the drain within it begins later */
     rose_port_sleep_prepare(e->port);
     /* acquire: pairs with the release in close */
     if (!take_events(e) && !atomic_load_explicit(&e->closing, memory_order_acquire))
         rose_port_sleep(e->port);
     rose_port_sleep_done(e->port);
-    rose_prof_end(&span);
+    e->marked_ns = rose_prof_end_at(&span, 0, NULL, 0);
 }
 
 /* ---- the step ---- */
@@ -279,21 +286,20 @@ static rose_status launch(rose_engine *e, const rose_sched_plan *p, uint64_t pla
     rose_flight *f = &e->flights[e->n_flights];
     f->plan = *p;
     f->plan_ns = plan_ns;
-    f->planned_ns = rose_now_ns();
+    f->planned_ns = or_now(e->marked_ns);
     rose_alloc_guard_begin("engine step");
-    const rose_prof_span batch_span = rose_prof_begin("engine.batch");
+    const rose_prof_span batch_span = rose_prof_begin_at("engine.batch", f->planned_ns);
     rose_batch_reset(&e->batch, f);
     for (uint32_t i = 0; i < p->n_items; i++)
         rose_batch_add(&e->batch, &p->items[i], e->by_seq[p->items[i].seq]);
     f->n_outputs = e->batch.batch.n_outputs;
-    rose_prof_end(&batch_span);
     rose_stall_begin(&e->compute_span);
-    f->step_ns = rose_now_ns();
+    f->step_ns = or_now(rose_prof_end_at(&batch_span, 0, NULL, 0));
     uint64_t idle_since = e->collected_ns > 0 ? e->collected_ns : plan_ns;
     uint64_t exposed = e->n_flights > 0 ? 0 : f->step_ns - idle_since;
-    const rose_prof_span step_span = rose_prof_begin("backend.step");
+    const rose_prof_span step_span = rose_prof_begin_at("backend.step", f->step_ns);
     rose_status st = e->ops->step(e->ctx, &e->batch.batch, &f->ticket, err);
-    rose_prof_end_with(&step_span, "rows", p->n_tokens);
+    e->marked_ns = rose_prof_end_at(&step_span, 0, "rows", p->n_tokens);
     rose_alloc_guard_end();
     if (st != ROSE_OK) return st;
     e->n_flights++;
@@ -328,9 +334,21 @@ static void refuse_late(rose_engine *e, uint64_t now_ns)
     signal_sinks(e); /* they need not wait for this step */
 }
 
-static void note_step(rose_engine *e, const rose_flight *f, uint64_t before_ns)
+/* Counters are recorded where they change. */
+static void record_counters(rose_engine *e)
 {
-    const uint64_t now = rose_now_ns();
+    const uint32_t recording = rose_prof_state_now(), running = rose_sched_n_running(e->sched);
+    const uint32_t waiting = atomic_load_explicit(&e->n_queued, memory_order_relaxed);
+    const bool first = recording != e->recorded.recording;
+    if (first || running != e->recorded.running) rose_prof_counter("requests running", running);
+    if (first || waiting != e->recorded.waiting) rose_prof_counter("requests waiting", waiting);
+    e->recorded.recording = recording;
+    e->recorded.running = running;
+    e->recorded.waiting = waiting;
+}
+
+static void note_step(rose_engine *e, const rose_flight *f, uint64_t before_ns, uint64_t now)
+{
     const uint64_t compute_from = f->step_ns > before_ns ? f->step_ns : before_ns;
     const uint64_t took = now - (f->plan_ns > e->landed_ns ? f->plan_ns : e->landed_ns);
     const uint64_t host_ns = f->step_ns - f->plan_ns + (now - e->collected_ns);
@@ -344,8 +362,7 @@ static void note_step(rose_engine *e, const rose_flight *f, uint64_t before_ns)
     rose_hist_add(&e->hists.host_ns, &rose_hist_step, host_ns);
     rose_hist_add(&e->hists.compute_ns, &rose_hist_step, e->collected_ns - compute_from);
     rose_hist_add(&e->hists.tokens, &rose_hist_tokens, f->plan.n_tokens);
-    rose_prof_counter("requests running", rose_sched_n_running(e->sched));
-    rose_prof_counter("requests waiting", atomic_load_explicit(&e->n_queued, memory_order_relaxed));
+    if (rose_prof_on()) record_counters(e);
     e->landed_ns = now;
     if (rose_stall_limit != 0) watch_step(e, &f->plan);
     e->spanned = false;
@@ -362,14 +379,13 @@ static rose_status land(rose_engine *e, rose_err *err)
         rose_stall_begin(&e->compute_span);
     }
     rose_alloc_guard_begin("engine step");
-    const rose_prof_span collect_span = rose_prof_begin("backend.collect");
+    const rose_prof_span collect_span = rose_prof_begin_at("backend.collect", e->marked_ns);
     rose_status st = e->ops->collect(e->ctx, f.ticket, &res, err);
-    rose_prof_end(&collect_span);
-    e->collected_ns = rose_now_ns();
+    e->collected_ns = or_now(rose_prof_end_at(&collect_span, 0, NULL, 0));
     rose_stall_stop(&e->compute_span);
     if (st == ROSE_OK && res.n_outputs != f.n_outputs)
         st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res.n_outputs, f.n_outputs);
-    const rose_prof_span deliver_span = rose_prof_begin("engine.deliver");
+    const rose_prof_span deliver_span = rose_prof_begin_at("engine.deliver", e->collected_ns);
     for (uint32_t i = 0; i < f.n_samples && st == ROSE_OK; i++) {
         const rose_flight_sample *s = &f.samples[i];
         rose_request *r = e->by_seq[s->seq];
@@ -377,13 +393,13 @@ static rose_status land(rose_engine *e, rose_err *err)
         deliver(e, r, res.ids[s->out], e->collected_ns);
     }
     signal_sinks(e);
-    rose_prof_end_with(&deliver_span, "tokens", f.n_samples);
+    e->marked_ns = rose_prof_end_at(&deliver_span, 0, "tokens", f.n_samples);
     rose_alloc_guard_end();
     if (st != ROSE_OK) return st;
     e->flights[0] = e->flights[1];
     e->flights[1] = f; /* its array */
     e->n_flights--;
-    note_step(e, &f, before_ns);
+    note_step(e, &f, before_ns, or_now(e->marked_ns));
     return ROSE_OK;
 }
 
@@ -408,12 +424,12 @@ static bool step(rose_engine *e)
     if (!e->spanned)
         rose_stall_begin(&e->step_span); /* a turn that lands nothing goes on in the next */
     e->spanned = true;
-    uint64_t start = rose_now_ns();
+    uint64_t start = or_now(e->marked_ns);
     if (e->load.ttft_slo_ns != 0) refuse_late(e, start);
-    const rose_prof_span span = rose_prof_begin("engine.plan");
+    const rose_prof_span span = rose_prof_begin_at("engine.plan", start);
     const bool any = rose_sched_next(e->sched, &plan);
     if (any) note_admissions(e, &plan, start);
-    rose_prof_end(&span);
+    e->marked_ns = rose_prof_end_at(&span, 0, NULL, 0);
     if (any) {
         st = launch(e, &plan, start, &err);
         /* a step with prompts is long: whoever arrives meanwhile shall be in the next one */
@@ -432,9 +448,9 @@ static bool step(rose_engine *e)
 
 static bool step_recorded(rose_engine *e)
 {
-    const rose_prof_span span = rose_prof_begin("engine.step");
+    const rose_prof_span span = rose_prof_begin_at("engine.step", e->marked_ns);
     const bool any = step(e);
-    rose_prof_end(&span);
+    e->marked_ns = rose_prof_end_at(&span, e->marked_ns, NULL, 0);
     return any;
 }
 

@@ -60,7 +60,11 @@ struct rose_engine {
     uint32_t n_touched;
     uint64_t collected_ns; /* the results of the last step; 0 after a sleep */
     uint64_t landed_ns;    /* and when they were delivered */
-    bool spanned;          /* step_span has begun, and its step was not landed */
+    uint64_t marked_ns;    /* where the last recorded span ended, if the next begins there; or 0 */
+    struct {
+        uint32_t recording, running, waiting; /* of the counters that were recorded last */
+    } recorded;
+    bool spanned; /* step_span has begun, and its step was not landed */
     rose_stall_span step_span, compute_span;
 };
 

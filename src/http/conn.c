@@ -82,9 +82,9 @@ void rose_http_conn_flush(rose_http_conn *c)
 {
     while (http_pending(c) > 0 && !c->wblocked && !c->doomed) {
         size_t want = c->out.len - c->out_off;
-        const rose_prof_span span = rose_prof_begin("http.send");
+        const rose_prof_span span = rose_prof_begin_at("http.send", c->io->marked_ns);
         ssize_t n = send(c->fd, c->out.data + c->out_off, want, MSG_NOSIGNAL);
-        rose_prof_end_with(&span, "bytes", n > 0 ? (uint64_t)n : 0);
+        c->io->marked_ns = rose_prof_end_at(&span, 0, "bytes", n > 0 ? (uint64_t)n : 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
             rose_http_conn_doom(c);
@@ -194,6 +194,7 @@ static bool feed_ahead(rose_http_conn *c)
 {
     size_t len = c->ahead.len - c->ahead_off;
     if (len == 0 || (c->state != CONN_HEAD && c->state != CONN_BODY)) return false;
+    c->io->marked_ns = 0; /* this is no part of the next send */
     size_t used = rose_http_parse(c, c->ahead.data + c->ahead_off, len);
     c->ahead_off += used;
     if (c->state == CONN_CLOSING && used < len) c->linger = true;
@@ -296,6 +297,7 @@ void rose_http_conn_sent(rose_http_conn *c)
     rose_prof_flow(ROSE_PROF_FLOW_END, c->sent_id);
     rose_prof_async("request", c->sent_id, c->sent_arrival_ns, rose_now_ns());
     c->sent_id = 0;
+    c->io->marked_ns = 0; /* the flow ends between two sends */
 }
 
 /* n requests of this connection are no longer in flight. */

@@ -153,7 +153,9 @@ struct rose_http_io {
     struct event_base *base;
     struct event ev_wake, ev_turn;
     bool wake_added, turn_pending;
-    rose_mpsc *posts; /* of http_post */
+    uint64_t marked_ns; /* where the last recorded send of this turn ended; 0: the next has a
+                           beginning of its own */
+    rose_mpsc *posts;   /* of http_post */
     int wake_fd;
     _Atomic int wake_pending; /* 1 between a wake and the thread's reading of it */
     struct http_conn_list conns, dirty;

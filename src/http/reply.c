@@ -225,6 +225,7 @@ bool rose_http_stream_write(rose_http_req *r, const void *bytes, size_t len)
     /* Over the limit counts only what the socket did not take: a burst within one turn is fine. */
     if (http_pending(c) > c->io->h->opts.max_pending_bytes) {
         rose_http_conn_flush(c);
+        c->io->marked_ns = 0;
         if (http_pending(c) > c->io->h->opts.max_pending_bytes) rose_http_conn_doom(c);
     }
     rose_http_conn_touch(c);

@@ -154,6 +154,7 @@ static void on_turn(evutil_socket_t fd, short what, void *arg)
         rose_http_conn_turn(c);
     }
     rose_prof_end(&span);
+    io->marked_ns = 0;
     io->turn_pending = false;
 }
 

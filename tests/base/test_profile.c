@@ -1,4 +1,5 @@
 /* The recorder: what is off costs nothing and keeps nothing, threads, overflow, flows, the file. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -128,6 +129,39 @@ static void test_off(void **state)
     assert_int_equal(r.n_dropped, 0);
     assert_int_equal(r.n_threads, 0);
     assert_int_equal(count(root, "X", NULL), 0);
+    json_decref(root);
+}
+
+/* Times that the caller gives are taken as they are; what began before the recording is cut. */
+static void test_given_times(void **state)
+{
+    (void)state;
+    rose_prof_result r;
+    rose_prof_thread("main");
+    const uint64_t before = rose_now_ns();
+    rose_prof_span off = rose_prof_begin_at("off", before);
+    assert_int_equal(rose_prof_end_at(&off, before + 1, NULL, 0), 0);
+    assert_int_equal(rose_prof_start(64, NULL), ROSE_OK);
+    const uint64_t t = rose_now_ns();
+    rose_prof_span outer = rose_prof_begin_at("outer", t), inner = rose_prof_begin_at("inner", t);
+    assert_int_equal(rose_prof_end_at(&inner, t + 1500, "rows", 3), t + 1500);
+    rose_prof_span next = rose_prof_begin_at("next", t + 1500);
+    assert_int_equal(rose_prof_end_at(&next, t + 4000, NULL, 0), t + 4000);
+    rose_prof_span cut = rose_prof_begin_at("cut", before);
+    const uint64_t ended = rose_prof_end_at(&cut, 0, NULL, 0); /* 0: the clock is read */
+    assert_true(ended > t && ended <= rose_now_ns());
+    assert_int_equal(rose_prof_end_at(&outer, 0, NULL, 0) >= ended, 1);
+    json_t *root = stop(&r);
+    assert_int_equal(r.n_events, 4);
+    const double begin = number(find(root, "X", "outer"), "ts");
+    assert_true(fabs(number(find(root, "X", "inner"), "ts") - begin) < 1e-3);
+    assert_true(fabs(number(find(root, "X", "inner"), "dur") - 1.5) < 1e-3);
+    assert_true(fabs(number(find(root, "X", "next"), "ts") - begin - 1.5) < 2e-3);
+    assert_true(fabs(number(find(root, "X", "next"), "dur") - 2.5) < 1e-3);
+    assert_true(number(find(root, "X", "cut"), "ts") == 0);
+    /* from the start of the recording on, no longer */
+    assert_true(number(find(root, "X", "cut"), "dur") <= (double)(ended - before) * 1e-3);
+    assert_true(number(find(root, "X", "cut"), "dur") >= (double)(ended - t) * 1e-3);
     json_decref(root);
 }
 
@@ -455,6 +489,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_off, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_given_times, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_kinds, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_overflow, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bounds, set_up, tear_down),

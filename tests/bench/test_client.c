@@ -7,6 +7,49 @@
 #include "bench/selftest.h"
 #include "bench/stats.h"
 
+/* ---- why a program ended ---- */
+
+static void test_log_why(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *log, *why;
+    } all[] = {
+        {"", ""},
+        {"\n \n", ""},
+        {"one\ntwo \r\n\n", "two"},
+        {"no newline", "no newline"},
+        {"start\n(W pid=1) ERROR 1 [x.py:9] ValueError: too small\n  File \"y\"\n"
+         "RuntimeError: failed. See above.\n",
+         "ValueError: too small; at the end: RuntimeError: failed. See above."},
+        {"a.b.MyException: first\r\nlast\n", "a.b.MyException: first; at the end: last"},
+        {"text\nKeyError: 'k'\n", "KeyError: 'k'"}, /* the only one is the last line */
+        {"Error: \xff\xfe\nx\n", "Error: ??; at the end: x"},
+    };
+    char path[] = "/tmp/rose-log-XXXXXX", why[256];
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        FILE *f = fopen(path, "w");
+        fputs(all[i].log, f);
+        fclose(f);
+        rose_proc_log_why(path, why, sizeof why);
+        assert_string_equal(why, all[i].why);
+    }
+    FILE *f = fopen(path, "w"); /* more than is looked at, and no line at all */
+    for (int i = 0; i < 3000000; i++)
+        fputc('x', f);
+    fclose(f);
+    rose_proc_log_why(path, why, sizeof why);
+    assert_int_equal(strlen(why), sizeof why - 1);
+    unlink(path);
+    rose_proc_log_why(path, why, sizeof why);
+    assert_string_equal(why, "");
+    rose_proc_log_why("", why, sizeof why);
+    assert_string_equal(why, "");
+}
+
 /* ---- SSE ---- */
 
 static char events[4096];
@@ -478,6 +521,7 @@ static void test_self_test(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_log_why),
         cmocka_unit_test(test_sse_split),
         cmocka_unit_test(test_sse_limits),
         cmocka_unit_test(test_replies),

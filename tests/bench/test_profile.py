@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`bench online --profile` on a real server: `test_profile.py BINARY MODEL`; closes with `N passed, N failed`.
+"""`bench online --profile` on a real server, `bench offline --profile`: `test_profile.py BINARY MODEL`; closes with `N passed, N failed`.
 
 What it leaves behind, that it stays away from the measured results, and that a tool or server that fails is a row. nsys
 is played by a script that starts what it is given.
@@ -113,9 +113,41 @@ def test_failures(tmp):
     check("--profile-only alone is a usage error", p.returncode == 2 and "--profile" in p.stderr, p.stderr)
 
 
+def offline(tmp, *options):
+    p = subprocess.run([BIN, "bench", "offline", MODEL, "--num-prompts", "4", "--input-len", "16", "--output-len", "8", "--repeats", "1",
+                        "--output-dir", tmp, *options], capture_output=True, text=True, timeout=300)
+    folders = sorted(os.listdir(tmp)) if os.path.isdir(tmp) else []
+    return p, os.path.join(tmp, folders[-1]) if folders else None
+
+
+def test_offline(tmp):
+    p, d = offline(os.path.join(tmp, "offline"), "--backends", "inproc,roseinfer", "--profile", "trace", "--profile-n", "3")
+    check("offline: exit code 0", p.returncode == 0, p.stderr)
+    measured, manifest = read(d, "offline_results.json"), read(d, "profile_manifest.json")
+    check("offline: what was measured is whole and has no profiler", len(measured["results"]) == 2 and
+          "profiler" not in measured["results"][1]["extra"]["cmd"], measured["results"])
+    rows = manifest["runs"]
+    check("offline: two rows without error", [r["backend"] for r in rows] == ["roseinfer+inproc", "roseinfer"] and
+          all("profile_error" not in r and r["num_requests"] == r["num_success"] == 3 for r in rows), rows)
+    for r in rows:
+        check(f"offline: {r['backend']} in its own folder", r["stop"]["path"].startswith(r["output_dir"] + "/") and
+              r["stop"]["dropped"] == 0 and r["stop"]["bytes"] == os.path.getsize(r["stop"]["path"]), r)
+        trace = server_side.summary.load(r["stop"]["path"])
+        _, explained, problems = server_side.summary.summarise(trace)
+        check(f"offline: {r['backend']}: the trace is whole", problems == [] and explained > 0.9, (problems, explained))
+    p, d = offline(os.path.join(tmp, "offline2"), "--backends", "llama,inproc", "--profile", "trace", "--profile-only")
+    rows = read(d, "profile_manifest.json")["runs"]
+    check("offline: a script has no recorder, the next goes on", p.returncode == 1 and "no recorder" in rows[0]["profile_error"] and
+          "profile_error" not in rows[1] and not os.path.exists(os.path.join(d, "offline_results.json")), rows)
+    p, _ = offline(os.path.join(tmp, "offline3"), "--profile-only")
+    check("offline: --profile-only alone is a usage error", p.returncode == 2 and "--profile" in p.stderr, p.stderr)
+    p = subprocess.run([BIN, "bench", "offline", MODEL, "--profile", "trace"], capture_output=True, text=True, timeout=60)
+    check("offline: a profile needs a folder", p.returncode == 2 and "--output-dir" in p.stderr, p.stderr)
+
+
 def main():
     with tempfile.TemporaryDirectory() as tmp:
-        for t in (test_trace, test_both, test_failures):
+        for t in (test_trace, test_both, test_failures, test_offline):
             t(tmp)
     print(f"{results['passed']} passed, {results['failed']} failed")
     return 1 if results["failed"] else 0

@@ -318,11 +318,26 @@ def test_bench_kernels():
     check("a device that there is not", run("bench", "kernels", "--device", "tpu")[0] == 2)
 
 
+def test_bench_engine():
+    rc, out, err = run("bench", "engine", "--running", "8", "--steps", "300", "--record")
+    (row,) = json.loads(out)["results"]
+    check("bench engine --record", rc == 0 and row["recorded_events"] > 1000 and row["recorded_dropped"] == 0 and
+          row["host_recorded_ns_p50"] > 0 and row["host_ns_p50"] > 0, (row, err))
+    rc, out, err = run("bench", "engine", "--running", "8", "--steps", "100")
+    check("bench engine", rc == 0 and "host_recorded_ns_p50" not in json.loads(out)["results"][0], err)
+
+
 def test_bench_http():
     rc, out, err = run("bench", "http", MODEL, "--streams", "3,20", "--output-len", "40", "--rate", "300")
     rows = json.loads(out)["results"] if rc == 0 else []
     check("bench http", [r["tokens"] for r in rows] == [120, 800] and all(r["num_error"] == 0 for r in rows), (out, err))
     check("all streams open at once", all(r["all_open_at_once"] and r["tok_per_s"] > 0 for r in rows), rows)
+    rc, out, err = run("bench", "http", MODEL, "--streams", "50", "--output-len", "400", "--rate", "20000", "--record",
+                       "--client-cpus", "0", "--io-cpus", "0")
+    row = json.loads(out)["results"][0]
+    check("bench http --record", rc == 0 and row["recorder"]["events"] > 0 and row["client_cpu_s"] > 0 and
+          all(p[arm]["rose-io-0"] > 0 and p[arm]["tokens"] > 0 for p in row["recorder"]["pairs"] for arm in ("off", "on")), (row, err))
+    one_line_error("bad CPU list", run("bench", "http", MODEL, "--io-cpus", "x"), 1, "CPU list")
     one_line_error("bad streams", run("bench", "http", MODEL, "--streams", "0"), 1, "--streams")
     one_line_error("longer than the context", run("bench", "http", MODEL, "--output-len", "100000"), 1, "context")
 

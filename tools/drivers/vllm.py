@@ -1,12 +1,11 @@
 """vLLM's LLM.generate on token ids, without detokenising; see driver.py."""
-import os
 import sys
 
-sys.path.pop(0)  # this folder, where vllm.py stands, must not hide the package
-from vllm import LLM, SamplingParams  # noqa: E402
+from driver import Workload, run
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from driver import Workload, run  # noqa: E402
+here = sys.path.pop(0)  # this folder, where vllm.py stands, must not hide the package
+from vllm import LLM, SamplingParams  # noqa: E402
+sys.path.insert(0, here)  # its worker processes import this file again
 
 if __name__ == "__main__":
     w = Workload(sys.argv)

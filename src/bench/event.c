@@ -1,0 +1,207 @@
+/* bench/event.c - see event.h. One pass, no memory. It accepts less than JSON, never more: whatever
+ * it is not sure of is left to the parser. */
+#include "bench/event.h"
+
+#include <string.h>
+
+enum { MAX_DEPTH = 16, MAX_NUMBER = 15 };
+
+typedef struct scan {
+    const char *p, *end;
+    rose_event_look *out;
+    uint32_t seen; /* bits of the members that may come once */
+} scan;
+
+enum { CHOICES = 1, USAGE = 2, TIMINGS = 4, ERROR = 8, TEXT = 16, DELTA = 32, IDS = 64 };
+enum { FINISH = 128, CONTENT = 256, REASONING = 512 };
+
+static char peek(scan *s)
+{
+    while (s->p < s->end && (*s->p == ' ' || *s->p == '\t' || *s->p == '\n' || *s->p == '\r'))
+        s->p++;
+    return s->p < s->end ? *s->p : '\0';
+}
+
+static bool take(scan *s, char c)
+{
+    if (peek(s) != c || s->p == s->end) return false;
+    s->p++;
+    return true;
+}
+
+/* The bytes between the quotes, escapes as they are. */
+static bool take_string(scan *s, const char **at, size_t *n)
+{
+    if (!take(s, '"')) return false;
+    *at = s->p;
+    for (; s->p < s->end; s->p++) {
+        const unsigned char c = (unsigned char)*s->p;
+        if (c == '"') {
+            *n = (size_t)(s->p++ - *at);
+            return true;
+        }
+        if (c < 0x20 || c > 0x7e) return false;
+        if (c == '\\' && (++s->p == s->end || memchr("\"\\/bfnrt", *s->p, 8) == NULL)) return false;
+    }
+    return false;
+}
+
+static bool is_digit(const scan *s)
+{
+    return s->p < s->end && *s->p >= '0' && *s->p <= '9';
+}
+
+/* No exponent, and so short that it cannot overflow. */
+static bool take_number(scan *s)
+{
+    const char *begin = s->p;
+    if (s->p < s->end && *s->p == '-') s->p++;
+    if (!is_digit(s)) return false;
+    const bool zero = *s->p++ == '0';
+    if (zero && is_digit(s)) return false;
+    while (is_digit(s))
+        s->p++;
+    if (s->p < s->end && *s->p == '.') {
+        s->p++;
+        if (!is_digit(s)) return false;
+        while (is_digit(s))
+            s->p++;
+    }
+    return s->p - begin <= MAX_NUMBER && (s->p == s->end || (*s->p != 'e' && *s->p != 'E'));
+}
+
+static bool take_word(scan *s, const char *word)
+{
+    const size_t n = strlen(word);
+    peek(s);
+    if ((size_t)(s->end - s->p) < n || memcmp(s->p, word, n) != 0) return false;
+    s->p += n;
+    return true;
+}
+
+static bool skip_value(scan *s, int depth);
+
+/* Reads the value of a member; depth is the member's. */
+typedef bool member_fn(scan *s, const char *key, size_t n, int depth);
+
+static bool skip_member(scan *s, const char *key, size_t n, int depth)
+{
+    (void)key, (void)n;
+    return skip_value(s, depth);
+}
+
+static bool take_object(scan *s, member_fn *fn, int depth)
+{
+    if (depth > MAX_DEPTH || !take(s, '{')) return false;
+    if (take(s, '}')) return true;
+    do {
+        const char *key;
+        size_t n;
+        if (!take_string(s, &key, &n) || memchr(key, '\\', n) != NULL || !take(s, ':') ||
+            !fn(s, key, n, depth + 1))
+            return false;
+    } while (take(s, ','));
+    return take(s, '}');
+}
+
+static bool take_array(scan *s, uint32_t *n, int depth)
+{
+    *n = 0;
+    if (depth > MAX_DEPTH || !take(s, '[')) return false;
+    if (take(s, ']')) return true;
+    do {
+        if (!skip_value(s, depth + 1)) return false;
+        ++*n;
+    } while (take(s, ','));
+    return take(s, ']');
+}
+
+static bool skip_value(scan *s, int depth)
+{
+    const char *at;
+    size_t len;
+    uint32_t n;
+    switch (peek(s)) {
+    case '{':
+        return take_object(s, skip_member, depth);
+    case '[':
+        return take_array(s, &n, depth);
+    case '"':
+        return take_string(s, &at, &len);
+    case 't':
+        return take_word(s, "true");
+    case 'f':
+        return take_word(s, "false");
+    case 'n':
+        return take_word(s, "null");
+    default:
+        return take_number(s);
+    }
+}
+
+static bool once(scan *s, uint32_t bit)
+{
+    const bool first = (s->seen & bit) == 0;
+    s->seen |= bit;
+    return first;
+}
+
+static bool is(const char *key, size_t n, const char *name)
+{
+    return n == strlen(name) && memcmp(key, name, n) == 0;
+}
+
+static bool take_text(scan *s, uint32_t bit)
+{
+    const char *at;
+    size_t n;
+    if (!once(s, bit)) return false;
+    if (peek(s) != '"') return take_word(s, "null");
+    if (!take_string(s, &at, &n)) return false;
+    s->out->text |= n > 0;
+    return true;
+}
+
+static bool on_delta(scan *s, const char *key, size_t n, int depth)
+{
+    if (is(key, n, "content")) return take_text(s, CONTENT);
+    if (is(key, n, "reasoning_content")) return take_text(s, REASONING);
+    return skip_value(s, depth);
+}
+
+static bool on_choice(scan *s, const char *key, size_t n, int depth)
+{
+    if (is(key, n, "text")) return take_text(s, TEXT);
+    if (is(key, n, "delta")) return once(s, DELTA) && take_object(s, on_delta, depth);
+    if (is(key, n, "finish_reason")) return once(s, FINISH) && take_word(s, "null");
+    if (!is(key, n, "token_ids")) return skip_value(s, depth);
+    if (!once(s, IDS)) return false;
+    return peek(s) == 'n' ? take_word(s, "null") : take_array(s, &s->out->n_ids, depth);
+}
+
+static bool take_choices(scan *s, int depth)
+{
+    if (!once(s, CHOICES) || !take(s, '[') || !take_object(s, on_choice, depth + 1)) return false;
+    while (take(s, ',')) {
+        if (!skip_value(s, depth + 1)) return false;
+    }
+    return take(s, ']');
+}
+
+static bool on_member(scan *s, const char *key, size_t n, int depth)
+{
+    if (is(key, n, "choices")) return take_choices(s, depth);
+    if (is(key, n, "usage")) return once(s, USAGE) && take_word(s, "null");
+    if (is(key, n, "timings")) return once(s, TIMINGS) && take_word(s, "null");
+    if (is(key, n, "error")) return once(s, ERROR) && take_word(s, "null");
+    return skip_value(s, depth);
+}
+
+bool rose_event_glance(const char *data, size_t len, rose_event_look *out)
+{
+    scan s = {.p = data, .end = data + len, .out = out};
+    *out = (rose_event_look){0};
+    if (!take_object(&s, on_member, 0)) return false;
+    peek(&s);
+    return s.p == s.end && (s.seen & CHOICES) != 0;
+}

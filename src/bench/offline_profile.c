@@ -1,0 +1,124 @@
+/* bench/offline_profile.c - the profile stage of `bench offline`: behind what is measured, and
+ * apart from it, our engine once more, fresh, in this process or through the server, with the
+ * recorder on. No figure of this stage enters the results; profile_manifest.json says what came of
+ * it. A script's engine has no recorder that we could ask: it is a row that says so. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/profile.h"
+#include "bench/offline_internal.h"
+#include "bench/profile_call.h"
+#include "bench/results.h"
+
+static json_t *said_json(const rose_prof_result *r, const char *path)
+{
+    return json_pack("{s:s, s:I, s:I, s:I, s:i, s:f, s:s}", "path", path, "bytes",
+                     (json_int_t)r->file_bytes, "events", (json_int_t)r->n_events, "dropped",
+                     (json_int_t)r->n_dropped, "threads", (int)r->n_threads, "duration_s",
+                     (double)r->duration_ns * 1e-9, "note", r->note);
+}
+
+static rose_status in_process(const rose_offline_stage *s, const char *dir, json_t *row,
+                              rose_err *err)
+{
+    const rose_offline_work *w = &s->work;
+    rose_offline_engine e = {0};
+    rose_offline_run ignored;
+    rose_prof_result said;
+    char path[4400];
+    uint32_t max_in = 1;
+    for (uint32_t i = 0; i < w->n; i++)
+        max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
+    snprintf(path, sizeof path, "%s/roseinfer.trace.json", dir);
+    rose_prof_thread("main");
+    rose_status st = rose_offline_engine_open(&e, s->model_dir, s->engine, w->n, max_in, err);
+    if (st == ROSE_OK)
+        st =
+            rose_offline_engine_run(&e, w, rose_offline_seed(w, true, 0), "warm-up", &ignored, err);
+    if (st == ROSE_OK) st = rose_prof_start(ROSE_PROF_DEFAULT_EVENTS, err);
+    if (st == ROSE_OK) {
+        st = rose_offline_engine_run(&e, w, rose_offline_seed(w, false, 0), "profile", &ignored,
+                                     err);
+        /* also after a failure: what was recorded may tell why */
+        const rose_status stopped = rose_prof_stop(path, &said, st == ROSE_OK ? err : NULL);
+        if (stopped == ROSE_OK) json_object_set_new(row, "stop", said_json(&said, path));
+        if (st == ROSE_OK) st = stopped;
+    }
+    rose_offline_engine_close(&e);
+    return st;
+}
+
+static rose_status attempt(const rose_offline_stage *s, const rose_offline_target *t,
+                           const char *dir, json_t *row, rose_err *err)
+{
+    if (t->in_process) return in_process(s, dir, row, err);
+    if (t->server == NULL)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "a script has no recorder: bench online --profile drives its server");
+    return rose_offline_server_profile(s, t->server, dir, row, err);
+}
+
+static bool try_one(const rose_offline_stage *s, const rose_offline_target *t, json_t *root,
+                    rose_err *err)
+{
+    const uint64_t start = rose_now_ns();
+    rose_err why = {{0}};
+    char base[4096], dir[4300];
+    *err = (rose_err){{0}};
+    if (realpath(s->dir, base) == NULL) {
+        rose_fail(err, ROSE_E_IO, "the folder of a profile: %s", strerror(errno));
+        return false;
+    }
+    snprintf(dir, sizeof dir, "%.4000s/profiles/trace/%s", base, t->label);
+    json_t *row = json_pack("{s:s, s:s, s:s, s:i}", "tool", "trace", "backend", t->label,
+                            "output_dir", dir, "num_requests", (int)s->work.n);
+    if (row == NULL) {
+        rose_fail(err, ROSE_E_NOMEM, "out of memory");
+        return false;
+    }
+    rose_status st = rose_profile_dirs(dir, &why);
+    if (st == ROSE_OK) st = attempt(s, t, dir, row, &why);
+    json_object_set_new(row, "num_success", json_integer(st == ROSE_OK ? s->work.n : 0));
+    json_object_set_new(row, "wall_s", json_real((double)(rose_now_ns() - start) * 1e-9));
+    if (st != ROSE_OK) {
+        rose_results_text(why.msg);
+        json_object_set_new(row, "profile_error", json_string(why.msg));
+        fprintf(stderr, "roseinfer: profile (trace) of %s: %s\n", t->label, why.msg);
+    }
+    json_array_append_new(json_object_get(root, "runs"), row);
+    return rose_results_write(root, s->dir, "profile_manifest.json", err) == ROSE_OK &&
+           st == ROSE_OK;
+}
+
+uint32_t rose_offline_profile(const rose_offline_stage *s, const rose_offline_target *targets,
+                              uint32_t n, int argc, char **argv)
+{
+    uint32_t n_failed = 0;
+    rose_err err;
+    char time[32];
+    const uint64_t start = rose_now_ns();
+    json_t *meta = rose_results_meta(argc, argv);
+    json_t *root = json_pack("{s:o, s:[]}", "meta", meta, "runs");
+    rose_results_time(time);
+    json_object_set_new(meta, "profile", json_string("trace"));
+    json_object_set_new(meta, "profile_n", json_integer(s->work.n));
+    json_object_set_new(meta, "profile_start_time", json_string(time));
+    for (uint32_t i = 0; i < n && (s->work.stop == NULL || !*s->work.stop); i++) {
+        if (try_one(s, &targets[i], root, &err)) continue;
+        n_failed++;
+        if (err.msg[0] != '\0') fprintf(stderr, "roseinfer: %s\n", err.msg);
+    }
+    rose_results_time(time);
+    json_object_set_new(meta, "profile_end_time", json_string(time));
+    json_object_set_new(meta, "profile_wall_s", json_real((double)(rose_now_ns() - start) * 1e-9));
+    if (rose_results_write(root, s->dir, "profile_manifest.json", &err) != ROSE_OK) {
+        fprintf(stderr, "roseinfer: %s\n", err.msg);
+        n_failed++;
+    }
+    printf("%s/profile_manifest.json\n", s->dir);
+    json_decref(root);
+    return n_failed;
+}

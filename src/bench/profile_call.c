@@ -1,0 +1,44 @@
+/* bench/profile_call.c - see profile_call.h. */
+#include "bench/profile_call.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/json.h"
+
+enum { CALL_TIMEOUT_MS = 300000 };
+
+rose_status rose_profile_dirs(char *path, rose_err *err)
+{
+    for (char *p = path + 1;; p++) {
+        if (*p != '/' && *p != '\0') continue;
+        const char end = *p;
+        *p = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return rose_fail(err, ROSE_E_IO, "cannot create %s: %s", path, strerror(errno));
+        *p = end;
+        if (end == '\0') return ROSE_OK;
+    }
+}
+
+rose_status rose_profile_call(json_t *row, const rose_url *u, const char *path, const char *name,
+                              rose_err *err)
+{
+    rose_buf body = {0};
+    json_error_t e;
+    json_t *said = NULL;
+    int status = 0;
+    rose_status st = rose_http_call(u, path, "{}", CALL_TIMEOUT_MS, &status, &body, err);
+    if (st == ROSE_OK && body.len > 0) rose_json_parse(&said, body.data, body.len, 0, &e);
+    if (st == ROSE_OK && status != 200) {
+        const char *why =
+            json_string_value(json_object_get(json_object_get(said, "error"), "message"));
+        st = rose_fail(err, ROSE_E_CLOSED, "%s: status %d%s%s", path, status,
+                       why != NULL ? ": " : "", why != NULL ? why : "");
+    }
+    if (said != NULL) json_object_set(row, name, said);
+    json_decref(said);
+    rose_buf_free(&body);
+    return st;
+}

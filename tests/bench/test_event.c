@@ -1,0 +1,161 @@
+/* The short look at an event against the parser: what it accepts, the parser accepts and sees the
+ * same; what a client acts on it leaves alone; and the events that a stream is made of it takes. */
+#include "bench/bench_fixture.h"
+
+#include "base/json.h"
+#include "bench/event.h"
+#include "bench/stats.h"
+
+#define HEAD                                                                                       \
+    "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1763700000,\"model\":\"m\","
+
+static const char *const plain[] = {
+    HEAD "\"choices\":[{\"index\":0,\"text\":\" the\",\"finish_reason\":null}]}",
+    HEAD "\"choices\":[{\"index\":0,\"text\":\"a\\n\\\"b\\\\\",\"token_ids\":[1,22,333],"
+         "\"logprobs\":{\"tokens\":[\"x\"],\"token_logprobs\":[-1.25]},\"finish_reason\":null}]}",
+    HEAD "\"choices\":[{\"index\":0,\"delta\":{\"content\":\" x\"},\"finish_reason\":null}],"
+         "\"usage\":null}",
+    " { \"choices\" : [ { \"delta\" : { \"role\" : \"assistant\" , \"content\" : \"\" } , "
+    "\"token_ids\" : null } , 5 ] , \"error\" : null , \"timings\" : null } \r\n",
+    "{\"choices\":[{\"delta\":{\"reasoning_content\":\"y\",\"content\":null},\"token_ids\":[]}]}",
+    "{\"choices\":[{}]}",
+};
+
+/* Sound, or not, but in any case not for a glance. */
+static const char *const others[] = {
+    "",
+    "{}",
+    "[]",
+    "{\"choices\":[]}",
+    "{\"choices\":[5]}",
+    "{\"choices\":{}}",
+    "{\"choices\":[{\"text\":\"a\"}]",
+    "{\"choices\":[{\"text\":\"a\"}]}x",
+    "{\"choices\":[{\"text\":\"a\",}]}",
+    "{\"choices\":[{\"text\":\"a\"},]}",
+    "{\"choices\":[{\"text\":\"a\" \"b\":1}]}",
+    "{\"choices\":[{\"text\":\"a\n\"}]}",
+    "{\"choices\":[{\"text\":\"a\\x\"}]}",
+    "{\"choices\":[{\"text\":\"a\\u00e9\"}]}",
+    "{\"choices\":[{\"text\":\"\xc3\xa9\"}]}",
+    "{\"choices\":[{\"text\":\"a\\",
+    "{\"choices\":[{\"text\":5}]}",
+    "{\"choices\":[{\"text\":\"a\",\"text\":\"\"}]}",
+    "{\"choices\":[{\"te\\u0078t\":\"a\"}]}",
+    "{\"choices\":[{\"delta\":null}]}",
+    "{\"choices\":[{\"text\":\"a\",\"n\":01}]}",
+    "{\"choices\":[{\"text\":\"a\",\"n\":1e9}]}",
+    "{\"choices\":[{\"text\":\"a\",\"n\":1.}]}",
+    "{\"choices\":[{\"text\":\"a\",\"n\":-}]}",
+    "{\"choices\":[{\"text\":\"a\",\"n\":1234567890123456789012345}]}",
+    "{\"choices\":[{\"text\":\"a\",\"finish_reason\":\"stop\"}]}",
+    "{\"choices\":[{\"text\":\"a\"}],\"usage\":{\"completion_tokens\":1}}",
+    "{\"choices\":[{\"text\":\"a\"}],\"error\":{\"message\":\"no\"}}",
+    "{\"choices\":[{\"text\":\"a\"}],\"timings\":{\"ttft_ms\":1}}",
+    "{\"choices\":[{\"text\":\"a\",\"x\":[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]}]}",
+};
+
+static bool has_text(const json_t *v)
+{
+    return json_string_length(v) > 0;
+}
+
+static void same_as_parser(const char *data, size_t len, const rose_event_look *look)
+{
+    json_error_t e;
+    json_t *o;
+    if (rose_json_parse(&o, data, len, 0, &e) != ROSE_OK) {
+        /* the one thing that it lets pass and the parser does not */
+        if (strstr(e.text, "duplicate") != NULL) return;
+        fail_msg("%.*s: accepted, but: %s", (int)len, data, e.text);
+    }
+    const json_t *c = json_array_get(json_object_get(o, "choices"), 0);
+    const json_t *d = json_object_get(c, "delta");
+    const bool text = has_text(json_object_get(c, "text")) ||
+                      has_text(json_object_get(d, "content")) ||
+                      has_text(json_object_get(d, "reasoning_content"));
+    const size_t n_ids = json_array_size(json_object_get(c, "token_ids"));
+    if (!json_is_object(c) || look->text != text || look->n_ids != n_ids ||
+        json_is_string(json_object_get(c, "finish_reason")) ||
+        json_is_object(json_object_get(o, "usage")) ||
+        json_is_object(json_object_get(o, "timings")) ||
+        (json_object_get(o, "error") != NULL && !json_is_null(json_object_get(o, "error"))))
+        fail_msg("%.*s: seen as text %d, %u ids", (int)len, data, look->text, look->n_ids);
+    json_decref(o);
+}
+
+static void test_plain(void **state)
+{
+    (void)state;
+    static const rose_event_look want[] = {{true, 0},  {true, 3}, {true, 0},
+                                           {false, 0}, {true, 0}, {false, 0}};
+    rose_event_look look;
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+        assert_true(rose_event_glance(plain[i], strlen(plain[i]), &look));
+        assert_true(look.text == want[i].text && look.n_ids == want[i].n_ids);
+        same_as_parser(plain[i], strlen(plain[i]), &look);
+    }
+}
+
+static void test_others(void **state)
+{
+    (void)state;
+    rose_event_look look;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (rose_event_glance(others[i], strlen(others[i]), &look)) fail_msg("%s", others[i]);
+    }
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {   /* no beginning will do */
+        const size_t whole = strlen(plain[i]) - (i == 3 ? 3 : 0); /* it ends in blanks */
+        for (size_t n = 0; n < whole; n++) {
+            char *cut = malloc(n + 1); /* of that size: a sanitizer sees a read behind it */
+            memcpy(cut, plain[i], n);
+            if (rose_event_glance(cut, n, &look)) fail_msg("%.*s", (int)n, cut);
+            free(cut);
+        }
+    }
+}
+
+static size_t below(rose_random *r, size_t n)
+{
+    return rose_random_u32(r) % n;
+}
+
+/* Bytes changed, taken out, doubled: never more than the parser accepts, never something else. */
+static void test_mutated(void **state)
+{
+    (void)state;
+    static const char alphabet[] = "{}[]\",:\\ntu0159.-e \n\x01\x7f\xc3\xa9";
+    rose_random r = {test_seed(), 3, 0};
+    uint32_t accepted = 0;
+    for (int round = 0; round < 300000; round++) {
+        char text[1024];
+        const char *from = plain[below(&r, sizeof plain / sizeof *plain)];
+        size_t n = strlen(from);
+        memcpy(text, from, n);
+        for (uint64_t k = 0, edits = 1 + below(&r, 3); k < edits; k++) {
+            const size_t at = below(&r, n), what = below(&r, 3);
+            if (what == 0) {
+                text[at] = alphabet[below(&r, sizeof alphabet - 1)];
+            } else if (what == 1) {
+                memmove(text + at, text + at + 1, --n - at);
+            } else {
+                memmove(text + at + 1, text + at, n++ - at);
+            }
+        }
+        rose_event_look look;
+        if (!rose_event_glance(text, n, &look)) continue;
+        accepted++;
+        same_as_parser(text, n, &look);
+    }
+    assert_true(accepted > 1000); /* else nothing was tested */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_mutated),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
