@@ -24,7 +24,7 @@ typedef struct reading {
     uint64_t sink[ROSE_POOL_MAX_THREADS]; /* keeps the loads alive; once a pass */
 } reading;
 
-/* Both constants where it is called. The prefetch may reach past the end: ignored. */
+/* The prefetch may reach past the end: ignored. */
 static inline uint64_t read_lines(const uint8_t *at, uint64_t bytes, uint32_t n_streams,
                                   uint32_t ahead)
 {
