@@ -66,14 +66,17 @@ static rose_status measure_machine(latency_opts *o, const rose_offline_engine *e
 static void add_floor(json_t *root, const rose_machine *m, uint64_t bytes, double tpot_ms)
 {
     if (m->n_threads == 0) return;
-    const double floor_ms = rose_floor_ms(m, bytes);
+    const double floor_ms = rose_floor_ms(m, bytes), ratio = tpot_ms / floor_ms;
+    const bool known = isfinite(ratio); /* not of a single token */
     rose_machine_print(stderr, m);
-    fprintf(stderr, "%.1f MB of weights at that speed: %.3f ms, TPOT p50 is %.3f of it\n",
-            (double)bytes * 1e-6, floor_ms, tpot_ms / floor_ms);
+    fprintf(stderr, "%.1f MB of weights at that speed: %.3f ms", (double)bytes * 1e-6, floor_ms);
+    if (known) fprintf(stderr, ", TPOT p50 is %.3f of it", ratio);
+    fputc('\n', stderr);
     json_object_set_new(root, "machine", rose_machine_json(m));
     json_object_set_new(root, "floor",
-                        json_pack("{s:I, s:f, s:f}", "weights_read_bytes", (json_int_t)bytes,
-                                  "tpot_ms", floor_ms, "tpot_p50_over_floor", tpot_ms / floor_ms));
+                        json_pack("{s:I, s:f, s:o}", "weights_read_bytes", (json_int_t)bytes,
+                                  "tpot_ms", floor_ms, "tpot_p50_over_floor",
+                                  known ? json_real(ratio) : json_null()));
 }
 
 /* The keys of vllm bench latency, and what it lacks. */

@@ -299,6 +299,9 @@ def test_bench_latency():
           matrices + vectors <= floor["weights_read_bytes"] <= matrices + vectors + 65536 and
           abs(floor["tpot_ms"] - floor["weights_read_bytes"] / machine["read_gb_per_s"] * 1e-6) < 1e-9 and
           abs(floor["tpot_p50_over_floor"] * floor["tpot_ms"] / j["tpot_ms"]["p50"] - 1) < 1e-9, (machine, floor))
+    rc, out, err = run("bench", "latency", MODEL, "--batch-size", "1", "--input-len", "8", "--output-len", "1", "--num-iters", "1",
+                       "--num-iters-warmup", "0")
+    check("one token has no TPOT to compare", rc == 0 and json.loads(out)["floor"]["tpot_p50_over_floor"] is None and "TPOT p50 is" not in err, (out, err))
     one_line_error("latency over the context", run("bench", "latency", MODEL, "--input-len", "100000"), 1, "")
 
 
