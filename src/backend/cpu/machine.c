@@ -16,7 +16,11 @@ enum {
     BARRIERS = 20000,
     JOBS = 2000
 };
+#ifdef ROSE_DEBUG /* a slow build, whose figures mean nothing */
+#define READ_BYTES (UINT64_C(4) << 20)
+#else
 #define READ_BYTES (UINT64_C(256) << 20) /* far beyond any cache that two cores have */
+#endif
 
 typedef struct reading {
     const uint8_t *base;
