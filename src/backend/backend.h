@@ -90,15 +90,16 @@ typedef struct rose_memory_plan {
     rose_compute dtype; /* resolved, never AUTO */
     rose_quantization quantization;
     uint32_t max_seqs, max_step_tokens, max_model_len;
-    uint32_t n_threads; /* resolved */
-    uint64_t weights;   /* packed copies that the backend keeps */
-    uint64_t kv_page;   /* one page, all layers, K and V */
-    uint32_t kv_pages;  /* pages in the pool */
-    uint64_t kv;        /* kv_page * kv_pages */
-    uint64_t scratch;   /* activations, logits, per-thread buffers */
-    uint64_t graphs;    /* CUDA: captured steps and loaded kernels, an upper estimate */
-    uint64_t total;     /* weights + kv + scratch + graphs */
-    uint64_t available; /* memory available now; 0 = unknown */
+    uint32_t n_threads;    /* resolved */
+    uint64_t weights;      /* packed copies that the backend keeps */
+    uint64_t weights_read; /* CPU: of these, what a step of one row reads; CUDA: 0, unknown */
+    uint64_t kv_page;      /* one page, all layers, K and V */
+    uint32_t kv_pages;     /* pages in the pool */
+    uint64_t kv;           /* kv_page * kv_pages */
+    uint64_t scratch;      /* activations, logits, per-thread buffers */
+    uint64_t graphs;       /* CUDA: captured steps and loaded kernels, an upper estimate */
+    uint64_t total;        /* weights + kv + scratch + graphs */
+    uint64_t available;    /* memory available now; 0 = unknown */
 } rose_memory_plan;
 
 /* How the next id is chosen. Filter order (as vLLM): divide by temperature, drop below min_p times

@@ -237,6 +237,26 @@ void rose_thread_setup(const char *name, int cpu)
     }
 }
 
+/* struct sched_attr as it has been since Linux 3.14; glibc got its name in 2.41. */
+typedef struct thread_attr {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns; /* runtime: of normal threads their slice */
+} thread_attr;
+
+void rose_thread_slice(uint32_t us)
+{
+    thread_attr a = {0};
+    if (syscall(SYS_sched_getattr, 0, &a, sizeof a, 0) != 0 || a.policy != SCHED_OTHER) return;
+    a.size = sizeof a;
+    a.runtime_ns = (uint64_t)us * 1000;
+    a.deadline_ns = a.period_ns = 0;
+    if (syscall(SYS_sched_setattr, 0, &a, 0) != 0)
+        rose_log(ROSE_LOG_DEBUG, "base", "time slice of %u us: %s", us, strerror(errno));
+}
+
 void rose_thread_ftz(void)
 {
 #if defined(__x86_64__)

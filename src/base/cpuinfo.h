@@ -35,6 +35,13 @@ uint32_t rose_cpus_allowed(int *cpus, uint32_t cap);
  * A refusal by the system is logged once and ignored: pinning is a matter of speed only. */
 void rose_thread_setup(const char *name, int cpu);
 
+/* Ask the scheduler for another time slice, 100 .. 100000 us; 0 = the system's own. On Linux 6.12
+ * and later a thread of a short slice that wakes up takes its CPU from one of a longer slice at
+ * once, instead of waiting up to a timer tick; it gets no larger share by that, and needs no
+ * privilege. Threads inherit it. An older or unwilling system ignores it: a matter of speed only.
+ */
+void rose_thread_slice(uint32_t us);
+
 /* Flush-to-zero and denormals-are-zero in the calling thread (x86 MXCSR, AArch64 FPCR): part of the
  * numerics contract, because AMX does so always. Every thread that computes calls it. */
 void rose_thread_ftz(void);

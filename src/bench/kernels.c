@@ -1,13 +1,16 @@
 /* bench/kernels.c - the matrix products of GPT-2 124M at many row counts, ours and the vendor
- * library's in the same run (backend/kernel_bench.h says what is timed). A table on standard
- * output, or JSON. */
+ * library's in the same run (backend/kernel_bench.h says what is timed); on a CPU also what its
+ * memory and threads give (backend/machine.h). A table on standard output, or JSON. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/kernel_bench.h"
+#include "base/cpuinfo.h"
 #include "base/opts.h"
 #include "bench/bench.h"
+#include "bench/floor.h"
 #include "engine/flags.h"
 
 typedef struct options {
@@ -32,6 +35,7 @@ static const uint32_t g_rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8
 enum {
     N_MATRICES = sizeof g_matrices / sizeof *g_matrices,
     N_ROWS = sizeof g_rows / sizeof *g_rows,
+    N_LAYERS = 12,
     MAX_CPU_ROWS = 2048
 };
 
@@ -105,7 +109,7 @@ static void print_one(const options *o, const matrix *m, uint32_t rows, const ro
     if (o->json)
         printf("%s\n  {\"matrix\": \"%s\", \"n_out\": %u, \"n_in\": %u, \"rows\": %u, "
                "\"own_us\": %.3f, \"library_us\": %.3f, \"library_over_own\": %.3f, "
-               "\"own_tflops\": %.1f}",
+               "\"own_tflops\": %.3f}",
                first ? "" : ",", m->name, m->n_out, m->n_in, rows, t->own_us, t->library_us,
                t->library_us / t->own_us, flop / t->own_us * 1e-6);
     else
@@ -115,26 +119,63 @@ static void print_one(const options *o, const matrix *m, uint32_t rows, const ro
     fflush(stdout);
 }
 
+/* One row through all of GPT-2 124M, from what was measured, beside its floor. */
+static void print_floor(const options *o, const rose_machine *m, double own_us, uint64_t bytes)
+{
+    const double floor_us = rose_floor_ms(m, bytes) * 1e3;
+    if (o->json)
+        printf(",\n\"one_row\": {\"weight_bytes\": %" PRIu64 ", \"own_us\": %.1f, "
+               "\"floor_us\": %.1f, \"own_over_floor\": %.3f}",
+               bytes, own_us, floor_us, own_us / floor_us);
+    else
+        printf("one row, %d layers and head, %.1f MB: %.3f ms; at the speed of memory %.3f ms; "
+               "ratio %.3f\n",
+               N_LAYERS, (double)bytes * 1e-6, own_us * 1e-3, floor_us * 1e-3, own_us / floor_us);
+}
+
+static void print_head(const rose_kernel_bench_ops *ops, const rose_kernel_bench *b,
+                       const options *o, const char *dtype, const rose_machine *m)
+{
+    if (o->json) {
+        char *machine = NULL;
+        json_t *j = m->n_threads > 0 ? rose_machine_json(m) : NULL;
+        if (j != NULL) machine = json_dumps(j, JSON_REAL_PRECISION(6));
+        printf("{\"bench\": \"kernels\", \"about\": \"%s\", \"dtype\": \"%s\", "
+               "\"repeats\": %u, \"machine\": %s,\n\"products\": [",
+               ops->about(b), dtype, o->repeats, machine != NULL ? machine : "null");
+        free(machine);
+        json_decref(j);
+        return;
+    }
+    printf("%s, %s\n", ops->about(b), dtype);
+    if (m->n_threads > 0) rose_machine_print(stdout, m);
+    printf("%-32s %12s %13s  %5s  %s\n", "", "roseinfer", ops->library, "ratio", "TFLOP/s");
+}
+
+/* m: of a CPU, else zero. */
 static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, const options *o,
-                       const char *dtype, rose_err *err)
+                       rose_compute dtype, const rose_machine *machine, rose_err *err)
 {
     rose_status st = ROSE_OK;
-    if (o->json)
-        printf("{\"bench\": \"kernels\", \"about\": \"%s\", \"dtype\": \"%s\", \"repeats\": %u, "
-               "\"products\": [",
-               ops->about(b), dtype, o->repeats);
-    else
-        printf("%s, %s\n%-32s %12s %13s  %5s  %s\n", ops->about(b), dtype, "", "roseinfer",
-               ops->library, "ratio", "TFLOP/s");
+    double row_us = 0;
+    uint64_t row_bytes = 0;
+    print_head(ops, b, o, rose_compute_name(dtype), machine);
     for (int i = 0; i < N_MATRICES; i++)
         for (int j = 0; j < N_ROWS && g_rows[j] <= o->max_rows && st == ROSE_OK; j++) {
             const matrix *m = &g_matrices[i];
             const rose_kernel_shape s = {m->role, m->n_out, m->n_in, g_rows[j]};
+            const uint64_t times = m->role == ROSE_KERNEL_HEAD ? 1 : N_LAYERS;
             rose_kernel_times t;
             st = ops->run(b, &s, o->repeats, &t, err);
-            if (st == ROSE_OK) print_one(o, m, g_rows[j], &t, i == 0 && j == 0);
+            if (st != ROSE_OK) break;
+            print_one(o, m, g_rows[j], &t, i == 0 && j == 0);
+            if (g_rows[j] != 1) continue;
+            row_us += (double)times * t.own_us;
+            row_bytes += times * m->n_out * m->n_in * (dtype == ROSE_COMPUTE_F32 ? 4 : 2);
         }
-    if (o->json) puts("\n]}");
+    if (o->json) printf("\n]");
+    if (st == ROSE_OK && machine->n_threads > 0) print_floor(o, machine, row_us, row_bytes);
+    if (o->json) puts("}");
     return st;
 }
 
@@ -144,6 +185,8 @@ int rose_bench_kernels(int argc, char **argv)
     rose_kernel_shape largest[N_MATRICES];
     const rose_kernel_bench_ops *ops;
     rose_kernel_bench *b = NULL;
+    rose_machine machine = {0};
+    int cpus[ROSE_MAX_CPUS];
     rose_err err = {""};
 
     o.max_rows = 32768;
@@ -164,7 +207,12 @@ int rose_bench_kernels(int argc, char **argv)
                                                  : ROSE_COMPUTE_BF16;
     rose_status st = cuda ? rose_kernel_bench_cuda(&ops, &err) : rose_kernel_bench_cpu(&ops, &err);
     if (st == ROSE_OK) st = ops->open(&b, &k, &err);
-    if (st == ROSE_OK) st = run(ops, b, &o, rose_compute_name(k.dtype), &err);
+    if (st == ROSE_OK && !cuda) {
+        const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_MAX_CPUS);
+        const uint32_t n = o.threads > 0 ? o.threads : n_cpus > 0 ? n_cpus : 1;
+        st = rose_machine_measure(&machine, n, NULL, 0, &err); /* not pinned, as the kernels */
+    }
+    if (st == ROSE_OK) st = run(ops, b, &o, k.dtype, &machine, &err);
     if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
     if (b != NULL) ops->close(b);
     return st == ROSE_OK ? 0 : 1;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bench/bench.h"
+#include "bench/floor.h"
 #include "bench/offline_internal.h"
 #include "bench/results.h"
 #include "bench/stats.h"
@@ -42,6 +43,40 @@ static rose_status measure(const latency_opts *o, rose_offline_engine *e, rose_l
             st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     }
     return st;
+}
+
+/* Of the CPU backend: what its threads give now. m with no threads was not measured before. */
+static rose_status measure_machine(latency_opts *o, const rose_offline_engine *e, rose_machine *m,
+                                   rose_err *err)
+{
+    const rose_memory_plan *p = rose_engine_plan(e->engine);
+    rose_engine_opts eo;
+    rose_machine now;
+    if (p->weights_read == 0) return ROSE_OK;
+    rose_status st = rose_engine_flags_read(&o->engine, &eo, err);
+    if (st == ROSE_OK)
+        st = rose_machine_measure(&now, p->n_threads, eo.backend.cpus, eo.backend.n_cpus, err);
+    if (st != ROSE_OK) return st;
+    if (m->n_threads == 0) *m = now;
+    rose_machine_better(m, &now);
+    return ROSE_OK;
+}
+
+/* Adds what the times are to be held against, where that was measured. */
+static void add_floor(json_t *root, const rose_machine *m, uint64_t bytes, double tpot_ms)
+{
+    if (m->n_threads == 0) return;
+    const double floor_ms = rose_floor_ms(m, bytes), ratio = tpot_ms / floor_ms;
+    const bool known = isfinite(ratio); /* not of a single token */
+    rose_machine_print(stderr, m);
+    fprintf(stderr, "%.1f MB of weights at that speed: %.3f ms", (double)bytes * 1e-6, floor_ms);
+    if (known) fprintf(stderr, ", TPOT p50 is %.3f of it", ratio);
+    fputc('\n', stderr);
+    json_object_set_new(root, "machine", rose_machine_json(m));
+    json_object_set_new(root, "floor",
+                        json_pack("{s:I, s:f, s:o}", "weights_read_bytes", (json_int_t)bytes,
+                                  "tpot_ms", floor_ms, "tpot_p50_over_floor",
+                                  known ? json_real(ratio) : json_null()));
 }
 
 /* The keys of vllm bench latency, and what it lacks. */
@@ -88,6 +123,7 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
     rose_offline_engine e = {0};
     rose_load_trace lengths = {0};
     rose_samples ttft = {0}, tpot = {0};
+    rose_machine machine = {0};
     json_t *root = NULL;
     int rc = 1;
     double *seconds = calloc(o->iters, sizeof *seconds);
@@ -98,9 +134,14 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
     if (st == ROSE_OK) st = rose_load_trace_generate(&lengths, &g, &err);
     if (st == ROSE_OK)
         st = rose_offline_engine_open(&e, model_dir, &o->engine, o->batch_size, o->input_len, &err);
+    if (st == ROSE_OK) st = measure_machine(o, &e, &machine, &err);
     if (st == ROSE_OK) st = measure(o, &e, &lengths, seconds, &ttft, &tpot, &err);
-    if (st == ROSE_OK)
+    if (st == ROSE_OK) st = measure_machine(o, &e, &machine, &err);
+    if (st == ROSE_OK) {
         root = result_json(o, model_dir, &e, seconds, &ttft, &tpot, rose_results_meta(argc, argv));
+        const rose_summary t = rose_summarise(tpot.v, tpot.n);
+        add_floor(root, &machine, rose_engine_plan(e.engine)->weights_read, t.p50 * 1e3);
+    }
     rose_offline_engine_close(&e);
     if (st == ROSE_OK)
         rc = rose_results_emit(root, o->output_dir, "latency");

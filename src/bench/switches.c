@@ -27,6 +27,7 @@ static const rose_switch switches[] = {
     {BOOL("fast-sse"), "", false, ROSE_LOAD_PLAIN},
     {"stream-interval", "--stream-interval 8", "--stream-interval 1", "", false, ROSE_LOAD_PLAIN},
     {"io-threads", "--io-threads 2", "--io-threads 1", "", false, ROSE_LOAD_PLAIN},
+    {"io-slice-us", "--io-slice-us 100", "--io-slice-us 0", "", false, ROSE_LOAD_PLAIN},
     {BOOL("cpu-affinity"), "", true, ROSE_LOAD_PLAIN},
     {BOOL("mlock"), "--kv-cache-memory 256M", true, ROSE_LOAD_PLAIN},
     {BOOL("prefault"), "--kv-cache-memory 256M", true, ROSE_LOAD_COLD},

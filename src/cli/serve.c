@@ -24,13 +24,13 @@
 #include "cli/cli.h"
 #include "engine/flags.h"
 
-enum { MAX_HTTP_ROWS = 28, POLL_MS = 20 };
+enum { MAX_HTTP_ROWS = 29, POLL_MS = 20 };
 
 typedef struct serve_flags {
     const char *host, *served_model_name, *chat_template, *log_level, *io_cpus;
     uint32_t port, io_threads, tokenize_workers, max_connections, max_n;
     uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms,
-        shutdown_timeout, stream_interval, stall_warn_ms;
+        shutdown_timeout, stream_interval, stall_warn_ms, io_slice_us;
     const char *profiler_dir;
     uint32_t profiler_events;
     bool nvtx;
@@ -72,6 +72,7 @@ static void flags_init(serve_flags *f)
         .async_admit = a.async_admit,
         .fast_sse = a.fast_sse,
         .stream_interval = a.stream_interval,
+        .io_slice_us = 100,
         .lenient = a.lenient,
         .profiler_events = a.profiler_events,
     };
@@ -119,6 +120,14 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
          .arg = "LIST",
          .unset = "not pinned",
          .help = "CPUs of the I/O threads, as 0-3,6"},
+        {.name = "io-slice-us",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->io_slice_us,
+         .arg = "US",
+         .max = 100000,
+         .help =
+             "time slice that I/O threads and tokenizer workers ask the system for: with a short "
+             "one they need not wait for a CPU that computes (Linux 6.12); 0 = the system's"},
         {.name = "async-admit",
          .kind = ROSE_OPT_BOOL,
          .dest = &f->async_admit,
@@ -355,15 +364,29 @@ static double mib(uint64_t bytes)
     return (double)bytes / 1048576.0;
 }
 
+/* When each part of the start was done. */
+typedef struct start_times {
+    uint64_t began, model, port, tokenizer, engine;
+} start_times;
+
+static double ms_between(uint64_t from, uint64_t to)
+{
+    return (double)(to - from) * 1e-6;
+}
+
 static void log_ready(const server *s, const serve_flags *f, const char *device,
-                      const char *model_id, uint64_t start)
+                      const char *model_id, const start_times *t)
 {
     const rose_memory_plan *p = rose_engine_plan(s->engine);
     rose_log(ROSE_LOG_INFO, "serve",
              "ready in %.1f ms: %s on %s, %s%s, %u threads, context %u, %u KV pages",
-             (double)(rose_now_ns() - start) * 1e-6, model_id, device, rose_compute_name(p->dtype),
+             ms_between(t->began, rose_now_ns()), model_id, device, rose_compute_name(p->dtype),
              p->quantization == ROSE_QUANT_INT8 ? " with int8 weights" : "", p->n_threads,
              p->max_model_len, p->kv_pages);
+    rose_log(ROSE_LOG_INFO, "serve",
+             "start: files of the model %.1f + port %.1f + tokenizer %.1f + engine %.1f ms",
+             ms_between(t->began, t->model), ms_between(t->model, t->port),
+             ms_between(t->port, t->tokenizer), ms_between(t->tokenizer, t->engine));
     rose_log(ROSE_LOG_INFO, "serve",
              "plan: weights %.1f + KV pages %.1f + scratch %.1f + graphs %.1f = %.1f MiB of %.0f "
              "that were free",
@@ -420,7 +443,7 @@ static rose_status check_lock(const rose_engine_flags *f, const rose_model *m,
 
 static int run(const char *dir, serve_flags *f)
 {
-    uint64_t start = rose_now_ns();
+    start_times t = {.began = rose_now_ns()};
     server s = {0};
     rose_err err = {{0}};
     rose_engine_opts o;
@@ -437,19 +460,25 @@ static int run(const char *dir, serve_flags *f)
     rose_status st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) st = rose_model_open(&s.model, dir, &err);
+    t.model = rose_now_ns();
     if (st == ROSE_OK && o.backend.lock_memory) st = check_lock(&f->engine, s.model, &o, &err);
+    rose_thread_slice(f->io_slice_us); /* inherited by the threads of HTTP and API alone */
     if (st == ROSE_OK) st = start_http(&s, f, id, has_chat_template(dir), &err);
+    rose_thread_slice(0);
+    t.port = rose_now_ns();
     /* Loading has nothing to drain: there the signals end the program by their default action. */
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     if (st == ROSE_OK) st = rose_tokenizer_open(&s.tok, dir, &err);
+    t.tokenizer = rose_now_ns();
     if (st == ROSE_OK) st = rose_backend_pick(&ops, f->engine.device, &err);
     if (st == ROSE_OK) st = rose_engine_open(&s.engine, ops, s.model, &o, &err);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
+    t.engine = rose_now_ns();
     if (st == ROSE_OK) {
         rose_model_close(s.model);
         s.model = NULL;
         rose_api_set_engine(s.api, s.engine, s.tok);
-        log_ready(&s, f, ops->name, id, start);
+        log_ready(&s, f, ops->name, id, &t);
         const rose_procstat ready = rose_procstat_read();
         log_memory(&ready);
         serve_until_stopped(&s, f, &set);

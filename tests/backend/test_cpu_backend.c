@@ -311,6 +311,38 @@ static void test_packing(void **state)
     }
 }
 
+/* Every bf16 value there is, from an odd address: whole blocks are moved and not converted. */
+static void test_packing_moves_bf16(void **state)
+{
+    (void)state;
+    enum { SIDE = 256 };
+    uint8_t *bytes = malloc(SIDE * SIDE * 2 + 1);
+    uint16_t *panels = calloc(SIDE * SIDE, sizeof *panels);
+    float row[SIDE], want;
+    assert_true(bytes != NULL && panels != NULL);
+    for (uint32_t i = 0; i < SIDE * SIDE; i++) {
+        const uint16_t h = (uint16_t)(i * 40503u); /* odd: every value once */
+        memcpy(bytes + 1 + i * 2, &h, sizeof h);
+    }
+    const rose_tensor t = {
+        .name = "t", .data = bytes + 1, .dtype = ROSE_BF16, .n_dims = 2, .shape = {SIDE, SIDE}};
+    for (int transposed = 0; transposed < 2; transposed++) {
+        memset(panels, 0xEE, SIDE * SIDE * sizeof *panels);
+        assert_true(rose_pack_panels(panels, NULL, ROSE_W_BF16, &t, SIDE, SIDE, transposed == 1, 0,
+                                     SIDE / ROSE_PANEL));
+        for (uint32_t j = 0; j < SIDE; j++) {
+            rose_panel_row(row, panels, NULL, ROSE_W_BF16, SIDE, j);
+            for (uint32_t l = 0; l < SIDE; l++) {
+                rose_tensor_read_f32(&t, transposed == 1 ? j * SIDE + l : l * SIDE + j, 1, &want);
+                want = rose_bf16_to_f32(rose_f32_to_bf16(want));
+                assert_memory_equal(&row[l], &want, sizeof want);
+            }
+        }
+    }
+    free(bytes);
+    free(panels);
+}
+
 /* Each value within half a scale, the largest of an output exactly 127, and any range of panels the
  * same; a value that is not finite is refused. */
 static void test_packing_int8(void **state)
@@ -640,6 +672,7 @@ int main(void)
         cmocka_unit_test(test_plan_is_what_open_takes),
         cmocka_unit_test(test_open_checks_the_plan),
         cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_packing_moves_bf16),
         cmocka_unit_test(test_packing_int8),
         cmocka_unit_test(test_int8_refusals),
         cmocka_unit_test(test_rounding),

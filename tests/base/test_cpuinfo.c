@@ -1,5 +1,6 @@
 /* tests/base/test_cpuinfo.c - instruction-set levels, thread setup and memory figures. */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -8,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -131,6 +134,44 @@ static void thread_is_named_pinned_and_flushes(void **state)
     assert_true(tiny * 0x1p-40f != 0.0f); /* this thread is as before */
 }
 
+/* As the kernel tells it; 0 where it tells no slices, and for threads without one. */
+static uint64_t slice_us(void)
+{
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime_ns, deadline_ns, period_ns;
+    } a = {0};
+    assert_int_equal(syscall(SYS_sched_getattr, 0, &a, sizeof a, 0), 0);
+    return a.policy == SCHED_OTHER ? a.runtime_ns / 1000 : 0;
+}
+
+static void *slice_main(void *arg)
+{
+    *(uint64_t *)arg = slice_us();
+    return NULL;
+}
+
+static void slice_is_set_inherited_and_reset(void **state)
+{
+    (void)state;
+    pthread_t id;
+    uint64_t inherited = 0;
+    const uint64_t before = slice_us();
+    const int nice_before = getpriority(PRIO_PROCESS, 0);
+    if (before == 0) skip(); /* before Linux 6.12, or not a normal thread */
+    rose_thread_slice(200);
+    assert_int_equal(slice_us(), 200);
+    assert_int_equal(pthread_create(&id, NULL, slice_main, &inherited), 0);
+    pthread_join(id, NULL);
+    assert_int_equal(inherited, 200);
+    rose_thread_slice(0);
+    assert_int_equal(slice_us(), before);
+    assert_int_equal(getpriority(PRIO_PROCESS, 0), nice_before);
+}
+
 static void cpus_are_ascending(void **state)
 {
     (void)state;
@@ -166,6 +207,7 @@ int main(void)
         cmocka_unit_test(unknown_names_fail),
         cmocka_unit_test(probe_agrees_with_proc),
         cmocka_unit_test(thread_is_named_pinned_and_flushes),
+        cmocka_unit_test(slice_is_set_inherited_and_reset),
         cmocka_unit_test(cpus_are_ascending),
         cmocka_unit_test(memory_figures_move),
     };

@@ -5,6 +5,7 @@ Every command, its --help, its errors (one clear line, exit code 1 or 2), pipes 
 library only.
 """
 import base64
+import ctypes
 import html.parser
 import json
 import os
@@ -302,6 +303,19 @@ def test_bench_latency():
     v = sorted(j["latencies"])
     check("bench latency, vllm's keys", rc == 0 and len(v) == 5 and j["percentiles"]["50"] == v[2] and
           abs(j["avg_latency"] - sum(v) / 5) < 1e-9 and set(j["percentiles"]) == {"10", "25", "50", "75", "90", "99"}, j)
+    machine, floor = j["machine"], j["floor"]
+    arch = json.load(open(os.path.join(MODEL, "config.json")))
+    d, layers = arch["n_embd"], arch["n_layer"]
+    matrices = 2 * (layers * 12 * d * d + arch["vocab_size"] * d)
+    vectors = 4 * (layers * 13 * d + 2 * d)
+    check("bench latency, the floor", machine["threads"] >= 1 and machine["read_gb_per_s"] > 0.1 and
+          0 < machine["barrier_us"] <= machine["barrier_p99_us"] and machine["job_us"] > 0 and
+          matrices + vectors <= floor["weights_read_bytes"] <= matrices + vectors + 65536 and
+          abs(floor["tpot_ms"] - floor["weights_read_bytes"] / machine["read_gb_per_s"] * 1e-6) < 1e-9 and
+          abs(floor["tpot_p50_over_floor"] * floor["tpot_ms"] / j["tpot_ms"]["p50"] - 1) < 1e-9, (machine, floor))
+    rc, out, err = run("bench", "latency", MODEL, "--batch-size", "1", "--input-len", "8", "--output-len", "1", "--num-iters", "1",
+                       "--num-iters-warmup", "0")
+    check("one token has no TPOT to compare", rc == 0 and json.loads(out)["floor"]["tpot_p50_over_floor"] is None and "TPOT p50 is" not in err, (out, err))
     one_line_error("latency over the context", run("bench", "latency", MODEL, "--input-len", "100000"), 1, "")
 
 
@@ -309,9 +323,15 @@ def test_bench_kernels():
     """A table, or a refusal that names what is missing: oneDNN's header, its library, or a GPU."""
     rc, out, err = run("bench", "kernels", "--max-rows", "1", "--repeats", "1", "--json")
     if rc == 0:
-        products = json.loads(out)["products"]
+        j = json.loads(out)
+        products, row = j["products"], j["one_row"]
         check("five products of one row, all timed", [p["rows"] for p in products] == [1] * 5 and
               all(p["own_us"] > 0 and p["library_us"] > 0 for p in products), out)
+        us = sum(p["own_us"] * (1 if p["matrix"] == "head" else 12) for p in products)
+        floor = row["weight_bytes"] / j["machine"]["read_gb_per_s"] * 1e-3
+        check("one row and its floor", row["weight_bytes"] == 2 * sum(p["n_out"] * p["n_in"] * (1 if p["matrix"] == "head" else 12)
+              for p in products) and abs(row["own_us"] / us - 1) < 1e-3 and abs(row["floor_us"] / floor - 1) < 1e-3 and
+              abs(row["own_over_floor"] * row["floor_us"] / row["own_us"] - 1) < 0.01, out)
     else:
         check("refused by name", rc == 1 and ("oneDNN" in err or "libdnnl" in err) and err.count("\n") == 1, err)
     check("float16 is refused or timed", run("bench", "kernels", "--device", "cpu", "--dtype", "float16")[0] == 1)
@@ -636,6 +656,40 @@ def test_lost_output():
     finally:
         p.kill()
         p.wait()
+
+
+def thread_slices(pid):
+    """{name of a thread: (policy, us of its time slice as the kernel tells it)}."""
+    number = {"x86_64": 315, "aarch64": 275}[os.uname().machine]
+    out = {}
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        attr = ctypes.create_string_buffer(48)
+        if ctypes.CDLL(None).syscall(number, int(tid), attr, 48, 0) == 0:
+            _, policy, _, _, _, runtime, _, _ = struct.unpack("IIQiIQQQ", attr.raw)
+            out[open(f"/proc/{pid}/task/{tid}/comm").read().strip()] = policy, runtime // 1000
+    return out
+
+
+def test_io_slice():
+    p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--io-slice-us", "300", "--threads", "2"], stderr=subprocess.PIPE, text=True)
+    try:
+        lines = []
+        while not lines or ("listening on" not in lines[-1] and lines[-1]):
+            lines.append(p.stderr.readline())
+        start = re.search(r"start: files of the model ([\d.]+) \+ port ([\d.]+) \+ tokenizer ([\d.]+) \+ engine ([\d.]+) ms", "".join(lines))
+        ready = re.search(r"ready in ([\d.]+) ms", "".join(lines))
+        check("the parts of the start are its whole", start and ready and
+              0 <= float(ready[1]) - sum(float(x) for x in start.groups()) < 50, lines)
+        slices = thread_slices(p.pid)
+        policy, system = slices["roseinfer"]
+        check("all threads are there", {"rose-io-0", "rose-tokenize", "rose-engine", "rose-cpu-1"} <= set(slices), slices)
+        if policy == 0 and system > 0:  # else older than Linux 6.12, or started by chrt
+            check("--io-slice-us is of I/O threads and workers alone", slices["rose-io-0"] == slices["rose-tokenize"] == (0, 300) and
+                  slices["rose-engine"] == slices["rose-cpu-1"] == (0, system) and system != 300, slices)
+    finally:
+        p.kill()
+        p.wait()
+    check("a slice of seconds", run("serve", MODEL, "--io-slice-us", "2000000")[0] == 2)
 
 
 def test_random_model():

@@ -132,6 +132,15 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
         (double)p->scratch / mib, (double)p->available / mib, advice);
 }
 
+/* Bytes of the weights of which a step of one row reads a row at most: positions, and an embedding
+ * that is not the head. */
+static uint64_t beside_a_row(const rose_arch *a, const rose_memory_plan *p)
+{
+    const uint64_t value = p->dtype == ROSE_COMPUTE_BF16 ? 2 : 4;
+    return p->max_model_len * (uint64_t)a->d_model * sizeof(float) +
+           (a->tied_head ? 0 : a->vocab_size * (uint64_t)a->d_model * value);
+}
+
 static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                             rose_err *err)
 {
@@ -167,6 +176,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     rose_cpu_layout_weights(&w, &weights, m, &p);
     rose_cpu_layout_scratch(&s, &scratch, &m->arch, &p);
     p.weights = weights.used;
+    p.weights_read = weights.used - beside_a_row(&m->arch, &p);
     p.scratch = scratch.used;
     p.kv_page = rose_cpu_kv_page_bytes(&m->arch, p.dtype == ROSE_COMPUTE_BF16);
     p.available = rose_memory_available();
@@ -390,11 +400,16 @@ static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_
     c->matmul = c->weight_type == ROSE_W_I8     ? c->kernels.matmul_i8
                 : c->weight_type == ROSE_W_BF16 ? c->kernels.matmul_bf16
                                                 : c->kernels.matmul_f32;
+    const uint64_t began = rose_now_ns();
     if ((st = map_regions(c, m, err)) != ROSE_OK) goto done;
     if (o->lock_memory && (st = lock_regions(c, err)) != ROSE_OK) goto done;
     st = rose_pool_create(&c->pool, p->n_threads, o->cpus, o->n_cpus, err);
     if (st != ROSE_OK) goto done;
+    const uint64_t mapped = rose_now_ns();
     if ((st = pack_model(c, m, err)) != ROSE_OK) goto done;
+    rose_log(ROSE_LOG_DEBUG, "cpu", "memory and threads %.1f ms, packing %.1f MiB %.1f ms",
+             (double)(mapped - began) * 1e-6, (double)p->weights / 1048576.0,
+             (double)(rose_now_ns() - mapped) * 1e-6);
     if (o->prefault) touch_regions(c);
     *ctx = c;
 done:

@@ -72,6 +72,39 @@ static void write_block_bf16(uint16_t *out, const float *block)
     }
 }
 
+/* A bf16 value as it is; a NaN becomes quiet, as it does on the way through fp32. */
+static inline uint16_t quiet_bf16(uint16_t h)
+{
+    return (uint16_t)(h | ((h & 0x7FFFu) > 0x7F80u ? 0x40u : 0u));
+}
+
+/* A whole block from bf16 to bf16, which only moves: [32][16] or, transposed, [16][32] rows that
+ * are ld elements apart, to [16][16][2]. A third of the time of the way through fp32. */
+static void move_block_bf16(uint16_t *out, const uint8_t *in, size_t ld, bool transposed)
+{
+    _Static_assert(ROSE_K_GROUP == 2 * ROSE_PANEL, "pairs and outputs of a block are as many");
+    uint32_t joined[BLOCK / 2];
+    for (uint32_t i = 0; i < ROSE_PANEL; i++) {
+        uint16_t a[ROSE_K_GROUP];
+        if (transposed) { /* 32 k of output i */
+            uint32_t pairs[ROSE_PANEL];
+            memcpy(a, in + i * ld, sizeof a);
+            for (uint32_t j = 0; j < ROSE_K_GROUP; j++)
+                a[j] = quiet_bf16(a[j]);
+            memcpy(pairs, a, sizeof pairs); /* little-endian, as the panels are */
+            for (uint32_t pair = 0; pair < ROSE_PANEL; pair++)
+                joined[pair * ROSE_PANEL + i] = pairs[pair];
+        } else { /* k = 2 i and 2 i + 1 of all outputs */
+            memcpy(a, in + 2 * i * ld, ROSE_PANEL * sizeof *a);
+            memcpy(a + ROSE_PANEL, in + (2 * i + 1) * ld, ROSE_PANEL * sizeof *a);
+            for (uint32_t j = 0; j < ROSE_PANEL; j++)
+                joined[i * ROSE_PANEL + j] =
+                    (uint32_t)quiet_bf16(a[j]) | (uint32_t)quiet_bf16(a[ROSE_PANEL + j]) << 16;
+        }
+    }
+    memcpy(out, joined, sizeof joined);
+}
+
 /* What walks over the blocks of a matrix: packing, or looking for the largest values first. */
 typedef struct packing {
     void *panels;
@@ -121,9 +154,22 @@ static void block_write(packing *s, uint32_t k0, uint32_t p, const float *block)
     }
 }
 
+static void move_block(packing *s, uint32_t k0, uint32_t p)
+{
+    const uint64_t n0 = (uint64_t)p * ROSE_PANEL, size = sizeof(uint16_t);
+    const uint64_t first = s->transposed ? n0 * s->k + k0 : (uint64_t)k0 * s->n + n0;
+    const uint64_t ld = (s->transposed ? s->k : s->n) * size;
+    uint16_t *out = (uint16_t *)s->panels + ((size_t)p * s->k_pad + k0) * ROSE_PANEL;
+
+    for (uint32_t i = 0; i < (s->transposed ? ROSE_PANEL : ROSE_K_GROUP); i++)
+        prefetch_ahead(s->w, first + i * (ld / size));
+    move_block_bf16(out, (const uint8_t *)s->w->data + first * size, ld, s->transposed);
+}
+
 /* Along the rows of the file, whichever way they run. */
 static void walk(packing *s, uint32_t p0, uint32_t p1, block_fn *fn)
 {
+    const bool moves = s->type == ROSE_W_BF16 && s->w->dtype == ROSE_BF16;
     const uint32_t n_outer = s->transposed ? p1 - p0 : s->k_pad / ROSE_K_GROUP;
     const uint32_t n_inner = s->transposed ? s->k_pad / ROSE_K_GROUP : p1 - p0;
     float block[BLOCK];
@@ -132,6 +178,10 @@ static void walk(packing *s, uint32_t p0, uint32_t p1, block_fn *fn)
         for (uint32_t j = 0; j < n_inner; j++) {
             uint32_t k0 = (s->transposed ? j : i) * ROSE_K_GROUP;
             uint32_t p = p0 + (s->transposed ? i : j);
+            if (moves && k0 + ROSE_K_GROUP <= s->k && (p + 1) * ROSE_PANEL <= s->n) {
+                move_block(s, k0, p);
+                continue;
+            }
             read_block(block, s->w, s->k, s->n, s->transposed, k0, p * ROSE_PANEL);
             fn(s, k0, p, block);
         }

@@ -1,0 +1,156 @@
+/* backend/cpu/machine.c - backend/machine.h on the CPU backend's own pool: the ceiling of memory
+ * bandwidth by reading, and what a barrier costs. Plain C: a load of 8 bytes a time reads a line
+ * faster than memory gives it. */
+#include "backend/machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/cpu_internal.h"
+#include "base/clock.h"
+
+enum {
+    LINE = 64,
+    MAX_STREAMS = 8,
+    PASSES = 5, /* of each loop; the fastest counts */
+    BARRIERS = 20000,
+    JOBS = 2000
+};
+#ifdef ROSE_DEBUG /* a slow build, whose figures mean nothing */
+#define READ_BYTES (UINT64_C(4) << 20)
+#else
+#define READ_BYTES (UINT64_C(256) << 20) /* far beyond any cache that two cores have */
+#endif
+
+typedef struct reading {
+    const uint8_t *base;
+    uint32_t n_streams, prefetch_bytes;
+    uint64_t sink[ROSE_POOL_MAX_THREADS]; /* keeps the loads alive; once a pass */
+} reading;
+
+/* The prefetch may reach past the end: ignored. */
+static inline uint64_t read_lines(const uint8_t *at, uint64_t bytes, uint32_t n_streams,
+                                  uint32_t ahead)
+{
+    const uint64_t part = bytes / n_streams / LINE * LINE;
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < part; i += LINE) {
+        for (uint32_t s = 0; s < n_streams; s++) {
+            uint64_t words[LINE / 8];
+            const uint8_t *line = at + s * part + i;
+            if (ahead > 0) __builtin_prefetch((const void *)((uintptr_t)line + ahead));
+            memcpy(words, line, sizeof words);
+            for (int j = 0; j < LINE / 8; j++)
+                sum ^= words[j];
+        }
+    }
+    return sum;
+}
+
+static void fill_thread(void *arg, uint32_t tid, uint32_t n)
+{
+    uint8_t *base = arg;
+    const uint64_t begin = READ_BYTES * tid / n, end = READ_BYTES * (tid + 1) / n;
+    memset(base + begin, 1, end - begin);
+}
+
+static void read_thread(void *arg, uint32_t tid, uint32_t n)
+{
+    reading *r = arg;
+    const uint64_t begin = READ_BYTES * tid / n / LINE * LINE;
+    const uint64_t end = READ_BYTES * (tid + 1) / n / LINE * LINE;
+    r->sink[tid] = read_lines(r->base + begin, end - begin, r->n_streams, r->prefetch_bytes);
+}
+
+static void measure_read(rose_machine *m, rose_pool *pool, const uint8_t *base)
+{
+    static const uint32_t ahead[] = {0, 1024, 2048, 4096, 8192};
+    reading r = {.base = base};
+    for (r.n_streams = 1; r.n_streams <= MAX_STREAMS; r.n_streams *= 2) {
+        for (size_t i = 0; i < sizeof ahead / sizeof *ahead; i++) {
+            r.prefetch_bytes = ahead[i];
+            for (int pass = 0; pass < PASSES; pass++) {
+                const uint64_t start = rose_now_ns();
+                rose_pool_run(pool, read_thread, &r);
+                const double rate = (double)READ_BYTES / (double)(rose_now_ns() - start) * 1e9;
+                if (rate <= m->read_bytes_per_s) continue;
+                m->read_bytes_per_s = rate;
+                m->n_streams = r.n_streams;
+                m->prefetch_bytes = r.prefetch_bytes;
+            }
+        }
+    }
+}
+
+typedef struct barriers {
+    rose_pool *pool;
+    double *ns; /* [BARRIERS] written by thread 0 */
+} barriers;
+
+static void barrier_thread(void *arg, uint32_t tid, uint32_t n)
+{
+    const barriers *b = arg;
+    (void)n;
+    uint64_t before = rose_now_ns();
+    for (int i = 0; i < BARRIERS; i++) {
+        rose_pool_barrier(b->pool);
+        if (tid != 0) continue;
+        const uint64_t now = rose_now_ns();
+        b->ns[i] = (double)(now - before);
+        before = now;
+    }
+}
+
+static void nothing(void *arg, uint32_t tid, uint32_t n)
+{
+    (void)arg;
+    (void)tid;
+    (void)n;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void measure_barriers(rose_machine *m, rose_pool *pool, double *ns)
+{
+    barriers b = {.pool = pool, .ns = ns};
+    rose_pool_run(pool, barrier_thread, &b);
+    qsort(ns, BARRIERS, sizeof *ns, by_value);
+    m->barrier_ns = ns[BARRIERS / 2];
+    m->barrier_p99_ns = ns[BARRIERS / 100 * 99];
+    for (int i = 0; i < JOBS; i++) {
+        const uint64_t start = rose_now_ns();
+        rose_pool_run(pool, nothing, NULL);
+        ns[i] = (double)(rose_now_ns() - start);
+    }
+    qsort(ns, JOBS, sizeof *ns, by_value);
+    m->job_ns = ns[JOBS / 2];
+}
+
+rose_status rose_machine_measure(rose_machine *out, uint32_t n_threads, const int *cpus,
+                                 uint32_t n_cpus, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    rose_region region = {0};
+    rose_pool *pool = NULL;
+    double *ns = NULL;
+
+    *out = (rose_machine){.n_threads = n_threads};
+    if ((ns = malloc(BARRIERS * sizeof *ns)) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "machine: out of memory");
+        goto done;
+    }
+    if ((st = rose_region_map(&region, READ_BYTES, "machine", err)) != ROSE_OK) goto done;
+    if ((st = rose_pool_create(&pool, n_threads, cpus, n_cpus, err)) != ROSE_OK) goto done;
+    rose_pool_run(pool, fill_thread, region.base);
+    measure_read(out, pool, region.base);
+    measure_barriers(out, pool, ns);
+done:
+    rose_pool_destroy(pool);
+    rose_region_unmap(&region);
+    free(ns);
+    return st;
+}
