@@ -11,3 +11,13 @@ $P --llama-convert "$C" --kinds offline --streams 16,32
 $P --llama-convert "$C" --kinds offline --streams 64
 $P --llama-convert "$C" --kinds online --streams 1,2,4,8
 $P --llama-convert "$C" --kinds online --streams 16,32,64 --waves 1.5
+# BF16: this program merged with the branch of the level avx512-bf16.
+$P --bin $BF16 --rivals= --ours 'avx512-bf16=--isa avx512-bf16' --kinds offline
+$P --bin $BF16 --rivals llama-bf16 --ours 'avx512-bf16=--isa avx512-bf16' --ours bf16= --kinds online --streams 64 --waves 1.5
+$P --bin $BF16 --rivals= --ours 'avx512-bf16=--isa avx512-bf16' --kinds online --streams 1,2,4,8
+$P --bin $BF16 --rivals= --ours 'avx512-bf16=--isa avx512-bf16' --kinds online --streams 16,32 --waves 1.5
+# start/1.json to 8.json: bf16, int8, llama bf16, llama q8_0, twice, five starts each
+build/roseinfer bench start MODEL --roseinfer-args '--threads 2'
+build/roseinfer bench start MODEL --roseinfer-args '--threads 2 --quantization int8'
+build/roseinfer bench start MODEL --backend llama --llama-cmd $L/b/bin/llama-server --llama-model MODEL-bf16.gguf \
+ --llama-args '-t 2 -np 1 -c 512 --cache-ram 0'
