@@ -9,12 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "bench/bench.h"
 #include "bench/offline_internal.h"
 #include "bench/results.h"
 #include "bench/stats.h"
+#include "bench/watch.h"
 
 enum { N_DRIVERS = 5, MAX_LEN = 1 << 20 };
 
@@ -171,6 +173,8 @@ static rose_status run_in_process(offline *r, rose_offline_result *out, rose_err
                                      &out->runs[i], err);
         if (st == ROSE_OK) out->n_runs++;
     }
+    out->ready_s = e.load_s;
+    out->resident_peak_bytes = rose_watch_peak_bytes(getpid());
     if (st == ROSE_OK) out->extra = rose_offline_engine_json(&e);
     rose_offline_engine_close(&e);
     return st;
@@ -207,6 +211,9 @@ static void print_result(const rose_offline_result *res, const json_t *row)
             json_number_value(json_object_get(row, "output_throughput_tps_max")), m->total_s);
     if (m->ttft_p50 > 0) fprintf(stderr, ", TTFT p50 %.1f ms", m->ttft_p50 * 1e3);
     if (m->tpot_p50 > 0) fprintf(stderr, ", TPOT p50 %.3f ms", m->tpot_p50 * 1e3);
+    if (res->ready_s > 0) fprintf(stderr, ", ready after %.2f s", res->ready_s);
+    if (res->resident_peak_bytes > 0)
+        fprintf(stderr, ", at most %.0f MiB", (double)res->resident_peak_bytes / 1048576);
     fputc('\n', stderr);
 }
 

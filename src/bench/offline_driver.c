@@ -1,7 +1,9 @@
 /* bench/offline_driver.c - the offline workload by a script of tools/drivers: one small program for
  * each rival, in its own interpreter. It gets a file with the very ids of every run, warm-up runs
  * first, and prints one line of JSON at its end: {"runs": [{total_s, input_tokens, output_tokens}],
- * "extra": {...}}. */
+ * "extra": {...}}. Who sees tokens come adds to a run "first_s" and "last_s", a number of each
+ * prompt, counted from the run's start. "ready_at_s" (of the monotonic clock) is when the first run
+ * began; "resident_peak_bytes" is what the process needed. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +16,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "bench/offline_internal.h"
+#include "bench/stats.h"
 
 enum { MAX_OUTPUT = 64 << 20, MAX_PATH = 4096 };
 
@@ -93,8 +96,40 @@ static char *last_line(char *text)
     return nl != NULL ? nl + 1 : text;
 }
 
-static rose_status take_runs(const json_t *o, uint32_t repeats, rose_offline_result *r,
-                             rose_err *err)
+/* TTFT and TPOT of a run, where the driver gives the times of every prompt. */
+static rose_status take_times(const json_t *run, const rose_offline_work *w, rose_offline_run *out,
+                              rose_err *err)
+{
+    const json_t *firsts = json_object_get(run, "first_s"), *lasts = json_object_get(run, "last_s");
+    rose_samples ttft = {0}, tpot = {0};
+    rose_status st = ROSE_OK;
+    if (firsts == NULL && lasts == NULL) return ROSE_OK;
+    if (json_array_size(firsts) != w->n || json_array_size(lasts) != w->n)
+        return rose_fail(err, ROSE_E_FORMAT, "the driver times other than %u prompts", w->n);
+    for (uint32_t i = 0; i < w->n && st == ROSE_OK; i++) {
+        const double first = json_number_value(json_array_get(firsts, i)),
+                     last = json_number_value(json_array_get(lasts, i));
+        if (!(first > 0) || !(last >= first) || last > out->total_s) {
+            st = rose_fail(err, ROSE_E_FORMAT, "the driver's times of prompt %u cannot be", i);
+            break;
+        }
+        st = rose_samples_add(&ttft, first);
+        if (st == ROSE_OK && w->rows[i].n_out > 1)
+            st = rose_samples_add(&tpot, (last - first) / (w->rows[i].n_out - 1));
+        if (st != ROSE_OK) rose_fail(err, st, "out of memory");
+    }
+    const rose_summary a = rose_summarise(ttft.v, ttft.n), b = rose_summarise(tpot.v, tpot.n);
+    out->ttft_p50 = a.p50;
+    out->ttft_p99 = a.p99;
+    out->tpot_p50 = b.p50;
+    out->tpot_p99 = b.p99;
+    rose_samples_free(&ttft);
+    rose_samples_free(&tpot);
+    return st;
+}
+
+static rose_status take_runs(const json_t *o, const rose_offline_work *w, uint32_t repeats,
+                             rose_offline_result *r, rose_err *err)
 {
     const json_t *runs = json_object_get(o, "runs");
     if (json_array_size(runs) != repeats)
@@ -110,20 +145,33 @@ static rose_status take_runs(const json_t *o, uint32_t repeats, rose_offline_res
         if (!(total_s > 0) || in < 1 || out < 1)
             return rose_fail(err, ROSE_E_FORMAT, "run %u of the driver has no time or no tokens",
                              i);
-        r->runs[r->n_runs++] = (rose_offline_run){.total_s = total_s,
-                                                  .ttft_p50 = (double)NAN,
-                                                  .ttft_p99 = (double)NAN,
-                                                  .tpot_p50 = (double)NAN,
-                                                  .tpot_p99 = (double)NAN,
-                                                  .input_tokens = (uint64_t)in,
-                                                  .output_tokens = (uint64_t)out};
+        r->runs[i] = (rose_offline_run){.total_s = total_s,
+                                        .ttft_p50 = (double)NAN,
+                                        .ttft_p99 = (double)NAN,
+                                        .tpot_p50 = (double)NAN,
+                                        .tpot_p99 = (double)NAN,
+                                        .input_tokens = (uint64_t)in,
+                                        .output_tokens = (uint64_t)out};
+        rose_status st = take_times(run, w, &r->runs[i], err);
+        if (st != ROSE_OK) return st;
+        r->n_runs++;
     }
     json_object_update(r->extra, json_object_get(o, "extra"));
     return ROSE_OK;
 }
 
-static rose_status read_result(const char *path, uint32_t repeats, rose_offline_result *r,
-                               rose_err *err)
+/* What it says of its process; nothing is as good as a figure that cannot be. */
+static void take_process(const json_t *o, uint64_t start_ns, rose_offline_result *r)
+{
+    const double ready_at = json_number_value(json_object_get(o, "ready_at_s")),
+                 ready_s = ready_at - (double)start_ns * 1e-9;
+    const json_int_t peak = json_integer_value(json_object_get(o, "resident_peak_bytes"));
+    if (ready_at > 0 && ready_s > 0) r->ready_s = ready_s;
+    if (peak > 0) r->resident_peak_bytes = (uint64_t)peak;
+}
+
+static rose_status read_result(const char *path, const rose_offline_work *w, uint32_t repeats,
+                               uint64_t start_ns, rose_offline_result *r, rose_err *err)
 {
     rose_buf text = {0};
     json_error_t e;
@@ -136,7 +184,8 @@ static rose_status read_result(const char *path, uint32_t repeats, rose_offline_
         st = rose_json_parse(&o, line, strlen(line), 0, &e);
         if (st != ROSE_OK) rose_fail(err, st, "the driver's last line is no JSON: %.100s", line);
     }
-    if (st == ROSE_OK) st = take_runs(o, repeats, r, err);
+    if (st == ROSE_OK) st = take_runs(o, w, repeats, r, err);
+    if (st == ROSE_OK) take_process(o, start_ns, r);
     json_decref(o);
     rose_buf_free(&text);
     return st;
@@ -193,9 +242,10 @@ rose_status rose_offline_script(const rose_offline_work *w, const rose_offline_d
     for (uint32_t i = 0; i < n && st == ROSE_OK; i++)
         st = rose_buf_addf(&cmd, "%s%s", i > 0 ? " " : "", argv[i]);
     r->extra = json_pack("{s:s%}", "cmd", cmd.data != NULL ? cmd.data : "", cmd.len);
+    const uint64_t start_ns = rose_now_ns();
     if (st == ROSE_OK) st = rose_proc_start(&p, argv, out, log, NULL, 0, err);
     if (st == ROSE_OK) st = wait_for(&p, d->timeout_s, w->stop, log, err);
-    if (st == ROSE_OK) st = read_result(out, repeats, r, err);
+    if (st == ROSE_OK) st = read_result(out, w, repeats, start_ns, r, err);
     unlink(work);
     unlink(out);
     if (d->log_dir == NULL) unlink(log);

@@ -43,8 +43,10 @@ typedef struct rose_offline_result {
     char label[64];
     rose_offline_run *runs; /* owned */
     uint32_t n_runs;
-    json_t *extra;   /* owned object: what this backend says of itself */
-    char error[320]; /* "" = success */
+    double ready_s;               /* from exec (in process: from opening the model); 0 = unknown */
+    uint64_t resident_peak_bytes; /* of its process, after the last run; 0 = unknown */
+    json_t *extra;                /* owned object: what this backend says of itself */
+    char error[320];              /* "" = success */
 } rose_offline_result;
 
 void rose_offline_result_free(rose_offline_result *r); /* accepts {0}; leaves {0} */

@@ -80,6 +80,11 @@ json_t *rose_offline_row(const rose_offline_result *r, const rose_offline_work *
         add_runs(row, r, w); /* also what was measured before it failed */
     else
         add_zeros(row);
+    json_object_set_new(row, "ready_s", r->ready_s > 0 ? json_real(r->ready_s) : json_null());
+    json_object_set_new(row, "resident_peak_bytes",
+                        r->resident_peak_bytes > 0
+                            ? json_integer((json_int_t)r->resident_peak_bytes)
+                            : json_null());
     if (r->error[0] != '\0') json_object_set_new(extra, "error", json_string(r->error));
     json_object_set_new(row, "extra", extra);
     return row;
@@ -88,6 +93,23 @@ json_t *rose_offline_row(const rose_offline_result *r, const rose_offline_work *
 static double number(const json_t *row, const char *key)
 {
     return json_number_value(json_object_get(row, key));
+}
+
+/* " a/b |" of two keys; an empty cell where they are not known. */
+static void print_pair(FILE *f, const json_t *row, const char *p50, const char *p99)
+{
+    if (json_is_number(json_object_get(row, p50)) && json_is_number(json_object_get(row, p99)))
+        fprintf(f, " %.1f/%.1f |", number(row, p50), number(row, p99));
+    else
+        fputs(" |", f);
+}
+
+static void print_scaled(FILE *f, const json_t *row, const char *key, double factor, int digits)
+{
+    if (json_is_number(json_object_get(row, key)))
+        fprintf(f, " %.*f |", digits, number(row, key) * factor);
+    else
+        fputs(" |", f);
 }
 
 rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *err)
@@ -103,11 +125,12 @@ rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *
     const char *command = json_string_value(json_object_get(meta, "command"));
     fprintf(f,
             "# Offline throughput\n\nDevice: %s. The repeat with the median time; in brackets the "
-            "least and the most of all.\n\n",
+            "least and the most of all. TTFT and TPOT in ms as p50/p99.\n\n",
             device != NULL ? device : "?");
     if (command != NULL) fprintf(f, "```\n%s\n```\n\n", command);
-    fputs("| backend | prompts | req/s | output tok/s | total tok/s | total latency (s) |\n"
-          "|---|---|---|---|---|---|\n",
+    fputs("| backend | prompts | req/s | output tok/s | total tok/s | total latency (s) | TTFT | "
+          "TPOT "
+          "| ready (s) | peak MiB |\n|---|---|---|---|---|---|---|---|---|---|\n",
           f);
     json_array_foreach(json_object_get(root, "results"), i, row)
     {
@@ -117,7 +140,7 @@ rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *
         if (label == NULL) label = json_string_value(json_object_get(meta, "backend"));
         fprintf(f, "| %s |", label != NULL ? label : "?");
         if (error != NULL) {
-            fprintf(f, " failed: %s | | | | |\n", error);
+            fprintf(f, " failed: %s | | | | | | | | |\n", error);
             continue;
         }
         fprintf(f, " %.0f | %.2f | %.1f", number(row, "num_prompts"),
@@ -125,8 +148,12 @@ rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *
         if (json_array_size(json_object_get(row, "repeats")) > 1)
             fprintf(f, " (%.1f to %.1f)", number(row, "output_throughput_tps_min"),
                     number(row, "output_throughput_tps_max"));
-        fprintf(f, " | %.1f | %.3f |\n", number(row, "total_throughput_tps"),
-                number(row, "total_s"));
+        fprintf(f, " | %.1f | %.3f |", number(row, "total_throughput_tps"), number(row, "total_s"));
+        print_pair(f, row, "ttft_p50_ms", "ttft_p99_ms");
+        print_pair(f, row, "tpot_p50_ms", "tpot_p99_ms");
+        print_scaled(f, row, "ready_s", 1, 3);
+        print_scaled(f, row, "resident_peak_bytes", 1.0 / 1048576, 0);
+        fputc('\n', f);
     }
     if (fclose(f) != 0) return rose_fail(err, ROSE_E_IO, "cannot write %s", path);
     return ROSE_OK;

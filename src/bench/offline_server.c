@@ -9,6 +9,7 @@
 #include "bench/offline_internal.h"
 #include "bench/profile_call.h"
 #include "bench/stats.h"
+#include "bench/watch.h"
 
 /* The option as text, if it is not as in `def`: a server started with it opens the same engine. */
 static rose_status add_changed(rose_buf *b, const rose_opt *o, const rose_opt *def)
@@ -191,6 +192,8 @@ rose_status rose_offline_server(const rose_offline_work *w, const rose_server_sp
         st = run_once(w, &server, rose_offline_seed(w, false, i), &r->runs[i], err);
         if (st == ROSE_OK) r->n_runs++;
     }
+    r->ready_s = server.ready_s;
+    if (server.proc.pid != 0) r->resident_peak_bytes = rose_watch_peak_bytes(server.proc.pid);
     rose_server_stop(&server);
     rose_buf_free(&flags);
     return st;

@@ -216,7 +216,7 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
         rose_fail(err, st, "out of memory");
     if (st == ROSE_OK) {
         print_run(t->label, &run, &s);
-        st = rose_online_add_run(&r->results, t->entry, t->label, &run, &s, err);
+        st = rose_online_add_run(&r->results, t->entry, t->label, t->server, &run, &s, err);
         if (st == ROSE_OK && o->vllm_results && spec->variant < GOODPUT_VARIANT)
             st = rose_online_export_vllm(&names, o, &r->limits, &run, &s, err);
         if (met != NULL) *met = rose_goodput_met(&r->limits, &s);

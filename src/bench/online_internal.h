@@ -36,9 +36,11 @@ typedef struct rose_online_results {
 json_t *rose_online_add_backend(rose_online_results *r, const rose_server_spec *spec,
                                 const rose_server *s);
 
-/* Adds a run to a backend: a row of `summaries`, and its request_metrics. */
+/* Adds a run to a backend: a row of `summaries`, and its request_metrics. What is said of the
+ * process of a server that we started is as it is now. */
 rose_status rose_online_add_run(rose_online_results *r, json_t *backend, const char *label,
-                                const rose_run *run, const rose_run_stats *s, rose_err *err);
+                                const rose_server *server, const rose_run *run,
+                                const rose_run_stats *s, rose_err *err);
 
 /* A backend that failed is a row with its error. */
 rose_status rose_online_add_failure(rose_online_results *r, json_t *backend, const char *label,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bench/online_internal.h"
+#include "bench/watch.h"
 
 static json_t *real_or_null(double x)
 {
@@ -130,6 +131,16 @@ static json_t *summary_json(const char *label, const rose_run *run, const rose_r
     return o;
 }
 
+/* What its process took to be ready, and to serve all runs so far; null for a server at a URL. */
+static void add_process(json_t *summary, const rose_server *s)
+{
+    const uint64_t peak = s->proc.pid != 0 ? rose_watch_peak_bytes(s->proc.pid) : 0;
+    json_object_set_new(summary, "server_ready_s",
+                        s->ready_s > 0 ? json_real(s->ready_s) : json_null());
+    json_object_set_new(summary, "server_resident_peak_bytes",
+                        peak > 0 ? json_integer((json_int_t)peak) : json_null());
+}
+
 json_t *rose_online_add_backend(rose_online_results *r, const rose_server_spec *spec,
                                 const rose_server *s)
 {
@@ -147,10 +158,12 @@ json_t *rose_online_add_backend(rose_online_results *r, const rose_server_spec *
 }
 
 rose_status rose_online_add_run(rose_online_results *r, json_t *backend, const char *label,
-                                const rose_run *run, const rose_run_stats *s, rose_err *err)
+                                const rose_server *server, const rose_run *run,
+                                const rose_run_stats *s, rose_err *err)
 {
     json_t *summary = summary_json(label, run, s);
     json_t *requests = json_array();
+    add_process(summary, server);
     for (uint32_t i = 0; i < run->n; i++)
         json_array_append_new(requests, request_json(run, i));
     json_array_append(json_object_get(r->root, "summaries"), summary);
@@ -203,7 +216,7 @@ static void print_row(FILE *f, const json_t *row)
     char load[48];
     if (label == NULL) label = "?";
     if (error != NULL) {
-        fprintf(f, "| %s | | failed: %s | | | | | | | |\n", label, error);
+        fprintf(f, "| %s | | failed: %s | | | | | | | | | |\n", label, error);
         return;
     }
     if (conc > 0)
@@ -220,9 +233,15 @@ static void print_row(FILE *f, const json_t *row)
     fprintf(f, " %.2f | %.1f |", json_number_value(json_object_get(row, "req_per_s")),
             json_number_value(json_object_get(row, "tok_per_s")));
     if (conc > 0)
-        fputs(" |\n", f);
+        fputs(" |", f);
     else
-        fprintf(f, " %.3f |\n", value(row, "lateness_ms", "p99"));
+        fprintf(f, " %.3f |", value(row, "lateness_ms", "p99"));
+    const json_t *ready = json_object_get(row, "server_ready_s"),
+                 *peak = json_object_get(row, "server_resident_peak_bytes");
+    if (json_is_number(ready) && json_is_number(peak))
+        fprintf(f, " %.3f | %.0f |\n", json_number_value(ready), json_number_value(peak) / 1048576);
+    else
+        fputs(" | |\n", f);
 }
 
 /* How latency grew with the rate. */
@@ -272,7 +291,7 @@ rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *e
     if (command != NULL) fprintf(f, "```\n%s\n```\n\n", command);
     fputs(
         "| backend | load | ok | TTFT | TPOT | ITL | E2E | req/s | output tok/s | client late p99 "
-        "|\n|---|---|---|---|---|---|---|---|---|---|\n",
+        "| ready s | peak MiB |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         f);
     json_array_foreach(json_object_get(root, "summaries"), i, row) print_row(f, row);
     const char *ramp = json_string_value(json_object_get(meta, "ramp_up_strategy"));

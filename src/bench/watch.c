@@ -73,6 +73,19 @@ void rose_watch_process(rose_watch *out, pid_t pid)
     closedir(d);
 }
 
+uint64_t rose_watch_peak_bytes(pid_t pid)
+{
+    char line[128];
+    uint64_t kib = 0;
+    snprintf(line, sizeof line, "/proc/%d/status", (int)pid);
+    FILE *f = fopen(line, "re");
+    if (f == NULL) return 0;
+    while (fgets(line, sizeof line, f) != NULL && sscanf(line, "VmHWM: %" SCNu64, &kib) != 1)
+        kib = 0;
+    fclose(f);
+    return kib * 1024;
+}
+
 uint32_t rose_watch_cpu_wait(pid_t pid, uint64_t wait_ns[ROSE_WATCH_MAX_THREADS])
 {
     char path[320];

@@ -21,6 +21,10 @@ void rose_watch_parse(rose_watch *out, const char *text, size_t len);
  * Leaves *out where there is no such process. */
 void rose_watch_process(rose_watch *out, pid_t pid);
 
+/* The most memory that pid has had resident since its exec, in bytes (VmHWM of /proc); 0 where the
+ * system does not say. */
+uint64_t rose_watch_peak_bytes(pid_t pid);
+
 enum { ROSE_WATCH_MAX_THREADS = 24 };
 
 /* How long each thread of pid was ready and waited for a CPU, in ns since its start, the oldest

@@ -71,6 +71,10 @@ static double real(const json_t *o, const char *key)
 static json_t *make_row(const char *label, const char *error, const rose_offline_work *w)
 {
     rose_offline_result r = {.n_runs = error == NULL ? 3 : 0};
+    if (error == NULL) {
+        r.ready_s = 0.25;
+        r.resident_peak_bytes = 3u << 20;
+    }
     snprintf(r.label, sizeof r.label, "%s", label);
     if (error != NULL) snprintf(r.error, sizeof r.error, "%s", error);
     r.runs = calloc(3, sizeof *r.runs);
@@ -123,6 +127,9 @@ static void test_rows(void **state)
     assert_int_equal(json_array_size(json_object_get(row, "repeats")), 3);
     assert_true(json_is_null(json_object_get(row, "ttft_p50_ms")) &&
                 real(row, "tpot_p50_ms") == 500);
+    assert_true(real(row, "ready_s") == 0.25 && real(row, "resident_peak_bytes") == 3 << 20);
+    assert_true(json_is_null(json_object_get(bad, "ready_s")) &&
+                json_is_null(json_object_get(bad, "resident_peak_bytes")));
     assert_true(real(bad, "output_throughput_tps") == 0);
     assert_string_equal(json_string_value(json_object_get(json_object_get(bad, "extra"), "error")),
                         "it died");
@@ -136,7 +143,9 @@ static void test_rows(void **state)
     snprintf(path, sizeof path, "%s/offline_summary.md", dir);
     assert_int_equal(rose_file_read(&text, path, 1 << 20, NULL), ROSE_OK);
     const char *md = rose_buf_str(&text);
-    assert_non_null(strstr(md, "| x | 2 | 1.00 | 20.0 (10.0 to 40.0) | 60.0 | 2.000 |"));
+    assert_non_null(strstr(md,
+                           "| x | 2 | 1.00 | 20.0 (10.0 to 40.0) | 60.0 | 2.000 | | 500.0/0.0 | "
+                           "0.250 | 3 |\n"));
     assert_non_null(strstr(md, "| y | failed: it died |"));
     unlink(path);
     rmdir(dir);

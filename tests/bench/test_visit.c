@@ -338,6 +338,8 @@ static void test_metrics(void **state)
     rose_watch_parse(&w, text, n);
     assert_true(w.kv_pages == 42 && w.kv_pages_free == 7 && w.open_fds == 13);
     rose_watch_process(&w, getpid());
+    assert_true((double)rose_watch_peak_bytes(getpid()) >= w.resident_bytes);
+    assert_int_equal(rose_watch_peak_bytes(0), 0); /* no such process */
     assert_true(w.resident_bytes > 100000 && w.open_fds >= 3);
 }
 

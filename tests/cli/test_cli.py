@@ -214,7 +214,7 @@ def test_bench_offline():
                    "context")
 
 
-DRIVER = """import json, sys
+DRIVER = """import json, sys, time
 w = json.load(open(sys.argv[1]))
 assert w["options"]["max_batch_size"] == 4 and w["options"]["warmup"] == 1 and len(w["runs"]) == 3
 mode = dict(a.split("=") for a in sys.argv[2:]).get("mode")
@@ -224,8 +224,11 @@ print("chatter")
 if mode == "babble":
     sys.exit(0)
 lens = [(sum(map(len, r["prompts"])), sum(r["output_lens"])) for r in w["runs"][1:]]
-print(json.dumps({"runs": [{"total_s": 0.5 + i, "input_tokens": a, "output_tokens": b} for i, (a, b) in
-                           enumerate(lens[mode == "few":])], "extra": {"device": "nothing"}}))
+times = {"times": {"first_s": [0.1, 0.1, 0.1, 0.1, 0.2, 0.3], "last_s": [0.5] * 6}, "after": {"first_s": [1] * 6, "last_s": [9] * 6},
+         "short": {"first_s": [0.1] * 5, "last_s": [0.5] * 6}}.get(mode, {})
+print(json.dumps({"runs": [{"total_s": 0.5 + i, "input_tokens": a, "output_tokens": b, **times} for i, (a, b) in
+                           enumerate(lens[mode == "few":])], "extra": {"device": "nothing"},
+                  "ready_at_s": time.clock_gettime(time.CLOCK_MONOTONIC), "resident_peak_bytes": 5 << 20}))
 """
 
 
@@ -253,6 +256,17 @@ def test_bench_offline_backends():
                            ("transformers", "1 runs of 2")):
             check(f"{label}: a failure with its cause", why in rows[label]["extra"]["error"] and
                   rows[label]["output_throughput_tps"] == 0, rows[label])
+        check("ready and memory of each", all(0 < rows[n]["ready_s"] < 60 and rows[n]["resident_peak_bytes"] >= 5 << 20
+                                              for n in ("vllm", "roseinfer+inproc", "roseinfer")) and
+              rows["sglang"]["ready_s"] is None and rows["sglang"]["resident_peak_bytes"] is None, rows)
+        check("no times where a driver gives none", rows["vllm"]["ttft_p50_ms"] is None, rows["vllm"])
+        rc, out, err = run("bench", "offline", MODEL, *small, "--backends", "vllm,sglang,transformers", "--drivers", d,
+                           "--vllm-args", "mode=times", "--sglang-args", "mode=after", "--transformers-args", "mode=short")
+        r = json.loads(out)["results"]
+        check("a driver's times", abs(r[0]["ttft_p50_ms"] - 100) < 1e-6 and abs(r[0]["ttft_p99_ms"] - 295) < 1e-6 and
+              abs(r[0]["tpot_p50_ms"] - 100) < 1e-6 and abs(r[0]["tpot_p99_ms"] - 100) < 1e-6, r[0])
+        check("times that cannot be", "times of prompt 0" in r[1]["extra"]["error"] and
+              "other than 6 prompts" in r[2]["extra"]["error"], r)
         rc, out, err = run("bench", "merge", os.path.join(d, "merged"), os.path.dirname(where), os.path.dirname(where))
         check("merge of offline results", rc == 0 and
               len(json.load(open(os.path.join(d, "merged", "offline_results.json")))["results"]) == 7, err)
@@ -262,6 +276,29 @@ def test_bench_offline_backends():
     j = json.loads(out)
     check("nano-vllm's workload, cut to the context", rc == 0 and j["results"][0]["num_prompts"] == 256 and
           "256 of 256 requests cut" in err, err)
+
+
+def test_peers():
+    """tools/peers without rivals: ours both ways, added to by a second run, and a rival that is not there."""
+    peers = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "peers")
+    with tempfile.TemporaryDirectory() as d:
+        def call(*args):
+            p = subprocess.run([sys.executable, peers, d, "--bin", BIN, "--model", MODEL, "--work", d, "--input-len", "8",
+                                "--output-len", "4", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+            return p.returncode, p.stdout, p.stderr
+        rc, out, err = call("--rivals", "", "--streams", "1,2", "--ours", "a=", "--ours", "b=--quantization int8")
+        runs = json.load(open(os.path.join(d, "peers.json")))["runs"]
+        check("peers: a run for each", rc == 0 and sorted((r["kind"], r["program"], r["streams"]) for r in runs) ==
+              [(k, p, n) for k in ("offline", "online") for p in ("roseinfer-a", "roseinfer-b") for n in (1, 2)], err)
+        check("peers: every token there", all(r["row"]["total_output_tokens"] == 4 * (r["row"].get("num_prompts") or
+                                                                                     r["row"]["num_success"]) for r in runs), runs)
+        table = [line for line in out.splitlines() if line.startswith("| roseinfer-b |")]
+        check("peers: ten tables", len(table) == 10 and all(line.count("|") == 4 and "failed" not in line for line in table), out)
+        rc, out, err = call("--rivals", "transformers-bf16", "--kinds", "offline", "--streams", "1", "--ours", "a=",
+                            "--transformers-python", os.path.join(d, "no-python"))
+        again = json.load(open(os.path.join(d, "peers.json")))["runs"]
+        check("peers: a second run adds, a rival that is not there is told", rc == 1 and again[:len(runs)] == runs and
+              len(again) == len(runs) + 2 and "| transformers-bf16 | failed |" in out, (rc, out, err))
 
 
 def interrupted_offline(d, backends, seconds, *more):
@@ -467,6 +504,8 @@ def test_bench_online():
         check("prompts have the tokens that were asked for", all(r["num_prompt_len_differs"] == 0 for r in rows), rows)
         values = sorted(q["ttft_s"] * 1e3 for q in runs[1]["request_metrics"])
         check("p50 is the median", abs(rows[1]["ttft_ms"]["p50"] - (values[2] + values[3]) / 2) < 1e-6, values)
+        check("ready and memory of its process", all(0 < r["server_ready_s"] < 60 and r["server_resident_peak_bytes"] > 1 << 20
+                                                     for r in rows), rows)
         check("where it comes from", all(j["meta"][k] for k in ("command", "device", "versions", "run_start_time")) and
               j["meta"]["versions"]["commit"] and j["by_backend"]["roseinfer"]["timing"]["server_ready_s"] > 0, j["meta"])
         files = os.listdir(where)

@@ -3,9 +3,10 @@
     python NAME.py WORKLOAD.json [NAME=VALUE ...]
 
 runs every run of the file (the first `warmup` of them do not count) and prints one line of JSON:
-{"runs": [{"total_s", "input_tokens", "output_tokens"}, ...], "extra": {...}}. NAME=VALUE pairs go to
-the constructor of the engine; VALUE is JSON where it can be read as such, else a string. Stdout is for that line alone:
-what libraries and their processes print goes to stderr, the log, from the import of this file on."""
+{"runs": [{"total_s", "input_tokens", "output_tokens", "first_s", "last_s"}, ...], "ready_at_s",
+"resident_peak_bytes", "extra": {...}}, the times of first and last tokens where the driver sees them come. NAME=VALUE
+pairs go to the constructor of the engine; VALUE is JSON where it can be read as such, else a string. Stdout is for that
+line alone: what libraries and their processes print goes to stderr, the log, from the import of this file on."""
 import json
 import os
 import sys
@@ -44,22 +45,35 @@ def package_version(name):
         return getattr(sys.modules.get(name), "__version__", None)
 
 
+def resident_peak_bytes():
+    """Of this process since its exec: unlike getrusage's, not also of the parent that forked it."""
+    with open("/proc/self/status") as f:
+        return next((int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM:")), None)
+
+
 def run(workload, generate, packages, device=None, stop=None):
-    """generate(run) does one run and returns the number of tokens of each output."""
+    """generate(run) does one run and returns the number of tokens of each output, or a tuple: these, and lists of when
+    (perf_counter) each prompt's first and last token came."""
     done = []
+    ready_at_s = time.clock_gettime(time.CLOCK_MONOTONIC)
     for i, r in enumerate(workload.runs):
         start = time.perf_counter()
-        lens = list(generate(r))
+        out = generate(r)
         total_s = time.perf_counter() - start
+        out = out if isinstance(out, tuple) else (out,)
+        lens, stamps = list(out[0]), [[t - start for t in times] for times in out[1:]]
         if lens != r["output_lens"]:
             wrong = [(j, a, b) for j, (a, b) in enumerate(zip(lens, r["output_lens"])) if a != b][:3]
             sys.exit("run %d: outputs of another length than asked for (prompt, got, asked): %s" % (i, wrong or len(lens)))
         if i >= workload.warmup:
-            done.append({"total_s": total_s, "input_tokens": sum(map(len, r["prompts"])), "output_tokens": sum(lens)})
+            done.append({"total_s": total_s, "input_tokens": sum(map(len, r["prompts"])), "output_tokens": sum(lens),
+                         **dict(zip(("first_s", "last_s"), stamps))})
+    peak = resident_peak_bytes()
     if stop is not None:
         stop()
     versions = {p: package_version(p) for p in packages}
     extra = {"python_executable": sys.executable, "versions": versions, "arguments": workload.extra}
     if device is not None:
         extra["device"] = device
-    print(json.dumps({"runs": done, "extra": extra}), file=result, flush=True)
+    print(json.dumps({"runs": done, "ready_at_s": ready_at_s, "resident_peak_bytes": peak, "extra": extra}),
+          file=result, flush=True)
