@@ -521,22 +521,14 @@ static void test_self_test(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_log_why),
-        cmocka_unit_test(test_sse_split),
-        cmocka_unit_test(test_sse_limits),
-        cmocka_unit_test(test_replies),
-        cmocka_unit_test(test_reply_times),
-        cmocka_unit_test(test_stamps_backwards),
-        cmocka_unit_test(test_mutated_replies),
-        cmocka_unit_test(test_urls),
-        cmocka_unit_test(test_args_split),
-        cmocka_unit_test(test_closed_loop),
-        cmocka_unit_test(test_open_loop_times),
-        cmocka_unit_test(test_misbehaving_server),
-        cmocka_unit_test(test_dead_server),
-        cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_http_get),
-        cmocka_unit_test(test_self_test),
+        cmocka_unit_test(test_log_why),         cmocka_unit_test(test_sse_split),
+        cmocka_unit_test(test_sse_limits),      cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_reply_times),     cmocka_unit_test(test_stamps_backwards),
+        cmocka_unit_test(test_mutated_replies), cmocka_unit_test(test_urls),
+        cmocka_unit_test(test_args_split),      cmocka_unit_test(test_closed_loop),
+        cmocka_unit_test(test_open_loop_times), cmocka_unit_test(test_misbehaving_server),
+        cmocka_unit_test(test_dead_server),     cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_http_get),        cmocka_unit_test(test_self_test),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
