@@ -20,7 +20,7 @@ for chunk in client.completions.create(model="rose-tiny", prompt="Once upon a ti
     print(chunk.choices[0].text, end="", flush=True)
 P
 echo
-for p in /proc/[0-9]*; do # end the server of this root, and no other
+for p in /proc/[0-9]*; do # end the server
     [ "$(readlink "$p/exe" 2>/dev/null)" = /roseinfer/build/roseinfer ] && kill "${p#/proc/}"
 done
 sleep 1
