@@ -344,9 +344,15 @@ static int run(const char *dir, http_flags *f, int argc, char **argv)
     if (st == ROSE_OK) st = start(&s, dir, f, most, &err);
     for (uint32_t i = 0; i < n && st == ROSE_OK; i++) {
         point p;
-        if (i == 0) st = measure(&s, f, streams[0], &p, &err); /* warm-up: buffers, connections */
+        if (i == 0) { /* warm-up: buffers, connections */
+            st = measure(&s, f, streams[0], &p, &err);
+            if (st == ROSE_OK) json_decref(p.recorded);
+        }
         if (st == ROSE_OK) st = measure(&s, f, streams[i], &p, &err);
-        if (st != ROSE_OK) break;
+        if (st != ROSE_OK) {
+            json_decref(p.recorded);
+            break;
+        }
         failed += p.n_failed;
         fprintf(stderr,
                 "%u streams: %.0f tok/s while all are open; %.0f tok per second of I/O CPU; ITL "
@@ -358,6 +364,7 @@ static int run(const char *dir, http_flags *f, int argc, char **argv)
                 p.all_open ? "" : "; some ended before the last began",
                 p.n_failed > 0 ? "; FAILED: " : "", p.first_error);
         json_array_append_new(list, point_json(&p));
+        json_decref(p.recorded);
     }
     stop(&s);
     if (st != ROSE_OK) {
