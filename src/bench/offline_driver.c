@@ -118,13 +118,7 @@ static rose_status take_times(const json_t *run, const rose_offline_work *w, ros
             st = rose_samples_add(&tpot, (last - first) / (w->rows[i].n_out - 1));
         if (st != ROSE_OK) rose_fail(err, st, "out of memory");
     }
-    const rose_summary a = rose_summarise(ttft.v, ttft.n), b = rose_summarise(tpot.v, tpot.n);
-    out->ttft_p50 = a.p50;
-    out->ttft_p99 = a.p99;
-    out->tpot_p50 = b.p50;
-    out->tpot_p99 = b.p99;
-    rose_samples_free(&ttft);
-    rose_samples_free(&tpot);
+    rose_offline_times(out, &ttft, &tpot);
     return st;
 }
 

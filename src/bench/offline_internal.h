@@ -8,6 +8,7 @@
 
 #include "bench/load_trace.h"
 #include "bench/server.h"
+#include "bench/stats.h"
 #include "engine/flags.h"
 
 /* What is computed: prompts of random ids, all there at once; end-of-sequence is ignored. */
@@ -37,6 +38,9 @@ typedef struct rose_offline_run {
     double total_s, ttft_p50, ttft_p99, tpot_p50, tpot_p99;
     uint64_t input_tokens, output_tokens;
 } rose_offline_run;
+
+/* Fills in TTFT and TPOT from those of each prompt, in seconds; frees both lists. */
+void rose_offline_times(rose_offline_run *out, rose_samples *ttft, rose_samples *tpot);
 
 /* What one backend did. */
 typedef struct rose_offline_result {

@@ -97,7 +97,7 @@ uint32_t rose_offline_profile(const rose_offline_stage *s, const rose_offline_ta
                               uint32_t n, int argc, char **argv)
 {
     uint32_t n_failed = 0;
-    rose_err err;
+    rose_err err = {{0}};
     char time[32];
     const uint64_t start = rose_now_ns();
     json_t *meta = rose_results_meta(argc, argv);
@@ -111,14 +111,5 @@ uint32_t rose_offline_profile(const rose_offline_stage *s, const rose_offline_ta
         n_failed++;
         if (err.msg[0] != '\0') fprintf(stderr, "roseinfer: %s\n", err.msg);
     }
-    rose_results_time(time);
-    json_object_set_new(meta, "profile_end_time", json_string(time));
-    json_object_set_new(meta, "profile_wall_s", json_real((double)(rose_now_ns() - start) * 1e-9));
-    if (rose_results_write(root, s->dir, "profile_manifest.json", &err) != ROSE_OK) {
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
-        n_failed++;
-    }
-    printf("%s/profile_manifest.json\n", s->dir);
-    json_decref(root);
-    return n_failed;
+    return n_failed + (rose_profile_manifest_end(root, s->dir, start) ? 0 : 1);
 }

@@ -158,3 +158,15 @@ rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *
     if (fclose(f) != 0) return rose_fail(err, ROSE_E_IO, "cannot write %s", path);
     return ROSE_OK;
 }
+
+void rose_offline_times(rose_offline_run *out, rose_samples *ttft, rose_samples *tpot)
+{
+    const rose_summary first = rose_summarise(ttft->v, ttft->n);
+    const rose_summary token = rose_summarise(tpot->v, tpot->n);
+    out->ttft_p50 = first.p50;
+    out->ttft_p99 = first.p99;
+    out->tpot_p50 = token.p50;
+    out->tpot_p99 = token.p99;
+    rose_samples_free(ttft);
+    rose_samples_free(tpot);
+}

@@ -109,13 +109,7 @@ static rose_status summarise(const rose_offline_work *w, const rose_reply *repli
         if (st != ROSE_OK) rose_fail(err, st, "out of memory");
     }
     out->total_s = (double)(end - start) * 1e-9;
-    const rose_summary a = rose_summarise(ttft.v, ttft.n), b = rose_summarise(tpot.v, tpot.n);
-    out->ttft_p50 = a.p50;
-    out->ttft_p99 = a.p99;
-    out->tpot_p50 = b.p50;
-    out->tpot_p99 = b.p99;
-    rose_samples_free(&ttft);
-    rose_samples_free(&tpot);
+    rose_offline_times(out, &ttft, &tpot);
     return st;
 }
 

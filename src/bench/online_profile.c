@@ -215,7 +215,6 @@ uint32_t rose_online_profile(const rose_profile_stage *s, int argc, char **argv)
 {
     uint32_t n_failed = 0;
     rose_err err = {{0}};
-    char ended[32];
     const uint64_t start = rose_now_ns();
     json_t *root = manifest_of(s, argc, argv), *meta = json_object_get(root, "meta");
     if (wanted(s, true))
@@ -227,14 +226,5 @@ uint32_t rose_online_profile(const rose_profile_stage *s, int argc, char **argv)
             if (err.msg[0] != '\0') fprintf(stderr, "roseinfer: %s\n", err.msg);
         }
     }
-    rose_results_time(ended);
-    json_object_set_new(meta, "profile_end_time", json_string(ended));
-    json_object_set_new(meta, "profile_wall_s", json_real((double)(rose_now_ns() - start) * 1e-9));
-    if (rose_results_write(root, s->dir, "profile_manifest.json", &err) != ROSE_OK) {
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
-        n_failed++;
-    }
-    printf("%s/profile_manifest.json\n", s->dir);
-    json_decref(root);
-    return n_failed;
+    return n_failed + (rose_profile_manifest_end(root, s->dir, start) ? 0 : 1);
 }

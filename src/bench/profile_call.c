@@ -2,10 +2,13 @@
 #include "bench/profile_call.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "base/json.h"
+#include "bench/results.h"
 
 enum { CALL_TIMEOUT_MS = 300000 };
 
@@ -41,4 +44,20 @@ rose_status rose_profile_call(json_t *row, const rose_url *u, const char *path, 
     json_decref(said);
     rose_buf_free(&body);
     return st;
+}
+
+bool rose_profile_manifest_end(json_t *root, const char *dir, uint64_t start_ns)
+{
+    rose_err err = {""};
+    char ended[32];
+    json_t *meta = json_object_get(root, "meta");
+    rose_results_time(ended);
+    json_object_set_new(meta, "profile_end_time", json_string(ended));
+    json_object_set_new(meta, "profile_wall_s",
+                        json_real((double)(rose_now_ns() - start_ns) * 1e-9));
+    bool ok = rose_results_write(root, dir, "profile_manifest.json", &err) == ROSE_OK;
+    if (!ok) fprintf(stderr, "roseinfer: %s\n", err.msg);
+    printf("%s/profile_manifest.json\n", dir);
+    json_decref(root);
+    return ok;
 }

@@ -15,4 +15,9 @@ rose_status rose_profile_dirs(char *path, rose_err *err);
 rose_status rose_profile_call(json_t *row, const rose_url *u, const char *path, const char *name,
                               rose_err *err);
 
+/* Ends a stage that began at start_ns: root, whose "meta" there is, gets end and duration and
+ * becomes dir/profile_manifest.json, whose path goes to standard output. Consumes root. False: not
+ * written, as standard error then says. */
+bool rose_profile_manifest_end(json_t *root, const char *dir, uint64_t start_ns);
+
 #endif
