@@ -354,9 +354,7 @@ int rose_bench_ablate(int argc, char **argv)
         ROSE_ROW_U32("num-prompts", &o.offline_prompts, "N", 1, 65536, "prompts of an offline run"),
         ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20, "prompt tokens"),
         ROSE_ROW_U32("output-len", &o.output_len, "N", 1, 1u << 20, "output tokens"),
-        ROSE_ROW_STRING("output-dir", &o.output_dir, "DIR",
-                        "write ablate_TIME/ablate_results.json there",
-                        .unset = "JSON to standard output"),
+        ROSE_ROW_OUTPUT_DIR(&o.output_dir, "ablate"),
     };
     size_t n = 12;
     n += rose_request_flags_rows(&o.req, opts + n);

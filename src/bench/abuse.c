@@ -316,7 +316,6 @@ static int run(const char *model_dir, const abuse_opts *o, int argc, char **argv
     static abuse_run r;
     rose_err err = {{0}};
     rose_buf before = {0};
-    int rc = 1;
     r = (abuse_run){.o = o};
     fprintf(stderr, "seed %" PRIu64 "\n", o->seed);
     rose_status st = start(&r, model_dir, &err);
@@ -324,10 +323,7 @@ static int run(const char *model_dir, const abuse_opts *o, int argc, char **argv
     const bool had = r.server.proc.pid != 0;
     rose_proc_stop(&r.server.proc, 60000);
     const bool clean = had && r.server.proc.ended && r.server.proc.status == 0;
-    if (st == ROSE_OK)
-        rc = report(&r, &before, clean, argc, argv);
-    else
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
+    const int rc = st == ROSE_OK ? report(&r, &before, clean, argc, argv) : rose_die(&err);
     rose_server_stop(&r.server);
     rose_buf_free(&before);
     rose_buf_free(&r.probe);
@@ -358,9 +354,7 @@ int rose_bench_abuse(int argc, char **argv)
         ROSE_ROW_U32("timeout-s", &o.timeout_s, "S", 1, 3600, "longest visit; over: it is wrong"),
         ROSE_ROW_STRING("backend", &o.backend, "NAME",
                         "roseinfer, or url=NAME=http://HOST:PORT of one with the same limits"),
-        ROSE_ROW_STRING("output-dir", &o.output_dir, "DIR",
-                        "write abuse_TIME/abuse_results.json there",
-                        .unset = "JSON to standard output"),
+        ROSE_ROW_OUTPUT_DIR(&o.output_dir, "abuse"),
     };
     size_t n = 10;
     n += rose_server_flags_rows(&o.server, opts + n);

@@ -184,7 +184,6 @@ int rose_bench_kernels(int argc, char **argv)
         st = rose_machine_measure(&machine, n, NULL, 0, &err); /* not pinned, as the kernels */
     }
     if (st == ROSE_OK) st = run(ops, b, &o, k.dtype, &machine, &err);
-    if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
     if (b != NULL) ops->close(b);
-    return st == ROSE_OK ? 0 : 1;
+    return st == ROSE_OK ? 0 : rose_die(&err);
 }

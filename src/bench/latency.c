@@ -125,7 +125,6 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
     rose_samples ttft = {0}, tpot = {0};
     rose_machine machine = {0};
     json_t *root = NULL;
-    int rc = 1;
     double *seconds = calloc(o->iters, sizeof *seconds);
     rose_status st = seconds == NULL ? rose_fail(&err, ROSE_E_NOMEM, "out of memory") : ROSE_OK;
     if (o->engine.max_num_seqs < o->batch_size) o->engine.max_num_seqs = o->batch_size;
@@ -143,10 +142,8 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
         add_floor(root, &machine, rose_engine_plan(e.engine)->weights_read, t.p50 * 1e3);
     }
     rose_offline_engine_close(&e);
-    if (st == ROSE_OK)
-        rc = rose_results_emit(root, o->output_dir, "latency");
-    else
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
+    const int rc =
+        st == ROSE_OK ? rose_results_emit(root, o->output_dir, "latency") : rose_die(&err);
     rose_samples_free(&ttft);
     rose_samples_free(&tpot);
     rose_load_trace_free(&lengths);
@@ -181,9 +178,7 @@ int rose_bench_latency(int argc, char **argv)
         ROSE_ROW_FLOAT("top-p", &o.top_p, "P", 1e-6f, 1, "nucleus sampling"),
         ROSE_ROW_U32("top-k", &o.top_k, "K", 0, 0, "0 is off"),
         ROSE_ROW_U64("seed", &o.seed, "N", 0, 0, "of prompts and sampling"),
-        ROSE_ROW_STRING("output-dir", &o.output_dir, "DIR",
-                        "write latency_TIME/latency_results.json there",
-                        .unset = "JSON to standard output"),
+        ROSE_ROW_OUTPUT_DIR(&o.output_dir, "latency"),
     };
     const size_t own = 11;
     const char *model;

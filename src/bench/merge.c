@@ -157,7 +157,5 @@ int rose_bench_merge(int argc, char **argv)
         st = merge_kind(&kinds[i], args[0], args + 1, n - 1, &found, &err);
     if (st == ROSE_OK && found == 0)
         st = rose_fail(&err, ROSE_E_NOTFOUND, "none of the folders holds results");
-    if (st == ROSE_OK) return 0;
-    fprintf(stderr, "roseinfer: %s\n", err.msg);
-    return 1;
+    return st == ROSE_OK ? 0 : rose_die(&err);
 }

@@ -166,10 +166,7 @@ int rose_bench_plot(int argc, char **argv)
         "parts of the time to the\nfirst token. Needs gnuplot.",
         NULL, 0, argc, argv, &dir);
     if (rc >= 0) return rc;
-    if (rose_plot_folder(dir, &err) == ROSE_OK) {
-        printf("%s/figures\n", dir);
-        return 0;
-    }
-    fprintf(stderr, "roseinfer: %s\n", err.msg);
-    return 1;
+    if (rose_plot_folder(dir, &err) != ROSE_OK) return rose_die(&err);
+    printf("%s/figures\n", dir);
+    return 0;
 }

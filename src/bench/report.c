@@ -282,7 +282,5 @@ int rose_bench_report(int argc, char **argv)
         "environment,\ncommand lines and the raw JSON, all inside the page.",
         opts, sizeof opts / sizeof *opts, argc, argv, &dir);
     if (rc >= 0) return rc;
-    if (report(dir, out, plot, &err) == ROSE_OK) return 0;
-    fprintf(stderr, "roseinfer: %s\n", err.msg);
-    return 1;
+    return report(dir, out, plot, &err) == ROSE_OK ? 0 : rose_die(&err);
 }

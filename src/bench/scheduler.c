@@ -363,9 +363,8 @@ static int run(const bench_opts *o, int argc, char **argv)
         figures parts[N_PARTS + 1] = {{0}}, plan;
         if (measure_engine(o, n, parts, &err) != ROSE_OK ||
             measure_plan(o, n, &plan, &err) != ROSE_OK) {
-            fprintf(stderr, "roseinfer: %s\n", err.msg);
             json_decref(list);
-            return 1;
+            return rose_die(&err);
         }
         fprintf(stderr, "%7u running", n);
         for (int k = 0; k < N_PARTS; k++)
@@ -379,11 +378,7 @@ static int run(const bench_opts *o, int argc, char **argv)
     }
     json_t *root = json_pack("{s:o, s:s, s:b, s:o}", "meta", rose_results_meta(argc, argv), "bench",
                              "engine", "record", (int)o->record, "results", list);
-    int rc = root != NULL && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF
-                 ? 0
-                 : 1;
-    json_decref(root);
-    return rc;
+    return rose_results_emit(root, NULL, "engine");
 }
 
 int rose_bench_scheduler(int argc, char **argv)

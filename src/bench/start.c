@@ -114,9 +114,7 @@ int rose_bench_start(int argc, char **argv)
         ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20,
                      "prompt tokens of the first request"),
         ROSE_ROW_STRING("backend", &o.backend, "NAME", "roseinfer, vllm, sglang, trtllm or llama"),
-        ROSE_ROW_STRING("output-dir", &o.output_dir, "DIR",
-                        "write start_TIME/start_results.json there",
-                        .unset = "JSON to standard output"),
+        ROSE_ROW_OUTPUT_DIR(&o.output_dir, "start"),
     };
     size_t n = 5;
     n += rose_request_flags_rows(&o.req, opts + n);

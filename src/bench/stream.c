@@ -270,9 +270,7 @@ int rose_bench_stream(int argc, char **argv)
         ROSE_ROW_U32("warmup", &o.warmup, "N", 0, 1000, "repeats before them"),
         ROSE_ROW_STRING("backend", &o.backend, "NAME",
                         "roseinfer, or url=NAME=http://HOST:PORT of one"),
-        ROSE_ROW_STRING("output-dir", &o.output_dir, "DIR",
-                        "write stream_TIME/stream_results.json there",
-                        .unset = "JSON to standard output"),
+        ROSE_ROW_OUTPUT_DIR(&o.output_dir, "stream"),
     };
     size_t n = 11;
     n += rose_request_flags_rows(&o.req, opts + n);

@@ -119,13 +119,11 @@ int rose_bench_tokenizer(int argc, char **argv)
         bool same = decoded.len == text.size &&
                     (text.size == 0 || memcmp(decoded.data, text.data, text.size) == 0);
         print_result(&o, r, text.size, ids.len, same);
-    } else {
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
     }
     free(r);
     rose_buf_free(&decoded);
     rose_ids_free(&ids);
     rose_file_unmap(&text);
     rose_tokenizer_close(t);
-    return st == ROSE_OK ? 0 : 1;
+    return st == ROSE_OK ? 0 : rose_die(&err);
 }

@@ -407,9 +407,7 @@ int rose_cmd_bench_http(int argc, char **argv)
         ROSE_ROW_BOOL("record", &f.record,
                       "a recording runs in every other twentieth of a second: CPU time a token "
                       "with it and without, in pairs"),
-        ROSE_ROW_STRING("output-dir", &f.output_dir, "DIR",
-                        "write http_TIME/http_results.json there",
-                        .unset = "JSON to standard output"),
+        ROSE_ROW_OUTPUT_DIR(&f.output_dir, "http"),
     };
     const char *model;
     const int rc =
