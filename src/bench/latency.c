@@ -151,7 +151,6 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
     return rc;
 }
 
-/* Mostly the table of options. */
 int rose_bench_latency(int argc, char **argv)
 {
     static latency_opts o;

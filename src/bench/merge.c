@@ -1,7 +1,6 @@
 /* bench/merge.c - `roseinfer bench merge OUT DIR...`: results of several folders as one, so that
  * they can be plotted together. Of one backend at one load the later folder wins. */
 #include <jansson.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 

@@ -436,10 +436,9 @@ int rose_bench_scheduler(int argc, char **argv)
         .opts = opts,
         .n_opts = sizeof opts / sizeof *opts,
     };
-    const char *args[1];
     uint32_t n_args;
     rose_log_set_level(ROSE_LOG_WARN);
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    int rc = rose_opts_parse(&cmd, argc, argv, NULL, &n_args);
     if (rc >= 0) return rc;
     return p.trace != NULL ? rose_bench_policies(&p) : run(&o, argc, argv);
 }

@@ -88,7 +88,6 @@ done:
     return rc;
 }
 
-/* Mostly the table of options. */
 int rose_cmd_generate(int argc, char **argv)
 {
     generate_opts g = {.stats = isatty(STDERR_FILENO) == 1,

@@ -1,5 +1,4 @@
 /* cli/random_model.c - `roseinfer random-model`. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/opts.h"
@@ -25,7 +24,6 @@ static rose_status vocab_of(rose_random_opts *o, rose_err *err)
     return ROSE_OK;
 }
 
-/* Mostly the table of options. */
 int rose_cmd_random_model(int argc, char **argv)
 {
     rose_random_opts o;
