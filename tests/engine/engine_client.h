@@ -115,6 +115,13 @@ static inline rose_wakeq *open_sink(uint32_t cap)
     return q;
 }
 
+static inline void close_all(rose_engine *e, rose_wakeq *sink, rec *x)
+{
+    rose_engine_close(e);
+    rose_wakeq_destroy(sink);
+    free(x);
+}
+
 static inline void rec_expect(rec *x)
 {
     uint32_t max = x->max_tokens < MAX_LEN - x->n_prompt ? x->max_tokens : MAX_LEN - x->n_prompt;

@@ -76,9 +76,7 @@ static void run_mix(const rose_engine_opts *o, uint64_t seed, uint32_t n, uint32
     assert_int_equal(st.cancelled, 0);
     assert_int_equal(st.steps, atomic_load(&fake.n_steps));
     assert_false(st.failed);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 static void test_mixes(void **state)
@@ -222,9 +220,7 @@ static void test_queue_full(void **state)
         rec_verify(&x[i]);
     verify_idle(e);
     one(e, sink, &x[n]);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 /* ---- failures ---- */
@@ -261,9 +257,7 @@ static void failing(uint64_t step, uint64_t collect)
     rose_err err = {0};
     assert_int_equal(rec_submit(&x[0], e, sink, &err), ROSE_E_BACKEND);
     assert_true(err.msg[0] != '\0');
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 static void test_backend_failure(void **state)
@@ -330,9 +324,7 @@ static void test_drain(void **state)
     for (uint32_t i = 0; i < N; i++)
         rec_verify(&x[i]);
     verify_idle(e);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 /* Close with n requests open, the engine idle, busy, or failed; poll, cancel and release after. */
