@@ -182,8 +182,17 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
         fprintf(stderr, "%s: %u requests failed; request %u: %s\n", label, s->n_error,
                 s->first_error_at, s->first_error);
     if (s->n_usage_lies > 0)
-        fprintf(stderr, "%s: in %u replies usage contradicts what arrived\n", label,
-                s->n_usage_lies);
+        fprintf(stderr,
+                "%s: in %u replies usage contradicts what arrived; the first is request %u\n",
+                label, s->n_usage_lies, s->first_lie_at);
+    if (s->n_uncounted > 0)
+        fprintf(stderr,
+                "%s: %u replies give no count of tokens that can be right: events count; the first "
+                "is request %u\n",
+                label, s->n_uncounted, s->first_uncounted_at);
+    if (s->n_short > 0)
+        fprintf(stderr, "%s: %u replies are shorter than asked for; the first is request %u\n",
+                label, s->n_short, s->first_short_at);
     if (!s->tokens_counted && s->events != s->tokens)
         fprintf(stderr,
                 "%s: %" PRIu64 " tokens in %" PRIu64 " events: ITL is the gap between events\n",

@@ -445,7 +445,7 @@ class H(http.server.BaseHTTPRequestHandler):
         chunk = {"choices": [{"index": 0, "text": " x", "finish_reason": None}]}
         body = "".join("data: " + json.dumps(chunk) + "\\n\\n" for _ in range(q["max_tokens"]))
         lie = int(args.get("--lie", 0))
-        body += "data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 1,
+        body += "" if "--mute" in args else "data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 1,
                                        "completion_tokens": q["max_tokens"] - lie}}) + "\\n\\n"
         self.reply((body + "data: [DONE]\\n\\n").encode(), "text/event-stream")
 http.server.ThreadingHTTPServer((args["--host"], int(args["--port"])), H).serve_forever()
@@ -586,8 +586,19 @@ def test_bench_online_failures():
         rc, out, err = run(*ONLINE, "--scales", "1", "--output-dir", os.path.join(d, "lie"), "--backends", "vllm",
                            "--vllm-cmd", f"python3 {fake}", "--vllm-args", "--lie 2")
         _, j = online_results(os.path.join(d, "lie"))
-        check("a server that lies about usage is caught", rc == 0 and "contradicts" in err and
-              j["summaries"][0]["num_usage_contradicted"] > 0, err)
+        check("a server that lies about usage is caught, by number", rc == 0 and "contradicts" in err and
+              "the first is request 0" in err and j["summaries"][0]["num_usage_contradicted"] == 6 and
+              j["summaries"][0]["first_usage_contradicted_request"] == 0, err)
+        rc, out, err = run(*ONLINE, "--scales", "1", "--output-dir", os.path.join(d, "brag"), "--backends", "vllm",
+                           "--vllm-cmd", f"python3 {fake}", "--vllm-args", "--lie -1000000")
+        row = online_results(os.path.join(d, "brag"))[1]["summaries"][0]
+        check("a server that claims more tokens than were asked for is not believed", row["num_usage_contradicted"] == 6 and
+              row["total_output_tokens"] == row["total_output_events"] and not row["itl_counts_tokens"], (row, err))
+        rc, out, err = run(*ONLINE, "--scales", "1", "--output-dir", os.path.join(d, "mute"), "--backends", "vllm",
+                           "--vllm-cmd", f"python3 {fake}", "--vllm-args", "--mute 1")
+        row = online_results(os.path.join(d, "mute"))[1]["summaries"][0]
+        check("a server that says no usage: events count, and a line says so", rc == 0 and row["num_uncounted"] == 6 and
+              row["first_uncounted_request"] == 0 and not row["itl_counts_tokens"] and "give no count of tokens" in err, (row, err))
         rc, out, err = run(*ONLINE, "--scales", "0.5,1", "--output-dir", os.path.join(d, "stall"), "--backends", "vllm",
                            "--vllm-cmd", f"python3 {fake}", "--vllm-args", "--stall-at 10", "--stall-timeout-s", "3")
         _, j = online_results(os.path.join(d, "stall"))
