@@ -538,6 +538,13 @@ def test_bench_online():
             well = Nesting()
             well.feed(page)
             check("bench report: every element is closed", well.open == [] and not well.bad, (well.open, well.bad))
+            one = os.path.join(d, "one")
+            rc, out, err = run(*ONLINE, "--scales", "1", "--max-output-len", "1", "--output-dir", one)
+            rc, out, err = run("bench", "plot", online_results(one)[0])
+            made = os.listdir(os.path.join(online_results(one)[0], "figures"))
+            check("bench plot: replies of one token have no TPOT, the rest is drawn", rc == 0 and
+                  {"online_latency_p99_only.svg", "online_e2e_ms.png", "online_cdf_scale_1.svg"} <= set(made) and
+                  "online_tpot_ms.png" not in made, (err, made))
             png = open(os.path.join(figures, "online_latency_compare.png"), "rb").read()
             check("the overview is a picture", png[:8] == b"\x89PNG\r\n\x1a\n" and len(png) > 10000, len(png))
 
