@@ -620,6 +620,24 @@ def test_bench_online_failures():
                     "2023-11-16 18:15:46.70,9,4\n")
         rc, out, err = run(*ONLINE, "--scales", "1", "--trace", bad, "--output-dir", os.path.join(d, "t"))
         check("a bad trace line is named and left out", rc == 0 and "bad.csv:3:" in err, err)
+    with tempfile.TemporaryDirectory() as d:
+        out_dir = os.path.join(d, "out")
+        p = subprocess.Popen([BIN, *ONLINE, "--output-dir", out_dir, "--backends", "vllm,roseinfer", "--vllm-cmd",
+                              "python3 -c 'import time; time.sleep(60)'"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        began = time.monotonic()
+        while time.monotonic() - began < 30 and not any("vllm.server.log" in fs for _, _, fs in os.walk(out_dir)):
+            time.sleep(0.05)
+        p.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        try:
+            said = p.communicate(timeout=40)[0].decode()
+        finally:
+            p.kill()
+        _, j = online_results(out_dir)
+        check("a server that never gets ready: SIGTERM ends the wait", p.returncode == 1 and time.monotonic() - began < 20 and
+              "interrupted" in j["by_backend"]["vllm"]["error"] and "roseinfer" not in j["by_backend"], said)
+    one_line_error("half a request under way", run(*ONLINE, "--concurrency", "1.5"), 1, "whole numbers")
+    one_line_error("nothing to measure", run(*ONLINE, "--scales", "none"), 1, "nothing to measure")
     one_line_error("no such trace", run(*ONLINE, "--trace", "/nonexistent/t.csv"), 1, "/nonexistent/t.csv")
     one_line_error("an unknown backend", run(*ONLINE, "--backends", "gpt"), 1, "'gpt'")
     one_line_error("bad scales", run(*ONLINE, "--scales", "1,x"), 1, "--scales")
