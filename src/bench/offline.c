@@ -415,6 +415,7 @@ int rose_bench_offline(int argc, char **argv)
         o.python[i] = "python3";
     rose_engine_flags_init(&o.engine);
     rose_server_flags_init(&o.server);
+    o.server.stop = &stop_asked;
     rose_opt opts[36 + ROSE_ENGINE_FLAG_ROWS];
     size_t n = workload_rows(&o, opts);
     n += driver_rows(&o, opts + n);

@@ -43,8 +43,8 @@ void rose_plot_head(FILE *gp)
     static const char *const colours[] = {"#1f6fb4", "#e0701a", "#2b9348", "#b5263a",
                                           "#7b4fa3", "#7a5544", "#d052a2", "#5f6b73"};
     for (int i = 0; i < ROSE_PLOT_MAX_BACKENDS; i++)
-        fprintf(gp, "set linetype %d lc rgb '%s' lw 2 pt %d\n", i + 1, colours[i % 8],
-                (const int[]){7, 5, 9, 11}[i % 4]);
+        fprintf(gp, "set linetype %d lc rgb '%s' lw 2 dt %d pt %d\n", i + 1, colours[i % 8],
+                i < 8 ? 1 : 2, (const int[]){7, 5, 9, 11}[(i + i / 8) % 4]);
 }
 
 void rose_plot_each_format(FILE *gp)

@@ -192,11 +192,11 @@ bool rose_server_dead(rose_server *s, char *out, size_t cap)
     return true;
 }
 
-static rose_status wait_ready(rose_server *s, const char *path, uint32_t timeout_s,
+static rose_status wait_ready(rose_server *s, const char *path, const rose_server_flags *f,
                               uint64_t start_ns, rose_err *err)
 {
     const struct timespec tick = {0, POLL_MS * 1000000L};
-    const uint64_t deadline = start_ns + (uint64_t)timeout_s * 1000000000u;
+    const uint64_t deadline = start_ns + (uint64_t)f->ready_timeout_s * 1000000000u;
     char dead[320];
     for (;;) {
         int status = 0;
@@ -208,7 +208,9 @@ static rose_status wait_ready(rose_server *s, const char *path, uint32_t timeout
         if (rose_server_dead(s, dead, sizeof dead))
             return rose_fail(err, ROSE_E_CLOSED, "%s", dead);
         if (rose_now_ns() > deadline)
-            return rose_fail(err, ROSE_E_CLOSED, "not ready after %u s", timeout_s);
+            return rose_fail(err, ROSE_E_CLOSED, "not ready after %u s", f->ready_timeout_s);
+        if (f->stop != NULL && *f->stop)
+            return rose_fail(err, ROSE_E_CLOSED, "interrupted while it got ready");
         nanosleep(&tick, NULL);
     }
 }
@@ -280,8 +282,7 @@ rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
         return rose_fail(err, ROSE_E_INVAL, "the path of the log is too long");
     if (spec->driver >= 0) {
         st = spawn(s, spec, f, model_dir, extra, err);
-        if (st == ROSE_OK)
-            st = wait_ready(s, drivers[spec->driver].ready_path, f->ready_timeout_s, start, err);
+        if (st == ROSE_OK) st = wait_ready(s, drivers[spec->driver].ready_path, f, start, err);
     } else {
         int status;
         s->log[0] = '\0';

@@ -166,6 +166,8 @@ rose_status rose_workload_run(const rose_workload *w, const rose_url *url, const
         .progress = show,
         .user = &bar,
     };
+    for (uint32_t i = 0; i < n; i++)
+        replies[i].max_tokens = w->trace->rows[i].n_out;
     rose_progress_begin(&bar, w->label, n);
     st = rose_load_run(&o, items, n, replies, err);
     rose_progress_end(&bar);
@@ -251,10 +253,12 @@ static rose_status add_reply(rose_run_stats *o, rose_samples s[N_S], const rose_
     o->events += r->n_events;
     o->tokens += r->n_tokens;
     o->prompt_tokens += r->usage_prompt;
-    o->n_usage_lies += r->usage_lies;
-    o->n_short += r->n_tokens < run->trace->rows[i].n_out;
+    if (r->usage_lies && o->n_usage_lies++ == 0) o->first_lie_at = i;
+    if (r->n_tokens < run->trace->rows[i].n_out && o->n_short++ == 0) o->first_short_at = i;
     o->n_prompt_mismatch += r->has_usage && r->usage_prompt != run->trace->rows[i].n_in;
-    if (!r->counted && r->n_tokens != r->n_events) o->tokens_counted = false;
+    const bool said = r->counted || (r->has_usage && !r->usage_lies);
+    if (!said && o->n_uncounted++ == 0) o->first_uncounted_at = i;
+    if (!said || (!r->counted && r->n_tokens != r->n_events)) o->tokens_counted = false;
     if (st == ROSE_OK) st = add_success(s, r);
     return st;
 }

@@ -116,7 +116,7 @@ static void test_sse_limits(void **state)
 static rose_reply feed(const char *text, size_t cut)
 {
     rose_reader r;
-    rose_reply reply = {0};
+    rose_reply reply = {.max_tokens = 9};
     const size_t n = strlen(text);
     rose_reader_init(&r);
     rose_reader_begin(&r, &reply);
@@ -171,8 +171,15 @@ static const reply_case cases[] = {
     {SSE_HEAD "\r\ndata: {\"choices\":[{\"text\":5,\"token_ids\":\"x\",\"finish_reason\":1}],"
               "\"usage\":{\"completion_tokens\":-5}}\n\n" DONE,
      "no token", 0, 0, false},
-    {"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}", "no token",
-     0, 0, false},
+    {SSE_HEAD "\r\n" EV("a") EV("b") END USAGE(9) DONE, NULL, 2, 9, false},
+    {SSE_HEAD "\r\n" EV("a") EV("b") END USAGE(10) DONE, NULL, 2, 2,
+     true}, /* more than asked for */
+    {SSE_HEAD
+     "\r\ndata: {\"choices\":[{\"text\":\"ab\"}],\"usage\":{\"completion_tokens\":100}}\n\n"
+     "data: {\"choices\":[{\"text\":\"cde\"}],\"usage\":{\"completion_tokens\":200}}\n\n" DONE,
+     NULL, 2, 2, true},
+    {"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+     "no event stream, but content type 'application/json'", 0, 0, false},
     {"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: "
      "45\r\n\r\n"
      "{\"error\":{\"message\":\"the queue is full now\"}}",

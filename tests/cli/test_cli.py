@@ -445,7 +445,7 @@ class H(http.server.BaseHTTPRequestHandler):
         chunk = {"choices": [{"index": 0, "text": " x", "finish_reason": None}]}
         body = "".join("data: " + json.dumps(chunk) + "\\n\\n" for _ in range(q["max_tokens"]))
         lie = int(args.get("--lie", 0))
-        body += "data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 1,
+        body += "" if "--mute" in args else "data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 1,
                                        "completion_tokens": q["max_tokens"] - lie}}) + "\\n\\n"
         self.reply((body + "data: [DONE]\\n\\n").encode(), "text/event-stream")
 http.server.ThreadingHTTPServer((args["--host"], int(args["--port"])), H).serve_forever()
@@ -538,6 +538,13 @@ def test_bench_online():
             well = Nesting()
             well.feed(page)
             check("bench report: every element is closed", well.open == [] and not well.bad, (well.open, well.bad))
+            one = os.path.join(d, "one")
+            rc, out, err = run(*ONLINE, "--scales", "1", "--max-output-len", "1", "--output-dir", one)
+            rc, out, err = run("bench", "plot", online_results(one)[0])
+            made = os.listdir(os.path.join(online_results(one)[0], "figures"))
+            check("bench plot: replies of one token have no TPOT, the rest is drawn", rc == 0 and
+                  {"online_latency_p99_only.svg", "online_e2e_ms.png", "online_cdf_scale_1.svg"} <= set(made) and
+                  "online_tpot_ms.png" not in made, (err, made))
             png = open(os.path.join(figures, "online_latency_compare.png"), "rb").read()
             check("the overview is a picture", png[:8] == b"\x89PNG\r\n\x1a\n" and len(png) > 10000, len(png))
 
@@ -586,8 +593,19 @@ def test_bench_online_failures():
         rc, out, err = run(*ONLINE, "--scales", "1", "--output-dir", os.path.join(d, "lie"), "--backends", "vllm",
                            "--vllm-cmd", f"python3 {fake}", "--vllm-args", "--lie 2")
         _, j = online_results(os.path.join(d, "lie"))
-        check("a server that lies about usage is caught", rc == 0 and "contradicts" in err and
-              j["summaries"][0]["num_usage_contradicted"] > 0, err)
+        check("a server that lies about usage is caught, by number", rc == 0 and "contradicts" in err and
+              "the first is request 0" in err and j["summaries"][0]["num_usage_contradicted"] == 6 and
+              j["summaries"][0]["first_usage_contradicted_request"] == 0, err)
+        rc, out, err = run(*ONLINE, "--scales", "1", "--output-dir", os.path.join(d, "brag"), "--backends", "vllm",
+                           "--vllm-cmd", f"python3 {fake}", "--vllm-args", "--lie -1000000")
+        row = online_results(os.path.join(d, "brag"))[1]["summaries"][0]
+        check("a server that claims more tokens than were asked for is not believed", row["num_usage_contradicted"] == 6 and
+              row["total_output_tokens"] == row["total_output_events"] and not row["itl_counts_tokens"], (row, err))
+        rc, out, err = run(*ONLINE, "--scales", "1", "--output-dir", os.path.join(d, "mute"), "--backends", "vllm",
+                           "--vllm-cmd", f"python3 {fake}", "--vllm-args", "--mute 1")
+        row = online_results(os.path.join(d, "mute"))[1]["summaries"][0]
+        check("a server that says no usage: events count, and a line says so", rc == 0 and row["num_uncounted"] == 6 and
+              row["first_uncounted_request"] == 0 and not row["itl_counts_tokens"] and "give no count of tokens" in err, (row, err))
         rc, out, err = run(*ONLINE, "--scales", "0.5,1", "--output-dir", os.path.join(d, "stall"), "--backends", "vllm",
                            "--vllm-cmd", f"python3 {fake}", "--vllm-args", "--stall-at 10", "--stall-timeout-s", "3")
         _, j = online_results(os.path.join(d, "stall"))
@@ -602,6 +620,24 @@ def test_bench_online_failures():
                     "2023-11-16 18:15:46.70,9,4\n")
         rc, out, err = run(*ONLINE, "--scales", "1", "--trace", bad, "--output-dir", os.path.join(d, "t"))
         check("a bad trace line is named and left out", rc == 0 and "bad.csv:3:" in err, err)
+    with tempfile.TemporaryDirectory() as d:
+        out_dir = os.path.join(d, "out")
+        p = subprocess.Popen([BIN, *ONLINE, "--output-dir", out_dir, "--backends", "vllm,roseinfer", "--vllm-cmd",
+                              "python3 -c 'import time; time.sleep(60)'"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        began = time.monotonic()
+        while time.monotonic() - began < 30 and not any("vllm.server.log" in fs for _, _, fs in os.walk(out_dir)):
+            time.sleep(0.05)
+        p.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        try:
+            said = p.communicate(timeout=40)[0].decode()
+        finally:
+            p.kill()
+        _, j = online_results(out_dir)
+        check("a server that never gets ready: SIGTERM ends the wait", p.returncode == 1 and time.monotonic() - began < 20 and
+              "interrupted" in j["by_backend"]["vllm"]["error"] and "roseinfer" not in j["by_backend"], said)
+    one_line_error("half a request under way", run(*ONLINE, "--concurrency", "1.5"), 1, "whole numbers")
+    one_line_error("nothing to measure", run(*ONLINE, "--scales", "none"), 1, "nothing to measure")
     one_line_error("no such trace", run(*ONLINE, "--trace", "/nonexistent/t.csv"), 1, "/nonexistent/t.csv")
     one_line_error("an unknown backend", run(*ONLINE, "--backends", "gpt"), 1, "'gpt'")
     one_line_error("bad scales", run(*ONLINE, "--scales", "1,x"), 1, "--scales")
