@@ -177,12 +177,12 @@ int rose_bench_kernels(int argc, char **argv)
               : cuda                             ? ROSE_COMPUTE_F16
                                                  : ROSE_COMPUTE_BF16;
     rose_status st = cuda ? rose_kernel_bench_cuda(&ops, &err) : rose_kernel_bench_cpu(&ops, &err);
-    if (st == ROSE_OK) st = ops->open(&b, &k, &err);
-    if (st == ROSE_OK && !cuda) {
+    if (st == ROSE_OK && !cuda) { /* before open, which may pin this thread */
         const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_MAX_CPUS);
         const uint32_t n = o.threads > 0 ? o.threads : n_cpus > 0 ? n_cpus : 1;
-        st = rose_machine_measure(&machine, n, NULL, 0, &err); /* not pinned, as the kernels */
+        st = rose_machine_measure(&machine, n, cpus, n_cpus, &err); /* pinned, as the kernels */
     }
+    if (st == ROSE_OK) st = ops->open(&b, &k, &err);
     if (st == ROSE_OK) st = run(ops, b, &o, k.dtype, &machine, &err);
     if (b != NULL) ops->close(b);
     return st == ROSE_OK ? 0 : rose_die(&err);
