@@ -155,7 +155,7 @@ typedef struct rose_api_choice {
     bool trim_space;                /* chat: drop one leading space */
     rose_buf text;                  /* the whole text; of a stream what waits for its chunk */
     uint64_t t_admitted_ns;         /* 0 = not yet known */
-    uint64_t t_first_ns, t_last_ns; /* of counted tokens */
+    uint64_t t_first_ns, t_last_ns; /* of counted tokens; only scored: 0, and when it was */
 } rose_api_choice;
 
 struct rose_api_job {

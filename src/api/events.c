@@ -119,7 +119,8 @@ static void record_parts(const rose_api_job *j, const rose_request_times *t)
     rose_prof_async("wait for a worker", j->prof_id, j->t_complete, j->t_worker);
     rose_prof_async("parse and tokenize", j->prof_id, j->t_worker, t->submitted);
     rose_prof_async("queue", j->prof_id, t->submitted, t->admitted);
-    rose_prof_async("prefill", j->prof_id, t->admitted, t->first_token);
+    rose_prof_async("prefill", j->prof_id, t->admitted,
+                    j->score_only ? t->finished : t->first_token);
     rose_prof_async("decode", j->prof_id, t->first_token, t->finished);
 }
 
@@ -200,6 +201,7 @@ static void take_event(rose_api_choice *c, const rose_event *ev)
             flush_text(c, finish);
         else if (c->finish == NULL && last)
             take_failure(c, finish);
+        if (j->score_only && c->finish != NULL) c->t_last_ns = ev->t_ns;
         if (j->io->text.oom || (c->extra != NULL && rose_api_extra_failed(c))) lose(j);
     }
     if (last) release(c);

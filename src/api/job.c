@@ -295,6 +295,7 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     for (uint32_t i = 0; i < prompts->n; i++)
         j->n_prompt_tokens += (uint32_t)prompts->v[i].len;
     j->max_tokens = max_tokens;
+    j->score_only = max_tokens == 0;
     j->streaming = p->stream;
     j->usage = p->include_usage;
     if (!atomic_load_explicit(&j->gone, memory_order_relaxed)) { /* only saves work */

@@ -109,7 +109,7 @@ void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t
     }
     add_time(&m->e2e, j->t_arrival, c->t_last_ns);
     add_time(&m->queue, t->submitted, t->admitted);
-    add_time(&m->prefill, t->admitted, c->t_first_ns);
+    add_time(&m->prefill, t->admitted, j->score_only ? c->t_last_ns : c->t_first_ns);
     add_time(&m->decode, c->t_first_ns, c->t_last_ns);
     add_time(&m->inference, t->admitted, c->t_last_ns);
     if (c->n_tokens > 1)
