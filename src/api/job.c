@@ -140,7 +140,6 @@ static void note_wishes(rose_api_job *j, const rose_api_params *p, const rose_ap
     j->prompt_n_top = p->prompt_logprobs > 0 ? (uint32_t)p->prompt_logprobs : 0;
     j->min_tokens = u->r.min_tokens;
     j->stops.include = p->include_stop;
-    j->timeout_s = p->timeout;
 }
 
 /* Before anything of their size is allocated. */
@@ -259,6 +258,30 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
     atomic_fetch_sub_explicit(&j->io->n_live, j->n_choices - j->n_submitted, memory_order_relaxed);
 }
 
+bool rose_api_fail_timeout(rose_api_error *e, double timeout_s)
+{
+    return rose_api_fail(e, 504, "timeout", "timeout",
+                         "the request took longer than its 'timeout' of %g s", timeout_s);
+}
+
+/* Its time is over: nothing more is worth doing for it. */
+static bool in_time(rose_api_job *j)
+{
+    if (!(j->timeout_s > 0)) return true;
+    if ((double)(rose_now_ns() - j->t_arrival) * 1e-9 < j->timeout_s) return true;
+    return rose_api_fail_timeout(&j->err, j->timeout_s);
+}
+
+/* The I/O thread shall know how long the job may take before it is tokenised; of a short body it
+ * does already. */
+static void give_notice(rose_api_job *j)
+{
+    j->notice = j->timeout_s > 0 && j->api->o.async_admit && j->body_len > ROSE_API_MAX_PEEK;
+    if (!j->notice) return;
+    rose_wakeq_push(j->io->done, j); /* it has room for every job twice */
+    rose_wakeq_signal(j->io->done);
+}
+
 static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompts *prompts,
                       const rose_api_prompt_ctx *c)
 {
@@ -281,13 +304,17 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     uint32_t max_tokens = 0, n = (uint32_t)p->n;
     c->max_prompts = j->api->o.max_n / n;
     const rose_prof_span span = rose_prof_begin("api.tokenize");
-    bool ok = j->kind == ROSE_API_CHAT
-                  ? load_chat(j, p, prompts, c)
-                  : rose_api_prompts_load(prompts, p->prompt, p->add_special_tokens, c, &j->err);
+    j->timeout_s = p->timeout;
+    give_notice(j);
+    bool ok = in_time(j);
+    if (ok && j->kind == ROSE_API_CHAT)
+        ok = load_chat(j, p, prompts, c);
+    else if (ok)
+        ok = rose_api_prompts_load(prompts, p->prompt, p->add_special_tokens, c, &j->err);
     ok = ok && rose_api_rules_load(&rules, p, c, &j->err);
     j->t_tokenized = rose_now_ns();
     rose_prof_end(&span);
-    if (!ok || !fit_tokens(j, p, prompts, c->max_model_len, &max_tokens)) goto done;
+    if (!ok || !in_time(j) || !fit_tokens(j, p, prompts, c->max_model_len, &max_tokens)) goto done;
     if (!cap_reports(j, p, &rules, c->max_model_len, max_tokens)) goto done;
     j->n = n;
     note_wishes(j, p, &rules);

@@ -213,6 +213,15 @@ static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, ros
     return prepare(io, err);
 }
 
+/* Known before a worker has the body, so that it holds while the body waits for one; 0 = none, or
+ * the body is so long that the worker shall look. */
+static double peek_timeout(const rose_api_job *j)
+{
+    if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT) return 0;
+    return j->body_len > ROSE_API_MAX_PEEK ? 0
+                                           : rose_api_json_peek(j->body, j->body_len, "timeout");
+}
+
 static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
 {
     rose_api *a = io->api;
@@ -228,6 +237,7 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
         return;
     }
     rose_http_req_set_user(r, j);
+    const double timeout_s = a->o.async_admit ? peek_timeout(j) : 0; /* then it may wait */
     if (!a->o.async_admit) {
         rose_api_job_process(j, io->encoder);
         rose_api_job_back(j);
@@ -236,6 +246,8 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
         rose_http_req_set_user(r, NULL);
         rose_api_fail_status(&err, ROSE_E_FULL, NULL, engine_of(a));
         rose_api_reply_error(io, r, &err);
+    } else {
+        rose_api_job_watch(j, timeout_s);
     }
 }
 

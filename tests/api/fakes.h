@@ -43,7 +43,10 @@ struct rose_encoder {
 };
 
 static rose_tokenizer fake_tokenizer;
-static unsigned fake_encode_ms; /* how long rose_encode takes */
+static unsigned fake_encode_ms;      /* how long rose_encode takes */
+static atomic_bool fake_encode_held; /* it does not return while this is set */
+static atomic_uint fake_n_encodes;   /* begun */
+static uint64_t fake_arrival_ns = 1; /* of every request */
 
 void rose_ids_free(rose_ids *ids)
 {
@@ -77,6 +80,9 @@ rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned 
     (void)err;
     (void)flags;
     if (fake_encode_ms > 0) usleep(fake_encode_ms * 1000);
+    atomic_fetch_add(&fake_n_encodes, 1);
+    while (atomic_load(&fake_encode_held))
+        usleep(200);
     uint32_t *data = realloc(out->data, (out->len + len + 1) * sizeof *data);
     if (data == NULL) return ROSE_E_NOMEM;
     out->data = data;
@@ -517,13 +523,13 @@ char *rose_http_req_take_body(rose_http_req *r, size_t *len)
 uint64_t rose_http_req_arrival_ns(const rose_http_req *r)
 {
     (void)r;
-    return 1;
+    return fake_arrival_ns;
 }
 
 uint64_t rose_http_req_complete_ns(const rose_http_req *r)
 {
     (void)r;
-    return 2;
+    return fake_arrival_ns + 1;
 }
 
 uint64_t rose_http_req_prof_id(const rose_http_req *r)
