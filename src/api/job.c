@@ -215,6 +215,19 @@ static bool reserve_live(rose_api_job *j, uint32_t n)
     return false;
 }
 
+/* Places in the engine's queue for all choices, or for none: else of many choices the last would
+ * find it full of the first. */
+static bool reserve_places(rose_api_job *j, rose_engine *e, uint64_t n_tokens)
+{
+    rose_err err = {0};
+    rose_status st = rose_engine_reserve(e, j->n_choices, n_tokens, &err);
+    if (st == ROSE_E_INVAL)
+        return rose_api_fail(&j->err, 400, NULL, "n", "too many choices (prompts x n): %s",
+                             err.msg);
+    if (st != ROSE_OK) rose_api_fail_status(&j->err, st, &err, e);
+    return st == ROSE_OK;
+}
+
 static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api_rules *rules,
                        uint32_t max_tokens)
 {
@@ -234,9 +247,10 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
         o.cache_salt = json_string_value(p->cache_salt);
         o.cache_salt_len = json_string_length(p->cache_salt);
     }
-    uint64_t seed = 0;
+    uint64_t seed = 0, n_tokens = (uint64_t)j->n_prompt_tokens * n; /* of those not submitted */
     if (!reserve_live(j, j->n_choices)) return;
-    for (uint32_t i = 0; i < j->n_choices; i++) {
+    if (reserve_places(j, e, n_tokens)) o.n_reserved = j->n_choices;
+    for (uint32_t i = 0; i < j->n_choices && j->err.status == 0; i++) {
         rose_err err = {0};
         const rose_ids *ids = &prompts->v[i / n];
         if (i % n == 0) seed = p->has_seed ? (uint64_t)p->seed : random_seed();
@@ -246,13 +260,15 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
         o.same_prompt = i % n > 0;
         o.user = &j->choices[i];
         rose_status st = rose_engine_submit(e, &o, &j->choices[i].req, &err);
-        if (st != ROSE_OK) {
+        o.n_reserved--;
+        n_tokens -= o.n_prompt;
+        if (st == ROSE_OK)
+            j->n_submitted++;
+        else
             rose_api_fail_status(&j->err, st, &err, e);
-            break;
-        }
-        j->n_submitted++;
     }
     if (j->err.status == 0) return;
+    if (o.n_reserved > 0) rose_engine_unreserve(e, o.n_reserved, n_tokens);
     for (uint32_t i = 0; i < j->n_submitted; i++)
         rose_request_cancel(j->choices[i].req);
     atomic_fetch_sub_explicit(&j->io->n_live, j->n_choices - j->n_submitted, memory_order_relaxed);

@@ -12,7 +12,7 @@
 #include "engine/load_internal.h"
 #include "engine/request_internal.h"
 
-enum { MAX_TOUCHED = 32, MAX_FLIGHTS = 2 };
+enum { MAX_TOUCHED = 32, MAX_FLIGHTS = 2, MAX_QUEUED = 65536 };
 
 /* Written by the engine thread alone, read by anybody: relaxed everywhere, nothing is published
  * through them. */
@@ -30,6 +30,7 @@ struct rose_engine {
     rose_memory_plan plan;
     rose_arch arch;
     rose_sched_opts sched_opts;
+    uint32_t max_queued, max_active; /* that wait; that have begun */
     uint32_t max_queued_tokens;
     bool ahead;               /* a step may stay in flight */
     uint64_t salt_keys[2][2]; /* random */

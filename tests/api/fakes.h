@@ -182,9 +182,11 @@ struct rose_request {
 typedef struct fake_engine_state {
     pthread_mutex_t lock; /* workers submit while the test's thread steps */
     rose_request *live[FAKE_MAX_REQS];
-    uint32_t n_live;    /* not yet released */
-    uint32_t n_running; /* not yet ended */
-    uint32_t capacity;  /* running; over: FULL */
+    uint32_t n_live;       /* not yet released */
+    uint32_t n_running;    /* not yet ended */
+    uint32_t capacity;     /* running; over: FULL */
+    uint32_t max_reserved; /* at once; over: INVAL */
+    uint32_t n_reserved;   /* and not yet used */
     uint32_t n_cancelled, n_submitted, n_released;
     uint32_t max_model_len;
     rose_status submit_status; /* not OK: what submit gives */
@@ -251,6 +253,28 @@ const rose_engine_hists *rose_engine_get_hists(const rose_engine *e)
     return &fake_hists;
 }
 
+/* It takes some of a group and refuses the rest: submit looks at the capacity. */
+rose_status rose_engine_reserve(rose_engine *e, uint32_t n, uint64_t n_tokens, rose_err *err)
+{
+    (void)e;
+    (void)n_tokens;
+    if (n > fake.max_reserved) return rose_fail(err, ROSE_E_INVAL, "fake: %u at once", n);
+    pthread_mutex_lock(&fake.lock);
+    fake.n_reserved += n;
+    pthread_mutex_unlock(&fake.lock);
+    return ROSE_OK;
+}
+
+void rose_engine_unreserve(rose_engine *e, uint32_t n, uint64_t n_tokens)
+{
+    (void)e;
+    (void)n_tokens;
+    pthread_mutex_lock(&fake.lock);
+    if (n > fake.n_reserved) abort();
+    fake.n_reserved -= n;
+    pthread_mutex_unlock(&fake.lock);
+}
+
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
                                rose_err *err)
 {
@@ -258,6 +282,8 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
     (void)e;
     *out = NULL;
     pthread_mutex_lock(&fake.lock);
+    if (o->n_reserved > fake.n_reserved) abort();
+    if (o->n_reserved > 0) fake.n_reserved--;
     if (fake.submit_status != ROSE_OK)
         st = rose_fail(err, fake.submit_status, "fake refusal");
     else if (fake.n_running >= fake.capacity)
@@ -658,6 +684,7 @@ static inline void fake_reset(void)
     memset(&fake_http, 0, sizeof fake_http);
     fake.lock = lock;
     fake.capacity = 256;
+    fake.max_reserved = UINT32_MAX;
     fake.retry_after_s = 1;
     fake.fail_how = ROSE_FINISH_ERROR;
     fake.max_model_len = 64;
@@ -692,6 +719,7 @@ static inline void fake_engine_close(void)
 static inline void fake_stop(rose_api *a)
 {
     rose_api_stop(a);
+    if (fake.n_reserved != 0) abort(); /* places that nobody uses or gives back */
     fake_engine_close();
     rose_api_destroy(a);
 }

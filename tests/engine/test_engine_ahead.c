@@ -333,7 +333,7 @@ static void test_handle_in_flight(void **state)
     (void)state;
     rose_engine_opts o = small_opts();
     o.backend.max_seqs = 1;
-    o.max_queued = 1; /* two handles in all */
+    o.max_queued = 1; /* few handles in all */
     bench b = bench_open(&o);
     rec *x = malloc(sizeof *x);
     for (uint64_t i = 0; i < 2000; i++) {
