@@ -148,6 +148,7 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "log lines on standard error"),
     };
+    _Static_assert(sizeof all / sizeof *all <= MAX_HTTP_ROWS, "rows: too few");
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
 }

@@ -33,6 +33,7 @@ struct rose_engine {
     uint32_t max_queued, max_active; /* that wait; that have begun */
     uint32_t max_queued_tokens;
     bool ahead;               /* a step may stay in flight */
+    bool enqueues;            /* step() returns while the device works */
     uint64_t salt_keys[2][2]; /* random */
     int cpu;
     rose_port *port;  /* one reference */

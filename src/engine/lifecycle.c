@@ -134,7 +134,8 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
     e->arch = m->arch;
     e->cpu = o->engine_cpu;
     e->compute_span.others = true; /* a compute thread that faults holds up the step */
-    e->ahead = o->overlap && (ops->caps & ROSE_CAP_AHEAD) != 0;
+    e->enqueues = (ops->caps & ROSE_CAP_AHEAD) != 0;
+    e->ahead = o->overlap && e->enqueues;
     rose_status st = ops->plan(m, &o->backend, &e->plan, err);
     if (st == ROSE_OK) st = build(e, o, err);
     if (st == ROSE_OK) st = start_thread(e, m, err);
