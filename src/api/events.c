@@ -95,6 +95,16 @@ static void flush_text(rose_api_choice *c, rose_finish finish)
     }
 }
 
+static void fail_engine(rose_api_job *j)
+{
+    const char *why = rose_engine_failure(engine_of(j));
+    if (why != NULL)
+        rose_api_fail(&j->err, 500, "engine_error", NULL, "the engine failed: %s", why);
+    else
+        rose_api_fail(&j->err, 500, "engine_error", NULL,
+                      "the model gave no finite logit for this request");
+}
+
 static void take_failure(rose_api_choice *c, rose_finish finish)
 {
     rose_api_job *j = c->job;
@@ -108,7 +118,7 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
                       "stop_token_ids together leave no token that could be generated",
                       c->n_tokens);
     else
-        rose_api_fail(&j->err, 500, "engine_error", NULL, "the engine failed while it generated");
+        fail_engine(j);
     cancel_all(j);
 }
 

@@ -51,8 +51,14 @@ static void get_health(rose_api_io *io, rose_http_req *r)
     rose_api_puts(&o, s.failed ? "{\"status\":\"failed\"" : "{\"status\":\"ok\"");
     rose_api_putf(&o, ",\"running\":%u,\"waiting\":%u,\"kv_pages\":%u,\"kv_pages_free\":%u",
                   s.running, s.waiting, s.kv_pages, s.kv_pages_free);
-    rose_api_putf(&o, ",\"finished\":%llu,\"cancelled\":%llu}", (unsigned long long)s.finished,
+    rose_api_putf(&o, ",\"finished\":%llu,\"cancelled\":%llu", (unsigned long long)s.finished,
                   (unsigned long long)s.cancelled);
+    const char *why = e != NULL ? rose_engine_failure(e) : NULL;
+    if (why != NULL) {
+        rose_api_puts(&o, ",\"error\":");
+        rose_api_put_string(&o, why, strlen(why));
+    }
+    rose_api_puts(&o, "}");
     reply_out(io, r, s.failed ? 503 : 200, NULL, &o);
 }
 

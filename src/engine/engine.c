@@ -411,7 +411,9 @@ static rose_status land(rose_engine *e, rose_err *err)
 static void fail(rose_engine *e, const rose_err *err)
 {
     e->n_flights = 0; /* their results are nobody's any more */
-    /* release: pairs with the acquire in submit; what it refuses was not accepted before */
+    e->failure = *err;
+    /* release: pairs with the acquire in rose_engine_failure; what submit refuses was not accepted
+     * before */
     atomic_store_explicit(&e->failed, true, memory_order_release);
     rose_log(ROSE_LOG_ERROR, "engine", "the backend %s failed, %u open requests end: %s",
              e->ops->name, rose_sched_n_running(e->sched) + rose_sched_n_waiting(e->sched),

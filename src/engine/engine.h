@@ -193,6 +193,10 @@ const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t
  * as long as it still touches r. */
 void rose_request_release(rose_request *r);
 
+/* Why the engine has failed, for as long as the engine is open; NULL while it is sound. Any thread,
+ * also who has got an ERROR: without a cause here it was no finite logit. */
+const char *rose_engine_failure(const rose_engine *e);
+
 /* A consistent enough copy of the engine's counters, any thread. */
 typedef struct rose_engine_stats {
     uint32_t running, waiting;        /* requests; preempted ones wait */

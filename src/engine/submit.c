@@ -112,8 +112,8 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
 static rose_status check_state(const rose_engine *e, const rose_request_opts *o, uint32_t n_rows,
                                uint64_t now_ns, uint64_t due_ns, rose_err *err)
 {
-    if (atomic_load_explicit(&e->failed, memory_order_acquire))
-        return rose_fail(err, ROSE_E_BACKEND, "the engine has failed");
+    const char *failure = rose_engine_failure(e);
+    if (failure != NULL) return rose_fail(err, ROSE_E_BACKEND, "%s", failure);
     if (atomic_load_explicit(&e->draining, memory_order_relaxed))
         return rose_fail(err, ROSE_E_CLOSED, "the engine is draining");
     if (due_ns == 0) return ROSE_OK;
@@ -184,6 +184,13 @@ done:
 }
 
 /* ---- views ---- */
+
+const char *rose_engine_failure(const rose_engine *e)
+{
+    /* acquire: pairs with the release in the engine thread's fail */
+    if (!atomic_load_explicit(&e->failed, memory_order_acquire)) return NULL;
+    return e->failure.msg[0] != '\0' ? e->failure.msg : "the backend gave no reason";
+}
 
 uint32_t rose_engine_retry_after_s(const rose_engine *e)
 {

@@ -228,6 +228,12 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e)
                                .failed = fake.failed};
 }
 
+const char *rose_engine_failure(const rose_engine *e)
+{
+    (void)e;
+    return fake.failed ? "fake device on fire" : NULL;
+}
+
 static rose_engine_hists fake_hists;
 static uint32_t fake_stop_id; /* as if every request had it in stop_token_ids; 0 = none */
 
