@@ -263,7 +263,11 @@ static rose_status measure_engine(const bench_opts *o, uint32_t n, figures out[N
     if (o->record && (g_instant.recorded = calloc(o->steps, sizeof(uint64_t))) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK) st = rose_wakeq_create(&sink, n + 1, err);
-    if (st == ROSE_OK) st = rose_engine_open(&e, &instant_ops, &m, &eo, err);
+    /* with a device to wait for, step() only enqueues, as on a GPU */
+    rose_backend_ops ops = instant_ops;
+    if (o->device_us > 0) ops.caps |= ROSE_CAP_AHEAD;
+    eo.overlap = false; /* every step's host work is to be seen */
+    if (st == ROSE_OK) st = rose_engine_open(&e, &ops, &m, &eo, err);
     g_instant.engine = e;
     if (st == ROSE_OK) st = submit_all(e, o, n, sink, reqs, &n_open, err);
     atomic_store_explicit(&g_instant.go, true, memory_order_release);

@@ -34,7 +34,7 @@ typedef struct serve_flags {
     const char *profiler_dir;
     uint32_t profiler_events;
     bool nvtx;
-    uint64_t max_body_size, max_total_body_size, max_pending;
+    uint64_t max_body_size, max_total_body_size, max_pending, max_total_pending;
     bool async_admit, fast_sse, lenient;
     rose_engine_flags engine;
     int io_cpu_list[ROSE_MAX_CPUS];
@@ -128,6 +128,10 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
                      "a client that takes no byte for so long is dropped"),
         ROSE_ROW_BYTES("max-pending-bytes", &f->max_pending, 4096, 0,
                        "unsent bytes of one stream; a slower client is dropped"),
+        ROSE_ROW_BYTES("max-total-pending-bytes", &f->max_total_pending, 0, 0,
+                       "replies, whole and streamed, that clients do not take, together; over: the "
+                       "one that has taken nothing for longest is dropped",
+                       .unset = "256 times --max-pending-bytes"),
         ROSE_ROW_U32("shutdown-timeout", &f->shutdown_timeout, "S", 0, 0,
                      "seconds that running requests get after SIGTERM"),
         ROSE_ROW_U32("stall-warn-ms", &f->stall_warn_ms, "MS", 0, 3600000,
@@ -144,6 +148,7 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "log lines on standard error"),
     };
+    _Static_assert(sizeof all / sizeof *all <= MAX_HTTP_ROWS, "rows: too few");
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
 }
@@ -199,6 +204,7 @@ static rose_status start_http(server *s, serve_flags *f, const char *model_id, b
     h.idle_timeout_ms = f->idle_timeout_ms;
     h.write_timeout_ms = f->write_timeout_ms;
     h.max_pending_bytes = f->max_pending;
+    h.max_total_pending_bytes = f->max_total_pending;
     if (f->io_cpus != NULL) {
         h.cpus = f->io_cpu_list;
         rose_status st =

@@ -235,6 +235,53 @@ static void test_bodies_together(void **state)
     assert_non_null(strstr(err.msg, "together"));
 }
 
+/* Replies that nobody reads are bounded together: the one that has waited longest goes. */
+static void test_replies_together(void **state)
+{
+    enum { N = 4, REPLY = 8 << 20, FIT = 2 };
+    static const char ask[] =
+        "GET /give?n=8388608 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.max_total_pending_bytes = FIT * REPLY + REPLY / 2;
+    server_start(&o);
+    int fd[N];
+    rose_buf got[N] = {{0}};
+    for (uint32_t i = 0; i < N; i++) {
+        fd[i] = client_with_rcvbuf(4096);
+        say(fd[i], ask);
+        assert_int_equal(hear(fd[i], &got[i], 100), 1); /* so its turn is over */
+    }
+    for (uint64_t left = 1; left > 0; usleep(1000))
+        left = rose_http_connections(g_http) - FIT;
+    assert_int_equal(rose_http_n_slow(g_http, ROSE_HTTP_SLOW_TOTAL), N - FIT);
+    expect_hello();
+    for (int i = 0; i < N; i++) {
+        int rc = hear(fd[i], &got[i], 0);
+        assert_true(i < N - FIT ? got[i].len < REPLY : rc == 0 && got[i].len > REPLY);
+        close(fd[i]);
+    }
+    wait_no_connections();
+    for (int i = 0; i < N; i++) { /* nothing stays counted, and one alone may be longer than all */
+        fd[0] = client_with_rcvbuf(4096);
+        got[0].len = 0;
+        say(fd[0], "GET /give?n=40000000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        assert_int_equal(hear(fd[0], &got[0], 0), 0);
+        assert_true(got[0].len > 40000000);
+        close(fd[0]);
+        wait_no_connections();
+    }
+    for (int i = 0; i < N; i++)
+        rose_buf_free(&got[i]);
+    assert_int_equal(rose_http_n_slow(g_http, ROSE_HTTP_SLOW_TOTAL), N - FIT);
+    assert_int_equal(rose_http_n_slow(g_http, ROSE_HTTP_SLOW_STALLED), 0);
+    server_stop();
+    rose_err err = {""};
+    o.max_total_pending_bytes = o.max_pending_bytes - 1;
+    assert_int_equal(rose_http_start(&g_http, &o, &g_cb, &err), ROSE_E_INVAL);
+    assert_non_null(strstr(err.msg, "all replies together"));
+}
+
 /* Out of descriptors: accepting pauses instead of spinning, and goes on when there are some. */
 static void test_no_descriptors(void **state)
 {
@@ -645,14 +692,23 @@ static void test_stop_under_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_header_limits),    TEST(test_body_limits),
-        TEST(test_excess_input),     TEST(test_trailer_and_extension_limits),
-        TEST(test_connection_limit), TEST(test_bodies_together),
-        TEST(test_no_descriptors),   TEST(test_slow_headers),
-        TEST(test_slow_body),        TEST(test_idle),
-        TEST(test_leaving),          TEST(test_leaving_behind_full_lookahead),
-        TEST(test_slow_reader),      TEST(test_write_timeout),
-        TEST(test_many_streams),     TEST(test_drain),
+        TEST(test_header_limits),
+        TEST(test_body_limits),
+        TEST(test_excess_input),
+        TEST(test_trailer_and_extension_limits),
+        TEST(test_connection_limit),
+        TEST(test_bodies_together),
+        TEST(test_replies_together),
+        TEST(test_no_descriptors),
+        TEST(test_slow_headers),
+        TEST(test_slow_body),
+        TEST(test_idle),
+        TEST(test_leaving),
+        TEST(test_leaving_behind_full_lookahead),
+        TEST(test_slow_reader),
+        TEST(test_write_timeout),
+        TEST(test_many_streams),
+        TEST(test_drain),
         TEST(test_stop_under_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
