@@ -125,16 +125,17 @@ static json_t *meta_json(const online *r, int argc, char **argv)
     const rose_online_opts *o = r->o;
     json_t *meta = rose_results_meta(argc, argv);
     json_t *more = json_pack(
-        "{s:s, s:s, s:s?, s:i, s:I, s:f, s:f, s:i, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:s, "
-        "s:s?, s:s?, s:s, s:{}}",
-        "model", r->model_dir, "backends", o->backends, "trace_path", o->trace, "n", (int)o->n,
-        "seed", (json_int_t)o->req.seed, "temperature", (double)o->req.temperature, "top_p",
+        "{s:o, s:o, s:o, s:i, s:I, s:f, s:f, s:i, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:s, "
+        "s:o, s:s?, s:s, s:{}}",
+        "model", rose_results_string(r->model_dir), "backends", rose_results_string(o->backends),
+        "trace_path", rose_results_string(o->trace), "n", (int)o->n, "seed",
+        (json_int_t)o->req.seed, "temperature", (double)o->req.temperature, "top_p",
         (double)o->req.top_p, "top_k", (int)o->req.top_k, "ignore_eos", o->req.ignore_eos,
         "endpoint", o->req.endpoint, "prompt_form", o->req.prompt_form, "max_output_len",
         (int)o->max_output_len, "max_input_len", (int)o->max_input_len, "warmup_requests",
         (int)o->warmup_requests, "warmup_input_len", (int)o->warmup_input_len, "warmup_output_len",
         (int)o->warmup_output_len, "trace_format", r->trace.format, "server_cpus",
-        o->server.server_cpus, "client_cpus", o->client_cpus, "prompts",
+        rose_results_string(o->server.server_cpus), "client_cpus", o->client_cpus, "prompts",
         o->shared_prefix ? "shared-prefix" : "unique", "server_versions");
     json_t *scales = json_array();
     for (uint32_t i = 0; i < r->n_scales; i++)
@@ -149,7 +150,10 @@ static json_t *meta_json(const online *r, int argc, char **argv)
         json_object_set_new(more, "prompt_overhead_tokens", json_integer(o->prompt_overhead));
         json_object_set_new(more, "trace_bad_lines", json_integer(r->trace.n_bad));
         json_object_set_new(more, "cold_prefix", json_boolean(o->cold_prefix));
-        json_object_update(meta, more);
+    }
+    if (more == NULL || json_object_update(meta, more) != 0) {
+        json_decref(meta);
+        meta = NULL;
     }
     json_decref(more);
     return meta;
@@ -363,7 +367,6 @@ static void run_backend(online *r, const rose_server_spec *spec)
                         json_real((double)(rose_now_ns() - start) * 1e-9));
     if (st != ROSE_OK) {
         r->n_failed++;
-        rose_results_text(err.msg);
         fprintf(stderr, "roseinfer: %s: %s\n", spec->label, err.msg);
         st = rose_online_add_failure(&r->results, t.entry, spec->label, err.msg, &write_err);
     } else {

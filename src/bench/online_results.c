@@ -156,10 +156,11 @@ json_t *rose_online_add_backend(rose_online_results *r, const rose_server_spec *
 {
     char url[640];
     snprintf(url, sizeof url, "http://%s:%s%s", s->url.host, s->url.port, s->url.path);
-    json_t *b =
-        json_pack("{s:s, s:s, s:s%, s:s, s:s, s:s, s:[], s:{}}", "backend", spec->label, "base_url",
-                  url, "cmd", s->command.data != NULL ? s->command.data : "", s->command.len,
-                  "log_path", s->log, "model", s->model, "version", s->version, "runs", "timing");
+    json_t *b = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s, s:[], s:{}}", "backend", spec->label,
+                          "base_url", rose_results_string(url), "cmd",
+                          rose_results_stringn(s->command.data, s->command.len), "log_path",
+                          rose_results_string(s->log), "model", s->model, "version", s->version,
+                          "runs", "timing");
     json_object_set_new(json_object_get(r->root, "by_backend"), spec->label, b);
     if (s->version[0] != '\0')
         json_object_set_new(json_object_get(json_object_get(r->root, "meta"), "server_versions"),
@@ -188,11 +189,11 @@ rose_status rose_online_add_run(rose_online_results *r, json_t *backend, const c
 rose_status rose_online_add_failure(rose_online_results *r, json_t *backend, const char *label,
                                     const char *error, rose_err *err)
 {
-    json_object_set_new(backend, "error", json_string(error));
+    json_object_set_new(backend, "error", rose_results_string(error));
     json_array_append_new(json_object_get(r->root, "summaries"),
-                          json_pack("{s:s, s:n, s:i, s:i, s:i, s:i, s:s}", "backend", label,
+                          json_pack("{s:s, s:n, s:i, s:i, s:i, s:i, s:o}", "backend", label,
                                     "scale", "concurrency", 0, "num_requests", 0, "num_success", 0,
-                                    "num_error", 0, "error", error));
+                                    "num_error", 0, "error", rose_results_string(error)));
     return rose_online_write(r, err);
 }
 

@@ -88,10 +88,10 @@ static int run(const char *model_dir, const start_opts *o, int argc, char **argv
                 r.spec.label, ready.p50 * 1e3, ready.min * 1e3, ready.max * 1e3, first.p50 * 1e3,
                 first.min * 1e3, first.max * 1e3);
         json_t *meta = rose_results_meta(argc, argv);
-        rc = rose_results_emit(json_pack("{s:o, s:s, s:s, s:o, s:o}", "meta", meta, "backend",
-                                         r.spec.label, "model", model_dir, "ready_ms",
-                                         rose_summary_json(&ready, 1e3), "first_token_ms",
-                                         rose_summary_json(&first, 1e3)),
+        rc = rose_results_emit(json_pack("{s:o, s:s, s:o, s:o, s:o}", "meta", meta, "backend",
+                                         r.spec.label, "model", rose_results_string(model_dir),
+                                         "ready_ms", rose_summary_json(&ready, 1e3),
+                                         "first_token_ms", rose_summary_json(&first, 1e3)),
                                o->output_dir, "start");
     }
     if (st != ROSE_OK) rc = 1;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/progress.h"
+#include "tokenizer/unicode.h"
 
 static const double lead_s = 0.02; /* between the start of the loop and the first request */
 
@@ -52,6 +53,12 @@ size_t rose_request_flags_rows(rose_request_flags *f, rose_opt *rows)
     return sizeof all / sizeof *all;
 }
 
+static bool is_utf8(const char *s)
+{
+    const size_t n = strlen(s);
+    return rose_utf8_valid_prefix((const uint8_t *)s, n) == n;
+}
+
 rose_status rose_request_flags_check(const rose_request_flags *f, rose_err *err)
 {
     json_error_t e;
@@ -62,6 +69,9 @@ rose_status rose_request_flags_check(const rose_request_flags *f, rose_err *err)
         json_decref(o);
         if (!ok) return rose_fail(err, ROSE_E_INVAL, "--extra-body: not a JSON object");
     }
+    if (f->model_name != NULL && !is_utf8(f->model_name))
+        return rose_fail(err, ROSE_E_INVAL,
+                         "--model-name '%s' is not UTF-8: no request can carry it", f->model_name);
     if (strcmp(f->endpoint, "chat") == 0 && strcmp(f->prompt_form, "ids") == 0)
         return rose_fail(err, ROSE_E_INVAL,
                          "--endpoint chat takes text: --prompt-form ids cannot be");

@@ -657,6 +657,32 @@ def test_bench_online_failures():
     check("online needs a model", run("bench", "online")[0] == 2)
 
 
+def test_bench_not_utf8():
+    """A model, an output folder and a trace whose names are not UTF-8: all of it is in the results, as \\xNN."""
+    with tempfile.TemporaryDirectory() as d:
+        model, out_dir = (os.path.join(os.fsencode(d), name) for name in (b"m\xffod", b"o\xfeut"))
+        os.symlink(os.path.abspath(MODEL), model)
+        args = [x.encode() for x in ONLINE]
+        args[args.index(MODEL.encode())] = model
+        rc, out, err = run(*args, "--scales", "1", "--output-dir", out_dir)
+        where, j = online_results(os.fsdecode(out_dir))
+        b, row = j["by_backend"].get("roseinfer", {}), j["summaries"][0]
+        check("online, a path that is not UTF-8: nothing is lost", rc == 0 and row["num_success"] == 6 and
+              j["meta"]["model"] == d + "/m\\xffod" and j["meta"]["n"] == 6 and j["meta"]["scales"] == [1] and
+              d + "/m\\xffod" in b["cmd"] and d + "/o\\xfeut" in b["log_path"] and b["model"] == "m\\xffod" and
+              len(b["runs"]) == 1, (err, j["meta"], row, b.get("cmd")))
+        rc, out, err = run("bench", "offline", model, "--num-prompts", "2", "--input-len", "4", "--output-len", "2", "--repeats",
+                           "1", "--warmup", "0", "--backends", "inproc,roseinfer,transformers", "--transformers-python", sys.executable)
+        j = json.loads(out)
+        check("offline, a path that is not UTF-8: every backend is a row", rc == 1 and j["meta"].get("num_prompts") == 2 and
+              [r["model"] for r in j["results"]] == [d + "/m\\xffod"] * 3 and
+              all(r["total_output_tokens"] == 4 for r in j["results"][:2]) and
+              "not UTF-8" in j["results"][2]["extra"]["error"], (err, out[:1500]))
+        one_line_error("a served name that is not UTF-8", run("serve", MODEL, "--served-model-name", b"m\xff"), 1,
+                       "--served-model-name", "UTF-8")
+    one_line_error("a model name that is not UTF-8", run(*ONLINE, "--model-name", b"m\xff"), 1, "--model-name", "UTF-8")
+
+
 def test_bench_stream_start_ablate():
     small = ["--input-len", "12", "--output-len", "4"]
     rc, out, err = run("bench", "stream", MODEL, "-n", "5", "--repeats", "2", "--warmup", "0", *small)
