@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "backend/backend.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "bench/bench.h"
@@ -137,7 +138,9 @@ static json_t *meta_json(const online *r, int argc, char **argv)
         (int)o->warmup_output_len, "trace_format", r->trace.format, "server_cpus",
         rose_results_string(o->server.server_cpus), "client_cpus", o->client_cpus, "prompts",
         o->shared_prefix ? "shared-prefix" : "unique", "server_versions");
+    char gpu[256];
     json_t *scales = json_array();
+    rose_backend_gpu_name(gpu, sizeof gpu);
     for (uint32_t i = 0; i < r->n_scales; i++)
         json_array_append_new(scales, json_real(r->scales[i]));
     if (more != NULL) {
@@ -148,6 +151,11 @@ static json_t *meta_json(const online *r, int argc, char **argv)
             json_object_set_new(more, "ramp_up_end_rps", json_real((double)o->ramp_end));
         }
         json_object_set_new(more, "prompt_overhead_tokens", json_integer(o->prompt_overhead));
+        json_object_set_new(more, "gpu", rose_results_string(gpu[0] != '\0' ? gpu : NULL));
+        json_object_set_new(more, "dtype", json_null()); /* until a server says it */
+        json_object_set_new(more, "start_offset_s", json_real(ROSE_START_OFFSET_S));
+        json_object_set_new(more, "timeout_ready_s", json_integer(o->server.ready_timeout_s));
+        json_object_set_new(more, "max_inflight_requests", json_null()); /* no limit */
         json_object_set_new(more, "trace_bad_lines", json_integer(r->trace.n_bad));
         json_object_set_new(more, "cold_prefix", json_boolean(o->cold_prefix));
     }
@@ -204,6 +212,16 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
                 label, s->tokens, s->events);
 }
 
+/* timing.scale_wall_s: how long the run of each of --scales took, requests built and all. */
+static void add_wall(const target *t, const rose_run_spec *spec, double wall_s)
+{
+    char scale[32];
+    json_t *timing = json_object_get(t->entry, "timing");
+    if (spec->concurrency > 0 || spec->variant >= GOODPUT_VARIANT) return;
+    snprintf(scale, sizeof scale, "%.6g", spec->scale);
+    json_object_set_new(json_object_get(timing, "scale_wall_s"), scale, json_real(wall_s));
+}
+
 /* Runs, records, prints. A server that died makes it fail. met: whether the limits hold (may be
  * NULL). */
 static rose_status measure(online *r, const target *t, const rose_run_spec *spec, bool *met,
@@ -225,7 +243,9 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
                              .stop = &stop_asked};
     const rose_online_names names = {
         .dir = r->results.dir, .label = t->label, .model = t->model, .tokenizer = r->model_dir};
+    const uint64_t start = rose_now_ns();
     rose_status st = rose_workload_run(&w, &t->server->url, t->model, spec, &run, err);
+    if (st == ROSE_OK) add_wall(t, spec, (double)(rose_now_ns() - start) * 1e-9);
     if (st == ROSE_OK && (st = rose_run_stats_make(&run, &s)) != ROSE_OK)
         rose_fail(err, st, "out of memory");
     if (st == ROSE_OK) {

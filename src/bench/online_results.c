@@ -151,17 +151,40 @@ static void add_process(json_t *summary, const rose_server *s)
                         peak > 0 ? json_integer((json_int_t)peak) : json_null());
 }
 
+static json_t *string_or_null(const char *s)
+{
+    return s[0] != '\0' ? json_string(s) : json_null();
+}
+
+/* meta.dtype: what every server that came up says; null where one says nothing, or another. */
+static void set_dtype(json_t *root)
+{
+    const char *label;
+    json_t *b, *common = NULL;
+    bool same = true;
+    json_object_foreach(json_object_get(root, "by_backend"), label, b)
+    {
+        json_t *dtype = json_object_get(b, "dtype");
+        if (json_string_length(json_object_get(b, "model")) == 0) continue; /* it never answered */
+        same = same && (common == NULL || json_equal(common, dtype));
+        common = dtype;
+    }
+    if (common != NULL)
+        json_object_set(json_object_get(root, "meta"), "dtype", same ? common : json_null());
+}
+
 json_t *rose_online_add_backend(rose_online_results *r, const rose_server_spec *spec,
                                 const rose_server *s)
 {
     char url[640];
     snprintf(url, sizeof url, "http://%s:%s%s", s->url.host, s->url.port, s->url.path);
-    json_t *b = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s, s:[], s:{}}", "backend", spec->label,
-                          "base_url", rose_results_string(url), "cmd",
+    json_t *b = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s, s:o, s:[], s:{s:{}}}", "backend",
+                          spec->label, "base_url", rose_results_string(url), "cmd",
                           rose_results_stringn(s->command.data, s->command.len), "log_path",
                           rose_results_string(s->log), "model", s->model, "version", s->version,
-                          "runs", "timing");
+                          "dtype", string_or_null(s->dtype), "runs", "timing", "scale_wall_s");
     json_object_set_new(json_object_get(r->root, "by_backend"), spec->label, b);
+    set_dtype(r->root);
     if (s->version[0] != '\0')
         json_object_set_new(json_object_get(json_object_get(r->root, "meta"), "server_versions"),
                             spec->label, json_string(s->version));

@@ -303,6 +303,7 @@ rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
         get_string(&s->url, "/v1/models", "id", s->model, sizeof s->model);
         if (s->model[0] == '\0' && spec->driver >= 0) /* it says no name: the one it was given */
             name_by_path(s, model_of(spec, f, model_dir));
+        get_string(&s->url, "/v1/models", "dtype", s->dtype, sizeof s->dtype);
         get_string(&s->url, "/version", "version", s->version, sizeof s->version);
         if (s->version[0] == '\0' && spec->driver == DRIVER_LLAMA)
             get_string(&s->url, "/props", "build_info", s->version, sizeof s->version);

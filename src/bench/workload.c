@@ -12,8 +12,6 @@
 #include "base/progress.h"
 #include "tokenizer/unicode.h"
 
-static const double lead_s = 0.02; /* between the start of the loop and the first request */
-
 void rose_request_flags_init(rose_request_flags *f)
 {
     *f = (rose_request_flags){.temperature = 0.7f,
@@ -134,7 +132,8 @@ static rose_status build(const rose_workload *w, const rose_url *url, const char
         if (st == ROSE_OK)
             st = rose_request_write(all, url, path, w->flags->api_key, body.data, body.len);
         items[i].len = all->len - before;
-        items[i].due_ns = (uint64_t)((w->trace->rows[i].at_s * spec->scale + lead_s) * 1e9);
+        items[i].due_ns =
+            (uint64_t)((w->trace->rows[i].at_s * spec->scale + ROSE_START_OFFSET_S) * 1e9);
     }
     rose_buf_free(&body);
     const char *p = all->data;

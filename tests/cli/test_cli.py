@@ -481,12 +481,13 @@ class Nesting(html.parser.HTMLParser):
 SCHEMA = {
     "meta": ["model", "device", "seed", "temperature", "top_p", "top_k", "ignore_eos", "n", "scales", "max_output_len",
              "max_input_len", "prompt_overhead_tokens", "backends", "server_cpus", "client_cpus", "trace_path",
-             "run_start_time", "run_end_time", "wall_s", "versions"],
+             "run_start_time", "run_end_time", "wall_s", "versions", "gpu", "dtype", "start_offset_s", "timeout_ready_s",
+             "max_inflight_requests"],
     "summary": ["backend", "scale", "num_requests", "num_success", "num_error", "success_rate", "total_output_events",
                 "duration_s", "req_per_s", "tok_per_s", "ttft_ms", "e2e_ms", "tpot_ms", "itl_ms"],
     "backend": ["backend", "base_url", "cmd", "log_path", "runs", "timing"],
     "request": ["input_len", "output_len", "start_s", "end_s", "ttft_s", "e2e_s", "tpot_s", "num_stream_events", "error"],
-    "timing": ["backend_start_time", "backend_end_time", "server_ready_s", "warmup_s", "backend_wall_s"],
+    "timing": ["backend_start_time", "backend_end_time", "server_ready_s", "warmup_s", "scale_wall_s", "backend_wall_s"],
 }
 
 
@@ -518,6 +519,15 @@ def test_bench_online():
         lacks += [k for k in SCHEMA["request"] for r in runs for q in r["request_metrics"] if k not in q]
         lacks += [k for k in SCHEMA["timing"] if k not in j["by_backend"]["roseinfer"]["timing"]]
         check("the schema of the Python system's suite", lacks == [], lacks)
+        m, timing = j["meta"], j["by_backend"]["roseinfer"]["timing"]
+        gpu = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], stdout=
+                                                            subprocess.PIPE).stdout.decode().splitlines()[:1]
+        check("meta: where and how", m["gpu"] in (None, *(gpu or [])) and m["timeout_ready_s"] == 600 and
+              m["dtype"] == j["by_backend"]["roseinfer"]["dtype"] and m["dtype"] in ("float32", "bfloat16", "float16") and
+              0 < m["start_offset_s"] < 1 and m["max_inflight_requests"] is None, m)
+        check("a wall time for each scale, not less than its run", list(timing["scale_wall_s"]) == ["0", "1"] and
+              all(r["duration_s"] + m["start_offset_s"] < timing["scale_wall_s"][f"{r['scale']:g}"] + 1e-3 and
+                  timing["scale_wall_s"][f"{r['scale']:g}"] < timing["backend_wall_s"] for r in rows[:2]), (timing, rows[:2]))
         check("prompts have the tokens that were asked for", all(r["num_prompt_len_differs"] == 0 for r in rows), rows)
         values = sorted(q["ttft_s"] * 1e3 for q in runs[1]["request_metrics"])
         check("p50 is the median", abs(rows[1]["ttft_ms"]["p50"] - (values[2] + values[3]) / 2) < 1e-6, values)
@@ -594,6 +604,7 @@ def test_bench_online_failures():
         good = [r for r in j["summaries"] if r["backend"] == "vllm"]
         check("a good server beside failing ones", rc == 1 and len(good) == 2 and
               all(r["num_success"] == 6 for r in good), (rc, err))
+        check("dtype is null where a server does not say it", j["meta"]["dtype"] is None and by["vllm"]["dtype"] is None, j["meta"])
         check("exit code and last log line of one that dies", "exit code 3" in by["sglang"]["error"] and
               "no such device" in by["sglang"]["error"], by["sglang"])
         check("a program that is not there", "trtllm" in by["trtllm"]["error"], by["trtllm"])

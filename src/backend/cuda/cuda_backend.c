@@ -431,3 +431,14 @@ rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
     if (st == ROSE_OK) *out = &ops;
     return st;
 }
+
+bool rose_backend_gpu_name(char *out, size_t cap)
+{
+    struct cudaDeviceProp device;
+    int n = 0;
+    const bool ok = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 &&
+                    cudaGetDeviceProperties(&device, 0) == cudaSuccess;
+    if (!ok) cudaGetLastError(); /* none of it concerns a later call */
+    snprintf(out, cap, "%s", ok ? device.name : "");
+    return ok;
+}
