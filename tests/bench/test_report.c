@@ -26,6 +26,10 @@ static void test_text(void **state)
     assert_string_equal(rose_buf_str(&h.out),
                         "a&lt;b&gt;&amp;&quot;&#39;\xef\xbf\xbd\n\t\xef\xbf\xbd<5>");
     h.out.len = 0;
+    rose_html_text(&h, "/m\xff/\xc3\xa9\xe2\x82<\xc3");
+    assert_string_equal(rose_buf_str(&h.out), "/m\xef\xbf\xbd/\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd&lt;"
+                                              "\xef\xbf\xbd");
+    h.out.len = 0;
     char long_text[3000];
     memset(long_text, 'x', sizeof long_text - 1);
     long_text[sizeof long_text - 1] = '\0';

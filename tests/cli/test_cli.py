@@ -668,6 +668,37 @@ def test_bench_online_failures():
     check("online needs a model", run("bench", "online")[0] == 2)
 
 
+def test_bench_report_tree():
+    """Folders within folders, in order, by their paths; no link is followed, and there is an end to it."""
+    with tempfile.TemporaryDirectory() as d:
+        top = os.path.join(d, "r")
+
+        def put(folder, name="start_results.json"):
+            os.makedirs(os.path.join(top, folder), exist_ok=True)
+            with open(os.path.join(top, folder, name), "w") as f:
+                json.dump({"meta": {"device": "d"}, "ready_ms": {"p50": 1}}, f)
+        for folder in ("ttft/burst-16", "ttft/burst", "batch/8/deep<er", ".hidden", "a/b/c/d/e/f/g/h", "a/b/c/d/e/f/g/h/i"):
+            put(folder)
+        put("", "top_results.json")
+        put("batch", "abuse_results.json")
+        os.makedirs(os.path.join(d, "outside"))
+        os.replace(os.path.join(top, "batch", "abuse_results.json"), os.path.join(d, "outside", "abuse_results.json"))
+        os.symlink(os.path.join(d, "outside"), os.path.join(top, "link"))
+        os.symlink(top, os.path.join(top, "ttft", "loop"))
+        rc, out, err = run("bench", "report", top)
+        page = open(os.path.join(top, "report.html"), encoding="utf-8").read()
+        titles = re.findall("<h2>(.*?)</h2>", page)
+        check("bench report: every folder below, in order, by its path", rc == 0 and titles == [
+            "top_results.json", "a/b/c/d/e/f/g/h/start_results.json", "batch/8/deep&lt;er/start_results.json",
+            "ttft/burst/start_results.json", "ttft/burst-16/start_results.json"], (titles, err))
+        check("bench report: too deep is said", "more than 8 deep" in err and "more than 8 deep" in page, err)
+        well = Nesting()
+        well.feed(page)
+        check("bench report of a tree: every element is closed", well.open == [] and not well.bad, well.bad)
+        os.makedirs(os.path.join(d, "none", "figures"))
+        one_line_error("a tree without results", run("bench", "report", os.path.join(d, "none")), 1, "no *_results.json")
+
+
 def test_bench_not_utf8():
     """A model, an output folder and a trace whose names are not UTF-8: all of it is in the results, as \\xNN."""
     with tempfile.TemporaryDirectory() as d:

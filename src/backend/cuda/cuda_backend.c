@@ -12,6 +12,7 @@
  * A device error is sticky: every call after it fails as well, and nothing here waits without
  * asking the device whether it still runs. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
