@@ -98,11 +98,13 @@ static json_t *result_json(const latency_opts *o, const char *model, const rose_
     }
     const rose_summary a = rose_summarise(ttft->v, ttft->n), b = rose_summarise(tpot->v, tpot->n),
                        s = rose_summarise(seconds, o->iters);
+    char token[32] = "-"; /* a reply of one token has none */
+    if (b.n > 0) snprintf(token, sizeof token, "%.3f ms", b.p50 * 1e3);
     fprintf(stderr,
             "%u x (%u in, %u out): mean %.3f ms, p50 %.3f, p90 %.3f, p99 %.3f; TTFT p50 %.3f ms, "
-            "TPOT p50 %.3f ms\n",
+            "TPOT p50 %s\n",
             o->batch_size, o->input_len, o->output_len, s.mean * 1e3, s.p50 * 1e3, s.p90 * 1e3,
-            s.p99 * 1e3, a.p50 * 1e3, b.p50 * 1e3);
+            s.p99 * 1e3, a.p50 * 1e3, token);
     return json_pack("{s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:f, s:o, s:o, s:o, s:o, s:o, s:o}",
                      "meta", meta, "model", rose_results_string(model), "batch_size",
                      (int)o->batch_size, "input_len", (int)o->input_len, "output_len",

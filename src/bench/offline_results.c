@@ -96,13 +96,13 @@ static double number(const json_t *row, const char *key)
     return json_number_value(json_object_get(row, key));
 }
 
-/* " a/b |" of two keys; an empty cell where they are not known. */
+/* " a/b |" of two keys; a dash where they are not known. */
 static void print_pair(FILE *f, const json_t *row, const char *p50, const char *p99)
 {
     if (json_is_number(json_object_get(row, p50)) && json_is_number(json_object_get(row, p99)))
         fprintf(f, " %.1f/%.1f |", number(row, p50), number(row, p99));
     else
-        fputs(" |", f);
+        fputs(" - |", f);
 }
 
 static void print_scaled(FILE *f, const json_t *row, const char *key, double factor, int digits)
@@ -110,7 +110,7 @@ static void print_scaled(FILE *f, const json_t *row, const char *key, double fac
     if (json_is_number(json_object_get(row, key)))
         fprintf(f, " %.*f |", digits, number(row, key) * factor);
     else
-        fputs(" |", f);
+        fputs(" - |", f);
 }
 
 rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *err)

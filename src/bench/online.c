@@ -177,6 +177,8 @@ typedef struct target {
 
 static void print_run(const char *label, const rose_run *run, const rose_run_stats *s)
 {
+    char ttft[ROSE_SUMMARY_TEXT], tpot[ROSE_SUMMARY_TEXT], itl[ROSE_SUMMARY_TEXT],
+        e2e[ROSE_SUMMARY_TEXT];
     char load[48], late[48] = ""; /* a closed loop has no times to be late for */
     if (s->lateness.n > 0)
         snprintf(late, sizeof late, "; client late p99 %.3f ms", s->lateness.p99 * 1e3);
@@ -185,12 +187,11 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
     else
         snprintf(load, sizeof load, "scale %.4g (%.2f req/s)", run->spec.scale, s->offered_rps);
     fprintf(stderr,
-            "%s, %s: %u of %u ok, %.1f tok/s; p50/p90/p99 ms: TTFT %.2f/%.2f/%.2f, TPOT "
-            "%.2f/%.2f/%.2f, ITL %.2f/%.2f/%.2f, E2E %.1f/%.1f/%.1f%s\n",
-            label, load, s->n_success, run->n, (double)s->tokens / s->duration_s, s->ttft.p50 * 1e3,
-            s->ttft.p90 * 1e3, s->ttft.p99 * 1e3, s->tpot.p50 * 1e3, s->tpot.p90 * 1e3,
-            s->tpot.p99 * 1e3, s->itl.p50 * 1e3, s->itl.p90 * 1e3, s->itl.p99 * 1e3,
-            s->e2e.p50 * 1e3, s->e2e.p90 * 1e3, s->e2e.p99 * 1e3, late);
+            "%s, %s: %u of %u ok, %.1f tok/s; p50/p90/p99 ms: TTFT %s, TPOT %s, ITL %s, E2E %s%s\n",
+            label, load, s->n_success, run->n,
+            s->duration_s > 0 ? (double)s->tokens / s->duration_s : 0.0,
+            rose_summary_text(&s->ttft, 1e3, 2, ttft), rose_summary_text(&s->tpot, 1e3, 2, tpot),
+            rose_summary_text(&s->itl, 1e3, 2, itl), rose_summary_text(&s->e2e, 1e3, 1, e2e), late);
     if (s->first_error != NULL)
         fprintf(stderr, "%s: %u requests failed; request %u: %s\n", label, s->n_error,
                 s->first_error_at, s->first_error);

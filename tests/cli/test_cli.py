@@ -362,7 +362,7 @@ def test_bench_latency():
           abs(floor["tpot_p50_over_floor"] * floor["tpot_ms"] / j["tpot_ms"]["p50"] - 1) < 1e-9, (machine, floor))
     rc, out, err = run("bench", "latency", MODEL, "--batch-size", "1", "--input-len", "8", "--output-len", "1", "--num-iters", "1",
                        "--num-iters-warmup", "0")
-    check("one token has no TPOT to compare", rc == 0 and json.loads(out)["floor"]["tpot_p50_over_floor"] is None and "TPOT p50 is" not in err, (out, err))
+    check("one token has no TPOT to compare", rc == 0 and json.loads(out)["floor"]["tpot_p50_over_floor"] is None and err.count("nan") == 0 and "TPOT p50 -" in err, (out, err))
     one_line_error("latency over the context", run("bench", "latency", MODEL, "--input-len", "100000"), 1, "")
 
 
@@ -543,6 +543,20 @@ def test_bench_online():
         again = json.load(open(os.path.join(merged, "online_results.json")))
         check("merge: the later folder wins", rc == 0 and len(again["summaries"]) == 3 and
               len(again["by_backend"]["roseinfer"]["runs"]) == 3, err)
+        other, mixed = os.path.join(d, "x", "other"), os.path.join(d, "x", "mixed")
+        os.makedirs(other)
+        changed = json.loads(json.dumps(j))
+        changed["by_backend"]["other"] = dict(changed["by_backend"].pop("roseinfer"), dtype="fp7")
+        for scale, backend in (("9", "roseinfer"), ("3", "other")):
+            changed["by_backend"].setdefault(backend, dict(j["by_backend"]["roseinfer"]))["timing"] = {"scale_wall_s": {scale: 1}}
+        with open(os.path.join(other, "online_results.json"), "w") as f:
+            json.dump(changed, f)
+        rc, out, err = run("bench", "merge", mixed, where, other)
+        mix = json.load(open(os.path.join(mixed, "online_results.json")))
+        check("merge: wall times of both, no dtype where they differ", rc == 0 and mix["meta"]["dtype"] is None and
+              again["meta"]["dtype"] == m["dtype"] and
+              sorted(mix["by_backend"]["roseinfer"]["timing"]["scale_wall_s"]) == ["0", "1", "9"], (err, mix["meta"]))
+        shutil.rmtree(os.path.join(d, "x"))
         if shutil.which("gnuplot"):
             rc, out, err = run("bench", "plot", merged)
             figures = os.path.join(merged, "figures")
@@ -608,6 +622,15 @@ def test_bench_online_failures():
         check("exit code and last log line of one that dies", "exit code 3" in by["sglang"]["error"] and
               "no such device" in by["sglang"]["error"], by["sglang"])
         check("a program that is not there", "trtllm" in by["trtllm"]["error"], by["trtllm"])
+        refuse = os.path.join(d, "refuse")
+        rc2, out2, said = run(*ONLINE, "--scales", "1", "--concurrency", "2", "--max-output-len", "3", "--warmup-requests", "0",
+                              "--backends", "roseinfer", "--extra-body", '{"no_such_field": 1}', "--output-dir", refuse)
+        where, none = online_results(refuse)
+        summary = open(os.path.join(where, "online_summary.md")).read()
+        check("a run without a success: dashes, no nan", rc2 == 1 and [r["num_success"] for r in none["summaries"]] == [0, 0] and
+              "nan" not in (said + summary).lower() and "TTFT -, TPOT -, ITL -, E2E -" in said and
+              all("| 0/6 | - | - | - | - |" in row for row in summary.splitlines() if row.startswith("| roseinfer")),
+              (rc2, said, summary))
         check("nobody at a URL", "error" in by["gone"], by["gone"])
         crashed = by["llama"]
         check("a crash keeps what was measured", len(crashed["runs"]) == 2 and "exit code 4" in crashed["error"] and
