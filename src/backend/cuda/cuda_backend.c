@@ -12,6 +12,7 @@
  * A device error is sticky: every call after it fails as well, and nothing here waits without
  * asking the device whether it still runs. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -430,4 +431,15 @@ rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
     rose_status st = rose_cuda_select(err);
     if (st == ROSE_OK) *out = &ops;
     return st;
+}
+
+bool rose_backend_gpu_name(char *out, size_t cap)
+{
+    struct cudaDeviceProp device;
+    int n = 0;
+    const bool ok = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 &&
+                    cudaGetDeviceProperties(&device, 0) == cudaSuccess;
+    if (!ok) cudaGetLastError(); /* none of it concerns a later call */
+    snprintf(out, cap, "%s", ok ? device.name : "");
+    return ok;
 }
