@@ -61,12 +61,13 @@ static rose_status no_device(rose_err *err, cudaError_t e)
     cudaRuntimeGetVersion(&runtime);
     if (e == cudaErrorInsufficientDriver && driver > 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "no usable NVIDIA GPU: the driver is for CUDA %d.%d, and this program "
-                         "needs one for %d.%d or later",
+                         "device cuda: no usable NVIDIA GPU: the driver is for CUDA %d.%d, and "
+                         "this program needs one for %d.%d or later",
                          driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (e == cudaErrorInsufficientDriver)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "no usable NVIDIA GPU: no driver is installed");
-    return rose_fail(err, ROSE_E_UNSUPPORTED, "no usable NVIDIA GPU: %s",
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "device cuda: no usable NVIDIA GPU: no driver is installed");
+    return rose_fail(err, ROSE_E_UNSUPPORTED, "device cuda: no usable NVIDIA GPU: %s",
                      e != cudaSuccess ? cudaGetErrorString(e) : "no device");
 }
 
