@@ -21,10 +21,11 @@ enum { MAX_PATH = 4096, MAX_FILE = 1 << 28, MAX_FOLDERS_DEEP = 8 };
 
 /* The page as it grows. */
 typedef struct page {
-    rose_html h;
-    const char *dir; /* DIR; all else is relative to it */
-    bool plot, cut;  /* cut: folders too deep were left out */
-    size_t n_files;
+    rose_html h;        /* what stands under the contents */
+    rose_html contents; /* an entry for each file */
+    const char *dir;    /* DIR; all else is relative to it */
+    bool plot, cut;     /* cut: folders too deep were left out */
+    size_t n_files, n_bad;
 } page;
 
 static const char style[] =
@@ -43,6 +44,7 @@ static const char style[] =
     ".6rem}"
     "figure{margin:1rem 0}figure img{max-width:100%;height:auto;border:1px solid #eee}"
     "figcaption{color:#666;font-size:.86rem}"
+    "nav ol{columns:22rem auto;font-size:.9rem;padding-left:1.6rem}nav a{color:#1f6fb4}"
     "details{margin:.8rem 0}summary{cursor:pointer;color:#1f6fb4}";
 
 typedef struct names {
@@ -153,10 +155,20 @@ static rose_status put_figures(rose_html *h, const char *dir, rose_err *err)
     return st;
 }
 
-/* One results file: heading, figures in numbers, origin, and the file itself. */
-static rose_status put_result(rose_html *h, const char *dir, const char *below, const char *name,
+/* Its path from DIR. */
+static void put_name(rose_html *h, const char *below, const char *name)
+{
+    rose_html_text(h, below);
+    if (below[0] != '\0') rose_html_raw(h, "/");
+    rose_html_text(h, name);
+}
+
+/* One results file: heading, figures in numbers, origin, and the file itself. Nothing of it where
+ * it cannot be read. */
+static rose_status put_result(page *p, const char *dir, const char *below, const char *name,
                               rose_err *err)
 {
+    rose_html *h = &p->h;
     char path[2 * MAX_PATH];
     rose_buf text = {0};
     json_t *root = NULL;
@@ -167,10 +179,11 @@ static rose_status put_result(rose_html *h, const char *dir, const char *below, 
         const json_t *meta = json_object_get(root, "meta");
         const char *device = json_string_value(json_object_get(meta, "device"));
         const char *model = json_string_value(json_object_get(meta, "model"));
-        rose_html_raw(h, "<h2>");
-        rose_html_text(h, below);
-        if (below[0] != '\0') rose_html_raw(h, "/");
-        rose_html_text(h, name);
+        rose_html_raw(&p->contents, "<li><a href=\"#file-%zu\">", p->n_files);
+        put_name(&p->contents, below, name);
+        rose_html_raw(&p->contents, "</a></li>\n");
+        rose_html_raw(h, "<h2 id=\"file-%zu\">", p->n_files);
+        put_name(h, below, name);
         rose_html_raw(h, "</h2>\n<p>");
         if (model != NULL) rose_html_text(h, model);
         if (device != NULL) rose_html_raw(h, "%son ", model != NULL ? " " : "");
@@ -196,6 +209,21 @@ static rose_status put_result(rose_html *h, const char *dir, const char *below, 
     return st;
 }
 
+/* A file that is no results file does not cost the others their page. */
+static rose_status put_or_note(page *p, const char *dir, const char *below, const char *name,
+                               rose_err *err)
+{
+    const rose_status st = put_result(p, dir, below, name, err);
+    p->n_files++;
+    if (st == ROSE_OK || st == ROSE_E_NOMEM) return st;
+    p->n_bad++;
+    fprintf(stderr, "roseinfer: left out: %s\n", err->msg);
+    rose_html_raw(&p->h, "<p class=\"bad\">Left out: ");
+    rose_html_text(&p->h, err->msg);
+    rose_html_raw(&p->h, "</p>\n");
+    return ROSE_OK;
+}
+
 /* A folder with results: all its files, then its figures. below: its path from DIR, "" for DIR. */
 static rose_status put_folder(page *p, const char *dir, const char *below, rose_err *err)
 {
@@ -204,7 +232,7 @@ static rose_status put_folder(page *p, const char *dir, const char *below, rose_
     rose_err plot_err = {{0}};
     rose_status st = list(&l, dir, "_results.json", err);
     for (size_t i = 0; i < l.n && st == ROSE_OK; i++)
-        st = put_result(h, dir, below, l.v[i], err);
+        st = put_or_note(p, dir, below, l.v[i], err);
     bool drawable = false;
     for (size_t i = 0; i < l.n; i++)
         drawable |= rose_plot_draws(l.v[i]);
@@ -215,7 +243,6 @@ static rose_status put_folder(page *p, const char *dir, const char *below, rose_
         rose_html_raw(h, "</p>\n");
     }
     if (st == ROSE_OK && l.n > 0) st = put_figures(h, dir, err);
-    p->n_files += l.n;
     names_free(&l);
     return st;
 }
@@ -245,10 +272,10 @@ static rose_status put_tree(page *p, const char *below, int depth, rose_err *err
     return st;
 }
 
-static rose_status put_page(page *p, rose_err *err)
+/* What stands above the files. */
+static void put_head(const page *p, rose_html *h)
 {
     char when[40];
-    rose_html *h = &p->h;
     struct tm tm;
     const time_t now = (time_t)rose_unix_time();
     gmtime_r(&now, &tm);
@@ -262,6 +289,16 @@ static rose_status put_page(page *p, rose_err *err)
     rose_html_text(h, p->dir);
     rose_html_raw(h, "; roseinfer %s (%s), page written %s</p>\n", rose_version(), rose_commit(),
                   when);
+    if (p->n_files - p->n_bad < 2) return;
+    rose_html_raw(h, "<nav><ol>\n");
+    if (h->st == ROSE_OK) h->st = rose_buf_add(&h->out, p->contents.out.data, p->contents.out.len);
+    rose_html_raw(h, "</ol></nav>\n");
+}
+
+/* -> *out: the whole page. */
+static rose_status put_page(page *p, rose_html *out, rose_err *err)
+{
+    rose_html *h = &p->h;
     rose_status st = put_tree(p, "", 0, err);
     if (st != ROSE_OK) return st;
     if (p->cut) {
@@ -273,28 +310,38 @@ static rose_status put_page(page *p, rose_err *err)
         return rose_fail(err, ROSE_E_NOTFOUND, "%s holds no *_results.json, nor do its folders",
                          p->dir);
     rose_html_raw(h, "</body>\n</html>\n");
-    return h->st == ROSE_OK ? ROSE_OK : rose_fail(err, h->st, "out of memory");
+    put_head(p, out);
+    st = rose_buf_add(&out->out, h->out.data, h->out.len);
+    if (st == ROSE_OK) st = h->st != ROSE_OK ? h->st : p->contents.st;
+    if (st == ROSE_OK) st = out->st;
+    return st == ROSE_OK ? ROSE_OK : rose_fail(err, st, "out of memory");
 }
 
 static rose_status report(const char *dir, const char *out, bool plot, rose_err *err)
 {
     char path[MAX_PATH], tmp[MAX_PATH + 8];
     page p = {.dir = dir, .plot = plot};
+    rose_html whole = {0};
     const int len = out != NULL ? snprintf(path, sizeof path, "%s", out)
                                 : snprintf(path, sizeof path, "%s/report.html", dir);
     if (len >= (int)sizeof path || strlen(dir) > MAX_PATH - 300)
         return rose_fail(err, ROSE_E_INVAL, "the path of the folder is too long");
-    rose_status st = put_page(&p, err);
+    rose_status st = put_page(&p, &whole, err);
     if (st == ROSE_OK) {
         snprintf(tmp, sizeof tmp, "%s.tmp", path);
         FILE *f = fopen(tmp, "wb");
-        bool ok = f != NULL && fwrite(p.h.out.data, 1, p.h.out.len, f) == p.h.out.len;
+        bool ok = f != NULL && fwrite(whole.out.data, 1, whole.out.len, f) == whole.out.len;
         if (f != NULL && fclose(f) != 0) ok = false;
         if (!ok || rename(tmp, path) != 0)
             st = rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
     }
     if (st == ROSE_OK) printf("%s\n", path);
+    if (st == ROSE_OK && p.n_bad > 0)
+        st = rose_fail(err, ROSE_E_FORMAT, "%zu of %zu results files could not be read", p.n_bad,
+                       p.n_files);
     rose_buf_free(&p.h.out);
+    rose_buf_free(&p.contents.out);
+    rose_buf_free(&whole.out);
     return st;
 }
 

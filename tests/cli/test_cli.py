@@ -568,7 +568,7 @@ def test_bench_online():
             links = re.findall(r'(?:src|href)="([^"]{0,30})', page)
             raw = re.search(r'href="data:application/json;base64,([^"]+)"', page)
             check("bench report: one page, nothing outside it", rc == 0 and len(links) > 10 and
-                  all(x.startswith("data:") for x in links) and "<script" not in page and "url(" not in page, (err, links))
+                  all(x.startswith(("data:", "#file-")) for x in links) and "<script" not in page and "url(" not in page, (err, links))
             check("bench report: the raw results are inside", raw is not None and
                   json.loads(base64.b64decode(raw.group(1))) in (j, again), err)
             well = Nesting()
@@ -710,7 +710,7 @@ def test_bench_report_tree():
         os.symlink(top, os.path.join(top, "ttft", "loop"))
         rc, out, err = run("bench", "report", top)
         page = open(os.path.join(top, "report.html"), encoding="utf-8").read()
-        titles = re.findall("<h2>(.*?)</h2>", page)
+        titles = re.findall("<h2 id.*?>(.*?)</h2>", page)
         check("bench report: every folder below, in order, by its path", rc == 0 and titles == [
             "top_results.json", "a/b/c/d/e/f/g/h/start_results.json", "batch/8/deep&lt;er/start_results.json",
             "ttft/burst/start_results.json", "ttft/burst-16/start_results.json"], (titles, err))
@@ -718,6 +718,15 @@ def test_bench_report_tree():
         well = Nesting()
         well.feed(page)
         check("bench report of a tree: every element is closed", well.open == [] and not well.bad, well.bad)
+        contents = re.findall('<li><a href="#(.*?)">(.*?)</a></li>', page)
+        check("bench report: its contents lead to each file", contents == re.findall('<h2 id="(.*?)">(.*?)</h2>', page) and
+              len(contents) == 5, contents)
+        with open(os.path.join(top, "ttft", "burst", "bad_results.json"), "w") as f:
+            f.write('{"meta": {')
+        rc, out, err = run("bench", "report", top)
+        page = open(os.path.join(top, "report.html"), encoding="utf-8").read()
+        check("bench report: a file that is none does not cost the others", rc == 1 and len(re.findall("<h2 id", page)) == 5 and
+              "bad_results.json" in err and "Left out: " in page and "1 of 6 results files" in err, (rc, err))
         os.makedirs(os.path.join(d, "none", "figures"))
         one_line_error("a tree without results", run("bench", "report", os.path.join(d, "none")), 1, "no *_results.json")
 
