@@ -78,6 +78,8 @@ typedef struct rose_backend_opts {
     bool cuda_graph;              /* CUDA: decode steps replay captured graphs */
     bool pdl; /* CUDA: kernels begin under the end of those before (programmatic dependent launch)
                */
+    bool second_copy; /* CUDA: 16-bit weights also in the order of the kernels for many rows of an
+                         H100 (default off); the bits are the same */
     uint32_t device_timeout_ms; /* CUDA: a device that takes longer for a step has failed; 0 = wait
                                    for ever */
 } rose_backend_opts;
@@ -91,6 +93,7 @@ typedef struct rose_memory_plan {
     rose_quantization quantization;
     uint32_t max_seqs, max_step_tokens, max_model_len;
     uint32_t n_threads; /* resolved */
+    bool second_copy;   /* CUDA: as in rose_backend_opts; in `weights` */
     uint64_t weights;   /* packed copies that the backend keeps */
     uint64_t kv_page;   /* one page, all layers, K and V */
     uint32_t kv_pages;  /* pages in the pool */
