@@ -14,7 +14,7 @@
 #include "engine/flags.h"
 
 typedef struct options {
-    const char *device, *dtype, *library, *isa;
+    const char *device, *dtype, *library, *isa, *kernel;
     uint32_t repeats, max_rows, threads;
     bool json;
 } options;
@@ -70,6 +70,14 @@ static int parse(int argc, char **argv, options *o)
          .dest = &o->library,
          .arg = "PATH",
          .help = "libcublasLt.so or libdnnl.so.2; without it the usual names are tried"},
+        {.name = "kernel",
+         .kind = ROSE_OPT_STRING,
+         .dest = &o->kernel,
+         .arg = "NAME",
+         .unset = "the best for each shape",
+         .help =
+             "cuda: one of our kernels (rows, tiles, stream, split, ordered, wide-192 and more: "
+             "docs/BENCH.md); wide: the best with a second copy of the weights"},
         {.name = "max-rows",
          .kind = ROSE_OPT_U32,
          .dest = &o->max_rows,
@@ -199,6 +207,7 @@ int rose_bench_kernels(int argc, char **argv)
                                          g_matrices[i].n_in, o.max_rows};
     rose_kernel_opts k = {.library = o.library, .largest = largest, .n_largest = N_MATRICES};
     k.isa = o.isa;
+    k.kernel = o.kernel;
     k.n_threads = o.threads;
     k.dtype = strcmp(o.dtype, "float32") == 0    ? ROSE_COMPUTE_F32
               : strcmp(o.dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16

@@ -22,6 +22,7 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .prefill_chunk_size = o.prefill_chunk_size,
         .cpu_affinity = true,
         .megakernel = o.backend.megakernel,
+        .second_copy = o.backend.second_copy,
         .admission = "fifo",
         .lookahead = o.lookahead,
         .force_fifo_every = o.force_fifo_every,
@@ -246,6 +247,11 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .kind = ROSE_OPT_BOOL,
          .dest = &f->megakernel,
          .help = "cuda: a decode step of one sequence in one kernel, where model and GPU allow it"},
+        {.name = "second-copy",
+         .kind = ROSE_OPT_BOOL,
+         .dest = &f->second_copy,
+         .help = "cuda: the 16-bit weights twice, the second time in the order of the matrix "
+                 "kernels for many rows of an H100; the same bits, not measured yet"},
         {.name = "cpu-affinity",
          .kind = ROSE_OPT_BOOL,
          .dest = &f->cpu_affinity,
@@ -358,6 +364,7 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     b->pdl = f->pdl;
     b->device_timeout_ms = f->device_timeout_ms;
     b->megakernel = f->megakernel;
+    b->second_copy = f->second_copy;
     if (b->max_step_tokens < b->max_seqs)
         return rose_fail(err, ROSE_E_INVAL,
                          "--max-num-batched-tokens %u is less than --max-num-seqs %u",

@@ -14,7 +14,7 @@ typedef struct rose_engine_flags {
     uint32_t threads, max_num_seqs, max_num_batched_tokens, max_model_len, num_kv_pages;
     uint32_t max_num_queued_reqs, prefill_chunk_size;
     uint64_t kv_cache_memory;
-    bool chunked_prefill, cpu_affinity, megakernel;
+    bool chunked_prefill, cpu_affinity, megakernel, second_copy;
     /* scheduling */
     const char *admission;
     uint32_t lookahead, force_fifo_every, priority_age_ms, max_active_requests;

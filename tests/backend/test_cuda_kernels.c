@@ -110,6 +110,11 @@ static problem make_problem(fx_random *r, rose_cuda_type t, uint32_t m, uint32_t
                                  .k_pad = p.w.k_pad};
     assert_int_equal(rose_cuda_pack_run(&at, &pack), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    if (t != ROSE_CUDA_F32) {
+        p.w.cores = device(NULL, (size_t)p.w.k_pad * p.w.n_pad * size);
+        assert_int_equal(rose_cuda_cores_run(&at, &p.w), cudaSuccess);
+        assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    }
     cudaFree(src);
     free(file);
     free(h);
@@ -120,6 +125,7 @@ static void free_problem(problem *p)
 {
     cudaFree(p->h);
     cudaFree(p->w.w);
+    cudaFree(p->w.cores);
     cudaFree(p->w.bias);
     free(p->x);
     free(p->wt);
@@ -253,7 +259,8 @@ static void test_products(void **state)
                 if (kn[j][1] > 10000 && i % 4 != 0) continue;
                 problem p = make_problem(&r, (rose_cuda_type)t, ms[i], kn[j][0], kn[j][1]);
                 float *y[ROSE_CUDA_N_KERNELS];
-                for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
+                const int n = t == ROSE_CUDA_F32 ? 1 : ROSE_CUDA_N_KERNELS;
+                for (int kernel = 0; kernel < n; kernel++) {
                     rose_cuda_linear_force(kernel);
                     y[kernel] = run_residual(&p);
                     check_act(&p);
@@ -261,7 +268,7 @@ static void test_products(void **state)
                 }
                 rose_cuda_linear_force(0);
                 check_residual(&p, y[0]);
-                for (int kernel = 1; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
+                for (int kernel = 1; kernel < n; kernel++) {
                     assert_memory_equal(y[0], y[kernel], (size_t)p.m * p.n * sizeof(float));
                     free(y[kernel]);
                 }
@@ -276,7 +283,7 @@ static void test_products(void **state)
 typedef struct bits {
     rose_cuda_type type;
     uint32_t m, k, n, n_pages;
-    void *w, *h;
+    void *w, *cores, *h;
     float *bias;
     uint32_t *slot;
 } bits;
@@ -320,6 +327,17 @@ static uint32_t *random_slots(fx_random *r, uint32_t m, uint32_t *n_pages)
     return d;
 }
 
+static void *make_cores(const bits *b)
+{
+    const rose_cuda_launch at = {.type = b->type};
+    rose_cuda_linear l = {.w = b->w, .k = b->k, .n = b->n, .k_pad = up(b->k, 32)};
+    l.n_pad = up(b->n, 128);
+    l.cores = device(NULL, (size_t)l.k_pad * l.n_pad * 2);
+    assert_int_equal(rose_cuda_cores_run(&at, &l), cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    return l.cores;
+}
+
 enum { HEAD_DIM = 64, EPILOGUES = 4 };
 
 /* Output of one epilogue by one kernel, from poison, to host memory with a key for each row behind
@@ -333,6 +351,7 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
                  page_bytes = (size_t)b->n_pages * 2 * 16 * b->k * 2,
                  keys = head ? b->m * sizeof(unsigned long long) : 0;
     const rose_cuda_linear w = {.w = b->w,
+                                .cores = b->cores,
                                 .bias = head ? NULL : b->bias,
                                 .k = b->k,
                                 .k_pad = up(b->k, 32),
@@ -380,8 +399,8 @@ static void compare_bits(const bits *b)
             if (kernel == 1 && b->m > 512) continue;
             uint8_t *y = run_bits(b, (rose_cuda_epilogue)e, kernel, &bytes);
             if (memcmp(y, want, bytes) != 0)
-                fail_msg("type %d, %u x %u x %u, epilogue %d: kernel %d differs", (int)b->type,
-                         b->m, b->k, b->n, e, kernel);
+                fail_msg("type %d, %u x %u x %u, epilogue %d: kernel %s differs", (int)b->type,
+                         b->m, b->k, b->n, e, rose_cuda_linear_name(kernel));
             free(y);
         }
         free(want);
@@ -402,11 +421,13 @@ static void test_same_bits(void **state)
                 if (m > 1000 && t > 0) continue;
                 bits b = {.type = (rose_cuda_type)t, .m = m, .k = kn[i][0], .n = kn[i][1]};
                 b.w = random_values(&r, b.type, (size_t)up(b.k, 32) * up(b.n, 128), 0.1f);
+                b.cores = make_cores(&b);
                 b.h = random_values(&r, b.type, (size_t)up(m, 128) * up(b.k, 32), 1);
                 b.bias = device(NULL, b.n * sizeof *b.bias);
                 b.slot = random_slots(&r, m, &b.n_pages);
                 compare_bits(&b);
                 cudaFree(b.w);
+                cudaFree(b.cores);
                 cudaFree(b.h);
                 cudaFree(b.bias);
                 cudaFree(b.slot);

@@ -201,6 +201,32 @@ static void test_switches(void **state)
     fx_model_free(m);
 }
 
+/* Neither does a second copy of the weights, whichever of its kernels multiplies. */
+static void test_second_copy(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shapes[0], fx_seed());
+    for (int t = 0; t < 2; t++) {
+        fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
+        fx_seq want = run_alone(m, &f, N_PROMPT);
+        const uint64_t weights = f.plan.weights;
+        fx_close(&f);
+        fx_second_copy = true;
+        f = fx_open(m, g_types[t], NULL, 0, 1);
+        assert_true(f.plan.weights > weights);
+        for (int kernel = ROSE_CUDA_WIDE - 1; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
+            rose_cuda_linear_force(kernel < ROSE_CUDA_WIDE ? 0 : kernel);
+            compare(m, &want, run_alone(m, &f, 33), "second copy");
+            compare(m, &want, run_among(m, &f, fx_seed()), "second copy");
+        }
+        rose_cuda_linear_force(0);
+        fx_second_copy = false;
+        fx_close(&f);
+        fx_seq_free(&want);
+    }
+    fx_model_free(m);
+}
+
 /* Decode steps of 1 .. 256 sequences: graphs of every size and their padding against eager steps.
  */
 static void test_every_batch_size(void **state)
@@ -412,11 +438,12 @@ static void test_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_cpu), cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_repeats),     cmocka_unit_test(test_every_batch_size),
-        cmocka_unit_test(test_copy_pages),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_switches),    cmocka_unit_test(test_little),
-        cmocka_unit_test(test_megakernel),  cmocka_unit_test(test_lost_exchange),
+        cmocka_unit_test(test_against_cpu),   cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_repeats),       cmocka_unit_test(test_every_batch_size),
+        cmocka_unit_test(test_copy_pages),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_second_copy),   cmocka_unit_test(test_switches),
+        cmocka_unit_test(test_little),        cmocka_unit_test(test_megakernel),
+        cmocka_unit_test(test_lost_exchange),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

@@ -1,8 +1,8 @@
 /* tests/tools/gpu_steps.c - times single steps of a backend on a model: decode steps of several
  * batch sizes at one context length, and prefill of many prompts. For `make bench-gpu`. gpu_steps
- * MODEL DEVICE DTYPE CONTEXT   -> one JSON object on stdout, a table on stderr Times are host times
- * from step() to the end of collect(): what an engine sees. Steps repeat at the same positions (the
- * KV they write is the same), so the context stays as stated. */
+ * MODEL DEVICE DTYPE CONTEXT [second-copy]   -> one JSON object on stdout, a table on stderr. Times
+ * are host times from step() to the end of collect(): what an engine sees. Steps repeat at the same
+ * positions (the KV they write is the same), so the context stays as stated. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +18,7 @@ typedef struct bench {
     void *ctx;
     rose_memory_plan plan;
     uint32_t vocab;
+    bool second_copy;
     uint32_t *tokens, *pages;
     uint32_t first[MAX_SEQS + 1], pos[MAX_SEQS], out_row[MAX_SEQS], out_pos[MAX_SEQS];
     rose_sampling params[MAX_SEQS];
@@ -163,6 +164,7 @@ static void open_backend(bench *b, const char *dir, const char *dtype, uint32_t 
               : strcmp(dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16
               : strcmp(dtype, "float16") == 0  ? ROSE_COMPUTE_F16
                                                : ROSE_COMPUTE_AUTO;
+    o.second_copy = b->second_copy;
     o.max_seqs = MAX_SEQS;
     o.max_step_tokens = step_tokens;
     o.kv_pages = MAX_SEQS * STRIDE;
@@ -183,10 +185,11 @@ int main(int argc, char **argv)
     static const uint32_t sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256},
                           steps[] = {2048, 8192, 32768};
     rose_err err = {""};
-    if (argc != 5) {
-        fprintf(stderr, "usage: gpu_steps MODEL DEVICE DTYPE CONTEXT\n");
+    if (argc < 5 || argc > 6 || (argc == 6 && strcmp(argv[5], "second-copy") != 0)) {
+        fprintf(stderr, "usage: gpu_steps MODEL DEVICE DTYPE CONTEXT [second-copy]\n");
         return 2;
     }
+    b.second_copy = argc == 6;
     const uint32_t context = (uint32_t)strtoul(argv[4], NULL, 10);
     if (context < 1 || context > STRIDE * PAGE) return 2;
     if (rose_backend_pick(&b.ops, argv[2], &err) != ROSE_OK) die("device", &err);

@@ -24,6 +24,7 @@ struct rose_kernel_bench {
     unsigned long long *key; /* device */
     uint64_t w_bytes, x_bytes, y_bytes;
     uint32_t max_rows, max_out;
+    bool cores; /* the matrices stand for their second copy too: all are random numbers */
     char about[160];
 };
 
@@ -111,6 +112,21 @@ static void bench_close(rose_kernel_bench *b)
     free(b);
 }
 
+/* Forces it for the process. */
+static rose_status choose_own(rose_kernel_bench *b, const char *name, rose_err *err)
+{
+    const bool wide = name != NULL && strcmp(name, "wide") == 0;
+    int kernel = 0;
+    while (name != NULL && !wide && kernel < ROSE_CUDA_N_KERNELS &&
+           strcmp(name, rose_cuda_linear_name(kernel)) != 0)
+        kernel++;
+    if (kernel == ROSE_CUDA_N_KERNELS)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: no kernel %s", name);
+    b->cores = wide || kernel >= ROSE_CUDA_WIDE;
+    rose_cuda_linear_force(kernel);
+    return ROSE_OK;
+}
+
 static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err)
 {
     rose_status st = ROSE_OK;
@@ -128,6 +144,7 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
         goto done;
     }
     b->type = o->dtype == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+    if ((st = choose_own(b, o->kernel, err)) != ROSE_OK) goto done;
     if ((st = rose_cublaslt_open(&b->library, o->library, err)) != ROSE_OK) goto done;
     for (uint32_t i = 0; i < o->n_largest; i++)
         add_size(b, &o->largest[i]);
@@ -194,7 +211,9 @@ static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s,
     const rose_cuda_io io = make_io(b, s);
     rose_cuda_launch at = {.stream = b->stream, .type = b->type};
     for (uint32_t i = 0; i < MATRICES; i++) {
-        const rose_cuda_linear w = {.w = (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2,
+        void *matrix = (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2;
+        const rose_cuda_linear w = {.w = matrix,
+                                    .cores = b->cores ? matrix : NULL,
                                     .bias = s->role == ROSE_KERNEL_HEAD ? NULL : b->bias,
                                     .k = s->n_in,
                                     .k_pad = s->n_in,

@@ -38,6 +38,7 @@ typedef struct rose_cuda_linear {
     void *w;
     float *bias; /* [n] or NULL */
     uint32_t k, k_pad, n, n_pad;
+    void *cores; /* a second copy of 16-bit weights, for linear_wide.cuh (core_index); or NULL */
 } rose_cuda_linear;
 
 /* The pages of one layer. A page holds, per layer and head, K then V, each [16 tokens][hd_pad] in
@@ -204,10 +205,15 @@ typedef struct rose_cuda_launch {
 cudaError_t rose_cuda_linear_init(void);
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
-/* Which kernel runs; tests force one: 0 = the best for the shape, 1 = rows, 2 = tiles, and on
- * sm_90a 3, 4 = stream, 5, 6 = split. One that does not take the shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 7 };
+/* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
+ * tiles, and on sm_90a 3, 4 = stream, 5, 6 = split, 7, 8 = stream in the order of wide_walk.h, 9 to
+ * 14 = wide, which want the weights' cores. One that does not take the shape gives way to tiles. */
+enum { ROSE_CUDA_N_KERNELS = 15, ROSE_CUDA_WIDE = 9 };
 void rose_cuda_linear_force(int kernel);
+/* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
+const char *rose_cuda_linear_name(int kernel);
+/* Fills l->cores, k_pad x n_pad values like l->w, from l->w. Not for fp32. */
+cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_linear *l);
 
 /* together: one block a (head, item) with n_rows 1, its warps share the context; else one warp a
  * (head, item). */

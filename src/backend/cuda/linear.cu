@@ -1,9 +1,11 @@
 /* backend/cuda/linear.cu - the choice of a matrix kernel: a matter of speed only, the bits are the
  * same (linear.cuh, linear_hopper.cuh). */
 #include "backend/cuda/linear_types.h"
+#include "model/model.h"
 
 static int g_forced;
 static bool g_hopper; /* the kernels of linear_hopper.cuh are in this program and run here */
+static bool g_wide;   /* and those of linear_wide.cuh */
 
 void rose_cuda_linear_force(int kernel)
 {
@@ -18,10 +20,32 @@ cudaError_t rose_cuda_linear_init(void)
     if (e == cudaSuccess) e = rose_cuda_hopper_init_f16(&f16);
     if (e == cudaSuccess) e = rose_cuda_hopper_init_bf16(&bf16);
     g_hopper = f16 && bf16;
+    if (e == cudaSuccess) e = rose_cuda_wide_init_f16(&f16);
+    if (e == cudaSuccess) e = rose_cuda_wide_init_bf16(&bf16);
+    g_wide = g_hopper && f16 && bf16;
     return e;
 }
 
-enum { ROWS = 1, TILES, HOPPER /* + rose_cuda_hopper */ };
+enum { ROWS = 1, TILES, HOPPER /* + rose_cuda_hopper */, WIDE = ROSE_CUDA_WIDE /* + .._wide */ };
+
+const char *rose_cuda_linear_name(int kernel)
+{
+    static const char *const names[ROSE_CUDA_N_KERNELS] = {
+        "auto",      "rows",     "tiles",   "stream",     "stream-64",
+        "split",     "split-32", "ordered", "ordered-64", "wide-192",
+        "wide-pair", "wide-add", "wide-96", "wide-64-96", "wide-64-48"};
+    return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
+}
+
+/* In QKV, blocks of 16 outputs of one part and one head. */
+static bool wide_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
+{
+    if (!g_wide || l->cores == NULL) return false;
+    if (io->epilogue == ROSE_CUDA_EPI_QKV && (l->k % 64 != 0 || io->kv.head_dim % 16 != 0))
+        return false;
+    if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL && l->n % 4 != 0) return false;
+    return io->epilogue != ROSE_CUDA_EPI_ACT || (io->act == ROSE_ACT_GELU_TANH && l->n % 4 == 0);
+}
 
 /* In QKV, groups of outputs of one part and quads of one head. */
 static bool hopper_takes(const rose_cuda_linear *l, const rose_cuda_io *io, int kernel)
@@ -29,7 +53,8 @@ static bool hopper_takes(const rose_cuda_linear *l, const rose_cuda_io *io, int 
     if (!g_hopper) return false;
     if (io->epilogue == ROSE_CUDA_EPI_QKV && (l->k % 64 != 0 || io->kv.head_dim % 4 != 0))
         return false;
-    if (kernel < HOPPER + ROSE_CUDA_HOPPER_SPLIT) return true;
+    if (kernel < HOPPER + ROSE_CUDA_HOPPER_SPLIT || kernel >= HOPPER + ROSE_CUDA_HOPPER_ORDERED)
+        return true;
     return io->epilogue != ROSE_CUDA_EPI_LOGITS && l->k_pad <= 8 * 8 * 192;
 }
 
@@ -38,6 +63,36 @@ static uint32_t waves(const rose_cuda_linear *l, uint32_t rows, uint32_t tile_ro
 {
     const uint32_t tiles = (l->n + 127) / 128 * ((rows + tile_rows - 1) / tile_rows);
     return (tiles + 131) / 132 * (tile_rows == 128 ? 17 : 10);
+}
+
+/* Of the wide kernels by arithmetic, not yet by measurement: the least product of waves and a
+ * tile's time (outputs of a multiprocessor in a tile, over the share of the tensor cores that
+ * shared memory allows it, in %). */
+static int choose_wide(const rose_cuda_linear *l, const rose_cuda_io *io)
+{
+    static const struct {
+        rose_cuda_wide kernel;
+        uint32_t rows, outputs, at_once, share;
+    } shapes[] = {{ROSE_CUDA_WIDE_192, 128, 192, 132, 85},
+                  {ROSE_CUDA_WIDE_96, 128, 96, 132, 68},
+                  {ROSE_CUDA_WIDE_64_96, 64, 96, 264, 56},
+                  {ROSE_CUDA_WIDE_64_48, 64, 48, 264, 42}};
+    uint64_t least = UINT64_MAX;
+    int best = 0;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const uint64_t tiles = (uint64_t)((io->rows + shapes[i].rows - 1) / shapes[i].rows) *
+                               ((l->n + shapes[i].outputs - 1) / shapes[i].outputs);
+        const uint64_t waves = (tiles + shapes[i].at_once - 1) / shapes[i].at_once;
+        /* Two blocks share a multiprocessor where there are so many. */
+        const uint64_t beside = shapes[i].at_once > 132 && tiles > 132 ? 2 : 1;
+        const uint64_t cost =
+            waves * beside * shapes[i].rows * shapes[i].outputs * 100 / shapes[i].share;
+        if (cost < least) {
+            least = cost;
+            best = WIDE + shapes[i].kernel;
+        }
+    }
+    return best;
 }
 
 /* By measurement on an H100, GPT-2 124M. */
@@ -51,6 +106,7 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io)
         HOPPER + (waves(l, rows, 64) < waves(l, rows, 128) ? ROSE_CUDA_HOPPER_STREAM_64
                                                            : ROSE_CUDA_HOPPER_STREAM);
     int kernel = otherwise;
+    if (rows > 128 && wide_takes(l, io)) return choose_wide(l, io);
     if ((rows > 32 && head) || rows > 300 || (rows > 128 && l->n >= 2048) ||
         (rows > 64 && l->n >= 3072))
         kernel = stream;
@@ -66,7 +122,13 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_lin
     if (io->rows == 0) return cudaSuccess;
     if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
     if (kernel == 0) kernel = choose(l, io);
-    if (kernel >= HOPPER && !hopper_takes(l, io, kernel)) kernel = TILES; /* forced */
+    if (kernel >= WIDE ? !wide_takes(l, io) : kernel >= HOPPER && !hopper_takes(l, io, kernel))
+        kernel = TILES; /* forced */
+    if (kernel >= WIDE) {
+        const rose_cuda_wide which = (rose_cuda_wide)(kernel - WIDE);
+        return at->type == ROSE_CUDA_F16 ? rose_cuda_wide_f16(at, l, io, which)
+                                         : rose_cuda_wide_bf16(at, l, io, which);
+    }
     if (kernel >= HOPPER) {
         const rose_cuda_hopper which = (rose_cuda_hopper)(kernel - HOPPER);
         return at->type == ROSE_CUDA_F16 ? rose_cuda_hopper_f16(at, l, io, which)

@@ -25,6 +25,7 @@
 #include "backend/cuda/hopper_epilogue.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/linear_types.h"
+#include "backend/cuda/wide_walk.h"
 
 enum {
     GROUPS = 2, /* that multiply, in the stream kernel */
@@ -57,17 +58,18 @@ ROSE_DEVICE void load_outputs(uint32_t a[8], uint32_t at)
 
 /* ---- the stream kernel ---- */
 
-/* The tiles of a block, over the outputs first: neighbours have the same rows. */
+/* The tiles of a block. In groups of one tile of rows they go over the outputs first: neighbours
+ * have the same rows. */
 typedef struct tile_walk {
-    uint32_t at, n, step, n_cols;
+    wide_walk all;
+    uint32_t at, n, step;
 } tile_walk;
 
-template <int TN>
-ROSE_DEVICE tile_walk first_tile(const rose_cuda_linear &l, const rose_cuda_io &io)
+ROSE_DEVICE tile_walk first_tile(const wide_walk &all)
 {
     tile_walk w;
-    w.n_cols = (l.n + GROUPS * GROUP_OUTPUTS - 1) / (GROUPS * GROUP_OUTPUTS);
-    w.n = w.n_cols * ((io.rows + TN - 1) / TN);
+    w.all = all;
+    w.n = all.n;
     w.at = blockIdx.x;
     w.step = gridDim.x;
     return w;
@@ -75,11 +77,11 @@ ROSE_DEVICE tile_walk first_tile(const rose_cuda_linear &l, const rose_cuda_io &
 
 ROSE_DEVICE uint32_t tile_output(const tile_walk &w)
 {
-    return w.at % w.n_cols * (GROUPS * GROUP_OUTPUTS);
+    return wide_place(&w.all, w.at).col * (GROUPS * GROUP_OUTPUTS);
 }
 template <int TN> ROSE_DEVICE uint32_t tile_row(const tile_walk &w)
 {
-    return w.at / w.n_cols * TN;
+    return wide_place(&w.all, w.at).row * TN;
 }
 
 ROSE_DEVICE uint32_t whole_stages(const rose_cuda_linear &l)
@@ -90,7 +92,7 @@ ROSE_DEVICE uint32_t whole_stages(const rose_cuda_linear &l)
 /* One thread: the ring, stage after stage: weights, then rows. The weights of the first stages are
  * under way before the kernel in front has ended. */
 template <typename T, int TN, int STAGES>
-ROSE_DEVICE void copy_ahead(const rose_cuda_linear &l, const rose_cuda_io &io,
+ROSE_DEVICE void copy_ahead(const rose_cuda_linear &l, const wide_walk &all,
                             const CUtensorMap *w_map, const CUtensorMap *h_map, uint32_t ring,
                             uint32_t full, uint32_t empty)
 {
@@ -98,15 +100,16 @@ ROSE_DEVICE void copy_ahead(const rose_cuda_linear &l, const rose_cuda_io &io,
     constexpr uint32_t STAGE = WEIGHTS + TN * STAGE_K * sizeof(T);
     const uint32_t n_stages = whole_stages(l); /* beyond k the copies are zeros */
     uint32_t slot = 0, parity = 1, early = 0;
-    tile_walk w = first_tile<TN>(l, io);
+    tile_walk w = first_tile(all);
 
+    const uint32_t first = w.at < w.n ? tile_output(w) : 0;
     for (; w.at < w.n && early < STAGES && early < n_stages; early++) {
         barrier_expect(full + early * 8, STAGE);
-        copy_box(ring + early * STAGE, w_map, early * (STAGE_K / 8), tile_output(w) / 8,
-                 full + early * 8);
+        copy_box(ring + early * STAGE, w_map, early * (STAGE_K / 8), first / 8, full + early * 8);
     }
     pdl_wait();
-    for (; w.at < w.n; w.at += w.step)
+    for (; w.at < w.n; w.at += w.step) {
+        const uint32_t n0 = tile_output(w), row0 = tile_row<TN>(w);
         for (uint32_t s = 0; s < n_stages; s++) {
             const uint32_t ready = full + slot * 8, to = ring + slot * STAGE;
             if (early > 0) {
@@ -114,19 +117,21 @@ ROSE_DEVICE void copy_ahead(const rose_cuda_linear &l, const rose_cuda_io &io,
             } else {
                 barrier_wait(empty + slot * 8, parity);
                 barrier_expect(ready, STAGE);
-                copy_box(to, w_map, s * (STAGE_K / 8), tile_output(w) / 8, ready);
+                copy_box(to, w_map, s * (STAGE_K / 8), n0 / 8, ready);
             }
-            copy_box(to + WEIGHTS, h_map, s * (STAGE_K / 8), tile_row<TN>(w) / 8, ready);
+            copy_box(to + WEIGHTS, h_map, s * (STAGE_K / 8), row0 / 8, ready);
             if (++slot == STAGES) {
                 slot = 0;
                 parity ^= 1;
             }
         }
+    }
 }
 
 template <typename T, int TN, int STAGES>
-ROSE_DEVICE void multiply_tiles(const rose_cuda_linear &l, const rose_cuda_io &io, uint32_t ring,
-                                uint32_t full, uint32_t empty, float *part)
+ROSE_DEVICE void multiply_tiles(const rose_cuda_linear &l, const rose_cuda_io &io,
+                                const wide_walk &all, uint32_t ring, uint32_t full, uint32_t empty,
+                                float *part)
 {
     constexpr uint32_t WEIGHTS = GROUPS * GROUP_OUTPUTS * STAGE_K * sizeof(T);
     constexpr uint32_t STAGE = WEIGHTS + TN * STAGE_K * sizeof(T);
@@ -138,7 +143,7 @@ ROSE_DEVICE void multiply_tiles(const rose_cuda_linear &l, const rose_cuda_io &i
     uint32_t slot = 0, parity = 0, at = ring;
     float acc[TN / 2], sum[TN / 2];
 
-    tile_walk w = first_tile<TN>(l, io);
+    tile_walk w = first_tile(all);
     pdl_wait();
     if (w.at < w.n) {
         barrier_wait(full, 0);
@@ -193,7 +198,7 @@ ROSE_DEVICE void multiply_tiles(const rose_cuda_linear &l, const rose_cuda_io &i
 
 template <typename T, int TN, int STAGES>
 static __global__ void __launch_bounds__((GROUPS + 1) * 128, 1)
-    stream_kernel(const rose_cuda_linear l, const rose_cuda_io io,
+    stream_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
                   const __grid_constant__ CUtensorMap w_map,
                   const __grid_constant__ CUtensorMap h_map)
 {
@@ -215,10 +220,10 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, 1)
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0)
-            copy_ahead<T, TN, STAGES>(l, io, &w_map, &h_map, ring, full_at, empty_at);
+            copy_ahead<T, TN, STAGES>(l, walk, &w_map, &h_map, ring, full_at, empty_at);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply_tiles<T, TN, STAGES>(l, io, ring, full_at, empty_at,
+        multiply_tiles<T, TN, STAGES>(l, io, walk, ring, full_at, empty_at,
                                       reinterpret_cast<float *>(stages + STAGES * STAGE));
     }
 #endif
@@ -426,18 +431,20 @@ template <typename T, int TN, int STAGES> static constexpr size_t stream_bytes()
 
 template <typename T, int TN, int STAGES>
 static cudaError_t launch_stream(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                                 const rose_cuda_io *io)
+                                 const rose_cuda_io *io, bool ordered)
 {
-    const uint32_t tiles = (l->n + 127) / 128 * ((io->rows + TN - 1) / TN);
     const uint32_t most = (uint32_t)g_multiprocessors;
+    wide_walk walk =
+        wide_walk_of(io->rows, TN, l->n, GROUPS * GROUP_OUTPUTS, (uint64_t)l->k_pad * sizeof(T));
     CUtensorMap w, h;
+    if (!ordered) walk.group = 1;
     cudaError_t e =
         make_map(&w, l->w, l->k_pad, l->n_pad / 8, STAGE_K / 8, GROUPS * GROUP_OUTPUTS / 8);
     if (e == cudaSuccess)
         e = make_map(&h, io->h, l->k_pad, (io->rows + 7) / 8, STAGE_K / 8, TN / 8);
     if (e != cudaSuccess) return e;
-    return launch_kernel(at, stream_kernel<T, TN, STAGES>, dim3(tiles < most ? tiles : most),
-                         (GROUPS + 1) * 128, stream_bytes<T, TN, STAGES>(), *l, *io, w, h);
+    return launch_kernel(at, stream_kernel<T, TN, STAGES>, dim3(walk.n < most ? walk.n : most),
+                         (GROUPS + 1) * 128, stream_bytes<T, TN, STAGES>(), *l, *io, walk, w, h);
 }
 
 template <typename T, int TN>
@@ -460,8 +467,11 @@ static cudaError_t run_hopper(const rose_cuda_launch *at, const rose_cuda_linear
                               const rose_cuda_io *io, rose_cuda_hopper kernel)
 {
     const uint32_t blocks = l->k_pad > 4 * 8 * CHUNK_K ? 8 : 4;
-    if (kernel == ROSE_CUDA_HOPPER_STREAM) return launch_stream<T, 128, 6>(at, l, io);
-    if (kernel == ROSE_CUDA_HOPPER_STREAM_64) return launch_stream<T, 64, 8>(at, l, io);
+    const bool ordered = kernel >= ROSE_CUDA_HOPPER_ORDERED;
+    if (kernel == ROSE_CUDA_HOPPER_STREAM || kernel == ROSE_CUDA_HOPPER_ORDERED)
+        return launch_stream<T, 128, 6>(at, l, io, ordered);
+    if (kernel == ROSE_CUDA_HOPPER_STREAM_64 || ordered)
+        return launch_stream<T, 64, 8>(at, l, io, ordered);
     if (kernel == ROSE_CUDA_HOPPER_SPLIT) return launch_split<T, 64>(at, l, io, blocks);
     return launch_split<T, 32>(at, l, io, blocks);
 }

@@ -58,14 +58,17 @@ static float *take_floats(rose_cuda_bump *b, uint64_t n)
     return rose_cuda_take(b, n * sizeof(float));
 }
 
-static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, rose_cuda_type t, uint32_t k,
-                        uint32_t n)
+static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, const rose_memory_plan *p,
+                        uint32_t k, uint32_t n)
 {
+    const rose_cuda_type t = rose_cuda_type_of(p->dtype);
     l->k = k;
     l->n = n;
     l->k_pad = (uint32_t)round_up(k, ROSE_CUDA_K_PAD);
     l->n_pad = (uint32_t)round_up(n, ROSE_CUDA_N_PAD);
-    l->w = rose_cuda_take(b, (uint64_t)l->k_pad * l->n_pad * rose_cuda_type_size(t));
+    const uint64_t bytes = (uint64_t)l->k_pad * l->n_pad * rose_cuda_type_size(t);
+    l->w = rose_cuda_take(b, bytes);
+    l->cores = p->second_copy && t != ROSE_CUDA_F32 ? rose_cuda_take(b, bytes) : NULL;
 }
 
 static void take_bias(rose_cuda_linear *l, rose_cuda_bump *b, const rose_linear *from)
@@ -85,14 +88,14 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const ros
     for (uint32_t i = 0; i < a->n_layers; i++) {
         rose_cuda_layer nowhere;
         rose_cuda_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
-        take_linear(&l->qkv, b, t, d, 3 * d);
-        take_linear(&l->proj, b, t, d, d);
-        take_linear(&l->fc1, b, t, d, a->d_ff);
-        take_linear(&l->fc2, b, t, a->d_ff, d);
+        take_linear(&l->qkv, b, p, d, 3 * d);
+        take_linear(&l->proj, b, p, d, d);
+        take_linear(&l->fc1, b, p, d, a->d_ff);
+        take_linear(&l->fc2, b, p, a->d_ff, d);
         l->scale = a->attn_scale * 1.44269504088896341f;
         if (a->attn_scale_by_layer) l->scale /= (float)(i + 1);
     }
-    take_linear(&w->head, b, t, d, a->vocab_size);
+    take_linear(&w->head, b, p, d, a->vocab_size);
     w->head.bias = NULL;
     w->tok = w->head.w;
     if (!a->tied_head)
@@ -305,7 +308,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     rose_cuda_bump weights = {0}, scratch = {0};
     rose_cuda_weights w = {0};
     rose_cuda_scratch s = {0};
-    rose_memory_plan p = {.dtype = o->dtype};
+    rose_memory_plan p = {.dtype = o->dtype, .second_copy = o->second_copy};
     size_t free_bytes = 0, total_bytes = 0;
 
     memset(out, 0, sizeof *out);

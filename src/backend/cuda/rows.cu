@@ -68,6 +68,20 @@ template <typename T> static __global__ void pack_kernel(const rose_cuda_pack a)
     }
 }
 
+/* One thread an element: values move, whatever 16-bit type they are. */
+static __global__ void cores_kernel(const rose_cuda_linear l)
+{
+    const uint16_t *from = static_cast<const uint16_t *>(l.w);
+    uint16_t *to = static_cast<uint16_t *>(l.cores);
+    const size_t n = (size_t)l.n_pad * l.k_pad;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        const uint32_t out = (uint32_t)(i / l.k_pad), k = (uint32_t)(i % l.k_pad);
+        to[core_index(out, k, l.k_pad)] =
+            from[w_index(out, k, l.k_pad, static_cast<const __half *>(NULL))];
+    }
+}
+
 static __global__ void floats_kernel(const rose_cuda_pack a)
 {
     const size_t n = (size_t)a.n_rows * a.width;
@@ -111,6 +125,12 @@ cudaError_t rose_cuda_pack_run(const rose_cuda_launch *at, const rose_cuda_pack 
     if (at->type == ROSE_CUDA_BF16)
         return launch_kernel(at, pack_kernel<__nv_bfloat16>, dim3(1024), 256, 0, *a);
     return launch_kernel(at, pack_kernel<float>, dim3(1024), 256, 0, *a);
+}
+
+cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_linear *l)
+{
+    if (at->type == ROSE_CUDA_F32 || l->cores == NULL) return cudaErrorInvalidValue;
+    return launch_kernel(at, cores_kernel, dim3(1024), 256, 0, *l);
 }
 
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *at, const rose_cuda_pack *a)
