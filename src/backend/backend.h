@@ -78,6 +78,7 @@ typedef struct rose_backend_opts {
     bool cuda_graph;              /* CUDA: decode steps replay captured graphs */
     bool pdl; /* CUDA: kernels begin under the end of those before (programmatic dependent launch)
                */
+    uint32_t cuda_trial;        /* CUDA: kernels on trial, bits of rose_cuda_trial; 0 = none */
     uint32_t device_timeout_ms; /* CUDA: a device that takes longer for a step has failed; 0 = wait
                                    for ever */
 } rose_backend_opts;

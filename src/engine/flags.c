@@ -33,6 +33,7 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .device_timeout_ms = o.backend.device_timeout_ms,
         .cuda_graph = o.backend.cuda_graph,
         .pdl = o.backend.pdl,
+        .cuda_trial = o.backend.cuda_trial,
     };
 }
 
@@ -228,6 +229,15 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .kind = ROSE_OPT_BOOL,
          .dest = &f->pdl,
          .help = "cuda: a kernel begins, and loads weights, under the end of the one before it"},
+        {.name = "cuda-trial",
+         .kind = ROSE_OPT_U32,
+         .dest = &f->cuda_trial,
+         .arg = "BITS",
+         .max = 127,
+         .help =
+             "cuda: kernels on trial, the same bits in another way: 1 sampler, 2 and 4 prompts' "
+             "attention, 8 LayerNorm, 16 halves, 32 quarters of a decode step side by side, 64 "
+             "copies of rules"},
         {.name = "prefill-backend",
          .kind = ROSE_OPT_CHOICE,
          .dest = &f->prefill_backend,
@@ -355,6 +365,7 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     b->prefill = prefill_of(f->prefill_backend);
     b->cuda_graph = f->cuda_graph;
     b->pdl = f->pdl;
+    b->cuda_trial = f->cuda_trial;
     b->device_timeout_ms = f->device_timeout_ms;
     b->megakernel = f->megakernel;
     if (b->max_step_tokens < b->max_seqs)

@@ -1,6 +1,7 @@
 /* tests/tools/gpu_steps.c - times single steps of a backend on a model: decode steps of several
  * batch sizes at one context length, and prefill of many prompts. For `make bench-gpu`. gpu_steps
- * MODEL DEVICE DTYPE CONTEXT   -> one JSON object on stdout, a table on stderr Times are host times
+ * MODEL DEVICE DTYPE CONTEXT [TRIAL]   -> one JSON object on stdout, a table on stderr. TRIAL: bits
+ * of --cuda-trial. Times are host times
  * from step() to the end of collect(): what an engine sees. Steps repeat at the same positions (the
  * KV they write is the same), so the context stays as stated. */
 #include <stdio.h>
@@ -17,7 +18,7 @@ typedef struct bench {
     const rose_backend_ops *ops;
     void *ctx;
     rose_memory_plan plan;
-    uint32_t vocab;
+    uint32_t vocab, trial;
     uint32_t *tokens, *pages;
     uint32_t first[MAX_SEQS + 1], pos[MAX_SEQS], out_row[MAX_SEQS], out_pos[MAX_SEQS];
     rose_sampling params[MAX_SEQS];
@@ -163,6 +164,7 @@ static void open_backend(bench *b, const char *dir, const char *dtype, uint32_t 
               : strcmp(dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16
               : strcmp(dtype, "float16") == 0  ? ROSE_COMPUTE_F16
                                                : ROSE_COMPUTE_AUTO;
+    o.cuda_trial = b->trial;
     o.max_seqs = MAX_SEQS;
     o.max_step_tokens = step_tokens;
     o.kv_pages = MAX_SEQS * STRIDE;
@@ -183,10 +185,11 @@ int main(int argc, char **argv)
     static const uint32_t sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256},
                           steps[] = {2048, 8192, 32768};
     rose_err err = {""};
-    if (argc != 5) {
-        fprintf(stderr, "usage: gpu_steps MODEL DEVICE DTYPE CONTEXT\n");
+    if (argc != 5 && argc != 6) {
+        fprintf(stderr, "usage: gpu_steps MODEL DEVICE DTYPE CONTEXT [TRIAL]\n");
         return 2;
     }
+    b.trial = argc == 6 ? (uint32_t)strtoul(argv[5], NULL, 10) : 0;
     const uint32_t context = (uint32_t)strtoul(argv[4], NULL, 10);
     if (context < 1 || context > STRIDE * PAGE) return 2;
     if (rose_backend_pick(&b.ops, argv[2], &err) != ROSE_OK) die("device", &err);
@@ -195,8 +198,9 @@ int main(int argc, char **argv)
     if (b.tokens == NULL || b.pages == NULL) return 1;
     for (uint32_t i = 0; i < MAX_SEQS * STRIDE; i++) /* shuffled: an odd step through the pool */
         b.pages[i] = i * 1237 % (MAX_SEQS * STRIDE);
-    printf("{\n  \"device\": \"%s\", \"dtype\": \"%s\", \"context\": %u,\n  \"decode\": [\n",
-           b.ops->name, argv[3], context);
+    printf("{\n  \"device\": \"%s\", \"dtype\": \"%s\", \"context\": %u, \"trial\": %u,\n  "
+           "\"decode\": [\n",
+           b.ops->name, argv[3], context, b.trial);
     open_backend(&b, argv[1], argv[3], 2048);
     for (uint32_t i = 0; i < 32768; i++)
         b.tokens[i] = (uint32_t)(rose_philox_uniform(5, i, 0) * (float)b.vocab) % b.vocab;

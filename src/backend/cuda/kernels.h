@@ -193,11 +193,23 @@ typedef struct rose_cuda_pack {
     uint32_t k_pad;
 } rose_cuda_pack;
 
+/* On trial: other ways to the same bits, each off until a bit asks for it. */
+typedef enum rose_cuda_trial {
+    ROSE_CUDA_TRY_SAMPLER = 1,   /* the list of the best ids without histograms */
+    ROSE_CUDA_TRY_PROMPT = 2,    /* prompts: 4 tiles of 16 rows share K and V in shared memory */
+    ROSE_CUDA_TRY_PROMPT_8 = 4,  /* the same with 8 tiles */
+    ROSE_CUDA_TRY_NORM = 8,      /* LayerNorm of many rows: a warp keeps its parameters */
+    ROSE_CUDA_TRY_HALVES = 16,   /* captured steps: the layers of two halves side by side */
+    ROSE_CUDA_TRY_QUARTERS = 32, /* of four quarters, from 32 sequences on */
+    ROSE_CUDA_TRY_RULES = 64     /* rules go over under the step, on a stream of their own */
+} rose_cuda_trial;
+
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
 typedef struct rose_cuda_launch {
     cudaStream_t stream;
     rose_cuda_type type;
     bool dependent;
+    uint32_t trial; /* rose_cuda_trial */
 } rose_cuda_launch;
 
 /* Once per process and device: shared-memory limits of the kernels. */
