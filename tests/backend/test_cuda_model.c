@@ -201,6 +201,71 @@ static void test_switches(void **state)
     fx_model_free(m);
 }
 
+/* Decode steps of n sequences behind prompts of unequal length. */
+static void run_crowd(const rose_model *m, fx_seq *s, uint32_t n)
+{
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+    fx_part parts[256];
+    for (uint32_t j = 0; j < n; j++) {
+        s[j] = fx_seq_make(m, fx_seed() + j, 8 + j % 40);
+        fx_step(&f, &(fx_part){&s[j], s[j].n_tokens - 4, false}, 1);
+        parts[j] = (fx_part){&s[j], 1, true};
+    }
+    for (int step = 0; step < 4; step++)
+        fx_step(&f, parts, n);
+    fx_close(&f);
+}
+
+/* What is on trial changes no bit: one sequence in every way, and decode steps of many. */
+static void test_trials(void **state)
+{
+    (void)state;
+    static const uint32_t trials[] = {ROSE_CUDA_TRY_SAMPLER,
+                                      ROSE_CUDA_TRY_PROMPT,
+                                      ROSE_CUDA_TRY_PROMPT_8,
+                                      ROSE_CUDA_TRY_NORM,
+                                      ROSE_CUDA_TRY_HALVES,
+                                      ROSE_CUDA_TRY_QUARTERS,
+                                      ROSE_CUDA_TRY_SAMPLER | ROSE_CUDA_TRY_PROMPT |
+                                          ROSE_CUDA_TRY_NORM | ROSE_CUDA_TRY_QUARTERS};
+    static const uint32_t sizes[] = {16, 23, 32, 57, 100, 128, 200, 256};
+    enum { N_TRIALS = sizeof trials / sizeof *trials };
+    char what[80];
+    for (int shape = 0; shape < 2; shape++) {
+        rose_model *m = fx_model(&g_shapes[shape], fx_seed());
+        fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+        fx_seq want = run_alone(m, &f, N_PROMPT);
+        fx_close(&f);
+        for (int i = 0; i < N_TRIALS; i++) {
+            fx_trial = trials[i];
+            snprintf(what, sizeof what, "%s, trial %u", g_shapes[shape].name, trials[i]);
+            f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+            compare(m, &want, run_alone(m, &f, N_PROMPT), what);
+            compare(m, &want, run_alone(m, &f, 33), what);
+            compare(m, &want, run_among(m, &f, fx_seed()), what);
+            fx_close(&f);
+        }
+        fx_seq_free(&want);
+        for (int i = 0; i < 8; i++) {
+            fx_seq s[2][256];
+            fx_trial = 0;
+            run_crowd(m, s[0], sizes[i]);
+            for (int way = 0; way < 2; way++) {
+                fx_trial = way == 0 ? ROSE_CUDA_TRY_HALVES : ROSE_CUDA_TRY_QUARTERS;
+                run_crowd(m, s[1], sizes[i]);
+                for (uint32_t j = 0; j < sizes[i]; j++) {
+                    fx_same(m, &s[0][j], &s[1][j], "parts of a step");
+                    fx_seq_free(&s[1][j]);
+                }
+            }
+            for (uint32_t j = 0; j < sizes[i]; j++)
+                fx_seq_free(&s[0][j]);
+        }
+        fx_trial = 0;
+        fx_model_free(m);
+    }
+}
+
 /* Decode steps of 1 .. 256 sequences: graphs of every size and their padding against eager steps.
  */
 static void test_every_batch_size(void **state)
@@ -417,6 +482,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_copy_pages),  cmocka_unit_test(test_refused),
         cmocka_unit_test(test_switches),    cmocka_unit_test(test_little),
         cmocka_unit_test(test_megakernel),  cmocka_unit_test(test_lost_exchange),
+        cmocka_unit_test(test_trials),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

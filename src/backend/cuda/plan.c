@@ -298,6 +298,12 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
                      (double)p->available / mib, advice);
 }
 
+static uint32_t most_parts(uint32_t trial)
+{
+    if ((trial & ROSE_CUDA_TRY_QUARTERS) != 0) return 4;
+    return (trial & ROSE_CUDA_TRY_HALVES) != 0 ? 2 : 1;
+}
+
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                            rose_err *err)
 {
@@ -325,7 +331,8 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
     p.graphs = LOADED_BYTES;
     if (o->cuda_graph)
-        p.graphs += (uint64_t)ROSE_CUDA_MAX_GRAPHS * ROSE_CUDA_NODES(m->arch.n_layers) * NODE_BYTES;
+        p.graphs += (uint64_t)ROSE_CUDA_MAX_GRAPHS * ROSE_CUDA_NODES(m->arch.n_layers) *
+                    NODE_BYTES * most_parts(o->cuda_trial);
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
     if ((st = plan_pages(o, &p, total_bytes, err)) != ROSE_OK) return st;
     p.total = p.weights + p.kv + p.scratch + p.graphs;
