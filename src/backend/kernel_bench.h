@@ -34,8 +34,8 @@ typedef struct rose_kernel_times {
 typedef struct rose_kernel_opts {
     rose_compute dtype;
     const char *library; /* a path, or NULL for the usual names */
-    const char *kernel;  /* CUDA: ours by name (rose_cuda_linear_name); "wide": the choice among all
-                            where weights have a second copy; NULL: the choice without. A kernel that
+    const char *kernel;  /* CUDA: ours by name (rose_cuda_linear_name); "wide": the choice of
+                            ROSE_CUDA_TRY_WIDE; NULL: the engine's. A kernel that
                             does not take a shape gives way to `tiles` */
     const rose_kernel_shape *largest; /* [n_largest] CUDA: room for such products */
     uint32_t n_largest;

@@ -77,7 +77,7 @@ static int parse(int argc, char **argv, options *o)
          .unset = "the best for each shape",
          .help =
              "cuda: one of our kernels (rows, tiles, stream, split, ordered, wide-192 and more: "
-             "docs/BENCH.md); wide: the best with a second copy of the weights"},
+             "docs/BENCH.md); wide: as with --cuda-trial wide"},
         {.name = "max-rows",
          .kind = ROSE_OPT_U32,
          .dest = &o->max_rows,

@@ -22,7 +22,6 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .prefill_chunk_size = o.prefill_chunk_size,
         .cpu_affinity = true,
         .megakernel = o.backend.megakernel,
-        .second_copy = o.backend.second_copy,
         .admission = "fifo",
         .lookahead = o.lookahead,
         .force_fifo_every = o.force_fifo_every,
@@ -34,6 +33,7 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .device_timeout_ms = o.backend.device_timeout_ms,
         .cuda_graph = o.backend.cuda_graph,
         .pdl = o.backend.pdl,
+        .cuda_trial = o.backend.cuda_trial,
     };
 }
 
@@ -230,6 +230,14 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .kind = ROSE_OPT_BOOL,
          .dest = &f->pdl,
          .help = "cuda: a kernel begins, and loads weights, under the end of the one before it"},
+        {.name = "cuda-trial",
+         .kind = ROSE_OPT_STRING,
+         .dest = &f->cuda_trial,
+         .arg = "NAMES",
+         .unset = "none",
+         .help = "cuda: kernels on trial, the same bits in another way, with commas between: "
+                 "sampler, prompts4, prompts8, norm, halves, quarters, rules, ordered, wide, "
+                 "wide-192, wide-pair, wide-add, wide-96, wide-64-96, wide-64-48"},
         {.name = "prefill-backend",
          .kind = ROSE_OPT_CHOICE,
          .dest = &f->prefill_backend,
@@ -247,11 +255,6 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .kind = ROSE_OPT_BOOL,
          .dest = &f->megakernel,
          .help = "cuda: a decode step of one sequence in one kernel, where model and GPU allow it"},
-        {.name = "second-copy",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &f->second_copy,
-         .help = "cuda: the 16-bit weights twice, the second time in the order of the matrix "
-                 "kernels for many rows of an H100; the same bits, not measured yet"},
         {.name = "cpu-affinity",
          .kind = ROSE_OPT_BOOL,
          .dest = &f->cpu_affinity,
@@ -362,9 +365,9 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     b->prefill = prefill_of(f->prefill_backend);
     b->cuda_graph = f->cuda_graph;
     b->pdl = f->pdl;
+    b->cuda_trial = f->cuda_trial;
     b->device_timeout_ms = f->device_timeout_ms;
     b->megakernel = f->megakernel;
-    b->second_copy = f->second_copy;
     if (b->max_step_tokens < b->max_seqs)
         return rose_fail(err, ROSE_E_INVAL,
                          "--max-num-batched-tokens %u is less than --max-num-seqs %u",

@@ -14,7 +14,7 @@ typedef struct rose_engine_flags {
     uint32_t threads, max_num_seqs, max_num_batched_tokens, max_model_len, num_kv_pages;
     uint32_t max_num_queued_reqs, prefill_chunk_size;
     uint64_t kv_cache_memory;
-    bool chunked_prefill, cpu_affinity, megakernel, second_copy;
+    bool chunked_prefill, cpu_affinity, megakernel;
     /* scheduling */
     const char *admission;
     uint32_t lookahead, force_fifo_every, priority_age_ms, max_active_requests;
@@ -27,6 +27,7 @@ typedef struct rose_engine_flags {
     float gpu_memory_utilization;
     uint32_t device_timeout_ms;
     bool cuda_graph, pdl;
+    const char *cuda_trial;
     int cpus[ROSE_MAX_CPUS]; /* filled by rose_engine_flags_read */
 } rose_engine_flags;
 

@@ -16,6 +16,7 @@ static inline bool fx_use_gpu(void)
         return false;
     }
     fx_device = "cuda";
+    fx_trial = getenv("ROSE_CUDA_TRIAL");
     return true;
 }
 

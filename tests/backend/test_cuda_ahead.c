@@ -256,5 +256,7 @@ int main(int argc, char **argv)
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fx_trial = "sampler,prompts4,norm,halves,rules,ordered,wide";
+    return failed + cmocka_run_group_tests_name("on trial", tests, NULL, NULL);
 }

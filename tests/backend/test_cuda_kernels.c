@@ -492,6 +492,50 @@ static void test_norm(void **state)
         }
 }
 
+/* More rows than warps at a time: every way gives the same bits. */
+static void test_many_norms(void **state)
+{
+    (void)state;
+    enum { M = 5003, D = 264, K_PAD = 288 };
+    const size_t n_out = (size_t)(M + CANARY) / 8 * 8 * K_PAD * sizeof(uint16_t);
+    fx_random r = {.seed = fx_seed() + 3};
+    for (int t = 0; t < 2; t++) {
+        rose_cuda_launch at = {.type = (rose_cuda_type)t};
+        float w[2 * D];
+        uint8_t *y[2];
+        for (int i = 0; i < 2 * D; i++)
+            w[i] = fx_uniform(&r);
+        float *values = malloc((size_t)M * D * sizeof *values);
+        assert_non_null(values);
+        for (size_t i = 0; i < (size_t)M * D; i++)
+            values[i] = 3 * fx_uniform(&r);
+        float *dw = device(w, sizeof w), *x = device(values, (size_t)M * D * sizeof *values);
+        void *dy = device(NULL, n_out);
+        free(values);
+        const rose_cuda_norm a = {.x = x,
+                                  .w = dw,
+                                  .b = dw + D,
+                                  .eps = 1e-5f,
+                                  .out = dy,
+                                  .out_k_pad = K_PAD,
+                                  .d = D,
+                                  .rows = M};
+        for (int i = 0; i < 2; i++) {
+            at.trial = i == 0 ? 0 : ROSE_CUDA_TRY_NORM;
+            assert_non_null(y[i] = malloc(n_out));
+            assert_int_equal(cudaMemset(dy, 0x3c, n_out), cudaSuccess);
+            assert_int_equal(rose_cuda_norm_run(&at, &a), cudaSuccess);
+            fetch(y[i], dy, n_out);
+        }
+        assert_memory_equal(y[0], y[1], n_out);
+        cudaFree(x);
+        cudaFree(dy);
+        cudaFree(dw);
+        free(y[0]);
+        free(y[1]);
+    }
+}
+
 /* An argument runs the tests whose names match it. */
 int main(int argc, char **argv)
 {
@@ -499,6 +543,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_many_norms),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

@@ -202,7 +202,7 @@ static void test_switches(void **state)
 }
 
 /* Neither does a second copy of the weights, whichever of its kernels multiplies. */
-static void test_second_copy(void **state)
+static void test_wide(void **state)
 {
     (void)state;
     rose_model *m = fx_model(&g_shapes[0], fx_seed());
@@ -211,20 +211,92 @@ static void test_second_copy(void **state)
         fx_seq want = run_alone(m, &f, N_PROMPT);
         const uint64_t weights = f.plan.weights;
         fx_close(&f);
-        fx_second_copy = true;
+        fx_trial = "wide";
         f = fx_open(m, g_types[t], NULL, 0, 1);
         assert_true(f.plan.weights > weights);
         for (int kernel = ROSE_CUDA_WIDE - 1; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
             rose_cuda_linear_force(kernel < ROSE_CUDA_WIDE ? 0 : kernel);
-            compare(m, &want, run_alone(m, &f, 33), "second copy");
-            compare(m, &want, run_among(m, &f, fx_seed()), "second copy");
+            compare(m, &want, run_alone(m, &f, 33), "wide");
+            compare(m, &want, run_among(m, &f, fx_seed()), "wide");
         }
         rose_cuda_linear_force(0);
-        fx_second_copy = false;
+        fx_trial = NULL;
         fx_close(&f);
         fx_seq_free(&want);
     }
     fx_model_free(m);
+}
+
+/* Decode steps of n sequences behind prompts of unequal length. */
+static void run_crowd(const rose_model *m, fx_seq *s, uint32_t n)
+{
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+    fx_part parts[256];
+    for (uint32_t j = 0; j < n; j++) {
+        s[j] = fx_seq_make(m, fx_seed() + j, 8 + j % 40);
+        fx_step(&f, &(fx_part){&s[j], s[j].n_tokens - 4, false}, 1);
+        parts[j] = (fx_part){&s[j], 1, true};
+    }
+    for (int step = 0; step < 4; step++)
+        fx_step(&f, parts, n);
+    fx_close(&f);
+}
+
+static void compare_crowds(const rose_model *m, const char *const *trials, int n_trials)
+{
+    static const uint32_t sizes[] = {16, 23, 32, 57, 100, 128, 200, 256};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        fx_seq s[2][256];
+        fx_trial = NULL;
+        run_crowd(m, s[0], sizes[i]);
+        for (int way = 0; way < n_trials; way++) {
+            fx_trial = trials[way];
+            run_crowd(m, s[1], sizes[i]);
+            for (uint32_t j = 0; j < sizes[i]; j++) {
+                fx_same(m, &s[0][j], &s[1][j], fx_trial);
+                fx_seq_free(&s[1][j]);
+            }
+        }
+        for (uint32_t j = 0; j < sizes[i]; j++)
+            fx_seq_free(&s[0][j]);
+    }
+    fx_trial = NULL;
+}
+
+/* What is on trial changes no bit: one sequence in every way, and decode steps of many.
+ * ROSE_CUDA_TRIAL=NAMES tries these alone. */
+static void test_trials(void **state)
+{
+    (void)state;
+    static const char *const all[] = {
+        "halves",   "quarters", "sampler,prompts4,norm,quarters,ordered,wide",
+        "sampler",  "prompts4", "prompts8",
+        "norm",     "ordered",  "wide",
+        "wide-pair"};
+    enum { N_TRIALS = sizeof all / sizeof *all, CROWDED = 3 };
+    const char *only = fx_trial;
+    const char *const *trials = only != NULL ? &only : all;
+    char what[120];
+    fx_trial = NULL;
+    for (int shape = 0; shape < 2; shape++) {
+        rose_model *m = fx_model(&g_shapes[shape], fx_seed());
+        fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+        fx_seq want = run_alone(m, &f, N_PROMPT);
+        fx_close(&f);
+        for (int i = 0; i < (only != NULL ? 1 : N_TRIALS); i++) {
+            fx_trial = trials[i];
+            snprintf(what, sizeof what, "%s, trial %s", g_shapes[shape].name, trials[i]);
+            f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+            compare(m, &want, run_alone(m, &f, N_PROMPT), what);
+            compare(m, &want, run_alone(m, &f, 33), what);
+            compare(m, &want, run_among(m, &f, fx_seed()), what);
+            fx_close(&f);
+        }
+        fx_seq_free(&want);
+        compare_crowds(m, trials, only != NULL ? 1 : CROWDED);
+        fx_model_free(m);
+    }
+    fx_trial = only;
 }
 
 /* Decode steps of 1 .. 256 sequences: graphs of every size and their padding against eager steps.
@@ -441,9 +513,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_against_cpu),   cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_repeats),       cmocka_unit_test(test_every_batch_size),
         cmocka_unit_test(test_copy_pages),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_second_copy),   cmocka_unit_test(test_switches),
+        cmocka_unit_test(test_wide),          cmocka_unit_test(test_switches),
         cmocka_unit_test(test_little),        cmocka_unit_test(test_megakernel),
-        cmocka_unit_test(test_lost_exchange),
+        cmocka_unit_test(test_lost_exchange), cmocka_unit_test(test_trials),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

@@ -469,5 +469,7 @@ int main(int argc, char **argv)
     if (!fx_use_gpu()) return 77;
     rose_cpu_kernels_init(&g_kernels, rose_isa_probe());
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fx_trial = "rules,sampler";
+    return failed + cmocka_run_group_tests_name("on trial", tests, NULL, NULL);
 }

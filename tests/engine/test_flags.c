@@ -98,8 +98,8 @@ static void test_switches(void **state)
     assert_int_equal(with("--itl-slo-ms", "30").itl_slo_ms, 30);
     assert_false(with("--no-cuda-graph", NULL).backend.cuda_graph);
     assert_false(with("--no-pdl", NULL).backend.pdl);
-    assert_false(with("--no-second-copy", NULL).backend.second_copy);
-    assert_true(with("--second-copy", NULL).backend.second_copy);
+    assert_null(with("--pdl", NULL).backend.cuda_trial);
+    assert_string_equal(with("--cuda-trial", "norm,wide").backend.cuda_trial, "norm,wide");
     assert_int_equal(with("--prefill-backend", "flash").backend.prefill, ROSE_PREFILL_FLASH);
     assert_int_equal(with("--prefill-backend", "naive").backend.prefill, ROSE_PREFILL_NAIVE);
     assert_int_equal(with("--prefill-backend", "cudnn").backend.prefill, ROSE_PREFILL_CUDNN);

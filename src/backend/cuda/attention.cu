@@ -11,7 +11,9 @@
  * Pages are laid out as the products take them: every load is 16 bytes a lane and coalesced, and no
  * shared memory is needed. together_kernel (one row): a warp a split, all of its 8 KB in registers
  * before the kernel in front has ended. apart_kernel (up to 16 rows): a warp a tile, splits one
- * after the other. Bound: KV bytes; the exponentials where there are many rows. */
+ * after the other. prompt_kernel (on trial, from sm_90 on): so too, but K and V of a split come
+ * once for the 4 or 8 tiles of a block, by bulk copies to shared memory, up to four splits ahead.
+ * Bound: KV bytes; the exponentials where there are many rows. */
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -66,7 +68,7 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
             float m[2], l[2], o[HD / 8][4];
             if (first > 0) pages = split_pages(table, split, n_pages);
             if (first > 0 || !early) load_split<T, HD, false>(&s, a.kv, pages, head, lane);
-            attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
+            attend<T, HD>(q, s, split, pos, false, a.scale, t, m, l, o);
             if (g == 0) {
 #pragma unroll
                 for (int j = 0; j < HD / 8; j++) {
@@ -95,6 +97,59 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
     from_f32(out * __frcp_rn(sum), at);
 }
 
+/* ---- tiles of up to 16 rows: a warp each ---- */
+
+/* Rows g and g + 8 of a tile: what its splits up to here came to. */
+template <int HD> struct tile_sums {
+    float max[2], sum[2], out[HD / 8][4];
+};
+
+template <int HD> ROSE_DEVICE void begin_tile(tile_sums<HD> *r)
+{
+    r->max[0] = r->max[1] = -INFINITY;
+    r->sum[0] = r->sum[1] = 0;
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            r->out[j][e] = 0;
+}
+
+template <typename T, int HD, typename KV>
+ROSE_DEVICE void take_split(tile_sums<HD> *r, const uint32_t q[HD / 16][4], const KV &s,
+                            uint32_t split, const uint32_t pos[2], bool whole, float scale, int t)
+{
+    float m[2], l[2], o[HD / 8][4], x[2], y[2];
+    attend<T, HD>(q, s, split, pos, whole, scale, t, m, l, o);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        merge_scale(&r->max[i], &r->sum[i], m[i], l[i], &x[i], &y[i]);
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            r->out[j][e] = fmaf(o[j][e], y[e / 2], r->out[j][e] * x[e / 2]);
+}
+
+template <typename T, int HD>
+ROSE_DEVICE void store_tile(const tile_sums<HD> &r, const rose_cuda_attention &a,
+                            const rose_cuda_item &it, uint32_t head, int g, int t)
+{
+    const float inv[2] = {__frcp_rn(r.sum[0]), __frcp_rn(r.sum[1])};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if ((uint32_t)(g + i * 8) >= it.n_rows) continue;
+#pragma unroll
+        for (int j = 0; j < HD / 8; j++) {
+            const uint32_t dim = j * 8 + t * 2;
+            if (dim < a.kv.head_dim)
+                store_pair(static_cast<T *>(a.out) +
+                               h_index(it.row + g + i * 8, head * a.kv.head_dim + dim, a.out_k_pad),
+                           r.out[j][i * 2] * inv[i], r.out[j][i * 2 + 1] * inv[i]);
+        }
+    }
+}
+
 template <typename T, int HD>
 static __global__ void __launch_bounds__(APART_WARPS * 32) apart_kernel(const rose_cuda_attention a)
 {
@@ -111,41 +166,125 @@ static __global__ void __launch_bounds__(APART_WARPS * 32) apart_kernel(const ro
     const uint32_t *table = a.tables + it.table;
     const uint32_t pos[2] = {min(it.pos + g, end), min(it.pos + g + 8, end)};
     uint32_t q[HD / 16][4];
-    float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, out[HD / 8][4] = {};
+    tile_sums<HD> r;
 
+    begin_tile(&r);
     load_queries<T, HD>(q, a, it, head, g, t);
     for (uint32_t split = 0; split < n_splits; split++) {
         split_kv<HD> s;
-        float m[2], l[2], o[HD / 8][4], x[2], y[2];
         load_split<T, HD, true>(&s, a.kv, split_pages(table, split, n_pages), head, lane);
-        attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            merge_scale(&max[r], &sum[r], m[r], l[r], &x[r], &y[r]);
-#pragma unroll
-        for (int j = 0; j < HD / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                out[j][e] = fmaf(o[j][e], y[e / 2], out[j][e] * x[e / 2]);
+        take_split<T, HD>(&r, q, s, split, pos, false, a.scale, t);
     }
-    const float inv[2] = {__frcp_rn(sum[0]), __frcp_rn(sum[1])};
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        if ((uint32_t)(g + r * 8) >= it.n_rows) continue;
-#pragma unroll
-        for (int j = 0; j < HD / 8; j++) {
-            const uint32_t dim = j * 8 + t * 2;
-            if (dim < a.kv.head_dim)
-                store_pair(static_cast<T *>(a.out) +
-                               h_index(it.row + g + r * 8, head * a.kv.head_dim + dim, a.out_k_pad),
-                           out[j][r * 2] * inv[r], out[j][r * 2 + 1] * inv[r]);
+    store_tile<T, HD>(r, a, it, head, g, t);
+}
+
+/* ---- the same, the tiles of a sequence in a block sharing what they read ---- */
+
+/* A lane's operands in a split in shared memory, laid out as its pages are. */
+template <int HD> struct staged_kv {
+    const uint4 *at;
+};
+
+template <int HD> ROSE_DEVICE uint4 k_of(const staged_kv<HD> &s, int page, int c)
+{
+    return s.at[(page * 2 * (HD / 16) + c) * 32];
+}
+template <int HD> ROSE_DEVICE uint4 v_of(const staged_kv<HD> &s, int page, int c)
+{
+    return s.at[((page * 2 + 1) * (HD / 16) + c) * 32];
+}
+
+/* Splits under way to shared memory. */
+enum { STAGES = 4, STAGES_WIDE = 2 /* of heads over 64 */ };
+
+#if __CUDA_ARCH__ >= 900
+template <typename T, int HD>
+ROSE_DEVICE void stage_split(uint4 *to, uint64_t *full, const rose_cuda_kv &kv, uint2 pages,
+                             uint32_t head)
+{
+    const uint32_t bytes = 2 * ROSE_PAGE * HD * sizeof(T); /* K and V of a page */
+    bulk_expect(full, 2 * bytes);
+    bulk_copy(to, kv_block<T>(kv, pages.x, head), bytes, full);
+    bulk_copy(to + bytes / sizeof *to, kv_block<T>(kv, pages.y, head), bytes, full);
+}
+#endif
+
+/* A block takes TILES items, the longest first, and stages the splits of one sequence after the
+ * other: usually there is one. A tile passes over those that lie after its rows. */
+template <typename T, int HD, int TILES>
+static __global__ void __launch_bounds__(TILES * 32, (HD > 64 ? 8 : 16) / TILES)
+    prompt_kernel(const rose_cuda_attention a)
+{
+#if __CUDA_ARCH__ >= 900
+    enum { SLOTS = HD > 64 ? STAGES_WIDE : STAGES };
+    __shared__ __align__(128) uint4 staged[SLOTS][4 * ROSE_PAGE * HD * sizeof(T) / sizeof(uint4)];
+    __shared__ uint64_t full[SLOTS];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t head = blockIdx.x, first = blockIdx.y * TILES;
+    const uint32_t n = min((uint32_t)TILES, a.n_items - first);
+    const rose_cuda_item *items = a.items + (a.n_items - 1 - first); /* items[0], [-1], .. */
+    const rose_cuda_item it = items[-(int)min(warp, n - 1)];
+    const uint32_t end = it.pos + it.n_rows - 1;
+    const uint32_t pos[2] = {min(it.pos + g, end), min(it.pos + g + 8, end)};
+    uint32_t q[HD / 16][4], taken = 0; /* splits that have been staged and used */
+    tile_sums<HD> r;
+
+    pdl_launch();
+    if (threadIdx.x < SLOTS) bulk_init(&full[threadIdx.x], 1);
+    __syncthreads();
+    pdl_wait();
+    begin_tile(&r);
+    load_queries<T, HD>(q, a, it, head, g, t);
+    for (uint32_t lead = 0, next; lead < n; lead = next) {
+        const uint32_t *table = a.tables + items[-(int)lead].table;
+        uint32_t last = 0; /* position */
+        for (next = lead; next < n && a.tables + items[-(int)next].table == table; next++)
+            last = max(last, items[-(int)next].pos + items[-(int)next].n_rows - 1);
+        const uint32_t n_pages = last / ROSE_PAGE + 1, n_splits = last / SPLIT + 1;
+        const uint32_t n_mine = warp >= lead && warp < next ? end / SPLIT + 1 : 0;
+        if (threadIdx.x < SLOTS && threadIdx.x < n_splits) {
+            const uint32_t slot = (taken + threadIdx.x) % SLOTS;
+            stage_split<T, HD>(staged[slot], &full[slot], a.kv,
+                               split_pages(table, threadIdx.x, n_pages), head);
+        }
+        for (uint32_t split = 0; split < n_splits; split++, taken++) {
+            const uint32_t slot = taken % SLOTS;
+            const bool more = threadIdx.x == 0 && split + SLOTS < n_splits;
+            uint2 pages = make_uint2(0, 0);
+            if (more) pages = split_pages(table, split + SLOTS, n_pages);
+            bulk_wait(&full[slot], taken / SLOTS & 1);
+            if (split < n_mine)
+                take_split<T, HD>(&r, q, staged_kv<HD>{staged[slot] + lane}, split, pos,
+                                  (split + 1) * SPLIT <= it.pos + 1, a.scale, t);
+            __syncthreads(); /* all have read the slot */
+            if (more) stage_split<T, HD>(staged[slot], &full[slot], a.kv, pages, head);
         }
     }
+    if (warp < n) store_tile<T, HD>(r, a, it, head, g, t);
+#endif
+}
+
+/* Whether device code of this program that copies in bulk runs here. */
+static bool has_bulk_copies(void)
+{
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major >= 9;
 }
 
 template <typename T, int HD>
 static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attention *a, bool together)
 {
+    if (!together && (at->trial & ROSE_CUDA_TRY_PROMPT_8) != 0 && has_bulk_copies()) {
+        dim3 grid(a->kv.n_heads, (a->n_items + 7) / 8);
+        return launch_kernel(at, prompt_kernel<T, HD, 8>, grid, 8 * 32, 0, *a);
+    }
+    if (!together && (at->trial & ROSE_CUDA_TRY_PROMPT) != 0 && has_bulk_copies()) {
+        dim3 grid(a->kv.n_heads, (a->n_items + 3) / 4);
+        return launch_kernel(at, prompt_kernel<T, HD, 4>, grid, 4 * 32, 0, *a);
+    }
     if (!together) {
         dim3 grid(a->kv.n_heads, (a->n_items + APART_WARPS - 1) / APART_WARPS);
         return launch_kernel(at, apart_kernel<T, HD>, grid, APART_WARPS * 32, 0, *a);

@@ -109,6 +109,11 @@ static void cuda_close(void *ctx)
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
         if (c->slots[i].done != NULL) cudaEventDestroy(c->slots[i].done);
     if (c->staged != NULL) cudaEventDestroy(c->staged);
+    for (uint32_t i = 0; i < ROSE_CUDA_MAX_PARTS - 1; i++) {
+        if (c->join[i] != NULL) cudaEventDestroy(c->join[i]);
+        if (c->side[i] != NULL) cudaStreamDestroy(c->side[i]);
+    }
+    if (c->fork != NULL) cudaEventDestroy(c->fork);
     cudaFree(c->weights_base);
     cudaFree(c->kv_base);
     cudaFree(c->scratch_base);
@@ -148,6 +153,17 @@ static rose_status allocate_slots(rose_cuda *c, rose_err *err)
     return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
 }
 
+/* For captures of a step in parts, and for copies of rules. */
+static cudaError_t create_sides(rose_cuda *c)
+{
+    cudaError_t e = cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming);
+    for (uint32_t i = 0; i < ROSE_CUDA_MAX_PARTS - 1 && e == cudaSuccess; i++) {
+        e = cudaStreamCreateWithFlags(&c->side[i], cudaStreamNonBlocking);
+        if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->join[i], cudaEventDisableTiming);
+    }
+    return e;
+}
+
 static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
 {
     const rose_memory_plan *p = &c->plan;
@@ -168,6 +184,9 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
         return rose_fail(err, ROSE_E_INVAL, "the memory plan is not one of this model");
 
     e = cudaEventCreateWithFlags(&c->staged, cudaEventDisableTiming);
+    if (e == cudaSuccess &&
+        (c->trial & (ROSE_CUDA_TRY_HALVES | ROSE_CUDA_TRY_QUARTERS | ROSE_CUDA_TRY_RULES)) != 0)
+        e = create_sides(c);
     return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating an event");
 }
 
@@ -188,6 +207,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     c->type = rose_cuda_type_of(p->dtype);
     c->hd_pad = rose_cuda_hd_pad(c->arch.head_dim);
     c->pdl = o->pdl;
+    c->trial = p->trial;
     c->naive = o->prefill == ROSE_PREFILL_NAIVE;
     c->timeout = o->device_timeout_ms;
     if ((st = allocate(c, m, err)) != ROSE_OK) goto done;
@@ -351,6 +371,7 @@ static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *sl
     fill_rows(slot->header, &step.at, b, &s);
     slot->n_entries = slot->n_deliveries = 0;
     slot->rules_used = 0;
+    slot->rules_again = false;
 
     cudaError_t e = cudaMemcpyAsync(c->scratch.header, slot->header, step.at.end,
                                     cudaMemcpyHostToDevice, c->stream);

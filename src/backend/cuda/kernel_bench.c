@@ -25,6 +25,7 @@ struct rose_kernel_bench {
     uint64_t w_bytes, x_bytes, y_bytes;
     uint32_t max_rows, max_out;
     bool cores; /* the matrices stand for their second copy too: all are random numbers */
+    uint32_t trial;
     char about[160];
 };
 
@@ -122,6 +123,7 @@ static rose_status choose_own(rose_kernel_bench *b, const char *name, rose_err *
         kernel++;
     if (kernel == ROSE_CUDA_N_KERNELS)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: no kernel %s", name);
+    b->trial = wide ? ROSE_CUDA_TRY_WIDE : 0;
     b->cores = wide || kernel >= ROSE_CUDA_WIDE;
     rose_cuda_linear_force(kernel);
     return ROSE_OK;
@@ -209,7 +211,7 @@ static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape 
 static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s, rose_err *err)
 {
     const rose_cuda_io io = make_io(b, s);
-    rose_cuda_launch at = {.stream = b->stream, .type = b->type};
+    rose_cuda_launch at = {.stream = b->stream, .type = b->type, .trial = b->trial};
     for (uint32_t i = 0; i < MATRICES; i++) {
         void *matrix = (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2;
         const rose_cuda_linear w = {.w = matrix,

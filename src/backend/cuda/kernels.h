@@ -194,11 +194,32 @@ typedef struct rose_cuda_pack {
     uint32_t k_pad;
 } rose_cuda_pack;
 
+/* On trial: other ways to the same bits, each off until a bit asks for it (names: trial.c). */
+typedef enum rose_cuda_trial {
+    ROSE_CUDA_TRY_SAMPLER = 1,    /* the list of the best ids without histograms */
+    ROSE_CUDA_TRY_PROMPT = 2,     /* prompts: 4 tiles of 16 rows share K and V in shared memory */
+    ROSE_CUDA_TRY_PROMPT_8 = 4,   /* the same with 8 tiles */
+    ROSE_CUDA_TRY_NORM = 8,       /* LayerNorm of many rows: a warp keeps its parameters */
+    ROSE_CUDA_TRY_HALVES = 16,    /* captured steps: the layers of two halves side by side */
+    ROSE_CUDA_TRY_QUARTERS = 32,  /* of four quarters, from 32 sequences on */
+    ROSE_CUDA_TRY_RULES = 64,     /* rules go over under the step, on a stream of their own */
+    ROSE_CUDA_TRY_ORDERED = 128,  /* stream products: tiles in the order of wide_walk.h */
+    ROSE_CUDA_TRY_WIDE_192 = 256, /* products of more than 128 rows: the best of those named */
+    ROSE_CUDA_TRY_WIDE_PAIR = 512,
+    ROSE_CUDA_TRY_WIDE_ADD = 1024, /* not the contract's where a sum is subnormal */
+    ROSE_CUDA_TRY_WIDE_96 = 2048,
+    ROSE_CUDA_TRY_WIDE_64_96 = 4096,
+    ROSE_CUDA_TRY_WIDE_64_48 = 8192,
+    ROSE_CUDA_TRY_WIDE = 256 | 2048 | 4096 | 8192,        /* those that suit a choice by shape */
+    ROSE_CUDA_TRY_CORES = ROSE_CUDA_TRY_WIDE | 512 | 1024 /* any of these: weights have cores */
+} rose_cuda_trial;
+
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
 typedef struct rose_cuda_launch {
     cudaStream_t stream;
     rose_cuda_type type;
     bool dependent;
+    uint32_t trial; /* rose_cuda_trial */
 } rose_cuda_launch;
 
 /* Once per process and device: shared-memory limits of the kernels. */

@@ -65,21 +65,24 @@ static uint32_t waves(const rose_cuda_linear *l, uint32_t rows, uint32_t tile_ro
     return (tiles + 131) / 132 * (tile_rows == 128 ? 17 : 10);
 }
 
-/* Of the wide kernels by arithmetic, not yet by measurement: the least product of waves and a
- * tile's time (outputs of a multiprocessor in a tile, over the share of the tensor cores that
- * shared memory allows it, in %). */
-static int choose_wide(const rose_cuda_linear *l, const rose_cuda_io *io)
+/* Of the wide kernels that `trial` names by arithmetic, not yet by measurement: the least product
+ * of waves and a tile's time (outputs of a multiprocessor in a tile, over the share of the tensor
+ * cores that shared memory allows it, in %). */
+static int choose_wide(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t trial)
 {
     static const struct {
         rose_cuda_wide kernel;
-        uint32_t rows, outputs, at_once, share;
-    } shapes[] = {{ROSE_CUDA_WIDE_192, 128, 192, 132, 85},
-                  {ROSE_CUDA_WIDE_96, 128, 96, 132, 68},
-                  {ROSE_CUDA_WIDE_64_96, 64, 96, 264, 56},
-                  {ROSE_CUDA_WIDE_64_48, 64, 48, 264, 42}};
+        uint32_t trial, rows, outputs, at_once, share;
+    } shapes[] = {{ROSE_CUDA_WIDE_ADD, ROSE_CUDA_TRY_WIDE_ADD, 128, 192, 132, 85},
+                  {ROSE_CUDA_WIDE_PAIR, ROSE_CUDA_TRY_WIDE_PAIR, 128, 192, 132, 85},
+                  {ROSE_CUDA_WIDE_192, ROSE_CUDA_TRY_WIDE_192, 128, 192, 132, 85},
+                  {ROSE_CUDA_WIDE_96, ROSE_CUDA_TRY_WIDE_96, 128, 96, 132, 68},
+                  {ROSE_CUDA_WIDE_64_96, ROSE_CUDA_TRY_WIDE_64_96, 64, 96, 264, 56},
+                  {ROSE_CUDA_WIDE_64_48, ROSE_CUDA_TRY_WIDE_64_48, 64, 48, 264, 42}};
     uint64_t least = UINT64_MAX;
     int best = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        if ((trial & shapes[i].trial) == 0) continue;
         const uint64_t tiles = (uint64_t)((io->rows + shapes[i].rows - 1) / shapes[i].rows) *
                                ((l->n + shapes[i].outputs - 1) / shapes[i].outputs);
         const uint64_t waves = (tiles + shapes[i].at_once - 1) / shapes[i].at_once;
@@ -96,17 +99,21 @@ static int choose_wide(const rose_cuda_linear *l, const rose_cuda_io *io)
 }
 
 /* By measurement on an H100, GPT-2 124M. */
-static int choose(const rose_cuda_linear *l, const rose_cuda_io *io)
+static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t trial)
 {
     const bool head = l->n > 16384;
     const uint32_t rows = io->rows;
     /* The head is so wide that tiles fill the chip sooner. */
     const int otherwise = rows > 128 || (rows > 32 && head) ? TILES : ROWS;
+    const bool ordered = (trial & ROSE_CUDA_TRY_ORDERED) != 0;
     const int stream =
-        HOPPER + (waves(l, rows, 64) < waves(l, rows, 128) ? ROSE_CUDA_HOPPER_STREAM_64
-                                                           : ROSE_CUDA_HOPPER_STREAM);
+        HOPPER + (waves(l, rows, 64) < waves(l, rows, 128)
+                      ? ordered ? ROSE_CUDA_HOPPER_ORDERED_64 : ROSE_CUDA_HOPPER_STREAM_64
+                  : ordered ? ROSE_CUDA_HOPPER_ORDERED
+                            : ROSE_CUDA_HOPPER_STREAM);
     int kernel = otherwise;
-    if (rows > 128 && wide_takes(l, io)) return choose_wide(l, io);
+    if (rows > 128 && (trial & ROSE_CUDA_TRY_CORES) != 0 && wide_takes(l, io))
+        return choose_wide(l, io, trial);
     if ((rows > 32 && head) || rows > 300 || (rows > 128 && l->n >= 2048) ||
         (rows > 64 && l->n >= 3072))
         kernel = stream;
@@ -121,7 +128,7 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_lin
     int kernel = g_forced;
     if (io->rows == 0) return cudaSuccess;
     if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
-    if (kernel == 0) kernel = choose(l, io);
+    if (kernel == 0) kernel = choose(l, io, at->trial);
     if (kernel >= WIDE ? !wide_takes(l, io) : kernel >= HOPPER && !hopper_takes(l, io, kernel))
         kernel = TILES; /* forced */
     if (kernel >= WIDE) {

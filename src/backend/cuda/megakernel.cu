@@ -116,7 +116,7 @@ ROSE_DEVICE void attend_split(const rose_cuda_mega &a, const mega &m, const spli
         q[c][0] = q[c][1] = here().qkv[0][c * 8 + t];
         q[c][2] = q[c][3] = here().qkv[0][c * 8 + 4 + t];
     }
-    attend<T, HD>(q, s, split, at, scale, t, max, sum, o);
+    attend<T, HD>(q, s, split, at, false, scale, t, max, sum, o);
 #pragma unroll
     for (int j = 0; j < HD / 8; j++)
         if (j == g) {

@@ -68,7 +68,9 @@ static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, const rose_memor
     l->n_pad = (uint32_t)round_up(n, ROSE_CUDA_N_PAD);
     const uint64_t bytes = (uint64_t)l->k_pad * l->n_pad * rose_cuda_type_size(t);
     l->w = rose_cuda_take(b, bytes);
-    l->cores = p->second_copy && t != ROSE_CUDA_F32 ? rose_cuda_take(b, bytes) : NULL;
+    l->cores = (p->trial & ROSE_CUDA_TRY_CORES) != 0 && t != ROSE_CUDA_F32
+                   ? rose_cuda_take(b, bytes)
+                   : NULL;
 }
 
 static void take_bias(rose_cuda_linear *l, rose_cuda_bump *b, const rose_linear *from)
@@ -301,6 +303,12 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
                      (double)p->available / mib, advice);
 }
 
+static uint32_t most_parts(uint32_t trial)
+{
+    if ((trial & ROSE_CUDA_TRY_QUARTERS) != 0) return 4;
+    return (trial & ROSE_CUDA_TRY_HALVES) != 0 ? 2 : 1;
+}
+
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                            rose_err *err)
 {
@@ -308,7 +316,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     rose_cuda_bump weights = {0}, scratch = {0};
     rose_cuda_weights w = {0};
     rose_cuda_scratch s = {0};
-    rose_memory_plan p = {.dtype = o->dtype, .second_copy = o->second_copy};
+    rose_memory_plan p = {.dtype = o->dtype};
     size_t free_bytes = 0, total_bytes = 0;
 
     memset(out, 0, sizeof *out);
@@ -317,6 +325,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
                          rose_quantization_name(o->quantization));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
+    if ((st = rose_cuda_trial_read(o->cuda_trial, &p.trial, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
@@ -328,7 +337,8 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
     p.graphs = LOADED_BYTES;
     if (o->cuda_graph)
-        p.graphs += (uint64_t)ROSE_CUDA_MAX_GRAPHS * ROSE_CUDA_NODES(m->arch.n_layers) * NODE_BYTES;
+        p.graphs += (uint64_t)ROSE_CUDA_MAX_GRAPHS * ROSE_CUDA_NODES(m->arch.n_layers) *
+                    NODE_BYTES * most_parts(p.trial);
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
     if ((st = plan_pages(o, &p, total_bytes, err)) != ROSE_OK) return st;
     p.total = p.weights + p.kv + p.scratch + p.graphs;

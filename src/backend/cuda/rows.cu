@@ -24,17 +24,14 @@ template <typename T> static __global__ void embed_kernel(const rose_cuda_embed 
 
 enum { NORM_WARPS = 4 };
 
+/* Four blocks a multiprocessor, as many as registers allow. */
+enum { NORM_BLOCKS = 4 * 132 };
+
 template <typename T, int G>
-static __global__ void __launch_bounds__(NORM_WARPS * 32) norm_kernel(const rose_cuda_norm a)
+ROSE_DEVICE void norm_row(const rose_cuda_norm &a, uint32_t row, const float w[G][8],
+                          const float b[G][8], int lane)
 {
-    const int lane = threadIdx.x % 32;
-    const uint32_t row = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
-    float v[G][8], w[G][8], b[G][8];
-    pdl_launch();
-    load_groups<G>(w, a.w, a.d, lane);
-    load_groups<G>(b, a.b, a.d, lane);
-    pdl_wait();
-    if (row >= a.rows) return;
+    float v[G][8];
     if (a.key != NULL && lane == 0) a.key[row] = 0;
     const uint32_t from = a.gather != NULL ? a.gather[row] : row;
     load_groups<G>(v, a.x + (size_t)from * a.d, a.d, lane);
@@ -44,6 +41,25 @@ static __global__ void __launch_bounds__(NORM_WARPS * 32) norm_kernel(const rose
     for (int i = 0; i < G; i++) {
         const uint32_t k = (uint32_t)(i * 32 + lane) * 8;
         if (k < a.d) store_group(out + h_index(row, k, a.out_k_pad), v[i]);
+    }
+}
+
+/* MANY: a warp takes one row after the other, and reads w and b once. */
+template <typename T, int G, bool MANY>
+static __global__ void __launch_bounds__(NORM_WARPS * 32) norm_kernel(const rose_cuda_norm a)
+{
+    const int lane = threadIdx.x % 32;
+    const uint32_t row = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    float w[G][8], b[G][8];
+    pdl_launch();
+    load_groups<G>(w, a.w, a.d, lane);
+    load_groups<G>(b, a.b, a.d, lane);
+    pdl_wait();
+    if (MANY) {
+        for (uint32_t r = row; r < a.rows; r += gridDim.x * NORM_WARPS)
+            norm_row<T, G>(a, r, w, b, lane);
+    } else if (row < a.rows) {
+        norm_row<T, G>(a, row, w, b, lane);
     }
 }
 
@@ -107,8 +123,13 @@ template <typename T>
 static cudaError_t run_norm(const rose_cuda_launch *at, const rose_cuda_norm *a)
 {
     dim3 grid((a->rows + NORM_WARPS - 1) / NORM_WARPS);
-    if (a->d <= 1024) return launch_kernel(at, norm_kernel<T, 4>, grid, NORM_WARPS * 32, 0, *a);
-    return launch_kernel(at, norm_kernel<T, ROSE_CUDA_MAX_D / 256>, grid, NORM_WARPS * 32, 0, *a);
+    if ((at->trial & ROSE_CUDA_TRY_NORM) != 0 && a->d <= 1024 && grid.x > NORM_BLOCKS)
+        return launch_kernel(at, norm_kernel<T, 4, true>, dim3(NORM_BLOCKS), NORM_WARPS * 32, 0,
+                             *a);
+    if (a->d <= 1024)
+        return launch_kernel(at, norm_kernel<T, 4, false>, grid, NORM_WARPS * 32, 0, *a);
+    return launch_kernel(at, norm_kernel<T, ROSE_CUDA_MAX_D / 256, false>, grid, NORM_WARPS * 32, 0,
+                         *a);
 }
 
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *at, const rose_cuda_norm *a)
