@@ -1,15 +1,16 @@
-/* tests/backend/test_cuda_attention.c - the kernels for prompts' attention against each other bit
- * for bit: sequences of any length that begin anywhere, side by side, in pages in any order; the
- * outputs poisoned before, canaries behind them. (Against other arithmetic: test_cuda_model.) */
+/* tests/backend/test_cuda_attention.c - the kernels of attention against each other bit for bit:
+ * prompts of any length that begin anywhere, side by side, and many single rows, in pages in any
+ * order; the outputs poisoned before, canaries behind them. (Against other arithmetic: test_cuda_model.) */
 #include "backend/cuda_fixture.h"
 
-enum { N_PAGES = 512, MAX_ITEMS = 256, MAX_HEADS = 3, CANARY = 40 };
+enum { N_PAGES = 512, MAX_ITEMS = 256, MAX_HEADS = 12, CANARY = 40 };
 static const uint16_t g_poison = 0x1234;
 
 typedef struct problem {
     rose_cuda_type type;
     rose_cuda_attention a; /* out excepted */
     uint32_t rows, head_dim, n_heads;
+    bool together; /* one row a sequence */
     void *memory[4]; /* to be freed */
 } problem;
 
@@ -59,14 +60,34 @@ static uint32_t make_items(fx_random *r, rose_cuda_item *items, uint32_t *n_tabl
     return n;
 }
 
-static problem make_problem(fx_random *r, rose_cuda_type type, uint32_t head_dim)
+/* Sequences of one row each, so many that kernels for many run; they share their pages, some have a
+ * context of one row, and some are padding. */
+static uint32_t make_rows(fx_random *r, rose_cuda_item *items, uint32_t *n_table, uint32_t *rows)
 {
-    problem p = {.type = type, .head_dim = head_dim, .n_heads = 1 + fx_below(r, MAX_HEADS)};
+    const uint32_t n = 34 + fx_below(r, 9), longest = fx_below(r, 3) == 0 ? 3000 : 400;
+    *rows = n;
+    *n_table = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t pos = fx_below(r, 6) == 0 ? fx_below(r, 40) : fx_below(r, longest);
+        const uint32_t n_pages = pos / ROSE_KV_PAGE_TOKENS + 1;
+        items[i] = (rose_cuda_item){i, fx_below(r, 8) != 0, pos, fx_below(r, N_PAGES - n_pages)};
+        *n_table = N_PAGES;
+    }
+    return n;
+}
+
+static problem make_problem(fx_random *r, rose_cuda_type type, uint32_t head_dim, bool together)
+{
+    problem p = {.type = type,
+                 .head_dim = head_dim,
+                 .n_heads = together ? MAX_HEADS : 1 + fx_below(r, 3),
+                 .together = together};
     const uint32_t pad = rose_cuda_hd_pad(head_dim), d = p.n_heads * head_dim;
     const uint64_t page = (uint64_t)p.n_heads * 2 * ROSE_KV_PAGE_TOKENS * pad;
     rose_cuda_item items[MAX_ITEMS];
     uint32_t tables[N_PAGES], n_table;
-    const uint32_t n_items = make_items(r, items, &n_table, &p.rows);
+    const uint32_t n_items =
+        (together ? make_rows : make_items)(r, items, &n_table, &p.rows);
 
     for (uint32_t i = 0; i < N_PAGES; i++)
         tables[i] = i * 237 % N_PAGES;
@@ -100,7 +121,7 @@ static uint16_t *run(const problem *p, uint32_t trial, size_t *n)
     for (size_t i = 0; i < *n; i++)
         out[i] = g_poison;
     a.out = device(out, *n * sizeof *out);
-    assert_int_equal(rose_cuda_attention_run(&at, &a, false), cudaSuccess);
+    assert_int_equal(rose_cuda_attention_run(&at, &a, p->together), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_int_equal(cudaMemcpy(out, a.out, *n * sizeof *out, cudaMemcpyDeviceToHost), cudaSuccess);
     cudaFree(a.out);
@@ -118,21 +139,22 @@ static void check_canaries(const problem *p, const uint16_t *out, size_t n)
     }
 }
 
-static void compare(fx_random *r, rose_cuda_type type, uint32_t head_dim)
+static void compare(fx_random *r, rose_cuda_type type, uint32_t head_dim, bool together)
 {
-    static const uint32_t trials[] = {ROSE_CUDA_TRY_PROMPT, ROSE_CUDA_TRY_PROMPT_8};
-    problem p = make_problem(r, type, head_dim);
+    static const uint32_t trials[2][2] = {{ROSE_CUDA_TRY_PROMPT, ROSE_CUDA_TRY_PROMPT_8},
+                                          {ROSE_CUDA_TRY_AHEAD, ROSE_CUDA_TRY_AHEAD_4}};
+    problem p = make_problem(r, type, head_dim, together);
     uint32_t only; /* ROSE_CUDA_TRIAL */
     size_t n;
     assert_int_equal(rose_cuda_trial_read(fx_trial, &only, NULL), ROSE_OK);
     uint16_t *want = run(&p, 0, &n);
     check_canaries(&p, want, n);
     for (int i = 0; i < 2; i++) {
-        if (only != 0 && (only & trials[i]) == 0) continue;
-        uint16_t *got = run(&p, trials[i], &n);
+        if (only != 0 && (only & trials[together][i]) == 0) continue;
+        uint16_t *got = run(&p, trials[together][i], &n);
         if (memcmp(want, got, n * sizeof *got) != 0)
             fail_msg("type %d, %u rows in %u tiles, %u heads of %u: trial %u differs", (int)type,
-                     p.rows, p.a.n_items, p.n_heads, head_dim, trials[i]);
+                     p.rows, p.a.n_items, p.n_heads, head_dim, trials[together][i]);
         free(got);
     }
     free(want);
@@ -146,7 +168,18 @@ static void test_same_bits(void **state)
     static const uint32_t dims[] = {64, 16, 24, 32, 100, 128};
     fx_random r = {.seed = fx_seed() + 5};
     for (int i = 0; i < 120; i++)
-        compare(&r, i % 2 == 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16, dims[i % 3 == 0 ? 0 : i % 6]);
+        compare(&r, i % 2 == 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16, dims[i % 3 == 0 ? 0 : i % 6],
+                false);
+}
+
+static void test_single_rows(void **state)
+{
+    (void)state;
+    static const uint32_t dims[] = {64, 16, 24, 32, 100, 128};
+    fx_random r = {.seed = fx_seed() + 7};
+    for (int i = 0; i < 24; i++)
+        compare(&r, i % 2 == 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16, dims[i % 3 == 0 ? 0 : i % 6],
+                true);
 }
 
 /* What the sanitizers run. */
@@ -155,7 +188,7 @@ static void test_little(void **state)
     (void)state;
     fx_random r = {.seed = fx_seed() + 6};
     for (int i = 0; i < 3; i++)
-        compare(&r, ROSE_CUDA_F16, 64);
+        compare(&r, ROSE_CUDA_F16, 64, i == 2);
 }
 
 /* An argument runs the tests whose names match it. */
@@ -163,6 +196,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_single_rows),
         cmocka_unit_test(test_little),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());

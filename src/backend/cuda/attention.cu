@@ -13,6 +13,8 @@
  * before the kernel in front has ended. apart_kernel (up to 16 rows): a warp a tile, splits one
  * after the other. prompt_kernel (on trial, from sm_90 on): so too, but K and V of a split come
  * once for the 4 or 8 tiles of a block, by bulk copies to shared memory, up to four splits ahead.
+ * ahead_kernel (on trial, from sm_90 on; many sequences of one row): together_kernel with a ring of
+ * such copies a warp, so that no load waits for a product or a merge.
  * Bound: KV bytes; the exponentials where there are many rows. */
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/launch.cuh"
@@ -264,6 +266,114 @@ static __global__ void __launch_bounds__(TILES * 32, (HD > 64 ? 8 : 16) / TILES)
 #endif
 }
 
+/* ---- one row: each warp's splits in a ring of its own ---- */
+
+/* Splits are merged at every turn of the rings. */
+template <int HD, int WARPS, int SLOTS> struct ahead_parts {
+    enum { ROUND = WARPS * SLOTS, BYTES = 4 * ROSE_PAGE * HD * 2 /* of a split */ };
+    float sums[ROUND][HD + 2];
+    uint64_t full[ROUND];
+};
+
+/* A block a (head, item). Warp w has the splits w, w + WARPS, ..; lane s of it looks their pages up
+ * and copies those of its slot s. */
+template <typename T, int HD, int WARPS, int SLOTS>
+static __global__ void __launch_bounds__(WARPS * 32) ahead_kernel(const rose_cuda_attention a)
+{
+#if __CUDA_ARCH__ >= 900
+    typedef ahead_parts<HD, WARPS, SLOTS> parts;
+    enum { ROUND = parts::ROUND, THREADS = WARPS * 32, OUTS = (HD + THREADS - 1) / THREADS };
+    extern __shared__ __align__(128) uint4 rings[];
+    __shared__ parts p;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t head = blockIdx.x;
+    const rose_cuda_item it = a.items[blockIdx.y];
+    const uint32_t *table = a.tables + it.table;
+    const uint32_t n_pages = it.pos / ROSE_PAGE + 1, n_splits = it.pos / SPLIT + 1;
+    const uint32_t pos[2] = {it.pos, it.pos};
+    uint4 *ring = rings + warp * (SLOTS * parts::BYTES / sizeof(uint4));
+    uint64_t *full = p.full + warp * SLOTS;
+    /* this lane's slot, and its split at this turn */
+    uint4 *slot = ring + lane * (parts::BYTES / sizeof(uint4));
+    uint32_t mine = lane * WARPS + warp;
+    const bool copies = lane < SLOTS && it.n_rows > 0;
+    uint2 pages = make_uint2(0, 0);
+
+    pdl_launch();
+    if (lane < SLOTS) bulk_init(&full[lane], 1);
+    if (copies && mine < n_splits) pages = split_pages(table, mine, n_pages);
+    /* The last split holds the row itself, which the kernel in front writes. */
+    if (copies && mine + 1 < n_splits) stage_split<T, HD>(slot, &full[lane], a.kv, pages, head);
+    pdl_wait();
+    if (it.n_rows == 0) return;
+    if (copies && mine + 1 == n_splits) stage_split<T, HD>(slot, &full[lane], a.kv, pages, head);
+    __syncwarp(); /* the barriers are set up */
+
+    uint32_t q[HD / 16][4];
+    float max = -INFINITY, sum = 0, out[OUTS] = {}; /* of dims threadIdx.x, + THREADS .. */
+    load_queries<T, HD>(q, a, it, head, g, t);
+    for (uint32_t first = 0, turn = 0; first < n_splits; first += ROUND, turn ^= 1) {
+        mine += ROUND;
+        if (copies && mine < n_splits) pages = split_pages(table, mine, n_pages);
+#pragma unroll 1
+        for (uint32_t s = 0; s < SLOTS; s++) {
+            const uint32_t index = s * WARPS + warp, split = first + index;
+            if (split >= n_splits) break;
+            float m[2], l[2], o[HD / 8][4];
+            bulk_wait(&full[s], turn);
+            attend<T, HD>(q,
+                          staged_kv<HD>{ring + s * (parts::BYTES / sizeof(uint4)) + lane}, split,
+                          pos, (split + 1) * SPLIT <= it.pos + 1, a.scale, t, m, l, o);
+            __syncwarp(); /* all lanes have read the slot */
+            if (lane == s && mine < n_splits)
+                stage_split<T, HD>(slot, &full[s], a.kv, pages, head);
+            if (g == 0) {
+#pragma unroll
+                for (int j = 0; j < HD / 8; j++) {
+                    p.sums[index][j * 8 + t * 2] = o[j][0];
+                    p.sums[index][j * 8 + t * 2 + 1] = o[j][1];
+                }
+                if (t == 0) {
+                    p.sums[index][HD] = m[0];
+                    p.sums[index][HD + 1] = l[0];
+                }
+            }
+        }
+        __syncthreads();
+        const uint32_t n = min(n_splits - first, (uint32_t)ROUND);
+        for (uint32_t i = 0; i < n; i++) {
+            float x, y;
+            merge_scale(&max, &sum, p.sums[i][HD], p.sums[i][HD + 1], &x, &y);
+#pragma unroll
+            for (int j = 0; j < OUTS; j++)
+                if (threadIdx.x + j * THREADS < HD)
+                    out[j] = fmaf(p.sums[i][threadIdx.x + j * THREADS], y, out[j] * x);
+        }
+        if (first + ROUND < n_splits) __syncthreads();
+    }
+#pragma unroll
+    for (int j = 0; j < OUTS; j++) {
+        const uint32_t dim = threadIdx.x + j * THREADS;
+        if (dim < a.kv.head_dim)
+            from_f32(out[j] * __frcp_rn(sum),
+                     static_cast<T *>(a.out) +
+                         h_index(it.row, head * a.kv.head_dim + dim, a.out_k_pad));
+    }
+#endif
+}
+
+template <typename T, int HD, int WARPS, int SLOTS>
+static cudaError_t run_ahead(const rose_cuda_launch *at, const rose_cuda_attention *a)
+{
+    const size_t bytes = (size_t)WARPS * SLOTS * ahead_parts<HD, WARPS, SLOTS>::BYTES;
+    static const cudaError_t allowed =
+        cudaFuncSetAttribute((const void *)ahead_kernel<T, HD, WARPS, SLOTS>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (allowed != cudaSuccess) return allowed;
+    return launch_kernel(at, ahead_kernel<T, HD, WARPS, SLOTS>, dim3(a->kv.n_heads, a->n_items),
+                         WARPS * 32, bytes, *a);
+}
+
 /* Whether device code of this program that copies in bulk runs here. */
 static bool has_bulk_copies(void)
 {
@@ -289,6 +399,12 @@ static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attentio
         dim3 grid(a->kv.n_heads, (a->n_items + APART_WARPS - 1) / APART_WARPS);
         return launch_kernel(at, apart_kernel<T, HD>, grid, APART_WARPS * 32, 0, *a);
     }
+    /* Three blocks a multiprocessor either way, of 72 or 64 KB of splits (head_dim 64). */
+    const bool many = a->n_items * a->kv.n_heads > 3 * 132;
+    if (many && (at->trial & ROSE_CUDA_TRY_AHEAD) != 0 && has_bulk_copies())
+        return run_ahead<T, HD, 3, (HD > 64 ? 1 : 3)>(at, a);
+    if (many && (at->trial & ROSE_CUDA_TRY_AHEAD_4) != 0 && has_bulk_copies())
+        return run_ahead<T, HD, 4, (HD > 64 ? 1 : 2)>(at, a);
     dim3 grid(a->kv.n_heads, a->n_items);
     /* One wave of blocks, as wide as registers allow. */
     if (a->n_items * a->kv.n_heads <= 132)

@@ -211,7 +211,12 @@ typedef enum rose_cuda_trial {
     ROSE_CUDA_TRY_WIDE_64_96 = 4096,
     ROSE_CUDA_TRY_WIDE_64_48 = 8192,
     ROSE_CUDA_TRY_WIDE = 256 | 2048 | 4096 | 8192,        /* those that suit a choice by shape */
-    ROSE_CUDA_TRY_CORES = ROSE_CUDA_TRY_WIDE | 512 | 1024 /* any of these: weights have cores */
+    ROSE_CUDA_TRY_CORES = ROSE_CUDA_TRY_WIDE | 512 | 1024, /* any of these: weights have cores */
+    ROSE_CUDA_TRY_AHEAD = 1 << 14,    /* attention of many single rows: a warp's ring of 3 splits */
+    ROSE_CUDA_TRY_AHEAD_4 = 1 << 15,  /* the same with 4 warps, 2 splits each */
+    ROSE_CUDA_TRY_SPLIT_8 = 1 << 16,  /* long products of 33 to 128 rows: 8 blocks share a tile */
+    ROSE_CUDA_TRY_HEAD_64 = 1 << 17,  /* the head's stream kernel from 17 rows on */
+    ROSE_CUDA_TRY_TEAM = 1 << 18      /* products of 33 to 128 rows: a warpgroup a chunk */
 } rose_cuda_trial;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
