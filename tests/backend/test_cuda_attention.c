@@ -1,6 +1,7 @@
 /* tests/backend/test_cuda_attention.c - the kernels of attention against each other bit for bit:
  * prompts of any length that begin anywhere, side by side, and many single rows, in pages in any
- * order; the outputs poisoned before, canaries behind them. (Against other arithmetic: test_cuda_model.) */
+ * order; the outputs poisoned before, canaries behind them. (Against other arithmetic:
+ * test_cuda_model.) */
 #include "backend/cuda_fixture.h"
 
 enum { N_PAGES = 512, MAX_ITEMS = 256, MAX_HEADS = 12, CANARY = 40 };
@@ -10,7 +11,7 @@ typedef struct problem {
     rose_cuda_type type;
     rose_cuda_attention a; /* out excepted */
     uint32_t rows, head_dim, n_heads;
-    bool together; /* one row a sequence */
+    bool together;   /* one row a sequence */
     void *memory[4]; /* to be freed */
 } problem;
 
@@ -86,8 +87,7 @@ static problem make_problem(fx_random *r, rose_cuda_type type, uint32_t head_dim
     const uint64_t page = (uint64_t)p.n_heads * 2 * ROSE_KV_PAGE_TOKENS * pad;
     rose_cuda_item items[MAX_ITEMS];
     uint32_t tables[N_PAGES], n_table;
-    const uint32_t n_items =
-        (together ? make_rows : make_items)(r, items, &n_table, &p.rows);
+    const uint32_t n_items = (together ? make_rows : make_items)(r, items, &n_table, &p.rows);
 
     for (uint32_t i = 0; i < N_PAGES; i++)
         tables[i] = i * 237 % N_PAGES;

@@ -321,12 +321,10 @@ static __global__ void __launch_bounds__(WARPS * 32) ahead_kernel(const rose_cud
             if (split >= n_splits) break;
             float m[2], l[2], o[HD / 8][4];
             bulk_wait(&full[s], turn);
-            attend<T, HD>(q,
-                          staged_kv<HD>{ring + s * (parts::BYTES / sizeof(uint4)) + lane}, split,
+            attend<T, HD>(q, staged_kv<HD>{ring + s * (parts::BYTES / sizeof(uint4)) + lane}, split,
                           pos, (split + 1) * SPLIT <= it.pos + 1, a.scale, t, m, l, o);
             __syncwarp(); /* all lanes have read the slot */
-            if (lane == s && mine < n_splits)
-                stage_split<T, HD>(slot, &full[s], a.kv, pages, head);
+            if (lane == s && mine < n_splits) stage_split<T, HD>(slot, &full[s], a.kv, pages, head);
             if (g == 0) {
 #pragma unroll
                 for (int j = 0; j < HD / 8; j++) {

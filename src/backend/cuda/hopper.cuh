@@ -75,6 +75,12 @@ ROSE_DEVICE void copy_box_to(uint32_t to, const CUtensorMap *map, uint32_t core,
                  : "memory");
 }
 
+/* Among the 128 threads that name the same of 15 barriers. */
+ROSE_DEVICE void group_sync(uint32_t barrier)
+{
+    asm volatile("bar.sync %0,128;" ::"r"(barrier) : "memory");
+}
+
 /* ---- clusters ---- */
 
 ROSE_DEVICE void cluster_sync(void)

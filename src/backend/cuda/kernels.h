@@ -210,13 +210,13 @@ typedef enum rose_cuda_trial {
     ROSE_CUDA_TRY_WIDE_96 = 2048,
     ROSE_CUDA_TRY_WIDE_64_96 = 4096,
     ROSE_CUDA_TRY_WIDE_64_48 = 8192,
-    ROSE_CUDA_TRY_WIDE = 256 | 2048 | 4096 | 8192,        /* those that suit a choice by shape */
+    ROSE_CUDA_TRY_WIDE = 256 | 2048 | 4096 | 8192,         /* those that suit a choice by shape */
     ROSE_CUDA_TRY_CORES = ROSE_CUDA_TRY_WIDE | 512 | 1024, /* any of these: weights have cores */
-    ROSE_CUDA_TRY_AHEAD = 1 << 14,    /* attention of many single rows: a warp's ring of 3 splits */
-    ROSE_CUDA_TRY_AHEAD_4 = 1 << 15,  /* the same with 4 warps, 2 splits each */
-    ROSE_CUDA_TRY_SPLIT_8 = 1 << 16,  /* long products of 33 to 128 rows: 8 blocks share a tile */
-    ROSE_CUDA_TRY_HEAD_64 = 1 << 17,  /* the head's stream kernel from 17 rows on */
-    ROSE_CUDA_TRY_TEAM = 1 << 18      /* products of 33 to 128 rows: a warpgroup a chunk */
+    ROSE_CUDA_TRY_AHEAD = 1 << 14,   /* attention of many single rows: a warp's ring of 3 splits */
+    ROSE_CUDA_TRY_AHEAD_4 = 1 << 15, /* the same with 4 warps, 2 splits each */
+    ROSE_CUDA_TRY_SPLIT_8 = 1 << 16, /* long products, 33 to 128 rows: 8 blocks a tile */
+    ROSE_CUDA_TRY_HEAD_64 = 1 << 17, /* the head's stream kernel from 17 rows on */
+    ROSE_CUDA_TRY_TEAM = 1 << 18     /* products of 33 to 128 rows: a warpgroup a chunk */
 } rose_cuda_trial;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -234,7 +234,7 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_line
 /* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
  * tiles, and on sm_90a 3, 4 = stream, 5, 6 = split, 7, 8 = stream in the order of wide_walk.h, 9 to
  * 14 = wide, which want the weights' cores. One that does not take the shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 15, ROSE_CUDA_WIDE = 9 };
+enum { ROSE_CUDA_N_KERNELS = 18, ROSE_CUDA_WIDE = 12 };
 void rose_cuda_linear_force(int kernel);
 /* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);

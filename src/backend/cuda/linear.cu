@@ -31,9 +31,9 @@ enum { ROWS = 1, TILES, HOPPER /* + rose_cuda_hopper */, WIDE = ROSE_CUDA_WIDE /
 const char *rose_cuda_linear_name(int kernel)
 {
     static const char *const names[ROSE_CUDA_N_KERNELS] = {
-        "auto",      "rows",     "tiles",   "stream",     "stream-64",
-        "split",     "split-32", "ordered", "ordered-64", "wide-192",
-        "wide-pair", "wide-add", "wide-96", "wide-64-96", "wide-64-48"};
+        "auto",     "rows",      "tiles",      "stream",  "stream-64",  "split",
+        "split-32", "ordered",   "ordered-64", "split-8", "team",       "team-32",
+        "wide-192", "wide-pair", "wide-add",   "wide-96", "wide-64-96", "wide-64-48"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
 }
 
@@ -53,9 +53,17 @@ static bool hopper_takes(const rose_cuda_linear *l, const rose_cuda_io *io, int 
     if (!g_hopper) return false;
     if (io->epilogue == ROSE_CUDA_EPI_QKV && (l->k % 64 != 0 || io->kv.head_dim % 4 != 0))
         return false;
-    if (kernel < HOPPER + ROSE_CUDA_HOPPER_SPLIT || kernel >= HOPPER + ROSE_CUDA_HOPPER_ORDERED)
+    switch (kernel - HOPPER) {
+    case ROSE_CUDA_HOPPER_SPLIT:
+    case ROSE_CUDA_HOPPER_SPLIT_32:
+    case ROSE_CUDA_HOPPER_SPLIT_8:
+        return io->epilogue != ROSE_CUDA_EPI_LOGITS && l->k_pad <= 8 * 8 * 192;
+    case ROSE_CUDA_HOPPER_TEAM:
+    case ROSE_CUDA_HOPPER_TEAM_32:
+        return io->epilogue != ROSE_CUDA_EPI_LOGITS && l->k_pad <= 4 * 192;
+    default:
         return true;
-    return io->epilogue != ROSE_CUDA_EPI_LOGITS && l->k_pad <= 8 * 8 * 192;
+    }
 }
 
 /* The stream kernel's time in units of a wave of tiles of 64 rows: those of 128 cost nearly two. */
@@ -98,6 +106,21 @@ static int choose_wide(const rose_cuda_linear *l, const rose_cuda_io *io, uint32
     return best;
 }
 
+/* What `trial` names for a decode step's few rows; 0: nothing. */
+static int choose_few(const rose_cuda_linear *l, uint32_t rows, uint32_t trial)
+{
+    const bool head = l->n > 16384;
+    if (rows > 128) return 0;
+    if (head && rows > 16 && (trial & ROSE_CUDA_TRY_HEAD_64) != 0)
+        return HOPPER + ROSE_CUDA_HOPPER_STREAM_64;
+    if (head || rows <= 32) return 0;
+    if ((trial & ROSE_CUDA_TRY_SPLIT_8) != 0 && l->k_pad >= 8 * 192)
+        return HOPPER + ROSE_CUDA_HOPPER_SPLIT_8;
+    if ((trial & ROSE_CUDA_TRY_TEAM) != 0 && l->n > 1024 && l->k_pad <= 4 * 192)
+        return HOPPER + (rows > 64 ? ROSE_CUDA_HOPPER_TEAM : ROSE_CUDA_HOPPER_TEAM_32);
+    return 0;
+}
+
 /* By measurement on an H100, GPT-2 124M. */
 static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t trial)
 {
@@ -111,7 +134,9 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t tr
                       ? ordered ? ROSE_CUDA_HOPPER_ORDERED_64 : ROSE_CUDA_HOPPER_STREAM_64
                   : ordered ? ROSE_CUDA_HOPPER_ORDERED
                             : ROSE_CUDA_HOPPER_STREAM);
-    int kernel = otherwise;
+    int kernel = choose_few(l, rows, trial);
+    if (kernel != 0 && hopper_takes(l, io, kernel)) return kernel;
+    kernel = otherwise;
     if (rows > 128 && (trial & ROSE_CUDA_TRY_CORES) != 0 && wide_takes(l, io))
         return choose_wide(l, io, trial);
     if ((rows > 32 && head) || rows > 300 || (rows > 128 && l->n >= 2048) ||

@@ -16,7 +16,10 @@
  * The split kernel (64 to a few hundred rows): a tile of 64 outputs x TN rows is shared by a
  * cluster of blocks, each with its share of the chunks, so that all weights are in flight at once,
  * straight to registers; the sums of the chunks are then added in order through distributed shared
- * memory. Bound: its chain of waits. */
+ * memory. Bound: its chain of waits.
+ *
+ * The team kernel (on trial, rows as above, up to 4 chunks): the chunks of a tile are warpgroups of
+ * one block instead, so that nothing waits for another block. */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_HOPPER_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_HOPPER_CUH
 
@@ -31,7 +34,8 @@ enum {
     GROUPS = 2, /* that multiply, in the stream kernel */
     STAGE_K = 64,
     CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32,
-    CHUNK_STAGES = CHUNK_K / STAGE_K
+    CHUNK_STAGES = CHUNK_K / STAGE_K,
+    TEAM_GROUPS = 4 /* that multiply, at most, in the team kernel */
 };
 
 #if ROSE_HOPPER
@@ -272,6 +276,31 @@ ROSE_DEVICE void load_split_inputs(split_inputs<QUADS> *in, const rose_cuda_line
     }
 }
 
+/* Four sums of a row through the epilogue. */
+template <typename T>
+ROSE_DEVICE void finish4(const rose_cuda_linear &l, const rose_cuda_io &io, const qkv_place &place,
+                         uint32_t row, uint32_t n, float4 v, const float4 &bias, const float4 &old,
+                         uint32_t slot)
+{
+    if (l.bias != NULL) v = add4(v, bias);
+    if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL)
+        *reinterpret_cast<float4 *>(residual_at(io, row, n)) = add4(old, v);
+    else if (io.epilogue == ROSE_CUDA_EPI_ACT)
+        store_act4<T>(io, row, n, activate4(v, io.act));
+    else
+        finish_qkv4<T>(l, io, place, row, v, slot);
+}
+
+/* A lane's sums of a product of 64 outputs x TN rows to shared memory, [TN][SUM_LD]. */
+template <int TN>
+ROSE_DEVICE void store_sums(float *to, const float (&acc)[TN / 2], int warp, int g, int t)
+{
+    to += warp * 16 + g;
+#pragma unroll
+    for (int i = 0; i < TN / 2; i++)
+        to[(i / 4 * 8 + t * 2 + i % 2) * SUM_LD + i / 2 % 2 * 8] = acc[i];
+}
+
 /* Four outputs of QUADS rows each: the chunks' sums, ascending, from whichever block has them. */
 template <int QUADS>
 ROSE_DEVICE void add_chunks(float4 v[QUADS], const uint32_t at[QUADS], uint32_t pitch,
@@ -369,10 +398,7 @@ static __global__ void __launch_bounds__(128, 3)
             a[j / 8][j % 8] = next[j / 8][j % 8];
         if (c + 2 < mine) load_chunk(next, w, n_k32, first + c + 2);
         __syncthreads(); /* every warp has read the rows */
-        float *to = reinterpret_cast<float *>(chunks + c * PITCH) + warp * 16 + g;
-#pragma unroll
-        for (int i = 0; i < TN / 2; i++)
-            to[(i / 4 * 8 + t * 2 + i % 2) * SUM_LD + i / 2 % 2 * 8] = acc[i];
+        store_sums<TN>(reinterpret_cast<float *>(chunks + c * PITCH), acc, warp, g, t);
     }
 #pragma unroll 1
     for (uint32_t r0 = my_row; r0 < TN; r0 += step * QUADS) {
@@ -391,17 +417,86 @@ static __global__ void __launch_bounds__(128, 3)
         for (int q = 0; q < QUADS; q++) {
             const uint32_t r = r0 + q * step, row = row0 + r;
             if (r >= TN || row >= io.rows || n >= l.n) continue;
-            if (l.bias != NULL) v[q] = add4(v[q], in.bias);
-            if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL)
-                *reinterpret_cast<float4 *>(residual_at(io, row, n)) = add4(in.old[q], v[q]);
-            else if (io.epilogue == ROSE_CUDA_EPI_ACT)
-                store_act4<T>(io, row, n, activate4(v[q], io.act));
-            else
-                finish_qkv4<T>(l, io, place, row, v[q], in.slot[q]);
+            finish4<T>(l, io, place, row, n, v[q], in.bias, in.old[q], in.slot[q]);
         }
     }
     if (my_row >= TN) cluster_sync(); /* a block with no rows to finish */
     cluster_sync();                   /* the others may still read here */
+#endif
+}
+
+/* ---- the team kernel ---- */
+
+/* Grid: (n_pad / 64, row tiles); a warpgroup a chunk, of 4 at most. */
+template <typename T, int TN>
+static __global__ void __launch_bounds__(TEAM_GROUPS * 128, 1)
+    team_kernel(const rose_cuda_linear l, const rose_cuda_io io,
+                const __grid_constant__ CUtensorMap h_map)
+{
+#if ROSE_HOPPER
+    constexpr uint32_t PITCH = TN * CHUNK_K * sizeof(T);
+    constexpr int QUADS = 2; /* rounds of rows at a time */
+    static_assert(PITCH >= TN * SUM_LD * sizeof(float), "sums replace the rows they are made of");
+    extern __shared__ __align__(1024) uint8_t chunks[];
+    __shared__ uint64_t full[TEAM_GROUPS];
+    const uint32_t group = threadIdx.x / 128, n_chunks = blockDim.x / 128;
+    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t full_at = shared_address(full) + group * 8;
+    const uint32_t rows_at = shared_address(chunks) + group * PITCH;
+    const uint32_t n_k32 = l.k_pad / 32;
+    const uint32_t n0 = blockIdx.x * GROUP_OUTPUTS, row0 = blockIdx.y * TN;
+    const uint4 *w =
+        static_cast<const uint4 *>(l.w) + (size_t)(n0 / 8 + warp * 2) * n_k32 * 32 + lane;
+    uint32_t a[ROSE_CUDA_CHUNK_K32][8];
+
+    pdl_launch();
+    load_chunk(a, w, n_k32, group);
+    if (threadIdx.x % 128 == 0) {
+        barrier_init(full_at, 1);
+        barrier_init_done();
+    }
+    __syncthreads();
+    pdl_wait();
+    if (threadIdx.x % 128 == 0) {
+        barrier_expect(full_at, PITCH);
+        copy_box(rows_at, &h_map, group * (CHUNK_K / 8), row0 / 8, full_at);
+    }
+    /* What is finished below: 16 threads a row. */
+    const uint32_t n = n0 + threadIdx.x % 16 * 4, my_row = threadIdx.x / 16, step = n_chunks * 8;
+    split_inputs<QUADS> in;
+    qkv_place place;
+    load_split_inputs<QUADS>(&in, l, io, row0, my_row, step, TN, n);
+    if (io.epilogue == ROSE_CUDA_EPI_QKV) place = place_qkv(l, io, n);
+
+    float acc[TN / 2];
+    const uint64_t rows = core_matrices(rows_at, CHUNK_K * 16);
+    barrier_wait(full_at, 0);
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < ROSE_CUDA_CHUNK_K32; j++) {
+        wgmma(acc, a[j], rows + j * 32, j > 0, static_cast<const T *>(NULL));
+        wgmma(acc, a[j] + 4, rows + j * 32 + 16, 1, static_cast<const T *>(NULL));
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    keep_here(acc);
+    group_sync(group + 1); /* its warps have read the rows */
+    store_sums<TN>(reinterpret_cast<float *>(chunks + group * PITCH), acc, warp, g, t);
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t r0 = my_row; r0 < TN; r0 += step * QUADS) {
+        if (r0 != my_row) load_split_inputs<QUADS>(&in, l, io, row0, r0, step, TN, n);
+#pragma unroll
+        for (int q = 0; q < QUADS; q++) {
+            const uint32_t r = r0 + q * step, row = row0 + r;
+            if (r >= TN || row >= io.rows || n >= l.n) continue;
+            const uint8_t *at = chunks + (r * SUM_LD + threadIdx.x % 16 * 4) * sizeof(float);
+            float4 v = make_float4(0, 0, 0, 0);
+            for (uint32_t c = 0; c < n_chunks; c++)
+                v = add4(v, *reinterpret_cast<const float4 *>(at + c * PITCH));
+            finish4<T>(l, io, place, row, n, v, in.bias, in.old[q], in.slot[q]);
+        }
+    }
 #endif
 }
 
@@ -462,16 +557,32 @@ static cudaError_t launch_split(const rose_cuda_launch *at, const rose_cuda_line
                           (size_t)each * TN * CHUNK_K * sizeof(T), blocks, *l, *io, each, h);
 }
 
+template <typename T, int TN>
+static cudaError_t launch_team(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                               const rose_cuda_io *io)
+{
+    const uint32_t n_chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K;
+    CUtensorMap h;
+    cudaError_t e = make_map(&h, io->h, l->k_pad, (io->rows + 7) / 8, CHUNK_K / 8, TN / 8);
+    if (e != cudaSuccess) return e;
+    return launch_kernel(at, team_kernel<T, TN>, dim3((l->n + 63) / 64, (io->rows + TN - 1) / TN),
+                         n_chunks * 128, (size_t)n_chunks * TN * CHUNK_K * sizeof(T), *l, *io, h);
+}
+
 template <typename T>
 static cudaError_t run_hopper(const rose_cuda_launch *at, const rose_cuda_linear *l,
                               const rose_cuda_io *io, rose_cuda_hopper kernel)
 {
     const uint32_t blocks = l->k_pad > 4 * 8 * CHUNK_K ? 8 : 4;
-    const bool ordered = kernel >= ROSE_CUDA_HOPPER_ORDERED;
+    const bool ordered =
+        kernel == ROSE_CUDA_HOPPER_ORDERED || kernel == ROSE_CUDA_HOPPER_ORDERED_64;
     if (kernel == ROSE_CUDA_HOPPER_STREAM || kernel == ROSE_CUDA_HOPPER_ORDERED)
         return launch_stream<T, 128, 6>(at, l, io, ordered);
     if (kernel == ROSE_CUDA_HOPPER_STREAM_64 || ordered)
         return launch_stream<T, 64, 8>(at, l, io, ordered);
+    if (kernel == ROSE_CUDA_HOPPER_TEAM) return launch_team<T, 64>(at, l, io);
+    if (kernel == ROSE_CUDA_HOPPER_TEAM_32) return launch_team<T, 32>(at, l, io);
+    if (kernel == ROSE_CUDA_HOPPER_SPLIT_8) return launch_split<T, 64>(at, l, io, 8);
     if (kernel == ROSE_CUDA_HOPPER_SPLIT) return launch_split<T, 64>(at, l, io, blocks);
     return launch_split<T, 32>(at, l, io, blocks);
 }
@@ -487,6 +598,8 @@ template <typename T> static cudaError_t init_hopper(bool *there)
         {(const void *)stream_kernel<T, 64, 8>, stream_bytes<T, 64, 8>()},
         {(const void *)split_kernel<T, 64>, 8 * 64 * CHUNK_K * sizeof(T)},
         {(const void *)split_kernel<T, 32>, 8 * 32 * CHUNK_K * sizeof(T)},
+        {(const void *)team_kernel<T, 64>, TEAM_GROUPS * 64 * CHUNK_K * sizeof(T)},
+        {(const void *)team_kernel<T, 32>, TEAM_GROUPS * 32 * CHUNK_K * sizeof(T)},
     };
     int major = 0;
     cudaFuncAttributes a;

@@ -17,12 +17,15 @@ cudaError_t rose_cuda_linear_init_bf16(void);
 
 /* linear_hopper.cuh: only where rose_cuda_hopper_init_* said that the kernels are there. */
 typedef enum rose_cuda_hopper {
-    ROSE_CUDA_HOPPER_STREAM,    /* tiles of 128 outputs x 128 rows */
-    ROSE_CUDA_HOPPER_STREAM_64, /* 128 x 64 */
-    ROSE_CUDA_HOPPER_SPLIT,     /* 64 x 64, a cluster a tile */
-    ROSE_CUDA_HOPPER_SPLIT_32,  /* 64 x 32 */
-    ROSE_CUDA_HOPPER_ORDERED,   /* STREAM, tiles in the order of wide_walk.h */
-    ROSE_CUDA_HOPPER_ORDERED_64 /* STREAM_64, likewise */
+    ROSE_CUDA_HOPPER_STREAM,     /* tiles of 128 outputs x 128 rows */
+    ROSE_CUDA_HOPPER_STREAM_64,  /* 128 x 64 */
+    ROSE_CUDA_HOPPER_SPLIT,      /* 64 x 64, a cluster a tile */
+    ROSE_CUDA_HOPPER_SPLIT_32,   /* 64 x 32 */
+    ROSE_CUDA_HOPPER_ORDERED,    /* STREAM, tiles in the order of wide_walk.h */
+    ROSE_CUDA_HOPPER_ORDERED_64, /* STREAM_64, likewise */
+    ROSE_CUDA_HOPPER_SPLIT_8,    /* SPLIT by clusters of up to 8 blocks */
+    ROSE_CUDA_HOPPER_TEAM,       /* 64 x 64, a warpgroup a chunk */
+    ROSE_CUDA_HOPPER_TEAM_32     /* 64 x 32 */
 } rose_cuda_hopper;
 cudaError_t rose_cuda_hopper_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io, rose_cuda_hopper kernel);

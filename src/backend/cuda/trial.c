@@ -21,7 +21,12 @@ static const struct {
                {"wide-add", ROSE_CUDA_TRY_WIDE_ADD},
                {"wide-96", ROSE_CUDA_TRY_WIDE_96},
                {"wide-64-96", ROSE_CUDA_TRY_WIDE_64_96},
-               {"wide-64-48", ROSE_CUDA_TRY_WIDE_64_48}};
+               {"wide-64-48", ROSE_CUDA_TRY_WIDE_64_48},
+               {"ahead", ROSE_CUDA_TRY_AHEAD},
+               {"ahead-4", ROSE_CUDA_TRY_AHEAD_4},
+               {"split-8", ROSE_CUDA_TRY_SPLIT_8},
+               {"head-64", ROSE_CUDA_TRY_HEAD_64},
+               {"team", ROSE_CUDA_TRY_TEAM}};
 
 static uint32_t trial_of(const char *name, size_t length)
 {
