@@ -238,7 +238,7 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
          .help = "cuda: kernels on trial, the same bits in another way, with commas between: "
                  "sampler, prompts4, prompts8, norm, halves, quarters, rules, ordered, wide, "
                  "wide-192, wide-pair, wide-add, wide-96, wide-64-96, wide-64-48, ahead, ahead-4, "
-                 "split-8, head-64, team"},
+                 "split-8, head-64, team, head"},
         {.name = "prefill-backend",
          .kind = ROSE_OPT_CHOICE,
          .dest = &f->prefill_backend,

@@ -28,6 +28,7 @@ static void test_names(void **state)
     reads("norm,norm", ROSE_CUDA_TRY_NORM);
     reads("wide-64-48", ROSE_CUDA_TRY_WIDE_64_48);
     reads("ahead,split-8", ROSE_CUDA_TRY_AHEAD | ROSE_CUDA_TRY_SPLIT_8);
+    reads("head", ROSE_CUDA_TRY_HEAD);
     reads("ahead-4,head-64,team",
           ROSE_CUDA_TRY_AHEAD_4 | ROSE_CUDA_TRY_HEAD_64 | ROSE_CUDA_TRY_TEAM);
     reads("wide,prompts4,prompts8,halves,quarters,ordered",

@@ -216,7 +216,8 @@ typedef enum rose_cuda_trial {
     ROSE_CUDA_TRY_AHEAD_4 = 1 << 15, /* the same with 4 warps, 2 splits each */
     ROSE_CUDA_TRY_SPLIT_8 = 1 << 16, /* long products, 33 to 128 rows: 8 blocks a tile */
     ROSE_CUDA_TRY_HEAD_64 = 1 << 17, /* the head's stream kernel from 17 rows on */
-    ROSE_CUDA_TRY_TEAM = 1 << 18     /* products of 33 to 128 rows: a warpgroup a chunk */
+    ROSE_CUDA_TRY_TEAM = 1 << 18,    /* products of 33 to 128 rows: a warpgroup a chunk */
+    ROSE_CUDA_TRY_HEAD = 1 << 19     /* the head of up to 32 rows as one stream of weights */
 } rose_cuda_trial;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -234,7 +235,7 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_line
 /* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
  * tiles, and on sm_90a 3, 4 = stream, 5, 6 = split, 7, 8 = stream in the order of wide_walk.h, 9 to
  * 14 = wide, which want the weights' cores. One that does not take the shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 18, ROSE_CUDA_WIDE = 12 };
+enum { ROSE_CUDA_N_KERNELS = 19, ROSE_CUDA_WIDE = 13 };
 void rose_cuda_linear_force(int kernel);
 /* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);

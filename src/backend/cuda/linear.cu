@@ -31,9 +31,9 @@ enum { ROWS = 1, TILES, HOPPER /* + rose_cuda_hopper */, WIDE = ROSE_CUDA_WIDE /
 const char *rose_cuda_linear_name(int kernel)
 {
     static const char *const names[ROSE_CUDA_N_KERNELS] = {
-        "auto",     "rows",      "tiles",      "stream",  "stream-64",  "split",
-        "split-32", "ordered",   "ordered-64", "split-8", "team",       "team-32",
-        "wide-192", "wide-pair", "wide-add",   "wide-96", "wide-64-96", "wide-64-48"};
+        "auto",      "rows",       "tiles",   "stream",     "stream-64", "split", "split-32",
+        "ordered",   "ordered-64", "split-8", "team",       "team-32",   "head",  "wide-192",
+        "wide-pair", "wide-add",   "wide-96", "wide-64-96", "wide-64-48"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
 }
 
@@ -61,6 +61,8 @@ static bool hopper_takes(const rose_cuda_linear *l, const rose_cuda_io *io, int 
     case ROSE_CUDA_HOPPER_TEAM:
     case ROSE_CUDA_HOPPER_TEAM_32:
         return io->epilogue != ROSE_CUDA_EPI_LOGITS && l->k_pad <= 4 * 192;
+    case ROSE_CUDA_HOPPER_HEAD: /* as linear_head.cuh */
+        return io->epilogue == ROSE_CUDA_EPI_LOGITS && io->rows <= 32 && l->k_pad <= 1024;
     default:
         return true;
     }
@@ -111,6 +113,8 @@ static int choose_few(const rose_cuda_linear *l, uint32_t rows, uint32_t trial)
 {
     const bool head = l->n > 16384;
     if (rows > 128) return 0;
+    if (head && rows <= 32 && (trial & ROSE_CUDA_TRY_HEAD) != 0)
+        return HOPPER + ROSE_CUDA_HOPPER_HEAD;
     if (head && rows > 16 && (trial & ROSE_CUDA_TRY_HEAD_64) != 0)
         return HOPPER + ROSE_CUDA_HOPPER_STREAM_64;
     if (head || rows <= 32) return 0;

@@ -27,6 +27,7 @@
 
 #include "backend/cuda/hopper_epilogue.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/linear_head.cuh"
 #include "backend/cuda/linear_types.h"
 #include "backend/cuda/wide_walk.h"
 
@@ -580,6 +581,9 @@ static cudaError_t run_hopper(const rose_cuda_launch *at, const rose_cuda_linear
         return launch_stream<T, 128, 6>(at, l, io, ordered);
     if (kernel == ROSE_CUDA_HOPPER_STREAM_64 || ordered)
         return launch_stream<T, 64, 8>(at, l, io, ordered);
+    if (kernel == ROSE_CUDA_HOPPER_HEAD)
+        return io->rows <= 16 ? launch_head<T, 1>(at, l, io, g_multiprocessors)
+                              : launch_head<T, 2>(at, l, io, g_multiprocessors);
     if (kernel == ROSE_CUDA_HOPPER_TEAM) return launch_team<T, 64>(at, l, io);
     if (kernel == ROSE_CUDA_HOPPER_TEAM_32) return launch_team<T, 32>(at, l, io);
     if (kernel == ROSE_CUDA_HOPPER_SPLIT_8) return launch_split<T, 64>(at, l, io, 8);
@@ -600,6 +604,8 @@ template <typename T> static cudaError_t init_hopper(bool *there)
         {(const void *)split_kernel<T, 32>, 8 * 32 * CHUNK_K * sizeof(T)},
         {(const void *)team_kernel<T, 64>, TEAM_GROUPS * 64 * CHUNK_K * sizeof(T)},
         {(const void *)team_kernel<T, 32>, TEAM_GROUPS * 32 * CHUNK_K * sizeof(T)},
+        {(const void *)head_kernel<T, 1>, HEAD_SHARED},
+        {(const void *)head_kernel<T, 2>, HEAD_SHARED},
     };
     int major = 0;
     cudaFuncAttributes a;

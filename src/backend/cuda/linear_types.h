@@ -25,7 +25,8 @@ typedef enum rose_cuda_hopper {
     ROSE_CUDA_HOPPER_ORDERED_64, /* STREAM_64, likewise */
     ROSE_CUDA_HOPPER_SPLIT_8,    /* SPLIT by clusters of up to 8 blocks */
     ROSE_CUDA_HOPPER_TEAM,       /* 64 x 64, a warpgroup a chunk */
-    ROSE_CUDA_HOPPER_TEAM_32     /* 64 x 32 */
+    ROSE_CUDA_HOPPER_TEAM_32,    /* 64 x 32 */
+    ROSE_CUDA_HOPPER_HEAD        /* the head of up to 32 rows as one stream (linear_head.cuh) */
 } rose_cuda_hopper;
 cudaError_t rose_cuda_hopper_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io, rose_cuda_hopper kernel);

@@ -26,7 +26,8 @@ static const struct {
                {"ahead-4", ROSE_CUDA_TRY_AHEAD_4},
                {"split-8", ROSE_CUDA_TRY_SPLIT_8},
                {"head-64", ROSE_CUDA_TRY_HEAD_64},
-               {"team", ROSE_CUDA_TRY_TEAM}};
+               {"team", ROSE_CUDA_TRY_TEAM},
+               {"head", ROSE_CUDA_TRY_HEAD}};
 
 static uint32_t trial_of(const char *name, size_t length)
 {
