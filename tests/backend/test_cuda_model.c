@@ -268,12 +268,19 @@ static void compare_crowds(const rose_model *m, const char *const *trials, int n
 static void test_trials(void **state)
 {
     (void)state;
-    static const char *const all[] = {
-        "halves",   "quarters", "sampler,prompts4,norm,quarters,ordered,wide",
-        "sampler",  "prompts4", "prompts8",
-        "norm",     "ordered",  "wide",
-        "wide-pair"};
-    enum { N_TRIALS = sizeof all / sizeof *all, CROWDED = 3 };
+    static const char *const all[] = {"halves",
+                                      "quarters",
+                                      "sampler,prompts4,norm,quarters,ordered,wide",
+                                      "ahead,split-8,team,head",
+                                      "ahead-4,head-64,halves",
+                                      "sampler",
+                                      "prompts4",
+                                      "prompts8",
+                                      "norm",
+                                      "ordered",
+                                      "wide",
+                                      "wide-pair"};
+    enum { N_TRIALS = sizeof all / sizeof *all, CROWDED = 5 };
     const char *only = fx_trial;
     const char *const *trials = only != NULL ? &only : all;
     char what[120];

@@ -106,6 +106,7 @@ static __global__ void __launch_bounds__((HEAD_WARPS + 1) * 32, 1)
     const uint32_t each = HEAD_OUTPUTS * l.k_pad * sizeof(T) / sizeof(uint4);
     uint4 *ring = head_shared + MT * each;
 
+    if (io.epilogue != ROSE_CUDA_EPI_LOGITS) return; /* no code for others */
     pdl_launch();
     if (threadIdx.x == 0) {
         bulk_init(&rows_full, 1);
