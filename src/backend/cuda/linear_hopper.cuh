@@ -399,7 +399,10 @@ static __global__ void __launch_bounds__(128, 3)
             a[j / 8][j % 8] = next[j / 8][j % 8];
         if (c + 2 < mine) load_chunk(next, w, n_k32, first + c + 2);
         __syncthreads(); /* every warp has read the rows */
-        store_sums<TN>(reinterpret_cast<float *>(chunks + c * PITCH), acc, warp, g, t);
+        float *to = reinterpret_cast<float *>(chunks + c * PITCH) + warp * 16 + g;
+#pragma unroll
+        for (int i = 0; i < TN / 2; i++)
+            to[(i / 4 * 8 + t * 2 + i % 2) * SUM_LD + i / 2 % 2 * 8] = acc[i];
     }
 #pragma unroll 1
     for (uint32_t r0 = my_row; r0 < TN; r0 += step * QUADS) {
@@ -418,7 +421,13 @@ static __global__ void __launch_bounds__(128, 3)
         for (int q = 0; q < QUADS; q++) {
             const uint32_t r = r0 + q * step, row = row0 + r;
             if (r >= TN || row >= io.rows || n >= l.n) continue;
-            finish4<T>(l, io, place, row, n, v[q], in.bias, in.old[q], in.slot[q]);
+            if (l.bias != NULL) v[q] = add4(v[q], in.bias);
+            if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL)
+                *reinterpret_cast<float4 *>(residual_at(io, row, n)) = add4(in.old[q], v[q]);
+            else if (io.epilogue == ROSE_CUDA_EPI_ACT)
+                store_act4<T>(io, row, n, activate4(v[q], io.act));
+            else
+                finish_qkv4<T>(l, io, place, row, v[q], in.slot[q]);
         }
     }
     if (my_row >= TN) cluster_sync(); /* a block with no rows to finish */
