@@ -92,7 +92,8 @@ static rose_status create_io(rose_api *a, rose_err *err)
         if (a->io[i].metrics == NULL) return rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
         memset(a->io[i].metrics, 0, bytes);
         if ((st = rose_wakeq_create(&a->io[i].sink, ROSE_API_MAX_LIVE, err)) != ROSE_OK) return st;
-        if ((st = rose_wakeq_create(&a->io[i].done, ROSE_API_MAX_LIVE, err)) != ROSE_OK) return st;
+        if ((st = rose_wakeq_create(&a->io[i].done, 2 * ROSE_API_MAX_LIVE, err)) != ROSE_OK)
+            return st;
     }
     return ROSE_OK;
 }

@@ -4,7 +4,8 @@
  *   I/O thread   creates it, then hands it to a worker (queue in worker.c);
  *   worker       owns it until it pushes it into the done queue of the job's I/O thread;
  *   I/O thread   owns it from then on, and frees it when no engine request of it is left.
- * Only `gone` is shared in between. Engine events that come before the job does (the worker
+ * Only `gone` is shared in between, and timeout_s once the worker has given notice of it: it pushes
+ * such a job twice. Engine events that come before the job does (the worker
  * submits) are noted in choice->pending, which only the I/O thread touches. */
 #ifndef ROSE_API_API_INTERNAL_H
 #define ROSE_API_API_INTERNAL_H
@@ -50,6 +51,12 @@ void rose_api_utf8_clean(char *s);
  * position. */
 bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_values,
                         rose_api_error *err);
+
+/* Without parsing: the value of the outermost object's member `key` (written without escapes) if
+ * that is a time-out, a number above 0 and at most ROSE_API_MAX_TIMEOUT; else 0. One scan, so for
+ * short bodies; of a body that is no JSON whatever comes out. */
+enum { ROSE_API_MAX_TIMEOUT = 86400, ROSE_API_MAX_PEEK = 64 << 10 };
+double rose_api_json_peek(const char *body, size_t len, const char *key);
 
 /* ---- schema.c: the table of fields ---- */
 
@@ -155,7 +162,7 @@ typedef struct rose_api_choice {
     bool trim_space;                /* chat: drop one leading space */
     rose_buf text;                  /* the whole text; of a stream what waits for its chunk */
     uint64_t t_admitted_ns;         /* 0 = not yet known */
-    uint64_t t_first_ns, t_last_ns; /* of counted tokens */
+    uint64_t t_first_ns, t_last_ns; /* of counted tokens; only scored: 0, and when it was */
 } rose_api_choice;
 
 struct rose_api_job {
@@ -163,6 +170,9 @@ struct rose_api_job {
     rose_api_io *io;
     rose_http_req *r; /* I/O thread; NULL: replied or gone */
     atomic_bool gone; /* tells the worker not to bother */
+    bool noticed;     /* I/O thread: it has seen the worker's notice */
+    bool timed_out;   /* I/O thread: answered so before the worker was done */
+    bool notice;      /* the worker hands it in twice, first with timeout_s alone */
     rose_api_kind kind;
     bool back;          /* the worker has handed it back */
     bool streaming;     /* params.stream, after a successful submit */
@@ -184,8 +194,9 @@ struct rose_api_job {
     bool ignore_eos;
     rose_api_prompts prompts; /* owned; kept for the reply where it shows them */
     rose_api_extra *extras;   /* owned [n_choices] or NULL */
-    double timeout_s;         /* 0 = none */
+    double timeout_s;         /* 0 = none, or not yet known */
     rose_http_timer *timer;   /* I/O thread */
+    double watched_s;         /* likewise: what it was set to */
     rose_api_choice *choices; /* owned [n_choices] */
     uint32_t *stop_mem;       /* owned: the states of all choices */
     rose_stops stops;
@@ -225,8 +236,11 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
 void rose_api_job_process(rose_api_job *j,
                           rose_encoder *enc); /* worker: parse, check, tokenise, submit */
 void rose_api_job_free(rose_api_job *j);
+bool rose_api_fail_timeout(rose_api_error *e, double timeout_s);
 
 /* events.c, I/O thread */
+/* Its time-out is known: it counts from the arrival on, whoever has the job. */
+void rose_api_job_watch(rose_api_job *j, double timeout_s);
 void rose_api_job_back(
     rose_api_job *j); /* the worker is done with it: answer, or watch its events */
 void rose_api_job_gone(rose_api_job *j); /* on_gone: nothing is sent any more, the engine is told */

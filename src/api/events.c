@@ -95,6 +95,16 @@ static void flush_text(rose_api_choice *c, rose_finish finish)
     }
 }
 
+static void fail_engine(rose_api_job *j)
+{
+    const char *why = rose_engine_failure(engine_of(j));
+    if (why != NULL)
+        rose_api_fail(&j->err, 500, "engine_error", NULL, "the engine failed: %s", why);
+    else
+        rose_api_fail(&j->err, 500, "engine_error", NULL,
+                      "the model gave no finite logit for this request");
+}
+
 static void take_failure(rose_api_choice *c, rose_finish finish)
 {
     rose_api_job *j = c->job;
@@ -108,7 +118,7 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
                       "stop_token_ids together leave no token that could be generated",
                       c->n_tokens);
     else
-        rose_api_fail(&j->err, 500, "engine_error", NULL, "the engine failed while it generated");
+        fail_engine(j);
     cancel_all(j);
 }
 
@@ -119,7 +129,8 @@ static void record_parts(const rose_api_job *j, const rose_request_times *t)
     rose_prof_async("wait for a worker", j->prof_id, j->t_complete, j->t_worker);
     rose_prof_async("parse and tokenize", j->prof_id, j->t_worker, t->submitted);
     rose_prof_async("queue", j->prof_id, t->submitted, t->admitted);
-    rose_prof_async("prefill", j->prof_id, t->admitted, t->first_token);
+    rose_prof_async("prefill", j->prof_id, t->admitted,
+                    j->score_only ? t->finished : t->first_token);
     rose_prof_async("decode", j->prof_id, t->first_token, t->finished);
 }
 
@@ -200,6 +211,7 @@ static void take_event(rose_api_choice *c, const rose_event *ev)
             flush_text(c, finish);
         else if (c->finish == NULL && last)
             take_failure(c, finish);
+        if (j->score_only && c->finish != NULL) c->t_last_ns = ev->t_ns;
         if (j->io->text.oom || (c->extra != NULL && rose_api_extra_failed(c))) lose(j);
     }
     if (last) release(c);
@@ -307,32 +319,51 @@ static bool pump(rose_api_choice *c)
     return true;
 }
 
+/* The client is answered, the worker told not to bother; the job is freed when it is back. */
+static void time_out_early(rose_api_job *j)
+{
+    rose_api_error e;
+    rose_api_fail_timeout(&e, j->watched_s);
+    j->timed_out = true;
+    atomic_store_explicit(&j->gone, true, memory_order_relaxed); /* as in rose_api_job_gone */
+    rose_api_reply_error(j->io, take_req(j), &e);
+}
+
 /* Out of time: what is there of the reply stays, and an error ends it. */
 static void on_timeout(void *arg)
 {
     rose_api_job *j = arg;
     j->timer = NULL;
-    if (!wanted(j)) return;
-    rose_api_fail(&j->err, 504, "timeout", "timeout",
-                  "the request took longer than its 'timeout' of %g s", j->timeout_s);
-    cancel_all(j);
+    if (j->r != NULL && !j->back) {
+        time_out_early(j);
+    } else if (wanted(j)) {
+        rose_api_fail_timeout(&j->err, j->watched_s);
+        cancel_all(j);
+    }
 }
 
-static void start_timer(rose_api_job *j)
+void rose_api_job_watch(rose_api_job *j, double timeout_s)
 {
-    if (!(j->timeout_s > 0) || !wanted(j)) return;
-    double left = j->timeout_s - (double)(rose_now_ns() - j->t_arrival) * 1e-9;
+    if (!(timeout_s > 0) || j->r == NULL || j->timer != NULL) return;
+    double left = timeout_s - (double)(rose_now_ns() - j->t_arrival) * 1e-9;
+    j->watched_s = timeout_s;
     if (left <= 0)
         on_timeout(j);
     else if ((j->timer = rose_http_timer_start(j->api->http, j->io->thread,
                                                (uint32_t)(left * 1e3) + 1, on_timeout, j)) == NULL)
-        lose(j);
+        if (j->back) lose(j); /* else there is another try when it is */
 }
 
 void rose_api_job_back(rose_api_job *j)
 {
+    if (j->notice && !j->noticed) { /* the first of two times */
+        j->noticed = true;
+        rose_api_job_watch(j, j->timeout_s);
+        return;
+    }
     j->back = true;
     if (j->r == NULL) {
+        if (j->timed_out) rose_api_fail_timeout(&j->err, j->watched_s);
         cancel_all(j);
     } else if (j->err.status != 0) {
         rose_api_reply_error(j->io, take_req(j), &j->err);
@@ -343,7 +374,7 @@ void rose_api_job_back(rose_api_job *j)
         rose_api_job_free(j);
         return;
     }
-    start_timer(j);
+    if (wanted(j)) rose_api_job_watch(j, j->timeout_s);
     rose_api_count_job(j);
     uint32_t n = j->n_submitted;
     for (uint32_t i = 0; i < n; i++) { /* events that came before the job did */

@@ -140,7 +140,6 @@ static void note_wishes(rose_api_job *j, const rose_api_params *p, const rose_ap
     j->prompt_n_top = p->prompt_logprobs > 0 ? (uint32_t)p->prompt_logprobs : 0;
     j->min_tokens = u->r.min_tokens;
     j->stops.include = p->include_stop;
-    j->timeout_s = p->timeout;
 }
 
 /* Before anything of their size is allocated. */
@@ -216,6 +215,19 @@ static bool reserve_live(rose_api_job *j, uint32_t n)
     return false;
 }
 
+/* Places in the engine's queue for all choices, or for none: else of many choices the last would
+ * find it full of the first. */
+static bool reserve_places(rose_api_job *j, rose_engine *e, uint64_t n_tokens)
+{
+    rose_err err = {0};
+    rose_status st = rose_engine_reserve(e, j->n_choices, n_tokens, &err);
+    if (st == ROSE_E_INVAL)
+        return rose_api_fail(&j->err, 400, NULL, "n", "too many choices (prompts x n): %s",
+                             err.msg);
+    if (st != ROSE_OK) rose_api_fail_status(&j->err, st, &err, e);
+    return st == ROSE_OK;
+}
+
 static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api_rules *rules,
                        uint32_t max_tokens)
 {
@@ -235,9 +247,10 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
         o.cache_salt = json_string_value(p->cache_salt);
         o.cache_salt_len = json_string_length(p->cache_salt);
     }
-    uint64_t seed = 0;
+    uint64_t seed = 0, n_tokens = (uint64_t)j->n_prompt_tokens * n; /* of those not submitted */
     if (!reserve_live(j, j->n_choices)) return;
-    for (uint32_t i = 0; i < j->n_choices; i++) {
+    if (reserve_places(j, e, n_tokens)) o.n_reserved = j->n_choices;
+    for (uint32_t i = 0; i < j->n_choices && j->err.status == 0; i++) {
         rose_err err = {0};
         const rose_ids *ids = &prompts->v[i / n];
         if (i % n == 0) seed = p->has_seed ? (uint64_t)p->seed : random_seed();
@@ -247,16 +260,42 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
         o.same_prompt = i % n > 0;
         o.user = &j->choices[i];
         rose_status st = rose_engine_submit(e, &o, &j->choices[i].req, &err);
-        if (st != ROSE_OK) {
+        o.n_reserved--;
+        n_tokens -= o.n_prompt;
+        if (st == ROSE_OK)
+            j->n_submitted++;
+        else
             rose_api_fail_status(&j->err, st, &err, e);
-            break;
-        }
-        j->n_submitted++;
     }
     if (j->err.status == 0) return;
+    if (o.n_reserved > 0) rose_engine_unreserve(e, o.n_reserved, n_tokens);
     for (uint32_t i = 0; i < j->n_submitted; i++)
         rose_request_cancel(j->choices[i].req);
     atomic_fetch_sub_explicit(&j->io->n_live, j->n_choices - j->n_submitted, memory_order_relaxed);
+}
+
+bool rose_api_fail_timeout(rose_api_error *e, double timeout_s)
+{
+    return rose_api_fail(e, 504, "timeout", "timeout",
+                         "the request took longer than its 'timeout' of %g s", timeout_s);
+}
+
+/* Its time is over: nothing more is worth doing for it. */
+static bool in_time(rose_api_job *j)
+{
+    if (!(j->timeout_s > 0)) return true;
+    if ((double)(rose_now_ns() - j->t_arrival) * 1e-9 < j->timeout_s) return true;
+    return rose_api_fail_timeout(&j->err, j->timeout_s);
+}
+
+/* The I/O thread shall know how long the job may take before it is tokenised; of a short body it
+ * does already. */
+static void give_notice(rose_api_job *j)
+{
+    j->notice = j->timeout_s > 0 && j->api->o.async_admit && j->body_len > ROSE_API_MAX_PEEK;
+    if (!j->notice) return;
+    rose_wakeq_push(j->io->done, j); /* it has room for every job twice */
+    rose_wakeq_signal(j->io->done);
 }
 
 static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompts *prompts,
@@ -281,13 +320,17 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     uint32_t max_tokens = 0, n = (uint32_t)p->n;
     c->max_prompts = j->api->o.max_n / n;
     const rose_prof_span span = rose_prof_begin("api.tokenize");
-    bool ok = j->kind == ROSE_API_CHAT
-                  ? load_chat(j, p, prompts, c)
-                  : rose_api_prompts_load(prompts, p->prompt, p->add_special_tokens, c, &j->err);
+    j->timeout_s = p->timeout;
+    give_notice(j);
+    bool ok = in_time(j);
+    if (ok && j->kind == ROSE_API_CHAT)
+        ok = load_chat(j, p, prompts, c);
+    else if (ok)
+        ok = rose_api_prompts_load(prompts, p->prompt, p->add_special_tokens, c, &j->err);
     ok = ok && rose_api_rules_load(&rules, p, c, &j->err);
     j->t_tokenized = rose_now_ns();
     rose_prof_end(&span);
-    if (!ok || !fit_tokens(j, p, prompts, c->max_model_len, &max_tokens)) goto done;
+    if (!ok || !in_time(j) || !fit_tokens(j, p, prompts, c->max_model_len, &max_tokens)) goto done;
     if (!cap_reports(j, p, &rules, c->max_model_len, max_tokens)) goto done;
     j->n = n;
     note_wishes(j, p, &rules);
@@ -295,6 +338,7 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     for (uint32_t i = 0; i < prompts->n; i++)
         j->n_prompt_tokens += (uint32_t)prompts->v[i].len;
     j->max_tokens = max_tokens;
+    j->score_only = max_tokens == 0;
     j->streaming = p->stream;
     j->usage = p->include_usage;
     if (!atomic_load_explicit(&j->gone, memory_order_relaxed)) { /* only saves work */

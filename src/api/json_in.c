@@ -2,6 +2,7 @@
  * the bytes bounds what it may allocate: a body of 32 MiB "[[],[],..." would otherwise become
  * gigabytes of empty arrays. The parser itself refuses bytes that are not UTF-8, duplicate keys,
  * numbers that do not fit, NaN. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "api/api_internal.h"
@@ -47,6 +48,53 @@ static bool bounded(const char *body, size_t len, size_t max_values, rose_api_er
         return rose_api_fail(err, 400, NULL, NULL, "the JSON body holds over %zu values",
                              max_values);
     return true;
+}
+
+/* Behind white space from i on. */
+static size_t skip_space(const char *body, size_t i, size_t len)
+{
+    while (i < len && strchr(" \t\r\n", body[i]) != NULL && body[i] != '\0')
+        i++;
+    return i;
+}
+
+/* The number that the member whose key ends before i has as its value; 0 if it is none. */
+static double member_number(const char *body, size_t i, size_t len)
+{
+    char text[40];
+    i = skip_space(body, i, len);
+    if (i == len || body[i] != ':') return 0;
+    i = skip_space(body, i + 1, len);
+    size_t n = 0;
+    while (i + n < len && n < sizeof text - 1 && strchr("0123456789+-.eE", body[i + n]) != NULL &&
+           body[i + n] != '\0')
+        n++;
+    memcpy(text, body + i, n);
+    text[n] = '\0';
+    double x = strtod(text, NULL);
+    return x > 0 && x <= ROSE_API_MAX_TIMEOUT ? x : 0;
+}
+
+double rose_api_json_peek(const char *body, size_t len, const char *key)
+{
+    const size_t n = strlen(key);
+    size_t depth = 0;
+    if (memmem(body, len, key, n) == NULL) return 0;
+    for (size_t i = 0; i < len; i++) {
+        char c = body[i];
+        if (c == '"') {
+            size_t begin = i + 1;
+            i = skip_string(body, i, len);
+            bool it = depth == 1 && i < len && i - begin == n && memcmp(body + begin, key, n) == 0;
+            double x = it ? member_number(body, i + 1, len) : 0;
+            if (x > 0) return x;
+        } else if (c == '[' || c == '{') {
+            depth++;
+        } else if ((c == ']' || c == '}') && depth > 0) {
+            depth--;
+        }
+    }
+    return 0;
 }
 
 bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_values,

@@ -109,7 +109,7 @@ void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t
     }
     add_time(&m->e2e, j->t_arrival, c->t_last_ns);
     add_time(&m->queue, t->submitted, t->admitted);
-    add_time(&m->prefill, t->admitted, c->t_first_ns);
+    add_time(&m->prefill, t->admitted, j->score_only ? c->t_last_ns : c->t_first_ns);
     add_time(&m->decode, c->t_first_ns, c->t_last_ns);
     add_time(&m->inference, t->admitted, c->t_last_ns);
     if (c->n_tokens > 1)
@@ -349,6 +349,16 @@ static void put_stalls(page *p)
 }
 
 /* The usual exporter's names: no labels of ours. */
+static void put_slow(page *p)
+{
+    static const char *const why[ROSE_HTTP_N_SLOW] = {"stalled", "stream", "together"};
+    _Atomic uint64_t counts[ROSE_HTTP_N_SLOW];
+    for (uint32_t i = 0; i < ROSE_HTTP_N_SLOW; i++)
+        atomic_init(&counts[i], rose_http_n_slow(p->a->http, (rose_http_slow)i));
+    by_label(p, "roseinfer:slow_clients_dropped_total", "reason", why, counts, ROSE_HTTP_N_SLOW,
+             "Connections closed because the client did not take its reply.");
+}
+
 static void put_http(page *p, const rose_api_metrics *m)
 {
     head(p, "http_requests_total", "counter", "Requests by route, method and status.");
@@ -417,6 +427,7 @@ void rose_api_metrics_page(rose_api_out *o, const rose_api *a)
     put_hists(&p, sum);
     if (e != NULL) put_engine(&p, e, &s);
     put_stalls(&p);
+    if (e != NULL) put_slow(&p); /* before that the server may not be attached yet */
     put_http(&p, sum);
     put_process(&p);
     free(sum);

@@ -79,7 +79,7 @@ static bool check_items(const json_t *list, const rose_api_prompt_ctx *c, rose_a
     if (n > c->max_prompts)
         return rose_api_fail(
             err, 400, NULL, "prompt",
-            "%zu prompts times 'n' give more choices than this server's limit allows "
+            "%zu prompts times 'n' give more choices than the server's --max-n allows "
             "(at most %u prompts here)",
             n, c->max_prompts);
     for (size_t i = 0; i < n; i++) {

@@ -37,13 +37,20 @@ static double ms_between(uint64_t a, uint64_t b)
     return a == 0 || b <= a ? 0.0 : (double)(b - a) * 1e-6;
 }
 
-/* The choice that gave the first token of the request, NULL before it. */
+/* What a choice was prefilled for: its first token, or its scores; 0 before them. */
+static uint64_t prefilled_ns(const rose_api_choice *c)
+{
+    return c->job->score_only ? c->t_last_ns : c->t_first_ns;
+}
+
+/* The choice that was the first to be prefilled, NULL before it. */
 static const rose_api_choice *first_choice(const rose_api_job *j)
 {
     const rose_api_choice *first = NULL;
     for (uint32_t i = 0; i < j->n_choices; i++) {
         const rose_api_choice *c = &j->choices[i];
-        if (c->t_first_ns != 0 && (first == NULL || c->t_first_ns < first->t_first_ns)) first = c;
+        if (prefilled_ns(c) == 0) continue;
+        if (first == NULL || prefilled_ns(c) < prefilled_ns(first)) first = c;
     }
     return first;
 }
@@ -81,6 +88,7 @@ void rose_api_timings_json(rose_api_out *o, const rose_api_job *j)
 {
     const rose_api_choice *first = first_choice(j);
     uint64_t t_first = first == NULL ? 0 : first->t_first_ns, t_admitted = first_admitted_ns(j);
+    uint64_t t_prefilled = first == NULL ? 0 : prefilled_ns(first);
     uint64_t predicted = 0;
     for (uint32_t i = 0; i < j->n_choices; i++)
         predicted += j->choices[i].n_tokens;
@@ -91,7 +99,7 @@ void rose_api_timings_json(rose_api_out *o, const rose_api_job *j)
                   ms_between(j->t_worker, j->t_parsed));
     rose_api_putf(o, ",\"tokenize_ms\":%.3f,\"queue_wait_ms\":%.3f,\"prefill_to_first_ms\":%.3f",
                   ms_between(j->t_parsed, j->t_tokenized), ms_between(j->t_tokenized, t_admitted),
-                  ms_between(t_admitted, t_first));
+                  ms_between(t_admitted, t_prefilled));
     rose_api_putf(o, ",\"ttft_ms\":%.3f,\"tpot_ms\":%.3f,\"e2e_ms\":%.3f}",
                   ms_between(j->t_arrival, t_first), tpot_ms(j),
                   ms_between(j->t_arrival, last_token_ns(j)));
@@ -101,11 +109,12 @@ void rose_api_server_timing(rose_api_out *o, const rose_api_job *j)
 {
     const rose_api_choice *first = first_choice(j);
     uint64_t t_first = first == NULL ? 0 : first->t_first_ns, t_admitted = first_admitted_ns(j);
+    uint64_t t_prefilled = first == NULL ? 0 : prefilled_ns(first);
     rose_api_putf(o, "Server-Timing: parse;dur=%.3f, tokenize;dur=%.3f",
                   ms_between(j->t_worker, j->t_parsed), ms_between(j->t_parsed, j->t_tokenized));
     if (t_admitted != 0)
         rose_api_putf(o, ", queue_wait;dur=%.3f, prefill_to_first;dur=%.3f",
-                      ms_between(j->t_tokenized, t_admitted), ms_between(t_admitted, t_first));
+                      ms_between(j->t_tokenized, t_admitted), ms_between(t_admitted, t_prefilled));
     if (t_first != 0) rose_api_putf(o, ", ttft;dur=%.3f", ms_between(j->t_arrival, t_first));
     if (j->n_choices != 0 && j->n_released == j->n_choices)
         rose_api_putf(o, ", e2e;dur=%.3f", ms_between(j->t_arrival, last_token_ns(j)));

@@ -51,8 +51,14 @@ static void get_health(rose_api_io *io, rose_http_req *r)
     rose_api_puts(&o, s.failed ? "{\"status\":\"failed\"" : "{\"status\":\"ok\"");
     rose_api_putf(&o, ",\"running\":%u,\"waiting\":%u,\"kv_pages\":%u,\"kv_pages_free\":%u",
                   s.running, s.waiting, s.kv_pages, s.kv_pages_free);
-    rose_api_putf(&o, ",\"finished\":%llu,\"cancelled\":%llu}", (unsigned long long)s.finished,
+    rose_api_putf(&o, ",\"finished\":%llu,\"cancelled\":%llu", (unsigned long long)s.finished,
                   (unsigned long long)s.cancelled);
+    const char *why = e != NULL ? rose_engine_failure(e) : NULL;
+    if (why != NULL) {
+        rose_api_puts(&o, ",\"error\":");
+        rose_api_put_string(&o, why, strlen(why));
+    }
+    rose_api_puts(&o, "}");
     reply_out(io, r, s.failed ? 503 : 200, NULL, &o);
 }
 
@@ -213,6 +219,15 @@ static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, ros
     return prepare(io, err);
 }
 
+/* Known before a worker has the body, so that it holds while the body waits for one; 0 = none, or
+ * the body is so long that the worker shall look. */
+static double peek_timeout(const rose_api_job *j)
+{
+    if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT) return 0;
+    return j->body_len > ROSE_API_MAX_PEEK ? 0
+                                           : rose_api_json_peek(j->body, j->body_len, "timeout");
+}
+
 static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
 {
     rose_api *a = io->api;
@@ -228,6 +243,7 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
         return;
     }
     rose_http_req_set_user(r, j);
+    const double timeout_s = a->o.async_admit ? peek_timeout(j) : 0; /* then it may wait */
     if (!a->o.async_admit) {
         rose_api_job_process(j, io->encoder);
         rose_api_job_back(j);
@@ -236,6 +252,8 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
         rose_http_req_set_user(r, NULL);
         rose_api_fail_status(&err, ROSE_E_FULL, NULL, engine_of(a));
         rose_api_reply_error(io, r, &err);
+    } else {
+        rose_api_job_watch(j, timeout_s);
     }
 }
 

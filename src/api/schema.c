@@ -87,7 +87,7 @@ static const field fields[] = {
     {"bad_words", CC, T_JSON, 0, AT(bad_words), 0, 0, NULL},
     {"return_token_ids", CC, T_BOOL, 0, AT(token_ids), 0, 0, NULL},
     {"return_tokens_as_token_ids", CC, T_BOOL, 0, AT(as_ids), 0, 0, NULL},
-    {"timeout", CC, T_NUM, 0, AT(timeout), 0, 86400, "0 (none) to 86400 seconds"},
+    {"timeout", CC, T_NUM, 0, AT(timeout), 0, ROSE_API_MAX_TIMEOUT, "0 (none) to 86400 seconds"},
     {"priority", CC, T_INT, 0, AT(priority), INT32_MIN, INT32_MAX, "-2147483648 to 2147483647"},
     {"cache_salt", CC, T_JSON, 0, AT(cache_salt), 0, 0, NULL},
     /* labels and hints: no effect on the result */

@@ -69,7 +69,7 @@ static void *worker_main(void *arg)
         else
             rose_api_job_process(j, enc);
         watch_job(&span, j);
-        /* Never full: its capacity is ROSE_API_MAX_LIVE and the I/O thread admits no more jobs. */
+        /* Never full: it has room for twice the jobs that the I/O thread admits. */
         rose_wakeq_push(io->done, j);
         rose_wakeq_signal(io->done);
     }

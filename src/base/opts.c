@@ -1,4 +1,4 @@
-/* base/opts.c - see opts.h. Pure text work; prints only help and usage errors. */
+/* base/opts.c - see opts.h. Pure text work; prints only help and errors. */
 #include "base/opts.h"
 
 #include <errno.h>
@@ -317,4 +317,18 @@ int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **a
     if (*n_args >= c->min_args) return -1;
     fprintf(stderr, "Usage: %s\n(--help lists the options)\n", c->usage);
     return USAGE_ERROR;
+}
+
+int rose_opts_parse_one(const char *usage, const char *about, const rose_opt *opts, size_t n_opts,
+                        int argc, char **argv, const char **arg)
+{
+    const rose_command c = {usage, about, opts, n_opts, 1, 1};
+    uint32_t n_args;
+    return rose_opts_parse(&c, argc, argv, arg, &n_args);
+}
+
+int rose_die(const rose_err *err)
+{
+    fprintf(stderr, "roseinfer: %s\n", err->msg);
+    return 1;
 }

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/status.h"
+
 typedef enum rose_opt_kind {
     ROSE_OPT_BOOL,   /* bool *; --name / --no-name */
     ROSE_OPT_FLAG,   /* bool *; --name only */
@@ -33,6 +35,34 @@ typedef struct rose_opt {
     const char *unset; /* what --help prints as default instead of a 0 or NULL that means "auto" */
 } rose_opt;
 
+/* Rows of a table in a line or two. dest has the type of the kind, or it does not compile; bounds
+ * of 0, 0 are none. Behind the text for --help other fields may stand: .unset = "none", .letter. */
+#define ROSE_ROW(name_, kind_, type, dest_, ...)                                                   \
+    {                                                                                              \
+        .name = (name_), .kind = (kind_), .dest = 1 ? (dest_) : (type *)0, __VA_ARGS__             \
+    }
+#define ROSE_ROW_BOOL(name_, dest_, ...)                                                           \
+    ROSE_ROW(name_, ROSE_OPT_BOOL, bool, dest_, .help = __VA_ARGS__)
+#define ROSE_ROW_FLAG(name_, dest_, ...)                                                           \
+    ROSE_ROW(name_, ROSE_OPT_FLAG, bool, dest_, .help = __VA_ARGS__)
+#define ROSE_ROW_U32(name_, dest_, arg_, min_, max_, ...)                                          \
+    ROSE_ROW(name_, ROSE_OPT_U32, uint32_t, dest_, .arg = (arg_), .min = (min_), .max = (max_),    \
+             .help = __VA_ARGS__)
+#define ROSE_ROW_U64(name_, dest_, arg_, min_, max_, ...)                                          \
+    ROSE_ROW(name_, ROSE_OPT_U64, uint64_t, dest_, .arg = (arg_), .min = (min_), .max = (max_),    \
+             .help = __VA_ARGS__)
+#define ROSE_ROW_BYTES(name_, dest_, min_, max_, ...)                                              \
+    ROSE_ROW(name_, ROSE_OPT_BYTES, uint64_t, dest_, .arg = "BYTES", .min = (min_), .max = (max_), \
+             .help = __VA_ARGS__)
+#define ROSE_ROW_FLOAT(name_, dest_, arg_, min_, max_, ...)                                        \
+    ROSE_ROW(name_, ROSE_OPT_FLOAT, float, dest_, .arg = (arg_), .fmin = (min_), .fmax = (max_),   \
+             .help = __VA_ARGS__)
+#define ROSE_ROW_STRING(name_, dest_, arg_, ...)                                                   \
+    ROSE_ROW(name_, ROSE_OPT_STRING, const char *, dest_, .arg = (arg_), .help = __VA_ARGS__)
+#define ROSE_ROW_CHOICE(name_, dest_, choices_, ...)                                               \
+    ROSE_ROW(name_, ROSE_OPT_CHOICE, const char *, dest_, .choices = (choices_),                   \
+             .help = __VA_ARGS__)
+
 typedef struct rose_command {
     const char *usage; /* "roseinfer serve MODEL [options]" */
     const char *about; /* a short paragraph */
@@ -48,7 +78,14 @@ typedef struct rose_command {
 int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **args,
                     uint32_t *n_args);
 
+/* The same for a command with exactly one positional argument, which goes to *arg. */
+int rose_opts_parse_one(const char *usage, const char *about, const rose_opt *opts, size_t n_opts,
+                        int argc, char **argv, const char **arg);
+
 /* Print the help text as --help does. */
 void rose_opts_help(const rose_command *c);
+
+/* "roseinfer: MESSAGE" on stderr; returns 1, the exit code of what failed. */
+int rose_die(const rose_err *err);
 
 #endif

@@ -339,93 +339,31 @@ int rose_bench_ablate(int argc, char **argv)
     rose_server_flags_init(&o.server);
     rose_opt opts[14 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS] = {
         {.name = "Pairs", .kind = ROSE_OPT_HEADING},
-        {.name = "switches",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o.switches,
-         .arg = "LIST",
-         .unset = "all that are known",
-         .help = "what to switch on and off"},
-        {.name = "pairs",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.pairs,
-         .arg = "N",
-         .min = 1,
-         .max = ROSE_MAX_PAIRS,
-         .help = "pairs of runs for each switch, on and off in turn; under 3 none says more than "
-                 "no change"},
-        {.name = "online",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &o.online,
-         .help = "measure through the server"},
-        {.name = "offline",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &o.offline,
-         .help = "measure the engine alone, where it has the switch"},
-        {.name = "num-requests",
-         .letter = 'n',
-         .kind = ROSE_OPT_U32,
-         .dest = &o.n,
-         .arg = "N",
-         .min = 1,
-         .max = 100000,
-         .help = "requests of an online run"},
-        {.name = "rate",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o.rate,
-         .arg = "R",
-         .fmin = 1e-3f,
-         .fmax = 1e6f,
-         .help = "requests per second, Poisson"},
-        {.name = "concurrency",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.concurrency,
-         .arg = "N",
-         .max = 65536,
-         .unset = "open loop",
-         .help = "closed loop with so many requests under way"},
-        {.name = "num-prompts",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.offline_prompts,
-         .arg = "N",
-         .min = 1,
-         .max = 65536,
-         .help = "prompts of an offline run"},
-        {.name = "input-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.input_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "prompt tokens"},
-        {.name = "output-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.output_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "output tokens"},
-        {.name = "output-dir",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o.output_dir,
-         .arg = "DIR",
-         .unset = "JSON to standard output",
-         .help = "write ablate_TIME/ablate_results.json there"},
+        ROSE_ROW_STRING("switches", &o.switches, "LIST", "what to switch on and off",
+                        .unset = "all that are known"),
+        ROSE_ROW_U32("pairs", &o.pairs, "N", 1, ROSE_MAX_PAIRS,
+                     "pairs of runs for each switch, on and off in turn; under 3 none says more "
+                     "than no change"),
+        ROSE_ROW_BOOL("online", &o.online, "measure through the server"),
+        ROSE_ROW_BOOL("offline", &o.offline, "measure the engine alone, where it has the switch"),
+        ROSE_ROW_U32("num-requests", &o.n, "N", 1, 100000, "requests of an online run",
+                     .letter = 'n'),
+        ROSE_ROW_FLOAT("rate", &o.rate, "R", 1e-3f, 1e6f, "requests per second, Poisson"),
+        ROSE_ROW_U32("concurrency", &o.concurrency, "N", 0, 65536,
+                     "closed loop with so many requests under way", .unset = "open loop"),
+        ROSE_ROW_U32("num-prompts", &o.offline_prompts, "N", 1, 65536, "prompts of an offline run"),
+        ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20, "prompt tokens"),
+        ROSE_ROW_U32("output-len", &o.output_len, "N", 1, 1u << 20, "output tokens"),
+        ROSE_ROW_OUTPUT_DIR(&o.output_dir, "ablate"),
     };
     size_t n = 12;
     n += rose_request_flags_rows(&o.req, opts + n);
     n += rose_server_flags_rows(&o.server, opts + n);
-    const rose_command cmd = {
-        .usage = "roseinfer bench ablate MODEL [options]",
-        .about = "What each switch is worth: pairs of runs with it on and off, in turn, each in a "
-                 "fresh process.\nA ratio over 1 says that `on` is faster; inside the noise it "
-                 "says `no change`.",
-        .opts = opts,
-        .n_opts = n,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
-    return rc >= 0 ? rc : run(args[0], &o, argc, argv);
+    const char *model;
+    const int rc = rose_opts_parse_one(
+        "roseinfer bench ablate MODEL [options]",
+        "What each switch is worth: pairs of runs with it on and off, in turn, each in a fresh "
+        "process.\nA ratio over 1 says that `on` is faster; inside the noise it says `no change`.",
+        opts, n, argc, argv, &model);
+    return rc >= 0 ? rc : run(model, &o, argc, argv);
 }

@@ -316,7 +316,6 @@ static int run(const char *model_dir, const abuse_opts *o, int argc, char **argv
     static abuse_run r;
     rose_err err = {{0}};
     rose_buf before = {0};
-    int rc = 1;
     r = (abuse_run){.o = o};
     fprintf(stderr, "seed %" PRIu64 "\n", o->seed);
     rose_status st = start(&r, model_dir, &err);
@@ -324,10 +323,7 @@ static int run(const char *model_dir, const abuse_opts *o, int argc, char **argv
     const bool had = r.server.proc.pid != 0;
     rose_proc_stop(&r.server.proc, 60000);
     const bool clean = had && r.server.proc.ended && r.server.proc.status == 0;
-    if (st == ROSE_OK)
-        rc = report(&r, &before, clean, argc, argv);
-    else
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
+    const int rc = st == ROSE_OK ? report(&r, &before, clean, argc, argv) : rose_die(&err);
     rose_server_stop(&r.server);
     rose_buf_free(&before);
     rose_buf_free(&r.probe);
@@ -347,75 +343,26 @@ int rose_bench_abuse(int argc, char **argv)
     rose_server_flags_init(&o.server);
     rose_opt opts[11 + ROSE_SERVER_ROWS] = {
         {.name = "Events", .kind = ROSE_OPT_HEADING},
-        {.name = "events",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.events,
-         .arg = "N",
-         .min = 1,
-         .max = 100000000,
-         .help = "visits after the warm-up"},
-        {.name = "warmup",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.warmup,
-         .arg = "N",
-         .max = 1000000,
-         .help = "visits before memory is noted"},
-        {.name = "connections",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.connections,
-         .arg = "N",
-         .min = 1,
-         .max = 4096,
-         .help = "visits at a time"},
-        {.name = "seed",
-         .kind = ROSE_OPT_U64,
-         .dest = &o.seed,
-         .arg = "N",
-         .max = UINT64_MAX,
-         .help = "another seed, other events"},
-        {.name = "rss-growth-mib",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.rss_growth_mib,
-         .arg = "MIB",
-         .max = 1u << 20,
-         .help = "resident memory may grow by so much after the warm-up; 0 does not look"},
-        {.name = "light",
-         .kind = ROSE_OPT_FLAG,
-         .dest = &o.light,
-         .help = "no request of thousands of tokens: for servers under a sanitizer"},
-        {.name = "timeout-s",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.timeout_s,
-         .arg = "S",
-         .min = 1,
-         .max = 3600,
-         .help = "longest visit; over: it is wrong"},
-        {.name = "backend",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o.backend,
-         .arg = "NAME",
-         .help = "roseinfer, or url=NAME=http://HOST:PORT of one with the same limits"},
-        {.name = "output-dir",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o.output_dir,
-         .arg = "DIR",
-         .unset = "JSON to standard output",
-         .help = "write abuse_TIME/abuse_results.json there"},
+        ROSE_ROW_U32("events", &o.events, "N", 1, 100000000, "visits after the warm-up"),
+        ROSE_ROW_U32("warmup", &o.warmup, "N", 0, 1000000, "visits before memory is noted"),
+        ROSE_ROW_U32("connections", &o.connections, "N", 1, 4096, "visits at a time"),
+        ROSE_ROW_U64("seed", &o.seed, "N", 0, 0, "another seed, other events"),
+        ROSE_ROW_U32("rss-growth-mib", &o.rss_growth_mib, "MIB", 0, 1u << 20,
+                     "resident memory may grow by so much after the warm-up; 0 does not look"),
+        ROSE_ROW_FLAG("light", &o.light,
+                      "no request of thousands of tokens: for servers under a sanitizer"),
+        ROSE_ROW_U32("timeout-s", &o.timeout_s, "S", 1, 3600, "longest visit; over: it is wrong"),
+        ROSE_ROW_STRING("backend", &o.backend, "NAME",
+                        "roseinfer, or url=NAME=http://HOST:PORT of one with the same limits"),
+        ROSE_ROW_OUTPUT_DIR(&o.output_dir, "abuse"),
     };
     size_t n = 10;
     n += rose_server_flags_rows(&o.server, opts + n);
-    const rose_command cmd = {
-        .usage = "roseinfer bench abuse MODEL [options]",
-        .about =
-            "Random clients that leave, stall, lie and err; then whether the server is what it "
-            "was: pages,\nmemory, descriptors, and the bytes of a plain request.",
-        .opts = opts,
-        .n_opts = n,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
-    return rc >= 0 ? rc : run(args[0], &o, argc, argv);
+    const char *model;
+    const int rc = rose_opts_parse_one(
+        "roseinfer bench abuse MODEL [options]",
+        "Random clients that leave, stall, lie and err; then whether the server is what it was: "
+        "pages,\nmemory, descriptors, and the bytes of a plain request.",
+        opts, n, argc, argv, &model);
+    return rc >= 0 ? rc : run(model, &o, argc, argv);
 }

@@ -43,59 +43,26 @@ enum {
 static int parse(int argc, char **argv, options *o)
 {
     const rose_opt opts[] = {
-        {.name = "device",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &o->device,
-         .choices = "cpu|cuda",
-         .help = "where the products run"},
-        {.name = "dtype",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &o->dtype,
-         .choices = "auto|float16|bfloat16|float32",
-         .help = "of weights and activations (auto: cuda float16, cpu bfloat16); sums are fp32"},
-        {.name = "isa",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &o->isa,
-         .choices = "auto|scalar|avx2|avx512|avx512-bf16|amx",
-         .help = "cpu: level of our kernels"},
-        {.name = "threads",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->threads,
-         .arg = "N",
-         .max = ROSE_MAX_CPUS,
-         .unset = "one per CPU",
-         .help = "cpu: threads of both sides"},
-        {.name = "library",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->library,
-         .arg = "PATH",
-         .help = "libcublasLt.so or libdnnl.so.2; without it the usual names are tried"},
-        {.name = "kernel",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->kernel,
-         .arg = "NAME",
-         .unset = "the best for each shape",
-         .help =
-             "cuda: one of our kernels (rows, tiles, stream, split, ordered, wide-192 and more: "
-             "docs/BENCH.md); wide: as with --cuda-trial wide"},
-        {.name = "max-rows",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->max_rows,
-         .arg = "N",
-         .min = 1,
-         .max = 32768,
-         .help = "leave out larger products (the head takes 10 GB at 32768; cpu: at most 2048)"},
-        {.name = "repeats",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->repeats,
-         .arg = "N",
-         .min = 1,
-         .max = 1000,
-         .help = "alternating runs of each side, of which the medians count"},
-        {.name = "json",
-         .kind = ROSE_OPT_FLAG,
-         .dest = &o->json,
-         .help = "one JSON object on standard output"},
+        ROSE_ROW_CHOICE("device", &o->device, "cpu|cuda", "where the products run"),
+        ROSE_ROW_CHOICE(
+            "dtype", &o->dtype, "auto|float16|bfloat16|float32",
+            "of weights and activations (auto: cuda float16, cpu bfloat16); sums are fp32"),
+        ROSE_ROW_CHOICE("isa", &o->isa, "auto|scalar|avx2|avx512|avx512-bf16|amx",
+                        "cpu: level of our kernels"),
+        ROSE_ROW_U32("threads", &o->threads, "N", 0, ROSE_MAX_CPUS, "cpu: threads of both sides",
+                     .unset = "one per CPU"),
+        ROSE_ROW_STRING("library", &o->library, "PATH",
+                        "libcublasLt.so or libdnnl.so.2; without it the usual names are tried"),
+        ROSE_ROW_STRING("kernel", &o->kernel, "NAME",
+                        "cuda: one of our kernels (rows, tiles, stream, split, ordered, wide-192 "
+                        "and more: docs/BENCH.md); wide: as with --cuda-trial wide",
+                        .unset = "the best for each shape"),
+        ROSE_ROW_U32(
+            "max-rows", &o->max_rows, "N", 1, 32768,
+            "leave out larger products (the head takes 10 GB at 32768; cpu: at most 2048)"),
+        ROSE_ROW_U32("repeats", &o->repeats, "N", 1, 1000,
+                     "alternating runs of each side, of which the medians count"),
+        ROSE_ROW_FLAG("json", &o->json, "one JSON object on standard output"),
     };
     const rose_command cmd = {
         .usage = "roseinfer bench kernels [options]",
@@ -215,14 +182,13 @@ int rose_bench_kernels(int argc, char **argv)
               : cuda                             ? ROSE_COMPUTE_F16
                                                  : ROSE_COMPUTE_BF16;
     rose_status st = cuda ? rose_kernel_bench_cuda(&ops, &err) : rose_kernel_bench_cpu(&ops, &err);
-    if (st == ROSE_OK) st = ops->open(&b, &k, &err);
-    if (st == ROSE_OK && !cuda) {
+    if (st == ROSE_OK && !cuda) { /* before open, which may pin this thread */
         const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_MAX_CPUS);
         const uint32_t n = o.threads > 0 ? o.threads : n_cpus > 0 ? n_cpus : 1;
-        st = rose_machine_measure(&machine, n, NULL, 0, &err); /* not pinned, as the kernels */
+        st = rose_machine_measure(&machine, n, cpus, n_cpus, &err); /* pinned, as the kernels */
     }
+    if (st == ROSE_OK) st = ops->open(&b, &k, &err);
     if (st == ROSE_OK) st = run(ops, b, &o, k.dtype, &machine, &err);
-    if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
     if (b != NULL) ops->close(b);
-    return st == ROSE_OK ? 0 : 1;
+    return st == ROSE_OK ? 0 : rose_die(&err);
 }

@@ -125,7 +125,6 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
     rose_samples ttft = {0}, tpot = {0};
     rose_machine machine = {0};
     json_t *root = NULL;
-    int rc = 1;
     double *seconds = calloc(o->iters, sizeof *seconds);
     rose_status st = seconds == NULL ? rose_fail(&err, ROSE_E_NOMEM, "out of memory") : ROSE_OK;
     if (o->engine.max_num_seqs < o->batch_size) o->engine.max_num_seqs = o->batch_size;
@@ -143,10 +142,8 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
         add_floor(root, &machine, rose_engine_plan(e.engine)->weights_read, t.p50 * 1e3);
     }
     rose_offline_engine_close(&e);
-    if (st == ROSE_OK)
-        rc = rose_results_emit(root, o->output_dir, "latency");
-    else
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
+    const int rc =
+        st == ROSE_OK ? rose_results_emit(root, o->output_dir, "latency") : rose_die(&err);
     rose_samples_free(&ttft);
     rose_samples_free(&tpot);
     rose_load_trace_free(&lengths);
@@ -154,7 +151,6 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
     return rc;
 }
 
-/* Mostly the table of options. */
 int rose_bench_latency(int argc, char **argv)
 {
     static latency_opts o;
@@ -168,78 +164,27 @@ int rose_bench_latency(int argc, char **argv)
     rose_engine_flags_init(&o.engine);
     rose_opt opts[12 + ROSE_ENGINE_FLAG_ROWS] = {
         {.name = "Workload", .kind = ROSE_OPT_HEADING},
-        {.name = "batch-size",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.batch_size,
-         .arg = "N",
-         .min = 1,
-         .max = 4096,
-         .help = "prompts of random ids, submitted together"},
-        {.name = "input-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.input_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "tokens of each prompt"},
-        {.name = "output-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.output_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "tokens to generate for each; end-of-sequence is ignored"},
-        {.name = "num-iters-warmup",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.warmup,
-         .arg = "N",
-         .max = 100000,
-         .help = "batches before those that count"},
-        {.name = "num-iters",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.iters,
-         .arg = "N",
-         .min = 1,
-         .max = 100000,
-         .help = "batches that count, each with its own prompts"},
-        {.name = "temperature",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o.temperature,
-         .arg = "T",
-         .fmax = 100,
-         .help = "0 is greedy"},
-        {.name = "top-p",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o.top_p,
-         .arg = "P",
-         .fmin = 1e-6f,
-         .fmax = 1,
-         .help = "nucleus sampling"},
-        {.name = "top-k", .kind = ROSE_OPT_U32, .dest = &o.top_k, .arg = "K", .help = "0 is off"},
-        {.name = "seed",
-         .kind = ROSE_OPT_U64,
-         .dest = &o.seed,
-         .arg = "N",
-         .help = "of prompts and sampling"},
-        {.name = "output-dir",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o.output_dir,
-         .arg = "DIR",
-         .unset = "JSON to standard output",
-         .help = "write latency_TIME/latency_results.json there"},
+        ROSE_ROW_U32("batch-size", &o.batch_size, "N", 1, 4096,
+                     "prompts of random ids, submitted together"),
+        ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20, "tokens of each prompt"),
+        ROSE_ROW_U32("output-len", &o.output_len, "N", 1, 1u << 20,
+                     "tokens to generate for each; end-of-sequence is ignored"),
+        ROSE_ROW_U32("num-iters-warmup", &o.warmup, "N", 0, 100000,
+                     "batches before those that count"),
+        ROSE_ROW_U32("num-iters", &o.iters, "N", 1, 100000,
+                     "batches that count, each with its own prompts"),
+        ROSE_ROW_FLOAT("temperature", &o.temperature, "T", 0, 100, "0 is greedy"),
+        ROSE_ROW_FLOAT("top-p", &o.top_p, "P", 1e-6f, 1, "nucleus sampling"),
+        ROSE_ROW_U32("top-k", &o.top_k, "K", 0, 0, "0 is off"),
+        ROSE_ROW_U64("seed", &o.seed, "N", 0, 0, "of prompts and sampling"),
+        ROSE_ROW_OUTPUT_DIR(&o.output_dir, "latency"),
     };
     const size_t own = 11;
-    const rose_command cmd = {
-        .usage = "roseinfer bench latency MODEL [options]",
-        .about = "Time of one batch of fixed lengths in the engine of this process, from its "
-                 "submission to its last\ntoken; workload and JSON keys as vllm bench latency.",
-        .opts = opts,
-        .n_opts = own + rose_engine_flags_rows(&o.engine, opts + own),
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
-    return rc >= 0 ? rc : run(args[0], &o, argc, argv);
+    const char *model;
+    const int rc = rose_opts_parse_one(
+        "roseinfer bench latency MODEL [options]",
+        "Time of one batch of fixed lengths in the engine of this process, from its submission to "
+        "its last\ntoken; workload and JSON keys as vllm bench latency.",
+        opts, own + rose_engine_flags_rows(&o.engine, opts + own), argc, argv, &model);
+    return rc >= 0 ? rc : run(model, &o, argc, argv);
 }

@@ -43,8 +43,9 @@ typedef struct rose_load_opts {
 } rose_load_opts;
 
 /* Runs items[0..n), ascending in due_ns; replies[i] (zeroed by the caller, freed by the caller with
- * rose_reply_free) tells what became of item i. A request's failure is in its reply; the status is
- * not OK only if the run itself cannot go on (no sockets, no such host, out of memory). */
+ * rose_reply_free; max_tokens may be set) tells what became of item i. A request's failure is in
+ * its reply; the status is not OK only if the run itself cannot go on (no sockets, no such host,
+ * out of memory). */
 rose_status rose_load_run(const rose_load_opts *o, const rose_load_item *items, uint32_t n,
                           rose_reply *replies, rose_err *err);
 

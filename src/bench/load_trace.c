@@ -98,9 +98,12 @@ static bool parse_date(const char *s, double *out)
         clock[i] = digits(&p, 2);
         if (clock[i] < 0 || (i < 2 && *p++ != ':')) return false;
     }
-    if (part[1] < 1 || part[1] > 12 || part[2] < 1 || part[2] > 31 || clock[0] > 23 ||
-        clock[1] > 59 || clock[2] > 60)
+    if (part[1] < 1 || part[1] > 12 || part[2] < 1 || clock[0] > 23 || clock[1] > 59 ||
+        clock[2] > 60)
         return false;
+    const int64_t first = days_from_civil(part[0], part[1], 1),
+                  next = days_from_civil(part[0] + part[1] / 12, part[1] % 12 + 1, 1);
+    if (part[2] > next - first) return false; /* the 30th of February */
     double fraction = 0, place = 0.1;
     if (*p == '.') {
         for (p++; isdigit((unsigned char)*p); p++, place /= 10)
@@ -186,7 +189,7 @@ static bool read_header(reader *r, char *line)
 
 static rose_status refuse(reader *r, const char *what)
 {
-    snprintf(r->why, sizeof r->why, "%s", what);
+    snprintf(r->why, sizeof r->why, "%.100s", what);
     return ROSE_E_FORMAT;
 }
 
@@ -267,21 +270,25 @@ static rose_status read_json_row(reader *r, const char *line, size_t len)
     return st;
 }
 
-/* JSONL: Qwen-Bailian lines carry chat_id and seconds, Mooncake's milliseconds. */
-static bool detect_json(reader *r, const char *line, size_t len)
+/* JSONL: Qwen-Bailian lines carry chat_id and seconds, Mooncake's milliseconds. The first line that
+ * is a request settles it; a broken one before it is left out like any other. */
+static rose_status settle_json(reader *r, const char *line, size_t len)
 {
     json_error_t e;
     json_t *o;
-    if (rose_json_parse(&o, line, len, 0, &e) != ROSE_OK) return false;
+    rose_status st = rose_json_parse(&o, line, len, 0, &e);
+    if (st == ROSE_E_NOMEM) return st;
+    if (st != ROSE_OK) return refuse(r, e.text);
     bool known = json_object_get(o, "timestamp") != NULL &&
                  json_object_get(o, "input_length") != NULL &&
                  json_object_get(o, "output_length") != NULL;
     bool qwen = json_object_get(o, "chat_id") != NULL || json_object_get(o, "turn") != NULL;
     json_decref(o);
+    if (!known) return refuse(r, "no timestamp, input_length and output_length");
     r->t->format = qwen ? "qwen" : "mooncake";
     r->unit = qwen ? 1 : 1e-3;
     r->t->block_tokens = qwen ? 16 : 512;
-    return known;
+    return ROSE_OK;
 }
 
 static void report_bad(reader *r)
@@ -318,12 +325,14 @@ static void sort_and_rebase(rose_load_trace *t)
         t->rows[i].at_s -= t0;
 }
 
-/* One line, without its end. The first line that is not empty settles the format. */
+/* One line, without the blanks round it. The first line that is a header or a request settles the
+ * format; one that is neither, nor begins as JSON, is of no trace that we know. */
 static rose_status take_line(reader *r, const char *line, size_t len, rose_buf *copy)
 {
     if (r->t->format == NULL) {
         if (line[0] == '{') {
-            if (!detect_json(r, line, len)) return ROSE_E_UNSUPPORTED;
+            rose_status st = settle_json(r, line, len);
+            if (st != ROSE_OK) return st;
         } else {
             copy->len = 0;
             if (rose_buf_add(copy, line, len) != ROSE_OK || rose_buf_str(copy) == NULL)
@@ -356,6 +365,8 @@ rose_status rose_load_trace_parse(rose_load_trace *out, const char *name, const 
         r.line++;
         while (n > 0 && isspace((unsigned char)line[n - 1]))
             n--;
+        for (; n > 0 && isspace((unsigned char)*line); line++)
+            n--;
         if (n == 0) continue;
         st = n > MAX_LINE ? refuse(&r, "longer than 16 MiB") : take_line(&r, line, n, &copy);
         if (st == ROSE_E_FORMAT) {
@@ -364,7 +375,7 @@ rose_status rose_load_trace_parse(rose_load_trace *out, const char *name, const 
         }
         if (st != ROSE_OK) break;
     }
-    if (st == ROSE_E_UNSUPPORTED)
+    if (st == ROSE_E_UNSUPPORTED || (st == ROSE_OK && out->format == NULL && out->n_bad > 0))
         rose_fail(err, st = ROSE_E_FORMAT,
                   "%s:%" PRIu32 ": not a trace we know (Azure or BurstGPT CSV with its header, "
                   "Mooncake or Qwen-Bailian JSONL)",

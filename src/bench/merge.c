@@ -1,7 +1,6 @@
 /* bench/merge.c - `roseinfer bench merge OUT DIR...`: results of several folders as one, so that
  * they can be plotted together. Of one backend at one load the later folder wins. */
 #include <jansson.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -157,7 +156,5 @@ int rose_bench_merge(int argc, char **argv)
         st = merge_kind(&kinds[i], args[0], args + 1, n - 1, &found, &err);
     if (st == ROSE_OK && found == 0)
         st = rose_fail(&err, ROSE_E_NOTFOUND, "none of the folders holds results");
-    if (st == ROSE_OK) return 0;
-    fprintf(stderr, "roseinfer: %s\n", err.msg);
-    return 1;
+    return st == ROSE_OK ? 0 : rose_die(&err);
 }

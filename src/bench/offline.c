@@ -336,129 +336,45 @@ static size_t workload_rows(offline_opts *o, rose_opt *rows)
 {
     const rose_opt all[] = {
         {.name = "Workload", .kind = ROSE_OPT_HEADING},
-        {.name = "backends",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->backends,
-         .arg = "LIST",
-         .help =
-             "in turn: inproc (the engine in this process), roseinfer (through its server, with "
-             "the same engine options), vllm, sglang, trtllm, transformers, llama (by a "
-             "script), url=NAME=http://HOST:PORT; inproc=NAME and roseinfer=NAME have that name"},
-        {.name = "workload",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &o->workload,
-         .choices = "uniform|nano-vllm",
-         .help = "uniform: --num-prompts of --input-len and --output-len; nano-vllm: the 256 "
-                 "sequences with lengths from 100 to 1024 that nano-vllm and mini-sglang publish"},
-        {.name = "num-prompts",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->num_prompts,
-         .arg = "N",
-         .min = 1,
-         .max = 65536,
-         .help = "random prompts, all submitted at once"},
-        {.name = "input-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->input_len,
-         .arg = "N",
-         .min = 1,
-         .max = MAX_LEN,
-         .help = "tokens of each prompt"},
-        {.name = "output-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->output_len,
-         .arg = "N",
-         .min = 1,
-         .max = MAX_LEN,
-         .help = "tokens to generate for each; end-of-sequence is ignored"},
-        {.name = "max-batch-size",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->engine.max_num_seqs,
-         .arg = "N",
-         .min = 1,
-         .max = 4096,
-         .help = "most sequences in one step; another name of --max-num-seqs"},
-        {.name = "temperature",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o->temperature,
-         .arg = "T",
-         .fmin = 0,
-         .fmax = 100,
-         .help = "0 is greedy"},
-        {.name = "top-p",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o->top_p,
-         .arg = "P",
-         .fmin = 1e-6f,
-         .fmax = 1,
-         .help = "nucleus sampling"},
-        {.name = "top-k", .kind = ROSE_OPT_U32, .dest = &o->top_k, .arg = "K", .help = "0 is off"},
-        {.name = "seed",
-         .kind = ROSE_OPT_U64,
-         .dest = &o->seed,
-         .arg = "N",
-         .help = "of prompts and sampling"},
-        {.name = "repeats",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->repeats,
-         .arg = "N",
-         .min = 1,
-         .max = 1000,
-         .help = "measured runs"},
-        {.name = "warmup",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->warmup,
-         .arg = "N",
-         .max = 1000,
-         .help = "runs before them"},
-        {.name = "output-dir",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->output_dir,
-         .arg = "DIR",
-         .unset = "JSON to standard output",
-         .help = "write offline_TIME/offline_results.json, offline_summary.md and logs there"},
-        {.name = "profile",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &o->profile,
-         .choices = "none|trace",
-         .help = "behind what is measured, the engine in this process, and servers, once more with "
-                 "their recorder on; profile_manifest.json"},
-        {.name = "profile-only",
-         .kind = ROSE_OPT_FLAG,
-         .dest = &o->profile_only,
-         .help = "measure nothing"},
-        {.name = "profile-n",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->profile_n,
-         .arg = "N",
-         .min = 1,
-         .max = 65536,
-         .help = "prompts of a profile: the first of the workload"},
-        {.name = "drivers",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->drivers,
-         .arg = "DIR",
-         .unset = "beside this program",
-         .help = "where the scripts are"},
-        {.name = "llama-model",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->llama_model,
-         .arg = "FILE",
-         .unset = "MODEL",
-         .help = "the GGUF file for llama.cpp"},
-        {.name = "driver-timeout-s",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->timeout_s,
-         .arg = "S",
-         .min = 1,
-         .max = 86400,
-         .help = "longest run of a script"},
-        {.name = "roseinfer-args",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->server.args[0],
-         .arg = "ARGS",
-         .unset = "none",
-         .help = "further arguments for our server, in one word"},
+        ROSE_ROW_STRING(
+            "backends", &o->backends, "LIST",
+            "in turn: inproc (the engine in this process), roseinfer (through its server, with the "
+            "same engine options), vllm, sglang, trtllm, transformers, llama (by a script), "
+            "url=NAME=http://HOST:PORT; inproc=NAME and roseinfer=NAME have that name"),
+        ROSE_ROW_CHOICE(
+            "workload", &o->workload, "uniform|nano-vllm",
+            "uniform: --num-prompts of --input-len and --output-len; nano-vllm: the 256 sequences "
+            "with lengths from 100 to 1024 that nano-vllm and mini-sglang publish"),
+        ROSE_ROW_U32("num-prompts", &o->num_prompts, "N", 1, 65536,
+                     "random prompts, all submitted at once"),
+        ROSE_ROW_U32("input-len", &o->input_len, "N", 1, MAX_LEN, "tokens of each prompt"),
+        ROSE_ROW_U32("output-len", &o->output_len, "N", 1, MAX_LEN,
+                     "tokens to generate for each; end-of-sequence is ignored"),
+        ROSE_ROW_U32("max-batch-size", &o->engine.max_num_seqs, "N", 1, 4096,
+                     "most sequences in one step; another name of --max-num-seqs"),
+        ROSE_ROW_FLOAT("temperature", &o->temperature, "T", 0, 100, "0 is greedy"),
+        ROSE_ROW_FLOAT("top-p", &o->top_p, "P", 1e-6f, 1, "nucleus sampling"),
+        ROSE_ROW_U32("top-k", &o->top_k, "K", 0, 0, "0 is off"),
+        ROSE_ROW_U64("seed", &o->seed, "N", 0, 0, "of prompts and sampling"),
+        ROSE_ROW_U32("repeats", &o->repeats, "N", 1, 1000, "measured runs"),
+        ROSE_ROW_U32("warmup", &o->warmup, "N", 0, 1000, "runs before them"),
+        ROSE_ROW_STRING(
+            "output-dir", &o->output_dir, "DIR",
+            "write offline_TIME/offline_results.json, offline_summary.md and logs there",
+            .unset = "JSON to standard output"),
+        ROSE_ROW_CHOICE("profile", &o->profile, "none|trace",
+                        "behind what is measured, the engine in this process, and servers, once "
+                        "more with their recorder on; profile_manifest.json"),
+        ROSE_ROW_FLAG("profile-only", &o->profile_only, "measure nothing"),
+        ROSE_ROW_U32("profile-n", &o->profile_n, "N", 1, 65536,
+                     "prompts of a profile: the first of the workload"),
+        ROSE_ROW_STRING("drivers", &o->drivers, "DIR", "where the scripts are",
+                        .unset = "beside this program"),
+        ROSE_ROW_STRING("llama-model", &o->llama_model, "FILE", "the GGUF file for llama.cpp",
+                        .unset = "MODEL"),
+        ROSE_ROW_U32("driver-timeout-s", &o->timeout_s, "S", 1, 86400, "longest run of a script"),
+        ROSE_ROW_STRING("roseinfer-args", &o->server.args[0], "ARGS",
+                        "further arguments for our server, in one word", .unset = "none"),
     };
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
@@ -470,17 +386,11 @@ static size_t driver_rows(offline_opts *o, rose_opt *rows)
         "vllm-python", "sglang-python", "trtllm-python", "transformers-python", "llama-python",
         "vllm-args",   "sglang-args",   "trtllm-args",   "transformers-args",   "llama-args"};
     for (int i = 0; i < N_DRIVERS; i++) {
-        rows[i] = (rose_opt){.name = names[i],
-                             .kind = ROSE_OPT_STRING,
-                             .dest = &o->python[i],
-                             .arg = "COMMAND",
-                             .help = "interpreter that has it"};
-        rows[N_DRIVERS + i] = (rose_opt){.name = names[N_DRIVERS + i],
-                                         .kind = ROSE_OPT_STRING,
-                                         .dest = &o->args[i],
-                                         .arg = "ARGS",
-                                         .unset = "none",
-                                         .help = "NAME=VALUE ... for its constructor, in one word"};
+        rows[i] = (rose_opt)ROSE_ROW_STRING(names[i], &o->python[i], "COMMAND",
+                                            "interpreter that has it");
+        rows[N_DRIVERS + i] = (rose_opt)ROSE_ROW_STRING(
+            names[N_DRIVERS + i], &o->args[i], "ARGS",
+            "NAME=VALUE ... for its constructor, in one word", .unset = "none");
     }
     return 2 * N_DRIVERS;
 }
@@ -505,27 +415,21 @@ int rose_bench_offline(int argc, char **argv)
         o.python[i] = "python3";
     rose_engine_flags_init(&o.engine);
     rose_server_flags_init(&o.server);
+    o.server.stop = &stop_asked;
     rose_opt opts[36 + ROSE_ENGINE_FLAG_ROWS];
     size_t n = workload_rows(&o, opts);
     n += driver_rows(&o, opts + n);
     n += rose_engine_flags_rows(&o.engine, opts + n);
-    const rose_command cmd = {
-        .usage = "roseinfer bench offline MODEL [options]",
-        .about =
-            "Token throughput: random token ids in, tokens out. The engine in this process unless\n"
-            "--backends says more. A line for each on standard error, JSON on standard output or "
-            "in\n--output-dir.",
-        .opts = opts,
-        .n_opts = n,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
+    const char *model;
     rose_err err = {{0}};
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    const int rc = rose_opts_parse_one(
+        "roseinfer bench offline MODEL [options]",
+        "Token throughput: random token ids in, tokens out. The engine in this process unless\n"
+        "--backends says more. A line for each on standard error, JSON on standard output or "
+        "in\n--output-dir.",
+        opts, n, argc, argv, &model);
     if (rc >= 0) return rc;
-    if (check_profile(&o, &err) == ROSE_OK) return run(args[0], &o, argc, argv);
+    if (check_profile(&o, &err) == ROSE_OK) return run(model, &o, argc, argv);
     fprintf(stderr, "roseinfer: %s\n", err.msg);
     return 2;
 }

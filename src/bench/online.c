@@ -58,18 +58,19 @@ static void catch_signals(void)
 }
 
 /* "0.4,0.8,1.6" */
-static rose_status parse_list(const char *what, const char *text, double min, double *out,
-                              uint32_t *n, rose_err *err)
+static rose_status parse_list(const char *what, const char *text, double min, bool whole,
+                              double *out, uint32_t *n, rose_err *err)
 {
     *n = 0;
     if (text == NULL || strcmp(text, "none") == 0) return ROSE_OK;
     for (const char *p = text;;) {
         char *end;
         double v = strtod(p, &end);
-        if (end == p || !(v >= min) || v > 1e6 || (*end != ',' && *end != '\0') || *n == MAX_POINTS)
+        if (end == p || !(v >= min) || v > 1e6 || (whole && v != floor(v)) ||
+            (*end != ',' && *end != '\0') || *n == MAX_POINTS)
             return rose_fail(err, ROSE_E_INVAL,
-                             "--%s '%s': expected up to %d numbers from %g, as 1,2", what, text,
-                             MAX_POINTS, min);
+                             "--%s '%s': expected up to %d %snumbers from %g, as 1,2", what, text,
+                             MAX_POINTS, whole ? "whole " : "", min);
         out[(*n)++] = v;
         if (*end == '\0') return ROSE_OK;
         p = end + 1;
@@ -107,8 +108,8 @@ static rose_status load_trace(online *r, rose_err *err)
     if (r->trace.n_bad > 0)
         fprintf(stderr, "%s: %u bad lines left out, the first is line %u\n", o->trace,
                 r->trace.n_bad, r->trace.first_bad);
-    fprintf(stderr, "%s trace: %u requests, %u with lengths cut to a room of %u\n", r->trace.format,
-            r->trace.n, cut, context);
+    fprintf(stderr, "%s trace: %u requests over %.1f s, %u with lengths cut to a room of %u\n",
+            r->trace.format, r->trace.n, r->trace.rows[r->trace.n - 1].at_s, cut, context);
     const rose_load_trace_gen warm = {.n = o->warmup_requests > 0 ? o->warmup_requests : 1,
                                       .rate = 1,
                                       .burstiness = 1,
@@ -182,8 +183,17 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
         fprintf(stderr, "%s: %u requests failed; request %u: %s\n", label, s->n_error,
                 s->first_error_at, s->first_error);
     if (s->n_usage_lies > 0)
-        fprintf(stderr, "%s: in %u replies usage contradicts what arrived\n", label,
-                s->n_usage_lies);
+        fprintf(stderr,
+                "%s: in %u replies usage contradicts what arrived; the first is request %u\n",
+                label, s->n_usage_lies, s->first_lie_at);
+    if (s->n_uncounted > 0)
+        fprintf(stderr,
+                "%s: %u replies give no count of tokens that can be right: events count; the first "
+                "is request %u\n",
+                label, s->n_uncounted, s->first_uncounted_at);
+    if (s->n_short > 0)
+        fprintf(stderr, "%s: %u replies are shorter than asked for; the first is request %u\n",
+                label, s->n_short, s->first_short_at);
     if (!s->tokens_counted && s->events != s->tokens)
         fprintf(stderr,
                 "%s: %" PRIu64 " tokens in %" PRIu64 " events: ITL is the gap between events\n",
@@ -223,6 +233,7 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
         if (rps != NULL) *rps = s.offered_rps;
     }
     rose_run_free(&run);
+    if (st == ROSE_OK && s.n_success == 0) r->n_failed++; /* for the exit code */
     if (st == ROSE_OK && rose_server_dead(t->server, dead, sizeof dead))
         st = rose_fail(err, ROSE_E_CLOSED, "%s", dead);
     if (st == ROSE_OK && stop_asked) st = rose_fail(err, ROSE_E_CLOSED, "interrupted");
@@ -365,8 +376,12 @@ static rose_status prepare(online *r, int argc, char **argv, rose_err *err)
 {
     const rose_online_opts *o = r->o;
     rose_status st = rose_server_list_parse(o->backends, r->specs, &r->n_specs, err);
-    if (st == ROSE_OK) st = parse_list("scales", o->scales, 0, r->scales, &r->n_scales, err);
-    if (st == ROSE_OK) st = parse_list("concurrency", o->concurrency, 1, r->conc, &r->n_conc, err);
+    if (st == ROSE_OK) st = parse_list("scales", o->scales, 0, false, r->scales, &r->n_scales, err);
+    if (st == ROSE_OK)
+        st = parse_list("concurrency", o->concurrency, 1, true, r->conc, &r->n_conc, err);
+    if (st == ROSE_OK && r->n_scales + r->n_conc == 0 && o->goodput == NULL && !o->profile_only)
+        st = rose_fail(err, ROSE_E_INVAL,
+                       "nothing to measure: no --scales, --concurrency or --goodput");
     if (st == ROSE_OK) st = rose_request_flags_check(&o->req, err);
     if (st == ROSE_OK && o->goodput != NULL) st = rose_goodput_parse(o->goodput, &r->limits, err);
     if (st == ROSE_OK && o->client_cpus != NULL) st = read_client_cpus(r, err);
@@ -436,6 +451,7 @@ int rose_bench_online(int argc, char **argv)
     const char *model_dir;
     int rc = rose_online_opts_parse(&o, argc, argv, &model_dir);
     if (rc >= 0) return rc;
+    o.server.stop = &stop_asked;
     if (o.self_test) return rose_client_self_test(o.self_test_rate);
     return run(model_dir, &o, argc, argv);
 }

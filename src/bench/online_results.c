@@ -124,6 +124,16 @@ static json_t *summary_json(const char *label, const rose_run *run, const rose_r
     json_object_set_new(o, "num_usage_contradicted", json_integer(s->n_usage_lies));
     json_object_set_new(o, "num_prompt_len_differs", json_integer(s->n_prompt_mismatch));
     json_object_set_new(o, "itl_counts_tokens", json_boolean(s->tokens_counted));
+    json_object_set_new(o, "num_uncounted", json_integer(s->n_uncounted));
+    const struct {
+        const char *key;
+        uint32_t n, at;
+    } firsts[] = {{"first_usage_contradicted_request", s->n_usage_lies, s->first_lie_at},
+                  {"first_short_request", s->n_short, s->first_short_at},
+                  {"first_uncounted_request", s->n_uncounted, s->first_uncounted_at}};
+    for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
+        if (firsts[i].n > 0) json_object_set_new(o, firsts[i].key, json_integer(firsts[i].at));
+    }
     if (s->first_error != NULL) {
         json_object_set_new(o, "first_error", json_string(s->first_error));
         json_object_set_new(o, "first_error_request", json_integer(s->first_error_at));

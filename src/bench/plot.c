@@ -43,8 +43,8 @@ void rose_plot_head(FILE *gp)
     static const char *const colours[] = {"#1f6fb4", "#e0701a", "#2b9348", "#b5263a",
                                           "#7b4fa3", "#7a5544", "#d052a2", "#5f6b73"};
     for (int i = 0; i < ROSE_PLOT_MAX_BACKENDS; i++)
-        fprintf(gp, "set linetype %d lc rgb '%s' lw 2 pt %d\n", i + 1, colours[i % 8],
-                (const int[]){7, 5, 9, 11}[i % 4]);
+        fprintf(gp, "set linetype %d lc rgb '%s' lw 2 dt %d pt %d\n", i + 1, colours[i % 8],
+                i < 8 ? 1 : 2, (const int[]){7, 5, 9, 11}[(i + i / 8) % 4]);
 }
 
 void rose_plot_each_format(FILE *gp)
@@ -156,25 +156,17 @@ rose_status rose_plot_folder(const char *dir, rose_err *err)
 
 int rose_bench_plot(int argc, char **argv)
 {
-    const rose_command cmd = {
-        .usage = "roseinfer bench plot DIR",
-        .about =
-            "Draws the *_results.json of online, offline, ablate and stream in DIR as PNG and "
-            "SVG into\nDIR/figures: latency over load (p90 line, p50-p90 band, hollow p99), one "
-            "figure for each metric,\np90 and p99 alone, distributions, offline throughput, "
-            "ratios of switches, parts of the time to the\nfirst token. Needs gnuplot.",
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
+    const char *dir;
     rose_err err = {{0}};
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    const int rc = rose_opts_parse_one(
+        "roseinfer bench plot DIR",
+        "Draws the *_results.json of online, offline, ablate and stream in DIR as PNG and SVG "
+        "into\nDIR/figures: latency over load (p90 line, p50-p90 band, hollow p99), one figure for "
+        "each metric,\np90 and p99 alone, distributions, offline throughput, ratios of switches, "
+        "parts of the time to the\nfirst token. Needs gnuplot.",
+        NULL, 0, argc, argv, &dir);
     if (rc >= 0) return rc;
-    if (rose_plot_folder(args[0], &err) == ROSE_OK) {
-        printf("%s/figures\n", args[0]);
-        return 0;
-    }
-    fprintf(stderr, "roseinfer: %s\n", err.msg);
-    return 1;
+    if (rose_plot_folder(dir, &err) != ROSE_OK) return rose_die(&err);
+    printf("%s/figures\n", dir);
+    return 0;
 }

@@ -81,7 +81,8 @@ static const char drawing[] =
     "1.1, \\\n"
     "  $ablate using 2:($5 == 1 ? NaN : $1) with points lc rgb '#777777' pt 6 ps 1.1, \\\n"
     "  $ablate using 4:1:(sprintf('  %.2f', $2)) with labels left font ',9', \\\n"
-    "  $ablate using (lo):1:7 with labels left boxed offset 1,0 textcolor rgb '#111111'\n";
+    "  $ablate using (strlen(strcol(7)) > 0 ? lo : NaN):1:7 with labels left boxed offset 1,0 "
+    "textcolor rgb '#111111'\n";
 
 bool rose_plot_ablate(FILE *gp, const json_t *ablate)
 {

@@ -56,6 +56,20 @@ static double nice_step(double x)
     return x <= p ? p : x <= 2 * p ? 2 * p : x <= 5 * p ? 5 * p : 10 * p;
 }
 
+/* Pixels left of the first panel: names stand there in full. */
+static int left_of_panels(const json_t *const *keys, int n)
+{
+    enum { LEAST = 166, CHARACTER = 8, GAP = 28 };
+    int px = LEAST;
+    for (int k = 0; k < n; k++) {
+        char label[80];
+        rose_plot_label(keys[k], label, sizeof label);
+        const int need = (int)strlen(label) * CHARACTER + GAP;
+        if (need > px) px = need;
+    }
+    return px;
+}
+
 bool rose_plot_offline(FILE *gp, const json_t *offline)
 {
     const json_t *keys[ROSE_PLOT_MAX_BACKENDS], *row;
@@ -80,12 +94,14 @@ bool rose_plot_offline(FILE *gp, const json_t *offline)
         fputs("EOD\n", gp);
     }
     rose_plot_each_format(gp);
-    rose_plot_start(gp, "offline_throughput_compare", 1280, 240 + 46 * n);
-    fputs("set style fill solid 0.85 noborder\nunset key\nunset ylabel\nset grid xtics noytics\n"
-          "set multiplot layout 1,3 title 'Offline throughput: median, whiskers to least and most' "
-          "margins 0.13,0.98,",
-          gp);
-    fprintf(gp, "%.3f,%.3f spacing 0.03,0.1\n", 80.0 / (240 + 46 * n), 1 - 50.0 / (240 + 46 * n));
+    const int left = left_of_panels(keys, n), width = 1114 + left, height = 240 + 46 * n;
+    rose_plot_start(gp, "offline_throughput_compare", width, height);
+    fputs(
+        "set style fill solid 0.85 noborder\nunset key\nunset ylabel\nset grid xtics noytics\n"
+        "set multiplot layout 1,3 title 'Offline throughput: median, whiskers to least and most' ",
+        gp);
+    fprintf(gp, "margins %.4f,%.4f,%.3f,%.3f spacing 0.03,0.1\n", (double)left / width,
+            1 - 26.0 / width, 80.0 / height, 1 - 50.0 / height);
     fprintf(gp, "set yrange [-0.6:%g]\nset xrange [0:*]\n", n - 0.4);
     for (int p = 0; p < 3; p++) {
         fputs("set ytics (", gp);

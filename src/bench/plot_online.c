@@ -89,7 +89,8 @@ static void write_points(FILE *gp, const json_t *online, bool concurrency, const
     free(p);
 }
 
-/* Ticks at the measured loads only. */
+/* Ticks at the measured loads only; two that would run into each other share the first one's name.
+ * (A goodput search measures close to the limit.) */
 static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
 {
     rose_samples s = {0};
@@ -104,9 +105,17 @@ static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
     rose_sort_f64(s.v, s.n);
     const bool spread = s.n > 0 && s.v[0] > 0 && s.v[s.n - 1] > s.v[0];
     fprintf(gp, "%s\nset xtics (", spread ? "set logscale x" : "unset logscale x");
+    const double least = 0.09; /* of the axis, between two names */
+    double named = 0;
     for (i = 0; i < s.n; i++) {
-        if (i == 0 || s.v[i] > s.v[i - 1])
-            fprintf(gp, "%s'%g' %.9g", i > 0 ? ", " : "", s.v[i], s.v[i]);
+        if (i > 0 && s.v[i] <= s.v[i - 1]) continue;
+        const double part = spread ? log(s.v[i] / named) / log(s.v[s.n - 1] / s.v[0])
+                                   : (s.v[i] - named) / (s.v[s.n - 1] - s.v[0]);
+        const bool name = i == 0 || part >= least;
+        if (name) named = s.v[i];
+        fprintf(gp, i > 0 ? ", '" : "'");
+        if (name) fprintf(gp, "%.4g", s.v[i]);
+        fprintf(gp, "' %.9g", s.v[i]);
     }
     fputs(")\n", gp);
     if (spread)
@@ -116,15 +125,39 @@ static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
     rose_samples_free(&s);
 }
 
+/* Does a point have a value of this metric? Replies of one token have no TPOT and no ITL. */
+static bool has_values(const json_t *online, bool concurrency, const rose_plot_metric *m)
+{
+    size_t i;
+    const json_t *row;
+    json_array_foreach(json_object_get(online, "summaries"), i, row)
+    {
+        if (is_point(row, concurrency) &&
+            json_is_number(json_object_get(json_object_get(row, m->key), "p90")))
+            return true;
+    }
+    return false;
+}
+
+/* A panel that says so: gnuplot gives up a whole script over a plot without a point. */
+static void write_nothing(FILE *gp, const char *title)
+{
+    fprintf(
+        gp,
+        "set ylabel ''\nset title '%s'\nset yrange [0:1]\nset label 1 'no values: needs replies "
+        "of two tokens or more' at graph 0.5,0.5 center\nplot NaN notitle\nunset label 1\n",
+        title);
+}
+
 /* which: 0 = band, line and hollow points; 90 or 99 = that percentile alone. */
 static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, const char *prefix,
-                       int which)
+                       int which, const char *legend)
 {
-    fprintf(gp, "set ylabel '%s%s (ms)'\nset title '%s'\nset yrange [0:*]\nplot ", m->title,
+    fprintf(gp, "set ylabel '%s%s (ms)'\nset title '%s%s'\nset yrange [0:*]\nplot ", m->title,
             which == 0    ? ""
             : which == 90 ? " p90"
                           : " p99",
-            m->title);
+            m->title, legend);
     for (int k = 0; k < b->n; k++) {
         const char *block = m->file;
         if (k > 0) fputs(", \\\n  ", gp);
@@ -142,21 +175,78 @@ static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, c
     fputc('\n', gp);
 }
 
-/* One line for all four panels, where no data can be. */
-static const char key_above[] = "set key at screen 0.5,0.95 center center horizontal Left reverse";
+/* ---- four panels ---- */
 
-static void write_overview(FILE *gp, const backends *b, const char *prefix, const char *name,
-                           int which, const char *title)
+enum {
+    PANELS_PX = 1280,
+    PANELS_HEIGHT_PX = 920,
+    KEY_ROW_PX = 24,
+    KEY_TOP_PX = 46,
+    KEY_GAP_PX = 46
+};
+
+static int key_px(const backends *b, int k)
+{
+    return (int)strlen(b->label[k]) * 8 + KEY_GAP_PX;
+}
+
+/* How many backends from `from` fit into a row; *px is its width. */
+static int key_row(const backends *b, int from, int *px)
+{
+    int n = 0;
+    for (*px = 0; from + n < b->n; n++) {
+        const int more = key_px(b, from + n);
+        if (n > 0 && *px + more > PANELS_PX - 40) break;
+        *px += more;
+    }
+    return n;
+}
+
+/* One key for all four panels, between title and panels, in as many rows as the names take:
+ * gnuplot's own would take its width from the first panel and grow into the title. The picture
+ * grows with it. Labels 101 and on; write_key_end takes them away. */
+static void write_panels_start(FILE *gp, const backends *b, const char *name, const char *title)
+{
+    int rows = 0, px;
+    for (int k = 0; k < b->n; k += key_row(b, k, &px))
+        rows++;
+    const int height = PANELS_HEIGHT_PX + KEY_ROW_PX * (rows - 1);
+    rose_plot_start(gp, name, PANELS_PX, height);
+    fprintf(gp,
+            "set multiplot layout 2,2 title '%s' margins 0.07,0.98,%.4f,%.4f spacing 0.08,%.4f\n"
+            "unset key\n",
+            title, 64.0 / height, 1 - (95.0 + KEY_ROW_PX * rows) / height, 129.0 / height);
+    int y = KEY_TOP_PX;
+    for (int k = 0, n; k < b->n; k += n, y += KEY_ROW_PX) {
+        n = key_row(b, k, &px);
+        int x = (PANELS_PX - px) / 2 + 20;
+        for (int i = k; i < k + n; i++) {
+            fprintf(gp,
+                    "set label %d '%s' at screen %.4f,%.4f left point lt %d ps 1.4 offset 1,0\n",
+                    101 + i, b->label[i], (double)x / PANELS_PX, 1 - (double)y / height, i + 1);
+            x += key_px(b, i);
+        }
+    }
+}
+
+/* Behind the first panel, or every panel would draw it again. */
+static void write_key_end(FILE *gp, const backends *b)
+{
+    for (int k = 0; k < b->n; k++)
+        fprintf(gp, "unset label %d\n", 101 + k);
+}
+
+static void write_overview(FILE *gp, const backends *b, const bool *any, const char *prefix,
+                           const char *name, int which, const char *title)
 {
     rose_plot_each_format(gp);
-    rose_plot_start(gp, name, 1280, 920);
-    fprintf(gp,
-            "set multiplot layout 2,2 title '%s' margins 0.07,0.98,0.07,0.87 spacing "
-            "0.08,0.14\n",
-            title);
+    write_panels_start(gp, b, name, title);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        fprintf(gp, "%s\n", i == 0 ? key_above : "unset key");
-        write_plot(gp, b, &rose_plot_metrics[i], prefix, which);
+        if (any[i])
+            write_plot(gp, b, &rose_plot_metrics[i], prefix, which, "");
+        else
+            write_nothing(gp, rose_plot_metrics[i].title);
+        if (i == 0) write_key_end(gp, b);
     }
     fputs("unset multiplot\n", gp);
     rose_plot_end_format(gp);
@@ -167,10 +257,12 @@ bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
     const char *prefix = concurrency ? "c" : "s";
     const char *name = concurrency ? "online_concurrency" : "online";
     char file[80];
+    bool any[ROSE_PLOT_N_METRICS];
     backends b;
     collect(online, concurrency, &b);
     if (b.n == 0) return false;
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
+        any[i] = has_values(online, concurrency, &rose_plot_metrics[i]);
         char block[16];
         snprintf(block, sizeof block, "%s%s", prefix, rose_plot_metrics[i].file);
         for (int k = 0; k < b.n; k++)
@@ -180,17 +272,19 @@ bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
     fprintf(gp, "set xlabel '%s'\n",
             concurrency ? "requests under way" : "scale of the trace times (smaller is heavier)");
     snprintf(file, sizeof file, "%s_latency_compare", name);
-    write_overview(gp, &b, prefix, file, 0, "Latency: p90 line, p50 to p90 band, hollow p99");
+    write_overview(gp, &b, any, prefix, file, 0, "Latency: p90 line, p50 to p90 band, hollow p99");
     snprintf(file, sizeof file, "%s_latency_p90_only", name);
-    write_overview(gp, &b, prefix, file, 90, "Latency, p90");
+    write_overview(gp, &b, any, prefix, file, 90, "Latency, p90");
     snprintf(file, sizeof file, "%s_latency_p99_only", name);
-    write_overview(gp, &b, prefix, file, 99, "Latency, p99");
+    write_overview(gp, &b, any, prefix, file, 99, "Latency, p99");
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
+        if (!any[i]) continue;
         snprintf(file, sizeof file, "%s_%s_ms", name, rose_plot_metrics[i].file);
         rose_plot_each_format(gp);
         rose_plot_start(gp, file, 760, 520);
         fputs("set key outside top center horizontal Left reverse maxrows 3\n", gp);
-        write_plot(gp, &b, &rose_plot_metrics[i], prefix, 0);
+        write_plot(gp, &b, &rose_plot_metrics[i], prefix, 0,
+                   ": p90 line, p50 to p90 band, hollow p99");
         rose_plot_end_format(gp);
     }
     fputs("unset logscale x\nset xtics autofreq\nset autoscale x\n", gp);
@@ -240,7 +334,8 @@ static const json_t *find_run(const json_t *online, const json_t *key, const jso
 static void write_cdf_page(FILE *gp, const json_t *online, const json_t *like, bool concurrency,
                            const backends *b)
 {
-    char name[80];
+    char name[80], title[80];
+    bool any[ROSE_PLOT_N_METRICS] = {false};
     const double load = load_of(like, concurrency);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
         for (int k = 0; k < b->n; k++) {
@@ -248,6 +343,7 @@ static void write_cdf_page(FILE *gp, const json_t *online, const json_t *like, b
             const json_t *run = find_run(online, b->key[k], like);
             if (run != NULL) collect_values(run, &rose_plot_metrics[i], &s);
             fprintf(gp, "$cdf%d_%d << EOD\n", i, k);
+            any[i] |= s.n > 0;
             if (s.n == 0) fputs("nan nan\n", gp);
             for (size_t j = 0; j < s.n; j++)
                 fprintf(gp, "%.9g %.6f\n", s.v[j], s.n > 1 ? (double)j / (double)(s.n - 1) : 1.0);
@@ -257,20 +353,22 @@ static void write_cdf_page(FILE *gp, const json_t *online, const json_t *like, b
     }
     snprintf(name, sizeof name, "online_cdf_%s_%g", concurrency ? "concurrency" : "scale", load);
     rose_plot_each_format(gp);
-    rose_plot_start(gp, name, 1280, 920);
-    fprintf(gp,
-            "set multiplot layout 2,2 title 'Distribution at %s %g' margins "
-            "0.07,0.98,0.07,0.87 spacing 0.08,0.14\nset ylabel 'share of all'\nset yrange "
-            "[0:1]\nset xrange [0:*]\n",
-            concurrency ? "concurrency" : "scale", load);
+    snprintf(title, sizeof title, "Distribution at %s %g", concurrency ? "concurrency" : "scale",
+             load);
+    write_panels_start(gp, b, name, title);
+    fputs("set yrange [0:1]\n", gp);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        fprintf(gp, "%s\nset title '%s'\nset xlabel '%s (ms)'\nplot ",
-                i == 0 ? key_above : "unset key", rose_plot_metrics[i].title,
-                rose_plot_metrics[i].title);
+        const char *metric = rose_plot_metrics[i].title;
+        fprintf(gp, "set xlabel '%s (ms)'\nset xrange [0:%s]\n", metric, any[i] ? "*" : "1");
+        if (!any[i]) {
+            write_nothing(gp, metric);
+            continue;
+        }
+        fprintf(gp, "set ylabel 'share of all'\nset title '%s'\nplot ", metric);
         for (int k = 0; k < b->n; k++)
-            fprintf(gp, "%s$cdf%d_%d using 1:2 with lines lt %d title '%s'", k > 0 ? ", " : "", i,
-                    k, k + 1, b->label[k]);
+            fprintf(gp, "%s$cdf%d_%d using 1:2 with lines lt %d", k > 0 ? ", " : "", i, k, k + 1);
         fputc('\n', gp);
+        if (i == 0) write_key_end(gp, b);
     }
     fputs("unset multiplot\n", gp);
     rose_plot_end_format(gp);

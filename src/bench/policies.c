@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "bench/replay.h"
+#include "bench/results.h"
 
 typedef struct policy {
     const char *name;
@@ -106,7 +107,6 @@ int rose_bench_policies(const rose_policies_opts *o)
     const uint32_t limit = o->num_requests != 0 ? o->num_requests : UINT32_MAX;
     rose_status st = rose_load_trace_read(&t, o->trace, limit, stderr, &err);
     json_t *list = json_array();
-    int rc = 1;
     if (st == ROSE_OK) {
         bool goals = o->ttft_slo_ms > 0 || o->itl_slo_ms > 0;
         rose_replay_opts ro = {.step_us = (double)o->step_us,
@@ -133,17 +133,13 @@ int rose_bench_policies(const rose_policies_opts *o)
         rose_load_trace_free(&t);
     }
     if (st != ROSE_OK) {
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
         json_decref(list);
-        return rc;
+        return rose_die(&err);
     }
     json_t *root =
         json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:i, s:i, s:o}", "bench", "scheduler", "version",
                   ROSE_VERSION, "trace", o->trace, "scale", (double)o->scale, "step_us",
                   (double)o->step_us, "row_us", (double)o->row_us, "ttft_slo_ms",
                   (int)o->ttft_slo_ms, "itl_slo_ms", (int)o->itl_slo_ms, "results", list);
-    if (root != NULL && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF)
-        rc = 0;
-    json_decref(root);
-    return rc;
+    return rose_results_emit(root, NULL, "scheduler");
 }

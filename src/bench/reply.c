@@ -157,20 +157,25 @@ static rose_status on_event(void *user, const char *data, size_t len)
     return st;
 }
 
+/* Usage that cannot be, and no ids beside it: what it said of single events goes, too. */
+static void forget_usage(rose_reply *r)
+{
+    for (uint32_t i = 0; i < r->n_events; i++)
+        r->arrivals[i].n_tokens = 1;
+    r->counted = false;
+}
+
 void rose_reply_settle(rose_reply *r)
 {
-    uint32_t counted = 0;
-    for (uint32_t i = 0; i < r->n_events; i++)
-        counted += r->arrivals[i].n_tokens;
-    if (r->ids_seen > 0)
-        r->n_tokens = r->ids_seen;
-    else if (r->has_usage && r->usage_completion >= r->n_events)
-        r->n_tokens = r->usage_completion;
-    else
-        r->n_tokens = counted;
+    const bool ids = r->ids_seen > 0;
+    const bool over = r->max_tokens > 0 && r->usage_completion > r->max_tokens;
     if (r->has_usage)
-        r->usage_lies = r->ids_seen > 0 ? r->usage_completion != r->ids_seen
-                                        : r->usage_completion < r->n_events;
+        r->usage_lies =
+            ids ? r->usage_completion != r->ids_seen : over || r->usage_completion < r->n_events;
+    if (r->usage_lies && !ids) forget_usage(r);
+    r->n_tokens = ids                              ? r->ids_seen
+                  : r->has_usage && !r->usage_lies ? r->usage_completion
+                                                   : r->n_events;
     if (r->status != 0 && r->status != 200) rose_reply_fail(r, "HTTP status %d", r->status);
     if (r->n_events == 0) rose_reply_fail(r, "no token arrived");
     if (!r->finished) rose_reply_fail(r, "the stream ended after %" PRIu32 " events", r->n_events);
@@ -229,7 +234,11 @@ static void read_plain(rose_reader *r)
 {
     json_error_t e;
     json_t *o = NULL;
-    if (r->reply->status == 200) return;
+    if (r->reply->status == 200) {
+        rose_reply_fail(r->reply, "no event stream, but content type '%.*s'", (int)r->type_len,
+                        r->type);
+        return;
+    }
     if (rose_json_parse(&o, r->body.data != NULL ? r->body.data : "", r->body.len, 0, &e) ==
         ROSE_OK) {
         const json_t *error = json_object_get(o, "error");

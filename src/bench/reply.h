@@ -30,6 +30,7 @@ typedef struct rose_reply {
     uint32_t n_tokens;                       /* output tokens: see rose_reply_settle */
     uint32_t usage_prompt, usage_completion; /* as the server says; 0 without usage */
     uint32_t ids_seen;                       /* token ids counted in the events */
+    uint32_t max_tokens;     /* what the request asked for, set by the caller; 0 = not known */
     bool has_usage, counted; /* counted: arrivals' n_tokens are the server's, not our guess */
     bool finished;           /* a finish_reason or [DONE] was seen */
     bool usage_lies;         /* usage contradicts what arrived */
@@ -46,7 +47,8 @@ void rose_reply_free(rose_reply *r); /* frees what it holds; accepts {0}; leaves
 void rose_reply_fail(rose_reply *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* After the last byte: decides n_tokens (ids if the server sends them, else usage, else events) and
- * whether the reply is a success: 200, a token, an end. */
+ * whether the reply is a success: 200, a token, an end. Usage under the number of events, or over
+ * max_tokens, is a lie and does not count. */
 void rose_reply_settle(rose_reply *r);
 
 /* The parser of one reply after another on a connection. */

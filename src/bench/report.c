@@ -270,32 +270,17 @@ int rose_bench_report(int argc, char **argv)
     const char *out = NULL;
     bool plot = true;
     const rose_opt opts[] = {
-        {.name = "out",
-         .kind = ROSE_OPT_STRING,
-         .dest = &out,
-         .arg = "FILE",
-         .unset = "DIR/report.html",
-         .help = "the page"},
-        {.name = "plot",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &plot,
-         .help = "draw the figures first, as bench plot does; otherwise those of DIR/figures"},
+        ROSE_ROW_STRING("out", &out, "FILE", "the page", .unset = "DIR/report.html"),
+        ROSE_ROW_BOOL("plot", &plot,
+                      "draw the figures first, as bench plot does; otherwise those of DIR/figures"),
     };
-    const rose_command cmd = {
-        .usage = "roseinfer bench report DIR [options]",
-        .about = "One HTML page of all *_results.json in DIR and the folders in it: tables, "
-                 "figures, environment,\ncommand lines and the raw JSON, all inside the page.",
-        .opts = opts,
-        .n_opts = sizeof opts / sizeof *opts,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
+    const char *dir;
     rose_err err = {{0}};
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    const int rc = rose_opts_parse_one(
+        "roseinfer bench report DIR [options]",
+        "One HTML page of all *_results.json in DIR and the folders in it: tables, figures, "
+        "environment,\ncommand lines and the raw JSON, all inside the page.",
+        opts, sizeof opts / sizeof *opts, argc, argv, &dir);
     if (rc >= 0) return rc;
-    if (report(args[0], out, plot, &err) == ROSE_OK) return 0;
-    fprintf(stderr, "roseinfer: %s\n", err.msg);
-    return 1;
+    return report(dir, out, plot, &err) == ROSE_OK ? 0 : rose_die(&err);
 }

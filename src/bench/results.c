@@ -152,7 +152,5 @@ int rose_results_emit(json_t *root, const char *dir, const char *prefix)
         if (st == ROSE_OK) fprintf(stderr, "wrote %s/%s\n", path, name);
     }
     json_decref(root);
-    if (st == ROSE_OK) return 0;
-    fprintf(stderr, "roseinfer: %s\n", err.msg);
-    return 1;
+    return st == ROSE_OK ? 0 : rose_die(&err);
 }

@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "base/status.h"
+#include "base/opts.h"
 
 /* Creates DIR/PREFIX_YYYYmmdd_HHMMSS (UTC; DIR too; "_2" and so on if it exists) into path. */
 rose_status rose_results_dir(const char *dir, const char *prefix, char *path, size_t cap,
@@ -32,5 +32,11 @@ char *rose_results_text(char *s);
 /* The end of a benchmark: root (taken over) goes to DIR/PREFIX_TIME/PREFIX_results.json, or to
  * stdout without a DIR. Returns the exit code. */
 int rose_results_emit(json_t *root, const char *dir, const char *prefix);
+
+/* The option that gives this DIR. */
+#define ROSE_ROW_OUTPUT_DIR(dest, prefix)                                                          \
+    ROSE_ROW_STRING("output-dir", dest, "DIR",                                                     \
+                    "write " prefix "_TIME/" prefix "_results.json there",                         \
+                    .unset = "JSON to standard output")
 
 #endif

@@ -263,7 +263,11 @@ static rose_status measure_engine(const bench_opts *o, uint32_t n, figures out[N
     if (o->record && (g_instant.recorded = calloc(o->steps, sizeof(uint64_t))) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK) st = rose_wakeq_create(&sink, n + 1, err);
-    if (st == ROSE_OK) st = rose_engine_open(&e, &instant_ops, &m, &eo, err);
+    /* with a device to wait for, step() only enqueues, as on a GPU */
+    rose_backend_ops ops = instant_ops;
+    if (o->device_us > 0) ops.caps |= ROSE_CAP_AHEAD;
+    eo.overlap = false; /* every step's host work is to be seen */
+    if (st == ROSE_OK) st = rose_engine_open(&e, &ops, &m, &eo, err);
     g_instant.engine = e;
     if (st == ROSE_OK) st = submit_all(e, o, n, sink, reqs, &n_open, err);
     atomic_store_explicit(&g_instant.go, true, memory_order_release);
@@ -363,9 +367,8 @@ static int run(const bench_opts *o, int argc, char **argv)
         figures parts[N_PARTS + 1] = {{0}}, plan;
         if (measure_engine(o, n, parts, &err) != ROSE_OK ||
             measure_plan(o, n, &plan, &err) != ROSE_OK) {
-            fprintf(stderr, "roseinfer: %s\n", err.msg);
             json_decref(list);
-            return 1;
+            return rose_die(&err);
         }
         fprintf(stderr, "%7u running", n);
         for (int k = 0; k < N_PARTS; k++)
@@ -379,11 +382,7 @@ static int run(const bench_opts *o, int argc, char **argv)
     }
     json_t *root = json_pack("{s:o, s:s, s:b, s:o}", "meta", rose_results_meta(argc, argv), "bench",
                              "engine", "record", (int)o->record, "results", list);
-    int rc = root != NULL && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF
-                 ? 0
-                 : 1;
-    json_decref(root);
-    return rc;
+    return rose_results_emit(root, NULL, "engine");
 }
 
 int rose_bench_scheduler(int argc, char **argv)
@@ -397,119 +396,40 @@ int rose_bench_scheduler(int argc, char **argv)
                             .step_us = 1000,
                             .row_us = 50};
     const rose_opt opts[] = {
-        {.name = "running",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.running,
-         .arg = "N",
-         .max = 4096,
-         .help = "sequences that decode",
-         .unset = "64, 256 and 1024"},
-        {.name = "steps",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.steps,
-         .arg = "N",
-         .min = 10,
-         .max = 100000,
-         .help = "steps measured"},
-        {.name = "input-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.input_len,
-         .arg = "N",
-         .min = 1,
-         .max = 65536,
-         .help = "tokens of each prompt"},
-        {.name = "device-us",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.device_us,
-         .arg = "US",
-         .max = 1000000,
-         .help = "a step takes so long on the device: time for the consumer, not counted; 0: it "
-                 "is delivered to while it still reads"},
-        {.name = "prefix-cache",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &o.prefix_cache,
-         .help = "index each page that is full"},
-        {.name = "record",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &o.record,
-         .help = "a recording runs in every other hundred steps: what it costs"},
+        ROSE_ROW_U32("running", &o.running, "N", 0, 4096, "sequences that decode",
+                     .unset = "64, 256 and 1024"),
+        ROSE_ROW_U32("steps", &o.steps, "N", 10, 100000, "steps measured"),
+        ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 65536, "tokens of each prompt"),
+        ROSE_ROW_U32("device-us", &o.device_us, "US", 0, 1000000,
+                     "a step takes so long on the device: time for the consumer, not counted; 0: "
+                     "it is delivered to while it still reads"),
+        ROSE_ROW_BOOL("prefix-cache", &o.prefix_cache, "index each page that is full"),
+        ROSE_ROW_BOOL("record", &o.record,
+                      "a recording runs in every other hundred steps: what it costs"),
         {.name = "Policies, on a simulated clock", .kind = ROSE_OPT_HEADING},
-        {.name = "trace",
-         .kind = ROSE_OPT_STRING,
-         .dest = &p.trace,
-         .arg = "FILE",
-         .unset = "none",
-         .help = "replay these requests under each policy instead (JSON lines or CSV)"},
-        {.name = "num-requests",
-         .kind = ROSE_OPT_U32,
-         .dest = &p.num_requests,
-         .arg = "N",
-         .max = 1u << 24,
-         .unset = "all",
-         .help = "the first N of the trace"},
-        {.name = "scale",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &p.scale,
-         .arg = "X",
-         .fmin = 1e-6f,
-         .fmax = 1e6f,
-         .help = "times of the trace are multiplied by this; smaller is heavier"},
-        {.name = "step-us",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &p.step_us,
-         .arg = "US",
-         .fmin = 0.001f,
-         .fmax = 1e9f,
-         .help = "what a step costs"},
-        {.name = "row-us",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &p.row_us,
-         .arg = "US",
-         .fmin = 0,
-         .fmax = 1e9f,
-         .help = "and each row of it"},
-        {.name = "max-num-seqs",
-         .kind = ROSE_OPT_U32,
-         .dest = &p.max_num_seqs,
-         .arg = "N",
-         .min = 1,
-         .max = 4096,
-         .help = "most sequences in one step"},
-        {.name = "max-num-batched-tokens",
-         .kind = ROSE_OPT_U32,
-         .dest = &p.max_num_batched_tokens,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "most tokens in one step"},
-        {.name = "num-kv-pages",
-         .kind = ROSE_OPT_U32,
-         .dest = &p.num_kv_pages,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 26,
-         .help = "size of the KV pool in pages of 16 tokens"},
-        {.name = "max-num-queued-reqs",
-         .kind = ROSE_OPT_U32,
-         .dest = &p.max_queued,
-         .arg = "N",
-         .min = 1,
-         .max = 65536,
-         .help = "requests that wait; one more is refused"},
-        {.name = "ttft-slo-ms",
-         .kind = ROSE_OPT_U32,
-         .dest = &p.ttft_slo_ms,
-         .arg = "MS",
-         .max = 3600000,
-         .unset = "no goal",
-         .help = "hold each policy against this time to the first token, and let one steer by it"},
-        {.name = "itl-slo-ms",
-         .kind = ROSE_OPT_U32,
-         .dest = &p.itl_slo_ms,
-         .arg = "MS",
-         .max = 3600000,
-         .unset = "no goal",
-         .help = "likewise between tokens; a request meets it if every one of its gaps does"},
+        ROSE_ROW_STRING("trace", &p.trace, "FILE",
+                        "replay these requests under each policy instead (JSON lines or CSV)",
+                        .unset = "none"),
+        ROSE_ROW_U32("num-requests", &p.num_requests, "N", 0, 1u << 24, "the first N of the trace",
+                     .unset = "all"),
+        ROSE_ROW_FLOAT("scale", &p.scale, "X", 1e-6f, 1e6f,
+                       "times of the trace are multiplied by this; smaller is heavier"),
+        ROSE_ROW_FLOAT("step-us", &p.step_us, "US", 0.001f, 1e9f, "what a step costs"),
+        ROSE_ROW_FLOAT("row-us", &p.row_us, "US", 0, 1e9f, "and each row of it"),
+        ROSE_ROW_U32("max-num-seqs", &p.max_num_seqs, "N", 1, 4096, "most sequences in one step"),
+        ROSE_ROW_U32("max-num-batched-tokens", &p.max_num_batched_tokens, "N", 1, 1u << 20,
+                     "most tokens in one step"),
+        ROSE_ROW_U32("num-kv-pages", &p.num_kv_pages, "N", 1, 1u << 26,
+                     "size of the KV pool in pages of 16 tokens"),
+        ROSE_ROW_U32("max-num-queued-reqs", &p.max_queued, "N", 1, 65536,
+                     "requests that wait; one more is refused"),
+        ROSE_ROW_U32(
+            "ttft-slo-ms", &p.ttft_slo_ms, "MS", 0, 3600000,
+            "hold each policy against this time to the first token, and let one steer by it",
+            .unset = "no goal"),
+        ROSE_ROW_U32("itl-slo-ms", &p.itl_slo_ms, "MS", 0, 3600000,
+                     "likewise between tokens; a request meets it if every one of its gaps does",
+                     .unset = "no goal"),
     };
     const rose_command cmd = {
         .usage = "roseinfer bench scheduler [options]",
@@ -520,10 +440,9 @@ int rose_bench_scheduler(int argc, char **argv)
         .opts = opts,
         .n_opts = sizeof opts / sizeof *opts,
     };
-    const char *args[1];
     uint32_t n_args;
     rose_log_set_level(ROSE_LOG_WARN);
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    int rc = rose_opts_parse(&cmd, argc, argv, NULL, &n_args);
     if (rc >= 0) return rc;
     return p.trace != NULL ? rose_bench_policies(&p) : run(&o, argc, argv);
 }

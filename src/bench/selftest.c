@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/opts.h"
 #include "bench/load.h"
 
 enum { MAX_STREAMS = 256, LIMIT_US = 50, TEST_STREAMS = 20, TEST_SECONDS = 2 };
@@ -208,10 +209,8 @@ int rose_client_self_test(uint32_t rate)
     rose_self_test t;
     rose_err err = {{0}};
     const uint32_t n_events = rate * TEST_SECONDS / TEST_STREAMS;
-    if (rose_self_test_run(TEST_STREAMS, n_events < 2 ? 2 : n_events, rate, &t, &err) != ROSE_OK) {
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
-        return 1;
-    }
+    if (rose_self_test_run(TEST_STREAMS, n_events < 2 ? 2 : n_events, rate, &t, &err) != ROSE_OK)
+        return rose_die(&err);
     const bool ok = t.n_failed == 0 && t.error.p99 * 1e6 <= LIMIT_US;
     json_t *j = json_pack(
         "{s:i, s:i, s:f, s:i, s:o, s:o, s:i, s:b}", "streams", (int)t.n_streams,

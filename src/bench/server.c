@@ -51,38 +51,20 @@ size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows)
     size_t n = 0;
     rows[n++] = (rose_opt){.name = "Servers under test", .kind = ROSE_OPT_HEADING};
     for (int i = 0; i < ROSE_N_DRIVERS; i++) {
-        rows[n++] = (rose_opt){.name = drivers[i].command_option,
-                               .kind = ROSE_OPT_STRING,
-                               .dest = &f->command[i],
-                               .arg = "COMMAND",
-                               .unset = "this program's serve",
-                               .help = drivers[i].command_help};
-        rows[n++] = (rose_opt){.name = drivers[i].args_option,
-                               .kind = ROSE_OPT_STRING,
-                               .dest = &f->args[i],
-                               .arg = "ARGS",
-                               .unset = "none",
-                               .help = "further arguments for it, in one word"};
+        rows[n++] =
+            (rose_opt)ROSE_ROW_STRING(drivers[i].command_option, &f->command[i], "COMMAND",
+                                      drivers[i].command_help, .unset = "this program's serve");
+        rows[n++] =
+            (rose_opt)ROSE_ROW_STRING(drivers[i].args_option, &f->args[i], "ARGS",
+                                      "further arguments for it, in one word", .unset = "none");
     }
-    rows[n++] = (rose_opt){.name = "llama-model",
-                           .kind = ROSE_OPT_STRING,
-                           .dest = &f->llama_model,
-                           .arg = "FILE",
-                           .unset = "MODEL",
-                           .help = "the GGUF file for llama.cpp"};
-    rows[n++] = (rose_opt){.name = "server-cpus",
-                           .kind = ROSE_OPT_STRING,
-                           .dest = &f->server_cpus,
-                           .arg = "LIST",
-                           .unset = "all",
-                           .help = "CPUs of the servers that we start, as 0-3,6"};
-    rows[n++] = (rose_opt){.name = "timeout-ready-s",
-                           .kind = ROSE_OPT_U32,
-                           .dest = &f->ready_timeout_s,
-                           .arg = "S",
-                           .min = 1,
-                           .max = 86400,
-                           .help = "longest start of a server"};
+    rows[n++] = (rose_opt)ROSE_ROW_STRING("llama-model", &f->llama_model, "FILE",
+                                          "the GGUF file for llama.cpp", .unset = "MODEL");
+    rows[n++] =
+        (rose_opt)ROSE_ROW_STRING("server-cpus", &f->server_cpus, "LIST",
+                                  "CPUs of the servers that we start, as 0-3,6", .unset = "all");
+    rows[n++] = (rose_opt)ROSE_ROW_U32("timeout-ready-s", &f->ready_timeout_s, "S", 1, 86400,
+                                       "longest start of a server");
     return n;
 }
 
@@ -210,11 +192,11 @@ bool rose_server_dead(rose_server *s, char *out, size_t cap)
     return true;
 }
 
-static rose_status wait_ready(rose_server *s, const char *path, uint32_t timeout_s,
+static rose_status wait_ready(rose_server *s, const char *path, const rose_server_flags *f,
                               uint64_t start_ns, rose_err *err)
 {
     const struct timespec tick = {0, POLL_MS * 1000000L};
-    const uint64_t deadline = start_ns + (uint64_t)timeout_s * 1000000000u;
+    const uint64_t deadline = start_ns + (uint64_t)f->ready_timeout_s * 1000000000u;
     char dead[320];
     for (;;) {
         int status = 0;
@@ -226,7 +208,9 @@ static rose_status wait_ready(rose_server *s, const char *path, uint32_t timeout
         if (rose_server_dead(s, dead, sizeof dead))
             return rose_fail(err, ROSE_E_CLOSED, "%s", dead);
         if (rose_now_ns() > deadline)
-            return rose_fail(err, ROSE_E_CLOSED, "not ready after %u s", timeout_s);
+            return rose_fail(err, ROSE_E_CLOSED, "not ready after %u s", f->ready_timeout_s);
+        if (f->stop != NULL && *f->stop)
+            return rose_fail(err, ROSE_E_CLOSED, "interrupted while it got ready");
         nanosleep(&tick, NULL);
     }
 }
@@ -298,8 +282,7 @@ rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
         return rose_fail(err, ROSE_E_INVAL, "the path of the log is too long");
     if (spec->driver >= 0) {
         st = spawn(s, spec, f, model_dir, extra, err);
-        if (st == ROSE_OK)
-            st = wait_ready(s, drivers[spec->driver].ready_path, f->ready_timeout_s, start, err);
+        if (st == ROSE_OK) st = wait_ready(s, drivers[spec->driver].ready_path, f, start, err);
     } else {
         int status;
         s->log[0] = '\0';

@@ -22,6 +22,7 @@ typedef struct rose_server_flags {
     const char *llama_model;             /* a GGUF file */
     const char *server_cpus;
     uint32_t ready_timeout_s;
+    const volatile sig_atomic_t *stop; /* true ends the wait for a server; may be NULL */
 } rose_server_flags;
 
 void rose_server_flags_init(rose_server_flags *f);

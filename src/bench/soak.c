@@ -454,17 +454,13 @@ int rose_soak_run(const char *model_dir, const rose_soak_opts *o, int argc, char
 {
     run *r = &g_run;
     rose_err err = {{0}};
-    int rc = 1;
     *r = (run){.s.o = o, .random = {.seed = o->seed, .stream = 1}};
     catch_signals();
     rose_status st = prepare(r, model_dir, &err);
     if (st == ROSE_OK) st = soak(r, &err);
     rose_proc_stop(&r->s.server.proc, 60000);
     r->s.clean_exit = r->s.server.proc.ended && r->s.server.proc.status == 0;
-    if (st == ROSE_OK)
-        rc = rose_soak_report(&r->s, argc, argv);
-    else
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
+    const int rc = st == ROSE_OK ? rose_soak_report(&r->s, argc, argv) : rose_die(&err);
     rose_server_stop(&r->s.server);
     rose_load_trace_free(&r->trace);
     rose_prompts_close(r->prompts);

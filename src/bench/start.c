@@ -110,47 +110,20 @@ int rose_bench_start(int argc, char **argv)
     rose_server_flags_init(&o.server);
     rose_opt opts[8 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS] = {
         {.name = "Starts", .kind = ROSE_OPT_HEADING},
-        {.name = "repeats",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.repeats,
-         .arg = "N",
-         .min = 1,
-         .max = 1000,
-         .help = "starts, each of a fresh process"},
-        {.name = "input-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.input_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "prompt tokens of the first request"},
-        {.name = "backend",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o.backend,
-         .arg = "NAME",
-         .help = "roseinfer, vllm, sglang, trtllm or llama"},
-        {.name = "output-dir",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o.output_dir,
-         .arg = "DIR",
-         .unset = "JSON to standard output",
-         .help = "write start_TIME/start_results.json there"},
+        ROSE_ROW_U32("repeats", &o.repeats, "N", 1, 1000, "starts, each of a fresh process"),
+        ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20,
+                     "prompt tokens of the first request"),
+        ROSE_ROW_STRING("backend", &o.backend, "NAME", "roseinfer, vllm, sglang, trtllm or llama"),
+        ROSE_ROW_OUTPUT_DIR(&o.output_dir, "start"),
     };
     size_t n = 5;
     n += rose_request_flags_rows(&o.req, opts + n);
     n += rose_server_flags_rows(&o.server, opts + n);
-    const rose_command cmd = {
-        .usage = "roseinfer bench start MODEL [options]",
-        .about =
-            "Time from exec to ready to the first token of a fresh server (the files are in the "
-            "page cache\nafter the first start).",
-        .opts = opts,
-        .n_opts = n,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
-    return rc >= 0 ? rc : run(args[0], &o, argc, argv);
+    const char *model;
+    const int rc =
+        rose_opts_parse_one("roseinfer bench start MODEL [options]",
+                            "Time from exec to ready to the first token of a fresh server (the "
+                            "files are in the page cache\nafter the first start).",
+                            opts, n, argc, argv, &model);
+    return rc >= 0 ? rc : run(model, &o, argc, argv);
 }

@@ -254,85 +254,32 @@ int rose_bench_stream(int argc, char **argv)
     rose_server_flags_init(&o.server);
     rose_opt opts[12 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS] = {
         {.name = "Workload", .kind = ROSE_OPT_HEADING},
-        {.name = "num-requests",
-         .letter = 'n',
-         .kind = ROSE_OPT_U32,
-         .dest = &o.n,
-         .arg = "N",
-         .min = 1,
-         .max = 100000,
-         .help = "requests of a repeat"},
-        {.name = "input-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.input_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "prompt tokens"},
-        {.name = "output-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.output_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "output tokens"},
-        {.name = "prompt-repeats",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o.prompt_repeats,
-         .arg = "LIST",
-         .unset = "1",
-         .help =
-             "prompts so many times as long, request by request, round and round; 1,1,1,64 is a "
-             "long one among short ones"},
-        {.name = "interval-ms",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &o.interval_ms,
-         .arg = "MS",
-         .fmax = 1e6f,
-         .help = "time between two requests; 0 sends all at once"},
-        {.name = "unique-prompts",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &o.unique_prompts,
-         .help = "otherwise all requests of all repeats hold one text"},
-        {.name = "repeats",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.repeats,
-         .arg = "N",
-         .min = 1,
-         .max = 1000,
-         .help = "measured repeats; their requests are pooled"},
-        {.name = "warmup",
-         .kind = ROSE_OPT_U32,
-         .dest = &o.warmup,
-         .arg = "N",
-         .max = 1000,
-         .help = "repeats before them"},
-        {.name = "backend",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o.backend,
-         .arg = "NAME",
-         .help = "roseinfer, or url=NAME=http://HOST:PORT of one"},
-        {.name = "output-dir",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o.output_dir,
-         .arg = "DIR",
-         .unset = "JSON to standard output",
-         .help = "write stream_TIME/stream_results.json there"},
+        ROSE_ROW_U32("num-requests", &o.n, "N", 1, 100000, "requests of a repeat", .letter = 'n'),
+        ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20, "prompt tokens"),
+        ROSE_ROW_U32("output-len", &o.output_len, "N", 1, 1u << 20, "output tokens"),
+        ROSE_ROW_STRING("prompt-repeats", &o.prompt_repeats, "LIST",
+                        "prompts so many times as long, request by request, round and round; "
+                        "1,1,1,64 is a long one among short ones",
+                        .unset = "1"),
+        ROSE_ROW_FLOAT("interval-ms", &o.interval_ms, "MS", 0, 1e6f,
+                       "time between two requests; 0 sends all at once"),
+        ROSE_ROW_BOOL("unique-prompts", &o.unique_prompts,
+                      "otherwise all requests of all repeats hold one text"),
+        ROSE_ROW_U32("repeats", &o.repeats, "N", 1, 1000,
+                     "measured repeats; their requests are pooled"),
+        ROSE_ROW_U32("warmup", &o.warmup, "N", 0, 1000, "repeats before them"),
+        ROSE_ROW_STRING("backend", &o.backend, "NAME",
+                        "roseinfer, or url=NAME=http://HOST:PORT of one"),
+        ROSE_ROW_OUTPUT_DIR(&o.output_dir, "stream"),
     };
     size_t n = 11;
     n += rose_request_flags_rows(&o.req, opts + n);
     n += rose_server_flags_rows(&o.server, opts + n);
-    const rose_command cmd = {
-        .usage = "roseinfer bench stream MODEL [options]",
-        .about = "Splits the time to the first token into its parts by the server's time stamps, "
-                 "and checks them\nagainst the client's.",
-        .opts = opts,
-        .n_opts = n,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
-    return rc >= 0 ? rc : run(args[0], &o, argc, argv);
+    const char *model;
+    const int rc =
+        rose_opts_parse_one("roseinfer bench stream MODEL [options]",
+                            "Splits the time to the first token into its parts by the server's "
+                            "time stamps, and checks them\nagainst the client's.",
+                            opts, n, argc, argv, &model);
+    return rc >= 0 ? rc : run(model, &o, argc, argv);
 }

@@ -27,41 +27,17 @@ typedef struct repeat {
 static int parse(int argc, char **argv, options *o)
 {
     const rose_opt opts[] = {
-        {.name = "file",
-         .kind = ROSE_OPT_STRING,
-         .dest = &o->file,
-         .arg = "FILE",
-         .help = "text to encode, UTF-8 (needed)"},
-        {.name = "repeats",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->repeats,
-         .arg = "N",
-         .min = 1,
-         .max = 1000,
-         .help = "timed passes, each with a new encoder"},
-        {.name = "chunk-bytes",
-         .kind = ROSE_OPT_U32,
-         .dest = &o->chunk_bytes,
-         .arg = "N",
-         .max = 1u << 30,
-         .help = "cut the file at line ends into texts of about N bytes; 0 = one text"},
-        {.name = "json",
-         .kind = ROSE_OPT_FLAG,
-         .dest = &o->json,
-         .help = "one JSON object on standard output"},
+        ROSE_ROW_STRING("file", &o->file, "FILE", "text to encode, UTF-8 (needed)"),
+        ROSE_ROW_U32("repeats", &o->repeats, "N", 1, 1000, "timed passes, each with a new encoder"),
+        ROSE_ROW_U32("chunk-bytes", &o->chunk_bytes, "N", 0, 1u << 30,
+                     "cut the file at line ends into texts of about N bytes; 0 = one text"),
+        ROSE_ROW_FLAG("json", &o->json, "one JSON object on standard output"),
     };
-    const rose_command cmd = {
-        .usage = "roseinfer bench tokenizer MODEL --file FILE [options]",
-        .about = "Bytes per second of encoding and decoding on one thread; "
-                 "tools/bench_tokenizer.py sets it beside\n"
-                 "the tokenizers package in one run.",
-        .opts = opts,
-        .n_opts = sizeof opts / sizeof *opts,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, &o->model, &n_args);
+    const int rc = rose_opts_parse_one("roseinfer bench tokenizer MODEL --file FILE [options]",
+                                       "Bytes per second of encoding and decoding on one thread; "
+                                       "tools/bench_tokenizer.py sets it beside\n"
+                                       "the tokenizers package in one run.",
+                                       opts, sizeof opts / sizeof *opts, argc, argv, &o->model);
     if (rc >= 0 || o->file != NULL) return rc;
     fprintf(stderr, "roseinfer: bench tokenizer needs --file FILE (see --help)\n");
     return 2;
@@ -143,13 +119,11 @@ int rose_bench_tokenizer(int argc, char **argv)
         bool same = decoded.len == text.size &&
                     (text.size == 0 || memcmp(decoded.data, text.data, text.size) == 0);
         print_result(&o, r, text.size, ids.len, same);
-    } else {
-        fprintf(stderr, "roseinfer: %s\n", err.msg);
     }
     free(r);
     rose_buf_free(&decoded);
     rose_ids_free(&ids);
     rose_file_unmap(&text);
     rose_tokenizer_close(t);
-    return st == ROSE_OK ? 0 : 1;
+    return st == ROSE_OK ? 0 : rose_die(&err);
 }

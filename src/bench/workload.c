@@ -29,74 +29,24 @@ size_t rose_request_flags_rows(rose_request_flags *f, rose_opt *rows)
 {
     const rose_opt all[] = {
         {.name = "Requests", .kind = ROSE_OPT_HEADING},
-        {.name = "temperature",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &f->temperature,
-         .arg = "T",
-         .fmax = 100,
-         .help = "0 is greedy"},
-        {.name = "top-p",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &f->top_p,
-         .arg = "P",
-         .fmin = 1e-6f,
-         .fmax = 1,
-         .help = "nucleus sampling"},
-        {.name = "top-k",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->top_k,
-         .arg = "K",
-         .max = 1u << 20,
-         .help = "0 leaves the field out"},
-        {.name = "ignore-eos",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &f->ignore_eos,
-         .help = "send ignore_eos, so that every reply has its full length"},
-        {.name = "endpoint",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &f->endpoint,
-         .choices = "completions|chat",
-         .help = "/v1/completions or /v1/chat/completions"},
-        {.name = "prompt-form",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &f->prompt_form,
-         .choices = "text|ids",
-         .help = "send prompts as text or as token ids; both hold the same tokens"},
-        {.name = "model-name",
-         .kind = ROSE_OPT_STRING,
-         .dest = &f->model_name,
-         .arg = "NAME",
-         .unset = "the first of /v1/models",
-         .help = "model field of the requests"},
-        {.name = "api-key",
-         .kind = ROSE_OPT_STRING,
-         .dest = &f->api_key,
-         .arg = "KEY",
-         .unset = "none",
-         .help = "sent as a bearer token"},
-        {.name = "extra-body",
-         .kind = ROSE_OPT_STRING,
-         .dest = &f->extra_body,
-         .arg = "JSON",
-         .unset = "none",
-         .help = "an object whose members are added to each request"},
-        {.name = "timeout-s",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &f->timeout_s,
-         .arg = "S",
-         .fmax = 86400,
-         .help = "longest request; 0 is no limit"},
-        {.name = "stall-timeout-s",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &f->stall_s,
-         .arg = "S",
-         .fmax = 86400,
-         .help = "longest silence within a request; 0 is no limit"},
-        {.name = "seed",
-         .kind = ROSE_OPT_U64,
-         .dest = &f->seed,
-         .arg = "N",
-         .help = "of prompts, arrivals, lengths and sampling"},
+        ROSE_ROW_FLOAT("temperature", &f->temperature, "T", 0, 100, "0 is greedy"),
+        ROSE_ROW_FLOAT("top-p", &f->top_p, "P", 1e-6f, 1, "nucleus sampling"),
+        ROSE_ROW_U32("top-k", &f->top_k, "K", 0, 1u << 20, "0 leaves the field out"),
+        ROSE_ROW_BOOL("ignore-eos", &f->ignore_eos,
+                      "send ignore_eos, so that every reply has its full length"),
+        ROSE_ROW_CHOICE("endpoint", &f->endpoint, "completions|chat",
+                        "/v1/completions or /v1/chat/completions"),
+        ROSE_ROW_CHOICE("prompt-form", &f->prompt_form, "text|ids",
+                        "send prompts as text or as token ids; both hold the same tokens"),
+        ROSE_ROW_STRING("model-name", &f->model_name, "NAME", "model field of the requests",
+                        .unset = "the first of /v1/models"),
+        ROSE_ROW_STRING("api-key", &f->api_key, "KEY", "sent as a bearer token", .unset = "none"),
+        ROSE_ROW_STRING("extra-body", &f->extra_body, "JSON",
+                        "an object whose members are added to each request", .unset = "none"),
+        ROSE_ROW_FLOAT("timeout-s", &f->timeout_s, "S", 0, 86400, "longest request; 0 is no limit"),
+        ROSE_ROW_FLOAT("stall-timeout-s", &f->stall_s, "S", 0, 86400,
+                       "longest silence within a request; 0 is no limit"),
+        ROSE_ROW_U64("seed", &f->seed, "N", 0, 0, "of prompts, arrivals, lengths and sampling"),
     };
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
@@ -216,6 +166,8 @@ rose_status rose_workload_run(const rose_workload *w, const rose_url *url, const
         .progress = show,
         .user = &bar,
     };
+    for (uint32_t i = 0; i < n; i++)
+        replies[i].max_tokens = w->trace->rows[i].n_out;
     rose_progress_begin(&bar, w->label, n);
     st = rose_load_run(&o, items, n, replies, err);
     rose_progress_end(&bar);
@@ -301,10 +253,12 @@ static rose_status add_reply(rose_run_stats *o, rose_samples s[N_S], const rose_
     o->events += r->n_events;
     o->tokens += r->n_tokens;
     o->prompt_tokens += r->usage_prompt;
-    o->n_usage_lies += r->usage_lies;
-    o->n_short += r->n_tokens < run->trace->rows[i].n_out;
+    if (r->usage_lies && o->n_usage_lies++ == 0) o->first_lie_at = i;
+    if (r->n_tokens < run->trace->rows[i].n_out && o->n_short++ == 0) o->first_short_at = i;
     o->n_prompt_mismatch += r->has_usage && r->usage_prompt != run->trace->rows[i].n_in;
-    if (!r->counted && r->n_tokens != r->n_events) o->tokens_counted = false;
+    const bool said = r->counted || (r->has_usage && !r->usage_lies);
+    if (!said && o->n_uncounted++ == 0) o->first_uncounted_at = i;
+    if (!said || (!r->counted && r->n_tokens != r->n_events)) o->tokens_counted = false;
     if (st == ROSE_OK) st = add_success(s, r);
     return st;
 }

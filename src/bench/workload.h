@@ -61,6 +61,8 @@ typedef struct rose_run_stats {
     double itl_cdf[101];                                 /* percentiles 0 .. 100 */
     const char *first_error;                             /* borrowed from the run; NULL if none */
     uint32_t first_error_at;                             /* number of that request */
+    uint32_t n_uncounted; /* replies of which nobody says how many tokens they hold: events count */
+    uint32_t first_lie_at, first_short_at, first_uncounted_at; /* numbers of requests, if any */
 } rose_run_stats;
 
 /* Runs; failures of requests are in the replies. Not OK: the run could not be made. */

@@ -390,78 +390,33 @@ int rose_cmd_bench_http(int argc, char **argv)
                     .rate = 200000,
                     .fast_sse = true};
     const rose_opt opts[] = {
-        {.name = "streams",
-         .kind = ROSE_OPT_STRING,
-         .dest = &f.streams,
-         .arg = "LIST",
-         .help = "a run for each number of streams, all open at once"},
-        {.name = "rate",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &f.rate,
-         .arg = "N",
-         .fmax = 1e9f,
-         .help = "tokens per second that the backend gives, over all streams; 0 is as fast as it "
-                 "can"},
-        {.name = "output-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &f.output_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "tokens of each stream"},
-        {.name = "input-len",
-         .kind = ROSE_OPT_U32,
-         .dest = &f.input_len,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "token ids of each prompt"},
-        {.name = "io-threads",
-         .kind = ROSE_OPT_U32,
-         .dest = &f.io_threads,
-         .arg = "N",
-         .min = 1,
-         .max = 64,
-         .help = "I/O threads of the server"},
-        {.name = "io-cpus",
-         .kind = ROSE_OPT_STRING,
-         .dest = &f.io_cpus,
-         .arg = "LIST",
-         .unset = "not pinned",
-         .help = "CPUs of the I/O threads, as 0-3,6"},
-        {.name = "client-cpus",
-         .kind = ROSE_OPT_STRING,
-         .dest = &f.client_cpus,
-         .arg = "LIST",
-         .unset = "not pinned",
-         .help = "CPUs of the load generator, and of all other threads but the I/O threads"},
-        {.name = "fast-sse", .kind = ROSE_OPT_BOOL, .dest = &f.fast_sse, .help = "as in serve"},
-        {.name = "record",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &f.record,
-         .help = "a recording runs in every other twentieth of a second: CPU time a token with it "
-                 "and without, in pairs"},
-        {.name = "output-dir",
-         .kind = ROSE_OPT_STRING,
-         .dest = &f.output_dir,
-         .arg = "DIR",
-         .unset = "JSON to standard output",
-         .help = "write http_TIME/http_results.json there"},
+        ROSE_ROW_STRING("streams", &f.streams, "LIST",
+                        "a run for each number of streams, all open at once"),
+        ROSE_ROW_FLOAT(
+            "rate", &f.rate, "N", 0, 1e9f,
+            "tokens per second that the backend gives, over all streams; 0 is as fast as it can"),
+        ROSE_ROW_U32("output-len", &f.output_len, "N", 1, 1u << 20, "tokens of each stream"),
+        ROSE_ROW_U32("input-len", &f.input_len, "N", 1, 1u << 20, "token ids of each prompt"),
+        ROSE_ROW_U32("io-threads", &f.io_threads, "N", 1, 64, "I/O threads of the server"),
+        ROSE_ROW_STRING("io-cpus", &f.io_cpus, "LIST", "CPUs of the I/O threads, as 0-3,6",
+                        .unset = "not pinned"),
+        ROSE_ROW_STRING("client-cpus", &f.client_cpus, "LIST",
+                        "CPUs of the load generator, and of all other threads but the I/O threads",
+                        .unset = "not pinned"),
+        ROSE_ROW_BOOL("fast-sse", &f.fast_sse, "as in serve"),
+        ROSE_ROW_BOOL("record", &f.record,
+                      "a recording runs in every other twentieth of a second: CPU time a token "
+                      "with it and without, in pairs"),
+        ROSE_ROW_OUTPUT_DIR(&f.output_dir, "http"),
     };
-    const rose_command cmd = {
-        .usage = "roseinfer bench http MODEL [options]",
-        .about = "Streams of a whole server on a backend that computes nothing: tokens per second "
-                 "over SSE, by wall\nclock and by CPU time of the I/O threads. MODEL gives the "
-                 "tokenizer; its weights are not read.",
-        .opts = opts,
-        .n_opts = sizeof opts / sizeof *opts,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    const char *model;
+    const int rc =
+        rose_opts_parse_one("roseinfer bench http MODEL [options]",
+                            "Streams of a whole server on a backend that computes nothing: tokens "
+                            "per second over SSE, by wall\nclock and by CPU time of the I/O "
+                            "threads. MODEL gives the tokenizer; its weights are not read.",
+                            opts, sizeof opts / sizeof *opts, argc, argv, &model);
     if (rc >= 0) return rc;
     rose_log_set_level(ROSE_LOG_WARN);
-    return run(args[0], &f, argc, argv);
+    return run(model, &f, argc, argv);
 }

@@ -88,7 +88,6 @@ done:
     return rc;
 }
 
-/* Mostly the table of options. */
 int rose_cmd_generate(int argc, char **argv)
 {
     generate_opts g = {.stats = isatty(STDERR_FILENO) == 1,
@@ -99,108 +98,43 @@ int rose_cmd_generate(int argc, char **argv)
     rose_lib_params_default(&g.p);
     g.lib.max_num_seqs = 1; /* one sequence: no memory for more */
     const rose_opt opts[] = {
-        {.name = "prompt",
-         .letter = 'p',
-         .kind = ROSE_OPT_STRING,
-         .dest = &g.prompt,
-         .arg = "TEXT",
-         .unset = "standard input",
-         .help = "the text to continue"},
-        {.name = "max-tokens",
-         .letter = 'n',
-         .kind = ROSE_OPT_U32,
-         .dest = &g.p.max_tokens,
-         .arg = "N",
-         .min = 1,
-         .help = "most new tokens"},
-        {.name = "temperature",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &g.p.temperature,
-         .arg = "T",
-         .fmin = 0,
-         .fmax = 100,
-         .help = "0 takes the most probable token each time"},
-        {.name = "top-k",
-         .kind = ROSE_OPT_U32,
-         .dest = &g.p.top_k,
-         .arg = "K",
-         .help = "sample among the K most probable; 0 is off"},
-        {.name = "top-p",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &g.p.top_p,
-         .arg = "P",
-         .fmin = 1e-6f,
-         .fmax = 1,
-         .help = "sample among the fewest tokens of total probability P"},
-        {.name = "min-p",
-         .kind = ROSE_OPT_FLOAT,
-         .dest = &g.p.min_p,
-         .arg = "P",
-         .fmin = 0,
-         .fmax = 1,
-         .help = "drop tokens below P times the highest probability"},
-        {.name = "seed",
-         .kind = ROSE_OPT_U64,
-         .dest = &g.p.seed,
-         .arg = "N",
-         .help = "same seed, same text"},
-        {.name = "ignore-eos",
-         .kind = ROSE_OPT_FLAG,
-         .dest = &g.ignore_eos,
-         .help = "go on past the end-of-sequence token"},
-        {.name = "device",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &g.device,
-         .choices = "auto|cpu|cuda",
-         .help = "where the model runs; auto is cuda where there is a usable GPU, else cpu"},
-        {.name = "dtype",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &g.dtype,
-         .choices = "auto|float32|bfloat16|float16",
-         .help = "arithmetic; auto is float16 on cuda; on cpu bfloat16 for BF16 files, else "
-                 "float32"},
-        {.name = "quantization",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &g.lib.quantization,
-         .choices = "none|int8",
-         .help = "int8: weights as integers with a scale for each output (cpu)"},
-        {.name = "isa",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &g.isa,
-         .choices = "auto|scalar|avx2|avx512|avx512-bf16|amx|neon",
-         .help = "highest instruction-set level of the CPU kernels; auto leaves out avx512-bf16, "
-                 "whose sums have other bits"},
-        {.name = "threads",
-         .kind = ROSE_OPT_U32,
-         .dest = &g.lib.threads,
-         .arg = "N",
-         .unset = "one per CPU",
-         .help = "compute threads"},
-        {.name = "cpu-affinity",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &g.pin,
-         .help = "pin each compute thread to a CPU"},
-        {.name = "stats",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &g.stats,
-         .help = "print times to stderr at the end"},
+        ROSE_ROW_STRING("prompt", &g.prompt, "TEXT", "the text to continue", .letter = 'p',
+                        .unset = "standard input"),
+        ROSE_ROW_U32("max-tokens", &g.p.max_tokens, "N", 1, 0, "most new tokens", .letter = 'n'),
+        ROSE_ROW_FLOAT("temperature", &g.p.temperature, "T", 0, 100,
+                       "0 takes the most probable token each time"),
+        ROSE_ROW_U32("top-k", &g.p.top_k, "K", 0, 0, "sample among the K most probable; 0 is off"),
+        ROSE_ROW_FLOAT("top-p", &g.p.top_p, "P", 1e-6f, 1,
+                       "sample among the fewest tokens of total probability P"),
+        ROSE_ROW_FLOAT("min-p", &g.p.min_p, "P", 0, 1,
+                       "drop tokens below P times the highest probability"),
+        ROSE_ROW_U64("seed", &g.p.seed, "N", 0, 0, "same seed, same text"),
+        ROSE_ROW_FLAG("ignore-eos", &g.ignore_eos, "go on past the end-of-sequence token"),
+        ROSE_ROW_CHOICE("device", &g.device, "auto|cpu|cuda",
+                        "where the model runs; auto is cuda where there is a usable GPU, else cpu"),
+        ROSE_ROW_CHOICE(
+            "dtype", &g.dtype, "auto|float32|bfloat16|float16",
+            "arithmetic; auto is float16 on cuda; on cpu bfloat16 for BF16 files, else float32"),
+        ROSE_ROW_CHOICE("quantization", &g.lib.quantization, "none|int8",
+                        "int8: weights as integers with a scale for each output (cpu)"),
+        ROSE_ROW_CHOICE("isa", &g.isa, "auto|scalar|avx2|avx512|avx512-bf16|amx|neon",
+                        "highest instruction-set level of the CPU kernels; auto leaves out "
+                        "avx512-bf16, whose sums have other bits"),
+        ROSE_ROW_U32("threads", &g.lib.threads, "N", 0, 0, "compute threads",
+                     .unset = "one per CPU"),
+        ROSE_ROW_BOOL("cpu-affinity", &g.pin, "pin each compute thread to a CPU"),
+        ROSE_ROW_BOOL("stats", &g.stats, "print times to stderr at the end"),
     };
-    const rose_command cmd = {
-        .usage = "roseinfer generate MODEL [-p TEXT] [options]",
-        .about = "Continues a prompt and streams the text to standard output.",
-        .opts = opts,
-        .n_opts = sizeof opts / sizeof *opts,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    const char *model;
+    const int rc =
+        rose_opts_parse_one("roseinfer generate MODEL [-p TEXT] [options]",
+                            "Continues a prompt and streams the text to standard output.", opts,
+                            sizeof opts / sizeof *opts, argc, argv, &model);
     if (rc >= 0) return rc;
     g.p.ignore_eos = g.ignore_eos;
     g.lib.no_pinning = !g.pin;
     g.lib.device = g.device;
     g.lib.dtype = g.dtype;
     g.lib.isa = g.isa;
-    return run(args[0], &g);
+    return run(model, &g);
 }

@@ -68,22 +68,15 @@ int rose_cmd_inspect(int argc, char **argv)
     rose_engine_flags_init(&flags);
     bool json = false, tensors = true;
     rose_opt opts[ROSE_ENGINE_FLAG_ROWS + 2] = {
-        {.name = "json", .kind = ROSE_OPT_FLAG, .dest = &json, .help = "print JSON"},
-        {.name = "tensors", .kind = ROSE_OPT_BOOL, .dest = &tensors, .help = "list the tensors"},
+        ROSE_ROW_FLAG("json", &json, "print JSON"),
+        ROSE_ROW_BOOL("tensors", &tensors, "list the tensors"),
     };
-    const rose_command cmd = {
-        .usage = "roseinfer inspect MODEL [options]",
-        .about = "Prints the architecture, the tensors and the memory plan of a model without "
-                 "loading it.\n"
-                 "The engine options change the plan as they would for serve.",
-        .opts = opts,
-        .n_opts = 2 + rose_engine_flags_rows(&flags, opts + 2),
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    const char *model;
+    int rc = rose_opts_parse_one(
+        "roseinfer inspect MODEL [options]",
+        "Prints the architecture, the tensors and the memory plan of a model without loading "
+        "it.\nThe engine options change the plan as they would for serve.",
+        opts, 2 + rose_engine_flags_rows(&flags, opts + 2), argc, argv, &model);
     if (rc >= 0) return rc;
 
     rose_err err = {{0}};
@@ -91,7 +84,7 @@ int rose_cmd_inspect(int argc, char **argv)
     rose_engine_opts o;
     rose_memory_plan plan;
     rose_status st = rose_engine_flags_read(&flags, &o, &err);
-    if (st == ROSE_OK) st = rose_model_open(&m, args[0], &err);
+    if (st == ROSE_OK) st = rose_model_open(&m, model, &err);
     if (st != ROSE_OK) return rose_die(&err);
     const rose_backend_ops *ops;
     st = rose_backend_pick(&ops, flags.device, &err);

@@ -45,12 +45,6 @@ static const command benches[] = {
     {"kernels", rose_bench_kernels, "matrix products beside the vendor's library"},
 };
 
-int rose_die(const rose_err *err)
-{
-    fprintf(stderr, "roseinfer: %s\n", err->msg);
-    return 1;
-}
-
 rose_status rose_read_stdin(rose_buf *out, rose_err *err)
 {
     const size_t limit = (size_t)1 << 30;

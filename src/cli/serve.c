@@ -34,7 +34,7 @@ typedef struct serve_flags {
     const char *profiler_dir;
     uint32_t profiler_events;
     bool nvtx;
-    uint64_t max_body_size, max_total_body_size, max_pending;
+    uint64_t max_body_size, max_total_body_size, max_pending, max_total_pending;
     bool async_admit, fast_sse, lenient;
     rose_engine_flags engine;
     int io_cpu_list[ROSE_MAX_CPUS];
@@ -84,169 +84,71 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
 {
     const rose_opt all[] = {
         {.name = "Server options", .kind = ROSE_OPT_HEADING},
-        {.name = "host",
-         .kind = ROSE_OPT_STRING,
-         .dest = &f->host,
-         .arg = "HOST",
-         .help = "address to listen on, or unix:PATH"},
-        {.name = "port",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->port,
-         .arg = "N",
-         .max = 65535,
-         .help = "port to listen on; 0 takes a free one and logs it"},
-        {.name = "served-model-name",
-         .kind = ROSE_OPT_STRING,
-         .dest = &f->served_model_name,
-         .arg = "NAME",
-         .unset = "the folder's name",
-         .help = "name of the model in the API"},
-        {.name = "chat-template",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &f->chat_template,
-         .choices = "plain",
-         .unset = "plain, if the model has none",
-         .help = "how chat messages become a prompt"},
-        {.name = "io-threads",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->io_threads,
-         .arg = "N",
-         .min = 1,
-         .max = 64,
-         .help = "threads for connections and streaming"},
-        {.name = "io-cpus",
-         .kind = ROSE_OPT_STRING,
-         .dest = &f->io_cpus,
-         .arg = "LIST",
-         .unset = "not pinned",
-         .help = "CPUs of the I/O threads, as 0-3,6"},
-        {.name = "io-slice-us",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->io_slice_us,
-         .arg = "US",
-         .max = 100000,
-         .help =
-             "time slice that I/O threads and tokenizer workers ask the system for: with a short "
-             "one they need not wait for a CPU that computes (Linux 6.12); 0 = the system's"},
-        {.name = "async-admit",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &f->async_admit,
-         .help = "parse and tokenise on worker threads instead of the I/O threads"},
-        {.name = "tokenize-workers",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->tokenize_workers,
-         .arg = "N",
-         .min = 1,
-         .max = 64,
-         .help = "how many of these workers"},
-        {.name = "fast-sse",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &f->fast_sse,
-         .help = "build stream chunks from prepared bytes instead of a generic JSON writer"},
-        {.name = "stream-interval",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->stream_interval,
-         .arg = "N",
-         .min = 1,
-         .max = 65536,
-         .help = "tokens of a stream's event behind its first, which goes at once"},
-        {.name = "lenient",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &f->lenient,
-         .help = "ignore unknown and unsupported request fields instead of refusing them"},
-        {.name = "max-n",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->max_n,
-         .arg = "N",
-         .min = 1,
-         .max = 4096,
-         .help = "most choices of one request, prompts x n"},
-        {.name = "max-body-size",
-         .kind = ROSE_OPT_BYTES,
-         .dest = &f->max_body_size,
-         .arg = "BYTES",
-         .min = 1024,
-         .max = (uint64_t)1 << 32,
-         .help = "longest request body; over: 413"},
-        {.name = "max-total-body-size",
-         .kind = ROSE_OPT_BYTES,
-         .dest = &f->max_total_body_size,
-         .arg = "BYTES",
-         .unset = "32 times --max-body-size",
-         .help = "request bodies that are being received, together; over: 503"},
-        {.name = "max-connections",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->max_connections,
-         .arg = "N",
-         .min = 1,
-         .max = 1u << 20,
-         .help = "open connections; one more gets 503"},
-        {.name = "header-timeout-ms",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->header_timeout_ms,
-         .arg = "MS",
-         .min = 1,
-         .help = "from the first byte of a request to its last header; over: 408"},
-        {.name = "body-timeout-ms",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->body_timeout_ms,
-         .arg = "MS",
-         .min = 1,
-         .help = "longest pause within a body; over: 408"},
-        {.name = "idle-timeout-ms",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->idle_timeout_ms,
-         .arg = "MS",
-         .min = 1,
-         .help = "connections without a request are closed after so long"},
-        {.name = "write-timeout-ms",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->write_timeout_ms,
-         .arg = "MS",
-         .min = 1,
-         .help = "a client that takes no byte for so long is dropped"},
-        {.name = "max-pending-bytes",
-         .kind = ROSE_OPT_BYTES,
-         .dest = &f->max_pending,
-         .arg = "BYTES",
-         .min = 4096,
-         .help = "unsent bytes of one stream; a slower client is dropped"},
-        {.name = "shutdown-timeout",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->shutdown_timeout,
-         .arg = "S",
-         .help = "seconds that running requests get after SIGTERM"},
-        {.name = "stall-warn-ms",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->stall_warn_ms,
-         .arg = "MS",
-         .max = 3600000,
-         .unset = "off",
-         .help = "log what took longer and why: engine step, turn of an I/O loop, tokenizer job, "
-                 "client that takes nothing"},
-        {.name = "profiler-dir",
-         .kind = ROSE_OPT_STRING,
-         .dest = &f->profiler_dir,
-         .arg = "DIR",
-         .unset = "refused",
-         .help = "allow POST /start_profile and /stop_profile, which write traces there"},
-        {.name = "profiler-events",
-         .kind = ROSE_OPT_U32,
-         .dest = &f->profiler_events,
-         .arg = "N",
-         .min = ROSE_PROF_MIN_EVENTS,
-         .max = ROSE_PROF_MAX_EVENTS,
-         .help = "events of each thread that a profile holds, 48 bytes each"},
-        {.name = "nvtx",
-         .kind = ROSE_OPT_FLAG,
-         .dest = &f->nvtx,
-         .help = "NVTX ranges of what a profile shows, for nsys"},
-        {.name = "log-level",
-         .kind = ROSE_OPT_CHOICE,
-         .dest = &f->log_level,
-         .choices = "debug|info|warn|error|off",
-         .help = "log lines on standard error"},
+        ROSE_ROW_STRING("host", &f->host, "HOST", "address to listen on, or unix:PATH"),
+        ROSE_ROW_U32("port", &f->port, "N", 0, 65535,
+                     "port to listen on; 0 takes a free one and logs it"),
+        ROSE_ROW_STRING("served-model-name", &f->served_model_name, "NAME",
+                        "name of the model in the API", .unset = "the folder's name"),
+        ROSE_ROW_CHOICE("chat-template", &f->chat_template, "plain",
+                        "how chat messages become a prompt",
+                        .unset = "plain, if the model has none"),
+        ROSE_ROW_U32("io-threads", &f->io_threads, "N", 1, 64,
+                     "threads for connections and streaming"),
+        ROSE_ROW_STRING("io-cpus", &f->io_cpus, "LIST", "CPUs of the I/O threads, as 0-3,6",
+                        .unset = "not pinned"),
+        ROSE_ROW_U32(
+            "io-slice-us", &f->io_slice_us, "US", 0, 100000,
+            "time slice that I/O threads and tokenizer workers ask the system for: with a short "
+            "one they need not wait for a CPU that computes (Linux 6.12); 0 = the system's"),
+        ROSE_ROW_BOOL("async-admit", &f->async_admit,
+                      "parse and tokenise on worker threads instead of the I/O threads"),
+        ROSE_ROW_U32("tokenize-workers", &f->tokenize_workers, "N", 1, 64,
+                     "how many of these workers"),
+        ROSE_ROW_BOOL("fast-sse", &f->fast_sse,
+                      "build stream chunks from prepared bytes instead of a generic JSON writer"),
+        ROSE_ROW_U32("stream-interval", &f->stream_interval, "N", 1, 65536,
+                     "tokens of a stream's event behind its first, which goes at once"),
+        ROSE_ROW_BOOL("lenient", &f->lenient,
+                      "ignore unknown and unsupported request fields instead of refusing them"),
+        ROSE_ROW_U32("max-n", &f->max_n, "N", 1, 4096, "most choices of one request, prompts x n"),
+        ROSE_ROW_BYTES("max-body-size", &f->max_body_size, 1024, (uint64_t)1 << 32,
+                       "longest request body; over: 413"),
+        ROSE_ROW_BYTES("max-total-body-size", &f->max_total_body_size, 0, 0,
+                       "request bodies that are being received, together; over: 503",
+                       .unset = "32 times --max-body-size"),
+        ROSE_ROW_U32("max-connections", &f->max_connections, "N", 1, 1u << 20,
+                     "open connections; one more gets 503"),
+        ROSE_ROW_U32("header-timeout-ms", &f->header_timeout_ms, "MS", 1, 0,
+                     "from the first byte of a request to its last header; over: 408"),
+        ROSE_ROW_U32("body-timeout-ms", &f->body_timeout_ms, "MS", 1, 0,
+                     "longest pause within a body; over: 408"),
+        ROSE_ROW_U32("idle-timeout-ms", &f->idle_timeout_ms, "MS", 1, 0,
+                     "connections without a request are closed after so long"),
+        ROSE_ROW_U32("write-timeout-ms", &f->write_timeout_ms, "MS", 1, 0,
+                     "a client that takes no byte for so long is dropped"),
+        ROSE_ROW_BYTES("max-pending-bytes", &f->max_pending, 4096, 0,
+                       "unsent bytes of one stream; a slower client is dropped"),
+        ROSE_ROW_BYTES("max-total-pending-bytes", &f->max_total_pending, 0, 0,
+                       "replies, whole and streamed, that clients do not take, together; over: the "
+                       "one that has taken nothing for longest is dropped",
+                       .unset = "256 times --max-pending-bytes"),
+        ROSE_ROW_U32("shutdown-timeout", &f->shutdown_timeout, "S", 0, 0,
+                     "seconds that running requests get after SIGTERM"),
+        ROSE_ROW_U32("stall-warn-ms", &f->stall_warn_ms, "MS", 0, 3600000,
+                     "log what took longer and why: engine step, turn of an I/O loop, tokenizer "
+                     "job, client that takes nothing",
+                     .unset = "off"),
+        ROSE_ROW_STRING("profiler-dir", &f->profiler_dir, "DIR",
+                        "allow POST /start_profile and /stop_profile, which write traces there",
+                        .unset = "refused"),
+        ROSE_ROW_U32("profiler-events", &f->profiler_events, "N", ROSE_PROF_MIN_EVENTS,
+                     ROSE_PROF_MAX_EVENTS,
+                     "events of each thread that a profile holds, 48 bytes each"),
+        ROSE_ROW_FLAG("nvtx", &f->nvtx, "NVTX ranges of what a profile shows, for nsys"),
+        ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
+                        "log lines on standard error"),
     };
+    _Static_assert(sizeof all / sizeof *all <= MAX_HTTP_ROWS, "rows: too few");
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
 }
@@ -302,6 +204,7 @@ static rose_status start_http(server *s, serve_flags *f, const char *model_id, b
     h.idle_timeout_ms = f->idle_timeout_ms;
     h.write_timeout_ms = f->write_timeout_ms;
     h.max_pending_bytes = f->max_pending;
+    h.max_total_pending_bytes = f->max_total_pending;
     if (f->io_cpus != NULL) {
         h.cpus = f->io_cpu_list;
         rose_status st =
@@ -498,27 +401,20 @@ int rose_cmd_serve(int argc, char **argv)
     rose_opt opts[MAX_HTTP_ROWS + ROSE_ENGINE_FLAG_ROWS];
     size_t n = flags_rows(&f, opts);
     n += rose_engine_flags_rows(&f.engine, opts + n);
-    const rose_command cmd = {
-        .usage = "roseinfer serve MODEL [options]",
-        .about =
-            "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
-            "/v1/chat/completions,\n"
-            "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics;\n"
-            "/start_profile and /stop_profile with --profiler-dir.\n"
-            "SIGTERM or Ctrl-C lets running requests finish; a second one ends at once. The exit\n"
-            "code is 1 where the engine had failed (then /health is 503 until it is stopped).",
-        .opts = opts,
-        .n_opts = n,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    const char *model;
+    const int rc = rose_opts_parse_one(
+        "roseinfer serve MODEL [options]",
+        "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
+        "/v1/chat/completions,\n"
+        "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics;\n"
+        "/start_profile and /stop_profile with --profiler-dir.\n"
+        "SIGTERM or Ctrl-C lets running requests finish; a second one ends at once. The exit\n"
+        "code is 1 where the engine had failed (then /health is 503 until it is stopped).",
+        opts, n, argc, argv, &model);
     if (rc >= 0) return rc;
     rose_log_level level = ROSE_LOG_INFO;
     rose_log_parse_level(f.log_level, &level);
     rose_log_set_level(level);
     rose_stall_set_limit((uint64_t)f.stall_warn_ms * 1000000u);
-    return run(args[0], &f);
+    return run(model, &f);
 }

@@ -41,37 +41,17 @@ int rose_cmd_tokenize(int argc, char **argv)
     const char *prompt = NULL;
     bool pieces = false, count = false, special = true;
     const rose_opt opts[] = {
-        {.name = "prompt",
-         .letter = 'p',
-         .kind = ROSE_OPT_STRING,
-         .dest = &prompt,
-         .arg = "TEXT",
-         .unset = "standard input",
-         .help = "the text"},
-        {.name = "pieces",
-         .kind = ROSE_OPT_FLAG,
-         .dest = &pieces,
-         .help = "one line per token: id, tab, the bytes that it stands for"},
-        {.name = "count",
-         .kind = ROSE_OPT_FLAG,
-         .dest = &count,
-         .help = "print only how many tokens"},
-        {.name = "special",
-         .kind = ROSE_OPT_BOOL,
-         .dest = &special,
-         .help = "recognise special tokens in the text"},
+        ROSE_ROW_STRING("prompt", &prompt, "TEXT", "the text", .letter = 'p',
+                        .unset = "standard input"),
+        ROSE_ROW_FLAG("pieces", &pieces,
+                      "one line per token: id, tab, the bytes that it stands for"),
+        ROSE_ROW_FLAG("count", &count, "print only how many tokens"),
+        ROSE_ROW_BOOL("special", &special, "recognise special tokens in the text"),
     };
-    const rose_command cmd = {
-        .usage = "roseinfer tokenize MODEL [-p TEXT] [options]",
-        .about = "Prints the token ids of a text, separated by spaces.",
-        .opts = opts,
-        .n_opts = sizeof opts / sizeof *opts,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    const char *model;
+    const int rc = rose_opts_parse_one("roseinfer tokenize MODEL [-p TEXT] [options]",
+                                       "Prints the token ids of a text, separated by spaces.", opts,
+                                       sizeof opts / sizeof *opts, argc, argv, &model);
     if (rc >= 0) return rc;
 
     rose_err err = {{0}};
@@ -79,7 +59,7 @@ int rose_cmd_tokenize(int argc, char **argv)
     rose_encoder *e = NULL;
     rose_buf text = {0};
     rose_ids ids = {0};
-    rose_status st = rose_tokenizer_open(&t, args[0], &err);
+    rose_status st = rose_tokenizer_open(&t, model, &err);
     if (st == ROSE_OK) st = rose_encoder_create(&e, t, &err);
     if (st == ROSE_OK && prompt == NULL) st = rose_read_stdin(&text, &err);
     if (st == ROSE_OK)
@@ -124,36 +104,21 @@ int rose_cmd_detokenize(int argc, char **argv)
     const char *list = NULL;
     bool skip = false;
     const rose_opt opts[] = {
-        {.name = "ids",
-         .letter = 'i',
-         .kind = ROSE_OPT_STRING,
-         .dest = &list,
-         .arg = "LIST",
-         .unset = "standard input",
-         .help = "ids separated by spaces or commas"},
-        {.name = "skip-special",
-         .kind = ROSE_OPT_FLAG,
-         .dest = &skip,
-         .help = "leave special tokens out"},
+        ROSE_ROW_STRING("ids", &list, "LIST", "ids separated by spaces or commas", .letter = 'i',
+                        .unset = "standard input"),
+        ROSE_ROW_FLAG("skip-special", &skip, "leave special tokens out"),
     };
-    const rose_command cmd = {
-        .usage = "roseinfer detokenize MODEL [-i LIST] [options]",
-        .about = "Prints the text of token ids, with no newline added.",
-        .opts = opts,
-        .n_opts = sizeof opts / sizeof *opts,
-        .min_args = 1,
-        .max_args = 1,
-    };
-    const char *args[1];
-    uint32_t n_args;
-    int rc = rose_opts_parse(&cmd, argc, argv, args, &n_args);
+    const char *model;
+    const int rc = rose_opts_parse_one("roseinfer detokenize MODEL [-i LIST] [options]",
+                                       "Prints the text of token ids, with no newline added.", opts,
+                                       sizeof opts / sizeof *opts, argc, argv, &model);
     if (rc >= 0) return rc;
 
     rose_err err = {{0}};
     rose_tokenizer *t = NULL;
     rose_buf in = {0}, out = {0};
     rose_ids ids = {0};
-    rose_status st = rose_tokenizer_open(&t, args[0], &err);
+    rose_status st = rose_tokenizer_open(&t, model, &err);
     if (st == ROSE_OK && list == NULL) st = rose_read_stdin(&in, &err);
     if (st == ROSE_OK && list == NULL && rose_buf_str(&in) == NULL)
         st = rose_fail(&err, ROSE_E_NOMEM, "out of memory");

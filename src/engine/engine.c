@@ -1,7 +1,8 @@
 /* engine/engine.c - see engine.h. The engine thread owns the scheduler, the KV pages, the batch and
  * the backend. Its loop: take what arrived (cancels, submissions), plan, build the batch, enqueue
  * the step, collect the oldest one, deliver its tokens, wake the consumers once. With nothing to do
- * it sleeps on a futex.
+ * it sleeps on a futex. Waking is a system call, more than all else in a small step: where step()
+ * only enqueues and nothing else is in flight it waits until the device has its next step.
  *
  * Running ahead (overlap): where the backend takes a step before the last one is collected, one
  * step stays in flight while the loop goes round, so all of the above happens under its
@@ -302,6 +303,10 @@ static rose_status launch(rose_engine *e, const rose_sched_plan *p, uint64_t pla
     e->marked_ns = rose_prof_end_at(&step_span, 0, "rows", p->n_tokens);
     rose_alloc_guard_end();
     if (st != ROSE_OK) return st;
+    if (e->n_touched > 0) {
+        signal_sinks(e); /* waking a thread takes longer than all else: while the device works */
+        e->marked_ns = 0;
+    }
     e->n_flights++;
     bump(&e->stats.steps, 1); /* before delivery: who has its token finds it counted */
     rose_hist_add(&e->hists.exposed_ns, &rose_hist_step, exposed);
@@ -392,7 +397,7 @@ static rose_status land(rose_engine *e, rose_err *err)
         if (r == NULL || r->number != s->number) continue; /* it was over before */
         deliver(e, r, res.ids[s->out], e->collected_ns);
     }
-    signal_sinks(e);
+    if (e->n_flights > 1 || !e->enqueues) signal_sinks(e); /* else behind the next step */
     e->marked_ns = rose_prof_end_at(&deliver_span, 0, "tokens", f.n_samples);
     rose_alloc_guard_end();
     if (st != ROSE_OK) return st;
@@ -406,7 +411,9 @@ static rose_status land(rose_engine *e, rose_err *err)
 static void fail(rose_engine *e, const rose_err *err)
 {
     e->n_flights = 0; /* their results are nobody's any more */
-    /* release: pairs with the acquire in submit; what it refuses was not accepted before */
+    e->failure = *err;
+    /* release: pairs with the acquire in rose_engine_failure; what submit refuses was not accepted
+     * before */
     atomic_store_explicit(&e->failed, true, memory_order_release);
     rose_log(ROSE_LOG_ERROR, "engine", "the backend %s failed, %u open requests end: %s",
              e->ops->name, rose_sched_n_running(e->sched) + rose_sched_n_waiting(e->sched),

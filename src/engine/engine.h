@@ -22,7 +22,8 @@ typedef enum rose_engine_admission {
 typedef struct rose_engine_opts {
     rose_backend_opts
         backend;         /* max_seqs = --max-num-seqs, max_step_tokens = --max-num-batched-tokens */
-    uint32_t max_queued; /* requests that wait for admission, 1 .. 65536 (--max-num-queued-reqs) */
+    uint32_t max_queued; /* requests that wait for admission, 1 .. 65536 (--max-num-queued-reqs);
+                            see rose_engine_reserve */
     bool chunked_prefill; /* off: a prompt is one piece, so it must fit into max_step_tokens */
     uint32_t prefill_chunk_size; /* most prompt tokens of one sequence in a step; 0 = the step's
                                     budget */
@@ -128,8 +129,10 @@ typedef struct rose_request_opts {
                          beyond -1000 .. 1000 as these */
     const void *cache_salt; /* requests share cached prefixes only with those of the same salt */
     size_t cache_salt_len;  /* bytes; 0 = the common one */
-    bool same_prompt;       /* as the last submission of this thread: for estimates of load only */
-    uint64_t t_ns;          /* since when it waits, for ttft_slo_ms; 0 = now */
+    uint32_t n_reserved; /* places that this thread has from rose_engine_reserve and has not used,
+                            the one of this request among them; 0 = it takes one by itself */
+    bool same_prompt;    /* as the last submission of this thread: for estimates of load only */
+    uint64_t t_ns;       /* since when it waits, for ttft_slo_ms; 0 = now */
     bool skip_prefix_cache; /* compute the whole prompt (others may still use what it gives) */
     uint64_t prof_id;       /* of its way through a profile (base/profile.h); 0 = none */
 } rose_request_opts;
@@ -143,6 +146,13 @@ typedef struct rose_request_opts {
  * NOMEM, BACKEND (the engine has failed). */
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
                                rose_err *err);
+
+/* Places in the queue for n requests that belong together, with n_tokens of prompt: all or none.
+ * Each is used up by a submission with n_reserved, whether that succeeds or fails; the rest is to
+ * be given back. Where nothing waits n may exceed max_queued by as many as can begin at once, and
+ * n_tokens its bound. Any thread. FULL: not now. INVAL, with a message: n would never fit. */
+rose_status rose_engine_reserve(rose_engine *e, uint32_t n, uint64_t n_tokens, rose_err *err);
+void rose_engine_unreserve(rose_engine *e, uint32_t n, uint64_t n_tokens);
 
 /* After FULL, LATE or the finish LATE: whole seconds, 1 .. ROSE_MAX_RETRY_S, after which what waits
  * now has begun, as far as that can be told. Any thread. */
@@ -182,6 +192,10 @@ const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t
 /* Consumer thread, after the finish event was polled. The engine holds a reference of its own for
  * as long as it still touches r. */
 void rose_request_release(rose_request *r);
+
+/* Why the engine has failed, for as long as the engine is open; NULL while it is sound. Any thread,
+ * also who has got an ERROR: without a cause here it was no finite logit. */
+const char *rose_engine_failure(const rose_engine *e);
 
 /* A consistent enough copy of the engine's counters, any thread. */
 typedef struct rose_engine_stats {

@@ -12,7 +12,7 @@
 #include "engine/load_internal.h"
 #include "engine/request_internal.h"
 
-enum { MAX_TOUCHED = 32, MAX_FLIGHTS = 2 };
+enum { MAX_TOUCHED = 32, MAX_FLIGHTS = 2, MAX_QUEUED = 65536 };
 
 /* Written by the engine thread alone, read by anybody: relaxed everywhere, nothing is published
  * through them. */
@@ -30,8 +30,10 @@ struct rose_engine {
     rose_memory_plan plan;
     rose_arch arch;
     rose_sched_opts sched_opts;
+    uint32_t max_queued, max_active; /* that wait; that have begun */
     uint32_t max_queued_tokens;
     bool ahead;               /* a step may stay in flight */
+    bool enqueues;            /* step() returns while the device works */
     uint64_t salt_keys[2][2]; /* random */
     int cpu;
     rose_port *port;  /* one reference */
@@ -42,6 +44,7 @@ struct rose_engine {
     alignas(64) _Atomic uint32_t n_queued; /* in the inbox or waiting; reserved by submit */
     _Atomic uint64_t n_queued_tokens;      /* of their prompts */
     _Atomic bool draining, closing, failed;
+    rose_err failure; /* constant once failed is set */
     rose_load load;
     rose_counters stats;
     rose_engine_hists hists;

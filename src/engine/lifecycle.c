@@ -68,11 +68,20 @@ static void random_words(uint64_t *out, size_t n)
 
 static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *err)
 {
+    if (o->max_queued == 0 || o->max_queued > MAX_QUEUED)
+        return rose_fail(err, ROSE_E_INVAL, "max_queued is %u: 1 to %d are possible", o->max_queued,
+                         MAX_QUEUED);
+    e->max_queued = o->max_queued;
+    e->max_active = e->plan.max_seqs;
+    if (o->max_active != 0 && o->max_active < e->max_active) e->max_active = o->max_active;
+    /* a group that finds nothing waiting may have so many (rose_engine_reserve) */
+    uint32_t max_waiting = e->max_queued + e->max_active;
+    if (max_waiting > MAX_QUEUED) max_waiting = MAX_QUEUED;
     e->sched_opts = (rose_sched_opts){
         .max_seqs = e->plan.max_seqs,
         .max_step_tokens = e->plan.max_step_tokens,
         .max_model_len = e->plan.max_model_len,
-        .max_queued = o->max_queued,
+        .max_queued = max_waiting,
         .page_tokens = ROSE_KV_PAGE_TOKENS,
         .chunked_prefill = o->chunked_prefill,
         .prefill_chunk_size = o->prefill_chunk_size,
@@ -100,13 +109,13 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
 
     uint32_t stride = (e->plan.max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
     if (stride > e->plan.kv_pages) stride = e->plan.kv_pages; /* no sequence takes more */
-    e->n_seqs = e->plan.max_seqs + o->max_queued;
+    e->n_seqs = e->plan.max_seqs + max_waiting;
     e->by_seq = calloc(e->n_seqs, sizeof(rose_request *));
     e->port = rose_port_create();
     bool ok = rose_batch_create(&e->batch, e->plan.max_seqs, e->plan.max_step_tokens, stride);
     for (int i = 0; i < MAX_FLIGHTS; i++)
         ok = rose_flight_create(&e->flights[i], e->plan.max_seqs) && ok;
-    if (ok) ok = rose_mpsc_create(&e->inbox, o->max_queued, sizeof(rose_request *)) == ROSE_OK;
+    if (ok) ok = rose_mpsc_create(&e->inbox, max_waiting, sizeof(rose_request *)) == ROSE_OK;
     if (!ok || e->by_seq == NULL || e->port == NULL)
         return rose_fail(err, ROSE_E_NOMEM, "engine: out of memory");
     rose_engine_update_gauges(e);
@@ -125,7 +134,8 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
     e->arch = m->arch;
     e->cpu = o->engine_cpu;
     e->compute_span.others = true; /* a compute thread that faults holds up the step */
-    e->ahead = o->overlap && (ops->caps & ROSE_CAP_AHEAD) != 0;
+    e->enqueues = (ops->caps & ROSE_CAP_AHEAD) != 0;
+    e->ahead = o->overlap && e->enqueues;
     rose_status st = ops->plan(m, &o->backend, &e->plan, err);
     if (st == ROSE_OK) st = build(e, o, err);
     if (st == ROSE_OK) st = start_thread(e, m, err);

@@ -7,29 +7,51 @@
 #include "base/siphash.h"
 #include "engine/engine_internal.h"
 
-/* A request has begun, or ends without. release: pairs with the acquire in join_queue, so that who
- * gets the place finds the inbox's cell free. */
+/* release: pairs with the acquire in take_places, so that who gets the place finds the inbox's cell
+ * free. */
+void rose_engine_unreserve(rose_engine *e, uint32_t n, uint64_t n_tokens)
+{
+    atomic_fetch_sub_explicit(&e->n_queued_tokens, n_tokens, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&e->n_queued, n, memory_order_release);
+}
+
+/* A request has begun, or ends without. */
 void rose_engine_leave_queue(rose_engine *e, uint32_t n_prompt, uint32_t n_rows, int32_t priority)
 {
     rose_load_count(&e->load, n_rows, priority, -1);
-    atomic_fetch_sub_explicit(&e->n_queued_tokens, n_prompt, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&e->n_queued, 1, memory_order_release);
+    rose_engine_unreserve(e, 1, n_prompt);
 }
 
-/* False: full, nothing is taken. */
-static bool join_queue(rose_engine *e, uint32_t n_prompt, uint32_t n_rows, int32_t priority)
+/* All n that belong together, or none. */
+static bool take_places(rose_engine *e, uint32_t n, uint64_t n_tokens)
 {
-    rose_load_count(&e->load, n_rows, priority, 1);
-    /* acquire: pairs with the release in leave_queue */
-    uint32_t n = atomic_fetch_add_explicit(&e->n_queued, 1, memory_order_acquire);
+    uint32_t limit = e->max_queued;
+    /* acquire: pairs with the release in unreserve */
+    uint32_t before = atomic_fetch_add_explicit(&e->n_queued, n, memory_order_acquire);
+    if (before == 0) {
+        uint32_t running = atomic_load_explicit(&e->stats.running, memory_order_relaxed);
+        if (running < e->max_active) limit += e->max_active - running;
+        if (limit > e->sched_opts.max_queued) limit = e->sched_opts.max_queued;
+    }
     /* relaxed: a bound, nothing is published by it */
     uint64_t tokens =
-        atomic_fetch_add_explicit(&e->n_queued_tokens, n_prompt, memory_order_relaxed);
+        atomic_fetch_add_explicit(&e->n_queued_tokens, n_tokens, memory_order_relaxed);
     bool too_long =
-        e->max_queued_tokens != 0 && tokens > 0 && tokens + n_prompt > e->max_queued_tokens;
-    if (n < e->sched_opts.max_queued && !too_long) return true;
-    rose_engine_leave_queue(e, n_prompt, n_rows, priority);
+        e->max_queued_tokens != 0 && tokens > 0 && tokens + n_tokens > e->max_queued_tokens;
+    if (before < limit && n <= limit - before && !too_long) return true;
+    rose_engine_unreserve(e, n, n_tokens);
     return false;
+}
+
+rose_status rose_engine_reserve(rose_engine *e, uint32_t n, uint64_t n_tokens, rose_err *err)
+{
+    if (n > e->sched_opts.max_queued)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "%u requests at once: this server holds %u, of which %u run "
+                         "(--max-num-seqs, --max-active-requests) and %u wait "
+                         "(--max-num-queued-reqs)",
+                         n, e->sched_opts.max_queued, e->max_active, e->max_queued);
+    return take_places(e, n, n_tokens) ? ROSE_OK : ROSE_E_FULL;
 }
 
 static rose_status check_sampling(const rose_sampling *s, rose_err *err)
@@ -86,59 +108,89 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
                             o->score_only ? 1 : *max_tokens, err);
 }
 
-rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
-                               rose_err *err)
+/* What the engine's state has against it now. now_ns, and due_ns (0 = no time). */
+static rose_status check_state(const rose_engine *e, const rose_request_opts *o, uint32_t n_rows,
+                               uint64_t now_ns, uint64_t due_ns, rose_err *err)
 {
-    uint32_t max_tokens = 0;
-    *out = NULL;
-    rose_status st = check_request(e, o, &max_tokens, err);
-    if (st != ROSE_OK) return st;
-    if (atomic_load_explicit(&e->failed, memory_order_acquire))
-        return rose_fail(err, ROSE_E_BACKEND, "the engine has failed");
+    const char *failure = rose_engine_failure(e);
+    if (failure != NULL) return rose_fail(err, ROSE_E_BACKEND, "%s", failure);
     if (atomic_load_explicit(&e->draining, memory_order_relaxed))
         return rose_fail(err, ROSE_E_CLOSED, "the engine is draining");
-    uint64_t now = rose_now_ns(), slo = e->load.ttft_slo_ns;
-    uint64_t due = slo != 0 ? (o->t_ns != 0 ? o->t_ns : now) + slo : 0;
-    uint32_t n_rows = rose_load_rows(o, e->sched_opts.prefix_cache);
-    uint32_t n_waiting = atomic_load_explicit(&e->n_queued, memory_order_relaxed);
+    if (due_ns == 0) return ROSE_OK;
+    uint32_t n_waiting =
+        atomic_load_explicit(&e->n_queued, memory_order_relaxed) - o->n_reserved; /* the others */
     /* exact, unlike the load: who has an event finds its request no longer running */
     bool idle =
         n_waiting == 0 && atomic_load_explicit(&e->stats.running, memory_order_relaxed) == 0;
-    if (slo != 0 && !idle && rose_load_is_late(&e->load, n_waiting, n_rows, o->priority, now, due))
+    if (!idle && rose_load_is_late(&e->load, n_waiting, n_rows, o->priority, now_ns, due_ns))
         return ROSE_E_LATE;
-    if (!join_queue(e, o->n_prompt, n_rows, o->priority)) return ROSE_E_FULL;
-    const rose_rules_ctx c = rules_ctx(e, o, max_tokens);
-    rose_request *r = rose_request_create(o, max_tokens, e->port, &c);
-    if (r == NULL) {
-        rose_engine_leave_queue(e, o->n_prompt, n_rows, o->priority);
-        return rose_fail(err, ROSE_E_NOMEM, "request of %u tokens: out of memory", o->n_prompt);
-    }
-    if (r->rules != NULL && max_tokens > 0 && !rose_rules_leave_one(r->rules, NULL, 0)) {
-        rose_engine_leave_queue(e, o->n_prompt, n_rows, o->priority);
-        rose_request_release(r);
-        return rose_fail(err, ROSE_E_INVAL,
-                         "allowed_token_ids, bad_words, min_tokens and stop_token_ids together "
-                         "leave no token that could be generated");
-    }
-    for (int k = 0; k < 2 && o->cache_salt_len > 0; k++) /* |1: never the common salt */
-        r->salt[k] = rose_siphash_bytes(e->salt_keys[k], o->cache_salt, o->cache_salt_len) | 1;
-    r->times.submitted = now;
-    r->due_ns = due;
-    r->n_cost = n_rows;
-    *out = r;
-    /* there is room: the inbox holds max_queued, and n_queued falls after the pop only */
-    st = rose_mpsc_push(e->inbox, &r);
-    if (st != ROSE_OK) {
-        *out = NULL;
-        rose_engine_leave_queue(e, o->n_prompt, n_rows, o->priority);
-        rose_request_release(r);
-        return st;
-    }
-    rose_port_wake(e->port);
     return ROSE_OK;
 }
 
+/* A checked request that has its place: to the engine thread. */
+static rose_status hand_over(rose_engine *e, const rose_request_opts *o, uint32_t max_tokens,
+                             rose_request *r, rose_err *err)
+{
+    if (r->rules != NULL && max_tokens > 0 && !rose_rules_leave_one(r->rules, NULL, 0))
+        return rose_fail(err, ROSE_E_INVAL,
+                         "allowed_token_ids, bad_words, min_tokens and stop_token_ids together "
+                         "leave no token that could be generated");
+    for (int k = 0; k < 2 && o->cache_salt_len > 0; k++) /* |1: never the common salt */
+        r->salt[k] = rose_siphash_bytes(e->salt_keys[k], o->cache_salt, o->cache_salt_len) | 1;
+    rose_load_count(&e->load, r->n_cost, o->priority, 1);
+    /* there is room: the inbox holds all places, and n_queued falls after the pop only */
+    rose_status st = rose_mpsc_push(e->inbox, &r);
+    if (st != ROSE_OK) rose_load_count(&e->load, r->n_cost, o->priority, -1);
+    return st;
+}
+
+rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
+                               rose_err *err)
+{
+    const uint64_t now = rose_now_ns(), slo = e->load.ttft_slo_ns;
+    const uint64_t due = slo != 0 ? (o->t_ns != 0 ? o->t_ns : now) + slo : 0;
+    const uint32_t n_rows = rose_load_rows(o, e->sched_opts.prefix_cache);
+    bool placed = o->n_reserved > 0;
+    uint32_t max_tokens = 0;
+    rose_request *r = NULL;
+
+    *out = NULL;
+    rose_status st = check_request(e, o, &max_tokens, err);
+    if (st == ROSE_OK) st = check_state(e, o, n_rows, now, due, err);
+    if (st == ROSE_OK && !placed) {
+        placed = take_places(e, 1, o->n_prompt);
+        st = placed ? ROSE_OK : ROSE_E_FULL;
+    }
+    if (st != ROSE_OK) goto done;
+    const rose_rules_ctx c = rules_ctx(e, o, max_tokens);
+    if ((r = rose_request_create(o, max_tokens, e->port, &c)) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "request of %u tokens: out of memory", o->n_prompt);
+        goto done;
+    }
+    r->times.submitted = now;
+    r->due_ns = due;
+    r->n_cost = n_rows;
+    *out = r; /* it may be over before we return */
+    st = hand_over(e, o, max_tokens, r, err);
+done:
+    if (st == ROSE_OK) {
+        rose_port_wake(e->port);
+        return ROSE_OK;
+    }
+    *out = NULL;
+    rose_request_release(r); /* accepts NULL */
+    if (placed) rose_engine_unreserve(e, 1, o->n_prompt);
+    return st;
+}
+
 /* ---- views ---- */
+
+const char *rose_engine_failure(const rose_engine *e)
+{
+    /* acquire: pairs with the release in the engine thread's fail */
+    if (!atomic_load_explicit(&e->failed, memory_order_acquire)) return NULL;
+    return e->failure.msg[0] != '\0' ? e->failure.msg : "the backend gave no reason";
+}
 
 uint32_t rose_engine_retry_after_s(const rose_engine *e)
 {

@@ -44,6 +44,13 @@ void rose_http_conn_doom(rose_http_conn *c)
     rose_http_conn_touch(c);
 }
 
+void rose_http_conn_slow(rose_http_conn *c, rose_http_slow why)
+{
+    /* relaxed: a count */
+    atomic_fetch_add_explicit(&c->io->h->n_slow[why], 1, memory_order_relaxed);
+    rose_http_conn_doom(c);
+}
+
 /* ---- sending ---- */
 
 static void out_consume(rose_http_conn *c, size_t n)
@@ -220,7 +227,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     c->timer_at = 0;
     rose_http_conn_touch(c);
     if (c->write_deadline != 0 && now >= c->write_deadline) {
-        c->doomed = true;
+        rose_http_conn_slow(c, ROSE_HTTP_SLOW_STALLED);
         return;
     }
     if (c->read_deadline == 0 || now < c->read_deadline) return;
@@ -308,6 +315,33 @@ static void settle(rose_http_conn *c, uint32_t n)
         atomic_fetch_sub_explicit(&c->io->h->inflight, n, memory_order_relaxed); /* a gauge */
 }
 
+/* Replies may be large and many, and each is bounded only by itself: who has taken nothing for
+ * longest goes first, which spares those that are slow but read. One alone may have any size. */
+static void shed(rose_http_io *io)
+{
+    while (io->held > io->max_held) {
+        rose_http_conn *c, *worst = NULL;
+        uint32_t n = 0;
+        TAILQ_FOREACH(c, &io->conns, all_link)
+        {
+            if (c->held == 0) continue;
+            n++;
+            if (worst == NULL || c->write_deadline < worst->write_deadline) worst = c;
+        }
+        if (n < 2) return;
+        io->held -= worst->held;
+        worst->held = 0;
+        rose_http_conn_slow(worst, ROSE_HTTP_SLOW_TOTAL);
+    }
+}
+
+static void count_held(rose_http_conn *c)
+{
+    size_t held = c->doomed || http_pending(c) == 0 ? 0 : c->out.cap + c->next.cap;
+    c->io->held = c->io->held - c->held + held;
+    c->held = held;
+}
+
 void rose_http_conn_turn(rose_http_conn *c)
 {
     do {
@@ -319,6 +353,8 @@ void rose_http_conn_turn(rose_http_conn *c)
         settle(c, c->n_unsent);
     }
     if (c->state == CONN_CLOSING && http_pending(c) == 0 && !start_linger(c)) c->doomed = true;
+    count_held(c);
+    if (c->io->held > c->io->max_held) shed(c->io);
     if (!c->doomed) arm_events(c);
     if (c->doomed) rose_http_conn_destroy(c);
 }
@@ -358,6 +394,7 @@ void rose_http_conn_destroy(rose_http_conn *c)
     rose_http *h = c->io->h;
     watch_writes(c, false);
     rose_http_body_uncount(c);
+    c->io->held -= c->held;
     if (c->state == CONN_BUSY) {
         c->state = CONN_CLOSING; /* whatever the user now calls on it does nothing */
         h->cb.on_gone(h->cb.arg, &c->req);

@@ -46,7 +46,11 @@ typedef struct rose_http_opts {
     uint32_t idle_timeout_ms;    /* keep-alive without a request: closed silently */
     uint32_t
         write_timeout_ms; /* reply bytes pending and none accepted for so long: on_gone, closed */
-    size_t max_pending_bytes; /* unsent bytes of one streaming reply; over: on_gone, closed */
+    size_t max_pending_bytes;       /* unsent bytes of one streaming reply; over: on_gone, closed */
+    size_t max_total_pending_bytes; /* memory of all replies together, whole and streaming, that
+                                       clients do not take; over: the one that has taken nothing for
+                                       longest is closed, unless it is the only one. Each thread has
+                                       its share. 0 = 256 times max_pending_bytes, else not below */
 } rose_http_opts;
 
 void rose_http_opts_default(rose_http_opts *o); /* 127.0.0.1:8888, 1 thread, 64 KiB, 32 MiB, 4096,
@@ -64,6 +68,15 @@ void rose_http_drain(rose_http *h);
 /* Any thread: requests whose reply has not been sent to its last byte, and open connections. */
 uint32_t rose_http_inflight(const rose_http *h);
 uint32_t rose_http_connections(const rose_http *h);
+
+/* Any thread: connections that were closed because their clients did not take what was sent. */
+typedef enum rose_http_slow {
+    ROSE_HTTP_SLOW_STALLED, /* write_timeout_ms */
+    ROSE_HTTP_SLOW_STREAM,  /* max_pending_bytes */
+    ROSE_HTTP_SLOW_TOTAL,   /* max_total_pending_bytes */
+    ROSE_HTTP_N_SLOW
+} rose_http_slow;
+uint64_t rose_http_n_slow(const rose_http *h, rose_http_slow why);
 
 /* Stop all threads, drop all connections (on_gone for open requests), free. Not from an I/O thread.
  */

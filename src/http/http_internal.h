@@ -104,6 +104,7 @@ struct rose_http_conn {
     size_t out_off;
     rose_buf
         next; /* a large body that follows `out`; until it has taken its place nothing else does */
+    size_t held;       /* memory of both that counts in io->held: the client does not take it */
     bool out_whole;    /* `out` was such a body: too much to move before little of it is left */
     uint32_t n_unsent; /* replies that are complete in `out` and still count as in flight */
     rose_buf ahead;    /* input not yet parsed: [ahead_off, ahead.len) */
@@ -161,7 +162,8 @@ struct rose_http_io {
     struct http_conn_list conns, dirty;
     LIST_HEAD(, rose_http_timer) timers;
     LIST_HEAD(, http_watch) watches;
-    char *scratch; /* [HTTP_SCRATCH] */
+    char *scratch;         /* [HTTP_SCRATCH] */
+    size_t held, max_held; /* of all connections; this thread's share of max_total_pending_bytes */
     /* --stall-warn-ms: this turn, from its first callback on; which kind of callback took longest
      */
     rose_stall_span turn;
@@ -184,6 +186,7 @@ struct rose_http {
     uint32_t next_io; /* thread 0's */
     _Atomic uint32_t connections, refused, inflight;
     _Atomic uint64_t body_bytes; /* received, and neither taken by the user nor dropped */
+    _Atomic uint64_t n_slow[ROSE_HTTP_N_SLOW];
     _Atomic bool draining, stopping;
 };
 
@@ -204,10 +207,11 @@ void rose_http_conn_start(rose_http_conn *c);
 void rose_http_conn_destroy(rose_http_conn *c); /* on_gone if BUSY; turn and stop only */
 void rose_http_conn_touch(rose_http_conn *c);   /* has work at the end of this turn */
 void rose_http_conn_doom(rose_http_conn *c);    /* destroy at the end of this turn */
-void rose_http_conn_flush(rose_http_conn *c);   /* send what the socket takes now */
-void rose_http_conn_turn(rose_http_conn *c);    /* end of the turn; may destroy c */
-void rose_http_conn_drain(rose_http_conn *c);   /* close if idle */
-void rose_http_conn_sent(rose_http_conn *c);    /* a profile's: the last reply's last byte is out */
+void rose_http_conn_slow(rose_http_conn *c, rose_http_slow why); /* doom, counted */
+void rose_http_conn_flush(rose_http_conn *c); /* send what the socket takes now */
+void rose_http_conn_turn(rose_http_conn *c);  /* end of the turn; may destroy c */
+void rose_http_conn_drain(rose_http_conn *c); /* close if idle */
+void rose_http_conn_sent(rose_http_conn *c);  /* a profile's: the last reply's last byte is out */
 
 /* parse.c: takes input while the state is HEAD or BODY; returns how many bytes it used */
 size_t rose_http_parse(rose_http_conn *c, const char *data, size_t len);

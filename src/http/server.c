@@ -249,6 +249,8 @@ static rose_status check_opts(const rose_http_opts *o, const rose_http_callbacks
         return rose_fail(err, ROSE_E_INVAL, "http: header limit must be 64 bytes to 16 MiB");
     if (o->max_total_body_bytes != 0 && o->max_total_body_bytes < o->max_body_bytes)
         return rose_fail(err, ROSE_E_INVAL, "http: all bodies together may have less than one");
+    if (o->max_total_pending_bytes != 0 && o->max_total_pending_bytes < o->max_pending_bytes)
+        return rose_fail(err, ROSE_E_INVAL, "http: all replies together may have less than one");
     if (o->max_connections == 0 || o->max_pending_bytes == 0)
         return rose_fail(err, ROSE_E_INVAL, "http: limits must be positive");
     if (o->header_timeout_ms == 0 || o->body_timeout_ms == 0 || o->idle_timeout_ms == 0 ||
@@ -347,6 +349,9 @@ rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose
     if (h->opts.max_total_body_bytes == 0)
         h->opts.max_total_body_bytes =
             o->max_body_bytes < SIZE_MAX / 32 ? 32 * o->max_body_bytes : SIZE_MAX;
+    if (h->opts.max_total_pending_bytes == 0)
+        h->opts.max_total_pending_bytes =
+            o->max_pending_bytes < SIZE_MAX / 256 ? 256 * o->max_pending_bytes : SIZE_MAX;
     h->cb = *cb;
     h->listen_fd = -1;
     for (uint32_t i = 0; i < o->n_threads; i++) {
@@ -356,6 +361,8 @@ rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose
         io->cpu = o->n_cpus > 0 ? o->cpus[i % o->n_cpus] : -1;
         io->wake_fd = -1;
         io->date_s = -1;
+        io->max_held = h->opts.max_total_pending_bytes / o->n_threads;
+        if (io->max_held < o->max_pending_bytes) io->max_held = o->max_pending_bytes;
         TAILQ_INIT(&io->conns);
         TAILQ_INIT(&io->dirty);
         LIST_INIT(&io->timers);
@@ -422,6 +429,11 @@ uint32_t rose_http_inflight(const rose_http *h)
 uint32_t rose_http_connections(const rose_http *h)
 {
     return atomic_load_explicit(&h->connections, memory_order_relaxed);
+}
+
+uint64_t rose_http_n_slow(const rose_http *h, rose_http_slow why)
+{
+    return atomic_load_explicit(&h->n_slow[why], memory_order_relaxed);
 }
 
 /* ---- post, watch, timers ---- */

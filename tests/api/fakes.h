@@ -43,7 +43,10 @@ struct rose_encoder {
 };
 
 static rose_tokenizer fake_tokenizer;
-static unsigned fake_encode_ms; /* how long rose_encode takes */
+static unsigned fake_encode_ms;      /* how long rose_encode takes */
+static atomic_bool fake_encode_held; /* it does not return while this is set */
+static atomic_uint fake_n_encodes;   /* begun */
+static uint64_t fake_arrival_ns = 1; /* of every request */
 
 void rose_ids_free(rose_ids *ids)
 {
@@ -77,6 +80,9 @@ rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned 
     (void)err;
     (void)flags;
     if (fake_encode_ms > 0) usleep(fake_encode_ms * 1000);
+    atomic_fetch_add(&fake_n_encodes, 1);
+    while (atomic_load(&fake_encode_held))
+        usleep(200);
     uint32_t *data = realloc(out->data, (out->len + len + 1) * sizeof *data);
     if (data == NULL) return ROSE_E_NOMEM;
     out->data = data;
@@ -176,9 +182,11 @@ struct rose_request {
 typedef struct fake_engine_state {
     pthread_mutex_t lock; /* workers submit while the test's thread steps */
     rose_request *live[FAKE_MAX_REQS];
-    uint32_t n_live;    /* not yet released */
-    uint32_t n_running; /* not yet ended */
-    uint32_t capacity;  /* running; over: FULL */
+    uint32_t n_live;       /* not yet released */
+    uint32_t n_running;    /* not yet ended */
+    uint32_t capacity;     /* running; over: FULL */
+    uint32_t max_reserved; /* at once; over: INVAL */
+    uint32_t n_reserved;   /* and not yet used */
     uint32_t n_cancelled, n_submitted, n_released;
     uint32_t max_model_len;
     rose_status submit_status; /* not OK: what submit gives */
@@ -220,6 +228,12 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e)
                                .failed = fake.failed};
 }
 
+const char *rose_engine_failure(const rose_engine *e)
+{
+    (void)e;
+    return fake.failed ? "fake device on fire" : NULL;
+}
+
 static rose_engine_hists fake_hists;
 static uint32_t fake_stop_id; /* as if every request had it in stop_token_ids; 0 = none */
 
@@ -245,6 +259,28 @@ const rose_engine_hists *rose_engine_get_hists(const rose_engine *e)
     return &fake_hists;
 }
 
+/* It takes some of a group and refuses the rest: submit looks at the capacity. */
+rose_status rose_engine_reserve(rose_engine *e, uint32_t n, uint64_t n_tokens, rose_err *err)
+{
+    (void)e;
+    (void)n_tokens;
+    if (n > fake.max_reserved) return rose_fail(err, ROSE_E_INVAL, "fake: %u at once", n);
+    pthread_mutex_lock(&fake.lock);
+    fake.n_reserved += n;
+    pthread_mutex_unlock(&fake.lock);
+    return ROSE_OK;
+}
+
+void rose_engine_unreserve(rose_engine *e, uint32_t n, uint64_t n_tokens)
+{
+    (void)e;
+    (void)n_tokens;
+    pthread_mutex_lock(&fake.lock);
+    if (n > fake.n_reserved) abort();
+    fake.n_reserved -= n;
+    pthread_mutex_unlock(&fake.lock);
+}
+
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
                                rose_err *err)
 {
@@ -252,6 +288,8 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
     (void)e;
     *out = NULL;
     pthread_mutex_lock(&fake.lock);
+    if (o->n_reserved > fake.n_reserved) abort();
+    if (o->n_reserved > 0) fake.n_reserved--;
     if (fake.submit_status != ROSE_OK)
         st = rose_fail(err, fake.submit_status, "fake refusal");
     else if (fake.n_running >= fake.capacity)
@@ -421,6 +459,12 @@ rose_status rose_http_watch(rose_http *h, uint32_t thread, int fd, void (*fn)(vo
     return ROSE_OK;
 }
 
+uint64_t rose_http_n_slow(const rose_http *h, rose_http_slow why)
+{
+    (void)h;
+    return 10 + (uint64_t)why;
+}
+
 /* One turn of the event loop; waits up to ms for something. */
 static inline void fake_turn(int ms)
 {
@@ -517,13 +561,13 @@ char *rose_http_req_take_body(rose_http_req *r, size_t *len)
 uint64_t rose_http_req_arrival_ns(const rose_http_req *r)
 {
     (void)r;
-    return 1;
+    return fake_arrival_ns;
 }
 
 uint64_t rose_http_req_complete_ns(const rose_http_req *r)
 {
     (void)r;
-    return 2;
+    return fake_arrival_ns + 1;
 }
 
 uint64_t rose_http_req_prof_id(const rose_http_req *r)
@@ -652,6 +696,7 @@ static inline void fake_reset(void)
     memset(&fake_http, 0, sizeof fake_http);
     fake.lock = lock;
     fake.capacity = 256;
+    fake.max_reserved = UINT32_MAX;
     fake.retry_after_s = 1;
     fake.fail_how = ROSE_FINISH_ERROR;
     fake.max_model_len = 64;
@@ -686,6 +731,7 @@ static inline void fake_engine_close(void)
 static inline void fake_stop(rose_api *a)
 {
     rose_api_stop(a);
+    if (fake.n_reserved != 0) abort(); /* places that nobody uses or gives back */
     fake_engine_close();
     rose_api_destroy(a);
 }

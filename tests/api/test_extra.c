@@ -9,6 +9,9 @@
 
 #include "fakes.h"
 
+#include "api/api_internal.h"
+#include "base/clock.h"
+
 static const uint32_t script[] = {65, FAKE_WORD0 + 6, FAKE_WORD0 + 7, 66, FAKE_EOS};
 
 static rose_api *start(void)
@@ -137,6 +140,98 @@ static void timers(void **state)
     fake_stop(a);
 }
 
+static void wait_for_encodes(unsigned n)
+{
+    while (atomic_load(&fake_n_encodes) < n)
+        usleep(200);
+}
+
+/* A time-out is kept while the only worker has another body, and while it has this one. */
+static void timers_before_the_worker_is_done(void **state)
+{
+    static const char *const bodies[] = {"{\"prompt\":\"x\",\"timeout\" : 5e1,\"max_tokens\":3}",
+                                         "{\"timeout\":50,\"prompt\":\"x\",\"stream\":true}"};
+    rose_api_opts o;
+    (void)state;
+    rose_api_opts_default(&o);
+    o.n_workers = 1;
+    fake_reset();
+    fake_timer = NULL;
+    fake_arrival_ns = rose_now_ns();
+    rose_api *a = fake_start(&o);
+    for (int i = 0; i < 4; i++) {
+        const bool large = i >= 2; /* the worker gives notice of it */
+        fake_n_timers = 0;
+        atomic_store(&fake_n_encodes, 0);
+        atomic_store(&fake_encode_held, true);
+        rose_http_req *first = NULL;
+        if (!large) {
+            first = post("/v1/completions", "{\"prompt\":\"x\"}");
+            wait_for_encodes(1);
+        }
+        rose_buf b = {0};
+        rose_buf_addf(&b, "%s%*s", bodies[i % 2], large ? ROSE_API_MAX_PEEK : 0, "");
+        rose_http_req *r = post("/v1/completions", rose_buf_str(&b));
+        rose_buf_free(&b);
+        for (int k = 0; k < 20000 && fake_timer == NULL; k++)
+            fake_turn(large ? 1 : 0);
+        assert_non_null(fake_timer);
+        if (large) wait_for_encodes(1);
+        fake_fire();
+        assert_int_equal(r->status, 504);
+        assert_non_null(strstr(fake_text(r), "\"code\":\"timeout\""));
+        const uint32_t n_submitted = fake.n_submitted; /* while nobody submits */
+        atomic_store(&fake_encode_held, false);
+        rose_http_req *last = post("/v1/completions", "{\"prompt\":\"x\"}"); /* comes behind it */
+        fake_run(last);
+        assert_int_equal(last->status, 200);
+        assert_int_equal(fake.n_submitted, n_submitted + (large ? 1 : 2));
+        assert_int_equal(atomic_load(&fake_n_encodes), 2); /* the waiting body was skipped */
+        fake_free(last);
+        if (first != NULL) fake_run(first);
+        if (first != NULL) fake_free(first);
+        fake_free(r);
+        assert_int_equal(fake_n_timers, 0);
+    }
+    fake_stop(a);
+    fake_arrival_ns = 1;
+}
+
+static void peeked(void **state)
+{
+    static const struct {
+        const char *body;
+        double s;
+    } cases[] = {
+        {"{\"timeout\":5}", 5},
+        {" {\n\"a\": [{\"timeout\":7}], \"timeout\"\t: 1.5e-1 }", 0.15},
+        {"{\"a\":\"\\\"timeout\\\":3\",\"timeout\":2}", 2}, /* within a text */
+        {"{\"a\":{\"timeout\":7}}", 0},
+        {"[\"timeout\",5]", 0},
+        {"{\"a\":\"timeout\",\"b\":5}", 0},
+        {"{\"timeout\":\"5\"}", 0},
+        {"{\"timeout\":null}", 0},
+        {"{\"timeout\":-1}", 0},
+        {"{\"timeout\":1e300}", 0},
+        {"{\"timeout\":86400}", 86400},
+        {"{\"timeout\":86401}", 0},
+        {"{\"timeouts\":5}", 0},
+        {"{\"timeout\"", 0},
+        {"{\"timeout\":", 0},
+        {"{\"timeout", 0},
+        {"", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t len = strlen(cases[i].body);
+        char *exact = malloc(len + (len == 0)); /* a byte too far is found by ASAN */
+        memcpy(exact, cases[i].body, len);
+        double s = rose_api_json_peek(exact, len, "timeout");
+        free(exact);
+        if (s < cases[i].s || s > cases[i].s) fail_msg("%g for %s", s, cases[i].body);
+    }
+}
+
 static void labels(void **state)
 {
     static const char *const good[] = {"a", "0-9.A_z:/+=@"};
@@ -167,10 +262,9 @@ static void labels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes),
-        cmocka_unit_test(streamed),
-        cmocka_unit_test(timers),
-        cmocka_unit_test(labels),
+        cmocka_unit_test(bytes),  cmocka_unit_test(streamed),
+        cmocka_unit_test(timers), cmocka_unit_test(timers_before_the_worker_is_done),
+        cmocka_unit_test(peeked), cmocka_unit_test(labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

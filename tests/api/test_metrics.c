@@ -217,6 +217,8 @@ static void empty_page(void **state)
     get();
     SAME(value("vllm:num_requests_running", ""), 0);
     SAME(value("vllm:time_to_first_token_seconds_count", ""), 0);
+    SAME(value("roseinfer:slow_clients_dropped_total", ",reason=\"stalled\""), 10);
+    SAME(value("roseinfer:slow_clients_dropped_total", ",reason=\"together\""), 12);
     assert_true(plain("process_resident_memory_bytes") > 1e5);
     assert_true(plain("process_start_time_seconds") > 1.6e9);
     assert_true(plain("process_open_fds") > 2 && plain("process_cpu_seconds_total") > 0);
@@ -282,6 +284,48 @@ static void counts_what_was_sent(void **state)
     SAME(plain("http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"500\"}"),
          1);
     SAME(plain("http_requests_total{handler=\"none\",method=\"POST\",status=\"404\"}"), 1);
+    fake_stop(a);
+}
+
+static double number_behind(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+    if (at == NULL) fail_msg("%s lacks %s", text, name);
+    return strtod(at + strlen(name), NULL);
+}
+
+/* max_tokens 0: no token, but it waited, was computed and ended. */
+static void scored(void **state)
+{
+    static const char body[] = "{\"prompt\":\"abcd\",\"echo\":true,\"logprobs\":1,\"max_tokens\":0,"
+                               "\"n\":2}";
+    (void)state;
+    rose_api *a = start();
+    rose_http_req *r = fake_request("/v1/completions", body, sizeof body - 1);
+    fake_arrive(r);
+    fake_run(r);
+    assert_int_equal(r->status, 200);
+    const char *text = fake_text(r);
+    /* the fake arrival is at 1 ns, its steps at 1 s and more: admitted 1 us before the score */
+    assert_true(number_behind(text, "\"e2e_ms\":") > 999);
+    SAME(number_behind(text, "\"prefill_to_first_ms\":"), 0.001);
+    SAME(number_behind(text, "\"ttft_ms\":"), 0);
+    SAME(number_behind(text, "\"tpot_ms\":"), 0);
+    SAME(number_behind(r->headers, "prefill_to_first;dur="), 0.001);
+    assert_true(number_behind(r->headers, "e2e;dur=") > 999);
+    assert_null(strstr(r->headers, "ttft"));
+    fake_free(r);
+    get();
+    SAME(value("vllm:request_success_total", ",finished_reason=\"length\""), 2);
+    SAME(value("vllm:prompt_tokens_total", ""), 2 * 4);
+    SAME(value("vllm:generation_tokens_total", ""), 0);
+    SAME(value("vllm:e2e_request_latency_seconds_count", ""), 2);
+    assert_true(value("vllm:e2e_request_latency_seconds_sum", "") > 2);
+    SAME(value("vllm:request_queue_time_seconds_count", ""), 2);
+    SAME(value("vllm:request_prefill_time_seconds_count", ""), 2);
+    SAME(value("vllm:request_inference_time_seconds_count", ""), 2);
+    SAME(value("vllm:request_decode_time_seconds_count", ""), 0);
+    SAME(value("vllm:time_to_first_token_seconds_count", ""), 0);
     fake_stop(a);
 }
 
@@ -355,6 +399,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(empty_page),
         cmocka_unit_test(counts_what_was_sent),
+        cmocka_unit_test(scored),
         cmocka_unit_test(clients_that_leave),
         cmocka_unit_test(statuses_by_number),
     };

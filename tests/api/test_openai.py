@@ -443,8 +443,10 @@ def test_queue_full():
         check("queue full: RateLimitError with Retry-After", len(errors) > 0 and
               all(int(e.response.headers["retry-after"]) >= 1 and e.code == "rate_limit_exceeded" for e in errors), out)
         check("the others are served", len(errors) < 12 and all(e == "length" for e in out if isinstance(e, str)), out)
-        e = raised(openai.RateLimitError, lambda: complete(s, n=8, max_tokens=400))
-        check("more choices than queue: 429 as a whole", e is not None)
+        check("as many choices as can run and wait are served", len(complete(s, n=3, max_tokens=4).choices) == 3)
+        e = raised(openai.BadRequestError, lambda: complete(s, n=4, max_tokens=400))
+        check("more choices than can ever run and wait: 400", e is not None and e.param == "n" and
+              "--max-num-queued-reqs" in e.message, e)
         h = s.settle()
         check("nothing is left of a refused request", h["running"] == h["waiting"] == 0, h)
 

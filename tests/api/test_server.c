@@ -142,6 +142,29 @@ static void unchunk(char *s)
     *out = '\0';
 }
 
+/* 16 can run and 8 wait: so many choices are served whenever nothing else waits, more never. */
+static void choices(void **state)
+{
+    static const char with_n[] = "{\"prompt\":\"a\",\"n\":%d,\"max_tokens\":2,\"ignore_eos\":true}";
+    char body[128];
+    server s = {0};
+    (void)state;
+    start(&s, 1, true);
+    for (int i = 0; i < 8; i++) {
+        snprintf(body, sizeof body, with_n, i % 2 == 0 ? 24 : 25);
+        char *got = read_all(send_request(&s, "/v1/completions", body));
+        const char *status = i % 2 == 0 ? "HTTP/1.1 200" : "HTTP/1.1 400";
+        if (strncmp(got, status, strlen(status)) != 0) fail_msg("%s", got);
+        if (i % 2 != 0) {
+            assert_non_null(strstr(got, "\"param\":\"n\""));
+            assert_non_null(strstr(got, "8 wait (--max-num-queued-reqs)"));
+            assert_null(strstr(got, "Retry-After"));
+        }
+        free(got);
+    }
+    stop(&s);
+}
+
 static void golden(void **state)
 {
     server s = {0};
@@ -272,6 +295,7 @@ int main(int argc, char **argv)
     rose_log_set_level(ROSE_LOG_WARN);
     if (argc > 1 && strcmp(argv[1], "--bench") == 0) return bench();
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(choices),
         cmocka_unit_test(golden),
         cmocka_unit_test(stop_at_any_time),
     };

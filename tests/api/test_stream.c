@@ -370,15 +370,23 @@ static void failure_mid_stream(void **state)
     char *got = normalize(fake_text(r));
     assert_string_equal(
         got, HEAD "{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-                  "data: {\"error\":{\"message\":\"the engine failed while it generated\",\"type\":"
+                  "data: {\"error\":{\"message\":\"the model gave no finite logit for this "
+                  "request\",\"type\":"
                   "\"server_error\",\"param\":null,\"code\":\"engine_error\"}}\n\n" DONE);
     free(got);
     fake_free(r);
-    fake.fail_at = 1; /* before the first byte: a plain 500 */
+    fake.fail_at = 1; /* before the first byte: a plain 500, here with the backend's reason */
+    fake.failed = true;
     r = fake_request("/v1/completions", body, strlen(body));
     fake_arrive(r);
     fake_run(r);
     assert_int_equal(r->status, 500);
+    assert_non_null(strstr(fake_text(r), "the engine failed: fake device on fire"));
+    fake_free(r);
+    r = fake_request("/health", NULL, 0);
+    fake_arrive(r);
+    assert_int_equal(r->status, 503);
+    assert_non_null(strstr(fake_text(r), "\"error\":\"fake device on fire\""));
     fake_free(r);
     fake_stop(a);
 }

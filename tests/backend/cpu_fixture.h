@@ -39,6 +39,16 @@ static inline uint64_t fx_seed(void)
     return text != NULL ? strtoull(text, NULL, 0) : 20261121;
 }
 
+/* Ends the test, skipped, where the CPU lacks the level. */
+static inline void fx_skip_without(const char *level)
+{
+    rose_isa isa;
+    rose_err err;
+    if (rose_isa_parse(level, &isa, &err) == ROSE_OK) return;
+    print_message("NOT RUN: %s\n", err.msg);
+    skip();
+}
+
 static inline float fx_uniform(fx_random *r) /* [0, 1) */
 {
     return rose_philox_uniform(r->seed, r->at++, 7);

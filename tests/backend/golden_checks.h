@@ -99,6 +99,20 @@ static inline void check_golden(const char *name)
     golden_close(&g);
 }
 
+static inline void test_rose_tiny(void **state)
+{
+    (void)state;
+    check_golden("rose-tiny");
+}
+
+static inline void test_random_models(void **state)
+{
+    (void)state;
+    check_golden("random-f32");
+    check_golden("random-f16");
+    check_golden("random-bf16");
+}
+
 /* Nats a token, in double from our logits. */
 static const char *golden_isa = "auto"; /* of held_out_loss */
 

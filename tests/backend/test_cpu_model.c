@@ -359,12 +359,7 @@ static void test_among_others(void **state)
 static void test_pairs(void **state)
 {
     (void)state;
-    rose_isa isa;
-    rose_err err;
-    if (rose_isa_parse("avx512-bf16", &isa, &err) != ROSE_OK) {
-        print_message("NOT RUN: %s\n", err.msg);
-        skip();
-    }
+    fx_skip_without("avx512-bf16");
     g_level = "avx512-bf16";
     g_pairs = true;
     each_shape(check_chunks);

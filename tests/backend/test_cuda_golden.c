@@ -4,20 +4,6 @@
 #include "backend/cuda_fixture.h"
 #include "backend/golden_checks.h"
 
-static void test_rose_tiny(void **state)
-{
-    (void)state;
-    check_golden("rose-tiny");
-}
-
-static void test_random_models(void **state)
-{
-    (void)state;
-    check_golden("random-f32");
-    check_golden("random-f16");
-    check_golden("random-bf16");
-}
-
 /* Perplexity within 0.1 % is 1e-3 nats. */
 static void test_held_out_loss(void **state)
 {

@@ -3,20 +3,6 @@
  * the demo model in fp32 and bf16. */
 #include "backend/golden_checks.h"
 
-static void test_rose_tiny(void **state)
-{
-    (void)state;
-    check_golden("rose-tiny");
-}
-
-static void test_random_models(void **state)
-{
-    (void)state;
-    check_golden("random-f32");
-    check_golden("random-f16");
-    check_golden("random-bf16");
-}
-
 static void test_held_out_loss(void **state)
 {
     (void)state;
@@ -42,12 +28,7 @@ static void test_held_out_loss(void **state)
 static void test_held_out_loss_pairs(void **state)
 {
     (void)state;
-    rose_isa isa;
-    rose_err err;
-    if (rose_isa_parse("avx512-bf16", &isa, &err) != ROSE_OK) {
-        print_message("NOT RUN: %s\n", err.msg);
-        skip();
-    }
+    fx_skip_without("avx512-bf16");
     golden g;
     golden_open(&g, "rose-tiny");
     rose_model *m = golden_model(&g);

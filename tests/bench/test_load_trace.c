@@ -93,6 +93,25 @@ static void test_jsonl(void **state)
     rose_load_trace_free(&t);
 }
 
+/* What is broken before the first request does not hide the format. */
+static void test_bad_start(void **state)
+{
+    (void)state;
+    rose_load_trace t;
+    assert_int_equal(parse(&t,
+                           "\n{\"timestamp\": 5, \"inp\n{\"about\": \"this trace\"}\n"
+                           "  {\"chat_id\": 1, \"timestamp\": 2, \"input_length\": 3, "
+                           "\"output_length\": 4}\n",
+                           100),
+                     ROSE_OK);
+    assert_string_equal(t.format, "qwen");
+    assert_int_equal(t.n, 1);
+    assert_int_equal(t.n_bad, 2);
+    assert_int_equal(t.first_bad, 2);
+    rose_load_trace_free(&t);
+    assert_int_equal(parse(&t, "{\n{}\n{\"x\": 1}\n", 100), ROSE_E_FORMAT);
+}
+
 static void test_limit(void **state)
 {
     (void)state;
@@ -124,6 +143,10 @@ static void test_bad_lines(void **state)
         "2023-13-01 00:00:00,1,1",
         "2023-1-1 0:0:0,1,1",
         "2023-01-01 25:00:00,1,1",
+        "2023-02-29 00:00:00,1,1",
+        "2023-04-31 00:00:00,1,1",
+        "2023-12-32 00:00:00,1,1",
+        "2023-01-00 00:00:00,1,1",
     };
     static const char *const bad_json[] = {
         "{\"timestamp\": 1, \"input_length\": 5}",
@@ -421,18 +444,12 @@ static void test_prompt_prefixes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_azure),
-        cmocka_unit_test(test_burstgpt),
-        cmocka_unit_test(test_jsonl),
-        cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_mutations),
-        cmocka_unit_test(test_generator),
-        cmocka_unit_test(test_ramp),
-        cmocka_unit_test(test_ramp),
-        cmocka_unit_test(test_clamp),
-        cmocka_unit_test(test_prompt_lengths),
+        cmocka_unit_test(test_azure),           cmocka_unit_test(test_burstgpt),
+        cmocka_unit_test(test_jsonl),           cmocka_unit_test(test_bad_start),
+        cmocka_unit_test(test_limit),           cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_generator),       cmocka_unit_test(test_ramp),
+        cmocka_unit_test(test_clamp),           cmocka_unit_test(test_prompt_lengths),
         cmocka_unit_test(test_prompt_prefixes),
     };
     return cmocka_run_group_tests(tests, open_prompts, close_prompts);

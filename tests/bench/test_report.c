@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "bench/online_internal.h"
+#include "bench/plot_internal.h"
 #include "bench/report_internal.h"
 
 static void test_text(void **state)
@@ -250,12 +251,81 @@ static void test_vllm_keys(void **state)
     rmdir(dir);
 }
 
+/* ---- plots ---- */
+
+/* The script for n backends of long names, without TPOT and ITL. The caller frees it. */
+static char *script_of(int n)
+{
+    json_t *rows = json_array(), *root = json_object();
+    char name[80], *text = NULL;
+    size_t len = 0;
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "a-backend-with-a-rather-long-name-%d", i);
+        json_array_append_new(
+            rows,
+            json_pack("{s:s, s:f, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:n, s:n, s:n}, "
+                      "s:{s:f, s:f, s:f}}",
+                      "backend", name, "scale", 1.0 + 0.01 * i * i, "concurrency", 0, "num_success",
+                      3, "ttft_ms", "p50", 1.0, "p90", 2.0, "p99", 3.0, "tpot_ms", "p50", "p90",
+                      "p99", "e2e_ms", "p50", 4.0, "p90", 5.0, "p99", 6.0));
+    }
+    json_object_set_new(root, "summaries", rows);
+    FILE *gp = open_memstream(&text, &len);
+    assert_true(rose_plot_latency(gp, root, false));
+    rose_plot_cdfs(gp, root);
+    fclose(gp);
+    json_decref(root);
+    return text;
+}
+
+/* Names stand in rows within the picture, none over another; ticks close together have one name. */
+static void test_plot_key(void **state)
+{
+    (void)state;
+    char *text = script_of(9);
+    double last_x = 0, last_y = 2;
+    const char *p = strstr(text, "set label 101 ");
+    for (int i = 0; i < 9; i++) {
+        double x, y;
+        int label;
+        assert_non_null(p);
+        assert_int_equal(
+            sscanf(p, "set label %d 'a-backend-with-a-rather-long-name-%*d' at screen %lf,%lf",
+                   &label, &x, &y),
+            3);
+        assert_int_equal(label, 101 + i);
+        assert_true(x > 0 && x + 0.2 < 1 && y > 0.85 && y < 0.97);
+        assert_true(y < last_y || (y == last_y && x > last_x + 0.2));
+        last_x = x;
+        last_y = y;
+        p = strstr(p + 1, "set label ");
+    }
+    assert_non_null(strstr(text, "unset label 109\n"));
+    assert_non_null(strstr(text, "set xtics ('1' 1, '' 1.01, '' 1.04, '1.09' 1.09"));
+    free(text);
+}
+
+static void test_plot_without_values(void **state)
+{
+    (void)state;
+    char *text = script_of(1);
+    assert_non_null(strstr(text, "set title 'TPOT'\nset yrange [0:1]\nset label 1 'no values"));
+    assert_null(strstr(text, "set output 'online_tpot_ms."));
+    assert_null(strstr(text, "set output 'online_itl_ms."));
+    assert_non_null(strstr(text, "set output 'online_e2e_ms."));
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),      cmocka_unit_test(test_base64),
-        cmocka_unit_test(test_clean),     cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_clean),
+        cmocka_unit_test(test_tables),
         cmocka_unit_test(test_vllm_keys),
+        cmocka_unit_test(test_plot_key),
+        cmocka_unit_test(test_plot_without_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,6 +28,7 @@ typedef struct rec {
     uint64_t t_ns;
     char salt[8];
     bool skip_cache;
+    uint32_t n_reserved;
     uint32_t n_cached;
     rose_request_times times;
     bool has_reports; /* logprobs with two alternatives */
@@ -115,6 +116,13 @@ static inline rose_wakeq *open_sink(uint32_t cap)
     return q;
 }
 
+static inline void close_all(rose_engine *e, rose_wakeq *sink, rec *x)
+{
+    rose_engine_close(e);
+    rose_wakeq_destroy(sink);
+    free(x);
+}
+
 static inline void rec_expect(rec *x)
 {
     uint32_t max = x->max_tokens < MAX_LEN - x->n_prompt ? x->max_tokens : MAX_LEN - x->n_prompt;
@@ -148,6 +156,7 @@ static inline rose_status rec_submit(rec *x, rose_engine *e, rose_wakeq *sink, r
                            .t_ns = x->t_ns,
                            .cache_salt = x->salt,
                            .cache_salt_len = strlen(x->salt),
+                           .n_reserved = x->n_reserved,
                            .skip_prefix_cache = x->skip_cache};
     o.sampling.seed = x->seed;
     o.sampling.top_k = x->n_prompt; /* the fake backend's NaN needs it */

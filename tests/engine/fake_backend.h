@@ -8,6 +8,7 @@
 #ifndef TESTS_ENGINE_FAKE_BACKEND_H
 #define TESTS_ENGINE_FAKE_BACKEND_H
 
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,8 @@ typedef struct fake_backend {
     /* shared */
     _Atomic uint64_t gate;    /* > 0: steps from this one on wait (lazy: their collection does) */
     _Atomic uint64_t n_steps; /* steps that began */
+    _Atomic int watch_fd;     /* lazy, above 0: n_told counts the steps that begin while it is */
+    _Atomic uint32_t n_told;  /* readable */
     _Atomic uint64_t n_bad;   /* checks that failed */
     _Atomic uint64_t rows;
     _Atomic uint32_t widest; /* most sequences in a step */
@@ -327,6 +330,8 @@ static rose_status fake_step(void *ctx, const rose_batch *b, uint64_t *ticket, r
 static rose_status fake_step_ahead(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err)
 {
     uint64_t step = atomic_fetch_add(&fake.n_steps, 1) + 1;
+    struct pollfd p = {.fd = atomic_load(&fake.watch_fd), .events = POLLIN};
+    if (p.fd > 0 && poll(&p, 1, 0) > 0) atomic_fetch_add(&fake.n_told, 1);
     fake_check(ctx == &fake, "ctx");
     *ticket = step;
     return fake_accept(b, step, true, err);

@@ -76,9 +76,7 @@ static void run_mix(const rose_engine_opts *o, uint64_t seed, uint32_t n, uint32
     assert_int_equal(st.cancelled, 0);
     assert_int_equal(st.steps, atomic_load(&fake.n_steps));
     assert_false(st.failed);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 static void test_mixes(void **state)
@@ -222,6 +220,64 @@ static void test_queue_full(void **state)
         rec_verify(&x[i]);
     verify_idle(e);
     one(e, sink, &x[n]);
+    close_all(e, sink, x);
+}
+
+/* Groups: all places or none; where nothing waits as many as can run and wait; more never. */
+static void test_groups(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    uint64_t s = test_seed();
+    rose_err err = {0};
+    fake_reset();
+    atomic_store(&fake.gate, 1);
+    rose_engine_opts o = small_opts();
+    o.backend.max_seqs = 4;
+    o.max_active = 2;
+    o.max_queued = 3;
+    o.max_queued_tokens = 20;
+    rose_engine *e = open_engine(&o);
+    rose_wakeq *sink = open_sink(N);
+    rec *x = calloc(N, sizeof *x);
+    assert_int_equal(rose_engine_reserve(e, N + 1, 1, &err), ROSE_E_INVAL);
+    assert_non_null(strstr(err.msg, "2 run"));
+    assert_non_null(strstr(err.msg, "3 wait (--max-num-queued-reqs)"));
+    assert_int_equal(rose_engine_get_stats(e).waiting, 0);
+    for (int i = 0; i < 3; i++) { /* what is given back is free again */
+        assert_int_equal(rose_engine_reserve(e, N, 100, NULL), ROSE_OK); /* alone: however long */
+        assert_int_equal(rose_engine_reserve(e, 1, 1, NULL), ROSE_E_FULL);
+        rose_engine_unreserve(e, N, 100);
+        assert_int_equal(rose_engine_reserve(e, 1, 10, NULL), ROSE_OK);
+        assert_int_equal(rose_engine_reserve(e, 2, 11, NULL), ROSE_E_FULL); /* tokens */
+        assert_int_equal(rose_engine_reserve(e, 3, 3, NULL), ROSE_E_FULL);  /* not alone */
+        assert_int_equal(rose_engine_reserve(e, 2, 10, NULL), ROSE_OK);
+        rose_engine_unreserve(e, 3, 20);
+        assert_int_equal(rose_engine_get_stats(e).waiting_tokens, 0);
+    }
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < N; i++) {
+        rec_random(&x[i], &s, 10, 10);
+        total += x[i].n_prompt;
+    }
+    assert_int_equal(rose_engine_reserve(e, N, total, NULL), ROSE_OK);
+    for (uint32_t i = 0; i < N; i++) {
+        const rec sound = x[i];
+        x[i].n_reserved = N - i;
+        if (i == 3)
+            x[i].prompt[0] = UINT32_MAX; /* a submission that fails uses its place up, too */
+        assert_int_equal(rec_submit(&x[i], e, sink, NULL), i == 3 ? ROSE_E_INVAL : ROSE_OK);
+        if (i == 3) x[i] = sound;
+    }
+    rec_random(&x[3], &s, 10, 10);
+    atomic_store(&fake.gate, 0);
+    consume(sink, N - 1);
+    one(e, sink, &x[3]);
+    for (uint32_t i = 0; i < N; i++)
+        rec_verify(&x[i]);
+    verify_idle(e);
+    assert_int_equal(rose_engine_get_stats(e).waiting, 0);
+    assert_int_equal(rose_engine_get_stats(e).waiting_tokens, 0);
     rose_engine_close(e);
     rose_wakeq_destroy(sink);
     free(x);
@@ -260,10 +316,9 @@ static void failing(uint64_t step, uint64_t collect)
     verify_idle(e);
     rose_err err = {0};
     assert_int_equal(rec_submit(&x[0], e, sink, &err), ROSE_E_BACKEND);
-    assert_true(err.msg[0] != '\0');
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    assert_non_null(strstr(err.msg, collect != 0 ? "collect fails" : "step "));
+    assert_string_equal(rose_engine_failure(e), err.msg);
+    close_all(e, sink, x);
 }
 
 static void test_backend_failure(void **state)
@@ -330,9 +385,7 @@ static void test_drain(void **state)
     for (uint32_t i = 0; i < N; i++)
         rec_verify(&x[i]);
     verify_idle(e);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 /* Close with n requests open, the engine idle, busy, or failed; poll, cancel and release after. */
@@ -385,10 +438,11 @@ int main(void)
 {
     rose_log_set_level(ROSE_LOG_WARN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_request),     cmocka_unit_test(test_mixes),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_queue_full),
-        cmocka_unit_test(test_backend_failure), cmocka_unit_test(test_open_failure),
-        cmocka_unit_test(test_drain),           cmocka_unit_test(test_close),
+        cmocka_unit_test(test_one_request),  cmocka_unit_test(test_mixes),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_queue_full),
+        cmocka_unit_test(test_groups),       cmocka_unit_test(test_backend_failure),
+        cmocka_unit_test(test_open_failure), cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_close),
     };
     int failed = 0;
     for (test_mode = 0; test_mode < N_MODES; test_mode++)

@@ -333,7 +333,7 @@ static void test_handle_in_flight(void **state)
     (void)state;
     rose_engine_opts o = small_opts();
     o.backend.max_seqs = 1;
-    o.max_queued = 1; /* two handles in all */
+    o.max_queued = 1; /* few handles in all */
     bench b = bench_open(&o);
     rec *x = malloc(sizeof *x);
     for (uint64_t i = 0; i < 2000; i++) {
@@ -441,6 +441,43 @@ static void test_times(void **state)
     }
 }
 
+/* A device that would wait gets its next step before the consumer is woken; and he is woken before
+ * that step is over. */
+static void test_wakes_under_the_next_step(void **state)
+{
+    (void)state;
+    rose_engine_opts o = small_opts();
+    test_mode = MODE_NO_OVERLAP;
+    fake_reset();
+    rose_engine *e = open_engine(&o);
+    rose_wakeq *sink = open_sink(2);
+    rec *x = malloc(sizeof *x);
+    plain(x, 5, 3, 4);
+    x->ignore_eos = true;
+    rec_expect(x);
+    atomic_store(&fake.gate, 2);
+    atomic_store(&fake.watch_fd, rose_wakeq_fd(sink));
+    assert_int_equal(rec_submit(x, e, sink, NULL), ROSE_OK);
+    for (uint64_t n = 2; n <= 4; n++) { /* step n is held, the one before it was collected */
+        struct pollfd told = {.fd = rose_wakeq_fd(sink), .events = POLLIN};
+        void *p = NULL;
+        assert_int_equal(poll(&told, 1, DEADLINE_S * 1000), 1);
+        assert_int_equal(atomic_load(&fake.n_steps), n);
+        rose_wakeq_clear(sink);
+        assert_int_equal(rose_wakeq_pop(sink, &p), ROSE_OK);
+        assert_false(rec_poll(x, p));
+        assert_int_equal(x->n_got, n - 1);
+        atomic_store(&fake.gate, n + 1);
+    }
+    consume(sink, 1); /* there is no fifth: it sleeps, and says so before */
+    assert_int_equal(atomic_load(&fake.n_told), 0);
+    rec_verify(x);
+    verify_idle(e);
+    rose_engine_close(e);
+    rose_wakeq_destroy(sink);
+    free(x);
+}
+
 int main(void)
 {
     rose_log_set_level(ROSE_LOG_WARN);
@@ -452,6 +489,7 @@ int main(void)
         cmocka_unit_test(test_handle_in_flight),
         cmocka_unit_test(test_failures),
         cmocka_unit_test(test_times),
+        cmocka_unit_test(test_wakes_under_the_next_step),
     };
     return cmocka_run_group_tests_name("engine, steps ahead", tests, NULL, NULL);
 }

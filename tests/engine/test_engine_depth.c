@@ -59,9 +59,7 @@ static rose_engine_stats run_sized(const rose_engine_opts *o, uint64_t seed, boo
            (unsigned long long)st.prefix_hits, (unsigned long long)st.prefix_queries,
            (unsigned long long)st.prefix_evictions, (unsigned long long)st.preemptions,
            (unsigned long long)st.recomputed_tokens);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
     return st;
 }
 
@@ -187,9 +185,7 @@ static void test_cached_tokens(void **state)
     rec_expect(x);
     ask(e, sink, x, 16);
     assert_int_equal(rose_engine_get_stats(e).prefix_hits, 32 + 32 + 80 + 16);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 /* Choices of one prompt: only the first computes it. */
@@ -220,9 +216,7 @@ static void test_choices(void **state)
         assert_int_equal(x[i].n_cached, i == 0 ? 0 : 96);
     }
     verify_idle(e);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 static void test_queued_tokens(void **state)
@@ -260,9 +254,7 @@ static void test_queued_tokens(void **state)
     for (uint32_t i = 0; i < N; i++)
         rec_verify(&x[i]);
     verify_idle(e);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 /* One runs, another's time comes while it waits: it is told, the first goes on, and whoever comes
@@ -294,8 +286,13 @@ static void test_late(void **state)
     assert_int_equal(rec_submit(&x[1], e, sink, NULL), ROSE_OK);
     while (atomic_load(&fake.n_steps) == n_steps)
         usleep(100);
-    x[2].t_ns = rose_now_ns() - (uint64_t)30000 * 1000000 + 700000000; /* over in 0.7 s */
-    assert_int_equal(rec_submit(&x[2], e, sink, NULL), ROSE_OK);
+    rose_status submitted = ROSE_E_LATE;
+    for (int i = 0; i < 10 && submitted == ROSE_E_LATE;
+         i++) { /* unless we stood still for so long */
+        x[2].t_ns = rose_now_ns() - (uint64_t)30000 * 1000000 + 700000000; /* over in 0.7 s */
+        submitted = rec_submit(&x[2], e, sink, NULL);
+    }
+    assert_int_equal(submitted, ROSE_OK);
     usleep(710000);
     x[3].t_ns = 1;
     assert_int_equal(rec_submit(&x[3], e, sink, NULL), ROSE_E_LATE); /* at the door */
@@ -313,9 +310,7 @@ static void test_late(void **state)
     assert_int_equal(rec_submit(&x[3], e, sink, NULL), ROSE_OK);
     consume(sink, 1);
     rec_verify(&x[3]);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 /* The order in which those that wait begin. */
@@ -345,9 +340,7 @@ static void test_priority(void **state)
     consume(sink, N);
     for (uint32_t i = 1; i < N; i++)
         assert_true(x[want[i - 1]].times.admitted < x[want[i]].times.admitted);
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 int main(void)

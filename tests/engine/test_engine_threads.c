@@ -367,9 +367,7 @@ static void test_idle(void **state)
         (b.ru_utime.tv_usec - a.ru_utime.tv_usec + b.ru_stime.tv_usec - a.ru_stime.tv_usec);
     printf("idle for 1 s: %ld us of CPU, %ld switches\n", us, b.ru_nvcsw - a.ru_nvcsw);
     assert_true(us < 500000); /* an engine that spins would take all of it */
-    rose_engine_close(e);
-    rose_wakeq_destroy(sink);
-    free(x);
+    close_all(e, sink, x);
 }
 
 int main(void)

@@ -251,6 +251,7 @@ static bool say_bytes(int fd, const void *p, size_t n)
     const char *s = p;
     while (n > 0) {
         ssize_t k = send(fd, s, n, MSG_NOSIGNAL);
+        if (k < 0 && errno == EINTR) continue; /* stopped and continued */
         if (k < 0) return false;
         s += k;
         n -= (size_t)k;
@@ -270,6 +271,7 @@ static int hear(int fd, rose_buf *out, size_t want)
     while (want == 0 || out->len < want) {
         size_t room = want == 0 || want - out->len > sizeof tmp ? sizeof tmp : want - out->len;
         ssize_t n = recv(fd, tmp, room, 0);
+        if (n < 0 && errno == EINTR) continue;
         if (n == 0) return 0;
         if (n < 0) return -1;
         assert_int_equal(rose_buf_add(out, tmp, (size_t)n), ROSE_OK);

@@ -235,6 +235,53 @@ static void test_bodies_together(void **state)
     assert_non_null(strstr(err.msg, "together"));
 }
 
+/* Replies that nobody reads are bounded together: the one that has waited longest goes. */
+static void test_replies_together(void **state)
+{
+    enum { N = 4, REPLY = 8 << 20, FIT = 2 };
+    static const char ask[] =
+        "GET /give?n=8388608 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.max_total_pending_bytes = FIT * REPLY + REPLY / 2;
+    server_start(&o);
+    int fd[N];
+    rose_buf got[N] = {{0}};
+    for (uint32_t i = 0; i < N; i++) {
+        fd[i] = client_with_rcvbuf(4096);
+        say(fd[i], ask);
+        assert_int_equal(hear(fd[i], &got[i], 100), 1); /* so its turn is over */
+    }
+    for (uint64_t left = 1; left > 0; usleep(1000))
+        left = rose_http_connections(g_http) - FIT;
+    assert_int_equal(rose_http_n_slow(g_http, ROSE_HTTP_SLOW_TOTAL), N - FIT);
+    expect_hello();
+    for (int i = 0; i < N; i++) {
+        int rc = hear(fd[i], &got[i], 0);
+        assert_true(i < N - FIT ? got[i].len < REPLY : rc == 0 && got[i].len > REPLY);
+        close(fd[i]);
+    }
+    wait_no_connections();
+    for (int i = 0; i < N; i++) { /* nothing stays counted, and one alone may be longer than all */
+        fd[0] = client_with_rcvbuf(4096);
+        got[0].len = 0;
+        say(fd[0], "GET /give?n=40000000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        assert_int_equal(hear(fd[0], &got[0], 0), 0);
+        assert_true(got[0].len > 40000000);
+        close(fd[0]);
+        wait_no_connections();
+    }
+    for (int i = 0; i < N; i++)
+        rose_buf_free(&got[i]);
+    assert_int_equal(rose_http_n_slow(g_http, ROSE_HTTP_SLOW_TOTAL), N - FIT);
+    assert_int_equal(rose_http_n_slow(g_http, ROSE_HTTP_SLOW_STALLED), 0);
+    server_stop();
+    rose_err err = {""};
+    o.max_total_pending_bytes = o.max_pending_bytes - 1;
+    assert_int_equal(rose_http_start(&g_http, &o, &g_cb, &err), ROSE_E_INVAL);
+    assert_non_null(strstr(err.msg, "all replies together"));
+}
+
 /* Out of descriptors: accepting pauses instead of spinning, and goes on when there are some. */
 static void test_no_descriptors(void **state)
 {
@@ -267,6 +314,10 @@ static void test_no_descriptors(void **state)
 
 /* ---- time ---- */
 
+/* A machine may stand still for longer than a time-out of the server; what is served in time is
+ * tried so often. A server that is at fault fails every time. */
+enum { TRIES = 10 };
+
 static void test_slow_headers(void **state)
 {
     (void)state;
@@ -282,10 +333,15 @@ static void test_slow_headers(void **state)
     assert_true(answered);
     expect_refusal(fd, 408);
     /* the second request of a connection has its own time */
-    fd = client();
     rose_buf b = {0};
-    say(fd, HELLO);
-    assert_int_equal(hear(fd, &b, 10), 1);
+    for (int i = 0; i < TRIES && status_of(&b) != 200; i++) {
+        if (i > 0) close(fd);
+        b.len = 0;
+        fd = client();
+        (void)say_bytes(fd, HELLO, strlen(HELLO));
+        (void)hear(fd, &b, 12);
+    }
+    assert_int_equal(status_of(&b), 200);
     say(fd, "POST / HTTP/1.1\r\nHost: x\r\n");
     assert_int_equal(hear(fd, &b, 0), 0);
     assert_non_null(strstr(rose_buf_str(&b), "HTTP/1.1 408 "));
@@ -302,17 +358,23 @@ static void test_slow_body(void **state)
     o.header_timeout_ms = 800;
     server_start(&o);
     /* Longer in all than both time-outs, no gap over the limit: served. */
-    int fd = client();
+    static const char head[] =
+        "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nConnection: close\r\n\r\n";
+    int fd;
     rose_buf b = {0};
-    say(fd, "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nConnection: close\r\n\r\n");
-    for (int i = 0; i < 10; i++) {
-        usleep(110000);
-        say(fd, "x");
+    for (int i = 0; i < TRIES && status_of(&b) != 200; i++) {
+        b.len = 0;
+        fd = client();
+        (void)say_bytes(fd, head, sizeof head - 1);
+        for (int k = 0; k < 10; k++) {
+            usleep(110000);
+            (void)say_bytes(fd, "x", 1);
+        }
+        (void)hear(fd, &b, 0);
+        close(fd);
     }
-    assert_int_equal(hear(fd, &b, 0), 0);
     assert_int_equal(status_of(&b), 200);
     rose_buf_free(&b);
-    close(fd);
     fd = client();
     say(fd, "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
     expect_refusal(fd, 408);
@@ -324,22 +386,26 @@ static void test_idle(void **state)
     rose_http_opts o = test_opts();
     o.idle_timeout_ms = 600;
     server_start(&o);
-    int fresh = client(), used = client();
+    static const char *const asks[] = {
+        HELLO, /* waiting for a reply is not idling: */
+        "GET /later?ms=900 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"};
     rose_buf b = {0};
-    say(used, HELLO);
+    int fresh = client();
     assert_int_equal(hear(fresh, &b, 0), 0);
     assert_int_equal(b.len, 0); /* silently */
-    assert_int_equal(hear(used, &b, 0), 0);
-    assert_int_equal(status_of(&b), 200);
-    b.len = 0;
-    int busy = client(); /* waiting for a reply is not idling */
-    say(busy, "GET /later?ms=900 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    assert_int_equal(hear(busy, &b, 0), 0);
-    assert_int_equal(status_of(&b), 200);
-    rose_buf_free(&b);
     close(fresh);
-    close(used);
-    close(busy);
+    for (int k = 0; k < 2; k++) {
+        b.len = 0;
+        for (int i = 0; i < TRIES && status_of(&b) != 200; i++) {
+            int fd = client();
+            b.len = 0;
+            (void)say_bytes(fd, asks[k], strlen(asks[k]));
+            if (hear(fd, &b, 0) != 0) b.len = 0; /* its end is awaited, too */
+            close(fd);
+        }
+        assert_int_equal(status_of(&b), 200);
+    }
+    rose_buf_free(&b);
 }
 
 /* ---- clients that leave ---- */
@@ -462,13 +528,16 @@ static void test_write_timeout(void **state)
     close(reply);
     /* a large reply to a client that is slow but reads */
     rose_buf b = {0};
-    int fd = client_with_rcvbuf(4096);
-    say(fd, "GET /big?n=3000000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    while (hear(fd, &b, b.len + 300000) == 1)
-        usleep(20000);
+    for (int i = 0; i < TRIES && b.len <= 3000000; i++) {
+        b.len = 0;
+        int fd = client_with_rcvbuf(4096);
+        say(fd, "GET /big?n=3000000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        while (hear(fd, &b, b.len + 300000) == 1)
+            usleep(20000);
+        close(fd);
+    }
     assert_true(b.len > 3000000);
     rose_buf_free(&b);
-    close(fd);
     assert_int_equal(atomic_load(&g_gone), 1);
 }
 
@@ -645,14 +714,23 @@ static void test_stop_under_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_header_limits),    TEST(test_body_limits),
-        TEST(test_excess_input),     TEST(test_trailer_and_extension_limits),
-        TEST(test_connection_limit), TEST(test_bodies_together),
-        TEST(test_no_descriptors),   TEST(test_slow_headers),
-        TEST(test_slow_body),        TEST(test_idle),
-        TEST(test_leaving),          TEST(test_leaving_behind_full_lookahead),
-        TEST(test_slow_reader),      TEST(test_write_timeout),
-        TEST(test_many_streams),     TEST(test_drain),
+        TEST(test_header_limits),
+        TEST(test_body_limits),
+        TEST(test_excess_input),
+        TEST(test_trailer_and_extension_limits),
+        TEST(test_connection_limit),
+        TEST(test_bodies_together),
+        TEST(test_replies_together),
+        TEST(test_no_descriptors),
+        TEST(test_slow_headers),
+        TEST(test_slow_body),
+        TEST(test_idle),
+        TEST(test_leaving),
+        TEST(test_leaving_behind_full_lookahead),
+        TEST(test_slow_reader),
+        TEST(test_write_timeout),
+        TEST(test_many_streams),
+        TEST(test_drain),
         TEST(test_stop_under_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;

@@ -66,9 +66,9 @@ static void wait_for_stall(uint64_t count)
     assert_true(rose_stall_count(ROSE_STALL_WRITE) >= count);
 }
 
-static void test_slow_client(void **state)
+/* What is logged of a client that reads late, then of one that never does. */
+static char *slow_clients(void)
 {
-    (void)state;
     uint64_t before = rose_stall_count(ROSE_STALL_WRITE);
     rose_buf b = {0};
     log_begin();
@@ -84,16 +84,28 @@ static void test_slow_client(void **state)
     fd = client_with_rcvbuf(4096);
     say(fd, "GET /big?n=12000000 HTTP/1.1\r\nHost: x\r\n\r\n");
     usleep(1100000); /* also: the next line may be logged */
+    before = rose_stall_count(ROSE_STALL_WRITE);
     close(fd);
-    wait_for_stall(before + 2);
+    wait_for_stall(before + 1);
     server_stop();
-    char *text = log_end();
-    const char *first = strstr(text, "stall: client_write took ");
-    assert_non_null(first);
-    assert_non_null(strstr(first, "; now it reads"));
-    assert_non_null(strstr(first, "; it is dropped"));
     rose_buf_free(&b);
-    free(text);
+    return log_end();
+}
+
+static void test_slow_client(void **state)
+{
+    (void)state;
+    bool told = false;
+    /* Where this thread stands still between, another stall may take the line of one: once more. */
+    for (int i = 0; i < 10 && !told; i++) {
+        if (i > 0) usleep(1100000);
+        char *text = slow_clients();
+        const char *first = strstr(text, "stall: client_write took ");
+        told = first != NULL && strstr(first, "; now it reads") != NULL &&
+               strstr(first, "; it is dropped") != NULL;
+        free(text);
+    }
+    assert_true(told);
 }
 
 static void test_serves(void **state)

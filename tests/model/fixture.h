@@ -70,6 +70,24 @@ static inline void drop_scratch(char *dir)
     free(dir);
 }
 
+/* One folder for all tests of a group: its setup and teardown. */
+static char *scratch;
+
+static inline int setup_scratch(void **state)
+{
+    (void)state;
+    rose_log_set_level(ROSE_LOG_OFF);
+    scratch = make_scratch();
+    return 0;
+}
+
+static inline int teardown_scratch(void **state)
+{
+    (void)state;
+    drop_scratch(scratch);
+    return 0;
+}
+
 static inline void put_file(const char *dir, const char *name, const void *data, size_t n)
 {
     char path[1024];

@@ -3,21 +3,10 @@
 
 #include <jansson.h>
 
-static char *dir;
-
 static int setup(void **state)
 {
-    (void)state;
-    rose_log_set_level(ROSE_LOG_OFF);
-    dir = make_scratch();
-    put_tiny(dir);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    drop_scratch(dir);
+    setup_scratch(state);
+    put_tiny(scratch);
     return 0;
 }
 
@@ -34,7 +23,7 @@ static void put_config_with(const char *field, const char *value)
         assert_int_equal(json_object_set_new(root, field, v), 0);
     }
     char *text = json_dumps(root, 0);
-    put_text(dir, "config.json", text);
+    put_text(scratch, "config.json", text);
     free(text);
     json_decref(root);
 }
@@ -42,7 +31,7 @@ static void put_config_with(const char *field, const char *value)
 static rose_arch arch_with(const char *field, const char *value)
 {
     put_config_with(field, value);
-    rose_model *m = expect_opens(dir);
+    rose_model *m = expect_opens(scratch);
     rose_arch a = m->arch;
     rose_model_close(m);
     return a;
@@ -51,8 +40,8 @@ static rose_arch arch_with(const char *field, const char *value)
 static void defaults(void **state)
 {
     (void)state;
-    put_text(dir, "config.json", TINY_CONFIG);
-    rose_model *m = expect_opens(dir);
+    put_text(scratch, "config.json", TINY_CONFIG);
+    rose_model *m = expect_opens(scratch);
     const rose_arch *a = &m->arch;
     assert_string_equal(a->model_type, "gpt2");
     assert_int_equal(a->n_layers, 2);
@@ -102,10 +91,10 @@ static void fields_take_effect(void **state)
 static void second_names(void **state)
 {
     (void)state;
-    put_text(dir, "config.json",
+    put_text(scratch, "config.json",
              "{\"model_type\": \"gpt2\", \"hidden_size\": 4, \"num_attention_heads\": 2, "
              "\"num_hidden_layers\": 2, \"n_ctx\": 3, \"vocab_size\": 7}");
-    rose_model *m = expect_opens(dir);
+    rose_model *m = expect_opens(scratch);
     assert_int_equal(m->arch.max_positions, 3);
     assert_int_equal(m->arch.n_eos, 0);
     rose_model_close(m);
@@ -121,15 +110,15 @@ static void end_of_text_ids(void **state)
     assert_int_equal(arch_with("eos_token_id", "null").n_eos, 0);
     assert_int_equal(arch_with("eos_token_id", "[]").n_eos, 0);
 
-    put_text(dir, "generation_config.json", "{\"eos_token_id\": [6, 2], \"do_sample\": true}");
+    put_text(scratch, "generation_config.json", "{\"eos_token_id\": [6, 2], \"do_sample\": true}");
     a = arch_with("eos_token_id", "6");
     assert_int_equal(a.n_eos, 2);
     assert_int_equal(a.eos_ids[1], 2);
-    put_text(dir, "generation_config.json", "{\"eos_token_id\": \"6\"}");
-    expect_refused(dir, ROSE_E_FORMAT, "generation_config.json", "'eos_token_id'");
-    put_text(dir, "generation_config.json", "{");
-    expect_refused(dir, ROSE_E_FORMAT, "generation_config.json", "not valid JSON");
-    drop_file(dir, "generation_config.json");
+    put_text(scratch, "generation_config.json", "{\"eos_token_id\": \"6\"}");
+    expect_refused(scratch, ROSE_E_FORMAT, "generation_config.json", "'eos_token_id'");
+    put_text(scratch, "generation_config.json", "{");
+    expect_refused(scratch, ROSE_E_FORMAT, "generation_config.json", "not valid JSON");
+    drop_file(scratch, "generation_config.json");
 }
 
 static void too_many_end_of_text_ids(void **state)
@@ -138,16 +127,16 @@ static void too_many_end_of_text_ids(void **state)
     item items[MAX_ITEMS];
     size_t n = tiny_items(items, "", false);
     find_item(items, n, "wte.weight")->shape[0] = 20;
-    put_items(dir, "model.safetensors", items, n);
-    put_text(dir, "config.json",
+    put_items(scratch, "model.safetensors", items, n);
+    put_text(scratch, "config.json",
              "{\"model_type\": \"gpt2\", \"n_embd\": 4, \"n_head\": 2, \"n_layer\": 2, "
              "\"n_positions\": 3, \"vocab_size\": 20, \"eos_token_id\": [0,1,2,3,4,5,6,7]}");
-    rose_model *m = expect_opens(dir);
+    rose_model *m = expect_opens(scratch);
     assert_int_equal(m->arch.n_eos, ROSE_MAX_EOS);
     rose_model_close(m);
-    put_text(dir, "generation_config.json", "{\"eos_token_id\": 8}");
-    expect_refused(dir, ROSE_E_UNSUPPORTED, "generation_config.json", "more than 8");
-    put_tiny(dir);
+    put_text(scratch, "generation_config.json", "{\"eos_token_id\": 8}");
+    expect_refused(scratch, ROSE_E_UNSUPPORTED, "generation_config.json", "more than 8");
+    put_tiny(scratch);
 }
 
 static void refuses_by_field(void **state)
@@ -209,7 +198,7 @@ static void refuses_by_field(void **state)
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         put_config_with(lies[i].field, lies[i].value);
-        expect_refused(dir, lies[i].status, "/config.json: ", lies[i].word);
+        expect_refused(scratch, lies[i].status, "/config.json: ", lies[i].word);
     }
 }
 
@@ -232,22 +221,22 @@ static void refuses_broken_files(void **state)
         {"{}", "'model_type' is missing"},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
-        put_text(dir, "config.json", lies[i].text);
-        expect_refused(dir, ROSE_E_FORMAT, "/config.json: ", lies[i].word);
+        put_text(scratch, "config.json", lies[i].text);
+        expect_refused(scratch, ROSE_E_FORMAT, "/config.json: ", lies[i].word);
     }
     for (size_t n = 0; n < strlen(TINY_CONFIG); n++) {
-        put_file(dir, "config.json", TINY_CONFIG, n);
-        expect_refused(dir, ROSE_E_FORMAT, "/config.json: ", "not valid JSON");
+        put_file(scratch, "config.json", TINY_CONFIG, n);
+        expect_refused(scratch, ROSE_E_FORMAT, "/config.json: ", "not valid JSON");
     }
     size_t big = (16u << 20) + 1;
     char *spaces = malloc(big);
     assert_non_null(spaces);
     memset(spaces, ' ', big);
-    put_file(dir, "config.json", spaces, big);
+    put_file(scratch, "config.json", spaces, big);
     free(spaces);
-    expect_refused(dir, ROSE_E_FORMAT, "/config.json: ", "over the limit");
-    drop_file(dir, "config.json");
-    expect_refused(dir, ROSE_E_NOTFOUND, "config.json", "no config.json there");
+    expect_refused(scratch, ROSE_E_FORMAT, "/config.json: ", "over the limit");
+    drop_file(scratch, "config.json");
+    expect_refused(scratch, ROSE_E_NOTFOUND, "config.json", "no config.json there");
 }
 
 int main(void)
@@ -261,5 +250,5 @@ int main(void)
         cmocka_unit_test(refuses_by_field),
         cmocka_unit_test(refuses_broken_files),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, teardown_scratch);
 }

@@ -117,14 +117,14 @@ static void shipped_model_is_the_one(void **state)
 static void random_models_are_made_again(void **state)
 {
     (void)state;
-    char *scratch = make_scratch();
+    char *folders = make_scratch();
     for (int i = 1; i < N_NAMES; i++) {
         golden g;
         rose_random_opts o;
         char folder[1024];
         golden_open(&g, NAMES[i]);
         assert_null(g.folder);
-        join(folder, sizeof folder, scratch, NAMES[i]);
+        join(folder, sizeof folder, folders, NAMES[i]);
         rose_random_opts_default(&o);
         o.n_layers = g.random.n_layers;
         o.d_model = g.random.d_model;
@@ -144,7 +144,7 @@ static void random_models_are_made_again(void **state)
         golden_check_model(&g, folder);
         golden_close(&g);
     }
-    drop_scratch(scratch);
+    drop_scratch(folders);
 }
 
 int main(void)

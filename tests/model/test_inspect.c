@@ -3,23 +3,6 @@
 
 #include "model/inspect.h"
 
-static char *dir;
-
-static int setup(void **state)
-{
-    (void)state;
-    rose_log_set_level(ROSE_LOG_OFF);
-    dir = make_scratch();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    drop_scratch(dir);
-    return 0;
-}
-
 static void formats_numbers(void **state)
 {
     (void)state;
@@ -44,9 +27,9 @@ static rose_model *open_odd(void)
     size_t n = tiny_items(items, "", false);
     add_item(items, &n, "", "h.0.attn.bias", 3, 3);
     add_item(items, &n, "", "x\\u001b[2J\\u0007\\u009b\\n", 1, 0);
-    put_tiny(dir);
-    put_items(dir, "model.safetensors", items, n);
-    return expect_opens(dir);
+    put_tiny(scratch);
+    put_items(scratch, "model.safetensors", items, n);
+    return expect_opens(scratch);
 }
 
 static void prints_all_and_nothing_odd(void **state)
@@ -106,8 +89,8 @@ static void json_of_a_path_that_is_not_utf8(void **state)
 {
     (void)state;
     char path[1024];
-    put_tiny(dir);
-    join(path, sizeof path, dir, "caf\xE9");
+    put_tiny(scratch);
+    join(path, sizeof path, scratch, "caf\xE9");
     rose_random_opts o;
     rose_random_opts_default(&o);
     o.n_layers = 1;
@@ -143,5 +126,5 @@ int main(void)
         cmocka_unit_test(json_of_a_path_that_is_not_utf8),
         cmocka_unit_test(a_full_disk_is_reported),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_scratch, teardown_scratch);
 }

@@ -3,23 +3,6 @@
 
 #include "model/convert.h"
 
-static char *dir;
-
-static int setup(void **state)
-{
-    (void)state;
-    rose_log_set_level(ROSE_LOG_OFF);
-    dir = make_scratch();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    drop_scratch(dir);
-    return 0;
-}
-
 static bool same_tensor(const rose_tensor *a, const rose_tensor *b)
 {
     return a->data == b->data && a->n_dims == b->n_dims && a->shape[0] == b->shape[0] &&
@@ -68,13 +51,13 @@ static void opens_with_and_without_prefix(void **state)
         item items[MAX_ITEMS];
         const char *p = prefix ? "transformer." : "";
         size_t n = tiny_items(items, p, false);
-        put_tiny(dir);
-        put_items(dir, "model.safetensors", items, n);
-        rose_model *m = expect_opens(dir);
+        put_tiny(scratch);
+        put_items(scratch, "model.safetensors", items, n);
+        rose_model *m = expect_opens(scratch);
         check_roles(m);
         assert_int_equal(rose_model_n_tensors(m), n);
         assert_int_equal(m->dtype, ROSE_F32);
-        assert_string_equal(m->name, strrchr(dir, '/') + 1);
+        assert_string_equal(m->name, strrchr(scratch, '/') + 1);
         assert_int_equal(m->layers[1].qkv.w.shape[1], 12);
         assert_int_equal(m->lnf_w.shape[1], 1);
         assert_int_equal(m->lnf_w.n_dims, 1);
@@ -98,13 +81,13 @@ static void head_tied_or_not(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char config[512];
         item items[MAX_ITEMS];
-        put_tiny(dir);
+        put_tiny(scratch);
         snprintf(config, sizeof config, "%.*s, \"tie_word_embeddings\": %s}",
                  (int)strlen(TINY_CONFIG) - 1, TINY_CONFIG, cases[i].tie);
-        put_text(dir, "config.json", config);
-        put_items(dir, "model.safetensors", items,
+        put_text(scratch, "config.json", config);
+        put_items(scratch, "model.safetensors", items,
                   tiny_items(items, "transformer.", cases[i].in_file));
-        rose_model *m = expect_opens(dir);
+        rose_model *m = expect_opens(scratch);
         assert_int_equal(m->arch.tied_head, cases[i].tied);
         assert_string_equal(m->head.name,
                             cases[i].tied ? "transformer.wte.weight" : "lm_head.weight");
@@ -122,9 +105,9 @@ static void ignores_buffers_and_lists_them(void **state)
     add_item(items, &n, "", "h.0.attn.masked_bias", 1, 0);
     add_item(items, &n, "", "something.else", 2, 2);
     items[n - 1].dtype = "I16"; /* unusable, and not used */
-    put_tiny(dir);
-    put_items(dir, "model.safetensors", items, n);
-    rose_model *m = expect_opens(dir);
+    put_tiny(scratch);
+    put_items(scratch, "model.safetensors", items, n);
+    rose_model *m = expect_opens(scratch);
     assert_int_equal(rose_model_n_tensors(m), n);
     for (size_t i = 0; i < n; i++) {
         const char *dtype = NULL;
@@ -149,9 +132,9 @@ static void dtype_is_that_of_most_bytes(void **state)
         size_t n = tiny_items(items, "", false);
         for (size_t i = 0; i < n; i++) /* vectors in F32, matrices in the dtype */
             items[i].dtype = items[i].n_dims == 2 ? names[d] : "F32";
-        put_tiny(dir);
-        put_items(dir, "model.safetensors", items, n);
-        rose_model *m = expect_opens(dir);
+        put_tiny(scratch);
+        put_items(scratch, "model.safetensors", items, n);
+        rose_model *m = expect_opens(scratch);
         assert_int_equal(m->dtype, d);
         assert_int_equal(m->lnf_w.dtype, ROSE_F32);
         assert_int_equal(m->layers[1].fc2.w.dtype, d);
@@ -163,20 +146,20 @@ static void names_from_odd_paths(void **state)
 {
     (void)state;
     char path[1024], cwd[1024];
-    put_tiny(dir);
-    join(path, sizeof path, dir, "//");
+    put_tiny(scratch);
+    join(path, sizeof path, scratch, "//");
     rose_model *m = expect_opens(path);
-    assert_string_equal(m->name, strrchr(dir, '/') + 1);
-    assert_string_equal(m->path, dir);
+    assert_string_equal(m->name, strrchr(scratch, '/') + 1);
+    assert_string_equal(m->path, scratch);
     rose_model_close(m);
     assert_non_null(getcwd(cwd, sizeof cwd));
-    assert_int_equal(chdir(dir), 0);
+    assert_int_equal(chdir(scratch), 0);
     m = expect_opens(".");
-    assert_string_equal(m->name, strrchr(dir, '/') + 1);
+    assert_string_equal(m->name, strrchr(scratch, '/') + 1);
     rose_model_close(m);
     assert_int_equal(chdir(cwd), 0);
     expect_refused("", ROSE_E_NOTFOUND, "config.json", "no config.json there");
-    join(path, sizeof path, dir, "config.json");
+    join(path, sizeof path, scratch, "config.json");
     expect_refused(path, ROSE_E_IO, "config.json", "Not a directory");
     rose_model_close(NULL);
 }
@@ -188,16 +171,16 @@ static void refuses_each_missing_tensor(void **state)
     (void)state;
     item items[MAX_ITEMS], rest[MAX_ITEMS];
     size_t n = tiny_items(items, "transformer.", false);
-    put_tiny(dir);
+    put_tiny(scratch);
     for (size_t gone = 0; gone < n; gone++) {
         char word[200];
         size_t k = 0;
         for (size_t i = 0; i < n; i++)
             if (i != gone) rest[k++] = items[i];
-        put_items(dir, "model.safetensors", rest, k);
+        put_items(scratch, "model.safetensors", rest, k);
         snprintf(word, sizeof word, "'%.150s'", items[gone].name);
-        expect_refused(dir, ROSE_E_FORMAT, "model.safetensors: tensor", word);
-        expect_refused(dir, ROSE_E_FORMAT, word, "is missing");
+        expect_refused(scratch, ROSE_E_FORMAT, "model.safetensors: tensor", word);
+        expect_refused(scratch, ROSE_E_FORMAT, word, "is missing");
     }
 }
 
@@ -206,7 +189,7 @@ static void refuses_each_wrong_shape(void **state)
     (void)state;
     item items[MAX_ITEMS];
     size_t n = tiny_items(items, "", false);
-    put_tiny(dir);
+    put_tiny(scratch);
     for (size_t k = 0; k < n; k++) {
         item good = items[k];
         for (int way = 0; way < 4; way++) {
@@ -221,15 +204,15 @@ static void refuses_each_wrong_shape(void **state)
             } else if (way == 3) {
                 it->n_dims = 0;
             }
-            put_items(dir, "model.safetensors", items, n);
+            put_items(scratch, "model.safetensors", items, n);
             snprintf(word, sizeof word, "'%.150s' has shape [", it->name);
-            expect_refused(dir, ROSE_E_FORMAT, word, "; config.json asks for [");
+            expect_refused(scratch, ROSE_E_FORMAT, word, "; config.json asks for [");
             items[k] = good;
         }
     }
     find_item(items, n, "h.1.mlp.c_fc.weight")->shape[1] = 15;
-    put_items(dir, "model.safetensors", items, n);
-    expect_refused(dir, ROSE_E_FORMAT,
+    put_items(scratch, "model.safetensors", items, n);
+    expect_refused(scratch, ROSE_E_FORMAT,
                    "'h.1.mlp.c_fc.weight' has shape [4, 15]; config.json asks for [4, 16]",
                    "model.safetensors");
 }
@@ -240,28 +223,30 @@ static void refuses_other_contradictions(void **state)
     item items[MAX_ITEMS];
     size_t n = tiny_items(items, "", false);
     find_item(items, n, "h.0.ln_1.bias")->dtype = "I16";
-    put_tiny(dir);
-    put_items(dir, "model.safetensors", items, n);
-    expect_refused(dir, ROSE_E_UNSUPPORTED, "'h.0.ln_1.bias' has dtype I16", "F32, F16 and BF16");
+    put_tiny(scratch);
+    put_items(scratch, "model.safetensors", items, n);
+    expect_refused(scratch, ROSE_E_UNSUPPORTED, "'h.0.ln_1.bias' has dtype I16",
+                   "F32, F16 and BF16");
 
     n = tiny_items(items, "", false);
     add_item(items, &n, "transformer.", "wte.weight", TINY_VOCAB, TINY_D);
-    put_items(dir, "model.safetensors", items, n);
-    expect_refused(dir, ROSE_E_FORMAT, "both 'transformer.wte.weight' and 'wte.weight'",
+    put_items(scratch, "model.safetensors", items, n);
+    expect_refused(scratch, ROSE_E_FORMAT, "both 'transformer.wte.weight' and 'wte.weight'",
                    "model.safetensors");
 
-    put_items(dir, "model.safetensors", items, 0);
-    expect_refused(dir, ROSE_E_FORMAT, "model.safetensors", "no tensors");
-    put_text(dir, "model.safetensors", "");
-    expect_refused(dir, ROSE_E_FORMAT, "model.safetensors", "0 bytes");
-    drop_file(dir, "model.safetensors");
-    expect_refused(dir, ROSE_E_NOTFOUND, dir, "neither model.safetensors nor");
-    put_text(dir, "pytorch_model.bin", "x");
-    expect_refused(dir, ROSE_E_NOTFOUND, "neither model.safetensors", "converted to safetensors");
+    put_items(scratch, "model.safetensors", items, 0);
+    expect_refused(scratch, ROSE_E_FORMAT, "model.safetensors", "no tensors");
+    put_text(scratch, "model.safetensors", "");
+    expect_refused(scratch, ROSE_E_FORMAT, "model.safetensors", "0 bytes");
+    drop_file(scratch, "model.safetensors");
+    expect_refused(scratch, ROSE_E_NOTFOUND, scratch, "neither model.safetensors nor");
+    put_text(scratch, "pytorch_model.bin", "x");
+    expect_refused(scratch, ROSE_E_NOTFOUND, "neither model.safetensors",
+                   "converted to safetensors");
     char path[1024];
-    join(path, sizeof path, dir, "model.safetensors");
+    join(path, sizeof path, scratch, "model.safetensors");
     assert_int_equal(mkdir(path, 0777), 0);
-    expect_refused(dir, ROSE_E_IO, "model.safetensors", "not a regular file");
+    expect_refused(scratch, ROSE_E_IO, "model.safetensors", "not a regular file");
     assert_int_equal(rmdir(path), 0);
 }
 
@@ -273,10 +258,10 @@ static void put_sharded(const char *edit_name, const char *edit_file)
     item items[MAX_ITEMS];
     size_t n = tiny_items(items, "", false), half = n / 2;
     rose_buf b = {0};
-    put_tiny(dir);
-    drop_file(dir, "model.safetensors");
-    put_items(dir, "s1.safetensors", items, half);
-    put_items(dir, "s2.safetensors", items + half, n - half);
+    put_tiny(scratch);
+    drop_file(scratch, "model.safetensors");
+    put_items(scratch, "s1.safetensors", items, half);
+    put_items(scratch, "s2.safetensors", items + half, n - half);
     rose_buf_addf(&b, "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {\"%s\": \"%s\"",
                   edit_name != NULL ? edit_name : items[0].name,
                   edit_file != NULL ? edit_file : "s1.safetensors");
@@ -285,7 +270,7 @@ static void put_sharded(const char *edit_name, const char *edit_file)
             rose_buf_addf(&b, ", \"%s\": \"%s\"", items[i].name,
                           i < half ? "s1.safetensors" : "s2.safetensors");
     rose_buf_addf(&b, "}}");
-    put_file(dir, "model.safetensors.index.json", b.data, b.len);
+    put_file(scratch, "model.safetensors.index.json", b.data, b.len);
     rose_buf_free(&b);
 }
 
@@ -293,13 +278,13 @@ static void opens_shards(void **state)
 {
     (void)state;
     put_sharded(NULL, NULL);
-    rose_model *m = expect_opens(dir);
+    rose_model *m = expect_opens(scratch);
     check_roles(m);
     struct stat s1, s2;
     char path[1024];
-    join(path, sizeof path, dir, "s1.safetensors");
+    join(path, sizeof path, scratch, "s1.safetensors");
     assert_int_equal(stat(path, &s1), 0);
-    join(path, sizeof path, dir, "s2.safetensors");
+    join(path, sizeof path, scratch, "s2.safetensors");
     assert_int_equal(stat(path, &s2), 0);
     assert_int_equal(m->file_bytes, s1.st_size + s2.st_size);
     rose_model_close(m);
@@ -319,14 +304,14 @@ static void refuses_false_indexes(void **state)
                                           ".hidden"};
     for (size_t i = 0; i < sizeof escapes / sizeof escapes[0]; i++) {
         put_sharded("wte.weight", escapes[i]);
-        expect_refused(dir, ROSE_E_FORMAT, index, "not a plain file name");
+        expect_refused(scratch, ROSE_E_FORMAT, index, "not a plain file name");
     }
     put_sharded("wte.weight", "s3.safetensors");
-    expect_refused(dir, ROSE_E_NOTFOUND, index, "'s3.safetensors' is missing");
+    expect_refused(scratch, ROSE_E_NOTFOUND, index, "'s3.safetensors' is missing");
     put_sharded("wte.weight", "s2.safetensors");
-    expect_refused(dir, ROSE_E_FORMAT, index, "'wte.weight' is not in 's2.safetensors'");
+    expect_refused(scratch, ROSE_E_FORMAT, index, "'wte.weight' is not in 's2.safetensors'");
     put_sharded("no.such.tensor", "s2.safetensors");
-    expect_refused(dir, ROSE_E_FORMAT, index, "'no.such.tensor' is not in 's2.safetensors'");
+    expect_refused(scratch, ROSE_E_FORMAT, index, "'no.such.tensor' is not in 's2.safetensors'");
 
     static const struct {
         const char *text, *word;
@@ -340,8 +325,8 @@ static void refuses_false_indexes(void **state)
         {"{\"weight_map\": {\"a\": \"s1.safetensors\", \"a\": \"s2.safetensors\"}}", "duplicate"},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
-        put_text(dir, index, lies[i].text);
-        expect_refused(dir, ROSE_E_FORMAT, index, lies[i].word);
+        put_text(scratch, index, lies[i].text);
+        expect_refused(scratch, ROSE_E_FORMAT, index, lies[i].word);
     }
 }
 
@@ -351,14 +336,14 @@ static void refuses_false_shards(void **state)
     item items[MAX_ITEMS];
     size_t n = tiny_items(items, "", false);
     put_sharded(NULL, NULL);
-    put_items(dir, "s2.safetensors", items + n / 2 - 1, n - n / 2 + 1); /* one of s1 too */
-    expect_refused(dir, ROSE_E_FORMAT, ".safetensors: tensor", "is also in another file");
+    put_items(scratch, "s2.safetensors", items + n / 2 - 1, n - n / 2 + 1); /* one of s1 too */
+    expect_refused(scratch, ROSE_E_FORMAT, ".safetensors: tensor", "is also in another file");
     put_sharded(NULL, NULL);
-    put_text(dir, "s2.safetensors", "short");
-    expect_refused(dir, ROSE_E_FORMAT, "s2.safetensors", "too short");
+    put_text(scratch, "s2.safetensors", "short");
+    expect_refused(scratch, ROSE_E_FORMAT, "s2.safetensors", "too short");
     put_sharded(NULL, NULL);
-    put_items(dir, "s2.safetensors", items + n / 2, n - n / 2 - 1);
-    expect_refused(dir, ROSE_E_FORMAT, "'ln_f.bias'", "where weight_map puts it");
+    put_items(scratch, "s2.safetensors", items + n / 2, n - n / 2 - 1);
+    expect_refused(scratch, ROSE_E_FORMAT, "'ln_f.bias'", "where weight_map puts it");
 }
 
 /* ---- corruption ---- */
@@ -373,7 +358,7 @@ static void random_corruption_never_crashes(void **state)
     rose_buf good[4] = {{0}, {0}, {0}, {0}};
     put_sharded(NULL, NULL);
     for (int i = 0; i < 4; i++)
-        get_file(&good[i], dir, files[i]);
+        get_file(&good[i], scratch, files[i]);
     for (int round = 0; round < 4000; round++) {
         uint32_t k = draw(seed, &ctr, 4);
         rose_buf b = {0};
@@ -384,9 +369,9 @@ static void random_corruption_never_crashes(void **state)
             b.data[draw(seed, &ctr, (uint32_t)b.len)] =
                 (char)(draw(seed, &ctr, 2) ? '0' + draw(seed, &ctr, 10) : draw(seed, &ctr, 256));
         if (draw(seed, &ctr, 8) == 0) b.len = draw(seed, &ctr, (uint32_t)b.len);
-        put_file(dir, files[k], b.data, b.len);
+        put_file(scratch, files[k], b.data, b.len);
         rose_buf_free(&b);
-        if (rose_model_open(&m, dir, &err) == ROSE_OK) {
+        if (rose_model_open(&m, scratch, &err) == ROSE_OK) {
             check_roles(m);
             opened++;
         } else {
@@ -394,7 +379,7 @@ static void random_corruption_never_crashes(void **state)
             assert_string_not_equal(err.msg, "");
         }
         rose_model_close(m);
-        put_file(dir, files[k], good[k].data, good[k].len);
+        put_file(scratch, files[k], good[k].data, good[k].len);
     }
     assert_in_range(opened, 1, 3999);
     for (int i = 0; i < 4; i++)
@@ -417,5 +402,5 @@ int main(void)
         cmocka_unit_test(refuses_false_shards),
         cmocka_unit_test(random_corruption_never_crashes),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_scratch, teardown_scratch);
 }

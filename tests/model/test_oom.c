@@ -15,23 +15,6 @@ int main(void)
 
 #else
 
-static char *scratch;
-
-static int setup(void **state)
-{
-    (void)state;
-    rose_log_set_level(ROSE_LOG_OFF);
-    scratch = make_scratch();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    drop_scratch(scratch);
-    return 0;
-}
-
 typedef struct outcome {
     rose_status st;
     rose_err err;
@@ -137,7 +120,7 @@ int main(void)
         cmocka_unit_test(opening),
         cmocka_unit_test(writing),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_scratch, teardown_scratch);
 }
 
 #endif

@@ -9,23 +9,6 @@
 
 #include "model/convert.h"
 
-static char *scratch;
-
-static int setup(void **state)
-{
-    (void)state;
-    rose_log_set_level(ROSE_LOG_OFF);
-    scratch = make_scratch();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    drop_scratch(scratch);
-    return 0;
-}
-
 static rose_random_opts small_opts(void)
 {
     rose_random_opts o;
@@ -405,5 +388,5 @@ int main(void)
         cmocka_unit_test(refuses_folders_in_use),
         cmocka_unit_test(removes_a_half_written_folder),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_scratch, teardown_scratch);
 }

@@ -78,7 +78,7 @@ ROSE_INLINE void score_rows(const rose_attention *a, const attention_scratch *t,
             ROSE_UNROLL
             for (uint32_t r = 0; r < n_rows; r++)
                 e[r] = o[r] = v_zero();
-            v_chains(e, o, k, kv_type(bf16), ROSE_K_GROUP, q + d, t->depth, n_rows, ahead);
+            v_chains(e, o, k, kv_type(bf16), ROSE_K_GROUP, q + d, t->depth, n_rows, ahead, false);
             ROSE_UNROLL
             for (uint32_t r = 0; r < n_rows; r++)
                 acc[r] = v_add(acc[r], v_add(e[r], o[r]));
@@ -135,9 +135,9 @@ ROSE_INLINE void value_rows(const rose_attention *a, const attention_scratch *t,
             ROSE_UNROLL
             for (uint32_t r = 0; r < n_rows; r++)
                 e[r] = o[r] = v_zero();
-            v_chains(e, o, v0, kv_type(bf16), ROSE_PANEL, p, t->stride, n_rows, ahead0);
-            v_chains(e, o, v1, kv_type(bf16), ROSE_PANEL, p + ROSE_PANEL, t->stride, n_rows,
-                     ahead1);
+            v_chains(e, o, v0, kv_type(bf16), ROSE_PANEL, p, t->stride, n_rows, ahead0, false);
+            v_chains(e, o, v1, kv_type(bf16), ROSE_PANEL, p + ROSE_PANEL, t->stride, n_rows, ahead1,
+                     false);
             ROSE_UNROLL
             for (uint32_t r = 0; r < n_rows; r++) {
                 float *y = sum + r * t->depth;
@@ -154,7 +154,7 @@ ROSE_INLINE void value_page(vec16 *e, vec16 *o, const uint8_t *v, bool bf16, con
                             uint32_t n, intptr_t ahead)
 {
     uint32_t even = n & ~1u;
-    v_chains(e, o, v, kv_type(bf16), even, p, 0, 1, ahead);
+    v_chains(e, o, v, kv_type(bf16), even, p, 0, 1, ahead, false);
     if (even == n) return;
     v += (size_t)even * ROSE_PANEL * (bf16 ? 2 : 4);
     vec16 w = bf16 ? v_pairs_even(v_load_pairs(v)) : v_load((const float *)(const void *)v);

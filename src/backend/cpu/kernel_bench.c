@@ -4,7 +4,9 @@
  *
  * Matrices are taken in turn until 256 MB have passed, or twelve times, so that they come from
  * memory as a model's layers do. Each side's threads are let fall asleep before the other runs:
- * ours after ROSE_POOL_SPIN_US, OpenMP's after GOMP_SPINCOUNT. */
+ * ours after ROSE_POOL_SPIN_US, OpenMP's after GOMP_SPINCOUNT. Both sides' threads are pinned to
+ * the same CPUs: a woken thread that the system puts on its neighbour's CPU makes a product three
+ * times as long, run after run. */
 #include "backend/kernel_bench.h"
 
 #if ROSE_DNNL /* set by the Makefile */
@@ -65,11 +67,25 @@ static void bench_close(rose_kernel_bench *b)
     free(b);
 }
 
+/* Read by OpenMP when the library is loaded; then it also pins the calling thread to the first. */
+static bool set_openmp(uint32_t n_threads, const int *cpus, uint32_t n_cpus)
+{
+    char threads[16], places[ROSE_POOL_MAX_THREADS * 8] = "";
+    size_t at = 0;
+    for (uint32_t i = 0; i < n_threads && n_cpus > 0; i++)
+        at += (size_t)snprintf(places + at, sizeof places - at, "%s{%d}", i > 0 ? "," : "",
+                               cpus[i % n_cpus] % 10000);
+    snprintf(threads, sizeof threads, "%u", n_threads);
+    return setenv("OMP_NUM_THREADS", threads, 1) == 0 &&
+           setenv("GOMP_SPINCOUNT", "100000", 0) == 0 &&
+           (n_cpus == 0 || setenv("OMP_PLACES", places, 1) == 0) &&
+           setenv("OMP_PROC_BIND", n_cpus > 0 ? "close" : "false", 1) == 0;
+}
+
 static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err)
 {
     rose_status st;
     rose_isa isa;
-    char threads[16];
     rose_kernel_bench *b = calloc(1, sizeof *b);
 
     *out = NULL;
@@ -88,14 +104,17 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
     int cpus[ROSE_POOL_MAX_THREADS];
     const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_POOL_MAX_THREADS);
     b->n_threads = o->n_threads > 0 ? o->n_threads : n_cpus > 0 ? n_cpus : 1;
-    snprintf(threads, sizeof threads, "%u", b->n_threads);
-    if (setenv("OMP_NUM_THREADS", threads, 1) != 0 || setenv("GOMP_SPINCOUNT", "100000", 0) != 0) {
+    if (b->n_threads > ROSE_POOL_MAX_THREADS) {
+        st = rose_fail(err, ROSE_E_INVAL, "threads %u: at most %d", b->n_threads,
+                       ROSE_POOL_MAX_THREADS);
+        goto done;
+    }
+    if (!set_openmp(b->n_threads, cpus, n_cpus)) {
         st = rose_fail(err, ROSE_E_NOMEM, "kernel benchmark: out of memory");
         goto done;
     }
     if ((st = rose_onednn_open(&b->library, o->library, err)) != ROSE_OK) goto done;
-    /* Not pinned: OpenMP's threads are not either. */
-    if ((st = rose_pool_create(&b->pool, b->n_threads, NULL, 0, err)) != ROSE_OK) goto done;
+    if ((st = rose_pool_create(&b->pool, b->n_threads, cpus, n_cpus, err)) != ROSE_OK) goto done;
     rose_cpu_kernels_init(&b->kernels, isa);
     snprintf(b->about, sizeof b->about, "CPU at level %s, %u threads, %s",
              rose_isa_name(b->kernels.isa), b->n_threads, rose_onednn_version(b->library));

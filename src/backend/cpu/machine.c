@@ -1,6 +1,6 @@
 /* backend/cpu/machine.c - backend/machine.h on the CPU backend's own pool: the ceiling of memory
- * bandwidth by reading, and what a barrier costs. Plain C: a load of 8 bytes a time reads a line
- * faster than memory gives it. */
+ * bandwidth by reading, and what a barrier costs. Loads of 16 bytes into four sums: loads of 8 end
+ * at 45 GB/s on two cores of an EPYC (Zen 4) whose memory gives up to 66. */
 #include "backend/machine.h"
 
 #include <stdlib.h>
@@ -32,19 +32,23 @@ typedef struct reading {
 static inline uint64_t read_lines(const uint8_t *at, uint64_t bytes, uint32_t n_streams,
                                   uint32_t ahead)
 {
+    typedef uint64_t pair __attribute__((vector_size(16)));
     const uint64_t part = bytes / n_streams / LINE * LINE;
-    uint64_t sum = 0;
+    pair a = {0}, b = {0}, c = {0}, d = {0}; /* an array of them would stay in memory */
     for (uint64_t i = 0; i < part; i += LINE) {
         for (uint32_t s = 0; s < n_streams; s++) {
-            uint64_t words[LINE / 8];
             const uint8_t *line = at + s * part + i;
+            pair x[LINE / 16];
             if (ahead > 0) __builtin_prefetch((const void *)((uintptr_t)line + ahead));
-            memcpy(words, line, sizeof words);
-            for (int j = 0; j < LINE / 8; j++)
-                sum ^= words[j];
+            memcpy(x, line, sizeof x);
+            a ^= x[0];
+            b ^= x[1];
+            c ^= x[2];
+            d ^= x[3];
         }
     }
-    return sum;
+    a ^= b ^ c ^ d;
+    return a[0] ^ a[1];
 }
 
 static void fill_thread(void *arg, uint32_t tid, uint32_t n)

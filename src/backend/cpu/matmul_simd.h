@@ -13,10 +13,12 @@
 #include "backend/cpu/math_simd.h"
 
 enum {
-    /* How far ahead of the loads a panel is prefetched, and into L2: 24 kB of rows live in L1. On
-     * Zen 4 (2026-11-21), one thread, 260 MB: 4 KB into L1 gave 1 row 16.0 ms, 4 rows 19.1, 8 rows
-     * fp32 21.7; 8 KB into L2 12.9, 11.9 and 12.7. */
+    /* How far ahead of the loads a panel is prefetched. Up to NEAR_ROWS rows into L1, above into
+     * L2: 24 kB of rows live in L1. On Zen 4 (2026-11-21), 260 MB, into L1 over into L2: one thread
+     * 1 row 1.40, 4 rows 0.73, 8 rows 0.91; two threads 1 row 1.06 to 1.42, 2 rows 1.02 to 1.14, 4
+     * rows 0.67, as fast as memory is shared that minute. 4 KB into L2 is slower than 8. */
     ROSE_PREFETCH_BYTES = 8192,
+    ROSE_NEAR_ROWS = 2,
     ROSE_MAX_ROW_BLOCK = 8
 };
 
@@ -24,6 +26,14 @@ ROSE_INLINE void prefetch_at(const uint8_t *w, intptr_t ahead)
 {
     /* Integer arithmetic: the address may lie outside of the object, which a prefetch ignores. */
     __builtin_prefetch((const void *)((intptr_t)w + ahead), 0, 2); /* into L2 */
+}
+
+ROSE_INLINE void prefetch_weights(const uint8_t *w, intptr_t ahead, bool near)
+{
+    if (near)
+        __builtin_prefetch((const void *)((intptr_t)w + ahead), 0, 3); /* into L1 */
+    else
+        prefetch_at(w, ahead);
 }
 
 /* Sixteen outputs of one k, as fp32. odd: of the second k of the pair at w. */
@@ -35,21 +45,21 @@ ROSE_INLINE vec16 v_weights(const uint8_t *w, rose_weight_type type, bool odd)
 }
 
 /* e and o of n_rows rows over n_k consecutive k (even), weights at w; the line `ahead` bytes behind
- * each one is prefetched. */
+ * each one is prefetched, into L1 if near (a constant). */
 ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, rose_weight_type type, uint32_t n_k,
-                          const float *x, size_t ldx, uint32_t n_rows, intptr_t ahead)
+                          const float *x, size_t ldx, uint32_t n_rows, intptr_t ahead, bool near)
 {
     size_t step = 2 * ROSE_PANEL * rose_weight_size(type); /* bytes of a pair of k */
     for (uint32_t k = 0; k < n_k; k += 2, w += step) {
         /* Even before odd: AVX2 has no register for both beside three rows of chains. */
         vec16 w_even = v_weights(w, type, false);
-        prefetch_at(w, ahead);
+        prefetch_weights(w, ahead, near);
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++)
             e[r] = v_fma(v_set1(x[r * ldx + k]), w_even, e[r]);
 
         vec16 w_odd = v_weights(w, type, true);
-        if (type == ROSE_W_F32) prefetch_at(w, ahead + 64);
+        if (type == ROSE_W_F32) prefetch_weights(w, ahead + 64, near);
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++)
             o[r] = v_fma(v_set1(x[r * ldx + k + 1]), w_odd, o[r]);
@@ -104,7 +114,8 @@ ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, rose_w
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++)
             e[r] = o[r] = v_zero();
-        v_chains(e, o, panel, type, ROSE_K_GROUP, x + g, a->ldx, n_rows, ROSE_PREFETCH_BYTES);
+        v_chains(e, o, panel, type, ROSE_K_GROUP, x + g, a->ldx, n_rows, ROSE_PREFETCH_BYTES,
+                 n_rows <= ROSE_NEAR_ROWS);
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++)
             acc[r] = v_add(acc[r], v_add(e[r], o[r]));

@@ -3,8 +3,6 @@
  * does not depend on the thread's floating-point mode. */
 #include "backend/cpu/pack.h"
 
-#include <float.h>
-#include <math.h>
 #include <string.h>
 
 #include "backend/cpu/numerics.h"
@@ -12,7 +10,8 @@
 
 enum { BLOCK = ROSE_K_GROUP * ROSE_PANEL };
 
-#define SMALLEST 1e-30f /* below, an int8 output is zero: 127 / it stays far from infinity */
+#define FLT_MAX_BITS 0x7F7FFFFFu
+#define SMALLEST     1e-30f /* below, an int8 output is zero: 127 / it stays far from infinity */
 
 /* rose_f32_to_bf16 in a form that the compiler vectorises. */
 static inline uint16_t round_bits(uint32_t u)
@@ -118,15 +117,71 @@ typedef struct packing {
 
 typedef void block_fn(packing *s, uint32_t k0, uint32_t p, const float *block);
 
+/* Magnitudes as integers, which order as the values do; above FLT_MAX's bits: infinity or NaN. */
+static void keep_largest(packing *s, uint32_t p, const uint32_t *bits)
+{
+    for (uint32_t j = 0; j < ROSE_PANEL && p * ROSE_PANEL + j < s->n; j++) {
+        float x;
+        memcpy(&x, bits + j, sizeof x);
+        if (bits[j] > FLT_MAX_BITS)
+            s->finite = false;
+        else if (x > s->largest[p * ROSE_PANEL + j])
+            s->largest[p * ROSE_PANEL + j] = x;
+    }
+}
+
 static void block_largest(packing *s, uint32_t k0, uint32_t p, const float *block)
 {
+    int32_t bits[BLOCK], top[ROSE_PANEL] = {0};
     (void)k0;
-    float *largest = s->largest + p * ROSE_PANEL;
-    for (uint32_t i = 0; i < BLOCK; i++) {
-        float x = fabsf(block[i]);
-        uint32_t j = i % ROSE_PANEL;
-        if (!(x <= FLT_MAX)) s->finite = false;
-        if (p * ROSE_PANEL + j < s->n && x > largest[j]) largest[j] = x;
+    memcpy(bits, block, sizeof bits);
+    for (uint32_t i = 0; i < BLOCK; i += ROSE_PANEL)
+        for (uint32_t j = 0; j < ROSE_PANEL; j++) {
+            int32_t x = bits[i + j] & 0x7FFFFFFF;
+            top[j] = x > top[j] ? x : top[j];
+        }
+    uint32_t out[ROSE_PANEL];
+    memcpy(out, top, sizeof out);
+    keep_largest(s, p, out);
+}
+
+/* A whole block of a bf16 file as it lies there: rows of 16 outputs, or of 32 k of one output. */
+static void block_largest_bf16(packing *s, uint32_t p, const uint8_t *in, size_t ld)
+{
+    uint32_t out[ROSE_PANEL] = {0};
+    int16_t top[ROSE_PANEL] = {0}, x[ROSE_PANEL];
+    const uint32_t n_rows = s->transposed ? ROSE_PANEL : ROSE_K_GROUP;
+    const uint32_t parts = s->transposed ? 2 : 1;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        if (s->transposed) memset(top, 0, sizeof top);
+        for (uint32_t part = 0; part < parts; part++) {
+            memcpy(x, in + i * ld + part * sizeof x, sizeof x);
+            for (uint32_t j = 0; j < ROSE_PANEL; j++) {
+                int16_t m = (int16_t)(x[j] & 0x7FFF);
+                top[j] = m > top[j] ? m : top[j];
+            }
+        }
+        if (!s->transposed) continue;
+        for (uint32_t j = 0; j < ROSE_PANEL; j++)
+            if ((uint32_t)top[j] << 16 > out[i]) out[i] = (uint32_t)top[j] << 16;
+    }
+    for (uint32_t j = 0; j < ROSE_PANEL && !s->transposed; j++)
+        out[j] = (uint32_t)top[j] << 16;
+    keep_largest(s, p, out);
+}
+
+/* q = the nearest integer of w * inverse, ties to even, by adding 1.5 * 2^23, whose last bit is 1:
+ * the product is at most 127.00002. In a form that the compiler vectorises; rintf is a call. */
+static void write_block_i8(int8_t *out, const float *block, const float *inverse)
+{
+    for (uint32_t i = 0; i < BLOCK; i += ROSE_PANEL) {
+        float sum[ROSE_PANEL];
+        uint32_t bits[ROSE_PANEL];
+        for (uint32_t j = 0; j < ROSE_PANEL; j++)
+            sum[j] = block[i + j] * inverse[j] + 12582912.0f;
+        memcpy(bits, sum, sizeof bits);
+        for (uint32_t j = 0; j < ROSE_PANEL; j++)
+            out[i + j] = (int8_t)(uint8_t)bits[j]; /* two's complement in the low bits */
     }
 }
 
@@ -148,28 +203,33 @@ static void block_write(packing *s, uint32_t k0, uint32_t p, const float *block)
         for (uint32_t j = 0; j < n_n; j++)
             if (s->largest[p * ROSE_PANEL + j] >= SMALLEST)
                 inverse[j] = 127.0f / s->largest[p * ROSE_PANEL + j];
-        for (uint32_t i = 0; i < BLOCK; i++)
-            out[i] = (int8_t)rintf(block[i] * inverse[i % ROSE_PANEL]); /* at most 127.00002 */
+        write_block_i8(out, block, inverse);
         return;
     }
 }
 
-static void move_block(packing *s, uint32_t k0, uint32_t p)
+/* A whole block of a bf16 file without a way through fp32: moved, or looked at for int8. */
+static void whole_block_bf16(packing *s, uint32_t k0, uint32_t p)
 {
     const uint64_t n0 = (uint64_t)p * ROSE_PANEL, size = sizeof(uint16_t);
     const uint64_t first = s->transposed ? n0 * s->k + k0 : (uint64_t)k0 * s->n + n0;
     const uint64_t ld = (s->transposed ? s->k : s->n) * size;
-    uint16_t *out = (uint16_t *)s->panels + ((size_t)p * s->k_pad + k0) * ROSE_PANEL;
+    const uint8_t *in = (const uint8_t *)s->w->data + first * size;
 
     for (uint32_t i = 0; i < (s->transposed ? ROSE_PANEL : ROSE_K_GROUP); i++)
         prefetch_ahead(s->w, first + i * (ld / size));
-    move_block_bf16(out, (const uint8_t *)s->w->data + first * size, ld, s->transposed);
+    if (s->type == ROSE_W_I8)
+        block_largest_bf16(s, p, in, ld);
+    else
+        move_block_bf16((uint16_t *)s->panels + ((size_t)p * s->k_pad + k0) * ROSE_PANEL, in, ld,
+                        s->transposed);
 }
 
 /* Along the rows of the file, whichever way they run. */
 static void walk(packing *s, uint32_t p0, uint32_t p1, block_fn *fn)
 {
-    const bool moves = s->type == ROSE_W_BF16 && s->w->dtype == ROSE_BF16;
+    const bool moves = s->w->dtype == ROSE_BF16 &&
+                       (s->type == ROSE_W_BF16 || (s->type == ROSE_W_I8 && fn == block_largest));
     const uint32_t n_outer = s->transposed ? p1 - p0 : s->k_pad / ROSE_K_GROUP;
     const uint32_t n_inner = s->transposed ? s->k_pad / ROSE_K_GROUP : p1 - p0;
     float block[BLOCK];
@@ -179,7 +239,7 @@ static void walk(packing *s, uint32_t p0, uint32_t p1, block_fn *fn)
             uint32_t k0 = (s->transposed ? j : i) * ROSE_K_GROUP;
             uint32_t p = p0 + (s->transposed ? i : j);
             if (moves && k0 + ROSE_K_GROUP <= s->k && (p + 1) * ROSE_PANEL <= s->n) {
-                move_block(s, k0, p);
+                whole_block_bf16(s, k0, p);
                 continue;
             }
             read_block(block, s->w, s->k, s->n, s->transposed, k0, p * ROSE_PANEL);

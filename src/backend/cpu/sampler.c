@@ -187,19 +187,20 @@ static uint32_t select_mass(cand *c, uint32_t n, double need)
 
 /* ---- sums and walks ---- */
 
-/* Lane l adds w[l], w[l + 8], ...; then lanes 4, 2 and 1 apart. */
+/* Lane l adds w[l], w[l + 8], ...; then lanes 4, 2 and 1 apart. Lanes as vectors of the compiler's:
+ * it would not see them in an array. */
 static double block_sum(const float *w, uint32_t n)
 {
-    double lane[8] = {0};
+    typedef double pair __attribute__((vector_size(16)));
+    pair lane[4] = {{0}};
     uint32_t i = 0;
     for (; i + 8 <= n; i += 8)
-        for (uint32_t l = 0; l < 8; l++)
-            lane[l] += (double)w[i + l];
+        for (uint32_t l = 0; l < 4; l++)
+            lane[l] += (pair){(double)w[i + 2 * l], (double)w[i + 2 * l + 1]};
     for (uint32_t l = 0; i + l < n; l++)
-        lane[l] += (double)w[i + l];
-    for (uint32_t l = 0; l < 4; l++)
-        lane[l] += lane[l + 4];
-    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+        lane[l / 2][l % 2] += (double)w[i + l];
+    const pair a = lane[0] + lane[2], b = lane[1] + lane[3], c = a + b;
+    return c[0] + c[1];
 }
 
 static double sum_blocks(sampler *s, const float *w, uint32_t n)
@@ -213,10 +214,11 @@ static double sum_blocks(sampler *s, const float *w, uint32_t n)
 }
 
 /* The first index whose cumulative weight exceeds u * total: never one of weight 0. Where the sum
- * of a block and its walk round differently, the block's last positive weight. */
-static uint32_t walk(sampler *s, const float *w, uint32_t n)
+ * of a block and its walk round differently, the block's last positive weight. total: sum_blocks of
+ * w, whose blocks lie in s->sums. */
+static uint32_t walk(sampler *s, const float *w, uint32_t n, double total)
 {
-    const double target = (double)s->u * sum_blocks(s, w, n);
+    const double target = (double)s->u * total;
     double before = 0;
     uint32_t at = 0, b = 0, chosen = 0;
 
@@ -277,7 +279,7 @@ static uint32_t walk_cands(sampler *s, uint32_t n)
     heap_sort(s->cands, n, by_id);
     for (uint32_t i = 0; i < n; i++)
         s->w[i] = s->cands[i].w;
-    return s->cands[walk(s, s->w, n)].id;
+    return s->cands[walk(s, s->w, n, sum_blocks(s, s->w, n))].id;
 }
 
 static uint32_t pick_top_k(sampler *s, uint32_t n)
@@ -328,7 +330,7 @@ static uint32_t pick_many(sampler *s, uint32_t n_best)
     memset(s->w, 0, s->vocab * sizeof *s->w);
     for (uint32_t i = 0; i < n; i++)
         s->w[s->cands[i].id] = s->cands[i].w;
-    return walk(s, s->w, s->vocab);
+    return walk(s, s->w, s->vocab, sum_blocks(s, s->w, s->vocab));
 }
 
 uint32_t rose_sampler_pick(const rose_cpu_kernels *k, const float *logits, uint32_t vocab,
@@ -349,7 +351,7 @@ uint32_t rose_sampler_pick(const rose_cpu_kernels *k, const float *logits, uint3
     const uint32_t few = s.n_maxima / 2; /* above, most blocks would be searched anyway */
     if (by_count && p->top_k <= few) return pick_top_k(&s, p->top_k);
     double total = weigh_row(&s);
-    if (!by_count && p->top_p >= 1) return walk(&s, s.w, vocab);
+    if (!by_count && p->top_p >= 1) return walk(&s, s.w, vocab, total);
     if (!by_count && few > 0) {
         uint32_t id;
         if (pick_top_p(&s, few < FEW ? few : FEW, total, &id)) return id;
