@@ -306,6 +306,20 @@ static void test_trials(void **state)
     fx_trial = only;
 }
 
+/* Likewise with more words than 16,384, where the head has kernels of its own. */
+static void test_many_words(void **state)
+{
+    (void)state;
+    static const fx_shape many = {"many words",       1,        96,    4,     384,   16411, 256,
+                                  ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
+    static const char *const all[] = {"head", "head-64", "ordered"};
+    const char *only = fx_trial;
+    rose_model *m = fx_model(&many, fx_seed());
+    compare_crowds(m, only != NULL ? &only : all, only != NULL ? 1 : 3);
+    fx_model_free(m);
+    fx_trial = only;
+}
+
 /* Decode steps of 1 .. 256 sequences: graphs of every size and their padding against eager steps.
  */
 static void test_every_batch_size(void **state)
@@ -523,6 +537,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_wide),          cmocka_unit_test(test_switches),
         cmocka_unit_test(test_little),        cmocka_unit_test(test_megakernel),
         cmocka_unit_test(test_lost_exchange), cmocka_unit_test(test_trials),
+        cmocka_unit_test(test_many_words),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

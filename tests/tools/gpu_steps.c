@@ -2,13 +2,13 @@
  * batch sizes at one context length, steps with rules, and prefill of many prompts. For `make
  * bench-gpu`.
  *
- *     gpu_steps MODEL DEVICE DTYPE CONTEXT [TRIAL ...]
+ *     gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [TRIAL ...]
  *
- * -> one JSON object on stdout, a table on stderr. Each TRIAL is a value of --cuda-trial ("" =
- * none, which is also the default); all are open at once and take every measurement in turn, round
- * by round, so that their ratios of one round can be compared. Times are host times from step() to
- * the end of collect(): what an engine sees. Steps repeat at the same positions (the KV they write
- * is the same), so the context stays as stated. */
+ * PART: decode or prefill alone. -> one JSON object on stdout, a table on stderr. Each TRIAL is a
+ * value of --cuda-trial ("" = none, which is also the default); all are open at once and take every
+ * measurement in turn, round by round, so that their ratios of one round can be compared. Times are
+ * host times from step() to the end of collect(): what an engine sees. Steps repeat at the same
+ * positions (the KV they write is the same), so the context stays as stated. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,6 +111,7 @@ static void print_rows(bench *b, const times *t, const char *what, const char *u
         fprintf(stderr, "%s, \"%s\": median %.2f %s, least of %d rounds %.2f\n", what, b->trial[k],
                 sorted[ROUNDS / 2] * scale, unit, ROUNDS, sorted[0] * scale);
     }
+    fflush(stdout); /* it may be ended when its time is up */
 }
 
 /* The same step by every trial in turn. */
@@ -250,12 +251,15 @@ int main(int argc, char **argv)
                           steps[] = {2048, 8192, 32768};
     rose_err err = {""};
     if (argc < 5 || argc > 5 + MAX_TRIALS) {
-        fprintf(stderr, "usage: gpu_steps MODEL DEVICE DTYPE CONTEXT [TRIAL ...]\n");
+        fprintf(stderr, "usage: gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [TRIAL ...]\n");
         return 2;
     }
-    const uint32_t context = (uint32_t)strtoul(argv[4], NULL, 10);
+    char *only;
+    const uint32_t context = (uint32_t)strtoul(argv[4], &only, 10);
     const uint32_t longest = context > PREFILL ? context : PREFILL;
-    if (context < 1 || context > STRIDE * PAGE) return 2;
+    const bool decodes = *only == 0 || strcmp(only, ":decode") == 0,
+               prefills = *only == 0 || strcmp(only, ":prefill") == 0;
+    if (context < 1 || context > STRIDE * PAGE || (!decodes && !prefills)) return 2;
     b.stride = (longest + PAGE - 1) / PAGE;
     b.n_trials = argc > 5 ? argc - 5 : 1;
     for (int k = 0; k < b.n_trials; k++)
@@ -270,18 +274,18 @@ int main(int argc, char **argv)
     printf("{\n  \"device\": \"%s\", \"dtype\": \"%s\", \"context\": %u,\n", b.ops->name, argv[3],
            context);
     part(&b, "decode");
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; decodes && i < sizeof sizes / sizeof *sizes; i++) {
         decode(&b, &t, sizes[i], context, false);
         decode(&b, &t, sizes[i], context, true);
     }
     printf("\n  ],\n");
     part(&b, "rules");
-    decode_with_rules(&b, &t, 0, context);
-    decode_with_rules(&b, &t, 1, context);
-    decode_with_rules(&b, &t, 64, context);
+    static const uint32_t wishes[] = {0, 1, 64};
+    for (size_t i = 0; decodes && i < 3; i++)
+        decode_with_rules(&b, &t, wishes[i], context);
     printf("\n  ],\n");
     part(&b, "prefill");
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; prefills && i < 3; i++)
         prefill(&b, &t, steps[i]);
     printf("\n  ]\n}\n");
     for (int k = 0; k < b.n_trials; k++)
