@@ -2,26 +2,31 @@
  *
  * Start, stop and the coming and going of threads hold one lock; recording holds none. What keeps a
  * late event out of a buffer that is being read or freed is `busy`: a thread raises it, then looks
- * at the state; stop clears the state, then waits until nobody is busy. Both are sequentially
- * consistent, so either the thread sees that the recording is over or stop sees the thread. */
+ * at the state; stop clears the state, then waits until nobody is busy. Either the thread sees that
+ * the recording is over or stop sees the thread, provided that neither looks before it has written:
+ * the thread's half of that, a locked instruction, was most of what an event cost, so stop pays for
+ * both, by membarrier(2), which makes every thread of ours pass a barrier. Where the kernel has
+ * none, the threads have their own. */
 #include "base/profile.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/profile_internal.h"
 
 enum {
-    RECORDING = 1,
-    HOOKED = 2,
+    RECORDING = ROSE_PROF_RECORDING,
+    HOOKED = ROSE_PROF_HOOKED,
     NEXT = 4,
     MAX_PATH = 4096,
     TOUCHED_EVENTS = 1 << 16,
@@ -55,6 +60,9 @@ static struct {
     char note[160];
 } g_prof = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static rose_prof_hooks g_hooks;
+/* Until the kernel has promised its barrier; never true again. Relaxed: who reads it late has one
+ * too many. */
+static _Atomic bool g_own_barrier = true;
 static _Atomic uint64_t g_stray;   /* events of threads that are not in the table */
 static _Atomic uint64_t g_last_id; /* relaxed: only unique */
 static _Thread_local slot *t_slot; /* ours, or NULL */
@@ -122,45 +130,61 @@ void rose_prof_thread(const char *name)
 
 /* ---- recording ---- */
 
-/* state 0: whichever recording runs. */
-static void record(const rose_prof_event *e, uint32_t state)
+/* This thread's buffer, for one event: it has room and stays until commit. NULL: none, the event
+ * counts as dropped where a recording runs. state 0: whichever recording runs. */
+static inline slot *reserve(uint32_t state)
 {
     slot *s = t_slot;
-    if (s == NULL) {
+    if (__builtin_expect(s == NULL, 0)) {
         atomic_fetch_add_explicit(&g_stray, 1, memory_order_relaxed); /* a count */
-        return;
+        return NULL;
     }
-    atomic_exchange_explicit(&s->busy, 1, memory_order_seq_cst); /* see the head of this file */
-    uint32_t now = atomic_load_explicit(&rose_prof_state, memory_order_seq_cst);
-    if ((now & RECORDING) && (state == 0 || now == state)) {
-        if (s->n < s->cap)
-            s->events[s->n++] = *e;
-        else
-            s->n_dropped++;
+    /* raised before the state is read, see the head of this file; relaxed: once it is false, stop
+     * has the barrier for both */
+    if (__builtin_expect(atomic_load_explicit(&g_own_barrier, memory_order_relaxed), 0)) {
+        atomic_exchange_explicit(&s->busy, 1, memory_order_seq_cst);
+    } else {
+        atomic_store_explicit(&s->busy, 1, memory_order_relaxed);
+        atomic_signal_fence(memory_order_seq_cst); /* the compiler keeps the order, too */
     }
+    const uint32_t now = atomic_load_explicit(&rose_prof_state, memory_order_seq_cst);
+    const bool ours = state != 0 ? now == state : (now & RECORDING) != 0;
+    if (__builtin_expect(ours && s->n < s->cap, 1)) return s;
+    if (ours) s->n_dropped++;
+    /* release: as in commit */
+    atomic_store_explicit(&s->busy, 0, memory_order_release);
+    return NULL;
+}
+
+static inline void commit(slot *s)
+{
+    s->n++;
     /* release: pairs with the load in wait_for_writers */
     atomic_store_explicit(&s->busy, 0, memory_order_release);
 }
 
-void rose_prof_begin_on(rose_prof_span *s, uint32_t state, uint64_t t_ns)
+uint64_t rose_prof_begin_on(const char *name, uint32_t state, uint64_t t_ns)
 {
-    s->state = state;
-    if (state & HOOKED) g_hooks.push(s->name);
-    s->begin_ns = t_ns != 0 ? t_ns : rose_now_ns();
+    if (__builtin_expect(state & HOOKED, 0)) g_hooks.push(name);
+    return t_ns != 0 ? t_ns : rose_now_ns();
 }
 
-uint64_t rose_prof_end_on(const rose_prof_span *s, uint64_t t_ns, const char *arg, uint64_t value)
+uint64_t rose_prof_end_on(const char *name, uint64_t begin_ns, uint32_t state, uint64_t t_ns,
+                          const char *arg, uint64_t value)
 {
-    if (s->state & HOOKED) g_hooks.pop();
-    if (!(s->state & RECORDING)) return 0;
-    const rose_prof_event e = {.name = s->name,
-                               .arg = arg,
-                               .begin_ns = s->begin_ns,
-                               .end_ns = t_ns != 0 ? t_ns : rose_now_ns(),
-                               .value = value,
-                               .kind = ROSE_PROF_SPAN};
-    record(&e, s->state);
-    return e.end_ns;
+    if (__builtin_expect(state & HOOKED, 0)) g_hooks.pop();
+    if (!(state & RECORDING)) return 0;
+    const uint64_t end_ns = t_ns != 0 ? t_ns : rose_now_ns();
+    slot *s = reserve(state);
+    if (s == NULL) return end_ns;
+    s->events[s->n] = (rose_prof_event){.name = name,
+                                        .arg = arg,
+                                        .begin_ns = begin_ns,
+                                        .end_ns = end_ns,
+                                        .value = value,
+                                        .kind = ROSE_PROF_SPAN};
+    commit(s);
+    return end_ns;
 }
 
 static bool recording_relaxed(void)
@@ -173,17 +197,22 @@ void rose_prof_put(rose_prof_kind kind, const char *name, uint64_t id, uint64_t 
     if (!recording_relaxed()) return; /* only the hooks are on */
     bool flow =
         kind == ROSE_PROF_FLOW_BEGIN || kind == ROSE_PROF_FLOW_STEP || kind == ROSE_PROF_FLOW_END;
-    const rose_prof_event e = {
-        .name = name, .begin_ns = rose_now_ns(), .value = flow ? id : value, .kind = kind};
-    record(&e, 0);
+    const uint64_t now_ns = rose_now_ns();
+    slot *s = reserve(0);
+    if (s == NULL) return;
+    s->events[s->n] = (rose_prof_event){
+        .name = name, .begin_ns = now_ns, .value = flow ? id : value, .kind = kind};
+    commit(s);
 }
 
 void rose_prof_put_async(const char *name, uint64_t id, uint64_t begin_ns, uint64_t end_ns)
 {
     if (!recording_relaxed() || id == 0 || begin_ns == 0 || end_ns < begin_ns) return;
-    const rose_prof_event e = {
+    slot *s = reserve(0);
+    if (s == NULL) return;
+    s->events[s->n] = (rose_prof_event){
         .name = name, .begin_ns = begin_ns, .end_ns = end_ns, .value = id, .kind = ROSE_PROF_ASYNC};
-    record(&e, 0);
+    commit(s);
 }
 
 uint64_t rose_prof_new_id(void)
@@ -207,6 +236,13 @@ static void free_buffers(void)
         s->n = s->cap = s->n_dropped = 0;
         if (s->use == SLOT_GONE) s->use = SLOT_FREE;
     }
+}
+
+/* A second time it costs nothing. */
+static void ask_for_barrier(void)
+{
+    if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0)
+        atomic_store_explicit(&g_own_barrier, false, memory_order_relaxed);
 }
 
 static void start_source(void)
@@ -243,6 +279,7 @@ rose_status rose_prof_start(uint32_t n_events, rose_err *err)
         rose_fail(err, st, "no memory for a recording of %u events a thread", n_events);
         goto done;
     }
+    ask_for_barrier();
     start_source();
     atomic_store_explicit(&g_stray, 0, memory_order_relaxed);
     g_prof.start_ns = rose_now_ns();
@@ -258,6 +295,9 @@ done:
 /* After the state was cleared: whoever writes an event now is about to be done. */
 static void wait_for_writers(void)
 {
+    /* cannot fail where it was promised */
+    if (!atomic_load_explicit(&g_own_barrier, memory_order_relaxed))
+        syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
     for (uint32_t i = 0; i < ROSE_PROF_MAX_THREADS; i++) {
         while (atomic_load_explicit(&g_slots[i].busy, memory_order_seq_cst) != 0)
             sched_yield();

@@ -25,6 +25,7 @@
 /* Bit 0: a recording runs; bit 1: ranges go to the hooks; the rest: which recording. Written under
  * the recorder's lock. */
 extern _Atomic uint32_t rose_prof_state;
+enum { ROSE_PROF_RECORDING = 1, ROSE_PROF_HOOKED = 2 };
 
 /* The calling thread is recorded under this name (copied, 31 bytes), from here to its end. A second
  * call renames it. Threads beyond ROSE_PROF_MAX_THREADS are not recorded; their events count as
@@ -40,10 +41,11 @@ typedef struct rose_prof_span {
     uint32_t state; /* 0 = not recorded */
 } rose_prof_span;
 
-/* The slow halves of what follows. t_ns 0: the clock is read. end returns when it was, 0 where
- * nothing is recorded. */
-void rose_prof_begin_on(rose_prof_span *s, uint32_t state, uint64_t t_ns);
-uint64_t rose_prof_end_on(const rose_prof_span *s, uint64_t t_ns, const char *arg, uint64_t value);
+/* The slow halves of what follows; a span's members one by one, so that it lives in registers. t_ns
+ * 0: the clock is read. Both return when it was, end 0 where nothing is recorded. */
+uint64_t rose_prof_begin_on(const char *name, uint32_t state, uint64_t t_ns);
+uint64_t rose_prof_end_on(const char *name, uint64_t begin_ns, uint32_t state, uint64_t t_ns,
+                          const char *arg, uint64_t value);
 
 static inline uint32_t rose_prof_state_now(void)
 {
@@ -66,7 +68,11 @@ static inline rose_prof_span rose_prof_begin_at(const char *name, uint64_t t_ns)
 {
     rose_prof_span s = {.name = name, .state = 0};
     uint32_t state = rose_prof_state_now();
-    if (__builtin_expect(state != 0, 0)) rose_prof_begin_on(&s, state, t_ns);
+    if (__builtin_expect(state != 0, 0)) {
+        const bool at_hand = t_ns != 0 && !(state & ROSE_PROF_HOOKED);
+        s.begin_ns = at_hand ? t_ns : rose_prof_begin_on(name, state, t_ns);
+        s.state = state;
+    }
     return s;
 }
 
@@ -81,7 +87,8 @@ static inline rose_prof_span rose_prof_begin(const char *name)
 static inline uint64_t rose_prof_end_at(const rose_prof_span *s, uint64_t t_ns, const char *arg,
                                         uint64_t value)
 {
-    return __builtin_expect(s->state != 0, 0) ? rose_prof_end_on(s, t_ns, arg, value) : 0;
+    if (__builtin_expect(s->state == 0, 1)) return 0;
+    return rose_prof_end_on(s->name, s->begin_ns, s->state, t_ns, arg, value);
 }
 
 static inline void rose_prof_end(const rose_prof_span *s)

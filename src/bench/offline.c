@@ -9,9 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/profile.h"
 #include "bench/bench.h"
 #include "bench/offline_internal.h"
 #include "bench/results.h"
@@ -46,7 +48,7 @@ typedef struct offline_opts {
     const char *workload, *backends, *output_dir, *drivers, *llama_model;
     const char *python[N_DRIVERS], *args[N_DRIVERS], *profile;
     uint32_t profile_n;
-    bool profile_only;
+    bool profile_only, record;
     rose_engine_flags engine;
     rose_server_flags server;
 } offline_opts;
@@ -107,6 +109,8 @@ static rose_status parse_backends(offline *r, rose_err *err)
         snprintf(part, sizeof part, "%.*s", (int)len, p);
         rose_status st = parse_one(part, &r->backends[r->n_backends], err);
         if (st != ROSE_OK) return st;
+        if (r->o->record && r->backends[r->n_backends].kind != IN_PROCESS)
+            return rose_fail(err, ROSE_E_INVAL, "--record: only inproc, not %s", part);
         r->n_backends++;
         if (p[len] == '\0') return ROSE_OK;
         p += len + 1;
@@ -153,11 +157,52 @@ static rose_status make_work(offline *r, rose_err *err)
     return ROSE_OK;
 }
 
+static double cpu_s_now(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+/* --record: this repeat once more while the recorder runs, each with prompts of its own behind a
+ * run that does not count: starting to record takes memory and leaves cold caches, which is not
+ * what recording costs. Which of the two comes first alternates. What is recorded is thrown away;
+ * its figures are no part of the results, they go to `pairs`. */
+static rose_status run_pair(offline *r, rose_offline_engine *e, uint32_t i, rose_offline_run *plain,
+                            json_t *pairs, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    json_t *pair = json_object();
+    for (uint32_t k = 0; k < 2 && st == ROSE_OK; k++) {
+        const bool on = (i + k) % 2 == 1;
+        const uint32_t seed = 4 * i + 2 * k;
+        rose_prof_result said = {0};
+        rose_offline_run run = {0};
+        double cpu_s = 0;
+        if (on) st = rose_prof_start(ROSE_PROF_DEFAULT_EVENTS, err);
+        for (uint32_t n = 0; n < 2 && st == ROSE_OK; n++) {
+            cpu_s = cpu_s_now();
+            st = rose_offline_engine_run(e, &r->work, rose_offline_seed(&r->work, false, seed + n),
+                                         n == 0 ? "settle" : "measure", &run, err);
+        }
+        cpu_s = cpu_s_now() - cpu_s;
+        if (on) rose_prof_stop(NULL, &said, NULL);
+        if (!on) *plain = run;
+        json_object_set_new(pair, on ? "on" : "off",
+                            json_pack("{s:f, s:f, s:I, s:I}", "total_s", run.total_s, "cpu_s",
+                                      cpu_s, "events", (json_int_t)said.n_events, "dropped",
+                                      (json_int_t)said.n_dropped));
+    }
+    json_array_append_new(pairs, pair);
+    return st;
+}
+
 static rose_status run_in_process(offline *r, rose_offline_result *out, rose_err *err)
 {
     const offline_opts *o = r->o;
     rose_offline_engine e = {0};
     rose_offline_run ignored;
+    json_t *pairs = o->record ? json_array() : NULL;
     uint32_t max_in = 1;
     for (uint32_t i = 0; i < r->work.n; i++)
         max_in = r->work.rows[i].n_in > max_in ? r->work.rows[i].n_in : max_in;
@@ -169,13 +214,18 @@ static rose_status run_in_process(offline *r, rose_offline_result *out, rose_err
         st = rose_offline_engine_run(&e, &r->work, rose_offline_seed(&r->work, true, i), "warm-up",
                                      &ignored, err);
     for (uint32_t i = 0; i < o->repeats && st == ROSE_OK; i++) {
-        st = rose_offline_engine_run(&e, &r->work, rose_offline_seed(&r->work, false, i), "measure",
-                                     &out->runs[i], err);
+        if (o->record)
+            st = run_pair(r, &e, i, &out->runs[i], pairs, err);
+        else
+            st = rose_offline_engine_run(&e, &r->work, rose_offline_seed(&r->work, false, i),
+                                         "measure", &out->runs[i], err);
         if (st == ROSE_OK) out->n_runs++;
     }
     out->ready_s = e.load_s;
     out->resident_peak_bytes = rose_watch_peak_bytes(getpid());
     if (st == ROSE_OK) out->extra = rose_offline_engine_json(&e);
+    if (st == ROSE_OK && o->record) json_object_set(out->extra, "recorder_pairs", pairs);
+    json_decref(pairs);
     rose_offline_engine_close(&e);
     return st;
 }
@@ -362,6 +412,9 @@ static size_t workload_rows(offline_opts *o, rose_opt *rows)
             "output-dir", &o->output_dir, "DIR",
             "write offline_TIME/offline_results.json, offline_summary.md and logs there",
             .unset = "JSON to standard output"),
+        ROSE_ROW_FLAG("record", &o->record,
+                      "inproc: each measured run once more with the recorder on, in turns: what it "
+                      "costs (recorder_pairs of the row)"),
         ROSE_ROW_CHOICE("profile", &o->profile, "none|trace",
                         "behind what is measured, the engine in this process, and servers, once "
                         "more with their recorder on; profile_manifest.json"),
@@ -416,7 +469,7 @@ int rose_bench_offline(int argc, char **argv)
     rose_engine_flags_init(&o.engine);
     rose_server_flags_init(&o.server);
     o.server.stop = &stop_asked;
-    rose_opt opts[36 + ROSE_ENGINE_FLAG_ROWS];
+    rose_opt opts[37 + ROSE_ENGINE_FLAG_ROWS];
     size_t n = workload_rows(&o, opts);
     n += driver_rows(&o, opts + n);
     n += rose_engine_flags_rows(&o.engine, opts + n);

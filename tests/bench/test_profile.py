@@ -141,6 +141,16 @@ def test_offline(tmp):
           "profile_error" not in rows[1] and not os.path.exists(os.path.join(d, "offline_results.json")), rows)
     p, _ = offline(os.path.join(tmp, "offline3"), "--profile-only")
     check("offline: --profile-only alone is a usage error", p.returncode == 2 and "--profile" in p.stderr, p.stderr)
+    p, d = offline(os.path.join(tmp, "offline4"), "--record", "--repeats", "3")
+    (row,) = read(d, "offline_results.json")["results"]
+    pairs = row["extra"]["recorder_pairs"]
+    check("--record: a pair for each repeat", p.returncode == 0 and len(pairs) == len(row["repeats"]) == 3, row)
+    check("--record: the repeats are those without", sorted(p["off"]["total_s"] for p in pairs) ==
+          sorted(r["total_s"] for r in row["repeats"]), row)
+    check("--record: on has events, off none", all(p["on"]["events"] > 0 and p["on"]["dropped"] == p["off"]["events"] == 0 and
+          p["on"]["cpu_s"] > 0 and p["off"]["cpu_s"] > 0 for p in pairs), pairs)
+    p, _ = offline(os.path.join(tmp, "offline5"), "--record", "--backends", "inproc,roseinfer")
+    check("--record of a server is refused by name", p.returncode == 1 and "roseinfer" in p.stderr and "inproc" in p.stderr, p.stderr)
     p = subprocess.run([BIN, "bench", "offline", MODEL, "--profile", "trace"], capture_output=True, text=True, timeout=60)
     check("offline: a profile needs a folder", p.returncode == 2 and "--output-dir" in p.stderr, p.stderr)
 
