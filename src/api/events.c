@@ -31,9 +31,13 @@ static void cancel_all(rose_api_job *j)
     }
 }
 
+/* To answer it: nothing is timed any more. rose_http_stop frees what timers it finds, so one that
+ * the job kept behind its answer would be cancelled twice. */
 static rose_http_req *take_req(rose_api_job *j)
 {
     rose_http_req *r = j->r;
+    rose_http_timer_cancel(j->timer);
+    j->timer = NULL;
     j->r = NULL;
     rose_http_req_set_user(r, NULL);
     return r;

@@ -348,7 +348,6 @@ static void put_stalls(page *p)
              "What took longer than --stall-warn-ms.");
 }
 
-/* The usual exporter's names: no labels of ours. */
 static void put_slow(page *p)
 {
     static const char *const why[ROSE_HTTP_N_SLOW] = {"stalled", "stream", "together"};
@@ -359,6 +358,7 @@ static void put_slow(page *p)
              "Connections closed because the client did not take its reply.");
 }
 
+/* The usual exporter's names: no labels of ours. */
 static void put_http(page *p, const rose_api_metrics *m)
 {
     head(p, "http_requests_total", "counter", "Requests by route, method and status.");

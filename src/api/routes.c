@@ -110,7 +110,9 @@ static void put_model(rose_api_out *o, const rose_api *a, rose_engine *e)
     rose_api_put_string(o, a->model_id, strlen(a->model_id));
     rose_api_putf(o, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"roseinfer\"",
                   (long long)a->created);
-    rose_api_putf(o, ",\"parent\":null,\"max_model_len\":%u}", rose_engine_plan(e)->max_model_len);
+    const rose_memory_plan *p = rose_engine_plan(e);
+    rose_api_putf(o, ",\"parent\":null,\"max_model_len\":%u,\"dtype\":\"%s\"}", p->max_model_len,
+                  rose_compute_name(p->dtype));
 }
 
 static void get_models(rose_api_io *io, rose_http_req *r)

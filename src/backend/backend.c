@@ -68,6 +68,12 @@ rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
                      "device cuda: this program was built without CUDA (it needs nvcc)");
 }
 
+bool rose_backend_gpu_name(char *out, size_t cap)
+{
+    if (cap > 0) out[0] = '\0';
+    return false;
+}
+
 rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *err)
 {
     const rose_backend_ops *ops;

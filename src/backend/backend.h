@@ -7,6 +7,9 @@
 #ifndef ROSE_BACKEND_BACKEND_H
 #define ROSE_BACKEND_BACKEND_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "model/model.h"
 
 enum {
@@ -224,6 +227,10 @@ const rose_backend_ops *rose_backend_cpu(void);
 /* The CUDA backend on GPU 0, which becomes the calling thread's device. Errors: UNSUPPORTED, and
  * why (built without CUDA, no driver, no GPU, too old a GPU); then *out is NULL. */
 rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err);
+
+/* The name of GPU 0 into out, usable or not; false and "" where this build, or this machine, has
+ * none. Starts the driver, but takes no memory of the GPU and no thread's device. */
+bool rose_backend_gpu_name(char *out, size_t cap);
 
 /* From here on the spans of base/profile.h are NVTX ranges as well, which nsys shows. Once, before
  * threads. UNSUPPORTED: built without CUDA. */

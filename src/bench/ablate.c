@@ -213,7 +213,8 @@ static bool ablate_switch(ablation *a, const rose_switch *sw, json_t *results)
     rose_load_trace_free(&a->trace);
     if (st != ROSE_OK) {
         fprintf(stderr, "roseinfer: %s: %s\n", sw->name, err.msg);
-        json_object_set_new(results, sw->name, json_pack("{s:s}", "error", err.msg));
+        json_object_set_new(results, sw->name,
+                            json_pack("{s:o}", "error", rose_results_string(err.msg)));
         return false;
     }
     json_object_set_new(results, sw->name, report_switch(a, sw));
@@ -314,9 +315,9 @@ static int run(const char *model_dir, const ablate_opts *o, int argc, char **arg
         json_decref(results);
         goto done;
     }
-    rc = rose_results_emit(json_pack("{s:o, s:s, s:i, s:o}", "meta", rose_results_meta(argc, argv),
-                                     "model", model_dir, "pairs", (int)o->pairs, "switches",
-                                     results),
+    rc = rose_results_emit(json_pack("{s:o, s:o, s:i, s:o}", "meta", rose_results_meta(argc, argv),
+                                     "model", rose_results_string(model_dir), "pairs",
+                                     (int)o->pairs, "switches", results),
                            o->output_dir, "ablate");
     if (failed > 0) rc = 1;
 done:

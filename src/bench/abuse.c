@@ -299,8 +299,9 @@ static int report(abuse_run *r, const rose_buf *before, bool clean_exit, int arg
     json_t *criteria = json_array();
     const bool ok = judge(r, before, clean_exit, criteria);
     json_t *root = json_pack(
-        "{s:o, s:s, s:I, s:i, s:i, s:i, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:b}",
-        "meta", rose_results_meta(argc, argv), "server", rose_buf_str(&r->server.command), "seed",
+        "{s:o, s:o, s:I, s:i, s:i, s:i, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:b}",
+        "meta", rose_results_meta(argc, argv), "server",
+        rose_results_stringn(r->server.command.data, r->server.command.len), "seed",
         (json_int_t)r->o->seed, "events", (int)r->n_done, "warmup", (int)r->o->warmup,
         "connections", (int)r->o->connections, "duration_s", r->duration_s, "refused",
         (int)r->n_refused, "preemptions", r->end.preemptions, "rss_fresh_bytes",

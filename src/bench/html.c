@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tokenizer/unicode.h"
+
 void rose_html_raw(rose_html *h, const char *fmt, ...)
 {
     va_list ap;
@@ -47,9 +49,16 @@ void rose_html_text(rose_html *h, const char *text)
 {
     if (text == NULL) return;
     const char *run = text;
+    const uint8_t *end = (const uint8_t *)text + strlen(text) + 1;
     for (const char *p = text; h->st == ROSE_OK; p++) {
+        uint32_t cp;
         const char *e = *p != '\0' ? entity(*p) : NULL;
-        if (*p != '\0' && e == NULL) continue;
+        const unsigned k = rose_utf8_decode((const uint8_t *)p, end, &cp);
+        if (k == 0) e = "\xef\xbf\xbd";
+        if (*p != '\0' && e == NULL) {
+            p += k - 1;
+            continue;
+        }
         h->st = rose_buf_add(&h->out, run, (size_t)(p - run));
         if (*p == '\0') return;
         if (h->st == ROSE_OK) h->st = rose_buf_add(&h->out, e, strlen(e));

@@ -13,7 +13,8 @@ typedef struct rose_html {
 /* Markup as it stands; only for literals and numbers. */
 void rose_html_raw(rose_html *h, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Text from anywhere: & < > " ' are escaped, control characters but newline and tab become U+FFFD.
+/* Text from anywhere: & < > " ' are escaped, control characters but newline and tab, and bytes
+ * that are no UTF-8, become U+FFFD.
  * NULL is "". */
 void rose_html_text(rose_html *h, const char *text);
 

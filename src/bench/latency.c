@@ -98,18 +98,21 @@ static json_t *result_json(const latency_opts *o, const char *model, const rose_
     }
     const rose_summary a = rose_summarise(ttft->v, ttft->n), b = rose_summarise(tpot->v, tpot->n),
                        s = rose_summarise(seconds, o->iters);
+    char token[32] = "-"; /* a reply of one token has none */
+    if (b.n > 0) snprintf(token, sizeof token, "%.3f ms", b.p50 * 1e3);
     fprintf(stderr,
             "%u x (%u in, %u out): mean %.3f ms, p50 %.3f, p90 %.3f, p99 %.3f; TTFT p50 %.3f ms, "
-            "TPOT p50 %.3f ms\n",
+            "TPOT p50 %s\n",
             o->batch_size, o->input_len, o->output_len, s.mean * 1e3, s.p50 * 1e3, s.p90 * 1e3,
-            s.p99 * 1e3, a.p50 * 1e3, b.p50 * 1e3);
-    return json_pack("{s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:o, s:o, s:o, s:o, s:o, s:o}",
-                     "meta", meta, "model", model, "batch_size", (int)o->batch_size, "input_len",
-                     (int)o->input_len, "output_len", (int)o->output_len, "num_iters_warmup",
-                     (int)o->warmup, "num_iters", (int)o->iters, "avg_latency", sum / o->iters,
-                     "latencies", all, "percentiles", percentiles, "latency_ms",
-                     rose_summary_json(&s, 1e3), "ttft_ms", rose_summary_json(&a, 1e3), "tpot_ms",
-                     rose_summary_json(&b, 1e3), "engine", rose_offline_engine_json(e));
+            s.p99 * 1e3, a.p50 * 1e3, token);
+    return json_pack("{s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:f, s:o, s:o, s:o, s:o, s:o, s:o}",
+                     "meta", meta, "model", rose_results_string(model), "batch_size",
+                     (int)o->batch_size, "input_len", (int)o->input_len, "output_len",
+                     (int)o->output_len, "num_iters_warmup", (int)o->warmup, "num_iters",
+                     (int)o->iters, "avg_latency", sum / o->iters, "latencies", all, "percentiles",
+                     percentiles, "latency_ms", rose_summary_json(&s, 1e3), "ttft_ms",
+                     rose_summary_json(&a, 1e3), "tpot_ms", rose_summary_json(&b, 1e3), "engine",
+                     rose_offline_engine_json(e));
 }
 
 static int run(const char *model_dir, latency_opts *o, int argc, char **argv)

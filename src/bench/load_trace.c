@@ -138,24 +138,37 @@ static bool parse_tokens(const char *s, uint32_t *out)
     return true;
 }
 
-/* Splits a line in place at commas; quotes round a field go. Returns the number of fields; fields
- * past MAX_COLUMNS are ignored. */
+/* A field in quotes, p at the first: its text from p on, in place, "" for a quote, commas and all.
+ * Returns what is behind the closing quote; NULL where there is none. */
+static char *unquote(char *p)
+{
+    char *to = p;
+    for (p++; *p != '\0' && (*p != '"' || p[1] == '"'); p++) {
+        p += *p == '"';
+        *to++ = *p;
+    }
+    if (*p == '\0') return NULL;
+    *to = '\0';
+    return p + 1;
+}
+
+/* Splits a line in place at the commas that stand in no quotes. Returns the number of fields; those
+ * past MAX_COLUMNS, and from one on whose quote is never closed, are ignored. */
 static int split_csv(char *line, char *field[MAX_COLUMNS])
 {
     int n = 0;
     for (char *p = line; p != NULL && n < MAX_COLUMNS;) {
-        char *next = strchr(p, ',');
-        if (next != NULL) *next++ = '\0';
         while (isspace((unsigned char)*p))
             p++;
-        size_t len = strlen(p);
-        while (len > 0 && isspace((unsigned char)p[len - 1]))
-            p[--len] = '\0';
-        if (len >= 2 && p[0] == '"' && p[len - 1] == '"') {
-            p[len - 1] = '\0';
-            p++;
-        }
+        const bool quoted = *p == '"';
+        char *rest = quoted ? unquote(p) : p;
+        if (rest == NULL) break;
+        char *next = strchr(rest, ',');
+        if (next != NULL) *next++ = '\0';
         field[n++] = p;
+        size_t len = strlen(p);
+        while (!quoted && len > 0 && isspace((unsigned char)p[len - 1]))
+            p[--len] = '\0';
         p = next;
     }
     return n;

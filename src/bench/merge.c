@@ -1,6 +1,7 @@
 /* bench/merge.c - `roseinfer bench merge OUT DIR...`: results of several folders as one, so that
  * they can be plotted together. Of one backend at one load the later folder wins. */
 #include <jansson.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -50,6 +51,10 @@ static void merge_backend(json_t *to, json_t *from)
         json_array_append(runs, run);
     }
     json_object_set(from, "runs", runs);
+    const json_t *walls = json_object_get(json_object_get(to, "timing"), "scale_wall_s");
+    json_t *newer = json_object_get(json_object_get(from, "timing"), "scale_wall_s");
+    if (json_is_object(walls) && json_is_object(newer))
+        json_object_update_missing(newer, (json_t *)(uintptr_t)walls);
     json_object_update(to, from);
 }
 
@@ -125,6 +130,7 @@ static rose_status merge_kind(const kind *k, const char *out, const char *const 
         json_object_update(json_object_get(root, "meta"),
                            json_array_get(sources, json_array_size(sources) - 1));
     json_object_set_new(json_object_get(root, "meta"), "merged_from", sources);
+    if (k->merge == merge_online) rose_online_set_dtype(root);
     if (st == ROSE_OK && n_read > 0) {
         mkdir(out, 0777); /* existing is fine; a failure shows below */
         st = rose_results_write(root, out, k->file, err);

@@ -283,7 +283,6 @@ static void run_backend(offline *r, const backend *b)
     json_t *results = json_object_get(r->root, "results");
     if (run_one(r, b, &res, &err) != ROSE_OK) {
         snprintf(res.error, sizeof res.error, "%.300s", err.msg);
-        rose_results_text(res.error);
         fprintf(stderr, "roseinfer: %s: %s\n", b->label, err.msg);
         r->n_failed++;
     }
@@ -300,18 +299,22 @@ static json_t *meta_json(const offline *r, int argc, char **argv)
 {
     const offline_opts *o = r->o;
     json_t *meta = rose_results_meta(argc, argv);
-    json_t *more = json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, s:b}", "model",
-        r->model_dir, "workload", o->workload, "backends", o->backends, "num_prompts",
-        (int)r->work.n, "input_len", (int)o->input_len, "output_len", (int)o->output_len,
-        "max_batch_size", (int)o->engine.max_num_seqs, "repeats", (int)o->repeats, "warmup",
-        (int)o->warmup, "seed", (json_int_t)o->seed, "temperature", (double)o->temperature, "top_p",
-        (double)o->top_p, "top_k", (int)o->top_k, "ignore_eos", 1);
+    json_t *more =
+        json_pack("{s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, s:b}", "model",
+                  rose_results_string(r->model_dir), "workload", o->workload, "backends",
+                  rose_results_string(o->backends), "num_prompts", (int)r->work.n, "input_len",
+                  (int)o->input_len, "output_len", (int)o->output_len, "max_batch_size",
+                  (int)o->engine.max_num_seqs, "repeats", (int)o->repeats, "warmup", (int)o->warmup,
+                  "seed", (json_int_t)o->seed, "temperature", (double)o->temperature, "top_p",
+                  (double)o->top_p, "top_k", (int)o->top_k, "ignore_eos", 1);
     if (strcmp(o->workload, "uniform") != 0) {
         json_object_set_new(more, "input_len", json_null());
         json_object_set_new(more, "output_len", json_null());
     }
-    json_object_update(meta, more);
+    if (more == NULL || json_object_update(meta, more) != 0) {
+        json_decref(meta);
+        meta = NULL;
+    }
     json_decref(more);
     return meta;
 }

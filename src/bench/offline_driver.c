@@ -16,7 +16,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "bench/offline_internal.h"
+#include "bench/results.h"
 #include "bench/stats.h"
+#include "tokenizer/unicode.h"
 
 enum { MAX_OUTPUT = 64 << 20, MAX_PATH = 4096 };
 
@@ -41,6 +43,12 @@ static rose_status write_workload(const char *path, const rose_offline_work *w,
                                   rose_err *err)
 {
     uint32_t max_in = 1;
+    const size_t len = strlen(d->model);
+    if (rose_utf8_valid_prefix((const uint8_t *)d->model, len) < len)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "%s: a script is told its model in JSON, and this path "
+                         "is not UTF-8",
+                         d->model);
     for (uint32_t i = 0; i < w->n; i++)
         max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
     json_t *head =
@@ -235,7 +243,7 @@ rose_status rose_offline_script(const rose_offline_work *w, const rose_offline_d
     argv[n] = NULL;
     for (uint32_t i = 0; i < n && st == ROSE_OK; i++)
         st = rose_buf_addf(&cmd, "%s%s", i > 0 ? " " : "", argv[i]);
-    r->extra = json_pack("{s:s%}", "cmd", cmd.data != NULL ? cmd.data : "", cmd.len);
+    r->extra = json_pack("{s:o}", "cmd", rose_results_stringn(cmd.data, cmd.len));
     const uint64_t start_ns = rose_now_ns();
     if (st == ROSE_OK) st = rose_proc_start(&p, argv, out, log, NULL, 0, err);
     if (st == ROSE_OK) st = wait_for(&p, d->timeout_s, w->stop, log, err);

@@ -15,10 +15,10 @@
 
 static json_t *said_json(const rose_prof_result *r, const char *path)
 {
-    return json_pack("{s:s, s:I, s:I, s:I, s:i, s:f, s:s}", "path", path, "bytes",
-                     (json_int_t)r->file_bytes, "events", (json_int_t)r->n_events, "dropped",
-                     (json_int_t)r->n_dropped, "threads", (int)r->n_threads, "duration_s",
-                     (double)r->duration_ns * 1e-9, "note", r->note);
+    return json_pack("{s:o, s:I, s:I, s:I, s:i, s:f, s:s}", "path", rose_results_string(path),
+                     "bytes", (json_int_t)r->file_bytes, "events", (json_int_t)r->n_events,
+                     "dropped", (json_int_t)r->n_dropped, "threads", (int)r->n_threads,
+                     "duration_s", (double)r->duration_ns * 1e-9, "note", r->note);
 }
 
 static rose_status in_process(const rose_offline_stage *s, const char *dir, json_t *row,
@@ -73,8 +73,8 @@ static bool try_one(const rose_offline_stage *s, const rose_offline_target *t, j
         return false;
     }
     snprintf(dir, sizeof dir, "%.4000s/profiles/trace/%s", base, t->label);
-    json_t *row = json_pack("{s:s, s:s, s:s, s:i}", "tool", "trace", "backend", t->label,
-                            "output_dir", dir, "num_requests", (int)s->work.n);
+    json_t *row = json_pack("{s:s, s:s, s:o, s:i}", "tool", "trace", "backend", t->label,
+                            "output_dir", rose_results_string(dir), "num_requests", (int)s->work.n);
     if (row == NULL) {
         rose_fail(err, ROSE_E_NOMEM, "out of memory");
         return false;
@@ -84,8 +84,7 @@ static bool try_one(const rose_offline_stage *s, const rose_offline_target *t, j
     json_object_set_new(row, "num_success", json_integer(st == ROSE_OK ? s->work.n : 0));
     json_object_set_new(row, "wall_s", json_real((double)(rose_now_ns() - start) * 1e-9));
     if (st != ROSE_OK) {
-        rose_results_text(why.msg);
-        json_object_set_new(row, "profile_error", json_string(why.msg));
+        json_object_set_new(row, "profile_error", rose_results_string(why.msg));
         fprintf(stderr, "roseinfer: profile (trace) of %s: %s\n", t->label, why.msg);
     }
     json_array_append_new(json_object_get(root, "runs"), row);

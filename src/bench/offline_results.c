@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bench/offline_internal.h"
+#include "bench/results.h"
 #include "bench/stats.h"
 
 static json_t *ms_or_null(double s)
@@ -72,10 +73,10 @@ json_t *rose_offline_row(const rose_offline_result *r, const rose_offline_work *
     }
     json_t *extra = r->extra != NULL ? json_incref(r->extra) : json_object();
     const char *device = json_string_value(json_object_get(extra, "device"));
-    json_t *row =
-        json_pack("{s:s, s:s, s:s?, s:i, s:f, s:f, s:n, s:n}", "backend", r->label, "model", model,
-                  "device", device, "num_prompts", (int)w->n, "input_len", (double)in / w->n,
-                  "output_len", (double)out / w->n, "prefill_s", "decode_s");
+    json_t *row = json_pack("{s:s, s:o, s:s?, s:i, s:f, s:f, s:n, s:n}", "backend", r->label,
+                            "model", rose_results_string(model), "device", device, "num_prompts",
+                            (int)w->n, "input_len", (double)in / w->n, "output_len",
+                            (double)out / w->n, "prefill_s", "decode_s");
     if (r->n_runs > 0)
         add_runs(row, r, w); /* also what was measured before it failed */
     else
@@ -85,7 +86,7 @@ json_t *rose_offline_row(const rose_offline_result *r, const rose_offline_work *
                         r->resident_peak_bytes > 0
                             ? json_integer((json_int_t)r->resident_peak_bytes)
                             : json_null());
-    if (r->error[0] != '\0') json_object_set_new(extra, "error", json_string(r->error));
+    if (r->error[0] != '\0') json_object_set_new(extra, "error", rose_results_string(r->error));
     json_object_set_new(row, "extra", extra);
     return row;
 }
@@ -95,13 +96,13 @@ static double number(const json_t *row, const char *key)
     return json_number_value(json_object_get(row, key));
 }
 
-/* " a/b |" of two keys; an empty cell where they are not known. */
+/* " a/b |" of two keys; a dash where they are not known. */
 static void print_pair(FILE *f, const json_t *row, const char *p50, const char *p99)
 {
     if (json_is_number(json_object_get(row, p50)) && json_is_number(json_object_get(row, p99)))
         fprintf(f, " %.1f/%.1f |", number(row, p50), number(row, p99));
     else
-        fputs(" |", f);
+        fputs(" - |", f);
 }
 
 static void print_scaled(FILE *f, const json_t *row, const char *key, double factor, int digits)
@@ -109,7 +110,7 @@ static void print_scaled(FILE *f, const json_t *row, const char *key, double fac
     if (json_is_number(json_object_get(row, key)))
         fprintf(f, " %.*f |", digits, number(row, key) * factor);
     else
-        fputs(" |", f);
+        fputs(" - |", f);
 }
 
 rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *err)

@@ -8,6 +8,7 @@
 
 #include "bench/offline_internal.h"
 #include "bench/profile_call.h"
+#include "bench/results.h"
 #include "bench/stats.h"
 #include "bench/watch.h"
 
@@ -177,9 +178,9 @@ rose_status rose_offline_server(const rose_offline_work *w, const rose_server_sp
     if (st == ROSE_OK && (r->runs = calloc(repeats, sizeof *r->runs)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
-        r->extra = json_pack(
-            "{s:s%, s:s, s:f}", "cmd", server.command.data != NULL ? server.command.data : "",
-            server.command.len, "version", server.version, "server_ready_s", server.ready_s);
+        r->extra = json_pack("{s:o, s:s, s:f}", "cmd",
+                             rose_results_stringn(server.command.data, server.command.len),
+                             "version", server.version, "server_ready_s", server.ready_s);
     for (uint32_t i = 0; i < warmup && st == ROSE_OK; i++)
         st = run_once(w, &server, rose_offline_seed(w, true, i), &ignored, err);
     for (uint32_t i = 0; i < repeats && st == ROSE_OK; i++) {
@@ -210,9 +211,8 @@ rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_
     if (st == ROSE_OK)
         st = rose_server_start(&server, spec, s->server, s->model_dir, ours ? flags.data : NULL,
                                dir, err);
-    json_object_set_new(row, "cmd",
-                        json_string(server.command.data != NULL ? server.command.data : ""));
-    json_object_set_new(row, "log_path", json_string(server.log));
+    json_object_set_new(row, "cmd", rose_results_stringn(server.command.data, server.command.len));
+    json_object_set_new(row, "log_path", rose_results_string(server.log));
     json_object_set_new(row, "version", json_string(server.version));
     if (st == ROSE_OK)
         st = run_once(&s->work, &server, rose_offline_seed(&s->work, true, 0), &ignored, err);

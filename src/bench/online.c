@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "backend/backend.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "bench/bench.h"
@@ -125,18 +126,21 @@ static json_t *meta_json(const online *r, int argc, char **argv)
     const rose_online_opts *o = r->o;
     json_t *meta = rose_results_meta(argc, argv);
     json_t *more = json_pack(
-        "{s:s, s:s, s:s?, s:i, s:I, s:f, s:f, s:i, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:s, "
-        "s:s?, s:s?, s:s, s:{}}",
-        "model", r->model_dir, "backends", o->backends, "trace_path", o->trace, "n", (int)o->n,
-        "seed", (json_int_t)o->req.seed, "temperature", (double)o->req.temperature, "top_p",
+        "{s:o, s:o, s:o, s:i, s:I, s:f, s:f, s:i, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:s, "
+        "s:o, s:s?, s:s, s:{}}",
+        "model", rose_results_string(r->model_dir), "backends", rose_results_string(o->backends),
+        "trace_path", rose_results_string(o->trace), "n", (int)o->n, "seed",
+        (json_int_t)o->req.seed, "temperature", (double)o->req.temperature, "top_p",
         (double)o->req.top_p, "top_k", (int)o->req.top_k, "ignore_eos", o->req.ignore_eos,
         "endpoint", o->req.endpoint, "prompt_form", o->req.prompt_form, "max_output_len",
         (int)o->max_output_len, "max_input_len", (int)o->max_input_len, "warmup_requests",
         (int)o->warmup_requests, "warmup_input_len", (int)o->warmup_input_len, "warmup_output_len",
         (int)o->warmup_output_len, "trace_format", r->trace.format, "server_cpus",
-        o->server.server_cpus, "client_cpus", o->client_cpus, "prompts",
+        rose_results_string(o->server.server_cpus), "client_cpus", o->client_cpus, "prompts",
         o->shared_prefix ? "shared-prefix" : "unique", "server_versions");
+    char gpu[256];
     json_t *scales = json_array();
+    rose_backend_gpu_name(gpu, sizeof gpu);
     for (uint32_t i = 0; i < r->n_scales; i++)
         json_array_append_new(scales, json_real(r->scales[i]));
     if (more != NULL) {
@@ -147,9 +151,17 @@ static json_t *meta_json(const online *r, int argc, char **argv)
             json_object_set_new(more, "ramp_up_end_rps", json_real((double)o->ramp_end));
         }
         json_object_set_new(more, "prompt_overhead_tokens", json_integer(o->prompt_overhead));
+        json_object_set_new(more, "gpu", rose_results_string(gpu[0] != '\0' ? gpu : NULL));
+        json_object_set_new(more, "dtype", json_null()); /* until a server says it */
+        json_object_set_new(more, "start_offset_s", json_real(ROSE_START_OFFSET_S));
+        json_object_set_new(more, "timeout_ready_s", json_integer(o->server.ready_timeout_s));
+        json_object_set_new(more, "max_inflight_requests", json_null()); /* no limit */
         json_object_set_new(more, "trace_bad_lines", json_integer(r->trace.n_bad));
         json_object_set_new(more, "cold_prefix", json_boolean(o->cold_prefix));
-        json_object_update(meta, more);
+    }
+    if (more == NULL || json_object_update(meta, more) != 0) {
+        json_decref(meta);
+        meta = NULL;
     }
     json_decref(more);
     return meta;
@@ -165,6 +177,8 @@ typedef struct target {
 
 static void print_run(const char *label, const rose_run *run, const rose_run_stats *s)
 {
+    char ttft[ROSE_SUMMARY_TEXT], tpot[ROSE_SUMMARY_TEXT], itl[ROSE_SUMMARY_TEXT],
+        e2e[ROSE_SUMMARY_TEXT];
     char load[48], late[48] = ""; /* a closed loop has no times to be late for */
     if (s->lateness.n > 0)
         snprintf(late, sizeof late, "; client late p99 %.3f ms", s->lateness.p99 * 1e3);
@@ -173,12 +187,11 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
     else
         snprintf(load, sizeof load, "scale %.4g (%.2f req/s)", run->spec.scale, s->offered_rps);
     fprintf(stderr,
-            "%s, %s: %u of %u ok, %.1f tok/s; p50/p90/p99 ms: TTFT %.2f/%.2f/%.2f, TPOT "
-            "%.2f/%.2f/%.2f, ITL %.2f/%.2f/%.2f, E2E %.1f/%.1f/%.1f%s\n",
-            label, load, s->n_success, run->n, (double)s->tokens / s->duration_s, s->ttft.p50 * 1e3,
-            s->ttft.p90 * 1e3, s->ttft.p99 * 1e3, s->tpot.p50 * 1e3, s->tpot.p90 * 1e3,
-            s->tpot.p99 * 1e3, s->itl.p50 * 1e3, s->itl.p90 * 1e3, s->itl.p99 * 1e3,
-            s->e2e.p50 * 1e3, s->e2e.p90 * 1e3, s->e2e.p99 * 1e3, late);
+            "%s, %s: %u of %u ok, %.1f tok/s; p50/p90/p99 ms: TTFT %s, TPOT %s, ITL %s, E2E %s%s\n",
+            label, load, s->n_success, run->n,
+            s->duration_s > 0 ? (double)s->tokens / s->duration_s : 0.0,
+            rose_summary_text(&s->ttft, 1e3, 2, ttft), rose_summary_text(&s->tpot, 1e3, 2, tpot),
+            rose_summary_text(&s->itl, 1e3, 2, itl), rose_summary_text(&s->e2e, 1e3, 1, e2e), late);
     if (s->first_error != NULL)
         fprintf(stderr, "%s: %u requests failed; request %u: %s\n", label, s->n_error,
                 s->first_error_at, s->first_error);
@@ -198,6 +211,16 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
         fprintf(stderr,
                 "%s: %" PRIu64 " tokens in %" PRIu64 " events: ITL is the gap between events\n",
                 label, s->tokens, s->events);
+}
+
+/* timing.scale_wall_s: how long the run of each of --scales took, requests built and all. */
+static void add_wall(const target *t, const rose_run_spec *spec, double wall_s)
+{
+    char scale[32];
+    json_t *timing = json_object_get(t->entry, "timing");
+    if (spec->concurrency > 0 || spec->variant >= GOODPUT_VARIANT) return;
+    snprintf(scale, sizeof scale, "%.6g", spec->scale);
+    json_object_set_new(json_object_get(timing, "scale_wall_s"), scale, json_real(wall_s));
 }
 
 /* Runs, records, prints. A server that died makes it fail. met: whether the limits hold (may be
@@ -221,7 +244,9 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
                              .stop = &stop_asked};
     const rose_online_names names = {
         .dir = r->results.dir, .label = t->label, .model = t->model, .tokenizer = r->model_dir};
+    const uint64_t start = rose_now_ns();
     rose_status st = rose_workload_run(&w, &t->server->url, t->model, spec, &run, err);
+    if (st == ROSE_OK) add_wall(t, spec, (double)(rose_now_ns() - start) * 1e-9);
     if (st == ROSE_OK && (st = rose_run_stats_make(&run, &s)) != ROSE_OK)
         rose_fail(err, st, "out of memory");
     if (st == ROSE_OK) {
@@ -363,7 +388,6 @@ static void run_backend(online *r, const rose_server_spec *spec)
                         json_real((double)(rose_now_ns() - start) * 1e-9));
     if (st != ROSE_OK) {
         r->n_failed++;
-        rose_results_text(err.msg);
         fprintf(stderr, "roseinfer: %s: %s\n", spec->label, err.msg);
         st = rose_online_add_failure(&r->results, t.entry, spec->label, err.msg, &write_err);
     } else {

@@ -155,9 +155,9 @@ static json_t *header(const rose_online_names *names, const rose_online_opts *o,
     gmtime_r(&now, &tm);
     strftime(date, sizeof date, "%Y%m%d-%H%M%S", &tm);
     return json_pack(
-        "{s:s, s:s, s:s, s:s, s:i, s:o, s:o, s:o, s:f, s:i, s:i, s:I, s:I, s:f, s:f, s:f}", "date",
-        date, "backend", names->label, "model_id", names->model, "tokenizer_id", names->tokenizer,
-        "num_prompts", (int)run->n, "request_rate",
+        "{s:s, s:s, s:s, s:o, s:i, s:o, s:o, s:o, s:f, s:i, s:i, s:I, s:I, s:f, s:f, s:f}", "date",
+        date, "backend", names->label, "model_id", names->model, "tokenizer_id",
+        rose_results_string(names->tokenizer), "num_prompts", (int)run->n, "request_rate",
         s->offered_rps > 0 ? json_real(s->offered_rps) : json_string("inf"), "burstiness",
         o->trace == NULL ? json_real((double)o->burstiness) : json_null(), "max_concurrency",
         run->spec.concurrency > 0 ? json_integer(run->spec.concurrency) : json_null(), "duration",

@@ -49,6 +49,10 @@ rose_status rose_online_add_failure(rose_online_results *r, json_t *backend, con
 /* online_results.json and online_summary.md. */
 rose_status rose_online_write(const rose_online_results *r, rose_err *err);
 
+/* meta.dtype of results with by_backend: what every server that came up says; null where one says
+ * nothing, or another. Also for `merge`. */
+void rose_online_set_dtype(json_t *root);
+
 /* The markdown of results that were read from a file; also for `merge`. */
 rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *err);
 

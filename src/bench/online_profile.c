@@ -108,7 +108,7 @@ static rose_status check_nsys_file(attempt *a, rose_err *err)
     char path[4300];
     snprintf(path, sizeof path, "%s/%s.nsys-rep", a->dir, a->spec->label);
     if (!rose_file_exists(path)) return rose_fail(err, ROSE_E_NOTFOUND, "nsys left no %s", path);
-    json_object_set_new(a->row, "path", json_string(path));
+    json_object_set_new(a->row, "path", rose_results_string(path));
     return ROSE_OK;
 }
 
@@ -125,8 +125,8 @@ static rose_status run_attempt(attempt *a, rose_err *err)
         st = rose_server_start(&server, a->spec, &f, a->s->model_dir, extra.data, a->dir, err);
         started = true;
         json_object_set_new(a->row, "cmd",
-                            json_string(server.command.data != NULL ? server.command.data : ""));
-        json_object_set_new(a->row, "log_path", json_string(server.log));
+                            rose_results_stringn(server.command.data, server.command.len));
+        json_object_set_new(a->row, "log_path", rose_results_string(server.log));
         json_object_set_new(a->row, "version", json_string(server.version));
     }
     if (st == ROSE_OK) st = drive(a, &server, err);
@@ -149,7 +149,7 @@ static json_t *nsys_version(const char *dir)
     if (rose_proc_start(&p, argv, path, path, NULL, 0, NULL) == ROSE_OK && rose_proc_wait(&p) &&
         rose_file_read(&text, path, 1 << 16, NULL) == ROSE_OK && rose_buf_str(&text) != NULL) {
         text.data[strcspn(text.data, "\r\n")] = '\0';
-        v = json_string(text.data);
+        v = rose_results_string(text.data);
     }
     unlink(path);
     rose_buf_free(&text);
@@ -161,11 +161,11 @@ static json_t *manifest_of(const rose_profile_stage *s, int argc, char **argv)
     const rose_online_opts *o = s->o;
     char began[32];
     json_t *meta = rose_results_meta(argc, argv);
-    json_t *more =
-        json_pack("{s:s, s:b, s:i, s:f, s:i, s:s, s:s, s:{}}", "profile", o->profile,
-                  "profile_only", o->profile_only, "profile_n", (int)o->profile_n, "profile_scale",
-                  (double)o->profile_scale, "warmup_requests", (int)o->warmup_requests, "backends",
-                  o->backends, "profile_nsys_args", NSYS_ARGS, "tool_versions");
+    json_t *more = json_pack("{s:s, s:b, s:i, s:f, s:i, s:o, s:s, s:{}}", "profile", o->profile,
+                             "profile_only", o->profile_only, "profile_n", (int)o->profile_n,
+                             "profile_scale", (double)o->profile_scale, "warmup_requests",
+                             (int)o->warmup_requests, "backends", rose_results_string(o->backends),
+                             "profile_nsys_args", NSYS_ARGS, "tool_versions");
     if (more != NULL) json_object_update(meta, more);
     json_decref(more);
     rose_results_time(began);
@@ -194,7 +194,8 @@ static bool try_one(const rose_profile_stage *s, json_t *root, const rose_server
         rose_fail(err, ROSE_E_IO, "the folder of a profile: %s", strerror(errno));
         return false;
     }
-    a.row = json_pack("{s:s, s:s, s:s}", "tool", tool, "backend", spec->label, "output_dir", a.dir);
+    a.row = json_pack("{s:s, s:s, s:o}", "tool", tool, "backend", spec->label, "output_dir",
+                      rose_results_string(a.dir));
     if (a.row == NULL) {
         rose_fail(err, ROSE_E_NOMEM, "out of memory");
         return false;
@@ -202,8 +203,7 @@ static bool try_one(const rose_profile_stage *s, json_t *root, const rose_server
     rose_status st = run_attempt(&a, &why);
     json_object_set_new(a.row, "wall_s", json_real((double)(rose_now_ns() - start) * 1e-9));
     if (st != ROSE_OK) {
-        rose_results_text(why.msg);
-        json_object_set_new(a.row, "profile_error", json_string(why.msg));
+        json_object_set_new(a.row, "profile_error", rose_results_string(why.msg));
         fprintf(stderr, "roseinfer: profile (%s) of %s: %s\n", tool, spec->label, why.msg);
     }
     json_array_append_new(json_object_get(root, "runs"), a.row);

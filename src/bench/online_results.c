@@ -151,16 +151,40 @@ static void add_process(json_t *summary, const rose_server *s)
                         peak > 0 ? json_integer((json_int_t)peak) : json_null());
 }
 
+static json_t *string_or_null(const char *s)
+{
+    return s[0] != '\0' ? json_string(s) : json_null();
+}
+
+void rose_online_set_dtype(json_t *root)
+{
+    const char *label;
+    json_t *b, *common = NULL;
+    bool same = true;
+    json_object_foreach(json_object_get(root, "by_backend"), label, b)
+    {
+        json_t *dtype = json_object_get(b, "dtype");
+        if (dtype == NULL) dtype = json_null();                             /* an older version's */
+        if (json_string_length(json_object_get(b, "model")) == 0) continue; /* it never answered */
+        same = same && (common == NULL || json_equal(common, dtype));
+        common = dtype;
+    }
+    if (common != NULL)
+        json_object_set(json_object_get(root, "meta"), "dtype", same ? common : json_null());
+}
+
 json_t *rose_online_add_backend(rose_online_results *r, const rose_server_spec *spec,
                                 const rose_server *s)
 {
     char url[640];
     snprintf(url, sizeof url, "http://%s:%s%s", s->url.host, s->url.port, s->url.path);
-    json_t *b =
-        json_pack("{s:s, s:s, s:s%, s:s, s:s, s:s, s:[], s:{}}", "backend", spec->label, "base_url",
-                  url, "cmd", s->command.data != NULL ? s->command.data : "", s->command.len,
-                  "log_path", s->log, "model", s->model, "version", s->version, "runs", "timing");
+    json_t *b = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s, s:o, s:[], s:{s:{}}}", "backend",
+                          spec->label, "base_url", rose_results_string(url), "cmd",
+                          rose_results_stringn(s->command.data, s->command.len), "log_path",
+                          rose_results_string(s->log), "model", s->model, "version", s->version,
+                          "dtype", string_or_null(s->dtype), "runs", "timing", "scale_wall_s");
     json_object_set_new(json_object_get(r->root, "by_backend"), spec->label, b);
+    rose_online_set_dtype(r->root);
     if (s->version[0] != '\0')
         json_object_set_new(json_object_get(json_object_get(r->root, "meta"), "server_versions"),
                             spec->label, json_string(s->version));
@@ -188,11 +212,11 @@ rose_status rose_online_add_run(rose_online_results *r, json_t *backend, const c
 rose_status rose_online_add_failure(rose_online_results *r, json_t *backend, const char *label,
                                     const char *error, rose_err *err)
 {
-    json_object_set_new(backend, "error", json_string(error));
+    json_object_set_new(backend, "error", rose_results_string(error));
     json_array_append_new(json_object_get(r->root, "summaries"),
-                          json_pack("{s:s, s:n, s:i, s:i, s:i, s:i, s:s}", "backend", label,
+                          json_pack("{s:s, s:n, s:i, s:i, s:i, s:i, s:o}", "backend", label,
                                     "scale", "concurrency", 0, "num_requests", 0, "num_success", 0,
-                                    "num_error", 0, "error", error));
+                                    "num_error", 0, "error", rose_results_string(error)));
     return rose_online_write(r, err);
 }
 
@@ -213,8 +237,13 @@ static double value(const json_t *row, const char *metric, const char *p)
 
 static void print_triple(FILE *f, const json_t *row, const char *metric)
 {
-    fprintf(f, " %.2f/%.2f/%.2f |", value(row, metric, "p50"), value(row, metric, "p90"),
-            value(row, metric, "p99"));
+    const rose_summary s = {.n = 1,
+                            .p50 = value(row, metric, "p50"),
+                            .p90 = value(row, metric, "p90"),
+                            .p99 = value(row, metric, "p99")};
+    const bool all = isfinite(s.p50) && isfinite(s.p90) && isfinite(s.p99);
+    char text[ROSE_SUMMARY_TEXT] = "-";
+    fprintf(f, " %s |", all ? rose_summary_text(&s, 1, 2, text) : text);
 }
 
 static void print_row(FILE *f, const json_t *row)
@@ -242,16 +271,17 @@ static void print_row(FILE *f, const json_t *row)
     print_triple(f, row, "e2e_ms");
     fprintf(f, " %.2f | %.1f |", json_number_value(json_object_get(row, "req_per_s")),
             json_number_value(json_object_get(row, "tok_per_s")));
-    if (conc > 0)
-        fputs(" |", f);
+    const double late = value(row, "lateness_ms", "p99");
+    if (isfinite(late)) /* a closed loop has no times to be late for */
+        fprintf(f, " %.3f |", late);
     else
-        fprintf(f, " %.3f |", value(row, "lateness_ms", "p99"));
+        fputs(" - |", f);
     const json_t *ready = json_object_get(row, "server_ready_s"),
                  *peak = json_object_get(row, "server_resident_peak_bytes");
     if (json_is_number(ready) && json_is_number(peak))
         fprintf(f, " %.3f | %.0f |\n", json_number_value(ready), json_number_value(peak) / 1048576);
     else
-        fputs(" | |\n", f);
+        fputs(" - | - |\n", f);
 }
 
 /* How latency grew with the rate. */
@@ -277,7 +307,7 @@ static void print_ramp(FILE *f, const json_t *row)
             if (json_is_number(v))
                 fprintf(f, " %.2f |", json_number_value(v));
             else
-                fputs(" |", f);
+                fputs(" - |", f);
         }
         fputc('\n', f);
     }

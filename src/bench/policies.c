@@ -137,9 +137,9 @@ int rose_bench_policies(const rose_policies_opts *o)
         return rose_die(&err);
     }
     json_t *root =
-        json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:i, s:i, s:o}", "bench", "scheduler", "version",
-                  ROSE_VERSION, "trace", o->trace, "scale", (double)o->scale, "step_us",
-                  (double)o->step_us, "row_us", (double)o->row_us, "ttft_slo_ms",
+        json_pack("{s:s, s:s, s:o, s:f, s:f, s:f, s:i, s:i, s:o}", "bench", "scheduler", "version",
+                  ROSE_VERSION, "trace", rose_results_string(o->trace), "scale", (double)o->scale,
+                  "step_us", (double)o->step_us, "row_us", (double)o->row_us, "ttft_slo_ms",
                   (int)o->ttft_slo_ms, "itl_slo_ms", (int)o->itl_slo_ms, "results", list);
     return rose_results_emit(root, NULL, "scheduler");
 }

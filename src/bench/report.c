@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -16,7 +17,15 @@
 #include "bench/report_internal.h"
 #include "bench/results.h"
 
-enum { MAX_PATH = 4096, MAX_FILE = 1 << 28 };
+enum { MAX_PATH = 4096, MAX_FILE = 1 << 28, MAX_FOLDERS_DEEP = 8 };
+
+/* The page as it grows. */
+typedef struct page {
+    rose_html h;
+    const char *dir; /* DIR; all else is relative to it */
+    bool plot, cut;  /* cut: folders too deep were left out */
+    size_t n_files;
+} page;
 
 static const char style[] =
     "body{font:15px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif;color:#222;background:#fff;"
@@ -121,7 +130,7 @@ static void put_figure(rose_html *h, const char *name, const rose_buf *svg)
 /* The first figure is open, the others fold away. */
 static rose_status put_figures(rose_html *h, const char *dir, rose_err *err)
 {
-    char figures[MAX_PATH], path[2 * MAX_PATH];
+    char figures[2 * MAX_PATH], path[3 * MAX_PATH];
     names l;
     rose_status st = ROSE_OK;
     snprintf(figures, sizeof figures, "%s/figures", dir);
@@ -145,9 +154,10 @@ static rose_status put_figures(rose_html *h, const char *dir, rose_err *err)
 }
 
 /* One results file: heading, figures in numbers, origin, and the file itself. */
-static rose_status put_result(rose_html *h, const char *dir, const char *name, rose_err *err)
+static rose_status put_result(rose_html *h, const char *dir, const char *below, const char *name,
+                              rose_err *err)
 {
-    char path[MAX_PATH];
+    char path[2 * MAX_PATH];
     rose_buf text = {0};
     json_t *root = NULL;
     rose_status st = rose_results_read(&root, dir, name, err);
@@ -158,10 +168,10 @@ static rose_status put_result(rose_html *h, const char *dir, const char *name, r
         const char *device = json_string_value(json_object_get(meta, "device"));
         const char *model = json_string_value(json_object_get(meta, "model"));
         rose_html_raw(h, "<h2>");
+        rose_html_text(h, below);
+        if (below[0] != '\0') rose_html_raw(h, "/");
         rose_html_text(h, name);
-        rose_html_raw(h, "</h2>\n<p class=\"label\">");
-        rose_html_text(h, dir);
-        rose_html_raw(h, "</p>\n<p>");
+        rose_html_raw(h, "</h2>\n<p>");
         if (model != NULL) rose_html_text(h, model);
         if (device != NULL) rose_html_raw(h, "%son ", model != NULL ? " " : "");
         rose_html_text(h, device);
@@ -186,34 +196,59 @@ static rose_status put_result(rose_html *h, const char *dir, const char *name, r
     return st;
 }
 
-/* A folder with results: all its files, then its figures. *n counts the files. */
-static rose_status put_folder(rose_html *h, const char *dir, bool plot, size_t *n, rose_err *err)
+/* A folder with results: all its files, then its figures. below: its path from DIR, "" for DIR. */
+static rose_status put_folder(page *p, const char *dir, const char *below, rose_err *err)
 {
     names l;
+    rose_html *h = &p->h;
     rose_err plot_err = {{0}};
     rose_status st = list(&l, dir, "_results.json", err);
     for (size_t i = 0; i < l.n && st == ROSE_OK; i++)
-        st = put_result(h, dir, l.v[i], err);
+        st = put_result(h, dir, below, l.v[i], err);
     bool drawable = false;
     for (size_t i = 0; i < l.n; i++)
         drawable |= rose_plot_draws(l.v[i]);
-    if (st == ROSE_OK && drawable && plot && rose_plot_folder(dir, &plot_err) != ROSE_OK) {
+    if (st == ROSE_OK && drawable && p->plot && rose_plot_folder(dir, &plot_err) != ROSE_OK) {
         fprintf(stderr, "roseinfer: no new figures: %s\n", plot_err.msg);
         rose_html_raw(h, "<p class=\"bad\">No new figures: ");
         rose_html_text(h, plot_err.msg);
         rose_html_raw(h, "</p>\n");
     }
     if (st == ROSE_OK && l.n > 0) st = put_figures(h, dir, err);
-    *n += l.n;
+    p->n_files += l.n;
     names_free(&l);
     return st;
 }
 
-static rose_status put_page(rose_html *h, const char *dir, bool plot, rose_err *err)
+/* A folder, then the folders in it, in order. Links to folders are left out: a tree has an end. */
+static rose_status put_tree(page *p, const char *below, int depth, rose_err *err)
 {
-    char when[40], sub[2 * MAX_PATH];
-    names l;
-    size_t n = 0;
+    char dir[MAX_PATH], sub[2 * MAX_PATH], path[2 * MAX_PATH];
+    names l = {0};
+    struct stat s;
+    rose_status st = ROSE_OK;
+    const char *slash = below[0] != '\0' ? "/" : "";
+    if (snprintf(dir, sizeof dir, "%s%s%s", p->dir, slash, below) > MAX_PATH - 300)
+        st = rose_fail(err, ROSE_E_INVAL, "%.200s...: the path of a folder is too long", p->dir);
+    if (st == ROSE_OK) st = put_folder(p, dir, below, err);
+    if (st == ROSE_OK) st = list(&l, dir, "", err);
+    for (size_t i = 0; i < l.n && st == ROSE_OK; i++) {
+        snprintf(sub, sizeof sub, "%s%s%s", below, slash, l.v[i]);
+        snprintf(path, sizeof path, "%s/%s", dir, l.v[i]);
+        if (lstat(path, &s) != 0 || !S_ISDIR(s.st_mode)) continue;
+        if (depth < MAX_FOLDERS_DEEP)
+            st = put_tree(p, sub, depth + 1, err);
+        else
+            p->cut = true;
+    }
+    names_free(&l);
+    return st;
+}
+
+static rose_status put_page(page *p, rose_err *err)
+{
+    char when[40];
+    rose_html *h = &p->h;
     struct tm tm;
     const time_t now = (time_t)rose_unix_time();
     gmtime_r(&now, &tm);
@@ -222,46 +257,44 @@ static rose_status put_page(rose_html *h, const char *dir, bool plot, rose_err *
                   "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
                   "name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
                   "<title>Benchmark results</title>\n<style>%s</style>\n</head>\n<body>\n"
-                  "<h1>Benchmark results</h1>\n<p class=\"label\">roseinfer %s (%s), page written "
-                  "%s</p>\n",
-                  style, rose_version(), rose_commit(), when);
-    rose_status st = put_folder(h, dir, plot, &n, err);
-    if (st == ROSE_OK) st = list(&l, dir, "", err);
+                  "<h1>Benchmark results</h1>\n<p class=\"label\">",
+                  style);
+    rose_html_text(h, p->dir);
+    rose_html_raw(h, "; roseinfer %s (%s), page written %s</p>\n", rose_version(), rose_commit(),
+                  when);
+    rose_status st = put_tree(p, "", 0, err);
     if (st != ROSE_OK) return st;
-    for (size_t i = 0; i < l.n && st == ROSE_OK; i++) {
-        const size_t before = n;
-        snprintf(sub, sizeof sub, "%s/%s", dir, l.v[i]);
-        rose_html mark = *h; /* nothing of a folder without results */
-        st = put_folder(h, sub, plot, &n, err);
-        if (n == before) h->out.len = mark.out.len;
+    if (p->cut) {
+        fprintf(stderr, "roseinfer: folders more than %d deep were left out\n", MAX_FOLDERS_DEEP);
+        rose_html_raw(h, "<p class=\"bad\">Folders more than %d deep were left out.</p>\n",
+                      MAX_FOLDERS_DEEP);
     }
-    names_free(&l);
-    if (st == ROSE_OK && n == 0)
-        st = rose_fail(err, ROSE_E_NOTFOUND, "%s holds no *_results.json, nor do its folders", dir);
+    if (p->n_files == 0)
+        return rose_fail(err, ROSE_E_NOTFOUND, "%s holds no *_results.json, nor do its folders",
+                         p->dir);
     rose_html_raw(h, "</body>\n</html>\n");
-    if (st == ROSE_OK && h->st != ROSE_OK) st = rose_fail(err, h->st, "out of memory");
-    return st;
+    return h->st == ROSE_OK ? ROSE_OK : rose_fail(err, h->st, "out of memory");
 }
 
 static rose_status report(const char *dir, const char *out, bool plot, rose_err *err)
 {
     char path[MAX_PATH], tmp[MAX_PATH + 8];
-    rose_html h = {0};
+    page p = {.dir = dir, .plot = plot};
     const int len = out != NULL ? snprintf(path, sizeof path, "%s", out)
                                 : snprintf(path, sizeof path, "%s/report.html", dir);
     if (len >= (int)sizeof path || strlen(dir) > MAX_PATH - 300)
         return rose_fail(err, ROSE_E_INVAL, "the path of the folder is too long");
-    rose_status st = put_page(&h, dir, plot, err);
+    rose_status st = put_page(&p, err);
     if (st == ROSE_OK) {
         snprintf(tmp, sizeof tmp, "%s.tmp", path);
         FILE *f = fopen(tmp, "wb");
-        bool ok = f != NULL && fwrite(h.out.data, 1, h.out.len, f) == h.out.len;
+        bool ok = f != NULL && fwrite(p.h.out.data, 1, p.h.out.len, f) == p.h.out.len;
         if (f != NULL && fclose(f) != 0) ok = false;
         if (!ok || rename(tmp, path) != 0)
             st = rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
     }
     if (st == ROSE_OK) printf("%s\n", path);
-    rose_buf_free(&h.out);
+    rose_buf_free(&p.h.out);
     return st;
 }
 
@@ -278,7 +311,7 @@ int rose_bench_report(int argc, char **argv)
     rose_err err = {{0}};
     const int rc = rose_opts_parse_one(
         "roseinfer bench report DIR [options]",
-        "One HTML page of all *_results.json in DIR and the folders in it: tables, figures, "
+        "One HTML page of all *_results.json in DIR and the folders below it: tables, figures, "
         "environment,\ncommand lines and the raw JSON, all inside the page.",
         opts, sizeof opts / sizeof *opts, argc, argv, &dir);
     if (rc >= 0) return rc;

@@ -112,16 +112,16 @@ json_t *rose_results_meta(int argc, char **argv)
     rose_status st = rose_buf_addf(&cmd, "roseinfer bench");
     for (int i = 0; i < argc && st == ROSE_OK; i++)
         st = rose_buf_addf(&cmd, " %s", argv[i]);
-    if (st == ROSE_OK && rose_buf_str(&cmd) != NULL) rose_results_text(cmd.data);
     json_t *meta =
         st != ROSE_OK || rose_buf_str(&cmd) == NULL
             ? NULL
-            : json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:s, s:s, s:{s:s, s:s}}", "tool",
-                        "roseinfer bench", "command", cmd.data, "run_start_time", when, "device",
-                        cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "isa",
-                        rose_isa_name(rose_isa_probe()), "memory_available_bytes",
-                        (json_int_t)rose_memory_available(), "kernel", kernel, "machine", u.machine,
-                        "versions", "roseinfer", rose_version(), "commit", rose_commit());
+            : json_pack("{s:s, s:o, s:s, s:s, s:i, s:s, s:I, s:s, s:s, s:{s:s, s:s}}", "tool",
+                        "roseinfer bench", "command", rose_results_string(cmd.data),
+                        "run_start_time", when, "device", cpu, "cpus",
+                        (int)sysconf(_SC_NPROCESSORS_ONLN), "isa", rose_isa_name(rose_isa_probe()),
+                        "memory_available_bytes", (json_int_t)rose_memory_available(), "kernel",
+                        kernel, "machine", u.machine, "versions", "roseinfer", rose_version(),
+                        "commit", rose_commit());
     rose_buf_free(&cmd);
     return meta;
 }
@@ -133,6 +133,21 @@ char *rose_results_text(char *s)
         if (*p == '\0') return s;
         *p = '?';
     }
+}
+
+json_t *rose_results_stringn(const char *text, size_t n)
+{
+    rose_buf out = {0};
+    json_t *s = NULL;
+    if (rose_utf8_escape(&out, text, n) == ROSE_OK)
+        s = json_stringn(out.len > 0 ? out.data : "", out.len);
+    rose_buf_free(&out);
+    return s;
+}
+
+json_t *rose_results_string(const char *text)
+{
+    return text != NULL ? rose_results_stringn(text, strlen(text)) : json_null();
 }
 
 int rose_results_emit(json_t *root, const char *dir, const char *prefix)

@@ -25,9 +25,15 @@ json_t *rose_results_meta(int argc, char **argv);
 /* Reads DIR/name; FORMAT and NOTFOUND name the file. */
 rose_status rose_results_read(json_t **out, const char *dir, const char *name, rose_err *err);
 
-/* Bytes that are no UTF-8 (other programs' messages, a character cut in two) become '?' in place:
- * jansson takes nothing else, and a result must not be lost for a name in it. Returns s. */
+/* Bytes that are no UTF-8 become '?' in place, for what another program said and a buffer of ours
+ * cut: jansson takes nothing else, and a result must not be lost for a name in it. Returns s. */
 char *rose_results_text(char *s);
+
+/* A JSON string of text that may not be UTF-8 (a path, an argument, an error that names one): each
+ * byte that is part of no character stands as \xNN. text NULL: null. Returns NULL when out of
+ * memory. */
+json_t *rose_results_string(const char *text);
+json_t *rose_results_stringn(const char *text, size_t n); /* need not end in NUL; n 0: "" */
 
 /* The end of a benchmark: root (taken over) goes to DIR/PREFIX_TIME/PREFIX_results.json, or to
  * stdout without a DIR. Returns the exit code. */

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "bench/results.h"
+#include "tokenizer/unicode.h"
 
 enum { POLL_MS = 1, GET_TIMEOUT_MS = 2000, STOP_GRACE_MS = 15000 };
 
@@ -270,6 +271,16 @@ static rose_status spawn(rose_server *s, const rose_server_spec *spec, const ros
     return st;
 }
 
+/* Its last bytes where it is too long: a name that no server has, and says so. */
+static void name_by_path(rose_server *s, const char *path)
+{
+    rose_buf name = {0};
+    if (rose_utf8_escape(&name, path, strlen(path)) == ROSE_OK && rose_buf_str(&name) != NULL)
+        snprintf(s->model, sizeof s->model, "%s", name.data);
+    rose_buf_free(&name);
+    rose_results_text(s->model);
+}
+
 rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
                               const rose_server_flags *f, const char *model_dir, const char *extra,
                               const char *log_dir, rose_err *err)
@@ -291,7 +302,8 @@ rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
     if (st == ROSE_OK) {
         get_string(&s->url, "/v1/models", "id", s->model, sizeof s->model);
         if (s->model[0] == '\0' && spec->driver >= 0) /* it says no name: the one it was given */
-            snprintf(s->model, sizeof s->model, "%s", model_of(spec, f, model_dir));
+            name_by_path(s, model_of(spec, f, model_dir));
+        get_string(&s->url, "/v1/models", "dtype", s->dtype, sizeof s->dtype);
         get_string(&s->url, "/version", "version", s->version, sizeof s->version);
         if (s->version[0] == '\0' && spec->driver == DRIVER_LLAMA)
             get_string(&s->url, "/props", "build_info", s->version, sizeof s->version);

@@ -52,6 +52,7 @@ typedef struct rose_server {
     char log[4096];    /* path, "" = none */
     char model[256];   /* the id that /v1/models gives */
     char version[128]; /* what /version gives, or "" */
+    char dtype[32];    /* what /v1/models says of it (ours does), or "" */
     uint64_t start_ns; /* just before exec */
     double ready_s;    /* from exec to the first 200; 0 for a URL that was there */
 } rose_server;

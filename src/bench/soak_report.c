@@ -281,10 +281,10 @@ int rose_soak_report(const rose_soak *s, int argc, char **argv)
         ok &= verdict(list, "the server ends with exit code 0", s->clean_exit, "after SIGTERM");
     if (s->stopped) fprintf(stderr, "the run was stopped early\n");
     json_t *root = json_pack(
-        "{s:o, s:s, s:f, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+        "{s:o, s:o, s:f, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
         "s:o, s:o, s:b}",
         "meta", rose_results_meta(argc, argv), "server",
-        s->server.command.data != NULL ? s->server.command.data : "", "duration_s",
+        rose_results_stringn(s->server.command.data, s->server.command.len), "duration_s",
         (double)(s->end_ns - s->start_ns) * 1e-9, "load", (double)s->o->load, "capacity_rps",
         s->capacity_rps, "rate_rps", s->rate_rps, "stopped_early", (int)s->stopped, "counts",
         counts_json(s), "ttft_ms", rose_spread_json(&s->ttft, 1e-6), "itl_ms",

@@ -83,15 +83,18 @@ static int run(const char *model_dir, const start_opts *o, int argc, char **argv
     if (st == ROSE_OK || r.ready.n > 0) { /* also what was measured before it failed */
         const rose_summary ready = rose_summarise(r.ready.v, r.ready.n),
                            first = rose_summarise(r.first.v, r.first.n);
-        fprintf(stderr,
-                "%s: ready p50 %.1f ms (%.1f to %.1f), first token p50 %.1f ms (%.1f to %.1f)\n",
-                r.spec.label, ready.p50 * 1e3, ready.min * 1e3, ready.max * 1e3, first.p50 * 1e3,
-                first.min * 1e3, first.max * 1e3);
+        fprintf(stderr, "%s: ready p50 %.1f ms (%.1f to %.1f), first token ", r.spec.label,
+                ready.p50 * 1e3, ready.min * 1e3, ready.max * 1e3);
+        if (first.n > 0)
+            fprintf(stderr, "p50 %.1f ms (%.1f to %.1f)\n", first.p50 * 1e3, first.min * 1e3,
+                    first.max * 1e3);
+        else
+            fputs("-\n", stderr);
         json_t *meta = rose_results_meta(argc, argv);
-        rc = rose_results_emit(json_pack("{s:o, s:s, s:s, s:o, s:o}", "meta", meta, "backend",
-                                         r.spec.label, "model", model_dir, "ready_ms",
-                                         rose_summary_json(&ready, 1e3), "first_token_ms",
-                                         rose_summary_json(&first, 1e3)),
+        rc = rose_results_emit(json_pack("{s:o, s:s, s:o, s:o, s:o}", "meta", meta, "backend",
+                                         r.spec.label, "model", rose_results_string(model_dir),
+                                         "ready_ms", rose_summary_json(&ready, 1e3),
+                                         "first_token_ms", rose_summary_json(&first, 1e3)),
                                o->output_dir, "start");
     }
     if (st != ROSE_OK) rc = 1;

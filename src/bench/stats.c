@@ -2,6 +2,7 @@
 #include "bench/stats.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/philox.h"
@@ -80,6 +81,16 @@ json_t *rose_summary_json(const rose_summary *s, double factor)
                      number(s->p90 * factor), "p95", number(s->p95 * factor), "p99",
                      number(s->p99 * factor), "max", number(s->max * factor), "std",
                      number(s->sd * factor), "min", number(s->min * factor), "n", (json_int_t)s->n);
+}
+
+const char *rose_summary_text(const rose_summary *s, double factor, int digits,
+                              char out[ROSE_SUMMARY_TEXT])
+{
+    snprintf(out, ROSE_SUMMARY_TEXT, "-");
+    if (s->n > 0)
+        snprintf(out, ROSE_SUMMARY_TEXT, "%.*f/%.*f/%.*f", digits, s->p50 * factor, digits,
+                 s->p90 * factor, digits, s->p99 * factor);
+    return out;
 }
 
 uint32_t rose_random_u32(rose_random *r)

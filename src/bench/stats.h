@@ -19,6 +19,8 @@ typedef struct rose_samples {
 rose_status rose_samples_add(rose_samples *s, double x); /* NOMEM: unchanged */
 void rose_samples_free(rose_samples *s);                 /* accepts {0}; leaves {0} */
 
+enum { ROSE_SUMMARY_TEXT = 128 };
+
 /* What is said about a list: NaN everywhere for n == 0. sd is of the sample (n - 1; 0 for n == 1).
  */
 typedef struct rose_summary {
@@ -36,6 +38,10 @@ rose_summary rose_summarise(double *v, size_t n); /* sorts v */
 
 /* {mean, p50, p90, p95, p99, max, std, min, n}, each value times factor; null where it is NaN. */
 json_t *rose_summary_json(const rose_summary *s, double factor);
+
+/* "p50/p90/p99", each times factor, with so many digits; "-" for n == 0. Returns out. */
+const char *rose_summary_text(const rose_summary *s, double factor, int digits,
+                              char out[ROSE_SUMMARY_TEXT]);
 
 /* A stream of random numbers: numbers of one (seed, stream) pair never depend on another's. */
 typedef struct rose_random {

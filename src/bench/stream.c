@@ -205,12 +205,13 @@ static int report(stream_run *r, const char *label, int argc, char **argv)
     if (rest->n > 0 && rest->v[0] < -1e-4)
         fprintf(stderr, "%s: a server TTFT exceeds the client's by %.3f ms: its clock is wrong\n",
                 label, -rest->v[0] * 1e3);
-    json_t *root = json_pack("{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:i, s:f, s:o}", "meta",
-                             rose_results_meta(argc, argv), "backend", label, "model", r->model_dir,
-                             "num_requests", (int)r->o->n, "repeats", (int)r->o->repeats,
-                             "input_len", (int)r->o->input_len, "output_len", (int)r->o->output_len,
-                             "interval_ms", (double)r->o->interval_ms, "num_failed",
-                             (int)r->n_failed, "completion_tok_per_s", tps, "times", times);
+    json_t *root =
+        json_pack("{s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:f, s:i, s:f, s:o}", "meta",
+                  rose_results_meta(argc, argv), "backend", label, "model",
+                  rose_results_string(r->model_dir), "num_requests", (int)r->o->n, "repeats",
+                  (int)r->o->repeats, "input_len", (int)r->o->input_len, "output_len",
+                  (int)r->o->output_len, "interval_ms", (double)r->o->interval_ms, "num_failed",
+                  (int)r->n_failed, "completion_tok_per_s", tps, "times", times);
     int rc = rose_results_emit(root, r->o->output_dir, "stream");
     return r->n_failed > 0 ? 1 : rc;
 }

@@ -10,8 +10,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/progress.h"
-
-static const double lead_s = 0.02; /* between the start of the loop and the first request */
+#include "tokenizer/unicode.h"
 
 void rose_request_flags_init(rose_request_flags *f)
 {
@@ -52,6 +51,12 @@ size_t rose_request_flags_rows(rose_request_flags *f, rose_opt *rows)
     return sizeof all / sizeof *all;
 }
 
+static bool is_utf8(const char *s)
+{
+    const size_t n = strlen(s);
+    return rose_utf8_valid_prefix((const uint8_t *)s, n) == n;
+}
+
 rose_status rose_request_flags_check(const rose_request_flags *f, rose_err *err)
 {
     json_error_t e;
@@ -62,6 +67,9 @@ rose_status rose_request_flags_check(const rose_request_flags *f, rose_err *err)
         json_decref(o);
         if (!ok) return rose_fail(err, ROSE_E_INVAL, "--extra-body: not a JSON object");
     }
+    if (f->model_name != NULL && !is_utf8(f->model_name))
+        return rose_fail(err, ROSE_E_INVAL,
+                         "--model-name '%s' is not UTF-8: no request can carry it", f->model_name);
     if (strcmp(f->endpoint, "chat") == 0 && strcmp(f->prompt_form, "ids") == 0)
         return rose_fail(err, ROSE_E_INVAL,
                          "--endpoint chat takes text: --prompt-form ids cannot be");
@@ -124,7 +132,8 @@ static rose_status build(const rose_workload *w, const rose_url *url, const char
         if (st == ROSE_OK)
             st = rose_request_write(all, url, path, w->flags->api_key, body.data, body.len);
         items[i].len = all->len - before;
-        items[i].due_ns = (uint64_t)((w->trace->rows[i].at_s * spec->scale + lead_s) * 1e9);
+        items[i].due_ns =
+            (uint64_t)((w->trace->rows[i].at_s * spec->scale + ROSE_START_OFFSET_S) * 1e9);
     }
     rose_buf_free(&body);
     const char *p = all->data;

@@ -8,6 +8,9 @@
 #include "bench/prompts.h"
 #include "bench/stats.h"
 
+/* Between the start of the loop and the first request of an open loop. */
+#define ROSE_START_OFFSET_S 0.02
+
 /* Options of the requests; shared rows. */
 typedef struct rose_request_flags {
     float temperature, top_p, timeout_s, stall_s;

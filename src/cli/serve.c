@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "api/api.h"
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/cpuinfo.h"
 #include "base/json.h"
@@ -23,6 +24,7 @@
 #include "base/version.h"
 #include "cli/cli.h"
 #include "engine/flags.h"
+#include "tokenizer/unicode.h"
 
 enum { MAX_HTTP_ROWS = 29, POLL_MS = 20 };
 
@@ -228,18 +230,22 @@ static void stop_all(server *s)
     rose_model_close(s->model);
 }
 
-/* The served name: the option, or the last component of the folder. */
-static const char *model_id_of(const serve_flags *f, const char *dir, char *buf, size_t cap)
+/* The served name: the option, or the last component of the folder. Replies are JSON, so bytes that
+ * are not UTF-8 are \xNN in the latter and refused in the former. */
+static rose_status model_id_of(const serve_flags *f, const char *dir, rose_buf *out, rose_err *err)
 {
-    if (f->served_model_name != NULL) return f->served_model_name;
-    size_t n = strlen(dir);
-    while (n > 1 && dir[n - 1] == '/')
+    const char *given = f->served_model_name;
+    size_t n = strlen(given != NULL ? given : dir), start;
+    if (given != NULL && rose_utf8_valid_prefix((const uint8_t *)given, n) < n)
+        return rose_fail(err, ROSE_E_INVAL, "--served-model-name '%s' is not UTF-8", given);
+    while (given == NULL && n > 1 && dir[n - 1] == '/')
         n--;
-    size_t start = n;
-    while (start > 0 && dir[start - 1] != '/')
+    for (start = given == NULL ? n : 0; start > 0 && dir[start - 1] != '/';)
         start--;
-    snprintf(buf, cap, "%.*s", (int)(n - start), dir + start);
-    return buf;
+    if (rose_utf8_escape(out, (given != NULL ? given : dir) + start, n - start) == ROSE_OK &&
+        rose_buf_str(out) != NULL)
+        return ROSE_OK;
+    return rose_fail(err, ROSE_E_NOMEM, "out of memory");
 }
 
 /* What --mlock and --prefault are for, in figures. */
@@ -351,7 +357,7 @@ static int run(const char *dir, serve_flags *f)
     rose_err err = {{0}};
     rose_engine_opts o;
     const rose_backend_ops *ops = NULL;
-    char name[256];
+    rose_buf id = {0};
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -359,14 +365,14 @@ static int run(const char *dir, serve_flags *f)
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread started below */
     signal(SIGPIPE, SIG_IGN);
 
-    const char *id = model_id_of(f, dir, name, sizeof name);
-    rose_status st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
+    rose_status st = model_id_of(f, dir, &id, &err);
+    if (st == ROSE_OK && f->nvtx) st = rose_backend_nvtx(&err); /* before any thread */
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) st = rose_model_open(&s.model, dir, &err);
     t.model = rose_now_ns();
     if (st == ROSE_OK && o.backend.lock_memory) st = check_lock(&f->engine, s.model, &o, &err);
     rose_thread_slice(f->io_slice_us); /* inherited by the threads of HTTP and API alone */
-    if (st == ROSE_OK) st = start_http(&s, f, id, has_chat_template(dir), &err);
+    if (st == ROSE_OK) st = start_http(&s, f, id.data, has_chat_template(dir), &err);
     rose_thread_slice(0);
     t.port = rose_now_ns();
     /* Loading has nothing to drain: there the signals end the program by their default action. */
@@ -381,7 +387,7 @@ static int run(const char *dir, serve_flags *f)
         rose_model_close(s.model);
         s.model = NULL;
         rose_api_set_engine(s.api, s.engine, s.tok);
-        log_ready(&s, f, ops->name, id, &t);
+        log_ready(&s, f, ops->name, id.data, &t);
         const rose_procstat ready = rose_procstat_read();
         log_memory(&ready);
         serve_until_stopped(&s, f, &set);
@@ -389,6 +395,7 @@ static int run(const char *dir, serve_flags *f)
     }
     const bool failed = s.engine != NULL && rose_engine_get_stats(s.engine).failed;
     stop_all(&s);
+    rose_buf_free(&id);
     if (st != ROSE_OK) return rose_die(&err);
     rose_log(ROSE_LOG_INFO, "serve", failed ? "stopped after a failure" : "stopped");
     return failed ? 1 : 0;

@@ -22,25 +22,33 @@ void rose_engine_leave_queue(rose_engine *e, uint32_t n_prompt, uint32_t n_rows,
     rose_engine_unreserve(e, 1, n_prompt);
 }
 
-/* All n that belong together, or none. */
+/* How many may be queued, seen from who finds n_queued there: where nothing waits, also as many as
+ * can begin at once. */
+static uint32_t queue_limit(const rose_engine *e, uint32_t n_queued)
+{
+    if (n_queued > 0) return e->max_queued;
+    uint32_t running = atomic_load_explicit(&e->stats.running, memory_order_relaxed);
+    uint32_t limit = e->max_queued + (running < e->max_active ? e->max_active - running : 0);
+    return limit < e->sched_opts.max_queued ? limit : e->sched_opts.max_queued;
+}
+
+/* All n that belong together, or none; who is refused was never counted, so it refuses nobody. */
 static bool take_places(rose_engine *e, uint32_t n, uint64_t n_tokens)
 {
-    uint32_t limit = e->max_queued;
-    /* acquire: pairs with the release in unreserve */
-    uint32_t before = atomic_fetch_add_explicit(&e->n_queued, n, memory_order_acquire);
-    if (before == 0) {
-        uint32_t running = atomic_load_explicit(&e->stats.running, memory_order_relaxed);
-        if (running < e->max_active) limit += e->max_active - running;
-        if (limit > e->sched_opts.max_queued) limit = e->sched_opts.max_queued;
-    }
+    uint32_t before = atomic_load_explicit(&e->n_queued, memory_order_relaxed), limit;
+    do {
+        limit = queue_limit(e, before);
+        if (before >= limit || n > limit - before) return false;
+        /* acquire: pairs with the release in unreserve */
+    } while (!atomic_compare_exchange_weak_explicit(&e->n_queued, &before, before + n,
+                                                    memory_order_acquire, memory_order_relaxed));
     /* relaxed: a bound, nothing is published by it */
     uint64_t tokens =
         atomic_fetch_add_explicit(&e->n_queued_tokens, n_tokens, memory_order_relaxed);
     bool too_long =
         e->max_queued_tokens != 0 && tokens > 0 && tokens + n_tokens > e->max_queued_tokens;
-    if (before < limit && n <= limit - before && !too_long) return true;
-    rose_engine_unreserve(e, n, n_tokens);
-    return false;
+    if (too_long) rose_engine_unreserve(e, n, n_tokens);
+    return !too_long;
 }
 
 rose_status rose_engine_reserve(rose_engine *e, uint32_t n, uint64_t n_tokens, rose_err *err)

@@ -226,7 +226,7 @@ bool rose_http_stream_write(rose_http_req *r, const void *bytes, size_t len)
     if (http_pending(c) > c->io->h->opts.max_pending_bytes) {
         rose_http_conn_flush(c);
         c->io->marked_ns = 0;
-        if (http_pending(c) > c->io->h->opts.max_pending_bytes && !c->doomed)
+        if (http_pending(c) > c->io->h->opts.max_pending_bytes)
             rose_http_conn_slow(c, ROSE_HTTP_SLOW_STREAM);
     }
     rose_http_conn_touch(c);

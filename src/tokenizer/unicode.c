@@ -55,6 +55,18 @@ size_t rose_utf8_valid_prefix(const uint8_t *p, size_t n)
     return (size_t)(q - p);
 }
 
+rose_status rose_utf8_escape(rose_buf *out, const char *p, size_t n)
+{
+    rose_status st = ROSE_OK;
+    for (size_t at = 0; at < n && st == ROSE_OK; at++) {
+        const size_t k = rose_utf8_valid_prefix((const uint8_t *)p + at, n - at);
+        st = rose_buf_add(out, p + at, k);
+        at += k;
+        if (st == ROSE_OK && at < n) st = rose_buf_addf(out, "\\x%02x", (unsigned char)p[at]);
+    }
+    return st;
+}
+
 unsigned rose_utf8_encode(uint32_t cp, char *out)
 {
     if (cp < 0x80) {

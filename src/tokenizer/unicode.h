@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
+
 typedef struct rose_cp_range {
     uint32_t lo, hi; /* both inclusive */
 } rose_cp_range;
@@ -101,6 +103,10 @@ static inline unsigned rose_utf8_decode_back(const uint8_t *begin, const uint8_t
 
 /* Length of the longest well-formed prefix of p[0..n). */
 size_t rose_utf8_valid_prefix(const uint8_t *p, size_t n);
+
+/* Append p[0..n) to out as well-formed text: each byte that is part of no character becomes \xNN.
+ * NOMEM. */
+rose_status rose_utf8_escape(rose_buf *out, const char *p, size_t n);
 
 /* Write cp to out (room for 4 bytes); returns the length. cp <= 0x10FFFF. */
 unsigned rose_utf8_encode(uint32_t cp, char *out);

@@ -197,6 +197,33 @@ static void timers_before_the_worker_is_done(void **state)
     fake_arrival_ns = 1;
 }
 
+/* Answered while the engine still has a part of it: no timer outlives the answer, as the server
+ * may. */
+static void no_timer_behind_an_answer(void **state)
+{
+    rose_api_opts o;
+    (void)state;
+    rose_api_opts_default(&o);
+    fake_reset();
+    fake.capacity = 1;
+    fake_n_timers = 0;
+    fake_arrival_ns = rose_now_ns();
+    rose_api *a = fake_start(&o);
+    rose_http_req *r = post("/v1/completions", "{\"prompt\":\"x\",\"timeout\":50,\"n\":2}");
+    for (int k = 0; k < 20000 && r->status == 0; k++)
+        fake_turn(1);
+    assert_int_equal(r->status, 429);
+    assert_int_equal(fake.n_live, 1);
+    assert_int_equal(fake_n_timers, 0);
+    while (fake.n_live > 0) {
+        fake_engine_step();
+        fake_turn(0);
+    }
+    fake_free(r);
+    fake_stop(a);
+    fake_arrival_ns = 1;
+}
+
 static void peeked(void **state)
 {
     static const struct {
@@ -264,7 +291,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes),  cmocka_unit_test(streamed),
         cmocka_unit_test(timers), cmocka_unit_test(timers_before_the_worker_is_done),
-        cmocka_unit_test(peeked), cmocka_unit_test(labels),
+        cmocka_unit_test(peeked), cmocka_unit_test(no_timer_behind_an_answer),
+        cmocka_unit_test(labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

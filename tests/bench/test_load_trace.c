@@ -61,6 +61,35 @@ static void test_burstgpt(void **state)
     rose_load_trace_free(&t);
 }
 
+/* Quotes as RFC 4180 has them: a comma within is text, a doubled quote is one. */
+static void test_quotes(void **state)
+{
+    (void)state;
+    rose_load_trace t;
+    assert_int_equal(
+        parse(
+            &t,
+            "\"Timestamp\",\"Model, or \"\"none\"\"\",Request tokens, \"Response tokens\" ,Total\n"
+            "5,\"GPT-4, turbo\",\"1087\",230,1317\n"
+            "6,\"say \"\"a, b\"\"\" ,17, 18 ,35\n"
+            "7,\"\",1,2,3\n"
+            "8,\"never closed,3,4,7\n"
+            "9,a \"b\" c,5,6,11\n"
+            "10,\",\",7,\"8",
+            100),
+        ROSE_OK);
+    assert_string_equal(t.format, "burstgpt");
+    assert_int_equal(t.n, 4);
+    assert_int_equal(t.n_bad, 2);
+    assert_int_equal(t.first_bad, 5);
+    const uint32_t want[4][2] = {{1087, 230}, {17, 18}, {1, 2}, {5, 6}};
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(t.rows[i].n_in, want[i][0]);
+        assert_int_equal(t.rows[i].n_out, want[i][1]);
+    }
+    rose_load_trace_free(&t);
+}
+
 static void test_jsonl(void **state)
 {
     (void)state;
@@ -444,13 +473,13 @@ static void test_prompt_prefixes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_azure),           cmocka_unit_test(test_burstgpt),
-        cmocka_unit_test(test_jsonl),           cmocka_unit_test(test_bad_start),
-        cmocka_unit_test(test_limit),           cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_refused),         cmocka_unit_test(test_mutations),
-        cmocka_unit_test(test_generator),       cmocka_unit_test(test_ramp),
-        cmocka_unit_test(test_clamp),           cmocka_unit_test(test_prompt_lengths),
-        cmocka_unit_test(test_prompt_prefixes),
+        cmocka_unit_test(test_azure),          cmocka_unit_test(test_burstgpt),
+        cmocka_unit_test(test_quotes),         cmocka_unit_test(test_jsonl),
+        cmocka_unit_test(test_bad_start),      cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_bad_lines),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_mutations),      cmocka_unit_test(test_generator),
+        cmocka_unit_test(test_ramp),           cmocka_unit_test(test_clamp),
+        cmocka_unit_test(test_prompt_lengths), cmocka_unit_test(test_prompt_prefixes),
     };
     return cmocka_run_group_tests(tests, open_prompts, close_prompts);
 }

@@ -144,7 +144,7 @@ static void test_rows(void **state)
     assert_int_equal(rose_file_read(&text, path, 1 << 20, NULL), ROSE_OK);
     const char *md = rose_buf_str(&text);
     assert_non_null(strstr(md,
-                           "| x | 2 | 1.00 | 20.0 (10.0 to 40.0) | 60.0 | 2.000 | | 500.0/0.0 | "
+                           "| x | 2 | 1.00 | 20.0 (10.0 to 40.0) | 60.0 | 2.000 | - | 500.0/0.0 | "
                            "0.250 | 3 |\n"));
     assert_non_null(strstr(md, "| y | failed: it died |"));
     unlink(path);

@@ -26,6 +26,10 @@ static void test_text(void **state)
     assert_string_equal(rose_buf_str(&h.out),
                         "a&lt;b&gt;&amp;&quot;&#39;\xef\xbf\xbd\n\t\xef\xbf\xbd<5>");
     h.out.len = 0;
+    rose_html_text(&h, "/m\xff/\xc3\xa9\xe2\x82<\xc3");
+    assert_string_equal(rose_buf_str(&h.out), "/m\xef\xbf\xbd/\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd&lt;"
+                                              "\xef\xbf\xbd");
+    h.out.len = 0;
     char long_text[3000];
     memset(long_text, 'x', sizeof long_text - 1);
     long_text[sizeof long_text - 1] = '\0';
@@ -82,6 +86,40 @@ static void test_clean(void **state)
         assert_non_null(j);
         json_decref(j);
     }
+}
+
+/* What cannot stand in JSON as it is loses nothing. */
+static void test_string(void **state)
+{
+    static const char *const cases[][2] = {
+        {"", ""},
+        {"/models/\xc3\xa9", "/models/\xc3\xa9"},
+        {"/m\xffod", "/m\\xffod"},
+        {"\xff\xfe", "\\xff\\xfe"},
+        {"a\xe2\x82", "a\\xe2\\x82"}, /* cut in two */
+        {"\xc0\x80x\xed\xa0\x80", "\\xc0\\x80x\\xed\\xa0\\x80"},
+        {"\xf0\x9f\x92\xa9\x80", "\xf0\x9f\x92\xa9\\x80"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *j = rose_results_string(cases[i][0]);
+        assert_string_equal(json_string_value(j), cases[i][1]);
+        json_decref(j);
+    }
+    json_t *j = rose_results_stringn(NULL, 0);
+    assert_string_equal(json_string_value(j), "");
+    json_decref(j);
+    j = rose_results_stringn("ab\xff", 2);
+    assert_string_equal(json_string_value(j), "ab");
+    json_decref(j);
+    j = rose_results_string(NULL);
+    assert_true(json_is_null(j));
+    json_decref(j);
+    char bench[] = "online", model[] = "/m\xffod", *argv[] = {bench, model, NULL};
+    j = rose_results_meta(2, argv);
+    assert_string_equal(json_string_value(json_object_get(j, "command")),
+                        "roseinfer bench online /m\\xffod");
+    json_decref(j);
 }
 
 static void test_tables(void **state)
@@ -319,13 +357,10 @@ static void test_plot_without_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_base64),
-        cmocka_unit_test(test_clean),
-        cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_vllm_keys),
-        cmocka_unit_test(test_plot_key),
-        cmocka_unit_test(test_plot_without_values),
+        cmocka_unit_test(test_text),     cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_clean),    cmocka_unit_test(test_string),
+        cmocka_unit_test(test_tables),   cmocka_unit_test(test_vllm_keys),
+        cmocka_unit_test(test_plot_key), cmocka_unit_test(test_plot_without_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include "bench/bench_fixture.h"
 
 #include "bench/stats.h"
+#include "bench/workload.h"
 
 static const double ps[8] = {0, 1, 37.5, 50, 90, 95, 99, 100};
 static const struct {
@@ -51,6 +52,66 @@ static void test_numpy(void **state)
         near(s.max, golden[i].p[7], 0);
         assert_int_equal(s.n, golden[i].n);
     }
+}
+
+/* Gaps are pooled over the tokens of all good replies, and their percentiles are numpy's:
+ * np.percentile over np.diff of each reply's arrivals, each as often as the event has tokens. */
+static void test_run_numpy(void **state)
+{
+    (void)state;
+    enum { N = 5, MOST = 5 };
+    static const struct {
+        uint32_t us, n_tokens;
+    } events[N][MOST] = {{{900, 1}, {1100, 1}, {1350, 3}, {1351, 1}, {9000, 2}},
+                         {{400, 2}, {700, 1}},
+                         {{5000, 1}},
+                         {{10, 1}, {90000, 1}}, /* failed: it does not count */
+                         {{800, 1}, {820, 4}, {2500, 1}, {2777, 1}, {4004, 1}}};
+    rose_arrival arrivals[N][MOST];
+    rose_reply replies[N] = {{0}};
+    rose_load_trace_row rows[N] = {{0}};
+    const rose_load_trace trace = {.rows = rows, .n = N};
+    const rose_run run = {.trace = &trace, .replies = replies, .n = N, .start_ns = 1000000};
+    rose_run_stats s;
+    for (uint32_t i = 0; i < N; i++) {
+        rose_reply *r = &replies[i];
+        r->due_ns = r->start_ns = run.start_ns + i * 12345678;
+        r->arrivals = arrivals[i];
+        r->counted = true;
+        for (; r->n_events < MOST && events[i][r->n_events].n_tokens > 0; r->n_events++) {
+            const uint64_t at = r->start_ns + events[i][r->n_events].us * UINT64_C(1000);
+            arrivals[i][r->n_events] =
+                (rose_arrival){.t_ns = at, .n_tokens = events[i][r->n_events].n_tokens};
+            r->n_tokens += events[i][r->n_events].n_tokens;
+            r->last_ns = r->end_ns = at;
+        }
+        r->first_ns = arrivals[i][0].t_ns;
+    }
+    snprintf(replies[3].error, sizeof replies[3].error, "gone");
+    assert_int_equal(rose_run_stats_make(&run, &s), ROSE_OK);
+    assert_int_equal(s.itl.n, 16);
+    near(s.itl.p50, 1.0500000000000093e-05, 1e-15);
+    near(s.itl.p90, 0.0014535, 1e-15);
+    near(s.itl.p95, 0.0031722499999999997, 1e-15);
+    near(s.itl.p99, 0.006753649999999997, 1e-15);
+    near(s.itl.mean, 0.0007252500000000001, 1e-15);
+    near(s.itl.max, 0.0076489999999999995, 1e-15);
+    near(s.itl_cdf[75], 0.0002827499999999999, 1e-15);
+    near(s.tpot.p50, 0.0004577142857142857, 1e-15);
+    near(s.tpot.p90, 0.0010172571428571427, 1e-15);
+    near(s.tpot.p99, 0.0011431542857142855, 1e-15);
+    near(s.ttft.p90, 0.0037700000000000008, 1e-15);
+    near(s.ttft.p99, 0.004876999999999999, 1e-15);
+}
+
+static void test_text(void **state)
+{
+    (void)state;
+    double v[2] = {0.0015, 0.0005};
+    char text[ROSE_SUMMARY_TEXT];
+    const rose_summary none = rose_summarise(NULL, 0), two = rose_summarise(v, 2);
+    assert_string_equal(rose_summary_text(&none, 1e3, 2, text), "-");
+    assert_string_equal(rose_summary_text(&two, 1e3, 2, text), "1.00/1.40/1.49");
 }
 
 static void test_empty(void **state)
@@ -131,7 +192,8 @@ static void test_streams_differ(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numpy),          cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_numpy),          cmocka_unit_test(test_run_numpy),
+        cmocka_unit_test(test_text),           cmocka_unit_test(test_empty),
         cmocka_unit_test(test_samples_grow),   cmocka_unit_test(test_moments),
         cmocka_unit_test(test_streams_differ),
     };

@@ -91,7 +91,7 @@ def test_devices():
     check("float16 on a CPU is refused by name", rc == 1 and "float16" in err and err.count("\n") == 1, (rc, err))
     if not os.path.exists("/dev/nvidia0"):
         rc, _, err = run("generate", MODEL, "-n", "1", "--device", "cuda", stdin=b"x")
-        check("cuda without a GPU is refused by name", rc == 1 and "CUDA" in err and err.count("\n") == 1, (rc, err))
+        check("cuda without a GPU is refused by name", rc == 1 and "device cuda: " in err and err.count("\n") == 1, (rc, err))
 
 
 def test_model_errors():
@@ -362,7 +362,7 @@ def test_bench_latency():
           abs(floor["tpot_p50_over_floor"] * floor["tpot_ms"] / j["tpot_ms"]["p50"] - 1) < 1e-9, (machine, floor))
     rc, out, err = run("bench", "latency", MODEL, "--batch-size", "1", "--input-len", "8", "--output-len", "1", "--num-iters", "1",
                        "--num-iters-warmup", "0")
-    check("one token has no TPOT to compare", rc == 0 and json.loads(out)["floor"]["tpot_p50_over_floor"] is None and "TPOT p50 is" not in err, (out, err))
+    check("one token has no TPOT to compare", rc == 0 and json.loads(out)["floor"]["tpot_p50_over_floor"] is None and err.count("nan") == 0 and "TPOT p50 -" in err, (out, err))
     one_line_error("latency over the context", run("bench", "latency", MODEL, "--input-len", "100000"), 1, "")
 
 
@@ -481,12 +481,13 @@ class Nesting(html.parser.HTMLParser):
 SCHEMA = {
     "meta": ["model", "device", "seed", "temperature", "top_p", "top_k", "ignore_eos", "n", "scales", "max_output_len",
              "max_input_len", "prompt_overhead_tokens", "backends", "server_cpus", "client_cpus", "trace_path",
-             "run_start_time", "run_end_time", "wall_s", "versions"],
+             "run_start_time", "run_end_time", "wall_s", "versions", "gpu", "dtype", "start_offset_s", "timeout_ready_s",
+             "max_inflight_requests"],
     "summary": ["backend", "scale", "num_requests", "num_success", "num_error", "success_rate", "total_output_events",
                 "duration_s", "req_per_s", "tok_per_s", "ttft_ms", "e2e_ms", "tpot_ms", "itl_ms"],
     "backend": ["backend", "base_url", "cmd", "log_path", "runs", "timing"],
     "request": ["input_len", "output_len", "start_s", "end_s", "ttft_s", "e2e_s", "tpot_s", "num_stream_events", "error"],
-    "timing": ["backend_start_time", "backend_end_time", "server_ready_s", "warmup_s", "backend_wall_s"],
+    "timing": ["backend_start_time", "backend_end_time", "server_ready_s", "warmup_s", "scale_wall_s", "backend_wall_s"],
 }
 
 
@@ -518,6 +519,15 @@ def test_bench_online():
         lacks += [k for k in SCHEMA["request"] for r in runs for q in r["request_metrics"] if k not in q]
         lacks += [k for k in SCHEMA["timing"] if k not in j["by_backend"]["roseinfer"]["timing"]]
         check("the schema of the Python system's suite", lacks == [], lacks)
+        m, timing = j["meta"], j["by_backend"]["roseinfer"]["timing"]
+        gpu = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], stdout=
+                                                            subprocess.PIPE).stdout.decode().splitlines()[:1]
+        check("meta: where and how", m["gpu"] in (None, *(gpu or [])) and m["timeout_ready_s"] == 600 and
+              m["dtype"] == j["by_backend"]["roseinfer"]["dtype"] and m["dtype"] in ("float32", "bfloat16", "float16") and
+              0 < m["start_offset_s"] < 1 and m["max_inflight_requests"] is None, m)
+        check("a wall time for each scale, not less than its run", list(timing["scale_wall_s"]) == ["0", "1"] and
+              all(r["duration_s"] + m["start_offset_s"] < timing["scale_wall_s"][f"{r['scale']:g}"] + 1e-3 and
+                  timing["scale_wall_s"][f"{r['scale']:g}"] < timing["backend_wall_s"] for r in rows[:2]), (timing, rows[:2]))
         check("prompts have the tokens that were asked for", all(r["num_prompt_len_differs"] == 0 for r in rows), rows)
         values = sorted(q["ttft_s"] * 1e3 for q in runs[1]["request_metrics"])
         check("p50 is the median", abs(rows[1]["ttft_ms"]["p50"] - (values[2] + values[3]) / 2) < 1e-6, values)
@@ -533,6 +543,20 @@ def test_bench_online():
         again = json.load(open(os.path.join(merged, "online_results.json")))
         check("merge: the later folder wins", rc == 0 and len(again["summaries"]) == 3 and
               len(again["by_backend"]["roseinfer"]["runs"]) == 3, err)
+        other, mixed = os.path.join(d, "x", "other"), os.path.join(d, "x", "mixed")
+        os.makedirs(other)
+        changed = json.loads(json.dumps(j))
+        changed["by_backend"]["other"] = dict(changed["by_backend"].pop("roseinfer"), dtype="fp7")
+        for scale, backend in (("9", "roseinfer"), ("3", "other")):
+            changed["by_backend"].setdefault(backend, dict(j["by_backend"]["roseinfer"]))["timing"] = {"scale_wall_s": {scale: 1}}
+        with open(os.path.join(other, "online_results.json"), "w") as f:
+            json.dump(changed, f)
+        rc, out, err = run("bench", "merge", mixed, where, other)
+        mix = json.load(open(os.path.join(mixed, "online_results.json")))
+        check("merge: wall times of both, no dtype where they differ", rc == 0 and mix["meta"]["dtype"] is None and
+              again["meta"]["dtype"] == m["dtype"] and
+              sorted(mix["by_backend"]["roseinfer"]["timing"]["scale_wall_s"]) == ["0", "1", "9"], (err, mix["meta"]))
+        shutil.rmtree(os.path.join(d, "x"))
         if shutil.which("gnuplot"):
             rc, out, err = run("bench", "plot", merged)
             figures = os.path.join(merged, "figures")
@@ -594,9 +618,19 @@ def test_bench_online_failures():
         good = [r for r in j["summaries"] if r["backend"] == "vllm"]
         check("a good server beside failing ones", rc == 1 and len(good) == 2 and
               all(r["num_success"] == 6 for r in good), (rc, err))
+        check("dtype is null where a server does not say it", j["meta"]["dtype"] is None and by["vllm"]["dtype"] is None, j["meta"])
         check("exit code and last log line of one that dies", "exit code 3" in by["sglang"]["error"] and
               "no such device" in by["sglang"]["error"], by["sglang"])
         check("a program that is not there", "trtllm" in by["trtllm"]["error"], by["trtllm"])
+        refuse = os.path.join(d, "refuse")
+        rc2, out2, said = run(*ONLINE, "--scales", "1", "--concurrency", "2", "--max-output-len", "3", "--warmup-requests", "0",
+                              "--backends", "roseinfer", "--extra-body", '{"no_such_field": 1}', "--output-dir", refuse)
+        where, none = online_results(refuse)
+        summary = open(os.path.join(where, "online_summary.md")).read()
+        check("a run without a success: dashes, no nan", rc2 == 1 and [r["num_success"] for r in none["summaries"]] == [0, 0] and
+              "nan" not in (said + summary).lower() and "TTFT -, TPOT -, ITL -, E2E -" in said and
+              all("| 0/6 | - | - | - | - |" in row for row in summary.splitlines() if row.startswith("| roseinfer")),
+              (rc2, said, summary))
         check("nobody at a URL", "error" in by["gone"], by["gone"])
         crashed = by["llama"]
         check("a crash keeps what was measured", len(crashed["runs"]) == 2 and "exit code 4" in crashed["error"] and
@@ -655,6 +689,63 @@ def test_bench_online_failures():
     one_line_error("bad scales", run(*ONLINE, "--scales", "1,x"), 1, "--scales")
     one_line_error("a folder without results", run("bench", "plot", "/tmp"), 1, "online_results.json")
     check("online needs a model", run("bench", "online")[0] == 2)
+
+
+def test_bench_report_tree():
+    """Folders within folders, in order, by their paths; no link is followed, and there is an end to it."""
+    with tempfile.TemporaryDirectory() as d:
+        top = os.path.join(d, "r")
+
+        def put(folder, name="start_results.json"):
+            os.makedirs(os.path.join(top, folder), exist_ok=True)
+            with open(os.path.join(top, folder, name), "w") as f:
+                json.dump({"meta": {"device": "d"}, "ready_ms": {"p50": 1}}, f)
+        for folder in ("ttft/burst-16", "ttft/burst", "batch/8/deep<er", ".hidden", "a/b/c/d/e/f/g/h", "a/b/c/d/e/f/g/h/i"):
+            put(folder)
+        put("", "top_results.json")
+        put("batch", "abuse_results.json")
+        os.makedirs(os.path.join(d, "outside"))
+        os.replace(os.path.join(top, "batch", "abuse_results.json"), os.path.join(d, "outside", "abuse_results.json"))
+        os.symlink(os.path.join(d, "outside"), os.path.join(top, "link"))
+        os.symlink(top, os.path.join(top, "ttft", "loop"))
+        rc, out, err = run("bench", "report", top)
+        page = open(os.path.join(top, "report.html"), encoding="utf-8").read()
+        titles = re.findall("<h2>(.*?)</h2>", page)
+        check("bench report: every folder below, in order, by its path", rc == 0 and titles == [
+            "top_results.json", "a/b/c/d/e/f/g/h/start_results.json", "batch/8/deep&lt;er/start_results.json",
+            "ttft/burst/start_results.json", "ttft/burst-16/start_results.json"], (titles, err))
+        check("bench report: too deep is said", "more than 8 deep" in err and "more than 8 deep" in page, err)
+        well = Nesting()
+        well.feed(page)
+        check("bench report of a tree: every element is closed", well.open == [] and not well.bad, well.bad)
+        os.makedirs(os.path.join(d, "none", "figures"))
+        one_line_error("a tree without results", run("bench", "report", os.path.join(d, "none")), 1, "no *_results.json")
+
+
+def test_bench_not_utf8():
+    """A model, an output folder and a trace whose names are not UTF-8: all of it is in the results, as \\xNN."""
+    with tempfile.TemporaryDirectory() as d:
+        model, out_dir = (os.path.join(os.fsencode(d), name) for name in (b"m\xffod", b"o\xfeut"))
+        os.symlink(os.path.abspath(MODEL), model)
+        args = [x.encode() for x in ONLINE]
+        args[args.index(MODEL.encode())] = model
+        rc, out, err = run(*args, "--scales", "1", "--output-dir", out_dir)
+        where, j = online_results(os.fsdecode(out_dir))
+        b, row = j["by_backend"].get("roseinfer", {}), j["summaries"][0]
+        check("online, a path that is not UTF-8: nothing is lost", rc == 0 and row["num_success"] == 6 and
+              j["meta"]["model"] == d + "/m\\xffod" and j["meta"]["n"] == 6 and j["meta"]["scales"] == [1] and
+              d + "/m\\xffod" in b["cmd"] and d + "/o\\xfeut" in b["log_path"] and b["model"] == "m\\xffod" and
+              len(b["runs"]) == 1, (err, j["meta"], row, b.get("cmd")))
+        rc, out, err = run("bench", "offline", model, "--num-prompts", "2", "--input-len", "4", "--output-len", "2", "--repeats",
+                           "1", "--warmup", "0", "--backends", "inproc,roseinfer,transformers", "--transformers-python", sys.executable)
+        j = json.loads(out)
+        check("offline, a path that is not UTF-8: every backend is a row", rc == 1 and j["meta"].get("num_prompts") == 2 and
+              [r["model"] for r in j["results"]] == [d + "/m\\xffod"] * 3 and
+              all(r["total_output_tokens"] == 4 for r in j["results"][:2]) and
+              "not UTF-8" in j["results"][2]["extra"]["error"], (err, out[:1500]))
+        one_line_error("a served name that is not UTF-8", run("serve", MODEL, "--served-model-name", b"m\xff"), 1,
+                       "--served-model-name", "UTF-8")
+    one_line_error("a model name that is not UTF-8", run(*ONLINE, "--model-name", b"m\xff"), 1, "--model-name", "UTF-8")
 
 
 def test_bench_stream_start_ablate():

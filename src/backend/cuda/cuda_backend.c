@@ -12,6 +12,7 @@
  * A device error is sticky: every call after it fails as well, and nothing here waits without
  * asking the device whether it still runs. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,12 +61,13 @@ static rose_status no_device(rose_err *err, cudaError_t e)
     cudaRuntimeGetVersion(&runtime);
     if (e == cudaErrorInsufficientDriver && driver > 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "no usable NVIDIA GPU: the driver is for CUDA %d.%d, and this program "
-                         "needs one for %d.%d or later",
+                         "device cuda: no usable NVIDIA GPU: the driver is for CUDA %d.%d, and "
+                         "this program needs one for %d.%d or later",
                          driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (e == cudaErrorInsufficientDriver)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "no usable NVIDIA GPU: no driver is installed");
-    return rose_fail(err, ROSE_E_UNSUPPORTED, "no usable NVIDIA GPU: %s",
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "device cuda: no usable NVIDIA GPU: no driver is installed");
+    return rose_fail(err, ROSE_E_UNSUPPORTED, "device cuda: no usable NVIDIA GPU: %s",
                      e != cudaSuccess ? cudaGetErrorString(e) : "no device");
 }
 
@@ -451,4 +453,15 @@ rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
     rose_status st = rose_cuda_select(err);
     if (st == ROSE_OK) *out = &ops;
     return st;
+}
+
+bool rose_backend_gpu_name(char *out, size_t cap)
+{
+    struct cudaDeviceProp device;
+    int n = 0;
+    const bool ok = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 &&
+                    cudaGetDeviceProperties(&device, 0) == cudaSuccess;
+    if (!ok) cudaGetLastError(); /* none of it concerns a later call */
+    snprintf(out, cap, "%s", ok ? device.name : "");
+    return ok;
 }
