@@ -251,8 +251,8 @@ static cudaError_t forward_one(rose_cuda *c, const rose_cuda_shape *s)
 /* Of a captured step of n sequences. */
 static uint32_t parts_of(const rose_cuda *c, uint32_t n)
 {
-    if ((c->trial & ROSE_CUDA_TRY_QUARTERS) != 0 && n >= 32) return 4;
-    return (c->trial & ROSE_CUDA_TRY_HALVES) != 0 && n >= 16 ? 2 : 1;
+    if ((c->trial & ROSE_CUDA_TRY_QUARTERS) != 0 && n > 32 && n <= 64) return 4;
+    return (c->trial & ROSE_CUDA_TRY_HALVES) != 0 && n > 16 && n <= 32 ? 2 : 1;
 }
 
 /* A decode step whose layers run in parts of the rows, on a stream each: while one part reads its

@@ -117,11 +117,14 @@ static int choose_few(const rose_cuda_linear *l, uint32_t rows, uint32_t trial)
         return HOPPER + ROSE_CUDA_HOPPER_HEAD;
     if (head && rows > 16 && (trial & ROSE_CUDA_TRY_HEAD_64) != 0)
         return HOPPER + ROSE_CUDA_HOPPER_STREAM_64;
+    if (head && rows > 64 && (trial & ROSE_CUDA_TRY_WIDE_96) != 0) return WIDE + ROSE_CUDA_WIDE_96;
     if (head || rows <= 32) return 0;
+    if (rows > 64 && (l->n > 1024 || l->k > 1024) && (trial & ROSE_CUDA_TRY_WIDE_64_48) != 0)
+        return WIDE + ROSE_CUDA_WIDE_64_48;
     if ((trial & ROSE_CUDA_TRY_SPLIT_8) != 0 && l->k_pad >= 8 * 192)
         return HOPPER + ROSE_CUDA_HOPPER_SPLIT_8;
-    if ((trial & ROSE_CUDA_TRY_TEAM) != 0 && l->n > 1024 && l->k_pad <= 4 * 192)
-        return HOPPER + (rows > 64 ? ROSE_CUDA_HOPPER_TEAM : ROSE_CUDA_HOPPER_TEAM_32);
+    if ((trial & ROSE_CUDA_TRY_TEAM) != 0 && l->k_pad <= 4 * 192)
+        return HOPPER + (rows > 64 && l->n > 1024 ? ROSE_CUDA_HOPPER_TEAM : ROSE_CUDA_HOPPER_TEAM_32);
     return 0;
 }
 
@@ -139,10 +142,14 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t tr
                   : ordered ? ROSE_CUDA_HOPPER_ORDERED
                             : ROSE_CUDA_HOPPER_STREAM);
     int kernel = choose_few(l, rows, trial);
-    if (kernel != 0 && hopper_takes(l, io, kernel)) return kernel;
+    if (kernel != 0 && (kernel >= WIDE ? wide_takes(l, io) : hopper_takes(l, io, kernel)))
+        return kernel;
     kernel = otherwise;
-    if (rows > 128 && (trial & ROSE_CUDA_TRY_CORES) != 0 && wide_takes(l, io))
+    if (rows > 128 && (trial & ROSE_CUDA_TRY_CORES) != 0 && wide_takes(l, io)) {
+        if (rows <= 256 && !head && l->n > 1024 && (trial & ROSE_CUDA_TRY_WIDE_64_48) != 0)
+            return WIDE + ROSE_CUDA_WIDE_64_48;
         return choose_wide(l, io, trial);
+    }
     if ((rows > 32 && head) || rows > 300 || (rows > 128 && l->n >= 2048) ||
         (rows > 64 && l->n >= 3072))
         kernel = stream;

@@ -112,6 +112,7 @@ typedef struct wide_ring {
     uint32_t ring, full, empty; /* shared addresses */
     uint32_t group, lane;
     ring_place at;
+    uint32_t chunk; /* its parity */
 } wide_ring;
 
 /* The products of the stage at r->at, as one group; begin: of a chunk. There: it will be; else what
@@ -141,6 +142,25 @@ template <int CLUSTER> ROSE_DEVICE void free_stage(const wide_ring &r, uint32_t 
         cluster_arrive(cluster_address(r.empty + slot * 8, r.lane));
 }
 
+/* The second warpgroup stays a stage behind the first, so that one's products run under the other's
+ * additions: in step, both would add at once and the tensor cores rest. Two barriers in turn, as
+ * the first may be more than a chunk ahead, but not two: the ring is shorter. */
+template <int GROUPS> ROSE_DEVICE void keep_behind(wide_ring *r, int stage)
+{
+    if (GROUPS == 1) return;
+    if (stage == 0)
+        asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p bar.sync %0, 256;\n}" ::"r"(
+                         1 + r->chunk),
+                     "r"(r->group)
+                     : "memory");
+    if (stage == 1)
+        asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %1, 0;\n@p bar.arrive %0, 256;\n}" ::"r"(
+                         1 + r->chunk),
+                     "r"(r->group)
+                     : "memory");
+    if (stage == CHUNK_STAGES - 1) r->chunk ^= 1;
+}
+
 template <typename T, int GROUPS, int TN, int STAGES, int CLUSTER>
 ROSE_DEVICE void multiply_chunk(float (&acc)[TN / 2], wide_ring *r)
 {
@@ -148,7 +168,9 @@ ROSE_DEVICE void multiply_chunk(float (&acc)[TN / 2], wide_ring *r)
 #pragma unroll
     for (int s = 0; s < CHUNK_STAGES; s++) {
         const uint32_t slot = r->at.slot;
+        if (s == 0) keep_behind<GROUPS>(r, s);
         start_stage<T, GROUPS, TN, STAGES>(acc, r, s == 0, true);
+        if (s > 0) keep_behind<GROUPS>(r, s);
         if (s > 0) {
             wgmma_wait<1>();
             free_stage<CLUSTER>(*r, before);
@@ -198,7 +220,9 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
 #pragma unroll
         for (int s = 0; s < CHUNK_STAGES; s++) {
             slot[s] = r->at.slot;
+            if (s == 0) keep_behind<GROUPS>(r, s);
             start_stage<T, GROUPS, TN, STAGES>(acc, r, s == 0, more);
+            if (s > 0) keep_behind<GROUPS>(r, s);
         }
         tile = wide_place(&walk, more ? at : 0);
         finish_wide<T, EPI, TN, 0>(&done, sum, l, io);
@@ -252,7 +276,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
             asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
         else
             asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        wide_ring r = {ring, full_at, empty_at, threadIdx.x / 128 - 1, threadIdx.x % 32, {0, 0}};
+        wide_ring r = {ring, full_at, empty_at, threadIdx.x / 128 - 1, threadIdx.x % 32, {0, 0}, 0};
         multiply_wide<T, EPI, GROUPS, TN, STAGES, CLUSTER>(l, io, walk, at, step, &r, rank);
     }
     if (CLUSTER > 1) {
