@@ -257,6 +257,8 @@ int main(int argc, char **argv)
     char *only;
     const uint32_t context = (uint32_t)strtoul(argv[4], &only, 10);
     const uint32_t longest = context > PREFILL ? context : PREFILL;
+    const uint32_t one = strchr(only, '=') != NULL ? (uint32_t)strtoul(strchr(only, '=') + 1, NULL, 10) : 0;
+    if (one > 0) *strchr(only, '=') = 0;
     const bool decodes = *only == 0 || strcmp(only, ":decode") == 0,
                prefills = *only == 0 || strcmp(only, ":prefill") == 0;
     if (context < 1 || context > STRIDE * PAGE || (!decodes && !prefills)) return 2;
@@ -270,23 +272,24 @@ int main(int argc, char **argv)
     if (b.tokens == NULL || b.pages == NULL) return 1;
     for (int k = 0; k < b.n_trials; k++)
         open_backend(&b, k, argv[1], argv[3]);
-    fill_pages(&b, context);
+    if (one == 0 || decodes) fill_pages(&b, context);
     printf("{\n  \"device\": \"%s\", \"dtype\": \"%s\", \"context\": %u,\n", b.ops->name, argv[3],
            context);
     part(&b, "decode");
     for (size_t i = 0; decodes && i < sizeof sizes / sizeof *sizes; i++) {
+        if (one > 0 && sizes[i] != one) continue;
         decode(&b, &t, sizes[i], context, false);
-        decode(&b, &t, sizes[i], context, true);
+        if (one == 0) decode(&b, &t, sizes[i], context, true);
     }
     printf("\n  ],\n");
     part(&b, "rules");
     static const uint32_t wishes[] = {0, 1, 64};
-    for (size_t i = 0; decodes && i < 3; i++)
+    for (size_t i = 0; decodes && one == 0 && i < 3; i++)
         decode_with_rules(&b, &t, wishes[i], context);
     printf("\n  ],\n");
     part(&b, "prefill");
     for (size_t i = 0; prefills && i < 3; i++)
-        prefill(&b, &t, steps[i]);
+        if (one == 0 || steps[i] == one) prefill(&b, &t, steps[i]);
     printf("\n  ]\n}\n");
     for (int k = 0; k < b.n_trials; k++)
         b.ops->close(b.ctx[k]);
