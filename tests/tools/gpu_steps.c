@@ -257,7 +257,8 @@ int main(int argc, char **argv)
     char *only;
     const uint32_t context = (uint32_t)strtoul(argv[4], &only, 10);
     const uint32_t longest = context > PREFILL ? context : PREFILL;
-    const uint32_t one = strchr(only, '=') != NULL ? (uint32_t)strtoul(strchr(only, '=') + 1, NULL, 10) : 0;
+    const uint32_t one =
+        strchr(only, '=') != NULL ? (uint32_t)strtoul(strchr(only, '=') + 1, NULL, 10) : 0;
     if (one > 0) *strchr(only, '=') = 0;
     const bool decodes = *only == 0 || strcmp(only, ":decode") == 0,
                prefills = *only == 0 || strcmp(only, ":prefill") == 0;

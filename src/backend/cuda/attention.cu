@@ -401,13 +401,9 @@ static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attentio
     const bool many = a->n_items * a->kv.n_heads > 3 * 132;
     if (many && (at->trial & ROSE_CUDA_TRY_AHEAD) != 0 && has_bulk_copies())
         return run_ahead<T, HD, 3, (HD > 64 ? 1 : 3)>(at, a);
+    if (many && (at->trial & ROSE_CUDA_TRY_AHEAD_4) != 0 && has_bulk_copies())
+        return run_ahead<T, HD, 4, (HD > 64 ? 1 : 2)>(at, a);
     dim3 grid(a->kv.n_heads, a->n_items);
-    if (many && (at->trial & ROSE_CUDA_TRY_AHEAD_4) != 0)
-        return launch_kernel(at, together_kernel<T, HD, 9>, grid, 9 * 32, 0, *a);
-    if (many && (at->trial & ROSE_CUDA_TRY_SPLIT_8) != 0 && has_bulk_copies())
-        return run_ahead<T, HD, 9, 1>(at, a);
-    if (many && (at->trial & ROSE_CUDA_TRY_HEAD_64) != 0)
-        return launch_kernel(at, together_kernel<T, HD, 5>, grid, 5 * 32, 0, *a);
     /* One wave of blocks, as wide as registers allow. */
     if (a->n_items * a->kv.n_heads <= 132)
         return launch_kernel(at, together_kernel<T, HD, 12>, grid, 12 * 32, 0, *a);

@@ -115,12 +115,19 @@ static int choose_few(const rose_cuda_linear *l, uint32_t rows, uint32_t trial)
     if (rows > 128) return 0;
     if (head && rows <= 32 && (trial & ROSE_CUDA_TRY_HEAD) != 0)
         return HOPPER + ROSE_CUDA_HOPPER_HEAD;
+    if (head && rows > 16 && (trial & ROSE_CUDA_TRY_HEAD_64) != 0)
+        return HOPPER + ROSE_CUDA_HOPPER_STREAM_64;
     if (head && rows > 64 && (trial & ROSE_CUDA_TRY_WIDE_96) != 0) return WIDE + ROSE_CUDA_WIDE_96;
+    if (head && rows > 16 && (trial & ROSE_CUDA_TRY_WIDE_64_48) != 0)
+        return WIDE + ROSE_CUDA_WIDE_64_48;
     if (head || rows <= 32) return 0;
     if (rows > 64 && (l->n > 1024 || l->k > 1024) && (trial & ROSE_CUDA_TRY_WIDE_64_48) != 0)
         return WIDE + ROSE_CUDA_WIDE_64_48;
+    if ((trial & ROSE_CUDA_TRY_SPLIT_8) != 0 && l->k_pad >= 8 * 192)
+        return HOPPER + ROSE_CUDA_HOPPER_SPLIT_8;
     if ((trial & ROSE_CUDA_TRY_TEAM) != 0 && l->k_pad <= 4 * 192)
-        return HOPPER + (rows > 64 && l->n > 1024 ? ROSE_CUDA_HOPPER_TEAM : ROSE_CUDA_HOPPER_TEAM_32);
+        return HOPPER +
+               (rows > 64 && l->n > 1024 ? ROSE_CUDA_HOPPER_TEAM : ROSE_CUDA_HOPPER_TEAM_32);
     return 0;
 }
 

@@ -149,10 +149,10 @@ template <int GROUPS> ROSE_DEVICE void keep_behind(wide_ring *r, int stage)
 {
     if (GROUPS == 1) return;
     if (stage == 0)
-        asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p bar.sync %0, 256;\n}" ::"r"(
-                         1 + r->chunk),
-                     "r"(r->group)
-                     : "memory");
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p bar.sync %0, 256;\n}" ::"r"(1 + r->chunk),
+            "r"(r->group)
+            : "memory");
     if (stage == 1)
         asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %1, 0;\n@p bar.arrive %0, 256;\n}" ::"r"(
                          1 + r->chunk),
