@@ -34,9 +34,8 @@ typedef struct rose_kernel_times {
 typedef struct rose_kernel_opts {
     rose_compute dtype;
     const char *library; /* a path, or NULL for the usual names */
-    const char *kernel;  /* CUDA: ours by name (rose_cuda_linear_name); "wide": the choice of
-                            ROSE_CUDA_TRY_WIDE; NULL: the engine's. A kernel that
-                            does not take a shape gives way to `tiles` */
+    const char *kernel;  /* CUDA: ours by name (rose_cuda_linear_name); NULL: the engine's choice. A
+                            kernel that does not take a shape gives way to `tiles` */
     const rose_kernel_shape *largest; /* [n_largest] CUDA: room for such products */
     uint32_t n_largest;
     const char *isa;    /* CPU, as in rose_backend_opts */

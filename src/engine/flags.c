@@ -34,6 +34,7 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .cuda_graph = o.backend.cuda_graph,
         .pdl = o.backend.pdl,
         .cuda_trial = o.backend.cuda_trial,
+        .cuda_without = o.backend.cuda_without,
     };
 }
 
@@ -123,12 +124,13 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
             "cuda: a kernel begins, and loads weights, under the end of the one before it"),
         ROSE_ROW_STRING(
             "cuda-trial", &f->cuda_trial, "NAMES",
-            "cuda: kernels on trial, the same bits in another way, with commas between: sampler, "
-            "prompts4, prompts8, norm, halves, quarters, rules, ordered, wide, wide-192, "
-            "wide-pair, "
-            "wide-add, wide-96, wide-64-96, wide-64-48, ahead, ahead-4, split-8, head-64, team, "
-            "head",
+            "cuda: kernels on trial, the same bits in another way, with commas between: norm, "
+            "wide-pair, wide-add",
             .unset = "none"),
+        ROSE_ROW_STRING("cuda-without", &f->cuda_without, "NAMES",
+                        "leave out optimisations of the CUDA backend, to measure what each gives, "
+                        "with commas between: wide, team, ahead, halves",
+                        .unset = "none"),
         ROSE_ROW_CHOICE(
             "prefill-backend", &f->prefill_backend, "auto|auto2|flash|cudnn|naive",
             "cuda: attention of prompts; auto is flash, our own kernel; naive is a plain one to "
@@ -239,6 +241,7 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     b->cuda_graph = f->cuda_graph;
     b->pdl = f->pdl;
     b->cuda_trial = f->cuda_trial;
+    b->cuda_without = f->cuda_without;
     b->device_timeout_ms = f->device_timeout_ms;
     b->megakernel = f->megakernel;
     if (b->max_step_tokens < b->max_seqs)

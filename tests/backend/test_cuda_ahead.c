@@ -257,7 +257,7 @@ int main(int argc, char **argv)
     if (!fx_use_gpu()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    if (fx_trial != NULL) return failed;
-    fx_trial = "sampler,prompts4,norm,halves,rules,ordered,wide";
-    return failed + cmocka_run_group_tests_name("on trial", tests, NULL, NULL);
+    if (fx_without != NULL) return failed;
+    fx_without = FX_WITHOUT_ALL;
+    return failed + cmocka_run_group_tests_name("without " FX_WITHOUT_ALL, tests, NULL, NULL);
 }

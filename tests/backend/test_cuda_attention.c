@@ -1,6 +1,7 @@
 /* tests/backend/test_cuda_attention.c - the kernels of attention against each other bit for bit:
  * prompts of any length that begin anywhere, side by side, and many single rows, in pages in any
- * order; the outputs poisoned before, canaries behind them. (Against other arithmetic:
+ * order; the outputs poisoned before, canaries behind them. The rows of a prompt must come out of
+ * tiles as they come out one by one. (Against other arithmetic:
  * test_cuda_model.) */
 #include "backend/cuda_fixture.h"
 
@@ -10,9 +11,10 @@ static const uint16_t g_poison = 0x1234;
 typedef struct problem {
     rose_cuda_type type;
     rose_cuda_attention a; /* out excepted */
-    uint32_t rows, head_dim, n_heads;
-    bool together;   /* one row a sequence */
-    void *memory[4]; /* to be freed */
+    uint32_t rows, head_dim, n_heads, n_singles;
+    bool together;                 /* one row a sequence */
+    const rose_cuda_item *singles; /* the same, one row an item */
+    void *memory[5];               /* to be freed */
 } problem;
 
 static void *device(const void *from, size_t bytes)
@@ -77,6 +79,21 @@ static uint32_t make_rows(fx_random *r, rose_cuda_item *items, uint32_t *n_table
     return n;
 }
 
+/* The items' rows, each an item of its own. */
+static rose_cuda_item *single_rows(const rose_cuda_item *items, uint32_t n_items, uint32_t rows,
+                                   uint32_t *n)
+{
+    rose_cuda_item *all = calloc(rows, sizeof *all), *d;
+    assert_non_null(all);
+    *n = 0;
+    for (uint32_t i = 0; i < n_items; i++)
+        for (uint32_t j = 0; j < items[i].n_rows; j++)
+            all[(*n)++] = (rose_cuda_item){items[i].row + j, 1, items[i].pos + j, items[i].table};
+    d = device(all, rows * sizeof *all);
+    free(all);
+    return d;
+}
+
 static problem make_problem(fx_random *r, rose_cuda_type type, uint32_t head_dim, bool together)
 {
     problem p = {.type = type,
@@ -95,6 +112,7 @@ static problem make_problem(fx_random *r, rose_cuda_type type, uint32_t head_dim
     p.memory[1] = random_values(r, type, N_PAGES * page, 2);
     p.memory[2] = device(items, n_items * sizeof *items);
     p.memory[3] = device(tables, sizeof tables);
+    p.singles = p.memory[4] = single_rows(items, n_items, p.rows, &p.n_singles);
     p.a = (rose_cuda_attention){.q = p.memory[0],
                                 .kv = {.base = p.memory[1],
                                        .page_elems = page,
@@ -110,18 +128,22 @@ static problem make_problem(fx_random *r, rose_cuda_type type, uint32_t head_dim
     return p;
 }
 
-/* The caller frees. */
-static uint16_t *run(const problem *p, uint32_t trial, size_t *n)
+/* singles: row by row, though they come in tiles. The caller frees. */
+static uint16_t *run(const problem *p, uint32_t without, bool singles, size_t *n)
 {
-    const rose_cuda_launch at = {.type = p->type, .trial = trial};
+    const rose_cuda_launch at = {.type = p->type, .without = without};
     rose_cuda_attention a = p->a;
+    if (singles) {
+        a.items = p->singles;
+        a.n_items = p->n_singles;
+    }
     *n = (size_t)(p->rows + CANARY) / 8 * 8 * a.out_k_pad;
     uint16_t *out = malloc(*n * sizeof *out);
     assert_non_null(out);
     for (size_t i = 0; i < *n; i++)
         out[i] = g_poison;
     a.out = device(out, *n * sizeof *out);
-    assert_int_equal(rose_cuda_attention_run(&at, &a, p->together), cudaSuccess);
+    assert_int_equal(rose_cuda_attention_run(&at, &a, p->together || singles), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_int_equal(cudaMemcpy(out, a.out, *n * sizeof *out, cudaMemcpyDeviceToHost), cudaSuccess);
     cudaFree(a.out);
@@ -141,24 +163,21 @@ static void check_canaries(const problem *p, const uint16_t *out, size_t n)
 
 static void compare(fx_random *r, rose_cuda_type type, uint32_t head_dim, bool together)
 {
-    static const uint32_t trials[2][2] = {{ROSE_CUDA_TRY_PROMPT, ROSE_CUDA_TRY_PROMPT_8},
-                                          {ROSE_CUDA_TRY_AHEAD, ROSE_CUDA_TRY_AHEAD_4}};
+    static const uint32_t ways[] = {0, ROSE_CUDA_WITHOUT_AHEAD};
     problem p = make_problem(r, type, head_dim, together);
-    uint32_t only; /* ROSE_CUDA_TRIAL */
     size_t n;
-    assert_int_equal(rose_cuda_trial_read(fx_trial, &only, NULL), ROSE_OK);
-    uint16_t *want = run(&p, 0, &n);
+    uint16_t *want = run(&p, ROSE_CUDA_WITHOUT_AHEAD, false, &n);
     check_canaries(&p, want, n);
     for (int i = 0; i < 2; i++) {
-        if (only != 0 && (only & trials[together][i]) == 0) continue;
-        uint16_t *got = run(&p, trials[together][i], &n);
+        uint16_t *got = run(&p, ways[i], true, &n);
         if (memcmp(want, got, n * sizeof *got) != 0)
-            fail_msg("type %d, %u rows in %u tiles, %u heads of %u: trial %u differs", (int)type,
-                     p.rows, p.a.n_items, p.n_heads, head_dim, trials[together][i]);
+            fail_msg("type %d, %u rows in %u items, %u heads of %u: row by row%s they differ",
+                     (int)type, p.rows, p.a.n_items, p.n_heads, head_dim,
+                     i > 0 ? " without ahead" : "");
         free(got);
     }
     free(want);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         cudaFree(p.memory[i]);
 }
 

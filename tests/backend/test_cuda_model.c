@@ -201,29 +201,34 @@ static void test_switches(void **state)
     fx_model_free(m);
 }
 
-/* Neither does a second copy of the weights, whichever of its kernels multiplies. */
+/* Neither does the second copy of the weights, which is there where its kernels are, whichever of
+ * them multiplies. */
 static void test_wide(void **state)
 {
     (void)state;
     rose_model *m = fx_model(&g_shapes[0], fx_seed());
+    const char *only = fx_without;
     for (int t = 0; t < 2; t++) {
+        bool wide;
+        fx_without = "wide";
         fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
         fx_seq want = run_alone(m, &f, N_PROMPT);
         const uint64_t weights = f.plan.weights;
         fx_close(&f);
-        fx_trial = "wide";
+        fx_without = NULL;
         f = fx_open(m, g_types[t], NULL, 0, 1);
-        assert_true(f.plan.weights > weights);
-        for (int kernel = ROSE_CUDA_WIDE - 1; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
-            rose_cuda_linear_force(kernel < ROSE_CUDA_WIDE ? 0 : kernel);
-            compare(m, &want, run_alone(m, &f, 33), "wide");
-            compare(m, &want, run_among(m, &f, fx_seed()), "wide");
+        assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
+        assert_int_equal(f.plan.weights > weights, wide);
+        for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
+            rose_cuda_linear_force(kernel);
+            compare(m, &want, run_alone(m, &f, 33), rose_cuda_linear_name(kernel));
+            compare(m, &want, run_among(m, &f, fx_seed()), rose_cuda_linear_name(kernel));
         }
         rose_cuda_linear_force(0);
-        fx_trial = NULL;
         fx_close(&f);
         fx_seq_free(&want);
     }
+    fx_without = only;
     fx_model_free(m);
 }
 
@@ -242,57 +247,56 @@ static void run_crowd(const rose_model *m, fx_seq *s, uint32_t n)
     fx_close(&f);
 }
 
-static void compare_crowds(const rose_model *m, const char *const *trials, int n_trials)
+static void compare_crowds(const rose_model *m, const char *const *ways, int n_ways)
 {
-    static const uint32_t sizes[] = {16, 23, 32, 57, 100, 128, 200, 256};
+    static const uint32_t sizes[] = {16, 17, 23, 32, 57, 100, 128, 200, 256};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         fx_seq s[2][256];
-        fx_trial = NULL;
+        fx_use_way(NULL);
         run_crowd(m, s[0], sizes[i]);
-        for (int way = 0; way < n_trials; way++) {
-            fx_trial = trials[way];
+        for (int way = 0; way < n_ways; way++) {
+            fx_use_way(ways[way]);
             run_crowd(m, s[1], sizes[i]);
             for (uint32_t j = 0; j < sizes[i]; j++) {
-                fx_same(m, &s[0][j], &s[1][j], fx_trial);
+                fx_same(m, &s[0][j], &s[1][j], ways[way]);
                 fx_seq_free(&s[1][j]);
             }
         }
         for (uint32_t j = 0; j < sizes[i]; j++)
             fx_seq_free(&s[0][j]);
     }
-    fx_trial = NULL;
+    fx_use_way(NULL);
 }
 
-/* What is on trial changes no bit: one sequence in every way, and decode steps of many.
+/* What can be left out and what is on trial (fx_use_way). */
+static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",  "team",      "ahead",
+                                     "halves",       "+norm", "+wide-pair"};
+enum { N_WAYS = sizeof g_ways / sizeof *g_ways };
+
+/* Neither changes a bit: one sequence in every way, and decode steps of many. ROSE_CUDA_WITHOUT or
  * ROSE_CUDA_TRIAL=NAMES tries these alone. */
-static void test_trials(void **state)
+static void test_ways(void **state)
 {
     (void)state;
-    static const char *const all[] = {"halves",
-                                      "quarters",
-                                      "sampler,prompts4,norm,quarters,ordered,wide",
-                                      "ahead,split-8,team,head",
-                                      "ahead-4,head-64,halves",
-                                      "sampler",
-                                      "prompts4",
-                                      "prompts8",
-                                      "norm",
-                                      "ordered",
-                                      "wide",
-                                      "wide-pair"};
-    enum { N_TRIALS = sizeof all / sizeof *all, CROWDED = 5 };
-    const char *only = fx_trial;
-    const char *const *trials = only != NULL ? &only : all;
-    char what[120];
-    fx_trial = NULL;
+    const char *without = fx_without, *trial = fx_trial;
+    char only[200], what[300];
+    const char *one = only, *const *ways = g_ways;
+    int n = N_WAYS;
+    if (without != NULL || trial != NULL) {
+        snprintf(only, sizeof only, "%s%s", without != NULL ? "" : "+",
+                 without != NULL ? without : trial);
+        ways = &one;
+        n = 1;
+    }
+    fx_use_way(NULL);
     for (int shape = 0; shape < 2; shape++) {
         rose_model *m = fx_model(&g_shapes[shape], fx_seed());
         fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
         fx_seq want = run_alone(m, &f, N_PROMPT);
         fx_close(&f);
-        for (int i = 0; i < (only != NULL ? 1 : N_TRIALS); i++) {
-            fx_trial = trials[i];
-            snprintf(what, sizeof what, "%s, trial %s", g_shapes[shape].name, trials[i]);
+        for (int i = 0; i < n; i++) {
+            fx_use_way(ways[i]);
+            snprintf(what, sizeof what, "%s, way %s", g_shapes[shape].name, ways[i]);
             f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
             compare(m, &want, run_alone(m, &f, N_PROMPT), what);
             compare(m, &want, run_alone(m, &f, 33), what);
@@ -300,10 +304,11 @@ static void test_trials(void **state)
             fx_close(&f);
         }
         fx_seq_free(&want);
-        compare_crowds(m, trials, only != NULL ? 1 : CROWDED);
+        compare_crowds(m, ways, n);
         fx_model_free(m);
     }
-    fx_trial = only;
+    fx_without = without;
+    fx_trial = trial;
 }
 
 /* Likewise with more words than 16,384, where the head has kernels of its own. */
@@ -312,12 +317,12 @@ static void test_many_words(void **state)
     (void)state;
     static const fx_shape many = {"many words",       1,        96,    4,     384,   16411, 256,
                                   ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
-    static const char *const all[] = {"head", "head-64", "ordered"};
-    const char *only = fx_trial;
+    const char *without = fx_without, *trial = fx_trial;
     rose_model *m = fx_model(&many, fx_seed());
-    compare_crowds(m, only != NULL ? &only : all, only != NULL ? 1 : 3);
+    compare_crowds(m, g_ways, 2);
     fx_model_free(m);
-    fx_trial = only;
+    fx_without = without;
+    fx_trial = trial;
 }
 
 /* Decode steps of 1 .. 256 sequences: graphs of every size and their padding against eager steps.
@@ -536,7 +541,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_copy_pages),    cmocka_unit_test(test_refused),
         cmocka_unit_test(test_wide),          cmocka_unit_test(test_switches),
         cmocka_unit_test(test_little),        cmocka_unit_test(test_megakernel),
-        cmocka_unit_test(test_lost_exchange), cmocka_unit_test(test_trials),
+        cmocka_unit_test(test_lost_exchange), cmocka_unit_test(test_ways),
         cmocka_unit_test(test_many_words),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());

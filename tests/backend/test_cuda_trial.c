@@ -1,77 +1,76 @@
-/* tests/backend/test_cuda_trial.c - the names of kernels on trial. Needs no GPU. */
+/* tests/backend/test_cuda_trial.c - the names of kernels on trial and of what can be left out.
+ * Needs no GPU. */
 #include "backend/cuda_fixture.h"
 
-static void reads(const char *names, uint32_t want)
+typedef rose_status (*reader)(const char *names, uint32_t *bits, rose_err *err);
+
+static void reads(reader read, const char *names, uint32_t want)
 {
     rose_err err = {""};
-    uint32_t trial = 1u << 31;
-    assert_int_equal(rose_cuda_trial_read(names, &trial, &err), ROSE_OK);
-    assert_int_equal(trial, want);
+    uint32_t bits = 1u << 31;
+    assert_int_equal(read(names, &bits, &err), ROSE_OK);
+    assert_int_equal(bits, want);
 }
 
-static void refuses(const char *names, const char *which)
+static void refuses(reader read, const char *names, const char *which)
 {
     rose_err err = {""};
-    uint32_t trial = 1u << 31;
-    assert_int_equal(rose_cuda_trial_read(names, &trial, &err), ROSE_E_UNSUPPORTED);
-    assert_int_equal(trial, 0);
+    uint32_t bits = 1u << 31;
+    assert_int_equal(read(names, &bits, &err), ROSE_E_UNSUPPORTED);
+    assert_int_equal(bits, 0);
     assert_non_null(strstr(err.msg, which));
 }
 
-static void test_names(void **state)
+static void test_trials(void **state)
 {
     (void)state;
-    reads(NULL, 0);
-    reads("", 0);
-    reads("sampler", ROSE_CUDA_TRY_SAMPLER);
-    reads("norm,rules", ROSE_CUDA_TRY_NORM | ROSE_CUDA_TRY_RULES);
-    reads("norm,norm", ROSE_CUDA_TRY_NORM);
-    reads("wide-64-48", ROSE_CUDA_TRY_WIDE_64_48);
-    reads("ahead,split-8", ROSE_CUDA_TRY_AHEAD | ROSE_CUDA_TRY_SPLIT_8);
-    reads("head", ROSE_CUDA_TRY_HEAD);
-    reads("ahead-4,head-64,team",
-          ROSE_CUDA_TRY_AHEAD_4 | ROSE_CUDA_TRY_HEAD_64 | ROSE_CUDA_TRY_TEAM);
-    reads("wide,prompts4,prompts8,halves,quarters,ordered",
-          ROSE_CUDA_TRY_WIDE | ROSE_CUDA_TRY_PROMPT | ROSE_CUDA_TRY_PROMPT_8 |
-              ROSE_CUDA_TRY_HALVES | ROSE_CUDA_TRY_QUARTERS | ROSE_CUDA_TRY_ORDERED);
+    const reader read = rose_cuda_trial_read;
+    reads(read, NULL, 0);
+    reads(read, "", 0);
+    reads(read, "norm", ROSE_CUDA_TRY_NORM);
+    reads(read, "norm,norm", ROSE_CUDA_TRY_NORM);
+    refuses(read, "wide", "cuda-trial: no wide; there are norm"); /* of the other kind */
+    refuses(read, "norm,", "cuda-trial: no ;");
 }
 
-/* Every kernel of linear_wide.cuh can be asked for by the name that `bench kernels` gives it. */
-static void test_wide_names(void **state)
+static void test_without(void **state)
 {
     (void)state;
-    uint32_t all = 0;
-    for (int kernel = ROSE_CUDA_WIDE; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
-        uint32_t trial;
-        assert_int_equal(rose_cuda_trial_read(rose_cuda_linear_name(kernel), &trial, NULL),
-                         ROSE_OK);
-        assert_int_equal(trial & all, 0);
-        all |= trial;
-    }
-    assert_int_equal(all, ROSE_CUDA_TRY_CORES);
+    const reader read = rose_cuda_without_read;
+    reads(read, NULL, 0);
+    reads(read, "", 0);
+    reads(read, "wide", ROSE_CUDA_WITHOUT_WIDE);
+    reads(read, "ahead,team", ROSE_CUDA_WITHOUT_TEAM | ROSE_CUDA_WITHOUT_AHEAD);
+    reads(read, "halves,halves", ROSE_CUDA_WITHOUT_HALVES);
+    reads(read, FX_WITHOUT_ALL,
+          ROSE_CUDA_WITHOUT_WIDE | ROSE_CUDA_WITHOUT_TEAM | ROSE_CUDA_WITHOUT_AHEAD |
+              ROSE_CUDA_WITHOUT_HALVES);
 }
 
 static void test_refused(void **state)
 {
     (void)state;
+    const reader read = rose_cuda_without_read;
     char name[400];
     memset(name, 'x', sizeof name);
     name[sizeof name - 1] = '\0';
-    refuses("sample", "sample");
-    refuses("sampler2", "sampler2");
-    refuses(",", "cuda-trial");
-    refuses("norm,", "cuda-trial");
-    refuses("norm,,rules", "cuda-trial");
-    refuses("norm rules", "norm rules");
-    refuses("NORM", "NORM");
-    refuses(name, "xxx");
+    refuses(read, "wid", "cuda-without: no wid; there are wide, team, ahead, halves");
+    refuses(read, "wide-192", "wide-192");
+    refuses(read, "team2", "team2");
+    refuses(read, ",", "cuda-without: no ;");
+    refuses(read, "wide,", "cuda-without: no ;");
+    refuses(read, "wide,,team", "cuda-without: no ;");
+    refuses(read, "wide team", "wide team");
+    refuses(read, "WIDE", "WIDE");
+    refuses(read, "norm", "norm");
+    refuses(read, name, "xxx; there are wide");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_wide_names),
+        cmocka_unit_test(test_trials),
+        cmocka_unit_test(test_without),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,13 +2,14 @@
  * batch sizes at one context length, steps with rules, and prefill of many prompts. For `make
  * bench-gpu`.
  *
- *     gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [TRIAL ...]
+ *     gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [WAY ...]
  *
- * PART: decode or prefill alone. -> one JSON object on stdout, a table on stderr. Each TRIAL is a
- * value of --cuda-trial ("" = none, which is also the default); all are open at once and take every
- * measurement in turn, round by round, so that their ratios of one round can be compared. Times are
- * host times from step() to the end of collect(): what an engine sees. Steps repeat at the same
- * positions (the KV they write is the same), so the context stays as stated. */
+ * PART: decode or prefill alone. -> one JSON object on stdout, a table on stderr. Each WAY is a
+ * value of --cuda-without ("" = all is used, also without a WAY), or behind a '+' one of
+ * --cuda-trial; all are open at once and take every measurement in turn, round by round, so that
+ * their ratios of one round can be compared. Times are host times from step() to the end of
+ * collect(): what an engine sees. Steps repeat at the same positions (the KV they write is the
+ * same), so the context stays as stated. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +19,13 @@
 #include "base/philox.h"
 
 enum { MAX_SEQS = 256, STRIDE = 64, PAGE = ROSE_KV_PAGE_TOKENS, PREFILL_SEQS = 128, PREFILL = 256 };
-enum { STEP_TOKENS = 32768, MAX_TRIALS = 20, ROUNDS = 7, REPEATS = 30, WARM = 6 };
+enum { STEP_TOKENS = 32768, MAX_WAYS = 20, ROUNDS = 7, REPEATS = 30, WARM = 6 };
 
 typedef struct bench {
     const rose_backend_ops *ops;
-    const char *trial[MAX_TRIALS];
-    void *ctx[MAX_TRIALS];
-    int n_trials;
+    const char *way[MAX_WAYS];
+    void *ctx[MAX_WAYS];
+    int n_ways;
     uint32_t vocab, stride;
     uint32_t *tokens, *pages;
     uint32_t first[MAX_SEQS + 1], pos[MAX_SEQS], out_row[MAX_SEQS], out_pos[MAX_SEQS];
@@ -32,10 +33,10 @@ typedef struct bench {
     const char *comma; /* before the next row of JSON */
 } bench;
 
-/* What one trial took: all times of a round sorted, us; then of every round. */
+/* What one way took: all times of a round sorted, us; then of every round. */
 typedef struct times {
-    double us[MAX_TRIALS][ROUNDS][REPEATS];
-    double middle[MAX_TRIALS][ROUNDS];
+    double us[MAX_WAYS][ROUNDS][REPEATS];
+    double middle[MAX_WAYS][ROUNDS];
 } times;
 
 static void die(const char *what, const rose_err *err)
@@ -44,13 +45,13 @@ static void die(const char *what, const rose_err *err)
     exit(1);
 }
 
-static double run_step(bench *b, int trial, const rose_batch *batch)
+static double run_step(bench *b, int way, const rose_batch *batch)
 {
     rose_err err = {""};
     rose_step_result r;
     uint64_t ticket, start = rose_now_ns();
-    if (b->ops->step(b->ctx[trial], batch, &ticket, &err) != ROSE_OK ||
-        b->ops->collect(b->ctx[trial], ticket, &r, &err) != ROSE_OK)
+    if (b->ops->step(b->ctx[way], batch, &ticket, &err) != ROSE_OK ||
+        b->ops->collect(b->ctx[way], ticket, &r, &err) != ROSE_OK)
         die("step", &err);
     return (double)(rose_now_ns() - start) * 1e-3;
 }
@@ -84,9 +85,9 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void summarise(times *t, int n_trials, int repeats)
+static void summarise(times *t, int n_ways, int repeats)
 {
-    for (int k = 0; k < n_trials; k++)
+    for (int k = 0; k < n_ways; k++)
         for (int r = 0; r < ROUNDS; r++) {
             qsort(t->us[k][r], (size_t)repeats, sizeof(double), compare);
             t->middle[k][r] = t->us[k][r][repeats / 2];
@@ -96,34 +97,34 @@ static void summarise(times *t, int n_trials, int repeats)
 /* `what`: JSON fields that tell the measurement; unit: us or ms. */
 static void print_rows(bench *b, const times *t, const char *what, const char *unit, double scale)
 {
-    for (int k = 0; k < b->n_trials; k++) {
+    for (int k = 0; k < b->n_ways; k++) {
         double sorted[ROUNDS];
         memcpy(sorted, t->middle[k], sizeof sorted);
         qsort(sorted, ROUNDS, sizeof *sorted, compare);
-        printf("%s    {%s, \"trial\": \"%s\", \"%s_median\": %.3f, \"%s_min\": %.3f, "
+        printf("%s    {%s, \"way\": \"%s\", \"%s_median\": %.3f, \"%s_min\": %.3f, "
                "\"%s_rounds\": [",
-               b->comma, what, b->trial[k], unit, sorted[ROUNDS / 2] * scale, unit,
-               sorted[0] * scale, unit);
+               b->comma, what, b->way[k], unit, sorted[ROUNDS / 2] * scale, unit, sorted[0] * scale,
+               unit);
         for (int r = 0; r < ROUNDS; r++)
             printf("%s%.3f", r > 0 ? ", " : "", t->middle[k][r] * scale);
         printf("]}");
         b->comma = ",\n";
-        fprintf(stderr, "%s, \"%s\": median %.2f %s, least of %d rounds %.2f\n", what, b->trial[k],
+        fprintf(stderr, "%s, \"%s\": median %.2f %s, least of %d rounds %.2f\n", what, b->way[k],
                 sorted[ROUNDS / 2] * scale, unit, ROUNDS, sorted[0] * scale);
     }
     fflush(stdout); /* it may be ended when its time is up */
 }
 
-/* The same step by every trial in turn. */
+/* The same step in every way in turn. */
 static void run_steps(bench *b, times *t, const rose_batch *batch)
 {
     for (int r = 0; r < ROUNDS; r++)
-        for (int k = 0; k < b->n_trials; k++)
+        for (int k = 0; k < b->n_ways; k++)
             for (int i = -WARM; i < REPEATS; i++) {
                 const double us = run_step(b, k, batch);
                 if (i >= 0) t->us[k][r][i] = us;
             }
-    summarise(t, b->n_trials, REPEATS);
+    summarise(t, b->n_ways, REPEATS);
 }
 
 static void decode(bench *b, times *t, uint32_t n, uint32_t context, bool sampled)
@@ -179,7 +180,7 @@ static void prefill(bench *b, times *t, uint32_t step_tokens)
     const uint32_t n = most < PREFILL_SEQS ? most : PREFILL_SEQS;
     char what[120];
     for (int r = 0; r < ROUNDS; r++)
-        for (int k = 0; k < b->n_trials; k++)
+        for (int k = 0; k < b->n_ways; k++)
             for (int i = 0; i < 2; i++) {
                 double us = 0;
                 for (uint32_t seq = 0; seq < PREFILL_SEQS; seq += n) {
@@ -189,13 +190,13 @@ static void prefill(bench *b, times *t, uint32_t step_tokens)
                 }
                 t->us[k][r][0] = us;
             }
-    summarise(t, b->n_trials, 1);
+    summarise(t, b->n_ways, 1);
     snprintf(what, sizeof what, "\"prompts\": %d, \"tokens\": %d, \"max_step_tokens\": %u",
              PREFILL_SEQS, PREFILL, step_tokens);
     print_rows(b, t, what, "ms", 1e-3);
 }
 
-static void open_backend(bench *b, int trial, const char *dir, const char *dtype)
+static void open_backend(bench *b, int way, const char *dir, const char *dtype)
 {
     rose_err err = {""};
     rose_model *m = NULL;
@@ -206,7 +207,11 @@ static void open_backend(bench *b, int trial, const char *dir, const char *dtype
               : strcmp(dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16
               : strcmp(dtype, "float16") == 0  ? ROSE_COMPUTE_F16
                                                : ROSE_COMPUTE_AUTO;
-    o.cuda_trial = b->trial[trial];
+    const char *names = b->way[way];
+    if (*names == '+')
+        o.cuda_trial = names + 1;
+    else
+        o.cuda_without = names;
     o.max_seqs = MAX_SEQS;
     o.max_step_tokens = STEP_TOKENS;
     o.kv_pages = MAX_SEQS * b->stride;
@@ -214,7 +219,7 @@ static void open_backend(bench *b, int trial, const char *dir, const char *dtype
     if (rose_model_open(&m, dir, &err) != ROSE_OK) die("model", &err);
     if (b->ops->plan(m, &o, &plan, &err) != ROSE_OK) die("plan", &err);
     uint64_t planned = rose_now_ns();
-    if (b->ops->open(&b->ctx[trial], m, &o, &plan, &err) != ROSE_OK) die("open", &err);
+    if (b->ops->open(&b->ctx[way], m, &o, &plan, &err) != ROSE_OK) die("open", &err);
     fprintf(stderr, "model and plan %.0f ms, open %.0f ms (weights, KV, graphs), %.0f MiB\n",
             (double)(planned - start) * 1e-6, (double)(rose_now_ns() - planned) * 1e-6,
             (double)plan.total / 1048576);
@@ -231,7 +236,7 @@ static void fill_pages(bench *b, uint32_t context)
     for (uint32_t i = 0; i < STEP_TOKENS; i++)
         b->tokens[i] = (uint32_t)(rose_philox_uniform(5, i, 0) * (float)b->vocab) % b->vocab;
     for (uint32_t seq = 0; seq < MAX_SEQS; seq += 4)
-        for (int k = 0; k < b->n_trials; k++) {
+        for (int k = 0; k < b->n_ways; k++) {
             const rose_batch batch = make_batch(b, seq, 4, 0, context);
             run_step(b, k, &batch);
         }
@@ -250,8 +255,8 @@ int main(int argc, char **argv)
     static const uint32_t sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256},
                           steps[] = {2048, 8192, 32768};
     rose_err err = {""};
-    if (argc < 5 || argc > 5 + MAX_TRIALS) {
-        fprintf(stderr, "usage: gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [TRIAL ...]\n");
+    if (argc < 5 || argc > 5 + MAX_WAYS) {
+        fprintf(stderr, "usage: gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [WAY ...]\n");
         return 2;
     }
     char *only;
@@ -264,14 +269,14 @@ int main(int argc, char **argv)
                prefills = *only == 0 || strcmp(only, ":prefill") == 0;
     if (context < 1 || context > STRIDE * PAGE || (!decodes && !prefills)) return 2;
     b.stride = (longest + PAGE - 1) / PAGE;
-    b.n_trials = argc > 5 ? argc - 5 : 1;
-    for (int k = 0; k < b.n_trials; k++)
-        b.trial[k] = argc > 5 ? argv[5 + k] : "";
+    b.n_ways = argc > 5 ? argc - 5 : 1;
+    for (int k = 0; k < b.n_ways; k++)
+        b.way[k] = argc > 5 ? argv[5 + k] : "";
     if (rose_backend_pick(&b.ops, argv[2], &err) != ROSE_OK) die("device", &err);
     b.tokens = calloc(STEP_TOKENS, sizeof *b.tokens);
     b.pages = calloc((size_t)MAX_SEQS * STRIDE, sizeof *b.pages);
     if (b.tokens == NULL || b.pages == NULL) return 1;
-    for (int k = 0; k < b.n_trials; k++)
+    for (int k = 0; k < b.n_ways; k++)
         open_backend(&b, k, argv[1], argv[3]);
     if (one == 0 || decodes) fill_pages(&b, context);
     printf("{\n  \"device\": \"%s\", \"dtype\": \"%s\", \"context\": %u,\n", b.ops->name, argv[3],
@@ -292,7 +297,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; prefills && i < 3; i++)
         if (one == 0 || steps[i] == one) prefill(&b, &t, steps[i]);
     printf("\n  ]\n}\n");
-    for (int k = 0; k < b.n_trials; k++)
+    for (int k = 0; k < b.n_ways; k++)
         b.ops->close(b.ctx[k]);
     return 0;
 }

@@ -11,10 +11,8 @@
  * Pages are laid out as the products take them: every load is 16 bytes a lane and coalesced, and no
  * shared memory is needed. together_kernel (one row): a warp a split, all of its 8 KB in registers
  * before the kernel in front has ended. apart_kernel (up to 16 rows): a warp a tile, splits one
- * after the other. prompt_kernel (on trial, from sm_90 on): so too, but K and V of a split come
- * once for the 4 or 8 tiles of a block, by bulk copies to shared memory, up to four splits ahead.
- * ahead_kernel (on trial, from sm_90 on; many sequences of one row): together_kernel with a ring of
- * such copies a warp, so that no load waits for a product or a merge.
+ * after the other. ahead_kernel (from sm_90 on; many sequences of one row): together_kernel with a
+ * ring of bulk copies to shared memory a warp, so that no load waits for a product or a merge.
  * Bound: KV bytes; the exponentials where there are many rows. */
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/launch.cuh"
@@ -180,7 +178,7 @@ static __global__ void __launch_bounds__(APART_WARPS * 32) apart_kernel(const ro
     store_tile<T, HD>(r, a, it, head, g, t);
 }
 
-/* ---- the same, the tiles of a sequence in a block sharing what they read ---- */
+/* ---- one row: each warp's splits in a ring of its own ---- */
 
 /* A lane's operands in a split in shared memory, laid out as its pages are. */
 template <int HD> struct staged_kv {
@@ -196,9 +194,6 @@ template <int HD> ROSE_DEVICE uint4 v_of(const staged_kv<HD> &s, int page, int c
     return s.at[((page * 2 + 1) * (HD / 16) + c) * 32];
 }
 
-/* Splits under way to shared memory. */
-enum { STAGES = 4, STAGES_WIDE = 2 /* of heads over 64 */ };
-
 #if __CUDA_ARCH__ >= 900
 template <typename T, int HD>
 ROSE_DEVICE void stage_split(uint4 *to, uint64_t *full, const rose_cuda_kv &kv, uint2 pages,
@@ -211,78 +206,29 @@ ROSE_DEVICE void stage_split(uint4 *to, uint64_t *full, const rose_cuda_kv &kv, 
 }
 #endif
 
-/* A block takes TILES items, the longest first, and stages the splits of one sequence after the
- * other: usually there is one. A tile passes over those that lie after its rows. */
-template <typename T, int HD, int TILES>
-static __global__ void __launch_bounds__(TILES * 32, (HD > 64 ? 8 : 16) / TILES)
-    prompt_kernel(const rose_cuda_attention a)
-{
-#if __CUDA_ARCH__ >= 900
-    enum { SLOTS = HD > 64 ? STAGES_WIDE : STAGES };
-    __shared__ __align__(128) uint4 staged[SLOTS][4 * ROSE_PAGE * HD * sizeof(T) / sizeof(uint4)];
-    __shared__ uint64_t full[SLOTS];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t head = blockIdx.x, first = blockIdx.y * TILES;
-    const uint32_t n = min((uint32_t)TILES, a.n_items - first);
-    const rose_cuda_item *items = a.items + (a.n_items - 1 - first); /* items[0], [-1], .. */
-    const rose_cuda_item it = items[-(int)min(warp, n - 1)];
-    const uint32_t end = it.pos + it.n_rows - 1;
-    const uint32_t pos[2] = {min(it.pos + g, end), min(it.pos + g + 8, end)};
-    uint32_t q[HD / 16][4], taken = 0; /* splits that have been staged and used */
-    tile_sums<HD> r;
-
-    pdl_launch();
-    if (threadIdx.x < SLOTS) bulk_init(&full[threadIdx.x], 1);
-    __syncthreads();
-    pdl_wait();
-    begin_tile(&r);
-    load_queries<T, HD>(q, a, it, head, g, t);
-    for (uint32_t lead = 0, next; lead < n; lead = next) {
-        const uint32_t *table = a.tables + items[-(int)lead].table;
-        uint32_t last = 0; /* position */
-        for (next = lead; next < n && a.tables + items[-(int)next].table == table; next++)
-            last = max(last, items[-(int)next].pos + items[-(int)next].n_rows - 1);
-        const uint32_t n_pages = last / ROSE_PAGE + 1, n_splits = last / SPLIT + 1;
-        const uint32_t n_mine = warp >= lead && warp < next ? end / SPLIT + 1 : 0;
-        if (threadIdx.x < SLOTS && threadIdx.x < n_splits) {
-            const uint32_t slot = (taken + threadIdx.x) % SLOTS;
-            stage_split<T, HD>(staged[slot], &full[slot], a.kv,
-                               split_pages(table, threadIdx.x, n_pages), head);
-        }
-        for (uint32_t split = 0; split < n_splits; split++, taken++) {
-            const uint32_t slot = taken % SLOTS;
-            const bool more = threadIdx.x == 0 && split + SLOTS < n_splits;
-            uint2 pages = make_uint2(0, 0);
-            if (more) pages = split_pages(table, split + SLOTS, n_pages);
-            bulk_wait(&full[slot], taken / SLOTS & 1);
-            if (split < n_mine)
-                take_split<T, HD>(&r, q, staged_kv<HD>{staged[slot] + lane}, split, pos,
-                                  (split + 1) * SPLIT <= it.pos + 1, a.scale, t);
-            __syncthreads(); /* all have read the slot */
-            if (more) stage_split<T, HD>(staged[slot], &full[slot], a.kv, pages, head);
-        }
-    }
-    if (warp < n) store_tile<T, HD>(r, a, it, head, g, t);
-#endif
-}
-
-/* ---- one row: each warp's splits in a ring of its own ---- */
-
-/* Splits are merged at every turn of the rings. */
-template <int HD, int WARPS, int SLOTS> struct ahead_parts {
-    enum { ROUND = WARPS * SLOTS, BYTES = 4 * ROSE_PAGE * HD * 2 /* of a split */ };
+/* Splits are merged at every turn of the rings. Three blocks a multiprocessor, of 72 KB of splits
+ * at head_dim 64. */
+template <int HD> struct ahead_parts {
+    enum {
+        WARPS = 3,
+        SLOTS = HD > 64 ? 1 : 3,
+        ROUND = WARPS * SLOTS,
+        BYTES = 4 * ROSE_PAGE * HD * 2 /* of a split */
+    };
     float sums[ROUND][HD + 2];
     uint64_t full[ROUND];
 };
 
 /* A block a (head, item). Warp w has the splits w, w + WARPS, ..; lane s of it looks their pages up
  * and copies those of its slot s. */
-template <typename T, int HD, int WARPS, int SLOTS>
-static __global__ void __launch_bounds__(WARPS * 32) ahead_kernel(const rose_cuda_attention a)
+template <typename T, int HD>
+static __global__ void __launch_bounds__(ahead_parts<HD>::WARPS * 32)
+    ahead_kernel(const rose_cuda_attention a)
 {
 #if __CUDA_ARCH__ >= 900
-    typedef ahead_parts<HD, WARPS, SLOTS> parts;
-    enum { ROUND = parts::ROUND, THREADS = WARPS * 32, OUTS = (HD + THREADS - 1) / THREADS };
+    typedef ahead_parts<HD> parts;
+    enum { WARPS = parts::WARPS, SLOTS = parts::SLOTS, ROUND = parts::ROUND };
+    enum { THREADS = WARPS * 32, OUTS = (HD + THREADS - 1) / THREADS };
     extern __shared__ __align__(128) uint4 rings[];
     __shared__ parts p;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -360,16 +306,15 @@ static __global__ void __launch_bounds__(WARPS * 32) ahead_kernel(const rose_cud
 #endif
 }
 
-template <typename T, int HD, int WARPS, int SLOTS>
+template <typename T, int HD>
 static cudaError_t run_ahead(const rose_cuda_launch *at, const rose_cuda_attention *a)
 {
-    const size_t bytes = (size_t)WARPS * SLOTS * ahead_parts<HD, WARPS, SLOTS>::BYTES;
-    static const cudaError_t allowed =
-        cudaFuncSetAttribute((const void *)ahead_kernel<T, HD, WARPS, SLOTS>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    const size_t bytes = (size_t)ahead_parts<HD>::ROUND * ahead_parts<HD>::BYTES;
+    static const cudaError_t allowed = cudaFuncSetAttribute(
+        (const void *)ahead_kernel<T, HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (allowed != cudaSuccess) return allowed;
-    return launch_kernel(at, ahead_kernel<T, HD, WARPS, SLOTS>, dim3(a->kv.n_heads, a->n_items),
-                         WARPS * 32, bytes, *a);
+    return launch_kernel(at, ahead_kernel<T, HD>, dim3(a->kv.n_heads, a->n_items),
+                         ahead_parts<HD>::WARPS * 32, bytes, *a);
 }
 
 /* Whether device code of this program that copies in bulk runs here. */
@@ -385,24 +330,13 @@ static bool has_bulk_copies(void)
 template <typename T, int HD>
 static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attention *a, bool together)
 {
-    if (!together && (at->trial & ROSE_CUDA_TRY_PROMPT_8) != 0 && has_bulk_copies()) {
-        dim3 grid(a->kv.n_heads, (a->n_items + 7) / 8);
-        return launch_kernel(at, prompt_kernel<T, HD, 8>, grid, 8 * 32, 0, *a);
-    }
-    if (!together && (at->trial & ROSE_CUDA_TRY_PROMPT) != 0 && has_bulk_copies()) {
-        dim3 grid(a->kv.n_heads, (a->n_items + 3) / 4);
-        return launch_kernel(at, prompt_kernel<T, HD, 4>, grid, 4 * 32, 0, *a);
-    }
     if (!together) {
         dim3 grid(a->kv.n_heads, (a->n_items + APART_WARPS - 1) / APART_WARPS);
         return launch_kernel(at, apart_kernel<T, HD>, grid, APART_WARPS * 32, 0, *a);
     }
-    /* Three blocks a multiprocessor either way, of 72 or 64 KB of splits (head_dim 64). */
     const bool many = a->n_items * a->kv.n_heads > 3 * 132;
-    if (many && (at->trial & ROSE_CUDA_TRY_AHEAD) != 0 && has_bulk_copies())
-        return run_ahead<T, HD, 3, (HD > 64 ? 1 : 3)>(at, a);
-    if (many && (at->trial & ROSE_CUDA_TRY_AHEAD_4) != 0 && has_bulk_copies())
-        return run_ahead<T, HD, 4, (HD > 64 ? 1 : 2)>(at, a);
+    if (many && (at->without & ROSE_CUDA_WITHOUT_AHEAD) == 0 && has_bulk_copies())
+        return run_ahead<T, HD>(at, a);
     dim3 grid(a->kv.n_heads, a->n_items);
     /* One wave of blocks, as wide as registers allow. */
     if (a->n_items * a->kv.n_heads <= 132)

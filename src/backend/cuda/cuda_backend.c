@@ -111,11 +111,9 @@ static void cuda_close(void *ctx)
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
         if (c->slots[i].done != NULL) cudaEventDestroy(c->slots[i].done);
     if (c->staged != NULL) cudaEventDestroy(c->staged);
-    for (uint32_t i = 0; i < ROSE_CUDA_MAX_PARTS - 1; i++) {
-        if (c->join[i] != NULL) cudaEventDestroy(c->join[i]);
-        if (c->side[i] != NULL) cudaStreamDestroy(c->side[i]);
-    }
     if (c->fork != NULL) cudaEventDestroy(c->fork);
+    if (c->join != NULL) cudaEventDestroy(c->join);
+    if (c->side != NULL) cudaStreamDestroy(c->side);
     cudaFree(c->weights_base);
     cudaFree(c->kv_base);
     cudaFree(c->scratch_base);
@@ -155,14 +153,13 @@ static rose_status allocate_slots(rose_cuda *c, rose_err *err)
     return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
 }
 
-/* For captures of a step in parts, and for copies of rules. */
-static cudaError_t create_sides(rose_cuda *c)
+/* For captures of a step in halves, and for copies of rules. */
+static cudaError_t create_side(rose_cuda *c)
 {
-    cudaError_t e = cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming);
-    for (uint32_t i = 0; i < ROSE_CUDA_MAX_PARTS - 1 && e == cudaSuccess; i++) {
-        e = cudaStreamCreateWithFlags(&c->side[i], cudaStreamNonBlocking);
-        if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->join[i], cudaEventDisableTiming);
-    }
+    cudaError_t e = cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->staged, cudaEventDisableTiming);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->join, cudaEventDisableTiming);
     return e;
 }
 
@@ -185,11 +182,8 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
     if (weights.used != p->weights || scratch.used != p->scratch)
         return rose_fail(err, ROSE_E_INVAL, "the memory plan is not one of this model");
 
-    e = cudaEventCreateWithFlags(&c->staged, cudaEventDisableTiming);
-    if (e == cudaSuccess &&
-        (c->trial & (ROSE_CUDA_TRY_HALVES | ROSE_CUDA_TRY_QUARTERS | ROSE_CUDA_TRY_RULES)) != 0)
-        e = create_sides(c);
-    return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating an event");
+    e = create_side(c);
+    return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating events");
 }
 
 static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend_opts *o,
@@ -210,18 +204,15 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     c->hd_pad = rose_cuda_hd_pad(c->arch.head_dim);
     c->pdl = o->pdl;
     c->trial = p->trial;
+    c->without = p->without;
     c->naive = o->prefill == ROSE_PREFILL_NAIVE;
     c->timeout = o->device_timeout_ms;
     if ((st = allocate(c, m, err)) != ROSE_OK) goto done;
-    cudaError_t e = rose_cuda_linear_init();
-    if (e != cudaSuccess) {
-        st = rose_cuda_fail(err, e, "preparing the kernels");
-        goto done;
-    }
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
     if (o->megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
     if (o->cuda_graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
-    if ((e = rose_cuda_finish(c)) != cudaSuccess) {
+    const cudaError_t e = rose_cuda_finish(c);
+    if (e != cudaSuccess) {
         st = rose_cuda_fail(err, e, "uploading the graphs");
         goto done;
     }

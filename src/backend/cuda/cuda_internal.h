@@ -14,7 +14,7 @@ enum {
     ROSE_CUDA_MAX_GRAPHS = 24,
     ROSE_CUDA_CHANGED = 128, /* rows that rules have changed, held at a time */
     ROSE_CUDA_SLOTS = 2,     /* steps in flight */
-    ROSE_CUDA_MAX_PARTS = 4  /* of a captured step, side by side */
+    ROSE_CUDA_HALVED = 2     /* captured steps whose layers run in two halves, at most */
 };
 
 /* Most kernels of a captured step: two norms, four products and attention a layer; embedding, last
@@ -115,16 +115,15 @@ typedef struct rose_cuda {
     rose_cuda_slot slots[ROSE_CUDA_SLOTS];
     rose_cuda_graph graphs[ROSE_CUDA_MAX_GRAPHS];
     uint32_t n_graphs;
-    bool use_graphs;    /* tests turn it off */
-    bool pdl;           /* programmatic dependent launch */
-    uint32_t trial;     /* rose_cuda_trial */
-    bool naive;         /* prompts attend by the plain kernel */
-    uint32_t timeout;   /* ms that the device may take to answer; 0 = any time */
-    bool lost;          /* it has not: nothing here may wait for it again */
-    cudaEvent_t staged; /* the last copy out of a slot's `rules` */
-    cudaStream_t side[ROSE_CUDA_MAX_PARTS - 1]; /* where captures fork to, and the first for copies
-                                                   of rules; NULL: nothing does */
-    cudaEvent_t fork, join[ROSE_CUDA_MAX_PARTS - 1];
+    bool use_graphs;         /* tests turn it off */
+    bool pdl;                /* programmatic dependent launch */
+    uint32_t trial, without; /* rose_cuda_trial, rose_cuda_without */
+    bool naive;              /* prompts attend by the plain kernel */
+    uint32_t timeout;        /* ms that the device may take to answer; 0 = any time */
+    bool lost;               /* it has not: nothing here may wait for it again */
+    cudaEvent_t staged;      /* the last copy out of a slot's `rules` */
+    cudaStream_t side;       /* what captures fork to; copies of rules */
+    cudaEvent_t fork, join;
     bool has_mega; /* a graph of one sequence is the megakernel and the sampler */
     rose_cuda_mega mega;
     uint64_t ticket;
@@ -157,9 +156,10 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
                               const rose_memory_plan *p);
 void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s);
 rose_cuda_type rose_cuda_type_of(rose_compute c);
-/* The bits of names with commas between; NULL and "" have none. Of several kernels for one thing
- * the later in rose_cuda_trial is taken. Errors: UNSUPPORTED (says which name). */
+/* trial.c: the bits of names with commas between; NULL and "" have none. Errors: UNSUPPORTED (says
+ * which name, and which there are). */
 rose_status rose_cuda_trial_read(const char *names, uint32_t *trial, rose_err *err);
+rose_status rose_cuda_without_read(const char *names, uint32_t *without, rose_err *err);
 
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                            rose_err *err);

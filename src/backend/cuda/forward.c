@@ -9,16 +9,17 @@ typedef struct pass {
     const rose_cuda_shape *s;
     rose_cuda_header at;
     rose_cuda_launch launch;
-    uint32_t first, n_rows; /* which rows its layers take: all, or a part of a decode step */
+    uint32_t first, n_rows; /* which rows its layers take: all, or half of a decode step */
     cudaError_t e;          /* the first failure */
 } pass;
 
 static pass begin(rose_cuda *c, const rose_cuda_shape *s)
 {
-    pass p = {.c = c,
-              .s = s,
-              .n_rows = s->n_rows,
-              .launch = {.stream = c->stream, .type = c->type, .trial = c->trial}};
+    pass p = {
+        .c = c,
+        .s = s,
+        .n_rows = s->n_rows,
+        .launch = {.stream = c->stream, .type = c->type, .trial = c->trial, .without = c->without}};
     rose_cuda_layout_header(&p.at, s);
     return p;
 }
@@ -126,7 +127,7 @@ static void attention(pass *p, uint32_t layer)
                              .out = c->scratch.h,
                              .out_k_pad = c->weights.head.k_pad,
                              .d = c->arch.d_model};
-    if (p->n_rows < p->s->n_rows) { /* a part: of one row each; items name their rows */
+    if (p->n_rows < p->s->n_rows) { /* half: of one row each; items name their rows */
         a.items += p->first;
         a.n_items = p->n_rows;
         note(p, rose_cuda_attention_run(&p->launch, &a, true));
@@ -248,52 +249,43 @@ static cudaError_t forward_one(rose_cuda *c, const rose_cuda_shape *s)
     return p.e;
 }
 
-/* Of a captured step of n sequences. */
-static uint32_t parts_of(const rose_cuda *c, uint32_t n)
+/* A decode step whose layers run in two halves of the rows, on a stream each: while one half reads
+ * its context the other may multiply. Rows do not depend on each other, so no bit changes; weights
+ * are read once a half. The outputs are those of all rows. For a capture: the streams fork and
+ * join.
+ */
+static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s)
 {
-    if ((c->trial & ROSE_CUDA_TRY_QUARTERS) != 0 && n > 32 && n <= 64) return 4;
-    return (c->trial & ROSE_CUDA_TRY_HALVES) != 0 && n > 16 && n <= 32 ? 2 : 1;
-}
-
-/* A decode step whose layers run in parts of the rows, on a stream each: while one part reads its
- * context another may multiply. Rows do not depend on each other, so no bit changes; weights are
- * read once a part. The outputs are those of all rows. For a capture: the streams fork and join. */
-static cudaError_t forward_parts(rose_cuda *c, const rose_cuda_shape *s, uint32_t n_parts)
-{
-    pass part[ROSE_CUDA_MAX_PARTS], all = begin(c, s);
-    const uint32_t most = (s->n_rows + n_parts * 8 - 1) / (n_parts * 8) * 8; /* whole blocks */
+    pass half[2] = {begin(c, s), begin(c, s)}, all = begin(c, s);
     cudaError_t e = cudaEventRecord(c->fork, c->stream);
 
-    for (uint32_t i = 0; i < n_parts; i++) {
-        const uint32_t first = i * most < s->n_rows ? i * most : s->n_rows;
-        part[i] = begin(c, s);
-        part[i].first = first;
-        part[i].n_rows = s->n_rows - first < most ? s->n_rows - first : most;
-        if (i > 0) part[i].launch.stream = c->side[i - 1];
-        if (i > 0 && e == cudaSuccess) e = cudaStreamWaitEvent(c->side[i - 1], c->fork, 0);
-        if (part[i].n_rows > 0) embed(&part[i]);
-    }
+    if (e == cudaSuccess) e = cudaStreamWaitEvent(c->side, c->fork, 0);
+    half[0].n_rows = (s->n_rows + 15) / 16 * 8; /* whole blocks */
+    half[1].first = half[0].n_rows;
+    half[1].n_rows = s->n_rows - half[0].n_rows;
+    half[1].launch.stream = c->side;
+    for (int i = 0; i < 2; i++)
+        embed(&half[i]);
     for (uint32_t j = 0; j < c->arch.n_layers; j++)
-        for (uint32_t i = 0; i < n_parts; i++)
-            if (part[i].n_rows > 0) layer(&part[i], j);
-    for (uint32_t i = 0; i < n_parts; i++) {
-        if (e == cudaSuccess) e = part[i].e;
-        if (i > 0 && e == cudaSuccess) e = cudaEventRecord(c->join[i - 1], c->side[i - 1]);
-        if (i > 0 && e == cudaSuccess) e = cudaStreamWaitEvent(c->stream, c->join[i - 1], 0);
-    }
+        for (int i = 0; i < 2; i++)
+            layer(&half[i], j);
+    for (int i = 0; i < 2; i++)
+        if (e == cudaSuccess) e = half[i].e;
+    if (e == cudaSuccess) e = cudaEventRecord(c->join, c->side);
+    if (e == cudaSuccess) e = cudaStreamWaitEvent(c->stream, c->join, 0);
     if (e == cudaSuccess) outputs(&all, 0, s->n_outputs);
     return e != cudaSuccess ? e : all.e;
 }
 
 static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
 {
-    const uint32_t n_parts = parts_of(c, g->n);
+    const bool halves = (c->without & ROSE_CUDA_WITHOUT_HALVES) == 0 && g->n > 16 && g->n <= 32;
     const rose_cuda_shape s = {.n_rows = g->n, .n_outputs = g->n, .n_single = g->n};
     cudaGraph_t graph = NULL;
     cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) return e;
-    if (n_parts > 1)
-        e = forward_parts(c, &s, n_parts);
+    if (halves)
+        e = forward_halves(c, &s);
     else
         e = g->n == 1 && c->has_mega ? forward_one(c, &s) : rose_cuda_forward(c, &s, NULL);
     cudaError_t ended = cudaStreamEndCapture(c->stream, &graph); /* also after a failure */

@@ -53,8 +53,9 @@ ROSE_DEVICE void barrier_wait(uint32_t at, uint32_t parity)
                  : "memory");
 }
 
-/* ---- copies from global memory by a map of blocks (linear_hopper.cuh), counted by a barrier: all
- * of a box, from core `core` of block `block` on; what lies outside the map is zeros ---- */
+/* ---- copies from global memory by a map of blocks (linear_team.cuh, linear_wide.cuh), counted by
+ * a barrier: all of a box, from core `core` of block `block` on; what lies outside the map is zeros
+ * ---- */
 
 ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, uint32_t block,
                           uint32_t barrier)
@@ -109,26 +110,6 @@ ROSE_DEVICE void cluster_arrive(uint32_t at)
 {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _,[%0];" ::"r"(at)
                  : "memory");
-}
-
-ROSE_DEVICE uint4 load_shared16(uint32_t at)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(at)
-                 : "memory");
-    return v;
-}
-
-ROSE_DEVICE float4 cluster_load(uint32_t at)
-{
-    float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3},[%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(at)
-                 : "memory");
-    return v;
 }
 
 /* ---- wgmma: d (64 x N) = a (64 x 16, registers or shared memory) b (16 x N, shared memory) + d
@@ -204,7 +185,6 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 
 WGMMA_TYPES(32, D16, O16, "%16,%17,%18,%19", "%20", "%21")
 WGMMA_TYPES(64, D32, O32, "%32,%33,%34,%35", "%36", "%37")
-WGMMA_TYPES(128, D64, O64, "%64,%65,%66,%67", "%68", "%69")
 
 /* Both operands in shared memory. */
 #define WGMMA2(N, REGS, OUT, A, B, KEEP, T, NAME)                                                  \

@@ -196,46 +196,36 @@ typedef struct rose_cuda_pack {
 
 /* On trial: other ways to the same bits, each off until a bit asks for it (names: trial.c). */
 typedef enum rose_cuda_trial {
-    ROSE_CUDA_TRY_SAMPLER = 1,    /* the list of the best ids without histograms */
-    ROSE_CUDA_TRY_PROMPT = 2,     /* prompts: 4 tiles of 16 rows share K and V in shared memory */
-    ROSE_CUDA_TRY_PROMPT_8 = 4,   /* the same with 8 tiles */
-    ROSE_CUDA_TRY_NORM = 8,       /* LayerNorm of many rows: a warp keeps its parameters */
-    ROSE_CUDA_TRY_HALVES = 16,    /* captured steps: the layers of two halves side by side */
-    ROSE_CUDA_TRY_QUARTERS = 32,  /* of four quarters, from 32 sequences on */
-    ROSE_CUDA_TRY_RULES = 64,     /* rules go over under the step, on a stream of their own */
-    ROSE_CUDA_TRY_ORDERED = 128,  /* stream products: tiles in the order of wide_walk.h */
-    ROSE_CUDA_TRY_WIDE_192 = 256, /* products of more than 128 rows: the best of those named */
-    ROSE_CUDA_TRY_WIDE_PAIR = 512,
-    ROSE_CUDA_TRY_WIDE_ADD = 1024, /* not the contract's where a sum is subnormal */
-    ROSE_CUDA_TRY_WIDE_96 = 2048,
-    ROSE_CUDA_TRY_WIDE_64_96 = 4096,
-    ROSE_CUDA_TRY_WIDE_64_48 = 8192,
-    ROSE_CUDA_TRY_WIDE = 256 | 2048 | 4096 | 8192,         /* those that suit a choice by shape */
-    ROSE_CUDA_TRY_CORES = ROSE_CUDA_TRY_WIDE | 512 | 1024, /* any of these: weights have cores */
-    ROSE_CUDA_TRY_AHEAD = 1 << 14,   /* attention of many single rows: a warp's ring of 3 splits */
-    ROSE_CUDA_TRY_AHEAD_4 = 1 << 15, /* the same with 4 warps, 2 splits each */
-    ROSE_CUDA_TRY_SPLIT_8 = 1 << 16, /* long products, 33 to 128 rows: 8 blocks a tile */
-    ROSE_CUDA_TRY_HEAD_64 = 1 << 17, /* the head's stream kernel from 17 rows on */
-    ROSE_CUDA_TRY_TEAM = 1 << 18,    /* products of 33 to 128 rows: a warpgroup a chunk */
-    ROSE_CUDA_TRY_HEAD = 1 << 19     /* the head of up to 32 rows as one stream of weights */
+    ROSE_CUDA_TRY_NORM = 8,        /* LayerNorm of many rows: a warp keeps its parameters */
+    ROSE_CUDA_TRY_WIDE_PAIR = 512, /* products of more than 128 rows: the best, of these too */
+    ROSE_CUDA_TRY_WIDE_ADD = 1024  /* not the contract's where a sum is subnormal */
 } rose_cuda_trial;
+
+/* What can be left out, to measure what it gives; the bits are the same (names: trial.c). */
+typedef enum rose_cuda_without {
+    ROSE_CUDA_WITHOUT_WIDE = 1,  /* linear_wide.cuh, and the copy of the weights for it */
+    ROSE_CUDA_WITHOUT_TEAM = 2,  /* linear_team.cuh */
+    ROSE_CUDA_WITHOUT_AHEAD = 4, /* attention of many single rows: a warp's ring of splits */
+    ROSE_CUDA_WITHOUT_HALVES = 8 /* captured steps of 17 to 32: the layers of two halves abreast */
+} rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
 typedef struct rose_cuda_launch {
     cudaStream_t stream;
     rose_cuda_type type;
     bool dependent;
-    uint32_t trial; /* rose_cuda_trial */
+    uint32_t trial, without; /* rose_cuda_trial, rose_cuda_without */
 } rose_cuda_launch;
 
-/* Once per process and device: shared-memory limits of the kernels. */
-cudaError_t rose_cuda_linear_init(void);
+/* Once per process, any thread: shared-memory limits of the kernels. *wide: those of
+ * linear_wide.cuh run here. */
+cudaError_t rose_cuda_linear_init(bool *wide);
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
 /* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
- * tiles, and on sm_90a 3, 4 = stream, 5, 6 = split, 7, 8 = stream in the order of wide_walk.h, 9 to
- * 14 = wide, which want the weights' cores. One that does not take the shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 19, ROSE_CUDA_WIDE = 13 };
+ * tiles, and on sm_90a 3, 4 = team, from ROSE_CUDA_WIDE on wide, which want the weights' cores. One
+ * that does not take the shape gives way to tiles. */
+enum { ROSE_CUDA_N_KERNELS = 11, ROSE_CUDA_WIDE = 5 };
 void rose_cuda_linear_force(int kernel);
 /* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);

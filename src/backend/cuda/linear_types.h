@@ -15,25 +15,19 @@ cudaError_t rose_cuda_linear_bf16(const rose_cuda_launch *at, const rose_cuda_li
 cudaError_t rose_cuda_linear_init_f16(void);
 cudaError_t rose_cuda_linear_init_bf16(void);
 
-/* linear_hopper.cuh: only where rose_cuda_hopper_init_* said that the kernels are there. */
-typedef enum rose_cuda_hopper {
-    ROSE_CUDA_HOPPER_STREAM,     /* tiles of 128 outputs x 128 rows */
-    ROSE_CUDA_HOPPER_STREAM_64,  /* 128 x 64 */
-    ROSE_CUDA_HOPPER_SPLIT,      /* 64 x 64, a cluster a tile */
-    ROSE_CUDA_HOPPER_SPLIT_32,   /* 64 x 32 */
-    ROSE_CUDA_HOPPER_ORDERED,    /* STREAM, tiles in the order of wide_walk.h */
-    ROSE_CUDA_HOPPER_ORDERED_64, /* STREAM_64, likewise */
-    ROSE_CUDA_HOPPER_SPLIT_8,    /* SPLIT by clusters of up to 8 blocks */
-    ROSE_CUDA_HOPPER_TEAM,       /* 64 x 64, a warpgroup a chunk */
-    ROSE_CUDA_HOPPER_TEAM_32,    /* 64 x 32 */
-    ROSE_CUDA_HOPPER_HEAD        /* the head of up to 32 rows as one stream (linear_head.cuh) */
-} rose_cuda_hopper;
-cudaError_t rose_cuda_hopper_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                                 const rose_cuda_io *io, rose_cuda_hopper kernel);
-cudaError_t rose_cuda_hopper_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                                  const rose_cuda_io *io, rose_cuda_hopper kernel);
-cudaError_t rose_cuda_hopper_init_f16(bool *there);
-cudaError_t rose_cuda_hopper_init_bf16(bool *there);
+/* linear_team.cuh: only where rose_cuda_team_init_* said that the kernels are there, and k_pad is
+ * ROSE_CUDA_TEAM_K at most. */
+enum { ROSE_CUDA_TEAM_K = 4 * ROSE_CUDA_CHUNK_K32 * 32 };
+typedef enum rose_cuda_team {
+    ROSE_CUDA_TEAM_64, /* tiles of 64 outputs x 64 rows */
+    ROSE_CUDA_TEAM_32  /* 64 x 32 */
+} rose_cuda_team;
+cudaError_t rose_cuda_team_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                               const rose_cuda_io *io, rose_cuda_team kernel);
+cudaError_t rose_cuda_team_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                const rose_cuda_io *io, rose_cuda_team kernel);
+cudaError_t rose_cuda_team_init_f16(bool *there);
+cudaError_t rose_cuda_team_init_bf16(bool *there);
 
 /* linear_wide.cuh: likewise, and only where the weights have their cores. */
 typedef enum rose_cuda_wide {

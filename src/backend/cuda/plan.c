@@ -68,7 +68,7 @@ static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, const rose_memor
     l->n_pad = (uint32_t)round_up(n, ROSE_CUDA_N_PAD);
     const uint64_t bytes = (uint64_t)l->k_pad * l->n_pad * rose_cuda_type_size(t);
     l->w = rose_cuda_take(b, bytes);
-    l->cores = (p->trial & ROSE_CUDA_TRY_CORES) != 0 && t != ROSE_CUDA_F32
+    l->cores = (p->without & ROSE_CUDA_WITHOUT_WIDE) == 0 && t != ROSE_CUDA_F32
                    ? rose_cuda_take(b, bytes)
                    : NULL;
 }
@@ -303,10 +303,12 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
                      (double)p->available / mib, advice);
 }
 
-static uint32_t most_parts(uint32_t trial)
+/* Of captured steps, in nodes of a graph. */
+static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
 {
-    if ((trial & ROSE_CUDA_TRY_QUARTERS) != 0) return 4;
-    return (trial & ROSE_CUDA_TRY_HALVES) != 0 ? 2 : 1;
+    const bool halves = (without & ROSE_CUDA_WITHOUT_HALVES) == 0;
+    const uint64_t n = ROSE_CUDA_MAX_GRAPHS + (halves ? ROSE_CUDA_HALVED : 0); /* twice the nodes */
+    return n * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
 }
 
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
@@ -318,6 +320,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     rose_cuda_scratch s = {0};
     rose_memory_plan p = {.dtype = o->dtype};
     size_t free_bytes = 0, total_bytes = 0;
+    bool wide = false;
 
     memset(out, 0, sizeof *out);
     if (o->quantization != ROSE_QUANT_NONE)
@@ -326,9 +329,13 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_trial_read(o->cuda_trial, &p.trial, err)) != ROSE_OK) return st;
+    if ((st = rose_cuda_without_read(o->cuda_without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
+    if ((e = rose_cuda_linear_init(&wide)) != cudaSuccess)
+        return rose_cuda_fail(err, e, "preparing the kernels");
+    if (!wide) p.without |= ROSE_CUDA_WITHOUT_WIDE;
     if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
     rose_cuda_layout_weights(&w, &weights, m, &p);
     rose_cuda_layout_scratch(&s, &scratch, &m->arch, &p);
@@ -336,9 +343,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.scratch = scratch.used;
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
     p.graphs = LOADED_BYTES;
-    if (o->cuda_graph)
-        p.graphs += (uint64_t)ROSE_CUDA_MAX_GRAPHS * ROSE_CUDA_NODES(m->arch.n_layers) *
-                    NODE_BYTES * most_parts(p.trial);
+    if (o->cuda_graph) p.graphs += graph_bytes(&m->arch, p.without);
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
     if ((st = plan_pages(o, &p, total_bytes, err)) != ROSE_OK) return st;
     p.total = p.weights + p.kv + p.scratch + p.graphs;

@@ -207,8 +207,7 @@ static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *
 {
     const rose_cuda_scratch *s = &c->scratch;
     const places at = place(p);
-    rose_cuda_launch l = {
-        .stream = c->stream, .type = c->type, .trial = c->trial}; /* the copy comes first */
+    rose_cuda_launch l = {.stream = c->stream, .type = c->type}; /* the copy comes first */
     const rose_cuda_changes changes = {.logits = s->logits,
                                        .change = (const void *)(from + at.changes),
                                        .words = (const void *)(from + at.words),
@@ -242,13 +241,12 @@ static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *
     return e;
 }
 
-/* To the device. aside (ROSE_CUDA_TRY_RULES): while the step's graph runs, so that its end need not
- * wait for the copy engine; what the copy overwrites is of the step before, which must have ended.
- */
+/* To the device. aside: while the step's graph runs, so that its end need not wait for the copy
+ * engine; what the copy overwrites is of the step before, which must have ended. */
 static cudaError_t copy_over(rose_cuda *c, const rose_cuda_slot *slot, uint64_t used,
                              uint64_t bytes, bool aside)
 {
-    const cudaStream_t stream = aside ? c->side[0] : c->stream;
+    const cudaStream_t stream = aside ? c->side : c->stream;
     const rose_cuda_slot *before = &c->slots[c->ticket % ROSE_CUDA_SLOTS];
     cudaError_t e = cudaSuccess;
 
@@ -281,8 +279,7 @@ cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32
         const uint64_t used = slot->rules_used, bytes = place(&p).end;
         if (bytes > 0) {
             fill(&p, c, step, first, slot->rules + used);
-            e = copy_over(c, slot, used, bytes,
-                          (c->trial & ROSE_CUDA_TRY_RULES) != 0 && !slot->rules_again);
+            e = copy_over(c, slot, used, bytes, !slot->rules_again);
             if (e == cudaSuccess) e = launch(c, step, &p, first, c->scratch.rules + used);
             slot->rules_used += bytes;
         }
