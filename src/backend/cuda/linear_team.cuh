@@ -58,6 +58,73 @@ ROSE_DEVICE void load_chunk(uint32_t (&a)[ROSE_CUDA_CHUNK_K32][8], const uint4 *
     }
 }
 
+/* ---- the epilogue: from shared memory, what it reads loaded before the sums are there ---- */
+
+/* Where outputs n and those behind it in the same head go: `to` for q is their place in row 0, for
+ * K and V in token 0 of page 0. */
+typedef struct qkv_place {
+    uint32_t part; /* 0 q, 1 K, 2 V */
+    size_t to;     /* in values */
+} qkv_place;
+
+ROSE_DEVICE qkv_place place_qkv(const rose_cuda_linear &l, const rose_cuda_io &io, uint32_t n)
+{
+    const uint32_t d = l.k, part = n >= 2 * d ? 2 : n >= d, c = n - part * d;
+    const uint32_t head = c / io.kv.head_dim, dim = c % io.kv.head_dim;
+    const size_t block = (size_t)head * (2 * ROSE_PAGE) * io.kv.hd_pad;
+    qkv_place p;
+    p.part = part;
+    p.to = part == 0   ? c
+           : part == 1 ? block + k_index(0, dim)
+                       : block + ROSE_PAGE * io.kv.hd_pad + v_index(0, dim);
+    return p;
+}
+
+template <typename T>
+ROSE_DEVICE T *kv_at(const rose_cuda_io &io, const qkv_place &p, uint32_t slot)
+{
+    const uint32_t token = slot % ROSE_PAGE;
+    return static_cast<T *>(io.kv.base) + slot / ROSE_PAGE * io.kv.page_elems + p.to +
+           (p.part == 1 ? k_index(token, 0) : v_index(token, 0));
+}
+
+/* Four outputs from a multiple of 4 on, so of one head: its size is a multiple of 4. */
+template <typename T>
+ROSE_DEVICE void finish_qkv4(const rose_cuda_linear &l, const rose_cuda_io &io, const qkv_place &p,
+                             uint32_t row, const float4 &v, uint32_t slot)
+{
+    if (p.part == 0) {
+        T *q = static_cast<T *>(io.q) + (size_t)row * l.k + p.to;
+        *reinterpret_cast<uint2 *>(q) = pack4(v, q);
+        return;
+    }
+    if (slot == ROSE_CUDA_NO_SLOT) return;
+    T *to = kv_at<T>(io, p, slot);
+    const uint2 u = pack4(clamp4(v, largest(to)), to);
+    if (p.part == 1) { /* two dims a lane of 8 values */
+        *reinterpret_cast<uint32_t *>(to) = u.x;
+        *reinterpret_cast<uint32_t *>(to + 8) = u.y;
+        return;
+    }
+    uint16_t *at = reinterpret_cast<uint16_t *>(to); /* dims lie 4 lanes apart */
+    at[0] = (uint16_t)u.x;
+    at[32] = (uint16_t)(u.x >> 16);
+    at[64] = (uint16_t)u.y;
+    at[96] = (uint16_t)(u.y >> 16);
+}
+
+/* Of outputs n .. n + 3; zeros beyond the last. */
+ROSE_DEVICE float4 load_bias4(const rose_cuda_linear &l, uint32_t n)
+{
+    float v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = l.bias != NULL && n + i < l.n
+                   ? __uint_as_float(load_now(reinterpret_cast<const uint32_t *>(l.bias) + n + i))
+                   : 0.0f;
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
 /* What the epilogue of four outputs of rows r, r + step, ... of a tile reads from memory. */
 template <int QUADS> struct team_inputs {
     float4 bias, old[QUADS];
