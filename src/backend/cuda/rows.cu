@@ -140,18 +140,21 @@ ROSE_DEVICE void stage_row(uint4 *staged, float4 v[Q], const float4 w[Q], const 
     }
 }
 
-template <typename T>
+template <typename T, int Q>
 ROSE_DEVICE void store_tile_rows(const uint4 *staged, const rose_cuda_norm &a, uint32_t tile)
 {
-    const uint32_t row = threadIdx.x % TILE_ROWS, turn = threadIdx.x / TILE_ROWS % 8;
+    const uint32_t row = threadIdx.x % TILE_ROWS, group = threadIdx.x / TILE_ROWS; /* + 32 i */
     uint4 *out = reinterpret_cast<uint4 *>(static_cast<T *>(a.out) +
-                                           h_index(tile * TILE_ROWS, 0, a.out_k_pad));
+                                           h_index(tile * TILE_ROWS, 0, a.out_k_pad)) +
+                 threadIdx.x;
+    const uint4 *from = staged + group * TILE_ROWS + (row ^ group % 8);
     if (tile * TILE_ROWS + row >= a.rows) return;
-    for (uint32_t i = threadIdx.x; i < a.d; i += TILE_ROWS * 32)
-        out[i] = staged[i - row + (row ^ turn)];
+#pragma unroll
+    for (int i = 0; i < Q / 2; i++)
+        if ((group + i * 32) * 8 < a.d) out[i * TILE_ROWS * 32] = from[i * TILE_ROWS * 32];
 }
 
-/* d <= 128 Q. */
+/* d <= 128 Q; Q is even. */
 template <typename T, int Q>
 static __global__ void __launch_bounds__(TILE_ROWS * 32, Q > 6 ? 1 : 2)
     norm_many_kernel(const rose_cuda_norm a)
@@ -177,7 +180,7 @@ static __global__ void __launch_bounds__(TILE_ROWS * 32, Q > 6 ? 1 : 2)
         if (left > 0) has_next = load_tile_row<Q>(next, a, left - 1, lane);
         if (has) stage_row<T, Q>(staged[half], v, w, b, a, lane);
         __syncthreads(); /* which lets the other half be written as well */
-        store_tile_rows<T>(staged[half], a, tile);
+        store_tile_rows<T, Q>(staged[half], a, tile);
 #pragma unroll
         for (int i = 0; i < Q; i++)
             v[i] = next[i];
