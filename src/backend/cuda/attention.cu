@@ -139,19 +139,113 @@ ROSE_DEVICE void store_tile(const tile_sums<HD> &r, const rose_cuda_attention &a
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         if ((uint32_t)(g + i * 8) >= it.n_rows) continue;
+        T *at = static_cast<T *>(a.out) +
+                h_index(it.row + g + i * 8, head * a.kv.head_dim + t * 2, a.out_k_pad);
+#pragma unroll
+        for (int j = 0; j < HD / 8; j++) /* 8 dims on are a block on */
+            if ((uint32_t)(j * 8 + t * 2) < a.kv.head_dim)
+                store_pair(at + j * 64, r.out[j][i * 2] * inv[i], r.out[j][i * 2 + 1] * inv[i]);
+    }
+}
+
+/* As load_queries. Of each sector of 32 bytes one load takes a half and another the rest, so it may
+ * stay in the first-level cache. */
+template <typename T, int HD>
+ROSE_DEVICE void load_tile_queries(uint32_t q[HD / 16][4], const rose_cuda_attention &a,
+                                   const rose_cuda_item &it, uint32_t head, int g, int t)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t row = g + i * 8;
+        const uint32_t *at = reinterpret_cast<const uint32_t *>(static_cast<const T *>(a.q) +
+                                                                (size_t)(it.row + row) * a.d +
+                                                                head * a.kv.head_dim + t * 2);
 #pragma unroll
         for (int j = 0; j < HD / 8; j++) {
-            const uint32_t dim = j * 8 + t * 2;
-            if (dim < a.kv.head_dim)
-                store_pair(static_cast<T *>(a.out) +
-                               h_index(it.row + g + i * 8, head * a.kv.head_dim + dim, a.out_k_pad),
-                           r.out[j][i * 2] * inv[i], r.out[j][i * 2 + 1] * inv[i]);
+            uint32_t *to = &q[j / 2][j % 2 * 2 + i];
+            *to = 0;
+            if (row < it.n_rows && (uint32_t)(j * 8 + t * 2) < a.kv.head_dim)
+                *to = __ldca(at + j * 4);
         }
     }
 }
 
+/* K and V of a head in a split: this lane's places in its two pages. */
+struct split_place {
+    const uint4 *page[2];
+};
+
+/* first: this lane's place in page 0. */
+template <typename T>
+ROSE_DEVICE split_place place_split(const T *first, const rose_cuda_kv &kv, uint2 pages)
+{
+    split_place p;
+    p.page[0] = reinterpret_cast<const uint4 *>(first + pages.x * kv.page_elems);
+    p.page[1] = reinterpret_cast<const uint4 *>(first + pages.y * kv.page_elems);
+    return p;
+}
+
+/* Other warps of the block want them as well, so they may stay in the first-level cache. */
+template <int HD> ROSE_DEVICE void load_k(split_kv<HD> *s, const split_place &from)
+{
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+#pragma unroll
+        for (int p = 0; p < 2; p++)
+            s->k[p][c] = __ldca(from.page[p] + c * 32);
+}
+template <int HD> ROSE_DEVICE void load_v(split_kv<HD> *s, const split_place &from)
+{
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+#pragma unroll
+        for (int p = 0; p < 2; p++)
+            s->v[p][c] = __ldca(from.page[p] + (HD / 16 + c) * 32);
+}
+
+/* Wider heads have no registers for the K of two splits. */
+template <int HD> struct keys_ahead {
+    enum { YES = HD <= 64 };
+};
+
+/* One split, at `at`; its K is there already, and that of the next one (or NULL) is on its way into
+ * the same registers when it ends. */
 template <typename T, int HD>
-static __global__ void __launch_bounds__(APART_WARPS * 32) apart_kernel(const rose_cuda_attention a)
+ROSE_DEVICE void pass_split(tile_sums<HD> *r, const uint32_t q[HD / 16][4], split_kv<HD> *s,
+                            const split_place &at, const split_place *next, uint32_t split,
+                            const uint32_t pos[2], bool whole, float scale, int t)
+{
+    float p[4][4], m[2], l[2], x[2], y[2];
+    uint32_t prob[4][2];
+    if (!keys_ahead<HD>::YES) load_k<HD>(s, at);
+    load_v<HD>(s, at);
+    score<T, HD>(q, *s, p);
+    if (keys_ahead<HD>::YES && next != NULL) load_k<HD>(s, *next);
+    weigh<T>(p, split, pos, whole, scale, t, m, l, prob);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        merge_scale(&r->max[i], &r->sum[i], m[i], l[i], &x[i], &y[i]);
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++) {
+        float o[2][4] = {};
+        add_values<T, HD>(prob, *s, 0, c, o);
+        add_values<T, HD>(prob, *s, 1, c, o);
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            float *out = &r->out[c * 2 + e / 4][e % 4];
+            *out = fmaf(o[e / 4][e % 4], y[e % 4 / 2], *out * x[e % 4 / 2]);
+        }
+    }
+}
+
+/* Splits that all rows see whole come first: of these K is loaded a split ahead, and pages are
+ * looked up two ahead. Without a branch in that loop the compiler lets a product wait for its own
+ * operand alone. */
+template <typename T, int HD>
+static __global__ void __launch_bounds__(APART_WARPS * 32, HD > 64   ? 2
+                                                           : HD > 32 ? 3
+                                                                     : 4)
+    apart_kernel(const rose_cuda_attention a)
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t head = blockIdx.x, index = blockIdx.y * APART_WARPS + threadIdx.x / 32;
@@ -161,19 +255,32 @@ static __global__ void __launch_bounds__(APART_WARPS * 32) apart_kernel(const ro
     /* The longest first, as the items of a prompt come in ascending order. */
     const rose_cuda_item it = a.items[a.n_items - 1 - index];
     if (it.n_rows == 0) return;
-    const uint32_t end = it.pos + it.n_rows - 1;
-    const uint32_t n_pages = end / ROSE_PAGE + 1, n_splits = end / SPLIT + 1;
+    const uint32_t end = it.pos + it.n_rows - 1, n_pages = end / ROSE_PAGE + 1, last = end / SPLIT;
+    const uint32_t n_whole = min((it.pos + 1) / SPLIT, last); /* the last one goes with the rest */
     const uint32_t *table = a.tables + it.table;
     const uint32_t pos[2] = {min(it.pos + g, end), min(it.pos + g + 8, end)};
-    uint32_t q[HD / 16][4];
+    const T *first = kv_block<T>(a.kv, 0, head) + lane * (sizeof(uint4) / sizeof(T));
+    split_place at = place_split(first, a.kv, split_pages(table, 0, n_pages));
+    uint2 pages = split_pages(table, min(1u, last), n_pages); /* of the next split */
+    uint32_t q[HD / 16][4], split = 0;
+    split_kv<HD> s;
     tile_sums<HD> r;
 
+    if (keys_ahead<HD>::YES) load_k<HD>(&s, at);
+    load_tile_queries<T, HD>(q, a, it, head, g, t);
     begin_tile(&r);
-    load_queries<T, HD>(q, a, it, head, g, t);
-    for (uint32_t split = 0; split < n_splits; split++) {
-        split_kv<HD> s;
-        load_split<T, HD, true>(&s, a.kv, split_pages(table, split, n_pages), head, lane);
-        take_split<T, HD>(&r, q, s, split, pos, false, a.scale, t);
+    for (; split < n_whole; split++) {
+        const split_place next = place_split(first, a.kv, pages);
+        pages = split_pages(table, min(split + 2, last), n_pages);
+        pass_split<T, HD>(&r, q, &s, at, &next, split, pos, true, a.scale, t);
+        at = next;
+    }
+    for (; split <= last; split++) { /* usually one */
+        pass_split<T, HD>(&r, q, &s, at, NULL, split, pos, false, a.scale, t);
+        if (split == last) break;
+        at = place_split(first, a.kv, pages);
+        pages = split_pages(table, min(split + 2, last), n_pages);
+        if (keys_ahead<HD>::YES) load_k<HD>(&s, at);
     }
     store_tile<T, HD>(r, a, it, head, g, t);
 }

@@ -24,14 +24,17 @@ template <typename T> static __global__ void embed_kernel(const rose_cuda_embed 
 
 enum { NORM_WARPS = 4 };
 
-/* Four blocks a multiprocessor, as many as registers allow. */
-enum { NORM_BLOCKS = 4 * 132 };
-
 template <typename T, int G>
-ROSE_DEVICE void norm_row(const rose_cuda_norm &a, uint32_t row, const float w[G][8],
-                          const float b[G][8], int lane)
+static __global__ void __launch_bounds__(NORM_WARPS * 32) norm_kernel(const rose_cuda_norm a)
 {
-    float v[G][8];
+    const int lane = threadIdx.x % 32;
+    const uint32_t row = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    float v[G][8], w[G][8], b[G][8];
+    pdl_launch();
+    load_groups<G>(w, a.w, a.d, lane);
+    load_groups<G>(b, a.b, a.d, lane);
+    pdl_wait();
+    if (row >= a.rows) return;
     if (a.key != NULL && lane == 0) a.key[row] = 0;
     const uint32_t from = a.gather != NULL ? a.gather[row] : row;
     load_groups<G>(v, a.x + (size_t)from * a.d, a.d, lane);
@@ -44,22 +47,144 @@ ROSE_DEVICE void norm_row(const rose_cuda_norm &a, uint32_t row, const float w[G
     }
 }
 
-/* MANY: a warp takes one row after the other, and reads w and b once. */
-template <typename T, int G, bool MANY>
-static __global__ void __launch_bounds__(NORM_WARPS * 32) norm_kernel(const rose_cuda_norm a)
+/* ---- the same for many rows, of 16-bit types: 8 rows a block, a warp each ----
+ * Bound by bytes, so every load is 16 bytes a lane and coalesced, and 8 rows, which are a block of
+ * activations, are written as whole lines: they meet in shared memory. (A warp that writes a row
+ * alone fills 16 bytes of each line: 98 us for 32768 rows of 768 values, of which 150 MB are 50;
+ * H100.) A block takes one 8 rows after the other, the last ones first: they are in the L2, and
+ * what comes of the first is there when the product behind begins.
+ *
+ * Lane p has the quads (4 values) p, p + 32, ..: halves (p % 2) of the groups that norm_groups
+ * gives to the lanes p / 2 (in the even quads) and p / 2 + 16 (in the odd ones). Its sums are added
+ * in the same order: bit for bit the same. */
+
+enum { TILE_ROWS = 8 };
+
+/* Sums of the halves of two lanes' groups; the even lane of a pair adds up those of the first. */
+ROSE_DEVICE float sum_quads(const float s[2][4], bool odd)
 {
+    float t[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        t[e] =
+            (odd ? s[1][e] : s[0][e]) + __shfl_xor_sync(ROSE_ALL_LANES, odd ? s[0][e] : s[1][e], 1);
+    float v = (t[0] + t[2]) + (t[1] + t[3]);
+    v += __shfl_xor_sync(ROSE_ALL_LANES, v, 1);
+#pragma unroll
+    for (int o = 16; o > 1; o /= 2)
+        v += __shfl_xor_sync(ROSE_ALL_LANES, v, o);
+    return v;
+}
+
+template <int Q> ROSE_DEVICE void load_quads(float4 v[Q], const float *x, uint32_t d, int lane)
+{
+    const float4 *p = reinterpret_cast<const float4 *>(x) + lane;
+#pragma unroll
+    for (int i = 0; i < Q; i++)
+        if ((uint32_t)(i * 32 + lane) * 4 < d) v[i] = __ldcg(p + i * 32);
+}
+
+/* As center_groups. */
+template <int Q> ROSE_DEVICE float center_quads(float4 v[Q], uint32_t d, float eps, int lane)
+{
+    float s[2][4] = {}, q[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < Q; i++) {
+        if ((uint32_t)(i * 32 + lane) * 4 >= d) continue;
+        s[i % 2][0] += v[i].x;
+        s[i % 2][1] += v[i].y;
+        s[i % 2][2] += v[i].z;
+        s[i % 2][3] += v[i].w;
+    }
+    const float mean = __fdiv_rn(sum_quads(s, lane % 2), (float)d);
+#pragma unroll
+    for (int i = 0; i < Q; i++) {
+        if ((uint32_t)(i * 32 + lane) * 4 >= d) continue;
+        v[i] = make_float4(v[i].x - mean, v[i].y - mean, v[i].z - mean, v[i].w - mean);
+        q[i % 2][0] = fmaf(v[i].x, v[i].x, q[i % 2][0]);
+        q[i % 2][1] = fmaf(v[i].y, v[i].y, q[i % 2][1]);
+        q[i % 2][2] = fmaf(v[i].z, v[i].z, q[i % 2][2]);
+        q[i % 2][3] = fmaf(v[i].w, v[i].w, q[i % 2][3]);
+    }
+    return __frcp_rn(__fsqrt_rn(__fdiv_rn(sum_quads(q, lane % 2), (float)d) + eps));
+}
+
+/* The row of this warp in 8 rows; false: there is none. */
+template <int Q>
+ROSE_DEVICE bool load_tile_row(float4 v[Q], const rose_cuda_norm &a, uint32_t tile, int lane)
+{
+    const uint32_t row = tile * TILE_ROWS + threadIdx.x / 32;
+    if (row >= a.rows) return false;
+    const uint32_t from = a.gather != NULL ? a.gather[row] : row;
+    load_quads<Q>(v, a.x + (size_t)from * a.d, a.d, lane);
+    return true;
+}
+
+/* staged: 8 rows as they lie in memory, but row r of group k / 8 in the place of r ^ k / 8 % 8, so
+ * that no banks conflict. */
+template <typename T, int Q>
+ROSE_DEVICE void stage_row(uint4 *staged, float4 v[Q], const float4 w[Q], const float4 b[Q],
+                           const rose_cuda_norm &a, int lane)
+{
+    const float inv = center_quads<Q>(v, a.d, a.eps, lane);
+    const T *tag = NULL;
+    const int row = threadIdx.x / 32, group = lane / 2; /* + 16 i */
+    uint2 *to =
+        reinterpret_cast<uint2 *>(staged + group * TILE_ROWS + (row ^ group % 8)) + lane % 2;
+#pragma unroll
+    for (int i = 0; i < Q; i++) {
+        if ((uint32_t)(i * 32 + lane) * 4 >= a.d) continue;
+        to[i * 16 * TILE_ROWS * 2] = make_uint2(
+            pair_f32(fmaf(v[i].x * inv, w[i].x, b[i].x), fmaf(v[i].y * inv, w[i].y, b[i].y), tag),
+            pair_f32(fmaf(v[i].z * inv, w[i].z, b[i].z), fmaf(v[i].w * inv, w[i].w, b[i].w), tag));
+    }
+}
+
+template <typename T, int Q>
+ROSE_DEVICE void store_tile_rows(const uint4 *staged, const rose_cuda_norm &a, uint32_t tile)
+{
+    const uint32_t row = threadIdx.x % TILE_ROWS, group = threadIdx.x / TILE_ROWS; /* + 32 i */
+    uint4 *out = reinterpret_cast<uint4 *>(static_cast<T *>(a.out) +
+                                           h_index(tile * TILE_ROWS, 0, a.out_k_pad)) +
+                 threadIdx.x;
+    const uint4 *from = staged + group * TILE_ROWS + (row ^ group % 8);
+    if (tile * TILE_ROWS + row >= a.rows) return;
+#pragma unroll
+    for (int i = 0; i < Q / 2; i++)
+        if ((group + i * 32) * 8 < a.d) out[i * TILE_ROWS * 32] = from[i * TILE_ROWS * 32];
+}
+
+/* d <= 128 Q; Q is even. */
+template <typename T, int Q>
+static __global__ void __launch_bounds__(TILE_ROWS * 32, Q > 6 ? 1 : 2)
+    norm_many_kernel(const rose_cuda_norm a)
+{
+    __shared__ uint4 staged[2][Q * 128];
     const int lane = threadIdx.x % 32;
-    const uint32_t row = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
-    float w[G][8], b[G][8];
+    const uint32_t n_tiles = (a.rows + TILE_ROWS - 1) / TILE_ROWS;
+    float4 v[Q], next[Q], w[Q], b[Q];
     pdl_launch();
-    load_groups<G>(w, a.w, a.d, lane);
-    load_groups<G>(b, a.b, a.d, lane);
+    load_quads<Q>(w, a.w, a.d, lane);
+    load_quads<Q>(b, a.b, a.d, lane);
     pdl_wait();
-    if (MANY) {
-        for (uint32_t r = row; r < a.rows; r += gridDim.x * NORM_WARPS)
-            norm_row<T, G>(a, r, w, b, lane);
-    } else if (row < a.rows) {
-        norm_row<T, G>(a, row, w, b, lane);
+    if (a.key != NULL)
+        for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < a.rows;
+             i += gridDim.x * blockDim.x)
+            a.key[i] = 0;
+    uint32_t left = n_tiles - blockIdx.x; /* tile left - 1 is next; the grid has no more blocks */
+    bool has = load_tile_row<Q>(v, a, left - 1, lane);
+    for (uint32_t half = 0; left > 0; half ^= 1) {
+        const uint32_t tile = left - 1;
+        bool has_next = false;
+        left = left > gridDim.x ? left - gridDim.x : 0;
+        if (left > 0) has_next = load_tile_row<Q>(next, a, left - 1, lane);
+        if (has) stage_row<T, Q>(staged[half], v, w, b, a, lane);
+        __syncthreads(); /* which lets the other half be written as well */
+        store_tile_rows<T, Q>(staged[half], a, tile);
+#pragma unroll
+        for (int i = 0; i < Q; i++)
+            v[i] = next[i];
+        has = has_next;
     }
 }
 
@@ -119,21 +244,32 @@ cudaError_t rose_cuda_embed_run(const rose_cuda_launch *at, const rose_cuda_embe
     return launch_kernel(at, embed_kernel<float>, dim3(a->rows), threads, 0, *a);
 }
 
+/* More than 8 rows a multiprocessor. */
+enum { NORM_MANY = 132 * TILE_ROWS };
+
+template <typename T>
+static cudaError_t run_norm_many(const rose_cuda_launch *at, const rose_cuda_norm *a)
+{
+    const unsigned n_tiles = (a->rows + TILE_ROWS - 1) / TILE_ROWS, threads = TILE_ROWS * 32;
+    const unsigned blocks = a->d <= 768 ? 2 * 132 : 132; /* as many as registers allow */
+    const dim3 grid(n_tiles < blocks ? n_tiles : blocks);
+    if (a->d <= 768) return launch_kernel(at, norm_many_kernel<T, 6>, grid, threads, 0, *a);
+    return launch_kernel(at, norm_many_kernel<T, 8>, grid, threads, 0, *a);
+}
+
 template <typename T>
 static cudaError_t run_norm(const rose_cuda_launch *at, const rose_cuda_norm *a)
 {
     dim3 grid((a->rows + NORM_WARPS - 1) / NORM_WARPS);
-    if ((at->trial & ROSE_CUDA_TRY_NORM) != 0 && a->d <= 1024 && grid.x > NORM_BLOCKS)
-        return launch_kernel(at, norm_kernel<T, 4, true>, dim3(NORM_BLOCKS), NORM_WARPS * 32, 0,
-                             *a);
-    if (a->d <= 1024)
-        return launch_kernel(at, norm_kernel<T, 4, false>, grid, NORM_WARPS * 32, 0, *a);
-    return launch_kernel(at, norm_kernel<T, ROSE_CUDA_MAX_D / 256, false>, grid, NORM_WARPS * 32, 0,
-                         *a);
+    if (a->d <= 1024) return launch_kernel(at, norm_kernel<T, 4>, grid, NORM_WARPS * 32, 0, *a);
+    return launch_kernel(at, norm_kernel<T, ROSE_CUDA_MAX_D / 256>, grid, NORM_WARPS * 32, 0, *a);
 }
 
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *at, const rose_cuda_norm *a)
 {
+    const bool many = (at->trial & ROSE_CUDA_TRY_NORM) != 0 && a->rows > NORM_MANY && a->d <= 1024;
+    if (many && at->type == ROSE_CUDA_F16) return run_norm_many<__half>(at, a);
+    if (many && at->type == ROSE_CUDA_BF16) return run_norm_many<__nv_bfloat16>(at, a);
     if (at->type == ROSE_CUDA_F16) return run_norm<__half>(at, a);
     if (at->type == ROSE_CUDA_BF16) return run_norm<__nv_bfloat16>(at, a);
     return run_norm<float>(at, a);
