@@ -125,8 +125,7 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
             "cuda-trial", &f->cuda_trial, "NAMES",
             "cuda: kernels on trial, the same bits in another way, with commas between: sampler, "
             "prompts4, prompts8, norm, halves, quarters, rules, ordered, wide, wide-192, "
-            "wide-pair, "
-            "wide-add, wide-96, wide-64-96, wide-64-48, ahead, ahead-4, split-8, head-64, team, "
+            "wide-96, wide-64-96, wide-64-48, ahead, ahead-4, split-8, head-64, team, "
             "head",
             .unset = "none"),
         ROSE_ROW_CHOICE(

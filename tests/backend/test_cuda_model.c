@@ -278,8 +278,7 @@ static void test_trials(void **state)
                                       "prompts8",
                                       "norm",
                                       "ordered",
-                                      "wide",
-                                      "wide-pair"};
+                                      "wide"};
     enum { N_TRIALS = sizeof all / sizeof *all, CROWDED = 5 };
     const char *only = fx_trial;
     const char *const *trials = only != NULL ? &only : all;

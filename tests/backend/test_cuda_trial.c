@@ -48,7 +48,7 @@ static void test_wide_names(void **state)
         assert_int_equal(trial & all, 0);
         all |= trial;
     }
-    assert_int_equal(all, ROSE_CUDA_TRY_CORES);
+    assert_int_equal(all, ROSE_CUDA_TRY_WIDE);
 }
 
 static void test_refused(void **state)

@@ -65,16 +65,6 @@ ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, ui
                  : "memory");
 }
 
-/* The same to all blocks of the cluster in `mask`, at the same place and barrier in each. */
-ROSE_DEVICE void copy_box_to(uint32_t to, const CUtensorMap *map, uint32_t core, uint32_t block,
-                             uint32_t barrier, uint16_t mask)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0],[%1,{%2,%3,%4}],[%5],%6;" ::"r"(to),
-                 "l"(map), "r"(0), "r"(core), "r"(block), "r"(barrier), "h"(mask)
-                 : "memory");
-}
-
 /* Among the 128 threads that name the same of 15 barriers. */
 ROSE_DEVICE void group_sync(uint32_t barrier)
 {
@@ -95,20 +85,6 @@ ROSE_DEVICE uint32_t cluster_address(uint32_t at, uint32_t rank)
     uint32_t r;
     asm volatile("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(r) : "r"(at), "r"(rank));
     return r;
-}
-
-ROSE_DEVICE uint32_t cluster_rank(void)
-{
-    uint32_t r;
-    asm volatile("mov.u32 %0,%%cluster_ctarank;" : "=r"(r));
-    return r;
-}
-
-/* As barrier_arrive, at a place of cluster_address. */
-ROSE_DEVICE void cluster_arrive(uint32_t at)
-{
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _,[%0];" ::"r"(at)
-                 : "memory");
 }
 
 ROSE_DEVICE uint4 load_shared16(uint32_t at)

@@ -205,13 +205,10 @@ typedef enum rose_cuda_trial {
     ROSE_CUDA_TRY_RULES = 64,     /* rules go over under the step, on a stream of their own */
     ROSE_CUDA_TRY_ORDERED = 128,  /* stream products: tiles in the order of wide_walk.h */
     ROSE_CUDA_TRY_WIDE_192 = 256, /* products of more than 128 rows: the best of those named */
-    ROSE_CUDA_TRY_WIDE_PAIR = 512,
-    ROSE_CUDA_TRY_WIDE_ADD = 1024, /* not the contract's where a sum is subnormal */
     ROSE_CUDA_TRY_WIDE_96 = 2048,
     ROSE_CUDA_TRY_WIDE_64_96 = 4096,
     ROSE_CUDA_TRY_WIDE_64_48 = 8192,
-    ROSE_CUDA_TRY_WIDE = 256 | 2048 | 4096 | 8192,         /* those that suit a choice by shape */
-    ROSE_CUDA_TRY_CORES = ROSE_CUDA_TRY_WIDE | 512 | 1024, /* any of these: weights have cores */
+    ROSE_CUDA_TRY_WIDE = 256 | 2048 | 4096 | 8192, /* any of these: weights have cores */
     ROSE_CUDA_TRY_AHEAD = 1 << 14,   /* attention of many single rows: a warp's ring of 3 splits */
     ROSE_CUDA_TRY_AHEAD_4 = 1 << 15, /* the same with 4 warps, 2 splits each */
     ROSE_CUDA_TRY_SPLIT_8 = 1 << 16, /* long products, 33 to 128 rows: 8 blocks a tile */
@@ -233,9 +230,10 @@ cudaError_t rose_cuda_linear_init(void);
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
 /* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
- * tiles, and on sm_90a 3, 4 = stream, 5, 6 = split, 7, 8 = stream in the order of wide_walk.h, 9 to
- * 14 = wide, which want the weights' cores. One that does not take the shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 19, ROSE_CUDA_WIDE = 13 };
+ * tiles, and on sm_90a 3, 4 = stream, 5, 6 = split, 7, 8 = stream in the order of wide_walk.h, from
+ * ROSE_CUDA_WIDE on wide, which want the weights' cores. One that does not take the shape gives way
+ * to tiles. */
+enum { ROSE_CUDA_N_KERNELS = 17, ROSE_CUDA_WIDE = 13 };
 void rose_cuda_linear_force(int kernel);
 /* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);

@@ -31,9 +31,9 @@ enum { ROWS = 1, TILES, HOPPER /* + rose_cuda_hopper */, WIDE = ROSE_CUDA_WIDE /
 const char *rose_cuda_linear_name(int kernel)
 {
     static const char *const names[ROSE_CUDA_N_KERNELS] = {
-        "auto",      "rows",       "tiles",   "stream",     "stream-64", "split", "split-32",
-        "ordered",   "ordered-64", "split-8", "team",       "team-32",   "head",  "wide-192",
-        "wide-pair", "wide-add",   "wide-96", "wide-64-96", "wide-64-48"};
+        "auto",     "rows",     "tiles",      "stream",     "stream-64", "split",
+        "split-32", "ordered",  "ordered-64", "split-8",    "team",      "team-32",
+        "head",     "wide-192", "wide-96",    "wide-64-96", "wide-64-48"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
 }
 
@@ -83,9 +83,7 @@ static int choose_wide(const rose_cuda_linear *l, const rose_cuda_io *io, uint32
     static const struct {
         rose_cuda_wide kernel;
         uint32_t trial, rows, outputs, at_once, share;
-    } shapes[] = {{ROSE_CUDA_WIDE_ADD, ROSE_CUDA_TRY_WIDE_ADD, 128, 192, 132, 85},
-                  {ROSE_CUDA_WIDE_PAIR, ROSE_CUDA_TRY_WIDE_PAIR, 128, 192, 132, 85},
-                  {ROSE_CUDA_WIDE_192, ROSE_CUDA_TRY_WIDE_192, 128, 192, 132, 85},
+    } shapes[] = {{ROSE_CUDA_WIDE_192, ROSE_CUDA_TRY_WIDE_192, 128, 192, 132, 85},
                   {ROSE_CUDA_WIDE_96, ROSE_CUDA_TRY_WIDE_96, 128, 96, 132, 68},
                   {ROSE_CUDA_WIDE_64_96, ROSE_CUDA_TRY_WIDE_64_96, 64, 96, 264, 56},
                   {ROSE_CUDA_WIDE_64_48, ROSE_CUDA_TRY_WIDE_64_48, 64, 48, 264, 42}};
@@ -148,7 +146,7 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t tr
     if (kernel != 0 && (kernel >= WIDE ? wide_takes(l, io) : hopper_takes(l, io, kernel)))
         return kernel;
     kernel = otherwise;
-    if (rows > 128 && (trial & ROSE_CUDA_TRY_CORES) != 0 && wide_takes(l, io)) {
+    if (rows > 128 && (trial & ROSE_CUDA_TRY_WIDE) != 0 && wide_takes(l, io)) {
         if (rows <= 256 && !head && l->n > 1024 && (trial & ROSE_CUDA_TRY_WIDE_64_48) != 0)
             return WIDE + ROSE_CUDA_WIDE_64_48;
         return choose_wide(l, io, trial);

@@ -68,9 +68,8 @@ static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, const rose_memor
     l->n_pad = (uint32_t)round_up(n, ROSE_CUDA_N_PAD);
     const uint64_t bytes = (uint64_t)l->k_pad * l->n_pad * rose_cuda_type_size(t);
     l->w = rose_cuda_take(b, bytes);
-    l->cores = (p->trial & ROSE_CUDA_TRY_CORES) != 0 && t != ROSE_CUDA_F32
-                   ? rose_cuda_take(b, bytes)
-                   : NULL;
+    l->cores = (p->trial & ROSE_CUDA_TRY_WIDE) != 0 && t != ROSE_CUDA_F32 ? rose_cuda_take(b, bytes)
+                                                                          : NULL;
 }
 
 static void take_bias(rose_cuda_linear *l, rose_cuda_bump *b, const rose_linear *from)

@@ -17,8 +17,6 @@ static const struct {
                {"ordered", ROSE_CUDA_TRY_ORDERED},
                {"wide", ROSE_CUDA_TRY_WIDE},
                {"wide-192", ROSE_CUDA_TRY_WIDE_192},
-               {"wide-pair", ROSE_CUDA_TRY_WIDE_PAIR},
-               {"wide-add", ROSE_CUDA_TRY_WIDE_ADD},
                {"wide-96", ROSE_CUDA_TRY_WIDE_96},
                {"wide-64-96", ROSE_CUDA_TRY_WIDE_64_96},
                {"wide-64-48", ROSE_CUDA_TRY_WIDE_64_48},

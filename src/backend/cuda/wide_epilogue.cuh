@@ -10,8 +10,6 @@
 
 #include "backend/cuda/hopper_epilogue.cuh"
 
-enum { EPI_RESIDUAL_ADD = 4 /* after rose_cuda_epilogue: RESIDUAL by an addition in the L2 */ };
-
 #if ROSE_HOPPER
 
 /* A thread's share of a tile whose sums are done. */
@@ -68,13 +66,6 @@ ROSE_DEVICE float4 bias_of4(const rose_cuda_linear &l, uint32_t n)
 {
     if (l.bias == NULL || n >= l.n) return make_float4(0, 0, 0, 0);
     return __ldg(reinterpret_cast<const float4 *>(l.bias + n));
-}
-
-ROSE_DEVICE void add_in_memory(float *at, const float4 &v)
-{
-    asm volatile("red.global.add.v4.f32 [%0],{%1,%2,%3,%4};" ::"l"(at), "f"(v.x), "f"(v.y),
-                 "f"(v.z), "f"(v.w)
-                 : "memory");
 }
 
 /* Four outputs from n on of half h; ids ascend from call to call. A NaN is never the best. */
@@ -208,7 +199,6 @@ ROSE_DEVICE void finish_wide(wide_tile *w, const float (&s)[TN / 2], const rose_
             if (EPI == ROSE_CUDA_EPI_RESIDUAL)
                 *reinterpret_cast<float4 *>(residual_at(io, w->row[h], n)) =
                     add4(old[(i - FIRST) % OLD_BLOCKS][h], v[h]);
-            if (EPI == EPI_RESIDUAL_ADD) add_in_memory(residual_at(io, w->row[h], n), v[h]);
             if (EPI == ROSE_CUDA_EPI_ACT) store_act4<T>(io, w->row[h], n, v[h]);
             if (EPI == ROSE_CUDA_EPI_LOGITS) store_logits4(l, io, w->row[h], n, v[h]);
         }
