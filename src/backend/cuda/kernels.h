@@ -39,6 +39,7 @@ typedef struct rose_cuda_linear {
     float *bias; /* [n] or NULL */
     uint32_t k, k_pad, n, n_pad;
     void *cores; /* a second copy of 16-bit weights, for linear_wide.cuh (core_index); or NULL */
+    bool kv;     /* outputs k to 3 k - 1 are K and V: `cores` has them in another order */
 } rose_cuda_linear;
 
 /* The pages of one layer. A page holds, per layer and head, K then V, each [16 tokens][hd_pad] in

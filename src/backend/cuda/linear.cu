@@ -40,7 +40,7 @@ const char *rose_cuda_linear_name(int kernel)
 /* In QKV, blocks of 16 outputs of one part and one head. */
 static bool wide_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
 {
-    if (!g_wide || l->cores == NULL) return false;
+    if (!g_wide || l->cores == NULL || l->kv != (io->epilogue == ROSE_CUDA_EPI_QKV)) return false;
     if (io->epilogue == ROSE_CUDA_EPI_QKV && (l->k % 64 != 0 || io->kv.head_dim % 16 != 0))
         return false;
     if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL && l->n % 4 != 0) return false;
