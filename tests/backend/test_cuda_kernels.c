@@ -307,7 +307,7 @@ static void test_little(void **state)
 typedef struct bits {
     rose_cuda_type type;
     uint32_t m, k, n, n_pages;
-    void *w, *cores, *h;
+    void *w, *cores[2], *h; /* cores: [1] as of q, K and V */
     float *bias;
     uint32_t *slot;
 } bits;
@@ -329,17 +329,20 @@ static void *random_values(fx_random *r, rose_cuda_type t, size_t n, float scale
     return d;
 }
 
-/* Rows of sequences that begin anywhere in a page, and some that write nowhere. */
+/* Rows of sequences that begin anywhere in a page, and some that write nowhere; of each 16 rows the
+ * half are a whole page. */
 static uint32_t *random_slots(fx_random *r, uint32_t m, uint32_t *n_pages)
 {
     uint32_t *slot = malloc(m * sizeof *slot), page = 0, token = 0;
+    bool whole = false;
     assert_non_null(slot);
     for (uint32_t i = 0; i < m; i++) {
-        if (fx_below(r, 13) == 0) {
+        if (i % 16 == 0) whole = fx_below(r, 2) == 0;
+        if (whole ? i % 16 == 0 : fx_below(r, 13) == 0) {
             page++;
-            token = fx_below(r, 16);
+            token = whole ? 0 : fx_below(r, 16);
         }
-        slot[i] = fx_below(r, 29) == 0 ? ROSE_CUDA_NO_SLOT : page * 16 + token;
+        slot[i] = !whole && fx_below(r, 29) == 0 ? ROSE_CUDA_NO_SLOT : page * 16 + token;
         if (++token == 16) {
             token = 0;
             page++;
@@ -351,10 +354,26 @@ static uint32_t *random_slots(fx_random *r, uint32_t m, uint32_t *n_pages)
     return d;
 }
 
-static void *make_cores(const bits *b)
+/* Among them what a 16-bit type cannot hold: K and V saturate. */
+static float *random_bias(fx_random *r, uint32_t n)
+{
+    static const float extreme[] = {65504,   65519,    -65520, 70000,    -70000,
+                                    3.4e38f, -3.4e38f, NAN,    INFINITY, -INFINITY};
+    float *v = malloc(n * sizeof *v);
+    assert_non_null(v);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t e = fx_below(r, 100);
+        v[i] = e < 10 ? extreme[e] : 2 * fx_uniform(r) - 1;
+    }
+    float *d = device(v, n * sizeof *v);
+    free(v);
+    return d;
+}
+
+static void *make_cores(const bits *b, bool kv)
 {
     const rose_cuda_launch at = {.type = b->type};
-    rose_cuda_linear l = {.w = b->w, .k = b->k, .n = b->n, .k_pad = up(b->k, 32)};
+    rose_cuda_linear l = {.w = b->w, .k = b->k, .n = b->n, .k_pad = up(b->k, 32), .kv = kv};
     l.n_pad = up(b->n, 128);
     l.cores = device(NULL, (size_t)l.k_pad * l.n_pad * 2);
     assert_int_equal(rose_cuda_cores_run(&at, &l), cudaSuccess);
@@ -375,7 +394,8 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
                  page_bytes = (size_t)b->n_pages * 2 * 16 * b->k * 2,
                  keys = head ? b->m * sizeof(unsigned long long) : 0;
     const rose_cuda_linear w = {.w = b->w,
-                                .cores = b->cores,
+                                .cores = b->cores[qkv],
+                                .kv = qkv,
                                 .bias = head ? NULL : b->bias,
                                 .k = b->k,
                                 .k_pad = up(b->k, 32),
@@ -455,13 +475,15 @@ static void test_same_bits(void **state)
                 if (m > 1000 && t > 0) continue;
                 bits b = {.type = (rose_cuda_type)t, .m = m, .k = kn[i][0], .n = kn[i][1]};
                 b.w = random_values(&r, b.type, (size_t)up(b.k, 32) * up(b.n, 128), 0.1f);
-                b.cores = make_cores(&b);
+                for (int kv = 0; kv < 2; kv++)
+                    b.cores[kv] = make_cores(&b, kv != 0);
                 b.h = random_values(&r, b.type, (size_t)up(m, 128) * up(b.k, 32), 1);
-                b.bias = device(NULL, b.n * sizeof *b.bias);
+                b.bias = random_bias(&r, b.n);
                 b.slot = random_slots(&r, m, &b.n_pages);
                 n_bad += compare_bits(&b);
                 cudaFree(b.w);
-                cudaFree(b.cores);
+                cudaFree(b.cores[0]);
+                cudaFree(b.cores[1]);
                 cudaFree(b.h);
                 cudaFree(b.bias);
                 cudaFree(b.slot);

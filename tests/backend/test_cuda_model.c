@@ -270,7 +270,7 @@ static void compare_crowds(const rose_model *m, const char *const *ways, int n_w
 
 /* What can be left out and what is on trial (fx_use_way). */
 static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",  "team",      "ahead",
-                                     "halves",       "+norm", "+wide-pair"};
+                                     "halves",       "+norm"};
 enum { N_WAYS = sizeof g_ways / sizeof *g_ways };
 
 /* Neither changes a bit: one sequence in every way, and decode steps of many. ROSE_CUDA_WITHOUT or

@@ -64,7 +64,7 @@ static void test_every_tile_once(void **state)
 /* One product of 64 rows x N outputs x K, as the kernel makes it: rows and the copy of the weights
  * in blocks of 8 x 8; a stage copied by boxes; the operands found by a descriptor's two strides;
  * the results of a lane where wgmma puts them, taken as the epilogue takes them. */
-enum { K = 64, N = 96, ROWS = 64, CORE = 64 /* values */ };
+enum { K = 64, N = 96, KV = 48 /* K and V from there on */, ROWS = 64, CORE = 64 /* values */ };
 
 static size_t blocked(uint32_t row, uint32_t k, uint32_t k_pad) /* as layout.cuh, h_index */
 {
@@ -98,12 +98,10 @@ static void test_outputs(void **state)
         for (uint32_t i = 0; i < ROWS; i++)
             x[blocked(i, k, K_PAD)] = plain_x[i][k] = (int)below(1000) - 500;
         for (uint32_t n = 0; n < N; n++)
-            w[blocked(wide_column(n), k, K_PAD)] = plain_w[n][k] = (int)below(1000) - 500;
+            w[blocked(wide_column(n, KV), k, K_PAD)] = plain_w[n][k] = (int)below(1000) - 500;
     }
     copy_box(rows, x, K_PAD, stage * (K / 8), 0, ROWS / 8);
-    /* Two blocks of a cluster bring half each. */
-    copy_box(outputs, w, K_PAD, stage * (K / 8), 0, N / 16);
-    copy_box(outputs + N / 16 * BLOCK_BYTES / 2, w, K_PAD, stage * (K / 8), N / 16, N / 16);
+    copy_box(outputs, w, K_PAD, stage * (K / 8), 0, N / 8);
     for (uint32_t step = 0; step < K / 16; step++)
         for (uint32_t i = 0; i < ROWS; i++)
             for (uint32_t n = 0; n < N; n++)
@@ -120,7 +118,8 @@ static void test_outputs(void **state)
                 const int *at = s + block * 8; /* as sums_of */
                 const int v[4] = {at[h * 2], at[h * 2 + 1], at[h * 2 + 4], at[h * 2 + 5]};
                 for (uint32_t e = 0; e < 4; e++) {
-                    const uint32_t row = row0 + h * 8, n = block * 16 + t * 4 + e;
+                    const uint32_t row = row0 + h * 8, at_kv = e / 2 * 8 + t * 2 + e % 2;
+                    const uint32_t n = block * 16 + (block * 16 < KV ? t * 4 + e : at_kv);
                     int want = 0;
                     for (uint32_t k = stage * K; k < stage * K + K; k++)
                         want += plain_x[row][k] * plain_w[n][k];
@@ -131,11 +130,82 @@ static void test_outputs(void **state)
     }
 }
 
+/* As layout.cuh. */
+static uint32_t k_index(uint32_t token, uint32_t dim)
+{
+    const uint32_t lane = token % 8 * 4 + dim % 8 / 2;
+    return dim / 16 * 256 + lane * 8 + (token / 8 * 2 + dim % 16 / 8) * 2 + dim % 2;
+}
+static uint32_t v_index(uint32_t token, uint32_t dim)
+{
+    const uint32_t lane = dim % 8 * 4 + token % 8 / 2;
+    return dim / 16 * 256 + lane * 8 + (dim % 16 / 8 * 2 + token / 8) * 2 + token % 2;
+}
+
+enum { TOKENS = 16, DIMS = 16 };
+
+/* Lane (g, t)'s pairs of 16 tokens x 16 dims: tokens g and g + 8, dims 2 t and 8 + 2 t on. */
+static uint32_t token_of(uint32_t lane, uint32_t pair)
+{
+    return lane / 4 + pair / 2 * 8;
+}
+static uint32_t dim_of(uint32_t lane, uint32_t pair)
+{
+    return pair % 2 * 8 + lane % 4 * 2;
+}
+
+/* A value of a pair after movmatrix: lane (g, t) gets column g of rows 2 t and 2 t + 1, which lanes
+ * (2 t, g / 2) and (2 t + 1, g / 2) have. */
+static uint32_t transposed(uint32_t (*pairs)[4][2], uint32_t lane, uint32_t pair, uint32_t e)
+{
+    const uint32_t g = lane / 4, t = lane % 4;
+    return pairs[(t * 2 + e) * 4 + g / 2][pair][g % 2];
+}
+
+/* A block of K and of V as the epilogue stores them: each lane its 16 bytes where the rows are a
+ * page, and row by row where they are not. */
+static void test_pages(void **state)
+{
+    (void)state;
+    static const uint32_t v_pairs[4] = {0, 2, 1, 3};
+    uint32_t pairs[32][4][2], want[2][256], page[2][256], rows[2][256];
+    memset(page, 0xff, sizeof page);
+    memset(rows, 0xff, sizeof rows);
+    for (uint32_t token = 0; token < TOKENS; token++)
+        for (uint32_t dim = 0; dim < DIMS; dim++) {
+            want[0][k_index(token, dim)] = token * DIMS + dim;
+            want[1][v_index(token, dim)] = token * DIMS + dim;
+        }
+    for (uint32_t lane = 0; lane < 32; lane++)
+        for (uint32_t i = 0; i < 8; i++)
+            pairs[lane][i / 2][i % 2] = token_of(lane, i / 2) * DIMS + dim_of(lane, i / 2) + i % 2;
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        const uint32_t t = lane % 4;
+        for (uint32_t i = 0; i < 8; i++) {
+            page[0][lane * 8 + i] = pairs[lane][i / 2][i % 2];
+            page[1][lane * 8 + i] = transposed(pairs, lane, v_pairs[i / 2], i % 2);
+        }
+        for (uint32_t h = 0; h < 2; h++) {
+            const uint32_t token = lane / 4 + h * 8;
+            uint32_t *k = rows[0] + k_index(token, t * 2), *v = rows[1] + v_index(token, t * 2);
+            for (uint32_t e = 0; e < 2; e++) {
+                k[e] = pairs[lane][h * 2][e];
+                k[2 + e] = pairs[lane][h * 2 + 1][e];
+                v[e * 32] = pairs[lane][h * 2][e];
+                v[4 + e * 32] = pairs[lane][h * 2 + 1][e];
+            }
+        }
+    }
+    assert_memory_equal(page, want, sizeof want);
+    assert_memory_equal(rows, want, sizeof want);
+}
+
 int main(void)
 {
     const char *seed = getenv("ROSE_TEST_SEED");
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_tile_once),
-                                       cmocka_unit_test(test_outputs)};
+                                       cmocka_unit_test(test_outputs),
+                                       cmocka_unit_test(test_pages)};
     g_seed = seed != NULL ? strtoull(seed, NULL, 0) : 1;
     print_message("seed %llu\n", (unsigned long long)g_seed);
     return cmocka_run_group_tests(tests, NULL, NULL);

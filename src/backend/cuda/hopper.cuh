@@ -66,13 +66,11 @@ ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, ui
                  : "memory");
 }
 
-/* The same to all blocks of the cluster in `mask`, at the same place and barrier in each. */
-ROSE_DEVICE void copy_box_to(uint32_t to, const CUtensorMap *map, uint32_t core, uint32_t block,
-                             uint32_t barrier, uint16_t mask)
+/* Of a map of two dimensions, the box from (column, row) on to the L2; nobody hears of its end. */
+ROSE_DEVICE void prefetch_box(const CUtensorMap *map, uint32_t column, uint32_t row)
 {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0],[%1,{%2,%3,%4}],[%5],%6;" ::"r"(to),
-                 "l"(map), "r"(0), "r"(core), "r"(block), "r"(barrier), "h"(mask)
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0,{%1,%2}];" ::"l"(map),
+                 "r"(column), "r"(row)
                  : "memory");
 }
 

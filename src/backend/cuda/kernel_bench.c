@@ -212,6 +212,7 @@ static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s,
         void *matrix = (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2;
         const rose_cuda_linear w = {.w = matrix,
                                     .cores = matrix, /* random numbers in either order */
+                                    .kv = s->role == ROSE_KERNEL_QKV,
                                     .bias = s->role == ROSE_KERNEL_HEAD ? NULL : b->bias,
                                     .k = s->n_in,
                                     .k_pad = s->n_in,

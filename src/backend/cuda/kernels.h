@@ -39,6 +39,7 @@ typedef struct rose_cuda_linear {
     float *bias; /* [n] or NULL */
     uint32_t k, k_pad, n, n_pad;
     void *cores; /* a second copy of 16-bit weights, for linear_wide.cuh (core_index); or NULL */
+    bool kv;     /* outputs k to 3 k - 1 are K and V: `cores` has them in another order */
 } rose_cuda_linear;
 
 /* The pages of one layer. A page holds, per layer and head, K then V, each [16 tokens][hd_pad] in
@@ -196,9 +197,7 @@ typedef struct rose_cuda_pack {
 
 /* On trial: other ways to the same bits, each off until a bit asks for it (names: trial.c). */
 typedef enum rose_cuda_trial {
-    ROSE_CUDA_TRY_NORM = 8,        /* LayerNorm of many rows: a warp keeps its parameters */
-    ROSE_CUDA_TRY_WIDE_PAIR = 512, /* products of more than 128 rows: the best, of these too */
-    ROSE_CUDA_TRY_WIDE_ADD = 1024  /* not the contract's where a sum is subnormal */
+    ROSE_CUDA_TRY_NORM = 8 /* LayerNorm of many rows: a warp keeps its parameters */
 } rose_cuda_trial;
 
 /* What can be left out, to measure what it gives; the bits are the same (names: trial.c). */
@@ -225,7 +224,7 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_line
 /* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
  * tiles, and on sm_90a 3, 4 = team, from ROSE_CUDA_WIDE on wide, which want the weights' cores. One
  * that does not take the shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 11, ROSE_CUDA_WIDE = 5 };
+enum { ROSE_CUDA_N_KERNELS = 9, ROSE_CUDA_WIDE = 5 };
 void rose_cuda_linear_force(int kernel);
 /* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);

@@ -45,15 +45,15 @@ enum {
 const char *rose_cuda_linear_name(int kernel)
 {
     static const char *const names[ROSE_CUDA_N_KERNELS] = {
-        "auto",      "rows",     "tiles",   "team",       "team-32",   "wide-192",
-        "wide-pair", "wide-add", "wide-96", "wide-64-96", "wide-64-48"};
+        "auto",     "rows",    "tiles",      "team",      "team-32",
+        "wide-192", "wide-96", "wide-64-96", "wide-64-48"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
 }
 
 /* In QKV, blocks of 16 outputs of one part and one head. */
 static bool wide_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
 {
-    if (!g_wide || l->cores == NULL) return false;
+    if (!g_wide || l->cores == NULL || l->kv != (io->epilogue == ROSE_CUDA_EPI_QKV)) return false;
     if (io->epilogue == ROSE_CUDA_EPI_QKV && (l->k % 64 != 0 || io->kv.head_dim % 16 != 0))
         return false;
     if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL && l->n % 4 != 0) return false;
@@ -71,21 +71,18 @@ static bool team_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
 /* Of the wide kernels the one with the least product of waves and a tile's time (outputs of a
  * multiprocessor in a tile, over the share of the tensor cores that shared memory allows it, in %).
  */
-static int best_wide(const rose_cuda_linear *l, uint32_t rows, uint32_t trial)
+static int best_wide(const rose_cuda_linear *l, uint32_t rows)
 {
     static const struct {
         rose_cuda_wide kernel;
-        uint32_t trial, rows, outputs, at_once, share;
-    } shapes[] = {{ROSE_CUDA_WIDE_ADD, ROSE_CUDA_TRY_WIDE_ADD, 128, 192, 132, 85},
-                  {ROSE_CUDA_WIDE_PAIR, ROSE_CUDA_TRY_WIDE_PAIR, 128, 192, 132, 85},
-                  {ROSE_CUDA_WIDE_192, 0, 128, 192, 132, 85},
-                  {ROSE_CUDA_WIDE_96, 0, 128, 96, 132, 68},
-                  {ROSE_CUDA_WIDE_64_96, 0, 64, 96, 264, 56},
-                  {ROSE_CUDA_WIDE_64_48, 0, 64, 48, 264, 42}};
+        uint32_t rows, outputs, at_once, share;
+    } shapes[] = {{ROSE_CUDA_WIDE_192, 128, 192, 132, 85},
+                  {ROSE_CUDA_WIDE_96, 128, 96, 132, 68},
+                  {ROSE_CUDA_WIDE_64_96, 64, 96, 264, 56},
+                  {ROSE_CUDA_WIDE_64_48, 64, 48, 264, 42}};
     uint64_t least = UINT64_MAX;
     int best = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        if (shapes[i].trial != 0 && (trial & shapes[i].trial) == 0) continue;
         const uint64_t tiles = (uint64_t)((rows + shapes[i].rows - 1) / shapes[i].rows) *
                                ((l->n + shapes[i].outputs - 1) / shapes[i].outputs);
         const uint64_t waves = (tiles + shapes[i].at_once - 1) / shapes[i].at_once;
@@ -109,8 +106,7 @@ static int fastest(const rose_cuda_linear *l, uint32_t rows)
     static const struct {
         uint32_t rows;
         int head, wide, deep, small;
-    } table[] = {{16, ROWS, ROWS, ROWS, ROWS},
-                 {32, W48, ROWS, ROWS, ROWS},
+    } table[] = {{32, ROWS, ROWS, ROWS, ROWS},
                  {64, W48, TEAM_32, ROWS, TEAM_32},
                  {128, W96, W48, W48, TEAM_32},
                  {256, BEST_WIDE, W48, BEST_WIDE, BEST_WIDE},
@@ -131,7 +127,7 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_
     const bool wide = wide_takes(l, io),
                team = (at->without & ROSE_CUDA_WITHOUT_TEAM) == 0 && team_takes(l, io);
     const int kernel = fastest(l, rows);
-    if (wide && kernel == BEST_WIDE) return best_wide(l, rows, at->trial);
+    if (wide && kernel == BEST_WIDE) return best_wide(l, rows);
     if (kernel < TEAM_64 || (kernel < WIDE ? team : wide)) return kernel;
     if (team && rows > 64 && rows <= 128) return l->n > 1024 ? TEAM_64 : TEAM_32;
     /* The head is so wide that tiles fill the chip sooner. */

@@ -32,8 +32,6 @@ cudaError_t rose_cuda_team_init_bf16(bool *there);
 /* linear_wide.cuh: likewise, and only where the weights have their cores. */
 typedef enum rose_cuda_wide {
     ROSE_CUDA_WIDE_192,   /* tiles of 128 rows x 192 outputs */
-    ROSE_CUDA_WIDE_PAIR,  /* the same, two blocks share weights */
-    ROSE_CUDA_WIDE_ADD,   /* the same, the residual added to by the L2: subnormals become zeros */
     ROSE_CUDA_WIDE_96,    /* 128 x 96 */
     ROSE_CUDA_WIDE_64_96, /* 64 x 96, two blocks a multiprocessor */
     ROSE_CUDA_WIDE_64_48  /* 64 x 48, likewise */

@@ -13,9 +13,6 @@
  * (wide_epilogue.cuh). Tiles go row by row within groups of rows that fit the L2, so that weights
  * are read from memory once for each such group, not once for each tile of rows.
  *
- * CLUSTER 2: two blocks have neighbouring rows and the same outputs; each copies half of the
- * weights to both.
- *
  * Bound: shared memory, which the products read and the copies write: 128 x 192 asks 208 of its
  * cycles for 192 of the tensor cores'; 128 x 96 136 for 96. */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
@@ -32,7 +29,8 @@ enum {
     STAGE_K = 64,
     CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32,
     CHUNK_STAGES = CHUNK_K / STAGE_K,
-    BLOCK_BYTES = STAGE_K * 8 * 2 /* 8 rows or outputs of a stage */
+    BLOCK_BYTES = STAGE_K * 8 * 2, /* 8 rows or outputs of a stage */
+    OLD_BOXES = 8                  /* of a tile of the residual */
 };
 
 template <int GROUPS, int TN>
@@ -58,26 +56,22 @@ template <int STAGES> ROSE_DEVICE void next_place(ring_place *p)
     }
 }
 
-/* One thread: weights of a stage, then (copy_rows) its rows. */
-template <int GROUPS, int TN, int CLUSTER>
+/* One thread: weights of a stage, then its rows. */
+template <int GROUPS, int TN>
 ROSE_DEVICE void copy_weights(uint32_t to, const CUtensorMap *map, uint32_t stage, uint32_t n0,
-                              uint32_t full, uint32_t rank)
+                              uint32_t full)
 {
-    constexpr uint32_t SHARE = TN / 8 / CLUSTER;
     barrier_expect(full, WIDE_STAGE<GROUPS, TN>);
-    to += GROUPS * 8 * BLOCK_BYTES;
-    if (CLUSTER == 1)
-        copy_box(to, map, stage * (STAGE_K / 8), n0 / 8, full);
-    else
-        copy_box_to(to + rank * SHARE * BLOCK_BYTES, map, stage * (STAGE_K / 8),
-                    n0 / 8 + rank * SHARE, full, (1u << CLUSTER) - 1);
+    copy_box(to + GROUPS * 8 * BLOCK_BYTES, map, stage * (STAGE_K / 8), n0 / 8, full);
 }
 
-/* The weights of the first stages are under way before the kernel in front has ended. */
-template <int GROUPS, int TN, int STAGES, int CLUSTER>
+/* The weights of the first stages are under way before the kernel in front has ended. The residual
+ * of a tile comes to the L2 with its first stages, a box with each: the epilogue, which has few
+ * registers to wait with, then finds it there. */
+template <int EPI, int GROUPS, int TN, int STAGES>
 ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uint32_t at,
                            uint32_t step, const CUtensorMap *w_map, const CUtensorMap *h_map,
-                           uint32_t ring, uint32_t full, uint32_t empty, uint32_t rank)
+                           const CUtensorMap *x_map, uint32_t ring, uint32_t full, uint32_t empty)
 {
     constexpr uint32_t STAGE = WIDE_STAGE<GROUPS, TN>;
     const uint32_t n_stages = wide_stages(l);
@@ -87,21 +81,22 @@ ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uin
     if (at < walk.n)
         for (const uint32_t n0 = wide_place(&walk, at).col * TN; early < STAGES && early < n_stages;
              early++)
-            copy_weights<GROUPS, TN, CLUSTER>(ring + early * STAGE, w_map, early, n0,
-                                              full + early * 8, rank);
+            copy_weights<GROUPS, TN>(ring + early * STAGE, w_map, early, n0, full + early * 8);
     pdl_wait();
     for (; at < walk.n; at += step) {
         const wide_tile_place tile = wide_place(&walk, at);
-        const uint32_t row0 = (tile.row * CLUSTER + rank) * (GROUPS * 64);
+        const uint32_t row0 = tile.row * (GROUPS * 64);
         for (uint32_t s = 0; s < n_stages; s++) {
             const uint32_t ready = full + p.slot * 8, to = ring + p.slot * STAGE;
             if (early > 0) {
                 early--;
             } else {
                 barrier_wait(empty + p.slot * 8, p.parity);
-                copy_weights<GROUPS, TN, CLUSTER>(to, w_map, s, tile.col * TN, ready, rank);
+                copy_weights<GROUPS, TN>(to, w_map, s, tile.col * TN, ready);
             }
             copy_box(to, h_map, s * (STAGE_K / 8), row0 / 8, ready);
+            if (EPI == ROSE_CUDA_EPI_RESIDUAL && s < OLD_BOXES)
+                prefetch_box(x_map, tile.col * TN, row0 + s * (GROUPS * 64 / OLD_BOXES));
             next_place<STAGES>(&p);
         }
     }
@@ -132,14 +127,10 @@ ROSE_DEVICE void start_stage(float (&acc)[TN / 2], wide_ring *r, bool begin, boo
     next_place<STAGES>(&r->at);
 }
 
-/* This warp has read the stage in `slot`: every block that copied to it may do so again. */
-template <int CLUSTER> ROSE_DEVICE void free_stage(const wide_ring &r, uint32_t slot)
+/* This warp has read the stage in `slot`. */
+ROSE_DEVICE void free_stage(const wide_ring &r, uint32_t slot)
 {
-    if (r.lane >= CLUSTER) return;
-    if (CLUSTER == 1)
-        barrier_arrive(r.empty + slot * 8);
-    else
-        cluster_arrive(cluster_address(r.empty + slot * 8, r.lane));
+    if (r.lane == 0) barrier_arrive(r.empty + slot * 8);
 }
 
 /* The second warpgroup stays a stage behind the first, so that one's products run under the other's
@@ -161,7 +152,7 @@ template <int GROUPS> ROSE_DEVICE void keep_behind(wide_ring *r, int stage)
     if (stage == CHUNK_STAGES - 1) r->chunk ^= 1;
 }
 
-template <typename T, int GROUPS, int TN, int STAGES, int CLUSTER>
+template <typename T, int GROUPS, int TN, int STAGES>
 ROSE_DEVICE void multiply_chunk(float (&acc)[TN / 2], wide_ring *r)
 {
     uint32_t before = 0;
@@ -173,12 +164,12 @@ ROSE_DEVICE void multiply_chunk(float (&acc)[TN / 2], wide_ring *r)
         if (s > 0) keep_behind<GROUPS>(r, s);
         if (s > 0) {
             wgmma_wait<1>();
-            free_stage<CLUSTER>(*r, before);
+            free_stage(*r, before);
         }
         before = slot;
     }
     wgmma_wait<0>();
-    free_stage<CLUSTER>(*r, before);
+    free_stage(*r, before);
     keep_here(acc);
 }
 
@@ -189,28 +180,27 @@ template <int N> ROSE_DEVICE void add_chunk(float (&sum)[N], const float (&acc)[
         sum[i] = (first ? 0.0f : sum[i]) + acc[i];
 }
 
-template <typename T, int EPI, int GROUPS, int TN, int STAGES, int CLUSTER>
+template <typename T, int EPI, int GROUPS, int TN, int STAGES>
 ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io,
-                               const wide_walk &walk, uint32_t at, uint32_t step, wide_ring *r,
-                               uint32_t rank)
+                               const wide_walk &walk, uint32_t at, uint32_t step, wide_ring *r)
 {
     const uint32_t n_chunks = wide_stages(l) / CHUNK_STAGES;
-    const uint32_t my_row = rank * (GROUPS * 64) + r->group * 64 + threadIdx.x % 128 / 32 * 16;
+    const uint32_t my_row = r->group * 64 + threadIdx.x % 128 / 32 * 16;
     float acc[TN / 2], sum[TN / 2];
     wide_tile done;
 
     pdl_wait();
     if (at >= walk.n) return;
     wide_tile_place tile = wide_place(&walk, at);
-    multiply_chunk<T, GROUPS, TN, STAGES, CLUSTER>(acc, r);
+    multiply_chunk<T, GROUPS, TN, STAGES>(acc, r);
     add_chunk(sum, acc, true);
     for (;;) {
 #pragma unroll 1
         for (uint32_t c = 1; c < n_chunks; c++) {
-            multiply_chunk<T, GROUPS, TN, STAGES, CLUSTER>(acc, r);
+            multiply_chunk<T, GROUPS, TN, STAGES>(acc, r);
             add_chunk(sum, acc, false);
         }
-        begin_wide<EPI>(&done, io, tile.row * (CLUSTER * GROUPS * 64) + my_row, tile.col * TN);
+        begin_wide<EPI>(&done, io, tile.row * (GROUPS * 64) + my_row, tile.col * TN);
         at += step;
         const bool more = at < walk.n;
         /* The next tile's first chunk, and this one's epilogue under it. Behind the last tile the
@@ -227,16 +217,16 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
         tile = wide_place(&walk, more ? at : 0);
         finish_wide<T, EPI, TN, 0>(&done, sum, l, io);
         wgmma_wait<2>();
-        if (more) free_stage<CLUSTER>(*r, slot[0]);
+        if (more) free_stage(*r, slot[0]);
         finish_wide<T, EPI, TN, 1>(&done, sum, l, io);
         wgmma_wait<1>();
-        if (more) free_stage<CLUSTER>(*r, slot[1]);
+        if (more) free_stage(*r, slot[1]);
         finish_wide<T, EPI, TN, 2>(&done, sum, l, io);
         if (EPI == ROSE_CUDA_EPI_LOGITS) end_wide_logits(done, l, io);
         wgmma_wait<0>();
         keep_here(acc);
         if (!more) break;
-        free_stage<CLUSTER>(*r, slot[2]);
+        free_stage(*r, slot[2]);
         add_chunk(sum, acc, true);
     }
 }
@@ -244,44 +234,39 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
 #endif
 
 /* One warpgroup to copy, GROUPS to multiply. */
-template <typename T, int EPI, int GROUPS, int TN, int STAGES, int CLUSTER>
+template <typename T, int EPI, int GROUPS, int TN, int STAGES>
 static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1)
     wide_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
                 const __grid_constant__ CUtensorMap w_map,
-                const __grid_constant__ CUtensorMap h_map)
+                const __grid_constant__ CUtensorMap h_map,
+                const __grid_constant__ CUtensorMap x_map)
 {
 #if ROSE_HOPPER
     extern __shared__ __align__(1024) uint8_t stages[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
     const uint32_t ring = shared_address(stages), full_at = shared_address(full),
-                   empty_at = shared_address(empty), rank = CLUSTER > 1 ? cluster_rank() : 0;
-    const uint32_t at = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
+                   empty_at = shared_address(empty);
     pdl_launch();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(full_at + i * 8, 1);
-            barrier_init(empty_at + i * 8, CLUSTER * GROUPS * 4);
+            barrier_init(empty_at + i * 8, GROUPS * 4);
         }
         barrier_init_done();
     }
     __syncthreads();
-    if (CLUSTER > 1) cluster_sync(); /* the other block's barriers are there too */
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == 0)
-            copy_wide<GROUPS, TN, STAGES, CLUSTER>(l, walk, at, step, &w_map, &h_map, ring, full_at,
-                                                   empty_at, rank);
+            copy_wide<EPI, GROUPS, TN, STAGES>(l, walk, blockIdx.x, gridDim.x, &w_map, &h_map,
+                                               &x_map, ring, full_at, empty_at);
     } else {
         if (GROUPS == 1)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
         else
             asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         wide_ring r = {ring, full_at, empty_at, threadIdx.x / 128 - 1, threadIdx.x % 32, {0, 0}, 0};
-        multiply_wide<T, EPI, GROUPS, TN, STAGES, CLUSTER>(l, io, walk, at, step, &r, rank);
-    }
-    if (CLUSTER > 1) {
-        __syncthreads();
-        cluster_sync(); /* the other block may still copy and arrive here */
+        multiply_wide<T, EPI, GROUPS, TN, STAGES>(l, io, walk, blockIdx.x, gridDim.x, &r);
     }
 #endif
 }
@@ -304,36 +289,51 @@ static cudaError_t map_cores(CUtensorMap *map, const void *base, uint32_t k_pad,
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int EPI, int GROUPS, int TN, int STAGES, int CLUSTER>
+/* The residual stream, which is prefetched in boxes of so many rows and outputs. */
+static cudaError_t map_residual(CUtensorMap *map, const rose_cuda_linear *l, const rose_cuda_io *io,
+                                uint32_t box_rows, uint32_t box_outputs)
+{
+    const cuuint64_t size[2] = {l->n, io->rows}, pitch[1] = {(cuuint64_t)io->ld_x * sizeof *io->x};
+    const cuuint32_t box[2] = {box_outputs, box_rows}, one[2] = {1, 1};
+    const CUresult r =
+        g_encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, io->x, size, pitch, box, one,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+template <typename T, int EPI, int GROUPS, int TN, int STAGES>
 static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
     const wide_walk walk =
-        wide_walk_of(io->rows, GROUPS * 64 * CLUSTER, l->n, TN, (uint64_t)l->k_pad * sizeof(T));
-    const uint32_t most = (uint32_t)g_multiprocessors / CLUSTER * (GROUPS == 1 ? 2 : 1);
-    CUtensorMap w, h;
-    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / CLUSTER);
+        wide_walk_of(io->rows, GROUPS * 64, l->n, TN, (uint64_t)l->k_pad * sizeof(T));
+    const uint32_t most = (uint32_t)g_multiprocessors * (GROUPS == 1 ? 2 : 1);
+    CUtensorMap w, h, x = {};
+    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8);
     if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
+    if (e == cudaSuccess && EPI == ROSE_CUDA_EPI_RESIDUAL)
+        e = map_residual(&x, l, io, GROUPS * 64 / OLD_BOXES, TN);
     if (e != cudaSuccess) return e;
-    return launch_cluster(at, wide_kernel<T, EPI, GROUPS, TN, STAGES, CLUSTER>,
-                          dim3((walk.n < most ? walk.n : most) * CLUSTER), (GROUPS + 1) * 128,
-                          (size_t)STAGES * WIDE_STAGE<GROUPS, TN>, CLUSTER, *l, *io, walk, w, h);
+    return launch_kernel(at, wide_kernel<T, EPI, GROUPS, TN, STAGES>,
+                         dim3(walk.n < most ? walk.n : most), (GROUPS + 1) * 128,
+                         (size_t)STAGES * WIDE_STAGE<GROUPS, TN>, *l, *io, walk, w, h, x);
 }
 
 /* Every kernel once: what it is and its shared memory. */
-#define WIDE_EPILOGUES(M, G, TN, STAGES, C)                                                        \
-    M(ROSE_CUDA_EPI_QKV, G, TN, STAGES, C)                                                         \
-    M(ROSE_CUDA_EPI_RESIDUAL, G, TN, STAGES, C)                                                    \
-    M(ROSE_CUDA_EPI_ACT, G, TN, STAGES, C)                                                         \
-    M(ROSE_CUDA_EPI_LOGITS, G, TN, STAGES, C)
+#define WIDE_EPILOGUES(M, G, TN, STAGES)                                                           \
+    M(ROSE_CUDA_EPI_QKV, G, TN, STAGES)                                                            \
+    M(ROSE_CUDA_EPI_RESIDUAL, G, TN, STAGES)                                                       \
+    M(ROSE_CUDA_EPI_ACT, G, TN, STAGES)                                                            \
+    M(ROSE_CUDA_EPI_LOGITS, G, TN, STAGES)
 
-template <typename T, int GROUPS, int TN, int STAGES, int CLUSTER>
+template <typename T, int GROUPS, int TN, int STAGES>
 static cudaError_t run_shape(const rose_cuda_launch *at, const rose_cuda_linear *l,
                              const rose_cuda_io *io)
 {
-#define LAUNCH(EPI, G, N, S, C)                                                                    \
-    if (io->epilogue == EPI) return launch_wide<T, EPI, G, N, S, C>(at, l, io);
-    WIDE_EPILOGUES(LAUNCH, GROUPS, TN, STAGES, CLUSTER)
+#define LAUNCH(EPI, G, N, S)                                                                       \
+    if (io->epilogue == EPI) return launch_wide<T, EPI, G, N, S>(at, l, io);
+    WIDE_EPILOGUES(LAUNCH, GROUPS, TN, STAGES)
 #undef LAUNCH
     return cudaErrorInvalidValue;
 }
@@ -342,30 +342,24 @@ template <typename T>
 static cudaError_t run_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                             const rose_cuda_io *io, rose_cuda_wide kernel)
 {
-    if (kernel == ROSE_CUDA_WIDE_ADD && io->epilogue == ROSE_CUDA_EPI_RESIDUAL)
-        return launch_wide<T, EPI_RESIDUAL_ADD, 2, 192, 5, 1>(at, l, io);
-    if (kernel == ROSE_CUDA_WIDE_192 || kernel == ROSE_CUDA_WIDE_ADD)
-        return run_shape<T, 2, 192, 5, 1>(at, l, io);
-    if (kernel == ROSE_CUDA_WIDE_PAIR) return run_shape<T, 2, 192, 5, 2>(at, l, io);
-    if (kernel == ROSE_CUDA_WIDE_96) return run_shape<T, 2, 96, 7, 1>(at, l, io);
-    if (kernel == ROSE_CUDA_WIDE_64_96) return run_shape<T, 1, 96, 5, 1>(at, l, io);
-    return run_shape<T, 1, 48, 7, 1>(at, l, io);
+    if (kernel == ROSE_CUDA_WIDE_192) return run_shape<T, 2, 192, 5>(at, l, io);
+    if (kernel == ROSE_CUDA_WIDE_96) return run_shape<T, 2, 96, 7>(at, l, io);
+    if (kernel == ROSE_CUDA_WIDE_64_96) return run_shape<T, 1, 96, 5>(at, l, io);
+    return run_shape<T, 1, 48, 7>(at, l, io);
 }
 
 /* The kernels are empty in code that is not for sm_90a: then they have no shared memory. */
 template <typename T> static cudaError_t init_wide(bool *there)
 {
-#define KERNEL(EPI, G, N, S, C)                                                                    \
-    {(const void *)wide_kernel<T, EPI, G, N, S, C>, (size_t)S * WIDE_STAGE<G, N>},
+#define KERNEL(EPI, G, N, S)                                                                       \
+    {(const void *)wide_kernel<T, EPI, G, N, S>, (size_t)S * WIDE_STAGE<G, N>},
     const struct {
         const void *kernel;
         size_t shared;
-    } kernels[] = {WIDE_EPILOGUES(KERNEL, 2, 192, 5, 1) //
-                   WIDE_EPILOGUES(KERNEL, 2, 192, 5, 2) //
-                   WIDE_EPILOGUES(KERNEL, 2, 96, 7, 1)  //
-                   WIDE_EPILOGUES(KERNEL, 1, 96, 5, 1)  //
-                   WIDE_EPILOGUES(KERNEL, 1, 48, 7, 1)  //
-                   KERNEL(EPI_RESIDUAL_ADD, 2, 192, 5, 1)};
+    } kernels[] = {WIDE_EPILOGUES(KERNEL, 2, 192, 5) //
+                   WIDE_EPILOGUES(KERNEL, 2, 96, 7)  //
+                   WIDE_EPILOGUES(KERNEL, 1, 96, 5)  //
+                   WIDE_EPILOGUES(KERNEL, 1, 48, 7)};
 #undef KERNEL
     int major = 0;
     cudaFuncAttributes a;

@@ -91,6 +91,7 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const ros
         rose_cuda_layer nowhere;
         rose_cuda_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
         take_linear(&l->qkv, b, p, d, 3 * d);
+        l->qkv.kv = true;
         take_linear(&l->proj, b, p, d, d);
         take_linear(&l->fc1, b, p, d, a->d_ff);
         take_linear(&l->fc2, b, p, a->d_ff, d);

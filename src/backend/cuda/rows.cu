@@ -218,7 +218,7 @@ static __global__ void cores_kernel(const rose_cuda_linear l)
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
          i += (size_t)gridDim.x * blockDim.x) {
         const uint32_t out = (uint32_t)(i / l.k_pad), k = (uint32_t)(i % l.k_pad);
-        to[core_index(out, k, l.k_pad)] =
+        to[core_index(l, out, k)] =
             from[w_index(out, k, l.k_pad, static_cast<const __half *>(NULL))];
     }
 }

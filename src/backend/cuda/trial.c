@@ -11,8 +11,6 @@ typedef struct choice {
 } choice;
 
 static const choice g_trial[] = {{"norm", ROSE_CUDA_TRY_NORM},
-                                 {"wide-pair", ROSE_CUDA_TRY_WIDE_PAIR},
-                                 {"wide-add", ROSE_CUDA_TRY_WIDE_ADD},
                                  {NULL, 0}};
 static const choice g_without[] = {{"wide", ROSE_CUDA_WITHOUT_WIDE},
                                    {"team", ROSE_CUDA_WITHOUT_TEAM},

@@ -1,7 +1,9 @@
 /* backend/cuda/wide_epilogue.cuh - what happens to the sums of linear_wide.cuh: the same as in
  * finish_pair of device.cuh, straight from the fragments of wgmma. The order of outputs in `cores`
  * (layout.cuh) gives a lane four neighbouring outputs of rows g and g + 8 in each 16, so that a
- * warp's stores are whole sectors and shared memory is not needed.
+ * warp's stores are whole sectors and shared memory is not needed. K and V are not reordered: of 16
+ * tokens x 16 dims a lane has what k_index gives it of a page, and after a transposition of each 8
+ * x 8, which is one instruction, what v_index does.
  *
  * A part is a third of a tile's blocks of 16 outputs: between two parts the caller frees what the
  * products under way have read. No branch depends on a lane but the guards of stores. */
@@ -9,8 +11,6 @@
 #define ROSE_BACKEND_CUDA_WIDE_EPILOGUE_CUH
 
 #include "backend/cuda/hopper_epilogue.cuh"
-
-enum { EPI_RESIDUAL_ADD = 4 /* after rose_cuda_epilogue: RESIDUAL by an addition in the L2 */ };
 
 #if ROSE_HOPPER
 
@@ -21,7 +21,9 @@ typedef struct wide_tile {
     uint32_t n;               /* first of the thread: + 16 i */
     bool live[2];             /* the row is one */
     uint32_t slot[2];         /* QKV */
-    uint32_t part, head, dim; /* QKV: of the next 16 outputs: 0 q, 1 K, 2 V */
+    uint32_t part, from, dim; /* QKV: of the next 16 outputs: 0 q, 1 K, 2 V; the first's place in
+                                 the part and in the head */
+    uint32_t to;              /* and in token 0 of a page */
     bool page;                /* QKV: the warp's 16 rows are a page */
     uint32_t seen[2];         /* LOGITS: the largest when the tile began; it only grows */
     float best[2];
@@ -54,10 +56,11 @@ ROSE_DEVICE void begin_wide(wide_tile *w, const rose_cuda_io &io, uint32_t row0,
 /* QKV: what begin_wide has loaded is looked at here, with products under way. */
 ROSE_DEVICE void find_places(wide_tile *w, const rose_cuda_linear &l, const rose_cuda_io &io)
 {
-    const uint32_t c = w->n0 % l.k;
     w->part = w->n0 / l.k;
-    w->head = c / io.kv.head_dim;
-    w->dim = c % io.kv.head_dim;
+    w->from = w->n0 - w->part * l.k;
+    const uint32_t head = w->from / io.kv.head_dim;
+    w->dim = w->from - head * io.kv.head_dim;
+    w->to = (head * 2 + (w->part == 2)) * ROSE_PAGE * io.kv.hd_pad + w->dim * ROSE_PAGE;
     const uint32_t first = __shfl_sync(ROSE_ALL_LANES, w->slot[0], 0), g = threadIdx.x % 32 / 4;
     w->page = __all_sync(ROSE_ALL_LANES, first % ROSE_PAGE == 0 && w->slot[0] == first + g &&
                                              w->slot[1] == first + g + 8);
@@ -68,13 +71,6 @@ ROSE_DEVICE float4 bias_of4(const rose_cuda_linear &l, uint32_t n)
 {
     if (l.bias == NULL || n >= l.n) return make_float4(0, 0, 0, 0);
     return __ldg(reinterpret_cast<const float4 *>(l.bias + n));
-}
-
-ROSE_DEVICE void add_in_memory(float *at, const float4 &v)
-{
-    asm volatile("red.global.add.v4.f32 [%0],{%1,%2,%3,%4};" ::"l"(at), "f"(v.x), "f"(v.y),
-                 "f"(v.z), "f"(v.w)
-                 : "memory");
 }
 
 /* Four outputs from n on of half h; ids ascend from call to call. A NaN is never the best. */
@@ -90,97 +86,176 @@ ROSE_DEVICE void keep_best4(wide_tile *w, int h, const rose_cuda_linear &l, uint
         }
 }
 
-/* V of 16 tokens x 16 dims from `to` on (token 0, page 0). Where they are a page, lanes of rows g
- * and g + 1 exchange two dims, so that each has pairs of tokens, which are neighbours in memory. */
-template <typename T>
-ROSE_DEVICE void finish_wide_v(const wide_tile &w, const rose_cuda_io &io, T *to,
-                               const float4 (&v)[2])
-{
-    const int lane = threadIdx.x % 32, t = lane % 4;
-    const bool odd = lane / 4 % 2 != 0;
-    if (w.page) {
-        uint32_t u[2][2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float x = __shfl_xor_sync(ROSE_ALL_LANES, odd ? v[h].x : v[h].z, 4);
-            const float y = __shfl_xor_sync(ROSE_ALL_LANES, odd ? v[h].y : v[h].w, 4);
-            u[h][0] = odd ? pair_f32(x, v[h].z, to) : pair_f32(v[h].x, x, to);
-            u[h][1] = odd ? pair_f32(y, v[h].w, to) : pair_f32(v[h].y, y, to);
-        }
-        T *at = to + w.slot[0] / ROSE_PAGE * io.kv.page_elems +
-                v_index(lane / 8 * 2, t * 4 + (odd ? 2 : 0));
-        *reinterpret_cast<uint2 *>(at) = make_uint2(u[0][0], u[1][0]);
-        *reinterpret_cast<uint2 *>(at + 32) = make_uint2(u[0][1], u[1][1]);
-        return;
-    }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        if (w.slot[h] == ROSE_CUDA_NO_SLOT) continue;
-        const uint2 u = pack4(v[h], to);
-        uint16_t *at = reinterpret_cast<uint16_t *>(to + w.slot[h] / ROSE_PAGE * io.kv.page_elems +
-                                                    v_index(w.slot[h] % ROSE_PAGE, t * 4));
-        at[0] = (uint16_t)u.x; /* dims lie 4 lanes of 8 values apart */
-        at[32] = (uint16_t)(u.x >> 16);
-        at[64] = (uint16_t)u.y;
-        at[96] = (uint16_t)(u.y >> 16);
-    }
-}
-
-/* The next 16 outputs of the tile: of one part and one head, whose size is a multiple of 16. */
-template <typename T>
-ROSE_DEVICE void finish_wide_qkv(wide_tile *w, const rose_cuda_linear &l, const rose_cuda_io &io,
-                                 const float4 (&v)[2])
-{
-    const uint32_t t = threadIdx.x % 4, head = w->head, dim = w->dim, part = w->part;
-    const T *tag = NULL;
-    w->dim += 16;
-    if (w->dim == io.kv.head_dim) {
-        w->dim = 0;
-        if (++w->head == io.kv.n_heads) {
-            w->head = 0;
-            w->part++;
-        }
-    }
-    if (part == 0) {
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            if (w->live[h])
-                *reinterpret_cast<uint2 *>(static_cast<T *>(io.q) + (size_t)w->row[h] * l.k +
-                                           head * io.kv.head_dim + dim + t * 4) = pack4(v[h], tag);
-        return;
-    }
-    const float4 s[2] = {clamp4(v[0], largest(tag)), clamp4(v[1], largest(tag))};
-    T *to = static_cast<T *>(io.kv.base) + (size_t)head * (2 * ROSE_PAGE) * io.kv.hd_pad;
-    if (part == 2) {
-        finish_wide_v<T>(*w, io, to + ROSE_PAGE * io.kv.hd_pad + v_index(0, dim), s);
-        return;
-    }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        if (w->slot[h] == ROSE_CUDA_NO_SLOT) continue;
-        const uint2 u = pack4(s[h], tag);
-        T *at = to + w->slot[h] / ROSE_PAGE * io.kv.page_elems +
-                k_index(w->slot[h] % ROSE_PAGE, dim + t * 4);
-        *reinterpret_cast<uint32_t *>(at) = u.x; /* two dims a lane of 8 values */
-        *reinterpret_cast<uint32_t *>(at + 8) = u.y;
-    }
-}
-
 ROSE_DEVICE float4 sums_of(const float *s, int h)
 {
     return make_float4(s[h * 2], s[h * 2 + 1], s[h * 2 + 4], s[h * 2 + 5]);
 }
 
-/* Part 0, 1 or 2 of the tile. */
+/* What lanes have of 8 rows of 8 values, a pair each, of the columns instead. */
+ROSE_DEVICE uint32_t transpose8(uint32_t u)
+{
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0,%1;" : "=r"(r) : "r"(u));
+    return r;
+}
+
+/* As one store: nvcc makes four of a uint4 whose parts it has apart. */
+ROSE_DEVICE void store16(void *at, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile("st.global.v4.b32 [%0],{%1,%2,%3,%4};" ::"l"(at), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+/* Where the next N blocks of 16 outputs lie in token 0 of a page; and on to those behind. */
+template <int N>
+ROSE_DEVICE void next_places(wide_tile *w, const rose_cuda_linear &l, const rose_cuda_io &io,
+                             uint32_t (&to)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        to[i] = w->to;
+        w->to += 16 * ROSE_PAGE;
+        w->dim += 16;
+        if (w->dim == io.kv.head_dim) {
+            w->dim = 0;
+            w->to += (2 * io.kv.hd_pad - io.kv.head_dim) * ROSE_PAGE;
+        }
+    }
+    w->from += N * 16;
+    if (w->from == l.k) {
+        w->part++;
+        w->from = w->dim = 0;
+        w->to = w->part == 2 ? ROSE_PAGE * io.kv.hd_pad : 0;
+    }
+}
+
+/* As clamp4 before it was packed: what is larger has become an infinity, or the largest. */
+ROSE_DEVICE uint32_t saturated(uint32_t u, const __half *)
+{
+    const __half2 top = __half2half2(__ushort_as_half(0x7bff)), low = __hneg2(top);
+    const __half2 v = __hmin2(__hmax2(*reinterpret_cast<const __half2 *>(&u), low), top);
+    return *reinterpret_cast<const uint32_t *>(&v);
+}
+ROSE_DEVICE uint32_t saturated(uint32_t u, const __nv_bfloat16 *)
+{
+    const __nv_bfloat162 top = __bfloat162bfloat162(__ushort_as_bfloat16(0x7f7f)),
+                         low = __hneg2(top);
+    const __nv_bfloat162 v =
+        __hmin2(__hmax2(*reinterpret_cast<const __nv_bfloat162 *>(&u), low), top);
+    return *reinterpret_cast<const uint32_t *>(&v);
+}
+template <typename T> ROSE_DEVICE uint2 saturated(const uint2 &u, const T *tag)
+{
+    return make_uint2(saturated(u.x, tag), saturated(u.y, tag));
+}
+
+/* N blocks of K or V of rows that are no page. */
+template <int N>
+ROSE_DEVICE void store_rows(const wide_tile &w, const rose_cuda_io &io, bool is_k,
+                            const uint32_t (&to)[N], const uint2 (&u)[N][2])
+{
+    const uint32_t t = threadIdx.x % 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (w.slot[h] == ROSE_CUDA_NO_SLOT) continue;
+        const uint32_t token = w.slot[h] % ROSE_PAGE;
+        uint16_t *page = static_cast<uint16_t *>(io.kv.base) +
+                         w.slot[h] / ROSE_PAGE * io.kv.page_elems +
+                         (is_k ? k_index(token, t * 2) : v_index(token, t * 2));
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            uint16_t *at = page + to[i];
+            if (is_k) {
+                *reinterpret_cast<uint2 *>(at) = u[i][h];
+                continue;
+            }
+            at[0] = (uint16_t)u[i][h].x; /* dims lie 4 lanes of 8 values apart */
+            at[32] = (uint16_t)(u[i][h].x >> 16);
+            at[4] = (uint16_t)u[i][h].y;
+            at[36] = (uint16_t)(u[i][h].y >> 16);
+        }
+    }
+}
+
+/* N blocks of K or V. */
+template <typename T, int N>
+ROSE_DEVICE void finish_wide_kv(const wide_tile &w, const float *s, const float4 (&bias)[N],
+                                const rose_cuda_io &io, bool is_k, const uint32_t (&to)[N])
+{
+    const T *tag = NULL;
+    uint2 u[N][2];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            u[i][h] = saturated(pack4(add4(sums_of(s + i * 8, h), bias[i]), tag), tag);
+    if (!w.page) {
+        store_rows<N>(w, io, is_k, to, u);
+        return;
+    }
+    T *page = static_cast<T *>(io.kv.base) + w.slot[0] / ROSE_PAGE * io.kv.page_elems +
+              threadIdx.x % 32 * 8;
+    if (is_k) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            store16(page + to[i], u[i][0].x, u[i][0].y, u[i][1].x, u[i][1].y);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        store16(page + to[i], transpose8(u[i][0].x), transpose8(u[i][1].x), transpose8(u[i][0].y),
+                transpose8(u[i][1].y));
+}
+
+/* A lane's outputs of 16: n and n + 1, then `apart` from them. */
+ROSE_DEVICE float4 bias_of_pairs(const rose_cuda_linear &l, uint32_t n, uint32_t apart)
+{
+    if (l.bias == NULL) return make_float4(0, 0, 0, 0);
+    const float2 a = __ldg(reinterpret_cast<const float2 *>(l.bias + n));
+    const float2 b = __ldg(reinterpret_cast<const float2 *>(l.bias + n + apart));
+    return make_float4(a.x, a.y, b.x, b.y);
+}
+
+/* Part `PART` of a tile of q, K and V: outputs of one of them, whose number is a multiple of 64. */
+template <typename T, int TN, int PART>
+ROSE_DEVICE void finish_wide_qkv(wide_tile *w, const float (&s)[TN / 2], const rose_cuda_linear &l,
+                                 const rose_cuda_io &io)
+{
+    constexpr int N = TN / 48;
+    if (PART == 0) find_places(w, l, io);
+    const uint32_t n = w->n0 + PART * N * 16, part = w->part, from = w->from;
+    const uint32_t t = threadIdx.x % 4, mine = part == 0 ? t * 4 : t * 2, apart = part == 0 ? 2 : 8;
+    uint32_t to[N];
+    float4 bias[N];
+    if (n >= l.n) return;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        bias[i] = bias_of_pairs(l, n + i * 16 + mine, apart);
+    next_places<N>(w, l, io, to);
+    if (part != 0) {
+        finish_wide_kv<T, N>(*w, s + PART * N * 8, bias, io, part == 1, to);
+        return;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (!w->live[h]) continue;
+        T *q = static_cast<T *>(io.q) + (size_t)w->row[h] * l.k + from + mine;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            *reinterpret_cast<uint2 *>(q + i * 16) =
+                pack4(add4(sums_of(s + PART * N * 8 + i * 8, h), bias[i]), q);
+    }
+}
+
+/* All but q, K and V. */
 template <typename T, int EPI, int TN, int PART>
-ROSE_DEVICE void finish_wide(wide_tile *w, const float (&s)[TN / 2], const rose_cuda_linear &l,
-                             const rose_cuda_io &io)
+ROSE_DEVICE void finish_wide_rows(wide_tile *w, const float (&s)[TN / 2], const rose_cuda_linear &l,
+                                  const rose_cuda_io &io)
 {
     constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
     /* Residual: so many blocks are loaded before the first is needed. As registers allow. */
     constexpr int OLD_BLOCKS = TN > 96 ? 2 : 4;
     float4 old[OLD_BLOCKS][2];
-    if (EPI == ROSE_CUDA_EPI_QKV && PART == 0) find_places(w, l, io);
 #pragma unroll
     for (int i = FIRST; i < FIRST + BLOCKS; i++) {
         const uint32_t n = w->n + i * 16;
@@ -199,7 +274,6 @@ ROSE_DEVICE void finish_wide(wide_tile *w, const float (&s)[TN / 2], const rose_
             v[0] = add4(v[0], bias);
             v[1] = add4(v[1], bias);
         }
-        if (EPI == ROSE_CUDA_EPI_QKV && w->n0 + i * 16 < l.n) finish_wide_qkv<T>(w, l, io, v);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             if (EPI == ROSE_CUDA_EPI_ACT) v[h] = activate4(v[h], ROSE_ACT_GELU_TANH);
@@ -208,11 +282,21 @@ ROSE_DEVICE void finish_wide(wide_tile *w, const float (&s)[TN / 2], const rose_
             if (EPI == ROSE_CUDA_EPI_RESIDUAL)
                 *reinterpret_cast<float4 *>(residual_at(io, w->row[h], n)) =
                     add4(old[(i - FIRST) % OLD_BLOCKS][h], v[h]);
-            if (EPI == EPI_RESIDUAL_ADD) add_in_memory(residual_at(io, w->row[h], n), v[h]);
             if (EPI == ROSE_CUDA_EPI_ACT) store_act4<T>(io, w->row[h], n, v[h]);
             if (EPI == ROSE_CUDA_EPI_LOGITS) store_logits4(l, io, w->row[h], n, v[h]);
         }
     }
+}
+
+/* Part 0, 1 or 2 of the tile. */
+template <typename T, int EPI, int TN, int PART>
+ROSE_DEVICE void finish_wide(wide_tile *w, const float (&s)[TN / 2], const rose_cuda_linear &l,
+                             const rose_cuda_io &io)
+{
+    if (EPI == ROSE_CUDA_EPI_QKV)
+        finish_wide_qkv<T, TN, PART>(w, s, l, io);
+    else
+        finish_wide_rows<T, EPI, TN, PART>(w, s, l, io);
 }
 
 /* After the last part: the row's largest of this tile, where it may be the row's. */

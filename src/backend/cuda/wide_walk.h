@@ -18,10 +18,11 @@
 
 /* Where output n lies among the columns of the products. Of each 8 columns a lane t of a row has 2
  * t and 2 t + 1: so that its four of each 16 are neighbours, column 8 q + 2 t + e is output 4 t + 2
- * q + e. */
-ROSE_BOTH uint32_t wide_column(uint32_t n)
+ * q + e. K and V, from output `kv` on (a multiple of 16), stay where they are: a lane's values are
+ * then its 16 bytes of a page (wide_epilogue.cuh). */
+ROSE_BOTH uint32_t wide_column(uint32_t n, uint32_t kv)
 {
-    return n / 16 * 16 + n / 2 % 2 * 8 + n % 16 / 4 * 2 + n % 2;
+    return n < kv ? n / 16 * 16 + n / 2 % 2 * 8 + n % 16 / 4 * 2 + n % 2 : n;
 }
 
 enum { WIDE_GROUP_BYTES = 8 << 20 /* of rows: of the L2's 50 MB, beside weights and outputs */ };
