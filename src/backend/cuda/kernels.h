@@ -59,8 +59,11 @@ typedef enum rose_cuda_epilogue {
 /* Where a matrix product takes its rows from and puts them. Activations of type T ("h") lie in
  * blocks of 8 rows x 8 values: [row / 8][k_pad / 8][8][8]. */
 typedef struct rose_cuda_io {
-    const void *h; /* T [rows][k_pad], blocked */
-    float *x;      /* [rows][ld_x]: residual stream */
+    const void *h;                /* T [rows][k_pad], blocked */
+    float *x;                     /* [rows][ld_x]: residual stream */
+    const float *norm_w, *norm_b; /* [k]: the rows are LayerNorm(x), h is not read, where
+                                     rose_cuda_linear_norms; NULL: they are h */
+    float norm_eps;
     rose_cuda_epilogue epilogue;
     void *q;              /* T [rows][n / 3] */
     rose_cuda_kv kv;      /* EPI_QKV */
@@ -217,7 +220,8 @@ typedef enum rose_cuda_trial {
     ROSE_CUDA_TRY_SPLIT_8 = 1 << 16, /* long products, 33 to 128 rows: 8 blocks a tile */
     ROSE_CUDA_TRY_HEAD_64 = 1 << 17, /* the head's stream kernel from 17 rows on */
     ROSE_CUDA_TRY_TEAM = 1 << 18,    /* products of 33 to 128 rows: a warpgroup a chunk */
-    ROSE_CUDA_TRY_HEAD = 1 << 19     /* the head of up to 32 rows as one stream of weights */
+    ROSE_CUDA_TRY_HEAD = 1 << 19,    /* the head of up to 32 rows as one stream of weights */
+    ROSE_CUDA_TRY_FUSED = 1 << 20    /* QKV and FC1 of up to 16 rows norm them themselves */
 } rose_cuda_trial;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -232,6 +236,10 @@ typedef struct rose_cuda_launch {
 cudaError_t rose_cuda_linear_init(void);
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
+/* Whether rose_cuda_linear_run takes norm_w: the trial is on, no kernel forced, the shape one of
+ * linear_normed.cuh. Else norm_w of other than NULL is refused. */
+bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w,
+                            const rose_cuda_io *io);
 /* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
  * tiles, and on sm_90a 3, 4 = stream, 5, 6 = split, 7, 8 = stream in the order of wide_walk.h, 9 to
  * 14 = wide, which want the weights' cores. One that does not take the shape gives way to tiles. */

@@ -161,11 +161,26 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t tr
     return kernel < HOPPER || hopper_takes(l, io, kernel) ? kernel : otherwise;
 }
 
+/* Not the head; where fewer outputs leave multiprocessors idle, a kernel of its own norms sooner.
+ */
+bool rose_cuda_linear_norms(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                            const rose_cuda_io *io)
+{
+    return (at->trial & ROSE_CUDA_TRY_FUSED) != 0 && g_forced == 0 && at->type != ROSE_CUDA_F32 &&
+           io->rows <= 16 && l->k <= 1024 && l->k % 8 == 0 && l->n > 1024 && l->n <= 16384 &&
+           (io->epilogue == ROSE_CUDA_EPI_QKV || io->epilogue == ROSE_CUDA_EPI_ACT);
+}
+
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io)
 {
     int kernel = g_forced;
     if (io->rows == 0) return cudaSuccess;
+    if (io->norm_w != NULL) {
+        if (!rose_cuda_linear_norms(at, l, io)) return cudaErrorInvalidValue;
+        return at->type == ROSE_CUDA_F16 ? rose_cuda_normed_f16(at, l, io)
+                                         : rose_cuda_normed_bf16(at, l, io);
+    }
     if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
     if (kernel == 0) kernel = choose(l, io, at->trial);
     if (kernel >= WIDE ? !wide_takes(l, io) : kernel >= HOPPER && !hopper_takes(l, io, kernel))

@@ -27,7 +27,8 @@ static const struct {
                {"split-8", ROSE_CUDA_TRY_SPLIT_8},
                {"head-64", ROSE_CUDA_TRY_HEAD_64},
                {"team", ROSE_CUDA_TRY_TEAM},
-               {"head", ROSE_CUDA_TRY_HEAD}};
+               {"head", ROSE_CUDA_TRY_HEAD},
+               {"fused", ROSE_CUDA_TRY_FUSED}};
 
 static uint32_t trial_of(const char *name, size_t length)
 {
