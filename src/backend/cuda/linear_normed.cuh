@@ -12,12 +12,16 @@
 
 #include "backend/cuda/linear.cuh"
 
-enum { NORMED_TILES = 3 };
+/* NORMED_WARPS: of the longest row. NORMED_BOUND: more threads than a row of 768 has, so that
+ * registers are 80 a thread and the next kernel's blocks fit beside this one's, with their weights
+ * on the way. */
+enum { NORMED_TILES = 3, NORMED_MAX_D = 1024, NORMED_WARPS = 18, NORMED_BOUND = 768 };
 
-/* A row of up to G x 256 values: a warp a chunk and tile, and one a row. */
-static constexpr int normed_warps(int g, bool eight)
+/* A warp a chunk and tile, and one a row. */
+static constexpr uint32_t normed_warps(uint32_t k_pad, bool eight)
 {
-    const int products = (g * 8 + CHUNK - 1) / CHUNK * NORMED_TILES, rows = eight ? 8 : 16;
+    const uint32_t products = (k_pad / 32 + CHUNK - 1) / CHUNK * NORMED_TILES,
+                   rows = eight ? 8 : 16;
     return products > rows ? products : rows;
 }
 
@@ -29,7 +33,13 @@ ROSE_DEVICE uint32_t normed_index(uint32_t row, uint32_t kb, uint32_t n_kb)
     return (row / 8 * n_kb + kb) * 8 + ((row ^ kb) & 7);
 }
 
-ROSE_DEVICE float4 load_now(const float *p)
+/* p is known from here on: else ptxas computes it only where it is used, behind the wait. */
+template <typename P> ROSE_DEVICE void settle(P *&p)
+{
+    asm volatile("" : "+l"(p));
+}
+
+ROSE_DEVICE float4 load_quad(const float *p)
 {
     float4 r;
     asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3},[%4];"
@@ -41,27 +51,32 @@ ROSE_DEVICE float4 load_now(const float *p)
 
 /* What load_groups loads, in halves: a group of 8 values is a sector, and a lane that loaded its
  * two halves one after the other would fetch it twice. So two lanes fetch the even one's sector
- * together, then the odd one's; swap_halves gives each its own. */
-template <int G>
-ROSE_DEVICE void load_halves(float4 half[G][2], const float *x, uint32_t d, int lane)
+ * together, then the odd one's; swap_halves gives each its own. p: of this lane. */
+ROSE_DEVICE const float *halves_of(const float *x, int lane)
 {
-    const float *p = x + lane / 2 * 16 + lane % 2 * 4;
+    return x + lane / 2 * 16 + lane % 2 * 4;
+}
+
+template <int G>
+ROSE_DEVICE void load_halves(float4 half[G][2], const float *p, uint32_t d, int lane)
+{
 #pragma unroll
     for (int i = 0; i < G; i++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             half[i][e] = make_float4(0, 0, 0, 0);
             if ((uint32_t)(i * 256 + lane / 2 * 16 + e * 8) < d)
-                half[i][e] = load_now(p + i * 256 + e * 8);
+                half[i][e] = load_quad(p + i * 256 + e * 8);
         }
 }
 
 ROSE_DEVICE void swap_halves(float v[8], const float4 half[2], int lane)
 {
-    const float *even = &half[0].x, *odd = &half[1].x;
+    const float even[] = {half[0].x, half[0].y, half[0].z, half[0].w};
+    const float odd[] = {half[1].x, half[1].y, half[1].z, half[1].w};
+    const bool is_odd = lane % 2 != 0;
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        const bool is_odd = lane % 2 != 0;
         const float got = __shfl_xor_sync(ROSE_ALL_LANES, is_odd ? even[e] : odd[e], 1);
         v[e] = is_odd ? got : even[e];
         v[4 + e] = is_odd ? odd[e] : got;
@@ -97,14 +112,13 @@ ROSE_DEVICE void read_halves(float to[8], const float4 *from, uint32_t apart)
 /* The row to shared memory as T, its padding zeros. */
 template <typename T, int G>
 ROSE_DEVICE void norm_shared(uint4 *to, const float4 half[G][2], const float4 *parameters,
-                             const rose_cuda_io &io, uint32_t d, uint32_t n_kb, uint32_t row,
-                             int lane)
+                             float eps, uint32_t d, uint32_t n_kb, uint32_t row, int lane)
 {
     float v[G][8];
 #pragma unroll
     for (int i = 0; i < G; i++)
         swap_halves(v[i], half[i], lane);
-    const float inv = center_groups<G>(v, d, io.norm_eps, lane);
+    const float inv = center_groups<G>(v, d, eps, lane);
 #pragma unroll
     for (int i = 0; i < G; i++) {
         const uint32_t kb = i * 32 + lane;
@@ -122,70 +136,130 @@ ROSE_DEVICE void norm_shared(uint4 *to, const float4 half[G][2], const float4 *p
     }
 }
 
-/* The sum over a chunk for 8 or 16 rows x 8 outputs. */
-template <typename T, bool EIGHT>
+/* The sum over a chunk, WHOLE or to n_kb, for 8 or 16 rows x 8 outputs. A chunk begins at a
+ * multiple of 8 blocks, and the order of rows repeats every 8 blocks. */
+template <typename T, bool EIGHT, bool WHOLE>
 ROSE_DEVICE void multiply_normed(float acc[4], const uint4 *rows, const uint4 w[CHUNK][1],
                                  uint32_t n_kb, uint32_t chunk, int lane)
 {
+    const uint32_t first = chunk * (CHUNK * 4);
+    const uint32_t at = EIGHT ? normed_index(lane % 8, first + lane / 8, n_kb)
+                              : normed_index(lane % 16, first + lane / 16, n_kb);
 #pragma unroll
     for (int j = 0; j < CHUNK; j++) {
-        const uint32_t kb = (chunk * CHUNK + j) * 4;
-        if (kb >= n_kb) continue;
+        if (!WHOLE && first + j * 4 >= n_kb) continue;
         uint32_t a[2][4] = {};
         if (EIGHT) {
             uint32_t r[4];
-            ldmatrix4(r, rows + normed_index(lane % 8, kb + lane / 8, n_kb));
+            ldmatrix4(r, rows + (at ^ (j % 2 * 4)) + j * 32);
             a[0][0] = r[0];
             a[0][2] = r[1];
             a[1][0] = r[2];
             a[1][2] = r[3];
         } else {
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                ldmatrix4(a[half], rows + normed_index(lane % 16, kb + half * 2 + lane / 16, n_kb));
+            ldmatrix4(a[0], rows + (at ^ (j % 2 * 4)) + j * 32);
+            ldmatrix4(a[1], rows + (at ^ (j % 2 * 4 + 2)) + j * 32 + 16);
         }
         mma(acc, a[0], w[j][0].x, w[j][0].y, static_cast<const T *>(NULL));
         mma(acc, a[1], w[j][0].z, w[j][0].w, static_cast<const T *>(NULL));
     }
 }
 
-/* EIGHT: there are no more than 8 rows. Shared memory: the rows; then gamma and beta, in whose
- * place the sums of all chunks come, [chunk][tile][ROWS][8]. Two blocks a multiprocessor, as
- * blocks_for. */
-template <typename T, int G, bool EIGHT>
-static __global__ void __launch_bounds__(normed_warps(G, EIGHT) * 32, G == 3 ? 2 : 1)
+/* What finish_pair does in QKV and ACT, in two parts: where a pair goes takes divisions, and is
+ * found while rows are normed. */
+template <typename T> struct normed_place {
+    T *at; /* NULL: nowhere */
+    enum { ACT, Q, K, V } what;
+};
+
+template <typename T>
+ROSE_DEVICE normed_place<T> place_pair(const rose_cuda_io &io, uint32_t d, uint32_t row, uint32_t n)
+{
+    normed_place<T> p = {NULL, normed_place<T>::ACT};
+    if (io.epilogue == ROSE_CUDA_EPI_ACT) {
+        p.at = static_cast<T *>(io.out) + h_index(row, n, io.out_k_pad);
+        return p;
+    }
+    const uint32_t part = n >= 2 * d ? 2 : n >= d, c = n - part * d;
+    p.what = part == 0 ? normed_place<T>::Q : part == 1 ? normed_place<T>::K : normed_place<T>::V;
+    if (part == 0) {
+        p.at = static_cast<T *>(io.q) + (size_t)row * d + c;
+        return p;
+    }
+    const uint32_t head = c / io.kv.head_dim, dim = c % io.kv.head_dim;
+    const uint32_t slot = __ldcg(io.slot + row), token = slot % ROSE_PAGE;
+    if (slot == ROSE_CUDA_NO_SLOT) return p;
+    p.at = kv_block<T>(io.kv, slot / ROSE_PAGE, head) +
+           (part == 1 ? k_index(token, dim) : ROSE_PAGE * io.kv.hd_pad + v_index(token, dim));
+    return p;
+}
+
+template <typename T>
+ROSE_DEVICE void put_pair(const normed_place<T> &p, uint32_t act, float lo, float hi)
+{
+    if (p.at == NULL) return;
+    if (p.what == normed_place<T>::ACT) {
+        lo = activate(lo, act);
+        hi = activate(hi, act);
+    } else if (p.what != normed_place<T>::Q) {
+        const float top = largest(p.at);
+        lo = fminf(fmaxf(lo, -top), top);
+        hi = fminf(fmaxf(hi, -top), top);
+    }
+    if (p.what != normed_place<T>::V) {
+        store_pair(p.at, lo, hi);
+    } else {
+        from_f32(lo, p.at);
+        from_f32(hi, p.at + v_index(0, 1)); /* the first dim is even */
+    }
+}
+
+/* D: the values of a row, a multiple of 256, or 0: l.k. EIGHT: there are no more than 8 rows.
+ * Shared memory: the rows; then gamma and beta, in whose place the sums of all chunks come,
+ * [chunk][tile][ROWS][8]. The last warps, which norm no row if there are others, finish. */
+template <typename T, uint32_t D, bool EIGHT>
+static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOUND)
     normed_kernel(const rose_cuda_linear l, const rose_cuda_io io)
 {
     constexpr uint32_t ROWS = EIGHT ? 8 : 16, TILES = NORMED_TILES;
+    constexpr bool WHOLE = D != 0 && D % (CHUNK * 32) == 0;
+    constexpr int G = (D == 0 ? NORMED_MAX_D : D) / 256;
     extern __shared__ __align__(128) uint4 normed[];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t n_kb = l.k_pad / 8, n_chunks = (n_kb + CHUNK * 4 - 1) / (CHUNK * 4);
+    const uint32_t d = D != 0 ? D : l.k, n_kb = (D != 0 ? D : l.k_pad) / 8;
+    const uint32_t n_chunks = (n_kb + CHUNK * 4 - 1) / (CHUNK * 4);
     const uint32_t chunk = warp / TILES, tile0 = blockIdx.x * TILES, tile = tile0 + warp % TILES;
-    const bool multiplies = chunk < n_chunks && tile < l.n_pad / 8;
+    const bool multiplies = chunk < n_chunks && tile < l.n_pad / 8, norms = warp < io.rows;
     float4 *parameters = reinterpret_cast<float4 *>(normed + ROWS * n_kb);
     uint4 w[CHUNK][1];
 
     pdl_launch();
-    if (multiplies)
-        load_weights<T, 1>(w, static_cast<const uint4 *>(l.w) + (size_t)tile * (n_kb * 8) + lane,
-                           n_kb / 4, chunk);
-    copy_parameters(parameters, io, l.k);
-    /* the pair of outputs that this thread finishes */
-    const uint32_t row = threadIdx.x / 4 % ROWS, my_tile = threadIdx.x / (ROWS * 4);
-    const uint32_t n = (tile0 + my_tile) * 8 + threadIdx.x % 4 * 2;
-    const bool finishes = my_tile < TILES && row < io.rows && n < l.n;
-    pair_inputs mine;
-    mine.bias = load_bias(l, n);
+    if (multiplies) {
+        const uint4 *from = static_cast<const uint4 *>(l.w) + (size_t)tile * (n_kb * 8) + lane;
+        settle(from);
+        load_weights<T, 1>(w, from, WHOLE ? UINT32_MAX : n_kb / 4, chunk);
+    }
+    copy_parameters(parameters, io, d);
+    const uint32_t pair = threadIdx.x - (blockDim.x - ROWS * TILES * 4); /* [tile][row][4] */
+    const uint32_t row = pair / 4 % ROWS, n = (tile0 + pair / (ROWS * 4)) * 8 + pair % 4 * 2;
+    const bool finishes = pair < ROWS * TILES * 4 && row < io.rows && n < l.n;
+    float2 bias = make_float2(0, 0);
+    if (finishes) bias = load_bias(l, n);
+    const float *x = halves_of(io.x + (size_t)warp * io.ld_x, lane);
+    settle(x);
     pdl_wait();
 
     float4 half[G][2];
-    const bool norms = warp < io.rows;
-    if (norms) load_halves<G>(half, io.x + (size_t)warp * io.ld_x, l.k, lane);
-    if (finishes) load_pair_inputs(&mine, l, io, row, n);
+    if (norms) load_halves<G>(half, x, d, lane);
+    normed_place<T> place = {NULL, normed_place<T>::ACT};
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
+    if (finishes) {
+        place = place_pair<T>(io, d, row, n);
+        settle(place.at);
+    }
     if (norms)
-        norm_shared<T, G>(normed, half, parameters, io, l.k, n_kb, warp, lane);
+        norm_shared<T, G>(normed, half, parameters, io.norm_eps, d, n_kb, warp, lane);
     else if (warp < ROWS)
         for (uint32_t kb = lane; kb < n_kb; kb += 32)
             normed[normed_index(warp, kb, n_kb)] = make_uint4(0, 0, 0, 0);
@@ -194,7 +268,7 @@ static __global__ void __launch_bounds__(normed_warps(G, EIGHT) * 32, G == 3 ? 2
     float *part = reinterpret_cast<float *>(parameters);
     if (multiplies) {
         float acc[4] = {};
-        multiply_normed<T, EIGHT>(acc, normed, w, n_kb, chunk, lane);
+        multiply_normed<T, EIGHT, WHOLE>(acc, normed, w, n_kb, chunk, lane);
         float *to = part + warp * (ROWS * 8) + lane * 2;
         *reinterpret_cast<float2 *>(to) = make_float2(acc[0], acc[1]);
         if (!EIGHT) *reinterpret_cast<float2 *>(to + 64) = make_float2(acc[2], acc[3]);
@@ -202,38 +276,42 @@ static __global__ void __launch_bounds__(normed_warps(G, EIGHT) * 32, G == 3 ? 2
     __syncthreads();
     if (!finishes) return;
     float lo = 0, hi = 0;
+#pragma unroll(D != 0 ? 8 : 1)
     for (uint32_t c = 0; c < n_chunks; c++) {
-        const float2 v =
-            *reinterpret_cast<float2 *>(part + c * (TILES * ROWS * 8) + threadIdx.x * 2);
+        const float2 v = *reinterpret_cast<float2 *>(part + c * (TILES * ROWS * 8) + pair * 2);
         lo += v.x;
         hi += v.y;
     }
-    finish_pair<T>(l, io, row, n, lo, hi, mine);
+    if (l.bias != NULL) {
+        lo += bias.x;
+        hi += bias.y;
+    }
+    put_pair(place, io.act, lo, hi);
 }
 
-template <typename T, int G, bool EIGHT>
+template <typename T, uint32_t D, bool EIGHT>
 static cudaError_t launch_normed(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io)
 {
-    const uint32_t rows = EIGHT ? 8 : 16, n_chunks = (l->k_pad / 32 + CHUNK - 1) / CHUNK;
-    const uint32_t products = n_chunks * NORMED_TILES, n_warps = products > rows ? products : rows;
-    const size_t parameters = 2 * l->k * sizeof(float), sums = products * rows * 8 * sizeof(float);
+    const uint32_t rows = EIGHT ? 8 : 16, n_warps = normed_warps(l->k_pad, EIGHT);
+    const size_t parameters = 2 * l->k * sizeof(float), sums = n_warps * rows * 8 * sizeof(float);
     return launch_kernel(
-        at, normed_kernel<T, G, EIGHT>, dim3((l->n + NORMED_TILES * 8 - 1) / (NORMED_TILES * 8)),
+        at, normed_kernel<T, D, EIGHT>, dim3((l->n + NORMED_TILES * 8 - 1) / (NORMED_TILES * 8)),
         n_warps * 32, (size_t)rows * l->k_pad * sizeof(T) + (parameters > sums ? parameters : sums),
         *l, *io);
 }
 
-/* At most 16 rows of at most 1024 values; QKV and ACT. */
+/* At most 16 rows of at most NORMED_MAX_D values; QKV and ACT. GPT-2's 768 have a kernel without
+ * the bounds of other sizes. */
 template <typename T>
 static cudaError_t run_normed(const rose_cuda_launch *at, const rose_cuda_linear *l,
                               const rose_cuda_io *io)
 {
     if (io->rows <= 8)
-        return l->k <= 768 ? launch_normed<T, 3, true>(at, l, io)
-                           : launch_normed<T, 4, true>(at, l, io);
-    return l->k <= 768 ? launch_normed<T, 3, false>(at, l, io)
-                       : launch_normed<T, 4, false>(at, l, io);
+        return l->k == 768 ? launch_normed<T, 768, true>(at, l, io)
+                           : launch_normed<T, 0, true>(at, l, io);
+    return l->k == 768 ? launch_normed<T, 768, false>(at, l, io)
+                       : launch_normed<T, 0, false>(at, l, io);
 }
 
 #endif
