@@ -244,7 +244,7 @@ static void run_crowd(const rose_model *m, fx_seq *s, uint32_t n)
 
 static void compare_crowds(const rose_model *m, const char *const *trials, int n_trials)
 {
-    static const uint32_t sizes[] = {16, 23, 32, 57, 100, 128, 200, 256};
+    static const uint32_t sizes[] = {2, 8, 11, 16, 23, 32, 57, 100, 128, 200, 256};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         fx_seq s[2][256];
         fx_trial = NULL;
@@ -273,6 +273,8 @@ static void test_trials(void **state)
                                       "sampler,prompts4,norm,quarters,ordered,wide",
                                       "ahead,split-8,team,head",
                                       "ahead-4,head-64,halves",
+                                      "fused",
+                                      "fused,halves",
                                       "sampler",
                                       "prompts4",
                                       "prompts8",
@@ -280,7 +282,7 @@ static void test_trials(void **state)
                                       "ordered",
                                       "wide",
                                       "wide-pair"};
-    enum { N_TRIALS = sizeof all / sizeof *all, CROWDED = 5 };
+    enum { N_TRIALS = sizeof all / sizeof *all, CROWDED = 7 };
     const char *only = fx_trial;
     const char *const *trials = only != NULL ? &only : all;
     char what[120];

@@ -29,6 +29,7 @@ static void test_names(void **state)
     reads("wide-64-48", ROSE_CUDA_TRY_WIDE_64_48);
     reads("ahead,split-8", ROSE_CUDA_TRY_AHEAD | ROSE_CUDA_TRY_SPLIT_8);
     reads("head", ROSE_CUDA_TRY_HEAD);
+    reads("halves,fused", ROSE_CUDA_TRY_HALVES | ROSE_CUDA_TRY_FUSED);
     reads("ahead-4,head-64,team",
           ROSE_CUDA_TRY_AHEAD_4 | ROSE_CUDA_TRY_HEAD_64 | ROSE_CUDA_TRY_TEAM);
     reads("wide,prompts4,prompts8,halves,quarters,ordered",

@@ -161,13 +161,11 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t tr
     return kernel < HOPPER || hopper_takes(l, io, kernel) ? kernel : otherwise;
 }
 
-/* Not the head; where fewer outputs leave multiprocessors idle, a kernel of its own norms sooner.
- */
 bool rose_cuda_linear_norms(const rose_cuda_launch *at, const rose_cuda_linear *l,
                             const rose_cuda_io *io)
 {
     return (at->trial & ROSE_CUDA_TRY_FUSED) != 0 && g_forced == 0 && at->type != ROSE_CUDA_F32 &&
-           io->rows <= 16 && l->k <= 1024 && l->k % 8 == 0 && l->n > 1024 && l->n <= 16384 &&
+           io->rows <= 16 && l->k <= 1024 && l->k % 8 == 0 &&
            (io->epilogue == ROSE_CUDA_EPI_QKV || io->epilogue == ROSE_CUDA_EPI_ACT);
 }
 
