@@ -124,7 +124,7 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
             "cuda: a kernel begins, and loads weights, under the end of the one before it"),
         ROSE_ROW_STRING(
             "cuda-trial", &f->cuda_trial, "NAMES",
-            "cuda: kernels on trial, the same bits in another way, with commas between: norm",
+            "cuda: kernels on trial, the same bits in another way, with commas between: fused",
             .unset = "none"),
         ROSE_ROW_STRING("cuda-without", &f->cuda_without, "NAMES",
                         "leave out optimisations of the CUDA backend, to measure what each gives, "

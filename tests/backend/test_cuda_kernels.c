@@ -310,6 +310,8 @@ typedef struct bits {
     void *w, *cores[2], *h; /* cores: [1] as of q, K and V */
     float *bias;
     uint32_t *slot;
+    float *x, *norm; /* [16][k], [2][k]: h becomes LayerNorm(x); or NULL */
+    uint32_t trial;
 } bits;
 
 /* Values of about unit size, the same for the same seed. */
@@ -383,11 +385,37 @@ static void *make_cores(const bits *b, bool kv)
 
 enum { HEAD_DIM = 64, EPILOGUES = 4 };
 
+/* The rows of a product are LayerNorm(b->x): by a kernel of its own, unless the trial fuses them.
+ */
+static void norm_rows(const bits *b, const rose_cuda_launch *at, const rose_cuda_linear *w,
+                      rose_cuda_io *io)
+{
+    const rose_cuda_norm a = {.x = b->x,
+                              .w = b->norm,
+                              .b = b->norm + b->k,
+                              .eps = 1e-5f,
+                              .out = b->h,
+                              .out_k_pad = w->k_pad,
+                              .d = b->k,
+                              .rows = b->m};
+    io->x = b->x;
+    io->ld_x = b->k;
+    assert_int_equal(rose_cuda_linear_norms(at, w, io), b->trial != 0);
+    if (b->trial == 0) {
+        assert_int_equal(rose_cuda_norm_run(at, &a), cudaSuccess);
+        return;
+    }
+    io->h = NULL;
+    io->norm_w = a.w;
+    io->norm_b = a.b;
+    io->norm_eps = a.eps;
+}
+
 /* Output of one epilogue by one kernel, from poison, to host memory with a key for each row behind
  * it. NULL: not an epilogue of this shape. */
 static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel, size_t *bytes)
 {
-    const rose_cuda_launch at = {.type = b->type};
+    const rose_cuda_launch at = {.type = b->type, .trial = b->trial};
     const bool qkv = epilogue == ROSE_CUDA_EPI_QKV, head = epilogue == ROSE_CUDA_EPI_LOGITS;
     if (qkv && (b->n != 3 * b->k || b->k % HEAD_DIM != 0)) return NULL;
     const size_t q_bytes = (size_t)b->m * b->k * 2,
@@ -426,6 +454,7 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
                                .hd_pad = HEAD_DIM,
                                .n_heads = b->k / HEAD_DIM};
     rose_cuda_linear_force(kernel);
+    if (b->x != NULL) norm_rows(b, &at, &w, &io);
     assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
     rose_cuda_linear_force(0);
     fetch(y, d, *bytes + keys);
@@ -569,19 +598,21 @@ static void test_many_norms(void **state)
         float *dw = device(w, sizeof w), *x = device(values, (size_t)M * D * sizeof *values);
         void *dy = device(NULL, n_out);
         free(values);
-        const rose_cuda_norm a = {.x = x,
-                                  .w = dw,
-                                  .b = dw + D,
-                                  .eps = 1e-5f,
-                                  .out = dy,
-                                  .out_k_pad = K_PAD,
-                                  .d = D,
-                                  .rows = M};
         for (int i = 0; i < 2; i++) {
-            at.trial = i == 0 ? 0 : ROSE_CUDA_TRY_NORM;
+            const uint32_t step = i == 0 ? M : 1000; /* of whole blocks */
             assert_non_null(y[i] = malloc(n_out));
             assert_int_equal(cudaMemset(dy, 0x3c, n_out), cudaSuccess);
-            assert_int_equal(rose_cuda_norm_run(&at, &a), cudaSuccess);
+            for (uint32_t row = 0; row < M; row += step) {
+                const rose_cuda_norm a = {.x = x + (size_t)row * D,
+                                          .w = dw,
+                                          .b = dw + D,
+                                          .eps = 1e-5f,
+                                          .out = (uint16_t *)dy + (size_t)row * K_PAD,
+                                          .out_k_pad = K_PAD,
+                                          .d = D,
+                                          .rows = M - row < step ? M - row : step};
+                assert_int_equal(rose_cuda_norm_run(&at, &a), cudaSuccess);
+            }
             fetch(y[i], dy, n_out);
         }
         assert_memory_equal(y[0], y[1], n_out);
@@ -593,13 +624,100 @@ static void test_many_norms(void **state)
     }
 }
 
+/* Rows of x about 1, an outlier in each; those from m on are NaNs, which nothing may read. */
+static float *random_x(fx_random *r, uint32_t m, uint32_t k)
+{
+    float *x = malloc((size_t)16 * k * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < (size_t)16 * k; i++)
+        x[i] = i >= (size_t)m * k ? NAN : i % k == 5 ? 100 : 2 * fx_uniform(r) - 1;
+    float *d = device(x, (size_t)16 * k * sizeof *x);
+    free(x);
+    return d;
+}
+
+static void compare_normed(fx_random *r, rose_cuda_type type, uint32_t m, uint32_t k, uint32_t n)
+{
+    static const rose_cuda_epilogue epilogues[] = {ROSE_CUDA_EPI_QKV, ROSE_CUDA_EPI_ACT};
+    bits b = {.type = type, .m = m, .k = k, .n = n, .x = random_x(r, m, k)};
+    float *values = malloc((2 * k + n) * sizeof *values);
+    assert_non_null(values);
+    for (uint32_t i = 0; i < 2 * k + n; i++)
+        values[i] = 2 * fx_uniform(r) - 1;
+    b.norm = device(values, 2 * k * sizeof *values);
+    b.bias = device(values + 2 * k, n * sizeof *values);
+    free(values);
+    b.w = random_values(r, type, (size_t)up(k, 32) * up(n, 128), 0.1f);
+    b.h = device(NULL, (size_t)up(m, 128) * up(k, 32) * 2);
+    b.slot = random_slots(r, m, &b.n_pages);
+    for (int i = 0; i < 2; i++) {
+        size_t bytes;
+        b.trial = 0;
+        uint8_t *want = run_bits(&b, epilogues[i], 1, &bytes);
+        if (want == NULL) continue;
+        b.trial = ROSE_CUDA_TRY_FUSED;
+        uint8_t *y = run_bits(&b, epilogues[i], 0, &bytes);
+        if (memcmp(y, want, bytes) != 0)
+            fail_msg("type %d, %u x %u x %u, epilogue %d: LayerNorm in the product differs",
+                     (int)type, m, k, n, (int)epilogues[i]);
+        free(y);
+        free(want);
+    }
+    cudaFree(b.x);
+    cudaFree(b.norm);
+    cudaFree(b.bias);
+    cudaFree(b.w);
+    cudaFree(b.h);
+    cudaFree(b.slot);
+}
+
+/* A product that norms its rows gives the bits of one behind LayerNorm. */
+static void test_normed(void **state)
+{
+    (void)state;
+    static const uint32_t kn[][2] = {{8, 32},     {64, 192},   {192, 576},  {200, 100},
+                                     {256, 768},  {320, 960},  {768, 2304}, {768, 3072},
+                                     {768, 1034}, {832, 2496}, {1000, 40},  {1024, 3072}};
+    fx_random r = {.seed = fx_seed() + 4};
+    for (int t = 0; t < 2; t++)
+        for (size_t i = 0; i < sizeof kn / sizeof *kn; i++)
+            for (uint32_t m = 1; m <= 16; m++)
+                compare_normed(&r, (rose_cuda_type)t, m, kn[i][0], kn[i][1]);
+}
+
+/* Refused, not done otherwise: more rows, longer ones, another epilogue, without the trial. */
+static void test_normed_refused(void **state)
+{
+    (void)state;
+    const float one = 1;
+    const rose_cuda_linear l = {.k = 768, .k_pad = 768, .n = 2304, .n_pad = 2304};
+    const rose_cuda_launch at = {.trial = ROSE_CUDA_TRY_FUSED};
+    for (int i = 0; i < 6; i++) {
+        rose_cuda_launch a = at;
+        rose_cuda_linear w = l;
+        rose_cuda_io io = {.epilogue = ROSE_CUDA_EPI_ACT, .rows = 16, .norm_w = &one};
+        if (i == 1) io.rows = 17;
+        if (i == 2) w.k = w.k_pad = 1056;
+        if (i == 3) io.epilogue = ROSE_CUDA_EPI_RESIDUAL;
+        if (i == 4) a.trial = 0;
+        if (i == 5) a.type = ROSE_CUDA_F32;
+        assert_int_equal(rose_cuda_linear_norms(&a, &w, &io), i == 0);
+        if (i > 0) assert_int_equal(rose_cuda_linear_run(&a, &w, &io), cudaErrorInvalidValue);
+    }
+    rose_cuda_linear_force(1);
+    const rose_cuda_io forced = {.epilogue = ROSE_CUDA_EPI_ACT, .rows = 16};
+    assert_false(rose_cuda_linear_norms(&at, &l, &forced));
+    rose_cuda_linear_force(0);
+}
+
 /* An argument runs the tests whose names match it. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),   cmocka_unit_test(test_little),
-        cmocka_unit_test(test_same_bits),  cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_many_norms),
+        cmocka_unit_test(test_products),       cmocka_unit_test(test_little),
+        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_many_norms),     cmocka_unit_test(test_normed),
+        cmocka_unit_test(test_normed_refused),
     };
     bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());

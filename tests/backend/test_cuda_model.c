@@ -249,7 +249,7 @@ static void run_crowd(const rose_model *m, fx_seq *s, uint32_t n)
 
 static void compare_crowds(const rose_model *m, const char *const *ways, int n_ways)
 {
-    static const uint32_t sizes[] = {16, 17, 23, 32, 57, 100, 128, 200, 256};
+    static const uint32_t sizes[] = {2, 8, 11, 16, 17, 23, 32, 57, 100, 128, 200, 256};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         fx_seq s[2][256];
         fx_use_way(NULL);
@@ -269,8 +269,7 @@ static void compare_crowds(const rose_model *m, const char *const *ways, int n_w
 }
 
 /* What can be left out and what is on trial (fx_use_way). */
-static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",  "team",      "ahead",
-                                     "halves",       "+norm"};
+static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide", "team", "ahead", "halves", "+fused"};
 enum { N_WAYS = sizeof g_ways / sizeof *g_ways };
 
 /* Neither changes a bit: one sequence in every way, and decode steps of many. ROSE_CUDA_WITHOUT or

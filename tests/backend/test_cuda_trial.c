@@ -27,10 +27,10 @@ static void test_trials(void **state)
     const reader read = rose_cuda_trial_read;
     reads(read, NULL, 0);
     reads(read, "", 0);
-    reads(read, "norm", ROSE_CUDA_TRY_NORM);
-    reads(read, "norm,norm", ROSE_CUDA_TRY_NORM);
-    refuses(read, "wide", "cuda-trial: no wide; there are norm"); /* of the other kind */
-    refuses(read, "norm,", "cuda-trial: no ;");
+    reads(read, "fused", ROSE_CUDA_TRY_FUSED);
+    reads(read, "fused,fused", ROSE_CUDA_TRY_FUSED);
+    refuses(read, "wide", "cuda-trial: no wide; there are fused"); /* of the other kind */
+    refuses(read, "fused,", "cuda-trial: no ;");
 }
 
 static void test_without(void **state)

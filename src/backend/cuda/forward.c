@@ -95,14 +95,21 @@ rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer)
                           .n_heads = c->arch.n_heads};
 }
 
-/* y = LayerNorm(x) w. Two kernels: every block norming up to 8 rows for itself took 8 us a step
- * more at one row and 43 at eight (H100). */
+/* y = LayerNorm(x) w: two kernels, or one where it norms the rows itself. */
 static void norm_linear(pass *p, const rose_cuda_linear *w, const float *norm_w,
                         const float *norm_b, rose_cuda_io io)
 {
-    norm(p, norm_w, norm_b);
     io.rows = p->n_rows;
-    io.h = rows_of(p, p->c->scratch.h, p->c->weights.head.k_pad);
+    io.x = x_of(p);
+    io.ld_x = p->c->arch.d_model;
+    if (rose_cuda_linear_norms(&p->launch, w, &io)) {
+        io.norm_w = norm_w;
+        io.norm_b = norm_b;
+        io.norm_eps = p->c->arch.norm_eps;
+    } else {
+        norm(p, norm_w, norm_b);
+        io.h = rows_of(p, p->c->scratch.h, p->c->weights.head.k_pad);
+    }
     note(p, rose_cuda_linear_run(&p->launch, w, &io));
 }
 

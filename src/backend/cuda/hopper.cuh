@@ -1,5 +1,5 @@
 /* backend/cuda/hopper.cuh - what sm_90a has and no other chip: products of a warpgroup (wgmma) with
- * one operand in registers, bulk copies that end in a barrier of shared memory, clusters. Code that
+ * one operand in registers, bulk copies that end in a barrier of shared memory. Code that
  * uses it stands under ROSE_HOPPER; other chips get an empty kernel, which is never launched.
  *
  * Device code only. "Shared" addresses are 32 bits, of the shared window. */
@@ -78,36 +78,6 @@ ROSE_DEVICE void prefetch_box(const CUtensorMap *map, uint32_t column, uint32_t 
 ROSE_DEVICE void group_sync(uint32_t barrier)
 {
     asm volatile("bar.sync %0,128;" ::"r"(barrier) : "memory");
-}
-
-/* ---- clusters ---- */
-
-ROSE_DEVICE void cluster_sync(void)
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
-
-/* The place `at` as block `rank` has it. */
-ROSE_DEVICE uint32_t cluster_address(uint32_t at, uint32_t rank)
-{
-    uint32_t r;
-    asm volatile("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(r) : "r"(at), "r"(rank));
-    return r;
-}
-
-ROSE_DEVICE uint32_t cluster_rank(void)
-{
-    uint32_t r;
-    asm volatile("mov.u32 %0,%%cluster_ctarank;" : "=r"(r));
-    return r;
-}
-
-/* As barrier_arrive, at a place of cluster_address. */
-ROSE_DEVICE void cluster_arrive(uint32_t at)
-{
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _,[%0];" ::"r"(at)
-                 : "memory");
 }
 
 /* ---- wgmma: d (64 x N) = a (64 x 16, registers or shared memory) b (16 x N, shared memory) + d

@@ -60,8 +60,11 @@ typedef enum rose_cuda_epilogue {
 /* Where a matrix product takes its rows from and puts them. Activations of type T ("h") lie in
  * blocks of 8 rows x 8 values: [row / 8][k_pad / 8][8][8]. */
 typedef struct rose_cuda_io {
-    const void *h; /* T [rows][k_pad], blocked */
-    float *x;      /* [rows][ld_x]: residual stream */
+    const void *h;                /* T [rows][k_pad], blocked */
+    float *x;                     /* [rows][ld_x]: residual stream */
+    const float *norm_w, *norm_b; /* [k]: the rows are LayerNorm(x), h is not read, where
+                                     rose_cuda_linear_norms; NULL: they are h */
+    float norm_eps;
     rose_cuda_epilogue epilogue;
     void *q;              /* T [rows][n / 3] */
     rose_cuda_kv kv;      /* EPI_QKV */
@@ -197,7 +200,7 @@ typedef struct rose_cuda_pack {
 
 /* On trial: other ways to the same bits, each off until a bit asks for it (names: trial.c). */
 typedef enum rose_cuda_trial {
-    ROSE_CUDA_TRY_NORM = 8 /* LayerNorm of many rows: a warp keeps its parameters */
+    ROSE_CUDA_TRY_FUSED = 1 /* QKV and FC1 of up to 16 rows norm them themselves */
 } rose_cuda_trial;
 
 /* What can be left out, to measure what it gives; the bits are the same (names: trial.c). */
@@ -221,6 +224,10 @@ typedef struct rose_cuda_launch {
 cudaError_t rose_cuda_linear_init(bool *wide);
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
+/* Whether rose_cuda_linear_run takes norm_w: the trial is on, no kernel forced, the shape one of
+ * linear_normed.cuh. Else norm_w of other than NULL is refused. */
+bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w,
+                            const rose_cuda_io *io);
 /* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
  * tiles, and on sm_90a 3, 4 = team, from ROSE_CUDA_WIDE on wide, which want the weights' cores. One
  * that does not take the shape gives way to tiles. */

@@ -1,43 +1,26 @@
 /* backend/cuda/launch.cuh - one way to launch a kernel: on a stream, with or without programmatic
- * dependence on the kernel before it, in clusters of so many blocks along x (1: none). */
+ * dependence on the kernel before it. */
 #ifndef ROSE_BACKEND_CUDA_LAUNCH_CUH
 #define ROSE_BACKEND_CUDA_LAUNCH_CUH
 
 #include "backend/cuda/kernels.h"
 
 template <typename... Parameters, typename... Arguments>
-static cudaError_t launch_cluster(const rose_cuda_launch *at, void (*kernel)(Parameters...),
-                                  dim3 grid, unsigned threads, size_t shared, unsigned cluster,
-                                  const Arguments &...arguments)
+static cudaError_t launch_kernel(const rose_cuda_launch *at, void (*kernel)(Parameters...),
+                                 dim3 grid, unsigned threads, size_t shared,
+                                 const Arguments &...arguments)
 {
-    cudaLaunchAttribute attributes[2];
-    unsigned n = 0;
-    if (at->dependent) {
-        attributes[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attributes[n++].val.programmaticStreamSerializationAllowed = 1;
-    }
-    if (cluster > 1) {
-        attributes[n].id = cudaLaunchAttributeClusterDimension;
-        attributes[n].val.clusterDim.x = cluster;
-        attributes[n].val.clusterDim.y = 1;
-        attributes[n++].val.clusterDim.z = 1;
-    }
+    cudaLaunchAttribute dependent;
+    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependent.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t c = {};
     c.gridDim = grid;
     c.blockDim = dim3(threads);
     c.dynamicSmemBytes = shared;
     c.stream = at->stream;
-    c.attrs = attributes;
-    c.numAttrs = n;
+    c.attrs = &dependent;
+    c.numAttrs = at->dependent ? 1 : 0;
     return cudaLaunchKernelEx(&c, kernel, arguments...);
-}
-
-template <typename... Parameters, typename... Arguments>
-static cudaError_t launch_kernel(const rose_cuda_launch *at, void (*kernel)(Parameters...),
-                                 dim3 grid, unsigned threads, size_t shared,
-                                 const Arguments &...arguments)
-{
-    return launch_cluster(at, kernel, grid, threads, shared, 1, arguments...);
 }
 
 #endif

@@ -44,9 +44,9 @@ enum {
 
 const char *rose_cuda_linear_name(int kernel)
 {
-    static const char *const names[ROSE_CUDA_N_KERNELS] = {
-        "auto",     "rows",    "tiles",      "team",      "team-32",
-        "wide-192", "wide-96", "wide-64-96", "wide-64-48"};
+    static const char *const names[ROSE_CUDA_N_KERNELS] = {"auto",    "rows",       "tiles",
+                                                           "team",    "team-32",    "wide-192",
+                                                           "wide-96", "wide-64-96", "wide-64-48"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
 }
 
@@ -134,11 +134,24 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_
     return rows > 128 || (rows > 32 && head) ? TILES : ROWS;
 }
 
+bool rose_cuda_linear_norms(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                            const rose_cuda_io *io)
+{
+    return (at->trial & ROSE_CUDA_TRY_FUSED) != 0 && g_forced == 0 && at->type != ROSE_CUDA_F32 &&
+           io->rows <= 16 && l->k <= 1024 && l->k % 8 == 0 &&
+           (io->epilogue == ROSE_CUDA_EPI_QKV || io->epilogue == ROSE_CUDA_EPI_ACT);
+}
+
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io)
 {
     int kernel = g_forced;
     if (io->rows == 0) return cudaSuccess;
+    if (io->norm_w != NULL) {
+        if (!rose_cuda_linear_norms(at, l, io)) return cudaErrorInvalidValue;
+        return at->type == ROSE_CUDA_F16 ? rose_cuda_normed_f16(at, l, io)
+                                         : rose_cuda_normed_bf16(at, l, io);
+    }
     if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
     if (kernel == 0) kernel = choose(l, io, at);
     if (kernel >= TEAM_64 && !(kernel < WIDE ? team_takes(l, io) : wide_takes(l, io)))

@@ -12,6 +12,11 @@ cudaError_t rose_cuda_linear_f16(const rose_cuda_launch *at, const rose_cuda_lin
                                  const rose_cuda_io *io, bool tiles);
 cudaError_t rose_cuda_linear_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                   const rose_cuda_io *io, bool tiles);
+/* linear_normed.cuh: where rose_cuda_linear_norms. */
+cudaError_t rose_cuda_normed_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                 const rose_cuda_io *io);
+cudaError_t rose_cuda_normed_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                  const rose_cuda_io *io);
 cudaError_t rose_cuda_linear_init_f16(void);
 cudaError_t rose_cuda_linear_init_bf16(void);
 

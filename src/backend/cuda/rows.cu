@@ -267,7 +267,7 @@ static cudaError_t run_norm(const rose_cuda_launch *at, const rose_cuda_norm *a)
 
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *at, const rose_cuda_norm *a)
 {
-    const bool many = (at->trial & ROSE_CUDA_TRY_NORM) != 0 && a->rows > NORM_MANY && a->d <= 1024;
+    const bool many = a->rows > NORM_MANY && a->d <= 1024;
     if (many && at->type == ROSE_CUDA_F16) return run_norm_many<__half>(at, a);
     if (many && at->type == ROSE_CUDA_BF16) return run_norm_many<__nv_bfloat16>(at, a);
     if (at->type == ROSE_CUDA_F16) return run_norm<__half>(at, a);

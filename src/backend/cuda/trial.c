@@ -10,8 +10,7 @@ typedef struct choice {
     uint32_t bit;
 } choice;
 
-static const choice g_trial[] = {{"norm", ROSE_CUDA_TRY_NORM},
-                                 {NULL, 0}};
+static const choice g_trial[] = {{"fused", ROSE_CUDA_TRY_FUSED}, {NULL, 0}};
 static const choice g_without[] = {{"wide", ROSE_CUDA_WITHOUT_WIDE},
                                    {"team", ROSE_CUDA_WITHOUT_TEAM},
                                    {"ahead", ROSE_CUDA_WITHOUT_AHEAD},
