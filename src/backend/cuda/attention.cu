@@ -413,36 +413,26 @@ static __global__ void __launch_bounds__(ahead_parts<HD>::WARPS * 32)
 #endif
 }
 
-/* Whether ahead_kernel may run: the code that this device takes is not for an older one, where it
- * is empty. Allows it the shared memory of its rings. */
-template <typename T, int HD> static bool allow_ahead(void)
-{
-    const size_t bytes = (size_t)ahead_parts<HD>::ROUND * ahead_parts<HD>::BYTES;
-    const void *kernel = (const void *)ahead_kernel<T, HD>;
-    cudaFuncAttributes a;
-    return cudaFuncGetAttributes(&a, kernel) == cudaSuccess && a.ptxVersion >= 90 &&
-           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) ==
-               cudaSuccess;
-}
-
 template <typename T, int HD>
 static cudaError_t run_ahead(const rose_cuda_launch *at, const rose_cuda_attention *a)
 {
+    const size_t bytes = (size_t)ahead_parts<HD>::ROUND * ahead_parts<HD>::BYTES;
+    static const cudaError_t allowed = cudaFuncSetAttribute(
+        (const void *)ahead_kernel<T, HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (allowed != cudaSuccess) return allowed;
     return launch_kernel(at, ahead_kernel<T, HD>, dim3(a->kv.n_heads, a->n_items),
-                         ahead_parts<HD>::WARPS * 32,
-                         (size_t)ahead_parts<HD>::ROUND * ahead_parts<HD>::BYTES, *a);
+                         ahead_parts<HD>::WARPS * 32, bytes, *a);
 }
 
 template <typename T, int HD>
 static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attention *a, bool together)
 {
-    static const bool ahead = allow_ahead<T, HD>();
     if (!together) {
         dim3 grid(a->kv.n_heads, (a->n_items + APART_WARPS - 1) / APART_WARPS);
         return launch_kernel(at, apart_kernel<T, HD>, grid, APART_WARPS * 32, 0, *a);
     }
     const bool many = a->n_items * a->kv.n_heads > 3 * 132;
-    if (many && ahead && (at->without & ROSE_CUDA_WITHOUT_AHEAD) == 0)
+    if (many && (at->without & ROSE_CUDA_WITHOUT_AHEAD) == 0 && rose_cuda_code_version() >= 90)
         return run_ahead<T, HD>(at, a);
     dim3 grid(a->kv.n_heads, a->n_items);
     /* One wave of blocks, as wide as registers allow. */

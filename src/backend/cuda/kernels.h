@@ -247,6 +247,10 @@ cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);
 cudaError_t rose_cuda_changes_run(const rose_cuda_launch *l, const rose_cuda_changes *a);
 cudaError_t rose_cuda_reports_run(const rose_cuda_launch *l, const rose_cuda_reports *a);
+/* What this program's code for GPU 0 was compiled for, 10 major + minor: less than the chip's where
+ * there is only PTX of an older one. 0: none was found. What the code leaves out below some version
+ * must not be launched. Any thread; asked once. */
+int rose_cuda_code_version(void);
 cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *a);
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l, const rose_cuda_pack *a); /* to fp32 */
 

@@ -234,6 +234,18 @@ static __global__ void floats_kernel(const rose_cuda_pack a)
 
 /* ---- launchers ---- */
 
+static int code_version(void)
+{
+    cudaFuncAttributes a;
+    return cudaFuncGetAttributes(&a, (const void *)floats_kernel) == cudaSuccess ? a.ptxVersion : 0;
+}
+
+int rose_cuda_code_version(void)
+{
+    static const int version = code_version();
+    return version;
+}
+
 cudaError_t rose_cuda_embed_run(const rose_cuda_launch *at, const rose_cuda_embed *a)
 {
     const unsigned threads = 128;
