@@ -306,10 +306,37 @@ ROSE_DEVICE void finish_wide_old(wide_old<TN> *old, const float *bias, const flo
     }
 }
 
-/* Of ACT and LOGITS. */
-template <typename T, int EPI, int TN, int PART>
-ROSE_DEVICE void finish_wide_rows(wide_tile *w, const float (&s)[TN / 2], const rose_cuda_linear &l,
-                                  const rose_cuda_io &io)
+/* GELU. 16 outputs are two blocks of 8 x 8 of the next product's rows. The branch for rows that are
+ * none also keeps ptxas from moving all of this above the products that it runs under. */
+template <typename T, int TN, int PART>
+ROSE_DEVICE void finish_wide_act(const wide_tile &w, const float (&s)[TN / 2],
+                                 const rose_cuda_linear &l, const rose_cuda_io &io)
+{
+    constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
+    T *at[2];
+    uint32_t left[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        at[h] = static_cast<T *>(io.out) + h_index(w.row[h], w.n, io.out_k_pad);
+        left[h] = w.live[h] && w.n < l.n ? l.n - w.n : 0;
+    }
+    if (left[0] == 0) return;
+#pragma unroll
+    for (int i = FIRST; i < FIRST + BLOCKS; i++) {
+        const float4 b = bias_of4(l, w.n + i * 16);
+        float4 v[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            v[h] = activate4(add4(sums_of(s + i * 8, h), b), ROSE_ACT_GELU_TANH);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (i * 16 < left[h]) *reinterpret_cast<uint2 *>(at[h] + i * 128) = pack4(v[h], at[h]);
+    }
+}
+
+template <int TN, int PART>
+ROSE_DEVICE void finish_wide_logits(wide_tile *w, const float (&s)[TN / 2],
+                                    const rose_cuda_linear &l, const rose_cuda_io &io)
 {
     constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
 #pragma unroll
@@ -317,18 +344,11 @@ ROSE_DEVICE void finish_wide_rows(wide_tile *w, const float (&s)[TN / 2], const 
         const uint32_t n = w->n + i * 16;
         const bool live = n < l.n;
         float4 v[2] = {sums_of(s + i * 8, 0), sums_of(s + i * 8, 1)};
-        if (EPI != ROSE_CUDA_EPI_LOGITS) {
-            const float4 bias = bias_of4(l, n);
-            v[0] = add4(v[0], bias);
-            v[1] = add4(v[1], bias);
-        }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            if (EPI == ROSE_CUDA_EPI_ACT) v[h] = activate4(v[h], ROSE_ACT_GELU_TANH);
-            if (EPI == ROSE_CUDA_EPI_LOGITS) keep_best4(w, h, l, n, v[h]);
+            keep_best4(w, h, l, n, v[h]);
             if (!w->live[h] || !live) continue;
-            if (EPI == ROSE_CUDA_EPI_ACT) store_act4<T>(io, w->row[h], n, v[h]);
-            if (EPI == ROSE_CUDA_EPI_LOGITS) store_logits4(l, io, w->row[h], n, v[h]);
+            store_logits4(l, io, w->row[h], n, v[h]);
         }
     }
 }
@@ -342,8 +362,10 @@ ROSE_DEVICE void finish_wide(wide_tile *w, wide_old<TN> *old, const float (&s)[T
         finish_wide_qkv<T, TN, PART>(w, s, l, io);
     else if (EPI == ROSE_CUDA_EPI_RESIDUAL)
         finish_wide_old<TN, PART>(old, l.bias != NULL ? l.bias + w->n : NULL, s);
+    else if (EPI == ROSE_CUDA_EPI_ACT)
+        finish_wide_act<T, TN, PART>(*w, s, l, io);
     else
-        finish_wide_rows<T, EPI, TN, PART>(w, s, l, io);
+        finish_wide_logits<TN, PART>(w, s, l, io);
 }
 
 /* After the last part: the row's largest of this tile, where it may be the row's. */
