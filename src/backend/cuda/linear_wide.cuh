@@ -200,7 +200,9 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
             multiply_chunk<T, GROUPS, TN, STAGES>(acc, r);
             add_chunk(sum, acc, false);
         }
+        wide_old<TN> old;
         begin_wide<EPI>(&done, io, tile.row * (GROUPS * 64) + my_row, tile.col * TN);
+        if (EPI == ROSE_CUDA_EPI_RESIDUAL) begin_old<TN>(&old, done, l, io);
         at += step;
         const bool more = at < walk.n;
         /* The next tile's first chunk, and this one's epilogue under it. Behind the last tile the
@@ -215,13 +217,13 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
             if (s > 0) keep_behind<GROUPS>(r, s);
         }
         tile = wide_place(&walk, more ? at : 0);
-        finish_wide<T, EPI, TN, 0>(&done, sum, l, io);
+        finish_wide<T, EPI, TN, 0>(&done, &old, sum, l, io);
         wgmma_wait<2>();
         if (more) free_stage(*r, slot[0]);
-        finish_wide<T, EPI, TN, 1>(&done, sum, l, io);
+        finish_wide<T, EPI, TN, 1>(&done, &old, sum, l, io);
         wgmma_wait<1>();
         if (more) free_stage(*r, slot[1]);
-        finish_wide<T, EPI, TN, 2>(&done, sum, l, io);
+        finish_wide<T, EPI, TN, 2>(&done, &old, sum, l, io);
         if (EPI == ROSE_CUDA_EPI_LOGITS) end_wide_logits(done, l, io);
         wgmma_wait<0>();
         keep_here(acc);

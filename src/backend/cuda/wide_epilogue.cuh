@@ -247,56 +247,125 @@ ROSE_DEVICE void finish_wide_qkv(wide_tile *w, const float (&s)[TN / 2], const r
     }
 }
 
-/* All but q, K and V. */
-template <typename T, int EPI, int TN, int PART>
-ROSE_DEVICE void finish_wide_rows(wide_tile *w, const float (&s)[TN / 2], const rose_cuda_linear &l,
-                                  const rose_cuda_io &io)
+/* A thread's share of the residual: what was there of blocks of 16 outputs. */
+template <int TN> struct wide_old {
+    float *at[2];     /* of rows g and g + 8 */
+    uint32_t left[2]; /* outputs from there on; 0: no row */
+    float4 v[TN / 16][2];
+};
+
+/* So many blocks are under way when block `i` is finished. As registers allow: behind a block those
+ * of its sums are free, too. */
+template <int TN> ROSE_DEVICE int old_blocks(int i)
+{
+    const int n = TN > 96 ? 2 + 2 * i : TN / 16;
+    return n < TN / 16 ? n : TN / 16;
+}
+
+/* Zeros first: ptxas keeps what a load on condition may leave from the tile before. */
+template <int TN> ROSE_DEVICE void load_old(wide_old<TN> *old, int first, int end)
+{
+#pragma unroll
+    for (int i = 0; i < TN / 16; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            if (i < first || i >= end) continue;
+            old->v[i][h] = make_float4(0, 0, 0, 0);
+            if (i * 16 < old->left[h])
+                old->v[i][h] = load_now(reinterpret_cast<const float4 *>(old->at[h] + i * 16));
+        }
+}
+
+template <int TN>
+ROSE_DEVICE void begin_old(wide_old<TN> *old, const wide_tile &w, const rose_cuda_linear &l,
+                           const rose_cuda_io &io)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        old->at[h] = residual_at(io, w.row[h], w.n);
+        old->left[h] = w.live[h] && w.n < l.n ? l.n - w.n : 0;
+    }
+    load_old<TN>(old, 0, old_blocks<TN>(0));
+}
+
+template <int TN, int PART>
+ROSE_DEVICE void finish_wide_old(wide_old<TN> *old, const float *bias, const float (&s)[TN / 2])
 {
     constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
-    /* Residual: so many blocks are loaded before the first is needed. As registers allow. */
-    constexpr int OLD_BLOCKS = TN > 96 ? 2 : 4;
-    float4 old[OLD_BLOCKS][2];
+#pragma unroll
+    for (int i = FIRST; i < FIRST + BLOCKS; i++) {
+        if (i > 0) load_old<TN>(old, old_blocks<TN>(i - 1), old_blocks<TN>(i));
+        float4 b = make_float4(0, 0, 0, 0);
+        if (bias != NULL && i * 16 < old->left[0])
+            b = __ldg(reinterpret_cast<const float4 *>(bias + i * 16));
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (i * 16 < old->left[h])
+                *reinterpret_cast<float4 *>(old->at[h] + i * 16) =
+                    add4(old->v[i][h], add4(sums_of(s + i * 8, h), b));
+    }
+}
+
+/* GELU. 16 outputs are two blocks of 8 x 8 of the next product's rows. The branch for rows that are
+ * none also keeps ptxas from moving all of this above the products that it runs under. */
+template <typename T, int TN, int PART>
+ROSE_DEVICE void finish_wide_act(const wide_tile &w, const float (&s)[TN / 2],
+                                 const rose_cuda_linear &l, const rose_cuda_io &io)
+{
+    constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
+    T *at[2];
+    uint32_t left[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        at[h] = static_cast<T *>(io.out) + h_index(w.row[h], w.n, io.out_k_pad);
+        left[h] = w.live[h] && w.n < l.n ? l.n - w.n : 0;
+    }
+    if (left[0] == 0) return;
+#pragma unroll
+    for (int i = FIRST; i < FIRST + BLOCKS; i++) {
+        const float4 b = bias_of4(l, w.n + i * 16);
+        float4 v[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            v[h] = activate4(add4(sums_of(s + i * 8, h), b), ROSE_ACT_GELU_TANH);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (i * 16 < left[h]) *reinterpret_cast<uint2 *>(at[h] + i * 128) = pack4(v[h], at[h]);
+    }
+}
+
+template <int TN, int PART>
+ROSE_DEVICE void finish_wide_logits(wide_tile *w, const float (&s)[TN / 2],
+                                    const rose_cuda_linear &l, const rose_cuda_io &io)
+{
+    constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
 #pragma unroll
     for (int i = FIRST; i < FIRST + BLOCKS; i++) {
         const uint32_t n = w->n + i * 16;
         const bool live = n < l.n;
         float4 v[2] = {sums_of(s + i * 8, 0), sums_of(s + i * 8, 1)};
-        if (EPI == ROSE_CUDA_EPI_RESIDUAL && (i - FIRST) % OLD_BLOCKS == 0)
-#pragma unroll
-            for (int b = 0; b < OLD_BLOCKS && i + b < FIRST + BLOCKS; b++)
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    if (w->live[h] && n + b * 16 < l.n)
-                        old[b][h] = load_now(reinterpret_cast<const float4 *>(
-                            residual_at(io, w->row[h], n + b * 16)));
-        if (EPI != ROSE_CUDA_EPI_LOGITS) {
-            const float4 bias = bias_of4(l, n);
-            v[0] = add4(v[0], bias);
-            v[1] = add4(v[1], bias);
-        }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            if (EPI == ROSE_CUDA_EPI_ACT) v[h] = activate4(v[h], ROSE_ACT_GELU_TANH);
-            if (EPI == ROSE_CUDA_EPI_LOGITS) keep_best4(w, h, l, n, v[h]);
+            keep_best4(w, h, l, n, v[h]);
             if (!w->live[h] || !live) continue;
-            if (EPI == ROSE_CUDA_EPI_RESIDUAL)
-                *reinterpret_cast<float4 *>(residual_at(io, w->row[h], n)) =
-                    add4(old[(i - FIRST) % OLD_BLOCKS][h], v[h]);
-            if (EPI == ROSE_CUDA_EPI_ACT) store_act4<T>(io, w->row[h], n, v[h]);
-            if (EPI == ROSE_CUDA_EPI_LOGITS) store_logits4(l, io, w->row[h], n, v[h]);
+            store_logits4(l, io, w->row[h], n, v[h]);
         }
     }
 }
 
 /* Part 0, 1 or 2 of the tile. */
 template <typename T, int EPI, int TN, int PART>
-ROSE_DEVICE void finish_wide(wide_tile *w, const float (&s)[TN / 2], const rose_cuda_linear &l,
-                             const rose_cuda_io &io)
+ROSE_DEVICE void finish_wide(wide_tile *w, wide_old<TN> *old, const float (&s)[TN / 2],
+                             const rose_cuda_linear &l, const rose_cuda_io &io)
 {
     if (EPI == ROSE_CUDA_EPI_QKV)
         finish_wide_qkv<T, TN, PART>(w, s, l, io);
+    else if (EPI == ROSE_CUDA_EPI_RESIDUAL)
+        finish_wide_old<TN, PART>(old, l.bias != NULL ? l.bias + w->n : NULL, s);
+    else if (EPI == ROSE_CUDA_EPI_ACT)
+        finish_wide_act<T, TN, PART>(*w, s, l, io);
     else
-        finish_wide_rows<T, EPI, TN, PART>(w, s, l, io);
+        finish_wide_logits<TN, PART>(w, s, l, io);
 }
 
 /* After the last part: the row's largest of this tile, where it may be the row's. */
