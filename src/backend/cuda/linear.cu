@@ -1,9 +1,13 @@
 /* backend/cuda/linear.cu - the choice of a matrix kernel: a matter of speed only, the bits are the
  * same (linear.cuh, linear_team.cuh, linear_wide.cuh). */
+#include <pthread.h>
+
 #include "backend/cuda/linear_types.h"
 #include "model/model.h"
 
 static int g_forced;
+static pthread_once_t g_once = PTHREAD_ONCE_INIT; /* of the rest */
+static cudaError_t g_init;
 static bool g_team; /* the kernels of linear_team.cuh are in this program and run here */
 static bool g_wide; /* those of linear_wide.cuh */
 
@@ -12,7 +16,7 @@ void rose_cuda_linear_force(int kernel)
     g_forced = kernel;
 }
 
-static cudaError_t init_all(void)
+static void init(void)
 {
     bool f16 = false, bf16 = false;
     cudaError_t e = rose_cuda_linear_init_f16();
@@ -23,14 +27,14 @@ static cudaError_t init_all(void)
     if (e == cudaSuccess) e = rose_cuda_wide_init_f16(&f16);
     if (e == cudaSuccess) e = rose_cuda_wide_init_bf16(&bf16);
     g_wide = f16 && bf16;
-    return e;
+    g_init = e;
 }
 
 cudaError_t rose_cuda_linear_init(bool *wide)
 {
-    static const cudaError_t e = init_all(); /* once, whoever comes first */
+    pthread_once(&g_once, init);
     *wide = g_wide;
-    return e;
+    return g_init;
 }
 
 enum {
