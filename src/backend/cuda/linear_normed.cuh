@@ -41,6 +41,20 @@ template <typename P> ROSE_DEVICE void settle(P *&p)
     p = static_cast<P *>(__cvta_global_to_generic(at));
 }
 
+/* The shared address of p in a register that stays: ptxas computes what it can a second time, from
+ * the thread's number on, where it is short of registers, and that behind a barrier. */
+ROSE_DEVICE uint32_t hold_shared(const void *p, int lane)
+{
+    return __shfl_sync(ROSE_ALL_LANES, (uint32_t)__cvta_generic_to_shared(p), lane);
+}
+
+ROSE_DEVICE float2 load_pair(uint32_t at)
+{
+    float2 r;
+    asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(r.x), "=f"(r.y) : "r"(at) : "memory");
+    return r;
+}
+
 ROSE_DEVICE float4 load_quad(const float *p)
 {
     float4 r;
@@ -147,29 +161,35 @@ ROSE_DEVICE void norm_shared(uint4 *to, const float4 half[G][2], const float4 *p
     }
 }
 
-/* The sum over a chunk, WHOLE or to n_kb, for 8 or 16 rows x 8 outputs. A chunk begins at a
- * multiple of 8 blocks, and the order of rows repeats every 8 blocks. */
-template <typename T, bool EIGHT, bool WHOLE>
-ROSE_DEVICE void multiply_normed(float acc[4], const uint4 *rows, const uint4 w[CHUNK][1],
-                                 uint32_t n_kb, uint32_t chunk, int lane)
+/* Where a lane's rows of the first matrices of a chunk lie. */
+template <bool EIGHT>
+ROSE_DEVICE const uint4 *chunk_rows(const uint4 *rows, uint32_t n_kb, uint32_t chunk, int lane)
 {
-    const uint32_t first = chunk * (CHUNK * 4);
-    const uint32_t at = EIGHT ? normed_index(lane % 8, first + lane / 8, n_kb)
-                              : normed_index(lane % 16, first + lane / 16, n_kb);
+    return rows + (EIGHT ? normed_index(lane % 8, chunk * (CHUNK * 4) + lane / 8, n_kb)
+                         : normed_index(lane % 16, chunk * (CHUNK * 4) + lane / 16, n_kb));
+}
+
+/* The sum over a chunk, WHOLE or to n_kb, for 8 or 16 rows x 8 outputs. `at` as chunk_rows: a chunk
+ * begins at a multiple of 8 blocks, and the order of rows repeats every 8 blocks. */
+template <typename T, bool EIGHT, bool WHOLE>
+ROSE_DEVICE void multiply_normed(float acc[4], uint32_t at, const uint4 w[CHUNK][1], uint32_t n_kb,
+                                 uint32_t chunk)
+{
 #pragma unroll
     for (int j = 0; j < CHUNK; j++) {
-        if (!WHOLE && first + j * 4 >= n_kb) continue;
+        if (!WHOLE && (chunk * CHUNK + j) * 4 >= n_kb) continue;
+        const uint32_t here = (at ^ (j % 2 * 64)) + j * 512;
         uint32_t a[2][4] = {};
         if (EIGHT) {
             uint32_t r[4];
-            ldmatrix4(r, rows + (at ^ (j % 2 * 4)) + j * 32);
+            ldmatrix4_at(r, here);
             a[0][0] = r[0];
             a[0][2] = r[1];
             a[1][0] = r[2];
             a[1][2] = r[3];
         } else {
-            ldmatrix4(a[0], rows + (at ^ (j % 2 * 4)) + j * 32);
-            ldmatrix4(a[1], rows + (at ^ (j % 2 * 4 + 2)) + j * 32 + 16);
+            ldmatrix4_at(a[0], here);
+            ldmatrix4_at(a[1], (at ^ (j % 2 * 64 + 32)) + j * 512 + 256);
         }
         mma(acc, a[0], w[j][0].x, w[j][0].y, static_cast<const T *>(NULL));
         mma(acc, a[1], w[j][0].z, w[j][0].w, static_cast<const T *>(NULL));
@@ -258,6 +278,9 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
     const uint32_t row = pair / 4 % ROWS, col = pair / (ROWS * 4) * 8 + pair % 4 * 2;
     const uint32_t n = tile0 * 8 + col;
     const bool finishes = pair < ROWS * TILES * 4 && row < io.rows && n < l.n;
+    float *part = reinterpret_cast<float *>(parameters);
+    const uint32_t rows_at = hold_shared(chunk_rows<EIGHT>(normed, n_kb, chunk, lane), lane);
+    const uint32_t sums_at = hold_shared(part + pair * 2, lane);
     const float *x = halves_of(io.x + (size_t)warp * io.ld_x, lane);
     settle(x);
     pdl_wait();
@@ -279,11 +302,9 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
             normed[normed_index(warp, kb, n_kb)] = make_uint4(0, 0, 0, 0);
     }
     __syncthreads();
-
-    float *part = reinterpret_cast<float *>(parameters);
     if (multiplies) {
         float acc[4] = {};
-        multiply_normed<T, EIGHT, WHOLE>(acc, normed, w, n_kb, chunk, lane);
+        multiply_normed<T, EIGHT, WHOLE>(acc, rows_at, w, n_kb, chunk);
         float *to = part + warp * (ROWS * 8) + lane * 2;
         *reinterpret_cast<float2 *>(to) = make_float2(acc[0], acc[1]);
         if (!EIGHT) *reinterpret_cast<float2 *>(to + 64) = make_float2(acc[2], acc[3]);
@@ -293,7 +314,7 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
     float lo = 0, hi = 0;
 #pragma unroll(D != 0 ? 8 : 1)
     for (uint32_t c = 0; c < n_chunks; c++) {
-        const float2 v = *reinterpret_cast<float2 *>(part + c * (TILES * ROWS * 8) + pair * 2);
+        const float2 v = load_pair(sums_at + c * (TILES * ROWS * 8 * sizeof(float)));
         lo += v.x;
         hi += v.y;
     }
