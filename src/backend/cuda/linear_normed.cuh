@@ -199,8 +199,8 @@ ROSE_DEVICE void multiply_normed(float acc[4], uint32_t at, const uint4 w[CHUNK]
 /* What finish_pair does in QKV and ACT, in two parts: where a pair goes takes divisions, and is
  * found while rows are normed. */
 template <typename T> struct normed_place {
-    T *at;             /* NULL: nowhere */
-    bool cached, is_v; /* K or V; V */
+    T *at;         /* NULL: nowhere */
+    uint32_t part; /* of QKV */
 };
 
 template <typename T>
@@ -212,8 +212,7 @@ ROSE_DEVICE void place_pair(normed_place<T> *p, const rose_cuda_io &io, uint32_t
         return;
     }
     const uint32_t part = n >= 2 * d ? 2 : n >= d, c = n - part * d;
-    p->cached = part > 0;
-    p->is_v = part == 2;
+    p->part = part;
     if (part == 0) {
         p->at = static_cast<T *>(io.q) + (size_t)row * d + c;
         return;
@@ -222,7 +221,7 @@ ROSE_DEVICE void place_pair(normed_place<T> *p, const rose_cuda_io &io, uint32_t
     const uint32_t head = c / io.kv.head_dim, dim = c % io.kv.head_dim;
     if (slot != ROSE_CUDA_NO_SLOT)
         p->at = kv_block<T>(io.kv, slot / ROSE_PAGE, head) +
-                (p->is_v ? ROSE_PAGE * io.kv.hd_pad + v_index(token, dim) : k_index(token, dim));
+                (part == 2 ? ROSE_PAGE * io.kv.hd_pad + v_index(token, dim) : k_index(token, dim));
 }
 
 template <typename T>
@@ -233,12 +232,12 @@ ROSE_DEVICE void put_pair(const normed_place<T> &p, const rose_cuda_io &io, floa
         store_pair(p.at, activate(lo, io.act), activate(hi, io.act));
         return;
     }
-    if (p.cached) {
+    if (p.part > 0) {
         const float top = largest(p.at);
         lo = fminf(fmaxf(lo, -top), top);
         hi = fminf(fmaxf(hi, -top), top);
     }
-    if (p.is_v) {
+    if (p.part == 2) {
         from_f32(lo, p.at);
         from_f32(hi, p.at + v_index(0, 1)); /* the first dim is even */
     } else {
@@ -287,7 +286,7 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
 
     float4 half[G][2];
     if (norms) load_halves<G>(half, x, d, lane);
-    normed_place<T> place = {NULL, false, false};
+    normed_place<T> place = {NULL, 0};
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
     if (finishes && (!APART || warp >= ROWS)) {
