@@ -33,10 +33,26 @@ ROSE_DEVICE uint32_t normed_index(uint32_t row, uint32_t kb, uint32_t n_kb)
     return (row / 8 * n_kb + kb) * 8 + ((row ^ kb) & 7);
 }
 
-/* p is known from here on: else ptxas computes it only where it is used, behind the wait. */
+/* The compiler computes p, of global memory, here and not where it is used. */
 template <typename P> ROSE_DEVICE void settle(P *&p)
 {
-    asm volatile("" : "+l"(p));
+    size_t at = __cvta_generic_to_global(p);
+    asm volatile("" : "+l"(at));
+    p = static_cast<P *>(__cvta_global_to_generic(at));
+}
+
+/* The shared address of p in a register that stays: ptxas computes what it can a second time, from
+ * the thread's number on, where it is short of registers, and that behind a barrier. */
+ROSE_DEVICE uint32_t hold_shared(const void *p, int lane)
+{
+    return __shfl_sync(ROSE_ALL_LANES, (uint32_t)__cvta_generic_to_shared(p), lane);
+}
+
+ROSE_DEVICE float2 load_pair(uint32_t at)
+{
+    float2 r;
+    asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(r.x), "=f"(r.y) : "r"(at) : "memory");
+    return r;
 }
 
 ROSE_DEVICE float4 load_quad(const float *p)
@@ -83,9 +99,16 @@ ROSE_DEVICE void swap_halves(float v[8], const float4 half[2], int lane)
     }
 }
 
-/* gamma and beta of `d` values each to shared memory: first halves of all groups of 8, then second
- * halves, so that a warp's loads of them meet no bank twice. */
-ROSE_DEVICE void copy_parameters(float4 *to, const rose_cuda_io &io, uint32_t d)
+ROSE_DEVICE void copy_float(float *shared, const float *global)
+{
+    uint32_t a = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.ca.shared.global [%0],[%1],4;" ::"r"(a), "l"(global) : "memory");
+}
+
+/* To shared memory: gamma and beta of `d` values each, first halves of all groups of 8, then second
+ * halves, so that a warp's loads of them meet no bank twice; and the block's biases, from n0 on. */
+ROSE_DEVICE void copy_parameters(float4 *to, float *bias, const rose_cuda_io &io,
+                                 const rose_cuda_linear &l, uint32_t d, uint32_t n0)
 {
     const uint32_t quads = d / 4;
     for (uint32_t i = threadIdx.x; i < 2 * quads; i += blockDim.x) {
@@ -93,6 +116,8 @@ ROSE_DEVICE void copy_parameters(float4 *to, const rose_cuda_io &io, uint32_t d)
         copy_async(to + (i - q) + q % 2 * (quads / 2) + q / 2,
                    (i < quads ? io.norm_w : io.norm_b) + q * 4);
     }
+    if (l.bias != NULL && threadIdx.x < NORMED_TILES * 8 && n0 + threadIdx.x < l.n)
+        copy_float(bias + threadIdx.x, l.bias + n0 + threadIdx.x);
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
@@ -136,29 +161,35 @@ ROSE_DEVICE void norm_shared(uint4 *to, const float4 half[G][2], const float4 *p
     }
 }
 
-/* The sum over a chunk, WHOLE or to n_kb, for 8 or 16 rows x 8 outputs. A chunk begins at a
- * multiple of 8 blocks, and the order of rows repeats every 8 blocks. */
-template <typename T, bool EIGHT, bool WHOLE>
-ROSE_DEVICE void multiply_normed(float acc[4], const uint4 *rows, const uint4 w[CHUNK][1],
-                                 uint32_t n_kb, uint32_t chunk, int lane)
+/* Where a lane's rows of the first matrices of a chunk lie. */
+template <bool EIGHT>
+ROSE_DEVICE const uint4 *chunk_rows(const uint4 *rows, uint32_t n_kb, uint32_t chunk, int lane)
 {
-    const uint32_t first = chunk * (CHUNK * 4);
-    const uint32_t at = EIGHT ? normed_index(lane % 8, first + lane / 8, n_kb)
-                              : normed_index(lane % 16, first + lane / 16, n_kb);
+    return rows + (EIGHT ? normed_index(lane % 8, chunk * (CHUNK * 4) + lane / 8, n_kb)
+                         : normed_index(lane % 16, chunk * (CHUNK * 4) + lane / 16, n_kb));
+}
+
+/* The sum over a chunk, WHOLE or to n_kb, for 8 or 16 rows x 8 outputs. `at` as chunk_rows: a chunk
+ * begins at a multiple of 8 blocks, and the order of rows repeats every 8 blocks. */
+template <typename T, bool EIGHT, bool WHOLE>
+ROSE_DEVICE void multiply_normed(float acc[4], uint32_t at, const uint4 w[CHUNK][1], uint32_t n_kb,
+                                 uint32_t chunk)
+{
 #pragma unroll
     for (int j = 0; j < CHUNK; j++) {
-        if (!WHOLE && first + j * 4 >= n_kb) continue;
+        if (!WHOLE && (chunk * CHUNK + j) * 4 >= n_kb) continue;
+        const uint32_t here = (at ^ (j % 2 * 64)) + j * 512;
         uint32_t a[2][4] = {};
         if (EIGHT) {
             uint32_t r[4];
-            ldmatrix4(r, rows + (at ^ (j % 2 * 4)) + j * 32);
+            ldmatrix4_at(r, here);
             a[0][0] = r[0];
             a[0][2] = r[1];
             a[1][0] = r[2];
             a[1][2] = r[3];
         } else {
-            ldmatrix4(a[0], rows + (at ^ (j % 2 * 4)) + j * 32);
-            ldmatrix4(a[1], rows + (at ^ (j % 2 * 4 + 2)) + j * 32 + 16);
+            ldmatrix4_at(a[0], here);
+            ldmatrix4_at(a[1], (at ^ (j % 2 * 64 + 32)) + j * 512 + 256);
         }
         mma(acc, a[0], w[j][0].x, w[j][0].y, static_cast<const T *>(NULL));
         mma(acc, a[1], w[j][0].z, w[j][0].w, static_cast<const T *>(NULL));
@@ -168,55 +199,55 @@ ROSE_DEVICE void multiply_normed(float acc[4], const uint4 *rows, const uint4 w[
 /* What finish_pair does in QKV and ACT, in two parts: where a pair goes takes divisions, and is
  * found while rows are normed. */
 template <typename T> struct normed_place {
-    T *at; /* NULL: nowhere */
-    enum { ACT, Q, K, V } what;
+    T *at;         /* NULL: nowhere */
+    uint32_t part; /* of QKV */
 };
 
 template <typename T>
-ROSE_DEVICE normed_place<T> place_pair(const rose_cuda_io &io, uint32_t d, uint32_t row, uint32_t n)
+ROSE_DEVICE void place_pair(normed_place<T> *p, const rose_cuda_io &io, uint32_t d, uint32_t row,
+                            uint32_t n)
 {
-    normed_place<T> p = {NULL, normed_place<T>::ACT};
     if (io.epilogue == ROSE_CUDA_EPI_ACT) {
-        p.at = static_cast<T *>(io.out) + h_index(row, n, io.out_k_pad);
-        return p;
+        p->at = static_cast<T *>(io.out) + h_index(row, n, io.out_k_pad);
+        return;
     }
     const uint32_t part = n >= 2 * d ? 2 : n >= d, c = n - part * d;
-    p.what = part == 0 ? normed_place<T>::Q : part == 1 ? normed_place<T>::K : normed_place<T>::V;
+    p->part = part;
     if (part == 0) {
-        p.at = static_cast<T *>(io.q) + (size_t)row * d + c;
-        return p;
+        p->at = static_cast<T *>(io.q) + (size_t)row * d + c;
+        return;
     }
-    const uint32_t head = c / io.kv.head_dim, dim = c % io.kv.head_dim;
     const uint32_t slot = __ldcg(io.slot + row), token = slot % ROSE_PAGE;
-    if (slot == ROSE_CUDA_NO_SLOT) return p;
-    p.at = kv_block<T>(io.kv, slot / ROSE_PAGE, head) +
-           (part == 1 ? k_index(token, dim) : ROSE_PAGE * io.kv.hd_pad + v_index(token, dim));
-    return p;
+    const uint32_t head = c / io.kv.head_dim, dim = c % io.kv.head_dim;
+    if (slot != ROSE_CUDA_NO_SLOT)
+        p->at = kv_block<T>(io.kv, slot / ROSE_PAGE, head) +
+                (part == 2 ? ROSE_PAGE * io.kv.hd_pad + v_index(token, dim) : k_index(token, dim));
 }
 
 template <typename T>
-ROSE_DEVICE void put_pair(const normed_place<T> &p, uint32_t act, float lo, float hi)
+ROSE_DEVICE void put_pair(const normed_place<T> &p, const rose_cuda_io &io, float lo, float hi)
 {
     if (p.at == NULL) return;
-    if (p.what == normed_place<T>::ACT) {
-        lo = activate(lo, act);
-        hi = activate(hi, act);
-    } else if (p.what != normed_place<T>::Q) {
+    if (io.epilogue == ROSE_CUDA_EPI_ACT) {
+        store_pair(p.at, activate(lo, io.act), activate(hi, io.act));
+        return;
+    }
+    if (p.part > 0) {
         const float top = largest(p.at);
         lo = fminf(fmaxf(lo, -top), top);
         hi = fminf(fmaxf(hi, -top), top);
     }
-    if (p.what != normed_place<T>::V) {
-        store_pair(p.at, lo, hi);
-    } else {
+    if (p.part == 2) {
         from_f32(lo, p.at);
         from_f32(hi, p.at + v_index(0, 1)); /* the first dim is even */
+    } else {
+        store_pair(p.at, lo, hi);
     }
 }
 
 /* D: the values of a row, a multiple of 256, or 0: l.k. EIGHT: there are no more than 8 rows.
- * Shared memory: the rows; then gamma and beta, in whose place the sums of all chunks come,
- * [chunk][tile][ROWS][8]. The last warps, which norm no row if there are others, finish. */
+ * Shared memory: the rows; biases; then gamma and beta, in whose place the sums of all chunks come,
+ * [chunk][tile][ROWS][8]. The last warps finish, which norm no row where there are more (APART). */
 template <typename T, uint32_t D, bool EIGHT>
 static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOUND)
     normed_kernel(const rose_cuda_linear l, const rose_cuda_io io)
@@ -224,13 +255,15 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
     constexpr uint32_t ROWS = EIGHT ? 8 : 16, TILES = NORMED_TILES;
     constexpr bool WHOLE = D != 0 && D % (CHUNK * 32) == 0;
     constexpr int G = (D == 0 ? NORMED_MAX_D : D) / 256;
+    constexpr bool APART = EIGHT && D != 0;
     extern __shared__ __align__(128) uint4 normed[];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t d = D != 0 ? D : l.k, n_kb = (D != 0 ? D : l.k_pad) / 8;
     const uint32_t n_chunks = (n_kb + CHUNK * 4 - 1) / (CHUNK * 4);
     const uint32_t chunk = warp / TILES, tile0 = blockIdx.x * TILES, tile = tile0 + warp % TILES;
     const bool multiplies = chunk < n_chunks && tile < l.n_pad / 8, norms = warp < io.rows;
-    float4 *parameters = reinterpret_cast<float4 *>(normed + ROWS * n_kb);
+    float *bias = reinterpret_cast<float *>(normed + ROWS * n_kb);
+    float4 *parameters = reinterpret_cast<float4 *>(bias) + TILES * 2;
     uint4 w[CHUNK][1];
 
     pdl_launch();
@@ -239,36 +272,38 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
         settle(from);
         load_weights<T, 1>(w, from, WHOLE ? UINT32_MAX : n_kb / 4, chunk);
     }
-    copy_parameters(parameters, io, d);
+    copy_parameters(parameters, bias, io, l, d, tile0 * 8);
     const uint32_t pair = threadIdx.x - (blockDim.x - ROWS * TILES * 4); /* [tile][row][4] */
-    const uint32_t row = pair / 4 % ROWS, n = (tile0 + pair / (ROWS * 4)) * 8 + pair % 4 * 2;
+    const uint32_t row = pair / 4 % ROWS, col = pair / (ROWS * 4) * 8 + pair % 4 * 2;
+    const uint32_t n = tile0 * 8 + col;
     const bool finishes = pair < ROWS * TILES * 4 && row < io.rows && n < l.n;
-    float2 bias = make_float2(0, 0);
-    if (finishes) bias = load_bias(l, n);
+    float *part = reinterpret_cast<float *>(parameters);
+    const uint32_t rows_at = hold_shared(chunk_rows<EIGHT>(normed, n_kb, chunk, lane), lane);
+    const uint32_t sums_at = hold_shared(part + pair * 2, lane);
     const float *x = halves_of(io.x + (size_t)warp * io.ld_x, lane);
     settle(x);
     pdl_wait();
 
     float4 half[G][2];
     if (norms) load_halves<G>(half, x, d, lane);
-    normed_place<T> place = {NULL, normed_place<T>::ACT};
+    normed_place<T> place = {NULL, 0};
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
-    if (finishes) {
-        place = place_pair<T>(io, d, row, n);
+    if (finishes && (!APART || warp >= ROWS)) {
+        place_pair(&place, io, d, row, n);
         settle(place.at);
     }
-    if (norms)
+    if (norms && (!APART || warp < ROWS)) {
         norm_shared<T, G>(normed, half, parameters, io.norm_eps, d, n_kb, warp, lane);
-    else if (warp < ROWS)
+    } else if (warp < ROWS) {
+#pragma unroll 1
         for (uint32_t kb = lane; kb < n_kb; kb += 32)
             normed[normed_index(warp, kb, n_kb)] = make_uint4(0, 0, 0, 0);
+    }
     __syncthreads();
-
-    float *part = reinterpret_cast<float *>(parameters);
     if (multiplies) {
         float acc[4] = {};
-        multiply_normed<T, EIGHT, WHOLE>(acc, normed, w, n_kb, chunk, lane);
+        multiply_normed<T, EIGHT, WHOLE>(acc, rows_at, w, n_kb, chunk);
         float *to = part + warp * (ROWS * 8) + lane * 2;
         *reinterpret_cast<float2 *>(to) = make_float2(acc[0], acc[1]);
         if (!EIGHT) *reinterpret_cast<float2 *>(to + 64) = make_float2(acc[2], acc[3]);
@@ -278,15 +313,15 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
     float lo = 0, hi = 0;
 #pragma unroll(D != 0 ? 8 : 1)
     for (uint32_t c = 0; c < n_chunks; c++) {
-        const float2 v = *reinterpret_cast<float2 *>(part + c * (TILES * ROWS * 8) + pair * 2);
+        const float2 v = load_pair(sums_at + c * (TILES * ROWS * 8 * sizeof(float)));
         lo += v.x;
         hi += v.y;
     }
     if (l.bias != NULL) {
-        lo += bias.x;
-        hi += bias.y;
+        lo += bias[col];
+        hi += bias[col + 1];
     }
-    put_pair(place, io.act, lo, hi);
+    put_pair(place, io, lo, hi);
 }
 
 template <typename T, uint32_t D, bool EIGHT>
@@ -295,10 +330,11 @@ static cudaError_t launch_normed(const rose_cuda_launch *at, const rose_cuda_lin
 {
     const uint32_t rows = EIGHT ? 8 : 16, n_warps = normed_warps(l->k_pad, EIGHT);
     const size_t parameters = 2 * l->k * sizeof(float), sums = n_warps * rows * 8 * sizeof(float);
-    return launch_kernel(
-        at, normed_kernel<T, D, EIGHT>, dim3((l->n + NORMED_TILES * 8 - 1) / (NORMED_TILES * 8)),
-        n_warps * 32, (size_t)rows * l->k_pad * sizeof(T) + (parameters > sums ? parameters : sums),
-        *l, *io);
+    return launch_kernel(at, normed_kernel<T, D, EIGHT>,
+                         dim3((l->n + NORMED_TILES * 8 - 1) / (NORMED_TILES * 8)), n_warps * 32,
+                         (size_t)rows * l->k_pad * sizeof(T) + NORMED_TILES * 8 * sizeof(float) +
+                             (parameters > sums ? parameters : sums),
+                         *l, *io);
 }
 
 /* At most 16 rows of at most NORMED_MAX_D values; QKV and ACT. GPT-2's 768 have a kernel without
