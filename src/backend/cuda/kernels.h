@@ -199,7 +199,7 @@ typedef enum rose_cuda_trial {
     ROSE_CUDA_TRY_SAMPLER = 1,    /* the list of the best ids without histograms */
     ROSE_CUDA_TRY_PROMPT = 2,     /* prompts: 4 tiles of 16 rows share K and V in shared memory */
     ROSE_CUDA_TRY_PROMPT_8 = 4,   /* the same with 8 tiles */
-    ROSE_CUDA_TRY_NORM = 8,       /* LayerNorm of many rows: a warp keeps its parameters */
+    ROSE_CUDA_TRY_NORM = 8,       /* LayerNorm of many rows: 8 a block, as whole lines */
     ROSE_CUDA_TRY_HALVES = 16,    /* captured steps: the layers of two halves side by side */
     ROSE_CUDA_TRY_QUARTERS = 32,  /* of four quarters, from 32 sequences on */
     ROSE_CUDA_TRY_RULES = 64,     /* rules go over under the step, on a stream of their own */
