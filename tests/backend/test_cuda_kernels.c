@@ -578,50 +578,83 @@ static void test_norm(void **state)
         }
 }
 
-/* More rows than warps at a time: every way gives the same bits. */
+/* As many rows as one kernel leaves to another: both give the same bits. */
+/* As launches of up to `step` rows, a multiple of 8, each. */
+static void norm_in_steps(rose_cuda_type type, const rose_cuda_norm *all, uint32_t step)
+{
+    const rose_cuda_launch at = {.type = type};
+    for (uint32_t row = 0; row < all->rows; row += step) {
+        rose_cuda_norm a = *all;
+        if (a.gather == NULL) a.x += (size_t)row * a.d;
+        if (a.gather != NULL) a.gather += row;
+        if (a.key != NULL) a.key += row;
+        a.out = (uint16_t *)a.out + (size_t)row * a.out_k_pad;
+        a.rows = a.rows - row < step ? a.rows - row : step;
+        assert_int_equal(rose_cuda_norm_run(&at, &a), cudaSuccess);
+    }
+}
+
+static void norm_both_ways(uint32_t m, uint32_t d, rose_cuda_type type, bool gathered, fx_random *r)
+{
+    const uint32_t k_pad = (d + 31) / 32 * 32;
+    const size_t n_x = (size_t)m * d, n_keys = m + CANARY;
+    const size_t n_out = (size_t)(m + CANARY) / 8 * 8 * k_pad * sizeof(uint16_t);
+    float *values = malloc((n_x + 2 * d) * sizeof *values); /* x, w, b */
+    uint32_t *from = malloc(m * sizeof *from);
+    uint8_t *y[2];
+    unsigned long long *keys[2];
+    assert_non_null(values);
+    assert_non_null(from);
+    for (size_t i = 0; i < n_x + 2 * d; i++)
+        values[i] = 3 * fx_uniform(r);
+    for (uint32_t i = 0; i < m; i++)
+        from[i] = m - 1 - i / 2;
+    float *x = device(values, (n_x + 2 * d) * sizeof *values);
+    uint32_t *gather = device(from, m * sizeof *from);
+    void *out = device(NULL, n_out), *key = device(NULL, n_keys * sizeof *keys[0]);
+    for (int i = 0; i < 2; i++) {
+        const rose_cuda_norm a = {.x = x,
+                                  .w = x + n_x,
+                                  .b = x + n_x + d,
+                                  .gather = gathered ? gather : NULL,
+                                  .key = gathered ? key : NULL,
+                                  .eps = 1e-5f,
+                                  .out = out,
+                                  .out_k_pad = k_pad,
+                                  .d = d,
+                                  .rows = m};
+        assert_non_null(y[i] = malloc(n_out));
+        assert_non_null(keys[i] = malloc(n_keys * sizeof *keys[i]));
+        assert_int_equal(cudaMemset(out, 0x3c, n_out), cudaSuccess);
+        assert_int_equal(cudaMemset(key, 0x3c, n_keys * sizeof *keys[i]), cudaSuccess);
+        norm_in_steps(type, &a, i == 0 ? 1000 : m + 8);
+        fetch(y[i], out, n_out);
+        fetch(keys[i], key, n_keys * sizeof *keys[i]);
+    }
+    assert_memory_equal(y[0], y[1], n_out);
+    assert_memory_equal(keys[0], keys[1], n_keys * sizeof *keys[0]);
+    for (int i = 0; i < 2; i++) {
+        free(y[i]);
+        free(keys[i]);
+    }
+    free(values);
+    free(from);
+    cudaFree(x);
+    cudaFree(gather);
+    cudaFree(out);
+    cudaFree(key);
+}
+
 static void test_many_norms(void **state)
 {
     (void)state;
-    enum { M = 5003, D = 264, K_PAD = 288 };
-    const size_t n_out = (size_t)(M + CANARY) / 8 * 8 * K_PAD * sizeof(uint16_t);
+    static const uint32_t rows[] = {1056, 1057, 1064, 2113, 5003},
+                          dims[] = {64, 264, 768, 776, 1024};
     fx_random r = {.seed = fx_seed() + 3};
-    for (int t = 0; t < 2; t++) {
-        rose_cuda_launch at = {.type = (rose_cuda_type)t};
-        float w[2 * D];
-        uint8_t *y[2];
-        for (int i = 0; i < 2 * D; i++)
-            w[i] = fx_uniform(&r);
-        float *values = malloc((size_t)M * D * sizeof *values);
-        assert_non_null(values);
-        for (size_t i = 0; i < (size_t)M * D; i++)
-            values[i] = 3 * fx_uniform(&r);
-        float *dw = device(w, sizeof w), *x = device(values, (size_t)M * D * sizeof *values);
-        void *dy = device(NULL, n_out);
-        free(values);
-        for (int i = 0; i < 2; i++) {
-            const uint32_t step = i == 0 ? M : 1000; /* of whole blocks */
-            assert_non_null(y[i] = malloc(n_out));
-            assert_int_equal(cudaMemset(dy, 0x3c, n_out), cudaSuccess);
-            for (uint32_t row = 0; row < M; row += step) {
-                const rose_cuda_norm a = {.x = x + (size_t)row * D,
-                                          .w = dw,
-                                          .b = dw + D,
-                                          .eps = 1e-5f,
-                                          .out = (uint16_t *)dy + (size_t)row * K_PAD,
-                                          .out_k_pad = K_PAD,
-                                          .d = D,
-                                          .rows = M - row < step ? M - row : step};
-                assert_int_equal(rose_cuda_norm_run(&at, &a), cudaSuccess);
-            }
-            fetch(y[i], dy, n_out);
-        }
-        assert_memory_equal(y[0], y[1], n_out);
-        cudaFree(x);
-        cudaFree(dy);
-        cudaFree(dw);
-        free(y[0]);
-        free(y[1]);
-    }
+    for (int t = 0; t < 2; t++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            for (size_t j = 0; j < sizeof dims / sizeof *dims; j++)
+                norm_both_ways(rows[i], dims[j], (rose_cuda_type)t, (i + j) % 2 != 0, &r);
 }
 
 /* Rows of x about 1, an outlier in each; those from m on are NaNs, which nothing may read. */

@@ -11,9 +11,9 @@
  * Pages are laid out as the products take them: every load is 16 bytes a lane and coalesced, and no
  * shared memory is needed. together_kernel (one row): a warp a split, all of its 8 KB in registers
  * before the kernel in front has ended. apart_kernel (up to 16 rows): a warp a tile, splits one
- * after the other. ahead_kernel (from sm_90 on; many sequences of one row): together_kernel with a
- * ring of bulk copies to shared memory a warp, so that no load waits for a product or a merge.
- * Bound: KV bytes; the exponentials where there are many rows. */
+ * after the other, K of the next one on its way. ahead_kernel (from sm_90 on; many sequences of one
+ * row): together_kernel with a ring of bulk copies to shared memory a warp, so that no load waits
+ * for a product or a merge. Bound: KV bytes; the exponentials where there are many rows. */
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/launch.cuh"
 
