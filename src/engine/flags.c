@@ -127,7 +127,7 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
             "cuda: kernels on trial, the same bits in another way, with commas between: fused",
             .unset = "none"),
         ROSE_ROW_STRING("cuda-without", &f->cuda_without, "NAMES",
-                        "leave out optimisations of the CUDA backend, to measure what each gives, "
+                        "cuda: leave out optimisations of the backend, to measure what each gives, "
                         "with commas between: wide, team, ahead, halves",
                         .unset = "none"),
         ROSE_ROW_CHOICE(
