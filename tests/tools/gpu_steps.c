@@ -6,10 +6,10 @@
  *
  * PART: decode or prefill alone. -> one JSON object on stdout, a table on stderr. Each WAY is a
  * value of --cuda-without ("" = all is used, also without a WAY), or behind a '+' one of
- * --cuda-trial; all are open at once and take every measurement in turn, round by round, so that
- * their ratios of one round can be compared. Times are host times from step() to the end of
- * collect(): what an engine sees. Steps repeat at the same positions (the KV they write is the
- * same), so the context stays as stated. */
+ * --cuda-trial, or no-cuda-graph, no-pdl, no-megakernel, naive (--prefill-backend); all are open at
+ * once and take every measurement in turn, round by round, so that their ratios of one round can be
+ * compared. Times are host times from step() to the end of collect(): what an engine sees. Steps
+ * repeat at the same positions (the KV they write is the same), so the context stays as stated. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,6 +196,22 @@ static void prefill(bench *b, times *t, uint32_t step_tokens)
     print_rows(b, t, what, "ms", 1e-3);
 }
 
+static void choose_way(rose_backend_opts *o, const char *way)
+{
+    if (*way == '+')
+        o->cuda_trial = way + 1;
+    else if (strcmp(way, "no-cuda-graph") == 0)
+        o->cuda_graph = false;
+    else if (strcmp(way, "no-pdl") == 0)
+        o->pdl = false;
+    else if (strcmp(way, "no-megakernel") == 0)
+        o->megakernel = false;
+    else if (strcmp(way, "naive") == 0)
+        o->prefill = ROSE_PREFILL_NAIVE;
+    else
+        o->cuda_without = way;
+}
+
 static void open_backend(bench *b, int way, const char *dir, const char *dtype)
 {
     rose_err err = {""};
@@ -207,11 +223,7 @@ static void open_backend(bench *b, int way, const char *dir, const char *dtype)
               : strcmp(dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16
               : strcmp(dtype, "float16") == 0  ? ROSE_COMPUTE_F16
                                                : ROSE_COMPUTE_AUTO;
-    const char *names = b->way[way];
-    if (*names == '+')
-        o.cuda_trial = names + 1;
-    else
-        o.cuda_without = names;
+    choose_way(&o, b->way[way]);
     o.max_seqs = MAX_SEQS;
     o.max_step_tokens = STEP_TOKENS;
     o.kv_pages = MAX_SEQS * b->stride;
