@@ -81,10 +81,9 @@ typedef struct rose_backend_opts {
     bool cuda_graph;              /* CUDA: decode steps replay captured graphs */
     bool pdl; /* CUDA: kernels begin under the end of those before (programmatic dependent launch)
                */
-    const char *cuda_trial; /* CUDA: kernels on trial by name, with commas between (trial.c of
-                               the backend); NULL or "" = none. The bits are the same */
-    const char
-        *cuda_without; /* CUDA: optimisations to leave out, likewise; the bits are the same */
+    const char *cuda_without;   /* CUDA: optimisations to leave out by name, with commas between
+                                   (without.c of the backend); NULL or "" = none. The bits are the
+                                   same */
     uint32_t device_timeout_ms; /* CUDA: a device that takes longer for a step has failed; 0 = wait
                                    for ever */
 } rose_backend_opts;
@@ -98,7 +97,6 @@ typedef struct rose_memory_plan {
     rose_quantization quantization;
     uint32_t max_seqs, max_step_tokens, max_model_len;
     uint32_t n_threads; /* resolved */
-    uint32_t trial;     /* CUDA: opts.cuda_trial as bits */
     uint32_t without;   /* CUDA: opts.cuda_without as bits, and what the GPU cannot run; `weights`
                            and `graphs` follow it */
     uint64_t weights;   /* packed copies that the backend keeps */

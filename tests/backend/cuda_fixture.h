@@ -16,20 +16,11 @@ static inline bool fx_use_gpu(void)
         return false;
     }
     fx_device = "cuda";
-    fx_trial = getenv("ROSE_CUDA_TRIAL");
     fx_without = getenv("ROSE_CUDA_WITHOUT");
     return true;
 }
 
-#define FX_WITHOUT_ALL "wide,team,ahead,halves"
-
-/* How backends are opened from here on: names to leave out, or behind a '+' names on trial. */
-static inline void fx_use_way(const char *way)
-{
-    const bool trial = way != NULL && *way == '+';
-    fx_trial = trial ? way + 1 : NULL;
-    fx_without = trial ? NULL : way;
-}
+#define FX_WITHOUT_ALL "wide,team,ahead,halves,normed,carveout"
 
 static inline rose_cuda *fx_cuda(const fx_backend *f)
 {

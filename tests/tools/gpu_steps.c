@@ -5,11 +5,11 @@
  *     gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [WAY ...]
  *
  * PART: decode or prefill alone. -> one JSON object on stdout, a table on stderr. Each WAY is a
- * value of --cuda-without ("" = all is used, also without a WAY), or behind a '+' one of
- * --cuda-trial, or no-cuda-graph, no-pdl, no-megakernel, naive (--prefill-backend); all are open at
- * once and take every measurement in turn, round by round, so that their ratios of one round can be
- * compared. Times are host times from step() to the end of collect(): what an engine sees. Steps
- * repeat at the same positions (the KV they write is the same), so the context stays as stated. */
+ * value of --cuda-without ("" = all is used, also without a WAY), or no-cuda-graph, no-pdl,
+ * no-megakernel, naive (--prefill-backend); all are open at once and take every measurement in
+ * turn, round by round, so that their ratios of one round can be compared. Times are host times
+ * from step() to the end of collect(): what an engine sees. Steps repeat at the same positions (the
+ * KV they write is the same), so the context stays as stated. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -198,9 +198,7 @@ static void prefill(bench *b, times *t, uint32_t step_tokens)
 
 static void choose_way(rose_backend_opts *o, const char *way)
 {
-    if (*way == '+')
-        o->cuda_trial = way + 1;
-    else if (strcmp(way, "no-cuda-graph") == 0)
+    if (strcmp(way, "no-cuda-graph") == 0)
         o->cuda_graph = false;
     else if (strcmp(way, "no-pdl") == 0)
         o->pdl = false;

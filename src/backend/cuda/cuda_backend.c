@@ -203,7 +203,6 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     c->type = rose_cuda_type_of(p->dtype);
     c->hd_pad = rose_cuda_hd_pad(c->arch.head_dim);
     c->pdl = o->pdl && rose_cuda_code_version() >= 90;
-    c->trial = p->trial;
     c->without = p->without;
     c->naive = o->prefill == ROSE_PREFILL_NAIVE;
     c->timeout = o->device_timeout_ms;

@@ -115,14 +115,14 @@ typedef struct rose_cuda {
     rose_cuda_slot slots[ROSE_CUDA_SLOTS];
     rose_cuda_graph graphs[ROSE_CUDA_MAX_GRAPHS];
     uint32_t n_graphs;
-    bool use_graphs;         /* tests turn it off */
-    bool pdl;                /* programmatic dependent launch */
-    uint32_t trial, without; /* rose_cuda_trial, rose_cuda_without */
-    bool naive;              /* prompts attend by the plain kernel */
-    uint32_t timeout;        /* ms that the device may take to answer; 0 = any time */
-    bool lost;               /* it has not: nothing here may wait for it again */
-    cudaEvent_t staged;      /* the last copy out of a slot's `rules` */
-    cudaStream_t side;       /* what captures fork to; copies of rules */
+    bool use_graphs;    /* tests turn it off */
+    bool pdl;           /* programmatic dependent launch */
+    uint32_t without;   /* rose_cuda_without */
+    bool naive;         /* prompts attend by the plain kernel */
+    uint32_t timeout;   /* ms that the device may take to answer; 0 = any time */
+    bool lost;          /* it has not: nothing here may wait for it again */
+    cudaEvent_t staged; /* the last copy out of a slot's `rules` */
+    cudaStream_t side;  /* what captures fork to; copies of rules */
     cudaEvent_t fork, join;
     bool has_mega; /* a graph of one sequence is the megakernel and the sampler */
     rose_cuda_mega mega;
@@ -156,9 +156,8 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
                               const rose_memory_plan *p);
 void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s);
 rose_cuda_type rose_cuda_type_of(rose_compute c);
-/* trial.c: the bits of names with commas between; NULL and "" have none. Errors: UNSUPPORTED (says
- * which name, and which there are). */
-rose_status rose_cuda_trial_read(const char *names, uint32_t *trial, rose_err *err);
+/* without.c: the bits of names with commas between; NULL and "" have none. Errors: UNSUPPORTED
+ * (says which name, and which there are). */
 rose_status rose_cuda_without_read(const char *names, uint32_t *without, rose_err *err);
 
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,

@@ -66,14 +66,6 @@ ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, ui
                  : "memory");
 }
 
-/* Of a map of two dimensions, the box from (column, row) on to the L2; nobody hears of its end. */
-ROSE_DEVICE void prefetch_box(const CUtensorMap *map, uint32_t column, uint32_t row)
-{
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0,{%1,%2}];" ::"l"(map),
-                 "r"(column), "r"(row)
-                 : "memory");
-}
-
 /* Among the 128 threads that name the same of 15 barriers. */
 ROSE_DEVICE void group_sync(uint32_t barrier)
 {

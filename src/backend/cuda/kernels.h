@@ -198,17 +198,14 @@ typedef struct rose_cuda_pack {
     uint32_t k_pad;
 } rose_cuda_pack;
 
-/* On trial: other ways to the same bits, each off until a bit asks for it (names: trial.c). */
-typedef enum rose_cuda_trial {
-    ROSE_CUDA_TRY_FUSED = 1 /* QKV and FC1 of up to 16 rows norm them themselves */
-} rose_cuda_trial;
-
-/* What can be left out, to measure what it gives; the bits are the same (names: trial.c). */
+/* What can be left out, to measure what it gives; the bits are the same (names: without.c). */
 typedef enum rose_cuda_without {
-    ROSE_CUDA_WITHOUT_WIDE = 1,  /* linear_wide.cuh, and the copy of the weights for it */
-    ROSE_CUDA_WITHOUT_TEAM = 2,  /* linear_team.cuh */
-    ROSE_CUDA_WITHOUT_AHEAD = 4, /* attention of many single rows: a warp's ring of splits */
-    ROSE_CUDA_WITHOUT_HALVES = 8 /* captured steps of 17 to 32: the layers of two halves abreast */
+    ROSE_CUDA_WITHOUT_WIDE = 1,   /* linear_wide.cuh, and the copy of the weights for it */
+    ROSE_CUDA_WITHOUT_TEAM = 2,   /* linear_team.cuh */
+    ROSE_CUDA_WITHOUT_AHEAD = 4,  /* attention of many single rows: a warp's ring of splits */
+    ROSE_CUDA_WITHOUT_HALVES = 8, /* captured steps of 17 to 32: the layers of two halves abreast */
+    ROSE_CUDA_WITHOUT_NORMED = 16,  /* linear_normed.cuh */
+    ROSE_CUDA_WITHOUT_CARVEOUT = 32 /* rose_cuda_launch.shared of the first 16 rows */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -216,7 +213,9 @@ typedef struct rose_cuda_launch {
     cudaStream_t stream;
     rose_cuda_type type;
     bool dependent;
-    uint32_t trial, without; /* rose_cuda_trial, rose_cuda_without */
+    bool shared; /* the first-level memory is all shared memory: blocks of kernels that agree on it
+                    may be on a multiprocessor together */
+    uint32_t without; /* rose_cuda_without */
 } rose_cuda_launch;
 
 /* Once per process, any thread: shared-memory limits of the kernels. *wide: those of
@@ -224,7 +223,7 @@ typedef struct rose_cuda_launch {
 cudaError_t rose_cuda_linear_init(bool *wide);
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
-/* Whether rose_cuda_linear_run takes norm_w: the trial is on, no kernel forced, the shape one of
+/* Whether rose_cuda_linear_run takes norm_w: not left out, no kernel forced, the shape one of
  * linear_normed.cuh. Else norm_w of other than NULL is refused. */
 bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w,
                             const rose_cuda_io *io);

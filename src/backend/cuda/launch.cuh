@@ -1,5 +1,5 @@
 /* backend/cuda/launch.cuh - one way to launch a kernel: on a stream, with or without programmatic
- * dependence on the kernel before it. */
+ * dependence on the kernel before it, and a preference for shared memory. */
 #ifndef ROSE_BACKEND_CUDA_LAUNCH_CUH
 #define ROSE_BACKEND_CUDA_LAUNCH_CUH
 
@@ -10,16 +10,23 @@ static cudaError_t launch_kernel(const rose_cuda_launch *at, void (*kernel)(Para
                                  dim3 grid, unsigned threads, size_t shared,
                                  const Arguments &...arguments)
 {
-    cudaLaunchAttribute dependent;
-    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    dependent.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2];
+    unsigned n = 0;
+    if (at->dependent) {
+        attributes[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[n++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (at->shared) {
+        attributes[n].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+        attributes[n++].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    }
     cudaLaunchConfig_t c = {};
     c.gridDim = grid;
     c.blockDim = dim3(threads);
     c.dynamicSmemBytes = shared;
     c.stream = at->stream;
-    c.attrs = &dependent;
-    c.numAttrs = at->dependent ? 1 : 0;
+    c.attrs = attributes;
+    c.numAttrs = n;
     return cudaLaunchKernelEx(&c, kernel, arguments...);
 }
 

@@ -141,8 +141,8 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_
 bool rose_cuda_linear_norms(const rose_cuda_launch *at, const rose_cuda_linear *l,
                             const rose_cuda_io *io)
 {
-    return (at->trial & ROSE_CUDA_TRY_FUSED) != 0 && g_forced == 0 && at->type != ROSE_CUDA_F32 &&
-           io->rows <= 16 && l->k <= 1024 && l->k % 8 == 0 &&
+    return (at->without & ROSE_CUDA_WITHOUT_NORMED) == 0 && g_forced == 0 &&
+           at->type != ROSE_CUDA_F32 && io->rows <= 8 && l->k <= 1024 && l->k % 8 == 0 &&
            (io->epilogue == ROSE_CUDA_EPI_QKV || io->epilogue == ROSE_CUDA_EPI_ACT);
 }
 

@@ -1,4 +1,4 @@
-/* backend/cuda/linear_normed.cuh - y = LayerNorm(x) w + bias of up to 16 rows in one kernel, to the
+/* backend/cuda/linear_normed.cuh - y = LayerNorm(x) w + bias of up to 8 rows in one kernel, to the
  * bits of norm_kernel and rows_kernel (linear.cuh): every block norms all rows for itself.
  * Instantiated for one type by linear_f16.cu and linear_bf16.cu.
  *
@@ -15,14 +15,19 @@
 /* NORMED_WARPS: of the longest row. NORMED_BOUND: more threads than a row of 768 has, so that
  * registers are 80 a thread and the next kernel's blocks fit beside this one's, with their weights
  * on the way. */
-enum { NORMED_TILES = 3, NORMED_MAX_D = 1024, NORMED_WARPS = 18, NORMED_BOUND = 768 };
+enum {
+    NORMED_ROWS = 8,
+    NORMED_TILES = 3,
+    NORMED_MAX_D = 1024,
+    NORMED_WARPS = 18,
+    NORMED_BOUND = 768
+};
 
 /* A warp a chunk and tile, and one a row. */
-static constexpr uint32_t normed_warps(uint32_t k_pad, bool eight)
+static constexpr uint32_t normed_warps(uint32_t k_pad)
 {
-    const uint32_t products = (k_pad / 32 + CHUNK - 1) / CHUNK * NORMED_TILES,
-                   rows = eight ? 8 : 16;
-    return products > rows ? products : rows;
+    const uint32_t products = (k_pad / 32 + CHUNK - 1) / CHUNK * NORMED_TILES;
+    return products > NORMED_ROWS ? products : NORMED_ROWS;
 }
 
 /* Where, in units of 16 bytes, the 8 values of block kb of a row lie: blocks of 8 rows x 8 values
@@ -162,35 +167,23 @@ ROSE_DEVICE void norm_shared(uint4 *to, const float4 half[G][2], const float4 *p
 }
 
 /* Where a lane's rows of the first matrices of a chunk lie. */
-template <bool EIGHT>
 ROSE_DEVICE const uint4 *chunk_rows(const uint4 *rows, uint32_t n_kb, uint32_t chunk, int lane)
 {
-    return rows + (EIGHT ? normed_index(lane % 8, chunk * (CHUNK * 4) + lane / 8, n_kb)
-                         : normed_index(lane % 16, chunk * (CHUNK * 4) + lane / 16, n_kb));
+    return rows + normed_index(lane % 8, chunk * (CHUNK * 4) + lane / 8, n_kb);
 }
 
-/* The sum over a chunk, WHOLE or to n_kb, for 8 or 16 rows x 8 outputs. `at` as chunk_rows: a chunk
+/* The sum over a chunk, WHOLE or to n_kb, for 8 rows x 8 outputs. `at` as chunk_rows: a chunk
  * begins at a multiple of 8 blocks, and the order of rows repeats every 8 blocks. */
-template <typename T, bool EIGHT, bool WHOLE>
+template <typename T, bool WHOLE>
 ROSE_DEVICE void multiply_normed(float acc[4], uint32_t at, const uint4 w[CHUNK][1], uint32_t n_kb,
                                  uint32_t chunk)
 {
 #pragma unroll
     for (int j = 0; j < CHUNK; j++) {
         if (!WHOLE && (chunk * CHUNK + j) * 4 >= n_kb) continue;
-        const uint32_t here = (at ^ (j % 2 * 64)) + j * 512;
-        uint32_t a[2][4] = {};
-        if (EIGHT) {
-            uint32_t r[4];
-            ldmatrix4_at(r, here);
-            a[0][0] = r[0];
-            a[0][2] = r[1];
-            a[1][0] = r[2];
-            a[1][2] = r[3];
-        } else {
-            ldmatrix4_at(a[0], here);
-            ldmatrix4_at(a[1], (at ^ (j % 2 * 64 + 32)) + j * 512 + 256);
-        }
+        uint32_t r[4];
+        ldmatrix4_at(r, (at ^ (j % 2 * 64)) + j * 512);
+        const uint32_t a[2][4] = {{r[0], 0, r[1], 0}, {r[2], 0, r[3], 0}};
         mma(acc, a[0], w[j][0].x, w[j][0].y, static_cast<const T *>(NULL));
         mma(acc, a[1], w[j][0].z, w[j][0].w, static_cast<const T *>(NULL));
     }
@@ -245,17 +238,17 @@ ROSE_DEVICE void put_pair(const normed_place<T> &p, const rose_cuda_io &io, floa
     }
 }
 
-/* D: the values of a row, a multiple of 256, or 0: l.k. EIGHT: there are no more than 8 rows.
- * Shared memory: the rows; biases; then gamma and beta, in whose place the sums of all chunks come,
- * [chunk][tile][ROWS][8]. The last warps finish, which norm no row where there are more (APART). */
-template <typename T, uint32_t D, bool EIGHT>
+/* D: the values of a row, a multiple of 256, or 0: l.k. Shared memory: the rows; biases; then gamma
+ * and beta, in whose place the sums of all chunks come, [chunk][tile][ROWS][8]. The last warps
+ * finish, which norm no row where there are more (APART). */
+template <typename T, uint32_t D>
 static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOUND)
     normed_kernel(const rose_cuda_linear l, const rose_cuda_io io)
 {
-    constexpr uint32_t ROWS = EIGHT ? 8 : 16, TILES = NORMED_TILES;
+    constexpr uint32_t ROWS = NORMED_ROWS, TILES = NORMED_TILES;
     constexpr bool WHOLE = D != 0 && D % (CHUNK * 32) == 0;
     constexpr int G = (D == 0 ? NORMED_MAX_D : D) / 256;
-    constexpr bool APART = EIGHT && D != 0;
+    constexpr bool APART = D != 0;
     extern __shared__ __align__(128) uint4 normed[];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t d = D != 0 ? D : l.k, n_kb = (D != 0 ? D : l.k_pad) / 8;
@@ -278,7 +271,7 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
     const uint32_t n = tile0 * 8 + col;
     const bool finishes = pair < ROWS * TILES * 4 && row < io.rows && n < l.n;
     float *part = reinterpret_cast<float *>(parameters);
-    const uint32_t rows_at = hold_shared(chunk_rows<EIGHT>(normed, n_kb, chunk, lane), lane);
+    const uint32_t rows_at = hold_shared(chunk_rows(normed, n_kb, chunk, lane), lane);
     const uint32_t sums_at = hold_shared(part + pair * 2, lane);
     const float *x = halves_of(io.x + (size_t)warp * io.ld_x, lane);
     settle(x);
@@ -303,10 +296,9 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
     __syncthreads();
     if (multiplies) {
         float acc[4] = {};
-        multiply_normed<T, EIGHT, WHOLE>(acc, rows_at, w, n_kb, chunk);
+        multiply_normed<T, WHOLE>(acc, rows_at, w, n_kb, chunk);
         float *to = part + warp * (ROWS * 8) + lane * 2;
         *reinterpret_cast<float2 *>(to) = make_float2(acc[0], acc[1]);
-        if (!EIGHT) *reinterpret_cast<float2 *>(to + 64) = make_float2(acc[2], acc[3]);
     }
     __syncthreads();
     if (!finishes) return;
@@ -324,30 +316,26 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
     put_pair(place, io, lo, hi);
 }
 
-template <typename T, uint32_t D, bool EIGHT>
+template <typename T, uint32_t D>
 static cudaError_t launch_normed(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io)
 {
-    const uint32_t rows = EIGHT ? 8 : 16, n_warps = normed_warps(l->k_pad, EIGHT);
+    const uint32_t rows = NORMED_ROWS, n_warps = normed_warps(l->k_pad);
     const size_t parameters = 2 * l->k * sizeof(float), sums = n_warps * rows * 8 * sizeof(float);
-    return launch_kernel(at, normed_kernel<T, D, EIGHT>,
+    return launch_kernel(at, normed_kernel<T, D>,
                          dim3((l->n + NORMED_TILES * 8 - 1) / (NORMED_TILES * 8)), n_warps * 32,
                          (size_t)rows * l->k_pad * sizeof(T) + NORMED_TILES * 8 * sizeof(float) +
                              (parameters > sums ? parameters : sums),
                          *l, *io);
 }
 
-/* At most 16 rows of at most NORMED_MAX_D values; QKV and ACT. GPT-2's 768 have a kernel without
+/* At most 8 rows of at most NORMED_MAX_D values; QKV and ACT. GPT-2's 768 have a kernel without
  * the bounds of other sizes. */
 template <typename T>
 static cudaError_t run_normed(const rose_cuda_launch *at, const rose_cuda_linear *l,
                               const rose_cuda_io *io)
 {
-    if (io->rows <= 8)
-        return l->k == 768 ? launch_normed<T, 768, true>(at, l, io)
-                           : launch_normed<T, 0, true>(at, l, io);
-    return l->k == 768 ? launch_normed<T, 768, false>(at, l, io)
-                       : launch_normed<T, 0, false>(at, l, io);
+    return l->k == 768 ? launch_normed<T, 768>(at, l, io) : launch_normed<T, 0>(at, l, io);
 }
 
 #endif

@@ -29,8 +29,7 @@ enum {
     STAGE_K = 64,
     CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32,
     CHUNK_STAGES = CHUNK_K / STAGE_K,
-    BLOCK_BYTES = STAGE_K * 8 * 2, /* 8 rows or outputs of a stage */
-    OLD_BOXES = 8                  /* of a tile of the residual */
+    BLOCK_BYTES = STAGE_K * 8 * 2 /* 8 rows or outputs of a stage */
 };
 
 template <int GROUPS, int TN>
@@ -65,13 +64,11 @@ ROSE_DEVICE void copy_weights(uint32_t to, const CUtensorMap *map, uint32_t stag
     copy_box(to + GROUPS * 8 * BLOCK_BYTES, map, stage * (STAGE_K / 8), n0 / 8, full);
 }
 
-/* The weights of the first stages are under way before the kernel in front has ended. The residual
- * of a tile comes to the L2 with its first stages, a box with each: the epilogue, which has few
- * registers to wait with, then finds it there. */
-template <int EPI, int GROUPS, int TN, int STAGES>
+/* The weights of the first stages are under way before the kernel in front has ended. */
+template <int GROUPS, int TN, int STAGES>
 ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uint32_t at,
                            uint32_t step, const CUtensorMap *w_map, const CUtensorMap *h_map,
-                           const CUtensorMap *x_map, uint32_t ring, uint32_t full, uint32_t empty)
+                           uint32_t ring, uint32_t full, uint32_t empty)
 {
     constexpr uint32_t STAGE = WIDE_STAGE<GROUPS, TN>;
     const uint32_t n_stages = wide_stages(l);
@@ -95,8 +92,6 @@ ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uin
                 copy_weights<GROUPS, TN>(to, w_map, s, tile.col * TN, ready);
             }
             copy_box(to, h_map, s * (STAGE_K / 8), row0 / 8, ready);
-            if (EPI == ROSE_CUDA_EPI_RESIDUAL && s < OLD_BOXES)
-                prefetch_box(x_map, tile.col * TN, row0 + s * (GROUPS * 64 / OLD_BOXES));
             next_place<STAGES>(&p);
         }
     }
@@ -240,8 +235,7 @@ template <typename T, int EPI, int GROUPS, int TN, int STAGES>
 static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1)
     wide_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
                 const __grid_constant__ CUtensorMap w_map,
-                const __grid_constant__ CUtensorMap h_map,
-                const __grid_constant__ CUtensorMap x_map)
+                const __grid_constant__ CUtensorMap h_map)
 {
 #if ROSE_HOPPER
     extern __shared__ __align__(1024) uint8_t stages[];
@@ -260,8 +254,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == 0)
-            copy_wide<EPI, GROUPS, TN, STAGES>(l, walk, blockIdx.x, gridDim.x, &w_map, &h_map,
-                                               &x_map, ring, full_at, empty_at);
+            copy_wide<GROUPS, TN, STAGES>(l, walk, blockIdx.x, gridDim.x, &w_map, &h_map, ring,
+                                          full_at, empty_at);
     } else {
         if (GROUPS == 1)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
@@ -278,7 +272,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
 static PFN_cuTensorMapEncodeTiled_v12000 g_encode; /* of the driver; set by init */
 static int g_multiprocessors;
 
-/* As make_map of linear_hopper.cuh, for the copy of the weights and for the rows. */
+/* As make_map of linear_team.cuh, for the copy of the weights and for the rows. */
 static cudaError_t map_cores(CUtensorMap *map, const void *base, uint32_t k_pad, uint32_t blocks,
                              uint32_t box_blocks)
 {
@@ -291,19 +285,6 @@ static cudaError_t map_cores(CUtensorMap *map, const void *base, uint32_t k_pad,
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* The residual stream, which is prefetched in boxes of so many rows and outputs. */
-static cudaError_t map_residual(CUtensorMap *map, const rose_cuda_linear *l, const rose_cuda_io *io,
-                                uint32_t box_rows, uint32_t box_outputs)
-{
-    const cuuint64_t size[2] = {l->n, io->rows}, pitch[1] = {(cuuint64_t)io->ld_x * sizeof *io->x};
-    const cuuint32_t box[2] = {box_outputs, box_rows}, one[2] = {1, 1};
-    const CUresult r =
-        g_encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, io->x, size, pitch, box, one,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
-
 template <typename T, int EPI, int GROUPS, int TN, int STAGES>
 static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
@@ -311,15 +292,13 @@ static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linea
     const wide_walk walk =
         wide_walk_of(io->rows, GROUPS * 64, l->n, TN, (uint64_t)l->k_pad * sizeof(T));
     const uint32_t most = (uint32_t)g_multiprocessors * (GROUPS == 1 ? 2 : 1);
-    CUtensorMap w, h, x = {};
+    CUtensorMap w, h;
     cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8);
     if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
-    if (e == cudaSuccess && EPI == ROSE_CUDA_EPI_RESIDUAL)
-        e = map_residual(&x, l, io, GROUPS * 64 / OLD_BOXES, TN);
     if (e != cudaSuccess) return e;
     return launch_kernel(at, wide_kernel<T, EPI, GROUPS, TN, STAGES>,
                          dim3(walk.n < most ? walk.n : most), (GROUPS + 1) * 128,
-                         (size_t)STAGES * WIDE_STAGE<GROUPS, TN>, *l, *io, walk, w, h, x);
+                         (size_t)STAGES * WIDE_STAGE<GROUPS, TN>, *l, *io, walk, w, h);
 }
 
 /* Every kernel once: what it is and its shared memory. */

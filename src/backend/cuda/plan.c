@@ -329,7 +329,6 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
                          rose_quantization_name(o->quantization));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
-    if ((st = rose_cuda_trial_read(o->cuda_trial, &p.trial, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_without_read(o->cuda_without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
