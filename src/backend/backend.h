@@ -81,6 +81,9 @@ typedef struct rose_backend_opts {
     bool cuda_graph;              /* CUDA: decode steps replay captured graphs */
     bool pdl; /* CUDA: kernels begin under the end of those before (programmatic dependent launch)
                */
+    const char *cuda_without;   /* CUDA: optimisations to leave out by name, with commas between
+                                   (without.c of the backend); NULL or "" = none. The bits are the
+                                   same */
     uint32_t device_timeout_ms; /* CUDA: a device that takes longer for a step has failed; 0 = wait
                                    for ever */
 } rose_backend_opts;
@@ -93,8 +96,10 @@ typedef struct rose_memory_plan {
     rose_compute dtype; /* resolved, never AUTO */
     rose_quantization quantization;
     uint32_t max_seqs, max_step_tokens, max_model_len;
-    uint32_t n_threads;    /* resolved */
-    uint64_t weights;      /* packed copies that the backend keeps */
+    uint32_t n_threads; /* resolved */
+    uint32_t without;   /* CUDA: opts.cuda_without as bits, and what the GPU cannot run; `weights`
+                           and `graphs` follow it */
+    uint64_t weights;   /* packed copies that the backend keeps */
     uint64_t weights_read; /* CPU: of these, what a step of one row reads; CUDA: 0, unknown */
     uint64_t kv_page;      /* one page, all layers, K and V */
     uint32_t kv_pages;     /* pages in the pool */

@@ -33,7 +33,9 @@ typedef struct rose_kernel_times {
 
 typedef struct rose_kernel_opts {
     rose_compute dtype;
-    const char *library;              /* a path, or NULL for the usual names */
+    const char *library; /* a path, or NULL for the usual names */
+    const char *kernel;  /* CUDA: ours by name (rose_cuda_linear_name); NULL: the engine's choice. A
+                            kernel that does not take a shape gives way to `tiles` */
     const rose_kernel_shape *largest; /* [n_largest] CUDA: room for such products */
     uint32_t n_largest;
     const char *isa;    /* CPU, as in rose_backend_opts */
@@ -42,8 +44,8 @@ typedef struct rose_kernel_opts {
 
 typedef struct rose_kernel_bench_ops {
     const char *library; /* "cuBLASLt", "oneDNN" */
-    /* Errors: UNSUPPORTED (no such device, the dtype, or the library is absent: says which names
-     * were tried), NOMEM, BACKEND; *out is NULL then. */
+    /* Errors: UNSUPPORTED (no such device, kernel, the dtype, or the library is absent: says which
+     * names were tried), NOMEM, BACKEND; *out is NULL then. */
     rose_status (*open)(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err);
     /* Device and version of the library, of the object's lifetime. */
     const char *(*about)(const rose_kernel_bench *b);

@@ -14,7 +14,7 @@
 #include "engine/flags.h"
 
 typedef struct options {
-    const char *device, *dtype, *library, *isa;
+    const char *device, *dtype, *library, *isa, *kernel;
     uint32_t repeats, max_rows, threads;
     bool json;
 } options;
@@ -53,6 +53,10 @@ static int parse(int argc, char **argv, options *o)
                      .unset = "one per CPU"),
         ROSE_ROW_STRING("library", &o->library, "PATH",
                         "libcublasLt.so or libdnnl.so.2; without it the usual names are tried"),
+        ROSE_ROW_STRING("kernel", &o->kernel, "NAME",
+                        "cuda: one of our kernels (rows, tiles, team, team-32, wide-192 and more: "
+                        "docs/BENCH.md)",
+                        .unset = "the best for each shape"),
         ROSE_ROW_U32(
             "max-rows", &o->max_rows, "N", 1, 32768,
             "leave out larger products (the head takes 10 GB at 32768; cpu: at most 2048)"),
@@ -170,6 +174,7 @@ int rose_bench_kernels(int argc, char **argv)
                                          g_matrices[i].n_in, o.max_rows};
     rose_kernel_opts k = {.library = o.library, .largest = largest, .n_largest = N_MATRICES};
     k.isa = o.isa;
+    k.kernel = o.kernel;
     k.n_threads = o.threads;
     k.dtype = strcmp(o.dtype, "float32") == 0    ? ROSE_COMPUTE_F32
               : strcmp(o.dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16

@@ -14,6 +14,8 @@ static const rose_switch switches[] = {
     {BOOL("decode-first"), "--max-num-seqs 32 --max-num-batched-tokens 64", true, ROSE_LOAD_LONG},
     {BOOL("overlap-schedule"), "", true, ROSE_LOAD_PLAIN},
     {BOOL("megakernel"), "--max-num-seqs 1", true, ROSE_LOAD_PLAIN},
+    {BOOL("cuda-graph"), "", true, ROSE_LOAD_PLAIN},
+    {BOOL("pdl"), "", true, ROSE_LOAD_PLAIN},
     {BOOL("prefix-cache"), "", true, ROSE_LOAD_SHARED},
     {"admission", "--admission pack", "--admission fifo", "--max-num-seqs 8 --max-num-batched-tokens 256", true, ROSE_LOAD_BURST},
     {"prefill-max-batch-size", "--prefill-max-batch-size 2", "--prefill-max-batch-size 0", "", true, ROSE_LOAD_BURST},

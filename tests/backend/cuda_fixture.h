@@ -16,8 +16,11 @@ static inline bool fx_use_gpu(void)
         return false;
     }
     fx_device = "cuda";
+    fx_without = getenv("ROSE_CUDA_WITHOUT");
     return true;
 }
+
+#define FX_WITHOUT_ALL "wide,team,ahead,halves,normed,carveout"
 
 static inline rose_cuda *fx_cuda(const fx_backend *f)
 {

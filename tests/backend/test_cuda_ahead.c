@@ -256,5 +256,8 @@ int main(int argc, char **argv)
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (fx_without != NULL) return failed;
+    fx_without = FX_WITHOUT_ALL;
+    return failed + cmocka_run_group_tests_name("without " FX_WITHOUT_ALL, tests, NULL, NULL);
 }

@@ -110,6 +110,11 @@ static problem make_problem(fx_random *r, rose_cuda_type t, uint32_t m, uint32_t
                                  .k_pad = p.w.k_pad};
     assert_int_equal(rose_cuda_pack_run(&at, &pack), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    if (t != ROSE_CUDA_F32) {
+        p.w.cores = device(NULL, (size_t)p.w.k_pad * p.w.n_pad * size);
+        assert_int_equal(rose_cuda_cores_run(&at, &p.w), cudaSuccess);
+        assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    }
     cudaFree(src);
     free(file);
     free(h);
@@ -120,6 +125,7 @@ static void free_problem(problem *p)
 {
     cudaFree(p->h);
     cudaFree(p->w.w);
+    cudaFree(p->w.cores);
     cudaFree(p->w.bias);
     free(p->x);
     free(p->wt);
@@ -240,6 +246,37 @@ static void check_logits(const problem *p)
     free(key);
 }
 
+/* ROSE_CUDA_KERNEL=NAME leaves the other kernels out. */
+static bool left_out(int kernel)
+{
+    const char *only = getenv("ROSE_CUDA_KERNEL");
+    return only != NULL && strcmp(only, rose_cuda_linear_name(kernel)) != 0;
+}
+
+static void compare_kernels(fx_random *r, rose_cuda_type type, uint32_t m, uint32_t k, uint32_t n)
+{
+    problem p = make_problem(r, type, m, k, n);
+    const int n_kernels = type == ROSE_CUDA_F32 ? 1 : ROSE_CUDA_N_KERNELS;
+    float *want = NULL;
+    for (int kernel = 0; kernel < n_kernels; kernel++) {
+        if (kernel > 0 && left_out(kernel)) continue;
+        rose_cuda_linear_force(kernel);
+        float *y = run_residual(&p);
+        check_act(&p);
+        check_logits(&p);
+        if (kernel == 0) {
+            want = y;
+            continue;
+        }
+        assert_memory_equal(want, y, (size_t)p.m * p.n * sizeof *y);
+        free(y);
+    }
+    rose_cuda_linear_force(0);
+    check_residual(&p, want);
+    free(want);
+    free_problem(&p);
+}
+
 static void test_products(void **state)
 {
     (void)state;
@@ -249,25 +286,19 @@ static void test_products(void **state)
     fx_random r = {.seed = fx_seed()};
     for (int t = 0; t < 3; t++)
         for (int i = 0; i < 15; i++)
-            for (int j = 0; j < 7; j++) {
-                if (kn[j][1] > 10000 && i % 4 != 0) continue;
-                problem p = make_problem(&r, (rose_cuda_type)t, ms[i], kn[j][0], kn[j][1]);
-                float *y[ROSE_CUDA_N_KERNELS];
-                for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
-                    rose_cuda_linear_force(kernel);
-                    y[kernel] = run_residual(&p);
-                    check_act(&p);
-                    check_logits(&p);
-                }
-                rose_cuda_linear_force(0);
-                check_residual(&p, y[0]);
-                for (int kernel = 1; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
-                    assert_memory_equal(y[0], y[kernel], (size_t)p.m * p.n * sizeof(float));
-                    free(y[kernel]);
-                }
-                free(y[0]);
-                free_problem(&p);
-            }
+            for (int j = 0; j < 7; j++)
+                if (kn[j][1] <= 10000 || i % 4 == 0)
+                    compare_kernels(&r, (rose_cuda_type)t, ms[i], kn[j][0], kn[j][1]);
+}
+
+/* What the sanitizers run: every kernel. */
+static void test_little(void **state)
+{
+    (void)state;
+    fx_random r = {.seed = fx_seed() + 3};
+    compare_kernels(&r, ROSE_CUDA_F16, 20, 96, 20000);
+    compare_kernels(&r, ROSE_CUDA_BF16, 70, 768, 200);
+    compare_kernels(&r, ROSE_CUDA_F16, 130, 1600, 264);
 }
 
 /* ---- every kernel, every epilogue, the same bits: on random bits of weights and rows, which need
@@ -276,9 +307,11 @@ static void test_products(void **state)
 typedef struct bits {
     rose_cuda_type type;
     uint32_t m, k, n, n_pages;
-    void *w, *h;
+    void *w, *cores[2], *h; /* cores: [1] as of q, K and V */
     float *bias;
     uint32_t *slot;
+    float *x, *norm; /* [16][k], [2][k]: h becomes LayerNorm(x); or NULL */
+    uint32_t without;
 } bits;
 
 /* Values of about unit size, the same for the same seed. */
@@ -298,17 +331,20 @@ static void *random_values(fx_random *r, rose_cuda_type t, size_t n, float scale
     return d;
 }
 
-/* Rows of sequences that begin anywhere in a page, and some that write nowhere. */
+/* Rows of sequences that begin anywhere in a page, and some that write nowhere; of each 16 rows the
+ * half are a whole page. */
 static uint32_t *random_slots(fx_random *r, uint32_t m, uint32_t *n_pages)
 {
     uint32_t *slot = malloc(m * sizeof *slot), page = 0, token = 0;
+    bool whole = false;
     assert_non_null(slot);
     for (uint32_t i = 0; i < m; i++) {
-        if (fx_below(r, 13) == 0) {
+        if (i % 16 == 0) whole = fx_below(r, 2) == 0;
+        if (whole ? i % 16 == 0 : fx_below(r, 13) == 0) {
             page++;
-            token = fx_below(r, 16);
+            token = whole ? 0 : fx_below(r, 16);
         }
-        slot[i] = fx_below(r, 29) == 0 ? ROSE_CUDA_NO_SLOT : page * 16 + token;
+        slot[i] = !whole && fx_below(r, 29) == 0 ? ROSE_CUDA_NO_SLOT : page * 16 + token;
         if (++token == 16) {
             token = 0;
             page++;
@@ -320,19 +356,74 @@ static uint32_t *random_slots(fx_random *r, uint32_t m, uint32_t *n_pages)
     return d;
 }
 
+/* Among them what a 16-bit type cannot hold: K and V saturate. */
+static float *random_bias(fx_random *r, uint32_t n)
+{
+    static const float extreme[] = {65504,   65519,    -65520, 70000,    -70000,
+                                    3.4e38f, -3.4e38f, NAN,    INFINITY, -INFINITY};
+    float *v = malloc(n * sizeof *v);
+    assert_non_null(v);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t e = fx_below(r, 100);
+        v[i] = e < 10 ? extreme[e] : 2 * fx_uniform(r) - 1;
+    }
+    float *d = device(v, n * sizeof *v);
+    free(v);
+    return d;
+}
+
+static void *make_cores(const bits *b, bool kv)
+{
+    const rose_cuda_launch at = {.type = b->type};
+    rose_cuda_linear l = {.w = b->w, .k = b->k, .n = b->n, .k_pad = up(b->k, 32), .kv = kv};
+    l.n_pad = up(b->n, 128);
+    l.cores = device(NULL, (size_t)l.k_pad * l.n_pad * 2);
+    assert_int_equal(rose_cuda_cores_run(&at, &l), cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    return l.cores;
+}
+
 enum { HEAD_DIM = 64, EPILOGUES = 4 };
+
+/* The rows of a product are LayerNorm(b->x): by a kernel of its own where b->without says so.
+ */
+static void norm_rows(const bits *b, const rose_cuda_launch *at, const rose_cuda_linear *w,
+                      rose_cuda_io *io)
+{
+    const rose_cuda_norm a = {.x = b->x,
+                              .w = b->norm,
+                              .b = b->norm + b->k,
+                              .eps = 1e-5f,
+                              .out = b->h,
+                              .out_k_pad = w->k_pad,
+                              .d = b->k,
+                              .rows = b->m};
+    io->x = b->x;
+    io->ld_x = b->k;
+    assert_int_equal(rose_cuda_linear_norms(at, w, io), b->without == 0);
+    if (b->without != 0) {
+        assert_int_equal(rose_cuda_norm_run(at, &a), cudaSuccess);
+        return;
+    }
+    io->h = NULL;
+    io->norm_w = a.w;
+    io->norm_b = a.b;
+    io->norm_eps = a.eps;
+}
 
 /* Output of one epilogue by one kernel, from poison, to host memory with a key for each row behind
  * it. NULL: not an epilogue of this shape. */
 static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel, size_t *bytes)
 {
-    const rose_cuda_launch at = {.type = b->type};
+    const rose_cuda_launch at = {.type = b->type, .without = b->without};
     const bool qkv = epilogue == ROSE_CUDA_EPI_QKV, head = epilogue == ROSE_CUDA_EPI_LOGITS;
     if (qkv && (b->n != 3 * b->k || b->k % HEAD_DIM != 0)) return NULL;
     const size_t q_bytes = (size_t)b->m * b->k * 2,
                  page_bytes = (size_t)b->n_pages * 2 * 16 * b->k * 2,
                  keys = head ? b->m * sizeof(unsigned long long) : 0;
     const rose_cuda_linear w = {.w = b->w,
+                                .cores = b->cores[qkv],
+                                .kv = qkv,
                                 .bias = head ? NULL : b->bias,
                                 .k = b->k,
                                 .k_pad = up(b->k, 32),
@@ -345,12 +436,12 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
     rose_cuda_io io = {.h = b->h,
                        .rows = b->m,
                        .epilogue = epilogue,
-                       .x = (float *)d,
+                       .x = (float *)(void *)d,
                        .ld_x = b->n,
                        .out = d,
                        .out_k_pad = up(b->n, 32),
                        .act = ROSE_ACT_GELU_TANH,
-                       .logits = (float *)d,
+                       .logits = (float *)(void *)d,
                        .ld_logits = b->n + (b->m % 2 != 0 ? 3 : 0),
                        .q = d,
                        .slot = b->slot};
@@ -363,6 +454,7 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
                                .hd_pad = HEAD_DIM,
                                .n_heads = b->k / HEAD_DIM};
     rose_cuda_linear_force(kernel);
+    if (b->x != NULL) norm_rows(b, &at, &w, &io);
     assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
     rose_cuda_linear_force(0);
     fetch(y, d, *bytes + keys);
@@ -371,21 +463,30 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
     return y;
 }
 
-static void compare_bits(const bits *b)
+/* How many outputs differ; the first lines of them say where. */
+static int compare_bits(const bits *b)
 {
+    int n_bad = 0;
     for (int e = 0; e < EPILOGUES; e++) {
         size_t bytes;
         uint8_t *want = run_bits(b, (rose_cuda_epilogue)e, 2, &bytes);
         for (int kernel = 0; want != NULL && kernel < ROSE_CUDA_N_KERNELS; kernel++) {
-            if (kernel == 1 && b->m > 512) continue;
+            if (left_out(kernel) || (kernel == 1 && b->m > 512)) continue;
             uint8_t *y = run_bits(b, (rose_cuda_epilogue)e, kernel, &bytes);
-            if (memcmp(y, want, bytes) != 0)
-                fail_msg("type %d, %u x %u x %u, epilogue %d: kernel %d differs", (int)b->type,
-                         b->m, b->k, b->n, e, kernel);
+            size_t first = 0, n = 0;
+            for (size_t i = memcmp(y, want, bytes) != 0 ? bytes : 0; i-- > 0;)
+                if (y[i] != want[i]) n++, first = i;
+            if (n > 0)
+                print_message("type %d, %u x %u x %u, epilogue %d: kernel %s differs in %zu of "
+                              "%zu bytes, the first is %zu\n",
+                              (int)b->type, b->m, b->k, b->n, e, rose_cuda_linear_name(kernel), n,
+                              bytes, first);
+            n_bad += n > 0;
             free(y);
         }
         free(want);
     }
+    return n_bad;
 }
 
 static void test_same_bits(void **state)
@@ -394,6 +495,7 @@ static void test_same_bits(void **state)
     static const uint32_t kn[][2] = {{768, 2304}, {768, 768},  {768, 3072},  {3072, 768},
                                      {64, 192},   {832, 2496}, {1024, 4104}, {1600, 136}};
     fx_random r = {.seed = fx_seed() + 2};
+    int n_bad = 0;
     for (int t = 0; t < 2; t++)
         for (int i = 0; i < 8; i++)
             for (int j = 0; j < 8; j++) {
@@ -402,15 +504,20 @@ static void test_same_bits(void **state)
                 if (m > 1000 && t > 0) continue;
                 bits b = {.type = (rose_cuda_type)t, .m = m, .k = kn[i][0], .n = kn[i][1]};
                 b.w = random_values(&r, b.type, (size_t)up(b.k, 32) * up(b.n, 128), 0.1f);
+                for (int kv = 0; kv < 2; kv++)
+                    b.cores[kv] = make_cores(&b, kv != 0);
                 b.h = random_values(&r, b.type, (size_t)up(m, 128) * up(b.k, 32), 1);
-                b.bias = device(NULL, b.n * sizeof *b.bias);
+                b.bias = random_bias(&r, b.n);
                 b.slot = random_slots(&r, m, &b.n_pages);
-                compare_bits(&b);
+                n_bad += compare_bits(&b);
                 cudaFree(b.w);
+                cudaFree(b.cores[0]);
+                cudaFree(b.cores[1]);
                 cudaFree(b.h);
                 cudaFree(b.bias);
                 cudaFree(b.slot);
             }
+    assert_int_equal(n_bad, 0);
 }
 
 static void test_norm(void **state)
@@ -471,17 +578,184 @@ static void test_norm(void **state)
         }
 }
 
+/* As many rows as one kernel leaves to another: both give the same bits. */
+/* As launches of up to `step` rows, a multiple of 8, each. */
+static void norm_in_steps(rose_cuda_type type, const rose_cuda_norm *all, uint32_t step)
+{
+    const rose_cuda_launch at = {.type = type};
+    for (uint32_t row = 0; row < all->rows; row += step) {
+        rose_cuda_norm a = *all;
+        if (a.gather == NULL) a.x += (size_t)row * a.d;
+        if (a.gather != NULL) a.gather += row;
+        if (a.key != NULL) a.key += row;
+        a.out = (uint16_t *)a.out + (size_t)row * a.out_k_pad;
+        a.rows = a.rows - row < step ? a.rows - row : step;
+        assert_int_equal(rose_cuda_norm_run(&at, &a), cudaSuccess);
+    }
+}
+
+static void norm_both_ways(uint32_t m, uint32_t d, rose_cuda_type type, bool gathered, fx_random *r)
+{
+    const uint32_t k_pad = (d + 31) / 32 * 32;
+    const size_t n_x = (size_t)m * d, n_keys = m + CANARY;
+    const size_t n_out = (size_t)(m + CANARY) / 8 * 8 * k_pad * sizeof(uint16_t);
+    float *values = malloc((n_x + 2 * d) * sizeof *values); /* x, w, b */
+    uint32_t *from = malloc(m * sizeof *from);
+    uint8_t *y[2];
+    unsigned long long *keys[2];
+    assert_non_null(values);
+    assert_non_null(from);
+    for (size_t i = 0; i < n_x + 2 * d; i++)
+        values[i] = 3 * fx_uniform(r);
+    for (uint32_t i = 0; i < m; i++)
+        from[i] = m - 1 - i / 2;
+    float *x = device(values, (n_x + 2 * d) * sizeof *values);
+    uint32_t *gather = device(from, m * sizeof *from);
+    void *out = device(NULL, n_out), *key = device(NULL, n_keys * sizeof *keys[0]);
+    for (int i = 0; i < 2; i++) {
+        const rose_cuda_norm a = {.x = x,
+                                  .w = x + n_x,
+                                  .b = x + n_x + d,
+                                  .gather = gathered ? gather : NULL,
+                                  .key = gathered ? key : NULL,
+                                  .eps = 1e-5f,
+                                  .out = out,
+                                  .out_k_pad = k_pad,
+                                  .d = d,
+                                  .rows = m};
+        assert_non_null(y[i] = malloc(n_out));
+        assert_non_null(keys[i] = malloc(n_keys * sizeof *keys[i]));
+        assert_int_equal(cudaMemset(out, 0x3c, n_out), cudaSuccess);
+        assert_int_equal(cudaMemset(key, 0x3c, n_keys * sizeof *keys[i]), cudaSuccess);
+        norm_in_steps(type, &a, i == 0 ? 1000 : m + 8);
+        fetch(y[i], out, n_out);
+        fetch(keys[i], key, n_keys * sizeof *keys[i]);
+    }
+    assert_memory_equal(y[0], y[1], n_out);
+    assert_memory_equal(keys[0], keys[1], n_keys * sizeof *keys[0]);
+    for (int i = 0; i < 2; i++) {
+        free(y[i]);
+        free(keys[i]);
+    }
+    free(values);
+    free(from);
+    cudaFree(x);
+    cudaFree(gather);
+    cudaFree(out);
+    cudaFree(key);
+}
+
+static void test_many_norms(void **state)
+{
+    (void)state;
+    static const uint32_t rows[] = {1056, 1057, 1064, 2113, 5003},
+                          dims[] = {64, 264, 768, 776, 1024};
+    fx_random r = {.seed = fx_seed() + 3};
+    for (int t = 0; t < 2; t++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            for (size_t j = 0; j < sizeof dims / sizeof *dims; j++)
+                norm_both_ways(rows[i], dims[j], (rose_cuda_type)t, (i + j) % 2 != 0, &r);
+}
+
+/* Rows of x about 1, an outlier in each; those from m on are NaNs, which nothing may read. */
+static float *random_x(fx_random *r, uint32_t m, uint32_t k)
+{
+    float *x = malloc((size_t)16 * k * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < (size_t)16 * k; i++)
+        x[i] = i >= (size_t)m * k ? NAN : i % k == 5 ? 100 : 2 * fx_uniform(r) - 1;
+    float *d = device(x, (size_t)16 * k * sizeof *x);
+    free(x);
+    return d;
+}
+
+static void compare_normed(fx_random *r, rose_cuda_type type, uint32_t m, uint32_t k, uint32_t n)
+{
+    static const rose_cuda_epilogue epilogues[] = {ROSE_CUDA_EPI_QKV, ROSE_CUDA_EPI_ACT};
+    bits b = {.type = type, .m = m, .k = k, .n = n, .x = random_x(r, m, k)};
+    float *values = malloc((2 * k + n) * sizeof *values);
+    assert_non_null(values);
+    for (uint32_t i = 0; i < 2 * k + n; i++)
+        values[i] = 2 * fx_uniform(r) - 1;
+    b.norm = device(values, 2 * k * sizeof *values);
+    b.bias = device(values + 2 * k, n * sizeof *values);
+    free(values);
+    b.w = random_values(r, type, (size_t)up(k, 32) * up(n, 128), 0.1f);
+    b.h = device(NULL, (size_t)up(m, 128) * up(k, 32) * 2);
+    b.slot = random_slots(r, m, &b.n_pages);
+    for (int i = 0; i < 2; i++) {
+        size_t bytes;
+        b.without = ROSE_CUDA_WITHOUT_NORMED;
+        uint8_t *want = run_bits(&b, epilogues[i], 1, &bytes);
+        if (want == NULL) continue;
+        b.without = 0;
+        uint8_t *y = run_bits(&b, epilogues[i], 0, &bytes);
+        if (memcmp(y, want, bytes) != 0)
+            fail_msg("type %d, %u x %u x %u, epilogue %d: LayerNorm in the product differs",
+                     (int)type, m, k, n, (int)epilogues[i]);
+        free(y);
+        free(want);
+    }
+    cudaFree(b.x);
+    cudaFree(b.norm);
+    cudaFree(b.bias);
+    cudaFree(b.w);
+    cudaFree(b.h);
+    cudaFree(b.slot);
+}
+
+/* A product that norms its rows gives the bits of one behind LayerNorm. */
+static void test_normed(void **state)
+{
+    (void)state;
+    static const uint32_t kn[][2] = {{8, 32},     {64, 192},   {192, 576},  {200, 100},
+                                     {256, 768},  {320, 960},  {768, 2304}, {768, 3072},
+                                     {768, 1034}, {832, 2496}, {1000, 40},  {1024, 3072}};
+    fx_random r = {.seed = fx_seed() + 4};
+    for (int t = 0; t < 2; t++)
+        for (size_t i = 0; i < sizeof kn / sizeof *kn; i++)
+            for (uint32_t m = 1; m <= 8; m++)
+                compare_normed(&r, (rose_cuda_type)t, m, kn[i][0], kn[i][1]);
+}
+
+/* Refused, not done otherwise: more rows, longer ones, another epilogue, left out. */
+static void test_normed_refused(void **state)
+{
+    (void)state;
+    const float one = 1;
+    const rose_cuda_linear l = {.k = 768, .k_pad = 768, .n = 2304, .n_pad = 2304};
+    const rose_cuda_launch at = {.without = 0};
+    for (int i = 0; i < 6; i++) {
+        rose_cuda_launch a = at;
+        rose_cuda_linear w = l;
+        rose_cuda_io io = {.epilogue = ROSE_CUDA_EPI_ACT, .rows = 8, .norm_w = &one};
+        if (i == 1) io.rows = 9;
+        if (i == 2) w.k = w.k_pad = 1056;
+        if (i == 3) io.epilogue = ROSE_CUDA_EPI_RESIDUAL;
+        if (i == 4) a.without = ROSE_CUDA_WITHOUT_NORMED;
+        if (i == 5) a.type = ROSE_CUDA_F32;
+        assert_int_equal(rose_cuda_linear_norms(&a, &w, &io), i == 0);
+        if (i > 0) assert_int_equal(rose_cuda_linear_run(&a, &w, &io), cudaErrorInvalidValue);
+    }
+    rose_cuda_linear_force(1);
+    const rose_cuda_io forced = {.epilogue = ROSE_CUDA_EPI_ACT, .rows = 8};
+    assert_false(rose_cuda_linear_norms(&at, &l, &forced));
+    rose_cuda_linear_force(0);
+}
+
 /* An argument runs the tests whose names match it. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_products),       cmocka_unit_test(test_little),
+        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_many_norms),     cmocka_unit_test(test_normed),
+        cmocka_unit_test(test_normed_refused),
     };
+    bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    if (rose_cuda_linear_init() != cudaSuccess) return 1;
+    if (rose_cuda_linear_init(&wide) != cudaSuccess) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

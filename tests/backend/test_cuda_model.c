@@ -201,6 +201,121 @@ static void test_switches(void **state)
     fx_model_free(m);
 }
 
+/* Neither does the second copy of the weights, which is there where its kernels are, whichever of
+ * them multiplies. */
+static void test_wide(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shapes[0], fx_seed());
+    const char *only = fx_without;
+    for (int t = 0; t < 2; t++) {
+        bool wide;
+        fx_without = "wide";
+        fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
+        fx_seq want = run_alone(m, &f, N_PROMPT);
+        const uint64_t weights = f.plan.weights;
+        fx_close(&f);
+        fx_without = NULL;
+        f = fx_open(m, g_types[t], NULL, 0, 1);
+        assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
+        assert_int_equal(f.plan.weights > weights, wide);
+        for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
+            rose_cuda_linear_force(kernel);
+            compare(m, &want, run_alone(m, &f, 33), rose_cuda_linear_name(kernel));
+            compare(m, &want, run_among(m, &f, fx_seed()), rose_cuda_linear_name(kernel));
+        }
+        rose_cuda_linear_force(0);
+        fx_close(&f);
+        fx_seq_free(&want);
+    }
+    fx_without = only;
+    fx_model_free(m);
+}
+
+/* Decode steps of n sequences behind prompts of unequal length. */
+static void run_crowd(const rose_model *m, fx_seq *s, uint32_t n)
+{
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+    fx_part parts[256];
+    for (uint32_t j = 0; j < n; j++) {
+        s[j] = fx_seq_make(m, fx_seed() + j, 8 + j % 40);
+        fx_step(&f, &(fx_part){&s[j], s[j].n_tokens - 4, false}, 1);
+        parts[j] = (fx_part){&s[j], 1, true};
+    }
+    for (int step = 0; step < 4; step++)
+        fx_step(&f, parts, n);
+    fx_close(&f);
+}
+
+static void compare_crowds(const rose_model *m, const char *const *ways, int n_ways)
+{
+    static const uint32_t sizes[] = {2, 8, 11, 16, 17, 23, 32, 57, 100, 128, 200, 256};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        fx_seq s[2][256];
+        fx_without = NULL;
+        run_crowd(m, s[0], sizes[i]);
+        for (int way = 0; way < n_ways; way++) {
+            fx_without = ways[way];
+            run_crowd(m, s[1], sizes[i]);
+            for (uint32_t j = 0; j < sizes[i]; j++) {
+                fx_same(m, &s[0][j], &s[1][j], ways[way]);
+                fx_seq_free(&s[1][j]);
+            }
+        }
+        for (uint32_t j = 0; j < sizes[i]; j++)
+            fx_seq_free(&s[0][j]);
+    }
+    fx_without = NULL;
+}
+
+/* What can be left out. */
+static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",   "team",    "ahead",
+                                     "halves",       "normed", "carveout"};
+enum { N_WAYS = sizeof g_ways / sizeof *g_ways };
+
+/* That changes no bit: one sequence in every way, and decode steps of many. ROSE_CUDA_WITHOUT=NAMES
+ * tries these alone. */
+static void test_ways(void **state)
+{
+    (void)state;
+    const char *without = fx_without, *const *ways = without != NULL ? &without : g_ways;
+    const int n = without != NULL ? 1 : N_WAYS;
+    char what[300];
+    fx_without = NULL;
+    for (int shape = 0; shape < 2; shape++) {
+        rose_model *m = fx_model(&g_shapes[shape], fx_seed());
+        fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+        fx_seq want = run_alone(m, &f, N_PROMPT);
+        fx_close(&f);
+        for (int i = 0; i < n; i++) {
+            fx_without = ways[i];
+            snprintf(what, sizeof what, "%s, way %s", g_shapes[shape].name, ways[i]);
+            f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
+            compare(m, &want, run_alone(m, &f, N_PROMPT), what);
+            compare(m, &want, run_alone(m, &f, 33), what);
+            compare(m, &want, run_among(m, &f, fx_seed()), what);
+            fx_close(&f);
+        }
+        fx_seq_free(&want);
+        compare_crowds(m, ways, n);
+        fx_model_free(m);
+    }
+    fx_without = without;
+}
+
+/* Likewise with more words than 16,384, where the head has kernels of its own. */
+static void test_many_words(void **state)
+{
+    (void)state;
+    static const fx_shape many = {"many words",       1,        96,    4,     384,   16411, 256,
+                                  ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
+    const char *without = fx_without;
+    rose_model *m = fx_model(&many, fx_seed());
+    compare_crowds(m, g_ways, 2);
+    fx_model_free(m);
+    fx_without = without;
+}
+
 /* Decode steps of 1 .. 256 sequences: graphs of every size and their padding against eager steps.
  */
 static void test_every_batch_size(void **state)
@@ -282,6 +397,7 @@ static fx_seq run_single(const rose_model *m, rose_compute dtype, bool eager, ui
 static void test_megakernel(void **state)
 {
     (void)state;
+    if (rose_cuda_code_version() < 90) skip(); /* of an older chip's code there is none */
     static const fx_shape shapes[] = {
         {"GPT-2's widths", 2, 768, 12, 3072, 1003, 330, ROSE_ACT_GELU_TANH, ROSE_F32, false, false,
          false, false},
@@ -344,6 +460,7 @@ static int lose_exchange(void)
 static void test_lost_exchange(void **state)
 {
     (void)state;
+    if (rose_cuda_code_version() < 90) skip();
     int major = 0, status = 0;
     assert_int_equal(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0),
                      cudaSuccess);
@@ -412,11 +529,13 @@ static void test_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_cpu), cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_repeats),     cmocka_unit_test(test_every_batch_size),
-        cmocka_unit_test(test_copy_pages),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_switches),    cmocka_unit_test(test_little),
-        cmocka_unit_test(test_megakernel),  cmocka_unit_test(test_lost_exchange),
+        cmocka_unit_test(test_against_cpu),   cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_repeats),       cmocka_unit_test(test_every_batch_size),
+        cmocka_unit_test(test_copy_pages),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_wide),          cmocka_unit_test(test_switches),
+        cmocka_unit_test(test_little),        cmocka_unit_test(test_megakernel),
+        cmocka_unit_test(test_lost_exchange), cmocka_unit_test(test_ways),
+        cmocka_unit_test(test_many_words),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

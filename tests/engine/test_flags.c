@@ -98,6 +98,8 @@ static void test_switches(void **state)
     assert_int_equal(with("--itl-slo-ms", "30").itl_slo_ms, 30);
     assert_false(with("--no-cuda-graph", NULL).backend.cuda_graph);
     assert_false(with("--no-pdl", NULL).backend.pdl);
+    assert_null(with("--pdl", NULL).backend.cuda_without);
+    assert_string_equal(with("--cuda-without", "wide,team").backend.cuda_without, "wide,team");
     assert_int_equal(with("--prefill-backend", "flash").backend.prefill, ROSE_PREFILL_FLASH);
     assert_int_equal(with("--prefill-backend", "naive").backend.prefill, ROSE_PREFILL_NAIVE);
     assert_int_equal(with("--prefill-backend", "cudnn").backend.prefill, ROSE_PREFILL_CUDNN);

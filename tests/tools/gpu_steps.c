@@ -1,6 +1,13 @@
 /* tests/tools/gpu_steps.c - times single steps of a backend on a model: decode steps of several
- * batch sizes at one context length, and prefill of many prompts. For `make bench-gpu`. gpu_steps
- * MODEL DEVICE DTYPE CONTEXT   -> one JSON object on stdout, a table on stderr Times are host times
+ * batch sizes at one context length, steps with rules, and prefill of many prompts. For `make
+ * bench-gpu`.
+ *
+ *     gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [WAY ...]
+ *
+ * PART: decode or prefill alone. -> one JSON object on stdout, a table on stderr. Each WAY is a
+ * value of --cuda-without ("" = all is used, also without a WAY), or no-cuda-graph, no-pdl,
+ * no-megakernel, naive (--prefill-backend); all are open at once and take every measurement in
+ * turn, round by round, so that their ratios of one round can be compared. Times are host times
  * from step() to the end of collect(): what an engine sees. Steps repeat at the same positions (the
  * KV they write is the same), so the context stays as stated. */
 #include <stdio.h>
@@ -12,16 +19,25 @@
 #include "base/philox.h"
 
 enum { MAX_SEQS = 256, STRIDE = 64, PAGE = ROSE_KV_PAGE_TOKENS, PREFILL_SEQS = 128, PREFILL = 256 };
+enum { STEP_TOKENS = 32768, MAX_WAYS = 20, ROUNDS = 7, REPEATS = 30, WARM = 6 };
 
 typedef struct bench {
     const rose_backend_ops *ops;
-    void *ctx;
-    rose_memory_plan plan;
-    uint32_t vocab;
+    const char *way[MAX_WAYS];
+    void *ctx[MAX_WAYS];
+    int n_ways;
+    uint32_t vocab, stride;
     uint32_t *tokens, *pages;
     uint32_t first[MAX_SEQS + 1], pos[MAX_SEQS], out_row[MAX_SEQS], out_pos[MAX_SEQS];
     rose_sampling params[MAX_SEQS];
+    const char *comma; /* before the next row of JSON */
 } bench;
+
+/* What one way took: all times of a round sorted, us; then of every round. */
+typedef struct times {
+    double us[MAX_WAYS][ROUNDS][REPEATS];
+    double middle[MAX_WAYS][ROUNDS];
+} times;
 
 static void die(const char *what, const rose_err *err)
 {
@@ -29,13 +45,13 @@ static void die(const char *what, const rose_err *err)
     exit(1);
 }
 
-static double run_step(bench *b, const rose_batch *batch)
+static double run_step(bench *b, int way, const rose_batch *batch)
 {
     rose_err err = {""};
     rose_step_result r;
     uint64_t ticket, start = rose_now_ns();
-    if (b->ops->step(b->ctx, batch, &ticket, &err) != ROSE_OK ||
-        b->ops->collect(b->ctx, ticket, &r, &err) != ROSE_OK)
+    if (b->ops->step(b->ctx[way], batch, &ticket, &err) != ROSE_OK ||
+        b->ops->collect(b->ctx[way], ticket, &r, &err) != ROSE_OK)
         die("step", &err);
     return (double)(rose_now_ns() - start) * 1e-3;
 }
@@ -55,8 +71,8 @@ static rose_batch make_batch(bench *b, uint32_t seq, uint32_t n, uint32_t pos, u
                         .tokens = b->tokens,
                         .seq_first = b->first,
                         .seq_pos = b->pos,
-                        .pages = b->pages + (size_t)seq * STRIDE,
-                        .page_stride = STRIDE,
+                        .pages = b->pages + (size_t)seq * b->stride,
+                        .page_stride = b->stride,
                         .n_outputs = n,
                         .out_row = b->out_row,
                         .out_pos = b->out_pos,
@@ -69,37 +85,71 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void decode(bench *b, uint32_t n, uint32_t context, bool sampled, bool last)
+static void summarise(times *t, int n_ways, int repeats)
 {
-    enum { REPEATS = 200, WARM = 20 };
-    double us[REPEATS];
+    for (int k = 0; k < n_ways; k++)
+        for (int r = 0; r < ROUNDS; r++) {
+            qsort(t->us[k][r], (size_t)repeats, sizeof(double), compare);
+            t->middle[k][r] = t->us[k][r][repeats / 2];
+        }
+}
+
+/* `what`: JSON fields that tell the measurement; unit: us or ms. */
+static void print_rows(bench *b, const times *t, const char *what, const char *unit, double scale)
+{
+    for (int k = 0; k < b->n_ways; k++) {
+        double sorted[ROUNDS];
+        memcpy(sorted, t->middle[k], sizeof sorted);
+        qsort(sorted, ROUNDS, sizeof *sorted, compare);
+        printf("%s    {%s, \"way\": \"%s\", \"%s_median\": %.3f, \"%s_min\": %.3f, "
+               "\"%s_rounds\": [",
+               b->comma, what, b->way[k], unit, sorted[ROUNDS / 2] * scale, unit, sorted[0] * scale,
+               unit);
+        for (int r = 0; r < ROUNDS; r++)
+            printf("%s%.3f", r > 0 ? ", " : "", t->middle[k][r] * scale);
+        printf("]}");
+        b->comma = ",\n";
+        fprintf(stderr, "%s, \"%s\": median %.2f %s, least of %d rounds %.2f\n", what, b->way[k],
+                sorted[ROUNDS / 2] * scale, unit, ROUNDS, sorted[0] * scale);
+    }
+    fflush(stdout); /* it may be ended when its time is up */
+}
+
+/* The same step in every way in turn. */
+static void run_steps(bench *b, times *t, const rose_batch *batch)
+{
+    for (int r = 0; r < ROUNDS; r++)
+        for (int k = 0; k < b->n_ways; k++)
+            for (int i = -WARM; i < REPEATS; i++) {
+                const double us = run_step(b, k, batch);
+                if (i >= 0) t->us[k][r][i] = us;
+            }
+    summarise(t, b->n_ways, REPEATS);
+}
+
+static void decode(bench *b, times *t, uint32_t n, uint32_t context, bool sampled)
+{
+    char what[80];
     for (uint32_t i = 0; i < MAX_SEQS; i++)
         b->params[i] =
             sampled ? (rose_sampling){.temperature = 0.7f, .top_p = 0.9f, .top_k = 50, .seed = i}
                     : (rose_sampling){.top_p = 1};
-    rose_batch batch = make_batch(b, 0, n, context - 1, 1);
-    for (int i = 0; i < WARM + REPEATS; i++) {
-        double t = run_step(b, &batch);
-        if (i >= WARM) us[i - WARM] = t;
-    }
-    qsort(us, REPEATS, sizeof *us, compare);
-    printf("    {\"sequences\": %u, \"sampled\": %s, \"us_median\": %.2f, \"us_min\": %.2f, "
-           "\"us_p90\": %.2f}%s\n",
-           n, sampled ? "true" : "false", us[REPEATS / 2], us[0], us[REPEATS * 9 / 10],
-           last ? "" : ",");
-    fprintf(stderr, "decode %3u sequences at %u, %s: median %.1f us, min %.1f, p90 %.1f\n", n,
-            context, sampled ? "sampled" : "greedy ", us[REPEATS / 2], us[0], us[REPEATS * 9 / 10]);
+    const rose_batch batch = make_batch(b, 0, n, context - 1, 1);
+    run_steps(b, t, &batch);
+    snprintf(what, sizeof what, "\"sequences\": %u, \"sampled\": %s", n,
+             sampled ? "true" : "false");
+    print_rows(b, t, what, "us", 1);
 }
 
 /* Decode steps of 64 sequences, of which n_wishes want 5 log-probabilities and penalties. */
-static void decode_with_rules(bench *b, uint32_t n_wishes, uint32_t context, bool last)
+static void decode_with_rules(bench *b, times *t, uint32_t n_wishes, uint32_t context)
 {
-    enum { N = 64, REPEATS = 200, WARM = 20, N_TOP = 5 };
+    enum { N = 64, N_TOP = 5 };
     static uint32_t seen[STRIDE * PAGE], counts[STRIDE * PAGE];
     static rose_logprob reports[N][1 + N_TOP];
     rose_output_rules rules[N];
     const rose_output_rules *each[N] = {NULL};
-    double us[REPEATS];
+    char what[80];
     for (uint32_t i = 0; i < context; i++) {
         seen[i] = i * 7 % b->vocab;
         counts[i] = 1;
@@ -118,107 +168,146 @@ static void decode_with_rules(bench *b, uint32_t n_wishes, uint32_t context, boo
     }
     rose_batch batch = make_batch(b, 0, N, context - 1, 1);
     if (n_wishes > 0) batch.out_rules = each;
-    for (int i = 0; i < WARM + REPEATS; i++) {
-        double t = run_step(b, &batch);
-        if (i >= WARM) us[i - WARM] = t;
-    }
-    qsort(us, REPEATS, sizeof *us, compare);
-    printf("    {\"sequences\": %d, \"with_rules\": %u, \"us_median\": %.2f}%s\n", N, n_wishes,
-           us[REPEATS / 2], last ? "" : ",");
-    fprintf(stderr,
-            "decode %d sequences at %u, %u with log-probabilities and penalties: median %.1f us\n",
-            N, context, n_wishes, us[REPEATS / 2]);
+    run_steps(b, t, &batch);
+    snprintf(what, sizeof what, "\"sequences\": %d, \"with_rules\": %u", N, n_wishes);
+    print_rows(b, t, what, "us", 1);
 }
 
-static void prefill(bench *b, bool last)
+/* All prompts in steps of step_tokens; a pass to warm up, and one that counts, each round. */
+static void prefill(bench *b, times *t, uint32_t step_tokens)
 {
-    enum { REPEATS = 7 };
-    const uint32_t most = b->plan.max_step_tokens / PREFILL;
+    const uint32_t most = step_tokens / PREFILL;
     const uint32_t n = most < PREFILL_SEQS ? most : PREFILL_SEQS;
-    double us[REPEATS];
-    for (int r = 0; r < REPEATS; r++) {
-        us[r] = 0;
-        for (uint32_t seq = 0; seq < PREFILL_SEQS; seq += n) {
-            uint32_t left = PREFILL_SEQS - seq < n ? PREFILL_SEQS - seq : n;
-            rose_batch batch = make_batch(b, seq, left, 0, PREFILL);
-            us[r] += run_step(b, &batch);
-        }
-    }
-    qsort(us, REPEATS, sizeof *us, compare);
-    printf("    {\"prompts\": %d, \"tokens\": %d, \"max_step_tokens\": %u, \"ms_median\": %.3f, "
-           "\"ms_min\": %.3f}%s\n",
-           PREFILL_SEQS, PREFILL, b->plan.max_step_tokens, us[REPEATS / 2] * 1e-3, us[0] * 1e-3,
-           last ? "" : ",");
-    fprintf(stderr, "prefill %d x %d in steps of %u tokens: median %.2f ms, min %.2f\n",
-            PREFILL_SEQS, PREFILL, b->plan.max_step_tokens, us[REPEATS / 2] * 1e-3, us[0] * 1e-3);
+    char what[120];
+    for (int r = 0; r < ROUNDS; r++)
+        for (int k = 0; k < b->n_ways; k++)
+            for (int i = 0; i < 2; i++) {
+                double us = 0;
+                for (uint32_t seq = 0; seq < PREFILL_SEQS; seq += n) {
+                    const uint32_t left = PREFILL_SEQS - seq < n ? PREFILL_SEQS - seq : n;
+                    const rose_batch batch = make_batch(b, seq, left, 0, PREFILL);
+                    us += run_step(b, k, &batch);
+                }
+                t->us[k][r][0] = us;
+            }
+    summarise(t, b->n_ways, 1);
+    snprintf(what, sizeof what, "\"prompts\": %d, \"tokens\": %d, \"max_step_tokens\": %u",
+             PREFILL_SEQS, PREFILL, step_tokens);
+    print_rows(b, t, what, "ms", 1e-3);
 }
 
-static void open_backend(bench *b, const char *dir, const char *dtype, uint32_t step_tokens)
+static void choose_way(rose_backend_opts *o, const char *way)
+{
+    if (strcmp(way, "no-cuda-graph") == 0)
+        o->cuda_graph = false;
+    else if (strcmp(way, "no-pdl") == 0)
+        o->pdl = false;
+    else if (strcmp(way, "no-megakernel") == 0)
+        o->megakernel = false;
+    else if (strcmp(way, "naive") == 0)
+        o->prefill = ROSE_PREFILL_NAIVE;
+    else
+        o->cuda_without = way;
+}
+
+static void open_backend(bench *b, int way, const char *dir, const char *dtype)
 {
     rose_err err = {""};
     rose_model *m = NULL;
+    rose_memory_plan plan;
     rose_backend_opts o;
     rose_backend_opts_default(&o);
     o.dtype = strcmp(dtype, "float32") == 0    ? ROSE_COMPUTE_F32
               : strcmp(dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16
               : strcmp(dtype, "float16") == 0  ? ROSE_COMPUTE_F16
                                                : ROSE_COMPUTE_AUTO;
+    choose_way(&o, b->way[way]);
     o.max_seqs = MAX_SEQS;
-    o.max_step_tokens = step_tokens;
-    o.kv_pages = MAX_SEQS * STRIDE;
+    o.max_step_tokens = STEP_TOKENS;
+    o.kv_pages = MAX_SEQS * b->stride;
     uint64_t start = rose_now_ns();
     if (rose_model_open(&m, dir, &err) != ROSE_OK) die("model", &err);
-    if (b->ops->plan(m, &o, &b->plan, &err) != ROSE_OK) die("plan", &err);
+    if (b->ops->plan(m, &o, &plan, &err) != ROSE_OK) die("plan", &err);
     uint64_t planned = rose_now_ns();
-    if (b->ops->open(&b->ctx, m, &o, &b->plan, &err) != ROSE_OK) die("open", &err);
-    fprintf(stderr, "model and plan %.0f ms, open %.0f ms (weights, KV, graphs)\n",
-            (double)(planned - start) * 1e-6, (double)(rose_now_ns() - planned) * 1e-6);
+    if (b->ops->open(&b->ctx[way], m, &o, &plan, &err) != ROSE_OK) die("open", &err);
+    fprintf(stderr, "model and plan %.0f ms, open %.0f ms (weights, KV, graphs), %.0f MiB\n",
+            (double)(planned - start) * 1e-6, (double)(rose_now_ns() - planned) * 1e-6,
+            (double)plan.total / 1048576);
     b->vocab = m->arch.vocab_size;
     rose_model_close(m);
+}
+
+/* Shuffled pages with real K and V in each. */
+static void fill_pages(bench *b, uint32_t context)
+{
+    const uint32_t n = MAX_SEQS * b->stride;
+    for (uint32_t i = 0; i < n; i++) /* an odd step through the pool */
+        b->pages[i] = i * 1237 % n;
+    for (uint32_t i = 0; i < STEP_TOKENS; i++)
+        b->tokens[i] = (uint32_t)(rose_philox_uniform(5, i, 0) * (float)b->vocab) % b->vocab;
+    for (uint32_t seq = 0; seq < MAX_SEQS; seq += 4)
+        for (int k = 0; k < b->n_ways; k++) {
+            const rose_batch batch = make_batch(b, seq, 4, 0, context);
+            run_step(b, k, &batch);
+        }
+}
+
+static void part(bench *b, const char *name)
+{
+    printf("  \"%s\": [\n", name);
+    b->comma = "";
 }
 
 int main(int argc, char **argv)
 {
     static bench b;
+    static times t;
     static const uint32_t sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256},
                           steps[] = {2048, 8192, 32768};
     rose_err err = {""};
-    if (argc != 5) {
-        fprintf(stderr, "usage: gpu_steps MODEL DEVICE DTYPE CONTEXT\n");
+    if (argc < 5 || argc > 5 + MAX_WAYS) {
+        fprintf(stderr, "usage: gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [WAY ...]\n");
         return 2;
     }
-    const uint32_t context = (uint32_t)strtoul(argv[4], NULL, 10);
-    if (context < 1 || context > STRIDE * PAGE) return 2;
+    char *only;
+    const uint32_t context = (uint32_t)strtoul(argv[4], &only, 10);
+    const uint32_t longest = context > PREFILL ? context : PREFILL;
+    const uint32_t one =
+        strchr(only, '=') != NULL ? (uint32_t)strtoul(strchr(only, '=') + 1, NULL, 10) : 0;
+    if (one > 0) *strchr(only, '=') = 0;
+    const bool decodes = *only == 0 || strcmp(only, ":decode") == 0,
+               prefills = *only == 0 || strcmp(only, ":prefill") == 0;
+    if (context < 1 || context > STRIDE * PAGE || (!decodes && !prefills)) return 2;
+    b.stride = (longest + PAGE - 1) / PAGE;
+    b.n_ways = argc > 5 ? argc - 5 : 1;
+    for (int k = 0; k < b.n_ways; k++)
+        b.way[k] = argc > 5 ? argv[5 + k] : "";
     if (rose_backend_pick(&b.ops, argv[2], &err) != ROSE_OK) die("device", &err);
-    b.tokens = calloc(32768, sizeof *b.tokens);
+    b.tokens = calloc(STEP_TOKENS, sizeof *b.tokens);
     b.pages = calloc((size_t)MAX_SEQS * STRIDE, sizeof *b.pages);
     if (b.tokens == NULL || b.pages == NULL) return 1;
-    for (uint32_t i = 0; i < MAX_SEQS * STRIDE; i++) /* shuffled: an odd step through the pool */
-        b.pages[i] = i * 1237 % (MAX_SEQS * STRIDE);
-    printf("{\n  \"device\": \"%s\", \"dtype\": \"%s\", \"context\": %u,\n  \"decode\": [\n",
-           b.ops->name, argv[3], context);
-    open_backend(&b, argv[1], argv[3], 2048);
-    for (uint32_t i = 0; i < 32768; i++)
-        b.tokens[i] = (uint32_t)(rose_philox_uniform(5, i, 0) * (float)b.vocab) % b.vocab;
-    for (uint32_t seq = 0; seq < MAX_SEQS; seq += 4) { /* real K and V in every page */
-        rose_batch batch = make_batch(&b, seq, 4, 0, context);
-        run_step(&b, &batch);
+    for (int k = 0; k < b.n_ways; k++)
+        open_backend(&b, k, argv[1], argv[3]);
+    if (one == 0 || decodes) fill_pages(&b, context);
+    printf("{\n  \"device\": \"%s\", \"dtype\": \"%s\", \"context\": %u,\n", b.ops->name, argv[3],
+           context);
+    part(&b, "decode");
+    for (size_t i = 0; decodes && i < sizeof sizes / sizeof *sizes; i++) {
+        if (one > 0 && sizes[i] != one) continue;
+        decode(&b, &t, sizes[i], context, false);
+        if (one == 0) decode(&b, &t, sizes[i], context, true);
     }
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        decode(&b, sizes[i], context, false, false);
-        decode(&b, sizes[i], context, true, i + 1 == sizeof sizes / sizeof *sizes);
-    }
-    printf("  ],\n  \"rules\": [\n");
-    decode_with_rules(&b, 0, context, false);
-    decode_with_rules(&b, 1, context, false);
-    decode_with_rules(&b, 64, context, true);
-    printf("  ],\n  \"prefill\": [\n");
-    for (size_t i = 0; i < 3; i++) {
-        b.ops->close(b.ctx);
-        open_backend(&b, argv[1], argv[3], steps[i]);
-        prefill(&b, i == 2);
-    }
-    printf("  ]\n}\n");
-    b.ops->close(b.ctx);
+    printf("\n  ],\n");
+    part(&b, "rules");
+    static const uint32_t wishes[] = {0, 1, 64};
+    for (size_t i = 0; decodes && one == 0 && i < 3; i++)
+        decode_with_rules(&b, &t, wishes[i], context);
+    printf("\n  ],\n");
+    part(&b, "prefill");
+    for (size_t i = 0; prefills && i < 3; i++)
+        if (one == 0 || steps[i] == one) prefill(&b, &t, steps[i]);
+    printf("\n  ]\n}\n");
+    for (int k = 0; k < b.n_ways; k++)
+        b.ops->close(b.ctx[k]);
     return 0;
 }

@@ -11,7 +11,9 @@
  * Pages are laid out as the products take them: every load is 16 bytes a lane and coalesced, and no
  * shared memory is needed. together_kernel (one row): a warp a split, all of its 8 KB in registers
  * before the kernel in front has ended. apart_kernel (up to 16 rows): a warp a tile, splits one
- * after the other. Bound: KV bytes; the exponentials where there are many rows. */
+ * after the other, K of the next one on its way. ahead_kernel (from sm_90 on; many sequences of one
+ * row): together_kernel with a ring of bulk copies to shared memory a warp, so that no load waits
+ * for a product or a merge. Bound: KV bytes; the exponentials where there are many rows. */
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -66,7 +68,7 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
             float m[2], l[2], o[HD / 8][4];
             if (first > 0) pages = split_pages(table, split, n_pages);
             if (first > 0 || !early) load_split<T, HD, false>(&s, a.kv, pages, head, lane);
-            attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
+            attend<T, HD>(q, s, split, pos, false, a.scale, t, m, l, o);
             if (g == 0) {
 #pragma unroll
                 for (int j = 0; j < HD / 8; j++) {
@@ -95,8 +97,155 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
     from_f32(out * __frcp_rn(sum), at);
 }
 
+/* ---- tiles of up to 16 rows: a warp each ---- */
+
+/* Rows g and g + 8 of a tile: what its splits up to here came to. */
+template <int HD> struct tile_sums {
+    float max[2], sum[2], out[HD / 8][4];
+};
+
+template <int HD> ROSE_DEVICE void begin_tile(tile_sums<HD> *r)
+{
+    r->max[0] = r->max[1] = -INFINITY;
+    r->sum[0] = r->sum[1] = 0;
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            r->out[j][e] = 0;
+}
+
+template <typename T, int HD, typename KV>
+ROSE_DEVICE void take_split(tile_sums<HD> *r, const uint32_t q[HD / 16][4], const KV &s,
+                            uint32_t split, const uint32_t pos[2], bool whole, float scale, int t)
+{
+    float m[2], l[2], o[HD / 8][4], x[2], y[2];
+    attend<T, HD>(q, s, split, pos, whole, scale, t, m, l, o);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        merge_scale(&r->max[i], &r->sum[i], m[i], l[i], &x[i], &y[i]);
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            r->out[j][e] = fmaf(o[j][e], y[e / 2], r->out[j][e] * x[e / 2]);
+}
+
 template <typename T, int HD>
-static __global__ void __launch_bounds__(APART_WARPS * 32) apart_kernel(const rose_cuda_attention a)
+ROSE_DEVICE void store_tile(const tile_sums<HD> &r, const rose_cuda_attention &a,
+                            const rose_cuda_item &it, uint32_t head, int g, int t)
+{
+    const float inv[2] = {__frcp_rn(r.sum[0]), __frcp_rn(r.sum[1])};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if ((uint32_t)(g + i * 8) >= it.n_rows) continue;
+        T *at = static_cast<T *>(a.out) +
+                h_index(it.row + g + i * 8, head * a.kv.head_dim + t * 2, a.out_k_pad);
+#pragma unroll
+        for (int j = 0; j < HD / 8; j++) /* 8 dims on are a block on */
+            if ((uint32_t)(j * 8 + t * 2) < a.kv.head_dim)
+                store_pair(at + j * 64, r.out[j][i * 2] * inv[i], r.out[j][i * 2 + 1] * inv[i]);
+    }
+}
+
+/* As load_queries. Of each sector of 32 bytes one load takes a half and another the rest, so it may
+ * stay in the first-level cache. */
+template <typename T, int HD>
+ROSE_DEVICE void load_tile_queries(uint32_t q[HD / 16][4], const rose_cuda_attention &a,
+                                   const rose_cuda_item &it, uint32_t head, int g, int t)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t row = g + i * 8;
+        const uint32_t *at = reinterpret_cast<const uint32_t *>(static_cast<const T *>(a.q) +
+                                                                (size_t)(it.row + row) * a.d +
+                                                                head * a.kv.head_dim + t * 2);
+#pragma unroll
+        for (int j = 0; j < HD / 8; j++) {
+            uint32_t *to = &q[j / 2][j % 2 * 2 + i];
+            *to = 0;
+            if (row < it.n_rows && (uint32_t)(j * 8 + t * 2) < a.kv.head_dim)
+                *to = __ldca(at + j * 4);
+        }
+    }
+}
+
+/* K and V of a head in a split: this lane's places in its two pages. */
+struct split_place {
+    const uint4 *page[2];
+};
+
+/* first: this lane's place in page 0. */
+template <typename T>
+ROSE_DEVICE split_place place_split(const T *first, const rose_cuda_kv &kv, uint2 pages)
+{
+    split_place p;
+    p.page[0] = reinterpret_cast<const uint4 *>(first + pages.x * kv.page_elems);
+    p.page[1] = reinterpret_cast<const uint4 *>(first + pages.y * kv.page_elems);
+    return p;
+}
+
+/* Other warps of the block want them as well, so they may stay in the first-level cache. */
+template <int HD> ROSE_DEVICE void load_k(split_kv<HD> *s, const split_place &from)
+{
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+#pragma unroll
+        for (int p = 0; p < 2; p++)
+            s->k[p][c] = __ldca(from.page[p] + c * 32);
+}
+template <int HD> ROSE_DEVICE void load_v(split_kv<HD> *s, const split_place &from)
+{
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+#pragma unroll
+        for (int p = 0; p < 2; p++)
+            s->v[p][c] = __ldca(from.page[p] + (HD / 16 + c) * 32);
+}
+
+/* Wider heads have no registers for the K of two splits. */
+template <int HD> struct keys_ahead {
+    enum { YES = HD <= 64 };
+};
+
+/* One split, at `at`; its K is there already, and that of the next one (or NULL) is on its way into
+ * the same registers when it ends. */
+template <typename T, int HD>
+ROSE_DEVICE void pass_split(tile_sums<HD> *r, const uint32_t q[HD / 16][4], split_kv<HD> *s,
+                            const split_place &at, const split_place *next, uint32_t split,
+                            const uint32_t pos[2], bool whole, float scale, int t)
+{
+    float p[4][4], m[2], l[2], x[2], y[2];
+    uint32_t prob[4][2];
+    if (!keys_ahead<HD>::YES) load_k<HD>(s, at);
+    load_v<HD>(s, at);
+    score<T, HD>(q, *s, p);
+    if (keys_ahead<HD>::YES && next != NULL) load_k<HD>(s, *next);
+    weigh<T>(p, split, pos, whole, scale, t, m, l, prob);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        merge_scale(&r->max[i], &r->sum[i], m[i], l[i], &x[i], &y[i]);
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++) {
+        float o[2][4] = {};
+        add_values<T, HD>(prob, *s, 0, c, o);
+        add_values<T, HD>(prob, *s, 1, c, o);
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            float *out = &r->out[c * 2 + e / 4][e % 4];
+            *out = fmaf(o[e / 4][e % 4], y[e % 4 / 2], *out * x[e % 4 / 2]);
+        }
+    }
+}
+
+/* Splits that all rows see whole come first: of these K is loaded a split ahead, and pages are
+ * looked up two ahead. Without a branch in that loop the compiler lets a product wait for its own
+ * operand alone. */
+template <typename T, int HD>
+static __global__ void __launch_bounds__(APART_WARPS * 32, HD > 64   ? 2
+                                                           : HD > 32 ? 3
+                                                                     : 4)
+    apart_kernel(const rose_cuda_attention a)
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t head = blockIdx.x, index = blockIdx.y * APART_WARPS + threadIdx.x / 32;
@@ -106,41 +255,173 @@ static __global__ void __launch_bounds__(APART_WARPS * 32) apart_kernel(const ro
     /* The longest first, as the items of a prompt come in ascending order. */
     const rose_cuda_item it = a.items[a.n_items - 1 - index];
     if (it.n_rows == 0) return;
-    const uint32_t end = it.pos + it.n_rows - 1;
-    const uint32_t n_pages = end / ROSE_PAGE + 1, n_splits = end / SPLIT + 1;
+    const uint32_t end = it.pos + it.n_rows - 1, n_pages = end / ROSE_PAGE + 1, last = end / SPLIT;
+    const uint32_t n_whole = min((it.pos + 1) / SPLIT, last); /* the last one goes with the rest */
     const uint32_t *table = a.tables + it.table;
     const uint32_t pos[2] = {min(it.pos + g, end), min(it.pos + g + 8, end)};
-    uint32_t q[HD / 16][4];
-    float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, out[HD / 8][4] = {};
+    const T *first = kv_block<T>(a.kv, 0, head) + lane * (sizeof(uint4) / sizeof(T));
+    split_place at = place_split(first, a.kv, split_pages(table, 0, n_pages));
+    uint2 pages = split_pages(table, min(1u, last), n_pages); /* of the next split */
+    uint32_t q[HD / 16][4], split = 0;
+    split_kv<HD> s;
+    tile_sums<HD> r;
 
+    if (keys_ahead<HD>::YES) load_k<HD>(&s, at);
+    load_tile_queries<T, HD>(q, a, it, head, g, t);
+    begin_tile(&r);
+    for (; split < n_whole; split++) {
+        const split_place next = place_split(first, a.kv, pages);
+        pages = split_pages(table, min(split + 2, last), n_pages);
+        pass_split<T, HD>(&r, q, &s, at, &next, split, pos, true, a.scale, t);
+        at = next;
+    }
+    for (; split <= last; split++) { /* usually one */
+        pass_split<T, HD>(&r, q, &s, at, NULL, split, pos, false, a.scale, t);
+        if (split == last) break;
+        at = place_split(first, a.kv, pages);
+        pages = split_pages(table, min(split + 2, last), n_pages);
+        if (keys_ahead<HD>::YES) load_k<HD>(&s, at);
+    }
+    store_tile<T, HD>(r, a, it, head, g, t);
+}
+
+/* ---- one row: each warp's splits in a ring of its own ---- */
+
+/* A lane's operands in a split in shared memory, laid out as its pages are. */
+template <int HD> struct staged_kv {
+    const uint4 *at;
+};
+
+template <int HD> ROSE_DEVICE uint4 k_of(const staged_kv<HD> &s, int page, int c)
+{
+    return s.at[(page * 2 * (HD / 16) + c) * 32];
+}
+template <int HD> ROSE_DEVICE uint4 v_of(const staged_kv<HD> &s, int page, int c)
+{
+    return s.at[((page * 2 + 1) * (HD / 16) + c) * 32];
+}
+
+#if __CUDA_ARCH__ >= 900
+template <typename T, int HD>
+ROSE_DEVICE void stage_split(uint4 *to, uint64_t *full, const rose_cuda_kv &kv, uint2 pages,
+                             uint32_t head)
+{
+    const uint32_t bytes = 2 * ROSE_PAGE * HD * sizeof(T); /* K and V of a page */
+    bulk_expect(full, 2 * bytes);
+    bulk_copy(to, kv_block<T>(kv, pages.x, head), bytes, full);
+    bulk_copy(to + bytes / sizeof *to, kv_block<T>(kv, pages.y, head), bytes, full);
+}
+#endif
+
+/* Splits are merged at every turn of the rings. Three blocks a multiprocessor, of 72 KB of splits
+ * at head_dim 64. */
+template <int HD> struct ahead_parts {
+    enum {
+        WARPS = 3,
+        SLOTS = HD > 64 ? 1 : 3,
+        ROUND = WARPS * SLOTS,
+        BYTES = 4 * ROSE_PAGE * HD * 2 /* of a split */
+    };
+    float sums[ROUND][HD + 2];
+    uint64_t full[ROUND];
+};
+
+/* A block a (head, item). Warp w has the splits w, w + WARPS, ..; lane s of it looks their pages up
+ * and copies those of its slot s. */
+template <typename T, int HD>
+static __global__ void __launch_bounds__(ahead_parts<HD>::WARPS * 32)
+    ahead_kernel(const rose_cuda_attention a)
+{
+#if __CUDA_ARCH__ >= 900
+    typedef ahead_parts<HD> parts;
+    enum { WARPS = parts::WARPS, SLOTS = parts::SLOTS, ROUND = parts::ROUND };
+    enum { THREADS = WARPS * 32, OUTS = (HD + THREADS - 1) / THREADS };
+    extern __shared__ __align__(128) uint4 rings[];
+    __shared__ parts p;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t head = blockIdx.x;
+    const rose_cuda_item it = a.items[blockIdx.y];
+    const uint32_t *table = a.tables + it.table;
+    const uint32_t n_pages = it.pos / ROSE_PAGE + 1, n_splits = it.pos / SPLIT + 1;
+    const uint32_t pos[2] = {it.pos, it.pos};
+    uint4 *ring = rings + warp * (SLOTS * parts::BYTES / sizeof(uint4));
+    uint64_t *full = p.full + warp * SLOTS;
+    /* this lane's slot, and its split at this turn */
+    uint4 *slot = ring + lane * (parts::BYTES / sizeof(uint4));
+    uint32_t mine = lane * WARPS + warp;
+    const bool copies = lane < SLOTS && it.n_rows > 0;
+    uint2 pages = make_uint2(0, 0);
+
+    pdl_launch();
+    if (lane < SLOTS) bulk_init(&full[lane], 1);
+    if (copies && mine < n_splits) pages = split_pages(table, mine, n_pages);
+    /* The last split holds the row itself, which the kernel in front writes. */
+    if (copies && mine + 1 < n_splits) stage_split<T, HD>(slot, &full[lane], a.kv, pages, head);
+    pdl_wait();
+    if (it.n_rows == 0) return;
+    if (copies && mine + 1 == n_splits) stage_split<T, HD>(slot, &full[lane], a.kv, pages, head);
+    __syncwarp(); /* the barriers are set up */
+
+    uint32_t q[HD / 16][4];
+    float max = -INFINITY, sum = 0, out[OUTS] = {}; /* of dims threadIdx.x, + THREADS .. */
     load_queries<T, HD>(q, a, it, head, g, t);
-    for (uint32_t split = 0; split < n_splits; split++) {
-        split_kv<HD> s;
-        float m[2], l[2], o[HD / 8][4], x[2], y[2];
-        load_split<T, HD, true>(&s, a.kv, split_pages(table, split, n_pages), head, lane);
-        attend<T, HD>(q, s, split, pos, a.scale, t, m, l, o);
+    for (uint32_t first = 0, turn = 0; first < n_splits; first += ROUND, turn ^= 1) {
+        mine += ROUND;
+        if (copies && mine < n_splits) pages = split_pages(table, mine, n_pages);
+#pragma unroll 1
+        for (uint32_t s = 0; s < SLOTS; s++) {
+            const uint32_t index = s * WARPS + warp, split = first + index;
+            if (split >= n_splits) break;
+            float m[2], l[2], o[HD / 8][4];
+            bulk_wait(&full[s], turn);
+            attend<T, HD>(q, staged_kv<HD>{ring + s * (parts::BYTES / sizeof(uint4)) + lane}, split,
+                          pos, (split + 1) * SPLIT <= it.pos + 1, a.scale, t, m, l, o);
+            __syncwarp(); /* all lanes have read the slot */
+            if (lane == s && mine < n_splits) stage_split<T, HD>(slot, &full[s], a.kv, pages, head);
+            if (g == 0) {
 #pragma unroll
-        for (int r = 0; r < 2; r++)
-            merge_scale(&max[r], &sum[r], m[r], l[r], &x[r], &y[r]);
-#pragma unroll
-        for (int j = 0; j < HD / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                out[j][e] = fmaf(o[j][e], y[e / 2], out[j][e] * x[e / 2]);
-    }
-    const float inv[2] = {__frcp_rn(sum[0]), __frcp_rn(sum[1])};
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        if ((uint32_t)(g + r * 8) >= it.n_rows) continue;
-#pragma unroll
-        for (int j = 0; j < HD / 8; j++) {
-            const uint32_t dim = j * 8 + t * 2;
-            if (dim < a.kv.head_dim)
-                store_pair(static_cast<T *>(a.out) +
-                               h_index(it.row + g + r * 8, head * a.kv.head_dim + dim, a.out_k_pad),
-                           out[j][r * 2] * inv[r], out[j][r * 2 + 1] * inv[r]);
+                for (int j = 0; j < HD / 8; j++) {
+                    p.sums[index][j * 8 + t * 2] = o[j][0];
+                    p.sums[index][j * 8 + t * 2 + 1] = o[j][1];
+                }
+                if (t == 0) {
+                    p.sums[index][HD] = m[0];
+                    p.sums[index][HD + 1] = l[0];
+                }
+            }
         }
+        __syncthreads();
+        const uint32_t n = min(n_splits - first, (uint32_t)ROUND);
+        for (uint32_t i = 0; i < n; i++) {
+            float x, y;
+            merge_scale(&max, &sum, p.sums[i][HD], p.sums[i][HD + 1], &x, &y);
+#pragma unroll
+            for (int j = 0; j < OUTS; j++)
+                if (threadIdx.x + j * THREADS < HD)
+                    out[j] = fmaf(p.sums[i][threadIdx.x + j * THREADS], y, out[j] * x);
+        }
+        if (first + ROUND < n_splits) __syncthreads();
     }
+#pragma unroll
+    for (int j = 0; j < OUTS; j++) {
+        const uint32_t dim = threadIdx.x + j * THREADS;
+        if (dim < a.kv.head_dim)
+            from_f32(out[j] * __frcp_rn(sum),
+                     static_cast<T *>(a.out) +
+                         h_index(it.row, head * a.kv.head_dim + dim, a.out_k_pad));
+    }
+#endif
+}
+
+template <typename T, int HD>
+static cudaError_t run_ahead(const rose_cuda_launch *at, const rose_cuda_attention *a)
+{
+    const size_t bytes = (size_t)ahead_parts<HD>::ROUND * ahead_parts<HD>::BYTES;
+    static const cudaError_t allowed = cudaFuncSetAttribute(
+        (const void *)ahead_kernel<T, HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (allowed != cudaSuccess) return allowed;
+    return launch_kernel(at, ahead_kernel<T, HD>, dim3(a->kv.n_heads, a->n_items),
+                         ahead_parts<HD>::WARPS * 32, bytes, *a);
 }
 
 template <typename T, int HD>
@@ -150,6 +431,9 @@ static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attentio
         dim3 grid(a->kv.n_heads, (a->n_items + APART_WARPS - 1) / APART_WARPS);
         return launch_kernel(at, apart_kernel<T, HD>, grid, APART_WARPS * 32, 0, *a);
     }
+    const bool many = a->n_items * a->kv.n_heads > 3 * 132;
+    if (many && (at->without & ROSE_CUDA_WITHOUT_AHEAD) == 0 && rose_cuda_code_version() >= 90)
+        return run_ahead<T, HD>(at, a);
     dim3 grid(a->kv.n_heads, a->n_items);
     /* One wave of blocks, as wide as registers allow. */
     if (a->n_items * a->kv.n_heads <= 132)

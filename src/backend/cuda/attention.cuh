@@ -8,9 +8,19 @@
 
 enum { SPLIT = ROSE_CUDA_SPLIT };
 
+/* A split in registers. */
 template <int HD> struct split_kv {
     uint4 k[2][HD / 16], v[2][HD / 16];
 };
+
+template <int HD> ROSE_DEVICE uint4 k_of(const split_kv<HD> &s, int page, int c)
+{
+    return s.k[page][c];
+}
+template <int HD> ROSE_DEVICE uint4 v_of(const split_kv<HD> &s, int page, int c)
+{
+    return s.v[page][c];
+}
 
 /* State of a row, or its part in one split: O unnormalised. */
 ROSE_DEVICE void merge_scale(float *max, float *sum, float m, float l, float *a, float *b)
@@ -52,31 +62,48 @@ ROSE_DEVICE void load_split(split_kv<HD> *s, const rose_cuda_kv &kv, uint2 pages
     }
 }
 
-/* One split for 16 rows: lane (g, t) has rows g and g + 8, at positions pos[0], pos[1]. m, l, o[HD
- * / 8][4]. */
-template <typename T, int HD>
-ROSE_DEVICE void attend(const uint32_t q[HD / 16][4], const split_kv<HD> &s, uint32_t split,
-                        const uint32_t pos[2], float scale, int t, float m[2], float l[2],
-                        float o[HD / 8][4])
+/* One split for 16 rows, in three parts: lane (g, t) has rows g and g + 8, at positions pos[0],
+ * pos[1]. KV: where k_of and v_of find the lane's operands. */
+template <typename T, int HD, typename KV>
+ROSE_DEVICE void score(const uint32_t q[HD / 16][4], const KV &s, float p[4][4])
 {
     const T *tag = NULL;
-    float p[4][4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        p[j][0] = p[j][1] = p[j][2] = p[j][3] = 0;
 #pragma unroll
     for (int c = 0; c < HD / 16; c++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const uint4 k = s.k[j / 2][c];
+            const uint4 k = k_of(s, j / 2, c);
             mma(p[j], q[c], j % 2 ? k.z : k.x, j % 2 ? k.w : k.y, tag);
         }
+}
+
+/* m, l and the probabilities of the scores p, as the second product takes them. whole: no position
+ * of the split lies after a row. */
+template <typename T>
+ROSE_DEVICE void weigh(float p[4][4], uint32_t split, const uint32_t pos[2], bool whole,
+                       float scale, int t, float m[2], float l[2], uint32_t prob[4][2])
+{
+    const T *tag = NULL;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            p[j][e] *= scale;
+    if (!whole)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (split * SPLIT + j * 8 + t * 2 + e % 2 > pos[e / 2]) p[j][e] = -INFINITY;
     m[0] = m[1] = -INFINITY;
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const uint32_t at = split * SPLIT + j * 8 + t * 2 + e % 2;
-            p[j][e] = at <= pos[e / 2] ? p[j][e] * scale : -INFINITY;
+        for (int e = 0; e < 4; e++)
             m[e / 2] = fmaxf(m[e / 2], p[j][e]);
-        }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         m[r] = fmaxf(m[r], __shfl_xor_sync(ROSE_ALL_LANES, m[r], 1));
@@ -84,7 +111,6 @@ ROSE_DEVICE void attend(const uint32_t q[HD / 16][4], const split_kv<HD> &s, uin
         l[r] = 0;
     }
     const float base[2] = {m[0] == -INFINITY ? 0.0f : m[0], m[1] == -INFINITY ? 0.0f : m[1]};
-    uint32_t prob[4][2];
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll
@@ -100,22 +126,40 @@ ROSE_DEVICE void attend(const uint32_t q[HD / 16][4], const split_kv<HD> &s, uin
         l[r] += __shfl_xor_sync(ROSE_ALL_LANES, l[r], 1);
         l[r] += __shfl_xor_sync(ROSE_ALL_LANES, l[r], 2);
     }
+}
+
+/* Adds one page to o of the dims 16 c to 16 c + 15. */
+template <typename T, int HD, typename KV>
+ROSE_DEVICE void add_values(const uint32_t prob[4][2], const KV &s, int page, int c, float o[2][4])
+{
+    const T *tag = NULL;
+    const uint32_t a[4] = {prob[page * 2][0], prob[page * 2][1], prob[page * 2 + 1][0],
+                           prob[page * 2 + 1][1]};
+    const uint4 v = v_of(s, page, c);
+    mma(o[0], a, v.x, v.y, tag);
+    mma(o[1], a, v.z, v.w, tag);
+}
+
+/* All of it: m, l, o[HD / 8][4]. */
+template <typename T, int HD, typename KV>
+ROSE_DEVICE void attend(const uint32_t q[HD / 16][4], const KV &s, uint32_t split,
+                        const uint32_t pos[2], bool whole, float scale, int t, float m[2],
+                        float l[2], float o[HD / 8][4])
+{
+    float p[4][4];
+    uint32_t prob[4][2];
+    score<T, HD>(q, s, p);
+    weigh<T>(p, split, pos, whole, scale, t, m, l, prob);
 #pragma unroll
     for (int j = 0; j < HD / 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             o[j][e] = 0;
 #pragma unroll
-    for (int page = 0; page < 2; page++) {
-        const uint32_t a[4] = {prob[page * 2][0], prob[page * 2][1], prob[page * 2 + 1][0],
-                               prob[page * 2 + 1][1]};
+    for (int page = 0; page < 2; page++)
 #pragma unroll
-        for (int c = 0; c < HD / 16; c++) {
-            const uint4 v = s.v[page][c];
-            mma(o[c * 2], a, v.x, v.y, tag);
-            mma(o[c * 2 + 1], a, v.z, v.w, tag);
-        }
-    }
+        for (int c = 0; c < HD / 16; c++)
+            add_values<T, HD>(prob, s, page, c, o + c * 2);
 }
 
 #endif

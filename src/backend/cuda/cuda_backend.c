@@ -111,6 +111,9 @@ static void cuda_close(void *ctx)
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
         if (c->slots[i].done != NULL) cudaEventDestroy(c->slots[i].done);
     if (c->staged != NULL) cudaEventDestroy(c->staged);
+    if (c->fork != NULL) cudaEventDestroy(c->fork);
+    if (c->join != NULL) cudaEventDestroy(c->join);
+    if (c->side != NULL) cudaStreamDestroy(c->side);
     cudaFree(c->weights_base);
     cudaFree(c->kv_base);
     cudaFree(c->scratch_base);
@@ -150,6 +153,16 @@ static rose_status allocate_slots(rose_cuda *c, rose_err *err)
     return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
 }
 
+/* For captures of a step in halves, and for copies of rules. */
+static cudaError_t create_side(rose_cuda *c)
+{
+    cudaError_t e = cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->staged, cudaEventDisableTiming);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->join, cudaEventDisableTiming);
+    return e;
+}
+
 static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
 {
     const rose_memory_plan *p = &c->plan;
@@ -169,8 +182,8 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
     if (weights.used != p->weights || scratch.used != p->scratch)
         return rose_fail(err, ROSE_E_INVAL, "the memory plan is not one of this model");
 
-    e = cudaEventCreateWithFlags(&c->staged, cudaEventDisableTiming);
-    return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating an event");
+    e = create_side(c);
+    return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating events");
 }
 
 static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend_opts *o,
@@ -189,19 +202,16 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     c->plan = *p;
     c->type = rose_cuda_type_of(p->dtype);
     c->hd_pad = rose_cuda_hd_pad(c->arch.head_dim);
-    c->pdl = o->pdl;
+    c->pdl = o->pdl && rose_cuda_code_version() >= 90;
+    c->without = p->without;
     c->naive = o->prefill == ROSE_PREFILL_NAIVE;
     c->timeout = o->device_timeout_ms;
     if ((st = allocate(c, m, err)) != ROSE_OK) goto done;
-    cudaError_t e = rose_cuda_linear_init();
-    if (e != cudaSuccess) {
-        st = rose_cuda_fail(err, e, "preparing the kernels");
-        goto done;
-    }
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
     if (o->megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
     if (o->cuda_graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
-    if ((e = rose_cuda_finish(c)) != cudaSuccess) {
+    const cudaError_t e = rose_cuda_finish(c);
+    if (e != cudaSuccess) {
         st = rose_cuda_fail(err, e, "uploading the graphs");
         goto done;
     }
@@ -353,6 +363,7 @@ static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *sl
     fill_rows(slot->header, &step.at, b, &s);
     slot->n_entries = slot->n_deliveries = 0;
     slot->rules_used = 0;
+    slot->rules_again = false;
 
     cudaError_t e = cudaMemcpyAsync(c->scratch.header, slot->header, step.at.end,
                                     cudaMemcpyHostToDevice, c->stream);

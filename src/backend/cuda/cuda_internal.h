@@ -13,7 +13,8 @@ enum {
     ROSE_CUDA_OUT_BLOCK = 256, /* rows whose logits are held at a time */
     ROSE_CUDA_MAX_GRAPHS = 24,
     ROSE_CUDA_CHANGED = 128, /* rows that rules have changed, held at a time */
-    ROSE_CUDA_SLOTS = 2      /* steps in flight */
+    ROSE_CUDA_SLOTS = 2,     /* steps in flight */
+    ROSE_CUDA_HALVED = 2     /* captured steps whose layers run in two halves, at most */
 };
 
 /* Most kernels of a captured step: two norms, four products and attention a layer; embedding, last
@@ -84,6 +85,7 @@ typedef struct rose_cuda_slot {
     cudaEvent_t done;
     uint64_t ticket;
     uint64_t rules_used;
+    bool rules_again; /* the area is used again in this step, behind kernels that read it */
     uint32_t n_outputs, n_entries, n_deliveries;
 } rose_cuda_slot;
 
@@ -115,11 +117,14 @@ typedef struct rose_cuda {
     uint32_t n_graphs;
     bool use_graphs;    /* tests turn it off */
     bool pdl;           /* programmatic dependent launch */
+    uint32_t without;   /* rose_cuda_without */
     bool naive;         /* prompts attend by the plain kernel */
     uint32_t timeout;   /* ms that the device may take to answer; 0 = any time */
     bool lost;          /* it has not: nothing here may wait for it again */
     cudaEvent_t staged; /* the last copy out of a slot's `rules` */
-    bool has_mega;      /* a graph of one sequence is the megakernel and the sampler */
+    cudaStream_t side;  /* what captures fork to; copies of rules */
+    cudaEvent_t fork, join;
+    bool has_mega; /* a graph of one sequence is the megakernel and the sampler */
     rose_cuda_mega mega;
     uint64_t ticket;
 } rose_cuda;
@@ -151,6 +156,10 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
                               const rose_memory_plan *p);
 void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s);
 rose_cuda_type rose_cuda_type_of(rose_compute c);
+/* without.c: the bits of names with commas between; NULL and "" have none. Errors: UNSUPPORTED
+ * (says which name, and which there are). */
+rose_status rose_cuda_without_read(const char *names, uint32_t *without, rose_err *err);
+
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                            rose_err *err);
 

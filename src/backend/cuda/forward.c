@@ -4,13 +4,32 @@
  * header. */
 #include "backend/cuda/cuda_internal.h"
 
+/* Up to so many rows kernels are so short that the one behind should be on the multiprocessor with
+ * them: -7 % at 2 rows, -4 at 8, -3 at 16; from 32 on it costs 1 to 3 % (H100). */
+enum { SHARED_ROWS = 16 };
+
 typedef struct pass {
     rose_cuda *c;
     const rose_cuda_shape *s;
     rose_cuda_header at;
     rose_cuda_launch launch;
-    cudaError_t e; /* the first failure */
+    uint32_t first, n_rows; /* which rows its layers take: all, or half of a decode step */
+    cudaError_t e;          /* the first failure */
 } pass;
+
+static pass begin(rose_cuda *c, const rose_cuda_shape *s)
+{
+    pass p = {.c = c,
+              .s = s,
+              .n_rows = s->n_rows,
+              .launch = {.stream = c->stream,
+                         .type = c->type,
+                         .shared = s->n_rows <= SHARED_ROWS &&
+                                   (c->without & ROSE_CUDA_WITHOUT_CARVEOUT) == 0,
+                         .without = c->without}};
+    rose_cuda_layout_header(&p.at, s);
+    return p;
+}
 
 static void note(pass *p, cudaError_t e)
 {
@@ -23,18 +42,36 @@ static void *table(const pass *p, uint64_t at)
     return p->c->scratch.header + at;
 }
 
+/* The pass's first entry of a table of rows. */
+static uint32_t *row_table(const pass *p, uint64_t at)
+{
+    return (uint32_t *)table(p, at) + p->first;
+}
+
+static float *x_of(const pass *p)
+{
+    return p->c->scratch.x + (size_t)p->first * p->c->arch.d_model;
+}
+
+/* The pass's first row where a row has so many values of type T: blocked rows begin at multiples of
+ * 8. */
+static void *rows_of(const pass *p, void *base, uint32_t values)
+{
+    return (uint8_t *)base + (size_t)p->first * values * rose_cuda_type_size(p->c->type);
+}
+
 static void embed(pass *p)
 {
     rose_cuda *c = p->c;
     const rose_cuda_embed a = {.tok = c->weights.tok,
                                .pos = c->weights.pos,
-                               .ids = table(p, p->at.tokens),
+                               .ids = row_table(p, p->at.tokens),
                                .sampled = c->scratch.sampled,
-                               .where = table(p, p->at.where),
-                               .x = c->scratch.x,
+                               .where = row_table(p, p->at.where),
+                               .x = x_of(p),
                                .d = c->arch.d_model,
                                .k_pad = c->weights.head.k_pad,
-                               .rows = p->s->n_rows,
+                               .rows = p->n_rows,
                                .vocab = c->arch.vocab_size};
     note(p, rose_cuda_embed_run(&p->launch, &a));
 }
@@ -42,14 +79,15 @@ static void embed(pass *p)
 static void norm(pass *p, const float *w, const float *b)
 {
     rose_cuda *c = p->c;
-    const rose_cuda_norm a = {.x = c->scratch.x,
+    const uint32_t k_pad = c->weights.head.k_pad;
+    const rose_cuda_norm a = {.x = x_of(p),
                               .w = w,
                               .b = b,
                               .eps = c->arch.norm_eps,
-                              .out = c->scratch.h,
-                              .out_k_pad = c->weights.head.k_pad,
+                              .out = rows_of(p, c->scratch.h, k_pad),
+                              .out_k_pad = k_pad,
                               .d = c->arch.d_model,
-                              .rows = p->s->n_rows};
+                              .rows = p->n_rows};
     note(p, rose_cuda_norm_run(&p->launch, &a));
 }
 
@@ -64,23 +102,30 @@ rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer)
                           .n_heads = c->arch.n_heads};
 }
 
-/* y = LayerNorm(x) w. Two kernels: every block norming up to 8 rows for itself took 8 us a step
- * more at one row and 43 at eight (H100). */
+/* y = LayerNorm(x) w: two kernels, or one where it norms the rows itself. */
 static void norm_linear(pass *p, const rose_cuda_linear *w, const float *norm_w,
                         const float *norm_b, rose_cuda_io io)
 {
-    norm(p, norm_w, norm_b);
-    io.rows = p->s->n_rows;
-    io.h = p->c->scratch.h;
+    io.rows = p->n_rows;
+    io.x = x_of(p);
+    io.ld_x = p->c->arch.d_model;
+    if (rose_cuda_linear_norms(&p->launch, w, &io)) {
+        io.norm_w = norm_w;
+        io.norm_b = norm_b;
+        io.norm_eps = p->c->arch.norm_eps;
+    } else {
+        norm(p, norm_w, norm_b);
+        io.h = rows_of(p, p->c->scratch.h, p->c->weights.head.k_pad);
+    }
     note(p, rose_cuda_linear_run(&p->launch, w, &io));
 }
 
 static void residual(pass *p, const rose_cuda_linear *w, const void *h)
 {
     const rose_cuda_io io = {.h = h,
-                             .x = p->c->scratch.x,
+                             .x = x_of(p),
                              .ld_x = p->c->arch.d_model,
-                             .rows = p->s->n_rows,
+                             .rows = p->n_rows,
                              .epilogue = ROSE_CUDA_EPI_RESIDUAL};
     note(p, rose_cuda_linear_run(&p->launch, w, &io));
 }
@@ -96,6 +141,12 @@ static void attention(pass *p, uint32_t layer)
                              .out = c->scratch.h,
                              .out_k_pad = c->weights.head.k_pad,
                              .d = c->arch.d_model};
+    if (p->n_rows < p->s->n_rows) { /* half: of one row each; items name their rows */
+        a.items += p->first;
+        a.n_items = p->n_rows;
+        note(p, rose_cuda_attention_run(&p->launch, &a, true));
+        return;
+    }
     if (p->s->n_single > 0) {
         a.n_items = p->s->n_single;
         note(p, rose_cuda_attention_run(&p->launch, &a, true));
@@ -116,17 +167,17 @@ static void layer(pass *p, uint32_t i)
 
     norm_linear(p, &l->qkv, l->ln1_w, l->ln1_b,
                 (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_QKV,
-                               .q = s->q,
+                               .q = rows_of(p, s->q, c->arch.d_model),
                                .kv = rose_cuda_layer_kv(c, i),
-                               .slot = table(p, p->at.slot)});
+                               .slot = row_table(p, p->at.slot)});
     attention(p, i);
-    residual(p, &l->proj, s->h);
+    residual(p, &l->proj, rows_of(p, s->h, c->weights.head.k_pad));
     norm_linear(p, &l->fc1, l->ln2_w, l->ln2_b,
                 (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_ACT,
-                               .out = s->ff,
+                               .out = rows_of(p, s->ff, l->fc2.k_pad),
                                .out_k_pad = l->fc2.k_pad,
                                .act = (uint32_t)c->arch.act});
-    residual(p, &l->fc2, s->ff);
+    residual(p, &l->fc2, rows_of(p, s->ff, l->fc2.k_pad));
 }
 
 static void sample(pass *p, uint32_t first, uint32_t n)
@@ -190,8 +241,7 @@ cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t f
 
 cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose_cuda_step *step)
 {
-    pass p = {.c = c, .s = s, .launch = {.stream = c->stream, .type = c->type}};
-    rose_cuda_layout_header(&p.at, s);
+    pass p = begin(c, s);
     embed(&p);
     for (uint32_t i = 0; i < c->arch.n_layers; i++)
         layer(&p, i);
@@ -207,20 +257,51 @@ cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose
 /* A decode step of one sequence in one kernel, and the sampler. */
 static cudaError_t forward_one(rose_cuda *c, const rose_cuda_shape *s)
 {
-    pass p = {.c = c, .s = s, .launch = {.stream = c->stream, .type = c->type}};
-    rose_cuda_layout_header(&p.at, s);
+    pass p = begin(c, s);
     note(&p, rose_cuda_mega_run(&p.launch, &c->mega));
     sample(&p, 0, 1);
     return p.e;
 }
 
+/* A decode step whose layers run in two halves of the rows, on a stream each: while one half reads
+ * its context the other may multiply. Rows do not depend on each other, so no bit changes; weights
+ * are read once a half. The outputs are those of all rows. For a capture: the streams fork and
+ * join.
+ */
+static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s)
+{
+    pass half[2] = {begin(c, s), begin(c, s)}, all = begin(c, s);
+    cudaError_t e = cudaEventRecord(c->fork, c->stream);
+
+    if (e == cudaSuccess) e = cudaStreamWaitEvent(c->side, c->fork, 0);
+    half[0].n_rows = (s->n_rows + 15) / 16 * 8; /* whole blocks */
+    half[1].first = half[0].n_rows;
+    half[1].n_rows = s->n_rows - half[0].n_rows;
+    half[1].launch.stream = c->side;
+    for (int i = 0; i < 2; i++)
+        embed(&half[i]);
+    for (uint32_t j = 0; j < c->arch.n_layers; j++)
+        for (int i = 0; i < 2; i++)
+            layer(&half[i], j);
+    for (int i = 0; i < 2; i++)
+        if (e == cudaSuccess) e = half[i].e;
+    if (e == cudaSuccess) e = cudaEventRecord(c->join, c->side);
+    if (e == cudaSuccess) e = cudaStreamWaitEvent(c->stream, c->join, 0);
+    if (e == cudaSuccess) outputs(&all, 0, s->n_outputs);
+    return e != cudaSuccess ? e : all.e;
+}
+
 static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
 {
+    const bool halves = (c->without & ROSE_CUDA_WITHOUT_HALVES) == 0 && g->n > 16 && g->n <= 32;
     const rose_cuda_shape s = {.n_rows = g->n, .n_outputs = g->n, .n_single = g->n};
     cudaGraph_t graph = NULL;
     cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) return e;
-    e = g->n == 1 && c->has_mega ? forward_one(c, &s) : rose_cuda_forward(c, &s, NULL);
+    if (halves)
+        e = forward_halves(c, &s);
+    else
+        e = g->n == 1 && c->has_mega ? forward_one(c, &s) : rose_cuda_forward(c, &s, NULL);
     cudaError_t ended = cudaStreamEndCapture(c->stream, &graph); /* also after a failure */
     if (e == cudaSuccess) e = ended;
     if (e == cudaSuccess) e = cudaGraphInstantiate(&g->exec, graph, 0);

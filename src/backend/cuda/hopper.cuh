@@ -1,5 +1,5 @@
 /* backend/cuda/hopper.cuh - what sm_90a has and no other chip: products of a warpgroup (wgmma) with
- * one operand in registers, bulk copies that end in a barrier of shared memory, clusters. Code that
+ * one operand in registers, bulk copies that end in a barrier of shared memory. Code that
  * uses it stands under ROSE_HOPPER; other chips get an empty kernel, which is never launched.
  *
  * Device code only. "Shared" addresses are 32 bits, of the shared window. */
@@ -53,8 +53,9 @@ ROSE_DEVICE void barrier_wait(uint32_t at, uint32_t parity)
                  : "memory");
 }
 
-/* ---- copies from global memory by a map of blocks (linear_hopper.cuh), counted by a barrier: all
- * of a box, from core `core` of block `block` on; what lies outside the map is zeros ---- */
+/* ---- copies from global memory by a map of blocks (linear_team.cuh, linear_wide.cuh), counted by
+ * a barrier: all of a box, from core `core` of block `block` on; what lies outside the map is zeros
+ * ---- */
 
 ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, uint32_t block,
                           uint32_t barrier)
@@ -65,45 +66,15 @@ ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, ui
                  : "memory");
 }
 
-/* ---- clusters ---- */
-
-ROSE_DEVICE void cluster_sync(void)
+/* Among the 128 threads that name the same of 15 barriers. */
+ROSE_DEVICE void group_sync(uint32_t barrier)
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
+    asm volatile("bar.sync %0,128;" ::"r"(barrier) : "memory");
 }
 
-/* The place `at` as block `rank` has it. */
-ROSE_DEVICE uint32_t cluster_address(uint32_t at, uint32_t rank)
-{
-    uint32_t r;
-    asm volatile("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(r) : "r"(at), "r"(rank));
-    return r;
-}
-
-ROSE_DEVICE uint4 load_shared16(uint32_t at)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(at)
-                 : "memory");
-    return v;
-}
-
-ROSE_DEVICE float4 cluster_load(uint32_t at)
-{
-    float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3},[%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(at)
-                 : "memory");
-    return v;
-}
-
-/* ---- wgmma: d (64 x N) = a (64 x 16, registers) b (16 x N, shared memory) + d ----
- * Of d a lane has, for each 8 columns, row g columns 2t and 2t + 1, then row g + 8. b lies in cores
- * of 8 columns x 16 bytes of k, 128 bytes each. */
+/* ---- wgmma: d (64 x N) = a (64 x 16, registers or shared memory) b (16 x N, shared memory) + d
+ * ---- Of d a lane has, for each 8 columns, row g columns 2t and 2t + 1, then row g + 8. b, and a
+ * in shared memory, lie in cores of 8 columns (rows) x 16 bytes of k, 128 bytes each. */
 
 /* Cores that follow in k lie 128 bytes apart, cores that follow in the columns `stride` bytes. The
  * next 16 values of k: + 16. Of the address only the place in this block's memory counts. */
@@ -143,11 +114,20 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 #define D64 D32 "," \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
     "%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define D24 D16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define D48 D32 "," \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define D96 D64 "," \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82," \
+    "%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define F4(d, i) "+f"((d)[i]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
 #define F16(d, i) F4(d, i), F4(d, (i) + 4), F4(d, (i) + 8), F4(d, (i) + 12)
 #define O16(d) F16(d, 0)
 #define O32(d) O16(d), F16(d, 16)
 #define O64(d) O32(d), F16(d, 32), F16(d, 48)
+#define O24(d) O16(d), F4(d, 16), F4(d, 20)
+#define O48(d) O32(d), F16(d, 32)
+#define O96(d) O64(d), F16(d, 64), F16(d, 80)
 
 /* keep 0: d is overwritten. */
 #define WGMMA(N, REGS, OUT, A, B, KEEP, T, NAME)                                                   \
@@ -165,7 +145,24 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 
 WGMMA_TYPES(32, D16, O16, "%16,%17,%18,%19", "%20", "%21")
 WGMMA_TYPES(64, D32, O32, "%32,%33,%34,%35", "%36", "%37")
-WGMMA_TYPES(128, D64, O64, "%64,%65,%66,%67", "%68", "%69")
+
+/* Both operands in shared memory. */
+#define WGMMA2(N, REGS, OUT, A, B, KEEP, T, NAME)                                                  \
+    ROSE_DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int keep, const T *)         \
+    {                                                                                              \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p," KEEP ",0;\n"                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" REGS     \
+                     "}, " A ", " B ", p, 1, 1, 0, 0;\n}"                                          \
+                     : OUT(d)                                                                      \
+                     : "l"(a), "l"(b), "r"(keep));                                                 \
+    }
+#define WGMMA2_TYPES(N, REGS, OUT, A, B, KEEP)                                                     \
+    WGMMA2(N, REGS, OUT, A, B, KEEP, __half, "f16")                                                \
+    WGMMA2(N, REGS, OUT, A, B, KEEP, __nv_bfloat16, "bf16")
+
+WGMMA2_TYPES(48, D24, O24, "%24", "%25", "%26")
+WGMMA2_TYPES(96, D48, O48, "%48", "%49", "%50")
+WGMMA2_TYPES(192, D96, O96, "%96", "%97", "%98")
 /* clang-format on */
 
 #endif

@@ -111,11 +111,25 @@ static void bench_close(rose_kernel_bench *b)
     free(b);
 }
 
+/* Forces it for the process. */
+static rose_status choose_own(const char *name, rose_err *err)
+{
+    int kernel = 0;
+    while (name != NULL && kernel < ROSE_CUDA_N_KERNELS &&
+           strcmp(name, rose_cuda_linear_name(kernel)) != 0)
+        kernel++;
+    if (kernel == ROSE_CUDA_N_KERNELS)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: no kernel %s", name);
+    rose_cuda_linear_force(kernel);
+    return ROSE_OK;
+}
+
 static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err)
 {
     rose_status st = ROSE_OK;
     struct cudaDeviceProp device;
     rose_kernel_bench *b = NULL;
+    bool wide;
 
     *out = NULL;
     if ((st = rose_cuda_select(err)) != ROSE_OK) goto done;
@@ -128,6 +142,7 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
         goto done;
     }
     b->type = o->dtype == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+    if ((st = choose_own(o->kernel, err)) != ROSE_OK) goto done;
     if ((st = rose_cublaslt_open(&b->library, o->library, err)) != ROSE_OK) goto done;
     for (uint32_t i = 0; i < o->n_largest; i++)
         add_size(b, &o->largest[i]);
@@ -135,7 +150,7 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
     if (e == cudaSuccess) e = cudaEventCreate(&b->start);
     if (e == cudaSuccess) e = cudaEventCreate(&b->end);
     if (e == cudaSuccess) e = cudaGetDeviceProperties(&device, 0);
-    if (e == cudaSuccess) e = rose_cuda_linear_init();
+    if (e == cudaSuccess) e = rose_cuda_linear_init(&wide);
     if (e == cudaSuccess) e = allocate(b);
     if ((st = cuda_status(e, "bench kernels", err)) != ROSE_OK) goto done;
     const size_t v = rose_cublaslt_version(b->library);
@@ -194,7 +209,10 @@ static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s,
     const rose_cuda_io io = make_io(b, s);
     rose_cuda_launch at = {.stream = b->stream, .type = b->type};
     for (uint32_t i = 0; i < MATRICES; i++) {
-        const rose_cuda_linear w = {.w = (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2,
+        void *matrix = (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2;
+        const rose_cuda_linear w = {.w = matrix,
+                                    .cores = matrix, /* random numbers in either order */
+                                    .kv = s->role == ROSE_KERNEL_QKV,
                                     .bias = s->role == ROSE_KERNEL_HEAD ? NULL : b->bias,
                                     .k = s->n_in,
                                     .k_pad = s->n_in,

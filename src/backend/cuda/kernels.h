@@ -38,6 +38,8 @@ typedef struct rose_cuda_linear {
     void *w;
     float *bias; /* [n] or NULL */
     uint32_t k, k_pad, n, n_pad;
+    void *cores; /* a second copy of 16-bit weights, for linear_wide.cuh (core_index); or NULL */
+    bool kv;     /* outputs k to 3 k - 1 are K and V: `cores` has them in another order */
 } rose_cuda_linear;
 
 /* The pages of one layer. A page holds, per layer and head, K then V, each [16 tokens][hd_pad] in
@@ -58,8 +60,11 @@ typedef enum rose_cuda_epilogue {
 /* Where a matrix product takes its rows from and puts them. Activations of type T ("h") lie in
  * blocks of 8 rows x 8 values: [row / 8][k_pad / 8][8][8]. */
 typedef struct rose_cuda_io {
-    const void *h; /* T [rows][k_pad], blocked */
-    float *x;      /* [rows][ld_x]: residual stream */
+    const void *h;                /* T [rows][k_pad], blocked */
+    float *x;                     /* [rows][ld_x]: residual stream */
+    const float *norm_w, *norm_b; /* [k]: the rows are LayerNorm(x), h is not read, where
+                                     rose_cuda_linear_norms; NULL: they are h */
+    float norm_eps;
     rose_cuda_epilogue epilogue;
     void *q;              /* T [rows][n / 3] */
     rose_cuda_kv kv;      /* EPI_QKV */
@@ -193,21 +198,44 @@ typedef struct rose_cuda_pack {
     uint32_t k_pad;
 } rose_cuda_pack;
 
+/* What can be left out, to measure what it gives; the bits are the same (names: without.c). */
+typedef enum rose_cuda_without {
+    ROSE_CUDA_WITHOUT_WIDE = 1,   /* linear_wide.cuh, and the copy of the weights for it */
+    ROSE_CUDA_WITHOUT_TEAM = 2,   /* linear_team.cuh */
+    ROSE_CUDA_WITHOUT_AHEAD = 4,  /* attention of many single rows: a warp's ring of splits */
+    ROSE_CUDA_WITHOUT_HALVES = 8, /* captured steps of 17 to 32: the layers of two halves abreast */
+    ROSE_CUDA_WITHOUT_NORMED = 16,  /* linear_normed.cuh */
+    ROSE_CUDA_WITHOUT_CARVEOUT = 32 /* rose_cuda_launch.shared of the first 16 rows */
+} rose_cuda_without;
+
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
 typedef struct rose_cuda_launch {
     cudaStream_t stream;
     rose_cuda_type type;
     bool dependent;
+    bool shared; /* the first-level memory is all shared memory: blocks of kernels that agree on it
+                    may be on a multiprocessor together */
+    uint32_t without; /* rose_cuda_without */
 } rose_cuda_launch;
 
-/* Once per process and device: shared-memory limits of the kernels. */
-cudaError_t rose_cuda_linear_init(void);
+/* Once per process, any thread: shared-memory limits of the kernels. *wide: those of
+ * linear_wide.cuh run here. */
+cudaError_t rose_cuda_linear_init(bool *wide);
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
-/* Which kernel runs; tests force one: 0 = the best for the shape, 1 = rows, 2 = tiles, and on
- * sm_90a 3, 4 = stream, 5, 6 = split. One that does not take the shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 7 };
+/* Whether rose_cuda_linear_run takes norm_w: not left out, no kernel forced, the shape one of
+ * linear_normed.cuh. Else norm_w of other than NULL is refused. */
+bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w,
+                            const rose_cuda_io *io);
+/* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
+ * tiles, and on sm_90a 3, 4 = team, from ROSE_CUDA_WIDE on wide, which want the weights' cores. One
+ * that does not take the shape gives way to tiles. */
+enum { ROSE_CUDA_N_KERNELS = 9, ROSE_CUDA_WIDE = 5 };
 void rose_cuda_linear_force(int kernel);
+/* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
+const char *rose_cuda_linear_name(int kernel);
+/* Fills l->cores, k_pad x n_pad values like l->w, from l->w. Not for fp32. */
+cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_linear *l);
 
 /* together: one block a (head, item) with n_rows 1, its warps share the context; else one warp a
  * (head, item). */
@@ -218,6 +246,10 @@ cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);
 cudaError_t rose_cuda_changes_run(const rose_cuda_launch *l, const rose_cuda_changes *a);
 cudaError_t rose_cuda_reports_run(const rose_cuda_launch *l, const rose_cuda_reports *a);
+/* What this program's code for GPU 0 was compiled for, 10 major + minor: less than the chip's where
+ * there is only PTX of an older one. 0: none was found. What the code leaves out below some version
+ * must not be launched. Any thread; asked once. */
+int rose_cuda_code_version(void);
 cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *a);
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l, const rose_cuda_pack *a); /* to fp32 */
 

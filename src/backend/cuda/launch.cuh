@@ -1,14 +1,14 @@
 /* backend/cuda/launch.cuh - one way to launch a kernel: on a stream, with or without programmatic
- * dependence on the kernel before it, in clusters of so many blocks along x (1: none). */
+ * dependence on the kernel before it, and a preference for shared memory. */
 #ifndef ROSE_BACKEND_CUDA_LAUNCH_CUH
 #define ROSE_BACKEND_CUDA_LAUNCH_CUH
 
 #include "backend/cuda/kernels.h"
 
 template <typename... Parameters, typename... Arguments>
-static cudaError_t launch_cluster(const rose_cuda_launch *at, void (*kernel)(Parameters...),
-                                  dim3 grid, unsigned threads, size_t shared, unsigned cluster,
-                                  const Arguments &...arguments)
+static cudaError_t launch_kernel(const rose_cuda_launch *at, void (*kernel)(Parameters...),
+                                 dim3 grid, unsigned threads, size_t shared,
+                                 const Arguments &...arguments)
 {
     cudaLaunchAttribute attributes[2];
     unsigned n = 0;
@@ -16,11 +16,9 @@ static cudaError_t launch_cluster(const rose_cuda_launch *at, void (*kernel)(Par
         attributes[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[n++].val.programmaticStreamSerializationAllowed = 1;
     }
-    if (cluster > 1) {
-        attributes[n].id = cudaLaunchAttributeClusterDimension;
-        attributes[n].val.clusterDim.x = cluster;
-        attributes[n].val.clusterDim.y = 1;
-        attributes[n++].val.clusterDim.z = 1;
+    if (at->shared) {
+        attributes[n].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+        attributes[n++].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
     }
     cudaLaunchConfig_t c = {};
     c.gridDim = grid;
@@ -30,14 +28,6 @@ static cudaError_t launch_cluster(const rose_cuda_launch *at, void (*kernel)(Par
     c.attrs = attributes;
     c.numAttrs = n;
     return cudaLaunchKernelEx(&c, kernel, arguments...);
-}
-
-template <typename... Parameters, typename... Arguments>
-static cudaError_t launch_kernel(const rose_cuda_launch *at, void (*kernel)(Parameters...),
-                                 dim3 grid, unsigned threads, size_t shared,
-                                 const Arguments &...arguments)
-{
-    return launch_cluster(at, kernel, grid, threads, shared, 1, arguments...);
 }
 
 #endif

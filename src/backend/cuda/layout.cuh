@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/wide_walk.h"
 
 #define ROSE_DEVICE static __device__ __forceinline__
 
@@ -102,6 +103,13 @@ template <typename T> ROSE_DEVICE size_t w_index(uint32_t n, uint32_t k, uint32_
 ROSE_DEVICE size_t w_index(uint32_t n, uint32_t k, uint32_t k_pad, const float *)
 {
     return (size_t)n * k_pad + k;
+}
+
+/* 16-bit weights as `cores`: blocks of 8 x 8 values like activations, outputs in the order of
+ * wide_column. */
+ROSE_DEVICE size_t core_index(const rose_cuda_linear &l, uint32_t n, uint32_t k)
+{
+    return h_index(wide_column(n, l.kv ? l.k : l.n_pad), k, l.k_pad);
 }
 
 /* K of a page: chunks of 16 dims; a lane's 16 bytes are its operands for tokens 0-7 and 8-15. */

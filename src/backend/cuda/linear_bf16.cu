@@ -1,11 +1,18 @@
-/* backend/cuda/linear_bf16.cu - the matrix products of linear.cuh for bf16. */
-#include "backend/cuda/linear.cuh"
+/* backend/cuda/linear_bf16.cu - the matrix products of linear.cuh and
+ * linear_normed.cuh for bf16. */
+#include "backend/cuda/linear_normed.cuh"
 #include "backend/cuda/linear_types.h"
 
 cudaError_t rose_cuda_linear_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                   const rose_cuda_io *io, bool tiles)
 {
     return run_linear<__nv_bfloat16>(at, l, io, tiles);
+}
+
+cudaError_t rose_cuda_normed_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                  const rose_cuda_io *io)
+{
+    return run_normed<__nv_bfloat16>(at, l, io);
 }
 
 cudaError_t rose_cuda_linear_init_bf16(void)

@@ -12,22 +12,41 @@ cudaError_t rose_cuda_linear_f16(const rose_cuda_launch *at, const rose_cuda_lin
                                  const rose_cuda_io *io, bool tiles);
 cudaError_t rose_cuda_linear_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                   const rose_cuda_io *io, bool tiles);
+/* linear_normed.cuh: where rose_cuda_linear_norms. */
+cudaError_t rose_cuda_normed_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                 const rose_cuda_io *io);
+cudaError_t rose_cuda_normed_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                  const rose_cuda_io *io);
 cudaError_t rose_cuda_linear_init_f16(void);
 cudaError_t rose_cuda_linear_init_bf16(void);
 
-/* linear_hopper.cuh: only where rose_cuda_hopper_init_* said that the kernels are there. */
-typedef enum rose_cuda_hopper {
-    ROSE_CUDA_HOPPER_STREAM,    /* tiles of 128 outputs x 128 rows */
-    ROSE_CUDA_HOPPER_STREAM_64, /* 128 x 64 */
-    ROSE_CUDA_HOPPER_SPLIT,     /* 64 x 64, a cluster a tile */
-    ROSE_CUDA_HOPPER_SPLIT_32   /* 64 x 32 */
-} rose_cuda_hopper;
-cudaError_t rose_cuda_hopper_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                                 const rose_cuda_io *io, rose_cuda_hopper kernel);
-cudaError_t rose_cuda_hopper_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                                  const rose_cuda_io *io, rose_cuda_hopper kernel);
-cudaError_t rose_cuda_hopper_init_f16(bool *there);
-cudaError_t rose_cuda_hopper_init_bf16(bool *there);
+/* linear_team.cuh: only where rose_cuda_team_init_* said that the kernels are there, and k_pad is
+ * ROSE_CUDA_TEAM_K at most. */
+enum { ROSE_CUDA_TEAM_K = 4 * ROSE_CUDA_CHUNK_K32 * 32 };
+typedef enum rose_cuda_team {
+    ROSE_CUDA_TEAM_64, /* tiles of 64 outputs x 64 rows */
+    ROSE_CUDA_TEAM_32  /* 64 x 32 */
+} rose_cuda_team;
+cudaError_t rose_cuda_team_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                               const rose_cuda_io *io, rose_cuda_team kernel);
+cudaError_t rose_cuda_team_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                const rose_cuda_io *io, rose_cuda_team kernel);
+cudaError_t rose_cuda_team_init_f16(bool *there);
+cudaError_t rose_cuda_team_init_bf16(bool *there);
+
+/* linear_wide.cuh: likewise, and only where the weights have their cores. */
+typedef enum rose_cuda_wide {
+    ROSE_CUDA_WIDE_192,   /* tiles of 128 rows x 192 outputs */
+    ROSE_CUDA_WIDE_96,    /* 128 x 96 */
+    ROSE_CUDA_WIDE_64_96, /* 64 x 96, two blocks a multiprocessor */
+    ROSE_CUDA_WIDE_64_48  /* 64 x 48, likewise */
+} rose_cuda_wide;
+cudaError_t rose_cuda_wide_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                               const rose_cuda_io *io, rose_cuda_wide kernel);
+cudaError_t rose_cuda_wide_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                const rose_cuda_io *io, rose_cuda_wide kernel);
+cudaError_t rose_cuda_wide_init_f16(bool *there);
+cudaError_t rose_cuda_wide_init_bf16(bool *there);
 
 #ifdef __cplusplus
 }

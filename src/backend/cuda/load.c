@@ -48,6 +48,8 @@ static void load_matrix(loader *l, const rose_tensor *t, bool transposed,
 {
     const rose_cuda_pack pack = {.transposed = transposed, .dst = dst, .k_pad = to->k_pad};
     load_rows(l, t, transposed ? to->n : to->k, transposed ? to->k : to->n, pack, false);
+    if (l->st == ROSE_OK && to->cores != NULL && dst == to->w)
+        check(l, rose_cuda_cores_run(&l->launch, to));
 }
 
 /* A missing tensor leaves the zeros. */

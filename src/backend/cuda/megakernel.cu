@@ -116,7 +116,7 @@ ROSE_DEVICE void attend_split(const rose_cuda_mega &a, const mega &m, const spli
         q[c][0] = q[c][1] = here().qkv[0][c * 8 + t];
         q[c][2] = q[c][3] = here().qkv[0][c * 8 + 4 + t];
     }
-    attend<T, HD>(q, s, split, at, scale, t, max, sum, o);
+    attend<T, HD>(q, s, split, at, false, scale, t, max, sum, o);
 #pragma unroll
     for (int j = 0; j < HD / 8; j++)
         if (j == g) {
@@ -504,12 +504,11 @@ cudaError_t rose_cuda_mega_fits(rose_cuda_type t, const rose_cuda_mega *a, bool 
 {
     cudaLaunchAttribute attributes[2];
     cudaLaunchConfig_t c = config_of(a, attributes);
-    int major = 0, most = 0, clusters = 0;
+    int most = 0, clusters = 0;
     *fits = false;
-    cudaError_t e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
-    if (e != cudaSuccess || major < 9 || a->shared_bytes > (uint32_t)most) return e;
+    if (rose_cuda_code_version() < 90) return cudaSuccess;
+    cudaError_t e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+    if (e != cudaSuccess || a->shared_bytes > (uint32_t)most) return e;
     e = cudaFuncSetAttribute(kernel_of(t), cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)a->shared_bytes);
     if (e == cudaSuccess) e = cudaOccupancyMaxActiveClusters(&clusters, kernel_of(t), &c);

@@ -58,14 +58,19 @@ static float *take_floats(rose_cuda_bump *b, uint64_t n)
     return rose_cuda_take(b, n * sizeof(float));
 }
 
-static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, rose_cuda_type t, uint32_t k,
-                        uint32_t n)
+static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, const rose_memory_plan *p,
+                        uint32_t k, uint32_t n)
 {
+    const rose_cuda_type t = rose_cuda_type_of(p->dtype);
     l->k = k;
     l->n = n;
     l->k_pad = (uint32_t)round_up(k, ROSE_CUDA_K_PAD);
     l->n_pad = (uint32_t)round_up(n, ROSE_CUDA_N_PAD);
-    l->w = rose_cuda_take(b, (uint64_t)l->k_pad * l->n_pad * rose_cuda_type_size(t));
+    const uint64_t bytes = (uint64_t)l->k_pad * l->n_pad * rose_cuda_type_size(t);
+    l->w = rose_cuda_take(b, bytes);
+    l->cores = (p->without & ROSE_CUDA_WITHOUT_WIDE) == 0 && t != ROSE_CUDA_F32
+                   ? rose_cuda_take(b, bytes)
+                   : NULL;
 }
 
 static void take_bias(rose_cuda_linear *l, rose_cuda_bump *b, const rose_linear *from)
@@ -85,14 +90,15 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const ros
     for (uint32_t i = 0; i < a->n_layers; i++) {
         rose_cuda_layer nowhere;
         rose_cuda_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
-        take_linear(&l->qkv, b, t, d, 3 * d);
-        take_linear(&l->proj, b, t, d, d);
-        take_linear(&l->fc1, b, t, d, a->d_ff);
-        take_linear(&l->fc2, b, t, a->d_ff, d);
+        take_linear(&l->qkv, b, p, d, 3 * d);
+        l->qkv.kv = true;
+        take_linear(&l->proj, b, p, d, d);
+        take_linear(&l->fc1, b, p, d, a->d_ff);
+        take_linear(&l->fc2, b, p, a->d_ff, d);
         l->scale = a->attn_scale * 1.44269504088896341f;
         if (a->attn_scale_by_layer) l->scale /= (float)(i + 1);
     }
-    take_linear(&w->head, b, t, d, a->vocab_size);
+    take_linear(&w->head, b, p, d, a->vocab_size);
     w->head.bias = NULL;
     w->tok = w->head.w;
     if (!a->tied_head)
@@ -298,6 +304,14 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
                      (double)p->available / mib, advice);
 }
 
+/* Of captured steps, in nodes of a graph. */
+static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
+{
+    const bool halves = (without & ROSE_CUDA_WITHOUT_HALVES) == 0;
+    const uint64_t n = ROSE_CUDA_MAX_GRAPHS + (halves ? ROSE_CUDA_HALVED : 0); /* twice the nodes */
+    return n * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
+}
+
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                            rose_err *err)
 {
@@ -307,6 +321,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     rose_cuda_scratch s = {0};
     rose_memory_plan p = {.dtype = o->dtype};
     size_t free_bytes = 0, total_bytes = 0;
+    bool wide = false;
 
     memset(out, 0, sizeof *out);
     if (o->quantization != ROSE_QUANT_NONE)
@@ -314,9 +329,13 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
                          rose_quantization_name(o->quantization));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
+    if ((st = rose_cuda_without_read(o->cuda_without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
+    if ((e = rose_cuda_linear_init(&wide)) != cudaSuccess)
+        return rose_cuda_fail(err, e, "preparing the kernels");
+    if (!wide) p.without |= ROSE_CUDA_WITHOUT_WIDE;
     if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
     rose_cuda_layout_weights(&w, &weights, m, &p);
     rose_cuda_layout_scratch(&s, &scratch, &m->arch, &p);
@@ -324,8 +343,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.scratch = scratch.used;
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
     p.graphs = LOADED_BYTES;
-    if (o->cuda_graph)
-        p.graphs += (uint64_t)ROSE_CUDA_MAX_GRAPHS * ROSE_CUDA_NODES(m->arch.n_layers) * NODE_BYTES;
+    if (o->cuda_graph) p.graphs += graph_bytes(&m->arch, p.without);
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
     if ((st = plan_pages(o, &p, total_bytes, err)) != ROSE_OK) return st;
     p.total = p.weights + p.kv + p.scratch + p.graphs;

@@ -47,6 +47,147 @@ static __global__ void __launch_bounds__(NORM_WARPS * 32) norm_kernel(const rose
     }
 }
 
+/* ---- the same for many rows, of 16-bit types: 8 rows a block, a warp each ----
+ * Bound by bytes, so every load is 16 bytes a lane and coalesced, and 8 rows, which are a block of
+ * activations, are written as whole lines: they meet in shared memory. (A warp that writes a row
+ * alone fills 16 bytes of each line: 98 us for 32768 rows of 768 values, of which 150 MB are 50;
+ * H100.) A block takes one 8 rows after the other, the last ones first: they are in the L2, and
+ * what comes of the first is there when the product behind begins.
+ *
+ * Lane p has the quads (4 values) p, p + 32, ..: halves (p % 2) of the groups that norm_groups
+ * gives to the lanes p / 2 (in the even quads) and p / 2 + 16 (in the odd ones). Its sums are added
+ * in the same order: bit for bit the same. */
+
+enum { TILE_ROWS = 8 };
+
+/* Sums of the halves of two lanes' groups; the even lane of a pair adds up those of the first. */
+ROSE_DEVICE float sum_quads(const float s[2][4], bool odd)
+{
+    float t[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        t[e] =
+            (odd ? s[1][e] : s[0][e]) + __shfl_xor_sync(ROSE_ALL_LANES, odd ? s[0][e] : s[1][e], 1);
+    float v = (t[0] + t[2]) + (t[1] + t[3]);
+    v += __shfl_xor_sync(ROSE_ALL_LANES, v, 1);
+#pragma unroll
+    for (int o = 16; o > 1; o /= 2)
+        v += __shfl_xor_sync(ROSE_ALL_LANES, v, o);
+    return v;
+}
+
+template <int Q> ROSE_DEVICE void load_quads(float4 v[Q], const float *x, uint32_t d, int lane)
+{
+    const float4 *p = reinterpret_cast<const float4 *>(x) + lane;
+#pragma unroll
+    for (int i = 0; i < Q; i++)
+        if ((uint32_t)(i * 32 + lane) * 4 < d) v[i] = __ldcg(p + i * 32);
+}
+
+/* As center_groups. */
+template <int Q> ROSE_DEVICE float center_quads(float4 v[Q], uint32_t d, float eps, int lane)
+{
+    float s[2][4] = {}, q[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < Q; i++) {
+        if ((uint32_t)(i * 32 + lane) * 4 >= d) continue;
+        s[i % 2][0] += v[i].x;
+        s[i % 2][1] += v[i].y;
+        s[i % 2][2] += v[i].z;
+        s[i % 2][3] += v[i].w;
+    }
+    const float mean = __fdiv_rn(sum_quads(s, lane % 2), (float)d);
+#pragma unroll
+    for (int i = 0; i < Q; i++) {
+        if ((uint32_t)(i * 32 + lane) * 4 >= d) continue;
+        v[i] = make_float4(v[i].x - mean, v[i].y - mean, v[i].z - mean, v[i].w - mean);
+        q[i % 2][0] = fmaf(v[i].x, v[i].x, q[i % 2][0]);
+        q[i % 2][1] = fmaf(v[i].y, v[i].y, q[i % 2][1]);
+        q[i % 2][2] = fmaf(v[i].z, v[i].z, q[i % 2][2]);
+        q[i % 2][3] = fmaf(v[i].w, v[i].w, q[i % 2][3]);
+    }
+    return __frcp_rn(__fsqrt_rn(__fdiv_rn(sum_quads(q, lane % 2), (float)d) + eps));
+}
+
+/* The row of this warp in 8 rows; false: there is none. */
+template <int Q>
+ROSE_DEVICE bool load_tile_row(float4 v[Q], const rose_cuda_norm &a, uint32_t tile, int lane)
+{
+    const uint32_t row = tile * TILE_ROWS + threadIdx.x / 32;
+    if (row >= a.rows) return false;
+    const uint32_t from = a.gather != NULL ? a.gather[row] : row;
+    load_quads<Q>(v, a.x + (size_t)from * a.d, a.d, lane);
+    return true;
+}
+
+/* staged: 8 rows as they lie in memory, but row r of group k / 8 in the place of r ^ k / 8 % 8, so
+ * that no banks conflict. */
+template <typename T, int Q>
+ROSE_DEVICE void stage_row(uint4 *staged, float4 v[Q], const float4 w[Q], const float4 b[Q],
+                           const rose_cuda_norm &a, int lane)
+{
+    const float inv = center_quads<Q>(v, a.d, a.eps, lane);
+    const T *tag = NULL;
+    const int row = threadIdx.x / 32, group = lane / 2; /* + 16 i */
+    uint2 *to =
+        reinterpret_cast<uint2 *>(staged + group * TILE_ROWS + (row ^ group % 8)) + lane % 2;
+#pragma unroll
+    for (int i = 0; i < Q; i++) {
+        if ((uint32_t)(i * 32 + lane) * 4 >= a.d) continue;
+        to[i * 16 * TILE_ROWS * 2] = make_uint2(
+            pair_f32(fmaf(v[i].x * inv, w[i].x, b[i].x), fmaf(v[i].y * inv, w[i].y, b[i].y), tag),
+            pair_f32(fmaf(v[i].z * inv, w[i].z, b[i].z), fmaf(v[i].w * inv, w[i].w, b[i].w), tag));
+    }
+}
+
+template <typename T, int Q>
+ROSE_DEVICE void store_tile_rows(const uint4 *staged, const rose_cuda_norm &a, uint32_t tile)
+{
+    const uint32_t row = threadIdx.x % TILE_ROWS, group = threadIdx.x / TILE_ROWS; /* + 32 i */
+    uint4 *out = reinterpret_cast<uint4 *>(static_cast<T *>(a.out) +
+                                           h_index(tile * TILE_ROWS, 0, a.out_k_pad)) +
+                 threadIdx.x;
+    const uint4 *from = staged + group * TILE_ROWS + (row ^ group % 8);
+    if (tile * TILE_ROWS + row >= a.rows) return;
+#pragma unroll
+    for (int i = 0; i < Q / 2; i++)
+        if ((group + i * 32) * 8 < a.d) out[i * TILE_ROWS * 32] = from[i * TILE_ROWS * 32];
+}
+
+/* d <= 128 Q; Q is even. */
+template <typename T, int Q>
+static __global__ void __launch_bounds__(TILE_ROWS * 32, Q > 6 ? 1 : 2)
+    norm_many_kernel(const rose_cuda_norm a)
+{
+    __shared__ uint4 staged[2][Q * 128];
+    const int lane = threadIdx.x % 32;
+    const uint32_t n_tiles = (a.rows + TILE_ROWS - 1) / TILE_ROWS;
+    float4 v[Q], next[Q], w[Q], b[Q];
+    pdl_launch();
+    load_quads<Q>(w, a.w, a.d, lane);
+    load_quads<Q>(b, a.b, a.d, lane);
+    pdl_wait();
+    if (a.key != NULL)
+        for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < a.rows;
+             i += gridDim.x * blockDim.x)
+            a.key[i] = 0;
+    uint32_t left = n_tiles - blockIdx.x; /* tile left - 1 is next; the grid has no more blocks */
+    bool has = load_tile_row<Q>(v, a, left - 1, lane);
+    for (uint32_t half = 0; left > 0; half ^= 1) {
+        const uint32_t tile = left - 1;
+        bool has_next = false;
+        left = left > gridDim.x ? left - gridDim.x : 0;
+        if (left > 0) has_next = load_tile_row<Q>(next, a, left - 1, lane);
+        if (has) stage_row<T, Q>(staged[half], v, w, b, a, lane);
+        __syncthreads(); /* which lets the other half be written as well */
+        store_tile_rows<T, Q>(staged[half], a, tile);
+#pragma unroll
+        for (int i = 0; i < Q; i++)
+            v[i] = next[i];
+        has = has_next;
+    }
+}
+
 /* ---- packing ---- */
 
 static __device__ float read_element(const void *src, uint32_t type, size_t i)
@@ -68,6 +209,20 @@ template <typename T> static __global__ void pack_kernel(const rose_cuda_pack a)
     }
 }
 
+/* One thread an element: values move, whatever 16-bit type they are. */
+static __global__ void cores_kernel(const rose_cuda_linear l)
+{
+    const uint16_t *from = static_cast<const uint16_t *>(l.w);
+    uint16_t *to = static_cast<uint16_t *>(l.cores);
+    const size_t n = (size_t)l.n_pad * l.k_pad;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        const uint32_t out = (uint32_t)(i / l.k_pad), k = (uint32_t)(i % l.k_pad);
+        to[core_index(l, out, k)] =
+            from[w_index(out, k, l.k_pad, static_cast<const __half *>(NULL))];
+    }
+}
+
 static __global__ void floats_kernel(const rose_cuda_pack a)
 {
     const size_t n = (size_t)a.n_rows * a.width;
@@ -79,6 +234,18 @@ static __global__ void floats_kernel(const rose_cuda_pack a)
 
 /* ---- launchers ---- */
 
+static int code_version(void)
+{
+    cudaFuncAttributes a;
+    return cudaFuncGetAttributes(&a, (const void *)floats_kernel) == cudaSuccess ? a.ptxVersion : 0;
+}
+
+int rose_cuda_code_version(void)
+{
+    static const int version = code_version();
+    return version;
+}
+
 cudaError_t rose_cuda_embed_run(const rose_cuda_launch *at, const rose_cuda_embed *a)
 {
     const unsigned threads = 128;
@@ -87,6 +254,19 @@ cudaError_t rose_cuda_embed_run(const rose_cuda_launch *at, const rose_cuda_embe
     if (at->type == ROSE_CUDA_BF16)
         return launch_kernel(at, embed_kernel<__nv_bfloat16>, dim3(a->rows), threads, 0, *a);
     return launch_kernel(at, embed_kernel<float>, dim3(a->rows), threads, 0, *a);
+}
+
+/* More than 8 rows a multiprocessor. */
+enum { NORM_MANY = 132 * TILE_ROWS };
+
+template <typename T>
+static cudaError_t run_norm_many(const rose_cuda_launch *at, const rose_cuda_norm *a)
+{
+    const unsigned n_tiles = (a->rows + TILE_ROWS - 1) / TILE_ROWS, threads = TILE_ROWS * 32;
+    const unsigned blocks = a->d <= 768 ? 2 * 132 : 132; /* as many as registers allow */
+    const dim3 grid(n_tiles < blocks ? n_tiles : blocks);
+    if (a->d <= 768) return launch_kernel(at, norm_many_kernel<T, 6>, grid, threads, 0, *a);
+    return launch_kernel(at, norm_many_kernel<T, 8>, grid, threads, 0, *a);
 }
 
 template <typename T>
@@ -99,6 +279,9 @@ static cudaError_t run_norm(const rose_cuda_launch *at, const rose_cuda_norm *a)
 
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *at, const rose_cuda_norm *a)
 {
+    const bool many = a->rows > NORM_MANY && a->d <= 1024;
+    if (many && at->type == ROSE_CUDA_F16) return run_norm_many<__half>(at, a);
+    if (many && at->type == ROSE_CUDA_BF16) return run_norm_many<__nv_bfloat16>(at, a);
     if (at->type == ROSE_CUDA_F16) return run_norm<__half>(at, a);
     if (at->type == ROSE_CUDA_BF16) return run_norm<__nv_bfloat16>(at, a);
     return run_norm<float>(at, a);
@@ -111,6 +294,12 @@ cudaError_t rose_cuda_pack_run(const rose_cuda_launch *at, const rose_cuda_pack 
     if (at->type == ROSE_CUDA_BF16)
         return launch_kernel(at, pack_kernel<__nv_bfloat16>, dim3(1024), 256, 0, *a);
     return launch_kernel(at, pack_kernel<float>, dim3(1024), 256, 0, *a);
+}
+
+cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_linear *l)
+{
+    if (at->type == ROSE_CUDA_F32 || l->cores == NULL) return cudaErrorInvalidValue;
+    return launch_kernel(at, cores_kernel, dim3(1024), 256, 0, *l);
 }
 
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *at, const rose_cuda_pack *a)

@@ -241,6 +241,24 @@ static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *
     return e;
 }
 
+/* To the device. aside: while the step's graph runs, so that its end need not wait for the copy
+ * engine; what the copy overwrites is of the step before, which must have ended. */
+static cudaError_t copy_over(rose_cuda *c, const rose_cuda_slot *slot, uint64_t used,
+                             uint64_t bytes, bool aside)
+{
+    const cudaStream_t stream = aside ? c->side : c->stream;
+    const rose_cuda_slot *before = &c->slots[c->ticket % ROSE_CUDA_SLOTS];
+    cudaError_t e = cudaSuccess;
+
+    if (aside && c->ticket > 0) e = cudaStreamWaitEvent(stream, before->done, 0);
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(c->scratch.rules + used, slot->rules + used, bytes,
+                            cudaMemcpyHostToDevice, stream);
+    if (e == cudaSuccess) e = cudaEventRecord(c->staged, stream);
+    if (e == cudaSuccess && aside) e = cudaStreamWaitEvent(c->stream, c->staged, 0);
+    return e;
+}
+
 cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32_t first,
                                 uint32_t n)
 {
@@ -255,14 +273,13 @@ cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32
             if (slot->rules_used == 0) return cudaErrorInvalidValue; /* not as planned */
             if ((e = rose_cuda_wait(c, c->staged)) != cudaSuccess) return e;
             slot->rules_used = 0;
+            slot->rules_again = true;
             continue;
         }
         const uint64_t used = slot->rules_used, bytes = place(&p).end;
         if (bytes > 0) {
             fill(&p, c, step, first, slot->rules + used);
-            e = cudaMemcpyAsync(c->scratch.rules + used, slot->rules + used, bytes,
-                                cudaMemcpyHostToDevice, c->stream);
-            if (e == cudaSuccess) e = cudaEventRecord(c->staged, c->stream);
+            e = copy_over(c, slot, used, bytes, !slot->rules_again);
             if (e == cudaSuccess) e = launch(c, step, &p, first, c->scratch.rules + used);
             slot->rules_used += bytes;
         }

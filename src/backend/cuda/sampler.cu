@@ -7,10 +7,13 @@
  * does the result. Weights under 2^-41 have no mass and are never chosen.
  *
  * The usual way (a top_k up to 512, or a top_p that few ids fill): every thread takes the largest
- * of its share; the k-th of these is a lower bound for the k-th logit; what reaches it is a short
- * list, on which ranks and masses are found by comparing all with all. The other way, for any
+ * of its share; the k-th of these, to 20 bits, is a lower bound for the k-th logit; what reaches
+ * it, found in a second pass over the row, is a short list, on which ranks and masses are found by
+ * comparing all with all. The other way, for any
  * parameters: cuts are found by digits of 11 bits of the rank key, with a histogram in shared
  * memory for each. */
+#include <float.h>
+
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -19,10 +22,12 @@ typedef unsigned long long u64;
 enum {
     THREADS = 1024,
     BINS = 2048,
-    LIST = THREADS, /* a thread each */
-    QUICK = 512,    /* the largest top_k for the list */
-    FEW = 256,      /* ids tried first for top_p alone */
-    BATCH = 8       /* loads in flight */
+    LIST = THREADS,    /* a thread each */
+    MOST_LISTED = 512, /* the largest top_k for the list */
+    FEW = 256,         /* ids tried first for top_p alone */
+    BATCH = 8,         /* loads in flight */
+    LONG_BATCH = 16,   /* the same in the usual way */
+    BOUND_BITS = 20    /* of a logit's order, for the bound of the list */
 };
 
 #define UNIT 1099511627776.0f /* 2^40 */
@@ -59,13 +64,19 @@ static __device__ __forceinline__ float philox_uniform(uint64_t seed, uint32_t p
     return (float)(c0 >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
 }
 
-/* In units of 2^-40; what rank keys under the floor and weights under min_p do not have. */
+/* Of a logit that may be chosen, in units of 2^-40; weights under min_p have none. */
+static __device__ __forceinline__ u64 mass_at(const work &w, float x)
+{
+    float weight = exp_fast((x - w.max) * w.inv_temperature);
+    if (!(weight >= w.min_p)) return 0;
+    return (u64)__float2ull_rn(weight * UNIT);
+}
+
+/* Rank keys under the floor have none. */
 static __device__ __forceinline__ u64 mass_of(const work &w, u64 key)
 {
     if (key == 0 || key < w.floor) return 0;
-    float weight = exp_fast((logit_of((uint32_t)(key >> 32)) - w.max) * w.inv_temperature);
-    if (!(weight >= w.min_p)) return 0;
-    return (u64)__float2ull_rn(weight * UNIT);
+    return mass_at(w, logit_of((uint32_t)(key >> 32)));
 }
 
 /* The rank key of id i; 0 for NaN and -inf. */
@@ -82,20 +93,24 @@ static __device__ __forceinline__ void load_batch(float v[BATCH], const work &w,
         v[i] = at + i * THREADS < w.vocab ? __ldcg(w.x + at + i * THREADS) : NAN;
 }
 
-/* Sum over the block, to every thread. */
-static __device__ u64 block_sum(memory *m, u64 v)
+static __device__ __forceinline__ u64 sum_warp(u64 v)
 {
     for (int o = 16; o > 0; o /= 2)
         v += __shfl_xor_sync(ROSE_ALL_LANES, v, o);
+    return v;
+}
+
+/* Sum over the block, to every thread. m->scan is read up to the next barrier. */
+static __device__ u64 block_sum(memory *m, u64 v)
+{
+    v = sum_warp(v);
     __syncthreads();
     if (threadIdx.x % 32 == 0) m->scan[threadIdx.x / 32] = v;
     __syncthreads();
-    v = 0;
-    for (int i = 0; i < THREADS / 32; i++)
-        v += m->scan[i];
-    __syncthreads();
-    return v;
+    return sum_warp(m->scan[threadIdx.x % 32]);
 }
+
+static_assert(THREADS == 32 * 32, "a warp reads what each warp left, one a lane");
 
 static __device__ u64 total_mass(const work &w, memory *m)
 {
@@ -140,53 +155,6 @@ static __device__ void find_bin(memory *m, u64 need)
 
 /* ---- the usual way ---- */
 
-/* A rank key that at least k ids reach, and not many more: the upper 22 bits of the k-th largest
- * among the largest of each thread. k <= THREADS <= vocab. */
-static __device__ u64 lower_bound(const work &w, memory *m, uint32_t k)
-{
-    u64 best = 0, prefix = 0, have = 0;
-    for (uint32_t at = threadIdx.x; at < w.vocab; at += BATCH * THREADS) {
-        float v[BATCH];
-        load_batch(v, w, at);
-#pragma unroll
-        for (int i = 0; i < BATCH; i++)
-            best = max(best, key_of(v[i], at + i * THREADS));
-    }
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = threadIdx.x; i < BINS; i += THREADS)
-            m->mass[i] = 0;
-        __syncthreads();
-        const uint32_t digit = (uint32_t)(best >> (pass == 0 ? 53 : 42)) & (BINS - 1);
-        if (pass == 0 || best >> 53 == prefix >> 53) atomicAdd(&m->mass[BINS - 1 - digit], 1ull);
-        __syncthreads();
-        find_bin(m, k - have);
-        have += m->found_before;
-        prefix |= (u64)(BINS - 1 - m->found_digit) << (pass == 0 ? 53 : 42);
-        __syncthreads();
-    }
-    return prefix;
-}
-
-/* False: too many for a list. Its order does not matter. */
-static __device__ bool make_list(const work &w, memory *m, u64 floor)
-{
-    if (threadIdx.x == 0) m->n_list = 0;
-    __syncthreads();
-    for (uint32_t at = threadIdx.x; at < w.vocab; at += BATCH * THREADS) {
-        float v[BATCH];
-        load_batch(v, w, at);
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            const u64 key = key_of(v[i], at + i * THREADS);
-            if (key == 0 || key < floor) continue;
-            const uint32_t place = atomicAdd(&m->n_list, 1u);
-            if (place < LIST) m->list[place] = key;
-        }
-    }
-    __syncthreads();
-    return m->n_list <= LIST;
-}
-
 static __device__ u64 target_of(u64 total, const rose_cuda_pick &p)
 {
     const u64 seed = (u64)p.seed_hi << 32 | p.seed_lo;
@@ -200,39 +168,129 @@ static __device__ __forceinline__ u64 need_of(float top_p, u64 total)
     return need > 0 ? need : 1;
 }
 
+/* LONG_BATCH logits of this thread from place `at`, THREADS apart; NaN beyond the end. */
+static __device__ __forceinline__ void load_long(float v[LONG_BATCH], const work &w, uint32_t at)
+{
+    const float *x = w.x + at;
+    if (at + (LONG_BATCH - 1) * THREADS < w.vocab) {
+#pragma unroll
+        for (int i = 0; i < LONG_BATCH; i++)
+            v[i] = __ldcg(x + i * THREADS);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < LONG_BATCH; i++)
+        v[i] = at + i * THREADS < w.vocab ? __ldcg(x + i * THREADS) : NAN;
+}
+
+/* A logit that the best k reach, and not many more; -FLT_MAX where fewer than k threads have any.
+ * with_mass: also the mass of all. */
+static __device__ float lower_bound(const work &w, memory *m, uint32_t k, bool with_mass,
+                                    u64 *total)
+{
+    float best = -INFINITY;
+    u64 sum = 0;
+    for (uint32_t at = threadIdx.x; at < w.vocab; at += LONG_BATCH * THREADS) {
+        float v[LONG_BATCH];
+        load_long(v, w, at);
+#pragma unroll
+        for (int i = 0; i < LONG_BATCH; i++)
+            best = fmaxf(best, v[i]); /* passes NaN over */
+        if (with_mass)
+#pragma unroll
+            for (int i = 0; i < LONG_BATCH; i++)
+                if (v[i] > -INFINITY) sum += mass_at(w, v[i]);
+    }
+    if (with_mass) *total = block_sum(m, sum);
+    const uint32_t mine = best > -INFINITY ? order_of(best) : 0;
+    uint32_t bound = 0;
+#pragma unroll 1
+    for (int bit = 31; bit >= 32 - BOUND_BITS; bit--) {
+        const uint32_t higher = bound | 1u << bit;
+        if (__syncthreads_count(mine >= higher) >= (int)k) bound = higher;
+    }
+    return bound > order_of(-INFINITY) ? logit_of(bound) : -FLT_MAX;
+}
+
+/* What reaches `least`, in any order. False: too many for a list. */
+static __device__ bool make_list(const work &w, memory *m, float least)
+{
+    if (threadIdx.x == 0) m->n_list = 0;
+    __syncthreads();
+    for (uint32_t at = threadIdx.x; at < w.vocab; at += LONG_BATCH * THREADS) {
+        float v[LONG_BATCH];
+        uint32_t reach = 0; /* a bit a logit */
+        load_long(v, w, at);
+#pragma unroll
+        for (int i = 0; i < LONG_BATCH; i++)
+            reach |= (uint32_t)(v[i] >= least) << i;
+        for (; reach != 0; reach &= reach - 1) { /* one copy of what is rarely run */
+            const int which = __ffs((int)reach) - 1;
+            float x = v[0];
+#pragma unroll
+            for (int i = 1; i < LONG_BATCH; i++)
+                x = i == which ? v[i] : x;
+            const uint32_t place = atomicAdd(&m->n_list, 1u);
+            if (place < LIST) m->list[place] = rank_key(x, at + which * THREADS);
+        }
+    }
+    __syncthreads();
+    return m->n_list <= LIST;
+}
+
 /* Among the listed ids: the best k, of these the best whose mass reaches need (0: top_p of theirs).
- * False: their mass does not reach need. */
+ * False: their mass does not reach need. An id's comparisons are shared by as many lanes of a warp
+ * as there are. */
 static __device__ bool pick_listed(const work &w, memory *m, const rose_cuda_pick &p, uint32_t k,
                                    u64 need, uint32_t *id)
 {
-    const uint32_t n = m->n_list, me = threadIdx.x;
+    const uint32_t n = m->n_list;
+    uint32_t lanes = 1, rank = 0;
+    while (lanes < 32 && n * lanes * 2 <= THREADS)
+        lanes *= 2;
+    const uint32_t me = threadIdx.x / lanes, part = threadIdx.x % lanes;
     const u64 key = me < n ? m->list[me] : 0, mass = mass_of(w, key);
-    u64 before = 0;
-    uint32_t rank = 0;
+    u64 before = 0, upto = 0; /* of lower ids, which are larger in the key's complement */
 
-    m->mass[me] = mass;
-    if (me == 0) m->id = UINT32_MAX;
+    if (me < n && part == 0) m->mass[me] = mass;
+    if (threadIdx.x == 0) m->id = UINT32_MAX;
     __syncthreads();
-    for (uint32_t j = 0; j < n && key != 0; j++)
+    for (uint32_t j = part; j < n && key != 0; j += lanes)
         if (m->list[j] > key) {
             rank++;
             before += m->mass[j];
         }
+    for (uint32_t o = lanes / 2; o > 0; o /= 2) {
+        rank += __shfl_xor_sync(ROSE_ALL_LANES, rank, o);
+        before += __shfl_xor_sync(ROSE_ALL_LANES, before, o);
+    }
+    const bool first = me < n && part == 0; /* of the lanes of an id: it speaks for them */
     bool kept = rank < k;
-    const u64 total = block_sum(m, kept ? mass : 0);
+    const u64 total = block_sum(m, kept && first ? mass : 0);
     if (total < need) return false;
     if (need == 0) need = p.top_p < 1.0f ? need_of(p.top_p, total) : ~0ull;
     kept = kept && before < need;
-    const u64 target = target_of(block_sum(m, kept ? mass : 0), p);
-    m->mass[me] = kept ? mass : 0;
+    const u64 target = target_of(block_sum(m, kept && first ? mass : 0), p);
+    if (first) m->mass[me] = kept ? mass : 0;
     __syncthreads();
-    u64 upto = 0; /* of lower ids, which are larger in the key's complement */
-    for (uint32_t j = 0; j < n && kept && mass > 0; j++)
+    for (uint32_t j = part; j < n && kept && mass > 0; j += lanes)
         if ((uint32_t)m->list[j] > (uint32_t)key) upto += m->mass[j];
-    if (kept && mass > 0 && upto <= target && target < upto + mass) m->id = ~(uint32_t)key;
+    for (uint32_t o = lanes / 2; o > 0; o /= 2)
+        upto += __shfl_xor_sync(ROSE_ALL_LANES, upto, o);
+    if (first && kept && mass > 0 && upto <= target && target < upto + mass) m->id = ~(uint32_t)key;
     __syncthreads();
     *id = m->id;
     return true;
+}
+
+/* False: this row is not of the usual kind. */
+static __device__ bool sample_quick(const work &w, memory *m, const rose_cuda_pick &p,
+                                    bool by_count, uint32_t k, uint32_t *id)
+{
+    u64 total = 0;
+    const float least = lower_bound(w, m, k, !by_count, &total);
+    return make_list(w, m, least) && pick_listed(w, m, p, by_count ? k : UINT32_MAX,
+                                                 by_count ? 0 : need_of(p.top_p, total), id);
 }
 
 /* ---- the other way ---- */
@@ -267,6 +325,7 @@ static __device__ u64 select_rank(const work &w, memory *m, bool by_mass, u64 ne
             for (int i = threadIdx.x; i < BINS; i += THREADS)
                 mine += m->mass[i];
             if (block_sum(m, mine) < need) return 0;
+            __syncthreads();
         }
         find_bin(m, need - have);
         const u64 bin = bins - 1 - m->found_digit, held = m->mass[m->found_digit];
@@ -290,6 +349,7 @@ static __device__ uint32_t walk_row(const work &w, memory *m, const rose_cuda_pi
         mine += mass_of(w, key_of(__ldcg(w.x + i), i));
     const u64 target = target_of(block_sum(m, mine), p);
     u64 upto = mine;
+    __syncthreads();
     for (int o = 1; o < 32; o *= 2) {
         u64 below = __shfl_up_sync(ROSE_ALL_LANES, upto, o);
         if (lane >= o) upto += below;
@@ -317,11 +377,8 @@ static __device__ uint32_t sample(const rose_cuda_sampler &a, const rose_cuda_pi
     const uint32_t k = by_count ? p.top_k : FEW;
     uint32_t id;
 
-    if ((by_count || by_mass) && k <= QUICK && a.vocab >= THREADS) {
-        const u64 need = by_count ? 0 : need_of(p.top_p, total_mass(w, m));
-        if (make_list(w, m, lower_bound(w, m, k)) &&
-            pick_listed(w, m, p, by_count ? k : UINT32_MAX, need, &id))
-            return id;
+    if ((by_count || by_mass) && k <= MOST_LISTED) {
+        if (sample_quick(w, m, p, by_count, k, &id)) return id;
         __syncthreads();
     }
     if (by_count) w.floor = select_rank(w, m, false, p.top_k);

@@ -1,0 +1,388 @@
+/* backend/cuda/wide_epilogue.cuh - what happens to the sums of linear_wide.cuh: the same as in
+ * finish_pair of device.cuh, straight from the fragments of wgmma. The order of outputs in `cores`
+ * (layout.cuh) gives a lane four neighbouring outputs of rows g and g + 8 in each 16, so that a
+ * warp's stores are whole sectors and shared memory is not needed. K and V are not reordered: of 16
+ * tokens x 16 dims a lane has what k_index gives it of a page, and after a transposition of each 8
+ * x 8, which is one instruction, what v_index does.
+ *
+ * A part is a third of a tile's blocks of 16 outputs: between two parts the caller frees what the
+ * products under way have read. No branch depends on a lane but the guards of stores. */
+#ifndef ROSE_BACKEND_CUDA_WIDE_EPILOGUE_CUH
+#define ROSE_BACKEND_CUDA_WIDE_EPILOGUE_CUH
+
+#include "backend/cuda/hopper_epilogue.cuh"
+
+#if ROSE_HOPPER
+
+/* A thread's share of a tile whose sums are done. */
+typedef struct wide_tile {
+    uint32_t row[2];          /* g and g + 8 */
+    uint32_t n0;              /* first output of the tile */
+    uint32_t n;               /* first of the thread: + 16 i */
+    bool live[2];             /* the row is one */
+    uint32_t slot[2];         /* QKV */
+    uint32_t part, from, dim; /* QKV: of the next 16 outputs: 0 q, 1 K, 2 V; the first's place in
+                                 the part and in the head */
+    uint32_t to;              /* and in token 0 of a page */
+    bool page;                /* QKV: the warp's 16 rows are a page */
+    uint32_t seen[2];         /* LOGITS: the largest when the tile began; it only grows */
+    float best[2];
+    uint32_t id[2];
+} wide_tile;
+
+/* After pdl_wait. */
+template <int EPI>
+ROSE_DEVICE void begin_wide(wide_tile *w, const rose_cuda_io &io, uint32_t row0, uint32_t n0)
+{
+    const int lane = threadIdx.x % 32, g = lane / 4;
+    w->n0 = n0;
+    w->n = n0 + lane % 4 * 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        w->row[h] = row0 + g + h * 8;
+        w->live[h] = w->row[h] < io.rows;
+        if (EPI == ROSE_CUDA_EPI_QKV)
+            w->slot[h] = w->live[h] ? load_now(io.slot + w->row[h]) : ROSE_CUDA_NO_SLOT;
+        if (EPI == ROSE_CUDA_EPI_LOGITS) {
+            w->seen[h] = 0;
+            if (io.key != NULL && w->live[h]) /* the order of the logit, without its id */
+                w->seen[h] = load_now(reinterpret_cast<const uint32_t *>(io.key + w->row[h]) + 1);
+            w->best[h] = __uint_as_float(0x7fffffff); /* NaN: every number is more */
+            w->id[h] = w->n;
+        }
+    }
+}
+
+/* QKV: what begin_wide has loaded is looked at here, with products under way. */
+ROSE_DEVICE void find_places(wide_tile *w, const rose_cuda_linear &l, const rose_cuda_io &io)
+{
+    w->part = w->n0 / l.k;
+    w->from = w->n0 - w->part * l.k;
+    const uint32_t head = w->from / io.kv.head_dim;
+    w->dim = w->from - head * io.kv.head_dim;
+    w->to = (head * 2 + (w->part == 2)) * ROSE_PAGE * io.kv.hd_pad + w->dim * ROSE_PAGE;
+    const uint32_t first = __shfl_sync(ROSE_ALL_LANES, w->slot[0], 0), g = threadIdx.x % 32 / 4;
+    w->page = __all_sync(ROSE_ALL_LANES, first % ROSE_PAGE == 0 && w->slot[0] == first + g &&
+                                             w->slot[1] == first + g + 8);
+}
+
+/* The number of outputs is a multiple of 4 wherever there is a bias. */
+ROSE_DEVICE float4 bias_of4(const rose_cuda_linear &l, uint32_t n)
+{
+    if (l.bias == NULL || n >= l.n) return make_float4(0, 0, 0, 0);
+    return __ldg(reinterpret_cast<const float4 *>(l.bias + n));
+}
+
+/* Four outputs from n on of half h; ids ascend from call to call. A NaN is never the best. */
+ROSE_DEVICE void keep_best4(wide_tile *w, int h, const rose_cuda_linear &l, uint32_t n,
+                            const float4 &v)
+{
+    const float y[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (!(y[e] <= w->best[h]) && y[e] == y[e] && n + e < l.n) {
+            w->best[h] = y[e];
+            w->id[h] = n + e;
+        }
+}
+
+ROSE_DEVICE float4 sums_of(const float *s, int h)
+{
+    return make_float4(s[h * 2], s[h * 2 + 1], s[h * 2 + 4], s[h * 2 + 5]);
+}
+
+/* What lanes have of 8 rows of 8 values, a pair each, of the columns instead. */
+ROSE_DEVICE uint32_t transpose8(uint32_t u)
+{
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0,%1;" : "=r"(r) : "r"(u));
+    return r;
+}
+
+/* As one store: nvcc makes four of a uint4 whose parts it has apart. */
+ROSE_DEVICE void store16(void *at, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile("st.global.v4.b32 [%0],{%1,%2,%3,%4};" ::"l"(at), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+/* Where the next N blocks of 16 outputs lie in token 0 of a page; and on to those behind. */
+template <int N>
+ROSE_DEVICE void next_places(wide_tile *w, const rose_cuda_linear &l, const rose_cuda_io &io,
+                             uint32_t (&to)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        to[i] = w->to;
+        w->to += 16 * ROSE_PAGE;
+        w->dim += 16;
+        if (w->dim == io.kv.head_dim) {
+            w->dim = 0;
+            w->to += (2 * io.kv.hd_pad - io.kv.head_dim) * ROSE_PAGE;
+        }
+    }
+    w->from += N * 16;
+    if (w->from == l.k) {
+        w->part++;
+        w->from = w->dim = 0;
+        w->to = w->part == 2 ? ROSE_PAGE * io.kv.hd_pad : 0;
+    }
+}
+
+/* As clamp4 before it was packed: what is larger has become an infinity, or the largest. */
+ROSE_DEVICE uint32_t saturated(uint32_t u, const __half *)
+{
+    const __half2 top = __half2half2(__ushort_as_half(0x7bff)), low = __hneg2(top);
+    const __half2 v = __hmin2(__hmax2(*reinterpret_cast<const __half2 *>(&u), low), top);
+    return *reinterpret_cast<const uint32_t *>(&v);
+}
+ROSE_DEVICE uint32_t saturated(uint32_t u, const __nv_bfloat16 *)
+{
+    const __nv_bfloat162 top = __bfloat162bfloat162(__ushort_as_bfloat16(0x7f7f)),
+                         low = __hneg2(top);
+    const __nv_bfloat162 v =
+        __hmin2(__hmax2(*reinterpret_cast<const __nv_bfloat162 *>(&u), low), top);
+    return *reinterpret_cast<const uint32_t *>(&v);
+}
+template <typename T> ROSE_DEVICE uint2 saturated(const uint2 &u, const T *tag)
+{
+    return make_uint2(saturated(u.x, tag), saturated(u.y, tag));
+}
+
+/* N blocks of K or V of rows that are no page. */
+template <int N>
+ROSE_DEVICE void store_rows(const wide_tile &w, const rose_cuda_io &io, bool is_k,
+                            const uint32_t (&to)[N], const uint2 (&u)[N][2])
+{
+    const uint32_t t = threadIdx.x % 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (w.slot[h] == ROSE_CUDA_NO_SLOT) continue;
+        const uint32_t token = w.slot[h] % ROSE_PAGE;
+        uint16_t *page = static_cast<uint16_t *>(io.kv.base) +
+                         w.slot[h] / ROSE_PAGE * io.kv.page_elems +
+                         (is_k ? k_index(token, t * 2) : v_index(token, t * 2));
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            uint16_t *at = page + to[i];
+            if (is_k) {
+                *reinterpret_cast<uint2 *>(at) = u[i][h];
+                continue;
+            }
+            at[0] = (uint16_t)u[i][h].x; /* dims lie 4 lanes of 8 values apart */
+            at[32] = (uint16_t)(u[i][h].x >> 16);
+            at[4] = (uint16_t)u[i][h].y;
+            at[36] = (uint16_t)(u[i][h].y >> 16);
+        }
+    }
+}
+
+/* N blocks of K or V. */
+template <typename T, int N>
+ROSE_DEVICE void finish_wide_kv(const wide_tile &w, const float *s, const float4 (&bias)[N],
+                                const rose_cuda_io &io, bool is_k, const uint32_t (&to)[N])
+{
+    const T *tag = NULL;
+    uint2 u[N][2];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            u[i][h] = saturated(pack4(add4(sums_of(s + i * 8, h), bias[i]), tag), tag);
+    if (!w.page) {
+        store_rows<N>(w, io, is_k, to, u);
+        return;
+    }
+    T *page = static_cast<T *>(io.kv.base) + w.slot[0] / ROSE_PAGE * io.kv.page_elems +
+              threadIdx.x % 32 * 8;
+    if (is_k) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            store16(page + to[i], u[i][0].x, u[i][0].y, u[i][1].x, u[i][1].y);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        store16(page + to[i], transpose8(u[i][0].x), transpose8(u[i][1].x), transpose8(u[i][0].y),
+                transpose8(u[i][1].y));
+}
+
+/* A lane's outputs of 16: n and n + 1, then `apart` from them. */
+ROSE_DEVICE float4 bias_of_pairs(const rose_cuda_linear &l, uint32_t n, uint32_t apart)
+{
+    if (l.bias == NULL) return make_float4(0, 0, 0, 0);
+    const float2 a = __ldg(reinterpret_cast<const float2 *>(l.bias + n));
+    const float2 b = __ldg(reinterpret_cast<const float2 *>(l.bias + n + apart));
+    return make_float4(a.x, a.y, b.x, b.y);
+}
+
+/* Part `PART` of a tile of q, K and V: outputs of one of them, whose number is a multiple of 64. */
+template <typename T, int TN, int PART>
+ROSE_DEVICE void finish_wide_qkv(wide_tile *w, const float (&s)[TN / 2], const rose_cuda_linear &l,
+                                 const rose_cuda_io &io)
+{
+    constexpr int N = TN / 48;
+    if (PART == 0) find_places(w, l, io);
+    const uint32_t n = w->n0 + PART * N * 16, part = w->part, from = w->from;
+    const uint32_t t = threadIdx.x % 4, mine = part == 0 ? t * 4 : t * 2, apart = part == 0 ? 2 : 8;
+    uint32_t to[N];
+    float4 bias[N];
+    if (n >= l.n) return;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        bias[i] = bias_of_pairs(l, n + i * 16 + mine, apart);
+    next_places<N>(w, l, io, to);
+    if (part != 0) {
+        finish_wide_kv<T, N>(*w, s + PART * N * 8, bias, io, part == 1, to);
+        return;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (!w->live[h]) continue;
+        T *q = static_cast<T *>(io.q) + (size_t)w->row[h] * l.k + from + mine;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            *reinterpret_cast<uint2 *>(q + i * 16) =
+                pack4(add4(sums_of(s + PART * N * 8 + i * 8, h), bias[i]), q);
+    }
+}
+
+/* A thread's share of the residual: what was there of blocks of 16 outputs. */
+template <int TN> struct wide_old {
+    float *at[2];     /* of rows g and g + 8 */
+    uint32_t left[2]; /* outputs from there on; 0: no row */
+    float4 v[TN / 16][2];
+};
+
+/* So many blocks are under way when block `i` is finished. As registers allow: behind a block those
+ * of its sums are free, too. */
+template <int TN> ROSE_DEVICE int old_blocks(int i)
+{
+    const int n = TN > 96 ? 2 + 2 * i : TN / 16;
+    return n < TN / 16 ? n : TN / 16;
+}
+
+/* Zeros first: ptxas keeps what a load on condition may leave from the tile before. */
+template <int TN> ROSE_DEVICE void load_old(wide_old<TN> *old, int first, int end)
+{
+#pragma unroll
+    for (int i = 0; i < TN / 16; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            if (i < first || i >= end) continue;
+            old->v[i][h] = make_float4(0, 0, 0, 0);
+            if (i * 16 < old->left[h])
+                old->v[i][h] = load_now(reinterpret_cast<const float4 *>(old->at[h] + i * 16));
+        }
+}
+
+template <int TN>
+ROSE_DEVICE void begin_old(wide_old<TN> *old, const wide_tile &w, const rose_cuda_linear &l,
+                           const rose_cuda_io &io)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        old->at[h] = residual_at(io, w.row[h], w.n);
+        old->left[h] = w.live[h] && w.n < l.n ? l.n - w.n : 0;
+    }
+    load_old<TN>(old, 0, old_blocks<TN>(0));
+}
+
+template <int TN, int PART>
+ROSE_DEVICE void finish_wide_old(wide_old<TN> *old, const float *bias, const float (&s)[TN / 2])
+{
+    constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
+#pragma unroll
+    for (int i = FIRST; i < FIRST + BLOCKS; i++) {
+        if (i > 0) load_old<TN>(old, old_blocks<TN>(i - 1), old_blocks<TN>(i));
+        float4 b = make_float4(0, 0, 0, 0);
+        if (bias != NULL && i * 16 < old->left[0])
+            b = __ldg(reinterpret_cast<const float4 *>(bias + i * 16));
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (i * 16 < old->left[h])
+                *reinterpret_cast<float4 *>(old->at[h] + i * 16) =
+                    add4(old->v[i][h], add4(sums_of(s + i * 8, h), b));
+    }
+}
+
+/* GELU. 16 outputs are two blocks of 8 x 8 of the next product's rows. The branch for rows that are
+ * none also keeps ptxas from moving all of this above the products that it runs under. */
+template <typename T, int TN, int PART>
+ROSE_DEVICE void finish_wide_act(const wide_tile &w, const float (&s)[TN / 2],
+                                 const rose_cuda_linear &l, const rose_cuda_io &io)
+{
+    constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
+    T *at[2];
+    uint32_t left[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        at[h] = static_cast<T *>(io.out) + h_index(w.row[h], w.n, io.out_k_pad);
+        left[h] = w.live[h] && w.n < l.n ? l.n - w.n : 0;
+    }
+    if (left[0] == 0) return;
+#pragma unroll
+    for (int i = FIRST; i < FIRST + BLOCKS; i++) {
+        const float4 b = bias_of4(l, w.n + i * 16);
+        float4 v[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            v[h] = activate4(add4(sums_of(s + i * 8, h), b), ROSE_ACT_GELU_TANH);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (i * 16 < left[h]) *reinterpret_cast<uint2 *>(at[h] + i * 128) = pack4(v[h], at[h]);
+    }
+}
+
+template <int TN, int PART>
+ROSE_DEVICE void finish_wide_logits(wide_tile *w, const float (&s)[TN / 2],
+                                    const rose_cuda_linear &l, const rose_cuda_io &io)
+{
+    constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
+#pragma unroll
+    for (int i = FIRST; i < FIRST + BLOCKS; i++) {
+        const uint32_t n = w->n + i * 16;
+        const bool live = n < l.n;
+        float4 v[2] = {sums_of(s + i * 8, 0), sums_of(s + i * 8, 1)};
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            keep_best4(w, h, l, n, v[h]);
+            if (!w->live[h] || !live) continue;
+            store_logits4(l, io, w->row[h], n, v[h]);
+        }
+    }
+}
+
+/* Part 0, 1 or 2 of the tile. */
+template <typename T, int EPI, int TN, int PART>
+ROSE_DEVICE void finish_wide(wide_tile *w, wide_old<TN> *old, const float (&s)[TN / 2],
+                             const rose_cuda_linear &l, const rose_cuda_io &io)
+{
+    if (EPI == ROSE_CUDA_EPI_QKV)
+        finish_wide_qkv<T, TN, PART>(w, s, l, io);
+    else if (EPI == ROSE_CUDA_EPI_RESIDUAL)
+        finish_wide_old<TN, PART>(old, l.bias != NULL ? l.bias + w->n : NULL, s);
+    else if (EPI == ROSE_CUDA_EPI_ACT)
+        finish_wide_act<T, TN, PART>(*w, s, l, io);
+    else
+        finish_wide_logits<TN, PART>(w, s, l, io);
+}
+
+/* After the last part: the row's largest of this tile, where it may be the row's. */
+ROSE_DEVICE void end_wide_logits(const wide_tile &w, const rose_cuda_linear &l,
+                                 const rose_cuda_io &io)
+{
+    if (io.key == NULL) return;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        unsigned long long best = w.n < l.n ? rank_key(w.best[h], w.id[h]) : 0;
+#pragma unroll
+        for (int x = 1; x < 4; x *= 2)
+            best = max(best, __shfl_xor_sync(ROSE_ALL_LANES, best, x));
+        if (threadIdx.x % 4 == 0 && w.live[h] && (uint32_t)(best >> 32) >= w.seen[h])
+            atomicMax(io.key + w.row[h], best);
+    }
+}
+
+#endif
+#endif

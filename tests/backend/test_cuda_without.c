@@ -1,0 +1,59 @@
+/* tests/backend/test_cuda_without.c - the names of what can be left out. Needs no GPU. */
+#include "backend/cuda_fixture.h"
+
+static void reads(const char *names, uint32_t want)
+{
+    rose_err err = {""};
+    uint32_t bits = 1u << 31;
+    assert_int_equal(rose_cuda_without_read(names, &bits, &err), ROSE_OK);
+    assert_int_equal(bits, want);
+}
+
+static void refuses(const char *names, const char *which)
+{
+    rose_err err = {""};
+    uint32_t bits = 1u << 31;
+    assert_int_equal(rose_cuda_without_read(names, &bits, &err), ROSE_E_UNSUPPORTED);
+    assert_int_equal(bits, 0);
+    assert_non_null(strstr(err.msg, which));
+}
+
+static void test_without(void **state)
+{
+    (void)state;
+    reads(NULL, 0);
+    reads("", 0);
+    reads("wide", ROSE_CUDA_WITHOUT_WIDE);
+    reads("ahead,team", ROSE_CUDA_WITHOUT_TEAM | ROSE_CUDA_WITHOUT_AHEAD);
+    reads("halves,halves", ROSE_CUDA_WITHOUT_HALVES);
+    reads(FX_WITHOUT_ALL, ROSE_CUDA_WITHOUT_WIDE | ROSE_CUDA_WITHOUT_TEAM |
+                              ROSE_CUDA_WITHOUT_AHEAD | ROSE_CUDA_WITHOUT_HALVES |
+                              ROSE_CUDA_WITHOUT_NORMED | ROSE_CUDA_WITHOUT_CARVEOUT);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    char name[400];
+    memset(name, 'x', sizeof name);
+    name[sizeof name - 1] = '\0';
+    refuses("wid", "cuda-without: no wid; there are wide, team, ahead, halves, normed, carveout");
+    refuses("wide-192", "wide-192");
+    refuses("team2", "team2");
+    refuses(",", "cuda-without: no ;");
+    refuses("wide,", "cuda-without: no ;");
+    refuses("wide,,team", "cuda-without: no ;");
+    refuses("wide team", "wide team");
+    refuses("WIDE", "WIDE");
+    refuses("norm", "norm");
+    refuses(name, "xxx; there are wide");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_without),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
