@@ -1,6 +1,6 @@
 /* backend/cuda/wide_walk.h - the order in which the blocks of a persistent matrix kernel take
  * tiles, and that of the outputs in its copy of the weights. Plain C: for the kernels
- * (linear_wide.cuh, linear_hopper.cuh) and tests/backend/test_walk.c.
+ * (linear_wide.cuh) and tests/backend/test_walk.c.
  *
  * Tiles of rows go in groups small enough for the L2; within a group, all rows of one column of
  * outputs, then the next column. So the blocks at work have few columns and many rows, the rows
