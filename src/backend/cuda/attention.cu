@@ -354,13 +354,13 @@ static __global__ void __launch_bounds__(ahead_parts<HD>::WARPS * 32)
 
     pdl_launch();
     if (lane < SLOTS) bulk_init(&full[lane], 1);
+    __syncthreads(); /* the barriers are set up; one of warps would do, but racecheck misses it */
     if (copies && mine < n_splits) pages = split_pages(table, mine, n_pages);
     /* The last split holds the row itself, which the kernel in front writes. */
     if (copies && mine + 1 < n_splits) stage_split<T, HD>(slot, &full[lane], a.kv, pages, head);
     pdl_wait();
     if (it.n_rows == 0) return;
     if (copies && mine + 1 == n_splits) stage_split<T, HD>(slot, &full[lane], a.kv, pages, head);
-    __syncwarp(); /* the barriers are set up */
 
     uint32_t q[HD / 16][4];
     float max = -INFINITY, sum = 0, out[OUTS] = {}; /* of dims threadIdx.x, + THREADS .. */
