@@ -23,6 +23,8 @@ static void test_without(void **state)
     (void)state;
     reads(NULL, 0);
     reads("", 0);
+    reads("none", 0);
+    refuses("none,wide", "no none;");
     reads("wide", ROSE_CUDA_WITHOUT_WIDE);
     reads("ahead,team", ROSE_CUDA_WITHOUT_TEAM | ROSE_CUDA_WITHOUT_AHEAD);
     reads("halves,halves", ROSE_CUDA_WITHOUT_HALVES);

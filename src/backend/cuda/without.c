@@ -35,7 +35,7 @@ static rose_status refuse(const char *name, size_t length, rose_err *err)
 rose_status rose_cuda_without_read(const char *names, uint32_t *without, rose_err *err)
 {
     *without = 0;
-    if (names == NULL || *names == '\0') return ROSE_OK;
+    if (names == NULL || *names == '\0' || strcmp(names, "none") == 0) return ROSE_OK;
     for (;;) {
         const size_t length = strcspn(names, ",");
         const uint32_t bit = bit_of(names, length);
