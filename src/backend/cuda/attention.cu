@@ -55,7 +55,7 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
      * of its pages are taken early. */
     const bool early = it.n_rows > 0 && (uint32_t)warp + 1 < n_splits;
     if (it.n_rows > 0 && (uint32_t)warp < n_splits) pages = split_pages(table, warp, n_pages);
-    if (early) load_split<T, HD, false>(&s, a.kv, pages, head, lane);
+    if (early) load_split<T, HD>(&s, a.kv, pages, head, lane);
     pdl_wait();
     if (it.n_rows == 0) return;
 
@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
         if (split < n_splits) {
             float m[2], l[2], o[HD / 8][4];
             if (first > 0) pages = split_pages(table, split, n_pages);
-            if (first > 0 || !early) load_split<T, HD, false>(&s, a.kv, pages, head, lane);
+            if (first > 0 || !early) load_split<T, HD>(&s, a.kv, pages, head, lane);
             attend<T, HD>(q, s, split, pos, false, a.scale, t, m, l, o);
             if (g == 0) {
 #pragma unroll

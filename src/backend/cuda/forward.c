@@ -5,7 +5,7 @@
 #include "backend/cuda/cuda_internal.h"
 
 /* Up to so many rows kernels are so short that the one behind should be on the multiprocessor with
- * them: -7 % at 2 rows, -4 at 8, -3 at 16; from 32 on it costs 1 to 3 % (H100). */
+ * them: -2 to -3 % at 2 to 16 rows; from 32 on it costs 1 to 2 % (H100). */
 enum { SHARED_ROWS = 16 };
 
 typedef struct pass {

@@ -1,6 +1,6 @@
 /* backend/cuda/hopper.cuh - what sm_90a has and no other chip: products of a warpgroup (wgmma) with
- * one operand in registers, bulk copies that end in a barrier of shared memory. Code that
- * uses it stands under ROSE_HOPPER; other chips get an empty kernel, which is never launched.
+ * one operand or both in shared memory, bulk copies that end in a barrier there. Code that uses it
+ * stands under ROSE_HOPPER; other chips get an empty kernel, which is never launched.
  *
  * Device code only. "Shared" addresses are 32 bits, of the shared window. */
 #ifndef ROSE_BACKEND_CUDA_HOPPER_CUH
