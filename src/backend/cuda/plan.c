@@ -294,7 +294,10 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
     if (p->kv >= p->scratch)
         advice = "lower kv_pages, kv_bytes or gpu_memory_utilization, or max_model_len";
     if (p->weights >= p->kv && p->weights >= p->scratch)
-        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype float16" : "the model is too large";
+        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype float16"
+                 : (p->without & ROSE_CUDA_WITHOUT_WIDE) == 0
+                     ? "leave out the second copy of the weights (cuda-without wide)"
+                     : "the model is too large";
     const double mib = 1048576;
     return rose_fail(err, ROSE_E_NOMEM,
                      "the plan needs %.0f MiB of GPU memory (weights %.0f, KV %.0f in %u pages, "
