@@ -306,7 +306,7 @@ static void test_little(void **state)
 
 typedef struct bits {
     rose_cuda_type type;
-    uint32_t m, k, n, n_pages;
+    uint32_t m, k, n, n_pages, head_dim;
     void *w, *cores[2], *h; /* cores: [1] as of q, K and V */
     float *bias;
     uint32_t *slot;
@@ -383,7 +383,15 @@ static void *make_cores(const bits *b, bool kv)
     return l.cores;
 }
 
-enum { HEAD_DIM = 64, EPILOGUES = 4 };
+enum { EPILOGUES = 4 };
+
+/* Of k values: heads that fill their place in a page, and heads that do not. */
+static uint32_t some_head_dim(uint32_t k, uint32_t which)
+{
+    static const uint32_t dims[] = {64, 24, 48, 96, 128, 16, 32, 80};
+    const uint32_t dim = dims[which % 8];
+    return k % dim == 0 ? dim : 64;
+}
 
 /* The rows of a product are LayerNorm(b->x): by a kernel of its own where b->without says so.
  */
@@ -417,9 +425,10 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
 {
     const rose_cuda_launch at = {.type = b->type, .without = b->without};
     const bool qkv = epilogue == ROSE_CUDA_EPI_QKV, head = epilogue == ROSE_CUDA_EPI_LOGITS;
-    if (qkv && (b->n != 3 * b->k || b->k % HEAD_DIM != 0)) return NULL;
+    if (qkv && (b->n != 3 * b->k || b->k % b->head_dim != 0)) return NULL;
+    const uint32_t heads = b->k / b->head_dim, hd_pad = rose_cuda_hd_pad(b->head_dim);
     const size_t q_bytes = (size_t)b->m * b->k * 2,
-                 page_bytes = (size_t)b->n_pages * 2 * 16 * b->k * 2,
+                 page_bytes = (size_t)b->n_pages * 2 * 16 * heads * hd_pad * 2,
                  keys = head ? b->m * sizeof(unsigned long long) : 0;
     const rose_cuda_linear w = {.w = b->w,
                                 .cores = b->cores[qkv],
@@ -449,10 +458,10 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
     if (head) io.key = (unsigned long long *)(void *)(d + *bytes);
     if (qkv)
         io.kv = (rose_cuda_kv){.base = d + q_bytes,
-                               .page_elems = (uint64_t)2 * 16 * b->k,
-                               .head_dim = HEAD_DIM,
-                               .hd_pad = HEAD_DIM,
-                               .n_heads = b->k / HEAD_DIM};
+                               .page_elems = (uint64_t)2 * 16 * heads * hd_pad,
+                               .head_dim = b->head_dim,
+                               .hd_pad = hd_pad,
+                               .n_heads = heads};
     rose_cuda_linear_force(kernel);
     if (b->x != NULL) norm_rows(b, &at, &w, &io);
     assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
@@ -503,6 +512,7 @@ static void test_same_bits(void **state)
                 const uint32_t m = j < 4 ? fixed[j] : 1 + fx_below(&r, 300);
                 if (m > 1000 && t > 0) continue;
                 bits b = {.type = (rose_cuda_type)t, .m = m, .k = kn[i][0], .n = kn[i][1]};
+                b.head_dim = some_head_dim(b.k, (uint32_t)(i + j));
                 b.w = random_values(&r, b.type, (size_t)up(b.k, 32) * up(b.n, 128), 0.1f);
                 for (int kv = 0; kv < 2; kv++)
                     b.cores[kv] = make_cores(&b, kv != 0);
@@ -578,7 +588,6 @@ static void test_norm(void **state)
         }
 }
 
-/* As many rows as one kernel leaves to another: both give the same bits. */
 /* As launches of up to `step` rows, a multiple of 8, each. */
 static void norm_in_steps(rose_cuda_type type, const rose_cuda_norm *all, uint32_t step)
 {
@@ -645,6 +654,7 @@ static void norm_both_ways(uint32_t m, uint32_t d, rose_cuda_type type, bool gat
     cudaFree(key);
 }
 
+/* As many rows as one kernel leaves to another: both give the same bits. */
 static void test_many_norms(void **state)
 {
     (void)state;
@@ -673,6 +683,7 @@ static void compare_normed(fx_random *r, rose_cuda_type type, uint32_t m, uint32
 {
     static const rose_cuda_epilogue epilogues[] = {ROSE_CUDA_EPI_QKV, ROSE_CUDA_EPI_ACT};
     bits b = {.type = type, .m = m, .k = k, .n = n, .x = random_x(r, m, k)};
+    b.head_dim = some_head_dim(k, m);
     float *values = malloc((2 * k + n) * sizeof *values);
     assert_non_null(values);
     for (uint32_t i = 0; i < 2 * k + n; i++)

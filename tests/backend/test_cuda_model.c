@@ -20,6 +20,8 @@ static const fx_shape g_shapes[] = {
     {"heads of 128", 2, 256, 2, 1024, 300, 256, ROSE_ACT_SILU, ROSE_BF16, true, false, false,
      false},
     {"wide", 1, 1600, 25, 6400, 77, 256, ROSE_ACT_RELU, ROSE_F32, false, false, false, true},
+    {"heads of 96", 2, 384, 4, 1536, 505, 256, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false,
+     true},
 };
 enum { N_SHAPES = sizeof g_shapes / sizeof g_shapes[0], N_PROMPT = 141, N_TOKENS = 165 };
 static const rose_compute g_types[] = {ROSE_COMPUTE_F16, ROSE_COMPUTE_BF16, ROSE_COMPUTE_F32};
