@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/progress.h"
+#include "bench/held.h"
 #include "bench/prompts.h"
 #include "bench/soak_internal.h"
 #include "bench/stats.h"
@@ -149,25 +150,30 @@ static void on_done(void *user, const rose_visit *v)
     }
 }
 
-static void on_gap(void *user, const rose_visit *v, uint64_t from_ns, uint64_t to_ns)
+static void on_gap(void *user, const rose_visit *v, uint64_t from_ns, uint64_t to_ns,
+                   const char *piece, size_t n)
 {
     rose_soak *s = &((run *)user)->s;
     (void)v;
     const uint64_t gap = to_ns > from_ns ? to_ns - from_ns : 0;
     rose_spread_add(&s->itl, gap);
     if ((double)gap * 1e-6 < (double)s->o->stall_ms) return;
+    uint32_t held = rose_held_tokens(s->tok, piece, n, s->scratch);
+    if ((double)gap * 1e-6 / (held + 1) >= (double)s->o->stall_ms)
+        held = 0; /* not for that alone */
     rose_stall *last =
         s->n_stalls > 0 && s->n_stalls <= ROSE_SOAK_MAX_STALLS ? &s->stalls[s->n_stalls - 1] : NULL;
-    if (last != NULL && to_ns < last->to_ns + SAME_STALL_NS) {
+    if (last != NULL && to_ns < last->to_ns + SAME_STALL_NS && (last->n_held > 0) == (held > 0)) {
         last->n_streams++;
         if (gap > last->to_ns - last->from_ns) {
             last->from_ns = from_ns;
             last->to_ns = to_ns;
+            last->n_held = held;
         }
         return;
     }
     if (s->n_stalls < ROSE_SOAK_MAX_STALLS)
-        s->stalls[s->n_stalls] = (rose_stall){from_ns, to_ns, 1};
+        s->stalls[s->n_stalls] = (rose_stall){from_ns, to_ns, 1, held};
     s->n_stalls++;
 }
 
@@ -184,7 +190,7 @@ static rose_status make_request(run *r, bool stream, rose_buf *out)
     rose_status st = rose_buf_addf(
         b,
         "{\"model\":\"%s\",\"max_tokens\":%u,\"temperature\":0.8,\"seed\":%" PRIu64
-        ",\"ignore_eos\":true%s,\"prompt\":",
+        ",\"ignore_eos\":true%s,\"return_token_ids\":true,\"prompt\":",
         r->s.server.model, r->trace.rows[row].n_out, i, stream ? ",\"stream\":true" : "");
     if (st == ROSE_OK) st = rose_prompt_write(r->prompts, &spec, &r->trace, row, b);
     if (st == ROSE_OK) st = rose_buf_add(b, "}", 1);
@@ -400,6 +406,9 @@ static rose_status prepare(run *r, const char *model_dir, rose_err *err)
     rose_status st = rose_server_list_parse(o->backend, specs, &n, err);
     if (st == ROSE_OK && n != 1) st = rose_fail(err, ROSE_E_INVAL, "--backend: one server");
     if (st == ROSE_OK) st = rose_prompts_open(&r->prompts, model_dir, err);
+    if (st == ROSE_OK) st = rose_tokenizer_open(&r->s.tok, model_dir, err);
+    if (st == ROSE_OK && (r->s.scratch = malloc(rose_detok_cap(r->s.tok))) == NULL)
+        st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK) st = rose_load_trace_generate(&r->trace, &g, err);
     if (st != ROSE_OK) return st;
     const uint32_t context = rose_prompts_context(r->prompts);
@@ -465,6 +474,8 @@ int rose_soak_run(const char *model_dir, const rose_soak_opts *o, int argc, char
     rose_load_trace_free(&r->trace);
     rose_prompts_close(r->prompts);
     rose_buf_free(&r->body);
+    rose_tokenizer_close(r->s.tok);
+    free(r->s.scratch);
     free(r->s.samples);
     free(r->s.ticks);
     return rc;

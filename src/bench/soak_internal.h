@@ -5,6 +5,7 @@
 #include "bench/spread.h"
 #include "bench/visit.h"
 #include "bench/watch.h"
+#include "tokenizer/tokenizer.h"
 
 enum {
     ROSE_SOAK_MAX_STALLS = 1000,
@@ -30,6 +31,8 @@ typedef struct rose_soak_opts {
 typedef struct rose_stall {
     uint64_t from_ns, to_ns; /* of the longest */
     uint32_t n_streams;
+    uint32_t n_held; /* of it: tokens that waited for one behind them (held.h), where without them
+                        it would be under the threshold; such silences stand apart from others */
 } rose_stall;
 
 /* Once a second. */
@@ -53,6 +56,8 @@ typedef struct rose_slow_health {
 typedef struct rose_soak {
     const rose_soak_opts *o;
     rose_server server;
+    rose_tokenizer *tok;       /* owned */
+    char *scratch;             /* [rose_detok_cap(tok)], owned */
     uint64_t start_ns, end_ns; /* of the open loop */
     double capacity_rps, rate_rps;
     /* replies of the open loop */

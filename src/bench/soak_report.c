@@ -78,9 +78,14 @@ static const char *cause(const rose_soak *s, uint64_t from_ns, uint64_t to_ns)
     return NULL;
 }
 
-static json_t *interval_json(const rose_soak *s, uint64_t from_ns, uint64_t to_ns)
+static const char *stall_cause(const rose_soak *s, const rose_stall *p)
 {
-    const char *why = cause(s, from_ns, to_ns);
+    if (p->n_held > 0) return "a character of several tokens: the first wait for the last";
+    return cause(s, p->from_ns, p->to_ns);
+}
+
+static json_t *interval_json(const rose_soak *s, uint64_t from_ns, uint64_t to_ns, const char *why)
+{
     return json_pack("{s:f, s:f, s:f, s:s?}", "at_s", (double)(from_ns - s->start_ns) * 1e-9, "ms",
                      (double)(to_ns - from_ns) * 1e-6, "cpu_wait_ms",
                      (double)cpu_wait(s, from_ns, to_ns) * 1e-6, "cause", why);
@@ -187,7 +192,7 @@ static bool judge_latency(const rose_soak *s, json_t *list)
         verdict(list, name, s->n_slow_health == 0 && s->n_health_failed == 0 && s->health.n > 0, d);
     listed = s->n_stalls < ROSE_SOAK_MAX_STALLS ? s->n_stalls : ROSE_SOAK_MAX_STALLS;
     for (uint32_t i = 0; i < listed; i++)
-        unexplained += cause(s, s->stalls[i].from_ns, s->stalls[i].to_ns) == NULL;
+        unexplained += stall_cause(s, &s->stalls[i]) == NULL;
     unexplained += s->n_stalls - listed;
     snprintf(d, sizeof d,
              "%" PRIu32 " silences over %g ms, %" PRIu32
@@ -236,8 +241,10 @@ static json_t *stalls_json(const rose_soak *s)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < s->n_stalls && i < MAX_LISTED; i++) {
-        json_t *o = interval_json(s, s->stalls[i].from_ns, s->stalls[i].to_ns);
-        json_object_set_new(o, "streams", json_integer(s->stalls[i].n_streams));
+        const rose_stall *p = &s->stalls[i];
+        json_t *o = interval_json(s, p->from_ns, p->to_ns, stall_cause(s, p));
+        json_object_set_new(o, "streams", json_integer(p->n_streams));
+        json_object_set_new(o, "tokens_held", json_integer(p->n_held));
         json_array_append_new(list, o);
     }
     return list;
@@ -246,9 +253,11 @@ static json_t *stalls_json(const rose_soak *s)
 static json_t *slow_health_json(const rose_soak *s)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < s->n_slow_health && i < MAX_LISTED; i++)
-        json_array_append_new(list,
-                              interval_json(s, s->slow_health[i].from_ns, s->slow_health[i].to_ns));
+    for (uint32_t i = 0; i < s->n_slow_health && i < MAX_LISTED; i++) {
+        const rose_slow_health *p = &s->slow_health[i];
+        json_array_append_new(
+            list, interval_json(s, p->from_ns, p->to_ns, cause(s, p->from_ns, p->to_ns)));
+    }
     return list;
 }
 

@@ -100,7 +100,7 @@ static int on_body(http_parser *p, const char *at, size_t n)
     slot *s = p->data;
     rose_visit *v = &s->v;
     if (v->last_ns != 0 && v->plan.watch_gaps && p->status_code == 200 && s->pool->o.on_gap != NULL)
-        s->pool->o.on_gap(s->pool->o.user, v, v->last_ns, s->t_ns);
+        s->pool->o.on_gap(s->pool->o.user, v, v->last_ns, s->t_ns, at, n);
     if (v->first_ns == 0) v->first_ns = s->t_ns;
     v->last_ns = s->t_ns;
     for (size_t i = 0; i < n; i++) {

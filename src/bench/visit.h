@@ -64,8 +64,10 @@ typedef struct rose_visitors_opts {
     uint32_t max;        /* visits under way */
     uint32_t timeout_ms; /* of a visit, from its start; its plan's own times should be less */
     void (*done)(void *user, const rose_visit *v); /* may start others */
-    /* Two neighbouring pieces of a 200's body, with their times; may be NULL. */
-    void (*on_gap)(void *user, const rose_visit *v, uint64_t from_ns, uint64_t to_ns);
+    /* Two neighbouring pieces of a 200's body, with their times and the bytes of the later one
+     * (borrowed); may be NULL. */
+    void (*on_gap)(void *user, const rose_visit *v, uint64_t from_ns, uint64_t to_ns,
+                   const char *piece, size_t n);
     void *user;
 } rose_visitors_opts;
 

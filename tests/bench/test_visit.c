@@ -19,10 +19,12 @@ static void on_done(void *user, const rose_visit *v)
     n_done++;
 }
 
-static void on_gap(void *user, const rose_visit *v, uint64_t from_ns, uint64_t to_ns)
+static void on_gap(void *user, const rose_visit *v, uint64_t from_ns, uint64_t to_ns,
+                   const char *piece, size_t n)
 {
     (void)user, (void)v;
     assert_true(from_ns <= to_ns);
+    assert_true(n == 9 && memcmp(piece, "data: 1\n\n", 9) == 0);
     n_gaps++;
 }
 
