@@ -15,7 +15,7 @@
 #include "bench/online_internal.h"
 #include "bench/profile_call.h"
 
-enum { PROFILE_VARIANT = 1 << 22, WARM_VARIANT = 1 << 23 };
+enum { PROFILE_VARIANT = 1 << 22, WARM_VARIANT = 1 << 23, NSYS_GRACE_MS = 300000 };
 
 /* No system-call sampling: the ranges and the kernels are what is asked for. */
 #define NSYS_ARGS                                                                                  \
@@ -103,11 +103,15 @@ static rose_status extra_args(const attempt *a, rose_buf *extra, rose_err *err)
     return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
 }
 
+/* Behind SIGTERM nsys ends the server and makes its report, which may take longer than a server's
+ * end. */
 static rose_status check_nsys_file(attempt *a, rose_err *err)
 {
     char path[4300];
     snprintf(path, sizeof path, "%s/%s.nsys-rep", a->dir, a->spec->label);
-    if (!rose_file_exists(path)) return rose_fail(err, ROSE_E_NOTFOUND, "nsys left no %s", path);
+    if (!rose_file_exists(path))
+        return rose_fail(err, ROSE_E_NOTFOUND, "nsys left no %s; what it said is in %s", path,
+                         json_string_value(json_object_get(a->row, "log_path")));
     json_object_set_new(a->row, "path", rose_results_string(path));
     return ROSE_OK;
 }
@@ -130,6 +134,7 @@ static rose_status run_attempt(attempt *a, rose_err *err)
         json_object_set_new(a->row, "version", json_string(server.version));
     }
     if (st == ROSE_OK) st = drive(a, &server, err);
+    if (started && a->nsys) rose_proc_stop(&server.proc, NSYS_GRACE_MS);
     if (started) rose_server_stop(&server);
     if (st == ROSE_OK && a->nsys) st = check_nsys_file(a, err);
     rose_buf_free(&command);
