@@ -82,8 +82,8 @@ typedef struct rose_backend_opts {
     bool pdl; /* CUDA: kernels begin under the end of those before (programmatic dependent launch)
                */
     const char *cuda_without;   /* CUDA: optimisations to leave out by name, with commas between
-                                   (without.c of the backend); NULL, "" or "none" leave out none.
-                                   The bits are the same */
+                                   (without.c of the backend); NULL, "" or "none" leave out none, as
+                                   the CPU must. The bits are the same */
     uint32_t device_timeout_ms; /* CUDA: a device that takes longer for a step has failed; 0 = wait
                                    for ever */
 } rose_backend_opts;

@@ -89,6 +89,9 @@ def test_usage_errors():
 def test_devices():
     rc, _, err = run("inspect", MODEL, "--device", "cpu", "--dtype", "float16")
     check("float16 on a CPU is refused by name", rc == 1 and "float16" in err and err.count("\n") == 1, (rc, err))
+    for flag, value in (("--prefill-backend", "flash"), ("--cuda-without", "wide")):
+        one_line_error(f"{flag} on a CPU is refused by name", run("serve", MODEL, "--port", "0", "--device", "cpu", flag, value),
+                       1, value)
     if not os.path.exists("/dev/nvidia0"):
         rc, _, err = run("generate", MODEL, "-n", "1", "--device", "cuda", stdin=b"x")
         check("cuda without a GPU is refused by name", rc == 1 and "device cuda: " in err and err.count("\n") == 1, (rc, err))

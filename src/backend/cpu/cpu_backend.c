@@ -159,6 +159,11 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "prefill backend %s: the CPU backend has one way to attend (auto)",
                          rose_prefill_name(o->prefill));
+    if (o->cuda_without != NULL && o->cuda_without[0] != '\0' &&
+        strcmp(o->cuda_without, "none") != 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "cuda-without %s: the CPU backend has none of these to leave out",
+                         o->cuda_without);
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, &isa, err)) != ROSE_OK) return st;
     p.quantization = o->quantization;
