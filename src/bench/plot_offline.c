@@ -111,15 +111,18 @@ bool rose_plot_offline(FILE *gp, const json_t *offline)
         }
         fprintf(gp,
                 ")\nset title ''\nset xlabel '%s'\nset xrange [0:%.9g]\nset xtics %.9g\n"
+                "set format x '%s'\n"
                 "plot $off%d using ($2/2):1:($2/2):(0.32):(%d-$1) with boxxyerror lc variable, "
                 "$off%d using 2:1:3:4 with xerrorbars lc rgb '#333333' lw 1 pt -1, "
                 "$off%d using 4:1:(sprintf($2 >= 1000 ? '  %%.0f' : '  %%.2f', $2)) with labels "
                 "left font ',10'\n",
-                panels[p].title, most[p] * 1.3, nice_step(most[p] / 4), p, n, p, p);
+                panels[p].title, most[p] * 1.3, nice_step(most[p] / 4),
+                most[p] >= 1e5 ? "%.0f" : "%g", p, n, p, p);
     }
-    fputs("unset multiplot\nset grid noxtics ytics\nset autoscale\nset xtics autofreq\nset ytics "
-          "autofreq\n",
-          gp);
+    fputs(
+        "unset multiplot\nset grid noxtics ytics\nset autoscale\nset format x\nset xtics autofreq\n"
+        "set ytics autofreq\n",
+        gp);
     rose_plot_end_format(gp);
     return true;
 }

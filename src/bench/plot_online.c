@@ -125,18 +125,32 @@ static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
     rose_samples_free(&s);
 }
 
-/* Does a point have a value of this metric? Replies of one token have no TPOT and no ITL. */
-static bool has_values(const json_t *online, bool concurrency, const rose_plot_metric *m)
+typedef struct range {
+    bool any;  /* Does a point have a value? Replies of one token have no TPOT and no ITL. */
+    bool wide; /* the most is so many times the least that a linear axis would show only that */
+} range;
+
+static range range_of(const json_t *online, bool concurrency, const rose_plot_metric *m)
 {
+    enum { WIDE = 50 };
+    static const char *const drawn[] = {"p50", "p90", "p99"};
+    double least = INFINITY, most = 0;
+    range r = {0};
     size_t i;
     const json_t *row;
     json_array_foreach(json_object_get(online, "summaries"), i, row)
     {
-        if (is_point(row, concurrency) &&
-            json_is_number(json_object_get(json_object_get(row, m->key), "p90")))
-            return true;
+        if (!is_point(row, concurrency)) continue;
+        for (int k = 0; k < 3; k++) {
+            const json_t *v = json_object_get(json_object_get(row, m->key), drawn[k]);
+            if (!json_is_number(v)) continue;
+            r.any |= k == 1;
+            least = fmin(least, json_number_value(v));
+            most = fmax(most, json_number_value(v));
+        }
     }
-    return false;
+    r.wide = least > 0 && most > WIDE * least;
+    return r;
 }
 
 /* A panel that says so: gnuplot gives up a whole script over a plot without a point. */
@@ -151,13 +165,14 @@ static void write_nothing(FILE *gp, const char *title)
 
 /* which: 0 = band, line and hollow points; 90 or 99 = that percentile alone. */
 static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, const char *prefix,
-                       int which, const char *legend)
+                       int which, bool wide, const char *legend)
 {
-    fprintf(gp, "set ylabel '%s%s (ms)'\nset title '%s%s'\nset yrange [0:*]\nplot ", m->title,
+    fprintf(gp, "set ylabel '%s%s (ms%s)'\nset title '%s%s'\n%s\nplot ", m->title,
             which == 0    ? ""
             : which == 90 ? " p90"
                           : " p99",
-            m->title, legend);
+            wide ? ", logarithmic" : "", m->title, legend,
+            wide ? "set logscale y\nset yrange [*:*]" : "set yrange [0:*]");
     for (int k = 0; k < b->n; k++) {
         const char *block = m->file;
         if (k > 0) fputs(", \\\n  ", gp);
@@ -172,7 +187,7 @@ static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, c
             fprintf(gp, "$%s%s_%d using 1:%d with linespoints lt %d ps 0.9 title '%s'", prefix,
                     block, k, which == 90 ? 3 : 4, k + 1, b->label[k]);
     }
-    fputc('\n', gp);
+    fputs(wide ? "\nunset logscale y\n" : "\n", gp);
 }
 
 /* ---- four panels ---- */
@@ -236,14 +251,14 @@ static void write_key_end(FILE *gp, const backends *b)
         fprintf(gp, "unset label %d\n", 101 + k);
 }
 
-static void write_overview(FILE *gp, const backends *b, const bool *any, const char *prefix,
+static void write_overview(FILE *gp, const backends *b, const range *r, const char *prefix,
                            const char *name, int which, const char *title)
 {
     rose_plot_each_format(gp);
     write_panels_start(gp, b, name, title);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        if (any[i])
-            write_plot(gp, b, &rose_plot_metrics[i], prefix, which, "");
+        if (r[i].any)
+            write_plot(gp, b, &rose_plot_metrics[i], prefix, which, r[i].wide, "");
         else
             write_nothing(gp, rose_plot_metrics[i].title);
         if (i == 0) write_key_end(gp, b);
@@ -257,12 +272,12 @@ bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
     const char *prefix = concurrency ? "c" : "s";
     const char *name = concurrency ? "online_concurrency" : "online";
     char file[80];
-    bool any[ROSE_PLOT_N_METRICS];
+    range r[ROSE_PLOT_N_METRICS];
     backends b;
     collect(online, concurrency, &b);
     if (b.n == 0) return false;
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        any[i] = has_values(online, concurrency, &rose_plot_metrics[i]);
+        r[i] = range_of(online, concurrency, &rose_plot_metrics[i]);
         char block[16];
         snprintf(block, sizeof block, "%s%s", prefix, rose_plot_metrics[i].file);
         for (int k = 0; k < b.n; k++)
@@ -272,18 +287,18 @@ bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
     fprintf(gp, "set xlabel '%s'\n",
             concurrency ? "requests under way" : "scale of the trace times (smaller is heavier)");
     snprintf(file, sizeof file, "%s_latency_compare", name);
-    write_overview(gp, &b, any, prefix, file, 0, "Latency: p90 line, p50 to p90 band, hollow p99");
+    write_overview(gp, &b, r, prefix, file, 0, "Latency: p90 line, p50 to p90 band, hollow p99");
     snprintf(file, sizeof file, "%s_latency_p90_only", name);
-    write_overview(gp, &b, any, prefix, file, 90, "Latency, p90");
+    write_overview(gp, &b, r, prefix, file, 90, "Latency, p90");
     snprintf(file, sizeof file, "%s_latency_p99_only", name);
-    write_overview(gp, &b, any, prefix, file, 99, "Latency, p99");
+    write_overview(gp, &b, r, prefix, file, 99, "Latency, p99");
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        if (!any[i]) continue;
+        if (!r[i].any) continue;
         snprintf(file, sizeof file, "%s_%s_ms", name, rose_plot_metrics[i].file);
         rose_plot_each_format(gp);
         rose_plot_start(gp, file, 760, 520);
         fputs("set key outside top center horizontal Left reverse maxrows 3\n", gp);
-        write_plot(gp, &b, &rose_plot_metrics[i], prefix, 0,
+        write_plot(gp, &b, &rose_plot_metrics[i], prefix, 0, r[i].wide,
                    ": p90 line, p50 to p90 band, hollow p99");
         rose_plot_end_format(gp);
     }

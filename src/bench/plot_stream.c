@@ -6,9 +6,13 @@
 static const struct {
     const char *key, *title;
 } parts[] = {
-    {"receive_ms", "receive"},       {"worker_wait_ms", "wait for a tokenizer worker"},
-    {"parse_ms", "parse"},           {"tokenize_ms", "tokenize"},
-    {"queue_wait_ms", "queue wait"}, {"prefill_to_first_ms", "prefill to first token"},
+    {"receive_ms", "receive"},
+    {"worker_wait_ms", "wait for a tokenizer worker"},
+    {"parse_ms", "parse"},
+    {"tokenize_ms", "tokenize"},
+    {"queue_wait_ms", "queue wait"},
+    {"prefill_to_first_ms", "prefill to first token"},
+    {"ttft_outside_server_ms", "outside the server"},
     {"ttft_ms", "TTFT (client)"},
 };
 static const char *const shares[] = {"p50", "p95", "p99"};

@@ -291,8 +291,9 @@ static void test_vllm_keys(void **state)
 
 /* ---- plots ---- */
 
-/* The script for n backends of long names, without TPOT and ITL. The caller frees it. */
-static char *script_of(int n)
+/* The script for n backends of long names, without TPOT and ITL, TTFT up to ttft_p99. The caller
+ * frees it. */
+static char *script_of(int n, double ttft_p99)
 {
     json_t *rows = json_array(), *root = json_object();
     char name[80], *text = NULL;
@@ -304,8 +305,8 @@ static char *script_of(int n)
             json_pack("{s:s, s:f, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:n, s:n, s:n}, "
                       "s:{s:f, s:f, s:f}}",
                       "backend", name, "scale", 1.0 + 0.01 * i * i, "concurrency", 0, "num_success",
-                      3, "ttft_ms", "p50", 1.0, "p90", 2.0, "p99", 3.0, "tpot_ms", "p50", "p90",
-                      "p99", "e2e_ms", "p50", 4.0, "p90", 5.0, "p99", 6.0));
+                      3, "ttft_ms", "p50", 1.0, "p90", 2.0, "p99", ttft_p99, "tpot_ms", "p50",
+                      "p90", "p99", "e2e_ms", "p50", 4.0, "p90", 5.0, "p99", 6.0));
     }
     json_object_set_new(root, "summaries", rows);
     FILE *gp = open_memstream(&text, &len);
@@ -320,7 +321,7 @@ static char *script_of(int n)
 static void test_plot_key(void **state)
 {
     (void)state;
-    char *text = script_of(9);
+    char *text = script_of(9, 3);
     double last_x = 0, last_y = 2;
     const char *p = strstr(text, "set label 101 ");
     for (int i = 0; i < 9; i++) {
@@ -346,7 +347,7 @@ static void test_plot_key(void **state)
 static void test_plot_without_values(void **state)
 {
     (void)state;
-    char *text = script_of(1);
+    char *text = script_of(1, 3);
     assert_non_null(strstr(text, "set title 'TPOT'\nset yrange [0:1]\nset label 1 'no values"));
     assert_null(strstr(text, "set output 'online_tpot_ms."));
     assert_null(strstr(text, "set output 'online_itl_ms."));
@@ -354,13 +355,76 @@ static void test_plot_without_values(void **state)
     free(text);
 }
 
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)) != NULL; p++)
+        n++;
+    return n;
+}
+
+/* Values fifty times others: a linear axis would show a line at 0. Only the
+ * metric that needs it, and never the next panel. */
+static void test_plot_wide(void **state)
+{
+    (void)state;
+    char *text = script_of(1, 50);
+    assert_int_equal(count(text, "set logscale y"), 0);
+    free(text);
+    text = script_of(1, 51);
+    assert_int_equal(count(text, "set ylabel 'TTFT (ms, logarithmic)'\n"), 2);
+    assert_int_equal(count(text, "set logscale y\nset yrange [*:*]\nplot $sttft_0"), 4);
+    assert_int_equal(count(text, "\nunset logscale y\n"), 4);
+    assert_int_equal(count(text, "set ylabel 'E2E (ms)'\nset title 'E2E'\nset yrange [0:*]\n"), 1);
+    free(text);
+}
+
+/* gnuplot's own format would write 1e+06 between 500000 and 1.5e+06. */
+static void test_plot_millions(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t len = 0;
+    FILE *gp = open_memstream(&text, &len);
+    json_t *root = json_pack("{s:[{s:s, s:f, s:f, s:f}]}", "results", "backend", "flash",
+                             "request_throughput_rps", 2.9, "output_throughput_tps", 2927.0,
+                             "total_throughput_tps", 1501433.0);
+    assert_true(rose_plot_offline(gp, root));
+    fclose(gp);
+    assert_int_equal(count(text, "set xtics 500000\nset format x '%.0f'\n"), 1);
+    assert_int_equal(count(text, "set format x '%g'\n"), 2);
+    free(text);
+    json_decref(root);
+}
+
+/* The parts of a TTFT that passes mostly outside the server. */
+static void test_plot_outside(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t len = 0;
+    FILE *gp = open_memstream(&text, &len);
+    json_t *root = json_pack("{s:{s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}}}", "times",
+                             "ttft_outside_server_ms", "p50", 4.5, "p95", 6.25, "p99", 6.5,
+                             "ttft_ms", "p50", 7.5, "p95", 8.5, "p99", 9.0);
+    assert_true(rose_plot_stream(gp, root));
+    fclose(gp);
+    assert_non_null(strstr(text, "'outside the server' -6, 'TTFT (client)' -7)"));
+    assert_int_equal(count(text, "\n-6 4.5\n"), 1);
+    assert_int_equal(count(text, "\n-6 6.25\n"), 1);
+    free(text);
+    json_decref(root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),     cmocka_unit_test(test_base64),
-        cmocka_unit_test(test_clean),    cmocka_unit_test(test_string),
-        cmocka_unit_test(test_tables),   cmocka_unit_test(test_vllm_keys),
-        cmocka_unit_test(test_plot_key), cmocka_unit_test(test_plot_without_values),
+        cmocka_unit_test(test_text),         cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_clean),        cmocka_unit_test(test_string),
+        cmocka_unit_test(test_tables),       cmocka_unit_test(test_vllm_keys),
+        cmocka_unit_test(test_plot_key),     cmocka_unit_test(test_plot_without_values),
+        cmocka_unit_test(test_plot_wide),    cmocka_unit_test(test_plot_millions),
+        cmocka_unit_test(test_plot_outside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
