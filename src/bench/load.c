@@ -16,9 +16,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fds.h"
 #include "bench/stamp.h"
 
-enum { RX_BYTES = 16384, MAX_EVENTS = 256, SCAN_NS = 20000000, NO_ITEM = -1 };
+enum { RX_BYTES = 16384, MAX_EVENTS = 256, SCAN_NS = 20000000, NO_ITEM = -1, OWN_FDS = 64 };
 
 typedef enum conn_state { CONN_IDLE, CONN_CONNECT, CONN_BUSY } conn_state;
 
@@ -365,6 +366,8 @@ rose_status rose_load_run(const rose_load_opts *o, const rose_load_item *items, 
     load l = {.o = o, .items = items, .replies = replies, .n = n, .ep = -1, .timer = -1};
     rose_status st = resolve(o->url, &l.addr, err);
     if (st != ROSE_OK) goto done;
+    const uint32_t open_at_once = o->concurrency > 0 && o->concurrency < n ? o->concurrency : n;
+    rose_fds_widen(open_at_once > UINT16_MAX ? UINT16_MAX : open_at_once + OWN_FDS);
     l.ep = epoll_create1(EPOLL_CLOEXEC);
     l.timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};

@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/cpuinfo.h"
+#include "base/fds.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/memlock.h"
@@ -26,7 +27,7 @@
 #include "engine/flags.h"
 #include "tokenizer/unicode.h"
 
-enum { MAX_HTTP_ROWS = 29, POLL_MS = 20 };
+enum { MAX_HTTP_ROWS = 29, POLL_MS = 20, OWN_FDS = 256 };
 
 typedef struct serve_flags {
     const char *host, *served_model_name, *chat_template, *log_level, *io_cpus;
@@ -365,6 +366,7 @@ static int run(const char *dir, serve_flags *f)
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread started below */
     signal(SIGPIPE, SIG_IGN);
 
+    rose_fds_widen(f->max_connections + OWN_FDS); /* before any thread */
     rose_status st = model_id_of(f, dir, &id, &err);
     if (st == ROSE_OK && f->nvtx) st = rose_backend_nvtx(&err); /* before any thread */
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);

@@ -1,0 +1,22 @@
+/* base/fds.c - see fds.h. A descriptor of that number, opened and closed, widens the table. */
+#include "base/fds.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { MOST = 65536 };
+
+void rose_fds_widen(uint32_t n)
+{
+    struct rlimit l;
+    if (n > MOST) n = MOST;
+    if (getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < n) n = (uint32_t)l.rlim_cur;
+    if (n == 0) return;
+    const int any = eventfd(0, EFD_CLOEXEC);
+    if (any < 0) return;
+    const int last = fcntl(any, F_DUPFD_CLOEXEC, (int)(n - 1));
+    if (last >= 0) close(last);
+    close(any);
+}
