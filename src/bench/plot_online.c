@@ -134,7 +134,7 @@ static range range_of(const json_t *online, bool concurrency, const rose_plot_me
 {
     enum { WIDE = 50 };
     static const char *const drawn[] = {"p50", "p90", "p99"};
-    double least = INFINITY, most = 0;
+    double least = HUGE_VAL, most = 0;
     range r = {0};
     size_t i;
     const json_t *row;
