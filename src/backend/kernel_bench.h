@@ -4,7 +4,8 @@
  * A measurement is y = x w for rows x n_in by n_in x n_out. Both sides work on the same x and on
  * several matrices w in turn, as a model's layers do, so that no w is in a cache; the sides run
  * alternately. Ours ends in the epilogue that the engine uses there (bias, and what follows); the
- * library's stores y in the storage type and nothing else.  Threads: one at a time. */
+ * library's stores y in the storage type and nothing else. Where it can do (nearly) what ours does,
+ * that is timed, too.  Threads: one at a time. */
 #ifndef ROSE_BACKEND_KERNEL_BENCH_H
 #define ROSE_BACKEND_KERNEL_BENCH_H
 
@@ -29,6 +30,8 @@ typedef struct rose_kernel_shape {
 /* Medians over the repeats, microseconds a product. */
 typedef struct rose_kernel_times {
     double own_us, library_us;
+    double library_same_us;   /* the library at (nearly) our work; 0: it cannot */
+    const char *library_same; /* what it does to y then, of static lifetime; NULL: it cannot */
 } rose_kernel_times;
 
 typedef struct rose_kernel_opts {
@@ -44,6 +47,7 @@ typedef struct rose_kernel_opts {
 
 typedef struct rose_kernel_bench_ops {
     const char *library; /* "cuBLASLt", "oneDNN" */
+    bool same;           /* it is timed at our work, too */
     /* Errors: UNSUPPORTED (no such device, kernel, the dtype, or the library is absent: says which
      * names were tried), NOMEM, BACKEND; *out is NULL then. */
     rose_status (*open)(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err);

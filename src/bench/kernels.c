@@ -81,16 +81,26 @@ static void print_one(const options *o, const matrix *m, uint32_t rows, const ro
                       bool first)
 {
     const double flop = 2.0 * rows * m->n_out * m->n_in;
-    if (o->json)
+    if (o->json) {
         printf("%s\n  {\"matrix\": \"%s\", \"n_out\": %u, \"n_in\": %u, \"rows\": %u, "
                "\"own_us\": %.3f, \"library_us\": %.3f, \"library_over_own\": %.3f, "
-               "\"own_tflops\": %.3f}",
+               "\"own_tflops\": %.3f",
                first ? "" : ",", m->name, m->n_out, m->n_in, rows, t->own_us, t->library_us,
                t->library_us / t->own_us, flop / t->own_us * 1e-6);
-    else
-        printf("%-5s %5u x %-4u %6u rows  %9.2f us  %9.2f us  %5.2f  %6.1f\n", m->name, m->n_out,
+        if (t->library_same != NULL)
+            printf(", \"library_same\": \"%s\", \"library_same_us\": %.3f, "
+                   "\"library_same_over_own\": %.3f",
+                   t->library_same, t->library_same_us, t->library_same_us / t->own_us);
+        fputs("}", stdout);
+    } else {
+        printf("%-5s %5u x %-4u %6u rows  %9.2f us  %9.2f us  %5.2f  %7.1f", m->name, m->n_out,
                m->n_in, rows, t->own_us, t->library_us, t->library_us / t->own_us,
                flop / t->own_us * 1e-6);
+        if (t->library_same != NULL)
+            printf("  %9.2f us  %5.2f  %s", t->library_same_us, t->library_same_us / t->own_us,
+                   t->library_same);
+        puts("");
+    }
     fflush(stdout);
 }
 
@@ -124,7 +134,8 @@ static void print_head(const rose_kernel_bench_ops *ops, const rose_kernel_bench
     }
     printf("%s, %s\n", ops->about(b), dtype);
     if (m->n_threads > 0) rose_machine_print(stdout, m);
-    printf("%-32s %12s %13s  %5s  %s\n", "", "roseinfer", ops->library, "ratio", "TFLOP/s");
+    printf("%-32s %12s %13s  %5s  %s%s\n", "", "roseinfer", ops->library, "ratio", "TFLOP/s",
+           ops->same ? "  at our work  ratio  it ends in" : "");
 }
 
 /* m: of a CPU, else zero. */

@@ -339,7 +339,7 @@ static rose_status bench_run(rose_kernel_bench *b, const rose_kernel_shape *s, u
     if (st != ROSE_OK) goto done;
     qsort(own, repeats, sizeof *own, by_value);
     qsort(library, repeats, sizeof *library, by_value);
-    *out = (rose_kernel_times){own[repeats / 2], library[repeats / 2]};
+    *out = (rose_kernel_times){.own_us = own[repeats / 2], .library_us = library[repeats / 2]};
 done:
     release(&p);
     return st;

@@ -13,12 +13,29 @@ enum {
     TYPE_16F = 2,
     TYPE_16BF = 14,
     DESC_TRANSA = 3,
+    DESC_EPILOGUE = 7,
+    DESC_BIAS_POINTER = 8,
     OP_T = 1,
+    EPILOGUE_DEFAULT = 1,
+    EPILOGUE_BIAS = 4,
+    EPILOGUE_GELU = 32,
     PREF_MAX_WORKSPACE = 1,
     SUCCESS = 0
 };
 
 static const size_t g_workspace = (size_t)64 << 20;
+
+static const struct {
+    uint32_t epilogue;
+    bool f32, add; /* y is fp32; and added to */
+} g_ends[ROSE_CUBLASLT_N_ENDS] = {
+    [ROSE_CUBLASLT_STORE] = {EPILOGUE_DEFAULT, false, false},
+    [ROSE_CUBLASLT_BIAS] = {EPILOGUE_BIAS, false, false},
+    [ROSE_CUBLASLT_BIAS_GELU] = {EPILOGUE_GELU | EPILOGUE_BIAS, false, false},
+    [ROSE_CUBLASLT_ADD_BIAS] = {EPILOGUE_BIAS, true, true},
+    [ROSE_CUBLASLT_ADD] = {EPILOGUE_DEFAULT, true, true},
+    [ROSE_CUBLASLT_STORE_F32] = {EPILOGUE_DEFAULT, true, false},
+};
 
 typedef struct algorithm {
     uint64_t data[8];
@@ -55,6 +72,7 @@ struct rose_cublaslt {
     void *library; /* owned */
     functions f;
     void *handle, *desc, *pref, *layout[3]; /* w, x, y; owned */
+    bool add;                               /* of the problem */
     void *workspace;                        /* device, owned */
     heuristic choices[ROSE_CUBLASLT_CHOICES];
 };
@@ -133,26 +151,37 @@ static void drop_problem(rose_cublaslt *c)
     }
 }
 
-/* Its matrices are column-major: y' (n_out x rows) = w' transposed (n_out x n_in) x' (n_in x rows).
- */
-rose_status rose_cublaslt_prepare(rose_cublaslt *c, rose_cuda_type type, uint32_t rows,
-                                  uint32_t n_out, uint32_t n_in, uint32_t *n, rose_err *err)
+static bool set_end(rose_cublaslt *c, const rose_cublaslt_product *p)
 {
-    const int element = type == ROSE_CUDA_F16 ? TYPE_16F : TYPE_16BF, transposed = OP_T;
+    const uint32_t epilogue = g_ends[p->end].epilogue;
+    if (c->f.desc_set(c->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue) != SUCCESS) return false;
+    return (epilogue & EPILOGUE_BIAS) == 0 ||
+           c->f.desc_set(c->desc, DESC_BIAS_POINTER, &p->bias, sizeof p->bias) == SUCCESS;
+}
+
+/* Its matrices are column-major: y' (n_out x rows) = w' transposed (n_out x n_in) x' (n_in x rows).
+ * A bias is one value for each row of y', of its type unless it is told another. */
+rose_status rose_cublaslt_prepare(rose_cublaslt *c, const rose_cublaslt_product *p, uint32_t *n,
+                                  rose_err *err)
+{
+    const int element = p->type == ROSE_CUDA_F16 ? TYPE_16F : TYPE_16BF, transposed = OP_T;
+    const int y = g_ends[p->end].f32 ? TYPE_32F : element;
     int found = 0;
 
     *n = 0;
     drop_problem(c);
+    c->add = g_ends[p->end].add;
     if (c->f.desc_create(&c->desc, COMPUTE_32F, TYPE_32F) != SUCCESS ||
         c->f.desc_set(c->desc, DESC_TRANSA, &transposed, sizeof transposed) != SUCCESS ||
-        c->f.layout_create(&c->layout[0], element, n_in, n_out, n_in) != SUCCESS ||
-        c->f.layout_create(&c->layout[1], element, n_in, rows, n_in) != SUCCESS ||
-        c->f.layout_create(&c->layout[2], element, n_out, rows, n_out) != SUCCESS ||
+        !set_end(c, p) ||
+        c->f.layout_create(&c->layout[0], element, p->n_in, p->n_out, p->n_in) != SUCCESS ||
+        c->f.layout_create(&c->layout[1], element, p->n_in, p->rows, p->n_in) != SUCCESS ||
+        c->f.layout_create(&c->layout[2], y, p->n_out, p->rows, p->n_out) != SUCCESS ||
         c->f.choose(c->handle, c->desc, c->layout[0], c->layout[1], c->layout[2], c->layout[2],
                     c->pref, ROSE_CUBLASLT_CHOICES, c->choices, &found) != SUCCESS ||
         found == 0)
-        return rose_fail(err, ROSE_E_BACKEND, "cuBLASLt has nothing for %u x %u x %u", rows, n_out,
-                         n_in);
+        return rose_fail(err, ROSE_E_BACKEND, "cuBLASLt has nothing for %u x %u x %u", p->rows,
+                         p->n_out, p->n_in);
     *n = (uint32_t)found;
     return ROSE_OK;
 }
@@ -160,8 +189,8 @@ rose_status rose_cublaslt_prepare(rose_cublaslt *c, rose_cuda_type type, uint32_
 rose_status rose_cublaslt_run(rose_cublaslt *c, uint32_t choice, const void *x, const void *w,
                               void *y, cudaStream_t stream, rose_err *err)
 {
-    const float one = 1, zero = 0;
-    int st = c->f.matmul(c->handle, c->desc, &one, w, c->layout[0], x, c->layout[1], &zero, y,
+    const float one = 1, beta = c->add ? 1 : 0;
+    int st = c->f.matmul(c->handle, c->desc, &one, w, c->layout[0], x, c->layout[1], &beta, y,
                          c->layout[2], y, c->layout[2], &c->choices[choice].algo, c->workspace,
                          g_workspace, stream);
     return st == SUCCESS ? ROSE_OK

@@ -1,5 +1,6 @@
 /* backend/cuda/cublaslt.h - cuBLASLt, loaded at run time and only to be compared with: y = x w for
- * packed row-major operands of 16 bits, sums in fp32. Threads: one at a time. */
+ * packed row-major operands of 16 bits, sums in fp32, and what it can do to y before it stores it.
+ * Threads: one at a time. */
 #ifndef ROSE_BACKEND_CUDA_CUBLASLT_H
 #define ROSE_BACKEND_CUDA_CUBLASLT_H
 
@@ -14,10 +15,28 @@ typedef struct rose_cublaslt rose_cublaslt;
  * BACKEND. */
 rose_status rose_cublaslt_open(rose_cublaslt **out, const char *path, rose_err *err);
 size_t rose_cublaslt_version(const rose_cublaslt *c);
-/* The algorithms for y [rows][n_out] = x [rows][n_in] w[n_out][n_in]^T; *n of them, best guess
- * first. */
-rose_status rose_cublaslt_prepare(rose_cublaslt *c, rose_cuda_type type, uint32_t rows,
-                                  uint32_t n_out, uint32_t n_in, uint32_t *n, rose_err *err);
+
+/* What y [rows][n_out] becomes of p = x [rows][n_in] w [n_out][n_in]^T. */
+typedef enum rose_cublaslt_end {
+    ROSE_CUBLASLT_STORE,     /* p, of 16 bits, as the next three */
+    ROSE_CUBLASLT_BIAS,      /* p + bias */
+    ROSE_CUBLASLT_BIAS_GELU, /* gelu(p + bias), by tanh */
+    ROSE_CUBLASLT_ADD_BIAS,  /* y + p + bias, fp32, as the next two */
+    ROSE_CUBLASLT_ADD,       /* y + p */
+    ROSE_CUBLASLT_STORE_F32, /* p */
+    ROSE_CUBLASLT_N_ENDS
+} rose_cublaslt_end;
+
+typedef struct rose_cublaslt_product {
+    rose_cuda_type type; /* of x and w */
+    rose_cublaslt_end end;
+    uint32_t rows, n_out, n_in;
+    const void *bias; /* device, [n_out], of y's type, aligned to 16 bytes; where `end` has one */
+} rose_cublaslt_product;
+
+/* Its algorithms; *n of them, best guess first. Errors: BACKEND (it has none). */
+rose_status rose_cublaslt_prepare(rose_cublaslt *c, const rose_cublaslt_product *p, uint32_t *n,
+                                  rose_err *err);
 /* Enqueues one product by algorithm `choice` of the last prepare. */
 rose_status rose_cublaslt_run(rose_cublaslt *c, uint32_t choice, const void *x, const void *w,
                               void *y, cudaStream_t stream, rose_err *err);
