@@ -260,11 +260,14 @@ static inline void fx_seq_drop(fx_backend *f, fx_seq *s)
     s->done = 0;
 }
 
+/* Whose logits are kept: of all rows, or of the last one. */
+typedef enum fx_out { FX_NONE, FX_ALL, FX_LAST } fx_out;
+
 /* One sequence's part of a step. */
 typedef struct fx_part {
     fx_seq *seq;
     uint32_t n_rows;
-    bool out; /* keep the logits of all its rows */
+    fx_out out; /* true: FX_ALL */
 } fx_part;
 
 static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts)
@@ -291,7 +294,7 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
         memset(pages + i * FX_STRIDE, 0xFF, FX_STRIDE * sizeof *pages);
         memcpy(pages + i * FX_STRIDE, s->pages, s->n_pages * sizeof *pages);
         for (uint32_t p = s->done; p < end; p++) {
-            if (parts[i].out) {
+            if (parts[i].out == FX_ALL || (parts[i].out == FX_LAST && p + 1 == end)) {
                 assert_true(b.n_outputs < FX_MAX_SEQS);
                 out_row[b.n_outputs] = b.n_tokens;
                 out_pos[b.n_outputs++] = p + 1;
@@ -313,7 +316,8 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
     uint32_t at = 0;
     for (uint32_t i = 0; i < n_parts; i++) {
         fx_seq *s = parts[i].seq;
-        for (uint32_t j = 0; parts[i].out && j < parts[i].n_rows; j++, at++) {
+        uint32_t j = parts[i].out == FX_LAST ? parts[i].n_rows - 1 : 0;
+        for (; parts[i].out != FX_NONE && j < parts[i].n_rows; j++, at++) {
             memcpy(s->logits + (size_t)(s->done + j) * vocab, b.logits + (size_t)at * vocab,
                    vocab * sizeof *s->logits);
             s->next_ids[s->done + j] = result.ids[at];

@@ -271,8 +271,8 @@ static void compare_crowds(const rose_model *m, const char *const *ways, int n_w
 }
 
 /* What can be left out. */
-static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",   "team",    "ahead",
-                                     "halves",       "normed", "carveout"};
+static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",   "team",     "ahead",
+                                     "halves",       "normed", "carveout", "prompts"};
 enum { N_WAYS = sizeof g_ways / sizeof *g_ways };
 
 /* That changes no bit: one sequence in every way, and decode steps of many. ROSE_CUDA_WITHOUT=NAMES
@@ -346,6 +346,62 @@ static void test_every_batch_size(void **state)
         }
     }
     fx_model_free(m);
+}
+
+/* A prompt in steps of one output each, the last row's, then four tokens: its KV is in them. */
+static fx_seq run_prompt(const rose_model *m, fx_backend *f, uint32_t n, uint32_t chunk)
+{
+    fx_seq s = fx_seq_make(m, fx_seed() + n, n + 4);
+    while (s.done < n)
+        fx_step(f, &(fx_part){&s, n - s.done < chunk ? n - s.done : chunk, FX_LAST}, 1);
+    /* what the ends of chunks gave is not compared */
+    memset(s.logits, 0, (size_t)(n - 1) * m->arch.vocab_size * sizeof *s.logits);
+    memset(s.next_ids, 0, (n - 1) * sizeof *s.next_ids);
+    fx_run(f, &s, n + 4, 1);
+    fx_seq_drop(f, &s);
+    return s;
+}
+
+/* Steps of one prompt: graphs of every size and their padding, over rows left by other steps,
+ * against eager steps. */
+static void test_prompt_graphs(void **state)
+{
+    (void)state;
+    static const fx_shape shapes[] = {
+        {"GPT-2's widths", 2, 768, 12, 3072, 1003, 700, ROSE_ACT_GELU_TANH, ROSE_F32, false, false,
+         false, false},
+        {"heads of 24", 3, 96, 4, 384, 611, 700, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false,
+         false},
+    };
+    static const uint32_t lengths[] = {2,   3,   15,  16,  17,  32,  33,  64,  65,  100, 128, 141,
+                                       192, 200, 255, 256, 257, 320, 383, 448, 500, 512, 513, 600};
+    static const uint32_t chunks[] = {700, 256, 100, 33};
+    char what[160];
+    for (int shape = 0; shape < 2; shape++) {
+        rose_model *m = fx_model(&shapes[shape], fx_seed() + (uint64_t)shape);
+        for (int t = 0; t < N_TYPES; t++) {
+            fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
+            rose_cuda *c = fx_cuda(&f);
+            const bool out = (c->without & ROSE_CUDA_WITHOUT_PROMPTS) != 0;
+            assert_int_equal(c->n_prompts, out ? 0 : ROSE_CUDA_MAX_PROMPTS);
+            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+                c->use_graphs = false;
+                fx_seq want = run_prompt(m, &f, lengths[i], 700);
+                c->use_graphs = true;
+                for (size_t k = 0; k < sizeof chunks / sizeof *chunks; k++) {
+                    fx_seq got = run_prompt(m, &f, lengths[i], chunks[k]);
+                    snprintf(what, sizeof what, "%s, %s, a prompt of %u in chunks of %u",
+                             shapes[shape].name, rose_compute_name(g_types[t]), lengths[i],
+                             chunks[k]);
+                    fx_same(m, &want, &got, what);
+                    fx_seq_free(&got);
+                }
+                fx_seq_free(&want);
+            }
+            fx_close(&f);
+        }
+        fx_model_free(m);
+    }
 }
 
 /* A little of everything: what the sanitizers run, under which a launch takes milliseconds. */
@@ -537,7 +593,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_wide),          cmocka_unit_test(test_switches),
         cmocka_unit_test(test_little),        cmocka_unit_test(test_megakernel),
         cmocka_unit_test(test_lost_exchange), cmocka_unit_test(test_ways),
-        cmocka_unit_test(test_many_words),
+        cmocka_unit_test(test_many_words),    cmocka_unit_test(test_prompt_graphs),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

@@ -1,11 +1,11 @@
 /* tests/tools/gpu_steps.c - times single steps of a backend on a model: decode steps of several
- * batch sizes at one context length, steps with rules, and prefill of many prompts. For `make
- * bench-gpu`.
+ * batch sizes at one context length, steps with rules, prefill of many prompts, and steps of one
+ * prompt, back to back and after a pause. For `make bench-gpu`.
  *
  *     gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [WAY ...]
  *
- * PART: decode or prefill alone. -> one JSON object on stdout, a table on stderr. Each WAY is a
- * value of --cuda-without ("" = all is used, also without a WAY), or no-cuda-graph, no-pdl,
+ * PART: decode, prefill or prompt alone. -> one JSON object on stdout, a table on stderr. Each WAY
+ * is a value of --cuda-without ("" = all is used, also without a WAY), or no-cuda-graph, no-pdl,
  * no-megakernel, naive (--prefill-backend); all are open at once and take every measurement in
  * turn, round by round, so that their ratios of one round can be compared. Times are host times
  * from step() to the end of collect(): what an engine sees. Steps repeat at the same positions (the
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "backend/backend.h"
 #include "base/clock.h"
@@ -115,12 +116,14 @@ static void print_rows(bench *b, const times *t, const char *what, const char *u
     fflush(stdout); /* it may be ended when its time is up */
 }
 
-/* The same step in every way in turn. */
-static void run_steps(bench *b, times *t, const rose_batch *batch)
+/* The same step in every way in turn, each after a pause. */
+static void run_steps(bench *b, times *t, const rose_batch *batch, uint32_t pause_ms)
 {
+    const struct timespec pause = {0, (long)pause_ms * 1000000};
     for (int r = 0; r < ROUNDS; r++)
         for (int k = 0; k < b->n_ways; k++)
             for (int i = -WARM; i < REPEATS; i++) {
+                if (pause_ms > 0) nanosleep(&pause, NULL);
                 const double us = run_step(b, k, batch);
                 if (i >= 0) t->us[k][r][i] = us;
             }
@@ -135,7 +138,7 @@ static void decode(bench *b, times *t, uint32_t n, uint32_t context, bool sample
             sampled ? (rose_sampling){.temperature = 0.7f, .top_p = 0.9f, .top_k = 50, .seed = i}
                     : (rose_sampling){.top_p = 1};
     const rose_batch batch = make_batch(b, 0, n, context - 1, 1);
-    run_steps(b, t, &batch);
+    run_steps(b, t, &batch, 0);
     snprintf(what, sizeof what, "\"sequences\": %u, \"sampled\": %s", n,
              sampled ? "true" : "false");
     print_rows(b, t, what, "us", 1);
@@ -168,7 +171,7 @@ static void decode_with_rules(bench *b, times *t, uint32_t n_wishes, uint32_t co
     }
     rose_batch batch = make_batch(b, 0, N, context - 1, 1);
     if (n_wishes > 0) batch.out_rules = each;
-    run_steps(b, t, &batch);
+    run_steps(b, t, &batch, 0);
     snprintf(what, sizeof what, "\"sequences\": %d, \"with_rules\": %u", N, n_wishes);
     print_rows(b, t, what, "us", 1);
 }
@@ -194,6 +197,18 @@ static void prefill(bench *b, times *t, uint32_t step_tokens)
     snprintf(what, sizeof what, "\"prompts\": %d, \"tokens\": %d, \"max_step_tokens\": %u",
              PREFILL_SEQS, PREFILL, step_tokens);
     print_rows(b, t, what, "ms", 1e-3);
+}
+
+/* Steps of one prompt, of which one output is wanted. */
+static void one_prompt(bench *b, times *t, uint32_t n_rows, uint32_t pause_ms)
+{
+    char what[120];
+    b->params[0] = (rose_sampling){.top_p = 1};
+    const rose_batch batch = make_batch(b, 0, 1, 0, n_rows);
+    run_steps(b, t, &batch, pause_ms);
+    snprintf(what, sizeof what, "\"prompts\": 1, \"tokens\": %u, \"pause_ms\": %u", n_rows,
+             pause_ms);
+    print_rows(b, t, what, "us", 1);
 }
 
 static void choose_way(rose_backend_opts *o, const char *way)
@@ -276,8 +291,9 @@ int main(int argc, char **argv)
         strchr(only, '=') != NULL ? (uint32_t)strtoul(strchr(only, '=') + 1, NULL, 10) : 0;
     if (one > 0) *strchr(only, '=') = 0;
     const bool decodes = *only == 0 || strcmp(only, ":decode") == 0,
-               prefills = *only == 0 || strcmp(only, ":prefill") == 0;
-    if (context < 1 || context > STRIDE * PAGE || (!decodes && !prefills)) return 2;
+               prefills = *only == 0 || strcmp(only, ":prefill") == 0,
+               prompts = *only == 0 || strcmp(only, ":prompt") == 0;
+    if (context < 1 || context > STRIDE * PAGE || (!decodes && !prefills && !prompts)) return 2;
     b.stride = (longest + PAGE - 1) / PAGE;
     b.n_ways = argc > 5 ? argc - 5 : 1;
     for (int k = 0; k < b.n_ways; k++)
@@ -306,6 +322,14 @@ int main(int argc, char **argv)
     part(&b, "prefill");
     for (size_t i = 0; prefills && i < 3; i++)
         if (one == 0 || steps[i] == one) prefill(&b, &t, steps[i]);
+    printf("\n  ],\n");
+    part(&b, "prompt");
+    static const uint32_t lengths[] = {16, 64, 200, 256, 512};
+    for (size_t i = 0; prompts && i < sizeof lengths / sizeof *lengths; i++) {
+        if (lengths[i] > longest || (one > 0 && lengths[i] != one)) continue;
+        one_prompt(&b, &t, lengths[i], 0);
+        one_prompt(&b, &t, lengths[i], 25);
+    }
     printf("\n  ]\n}\n");
     for (int k = 0; k < b.n_ways; k++)
         b.ops->close(b.ctx[k]);

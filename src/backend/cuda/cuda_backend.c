@@ -108,6 +108,8 @@ static void cuda_close(void *ctx)
     }
     for (uint32_t i = 0; i < ROSE_CUDA_MAX_GRAPHS; i++)
         if (c->graphs[i].exec != NULL) cudaGraphExecDestroy(c->graphs[i].exec);
+    for (uint32_t i = 0; i < ROSE_CUDA_MAX_PROMPTS; i++)
+        if (c->prompts[i].exec != NULL) cudaGraphExecDestroy(c->prompts[i].exec);
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
         if (c->slots[i].done != NULL) cudaEventDestroy(c->slots[i].done);
     if (c->staged != NULL) cudaEventDestroy(c->staged);
@@ -268,15 +270,24 @@ static rose_status check_batch(const rose_cuda *c, const rose_batch *b, rose_err
     return check_outputs(c, b, err);
 }
 
-/* The smallest graph for a batch that is one row and one output each sequence; NULL: none. */
+static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n_graphs, uint32_t n)
+{
+    for (uint32_t i = 0; i < n_graphs; i++)
+        if (graphs[i].n >= n) return &graphs[i];
+    return NULL;
+}
+
+/* The smallest graph for a batch that is one row and one output each sequence, or several rows of
+ * one and one output; NULL: none. */
 static const rose_cuda_graph *find_graph(const rose_cuda *c, const rose_batch *b)
 {
-    if (!c->use_graphs || b->n_tokens != b->n_seqs || b->n_outputs != b->n_seqs) return NULL;
+    if (!c->use_graphs || b->n_outputs != b->n_seqs) return NULL;
+    if (b->n_seqs == 1 && b->n_tokens > 1) /* captured with the attention of our own */
+        return c->naive ? NULL : smallest(c->prompts, c->n_prompts, b->n_tokens);
+    if (b->n_tokens != b->n_seqs) return NULL;
     for (uint32_t i = 0; i < b->n_outputs; i++)
         if (b->out_row[i] != i) return NULL;
-    for (uint32_t i = 0; i < c->n_graphs; i++)
-        if (c->graphs[i].n >= b->n_seqs) return &c->graphs[i];
-    return NULL;
+    return smallest(c->graphs, c->n_graphs, b->n_seqs);
 }
 
 static uint32_t pages_of(const rose_batch *b, uint32_t seq)
@@ -294,7 +305,11 @@ static rose_cuda_shape shape_of(const rose_batch *b, const rose_cuda_graph *g)
         if (n > 1) s.n_tiles += (n - 1) / ROSE_CUDA_TILE_ROWS + 1;
         s.n_table += pages_of(b, i);
     }
-    if (g != NULL) s.n_rows = s.n_outputs = s.n_single = g->n;
+    if (g != NULL) {
+        const uint32_t n_table = s.n_table;
+        s = g->shape;
+        s.n_table = n_table;
+    }
     return s;
 }
 
@@ -320,6 +335,7 @@ static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch 
     uint32_t *tokens = (void *)(to + at->tokens), *where = (void *)(to + at->where);
     uint32_t *slot = (void *)(to + at->slot), *tables = (void *)(to + at->tables);
     rose_cuda_item *single = (void *)(to + at->items), *tile = single + s->n_single;
+    rose_cuda_item *const singles_end = tile, *const tiles_end = tile + s->n_tiles;
     uint32_t table = 0;
 
     memcpy(tokens, b->tokens, b->n_tokens * sizeof *tokens);
@@ -346,8 +362,11 @@ static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch 
     for (uint32_t i = b->n_tokens; i < s->n_rows; i++) { /* padding writes nowhere */
         tokens[i] = where[i] = 0;
         slot[i] = ROSE_CUDA_NO_SLOT;
-        *single++ = (rose_cuda_item){0};
     }
+    while (single < singles_end)
+        *single++ = (rose_cuda_item){0};
+    while (tile < tiles_end)
+        *tile++ = (rose_cuda_item){0};
 }
 
 static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *slot)

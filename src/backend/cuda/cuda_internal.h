@@ -12,9 +12,10 @@
 enum {
     ROSE_CUDA_OUT_BLOCK = 256, /* rows whose logits are held at a time */
     ROSE_CUDA_MAX_GRAPHS = 24,
-    ROSE_CUDA_CHANGED = 128, /* rows that rules have changed, held at a time */
-    ROSE_CUDA_SLOTS = 2,     /* steps in flight */
-    ROSE_CUDA_HALVED = 2     /* captured steps whose layers run in two halves, at most */
+    ROSE_CUDA_MAX_PROMPTS = 10, /* captured steps of one prompt */
+    ROSE_CUDA_CHANGED = 128,    /* rows that rules have changed, held at a time */
+    ROSE_CUDA_SLOTS = 2,        /* steps in flight */
+    ROSE_CUDA_HALVED = 2        /* captured steps whose layers run in two halves, at most */
 };
 
 /* Most kernels of a captured step: two norms, four products and attention a layer; embedding, last
@@ -89,8 +90,10 @@ typedef struct rose_cuda_slot {
     uint32_t n_outputs, n_entries, n_deliveries;
 } rose_cuda_slot;
 
+/* A captured step of up to n rows: of n sequences, or (n_tiles > 0) of one prompt. */
 typedef struct rose_cuda_graph {
     uint32_t n;
+    rose_cuda_shape shape; /* n_table 0: the page tables come last, so nothing depends on it */
     cudaGraphExec_t exec;
 } rose_cuda_graph;
 
@@ -115,6 +118,8 @@ typedef struct rose_cuda {
     rose_cuda_slot slots[ROSE_CUDA_SLOTS];
     rose_cuda_graph graphs[ROSE_CUDA_MAX_GRAPHS];
     uint32_t n_graphs;
+    rose_cuda_graph prompts[ROSE_CUDA_MAX_PROMPTS];
+    uint32_t n_prompts;
     bool use_graphs;    /* tests turn it off */
     bool pdl;           /* programmatic dependent launch */
     uint32_t without;   /* rose_cuda_without */

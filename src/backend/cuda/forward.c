@@ -1,7 +1,7 @@
 /* backend/cuda/forward.c - the launches of one step, in order, and their capture into graphs. Every
  * table that a step needs lies in the header on the device, whose places depend on the shape alone,
- * so a graph of n sequences serves every decode step of up to n: what is padding says so in the
- * header. */
+ * so a graph of n sequences serves every decode step of up to n, and one of a prompt's n rows every
+ * step of one prompt of up to n with one output: what is padding says so in the header. */
 #include "backend/cuda/cuda_internal.h"
 
 /* Up to so many rows kernels are so short that the one behind should be on the multiprocessor with
@@ -293,21 +293,43 @@ static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s)
 
 static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
 {
-    const bool halves = (c->without & ROSE_CUDA_WITHOUT_HALVES) == 0 && g->n > 16 && g->n <= 32;
-    const rose_cuda_shape s = {.n_rows = g->n, .n_outputs = g->n, .n_single = g->n};
+    const bool decode = g->shape.n_tiles == 0;
+    const bool halves =
+        decode && (c->without & ROSE_CUDA_WITHOUT_HALVES) == 0 && g->n > 16 && g->n <= 32;
     cudaGraph_t graph = NULL;
     cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) return e;
     if (halves)
-        e = forward_halves(c, &s);
+        e = forward_halves(c, &g->shape);
     else
-        e = g->n == 1 && c->has_mega ? forward_one(c, &s) : rose_cuda_forward(c, &s, NULL);
+        e = g->n == 1 && c->has_mega ? forward_one(c, &g->shape)
+                                     : rose_cuda_forward(c, &g->shape, NULL);
     cudaError_t ended = cudaStreamEndCapture(c->stream, &graph); /* also after a failure */
     if (e == cudaSuccess) e = ended;
     if (e == cudaSuccess) e = cudaGraphInstantiate(&g->exec, graph, 0);
     if (e == cudaSuccess) e = cudaGraphUpload(g->exec, c->stream);
     if (graph != NULL) cudaGraphDestroy(graph);
     return e;
+}
+
+/* Steps of one prompt: up to 512 rows, from where on launching is a small part of a step. The
+ * products' tiles have 64 rows, so more sizes would save nothing. */
+static rose_status capture_prompts(rose_cuda *c, rose_err *err)
+{
+    static const uint32_t sizes[] = {16, 32, 64, 128, 192, 256, 320, 384, 448, 512};
+    _Static_assert(sizeof sizes / sizeof *sizes <= ROSE_CUDA_MAX_PROMPTS, "prompts[]: too few");
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        rose_cuda_graph *g = &c->prompts[c->n_prompts];
+        if (sizes[i] > c->plan.max_step_tokens) break;
+        g->n = sizes[i];
+        g->shape = (rose_cuda_shape){
+            .n_rows = g->n, .n_outputs = 1, .n_tiles = g->n / ROSE_CUDA_TILE_ROWS};
+        cudaError_t e = capture_one(c, g);
+        if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the step of a prompt");
+        c->n_prompts++;
+    }
+    return ROSE_OK;
 }
 
 /* Up to 8 sequences a graph each size or nearly: there the kernels differ most. */
@@ -321,11 +343,12 @@ rose_status rose_cuda_capture(rose_cuda *c, rose_err *err)
         bool last = sizes[i] >= most;
         rose_cuda_graph *g = &c->graphs[c->n_graphs];
         g->n = last ? most : sizes[i];
+        g->shape = (rose_cuda_shape){.n_rows = g->n, .n_outputs = g->n, .n_single = g->n};
         cudaError_t e = capture_one(c, g);
         if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the decode step");
         c->n_graphs++;
         if (last) break;
     }
     c->use_graphs = true;
-    return ROSE_OK;
+    return (c->without & ROSE_CUDA_WITHOUT_PROMPTS) == 0 ? capture_prompts(c, err) : ROSE_OK;
 }

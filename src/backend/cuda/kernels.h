@@ -204,8 +204,9 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_TEAM = 2,   /* linear_team.cuh */
     ROSE_CUDA_WITHOUT_AHEAD = 4,  /* attention of many single rows: a warp's ring of splits */
     ROSE_CUDA_WITHOUT_HALVES = 8, /* captured steps of 17 to 32: the layers of two halves abreast */
-    ROSE_CUDA_WITHOUT_NORMED = 16,  /* linear_normed.cuh */
-    ROSE_CUDA_WITHOUT_CARVEOUT = 32 /* rose_cuda_launch.shared of the first 16 rows */
+    ROSE_CUDA_WITHOUT_NORMED = 16,   /* linear_normed.cuh */
+    ROSE_CUDA_WITHOUT_CARVEOUT = 32, /* rose_cuda_launch.shared of the first 16 rows */
+    ROSE_CUDA_WITHOUT_PROMPTS = 64   /* captured steps of one prompt */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */

@@ -310,8 +310,9 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
 /* Of captured steps, in nodes of a graph. */
 static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
 {
-    const bool halves = (without & ROSE_CUDA_WITHOUT_HALVES) == 0;
-    const uint64_t n = ROSE_CUDA_MAX_GRAPHS + (halves ? ROSE_CUDA_HALVED : 0); /* twice the nodes */
+    uint64_t n = ROSE_CUDA_MAX_GRAPHS;
+    if ((without & ROSE_CUDA_WITHOUT_HALVES) == 0) n += ROSE_CUDA_HALVED; /* twice the nodes */
+    if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) n += ROSE_CUDA_MAX_PROMPTS;
     return n * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
 }
 
