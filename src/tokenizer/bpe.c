@@ -5,8 +5,11 @@
  * This is the order of `tokenizers` (a stale heap entry is known by the token it would make), so
  * ids agree also where two merges make the same token.
  *
- * Words of at most ROSE_WORD_KEY - 1 bytes are looked up first in a direct-mapped cache of fixed
- * size: natural text repeats its words, so most pieces cost one cache line and a compare. */
+ * Words of at most ROSE_WHOLE_MAX bytes are looked up first in the table of whole words (whole.c),
+ * then, up to ROSE_WORD_KEY - 1 bytes, in a direct-mapped cache of fixed size: natural text repeats
+ * its words, so most pieces cost one cache line and a compare. Which line is known before the
+ * piece's turn comes (rose_bpe_aim): a text that comes after a pause finds the caches cold, and
+ * waits for many lines at a time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,7 +126,7 @@ static rose_status stopped(rose_encoder *e)
     return rose_fail(e->err, ROSE_E_CLOSED, "tokenizer: stopped");
 }
 
-/* Ids of a word without the cache, appended to out; room for n ids is there. */
+/* Ids of a word without table and cache, appended to out; room for n ids is there. */
 static rose_status merge_word(rose_encoder *e, const char *word, size_t n)
 {
     rose_ids *out = e->out;
@@ -185,21 +188,72 @@ static bool same_bytes(const char *a, const char *b, size_t n)
     return true;
 }
 
+rose_piece rose_bpe_aim(const rose_encoder *e, const char *text, size_t n)
+{
+    rose_piece p = {.text = text, .len = n};
+    if (n <= ROSE_WHOLE_MAX) {
+        p.key = rose_whole_key_of(text, n);
+        p.at = rose_whole_line_of(&e->t->vocab, p.key, n);
+        __builtin_prefetch(&e->t->vocab.whole[p.at]);
+    } else if (n < ROSE_WORD_KEY) {
+        p.at = word_hash(text, n);
+        __builtin_prefetch(&e->words[p.at]);
+    }
+    return p;
+}
+
+/* The id of a whole word of at most ROSE_WHOLE_MAX bytes, or ROSE_NO_ID. */
+static uint32_t find_whole(const rose_vocab *v, const rose_piece *p)
+{
+    for (uint32_t at = p->at;; at = (at + 1) & v->whole_mask)
+        for (int i = 0; i < ROSE_WHOLE_SLOTS; i++) {
+            const rose_whole *w = &v->whole[at].slot[i];
+            if (w->lo == p->key.lo && w->hi == p->key.hi && (w->id_len & 15) == p->len)
+                return w->id_len >> 4;
+            if (w->id_len == 0) return ROSE_NO_ID;
+        }
+}
+
+static rose_status reserve_ids(rose_encoder *e, size_t n)
+{
+    if (rose_ids_reserve(e->out, n) == ROSE_OK) return ROSE_OK;
+    return rose_fail(e->err, ROSE_E_NOMEM, "tokenizer: out of memory for %zu ids", n);
+}
+
+rose_status rose_bpe_merge(rose_encoder *e, const char *piece, size_t n)
+{
+    rose_status st = reserve_ids(e, n);
+    return st == ROSE_OK ? merge_word(e, piece, n) : st;
+}
+
 rose_status rose_bpe_piece(rose_encoder *e, const char *piece, size_t n)
 {
+    const rose_piece p = rose_bpe_aim(e, piece, n);
+    return rose_bpe_take(e, &p);
+}
+
+rose_status rose_bpe_take(rose_encoder *e, const rose_piece *p)
+{
     rose_ids *out = e->out;
+    const char *piece = p->text;
+    const size_t n = p->len;
     if (rose_encoder_stopped(e)) return stopped(e);
-    if (rose_ids_reserve(out, n > ROSE_WORD_IDS ? n : ROSE_WORD_IDS) != ROSE_OK)
-        return rose_fail(e->err, ROSE_E_NOMEM, "tokenizer: out of memory for %zu ids", n);
+    rose_status st = reserve_ids(e, n > ROSE_WORD_IDS ? n : ROSE_WORD_IDS);
+    if (st != ROSE_OK) return st;
     if (n >= ROSE_WORD_KEY) return merge_word(e, piece, n);
-    rose_word *w = &e->words[word_hash(piece, n)];
+    const uint32_t id = n <= ROSE_WHOLE_MAX ? find_whole(&e->t->vocab, p) : ROSE_NO_ID;
+    if (id != ROSE_NO_ID) {
+        out->data[out->len++] = id;
+        return ROSE_OK;
+    }
+    rose_word *w = &e->words[n <= ROSE_WHOLE_MAX ? word_hash(piece, n) : p->at];
     if (w->len == n && same_bytes(w->key, piece, n)) {
         memcpy(out->data + out->len, w->ids, sizeof w->ids); /* room is reserved for all */
         out->len += w->n_ids;
         return ROSE_OK;
     }
     size_t start = out->len;
-    rose_status st = merge_word(e, piece, n);
+    st = merge_word(e, piece, n);
     if (st != ROSE_OK || out->len - start > ROSE_WORD_IDS) return st;
     w->len = (uint8_t)n;
     w->n_ids = (uint8_t)(out->len - start);

@@ -49,8 +49,22 @@ struct rose_encoder {
     rose_err *err;                            /* of the call */
 };
 
-/* bpe.c: append the ids of one piece (any bytes, n > 0). */
+/* A piece of text whose place in memory is known, and on its way to the cache. */
+typedef struct rose_piece {
+    const char *text;
+    size_t len; /* > 0 */
+    rose_whole_key key;
+    uint32_t at; /* line of vocab.whole, or slot of `words` */
+} rose_piece;
+
+/* bpe.c: look up where a piece would be (any bytes, n > 0) and ask for it; append its ids. Between
+ * the two other pieces may be aimed at, and nothing else be done with the encoder. */
+rose_piece rose_bpe_aim(const rose_encoder *e, const char *text, size_t n);
+rose_status rose_bpe_take(rose_encoder *e, const rose_piece *p);
+/* Both. */
 rose_status rose_bpe_piece(rose_encoder *e, const char *piece, size_t n);
+/* By the merges alone, without the table of whole words and the cache. */
+rose_status rose_bpe_merge(rose_encoder *e, const char *piece, size_t n);
 
 /* pretok.c: split text[0..n) (well-formed UTF-8) by the stages from `stage` on; each piece goes to
  * rose_bpe_piece. */

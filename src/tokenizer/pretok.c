@@ -6,6 +6,8 @@
 #include "tokenizer/encoder_internal.h"
 #include "tokenizer/unicode.h"
 
+enum { AHEAD = 16 }; /* pieces that are aimed at together */
+
 /* End of the run of characters from p whose class, masked by LNS, is want. */
 static const uint8_t *run_end(const uint8_t *p, const uint8_t *end, unsigned want)
 {
@@ -69,11 +71,18 @@ static rose_status byte_level(rose_encoder *e, const rose_stage *s, const char *
     }
     if (!s->use_regex) return rose_bpe_piece(e, text, n);
     while (n > 0) {
-        size_t k = rose_gpt2_piece((const uint8_t *)text, n);
-        rose_status st = rose_bpe_piece(e, text, k);
-        if (st != ROSE_OK) return st;
-        text += k;
-        n -= k;
+        rose_piece ahead[AHEAD];
+        uint32_t n_ahead = 0;
+        for (; n > 0 && n_ahead < AHEAD; n_ahead++) {
+            const size_t k = rose_gpt2_piece((const uint8_t *)text, n);
+            ahead[n_ahead] = rose_bpe_aim(e, text, k);
+            text += k;
+            n -= k;
+        }
+        for (uint32_t i = 0; i < n_ahead; i++) {
+            rose_status st = rose_bpe_take(e, &ahead[i]);
+            if (st != ROSE_OK) return st;
+        }
     }
     return ROSE_OK;
 }

@@ -2,8 +2,9 @@
  *
  * The files of this room: load_json.c (tokenizer.json), load_files.c (vocab.json + merges.txt),
  * load_common.c (shared); vocab.c (token store), added.c (added tokens in text), normalize.c,
- * pretok.c and pattern.c (pieces), bpe.c (merges, word cache), encode.c, decode.c; unicode*.c
- * (character classes). Bytes that are not UTF-8: see encode.c and decode.c. */
+ * pretok.c and pattern.c (pieces), bpe.c (merges, word cache), whole.c (words of one token),
+ * encode.c, decode.c; unicode*.c (character classes). Bytes that are not UTF-8: see encode.c and
+ * decode.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,7 @@ rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, ros
         st = rose_load_tokenizer_json(t, path.data, err);
     else
         st = rose_load_vocab_merges(t, model_dir, err);
+    if (st == ROSE_OK) st = rose_whole_build(t, err);
     if (st == ROSE_OK) st = check_template(t, t->prefix, t->n_prefix, err);
     if (st == ROSE_OK) st = check_template(t, t->suffix, t->n_suffix, err);
     if (st != ROSE_OK) goto done;

@@ -6,6 +6,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <jansson.h>
 #include <pcre2.h>
+#include <string.h>
 
 #include "tokenizer/tokenizer.h"
 
@@ -32,6 +33,18 @@ typedef struct rose_merge {
     uint32_t id;   /* what the pair becomes */
 } rose_merge;
 
+/* A short token that its own bytes become (whole.c). */
+enum { ROSE_WHOLE_MAX = 12, ROSE_WHOLE_SLOTS = 4 };
+typedef struct rose_whole {
+    uint64_t lo; /* its bytes, with zeros behind them */
+    uint32_t hi;
+    uint32_t id_len; /* id << 4 | length; 0 = empty */
+} rose_whole;
+
+typedef struct rose_whole_line { /* of the cache: it is filled from the front, then the next one */
+    rose_whole slot[ROSE_WHOLE_SLOTS];
+} rose_whole_line;
+
 typedef struct rose_vocab {
     rose_buf blob;      /* bytes of all tokens */
     rose_token *tokens; /* owned; [n_ids] */
@@ -42,6 +55,8 @@ typedef struct rose_vocab {
     uint32_t slot_mask; /* slots - 1, a power of two less one; 0 before vocab_index */
     rose_merge *merges; /* owned; hash by pair */
     uint32_t merge_mask;
+    rose_whole_line *whole; /* owned; hash by bytes */
+    uint32_t whole_mask;
     uint32_t byte_ids[256]; /* the one-byte token of each byte, or ROSE_NO_ID */
 } rose_vocab;
 
@@ -67,6 +82,28 @@ static inline uint64_t rose_mix64(uint64_t x)
     return x ^ x >> 32;
 }
 
+typedef struct rose_whole_key {
+    uint64_t lo;
+    uint32_t hi;
+} rose_whole_key;
+
+/* Of bytes[0..n), n <= ROSE_WHOLE_MAX. */
+static inline rose_whole_key rose_whole_key_of(const char *bytes, size_t n)
+{
+    char padded[16] = {0};
+    rose_whole_key k;
+    memcpy(padded, bytes, n);
+    memcpy(&k.lo, padded, 8);
+    memcpy(&k.hi, padded + 8, 4);
+    return k;
+}
+
+/* Where the search for it begins. */
+static inline uint32_t rose_whole_line_of(const rose_vocab *v, rose_whole_key k, size_t n)
+{
+    return (uint32_t)rose_mix64(k.lo ^ rose_mix64((uint64_t)k.hi << 4 | n)) & v->whole_mask;
+}
+
 /* The merge of a pair, or NULL. */
 static inline const rose_merge *rose_vocab_merge(const rose_vocab *v, uint32_t left, uint32_t right)
 {
@@ -76,6 +113,9 @@ static inline const rose_merge *rose_vocab_merge(const rose_vocab *v, uint32_t l
         if (v->merges[i].pair == UINT64_MAX) return NULL;
     }
 }
+
+/* whole.c: after the last merge and all options of the model. */
+rose_status rose_whole_build(rose_tokenizer *t, rose_err *err);
 
 /* The byte alphabet of byte-level BPE: printable Latin-1 stands for itself, the other 68 bytes for
  * U+0100 up. Text of a vocabulary file -> bytes, appended to out; false when a character is not of

@@ -12,6 +12,7 @@ void rose_vocab_free(rose_vocab *v)
     free(v->tokens);
     free(v->slots);
     free(v->merges);
+    free(v->whole);
     *v = (rose_vocab){0};
 }
 
