@@ -58,7 +58,7 @@ static void stop(void)
 
 static void start(void)
 {
-    static const rose_http_callbacks cb = {on_request, on_gone, NULL, NULL};
+    static const rose_http_callbacks cb = {.on_request = on_request, .on_gone = on_gone};
     rose_http_opts o;
     rose_http_opts_default(&o);
     memcpy(g_host, "unix:/tmp/rose-fuzz-XXXXXX", 27);

@@ -22,6 +22,8 @@ void rose_api_opts_default(rose_api_opts *o)
         .n_workers = 4,
         .max_queued_jobs = 1024,
         .async_admit = true,
+        .inline_bytes = 4096,
+        .early_wake = true,
         .fast_sse = true,
         .stream_interval = 1,
         .max_n = 128,
@@ -41,7 +43,8 @@ static rose_status check_opts(const rose_api_opts *o, rose_err *err)
         return rose_fail(err, ROSE_E_INVAL, "api: %u tokenizer workers, 1 to 64 are possible",
                          o->n_workers);
     if (o->max_queued_jobs < 1 || o->max_n < 1 || o->max_n > ROSE_API_MAX_LIVE ||
-        o->max_stop > 1024 || o->stream_interval < 1 || o->stream_interval > 65536)
+        o->max_stop > 1024 || o->inline_bytes > ROSE_API_MAX_INLINE || o->stream_interval < 1 ||
+        o->stream_interval > 65536)
         return rose_fail(err, ROSE_E_INVAL, "api: a limit is out of range");
     if (o->chat_template != NULL && strcmp(o->chat_template, "plain") != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
@@ -132,6 +135,7 @@ rose_http_callbacks rose_api_callbacks(rose_api *a)
     return (rose_http_callbacks){.on_request = rose_api_on_request,
                                  .on_gone = rose_api_on_gone,
                                  .error_body = rose_api_on_error_body,
+                                 .poll = rose_api_io_poll,
                                  .arg = a};
 }
 

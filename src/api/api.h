@@ -4,7 +4,9 @@
  * workers (bounded; full = 429), who parse the JSON, check it, tokenise and submit to the engine ->
  * events come back through one wake queue per I/O thread -> the I/O thread detokenises, looks for
  * stop strings, writes SSE or collects the reply. With async_admit off the job runs on the I/O
- * thread itself.
+ * thread itself, as does a short one that comes alone (inline_bytes): a worker would have to be
+ * woken first. Likewise the engine thread is told when a job begins, and where the engine's device
+ * works by itself the I/O thread stays awake for a first token.
  *
  * Threads: create, callbacks, attach, set_engine, drain, stop, destroy from the main thread in that
  * order; between stop and destroy the engine is closed. */
@@ -28,6 +30,12 @@ typedef struct rose_api_opts {
     uint32_t n_workers;          /* tokenizer workers, 1 .. 64 (--tokenize-workers) */
     uint32_t max_queued_jobs;    /* bodies waiting for a worker; over: 429 */
     bool async_admit;            /* --async-admit */
+    uint32_t inline_bytes;       /* bodies of completions up to so long run on the I/O thread, as
+                                    long as these take a fifth of its time at most; 0 = none, <=
+                                    ROSE_API_MAX_INLINE (--inline-admit-bytes) */
+    bool early_wake;             /* tell the engine of a job that begins (--early-wake) */
+    uint32_t poll_us;            /* how long an I/O thread stays awake for a first token of a device
+                                    (--io-poll-us) */
     bool fast_sse;               /* stream chunks from prebuilt bytes; off = generic JSON writer */
     uint32_t stream_interval;    /* tokens of a stream's chunk behind its first, 1 .. 65536; the
                                     end is never held back (--stream-interval) */
@@ -40,6 +48,8 @@ typedef struct rose_api_opts {
     uint32_t default_max_tokens; /* 0 = what the context leaves (vLLM's chat rule); completions: 16
                                     as OpenAI */
 } rose_api_opts;
+
+enum { ROSE_API_MAX_INLINE = 64 << 10 };
 
 void rose_api_opts_default(rose_api_opts *o);
 

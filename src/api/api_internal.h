@@ -55,7 +55,7 @@ bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_
 /* Without parsing: the value of the outermost object's member `key` (written without escapes) if
  * that is a time-out, a number above 0 and at most ROSE_API_MAX_TIMEOUT; else 0. One scan, so for
  * short bodies; of a body that is no JSON whatever comes out. */
-enum { ROSE_API_MAX_TIMEOUT = 86400, ROSE_API_MAX_PEEK = 64 << 10 };
+enum { ROSE_API_MAX_TIMEOUT = 86400, ROSE_API_MAX_PEEK = ROSE_API_MAX_INLINE };
 double rose_api_json_peek(const char *body, size_t len, const char *key);
 
 /* ---- schema.c: the table of fields ---- */
@@ -107,7 +107,8 @@ typedef struct rose_api_io {
     uint32_t thread;
     rose_wakeq *sink;          /* engine requests with events */
     rose_wakeq *done;          /* jobs back from the workers */
-    rose_encoder *encoder;     /* used with async_admit off; created at first need */
+    rose_encoder *encoder;     /* of jobs that run here; created at first need */
+    uint64_t inline_from_ns;   /* when the next short job may run here */
     uint32_t n_jobs;           /* alive; this thread */
     atomic_uint n_live;        /* engine requests submitted and not released; workers add */
     char *piece;               /* [detok cap + 16] */
@@ -174,6 +175,7 @@ struct rose_api_job {
     bool timed_out;   /* I/O thread: answered so before the worker was done */
     bool notice;      /* the worker hands it in twice, first with timeout_s alone */
     rose_api_kind kind;
+    bool device;        /* a device works on it by itself, and early_wake is on */
     bool back;          /* the worker has handed it back */
     bool streaming;     /* params.stream, after a successful submit */
     bool begun;         /* stream_begin was called */
@@ -246,6 +248,7 @@ void rose_api_job_back(
 void rose_api_job_gone(rose_api_job *j); /* on_gone: nothing is sent any more, the engine is told */
 void rose_api_io_on_sink(void *io);      /* rose_http_watch callbacks */
 void rose_api_io_on_done(void *io);
+void rose_api_io_poll(void *api, uint32_t thread); /* rose_http_callbacks */
 
 /* prompt.c: lists of ids from the request; prompts[0..n) owned by the caller */
 typedef struct rose_api_prompt_ctx {

@@ -69,7 +69,10 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     rose_api_count_token(c, ev->t_ns);
     c->n_tokens++;
     c->t_last_ns = ev->t_ns;
-    if (c->t_first_ns == 0) c->t_first_ns = ev->t_ns;
+    if (c->t_first_ns == 0) {
+        c->t_first_ns = ev->t_ns;
+        rose_http_stay_awake(j->api->http, io->thread, 0);
+    }
     if (c->extra != NULL) rose_api_extra_token(c, ev->id);
     if (ev->stop_id) note_stop_id(c, ev->id);
     if (ev->stop_id && !j->stops.include) return; /* as a stop string: not part of the text */
@@ -380,6 +383,9 @@ void rose_api_job_back(rose_api_job *j)
     }
     if (wanted(j)) rose_api_job_watch(j, j->timeout_s);
     rose_api_count_job(j);
+    if (j->device && j->api->o.poll_us > 0)
+        rose_http_stay_awake(j->api->http, j->io->thread,
+                             rose_now_ns() + j->api->o.poll_us * UINT64_C(1000));
     uint32_t n = j->n_submitted;
     for (uint32_t i = 0; i < n; i++) { /* events that came before the job did */
         if (j->choices[i].pending && pump(&j->choices[i])) return;
@@ -408,13 +414,10 @@ void rose_api_io_on_done(void *arg)
     rose_prof_end(&span);
 }
 
-void rose_api_io_on_sink(void *arg)
+static uint64_t take_sink(rose_api_io *io)
 {
-    rose_api_io *io = arg;
     void *p;
     uint64_t n = 0;
-    const rose_prof_span span = rose_prof_begin("api.stream");
-    rose_wakeq_clear(io->sink);
     while (rose_wakeq_pop(io->sink, &p) == ROSE_OK) {
         rose_api_choice *c = rose_request_user(p);
         n++;
@@ -423,5 +426,23 @@ void rose_api_io_on_sink(void *arg)
         else
             c->pending = true;
     }
-    rose_prof_end_with(&span, "choices", n);
+    return n;
+}
+
+void rose_api_io_on_sink(void *arg)
+{
+    rose_api_io *io = arg;
+    const rose_prof_span span = rose_prof_begin("api.stream");
+    rose_wakeq_clear(io->sink);
+    rose_prof_end_with(&span, "choices", take_sink(io));
+}
+
+/* Awake anyhow: it need not wait for the signal, which comes behind the device's next step. */
+void rose_api_io_poll(void *api, uint32_t thread)
+{
+    rose_api *a = api;
+    rose_api_io *io = &a->io[thread];
+    if (rose_wakeq_is_empty(io->sink)) return;
+    const rose_prof_span span = rose_prof_begin("api.stream");
+    rose_prof_end_with(&span, "choices", take_sink(io));
 }

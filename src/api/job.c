@@ -371,6 +371,8 @@ void rose_api_job_process(rose_api_job *j, rose_encoder *enc)
         rose_api_profile_run(j);
         goto done;
     }
+    if (a->o.early_wake && (j->kind == ROSE_API_COMPLETION || j->kind == ROSE_API_CHAT))
+        j->device = rose_engine_expect(e);
     const rose_prof_span span = rose_prof_begin("api.job");
     const rose_prof_span parse_span = rose_prof_begin("api.parse");
     rose_prof_flow(ROSE_PROF_FLOW_STEP, j->prof_id);

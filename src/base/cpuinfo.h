@@ -31,6 +31,16 @@ rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err);
 /* CPUs that this thread may run on (sched_getaffinity), ascending, up to cap; returns how many. */
 uint32_t rose_cpus_allowed(int *cpus, uint32_t cap);
 
+/* In a loop that waits for another thread. */
+static inline void rose_cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* Pin the calling thread to one CPU (cpu >= 0) and name it (at most 15 bytes) for top and gdb.
  * A refusal by the system is logged once and ignored: pinning is a matter of speed only. */
 void rose_thread_setup(const char *name, int cpu);

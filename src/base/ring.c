@@ -151,3 +151,10 @@ rose_status rose_mpsc_pop(rose_mpsc *r, void *elem)
     r->head++;
     return ROSE_OK;
 }
+
+bool rose_mpsc_is_empty(const rose_mpsc *r)
+{
+    /* relaxed: who wants the element pops it */
+    return atomic_load_explicit(&r->seq[r->head & (r->cap - 1)], memory_order_relaxed) !=
+           r->head + 1;
+}

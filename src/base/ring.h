@@ -4,6 +4,7 @@
 #ifndef ROSE_BASE_RING_H
 #define ROSE_BASE_RING_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,5 +28,6 @@ rose_status rose_mpsc_create(rose_mpsc **out, uint32_t cap, uint32_t elem_size);
 void rose_mpsc_destroy(rose_mpsc *r);
 rose_status rose_mpsc_push(rose_mpsc *r, const void *elem); /* any thread; ROSE_E_FULL */
 rose_status rose_mpsc_pop(rose_mpsc *r, void *elem);        /* the consumer; ROSE_E_EMPTY */
+bool rose_mpsc_is_empty(const rose_mpsc *r);                /* the consumer: pop would say so now */
 
 #endif

@@ -79,6 +79,11 @@ rose_status rose_wakeq_pop(rose_wakeq *q, void **p)
     return rose_mpsc_pop(q->ring, p);
 }
 
+bool rose_wakeq_is_empty(const rose_wakeq *q)
+{
+    return rose_mpsc_is_empty(q->ring);
+}
+
 void rose_wakeq_wait(rose_wakeq *q, uint64_t timeout_ns)
 {
     struct pollfd pfd = {.fd = q->fd, .events = POLLIN};

@@ -20,6 +20,8 @@ void rose_wakeq_signal(rose_wakeq *q);               /* any thread; one write(2)
  */
 void rose_wakeq_clear(rose_wakeq *q);
 rose_status rose_wakeq_pop(rose_wakeq *q, void **p); /* ROSE_E_EMPTY */
+/* Consumer, awake anyhow: whether a pop would find nothing, signalled or not. */
+bool rose_wakeq_is_empty(const rose_wakeq *q);
 
 /* Consumer without an event loop: sleep until signalled or timeout_ns passed (0 = return at once).
  */

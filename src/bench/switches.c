@@ -27,6 +27,9 @@ static const rose_switch switches[] = {
     /* host side */
     {BOOL("async-admit"), "", false, ROSE_LOAD_FULL},
     {"tokenize-workers", "--tokenize-workers 4", "--tokenize-workers 1", "", false, ROSE_LOAD_FULL},
+    {"inline-admit-bytes", "--inline-admit-bytes 4096", "--inline-admit-bytes 0", "", false, ROSE_LOAD_PLAIN},
+    {"io-poll-us", "--io-poll-us 2000", "--io-poll-us 0", "--early-wake", false, ROSE_LOAD_PLAIN},
+    {BOOL("early-wake"), "", false, ROSE_LOAD_PLAIN},
     {BOOL("fast-sse"), "", false, ROSE_LOAD_PLAIN},
     {"stream-interval", "--stream-interval 8", "--stream-interval 1", "", false, ROSE_LOAD_PLAIN},
     {"io-threads", "--io-threads 2", "--io-threads 1", "", false, ROSE_LOAD_PLAIN},

@@ -27,18 +27,19 @@
 #include "engine/flags.h"
 #include "tokenizer/unicode.h"
 
-enum { MAX_HTTP_ROWS = 29, POLL_MS = 20, OWN_FDS = 256 };
+enum { MAX_HTTP_ROWS = 32, POLL_MS = 20, OWN_FDS = 256, SPARE_CPUS = 4 };
 
 typedef struct serve_flags {
     const char *host, *served_model_name, *chat_template, *log_level, *io_cpus;
     uint32_t port, io_threads, tokenize_workers, max_connections, max_n;
     uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms,
-        shutdown_timeout, stream_interval, stall_warn_ms, io_slice_us;
+        shutdown_timeout, stream_interval, stall_warn_ms, io_slice_us, inline_admit_bytes,
+        io_poll_us;
     const char *profiler_dir;
     uint32_t profiler_events;
     bool nvtx;
     uint64_t max_body_size, max_total_body_size, max_pending, max_total_pending;
-    bool async_admit, fast_sse, lenient;
+    bool async_admit, early_wake, fast_sse, lenient;
     rose_engine_flags engine;
     int io_cpu_list[ROSE_MAX_CPUS];
 } serve_flags;
@@ -57,6 +58,7 @@ static void flags_init(serve_flags *f)
     rose_api_opts a;
     rose_http_opts_default(&h);
     rose_api_opts_default(&a);
+    const bool spare = rose_cpus_allowed(f->io_cpu_list, ROSE_MAX_CPUS) >= SPARE_CPUS;
     *f = (serve_flags){
         .host = h.host,
         .log_level = "info",
@@ -73,6 +75,9 @@ static void flags_init(serve_flags *f)
         .max_body_size = h.max_body_bytes,
         .max_pending = h.max_pending_bytes,
         .async_admit = a.async_admit,
+        .inline_admit_bytes = a.inline_bytes,
+        .early_wake = spare && a.early_wake,
+        .io_poll_us = spare ? 2000 : 0,
         .fast_sse = a.fast_sse,
         .stream_interval = a.stream_interval,
         .io_slice_us = 100,
@@ -107,6 +112,15 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
                       "parse and tokenise on worker threads instead of the I/O threads"),
         ROSE_ROW_U32("tokenize-workers", &f->tokenize_workers, "N", 1, 64,
                      "how many of these workers"),
+        ROSE_ROW_U32("inline-admit-bytes", &f->inline_admit_bytes, "N", 0, ROSE_API_MAX_INLINE,
+                     "bodies of completions up to so long are parsed and tokenised on the I/O "
+                     "thread, as long as that takes a fifth of its time at most; 0 = none"),
+        ROSE_ROW_BOOL("early-wake", &f->early_wake,
+                      "with a GPU: wake the engine thread when a request is complete, before it "
+                      "is tokenised (off by default with less than 4 CPUs)"),
+        ROSE_ROW_U32("io-poll-us", &f->io_poll_us, "US", 0, 1000000,
+                     "with a GPU and --early-wake: how long an I/O thread polls instead of "
+                     "sleeping for a request's first token (0 by default with less than 4 CPUs)"),
         ROSE_ROW_BOOL("fast-sse", &f->fast_sse,
                       "build stream chunks from prepared bytes instead of a generic JSON writer"),
         ROSE_ROW_U32("stream-interval", &f->stream_interval, "N", 1, 65536,
@@ -189,6 +203,9 @@ static rose_status start_http(server *s, serve_flags *f, const char *model_id, b
     a.n_io_threads = f->io_threads;
     a.n_workers = f->tokenize_workers;
     a.async_admit = f->async_admit;
+    a.inline_bytes = f->inline_admit_bytes;
+    a.early_wake = f->early_wake;
+    a.poll_us = f->io_poll_us;
     a.fast_sse = f->fast_sse;
     a.stream_interval = f->stream_interval;
     a.lenient = f->lenient;

@@ -23,6 +23,7 @@
 
 #include "base/allocguard.h"
 #include "base/clock.h"
+#include "base/cpuinfo.h"
 #include "base/log.h"
 #include "base/profile.h"
 #include "engine/engine_internal.h"
@@ -199,6 +200,7 @@ static void take_submission(rose_engine *e, rose_request *r)
     }
     r->number = ++e->n_taken;
     e->by_seq[r->seq] = r;
+    atomic_store_explicit(&e->expected, false, memory_order_relaxed); /* likely this one */
 }
 
 /* One that the inbox still holds, behind a push that is not complete, is for the next time: the
@@ -242,16 +244,32 @@ static void publish_load(rose_engine *e)
     rose_load_publish(&e->load, &now);
 }
 
+/* What is announced comes before a sleep and a wake-up would be over. False: nothing is. */
+static bool await_expected(rose_engine *e)
+{
+    if (!atomic_load_explicit(&e->expected, memory_order_relaxed)) return false;
+    /* relaxed: lost to one that comes at the same time, it has cost a wake-up */
+    atomic_store_explicit(&e->expected, false, memory_order_relaxed);
+    const uint64_t until = rose_now_ns() + ROSE_EXPECT_US * UINT64_C(1000);
+    while (rose_mpsc_is_empty(e->inbox) && rose_now_ns() < until &&
+           !atomic_load_explicit(&e->closing, memory_order_relaxed))
+        rose_cpu_relax();
+    e->marked_ns = 0;
+    return true;
+}
+
 static void sleep_until_event(rose_engine *e)
 {
     publish_load(e);
     signal_sinks(e);
     e->collected_ns = 0;
+    if (await_expected(e)) return;
     const rose_prof_span span = rose_prof_begin_at("engine.sleep", e->marked_ns);
     e->marked_ns = 0; /* the drain within it begins later */
     rose_port_sleep_prepare(e->port);
     /* acquire: pairs with the release in close */
-    if (!take_events(e) && !atomic_load_explicit(&e->closing, memory_order_acquire))
+    if (!take_events(e) && !atomic_load_explicit(&e->closing, memory_order_acquire) &&
+        !atomic_load_explicit(&e->expected, memory_order_relaxed))
         rose_port_sleep(e->port);
     rose_port_sleep_done(e->port);
     e->marked_ns = rose_prof_end_at(&span, 0, NULL, 0);

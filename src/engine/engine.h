@@ -154,6 +154,13 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
 rose_status rose_engine_reserve(rose_engine *e, uint32_t n, uint64_t n_tokens, rose_err *err);
 void rose_engine_unreserve(rose_engine *e, uint32_t n, uint64_t n_tokens);
 
+/* A request will be submitted within tens of microseconds: where the backend works by itself
+ * (ROSE_CAP_AHEAD) and the engine thread sleeps, it is woken now and looks for that request for up
+ * to ROSE_EXPECT_US, so that its wake-up lies under the tokenising. Returns whether the backend is
+ * such a one: then waiting threads take no CPU from what computes. A hint; any thread. */
+enum { ROSE_EXPECT_US = 500 };
+bool rose_engine_expect(rose_engine *e);
+
 /* After FULL, LATE or the finish LATE: whole seconds, 1 .. ROSE_MAX_RETRY_S, after which what waits
  * now has begun, as far as that can be told. Any thread. */
 enum { ROSE_MAX_RETRY_S = 600 };

@@ -44,7 +44,8 @@ struct rose_engine {
     alignas(64) _Atomic uint32_t n_queued; /* in the inbox or waiting; reserved by submit */
     _Atomic uint64_t n_queued_tokens;      /* of their prompts */
     _Atomic bool draining, closing, failed;
-    rose_err failure; /* constant once failed is set */
+    _Atomic bool expected; /* a submission is near */
+    rose_err failure;      /* constant once failed is set */
     rose_load load;
     rose_counters stats;
     rose_engine_hists hists;

@@ -191,6 +191,15 @@ done:
     return st;
 }
 
+bool rose_engine_expect(rose_engine *e)
+{
+    if (!e->enqueues) return false;
+    /* relaxed: the wake publishes it, to a thread that would sleep */
+    atomic_store_explicit(&e->expected, true, memory_order_relaxed);
+    rose_port_wake(e->port);
+    return true;
+}
+
 /* ---- views ---- */
 
 const char *rose_engine_failure(const rose_engine *e)

@@ -150,7 +150,8 @@ struct rose_http_io {
     int cpu; /* -1 = not pinned */
     pthread_t thread;
     bool started;
-    bool drained; /* has acted on h->draining */
+    bool drained;            /* has acted on h->draining */
+    uint64_t awake_until_ns; /* 0: it sleeps when nothing is there */
     struct event_base *base;
     struct event ev_wake, ev_turn;
     bool wake_added, turn_pending;

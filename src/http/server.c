@@ -158,6 +158,17 @@ static void on_turn(evutil_socket_t fd, short what, void *arg)
     io->turn_pending = false;
 }
 
+static bool stays_awake(rose_http_io *io)
+{
+    if (io->awake_until_ns == 0) return false;
+    if (rose_now_ns() >= io->awake_until_ns) {
+        io->awake_until_ns = 0;
+        return false;
+    }
+    if (io->h->cb.poll != NULL) io->h->cb.poll(io->h->cb.arg, io->index);
+    return true;
+}
+
 static void *io_main(void *arg)
 {
     rose_http_io *io = arg;
@@ -165,15 +176,17 @@ static void *io_main(void *arg)
     snprintf(name, sizeof name, "rose-io-%u", io->index);
     rose_thread_setup(name, io->cpu);
     rose_prof_thread(name);
-    if (rose_stall_limit == 0) {
-        event_base_loop(io->base, EVLOOP_NO_EXIT_ON_EMPTY);
-        return NULL;
-    }
     while (!event_base_got_break(io->base)) { /* one turn each */
-        event_base_loop(io->base, EVLOOP_ONCE | EVLOOP_NO_EXIT_ON_EMPTY);
+        const int how = stays_awake(io) ? EVLOOP_NONBLOCK : EVLOOP_ONCE;
+        event_base_loop(io->base, how | EVLOOP_NO_EXIT_ON_EMPTY);
         watch_turn(io);
     }
     return NULL;
+}
+
+void rose_http_stay_awake(rose_http *h, uint32_t thread, uint64_t until_ns)
+{
+    h->ios[thread].awake_until_ns = until_ns;
 }
 
 /* ---- accepting ---- */

@@ -259,6 +259,16 @@ const rose_engine_hists *rose_engine_get_hists(const rose_engine *e)
     return &fake_hists;
 }
 
+static atomic_uint fake_n_expected; /* calls of rose_engine_expect */
+static bool fake_device;            /* what it returns */
+
+bool rose_engine_expect(rose_engine *e)
+{
+    (void)e;
+    atomic_fetch_add(&fake_n_expected, 1);
+    return fake_device;
+}
+
 /* It takes some of a group and refuses the rest: submit looks at the capacity. */
 rose_status rose_engine_reserve(rose_engine *e, uint32_t n, uint64_t n_tokens, rose_err *err)
 {
@@ -447,6 +457,14 @@ struct rose_http {
 };
 
 static rose_http fake_http;
+static uint64_t fake_awake_until; /* of the last rose_http_stay_awake */
+
+void rose_http_stay_awake(rose_http *h, uint32_t thread, uint64_t until_ns)
+{
+    (void)h;
+    (void)thread;
+    fake_awake_until = until_ns;
+}
 
 rose_status rose_http_watch(rose_http *h, uint32_t thread, int fd, void (*fn)(void *arg), void *arg,
                             rose_err *err)

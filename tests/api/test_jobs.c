@@ -188,6 +188,9 @@ static uint32_t run_random(bool workers, uint32_t n_turns)
     o.model_id = "m";
     o.async_admit = workers;
     o.n_workers = 3;
+    o.inline_bytes = below(2) != 0 ? ROSE_API_MAX_INLINE : 0;
+    o.poll_us = below(2) != 0 ? 1000000 : 0;
+    fake_device = below(2) != 0;
     o.max_queued_jobs = 8;
     o.fast_sse = below(2) != 0;
     o.stream_interval = 1 + below(4);
@@ -254,6 +257,7 @@ static rose_api *start(bool workers)
     o.model_id = "m";
     o.async_admit = workers;
     o.n_workers = 1;
+    o.inline_bytes = 0;
     o.max_queued_jobs = 2;
     fake_reset();
     fake.next = next_word;
@@ -512,13 +516,93 @@ static void own_template_refused(void **state)
     fake_stop(a);
 }
 
+/* Short completions run on the I/O thread while the only worker is held, as long as the last one is
+ * far enough behind; long ones, those of many choices and other paths wait for the worker. */
+static void short_bodies_run_here(void **state)
+{
+    (void)state;
+    static const char ids[] = "{\"prompt\":[1,2],\"max_tokens\":1}";
+    char longer[300], many[] = "{\"prompt\":[1,2],\"max_tokens\":1,\"n\":5}";
+    rose_api_opts o;
+    rose_http_req *r[6];
+    snprintf(longer, sizeof longer, "{\"prompt\":\"x\",\"max_tokens\":1,\"user\":\"%0200d\"}", 0);
+    rose_api_opts_default(&o);
+    o.model_id = "m";
+    o.n_workers = 1;
+    o.inline_bytes = 100;
+    fake_reset();
+    fake.next = next_word;
+    rose_api *a = fake_start(&o);
+    const unsigned before = atomic_load(&fake_n_encodes);
+    atomic_store(&fake_encode_held, true);
+    r[0] = ask("/v1/completions", longer);
+    while (atomic_load(&fake_n_encodes) == before)
+        usleep(100);
+    r[1] = ask("/v1/completions", ids);
+    assert_int_equal(fake.n_submitted, 1);
+    r[2] = ask("/v1/completions", ids); /* too soon */
+    assert_int_equal(fake.n_submitted, 1);
+    fake_arrival_ns = UINT64_MAX / 2;
+    r[3] = ask("/v1/completions", ids);
+    assert_int_equal(fake.n_submitted, 2);
+    r[4] = ask("/v1/completions", many);
+    r[5] = ask("/tokenize", ids);
+    assert_int_equal(fake.n_submitted, 2);
+    fake_arrival_ns = 1;
+    atomic_store(&fake_encode_held, false);
+    for (int i = 0; i < 6; i++) {
+        fake_run(r[i]);
+        assert_int_equal(r[i]->status, i == 5 ? 400 : 200); /* /tokenize takes text */
+        fake_free(r[i]);
+    }
+    assert_int_equal(fake.n_submitted, 9);
+    fake_stop(a);
+}
+
+/* The engine hears of a job before it is submitted; where a device works on it the I/O thread stays
+ * awake and has the first token without a signal. */
+static void awake_for_the_first_token(void **state)
+{
+    (void)state;
+    static const char body[] = "{\"prompt\":[1,2],\"max_tokens\":2,\"stream\":true}";
+    for (int way = 0; way < 4; way++) {
+        rose_api_opts o;
+        rose_api_opts_default(&o);
+        o.model_id = "m";
+        o.early_wake = way != 0;
+        o.poll_us = way != 1 ? 1000 : 0;
+        fake_device = way != 2;
+        fake_awake_until = 0;
+        fake_reset();
+        fake.next = next_word;
+        rose_api *a = fake_start(&o);
+        const unsigned before = atomic_load(&fake_n_expected);
+        rose_http_req *r = ask("/v1/completions", body);
+        assert_int_equal(atomic_load(&fake_n_expected) - before, way != 0);
+        assert_int_equal(fake_awake_until != 0, way == 3);
+        fake_http.cb.poll(fake_http.cb.arg, 0); /* nothing yet */
+        assert_false(r->begun);
+        fake_engine_step();
+        fake_http.cb.poll(fake_http.cb.arg, 0);
+        assert_true(r->begun);
+        assert_int_equal(fake_awake_until, 0);
+        fake_turn(0); /* the signal, for nothing */
+        fake_run(r);
+        assert_int_equal(r->status, 200);
+        fake_free(r);
+        fake_stop(a);
+    }
+    fake_device = false;
+}
+
 static void options_are_checked(void **state)
 {
     rose_api_opts o;
     rose_api *a;
     (void)state;
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 8; i++) {
         rose_api_opts_default(&o);
+        o.model_id = "m";
         if (i == 0) o.model_id = "";
         if (i == 1) o.n_io_threads = 0;
         if (i == 2) o.n_workers = 65;
@@ -526,6 +610,7 @@ static void options_are_checked(void **state)
         if (i == 4) o.max_n = 0;
         if (i == 5) o.chat_template = "llama3";
         if (i == 6) o.n_io_threads = 65;
+        if (i == 7) o.inline_bytes = ROSE_API_MAX_INLINE + 1;
         rose_err err = {0};
         assert_int_not_equal(rose_api_create(&a, &o, &err), ROSE_OK);
         assert_null(a);
@@ -560,6 +645,7 @@ int main(void)
         cmocka_unit_test(job_queue_full),          cmocka_unit_test(refused_by_engine),
         cmocka_unit_test(leaving_cancels),         cmocka_unit_test(tokens_behind_the_stop_string),
         cmocka_unit_test(loading_draining_failed), cmocka_unit_test(own_template_refused),
+        cmocka_unit_test(short_bodies_run_here),   cmocka_unit_test(awake_for_the_first_token),
         cmocka_unit_test(options_are_checked),     cmocka_unit_test(room_error_bodies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

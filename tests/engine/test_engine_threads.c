@@ -26,6 +26,7 @@ typedef struct worker {
 static void worker_start(worker *w, rec *x)
 {
     rec_random(x, &w->seed, 60, 30);
+    if (rnd(&w->seed) % 2 == 0) rose_engine_expect(w->e);
     rose_status st;
     while ((st = rec_submit(x, w->e, w->sink, NULL)) == ROSE_E_FULL) {
         w->n_full++;
@@ -359,6 +360,7 @@ static void test_idle(void **state)
         rec_verify(x);
     }
     struct rusage a, b;
+    assert_int_equal(rose_engine_expect(e), mode_ops()->caps != 0); /* and nothing comes */
     getrusage(RUSAGE_SELF, &a);
     sleep(1);
     getrusage(RUSAGE_SELF, &b);

@@ -200,7 +200,8 @@ static void error_body(void *arg, int status, const char *message, rose_buf *out
     rose_buf_addf(out, "{\"error\":{\"message\":\"%s\",\"code\":%d}}", message, status);
 }
 
-static const rose_http_callbacks g_cb = {on_request, on_gone, error_body, NULL};
+static const rose_http_callbacks g_cb = {
+    .on_request = on_request, .on_gone = on_gone, .error_body = error_body};
 
 static rose_http_opts test_opts(void)
 {

@@ -130,7 +130,7 @@ static void write_event(void *arg)
 static void test_steady_stream(void **state)
 {
     enum { WARM = 50, EVENTS = 1000, BYTES = 200 + 6 };
-    static const rose_http_callbacks cb = {keep_stream, drop_stream, NULL, NULL};
+    static const rose_http_callbacks cb = {.on_request = keep_stream, .on_gone = drop_stream};
     _Atomic uint32_t written = 0;
     rose_http_opts o = test_opts();
     rose_buf b = {0};

@@ -45,15 +45,6 @@ struct rose_pool {
     cpu_set_t caller_cpus; /* the caller's CPUs before create */
 };
 
-static void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void word_wait(wait_word *w, uint32_t old, uint64_t spin_ns)
 {
     if (spin_ns > 0) {
@@ -62,7 +53,7 @@ static void word_wait(wait_word *w, uint32_t old, uint64_t spin_ns)
             for (int i = 0; i < 64; i++) {
                 /* acquire: pairs with the store in word_set */
                 if (atomic_load_explicit(&w->value, memory_order_acquire) != old) return;
-                cpu_relax();
+                rose_cpu_relax();
             }
             if (end_ns == 0) end_ns = rose_now_ns() + spin_ns;
         } while (rose_now_ns() < end_ns);
