@@ -168,6 +168,11 @@ static void compare(fx_random *r, rose_cuda_type type, uint32_t head_dim, bool t
     size_t n;
     uint16_t *want = run(&p, ROSE_CUDA_WITHOUT_AHEAD, false, &n);
     check_canaries(&p, want, n);
+    uint16_t *apart = run(&p, ROSE_CUDA_WITHOUT_AHEAD | ROSE_CUDA_WITHOUT_SPREAD, false, &n);
+    if (memcmp(want, apart, n * sizeof *apart) != 0)
+        fail_msg("type %d, %u rows in %u items, %u heads of %u: with spread they differ", (int)type,
+                 p.rows, p.a.n_items, p.n_heads, head_dim);
+    free(apart);
     for (int i = 0; i < 2; i++) {
         uint16_t *got = run(&p, ways[i], true, &n);
         if (memcmp(want, got, n * sizeof *got) != 0)

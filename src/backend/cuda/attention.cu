@@ -11,9 +11,11 @@
  * Pages are laid out as the products take them: every load is 16 bytes a lane and coalesced, and no
  * shared memory is needed. together_kernel (one row): a warp a split, all of its 8 KB in registers
  * before the kernel in front has ended. apart_kernel (up to 16 rows): a warp a tile, splits one
- * after the other, K of the next one on its way. ahead_kernel (from sm_90 on; many sequences of one
- * row): together_kernel with a ring of bulk copies to shared memory a warp, so that no load waits
- * for a product or a merge. Bound: KV bytes; the exponentials where there are many rows. */
+ * after the other, K of the next one on its way. spread_kernel (few tiles): a block a tile, its
+ * warps take the splits in turn, and all merge them, each for some dims. ahead_kernel (from sm_90
+ * on; many sequences of one row): together_kernel with a ring of bulk copies to shared memory a
+ * warp, so that no load waits for a product or a merge. Bound: KV bytes; the exponentials where
+ * there are many rows. */
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -285,6 +287,112 @@ static __global__ void __launch_bounds__(APART_WARPS * 32, HD > 64   ? 2
     store_tile<T, HD>(r, a, it, head, g, t);
 }
 
+/* ---- few tiles: a block each ---- */
+
+enum { SPREAD_WARPS = 4 };
+
+/* The splits of a round, a warp each, as the products leave them: o[j][e] of every lane; m and l of
+ * every row. */
+template <int HD> struct spread_parts {
+    float o[SPREAD_WARPS][HD / 8][4][32];
+    float m[SPREAD_WARPS][ROSE_CUDA_TILE_ROWS], l[SPREAD_WARPS][ROSE_CUDA_TILE_ROWS];
+};
+
+/* Warp w has the splits w, w + WARPS, .., and merges every split for the dims 8 j of
+ * j = w * OWN .. : those of its own lanes. K and V of its next split are on their way while the
+ * round is merged. */
+template <typename T, int HD>
+static __global__ void __launch_bounds__(SPREAD_WARPS * 32, 3)
+    spread_kernel(const rose_cuda_attention a)
+{
+    enum { WARPS = SPREAD_WARPS, OWN = (HD / 8 + WARPS - 1) / WARPS };
+    __shared__ spread_parts<HD> part;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t head = blockIdx.x;
+    /* The longest first, as the items of a prompt come in ascending order. */
+    const rose_cuda_item it = a.items[a.n_items - 1 - blockIdx.y];
+    const uint32_t end = it.pos + it.n_rows - 1, n_pages = end / ROSE_PAGE + 1, last = end / SPLIT;
+    const uint32_t *table = a.tables + it.table;
+    const uint32_t pos[2] = {min(it.pos + g, end), min(it.pos + g + 8, end)};
+    const T *first_page = kv_block<T>(a.kv, 0, head) + lane * (sizeof(uint4) / sizeof(T));
+    uint2 pages = make_uint2(0, 0);
+
+    pdl_launch();
+    if (it.n_rows > 0 && warp <= last) pages = split_pages(table, warp, n_pages);
+    pdl_wait();
+    if (it.n_rows == 0) return;
+
+    uint32_t q[HD / 16][4];
+    float max[2] = {-INFINITY, -INFINITY}, sum[2] = {}, out[OWN][4] = {};
+    split_kv<HD> s;
+    if (warp <= last) {
+        const split_place at = place_split(first_page, a.kv, pages);
+        load_k<HD>(&s, at);
+        load_v<HD>(&s, at);
+    }
+    load_tile_queries<T, HD>(q, a, it, head, g, t);
+    for (uint32_t first = 0; first <= last; first += WARPS) {
+        const uint32_t split = first + warp, next = split + WARPS;
+        if (split <= last) {
+            split_place ahead = {};
+            float p[4][4], m[2], l[2];
+            uint32_t prob[4][2];
+            if (next <= last)
+                ahead = place_split(first_page, a.kv, split_pages(table, next, n_pages));
+            score<T, HD>(q, s, p);
+            if (next <= last) load_k<HD>(&s, ahead);
+            weigh<T>(p, split, pos, (split + 1) * SPLIT <= it.pos + 1, a.scale, t, m, l, prob);
+#pragma unroll
+            for (int c = 0; c < HD / 16; c++) {
+                float o[2][4] = {};
+                add_values<T, HD>(prob, s, 0, c, o);
+                add_values<T, HD>(prob, s, 1, c, o);
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    part.o[warp][c * 2 + e / 4][e % 4][lane] = o[e / 4][e % 4];
+            }
+            if (next <= last) load_v<HD>(&s, ahead);
+            if (t == 0) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    part.m[warp][g + i * 8] = m[i];
+                    part.l[warp][g + i * 8] = l[i];
+                }
+            }
+        }
+        __syncthreads();
+        const uint32_t n = min(last + 1 - first, (uint32_t)WARPS);
+        for (uint32_t k = 0; k < n; k++) {
+            float x[2], y[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                merge_scale(&max[i], &sum[i], part.m[k][g + i * 8], part.l[k][g + i * 8], &x[i],
+                            &y[i]);
+#pragma unroll
+            for (int j = 0; j < OWN; j++)
+                if (warp * OWN + j < HD / 8)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        out[j][e] = fmaf(part.o[k][warp * OWN + j][e][lane], y[e / 2],
+                                         out[j][e] * x[e / 2]);
+        }
+        if (first + WARPS <= last) __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float inv = __frcp_rn(sum[i]);
+        if (g + i * 8 >= it.n_rows) continue;
+#pragma unroll
+        for (int j = 0; j < OWN; j++) {
+            const uint32_t dim = (warp * OWN + j) * 8 + t * 2;
+            if (dim < a.kv.head_dim)
+                store_pair(static_cast<T *>(a.out) +
+                               h_index(it.row + g + i * 8, head * a.kv.head_dim + dim, a.out_k_pad),
+                           out[j][i * 2] * inv, out[j][i * 2 + 1] * inv);
+        }
+    }
+}
+
 /* ---- one row: each warp's splits in a ring of its own ---- */
 
 /* A lane's operands in a split in shared memory, laid out as its pages are. */
@@ -425,8 +533,20 @@ static cudaError_t run_ahead(const rose_cuda_launch *at, const rose_cuda_attenti
 }
 
 template <typename T, int HD>
+static cudaError_t run_spread(const rose_cuda_launch *at, const rose_cuda_attention *a)
+{
+    /* wider heads would have no registers for it; the launch is not reached */
+    enum { TAKEN = HD <= 64 ? HD : 64 };
+    return launch_kernel(at, spread_kernel<T, TAKEN>, dim3(a->kv.n_heads, a->n_items),
+                         SPREAD_WARPS * 32, 0, *a);
+}
+
+template <typename T, int HD>
 static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attention *a, bool together)
 {
+    if (!together && HD <= 64 && a->n_items * a->kv.n_heads <= 3 * 132 &&
+        (at->without & ROSE_CUDA_WITHOUT_SPREAD) == 0)
+        return run_spread<T, HD>(at, a);
     if (!together) {
         dim3 grid(a->kv.n_heads, (a->n_items + APART_WARPS - 1) / APART_WARPS);
         return launch_kernel(at, apart_kernel<T, HD>, grid, APART_WARPS * 32, 0, *a);

@@ -206,7 +206,8 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_HALVES = 8, /* captured steps of 17 to 32: the layers of two halves abreast */
     ROSE_CUDA_WITHOUT_NORMED = 16,   /* linear_normed.cuh */
     ROSE_CUDA_WITHOUT_CARVEOUT = 32, /* rose_cuda_launch.shared of the first 16 rows */
-    ROSE_CUDA_WITHOUT_PROMPTS = 64   /* captured steps of one prompt */
+    ROSE_CUDA_WITHOUT_PROMPTS = 64,  /* captured steps of one prompt */
+    ROSE_CUDA_WITHOUT_SPREAD = 128   /* attention of few tiles: a block a tile */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -239,7 +240,7 @@ const char *rose_cuda_linear_name(int kernel);
 cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_linear *l);
 
 /* together: one block a (head, item) with n_rows 1, its warps share the context; else one warp a
- * (head, item). */
+ * (head, item), or of few items one block. */
 cudaError_t rose_cuda_attention_run(const rose_cuda_launch *l, const rose_cuda_attention *a,
                                     bool together);
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *l, const rose_cuda_norm *a);
