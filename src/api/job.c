@@ -9,6 +9,7 @@
 #include "api/api_internal.h"
 #include "base/clock.h"
 #include "base/profile.h"
+#include "base/stall.h"
 
 /* A body may always hold so many values (40 bytes each while it is parsed), for /detokenize. */
 enum { MIN_VALUES = 1 << 20 };
@@ -351,7 +352,7 @@ done:
     if (j->extras == NULL) rose_api_prompts_free(prompts); /* the reply does not show them */
 }
 
-void rose_api_job_process(rose_api_job *j, rose_encoder *enc)
+static void process(rose_api_job *j, rose_encoder *enc)
 {
     rose_api *a = j->api;
     if (atomic_load_explicit(&j->gone, memory_order_relaxed)) return; /* only saves work */
@@ -395,4 +396,25 @@ void rose_api_job_process(rose_api_job *j, rose_encoder *enc)
 done:
     free(j->body);
     j->body = NULL; /* body_len stays: worker.c has counted it */
+}
+
+/* Before the job is handed back. */
+static void watch_job(rose_stall_span *s, const rose_api_job *j)
+{
+    static const char *const kinds[] = {
+        [ROSE_API_COMPLETION] = "completion",       [ROSE_API_CHAT] = "chat",
+        [ROSE_API_TOKENIZE] = "tokenize",           [ROSE_API_DETOKENIZE] = "detokenize",
+        [ROSE_API_PROFILE_START] = "start_profile", [ROSE_API_PROFILE_STOP] = "stop_profile"};
+    if (!rose_stall_stop(s)) return;
+    uint64_t parse = j->t_parsed > j->t_worker ? j->t_parsed - j->t_worker : 0;
+    rose_stall_report(ROSE_STALL_TOKENIZE, s, "%s, body of %zu bytes, JSON %.1f ms, %u tokens",
+                      kinds[j->kind], j->body_len, (double)parse * 1e-6, j->n_prompt_tokens);
+}
+
+void rose_api_job_process(rose_api_job *j, rose_encoder *enc)
+{
+    rose_stall_span span = {0};
+    rose_stall_begin(&span);
+    process(j, enc);
+    watch_job(&span, j);
 }

@@ -6,7 +6,6 @@
 #include "api/api_internal.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "base/stall.h"
 
 #define MAX_QUEUED_BYTES ((size_t)256 << 20)
 
@@ -39,19 +38,6 @@ static rose_api_job *take(rose_api_workers *w)
     return j;
 }
 
-/* Before the job is handed back. */
-static void watch_job(rose_stall_span *s, const rose_api_job *j)
-{
-    static const char *const kinds[] = {
-        [ROSE_API_COMPLETION] = "completion",       [ROSE_API_CHAT] = "chat",
-        [ROSE_API_TOKENIZE] = "tokenize",           [ROSE_API_DETOKENIZE] = "detokenize",
-        [ROSE_API_PROFILE_START] = "start_profile", [ROSE_API_PROFILE_STOP] = "stop_profile"};
-    if (!rose_stall_stop(s)) return;
-    uint64_t parse = j->t_parsed > j->t_worker ? j->t_parsed - j->t_worker : 0;
-    rose_stall_report(ROSE_STALL_TOKENIZE, s, "%s, body of %zu bytes, JSON %.1f ms, %u tokens",
-                      kinds[j->kind], j->body_len, (double)parse * 1e-6, j->n_prompt_tokens);
-}
-
 static void *worker_main(void *arg)
 {
     rose_api_workers *w = arg;
@@ -61,14 +47,11 @@ static void *worker_main(void *arg)
     while ((j = take(w)) != NULL) {
         rose_err err = {0};
         rose_api_io *io = j->io;
-        rose_stall_span span = {0};
-        rose_stall_begin(&span);
         /* Jobs exist only after set_engine, so the tokenizer is there. */
         if (enc == NULL && rose_encoder_create(&enc, w->api->tok, &err) != ROSE_OK)
             rose_api_fail_nomem(&j->err);
         else
             rose_api_job_process(j, enc);
-        watch_job(&span, j);
         /* Never full: it has room for twice the jobs that the I/O thread admits. */
         rose_wakeq_push(io->done, j);
         rose_wakeq_signal(io->done);

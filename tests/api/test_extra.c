@@ -155,6 +155,7 @@ static void timers_before_the_worker_is_done(void **state)
     (void)state;
     rose_api_opts_default(&o);
     o.n_workers = 1;
+    o.inline_bytes = 0;
     fake_reset();
     fake_timer = NULL;
     fake_arrival_ns = rose_now_ns();

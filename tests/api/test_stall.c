@@ -18,6 +18,7 @@ static void test_slow_job(void **state)
     rose_api_opts o;
     (void)state;
     rose_api_opts_default(&o);
+    o.inline_bytes = 0;
     fake_reset();
     fake_script = script;
     fake_script_len = 2;
