@@ -383,7 +383,7 @@ void rose_api_job_back(rose_api_job *j)
     }
     if (wanted(j)) rose_api_job_watch(j, j->timeout_s);
     rose_api_count_job(j);
-    if (j->device && j->api->o.poll_us > 0)
+    if (wanted(j) && j->device && j->api->o.poll_us > 0) /* else there may be no thread left */
         rose_http_stay_awake(j->api->http, j->io->thread,
                              rose_now_ns() + j->api->o.poll_us * UINT64_C(1000));
     uint32_t n = j->n_submitted;

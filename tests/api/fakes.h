@@ -458,11 +458,13 @@ struct rose_http {
 
 static rose_http fake_http;
 static uint64_t fake_awake_until; /* of the last rose_http_stay_awake */
+static bool fake_http_stopped;    /* the real one is freed by then */
 
 void rose_http_stay_awake(rose_http *h, uint32_t thread, uint64_t until_ns)
 {
     (void)h;
     (void)thread;
+    if (fake_http_stopped) abort();
     fake_awake_until = until_ns;
 }
 
@@ -729,6 +731,7 @@ static inline rose_api *fake_start(const rose_api_opts *o)
     rose_err err = {0};
     rose_api *a = NULL;
     if (rose_api_create(&a, o, &err) != ROSE_OK) return NULL;
+    fake_http_stopped = false;
     fake_http.cb = rose_api_callbacks(a);
     if (rose_api_attach(a, &fake_http, &err) != ROSE_OK) return NULL;
     rose_api_set_engine(a, FAKE_ENGINE, &fake_tokenizer);
@@ -748,6 +751,7 @@ static inline void fake_engine_close(void)
 
 static inline void fake_stop(rose_api *a)
 {
+    fake_http_stopped = true;
     rose_api_stop(a);
     if (fake.n_reserved != 0) abort(); /* places that nobody uses or gives back */
     fake_engine_close();

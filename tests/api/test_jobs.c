@@ -595,6 +595,31 @@ static void awake_for_the_first_token(void **state)
     fake_device = false;
 }
 
+/* A job that comes back when the I/O threads have ended keeps none of them awake. */
+static void back_after_the_stop(void **state)
+{
+    (void)state;
+    rose_api_opts o;
+    rose_api_opts_default(&o);
+    o.model_id = "m";
+    o.inline_bytes = 0;
+    o.poll_us = 1000;
+    fake_device = true;
+    fake_reset();
+    fake.next = next_word;
+    rose_api *a = fake_start(&o);
+    rose_http_req *r = ask("/v1/completions", "{\"prompt\":[1,2]}");
+    for (uint32_t n = 0; n == 0; usleep(100)) {
+        pthread_mutex_lock(&fake.lock);
+        n = fake.n_submitted;
+        pthread_mutex_unlock(&fake.lock);
+    }
+    fake_leave(r);
+    fake_stop(a);
+    fake_free(r);
+    fake_device = false;
+}
+
 static void options_are_checked(void **state)
 {
     rose_api_opts o;
@@ -646,7 +671,8 @@ int main(void)
         cmocka_unit_test(leaving_cancels),         cmocka_unit_test(tokens_behind_the_stop_string),
         cmocka_unit_test(loading_draining_failed), cmocka_unit_test(own_template_refused),
         cmocka_unit_test(short_bodies_run_here),   cmocka_unit_test(awake_for_the_first_token),
-        cmocka_unit_test(options_are_checked),     cmocka_unit_test(room_error_bodies),
+        cmocka_unit_test(back_after_the_stop),     cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(room_error_bodies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
