@@ -200,8 +200,16 @@ static void error_body(void *arg, int status, const char *message, rose_buf *out
     rose_buf_addf(out, "{\"error\":{\"message\":\"%s\",\"code\":%d}}", message, status);
 }
 
+static atomic_uint g_polls[64]; /* by thread */
+
+static void on_poll(void *arg, uint32_t thread)
+{
+    (void)arg;
+    atomic_fetch_add(&g_polls[thread], 1);
+}
+
 static const rose_http_callbacks g_cb = {
-    .on_request = on_request, .on_gone = on_gone, .error_body = error_body};
+    .on_request = on_request, .on_gone = on_gone, .error_body = error_body, .poll = on_poll};
 
 static rose_http_opts test_opts(void)
 {

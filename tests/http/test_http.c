@@ -443,6 +443,58 @@ static void test_unix_socket(void **state)
     g_http = main_server;
 }
 
+static void stay_awake(void *arg)
+{
+    const uint64_t *until = arg;
+    rose_http_stay_awake(g_http, 1, *until);
+}
+
+static void slept(void *arg)
+{
+    atomic_store((atomic_bool *)arg, true);
+}
+
+static void on_thread_1(void (*fn)(void *), void *arg)
+{
+    while (rose_http_post(g_http, 1, fn, arg) != ROSE_OK)
+        usleep(100);
+}
+
+/* A thread that stays awake polls, and serves; the other one does not poll; then it sleeps again,
+ * told so or in time. */
+static void test_stay_awake(void **state)
+{
+    (void)state;
+    static const char text[] = "GET /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    const uint64_t ends[] = {UINT64_MAX, rose_now_ns() + 30000000};
+    for (int i = 0; i < 2; i++) {
+        uint64_t until = ends[i], none = 0;
+        atomic_bool done = false;
+        const unsigned before = atomic_load(&g_polls[1]);
+        on_thread_1(stay_awake, &until);
+        while (i == 0 && atomic_load(&g_polls[1]) - before < 100)
+            usleep(100);
+        for (int k = 0; k < 4; k++) { /* two on each thread */
+            char reply[16] = "";
+            const int fd = client();
+            assert_true(say_bytes(fd, text, sizeof text - 1));
+            assert_int_equal(recv(fd, reply, 12, MSG_WAITALL), 12);
+            assert_memory_equal(reply, "HTTP/1.1 200", 12);
+            close(fd);
+        }
+        if (i == 0) on_thread_1(stay_awake, &none);
+        while (rose_now_ns() < ends[1])
+            usleep(1000);
+        on_thread_1(slept, &done); /* what came before is over */
+        while (!atomic_load(&done))
+            usleep(100);
+        const unsigned polls = atomic_load(&g_polls[1]);
+        usleep(20000);
+        assert_int_equal(atomic_load(&g_polls[1]), polls);
+    }
+    assert_int_equal(atomic_load(&g_polls[0]), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -453,7 +505,7 @@ int main(void)
         cmocka_unit_test(test_odd_but_valid), cmocka_unit_test(test_split_everywhere),
         cmocka_unit_test(test_garbage),       cmocka_unit_test(test_posts_and_watch),
         cmocka_unit_test(test_port_in_use),   cmocka_unit_test(test_ipv6),
-        cmocka_unit_test(test_unix_socket),
+        cmocka_unit_test(test_unix_socket),   cmocka_unit_test(test_stay_awake),
     };
     rose_http_opts o = test_opts();
     o.n_threads = 2;
