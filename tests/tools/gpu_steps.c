@@ -20,7 +20,7 @@
 #include "base/philox.h"
 
 enum { MAX_SEQS = 256, STRIDE = 64, PAGE = ROSE_KV_PAGE_TOKENS, PREFILL_SEQS = 128, PREFILL = 256 };
-enum { STEP_TOKENS = 32768, MAX_WAYS = 20, ROUNDS = 7, REPEATS = 30, WARM = 6 };
+enum { STEP_TOKENS = 32768, MAX_WAYS = 20, ROUNDS = 7, REPEATS = 30, WARM = 6, PAUSED = 10 };
 
 typedef struct bench {
     const rose_backend_ops *ops;
@@ -120,14 +120,15 @@ static void print_rows(bench *b, const times *t, const char *what, const char *u
 static void run_steps(bench *b, times *t, const rose_batch *batch, uint32_t pause_ms)
 {
     const struct timespec pause = {0, (long)pause_ms * 1000000};
+    const int repeats = pause_ms > 0 ? PAUSED : REPEATS, warm = pause_ms > 0 ? 1 : WARM;
     for (int r = 0; r < ROUNDS; r++)
         for (int k = 0; k < b->n_ways; k++)
-            for (int i = -WARM; i < REPEATS; i++) {
+            for (int i = -warm; i < repeats; i++) {
                 if (pause_ms > 0) nanosleep(&pause, NULL);
                 const double us = run_step(b, k, batch);
                 if (i >= 0) t->us[k][r][i] = us;
             }
-    summarise(t, b->n_ways, REPEATS);
+    summarise(t, b->n_ways, repeats);
 }
 
 static void decode(bench *b, times *t, uint32_t n, uint32_t context, bool sampled)
