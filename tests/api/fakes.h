@@ -711,6 +711,7 @@ static inline uint32_t fake_next_script(const rose_request *r, uint32_t i)
 
 static inline void fake_reset(void)
 {
+    fake_http_stopped = false;
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     memset(&fake, 0, sizeof fake);
     memset(&fake_http, 0, sizeof fake_http);
@@ -731,7 +732,6 @@ static inline rose_api *fake_start(const rose_api_opts *o)
     rose_err err = {0};
     rose_api *a = NULL;
     if (rose_api_create(&a, o, &err) != ROSE_OK) return NULL;
-    fake_http_stopped = false;
     fake_http.cb = rose_api_callbacks(a);
     if (rose_api_attach(a, &fake_http, &err) != ROSE_OK) return NULL;
     rose_api_set_engine(a, FAKE_ENGINE, &fake_tokenizer);
