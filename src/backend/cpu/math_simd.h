@@ -5,15 +5,27 @@
 
 #include "backend/cpu/numerics.h"
 
-ROSE_INLINE vec16 v_exp(vec16 x)
+/* p 2^n for n in -126 .. 128, t = n + ROSE_EXP_MAGIC. Two exact factors, or one instruction: an
+ * overflow and an underflow (to zero) are the same. */
+ROSE_INLINE vec16 v_times_power(vec16 p, vec16 t)
 {
-    vec16 magic = v_set1(ROSE_EXP_MAGIC), high = v_set1(ROSE_EXP_HIGH);
-    ivec16 bias = v_int_set1(127);
-    vec16 c = v_if_less(high, x, high, x);
-    vec16 t = v_fma(c, v_set1(ROSE_EXP_LOG2E), magic);
-    ivec16 n = v_int_sub(v_bits(t), v_bits(magic));
-    vec16 nf = v_sub(t, magic);
-    vec16 r = v_fma(nf, v_set1(-ROSE_EXP_LN2_HI), c);
+    const vec16 magic = v_set1(ROSE_EXP_MAGIC);
+#ifdef V_HAS_SCALE
+    return v_scale(p, v_sub(t, magic));
+#else
+    const ivec16 bias = v_int_set1(127), n = v_int_sub(v_bits(t), v_bits(magic));
+    const ivec16 half = v_int_half(n);
+    p = v_mul(p, v_from_bits(v_int_shl23(v_int_add(half, bias))));
+    return v_mul(p, v_from_bits(v_int_shl23(v_int_add(v_int_sub(n, half), bias))));
+#endif
+}
+
+/* exp of x in ROSE_EXP_LOW .. ROSE_EXP_HIGH, or NaN. */
+ROSE_INLINE vec16 v_exp_in_range(vec16 x)
+{
+    vec16 t = v_fma(x, v_set1(ROSE_EXP_LOG2E), v_set1(ROSE_EXP_MAGIC));
+    vec16 nf = v_sub(t, v_set1(ROSE_EXP_MAGIC));
+    vec16 r = v_fma(nf, v_set1(-ROSE_EXP_LN2_HI), x);
     r = v_fma(nf, v_set1(-ROSE_EXP_LN2_LO), r);
     vec16 p = v_fma(v_set1(ROSE_EXP_P5), r, v_set1(ROSE_EXP_P4));
     p = v_fma(p, r, v_set1(ROSE_EXP_P3));
@@ -21,16 +33,26 @@ ROSE_INLINE vec16 v_exp(vec16 x)
     p = v_fma(p, r, v_set1(ROSE_EXP_P1));
     p = v_fma(p, r, v_set1(ROSE_EXP_P0));
     p = v_add(v_fma(p, v_mul(r, r), r), v_set1(1.0f));
-    ivec16 half = v_int_half(n);
-    p = v_mul(p, v_from_bits(v_int_shl23(v_int_add(half, bias))));
-    p = v_mul(p, v_from_bits(v_int_shl23(v_int_add(v_int_sub(n, half), bias))));
-    return v_if_less(x, v_set1(ROSE_EXP_LOW), v_zero(), p);
+    return v_times_power(p, t);
+}
+
+ROSE_INLINE vec16 v_exp(vec16 x)
+{
+    vec16 e = v_exp_in_range(v_min(v_set1(ROSE_EXP_HIGH), x));
+    return v_if_less(x, v_set1(ROSE_EXP_LOW), v_zero(), e);
+}
+
+/* 1 + exp(x): what lies under ROSE_EXP_LOW adds as little as exp(ROSE_EXP_LOW) does, nothing. */
+ROSE_INLINE vec16 v_one_plus_exp(vec16 x)
+{
+    vec16 c = v_max(v_set1(ROSE_EXP_LOW), v_min(v_set1(ROSE_EXP_HIGH), x));
+    return v_add(v_set1(1.0f), v_exp_in_range(c));
 }
 
 ROSE_INLINE vec16 v_gelu_tanh(vec16 x)
 {
     vec16 u = v_fma(v_set1(ROSE_GELU_C1), v_mul(x, x), v_set1(ROSE_GELU_C0));
-    return v_div(x, v_add(v_set1(1.0f), v_exp(v_mul(x, u))));
+    return v_div(x, v_one_plus_exp(v_mul(x, u)));
 }
 
 ROSE_INLINE vec16 v_gelu_erf(vec16 x)
@@ -48,7 +70,7 @@ ROSE_INLINE vec16 v_gelu_erf(vec16 x)
 
 ROSE_INLINE vec16 v_silu(vec16 x)
 {
-    return v_div(x, v_add(v_set1(1.0f), v_exp(v_neg(x))));
+    return v_div(x, v_one_plus_exp(v_neg(x)));
 }
 
 ROSE_INLINE vec16 v_relu(vec16 x)

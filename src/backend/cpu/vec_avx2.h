@@ -102,6 +102,12 @@ ROSE_INLINE vec16 v_max(vec16 a, vec16 b)
     return (vec16){_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
 }
 
+/* a < b ? a : b; b where either is NaN. */
+ROSE_INLINE vec16 v_min(vec16 a, vec16 b)
+{
+    return (vec16){_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
+
 ROSE_INLINE ivec16 v_less(vec16 a, vec16 b)
 {
     return (ivec16){_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),

@@ -85,6 +85,12 @@ ROSE_INLINE vec16 v_max(vec16 a, vec16 b)
     return _mm512_max_ps(a, b);
 }
 
+/* a < b ? a : b; b where either is NaN. */
+ROSE_INLINE vec16 v_min(vec16 a, vec16 b)
+{
+    return _mm512_min_ps(a, b);
+}
+
 /* a < b ? x : y; y where either is NaN. */
 ROSE_INLINE vec16 v_if_less(vec16 a, vec16 b, vec16 x, vec16 y)
 {
@@ -160,6 +166,13 @@ ROSE_INLINE vec16 v_neg(vec16 x)
 ROSE_INLINE vec16 v_abs(vec16 x)
 {
     return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x);
+}
+
+/* x 2^n, rounded once; n holds an integer. */
+#define V_HAS_SCALE 1
+ROSE_INLINE vec16 v_scale(vec16 x, vec16 n)
+{
+    return _mm512_scalef_ps(x, n);
 }
 
 /* 16 pairs of bf16: the even and the odd members as fp32. */

@@ -119,6 +119,12 @@ ROSE_INLINE vec16 v_max(vec16 a, vec16 b)
     NEON_EACH(vec16, vbslq_f32(vcgtq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]));
 }
 
+/* a < b ? a : b; b where either is NaN. */
+ROSE_INLINE vec16 v_min(vec16 a, vec16 b)
+{
+    NEON_EACH(vec16, vbslq_f32(vcltq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]));
+}
+
 ROSE_INLINE ivec16 v_less(vec16 a, vec16 b)
 {
     NEON_EACH(ivec16, vcltq_f32(a.q[i], b.q[i]));
