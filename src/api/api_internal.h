@@ -176,6 +176,8 @@ struct rose_api_job {
     bool notice;      /* the worker hands it in twice, first with timeout_s alone */
     rose_api_kind kind;
     bool device;        /* a device works on it by itself, and early_wake is on */
+    bool short_only;    /* this run is on the I/O thread, which has no time for many choices */
+    bool declined;      /* it has many: it was only parsed, a worker shall do it */
     bool back;          /* the worker has handed it back */
     bool streaming;     /* params.stream, after a successful submit */
     bool begun;         /* stream_begin was called */

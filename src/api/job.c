@@ -14,6 +14,9 @@
 /* A body may always hold so many values (40 bytes each while it is parsed), for /detokenize. */
 enum { MIN_VALUES = 1 << 20 };
 
+/* Each choice is submitted, a microsecond or more: more of them are no work for an I/O thread. */
+enum { MAX_SHORT_CHOICES = 4 };
+
 /* SplitMix64's output function (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
 static uint64_t mix64(uint64_t x)
 {
@@ -352,6 +355,13 @@ done:
     if (j->extras == NULL) rose_api_prompts_free(prompts); /* the reply does not show them */
 }
 
+/* Choices that are asked for, be they too many. */
+static uint64_t count_choices(const rose_api_params *p)
+{
+    const bool many = json_is_array(p->prompt) && !json_is_integer(json_array_get(p->prompt, 0));
+    return (many ? json_array_size(p->prompt) : 1) * (uint64_t)p->n;
+}
+
 static void process(rose_api_job *j, rose_encoder *enc)
 {
     rose_api *a = j->api;
@@ -384,15 +394,18 @@ static void process(rose_api_job *j, rose_encoder *enc)
     rose_prof_end_with(&parse_span, "bytes", j->body_len);
     if (sound) {
         j->t_parsed = rose_now_ns();
+        j->declined = j->short_only && count_choices(&p) > MAX_SHORT_CHOICES;
+        j->short_only = false;
         if (j->kind == ROSE_API_TOKENIZE)
             rose_api_tokenize_run(j, &p, &c);
         else if (j->kind == ROSE_API_DETOKENIZE)
             rose_api_detokenize_run(j, &p, &c);
-        else
+        else if (!j->declined)
             run_completion(j, &p, &c);
     }
     json_decref(root);
     rose_prof_end(&span);
+    if (j->declined) return;
 done:
     free(j->body);
     j->body = NULL; /* body_len stays: worker.c has counted it */

@@ -231,29 +231,25 @@ static double peek_timeout(const rose_api_job *j)
                                            : rose_api_json_peek(j->body, j->body_len, "timeout");
 }
 
-static void run_here(rose_api_io *io, rose_api_job *j)
-{
-    rose_api_job_process(j, io->encoder);
-    rose_api_job_back(j);
-}
-
-/* A short completion, of few choices, and the last such job is far enough behind: what else this
- * thread has to do waits for it (half a millisecond at worst for 4 KiB), so it may have a fifth of
- * the time. */
+/* A short completion, and the last such job is far enough behind: what else this thread has to do
+ * waits for it (half a millisecond at worst for 4 KiB), so it may have a fifth of the time. */
 static bool may_run_here(const rose_api_io *io, const rose_api_job *j)
 {
-    enum { MAX_CHOICES = 4 };
     if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT) return false;
-    return j->body_len <= io->api->o.inline_bytes && j->t_complete >= io->inline_from_ns &&
-           rose_api_json_peek(j->body, j->body_len, "n") <= MAX_CHOICES;
+    return j->body_len <= io->api->o.inline_bytes && j->t_complete >= io->inline_from_ns;
 }
 
-static void run_short(rose_api_io *io, rose_api_job *j)
+/* False: it turned out to have many choices, and is a worker's. */
+static bool run_short(rose_api_io *io, rose_api_job *j)
 {
     const uint64_t begin = rose_now_ns();
-    run_here(io, j); /* j may be gone */
+    j->short_only = true;
+    rose_api_job_process(j, io->encoder);
+    const bool done = !j->declined;
+    if (done) rose_api_job_back(j); /* j may be gone */
     const uint64_t end = rose_now_ns();
     io->inline_from_ns = end + 4 * (end - begin);
+    return done;
 }
 
 static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
@@ -273,9 +269,10 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
     rose_http_req_set_user(r, j);
     const double timeout_s = a->o.async_admit ? peek_timeout(j) : 0; /* then it may wait */
     if (!a->o.async_admit) {
-        run_here(io, j);
-    } else if (may_run_here(io, j)) {
-        run_short(io, j);
+        rose_api_job_process(j, io->encoder);
+        rose_api_job_back(j);
+    } else if (may_run_here(io, j) && run_short(io, j)) {
+        return;
     } else if (!rose_api_workers_push(a->workers, j)) {
         rose_api_job_free(j);
         rose_http_req_set_user(r, NULL);

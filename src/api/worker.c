@@ -9,31 +9,56 @@
 
 #define MAX_QUEUED_BYTES ((size_t)256 << 20)
 
+/* Bodies from this length on take long (27 MB: a second or more), and never all workers: else as
+ * many of them as there are workers would hold up everybody else's first tokens. */
+enum { LONG_BODY = 256 << 10 };
+
 struct rose_api_workers {
     rose_api *api;
     pthread_mutex_t lock; /* guards all below up to threads */
     pthread_cond_t more;
     rose_api_job *head, *tail;
     uint32_t n_jobs, max_jobs;
+    uint32_t n_long, max_long; /* long bodies that workers have */
     size_t bytes;
     bool stop;
     pthread_t *threads; /* owned */
     uint32_t n_threads; /* started */
 };
 
-/* The next job, in order of arrival; NULL: stop. */
-static rose_api_job *take(rose_api_workers *w)
+static bool is_long(const rose_api_job *j)
 {
-    pthread_mutex_lock(&w->lock);
-    while (!w->stop && w->head == NULL)
-        pthread_cond_wait(&w->more, &w->lock);
-    rose_api_job *j = w->stop ? NULL : w->head;
-    if (j != NULL) {
-        w->head = j->next;
-        if (w->head == NULL) w->tail = NULL;
-        w->n_jobs--;
-        w->bytes -= j->body_len;
+    return j->body_len >= LONG_BODY;
+}
+
+/* Out of the queue: the first job that may begin, or NULL. Locked. */
+static rose_api_job *pick(rose_api_workers *w)
+{
+    rose_api_job *j = w->head, *before = NULL;
+    while (j != NULL && is_long(j) && w->n_long == w->max_long) {
+        before = j;
+        j = j->next;
     }
+    if (j == NULL) return NULL;
+    if (before == NULL)
+        w->head = j->next;
+    else
+        before->next = j->next;
+    if (w->tail == j) w->tail = before;
+    w->n_jobs--;
+    w->bytes -= j->body_len;
+    w->n_long += is_long(j);
+    return j;
+}
+
+/* The next job, in order of arrival; NULL: stop. was_long: the one before it was. */
+static rose_api_job *take(rose_api_workers *w, bool was_long)
+{
+    rose_api_job *j = NULL;
+    pthread_mutex_lock(&w->lock);
+    w->n_long -= was_long;
+    while (!w->stop && (j = pick(w)) == NULL)
+        pthread_cond_wait(&w->more, &w->lock);
     pthread_mutex_unlock(&w->lock);
     return j;
 }
@@ -43,9 +68,11 @@ static void *worker_main(void *arg)
     rose_api_workers *w = arg;
     rose_encoder *enc = NULL;
     rose_api_job *j;
+    bool was_long = false;
     rose_prof_thread("tokenizer worker");
-    while ((j = take(w)) != NULL) {
+    while ((j = take(w, was_long)) != NULL) {
         rose_err err = {0};
+        was_long = is_long(j);
         rose_api_io *io = j->io;
         /* Jobs exist only after set_engine, so the tokenizer is there. */
         if (enc == NULL && rose_encoder_create(&enc, w->api->tok, &err) != ROSE_OK)
@@ -71,6 +98,7 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
     pthread_cond_init(&w->more, NULL);
     w->api = a;
     w->max_jobs = max_jobs;
+    w->max_long = n > 1 ? n - 1 : 1;
     if ((w->threads = calloc(n, sizeof *w->threads)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
         goto done;

@@ -559,6 +559,92 @@ static void short_bodies_run_here(void **state)
     fake_stop(a);
 }
 
+/* Prompts are choices too, and a key may be written with escapes: what is short by its bytes alone
+ * is no work for the I/O thread. */
+static void many_choices_run_elsewhere(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"prompt\":[[1],[1],[1],[1],[1]],\"max_tokens\":1}",
+        "{\"prompt\":[[1],[1],[1]],\"n\":2,\"max_tokens\":1}",
+        "{\"prompt\":[1],\"\\u006e\":5,\"max_tokens\":1}",
+        "{\"prompt\":[[1],[1],[1],[1]],\"max_tokens\":1}",
+        "{\"prompt\":[1,1,1,1,1,1,1],\"max_tokens\":1}",
+    };
+    char longer[300];
+    rose_api_opts o;
+    rose_http_req *r[6];
+    snprintf(longer, sizeof longer, "{\"prompt\":\"x\",\"max_tokens\":1,\"user\":\"%0200d\"}", 0);
+    rose_api_opts_default(&o);
+    o.model_id = "m";
+    o.n_workers = 1;
+    o.inline_bytes = 100;
+    fake_reset();
+    fake.next = next_word;
+    rose_api *a = fake_start(&o);
+    const unsigned before = atomic_load(&fake_n_encodes);
+    atomic_store(&fake_encode_held, true);
+    r[5] = ask("/v1/completions", longer); /* the only worker has it */
+    while (atomic_load(&fake_n_encodes) == before)
+        usleep(100);
+    fake_arrival_ns = UINT64_MAX / 2; /* each far behind the one before */
+    for (int i = 0; i < 5; i++) {
+        r[i] = ask("/v1/completions", bodies[i]);
+        assert_int_equal(fake.n_submitted, i < 3 ? 0 : i == 3 ? 4 : 5);
+    }
+    fake_arrival_ns = 1;
+    atomic_store(&fake_encode_held, false);
+    for (int i = 0; i < 6; i++) {
+        fake_run(r[i]);
+        assert_int_equal(r[i]->status, 200);
+        fake_free(r[i]);
+    }
+    assert_int_equal(fake.n_submitted, 5 + 6 + 5 + 4 + 1 + 1);
+    fake_stop(a);
+}
+
+/* Two workers, two long texts: the second waits, and what is short passes it. */
+static void long_bodies_leave_a_worker(void **state)
+{
+    (void)state;
+    enum { LONG = 300 << 10 };
+    char *text = malloc(LONG);
+    rose_api_opts o;
+    rose_http_req *r[3];
+    assert_non_null(text);
+    const int head = sprintf(text, "{\"prompt\":\"");
+    memset(text + head, 'x', LONG - (size_t)head);
+    memcpy(text + LONG - 3, "\"}", 3);
+    rose_api_opts_default(&o);
+    o.model_id = "m";
+    o.n_workers = 2;
+    o.inline_bytes = 0;
+    fake_reset();
+    fake.next = next_word;
+    rose_api *a = fake_start(&o);
+    const unsigned before = atomic_load(&fake_n_encodes);
+    atomic_store(&fake_encode_held, true);
+    r[0] = ask("/tokenize", text);
+    r[1] = ask("/tokenize", text);
+    r[2] = ask("/v1/completions", "{\"prompt\":[1,2],\"max_tokens\":1}");
+    for (uint32_t n = 0; n == 0; usleep(100)) { /* without end if both workers were held */
+        pthread_mutex_lock(&fake.lock);
+        n = fake.n_submitted;
+        pthread_mutex_unlock(&fake.lock);
+    }
+    fake_run(r[2]);
+    assert_int_equal(r[2]->status, 200);
+    assert_true(atomic_load(&fake_n_encodes) <= before + 1);
+    atomic_store(&fake_encode_held, false);
+    for (int i = 0; i < 3; i++) {
+        fake_run(r[i]);
+        assert_int_equal(r[i]->status, 200);
+        fake_free(r[i]);
+    }
+    fake_stop(a);
+    free(text);
+}
+
 /* The engine hears of a job before it is submitted; where a device works on it the I/O thread stays
  * awake and has the first token without a signal. */
 static void awake_for_the_first_token(void **state)
@@ -664,14 +750,24 @@ int main(void)
     rng = seed != NULL ? strtoull(seed, NULL, 0) : 20261121;
     printf("seed %llu\n", (unsigned long long)rng);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_inline),           cmocka_unit_test(random_workers),
-        cmocka_unit_test(all_or_nothing),          cmocka_unit_test(too_late),
-        cmocka_unit_test(no_token_left),           cmocka_unit_test(text_before_the_error),
-        cmocka_unit_test(job_queue_full),          cmocka_unit_test(refused_by_engine),
-        cmocka_unit_test(leaving_cancels),         cmocka_unit_test(tokens_behind_the_stop_string),
-        cmocka_unit_test(loading_draining_failed), cmocka_unit_test(own_template_refused),
-        cmocka_unit_test(short_bodies_run_here),   cmocka_unit_test(awake_for_the_first_token),
-        cmocka_unit_test(back_after_the_stop),     cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(random_inline),
+        cmocka_unit_test(random_workers),
+        cmocka_unit_test(all_or_nothing),
+        cmocka_unit_test(too_late),
+        cmocka_unit_test(no_token_left),
+        cmocka_unit_test(text_before_the_error),
+        cmocka_unit_test(job_queue_full),
+        cmocka_unit_test(refused_by_engine),
+        cmocka_unit_test(leaving_cancels),
+        cmocka_unit_test(tokens_behind_the_stop_string),
+        cmocka_unit_test(loading_draining_failed),
+        cmocka_unit_test(own_template_refused),
+        cmocka_unit_test(short_bodies_run_here),
+        cmocka_unit_test(many_choices_run_elsewhere),
+        cmocka_unit_test(long_bodies_leave_a_worker),
+        cmocka_unit_test(awake_for_the_first_token),
+        cmocka_unit_test(back_after_the_stop),
+        cmocka_unit_test(options_are_checked),
         cmocka_unit_test(room_error_bodies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

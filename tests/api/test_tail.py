@@ -114,6 +114,36 @@ def test_big_bodies():
         check("nothing is left", h["running"] == h["waiting"] == 0 and h["kv_pages_free"] == h["kv_pages"], h)
 
 
+def test_more_long_bodies_than_workers():
+    """They never have all workers: what comes behind them, too long for the I/O thread, is answered before them."""
+    with Server("--max-body-size", "64M", "--tokenize-workers", "2") as s:
+        lock, done, sent = threading.Lock(), [], threading.Semaphore(0)
+        text = json.dumps({"prompt": "the quick brown fox " * (BODY_MB * 50000)})
+
+        def tokenize():
+            c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=300)
+            c.request("POST", "/tokenize", text, {"Content-Type": "application/json"})
+            sent.release()
+            status = c.getresponse().status
+            with lock:
+                done.append(status)
+            c.close()
+
+        threads = [threading.Thread(target=tokenize) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for _ in threads:
+            sent.acquire()
+        r = s.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 1, "user": "u" * 8000})
+        with lock:
+            before = len(done)
+        check("a request behind more long bodies than workers: answered before them", r.status_code == 200 and before <= 1,
+              (r.status_code, before))
+        for t in threads:
+            t.join()
+        check("the long bodies: all answered", done == [200] * 4, done)
+
+
 def resident_mb(s):
     with open(f"/proc/{s.p.pid}/status") as f:
         return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1)) / 1024
@@ -279,8 +309,8 @@ def test_stream_interval():
 
 def main():
     start = time.monotonic()
-    for t in (test_big_bodies, test_slow_reader, test_stop_under_load, test_health_under_load, test_stalls,
-              test_stream_interval):
+    for t in (test_big_bodies, test_more_long_bodies_than_workers, test_slow_reader, test_stop_under_load,
+              test_health_under_load, test_stalls, test_stream_interval):
         if not ONLY or t.__name__ in ONLY:
             t()
             print(f"    {t.__name__}: {time.monotonic() - start:.1f} s from the start")
