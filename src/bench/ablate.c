@@ -13,12 +13,13 @@
 #include "bench/bench.h"
 #include "bench/results.h"
 #include "bench/server.h"
+#include "bench/stop.h"
 #include "bench/switches.h"
 #include "bench/verdict.h"
 #include "bench/workload.h"
 
 typedef struct ablate_opts {
-    const char *switches, *output_dir;
+    const char *switches, *output_dir, *engine_args;
     uint32_t pairs, n, input_len, output_len, concurrency, offline_prompts;
     float rate;
     bool online, offline;
@@ -58,6 +59,9 @@ typedef struct ablation {
     rose_load_trace trace; /* of the switch under test */
     rose_prompt_mode mode;
     bool at_once;
+    const volatile sig_atomic_t *stop;
+    json_t *root;   /* owned: written after every switch */
+    char dir[4096]; /* "" = standard output, at the end */
     double on[N_METRICS][ROSE_MAX_PAIRS], off[N_METRICS][ROSE_MAX_PAIRS];
 } ablation;
 
@@ -69,7 +73,8 @@ static rose_status measure_online(ablation *a, const rose_switch *sw, const char
                              .trace = &a->trace,
                              .flags = &a->o->req,
                              .mode = a->mode,
-                             .label = sw->name};
+                             .label = sw->name,
+                             .stop = a->stop};
     const rose_run_spec warm = {.concurrency = 1, .n = 4, .variant = 1 << 20};
     const rose_run_spec measured = {
         .scale = a->at_once ? 0 : 1, .concurrency = a->o->concurrency, .variant = pair};
@@ -78,10 +83,11 @@ static rose_status measure_online(ablation *a, const rose_switch *sw, const char
     rose_run_stats s;
     rose_status st =
         rose_server_start(&server, &spec, &a->o->server, a->model_dir, flag, NULL, err);
+    const char *model = a->o->req.model_name != NULL ? a->o->req.model_name : server.model;
     if (st == ROSE_OK && sw->load != ROSE_LOAD_COLD)
-        st = rose_workload_run(&w, &server.url, server.model, &warm, &run, err);
+        st = rose_workload_run(&w, &server.url, model, &warm, &run, err);
     rose_run_free(&run);
-    if (st == ROSE_OK) st = rose_workload_run(&w, &server.url, server.model, &measured, &run, err);
+    if (st == ROSE_OK) st = rose_workload_run(&w, &server.url, model, &measured, &run, err);
     if (st == ROSE_OK && (st = rose_run_stats_make(&run, &s)) != ROSE_OK)
         rose_fail(err, st, "out of memory");
     if (st == ROSE_OK && s.n_error > 0)
@@ -101,10 +107,13 @@ static rose_status measure_online(ablation *a, const rose_switch *sw, const char
     return st;
 }
 
-/* `bench offline` in a process of its own; its JSON comes through a temporary file. */
+/* `bench offline` in a process of its own, with the same sampling; its JSON comes through a
+ * temporary file, and so does what it says should it fail. */
 static rose_status measure_offline(ablation *a, const char *flag, double *out, rose_err *err)
 {
-    char path[] = "/tmp/rose-ablate-XXXXXX", n[16], in[16], n_out[16];
+    const rose_request_flags *f = &a->o->req;
+    char path[] = "/tmp/rose-ablate-XXXXXX", log[] = "/tmp/rose-ablate-XXXXXX";
+    char n[16], in[16], n_out[16], sampling[160], why[256];
     char *argv[ROSE_PROC_MAX_ARGS + 1] = {(char *)(uintptr_t)rose_self_path(),
                                           (char[]){"bench"},
                                           (char[]){"offline"},
@@ -120,22 +129,31 @@ static rose_status measure_offline(ablation *a, const char *flag, double *out, r
     uint32_t n_args = 0;
     while (argv[n_args] != NULL)
         n_args++;
-    rose_buf words = {0};
+    rose_buf words = {0}, more = {0};
     rose_proc p = {0};
     rose_buf text = {0};
     json_error_t e;
     json_t *o = NULL;
-    int fd = mkstemp(path);
-    if (fd < 0) return rose_fail(err, ROSE_E_IO, "cannot write to /tmp");
-    close(fd);
+    const int fd = mkstemp(path), log_fd = mkstemp(log);
+    rose_status st = ROSE_OK;
+    if (fd < 0 || log_fd < 0) {
+        st = rose_fail(err, ROSE_E_IO, "cannot write to /tmp");
+        goto done;
+    }
     snprintf(n, sizeof n, "%u", a->o->offline_prompts);
     snprintf(in, sizeof in, "%u", a->o->input_len);
     snprintf(n_out, sizeof n_out, "%u", a->o->output_len);
-    rose_status st = rose_args_split(flag, &words, argv, &n_args, err);
+    snprintf(sampling, sizeof sampling,
+             "--temperature %.9g --top-p %.9g --top-k %" PRIu32 " --seed %" PRIu64,
+             (double)f->temperature, (double)f->top_p, f->top_k, f->seed);
+    st = rose_args_split(sampling, &words, argv, &n_args, err);
+    if (st == ROSE_OK) st = rose_args_split(flag, &more, argv, &n_args, err);
     argv[n_args] = NULL;
-    if (st == ROSE_OK) st = rose_proc_start(&p, argv, path, "/dev/null", NULL, 0, err);
-    if (st == ROSE_OK && !rose_proc_wait(&p))
-        st = rose_fail(err, ROSE_E_CLOSED, "bench offline %s failed", flag);
+    if (st == ROSE_OK) st = rose_proc_start(&p, argv, path, log, NULL, 0, err);
+    if (st == ROSE_OK && !rose_proc_wait(&p)) {
+        rose_proc_log_why(log, why, sizeof why);
+        st = rose_fail(err, ROSE_E_CLOSED, "bench offline %s failed: %s", flag, why);
+    }
     if (st == ROSE_OK) st = rose_file_read(&text, path, 1u << 24, err);
     if (st == ROSE_OK && rose_json_parse(&o, text.data, text.len, 0, &e) != ROSE_OK)
         st = rose_fail(err, ROSE_E_FORMAT, "bench offline %s: no JSON", flag);
@@ -143,26 +161,40 @@ static rose_status measure_offline(ablation *a, const char *flag, double *out, r
     if (st == ROSE_OK && !(tps > 0))
         st = rose_fail(err, ROSE_E_FORMAT, "bench offline %s: no throughput", flag);
     if (st == ROSE_OK) *out = 1 / tps;
+done:
     json_decref(o);
     rose_buf_free(&text);
     rose_buf_free(&words);
-    unlink(path);
+    rose_buf_free(&more);
+    if (fd >= 0) close(fd), unlink(path);
+    if (log_fd >= 0) close(log_fd), unlink(log);
     return st;
 }
 
 static rose_status measure_side(ablation *a, const rose_switch *sw, bool on, uint32_t pair,
                                 rose_err *err)
 {
-    char flag[256];
+    char flag[1024];
+    const char *more = a->o->engine_args != NULL ? a->o->engine_args : "";
     double v[N_METRICS] = {0};
     rose_status st = ROSE_OK;
-    snprintf(flag, sizeof flag, "%s %s", on ? sw->on : sw->off, sw->both);
+    if (snprintf(flag, sizeof flag, "%s %s %s", on ? sw->on : sw->off, sw->both, more) >=
+        (int)sizeof flag)
+        return rose_fail(err, ROSE_E_INVAL, "--engine-args is too long");
     if (a->o->online) st = measure_online(a, sw, flag, pair, v, err);
     if (st == ROSE_OK && a->o->offline && sw->engine)
         st = measure_offline(a, flag, &v[M_OFFLINE_S_PER_TOK], err);
     for (int m = 0; m < N_METRICS; m++)
         (on ? a->on : a->off)[m][pair] = v[m];
     return st;
+}
+
+static void save(const ablation *a)
+{
+    rose_err err;
+    if (a->dir[0] != '\0' &&
+        rose_results_write(a->root, a->dir, "ablate_results.json", &err) != ROSE_OK)
+        fprintf(stderr, "roseinfer: %s\n", err.msg);
 }
 
 static json_t *list_json(const double *v, uint32_t n)
@@ -173,12 +205,12 @@ static json_t *list_json(const double *v, uint32_t n)
     return list;
 }
 
-static json_t *report_switch(const ablation *a, const rose_switch *sw)
+static json_t *report_switch(const ablation *a, const rose_switch *sw, uint32_t pairs)
 {
     json_t *all = json_object();
     for (int m = 0; m < N_METRICS; m++) {
         if (!(a->on[m][0] > 0) || !(a->off[m][0] > 0)) continue; /* not measured */
-        const rose_verdict v = rose_verdict_make(a->on[m], a->off[m], a->o->pairs);
+        const rose_verdict v = rose_verdict_make(a->on[m], a->off[m], pairs);
         char verdict[64] = "no change";
         if (v.changed)
             snprintf(verdict, sizeof verdict, "on is %.3fx %s", v.ratio > 1 ? v.ratio : 1 / v.ratio,
@@ -189,8 +221,8 @@ static json_t *report_switch(const ablation *a, const rose_switch *sw)
                             json_pack("{s:f, s:f, s:f, s:f, s:b, s:s, s:o, s:o}", "off_over_on",
                                       v.ratio, "min", v.min, "max", v.max, "noise", v.noise,
                                       "changed", (int)v.changed, "verdict", verdict, "on",
-                                      list_json(a->on[m], a->o->pairs), "off",
-                                      list_json(a->off[m], a->o->pairs)));
+                                      list_json(a->on[m], pairs), "off",
+                                      list_json(a->off[m], pairs)));
     }
     json_object_set_new(all, "setting",
                         json_pack("{s:s, s:s, s:s, s:s}", "on", sw->on, "off", sw->off, "both",
@@ -198,7 +230,8 @@ static json_t *report_switch(const ablation *a, const rose_switch *sw)
     return all;
 }
 
-/* A switch that cannot be measured is an entry with its error; the others go on. */
+/* A switch that cannot be measured is an entry with its error, and with the pairs that were whole
+ * by then; the others go on. */
 static bool ablate_switch(ablation *a, const rose_switch *sw, json_t *results)
 {
     rose_err err = {{0}};
@@ -206,19 +239,26 @@ static bool ablate_switch(ablation *a, const rose_switch *sw, json_t *results)
     memset(a->off, 0, sizeof a->off);
     rose_status st = rose_switch_trace(sw->load, &a->plain, rose_prompts_context(a->prompts),
                                        &a->trace, &a->mode, &a->at_once, &err);
-    for (uint32_t p = 0; p < a->o->pairs && st == ROSE_OK; p++) {
-        st = measure_side(a, sw, true, p, &err);
-        if (st == ROSE_OK) st = measure_side(a, sw, false, p, &err);
+    uint32_t pairs = 0;
+    while (pairs < a->o->pairs && st == ROSE_OK) {
+        st = measure_side(a, sw, true, pairs, &err);
+        if (st == ROSE_OK) st = measure_side(a, sw, false, pairs, &err);
+        if (st == ROSE_OK && ++pairs < a->o->pairs && *a->stop)
+            st = rose_fail(&err, ROSE_E_CLOSED, "interrupted");
     }
     rose_load_trace_free(&a->trace);
     if (st != ROSE_OK) {
-        fprintf(stderr, "roseinfer: %s: %s\n", sw->name, err.msg);
-        json_object_set_new(results, sw->name,
-                            json_pack("{s:o}", "error", rose_results_string(err.msg)));
-        return false;
+        json_t *entry = pairs > 0 ? report_switch(a, sw, pairs) : json_object();
+        fprintf(stderr, "roseinfer: %s: %s (%" PRIu32 " pairs are kept)\n", sw->name, err.msg,
+                pairs);
+        json_object_set_new(entry, "error", rose_results_string(err.msg));
+        json_object_set_new(entry, "pairs", json_integer(pairs));
+        json_object_set_new(results, sw->name, entry);
+    } else {
+        json_object_set_new(results, sw->name, report_switch(a, sw, pairs));
     }
-    json_object_set_new(results, sw->name, report_switch(a, sw));
-    return true;
+    save(a);
+    return st == ROSE_OK;
 }
 
 static void print_cell(const json_t *metric)
@@ -269,6 +309,7 @@ static void print_table(const json_t *results)
 static int ablate_all(ablation *a, json_t *results)
 {
     int failed = 0;
+    rose_err err;
     const rose_switch *sw;
     const char *list = a->o->switches;
     for (const char *p = list; p != NULL; p = strchr(p, ',') != NULL ? strchr(p, ',') + 1 : NULL) {
@@ -281,9 +322,15 @@ static int ablate_all(ablation *a, json_t *results)
         fprintf(stderr, "\n");
         return -1;
     }
-    for (uint32_t i = 0; list == NULL && (sw = rose_switch_at(i)) != NULL; i++)
+    if (a->o->output_dir != NULL &&
+        rose_results_dir(a->o->output_dir, "ablate", a->dir, sizeof a->dir, &err) != ROSE_OK) {
+        fprintf(stderr, "roseinfer: %s\n", err.msg);
+        return -1;
+    }
+    for (uint32_t i = 0; list == NULL && !*a->stop && (sw = rose_switch_at(i)) != NULL; i++)
         failed += !ablate_switch(a, sw, results);
-    for (const char *p = list; p != NULL; p = strchr(p, ',') != NULL ? strchr(p, ',') + 1 : NULL)
+    for (const char *p = list; p != NULL && !*a->stop;
+         p = strchr(p, ',') != NULL ? strchr(p, ',') + 1 : NULL)
         failed += !ablate_switch(a, rose_switch_find(p, strcspn(p, ",")), results);
     print_table(results);
     return failed;
@@ -300,27 +347,32 @@ static int run(const char *model_dir, const ablate_opts *o, int argc, char **arg
                                        .in_median = o->input_len,
                                        .out_median = o->output_len};
     int rc = 1;
-    a = (ablation){.o = o, .model_dir = model_dir, .plain = plain};
+    a = (ablation){.o = o, .model_dir = model_dir, .plain = plain, .stop = o->server.stop};
     json_t *results = json_object();
+    a.root = json_pack("{s:o, s:o, s:i, s:o}", "meta", rose_results_meta(argc, argv), "model",
+                       rose_results_string(model_dir), "pairs", (int)o->pairs, "switches", results);
+    if (a.root == NULL) return rose_die(&(rose_err){"out of memory"});
     rose_status st = rose_request_flags_check(&o->req, &err);
     if (st == ROSE_OK) st = rose_prompts_open(&a.prompts, model_dir, &err);
     if (st != ROSE_OK) {
         fprintf(stderr, "roseinfer: %s\n", err.msg);
-        json_decref(results);
         goto done;
     }
     int failed = ablate_all(&a, results);
     if (failed < 0) {
         rc = 2;
-        json_decref(results);
         goto done;
     }
-    rc = rose_results_emit(json_pack("{s:o, s:o, s:i, s:o}", "meta", rose_results_meta(argc, argv),
-                                     "model", rose_results_string(model_dir), "pairs",
-                                     (int)o->pairs, "switches", results),
-                           o->output_dir, "ablate");
-    if (failed > 0) rc = 1;
+    if (a.dir[0] == '\0') {
+        rc = rose_results_emit(a.root, NULL, "ablate");
+        a.root = NULL;
+    } else {
+        rc = 0;
+        fprintf(stderr, "wrote %s/ablate_results.json\n", a.dir);
+    }
+    if (failed > 0 || *a.stop) rc = 1;
 done:
+    json_decref(a.root);
     rose_prompts_close(a.prompts);
     return rc;
 }
@@ -338,6 +390,7 @@ int rose_bench_ablate(int argc, char **argv)
                       .offline = true};
     rose_request_flags_init(&o.req);
     rose_server_flags_init(&o.server);
+    o.server.stop = rose_stop_on_signals();
     rose_opt opts[14 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS] = {
         {.name = "Pairs", .kind = ROSE_OPT_HEADING},
         ROSE_ROW_STRING("switches", &o.switches, "LIST", "what to switch on and off",
@@ -355,9 +408,13 @@ int rose_bench_ablate(int argc, char **argv)
         ROSE_ROW_U32("num-prompts", &o.offline_prompts, "N", 1, 65536, "prompts of an offline run"),
         ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20, "prompt tokens"),
         ROSE_ROW_U32("output-len", &o.output_len, "N", 1, 1u << 20, "output tokens"),
+        ROSE_ROW_STRING("engine-args", &o.engine_args, "ARGS",
+                        "engine options for both sides, online and offline, in one word; "
+                        "--roseinfer-args goes to the server alone",
+                        .unset = "none"),
         ROSE_ROW_OUTPUT_DIR(&o.output_dir, "ablate"),
     };
-    size_t n = 12;
+    size_t n = 13;
     n += rose_request_flags_rows(&o.req, opts + n);
     n += rose_server_flags_rows(&o.server, opts + n);
     const char *model;

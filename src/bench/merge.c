@@ -14,8 +14,8 @@ enum { MAX_DIRS = 64 };
 
 static bool same_point(const json_t *a, const json_t *b)
 {
-    static const char *const keys[] = {"backend", "scale", "concurrency"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const keys[] = {"backend", "scale", "concurrency", "goodput_search"};
+    for (int i = 0; i < 4; i++) {
         const json_t *x = json_object_get(a, keys[i]), *y = json_object_get(b, keys[i]);
         if (x != y && (x == NULL || y == NULL || !json_equal(x, y))) return false;
     }

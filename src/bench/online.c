@@ -20,7 +20,7 @@
 #include "bench/online_internal.h"
 #include "bench/selftest.h"
 
-enum { MAX_POINTS = 64, WARM_VARIANT = 1 << 20, GOODPUT_VARIANT = 1 << 21, DEFAULT_CONTEXT = 2048 };
+enum { MAX_POINTS = 64, WARM_VARIANT = 1 << 20, DEFAULT_CONTEXT = 2048 };
 
 typedef struct online {
     const rose_online_opts *o;
@@ -121,8 +121,18 @@ static rose_status load_trace(online *r, rose_err *err)
     return st;
 }
 
+static rose_prompt_mode prompt_mode(const online *r)
+{
+    if (r->o->shared_prefix) return ROSE_PROMPT_SHARED;
+    return r->o->trace_prefixes && r->trace.block_tokens > 0 ? ROSE_PROMPT_TRACE
+                                                             : ROSE_PROMPT_UNIQUE;
+}
+
 static json_t *meta_json(const online *r, int argc, char **argv)
 {
+    static const char *const mode_names[] = {[ROSE_PROMPT_UNIQUE] = "unique",
+                                             [ROSE_PROMPT_SHARED] = "shared-prefix",
+                                             [ROSE_PROMPT_TRACE] = "trace-prefixes"};
     const rose_online_opts *o = r->o;
     json_t *meta = rose_results_meta(argc, argv);
     json_t *more = json_pack(
@@ -137,7 +147,7 @@ static json_t *meta_json(const online *r, int argc, char **argv)
         (int)o->warmup_requests, "warmup_input_len", (int)o->warmup_input_len, "warmup_output_len",
         (int)o->warmup_output_len, "trace_format", r->trace.format, "server_cpus",
         rose_results_string(o->server.server_cpus), "client_cpus", o->client_cpus, "prompts",
-        o->shared_prefix ? "shared-prefix" : "unique", "server_versions");
+        mode_names[prompt_mode(r)], "server_versions");
     char gpu[256];
     json_t *scales = json_array();
     rose_backend_gpu_name(gpu, sizeof gpu);
@@ -218,24 +228,26 @@ static void add_wall(const target *t, const rose_run_spec *spec, double wall_s)
 {
     char scale[32];
     json_t *timing = json_object_get(t->entry, "timing");
-    if (spec->concurrency > 0 || spec->variant >= GOODPUT_VARIANT) return;
+    if (spec->concurrency > 0 || spec->variant >= ROSE_GOODPUT_VARIANT) return;
     snprintf(scale, sizeof scale, "%.6g", spec->scale);
     json_object_set_new(json_object_get(timing, "scale_wall_s"), scale, json_real(wall_s));
 }
 
-/* Runs, records, prints. A server that died makes it fail. met: whether the limits hold (may be
- * NULL). */
-static rose_status measure(online *r, const target *t, const rose_run_spec *spec, bool *met,
-                           double *rps, rose_err *err)
+/* What a run says to the goodput search. */
+typedef struct point {
+    bool met;
+    double offered_rps, done_rps; /* done: successful requests / (last end - first start) */
+} point;
+
+/* Runs, records, prints. A server that died makes it fail. out may be NULL. */
+static rose_status measure(online *r, const target *t, const rose_run_spec *spec, point *out,
+                           rose_err *err)
 {
     const rose_online_opts *o = r->o;
     rose_run run = {0};
     rose_run_stats s;
     char dead[320];
-    const rose_prompt_mode mode = o->shared_prefix ? ROSE_PROMPT_SHARED
-                                  : o->trace_prefixes && r->trace.block_tokens > 0
-                                      ? ROSE_PROMPT_TRACE
-                                      : ROSE_PROMPT_UNIQUE;
+    const rose_prompt_mode mode = prompt_mode(r);
     const rose_workload w = {.prompts = r->prompts,
                              .trace = &r->trace,
                              .flags = &o->req,
@@ -252,10 +264,12 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
     if (st == ROSE_OK) {
         print_run(t->label, &run, &s);
         st = rose_online_add_run(&r->results, t->entry, t->label, t->server, &run, &s, err);
-        if (st == ROSE_OK && o->vllm_results && spec->variant < GOODPUT_VARIANT)
+        if (st == ROSE_OK && o->vllm_results && spec->variant < ROSE_GOODPUT_VARIANT)
             st = rose_online_export_vllm(&names, o, &r->limits, &run, &s, err);
-        if (met != NULL) *met = rose_goodput_met(&r->limits, &s);
-        if (rps != NULL) *rps = s.offered_rps;
+        if (out != NULL)
+            *out = (point){.met = rose_goodput_met(&r->limits, &s),
+                           .offered_rps = s.offered_rps,
+                           .done_rps = s.duration_s > 0 ? s.n_success / s.duration_s : 0};
     }
     rose_run_free(&run);
     if (st == ROSE_OK && s.n_success == 0) r->n_failed++; /* for the exit code */
@@ -265,34 +279,55 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
     return st;
 }
 
+/* A few requests that all fit into the limits hold them at any rate: what the server got done, and
+ * whether the limits were ever broken, says whether the rate is one that it can bear. */
+static void report_goodput(const online *r, const target *t, const point *best, double broken_rps)
+{
+    json_object_set_new(t->entry, "goodput_rps", json_real(best->offered_rps));
+    json_object_set_new(t->entry, "goodput_done_rps", json_real(best->done_rps));
+    json_object_set_new(t->entry, "goodput_broken_rps",
+                        broken_rps > 0 ? json_real(broken_rps) : json_null());
+    json_object_set_new(t->entry, "goodput_limits", json_string(r->o->goodput));
+    fprintf(stderr, "%s: goodput %.3f req/s within %s (p99), %.3f req/s done\n", t->label,
+            best->offered_rps, r->o->goodput, best->done_rps);
+    if (!(broken_rps > 0))
+        fprintf(stderr,
+                "%s: no run broke the limits: the highest rate was not found (-n, "
+                "--goodput-steps, other limits)\n",
+                t->label);
+    if (best->done_rps < 0.8 * best->offered_rps)
+        fprintf(stderr,
+                "%s: requests came faster than they were answered: %u are too few to show what "
+                "this rate does in the long run\n",
+                t->label, r->trace.n);
+}
+
 /* The heaviest scale that keeps the limits: doubling outward, then halving the gap (in the
  * logarithm, since rate is what is searched). */
 static rose_status search_goodput(online *r, const target *t, rose_err *err)
 {
-    double good = 0, bad = 0, best_rps = 0, scale = r->n_scales > 0 ? r->scales[0] : 1;
+    double good = 0, bad = 0, broken_rps = 0, scale = r->n_scales > 0 ? r->scales[0] : 1;
     rose_status st = ROSE_OK;
+    point best = {0};
     if (scale <= 0) scale = 1;
     for (uint32_t i = 0; i < r->o->goodput_steps && st == ROSE_OK; i++) {
-        bool met = false;
-        double rps = 0;
-        const rose_run_spec spec = {.scale = scale, .variant = GOODPUT_VARIANT + i};
-        st = measure(r, t, &spec, &met, &rps, err);
+        point p = {0};
+        const rose_run_spec spec = {.scale = scale, .variant = ROSE_GOODPUT_VARIANT + i};
+        st = measure(r, t, &spec, &p, err);
         if (st != ROSE_OK) break;
-        fprintf(stderr, "%s: goodput search, %.3f req/s: limits %s\n", t->label, rps,
-                met ? "kept" : "broken");
-        if (met) {
+        fprintf(stderr, "%s: goodput search, %.3f req/s: limits %s\n", t->label, p.offered_rps,
+                p.met ? "kept" : "broken");
+        if (p.met) {
             good = scale;
-            best_rps = rps;
+            best = p;
         } else {
             bad = scale;
+            broken_rps = p.offered_rps;
         }
-        scale = good > 0 && bad > 0 ? sqrt(good * bad) : met ? scale / 2 : scale * 2;
+        scale = good > 0 && bad > 0 ? sqrt(good * bad) : p.met ? scale / 2 : scale * 2;
     }
     if (st == ROSE_OK) {
-        json_object_set_new(t->entry, "goodput_rps", json_real(best_rps));
-        json_object_set_new(t->entry, "goodput_limits", json_string(r->o->goodput));
-        fprintf(stderr, "%s: goodput %.3f req/s within %s (p99)\n", t->label, best_rps,
-                r->o->goodput);
+        report_goodput(r, t, &best, broken_rps);
         st = rose_online_write(&r->results, err);
     }
     return st;
@@ -324,12 +359,12 @@ static rose_status run_points(online *r, const target *t, rose_err *err)
     rose_status st = ROSE_OK;
     for (uint32_t i = 0; i < r->n_scales && st == ROSE_OK; i++) {
         const rose_run_spec spec = {.scale = r->scales[i], .variant = r->o->cold_prefix ? i : 0};
-        st = measure(r, t, &spec, NULL, NULL, err);
+        st = measure(r, t, &spec, NULL, err);
     }
     for (uint32_t i = 0; i < r->n_conc && st == ROSE_OK; i++) {
         const rose_run_spec spec = {.concurrency = (uint32_t)r->conc[i],
                                     .variant = r->o->cold_prefix ? MAX_POINTS + i : 0};
-        st = measure(r, t, &spec, NULL, NULL, err);
+        st = measure(r, t, &spec, NULL, err);
     }
     if (st == ROSE_OK && r->o->goodput != NULL) st = search_goodput(r, t, err);
     return st;

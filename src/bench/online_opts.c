@@ -86,7 +86,7 @@ static size_t workload_rows(rose_online_opts *o, rose_opt *rows)
                       "write also vllm/BACKEND-LOAD.json for each run, with the keys of vllm bench "
                       "serve --save-detailed"),
         ROSE_ROW_STRING("client-cpus", &o->client_cpus, "LIST",
-                        "CPU of this client; of a list the first", .unset = "not pinned"),
+                        "CPUs of this client, which is one thread", .unset = "not pinned"),
         ROSE_ROW_FLAG("self-test", &o->self_test,
                       "measure this client's own timing error against an instant server in this "
                       "process; needs no MODEL"),

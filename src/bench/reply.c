@@ -76,8 +76,8 @@ static void read_times(rose_reply *r, const json_t *t)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const json_t *v = json_object_get(t, all[i].key);
         *all[i].to = json_is_number(v) ? json_number_value(v) : -1;
+        r->has_times = r->has_times || json_is_number(v); /* llama.cpp's are of other names */
     }
-    r->has_times = true;
 }
 
 static void read_error(rose_reply *r, const json_t *e)

@@ -178,7 +178,13 @@ void rose_report_online(rose_html *h, const json_t *root)
         rose_html_text(h, key);
         rose_html_raw(h, ": %.3f req/s within ", json_number_value(rps));
         rose_html_text(h, text_of(row, "goodput_limits"));
-        rose_html_raw(h, " ms (p99).</p>\n");
+        rose_html_raw(h, " ms (p99)");
+        const json_t *done = json_object_get(row, "goodput_done_rps");
+        if (json_is_number(done)) rose_html_raw(h, ", %.3f done", json_number_value(done));
+        rose_html_raw(h, "%s.</p>\n",
+                      json_is_null(json_object_get(row, "goodput_broken_rps"))
+                          ? "; no run broke the limits"
+                          : "");
     }
 }
 

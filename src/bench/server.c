@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -263,8 +264,7 @@ static rose_status spawn(rose_server *s, const rose_server_spec *spec, const ros
     if (st == ROSE_OK) {
         s->url = (rose_url){.host = "127.0.0.1"};
         memcpy(s->url.port, b.port, sizeof b.port);
-        const char *log = s->log[0] != '\0' ? s->log : "/dev/null";
-        st = rose_proc_start(&s->proc, b.args, log, log, cpus, n_cpus, err);
+        st = rose_proc_start(&s->proc, b.args, s->log, s->log, cpus, n_cpus, err);
     }
     for (int i = 0; i < 3; i++)
         rose_buf_free(&b.words[i]);
@@ -291,6 +291,13 @@ rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
     if (log_dir != NULL && snprintf(s->log, sizeof s->log, "%s/%s.server.log", log_dir,
                                     spec->label) >= (int)sizeof s->log)
         return rose_fail(err, ROSE_E_INVAL, "the path of the log is too long");
+    if (log_dir == NULL && spec->driver >= 0) {
+        snprintf(s->log, sizeof s->log, "/tmp/rose-server-XXXXXX");
+        const int fd = mkstemp(s->log);
+        if (fd < 0) return rose_fail(err, ROSE_E_IO, "%s: %s", s->log, strerror(errno));
+        close(fd);
+        s->own_log = true;
+    }
     if (spec->driver >= 0) {
         st = spawn(s, spec, f, model_dir, extra, err);
         if (st == ROSE_OK) st = wait_ready(s, drivers[spec->driver].ready_path, f, start, err);
@@ -315,5 +322,6 @@ void rose_server_stop(rose_server *s)
 {
     rose_proc_stop(&s->proc, STOP_GRACE_MS);
     rose_buf_free(&s->command);
+    if (s->own_log) unlink(s->log);
     *s = (rose_server){0};
 }

@@ -50,6 +50,7 @@ typedef struct rose_server {
     rose_url url;
     rose_buf command;  /* the command line as text; "" for a URL */
     char log[4096];    /* path, "" = none */
+    bool own_log;      /* a temporary file: goes when it is stopped */
     char model[256];   /* the id that /v1/models gives */
     char version[128]; /* what /version gives, or "" */
     char dtype[32];    /* what /v1/models says of it (ours does), or "" */
@@ -58,9 +59,9 @@ typedef struct rose_server {
 } rose_server;
 
 /* Starts (or finds) a server and waits until it is ready. extra: further arguments for this start
- * (may be NULL), behind those of the flags. log_dir: where LABEL.server.log is written; NULL: no
- * log. On failure nothing runs; err names the cause, with the log's last line. Release with
- * rose_server_stop in either case. */
+ * (may be NULL), behind those of the flags. log_dir: where LABEL.server.log is written; NULL: a
+ * temporary file, for the cause of a failure. On failure nothing runs; err names the cause, with
+ * the log's last line. Release with rose_server_stop in either case. */
 rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
                               const rose_server_flags *f, const char *model_dir, const char *extra,
                               const char *log_dir, rose_err *err);

@@ -11,6 +11,7 @@
 #include "bench/bench.h"
 #include "bench/results.h"
 #include "bench/server.h"
+#include "bench/stop.h"
 #include "bench/workload.h"
 
 typedef struct stream_opts {
@@ -87,13 +88,13 @@ static rose_status add_reply(stream_run *r, const rose_reply *p)
     rose_status st = ROSE_OK;
     for (int i = 0; i < N_PARTS && st == ROSE_OK; i++) {
         if (i == P_ITL || (i == P_TPOT && p->n_tokens < 2)) continue;
-        if (!p->has_times && ((i >= P_RECEIVE && i <= P_SERVER_TTFT) || i == P_REST)) continue;
+        const bool server = (i >= P_RECEIVE && i <= P_SERVER_TTFT) || i == P_REST;
+        if (server && (!p->has_times || t->ttft < 0)) continue;
+        if (server && i != P_REST && v[i] < 0) continue; /* a part that it does not say */
         st = rose_samples_add(&r->s[i], v[i]);
     }
-    for (uint32_t i = 1; i < p->n_events && st == ROSE_OK; i++)
-        st = rose_samples_add(&r->s[P_ITL],
-                              (double)(p->arrivals[i].t_ns - p->arrivals[i - 1].t_ns) * 1e-9);
-    r->n_without_times += !p->has_times;
+    if (st == ROSE_OK) st = rose_reply_gaps(&r->s[P_ITL], p);
+    r->n_without_times += !p->has_times || t->ttft < 0;
     r->tokens += p->n_tokens;
     return st;
 }
@@ -106,7 +107,8 @@ static rose_status repeat(stream_run *r, const rose_server *server, uint32_t i, 
                              .trace = &r->trace,
                              .flags = &o->req,
                              .mode = o->unique_prompts ? ROSE_PROMPT_UNIQUE : ROSE_PROMPT_SHARED,
-                             .label = keep ? "measure" : "warm-up"};
+                             .label = keep ? "measure" : "warm-up",
+                             .stop = o->server.stop};
     const rose_run_spec spec = {.scale = 1, .variant = o->unique_prompts ? i : 0};
     rose_run run = {0};
     uint64_t end = 0;
@@ -227,8 +229,10 @@ static int run(const char *model_dir, const stream_opts *o, int argc, char **arg
     rose_status st = prepare(&r, &spec, &err);
     if (st == ROSE_OK)
         st = rose_server_start(&server, &spec, &o->server, model_dir, NULL, NULL, &err);
-    for (uint32_t i = 0; i < o->warmup + o->repeats && st == ROSE_OK; i++)
+    for (uint32_t i = 0; i < o->warmup + o->repeats && st == ROSE_OK; i++) {
         st = repeat(&r, &server, i, i >= o->warmup, &err);
+        if (st == ROSE_OK && *o->server.stop) st = rose_fail(&err, ROSE_E_CLOSED, "interrupted");
+    }
     rose_server_stop(&server);
     if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
     if (st == ROSE_OK || r.s[P_TTFT].n > 0) /* what was measured before it failed */
@@ -253,6 +257,7 @@ int rose_bench_stream(int argc, char **argv)
                       .backend = "roseinfer"};
     rose_request_flags_init(&o.req);
     rose_server_flags_init(&o.server);
+    o.server.stop = rose_stop_on_signals();
     rose_opt opts[12 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS] = {
         {.name = "Workload", .kind = ROSE_OPT_HEADING},
         ROSE_ROW_U32("num-requests", &o.n, "N", 1, 100000, "requests of a repeat", .letter = 'n'),

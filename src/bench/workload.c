@@ -213,8 +213,7 @@ double rose_reply_tpot(const rose_reply *r)
     return (double)(r->last_ns - r->first_ns) * 1e-9 / (r->n_tokens - 1);
 }
 
-/* Gaps between neighbouring tokens: those of one event come at once. */
-static rose_status add_gaps(rose_samples *s, const rose_reply *r)
+rose_status rose_reply_gaps(rose_samples *s, const rose_reply *r)
 {
     rose_status st = ROSE_OK;
     for (uint32_t i = 0; i < r->n_events && st == ROSE_OK; i++) {
@@ -234,7 +233,7 @@ static rose_status add_success(rose_samples s[N_S], const rose_reply *r)
     rose_status st = rose_samples_add(&s[S_TTFT], (double)(r->first_ns - r->start_ns) * 1e-9);
     if (st == ROSE_OK && r->n_tokens > 1) st = rose_samples_add(&s[S_TPOT], rose_reply_tpot(r));
     if (st == ROSE_OK) st = rose_samples_add(&s[S_E2E], (double)(r->last_ns - r->start_ns) * 1e-9);
-    if (st == ROSE_OK) st = add_gaps(&s[S_ITL], r);
+    if (st == ROSE_OK) st = rose_reply_gaps(&s[S_ITL], r);
     if (st != ROSE_OK || !r->has_times) return st;
     if (r->times.queue_wait >= 0) st = rose_samples_add(&s[S_QUEUE], r->times.queue_wait * 1e-3);
     if (st == ROSE_OK && r->times.prefill_to_first >= 0)

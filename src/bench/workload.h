@@ -78,4 +78,7 @@ rose_status rose_run_stats_make(const rose_run *r, rose_run_stats *out); /* NOME
 /* TPOT of one reply in seconds; NaN under two tokens. */
 double rose_reply_tpot(const rose_reply *r);
 
+/* Adds the gaps between neighbouring tokens of a reply, in seconds: 0 within an event. NOMEM. */
+rose_status rose_reply_gaps(rose_samples *s, const rose_reply *r);
+
 #endif

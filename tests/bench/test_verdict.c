@@ -1,6 +1,7 @@
 /* Verdicts on pairs of runs, goodput limits, lists of servers, result folders. */
 #include "bench/bench_fixture.h"
 
+#include "bench/online_internal.h"
 #include "bench/results.h"
 #include "bench/server.h"
 #include "bench/stats.h"
@@ -40,6 +41,34 @@ static void test_verdict_by_chance(void **state)
     }
     const double want = N / 126.0;
     if (fabs(changed - want) > 5 * sqrt(want)) fail_msg("%d of %d, expected %g", changed, N, want);
+}
+
+static void test_goodput_limits(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",         "ttft",     "ttft:",   "ttft:0", "ttft:-1",
+                                      "ttft:nan", "ttft:1,",  "ttft:1;", "tt:1",   "ttftx:1",
+                                      "itl:inf",  "ttft:1e9", ",ttft:1", ":5",     "e2e:5ms"};
+    rose_goodput_limits l;
+    rose_err err = {""};
+    assert_int_equal(rose_goodput_parse("ttft:200,e2e:1e3", &l, &err), ROSE_OK);
+    assert_true(fabs(l.ttft - 0.2) < 1e-12 && fabs(l.e2e - 1) < 1e-12 && l.tpot == 0 && l.itl == 0);
+    rose_run_stats s = {.n_success = 5, .ttft = {.n = 5, .p99 = 0.2}, .e2e = {.n = 5, .p99 = 0.9}};
+    s.ttft.p99 = l.ttft;
+    assert_true(rose_goodput_met(&l, &s)); /* at the limit */
+    s.n_error = 1;
+    assert_false(rose_goodput_met(&l, &s));
+    s.n_error = 0;
+    s.e2e.p99 = 1.001;
+    assert_false(rose_goodput_met(&l, &s));
+    s.n_success = 0;
+    s.e2e = s.ttft = (rose_summary){0};
+    assert_false(rose_goodput_met(&l, &s));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        err.msg[0] = '\0';
+        if (rose_goodput_parse(bad[i], &l, &err) != ROSE_E_INVAL || err.msg[0] == '\0')
+            fail_msg("'%s' was taken", bad[i]);
+    }
 }
 
 static void test_server_list(void **state)
@@ -109,9 +138,8 @@ static void test_results_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_verdict),
-        cmocka_unit_test(test_verdict_by_chance),
-        cmocka_unit_test(test_server_list),
+        cmocka_unit_test(test_verdict),        cmocka_unit_test(test_verdict_by_chance),
+        cmocka_unit_test(test_goodput_limits), cmocka_unit_test(test_server_list),
         cmocka_unit_test(test_results_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -460,7 +460,8 @@ class H(http.server.BaseHTTPRequestHandler):
         body = "".join("data: " + json.dumps(chunk) + "\\n\\n" for _ in range(q["max_tokens"]))
         lie = int(args.get("--lie", 0))
         body += "" if "--mute" in args else "data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 1,
-                                       "completion_tokens": q["max_tokens"] - lie}}) + "\\n\\n"
+                                       "completion_tokens": q["max_tokens"] - lie},
+                                       **({"timings": {"prompt_n": 1, "prompt_ms": 3.5}} if "--timings" in args else {})}) + "\\n\\n"
         self.reply((body + "data: [DONE]\\n\\n").encode(), "text/event-stream")
 http.server.ThreadingHTTPServer.request_queue_size = 64  # of 5, a burst would overflow it: retries after seconds
 http.server.ThreadingHTTPServer((args["--host"], int(args["--port"])), H).serve_forever()
@@ -811,6 +812,72 @@ def test_bench_stream_start_ablate():
     rc, out, err = run("bench", "stream", MODEL, "-n", "4", "--repeats", "1", "--warmup", "0", *small, "--prompt-repeats", "1,3")
     check("bench stream --prompt-repeats", rc == 0 and json.loads(out)["times"]["ttft_ms"]["n"] == 4, (out, err))
     one_line_error("stream: bad repeats", run("bench", "stream", MODEL, "--prompt-repeats", "1,0"), 1, "--prompt-repeats")
+
+
+def test_bench_stream_foreign_timings():
+    """Timings of other names, as llama.cpp's, are no split; and the gap within an event is 0, as in `bench online`."""
+    with tempfile.TemporaryDirectory() as d:
+        fake = os.path.join(d, "fake.py")
+        with open(fake, "w") as f:
+            f.write(FAKE_SERVER)
+        rc, out, err = run("bench", "stream", MODEL, "-n", "3", "--repeats", "1", "--warmup", "0", "--input-len", "8", "--output-len", "4",
+                           "--backend", "vllm", "--vllm-cmd", f"python3 {fake}", "--vllm-args", "--timings 1")
+        t = json.loads(out)["times"] if rc == 0 else {}
+        check("stream: timings that are not ours are no split", rc == 0 and t["queue_wait_ms"]["n"] == 0 and
+              t["server_ttft_ms"]["n"] == 0 and t["ttft_outside_server_ms"]["n"] == 0 and t["ttft_ms"]["n"] == 3 and
+              "3 replies without timings" in err, (out, err))
+    rc, out, err = run("bench", "stream", MODEL, "-n", "2", "--repeats", "1", "--warmup", "0", "--input-len", "8", "--output-len", "9",
+                       "--roseinfer-args", "--stream-interval 4", "--extra-body", '{"return_token_ids": true}')
+    t = json.loads(out)["times"] if rc == 0 else {}
+    check("stream: ITL counts tokens, not events", rc == 0 and t["itl_ms"]["n"] == 2 * 8 and t["itl_ms"]["min"] == 0, (out, err))
+
+
+def test_bench_ablate_kept():
+    small = ["--pairs", "1", "-n", "2", "--rate", "200", "--input-len", "8", "--output-len", "2", "--num-prompts", "2"]
+    rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-online", "--engine-args", "--num-kv-pages 1")
+    error = json.loads(out)["switches"]["isa"]["error"]
+    check("ablate: --engine-args reach the offline run, whose words are kept", rc == 1 and "kv pages" in error, error)
+    rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-offline", "--engine-args", "--num-kv-pages 1")
+    error = json.loads(out)["switches"]["isa"]["error"]
+    check("ablate: and the server, whose words are kept", rc == 1 and "kv pages" in error, error)
+    rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-offline", "--model-name", "nobody")
+    check("ablate: --model-name is what is asked for", rc == 1 and "'nobody' does not exist" in err, err)
+    with tempfile.TemporaryDirectory() as d:
+        p = subprocess.Popen([BIN, "bench", "ablate", MODEL, "--no-offline", "--output-dir", d] + small, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE)
+        file, began = None, time.monotonic()
+        while file is None and time.monotonic() - began < 60:
+            time.sleep(0.01)
+            file = next((os.path.join(w, f) for w, _, fs in os.walk(d) for f in fs if f == "ablate_results.json"), None)
+        p.send_signal(signal.SIGINT)
+        try:
+            err = p.communicate(timeout=60)[1].decode()
+        finally:
+            p.kill()
+        done = json.load(open(file))["switches"]
+        check("ablate: Ctrl-C keeps the switches that were measured", p.returncode == 1 and "chunked-prefill" in done and
+              "stall-warn-ms" not in done and done["chunked-prefill"]["online_ttft_p50_s"]["off_over_on"] > 0 and
+              "wrote " in err, (p.returncode, done.keys(), err))
+
+
+def test_bench_goodput():
+    with tempfile.TemporaryDirectory() as d:
+        rc, out, err = run(*ONLINE, "--scales", "1", "--goodput", "ttft:60000", "--goodput-steps", "2", "--output-dir", d)
+        where, j = online_results(d)
+        b = j["by_backend"]["roseinfer"]
+        marks = [r.get("goodput_search", False) for r in j["summaries"]]
+        check("goodput: limits that nothing breaks are no highest rate", rc == 0 and "no run broke the limits" in err and
+              b["goodput_broken_rps"] is None and b["goodput_rps"] > 0 and b["goodput_done_rps"] > 0 and
+              marks == [False, True, True], (err, marks))
+        merged = os.path.join(d, "merged")
+        rc, out, err = run("bench", "merge", merged, where)
+        check("goodput: its runs do not push out those of --scales", rc == 0 and
+              len(json.load(open(os.path.join(merged, "online_results.json")))["summaries"]) == 3, err)
+    with tempfile.TemporaryDirectory() as d:
+        rc, out, err = run(*ONLINE, "--scales", "none", "--goodput", "ttft:0.001", "--goodput-steps", "2", "--output-dir", d)
+        b = online_results(d)[1]["by_backend"]["roseinfer"]
+        check("goodput: limits that nothing keeps", rc == 0 and b["goodput_rps"] == 0 and b["goodput_broken_rps"] > 0 and
+              "no run broke" not in err, err)
 
 
 def test_inspect():
