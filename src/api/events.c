@@ -12,6 +12,7 @@
 #include "api/api_internal.h"
 #include "base/clock.h"
 #include "base/profile.h"
+#include "base/stall.h"
 
 /* Someone still waits for the result, and it can still come. */
 static bool wanted(const rose_api_job *j)
@@ -443,6 +444,12 @@ void rose_api_io_poll(void *api, uint32_t thread)
     rose_api *a = api;
     rose_api_io *io = &a->io[thread];
     if (rose_wakeq_is_empty(io->sink)) return;
+    rose_stall_span stall = {0}; /* the loop's own begins behind its sleep */
+    rose_stall_begin(&stall);
     const rose_prof_span span = rose_prof_begin("api.stream");
-    rose_prof_end_with(&span, "choices", take_sink(io));
+    const uint64_t n = take_sink(io);
+    rose_prof_end_with(&span, "choices", n);
+    if (rose_stall_stop(&stall))
+        rose_stall_report(ROSE_STALL_IO_TURN, &stall, "tokens of %u choices, before its turn",
+                          (unsigned)n);
 }

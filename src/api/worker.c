@@ -7,7 +7,8 @@
 #include "base/log.h"
 #include "base/profile.h"
 
-#define MAX_QUEUED_BYTES ((size_t)256 << 20)
+/* Of long bodies together; the others are bounded by their number. */
+#define MAX_LONG_BYTES ((size_t)256 << 20)
 
 /* Bodies from this length on take long (27 MB: a second or more), and never all workers: else as
  * many of them as there are workers would hold up everybody else's first tokens. */
@@ -20,7 +21,7 @@ struct rose_api_workers {
     rose_api_job *head, *tail;
     uint32_t n_jobs, max_jobs;
     uint32_t n_long, max_long; /* long bodies that workers have */
-    size_t bytes;
+    size_t long_bytes;         /* of those in the queue */
     bool stop;
     pthread_t *threads; /* owned */
     uint32_t n_threads; /* started */
@@ -46,8 +47,10 @@ static rose_api_job *pick(rose_api_workers *w)
         before->next = j->next;
     if (w->tail == j) w->tail = before;
     w->n_jobs--;
-    w->bytes -= j->body_len;
-    w->n_long += is_long(j);
+    if (is_long(j)) {
+        w->long_bytes -= j->body_len;
+        w->n_long++;
+    }
     return j;
 }
 
@@ -120,7 +123,8 @@ done:
 bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j)
 {
     pthread_mutex_lock(&w->lock);
-    bool room = w->n_jobs < w->max_jobs && w->bytes + j->body_len <= MAX_QUEUED_BYTES;
+    const size_t more = is_long(j) ? j->body_len : 0;
+    bool room = w->n_jobs < w->max_jobs && (more == 0 || w->long_bytes + more <= MAX_LONG_BYTES);
     /* One body of any size passes an empty queue. */
     if (room || w->head == NULL) {
         room = true;
@@ -131,7 +135,7 @@ bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j)
             w->head = j;
         w->tail = j;
         w->n_jobs++;
-        w->bytes += j->body_len;
+        w->long_bytes += more;
         pthread_cond_signal(&w->more);
     }
     pthread_mutex_unlock(&w->lock);

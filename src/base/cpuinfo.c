@@ -214,6 +214,48 @@ uint32_t rose_cpus_allowed(int *cpus, uint32_t cap)
     return n;
 }
 
+uint32_t rose_cpus_quota_parse(const char *text)
+{
+    unsigned long long quota, period;
+    char end;
+    if (sscanf(text, "%llu %llu%c", &quota, &period, &end) < 2 || period == 0) return UINT32_MAX;
+    const unsigned long long n = quota / period + (quota % period != 0);
+    return n < 1 ? 1 : n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+static uint32_t quota_of(const char *group)
+{
+    char path[4200], text[80];
+    snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group);
+    FILE *f = fopen(path, "re");
+    if (f == NULL) return UINT32_MAX; /* the root has none */
+    const bool read = fgets(text, sizeof text, f) != NULL;
+    fclose(f);
+    return read ? rose_cpus_quota_parse(text) : UINT32_MAX;
+}
+
+uint32_t rose_cpus_quota(void)
+{
+    char line[4096];
+    uint32_t least = UINT32_MAX;
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    if (f == NULL) return least;
+    while (fgets(line, sizeof line, f) != NULL) {
+        if (strncmp(line, "0::/", 4) != 0) continue;
+        char *group = line + 3, *end = group + strcspn(group, "\n");
+        for (;;) { /* the group, then those above it */
+            *end = '\0';
+            const uint32_t n = quota_of(group);
+            if (n < least) least = n;
+            if (end == group) break;
+            while (end > group && *--end != '/') {
+            }
+        }
+    }
+    fclose(f);
+    return least;
+}
+
 void rose_thread_setup(const char *name, int cpu)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;

@@ -31,6 +31,13 @@ rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err);
 /* CPUs that this thread may run on (sched_getaffinity), ascending, up to cap; returns how many. */
 uint32_t rose_cpus_allowed(int *cpus, uint32_t cap);
 
+/* CPUs' worth of time that the control group of this process and those above it may have
+ * (cpu.max of version 2, as far as the group's file system is mounted here), rounded up;
+ * UINT32_MAX: no limit. */
+uint32_t rose_cpus_quota(void);
+uint32_t
+rose_cpus_quota_parse(const char *text); /* of one such file: "200000 100000\n", "max .." */
+
 /* In a loop that waits for another thread. */
 static inline void rose_cpu_relax(void)
 {

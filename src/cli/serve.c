@@ -58,7 +58,8 @@ static void flags_init(serve_flags *f)
     rose_api_opts a;
     rose_http_opts_default(&h);
     rose_api_opts_default(&a);
-    const bool spare = rose_cpus_allowed(f->io_cpu_list, ROSE_MAX_CPUS) >= SPARE_CPUS;
+    const bool spare = rose_cpus_allowed(f->io_cpu_list, ROSE_MAX_CPUS) >= SPARE_CPUS &&
+                       rose_cpus_quota() >= SPARE_CPUS;
     *f = (serve_flags){
         .host = h.host,
         .log_level = "info",

@@ -17,6 +17,27 @@
 
 #include "base/cpuinfo.h"
 
+static void quotas(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t want;
+    } cases[] = {{"max 100000\n", UINT32_MAX},
+                 {"200000 100000\n", 2},
+                 {"200001 100000\n", 3},
+                 {"50000 100000", 1},
+                 {"0 100000\n", 1},
+                 {"1 0\n", UINT32_MAX},
+                 {"", UINT32_MAX},
+                 {"x", UINT32_MAX},
+                 {"100000", UINT32_MAX},
+                 {"18446744073709551615 1\n", UINT32_MAX}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(rose_cpus_quota_parse(cases[i].text), cases[i].want);
+    assert_true(rose_cpus_quota() >= 1);
+}
+
 static void names_round_trip(void **state)
 {
     (void)state;
@@ -202,6 +223,7 @@ static void memory_figures_move(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(quotas),
         cmocka_unit_test(names_round_trip),
         cmocka_unit_test(bf16_products_by_name),
         cmocka_unit_test(unknown_names_fail),
