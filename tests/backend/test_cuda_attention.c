@@ -128,10 +128,15 @@ static problem make_problem(fx_random *r, rose_cuda_type type, uint32_t head_dim
     return p;
 }
 
+typedef struct way {
+    uint32_t without;
+    bool beside;
+} way;
+
 /* singles: row by row, though they come in tiles. The caller frees. */
-static uint16_t *run(const problem *p, uint32_t without, bool singles, size_t *n)
+static uint16_t *run(const problem *p, way w, bool singles, size_t *n)
 {
-    const rose_cuda_launch at = {.type = p->type, .without = without};
+    const rose_cuda_launch at = {.type = p->type, .without = w.without, .beside = w.beside};
     rose_cuda_attention a = p->a;
     if (singles) {
         a.items = p->singles;
@@ -163,22 +168,25 @@ static void check_canaries(const problem *p, const uint16_t *out, size_t n)
 
 static void compare(fx_random *r, rose_cuda_type type, uint32_t head_dim, bool together)
 {
-    static const uint32_t ways[] = {0, ROSE_CUDA_WITHOUT_AHEAD};
+    static const way ways[] = {{ROSE_CUDA_WITHOUT_AHEAD, false}, {0, false}, {0, true}};
     problem p = make_problem(r, type, head_dim, together);
     size_t n;
-    uint16_t *want = run(&p, ROSE_CUDA_WITHOUT_AHEAD, false, &n);
+    uint16_t *want = run(&p, ways[0], false, &n);
     check_canaries(&p, want, n);
-    uint16_t *apart = run(&p, ROSE_CUDA_WITHOUT_AHEAD | ROSE_CUDA_WITHOUT_SPREAD, false, &n);
+    const way apart_way = {ROSE_CUDA_WITHOUT_AHEAD | ROSE_CUDA_WITHOUT_SPREAD, false};
+    uint16_t *apart = run(&p, apart_way, false, &n);
     if (memcmp(want, apart, n * sizeof *apart) != 0)
         fail_msg("type %d, %u rows in %u items, %u heads of %u: with spread they differ", (int)type,
                  p.rows, p.a.n_items, p.n_heads, head_dim);
     free(apart);
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         uint16_t *got = run(&p, ways[i], true, &n);
         if (memcmp(want, got, n * sizeof *got) != 0)
-            fail_msg("type %d, %u rows in %u items, %u heads of %u: row by row%s they differ",
-                     (int)type, p.rows, p.a.n_items, p.n_heads, head_dim,
-                     i > 0 ? " without ahead" : "");
+            fail_msg(
+                "type %d, %u rows in %u items, %u heads of %u: row by row they differ, without "
+                "%u, beside %d",
+                (int)type, p.rows, p.a.n_items, p.n_heads, head_dim, ways[i].without,
+                ways[i].beside);
         free(got);
     }
     free(want);

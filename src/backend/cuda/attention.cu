@@ -12,32 +12,11 @@
  * shared memory is needed. together_kernel (one row): a warp a split, all of its 8 KB in registers
  * before the kernel in front has ended. apart_kernel (up to 16 rows): a warp a tile, splits one
  * after the other, K of the next one on its way. spread_kernel (few tiles): a block a tile, its
- * warps take the splits in turn, and all merge them, each for some dims. ahead_kernel (from sm_90
- * on; many sequences of one row): together_kernel with a ring of bulk copies to shared memory a
- * warp, so that no load waits for a product or a merge. Bound: KV bytes; the exponentials where
- * there are many rows. */
-#include "backend/cuda/attention.cuh"
-#include "backend/cuda/launch.cuh"
+ * warps take the splits in turn, and all merge them, each for some dims. Many sequences of one row:
+ * attention_ahead.cuh. Bound: KV bytes; the exponentials where there are many rows. */
+#include "backend/cuda/attention_ahead.cuh"
 
 enum { APART_WARPS = 4 };
-
-/* Rows row0 + g and + 8; rows from n_rows on and dims from head_dim on are zeros. */
-template <typename T, int HD>
-ROSE_DEVICE void load_queries(uint32_t q[HD / 16][4], const rose_cuda_attention &a,
-                              const rose_cuda_item &it, uint32_t head, int g, int t)
-{
-#pragma unroll
-    for (int c = 0; c < HD / 16; c++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const uint32_t r = g + e % 2 * 8, dim = c * 16 + e / 2 * 8 + t * 2;
-            q[c][e] = 0;
-            if (r < it.n_rows && dim < a.kv.head_dim)
-                q[c][e] = __ldcg(reinterpret_cast<const uint32_t *>(static_cast<const T *>(a.q) +
-                                                                    (size_t)(it.row + r) * a.d +
-                                                                    head * a.kv.head_dim + dim));
-        }
-}
 
 template <typename T, int HD, int WARPS>
 static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_cuda_attention a)
@@ -393,145 +372,6 @@ static __global__ void __launch_bounds__(SPREAD_WARPS * 32, 3)
     }
 }
 
-/* ---- one row: each warp's splits in a ring of its own ---- */
-
-/* A lane's operands in a split in shared memory, laid out as its pages are. */
-template <int HD> struct staged_kv {
-    const uint4 *at;
-};
-
-template <int HD> ROSE_DEVICE uint4 k_of(const staged_kv<HD> &s, int page, int c)
-{
-    return s.at[(page * 2 * (HD / 16) + c) * 32];
-}
-template <int HD> ROSE_DEVICE uint4 v_of(const staged_kv<HD> &s, int page, int c)
-{
-    return s.at[((page * 2 + 1) * (HD / 16) + c) * 32];
-}
-
-#if __CUDA_ARCH__ >= 900
-template <typename T, int HD>
-ROSE_DEVICE void stage_split(uint4 *to, uint64_t *full, const rose_cuda_kv &kv, uint2 pages,
-                             uint32_t head)
-{
-    const uint32_t bytes = 2 * ROSE_PAGE * HD * sizeof(T); /* K and V of a page */
-    bulk_expect(full, 2 * bytes);
-    bulk_copy(to, kv_block<T>(kv, pages.x, head), bytes, full);
-    bulk_copy(to + bytes / sizeof *to, kv_block<T>(kv, pages.y, head), bytes, full);
-}
-#endif
-
-/* Splits are merged at every turn of the rings. Three blocks a multiprocessor, of 72 KB of splits
- * at head_dim 64. */
-template <int HD> struct ahead_parts {
-    enum {
-        WARPS = 3,
-        SLOTS = HD > 64 ? 1 : 3,
-        ROUND = WARPS * SLOTS,
-        BYTES = 4 * ROSE_PAGE * HD * 2 /* of a split */
-    };
-    float sums[ROUND][HD + 2];
-    uint64_t full[ROUND];
-};
-
-/* A block a (head, item). Warp w has the splits w, w + WARPS, ..; lane s of it looks their pages up
- * and copies those of its slot s. */
-template <typename T, int HD>
-static __global__ void __launch_bounds__(ahead_parts<HD>::WARPS * 32)
-    ahead_kernel(const rose_cuda_attention a)
-{
-#if __CUDA_ARCH__ >= 900
-    typedef ahead_parts<HD> parts;
-    enum { WARPS = parts::WARPS, SLOTS = parts::SLOTS, ROUND = parts::ROUND };
-    enum { THREADS = WARPS * 32, OUTS = (HD + THREADS - 1) / THREADS };
-    extern __shared__ __align__(128) uint4 rings[];
-    __shared__ parts p;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t head = blockIdx.x;
-    const rose_cuda_item it = a.items[blockIdx.y];
-    const uint32_t *table = a.tables + it.table;
-    const uint32_t n_pages = it.pos / ROSE_PAGE + 1, n_splits = it.pos / SPLIT + 1;
-    const uint32_t pos[2] = {it.pos, it.pos};
-    uint4 *ring = rings + warp * (SLOTS * parts::BYTES / sizeof(uint4));
-    uint64_t *full = p.full + warp * SLOTS;
-    /* this lane's slot, and its split at this turn */
-    uint4 *slot = ring + lane * (parts::BYTES / sizeof(uint4));
-    uint32_t mine = lane * WARPS + warp;
-    const bool copies = lane < SLOTS && it.n_rows > 0;
-    uint2 pages = make_uint2(0, 0);
-
-    pdl_launch();
-    if (lane < SLOTS) bulk_init(&full[lane], 1);
-    __syncthreads(); /* the barriers are set up; one of warps would do, but racecheck misses it */
-    if (copies && mine < n_splits) pages = split_pages(table, mine, n_pages);
-    /* The last split holds the row itself, which the kernel in front writes. */
-    if (copies && mine + 1 < n_splits) stage_split<T, HD>(slot, &full[lane], a.kv, pages, head);
-    pdl_wait();
-    if (it.n_rows == 0) return;
-    if (copies && mine + 1 == n_splits) stage_split<T, HD>(slot, &full[lane], a.kv, pages, head);
-
-    uint32_t q[HD / 16][4];
-    float max = -INFINITY, sum = 0, out[OUTS] = {}; /* of dims threadIdx.x, + THREADS .. */
-    load_queries<T, HD>(q, a, it, head, g, t);
-    for (uint32_t first = 0, turn = 0; first < n_splits; first += ROUND, turn ^= 1) {
-        mine += ROUND;
-        if (copies && mine < n_splits) pages = split_pages(table, mine, n_pages);
-#pragma unroll 1
-        for (uint32_t s = 0; s < SLOTS; s++) {
-            const uint32_t index = s * WARPS + warp, split = first + index;
-            if (split >= n_splits) break;
-            float m[2], l[2], o[HD / 8][4];
-            bulk_wait(&full[s], turn);
-            attend<T, HD>(q, staged_kv<HD>{ring + s * (parts::BYTES / sizeof(uint4)) + lane}, split,
-                          pos, (split + 1) * SPLIT <= it.pos + 1, a.scale, t, m, l, o);
-            __syncwarp(); /* all lanes have read the slot */
-            if (lane == s && mine < n_splits) stage_split<T, HD>(slot, &full[s], a.kv, pages, head);
-            if (g == 0) {
-#pragma unroll
-                for (int j = 0; j < HD / 8; j++) {
-                    p.sums[index][j * 8 + t * 2] = o[j][0];
-                    p.sums[index][j * 8 + t * 2 + 1] = o[j][1];
-                }
-                if (t == 0) {
-                    p.sums[index][HD] = m[0];
-                    p.sums[index][HD + 1] = l[0];
-                }
-            }
-        }
-        __syncthreads();
-        const uint32_t n = min(n_splits - first, (uint32_t)ROUND);
-        for (uint32_t i = 0; i < n; i++) {
-            float x, y;
-            merge_scale(&max, &sum, p.sums[i][HD], p.sums[i][HD + 1], &x, &y);
-#pragma unroll
-            for (int j = 0; j < OUTS; j++)
-                if (threadIdx.x + j * THREADS < HD)
-                    out[j] = fmaf(p.sums[i][threadIdx.x + j * THREADS], y, out[j] * x);
-        }
-        if (first + ROUND < n_splits) __syncthreads();
-    }
-#pragma unroll
-    for (int j = 0; j < OUTS; j++) {
-        const uint32_t dim = threadIdx.x + j * THREADS;
-        if (dim < a.kv.head_dim)
-            from_f32(out[j] * __frcp_rn(sum),
-                     static_cast<T *>(a.out) +
-                         h_index(it.row, head * a.kv.head_dim + dim, a.out_k_pad));
-    }
-#endif
-}
-
-template <typename T, int HD>
-static cudaError_t run_ahead(const rose_cuda_launch *at, const rose_cuda_attention *a)
-{
-    const size_t bytes = (size_t)ahead_parts<HD>::ROUND * ahead_parts<HD>::BYTES;
-    static const cudaError_t allowed = cudaFuncSetAttribute(
-        (const void *)ahead_kernel<T, HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (allowed != cudaSuccess) return allowed;
-    return launch_kernel(at, ahead_kernel<T, HD>, dim3(a->kv.n_heads, a->n_items),
-                         ahead_parts<HD>::WARPS * 32, bytes, *a);
-}
-
 template <typename T, int HD>
 static cudaError_t run_spread(const rose_cuda_launch *at, const rose_cuda_attention *a)
 {
@@ -544,21 +384,22 @@ static cudaError_t run_spread(const rose_cuda_launch *at, const rose_cuda_attent
 template <typename T, int HD>
 static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attention *a, bool together)
 {
-    if (!together && HD <= 64 && a->n_items * a->kv.n_heads <= 3 * 132 &&
+    if (!together && HD <= 64 && a->n_items * a->kv.n_heads <= 3 * MULTIPROCESSORS &&
         (at->without & ROSE_CUDA_WITHOUT_SPREAD) == 0)
         return run_spread<T, HD>(at, a);
     if (!together) {
         dim3 grid(a->kv.n_heads, (a->n_items + APART_WARPS - 1) / APART_WARPS);
         return launch_kernel(at, apart_kernel<T, HD>, grid, APART_WARPS * 32, 0, *a);
     }
-    const bool many = a->n_items * a->kv.n_heads > 3 * 132;
+    const bool many = a->n_items * a->kv.n_heads > 3 * MULTIPROCESSORS;
+    if (at->beside && rose_cuda_code_version() >= 90) return run_list<T, HD>(at, a);
     if (many && (at->without & ROSE_CUDA_WITHOUT_AHEAD) == 0 && rose_cuda_code_version() >= 90)
         return run_ahead<T, HD>(at, a);
     dim3 grid(a->kv.n_heads, a->n_items);
     /* One wave of blocks, as wide as registers allow. */
-    if (a->n_items * a->kv.n_heads <= 132)
+    if (a->n_items * a->kv.n_heads <= MULTIPROCESSORS)
         return launch_kernel(at, together_kernel<T, HD, 12>, grid, 12 * 32, 0, *a);
-    if (a->n_items * a->kv.n_heads <= 3 * 132)
+    if (a->n_items * a->kv.n_heads <= 3 * MULTIPROCESSORS)
         return launch_kernel(at, together_kernel<T, HD, 5>, grid, 5 * 32, 0, *a);
     return launch_kernel(at, together_kernel<T, HD, 4>, grid, 4 * 32, 0, *a);
 }

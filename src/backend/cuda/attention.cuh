@@ -8,6 +8,24 @@
 
 enum { SPLIT = ROSE_CUDA_SPLIT };
 
+/* Rows row0 + g and + 8; rows from n_rows on and dims from head_dim on are zeros. */
+template <typename T, int HD>
+ROSE_DEVICE void load_queries(uint32_t q[HD / 16][4], const rose_cuda_attention &a,
+                              const rose_cuda_item &it, uint32_t head, int g, int t)
+{
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const uint32_t r = g + e % 2 * 8, dim = c * 16 + e / 2 * 8 + t * 2;
+            q[c][e] = 0;
+            if (r < it.n_rows && dim < a.kv.head_dim)
+                q[c][e] = __ldcg(reinterpret_cast<const uint32_t *>(static_cast<const T *>(a.q) +
+                                                                    (size_t)(it.row + r) * a.d +
+                                                                    head * a.kv.head_dim + dim));
+        }
+}
+
 /* A split in registers. */
 template <int HD> struct split_kv {
     uint4 k[2][HD / 16], v[2][HD / 16];

@@ -15,7 +15,7 @@ enum {
     ROSE_CUDA_MAX_PROMPTS = 10, /* captured steps of one prompt */
     ROSE_CUDA_CHANGED = 128,    /* rows that rules have changed, held at a time */
     ROSE_CUDA_SLOTS = 2,        /* steps in flight */
-    ROSE_CUDA_HALVED = 2        /* captured steps whose layers run in two halves, at most */
+    ROSE_CUDA_HALVED = 10       /* captured steps whose layers run in two halves, at most */
 };
 
 /* Most kernels of a captured step: two norms, four products and attention a layer; embedding, last

@@ -80,6 +80,17 @@ ROSE_DEVICE void bulk_copy(void *shared, const void *global, uint32_t bytes, uin
                  "l"(global), "r"(bytes), "r"(shared_address(barrier))
                  : "memory");
 }
+
+/* The same of what will not be read again soon: it is the first to leave the L2. */
+ROSE_DEVICE void bulk_copy_once(void *shared, const void *global, uint32_t bytes, uint64_t *barrier)
+{
+    asm volatile("{.reg .b64 policy;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 policy,1.0;\n"
+                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0],[%1],%2,[%3],policy;}" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
 #else
 ROSE_DEVICE void bulk_init(uint64_t *, uint32_t)
 {

@@ -159,7 +159,8 @@ static void attention(pass *p, uint32_t layer)
     }
 }
 
-static void layer(pass *p, uint32_t i)
+/* A layer up to its attention. */
+static void before(pass *p, uint32_t i)
 {
     rose_cuda *c = p->c;
     const rose_cuda_scratch *s = &c->scratch;
@@ -167,10 +168,19 @@ static void layer(pass *p, uint32_t i)
 
     norm_linear(p, &l->qkv, l->ln1_w, l->ln1_b,
                 (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_QKV,
+                               .late = p->launch.beside, /* attention: a block a place */
                                .q = rows_of(p, s->q, c->arch.d_model),
                                .kv = rose_cuda_layer_kv(c, i),
                                .slot = row_table(p, p->at.slot)});
-    attention(p, i);
+}
+
+/* What follows it. */
+static void behind(pass *p, uint32_t i)
+{
+    rose_cuda *c = p->c;
+    const rose_cuda_scratch *s = &c->scratch;
+    const rose_cuda_layer *l = &c->weights.layers[i];
+
     residual(p, &l->proj, rows_of(p, s->h, c->weights.head.k_pad));
     norm_linear(p, &l->fc1, l->ln2_w, l->ln2_b,
                 (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_ACT,
@@ -178,6 +188,13 @@ static void layer(pass *p, uint32_t i)
                                .out_k_pad = l->fc2.k_pad,
                                .act = (uint32_t)c->arch.act});
     residual(p, &l->fc2, rows_of(p, s->ff, l->fc2.k_pad));
+}
+
+static void layer(pass *p, uint32_t i)
+{
+    before(p, i);
+    attention(p, i);
+    behind(p, i);
 }
 
 static void sample(pass *p, uint32_t first, uint32_t n)
@@ -263,12 +280,56 @@ static cudaError_t forward_one(rose_cuda *c, const rose_cuda_shape *s)
     return p.e;
 }
 
-/* A decode step whose layers run in two halves of the rows, on a stream each: while one half reads
- * its context the other may multiply. Rows do not depend on each other, so no bit changes; weights
- * are read once a half. The outputs are those of all rows. For a capture: the streams fork and
- * join.
- */
-static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s)
+/* ---- steps in two halves ---- */
+
+/* While one half of a step reads its context, which memory bounds, the other multiplies. GPT-2 124M
+ * on an H100, by measurement: */
+enum {
+    HALVES_FROM = 17,
+    HALVES_TO = 32, /* to here attention is wide: kernels are short */
+    /* From here on it is few blocks, which fill the memory's bus all the same, so that products
+     * find room beside them. Between, the halves' kernels cost more than they hide. */
+    BESIDE_FROM = 65,
+    BESIDE_WEIGHTS_BYTES = 32 << 20 /* of a layer: both halves read them, the second from the L2 */
+};
+
+/* How a captured decode step runs. */
+typedef enum halving { WHOLE, HALVES, HALVES_BESIDE } halving;
+
+static uint64_t layer_bytes(const rose_cuda *c)
+{
+    const rose_cuda_layer *l = &c->weights.layers[0];
+    const rose_cuda_linear *all[] = {&l->qkv, &l->proj, &l->fc1, &l->fc2};
+    uint64_t n = 0;
+    for (int i = 0; i < 4; i++)
+        n += (uint64_t)all[i]->k_pad * all[i]->n_pad;
+    return n * rose_cuda_type_size(c->type);
+}
+
+static halving halving_of(const rose_cuda *c, const rose_cuda_shape *s)
+{
+    const uint32_t n = s->n_rows;
+    if ((c->without & ROSE_CUDA_WITHOUT_HALVES) != 0 || s->n_tiles > 0) return WHOLE;
+    if (n >= HALVES_FROM && n <= HALVES_TO) return HALVES;
+    const bool few = (c->without & ROSE_CUDA_WITHOUT_AHEAD) == 0 && c->type != ROSE_CUDA_F32 &&
+                     rose_cuda_code_version() >= 90 && layer_bytes(c) <= BESIDE_WEIGHTS_BYTES;
+    return n >= BESIDE_FROM && few ? HALVES_BESIDE : WHOLE;
+}
+
+/* The second half does not attend before the first one has: from then on each multiplies while the
+ * other attends. A matter of speed, the halves share no row. */
+static cudaError_t wait_for(rose_cuda *c, pass *first, pass *second)
+{
+    cudaError_t e = cudaEventRecord(c->fork, first->launch.stream);
+    if (e == cudaSuccess) e = cudaStreamWaitEvent(second->launch.stream, c->fork, 0);
+    second->launch.dependent = false; /* of two kernels now */
+    return e;
+}
+
+/* A decode step whose layers run in two halves of the rows, on a stream each. Rows do not depend on
+ * each other, so no bit changes. The outputs are those of all rows. For a capture: the streams fork
+ * and join. */
+static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s, bool beside)
 {
     pass half[2] = {begin(c, s), begin(c, s)}, all = begin(c, s);
     cudaError_t e = cudaEventRecord(c->fork, c->stream);
@@ -278,11 +339,20 @@ static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s)
     half[1].first = half[0].n_rows;
     half[1].n_rows = s->n_rows - half[0].n_rows;
     half[1].launch.stream = c->side;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
+        half[i].launch.beside = beside;
+        half[i].launch.shared = beside; /* kernels of either half agree */
         embed(&half[i]);
-    for (uint32_t j = 0; j < c->arch.n_layers; j++)
+    }
+    for (uint32_t j = 0; j < c->arch.n_layers; j++) {
+        for (int i = 0; i < 2; i++) {
+            before(&half[i], j);
+            if (i == 1 && j == 0 && beside && e == cudaSuccess) e = wait_for(c, &half[0], &half[1]);
+            attention(&half[i], j);
+        }
         for (int i = 0; i < 2; i++)
-            layer(&half[i], j);
+            behind(&half[i], j);
+    }
     for (int i = 0; i < 2; i++)
         if (e == cudaSuccess) e = half[i].e;
     if (e == cudaSuccess) e = cudaEventRecord(c->join, c->side);
@@ -293,14 +363,12 @@ static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s)
 
 static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
 {
-    const bool decode = g->shape.n_tiles == 0;
-    const bool halves =
-        decode && (c->without & ROSE_CUDA_WITHOUT_HALVES) == 0 && g->n > 16 && g->n <= 32;
+    const halving h = halving_of(c, &g->shape);
     cudaGraph_t graph = NULL;
     cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) return e;
-    if (halves)
-        e = forward_halves(c, &g->shape);
+    if (h != WHOLE)
+        e = forward_halves(c, &g->shape, h == HALVES_BESIDE);
     else
         e = g->n == 1 && c->has_mega ? forward_one(c, &g->shape)
                                      : rose_cuda_forward(c, &g->shape, NULL);

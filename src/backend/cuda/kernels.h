@@ -24,6 +24,7 @@ enum {
     ROSE_CUDA_SPLIT = 32,     /* positions of a KV split: two pages */
     ROSE_CUDA_TILE_ROWS = 16, /* most rows of an attention item */
     ROSE_CUDA_MAX_HEAD_DIM = 128,
+    ROSE_CUDA_BESIDE_THREADS = 96, /* of a block of attention that leaves products room */
     ROSE_CUDA_MAX_D = 4096
 };
 
@@ -77,6 +78,7 @@ typedef struct rose_cuda_io {
     uint32_t ld_logits;
     uint32_t rows;
     uint32_t ld_x;
+    bool late; /* the kernel behind comes when this one ends, not beside it (team and wide) */
 } rose_cuda_io;
 
 /* Up to 16 rows of one sequence. n_rows 0: nothing. */
@@ -200,10 +202,10 @@ typedef struct rose_cuda_pack {
 
 /* What can be left out, to measure what it gives; the bits are the same (names: without.c). */
 typedef enum rose_cuda_without {
-    ROSE_CUDA_WITHOUT_WIDE = 1,   /* linear_wide.cuh, and the copy of the weights for it */
-    ROSE_CUDA_WITHOUT_TEAM = 2,   /* linear_team.cuh */
-    ROSE_CUDA_WITHOUT_AHEAD = 4,  /* attention of many single rows: a warp's ring of splits */
-    ROSE_CUDA_WITHOUT_HALVES = 8, /* captured steps of 17 to 32: the layers of two halves abreast */
+    ROSE_CUDA_WITHOUT_WIDE = 1,      /* linear_wide.cuh, and the copy of the weights for it */
+    ROSE_CUDA_WITHOUT_TEAM = 2,      /* linear_team.cuh */
+    ROSE_CUDA_WITHOUT_AHEAD = 4,     /* attention of many single rows: a warp's ring of splits */
+    ROSE_CUDA_WITHOUT_HALVES = 8,    /* captured decode steps of 17 on: two halves abreast */
     ROSE_CUDA_WITHOUT_NORMED = 16,   /* linear_normed.cuh */
     ROSE_CUDA_WITHOUT_CARVEOUT = 32, /* rose_cuda_launch.shared of the first 16 rows */
     ROSE_CUDA_WITHOUT_PROMPTS = 64,  /* captured steps of one prompt */
@@ -218,6 +220,9 @@ typedef struct rose_cuda_launch {
     bool shared; /* the first-level memory is all shared memory: blocks of kernels that agree on it
                     may be on a multiprocessor together */
     uint32_t without; /* rose_cuda_without */
+    /* Of one half of a step, beside the other: attention of single rows is a block a multiprocessor
+     * and its K and V are the first to leave the L2, products leave it room. */
+    bool beside;
 } rose_cuda_launch;
 
 /* Once per process, any thread: shared-memory limits of the kernels. *wide: those of

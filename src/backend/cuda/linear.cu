@@ -130,7 +130,10 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_
     const uint32_t rows = io->rows;
     const bool wide = wide_takes(l, io),
                team = (at->without & ROSE_CUDA_WITHOUT_TEAM) == 0 && team_takes(l, io);
-    const int kernel = fastest(l, rows);
+    int kernel = fastest(l, rows);
+    /* Of the rows kernel each block would read all rows, which attention beside it slows. */
+    if (at->beside && wide && rows > 32 && rows <= 64 && l->k > 1024 && l->n <= 1024)
+        kernel = WIDE + ROSE_CUDA_WIDE_64_48;
     if (wide && kernel == BEST_WIDE) return best_wide(l, rows);
     if (kernel < TEAM_64 || (kernel < WIDE ? team : wide)) return kernel;
     if (team && rows > 64 && rows <= 128) return l->n > 1024 ? TEAM_64 : TEAM_32;

@@ -174,9 +174,10 @@ ROSE_DEVICE void store_sums(float *to, const float (&acc)[TN / 2], int warp, int
 
 #endif
 
-/* Grid: (n_pad / 64, row tiles); a warpgroup a chunk. */
-template <typename T, int TN>
-static __global__ void __launch_bounds__(GROUPS * 128, 1)
+/* Grid: (n_pad / 64, row tiles); a warpgroup a chunk. BESIDE: a block of attention finds registers
+ * on the same multiprocessor (of 32 rows; 64 would spill). */
+template <typename T, int TN, bool BESIDE>
+static __global__ void __launch_bounds__(GROUPS * 128 + (BESIDE ? ROSE_CUDA_BESIDE_THREADS : 0), 1)
     team_kernel(const rose_cuda_linear l, const rose_cuda_io io,
                 const __grid_constant__ CUtensorMap h_map)
 {
@@ -196,7 +197,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, 1)
         static_cast<const uint4 *>(l.w) + (size_t)(n0 / 8 + warp * 2) * n_k32 * 32 + lane;
     uint32_t a[ROSE_CUDA_CHUNK_K32][8];
 
-    pdl_launch();
+    if (!io.late) pdl_launch();
     load_chunk(a, w, n_k32, group);
     if (threadIdx.x % 128 == 0) {
         barrier_init(full_at, 1);
@@ -218,6 +219,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, 1)
     float acc[TN / 2];
     const uint64_t rows = core_matrices(rows_at, CHUNK_K * 16);
     barrier_wait(full_at, 0);
+    if (io.late) pdl_launch();
     wgmma_fence();
 #pragma unroll
     for (int j = 0; j < ROSE_CUDA_CHUNK_K32; j++) {
@@ -265,7 +267,7 @@ static cudaError_t map_rows(CUtensorMap *map, const rose_cuda_io *io, uint32_t k
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int TN>
+template <typename T, int TN, bool BESIDE>
 static cudaError_t launch_team(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
@@ -273,16 +275,17 @@ static cudaError_t launch_team(const rose_cuda_launch *at, const rose_cuda_linea
     CUtensorMap h;
     cudaError_t e = map_rows(&h, io, l->k_pad, TN);
     if (e != cudaSuccess) return e;
-    return launch_kernel(at, team_kernel<T, TN>, dim3((l->n + 63) / 64, (io->rows + TN - 1) / TN),
-                         n_chunks * 128, (size_t)n_chunks * TN * CHUNK_K * sizeof(T), *l, *io, h);
+    return launch_kernel(at, team_kernel<T, TN, BESIDE>,
+                         dim3((l->n + 63) / 64, (io->rows + TN - 1) / TN), n_chunks * 128,
+                         (size_t)n_chunks * TN * CHUNK_K * sizeof(T), *l, *io, h);
 }
 
 template <typename T>
 static cudaError_t run_team(const rose_cuda_launch *at, const rose_cuda_linear *l,
                             const rose_cuda_io *io, rose_cuda_team kernel)
 {
-    return kernel == ROSE_CUDA_TEAM_64 ? launch_team<T, 64>(at, l, io)
-                                       : launch_team<T, 32>(at, l, io);
+    if (kernel == ROSE_CUDA_TEAM_64) return launch_team<T, 64, false>(at, l, io);
+    return at->beside ? launch_team<T, 32, true>(at, l, io) : launch_team<T, 32, false>(at, l, io);
 }
 
 /* The kernels are empty in code that is not for sm_90a: then they have no shared memory. */
@@ -292,8 +295,9 @@ template <typename T> static cudaError_t init_team(bool *there)
         const void *kernel;
         size_t shared;
     } kernels[] = {
-        {(const void *)team_kernel<T, 64>, GROUPS * 64 * CHUNK_K * sizeof(T)},
-        {(const void *)team_kernel<T, 32>, GROUPS * 32 * CHUNK_K * sizeof(T)},
+        {(const void *)team_kernel<T, 64, false>, GROUPS * 64 * CHUNK_K * sizeof(T)},
+        {(const void *)team_kernel<T, 32, false>, GROUPS * 32 * CHUNK_K * sizeof(T)},
+        {(const void *)team_kernel<T, 32, true>, GROUPS * 32 * CHUNK_K * sizeof(T)},
     };
     int major = 0;
     cudaFuncAttributes a;

@@ -242,7 +242,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     __shared__ uint64_t full[STAGES], empty[STAGES];
     const uint32_t ring = shared_address(stages), full_at = shared_address(full),
                    empty_at = shared_address(empty);
-    pdl_launch();
+    if (!io.late) pdl_launch();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(full_at + i * 8, 1);
@@ -253,9 +253,11 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     __syncthreads();
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == 0)
+        if (threadIdx.x == 0) {
             copy_wide<GROUPS, TN, STAGES>(l, walk, blockIdx.x, gridDim.x, &w_map, &h_map, ring,
                                           full_at, empty_at);
+            if (io.late) pdl_launch();
+        }
     } else {
         if (GROUPS == 1)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
