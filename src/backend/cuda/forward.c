@@ -289,7 +289,7 @@ enum {
     HALVES_TO = 32, /* to here attention is wide: kernels are short */
     /* From here on it is few blocks, which fill the memory's bus all the same, so that products
      * find room beside them. Between, the halves' kernels cost more than they hide. */
-    BESIDE_FROM = 65,
+    BESIDE_FROM = 81,
     BESIDE_WEIGHTS_BYTES = 32 << 20 /* of a layer: both halves read them, the second from the L2 */
 };
 
