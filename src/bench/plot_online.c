@@ -1,5 +1,6 @@
 /* bench/plot_online.c - latency over load, and distributions. */
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,11 @@ static bool is_point(const json_t *row, bool concurrency)
     if (json_integer_value(json_object_get(row, "num_success")) < 1) return false;
     if (concurrency) return c > 0;
     return c == 0 && json_is_number(json_object_get(row, "scale"));
+}
+
+static bool is_search(const json_t *row)
+{
+    return json_is_true(json_object_get(row, "goodput_search"));
 }
 
 static double load_of(const json_t *row, bool concurrency)
@@ -267,7 +273,29 @@ static void write_overview(FILE *gp, const backends *b, const range *r, const ch
     rose_plot_end_format(gp);
 }
 
-bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
+/* What is drawn: all but the runs of a goodput search, which measure a scale a second time; those
+ * too of a backend that has no other run in an open loop. New; NULL: out of memory. */
+static json_t *without_search(const json_t *online)
+{
+    const json_t *all = json_object_get(online, "summaries");
+    json_t *drawn = json_copy((json_t *)(uintptr_t)online), *rows = json_array(), *row;
+    size_t i, j;
+    json_array_foreach(all, i, row)
+    {
+        bool drop = false;
+        for (j = 0; is_search(row) && j < json_array_size(all) && !drop; j++) {
+            const json_t *other = json_array_get(all, j);
+            drop = is_point(other, false) && !is_search(other) &&
+                   json_equal(json_object_get(other, "backend"), json_object_get(row, "backend"));
+        }
+        if (!drop) json_array_append(rows, row);
+    }
+    if (json_object_set_new(drawn, "summaries", rows) == 0) return drawn;
+    json_decref(drawn);
+    return NULL;
+}
+
+static bool draw_latency(FILE *gp, const json_t *online, bool concurrency)
 {
     const char *prefix = concurrency ? "c" : "s";
     const char *name = concurrency ? "online_concurrency" : "online";
@@ -306,6 +334,14 @@ bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
     return true;
 }
 
+bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
+{
+    json_t *drawn = without_search(online);
+    const bool any = drawn != NULL && draw_latency(gp, drawn, concurrency);
+    json_decref(drawn);
+    return any;
+}
+
 /* ---- distributions ---- */
 
 /* Values in ms of one metric over the requests of a run, ascending. */
@@ -329,21 +365,23 @@ static void collect_values(const json_t *run, const rose_plot_metric *m, rose_sa
     rose_sort_f64(s->v, s->n);
 }
 
-/* The run of a backend at a load, or NULL. */
+/* The run of a backend at a load, rather not one of a goodput search; or NULL. */
 static const json_t *find_run(const json_t *online, const json_t *key, const json_t *like)
 {
     size_t i;
-    const json_t *run;
+    const json_t *run, *of_search = NULL;
     const json_t *b =
         json_object_get(json_object_get(online, "by_backend"), json_string_value(key));
     json_array_foreach(json_object_get(b, "runs"), i, run)
     {
         const json_t *s = json_object_get(run, "summary");
-        if (json_equal(json_object_get(s, "scale"), json_object_get(like, "scale")) &&
-            json_equal(json_object_get(s, "concurrency"), json_object_get(like, "concurrency")))
-            return run;
+        if (!json_equal(json_object_get(s, "scale"), json_object_get(like, "scale")) ||
+            !json_equal(json_object_get(s, "concurrency"), json_object_get(like, "concurrency")))
+            continue;
+        if (!is_search(s)) return run;
+        of_search = run;
     }
-    return NULL;
+    return of_search;
 }
 
 static void write_cdf_page(FILE *gp, const json_t *online, const json_t *like, bool concurrency,
@@ -412,6 +450,8 @@ static void write_cdfs(FILE *gp, const json_t *online, bool concurrency)
 
 void rose_plot_cdfs(FILE *gp, const json_t *online)
 {
-    write_cdfs(gp, online, false);
-    write_cdfs(gp, online, true);
+    json_t *drawn = without_search(online);
+    write_cdfs(gp, drawn, false);
+    write_cdfs(gp, drawn, true);
+    json_decref(drawn);
 }

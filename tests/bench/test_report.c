@@ -355,6 +355,56 @@ static void test_plot_without_values(void **state)
     free(text);
 }
 
+/* The rows of one backend at scales 1 and 2 (TTFT p90 of 11 and 12), and of a goodput search at 1
+ * and 4 (of 21 and 24) of it and of another that has nothing else. */
+static char *script_of_search(void)
+{
+    static const struct {
+        const char *backend;
+        double scale, ms;
+        bool search;
+    } runs[] = {{"a", 1, 21, true}, {"a", 1, 11, false}, {"a", 2, 12, false},
+                {"a", 4, 24, true}, {"b", 1, 31, true},  {"b", 4, 34, true}};
+    json_t *rows = json_array(), *by = json_object();
+    char *text = NULL;
+    size_t len = 0;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        json_t *b = json_object_get(by, runs[i].backend);
+        json_t *row = json_pack("{s:s, s:f, s:i, s:i, s:{s:f, s:f, s:f}, s:[f]}", "backend",
+                                runs[i].backend, "scale", runs[i].scale, "concurrency", 0,
+                                "num_success", 3, "ttft_ms", "p50", 1.0, "p90", runs[i].ms, "p99",
+                                runs[i].ms + 1, "itl_cdf_ms", runs[i].ms + 100);
+        if (runs[i].search) json_object_set_new(row, "goodput_search", json_true());
+        if (b == NULL) {
+            b = json_pack("{s:[]}", "runs");
+            json_object_set_new(by, runs[i].backend, b);
+        }
+        json_array_append_new(json_object_get(b, "runs"), json_pack("{s:O}", "summary", row));
+        json_array_append_new(rows, row);
+    }
+    json_t *root = json_pack("{s:o, s:o}", "summaries", rows, "by_backend", by);
+    FILE *gp = open_memstream(&text, &len);
+    assert_true(rose_plot_latency(gp, root, false));
+    assert_int_equal(json_array_size(json_object_get(root, "summaries")), 6); /* as it was */
+    rose_plot_cdfs(gp, root);
+    fclose(gp);
+    json_decref(root);
+    return text;
+}
+
+/* A search measures the first scale again: never two points at one place. */
+static void test_plot_search(void **state)
+{
+    (void)state;
+    char *text = script_of_search();
+    assert_non_null(strstr(text, "$sttft_0 << EOD\n1 1 11 12\n2 1 12 13\nEOD\n"));
+    assert_non_null(strstr(text, "$sttft_1 << EOD\n1 1 31 32\n4 1 34 35\nEOD\n"));
+    assert_non_null(strstr(text, "\n111 "));
+    assert_null(strstr(text, "\n121 "));
+    assert_non_null(strstr(text, "\n131 ")); /* beside the other's, which is measured apart */
+    free(text);
+}
+
 static int count(const char *text, const char *what)
 {
     int n = 0;
@@ -419,11 +469,17 @@ static void test_plot_outside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),         cmocka_unit_test(test_base64),
-        cmocka_unit_test(test_clean),        cmocka_unit_test(test_string),
-        cmocka_unit_test(test_tables),       cmocka_unit_test(test_vllm_keys),
-        cmocka_unit_test(test_plot_key),     cmocka_unit_test(test_plot_without_values),
-        cmocka_unit_test(test_plot_wide),    cmocka_unit_test(test_plot_millions),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_clean),
+        cmocka_unit_test(test_string),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_vllm_keys),
+        cmocka_unit_test(test_plot_key),
+        cmocka_unit_test(test_plot_search),
+        cmocka_unit_test(test_plot_without_values),
+        cmocka_unit_test(test_plot_wide),
+        cmocka_unit_test(test_plot_millions),
         cmocka_unit_test(test_plot_outside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
