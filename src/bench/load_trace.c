@@ -12,7 +12,13 @@
 #include "base/file.h"
 #include "base/json.h"
 
-enum { MAX_REPORTED = 20, MAX_TOKENS = 1 << 24, MAX_COLUMNS = 16, MAX_LINE = 1 << 24 };
+enum {
+    MAX_REPORTED = 20,
+    MAX_AHEAD = 20,
+    MAX_TOKENS = 1 << 24,
+    MAX_COLUMNS = 16,
+    MAX_LINE = 1 << 24
+};
 
 typedef struct reader {
     rose_load_trace *t;
@@ -20,6 +26,7 @@ typedef struct reader {
     const char *name;
     FILE *report;
     uint32_t line;
+    const char *rest, *end;        /* what is behind that line */
     int col_time, col_in, col_out; /* CSV: which column holds what */
     double unit;                   /* seconds of one unit of the time column */
     char why[128];                 /* why the last row was refused */
@@ -127,17 +134,6 @@ static bool parse_time(const reader *r, const char *s, double *out)
     return true;
 }
 
-/* A count of tokens, 1 .. MAX_TOKENS; "12.0" passes, since spreadsheets write it. */
-static bool parse_tokens(const char *s, uint32_t *out)
-{
-    char *end;
-    if (!isdigit((unsigned char)s[0])) return false;
-    double v = strtod(s, &end);
-    if (*end != '\0' || !(v >= 1) || v > MAX_TOKENS || v != floor(v)) return false;
-    *out = (uint32_t)v;
-    return true;
-}
-
 /* A field in quotes, p at the first: its text from p on, in place, "" for a quote, commas and all.
  * Returns what is behind the closing quote; NULL where there is none. */
 static char *unquote(char *p)
@@ -206,6 +202,29 @@ static rose_status refuse(reader *r, const char *what)
     return ROSE_E_FORMAT;
 }
 
+/* A count of tokens, 1 .. MAX_TOKENS. v: NaN where there is no number. */
+static rose_status take_tokens(reader *r, const char *what, double v, uint32_t *out)
+{
+    const bool too_large = v > MAX_TOKENS;
+    if (!too_large && v >= 1 && v == floor(v)) {
+        *out = (uint32_t)v;
+        return ROSE_OK;
+    }
+    if (too_large)
+        snprintf(r->why, sizeof r->why, "%s is over %d tokens", what, MAX_TOKENS);
+    else
+        snprintf(r->why, sizeof r->why, "no %s of 1 or more", what);
+    return ROSE_E_FORMAT;
+}
+
+/* "12.0" passes, since spreadsheets write it. */
+static rose_status parse_tokens(reader *r, const char *what, const char *s, uint32_t *out)
+{
+    char *end = NULL;
+    double v = isdigit((unsigned char)s[0]) ? strtod(s, &end) : (double)NAN;
+    return take_tokens(r, what, end != NULL && *end == '\0' ? v : (double)NAN, out);
+}
+
 static rose_status read_csv_row(reader *r, char *line)
 {
     char *field[MAX_COLUMNS];
@@ -213,21 +232,15 @@ static rose_status read_csv_row(reader *r, char *line)
     int n = split_csv(line, field);
     if (n <= r->col_time || n <= r->col_in || n <= r->col_out) return refuse(r, "too few fields");
     if (!parse_time(r, field[r->col_time], &row.at_s)) return refuse(r, "no time stamp");
-    if (!parse_tokens(field[r->col_in], &row.n_in))
-        return refuse(r, "no input length of 1 or more");
-    if (!parse_tokens(field[r->col_out], &row.n_out))
-        return refuse(r, "no output length of 1 or more");
-    return add_row(r, &row);
+    rose_status st = parse_tokens(r, "input length", field[r->col_in], &row.n_in);
+    if (st == ROSE_OK) st = parse_tokens(r, "output length", field[r->col_out], &row.n_out);
+    return st == ROSE_OK ? add_row(r, &row) : st;
 }
 
-static bool json_tokens(const json_t *o, const char *key, uint32_t *out)
+static rose_status json_tokens(reader *r, const json_t *o, const char *key, uint32_t *out)
 {
     const json_t *v = json_object_get(o, key);
-    if (!json_is_integer(v)) return false;
-    json_int_t n = json_integer_value(v);
-    if (n < 1 || n > MAX_TOKENS) return false;
-    *out = (uint32_t)n;
-    return true;
+    return take_tokens(r, key, json_is_number(v) ? json_number_value(v) : (double)NAN, out);
 }
 
 static rose_status read_hashes(reader *r, const json_t *list, rose_load_trace_row *row)
@@ -257,15 +270,10 @@ static rose_status read_json_object(reader *r, const json_t *o)
     if (!json_is_number(ts) || !isfinite(at) || at < 0 || at > 1e15)
         return refuse(r, "no time stamp");
     row.at_s = at;
-    if (!json_tokens(o, "input_length", &row.n_in))
-        return refuse(r, "no input_length of 1 or more");
-    if (!json_tokens(o, "output_length", &row.n_out))
-        return refuse(r, "no output_length of 1 or more");
-    if (json_is_array(hashes)) {
-        rose_status st = read_hashes(r, hashes, &row);
-        if (st != ROSE_OK) return st;
-    }
-    return add_row(r, &row);
+    rose_status st = json_tokens(r, o, "input_length", &row.n_in);
+    if (st == ROSE_OK) st = json_tokens(r, o, "output_length", &row.n_out);
+    if (st == ROSE_OK && json_is_array(hashes)) st = read_hashes(r, hashes, &row);
+    return st == ROSE_OK ? add_row(r, &row) : st;
 }
 
 static rose_status read_json_row(reader *r, const char *line, size_t len)
@@ -338,8 +346,24 @@ static void sort_and_rebase(rose_load_trace *t)
         t->rows[i].at_s -= t0;
 }
 
+/* Does one of the next lines begin as a JSON object? */
+static bool json_follows(const reader *r)
+{
+    const char *p = r->rest;
+    for (int i = 0; i < MAX_AHEAD && p < r->end; i++) {
+        while (p < r->end && *p != '\n' && isspace((unsigned char)*p))
+            p++;
+        if (p < r->end && *p == '{') return true;
+        p = p < r->end ? memchr(p, '\n', (size_t)(r->end - p)) : NULL;
+        if (p == NULL) return false;
+        p++;
+    }
+    return false;
+}
+
 /* One line, without the blanks round it. The first line that is a header or a request settles the
- * format; one that is neither, nor begins as JSON, is of no trace that we know. */
+ * format. One that is neither, nor begins as JSON, is a bad line of JSONL where JSON follows soon,
+ * else of no trace that we know. */
 static rose_status take_line(reader *r, const char *line, size_t len, rose_buf *copy)
 {
     if (r->t->format == NULL) {
@@ -350,7 +374,9 @@ static rose_status take_line(reader *r, const char *line, size_t len, rose_buf *
             copy->len = 0;
             if (rose_buf_add(copy, line, len) != ROSE_OK || rose_buf_str(copy) == NULL)
                 return ROSE_E_NOMEM;
-            return read_header(r, copy->data) ? ROSE_OK : ROSE_E_UNSUPPORTED;
+            if (read_header(r, copy->data)) return ROSE_OK;
+            r->t->format = NULL;
+            return json_follows(r) ? refuse(r, "not a JSON object") : ROSE_E_UNSUPPORTED;
         }
     }
     if (r->t->block_tokens != 0) return read_json_row(r, line, len);
@@ -365,7 +391,7 @@ rose_status rose_load_trace_parse(rose_load_trace *out, const char *name, const 
 {
     rose_status st = ROSE_OK;
     rose_buf copy = {0};
-    reader r = {.t = out, .name = name, .report = report};
+    reader r = {.t = out, .name = name, .report = report, .end = text + len};
     const char *p = text, *end = text + len;
 
     *out = (rose_load_trace){0};
@@ -374,7 +400,7 @@ rose_status rose_load_trace_parse(rose_load_trace *out, const char *name, const 
         const char *nl = memchr(p, '\n', (size_t)(end - p));
         size_t n = (size_t)((nl != NULL ? nl : end) - p);
         const char *line = p;
-        p += n + (nl != NULL);
+        r.rest = p += n + (nl != NULL);
         r.line++;
         while (n > 0 && isspace((unsigned char)line[n - 1]))
             n--;
@@ -392,7 +418,7 @@ rose_status rose_load_trace_parse(rose_load_trace *out, const char *name, const 
         rose_fail(err, st = ROSE_E_FORMAT,
                   "%s:%" PRIu32 ": not a trace we know (Azure or BurstGPT CSV with its header, "
                   "Mooncake or Qwen-Bailian JSONL)",
-                  name, r.line);
+                  name, out->n_bad > 0 ? out->first_bad : r.line);
     else if (st != ROSE_OK)
         rose_fail(err, st, "%s: out of memory", name);
     else if (out->n == 0)

@@ -141,6 +141,66 @@ static void test_bad_start(void **state)
     assert_int_equal(parse(&t, "{\n{}\n{\"x\": 1}\n", 100), ROSE_E_FORMAT);
 }
 
+/* What does not even begin as JSON is left out where JSON follows within 20 lines, and only there.
+ */
+static void test_foreign_start(void **state)
+{
+    (void)state;
+    static const char request[] = "{\"timestamp\": 1, \"input_length\": 3, \"output_length\": 4}\n";
+    static const char *const starts[] = {"# a trace\n", "[1]\n",     "a,b,c\n\n\n",
+                                         "\"\n",        "null\n{\n", "x\ny\n"};
+    char text[512];
+    rose_load_trace t;
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        snprintf(text, sizeof text, "%s \t%s", starts[i], request);
+        assert_int_equal(parse(&t, text, 100), ROSE_OK);
+        assert_string_equal(t.format, "mooncake");
+        assert_true(t.n == 1 && t.n_bad == (i < 4 ? 1 : 2) && t.first_bad == 1);
+        rose_load_trace_free(&t);
+    }
+    for (int blank = 19; blank <= 20; blank++) {
+        snprintf(text, sizeof text, "x\n%.*s%s", blank, "\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n",
+                 request);
+        assert_int_equal(parse(&t, text, 100), blank == 19 ? ROSE_OK : ROSE_E_FORMAT);
+        rose_load_trace_free(&t);
+    }
+    assert_int_equal(parse(&t, "a,b,c\n1,2,{\n", 100), ROSE_E_FORMAT);
+    assert_int_equal(parse(&t, "x\nTimestamp,Request tokens,Response tokens\n1,1,1\n", 100),
+                     ROSE_E_FORMAT);
+}
+
+/* Too long is not the same as missing, and is called so. */
+static void test_too_long(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *why;
+    } cases[] = {
+        {"{\"timestamp\": 1, \"input_length\": 99999999999, \"output_length\": 4}",
+         ":1: line left out: input_length is over 16777216 tokens\n"},
+        {"{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1e30}",
+         ":1: line left out: output_length is over 16777216 tokens\n"},
+        {"{\"timestamp\": 1, \"input_length\": \"1\", \"output_length\": 4}",
+         ":1: line left out: no input_length of 1 or more\n"},
+        {"Timestamp,Request tokens,Response tokens\n1,16777217,1",
+         ":2: line left out: input length is over 16777216 tokens\n"},
+        {"Timestamp,Request tokens,Response tokens\n1,1,0",
+         ":2: line left out: no output length of 1 or more\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *report = NULL;
+        size_t len = 0;
+        rose_load_trace t;
+        FILE *f = open_memstream(&report, &len);
+        assert_int_equal(
+            rose_load_trace_parse(&t, "t", cases[i].text, strlen(cases[i].text), 9, f, NULL),
+            ROSE_E_FORMAT);
+        fclose(f);
+        assert_non_null(strstr(report, cases[i].why));
+        free(report);
+    }
+}
+
 static void test_limit(void **state)
 {
     (void)state;
@@ -475,7 +535,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_azure),          cmocka_unit_test(test_burstgpt),
         cmocka_unit_test(test_quotes),         cmocka_unit_test(test_jsonl),
-        cmocka_unit_test(test_bad_start),      cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_bad_start),      cmocka_unit_test(test_foreign_start),
+        cmocka_unit_test(test_too_long),       cmocka_unit_test(test_limit),
         cmocka_unit_test(test_bad_lines),      cmocka_unit_test(test_refused),
         cmocka_unit_test(test_mutations),      cmocka_unit_test(test_generator),
         cmocka_unit_test(test_ramp),           cmocka_unit_test(test_clamp),
