@@ -20,7 +20,12 @@
 #include "bench/online_internal.h"
 #include "bench/selftest.h"
 
-enum { MAX_POINTS = 64, WARM_VARIANT = 1 << 20, DEFAULT_CONTEXT = 2048 };
+enum {
+    MAX_POINTS = 64,
+    WARM_VARIANT = 1 << 20,
+    GOODPUT_VARIANT = 1 << 21, /* of the first run of a search */
+    DEFAULT_CONTEXT = 2048
+};
 
 typedef struct online {
     const rose_online_opts *o;
@@ -128,6 +133,26 @@ static rose_prompt_mode prompt_mode(const online *r)
                                                              : ROSE_PROMPT_UNIQUE;
 }
 
+/* What the trace was drawn from, defaults too; nothing of it for a file, but for what a ramp takes:
+ * its rate is that of the ramp, and only its arrivals are drawn. */
+static void add_generator(json_t *meta, const rose_online_opts *o)
+{
+    const bool ramp = strcmp(o->ramp, "none") != 0, generated = o->trace == NULL;
+    const struct {
+        const char *key;
+        float value;
+        bool used;
+    } all[] = {{"rate", o->rate, generated && !ramp},
+               {"burstiness", o->burstiness, generated || ramp},
+               {"input_median", o->in_median, generated},
+               {"input_sigma", o->in_sigma, generated},
+               {"output_median", o->out_median, generated},
+               {"output_sigma", o->out_sigma, generated}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        json_object_set_new(meta, all[i].key,
+                            all[i].used ? json_real((double)all[i].value) : json_null());
+}
+
 static json_t *meta_json(const online *r, int argc, char **argv)
 {
     static const char *const mode_names[] = {[ROSE_PROMPT_UNIQUE] = "unique",
@@ -168,6 +193,7 @@ static json_t *meta_json(const online *r, int argc, char **argv)
         json_object_set_new(more, "max_inflight_requests", json_null()); /* no limit */
         json_object_set_new(more, "trace_bad_lines", json_integer(r->trace.n_bad));
         json_object_set_new(more, "cold_prefix", json_boolean(o->cold_prefix));
+        add_generator(more, o);
     }
     if (more == NULL || json_object_update(meta, more) != 0) {
         json_decref(meta);
@@ -228,7 +254,7 @@ static void add_wall(const target *t, const rose_run_spec *spec, double wall_s)
 {
     char scale[32];
     json_t *timing = json_object_get(t->entry, "timing");
-    if (spec->concurrency > 0 || spec->variant >= ROSE_GOODPUT_VARIANT) return;
+    if (spec->concurrency > 0 || spec->search) return;
     snprintf(scale, sizeof scale, "%.6g", spec->scale);
     json_object_set_new(json_object_get(timing, "scale_wall_s"), scale, json_real(wall_s));
 }
@@ -264,7 +290,7 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
     if (st == ROSE_OK) {
         print_run(t->label, &run, &s);
         st = rose_online_add_run(&r->results, t->entry, t->label, t->server, &run, &s, err);
-        if (st == ROSE_OK && o->vllm_results && spec->variant < ROSE_GOODPUT_VARIANT)
+        if (st == ROSE_OK && o->vllm_results && !spec->search)
             st = rose_online_export_vllm(&names, o, &r->limits, &run, &s, err);
         if (out != NULL)
             *out = (point){.met = rose_goodput_met(&r->limits, &s),
@@ -312,7 +338,8 @@ static rose_status search_goodput(online *r, const target *t, rose_err *err)
     if (scale <= 0) scale = 1;
     for (uint32_t i = 0; i < r->o->goodput_steps && st == ROSE_OK; i++) {
         point p = {0};
-        const rose_run_spec spec = {.scale = scale, .variant = ROSE_GOODPUT_VARIANT + i};
+        const rose_run_spec spec = {
+            .scale = scale, .variant = r->o->cold_prefix ? GOODPUT_VARIANT + i : 0, .search = true};
         st = measure(r, t, &spec, &p, err);
         if (st != ROSE_OK) break;
         fprintf(stderr, "%s: goodput search, %.3f req/s: limits %s\n", t->label, p.offered_rps,

@@ -56,9 +56,6 @@ void rose_online_set_dtype(json_t *root);
 /* The markdown of results that were read from a file; also for `merge`. */
 rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *err);
 
-/* Runs of a goodput search have this variant of the prompts or a higher one. */
-enum { ROSE_GOODPUT_VARIANT = 1 << 21 };
-
 /* Limits of a goodput search, in seconds; 0 = no limit. */
 typedef struct rose_goodput_limits {
     double ttft, tpot, itl, e2e;

@@ -198,8 +198,7 @@ rose_status rose_online_add_run(rose_online_results *r, json_t *backend, const c
     json_t *summary = summary_json(label, run, s);
     json_t *requests = json_array();
     add_process(summary, server);
-    if (run->spec.variant >= ROSE_GOODPUT_VARIANT)
-        json_object_set_new(summary, "goodput_search", json_true());
+    if (run->spec.search) json_object_set_new(summary, "goodput_search", json_true());
     for (uint32_t i = 0; i < run->n; i++)
         json_array_append_new(requests, request_json(run, i));
     json_array_append(json_object_get(r->root, "summaries"), summary);

@@ -42,6 +42,7 @@ typedef struct rose_run_spec {
     uint32_t concurrency; /* closed loop if not 0 */
     uint32_t n;           /* rows of the trace, from its start; 0 = all */
     uint64_t variant;     /* of the prompts: fresh text, so a cold prefix cache */
+    bool search;          /* one of a goodput search, which is recorded as such */
 } rose_run_spec;
 
 typedef struct rose_run {
