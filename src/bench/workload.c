@@ -57,6 +57,26 @@ static bool is_utf8(const char *s)
     return rose_utf8_valid_prefix((const uint8_t *)s, n) == n;
 }
 
+/* The first member of `extra` that write_body() gives to every request: twice in one object,
+ * servers refuse it or take either. NULL: none. */
+static const char *own_key(const json_t *extra, const rose_request_flags *f)
+{
+    const char *const keys[] = {"model",
+                                strcmp(f->endpoint, "chat") == 0 ? "messages" : "prompt",
+                                "max_tokens",
+                                "temperature",
+                                "top_p",
+                                "seed",
+                                "stream",
+                                "stream_options",
+                                f->top_k > 0 ? "top_k" : NULL,
+                                f->ignore_eos ? "ignore_eos" : NULL};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        if (keys[i] != NULL && json_object_get(extra, keys[i]) != NULL) return keys[i];
+    }
+    return NULL;
+}
+
 rose_status rose_request_flags_check(const rose_request_flags *f, rose_err *err)
 {
     json_error_t e;
@@ -64,8 +84,13 @@ rose_status rose_request_flags_check(const rose_request_flags *f, rose_err *err)
     if (f->extra_body != NULL) {
         rose_status st = rose_json_parse(&o, f->extra_body, strlen(f->extra_body), 0, &e);
         bool ok = st == ROSE_OK && json_is_object(o);
+        const char *key = ok ? own_key(o, f) : NULL;
         json_decref(o);
         if (!ok) return rose_fail(err, ROSE_E_INVAL, "--extra-body: not a JSON object");
+        if (key != NULL)
+            return rose_fail(err, ROSE_E_INVAL,
+                             "--extra-body: '%s' is set in every request by the client itself",
+                             key);
     }
     if (f->model_name != NULL && !is_utf8(f->model_name))
         return rose_fail(err, ROSE_E_INVAL,
