@@ -39,7 +39,7 @@ static const driver drivers[ROSE_N_DRIVERS] = {
     {"transformers", "transformers serve", "", "/health", "transformers-cmd", "transformers-args",
      "command of the server of transformers"},
 };
-enum { DRIVER_LLAMA = 4, DRIVER_LLAMA_PYTHON = 5 };
+enum { DRIVER_ROSEINFER = 0, DRIVER_LLAMA = 4, DRIVER_LLAMA_PYTHON = 5 };
 
 void rose_server_flags_init(rose_server_flags *f)
 {
@@ -48,11 +48,11 @@ void rose_server_flags_init(rose_server_flags *f)
         f->command[i] = drivers[i].command;
 }
 
-size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows)
+static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
 {
     size_t n = 0;
     rows[n++] = (rose_opt){.name = "Servers under test", .kind = ROSE_OPT_HEADING};
-    for (int i = 0; i < ROSE_N_DRIVERS; i++) {
+    for (int i = 0; i < n_drivers; i++) {
         rows[n++] =
             (rose_opt)ROSE_ROW_STRING(drivers[i].command_option, &f->command[i], "COMMAND",
                                       drivers[i].command_help, .unset = "this program's serve");
@@ -60,14 +60,25 @@ size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows)
             (rose_opt)ROSE_ROW_STRING(drivers[i].args_option, &f->args[i], "ARGS",
                                       "further arguments for it, in one word", .unset = "none");
     }
-    rows[n++] = (rose_opt)ROSE_ROW_STRING("llama-model", &f->llama_model, "FILE",
-                                          "the GGUF file for llama.cpp", .unset = "MODEL");
+    if (n_drivers > DRIVER_LLAMA)
+        rows[n++] = (rose_opt)ROSE_ROW_STRING("llama-model", &f->llama_model, "FILE",
+                                              "the GGUF file for llama.cpp", .unset = "MODEL");
     rows[n++] =
         (rose_opt)ROSE_ROW_STRING("server-cpus", &f->server_cpus, "LIST",
                                   "CPUs of the servers that we start, as 0-3,6", .unset = "all");
     rows[n++] = (rose_opt)ROSE_ROW_U32("timeout-ready-s", &f->ready_timeout_s, "S", 1, 86400,
                                        "longest start of a server");
     return n;
+}
+
+size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows)
+{
+    return flags_rows(f, ROSE_N_DRIVERS, rows);
+}
+
+size_t rose_server_flags_own_rows(rose_server_flags *f, rose_opt *rows)
+{
+    return flags_rows(f, DRIVER_ROSEINFER + 1, rows);
 }
 
 static int find_driver(const char *name, size_t len)

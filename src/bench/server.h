@@ -27,6 +27,8 @@ typedef struct rose_server_flags {
 
 void rose_server_flags_init(rose_server_flags *f);
 size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
+/* Of our server alone, for what measures no other: command, arguments, CPUs, time to start. */
+size_t rose_server_flags_own_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
 
 /* One of --backends: "roseinfer", "vllm", "sglang", "trtllm", "llama", "llama-python",
  * "transformers", each with "=NAME" for another label than its own, or "url=NAME=http://...". */

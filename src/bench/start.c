@@ -116,7 +116,8 @@ int rose_bench_start(int argc, char **argv)
         ROSE_ROW_U32("repeats", &o.repeats, "N", 1, 1000, "starts, each of a fresh process"),
         ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20,
                      "prompt tokens of the first request"),
-        ROSE_ROW_STRING("backend", &o.backend, "NAME", "roseinfer, vllm, sglang, trtllm or llama"),
+        ROSE_ROW_STRING("backend", &o.backend, "NAME",
+                        "roseinfer, vllm, sglang, trtllm, llama, llama-python or transformers"),
         ROSE_ROW_OUTPUT_DIR(&o.output_dir, "start"),
     };
     size_t n = 5;

@@ -448,6 +448,8 @@ class H(http.server.BaseHTTPRequestHandler):
             print("crashed on purpose", flush=True)
             os._exit(4)
         assert q["model"] == "fake" and q["stream"]
+        if "--echo" in args:
+            print("prompt", json.dumps(q["prompt"]), flush=True)
         if "--stall-at" in args and number >= int(args["--stall-at"]):
             import time
             self.send_response(200)
@@ -858,6 +860,73 @@ def test_bench_ablate_kept():
         check("ablate: Ctrl-C keeps the switches that were measured", p.returncode == 1 and "chunked-prefill" in done and
               "stall-warn-ms" not in done and done["chunked-prefill"]["online_ttft_p50_s"]["off_over_on"] > 0 and
               "wrote " in err, (p.returncode, done.keys(), err))
+
+
+def test_bench_online_prompts():
+    """What the server is sent: the same text twice only where it was asked for."""
+    with tempfile.TemporaryDirectory() as d:
+        fake, trace = os.path.join(d, "fake.py"), os.path.join(d, "trace.jsonl")
+        with open(fake, "w") as f:
+            f.write(FAKE_SERVER)
+        with open(trace, "w") as f:
+            f.write("a line of nothing\n")
+            for i in range(3):
+                f.write(json.dumps({"chat_id": i, "timestamp": i * 0.01, "input_length": 24, "output_length": 2, "hash_ids": [7, i]}) + "\n")
+
+        def sent(name, *more):
+            out = os.path.join(d, name)
+            rc, _, err = run(*ONLINE, "-n", "4", "--warmup-requests", "0", "--prompt-form", "ids", "--backends", "vllm", "--vllm-cmd",
+                             f"python3 {fake}", "--vllm-args", "--echo 1", "--output-dir", out, *more)
+            where, j = online_results(out)
+            check(f"online {name} runs", rc == 0, err)
+            with open(os.path.join(where, "vllm.server.log")) as log:
+                return sorted((json.loads(l[7:]) for l in log if l.startswith("prompt ")), key=len), j["meta"]
+
+        runs = ["--scales", "0,1", "--concurrency", "2", "--goodput", "ttft:60000", "--goodput-steps", "2"]
+        cold, m = sent("cold", *runs)
+        check("other text in each run", len(cold) == 20 == len({tuple(p) for p in cold}) and m["cold_prefix"], cold)
+        warm, m = sent("warm", "--no-cold-prefix", *runs)
+        check("--no-cold-prefix: the same in each, those of a goodput search too", len(warm) == 20 and not m["cold_prefix"] and
+              sorted(warm.count(list(p)) for p in {tuple(p) for p in warm}) == [5] * 4, warm)
+        shared, m = sent("shared", "--shared-prefix", "--scales", "0")
+        check("--shared-prefix: each the start of the next", len(shared) == 4 and m["prompts"] == "shared-prefix" and
+              all(a == b[:len(a)] for a, b in zip(shared, shared[1:])), shared)
+        alone, m = sent("alone", "--scales", "0")
+        check("without: unique", m["prompts"] == "unique" and len({p[0] for p in alone}) > 1, alone)
+        want = {"rate": 100, "burstiness": 1, "input_median": 20, "input_sigma": 0.8, "output_median": 6, "output_sigma": 0.6}
+        check("meta: what the trace was drawn from, defaults too", all(abs(m[k] - v) < 1e-6 for k, v in want.items()), m)
+        follow, m = sent("follow", "--trace", trace, "--scales", "0")
+        check("a trace with hash ids is followed", m["prompts"] == "trace-prefixes" and len(follow) == 3 and
+              len({tuple(p[:16]) for p in follow}) == 1 and len({tuple(p) for p in follow}) == 3, follow)
+        check("meta: nothing was drawn for a file; its bad line", all(m[k] is None for k in want) and m["trace_bad_lines"] == 1, m)
+        apart, m = sent("apart", "--trace", trace, "--no-trace-prefixes", "--scales", "0")
+        check("--no-trace-prefixes: unique", m["prompts"] == "unique" and len({tuple(p[:16]) for p in apart}) == 3, apart)
+        sent("extra", "--scales", "0", "--no-ignore-eos", "--top-k", "0", "--extra-body", '{"ignore_eos": false, "top_k": 3, "x": {"seed": 1}}')
+    for key in ("model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stream", "stream_options", "top_k", "ignore_eos"):
+        one_line_error(f"--extra-body with {key}", run(*ONLINE, "--extra-body", json.dumps({"x": 1, key: None})), 1, "--extra-body", f"'{key}'")
+    one_line_error("--extra-body with messages", run(*ONLINE, "--endpoint", "chat", "--extra-body", '{"messages": []}'), 1, "'messages'")
+
+
+def test_bench_self_test():
+    """What it says agrees with itself; how exact this machine is just now is no test."""
+    rc, out, err = run("bench", "online", "--self-test", "--self-test-rate", "1000")
+    j = json.loads(out)
+    good = j["streams_failed"] == 0 and j["error_us"]["p99"] <= j["limit_p99_us"]
+    check("--self-test: every event came", j["streams_failed"] == 0 and
+          j["error_us"]["n"] == j["streams"] * j["events_per_stream"], j)
+    check("--self-test: p99 is what is judged", rc == (0 if good else 1) and j["pass"] == good and
+          j["error_us"]["max"] >= j["error_us"]["p99"] and "p99" in err, (rc, j, err))
+
+
+def test_bench_own_servers():
+    for name in ("ablate", "abuse"):
+        text = run("bench", name, "--help")[1]
+        check(f"bench {name} offers options of our server only", "--roseinfer-args" in text and "--server-cpus" in text and
+              not re.search("--(vllm|sglang|trtllm|llama|transformers)-", text), text)
+        rc, _, err = run("bench", name, MODEL, "--vllm-args", "x")
+        check(f"bench {name} --vllm-args is refused by name", rc == 2 and "--vllm-args" in err, err)
+    text = re.sub(r"\s+", " ", run("bench", "start", "--help")[1])
+    check("bench start names every server", "llama-python or transformers" in text, text)
 
 
 def test_bench_goodput():
