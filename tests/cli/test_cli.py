@@ -449,7 +449,7 @@ class H(http.server.BaseHTTPRequestHandler):
             os._exit(4)
         assert q["model"] == "fake" and q["stream"]
         if "--echo" in args:
-            print("prompt", json.dumps(q["prompt"]), flush=True)
+            os.write(1, b"prompt %s\\n" % json.dumps(q["prompt"]).encode())  # at once: threads
         if "--stall-at" in args and number >= int(args["--stall-at"]):
             import time
             self.send_response(200)
