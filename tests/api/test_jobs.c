@@ -516,15 +516,12 @@ static void own_template_refused(void **state)
     fake_stop(a);
 }
 
-/* Short completions run on the I/O thread while the only worker is held, as long as the last one is
- * far enough behind; long ones, those of many choices and other paths wait for the worker. */
-static void short_bodies_run_here(void **state)
+/* Bodies of up to 100 bytes may run inline; the only worker has the job of *busy until
+ * fake_encode_held is false. */
+static rose_api *start_with_busy_worker(rose_http_req **busy)
 {
-    (void)state;
-    static const char ids[] = "{\"prompt\":[1,2],\"max_tokens\":1}";
-    char longer[300], many[] = "{\"prompt\":[1,2],\"max_tokens\":1,\"n\":5}";
+    char longer[300];
     rose_api_opts o;
-    rose_http_req *r[6];
     snprintf(longer, sizeof longer, "{\"prompt\":\"x\",\"max_tokens\":1,\"user\":\"%0200d\"}", 0);
     rose_api_opts_default(&o);
     o.model_id = "m";
@@ -535,9 +532,21 @@ static void short_bodies_run_here(void **state)
     rose_api *a = fake_start(&o);
     const unsigned before = atomic_load(&fake_n_encodes);
     atomic_store(&fake_encode_held, true);
-    r[0] = ask("/v1/completions", longer);
+    *busy = ask("/v1/completions", longer);
     while (atomic_load(&fake_n_encodes) == before)
         usleep(100);
+    return a;
+}
+
+/* Short completions run on the I/O thread while the only worker is held, as long as the last one is
+ * far enough behind; long ones, those of many choices and other paths wait for the worker. */
+static void short_bodies_run_here(void **state)
+{
+    (void)state;
+    static const char ids[] = "{\"prompt\":[1,2],\"max_tokens\":1}";
+    char many[] = "{\"prompt\":[1,2],\"max_tokens\":1,\"n\":5}";
+    rose_http_req *r[6];
+    rose_api *a = start_with_busy_worker(&r[0]);
     r[1] = ask("/v1/completions", ids);
     assert_int_equal(fake.n_submitted, 1);
     r[2] = ask("/v1/completions", ids); /* too soon */
@@ -571,22 +580,8 @@ static void many_choices_run_elsewhere(void **state)
         "{\"prompt\":[[1],[1],[1],[1]],\"max_tokens\":1}",
         "{\"prompt\":[1,1,1,1,1,1,1],\"max_tokens\":1}",
     };
-    char longer[300];
-    rose_api_opts o;
     rose_http_req *r[6];
-    snprintf(longer, sizeof longer, "{\"prompt\":\"x\",\"max_tokens\":1,\"user\":\"%0200d\"}", 0);
-    rose_api_opts_default(&o);
-    o.model_id = "m";
-    o.n_workers = 1;
-    o.inline_bytes = 100;
-    fake_reset();
-    fake.next = next_word;
-    rose_api *a = fake_start(&o);
-    const unsigned before = atomic_load(&fake_n_encodes);
-    atomic_store(&fake_encode_held, true);
-    r[5] = ask("/v1/completions", longer); /* the only worker has it */
-    while (atomic_load(&fake_n_encodes) == before)
-        usleep(100);
+    rose_api *a = start_with_busy_worker(&r[5]);
     fake_arrival_ns = UINT64_MAX / 2; /* each far behind the one before */
     for (int i = 0; i < 5; i++) {
         r[i] = ask("/v1/completions", bodies[i]);
