@@ -343,6 +343,14 @@ static void count_held(rose_http_conn *c)
     c->held = held;
 }
 
+/* Between requests. What one long reply or a client that once read slowly made large would else
+ * stay so until the client leaves, and the memory of many connections would creep up for hours. */
+static void let_go(rose_http_conn *c)
+{
+    if (c->out.cap > HTTP_KEEP_BYTES) rose_buf_free(&c->out);
+    if (c->ahead.cap > HTTP_KEEP_BYTES && c->ahead.len == 0) rose_buf_free(&c->ahead);
+}
+
 void rose_http_conn_turn(rose_http_conn *c)
 {
     do {
@@ -352,6 +360,7 @@ void rose_http_conn_turn(rose_http_conn *c)
         c->write_deadline = 0;
         rose_http_conn_sent(c);
         settle(c, c->n_unsent);
+        if (c->state == CONN_HEAD) let_go(c);
     }
     if (c->state == CONN_CLOSING && http_pending(c) == 0 && !start_linger(c)) c->doomed = true;
     count_held(c);

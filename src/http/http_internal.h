@@ -23,9 +23,9 @@
 #include "http/http.h"
 
 enum {
-    HTTP_LOOKAHEAD = 16 * 1024,  /* bytes of later requests kept while one is answered */
-    HTTP_OUT_HIGH = 256 * 1024,  /* unsent bytes above which no further request is parsed */
-    HTTP_KEEP_BYTES = 16 * 1024, /* buffers up to this size stay with an idle connection */
+    HTTP_LOOKAHEAD = 16 * 1024, /* bytes of later requests kept while one is answered */
+    HTTP_OUT_HIGH = 256 * 1024, /* unsent bytes above which no further request is parsed */
+    HTTP_KEEP_BYTES = 4 * 1024, /* buffers up to this size stay with an idle connection */
     HTTP_MAX_HEADERS = 256,
     HTTP_MAX_CHUNK_EXT = 1024,
     HTTP_LINGER_MS = 5000,    /* after a refusal: how long the client may go on sending */

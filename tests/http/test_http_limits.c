@@ -1,6 +1,7 @@
 /* tests/http/test_http_limits.c - limits, time-outs, clients that leave or stall, load, drain,
  * stop. Each test runs a server of its own, with short time-outs where they are the matter; nothing
  * is checked against the clock but that a wait ends at all. */
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include "http_fixture.h"
@@ -541,6 +542,44 @@ static void test_write_timeout(void **state)
     assert_int_equal(atomic_load(&g_gone), 1);
 }
 
+/* ---- idle connections ---- */
+
+static void exchange(int fd, const char *request, const char *end)
+{
+    rose_buf b = {0};
+    say(fd, request);
+    while (strstr(rose_buf_str(&b), end) == NULL)
+        assert_int_equal(hear(fd, &b, b.len + 1), 1);
+    rose_buf_free(&b);
+}
+
+/* A connection that waits for its next request holds little, whatever its last one took. (Under a
+ * sanitizer mallinfo2 says 0, and this finds nothing.) */
+static void test_idle_memory(void **state)
+{
+    enum { N = 100, LOOKAHEAD = 100, EACH = 14 << 10 };
+    int fds[N];
+    rose_buf many = {0};
+    (void)state;
+    rose_http_opts o = test_opts();
+    server_start(&o);
+    for (int i = 0; i < LOOKAHEAD; i++)
+        rose_buf_addf(&many, "%s%0*d\r\n\r\n", "GET /later?ms=1 HTTP/1.1\r\nHost: x\r\nX: ", 50, i);
+    rose_buf_addf(&many, "GET /echo HTTP/1.1\r\nHost: x\r\nX-Tag: last\r\n\r\n");
+    const size_t before = mallinfo2().uordblks;
+    for (int i = 0; i < N; i++) {
+        fds[i] = client();
+        exchange(fds[i], "GET /burst?n=8000 HTTP/1.1\r\nHost: x\r\n\r\n", "\r\n0\r\n\r\n");
+        exchange(fds[i], rose_buf_str(&many), "tag=last");
+        exchange(fds[i], HELLO, "hello"); /* the turn before has ended */
+    }
+    const size_t after = mallinfo2().uordblks;
+    assert_true(after < before + (size_t)N * EACH);
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    rose_buf_free(&many);
+}
+
 /* ---- load ---- */
 
 enum { STREAMS = 500, CHUNKS = 50 };
@@ -729,6 +768,7 @@ int main(void)
         TEST(test_leaving_behind_full_lookahead),
         TEST(test_slow_reader),
         TEST(test_write_timeout),
+        TEST(test_idle_memory),
         TEST(test_many_streams),
         TEST(test_drain),
         TEST(test_stop_under_load),
