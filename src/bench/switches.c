@@ -19,6 +19,9 @@ static const rose_switch switches[] = {
     {BOOL("prefix-cache"), "", true, ROSE_LOAD_SHARED},
     {"admission", "--admission pack", "--admission fifo", "--max-num-seqs 8 --max-num-batched-tokens 256", true, ROSE_LOAD_BURST},
     {"prefill-max-batch-size", "--prefill-max-batch-size 2", "--prefill-max-batch-size 0", "", true, ROSE_LOAD_BURST},
+    {"prefill-max-tokens", "--prefill-max-tokens 128", "--prefill-max-tokens 0", "", true, ROSE_LOAD_BURST},
+    {"max-active-requests", "--max-active-requests 8", "--max-active-requests 0", "", true, ROSE_LOAD_BURST},
+    {"force-fifo-every", "--force-fifo-every 8", "--force-fifo-every 1000000", "--admission pack --max-num-seqs 8 --max-num-batched-tokens 256", true, ROSE_LOAD_BURST},
     {"max-num-seqs", "--max-num-seqs 32", "--max-num-seqs 8", "", true, ROSE_LOAD_PLAIN},
     /* kernels */
     {"prefill-backend", "--prefill-backend flash", "--prefill-backend naive", "", true, ROSE_LOAD_PLAIN},
