@@ -26,7 +26,7 @@ typedef struct rose_engine_flags {
     const char *prefill_backend;
     float gpu_memory_utilization;
     uint32_t device_timeout_ms;
-    bool cuda_graph, pdl;
+    bool cuda_graph, pdl, profiler_kernels;
     const char *cuda_without;
     int cpus[ROSE_MAX_CPUS]; /* filled by rose_engine_flags_read */
 } rose_engine_flags;

@@ -218,7 +218,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         goto done;
     }
     if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
-    rose_cuda_profile(true);
+    rose_cuda_profile(o->profiler_kernels);
     *ctx = c;
 done:
     if (st != ROSE_OK) cuda_close(c);
