@@ -42,6 +42,13 @@ static inline void tiles_configure(uint32_t rows, int n_short)
 /* 32 floats that are bf16 values already, as bf16; those from n on are zero. */
 ROSE_INLINE void tile_row_store(uint8_t *out, const float *x, uint32_t n)
 {
+    if (n >= 32) { /* 64-bit parts of lo and hi alternate after the packing */
+        const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+        const __m512i packed = _mm512_packus_epi32(_mm512_srli_epi32(v_bits(v_load(x)), 16),
+                                                   _mm512_srli_epi32(v_bits(v_load(x + 16)), 16));
+        _mm512_storeu_si512(out, _mm512_permutexvar_epi64(order, packed));
+        return;
+    }
     vec16 lo = v_load_n(x, n), hi = v_load_n(x + 16, n > 16 ? n - 16 : 0);
     __m256i a = _mm512_cvtepi32_epi16(_mm512_srli_epi32(v_bits(lo), 16));
     __m256i b = _mm512_cvtepi32_epi16(_mm512_srli_epi32(v_bits(hi), 16));
