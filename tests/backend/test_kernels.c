@@ -101,6 +101,7 @@ static float *case_run(const matmul_case *c, const rose_cpu_kernels *t, guarded 
     a.x += m0 * a.ldx;
     a.y = guarded_alloc(y, m * a.ldy * sizeof(float));
     memcpy(a.y, c->y0 + m0 * a.ldy, m * a.ldy * sizeof(float));
+    memset(a.scratch, 0xff, c->scratch.bytes); /* NaN left by whoever used it before */
     (c->type == ROSE_W_I8     ? t->matmul_i8
      : c->type == ROSE_W_BF16 ? t->matmul_bf16
                               : t->matmul_f32)(&a, p0, p1);
@@ -158,6 +159,40 @@ static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t,
                 case_free(&c);
             }
         }
+    }
+}
+
+/* Cut among threads, as the engine does it, rows and panels of every thread add up to the whole. */
+static void test_share(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    static const uint32_t threads[] = {1, 2, 3, 4, 6, 8, 16, 33};
+    for (uint32_t i = 0; i < 72; i++) {
+        const rose_weight_type type = (rose_weight_type)(i % 3);
+        const uint32_t n_threads = threads[rng_below(8)],
+                       k = 1 + rng_below(i % 12 == 7 ? 3000 : 70);
+        const uint32_t m = 1 + rng_below(k > 70 ? 150 : i % 4 == 0 ? 1100 : 130);
+        const uint32_t n = 1 + rng_below(m > 130 ? 100 : 300);
+        matmul_case c;
+        guarded want_mem, got_mem;
+        case_init(&c, type, k, n, m, DATA_NORMAL);
+        c.a.epilogue = (rose_epilogue)rng_below(6);
+        snprintf(g_what, sizeof g_what, "%s share of %u, type %d k %u n %u m %u",
+                 rose_isa_name(t->isa), n_threads, (int)type, k, n, m);
+        float *want = case_run(&c, ref, &want_mem, 0, m, 0, rose_round_up(n, 16) / 16);
+        rose_matmul a = c.a;
+        a.y = guarded_alloc(&got_mem, m * a.ldy * sizeof(float));
+        memcpy(a.y, c.y0, m * a.ldy * sizeof(float));
+        for (uint32_t tid = 0; tid < n_threads; tid++) {
+            memset(a.scratch, 0xff, c.scratch.bytes); /* each has its own */
+            rose_cpu_matmul_share(type == ROSE_W_I8     ? t->matmul_i8
+                                  : type == ROSE_W_BF16 ? t->matmul_bf16
+                                                        : t->matmul_f32,
+                                  &a, tid, n_threads);
+        }
+        check_same(want, a.y, c.y_floats, "all threads");
+        check(guarded_free(&got_mem), "wrote outside of y");
+        guarded_free(&want_mem);
+        case_free(&c);
     }
 }
 
@@ -537,6 +572,7 @@ static const test g_tests[] = {
     {"matmul_f32", test_matmul_f32, false},
     {"matmul_bf16", test_matmul_bf16, false},
     {"matmul_i8", test_matmul_i8, false},
+    {"share", test_share, false},
     {"activation", test_activation, false},
     {"attention", test_attention, false},
     {"signed_zero", test_signed_zero, false},

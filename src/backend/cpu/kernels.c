@@ -16,7 +16,7 @@ size_t rose_panels_bytes(rose_weight_type t, uint32_t k, uint32_t n)
 
 size_t rose_matmul_scratch(uint32_t k_pad)
 {
-    return ROSE_AMX_SUM_BYTES + (size_t)(ROSE_AMX_ROWS + 2 * ROSE_PANEL) * k_pad * 2;
+    return ROSE_AMX_SUM_BYTES + rose_amx_tile_bytes(k_pad) + (size_t)2 * ROSE_PANEL * k_pad * 2;
 }
 
 size_t rose_kv_k_bytes(bool bf16, uint32_t head_dim)
@@ -37,6 +37,54 @@ size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim)
     return ROSE_ROW_TILE * sizeof(float) * (rose_score_stride(max_ctx) + 2 * q) + tiles;
 }
 
+#if defined(__x86_64__)
+
+/* Into how many parts of the rows n threads cut an AMX product; each part is cut into panels by n
+ * over that many threads. What counts, for one k, in units of a 512th of a cycle: 16 cycles for 16
+ * rows x 16 outputs x 32 k, hidden behind which the weights of a core come at 18 GB/s, or not; and
+ * the rows of fp32, which come as fast, behind nothing. */
+static uint32_t row_parts(const rose_matmul *a, uint32_t n)
+{
+    enum { WEIGHT = 148, ROW = 292 };
+    const uint64_t units = ((uint64_t)a->m_rows + ROSE_AMX_ROW_UNIT - 1) / ROSE_AMX_ROW_UNIT;
+    const uint64_t n_panels = ((uint64_t)a->n + ROSE_PANEL - 1) / ROSE_PANEL;
+    uint64_t least = UINT64_MAX;
+    uint32_t best = 1;
+
+    for (uint32_t parts = 1; parts <= n && parts <= units; parts++) {
+        if (n % parts != 0) continue;
+        const uint32_t columns = n / parts;
+        const uint64_t rows = (units + parts - 1) / parts * ROSE_AMX_ROW_UNIT;
+        const uint64_t outputs = (n_panels + columns - 1) / columns * ROSE_PANEL;
+        const uint64_t cost = (rows > WEIGHT ? rows : WEIGHT) * outputs + ROW * rows;
+        if (cost < least) {
+            least = cost;
+            best = parts;
+        }
+    }
+    return best;
+}
+
+/* A rectangle for each thread: weights pass by once for all of its rows that fit into L2. */
+static void amx_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
+{
+    const uint64_t units = ((uint64_t)whole->m_rows + ROSE_AMX_ROW_UNIT - 1) / ROSE_AMX_ROW_UNIT;
+    const uint64_t n_panels = ((uint64_t)whole->n + ROSE_PANEL - 1) / ROSE_PANEL;
+    const uint32_t parts = row_parts(whole, n), columns = n / parts;
+    const uint64_t from = rose_share(units, tid / columns, parts) * ROSE_AMX_ROW_UNIT;
+    const uint64_t end = rose_share(units, tid / columns + 1, parts) * ROSE_AMX_ROW_UNIT;
+    const uint64_t p0 = rose_share(n_panels, tid % columns, columns);
+    const uint64_t p1 = rose_share(n_panels, tid % columns + 1, columns);
+    rose_matmul a = *whole;
+
+    a.x += from * a.ldx;
+    a.y += from * a.ldy;
+    a.m_rows = (uint32_t)((end < whole->m_rows ? end : whole->m_rows) - from);
+    if (p0 < p1) fn(&a, (uint32_t)p0, (uint32_t)p1);
+}
+
+#endif
+
 void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
 {
     enum { BLOCK = 64 }; /* rows */
@@ -45,6 +93,12 @@ void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t
     const uint64_t end = rose_share(n_panels * n_blocks, tid + 1, n);
     uint64_t at = rose_share(n_panels * n_blocks, tid, n);
 
+#if defined(__x86_64__)
+    if (fn == rose_matmul_bf16_amx || fn == rose_matmul_i8_amx) {
+        amx_share(fn, whole, tid, n);
+        return;
+    }
+#endif
     while (at < end) {
         const uint32_t row = (uint32_t)(at / n_panels) * BLOCK;
         const uint64_t p0 = at % n_panels;

@@ -61,9 +61,21 @@ void rose_attention_amx(const rose_attention *a);
 void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 
-/* Scratch of the AMX product: sums of 4 tiles, bf16 tiles of this many rows, and two int8 panels as
- * bf16. */
-enum { ROSE_AMX_SUM_BYTES = 4096, ROSE_AMX_ROWS = 64 };
+/* Scratch of the AMX product: sums of 4 tiles, bf16 tiles of the rows taken at a time, and two
+ * int8 panels as bf16. */
+enum { ROSE_AMX_SUM_BYTES = 4096, ROSE_AMX_MIN_ROWS = 64, ROSE_AMX_MAX_ROWS = 512 };
+
+/* Threads divide its rows in units of two tiles. */
+enum { ROSE_AMX_ROW_UNIT = 32 };
+
+/* Tiles of 64 to 512 rows, about 800 KB: they and the panels that pass by fit into 2 MiB of L2.
+ * Grows with k_pad, so that the deepest product's scratch serves all. */
+static inline size_t rose_amx_tile_bytes(uint32_t k_pad)
+{
+    const size_t row = (size_t)k_pad * 2, most = row * ROSE_AMX_MAX_ROWS;
+    const size_t bytes = most < 800u * 1024u ? most : 800u * 1024u;
+    return bytes > row * ROSE_AMX_MIN_ROWS ? bytes : row * ROSE_AMX_MIN_ROWS;
+}
 
 static inline uint32_t rose_round_up(uint32_t n, uint32_t to)
 {
