@@ -91,7 +91,7 @@ PORT    ?= 8888
 
 .DEFAULT_GOAL := all
 
-.PHONY: test-neon all help tests list-tests clean serve test test-long check units format format-check asan tsan debug-test bench \
+.PHONY: test-neon test-amx all help tests list-tests clean serve test test-long check units format format-check asan tsan debug-test bench \
         fuzz install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
@@ -106,6 +106,7 @@ help:
 	@echo "make debug-test    the unit tests with assertions and the allocation guard"
 	@echo "make bench         throughput of a random GPT-2 124M on this machine"
 	@echo "make test-neon     the CPU kernels for AArch64, cross-compiled, under qemu"
+	@echo "make test-amx      the AMX kernels, their tile instructions emulated, on a CPU with AVX-512"
 	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
 	@echo "make sanitize-gpu  a part of them under compute-sanitizer: memory, races, initialisation, barriers"
 	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to results/"
@@ -220,6 +221,12 @@ test-neon:
 	$(Q)for f in $(NEON_SRC); do $(NEON_CC) -O3 -c $$f -o build/neon/$$(basename $$f .c).o || exit 1; done
 	$(Q)$(NEON_CC) -O1 -static -o build/neon/test_kernels tests/backend/test_kernels.c build/neon/*.o -lm
 	qemu-aarch64 build/neon/test_kernels
+
+# The AMX kernels on a CPU without AMX: its instructions in plain C, in kernels that need AVX-512 all the same.
+test-amx:
+	@$(MAKE) --no-print-directory -j2 CUDA=0 B=build/amx-emulation EXTRA_CFLAGS="-include tests/backend/amx_emulation.h" \
+	    build/amx-emulation/tests/backend/test_kernels
+	build/amx-emulation/tests/backend/test_kernels --isa amx
 
 GPU_TESTS := $(filter $B/tests/backend/test_cuda_%,$(TESTBIN))
 test-gpu: $(GPU_TESTS) $B/tests/engine/test_engine_cpu

@@ -1,6 +1,6 @@
 /* http/reply.c - replies and streams: bytes appended to the connection's output buffer, which keeps
- * its memory, so a stream in steady state allocates nothing. Sending is the end of the turn's work
- * (conn.c). On the connection's thread. */
+ * its memory within a reply, so a stream in steady state allocates nothing. Sending is the end of
+ * the turn's work (conn.c). On the connection's thread. */
 #include <string.h>
 #include <strings.h>
 #include <time.h>

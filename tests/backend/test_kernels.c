@@ -165,13 +165,21 @@ static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t,
 /* Cut among threads, as the engine does it, rows and panels of every thread add up to the whole. */
 static void test_share(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
 {
-    static const uint32_t threads[] = {1, 2, 3, 4, 6, 8, 16, 33};
-    for (uint32_t i = 0; i < 72; i++) {
+    static const uint32_t threads[] = {1, 2, 3, 4, 6, 7, 16, 33};
+    /* deep ones: several passes of rows over tiles of a bounded size, and the least such size */
+    static const uint32_t deep[][2] = {
+        {3072, 129}, {3072, 161}, {2900, 300}, {6432, 65}, {6432, 97}};
+    enum { N_DEEP = 15 };
+    for (uint32_t i = 0; i < 72 + N_DEEP; i++) {
+        const bool is_deep = i < N_DEEP;
         const rose_weight_type type = (rose_weight_type)(i % 3);
-        const uint32_t n_threads = threads[rng_below(8)],
-                       k = 1 + rng_below(i % 12 == 7 ? 3000 : 70);
-        const uint32_t m = 1 + rng_below(k > 70 ? 150 : i % 4 == 0 ? 1100 : 130);
-        const uint32_t n = 1 + rng_below(m > 130 ? 100 : 300);
+        const uint32_t n_threads = threads[rng_below(is_deep ? 3 : 8)];
+        const uint32_t k = is_deep ? deep[i / 3][0] : 1 + rng_below(i % 11 == 7 ? 3000 : 70);
+        const uint32_t m = is_deep      ? deep[i / 3][1]
+                           : k > 70     ? 1 + rng_below(150)
+                           : i % 4 == 0 ? 1 + rng_below(1100)
+                                        : 1 + rng_below(130);
+        const uint32_t n = is_deep ? 41 + rng_below(8) : 1 + rng_below(m > 130 ? 100 : 300);
         matmul_case c;
         guarded want_mem, got_mem;
         case_init(&c, type, k, n, m, DATA_NORMAL);

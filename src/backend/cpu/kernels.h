@@ -76,7 +76,8 @@ static inline uint64_t rose_share(uint64_t total, uint32_t tid, uint32_t n)
 }
 
 /* Thread tid's part of a product of any number of rows; scratch is that thread's. Rows are taken in
- * blocks whose activations stay in the L2 cache while the weights pass by. */
+ * blocks whose activations stay in the L2 cache while the weights pass by. (AMX: a rectangle of
+ * rows and panels, or nothing.) */
 void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n);
 
 /* KV page of one layer: for each kv head a K block then a V block, each 64-byte aligned.

@@ -10,7 +10,8 @@
  * Three things go on beside the tile products, a little at each step of 32 k: the epilogue of the
  * block before, from sums in memory; the fetching of the outputs that this block's epilogue will
  * touch; and the fetching of the weights, 4 KB ahead, into L1. (To bring the next pair of panels to
- * L2 instead, spread over all blocks of a pair, is 10 % slower; docs/results/README.md.)
+ * L2 instead, spread over all blocks of a pair, takes 10 % longer: 512 rows, two cores of a Xeon
+ * with AMX, 2026-11-21; docs/results/README.md.)
  *
  * int8 panels are widened to bf16 in scratch, two at a time. Bound: weight bytes up to about 32
  * rows, then L2 to L1 (4 KB a step) and TDPBF16PS (16 cycles, 4 a step). */
@@ -24,15 +25,16 @@
 #include "backend/cpu/matmul_simd.h"
 
 enum {
-    BLOCK_ROWS = 2 * TILE_ROWS,
+    BLOCK_ROWS = ROSE_AMX_ROW_UNIT,
     SUM_FLOATS = TILE_ROWS * ROSE_PANEL, /* of a tile */
     NEAR_BYTES = 4096,                   /* how far ahead of its loads a panel is prefetched */
     FEW_I8_ROWS = 4 /* int8: up to so many rows AVX-512 beats widening to tiles */
 };
 
+_Static_assert((int)BLOCK_ROWS == 2 * (int)TILE_ROWS, "a block is two row tiles");
 _Static_assert(4 * SUM_FLOATS * sizeof(float) == ROSE_AMX_SUM_BYTES, "sums of a block");
 
-/* A product of up to rose_amx_rows() rows, on one thread. */
+/* A product of as many rows as rose_amx_tile_bytes holds, on one thread. */
 typedef struct tile_matmul {
     const rose_matmul *a;
     float *sums;      /* [row tile][panel][16][16] of a block */
@@ -137,6 +139,7 @@ ROSE_INLINE void tile_product(const tile_matmul *t, block *b, block *before, con
     intptr_t ahead = NEAR_BYTES;
     uint32_t due = 0, share = 0, n_fetched = 0; /* rows of outputs in step with the groups */
 
+    MEMORY_BARRIER(); /* rows and widened panels are stored: the loads below do not say so */
     _tile_zero(0);
     if (two_panels) _tile_zero(1);
     if (two_rows) _tile_zero(2);
@@ -160,21 +163,19 @@ ROSE_INLINE void tile_product(const tile_matmul *t, block *b, block *before, con
     MEMORY_BARRIER();
 }
 
-/* tile_product with its constants. i8: the weights are in scratch, and were just written. */
-static void block_product(const tile_matmul *t, block *b, block *before, const uint8_t *x,
-                          const uint8_t *w, bool i8)
+/* tile_product with its constants. near: not for int8, whose weights were just widened. */
+ROSE_INLINE void block_product(const tile_matmul *t, block *b, block *before, const uint8_t *x,
+                               const uint8_t *w, bool near)
 {
     const bool two_rows = b->n_rows > TILE_ROWS;
-    if (two_rows && b->two_panels && i8)
-        tile_product(t, b, before, x, w, true, true, false);
-    else if (two_rows && b->two_panels)
-        tile_product(t, b, before, x, w, true, true, true);
+    if (two_rows && b->two_panels)
+        tile_product(t, b, before, x, w, true, true, near);
     else if (two_rows)
-        tile_product(t, b, before, x, w, true, false, true);
+        tile_product(t, b, before, x, w, true, false, near);
     else if (b->two_panels)
-        tile_product(t, b, before, x, w, false, true, true);
+        tile_product(t, b, before, x, w, false, true, near);
     else
-        tile_product(t, b, before, x, w, false, false, true);
+        tile_product(t, b, before, x, w, false, false, near);
 }
 
 /* ---- all blocks ---- */
@@ -218,7 +219,7 @@ ROSE_INLINE void matmul_rows(const tile_matmul *t, bool i8, uint32_t p0)
                          .two_panels = p + 1 < t->p1};
             uint8_t *x = t->tiles + r / TILE_ROWS * t->stride;
             if (p == p0) convert_rows(t->a, b->m, b->n_rows, x);
-            block_product(t, b, before, x, w, i8);
+            block_product(t, b, before, x, w, !i8);
             before = b;
         }
     }

@@ -100,7 +100,7 @@ static void cuda_close(void *ctx)
 {
     rose_cuda *c = ctx;
     if (c == NULL) return;
-    rose_cuda_profile(false);
+    rose_cuda_profile(false, false);
     if (c->staged != NULL && !c->lost) rose_cuda_finish(c);
     if (c->lost) { /* every call would wait for it: its memory goes with the process */
         free_host(c);
@@ -218,7 +218,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         goto done;
     }
     if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
-    rose_cuda_profile(o->profiler_kernels);
+    rose_cuda_profile(true, o->profiler_kernels);
     *ctx = c;
 done:
     if (st != ROSE_OK) cuda_close(c);

@@ -147,8 +147,9 @@ cudaError_t rose_cuda_finish(rose_cuda *c);
  * which). */
 rose_status rose_cuda_select(rose_err *err);
 
-/* profile.c: kernels join in a recording of base/profile.h, or no longer. */
-void rose_cuda_profile(bool on);
+/* profile.c: kernels join in a recording of base/profile.h, or (kernels false) it says that they
+ * were left out; on false: no longer. */
+void rose_cuda_profile(bool on, bool kernels);
 
 /* plan.c */
 size_t rose_cuda_type_size(rose_cuda_type t);

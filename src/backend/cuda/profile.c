@@ -344,9 +344,16 @@ static uint64_t write_all(void *arg, rose_prof_writer *w, rose_err *err)
 }
 #endif
 
-void rose_cuda_profile(bool on)
+static rose_status left_out(void *arg, rose_err *err)
 {
-    static const rose_prof_source source = {
-        .name = "cuda", .start = start, .stop = stop, .write = write_all, .drop = drop};
-    rose_prof_set_source(on ? &source : NULL);
+    (void)arg;
+    return rose_fail(err, ROSE_E_UNSUPPORTED, "no kernels: --no-profiler-kernels");
+}
+
+void rose_cuda_profile(bool on, bool kernels)
+{
+    static const rose_prof_source
+        source = {.name = "cuda", .start = start, .stop = stop, .write = write_all, .drop = drop},
+        none = {.name = "cuda", .start = left_out, .stop = stop, .write = write_all, .drop = drop};
+    rose_prof_set_source(!on ? NULL : kernels ? &source : &none);
 }
