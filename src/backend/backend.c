@@ -13,7 +13,6 @@ void rose_backend_opts_default(rose_backend_opts *o)
         .max_step_tokens = 2048,
         .cuda_graph = true,
         .pdl = true,
-        .profiler_kernels = true,
         .device_timeout_ms = 60000,
         .megakernel = true,
     };

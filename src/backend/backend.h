@@ -81,8 +81,7 @@ typedef struct rose_backend_opts {
     bool cuda_graph;              /* CUDA: decode steps replay captured graphs */
     bool pdl; /* CUDA: kernels begin under the end of those before (programmatic dependent launch)
                */
-    bool
-        profiler_kernels; /* CUDA: a recording (base/profile.h) asks CUPTI for kernels and copies */
+    bool profiler_kernels;      /* CUDA: recordings (base/profile.h) hold its kernels, by CUPTI */
     const char *cuda_without;   /* CUDA: optimisations to leave out by name, with commas between
                                    (without.c of the backend); NULL, "" or "none" leave out none, as
                                    the CPU must. The bits are the same */
@@ -90,7 +89,7 @@ typedef struct rose_backend_opts {
                                    for ever */
 } rose_backend_opts;
 
-/* 256 seqs, 2048 tokens, graphs, dependent launch, kernels in profiles, a minute for a step,
+/* 256 seqs, 2048 tokens, graphs, dependent launch, a minute for a step,
  * everything else auto. */
 void rose_backend_opts_default(rose_backend_opts *o);
 

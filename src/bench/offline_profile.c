@@ -26,6 +26,8 @@ static rose_status in_process(const rose_offline_stage *s, const char *dir, json
 {
     const rose_offline_work *w = &s->work;
     rose_offline_engine e = {0};
+    rose_engine_flags flags = *s->engine;
+    flags.profiler_kernels = true; /* no figure of this stage counts */
     rose_offline_run ignored;
     rose_prof_result said;
     char path[4400];
@@ -34,7 +36,7 @@ static rose_status in_process(const rose_offline_stage *s, const char *dir, json
         max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
     snprintf(path, sizeof path, "%s/roseinfer.trace.json", dir);
     rose_prof_thread("main");
-    rose_status st = rose_offline_engine_open(&e, s->model_dir, s->engine, w->n, max_in, err);
+    rose_status st = rose_offline_engine_open(&e, s->model_dir, &flags, w->n, max_in, err);
     if (st == ROSE_OK)
         st =
             rose_offline_engine_run(&e, w, rose_offline_seed(w, true, 0), "warm-up", &ignored, err);

@@ -99,7 +99,7 @@ static rose_status extra_args(const attempt *a, rose_buf *extra, rose_err *err)
     if (strchr(a->dir, '\'') != NULL)
         return rose_fail(err, ROSE_E_INVAL, "%s: a quote in the path of a profile", a->dir);
     st = a->nsys ? rose_buf_addf(extra, "--nvtx")
-                 : rose_buf_addf(extra, "--profiler-dir '%s'", a->dir);
+                 : rose_buf_addf(extra, "--profiler-dir '%s' --profiler-kernels", a->dir);
     return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
 }
 

@@ -123,8 +123,8 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
             "pdl", &f->pdl,
             "cuda: a kernel begins, and loads weights, under the end of the one before it"),
         ROSE_ROW_BOOL("profiler-kernels", &f->profiler_kernels,
-                      "cuda: a profile holds the device's kernels too, where CUPTI is found; a "
-                      "step takes 1 to 6 % longer while it is recorded"),
+                      "cuda: a recording holds the device's kernels too, where CUPTI is found; "
+                      "steps take 1 to 6 % longer while it runs"),
         ROSE_ROW_STRING("cuda-without", &f->cuda_without, "NAMES",
                         "cuda: leave out optimisations of the backend, to measure what each gives, "
                         "with commas between: wide, team, ahead, halves, normed, "

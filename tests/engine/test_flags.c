@@ -69,7 +69,7 @@ static void test_defaults(void **state)
     assert_true(want.backend.cuda_graph && want.backend.pdl);
     assert_int_equal(o.backend.cuda_graph, want.backend.cuda_graph);
     assert_int_equal(o.backend.pdl, want.backend.pdl);
-    assert_true(want.backend.profiler_kernels && o.backend.profiler_kernels);
+    assert_false(want.backend.profiler_kernels || o.backend.profiler_kernels);
     assert_int_equal(o.backend.prefill, ROSE_PREFILL_AUTO);
     assert_int_equal(o.backend.device_timeout_ms, want.backend.device_timeout_ms);
     assert_true(!(o.backend.gpu_memory_utilization > 0));
@@ -99,7 +99,7 @@ static void test_switches(void **state)
     assert_int_equal(with("--itl-slo-ms", "30").itl_slo_ms, 30);
     assert_false(with("--no-cuda-graph", NULL).backend.cuda_graph);
     assert_false(with("--no-pdl", NULL).backend.pdl);
-    assert_false(with("--no-profiler-kernels", NULL).backend.profiler_kernels);
+    assert_true(with("--profiler-kernels", NULL).backend.profiler_kernels);
     assert_null(with("--pdl", NULL).backend.cuda_without);
     assert_string_equal(with("--cuda-without", "wide,team").backend.cuda_without, "wide,team");
     assert_int_equal(with("--prefill-backend", "flash").backend.prefill, ROSE_PREFILL_FLASH);

@@ -347,7 +347,7 @@ static uint64_t write_all(void *arg, rose_prof_writer *w, rose_err *err)
 static rose_status left_out(void *arg, rose_err *err)
 {
     (void)arg;
-    return rose_fail(err, ROSE_E_UNSUPPORTED, "no kernels: --no-profiler-kernels");
+    return rose_fail(err, ROSE_E_UNSUPPORTED, "no kernels: --profiler-kernels asks for them");
 }
 
 void rose_cuda_profile(bool on, bool kernels)
