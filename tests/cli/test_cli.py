@@ -97,6 +97,33 @@ def test_devices():
         check("cuda without a GPU is refused by name", rc == 1 and "device cuda: " in err and err.count("\n") == 1, (rc, err))
 
 
+# A driver of CUDA 11.0, as far as the runtime asks before it gives up.
+OLD_DRIVER = """
+int cuInit(unsigned flags) { (void)flags; return 0; }
+int cuDriverGetVersion(int *version) { *version = 11000; return 0; }
+"""
+
+
+def test_old_driver():
+    if "built without" in run("generate", MODEL, "-n", "1", "--device", "cuda", stdin=b"x")[2]:
+        return  # no code that asks for a driver
+    with tempfile.TemporaryDirectory() as d:
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", d + "/libcuda.so.1"], input=OLD_DRIVER.encode(), check=True)
+        before = os.environ.get("LD_LIBRARY_PATH")
+        os.environ["LD_LIBRARY_PATH"] = d + (":" + before if before else "")
+        try:
+            rc, _, err = run("generate", MODEL, "-n", "1", "--device", "cuda", stdin=b"x")
+            check("a driver that is too old is named with its version, and what is needed", rc == 1 and err.count("\n") == 1 and
+                  "the driver is for CUDA 11.0, and this program needs one for " in err, (rc, err))
+            rc, out, err = run("generate", MODEL, "-n", "1", stdin=b"x")
+            check("without --device the CPU serves then", rc == 0 and out != "", (rc, err))
+        finally:
+            if before is None:
+                del os.environ["LD_LIBRARY_PATH"]
+            else:
+                os.environ["LD_LIBRARY_PATH"] = before
+
+
 def test_model_errors():
     one_line_error("no such folder", run("inspect", "/nonexistent/model"), 1, "/nonexistent/model")
     with tempfile.TemporaryDirectory() as d:
