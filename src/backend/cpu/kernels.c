@@ -88,9 +88,9 @@ static void amx_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid,
 
 void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
 {
-    enum { BLOCK = 64 }; /* rows */
+    enum { MOST = 64 }; /* rows of a block; blocks are alike, or who has the last one waits */
     const uint64_t n_panels = (whole->n + ROSE_PANEL - 1) / ROSE_PANEL;
-    const uint64_t n_blocks = ((uint64_t)whole->m_rows + BLOCK - 1) / BLOCK;
+    const uint32_t n_blocks = (uint32_t)(((uint64_t)whole->m_rows + MOST - 1) / MOST);
     const uint64_t end = rose_share(n_panels * n_blocks, tid + 1, n);
     uint64_t at = rose_share(n_panels * n_blocks, tid, n);
 
@@ -101,13 +101,14 @@ void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t
     }
 #endif
     while (at < end) {
-        const uint32_t row = (uint32_t)(at / n_panels) * BLOCK;
+        const uint32_t b = (uint32_t)(at / n_panels);
+        const uint64_t row = rose_share(whole->m_rows, b, n_blocks);
         const uint64_t p0 = at % n_panels;
         const uint64_t p1 = n_panels - p0 < end - at ? n_panels : p0 + (end - at);
         rose_matmul a = *whole;
         a.x += row * a.ldx;
         a.y += row * a.ldy;
-        a.m_rows = whole->m_rows - row < BLOCK ? whole->m_rows - row : BLOCK;
+        a.m_rows = (uint32_t)(rose_share(whole->m_rows, b + 1, n_blocks) - row);
         fn(&a, (uint32_t)p0, (uint32_t)p1);
         at += p1 - p0;
     }
