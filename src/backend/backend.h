@@ -89,8 +89,7 @@ typedef struct rose_backend_opts {
                                    for ever */
 } rose_backend_opts;
 
-/* 256 seqs, 2048 tokens, graphs, dependent launch, a minute for a step,
- * everything else auto. */
+/* 256 seqs, 2048 tokens, graphs, dependent launch, a minute for a step, everything else auto. */
 void rose_backend_opts_default(rose_backend_opts *o);
 
 /* What start-up will take, from arithmetic alone. All in bytes unless said. */

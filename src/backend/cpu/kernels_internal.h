@@ -69,8 +69,7 @@ enum { ROSE_AMX_SUM_BYTES = 4096, ROSE_AMX_MIN_ROWS = 64, ROSE_AMX_MAX_ROWS = 51
 enum { ROSE_AMX_ROW_UNIT = 32 };
 
 /* Tiles of 64 to 512 rows, at most 800 KB or 64 rows: they and the panels that pass by fit into 2
- * MiB of L2.
- * Grows with k_pad, so that the deepest product's scratch serves all. */
+ * MiB of L2. Grows with k_pad, so that the deepest product's scratch serves all. */
 static inline size_t rose_amx_tile_bytes(uint32_t k_pad)
 {
     const size_t row = (size_t)k_pad * 2, most = row * ROSE_AMX_MAX_ROWS;
