@@ -106,17 +106,19 @@ static void streamed(void **state)
 static void timers(void **state)
 {
     static const char *const bodies[] = {
-        "{\"prompt\":\"x\",\"timeout\":5,\"max_tokens\":20,\"ignore_eos\":true}",
-        "{\"prompt\":\"x\",\"timeout\":5,\"max_tokens\":20,\"ignore_eos\":true,\"stream\":true}"};
+        "{\"prompt\":\"x\",\"timeout\":500,\"max_tokens\":20,\"ignore_eos\":true}",
+        "{\"prompt\":\"x\",\"timeout\":500,\"max_tokens\":20,\"ignore_eos\":true,\"stream\":true}"};
     (void)state;
     rose_api *a = start();
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         fake_n_timers = 0;
+        fake_timer = NULL;
+        /* in time, or over at once */
+        fake_arrival_ns = rose_now_ns() - (i < 4 ? 0 : UINT64_C(1000000000000));
         rose_http_req *r = post("/v1/completions", bodies[i % 2]);
-        /* the fake's requests arrived long ago: the time may be over at once */
-        bool armed = fake_timer != NULL;
-        if (armed && i < 2) fake_fire();
-        if (armed && i >= 2) {
+        assert_int_equal(fake_timer != NULL, i < 4);
+        if (i < 2) fake_fire();
+        if (i == 2 || i == 3) {
             fake_leave(r); /* the client goes first: no timer is left */
             assert_int_equal(fake_n_timers, 0);
         }
@@ -132,12 +134,15 @@ static void timers(void **state)
         assert_int_equal(fake_n_timers, 0);
         fake_free(r);
     }
+    fake_timer = NULL;
+    fake_arrival_ns = rose_now_ns();
     rose_http_req *r = post("/v1/completions", "{\"prompt\":\"x\",\"timeout\":86400}");
-    assert_int_equal(fake_n_timers, fake_timer != NULL);
+    assert_int_equal(fake_n_timers, 1);
     fake_run(r); /* answered in time: the timer is gone */
     assert_int_equal(fake_n_timers, 0);
     fake_free(r);
     fake_stop(a);
+    fake_arrival_ns = 1;
 }
 
 static void wait_for_encodes(unsigned n)

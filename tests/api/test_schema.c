@@ -10,6 +10,8 @@
 
 #include "fakes.h"
 
+#include "base/clock.h"
+
 #define C   "/v1/completions"
 #define H   "/v1/chat/completions"
 #define MSG "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
@@ -300,6 +302,7 @@ static int teardown(void **state)
 static rose_http_req *ask(const char *path, const char *body)
 {
     rose_http_req *r = fake_request(path, body, body == NULL ? 0 : strlen(body));
+    fake_arrival_ns = rose_now_ns(); /* a 'timeout' counts from it */
     fake_arrive(r);
     fake_run(r);
     assert_true(r->ended);
