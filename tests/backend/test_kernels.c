@@ -162,6 +162,28 @@ static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t,
     }
 }
 
+/* Few rows go several panels at a time: every number of them, from every first, and depths at which
+ * the prefetch turns to the next ones at once, late or never. */
+static void test_few_rows(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    static const uint32_t ks[] = {20, 32, 64, 96, 288}, ms[] = {1, 2, 8, 16};
+    enum { MOST = 27 };
+    for (uint32_t n_panels = 1; n_panels <= MOST; n_panels++) {
+        for (uint32_t i = 0; i < 12; i++) {
+            const uint32_t k = ks[rng_below(5)], m = ms[i % 4];
+            const rose_weight_type type = (rose_weight_type)(i % 3);
+            const uint32_t n = n_panels * ROSE_PANEL - rng_below(3) * 5;
+            matmul_case c;
+            case_init(&c, type, k, n, m, (data_kind)(i % N_DATA_KINDS));
+            c.a.epilogue = (rose_epilogue)rng_below(6);
+            snprintf(g_what, sizeof g_what, "%s few rows type %d k %u n %u m %u",
+                     rose_isa_name(t->isa), (int)type, k, n, m);
+            matmul_against_ref(&c, ref, t);
+            case_free(&c);
+        }
+    }
+}
+
 /* Cut among threads, as the engine does it, rows and panels of every thread add up to the whole. */
 static void test_share(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
 {
@@ -580,6 +602,7 @@ static const test g_tests[] = {
     {"matmul_f32", test_matmul_f32, false},
     {"matmul_bf16", test_matmul_bf16, false},
     {"matmul_i8", test_matmul_i8, false},
+    {"few_rows", test_few_rows, false},
     {"share", test_share, false},
     {"activation", test_activation, false},
     {"attention", test_attention, false},

@@ -61,9 +61,9 @@ void rose_attention_amx(const rose_attention *a);
 void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 
-/* Scratch of the AMX product: sums of 4 tiles, bf16 tiles of the rows taken at a time, and two
+/* Scratch of the AMX product: sums of 6 tiles, bf16 tiles of the rows taken at a time, and two
  * int8 panels as bf16. */
-enum { ROSE_AMX_SUM_BYTES = 4096, ROSE_AMX_MIN_ROWS = 64, ROSE_AMX_MAX_ROWS = 512 };
+enum { ROSE_AMX_SUM_BYTES = 6144, ROSE_AMX_MIN_ROWS = 64, ROSE_AMX_MAX_ROWS = 512 };
 
 /* Threads divide its rows in units of two tiles. */
 enum { ROSE_AMX_ROW_UNIT = 32 };

@@ -4,8 +4,9 @@
  * Rows are taken so many at a time that their tiles stay in L2: converted once (exact: they are
  * bf16 already), then every panel passes by, 2 row tiles x 2 panels at a time, a block, so that a
  * loaded tile serves two products. A B tile is the panel itself: 16 rows of 64 bytes. Up to 16 rows
- * the tiles have just that many; above, short ones are filled with zero rows that are not stored.
- * One row stays on AVX-512 (the bits are the same).
+ * the tiles have just that many, and a block of bf16 weights is 1 row tile x FEW_PANELS panels;
+ * above, short ones are filled with zero rows that are not stored. One row is multiplied by AVX-512
+ * (the bits are the same), ROW_PANELS or ROW_I8_PANELS panels at a time.
  *
  * Three things go on beside the tile products, a little at each step of 32 k: the epilogue of the
  * block before, from sums in memory; the fetching of the outputs that this block's epilogue will
@@ -28,16 +29,90 @@ enum {
     BLOCK_ROWS = ROSE_AMX_ROW_UNIT,
     SUM_FLOATS = TILE_ROWS * ROSE_PANEL, /* of a tile */
     NEAR_BYTES = 4096,                   /* how far ahead of its loads a panel is prefetched */
-    FEW_I8_ROWS = 4 /* int8: up to so many rows AVX-512 beats widening to tiles */
+    FEW_I8_ROWS = 4, /* int8: up to so many rows AVX-512 beats widening to tiles */
+    /* Panels at a time of one row, and how far ahead of their loads all of them together are
+     * prefetched. Two cores of a Xeon with AMX, 2026-11-21, time over the best loop that only
+     * reads, bf16: 1 panel 1.17 to 1.29, 2 1.10 to 1.17, 4 1.03 to 1.10, 8 0.91 to 1.03, tiles
+     * 1.02 to 1.14; int8, bound by its widening: 1 1.5, 2 1.46, 4 1.28, 8 1.3 to 1.55. */
+    ROW_PANELS = 8,
+    ROW_I8_PANELS = 4,
+    ROW_AHEAD_BYTES = 8192,
+    /* Of one row tile, with the prefetch of each. Steps of 8 and 16 sequences there: 0.85 of
+     * the time with 2 panels. */
+    FEW_PANELS = 6,
+    FEW_NEAR_BYTES = 1024
 };
 
 _Static_assert((int)BLOCK_ROWS == 2 * (int)TILE_ROWS, "a block is two row tiles");
-_Static_assert(4 * SUM_FLOATS * sizeof(float) == ROSE_AMX_SUM_BYTES, "sums of a block");
+_Static_assert(sizeof(float) * FEW_PANELS * SUM_FLOATS == ROSE_AMX_SUM_BYTES, "sums of a block");
+
+/* ---- one row ---- */
+
+/* Outputs of n_panels (a constant) panels from p: so many places in memory are read in turn, each a
+ * page that the prefetcher of L2 follows by itself. It keeps more lines under way than L1 may ask
+ * for. */
+ROSE_INLINE void row_panels(const rose_matmul *a, rose_weight_type type, uint32_t p,
+                            uint32_t n_panels)
+{
+    const size_t pair_bytes = 2 * ROSE_PANEL * rose_weight_size(type); /* of a panel */
+    const size_t panel_bytes = a->k_pad / 2 * pair_bytes;
+    const uint8_t *w = (const uint8_t *)a->w + p * panel_bytes;
+    const float *x = a->x;
+    intptr_t ahead = ROW_AHEAD_BYTES / (intptr_t)n_panels;
+    const uint32_t turn =
+        a->k_pad - 2 * (uint32_t)((size_t)ahead / pair_bytes); /* 2^32 - n: never */
+    vec16 acc[ROW_PANELS];
+
+    ROSE_UNROLL
+    for (uint32_t i = 0; i < n_panels; i++)
+        acc[i] = v_zero();
+    for (uint32_t g = 0; g < a->k_pad; g += ROSE_K_GROUP) {
+        vec16 e[ROW_PANELS], o[ROW_PANELS];
+        if (g == turn) ahead += (intptr_t)((n_panels - 1) * panel_bytes); /* the next ones */
+        ROSE_UNROLL
+        for (uint32_t i = 0; i < n_panels; i++)
+            e[i] = o[i] = v_zero();
+        for (const float *end = x + ROSE_K_GROUP; x < end;) {
+            for (size_t line = 0; line < 64; line += pair_bytes, x += 2, w += pair_bytes) {
+                const vec16 even = v_set1(x[0]), odd = v_set1(x[1]);
+                ROSE_UNROLL
+                for (uint32_t i = 0; i < n_panels; i++) {
+                    const uint8_t *at = w + i * panel_bytes;
+                    if (line == 0) prefetch_weights(at, ahead, true);
+                    e[i] = v_fma(even, v_weights(at, type, false), e[i]);
+                    o[i] = v_fma(odd, v_weights(at, type, true), o[i]);
+                }
+            }
+        }
+        ROSE_UNROLL
+        for (uint32_t i = 0; i < n_panels; i++)
+            acc[i] = v_add(acc[i], v_add(e[i], o[i]));
+    }
+    ROSE_UNROLL
+    for (uint32_t i = 0; i < n_panels; i++)
+        finish_outputs(a, acc[i], 0, (p + i) * ROSE_PANEL);
+}
+
+/* At most `most` (a constant) panels at a time. */
+ROSE_INLINE void matmul_row(const rose_matmul *a, rose_weight_type type, uint32_t p, uint32_t p1,
+                            uint32_t most)
+{
+    for (; p1 - p >= most; p += most)
+        row_panels(a, type, p, most);
+    if (most > 4 && p1 - p >= 4) {
+        row_panels(a, type, p, 4);
+        p += 4;
+    }
+    for (; p < p1; p++)
+        row_panels(a, type, p, 1);
+}
+
+/* ---- rows in tiles ---- */
 
 /* A product of as many rows as rose_amx_tile_bytes holds, on one thread. */
 typedef struct tile_matmul {
     const rose_matmul *a;
-    float *sums;      /* [row tile][panel][16][16] of a block */
+    float *sums;      /* [row tile][2 panels][16][16] of a block, or [panel] of one row tile */
     uint8_t *tiles;   /* [row tile][group][16][32] bf16 */
     uint8_t *widened; /* two int8 panels as bf16 */
     size_t stride;    /* bytes of a row tile and of a panel */
@@ -46,10 +121,9 @@ typedef struct tile_matmul {
     uint32_t p1;        /* panels end here */
 } tile_matmul;
 
-/* 1 or 2 row tiles times 1 or 2 panels. */
+/* 2 row tiles times 1 or 2 panels, or 1 times up to FEW_PANELS. */
 typedef struct block {
-    uint32_t m, n_rows, p;
-    bool two_panels;
+    uint32_t m, n_rows, p, n_panels;
     uint32_t n_done; /* rows whose outputs are written */
 } block;
 
@@ -73,18 +147,17 @@ static void convert_rows(const rose_matmul *a, uint32_t m, uint32_t n_rows, uint
 static __attribute__((noinline)) void finish_rows(const tile_matmul *t, block *b, uint32_t until)
 {
     const rose_matmul *a = t->a;
-    const uint32_t n0 = b->p * ROSE_PANEL, n1 = n0 + ROSE_PANEL;
-    const bool whole = b->two_panels && n1 + ROSE_PANEL <= a->n;
+    const bool whole = (b->p + b->n_panels) * ROSE_PANEL <= a->n;
     for (uint32_t r = b->n_done; r < until; r++) {
         const float *sum = t->sums + r / TILE_ROWS * 2 * SUM_FLOATS + r % TILE_ROWS * ROSE_PANEL;
-        if (whole) { /* no masks */
-            float *y = a->y + (b->m + r) * a->ldy;
-            v_store(y + n0, v_epilogue(a, v_load(sum), b->m + r, n0, ROSE_PANEL));
-            v_store(y + n1, v_epilogue(a, v_load(sum + SUM_FLOATS), b->m + r, n1, ROSE_PANEL));
-            continue;
+        uint32_t n0 = b->p * ROSE_PANEL;
+        for (uint32_t i = 0; i < b->n_panels; i++, sum += SUM_FLOATS, n0 += ROSE_PANEL) {
+            if (whole) /* no masks */
+                v_store(a->y + (b->m + r) * a->ldy + n0,
+                        v_epilogue(a, v_load(sum), b->m + r, n0, ROSE_PANEL));
+            else
+                finish_outputs(a, v_load(sum), b->m + r, n0);
         }
-        finish_outputs(a, v_load(sum), b->m + r, n0);
-        if (b->two_panels) finish_outputs(a, v_load(sum + SUM_FLOATS), b->m + r, n1);
     }
     b->n_done = until;
 }
@@ -94,8 +167,8 @@ ROSE_INLINE void prefetch_outputs(const rose_matmul *a, const block *b, uint32_t
 {
     for (; r < until; r++) {
         const float *y = a->y + (b->m + r) * a->ldy + b->p * ROSE_PANEL;
-        __asm__ volatile("prefetchw %0" : : "m"(*y));
-        if (b->two_panels) __asm__ volatile("prefetchw %0" : : "m"(*(y + ROSE_PANEL)));
+        for (uint32_t i = 0; i < b->n_panels; i++, y += ROSE_PANEL)
+            __asm__ volatile("prefetchw %0" : : "m"(*y));
     }
 }
 
@@ -109,44 +182,73 @@ ROSE_INLINE void prefetch_tile(const uint8_t *w, intptr_t ahead)
 
 /* ---- a block ---- */
 
-/* One group of 32 k. two_rows, two_panels and near are constants. */
-ROSE_INLINE void group_product(const uint8_t *x, const uint8_t *w, size_t stride, bool two_rows,
-                               bool two_panels, bool near, intptr_t ahead)
+/* One group of 32 k of two row tiles. n_panels, 1 or 2, and near are constants. */
+ROSE_INLINE void group_product(const uint8_t *x, const uint8_t *w, size_t stride, uint32_t n_panels,
+                               bool near, intptr_t ahead)
 {
     _tile_loadd(4, x, 64);
     _tile_loadd(6, w, 64);
     if (near) prefetch_tile(w, ahead);
     _tile_dpbf16ps(0, 4, 6);
-    if (two_panels) {
+    if (n_panels > 1) {
         _tile_loadd(7, w + stride, 64);
         if (near) prefetch_tile(w + stride, ahead);
         _tile_dpbf16ps(1, 4, 7);
     }
-    if (two_rows) {
-        _tile_loadd(5, x + stride, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        if (two_panels) _tile_dpbf16ps(3, 5, 7);
-    }
+    _tile_loadd(5, x + stride, 64);
+    _tile_dpbf16ps(2, 5, 6);
+    if (n_panels > 1) _tile_dpbf16ps(3, 5, 7);
 }
 
-/* The sums of block b, from row tiles x and panels w, while block `before` (or NULL), whose sums
- * are stored, is finished. two_rows, two_panels and near (the weights are fetched) are constants.
- */
-ROSE_INLINE void tile_product(const tile_matmul *t, block *b, block *before, const uint8_t *x,
-                              const uint8_t *w, bool two_rows, bool two_panels, bool near)
+/* One group of 32 k of one row tile. The tiles' numbers are part of their instructions. */
+#define FEW_STEP(i)                                                                                \
+    if (n_panels > (i)) {                                                                          \
+        _tile_loadd(7, w + (i)*stride, 64);                                                        \
+        if (near) prefetch_tile(w + (i)*stride, ahead);                                            \
+        _tile_dpbf16ps(i, 6, 7);                                                                   \
+    }
+
+ROSE_INLINE void few_product(const uint8_t *x, const uint8_t *w, size_t stride, uint32_t n_panels,
+                             bool near, intptr_t ahead)
 {
-    const uint32_t turn = t->n_groups - NEAR_BYTES / TILE_BYTES; /* 2^32 - n: never */
-    intptr_t ahead = NEAR_BYTES;
+    _tile_loadd(6, x, 64);
+    FEW_STEP(0)
+    FEW_STEP(1)
+    FEW_STEP(2)
+    FEW_STEP(3)
+    FEW_STEP(4)
+    FEW_STEP(5)
+}
+
+/* Is sum i one of a block's? Two row tiles: [row tile][2 panels]; one: [panel]. */
+ROSE_INLINE bool has_sum(uint32_t i, bool two_rows, uint32_t n_panels)
+{
+    return two_rows ? i < 4 && i % 2 < n_panels : i < n_panels;
+}
+
+#define ZERO_SUM(i)                                                                                \
+    if (has_sum(i, two_rows, n_panels)) _tile_zero(i);
+#define STORE_SUM(i)                                                                               \
+    if (has_sum(i, two_rows, n_panels)) _tile_stored(i, t->sums + (i)*SUM_FLOATS, 64);
+#define EACH_SUM(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
+
+/* The sums of block b, from row tiles x and panels w, while block `before` (or NULL), whose sums
+ * are stored, is finished. two_rows, n_panels and near (the weights are fetched) are constants. */
+ROSE_INLINE void tile_product(const tile_matmul *t, block *b, block *before, const uint8_t *x,
+                              const uint8_t *w, bool two_rows, uint32_t n_panels, bool near)
+{
+    intptr_t ahead = n_panels > 2 ? FEW_NEAR_BYTES : NEAR_BYTES;
+    const uint32_t turn = t->n_groups - (uint32_t)(ahead / TILE_BYTES); /* 2^32 - n: never */
     uint32_t due = 0, share = 0, n_fetched = 0; /* rows of outputs in step with the groups */
 
     MEMORY_BARRIER(); /* rows and widened panels are stored: the loads below do not say so */
-    _tile_zero(0);
-    if (two_panels) _tile_zero(1);
-    if (two_rows) _tile_zero(2);
-    if (two_rows && two_panels) _tile_zero(3);
+    EACH_SUM(ZERO_SUM)
     for (uint32_t g = 0; g < t->n_groups; g++, x += TILE_BYTES, w += TILE_BYTES) {
-        if (near && two_panels && g == turn) ahead += (intptr_t)t->stride; /* the next pair */
-        group_product(x, w, t->stride, two_rows, two_panels, near, ahead);
+        if (near && g == turn) ahead += (intptr_t)((n_panels - 1) * t->stride); /* the next ones */
+        if (two_rows)
+            group_product(x, w, t->stride, n_panels, near, ahead);
+        else
+            few_product(x, w, t->stride, n_panels, near, ahead);
         for (share += BLOCK_ROWS; share >= t->n_groups; share -= t->n_groups)
             due++;
         const uint32_t to = due < b->n_rows ? due : b->n_rows;
@@ -156,10 +258,7 @@ ROSE_INLINE void tile_product(const tile_matmul *t, block *b, block *before, con
             finish_rows(t, before, due < before->n_rows ? due : before->n_rows);
     }
     if (before != NULL) finish_rows(t, before, before->n_rows);
-    _tile_stored(0, t->sums, 64);
-    if (two_panels) _tile_stored(1, t->sums + SUM_FLOATS, 64);
-    if (two_rows) _tile_stored(2, t->sums + 2 * SUM_FLOATS, 64);
-    if (two_rows && two_panels) _tile_stored(3, t->sums + 3 * SUM_FLOATS, 64);
+    EACH_SUM(STORE_SUM)
     MEMORY_BARRIER();
 }
 
@@ -168,14 +267,16 @@ ROSE_INLINE void block_product(const tile_matmul *t, block *b, block *before, co
                                const uint8_t *w, bool near)
 {
     const bool two_rows = b->n_rows > TILE_ROWS;
-    if (two_rows && b->two_panels)
-        tile_product(t, b, before, x, w, true, true, near);
+    if (two_rows && b->n_panels == 2)
+        tile_product(t, b, before, x, w, true, 2, near);
     else if (two_rows)
-        tile_product(t, b, before, x, w, true, false, near);
-    else if (b->two_panels)
-        tile_product(t, b, before, x, w, false, true, near);
+        tile_product(t, b, before, x, w, true, 1, near);
+    else if (near && b->n_panels == FEW_PANELS)
+        tile_product(t, b, before, x, w, false, FEW_PANELS, near);
+    else if (b->n_panels == 2)
+        tile_product(t, b, before, x, w, false, 2, near);
     else
-        tile_product(t, b, before, x, w, false, false, near);
+        tile_product(t, b, before, x, w, false, 1, near);
 }
 
 /* ---- all blocks ---- */
@@ -207,16 +308,19 @@ ROSE_INLINE void matmul_rows(const tile_matmul *t, bool i8, uint32_t p0)
     block blocks[2], *before = NULL;
     uint32_t which = 0;
 
-    tiles_configure(t->n_rows < TILE_ROWS ? t->n_rows : TILE_ROWS, 6);
-    for (uint32_t p = p0; p < t->p1; p += 2) {
+    const bool few = !i8 && t->n_rows <= TILE_ROWS;
+
+    tiles_configure(t->n_rows < TILE_ROWS ? t->n_rows : TILE_ROWS, 7);
+    for (uint32_t p = p0, n_panels; p < t->p1; p += n_panels) {
         const uint8_t *w = take_panels(t, i8, p);
+        n_panels = few && t->p1 - p >= FEW_PANELS ? FEW_PANELS : t->p1 - p >= 2 ? 2 : 1;
         for (uint32_t r = 0; r < t->n_rows; r += BLOCK_ROWS, which ^= 1) {
             const uint32_t left = t->n_rows - r;
             block *b = &blocks[which];
             *b = (block){.m = t->m + r,
                          .n_rows = left < BLOCK_ROWS ? left : BLOCK_ROWS,
                          .p = p,
-                         .two_panels = p + 1 < t->p1};
+                         .n_panels = n_panels};
             uint8_t *x = t->tiles + r / TILE_ROWS * t->stride;
             if (p == p0) convert_rows(t->a, b->m, b->n_rows, x);
             block_product(t, b, before, x, w, !i8);
@@ -251,14 +355,16 @@ static void matmul_tiles(const rose_matmul *a, bool i8, uint32_t p0, uint32_t p1
 void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
     if (a->m_rows == 1)
-        rose_matmul_bf16_avx512(a, p0, p1);
+        matmul_row(a, ROSE_W_BF16, p0, p1, ROW_PANELS);
     else
         matmul_tiles(a, false, p0, p1);
 }
 
 void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    if (a->m_rows <= FEW_I8_ROWS)
+    if (a->m_rows == 1)
+        matmul_row(a, ROSE_W_I8, p0, p1, ROW_I8_PANELS);
+    else if (a->m_rows <= FEW_I8_ROWS)
         rose_matmul_i8_avx512(a, p0, p1);
     else
         matmul_tiles(a, true, p0, p1);
