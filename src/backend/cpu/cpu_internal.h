@@ -9,8 +9,9 @@
 #include "backend/cpu/pool.h"
 
 enum {
-    ROSE_CPU_OUT_BLOCK = 64, /* output rows whose logits exist at one time */
-    ROSE_CPU_OWN_ROWS = 4    /* up to so many rows are normed by every thread for itself */
+    ROSE_CPU_OUT_BLOCK = 64,   /* output rows whose logits exist at one time */
+    ROSE_CPU_BLOCK_ROWS = 512, /* rows that go through a layer at one time, at most */
+    ROSE_CPU_OWN_ROWS = 4      /* up to so many rows are normed by every thread for itself */
 };
 
 /* Hands out consecutive parts, each 64-byte aligned. base NULL: only adds up the sizes, so that the
@@ -53,30 +54,40 @@ typedef struct rose_cpu_tile {
     bool has_output;      /* some row's logits are needed */
 } rose_cpu_tile;
 
-typedef struct rose_cpu_seq {
-    uint32_t first_tile, n_tiles;
+/* The tiles of a sequence in one block of rows. */
+typedef struct rose_cpu_piece {
+    uint32_t seq, first_tile, n_tiles;
     uint64_t cost; /* of one head, all tiles */
-} rose_cpu_seq;
+} rose_cpu_piece;
+
+/* Rows that go through a layer together: whole tiles. */
+typedef struct rose_cpu_block {
+    uint32_t first_row, n_rows;
+    uint32_t first_piece, n_pieces;
+    bool shared_pages; /* some piece has several tiles: append all K and V first */
+    uint64_t cost;     /* of attention in one layer */
+} rose_cpu_block;
 
 /* Activations. Rows are padded to a multiple of 32 values; nobody writes the padding, so it stays
  * zero as it was mapped. */
 typedef struct rose_cpu_scratch {
     float *x;      /* [max_step_tokens][ld_d] residual stream */
     float *h;      /* [max_step_tokens][ld_d] normed rows; attention output */
-    float *qkv;    /* [max_step_tokens][ld_qkv] */
-    float *ff;     /* [max_step_tokens][ld_ff]; the same memory as qkv where that has no padding */
+    float *qkv;    /* [block rows][ld_qkv] of the block under way */
+    float *ff;     /* [block rows][ld_ff]; the same memory as qkv where that has no padding */
     float *out_x;  /* [out_block][ld_d] rows whose logits are needed: residual stream */
     float *out_h;  /* [out_block][ld_d] the same: attention output, normed rows */
     float *logits; /* [out_block][ld_vocab] */
     size_t ld_d, ld_qkv, ld_ff, ld_vocab;
     uint32_t out_block;
-    rose_cpu_tile *tiles; /* [max tiles] */
-    rose_cpu_seq *seqs;   /* [max_seqs] */
-    uint32_t *slot_row;   /* [max_step_tokens] rows whose logits are needed, neighbours unique */
-    uint32_t *slot_first; /* [max_step_tokens + 1] first output of each slot */
-    uint32_t *ids;        /* [max_step_tokens] results */
-    uint8_t *thread;      /* [n_threads][thread_stride] kernel and sampler scratch */
-    float *own_h;         /* [n_threads][own_stride] each thread's normed rows */
+    rose_cpu_tile *tiles;   /* [max tiles] */
+    rose_cpu_piece *pieces; /* [max_seqs + max blocks] */
+    rose_cpu_block *blocks; /* [max blocks] */
+    uint32_t *slot_row;     /* [max_step_tokens] rows whose logits are needed, neighbours unique */
+    uint32_t *slot_first;   /* [max_step_tokens + 1] first output of each slot */
+    uint32_t *ids;          /* [max_step_tokens] results */
+    uint8_t *thread;        /* [n_threads][thread_stride] kernel and sampler scratch */
+    float *own_h;           /* [n_threads][own_stride] each thread's normed rows */
     size_t thread_stride, own_stride;
 } rose_cpu_scratch;
 

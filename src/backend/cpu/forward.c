@@ -3,6 +3,9 @@
  * the others at barriers. Work is split statically: matrix products by (row block, panel), row-wise
  * operations by rows, attention by (sequence, head, row tile) weighted by its cost.
  *
+ * Many rows go through each layer in blocks, so that what lies between its operations is small and
+ * stays in the cache; a row sees the K and V of blocks before it, whose layer is done.
+ *
  * Behind the last layer's K and V only the rows whose logits are asked for go on: they are gathered
  * in blocks, so a chunk of a prompt skips most of that layer.
  *
@@ -21,9 +24,7 @@ typedef struct step {
     rose_cpu *c;
     const rose_batch *b;
     uint32_t n_slots; /* rows whose logits are needed */
-    uint32_t n_tiles;
-    bool shared_pages;     /* some sequence has several tiles: append all K and V first */
-    uint64_t cost;         /* of attention in one layer */
+    uint32_t n_tiles, n_blocks;
     uint64_t phase_end_ns; /* thread 0, with ROSE_CPU_PHASES */
 } step;
 
@@ -53,33 +54,57 @@ static void phase_done(worker *w, rose_cpu_phase phase)
 
 /* ---- before the job, on the engine thread ---- */
 
-/* Rows of a sequence that lie in one KV page form a tile: then all writes to a page of one head
- * come from one thread. */
-static void make_tiles(step *s)
+/* The tile at `row`, `pos` of sequence seq, which ends at `end`, to the block: rows of a sequence
+ * that lie in one KV page, so that all writes to a page of one head come from one thread. */
+static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t row, uint32_t end,
+                         uint32_t pos)
 {
     rose_cpu_scratch *sc = &s->c->scratch;
-    const rose_batch *b = s->b;
-    uint32_t n_tiles = 0;
+    const uint32_t room = ROSE_KV_PAGE_TOKENS - pos % ROSE_KV_PAGE_TOKENS;
+    const uint32_t n_rows = end - row < room ? end - row : room;
+    /* One row streams the keys; further rows of a tile find them in the cache. */
+    const uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows);
+    rose_cpu_piece *next = &sc->pieces[block->first_piece + block->n_pieces];
 
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
-        rose_cpu_seq *q = &sc->seqs[i];
-        uint32_t row = b->seq_first[i], end = b->seq_first[i + 1], pos = b->seq_pos[i];
-        *q = (rose_cpu_seq){.first_tile = n_tiles};
-        while (row < end) {
-            uint32_t room = ROSE_KV_PAGE_TOKENS - pos % ROSE_KV_PAGE_TOKENS;
-            uint32_t n_rows = end - row < room ? end - row : room;
-            /* One row streams the keys; further rows of a tile find them in the cache. */
-            uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows);
-            sc->tiles[n_tiles++] = (rose_cpu_tile){row, n_rows, pos, cost, false};
-            q->cost += cost;
-            row += n_rows;
-            pos += n_rows;
-        }
-        q->n_tiles = n_tiles - q->first_tile;
-        if (q->n_tiles > 1) s->shared_pages = true;
-        s->cost += q->cost * s->c->arch.n_heads;
+    if (block->n_pieces == 0 || next[-1].seq != seq) {
+        *next++ = (rose_cpu_piece){.seq = seq, .first_tile = s->n_tiles};
+        block->n_pieces++;
     }
-    s->n_tiles = n_tiles;
+    rose_cpu_piece *piece = next - 1;
+    sc->tiles[s->n_tiles++] = (rose_cpu_tile){row, n_rows, pos, cost, false};
+    piece->n_tiles++;
+    piece->cost += cost;
+    if (piece->n_tiles > 1) block->shared_pages = true;
+    block->n_rows += n_rows;
+    block->cost += (uint64_t)cost * s->c->arch.n_heads;
+    return n_rows;
+}
+
+/* Blocks of nearly equal size: each is closed by the tile that fills it. */
+static void make_tiles(step *s)
+{
+    enum { FULL = ROSE_CPU_BLOCK_ROWS - ROSE_ROW_TILE };
+    rose_cpu_scratch *sc = &s->c->scratch;
+    const rose_batch *b = s->b;
+    const uint32_t rows = b->n_tokens,
+                   n_blocks = rows <= ROSE_CPU_BLOCK_ROWS ? 1 : (rows + FULL - 1) / FULL,
+                   fair = (rows + n_blocks - 1) / n_blocks;
+    rose_cpu_block *block = &sc->blocks[0];
+
+    *block = (rose_cpu_block){0};
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        uint32_t row = b->seq_first[i], pos = b->seq_pos[i];
+        while (row < b->seq_first[i + 1]) {
+            if (block->n_rows >= fair) {
+                const uint32_t piece = block->first_piece + block->n_pieces;
+                *++block = (rose_cpu_block){.first_row = row, .first_piece = piece};
+            }
+            const uint32_t n = add_tile(s, block, i, row, b->seq_first[i + 1], pos);
+            row += n;
+            pos += n;
+        }
+    }
+    s->n_blocks = (uint32_t)(block - sc->blocks) + 1;
 }
 
 static rose_cpu_tile *tile_of_row(const step *s, uint32_t row)
@@ -192,20 +217,20 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
 
 /* ---- attention ---- */
 
-/* A place in the list of all (sequence, head, tile), in this order. */
+/* A place in the list of a block's (piece, head, tile), in this order. */
 typedef struct cursor {
-    uint32_t seq, head, tile;
+    uint32_t piece, head, tile;
 } cursor;
 
 /* The first place with at least `cost` before it. */
-static cursor cursor_at(const worker *w, uint64_t cost)
+static cursor cursor_at(const worker *w, const rose_cpu_block *block, uint64_t cost)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
-    const uint32_t n_heads = w->c->arch.n_heads;
-    cursor at = {0, 0, 0};
+    const uint32_t n_heads = w->c->arch.n_heads, end = block->first_piece + block->n_pieces;
+    cursor at = {block->first_piece, 0, 0};
 
-    for (; at.seq < w->b->n_seqs; at.seq++) {
-        const rose_cpu_seq *q = &sc->seqs[at.seq];
+    for (; at.piece < end; at.piece++) {
+        const rose_cpu_piece *q = &sc->pieces[at.piece];
         if (cost >= q->cost * n_heads) {
             cost -= q->cost * n_heads;
             continue;
@@ -220,7 +245,7 @@ static cursor cursor_at(const worker *w, uint64_t cost)
             at.tile = 0;
             at.head++;
         }
-        if (at.head == n_heads) at = (cursor){at.seq + 1, 0, 0};
+        if (at.head == n_heads) at = (cursor){at.piece + 1, 0, 0};
         break;
     }
     return at;
@@ -228,94 +253,110 @@ static cursor cursor_at(const worker *w, uint64_t cost)
 
 static void cursor_next(const worker *w, cursor *at)
 {
-    if (++at->tile < w->c->scratch.seqs[at->seq].n_tiles) return;
+    if (++at->tile < w->c->scratch.pieces[at->piece].n_tiles) return;
     at->tile = 0;
     if (++at->head < w->c->arch.n_heads) return;
     at->head = 0;
-    at->seq++;
+    at->piece++;
 }
 
 static bool cursor_before(const cursor *a, const cursor *b)
 {
-    if (a->seq != b->seq) return a->seq < b->seq;
+    if (a->piece != b->piece) return a->piece < b->piece;
     if (a->head != b->head) return a->head < b->head;
     return a->tile < b->tile;
 }
 
-static void append_tile(worker *w, uint32_t layer, const cursor *at, const rose_cpu_tile *t)
+/* The pages of a piece's sequence. */
+static const uint32_t *pages_of(const worker *w, const rose_cpu_piece *q)
 {
-    rose_cpu *c = w->c;
+    return w->b->pages + (size_t)q->seq * w->b->page_stride;
+}
+
+/* What a thread does of one block's attention in one layer. */
+typedef struct attending {
+    worker *w;
+    const rose_cpu_block *block;
+    uint32_t layer;
+    cursor to;
+} attending;
+
+static void append_tile(const attending *n, const cursor *at, const rose_cpu_tile *t)
+{
+    rose_cpu *c = n->w->c;
     const rose_cpu_scratch *sc = &c->scratch;
     const uint32_t hd = c->arch.head_dim, d = c->arch.d_model;
-    const uint32_t page =
-        w->b->pages[(size_t)at->seq * w->b->page_stride + t->pos / ROSE_KV_PAGE_TOKENS];
-    uint8_t *block =
-        c->kv + page * c->kv_page_bytes + layer * c->kv_layer_bytes + at->head * c->kv_head_bytes;
+    const uint32_t page = pages_of(n->w, &sc->pieces[at->piece])[t->pos / ROSE_KV_PAGE_TOKENS];
+    uint8_t *head = c->kv + page * c->kv_page_bytes + n->layer * c->kv_layer_bytes +
+                    at->head * c->kv_head_bytes;
 
     for (uint32_t i = 0; i < t->n_rows; i++) {
-        const float *k = sc->qkv + (t->row + i) * sc->ld_qkv + d + (size_t)at->head * hd;
-        c->kernels.kv_append(block, (t->pos + i) % ROSE_KV_PAGE_TOKENS, k, k + d, hd, c->bf16);
+        const float *k =
+            sc->qkv + (t->row - n->block->first_row + i) * sc->ld_qkv + d + (size_t)at->head * hd;
+        c->kernels.kv_append(head, (t->pos + i) % ROSE_KV_PAGE_TOKENS, k, k + d, hd, c->bf16);
     }
 }
 
 /* What follows at `at` before `to`, for the prefetch: unless it is this head again. */
-static void attend_next(const worker *w, uint32_t layer, cursor at, const cursor *to,
-                        rose_attention *a)
+static void attend_next(const attending *n, cursor at, rose_attention *a)
 {
-    const rose_cpu *c = w->c;
+    const rose_cpu *c = n->w->c;
     const cursor here = at;
-    cursor_next(w, &at);
-    if (!cursor_before(&at, to) || (at.seq == here.seq && at.head == here.head)) return;
-    const rose_cpu_seq *q = &c->scratch.seqs[at.seq];
+    cursor_next(n->w, &at);
+    if (!cursor_before(&at, &n->to) || (at.piece == here.piece && at.head == here.head)) return;
+    const rose_cpu_piece *q = &c->scratch.pieces[at.piece];
     const rose_cpu_tile *t = &c->scratch.tiles[q->first_tile + at.tile];
-    a->next_kv = c->kv + layer * c->kv_layer_bytes + at.head * c->kv_head_bytes;
-    a->next_pages = w->b->pages + (size_t)at.seq * w->b->page_stride;
+    a->next_kv = c->kv + n->layer * c->kv_layer_bytes + at.head * c->kv_head_bytes;
+    a->next_pages = pages_of(n->w, q);
     a->next_n_pages = (t->pos + t->n_rows - 1) / ROSE_KV_PAGE_TOKENS + 1;
 }
 
-static void attend_tile(worker *w, uint32_t layer, const cursor *at, const cursor *to,
-                        const rose_cpu_tile *t)
+static void attend_tile(const attending *n, const cursor *at, const rose_cpu_tile *t)
 {
-    rose_cpu *c = w->c;
+    rose_cpu *c = n->w->c;
     const rose_cpu_scratch *sc = &c->scratch;
     const size_t column = (size_t)at->head * c->arch.head_dim;
     rose_attention a = {
-        .q = sc->qkv + t->row * sc->ld_qkv + column,
+        .q = sc->qkv + (t->row - n->block->first_row) * sc->ld_qkv + column,
         .ldq = sc->ld_qkv,
         .ldo = sc->ld_d,
         .n_rows = t->n_rows,
         .n_ctx = t->pos + 1,
         .head_dim = c->arch.head_dim,
-        .scale = c->weights.layers[layer].attn_scale,
-        .kv = c->kv + layer * c->kv_layer_bytes + at->head * c->kv_head_bytes,
+        .scale = c->weights.layers[n->layer].attn_scale,
+        .kv = c->kv + n->layer * c->kv_layer_bytes + at->head * c->kv_head_bytes,
         .page_stride = c->kv_page_bytes,
-        .pages = w->b->pages + (size_t)at->seq * w->b->page_stride,
+        .pages = pages_of(n->w, &sc->pieces[at->piece]),
         .bf16 = c->bf16,
         .out = sc->h + t->row * sc->ld_d + column,
-        .scratch = w->scratch,
+        .scratch = n->w->scratch,
     };
-    attend_next(w, layer, *at, to, &a);
+    attend_next(n, *at, &a);
     c->kernels.attention(&a);
 }
 
-/* The rows of a sequence with one tile are appended by the thread that attends with them; those of
- * a longer one must all be in the pages before any thread reads them. */
-static void attention(worker *w, uint32_t layer, cursor from, cursor to)
+/* The rows of a piece with one tile are appended by the thread that attends with them; those of a
+ * longer one must all be in the pages before any thread reads them. */
+static void attention(worker *w, uint32_t layer, const rose_cpu_block *block)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
     const bool all = layer + 1 < w->c->arch.n_layers;
-    if (w->s->shared_pages) {
-        for (cursor at = from; cursor_before(&at, &to); cursor_next(w, &at)) {
-            const rose_cpu_seq *q = &sc->seqs[at.seq];
-            if (q->n_tiles > 1) append_tile(w, layer, &at, &sc->tiles[q->first_tile + at.tile]);
+    const cursor from = cursor_at(w, block, rose_share(block->cost, w->tid, w->n));
+    const attending n = {w, block, layer,
+                         cursor_at(w, block, rose_share(block->cost, w->tid + 1, w->n))};
+
+    if (block->shared_pages) {
+        for (cursor at = from; cursor_before(&at, &n.to); cursor_next(w, &at)) {
+            const rose_cpu_piece *q = &sc->pieces[at.piece];
+            if (q->n_tiles > 1) append_tile(&n, &at, &sc->tiles[q->first_tile + at.tile]);
         }
         rose_pool_barrier(w->c->pool);
     }
-    for (cursor at = from; cursor_before(&at, &to); cursor_next(w, &at)) {
-        const rose_cpu_seq *q = &sc->seqs[at.seq];
+    for (cursor at = from; cursor_before(&at, &n.to); cursor_next(w, &at)) {
+        const rose_cpu_piece *q = &sc->pieces[at.piece];
         const rose_cpu_tile *t = &sc->tiles[q->first_tile + at.tile];
-        if (q->n_tiles == 1) append_tile(w, layer, &at, t);
-        if (all || t->has_output) attend_tile(w, layer, &at, &to, t);
+        if (q->n_tiles == 1) append_tile(&n, &at, t);
+        if (all || t->has_output) attend_tile(&n, &at, t);
     }
 }
 
@@ -352,25 +393,30 @@ static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, float 
     phase_done(w, ROSE_PHASE_FC2);
 }
 
-/* All layers but the second part of the last. */
-static void layers(worker *w)
+/* One layer, of the last its first part alone. */
+static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
 {
     rose_cpu *c = w->c;
     const rose_cpu_scratch *sc = &c->scratch;
-    const uint32_t rows = w->b->n_tokens;
-    const cursor from = cursor_at(w, rose_share(w->s->cost, w->tid, w->n));
-    const cursor to = cursor_at(w, rose_share(w->s->cost, w->tid + 1, w->n));
+    const rose_cpu_layer *l = &c->weights.layers[i];
+    const uint32_t rows = block->n_rows;
+    float *x = sc->x + block->first_row * sc->ld_d, *h = sc->h + block->first_row * sc->ld_d;
+    const float *normed = norm(w, x, h, rows, l->ln1_w, l->ln1_b);
 
-    for (uint32_t i = 0; i < c->arch.n_layers; i++) {
-        const rose_cpu_layer *l = &c->weights.layers[i];
+    matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, true);
+    phase_done(w, ROSE_PHASE_QKV);
+    attention(w, i, block);
+    phase_done(w, ROSE_PHASE_ATTENTION);
+    if (i + 1 < c->arch.n_layers) project_and_mlp(w, l, x, h, rows);
+}
+
+static void layers(worker *w)
+{
+    for (uint32_t i = 0; i < w->c->arch.n_layers; i++) {
         rose_prof_span span = {0};
         if (w->tid == 0) span = rose_prof_begin("cpu.layer");
-        const float *normed = norm(w, sc->x, sc->h, rows, l->ln1_w, l->ln1_b);
-        matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, true);
-        phase_done(w, ROSE_PHASE_QKV);
-        attention(w, i, from, to);
-        phase_done(w, ROSE_PHASE_ATTENTION);
-        if (i + 1 < c->arch.n_layers) project_and_mlp(w, l, sc->x, sc->h, rows);
+        for (uint32_t j = 0; j < w->s->n_blocks; j++)
+            layer(w, i, &w->c->scratch.blocks[j]);
         rose_prof_end_with(&span, "layer", i);
     }
 }

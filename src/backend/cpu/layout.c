@@ -97,6 +97,8 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
                              const rose_memory_plan *p)
 {
     const size_t rows = p->max_step_tokens;
+    const size_t at_once = rows < ROSE_CPU_BLOCK_ROWS ? rows : ROSE_CPU_BLOCK_ROWS;
+    const size_t n_blocks = rows / (ROSE_CPU_BLOCK_ROWS - ROSE_ROW_TILE) + 1;
     const size_t d = a->d_model;
 
     memset(s, 0, sizeof *s);
@@ -109,11 +111,11 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     s->h = take_floats(b, rows * s->ld_d);
     if (s->ld_ff == a->d_ff) { /* no padding to keep zero: qkv is dead when ff is written */
         size_t wider = s->ld_ff > s->ld_qkv ? s->ld_ff : s->ld_qkv;
-        s->qkv = take_floats(b, rows * wider);
+        s->qkv = take_floats(b, at_once * wider);
         s->ff = s->qkv;
     } else {
-        s->qkv = take_floats(b, rows * s->ld_qkv);
-        s->ff = take_floats(b, rows * s->ld_ff);
+        s->qkv = take_floats(b, at_once * s->ld_qkv);
+        s->ff = take_floats(b, at_once * s->ld_ff);
     }
     s->out_x = take_floats(b, s->out_block * s->ld_d);
     s->out_h = take_floats(b, s->out_block * s->ld_d);
@@ -121,7 +123,8 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     /* A sequence has at most one tile that starts within a page, and one for each page begun. */
     s->tiles =
         rose_bump_take(b, (2 * (size_t)p->max_seqs + rows / ROSE_ROW_TILE) * sizeof *s->tiles);
-    s->seqs = rose_bump_take(b, (size_t)p->max_seqs * sizeof *s->seqs);
+    s->pieces = rose_bump_take(b, (p->max_seqs + n_blocks) * sizeof *s->pieces);
+    s->blocks = rose_bump_take(b, n_blocks * sizeof *s->blocks);
     s->slot_row = take_u32(b, rows);
     s->slot_first = take_u32(b, rows + 1);
     s->ids = take_u32(b, rows);
