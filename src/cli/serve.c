@@ -9,6 +9,9 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "api/api.h"
 #include "base/buf.h"
@@ -408,6 +411,9 @@ static int run(const char *dir, serve_flags *f)
         s.model = NULL;
         rose_api_set_engine(s.api, s.engine, s.tok);
         log_ready(&s, f, ops->name, id.data, &t);
+#ifdef __GLIBC__
+        malloc_trim(0); /* what reading the model's files took */
+#endif
         const rose_procstat ready = rose_procstat_read();
         log_memory(&ready);
         serve_until_stopped(&s, f, &set);
