@@ -89,8 +89,9 @@ uint64_t rose_http_n_slow(const rose_http *h, rose_http_slow why);
 void rose_http_stop(rose_http *h);
 
 /* Run fn(arg) on I/O thread i, as soon as its loop turns. Any thread. ROSE_E_FULL: the queue
- * (65536) is full, fn will not run. ROSE_E_CLOSED: the server is stopping, fn will not run. What
- * was accepted runs exactly once; what stop finds in the queue runs on stop's thread. */
+ * (max_connections and 1024 more) is full, fn will not run. ROSE_E_CLOSED: the server is stopping,
+ * fn will not run. What was accepted runs exactly once; what stop finds in the queue runs on stop's
+ * thread. */
 rose_status rose_http_post(rose_http *h, uint32_t thread, void (*fn)(void *arg), void *arg);
 
 /* Call fn(arg) on I/O thread i whenever fd is readable (level-triggered), until the server stops.

@@ -31,7 +31,7 @@ enum {
     HTTP_LINGER_MS = 5000,    /* after a refusal: how long the client may go on sending */
     HTTP_MAX_REFUSED = 64,    /* connections over the limit that may read their 503 in peace */
     HTTP_SCRATCH = 64 * 1024, /* one read */
-    HTTP_POST_CAP = 65536
+    HTTP_MORE_POSTS = 1024    /* beside those of new connections */
 };
 
 typedef struct rose_http_io rose_http_io;

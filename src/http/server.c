@@ -88,11 +88,20 @@ static void wake(rose_http_io *io)
     if (write(io->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN) abort();
 }
 
+/* New connections are posted to their threads. A ring's memory becomes resident as it goes round,
+ * so a larger one would look like a leak for as long. */
+static uint32_t post_cap(const rose_http *h)
+{
+    return h->opts.max_connections + HTTP_MAX_REFUSED + HTTP_MORE_POSTS;
+}
+
 static void run_posts(rose_http_io *io)
 {
     post_item p;
-    /* As many as there are now at most, so that posts that post do not starve the sockets. */
-    for (uint32_t i = 0; i < HTTP_POST_CAP && rose_mpsc_pop(io->posts, &p) == ROSE_OK; i++)
+    /* As many as the queue holds at most, which is rounded up to a power of two, so that posts that
+     * post do not starve the sockets. */
+    const uint64_t most = UINT64_C(2) * post_cap(io->h);
+    for (uint64_t i = 0; i < most && rose_mpsc_pop(io->posts, &p) == ROSE_OK; i++)
         p.fn(p.arg);
 }
 
@@ -282,7 +291,7 @@ static rose_status io_init(rose_http_io *io, rose_err *err)
     }
     io->scratch = malloc(HTTP_SCRATCH);
     if (io->base == NULL || io->scratch == NULL ||
-        rose_mpsc_create(&io->posts, HTTP_POST_CAP, sizeof(post_item)) != ROSE_OK)
+        rose_mpsc_create(&io->posts, post_cap(io->h), sizeof(post_item)) != ROSE_OK)
         return rose_fail(err, ROSE_E_NOMEM, "http: out of memory");
     if ((io->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
         return rose_fail(err, ROSE_E_IO, "eventfd: %s", strerror(errno));
