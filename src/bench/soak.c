@@ -126,7 +126,9 @@ static void note_metrics(run *r, const rose_visit *v)
     rose_soak_sample *p = &s->samples[s->n_samples++];
     p->t_ns = rose_now_ns();
     rose_watch_parse(&p->w, v->body.data, v->body.len);
-    if (s->server.proc.pid != 0) rose_watch_process(&p->w, s->server.proc.pid);
+    if (s->server.proc.pid == 0) return;
+    rose_watch_process(&p->w, s->server.proc.pid);
+    p->gpu = rose_gpu_memory_read(s->server.proc.pid);
 }
 
 static void on_done(void *user, const rose_visit *v)
@@ -203,6 +205,11 @@ static rose_status send_load(run *r)
     rose_soak *s = &r->s;
     const uint32_t dice = rose_random_u32(&r->random) % 100;
     rose_visit_plan p = {.kind = K_LOAD, .watch_gaps = true};
+    if (rose_visitors_n_active(r->visitors) >=
+        s->o->connections) { /* the rest: /health, /metrics */
+        s->n_unsent++;
+        return ROSE_OK;
+    }
     if (dice < s->o->slow_percent) {
         p = (rose_visit_plan){.kind = K_SLOW,
                               .receive_buffer_bytes = 4096,
@@ -219,10 +226,6 @@ static rose_status send_load(run *r)
     rose_status st = make_request(r, true, &p.bytes);
     if (st == ROSE_OK) st = rose_visitors_start(r->visitors, &p);
     rose_buf_free(&p.bytes);
-    if (st == ROSE_E_FULL) {
-        s->n_unsent++;
-        return ROSE_OK;
-    }
     s->n_sent += st == ROSE_OK;
     return st;
 }
@@ -415,6 +418,7 @@ static rose_status prepare(run *r, const char *model_dir, rose_err *err)
     if (context >= 3) rose_load_trace_clamp(&r->trace, context, 0, 0);
     r->s.samples = calloc(ROSE_SOAK_MAX_SAMPLES, sizeof *r->s.samples);
     if (r->s.samples == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    r->s.gpu_before_bytes = rose_gpu_memory_read(0).device_bytes;
     st =
         rose_server_start(&r->s.server, &specs[0], &o->server, model_dir, NULL, o->output_dir, err);
     if (st != ROSE_OK) return st;

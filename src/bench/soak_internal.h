@@ -2,6 +2,7 @@
 #ifndef ROSE_BENCH_SOAK_INTERNAL_H
 #define ROSE_BENCH_SOAK_INTERNAL_H
 
+#include "bench/gpu_memory.h"
 #include "bench/spread.h"
 #include "bench/visit.h"
 #include "bench/watch.h"
@@ -39,6 +40,7 @@ typedef struct rose_stall {
 typedef struct rose_soak_sample {
     uint64_t t_ns;
     rose_watch w;
+    rose_gpu_memory gpu;
 } rose_soak_sample;
 
 /* Ten times a second. */
@@ -76,6 +78,7 @@ typedef struct rose_soak {
     rose_soak_tick *ticks; /* owned */
     uint32_t n_ticks, cap_ticks;
     rose_watch fresh, end;
+    uint64_t gpu_before_bytes; /* in use on the GPU when the server was not there yet */
     bool settled, clean_exit, stopped, hung;
     char died[320]; /* "" = the server lived */
     double client_cpu_s;

@@ -9,7 +9,12 @@
 #include "bench/results.h"
 #include "bench/soak_internal.h"
 
-enum { MAX_ROWS = 600, MAX_LISTED = 200 };
+enum {
+    MAX_ROWS = 600,
+    MAX_LISTED = 200,
+    GPU_LEAST_MIB = 64, /* a context alone has more */
+    GPU_GROWTH_MIB = 2  /* the driver takes memory in such pieces */
+};
 static const double mib = 1048576.0;
 
 double rose_fit_slope(const double *x, const double *y, size_t n)
@@ -119,6 +124,36 @@ static growth fit(const rose_soak *s)
     return g;
 }
 
+/* What the server has of the GPU's memory, sample by sample: of its process where the driver says
+ * so, else what all have more than before it began. */
+typedef struct gpu_memory {
+    bool any; /* there is a GPU, and the server has some of it */
+    bool process;
+    double first, last, max; /* MiB */
+} gpu_memory;
+
+static double gpu_mib(const rose_soak *s, const rose_soak_sample *p, bool process)
+{
+    const uint64_t before = s->gpu_before_bytes, now = p->gpu.device_bytes;
+    if (process) return (double)p->gpu.process_bytes / mib;
+    return now > before ? (double)(now - before) / mib : 0;
+}
+
+static gpu_memory gpu_of(const rose_soak *s)
+{
+    gpu_memory g = {0};
+    if (s->n_samples == 0 || !s->samples[0].gpu.known) return g;
+    g.process = s->samples[0].gpu.process_bytes > 0;
+    g.first = g.last = g.max = gpu_mib(s, &s->samples[0], g.process);
+    g.any = g.first >= GPU_LEAST_MIB;
+    for (uint32_t i = 1; i < s->n_samples; i++) {
+        if (!s->samples[i].gpu.known) continue;
+        g.last = gpu_mib(s, &s->samples[i], g.process);
+        if (g.last > g.max) g.max = g.last;
+    }
+    return g;
+}
+
 /* ---- verdicts ---- */
 
 static bool verdict(json_t *list, const char *name, bool pass, const char *detail)
@@ -171,6 +206,27 @@ static bool judge_growth(const rose_soak *s, const growth *g, json_t *list)
     return ok;
 }
 
+static const char *gpu_of_whom(const gpu_memory *g)
+{
+    return g->process ? "process" : "device";
+}
+
+static bool judge_gpu(const gpu_memory *g, json_t *list)
+{
+    char d[160];
+    if (!g->any) return true;
+    snprintf(d, sizeof d, "%.1f MiB of the %s at first, %.1f at last, %.1f at most", g->first,
+             gpu_of_whom(g), g->last, g->max);
+    return verdict(list, "GPU memory does not grow", g->max < g->first + GPU_GROWTH_MIB, d);
+}
+
+static json_t *gpu_json(const gpu_memory *g)
+{
+    if (!g->any) return json_null();
+    return json_pack("{s:s, s:f, s:f, s:f}", "of", gpu_of_whom(g), "first", g->first, "last",
+                     g->last, "max", g->max);
+}
+
 static bool judge_latency(const rose_soak *s, json_t *list)
 {
     char d[240];
@@ -221,18 +277,25 @@ static bool judge_client(const rose_soak *s, json_t *list)
 
 /* ---- JSON ---- */
 
-static json_t *series_json(const rose_soak *s)
+static json_t *sample_json(const rose_soak *s, const rose_soak_sample *p, const gpu_memory *g)
+{
+    if (!g->any || !p->gpu.known) return json_null();
+    return json_real(gpu_mib(s, p, g->process));
+}
+
+static json_t *series_json(const rose_soak *s, const gpu_memory *g)
 {
     json_t *rows = json_array();
     const uint32_t every = s->n_samples / MAX_ROWS + 1;
     for (uint32_t i = 0; i < s->n_samples; i += every) {
         const rose_soak_sample *p = &s->samples[i];
         json_array_append_new(rows,
-                              json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "t_s",
+                              json_pack("{s:f, s:f, s:o, s:f, s:f, s:f, s:f, s:f}", "t_s",
                                         (double)(p->t_ns - s->start_ns) * 1e-9, "rss_mib",
-                                        p->w.resident_bytes / mib, "fds", p->w.open_fds,
-                                        "pages_free", p->w.kv_pages_free, "running", p->w.running,
-                                        "waiting", p->w.waiting, "preemptions", p->w.preemptions));
+                                        p->w.resident_bytes / mib, "gpu_mib", sample_json(s, p, g),
+                                        "fds", p->w.open_fds, "pages_free", p->w.kv_pages_free,
+                                        "running", p->w.running, "waiting", p->w.waiting,
+                                        "preemptions", p->w.preemptions));
     }
     return rows;
 }
@@ -282,8 +345,10 @@ int rose_soak_report(const rose_soak *s, int argc, char **argv)
 {
     json_t *list = json_array();
     const growth g = fit(s);
+    const gpu_memory gpu = gpu_of(s);
     bool ok = judge_replies(s, list);
     ok &= judge_growth(s, &g, list);
+    ok &= judge_gpu(&gpu, list);
     ok &= judge_latency(s, list);
     ok &= judge_client(s, list);
     if (s->server.command.len > 0)
@@ -291,7 +356,7 @@ int rose_soak_report(const rose_soak *s, int argc, char **argv)
     if (s->stopped) fprintf(stderr, "the run was stopped early\n");
     json_t *root = json_pack(
         "{s:o, s:o, s:f, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-        "s:o, s:o, s:b}",
+        "s:o, s:o, s:o, s:b}",
         "meta", rose_results_meta(argc, argv), "server",
         rose_results_stringn(s->server.command.data, s->server.command.len), "duration_s",
         (double)(s->end_ns - s->start_ns) * 1e-9, "load", (double)s->o->load, "capacity_rps",
@@ -300,8 +365,9 @@ int rose_soak_report(const rose_soak *s, int argc, char **argv)
         rose_spread_json(&s->itl, 1e-6), "e2e_ms", rose_spread_json(&s->e2e, 1e-6), "health_ms",
         rose_spread_json(&s->health, 1e-6), "client_lateness_ms", rose_spread_json(&s->late, 1e-6),
         "rss_growth_second_half_mib", number_json(g.rss_mib), "fds_growth_second_half",
-        number_json(g.fds), "criteria", list, "stalls", stalls_json(s), "slow_health",
-        slow_health_json(s), "series", series_json(s), "pass", (int)ok);
+        number_json(g.fds), "gpu_memory_mib", gpu_json(&gpu), "criteria", list, "stalls",
+        stalls_json(s), "slow_health", slow_health_json(s), "series", series_json(s, &gpu), "pass",
+        (int)ok);
     int rc = rose_results_emit(root, s->o->output_dir, "soak");
     return ok ? rc : 1;
 }
