@@ -12,12 +12,14 @@
  * A device error is sticky: every call after it fails as well, and nothing here waits without
  * asking the device whether it still runs. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/cuda/cuda_internal.h"
 #include "base/clock.h"
+#include "base/log.h"
 
 rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what)
 {
@@ -53,6 +55,11 @@ cudaError_t rose_cuda_finish(rose_cuda *c)
 
 /* ---- the device ---- */
 
+static double ms(uint64_t from_ns, uint64_t to_ns)
+{
+    return (double)(to_ns - from_ns) * 1e-6;
+}
+
 /* Why there is none: the runtime says "insufficient driver" where there is no driver at all. */
 static rose_status no_device(rose_err *err, cudaError_t e)
 {
@@ -73,11 +80,17 @@ static rose_status no_device(rose_err *err, cudaError_t e)
 
 rose_status rose_cuda_select(rose_err *err)
 {
+    static atomic_flag opened = ATOMIC_FLAG_INIT;
     int n = 0, major = 0, minor = 0;
+    const uint64_t began = rose_now_ns();
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e != cudaSuccess || n == 0) return no_device(err, e);
-    if ((e = cudaSetDevice(0)) == cudaSuccess)
-        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    const uint64_t found = rose_now_ns();
+    e = cudaSetDevice(0);
+    if (!atomic_flag_test_and_set(&opened)) /* the first call makes the context */
+        rose_log(ROSE_LOG_DEBUG, "cuda", "start: driver %.1f + context %.1f ms", ms(began, found),
+                 ms(found, rose_now_ns()));
+    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
     if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "opening GPU 0");
     if (major < 8)
@@ -208,8 +221,11 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     c->without = p->without;
     c->naive = o->prefill == ROSE_PREFILL_NAIVE;
     c->timeout = o->device_timeout_ms;
+    const uint64_t began = rose_now_ns();
     if ((st = allocate(c, m, err)) != ROSE_OK) goto done;
+    const uint64_t allocated = rose_now_ns();
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
+    const uint64_t loaded = rose_now_ns();
     if (o->megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
     if (o->cuda_graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
     const cudaError_t e = rose_cuda_finish(c);
@@ -217,7 +233,12 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         st = rose_cuda_fail(err, e, "uploading the graphs");
         goto done;
     }
+    const uint64_t captured = rose_now_ns();
     if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
+    rose_log(ROSE_LOG_DEBUG, "cuda",
+             "start: memory %.1f + weights %.1f + %u graphs %.1f + first steps %.1f ms",
+             ms(began, allocated), ms(allocated, loaded), c->n_graphs + c->n_prompts,
+             ms(loaded, captured), ms(captured, rose_now_ns()));
     rose_cuda_profile(true, o->profiler_kernels);
     *ctx = c;
 done:

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "backend/cuda/cuda_internal.h"
+#include "base/clock.h"
+#include "base/log.h"
 
 enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_KV_PAGES = INT32_MAX };
 
@@ -337,8 +339,11 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
+    const uint64_t began = rose_now_ns();
     if ((e = rose_cuda_linear_init(&wide)) != cudaSuccess)
         return rose_cuda_fail(err, e, "preparing the kernels");
+    rose_log(ROSE_LOG_DEBUG, "cuda", "start: the products' kernels %.1f ms",
+             (double)(rose_now_ns() - began) * 1e-6);
     if (!wide) p.without |= ROSE_CUDA_WITHOUT_WIDE;
     if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
     rose_cuda_layout_weights(&w, &weights, m, &p);
