@@ -109,6 +109,20 @@ static constexpr int blocks_for(int max_warps, bool eight)
     return max_warps == 16 && eight ? 2 : 1;
 }
 
+/* Adds N pairs in order; all are loaded before the first addition. */
+template <int N> ROSE_DEVICE void add_parts(float *lo, float *hi, const float *part, uint32_t apart)
+{
+    float2 v[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        v[i] = *reinterpret_cast<const float2 *>(part + i * apart);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        *lo += v[i].x;
+        *hi += v[i].y;
+    }
+}
+
 /* EIGHT: there are no more than 8 rows. */
 template <typename T, int MT, int NT, int MAX_WARPS, bool EIGHT>
 static __global__ void __launch_bounds__(MAX_WARPS * 32, blocks_for(MAX_WARPS, EIGHT))
@@ -203,11 +217,11 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, blocks_for(MAX_WARPS, E
                 lo = total[row * COLS + col];
                 hi = total[row * COLS + col + 1];
             }
-            for (uint32_t q = 0; live && q < n; q++) {
-                float2 v = *reinterpret_cast<float2 *>(part + (q * ROWS + row) * WIDE + col);
-                lo += v.x;
-                hi += v.y;
-            }
+            uint32_t q = 0;
+            for (; live && q + 4 <= n; q += 4)
+                add_parts<4>(&lo, &hi, part + (q * ROWS + row) * WIDE + col, ROWS * WIDE);
+            for (; live && q < n; q++)
+                add_parts<1>(&lo, &hi, part + (q * ROWS + row) * WIDE + col, 0);
             if (!last) {
                 total[row * COLS + col] = lo;
                 total[row * COLS + col + 1] = hi;
