@@ -130,17 +130,23 @@ static void residual(pass *p, const rose_cuda_linear *w, const void *h)
     note(p, rose_cuda_linear_run(&p->launch, w, &io));
 }
 
+static rose_cuda_attention attention_of(pass *p, uint32_t layer)
+{
+    const rose_cuda *c = p->c;
+    return (rose_cuda_attention){.q = c->scratch.q,
+                                 .kv = rose_cuda_layer_kv(c, layer),
+                                 .tables = table(p, p->at.tables),
+                                 .items = table(p, p->at.items),
+                                 .scale = c->weights.layers[layer].scale,
+                                 .out = c->scratch.h,
+                                 .out_k_pad = c->weights.head.k_pad,
+                                 .d = c->arch.d_model};
+}
+
 static void attention(pass *p, uint32_t layer)
 {
-    rose_cuda *c = p->c;
-    rose_cuda_attention a = {.q = c->scratch.q,
-                             .kv = rose_cuda_layer_kv(c, layer),
-                             .tables = table(p, p->at.tables),
-                             .items = table(p, p->at.items),
-                             .scale = c->weights.layers[layer].scale,
-                             .out = c->scratch.h,
-                             .out_k_pad = c->weights.head.k_pad,
-                             .d = c->arch.d_model};
+    const rose_cuda *c = p->c;
+    rose_cuda_attention a = attention_of(p, layer);
     if (p->n_rows < p->s->n_rows) { /* half: of one row each; items name their rows */
         a.items += p->first;
         a.n_items = p->n_rows;
@@ -159,19 +165,41 @@ static void attention(pass *p, uint32_t layer)
     }
 }
 
+static rose_cuda_io qkv_of(pass *p, uint32_t layer)
+{
+    rose_cuda *c = p->c;
+    return (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_QKV,
+                          .late = p->launch.beside, /* attention: a block a place */
+                          .q = rows_of(p, c->scratch.q, c->arch.d_model),
+                          .kv = rose_cuda_layer_kv(c, layer),
+                          .slot = row_table(p, p->at.slot)};
+}
+
 /* A layer up to its attention. */
 static void before(pass *p, uint32_t i)
 {
-    rose_cuda *c = p->c;
-    const rose_cuda_scratch *s = &c->scratch;
-    const rose_cuda_layer *l = &c->weights.layers[i];
+    const rose_cuda_layer *l = &p->c->weights.layers[i];
+    norm_linear(p, &l->qkv, l->ln1_w, l->ln1_b, qkv_of(p, i));
+}
 
-    norm_linear(p, &l->qkv, l->ln1_w, l->ln1_b,
-                (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_QKV,
-                               .late = p->launch.beside, /* attention: a block a place */
-                               .q = rows_of(p, s->q, c->arch.d_model),
-                               .kv = rose_cuda_layer_kv(c, i),
-                               .slot = row_table(p, p->at.slot)});
+/* And with it, where one kernel does both: of single rows, each its own item. */
+static bool joined(pass *p, uint32_t i)
+{
+    rose_cuda *c = p->c;
+    const rose_cuda_layer *l = &c->weights.layers[i];
+    rose_cuda_attention a = attention_of(p, i);
+    rose_cuda_io io = qkv_of(p, i);
+
+    if (p->n_rows != p->s->n_single) return false;
+    a.n_items = io.rows = p->n_rows;
+    io.x = x_of(p);
+    io.ld_x = c->arch.d_model;
+    io.norm_w = l->ln1_w;
+    io.norm_b = l->ln1_b;
+    io.norm_eps = c->arch.norm_eps;
+    if (!rose_cuda_joins(&p->launch, &l->qkv, &io, &a)) return false;
+    note(p, rose_cuda_joined_run(&p->launch, &l->qkv, &io, &a));
+    return true;
 }
 
 /* What follows it. */
@@ -192,8 +220,10 @@ static void behind(pass *p, uint32_t i)
 
 static void layer(pass *p, uint32_t i)
 {
-    before(p, i);
-    attention(p, i);
+    if (!joined(p, i)) {
+        before(p, i);
+        attention(p, i);
+    }
     behind(p, i);
 }
 

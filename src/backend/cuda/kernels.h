@@ -209,7 +209,8 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_NORMED = 16,   /* linear_normed.cuh */
     ROSE_CUDA_WITHOUT_CARVEOUT = 32, /* rose_cuda_launch.shared of the first 16 rows */
     ROSE_CUDA_WITHOUT_PROMPTS = 64,  /* captured steps of one prompt */
-    ROSE_CUDA_WITHOUT_SPREAD = 128   /* attention of few tiles: a block a tile */
+    ROSE_CUDA_WITHOUT_SPREAD = 128,  /* attention of few tiles: a block a tile */
+    ROSE_CUDA_WITHOUT_JOINED = 256   /* joined.cu */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -248,6 +249,14 @@ cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_line
  * (head, item), or of few items one block. */
 cudaError_t rose_cuda_attention_run(const rose_cuda_launch *l, const rose_cuda_attention *a,
                                     bool together);
+/* joined.cu: rose_cuda_linear_run of QKV with norm_w, then rose_cuda_attention_run of its rows, one
+ * by one (items[i].row is i, or its n_rows 0), in one kernel; q is not written. Where not
+ * rose_cuda_joins: refused.
+ */
+bool rose_cuda_joins(const rose_cuda_launch *l, const rose_cuda_linear *w, const rose_cuda_io *io,
+                     const rose_cuda_attention *a);
+cudaError_t rose_cuda_joined_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
+                                 const rose_cuda_io *io, const rose_cuda_attention *a);
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *l, const rose_cuda_norm *a);
 cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed *a);
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);

@@ -1,17 +1,23 @@
 /* backend/cuda/launch.cuh - one way to launch a kernel: on a stream, with or without programmatic
- * dependence on the kernel before it, and a preference for shared memory. */
+ * dependence on the kernel before it, a preference for shared memory, in clusters. */
 #ifndef ROSE_BACKEND_CUDA_LAUNCH_CUH
 #define ROSE_BACKEND_CUDA_LAUNCH_CUH
 
 #include "backend/cuda/kernels.h"
 
 template <typename... Parameters, typename... Arguments>
-static cudaError_t launch_kernel(const rose_cuda_launch *at, void (*kernel)(Parameters...),
-                                 dim3 grid, unsigned threads, size_t shared,
-                                 const Arguments &...arguments)
+static cudaError_t launch_clusters(const rose_cuda_launch *at, unsigned peers,
+                                   void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+                                   size_t shared, const Arguments &...arguments)
 {
-    cudaLaunchAttribute attributes[2];
+    cudaLaunchAttribute attributes[3];
     unsigned n = 0;
+    if (peers > 1) {
+        attributes[n].id = cudaLaunchAttributeClusterDimension;
+        attributes[n].val.clusterDim.x = peers;
+        attributes[n].val.clusterDim.y = attributes[n].val.clusterDim.z = 1;
+        n++;
+    }
     if (at->dependent) {
         attributes[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[n++].val.programmaticStreamSerializationAllowed = 1;
@@ -28,6 +34,14 @@ static cudaError_t launch_kernel(const rose_cuda_launch *at, void (*kernel)(Para
     c.attrs = attributes;
     c.numAttrs = n;
     return cudaLaunchKernelEx(&c, kernel, arguments...);
+}
+
+template <typename... Parameters, typename... Arguments>
+static cudaError_t launch_kernel(const rose_cuda_launch *at, void (*kernel)(Parameters...),
+                                 dim3 grid, unsigned threads, size_t shared,
+                                 const Arguments &...arguments)
+{
+    return launch_clusters(at, 1, kernel, grid, threads, shared, arguments...);
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* backend/cuda/linear_normed.cuh - y = LayerNorm(x) w + bias of up to 8 rows in one kernel, to the
  * bits of norm_kernel and rows_kernel (linear.cuh): every block norms all rows for itself.
- * Instantiated for one type by linear_f16.cu and linear_bf16.cu.
+ * Instantiated for one type by linear_f16.cu and linear_bf16.cu; joined.cu uses its parts.
  *
  * A block computes 24 outputs, so that GPT-2's QKV and FC1 are one block a multiprocessor. A warp
  * multiplies one chunk of the sum by one tile of 8 outputs, whose weights it loads to registers
@@ -111,16 +111,22 @@ ROSE_DEVICE void copy_float(float *shared, const float *global)
 }
 
 /* To shared memory: gamma and beta of `d` values each, first halves of all groups of 8, then second
- * halves, so that a warp's loads of them meet no bank twice; and the block's biases, from n0 on. */
-ROSE_DEVICE void copy_parameters(float4 *to, float *bias, const rose_cuda_io &io,
-                                 const rose_cuda_linear &l, uint32_t d, uint32_t n0)
+ * halves, so that a warp's loads of them meet no bank twice. By the first n_threads. */
+ROSE_DEVICE void copy_norm(float4 *to, const rose_cuda_io &io, uint32_t d, uint32_t n_threads)
 {
     const uint32_t quads = d / 4;
-    for (uint32_t i = threadIdx.x; i < 2 * quads; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; i < 2 * quads; i += n_threads) {
         const uint32_t q = i < quads ? i : i - quads;
         copy_async(to + (i - q) + q % 2 * (quads / 2) + q / 2,
                    (i < quads ? io.norm_w : io.norm_b) + q * 4);
     }
+}
+
+/* And the block's biases, from n0 on. */
+ROSE_DEVICE void copy_parameters(float4 *to, float *bias, const rose_cuda_io &io,
+                                 const rose_cuda_linear &l, uint32_t d, uint32_t n0)
+{
+    copy_norm(to, io, d, blockDim.x);
     if (l.bias != NULL && threadIdx.x < NORMED_TILES * 8 && n0 + threadIdx.x < l.n)
         copy_float(bias + threadIdx.x, l.bias + n0 + threadIdx.x);
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -166,6 +172,21 @@ ROSE_DEVICE void norm_shared(uint4 *to, const float4 half[G][2], const float4 *p
     }
 }
 
+/* By the first ROWS warps, a row each: zeros where there is none. */
+template <typename T, int G>
+ROSE_DEVICE void norm_rows(uint4 *to, const float4 half[G][2], const float4 *parameters,
+                           const rose_cuda_io &io, uint32_t d, uint32_t n_kb)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp < io.rows) {
+        norm_shared<T, G>(to, half, parameters, io.norm_eps, d, n_kb, warp, lane);
+    } else if (warp < NORMED_ROWS) {
+#pragma unroll 1
+        for (uint32_t kb = lane; kb < n_kb; kb += 32)
+            to[normed_index(warp, kb, n_kb)] = make_uint4(0, 0, 0, 0);
+    }
+}
+
 /* Where a lane's rows of the first matrices of a chunk lie. */
 ROSE_DEVICE const uint4 *chunk_rows(const uint4 *rows, uint32_t n_kb, uint32_t chunk, int lane)
 {
@@ -187,6 +208,24 @@ ROSE_DEVICE void multiply_normed(float acc[4], uint32_t at, const uint4 w[CHUNK]
         mma(acc, a[0], w[j][0].x, w[j][0].y, static_cast<const T *>(NULL));
         mma(acc, a[1], w[j][0].z, w[j][0].w, static_cast<const T *>(NULL));
     }
+}
+
+/* The pair of outputs whose sums of all chunks begin at `at`, with its bias (NULL: without). */
+template <uint32_t D>
+ROSE_DEVICE float2 sum_chunks(uint32_t at, uint32_t n_chunks, const float *bias)
+{
+    float2 sum = make_float2(0, 0);
+#pragma unroll(D != 0 ? 8 : 1)
+    for (uint32_t c = 0; c < n_chunks; c++) {
+        const float2 v = load_pair(at + c * (NORMED_TILES * NORMED_ROWS * 8 * sizeof(float)));
+        sum.x += v.x;
+        sum.y += v.y;
+    }
+    if (bias != NULL) {
+        sum.x += bias[0];
+        sum.y += bias[1];
+    }
+    return sum;
 }
 
 /* What finish_pair does in QKV and ACT, in two parts: where a pair goes takes divisions, and is
@@ -286,13 +325,7 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
         place_pair(&place, io, d, row, n);
         settle(place.at);
     }
-    if (norms && (!APART || warp < ROWS)) {
-        norm_shared<T, G>(normed, half, parameters, io.norm_eps, d, n_kb, warp, lane);
-    } else if (warp < ROWS) {
-#pragma unroll 1
-        for (uint32_t kb = lane; kb < n_kb; kb += 32)
-            normed[normed_index(warp, kb, n_kb)] = make_uint4(0, 0, 0, 0);
-    }
+    norm_rows<T, G>(normed, half, parameters, io, d, n_kb);
     __syncthreads();
     if (multiplies) {
         float acc[4] = {};
@@ -302,31 +335,27 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
     }
     __syncthreads();
     if (!finishes) return;
-    float lo = 0, hi = 0;
-#pragma unroll(D != 0 ? 8 : 1)
-    for (uint32_t c = 0; c < n_chunks; c++) {
-        const float2 v = load_pair(sums_at + c * (TILES * ROWS * 8 * sizeof(float)));
-        lo += v.x;
-        hi += v.y;
-    }
-    if (l.bias != NULL) {
-        lo += bias[col];
-        hi += bias[col + 1];
-    }
-    put_pair(place, io, lo, hi);
+    const float2 y = sum_chunks<D>(sums_at, n_chunks, l.bias != NULL ? bias + col : NULL);
+    put_pair(place, io, y.x, y.y);
+}
+
+/* Shared memory of a block. */
+template <typename T> static size_t normed_bytes(const rose_cuda_linear *l)
+{
+    const uint32_t rows = NORMED_ROWS;
+    const size_t parameters = 2 * l->k * sizeof(float),
+                 sums = normed_warps(l->k_pad) * rows * 8 * sizeof(float);
+    return (size_t)rows * l->k_pad * sizeof(T) + NORMED_TILES * 8 * sizeof(float) +
+           (parameters > sums ? parameters : sums);
 }
 
 template <typename T, uint32_t D>
 static cudaError_t launch_normed(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io)
 {
-    const uint32_t rows = NORMED_ROWS, n_warps = normed_warps(l->k_pad);
-    const size_t parameters = 2 * l->k * sizeof(float), sums = n_warps * rows * 8 * sizeof(float);
     return launch_kernel(at, normed_kernel<T, D>,
-                         dim3((l->n + NORMED_TILES * 8 - 1) / (NORMED_TILES * 8)), n_warps * 32,
-                         (size_t)rows * l->k_pad * sizeof(T) + NORMED_TILES * 8 * sizeof(float) +
-                             (parameters > sums ? parameters : sums),
-                         *l, *io);
+                         dim3((l->n + NORMED_TILES * 8 - 1) / (NORMED_TILES * 8)),
+                         normed_warps(l->k_pad) * 32, normed_bytes<T>(l), *l, *io);
 }
 
 /* At most 8 rows of at most NORMED_MAX_D values; QKV and ACT. GPT-2's 768 have a kernel without

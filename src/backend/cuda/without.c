@@ -11,7 +11,8 @@ static const struct {
 } g_names[] = {{"wide", ROSE_CUDA_WITHOUT_WIDE},       {"team", ROSE_CUDA_WITHOUT_TEAM},
                {"ahead", ROSE_CUDA_WITHOUT_AHEAD},     {"halves", ROSE_CUDA_WITHOUT_HALVES},
                {"normed", ROSE_CUDA_WITHOUT_NORMED},   {"carveout", ROSE_CUDA_WITHOUT_CARVEOUT},
-               {"prompts", ROSE_CUDA_WITHOUT_PROMPTS}, {"spread", ROSE_CUDA_WITHOUT_SPREAD}};
+               {"prompts", ROSE_CUDA_WITHOUT_PROMPTS}, {"spread", ROSE_CUDA_WITHOUT_SPREAD},
+               {"joined", ROSE_CUDA_WITHOUT_JOINED}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 
 static uint32_t bit_of(const char *name, size_t length)
