@@ -91,7 +91,7 @@ PORT    ?= 8888
 
 .DEFAULT_GOAL := all
 
-.PHONY: test-neon test-amx all help tests list-tests clean serve test test-long check units format format-check asan tsan debug-test bench \
+.PHONY: test-neon test-amx all help tests list-tests list-faults clean serve test test-long check units format format-check asan tsan debug-test bench \
         fuzz install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
@@ -159,11 +159,26 @@ $B/tests/%: tests/%.c $B/librose_all.a
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $B/librose_all.a \
 	    $(LIBS) -lcmocka
 
-tests: $(TESTBIN) $(TOOLBIN)
+# A server over a CUDA runtime that needs no GPU, and a driver in front of the real one, both of which fail when told
+# to (tests/backend/test_cuda_serve.py).
+FAULTS := $(if $(filter 1,$(WITH_CUDA)),$B/tests/backend/roseinfer_fake_cuda $B/tests/backend/faults/libcuda.so.1)
+
+tests: $(TESTBIN) $(TOOLBIN) $(FAULTS)
 
 # For tools/test.
 list-tests:
 	@echo $(TESTBIN)
+list-faults:
+	@echo $(FAULTS)
+
+$B/tests/backend/fake_cuda.o: tests/backend/fake_cuda.c tests/backend/cuda_faults.h
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
+$B/tests/backend/roseinfer_fake_cuda: $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B/librose_all.a
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B/librose_all.a $(STATIC_LIBS) -lm
+$B/tests/backend/faults/libcuda.so.1: tests/backend/cuda_faults.c tests/backend/cuda_faults.h
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -Itests -shared -o $@ $< -ldl
 
 # ---- what a person types ----
 
@@ -229,8 +244,9 @@ test-amx:
 	build/amx-emulation/tests/backend/test_kernels --isa amx
 
 GPU_TESTS := $(filter $B/tests/backend/test_cuda_%,$(TESTBIN))
-test-gpu: $(GPU_TESTS) $B/tests/engine/test_engine_cpu
-	@python3 tools/run_tests $(GPU_TESTS) "env ROSE_TEST_DEVICE=cuda $B/tests/engine/test_engine_cpu"
+test-gpu: $(GPU_TESTS) $B/tests/engine/test_engine_cpu $B/roseinfer $(FAULTS)
+	@python3 tools/run_tests $(GPU_TESTS) "env ROSE_TEST_DEVICE=cuda $B/tests/engine/test_engine_cpu" \
+	    "python3 tests/backend/test_cuda_serve.py $B/roseinfer models/rose-tiny $B/tests/backend/faults/libcuda.so.1"
 sanitize-gpu: $(GPU_TESTS)
 	@sh tools/sanitize_gpu $(GPU_TESTS)
 bench-gpu: build/roseinfer build/tests/tools/gpu_steps
@@ -254,4 +270,4 @@ install: all
 clean:
 	rm -rf build
 
--include $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d)
+-include $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d) $B/tests/backend/fake_cuda.d

@@ -433,9 +433,11 @@ static void fail(rose_engine *e, const rose_err *err)
     /* release: pairs with the acquire in rose_engine_failure; what submit refuses was not accepted
      * before */
     atomic_store_explicit(&e->failed, true, memory_order_release);
-    rose_log(ROSE_LOG_ERROR, "engine", "the backend %s failed, %u open requests end: %s",
-             e->ops->name, rose_sched_n_running(e->sched) + rose_sched_n_waiting(e->sched),
-             err->msg);
+    /* relaxed: a count for people; with those that we have not taken from the inbox yet */
+    const uint32_t n_queued = atomic_load_explicit(&e->n_queued, memory_order_relaxed);
+    rose_log(
+        ROSE_LOG_ERROR, "engine", "the backend %s failed, %u open requests end: %s", e->ops->name,
+        rose_sched_n_running(e->sched) + rose_sched_n_preempted(e->sched) + n_queued, err->msg);
 }
 
 /* The next step into flight, and the oldest out of it; the new one stays there if it may. False:
