@@ -2,7 +2,7 @@
  * prompts of any length that begin anywhere, side by side, and many single rows, in pages in any
  * order; the outputs poisoned before, canaries behind them. The rows of a prompt must come out of
  * tiles as they come out one by one. (Against other arithmetic:
- * test_cuda_model.) */
+ * test_cuda_attention_exact.) */
 #include "backend/cuda_fixture.h"
 
 enum { N_PAGES = 512, MAX_ITEMS = 256, MAX_HEADS = 12, CANARY = 40 };
