@@ -14,6 +14,12 @@ static inline uint64_t rose_now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+/* From one time stamp to a later one. */
+static inline double rose_ms_between(uint64_t from_ns, uint64_t to_ns)
+{
+    return (double)(to_ns - from_ns) * 1e-6;
+}
+
 /* Wall-clock seconds since 1970, for the `created` fields of the API only. */
 static inline int64_t rose_unix_time(void)
 {

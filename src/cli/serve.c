@@ -300,24 +300,20 @@ typedef struct start_times {
     uint64_t began, model, port, tokenizer, engine;
 } start_times;
 
-static double ms_between(uint64_t from, uint64_t to)
-{
-    return (double)(to - from) * 1e-6;
-}
-
 static void log_ready(const server *s, const serve_flags *f, const char *device,
                       const char *model_id, const start_times *t)
 {
     const rose_memory_plan *p = rose_engine_plan(s->engine);
     rose_log(ROSE_LOG_INFO, "serve",
              "ready in %.1f ms: %s on %s, %s%s, %u threads, context %u, %u KV pages",
-             ms_between(t->began, rose_now_ns()), model_id, device, rose_compute_name(p->dtype),
+             rose_ms_between(t->began, rose_now_ns()), model_id, device,
+             rose_compute_name(p->dtype),
              p->quantization == ROSE_QUANT_INT8 ? " with int8 weights" : "", p->n_threads,
              p->max_model_len, p->kv_pages);
     rose_log(ROSE_LOG_INFO, "serve",
              "start: files of the model %.1f + port %.1f + tokenizer %.1f + engine %.1f ms",
-             ms_between(t->began, t->model), ms_between(t->model, t->port),
-             ms_between(t->port, t->tokenizer), ms_between(t->tokenizer, t->engine));
+             rose_ms_between(t->began, t->model), rose_ms_between(t->model, t->port),
+             rose_ms_between(t->port, t->tokenizer), rose_ms_between(t->tokenizer, t->engine));
     rose_log(ROSE_LOG_INFO, "serve",
              "plan: weights %.1f + KV pages %.1f + scratch %.1f + graphs %.1f = %.1f MiB of %.0f "
              "that were free",

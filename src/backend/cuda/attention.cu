@@ -50,17 +50,7 @@ static __global__ void __launch_bounds__(WARPS * 32) together_kernel(const rose_
             if (first > 0) pages = split_pages(table, split, n_pages);
             if (first > 0 || !early) load_split<T, HD>(&s, a.kv, pages, head, lane);
             attend<T, HD>(q, s, split, pos, false, a.scale, t, m, l, o);
-            if (g == 0) {
-#pragma unroll
-                for (int j = 0; j < HD / 8; j++) {
-                    part[warp][j * 8 + t * 2] = o[j][0];
-                    part[warp][j * 8 + t * 2 + 1] = o[j][1];
-                }
-                if (t == 0) {
-                    part[warp][HD] = m[0];
-                    part[warp][HD + 1] = l[0];
-                }
-            }
+            if (g == 0) keep_part<HD>(part[warp], m, l, o, t);
         }
         __syncthreads();
         const uint32_t n = n_splits - first < WARPS ? n_splits - first : WARPS;

@@ -179,4 +179,20 @@ ROSE_DEVICE void attend(const uint32_t q[HD / 16][4], const KV &s, uint32_t spli
             add_values<T, HD>(prob, s, page, c, o + c * 2);
 }
 
+/* Row 0 of a split, by its lanes (g is 0), to shared memory: o, then m and l. */
+template <int HD>
+ROSE_DEVICE void keep_part(float part[HD + 2], const float m[2], const float l[2],
+                           const float o[HD / 8][4], int t)
+{
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++) {
+        part[j * 8 + t * 2] = o[j][0];
+        part[j * 8 + t * 2 + 1] = o[j][1];
+    }
+    if (t == 0) {
+        part[HD] = m[0];
+        part[HD + 1] = l[0];
+    }
+}
+
 #endif

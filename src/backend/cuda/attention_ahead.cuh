@@ -106,17 +106,7 @@ static __global__ void __launch_bounds__(ahead_parts<HD>::WARPS * 32)
                           pos, (split + 1) * SPLIT <= it.pos + 1, a.scale, t, m, l, o);
             __syncwarp(); /* all lanes have read the slot */
             if (lane == s && mine < n_splits) stage_split<T, HD>(slot, &full[s], a.kv, pages, head);
-            if (g == 0) {
-#pragma unroll
-                for (int j = 0; j < HD / 8; j++) {
-                    p.sums[index][j * 8 + t * 2] = o[j][0];
-                    p.sums[index][j * 8 + t * 2 + 1] = o[j][1];
-                }
-                if (t == 0) {
-                    p.sums[index][HD] = m[0];
-                    p.sums[index][HD + 1] = l[0];
-                }
-            }
+            if (g == 0) keep_part<HD>(p.sums[index], m, l, o, t);
         }
         __syncthreads();
         const uint32_t n = min(n_splits - first, (uint32_t)ROUND);
@@ -304,18 +294,7 @@ static __global__ void __launch_bounds__(ahead_parts<HD>::WARPS * 32)
                     take();
                 }
                 step();
-                if (g == 0) {
-                    float *to = l.p.sums[i];
-#pragma unroll
-                    for (int j = 0; j < HD / 8; j++) {
-                        to[j * 8 + t * 2] = o[j][0];
-                        to[j * 8 + t * 2 + 1] = o[j][1];
-                    }
-                    if (t == 0) {
-                        to[HD] = m[0];
-                        to[HD + 1] = l_[0];
-                    }
-                }
+                if (g == 0) keep_part<HD>(l.p.sums[i], m, l_, o, t);
                 if (++s == SLOTS) {
                     s = 0;
                     turn ^= 1;

@@ -55,11 +55,6 @@ cudaError_t rose_cuda_finish(rose_cuda *c)
 
 /* ---- the device ---- */
 
-static double ms(uint64_t from_ns, uint64_t to_ns)
-{
-    return (double)(to_ns - from_ns) * 1e-6;
-}
-
 /* Why there is none: the runtime says "insufficient driver" where there is no driver at all. */
 static rose_status no_device(rose_err *err, cudaError_t e)
 {
@@ -88,8 +83,8 @@ rose_status rose_cuda_select(rose_err *err)
     const uint64_t found = rose_now_ns();
     e = cudaSetDevice(0);
     if (!atomic_flag_test_and_set(&opened)) /* the first call makes the context */
-        rose_log(ROSE_LOG_DEBUG, "cuda", "start: driver %.1f + context %.1f ms", ms(began, found),
-                 ms(found, rose_now_ns()));
+        rose_log(ROSE_LOG_DEBUG, "cuda", "start: driver %.1f + context %.1f ms",
+                 rose_ms_between(began, found), rose_ms_between(found, rose_now_ns()));
     if (e == cudaSuccess) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
     if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "opening GPU 0");
@@ -237,8 +232,9 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
     rose_log(ROSE_LOG_DEBUG, "cuda",
              "start: memory %.1f + weights %.1f + %u graphs %.1f + first steps %.1f ms",
-             ms(began, allocated), ms(allocated, loaded), c->n_graphs + c->n_prompts,
-             ms(loaded, captured), ms(captured, rose_now_ns()));
+             rose_ms_between(began, allocated), rose_ms_between(allocated, loaded),
+             c->n_graphs + c->n_prompts, rose_ms_between(loaded, captured),
+             rose_ms_between(captured, rose_now_ns()));
     rose_cuda_profile(true, o->profiler_kernels);
     *ctx = c;
 done:

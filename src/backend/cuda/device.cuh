@@ -38,7 +38,8 @@ ROSE_DEVICE uint4 load_early(const uint4 *p)
     return r;
 }
 
-/* ---- bulk copies to shared memory, and the barriers on which they arrive: from sm_90 on ---- */
+/* ---- bulk copies to shared memory, stores to a peer's, and the barriers on which they arrive:
+ * from sm_90 on ---- */
 
 #if __CUDA_ARCH__ >= 900
 ROSE_DEVICE uint32_t shared_address(const void *p)
@@ -90,6 +91,23 @@ ROSE_DEVICE void bulk_copy_once(void *shared, const void *global, uint32_t bytes
                  "[%0],[%1],%2,[%3],policy;}" ::"r"(shared_address(shared)),
                  "l"(global), "r"(bytes), "r"(shared_address(barrier))
                  : "memory");
+}
+
+/* An address of this block's shared memory as one of the cluster's block `rank`. */
+ROSE_DEVICE uint32_t peer_address(uint32_t shared, uint32_t rank)
+{
+    uint32_t a;
+    asm volatile("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(a) : "r"(shared), "r"(rank));
+    return a;
+}
+
+/* Four bytes for the barrier, which lies in the same block as `to`. */
+ROSE_DEVICE void send1(uint32_t to, uint32_t v, uint32_t barrier)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0],%1,[%2];" ::"r"(to), "r"(v),
+        "r"(barrier)
+        : "memory");
 }
 #else
 ROSE_DEVICE void bulk_init(uint64_t *, uint32_t)

@@ -102,18 +102,24 @@ rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer)
                           .n_heads = c->arch.n_heads};
 }
 
+/* For a kernel that norms x itself. */
+static void take_normed(pass *p, rose_cuda_io *io, const float *norm_w, const float *norm_b)
+{
+    io->rows = p->n_rows;
+    io->x = x_of(p);
+    io->ld_x = p->c->arch.d_model;
+    io->norm_w = norm_w;
+    io->norm_b = norm_b;
+    io->norm_eps = p->c->arch.norm_eps;
+}
+
 /* y = LayerNorm(x) w: two kernels, or one where it norms the rows itself. */
 static void norm_linear(pass *p, const rose_cuda_linear *w, const float *norm_w,
                         const float *norm_b, rose_cuda_io io)
 {
-    io.rows = p->n_rows;
-    io.x = x_of(p);
-    io.ld_x = p->c->arch.d_model;
-    if (rose_cuda_linear_norms(&p->launch, w, &io)) {
-        io.norm_w = norm_w;
-        io.norm_b = norm_b;
-        io.norm_eps = p->c->arch.norm_eps;
-    } else {
+    take_normed(p, &io, norm_w, norm_b);
+    if (!rose_cuda_linear_norms(&p->launch, w, &io)) {
+        io.norm_w = io.norm_b = NULL;
         norm(p, norm_w, norm_b);
         io.h = rows_of(p, p->c->scratch.h, p->c->weights.head.k_pad);
     }
@@ -191,12 +197,8 @@ static bool joined(pass *p, uint32_t i)
     rose_cuda_io io = qkv_of(p, i);
 
     if (p->n_rows != p->s->n_single) return false;
-    a.n_items = io.rows = p->n_rows;
-    io.x = x_of(p);
-    io.ld_x = c->arch.d_model;
-    io.norm_w = l->ln1_w;
-    io.norm_b = l->ln1_b;
-    io.norm_eps = c->arch.norm_eps;
+    a.n_items = p->n_rows;
+    take_normed(p, &io, l->ln1_w, l->ln1_b);
     if (!rose_cuda_joins(&p->launch, &l->qkv, &io, &a)) return false;
     note(p, rose_cuda_joined_run(&p->launch, &l->qkv, &io, &a));
     return true;

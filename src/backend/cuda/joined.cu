@@ -23,25 +23,6 @@ enum {
     JOINED_BOUND = 576
 };
 
-#if __CUDA_ARCH__ >= 900
-ROSE_DEVICE uint32_t at_peer(const void *p, uint32_t rank)
-{
-    uint32_t a;
-    asm volatile("mapa.shared::cluster.u32 %0,%1,%2;"
-                 : "=r"(a)
-                 : "r"(shared_address(p)), "r"(rank));
-    return a;
-}
-
-ROSE_DEVICE void send(uint32_t to, uint32_t v, uint32_t barrier)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0],%1,[%2];" ::"r"(to), "r"(v),
-        "r"(barrier)
-        : "memory");
-}
-#endif
-
 /* What a block gets of its row, and what its warps make of the splits. */
 template <typename T> struct joined_parts {
     rose_cuda_item it;
@@ -132,17 +113,7 @@ ROSE_DEVICE void attend_row(uint4 *ring, joined_parts<T> &p, const rose_cuda_att
             if (lane == 0 && next < n_splits)
                 stage_split<T, HEAD>(ring, &p.full[warp], a.kv,
                                      split_pages(a.tables + it.table, next, n_pages), head);
-            if (g == 0) {
-#pragma unroll
-                for (int j = 0; j < HEAD / 8; j++) {
-                    p.sums[warp][j * 8 + t * 2] = o[j][0];
-                    p.sums[warp][j * 8 + t * 2 + 1] = o[j][1];
-                }
-                if (t == 0) {
-                    p.sums[warp][HEAD] = m[0];
-                    p.sums[warp][HEAD + 1] = l[0];
-                }
-            }
+            if (g == 0) keep_part<HEAD>(p.sums[warp], m, l, o, t);
         }
         __syncthreads();
         const uint32_t n = min(n_splits - first, n_warps);
@@ -245,8 +216,7 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : JOINED_BOU
     if (multiplies) {
         float acc[4] = {};
         multiply_normed<T, WHOLE>(acc, rows_at, w, n_kb, chunk);
-        float *to = sums + warp * (ROWS * 8) + lane * 2;
-        *reinterpret_cast<float2 *>(to) = make_float2(acc[0], acc[1]);
+        keep_sums(sums, acc, warp, lane);
     }
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); /* all barriers are set up */
     __syncthreads();
@@ -258,8 +228,8 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : JOINED_BOU
             y.x = fminf(fmaxf(y.x, -top), top);
             y.y = fminf(fmaxf(y.y, -top), top);
         }
-        send(at_peer(&p.row[part][rank * 8 + col], row), pair_f32(y.x, y.y, tag),
-             at_peer(&p.sent, row));
+        send1(peer_address(shared_address(&p.row[part][rank * 8 + col]), row),
+              pair_f32(y.x, y.y, tag), peer_address(shared_address(&p.sent), row));
         if (page != NULL && part == 1) {
             store_pair(page, y.x, y.y);
         } else if (page != NULL) {

@@ -210,6 +210,13 @@ ROSE_DEVICE void multiply_normed(float acc[4], uint32_t at, const uint4 w[CHUNK]
     }
 }
 
+/* A warp's sums, to [chunk][tile][row][8]. */
+ROSE_DEVICE void keep_sums(float *sums, const float acc[4], uint32_t warp, uint32_t lane)
+{
+    float *to = sums + warp * (NORMED_ROWS * 8) + lane * 2;
+    *reinterpret_cast<float2 *>(to) = make_float2(acc[0], acc[1]);
+}
+
 /* The pair of outputs whose sums of all chunks begin at `at`, with its bias (NULL: without). */
 template <uint32_t D>
 ROSE_DEVICE float2 sum_chunks(uint32_t at, uint32_t n_chunks, const float *bias)
@@ -330,8 +337,7 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : NORMED_BOU
     if (multiplies) {
         float acc[4] = {};
         multiply_normed<T, WHOLE>(acc, rows_at, w, n_kb, chunk);
-        float *to = part + warp * (ROWS * 8) + lane * 2;
-        *reinterpret_cast<float2 *>(to) = make_float2(acc[0], acc[1]);
+        keep_sums(part, acc, warp, lane);
     }
     __syncthreads();
     if (!finishes) return;

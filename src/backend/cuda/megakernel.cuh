@@ -96,21 +96,6 @@ ROSE_DEVICE void sync_warps(void)
     asm volatile("bar.sync 1,256;" ::: "memory");
 }
 
-ROSE_DEVICE uint32_t peer_address(uint32_t shared, uint32_t rank)
-{
-    uint32_t a;
-    asm volatile("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(a) : "r"(shared), "r"(rank));
-    return a;
-}
-
-ROSE_DEVICE void send1(uint32_t to, uint32_t v, uint32_t barrier)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0],%1,[%2];" ::"r"(to), "r"(v),
-        "r"(barrier)
-        : "memory");
-}
-
 ROSE_DEVICE void send2(uint32_t to, float v, float u, uint32_t barrier)
 {
     asm volatile(

@@ -343,7 +343,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if ((e = rose_cuda_linear_init(&wide)) != cudaSuccess)
         return rose_cuda_fail(err, e, "preparing the kernels");
     rose_log(ROSE_LOG_DEBUG, "cuda", "start: the products' kernels %.1f ms",
-             (double)(rose_now_ns() - began) * 1e-6);
+             rose_ms_between(began, rose_now_ns()));
     if (!wide) p.without |= ROSE_CUDA_WITHOUT_WIDE;
     if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
     rose_cuda_layout_weights(&w, &weights, m, &p);
