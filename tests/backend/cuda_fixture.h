@@ -27,4 +27,45 @@ static inline rose_cuda *fx_cuda(const fx_backend *f)
     return (rose_cuda *)(void *)f->cpu;
 }
 
+/* A copy on the device, of zeros where `from` is NULL; the caller's to cudaFree. */
+static inline void *fx_to_device(const void *from, size_t bytes)
+{
+    void *p = NULL;
+    assert_int_equal(cudaMalloc(&p, bytes), cudaSuccess);
+    if (from != NULL)
+        assert_int_equal(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    else
+        assert_int_equal(cudaMemset(p, 0, bytes), cudaSuccess);
+    return p;
+}
+
+/* x in one of the 16-bit types. */
+static inline uint16_t fx_16(rose_cuda_type t, float x)
+{
+    return t == ROSE_CUDA_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
+}
+
+/* x as the type holds it. */
+static inline float fx_rounded(rose_cuda_type t, float x)
+{
+    if (t == ROSE_CUDA_F32) return x;
+    return t == ROSE_CUDA_F16 ? rose_f16_to_f32(fx_16(t, x)) : rose_bf16_to_f32(fx_16(t, x));
+}
+
+/* n values in (-scale, scale), one in 40 of them 20 times as large; the caller's to free. */
+static inline uint16_t *fx_random_16(fx_random *r, rose_cuda_type t, size_t n, float scale)
+{
+    uint16_t *v = malloc(n * sizeof *v);
+    assert_non_null(v);
+    for (size_t i = 0; i < n; i++)
+        v[i] = fx_16(t, (2 * fx_uniform(r) - 1) * scale * (fx_below(r, 40) == 0 ? 20.0f : 1.0f));
+    return v;
+}
+
+/* As layout.cuh, h_index. */
+static inline size_t fx_h_at(uint32_t row, uint32_t k, uint32_t k_pad)
+{
+    return ((size_t)(row / 8) * (k_pad / 8) + k / 8) * 64 + row % 8 * 8 + k % 8;
+}
+
 #endif

@@ -17,23 +17,9 @@ typedef struct problem {
     void *memory[5];               /* to be freed */
 } problem;
 
-static void *device(const void *from, size_t bytes)
-{
-    void *p = NULL;
-    assert_int_equal(cudaMalloc(&p, bytes), cudaSuccess);
-    assert_int_equal(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), cudaSuccess);
-    return p;
-}
-
 static uint16_t *random_values(fx_random *r, rose_cuda_type t, size_t n, float scale)
 {
-    uint16_t *v = malloc(n * sizeof *v), *d;
-    assert_non_null(v);
-    for (size_t i = 0; i < n; i++) {
-        const float x = (2 * fx_uniform(r) - 1) * scale * (fx_below(r, 40) == 0 ? 20.0f : 1.0f);
-        v[i] = t == ROSE_CUDA_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
-    }
-    d = device(v, n * sizeof *v);
+    uint16_t *v = fx_random_16(r, t, n, scale), *d = fx_to_device(v, n * sizeof *v);
     free(v);
     return d;
 }
@@ -89,7 +75,7 @@ static rose_cuda_item *single_rows(const rose_cuda_item *items, uint32_t n_items
     for (uint32_t i = 0; i < n_items; i++)
         for (uint32_t j = 0; j < items[i].n_rows; j++)
             all[(*n)++] = (rose_cuda_item){items[i].row + j, 1, items[i].pos + j, items[i].table};
-    d = device(all, rows * sizeof *all);
+    d = fx_to_device(all, rows * sizeof *all);
     free(all);
     return d;
 }
@@ -110,8 +96,8 @@ static problem make_problem(fx_random *r, rose_cuda_type type, uint32_t head_dim
         tables[i] = i * 237 % N_PAGES;
     p.memory[0] = random_values(r, type, (size_t)p.rows * d, 3);
     p.memory[1] = random_values(r, type, N_PAGES * page, 2);
-    p.memory[2] = device(items, n_items * sizeof *items);
-    p.memory[3] = device(tables, sizeof tables);
+    p.memory[2] = fx_to_device(items, n_items * sizeof *items);
+    p.memory[3] = fx_to_device(tables, sizeof tables);
     p.singles = p.memory[4] = single_rows(items, n_items, p.rows, &p.n_singles);
     p.a = (rose_cuda_attention){.q = p.memory[0],
                                 .kv = {.base = p.memory[1],
@@ -147,7 +133,7 @@ static uint16_t *run(const problem *p, way w, bool singles, size_t *n)
     assert_non_null(out);
     for (size_t i = 0; i < *n; i++)
         out[i] = g_poison;
-    a.out = device(out, *n * sizeof *out);
+    a.out = fx_to_device(out, *n * sizeof *out);
     assert_int_equal(rose_cuda_attention_run(&at, &a, p->together || singles), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_int_equal(cudaMemcpy(out, a.out, *n * sizeof *out, cudaMemcpyDeviceToHost), cudaSuccess);

@@ -38,30 +38,15 @@ static double unit_of(rose_cuda_type t)
     return t == ROSE_CUDA_F16 ? 0x1p-11 : t == ROSE_CUDA_BF16 ? 0x1p-8 : 0x1p-24;
 }
 
-static float rounded(rose_cuda_type t, float x)
-{
-    if (t == ROSE_CUDA_F32) return x;
-    return t == ROSE_CUDA_F16 ? rose_f16_to_f32(rose_f32_to_f16(x))
-                              : rose_bf16_to_f32(rose_f32_to_bf16(x));
-}
-
-static void *on_device(const void *from, size_t bytes)
-{
-    void *p = NULL;
-    assert_int_equal(cudaMalloc(&p, bytes), cudaSuccess);
-    assert_int_equal(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), cudaSuccess);
-    return p;
-}
-
 /* n values as the type has them. */
 static void *typed_on_device(rose_cuda_type t, const float *v, size_t n)
 {
-    if (t == ROSE_CUDA_F32) return on_device(v, n * sizeof *v);
+    if (t == ROSE_CUDA_F32) return fx_to_device(v, n * sizeof *v);
     uint16_t *h = malloc(n * sizeof *h);
     assert_non_null(h);
     for (size_t i = 0; i < n; i++)
-        h[i] = t == ROSE_CUDA_F16 ? rose_f32_to_f16(v[i]) : rose_f32_to_bf16(v[i]);
-    void *p = on_device(h, n * sizeof *h);
+        h[i] = fx_16(t, v[i]);
+    void *p = fx_to_device(h, n * sizeof *h);
     free(h);
     return p;
 }
@@ -85,11 +70,6 @@ static size_t v_place(uint32_t token, uint32_t dim)
     return dim / 16 * 256 + lane * 8 + (dim % 16 / 8 * 2 + token / 8) * 2 + token % 2;
 }
 
-static size_t out_place(uint32_t row, uint32_t k, uint32_t k_pad)
-{
-    return ((size_t)(row / 8) * (k_pad / 8) + k / 8) * 64 + row % 8 * 8 + k % 8;
-}
-
 /* ---- problems ---- */
 
 static float *random_values(fx_random *r, rose_cuda_type t, size_t n)
@@ -97,7 +77,7 @@ static float *random_values(fx_random *r, rose_cuda_type t, size_t n)
     float *v = malloc(n * sizeof *v);
     assert_non_null(v);
     for (size_t i = 0; i < n; i++)
-        v[i] = rounded(t, 2 * fx_uniform(r) - 1);
+        v[i] = fx_rounded(t, 2 * fx_uniform(r) - 1);
     return v;
 }
 
@@ -150,13 +130,14 @@ static float *run(const problem *p, const way *w)
     const size_t n = (size_t)(p->n_rows + 7) / 8 * 8 * k_pad, size = rose_cuda_type_size(p->type);
     void *memory[] = {typed_on_device(p->type, p->q, (size_t)p->n_rows * p->d),
                       typed_on_device(p->type, p->kv, page_block(p, N_PAGES, 0)),
-                      on_device(p->items, p->n_items * sizeof *p->items),
-                      on_device(p->tables, (size_t)p->n_items * TABLE * sizeof *p->tables), NULL};
+                      fx_to_device(p->items, p->n_items * sizeof *p->items),
+                      fx_to_device(p->tables, (size_t)p->n_items * TABLE * sizeof *p->tables),
+                      NULL};
     uint8_t *raw = malloc(n * size);
     float *out = calloc((size_t)p->n_rows * p->d, sizeof *out);
     assert_true(raw != NULL && out != NULL);
     memset(raw, 0xff, n * size); /* NaN */
-    memory[4] = on_device(raw, n * size);
+    memory[4] = fx_to_device(raw, n * size);
     const rose_cuda_attention a = {.q = memory[0],
                                    .kv = {.base = memory[1],
                                           .page_elems = page_block(p, 1, 0),
@@ -177,7 +158,7 @@ static float *run(const problem *p, const way *w)
     assert_int_equal(cudaMemcpy(raw, a.out, n * size, cudaMemcpyDeviceToHost), cudaSuccess);
     for (uint32_t row = 0; row < p->n_rows; row++)
         for (uint32_t k = 0; k < p->d; k++) {
-            const size_t from = out_place(row, k, k_pad), to = (size_t)row * p->d + k;
+            const size_t from = fx_h_at(row, k, k_pad), to = (size_t)row * p->d + k;
             uint16_t h;
             memcpy(&h, raw + from * 2, sizeof h);
             if (p->type == ROSE_CUDA_F32)

@@ -18,18 +18,14 @@ static void *random_device(fx_random *r, rose_cuda_type t, size_t n, float scale
 {
     const size_t size = rose_cuda_type_size(t);
     uint8_t *h = calloc(n, size);
-    void *p = NULL;
     for (size_t i = 0; i < n; i++) {
         const float v = ((float)fx_below(r, 20001) / 10000 - 1) * scale;
-        const uint16_t u = t == ROSE_CUDA_F16 ? rose_f32_to_f16(v) : rose_f32_to_bf16(v);
-        values[i] = t == ROSE_CUDA_F32   ? v
-                    : t == ROSE_CUDA_F16 ? rose_f16_to_f32(u)
-                                         : rose_bf16_to_f32(u);
+        const uint16_t u = fx_16(t, v);
+        values[i] = fx_rounded(t, v);
         memcpy(h + i * size, t == ROSE_CUDA_F32 ? (const void *)&values[i] : (const void *)&u,
                size);
     }
-    assert_int_equal(cudaMalloc(&p, n * size), cudaSuccess);
-    assert_int_equal(cudaMemcpy(p, h, n * size, cudaMemcpyHostToDevice), cudaSuccess);
+    void *p = fx_to_device(h, n * size);
     free(h);
     return p;
 }

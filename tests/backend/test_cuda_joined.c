@@ -20,27 +20,14 @@ typedef struct problem {
 
 static void *keep(problem *p, const void *from, size_t bytes)
 {
-    void *d = NULL;
-    assert_int_equal(cudaMalloc(&d, bytes), cudaSuccess);
-    assert_int_equal(cudaMemcpy(d, from, bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    void *d = fx_to_device(from, bytes);
     p->memory[p->n_memory++] = d;
     return d;
 }
 
-static uint16_t *halves(fx_random *r, rose_cuda_type t, size_t n, float scale)
-{
-    uint16_t *v = malloc(n * sizeof *v);
-    assert_non_null(v);
-    for (size_t i = 0; i < n; i++) {
-        const float x = (2 * fx_uniform(r) - 1) * scale * (fx_below(r, 40) == 0 ? 20.0f : 1.0f);
-        v[i] = t == ROSE_CUDA_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
-    }
-    return v;
-}
-
 static void *keep_halves(problem *p, fx_random *r, size_t n, float scale)
 {
-    uint16_t *v = halves(r, p->type, n, scale);
+    uint16_t *v = fx_random_16(r, p->type, n, scale);
     void *d = keep(p, v, n * sizeof *v);
     free(v);
     return d;
@@ -127,17 +114,13 @@ static result run(const problem *p, const uint16_t *pool, bool join)
     result res = {.n_out = (size_t)(MAX_ROWS + CANARY_ROWS) * d};
     rose_cuda_attention a = p->a;
     rose_cuda_io io = p->io;
-    void *q = NULL, *pages = NULL;
-
-    assert_int_equal(cudaMalloc(&pages, p->pool * 2), cudaSuccess);
-    assert_int_equal(cudaMemcpy(pages, pool, p->pool * 2, cudaMemcpyHostToDevice), cudaSuccess);
-    assert_int_equal(cudaMalloc(&q, (size_t)MAX_ROWS * d * 2), cudaSuccess);
-    assert_int_equal(cudaMalloc(&a.out, res.n_out * 2), cudaSuccess);
+    void *pages = fx_to_device(pool, p->pool * 2);
+    void *q = fx_to_device(NULL, (size_t)MAX_ROWS * d * 2);
     uint16_t *poison = malloc(res.n_out * 2);
     assert_non_null(poison);
     for (size_t i = 0; i < res.n_out; i++)
         poison[i] = g_poison;
-    assert_int_equal(cudaMemcpy(a.out, poison, res.n_out * 2, cudaMemcpyHostToDevice), cudaSuccess);
+    a.out = fx_to_device(poison, res.n_out * 2);
     free(poison);
     io.kv.base = a.kv.base = pages;
     if (join) {
@@ -161,7 +144,7 @@ static void compare(fx_random *r, rose_cuda_type type, uint32_t n_heads, uint32_
                     uint32_t longest)
 {
     problem p = make_problem(r, type, n_heads, rows, longest);
-    uint16_t *pool = halves(r, type, p.pool, 2);
+    uint16_t *pool = fx_random_16(r, type, p.pool, 2);
     result want = run(&p, pool, false), got = run(&p, pool, true);
     if (memcmp(want.out, got.out, want.n_out * 2) != 0)
         fail_msg("type %d, %u heads, %u rows: the rows differ", (int)type, n_heads, rows);

@@ -6,17 +6,6 @@
 enum { CANARY = 64 };
 static const float g_poison = 12345.5f;
 
-static void *device(const void *from, size_t bytes)
-{
-    void *p = NULL;
-    assert_int_equal(cudaMalloc(&p, bytes), cudaSuccess);
-    if (from != NULL)
-        assert_int_equal(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), cudaSuccess);
-    else
-        assert_int_equal(cudaMemset(p, 0, bytes), cudaSuccess);
-    return p;
-}
-
 static void fetch(void *to, const void *from, size_t bytes)
 {
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
@@ -28,22 +17,9 @@ static uint32_t up(uint32_t x, uint32_t unit)
     return (x + unit - 1) / unit * unit;
 }
 
-/* As layout.cuh, h_index. */
-static size_t h_at(uint32_t row, uint32_t k, uint32_t k_pad)
-{
-    return ((size_t)(row / 8) * (k_pad / 8) + k / 8) * 64 + row % 8 * 8 + k % 8;
-}
-
-static float rounded(rose_cuda_type t, float x)
-{
-    if (t == ROSE_CUDA_F16) return rose_f16_to_f32(rose_f32_to_f16(x));
-    if (t == ROSE_CUDA_BF16) return rose_bf16_to_f32(rose_f32_to_bf16(x));
-    return x;
-}
-
 static void put(rose_cuda_type t, void *to, size_t i, float x)
 {
-    uint16_t h = t == ROSE_CUDA_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
+    const uint16_t h = fx_16(t, x);
     if (t == ROSE_CUDA_F32)
         memcpy((float *)to + i, &x, 4);
     else
@@ -81,12 +57,12 @@ static problem make_problem(fx_random *r, rose_cuda_type t, uint32_t m, uint32_t
     float *file = calloc((size_t)k * n, sizeof(float));
     assert_true(p.x && p.wt && p.bias && p.want && h && file);
     for (size_t i = 0; i < (size_t)m * k; i++) {
-        p.x[i] = rounded(t, 2 * fx_uniform(r) - 1);
-        put(t, h, h_at((uint32_t)(i / k), (uint32_t)(i % k), p.w.k_pad), p.x[i]);
+        p.x[i] = fx_rounded(t, 2 * fx_uniform(r) - 1);
+        put(t, h, fx_h_at((uint32_t)(i / k), (uint32_t)(i % k), p.w.k_pad), p.x[i]);
     }
     for (uint32_t i = 0; i < k; i++)
         for (uint32_t j = 0; j < n; j++) {
-            float v = rounded(t, (2 * fx_uniform(r) - 1) * 0.1f);
+            float v = fx_rounded(t, (2 * fx_uniform(r) - 1) * 0.1f);
             p.wt[(size_t)i * n + j] = v;
             file[transposed ? (size_t)j * k + i : (size_t)i * n + j] = v;
         }
@@ -97,10 +73,10 @@ static problem make_problem(fx_random *r, rose_cuda_type t, uint32_t m, uint32_t
             for (uint32_t j = 0; j < n; j++)
                 p.want[(size_t)i * n + j] +=
                     (double)p.x[(size_t)i * k + kk] * (double)p.wt[(size_t)kk * n + j];
-    p.h = device(h, (size_t)up(m, 128) * p.w.k_pad * size);
-    p.w.bias = device(p.bias, n * sizeof(float));
-    p.w.w = device(NULL, (size_t)p.w.k_pad * p.w.n_pad * size);
-    void *src = device(file, (size_t)k * n * sizeof(float));
+    p.h = fx_to_device(h, (size_t)up(m, 128) * p.w.k_pad * size);
+    p.w.bias = fx_to_device(p.bias, n * sizeof(float));
+    p.w.w = fx_to_device(NULL, (size_t)p.w.k_pad * p.w.n_pad * size);
+    void *src = fx_to_device(file, (size_t)k * n * sizeof(float));
     const rose_cuda_pack pack = {.src = src,
                                  .src_type = ROSE_F32,
                                  .n_rows = transposed ? n : k,
@@ -111,7 +87,7 @@ static problem make_problem(fx_random *r, rose_cuda_type t, uint32_t m, uint32_t
     assert_int_equal(rose_cuda_pack_run(&at, &pack), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     if (t != ROSE_CUDA_F32) {
-        p.w.cores = device(NULL, (size_t)p.w.k_pad * p.w.n_pad * size);
+        p.w.cores = fx_to_device(NULL, (size_t)p.w.k_pad * p.w.n_pad * size);
         assert_int_equal(rose_cuda_cores_run(&at, &p.w), cudaSuccess);
         assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     }
@@ -142,7 +118,7 @@ static float *run_residual(const problem *p)
     assert_non_null(y);
     for (size_t i = 0; i < n; i++)
         y[i] = i < (size_t)p->m * p->n ? 1.0f : g_poison;
-    float *d = device(y, n * sizeof *y);
+    float *d = fx_to_device(y, n * sizeof *y);
     const rose_cuda_io io = {
         .h = p->h, .x = d, .ld_x = p->n, .rows = p->m, .epilogue = ROSE_CUDA_EPI_RESIDUAL};
     assert_int_equal(rose_cuda_linear_run(&at, &p->w, &io), cudaSuccess);
@@ -179,7 +155,7 @@ static void check_act(const problem *p)
     assert_non_null(y);
     for (size_t i = 0; i < (size_t)rows * k_pad; i++)
         put(p->type, y, i, 99);
-    void *d = device(y, (size_t)rows * k_pad * size);
+    void *d = fx_to_device(y, (size_t)rows * k_pad * size);
     const rose_cuda_io io = {.h = p->h,
                              .rows = p->m,
                              .epilogue = ROSE_CUDA_EPI_ACT,
@@ -191,7 +167,7 @@ static void check_act(const problem *p)
     cudaFree(d);
     for (uint32_t i = 0; i < rows; i++)
         for (uint32_t j = 0; j < k_pad; j++) {
-            const double got = (double)get(p->type, y, h_at(i, j, k_pad));
+            const double got = (double)get(p->type, y, fx_h_at(i, j, k_pad));
             if (i >= p->m || j >= p->n) {
                 assert_true(got == 99);
                 continue;
@@ -216,8 +192,8 @@ static void check_logits(const problem *p)
     assert_true(y && key);
     for (size_t i = 0; i < (size_t)p->m * ld; i++)
         y[i] = g_poison;
-    float *d = device(y, (size_t)p->m * ld * sizeof *y);
-    unsigned long long *dk = device(NULL, p->m * sizeof *dk);
+    float *d = fx_to_device(y, (size_t)p->m * ld * sizeof *y);
+    unsigned long long *dk = fx_to_device(NULL, p->m * sizeof *dk);
     w.n = n;
     w.bias = NULL;
     const rose_cuda_io io = {.h = p->h,
@@ -320,13 +296,11 @@ static void *random_values(fx_random *r, rose_cuda_type t, size_t n, float scale
     enum { PATTERN = 65521 };
     uint16_t *v = malloc(n * sizeof *v);
     assert_non_null(v);
-    for (size_t i = 0; i < n && i < PATTERN; i++) {
-        const float x = (2 * fx_uniform(r) - 1) * scale;
-        v[i] = t == ROSE_CUDA_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
-    }
+    for (size_t i = 0; i < n && i < PATTERN; i++)
+        v[i] = fx_16(t, (2 * fx_uniform(r) - 1) * scale);
     for (size_t i = PATTERN; i < n; i++) /* no two tiles alike: the period is prime */
         v[i] = v[i - PATTERN];
-    void *d = device(v, n * sizeof *v);
+    void *d = fx_to_device(v, n * sizeof *v);
     free(v);
     return d;
 }
@@ -350,7 +324,7 @@ static uint32_t *random_slots(fx_random *r, uint32_t m, uint32_t *n_pages)
             page++;
         }
     }
-    uint32_t *d = device(slot, m * sizeof *slot);
+    uint32_t *d = fx_to_device(slot, m * sizeof *slot);
     free(slot);
     *n_pages = page + 1;
     return d;
@@ -367,7 +341,7 @@ static float *random_bias(fx_random *r, uint32_t n)
         const uint32_t e = fx_below(r, 100);
         v[i] = e < 10 ? extreme[e] : 2 * fx_uniform(r) - 1;
     }
-    float *d = device(v, n * sizeof *v);
+    float *d = fx_to_device(v, n * sizeof *v);
     free(v);
     return d;
 }
@@ -377,7 +351,7 @@ static void *make_cores(const bits *b, bool kv)
     const rose_cuda_launch at = {.type = b->type};
     rose_cuda_linear l = {.w = b->w, .k = b->k, .n = b->n, .k_pad = up(b->k, 32), .kv = kv};
     l.n_pad = up(b->n, 128);
-    l.cores = device(NULL, (size_t)l.k_pad * l.n_pad * 2);
+    l.cores = fx_to_device(NULL, (size_t)l.k_pad * l.n_pad * 2);
     assert_int_equal(rose_cuda_cores_run(&at, &l), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     return l.cores;
@@ -439,7 +413,7 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
                                 .n = b->n - (head ? 1 : 0),
                                 .n_pad = up(b->n, 128)};
     *bytes = qkv ? q_bytes + page_bytes : (size_t)up(b->m + 1, 8) * up(b->n, 32) * 4;
-    uint8_t *d = device(NULL, *bytes + keys), *y = malloc(*bytes + keys);
+    uint8_t *d = fx_to_device(NULL, *bytes + keys), *y = malloc(*bytes + keys);
     assert_non_null(y);
     assert_int_equal(cudaMemset(d, 0x3c, *bytes), cudaSuccess);
     rose_cuda_io io = {.h = b->h,
@@ -551,8 +525,9 @@ static void test_norm(void **state)
                     3 * fx_uniform(&r) + (j % d == 5 ? 100.0f : 0); /* an outlier, as GPT-2 has */
             for (uint32_t j = 0; j < 2 * d; j++)
                 w[j] = fx_uniform(&r);
-            float *dx = device(x, (size_t)M * d * sizeof *x), *dw = device(w, 2 * d * sizeof *w);
-            void *dy = device(y, n_out * size);
+            float *dx = fx_to_device(x, (size_t)M * d * sizeof *x),
+                  *dw = fx_to_device(w, 2 * d * sizeof *w);
+            void *dy = fx_to_device(y, n_out * size);
             const rose_cuda_norm a = {.x = dx,
                                       .w = dw,
                                       .b = dw + d,
@@ -573,7 +548,7 @@ static void test_norm(void **state)
                     double want =
                         ((double)x[(size_t)m * d + j] - mean) / sqrt(var + 1e-5) * (double)w[j] +
                         (double)w[d + j];
-                    double e = (double)get(type, y, h_at(m, j, k_pad)) - want;
+                    double e = (double)get(type, y, fx_h_at(m, j, k_pad)) - want;
                     diff += e * e;
                     all += want * want;
                 }
@@ -618,9 +593,9 @@ static void norm_both_ways(uint32_t m, uint32_t d, rose_cuda_type type, bool gat
         values[i] = 3 * fx_uniform(r);
     for (uint32_t i = 0; i < m; i++)
         from[i] = m - 1 - i / 2;
-    float *x = device(values, (n_x + 2 * d) * sizeof *values);
-    uint32_t *gather = device(from, m * sizeof *from);
-    void *out = device(NULL, n_out), *key = device(NULL, n_keys * sizeof *keys[0]);
+    float *x = fx_to_device(values, (n_x + 2 * d) * sizeof *values);
+    uint32_t *gather = fx_to_device(from, m * sizeof *from);
+    void *out = fx_to_device(NULL, n_out), *key = fx_to_device(NULL, n_keys * sizeof *keys[0]);
     for (int i = 0; i < 2; i++) {
         const rose_cuda_norm a = {.x = x,
                                   .w = x + n_x,
@@ -674,7 +649,7 @@ static float *random_x(fx_random *r, uint32_t m, uint32_t k)
     assert_non_null(x);
     for (size_t i = 0; i < (size_t)16 * k; i++)
         x[i] = i >= (size_t)m * k ? NAN : i % k == 5 ? 100 : 2 * fx_uniform(r) - 1;
-    float *d = device(x, (size_t)16 * k * sizeof *x);
+    float *d = fx_to_device(x, (size_t)16 * k * sizeof *x);
     free(x);
     return d;
 }
@@ -688,11 +663,11 @@ static void compare_normed(fx_random *r, rose_cuda_type type, uint32_t m, uint32
     assert_non_null(values);
     for (uint32_t i = 0; i < 2 * k + n; i++)
         values[i] = 2 * fx_uniform(r) - 1;
-    b.norm = device(values, 2 * k * sizeof *values);
-    b.bias = device(values + 2 * k, n * sizeof *values);
+    b.norm = fx_to_device(values, 2 * k * sizeof *values);
+    b.bias = fx_to_device(values + 2 * k, n * sizeof *values);
     free(values);
     b.w = random_values(r, type, (size_t)up(k, 32) * up(n, 128), 0.1f);
-    b.h = device(NULL, (size_t)up(m, 128) * up(k, 32) * 2);
+    b.h = fx_to_device(NULL, (size_t)up(m, 128) * up(k, 32) * 2);
     b.slot = random_slots(r, m, &b.n_pages);
     for (int i = 0; i < 2; i++) {
         size_t bytes;
