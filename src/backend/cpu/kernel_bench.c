@@ -6,7 +6,8 @@
  * memory as a model's layers do. Each side's threads are let fall asleep before the other runs:
  * ours after ROSE_POOL_SPIN_US, OpenMP's after GOMP_SPINCOUNT. Both sides' threads are pinned to
  * the same CPUs: a woken thread that the system puts on its neighbour's CPU makes a product three
- * times as long, run after run. */
+ * times as long, run after run. Where oneDNN has no bf16 product (a CPU without AVX-512) its fp32
+ * one runs beside ours of bf16; `about` says so. */
 #include "backend/kernel_bench.h"
 
 #if ROSE_DNNL /* set by the Makefile */
@@ -30,9 +31,9 @@ struct rose_kernel_bench {
     rose_onednn *library;
     rose_pool *pool;
     rose_cpu_kernels kernels;
-    bool bf16;
+    bool bf16, library_bf16;
     uint32_t n_threads;
-    char about[160];
+    char about[200];
 };
 
 /* One shape on both sides. */
@@ -44,7 +45,7 @@ typedef struct product {
     void *own_w[MAX_COPIES];     /* panels */
     void *library_w[MAX_COPIES]; /* oneDNN's layout */
     float *x, *y, *bias;         /* ours: fp32 values that are bf16 in bf16 mode */
-    void *library_x, *library_y; /* in the storage type */
+    void *library_x, *library_y; /* in the library's type */
     uint8_t *scratch;            /* [n_threads] */
     size_t scratch_stride;
     uint32_t copy; /* that the pool's job multiplies with */
@@ -82,6 +83,16 @@ static bool set_openmp(uint32_t n_threads, const int *cpus, uint32_t n_cpus)
            setenv("OMP_PROC_BIND", n_cpus > 0 ? "close" : "false", 1) == 0;
 }
 
+/* The library's type: ours, or fp32 where it has no such product. */
+static rose_status choose_type(rose_kernel_bench *b, rose_err *err)
+{
+    rose_onednn_product *p;
+    rose_status st = rose_onednn_product_create(&p, b->library, 0, b->bf16, 1, 64, 64, err);
+    rose_onednn_product_destroy(p);
+    b->library_bf16 = b->bf16 && st == ROSE_OK;
+    return b->bf16 && st == ROSE_E_UNSUPPORTED ? ROSE_OK : st;
+}
+
 static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err)
 {
     rose_status st;
@@ -116,8 +127,10 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
     if ((st = rose_onednn_open(&b->library, o->library, err)) != ROSE_OK) goto done;
     if ((st = rose_pool_create(&b->pool, b->n_threads, cpus, n_cpus, err)) != ROSE_OK) goto done;
     rose_cpu_kernels_init(&b->kernels, isa);
-    snprintf(b->about, sizeof b->about, "CPU at level %s, %u threads, %s",
-             rose_isa_name(b->kernels.isa), b->n_threads, rose_onednn_version(b->library));
+    if ((st = choose_type(b, err)) != ROSE_OK) goto done;
+    snprintf(b->about, sizeof b->about, "CPU at level %s, %u threads, %s%s",
+             rose_isa_name(b->kernels.isa), b->n_threads, rose_onednn_version(b->library),
+             b->bf16 == b->library_bf16 ? "" : " in float32 (it has no bfloat16 on this CPU)");
 done:
     if (st != ROSE_OK) {
         bench_close(b);
@@ -211,7 +224,7 @@ static rose_status allocate(product *p, rose_err *err)
 {
     const rose_kernel_shape *s = p->s;
     const rose_weight_type type = p->b->bf16 ? ROSE_W_BF16 : ROSE_W_F32;
-    const size_t size = p->b->bf16 ? 2 : 4, w = rose_panels_bytes(type, s->n_in, s->n_out);
+    const size_t size = p->b->library_bf16 ? 2 : 4, w = rose_panels_bytes(type, s->n_in, s->n_out);
     bool ok = true;
 
     p->n_copies = (uint32_t)(PASS_BYTES / w) + 1;
@@ -273,7 +286,7 @@ static rose_status prepare_way(product *p, int way, rose_err *err)
 {
     const rose_kernel_shape *s = p->s;
     const size_t n = (size_t)s->n_in * s->n_out;
-    void *plain = take(n * (p->b->bf16 ? 2 : 4));
+    void *plain = take(n * (p->b->library_bf16 ? 2 : 4));
     rose_status st =
         plain == NULL ? rose_fail(err, ROSE_E_NOMEM, "kernel benchmark: out of memory") : ROSE_OK;
 
@@ -281,10 +294,10 @@ static rose_status prepare_way(product *p, int way, rose_err *err)
     rose_onednn_product_destroy(p->way);
     p->way = NULL;
     if (st == ROSE_OK)
-        st = rose_onednn_product_create(&p->way, p->b->library, way, p->b->bf16, s->rows, s->n_out,
-                                        s->n_in, err);
+        st = rose_onednn_product_create(&p->way, p->b->library, way, p->b->library_bf16, s->rows,
+                                        s->n_out, s->n_in, err);
     if (st != ROSE_OK) goto done;
-    store_rounded(plain, p->plain, n, p->b->bf16);
+    store_rounded(plain, p->plain, n, p->b->library_bf16);
     for (uint32_t i = 0; i < p->n_copies && st == ROSE_OK; i++) {
         if ((p->library_w[i] = take(rose_onednn_weight_bytes(p->way))) == NULL)
             st = rose_fail(err, ROSE_E_NOMEM, "kernel benchmark: out of memory");
@@ -329,7 +342,7 @@ static rose_status bench_run(rose_kernel_bench *b, const rose_kernel_shape *s, u
     if ((st = allocate(&p, err)) != ROSE_OK) goto done;
     fill(p.plain, (size_t)s->n_in * s->n_out, 0.05f, b->bf16, &state);
     fill(p.x, (size_t)s->rows * s->n_in, 1.0f, b->bf16, &state);
-    store_rounded(p.library_x, p.x, (size_t)s->rows * s->n_in, b->bf16);
+    store_rounded(p.library_x, p.x, (size_t)s->rows * s->n_in, b->library_bf16);
     pack_own(&p);
     if ((st = best_way(&p, err)) != ROSE_OK) goto done;
     for (uint32_t i = 0; i < repeats && st == ROSE_OK; i++) {
