@@ -2,10 +2,10 @@
  * of two halves in 12 of the 16 registers; the sums go through the stack once per 32 k. See
  * matmul_simd.h.
  *
- * Integers take four instructions a vector to become fp32, for three rows as many as the products.
- * From a few rows on 256 k of a panel are widened once for up to 66 rows, into 16 KB that stay in
- * L1 while the rows pass by; each row's sums wait in scratch for the next 256 k. bf16 and fp32 gain
- * nothing by that (2 to 5 % slower on Zen 3): two instructions and none. */
+ * Integers take two instructions a vector to become fp32, for every three rows. From 17 rows on 256
+ * k of a panel are widened once for up to 66 rows, into 16 KB that stay in L1 while the rows pass
+ * by; each row's sums wait in scratch for the next 256 k. bf16 and fp32 gain nothing by that (2 to
+ * 5 % slower on Zen 3): one instruction and none. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX2__)
@@ -18,7 +18,7 @@
 
 enum {
     TILE_ROWS = 3,
-    FEW_ROWS = 4,   /* up to so many nothing is widened */
+    FEW_ROWS = 16,  /* up to so many nothing is kept */
     WIDE_ROWS = 66, /* that share what was widened, at most */
     WIDE_K = 256
 };
@@ -90,8 +90,8 @@ static __attribute__((noinline)) void add_two(float *sums, const float *w, const
     add_rows(sums, w, x, ldx, n_k, 2);
 }
 
-/* Rows m to m + n_rows - 1, at least two, by one panel. FEW_ROWS + 1 take 0.94 of the time without,
- * 16 rows 0.75, 64 rows 0.66 (Zen 3, one thread, weights in cache). */
+/* Rows m to m + n_rows - 1, at least two, by one panel. Time of matmul_few over it: 8 rows 0.8 to
+ * 0.9, 20 rows 1.06, 64 rows 1.15 (Zen 3, one thread, weights in cache). */
 static void matmul_wide(const rose_matmul *a, const uint8_t *panel, uint32_t m, uint32_t n_rows,
                         uint32_t n0)
 {

@@ -193,9 +193,10 @@ ROSE_INLINE vec16 v_abs(vec16 x)
 
 ROSE_INLINE vec16 v_load_i8(const void *p)
 {
-    __m128i b = _mm_loadu_si128(p);
-    return (vec16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
-                   _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
+    /* the loads go into the instructions that widen */
+    __m128i lo = _mm_loadl_epi64(p), hi = _mm_loadl_epi64((const void *)((const uint8_t *)p + 8));
+    return (vec16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(lo)),
+                   _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(hi))};
 }
 
 ROSE_INLINE ivec16 v_load_pairs(const void *p)
