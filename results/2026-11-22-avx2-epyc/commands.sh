@@ -7,6 +7,7 @@ gcc $F -I$BEFORE/src -Drose_matmul_f32_avx2=a -Drose_matmul_bf16_avx2=b -Drose_m
 gcc $F -Isrc -Drose_matmul_f32_avx2=c -Drose_matmul_bf16_avx2=d -Drose_matmul_i8_avx2=after_i8 -c src/backend/cpu/matmul_avx2.c -o after.o
 gcc -O3 -D_GNU_SOURCE -DBEFORE=before_i8 -DAFTER=after_i8 -Isrc results/2026-11-22-avx2-epyc/two_products.c before.o after.o build/librose_all.a \
     $(make -pn 2>/dev/null | sed -n 's/^STATIC_LIBS := //p') -ldl -lm -pthread && ./a.out
+# bf16_products.txt: the same with -DBEFORE=b -DAFTER=d (one code, twice)
 # int8_engine.txt: the two programs in turn, three rounds of
 roseinfer bench offline G --device cpu --quantization int8 --num-prompts N --max-batch-size N --input-len 256 --output-len 64 --warmup 1 --repeats 1 --temperature 0
 # peers.json, tables.md: $L, $V, $C as in results/2026-11-21-peers-epyc/commands.sh (llama-cpp-python 0.3.36 built natively: AVX2, FMA, F16C;

@@ -132,7 +132,7 @@ static void print_head(const rose_kernel_bench_ops *ops, const rose_kernel_bench
         json_decref(j);
         return;
     }
-    printf("%s, %s\n", ops->about(b), dtype);
+    printf("%s; roseinfer in %s\n", ops->about(b), dtype);
     if (m->n_threads > 0) rose_machine_print(stdout, m);
     printf("%-32s %12s %13s  %5s  %s%s\n", "", "roseinfer", ops->library, "ratio", "TFLOP/s",
            ops->same ? "  at our work  ratio  it ends in" : "");

@@ -139,7 +139,8 @@ static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t,
     const bool bf16 = type != ROSE_W_F32;
     static const uint32_t ks[] = {1, 15, 31, 32, 33, 64, 96, 288, 768, 3072};
     static const uint32_t ns[] = {1, 15, 16, 17, 48, 100, 272};
-    static const uint32_t ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 67, 133};
+    static const uint32_t ms[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  15,
+                                  16, 17, 31, 33, 64, 65, 66, 67, 133};
     uint32_t count = rng_below(1000);
 
     for (size_t ik = 0; ik < sizeof ks / sizeof *ks; ik++) {

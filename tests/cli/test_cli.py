@@ -401,7 +401,6 @@ def test_bench_kernels():
     # The leak checker of a sanitizer build dies of the OpenMP threads that oneDNN leaves behind.
     os.environ["ASAN_OPTIONS"] = (asan := os.environ.get("ASAN_OPTIONS", "")) + ":detect_leaks=0"
     rc, out, err = run("bench", "kernels", "--max-rows", "1", "--repeats", "1", "--json")
-    os.environ["ASAN_OPTIONS"] = asan
     if rc == 0:
         j = json.loads(out)
         products, row = j["products"], j["one_row"]
@@ -412,8 +411,14 @@ def test_bench_kernels():
         check("one row and its floor", row["weight_bytes"] == 2 * sum(p["n_out"] * p["n_in"] * (1 if p["matrix"] == "head" else 12)
               for p in products) and abs(row["own_us"] / us - 1) < 1e-3 and abs(row["floor_us"] / floor - 1) < 1e-3 and
               abs(row["own_over_floor"] * row["floor_us"] / row["own_us"] - 1) < 0.01, out)
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"  # as on a CPU that has no more: oneDNN has no bfloat16 then
+        rc, out, err = run("bench", "kernels", "--max-rows", "1", "--repeats", "1")
+        del os.environ["ONEDNN_MAX_CPU_ISA"]
+        check("oneDNN in float32 where it has no bfloat16", rc == 0 and "in float32" in out.split("\n")[0] and
+              out.split("\n")[0].endswith("; roseinfer in bfloat16"), (rc, out, err))
     else:
         check("refused by name", rc == 1 and ("oneDNN" in err or "libdnnl" in err) and err.count("\n") == 1, err)
+    os.environ["ASAN_OPTIONS"] = asan
     check("float16 is refused or timed", run("bench", "kernels", "--device", "cpu", "--dtype", "float16")[0] == 1)
     check("a device that there is not", run("bench", "kernels", "--device", "tpu")[0] == 2)
 

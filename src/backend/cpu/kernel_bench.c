@@ -87,10 +87,14 @@ static bool set_openmp(uint32_t n_threads, const int *cpus, uint32_t n_cpus)
 static rose_status choose_type(rose_kernel_bench *b, rose_err *err)
 {
     rose_onednn_product *p;
-    rose_status st = rose_onednn_product_create(&p, b->library, 0, b->bf16, 1, 64, 64, err);
+    b->library_bf16 = b->bf16;
+    rose_status st = rose_onednn_product_create(&p, b->library, 0, b->bf16, 1, 64, 64, NULL);
     rose_onednn_product_destroy(p);
-    b->library_bf16 = b->bf16 && st == ROSE_OK;
-    return b->bf16 && st == ROSE_E_UNSUPPORTED ? ROSE_OK : st;
+    if (st == ROSE_OK) return ROSE_OK;
+    if (st == ROSE_E_UNSUPPORTED) b->library_bf16 = false;
+    st = rose_onednn_product_create(&p, b->library, 0, b->library_bf16, 1, 64, 64, err);
+    rose_onednn_product_destroy(p);
+    return st;
 }
 
 static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err)
@@ -130,7 +134,7 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
     if ((st = choose_type(b, err)) != ROSE_OK) goto done;
     snprintf(b->about, sizeof b->about, "CPU at level %s, %u threads, %s%s",
              rose_isa_name(b->kernels.isa), b->n_threads, rose_onednn_version(b->library),
-             b->bf16 == b->library_bf16 ? "" : " in float32 (it has no bfloat16 on this CPU)");
+             b->bf16 == b->library_bf16 ? "" : " in float32 (it has no bfloat16 product here)");
 done:
     if (st != ROSE_OK) {
         bench_close(b);

@@ -61,8 +61,8 @@ void rose_attention_amx(const rose_attention *a);
 void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 
-/* Scratch of the AMX product: sums of 6 tiles, bf16 tiles of the rows taken at a time, and two
- * int8 panels as bf16. */
+/* Scratch of the AMX product, which needs most: sums of 6 tiles, bf16 tiles of the rows taken at a
+ * time, and two int8 panels as bf16. (AVX2: sums of rows, and 256 k of an int8 panel as fp32.) */
 enum { ROSE_AMX_SUM_BYTES = 6144, ROSE_AMX_MIN_ROWS = 64, ROSE_AMX_MAX_ROWS = 512 };
 
 /* Threads divide its rows in units of two tiles. */

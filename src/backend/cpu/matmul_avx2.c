@@ -4,8 +4,8 @@
  *
  * Integers take two instructions a vector to become fp32, for every three rows. From 17 rows on 256
  * k of a panel are widened once for up to 66 rows, into 16 KB that stay in L1 while the rows pass
- * by; each row's sums wait in scratch for the next 256 k. bf16 and fp32 gain nothing by that (2 to
- * 5 % slower on Zen 3): one instruction and none. */
+ * by; each row's sums wait in scratch for the next 256 k. bf16, which takes one instruction, gains
+ * nothing by that (0.95 to 1.03 of the speed on Zen 3). */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX2__)
@@ -19,9 +19,12 @@
 enum {
     TILE_ROWS = 3,
     FEW_ROWS = 16,  /* up to so many nothing is kept */
-    WIDE_ROWS = 66, /* that share what was widened, at most */
+    WIDE_ROWS = 66, /* that share what was widened, at most; rose_cpu_matmul_share gives 64 */
     WIDE_K = 256
 };
+/* What is widened takes no more than k_pad rows of it, which the scratch of AMX's tiles has. */
+_Static_assert(sizeof(float) * WIDE_ROWS * ROSE_PANEL <= ROSE_AMX_SUM_BYTES, "sums of the rows");
+_Static_assert(sizeof(float) * ROSE_PANEL <= 2 * ROSE_AMX_MIN_ROWS, "a widened k");
 
 void rose_matmul_f32_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {

@@ -172,8 +172,8 @@ rose_status rose_onednn_product_create(rose_onednn_product **out, rose_onednn *o
     if (e != dnnl_success) {
         rose_onednn_product_destroy(p);
         if (e == dnnl_unimplemented)
-            return rose_fail(err, ROSE_E_UNSUPPORTED, "%s has no %s product on this CPU",
-                             o->version, bf16 ? "bfloat16" : "float32");
+            return rose_fail(err, ROSE_E_UNSUPPORTED, "%s has no %s product here", o->version,
+                             bf16 ? "bfloat16" : "float32");
         return refused(err, way == 0 ? "a matmul" : "an inner product", e);
     }
     *out = p;

@@ -24,8 +24,9 @@ rose_status rose_onednn_open(rose_onednn **out, const char *path, rose_err *err)
 void rose_onednn_close(rose_onednn *o); /* accepts NULL */
 const char *rose_onednn_version(const rose_onednn *o);
 
-/* way: 0 .. ROSE_ONEDNN_WAYS - 1. Errors: UNSUPPORTED (it has no such product on this CPU: version
- * 2 multiplies bf16 from AVX-512 on), BACKEND (oneDNN refused, with its code), NOMEM. */
+/* way: 0 .. ROSE_ONEDNN_WAYS - 1. Errors: UNSUPPORTED (it has no such product here: version 2
+ * multiplies bf16 from AVX-512 on, where ONEDNN_MAX_CPU_ISA lets it), BACKEND (oneDNN refused, with
+ * its code), NOMEM. */
 rose_status rose_onednn_product_create(rose_onednn_product **out, rose_onednn *o, int way,
                                        bool bf16, uint32_t m, uint32_t n, uint32_t k,
                                        rose_err *err);
