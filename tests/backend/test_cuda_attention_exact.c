@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include "backend/cuda_fixture.h"
+#include "backend/kv_places.h"
 #include "model/convert.h"
 
 enum { N_PAGES = 48, N_HEADS = 4, MAX_ITEMS = 128, MAX_CONTEXT = 1024, TABLE = MAX_CONTEXT / 16 };
@@ -56,18 +57,6 @@ static void *typed_on_device(rose_cuda_type t, const float *v, size_t n)
 static size_t page_block(const problem *p, uint32_t page, uint32_t head)
 {
     return ((size_t)page * N_HEADS + head) * 2 * 16 * p->hd_pad;
-}
-
-static size_t k_place(uint32_t token, uint32_t dim)
-{
-    const uint32_t lane = token % 8 * 4 + dim % 8 / 2;
-    return dim / 16 * 256 + lane * 8 + (token / 8 * 2 + dim % 16 / 8) * 2 + dim % 2;
-}
-
-static size_t v_place(uint32_t token, uint32_t dim)
-{
-    const uint32_t lane = dim % 8 * 4 + token % 8 / 2;
-    return dim / 16 * 256 + lane * 8 + (dim % 16 / 8 * 2 + token / 8) * 2 + token % 2;
 }
 
 /* ---- problems ---- */
@@ -198,7 +187,7 @@ static void weigh(const problem *p, const rose_cuda_item *it, uint32_t j, uint32
         double all = 0;
         s[i] = 0;
         for (uint32_t d = 0; d < p->head_dim; d++) {
-            const double t = (double)q[d] * (double)k[k_place(i % 16, d)];
+            const double t = (double)q[d] * (double)k[kv_k_place(i % 16, d)];
             s[i] += t;
             all += fabs(t);
         }
@@ -261,7 +250,8 @@ static void read_values(const problem *p, const rose_cuda_item *it, uint32_t hea
     for (uint32_t i = 0; i < r->n; i++) {
         const uint32_t page = p->tables[it->table + i / 16];
         r->value[i] =
-            (double)p->kv[page_block(p, page, head) + (size_t)16 * p->hd_pad + v_place(i % 16, d)];
+            (double)
+                p->kv[page_block(p, page, head) + (size_t)16 * p->hd_pad + kv_v_place(i % 16, d)];
     }
 }
 

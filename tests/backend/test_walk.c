@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "backend/cuda/wide_walk.h"
+#include "backend/kv_places.h"
 #include "base/philox.h"
 
 static uint64_t g_seed;
@@ -130,18 +131,6 @@ static void test_outputs(void **state)
     }
 }
 
-/* As layout.cuh. */
-static uint32_t k_index(uint32_t token, uint32_t dim)
-{
-    const uint32_t lane = token % 8 * 4 + dim % 8 / 2;
-    return dim / 16 * 256 + lane * 8 + (token / 8 * 2 + dim % 16 / 8) * 2 + dim % 2;
-}
-static uint32_t v_index(uint32_t token, uint32_t dim)
-{
-    const uint32_t lane = dim % 8 * 4 + token % 8 / 2;
-    return dim / 16 * 256 + lane * 8 + (dim % 16 / 8 * 2 + token / 8) * 2 + token % 2;
-}
-
 enum { TOKENS = 16, DIMS = 16 };
 
 /* Lane (g, t)'s pairs of 16 tokens x 16 dims: tokens g and g + 8, dims 2 t and 8 + 2 t on. */
@@ -173,8 +162,8 @@ static void test_pages(void **state)
     memset(rows, 0xff, sizeof rows);
     for (uint32_t token = 0; token < TOKENS; token++)
         for (uint32_t dim = 0; dim < DIMS; dim++) {
-            want[0][k_index(token, dim)] = token * DIMS + dim;
-            want[1][v_index(token, dim)] = token * DIMS + dim;
+            want[0][kv_k_place(token, dim)] = token * DIMS + dim;
+            want[1][kv_v_place(token, dim)] = token * DIMS + dim;
         }
     for (uint32_t lane = 0; lane < 32; lane++)
         for (uint32_t i = 0; i < 8; i++)
@@ -187,7 +176,8 @@ static void test_pages(void **state)
         }
         for (uint32_t h = 0; h < 2; h++) {
             const uint32_t token = lane / 4 + h * 8;
-            uint32_t *k = rows[0] + k_index(token, t * 2), *v = rows[1] + v_index(token, t * 2);
+            uint32_t *k = rows[0] + kv_k_place(token, t * 2),
+                     *v = rows[1] + kv_v_place(token, t * 2);
             for (uint32_t e = 0; e < 2; e++) {
                 k[e] = pairs[lane][h * 2][e];
                 k[2 + e] = pairs[lane][h * 2 + 1][e];
