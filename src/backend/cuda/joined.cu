@@ -246,16 +246,24 @@ template <typename T> static size_t joined_bytes(const rose_cuda_linear *l)
     return (size_t)normed_warps(l->k_pad) * SPLIT_BYTES + normed_bytes<T>(l);
 }
 
-/* What a block may ask for at launch. Chips behind Hopper may have 99 KiB in all, where rows of
- * 768 values want 119. */
+/* What a block may ask for at launch beside what it has: joined_parts, rounded up to the alignment of
+ * the rings. Chips behind Hopper may have 99 KiB in all, where rows of 768 values want 119. */
+template <typename T> static size_t ask_room(void)
+{
+    cudaFuncAttributes own;
+    int most = 0;
+    cudaError_t e = cudaFuncGetAttributes(&own, joined_kernel<T, 0>);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+    return e == cudaSuccess && (size_t)most > own.sharedSizeBytes
+               ? (size_t)most - own.sharedSizeBytes
+               : 0;
+}
+
 template <typename T> static size_t joined_room(void)
 {
-    static int most;
-    static const cudaError_t e =
-        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
-    return e == cudaSuccess && (size_t)most > sizeof(joined_parts<T>)
-               ? (size_t)most - sizeof(joined_parts<T>)
-               : 0;
+    static const size_t room = ask_room<T>();
+    return room;
 }
 
 template <typename T, uint32_t D>
