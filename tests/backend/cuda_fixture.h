@@ -20,7 +20,7 @@ static inline bool fx_use_gpu(void)
     return true;
 }
 
-#define FX_WITHOUT_ALL "wide,team,ahead,halves,normed,carveout,prompts,spread,joined"
+#define FX_WITHOUT_ALL "wide,team,ahead,halves,normed,carveout,prompts,spread,joined,head"
 
 static inline rose_cuda *fx_cuda(const fx_backend *f)
 {

@@ -273,6 +273,8 @@ static void test_little(void **state)
     (void)state;
     fx_random r = {.seed = fx_seed() + 3};
     compare_kernels(&r, ROSE_CUDA_F16, 20, 96, 20000);
+    compare_kernels(&r, ROSE_CUDA_BF16, 7, 200, 264);
+    compare_kernels(&r, ROSE_CUDA_F16, 12, 384, 264);
     compare_kernels(&r, ROSE_CUDA_BF16, 70, 768, 200);
     compare_kernels(&r, ROSE_CUDA_F16, 130, 1600, 264);
 }

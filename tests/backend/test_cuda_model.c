@@ -274,8 +274,9 @@ static void compare_crowds(const rose_model *m, const char *const *ways, int n_w
 }
 
 /* What can be left out. */
-static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",     "team",    "ahead",  "halves",
-                                     "normed",       "carveout", "prompts", "spread", "joined"};
+static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",   "team",     "ahead",
+                                     "halves",       "normed", "carveout", "prompts",
+                                     "spread",       "joined", "head"};
 enum { N_WAYS = sizeof g_ways / sizeof *g_ways };
 
 /* That changes no bit: one sequence in every way, and decode steps of many. ROSE_CUDA_WITHOUT=NAMES
@@ -439,17 +440,15 @@ static void test_little(void **state)
     fx_model_free(m);
 }
 
-/* What is captured alone, likewise small: the kernel of one sequence, graphs of one prompt, steps
- * in halves with wide attention and with lists. Against the same steps without graphs. */
-static void test_little_graphs(void **state)
+/* What is captured alone, likewise small: steps of so many sequences behind their prompts, against
+ * the same without graphs. */
+static void compare_graphs(uint32_t ff, const uint32_t *sizes, int n_sizes)
 {
-    (void)state;
-    static const fx_shape shape = {"little",           1,        192,   3,     768,   300,  64,
-                                   ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
-    static const uint32_t sizes[] = {1, 17, 96};
+    const fx_shape shape = {"little",           1,        192,   3,     ff,    300,  64,
+                            ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
     rose_model *m = fx_model(&shape, fx_seed());
     fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < n_sizes; i++) {
         fx_seq s[2][96];
         for (int way = 0; way < 2; way++) {
             fx_part parts[96];
@@ -474,6 +473,21 @@ static void test_little_graphs(void **state)
     }
     fx_close(&f);
     fx_model_free(m);
+}
+
+/* The kernel of one sequence, graphs of one prompt. */
+static void test_little_single(void **state)
+{
+    (void)state;
+    compare_graphs(768, (const uint32_t[]){1}, 1);
+}
+
+/* Steps of up to 8, in halves with wide attention and with lists; of an MLP for which there is no
+ * kernel of one sequence. */
+static void test_little_crowds(void **state)
+{
+    (void)state;
+    compare_graphs(960, (const uint32_t[]){5, 17, 96}, 3);
 }
 
 /* A sequence token by token to the end of the context, every step in one kernel or (eager) in
@@ -627,7 +641,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_little),        cmocka_unit_test(test_megakernel),
         cmocka_unit_test(test_lost_exchange), cmocka_unit_test(test_ways),
         cmocka_unit_test(test_many_words),    cmocka_unit_test(test_prompt_graphs),
-        cmocka_unit_test(test_little_graphs),
+        cmocka_unit_test(test_little_single), cmocka_unit_test(test_little_crowds),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

@@ -1,5 +1,5 @@
 /* backend/cuda/linear.cu - the choice of a matrix kernel: a matter of speed only, the bits are the
- * same (linear.cuh, linear_team.cuh, linear_wide.cuh). */
+ * same (linear.cuh, linear_head.cuh, linear_team.cuh, linear_wide.cuh). */
 #include <pthread.h>
 
 #include "backend/cuda/linear_types.h"
@@ -40,6 +40,7 @@ cudaError_t rose_cuda_linear_init(bool *wide)
 enum {
     ROWS = 1,
     TILES,
+    HEAD,
     TEAM_64, /* from here on as rose_cuda_team */
     TEAM_32,
     WIDE = ROSE_CUDA_WIDE,          /* from here on as rose_cuda_wide */
@@ -48,9 +49,9 @@ enum {
 
 const char *rose_cuda_linear_name(int kernel)
 {
-    static const char *const names[ROSE_CUDA_N_KERNELS] = {"auto",    "rows",       "tiles",
-                                                           "team",    "team-32",    "wide-192",
-                                                           "wide-96", "wide-64-96", "wide-64-48"};
+    static const char *const names[ROSE_CUDA_N_KERNELS] = {
+        "auto",    "rows",     "tiles",   "head",       "team",
+        "team-32", "wide-192", "wide-96", "wide-64-96", "wide-64-48"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
 }
 
@@ -70,6 +71,12 @@ static bool team_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
     if (!g_team || io->epilogue == ROSE_CUDA_EPI_LOGITS || l->k_pad > ROSE_CUDA_TEAM_K)
         return false;
     return io->epilogue != ROSE_CUDA_EPI_QKV || (l->k % 64 == 0 && io->kv.head_dim % 4 == 0);
+}
+
+static bool head_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
+{
+    return io->epilogue == ROSE_CUDA_EPI_LOGITS && io->rows <= ROSE_CUDA_HEAD_ROWS &&
+           l->k_pad <= ROSE_CUDA_HEAD_K;
 }
 
 /* Of the wide kernels the one with the least product of waves and a tile's time (outputs of a
@@ -110,7 +117,7 @@ static int fastest(const rose_cuda_linear *l, uint32_t rows)
     static const struct {
         uint32_t rows;
         int head, wide, deep, small;
-    } table[] = {{32, ROWS, ROWS, ROWS, ROWS},
+    } table[] = {{ROSE_CUDA_HEAD_ROWS, HEAD, ROWS, ROWS, ROWS},
                  {64, W48, TEAM_32, ROWS, TEAM_32},
                  {128, W96, W48, W48, TEAM_32},
                  {256, BEST_WIDE, W48, BEST_WIDE, BEST_WIDE},
@@ -135,6 +142,8 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_
     if (at->beside && wide && rows > 32 && rows <= 64 && l->k > 1024 && l->n <= 1024)
         kernel = WIDE + ROSE_CUDA_WIDE_64_48;
     if (wide && kernel == BEST_WIDE) return best_wide(l, rows);
+    if (kernel == HEAD)
+        return (at->without & ROSE_CUDA_WITHOUT_HEAD) == 0 && head_takes(l, io) ? HEAD : ROWS;
     if (kernel < TEAM_64 || (kernel < WIDE ? team : wide)) return kernel;
     if (team && rows > 64 && rows <= 128) return l->n > 1024 ? TEAM_64 : TEAM_32;
     /* The head is so wide that tiles fill the chip sooner. */
@@ -161,7 +170,9 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_lin
     }
     if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
     if (kernel == 0) kernel = choose(l, io, at);
-    if (kernel >= TEAM_64 && !(kernel < WIDE ? team_takes(l, io) : wide_takes(l, io)))
+    if (kernel >= HEAD && !(kernel == HEAD  ? head_takes(l, io)
+                            : kernel < WIDE ? team_takes(l, io)
+                                            : wide_takes(l, io)))
         kernel = TILES; /* forced */
     if (kernel >= WIDE) {
         const rose_cuda_wide which = (rose_cuda_wide)(kernel - WIDE);
@@ -173,6 +184,9 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_lin
         return at->type == ROSE_CUDA_F16 ? rose_cuda_team_f16(at, l, io, which)
                                          : rose_cuda_team_bf16(at, l, io, which);
     }
+    if (kernel == HEAD)
+        return at->type == ROSE_CUDA_F16 ? rose_cuda_head_f16(at, l, io)
+                                         : rose_cuda_head_bf16(at, l, io);
     return at->type == ROSE_CUDA_F16 ? rose_cuda_linear_f16(at, l, io, kernel == TILES)
                                      : rose_cuda_linear_bf16(at, l, io, kernel == TILES);
 }

@@ -1,5 +1,6 @@
-/* backend/cuda/linear_bf16.cu - the matrix products of linear.cuh and
- * linear_normed.cuh for bf16. */
+/* backend/cuda/linear_bf16.cu - the matrix products of linear.cuh,
+ * linear_normed.cuh and linear_head.cuh for bf16. */
+#include "backend/cuda/linear_head.cuh"
 #include "backend/cuda/linear_normed.cuh"
 #include "backend/cuda/linear_types.h"
 
@@ -18,4 +19,10 @@ cudaError_t rose_cuda_normed_bf16(const rose_cuda_launch *at, const rose_cuda_li
 cudaError_t rose_cuda_linear_init_bf16(void)
 {
     return init_linear<__nv_bfloat16>();
+}
+
+cudaError_t rose_cuda_head_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                const rose_cuda_io *io)
+{
+    return run_head<__nv_bfloat16>(at, l, io);
 }

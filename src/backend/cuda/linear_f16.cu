@@ -1,5 +1,6 @@
-/* backend/cuda/linear_f16.cu - the matrix products of linear.cuh and
- * linear_normed.cuh for fp16. */
+/* backend/cuda/linear_f16.cu - the matrix products of linear.cuh,
+ * linear_normed.cuh and linear_head.cuh for fp16. */
+#include "backend/cuda/linear_head.cuh"
 #include "backend/cuda/linear_normed.cuh"
 #include "backend/cuda/linear_types.h"
 
@@ -18,4 +19,10 @@ cudaError_t rose_cuda_normed_f16(const rose_cuda_launch *at, const rose_cuda_lin
 cudaError_t rose_cuda_linear_init_f16(void)
 {
     return init_linear<__half>();
+}
+
+cudaError_t rose_cuda_head_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                               const rose_cuda_io *io)
+{
+    return run_head<__half>(at, l, io);
 }
