@@ -48,6 +48,7 @@ ROSE_DEVICE bool find_first(uint2 *pages, joined_parts<T> &p, const rose_cuda_at
     }
     if (lane == 0) p.it = it;
     if (lane < n_warps) bulk_init(&p.full[lane], 1);
+    __syncwarp(); /* as in joined_kernel */
     if (lane >= n_warps || lane >= splits_of(it)) return false;
     *pages = split_pages(a.tables + it.table, lane, it.pos / ROSE_PAGE + 1);
     return true;
@@ -165,10 +166,9 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : JOINED_BOU
         settle(from);
         load_weights<T, 1>(w, from, WHOLE ? UINT32_MAX : n_kb / 4, chunk);
     }
-    if (threadIdx.x == 0) {
-        bulk_init(&p.sent, 1);
-        bulk_expect(&p.sent, ROW_BYTES);
-    }
+    if (threadIdx.x == 0) bulk_init(&p.sent, 1);
+    __syncwarp(); /* for racecheck, to which init is the warp's */
+    if (threadIdx.x == 0) bulk_expect(&p.sent, ROW_BYTES);
     /* relaxed: what it tells of is fenced by bulk_init, and a release would wait for the weights */
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
     if (warp == (apart ? ROWS : n_warps - 1)) {
@@ -203,6 +203,8 @@ static __global__ void __launch_bounds__(D == 0 ? NORMED_WARPS * 32 : JOINED_BOU
         __syncthreads();
     else if (warp < ROWS)
         asm volatile("bar.sync 1,%0;" ::"n"(ROWS * 32) : "memory");
+    else /* racecheck loses count of barrier 0 where some warps alone meet at another */
+        asm volatile("bar.sync 2,%0;" ::"r"(blockDim.x - ROWS * 32) : "memory");
     if (finishes && part > 0 && (!apart || warp >= ROWS)) {
         const uint32_t slot = __ldcg(io.slot + row), token = slot % ROSE_PAGE;
         const uint32_t dim = rank * 8 + col;
@@ -246,8 +248,8 @@ template <typename T> static size_t joined_bytes(const rose_cuda_linear *l)
     return (size_t)normed_warps(l->k_pad) * SPLIT_BYTES + normed_bytes<T>(l);
 }
 
-/* What a block may ask for at launch beside what it has: joined_parts, rounded up to the alignment of
- * the rings. Chips behind Hopper may have 99 KiB in all, where rows of 768 values want 119. */
+/* What a block may ask for at launch beside what it has: joined_parts, rounded up to the alignment
+ * of the rings. Chips behind Hopper may have 99 KiB in all, where rows of 768 values want 119. */
 template <typename T> static size_t ask_room(void)
 {
     cudaFuncAttributes own;
