@@ -584,6 +584,33 @@ static void test_exp_weights(const rose_cpu_kernels *ref, const rose_cpu_kernels
     free(x);
 }
 
+/* Blocks and their rests; w kept and not. */
+static void test_exp_sums(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    enum { MOST = 3 * ROSE_SUM_BLOCK + 40, MOST_SUMS = MOST / ROSE_SUM_BLOCK + 1 };
+    float x[MOST], want[MOST];
+    double sums[MOST_SUMS], kept[MOST_SUMS];
+    for (uint32_t i = 0; i < 200; i++) {
+        const uint32_t n = i < 70 ? 1 + i : 1 + rng_below(MOST),
+                       n_sums = (n - 1) / ROSE_SUM_BLOCK + 1;
+        const float max = rng_normal(), inv_temp = rng_uniform() * 4.0f;
+        const float min_p = i % 3 == 0 ? rng_uniform() : 0.0f;
+        guarded of_w, of_sums;
+        float *w = guarded_alloc(&of_w, n * sizeof(float));
+        double *got = guarded_alloc(&of_sums, n_sums * sizeof(double));
+        snprintf(g_what, sizeof g_what, "%s exp_sums n %u", rose_isa_name(t->isa), n);
+        fill(x, n, (data_kind)(i % N_DATA_KINDS), false);
+        ref->exp_sums(x, n, max, inv_temp, min_p, want, sums);
+        t->exp_sums(x, n, max, inv_temp, min_p, w, kept);
+        t->exp_sums(x, n, max, inv_temp, min_p, NULL, got);
+        check_same(want, w, n, "weights");
+        check(memcmp(sums, got, n_sums * sizeof *sums) == 0, "sums");
+        check(memcmp(sums, kept, n_sums * sizeof *sums) == 0, "sums beside weights");
+        check(guarded_free(&of_w), "wrote outside of w");
+        check(guarded_free(&of_sums), "wrote outside of sums");
+    }
+}
+
 #include "kernels_accuracy.h"
 
 /* ---- main ---- */
@@ -612,6 +639,7 @@ static const test g_tests[] = {
     {"layernorm", test_layernorm, false},
     {"max_index", test_max_index, false},
     {"exp_weights", test_exp_weights, false},
+    {"exp_sums", test_exp_sums, false},
 };
 
 /* The definitions of a level's rules. Rule 11 is of bf16: fp32 keeps rule 1. */

@@ -17,4 +17,10 @@ void rose_exp_weights_avx2(const float *x, uint32_t n, float max, float inv_temp
     exp_weights_row(x, n, max, inv_temp, w);
 }
 
+void rose_exp_sums_avx2(const float *x, uint32_t n, float max, float inv_temp, float min_p,
+                        float *w, double *sums)
+{
+    exp_sums_row(x, n, max, inv_temp, min_p, w, sums);
+}
+
 #endif

@@ -50,4 +50,27 @@ ROSE_INLINE void exp_weights_row(const float *x, uint32_t n, float max, float in
     }
 }
 
+ROSE_INLINE void exp_sums_row(const float *x, uint32_t n, float max, float inv_temp, float min_p,
+                              float *w, double *sums)
+{
+    const vec16 max16 = v_set1(max), scale = v_set1(inv_temp), least = v_set1(min_p);
+    for (uint32_t at = 0; at < n; at += ROSE_SUM_BLOCK) {
+        const uint32_t end = n - at < ROSE_SUM_BLOCK ? n : at + ROSE_SUM_BLOCK;
+        dvec8 sum = v_double_zero();
+        for (uint32_t i = at; i < end; i += ROSE_PANEL) {
+            const uint32_t m = end - i < ROSE_PANEL ? end - i : ROSE_PANEL;
+            vec16 e = v_nan_to_zero(v_exp(v_mul(v_sub(v_load_n(x + i, m), max16), scale)));
+            e = v_if_less(e, least, v_zero(), e);
+            if (m < ROSE_PANEL) {
+                float there[ROSE_PANEL] = {0};
+                v_store_n(there, e, m);
+                e = v_load(there);
+            }
+            if (w != NULL) v_store_n(w + i, e, m);
+            sum = v_double_add(sum, e);
+        }
+        sums[at / ROSE_SUM_BLOCK] = v_double_sum(sum);
+    }
+}
+
 #endif

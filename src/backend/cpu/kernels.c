@@ -126,6 +126,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
         .layernorm = rose_layernorm_ref,
         .max_index = rose_max_index_ref,
         .exp_weights = rose_exp_weights_ref,
+        .exp_sums = rose_exp_sums_ref,
     };
 #if defined(__x86_64__)
     if (isa == ROSE_ISA_SCALAR) return;
@@ -138,6 +139,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     k->layernorm = rose_layernorm_avx2;
     k->max_index = rose_max_index_avx2;
     k->exp_weights = rose_exp_weights_avx2;
+    k->exp_sums = rose_exp_sums_avx2;
 
     if (isa == ROSE_ISA_AVX2) return;
     k->isa = ROSE_ISA_AVX512;
@@ -149,6 +151,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     k->layernorm = rose_layernorm_avx512;
     k->max_index = rose_max_index_avx512;
     k->exp_weights = rose_exp_weights_avx512;
+    k->exp_sums = rose_exp_sums_avx512;
 
     if (isa == ROSE_ISA_AVX512) return;
     if (isa == ROSE_ISA_AVX512_BF16) {
@@ -174,6 +177,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
         .layernorm = rose_layernorm_neon,
         .max_index = rose_max_index_neon,
         .exp_weights = rose_exp_weights_neon,
+        .exp_sums = rose_exp_sums_neon,
     };
 #else
     (void)isa;

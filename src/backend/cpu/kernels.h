@@ -115,6 +115,8 @@ typedef struct rose_attention {
 /* max_ctx: most keys of any row, n_ctx + n_rows - 1. At every level. */
 size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim);
 
+enum { ROSE_SUM_BLOCK = 256 };
+
 typedef struct rose_cpu_kernels {
     rose_isa isa;
     rose_matmul_fn matmul_f32;
@@ -131,6 +133,11 @@ typedef struct rose_cpu_kernels {
     float (*max_index)(const float *x, uint32_t n, uint32_t *index);
     /* w[i] = exp((x[i] - max) * inv_temp) with rose_expf_ref's bits; NaN and -inf give 0. */
     void (*exp_weights)(const float *x, uint32_t n, float max, float inv_temp, float *w);
+    /* The same with weights below min_p as 0; w NULL: they are not kept. sums[b]: of block b of
+     * ROSE_SUM_BLOCK weights in double, lane l of 8 adding l, l + 8, ...; then lanes 4, 2 and 1
+     * apart. */
+    void (*exp_sums)(const float *x, uint32_t n, float max, float inv_temp, float min_p, float *w,
+                     double *sums);
 } rose_cpu_kernels;
 
 /* Scalar first, so that the table is complete on any CPU; then overwritten level by level up to

@@ -15,6 +15,8 @@ void rose_layernorm_ref(const float *x, const float *w, const float *b, float ep
                         bool round_bf16, float *y);
 float rose_max_index_ref(const float *x, uint32_t n, uint32_t *index);
 void rose_exp_weights_ref(const float *x, uint32_t n, float max, float inv_temp, float *w);
+void rose_exp_sums_ref(const float *x, uint32_t n, float max, float inv_temp, float min_p, float *w,
+                       double *sums);
 
 void rose_matmul_f32_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_bf16_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
@@ -26,6 +28,8 @@ void rose_layernorm_avx2(const float *x, const float *w, const float *b, float e
                          bool round_bf16, float *y);
 float rose_max_index_avx2(const float *x, uint32_t n, uint32_t *index);
 void rose_exp_weights_avx2(const float *x, uint32_t n, float max, float inv_temp, float *w);
+void rose_exp_sums_avx2(const float *x, uint32_t n, float max, float inv_temp, float min_p,
+                        float *w, double *sums);
 
 void rose_matmul_f32_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_bf16_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
@@ -37,6 +41,8 @@ void rose_layernorm_neon(const float *x, const float *w, const float *b, float e
                          bool round_bf16, float *y);
 float rose_max_index_neon(const float *x, uint32_t n, uint32_t *index);
 void rose_exp_weights_neon(const float *x, uint32_t n, float max, float inv_temp, float *w);
+void rose_exp_sums_neon(const float *x, uint32_t n, float max, float inv_temp, float min_p,
+                        float *w, double *sums);
 
 void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
@@ -48,6 +54,8 @@ void rose_layernorm_avx512(const float *x, const float *w, const float *b, float
                            bool round_bf16, float *y);
 float rose_max_index_avx512(const float *x, uint32_t n, uint32_t *index);
 void rose_exp_weights_avx512(const float *x, uint32_t n, float max, float inv_temp, float *w);
+void rose_exp_sums_avx512(const float *x, uint32_t n, float max, float inv_temp, float min_p,
+                          float *w, double *sums);
 
 /* Level avx512-bf16, whose products are rule 11: the definitions and their vector versions. */
 void rose_matmul_bf16_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);

@@ -12,10 +12,10 @@
 #include "base/philox.h"
 
 enum {
-    MAX_BLOCK = 128,  /* logits whose maximum is taken together */
-    WALK_BLOCK = 256, /* weights summed together, in 8 lanes */
-    SORT_BELOW = 24,  /* candidates: sort instead of splitting further */
-    FEW = 256         /* candidates tried first for top_p */
+    MAX_BLOCK = 128, /* logits whose maximum is taken together */
+    WALK_BLOCK = ROSE_SUM_BLOCK,
+    SORT_BELOW = 24, /* candidates: sort instead of splitting further */
+    FEW = 256        /* candidates tried first for top_p */
 };
 
 typedef struct cand {
@@ -214,9 +214,10 @@ static double sum_blocks(sampler *s, const float *w, uint32_t n)
 }
 
 /* The first index whose cumulative weight exceeds u * total: never one of weight 0. Where the sum
- * of a block and its walk round differently, the block's last positive weight. total: sum_blocks of
- * w, whose blocks lie in s->sums. */
-static uint32_t walk(sampler *s, const float *w, uint32_t n, double total)
+ * of a block and its walk round differently, the block's last positive weight. The sums of blocks
+ * lie in s->sums, total is theirs; `of_row`: w has no weights yet, those of the block found are put
+ * there. */
+static uint32_t walk(sampler *s, float *w, uint32_t n, double total, bool of_row)
 {
     const double target = (double)s->u * total;
     double before = 0;
@@ -226,7 +227,10 @@ static uint32_t walk(sampler *s, const float *w, uint32_t n, double total)
         before += s->sums[b++];
         at += WALK_BLOCK;
     }
-    for (uint32_t i = at; i < n && i < at + WALK_BLOCK; i++) {
+    const uint32_t end = n - at < WALK_BLOCK ? n : at + WALK_BLOCK;
+    if (of_row)
+        s->k->exp_sums(s->x + at, end - at, s->max, s->inv_temp, s->p->min_p, w + at, &s->sums[b]);
+    for (uint32_t i = at; i < end; i++) {
         if (w[i] <= 0) continue;
         chosen = i;
         before += (double)w[i];
@@ -237,14 +241,20 @@ static uint32_t walk(sampler *s, const float *w, uint32_t n, double total)
 
 /* ---- the three ways ---- */
 
-/* Weights of the whole row, those below min_p zeroed; returns their sum. */
-static double weigh_row(sampler *s)
+static double add_sums(const sampler *s)
 {
-    s->k->exp_weights(s->x, s->vocab, s->max, s->inv_temp, s->w);
-    if (s->p->min_p > 0)
-        for (uint32_t i = 0; i < s->vocab; i++)
-            if (s->w[i] < s->p->min_p) s->w[i] = 0; /* the largest weight is exp(0) = 1 */
-    return sum_blocks(s, s->w, s->vocab);
+    double total = 0;
+    for (uint32_t b = 0; b < blocks(s->vocab, WALK_BLOCK); b++)
+        total += s->sums[b];
+    return total;
+}
+
+/* The sum of the whole row's weights, those below min_p zeroed: the largest weight is exp(0) = 1.
+ * w: where they go, or NULL. */
+static double weigh_row(sampler *s, float *w)
+{
+    s->k->exp_sums(s->x, s->vocab, s->max, s->inv_temp, s->p->min_p, w, s->sums);
+    return add_sums(s);
 }
 
 /* The n_best ids in rank to cands[0..n_best), unweighted. 1 <= n_best <= n_maxima. */
@@ -279,7 +289,7 @@ static uint32_t walk_cands(sampler *s, uint32_t n)
     heap_sort(s->cands, n, by_id);
     for (uint32_t i = 0; i < n; i++)
         s->w[i] = s->cands[i].w;
-    return s->cands[walk(s, s->w, n, sum_blocks(s, s->w, n))].id;
+    return s->cands[walk(s, s->w, n, sum_blocks(s, s->w, n), false)].id;
 }
 
 static uint32_t pick_top_k(sampler *s, uint32_t n)
@@ -312,25 +322,32 @@ static bool pick_top_p(sampler *s, uint32_t n, double total, uint32_t *id)
     return true;
 }
 
-static uint32_t pick_many(sampler *s, uint32_t n_best)
+/* Without top_k, of the ids with a weight that could belong to top_p's mass: all the others
+ * together, each below (1 - top_p) / vocab of the total, are too few to be missed. */
+static uint32_t pick_many(sampler *s, uint32_t n_best, double total)
 {
+    const bool all = n_best >= s->vocab;
+    const double share = 0.999 * (1 - (double)s->p->top_p) / s->vocab;
+    const float floor = all && share > 0 ? (float)(share * total) : 0;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->vocab; i++)
-        if (s->w[i] > 0) s->cands[n++] = (cand){order_of(s->x[i]), i, s->w[i]};
+    for (uint32_t i = 0; i < s->vocab; i++) { /* no branch: nobody could predict it */
+        s->cands[n] = (cand){order_of(s->x[i]), i, s->w[i]};
+        n += s->w[i] > floor;
+    }
     if (n_best < n) {
         select_count(s->cands, n, n_best);
         n = n_best;
     }
     if (s->p->top_p < 1) {
-        double total = 0;
-        for (uint32_t i = 0; i < n; i++)
+        if (!all) total = 0;
+        for (uint32_t i = 0; i < n && !all; i++)
             total += (double)s->cands[i].w;
         n = select_mass(s->cands, n, (double)s->p->top_p * total);
     }
     memset(s->w, 0, s->vocab * sizeof *s->w);
     for (uint32_t i = 0; i < n; i++)
         s->w[s->cands[i].id] = s->cands[i].w;
-    return walk(s, s->w, s->vocab, sum_blocks(s, s->w, s->vocab));
+    return walk(s, s->w, s->vocab, sum_blocks(s, s->w, s->vocab), false);
 }
 
 uint32_t rose_sampler_pick(const rose_cpu_kernels *k, const float *logits, uint32_t vocab,
@@ -350,13 +367,13 @@ uint32_t rose_sampler_pick(const rose_cpu_kernels *k, const float *logits, uint3
     const bool by_count = p->top_k > 0 && p->top_k < vocab;
     const uint32_t few = s.n_maxima / 2; /* above, most blocks would be searched anyway */
     if (by_count && p->top_k <= few) return pick_top_k(&s, p->top_k);
-    double total = weigh_row(&s);
-    if (!by_count && p->top_p >= 1) return walk(&s, s.w, vocab, total);
+    if (!by_count && p->top_p >= 1) return walk(&s, s.w, vocab, weigh_row(&s, NULL), true);
+    const double total = weigh_row(&s, s.w);
     if (!by_count && few > 0) {
         uint32_t id;
         if (pick_top_p(&s, few < FEW ? few : FEW, total, &id)) return id;
     }
-    return pick_many(&s, by_count ? p->top_k : vocab);
+    return pick_many(&s, by_count ? p->top_k : vocab, total);
 }
 
 /* ---- reports ---- */
@@ -403,9 +420,8 @@ static void best_in_order(sampler *s, uint32_t n)
 static double report_best(sampler *s, const rose_output_rules *rules)
 {
     const uint32_t n = rules->n_top;
-    s->k->exp_weights(s->x, s->vocab, s->max, 1.0f, s->w);
-    const double norm =
-        isfinite(s->max) ? (double)s->max + log_of(sum_blocks(s, s->w, s->vocab)) : (double)NAN;
+    s->k->exp_sums(s->x, s->vocab, s->max, 1.0f, 0, NULL, s->sums);
+    const double norm = isfinite(s->max) ? (double)s->max + log_of(add_sums(s)) : (double)NAN;
     if (n > 0) best_in_order(s, n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = s->cands[i].id;

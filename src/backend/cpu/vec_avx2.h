@@ -17,6 +17,10 @@ typedef struct ivec16 {
     __m256i lo, hi;
 } ivec16;
 
+typedef struct dvec8 {
+    __m256d lo, hi;
+} dvec8;
+
 ROSE_INLINE vec16 v_zero(void)
 {
     return (vec16){_mm256_setzero_ps(), _mm256_setzero_ps()};
@@ -129,6 +133,25 @@ ROSE_INLINE vec16 v_nan_to_zero(vec16 x)
 {
     return (vec16){_mm256_and_ps(x.lo, _mm256_cmp_ps(x.lo, x.lo, _CMP_ORD_Q)),
                    _mm256_and_ps(x.hi, _mm256_cmp_ps(x.hi, x.hi, _CMP_ORD_Q))};
+}
+
+ROSE_INLINE dvec8 v_double_zero(void)
+{
+    return (dvec8){_mm256_setzero_pd(), _mm256_setzero_pd()};
+}
+
+ROSE_INLINE dvec8 v_double_add(dvec8 sum, vec16 x)
+{
+    sum.lo = _mm256_add_pd(sum.lo, _mm256_cvtps_pd(_mm256_castps256_ps128(x.lo)));
+    sum.hi = _mm256_add_pd(sum.hi, _mm256_cvtps_pd(_mm256_extractf128_ps(x.lo, 1)));
+    sum.lo = _mm256_add_pd(sum.lo, _mm256_cvtps_pd(_mm256_castps256_ps128(x.hi)));
+    sum.hi = _mm256_add_pd(sum.hi, _mm256_cvtps_pd(_mm256_extractf128_ps(x.hi, 1)));
+    return sum;
+}
+
+ROSE_INLINE double v_double_sum(dvec8 x)
+{
+    return v_double_sum4(_mm256_add_pd(x.lo, x.hi));
 }
 
 ROSE_INLINE ivec16 v_bits(vec16 x)

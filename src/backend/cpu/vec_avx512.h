@@ -11,6 +11,7 @@
 
 typedef __m512 vec16;
 typedef __m512i ivec16;
+typedef __m512d dvec8;
 
 ROSE_INLINE vec16 v_zero(void)
 {
@@ -106,6 +107,24 @@ ROSE_INLINE ivec16 v_int_if_less(vec16 a, vec16 b, ivec16 x, ivec16 y)
 ROSE_INLINE vec16 v_nan_to_zero(vec16 x)
 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);
+}
+
+ROSE_INLINE dvec8 v_double_zero(void)
+{
+    return _mm512_setzero_pd();
+}
+
+/* sum + lanes 0-7 + lanes 8-15. */
+ROSE_INLINE dvec8 v_double_add(dvec8 sum, vec16 x)
+{
+    sum = _mm512_add_pd(sum, _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+    return _mm512_add_pd(sum, _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
+}
+
+/* Lanes 4 apart, then 2, then 1. */
+ROSE_INLINE double v_double_sum(dvec8 x)
+{
+    return v_double_sum4(_mm256_add_pd(_mm512_castpd512_pd256(x), _mm512_extractf64x4_pd(x, 1)));
 }
 
 ROSE_INLINE ivec16 v_bits(vec16 x)

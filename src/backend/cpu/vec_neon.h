@@ -20,6 +20,10 @@ typedef struct ivec16 {
     uint32x4_t q[4];
 } ivec16;
 
+typedef struct dvec8 {
+    float64x2_t q[4];
+} dvec8;
+
 /* One operation on the four registers. */
 #define NEON_EACH(type, expression)                                                                \
     type y;                                                                                        \
@@ -144,6 +148,28 @@ ROSE_INLINE ivec16 v_int_if_less(vec16 a, vec16 b, ivec16 x, ivec16 z)
 ROSE_INLINE vec16 v_nan_to_zero(vec16 x)
 {
     NEON_EACH(vec16, vbslq_f32(vceqq_f32(x.q[i], x.q[i]), x.q[i], vdupq_n_f32(0.0f)));
+}
+
+ROSE_INLINE dvec8 v_double_zero(void)
+{
+    NEON_EACH(dvec8, vdupq_n_f64(0));
+}
+
+ROSE_INLINE dvec8 v_double_add(dvec8 sum, vec16 x)
+{
+    ROSE_UNROLL
+    for (int i = 0; i < 4; i++) {
+        float64x2_t *lanes = &sum.q[i % 2 * 2];
+        lanes[0] = vaddq_f64(lanes[0], vcvt_f64_f32(vget_low_f32(x.q[i])));
+        lanes[1] = vaddq_f64(lanes[1], vcvt_high_f64_f32(x.q[i]));
+    }
+    return sum;
+}
+
+ROSE_INLINE double v_double_sum(dvec8 x)
+{
+    const float64x2_t a = vaddq_f64(x.q[0], x.q[2]), b = vaddq_f64(x.q[1], x.q[3]);
+    return vaddvq_f64(vaddq_f64(a, b));
 }
 
 ROSE_INLINE ivec16 v_bits(vec16 x)
