@@ -54,7 +54,7 @@ static int parse(int argc, char **argv, options *o)
         ROSE_ROW_STRING("library", &o->library, "PATH",
                         "libcublasLt.so or libdnnl.so.2; without it the usual names are tried"),
         ROSE_ROW_STRING("kernel", &o->kernel, "NAME",
-                        "cuda: one of our kernels (rows, tiles, team, team-32, wide-192 and more: "
+                        "cuda: one of our kernels (rows, tiles, head, team, wide-192 and more: "
                         "docs/BENCH.md)",
                         .unset = "the best for each shape"),
         ROSE_ROW_U32(

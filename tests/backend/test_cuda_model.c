@@ -482,8 +482,8 @@ static void test_little_single(void **state)
     compare_graphs(768, (const uint32_t[]){1}, 1);
 }
 
-/* Steps of up to 8, in halves with wide attention and with lists; of an MLP for which there is no
- * kernel of one sequence. */
+/* A step of 5 (joined.cu), in halves with wide attention and with lists; of an MLP that is no
+ * multiple of 192, for which there is no kernel of one sequence. */
 static void test_little_crowds(void **state)
 {
     (void)state;

@@ -248,8 +248,9 @@ template <typename T> static size_t joined_bytes(const rose_cuda_linear *l)
     return (size_t)normed_warps(l->k_pad) * SPLIT_BYTES + normed_bytes<T>(l);
 }
 
-/* What a block may ask for at launch beside what it has: joined_parts, rounded up to the alignment
- * of the rings. Chips behind Hopper may have 99 KiB in all, where rows of 768 values want 119. */
+/* What a block may ask for at launch beside what it has, the same for every D: joined_parts,
+ * rounded up to the alignment of the rings. Chips behind Hopper may have 99 KiB in all, where rows
+ * of 768 values want 119. */
 template <typename T> static size_t ask_room(void)
 {
     cudaFuncAttributes own;

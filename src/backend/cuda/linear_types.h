@@ -17,8 +17,8 @@ cudaError_t rose_cuda_normed_f16(const rose_cuda_launch *at, const rose_cuda_lin
                                  const rose_cuda_io *io);
 cudaError_t rose_cuda_normed_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                   const rose_cuda_io *io);
-/* linear_head.cuh: logits of up to 32 rows, k_pad of ROSE_CUDA_HEAD_K at most, so that the rows fit
- * the shared memory of every chip. */
+/* linear_head.cuh: logits of up to 32 rows, k_pad of ROSE_CUDA_HEAD_K at most: 96 KiB of rows,
+ * where the least chip gives a block 99. */
 enum { ROSE_CUDA_HEAD_ROWS = 32, ROSE_CUDA_HEAD_K = 8 * ROSE_CUDA_CHUNK_K32 * 32 };
 cudaError_t rose_cuda_head_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io);
