@@ -208,11 +208,12 @@ static void bench_attention(const rose_cpu_kernels *t, bool bf16)
 static void bench_rows(const rose_cpu_kernels *t)
 {
     static float x[50304], w[50304], b[768];
-    double best[3] = {1e18, 1e18, 1e18};
+    static double sums[50304 / ROSE_SUM_BLOCK + 1];
+    double best[4] = {1e18, 1e18, 1e18, 1e18};
     fill(x, 50304, DATA_NORMAL, false);
     for (int r = 0; r < BENCH_ROUNDS * 3; r++) {
         uint32_t at;
-        uint64_t s[4] = {rose_now_ns()};
+        uint64_t s[5] = {rose_now_ns()};
         for (int i = 0; i < 100; i++)
             t->layernorm(x, x + 768, b, 1e-5f, 768, true, w);
         s[1] = rose_now_ns();
@@ -220,11 +221,14 @@ static void bench_rows(const rose_cpu_kernels *t)
         s[2] = rose_now_ns();
         t->exp_weights(x, 50257, 4.0f, 1.0f, w);
         s[3] = rose_now_ns();
-        for (int i = 0; i < 3; i++)
+        t->exp_sums(x, 50257, 4.0f, 1.0f, 0, NULL, sums);
+        s[4] = rose_now_ns();
+        for (int i = 0; i < 4; i++)
             best[i] = fmin(best[i], (double)(s[i + 1] - s[i]));
     }
-    printf("%-6s layernorm 768: %.0f ns; max_index 50257: %.0f ns; exp_weights 50257: %.0f ns\n",
-           rose_isa_name(t->isa), best[0] / 100, best[1], best[2]);
+    printf("%-6s layernorm 768: %.0f ns; max_index 50257: %.0f ns; exp_weights 50257: %.0f ns; "
+           "exp_sums: %.0f ns\n",
+           rose_isa_name(t->isa), best[0] / 100, best[1], best[2], best[3]);
 }
 
 static void bench_level(rose_isa isa, const char *filter)
