@@ -17,3 +17,5 @@ $P --llama-convert "$C" --rivals llama-bf16,llama-q8_0,transformers-f32 --ours b
 $P --llama-convert "$C" --rivals llama-bf16,llama-q8_0,transformers-f32 --ours bf16= --ours 'int8=--quantization int8' --ours 'f32=--dtype float32' --streams 32
 $P --rivals llama-q8_0 --ours 'int8-now=--quantization int8' --streams 1,8 --rounds 2
 $P --rivals llama-q8_0 --ours 'int8-now=--quantization int8' --streams 32
+# sampler.txt: before (b480aa5) and after (36bc22a), each with its own librose_all.a of `make CUDA=0`
+gcc -O2 -D_GNU_SOURCE -Isrc -Iinclude results/2026-11-22-avx2-epyc/sampler.c build/librose_all.a -l:libevent_core.a -l:libevent_pthreads.a -l:libjansson.a -lm -pthread && ./a.out
