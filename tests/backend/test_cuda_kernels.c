@@ -1,6 +1,8 @@
 /* tests/backend/test_cuda_kernels.c - the matrix kernels and LayerNorm against sums in double
  * precision: edge shapes, fresh inputs, poisoned outputs, canaries behind them; and all matrix
  * kernels against each other bit for bit, in every epilogue. */
+#include <math.h>
+
 #include "backend/cuda_fixture.h"
 
 enum { CANARY = 64 };
@@ -538,6 +540,59 @@ static void test_same_bits(void **state)
     assert_int_equal(n_bad, 0);
 }
 
+/* The residual of denormal numbers, and of ones whose sum is one: by each kernel as plain fp32
+ * addition has it. */
+static void test_denormals(void **state)
+{
+    (void)state;
+    enum { M = 130, N = 192, K = 64 };
+    static float x[M * N], bias[N], y[M * N];
+    fx_random r = {.seed = fx_seed() + 5};
+    for (int i = 0; i < N; i++)
+        bias[i] = ldexpf(2 * fx_uniform(&r) - 1, i % 3 == 0 ? -126 : -140);
+    for (int i = 0; i < M * N; i++)
+        x[i] = i % 5 == 0 ? -0.0f : ldexpf(2 * fx_uniform(&r) - 1, i % 2 == 0 ? -126 : -135);
+    bits b = {.type = ROSE_CUDA_F16, .k = K, .n = N};
+    b.w = fx_to_device(NULL, (size_t)up(K, 32) * up(N, 128) * 2);
+    assert_int_equal(cudaMemset(b.w, 0, (size_t)up(K, 32) * up(N, 128) * 2), cudaSuccess);
+    b.cores[0] = make_cores(&b, false);
+    void *h = fx_to_device(NULL, (size_t)up(M, 128) * K * 2);
+    assert_int_equal(cudaMemset(h, 0, (size_t)up(M, 128) * K * 2), cudaSuccess);
+    float *on_device = fx_to_device(bias, sizeof bias);
+    int n_bad = 0;
+    for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
+        const rose_cuda_launch at = {.type = b.type};
+        const rose_cuda_linear w = {.w = b.w,
+                                    .cores = b.cores[0],
+                                    .bias = on_device,
+                                    .k = K,
+                                    .k_pad = up(K, 32),
+                                    .n = N,
+                                    .n_pad = up(N, 128)};
+        float *d = fx_to_device(x, sizeof x);
+        const rose_cuda_io io = {
+            .h = h, .rows = M, .epilogue = ROSE_CUDA_EPI_RESIDUAL, .x = d, .ld_x = N};
+        rose_cuda_linear_force(kernel);
+        assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
+        rose_cuda_linear_force(0);
+        fetch(y, d, sizeof y);
+        cudaFree(d);
+        int n = 0;
+        for (int i = 0; i < M * N; i++) {
+            const float want = x[i] + bias[i % N];
+            n += memcmp(&want, &y[i], sizeof want) != 0;
+        }
+        if (n > 0)
+            print_message("kernel %s: %d of %d differ\n", rose_cuda_linear_name(kernel), n, M * N);
+        n_bad += n > 0;
+    }
+    cudaFree(b.w);
+    cudaFree(b.cores[0]);
+    cudaFree(h);
+    cudaFree(on_device);
+    assert_int_equal(n_bad, 0);
+}
+
 static void test_norm(void **state)
 {
     (void)state;
@@ -767,10 +822,11 @@ static void test_normed_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),       cmocka_unit_test(test_little),
-        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_many_norms),     cmocka_unit_test(test_normed),
-        cmocka_unit_test(test_normed_refused), cmocka_unit_test(test_head),
+        cmocka_unit_test(test_products),  cmocka_unit_test(test_little),
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_denormals),
+        cmocka_unit_test(test_norm),      cmocka_unit_test(test_many_norms),
+        cmocka_unit_test(test_normed),    cmocka_unit_test(test_normed_refused),
+        cmocka_unit_test(test_head),
     };
     bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());
