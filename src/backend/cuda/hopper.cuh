@@ -66,6 +66,87 @@ ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, ui
                  : "memory");
 }
 
+/* `bytes` in one piece, a multiple of 16 as both addresses are. */
+ROSE_DEVICE void copy_piece(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,"
+                 "[%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+/* The same to both blocks of a cluster, at the same place and barrier in each. */
+ROSE_DEVICE void copy_box_to_both(uint32_t to, const CUtensorMap *map, uint32_t core,
+                                  uint32_t block, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0],[%1,{%2,%3,%4}],[%5],%6;" ::"r"(to),
+                 "l"(map), "r"(0), "r"(core), "r"(block), "r"(barrier), "h"((uint16_t)3)
+                 : "memory");
+}
+
+/* As barrier_arrive, at a place of peer_address. Not .release.cluster: that waits for all of the
+ * warp's stores, and a place that was read and is to be written again needs none of them. */
+ROSE_DEVICE void peer_arrive(uint32_t at)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _,[%0];" ::"r"(at) : "memory");
+}
+
+ROSE_DEVICE uint32_t cluster_rank(void)
+{
+    uint32_t r;
+    asm volatile("mov.u32 %0,%%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+
+/* Among all threads of a cluster. */
+ROSE_DEVICE void cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* ---- copies from shared memory: a warp writes and calls copies_ready, one lane starts them.
+ * copies_begun ends a group; what was read may be written again when copies_read of that lane says
+ * that all but the N youngest groups have been. ---- */
+
+ROSE_DEVICE void copies_ready(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+}
+
+/* Adds the box of 16 rows x 16 columns to what is there, from `row` of `block` on of a map of 16
+ * columns, rows, blocks of 16 columns. What lies outside the map is left out. */
+ROSE_DEVICE void add_box(const CUtensorMap *map, uint32_t row, uint32_t block, uint32_t from)
+{
+    asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
+                 "[%0,{%1,%2,%3}],[%4];" ::"l"(map),
+                 "r"(0), "r"(row), "r"(block), "r"(from)
+                 : "memory");
+}
+
+ROSE_DEVICE void copies_begun(void)
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+template <int N> ROSE_DEVICE void copies_read(void)
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+
+ROSE_DEVICE void copies_done(void)
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+ROSE_DEVICE void put_shared(uint32_t at, const float4 &v)
+{
+    asm volatile("st.shared.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z),
+                 "f"(v.w)
+                 : "memory");
+}
+
 /* Among the 128 threads that name the same of 15 barriers. */
 ROSE_DEVICE void group_sync(uint32_t barrier)
 {

@@ -61,7 +61,8 @@ static bool wide_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
     if (!g_wide || l->cores == NULL || l->kv != (io->epilogue == ROSE_CUDA_EPI_QKV)) return false;
     if (io->epilogue == ROSE_CUDA_EPI_QKV && (l->k % 64 != 0 || io->kv.head_dim % 16 != 0))
         return false;
-    if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL && l->n % 4 != 0) return false;
+    if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL && (l->n % 4 != 0 || io->ld_x % 4 != 0))
+        return false;
     return io->epilogue != ROSE_CUDA_EPI_ACT || (io->act == ROSE_ACT_GELU_TANH && l->n % 4 == 0);
 }
 
@@ -82,7 +83,7 @@ static bool head_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
 /* Of the wide kernels the one with the least product of waves and a tile's time (outputs of a
  * multiprocessor in a tile, over the share of the tensor cores that shared memory allows it, in %).
  */
-static int best_wide(const rose_cuda_linear *l, uint32_t rows)
+static int best_wide(const rose_cuda_linear *l, uint32_t rows, bool residual)
 {
     static const struct {
         rose_cuda_wide kernel;
@@ -94,7 +95,11 @@ static int best_wide(const rose_cuda_linear *l, uint32_t rows)
     uint64_t least = UINT64_MAX;
     int best = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        const uint64_t tiles = (uint64_t)((rows + shapes[i].rows - 1) / shapes[i].rows) *
+        /* Of the largest two blocks take rows that follow each other, where the residual is added.
+         */
+        const uint32_t step =
+            shapes[i].rows * (residual && shapes[i].kernel == ROSE_CUDA_WIDE_192 ? 2 : 1);
+        const uint64_t tiles = (uint64_t)((rows + step - 1) / step) * (step / shapes[i].rows) *
                                ((l->n + shapes[i].outputs - 1) / shapes[i].outputs);
         const uint64_t waves = (tiles + shapes[i].at_once - 1) / shapes[i].at_once;
         /* Two blocks share a multiprocessor where there are so many. */
@@ -141,7 +146,8 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_
     /* Of the rows kernel each block would read all rows, which attention beside it slows. */
     if (at->beside && wide && rows > 32 && rows <= 64 && l->k > 1024 && l->n <= 1024)
         kernel = WIDE + ROSE_CUDA_WIDE_64_48;
-    if (wide && kernel == BEST_WIDE) return best_wide(l, rows);
+    if (wide && kernel == BEST_WIDE)
+        return best_wide(l, rows, io->epilogue == ROSE_CUDA_EPI_RESIDUAL);
     if (kernel == HEAD)
         return (at->without & ROSE_CUDA_WITHOUT_HEAD) == 0 && head_takes(l, io) ? HEAD : ROWS;
     if (kernel < TEAM_64 || (kernel < WIDE ? team : wide)) return kernel;

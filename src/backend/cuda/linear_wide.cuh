@@ -13,6 +13,11 @@
  * (wide_epilogue.cuh). Tiles go row by row within groups of rows that fit the L2, so that weights
  * are read from memory once for each such group, not once for each tile of rows.
  *
+ * The end of a tile is what it costs to have one: all warps of a multiprocessor are in it at once
+ * and wait for the same things. So nothing is fetched there: the bias comes with the tile's first
+ * stage, and the residual stream is added to by the copy engine, from shared memory
+ * (wide_store.cuh).
+ *
  * Bound: shared memory, which the products read and the copies write: 128 x 192 asks 208 of its
  * cycles for 192 of the tensor cores'; 128 x 96 136 for 96. */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
@@ -22,7 +27,7 @@
 
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/linear_types.h"
-#include "backend/cuda/wide_epilogue.cuh"
+#include "backend/cuda/wide_store.cuh"
 #include "backend/cuda/wide_walk.h"
 
 enum {
@@ -32,8 +37,20 @@ enum {
     BLOCK_BYTES = STAGE_K * 8 * 2 /* 8 rows or outputs of a stage */
 };
 
+/* Where the residual is added by the copy engine (wide_store.cuh). */
+template <int EPI, int GROUPS>
+static constexpr bool STAGED = GROUPS == 2 && EPI == ROSE_CUDA_EPI_RESIDUAL;
+/* Blocks that share their weights, neighbours in rows: each copies half of them to both. */
+template <int EPI, int GROUPS, int TN>
+static constexpr int CLUSTER = STAGED<EPI, GROUPS> &&TN == 192 ? 2 : 1;
+template <int GROUPS, int TN>
+static constexpr int STAGES_OF = TN == 192 || (GROUPS == 1 && TN == 96) ? 5 : 7;
+
 template <int GROUPS, int TN>
 static constexpr uint32_t WIDE_STAGE = (GROUPS * 64 + TN) / 8 * BLOCK_BYTES;
+template <int EPI, int GROUPS, int TN> /* the ring, and what is to be stored */
+static constexpr uint32_t WIDE_SHARED = STAGES_OF<GROUPS, TN> *WIDE_STAGE<GROUPS, TN> +
+                                        (STAGED<EPI, GROUPS> ? GROUPS * 4 * WIDE_OUT : 0);
 
 #if ROSE_HOPPER
 
@@ -55,41 +72,64 @@ template <int STAGES> ROSE_DEVICE void next_place(ring_place *p)
     }
 }
 
-/* One thread: weights of a stage, then its rows. */
-template <int GROUPS, int TN>
-ROSE_DEVICE void copy_weights(uint32_t to, const CUtensorMap *map, uint32_t stage, uint32_t n0,
-                              uint32_t full)
+/* Of so many tiles, by turns: a tile's bias comes with its last stage. While one ends the copies
+ * are up to STAGES + 2 stages ahead, which of products of one chunk are three tiles. */
+template <int STAGES> static constexpr int BIASES = 2 + (STAGES - 1) / 3;
+
+/* Bytes of a tile's; n is a multiple of 4 wherever there is a bias. */
+template <int TN> ROSE_DEVICE uint32_t bias_bytes(const rose_cuda_linear &l, uint32_t n0)
 {
-    barrier_expect(full, WIDE_STAGE<GROUPS, TN>);
+    return (l.n - n0 < TN ? l.n - n0 : TN) * 4;
+}
+
+/* One thread: weights of a stage, then its rows. bias: where the tile's goes with this stage; or
+ * NULL. */
+template <int GROUPS, int TN, int PEERS>
+ROSE_DEVICE void copy_weights(uint32_t to, const CUtensorMap *map, uint32_t stage, uint32_t n0,
+                              uint32_t full, uint32_t rank, const rose_cuda_linear &l, float *bias)
+{
+    constexpr uint32_t SHARE = TN / 8 / PEERS;
+    barrier_expect(full, WIDE_STAGE<GROUPS, TN> + (bias != NULL ? bias_bytes<TN>(l, n0) : 0));
+    if (bias != NULL) copy_piece(shared_address(bias), l.bias + n0, bias_bytes<TN>(l, n0), full);
+    if (PEERS == 2) {
+        copy_box_to_both(to + (GROUPS * 8 + rank * SHARE) * BLOCK_BYTES, map, stage * (STAGE_K / 8),
+                         n0 / 8 + rank * SHARE, full);
+        return;
+    }
     copy_box(to + GROUPS * 8 * BLOCK_BYTES, map, stage * (STAGE_K / 8), n0 / 8, full);
 }
 
 /* The weights of the first stages are under way before the kernel in front has ended. */
-template <int GROUPS, int TN, int STAGES>
+template <int GROUPS, int TN, int STAGES, int PEERS>
 ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uint32_t at,
                            uint32_t step, const CUtensorMap *w_map, const CUtensorMap *h_map,
-                           uint32_t ring, uint32_t full, uint32_t empty)
+                           uint32_t ring, uint32_t full, uint32_t empty, uint32_t rank,
+                           float (*biases)[TN])
 {
     constexpr uint32_t STAGE = WIDE_STAGE<GROUPS, TN>;
-    const uint32_t n_stages = wide_stages(l);
+    const uint32_t n_stages = wide_stages(l), biased = l.bias != NULL ? n_stages - 1 : n_stages;
     ring_place p = {0, 1};
     uint32_t early = 0;
 
     if (at < walk.n)
         for (const uint32_t n0 = wide_place(&walk, at).col * TN; early < STAGES && early < n_stages;
              early++)
-            copy_weights<GROUPS, TN>(ring + early * STAGE, w_map, early, n0, full + early * 8);
+            copy_weights<GROUPS, TN, PEERS>(ring + early * STAGE, w_map, early, n0,
+                                            full + early * 8, rank, l,
+                                            early == biased ? biases[0] : NULL);
     pdl_wait();
-    for (; at < walk.n; at += step) {
+    for (uint32_t turn = 0; at < walk.n; at += step, turn++) {
         const wide_tile_place tile = wide_place(&walk, at);
-        const uint32_t row0 = tile.row * (GROUPS * 64);
+        const uint32_t row0 = (tile.row * PEERS + rank) * (GROUPS * 64);
+        float *bias = biases[turn % BIASES<STAGES>];
         for (uint32_t s = 0; s < n_stages; s++) {
             const uint32_t ready = full + p.slot * 8, to = ring + p.slot * STAGE;
             if (early > 0) {
                 early--;
             } else {
                 barrier_wait(empty + p.slot * 8, p.parity);
-                copy_weights<GROUPS, TN>(to, w_map, s, tile.col * TN, ready);
+                copy_weights<GROUPS, TN, PEERS>(to, w_map, s, tile.col * TN, ready, rank, l,
+                                                s == biased ? bias : NULL);
             }
             copy_box(to, h_map, s * (STAGE_K / 8), row0 / 8, ready);
             next_place<STAGES>(&p);
@@ -97,10 +137,10 @@ ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uin
     }
 }
 
-/* What a warpgroup that multiplies knows of the ring. */
+/* What a warpgroup that multiplies knows of the block. */
 typedef struct wide_ring {
-    uint32_t ring, full, empty; /* shared addresses */
-    uint32_t group, lane;
+    uint32_t ring, full, empty, biases, out; /* shared addresses; out: of the warp */
+    uint32_t group, lane, rank /* of the cluster */;
     ring_place at;
     uint32_t chunk; /* its parity */
 } wide_ring;
@@ -122,10 +162,20 @@ ROSE_DEVICE void start_stage(float (&acc)[TN / 2], wide_ring *r, bool begin, boo
     next_place<STAGES>(&r->at);
 }
 
-/* This warp has read the stage in `slot`. */
-ROSE_DEVICE void free_stage(const wide_ring &r, uint32_t slot)
+/* The slot of n stages ago. */
+template <int STAGES> ROSE_DEVICE uint32_t slot_before(const wide_ring &r, uint32_t n)
 {
-    if (r.lane == 0) barrier_arrive(r.empty + slot * 8);
+    return r.at.slot + (r.at.slot >= n ? 0 : STAGES) - n;
+}
+
+/* This warp has read the stage in `slot`: every block that copies to it may do so again. */
+template <int PEERS> ROSE_DEVICE void free_stage(const wide_ring &r, uint32_t slot)
+{
+    if (r.lane >= PEERS) return;
+    if (PEERS == 1)
+        barrier_arrive(r.empty + slot * 8);
+    else
+        peer_arrive(peer_address(r.empty + slot * 8, r.lane));
 }
 
 /* The second warpgroup stays a stage behind the first, so that one's products run under the other's
@@ -147,24 +197,31 @@ template <int GROUPS> ROSE_DEVICE void keep_behind(wide_ring *r, int stage)
     if (stage == CHUNK_STAGES - 1) r->chunk ^= 1;
 }
 
+/* Stage s of a chunk. */
 template <typename T, int GROUPS, int TN, int STAGES>
+ROSE_DEVICE void start_in_turn(float (&acc)[TN / 2], wide_ring *r, int s, bool there)
+{
+    if (s == 0) keep_behind<GROUPS>(r, s);
+    start_stage<T, GROUPS, TN, STAGES>(acc, r, s == 0, there);
+    if (s > 0) keep_behind<GROUPS>(r, s);
+}
+
+template <typename T, int GROUPS, int TN, int STAGES, int PEERS>
 ROSE_DEVICE void multiply_chunk(float (&acc)[TN / 2], wide_ring *r)
 {
     uint32_t before = 0;
 #pragma unroll
     for (int s = 0; s < CHUNK_STAGES; s++) {
         const uint32_t slot = r->at.slot;
-        if (s == 0) keep_behind<GROUPS>(r, s);
-        start_stage<T, GROUPS, TN, STAGES>(acc, r, s == 0, true);
-        if (s > 0) keep_behind<GROUPS>(r, s);
+        start_in_turn<T, GROUPS, TN, STAGES>(acc, r, s, true);
         if (s > 0) {
             wgmma_wait<1>();
-            free_stage(*r, before);
+            free_stage<PEERS>(*r, before);
         }
         before = slot;
     }
     wgmma_wait<0>();
-    free_stage(*r, before);
+    free_stage<PEERS>(*r, before);
     keep_here(acc);
 }
 
@@ -175,96 +232,139 @@ template <int N> ROSE_DEVICE void add_chunk(float (&sum)[N], const float (&acc)[
         sum[i] = (first ? 0.0f : sum[i]) + acc[i];
 }
 
+template <typename T, int EPI, int GROUPS, int TN, int PART>
+ROSE_DEVICE void finish_part(wide_tile *w, wide_old<TN> *old, const wide_ring &r,
+                             const float (&s)[TN / 2], const rose_cuda_linear &l,
+                             const rose_cuda_io &io, const CUtensorMap *x_map)
+{
+    if (STAGED<EPI, GROUPS>)
+        stage_residual<TN, PART>(*w, r.out, x_map, s, l, io);
+    else
+        finish_wide<T, EPI, TN, PART>(w, old, s, l, io);
+}
+
 template <typename T, int EPI, int GROUPS, int TN, int STAGES>
 ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io,
-                               const wide_walk &walk, uint32_t at, uint32_t step, wide_ring *r)
+                               const wide_walk &walk, uint32_t at, uint32_t step, wide_ring *r,
+                               const CUtensorMap *x_map)
 {
+    constexpr int PEERS = CLUSTER<EPI, GROUPS, TN>;
+    /* The chunk's last stage may not be there yet: the largest tiles' end does not wait for it. */
+    constexpr int EARLY = TN == 192 ? CHUNK_STAGES - 1 : CHUNK_STAGES;
     const uint32_t n_chunks = wide_stages(l) / CHUNK_STAGES;
-    const uint32_t my_row = r->group * 64 + threadIdx.x % 128 / 32 * 16;
+    const uint32_t my_row = (r->rank * GROUPS + r->group) * 64 + threadIdx.x % 128 / 32 * 16;
     float acc[TN / 2], sum[TN / 2];
     wide_tile done;
+    uint32_t turn = 0;
 
     pdl_wait();
     if (at >= walk.n) return;
     wide_tile_place tile = wide_place(&walk, at);
-    multiply_chunk<T, GROUPS, TN, STAGES>(acc, r);
+    multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
     add_chunk(sum, acc, true);
     for (;;) {
 #pragma unroll 1
         for (uint32_t c = 1; c < n_chunks; c++) {
-            multiply_chunk<T, GROUPS, TN, STAGES>(acc, r);
+            multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
             add_chunk(sum, acc, false);
         }
         wide_old<TN> old;
-        begin_wide<EPI>(&done, io, tile.row * (GROUPS * 64) + my_row, tile.col * TN);
-        if (EPI == ROSE_CUDA_EPI_RESIDUAL) begin_old<TN>(&old, done, l, io);
+        begin_wide<EPI>(&done, io, tile.row * (PEERS * GROUPS * 64) + my_row, tile.col * TN);
+        if (EPI == ROSE_CUDA_EPI_RESIDUAL && !STAGED<EPI, GROUPS>) begin_old<TN>(&old, done, l, io);
+        done.bias = r->biases + turn++ % BIASES<STAGES> * (TN * 4);
         at += step;
         const bool more = at < walk.n;
         /* The next tile's first chunk, and this one's epilogue under it. Behind the last tile the
          * products are of what lies there, and for nothing: on condition ptxas puts a wait behind
          * each (C7518), and a second epilogue without products is code that is fetched anew. */
-        uint32_t slot[CHUNK_STAGES];
 #pragma unroll
-        for (int s = 0; s < CHUNK_STAGES; s++) {
-            slot[s] = r->at.slot;
-            if (s == 0) keep_behind<GROUPS>(r, s);
-            start_stage<T, GROUPS, TN, STAGES>(acc, r, s == 0, more);
-            if (s > 0) keep_behind<GROUPS>(r, s);
+        for (int s = 0; s < EARLY; s++)
+            start_in_turn<T, GROUPS, TN, STAGES>(acc, r, s, more);
+        if (EARLY == CHUNK_STAGES) tile = wide_place(&walk, more ? at : 0);
+        finish_part<T, EPI, GROUPS, TN, 0>(&done, &old, *r, sum, l, io, x_map);
+        if (EARLY < CHUNK_STAGES) {
+            start_in_turn<T, GROUPS, TN, STAGES>(acc, r, EARLY, more);
+            tile = wide_place(&walk, more ? at : 0);
         }
-        tile = wide_place(&walk, more ? at : 0);
-        finish_wide<T, EPI, TN, 0>(&done, &old, sum, l, io);
         wgmma_wait<2>();
-        if (more) free_stage(*r, slot[0]);
-        finish_wide<T, EPI, TN, 1>(&done, &old, sum, l, io);
+        if (more) free_stage<PEERS>(*r, slot_before<STAGES>(*r, 3));
+        finish_part<T, EPI, GROUPS, TN, 1>(&done, &old, *r, sum, l, io, x_map);
         wgmma_wait<1>();
-        if (more) free_stage(*r, slot[1]);
-        finish_wide<T, EPI, TN, 2>(&done, &old, sum, l, io);
+        if (more) free_stage<PEERS>(*r, slot_before<STAGES>(*r, 2));
+        finish_part<T, EPI, GROUPS, TN, 2>(&done, &old, *r, sum, l, io, x_map);
         if (EPI == ROSE_CUDA_EPI_LOGITS) end_wide_logits(done, l, io);
         wgmma_wait<0>();
         keep_here(acc);
         if (!more) break;
-        free_stage(*r, slot[2]);
+        free_stage<PEERS>(*r, slot_before<STAGES>(*r, 1));
         add_chunk(sum, acc, true);
     }
+    if (STAGED<EPI, GROUPS> && threadIdx.x % 32 == 0) copies_done();
 }
 
 #endif
 
 /* One warpgroup to copy, GROUPS to multiply. */
-template <typename T, int EPI, int GROUPS, int TN, int STAGES>
+template <typename T, int EPI, int GROUPS, int TN>
 static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1)
     wide_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
                 const __grid_constant__ CUtensorMap w_map,
-                const __grid_constant__ CUtensorMap h_map)
+                const __grid_constant__ CUtensorMap h_map,
+                const __grid_constant__ CUtensorMap x_map)
 {
 #if ROSE_HOPPER
+    constexpr int STAGES = STAGES_OF<GROUPS, TN>, PEERS = CLUSTER<EPI, GROUPS, TN>;
+    const uint32_t rank = PEERS > 1 ? cluster_rank() : 0;
     extern __shared__ __align__(1024) uint8_t stages[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
+    __shared__ __align__(16) float biases[BIASES<STAGES>][TN];
     const uint32_t ring = shared_address(stages), full_at = shared_address(full),
                    empty_at = shared_address(empty);
     if (!io.late) pdl_launch();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(full_at + i * 8, 1);
-            barrier_init(empty_at + i * 8, GROUPS * 4);
+            barrier_init(empty_at + i * 8, PEERS * GROUPS * 4);
         }
         barrier_init_done();
     }
     __syncthreads();
+    if (PEERS > 1) cluster_sync(); /* the other block's barriers are there, too */
     if (threadIdx.x < 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (PEERS > 1)
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        else
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == 0) {
-            copy_wide<GROUPS, TN, STAGES>(l, walk, blockIdx.x, gridDim.x, &w_map, &h_map, ring,
-                                          full_at, empty_at);
+            copy_wide<GROUPS, TN, STAGES, PEERS>(l, walk, blockIdx.x / PEERS, gridDim.x / PEERS,
+                                                 &w_map, &h_map, ring, full_at, empty_at, rank,
+                                                 biases);
             if (io.late) pdl_launch();
         }
     } else {
         if (GROUPS == 1)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        else if (PEERS > 1)
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         else
             asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        wide_ring r = {ring, full_at, empty_at, threadIdx.x / 128 - 1, threadIdx.x % 32, {0, 0}, 0};
-        multiply_wide<T, EPI, GROUPS, TN, STAGES>(l, io, walk, blockIdx.x, gridDim.x, &r);
+        wide_ring r = {.ring = ring,
+                       .full = full_at,
+                       .empty = empty_at,
+                       .biases = shared_address(biases),
+                       .out = ring + STAGES * WIDE_STAGE<GROUPS, TN> +
+                              (threadIdx.x / 32 - 4) * WIDE_OUT,
+                       .group = threadIdx.x / 128 - 1,
+                       .lane = threadIdx.x % 32,
+                       .rank = rank,
+                       .at = {0, 0},
+                       .chunk = 0};
+        multiply_wide<T, EPI, GROUPS, TN, STAGES>(l, io, walk, blockIdx.x / PEERS,
+                                                  gridDim.x / PEERS, &r, &x_map);
+    }
+    if (PEERS > 1) {
+        __syncthreads();
+        cluster_sync(); /* the other block may still copy and arrive here */
     }
 #endif
 }
@@ -287,36 +387,50 @@ static cudaError_t map_cores(CUtensorMap *map, const void *base, uint32_t k_pad,
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int EPI, int GROUPS, int TN, int STAGES>
+/* The residual stream as wide_store.cuh adds to it: 16 columns, rows, blocks of 16 columns. */
+static cudaError_t map_residual(CUtensorMap *map, const rose_cuda_io *io, uint32_t n)
+{
+    const cuuint64_t size[3] = {16, io->rows, n < 16 ? 1 : n / 16},
+                     pitch[2] = {(cuuint64_t)io->ld_x * sizeof(float), 16 * sizeof(float)};
+    const cuuint32_t box[3] = {16, 16, 1}, one[3] = {1, 1, 1};
+    const CUresult r = g_encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, io->x, size, pitch, box,
+                                one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+template <typename T, int EPI, int GROUPS, int TN>
 static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
+    constexpr unsigned PEERS = CLUSTER<EPI, GROUPS, TN>;
     const wide_walk walk =
-        wide_walk_of(io->rows, GROUPS * 64, l->n, TN, (uint64_t)l->k_pad * sizeof(T));
-    const uint32_t most = (uint32_t)g_multiprocessors * (GROUPS == 1 ? 2 : 1);
-    CUtensorMap w, h;
-    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8);
+        wide_walk_of(io->rows, PEERS * GROUPS * 64, l->n, TN, (uint64_t)l->k_pad * sizeof(T));
+    const uint32_t most = (uint32_t)g_multiprocessors / PEERS * (GROUPS == 1 ? 2 : 1);
+    CUtensorMap w, h, x = {};
+    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / PEERS);
     if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
+    if (e == cudaSuccess && STAGED<EPI, GROUPS>) e = map_residual(&x, io, l->n);
     if (e != cudaSuccess) return e;
-    return launch_kernel(at, wide_kernel<T, EPI, GROUPS, TN, STAGES>,
-                         dim3(walk.n < most ? walk.n : most), (GROUPS + 1) * 128,
-                         (size_t)STAGES * WIDE_STAGE<GROUPS, TN>, *l, *io, walk, w, h);
+    return launch_clusters(at, PEERS, wide_kernel<T, EPI, GROUPS, TN>,
+                           dim3((walk.n < most ? walk.n : most) * PEERS), (GROUPS + 1) * 128,
+                           (size_t)WIDE_SHARED<EPI, GROUPS, TN>, *l, *io, walk, w, h, x);
 }
 
 /* Every kernel once: what it is and its shared memory. */
-#define WIDE_EPILOGUES(M, G, TN, STAGES)                                                           \
-    M(ROSE_CUDA_EPI_QKV, G, TN, STAGES)                                                            \
-    M(ROSE_CUDA_EPI_RESIDUAL, G, TN, STAGES)                                                       \
-    M(ROSE_CUDA_EPI_ACT, G, TN, STAGES)                                                            \
-    M(ROSE_CUDA_EPI_LOGITS, G, TN, STAGES)
+#define WIDE_EPILOGUES(M, G, TN)                                                                   \
+    M(ROSE_CUDA_EPI_QKV, G, TN)                                                                    \
+    M(ROSE_CUDA_EPI_RESIDUAL, G, TN)                                                               \
+    M(ROSE_CUDA_EPI_ACT, G, TN)                                                                    \
+    M(ROSE_CUDA_EPI_LOGITS, G, TN)
 
-template <typename T, int GROUPS, int TN, int STAGES>
+template <typename T, int GROUPS, int TN>
 static cudaError_t run_shape(const rose_cuda_launch *at, const rose_cuda_linear *l,
                              const rose_cuda_io *io)
 {
-#define LAUNCH(EPI, G, N, S)                                                                       \
-    if (io->epilogue == EPI) return launch_wide<T, EPI, G, N, S>(at, l, io);
-    WIDE_EPILOGUES(LAUNCH, GROUPS, TN, STAGES)
+#define LAUNCH(EPI, G, N)                                                                          \
+    if (io->epilogue == EPI) return launch_wide<T, EPI, G, N>(at, l, io);
+    WIDE_EPILOGUES(LAUNCH, GROUPS, TN)
 #undef LAUNCH
     return cudaErrorInvalidValue;
 }
@@ -325,24 +439,23 @@ template <typename T>
 static cudaError_t run_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                             const rose_cuda_io *io, rose_cuda_wide kernel)
 {
-    if (kernel == ROSE_CUDA_WIDE_192) return run_shape<T, 2, 192, 5>(at, l, io);
-    if (kernel == ROSE_CUDA_WIDE_96) return run_shape<T, 2, 96, 7>(at, l, io);
-    if (kernel == ROSE_CUDA_WIDE_64_96) return run_shape<T, 1, 96, 5>(at, l, io);
-    return run_shape<T, 1, 48, 7>(at, l, io);
+    if (kernel == ROSE_CUDA_WIDE_192) return run_shape<T, 2, 192>(at, l, io);
+    if (kernel == ROSE_CUDA_WIDE_96) return run_shape<T, 2, 96>(at, l, io);
+    if (kernel == ROSE_CUDA_WIDE_64_96) return run_shape<T, 1, 96>(at, l, io);
+    return run_shape<T, 1, 48>(at, l, io);
 }
 
 /* The kernels are empty in code that is not for sm_90a: then they have no shared memory. */
 template <typename T> static cudaError_t init_wide(bool *there)
 {
-#define KERNEL(EPI, G, N, S)                                                                       \
-    {(const void *)wide_kernel<T, EPI, G, N, S>, (size_t)S * WIDE_STAGE<G, N>},
+#define KERNEL(EPI, G, N) {(const void *)wide_kernel<T, EPI, G, N>, (size_t)WIDE_SHARED<EPI, G, N>},
     const struct {
         const void *kernel;
         size_t shared;
-    } kernels[] = {WIDE_EPILOGUES(KERNEL, 2, 192, 5) //
-                   WIDE_EPILOGUES(KERNEL, 2, 96, 7)  //
-                   WIDE_EPILOGUES(KERNEL, 1, 96, 5)  //
-                   WIDE_EPILOGUES(KERNEL, 1, 48, 7)};
+    } kernels[] = {WIDE_EPILOGUES(KERNEL, 2, 192) //
+                   WIDE_EPILOGUES(KERNEL, 2, 96)  //
+                   WIDE_EPILOGUES(KERNEL, 1, 96)  //
+                   WIDE_EPILOGUES(KERNEL, 1, 48)};
 #undef KERNEL
     int major = 0;
     cudaFuncAttributes a;

@@ -1,0 +1,73 @@
+/* backend/cuda/wide_store.cuh - the residual of the wide kernels of two warpgroups: x = x + (sum +
+ * bias) as in wide_epilogue.cuh, but the warps write what is to be added to shared memory, 16 rows
+ * x 16 outputs at a time, and the copy engine adds it to x where x lies. One addition for each
+ * value, so the order is that of rule 2 (docs/NUMERICS.md); it rounds as fp32 addition does and
+ * keeps denormals (tests/backend/test_cuda_kernels.c, test_denormals).
+ *
+ * Loaded by the warps, the old values would be waited for, and the new ones be stored, by all
+ * multiprocessors at once. */
+#ifndef ROSE_BACKEND_CUDA_WIDE_STORE_CUH
+#define ROSE_BACKEND_CUDA_WIDE_STORE_CUH
+
+#include "backend/cuda/wide_epilogue.cuh"
+
+enum {
+    WIDE_PLACES = 3, /* of a warp: while two are read by the copy engine, one is written */
+    WIDE_PLACE = 16 * 16 * sizeof(float),
+    WIDE_OUT = WIDE_PLACES * WIDE_PLACE
+};
+
+#if ROSE_HOPPER
+
+/* The part's outputs where some are none: loads and stores. The next place is then not that of the
+ * oldest group, so all must have been read. */
+template <int N>
+ROSE_DEVICE void add_directly(const wide_tile &w, uint32_t first, const float *s,
+                              const rose_cuda_linear &l, const rose_cuda_io &io)
+{
+    if (threadIdx.x % 32 == 0) copies_read<0>();
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const uint32_t n = w.n + first + i * 16;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            if (!w.live[h] || n >= l.n) continue;
+            float4 *x = reinterpret_cast<float4 *>(residual_at(io, w.row[h], n));
+            *x = add4(load_now(x), add4(sums_of(s + i * 8, h), bias_of4(w, l, n - w.n0)));
+        }
+    }
+}
+
+/* Part PART of the tile; out: shared address of the warp's places. A lane has four neighbouring
+ * outputs of rows g and g + 8: of a place, so laid out, a warp writes 512 bytes in a row. Rows that
+ * are none lie outside the map. */
+template <int TN, int PART>
+ROSE_DEVICE void stage_residual(const wide_tile &w, uint32_t out, const CUtensorMap *x_map,
+                                const float (&s)[TN / 2], const rose_cuda_linear &l,
+                                const rose_cuda_io &io)
+{
+    constexpr int N = TN / 48, FIRST = PART * N;
+    const uint32_t lane = threadIdx.x % 32;
+    if (w.n0 + (FIRST + N) * 16 > l.n) {
+        add_directly<N>(w, FIRST * 16, s + FIRST * 8, l, io);
+        return;
+    }
+#pragma unroll
+    for (int i = FIRST; i < FIRST + N; i++) {
+        const uint32_t at = out + i % WIDE_PLACES * WIDE_PLACE;
+        const float4 bias = bias_of4(w, l, i * 16 + lane % 4 * 4);
+        if (lane == 0) copies_read<WIDE_PLACES - 1>();
+        __syncwarp();
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            put_shared(at + h * (WIDE_PLACE / 2) + lane * 16, add4(sums_of(s + i * 8, h), bias));
+        copies_ready();
+        if (lane == 0) {
+            add_box(x_map, w.row[0], w.n0 / 16 + i, at);
+            copies_begun();
+        }
+    }
+}
+
+#endif
+#endif
