@@ -72,8 +72,9 @@ template <int STAGES> ROSE_DEVICE void next_place(ring_place *p)
     }
 }
 
-/* Of so many tiles, by turns: a tile's bias comes with its last stage. While one ends the copies
- * are up to STAGES + 2 stages ahead, which of products of one chunk are three tiles. */
+/* Of so many tiles, by turns. While one ends the copies are up to STAGES + 2 stages ahead. A tile's
+ * bias comes with its first stage; of products of one chunk, where a tile is three stages, with its
+ * last, so that it does not come before the place is free. */
 template <int STAGES> static constexpr int BIASES = 2 + (STAGES - 1) / 3;
 
 /* Bytes of a tile's; n is a multiple of 4 wherever there is a bias. */
@@ -107,7 +108,8 @@ ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uin
                            float (*biases)[TN])
 {
     constexpr uint32_t STAGE = WIDE_STAGE<GROUPS, TN>;
-    const uint32_t n_stages = wide_stages(l), biased = l.bias != NULL ? n_stages - 1 : n_stages;
+    const uint32_t n_stages = wide_stages(l);
+    const uint32_t biased = l.bias == NULL ? n_stages : n_stages > CHUNK_STAGES ? 0 : n_stages - 1;
     ring_place p = {0, 1};
     uint32_t early = 0;
 
