@@ -72,6 +72,13 @@ template <int STAGES> ROSE_DEVICE void next_place(ring_place *p)
     }
 }
 
+/* Where the bias comes with the tile: not where the end loads the residual as well, beside which a
+ * bias costs nothing, while a copy is one more that the first product waits for (64 to 256 rows).
+ */
+template <int EPI, int GROUPS>
+static constexpr bool BIASED = EPI != ROSE_CUDA_EPI_LOGITS &&
+                               (EPI != ROSE_CUDA_EPI_RESIDUAL || STAGED<EPI, GROUPS>);
+
 /* Of so many tiles, by turns. While one ends the copies are up to STAGES + 2 stages ahead. A tile's
  * bias comes with its first stage; of products of one chunk, where a tile is three stages, with its
  * last, so that it does not come before the place is free. */
@@ -101,7 +108,7 @@ ROSE_DEVICE void copy_weights(uint32_t to, const CUtensorMap *map, uint32_t stag
 }
 
 /* The weights of the first stages are under way before the kernel in front has ended. */
-template <int GROUPS, int TN, int STAGES, int PEERS>
+template <int GROUPS, int TN, int STAGES, int PEERS, bool WITH_BIAS>
 ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uint32_t at,
                            uint32_t step, const CUtensorMap *w_map, const CUtensorMap *h_map,
                            uint32_t ring, uint32_t full, uint32_t empty, uint32_t rank,
@@ -109,7 +116,8 @@ ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uin
 {
     constexpr uint32_t STAGE = WIDE_STAGE<GROUPS, TN>;
     const uint32_t n_stages = wide_stages(l);
-    const uint32_t biased = l.bias == NULL ? n_stages : n_stages > CHUNK_STAGES ? 0 : n_stages - 1;
+    const uint32_t biased = n_stages > CHUNK_STAGES ? 0 : n_stages - 1;
+    const bool with_bias = WITH_BIAS && l.bias != NULL;
     ring_place p = {0, 1};
     uint32_t early = 0;
 
@@ -118,7 +126,7 @@ ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uin
              early++)
             copy_weights<GROUPS, TN, PEERS>(ring + early * STAGE, w_map, early, n0,
                                             full + early * 8, rank, l,
-                                            early == biased ? biases[0] : NULL);
+                                            with_bias && early == biased ? biases[0] : NULL);
     pdl_wait();
     for (uint32_t turn = 0; at < walk.n; at += step, turn++) {
         const wide_tile_place tile = wide_place(&walk, at);
@@ -131,7 +139,7 @@ ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uin
             } else {
                 barrier_wait(empty + p.slot * 8, p.parity);
                 copy_weights<GROUPS, TN, PEERS>(to, w_map, s, tile.col * TN, ready, rank, l,
-                                                s == biased ? bias : NULL);
+                                                with_bias && s == biased ? bias : NULL);
             }
             copy_box(to, h_map, s * (STAGE_K / 8), row0 / 8, ready);
             next_place<STAGES>(&p);
@@ -338,9 +346,9 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
         else
             asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == 0) {
-            copy_wide<GROUPS, TN, STAGES, PEERS>(l, walk, blockIdx.x / PEERS, gridDim.x / PEERS,
-                                                 &w_map, &h_map, ring, full_at, empty_at, rank,
-                                                 biases);
+            copy_wide<GROUPS, TN, STAGES, PEERS, BIASED<EPI, GROUPS>>(
+                l, walk, blockIdx.x / PEERS, gridDim.x / PEERS, &w_map, &h_map, ring, full_at,
+                empty_at, rank, biases);
             if (io.late) pdl_launch();
         }
     } else {

@@ -301,14 +301,15 @@ ROSE_DEVICE void begin_old(wide_old<TN> *old, const wide_tile &w, const rose_cud
 }
 
 template <int TN, int PART>
-ROSE_DEVICE void finish_wide_old(const wide_tile &w, wide_old<TN> *old, const float (&s)[TN / 2],
-                                 const rose_cuda_linear &l)
+ROSE_DEVICE void finish_wide_old(wide_old<TN> *old, const float *bias, const float (&s)[TN / 2])
 {
     constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
 #pragma unroll
     for (int i = FIRST; i < FIRST + BLOCKS; i++) {
         if (i > 0) load_old<TN>(old, old_blocks<TN>(i - 1), old_blocks<TN>(i));
-        const float4 b = bias_of4(w, l, i * 16 + threadIdx.x % 4 * 4);
+        float4 b = make_float4(0, 0, 0, 0);
+        if (bias != NULL && i * 16 < old->left[0])
+            b = __ldg(reinterpret_cast<const float4 *>(bias + i * 16));
 #pragma unroll
         for (int h = 0; h < 2; h++)
             if (i * 16 < old->left[h])
@@ -372,7 +373,7 @@ ROSE_DEVICE void finish_wide(wide_tile *w, wide_old<TN> *old, const float (&s)[T
     if (EPI == ROSE_CUDA_EPI_QKV)
         finish_wide_qkv<T, TN, PART>(w, s, l, io);
     else if (EPI == ROSE_CUDA_EPI_RESIDUAL)
-        finish_wide_old<TN, PART>(*w, old, s, l);
+        finish_wide_old<TN, PART>(old, l.bias != NULL ? l.bias + w->n : NULL, s);
     else if (EPI == ROSE_CUDA_EPI_ACT)
         finish_wide_act<T, TN, PART>(*w, s, l, io);
     else
