@@ -511,12 +511,14 @@ static void test_head(void **state)
 static void test_same_bits(void **state)
 {
     (void)state;
+    /* The last two: so many tiles of one chunk and of two that a block has six and more. */
     static const uint32_t kn[][2] = {{768, 2304}, {768, 768},  {768, 3072},  {3072, 768},
-                                     {64, 192},   {832, 2496}, {1024, 4104}, {1600, 136}};
+                                     {64, 192},   {832, 2496}, {1024, 4104}, {1600, 136},
+                                     {192, 8200}, {200, 8200}};
     fx_random r = {.seed = fx_seed() + 2};
     int n_bad = 0;
     for (int t = 0; t < 2; t++)
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < 10; i++)
             for (int j = 0; j < 8; j++) {
                 static const uint32_t fixed[] = {1, 64, 128, 2047};
                 const uint32_t m = j < 4 ? fixed[j] : 1 + fx_below(&r, 300);
@@ -540,18 +542,26 @@ static void test_same_bits(void **state)
     assert_int_equal(n_bad, 0);
 }
 
-/* The residual of denormal numbers, and of ones whose sum is one: by each kernel as plain fp32
- * addition has it. */
+/* The residual of small numbers, of which some sums are denormal, cancel or are zeros of either
+ * sign: by each kernel as plain fp32 addition has it. And of infinities and NaN: alike in all. */
 static void test_denormals(void **state)
 {
     (void)state;
     enum { M = 130, N = 192, K = 64 };
-    static float x[M * N], bias[N], y[M * N];
+    static const int exponents[] = {-124, -126, -135};
+    static float x[M * N], bias[N], want[M * N], y[M * N];
     fx_random r = {.seed = fx_seed() + 5};
     for (int i = 0; i < N; i++)
-        bias[i] = ldexpf(2 * fx_uniform(&r) - 1, i % 3 == 0 ? -126 : -140);
-    for (int i = 0; i < M * N; i++)
-        x[i] = i % 5 == 0 ? -0.0f : ldexpf(2 * fx_uniform(&r) - 1, i % 2 == 0 ? -126 : -135);
+        bias[i] = i % 7 == 0 ? (i % 2 != 0 ? -0.0f : 0.0f)
+                             : ldexpf(2 * fx_uniform(&r) - 1, exponents[fx_below(&r, 3)]);
+    for (int i = 0; i < M * N; i++) {
+        const uint32_t kind = fx_below(&r, 16);
+        x[i] = kind == 0   ? 0.0f
+               : kind == 1 ? -0.0f
+               : kind == 2 ? -bias[i % N]
+                           : ldexpf(2 * fx_uniform(&r) - 1, exponents[fx_below(&r, 3)]);
+        if (i % 1001 == 0) x[i] = i % 3 == 0 ? NAN : i % 2 != 0 ? INFINITY : -INFINITY;
+    }
     bits b = {.type = ROSE_CUDA_F16, .k = K, .n = N};
     b.w = fx_to_device(NULL, (size_t)up(K, 32) * up(N, 128) * 2);
     assert_int_equal(cudaMemset(b.w, 0, (size_t)up(K, 32) * up(N, 128) * 2), cudaSuccess);
@@ -560,7 +570,8 @@ static void test_denormals(void **state)
     assert_int_equal(cudaMemset(h, 0, (size_t)up(M, 128) * K * 2), cudaSuccess);
     float *on_device = fx_to_device(bias, sizeof bias);
     int n_bad = 0;
-    for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
+    for (int way = 0; way < ROSE_CUDA_N_KERNELS; way++) {
+        const int kernel = way < 2 ? 2 - way : way == 2 ? 0 : way; /* `tiles` first */
         const rose_cuda_launch at = {.type = b.type};
         const rose_cuda_linear w = {.w = b.w,
                                     .cores = b.cores[0],
@@ -577,10 +588,12 @@ static void test_denormals(void **state)
         rose_cuda_linear_force(0);
         fetch(y, d, sizeof y);
         cudaFree(d);
+        if (way == 0) memcpy(want, y, sizeof y);
         int n = 0;
         for (int i = 0; i < M * N; i++) {
-            const float want = x[i] + bias[i % N];
-            n += memcmp(&want, &y[i], sizeof want) != 0;
+            const float sum = x[i] + (0.0f + bias[i % N]);
+            n += memcmp(&want[i], &y[i], sizeof sum) != 0 ||
+                 (isfinite(x[i]) && memcmp(&sum, &y[i], sizeof sum) != 0);
         }
         if (n > 0)
             print_message("kernel %s: %d of %d differ\n", rose_cuda_linear_name(kernel), n, M * N);

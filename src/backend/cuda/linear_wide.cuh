@@ -13,10 +13,10 @@
  * (wide_epilogue.cuh). Tiles go row by row within groups of rows that fit the L2, so that weights
  * are read from memory once for each such group, not once for each tile of rows.
  *
- * The end of a tile is what it costs to have one: all warps of a multiprocessor are in it at once
- * and wait for the same things. So nothing is fetched there: the bias comes with the tile's first
- * stage, and the residual stream is added to by the copy engine, from shared memory
- * (wide_store.cuh).
+ * The end of a tile is dear: all warps of a multiprocessor are in it at once and wait for the same
+ * things. So the bias comes with the tile's stages, and two warpgroups leave the addition to the
+ * residual stream to the copy engine (wide_store.cuh); one warpgroup loads both at the end, where
+ * the one waits beside the other.
  *
  * Bound: shared memory, which the products read and the copies write: 128 x 192 asks 208 of its
  * cycles for 192 of the tensor cores'; 128 x 96 136 for 96. */
@@ -72,8 +72,9 @@ template <int STAGES> ROSE_DEVICE void next_place(ring_place *p)
     }
 }
 
-/* Where the bias comes with the tile: not where the end loads the residual as well, beside which a
- * bias costs nothing, while a copy is one more that the first product waits for (64 to 256 rows).
+/* Where the bias comes with the tile. The head has none; not where the end loads the residual as
+ * well, beside which a bias costs nothing, while a copy is one more that the first product waits
+ * for (64 to 256 rows).
  */
 template <int EPI, int GROUPS>
 static constexpr bool BIASED = EPI != ROSE_CUDA_EPI_LOGITS &&
@@ -84,64 +85,61 @@ static constexpr bool BIASED = EPI != ROSE_CUDA_EPI_LOGITS &&
  * last, so that it does not come before the place is free. */
 template <int STAGES> static constexpr int BIASES = 2 + (STAGES - 1) / 3;
 
-/* Bytes of a tile's; n is a multiple of 4 wherever there is a bias. */
-template <int TN> ROSE_DEVICE uint32_t bias_bytes(const rose_cuda_linear &l, uint32_t n0)
-{
-    return (l.n - n0 < TN ? l.n - n0 : TN) * 4;
-}
+/* What the thread that copies knows of the block. */
+typedef struct wide_copies {
+    const CUtensorMap *w_map, *h_map;
+    const float *bias;                  /* [n], n a multiple of 4 (wide_takes); or NULL */
+    uint32_t ring, full, empty, biases; /* shared addresses */
+    uint32_t n, n_stages, rank /* of the cluster */;
+} wide_copies;
 
-/* One thread: weights of a stage, then its rows. bias: where the tile's goes with this stage; or
- * NULL. */
+/* Weights of a stage to `slot`, and the tile's bias to place `place` where it is `biased`. */
 template <int GROUPS, int TN, int PEERS>
-ROSE_DEVICE void copy_weights(uint32_t to, const CUtensorMap *map, uint32_t stage, uint32_t n0,
-                              uint32_t full, uint32_t rank, const rose_cuda_linear &l, float *bias)
+ROSE_DEVICE void copy_weights(const wide_copies &c, uint32_t slot, uint32_t stage, uint32_t n0,
+                              bool biased, uint32_t place)
 {
     constexpr uint32_t SHARE = TN / 8 / PEERS;
-    barrier_expect(full, WIDE_STAGE<GROUPS, TN> + (bias != NULL ? bias_bytes<TN>(l, n0) : 0));
-    if (bias != NULL) copy_piece(shared_address(bias), l.bias + n0, bias_bytes<TN>(l, n0), full);
-    if (PEERS == 2) {
-        copy_box_to_both(to + (GROUPS * 8 + rank * SHARE) * BLOCK_BYTES, map, stage * (STAGE_K / 8),
-                         n0 / 8 + rank * SHARE, full);
-        return;
-    }
-    copy_box(to + GROUPS * 8 * BLOCK_BYTES, map, stage * (STAGE_K / 8), n0 / 8, full);
+    const uint32_t full = c.full + slot * 8;
+    const uint32_t to = c.ring + slot * WIDE_STAGE<GROUPS, TN> + GROUPS * 8 * BLOCK_BYTES;
+    const uint32_t bias_bytes = !biased ? 0 : (c.n - n0 < TN ? c.n - n0 : TN) * 4;
+    barrier_expect(full, WIDE_STAGE<GROUPS, TN> + bias_bytes);
+    if (biased) copy_piece(c.biases + place * (TN * 4), c.bias + n0, bias_bytes, full);
+    if (PEERS == 2)
+        copy_box_to_both(to + c.rank * SHARE * BLOCK_BYTES, c.w_map, stage * (STAGE_K / 8),
+                         n0 / 8 + c.rank * SHARE, full);
+    else
+        copy_box(to, c.w_map, stage * (STAGE_K / 8), n0 / 8, full);
 }
 
-/* The weights of the first stages are under way before the kernel in front has ended. */
-template <int GROUPS, int TN, int STAGES, int PEERS, bool WITH_BIAS>
-ROSE_DEVICE void copy_wide(const rose_cuda_linear &l, const wide_walk &walk, uint32_t at,
-                           uint32_t step, const CUtensorMap *w_map, const CUtensorMap *h_map,
-                           uint32_t ring, uint32_t full, uint32_t empty, uint32_t rank,
-                           float (*biases)[TN])
+/* Tiles at, at + step ... The weights of the first stages are under way before the kernel in front
+ * has ended. */
+template <int GROUPS, int TN, int STAGES, int PEERS>
+ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, uint32_t at, uint32_t step)
 {
-    constexpr uint32_t STAGE = WIDE_STAGE<GROUPS, TN>;
-    const uint32_t n_stages = wide_stages(l);
-    const uint32_t biased = n_stages > CHUNK_STAGES ? 0 : n_stages - 1;
-    const bool with_bias = WITH_BIAS && l.bias != NULL;
+    const uint32_t biased = c.bias == NULL              ? c.n_stages /* none */
+                            : c.n_stages > CHUNK_STAGES ? 0
+                                                        : c.n_stages - 1;
     ring_place p = {0, 1};
     uint32_t early = 0;
 
     if (at < walk.n)
-        for (const uint32_t n0 = wide_place(&walk, at).col * TN; early < STAGES && early < n_stages;
-             early++)
-            copy_weights<GROUPS, TN, PEERS>(ring + early * STAGE, w_map, early, n0,
-                                            full + early * 8, rank, l,
-                                            with_bias && early == biased ? biases[0] : NULL);
+        for (const uint32_t n0 = wide_place(&walk, at).col * TN;
+             early < STAGES && early < c.n_stages; early++)
+            copy_weights<GROUPS, TN, PEERS>(c, early, early, n0, early == biased, 0);
     pdl_wait();
     for (uint32_t turn = 0; at < walk.n; at += step, turn++) {
         const wide_tile_place tile = wide_place(&walk, at);
-        const uint32_t row0 = (tile.row * PEERS + rank) * (GROUPS * 64);
-        float *bias = biases[turn % BIASES<STAGES>];
-        for (uint32_t s = 0; s < n_stages; s++) {
-            const uint32_t ready = full + p.slot * 8, to = ring + p.slot * STAGE;
+        const uint32_t row0 = (tile.row * PEERS + c.rank) * (GROUPS * 64);
+        for (uint32_t s = 0; s < c.n_stages; s++) {
             if (early > 0) {
                 early--;
             } else {
-                barrier_wait(empty + p.slot * 8, p.parity);
-                copy_weights<GROUPS, TN, PEERS>(to, w_map, s, tile.col * TN, ready, rank, l,
-                                                with_bias && s == biased ? bias : NULL);
+                barrier_wait(c.empty + p.slot * 8, p.parity);
+                copy_weights<GROUPS, TN, PEERS>(c, p.slot, s, tile.col * TN, s == biased,
+                                                turn % BIASES<STAGES>);
             }
-            copy_box(to, h_map, s * (STAGE_K / 8), row0 / 8, ready);
+            copy_box(c.ring + p.slot * WIDE_STAGE<GROUPS, TN>, c.h_map, s * (STAGE_K / 8), row0 / 8,
+                     c.full + p.slot * 8);
             next_place<STAGES>(&p);
         }
     }
@@ -189,20 +187,22 @@ template <int PEERS> ROSE_DEVICE void free_stage(const wide_ring &r, uint32_t sl
 }
 
 /* The second warpgroup stays a stage behind the first, so that one's products run under the other's
- * additions: in step, both would add at once and the tensor cores rest. Two barriers in turn, as
- * the first may be more than a chunk ahead, but not two: the ring is shorter. */
-template <int GROUPS> ROSE_DEVICE void keep_behind(wide_ring *r, int stage)
+ * additions: in step, both would add at once and the tensor cores rest. Two barriers in turn: the
+ * first may be more than a chunk ahead, but not two, as it waits for stages that the second has
+ * freed. Behind the last tile (not there) it waits for nothing, and neither comes to a barrier: the
+ * first could complete by itself one at which the second still waits. */
+template <int GROUPS> ROSE_DEVICE void keep_behind(wide_ring *r, int stage, bool there)
 {
     if (GROUPS == 1) return;
     if (stage == 0)
         asm volatile(
             "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p bar.sync %0, 256;\n}" ::"r"(1 + r->chunk),
-            "r"(r->group)
+            "r"(there ? r->group : 0)
             : "memory");
     if (stage == 1)
         asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %1, 0;\n@p bar.arrive %0, 256;\n}" ::"r"(
                          1 + r->chunk),
-                     "r"(r->group)
+                     "r"(there ? r->group : 1)
                      : "memory");
     if (stage == CHUNK_STAGES - 1) r->chunk ^= 1;
 }
@@ -211,9 +211,9 @@ template <int GROUPS> ROSE_DEVICE void keep_behind(wide_ring *r, int stage)
 template <typename T, int GROUPS, int TN, int STAGES>
 ROSE_DEVICE void start_in_turn(float (&acc)[TN / 2], wide_ring *r, int s, bool there)
 {
-    if (s == 0) keep_behind<GROUPS>(r, s);
+    if (s == 0) keep_behind<GROUPS>(r, s, there);
     start_stage<T, GROUPS, TN, STAGES>(acc, r, s == 0, there);
-    if (s > 0) keep_behind<GROUPS>(r, s);
+    if (s > 0) keep_behind<GROUPS>(r, s, there);
 }
 
 template <typename T, int GROUPS, int TN, int STAGES, int PEERS>
@@ -328,6 +328,13 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     extern __shared__ __align__(1024) uint8_t stages[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
     __shared__ __align__(16) float biases[BIASES<STAGES>][TN];
+    static_assert((BIASES<STAGES> - 1) * CHUNK_STAGES + CHUNK_STAGES - 1 >= STAGES + 2 &&
+                      (BIASES<STAGES> - 1) * 2 * CHUNK_STAGES >= STAGES + 2,
+                  "a bias comes before its place is free");
+    static_assert(WIDE_SHARED<EPI, GROUPS, TN> +
+                          (sizeof full + sizeof empty + sizeof biases + 1023) / 1024 * 1024 <=
+                      227 * 1024 / (GROUPS == 1 ? 2 : 1),
+                  "more shared memory than a block may have");
     const uint32_t ring = shared_address(stages), full_at = shared_address(full),
                    empty_at = shared_address(empty);
     if (!io.late) pdl_launch();
@@ -346,9 +353,17 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
         else
             asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == 0) {
-            copy_wide<GROUPS, TN, STAGES, PEERS, BIASED<EPI, GROUPS>>(
-                l, walk, blockIdx.x / PEERS, gridDim.x / PEERS, &w_map, &h_map, ring, full_at,
-                empty_at, rank, biases);
+            const wide_copies c = {.w_map = &w_map,
+                                   .h_map = &h_map,
+                                   .bias = BIASED<EPI, GROUPS> ? l.bias : NULL,
+                                   .ring = ring,
+                                   .full = full_at,
+                                   .empty = empty_at,
+                                   .biases = shared_address(biases),
+                                   .n = l.n,
+                                   .n_stages = wide_stages(l),
+                                   .rank = rank};
+            copy_wide<GROUPS, TN, STAGES, PEERS>(c, walk, blockIdx.x / PEERS, gridDim.x / PEERS);
             if (io.late) pdl_launch();
         }
     } else {

@@ -1,9 +1,9 @@
 /* backend/cuda/wide_epilogue.cuh - what happens to the sums of linear_wide.cuh: the same as in
  * finish_pair of device.cuh, straight from the fragments of wgmma. The order of outputs in `cores`
  * (layout.cuh) gives a lane four neighbouring outputs of rows g and g + 8 in each 16, so that a
- * warp's stores are whole sectors and shared memory is not needed. K and V are not reordered: of 16
- * tokens x 16 dims a lane has what k_index gives it of a page, and after a transposition of each 8
- * x 8, which is one instruction, what v_index does.
+ * warp's stores are whole sectors without a way through shared memory. K and V are not reordered:
+ * of 16 tokens x 16 dims a lane has what k_index gives it of a page, and after a transposition of
+ * each 8 x 8, which is one instruction, what v_index does.
  *
  * A part is a third of a tile's blocks of 16 outputs: between two parts the caller frees what the
  * products under way have read. No branch depends on a lane but the guards of stores. */
@@ -67,9 +67,10 @@ ROSE_DEVICE void find_places(wide_tile *w, const rose_cuda_linear &l, const rose
                                              w->slot[1] == first + g + 8);
 }
 
-/* Of output n of the tile and the next three: the copy engine has brought them with the tile's
- * stages. (Loaded here, where all wait for it, it cost 6 to 12 % of a product of 2048 rows and
- * more: H100, 2026-11-22.) */
+/* Of output n of the tile and the next three, where the copy engine has brought them (BIASED of
+ * linear_wide.cuh): loaded here, where all wait for it, a bias cost 4 to 9 % of a product of 2048
+ * rows and more (H100, 2026-11-22). Behind the last output is whatever lies there, for outputs that
+ * nobody stores. */
 ROSE_DEVICE float4 bias_of4(const wide_tile &w, const rose_cuda_linear &l, uint32_t n)
 {
     float4 v = make_float4(0, 0, 0, 0);
