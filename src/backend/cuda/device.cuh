@@ -73,13 +73,18 @@ ROSE_DEVICE void bulk_wait(uint64_t *barrier, uint32_t parity)
                  : "memory");
 }
 
-/* Sizes and addresses are multiples of 16 bytes. */
-ROSE_DEVICE void bulk_copy(void *shared, const void *global, uint32_t bytes, uint64_t *barrier)
+/* By shared addresses. Sizes and addresses are multiples of 16 bytes. */
+ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes, uint32_t barrier)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,"
-                 "[%3];" ::"r"(shared_address(shared)),
-                 "l"(global), "r"(bytes), "r"(shared_address(barrier))
+                 "[%3];" ::"r"(shared),
+                 "l"(global), "r"(bytes), "r"(barrier)
                  : "memory");
+}
+
+ROSE_DEVICE void bulk_copy(void *shared, const void *global, uint32_t bytes, uint64_t *barrier)
+{
+    copy_piece(shared_address(shared), global, bytes, shared_address(barrier));
 }
 
 /* The same of what will not be read again soon: it is the first to leave the L2. */
@@ -99,6 +104,12 @@ ROSE_DEVICE uint32_t peer_address(uint32_t shared, uint32_t rank)
     uint32_t a;
     asm volatile("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(a) : "r"(shared), "r"(rank));
     return a;
+}
+
+/* Among all threads of a cluster. */
+ROSE_DEVICE void cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 /* Four bytes for the barrier, which lies in the same block as `to`. */

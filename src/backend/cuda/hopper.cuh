@@ -66,15 +66,6 @@ ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, ui
                  : "memory");
 }
 
-/* `bytes` in one piece, a multiple of 16 as both addresses are. */
-ROSE_DEVICE void copy_piece(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,"
-                 "[%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-
 /* The same to both blocks of a cluster, at the same place and barrier in each. */
 ROSE_DEVICE void copy_box_to_both(uint32_t to, const CUtensorMap *map, uint32_t core,
                                   uint32_t block, uint32_t barrier)
@@ -97,12 +88,6 @@ ROSE_DEVICE uint32_t cluster_rank(void)
     uint32_t r;
     asm volatile("mov.u32 %0,%%cluster_ctarank;" : "=r"(r));
     return r;
-}
-
-/* Among all threads of a cluster. */
-ROSE_DEVICE void cluster_sync(void)
-{
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 /* ---- copies from shared memory: a warp writes and calls copies_ready, one lane starts them.

@@ -418,7 +418,7 @@ template <typename T> ROSE_DEVICE void run_step(const rose_cuda_mega &a, mega &m
         fetch_pages<T>(m, r.kv, r.pages);
     }
     /* nobody sends before the barriers expect */
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    cluster_sync();
 #pragma unroll 1
     for (uint32_t l = 0; l < a.n_layers; l++) {
         r.number++;

@@ -68,7 +68,7 @@ ROSE_DEVICE void find_places(wide_tile *w, const rose_cuda_linear &l, const rose
 }
 
 /* Of output n of the tile and the next three, where the copy engine has brought them (BIASED of
- * linear_wide.cuh): loaded here, where all wait for it, a bias cost 4 to 9 % of a product of 2048
+ * linear_wide.cuh): loaded here, where all wait for it, a bias cost 2 to 11 % of a product of 2048
  * rows and more (H100, 2026-11-22). Behind the last output is whatever lies there, for outputs that
  * nobody stores. */
 ROSE_DEVICE float4 bias_of4(const wide_tile &w, const rose_cuda_linear &l, uint32_t n)
