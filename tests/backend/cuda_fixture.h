@@ -20,7 +20,8 @@ static inline bool fx_use_gpu(void)
     return true;
 }
 
-#define FX_WITHOUT_ALL "wide,team,ahead,halves,normed,carveout,prompts,spread,joined,head"
+#define FX_WITHOUT_ALL                                                                             \
+    "wide,team,ahead,halves,normed,carveout,prompts,spread,joined,head,once,chain"
 
 static inline rose_cuda *fx_cuda(const fx_backend *f)
 {

@@ -511,14 +511,15 @@ static void test_head(void **state)
 static void test_same_bits(void **state)
 {
     (void)state;
-    /* The last two: so many tiles of one chunk and of two that a block has six and more. */
+    /* 8200: so many tiles of one chunk and of two that a block has six and more. 6144: a chain of
+     * eight blocks, and more than it takes. */
     static const uint32_t kn[][2] = {{768, 2304}, {768, 768},  {768, 3072},  {3072, 768},
                                      {64, 192},   {832, 2496}, {1024, 4104}, {1600, 136},
-                                     {192, 8200}, {200, 8200}};
+                                     {192, 8200}, {200, 8200}, {6144, 72},   {6176, 72}};
     fx_random r = {.seed = fx_seed() + 2};
     int n_bad = 0;
     for (int t = 0; t < 2; t++)
-        for (int i = 0; i < 10; i++)
+        for (int i = 0; i < 12; i++)
             for (int j = 0; j < 8; j++) {
                 static const uint32_t fixed[] = {1, 64, 128, 2047};
                 const uint32_t m = j < 4 ? fixed[j] : 1 + fx_below(&r, 300);

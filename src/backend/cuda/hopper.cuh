@@ -53,6 +53,16 @@ ROSE_DEVICE void barrier_wait(uint32_t at, uint32_t parity)
                  : "memory");
 }
 
+/* Where another block of the cluster has stored what it waits for. */
+ROSE_DEVICE void barrier_wait_cluster(uint32_t at, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred p;\nWAIT:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p,[%0],%1;\n"
+                 "@p bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(at),
+                 "r"(parity)
+                 : "memory");
+}
+
 /* ---- copies from global memory by a map of blocks (linear_team.cuh, linear_wide.cuh), counted by
  * a barrier: all of a box, from core `core` of block `block` on; what lies outside the map is zeros
  * ---- */
@@ -88,6 +98,33 @@ ROSE_DEVICE uint32_t cluster_rank(void)
     uint32_t r;
     asm volatile("mov.u32 %0,%%cluster_ctarank;" : "=r"(r));
     return r;
+}
+
+ROSE_DEVICE uint32_t cluster_blocks(void)
+{
+    uint32_t n;
+    asm volatile("mov.u32 %0,%%cluster_nctarank;" : "=r"(n));
+    return n;
+}
+
+/* cluster_sync of device.cuh in two: every thread does both. */
+ROSE_DEVICE void cluster_arrive(void)
+{
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+
+ROSE_DEVICE void cluster_wait(void)
+{
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* As send1 of device.cuh: 16 bytes. */
+ROSE_DEVICE void send4(uint32_t to, const float4 &v, uint32_t barrier)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                 "[%0],{%1,%2,%3,%4},[%5];" ::"r"(to),
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+                 : "memory");
 }
 
 /* ---- copies from shared memory: a warp writes and calls copies_ready, one lane starts them.
@@ -130,6 +167,16 @@ ROSE_DEVICE void put_shared(uint32_t at, const float4 &v)
     asm volatile("st.shared.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z),
                  "f"(v.w)
                  : "memory");
+}
+
+ROSE_DEVICE float4 get_shared(uint32_t at)
+{
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
 }
 
 /* Among the 128 threads that name the same of 15 barriers. */

@@ -211,7 +211,9 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_PROMPTS = 64,  /* captured steps of one prompt */
     ROSE_CUDA_WITHOUT_SPREAD = 128,  /* attention of few tiles: a block a tile */
     ROSE_CUDA_WITHOUT_JOINED = 256,  /* joined.cu */
-    ROSE_CUDA_WITHOUT_HEAD = 512     /* linear_head.cuh */
+    ROSE_CUDA_WITHOUT_HEAD = 512,    /* linear_head.cuh */
+    ROSE_CUDA_WITHOUT_ONCE = 1024,   /* linear_once.cuh */
+    ROSE_CUDA_WITHOUT_CHAIN = 2048   /* of it, tiles by clusters */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -237,9 +239,9 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_line
 bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w,
                             const rose_cuda_io *io);
 /* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
- * tiles, 3 = head, and on sm_90a 4, 5 = team, from ROSE_CUDA_WIDE on wide, which want the weights'
- * cores. One that does not take the shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 10, ROSE_CUDA_WIDE = 6 };
+ * tiles, 3 = head, and on sm_90a 4, 5 = team, from ROSE_CUDA_WIDE on wide and once, which want the
+ * weights' cores. One that does not take the shape gives way to tiles. */
+enum { ROSE_CUDA_N_KERNELS = 17, ROSE_CUDA_WIDE = 6 };
 void rose_cuda_linear_force(int kernel);
 /* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);

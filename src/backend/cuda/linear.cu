@@ -1,5 +1,5 @@
 /* backend/cuda/linear.cu - the choice of a matrix kernel: a matter of speed only, the bits are the
- * same (linear.cuh, linear_head.cuh, linear_team.cuh, linear_wide.cuh). */
+ * same (linear.cuh, linear_head.cuh, linear_once.cuh, linear_team.cuh, linear_wide.cuh). */
 #include <pthread.h>
 
 #include "backend/cuda/linear_types.h"
@@ -43,15 +43,18 @@ enum {
     HEAD,
     TEAM_64, /* from here on as rose_cuda_team */
     TEAM_32,
-    WIDE = ROSE_CUDA_WIDE,          /* from here on as rose_cuda_wide */
-    BEST_WIDE = ROSE_CUDA_N_KERNELS /* of them by arithmetic */
+    WIDE = ROSE_CUDA_WIDE, /* from here on as rose_cuda_wide */
+    WIDE_64 = WIDE + ROSE_CUDA_WIDE_64_96,
+    ONCE = WIDE + ROSE_CUDA_ONCE_48,
+    CHAIN = WIDE + ROSE_CUDA_CHAIN
 };
 
 const char *rose_cuda_linear_name(int kernel)
 {
     static const char *const names[ROSE_CUDA_N_KERNELS] = {
-        "auto",    "rows",     "tiles",   "head",       "team",
-        "team-32", "wide-192", "wide-96", "wide-64-96", "wide-64-48"};
+        "auto",     "rows",          "tiles",       "head",       "team",       "team-32",
+        "wide-192", "wide-96",       "wide-64-96",  "wide-64-48", "once-48",    "once-48-alone",
+        "once-96",  "once-96-alone", "once-128-96", "chain",      "chain-alone"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
 }
 
@@ -80,30 +83,78 @@ static bool head_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
            l->k_pad <= ROSE_CUDA_HEAD_K;
 }
 
-/* Of the wide kernels the one with the least product of waves and a tile's time (outputs of a
- * multiprocessor in a tile, over the share of the tensor cores that shared memory allows it, in %).
- */
-static int best_wide(const rose_cuda_linear *l, uint32_t rows, bool residual)
+static bool takes(const rose_cuda_linear *l, const rose_cuda_io *io, int kernel)
 {
-    static const struct {
+    const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS;
+    if (kernel < HEAD) return true;
+    if (kernel == HEAD) return head_takes(l, io);
+    if (kernel < WIDE) return team_takes(l, io);
+    if (!wide_takes(l, io)) return false;
+    if (kernel < WIDE_64) return true;
+    if (kernel < ONCE) return head;
+    if (kernel < CHAIN) return !head;
+    return io->epilogue == ROSE_CUDA_EPI_RESIDUAL && l->k_pad <= ROSE_CUDA_CHAIN_K;
+}
+
+enum { MULTIPROCESSORS = 132 /* of an H100 */ };
+
+static uint32_t tiles_of(const rose_cuda_linear *l, uint32_t rows, uint32_t tile_rows,
+                         uint32_t outputs)
+{
+    return (rows + tile_rows - 1) / tile_rows * ((l->n + outputs - 1) / outputs);
+}
+
+/* Of linear_once.cuh, by measurement on an H100 (2026-11-22): the smallest tile of which all are on
+ * the chip at once, if possible one a multiprocessor; 0: none. Beside attention blocks leave it
+ * memory. From 513 rows on: best_wide. */
+static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
+{
+    enum { CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32, CHAIN_CHUNKS = 4 };
+    const uint32_t n48 = tiles_of(l, io->rows, 64, 48), n96 = tiles_of(l, io->rows, 64, 96);
+    const uint32_t chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K;
+    const uint32_t chained = n48 * ((chunks + CHAIN_CHUNKS - 1) / CHAIN_CHUNKS); /* blocks */
+    if (io->rows > 512 || (at->without & ROSE_CUDA_WITHOUT_ONCE) != 0) return 0;
+    if (chunks > CHAIN_CHUNKS && chained <= MULTIPROCESSORS &&
+        (at->without & ROSE_CUDA_WITHOUT_CHAIN) == 0 && takes(l, io, CHAIN))
+        /* Of more, not all clusters find multiprocessors of one group for themselves. */
+        return !at->beside && chained <= 96 ? WIDE + ROSE_CUDA_CHAIN_ALONE : CHAIN;
+    if (!at->beside && n48 <= MULTIPROCESSORS) return WIDE + ROSE_CUDA_ONCE_48_ALONE;
+    if (!at->beside && n96 <= MULTIPROCESSORS) return WIDE + ROSE_CUDA_ONCE_96_ALONE;
+    if (n48 <= 2 * MULTIPROCESSORS) return WIDE + ROSE_CUDA_ONCE_48;
+    if (n96 <= MULTIPROCESSORS * 3 / 2) return WIDE + ROSE_CUDA_ONCE_96;
+    return 0;
+}
+
+/* Of linear_wide.cuh, and linear_once.cuh for tiles of 64 rows, the one with the least product of
+ * waves and a tile's time (outputs of a multiprocessor in a tile, over the share of the tensor
+ * cores that shared memory allows it, in %). */
+static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
+{
+    const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS,
+               once = !head && (at->without & ROSE_CUDA_WITHOUT_ONCE) == 0;
+    const struct {
         rose_cuda_wide kernel;
         uint32_t rows, outputs, at_once, share;
-    } shapes[] = {{ROSE_CUDA_WIDE_192, 128, 192, 132, 85},
-                  {ROSE_CUDA_WIDE_96, 128, 96, 132, 68},
-                  {ROSE_CUDA_WIDE_64_96, 64, 96, 264, 56},
-                  {ROSE_CUDA_WIDE_64_48, 64, 48, 264, 42}};
+    } shapes[] = {
+        {ROSE_CUDA_WIDE_192, 128, 192, MULTIPROCESSORS, 85},
+        {ROSE_CUDA_WIDE_96, 128, 96, MULTIPROCESSORS, 68},
+        {once ? ROSE_CUDA_ONCE_96 : ROSE_CUDA_WIDE_64_96, 64, 96, 2 * MULTIPROCESSORS, 56},
+        {once ? ROSE_CUDA_ONCE_48 : ROSE_CUDA_WIDE_64_48, 64, 48, 2 * MULTIPROCESSORS, 42}};
+    const size_t n = head || once ? 4 : 2;
     uint64_t least = UINT64_MAX;
     int best = 0;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (size_t i = 0; i < n; i++) {
         /* Of the largest two blocks take rows that follow each other, where the residual is added.
          */
-        const uint32_t step =
-            shapes[i].rows * (residual && shapes[i].kernel == ROSE_CUDA_WIDE_192 ? 2 : 1);
-        const uint64_t tiles = (uint64_t)((rows + step - 1) / step) * (step / shapes[i].rows) *
-                               ((l->n + shapes[i].outputs - 1) / shapes[i].outputs);
+        const bool pairs =
+            io->epilogue == ROSE_CUDA_EPI_RESIDUAL && shapes[i].kernel == ROSE_CUDA_WIDE_192;
+        const uint64_t tiles =
+            pairs ? (uint64_t)tiles_of(l, io->rows, 2 * shapes[i].rows, shapes[i].outputs) * 2
+                  : tiles_of(l, io->rows, shapes[i].rows, shapes[i].outputs);
         const uint64_t waves = (tiles + shapes[i].at_once - 1) / shapes[i].at_once;
         /* Two blocks share a multiprocessor where there are so many. */
-        const uint64_t beside = shapes[i].at_once > 132 && tiles > 132 ? 2 : 1;
+        const uint64_t beside =
+            shapes[i].at_once > MULTIPROCESSORS && tiles > MULTIPROCESSORS ? 2 : 1;
         const uint64_t cost =
             waves * beside * shapes[i].rows * shapes[i].outputs * 100 / shapes[i].share;
         if (cost < least) {
@@ -114,46 +165,24 @@ static int best_wide(const rose_cuda_linear *l, uint32_t rows, bool residual)
     return best;
 }
 
-/* By measurement on an H100, GPT-2 124M (2026-11-21): up to so many rows, the head; of the others
- * those with many outputs, else many inputs, else few of both. */
-static int fastest(const rose_cuda_linear *l, uint32_t rows)
-{
-    enum { W48 = WIDE + ROSE_CUDA_WIDE_64_48, W96 = WIDE + ROSE_CUDA_WIDE_96, MANY = 1024 };
-    static const struct {
-        uint32_t rows;
-        int head, wide, deep, small;
-    } table[] = {{ROSE_CUDA_HEAD_ROWS, HEAD, ROWS, ROWS, ROWS},
-                 {64, W48, TEAM_32, ROWS, TEAM_32},
-                 {128, W96, W48, W48, TEAM_32},
-                 {256, BEST_WIDE, W48, BEST_WIDE, BEST_WIDE},
-                 {UINT32_MAX, BEST_WIDE, BEST_WIDE, BEST_WIDE, BEST_WIDE}};
-    int i = 0;
-    while (rows > table[i].rows)
-        i++;
-    return l->n > 16384  ? table[i].head
-           : l->n > MANY ? table[i].wide
-           : l->k > MANY ? table[i].deep
-                         : table[i].small;
-}
-
+/* By measurement on an H100, GPT-2 124M (2026-11-21, 22). */
 static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
 {
-    const bool head = l->n > 16384;
+    const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS, many = l->n > 16384;
+    const bool wide = wide_takes(l, io);
     const uint32_t rows = io->rows;
-    const bool wide = wide_takes(l, io),
-               team = (at->without & ROSE_CUDA_WITHOUT_TEAM) == 0 && team_takes(l, io);
-    int kernel = fastest(l, rows);
-    /* Of the rows kernel each block would read all rows, which attention beside it slows. */
-    if (at->beside && wide && rows > 32 && rows <= 64 && l->k > 1024 && l->n <= 1024)
-        kernel = WIDE + ROSE_CUDA_WIDE_64_48;
-    if (wide && kernel == BEST_WIDE)
-        return best_wide(l, rows, io->epilogue == ROSE_CUDA_EPI_RESIDUAL);
-    if (kernel == HEAD)
-        return (at->without & ROSE_CUDA_WITHOUT_HEAD) == 0 && head_takes(l, io) ? HEAD : ROWS;
-    if (kernel < TEAM_64 || (kernel < WIDE ? team : wide)) return kernel;
-    if (team && rows > 64 && rows <= 128) return l->n > 1024 ? TEAM_64 : TEAM_32;
+    const int once = wide && !head ? once_for(l, io, at) : 0;
+    if (rows <= ROSE_CUDA_HEAD_ROWS)
+        return many && (at->without & ROSE_CUDA_WITHOUT_HEAD) == 0 && takes(l, io, HEAD) ? HEAD
+                                                                                         : ROWS;
+    if (once != 0) return once;
+    if (wide && head && many && rows <= 128)
+        return WIDE + (rows <= 64 ? ROSE_CUDA_WIDE_64_48 : ROSE_CUDA_WIDE_96);
+    if (rows <= 128 && (at->without & ROSE_CUDA_WITHOUT_TEAM) == 0 && team_takes(l, io))
+        return rows > 64 && l->n > 1024 ? TEAM_64 : TEAM_32;
+    if (wide && (head || rows > 64)) return best_wide(l, io, at);
     /* The head is so wide that tiles fill the chip sooner. */
-    return rows > 128 || (rows > 32 && head) ? TILES : ROWS;
+    return rows > 128 || head ? TILES : ROWS;
 }
 
 bool rose_cuda_linear_norms(const rose_cuda_launch *at, const rose_cuda_linear *l,
@@ -176,10 +205,7 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_lin
     }
     if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
     if (kernel == 0) kernel = choose(l, io, at);
-    if (kernel >= HEAD && !(kernel == HEAD  ? head_takes(l, io)
-                            : kernel < WIDE ? team_takes(l, io)
-                                            : wide_takes(l, io)))
-        kernel = TILES; /* forced */
+    if (!takes(l, io, kernel)) kernel = TILES; /* forced */
     if (kernel >= WIDE) {
         const rose_cuda_wide which = (rose_cuda_wide)(kernel - WIDE);
         return at->type == ROSE_CUDA_F16 ? rose_cuda_wide_f16(at, l, io, which)

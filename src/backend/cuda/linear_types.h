@@ -42,11 +42,22 @@ cudaError_t rose_cuda_team_init_f16(bool *there);
 cudaError_t rose_cuda_team_init_bf16(bool *there);
 
 /* linear_wide.cuh: likewise, and only where the weights have their cores. */
+enum { ROSE_CUDA_CHAIN_K = 8 * 4 * ROSE_CUDA_CHUNK_K32 * 32 /* 8 blocks of a cluster */ };
 typedef enum rose_cuda_wide {
     ROSE_CUDA_WIDE_192,   /* tiles of 128 rows x 192 outputs */
     ROSE_CUDA_WIDE_96,    /* 128 x 96 */
-    ROSE_CUDA_WIDE_64_96, /* 64 x 96, two blocks a multiprocessor */
-    ROSE_CUDA_WIDE_64_48  /* 64 x 48, likewise */
+    ROSE_CUDA_WIDE_64_96, /* 64 x 96, two blocks a multiprocessor; the head alone */
+    ROSE_CUDA_WIDE_64_48, /* 64 x 48, likewise */
+    /* linear_once.cuh, no head: rows x outputs of a tile. Two blocks a multiprocessor; alone: one,
+     * with more stages. */
+    ROSE_CUDA_ONCE_48, /* 64 x 48 */
+    ROSE_CUDA_ONCE_48_ALONE,
+    ROSE_CUDA_ONCE_96, /* 64 x 96 */
+    ROSE_CUDA_ONCE_96_ALONE,
+    ROSE_CUDA_ONCE_128_96, /* one block a multiprocessor */
+    /* Residual alone, k_pad of ROSE_CUDA_CHAIN_K at most: clusters for tiles of 64 x 48 */
+    ROSE_CUDA_CHAIN,
+    ROSE_CUDA_CHAIN_ALONE
 } rose_cuda_wide;
 cudaError_t rose_cuda_wide_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io, rose_cuda_wide kernel);

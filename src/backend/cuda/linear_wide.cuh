@@ -14,9 +14,10 @@
  * are read from memory once for each such group, not once for each tile of rows.
  *
  * The end of a tile is dear: all warps of a multiprocessor are in it at once and wait for the same
- * things. So the bias comes with the tile's stages, and two warpgroups leave the addition to the
- * residual stream to the copy engine (wide_store.cuh); one warpgroup loads both at the end, where
- * the one waits beside the other.
+ * things. So the bias comes with the tile's stages, and the addition to the residual stream is left
+ * to the copy engine (wide_store.cuh).
+ *
+ * Where every block has one tile, linear_once.cuh is faster.
  *
  * Bound: shared memory, which the products read and the copies write: 128 x 192 asks 208 of its
  * cycles for 192 of the tensor cores'; 128 x 96 136 for 96. */
@@ -38,11 +39,10 @@ enum {
 };
 
 /* Where the residual is added by the copy engine (wide_store.cuh). */
-template <int EPI, int GROUPS>
-static constexpr bool STAGED = GROUPS == 2 && EPI == ROSE_CUDA_EPI_RESIDUAL;
+template <int EPI> static constexpr bool STAGED = EPI == ROSE_CUDA_EPI_RESIDUAL;
 /* Blocks that share their weights, neighbours in rows: each copies half of them to both. */
 template <int EPI, int GROUPS, int TN>
-static constexpr int CLUSTER = STAGED<EPI, GROUPS> &&TN == 192 ? 2 : 1;
+static constexpr int CLUSTER = STAGED<EPI> &&TN == 192 ? 2 : 1;
 template <int GROUPS, int TN>
 static constexpr int STAGES_OF = TN == 192 || (GROUPS == 1 && TN == 96) ? 5 : 7;
 
@@ -50,7 +50,7 @@ template <int GROUPS, int TN>
 static constexpr uint32_t WIDE_STAGE = (GROUPS * 64 + TN) / 8 * BLOCK_BYTES;
 template <int EPI, int GROUPS, int TN> /* the ring, and what is to be stored */
 static constexpr uint32_t WIDE_SHARED = STAGES_OF<GROUPS, TN> *WIDE_STAGE<GROUPS, TN> +
-                                        (STAGED<EPI, GROUPS> ? GROUPS * 4 * WIDE_OUT : 0);
+                                        (STAGED<EPI> ? GROUPS * 4 * WIDE_OUT : 0);
 
 #if ROSE_HOPPER
 
@@ -71,14 +71,6 @@ template <int STAGES> ROSE_DEVICE void next_place(ring_place *p)
         p->parity ^= 1;
     }
 }
-
-/* Where the bias comes with the tile. The head has none; not where the end loads the residual as
- * well, beside which a bias costs nothing, while a copy is one more that the first product waits
- * for (64 to 256 rows).
- */
-template <int EPI, int GROUPS>
-static constexpr bool BIASED = EPI != ROSE_CUDA_EPI_LOGITS &&
-                               (EPI != ROSE_CUDA_EPI_RESIDUAL || STAGED<EPI, GROUPS>);
 
 /* Of so many tiles, by turns. While one ends the copies are up to STAGES + 2 stages ahead. A tile's
  * bias comes with its first stage; of products of one chunk, where a tile is three stages, with its
@@ -243,14 +235,14 @@ template <int N> ROSE_DEVICE void add_chunk(float (&sum)[N], const float (&acc)[
 }
 
 template <typename T, int EPI, int GROUPS, int TN, int PART>
-ROSE_DEVICE void finish_part(wide_tile *w, wide_old<TN> *old, const wide_ring &r,
-                             const float (&s)[TN / 2], const rose_cuda_linear &l,
-                             const rose_cuda_io &io, const CUtensorMap *x_map)
+ROSE_DEVICE void finish_part(wide_tile *w, const wide_ring &r, const float (&s)[TN / 2],
+                             const rose_cuda_linear &l, const rose_cuda_io &io,
+                             const CUtensorMap *x_map)
 {
-    if (STAGED<EPI, GROUPS>)
+    if (STAGED<EPI>)
         stage_residual<TN, PART>(*w, r.out, x_map, s, l, io);
     else
-        finish_wide<T, EPI, TN, PART>(w, old, s, l, io);
+        finish_wide<T, EPI, TN, PART>(w, NULL, s, l, io);
 }
 
 template <typename T, int EPI, int GROUPS, int TN, int STAGES>
@@ -278,9 +270,7 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
             multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
             add_chunk(sum, acc, false);
         }
-        wide_old<TN> old;
         begin_wide<EPI>(&done, io, tile.row * (PEERS * GROUPS * 64) + my_row, tile.col * TN);
-        if (EPI == ROSE_CUDA_EPI_RESIDUAL && !STAGED<EPI, GROUPS>) begin_old<TN>(&old, done, l, io);
         done.bias = r->biases + turn++ % BIASES<STAGES> * (TN * 4);
         at += step;
         const bool more = at < walk.n;
@@ -291,17 +281,18 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
         for (int s = 0; s < EARLY; s++)
             start_in_turn<T, GROUPS, TN, STAGES>(acc, r, s, more);
         if (EARLY == CHUNK_STAGES) tile = wide_place(&walk, more ? at : 0);
-        finish_part<T, EPI, GROUPS, TN, 0>(&done, &old, *r, sum, l, io, x_map);
+        if (EPI == ROSE_CUDA_EPI_QKV) find_places(&done, l, io);
+        finish_part<T, EPI, GROUPS, TN, 0>(&done, *r, sum, l, io, x_map);
         if (EARLY < CHUNK_STAGES) {
             start_in_turn<T, GROUPS, TN, STAGES>(acc, r, EARLY, more);
             tile = wide_place(&walk, more ? at : 0);
         }
         wgmma_wait<2>();
         if (more) free_stage<PEERS>(*r, slot_before<STAGES>(*r, 3));
-        finish_part<T, EPI, GROUPS, TN, 1>(&done, &old, *r, sum, l, io, x_map);
+        finish_part<T, EPI, GROUPS, TN, 1>(&done, *r, sum, l, io, x_map);
         wgmma_wait<1>();
         if (more) free_stage<PEERS>(*r, slot_before<STAGES>(*r, 2));
-        finish_part<T, EPI, GROUPS, TN, 2>(&done, &old, *r, sum, l, io, x_map);
+        finish_part<T, EPI, GROUPS, TN, 2>(&done, *r, sum, l, io, x_map);
         if (EPI == ROSE_CUDA_EPI_LOGITS) end_wide_logits(done, l, io);
         wgmma_wait<0>();
         keep_here(acc);
@@ -309,7 +300,7 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
         free_stage<PEERS>(*r, slot_before<STAGES>(*r, 1));
         add_chunk(sum, acc, true);
     }
-    if (STAGED<EPI, GROUPS> && threadIdx.x % 32 == 0) copies_done();
+    if (STAGED<EPI> && threadIdx.x % 32 == 0) copies_done();
 }
 
 #endif
@@ -355,7 +346,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
         if (threadIdx.x == 0) {
             const wide_copies c = {.w_map = &w_map,
                                    .h_map = &h_map,
-                                   .bias = BIASED<EPI, GROUPS> ? l.bias : NULL,
+                                   .bias = EPI == ROSE_CUDA_EPI_LOGITS ? NULL : l.bias,
                                    .ring = ring,
                                    .full = full_at,
                                    .empty = empty_at,
@@ -435,39 +426,39 @@ static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linea
     CUtensorMap w, h, x = {};
     cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / PEERS);
     if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
-    if (e == cudaSuccess && STAGED<EPI, GROUPS>) e = map_residual(&x, io, l->n);
+    if (e == cudaSuccess && STAGED<EPI>) e = map_residual(&x, io, l->n);
     if (e != cudaSuccess) return e;
     return launch_clusters(at, PEERS, wide_kernel<T, EPI, GROUPS, TN>,
                            dim3((walk.n < most ? walk.n : most) * PEERS), (GROUPS + 1) * 128,
                            (size_t)WIDE_SHARED<EPI, GROUPS, TN>, *l, *io, walk, w, h, x);
 }
 
-/* Every kernel once: what it is and its shared memory. */
-#define WIDE_EPILOGUES(M, G, TN)                                                                   \
-    M(ROSE_CUDA_EPI_QKV, G, TN)                                                                    \
-    M(ROSE_CUDA_EPI_RESIDUAL, G, TN)                                                               \
-    M(ROSE_CUDA_EPI_ACT, G, TN)                                                                    \
-    M(ROSE_CUDA_EPI_LOGITS, G, TN)
-
-template <typename T, int GROUPS, int TN>
-static cudaError_t run_shape(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                             const rose_cuda_io *io)
-{
-#define LAUNCH(EPI, G, N)                                                                          \
-    if (io->epilogue == EPI) return launch_wide<T, EPI, G, N>(at, l, io);
-    WIDE_EPILOGUES(LAUNCH, GROUPS, TN)
-#undef LAUNCH
-    return cudaErrorInvalidValue;
-}
+/* Every kernel once: what it is and its shared memory. Of one warpgroup the head alone: else
+ * linear_once.cuh. */
+#define WIDE_EPILOGUES(M, TN)                                                                      \
+    M(ROSE_CUDA_EPI_QKV, 2, TN)                                                                    \
+    M(ROSE_CUDA_EPI_RESIDUAL, 2, TN)                                                               \
+    M(ROSE_CUDA_EPI_ACT, 2, TN)                                                                    \
+    M(ROSE_CUDA_EPI_LOGITS, 2, TN)
+#define WIDE_KERNELS(M)                                                                            \
+    WIDE_EPILOGUES(M, 192)                                                                         \
+    WIDE_EPILOGUES(M, 96)                                                                          \
+    M(ROSE_CUDA_EPI_LOGITS, 1, 96)                                                                 \
+    M(ROSE_CUDA_EPI_LOGITS, 1, 48)
 
 template <typename T>
 static cudaError_t run_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                             const rose_cuda_io *io, rose_cuda_wide kernel)
 {
-    if (kernel == ROSE_CUDA_WIDE_192) return run_shape<T, 2, 192>(at, l, io);
-    if (kernel == ROSE_CUDA_WIDE_96) return run_shape<T, 2, 96>(at, l, io);
-    if (kernel == ROSE_CUDA_WIDE_64_96) return run_shape<T, 1, 96>(at, l, io);
-    return run_shape<T, 1, 48>(at, l, io);
+    static const struct {
+        int groups, outputs;
+    } shapes[] = {{2, 192}, {2, 96}, {1, 96}, {1, 48}}; /* as rose_cuda_wide */
+#define LAUNCH(EPI, G, N)                                                                          \
+    if (io->epilogue == EPI && shapes[kernel].groups == G && shapes[kernel].outputs == N)          \
+        return launch_wide<T, EPI, G, N>(at, l, io);
+    WIDE_KERNELS(LAUNCH)
+#undef LAUNCH
+    return cudaErrorInvalidValue;
 }
 
 /* The kernels are empty in code that is not for sm_90a: then they have no shared memory. */
@@ -477,10 +468,7 @@ template <typename T> static cudaError_t init_wide(bool *there)
     const struct {
         const void *kernel;
         size_t shared;
-    } kernels[] = {WIDE_EPILOGUES(KERNEL, 2, 192) //
-                   WIDE_EPILOGUES(KERNEL, 2, 96)  //
-                   WIDE_EPILOGUES(KERNEL, 1, 96)  //
-                   WIDE_EPILOGUES(KERNEL, 1, 48)};
+    } kernels[] = {WIDE_KERNELS(KERNEL)};
 #undef KERNEL
     int major = 0;
     cudaFuncAttributes a;

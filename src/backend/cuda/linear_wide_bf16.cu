@@ -1,13 +1,15 @@
 /* backend/cuda/linear_wide_bf16.cu - the matrix products of linear_wide.cuh for bf16. */
-#include "backend/cuda/linear_wide.cuh"
+#include "backend/cuda/linear_once.cuh"
 
 cudaError_t rose_cuda_wide_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                 const rose_cuda_io *io, rose_cuda_wide kernel)
 {
-    return run_wide<__nv_bfloat16>(at, l, io, kernel);
+    return kernel >= ROSE_CUDA_ONCE_48 ? run_once<__nv_bfloat16>(at, l, io, kernel)
+                                       : run_wide<__nv_bfloat16>(at, l, io, kernel);
 }
 
 cudaError_t rose_cuda_wide_init_bf16(bool *there)
 {
-    return init_wide<__nv_bfloat16>(there);
+    const cudaError_t e = init_wide<__nv_bfloat16>(there);
+    return e == cudaSuccess && *there ? init_once<__nv_bfloat16>() : e;
 }

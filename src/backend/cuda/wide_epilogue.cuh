@@ -1,4 +1,5 @@
-/* backend/cuda/wide_epilogue.cuh - what happens to the sums of linear_wide.cuh: the same as in
+/* backend/cuda/wide_epilogue.cuh - what happens to the sums of linear_wide.cuh and linear_once.cuh:
+ * the same as in
  * finish_pair of device.cuh, straight from the fragments of wgmma. The order of outputs in `cores`
  * (layout.cuh) gives a lane four neighbouring outputs of rows g and g + 8 in each 16, so that a
  * warp's stores are whole sectors without a way through shared memory. K and V are not reordered:
@@ -54,7 +55,8 @@ ROSE_DEVICE void begin_wide(wide_tile *w, const rose_cuda_io &io, uint32_t row0,
     }
 }
 
-/* QKV: what begin_wide has loaded is looked at here, with products under way. */
+/* QKV, before the first part: what begin_wide has loaded is looked at here, with products under
+ * way. */
 ROSE_DEVICE void find_places(wide_tile *w, const rose_cuda_linear &l, const rose_cuda_io &io)
 {
     w->part = w->n0 / l.k;
@@ -67,10 +69,9 @@ ROSE_DEVICE void find_places(wide_tile *w, const rose_cuda_linear &l, const rose
                                              w->slot[1] == first + g + 8);
 }
 
-/* Of output n of the tile and the next three, where the copy engine has brought them (BIASED of
- * linear_wide.cuh): loaded here, where all wait for it, a bias cost 2 to 11 % of a product of 2048
- * rows and more (H100, 2026-11-22). Behind the last output is whatever lies there, for outputs that
- * nobody stores. */
+/* Of output n of the tile and the next three, which the copy engine has brought: loaded here, where
+ * all wait for it, a bias cost 2 to 11 % of a product of 2048 rows and more (H100, 2026-11-22).
+ * Behind the last output is whatever lies there, for outputs that nobody stores. */
 ROSE_DEVICE float4 bias_of4(const wide_tile &w, const rose_cuda_linear &l, uint32_t n)
 {
     float4 v = make_float4(0, 0, 0, 0);
@@ -235,7 +236,6 @@ ROSE_DEVICE void finish_wide_qkv(wide_tile *w, const float (&s)[TN / 2], const r
                                  const rose_cuda_io &io)
 {
     constexpr int N = TN / 48;
-    if (PART == 0) find_places(w, l, io);
     const uint32_t n = w->n0 + PART * N * 16, part = w->part, from = w->from;
     const uint32_t t = threadIdx.x % 4, mine = part == 0 ? t * 4 : t * 2, apart = part == 0 ? 2 : 8;
     uint32_t to[N];
@@ -260,62 +260,46 @@ ROSE_DEVICE void finish_wide_qkv(wide_tile *w, const float (&s)[TN / 2], const r
     }
 }
 
-/* A thread's share of the residual: what was there of blocks of 16 outputs. */
+/* A thread's share of the residual (linear_once.cuh): what was there of blocks of 16 outputs. */
 template <int TN> struct wide_old {
     float *at[2];     /* of rows g and g + 8 */
     uint32_t left[2]; /* outputs from there on; 0: no row */
     float4 v[TN / 16][2];
 };
 
-/* So many blocks are under way when block `i` is finished. As registers allow: behind a block those
- * of its sums are free, too. */
-template <int TN> ROSE_DEVICE int old_blocks(int i)
-{
-    const int n = TN > 96 ? 2 + 2 * i : TN / 16;
-    return n < TN / 16 ? n : TN / 16;
-}
-
-/* Zeros first: ptxas keeps what a load on condition may leave from the tile before. */
-template <int TN> ROSE_DEVICE void load_old(wide_old<TN> *old, int first, int end)
-{
-#pragma unroll
-    for (int i = 0; i < TN / 16; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            if (i < first || i >= end) continue;
-            old->v[i][h] = make_float4(0, 0, 0, 0);
-            if (i * 16 < old->left[h])
-                old->v[i][h] = load_now(reinterpret_cast<const float4 *>(old->at[h] + i * 16));
-        }
-}
-
+/* After pdl_wait. Zeros first: ptxas keeps what a load on condition may leave. */
 template <int TN>
-ROSE_DEVICE void begin_old(wide_old<TN> *old, const wide_tile &w, const rose_cuda_linear &l,
-                           const rose_cuda_io &io)
+ROSE_DEVICE void load_old(wide_old<TN> *old, const wide_tile &w, const rose_cuda_linear &l,
+                          const rose_cuda_io &io)
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         old->at[h] = residual_at(io, w.row[h], w.n);
         old->left[h] = w.live[h] && w.n < l.n ? l.n - w.n : 0;
     }
-    load_old<TN>(old, 0, old_blocks<TN>(0));
+#pragma unroll
+    for (int i = 0; i < TN / 16; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            old->v[i][h] = make_float4(0, 0, 0, 0);
+            if (i * 16 < old->left[h])
+                old->v[i][h] = load_now(reinterpret_cast<const float4 *>(old->at[h] + i * 16));
+        }
 }
 
 template <int TN, int PART>
-ROSE_DEVICE void finish_wide_old(wide_old<TN> *old, const float *bias, const float (&s)[TN / 2])
+ROSE_DEVICE void finish_wide_old(const wide_tile &w, const wide_old<TN> &old,
+                                 const float (&s)[TN / 2], const rose_cuda_linear &l)
 {
     constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
 #pragma unroll
     for (int i = FIRST; i < FIRST + BLOCKS; i++) {
-        if (i > 0) load_old<TN>(old, old_blocks<TN>(i - 1), old_blocks<TN>(i));
-        float4 b = make_float4(0, 0, 0, 0);
-        if (bias != NULL && i * 16 < old->left[0])
-            b = __ldg(reinterpret_cast<const float4 *>(bias + i * 16));
+        const float4 b = bias_of4(w, l, i * 16 + threadIdx.x % 4 * 4);
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            if (i * 16 < old->left[h])
-                *reinterpret_cast<float4 *>(old->at[h] + i * 16) =
-                    add4(old->v[i][h], add4(sums_of(s + i * 8, h), b));
+            if (i * 16 < old.left[h])
+                *reinterpret_cast<float4 *>(old.at[h] + i * 16) =
+                    add4(old.v[i][h], add4(sums_of(s + i * 8, h), b));
     }
 }
 
@@ -366,15 +350,15 @@ ROSE_DEVICE void finish_wide_logits(wide_tile *w, const float (&s)[TN / 2],
     }
 }
 
-/* Part 0, 1 or 2 of the tile. */
+/* Part 0, 1 or 2 of the tile; old: RESIDUAL. */
 template <typename T, int EPI, int TN, int PART>
-ROSE_DEVICE void finish_wide(wide_tile *w, wide_old<TN> *old, const float (&s)[TN / 2],
+ROSE_DEVICE void finish_wide(wide_tile *w, const wide_old<TN> *old, const float (&s)[TN / 2],
                              const rose_cuda_linear &l, const rose_cuda_io &io)
 {
     if (EPI == ROSE_CUDA_EPI_QKV)
         finish_wide_qkv<T, TN, PART>(w, s, l, io);
     else if (EPI == ROSE_CUDA_EPI_RESIDUAL)
-        finish_wide_old<TN, PART>(old, l.bias != NULL ? l.bias + w->n : NULL, s);
+        finish_wide_old<TN, PART>(*w, *old, s, l);
     else if (EPI == ROSE_CUDA_EPI_ACT)
         finish_wide_act<T, TN, PART>(*w, s, l, io);
     else

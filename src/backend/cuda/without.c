@@ -12,7 +12,8 @@ static const struct {
                {"ahead", ROSE_CUDA_WITHOUT_AHEAD},     {"halves", ROSE_CUDA_WITHOUT_HALVES},
                {"normed", ROSE_CUDA_WITHOUT_NORMED},   {"carveout", ROSE_CUDA_WITHOUT_CARVEOUT},
                {"prompts", ROSE_CUDA_WITHOUT_PROMPTS}, {"spread", ROSE_CUDA_WITHOUT_SPREAD},
-               {"joined", ROSE_CUDA_WITHOUT_JOINED},   {"head", ROSE_CUDA_WITHOUT_HEAD}};
+               {"joined", ROSE_CUDA_WITHOUT_JOINED},   {"head", ROSE_CUDA_WITHOUT_HEAD},
+               {"once", ROSE_CUDA_WITHOUT_ONCE},       {"chain", ROSE_CUDA_WITHOUT_CHAIN}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 
 static uint32_t bit_of(const char *name, size_t length)
