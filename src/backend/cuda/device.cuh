@@ -1,148 +1,11 @@
-/* backend/cuda/device.cuh - the operations of docs/NUMERICS.md (CUDA) that several kernels share,
- * and the instructions they are made of. The files are compiled with -fmad=false: a fused
+/* backend/cuda/device.cuh - the operations of docs/NUMERICS.md (CUDA) that several kernels share.
+ * The files are compiled with -fmad=false: a fused
  * multiply-add is written as one. Device code only. */
 #ifndef ROSE_BACKEND_CUDA_DEVICE_CUH
 #define ROSE_BACKEND_CUDA_DEVICE_CUH
 
-#include "backend/cuda/layout.cuh"
+#include "backend/cuda/instructions.cuh"
 #include "model/model.h"
-
-#define ROSE_ALL_LANES 0xffffffffu
-
-/* ---- programmatic dependent launch: nothing before sm_90 ---- */
-
-ROSE_DEVICE void pdl_launch(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-/* All memory of the kernels before is visible after it. Every thread of every kernel calls it
- * before it reads what they wrote or writes what they read. */
-ROSE_DEVICE void pdl_wait(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-/* A load that stays above pdl_wait: ptxas moves read-only loads below it. */
-ROSE_DEVICE uint4 load_early(const uint4 *p)
-{
-    uint4 r;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-                 : "l"(p)
-                 : "memory");
-    return r;
-}
-
-/* ---- bulk copies to shared memory, stores to a peer's, and the barriers on which they arrive:
- * from sm_90 on ---- */
-
-#if __CUDA_ARCH__ >= 900
-ROSE_DEVICE uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-ROSE_DEVICE void bulk_init(uint64_t *barrier, uint32_t arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;\n"
-                 "fence.mbarrier_init.release.cluster;" ::"r"(shared_address(barrier)),
-                 "r"(arrivals)
-                 : "memory");
-}
-
-/* Arrives once; the phase ends when that many bytes are there as well. */
-ROSE_DEVICE void bulk_expect(uint64_t *barrier, uint32_t bytes)
-{
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(shared_address(barrier)),
-        "r"(bytes)
-        : "memory");
-}
-
-ROSE_DEVICE void bulk_wait(uint64_t *barrier, uint32_t parity)
-{
-    asm volatile("{.reg .pred p;\n"
-                 "again: mbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n"
-                 "@!p bra again;}" ::"r"(shared_address(barrier)),
-                 "r"(parity)
-                 : "memory");
-}
-
-/* By shared addresses. Sizes and addresses are multiples of 16 bytes. */
-ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes, uint32_t barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,"
-                 "[%3];" ::"r"(shared),
-                 "l"(global), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-
-ROSE_DEVICE void bulk_copy(void *shared, const void *global, uint32_t bytes, uint64_t *barrier)
-{
-    copy_piece(shared_address(shared), global, bytes, shared_address(barrier));
-}
-
-/* The same of what will not be read again soon: it is the first to leave the L2. */
-ROSE_DEVICE void bulk_copy_once(void *shared, const void *global, uint32_t bytes, uint64_t *barrier)
-{
-    asm volatile("{.reg .b64 policy;\n"
-                 "createpolicy.fractional.L2::evict_first.b64 policy,1.0;\n"
-                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0],[%1],%2,[%3],policy;}" ::"r"(shared_address(shared)),
-                 "l"(global), "r"(bytes), "r"(shared_address(barrier))
-                 : "memory");
-}
-
-/* An address of this block's shared memory as one of the cluster's block `rank`. */
-ROSE_DEVICE uint32_t peer_address(uint32_t shared, uint32_t rank)
-{
-    uint32_t a;
-    asm volatile("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(a) : "r"(shared), "r"(rank));
-    return a;
-}
-
-/* Among all threads of a cluster. */
-ROSE_DEVICE void cluster_sync(void)
-{
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-/* Four bytes for the barrier, which lies in the same block as `to`. */
-ROSE_DEVICE void send1(uint32_t to, uint32_t v, uint32_t barrier)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0],%1,[%2];" ::"r"(to), "r"(v),
-        "r"(barrier)
-        : "memory");
-}
-#else
-ROSE_DEVICE void bulk_init(uint64_t *, uint32_t)
-{
-}
-#endif
-
-/* ---- tensor cores: c += a b, 16 x 8 x 16 ---- */
-
-ROSE_DEVICE void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const __half *)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-ROSE_DEVICE void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1,
-                     const __nv_bfloat16 *)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 /* ---- functions ---- */
 
@@ -153,27 +16,11 @@ ROSE_DEVICE uint32_t token_of(uint32_t id, const uint32_t *sampled, uint32_t voc
     return id < vocab ? id : 0; /* no id was sampled: nobody looks at what comes of this row */
 }
 
-ROSE_DEVICE float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 #define ROSE_LOG2E 1.44269504088896341f
 
 ROSE_DEVICE float exp_fast(float x)
 {
     return exp2_fast(x * ROSE_LOG2E);
-}
-
-/* x / y for y of 1 or more: without the scaling of small y that __fdividef has (FC1 of 32,768 rows
- * -4 %, H100, 2026-11-22). */
-ROSE_DEVICE float over(float x, float y)
-{
-    float r;
-    asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(r) : "f"(y));
-    return x * r;
 }
 
 ROSE_DEVICE float activate(float x, uint32_t act)

@@ -18,6 +18,19 @@
 
 #if ROSE_HOPPER
 
+/* The block's shared memory as its launch asks for it. */
+#define ROSE_BLOCK_MEMORY(name) extern __shared__ __align__(1024) uint8_t name[]
+
+/* Registers of a thread from here on, of all warps of a warpgroup. */
+template <int N> ROSE_DEVICE void fewer_registers(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> ROSE_DEVICE void more_registers(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
 /* ---- barriers in shared memory ---- */
 
 ROSE_DEVICE void barrier_init(uint32_t at, uint32_t arrivals)
@@ -169,20 +182,56 @@ ROSE_DEVICE void put_shared(uint32_t at, const float4 &v)
                  : "memory");
 }
 
-ROSE_DEVICE float4 get_shared(uint32_t at)
+ROSE_DEVICE void get_shared(float4 *v, uint32_t at)
 {
-    float4 v;
     asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "=f"(v->x), "=f"(v->y), "=f"(v->z), "=f"(v->w)
                  : "r"(at)
                  : "memory");
+}
+
+ROSE_DEVICE float2 get_shared2(uint32_t at)
+{
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
     return v;
+}
+
+/* What lanes have of 8 rows of 8 values, a pair each, of the columns instead. */
+ROSE_DEVICE uint32_t transpose8(uint32_t u)
+{
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0,%1;" : "=r"(r) : "r"(u));
+    return r;
+}
+
+/* As one store: nvcc makes four of a uint4 whose parts it has apart. */
+ROSE_DEVICE void store16(void *at, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile("st.global.v4.b32 [%0],{%1,%2,%3,%4};" ::"l"(at), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
 }
 
 /* Among the 128 threads that name the same of 15 barriers. */
 ROSE_DEVICE void group_sync(uint32_t barrier)
 {
     asm volatile("bar.sync %0,128;" ::"r"(barrier) : "memory");
+}
+
+/* Of 256 threads 128 wait where `there` is not 0, and 128 arrive unless `away` is not 0. Without
+ * branches. */
+ROSE_DEVICE void pair_wait(uint32_t barrier, uint32_t there)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p bar.sync %0, 256;\n}" ::"r"(barrier),
+                 "r"(there)
+                 : "memory");
+}
+ROSE_DEVICE void pair_arrive(uint32_t barrier, uint32_t away)
+{
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, %1, 0;\n@p bar.arrive %0, 256;\n}" ::"r"(barrier),
+        "r"(away)
+        : "memory");
 }
 
 /* ---- wgmma: d (64 x N) = a (64 x 16, registers or shared memory) b (16 x N, shared memory) + d

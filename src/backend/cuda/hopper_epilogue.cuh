@@ -8,24 +8,6 @@
 
 #if ROSE_HOPPER
 
-/* Loads that stay where they are written: else the compiler moves each to its use, behind the
- * barrier, one wait after the other. */
-ROSE_DEVICE float4 load_now(const float4 *p)
-{
-    float4 v;
-    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3},[%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-}
-ROSE_DEVICE uint32_t load_now(const uint32_t *p)
-{
-    uint32_t r;
-    asm volatile("ld.global.cg.u32 %0,[%1];" : "=r"(r) : "l"(p) : "memory");
-    return r;
-}
-
 ROSE_DEVICE float4 add4(const float4 &a, const float4 &b)
 {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);

@@ -53,7 +53,8 @@ template <int TN> ROSE_DEVICE void receive_sums(float (&sum)[TN / 2], const once
     barrier_wait_cluster(d.sent, 0);
 #pragma unroll
     for (int q = 0; q < TN / 8; q++) {
-        const float4 v = get_shared(sums_at(d.before, q));
+        float4 v;
+        get_shared(&v, sums_at(d.before, q));
         sum[q * 4] = v.x;
         sum[q * 4 + 1] = v.y;
         sum[q * 4 + 2] = v.z;
@@ -164,7 +165,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                 const __grid_constant__ CUtensorMap h_map)
 {
 #if ROSE_HOPPER
-    extern __shared__ __align__(1024) uint8_t stages[];
+    ROSE_BLOCK_MEMORY(stages);
     __shared__ uint64_t full[STAGES], empty[STAGES], sent;
     __shared__ __align__(16) float biases[TN];
     once_share d = {.rank = 0, .peers = 1, .chunk = 0, .chunks = wide_stages(l) / CHUNK_STAGES};
@@ -199,7 +200,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     if (CHAIN) cluster_arrive();
     const wide_tile_place tile = wide_place(&walk, blockIdx.x / d.peers);
     if (threadIdx.x < 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        fewer_registers<24>();
         if (threadIdx.x == 0) copy_once_weights<GROUPS, TN, STAGES>(c, d, tile.col * TN);
         if (threadIdx.x == 32) {
             copy_once_rows<GROUPS, TN, STAGES>(c, d, tile.row * (GROUPS * 64));
@@ -208,9 +209,9 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
         if (CHAIN) cluster_wait();
     } else {
         if (GROUPS == 1)
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+            more_registers<224>();
         else
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+            more_registers<240>();
         const uint32_t group = GROUPS == 1 ? 0 : threadIdx.x / 128 - 1;
         wide_ring r = {.ring = ring,
                        .full = c.full,

@@ -186,16 +186,8 @@ template <int PEERS> ROSE_DEVICE void free_stage(const wide_ring &r, uint32_t sl
 template <int GROUPS> ROSE_DEVICE void keep_behind(wide_ring *r, int stage, bool there)
 {
     if (GROUPS == 1) return;
-    if (stage == 0)
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p bar.sync %0, 256;\n}" ::"r"(1 + r->chunk),
-            "r"(there ? r->group : 0)
-            : "memory");
-    if (stage == 1)
-        asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %1, 0;\n@p bar.arrive %0, 256;\n}" ::"r"(
-                         1 + r->chunk),
-                     "r"(there ? r->group : 1)
-                     : "memory");
+    if (stage == 0) pair_wait(1 + r->chunk, there ? r->group : 0);
+    if (stage == 1) pair_arrive(1 + r->chunk, there ? r->group : 1);
     if (stage == CHUNK_STAGES - 1) r->chunk ^= 1;
 }
 
@@ -316,7 +308,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
 #if ROSE_HOPPER
     constexpr int STAGES = STAGES_OF<GROUPS, TN>, PEERS = CLUSTER<EPI, GROUPS, TN>;
     const uint32_t rank = PEERS > 1 ? cluster_rank() : 0;
-    extern __shared__ __align__(1024) uint8_t stages[];
+    ROSE_BLOCK_MEMORY(stages);
     __shared__ uint64_t full[STAGES], empty[STAGES];
     __shared__ __align__(16) float biases[BIASES<STAGES>][TN];
     static_assert((BIASES<STAGES> - 1) * CHUNK_STAGES + CHUNK_STAGES - 1 >= STAGES + 2 &&
@@ -340,9 +332,9 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     if (PEERS > 1) cluster_sync(); /* the other block's barriers are there, too */
     if (threadIdx.x < 128) {
         if (PEERS > 1)
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+            fewer_registers<40>();
         else
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+            fewer_registers<24>();
         if (threadIdx.x == 0) {
             const wide_copies c = {.w_map = &w_map,
                                    .h_map = &h_map,
@@ -359,11 +351,11 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
         }
     } else {
         if (GROUPS == 1)
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+            more_registers<224>();
         else if (PEERS > 1)
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+            more_registers<232>();
         else
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+            more_registers<240>();
         wide_ring r = {.ring = ring,
                        .full = full_at,
                        .empty = empty_at,

@@ -75,11 +75,7 @@ ROSE_DEVICE void find_places(wide_tile *w, const rose_cuda_linear &l, const rose
 ROSE_DEVICE float4 bias_of4(const wide_tile &w, const rose_cuda_linear &l, uint32_t n)
 {
     float4 v = make_float4(0, 0, 0, 0);
-    if (l.bias != NULL)
-        asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];"
-                     : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                     : "r"(w.bias + n * 4)
-                     : "memory");
+    if (l.bias != NULL) get_shared(&v, w.bias + n * 4);
     return v;
 }
 
@@ -99,21 +95,6 @@ ROSE_DEVICE void keep_best4(wide_tile *w, int h, const rose_cuda_linear &l, uint
 ROSE_DEVICE float4 sums_of(const float *s, int h)
 {
     return make_float4(s[h * 2], s[h * 2 + 1], s[h * 2 + 4], s[h * 2 + 5]);
-}
-
-/* What lanes have of 8 rows of 8 values, a pair each, of the columns instead. */
-ROSE_DEVICE uint32_t transpose8(uint32_t u)
-{
-    uint32_t r;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0,%1;" : "=r"(r) : "r"(u));
-    return r;
-}
-
-/* As one store: nvcc makes four of a uint4 whose parts it has apart. */
-ROSE_DEVICE void store16(void *at, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
-{
-    asm volatile("st.global.v4.b32 [%0],{%1,%2,%3,%4};" ::"l"(at), "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
 }
 
 /* Where the next N blocks of 16 outputs lie in token 0 of a page; and on to those behind. */
@@ -221,13 +202,9 @@ ROSE_DEVICE void finish_wide_kv(const wide_tile &w, const float *s, const float4
 ROSE_DEVICE float4 bias_of_pairs(const wide_tile &w, const rose_cuda_linear &l, uint32_t n,
                                  uint32_t apart)
 {
-    float4 v = make_float4(0, 0, 0, 0);
-    if (l.bias != NULL)
-        asm volatile("ld.shared.v2.f32 {%0,%1},[%4];\nld.shared.v2.f32 {%2,%3},[%5];"
-                     : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                     : "r"(w.bias + n * 4), "r"(w.bias + (n + apart) * 4)
-                     : "memory");
-    return v;
+    if (l.bias == NULL) return make_float4(0, 0, 0, 0);
+    const float2 lo = get_shared2(w.bias + n * 4), hi = get_shared2(w.bias + (n + apart) * 4);
+    return make_float4(lo.x, lo.y, hi.x, hi.y);
 }
 
 /* Part `PART` of a tile of q, K and V: outputs of one of them, whose number is a multiple of 64. */
