@@ -75,6 +75,9 @@ OBJ     := $(SRC:src/%.c=$B/obj/%.o) $(CUDA_OBJ)
 CLI_OBJ := $(CLI_SRC:src/%.c=$B/obj/%.o)
 TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%.c),$(wildcard tests/*/test_*.c)))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
+# Kernels of sm_90a as C++ on an emulated GPU: what tests them where there is none.
+EMULATED := $B/tests/backend/emulated
+TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(EMULATED)/test_emulated_cuda)
 TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 
@@ -159,6 +162,18 @@ $B/tests/%: tests/%.c $B/librose_all.a
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $B/librose_all.a \
 	    $(LIBS) -lcmocka
 
+EMULATED_FLAGS := -std=c++20 -O2 -g -ffp-contract=off -fno-strict-aliasing -pthread -Wall -Wextra \
+    -Wno-unknown-pragmas -Wno-sign-compare -Wno-missing-field-initializers -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized -Wno-psabi \
+    -Itests/backend/emulated -Isrc -isystem $(CUDA_HOME)/include
+$(EMULATED)/%.o: tests/backend/emulated/%.cc
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(EMULATED_FLAGS) -MMD -MP -c $< -o $@
+$(EMULATED)/%.o: src/backend/cuda/%.cu
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(EMULATED_FLAGS) -MMD -MP -x c++ -c $< -o $@
+$(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o machine.o linear.o linear_wide_f16.o linear_wide_bf16.o)
+	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
+
 # A server over a CUDA runtime that needs no GPU, and a driver in front of the real one, both of which fail when told
 # to (tests/backend/test_cuda_serve.py).
 FAULTS := $(if $(filter 1,$(WITH_CUDA)),$B/tests/backend/roseinfer_fake_cuda $B/tests/backend/faults/libcuda.so.1)
@@ -207,7 +222,7 @@ format:
 	clang-format-14 -i $(FORMATTED)
 format-check:
 	@clang-format-14 --dry-run -Werror $(FORMATTED)
-FORMATTED = $(sort $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*.cuh include/*.h tests/*.h tests/*/*.[ch] fuzz/*.c examples/*.c))
+FORMATTED = $(sort $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*.cuh include/*.h tests/*.h tests/*/*.[ch] tests/*/emulated/*.h tests/*/emulated/*.cc tests/*/emulated/*/*/*.cuh fuzz/*.c examples/*.c))
 
 # SOAK=30m for the whole soak; VARIANT=asan or tsan for the rude clients under a sanitizer.
 test-long: deps-test
@@ -270,4 +285,4 @@ install: all
 clean:
 	rm -rf build
 
--include $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d) $B/tests/backend/fake_cuda.d
+-include $(wildcard $(EMULATED)/*.d) $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d) $B/tests/backend/fake_cuda.d

@@ -1,0 +1,284 @@
+/* tests/backend/emulated/backend/cuda/hopper.cuh - in place of the one of src: the same on
+ * machine.h, as far as linear_wide.cuh and linear_once.cuh use it. */
+#ifndef ROSE_BACKEND_CUDA_HOPPER_CUH
+#define ROSE_BACKEND_CUDA_HOPPER_CUH
+
+#include <cuda.h>
+
+#include "backend/cuda/device.cuh"
+
+#define ROSE_HOPPER             1
+#define ROSE_BLOCK_MEMORY(name) uint8_t *const name = machine::t_block->arena
+
+template <int N> ROSE_DEVICE void fewer_registers(void)
+{
+}
+template <int N> ROSE_DEVICE void more_registers(void)
+{
+}
+
+/* ---- barriers ---- */
+
+ROSE_DEVICE void barrier_init(uint32_t at, uint32_t arrivals)
+{
+    machine::barrier_at(at) = {.count = arrivals, .pending = arrivals};
+}
+ROSE_DEVICE void barrier_init_done(void)
+{
+}
+ROSE_DEVICE void barrier_expect(uint32_t at, uint32_t bytes)
+{
+    machine::arrive(machine::barrier_at(at), bytes);
+}
+ROSE_DEVICE void barrier_arrive(uint32_t at)
+{
+    machine::arrive(machine::barrier_at(at), 0);
+}
+ROSE_DEVICE void barrier_wait(uint32_t at, uint32_t parity)
+{
+    machine::barrier *b = &machine::barrier_at(at);
+    machine::wait_until([=] { return b->phase != parity; });
+}
+ROSE_DEVICE void barrier_wait_cluster(uint32_t at, uint32_t parity)
+{
+    barrier_wait(at, parity);
+}
+ROSE_DEVICE void peer_arrive(uint32_t at)
+{
+    barrier_arrive(at);
+}
+
+/* ---- clusters ---- */
+
+ROSE_DEVICE uint32_t cluster_rank(void)
+{
+    return machine::t_block->rank;
+}
+ROSE_DEVICE uint32_t cluster_blocks(void)
+{
+    return (uint32_t)machine::now().blocks.size();
+}
+ROSE_DEVICE void cluster_arrive(void)
+{
+    machine::launch &l = machine::now();
+    machine::me().cluster_turn = l.cluster.turn;
+    machine::meet(l.cluster, (uint32_t)(l.threads * l.blocks.size()), false);
+}
+ROSE_DEVICE void cluster_wait(void)
+{
+    machine::launch *l = &machine::now();
+    const uint32_t turn = machine::me().cluster_turn;
+    machine::wait_until([=] { return l->cluster.turn != turn; });
+}
+ROSE_DEVICE void send4(uint32_t to, const float4 &v, uint32_t barrier)
+{
+    if (to >> 24 != barrier >> 24 || to % 16 != 0) abort();
+    memcpy(machine::pointer_at(to), &v, sizeof v);
+    machine::complete(machine::barrier_at(barrier), sizeof v);
+}
+
+/* ---- tensor copies: maps as make_map below has made them ---- */
+
+struct emulated_map {
+    uint8_t *base;
+    uint64_t size[3], pitch[3]; /* bytes from one to the next */
+    uint32_t box[3], bytes /* of an element */;
+};
+static_assert(sizeof(emulated_map) <= sizeof(CUtensorMap), "a map is kept in one");
+
+static CUresult CUDAAPI make_map(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank,
+                                 void *base, const cuuint64_t *size, const cuuint64_t *pitch,
+                                 const cuuint32_t *box, const cuuint32_t *, CUtensorMapInterleave,
+                                 CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                 CUtensorMapFloatOOBfill)
+{
+    emulated_map m = {};
+    m.base = static_cast<uint8_t *>(base);
+    m.bytes = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
+    for (int i = 0; i < 3; i++) {
+        m.size[i] = size[i];
+        m.pitch[i] = i == 0 ? m.bytes : pitch[i - 1];
+        m.box[i] = box[i];
+        if (i > 0 && m.pitch[i] % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
+        if (box[i] == 0 || box[i] > 256 || size[i] == 0) return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (rank != 3 || reinterpret_cast<uintptr_t>(base) % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
+    memcpy(static_cast<void *>(map), &m, sizeof m);
+    return CUDA_SUCCESS;
+}
+
+/* Each element of the box that starts there: where it is (NULL: outside), where in the box. */
+template <typename F>
+static inline void each_of_box(const CUtensorMap *map, uint32_t x, uint32_t y, uint32_t z, F each)
+{
+    emulated_map m;
+    memcpy(&m, map, sizeof m);
+    size_t i = 0;
+    for (uint32_t c = 0; c < m.box[2]; c++)
+        for (uint32_t b = 0; b < m.box[1]; b++)
+            for (uint32_t a = 0; a < m.box[0]; a++, i++) {
+                const bool there = x + a < m.size[0] && y + b < m.size[1] && z + c < m.size[2];
+                each(there ? m.base + (x + a) * m.pitch[0] + (y + b) * m.pitch[1] +
+                                 (z + c) * m.pitch[2]
+                           : NULL,
+                     i, m.bytes);
+            }
+}
+
+ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, uint32_t block,
+                          uint32_t barrier)
+{
+    uint8_t *at = static_cast<uint8_t *>(machine::pointer_at(to));
+    machine::barrier *b = &machine::barrier_at(barrier);
+    if (to % 128 != 0) abort();
+    machine::start_copy([=] {
+        size_t bytes = 0;
+        each_of_box(map, 0, core, block, [&](const uint8_t *from, size_t i, uint32_t size) {
+            if (from != NULL)
+                memcpy(at + i * size, from, size);
+            else
+                memset(at + i * size, 0, size);
+            bytes += size;
+        });
+        machine::complete(*b, (int64_t)bytes);
+    });
+}
+ROSE_DEVICE void copy_box_to_both(uint32_t to, const CUtensorMap *map, uint32_t core,
+                                  uint32_t block, uint32_t barrier)
+{
+    for (uint32_t rank = 0; rank < 2; rank++)
+        copy_box(peer_address(to, rank), map, core, block, peer_address(barrier, rank));
+}
+
+ROSE_DEVICE void copies_ready(void)
+{
+    __syncwarp();
+}
+ROSE_DEVICE void add_box(const CUtensorMap *map, uint32_t row, uint32_t block, uint32_t from)
+{
+    const float *at = static_cast<const float *>(machine::pointer_at(from));
+    if (from % 128 != 0) abort();
+    each_of_box(map, 0, row, block, [&](uint8_t *to, size_t i, uint32_t) {
+        if (to != NULL) *reinterpret_cast<float *>(to) += at[i];
+    });
+}
+ROSE_DEVICE void copies_begun(void)
+{
+}
+template <int N> ROSE_DEVICE void copies_read(void)
+{
+}
+ROSE_DEVICE void copies_done(void)
+{
+}
+
+/* ---- shared memory, threads ---- */
+
+ROSE_DEVICE void put_shared(uint32_t at, const float4 &v)
+{
+    if (at % 16 != 0) abort();
+    memcpy(machine::pointer_at(at), &v, sizeof v);
+}
+ROSE_DEVICE void get_shared(float4 *v, uint32_t at)
+{
+    if (at % 16 != 0) abort();
+    memcpy(v, machine::pointer_at(at), sizeof *v);
+}
+ROSE_DEVICE float2 get_shared2(uint32_t at)
+{
+    float2 v;
+    if (at % 8 != 0) abort();
+    memcpy(&v, machine::pointer_at(at), sizeof v);
+    return v;
+}
+ROSE_DEVICE uint32_t transpose8(uint32_t u)
+{
+    const uint64_t *all = machine::exchange(u);
+    const uint32_t lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    uint32_t r = 0;
+    for (uint32_t i = 0; i < 2; i++) /* of row column + i the value of column `row` */
+        r |= (uint32_t)(all[(column + i) * 4 + row / 2] >> (row % 2 * 16) & 0xffff) << (i * 16);
+    return r;
+}
+ROSE_DEVICE void store16(void *at, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    const uint32_t v[4] = {a, b, c, d};
+    if (reinterpret_cast<uintptr_t>(at) % 16 != 0) abort();
+    memcpy(at, v, sizeof v);
+}
+ROSE_DEVICE void pair_wait(uint32_t barrier, uint32_t there)
+{
+    if (there != 0) machine::meet(machine::t_block->barriers[barrier], 256, true);
+}
+ROSE_DEVICE void pair_arrive(uint32_t barrier, uint32_t away)
+{
+    if (away == 0) machine::meet(machine::t_block->barriers[barrier], 256, false);
+}
+
+/* ---- wgmma: each lane its own of 64 x N ---- */
+
+ROSE_DEVICE uint64_t core_matrices(uint32_t at, uint32_t stride)
+{
+    return (uint64_t)(at << 14 >> 18) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(stride >> 4) << 32;
+}
+ROSE_DEVICE void wgmma_fence(void)
+{
+}
+ROSE_DEVICE void wgmma_commit(void)
+{
+    machine::commit();
+}
+template <int N> ROSE_DEVICE void wgmma_wait(void)
+{
+    machine::wait_groups(N);
+}
+template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
+{
+    asm volatile("" ::"r"(&d[0]) : "memory");
+}
+
+/* Row (or column) r of 16 values of k. */
+template <typename T>
+static inline void core_row(float v[16], const uint8_t *arena, uint64_t m, int r)
+{
+    const uint32_t at = (uint32_t)(m & 0x3fff) << 4, next = (uint32_t)(m >> 16 & 0x3fff) << 4,
+                   stride = (uint32_t)(m >> 32 & 0x3fff) << 4;
+    for (int k = 0; k < 16; k++) {
+        T x;
+        memcpy(&x, arena + at + r / 8 * stride + k / 8 * next + r % 8 * 16 + k % 8 * 2, 2);
+        v[k] = to_f32(x);
+    }
+}
+
+/* c + the products of 16 pairs, rounded once: what the tests' reference does as well. */
+static inline float add_products(float c, const float a[16], const float b[16])
+{
+    double s = (double)c;
+    for (int k = 0; k < 16; k++)
+        s += (double)a[k] * (double)b[k];
+    return (float)s;
+}
+
+template <int N, typename T>
+static inline void wgmma(float (&d)[N], uint64_t a, uint64_t b, int keep, const T *)
+{
+    float *to = d;
+    const uint8_t *arena = machine::t_block->arena;
+    const int t = (int)threadIdx.x % 128;
+    machine::issue([=] {
+        const int lane = t % 32, row = t / 32 * 16 + lane / 4;
+        float x[2][16], w[16];
+        core_row<T>(x[0], arena, a, row);
+        core_row<T>(x[1], arena, a, row + 8);
+        for (int i = 0; i < N / 4; i++)
+            for (int c = 0; c < 2; c++) {
+                core_row<T>(w, arena, b, i * 8 + lane % 4 * 2 + c);
+                for (int h = 0; h < 2; h++) {
+                    float *y = &to[i * 4 + h * 2 + c];
+                    *y = add_products(keep != 0 ? *y : 0.0f, x[h], w);
+                }
+            }
+    });
+}
+
+#endif

@@ -1,0 +1,162 @@
+/* tests/backend/emulated/backend/cuda/instructions.cuh - in place of the one of src: the same on
+ * machine.h, as far as linear_wide.cuh and linear_once.cuh use it. */
+#ifndef ROSE_BACKEND_CUDA_INSTRUCTIONS_CUH
+#define ROSE_BACKEND_CUDA_INSTRUCTIONS_CUH
+
+#include <cmath>
+
+#include "machine.h"
+
+/* What nvcc has and a C++ compiler has not. */
+#undef __device__
+#undef __global__
+#undef __shared__
+#undef __align__
+#undef __launch_bounds__
+#undef __grid_constant__
+#define __device__
+#define __global__
+#define __shared__   static thread_local
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define threadIdx (machine::me().thread)
+#define blockIdx  (machine::t_block->place)
+#define gridDim   (machine::now().grid)
+#define blockDim  (dim3(machine::now().threads))
+
+template <typename T> static inline T __ldg(const T *p)
+{
+    return *p;
+}
+template <typename T> static inline T __ldcg(const T *p)
+{
+    return *p;
+}
+static inline float __uint_as_float(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+static inline uint32_t __float_as_uint(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
+static inline float __frcp_rn(float a)
+{
+    return 1 / a;
+}
+static inline float __fsqrt_rn(float a)
+{
+    return sqrtf(a);
+}
+template <typename T> static inline T __shfl_sync(unsigned, T v, int lane)
+{
+    return (T)machine::exchange((uint64_t)v)[lane % 32];
+}
+template <typename T> static inline T __shfl_xor_sync(unsigned, T v, int mask)
+{
+    uint64_t u = 0;
+    memcpy(&u, &v, sizeof v);
+    u = machine::exchange(u)[(threadIdx.x % 32) ^ (unsigned)mask];
+    memcpy(&v, &u, sizeof v);
+    return v;
+}
+static inline int __all_sync(unsigned, int v)
+{
+    const uint64_t *all = machine::exchange(v != 0);
+    int n = 0;
+    for (int i = 0; i < 32; i++)
+        n += all[i] != 0;
+    return n == 32;
+}
+static inline void __syncwarp(void)
+{
+    machine::exchange(0);
+}
+static inline void __syncthreads(void)
+{
+    machine::meet(machine::t_block->all, machine::now().threads, true);
+}
+static inline void atomicMax(unsigned long long *at, unsigned long long v)
+{
+    if (*at < v) *at = v;
+}
+template <typename A, typename B> static inline std::common_type_t<A, B> min(A a, B b)
+{
+    return a < b ? a : b;
+}
+template <typename A, typename B> static inline std::common_type_t<A, B> max(A a, B b)
+{
+    return a < b ? b : a;
+}
+
+#include "backend/cuda/layout.cuh"
+
+#define ROSE_ALL_LANES 0xffffffffu
+
+ROSE_DEVICE void pdl_launch(void)
+{
+}
+ROSE_DEVICE void pdl_wait(void)
+{
+}
+
+ROSE_DEVICE float4 load_now(const float4 *p)
+{
+    return *p;
+}
+ROSE_DEVICE uint32_t load_now(const uint32_t *p)
+{
+    return *p;
+}
+
+ROSE_DEVICE uint32_t shared_address(const void *p)
+{
+    return machine::address_of(p);
+}
+
+/* As the copy engine wants it. */
+ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes, uint32_t barrier)
+{
+    void *to = machine::pointer_at(shared);
+    machine::barrier *b = &machine::barrier_at(barrier);
+    if (shared % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes % 16 != 0 ||
+        bytes == 0)
+        abort();
+    machine::start_copy([=] {
+        memcpy(to, global, bytes);
+        machine::complete(*b, bytes);
+    });
+}
+
+ROSE_DEVICE uint32_t peer_address(uint32_t shared, uint32_t rank)
+{
+    if (rank >= machine::now().blocks.size()) abort();
+    return (shared & machine::LOCAL) | (rank + 1) << 24;
+}
+
+ROSE_DEVICE void cluster_sync(void)
+{
+    machine::launch &l = machine::now();
+    machine::meet(l.cluster, (uint32_t)(l.threads * l.blocks.size()), true);
+}
+
+ROSE_DEVICE float exp2_fast(float x)
+{
+    return exp2f(x);
+}
+
+ROSE_DEVICE float over(float x, float y)
+{
+    return x * (1 / y);
+}
+
+#endif

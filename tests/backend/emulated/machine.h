@@ -1,0 +1,264 @@
+/* tests/backend/emulated/machine.h - a GPU of sm_90a for kernels compiled as C++, one thread after
+ * the other: each CUDA thread is a fiber, each block of a cluster a thread of the host, of which
+ * one runs at a time. It has what linear_wide.cuh and linear_once.cuh ask for: barriers in shared
+ * memory, tensor copies, wgmma with both operands in shared memory, clusters, named barriers,
+ * warps.
+ *
+ * What the hardware may do at any time is done at one end of that time: copies as soon as they are
+ * asked for or when nothing else can go on, products when they are issued or when they are waited
+ * for. So a place that is written too early, or read before it is there, gives wrong values. When
+ * nobody can go on and no copy is under way the launch has hung, and machine_run says so.
+ *
+ * Not emulated: time, the order of memory between threads, registers, what sits in caches. */
+#ifndef ROSE_TESTS_EMULATED_MACHINE_H
+#define ROSE_TESTS_EMULATED_MACHINE_H
+
+#include <stdint.h>
+#include <ucontext.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+namespace machine
+{
+
+enum { ARENA = 256 << 10, STATICS = 0x400000, LOCAL = 0xffffff, STACK = 96 << 10 };
+
+/* What the copies and products of a launch do. */
+struct manner {
+    bool late_copies, late_products;
+};
+
+struct barrier { /* mbarrier */
+    int64_t count = 0, pending = 0, bytes = 0;
+    uint32_t phase = 0;
+};
+
+struct named { /* bar.sync, bar.arrive */
+    uint32_t arrived = 0, turn = 0;
+};
+
+struct product {
+    std::function<void()> run;
+};
+
+struct block;
+
+struct fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    block *of = nullptr;
+    uint3 thread{};
+    bool done = false;
+    std::vector<std::vector<product>> groups; /* of wgmma, committed */
+    std::vector<product> open;
+    uint32_t cluster_turn = 0;
+};
+
+struct warp { /* what lanes exchange */
+    uint64_t value[2][32];
+    uint32_t arrived = 0, turn = 0;
+};
+
+struct launch;
+
+struct block {
+    launch *of = nullptr;
+    uint32_t rank = 0;
+    uint3 place{};
+    std::vector<fiber> fibers;
+    std::vector<warp> warps;
+    std::map<uint32_t, named> barriers;
+    named all;
+    std::map<const void *, barrier> mbarriers;
+    char *statics = nullptr; /* near the thread_local ones of its host thread */
+    std::unique_ptr<uint8_t[]> memory;
+    uint8_t *arena = nullptr; /* of ARENA bytes, aligned */
+    fiber *running = nullptr;
+    ucontext_t scheduler;
+};
+
+struct launch {
+    dim3 grid;
+    uint32_t threads = 0;
+    manner how{};
+    std::vector<block> blocks; /* of the cluster that runs */
+    std::deque<std::function<void()>> copies;
+    uint64_t progress = 0;
+    named cluster;
+    std::mutex lock;
+    std::condition_variable turn;
+    size_t whose = 0, idle = 0, alive = 0;
+    bool hung = false;
+    std::function<void()> kernel;
+};
+
+extern thread_local block *t_block;
+extern thread_local char t_anchor;
+
+inline fiber &me()
+{
+    return *t_block->running;
+}
+
+inline launch &now()
+{
+    return *t_block->of;
+}
+
+inline void yield()
+{
+    block *b = t_block;
+    swapcontext(&b->running->context, &b->scheduler);
+}
+
+/* Until it holds. */
+template <typename F> inline void wait_until(F holds)
+{
+    while (!holds())
+        yield();
+    now().progress++;
+}
+
+/* ---- shared memory: 24 bits, and the block of a cluster above them ---- */
+
+inline uint32_t address_of(const void *p)
+{
+    const uint8_t *at = static_cast<const uint8_t *>(p);
+    if (at >= t_block->arena && at < t_block->arena + ARENA) return (uint32_t)(at - t_block->arena);
+    const ptrdiff_t from = static_cast<const char *>(p) - t_block->statics;
+    if (from < -(STATICS / 2) || from > STATICS / 2) abort(); /* not shared */
+    return (uint32_t)(from + STATICS);
+}
+
+inline block &block_at(uint32_t address)
+{
+    const uint32_t peer = address >> 24;
+    return peer == 0 ? *t_block : now().blocks.at(peer - 1);
+}
+
+inline void *pointer_at(uint32_t address)
+{
+    block &b = block_at(address);
+    const uint32_t at = address & LOCAL;
+    return at < ARENA ? static_cast<void *>(b.arena + at)
+                      : static_cast<void *>(b.statics + ((ptrdiff_t)at - STATICS));
+}
+
+/* ---- mbarrier ---- */
+
+inline barrier &barrier_at(uint32_t address)
+{
+    return block_at(address).mbarriers[pointer_at(address)];
+}
+
+inline void settle(barrier &b)
+{
+    if (b.pending < 0) abort(); /* more arrivals than it was made for */
+    if (b.pending != 0 || b.bytes != 0) return;
+    b.phase ^= 1;
+    b.pending = b.count;
+    now().progress++;
+}
+
+inline void arrive(barrier &b, int64_t bytes)
+{
+    b.bytes += bytes;
+    b.pending--;
+    settle(b);
+}
+
+inline void complete(barrier &b, int64_t bytes)
+{
+    b.bytes -= bytes;
+    settle(b);
+}
+
+/* ---- threads that meet ---- */
+
+inline void meet(named &n, uint32_t expected, bool wait)
+{
+    const uint32_t turn = n.turn;
+    if (++n.arrived == expected) {
+        n.arrived = 0;
+        n.turn++;
+        now().progress++;
+        return;
+    }
+    if (wait) wait_until([&] { return n.turn != turn; });
+}
+
+/* All lanes' values, in turn of lanes. */
+inline const uint64_t *exchange(uint64_t value)
+{
+    warp &w = t_block->warps[me().thread.x / 32];
+    const uint32_t turn = w.turn;
+    w.value[turn % 2][me().thread.x % 32] = value;
+    if (++w.arrived == 32) {
+        w.arrived = 0;
+        w.turn++;
+        now().progress++;
+    } else {
+        wait_until([&] { return w.turn != turn; });
+    }
+    return w.value[turn % 2];
+}
+
+/* ---- copies and products ---- */
+
+inline void start_copy(std::function<void()> copy)
+{
+    if (now().how.late_copies)
+        now().copies.push_back(std::move(copy));
+    else
+        copy();
+}
+
+inline void issue(std::function<void()> run)
+{
+    if (now().how.late_products)
+        me().open.push_back({std::move(run)});
+    else
+        run();
+}
+
+inline void commit()
+{
+    me().groups.push_back(std::move(me().open));
+    me().open.clear();
+}
+
+inline void wait_groups(size_t left)
+{
+    auto &g = me().groups;
+    while (g.size() > left) {
+        for (product &p : g.front())
+            p.run();
+        g.erase(g.begin());
+    }
+}
+
+/* ---- a launch ---- */
+
+/* Runs all blocks of the grid, cluster by cluster. false: it hung (said on standard output). */
+bool run(launch &l, uint32_t peers);
+/* The manner of launches to come; what went wrong since the last call. */
+extern manner g_manner;
+extern bool g_hung;
+/* The kernel of the last launch; NULL: there was none since it was set so. */
+extern const void *g_kernel;
+
+} // namespace machine
+
+#endif
