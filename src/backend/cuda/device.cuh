@@ -1,6 +1,7 @@
 /* backend/cuda/device.cuh - the operations of docs/NUMERICS.md (CUDA) that several kernels share.
- * The files are compiled with -fmad=false: a fused
- * multiply-add is written as one. Device code only. */
+ * The files are compiled with -fmad=false: a fused multiply-add is written as one. Device code
+ * only.
+ */
 #ifndef ROSE_BACKEND_CUDA_DEVICE_CUH
 #define ROSE_BACKEND_CUDA_DEVICE_CUH
 

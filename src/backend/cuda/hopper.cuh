@@ -120,7 +120,7 @@ ROSE_DEVICE uint32_t cluster_blocks(void)
     return n;
 }
 
-/* cluster_sync of device.cuh in two: every thread does both. */
+/* cluster_sync of instructions.cuh in two: every thread does both. */
 ROSE_DEVICE void cluster_arrive(void)
 {
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
@@ -131,7 +131,7 @@ ROSE_DEVICE void cluster_wait(void)
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* As send1 of device.cuh: 16 bytes. */
+/* As send1 of instructions.cuh: 16 bytes. */
 ROSE_DEVICE void send4(uint32_t to, const float4 &v, uint32_t barrier)
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "

@@ -78,7 +78,7 @@ typedef struct rose_cuda_io {
     uint32_t ld_logits;
     uint32_t rows;
     uint32_t ld_x;
-    bool late; /* the kernel behind comes when this one ends, not beside it (team and wide) */
+    bool late; /* the kernel behind comes when this one ends, not beside it (team, wide and once) */
 } rose_cuda_io;
 
 /* Up to 16 rows of one sequence. n_rows 0: nothing. */
@@ -202,7 +202,8 @@ typedef struct rose_cuda_pack {
 
 /* What can be left out, to measure what it gives; the bits are the same (names: without.c). */
 typedef enum rose_cuda_without {
-    ROSE_CUDA_WITHOUT_WIDE = 1,      /* linear_wide.cuh, and the copy of the weights for it */
+    ROSE_CUDA_WITHOUT_WIDE =
+        1, /* linear_wide.cuh, linear_once.cuh, and the copy of the weights for them */
     ROSE_CUDA_WITHOUT_TEAM = 2,      /* linear_team.cuh */
     ROSE_CUDA_WITHOUT_AHEAD = 4,     /* attention of many single rows: a warp's ring of splits */
     ROSE_CUDA_WITHOUT_HALVES = 8,    /* captured decode steps of 17 on: two halves abreast */

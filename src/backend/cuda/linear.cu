@@ -109,7 +109,7 @@ static uint32_t tiles_of(const rose_cuda_linear *l, uint32_t rows, uint32_t tile
  * memory. From 513 rows on: best_wide. */
 static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
 {
-    enum { CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32, CHAIN_CHUNKS = 4 };
+    enum { CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32, CHAIN_CHUNKS = ROSE_CUDA_CHAIN_CHUNKS };
     const uint32_t n48 = tiles_of(l, io->rows, 64, 48), n96 = tiles_of(l, io->rows, 64, 96);
     const uint32_t chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K;
     const uint32_t chained = n48 * ((chunks + CHAIN_CHUNKS - 1) / CHAIN_CHUNKS); /* blocks */

@@ -17,7 +17,7 @@
 
 #include "backend/cuda/linear_wide.cuh"
 
-enum { CHAIN_CHUNKS = 4 /* of a block: with 48 outputs their sums are 96 registers */ };
+enum { CHAIN_CHUNKS = ROSE_CUDA_CHAIN_CHUNKS };
 
 template <int TN> static constexpr uint32_t CHAIN_BYTES = 64 * TN * 4; /* a tile's sums */
 template <int GROUPS, int TN, int STAGES, bool CHAIN> /* the ring; the sums of the chunks before */
@@ -123,7 +123,7 @@ ROSE_DEVICE void multiply_once(const rose_cuda_linear &l, const rose_cuda_io &io
 }
 
 /* One thread: weights of the block's stages, and the tile's bias where the block finishes it. They
- * are under way before the kernel in front has ended. */
+ * are under way before the kernel in front has ended, which writes neither: no pdl_wait. */
 template <int GROUPS, int TN, int STAGES>
 ROSE_DEVICE void copy_once_weights(const wide_copies &c, const once_share &d, uint32_t n0)
 {
@@ -168,6 +168,11 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     ROSE_BLOCK_MEMORY(stages);
     __shared__ uint64_t full[STAGES], empty[STAGES], sent;
     __shared__ __align__(16) float biases[TN];
+    static_assert(ONCE_SHARED<GROUPS, TN, STAGES, CHAIN> +
+                          (sizeof full + sizeof empty + sizeof sent + sizeof biases + 1023) / 1024 *
+                              1024 <=
+                      227 * 1024 / (GROUPS == 1 && STAGES <= 7 ? 2 : 1),
+                  "more shared memory than a block may have");
     once_share d = {.rank = 0, .peers = 1, .chunk = 0, .chunks = wide_stages(l) / CHUNK_STAGES};
     const uint32_t ring = shared_address(stages);
     if (!io.late) pdl_launch();

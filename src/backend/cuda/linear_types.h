@@ -42,7 +42,11 @@ cudaError_t rose_cuda_team_init_f16(bool *there);
 cudaError_t rose_cuda_team_init_bf16(bool *there);
 
 /* linear_wide.cuh: likewise, and only where the weights have their cores. */
-enum { ROSE_CUDA_CHAIN_K = 8 * 4 * ROSE_CUDA_CHUNK_K32 * 32 /* 8 blocks of a cluster */ };
+enum {
+    ROSE_CUDA_CHAIN_CHUNKS =
+        4, /* of a block of a chain: with 48 outputs their sums are 96 registers */
+    ROSE_CUDA_CHAIN_K = 8 * ROSE_CUDA_CHAIN_CHUNKS * ROSE_CUDA_CHUNK_K32 * 32 /* 8 blocks */
+};
 typedef enum rose_cuda_wide {
     ROSE_CUDA_WIDE_192,   /* tiles of 128 rows x 192 outputs */
     ROSE_CUDA_WIDE_96,    /* 128 x 96 */

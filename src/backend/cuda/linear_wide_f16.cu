@@ -1,4 +1,5 @@
-/* backend/cuda/linear_wide_f16.cu - the matrix products of linear_wide.cuh for fp16. */
+/* backend/cuda/linear_wide_f16.cu - the matrix products of linear_wide.cuh and linear_once.cuh for
+ * fp16. */
 #include "backend/cuda/linear_once.cuh"
 
 cudaError_t rose_cuda_wide_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,

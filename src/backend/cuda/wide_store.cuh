@@ -1,7 +1,7 @@
-/* backend/cuda/wide_store.cuh - the residual of the wide kernels: x = x + (sum +
- * bias) as in wide_epilogue.cuh, but the warps write what is to be added to shared memory, 16 rows
- * x 16 outputs at a time, and the copy engine adds it to x where x lies. One addition for each
- * value, so the order is that of rule 2 (docs/NUMERICS.md, which says what that rests on).
+/* backend/cuda/wide_store.cuh - the residual of the wide kernels: x = x + (sum + bias) as in
+ * wide_epilogue.cuh, but the warps write what is to be added to shared memory, 16 rows x 16 outputs
+ * at a time, and the copy engine adds it to x where x lies. One addition for each value, so the
+ * order is that of rule 2 (docs/NUMERICS.md, which says what that rests on).
  *
  * Loaded by the warps, the old values would be waited for, and the new ones be stored, by all
  * multiprocessors at once. */

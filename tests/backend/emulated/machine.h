@@ -4,19 +4,25 @@
  * memory, tensor copies, wgmma with both operands in shared memory, clusters, named barriers,
  * warps.
  *
- * What the hardware may do at any time is done at one end of that time: copies as soon as they are
- * asked for or when nothing else can go on, products when they are issued or when they are waited
- * for. So a place that is written too early, or read before it is there, gives wrong values. When
- * nobody can go on and no copy is under way the launch has hung, and machine_run says so.
+ * What the hardware may do at any time is done at one end of that time: copies (and stores to other
+ * blocks, and additions by the copy engine) as soon as they are asked for, or when nothing else can
+ * go on or somebody waits for them; products when they are issued or when they are waited for. So a
+ * place that is written too early, or read before it is there, gives wrong values. When nobody can
+ * go on and no copy is under way the launch has hung, and machine::run says so. Who leaves the
+ * shared memory that the launch asked for, or reaches into a block that has ended, ends the program
+ * with a word.
  *
- * Not emulated: time, the order of memory between threads, registers, what sits in caches. */
+ * Not emulated: time, the order of memory between threads, registers, caches, kernels that begin
+ * before the one in front has ended, static shared memory beside the dynamic. */
 #ifndef ROSE_TESTS_EMULATED_MACHINE_H
 #define ROSE_TESTS_EMULATED_MACHINE_H
 
+#include <setjmp.h>
 #include <stdint.h>
 #include <ucontext.h>
 
 #include <condition_variable>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -34,6 +40,17 @@ namespace machine
 {
 
 enum { ARENA = 256 << 10, STATICS = 0x400000, LOCAL = 0xffffff, STACK = 96 << 10 };
+
+[[noreturn]] inline void die(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("emulated GPU: ", stdout);
+    vprintf(format, arguments);
+    putchar('\n');
+    fflush(stdout);
+    abort();
+}
 
 /* What the copies and products of a launch do. */
 struct manner {
@@ -56,13 +73,17 @@ struct product {
 struct block;
 
 struct fiber {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack;
+    ucontext_t context; /* for the first time; then */
+    jmp_buf here;
+    bool begun = false;
+    char *stack = nullptr;
     block *of = nullptr;
     uint3 thread{};
     bool done = false;
     std::vector<std::vector<product>> groups; /* of wgmma, committed */
     std::vector<product> open;
+    std::deque<std::vector<std::function<void()>>> added; /* groups of additions, begun */
+    std::vector<std::function<void()>> adding;
     uint32_t cluster_turn = 0;
 };
 
@@ -82,23 +103,23 @@ struct block {
     std::map<uint32_t, named> barriers;
     named all;
     std::map<const void *, barrier> mbarriers;
-    char *statics = nullptr; /* near the thread_local ones of its host thread */
-    std::unique_ptr<uint8_t[]> memory;
+    char *statics = nullptr;  /* near the thread_local ones of its host thread */
     uint8_t *arena = nullptr; /* of ARENA bytes, aligned */
     fiber *running = nullptr;
-    ucontext_t scheduler;
+    jmp_buf scheduler;
+    bool begun = false, ended = false;
 };
 
 struct launch {
     dim3 grid;
-    uint32_t threads = 0;
+    uint32_t threads = 0, shared = 0;
     manner how{};
     std::vector<block> blocks; /* of the cluster that runs */
     std::deque<std::function<void()>> copies;
     uint64_t progress = 0;
     named cluster;
     std::mutex lock;
-    std::condition_variable turn;
+    std::unique_ptr<std::condition_variable[]> turns; /* of each block */
     size_t whose = 0, idle = 0, alive = 0;
     bool hung = false;
     std::function<void()> kernel;
@@ -117,10 +138,12 @@ inline launch &now()
     return *t_block->of;
 }
 
+/* To the block's scheduler, and back in the next sweep. Not by swapcontext, which asks the kernel.
+ */
 inline void yield()
 {
     block *b = t_block;
-    swapcontext(&b->running->context, &b->scheduler);
+    if (_setjmp(b->running->here) == 0) _longjmp(b->scheduler, 1);
 }
 
 /* Until it holds. */
@@ -138,20 +161,26 @@ inline uint32_t address_of(const void *p)
     const uint8_t *at = static_cast<const uint8_t *>(p);
     if (at >= t_block->arena && at < t_block->arena + ARENA) return (uint32_t)(at - t_block->arena);
     const ptrdiff_t from = static_cast<const char *>(p) - t_block->statics;
-    if (from < -(STATICS / 2) || from > STATICS / 2) abort(); /* not shared */
+    if (from < -(STATICS / 2) || from > STATICS / 2) die("an address that is not shared");
     return (uint32_t)(from + STATICS);
 }
 
 inline block &block_at(uint32_t address)
 {
     const uint32_t peer = address >> 24;
-    return peer == 0 ? *t_block : now().blocks.at(peer - 1);
+    block &b = peer == 0 ? *t_block : now().blocks.at(peer - 1);
+    if (!b.begun || b.ended)
+        die("block %u reaches into block %u, which has %s", t_block->rank, b.rank,
+            b.begun ? "ended" : "not begun");
+    return b;
 }
 
 inline void *pointer_at(uint32_t address)
 {
     block &b = block_at(address);
     const uint32_t at = address & LOCAL;
+    if (at < ARENA && at >= now().shared)
+        die("place %u of %u bytes of shared memory", at, now().shared);
     return at < ARENA ? static_cast<void *>(b.arena + at)
                       : static_cast<void *>(b.statics + ((ptrdiff_t)at - STATICS));
 }
@@ -165,7 +194,7 @@ inline barrier &barrier_at(uint32_t address)
 
 inline void settle(barrier &b)
 {
-    if (b.pending < 0) abort(); /* more arrivals than it was made for */
+    if (b.pending < 0) die("more arrivals than a barrier was made for");
     if (b.pending != 0 || b.bytes != 0) return;
     b.phase ^= 1;
     b.pending = b.count;
@@ -223,6 +252,15 @@ inline void start_copy(std::function<void()> copy)
         now().copies.push_back(std::move(copy));
     else
         copy();
+}
+
+/* Of the thread's groups of additions all but the youngest `left` are done. */
+inline void wait_added(size_t left)
+{
+    auto &g = me().added;
+    for (; g.size() > left; g.pop_front())
+        for (auto &add : g.front())
+            add();
 }
 
 inline void issue(std::function<void()> run)

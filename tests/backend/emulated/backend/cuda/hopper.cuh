@@ -70,11 +70,15 @@ ROSE_DEVICE void cluster_wait(void)
     const uint32_t turn = machine::me().cluster_turn;
     machine::wait_until([=] { return l->cluster.turn != turn; });
 }
-ROSE_DEVICE void send4(uint32_t to, const float4 &v, uint32_t barrier)
+ROSE_DEVICE void send4(uint32_t to, float4 v, uint32_t barrier)
 {
-    if (to >> 24 != barrier >> 24 || to % 16 != 0) abort();
-    memcpy(machine::pointer_at(to), &v, sizeof v);
-    machine::complete(machine::barrier_at(barrier), sizeof v);
+    void *at = machine::pointer_at(to);
+    machine::barrier *b = &machine::barrier_at(barrier);
+    if (to >> 24 != barrier >> 24 || to % 16 != 0) machine::die("16 bytes to place %u", to);
+    machine::start_copy([=] {
+        memcpy(at, &v, sizeof v);
+        machine::complete(*b, sizeof v);
+    });
 }
 
 /* ---- tensor copies: maps as make_map below has made them ---- */
@@ -86,11 +90,12 @@ struct emulated_map {
 };
 static_assert(sizeof(emulated_map) <= sizeof(CUtensorMap), "a map is kept in one");
 
-static CUresult CUDAAPI make_map(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank,
-                                 void *base, const cuuint64_t *size, const cuuint64_t *pitch,
-                                 const cuuint32_t *box, const cuuint32_t *, CUtensorMapInterleave,
-                                 CUtensorMapSwizzle, CUtensorMapL2promotion,
-                                 CUtensorMapFloatOOBfill)
+[[maybe_unused]] static CUresult CUDAAPI make_map(CUtensorMap *map, CUtensorMapDataType type,
+                                                  cuuint32_t rank, void *base,
+                                                  const cuuint64_t *size, const cuuint64_t *pitch,
+                                                  const cuuint32_t *box, const cuuint32_t *,
+                                                  CUtensorMapInterleave, CUtensorMapSwizzle,
+                                                  CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
 {
     emulated_map m = {};
     m.base = static_cast<uint8_t *>(base);
@@ -130,7 +135,7 @@ ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, ui
 {
     uint8_t *at = static_cast<uint8_t *>(machine::pointer_at(to));
     machine::barrier *b = &machine::barrier_at(barrier);
-    if (to % 128 != 0) abort();
+    if (to % 128 != 0) machine::die("a copy to place %u", to);
     machine::start_copy([=] {
         size_t bytes = 0;
         each_of_box(map, 0, core, block, [&](const uint8_t *from, size_t i, uint32_t size) {
@@ -157,37 +162,45 @@ ROSE_DEVICE void copies_ready(void)
 ROSE_DEVICE void add_box(const CUtensorMap *map, uint32_t row, uint32_t block, uint32_t from)
 {
     const float *at = static_cast<const float *>(machine::pointer_at(from));
-    if (from % 128 != 0) abort();
-    each_of_box(map, 0, row, block, [&](uint8_t *to, size_t i, uint32_t) {
-        if (to != NULL) *reinterpret_cast<float *>(to) += at[i];
+    if (from % 128 != 0) machine::die("an addition from place %u", from);
+    machine::me().adding.push_back([=] {
+        each_of_box(map, 0, row, block, [&](uint8_t *to, size_t i, uint32_t) {
+            if (to != NULL) *reinterpret_cast<float *>(to) += at[i];
+        });
     });
 }
 ROSE_DEVICE void copies_begun(void)
 {
+    machine::fiber &f = machine::me();
+    f.added.push_back(std::move(f.adding));
+    f.adding.clear();
+    if (!machine::now().how.late_copies) machine::wait_added(0);
 }
 template <int N> ROSE_DEVICE void copies_read(void)
 {
+    machine::wait_added(N);
 }
 ROSE_DEVICE void copies_done(void)
 {
+    machine::wait_added(0);
 }
 
 /* ---- shared memory, threads ---- */
 
 ROSE_DEVICE void put_shared(uint32_t at, const float4 &v)
 {
-    if (at % 16 != 0) abort();
+    if (at % 16 != 0) machine::die("16 bytes at place %u", at);
     memcpy(machine::pointer_at(at), &v, sizeof v);
 }
 ROSE_DEVICE void get_shared(float4 *v, uint32_t at)
 {
-    if (at % 16 != 0) abort();
+    if (at % 16 != 0) machine::die("16 bytes at place %u", at);
     memcpy(v, machine::pointer_at(at), sizeof *v);
 }
 ROSE_DEVICE float2 get_shared2(uint32_t at)
 {
     float2 v;
-    if (at % 8 != 0) abort();
+    if (at % 8 != 0) machine::die("8 bytes at place %u", at);
     memcpy(&v, machine::pointer_at(at), sizeof v);
     return v;
 }
@@ -203,7 +216,7 @@ ROSE_DEVICE uint32_t transpose8(uint32_t u)
 ROSE_DEVICE void store16(void *at, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
     const uint32_t v[4] = {a, b, c, d};
-    if (reinterpret_cast<uintptr_t>(at) % 16 != 0) abort();
+    if (reinterpret_cast<uintptr_t>(at) % 16 != 0) machine::die("a store of 16 bytes at %p", at);
     memcpy(at, v, sizeof v);
 }
 ROSE_DEVICE void pair_wait(uint32_t barrier, uint32_t there)
@@ -237,26 +250,42 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
     asm volatile("" ::"r"(&d[0]) : "memory");
 }
 
+template <typename T> static inline const double *values(void)
+{
+    static const std::vector<double> all = [] {
+        std::vector<double> v(1 << 16);
+        for (uint32_t i = 0; i < v.size(); i++) {
+            const uint16_t bits = (uint16_t)i;
+            T x;
+            memcpy(static_cast<void *>(&x), &bits, 2);
+            v[i] = (double)to_f32(x);
+        }
+        return v;
+    }();
+    return all.data();
+}
+
 /* Row (or column) r of 16 values of k. */
 template <typename T>
-static inline void core_row(float v[16], const uint8_t *arena, uint64_t m, int r)
+static inline void core_row(double v[16], const uint8_t *arena, uint64_t m, int r)
 {
     const uint32_t at = (uint32_t)(m & 0x3fff) << 4, next = (uint32_t)(m >> 16 & 0x3fff) << 4,
                    stride = (uint32_t)(m >> 32 & 0x3fff) << 4;
-    for (int k = 0; k < 16; k++) {
-        T x;
-        memcpy(&x, arena + at + r / 8 * stride + k / 8 * next + r % 8 * 16 + k % 8 * 2, 2);
-        v[k] = to_f32(x);
-    }
+    const double *value = values<T>();
+    uint16_t bits[16];
+    memcpy(bits, arena + at + r / 8 * stride + r % 8 * 16, 16);
+    memcpy(bits + 8, arena + at + next + r / 8 * stride + r % 8 * 16, 16);
+    for (int k = 0; k < 16; k++)
+        v[k] = value[bits[k]];
 }
 
-/* c + the products of 16 pairs, rounded once: what the tests' reference does as well. */
-static inline float add_products(float c, const float a[16], const float b[16])
+/* c + the products of 16 pairs, rounded to fp32 once: what the tests' reference does as well. */
+static inline float add_products(float c, const double a[16], const double b[16])
 {
-    double s = (double)c;
+    double s[4] = {(double)c, 0, 0, 0};
     for (int k = 0; k < 16; k++)
-        s += (double)a[k] * (double)b[k];
-    return (float)s;
+        s[k % 4] += a[k] * b[k];
+    return (float)((s[0] + s[1]) + (s[2] + s[3]));
 }
 
 template <int N, typename T>
@@ -267,7 +296,7 @@ static inline void wgmma(float (&d)[N], uint64_t a, uint64_t b, int keep, const 
     const int t = (int)threadIdx.x % 128;
     machine::issue([=] {
         const int lane = t % 32, row = t / 32 * 16 + lane / 4;
-        float x[2][16], w[16];
+        double x[2][16], w[16];
         core_row<T>(x[0], arena, a, row);
         core_row<T>(x[1], arena, a, row + 8);
         for (int i = 0; i < N / 4; i++)

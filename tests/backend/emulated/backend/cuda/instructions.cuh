@@ -130,7 +130,7 @@ ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes,
     machine::barrier *b = &machine::barrier_at(barrier);
     if (shared % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes % 16 != 0 ||
         bytes == 0)
-        abort();
+        machine::die("a copy of %u bytes to place %u", bytes, shared);
     machine::start_copy([=] {
         memcpy(to, global, bytes);
         machine::complete(*b, bytes);
@@ -139,7 +139,7 @@ ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes,
 
 ROSE_DEVICE uint32_t peer_address(uint32_t shared, uint32_t rank)
 {
-    if (rank >= machine::now().blocks.size()) abort();
+    if (rank >= machine::now().blocks.size()) machine::die("no block %u in the cluster", rank);
     return (shared & machine::LOCAL) | (rank + 1) << 24;
 }
 

@@ -16,6 +16,7 @@ static cudaError_t launch_clusters(const rose_cuda_launch *, unsigned peers,
     machine::g_kernel = reinterpret_cast<const void *>(kernel);
     l.grid = grid;
     l.threads = threads;
+    l.shared = (uint32_t)shared;
     l.kernel = [&] { kernel(arguments...); };
     return machine::run(l, peers) ? cudaSuccess : cudaErrorLaunchTimeout;
 }
