@@ -118,7 +118,7 @@ ROSE_DEVICE void multiply_once(const rose_cuda_linear &l, const rose_cuda_io &io
         finish_wide<T, EPI, TN, 1>(&tile, &old, sum, l, io);
         finish_wide<T, EPI, TN, 2>(&tile, &old, sum, l, io);
     }
-    if (CHAIN) cluster_wait(); /* the other block's barrier is there */
+    if (CHAIN && d.peers > 1) cluster_wait(); /* the other block's barrier is there */
     if (!last) send_sums<TN>(sum, d);
 }
 
@@ -202,7 +202,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
         if (CHAIN) barrier_expect(d.sent, CHAIN_BYTES<TN>);
     }
     __syncthreads();
-    if (CHAIN) cluster_arrive();
+    /* Of a single block ptxas makes the wait a barrier of the block, at two places of the code. */
+    if (CHAIN && d.peers > 1) cluster_arrive();
     const wide_tile_place tile = wide_place(&walk, blockIdx.x / d.peers);
     if (threadIdx.x < 128) {
         fewer_registers<24>();
@@ -211,7 +212,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
             copy_once_rows<GROUPS, TN, STAGES>(c, d, tile.row * (GROUPS * 64));
             if (io.late) pdl_launch();
         }
-        if (CHAIN) cluster_wait();
+        if (CHAIN) __syncwarp(); /* lanes 0 that copied and the others */
+        if (CHAIN && d.peers > 1) cluster_wait();
     } else {
         if (GROUPS == 1)
             more_registers<224>();
