@@ -111,16 +111,19 @@ static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const ros
 {
     enum { CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32, CHAIN_CHUNKS = ROSE_CUDA_CHAIN_CHUNKS };
     const uint32_t n48 = tiles_of(l, io->rows, 64, 48), n96 = tiles_of(l, io->rows, 64, 96);
+    const uint32_t n128 = tiles_of(l, io->rows, 128, 96);
     const uint32_t chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K;
     const uint32_t chained = n48 * ((chunks + CHAIN_CHUNKS - 1) / CHAIN_CHUNKS); /* blocks */
+    /* Of more, not all clusters find multiprocessors of one group for themselves. */
+    const bool apart = chained <= 96;
     if (io->rows > 512 || (at->without & ROSE_CUDA_WITHOUT_ONCE) != 0) return 0;
-    if (chunks > CHAIN_CHUNKS && chained <= MULTIPROCESSORS &&
+    if (chunks > CHAIN_CHUNKS && chained <= MULTIPROCESSORS && (apart || !at->beside) &&
         (at->without & ROSE_CUDA_WITHOUT_CHAIN) == 0 && takes(l, io, CHAIN))
-        /* Of more, not all clusters find multiprocessors of one group for themselves. */
-        return !at->beside && chained <= 96 ? WIDE + ROSE_CUDA_CHAIN_ALONE : CHAIN;
+        return apart && !at->beside ? WIDE + ROSE_CUDA_CHAIN_ALONE : CHAIN;
     if (!at->beside && n48 <= MULTIPROCESSORS) return WIDE + ROSE_CUDA_ONCE_48_ALONE;
     if (!at->beside && n96 <= MULTIPROCESSORS) return WIDE + ROSE_CUDA_ONCE_96_ALONE;
     if (n48 <= 2 * MULTIPROCESSORS) return WIDE + ROSE_CUDA_ONCE_48;
+    if (!at->beside && n128 <= MULTIPROCESSORS) return WIDE + ROSE_CUDA_ONCE_128_96;
     if (n96 <= MULTIPROCESSORS * 3 / 2) return WIDE + ROSE_CUDA_ONCE_96;
     return 0;
 }
