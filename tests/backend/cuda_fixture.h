@@ -21,7 +21,8 @@ static inline bool fx_use_gpu(void)
 }
 
 #define FX_WITHOUT_ALL                                                                             \
-    "wide,team,ahead,halves,normed,carveout,prompts,spread,joined,head,once,chain"
+    "wide,team,ahead,halves,normed,carveout,prompts,spread,joined,head,once,chain,"                \
+    "append"
 
 static inline rose_cuda *fx_cuda(const fx_backend *f)
 {

@@ -1,8 +1,8 @@
 /* tests/backend/test_cuda_attention.c - the kernels of attention against each other bit for bit:
  * prompts of any length that begin anywhere, side by side, and many single rows, in pages in any
  * order; the outputs poisoned before, canaries behind them. The rows of a prompt must come out of
- * tiles as they come out one by one. (Against other arithmetic:
- * test_cuda_attention_exact.) */
+ * tiles as they come out one by one, and K and V of a row that attention puts into its page as if
+ * they had been there. (Against other arithmetic: test_cuda_attention_exact.) */
 #include "backend/cuda_fixture.h"
 
 enum { N_PAGES = 512, MAX_ITEMS = 256, MAX_HEADS = 12, CANARY = 40 };
@@ -200,6 +200,149 @@ static void test_single_rows(void **state)
                 true);
 }
 
+/* ---- K and V that attention puts into the pages ---- */
+
+enum { SEQS = 140, HOLE = 0x7bff /* the largest of fp16, 2.6e36 of bf16 */ };
+
+/* Sequences of one row: their last page is their own, those before are anybody's. */
+typedef struct append {
+    problem p;
+    size_t page, n_values;  /* values of a page and of all pages */
+    uint16_t *full, *holes; /* the pages; and without the rows' own K and V */
+    uint16_t *rows;         /* [SEQS][2][d] */
+    uint32_t n, tables[SEQS * 64];
+    rose_cuda_item items[SEQS];
+} append;
+
+/* Where layout.cuh has them. */
+static size_t k_place(uint32_t token, uint32_t dim)
+{
+    return dim / 16 * 256 + (token % 8 * 4 + dim % 8 / 2) * 8 + token / 8 * 4 + dim % 16 / 8 * 2 +
+           dim % 2;
+}
+static size_t v_place(uint32_t token, uint32_t dim)
+{
+    return dim / 16 * 256 + (dim % 8 * 4 + token % 8 / 2) * 8 + dim % 16 / 8 * 4 + token / 8 * 2 +
+           token % 2;
+}
+
+/* Takes the row's K and V out of its page; padding keeps the hole. */
+static void take_out(append *a, uint32_t seq)
+{
+    const uint32_t hd = a->p.head_dim, pad = rose_cuda_hd_pad(hd), d = a->p.a.d;
+    const uint32_t token = a->items[seq].pos % 16;
+    uint16_t *page = a->holes + (N_PAGES + seq) * a->page;
+    for (uint32_t i = 0; i < d; i++) {
+        const size_t head = (size_t)(i / hd) * 2 * 16 * pad;
+        uint16_t *k = page + head + k_place(token, i % hd),
+                 *v = page + head + 16 * pad + v_place(token, i % hd);
+        a->rows[(size_t)seq * 2 * d + i] = *k;
+        a->rows[(size_t)seq * 2 * d + d + i] = *v;
+        *k = *v = HOLE;
+        if (a->items[seq].n_rows > 0) continue;
+        a->full[k - a->holes] = a->full[v - a->holes] = HOLE;
+    }
+}
+
+static append *make_append(fx_random *r, rose_cuda_type type, uint32_t head_dim, uint32_t n)
+{
+    append *a = calloc(1, sizeof *a);
+    assert_non_null(a);
+    const uint32_t heads = 1 + fx_below(r, MAX_HEADS), d = heads * head_dim;
+    uint32_t n_table = 0;
+    a->n = n;
+    a->page = (size_t)heads * 2 * 16 * rose_cuda_hd_pad(head_dim);
+    a->n_values = (N_PAGES + n) * a->page;
+    a->full = fx_random_16(r, type, a->n_values, 2);
+    a->holes = malloc(a->n_values * sizeof *a->holes);
+    a->rows = malloc((size_t)n * 2 * d * sizeof *a->rows);
+    assert_true(a->holes != NULL && a->rows != NULL);
+    memcpy(a->holes, a->full, a->n_values * sizeof *a->holes);
+    a->p = (problem){.type = type, .rows = n, .head_dim = head_dim, .together = true};
+    a->p.a.d = d;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t pos = fx_below(r, fx_below(r, 4) == 0 ? 1000 : 40), last = pos / 16;
+        a->items[i] = (rose_cuda_item){i, fx_below(r, 8) != 0, pos, n_table};
+        for (uint32_t j = 0; j < last; j++)
+            a->tables[n_table++] = fx_below(r, N_PAGES);
+        a->tables[n_table++] = N_PAGES + i;
+        take_out(a, i);
+    }
+    a->p.memory[0] = random_values(r, type, (size_t)n * d, 3);
+    a->p.memory[2] = fx_to_device(a->items, n * sizeof *a->items);
+    a->p.memory[3] = fx_to_device(a->tables, n_table * sizeof *a->tables);
+    a->p.memory[4] = fx_to_device(a->rows, (size_t)n * 2 * d * sizeof *a->rows);
+    a->p.a = (rose_cuda_attention){.q = a->p.memory[0],
+                                   .kv = {.page_elems = a->page,
+                                          .head_dim = head_dim,
+                                          .hd_pad = rose_cuda_hd_pad(head_dim),
+                                          .n_heads = heads},
+                                   .tables = a->p.memory[3],
+                                   .items = a->p.memory[2],
+                                   .n_items = n,
+                                   .scale = 0.18f,
+                                   .out_k_pad = (d + 31) / 32 * 32,
+                                   .d = d};
+    return a;
+}
+
+/* The rows' outputs; `pages` becomes what the pages then are. */
+static uint16_t *run_append(append *a, way w, const void *kv_rows, uint16_t *pages, size_t *n)
+{
+    a->p.a.kv_rows = kv_rows;
+    a->p.a.kv.base = fx_to_device(pages, a->n_values * sizeof *pages);
+    uint16_t *out = run(&a->p, w, false, n);
+    assert_int_equal(
+        cudaMemcpy(pages, a->p.a.kv.base, a->n_values * sizeof *pages, cudaMemcpyDeviceToHost),
+        cudaSuccess);
+    cudaFree(a->p.a.kv.base);
+    return out;
+}
+
+static void compare_append(fx_random *r, rose_cuda_type type, uint32_t head_dim, uint32_t n)
+{
+    static const way ways[] = {{ROSE_CUDA_WITHOUT_AHEAD, false}, {0, false}, {0, true}};
+    append *a = make_append(r, type, head_dim, n);
+    uint16_t *pages = malloc(a->n_values * sizeof *pages);
+    size_t bytes;
+    assert_non_null(pages);
+    memcpy(pages, a->full, a->n_values * sizeof *pages);
+    uint16_t *want = run_append(a, ways[0], NULL, pages, &bytes);
+    assert_memory_equal(pages, a->full, a->n_values * sizeof *pages);
+    for (size_t i = 1; i < sizeof ways / sizeof *ways; i++) {
+        const rose_cuda_launch at = {.type = type, .beside = ways[i].beside};
+        if (!rose_cuda_attention_adds(&at, n * a->p.a.kv.n_heads)) continue;
+        memcpy(pages, a->holes, a->n_values * sizeof *pages);
+        uint16_t *got = run_append(a, ways[i], a->p.memory[4], pages, &bytes);
+        const bool rows = memcmp(want, got, bytes * sizeof *got) == 0,
+                   there = memcmp(pages, a->full, a->n_values * sizeof *pages) == 0;
+        if (!rows || !there)
+            fail_msg("type %d, %u rows, %u heads of %u, without %u, beside %d: %s differ",
+                     (int)type, n, a->p.a.kv.n_heads, head_dim, ways[i].without, ways[i].beside,
+                     rows ? "the pages" : "the rows");
+        free(got);
+    }
+    free(want);
+    free(pages);
+    free(a->full);
+    free(a->holes);
+    free(a->rows);
+    for (int i = 0; i < 5; i++)
+        cudaFree(a->p.memory[i]);
+    free(a);
+}
+
+static void test_append(void **state)
+{
+    (void)state;
+    static const uint32_t dims[] = {64, 16, 24, 32, 100, 128};
+    static const uint32_t ns[] = {1, 3, 34, 40, 48, 64, 128, SEQS};
+    fx_random r = {.seed = fx_seed() + 8};
+    for (int i = 0; i < 32; i++)
+        compare_append(&r, i % 2 == 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16,
+                       dims[i % 3 == 0 ? 0 : i % 6], ns[i % 8]);
+}
+
 /* What the sanitizers run. */
 static void test_little(void **state)
 {
@@ -207,6 +350,8 @@ static void test_little(void **state)
     fx_random r = {.seed = fx_seed() + 6};
     for (int i = 0; i < 3; i++)
         compare(&r, ROSE_CUDA_F16, 64, i == 2);
+    compare_append(&r, ROSE_CUDA_F16, 64, 3);
+    compare_append(&r, ROSE_CUDA_BF16, 64, 70);
 }
 
 /* An argument runs the tests whose names match it. */
@@ -215,6 +360,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_single_rows),
+        cmocka_unit_test(test_append),
         cmocka_unit_test(test_little),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());

@@ -300,6 +300,7 @@ typedef struct bits {
     uint32_t *slot;
     float *x, *norm; /* [16][k], [2][k]: h becomes LayerNorm(x); or NULL */
     uint32_t without;
+    bool to_rows; /* K and V, for attention to put into their pages */
 } bits;
 
 /* Values of about unit size, the same for the same seed. */
@@ -414,7 +415,8 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
     if (qkv && (b->n != 3 * b->k || b->k % b->head_dim != 0)) return NULL;
     const uint32_t heads = b->k / b->head_dim, hd_pad = rose_cuda_hd_pad(b->head_dim);
     const size_t q_bytes = (size_t)b->m * b->k * 2,
-                 page_bytes = (size_t)b->n_pages * 2 * 16 * heads * hd_pad * 2,
+                 page_bytes =
+                     b->to_rows ? 2 * q_bytes : (size_t)b->n_pages * 2 * 16 * heads * hd_pad * 2,
                  keys = head ? b->m * sizeof(unsigned long long) : 0;
     const rose_cuda_linear w = {.w = b->w,
                                 .cores = b->cores[qkv],
@@ -439,7 +441,8 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
                        .logits = (float *)(void *)d,
                        .ld_logits = b->n + (b->m % 2 != 0 ? 3 : 0),
                        .q = d,
-                       .slot = b->slot};
+                       .slot = b->to_rows ? NULL : b->slot,
+                       .kv_rows = b->to_rows ? d + q_bytes : NULL};
     if (io.ld_logits > up(b->n, 32)) io.ld_logits = up(b->n, 32);
     if (head) io.key = (unsigned long long *)(void *)(d + *bytes);
     if (qkv)
@@ -485,9 +488,11 @@ static int compare_epilogue(const bits *b, rose_cuda_epilogue e)
 static int compare_bits(const bits *b)
 {
     int n_bad = 0;
+    bits rows = *b;
+    rows.to_rows = true;
     for (int e = 0; e < EPILOGUES; e++)
         n_bad += compare_epilogue(b, (rose_cuda_epilogue)e);
-    return n_bad;
+    return n_bad + compare_epilogue(&rows, ROSE_CUDA_EPI_QKV);
 }
 
 /* The head's own kernel where a warp has several tiles: whole pairs of chunks and not, an odd
@@ -767,7 +772,8 @@ static float *random_x(fx_random *r, uint32_t m, uint32_t k)
 
 static void compare_normed(fx_random *r, rose_cuda_type type, uint32_t m, uint32_t k, uint32_t n)
 {
-    static const rose_cuda_epilogue epilogues[] = {ROSE_CUDA_EPI_QKV, ROSE_CUDA_EPI_ACT};
+    static const rose_cuda_epilogue epilogues[] = {ROSE_CUDA_EPI_QKV, ROSE_CUDA_EPI_QKV,
+                                                   ROSE_CUDA_EPI_ACT};
     bits b = {.type = type, .m = m, .k = k, .n = n, .x = random_x(r, m, k)};
     b.head_dim = some_head_dim(k, m);
     float *values = malloc((2 * k + n) * sizeof *values);
@@ -780,9 +786,10 @@ static void compare_normed(fx_random *r, rose_cuda_type type, uint32_t m, uint32
     b.w = random_values(r, type, (size_t)up(k, 32) * up(n, 128), 0.1f);
     b.h = fx_to_device(NULL, (size_t)up(m, 128) * up(k, 32) * 2);
     b.slot = random_slots(r, m, &b.n_pages);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         size_t bytes;
         b.without = ROSE_CUDA_WITHOUT_NORMED;
+        b.to_rows = epilogues[i] == ROSE_CUDA_EPI_QKV && i > 0;
         uint8_t *want = run_bits(&b, epilogues[i], 1, &bytes);
         if (want == NULL) continue;
         b.without = 0;

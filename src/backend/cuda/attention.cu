@@ -371,6 +371,19 @@ static cudaError_t run_spread(const rose_cuda_launch *at, const rose_cuda_attent
                          SPREAD_WARPS * 32, 0, *a);
 }
 
+/* Single rows, so many (row, head). */
+static bool ahead_takes(const rose_cuda_launch *at, uint32_t n_units)
+{
+    const bool many = n_units > 3 * MULTIPROCESSORS && (at->without & ROSE_CUDA_WITHOUT_AHEAD) == 0;
+    return (many || at->beside) && rose_cuda_code_version() >= 90;
+}
+
+bool rose_cuda_attention_adds(const rose_cuda_launch *at, uint32_t n_units)
+{
+    return at->type != ROSE_CUDA_F32 && (at->without & ROSE_CUDA_WITHOUT_APPEND) == 0 &&
+           ahead_takes(at, n_units);
+}
+
 template <typename T, int HD>
 static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attention *a, bool together)
 {
@@ -381,10 +394,7 @@ static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attentio
         dim3 grid(a->kv.n_heads, (a->n_items + APART_WARPS - 1) / APART_WARPS);
         return launch_kernel(at, apart_kernel<T, HD>, grid, APART_WARPS * 32, 0, *a);
     }
-    const bool many = a->n_items * a->kv.n_heads > 3 * MULTIPROCESSORS;
-    if (at->beside && rose_cuda_code_version() >= 90) return run_list<T, HD>(at, a);
-    if (many && (at->without & ROSE_CUDA_WITHOUT_AHEAD) == 0 && rose_cuda_code_version() >= 90)
-        return run_ahead<T, HD>(at, a);
+    if (ahead_takes(at, a->n_items * a->kv.n_heads)) return run_ahead<T, HD>(at, a);
     dim3 grid(a->kv.n_heads, a->n_items);
     /* One wave of blocks, as wide as registers allow. */
     if (a->n_items * a->kv.n_heads <= MULTIPROCESSORS)
@@ -407,6 +417,9 @@ static cudaError_t run_type(const rose_cuda_launch *at, const rose_cuda_attentio
 cudaError_t rose_cuda_attention_run(const rose_cuda_launch *at, const rose_cuda_attention *a,
                                     bool together)
 {
+    if (a->kv_rows != NULL &&
+        !(together && rose_cuda_attention_adds(at, a->n_items * a->kv.n_heads)))
+        return cudaErrorInvalidValue;
     if (at->type == ROSE_CUDA_F16) return run_type<__half>(at, a, together);
     if (at->type == ROSE_CUDA_BF16) return run_type<__nv_bfloat16>(at, a, together);
     return rose_cuda_attention_plain(at, a);

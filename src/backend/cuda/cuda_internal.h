@@ -36,10 +36,11 @@ typedef struct rose_cuda_weights {
 } rose_cuda_weights;
 
 typedef struct rose_cuda_scratch {
-    float *x; /* [rows][d_model] */
-    void *h;  /* T, blocked [rows][k_pad of d_model]: normed rows, then attention output */
-    void *q;  /* T [rows][d_model] */
-    void *ff; /* T, blocked [rows][k_pad of d_ff] */
+    float *x;      /* [rows][d_model] */
+    void *h;       /* T, blocked [rows][k_pad of d_model]: normed rows, then attention output */
+    void *q;       /* T [rows][d_model] */
+    void *ff;      /* T, blocked [rows][k_pad of d_ff] */
+    void *kv_rows; /* T [max_seqs][2 d_model]: K and V of a decode step's rows */
     void *out_h;
     float *logits; /* [out_block][ld_logits] */
     unsigned long long *key;

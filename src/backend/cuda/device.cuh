@@ -166,7 +166,13 @@ ROSE_DEVICE void load_pair_inputs(pair_inputs *p, const rose_cuda_linear &l, con
     if (row >= io.rows || n >= l.n) return;
     if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL)
         p->old = __ldcg(reinterpret_cast<const float2 *>(io.x + (size_t)row * io.ld_x + n));
-    if (io.epilogue == ROSE_CUDA_EPI_QKV) p->slot = io.slot[row];
+    if (io.epilogue == ROSE_CUDA_EPI_QKV && io.kv_rows == NULL) p->slot = io.slot[row];
+}
+
+/* K, then V, of a row that attention puts into its page. */
+template <typename T> ROSE_DEVICE T *kv_row(const rose_cuda_io &io, uint32_t d, uint32_t row)
+{
+    return static_cast<T *>(io.kv_rows) + (size_t)row * 2 * d;
 }
 
 /* Values n and n + 1 of a row, n even; n + 1 lies beyond the last output in the head alone. Returns
@@ -201,13 +207,17 @@ ROSE_DEVICE unsigned long long finish_pair(const rose_cuda_linear &l, const rose
             store_pair(static_cast<T *>(io.q) + (size_t)row * d + c, lo, hi);
             return 0;
         }
+        const float top = largest(static_cast<T *>(NULL));
+        lo = fminf(fmaxf(lo, -top), top);
+        hi = fminf(fmaxf(hi, -top), top);
+        if (io.kv_rows != NULL) {
+            store_pair(kv_row<T>(io, d, row) + n - d, lo, hi);
+            return 0;
+        }
         if (in.slot == ROSE_CUDA_NO_SLOT) return 0;
         const uint32_t head = c / io.kv.head_dim, dim = c % io.kv.head_dim;
         const uint32_t token = in.slot % ROSE_PAGE;
         T *block = kv_block<T>(io.kv, in.slot / ROSE_PAGE, head);
-        const float top = largest(block);
-        lo = fminf(fmaxf(lo, -top), top);
-        hi = fminf(fmaxf(hi, -top), top);
         if (part == 1) {
             store_pair(block + k_index(token, dim), lo, hi);
         } else {

@@ -136,6 +136,18 @@ static void residual(pass *p, const rose_cuda_linear *w, const void *h)
     note(p, rose_cuda_linear_run(&p->launch, w, &io));
 }
 
+/* Of decode steps attention puts K and V into their pages: it has them in whole rows, where the
+ * product has two bytes here and there (V of a token lies in as many sectors as it has dims / 2).
+ */
+static void *kv_rows(const pass *p)
+{
+    const rose_cuda *c = p->c;
+    const bool single = p->s->n_single == p->s->n_rows;
+    return single && rose_cuda_attention_adds(&p->launch, p->n_rows * c->arch.n_heads)
+               ? c->scratch.kv_rows
+               : NULL;
+}
+
 static rose_cuda_attention attention_of(pass *p, uint32_t layer)
 {
     const rose_cuda *c = p->c;
@@ -143,6 +155,7 @@ static rose_cuda_attention attention_of(pass *p, uint32_t layer)
                                  .kv = rose_cuda_layer_kv(c, layer),
                                  .tables = table(p, p->at.tables),
                                  .items = table(p, p->at.items),
+                                 .kv_rows = kv_rows(p),
                                  .scale = c->weights.layers[layer].scale,
                                  .out = c->scratch.h,
                                  .out_k_pad = c->weights.head.k_pad,
@@ -174,7 +187,9 @@ static void attention(pass *p, uint32_t layer)
 static rose_cuda_io qkv_of(pass *p, uint32_t layer)
 {
     rose_cuda *c = p->c;
+    void *kv = kv_rows(p);
     return (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_QKV,
+                          .kv_rows = kv != NULL ? rows_of(p, kv, 2 * c->arch.d_model) : NULL,
                           .late = p->launch.beside, /* attention: a block a place */
                           .q = rows_of(p, c->scratch.q, c->arch.d_model),
                           .kv = rose_cuda_layer_kv(c, layer),

@@ -90,6 +90,12 @@ ROSE_DEVICE void bulk_wait(uint64_t *barrier, uint32_t parity)
                  : "memory");
 }
 
+/* What this thread has written to shared memory comes before copies to the same place. */
+ROSE_DEVICE void bulk_written(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /* By shared addresses. Sizes and addresses are multiples of 16 bytes. */
 ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes, uint32_t barrier)
 {

@@ -15,7 +15,7 @@
 enum {
     PEERS = 8, /* blocks of a cluster */
     HEAD = 64, /* head_dim: 8 dims a block */
-    SPLIT_BYTES = ahead_parts<HEAD>::BYTES,
+    SPLIT_BYTES = SPLIT_SIZE<HEAD>,
     ROW_BYTES = 3 * HEAD * 2, /* q, k and v of a row */
     /* Threads, more than a row of 768 has, so that registers are 112 a thread at most. Not 80 (a
      * bound of 768): then blocks of FC1 come beside it, and their weights before K and V (8

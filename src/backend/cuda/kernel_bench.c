@@ -12,6 +12,8 @@
 #include "model/convert.h"
 
 enum { MATRICES = 12, PATTERN = 1 << 22, TRIES = 5, HEAD_DIM = 64, PAGE = ROSE_KV_PAGE_TOKENS };
+/* K and V of so many rows are those of a decode step; of more, of prompts: whole pages. */
+enum { DECODE_ROWS = 256 };
 
 struct rose_kernel_bench {
     rose_cuda_type type;
@@ -182,6 +184,7 @@ static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape 
                                .head_dim = HEAD_DIM,
                                .hd_pad = HEAD_DIM,
                                .n_heads = s->n_in / HEAD_DIM};
+        if (s->rows <= DECODE_ROWS) io.kv_rows = io.kv.base;
         break;
     case ROSE_KERNEL_RESIDUAL:
         io.epilogue = ROSE_CUDA_EPI_RESIDUAL;

@@ -52,7 +52,7 @@ typedef struct rose_cuda_kv {
 } rose_cuda_kv;
 
 typedef enum rose_cuda_epilogue {
-    ROSE_CUDA_EPI_QKV,      /* q to q[row][d]; K and V to the page slot of the row */
+    ROSE_CUDA_EPI_QKV,      /* q to q[row][d]; K and V to kv_rows or the page slot of the row */
     ROSE_CUDA_EPI_RESIDUAL, /* x[row][n] += y */
     ROSE_CUDA_EPI_ACT,      /* h[row][n] = act(y) */
     ROSE_CUDA_EPI_LOGITS    /* logits[row][n], and the row's largest to key[row] */
@@ -70,7 +70,8 @@ typedef struct rose_cuda_io {
     void *q;              /* T [rows][n / 3] */
     rose_cuda_kv kv;      /* EPI_QKV */
     const uint32_t *slot; /* [rows] page * 16 + token; NO_SLOT: written nowhere */
-    void *out;            /* T, blocked with out_k_pad values a row */
+    void *kv_rows; /* T [rows][2 n / 3]: K and V go there, not to the pages; or NULL (kv, slot) */
+    void *out;     /* T, blocked with out_k_pad values a row */
     uint32_t out_k_pad;
     uint32_t act; /* rose_act */
     float *logits;
@@ -94,6 +95,9 @@ typedef struct rose_cuda_attention {
     const uint32_t *tables;
     const rose_cuda_item *items; /* [n_items] */
     uint32_t n_items;
+    /* T [rows][2 d]: K and V of each row, which attention adds and puts into its page
+     * (rose_cuda_attention_adds); or NULL: they are there. */
+    const void *kv_rows;
     float scale; /* of the scores, times log2(e) */
     void *out;   /* T, blocked, out_k_pad values a row */
     uint32_t out_k_pad;
@@ -214,7 +218,8 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_JOINED = 256,  /* joined.cu */
     ROSE_CUDA_WITHOUT_HEAD = 512,    /* linear_head.cuh */
     ROSE_CUDA_WITHOUT_ONCE = 1024,   /* linear_once.cuh */
-    ROSE_CUDA_WITHOUT_CHAIN = 2048   /* of it, tiles by clusters */
+    ROSE_CUDA_WITHOUT_CHAIN = 2048,  /* of it, tiles by clusters */
+    ROSE_CUDA_WITHOUT_APPEND = 4096  /* decode steps: attention puts K and V into their pages */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -253,6 +258,10 @@ cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_line
  * (head, item), or of few items one block. */
 cudaError_t rose_cuda_attention_run(const rose_cuda_launch *l, const rose_cuda_attention *a,
                                     bool together);
+/* Whether it takes kv_rows, together, of so many (row, head); elsewhere they are refused. Of fewer,
+ * where a warp has no more than a split, it cost what it saved and more: 32 sequences +20 % (H100,
+ * 2026-11-22). */
+bool rose_cuda_attention_adds(const rose_cuda_launch *l, uint32_t n_units);
 /* joined.cu: rose_cuda_linear_run of QKV with norm_w, then rose_cuda_attention_run of its rows, one
  * by one (items[i].row is i, or its n_rows 0), in one kernel; q is not written. Where not
  * rose_cuda_joins: refused.

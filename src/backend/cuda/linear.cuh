@@ -83,7 +83,7 @@ ROSE_DEVICE void stage_rows(uint4 *to, uint64_t *arrived, const rose_cuda_io &io
                      ((size_t)row0 / 8 * (k_pad / 8) + chunk * (CHUNK * 4)) * 8;
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
-        if (turn > 0) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        if (turn > 0) bulk_written();
         bulk_expect(arrived, MT * 2 * n * 16);
 #pragma unroll
         for (int b = 0; b < MT * 2; b++)

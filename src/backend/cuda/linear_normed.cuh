@@ -256,6 +256,11 @@ ROSE_DEVICE void place_pair(normed_place<T> *p, const rose_cuda_io &io, uint32_t
         p->at = static_cast<T *>(io.q) + (size_t)row * d + c;
         return;
     }
+    if (io.kv_rows != NULL) {
+        p->part = 1; /* in order, clamped */
+        p->at = kv_row<T>(io, d, row) + n - d;
+        return;
+    }
     const uint32_t slot = __ldcg(io.slot + row), token = slot % ROSE_PAGE;
     const uint32_t head = c / io.kv.head_dim, dim = c % io.kv.head_dim;
     if (slot != ROSE_CUDA_NO_SLOT)

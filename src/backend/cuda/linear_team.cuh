@@ -61,7 +61,7 @@ ROSE_DEVICE void load_chunk(uint32_t (&a)[ROSE_CUDA_CHUNK_K32][8], const uint4 *
 /* ---- the epilogue: from shared memory, what it reads loaded before the sums are there ---- */
 
 /* Where outputs n and those behind it in the same head go: `to` for q is their place in row 0, for
- * K and V in token 0 of page 0. */
+ * K and V in token 0 of page 0, or in row 0 of kv_rows. */
 typedef struct qkv_place {
     uint32_t part; /* 0 q, 1 K, 2 V */
     size_t to;     /* in values */
@@ -74,9 +74,10 @@ ROSE_DEVICE qkv_place place_qkv(const rose_cuda_linear &l, const rose_cuda_io &i
     const size_t block = (size_t)head * (2 * ROSE_PAGE) * io.kv.hd_pad;
     qkv_place p;
     p.part = part;
-    p.to = part == 0   ? c
-           : part == 1 ? block + k_index(0, dim)
-                       : block + ROSE_PAGE * io.kv.hd_pad + v_index(0, dim);
+    p.to = part == 0            ? c
+           : io.kv_rows != NULL ? n - d
+           : part == 1          ? block + k_index(0, dim)
+                                : block + ROSE_PAGE * io.kv.hd_pad + v_index(0, dim);
     return p;
 }
 
@@ -96,6 +97,11 @@ ROSE_DEVICE void finish_qkv4(const rose_cuda_linear &l, const rose_cuda_io &io, 
     if (p.part == 0) {
         T *q = static_cast<T *>(io.q) + (size_t)row * l.k + p.to;
         *reinterpret_cast<uint2 *>(q) = pack4(v, q);
+        return;
+    }
+    if (io.kv_rows != NULL) {
+        T *to = kv_row<T>(io, l.k, row) + p.to;
+        *reinterpret_cast<uint2 *>(to) = pack4(clamp4(v, largest(to)), to);
         return;
     }
     if (slot == ROSE_CUDA_NO_SLOT) return;
@@ -143,7 +149,8 @@ ROSE_DEVICE void load_inputs(team_inputs<QUADS> *in, const rose_cuda_linear &l,
         if (r >= end || row >= io.rows || n >= l.n) continue;
         if (io.epilogue == ROSE_CUDA_EPI_RESIDUAL)
             in->old[q] = load_now(reinterpret_cast<const float4 *>(residual_at(io, row, n)));
-        if (io.epilogue == ROSE_CUDA_EPI_QKV) in->slot[q] = load_now(io.slot + row);
+        if (io.epilogue == ROSE_CUDA_EPI_QKV && io.kv_rows == NULL)
+            in->slot[q] = load_now(io.slot + row);
     }
 }
 

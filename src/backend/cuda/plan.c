@@ -177,6 +177,7 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
     s->h = rose_cuda_take(b, rows * k_d * size);
     s->q = rose_cuda_take(b, rows * a->d_model * size);
     s->ff = rose_cuda_take(b, rows * k_ff * size);
+    s->kv_rows = rose_cuda_take(b, (uint64_t)p->max_seqs * 2 * a->d_model * size);
     s->out_h = rose_cuda_take(b, round_up(s->out_block, ROSE_CUDA_ROW_PAD) * k_d * size);
     s->logits = take_floats(b, (uint64_t)s->out_block * s->ld_logits);
     s->key = rose_cuda_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * sizeof *s->key);

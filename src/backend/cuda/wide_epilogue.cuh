@@ -43,7 +43,8 @@ ROSE_DEVICE void begin_wide(wide_tile *w, const rose_cuda_io &io, uint32_t row0,
         w->row[h] = row0 + g + h * 8;
         w->live[h] = w->row[h] < io.rows;
         if (EPI == ROSE_CUDA_EPI_QKV)
-            w->slot[h] = w->live[h] ? load_now(io.slot + w->row[h]) : ROSE_CUDA_NO_SLOT;
+            w->slot[h] = w->live[h] && io.kv_rows == NULL ? load_now(io.slot + w->row[h])
+                                                          : ROSE_CUDA_NO_SLOT;
         if (EPI == ROSE_CUDA_EPI_LOGITS) {
             w->seen[h] = 0;
             if (io.key != NULL && w->live[h]) /* the order of the logit, without its id */
@@ -166,10 +167,29 @@ ROSE_DEVICE void store_rows(const wide_tile &w, const rose_cuda_io &io, bool is_
     }
 }
 
-/* N blocks of K or V. */
+/* The same for attention to put them there. `first`: of the lane's in kv_rows, + 16 i, two and two.
+ */
+template <typename T, int N>
+ROSE_DEVICE void store_kv_rows(const wide_tile &w, const rose_cuda_io &io, uint32_t d,
+                               uint32_t first, const uint2 (&u)[N][2])
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (!w.live[h]) continue;
+        T *at = kv_row<T>(io, d, w.row[h]) + first;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            *reinterpret_cast<uint32_t *>(at + i * 16) = u[i][h].x;
+            *reinterpret_cast<uint32_t *>(at + i * 16 + 8) = u[i][h].y;
+        }
+    }
+}
+
+/* N blocks of K or V from output n on. */
 template <typename T, int N>
 ROSE_DEVICE void finish_wide_kv(const wide_tile &w, const float *s, const float4 (&bias)[N],
-                                const rose_cuda_io &io, bool is_k, const uint32_t (&to)[N])
+                                const rose_cuda_linear &l, const rose_cuda_io &io, uint32_t n,
+                                bool is_k, const uint32_t (&to)[N])
 {
     const T *tag = NULL;
     uint2 u[N][2];
@@ -178,6 +198,10 @@ ROSE_DEVICE void finish_wide_kv(const wide_tile &w, const float *s, const float4
 #pragma unroll
         for (int h = 0; h < 2; h++)
             u[i][h] = saturated(pack4(add4(sums_of(s + i * 8, h), bias[i]), tag), tag);
+    if (io.kv_rows != NULL) {
+        store_kv_rows<T, N>(w, io, l.k, n - l.k + threadIdx.x % 4 * 2, u);
+        return;
+    }
     if (!w.page) {
         store_rows<N>(w, io, is_k, to, u);
         return;
@@ -221,7 +245,7 @@ ROSE_DEVICE void finish_wide_qkv(wide_tile *w, const float (&s)[TN / 2], const r
         bias[i] = bias_of_pairs(*w, l, (PART * N + i) * 16 + mine, apart);
     next_places<N>(w, l, io, to);
     if (part != 0) {
-        finish_wide_kv<T, N>(*w, s + PART * N * 8, bias, io, part == 1, to);
+        finish_wide_kv<T, N>(*w, s + PART * N * 8, bias, l, io, n, part == 1, to);
         return;
     }
 #pragma unroll

@@ -13,7 +13,8 @@ static const struct {
                {"normed", ROSE_CUDA_WITHOUT_NORMED},   {"carveout", ROSE_CUDA_WITHOUT_CARVEOUT},
                {"prompts", ROSE_CUDA_WITHOUT_PROMPTS}, {"spread", ROSE_CUDA_WITHOUT_SPREAD},
                {"joined", ROSE_CUDA_WITHOUT_JOINED},   {"head", ROSE_CUDA_WITHOUT_HEAD},
-               {"once", ROSE_CUDA_WITHOUT_ONCE},       {"chain", ROSE_CUDA_WITHOUT_CHAIN}};
+               {"once", ROSE_CUDA_WITHOUT_ONCE},       {"chain", ROSE_CUDA_WITHOUT_CHAIN},
+               {"append", ROSE_CUDA_WITHOUT_APPEND}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 
 static uint32_t bit_of(const char *name, size_t length)
@@ -26,7 +27,7 @@ static uint32_t bit_of(const char *name, size_t length)
 
 static rose_status refuse(const char *name, size_t length, rose_err *err)
 {
-    char names[100] = "";
+    char names[120] = "";
     size_t used = 0;
     for (size_t i = 0; i < N_NAMES && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "",

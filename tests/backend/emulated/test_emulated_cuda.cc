@@ -181,6 +181,7 @@ template <typename T> struct problem {
     rose_cuda_linear l = {};
     rose_cuda_io io = {};
     uint32_t head_dim, n_pages;
+    bool to_rows; /* K and V, for attention to put into their pages */
     bytes<T> w, cores, h;
     bytes<float> bias;
     bytes<uint32_t> slot;
@@ -188,7 +189,7 @@ template <typename T> struct problem {
 
     problem(rose_cuda_type type, uint32_t rows, uint32_t k, uint32_t n, rose_cuda_epilogue e,
             uint32_t of_head)
-        : head_dim(of_head), w((size_t)up(k, 32) * up(n, 128)),
+        : head_dim(of_head), to_rows(any(2) == 0), w((size_t)up(k, 32) * up(n, 128)),
           cores((size_t)up(k, 32) * up(n, 128)), h((size_t)up(rows, 8) * up(k, 32)), bias(n),
           slot(rows)
     {
@@ -234,7 +235,8 @@ template <typename T> struct problem {
             io.kv.n_heads = k / head_dim;
             io.kv.page_elems = (uint64_t)2 * ROSE_PAGE * io.kv.hd_pad * io.kv.n_heads;
         }
-        before.resize(qkv ? up(rows * k * 2, 256) + n_pages * io.kv.page_elems * 2
+        const size_t kv = to_rows ? (size_t)rows * 2 * k * 2 : n_pages * io.kv.page_elems * 2;
+        before.resize(qkv ? up(rows * k * 2, 256) + kv
                           : (size_t)up(rows + 1, 8) * up(n + 8, 32) * 4);
         for (size_t i = 0; i + 4 <= before.size(); i += 4) {
             const float v = any_float();
@@ -253,6 +255,7 @@ template <typename T> struct problem {
         io.logits = io.x;
         io.key = io.epilogue == ROSE_CUDA_EPI_LOGITS ? key.at() : NULL;
         io.kv.base = to.at() + up(io.rows * l.k * 2, 256);
+        io.kv_rows = l.kv && to_rows ? io.kv.base : NULL;
         machine::g_kernel = NULL;
         rose_cuda_linear_force(kernel);
         const cudaError_t e = rose_cuda_linear_run(&at, &l, &io);
