@@ -128,7 +128,7 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("cuda-without", &f->cuda_without, "NAMES",
                         "cuda: leave out optimisations of the backend, to measure what each gives, "
                         "with commas between: wide, team, ahead, halves, normed, "
-                        "carveout, prompts, spread, joined, head, once, chain, append",
+                        "carveout, prompts, spread, joined, head, once, chain, append, fetch",
                         .unset = "none"),
         ROSE_ROW_CHOICE(
             "prefill-backend", &f->prefill_backend, "auto|auto2|flash|cudnn|naive",

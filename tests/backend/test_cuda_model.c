@@ -276,7 +276,7 @@ static void compare_crowds(const rose_model *m, const char *const *ways, int n_w
 /* What can be left out. */
 static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",     "team",    "ahead",  "halves",
                                      "normed",       "carveout", "prompts", "spread", "joined",
-                                     "head",         "once",     "chain",   "append"};
+                                     "head",         "once",     "chain",   "append", "fetch"};
 enum { N_WAYS = sizeof g_ways / sizeof *g_ways };
 
 /* That changes no bit: one sequence in every way, and decode steps of many. ROSE_CUDA_WITHOUT=NAMES

@@ -132,7 +132,7 @@ typedef struct rose_cuda {
     cudaEvent_t fork, join;
     bool has_mega; /* a graph of one sequence is the megakernel and the sampler */
     rose_cuda_mega mega;
-    uint64_t ticket;
+    uint64_t ticket, collected; /* the last step, and the last that was collected */
 } rose_cuda;
 
 /* err gets "what: the runtime's text"; NOMEM for exhausted device memory, else BACKEND. */

@@ -14,7 +14,7 @@ static const struct {
                {"prompts", ROSE_CUDA_WITHOUT_PROMPTS}, {"spread", ROSE_CUDA_WITHOUT_SPREAD},
                {"joined", ROSE_CUDA_WITHOUT_JOINED},   {"head", ROSE_CUDA_WITHOUT_HEAD},
                {"once", ROSE_CUDA_WITHOUT_ONCE},       {"chain", ROSE_CUDA_WITHOUT_CHAIN},
-               {"append", ROSE_CUDA_WITHOUT_APPEND}};
+               {"append", ROSE_CUDA_WITHOUT_APPEND},   {"fetch", ROSE_CUDA_WITHOUT_FETCH}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 
 static uint32_t bit_of(const char *name, size_t length)
