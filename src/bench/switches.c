@@ -25,7 +25,7 @@ static const rose_switch switches[] = {
     {"max-num-seqs", "--max-num-seqs 32", "--max-num-seqs 8", "", true, ROSE_LOAD_PLAIN},
     /* kernels */
     {"prefill-backend", "--prefill-backend flash", "--prefill-backend naive", "", true, ROSE_LOAD_PLAIN},
-    {"cuda-without", "--cuda-without none", "--cuda-without wide,team,ahead,halves,normed,carveout,prompts,spread,joined,head,once,chain", "", true, ROSE_LOAD_PLAIN},
+    {"cuda-without", "--cuda-without none", "--cuda-without all", "", true, ROSE_LOAD_PLAIN},
     {"isa", "--isa auto", "--isa avx2", "", true, ROSE_LOAD_PLAIN},
     /* host side */
     {BOOL("async-admit"), "", false, ROSE_LOAD_FULL},

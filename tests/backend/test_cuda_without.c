@@ -25,6 +25,11 @@ static void test_without(void **state)
     reads("", 0);
     reads("none", 0);
     refuses("none,wide", "no none;");
+    refuses("all,wide", "no all;");
+    uint32_t all = 0;
+    rose_err err = {""};
+    assert_int_equal(rose_cuda_without_read(FX_WITHOUT_ALL, &all, &err), ROSE_OK);
+    reads("all", all);
     reads("wide", ROSE_CUDA_WITHOUT_WIDE);
     reads("ahead,team", ROSE_CUDA_WITHOUT_TEAM | ROSE_CUDA_WITHOUT_AHEAD);
     reads("halves,halves", ROSE_CUDA_WITHOUT_HALVES);

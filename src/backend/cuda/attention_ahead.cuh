@@ -1,15 +1,11 @@
 /* backend/cuda/attention_ahead.cuh - attention of many sequences of one row, from sm_90 on. A warp
  * has (head, item) units of its own and takes their splits in order from a ring of bulk copies,
- * which runs on from unit to unit: no load waits for a product, and no warp for another. The same
- * bits as attention.cu.
+ * which runs on from unit to unit: no load waits for a product, and no warp for another. (Warps
+ * that share a unit merge their splits in rounds, and one split more than a round costs another.)
+ * The same bits as attention.cu.
  *
- * Of one half of a step beside the other: one block a multiprocessor, which leaves products of the
- * other half two thirds of its shared memory, and most of its registers.
- *
- * Before, the three warps of a block shared a unit, whose splits they merged nine at a time: from
- * the tenth split on, 289 positions, a second round for one split. A warp a unit takes 4 % off a
- * step of 64 and of 128 sequences at 304 positions, 1.5 % of 256 at 288, and adds 0.6 % to 128 at
- * 288 (H100, 2026-11-22). */
+ * Of one half of a step beside the other: one block a multiprocessor, of 72 KB (96 with six warps)
+ * of its shared memory, which leaves products of the other half room. */
 #ifndef ROSE_BACKEND_CUDA_ATTENTION_AHEAD_CUH
 #define ROSE_BACKEND_CUDA_ATTENTION_AHEAD_CUH
 
@@ -50,7 +46,7 @@ ROSE_DEVICE void stage_split(uint4 *to, uint64_t *full, const rose_cuda_kv &kv, 
     bulk_copy(to + bytes / sizeof *to, kv_block<T>(kv, pages.y, head), bytes, full);
 }
 
-/* The same of what no other warp reads: weights are what is to stay in the L2. */
+/* The same of what is the first to leave the L2: weights are what is to stay. */
 template <typename T, int HD>
 ROSE_DEVICE void stage_once(uint4 *to, uint64_t *full, const rose_cuda_kv &kv, uint2 pages,
                             uint32_t head)
@@ -62,7 +58,8 @@ ROSE_DEVICE void stage_once(uint4 *to, uint64_t *full, const rose_cuda_kv &kv, u
 }
 #endif
 
-enum { AHEAD_UNITS = 32 /* of a warp, at most */ };
+/* Of a warp, at most. Beside the other half six warps have two at most. */
+template <int WARPS> static constexpr int AHEAD_UNITS = WARPS > 3 ? 16 : 32;
 
 /* What a unit's row brings: a lane's part of q, for lanes of g 0; and of its k and v two dims each,
  * with the page that they are for. */
@@ -127,7 +124,7 @@ static __global__ void __launch_bounds__(WARPS * 32) ahead_kernel(const rose_cud
     enum { QUADS = SPLIT_SIZE<HD> / sizeof(uint4) };
     extern __shared__ __align__(128) uint4 rings[];
     __shared__ uint64_t barriers[WARPS * SLOTS];
-    __shared__ rose_cuda_item all_items[WARPS][AHEAD_UNITS];
+    __shared__ rose_cuda_item all_items[WARPS][AHEAD_UNITS<WARPS>];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
     const uint32_t n_heads = a.kv.n_heads, n_all = a.n_items * n_heads;
     const uint32_t me = blockIdx.x + warp * gridDim.x, n_warps = gridDim.x * WARPS;
@@ -249,8 +246,12 @@ static cudaError_t launch_ahead(const rose_cuda_launch *at, const rose_cuda_atte
     static const cudaError_t allowed =
         cudaFuncSetAttribute((const void *)ahead_kernel<T, HD, WARPS, SLOTS, BESIDE>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    const uint32_t n_units = a->n_items * a->kv.n_heads,
-                   least = (n_units + AHEAD_UNITS * WARPS - 1) / (AHEAD_UNITS * WARPS);
+    constexpr uint32_t UNITS = AHEAD_UNITS<WARPS> * WARPS;
+    static_assert(WARPS * SLOTS * (SPLIT_SIZE<HD> + sizeof(uint64_t)) +
+                          UNITS * sizeof(rose_cuda_item) <=
+                      99 * 1024,
+                  "more shared memory than a block has on every chip from sm_90 on");
+    const uint32_t n_units = a->n_items * a->kv.n_heads, least = (n_units + UNITS - 1) / UNITS;
     uint32_t n = (BESIDE ? 1 : 3) * MULTIPROCESSORS;
     if (n < least) n = least;
     if (n > n_units) n = n_units;

@@ -1,6 +1,6 @@
 /* backend/cuda/cuda_backend.c - the CUDA backend: which device, open, step, collect, copy, close.
- * step() fills the tables of the step in pinned memory, copies them in one piece, and launches a
- * graph (a decode step) or the kernels one by one; collect() waits on an event. Three device
+ * step() fills the tables of the step in pinned memory, has them copied in one piece, and launches
+ * a graph (a decode step) or the kernels one by one; collect() waits on an event. Three device
  * regions (weights, KV pages, scratch) and one block of pinned memory are all that is allocated, at
  * open.
  *

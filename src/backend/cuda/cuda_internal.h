@@ -163,8 +163,8 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
                               const rose_memory_plan *p);
 void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s);
 rose_cuda_type rose_cuda_type_of(rose_compute c);
-/* without.c: the bits of names with commas between; NULL, "" and "none" have none. Errors:
- * UNSUPPORTED (says which name, and which there are). */
+/* without.c: the bits of names with commas between; NULL, "" and "none" have none, "all" has all.
+ * Errors: UNSUPPORTED (says which name, and which there are). */
 rose_status rose_cuda_without_read(const char *names, uint32_t *without, rose_err *err);
 
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,

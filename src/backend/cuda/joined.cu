@@ -293,9 +293,9 @@ bool rose_cuda_joins(const rose_cuda_launch *at, const rose_cuda_linear *l, cons
 {
     return (at->without & ROSE_CUDA_WITHOUT_JOINED) == 0 && rose_cuda_code_version() >= 90 &&
            rose_cuda_linear_norms(at, l, io) && io->epilogue == ROSE_CUDA_EPI_QKV &&
-           a->n_items == io->rows && a->kv.head_dim == HEAD && a->kv.hd_pad == HEAD &&
-           l->k == a->kv.n_heads * HEAD && l->n == 3 * l->k &&
-           joined_bytes<__half>(l) <= joined_room<__half>();
+           io->kv_rows == NULL && a->kv_rows == NULL && a->n_items == io->rows &&
+           a->kv.head_dim == HEAD && a->kv.hd_pad == HEAD && l->k == a->kv.n_heads * HEAD &&
+           l->n == 3 * l->k && joined_bytes<__half>(l) <= joined_room<__half>();
 }
 
 cudaError_t rose_cuda_joined_run(const rose_cuda_launch *at, const rose_cuda_linear *l,

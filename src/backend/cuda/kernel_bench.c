@@ -39,7 +39,7 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Bytes that our side writes: fp32 where it adds or gives logits; q, then pages of K and V. */
+/* Bytes that our side writes: fp32 where it adds or gives logits; q, then K and V. */
 static uint64_t output_bytes(const rose_kernel_shape *s)
 {
     const uint64_t rows =

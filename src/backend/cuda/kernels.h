@@ -24,7 +24,7 @@ enum {
     ROSE_CUDA_SPLIT = 32,     /* positions of a KV split: two pages */
     ROSE_CUDA_TILE_ROWS = 16, /* most rows of an attention item */
     ROSE_CUDA_MAX_HEAD_DIM = 128,
-    ROSE_CUDA_BESIDE_THREADS = 96, /* of a block of attention that leaves products room */
+    ROSE_CUDA_BESIDE_THREADS = 96, /* of a block of attention beside which products find room */
     ROSE_CUDA_MAX_D = 4096
 };
 
@@ -232,7 +232,7 @@ typedef struct rose_cuda_launch {
                     may be on a multiprocessor together */
     uint32_t without; /* rose_cuda_without */
     /* Of one half of a step, beside the other: attention of single rows is a block a multiprocessor
-     * and its K and V are the first to leave the L2, products leave it room. */
+     * or fewer, products leave it room. */
     bool beside;
 } rose_cuda_launch;
 
@@ -255,8 +255,8 @@ const char *rose_cuda_linear_name(int kernel);
 /* Fills l->cores, k_pad x n_pad values like l->w, from l->w. Not for fp32. */
 cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_linear *l);
 
-/* together: one block a (head, item) with n_rows 1, its warps share the context; else one warp a
- * (head, item), or of few items one block. */
+/* together: of items with n_rows 1, one block a (head, item), whose warps share the context, or of
+ * many one warp; else one warp a (head, item), or of few items one block. */
 cudaError_t rose_cuda_attention_run(const rose_cuda_launch *l, const rose_cuda_attention *a,
                                     bool together);
 /* Whether it takes kv_rows, together, of so many (row, head); elsewhere they are refused. Of fewer,

@@ -1,5 +1,5 @@
 /* backend/cuda/rows.cu - what is done row by row (embedding, LayerNorm), the packing of weights at
- * load. All bound by bytes. */
+ * load, the tables of a step. All bound by bytes. */
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 

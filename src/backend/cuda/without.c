@@ -40,6 +40,11 @@ rose_status rose_cuda_without_read(const char *names, uint32_t *without, rose_er
 {
     *without = 0;
     if (names == NULL || *names == '\0' || strcmp(names, "none") == 0) return ROSE_OK;
+    if (strcmp(names, "all") == 0) {
+        for (size_t i = 0; i < N_NAMES; i++)
+            *without |= g_names[i].bit;
+        return ROSE_OK;
+    }
     for (;;) {
         const size_t length = strcspn(names, ",");
         const uint32_t bit = bit_of(names, length);
