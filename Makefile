@@ -254,6 +254,7 @@ test-neon:
 
 # The AMX kernels on a CPU without AMX: its instructions in plain C, in kernels that need AVX-512 all the same.
 test-amx:
+	@grep -qw avx512bw /proc/cpuinfo || { echo "test-amx: this CPU has no AVX-512, which the kernels around the tiles need; run it on one that has" >&2; exit 1; }
 	@$(MAKE) --no-print-directory -j2 CUDA=0 B=build/amx-emulation EXTRA_CFLAGS="-include tests/backend/amx_emulation.h" \
 	    build/amx-emulation/tests/backend/test_kernels
 	build/amx-emulation/tests/backend/test_kernels --isa amx
