@@ -280,7 +280,7 @@ static void test_little(void **state)
     compare_kernels(&r, ROSE_CUDA_BF16, 70, 768, 200);
 }
 
-/* Clusters that make a tile together: racecheck (2025.3) does not come to their end. */
+/* Clusters of 3 and 4 blocks that make a tile together. */
 static void test_chains(void **state)
 {
     (void)state;

@@ -444,7 +444,7 @@ static void test_little(void **state)
  * the same without graphs. */
 static void compare_graphs(uint32_t ff, const uint32_t *sizes, int n_sizes)
 {
-    const fx_shape shape = {"little",           1,        192,   3,     ff,    300,  64,
+    const fx_shape shape = {"little",           2,        192,   3,     ff,    300,  64,
                             ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
     rose_model *m = fx_model(&shape, fx_seed());
     fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);

@@ -120,17 +120,6 @@ ROSE_DEVICE uint32_t cluster_blocks(void)
     return n;
 }
 
-/* cluster_sync of instructions.cuh in two: every thread does both. */
-ROSE_DEVICE void cluster_arrive(void)
-{
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-}
-
-ROSE_DEVICE void cluster_wait(void)
-{
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
-
 /* As send1 of instructions.cuh: 16 bytes. */
 ROSE_DEVICE void send4(uint32_t to, const float4 &v, uint32_t barrier)
 {

@@ -129,10 +129,22 @@ ROSE_DEVICE uint32_t peer_address(uint32_t shared, uint32_t rank)
     return a;
 }
 
-/* Among all threads of a cluster. */
+/* Among all threads of a cluster, each of which does both. Between them nothing may wait for
+ * another block: under racecheck arrival and wait are one meeting. */
+ROSE_DEVICE void cluster_arrive(void)
+{
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+
+ROSE_DEVICE void cluster_wait(void)
+{
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
 ROSE_DEVICE void cluster_sync(void)
 {
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    cluster_arrive();
+    cluster_wait();
 }
 
 /* Four bytes for the barrier, which lies in the same block as `to`. */

@@ -73,6 +73,8 @@ ROSE_DEVICE void multiply_chain(float (&sum)[TN / 2], wide_ring *r, const once_s
 #pragma unroll
     for (int i = 0; i < TN / 2; i++)
         sum[i] = 0;
+    /* The next block's barrier is there. Not later: see cluster_arrive. */
+    if (d.peers > 1) cluster_wait();
     if (d.rank > 0) receive_sums<TN>(sum, d);
 #pragma unroll
     for (int c = 0; c < CHAIN_CHUNKS; c++)
@@ -118,7 +120,6 @@ ROSE_DEVICE void multiply_once(const rose_cuda_linear &l, const rose_cuda_io &io
         finish_wide<T, EPI, TN, 1>(&tile, &old, sum, l, io);
         finish_wide<T, EPI, TN, 2>(&tile, &old, sum, l, io);
     }
-    if (CHAIN && d.peers > 1) cluster_wait(); /* the other block's barrier is there */
     if (!last) send_sums<TN>(sum, d);
 }
 

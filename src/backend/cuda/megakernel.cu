@@ -213,8 +213,8 @@ ROSE_DEVICE void norm_and_qkv(const rose_cuda_mega &a, mega &m, const stream &r,
     sync_warps();
     wait_for(m, FULL + 0);
     multiply_few<T>(a, m, 0, here().sums[0], 3);
+    have_read(0);
     sync_warps();
-    if (threadIdx.x == 96) arrive(here().barrier + EMPTY + 0);
     if (m.warp == 0) {
         float y = m.lane < 24 ? add_chunks<FEW>(here().sums[0], m.n_chunks, 3, m.lane) : 0;
         if (a.b_qkv != NULL) y += bias;
@@ -304,8 +304,8 @@ ROSE_DEVICE void projection(const rose_cuda_mega &a, mega &m, stream &r, uint32_
     if (m.warp < (int)m.n_chunks) fetch_chunks(a, m, a.attended, a.d, m.warp, m.n_chunks, r.number);
     wait_for(m, FULL + 1);
     multiply_few<T>(a, m, 1, here().sums[1], 1);
+    have_read(1);
     sync_warps();
-    if (threadIdx.x == 96) arrive(here().barrier + EMPTY + 1);
     if (m.warp == 0)
         add_to_x(m, r, a.x_mid, add_chunks<FEW>(here().sums[1], m.n_chunks, 1, m.lane % 8),
                  a.b_proj, bias);
@@ -324,8 +324,8 @@ ROSE_DEVICE void norm_and_widen(const rose_cuda_mega &a, mega &m, const stream &
     sync_warps();
     wait_for(m, FULL + 2);
     multiply_few<T>(a, m, 2, here().sums[0], a.ff_tiles);
+    have_read(2);
     sync_warps();
-    if (threadIdx.x == 96) arrive(here().barrier + EMPTY + 2);
     if (m.warp == 0) {
         float y = m.lane < (int)wide
                       ? add_chunks<FEW>(here().sums[0], m.n_chunks, a.ff_tiles, m.lane)
@@ -354,8 +354,8 @@ ROSE_DEVICE void narrow(const rose_cuda_mega &a, mega &m, stream &r, uint32_t l)
                     make_run(a, 3, sums, k, n_chunks, 1, c + WARPS, 0));
     }
     if ((uint32_t)m.warp >= n_chunks) wait_for(m, FULL + 3);
+    have_read(3);
     sync_warps();
-    if (threadIdx.x == 96) arrive(here().barrier + EMPTY + 3);
     if (m.warp == 0)
         add_to_x(m, r, a.x, add_chunks<MANY>(here().sums[1], n_chunks, 1, m.lane % 8), a.b_fc2,
                  bias);
@@ -374,8 +374,8 @@ template <typename T> ROSE_DEVICE void head(const rose_cuda_mega &a, mega &m, co
         float *sums = here().sums[turn % 2];
         wait_for(m, FULL + buffer);
         multiply_few<T>(a, m, buffer, sums, take);
+        have_read(buffer);
         sync_warps();
-        if (threadIdx.x == 96) arrive(here().barrier + EMPTY + buffer);
         const uint32_t id = (first + at) * 8 + m.lane;
         if (m.warp == 0 && m.lane < (int)take * 8 && id < a.vocab) {
             const float x = add_chunks<FEW>(sums, m.n_chunks, take, m.lane);
@@ -458,7 +458,7 @@ static __global__ void __launch_bounds__((WARPS + 1) * 32, 1)
                   "");
     if (threadIdx.x == 0) {
         for (int i = 0; i < N_BARRIERS; i++)
-            bulk_init(here().barrier + i, 1);
+            bulk_init(here().barrier + i, i >= EMPTY && i < EMPTY + 4 ? WARPS * 32 : 1);
         if (blockIdx.x == 0) { /* before anyone can have this block's first x */
             *a.key = 0;
             __threadfence();
@@ -466,10 +466,7 @@ static __global__ void __launch_bounds__((WARPS + 1) * 32, 1)
     }
     __syncthreads();
     if (m.warp == WARPS) {
-        asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-        if (m.lane == 0) copy_all(a, m);
-        __syncwarp();
-        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+        copy_all(a, m);
         return;
     }
     run_step<T>(a, m);

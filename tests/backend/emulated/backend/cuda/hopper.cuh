@@ -58,18 +58,6 @@ ROSE_DEVICE uint32_t cluster_blocks(void)
 {
     return (uint32_t)machine::now().blocks.size();
 }
-ROSE_DEVICE void cluster_arrive(void)
-{
-    machine::launch &l = machine::now();
-    machine::me().cluster_turn = l.cluster.turn;
-    machine::meet(l.cluster, (uint32_t)(l.threads * l.blocks.size()), false);
-}
-ROSE_DEVICE void cluster_wait(void)
-{
-    machine::launch *l = &machine::now();
-    const uint32_t turn = machine::me().cluster_turn;
-    machine::wait_until([=] { return l->cluster.turn != turn; });
-}
 ROSE_DEVICE void send4(uint32_t to, float4 v, uint32_t barrier)
 {
     void *at = machine::pointer_at(to);

@@ -143,10 +143,24 @@ ROSE_DEVICE uint32_t peer_address(uint32_t shared, uint32_t rank)
     return (shared & machine::LOCAL) | (rank + 1) << 24;
 }
 
-ROSE_DEVICE void cluster_sync(void)
+ROSE_DEVICE void cluster_arrive(void)
 {
     machine::launch &l = machine::now();
-    machine::meet(l.cluster, (uint32_t)(l.threads * l.blocks.size()), true);
+    machine::me().cluster_turn = l.cluster.turn;
+    machine::meet(l.cluster, (uint32_t)(l.threads * l.blocks.size()), false);
+}
+
+ROSE_DEVICE void cluster_wait(void)
+{
+    machine::launch *l = &machine::now();
+    const uint32_t turn = machine::me().cluster_turn;
+    machine::wait_until([=] { return l->cluster.turn != turn; });
+}
+
+ROSE_DEVICE void cluster_sync(void)
+{
+    cluster_arrive();
+    cluster_wait();
 }
 
 ROSE_DEVICE float exp2_fast(float x)
