@@ -210,7 +210,7 @@ typedef enum rose_cuda_without {
         1, /* linear_wide.cuh, linear_once.cuh, and the copy of the weights for them */
     ROSE_CUDA_WITHOUT_TEAM = 2,      /* linear_team.cuh */
     ROSE_CUDA_WITHOUT_AHEAD = 4,     /* attention of many single rows: a warp's ring of splits */
-    ROSE_CUDA_WITHOUT_HALVES = 8,    /* captured decode steps of 17 on: two halves abreast */
+    ROSE_CUDA_WITHOUT_HALVES = 8,    /* captured decode steps of 25 on: two halves abreast */
     ROSE_CUDA_WITHOUT_NORMED = 16,   /* linear_normed.cuh */
     ROSE_CUDA_WITHOUT_CARVEOUT = 32, /* rose_cuda_launch.shared of the first 16 rows */
     ROSE_CUDA_WITHOUT_PROMPTS = 64,  /* captured steps of one prompt */
