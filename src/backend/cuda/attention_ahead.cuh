@@ -102,15 +102,11 @@ template <typename T, int HD>
 ROSE_DEVICE void put_own(T *page, const ahead_row<HD> &r, const rose_cuda_attention &a,
                          uint32_t pos, uint32_t lane)
 {
-    const uint32_t token = pos % ROSE_PAGE;
-    uint16_t *v = reinterpret_cast<uint16_t *>(page + ROSE_PAGE * a.kv.hd_pad);
 #pragma unroll
     for (int i = 0; i < ahead_row<HD>::N; i++) {
         const uint32_t dim = (lane + i * 32) * 2;
-        if (dim >= a.kv.head_dim) continue;
-        *reinterpret_cast<uint32_t *>(page + k_index(token, dim)) = r.k[i];
-        v[v_index(token, dim)] = (uint16_t)r.v[i];
-        v[v_index(token, dim + 1)] = (uint16_t)(r.v[i] >> 16);
+        if (dim < a.kv.head_dim)
+            put_dims(page, page + ROSE_PAGE * a.kv.hd_pad, pos % ROSE_PAGE, dim, r.k[i], r.v[i]);
     }
 }
 

@@ -68,12 +68,10 @@ template <typename T>
 ROSE_DEVICE void put_row(uint4 *split, const joined_parts<T> &p, uint32_t pos, int lane)
 {
     T *page = reinterpret_cast<T *>(split) + pos / ROSE_PAGE % 2 * (2 * ROSE_PAGE * HEAD);
-    const uint32_t token = pos % ROSE_PAGE, dim = lane * 2;
-    T *v = page + ROSE_PAGE * HEAD;
-    *reinterpret_cast<uint32_t *>(page + k_index(token, dim)) =
-        *reinterpret_cast<const uint32_t *>(&p.row[1][dim]);
-    v[v_index(token, dim)] = p.row[2][dim];
-    v[v_index(token, dim + 1)] = p.row[2][dim + 1];
+    const uint32_t dim = lane * 2;
+    put_dims(page, page + ROSE_PAGE * HEAD, pos % ROSE_PAGE, dim,
+             *reinterpret_cast<const uint32_t *>(&p.row[1][dim]),
+             *reinterpret_cast<const uint32_t *>(&p.row[2][dim]));
 }
 
 /* Attention of the block's row for one head. K and V of the first splits are on their way to the

@@ -126,6 +126,18 @@ ROSE_DEVICE uint32_t v_index(uint32_t token, uint32_t dim)
     return dim / 16 * 256 + lane * 8 + (dim % 16 / 8 * 2 + token / 8) * 2 + token % 2;
 }
 
+/* Dims `dim` (even) and the next of a token's K and V, each two values of 16 bits, into the K and V
+ * of its page. */
+template <typename T>
+ROSE_DEVICE void put_dims(T *page_k, T *page_v, uint32_t token, uint32_t dim, uint32_t k,
+                          uint32_t v)
+{
+    uint16_t *values = reinterpret_cast<uint16_t *>(page_v);
+    *reinterpret_cast<uint32_t *>(page_k + k_index(token, dim)) = k;
+    values[v_index(token, dim)] = (uint16_t)v;
+    values[v_index(token, dim + 1)] = (uint16_t)(v >> 16);
+}
+
 template <typename T> ROSE_DEVICE T *kv_block(const rose_cuda_kv &kv, uint32_t page, uint32_t head)
 {
     return static_cast<T *>(kv.base) + page * kv.page_elems +
