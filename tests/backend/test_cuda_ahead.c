@@ -1,39 +1,51 @@
 /* tests/backend/test_cuda_ahead.c - steps of the CUDA backend that are enqueued before the one
  * before is collected and name its ids by reference: the same ids as with every id known, in
  * graphs, launch by launch, and beside prompts. */
+#define FX_MAX_SEQS 100
+#define FX_MAX_ROWS 1600
 #include "backend/cuda_fixture.h"
 
 static const fx_shape g_shape = {"heads of 24",      2,        96,    4,     384,   611,  256,
                                  ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
 
-enum { N_SEQS = 40, N_OUT = 24, MAX_PROMPT = 30, CHUNK = 7, PAGES = 4, MAX_STEPS = 60 };
+enum { MAX_IDS = 3008, MAX_PAGES = MAX_IDS / ROSE_KV_PAGE_TOKENS };
+
+/* How many sequences, of what prompts, and how many tokens of one a step computes. The first
+ * `shared` tokens of all lie in the same pages: the first sequence computes them. */
+typedef struct game {
+    const fx_shape *shape;
+    uint32_t n_seqs, n_out, least_prompt, most_prompt, chunk, max_steps, shared;
+} game;
+
+static const game g_mixed = {&g_shape, 40, 24, 1, 30, 7, 60, 0};
 
 typedef struct seq {
-    uint32_t ids[MAX_PROMPT + N_OUT], n_prompt, n_known, done, start;
+    uint32_t ids[MAX_IDS], n_prompt, n_known, done, start;
     uint32_t out;      /* of the last step that sampled for it */
     uint32_t sampling; /* steps in flight that do */
-    uint32_t pages[PAGES];
+    uint32_t pages[MAX_PAGES];
 } seq;
 
 typedef struct flight {
     uint64_t ticket;
-    uint32_t n, seqs[N_SEQS];
+    uint32_t n, seqs[FX_MAX_SEQS];
 } flight;
 
 typedef struct batch {
     rose_batch b;
-    uint32_t tokens[N_SEQS * CHUNK], first[N_SEQS + 1], pos[N_SEQS], pages[N_SEQS * PAGES];
-    uint32_t out_row[N_SEQS], out_pos[N_SEQS];
-    rose_sampling params[N_SEQS];
+    uint32_t tokens[FX_MAX_ROWS], first[FX_MAX_SEQS + 1], pos[FX_MAX_SEQS];
+    uint32_t pages[FX_MAX_SEQS * MAX_PAGES], out_row[FX_MAX_SEQS], out_pos[FX_MAX_SEQS];
+    rose_sampling params[FX_MAX_SEQS];
 } batch;
 
-static void add(batch *x, seq *q, uint32_t i, flight *f)
+static void add(const game *g, batch *x, seq *q, uint32_t i, flight *f)
 {
     rose_batch *b = &x->b;
-    uint32_t s = b->n_seqs++, end = q->n_prompt > q->done + CHUNK ? q->done + CHUNK : q->n_prompt;
+    uint32_t s = b->n_seqs++, end = q->n_prompt;
+    if (end > q->done + g->chunk) end = q->done + g->chunk;
     if (q->done >= q->n_prompt) end = q->done + 1;
     x->pos[s] = q->done;
-    memcpy(x->pages + s * PAGES, q->pages, sizeof q->pages);
+    memcpy(x->pages + s * MAX_PAGES, q->pages, sizeof q->pages);
     for (; q->done < end; q->done++)
         x->tokens[b->n_tokens++] =
             q->done < q->n_known ? q->ids[q->done] : ROSE_TOKEN_OUTPUT | q->out;
@@ -49,7 +61,7 @@ static void add(batch *x, seq *q, uint32_t i, flight *f)
     f->seqs[f->n++] = i;
 }
 
-static void land(fx_backend *f, seq *seqs, const flight *l)
+static void land(const game *g, fx_backend *f, seq *seqs, const flight *l)
 {
     rose_err err = {""};
     rose_step_result r;
@@ -57,66 +69,81 @@ static void land(fx_backend *f, seq *seqs, const flight *l)
     assert_int_equal(r.n_outputs, l->n);
     for (uint32_t k = 0; k < l->n; k++) {
         seq *q = &seqs[l->seqs[k]];
-        assert_true(r.ids[k] < g_shape.vocab);
+        assert_true(r.ids[k] < g->shape->vocab);
         q->ids[q->n_known++] = r.ids[k];
         q->sampling--;
     }
 }
 
-/* Some begin later, so that prompts and decodes meet; at the end all decode. */
-static void run(fx_backend *f, seq *seqs, bool ahead)
+/* Some begin later, so that prompts and decodes meet; at the end all decode. Returns in how many
+ * steps all of them did. */
+static uint32_t run(const game *g, fx_backend *f, seq *seqs, bool ahead)
 {
     static batch x;
     flight flights[2];
     uint64_t n_refs = 0;
+    uint32_t n_whole = 0;
     bool in_flight = false;
-    for (uint32_t step = 0; step < MAX_STEPS; step++) {
+    for (uint32_t step = 0; step < g->max_steps; step++) {
         flight *now = &flights[step % 2], *before = &flights[(step + 1) % 2];
         rose_err err = {""};
         x.b = (rose_batch){.tokens = x.tokens,
                            .seq_first = x.first,
                            .seq_pos = x.pos,
                            .pages = x.pages,
-                           .page_stride = PAGES,
+                           .page_stride = MAX_PAGES,
                            .out_row = x.out_row,
                            .out_pos = x.out_pos,
                            .out_params = x.params};
         now->n = 0;
-        for (uint32_t i = 0; i < N_SEQS; i++) {
+        for (uint32_t i = 0; i < g->n_seqs; i++) {
             seq *q = &seqs[i];
-            if (step < q->start || q->n_known + q->sampling == q->n_prompt + N_OUT) continue;
+            if (step < q->start || q->n_known + q->sampling == q->n_prompt + g->n_out) continue;
             n_refs += q->sampling;
-            add(&x, q, i, now);
+            add(g, &x, q, i, now);
         }
         bool any = x.b.n_seqs > 0;
+        n_whole += x.b.n_outputs == g->n_seqs && x.b.n_tokens == g->n_seqs;
         if (any && f->ops->step(f->cpu, &x.b, &now->ticket, &err) != ROSE_OK)
             fail_msg("step: %s", err.msg);
         memset(x.tokens, 0xff, sizeof x.tokens); /* borrowed until step() returned */
         memset(x.pages, 0xff, sizeof x.pages);
-        if (in_flight) land(f, seqs, before);
+        if (in_flight) land(g, f, seqs, before);
         in_flight = ahead && any;
-        if (any && !ahead) land(f, seqs, now);
+        if (any && !ahead) land(g, f, seqs, now);
     }
     assert_int_equal(n_refs > 0, ahead);
-    for (uint32_t i = 0; i < N_SEQS; i++)
-        assert_int_equal(seqs[i].n_known, seqs[i].n_prompt + N_OUT);
+    for (uint32_t i = 0; i < g->n_seqs; i++)
+        assert_int_equal(seqs[i].n_known, seqs[i].n_prompt + g->n_out);
+    return n_whole;
 }
 
-static seq *make(fx_backend *f, uint32_t latest)
+static seq *make(const game *g, const fx_backend *f, uint32_t latest)
 {
     fx_random r = {.seed = fx_seed()};
-    seq *seqs = calloc(N_SEQS, sizeof *seqs);
+    seq *seqs = calloc(g->n_seqs, sizeof *seqs);
+    uint32_t n_pages = 0;
     assert_non_null(seqs);
-    for (uint32_t i = 0; i < N_SEQS; i++) {
+    for (uint32_t i = 0; i < g->n_seqs; i++) {
         seq *q = &seqs[i];
-        q->n_prompt = q->n_known = 1 + fx_below(&r, MAX_PROMPT);
-        q->start = fx_below(&r, latest + 1);
+        q->n_prompt = q->n_known =
+            g->least_prompt + fx_below(&r, g->most_prompt - g->least_prompt + 1);
+        q->start = fx_below(&r, latest + 1) + (i > 0 ? g->shared / g->chunk : 0);
+        q->done = i > 0 ? g->shared : 0;
         for (uint32_t j = 0; j < q->n_prompt; j++)
-            q->ids[j] = fx_below(&r, g_shape.vocab);
-        for (uint32_t j = 0; j < PAGES; j++)
-            q->pages[j] = f->free_pages[i * PAGES + j];
+            q->ids[j] = fx_below(&r, g->shape->vocab);
+        for (uint32_t j = 0; j * ROSE_KV_PAGE_TOKENS < q->n_prompt + g->n_out; j++)
+            q->pages[j] = i > 0 && j < g->shared / ROSE_KV_PAGE_TOKENS ? seqs[0].pages[j]
+                                                                       : f->free_pages[n_pages++];
     }
+    assert_true(n_pages <= f->n_free);
     return seqs;
+}
+
+static void check_same(const game *g, const seq *want, const seq *got)
+{
+    for (uint32_t k = 0; k < g->n_seqs; k++)
+        assert_memory_equal(want[k].ids, got[k].ids, sizeof got[k].ids);
 }
 
 static void test_same_ids(void **state)
@@ -127,20 +154,51 @@ static void test_same_ids(void **state)
     for (int t = 0; t < 3; t++) {
         fx_backend f = fx_open(m, types[t], NULL, 0, 1);
         assert_true((f.ops->caps & ROSE_CAP_AHEAD) != 0);
-        seq *want = make(&f, 20);
-        run(&f, want, false);
+        seq *want = make(&g_mixed, &f, 20);
+        run(&g_mixed, &f, want, false);
         for (int i = 0; i < 4; i++) {
             fx_cuda(&f)->use_graphs = i % 2 == 0;
-            seq *got = make(&f, i < 2 ? 20 : 0);
-            run(&f, got, true);
-            for (uint32_t k = 0; k < N_SEQS; k++)
-                assert_memory_equal(want[k].ids, got[k].ids, sizeof got[k].ids);
+            seq *got = make(&g_mixed, &f, i < 2 ? 20 : 0);
+            run(&g_mixed, &f, got, true);
+            check_same(&g_mixed, want, got);
             free(got);
         }
         free(want);
         fx_close(&f);
     }
     fx_model_free(m);
+}
+
+/* A hundred sequences of 12 heads: more rows of heads than warps that attend at once, in halves,
+ * each of which puts K and V in while the next step waits to read them. With 2,560 tokens more in
+ * front of each, in pages that all read, a step's tables are more than a kernel fetches. Against
+ * the plainest way, one step at a time. */
+static void test_crowd(void **state)
+{
+    static const uint32_t shared[] = {0, 2560};
+    static const rose_compute types[] = {ROSE_COMPUTE_F16, ROSE_COMPUTE_BF16};
+    const char *const without = fx_without;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const fx_shape shape = {"12 heads",         2,        768,   12,    384,   611,  4096,
+                                ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
+        const game g = {&shape, 100, 10, shared[i] + 400, shared[i] + 430, 16, 208, shared[i]};
+        rose_model *m = fx_model(&shape, fx_seed() + 1);
+        fx_without = FX_WITHOUT_ALL;
+        fx_backend plain = fx_open(m, types[i], NULL, 0, 1);
+        seq *want = make(&g, &plain, 0);
+        run(&g, &plain, want, false);
+        fx_close(&plain);
+        fx_without = without;
+        fx_backend f = fx_open(m, types[i], NULL, 0, 1);
+        seq *got = make(&g, &f, 0);
+        assert_true(run(&g, &f, got, true) > 4);
+        check_same(&g, want, got);
+        free(got);
+        free(want);
+        fx_close(&f);
+        fx_model_free(m);
+    }
 }
 
 /* ---- one sequence, by hand ---- */
@@ -248,9 +306,8 @@ static void test_copy_between(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_ids),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_no_id),
+        cmocka_unit_test(test_same_ids),     cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_no_id),
         cmocka_unit_test(test_copy_between),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
