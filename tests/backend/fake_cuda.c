@@ -178,6 +178,11 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     return answer();
 }
 
+cudaError_t cudaDeviceSynchronize(void)
+{
+    return answer_waiting();
+}
+
 /* ---- streams, events, graphs ---- */
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)

@@ -156,6 +156,9 @@ static void run_rules(rose_cuda *c, uint32_t rows)
     assert_int_equal(
         cudaMemcpy(c->scratch.header, &slot->ids, sizeof slot->ids, cudaMemcpyHostToDevice),
         cudaSuccess);
+    /* A copy from pageable memory returns when that may change, not when the device has it, and
+     * c->stream does not wait for it. */
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_int_equal(rose_cuda_rules_run(c, &step, 0, rows), cudaSuccess);
     assert_int_equal(rose_cuda_finish(c), cudaSuccess);
     rose_cuda_rules_deliver(slot);

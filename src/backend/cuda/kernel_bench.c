@@ -91,6 +91,7 @@ static cudaError_t allocate(rose_kernel_bench *b)
         slot[i] = i;
     if (e == cudaSuccess)
         e = cudaMemcpy(b->slot, slot, b->max_rows * sizeof *slot, cudaMemcpyHostToDevice);
+    if (e == cudaSuccess) e = cudaDeviceSynchronize(); /* b->stream does not wait for copies */
     free(slot);
     return e;
 }

@@ -63,11 +63,13 @@ static rose_status warm_rows(warm *w, uint32_t n_rows)
     return run(w, &b);
 }
 
-/* What a step has that comes before the one in front is collected. */
+/* What a step has that comes before the one in front is collected. It reads a slot and writes the
+ * header: it must have ended before either is anyone else's. */
 static rose_status warm_fetch(rose_cuda *c, rose_err *err)
 {
     const rose_cuda_launch at = {.stream = c->stream, .type = c->type};
-    const cudaError_t e = rose_cuda_fetch_run(&at, c->scratch.header, c->slots[0].header, 16);
+    cudaError_t e = rose_cuda_fetch_run(&at, c->scratch.header, c->slots[0].header, 16);
+    if (e == cudaSuccess) e = rose_cuda_finish(c);
     return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "loading a kernel");
 }
 
