@@ -1,8 +1,8 @@
 /* tests/backend/test_cuda_ahead.c - steps of the CUDA backend that are enqueued before the one
  * before is collected and name its ids by reference: the same ids as with every id known, in
  * graphs, launch by launch, and beside prompts. */
-#define FX_MAX_SEQS 100
-#define FX_MAX_ROWS 1600
+#define FX_MAX_SEQS 128
+#define FX_MAX_ROWS 2048
 #include "backend/cuda_fixture.h"
 
 static const fx_shape g_shape = {"heads of 24",      2,        96,    4,     384,   611,  256,
@@ -11,7 +11,8 @@ static const fx_shape g_shape = {"heads of 24",      2,        96,    4,     384
 enum { MAX_IDS = 3008, MAX_PAGES = MAX_IDS / ROSE_KV_PAGE_TOKENS };
 
 /* How many sequences, of what prompts, and how many tokens of one a step computes. The first
- * `shared` tokens of all lie in the same pages: the first sequence computes them. */
+ * `shared` tokens of all lie in the same pages: the first sequence computes them, and the others
+ * begin behind it (`latest` 0; `shared` a multiple of `chunk` and of a page). */
 typedef struct game {
     const fx_shape *shape;
     uint32_t n_seqs, n_out, least_prompt, most_prompt, chunk, max_steps, shared;
@@ -130,13 +131,15 @@ static seq *make(const game *g, const fx_backend *f, uint32_t latest)
             g->least_prompt + fx_below(&r, g->most_prompt - g->least_prompt + 1);
         q->start = fx_below(&r, latest + 1) + (i > 0 ? g->shared / g->chunk : 0);
         q->done = i > 0 ? g->shared : 0;
+        memset(q->pages, 0xff, sizeof q->pages);
         for (uint32_t j = 0; j < q->n_prompt; j++)
             q->ids[j] = fx_below(&r, g->shape->vocab);
-        for (uint32_t j = 0; j * ROSE_KV_PAGE_TOKENS < q->n_prompt + g->n_out; j++)
-            q->pages[j] = i > 0 && j < g->shared / ROSE_KV_PAGE_TOKENS ? seqs[0].pages[j]
-                                                                       : f->free_pages[n_pages++];
+        for (uint32_t j = 0; j * ROSE_KV_PAGE_TOKENS < q->n_prompt + g->n_out; j++) {
+            const bool own = i == 0 || j >= g->shared / ROSE_KV_PAGE_TOKENS;
+            assert_true(n_pages < f->n_free);
+            q->pages[j] = own ? f->free_pages[n_pages++] : seqs[0].pages[j];
+        }
     }
-    assert_true(n_pages <= f->n_free);
     return seqs;
 }
 
@@ -169,31 +172,64 @@ static void test_same_ids(void **state)
     fx_model_free(m);
 }
 
-/* A hundred sequences of 12 heads: more rows of heads than warps that attend at once, in halves,
- * each of which puts K and V in while the next step waits to read them. With 2,560 tokens more in
- * front of each, in pages that all read, a step's tables are more than a kernel fetches. Against
- * the plainest way, one step at a time. */
+/* One more step of all, which reads every page: its logits, [n_seqs][vocab], the caller's to free.
+ * A token's K or V that is missing changes few ids and every logit. */
+static float *last_logits(const game *g, fx_backend *f, seq *seqs)
+{
+    static batch x;
+    float *logits = calloc((size_t)g->n_seqs * g->shape->vocab, sizeof *logits);
+    flight now = {0};
+    rose_err err = {""};
+    assert_non_null(logits);
+    x.b = (rose_batch){.tokens = x.tokens,
+                       .seq_first = x.first,
+                       .seq_pos = x.pos,
+                       .pages = x.pages,
+                       .page_stride = MAX_PAGES,
+                       .out_row = x.out_row,
+                       .out_pos = x.out_pos,
+                       .out_params = x.params,
+                       .logits = logits};
+    for (uint32_t i = 0; i < g->n_seqs; i++)
+        add(g, &x, &seqs[i], i, &now);
+    if (f->ops->step(f->cpu, &x.b, &now.ticket, &err) != ROSE_OK) fail_msg("step: %s", err.msg);
+    land(g, f, seqs, &now);
+    return logits;
+}
+
+/* 128 and 100 sequences of 12 heads in halves, each of which puts K and V in while the next step
+ * waits to read them: more rows of heads than warps attend at once, then not (run_ahead). With
+ * 2,560 tokens more in front of each, in pages that all read, the tables of a step of 100 are more
+ * than a kernel fetches. Against the plainest way, one step at a time. */
 static void test_crowd(void **state)
 {
-    static const uint32_t shared[] = {0, 2560};
-    static const rose_compute types[] = {ROSE_COMPUTE_F16, ROSE_COMPUTE_BF16};
+    static const struct {
+        uint32_t n_seqs, shared;
+        rose_compute type;
+    } cases[] = {{128, 0, ROSE_COMPUTE_F16}, {100, 2560, ROSE_COMPUTE_BF16}};
     const char *const without = fx_without;
     (void)state;
     for (int i = 0; i < 2; i++) {
         const fx_shape shape = {"12 heads",         2,        768,   12,    384,   611,  4096,
                                 ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
-        const game g = {&shape, 100, 10, shared[i] + 400, shared[i] + 430, 16, 208, shared[i]};
+        const uint32_t shared = cases[i].shared;
+        const game g = {&shape, cases[i].n_seqs, 10, shared + 400, shared + 430, 16, 208, shared};
         rose_model *m = fx_model(&shape, fx_seed() + 1);
         fx_without = FX_WITHOUT_ALL;
-        fx_backend plain = fx_open(m, types[i], NULL, 0, 1);
+        fx_backend plain = fx_open(m, cases[i].type, NULL, 0, 1);
+        fx_without = without;
         seq *want = make(&g, &plain, 0);
         run(&g, &plain, want, false);
+        float *want_logits = last_logits(&g, &plain, want);
         fx_close(&plain);
-        fx_without = without;
-        fx_backend f = fx_open(m, types[i], NULL, 0, 1);
+        fx_backend f = fx_open(m, cases[i].type, NULL, 0, 1);
         seq *got = make(&g, &f, 0);
         assert_true(run(&g, &f, got, true) > 4);
+        float *logits = last_logits(&g, &f, got);
         check_same(&g, want, got);
+        assert_memory_equal(want_logits, logits, (size_t)g.n_seqs * shape.vocab * sizeof *logits);
+        free(want_logits);
+        free(logits);
         free(got);
         free(want);
         fx_close(&f);

@@ -132,6 +132,7 @@ template <typename T>
 ROSE_DEVICE void put_dims(T *page_k, T *page_v, uint32_t token, uint32_t dim, uint32_t k,
                           uint32_t v)
 {
+    static_assert(sizeof(T) == 2, "pages of fp32 have another order");
     uint16_t *values = reinterpret_cast<uint16_t *>(page_v);
     *reinterpret_cast<uint32_t *>(page_k + k_index(token, dim)) = k;
     values[v_index(token, dim)] = (uint16_t)v;

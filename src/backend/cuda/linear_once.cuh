@@ -119,8 +119,9 @@ ROSE_DEVICE void multiply_once(const rose_cuda_linear &l, const rose_cuda_io &io
         finish_wide<T, EPI, TN, 0>(&tile, &old, sum, l, io);
         finish_wide<T, EPI, TN, 1>(&tile, &old, sum, l, io);
         finish_wide<T, EPI, TN, 2>(&tile, &old, sum, l, io);
+    } else {
+        send_sums<TN>(sum, d);
     }
-    if (!last) send_sums<TN>(sum, d);
 }
 
 /* One thread: weights of the block's stages, and the tile's bias where the block finishes it. They
