@@ -4,7 +4,7 @@
  * prompt was not cached. Estimates, not promises. */
 #include "sched/sched_internal.h"
 
-enum { MIN_ROWS = 16 /* of prompts in any step: they get on whatever the goal */ };
+enum { MIN_ROWS = 4 /* of prompts in any step: they get on whatever the goal */ };
 static const double MEAN_GAIN = 1.0 / 32;
 
 static void mean_add(double *mean, uint64_t *n, double x)

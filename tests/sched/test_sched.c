@@ -697,7 +697,7 @@ static void test_itl_goal(void **state)
     assert_int_equal(rows_beside(0, true), 73);
     assert_int_equal(rows_beside(3100, false), 73); /* nothing is known yet */
     assert_in_range(rows_beside(1000 + 100 + 50 * 40, true), 38, 40);
-    assert_int_equal(rows_beside(1000, true), 16); /* out of reach: prompts still get on */
+    assert_int_equal(rows_beside(1000, true), 4); /* out of reach: prompts still get on */
     assert_int_equal(rows_beside(UINT64_MAX, true), 73);
     /* nobody decodes: nobody waits between two tokens */
     const rose_sched_opts o = goal_opts(1);
@@ -719,7 +719,7 @@ static void test_itl_goal(void **state)
 /* A step of two decodes and the smallest piece is within the goal, one of three is not. */
 static void test_itl_goal_admission(void **state)
 {
-    const rose_sched_opts o = goal_opts(1000 + 50 * 16 + 250);
+    const rose_sched_opts o = goal_opts(1000 + 50 * 4 + 250);
     (void)state;
     fix f = make(&o, 300);
     rose_sched_plan p;
