@@ -236,7 +236,7 @@ static inline void sim_tick(sim *m, const rose_sched_plan *p)
     m->now_ns += ns;
     rose_sched_observe(m->s, n_decode, p->n_prefill_tokens, ns);
     if (++m->n_observed < 1000 || m->o.itl_goal_ns == 0 || n_decode == 0) return;
-    if (m->o.chunked_prefill && p->n_prefill_tokens > 16) {
+    if (m->o.chunked_prefill && p->n_prefill_tokens > 4) {
         assert_true((double)ns <= (double)m->o.itl_goal_ns * 1.01);
         m->n_tight += (double)ns >= (double)m->o.itl_goal_ns * 0.8;
     }
