@@ -39,6 +39,18 @@ typedef struct batch {
     rose_sampling params[FX_MAX_SEQS];
 } batch;
 
+static void begin(batch *x)
+{
+    x->b = (rose_batch){.tokens = x->tokens,
+                        .seq_first = x->first,
+                        .seq_pos = x->pos,
+                        .pages = x->pages,
+                        .page_stride = MAX_PAGES,
+                        .out_row = x->out_row,
+                        .out_pos = x->out_pos,
+                        .out_params = x->params};
+}
+
 static void add(const game *g, batch *x, seq *q, uint32_t i, flight *f)
 {
     rose_batch *b = &x->b;
@@ -88,14 +100,7 @@ static uint32_t run(const game *g, fx_backend *f, seq *seqs, bool ahead)
     for (uint32_t step = 0; step < g->max_steps; step++) {
         flight *now = &flights[step % 2], *before = &flights[(step + 1) % 2];
         rose_err err = {""};
-        x.b = (rose_batch){.tokens = x.tokens,
-                           .seq_first = x.first,
-                           .seq_pos = x.pos,
-                           .pages = x.pages,
-                           .page_stride = MAX_PAGES,
-                           .out_row = x.out_row,
-                           .out_pos = x.out_pos,
-                           .out_params = x.params};
+        begin(&x);
         now->n = 0;
         for (uint32_t i = 0; i < g->n_seqs; i++) {
             seq *q = &seqs[i];
@@ -181,15 +186,8 @@ static float *last_logits(const game *g, fx_backend *f, seq *seqs)
     flight now = {0};
     rose_err err = {""};
     assert_non_null(logits);
-    x.b = (rose_batch){.tokens = x.tokens,
-                       .seq_first = x.first,
-                       .seq_pos = x.pos,
-                       .pages = x.pages,
-                       .page_stride = MAX_PAGES,
-                       .out_row = x.out_row,
-                       .out_pos = x.out_pos,
-                       .out_params = x.params,
-                       .logits = logits};
+    begin(&x);
+    x.b.logits = logits;
     for (uint32_t i = 0; i < g->n_seqs; i++)
         add(g, &x, &seqs[i], i, &now);
     if (f->ops->step(f->cpu, &x.b, &now.ticket, &err) != ROSE_OK) fail_msg("step: %s", err.msg);
