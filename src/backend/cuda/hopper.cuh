@@ -31,7 +31,7 @@ template <int N> ROSE_DEVICE void more_registers(void)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* ---- barriers in shared memory ---- */
+/* ---- barriers in shared memory (arriving and waiting: instructions.cuh) ---- */
 
 ROSE_DEVICE void barrier_init(uint32_t at, uint32_t arrivals)
 {
@@ -43,27 +43,6 @@ ROSE_DEVICE void barrier_init_done(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::
                      : "memory");
-}
-
-/* One arrival, and the phase also waits for so many bytes. */
-ROSE_DEVICE void barrier_expect(uint32_t at, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _,[%0],%1;" ::"r"(at), "r"(bytes)
-                 : "memory");
-}
-
-ROSE_DEVICE void barrier_arrive(uint32_t at)
-{
-    asm volatile("mbarrier.arrive.shared.b64 _,[%0];" ::"r"(at) : "memory");
-}
-
-ROSE_DEVICE void barrier_wait(uint32_t at, uint32_t parity)
-{
-    asm volatile("{\n.reg .pred p;\nWAIT:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n"
-                 "@p bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(at),
-                 "r"(parity)
-                 : "memory");
 }
 
 /* Where another block of the cluster has stored what it waits for. */

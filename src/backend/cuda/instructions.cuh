@@ -72,22 +72,35 @@ ROSE_DEVICE void bulk_init(uint64_t *barrier, uint32_t arrivals)
                  : "memory");
 }
 
-/* Arrives once; the phase ends when that many bytes are there as well. */
-ROSE_DEVICE void bulk_expect(uint64_t *barrier, uint32_t bytes)
+/* One arrival, and the phase also waits for so many bytes. */
+ROSE_DEVICE void barrier_expect(uint32_t at, uint32_t bytes)
 {
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(shared_address(barrier)),
-        "r"(bytes)
-        : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(at), "r"(bytes)
+                 : "memory");
 }
 
-ROSE_DEVICE void bulk_wait(uint64_t *barrier, uint32_t parity)
+ROSE_DEVICE void barrier_arrive(uint32_t at)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(at) : "memory");
+}
+
+ROSE_DEVICE void barrier_wait(uint32_t at, uint32_t parity)
 {
     asm volatile("{.reg .pred p;\n"
                  "again: mbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n"
-                 "@!p bra again;}" ::"r"(shared_address(barrier)),
+                 "@!p bra again;}" ::"r"(at),
                  "r"(parity)
                  : "memory");
+}
+
+/* The same by pointers. */
+ROSE_DEVICE void bulk_expect(uint64_t *barrier, uint32_t bytes)
+{
+    barrier_expect(shared_address(barrier), bytes);
+}
+ROSE_DEVICE void bulk_wait(uint64_t *barrier, uint32_t parity)
+{
+    barrier_wait(shared_address(barrier), parity);
 }
 
 /* What this thread has written to shared memory comes before copies to the same place. */

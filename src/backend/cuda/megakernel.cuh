@@ -104,12 +104,6 @@ ROSE_DEVICE void send2(uint32_t to, float v, float u, uint32_t barrier)
         : "memory");
 }
 
-ROSE_DEVICE void arrive(uint64_t *barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(shared_address(barrier))
-                 : "memory");
-}
-
 ROSE_DEVICE void wait_for(mega &m, int barrier)
 {
     bulk_wait(here().barrier + barrier, m.phases >> barrier & 1);
@@ -121,7 +115,7 @@ ROSE_DEVICE void wait_for(mega &m, int barrier)
  * leaves out the __syncwarp in front of it, and racecheck cannot know that the others have read. */
 ROSE_DEVICE void have_read(int buffer)
 {
-    arrive(here().barrier + EMPTY + buffer);
+    barrier_arrive(shared_address(here().barrier + EMPTY + buffer));
 }
 
 /* ---- exchanges: a value and its number in 8 bytes ---- */
