@@ -10,6 +10,7 @@ static pthread_once_t g_once = PTHREAD_ONCE_INIT; /* of the rest */
 static cudaError_t g_init;
 static bool g_team; /* the kernels of linear_team.cuh are in this program and run here */
 static bool g_wide; /* those of linear_wide.cuh */
+static uint32_t g_multiprocessors;
 
 void rose_cuda_linear_force(int kernel)
 {
@@ -27,6 +28,9 @@ static void init(void)
     if (e == cudaSuccess) e = rose_cuda_wide_init_f16(&f16);
     if (e == cudaSuccess) e = rose_cuda_wide_init_bf16(&bf16);
     g_wide = f16 && bf16;
+    int n = 0;
+    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
+    g_multiprocessors = (uint32_t)n;
     g_init = e;
 }
 
@@ -96,17 +100,15 @@ static bool takes(const rose_cuda_linear *l, const rose_cuda_io *io, int kernel)
     return io->epilogue == ROSE_CUDA_EPI_RESIDUAL && l->k_pad <= ROSE_CUDA_CHAIN_K;
 }
 
-enum { MULTIPROCESSORS = 132 /* of an H100 */ };
-
 static uint32_t tiles_of(const rose_cuda_linear *l, uint32_t rows, uint32_t tile_rows,
                          uint32_t outputs)
 {
     return (rows + tile_rows - 1) / tile_rows * ((l->n + outputs - 1) / outputs);
 }
 
-/* Of linear_once.cuh, by measurement on an H100 (2026-11-22): the smallest tile of which all are on
- * the chip at once, if possible one a multiprocessor; 0: none. Beside attention blocks leave it
- * memory. From 513 rows on: best_wide. */
+/* Of linear_once.cuh, by measurement on an H100 of 132 multiprocessors (2026-11-22): the smallest
+ * tile of which all are on the chip at once, if possible one a multiprocessor; 0: none. Beside
+ * attention blocks leave it memory. From 513 rows on: best_wide. */
 static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
 {
     enum { CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32, CHAIN_CHUNKS = ROSE_CUDA_CHAIN_CHUNKS };
@@ -114,17 +116,17 @@ static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const ros
     const uint32_t n128 = tiles_of(l, io->rows, 128, 96);
     const uint32_t chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K;
     const uint32_t chained = n48 * ((chunks + CHAIN_CHUNKS - 1) / CHAIN_CHUNKS); /* blocks */
-    /* Of more, not all clusters find multiprocessors of one group for themselves. */
+    /* Of more, not all clusters find multiprocessors of one group for themselves (of 132). */
     const bool apart = chained <= 96;
     if (io->rows > 512 || (at->without & ROSE_CUDA_WITHOUT_ONCE) != 0) return 0;
-    if (chunks > CHAIN_CHUNKS && chained <= MULTIPROCESSORS && (apart || !at->beside) &&
+    if (chunks > CHAIN_CHUNKS && chained <= g_multiprocessors && (apart || !at->beside) &&
         (at->without & ROSE_CUDA_WITHOUT_CHAIN) == 0 && takes(l, io, CHAIN))
         return apart && !at->beside ? WIDE + ROSE_CUDA_CHAIN_ALONE : CHAIN;
-    if (!at->beside && n48 <= MULTIPROCESSORS) return WIDE + ROSE_CUDA_ONCE_48_ALONE;
-    if (!at->beside && n96 <= MULTIPROCESSORS) return WIDE + ROSE_CUDA_ONCE_96_ALONE;
-    if (n48 <= 2 * MULTIPROCESSORS) return WIDE + ROSE_CUDA_ONCE_48;
-    if (!at->beside && n128 <= MULTIPROCESSORS) return WIDE + ROSE_CUDA_ONCE_128_96;
-    if (n96 <= MULTIPROCESSORS * 3 / 2) return WIDE + ROSE_CUDA_ONCE_96;
+    if (!at->beside && n48 <= g_multiprocessors) return WIDE + ROSE_CUDA_ONCE_48_ALONE;
+    if (!at->beside && n96 <= g_multiprocessors) return WIDE + ROSE_CUDA_ONCE_96_ALONE;
+    if (n48 <= 2 * g_multiprocessors) return WIDE + ROSE_CUDA_ONCE_48;
+    if (!at->beside && n128 <= g_multiprocessors) return WIDE + ROSE_CUDA_ONCE_128_96;
+    if (n96 <= g_multiprocessors * 3 / 2) return WIDE + ROSE_CUDA_ONCE_96;
     return 0;
 }
 
@@ -139,10 +141,10 @@ static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const ro
         rose_cuda_wide kernel;
         uint32_t rows, outputs, at_once, share;
     } shapes[] = {
-        {ROSE_CUDA_WIDE_192, 128, 192, MULTIPROCESSORS, 85},
-        {ROSE_CUDA_WIDE_96, 128, 96, MULTIPROCESSORS, 68},
-        {once ? ROSE_CUDA_ONCE_96 : ROSE_CUDA_WIDE_64_96, 64, 96, 2 * MULTIPROCESSORS, 56},
-        {once ? ROSE_CUDA_ONCE_48 : ROSE_CUDA_WIDE_64_48, 64, 48, 2 * MULTIPROCESSORS, 42}};
+        {ROSE_CUDA_WIDE_192, 128, 192, g_multiprocessors, 85},
+        {ROSE_CUDA_WIDE_96, 128, 96, g_multiprocessors, 68},
+        {once ? ROSE_CUDA_ONCE_96 : ROSE_CUDA_WIDE_64_96, 64, 96, 2 * g_multiprocessors, 56},
+        {once ? ROSE_CUDA_ONCE_48 : ROSE_CUDA_WIDE_64_48, 64, 48, 2 * g_multiprocessors, 42}};
     const size_t n = head || once ? 4 : 2;
     uint64_t least = UINT64_MAX;
     int best = 0;
@@ -157,7 +159,7 @@ static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const ro
         const uint64_t waves = (tiles + shapes[i].at_once - 1) / shapes[i].at_once;
         /* Two blocks share a multiprocessor where there are so many. */
         const uint64_t beside =
-            shapes[i].at_once > MULTIPROCESSORS && tiles > MULTIPROCESSORS ? 2 : 1;
+            shapes[i].at_once > g_multiprocessors && tiles > g_multiprocessors ? 2 : 1;
         const uint64_t cost =
             waves * beside * shapes[i].rows * shapes[i].outputs * 100 / shapes[i].share;
         if (cost < least) {
@@ -168,7 +170,8 @@ static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const ro
     return best;
 }
 
-/* By measurement on an H100, GPT-2 124M (2026-11-21, 22). */
+/* By measurement on an H100 of 132 multiprocessors, GPT-2 124M (2026-11-21, 22). Bounds on rows and
+ * outputs below are those that it gave there. */
 static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
 {
     const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS, many = l->n > 16384;
