@@ -12,7 +12,8 @@
 #include "model/convert.h"
 
 enum { MATRICES = 12, PATTERN = 1 << 22, TRIES = 5, HEAD_DIM = 64, PAGE = ROSE_KV_PAGE_TOKENS };
-/* K and V of so many rows are those of a decode step; of more, of prompts: whole pages. */
+/* K and V of so many rows are those of a decode step: as rows where the engine leaves them so, else
+ * to a page a row. Of more, of prompts: whole pages. */
 enum { DECODE_ROWS = 256 };
 
 struct rose_kernel_bench {
@@ -22,7 +23,7 @@ struct rose_kernel_bench {
     rose_cublaslt *library;
     void *w, *x, *y;         /* device: MATRICES matrices, one input, one output of either side */
     float *bias;             /* device; zeros, so of the library's 16 bits as well */
-    uint32_t *slot;          /* device */
+    uint32_t *slot, *apart;  /* device: of rows that follow each other; [DECODE_ROWS] a page each */
     unsigned long long *key; /* device */
     uint64_t w_bytes, x_bytes, y_bytes;
     uint32_t max_rows, max_out;
@@ -39,12 +40,17 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Bytes that our side writes: fp32 where it adds or gives logits; q, then K and V. */
+/* Bytes that our side writes: fp32 where it adds or gives logits; q, then K and V. And those of
+ * fewer rows, a page each. */
 static uint64_t output_bytes(const rose_kernel_shape *s)
 {
     const uint64_t rows =
         ((uint64_t)s->rows + ROSE_CUDA_ROW_PAD - 1) / ROSE_CUDA_ROW_PAD * ROSE_CUDA_ROW_PAD;
-    return rows * s->n_out * (s->role == ROSE_KERNEL_QKV || s->role == ROSE_KERNEL_ACT ? 2 : 4);
+    const uint64_t few = s->rows < DECODE_ROWS ? s->rows : DECODE_ROWS;
+    const uint64_t bytes =
+        rows * s->n_out * (s->role == ROSE_KERNEL_QKV || s->role == ROSE_KERNEL_ACT ? 2 : 4);
+    const uint64_t pages = few * s->n_in * 2 * (1 + 2 * PAGE); /* q, then the pages */
+    return s->role == ROSE_KERNEL_QKV ? larger(bytes, pages) : bytes;
 }
 
 static void add_size(rose_kernel_bench *b, const rose_kernel_shape *s)
@@ -76,12 +82,13 @@ static cudaError_t fill(void *to, uint64_t bytes, float scale, rose_cuda_type t)
 
 static cudaError_t allocate(rose_kernel_bench *b)
 {
-    uint32_t *slot = malloc((size_t)b->max_rows * sizeof *slot);
+    uint32_t *slot = malloc((size_t)b->max_rows * sizeof *slot), apart[DECODE_ROWS];
     cudaError_t e = slot != NULL ? cudaMalloc(&b->w, b->w_bytes) : cudaErrorMemoryAllocation;
     if (e == cudaSuccess) e = cudaMalloc(&b->x, b->x_bytes);
     if (e == cudaSuccess) e = cudaMalloc(&b->y, b->y_bytes);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->bias, b->max_out * sizeof *b->bias);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->slot, b->max_rows * sizeof *slot);
+    if (e == cudaSuccess) e = cudaMalloc((void **)&b->apart, sizeof apart);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->key, b->max_rows * sizeof *b->key);
     if (e == cudaSuccess) e = fill(b->w, b->w_bytes, 0.05f, b->type);
     if (e == cudaSuccess) e = fill(b->x, b->x_bytes, 1, b->type);
@@ -89,8 +96,11 @@ static cudaError_t allocate(rose_kernel_bench *b)
     if (e == cudaSuccess) e = cudaMemset(b->bias, 0, b->max_out * sizeof *b->bias);
     for (uint32_t i = 0; slot != NULL && i < b->max_rows; i++)
         slot[i] = i;
+    for (uint32_t i = 0; i < DECODE_ROWS; i++)
+        apart[i] = i * PAGE;
     if (e == cudaSuccess)
         e = cudaMemcpy(b->slot, slot, b->max_rows * sizeof *slot, cudaMemcpyHostToDevice);
+    if (e == cudaSuccess) e = cudaMemcpy(b->apart, apart, sizeof apart, cudaMemcpyHostToDevice);
     if (e == cudaSuccess) e = cudaDeviceSynchronize(); /* b->stream does not wait for copies */
     free(slot);
     return e;
@@ -106,6 +116,7 @@ static void bench_close(rose_kernel_bench *b)
     cudaFree(b->y);
     cudaFree(b->bias);
     cudaFree(b->slot);
+    cudaFree(b->apart);
     cudaFree(b->key);
     if (b->start != NULL) cudaEventDestroy(b->start);
     if (b->end != NULL) cudaEventDestroy(b->end);
@@ -172,20 +183,23 @@ static const char *bench_about(const rose_kernel_bench *b)
 
 /* ---- one shape ---- */
 
-static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape *s)
+static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape *s,
+                            const rose_cuda_launch *at)
 {
     rose_cuda_io io = {.h = b->x, .rows = s->rows};
+    const bool decode = s->rows <= DECODE_ROWS;
     switch (s->role) {
     case ROSE_KERNEL_QKV:
         io.epilogue = ROSE_CUDA_EPI_QKV;
         io.q = b->y;
-        io.slot = b->slot;
+        io.slot = decode ? b->apart : b->slot;
         io.kv = (rose_cuda_kv){.base = (uint8_t *)b->y + (size_t)s->rows * s->n_in * 2,
                                .page_elems = (uint64_t)2 * PAGE * s->n_in,
                                .head_dim = HEAD_DIM,
                                .hd_pad = HEAD_DIM,
                                .n_heads = s->n_in / HEAD_DIM};
-        if (s->rows <= DECODE_ROWS) io.kv_rows = io.kv.base;
+        if (decode && rose_cuda_attention_adds(at, s->rows * io.kv.n_heads)) /* as forward.c */
+            io.kv_rows = io.kv.base;
         break;
     case ROSE_KERNEL_RESIDUAL:
         io.epilogue = ROSE_CUDA_EPI_RESIDUAL;
@@ -210,8 +224,8 @@ static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape 
 
 static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s, rose_err *err)
 {
-    const rose_cuda_io io = make_io(b, s);
     rose_cuda_launch at = {.stream = b->stream, .type = b->type};
+    const rose_cuda_io io = make_io(b, s, &at);
     for (uint32_t i = 0; i < MATRICES; i++) {
         void *matrix = (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2;
         const rose_cuda_linear w = {.w = matrix,
