@@ -14,8 +14,7 @@ enum {
     ROSE_CUDA_MAX_GRAPHS = 24,
     ROSE_CUDA_MAX_PROMPTS = 10, /* captured steps of one prompt */
     ROSE_CUDA_CHANGED = 128,    /* rows that rules have changed, held at a time */
-    ROSE_CUDA_SLOTS = 2,        /* steps in flight */
-    ROSE_CUDA_HALVED = 10       /* captured steps whose layers run in two halves, at most */
+    ROSE_CUDA_SLOTS = 2         /* steps in flight */
 };
 
 /* Most kernels of a captured step: two norms, four products and attention a layer; embedding, last
@@ -182,6 +181,8 @@ cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose
 cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n);
 rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer);
 rose_status rose_cuda_capture(rose_cuda *c, rose_err *err);
+/* Captured steps whose layers run in two halves, at most. */
+uint32_t rose_cuda_halved(void);
 
 /* warm.c: run some steps, so that none of the first real ones has to load a kernel. */
 rose_status rose_cuda_warm(rose_cuda *c, rose_err *err);

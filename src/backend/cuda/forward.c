@@ -353,14 +353,20 @@ static uint64_t layer_bytes(const rose_cuda *c)
     return n * rose_cuda_type_size(c->type);
 }
 
+/* Where the model and the device let it. */
+static halving halving_by_rows(uint32_t n)
+{
+    if (n >= HALVES_FROM && n <= HALVES_TO) return HALVES;
+    return n >= BESIDE_FROM ? HALVES_BESIDE : WHOLE;
+}
+
 static halving halving_of(const rose_cuda *c, const rose_cuda_shape *s)
 {
-    const uint32_t n = s->n_rows;
+    const halving h = halving_by_rows(s->n_rows);
     if ((c->without & ROSE_CUDA_WITHOUT_HALVES) != 0 || s->n_tiles > 0) return WHOLE;
-    if (n >= HALVES_FROM && n <= HALVES_TO) return HALVES;
     const bool few = (c->without & ROSE_CUDA_WITHOUT_AHEAD) == 0 && c->type != ROSE_CUDA_F32 &&
                      rose_cuda_code_version() >= 90 && layer_bytes(c) <= BESIDE_WEIGHTS_BYTES;
-    return n >= BESIDE_FROM && few ? HALVES_BESIDE : WHOLE;
+    return h == HALVES_BESIDE && !few ? WHOLE : h;
 }
 
 /* The second half does not attend before the first one has: from then on each multiplies while the
@@ -447,17 +453,30 @@ static rose_status capture_prompts(rose_cuda *c, rose_err *err)
     return ROSE_OK;
 }
 
-/* Up to 8 sequences a graph each size or nearly: there the kernels differ most. */
+/* Of captured decode steps. Up to 8 sequences a graph each size or nearly: there the kernels differ
+ * most. */
+static const uint32_t g_sizes[] = {1,  2,  4,  8,  12,  16,  24,  32,  40,  48,
+                                   56, 64, 80, 96, 112, 128, 160, 192, 224, 256};
+enum { N_SIZES = sizeof g_sizes / sizeof *g_sizes };
+_Static_assert((int)N_SIZES <= (int)ROSE_CUDA_MAX_GRAPHS, "graphs[]: too few");
+
+/* The last size, cut to the batch, is halved only where the whole one is. */
+uint32_t rose_cuda_halved(void)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < N_SIZES; i++)
+        n += halving_by_rows(g_sizes[i]) != WHOLE;
+    return n;
+}
+
 rose_status rose_cuda_capture(rose_cuda *c, rose_err *err)
 {
-    static const uint32_t sizes[] = {1,  2,  4,  8,  12,  16,  24,  32,  40,  48,
-                                     56, 64, 80, 96, 112, 128, 160, 192, 224, 256};
     uint32_t most = c->scratch.out_block;
 
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        bool last = sizes[i] >= most;
+    for (size_t i = 0; i < N_SIZES; i++) {
+        bool last = g_sizes[i] >= most;
         rose_cuda_graph *g = &c->graphs[c->n_graphs];
-        g->n = last ? most : sizes[i];
+        g->n = last ? most : g_sizes[i];
         g->shape = (rose_cuda_shape){.n_rows = g->n, .n_outputs = g->n, .n_single = g->n};
         cudaError_t e = capture_one(c, g);
         if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the decode step");

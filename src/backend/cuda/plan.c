@@ -314,7 +314,7 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
 static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
 {
     uint64_t n = ROSE_CUDA_MAX_GRAPHS;
-    if ((without & ROSE_CUDA_WITHOUT_HALVES) == 0) n += ROSE_CUDA_HALVED; /* twice the nodes */
+    if ((without & ROSE_CUDA_WITHOUT_HALVES) == 0) n += rose_cuda_halved(); /* twice the nodes */
     if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) n += ROSE_CUDA_MAX_PROMPTS;
     return n * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
 }
