@@ -2,17 +2,29 @@
  * prompts of any length that begin anywhere, side by side, and many single rows, in pages in any
  * order; the outputs poisoned before, canaries behind them. The rows of a prompt must come out of
  * tiles as they come out one by one, and K and V of a row that attention puts into its page as if
- * they had been there. (Against other arithmetic: test_cuda_attention_exact.) */
+ * they had been there. Which kernel runs is the launcher's affair: tests of single rows ask what
+ * was launched, and fail where they no longer meet each of them with heads of each size. (Against
+ * other arithmetic: test_cuda_attention_exact.) */
 #include "backend/cuda_fixture.h"
 
-enum { N_PAGES = 512, MAX_ITEMS = 256, MAX_HEADS = 12, CANARY = 40 };
+enum {
+    N_PAGES = 512,
+    MAX_ITEMS = 256,
+    MAX_HEADS = 12,
+    CANARY = 40,
+    FAR = 1000, /* a long context: rings of splits go round many times */
+    LONGEST = 3000
+};
 static const uint16_t g_poison = 0x1234;
+static const uint32_t g_dims[] = {64, 16, 24, 32, 100, 128};
+enum { N_DIMS = sizeof g_dims / sizeof *g_dims };
 
 typedef struct problem {
     rose_cuda_type type;
     rose_cuda_attention a; /* out excepted */
     uint32_t rows, head_dim, n_heads, n_singles;
     bool together;                 /* one row a sequence */
+    bool far;                      /* of which one has a long context */
     const rose_cuda_item *singles; /* the same, one row an item */
     void *memory[5];               /* to be freed */
 } problem;
@@ -49,20 +61,19 @@ static uint32_t make_items(fx_random *r, rose_cuda_item *items, uint32_t *n_tabl
     return n;
 }
 
-/* Sequences of one row each, so many that kernels for many run; they share their pages, some have a
- * context of one row, and some are padding. */
-static uint32_t make_rows(fx_random *r, rose_cuda_item *items, uint32_t *n_table, uint32_t *rows)
+/* Sequences of one row each; they share their pages, one has a long context, some one of a row, and
+ * some are padding. */
+static void make_rows(fx_random *r, rose_cuda_item *items, uint32_t n)
 {
-    const uint32_t n = 34 + fx_below(r, 9), longest = fx_below(r, 3) == 0 ? 3000 : 400;
-    *rows = n;
-    *n_table = 0;
+    const uint32_t far = fx_below(r, n), longest = fx_below(r, 3) == 0 ? LONGEST : 400;
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t pos = fx_below(r, 6) == 0 ? fx_below(r, 40) : fx_below(r, longest);
+        const uint32_t pos = i == far              ? FAR + fx_below(r, LONGEST - FAR)
+                             : fx_below(r, 6) == 0 ? fx_below(r, 40)
+                                                   : fx_below(r, longest);
         const uint32_t n_pages = pos / ROSE_KV_PAGE_TOKENS + 1;
-        items[i] = (rose_cuda_item){i, fx_below(r, 8) != 0, pos, fx_below(r, N_PAGES - n_pages)};
-        *n_table = N_PAGES;
+        items[i] = (rose_cuda_item){i, i == far || fx_below(r, 8) != 0, pos,
+                                    fx_below(r, N_PAGES - n_pages)};
     }
-    return n;
 }
 
 /* The items' rows, each an item of its own. */
@@ -80,18 +91,23 @@ static rose_cuda_item *single_rows(const rose_cuda_item *items, uint32_t n_items
     return d;
 }
 
-static problem make_problem(fx_random *r, rose_cuda_type type, uint32_t head_dim, bool together)
+/* n_rows single rows; 0: tiles. */
+static problem make_problem(fx_random *r, rose_cuda_type type, uint32_t head_dim, uint32_t n_rows)
 {
     problem p = {.type = type,
+                 .rows = n_rows,
                  .head_dim = head_dim,
-                 .n_heads = together ? MAX_HEADS : 1 + fx_below(r, 3),
-                 .together = together};
+                 .n_heads = n_rows > 0 ? MAX_HEADS : 1 + fx_below(r, 3),
+                 .together = n_rows > 0,
+                 .far = n_rows > 0};
     const uint32_t pad = rose_cuda_hd_pad(head_dim), d = p.n_heads * head_dim;
     const uint64_t page = (uint64_t)p.n_heads * 2 * ROSE_KV_PAGE_TOKENS * pad;
     rose_cuda_item items[MAX_ITEMS];
-    uint32_t tables[N_PAGES], n_table;
-    const uint32_t n_items = (together ? make_rows : make_items)(r, items, &n_table, &p.rows);
-
+    uint32_t tables[N_PAGES], n_table, n_items = n_rows;
+    if (p.together)
+        make_rows(r, items, n_rows);
+    else
+        n_items = make_items(r, items, &n_table, &p.rows);
     for (uint32_t i = 0; i < N_PAGES; i++)
         tables[i] = i * 237 % N_PAGES;
     p.memory[0] = random_values(r, type, (size_t)p.rows * d, 3);
@@ -112,6 +128,78 @@ static problem make_problem(fx_random *r, rose_cuda_type type, uint32_t head_dim
                                 .out_k_pad = (d + 31) / 32 * 32,
                                 .d = d};
     return p;
+}
+
+/* ---- which kernels have run ---- */
+
+enum {
+    MAX_WARPS = 12,
+    AHEAD_UNITS = 96 /* (row, head) that a block of attention_ahead.cuh takes */
+};
+
+/* Of single rows with a long context: by whether attention puts K and V into the pages, stands
+ * beside the other half of a step, and warps of its blocks, a bit a size of heads and a bit a type.
+ */
+static uint32_t g_met[2][2][MAX_WARPS + 1];
+enum { MET_TYPE = 4, MET_ALL = 0x3f };
+static bool g_full[2]; /* beside: blocks of as many units as they take */
+
+static void forget_met(void)
+{
+    memset(g_met, 0, sizeof g_met);
+    memset(g_full, 0, sizeof g_full);
+}
+
+/* The kernel that this launches; a capture tells. */
+static struct cudaKernelNodeParams kernel_of(rose_cuda_launch at, const rose_cuda_attention *a)
+{
+    struct cudaKernelNodeParams k;
+    cudaGraph_t graph;
+    cudaGraphNode_t node;
+    size_t n = 1;
+    assert_int_equal(cudaStreamCreateWithFlags(&at.stream, cudaStreamNonBlocking), cudaSuccess);
+    assert_int_equal(cudaStreamBeginCapture(at.stream, cudaStreamCaptureModeThreadLocal),
+                     cudaSuccess);
+    assert_int_equal(rose_cuda_attention_run(&at, a, true), cudaSuccess);
+    assert_int_equal(cudaStreamEndCapture(at.stream, &graph), cudaSuccess);
+    assert_int_equal(cudaGraphGetNodes(graph, &node, &n), cudaSuccess);
+    assert_int_equal(n, 1);
+    assert_int_equal(cudaGraphKernelNodeGetParams(node, &k), cudaSuccess);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(at.stream);
+    return k;
+}
+
+static void note_met(const problem *p, const rose_cuda_launch *at, const rose_cuda_attention *a)
+{
+    const struct cudaKernelNodeParams k = kernel_of(*at, a);
+    const uint32_t warps = k.blockDim.x / 32, n_units = a->n_items * a->kv.n_heads;
+    uint32_t size = 0;
+    while ((16u << size) < a->kv.hd_pad)
+        size++;
+    assert_true(warps <= MAX_WARPS && size < MET_TYPE);
+    if (p->far)
+        g_met[a->kv_rows != NULL][at->beside][warps] |=
+            1u << size | 1u << (MET_TYPE + (uint32_t)p->type);
+    if (n_units > k.gridDim.x * (AHEAD_UNITS - 1)) g_full[at->beside] = true;
+}
+
+static void check_met(bool kv_rows, bool beside, uint32_t warps)
+{
+    const uint32_t met = g_met[kv_rows][beside][warps];
+    if (met != MET_ALL)
+        fail_msg("kernels of %u warps, beside %d, with rows of K and V %d: of types and sizes of "
+                 "heads 0x%x have run with a long context, not 0x%x",
+                 warps, beside, kv_rows, met, (unsigned)MET_ALL);
+}
+
+/* Those of attention_ahead.cuh. */
+static void check_met_ahead(bool kv_rows)
+{
+    if (rose_cuda_code_version() < 90) return;
+    check_met(kv_rows, false, 3);
+    check_met(kv_rows, true, 3);
+    check_met(kv_rows, true, 6);
 }
 
 typedef struct way {
@@ -136,6 +224,7 @@ static uint16_t *run(const problem *p, way w, bool singles, size_t *n)
     a.out = fx_to_device(out, *n * sizeof *out);
     assert_int_equal(rose_cuda_attention_run(&at, &a, p->together || singles), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    if (p->together) note_met(p, &at, &a);
     assert_int_equal(cudaMemcpy(out, a.out, *n * sizeof *out, cudaMemcpyDeviceToHost), cudaSuccess);
     cudaFree(a.out);
     return out;
@@ -152,10 +241,10 @@ static void check_canaries(const problem *p, const uint16_t *out, size_t n)
     }
 }
 
-static void compare(fx_random *r, rose_cuda_type type, uint32_t head_dim, bool together)
+static void compare(fx_random *r, rose_cuda_type type, uint32_t head_dim, uint32_t n_rows)
 {
     static const way ways[] = {{ROSE_CUDA_WITHOUT_AHEAD, false}, {0, false}, {0, true}};
-    problem p = make_problem(r, type, head_dim, together);
+    problem p = make_problem(r, type, head_dim, n_rows);
     size_t n;
     uint16_t *want = run(&p, ways[0], false, &n);
     check_canaries(&p, want, n);
@@ -165,8 +254,8 @@ static void compare(fx_random *r, rose_cuda_type type, uint32_t head_dim, bool t
         fail_msg("type %d, %u rows in %u items, %u heads of %u: with spread they differ", (int)type,
                  p.rows, p.a.n_items, p.n_heads, head_dim);
     free(apart);
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        uint16_t *got = run(&p, ways[i], true, &n);
+    for (size_t i = p.together ? 1 : 0; i < sizeof ways / sizeof *ways; i++) {
+        uint16_t *got = run(&p, ways[i], !p.together, &n);
         if (memcmp(want, got, n * sizeof *got) != 0)
             fail_msg(
                 "type %d, %u rows in %u items, %u heads of %u: row by row they differ, without "
@@ -180,29 +269,44 @@ static void compare(fx_random *r, rose_cuda_type type, uint32_t head_dim, bool t
         cudaFree(p.memory[i]);
 }
 
+static rose_cuda_type either(uint32_t i)
+{
+    return i % 2 == 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16;
+}
+
 static void test_same_bits(void **state)
 {
     (void)state;
-    static const uint32_t dims[] = {64, 16, 24, 32, 100, 128};
     fx_random r = {.seed = fx_seed() + 5};
-    for (int i = 0; i < 120; i++)
-        compare(&r, i % 2 == 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16, dims[i % 3 == 0 ? 0 : i % 6],
-                false);
+    for (uint32_t i = 0; i < 20; i++)
+        for (uint32_t j = 0; j < N_DIMS; j++)
+            compare(&r, either(i + j), g_dims[i % 3 == 0 ? 0 : j], 0);
 }
 
+/* Rows of 12 heads as one kernel each has them: 12 warps a block, 5, then those of
+ * attention_ahead.cuh: three alone and six beside, three in both. */
 static void test_single_rows(void **state)
 {
     (void)state;
-    static const uint32_t dims[] = {64, 16, 24, 32, 100, 128};
+    static const struct {
+        uint32_t least, below;
+    } rows[] = {{1, 12}, {12, 34}, {34, 58}, {58, 128}};
+    enum { N = sizeof rows / sizeof *rows };
     fx_random r = {.seed = fx_seed() + 7};
-    for (int i = 0; i < 24; i++)
-        compare(&r, i % 2 == 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16, dims[i % 3 == 0 ? 0 : i % 6],
-                true);
+    forget_met();
+    for (uint32_t i = 0; i < N; i++)
+        for (uint32_t j = 0; j < N_DIMS; j++)
+            compare(&r, either(i + j), g_dims[j],
+                    rows[i].least + fx_below(&r, rows[i].below - rows[i].least));
+    check_met(false, false, 12);
+    check_met(false, false, 5);
+    check_met(false, false, 4);
+    check_met_ahead(false);
 }
 
 /* ---- K and V that attention puts into the pages ---- */
 
-enum { SEQS = 140, HOLE = 0x7bff /* the largest of fp16, 2.6e36 of bf16 */ };
+enum { SEQS = 160, N_SHARED = 400, HOLE = 0x7bff /* the largest of fp16, 2.6e36 of bf16 */ };
 
 /* Sequences of one row: their last page is their own, those before are anybody's. */
 typedef struct append {
@@ -210,7 +314,7 @@ typedef struct append {
     size_t page, n_values;  /* values of a page and of all pages */
     uint16_t *full, *holes; /* the pages; and without the rows' own K and V */
     uint16_t *rows;         /* [SEQS][2][d] */
-    uint32_t n, tables[SEQS * 64];
+    uint32_t n, n_shared, tables[SEQS * (LONGEST / ROSE_KV_PAGE_TOKENS + 1)];
     rose_cuda_item items[SEQS];
 } append;
 
@@ -231,7 +335,7 @@ static void take_out(append *a, uint32_t seq)
 {
     const uint32_t hd = a->p.head_dim, pad = rose_cuda_hd_pad(hd), d = a->p.a.d;
     const uint32_t token = a->items[seq].pos % 16;
-    uint16_t *page = a->holes + (N_PAGES + seq) * a->page;
+    uint16_t *page = a->holes + (a->n_shared + seq) * a->page;
     for (uint32_t i = 0; i < d; i++) {
         const size_t head = (size_t)(i / hd) * 2 * 16 * pad;
         uint16_t *k = page + head + k_place(token, i % hd),
@@ -244,28 +348,37 @@ static void take_out(append *a, uint32_t seq)
     }
 }
 
-static append *make_append(fx_random *r, rose_cuda_type type, uint32_t head_dim, uint32_t n)
+/* How large a problem is. */
+typedef struct append_size {
+    uint32_t head_dim, heads, n, n_shared; /* n sequences; pages that they share */
+} append_size;
+
+static append *make_append(fx_random *r, rose_cuda_type type, append_size size)
 {
     append *a = calloc(1, sizeof *a);
     assert_non_null(a);
-    const uint32_t heads = 1 + fx_below(r, MAX_HEADS), d = heads * head_dim;
+    const uint32_t head_dim = size.head_dim, heads = size.heads, n = size.n, d = heads * head_dim;
+    const uint32_t far = n > 3 ? fx_below(r, n) : UINT32_MAX;
     uint32_t n_table = 0;
     a->n = n;
+    a->n_shared = size.n_shared;
     a->page = (size_t)heads * 2 * 16 * rose_cuda_hd_pad(head_dim);
-    a->n_values = (N_PAGES + n) * a->page;
+    a->n_values = (a->n_shared + n) * a->page;
     a->full = fx_random_16(r, type, a->n_values, 2);
     a->holes = malloc(a->n_values * sizeof *a->holes);
     a->rows = malloc((size_t)n * 2 * d * sizeof *a->rows);
     assert_true(a->holes != NULL && a->rows != NULL);
     memcpy(a->holes, a->full, a->n_values * sizeof *a->holes);
-    a->p = (problem){.type = type, .rows = n, .head_dim = head_dim, .together = true};
+    a->p =
+        (problem){.type = type, .rows = n, .head_dim = head_dim, .together = true, .far = far < n};
     a->p.a.d = d;
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t pos = fx_below(r, fx_below(r, 4) == 0 ? 1000 : 40), last = pos / 16;
-        a->items[i] = (rose_cuda_item){i, fx_below(r, 8) != 0, pos, n_table};
-        for (uint32_t j = 0; j < last; j++)
-            a->tables[n_table++] = fx_below(r, N_PAGES);
-        a->tables[n_table++] = N_PAGES + i;
+        const uint32_t pos = i == far ? FAR + fx_below(r, LONGEST - FAR)
+                                      : fx_below(r, fx_below(r, 4) == 0 ? FAR : 40);
+        a->items[i] = (rose_cuda_item){i, i == far || fx_below(r, 8) != 0, pos, n_table};
+        for (uint32_t j = 0; j < pos / 16; j++)
+            a->tables[n_table++] = fx_below(r, a->n_shared);
+        a->tables[n_table++] = a->n_shared + i;
         take_out(a, i);
     }
     a->p.memory[0] = random_values(r, type, (size_t)n * d, 3);
@@ -299,10 +412,10 @@ static uint16_t *run_append(append *a, way w, const void *kv_rows, uint16_t *pag
     return out;
 }
 
-static void compare_append(fx_random *r, rose_cuda_type type, uint32_t head_dim, uint32_t n)
+static void compare_append(fx_random *r, rose_cuda_type type, append_size size)
 {
     static const way ways[] = {{ROSE_CUDA_WITHOUT_AHEAD, false}, {0, false}, {0, true}};
-    append *a = make_append(r, type, head_dim, n);
+    append *a = make_append(r, type, size);
     uint16_t *pages = malloc(a->n_values * sizeof *pages);
     size_t bytes;
     assert_non_null(pages);
@@ -311,14 +424,14 @@ static void compare_append(fx_random *r, rose_cuda_type type, uint32_t head_dim,
     assert_memory_equal(pages, a->full, a->n_values * sizeof *pages);
     for (size_t i = 1; i < sizeof ways / sizeof *ways; i++) {
         const rose_cuda_launch at = {.type = type, .beside = ways[i].beside};
-        if (!rose_cuda_attention_adds(&at, n * a->p.a.kv.n_heads)) continue;
+        if (!rose_cuda_attention_adds(&at, size.n * size.heads)) continue;
         memcpy(pages, a->holes, a->n_values * sizeof *pages);
         uint16_t *got = run_append(a, ways[i], a->p.memory[4], pages, &bytes);
         const bool rows = memcmp(want, got, bytes * sizeof *got) == 0,
                    there = memcmp(pages, a->full, a->n_values * sizeof *pages) == 0;
         if (!rows || !there)
             fail_msg("type %d, %u rows, %u heads of %u, without %u, beside %d: %s differ",
-                     (int)type, n, a->p.a.kv.n_heads, head_dim, ways[i].without, ways[i].beside,
+                     (int)type, size.n, size.heads, size.head_dim, ways[i].without, ways[i].beside,
                      rows ? "the pages" : "the rows");
         free(got);
     }
@@ -332,15 +445,37 @@ static void compare_append(fx_random *r, rose_cuda_type type, uint32_t head_dim,
     free(a);
 }
 
+/* As many sequences as give `least` to `below` - 1 units. */
+static append_size some_units(fx_random *r, uint32_t head_dim, uint32_t least, uint32_t below)
+{
+    const uint32_t fewest = (least + SEQS - 1) / SEQS,
+                   heads = fewest + fx_below(r, MAX_HEADS + 1 - fewest);
+    const uint32_t first = (least + heads - 1) / heads, end = (below - 1) / heads + 1;
+    const uint32_t most = end < SEQS + 1 ? end : SEQS + 1;
+    return (append_size){head_dim, heads, first + fx_below(r, most - first), N_SHARED};
+}
+
+/* Units as one kernel each has them beside: three warps a block, six, three with several units
+ * each; and so many that there are more blocks than otherwise. */
 static void test_append(void **state)
 {
     (void)state;
-    static const uint32_t dims[] = {64, 16, 24, 32, 100, 128};
-    static const uint32_t ns[] = {1, 3, 34, 40, 48, 64, 128, SEQS};
+    static const struct {
+        uint32_t least, below;
+    } units[] = {{1, 397}, {397, 694}, {397, 694}, {694, 1800}, {694, 1800}};
+    enum { N = sizeof units / sizeof *units };
     fx_random r = {.seed = fx_seed() + 8};
-    for (int i = 0; i < 32; i++)
-        compare_append(&r, i % 2 == 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16,
-                       dims[i % 3 == 0 ? 0 : i % 6], ns[i % 8]);
+    forget_met();
+    for (uint32_t i = 0; i < N; i++)
+        for (uint32_t j = 0; j < N_DIMS; j++)
+            compare_append(&r, either(i + j),
+                           some_units(&r, g_dims[j], units[i].least, units[i].below));
+    compare_append(&r, either(fx_below(&r, 2)), (append_size){64, 3, 1, N_SHARED});
+    compare_append(&r, either(fx_below(&r, 2)), (append_size){16, 256, SEQS, 8});
+    check_met_ahead(true);
+    if (rose_cuda_code_version() < 90) return;
+    assert_true(g_full[false]);
+    assert_true(g_full[true]);
 }
 
 /* What the sanitizers run. */
@@ -349,9 +484,9 @@ static void test_little(void **state)
     (void)state;
     fx_random r = {.seed = fx_seed() + 6};
     for (int i = 0; i < 3; i++)
-        compare(&r, ROSE_CUDA_F16, 64, i == 2);
-    compare_append(&r, ROSE_CUDA_F16, 64, 3);
-    compare_append(&r, ROSE_CUDA_BF16, 64, 70);
+        compare(&r, ROSE_CUDA_F16, 64, i == 2 ? 40 : 0);
+    compare_append(&r, ROSE_CUDA_F16, (append_size){64, 6, 3, N_SHARED});
+    compare_append(&r, ROSE_CUDA_BF16, (append_size){64, 6, 70, N_SHARED});
 }
 
 /* An argument runs the tests whose names match it. */
