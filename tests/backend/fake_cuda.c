@@ -336,16 +336,6 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_line
     return rose_cuda_cores_run(l, w);
 }
 
-cudaError_t rose_cuda_fetch_run(const rose_cuda_launch *l, void *to, const void *from,
-                                uint64_t bytes)
-{
-    (void)l;
-    (void)to;
-    (void)from;
-    (void)bytes;
-    return answer();
-}
-
 bool rose_cuda_attention_adds(const rose_cuda_launch *l, uint32_t n_units)
 {
     (void)l;

@@ -197,8 +197,8 @@ static float *last_logits(const game *g, fx_backend *f, seq *seqs)
 
 /* 128 and 100 sequences of 12 heads in halves, each of which puts K and V in while the next step
  * waits to read them: more rows of heads than warps attend at once, then not (run_ahead). With
- * 2,560 tokens more in front of each, in pages that all read, the tables of a step of 100 are more
- * than a kernel fetches. Against the plainest way, one step at a time. */
+ * 2,560 tokens more in front of each, in pages that all read, the tables of a step of 100 are over
+ * 64 KiB. Against the plainest way, one step at a time. */
 static void test_crowd(void **state)
 {
     static const struct {

@@ -153,9 +153,8 @@ static void run_rules(rose_cuda *c, uint32_t rows)
         slot->ids[i] = i % c->arch.vocab_size; /* what the first pass has chosen */
     slot->n_entries = slot->n_deliveries = 0;
     slot->rules_used = 0;
-    assert_int_equal(
-        cudaMemcpy(c->scratch.header, &slot->ids, sizeof slot->ids, cudaMemcpyHostToDevice),
-        cudaSuccess);
+    assert_int_equal(cudaMemcpy(c->header, &slot->ids, sizeof slot->ids, cudaMemcpyHostToDevice),
+                     cudaSuccess);
     /* A copy from pageable memory returns when that may change, not when the device has it, and
      * c->stream does not wait for it. */
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);

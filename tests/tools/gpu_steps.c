@@ -8,8 +8,9 @@
  * is a value of --cuda-without ("" = all is used, also without a WAY), or no-cuda-graph, no-pdl,
  * no-megakernel, naive (--prefill-backend); all are open at once and take every measurement in
  * turn, round by round, so that their ratios of one round can be compared. Times are host times
- * from step() to the end of collect(): what an engine sees. Steps repeat at the same positions (the
- * KV they write is the same), so the context stays as stated. */
+ * from step() to the end of collect(), of a step alone; of decode steps also, "in_flight" 2, as an
+ * engine runs them, each enqueued before the one in front is collected: the mean of a round. Steps
+ * repeat at the same positions (the KV they write is the same), so the context stays as stated. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,14 +47,25 @@ static void die(const char *what, const rose_err *err)
     exit(1);
 }
 
-static double run_step(bench *b, int way, const rose_batch *batch)
+static uint64_t enqueue(bench *b, int way, const rose_batch *batch)
+{
+    rose_err err = {""};
+    uint64_t ticket;
+    if (b->ops->step(b->ctx[way], batch, &ticket, &err) != ROSE_OK) die("step", &err);
+    return ticket;
+}
+
+static void collect(bench *b, int way, uint64_t ticket)
 {
     rose_err err = {""};
     rose_step_result r;
-    uint64_t ticket, start = rose_now_ns();
-    if (b->ops->step(b->ctx[way], batch, &ticket, &err) != ROSE_OK ||
-        b->ops->collect(b->ctx[way], ticket, &r, &err) != ROSE_OK)
-        die("step", &err);
+    if (b->ops->collect(b->ctx[way], ticket, &r, &err) != ROSE_OK) die("collect", &err);
+}
+
+static double run_step(bench *b, int way, const rose_batch *batch)
+{
+    const uint64_t start = rose_now_ns();
+    collect(b, way, enqueue(b, way, batch));
     return (double)(rose_now_ns() - start) * 1e-3;
 }
 
@@ -131,6 +143,24 @@ static void run_steps(bench *b, times *t, const rose_batch *batch, uint32_t paus
     summarise(t, b->n_ways, repeats);
 }
 
+/* The same step behind itself, two in flight, in every way in turn. */
+static void run_ahead(bench *b, times *t, const rose_batch *batch)
+{
+    for (int r = 0; r < ROUNDS; r++)
+        for (int k = 0; k < b->n_ways; k++) {
+            uint64_t start = 0, last = enqueue(b, k, batch);
+            for (int i = -WARM; i < REPEATS; i++) {
+                if (i == 0) start = rose_now_ns();
+                const uint64_t next = enqueue(b, k, batch);
+                collect(b, k, last);
+                last = next;
+            }
+            t->us[k][r][0] = (double)(rose_now_ns() - start) * 1e-3 / REPEATS;
+            collect(b, k, last);
+        }
+    summarise(t, b->n_ways, 1);
+}
+
 static void decode(bench *b, times *t, uint32_t n, uint32_t context, bool sampled)
 {
     char what[80];
@@ -139,10 +169,15 @@ static void decode(bench *b, times *t, uint32_t n, uint32_t context, bool sample
             sampled ? (rose_sampling){.temperature = 0.7f, .top_p = 0.9f, .top_k = 50, .seed = i}
                     : (rose_sampling){.top_p = 1};
     const rose_batch batch = make_batch(b, 0, n, context - 1, 1);
-    run_steps(b, t, &batch, 0);
-    snprintf(what, sizeof what, "\"sequences\": %u, \"sampled\": %s", n,
-             sampled ? "true" : "false");
-    print_rows(b, t, what, "us", 1);
+    for (int in_flight = 1; in_flight <= 2; in_flight++) {
+        if (in_flight == 1)
+            run_steps(b, t, &batch, 0);
+        else
+            run_ahead(b, t, &batch);
+        snprintf(what, sizeof what, "\"sequences\": %u, \"sampled\": %s, \"in_flight\": %d", n,
+                 sampled ? "true" : "false", in_flight);
+        print_rows(b, t, what, "us", 1);
+    }
 }
 
 /* Decode steps of 64 sequences, of which n_wishes want 5 log-probabilities and penalties. */

@@ -4,10 +4,11 @@
  * regions (weights, KV pages, scratch) and one block of pinned memory are all that is allocated, at
  * open.
  *
- * Two steps may be in flight (ROSE_CAP_AHEAD), in two slots of pinned memory. On the device all
- * they share is the stream: it runs them one behind the other, copies of headers and pages among
- * them, so one header, one set of activations and one array of sampled ids are enough. An embedding
- * reads the ids of the step before it from that array before the step's own sampler writes there.
+ * Two steps may be in flight (ROSE_CAP_AHEAD), in two slots of pinned memory. The stream runs them
+ * one behind the other, copies of pages among them, so one set of activations and one array of
+ * sampled ids are enough: an embedding reads the ids of the step before it from that array before
+ * the step's own sampler writes there. Each slot has a header of its own on the device and graphs
+ * that read it, so that the next step's tables arrive while this one runs.
  *
  * A device error is sticky: every call after it fails as well, and nothing here waits without
  * asking the device whether it still runs. */
@@ -104,6 +105,12 @@ static void free_host(rose_cuda *c)
     free(c);
 }
 
+static void destroy_graph(const rose_cuda_graph *g)
+{
+    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
+        if (g->exec[i] != NULL) cudaGraphExecDestroy(g->exec[i]);
+}
+
 static void cuda_close(void *ctx)
 {
     rose_cuda *c = ctx;
@@ -115,11 +122,13 @@ static void cuda_close(void *ctx)
         return;
     }
     for (uint32_t i = 0; i < ROSE_CUDA_MAX_GRAPHS; i++)
-        if (c->graphs[i].exec != NULL) cudaGraphExecDestroy(c->graphs[i].exec);
+        destroy_graph(&c->graphs[i]);
     for (uint32_t i = 0; i < ROSE_CUDA_MAX_PROMPTS; i++)
-        if (c->prompts[i].exec != NULL) cudaGraphExecDestroy(c->prompts[i].exec);
-    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
+        destroy_graph(&c->prompts[i]);
+    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++) {
+        if (c->slots[i].sent != NULL) cudaEventDestroy(c->slots[i].sent);
         if (c->slots[i].done != NULL) cudaEventDestroy(c->slots[i].done);
+    }
     if (c->staged != NULL) cudaEventDestroy(c->staged);
     if (c->fork != NULL) cudaEventDestroy(c->fork);
     if (c->join != NULL) cudaEventDestroy(c->join);
@@ -159,11 +168,12 @@ static rose_status allocate_slots(rose_cuda *c, rose_err *err)
         s->entries = (void *)(s->rules + rules + ids);
         s->deliveries = c->deliveries + i * tokens;
         e = cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming);
+        if (e == cudaSuccess) e = cudaEventCreateWithFlags(&s->sent, cudaEventDisableTiming);
     }
     return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
 }
 
-/* For captures of a step in halves, and for copies of rules. */
+/* For captures of a step in halves, and for copies of tables and rules. */
 static cudaError_t create_side(rose_cuda *c)
 {
     cudaError_t e = cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking);
@@ -386,26 +396,32 @@ static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch 
         *tile++ = (rose_cuda_item){0};
 }
 
-enum { FETCHED_BYTES = 64 << 10 /* larger headers are the copy engine's */ };
-
-/* The slot's header to the device. Behind a step that runs, by a kernel: the device is then idle
- * for less between the two (5 to 8 us of a token's time). To an idle device the copy engine is
- * faster. */
+/* The slot's header to the device: behind a step that runs on a stream of its own, so that it is
+ * there when that step has ended. The step that read it last, the slot's, has. */
 static cudaError_t send_header(rose_cuda *c, const rose_cuda_slot *slot, uint64_t bytes)
 {
-    const rose_cuda_launch at = {.stream = c->stream, .type = c->type};
-    const bool behind = c->collected < c->ticket;
-    if (behind && bytes <= FETCHED_BYTES && (c->without & ROSE_CUDA_WITHOUT_FETCH) == 0)
-        return rose_cuda_fetch_run(&at, c->scratch.header, slot->header, bytes);
-    return cudaMemcpyAsync(c->scratch.header, slot->header, bytes, cudaMemcpyHostToDevice,
-                           c->stream);
+    const bool behind = c->collected < c->ticket && (c->without & ROSE_CUDA_WITHOUT_FETCH) == 0;
+    const cudaStream_t stream = behind ? c->side : c->stream;
+    cudaError_t e = cudaMemcpyAsync(c->header, slot->header, bytes, cudaMemcpyHostToDevice, stream);
+    if (e == cudaSuccess && behind) e = cudaEventRecord(slot->sent, stream);
+    if (e == cudaSuccess && behind) e = cudaStreamWaitEvent(c->stream, slot->sent, 0);
+    return e;
+}
+
+/* The step that had the slot before has ended; one that was collected is not asked again. */
+static cudaError_t take_slot(rose_cuda *c, const rose_cuda_slot *slot)
+{
+    if (c->lost) return cudaErrorNotReady;
+    return slot->ticket > c->collected ? rose_cuda_wait(c, slot->done) : cudaSuccess;
 }
 
 static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *slot)
 {
     const rose_cuda_graph *g = find_graph(c, b);
     const rose_cuda_shape s = shape_of(b, g);
+    const uint32_t at = (uint32_t)(slot - c->slots);
     rose_cuda_step step = {.batch = b, .slot = slot};
+    c->header = c->scratch.header[at];
     rose_cuda_layout_header(&step.at, &s);
     const uint32_t turn = (uint32_t)c->ticket + 1;
     memcpy(slot->header + step.at.turn, &turn, sizeof turn);
@@ -418,7 +434,7 @@ static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *sl
 
     cudaError_t e = send_header(c, slot, step.at.end);
     if (e == cudaSuccess && g == NULL) e = rose_cuda_forward(c, &s, &step);
-    if (e == cudaSuccess && g != NULL) e = cudaGraphLaunch(g->exec, c->stream);
+    if (e == cudaSuccess && g != NULL) e = cudaGraphLaunch(g->exec[at], c->stream);
     if (e == cudaSuccess && g != NULL) e = rose_cuda_after(c, &step, 0, b->n_outputs);
     if (e == cudaSuccess) e = cudaEventRecord(slot->done, c->stream);
     if (e == cudaSuccess && b->logits != NULL) e = rose_cuda_wait(c, slot->done);
@@ -433,7 +449,7 @@ static rose_status cuda_step(void *ctx, const rose_batch *b, uint64_t *ticket, r
     *ticket = 0;
     rose_status st = check_batch(c, b, err);
     if (st != ROSE_OK) return st;
-    cudaError_t e = slot->ticket > 0 ? rose_cuda_wait(c, slot->done) : cudaSuccess;
+    cudaError_t e = take_slot(c, slot);
     if (e == cudaSuccess) e = enqueue(c, b, slot);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "step");
     slot->n_outputs = b->n_outputs;

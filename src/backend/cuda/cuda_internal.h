@@ -45,8 +45,8 @@ typedef struct rose_cuda_scratch {
     unsigned long long *key;
     uint32_t *sampled; /* ids of the last step's outputs: the next one may begin with them */
     uint2 *slots;      /* the megakernel's exchanges */
-    uint8_t *header;   /* the step's tables */
-    float *changed;    /* [n_changed][ld_logits] */
+    uint8_t *header[ROSE_CUDA_SLOTS]; /* a step's tables */
+    float *changed;                   /* [n_changed][ld_logits] */
     unsigned long long *changed_key;
     uint8_t *rules; /* what the outputs under way want; filled as the slot's `rules` */
     uint32_t ld_logits, out_block, n_changed;
@@ -83,6 +83,7 @@ typedef struct rose_cuda_slot {
     uint32_t *ids;                  /* pinned, mapped: the sampler writes here */
     rose_cuda_logprob *entries;     /* pinned, mapped: reports [max_step_tokens * (1 + n_top)] */
     rose_cuda_delivery *deliveries; /* [max_step_tokens]; host memory, owned by the context */
+    cudaEvent_t sent;               /* the header to the device, beside the step in front */
     cudaEvent_t done;
     uint64_t ticket;
     uint64_t rules_used;
@@ -94,7 +95,7 @@ typedef struct rose_cuda_slot {
 typedef struct rose_cuda_graph {
     uint32_t n;
     rose_cuda_shape shape; /* n_table 0: the page tables come last, so nothing depends on it */
-    cudaGraphExec_t exec;
+    cudaGraphExec_t exec[ROSE_CUDA_SLOTS]; /* with the header of each */
 } rose_cuda_graph;
 
 /* The step under way, for what follows each block of logits. */
@@ -120,6 +121,7 @@ typedef struct rose_cuda {
     uint32_t n_graphs;
     rose_cuda_graph prompts[ROSE_CUDA_MAX_PROMPTS];
     uint32_t n_prompts;
+    uint8_t *header;    /* on the device: of the step that is enqueued or captured */
     bool use_graphs;    /* tests turn it off */
     bool pdl;           /* programmatic dependent launch */
     uint32_t without;   /* rose_cuda_without */
@@ -127,7 +129,7 @@ typedef struct rose_cuda {
     uint32_t timeout;   /* ms that the device may take to answer; 0 = any time */
     bool lost;          /* it has not: nothing here may wait for it again */
     cudaEvent_t staged; /* the last copy out of a slot's `rules` */
-    cudaStream_t side;  /* what captures fork to; copies of rules */
+    cudaStream_t side;  /* what captures fork to; copies of tables and rules */
     cudaEvent_t fork, join;
     bool has_mega; /* a graph of one sequence is the megakernel and the sampler */
     rose_cuda_mega mega;
@@ -174,6 +176,8 @@ rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
 
 /* mega.c: fills c->mega; has_mega says whether model and device are such that it can run. */
 rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
+/* From here on it takes the tables at c->header. */
+void rose_cuda_mega_place(rose_cuda *c);
 
 /* forward.c. step NULL: no output wants more than an id (a capture). */
 cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose_cuda_step *step);

@@ -39,7 +39,7 @@ static void note(pass *p, cudaError_t e)
 
 static void *table(const pass *p, uint64_t at)
 {
-    return p->c->scratch.header + at;
+    return p->c->header + at;
 }
 
 /* The pass's first entry of a table of rows. */
@@ -414,10 +414,13 @@ static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s, bool b
     return e != cudaSuccess ? e : all.e;
 }
 
-static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
+static cudaError_t capture_for(rose_cuda *c, rose_cuda_graph *g, uint32_t slot)
 {
+    cudaGraphExec_t *exec = &g->exec[slot];
     const halving h = halving_of(c, &g->shape);
     cudaGraph_t graph = NULL;
+    c->header = c->scratch.header[slot];
+    rose_cuda_mega_place(c);
     cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) return e;
     if (h != WHOLE)
@@ -427,9 +430,17 @@ static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
                                      : rose_cuda_forward(c, &g->shape, NULL);
     cudaError_t ended = cudaStreamEndCapture(c->stream, &graph); /* also after a failure */
     if (e == cudaSuccess) e = ended;
-    if (e == cudaSuccess) e = cudaGraphInstantiate(&g->exec, graph, 0);
-    if (e == cudaSuccess) e = cudaGraphUpload(g->exec, c->stream);
+    if (e == cudaSuccess) e = cudaGraphInstantiate(exec, graph, 0);
+    if (e == cudaSuccess) e = cudaGraphUpload(*exec, c->stream);
     if (graph != NULL) cudaGraphDestroy(graph);
+    return e;
+}
+
+static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
+{
+    cudaError_t e = cudaSuccess;
+    for (uint32_t slot = 0; slot < ROSE_CUDA_SLOTS && e == cudaSuccess; slot++)
+        e = capture_for(c, g, slot);
     return e;
 }
 

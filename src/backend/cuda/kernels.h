@@ -220,7 +220,7 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_ONCE = 1024,   /* linear_once.cuh */
     ROSE_CUDA_WITHOUT_CHAIN = 2048,  /* of it, tiles by clusters */
     ROSE_CUDA_WITHOUT_APPEND = 4096, /* decode steps: attention puts K and V into their pages */
-    ROSE_CUDA_WITHOUT_FETCH = 8192   /* a kernel gets the tables of a small step */
+    ROSE_CUDA_WITHOUT_FETCH = 8192   /* tables come beside the step in front */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -272,10 +272,6 @@ bool rose_cuda_joins(const rose_cuda_launch *l, const rose_cuda_linear *w, const
 cudaError_t rose_cuda_joined_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io, const rose_cuda_attention *a);
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *l, const rose_cuda_norm *a);
-/* Mapped host memory to the device's, both aligned to 16 bytes and a multiple of them. For some
- * KiB: between two kernels a copy engine's turn costs 5 us more (H100). */
-cudaError_t rose_cuda_fetch_run(const rose_cuda_launch *l, void *to, const void *from,
-                                uint64_t bytes);
 cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed *a);
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);
 cudaError_t rose_cuda_changes_run(const rose_cuda_launch *l, const rose_cuda_changes *a);

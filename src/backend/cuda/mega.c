@@ -67,22 +67,26 @@ static void fill_model(rose_cuda_mega *m, const rose_cuda *c)
         m->scale[i] = l[i].scale;
 }
 
-rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err)
+void rose_cuda_mega_place(rose_cuda *c)
 {
     const rose_cuda_shape one = {.n_rows = 1, .n_outputs = 1, .n_single = 1};
-    const rose_arch *a = &c->arch;
     rose_cuda_mega *m = &c->mega;
     rose_cuda_header at;
-    uint8_t *header = c->scratch.header;
+    rose_cuda_layout_header(&at, &one);
+    m->tokens = (void *)(c->header + at.tokens);
+    m->where = (void *)(c->header + at.where);
+    m->slot = (void *)(c->header + at.slot);
+    m->table = (void *)(c->header + at.tables);
+    m->turn = (void *)(c->header + at.turn);
+}
+
+rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err)
+{
+    const rose_arch *a = &c->arch;
+    rose_cuda_mega *m = &c->mega;
 
     c->has_mega = false;
     if (!shapes_fit(c) || !layers_even(c, &m->w_stride, &m->p_stride)) return ROSE_OK;
-    rose_cuda_layout_header(&at, &one);
-    m->tokens = (void *)(header + at.tokens);
-    m->where = (void *)(header + at.where);
-    m->slot = (void *)(header + at.slot);
-    m->table = (void *)(header + at.tables);
-    m->turn = (void *)(header + at.turn);
     m->sampled = c->scratch.sampled;
     fill_model(m, c);
     m->kv = rose_cuda_layer_kv(c, 0);

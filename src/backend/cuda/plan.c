@@ -185,7 +185,8 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
     s->slots = rose_cuda_take(
         b, (ROSE_CUDA_MEGA_MAX_D * 5 + ROSE_CUDA_MEGA_MAX_FF_TILES * ROSE_CUDA_MEGA_MAX_D) / 2 *
                sizeof *s->slots);
-    s->header = rose_cuda_take(b, s->header_bytes);
+    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
+        s->header[i] = rose_cuda_take(b, s->header_bytes);
     s->n_changed = s->out_block < ROSE_CUDA_CHANGED ? s->out_block : ROSE_CUDA_CHANGED;
     s->changed = take_floats(b, (uint64_t)s->n_changed * s->ld_logits);
     s->changed_key = rose_cuda_take(b, s->n_changed * sizeof *s->changed_key);
@@ -316,7 +317,7 @@ static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
     uint64_t n = ROSE_CUDA_MAX_GRAPHS;
     if ((without & ROSE_CUDA_WITHOUT_HALVES) == 0) n += rose_cuda_halved(); /* twice the nodes */
     if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) n += ROSE_CUDA_MAX_PROMPTS;
-    return n * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
+    return n * ROSE_CUDA_SLOTS * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
 }
 
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,

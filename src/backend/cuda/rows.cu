@@ -246,22 +246,6 @@ int rose_cuda_code_version(void)
     return version;
 }
 
-static __global__ void fetch_kernel(uint4 *to, const uint4 *from, uint32_t n)
-{
-    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-    pdl_launch();
-    pdl_wait();
-    if (i < n) to[i] = from[i];
-}
-
-cudaError_t rose_cuda_fetch_run(const rose_cuda_launch *at, void *to, const void *from,
-                                uint64_t bytes)
-{
-    const uint32_t n = (uint32_t)(bytes / sizeof(uint4)), threads = 256;
-    return launch_kernel(at, fetch_kernel, dim3((n + threads - 1) / threads), threads, 0,
-                         static_cast<uint4 *>(to), static_cast<const uint4 *>(from), n);
-}
-
 cudaError_t rose_cuda_embed_run(const rose_cuda_launch *at, const rose_cuda_embed *a)
 {
     const unsigned threads = 128;

@@ -63,16 +63,6 @@ static rose_status warm_rows(warm *w, uint32_t n_rows)
     return run(w, &b);
 }
 
-/* What a step has that comes before the one in front is collected. It reads a slot and writes the
- * header: it must have ended before either is anyone else's. */
-static rose_status warm_fetch(rose_cuda *c, rose_err *err)
-{
-    const rose_cuda_launch at = {.stream = c->stream, .type = c->type};
-    cudaError_t e = rose_cuda_fetch_run(&at, c->scratch.header, c->slots[0].header, 16);
-    if (e == cudaSuccess) e = rose_cuda_finish(c);
-    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "loading a kernel");
-}
-
 rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
 {
     static const uint32_t sizes[] = {1, 20, 300, 3072}; /* of each family of kernels one */
@@ -89,7 +79,6 @@ rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
         w.pages[i] = i;
     for (size_t i = 0; st == ROSE_OK && i < sizeof sizes / sizeof *sizes; i++)
         st = warm_rows(&w, sizes[i]);
-    if (st == ROSE_OK) st = warm_fetch(c, err);
     c->slots[c->ticket % ROSE_CUDA_SLOTS].n_outputs = 0; /* no step may begin with their ids */
     free(w.zeros);
     free(w.pages);
