@@ -118,13 +118,13 @@ ROSE_DEVICE void copies_ready(void)
     __syncwarp();
 }
 
-/* Adds the box of 16 rows x 16 columns to what is there, from `row` of `block` on of a map of 16
- * columns, rows, blocks of 16 columns. What lies outside the map is left out. */
-ROSE_DEVICE void add_box(const CUtensorMap *map, uint32_t row, uint32_t block, uint32_t from)
+/* Adds the box to what is there, from `row` and `column` of the map on. What lies outside the map
+ * is left out. */
+ROSE_DEVICE void add_box(const CUtensorMap *map, uint32_t row, uint32_t column, uint32_t from)
 {
-    asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
-                 "[%0,{%1,%2,%3}],[%4];" ::"l"(map),
-                 "r"(0), "r"(row), "r"(block), "r"(from)
+    asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group "
+                 "[%0,{%1,%2}],[%3];" ::"l"(map),
+                 "r"(column), "r"(row), "r"(from)
                  : "memory");
 }
 

@@ -395,13 +395,12 @@ static cudaError_t map_cores(CUtensorMap *map, const void *base, uint32_t k_pad,
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* The residual stream as wide_store.cuh adds to it: 16 columns, rows, blocks of 16 columns. */
+/* The residual stream as wide_store.cuh adds to it. */
 static cudaError_t map_residual(CUtensorMap *map, const rose_cuda_io *io, uint32_t n)
 {
-    const cuuint64_t size[3] = {16, io->rows, n < 16 ? 1 : n / 16},
-                     pitch[2] = {(cuuint64_t)io->ld_x * sizeof(float), 16 * sizeof(float)};
-    const cuuint32_t box[3] = {16, 16, 1}, one[3] = {1, 1, 1};
-    const CUresult r = g_encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, io->x, size, pitch, box,
+    const cuuint64_t size[2] = {n, io->rows}, pitch[1] = {(cuuint64_t)io->ld_x * sizeof(float)};
+    const cuuint32_t box[2] = {PLACE_COLUMNS, PLACE_ROWS}, one[2] = {1, 1};
+    const CUresult r = g_encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, io->x, size, pitch, box,
                                 one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                                 CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;

@@ -1,7 +1,7 @@
 /* backend/cuda/wide_store.cuh - the residual of the wide kernels: x = x + (sum + bias) as in
- * wide_epilogue.cuh, but the warps write what is to be added to shared memory, 16 rows x 16 outputs
- * at a time, and the copy engine adds it to x where x lies. One addition for each value, so the
- * order is that of rule 2 (docs/NUMERICS.md, which says what that rests on).
+ * wide_epilogue.cuh, but the warps write what is to be added to shared memory, 8 rows x 32 outputs
+ * at a time, whole lines of x, and the copy engine adds it to x where x lies. One addition for each
+ * value, so the order is that of rule 2 (docs/NUMERICS.md, which says what that rests on).
  *
  * Loaded by the warps, the old values would be waited for, and the new ones be stored, by all
  * multiprocessors at once. */
@@ -12,7 +12,9 @@
 
 enum {
     WIDE_PLACES = 3, /* of a warp: while two are read by the copy engine, one is written */
-    WIDE_PLACE = 16 * 16 * sizeof(float),
+    PLACE_ROWS = 8,
+    PLACE_COLUMNS = 32,
+    WIDE_PLACE = PLACE_ROWS * PLACE_COLUMNS * sizeof(float),
     WIDE_OUT = WIDE_PLACES * WIDE_PLACE
 };
 
@@ -38,32 +40,39 @@ ROSE_DEVICE void add_directly(const wide_tile &w, uint32_t first, const float *s
 }
 
 /* Part PART of the tile; out: shared address of the warp's places. A lane has four neighbouring
- * outputs of rows g and g + 8: of a place, so laid out, a warp writes 512 bytes in a row. Rows that
- * are none lie outside the map. */
+ * outputs of each 16, of rows g and g + 8. Odd rows write their second four first: so the rows of a
+ * pair, which a warp's eight lanes write at once, are in different banks. Rows that are none lie
+ * outside the map. */
 template <int TN, int PART>
 ROSE_DEVICE void stage_residual(const wide_tile &w, uint32_t out, const CUtensorMap *x_map,
                                 const float (&s)[TN / 2], const rose_cuda_linear &l,
                                 const rose_cuda_io &io)
 {
     constexpr int N = TN / 48, FIRST = PART * N;
-    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, odd = g % 2;
     if (w.n0 + (FIRST + N) * 16 > l.n) {
         add_directly<N>(w, FIRST * 16, s + FIRST * 8, l, io);
         return;
     }
 #pragma unroll
-    for (int i = FIRST; i < FIRST + N; i++) {
-        const uint32_t at = out + i % WIDE_PLACES * WIDE_PLACE;
-        const float4 bias = bias_of4(w, l, i * 16 + lane % 4 * 4);
-        if (lane == 0) copies_read<WIDE_PLACES - 1>();
-        __syncwarp();
+    for (int i = FIRST; i < FIRST + N; i += 2) {
+        const float4 bias[2] = {bias_of4(w, l, i * 16 + lane % 4 * 4),
+                                bias_of4(w, l, i * 16 + 16 + lane % 4 * 4)};
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            put_shared(at + h * (WIDE_PLACE / 2) + lane * 16, add4(sums_of(s + i * 8, h), bias));
-        copies_ready();
-        if (lane == 0) {
-            add_box(x_map, w.row[0], w.n0 / 16 + i, at);
-            copies_begun();
+        for (int h = 0; h < 2; h++) {
+            const uint32_t place = out + (i + h) % WIDE_PLACES * WIDE_PLACE;
+            const uint32_t at = place + (g * PLACE_COLUMNS + lane % 4 * 4) * sizeof(float);
+            const float4 lo = add4(sums_of(s + i * 8, h), bias[0]),
+                         hi = add4(sums_of(s + i * 8 + 8, h), bias[1]);
+            if (lane == 0) copies_read<WIDE_PLACES - 1>();
+            __syncwarp();
+            put_shared(at + odd * 64, odd ? hi : lo);
+            put_shared(at + (odd ^ 1) * 64, odd ? lo : hi);
+            copies_ready();
+            if (lane == 0) {
+                add_box(x_map, w.row[h], w.n0 + i * 16, place);
+                copies_begun();
+            }
         }
     }
 }

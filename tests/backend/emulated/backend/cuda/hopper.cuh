@@ -88,14 +88,16 @@ static_assert(sizeof(emulated_map) <= sizeof(CUtensorMap), "a map is kept in one
     emulated_map m = {};
     m.base = static_cast<uint8_t *>(base);
     m.bytes = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
-    for (int i = 0; i < 3; i++) {
+    m.size[2] = m.box[2] = 1; /* where there are two dimensions */
+    for (cuuint32_t i = 0; i < rank && i < 3; i++) {
         m.size[i] = size[i];
         m.pitch[i] = i == 0 ? m.bytes : pitch[i - 1];
         m.box[i] = box[i];
         if (i > 0 && m.pitch[i] % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
         if (box[i] == 0 || box[i] > 256 || size[i] == 0) return CUDA_ERROR_INVALID_VALUE;
     }
-    if (rank != 3 || reinterpret_cast<uintptr_t>(base) % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (rank < 2 || rank > 3 || reinterpret_cast<uintptr_t>(base) % 16 != 0)
+        return CUDA_ERROR_INVALID_VALUE;
     memcpy(static_cast<void *>(map), &m, sizeof m);
     return CUDA_SUCCESS;
 }
@@ -147,12 +149,12 @@ ROSE_DEVICE void copies_ready(void)
 {
     __syncwarp();
 }
-ROSE_DEVICE void add_box(const CUtensorMap *map, uint32_t row, uint32_t block, uint32_t from)
+ROSE_DEVICE void add_box(const CUtensorMap *map, uint32_t row, uint32_t column, uint32_t from)
 {
     const float *at = static_cast<const float *>(machine::pointer_at(from));
     if (from % 128 != 0) machine::die("an addition from place %u", from);
     machine::me().adding.push_back([=] {
-        each_of_box(map, 0, row, block, [&](uint8_t *to, size_t i, uint32_t) {
+        each_of_box(map, column, row, 0, [&](uint8_t *to, size_t i, uint32_t) {
             if (to != NULL) *reinterpret_cast<float *>(to) += at[i];
         });
     });
