@@ -171,7 +171,7 @@ $(EMULATED)/%.o: tests/backend/emulated/%.cc
 $(EMULATED)/%.o: src/backend/cuda/%.cu
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATED_FLAGS) -MMD -MP -x c++ -c $< -o $@
-$(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o machine.o linear.o linear_wide_f16.o linear_wide_bf16.o)
+$(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o machine.o prompts.o linear.o linear_wide_f16.o linear_wide_bf16.o)
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 
 # A server over a CUDA runtime that needs no GPU, and a driver in front of the real one, both of which fail when told
