@@ -50,8 +50,9 @@ typedef enum rose_prefill {
     ROSE_PREFILL_FLASH, /* our tensor-core kernel over paged KV */
     ROSE_PREFILL_NAIVE, /* a plain kernel to compare with: other bits, and not the same ones for a
                            row that is computed alone */
-    ROSE_PREFILL_CUDNN, /* refused: not built in */
-    ROSE_PREFILL_AUTO2  /* cudnn before flash; refused likewise */
+    ROSE_PREFILL_CUDNN, /* NVIDIA's library, loaded at run time: other bits, likewise; refused where
+                           it is not found or does not take the model */
+    ROSE_PREFILL_AUTO2  /* cudnn, or flash where that is refused */
 } rose_prefill;
 
 /* "auto", "flash", "naive", "cudnn", "auto2": as --prefill-backend spells them. */
@@ -78,7 +79,9 @@ typedef struct rose_backend_opts {
                                      together take this share of the GPU's memory; 0 = the default
                                      rule, else above 0, at most 1 */
     rose_prefill prefill;         /* CPU: AUTO */
-    bool cuda_graph;              /* CUDA: decode steps replay captured graphs */
+    const char *cudnn_library; /* CUDA, prefill CUDNN and AUTO2: cuDNN's path; NULL = by its usual
+                                  names, as for all others */
+    bool cuda_graph;           /* CUDA: decode steps replay captured graphs */
     bool pdl; /* CUDA: kernels begin under the end of those before (programmatic dependent launch)
                */
     bool profiler_kernels;      /* CUDA: recordings (base/profile.h) hold its kernels, by CUPTI */
@@ -98,9 +101,11 @@ typedef struct rose_memory_plan {
     rose_quantization quantization;
     uint32_t max_seqs, max_step_tokens, max_model_len;
     uint32_t n_threads; /* resolved */
-    uint32_t without;   /* CUDA: opts.cuda_without as bits, and what the GPU cannot run; `weights`
-                           and `graphs` follow it */
-    uint64_t weights;   /* packed copies that the backend keeps */
+    rose_prefill
+        prefill;      /* CUDA: resolved: FLASH, NAIVE or CUDNN; `scratch` and `graphs` follow it */
+    uint32_t without; /* CUDA: opts.cuda_without as bits, and what the GPU cannot run; `weights`
+                         and `graphs` follow it */
+    uint64_t weights; /* packed copies that the backend keeps */
     uint64_t weights_read; /* CPU: of these, what a step of one row reads; CUDA: 0, unknown */
     uint64_t kv_page;      /* one page, all layers, K and V */
     uint32_t kv_pages;     /* pages in the pool */

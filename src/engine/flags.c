@@ -30,6 +30,7 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .prefix_cache = o.prefix_cache,
         .overlap_schedule = o.overlap,
         .prefill_backend = rose_prefill_name(o.backend.prefill),
+        .cudnn_library = o.backend.cudnn_library,
         .device_timeout_ms = o.backend.device_timeout_ms,
         .cuda_graph = o.backend.cuda_graph,
         .pdl = o.backend.pdl,
@@ -134,7 +135,12 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
         ROSE_ROW_CHOICE(
             "prefill-backend", &f->prefill_backend, "auto|auto2|flash|cudnn|naive",
             "cuda: attention of prompts; auto is flash, our own kernel; naive is a plain one to "
-            "compare with; cudnn, and auto2 which tries it first, are not built in"),
+            "compare with; cudnn is NVIDIA's library, where it is installed, auto2 tries it first "
+            "and else is flash. Logits of naive and cudnn differ by rounding, and there by how a "
+            "prompt is cut"),
+        ROSE_ROW_STRING("cudnn-library", &f->cudnn_library, "PATH",
+                        "cuda, prefill backend cudnn or auto2: cuDNN 9.15 or later",
+                        .unset = "libcudnn.so.9, where the system finds it"),
         ROSE_ROW_U32("device-timeout-ms", &f->device_timeout_ms, "MS", 0, 3600000,
                      "cuda: a step that takes longer has failed, as if the device were lost; 0 = "
                      "wait for ever"),
@@ -238,6 +244,7 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     b->prefault = f->prefault;
     b->gpu_memory_utilization = f->gpu_memory_utilization;
     b->prefill = prefill_of(f->prefill_backend);
+    b->cudnn_library = f->cudnn_library;
     b->cuda_graph = f->cuda_graph;
     b->pdl = f->pdl;
     b->profiler_kernels = f->profiler_kernels;

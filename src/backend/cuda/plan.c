@@ -16,6 +16,8 @@ enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_KV_P
  * for each node of a captured graph. (H100, CUDA 13.0: 23 MiB in all for 48 layers.) */
 #define LOADED_BYTES (64 * MIB)
 #define NODE_BYTES   (UINT64_C(8) << 10)
+/* What cuDNN takes by itself: its handle and its kernels. */
+#define CUDNN_BYTES (256 * MIB)
 
 static uint64_t round_up(uint64_t x, uint64_t unit)
 {
@@ -136,6 +138,7 @@ static rose_cuda_shape largest_shape(const rose_memory_plan *p)
                              .n_outputs = p->max_step_tokens,
                              .n_single = p->max_seqs,
                              .n_tiles = p->max_seqs + p->max_step_tokens / ROSE_CUDA_TILE_ROWS,
+                             .n_prompts = p->prefill == ROSE_PREFILL_CUDNN ? p->max_seqs : 0,
                              .n_table = p->max_seqs * context_pages(p)};
 }
 
@@ -150,6 +153,7 @@ void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
     PLACE(ids, sizeof(uint32_t *));
     PLACE(picks, s->n_outputs * sizeof(rose_cuda_pick));
     PLACE(items, ((uint64_t)s->n_single + s->n_tiles) * sizeof(rose_cuda_item));
+    PLACE(prompts, s->n_prompts * sizeof(rose_cuda_prompt));
     PLACE(tokens, rows);
     PLACE(where, rows);
     PLACE(slot, rows);
@@ -192,6 +196,7 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
     s->changed_key = rose_cuda_take(b, s->n_changed * sizeof *s->changed_key);
     s->rules_bytes = rose_cuda_rules_bytes(a->vocab_size);
     s->rules = rose_cuda_take(b, s->rules_bytes);
+    if (p->prefill == ROSE_PREFILL_CUDNN) rose_cuda_cudnn_layout(&s->cudnn, b, a, p);
 }
 
 /* ---- plan ---- */
@@ -245,11 +250,6 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     if (!(o->gpu_memory_utilization >= 0 && o->gpu_memory_utilization <= 1))
         return rose_fail(err, ROSE_E_INVAL, "gpu_memory_utilization: %g, not in 0 .. 1",
                          (double)o->gpu_memory_utilization);
-    if (o->prefill == ROSE_PREFILL_CUDNN || o->prefill == ROSE_PREFILL_AUTO2)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "prefill backend %s: cuDNN is not built in; auto and flash are our own "
-                         "kernel, naive is a plain one to compare with",
-                         rose_prefill_name(o->prefill));
     p->max_seqs = o->max_seqs;
     p->max_step_tokens = o->max_step_tokens;
     p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
@@ -311,6 +311,28 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
                      (double)p->available / mib, advice);
 }
 
+/* How prompts attend: p->prefill, where p's limits and type are set. */
+static rose_status plan_prefill(const rose_backend_opts *o, const rose_arch *a, rose_memory_plan *p,
+                                rose_err *err)
+{
+    rose_err why = {""};
+    const bool cudnn = o->prefill == ROSE_PREFILL_CUDNN || o->prefill == ROSE_PREFILL_AUTO2;
+
+    p->prefill = o->prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
+    if (!cudnn && o->cudnn_library != NULL)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "cudnn-library is for prefill backends cudnn and auto2");
+    if (!cudnn) return ROSE_OK;
+    const rose_status st = rose_cuda_cudnn_check(a, p, o->cudnn_library, &why);
+    if (st == ROSE_OK) p->prefill = ROSE_PREFILL_CUDNN;
+    if (st != ROSE_OK && o->prefill == ROSE_PREFILL_CUDNN)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "prefill backend cudnn: %s", why.msg);
+    if (o->prefill == ROSE_PREFILL_AUTO2)
+        rose_log(ROSE_LOG_INFO, "cuda", "prefill backend auto2: %s%s%s",
+                 rose_prefill_name(p->prefill), st != ROSE_OK ? ", for " : "", why.msg);
+    return ROSE_OK;
+}
+
 /* Of captured steps, in nodes of a graph. */
 static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
 {
@@ -339,6 +361,8 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_without_read(o->cuda_without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
+    if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
+    if ((st = plan_prefill(o, &m->arch, &p, err)) != ROSE_OK) return st;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
     const uint64_t began = rose_now_ns();
@@ -347,13 +371,13 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     rose_log(ROSE_LOG_DEBUG, "cuda", "start: the products' kernels %.1f ms",
              rose_ms_between(began, rose_now_ns()));
     if (!wide) p.without |= ROSE_CUDA_WITHOUT_WIDE;
-    if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
     rose_cuda_layout_weights(&w, &weights, m, &p);
     rose_cuda_layout_scratch(&s, &scratch, &m->arch, &p);
     p.weights = weights.used;
     p.scratch = scratch.used;
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
     p.graphs = LOADED_BYTES;
+    if (p.prefill == ROSE_PREFILL_CUDNN) p.graphs += CUDNN_BYTES;
     if (o->cuda_graph) p.graphs += graph_bytes(&m->arch, p.without);
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
     if ((st = plan_pages(o, &p, total_bytes, err)) != ROSE_OK) return st;
