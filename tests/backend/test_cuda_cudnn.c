@@ -190,6 +190,7 @@ static void test_direct(void **state)
 typedef enum way { CUDNN, FLASH, NAIVE } way;
 
 static rose_cuda_cudnn *g_cudnn; /* of the backend that is open */
+static uint64_t g_over;          /* bytes that backends took beyond their plans */
 
 static void attend_by(fx_backend *f, way w)
 {
@@ -200,9 +201,15 @@ static void attend_by(fx_backend *f, way w)
 
 static fx_backend open_with(const rose_model *m, rose_compute type)
 {
+    size_t before = 0, after = 0, total = 0;
+    assert_int_equal(cudaMemGetInfo(&before, &total), cudaSuccess);
     fx_prefill = ROSE_PREFILL_CUDNN;
     fx_backend f = fx_open(m, type, NULL, 0, 1);
     fx_prefill = ROSE_PREFILL_AUTO;
+    assert_int_equal(cudaMemGetInfo(&after, &total), cudaSuccess);
+    print_message("planned %.1f MiB, taken %.1f\n", (double)f.plan.total / 1048576,
+                  (double)(before - after) / 1048576);
+    if (before > after + f.plan.total) g_over += before - after - f.plan.total;
     g_cudnn = fx_cuda(&f)->cudnn;
     assert_int_equal(f.plan.prefill, ROSE_PREFILL_CUDNN);
     assert_non_null(g_cudnn);
@@ -461,6 +468,13 @@ static void test_repeats(void **state)
     fx_model_free(m);
 }
 
+/* What all the others have opened. */
+static void test_memory(void **state)
+{
+    (void)state;
+    assert_int_equal(g_over, 0);
+}
+
 /* ---- a GPU that is not here ---- */
 
 static const char g_h100[] =
@@ -515,9 +529,10 @@ static int find_library(void)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_direct), cmocka_unit_test(test_alone),
-                                       cmocka_unit_test(test_crowds), cmocka_unit_test(test_long),
-                                       cmocka_unit_test(test_repeats)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_direct),  cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_crowds),  cmocka_unit_test(test_long),
+        cmocka_unit_test(test_repeats), cmocka_unit_test(test_memory)};
     const struct CMUnitTest anywhere[] = {cmocka_unit_test(test_elsewhere)};
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     fx_cudnn = getenv("ROSE_CUDNN_LIBRARY");
