@@ -447,7 +447,9 @@ static void *mask_future(builder *b, void *scores, void *q_len, void *kv_len, vo
                      between(b, T_FLOAT, false));
 }
 
-/* Probabilities, of the storage type. */
+/* Probabilities, of the storage type. Nobody wants the logarithms of the rows' sums, but they
+ * belong to the graph: without them the engine of 9.19 is found, runs, and writes them to the
+ * address of another operand (the scale's, on the host). */
 static void *softmax(builder *b, void *scores)
 {
     void *max = reduce(b, "softmax: maximum", REDUCE_MAX, scores);
@@ -456,6 +458,10 @@ static void *softmax(builder *b, void *scores)
     x = pointwise(b, "softmax: exponential", OP_EXP, T_FLOAT, x, NULL, NULL,
                   between(b, T_FLOAT, false));
     void *sum = reduce(b, "softmax: sum", REDUCE_ADD, x);
+    void *log = pointwise(b, "softmax: logarithm", OP_LOG, T_FLOAT, sum, NULL, NULL,
+                          between(b, T_FLOAT, true));
+    pointwise(b, "softmax: logarithm + maximum", OP_ADD, T_FLOAT, max, log, NULL,
+              between(b, T_FLOAT, true));
     return pointwise(b, "softmax: quotient", OP_DIV, T_FLOAT, x, sum, NULL,
                      between(b, storage(&b->p->problem), false));
 }

@@ -99,6 +99,7 @@ enum { /* cudnnPointwiseMode_t */
        OP_DIV = 6,
        OP_SUB = 9,
        OP_EXP = 13,
+       OP_LOG = 15,
        OP_GE = 303,
        OP_LT = 304,
        OP_AND = 400,
