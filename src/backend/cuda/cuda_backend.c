@@ -260,7 +260,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         ROSE_LOG_DEBUG, "cuda",
         "start: memory %.1f + weights %.1f + cuDNN %.1f + %u graphs %.1f + first steps %.1f ms",
         rose_ms_between(began, allocated), rose_ms_between(allocated, loaded),
-        rose_ms_between(loaded, planned), c->n_graphs + c->n_prompts,
+        rose_ms_between(loaded, planned), (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS,
         rose_ms_between(planned, captured), rose_ms_between(captured, rose_now_ns()));
     rose_cuda_profile(true, o->profiler_kernels);
     *ctx = c;
