@@ -100,12 +100,12 @@ typedef struct rose_memory_plan {
     rose_compute dtype; /* resolved, never AUTO */
     rose_quantization quantization;
     uint32_t max_seqs, max_step_tokens, max_model_len;
-    uint32_t n_threads; /* resolved */
-    rose_prefill
-        prefill;      /* CUDA: resolved: FLASH, NAIVE or CUDNN; `scratch` and `graphs` follow it */
-    uint32_t without; /* CUDA: opts.cuda_without as bits, and what the GPU cannot run; `weights`
-                         and `graphs` follow it */
-    uint64_t weights; /* packed copies that the backend keeps */
+    uint32_t n_threads;   /* resolved */
+    rose_prefill prefill; /* CUDA: resolved: FLASH, NAIVE or CUDNN; `scratch` and `graphs` follow
+                             it. (AUTO2 may still come to FLASH in open; the memory stays.) */
+    uint32_t without;     /* CUDA: opts.cuda_without as bits, and what the GPU cannot run; `weights`
+                             and `graphs` follow it */
+    uint64_t weights;     /* packed copies that the backend keeps */
     uint64_t weights_read; /* CPU: of these, what a step of one row reads; CUDA: 0, unknown */
     uint64_t kv_page;      /* one page, all layers, K and V */
     uint32_t kv_pages;     /* pages in the pool */

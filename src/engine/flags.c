@@ -136,8 +136,8 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
             "prefill-backend", &f->prefill_backend, "auto|auto2|flash|cudnn|naive",
             "cuda: attention of prompts; auto is flash, our own kernel; naive is a plain one to "
             "compare with; cudnn is NVIDIA's library, where it is installed, auto2 tries it first "
-            "and else is flash. Logits of naive and cudnn differ by rounding, and there by how a "
-            "prompt is cut"),
+            "and else is flash. Logits of naive and cudnn differ by rounding, and with either also "
+            "by how a prompt is cut into chunks"),
         ROSE_ROW_STRING("cudnn-library", &f->cudnn_library, "PATH",
                         "cuda, prefill backend cudnn or auto2: cuDNN 9.15 or later",
                         .unset = "libcudnn.so.9, where the system finds it"),

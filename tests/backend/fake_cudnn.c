@@ -1,7 +1,9 @@
 /* tests/backend/fake_cudnn.c - a libcudnn.so.9 that computes nothing, for the host side of
  * attention by cuDNN where there is no GPU: it holds what a descriptor must have been through
  * before it is used, and fails as ROSE_FAKE_CUDNN says: "old" (version 9.1), "none" (no engine),
- * "plan" (a plan cannot be made), "run" (it does not run). */
+ * "plan" (a plan cannot be made), "run" (it does not run), "step" (not behind the four
+ * trials: in the warm-up), "silent" (makes the file of ROSE_FAULT_WHEN, from when the fake device
+ * answers no more). */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +60,9 @@ API int cudnnDestroy(void *handle)
 
 API int cudnnSetStream(void *handle, void *stream)
 {
+    const char *when = getenv("ROSE_FAULT_WHEN");
+    FILE *f = wants("silent") && when != NULL ? fopen(when, "w") : NULL;
+    if (f != NULL) fclose(f);
     return handle != NULL && stream != NULL ? OK : say(BAD, "no stream");
 }
 
@@ -116,7 +121,10 @@ API int cudnnBackendGetAttribute(void *of, int name, int type, int64_t cap, int6
 
 API int cudnnBackendExecute(void *handle, void *plan, void *pack)
 {
+    enum { PLANS = 4 }; /* each runs once at the start */
+    static int n_runs;
     const descriptor *p = plan, *v = pack;
+    if (wants("step") && ++n_runs > PLANS) return say(FAILED, "this plan runs no more");
     if (handle == NULL || p->kind != PLAN || !p->done || v->kind != PACK || !v->done)
         return say(BAD, "not a plan, or not what it works on");
     return wants("run") ? say(FAILED, "this plan does not run") : OK;

@@ -7,6 +7,7 @@ whole host side runs: what is refused and how, what auto2 falls back on, plans, 
 import os
 import subprocess
 import sys
+import tempfile
 
 BIN, MODEL, LIBCUDNN = sys.argv[1], sys.argv[2], os.path.abspath(sys.argv[3])
 NOWHERE = "/nonexistent/libcudnn.so.9"
@@ -20,11 +21,11 @@ def check(name, ok, detail=""):
         print(f"    {repr(detail)[:3000]}", flush=True)
 
 
-def run(*args, fails=""):
+def run(*args, fails="", **env):
     """70 prompts at once, which are several groups of a step."""
     r = subprocess.run([BIN, "bench", "offline", MODEL, "--num-prompts", "70", "--input-len", "90", "--output-len", "2", "--repeats", "1", "--warmup", "0",
                         "--device", "cuda", "--num-kv-pages", "1000", *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                       env=dict(os.environ, ROSE_FAKE_CUDNN=fails), timeout=120)
+                       env=dict(os.environ, ROSE_FAKE_CUDNN=fails, **env), timeout=120)
     return r.returncode, r.stderr.decode("utf-8", "replace")
 
 
@@ -50,11 +51,23 @@ code, said = run("--prefill-backend", "auto2", *with_library, fails="plan")
 check("auto2: a plan that cannot be made: flash after all", code == 0 and "prefill backend auto2: flash, for " in said and "this plan cannot be made" in said, (code, said))
 code, said = run("--prefill-backend", "cudnn", *with_library, fails="run")
 check("a plan that does not run: found at the start", code != 0 and "running attention (7): CUDNN_STATUS_FAKE (5000): this plan does not run" in said, (code, said))
+code, said = run("--prefill-backend", "cudnn", *with_library, fails="step")
+check("a plan that runs no more: the step fails by its text", code != 0 and "step: layer 0, " in said and "this plan runs no more" in said, (code, said))
+with tempfile.TemporaryDirectory() as folder:
+    for backend in "cudnn", "auto2":
+        when = os.path.join(folder, backend)
+        code, said = run("--prefill-backend", backend, "--device-timeout-ms", "500", *with_library, fails="silent", ROSE_FAULT="silent", ROSE_FAULT_WHEN=when)
+        check(f"{backend}: a device that is silent while plans are tried: ends", code != 0 and "the GPU has not answered in time" in said, (code, said))
 for dtype in ("float16", "bfloat16"):
     code, said = run("--prefill-backend", "cudnn", "--dtype", dtype, *with_library)
     check(f"cudnn, {dtype}: serves, with four plans", code == 0 and "prompts attend by cuDNN 9.19.0: 4 plans in" in said, (code, said))
 code, said = run("--prefill-backend", "cudnn", "--max-num-seqs", "1", *with_library)
 check("one sequence at a time: one plan", code == 0 and "prompts attend by cuDNN 9.19.0: 1 plans in" in said, (code, said))
+much = (*with_library, "--num-kv-pages", "8192")  # as much as the fake device has for flash alone
+code, said = run("--prefill-backend", "cudnn", *much)
+check("no memory for cudnn: refused", code != 0 and "the plan needs" in said and "or choose prefill backend flash" in said, (code, said))
+code, said = run("--prefill-backend", "auto2", *much)
+check("auto2: no memory for cudnn: flash, and says so", code == 0 and "prefill backend auto2: flash, for the plan needs" in said, (code, said))
 code, said = run("--prefill-backend", "auto2", *with_library)
 check("auto2: cudnn where it is, and says so", code == 0 and "prefill backend auto2: cudnn" in said, (code, said))
 print(f"{results['passed']} passed, {results['failed']} failed")

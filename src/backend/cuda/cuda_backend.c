@@ -207,15 +207,18 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
     return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating events");
 }
 
-/* Plans may fail where cuDNN had said that it has them: auto2 then does without. */
+/* Plans may fail where cuDNN had said that it has them: auto2 then does without, if the device is
+ * well. Its memory stays as planned. */
 static rose_status open_cudnn(rose_cuda *c, const rose_backend_opts *o, rose_err *err)
 {
     rose_err why = {""};
     const rose_status st = rose_cuda_cudnn_open(c, o->cudnn_library, &why);
     if (st == ROSE_OK) return ROSE_OK;
-    if (o->prefill != ROSE_PREFILL_AUTO2 || st == ROSE_E_NOMEM)
+    if (o->prefill != ROSE_PREFILL_AUTO2 || st == ROSE_E_NOMEM || c->lost ||
+        rose_cuda_finish(c) != cudaSuccess)
         return rose_fail(err, st, "prefill backend cudnn: %s", why.msg);
     rose_cuda_cudnn_close(c);
+    c->plan.prefill = ROSE_PREFILL_FLASH;
     rose_log(ROSE_LOG_WARN, "cuda", "prefill backend auto2: flash, for %s", why.msg);
     return ROSE_OK;
 }
@@ -467,6 +470,8 @@ static rose_status cuda_step(void *ctx, const rose_batch *b, uint64_t *ticket, r
     rose_cuda_slot *slot = &c->slots[(c->ticket + 1) % ROSE_CUDA_SLOTS];
 
     *ticket = 0;
+    if (c->trouble.msg[0] != '\0') /* as sticky as an error of the device */
+        return rose_fail(err, ROSE_E_BACKEND, "step: %s", c->trouble.msg);
     rose_status st = check_batch(c, b, err);
     if (st != ROSE_OK) return st;
     cudaError_t e = take_slot(c, slot);

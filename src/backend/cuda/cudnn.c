@@ -39,7 +39,7 @@ struct rose_cudnn_plan {
 
 /* ---- errors ---- */
 
-/* Its own text may have lines: they go to the log whole, and what fits into err. */
+/* Its own text may have lines: one, up to 2 KB of it to the log and what fits to err. */
 static rose_status failed(const rose_cudnn *c, int status, const char *what, int which,
                           rose_err *err)
 {
@@ -600,8 +600,11 @@ rose_status rose_cudnn_supports(rose_cudnn *c, const rose_cudnn_problem *p, rose
     builder b = {.err = &why};
     void *graph, *configs[MAX_CONFIGS];
     rose_status st = begin(&b, c, p, &graph);
-    if (st == ROSE_OK && ask(&b, graph, HEURISTICS_A, configs) == 0 && (st = b.st) == ROSE_OK)
-        st = rose_fail(&why, ROSE_E_UNSUPPORTED, "cuDNN has no engine for it");
+    if (st == ROSE_OK && ask(&b, graph, HEURISTICS_A, configs) == 0) {
+        b.st = ROSE_OK; /* as choose() does */
+        if (ask(&b, graph, HEURISTICS_FALLBACK, configs) == 0 && (st = b.st) == ROSE_OK)
+            st = rose_fail(&why, ROSE_E_UNSUPPORTED, "cuDNN has no engine for it");
+    }
     rose_cudnn_plan_drop(b.p);
     return st == ROSE_OK ? ROSE_OK : refuse(&b, p, st, err);
 }

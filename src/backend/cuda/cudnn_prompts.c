@@ -142,17 +142,20 @@ static rose_status bind(rose_cuda *c, rose_cudnn_plan *plan, rose_err *err)
  * not run is found before the program is ready. */
 static rose_status try_plan(rose_cuda *c, rose_cudnn_plan *plan, rose_err *err)
 {
+    enum { TABLE = MOST_SEQS + 1 };
+    _Static_assert(4 * TABLE <= ROSE_CUDA_OUT_BLOCK, "a slot's ids hold four tables");
     const rose_cuda_cudnn_scratch *s = &c->scratch.cudnn;
-    static const int32_t one[MOST_SEQS] = {1};
-    int32_t at[MOST_SEQS + 1];
+    void *const to[] = {s->q_len, s->kv_len, s->q_at, s->kv_at};
+    int32_t *staged = (void *)c->slots[0].ids; /* pinned; nobody's before the first step */
+    cudaError_t e = cudaSuccess;
 
-    for (uint32_t i = 0; i <= MOST_SEQS; i++)
-        at[i] = i == 0 ? 0 : (int32_t)c->arch.d_model;
-    const size_t lengths = sizeof one, places = sizeof at;
-    cudaError_t e = cudaMemcpy(s->q_len, one, lengths, cudaMemcpyHostToDevice);
-    if (e == cudaSuccess) e = cudaMemcpy(s->kv_len, one, lengths, cudaMemcpyHostToDevice);
-    if (e == cudaSuccess) e = cudaMemcpy(s->q_at, at, places, cudaMemcpyHostToDevice);
-    if (e == cudaSuccess) e = cudaMemcpy(s->kv_at, at, places, cudaMemcpyHostToDevice);
+    for (uint32_t i = 0; i < TABLE; i++) {
+        staged[i] = staged[TABLE + i] = i == 0;
+        staged[2 * TABLE + i] = staged[3 * TABLE + i] = i == 0 ? 0 : (int32_t)c->arch.d_model;
+    }
+    for (int t = 0; t < 4 && e == cudaSuccess; t++)
+        e = cudaMemcpyAsync(to[t], staged + t * TABLE, TABLE * sizeof *staged,
+                            cudaMemcpyHostToDevice, c->stream);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "filling cuDNN's tables");
     rose_status st = rose_cudnn_plan_run(plan, 0, err);
     if (st != ROSE_OK) return st;
@@ -202,7 +205,6 @@ static rose_status add_plans(rose_cuda *c, rose_err *err)
 rose_status rose_cuda_cudnn_open(rose_cuda *c, const char *library, rose_err *err)
 {
     const rose_arch *a = &c->arch;
-    const rose_cuda_cudnn_scratch *s = &c->scratch.cudnn;
     rose_cuda_cudnn *d = calloc(1, sizeof *d);
     rose_status st;
 
@@ -213,10 +215,8 @@ rose_status rose_cuda_cudnn_open(rose_cuda *c, const char *library, rose_err *er
         return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
     for (uint32_t i = 0; i < a->n_layers; i++)
         d->scales[i] = a->attn_scale / (a->attn_scale_by_layer ? (float)(i + 1) : 1.0f);
-    /* Rows behind the last are read by whole tiles, and weighed with zeros. */
-    const size_t bytes = (size_t)((uint8_t *)s->q_len - (uint8_t *)s->k);
-    cudaError_t e = cudaMemset(s->k, 0, bytes);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "clearing cuDNN's buffers");
+    /* Rows behind the last are read by whole tiles, and weighed with zeros: they are finite, as
+     * load.c clears all scratch. */
     if ((st = rose_cudnn_open(&d->library, library, NULL, err)) != ROSE_OK) return st;
     if ((st = rose_cudnn_stream(d->library, c->stream, err)) != ROSE_OK) return st;
     return add_plans(c, err);

@@ -231,6 +231,8 @@ ROSE_DEVICE void finish_part(wide_tile *w, const wide_ring &r, const float (&s)[
                              const rose_cuda_linear &l, const rose_cuda_io &io,
                              const CUtensorMap *x_map)
 {
+    static_assert(!STAGED<EPI> || (TN / 48 % 2 == 0 && TN / 16 % WIDE_PLACES == 0),
+                  "blocks of 16 outputs in pairs; each tile from the first place on");
     if (STAGED<EPI>)
         stage_residual<TN, PART>(*w, r.out, x_map, s, l, io);
     else

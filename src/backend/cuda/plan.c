@@ -305,10 +305,11 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
     const double mib = 1048576;
     return rose_fail(err, ROSE_E_NOMEM,
                      "the plan needs %.0f MiB of GPU memory (weights %.0f, KV %.0f in %u pages, "
-                     "scratch %.0f, graphs %.0f) but %.0f MiB are available: %s",
+                     "scratch %.0f, graphs %.0f) but %.0f MiB are available: %s%s",
                      (double)p->total / mib, (double)p->weights / mib, (double)p->kv / mib,
                      p->kv_pages, (double)p->scratch / mib, (double)p->graphs / mib,
-                     (double)p->available / mib, advice);
+                     (double)p->available / mib, advice,
+                     p->prefill == ROSE_PREFILL_CUDNN ? ", or choose prefill backend flash" : "");
 }
 
 /* How prompts attend: p->prefill, where p's limits and type are set. */
@@ -326,7 +327,7 @@ static rose_status plan_prefill(const rose_backend_opts *o, const rose_arch *a, 
     const rose_status st = rose_cuda_cudnn_check(a, p, o->cudnn_library, &why);
     if (st == ROSE_OK) p->prefill = ROSE_PREFILL_CUDNN;
     if (st != ROSE_OK && o->prefill == ROSE_PREFILL_CUDNN)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "prefill backend cudnn: %s", why.msg);
+        return rose_fail(err, st, "prefill backend cudnn: %s", why.msg);
     if (o->prefill == ROSE_PREFILL_AUTO2)
         rose_log(ROSE_LOG_INFO, "cuda", "prefill backend auto2: %s%s%s",
                  rose_prefill_name(p->prefill), st != ROSE_OK ? ", for " : "", why.msg);
@@ -340,6 +341,18 @@ static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
     if ((without & ROSE_CUDA_WITHOUT_HALVES) == 0) n += rose_cuda_halved(); /* twice the nodes */
     if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) n += ROSE_CUDA_MAX_PROMPTS;
     return n * ROSE_CUDA_SLOTS * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
+}
+
+/* auto2, where there is no memory for cuDNN. */
+static rose_status plan_without_cudnn(const rose_model *m, const rose_backend_opts *o,
+                                      rose_memory_plan *out, rose_err *err)
+{
+    rose_backend_opts flash = *o;
+    rose_log(ROSE_LOG_INFO, "cuda", "prefill backend auto2: flash, for %s", err->msg);
+    flash.prefill = ROSE_PREFILL_FLASH;
+    flash.cudnn_library = NULL;
+    *err = (rose_err){""};
+    return rose_cuda_plan(m, &flash, out, err);
 }
 
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
@@ -380,9 +393,11 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if (p.prefill == ROSE_PREFILL_CUDNN) p.graphs += CUDNN_BYTES;
     if (o->cuda_graph) p.graphs += graph_bytes(&m->arch, p.without);
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
-    if ((st = plan_pages(o, &p, total_bytes, err)) != ROSE_OK) return st;
+    st = plan_pages(o, &p, total_bytes, err);
     p.total = p.weights + p.kv + p.scratch + p.graphs;
-    if (p.total > p.available) return too_large(&p, err);
-    *out = p;
-    return ROSE_OK;
+    if (st == ROSE_OK && p.total > p.available) st = too_large(&p, err);
+    if (st != ROSE_OK && o->prefill == ROSE_PREFILL_AUTO2 && p.prefill == ROSE_PREFILL_CUDNN)
+        return plan_without_cudnn(m, o, out, err);
+    if (st == ROSE_OK) *out = p;
+    return st;
 }

@@ -1,7 +1,7 @@
 /* tests/backend/emulated/test_emulated_cuda.cc - the matrix kernels of linear_wide.cuh and
- * linear_once.cuh, from their sources, on machine.h: every kernel, every epilogue, bit for bit what
- * docs/NUMERICS.md says, with copies and products as early and as late as they may be. The only
- * test of these kernels where there is no GPU. */
+ * linear_once.cuh, and those of prompts.cu, from their sources, on machine.h: every kernel, every
+ * epilogue, bit for bit what docs/NUMERICS.md says, with copies and products as early and as late
+ * as they may be. The only test of these kernels where there is no GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
