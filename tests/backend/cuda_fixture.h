@@ -70,4 +70,15 @@ static inline size_t fx_h_at(uint32_t row, uint32_t k, uint32_t k_pad)
     return ((size_t)(row / 8) * (k_pad / 8) + k / 8) * 64 + row % 8 * 8 + k % 8;
 }
 
+/* A sequence with the run's seed: the prompt in chunks, then token by token. */
+static inline fx_seq fx_run_alone(const rose_model *m, fx_backend *f, uint32_t n_prompt,
+                                  uint32_t n_tokens, uint32_t chunk)
+{
+    fx_seq s = fx_seq_make(m, fx_seed() + 99, n_tokens);
+    fx_run(f, &s, n_prompt, chunk);
+    fx_run(f, &s, n_tokens, 1);
+    fx_seq_drop(f, &s);
+    return s;
+}
+
 #endif

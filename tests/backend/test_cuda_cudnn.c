@@ -283,16 +283,6 @@ static void check(const rose_model *m, const fx_seq *want, const fx_seq *got, ui
     fail_msg("%s: relative error %g, more than %g", what, e, most(type));
 }
 
-/* The prompt in chunks, then token by token. */
-static fx_seq run_alone(const rose_model *m, fx_backend *f, uint32_t chunk)
-{
-    fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS);
-    fx_run(f, &s, N_PROMPT, chunk);
-    fx_run(f, &s, N_TOKENS, 1);
-    fx_seq_drop(f, &s);
-    return s;
-}
-
 /* Whole and in chunks beside flash and naive; flash and naive beside each other, for the scale. */
 static void test_alone(void **state)
 {
@@ -305,16 +295,16 @@ static void test_alone(void **state)
             fx_backend f = open_with(m, t);
             print_message("%s\n", g_shapes[i].name);
             attend_by(&f, FLASH);
-            fx_seq flash = run_alone(m, &f, N_PROMPT);
+            fx_seq flash = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT);
             attend_by(&f, NAIVE);
-            fx_seq naive = run_alone(m, &f, N_PROMPT);
+            fx_seq naive = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT);
             check(m, &flash, &naive, N_TOKENS, t, "naive beside flash");
             attend_by(&f, CUDNN);
             for (size_t j = 0; j < sizeof chunks / sizeof *chunks; j++) {
                 char what[80];
                 snprintf(what, sizeof what, "cudnn beside flash, chunks of %u", chunks[j]);
                 poison(&f);
-                fx_seq got = run_alone(m, &f, chunks[j]);
+                fx_seq got = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, chunks[j]);
                 check(m, &flash, &got, N_TOKENS, t, what);
                 if (j == 0) check(m, &naive, &got, N_TOKENS, t, "cudnn beside naive");
                 fx_seq_free(&got);
@@ -456,10 +446,10 @@ static void test_repeats(void **state)
     (void)state;
     rose_model *m = fx_model(&g_shapes[0], fx_seed());
     fx_backend f = open_with(m, ROSE_COMPUTE_F16);
-    fx_seq want = run_alone(m, &f, 50);
+    fx_seq want = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 50);
     for (int i = 0; i < 10; i++) {
         poison(&f);
-        fx_seq got = run_alone(m, &f, 50);
+        fx_seq got = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 50);
         fx_same(m, &want, &got, "repeats");
         fx_seq_free(&got);
     }

@@ -39,16 +39,6 @@ static double distance(const rose_model *m, const fx_seq *want, const fx_seq *go
     return sqrt(diff / size);
 }
 
-/* Prompt in chunks, then token by token. */
-static fx_seq run_alone(const rose_model *m, fx_backend *f, uint32_t chunk)
-{
-    fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS);
-    fx_run(f, &s, N_PROMPT, chunk);
-    fx_run(f, &s, N_TOKENS, 1);
-    fx_seq_drop(f, &s);
-    return s;
-}
-
 static void test_against_cpu(void **state)
 {
     (void)state;
@@ -56,17 +46,17 @@ static void test_against_cpu(void **state)
         rose_model *m = fx_model(&g_shapes[i], fx_seed() + (uint64_t)i);
         fx_device = "cpu";
         fx_backend cpu = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 1);
-        fx_seq want = run_alone(m, &cpu, 50);
+        fx_seq want = fx_run_alone(m, &cpu, N_PROMPT, N_TOKENS, 50);
         fx_close(&cpu);
         fx_device = "cuda";
         double e[N_TYPES], naive[N_TYPES];
         for (int t = 0; t < N_TYPES; t++) {
             fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
-            fx_seq got = run_alone(m, &f, 50);
+            fx_seq got = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 50);
             e[t] = distance(m, &want, &got);
             fx_seq_free(&got);
             fx_cuda(&f)->naive = true;
-            got = run_alone(m, &f, 50);
+            got = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 50);
             naive[t] = distance(m, &want, &got);
             fx_seq_free(&got);
             fx_close(&f);
@@ -132,18 +122,20 @@ static void check_ways(const rose_model *m, rose_compute dtype, const char *name
     static const uint32_t chunks[] = {1, 3, 16, 17, 64, 100};
     char what[160];
     fx_backend f = fx_open(m, dtype, NULL, 0, 1);
-    fx_seq want = run_alone(m, &f, N_PROMPT);
+    fx_seq want = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT);
     for (int i = 0; i < 6; i++) {
         snprintf(what, sizeof what, "%s, %s, chunks of %u", name, rose_compute_name(dtype),
                  chunks[i]);
-        compare(m, &want, run_alone(m, &f, chunks[i]), what);
+        compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, chunks[i]), what);
     }
     fx_cuda(&f)->use_graphs = false;
-    compare(m, &want, run_alone(m, &f, 33), "without graphs");
+    compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33), "without graphs");
     rose_cuda_linear_force(2);
-    compare(m, &want, run_alone(m, &f, 140), "tiles for every product, no graphs");
+    compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 140),
+            "tiles for every product, no graphs");
     rose_cuda_linear_force(1);
-    compare(m, &want, run_alone(m, &f, 140), "rows for every product, no graphs");
+    compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 140),
+            "rows for every product, no graphs");
     rose_cuda_linear_force(0);
     fx_cuda(&f)->use_graphs = true;
     for (uint64_t i = 0; i < 2; i++) {
@@ -170,12 +162,13 @@ static void test_repeats(void **state)
     (void)state;
     rose_model *m = fx_model(&g_shapes[0], fx_seed());
     fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
-    fx_seq want = run_alone(m, &f, N_PROMPT);
+    fx_seq want = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT);
     for (uint64_t i = 0; i < 20; i++) {
-        compare(m, &want, run_alone(m, &f, N_PROMPT), "20 repeats alone");
-        compare(m, &want, run_alone(m, &f, 7), "20 repeats in chunks");
+        compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT), "20 repeats alone");
+        compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 7), "20 repeats in chunks");
         fx_cuda(&f)->use_graphs = false;
-        compare(m, &want, run_alone(m, &f, N_PROMPT), "20 repeats without graphs");
+        compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT),
+                "20 repeats without graphs");
         fx_cuda(&f)->use_graphs = true;
         compare(m, &want, run_among(m, &f, fx_seed() + i), "20 repeats among others");
     }
@@ -190,14 +183,14 @@ static void test_switches(void **state)
     (void)state;
     rose_model *m = fx_model(&g_shapes[0], fx_seed());
     fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
-    fx_seq want = run_alone(m, &f, N_PROMPT);
+    fx_seq want = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT);
     fx_close(&f);
     for (int i = 0; i < 3; i++) {
         fx_pdl = i == 2;
         fx_graphs = i == 0;
         f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
         assert_int_equal(fx_cuda(&f)->use_graphs, fx_graphs);
-        compare(m, &want, run_alone(m, &f, 33), "pdl and graphs switched");
+        compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33), "pdl and graphs switched");
         compare(m, &want, run_among(m, &f, fx_seed()), "pdl and graphs switched");
         fx_close(&f);
     }
@@ -217,7 +210,7 @@ static void test_wide(void **state)
         bool wide;
         fx_without = "wide";
         fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
-        fx_seq want = run_alone(m, &f, N_PROMPT);
+        fx_seq want = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT);
         const uint64_t weights = f.plan.weights;
         fx_close(&f);
         fx_without = NULL;
@@ -226,7 +219,8 @@ static void test_wide(void **state)
         assert_int_equal(f.plan.weights > weights, wide);
         for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
             rose_cuda_linear_force(kernel);
-            compare(m, &want, run_alone(m, &f, 33), rose_cuda_linear_name(kernel));
+            compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33),
+                    rose_cuda_linear_name(kernel));
             compare(m, &want, run_among(m, &f, fx_seed()), rose_cuda_linear_name(kernel));
         }
         rose_cuda_linear_force(0);
@@ -291,14 +285,14 @@ static void test_ways(void **state)
     for (int shape = 0; shape < 2; shape++) {
         rose_model *m = fx_model(&g_shapes[shape], fx_seed());
         fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
-        fx_seq want = run_alone(m, &f, N_PROMPT);
+        fx_seq want = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT);
         fx_close(&f);
         for (int i = 0; i < n; i++) {
             fx_without = ways[i];
             snprintf(what, sizeof what, "%s, way %s", g_shapes[shape].name, ways[i]);
             f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
-            compare(m, &want, run_alone(m, &f, N_PROMPT), what);
-            compare(m, &want, run_alone(m, &f, 33), what);
+            compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT), what);
+            compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33), what);
             compare(m, &want, run_among(m, &f, fx_seed()), what);
             fx_close(&f);
         }
