@@ -287,7 +287,7 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
         wgmma_wait<1>();
         if (more) free_stage<PEERS>(*r, slot_before<STAGES>(*r, 2));
         finish_part<T, EPI, GROUPS, TN, 2>(&done, *r, sum, l, io, x_map);
-        if (EPI == ROSE_CUDA_EPI_LOGITS) end_wide_logits(done, l, io);
+        if (EPI == ROSE_CUDA_EPI_LOGITS) end_wide_logits<TN>(done, sum, l, io);
         wgmma_wait<0>();
         keep_here(acc);
         if (!more) break;

@@ -26,9 +26,8 @@ typedef struct wide_tile {
                                  the part and in the head */
     uint32_t to;              /* and in token 0 of a page */
     bool page;                /* QKV: the warp's 16 rows are a page */
-    uint32_t seen[2];         /* LOGITS: the largest when the tile began; it only grows */
-    float best[2];
-    uint32_t id[2];
+    uint32_t seen[2];         /* LOGITS: the row's largest before the tile's end; it only grows */
+    float top[2];             /* of the thread's sums, those that are no outputs as well */
 } wide_tile;
 
 /* After pdl_wait. */
@@ -49,8 +48,7 @@ ROSE_DEVICE void begin_wide(wide_tile *w, const rose_cuda_io &io, uint32_t row0,
             w->seen[h] = 0;
             if (io.key != NULL && w->live[h]) /* the order of the logit, without its id */
                 w->seen[h] = load_now(reinterpret_cast<const uint32_t *>(io.key + w->row[h]) + 1);
-            w->best[h] = __uint_as_float(0x7fffffff); /* NaN: every number is more */
-            w->id[h] = w->n;
+            w->top[h] = __uint_as_float(0x7fffffff); /* NaN: every number is more */
         }
     }
 }
@@ -76,19 +74,6 @@ ROSE_DEVICE float4 bias_of4(const wide_tile &w, const rose_cuda_linear &l, uint3
     float4 v = make_float4(0, 0, 0, 0);
     if (l.bias != NULL) get_shared(&v, w.bias + n * 4);
     return v;
-}
-
-/* Four outputs from n on of half h; ids ascend from call to call. A NaN is never the best. */
-ROSE_DEVICE void keep_best4(wide_tile *w, int h, const rose_cuda_linear &l, uint32_t n,
-                            const float4 &v)
-{
-    const float y[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int e = 0; e < 4; e++)
-        if (!(y[e] <= w->best[h]) && y[e] == y[e] && n + e < l.n) {
-            w->best[h] = y[e];
-            w->id[h] = n + e;
-        }
 }
 
 ROSE_DEVICE float4 sums_of(const float *s, int h)
@@ -335,17 +320,21 @@ ROSE_DEVICE void finish_wide_logits(wide_tile *w, const float (&s)[TN / 2],
                                     const rose_cuda_linear &l, const rose_cuda_io &io)
 {
     constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
+    const bool whole = io.ld_logits % 4 == 0 && w->n0 + (FIRST + BLOCKS) * 16 <= l.n;
 #pragma unroll
-    for (int i = FIRST; i < FIRST + BLOCKS; i++) {
-        const uint32_t n = w->n + i * 16;
-        const bool live = n < l.n;
-        float4 v[2] = {sums_of(s + i * 8, 0), sums_of(s + i * 8, 1)};
+    for (int h = 0; h < 2; h++) {
+        float *at = io.logits + (size_t)w->row[h] * io.ld_logits + w->n;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            keep_best4(w, h, l, n, v[h]);
-            if (!w->live[h] || !live) continue;
-            store_logits4(l, io, w->row[h], n, v[h]);
+        for (int i = FIRST; i < FIRST + BLOCKS; i++) {
+            const float4 v = sums_of(s + i * 8, h);
+            w->top[h] = fmaxf(w->top[h], fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)));
+            if (whole && w->live[h]) *reinterpret_cast<float4 *>(at + i * 16) = v;
         }
+        if (whole || !w->live[h]) continue;
+#pragma unroll
+        for (int i = FIRST; i < FIRST + BLOCKS; i++)
+            if (w->n + i * 16 < l.n)
+                store_logits4(l, io, w->row[h], w->n + i * 16, sums_of(s + i * 8, h));
     }
 }
 
@@ -364,14 +353,41 @@ ROSE_DEVICE void finish_wide(wide_tile *w, const wide_old<TN> *old, const float 
         finish_wide_logits<TN, PART>(w, s, l, io);
 }
 
-/* After the last part: the row's largest of this tile, where it may be the row's. */
-ROSE_DEVICE void end_wide_logits(const wide_tile &w, const rose_cuda_linear &l,
-                                 const rose_cuda_io &io)
+/* The largest of the thread's outputs of half h, of equal ones the first; a NaN never is. */
+template <int TN>
+ROSE_DEVICE unsigned long long best_of(const wide_tile &w, int h, const float (&s)[TN / 2],
+                                       const rose_cuda_linear &l)
+{
+    float best = __uint_as_float(0x7fffffff);
+    uint32_t id = w.n;
+#pragma unroll
+    for (int i = 0; i < TN / 16; i++) {
+        const float4 v = sums_of(s + i * 8, h);
+        const float y[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (!(y[e] <= best) && y[e] == y[e] && w.n + i * 16 + e < l.n) {
+                best = y[e];
+                id = w.n + i * 16 + e;
+            }
+    }
+    return w.n < l.n ? rank_key(best, id) : 0;
+}
+
+/* After the last part: the row's largest of this tile, where it may be the row's. Most tiles have
+ * none of any of a warp's rows, which takes one comparison a sum to see; which output it is is
+ * looked up where they have. */
+template <int TN>
+ROSE_DEVICE void end_wide_logits(const wide_tile &w, const float (&s)[TN / 2],
+                                 const rose_cuda_linear &l, const rose_cuda_io &io)
 {
     if (io.key == NULL) return;
+    const bool may = (w.live[0] && order_of(w.top[0]) >= w.seen[0]) ||
+                     (w.live[1] && order_of(w.top[1]) >= w.seen[1]);
+    if (__all_sync(ROSE_ALL_LANES, !may)) return;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        unsigned long long best = w.n < l.n ? rank_key(w.best[h], w.id[h]) : 0;
+        unsigned long long best = best_of<TN>(w, h, s, l);
 #pragma unroll
         for (int x = 1; x < 4; x *= 2)
             best = max(best, __shfl_xor_sync(ROSE_ALL_LANES, best, x));
