@@ -1,7 +1,7 @@
 /* tests/backend/test_cuda_prompts.c - the kernels in front of and behind attention by cuDNN,
- * without cuDNN: prompts of any length, in pages in any order, heads of any size; outputs poisoned,
- * so that what nobody may write is seen as well. Values only move: all 65,536 patterns of a half.
- */
+ * without cuDNN: prompts of any length, in pages in any order, heads of any size. Outputs are
+ * poisoned, with canaries behind them; of the blocks what belongs to no item must stay. Values only
+ * move: all 65,536 patterns of a half. */
 #include "backend/cuda_fixture.h"
 #include "backend/kv_places.h"
 
@@ -102,7 +102,8 @@ static void check_context(const problem *p, const uint16_t *k, const uint16_t *v
 {
     for (uint32_t i = 0; i < p->n_prompts; i++) {
         const rose_cuda_prompt *q = &p->prompts[i];
-        for (uint32_t t = 0; t < q->pos + q->n_rows; t++)
+        const uint32_t end = (q->pos + q->n_rows + PAGE - 1) / PAGE * PAGE; /* whole pages */
+        for (uint32_t t = 0; t < end; t++)
             for (uint32_t j = 0; j < p->d; j++) {
                 const uint16_t *page = p->pool +
                                        (size_t)p->tables[q->table + t / PAGE] * p->page_elems +
@@ -121,7 +122,7 @@ static void check_tables(const problem *p, const int32_t *q_len, const int32_t *
     const rose_cuda_prompt *last = &p->prompts[p->n_prompts - 1];
     for (uint32_t i = 0; i <= p->n_seqs; i++) {
         const bool has = i < p->n_prompts;
-        const rose_cuda_prompt *q = &p->prompts[i];
+        const rose_cuda_prompt *q = has ? &p->prompts[i] : last;
         assert_int_equal(q_at[i], (has ? q->row : last->row + last->n_rows) * p->d);
         assert_int_equal(kv_at[i], (has ? q->kv_row : p->kv_rows) * p->d);
         if (i == p->n_seqs) continue;

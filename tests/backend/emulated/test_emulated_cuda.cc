@@ -188,7 +188,8 @@ template <typename T> struct problem {
     bytes<T> w, cores, h;
     bytes<float> bias;
     bytes<uint32_t> slot;
-    std::vector<uint8_t> before; /* of what is written */
+    std::vector<unsigned long long> keys; /* of the head, before; none: it is not asked for them */
+    std::vector<uint8_t> before;          /* of what is written */
 
     problem(rose_cuda_type type, uint32_t rows, uint32_t k, uint32_t n, rose_cuda_epilogue e,
             uint32_t of_head)
@@ -203,6 +204,7 @@ template <typename T> struct problem {
         l.n = n - (head ? 1 : 0);
         l.n_pad = up(n, 128);
         l.kv = qkv;
+        io.rows = rows;
         for (uint32_t i = 0; i < l.n_pad; i++)
             for (uint32_t j = 0; j < l.k_pad; j++) {
                 T *v = w.at() + w_index(i, j, l.k_pad, w.at());
@@ -212,6 +214,7 @@ template <typename T> struct problem {
         for (uint32_t i = 0; i < up(rows, 8); i++)
             for (uint32_t j = 0; j < l.k_pad; j++)
                 from_f32(i < rows && j < k ? any_float() : 0, h.at() + h_index(i, j, l.k_pad));
+        if (head) make_special(k);
         for (uint32_t i = 0; i < n; i++)
             bias.at()[i] = any_float();
         uint32_t place = 0; /* whole pages, parts of them, rows that write nowhere */
@@ -224,7 +227,6 @@ template <typename T> struct problem {
         l.cores = cores.at();
         l.bias = head || any(4) == 0 ? NULL : bias.at();
         io.h = h.at();
-        io.rows = rows;
         io.epilogue = e;
         io.slot = slot.at();
         io.ld_x = l.n + any(2) * 8;
@@ -247,6 +249,36 @@ template <typename T> struct problem {
         }
     }
 
+    /* For the head's largest: every second time few values, so that many logits are equal, +0 and
+     * -0 among them; rows of numbers too large for sums, of infinities and of NaN; keys of before.
+     */
+    void make_special(uint32_t k)
+    {
+        const bool few = any(2) == 0;
+        for (uint32_t i = 0; few && i < l.n; i++)
+            for (uint32_t j = 0; j < k; j++) {
+                T *v = w.at() + w_index(i, j, l.k_pad, w.at());
+                from_f32(((float)any(3) - 1) * 0.125f, v);
+                cores.at()[core_index(l, i, j)] = *v;
+            }
+        for (uint32_t i = 0; i < io.rows; i++) {
+            const uint32_t kind = any(8);
+            for (uint32_t j = 0; j < k; j++) {
+                T *v = h.at() + h_index(i, j, l.k_pad);
+                if (few) from_f32(j < 3 ? (float)any(3) - 1 : 0, v);
+                if (kind == 0) from_f32(any_float() * 60000, v);
+                if (kind == 1 && j == 0) from_f32(any(2) == 0 ? INFINITY : -INFINITY, v);
+                if (kind == 2 && j == 0) from_f32(NAN, v);
+            }
+        }
+        if (any(4) == 0) return;
+        const bool high = any(2) == 0; /* all as large as the few can be, so that places decide */
+        for (uint32_t i = 0; i < io.rows; i++)
+            keys.push_back(high          ? rank_key(few ? 0.375f : 2, any(l.n))
+                           : any(2) == 0 ? 0
+                                         : rank_key(any_float() * 2, any(l.n)));
+    }
+
     /* By `kernel`: all that it may have written. */
     std::vector<uint8_t> run(int kernel)
     {
@@ -256,7 +288,8 @@ template <typename T> struct problem {
         io.x = reinterpret_cast<float *>(to.at());
         io.out = io.q = to.at();
         io.logits = io.x;
-        io.key = io.epilogue == ROSE_CUDA_EPI_LOGITS ? key.at() : NULL;
+        io.key = keys.empty() ? NULL : key.at();
+        std::copy(keys.begin(), keys.end(), key.at());
         io.kv.base = to.at() + up(io.rows * l.k * 2, 256);
         io.kv_rows = l.kv && to_rows ? io.kv.base : NULL;
         machine::g_kernel = NULL;
@@ -264,6 +297,8 @@ template <typename T> struct problem {
         const cudaError_t e = rose_cuda_linear_run(&at, &l, &io);
         rose_cuda_linear_force(0);
         if (e != cudaSuccess) machine::die("%s: %d", kernel_name(kernel), (int)e);
+        for (size_t i = 0; io.epilogue == ROSE_CUDA_EPI_LOGITS && i < before.size() / 4; i++)
+            if (io.logits[i] != io.logits[i]) io.logits[i] = NAN; /* which one is nobody's word */
         std::vector<uint8_t> y(to.at(), to.at() + before.size());
         const uint8_t *keys = reinterpret_cast<const uint8_t *>(key.at());
         y.insert(y.end(), keys, keys + io.rows * sizeof(unsigned long long));
