@@ -24,7 +24,7 @@ struct rose_kernel_bench {
     void *w, *x, *y;         /* device: MATRICES matrices, one input, one output of either side */
     float *bias;             /* device; zeros, so of the library's 16 bits as well */
     uint32_t *slot, *apart;  /* device: of rows that follow each other; [DECODE_ROWS] a page each */
-    unsigned long long *key; /* device */
+    unsigned long long *key; /* device: [MATRICES][max_rows], zero before each run, as in a step */
     uint64_t w_bytes, x_bytes, y_bytes;
     uint32_t max_rows, max_out;
     char about[160];
@@ -80,6 +80,11 @@ static cudaError_t fill(void *to, uint64_t bytes, float scale, rose_cuda_type t)
     return e;
 }
 
+static size_t key_bytes(const rose_kernel_bench *b)
+{
+    return (size_t)MATRICES * b->max_rows * sizeof *b->key;
+}
+
 static cudaError_t allocate(rose_kernel_bench *b)
 {
     uint32_t *slot = malloc((size_t)b->max_rows * sizeof *slot), apart[DECODE_ROWS];
@@ -89,7 +94,7 @@ static cudaError_t allocate(rose_kernel_bench *b)
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->bias, b->max_out * sizeof *b->bias);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->slot, b->max_rows * sizeof *slot);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->apart, sizeof apart);
-    if (e == cudaSuccess) e = cudaMalloc((void **)&b->key, b->max_rows * sizeof *b->key);
+    if (e == cudaSuccess) e = cudaMalloc((void **)&b->key, key_bytes(b));
     if (e == cudaSuccess) e = fill(b->w, b->w_bytes, 0.05f, b->type);
     if (e == cudaSuccess) e = fill(b->x, b->x_bytes, 1, b->type);
     if (e == cudaSuccess) e = cudaMemset(b->y, 0, b->y_bytes);
@@ -216,7 +221,6 @@ static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape 
         io.epilogue = ROSE_CUDA_EPI_LOGITS;
         io.logits = b->y;
         io.ld_logits = s->n_out;
-        io.key = b->key;
         break;
     }
     return io;
@@ -225,9 +229,10 @@ static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape 
 static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s, rose_err *err)
 {
     rose_cuda_launch at = {.stream = b->stream, .type = b->type};
-    const rose_cuda_io io = make_io(b, s, &at);
+    rose_cuda_io io = make_io(b, s, &at);
     for (uint32_t i = 0; i < MATRICES; i++) {
         void *matrix = (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2;
+        if (s->role == ROSE_KERNEL_HEAD) io.key = b->key + (size_t)i * b->max_rows;
         const rose_cuda_linear w = {.w = matrix,
                                     .cores = matrix, /* random numbers in either order */
                                     .kv = s->role == ROSE_KERNEL_QKV,
@@ -275,7 +280,8 @@ static rose_status capture(rose_kernel_bench *b, const rose_kernel_shape *s, int
 static rose_status time_graph(rose_kernel_bench *b, cudaGraphExec_t g, double *us, rose_err *err)
 {
     float ms = 0;
-    cudaError_t e = cudaEventRecord(b->start, b->stream);
+    cudaError_t e = cudaMemsetAsync(b->key, 0, key_bytes(b), b->stream);
+    if (e == cudaSuccess) e = cudaEventRecord(b->start, b->stream);
     if (e == cudaSuccess) e = cudaGraphLaunch(g, b->stream);
     if (e == cudaSuccess) e = cudaEventRecord(b->end, b->stream);
     if (e == cudaSuccess) e = cudaEventSynchronize(b->end);
