@@ -56,10 +56,9 @@ enum {
 const char *rose_cuda_linear_name(int kernel)
 {
     static const char *const names[ROSE_CUDA_N_KERNELS] = {
-        "auto",      "rows",          "tiles",   "head",          "team",
-        "team-32",   "wide-192",      "wide-96", "wide-64-96",    "wide-64-48",
-        "once-48",   "once-48-alone", "once-96", "once-96-alone", "once-128-96",
-        "once-pair", "once-128-pair", "chain",   "chain-alone"};
+        "auto",     "rows",          "tiles",       "head",       "team",       "team-32",
+        "wide-192", "wide-96",       "wide-64-96",  "wide-64-48", "once-48",    "once-48-alone",
+        "once-96",  "once-96-alone", "once-128-96", "chain",      "chain-alone"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
 }
 

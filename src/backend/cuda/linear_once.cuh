@@ -10,9 +10,6 @@
  * order, a block keeps its chunks' sums apart until the sum of all chunks before comes from the
  * block before it, adds them and hands the sum on; the last block finishes the tile.
  *
- * Or two blocks, neighbours in rows, share their weights (PEERS 2), each copying half of them to
- * both, for what the L2 gives: of FC1 of GPT-2 and 256 rows 22 MB instead of 31.
- *
  * Bound: the way of the first operands; from 256 rows on the L2, which tiles of 64 x 48 ask for 44
  * MB of 256 x 768 of k = 3072. */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_ONCE_CUH
@@ -31,7 +28,7 @@ static constexpr uint32_t ONCE_SHARED = STAGES *WIDE_STAGE<GROUPS, TN> +
 
 /* The block's share of its tile. */
 typedef struct once_share {
-    uint32_t rank, peers;   /* of the chain */
+    uint32_t rank, peers;   /* of the cluster */
     uint32_t chunk, chunks; /* the first, and how many */
     uint32_t before, sent;  /* shared addresses: the sums of the chunks before; their barrier */
 } once_share;
@@ -84,21 +81,21 @@ ROSE_DEVICE void multiply_chain(float (&sum)[TN / 2], wide_ring *r, const once_s
         if (c < d.chunks) add_chunk(sum, part[c], false);
 }
 
-template <typename T, int GROUPS, int TN, int STAGES, int PEERS>
+template <typename T, int GROUPS, int TN, int STAGES>
 ROSE_DEVICE void multiply_all(float (&sum)[TN / 2], wide_ring *r, uint32_t chunks)
 {
     float acc[TN / 2];
-    multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
+    multiply_chunk<T, GROUPS, TN, STAGES, 1>(acc, r);
     add_chunk(sum, acc, true);
 #pragma unroll 1
     for (uint32_t c = 1; c < chunks; c++) {
-        multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
+        multiply_chunk<T, GROUPS, TN, STAGES, 1>(acc, r);
         add_chunk(sum, acc, false);
     }
 }
 
 /* A warpgroup that multiplies; row0: of the warp. */
-template <typename T, int EPI, int GROUPS, int TN, int STAGES, bool CHAIN, int PEERS>
+template <typename T, int EPI, int GROUPS, int TN, int STAGES, bool CHAIN>
 ROSE_DEVICE void multiply_once(const rose_cuda_linear &l, const rose_cuda_io &io, uint32_t row0,
                                uint32_t n0, uint32_t biases, wide_ring *r, const once_share &d)
 {
@@ -117,7 +114,7 @@ ROSE_DEVICE void multiply_once(const rose_cuda_linear &l, const rose_cuda_io &io
     if (CHAIN)
         multiply_chain<T, TN, STAGES>(sum, r, d);
     else
-        multiply_all<T, GROUPS, TN, STAGES, PEERS>(sum, r, d.chunks);
+        multiply_all<T, GROUPS, TN, STAGES>(sum, r, d.chunks);
     if (last) {
         finish_wide<T, EPI, TN, 0>(&tile, &old, sum, l, io);
         finish_wide<T, EPI, TN, 1>(&tile, &old, sum, l, io);
@@ -129,7 +126,7 @@ ROSE_DEVICE void multiply_once(const rose_cuda_linear &l, const rose_cuda_io &io
 
 /* One thread: weights of the block's stages, and the tile's bias where the block finishes it. They
  * are under way before the kernel in front has ended, which writes neither: no pdl_wait. */
-template <int GROUPS, int TN, int STAGES, int PEERS>
+template <int GROUPS, int TN, int STAGES>
 ROSE_DEVICE void copy_once_weights(const wide_copies &c, const once_share &d, uint32_t n0)
 {
     const uint32_t first = d.chunk * CHUNK_STAGES, end = first + d.chunks * CHUNK_STAGES;
@@ -138,7 +135,7 @@ ROSE_DEVICE void copy_once_weights(const wide_copies &c, const once_share &d, ui
 #pragma unroll 1
     for (uint32_t s = first; s < end; s++) {
         barrier_wait(c.empty + p.slot * 8, p.parity);
-        copy_weights<GROUPS, TN, PEERS>(c, p.slot, s, n0, s == biased, 0);
+        copy_weights<GROUPS, TN, 1>(c, p.slot, s, n0, s == biased, 0);
         next_place<STAGES>(&p);
     }
 }
@@ -161,9 +158,9 @@ ROSE_DEVICE void copy_once_rows(const wide_copies &c, const once_share &d, uint3
 
 #endif
 
-/* Grid: tiles as the walk has them, each a block or a cluster: a CHAIN, or PEERS blocks of a part
- * of its rows each. One warpgroup to copy, GROUPS to multiply, 64 rows each. */
-template <typename T, int EPI, int GROUPS, int TN, int STAGES, bool CHAIN, int PEERS>
+/* Grid: tiles as the walk has them, each a block or a cluster. One warpgroup to copy, GROUPS to
+ * multiply, 64 rows each. */
+template <typename T, int EPI, int GROUPS, int TN, int STAGES, bool CHAIN>
 static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1)
     once_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
                 const __grid_constant__ CUtensorMap w_map,
@@ -178,8 +175,6 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                               1024 <=
                       227 * 1024 / (GROUPS == 1 && STAGES <= 7 ? 2 : 1),
                   "more shared memory than a block may have");
-    static_assert(!CHAIN || PEERS == 1, "one or the other");
-    const uint32_t rank = PEERS > 1 ? cluster_rank() : 0;
     once_share d = {.rank = 0, .peers = 1, .chunk = 0, .chunks = wide_stages(l) / CHUNK_STAGES};
     const uint32_t ring = shared_address(stages);
     if (!io.late) pdl_launch();
@@ -198,12 +193,11 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                            .full = shared_address(full),
                            .empty = shared_address(empty),
                            .biases = shared_address(biases),
-                           .n = l.n,
-                           .rank = rank};
+                           .n = l.n};
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(c.full + i * 8, 1);
-            barrier_init(c.empty + i * 8, PEERS * GROUPS * 4);
+            barrier_init(c.empty + i * 8, GROUPS * 4);
         }
         if (CHAIN) barrier_init(d.sent, 1);
         barrier_init_done();
@@ -212,14 +206,12 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     __syncthreads();
     /* Of a single block ptxas makes the wait a barrier of the block, at two places of the code. */
     if (CHAIN && d.peers > 1) cluster_arrive();
-    if (PEERS > 1) cluster_sync(); /* the other block's barriers are there, too */
-    const wide_tile_place tile = wide_place(&walk, blockIdx.x / (d.peers * PEERS));
-    const uint32_t first_row = (tile.row * PEERS + rank) * (GROUPS * 64);
+    const wide_tile_place tile = wide_place(&walk, blockIdx.x / d.peers);
     if (threadIdx.x < 128) {
         fewer_registers<24>();
-        if (threadIdx.x == 0) copy_once_weights<GROUPS, TN, STAGES, PEERS>(c, d, tile.col * TN);
+        if (threadIdx.x == 0) copy_once_weights<GROUPS, TN, STAGES>(c, d, tile.col * TN);
         if (threadIdx.x == 32) {
-            copy_once_rows<GROUPS, TN, STAGES>(c, d, first_row);
+            copy_once_rows<GROUPS, TN, STAGES>(c, d, tile.row * (GROUPS * 64));
             if (io.late) pdl_launch();
         }
         if (CHAIN) __syncwarp(); /* lanes 0 that copied and the others */
@@ -235,52 +227,46 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                        .empty = c.empty,
                        .group = group,
                        .lane = threadIdx.x % 32};
-        const uint32_t row0 = first_row + group * 64 + threadIdx.x % 128 / 32 * 16;
-        multiply_once<T, EPI, GROUPS, TN, STAGES, CHAIN, PEERS>(l, io, row0, tile.col * TN,
-                                                                c.biases, &r, d);
-    }
-    if (PEERS > 1) {
-        __syncthreads();
-        cluster_sync(); /* the other block may still copy and arrive here */
+        const uint32_t row0 = (tile.row * GROUPS + group) * 64 + threadIdx.x % 128 / 32 * 16;
+        multiply_once<T, EPI, GROUPS, TN, STAGES, CHAIN>(l, io, row0, tile.col * TN, c.biases, &r,
+                                                         d);
     }
 #endif
 }
 
 /* ---- launchers ---- */
 
-template <typename T, int EPI, int GROUPS, int TN, int STAGES, bool CHAIN, int PEERS>
+template <typename T, int EPI, int GROUPS, int TN, int STAGES, bool CHAIN>
 static cudaError_t launch_once(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
     const wide_walk walk =
-        wide_walk_of(io->rows, PEERS * GROUPS * 64, l->n, TN, (uint64_t)l->k_pad * sizeof(T));
+        wide_walk_of(io->rows, GROUPS * 64, l->n, TN, (uint64_t)l->k_pad * sizeof(T));
     const uint32_t chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K;
-    const uint32_t peers = CHAIN ? (chunks + CHAIN_CHUNKS - 1) / CHAIN_CHUNKS : PEERS;
+    const uint32_t peers = CHAIN ? (chunks + CHAIN_CHUNKS - 1) / CHAIN_CHUNKS : 1;
     CUtensorMap w, h;
-    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / PEERS);
+    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8);
     if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
     if (e != cudaSuccess) return e;
-    return launch_clusters(at, peers, once_kernel<T, EPI, GROUPS, TN, STAGES, CHAIN, PEERS>,
+    return launch_clusters(at, peers, once_kernel<T, EPI, GROUPS, TN, STAGES, CHAIN>,
                            dim3(walk.n * peers), (GROUPS + 1) * 128,
                            (size_t)ONCE_SHARED<GROUPS, TN, STAGES, CHAIN>, *l, *io, walk, w, h);
 }
 
-/* Every kernel once: end, warpgroups, outputs of a tile, stages, CHAIN, PEERS. Of one warpgroup and
- * 7 or 5 stages two blocks share a multiprocessor. */
-#define ONCE_EPILOGUES(M, G, TN, S, P)                                                             \
-    M(ROSE_CUDA_EPI_QKV, G, TN, S, false, P)                                                       \
-    M(ROSE_CUDA_EPI_RESIDUAL, G, TN, S, false, P)                                                  \
-    M(ROSE_CUDA_EPI_ACT, G, TN, S, false, P)
+/* Every kernel once: end, warpgroups, outputs of a tile, stages, CHAIN. Of one warpgroup and 7 or 5
+ * stages two blocks share a multiprocessor. */
+#define ONCE_EPILOGUES(M, G, TN, S)                                                                \
+    M(ROSE_CUDA_EPI_QKV, G, TN, S, false)                                                          \
+    M(ROSE_CUDA_EPI_RESIDUAL, G, TN, S, false)                                                     \
+    M(ROSE_CUDA_EPI_ACT, G, TN, S, false)
 #define ONCE_KERNELS(M)                                                                            \
-    ONCE_EPILOGUES(M, 1, 48, 7, 1)                                                                 \
-    ONCE_EPILOGUES(M, 1, 48, 12, 1)                                                                \
-    ONCE_EPILOGUES(M, 1, 96, 5, 1)                                                                 \
-    ONCE_EPILOGUES(M, 1, 96, 10, 1)                                                                \
-    ONCE_EPILOGUES(M, 2, 96, 7, 1)                                                                 \
-    M(ROSE_CUDA_EPI_RESIDUAL, 1, 48, 7, true, 1)                                                   \
-    M(ROSE_CUDA_EPI_RESIDUAL, 1, 48, 12, true, 1)                                                  \
-    ONCE_EPILOGUES(M, 1, 96, 10, 2)                                                                \
-    ONCE_EPILOGUES(M, 2, 96, 7, 2)
+    ONCE_EPILOGUES(M, 1, 48, 7)                                                                    \
+    ONCE_EPILOGUES(M, 1, 48, 12)                                                                   \
+    ONCE_EPILOGUES(M, 1, 96, 5)                                                                    \
+    ONCE_EPILOGUES(M, 1, 96, 10)                                                                   \
+    ONCE_EPILOGUES(M, 2, 96, 7)                                                                    \
+    M(ROSE_CUDA_EPI_RESIDUAL, 1, 48, 7, true)                                                      \
+    M(ROSE_CUDA_EPI_RESIDUAL, 1, 48, 12, true)
 
 template <typename T>
 static cudaError_t run_once(const rose_cuda_launch *at, const rose_cuda_linear *l,
@@ -289,16 +275,13 @@ static cudaError_t run_once(const rose_cuda_launch *at, const rose_cuda_linear *
     static const struct once_kind {
         int groups, outputs, stages;
         bool chain;
-        int peers;
-    } kinds[] = {
-        {1, 48, 7, false, 1},  {1, 48, 12, false, 1}, {1, 96, 5, false, 1},
-        {1, 96, 10, false, 1}, {2, 96, 7, false, 1},  {1, 96, 10, false, 2},
-        {2, 96, 7, false, 2},  {1, 48, 7, true, 1},   {1, 48, 12, true, 1}}; /* as rose_cuda_wide */
+    } kinds[] = {{1, 48, 7, false}, {1, 48, 12, false}, {1, 96, 5, false}, {1, 96, 10, false},
+                 {2, 96, 7, false}, {1, 48, 7, true},   {1, 48, 12, true}}; /* as rose_cuda_wide */
     const once_kind k = kinds[kernel - ROSE_CUDA_ONCE_48];
-#define LAUNCH(EPI, G, TN, S, CHAIN, P)                                                            \
+#define LAUNCH(EPI, G, TN, S, CHAIN)                                                               \
     if (io->epilogue == EPI && k.groups == G && k.outputs == TN && k.stages == S &&                \
-        k.chain == CHAIN && k.peers == P)                                                          \
-        return launch_once<T, EPI, G, TN, S, CHAIN, P>(at, l, io);
+        k.chain == CHAIN)                                                                          \
+        return launch_once<T, EPI, G, TN, S, CHAIN>(at, l, io);
     ONCE_KERNELS(LAUNCH)
 #undef LAUNCH
     return cudaErrorInvalidValue;
@@ -307,8 +290,8 @@ static cudaError_t run_once(const rose_cuda_launch *at, const rose_cuda_linear *
 /* After init_wide has found that they are there. */
 template <typename T> static cudaError_t init_once(void)
 {
-#define KERNEL(EPI, G, TN, S, CHAIN, P)                                                            \
-    {(const void *)once_kernel<T, EPI, G, TN, S, CHAIN, P>, (size_t)ONCE_SHARED<G, TN, S, CHAIN>},
+#define KERNEL(EPI, G, TN, S, CHAIN)                                                               \
+    {(const void *)once_kernel<T, EPI, G, TN, S, CHAIN>, (size_t)ONCE_SHARED<G, TN, S, CHAIN>},
     const struct {
         const void *kernel;
         size_t shared;

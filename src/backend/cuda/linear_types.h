@@ -59,10 +59,6 @@ typedef enum rose_cuda_wide {
     ROSE_CUDA_ONCE_96, /* 64 x 96 */
     ROSE_CUDA_ONCE_96_ALONE,
     ROSE_CUDA_ONCE_128_96, /* one block a multiprocessor */
-    /* The same two in pairs of blocks that share their weights; for --kernel alone, as no GPU has
-     * measured them. */
-    ROSE_CUDA_ONCE_PAIR,
-    ROSE_CUDA_ONCE_128_PAIR,
     /* Residual alone, k_pad of ROSE_CUDA_CHAIN_K at most: clusters for tiles of 64 x 48 */
     ROSE_CUDA_CHAIN,
     ROSE_CUDA_CHAIN_ALONE
