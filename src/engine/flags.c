@@ -126,12 +126,12 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
         ROSE_ROW_BOOL("profiler-kernels", &f->profiler_kernels,
                       "cuda: a recording holds the device's kernels too, where CUPTI is found; "
                       "steps take 1 to 6 % longer while it runs"),
-        ROSE_ROW_STRING(
-            "cuda-without", &f->cuda_without, "NAMES",
-            "cuda: leave out optimisations of the backend, to measure what each gives, "
-            "with commas between: wide, team, ahead, halves, normed, "
-            "carveout, prompts, spread, joined, head, once, chain, append, fetch; or all",
-            .unset = "none"),
+        ROSE_ROW_STRING("cuda-without", &f->cuda_without, "NAMES",
+                        "cuda: leave out optimisations of the backend, to measure what each gives, "
+                        "with commas between: wide, team, ahead, halves, normed, "
+                        "carveout, prompts, spread, joined, head, once, chain, append, fetch, "
+                        "stationary; or all",
+                        .unset = "none"),
         ROSE_ROW_CHOICE(
             "prefill-backend", &f->prefill_backend, "auto|auto2|flash|cudnn|naive",
             "cuda: attention of prompts; auto is flash, our own kernel; naive is a plain one to "

@@ -1,6 +1,6 @@
 /* tests/backend/test_walk.c - the arithmetic of backend/cuda/wide_walk.h, without a GPU: every tile
- * once, weights once for each group of rows; and where outputs lie, against a plain model of what
- * the copy engine and the products do with memory. */
+ * once, weights once for each group of rows or for each block; and where outputs lie, against a
+ * plain model of what the copy engine and the products do with memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,6 +60,50 @@ static void test_every_tile_once(void **state)
     for (int i = 0; i < 2000; i++)
         check_walk(1 + below(5000), 64u << below(3), 1 + below(6000), 48u << below(3),
                    64 * (1 + below(128)));
+}
+
+/* Every tile once, a column's all with its weights there; no block has many more than another. */
+static void check_columns(uint32_t rows, uint32_t n_out, uint32_t blocks)
+{
+    const column_walk w = column_walk_of(rows, 64, n_out, 96, blocks);
+    const uint32_t n = w.n_rows * w.n_cols;
+    uint8_t *seen = calloc(n, 1);
+    uint32_t most = 0, total = 0;
+    assert_non_null(seen);
+    assert_true(w.blocks >= 1 && w.blocks <= blocks);
+    for (uint32_t b = 0; b < w.blocks; b++) {
+        column_tiles t = column_tiles_of(&w, b);
+        uint32_t col = t.col, turn = 0, tiles = 0;
+        assert_true(column_there(&t)); /* a block has one */
+        for (; column_there(&t); column_next(&t), tiles++) {
+            assert_true(t.row < w.n_rows);
+            assert_int_equal(seen[t.row * w.n_cols + t.col]++, 0);
+            if (t.col != col) turn++;
+            col = t.col;
+            assert_int_equal(t.turn, turn);
+        }
+        if (tiles > most) most = tiles;
+        total += tiles;
+    }
+    assert_int_equal(total, n);
+    assert_int_equal(most, column_most(&w));
+    free(seen);
+}
+
+static void test_columns(void **state)
+{
+    (void)state;
+    static const uint32_t outputs[] = {8, 96, 768, 2304, 3072, 12672, 50304};
+    for (int i = 0; i < 7; i++)
+        for (uint32_t rows = 1; rows <= 32768; rows = rows * 2 + 1)
+            check_columns(rows, outputs[i], 132);
+    for (int i = 0; i < 2000; i++)
+        check_columns(1 + below(5000), 1 + below(20000), 1 + below(150));
+    /* GPT-2's q, K and V: five blocks a column take 30 of 32 tiles of rows by turns, twelve more
+     * the last two of two columns each. */
+    const column_walk w = column_walk_of(2048, 64, 2304, 96, 132);
+    assert_int_equal(w.blocks, 132);
+    assert_int_equal(column_most(&w), 6);
 }
 
 /* One product of 64 rows x N outputs x K, as the kernel makes it: rows and the copy of the weights
@@ -193,9 +237,9 @@ static void test_pages(void **state)
 int main(void)
 {
     const char *seed = getenv("ROSE_TEST_SEED");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_tile_once),
-                                       cmocka_unit_test(test_outputs),
-                                       cmocka_unit_test(test_pages)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_tile_once), cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_outputs), cmocka_unit_test(test_pages)};
     g_seed = seed != NULL ? strtoull(seed, NULL, 0) : 1;
     print_message("seed %llu\n", (unsigned long long)g_seed);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -239,8 +239,8 @@ typedef struct rose_cuda_pack {
 
 /* What can be left out, to measure what it gives; the bits are the same (names: without.c). */
 typedef enum rose_cuda_without {
-    ROSE_CUDA_WITHOUT_WIDE =
-        1, /* linear_wide.cuh, linear_once.cuh, and the copy of the weights for them */
+    /* linear_wide.cuh, linear_once.cuh, linear_stationary.cuh and the weights' second copy */
+    ROSE_CUDA_WITHOUT_WIDE = 1,
     ROSE_CUDA_WITHOUT_TEAM = 2,      /* linear_team.cuh */
     ROSE_CUDA_WITHOUT_AHEAD = 4,     /* attention of many single rows: a warp's ring of splits */
     ROSE_CUDA_WITHOUT_HALVES = 8,    /* captured decode steps of 25 on: two halves abreast */
@@ -253,7 +253,8 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_ONCE = 1024,   /* linear_once.cuh */
     ROSE_CUDA_WITHOUT_CHAIN = 2048,  /* of it, tiles by clusters */
     ROSE_CUDA_WITHOUT_APPEND = 4096, /* decode steps: attention puts K and V into their pages */
-    ROSE_CUDA_WITHOUT_FETCH = 8192   /* tables come beside the step in front */
+    ROSE_CUDA_WITHOUT_FETCH = 8192,  /* tables come beside the step in front */
+    ROSE_CUDA_WITHOUT_STATIONARY = 16384 /* linear_stationary.cuh */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -279,9 +280,9 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_line
 bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w,
                             const rose_cuda_io *io);
 /* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
- * tiles, 3 = head, and on sm_90a 4, 5 = team, from ROSE_CUDA_WIDE on wide and once, which want the
- * weights' cores. One that does not take the shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 17, ROSE_CUDA_WIDE = 6 };
+ * tiles, 3 = head, and on sm_90a 4, 5 = team, from ROSE_CUDA_WIDE on wide, once and stationary,
+ * which want the weights' cores. One that does not take the shape gives way to tiles. */
+enum { ROSE_CUDA_N_KERNELS = 18, ROSE_CUDA_WIDE = 6 };
 void rose_cuda_linear_force(int kernel);
 /* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);

@@ -1,8 +1,10 @@
 /* backend/cuda/linear.cu - the choice of a matrix kernel: a matter of speed only, the bits are the
- * same (linear.cuh, linear_head.cuh, linear_once.cuh, linear_team.cuh, linear_wide.cuh). */
+ * same (linear.cuh, linear_head.cuh, linear_once.cuh, linear_stationary.cuh, linear_team.cuh,
+ * linear_wide.cuh). */
 #include <pthread.h>
 
 #include "backend/cuda/linear_types.h"
+#include "backend/cuda/wide_walk.h"
 #include "model/model.h"
 
 static int g_forced;
@@ -41,6 +43,8 @@ cudaError_t rose_cuda_linear_init(bool *wide)
     return g_init;
 }
 
+enum { CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32 };
+
 enum {
     ROWS = 1,
     TILES,
@@ -50,15 +54,16 @@ enum {
     WIDE = ROSE_CUDA_WIDE, /* from here on as rose_cuda_wide */
     WIDE_64 = WIDE + ROSE_CUDA_WIDE_64_96,
     ONCE = WIDE + ROSE_CUDA_ONCE_48,
-    CHAIN = WIDE + ROSE_CUDA_CHAIN
+    CHAIN = WIDE + ROSE_CUDA_CHAIN,
+    STATIONARY = WIDE + ROSE_CUDA_STATIONARY
 };
 
 const char *rose_cuda_linear_name(int kernel)
 {
     static const char *const names[ROSE_CUDA_N_KERNELS] = {
-        "auto",     "rows",          "tiles",       "head",       "team",       "team-32",
-        "wide-192", "wide-96",       "wide-64-96",  "wide-64-48", "once-48",    "once-48-alone",
-        "once-96",  "once-96-alone", "once-128-96", "chain",      "chain-alone"};
+        "auto",     "rows",          "tiles",       "head",       "team",        "team-32",
+        "wide-192", "wide-96",       "wide-64-96",  "wide-64-48", "once-48",     "once-48-alone",
+        "once-96",  "once-96-alone", "once-128-96", "chain",      "chain-alone", "stationary"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
 }
 
@@ -97,7 +102,9 @@ static bool takes(const rose_cuda_linear *l, const rose_cuda_io *io, int kernel)
     if (kernel < WIDE_64) return true;
     if (kernel < ONCE) return head;
     if (kernel < CHAIN) return !head;
-    return io->epilogue == ROSE_CUDA_EPI_RESIDUAL && l->k_pad <= ROSE_CUDA_CHAIN_K;
+    if (kernel < STATIONARY)
+        return io->epilogue == ROSE_CUDA_EPI_RESIDUAL && l->k_pad <= ROSE_CUDA_CHAIN_K;
+    return !head && (l->k_pad + CHUNK_K - 1) / CHUNK_K == ROSE_CUDA_STATIONARY_CHUNKS;
 }
 
 static uint32_t tiles_of(const rose_cuda_linear *l, uint32_t rows, uint32_t tile_rows,
@@ -111,7 +118,7 @@ static uint32_t tiles_of(const rose_cuda_linear *l, uint32_t rows, uint32_t tile
  * attention blocks leave it memory. From 513 rows on: best_wide. */
 static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
 {
-    enum { CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32, CHAIN_CHUNKS = ROSE_CUDA_CHAIN_CHUNKS };
+    enum { CHAIN_CHUNKS = ROSE_CUDA_CHAIN_CHUNKS };
     const uint32_t n48 = tiles_of(l, io->rows, 64, 48), n96 = tiles_of(l, io->rows, 64, 96);
     const uint32_t n128 = tiles_of(l, io->rows, 128, 96);
     const uint32_t chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K;
@@ -130,9 +137,23 @@ static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const ros
     return 0;
 }
 
-/* Of linear_wide.cuh, and linear_once.cuh for tiles of 64 rows, the one with the least product of
- * waves and a tile's time (outputs of a multiprocessor in a tile, over the share of the tensor
- * cores that shared memory allows it, in %). */
+/* Of linear_stationary.cuh, against best_wide's: whether it is chosen. Where the residual is added
+ * always (of 640 rows and more; 768 outputs). Else by its time in the measure of best_wide: a tile
+ * at 77 %, half of one more for the weights. */
+static bool stationary_for(const rose_cuda_linear *l, const rose_cuda_io *io,
+                           const rose_cuda_launch *at, uint64_t wide)
+{
+    if ((at->without & ROSE_CUDA_WITHOUT_STATIONARY) != 0 || io->rows <= 512 ||
+        !takes(l, io, STATIONARY))
+        return false;
+    if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL) return true;
+    const column_walk w = column_walk_of(io->rows, 64, l->n, 96, g_multiprocessors);
+    return (2 * (uint64_t)column_most(&w) + 1) * (64 * 96 * 100 / 77) / 2 < wide;
+}
+
+/* Of linear_wide.cuh, linear_once.cuh for tiles of 64 rows, and linear_stationary.cuh, the one with
+ * the least product of waves and a tile's time (outputs of a multiprocessor in a tile, over the
+ * share of the tensor cores that shared memory allows it, in %). */
 static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
 {
     const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS,
@@ -167,7 +188,7 @@ static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const ro
             best = WIDE + shapes[i].kernel;
         }
     }
-    return best;
+    return stationary_for(l, io, at, least) ? STATIONARY : best;
 }
 
 /* By measurement on an H100 of 132 multiprocessors, GPT-2 124M (2026-11-21, 22). Bounds on rows and

@@ -45,7 +45,8 @@ cudaError_t rose_cuda_team_init_bf16(bool *there);
 enum {
     ROSE_CUDA_CHAIN_CHUNKS =
         4, /* of a block of a chain: with 48 outputs their sums are 96 registers */
-    ROSE_CUDA_CHAIN_K = 8 * ROSE_CUDA_CHAIN_CHUNKS * ROSE_CUDA_CHUNK_K32 * 32 /* 8 blocks */
+    ROSE_CUDA_CHAIN_K = 8 * ROSE_CUDA_CHAIN_CHUNKS * ROSE_CUDA_CHUNK_K32 * 32, /* 8 blocks */
+    ROSE_CUDA_STATIONARY_CHUNKS = 4 /* of k: their weights fill the shared memory */
 };
 typedef enum rose_cuda_wide {
     ROSE_CUDA_WIDE_192,   /* tiles of 128 rows x 192 outputs */
@@ -61,7 +62,8 @@ typedef enum rose_cuda_wide {
     ROSE_CUDA_ONCE_128_96, /* one block a multiprocessor */
     /* Residual alone, k_pad of ROSE_CUDA_CHAIN_K at most: clusters for tiles of 64 x 48 */
     ROSE_CUDA_CHAIN,
-    ROSE_CUDA_CHAIN_ALONE
+    ROSE_CUDA_CHAIN_ALONE,
+    ROSE_CUDA_STATIONARY /* linear_stationary.cuh, k_pad of ROSE_CUDA_STATIONARY_CHUNKS alone */
 } rose_cuda_wide;
 cudaError_t rose_cuda_wide_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io, rose_cuda_wide kernel);

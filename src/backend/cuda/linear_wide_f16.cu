@@ -1,16 +1,19 @@
-/* backend/cuda/linear_wide_f16.cu - the matrix products of linear_wide.cuh and linear_once.cuh for
- * fp16. */
+/* backend/cuda/linear_wide_f16.cu - the matrix products of linear_wide.cuh, linear_once.cuh and
+ * linear_stationary.cuh for fp16. */
 #include "backend/cuda/linear_once.cuh"
+#include "backend/cuda/linear_stationary.cuh"
 
 cudaError_t rose_cuda_wide_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io, rose_cuda_wide kernel)
 {
+    if (kernel >= ROSE_CUDA_STATIONARY) return run_stationary<__half>(at, l, io);
     return kernel >= ROSE_CUDA_ONCE_48 ? run_once<__half>(at, l, io, kernel)
                                        : run_wide<__half>(at, l, io, kernel);
 }
 
 cudaError_t rose_cuda_wide_init_f16(bool *there)
 {
-    const cudaError_t e = init_wide<__half>(there);
-    return e == cudaSuccess && *there ? init_once<__half>() : e;
+    cudaError_t e = init_wide<__half>(there);
+    if (e == cudaSuccess && *there) e = init_once<__half>();
+    return e == cudaSuccess && *there ? init_stationary<__half>() : e;
 }

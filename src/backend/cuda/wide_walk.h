@@ -61,4 +61,94 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
     return p;
 }
 
+/* Where a block keeps the weights of a column and rows go past them (linear_stationary.cuh): of so
+ * few columns, each has as many blocks, `slices`, as there are for all, which take its rows by
+ * turns, so that all blocks are about the same rows; blocks left over take the last rows, `tail`,
+ * of `shared` columns each. Of more columns than blocks a block has one after the other. */
+typedef struct column_walk {
+    uint32_t n_rows, n_cols; /* in tiles */
+    uint32_t slices, tail, shared;
+    uint32_t blocks; /* that have any */
+} column_walk;
+
+/* The tiles of a block from (row, col) on: rows from `first` on by `step`, for each column. */
+typedef struct column_tiles {
+    uint32_t row, first, step, rows; /* rows, cols: the ends */
+    uint32_t col, col_step, cols;
+    uint32_t turn; /* columns that the block has had before */
+} column_tiles;
+
+/* rows, n_out, blocks >= 1. */
+ROSE_BOTH column_walk column_walk_of(uint32_t rows, uint32_t tile_rows, uint32_t n_out,
+                                     uint32_t tile_outputs, uint32_t blocks)
+{
+    column_walk w;
+    w.n_rows = (rows + tile_rows - 1) / tile_rows;
+    w.n_cols = (n_out + tile_outputs - 1) / tile_outputs;
+    w.slices = blocks / w.n_cols;
+    w.tail = w.shared = 0;
+    if (w.slices == 0) {
+        w.blocks = blocks;
+        return w;
+    }
+    if (w.slices > w.n_rows) w.slices = w.n_rows;
+    w.blocks = w.slices * w.n_cols;
+    if (blocks > w.blocks) {
+        w.shared = (w.n_cols + (blocks - w.blocks) - 1) / (blocks - w.blocks);
+        w.tail = w.n_rows / (w.slices * w.shared + 1);
+        if (w.tail > 0) w.blocks += (w.n_cols + w.shared - 1) / w.shared;
+    }
+    return w;
+}
+
+/* Of block b < w->blocks. */
+ROSE_BOTH column_tiles column_tiles_of(const column_walk *w, uint32_t b)
+{
+    column_tiles t;
+    t.first = 0;
+    t.step = 1;
+    t.rows = w->n_rows;
+    t.cols = w->n_cols;
+    t.col = b;
+    t.col_step = w->blocks;
+    if (w->slices > 0 && b < w->slices * w->n_cols) {
+        t.col = b % w->n_cols;
+        t.col_step = w->n_cols;
+        t.first = b / w->n_cols;
+        t.step = w->slices;
+        t.rows = w->n_rows - w->tail;
+    } else if (w->slices > 0) {
+        t.col = (b - w->slices * w->n_cols) * w->shared;
+        t.col_step = 1;
+        if (t.col + w->shared < t.cols) t.cols = t.col + w->shared;
+        t.first = w->n_rows - w->tail;
+    }
+    t.row = t.first;
+    t.turn = 0;
+    return t;
+}
+
+/* To the next, of which there may be none. The first is always one. */
+ROSE_BOTH void column_next(column_tiles *t)
+{
+    t->row += t->step;
+    if (t->row < t->rows) return;
+    t->row = t->first;
+    t->col += t->col_step;
+    t->turn++;
+}
+
+ROSE_BOTH int column_there(const column_tiles *t)
+{
+    return t->col < t->cols;
+}
+
+/* Tiles of the block that has most, about: of the first. */
+ROSE_BOTH uint32_t column_most(const column_walk *w)
+{
+    const uint32_t rows = w->n_rows - w->tail, slices = w->slices > 0 ? w->slices : 1;
+    const uint32_t columns = w->slices > 0 ? 1 : (w->n_cols + w->blocks - 1) / w->blocks;
+    return (rows + slices - 1) / slices * columns;
+}
+
 #endif

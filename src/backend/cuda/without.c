@@ -8,13 +8,21 @@
 static const struct {
     const char *name;
     uint32_t bit;
-} g_names[] = {{"wide", ROSE_CUDA_WITHOUT_WIDE},       {"team", ROSE_CUDA_WITHOUT_TEAM},
-               {"ahead", ROSE_CUDA_WITHOUT_AHEAD},     {"halves", ROSE_CUDA_WITHOUT_HALVES},
-               {"normed", ROSE_CUDA_WITHOUT_NORMED},   {"carveout", ROSE_CUDA_WITHOUT_CARVEOUT},
-               {"prompts", ROSE_CUDA_WITHOUT_PROMPTS}, {"spread", ROSE_CUDA_WITHOUT_SPREAD},
-               {"joined", ROSE_CUDA_WITHOUT_JOINED},   {"head", ROSE_CUDA_WITHOUT_HEAD},
-               {"once", ROSE_CUDA_WITHOUT_ONCE},       {"chain", ROSE_CUDA_WITHOUT_CHAIN},
-               {"append", ROSE_CUDA_WITHOUT_APPEND},   {"fetch", ROSE_CUDA_WITHOUT_FETCH}};
+} g_names[] = {{"wide", ROSE_CUDA_WITHOUT_WIDE},
+               {"team", ROSE_CUDA_WITHOUT_TEAM},
+               {"ahead", ROSE_CUDA_WITHOUT_AHEAD},
+               {"halves", ROSE_CUDA_WITHOUT_HALVES},
+               {"normed", ROSE_CUDA_WITHOUT_NORMED},
+               {"carveout", ROSE_CUDA_WITHOUT_CARVEOUT},
+               {"prompts", ROSE_CUDA_WITHOUT_PROMPTS},
+               {"spread", ROSE_CUDA_WITHOUT_SPREAD},
+               {"joined", ROSE_CUDA_WITHOUT_JOINED},
+               {"head", ROSE_CUDA_WITHOUT_HEAD},
+               {"once", ROSE_CUDA_WITHOUT_ONCE},
+               {"chain", ROSE_CUDA_WITHOUT_CHAIN},
+               {"append", ROSE_CUDA_WITHOUT_APPEND},
+               {"fetch", ROSE_CUDA_WITHOUT_FETCH},
+               {"stationary", ROSE_CUDA_WITHOUT_STATIONARY}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 
 static uint32_t bit_of(const char *name, size_t length)
@@ -27,7 +35,7 @@ static uint32_t bit_of(const char *name, size_t length)
 
 static rose_status refuse(const char *name, size_t length, rose_err *err)
 {
-    char names[120] = "";
+    char names[160] = "";
     size_t used = 0;
     for (size_t i = 0; i < N_NAMES && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "",

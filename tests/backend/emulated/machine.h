@@ -1,8 +1,8 @@
 /* tests/backend/emulated/machine.h - a GPU of sm_90a for kernels compiled as C++, one thread after
  * the other: each CUDA thread is a fiber, each block of a cluster a thread of the host, of which
- * one runs at a time. It has what linear_wide.cuh and linear_once.cuh ask for: barriers in shared
- * memory, tensor copies, wgmma with both operands in shared memory, clusters, named barriers,
- * warps.
+ * one runs at a time. It has what the matrix kernels that include linear_wide.cuh ask for: barriers
+ * in shared memory, tensor copies, wgmma with both operands in shared memory, clusters, named
+ * barriers, warps.
  *
  * What the hardware may do at any time is done at one end of that time: copies (and stores to other
  * blocks, and additions by the copy engine) as soon as they are asked for, or when nothing else can

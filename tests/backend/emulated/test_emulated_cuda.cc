@@ -1,7 +1,8 @@
-/* tests/backend/emulated/test_emulated_cuda.cc - the matrix kernels of linear_wide.cuh and
- * linear_once.cuh, and those of prompts.cu, from their sources, on machine.h: every kernel, every
- * epilogue, bit for bit what docs/NUMERICS.md says, with copies and products as early and as late
- * as they may be. The only test of these kernels where there is no GPU. */
+/* tests/backend/emulated/test_emulated_cuda.cc - the matrix kernels of linear_wide.cuh,
+ * linear_once.cuh and linear_stationary.cuh, and those of prompts.cu, from their sources, on
+ * machine.h: every kernel, every epilogue, bit for bit what docs/NUMERICS.md says, with copies and
+ * products as early and as late as they may be. The only test of these kernels where there is no
+ * GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -341,6 +342,8 @@ static bool is_for(const char *name, const rose_cuda_io &io, const rose_cuda_lin
     if (strncmp(name, "once", 4) == 0) return !head;
     if (strncmp(name, "chain", 5) == 0)
         return io.epilogue == ROSE_CUDA_EPI_RESIDUAL && l.k_pad <= ROSE_CUDA_CHAIN_K;
+    if (strncmp(name, "stationary", 10) == 0)
+        return !head && (l.k_pad + CHUNK_K - 1) / CHUNK_K == ROSE_CUDA_STATIONARY_CHUNKS;
     return true;
 }
 
@@ -433,6 +436,15 @@ static void test_rings(void **state)
     }
     for (int type = 0; type < 2; type++)
         n_bad += compare(type, 65, 448, 1344, ROSE_CUDA_EPI_QKV, 64);
+    /* Of four chunks, rows for several tiles and columns for several blocks. */
+    static const uint32_t columns[] = {96, 200, 400};
+    for (int i = 0; i < 6; i++)
+        for (int e = 0; e < 4; e++)
+            if (e != ROSE_CUDA_EPI_QKV)
+                n_bad += compare((int)any(2), 50 + any(300), 577 + any(192), columns[any(3)],
+                                 (rose_cuda_epilogue)e, 0);
+    for (int type = 0; type < 2; type++)
+        n_bad += compare(type, 1 + any(200), 640, 1920, ROSE_CUDA_EPI_QKV, 64);
     n_bad += compare((int)any(2), 65, 6144, 8, ROSE_CUDA_EPI_RESIDUAL, 0);
     assert_int_equal(n_bad, 0);
     assert_false(machine::g_hung);

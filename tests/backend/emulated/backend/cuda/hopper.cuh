@@ -1,5 +1,5 @@
 /* tests/backend/emulated/backend/cuda/hopper.cuh - in place of the one of src: the same on
- * machine.h, as far as linear_wide.cuh and linear_once.cuh use it. */
+ * machine.h, as far as linear_wide.cuh and what includes it use it. */
 #ifndef ROSE_BACKEND_CUDA_HOPPER_CUH
 #define ROSE_BACKEND_CUDA_HOPPER_CUH
 
@@ -15,6 +15,11 @@ template <int N> ROSE_DEVICE void fewer_registers(void)
 }
 template <int N> ROSE_DEVICE void more_registers(void)
 {
+}
+
+ROSE_DEVICE uint32_t warpgroup(void)
+{
+    return threadIdx.x / 128;
 }
 
 /* ---- barriers ---- */
