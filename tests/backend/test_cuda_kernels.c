@@ -461,26 +461,31 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
     return y;
 }
 
-/* How many kernels differ from `tiles`; the lines of them say where. */
+/* Whether `kernel` differs from `want`, of `tiles`; the line of it says where. */
+static int compare_kernel(const bits *b, rose_cuda_epilogue e, int kernel, const uint8_t *want)
+{
+    size_t bytes, first = 0, n = 0;
+    uint8_t *y = run_bits(b, e, kernel, &bytes);
+    for (size_t i = memcmp(y, want, bytes) != 0 ? bytes : 0; i-- > 0;)
+        if (y[i] != want[i]) n++, first = i;
+    if (n > 0)
+        print_message("type %d, %u x %u x %u, epilogue %d: kernel %s differs in %zu of "
+                      "%zu bytes, the first is %zu\n",
+                      (int)b->type, b->m, b->k, b->n, (int)e, rose_cuda_linear_name(kernel), n,
+                      bytes, first);
+    free(y);
+    return n > 0;
+}
+
+/* How many kernels differ from `tiles`. */
 static int compare_epilogue(const bits *b, rose_cuda_epilogue e)
 {
     size_t bytes;
     int n_bad = 0;
     uint8_t *want = run_bits(b, e, 2, &bytes);
-    for (int kernel = 0; want != NULL && kernel < ROSE_CUDA_N_KERNELS; kernel++) {
-        if (left_out(kernel) || (kernel == 1 && b->m > 512)) continue;
-        uint8_t *y = run_bits(b, e, kernel, &bytes);
-        size_t first = 0, n = 0;
-        for (size_t i = memcmp(y, want, bytes) != 0 ? bytes : 0; i-- > 0;)
-            if (y[i] != want[i]) n++, first = i;
-        if (n > 0)
-            print_message("type %d, %u x %u x %u, epilogue %d: kernel %s differs in %zu of "
-                          "%zu bytes, the first is %zu\n",
-                          (int)b->type, b->m, b->k, b->n, (int)e, rose_cuda_linear_name(kernel), n,
-                          bytes, first);
-        n_bad += n > 0;
-        free(y);
-    }
+    for (int kernel = 0; want != NULL && kernel < ROSE_CUDA_N_KERNELS; kernel++)
+        if (!left_out(kernel) && (kernel != 1 || b->m <= 512))
+            n_bad += compare_kernel(b, e, kernel, want);
     free(want);
     return n_bad;
 }
@@ -521,6 +526,53 @@ static void test_head(void **state)
     assert_int_equal(n_bad, 0);
 }
 
+static bits make_bits(fx_random *r, rose_cuda_type type, uint32_t m, uint32_t k, uint32_t n)
+{
+    bits b = {.type = type, .m = m, .k = k, .n = n, .head_dim = 64};
+    b.w = random_values(r, type, (size_t)up(k, 32) * up(n, 128), 0.1f);
+    for (int kv = 0; kv < 2; kv++)
+        b.cores[kv] = make_cores(&b, kv != 0);
+    b.h = random_values(r, type, (size_t)up(m, 128) * up(k, 32), 1);
+    b.bias = random_bias(r, n);
+    b.slot = random_slots(r, m, &b.n_pages);
+    return b;
+}
+
+static void free_bits(bits *b)
+{
+    cudaFree(b->w);
+    cudaFree(b->cores[0]);
+    cudaFree(b->cores[1]);
+    cudaFree(b->h);
+    cudaFree(b->bias);
+    cudaFree(b->slot);
+}
+
+/* linear_stationary.cuh where a block has several tiles, the last rows of columns that share a
+ * block, or several columns; by itself, so that the sanitizers come to its end. */
+static void test_columns(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][3] = {
+        {130, 577, 12700}, {800, 640, 2000}, {700, 640, 1920}, {65, 768, 100}};
+    fx_random r = {.seed = fx_seed() + 7};
+    int kernel = 0, n_bad = 0;
+    while (kernel < ROSE_CUDA_N_KERNELS && strcmp(rose_cuda_linear_name(kernel), "stationary") != 0)
+        kernel++;
+    assert_in_range(kernel, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
+    for (int i = 0; i < 4; i++) {
+        bits b = make_bits(&r, (rose_cuda_type)(i % 2), shapes[i][0], shapes[i][1], shapes[i][2]);
+        for (int e = 0; e < EPILOGUES; e++) {
+            size_t bytes;
+            uint8_t *want = e != ROSE_CUDA_EPI_LOGITS ? run_bits(&b, e, 2, &bytes) : NULL;
+            if (want != NULL) n_bad += compare_kernel(&b, (rose_cuda_epilogue)e, kernel, want);
+            free(want);
+        }
+        free_bits(&b);
+    }
+    assert_int_equal(n_bad, 0);
+}
+
 static void test_same_bits(void **state)
 {
     (void)state;
@@ -537,21 +589,10 @@ static void test_same_bits(void **state)
                 static const uint32_t fixed[] = {1, 64, 128, 2047};
                 const uint32_t m = j < 4 ? fixed[j] : 1 + fx_below(&r, 300);
                 if (m > 1000 && t > 0) continue;
-                bits b = {.type = (rose_cuda_type)t, .m = m, .k = kn[i][0], .n = kn[i][1]};
+                bits b = make_bits(&r, (rose_cuda_type)t, m, kn[i][0], kn[i][1]);
                 b.head_dim = some_head_dim(b.k, (uint32_t)(i + j));
-                b.w = random_values(&r, b.type, (size_t)up(b.k, 32) * up(b.n, 128), 0.1f);
-                for (int kv = 0; kv < 2; kv++)
-                    b.cores[kv] = make_cores(&b, kv != 0);
-                b.h = random_values(&r, b.type, (size_t)up(m, 128) * up(b.k, 32), 1);
-                b.bias = random_bias(&r, b.n);
-                b.slot = random_slots(&r, m, &b.n_pages);
                 n_bad += compare_bits(&b);
-                cudaFree(b.w);
-                cudaFree(b.cores[0]);
-                cudaFree(b.cores[1]);
-                cudaFree(b.h);
-                cudaFree(b.bias);
-                cudaFree(b.slot);
+                free_bits(&b);
             }
     assert_int_equal(n_bad, 0);
 }
@@ -561,7 +602,7 @@ static void test_same_bits(void **state)
 static void test_denormals(void **state)
 {
     (void)state;
-    enum { M = 130, N = 192, K = 64 };
+    enum { M = 130, N = 192, K = 768 };
     static const int exponents[] = {-124, -126, -135};
     static float x[M * N], bias[N], want[M * N], y[M * N];
     fx_random r = {.seed = fx_seed() + 5};
@@ -851,11 +892,12 @@ static void test_normed_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),       cmocka_unit_test(test_little),
-        cmocka_unit_test(test_chains),         cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_denormals),      cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_many_norms),     cmocka_unit_test(test_normed),
-        cmocka_unit_test(test_normed_refused), cmocka_unit_test(test_head),
+        cmocka_unit_test(test_products),  cmocka_unit_test(test_little),
+        cmocka_unit_test(test_chains),    cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_denormals),
+        cmocka_unit_test(test_norm),      cmocka_unit_test(test_many_norms),
+        cmocka_unit_test(test_normed),    cmocka_unit_test(test_normed_refused),
+        cmocka_unit_test(test_head),
     };
     bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());
