@@ -3,6 +3,7 @@
  * kernels against each other bit for bit, in every epilogue. */
 #include <math.h>
 
+#include "backend/cuda/wide_walk.h"
 #include "backend/cuda_fixture.h"
 
 enum { CANARY = 64 };
@@ -549,19 +550,31 @@ static void free_bits(bits *b)
 }
 
 /* linear_stationary.cuh where a block has several tiles, the last rows of columns that share a
- * block, or several columns; by itself, so that the sanitizers come to its end. */
+ * block (so many that the places of their biases come round), or several columns; by itself, so
+ * that the sanitizers come to its end. */
 static void test_columns(void **state)
 {
     (void)state;
     static const uint32_t shapes[][3] = {
-        {130, 577, 12700}, {800, 640, 2000}, {700, 640, 1920}, {65, 768, 100}};
+        {800, 640, 1920}, {2200, 608, 3000}, {130, 577, 12700}, {65, 768, 100}};
     fx_random r = {.seed = fx_seed() + 7};
-    int kernel = 0, n_bad = 0;
+    int kernel = 0, n_bad = 0, n_multiprocessors = 0;
+    bool wide;
+    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
+    if (!wide) skip(); /* `tiles` in its place */
+    assert_int_equal(cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, 0),
+                     cudaSuccess);
+    for (int i = 0; n_multiprocessors == 132 && i < 2; i++) {
+        const column_walk w = column_walk_of(shapes[i][0], 64, shapes[i][2], 96, 132);
+        assert_true(w.tail > 0);
+        assert_int_equal(w.shared, i == 0 ? 2 : 8);
+    }
     while (kernel < ROSE_CUDA_N_KERNELS && strcmp(rose_cuda_linear_name(kernel), "stationary") != 0)
         kernel++;
     assert_in_range(kernel, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
-    for (int i = 0; i < 4; i++) {
-        bits b = make_bits(&r, (rose_cuda_type)(i % 2), shapes[i][0], shapes[i][1], shapes[i][2]);
+    for (int i = 0; i < 8; i++) {
+        const uint32_t *shape = shapes[i / 2];
+        bits b = make_bits(&r, (rose_cuda_type)(i % 2), shape[0], shape[1], shape[2]);
         for (int e = 0; e < EPILOGUES; e++) {
             size_t bytes;
             uint8_t *want = e != ROSE_CUDA_EPI_LOGITS ? run_bits(&b, e, 2, &bytes) : NULL;
@@ -599,10 +612,9 @@ static void test_same_bits(void **state)
 
 /* The residual of small numbers, of which some sums are denormal, cancel or are zeros of either
  * sign: by each kernel as plain fp32 addition has it. And of infinities and NaN: alike in all. */
-static void test_denormals(void **state)
+static void check_denormals(uint32_t k)
 {
-    (void)state;
-    enum { M = 130, N = 192, K = 768 };
+    enum { M = 130, N = 192 };
     static const int exponents[] = {-124, -126, -135};
     static float x[M * N], bias[N], want[M * N], y[M * N];
     fx_random r = {.seed = fx_seed() + 5};
@@ -617,12 +629,12 @@ static void test_denormals(void **state)
                            : ldexpf(2 * fx_uniform(&r) - 1, exponents[fx_below(&r, 3)]);
         if (i % 1001 == 0) x[i] = i % 3 == 0 ? NAN : i % 2 != 0 ? INFINITY : -INFINITY;
     }
-    bits b = {.type = ROSE_CUDA_F16, .k = K, .n = N};
-    b.w = fx_to_device(NULL, (size_t)up(K, 32) * up(N, 128) * 2);
-    assert_int_equal(cudaMemset(b.w, 0, (size_t)up(K, 32) * up(N, 128) * 2), cudaSuccess);
+    bits b = {.type = ROSE_CUDA_F16, .k = k, .n = N};
+    b.w = fx_to_device(NULL, (size_t)up(k, 32) * up(N, 128) * 2);
+    assert_int_equal(cudaMemset(b.w, 0, (size_t)up(k, 32) * up(N, 128) * 2), cudaSuccess);
     b.cores[0] = make_cores(&b, false);
-    void *h = fx_to_device(NULL, (size_t)up(M, 128) * K * 2);
-    assert_int_equal(cudaMemset(h, 0, (size_t)up(M, 128) * K * 2), cudaSuccess);
+    void *h = fx_to_device(NULL, (size_t)up(M, 128) * k * 2);
+    assert_int_equal(cudaMemset(h, 0, (size_t)up(M, 128) * k * 2), cudaSuccess);
     float *on_device = fx_to_device(bias, sizeof bias);
     int n_bad = 0;
     for (int way = 0; way < ROSE_CUDA_N_KERNELS; way++) {
@@ -631,8 +643,8 @@ static void test_denormals(void **state)
         const rose_cuda_linear w = {.w = b.w,
                                     .cores = b.cores[0],
                                     .bias = on_device,
-                                    .k = K,
-                                    .k_pad = up(K, 32),
+                                    .k = k,
+                                    .k_pad = up(k, 32),
                                     .n = N,
                                     .n_pad = up(N, 128)};
         float *d = fx_to_device(x, sizeof x);
@@ -659,6 +671,14 @@ static void test_denormals(void **state)
     cudaFree(h);
     cudaFree(on_device);
     assert_int_equal(n_bad, 0);
+}
+
+/* A chunk of k, and four, which linear_stationary.cuh takes. */
+static void test_denormals(void **state)
+{
+    (void)state;
+    check_denormals(64);
+    check_denormals(768);
 }
 
 static void test_norm(void **state)

@@ -62,7 +62,8 @@ static void test_every_tile_once(void **state)
                    64 * (1 + below(128)));
 }
 
-/* Every tile once, a column's all with its weights there; no block has many more than another. */
+/* Every tile once, in columns that the block has one after the other; none has more than the
+ * first. */
 static void check_columns(uint32_t rows, uint32_t n_out, uint32_t blocks)
 {
     const column_walk w = column_walk_of(rows, 64, n_out, 96, blocks);

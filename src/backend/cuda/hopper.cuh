@@ -63,8 +63,9 @@ ROSE_DEVICE void barrier_wait_cluster(uint32_t at, uint32_t parity)
                  : "memory");
 }
 
-/* ---- copies from global memory by a map of blocks (linear_team.cuh, linear_wide.cuh), counted by
- * a barrier: all of a box, from core `core` of block `block` on; what lies outside the map is zeros
+/* ---- copies from global memory by a map of blocks (linear_team.cuh, linear_wide.cuh and what
+ * includes it), counted by a barrier: all of a box, from core `core` of block `block` on; what lies
+ * outside the map is zeros
  * ---- */
 
 ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, uint32_t block,

@@ -39,7 +39,8 @@ typedef struct rose_cuda_linear {
     void *w;
     float *bias; /* [n] or NULL */
     uint32_t k, k_pad, n, n_pad;
-    void *cores; /* a second copy of 16-bit weights, for linear_wide.cuh (core_index); or NULL */
+    void *cores; /* a second copy of 16-bit weights, for linear_wide.cuh and what includes it
+                    (core_index); or NULL */
     bool kv;     /* outputs k to 3 k - 1 are K and V: `cores` has them in another order */
 } rose_cuda_linear;
 

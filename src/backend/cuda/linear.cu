@@ -137,17 +137,18 @@ static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const ros
     return 0;
 }
 
-/* Of linear_stationary.cuh, against best_wide's: whether it is chosen. Where the residual is added
- * always (of 640 rows and more; 768 outputs). Else by its time in the measure of best_wide: a tile
- * at 77 %, half of one more for the weights. */
+/* Of linear_stationary.cuh, against best_wide's: whether it is chosen, by measurement on an H100
+ * (2026-11-23). Where the residual is added always, if half of the chip is at work (measured of 640
+ * rows and more, 768 outputs). Else by its time in the measure of best_wide: a tile at 77 %, half
+ * of one more for the weights. */
 static bool stationary_for(const rose_cuda_linear *l, const rose_cuda_io *io,
                            const rose_cuda_launch *at, uint64_t wide)
 {
     if ((at->without & ROSE_CUDA_WITHOUT_STATIONARY) != 0 || io->rows <= 512 ||
         !takes(l, io, STATIONARY))
         return false;
-    if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL) return true;
     const column_walk w = column_walk_of(io->rows, 64, l->n, 96, g_multiprocessors);
+    if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL) return 2 * w.blocks > g_multiprocessors;
     return (2 * (uint64_t)column_most(&w) + 1) * (64 * 96 * 100 / 77) / 2 < wide;
 }
 

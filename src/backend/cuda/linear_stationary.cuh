@@ -10,14 +10,16 @@
  * the tensor cores busy by itself: of 96 outputs there is room for two sets of accumulators for
  * chunks, the next under way while one is added to the sum.
  *
+ * Weights need no barriers of their own. The first tile of a column brings them, a stage with the
+ * same stage of its rows. One thread copies all stages in order, and each waits until the stage
+ * that was as many before as the ring has, at most a tile, has been read: so by then the tile
+ * before is through with the weights of this one.
+ *
  * Faster where ends are long (the residual) and where tiles of 128 x 192 do not come out even
  * (linear.cu). Bound: shared memory, of which products and copies take 224 cycles for 192 of the
- * tensor cores, and the other warpgroup's end, which slows the products beside it (H100,
- * 2026-11-23: 3,600 cycles a tile, without ends 2,800).
- *
- * Weights need no barriers of their own. The first tile of a column brings them, a stage with the
- * same stage of its rows; the ring has no more stages than a tile, so when one is written again,
- * the tile before has been through with the weights of that stage. */
+ * tensor cores, and the other warpgroup's end, which slows the products beside it
+ * (docs/results/gpu-optimisations.md, "Weights that stay").
+ */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_STATIONARY_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_STATIONARY_CUH
 
@@ -29,7 +31,7 @@ enum {
     STATIONARY_N = 96,                                    /* outputs of a tile, of 64 rows */
     STATIONARY_ROWS = 8 * BLOCK_BYTES,                    /* a stage of rows; of weights: */
     STATIONARY_WEIGHTS = STATIONARY_N / 8 * BLOCK_BYTES,
-    STATIONARY_BIASES = 3 /* the next but one column's comes when this one's last tile has ended */
+    STATIONARY_BIASES = 3 /* the next but one column's may come before this one's last tile ends */
 };
 
 /* Of the ring; beside a residual's places there is room for fewer. */
@@ -45,7 +47,8 @@ static constexpr uint32_t STATIONARY_SHARED = STATIONARY_STAGES *STATIONARY_WEIG
 template <int STAGES>
 ROSE_DEVICE void copy_stationary(const wide_copies &c, uint32_t kept, column_tiles at)
 {
-    static_assert(STAGES <= STATIONARY_STAGES, "weights are written when they have been read");
+    static_assert(STATIONARY_CHUNKS > 1 && STAGES <= STATIONARY_STAGES,
+                  "weights are written when they have been read");
     ring_place p = {0, 1};
     uint32_t early = 0;
     bool fresh = true; /* the tile is the column's first */
@@ -128,7 +131,7 @@ ROSE_DEVICE void multiply_tile(float (&sum)[STATIONARY_N / 2], wide_ring *r, uin
     wgmma_wait<0>();
     free_stage<1>(*r, slot_before<STAGES>(*r, 1));
     keep_here(acc[(STATIONARY_CHUNKS - 1) % 2]);
-    add_chunk(sum, acc[(STATIONARY_CHUNKS - 1) % 2], STATIONARY_CHUNKS == 1);
+    add_chunk(sum, acc[(STATIONARY_CHUNKS - 1) % 2], false);
 }
 
 /* A warpgroup that multiplies: every second of the block's tiles. */
@@ -206,9 +209,7 @@ static __global__ void __launch_bounds__(384, 1)
                                    .full = full_at,
                                    .empty = empty_at,
                                    .biases = shared_address(biases),
-                                   .n = l.n,
-                                   .n_stages = STATIONARY_STAGES,
-                                   .rank = 0};
+                                   .n = l.n};
             copy_stationary<STAGES>(c, kept_at, mine);
             if (io.late) pdl_launch();
         }

@@ -1,6 +1,6 @@
 /* backend/cuda/wide_walk.h - the order in which the blocks of a persistent matrix kernel take
  * tiles, and that of the outputs in its copy of the weights. Plain C: for the kernels
- * (linear_wide.cuh) and tests/backend/test_walk.c.
+ * (linear_wide.cuh and what includes it) and tests/backend/test_walk.c.
  *
  * Tiles of rows go in groups small enough for the L2; within a group, all rows of one column of
  * outputs, then the next column. So the blocks at work have few columns and many rows, the rows
@@ -61,10 +61,11 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
     return p;
 }
 
-/* Where a block keeps the weights of a column and rows go past them (linear_stationary.cuh): of so
- * few columns, each has as many blocks, `slices`, as there are for all, which take its rows by
- * turns, so that all blocks are about the same rows; blocks left over take the last rows, `tail`,
- * of `shared` columns each. Of more columns than blocks a block has one after the other. */
+/* Where a block keeps the weights of a column and rows go past them (linear_stationary.cuh). Where
+ * there are no more columns than blocks, each column has `slices` blocks, which take its rows by
+ * turns, so that all blocks are at about the same rows; blocks that are left over take the last
+ * rows, `tail`, of `shared` columns each. Where there are more, a block has one column after the
+ * other and `slices` is 0. */
 typedef struct column_walk {
     uint32_t n_rows, n_cols; /* in tiles */
     uint32_t slices, tail, shared;
@@ -143,7 +144,7 @@ ROSE_BOTH int column_there(const column_tiles *t)
     return t->col < t->cols;
 }
 
-/* Tiles of the block that has most, about: of the first. */
+/* Tiles of the block that has most: the first. */
 ROSE_BOTH uint32_t column_most(const column_walk *w)
 {
     const uint32_t rows = w->n_rows - w->tail, slices = w->slices > 0 ? w->slices : 1;
