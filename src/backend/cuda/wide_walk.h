@@ -64,7 +64,8 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
 /* Where a block keeps the weights of a column and rows go past them (linear_stationary.cuh). Where
  * there are no more columns than blocks, each column has `slices` blocks, which take its rows by
  * turns, so that all blocks are at about the same rows; blocks that are left over take the last
- * rows, `tail`, of `shared` columns each. Where there are more, a block has one column after the
+ * rows, `tail`, of `shared` columns each, three at most: of more, each would bring its weights for
+ * too few rows. Where there are more, a block has one column after the
  * other and `slices` is 0. */
 typedef struct column_walk {
     uint32_t n_rows, n_cols; /* in tiles */
@@ -96,7 +97,7 @@ ROSE_BOTH column_walk column_walk_of(uint32_t rows, uint32_t tile_rows, uint32_t
     w.blocks = w.slices * w.n_cols;
     if (blocks > w.blocks) {
         w.shared = (w.n_cols + (blocks - w.blocks) - 1) / (blocks - w.blocks);
-        w.tail = w.n_rows / (w.slices * w.shared + 1);
+        if (w.shared <= 3) w.tail = w.n_rows / (w.slices * w.shared + 1);
         if (w.tail > 0) w.blocks += (w.n_cols + w.shared - 1) / w.shared;
     }
     return w;
