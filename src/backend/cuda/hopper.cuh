@@ -33,7 +33,7 @@ template <int N> ROSE_DEVICE void more_registers(void)
 
 /* Which of the block's it is, so that ptxas sees that all lanes have the same, and computes what
  * follows from it once a warp: else it moves the places of each product to uniform registers anew
- * (linear_stationary.cuh: 116 moves for 48 products, 5 to 8 % of its time; H100, 2026-11-23). */
+ * (linear_stationary.cuh: 116 moves for 48 products, 2 to 6 % of its time; H100, 2026-11-23). */
 ROSE_DEVICE uint32_t warpgroup(void)
 {
     return __shfl_sync(ROSE_ALL_LANES, threadIdx.x / 128, 0);
