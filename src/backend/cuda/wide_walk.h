@@ -65,8 +65,7 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
  * there are no more columns than blocks, each column has `slices` blocks, which take its rows by
  * turns, so that all blocks are at about the same rows; blocks that are left over take the last
  * rows, `tail`, of `shared` columns each, three at most: of more, each would bring its weights for
- * too few rows. Where there are more, a block has one column after the
- * other and `slices` is 0. */
+ * too few rows. Where there are more columns, a block has one after the other and `slices` is 0. */
 typedef struct column_walk {
     uint32_t n_rows, n_cols; /* in tiles */
     uint32_t slices, tail, shared;
