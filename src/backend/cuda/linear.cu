@@ -144,12 +144,13 @@ static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const ros
 static bool stationary_for(const rose_cuda_linear *l, const rose_cuda_io *io,
                            const rose_cuda_launch *at, uint64_t wide)
 {
+    enum { M = ROSE_CUDA_STATIONARY_M, N = ROSE_CUDA_STATIONARY_N };
     if ((at->without & ROSE_CUDA_WITHOUT_STATIONARY) != 0 || io->rows <= 512 ||
         !takes(l, io, STATIONARY))
         return false;
-    const column_walk w = column_walk_of(io->rows, 64, l->n, 96, g_multiprocessors);
+    const column_walk w = column_walk_of(io->rows, M, l->n, N, g_multiprocessors);
     if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL) return 2 * w.blocks > g_multiprocessors;
-    return (2 * (uint64_t)column_most(&w) + 1) * (64 * 96 * 100 / 77) / 2 < wide;
+    return (2 * (uint64_t)column_most(&w) + 1) * (M * N * 100 / 77) / 2 < wide;
 }
 
 /* Of linear_wide.cuh, linear_once.cuh for tiles of 64 rows, and linear_stationary.cuh, the one with

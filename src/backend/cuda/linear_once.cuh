@@ -292,16 +292,9 @@ template <typename T> static cudaError_t init_once(void)
 {
 #define KERNEL(EPI, G, TN, S, CHAIN)                                                               \
     {(const void *)once_kernel<T, EPI, G, TN, S, CHAIN>, (size_t)ONCE_SHARED<G, TN, S, CHAIN>},
-    const struct {
-        const void *kernel;
-        size_t shared;
-    } kernels[] = {ONCE_KERNELS(KERNEL)};
+    const wide_needs kernels[] = {ONCE_KERNELS(KERNEL)};
 #undef KERNEL
-    cudaError_t e = cudaSuccess;
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)
-        e = cudaFuncSetAttribute(kernels[i].kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)kernels[i].shared);
-    return e;
+    return allow_shared(kernels, sizeof kernels / sizeof *kernels);
 }
 
 #endif

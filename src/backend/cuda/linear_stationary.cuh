@@ -28,8 +28,9 @@
 enum {
     STATIONARY_CHUNKS = ROSE_CUDA_STATIONARY_CHUNKS,
     STATIONARY_STAGES = STATIONARY_CHUNKS * CHUNK_STAGES, /* of a tile */
-    STATIONARY_N = 96,                                    /* outputs of a tile, of 64 rows */
-    STATIONARY_ROWS = 8 * BLOCK_BYTES,                    /* a stage of rows; of weights: */
+    STATIONARY_N = ROSE_CUDA_STATIONARY_N,                /* outputs of a tile */
+    STATIONARY_M = ROSE_CUDA_STATIONARY_M,                /* rows: a warpgroup's */
+    STATIONARY_ROWS = STATIONARY_M / 8 * BLOCK_BYTES,     /* a stage of rows; of weights: */
     STATIONARY_WEIGHTS = STATIONARY_N / 8 * BLOCK_BYTES,
     STATIONARY_BIASES = 3 /* the next but one column's may come before this one's last tile ends */
 };
@@ -77,7 +78,7 @@ ROSE_DEVICE void copy_stationary(const wide_copies &c, uint32_t kept, column_til
                 barrier_wait(c.empty + p.slot * 8, p.parity);
                 copy_column(p.slot, s);
             }
-            copy_box(to, c.h_map, s * (STAGE_K / 8), at.row * 8, full);
+            copy_box(to, c.h_map, s * (STAGE_K / 8), at.row * (STATIONARY_M / 8), full);
             next_place<STAGES>(&p);
         }
         const uint32_t turn = at.turn;
@@ -86,10 +87,10 @@ ROSE_DEVICE void copy_stationary(const wide_copies &c, uint32_t kept, column_til
     }
 }
 
-/* The place n stages on. */
-template <int STAGES> ROSE_DEVICE void skip_stages(ring_place *p, uint32_t n)
+/* Past the other warpgroup's tile. */
+template <int STAGES> ROSE_DEVICE void skip_tile(ring_place *p)
 {
-    p->slot += n;
+    p->slot += STATIONARY_STAGES;
     while (p->slot >= STAGES) {
         p->slot -= STAGES;
         p->parity ^= 1;
@@ -146,12 +147,12 @@ ROSE_DEVICE void multiply_stationary(const rose_cuda_linear &l, const rose_cuda_
     pdl_wait();
     if (r->group > 0) {
         column_next(&at);
-        skip_stages<STAGES>(&r->at, STATIONARY_STAGES);
+        skip_tile<STAGES>(&r->at);
     }
     while (column_there(&at)) {
         wide_tile tile;
         float sum[STATIONARY_N / 2];
-        begin_wide<EPI>(&tile, io, at.row * 64 + my_row, at.col * STATIONARY_N);
+        begin_wide<EPI>(&tile, io, at.row * STATIONARY_M + my_row, at.col * STATIONARY_N);
         tile.bias = r->biases + at.turn % STATIONARY_BIASES * (STATIONARY_N * 4);
         column_next(&at); /* the other's */
         pair_wait(1 + r->group, first ? 0 : 1);
@@ -162,7 +163,7 @@ ROSE_DEVICE void multiply_stationary(const rose_cuda_linear &l, const rose_cuda_
         finish_part<T, EPI, 2, STATIONARY_N, 1>(&tile, *r, sum, l, io, x_map);
         finish_part<T, EPI, 2, STATIONARY_N, 2>(&tile, *r, sum, l, io, x_map);
         column_next(&at);
-        skip_stages<STAGES>(&r->at, STATIONARY_STAGES);
+        skip_tile<STAGES>(&r->at);
     }
     if (STAGED<EPI> && threadIdx.x % 32 == 0) copies_done();
 }
@@ -237,10 +238,10 @@ static cudaError_t launch_stationary(const rose_cuda_launch *at, const rose_cuda
                                      const rose_cuda_io *io)
 {
     const column_walk walk =
-        column_walk_of(io->rows, 64, l->n, STATIONARY_N, (uint32_t)g_multiprocessors);
+        column_walk_of(io->rows, STATIONARY_M, l->n, STATIONARY_N, (uint32_t)g_multiprocessors);
     CUtensorMap w, h, x = {};
     cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, STATIONARY_N / 8);
-    if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, 8);
+    if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, STATIONARY_M / 8);
     if (e == cudaSuccess && STAGED<EPI>) e = map_residual(&x, io, l->n);
     if (e != cudaSuccess) return e;
     return launch_clusters(at, 1, stationary_kernel<T, EPI>, dim3(walk.blocks), 384,
@@ -271,17 +272,10 @@ template <typename T> static cudaError_t init_stationary(void)
     {                                                                                              \
         (const void *)stationary_kernel<T, EPI>, (size_t)STATIONARY_SHARED<EPI>                    \
     }
-    const struct {
-        const void *kernel;
-        size_t shared;
-    } kernels[] = {KERNEL(ROSE_CUDA_EPI_QKV), KERNEL(ROSE_CUDA_EPI_RESIDUAL),
-                   KERNEL(ROSE_CUDA_EPI_ACT)};
+    const wide_needs kernels[] = {KERNEL(ROSE_CUDA_EPI_QKV), KERNEL(ROSE_CUDA_EPI_RESIDUAL),
+                                  KERNEL(ROSE_CUDA_EPI_ACT)};
 #undef KERNEL
-    cudaError_t e = cudaSuccess;
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)
-        e = cudaFuncSetAttribute(kernels[i].kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)kernels[i].shared);
-    return e;
+    return allow_shared(kernels, sizeof kernels / sizeof *kernels);
 }
 
 #endif

@@ -46,7 +46,10 @@ enum {
     ROSE_CUDA_CHAIN_CHUNKS =
         4, /* of a block of a chain: with 48 outputs their sums are 96 registers */
     ROSE_CUDA_CHAIN_K = 8 * ROSE_CUDA_CHAIN_CHUNKS * ROSE_CUDA_CHUNK_K32 * 32, /* 8 blocks */
-    ROSE_CUDA_STATIONARY_CHUNKS = 4 /* of k: their weights fill the shared memory */
+    /* Of k, and outputs: their weights fill the shared memory; rows of a tile. */
+    ROSE_CUDA_STATIONARY_CHUNKS = 4,
+    ROSE_CUDA_STATIONARY_N = 96,
+    ROSE_CUDA_STATIONARY_M = 64
 };
 typedef enum rose_cuda_wide {
     ROSE_CUDA_WIDE_192,   /* tiles of 128 rows x 192 outputs */

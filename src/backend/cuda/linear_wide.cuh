@@ -455,14 +455,26 @@ static cudaError_t run_wide(const rose_cuda_launch *at, const rose_cuda_linear *
     return cudaErrorInvalidValue;
 }
 
+/* A kernel and the dynamic shared memory that it is launched with, bytes. */
+typedef struct wide_needs {
+    const void *kernel;
+    size_t shared;
+} wide_needs;
+
+static cudaError_t allow_shared(const wide_needs *kernels, size_t n)
+{
+    cudaError_t e = cudaSuccess;
+    for (size_t i = 0; i < n && e == cudaSuccess; i++)
+        e = cudaFuncSetAttribute(kernels[i].kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)kernels[i].shared);
+    return e;
+}
+
 /* The kernels are empty in code that is not for sm_90a: then they have no shared memory. */
 template <typename T> static cudaError_t init_wide(bool *there)
 {
 #define KERNEL(EPI, G, N) {(const void *)wide_kernel<T, EPI, G, N>, (size_t)WIDE_SHARED<EPI, G, N>},
-    const struct {
-        const void *kernel;
-        size_t shared;
-    } kernels[] = {WIDE_KERNELS(KERNEL)};
+    const wide_needs kernels[] = {WIDE_KERNELS(KERNEL)};
 #undef KERNEL
     int major = 0;
     cudaFuncAttributes a;
@@ -480,9 +492,7 @@ template <typename T> static cudaError_t init_wide(bool *there)
                                              cudaEnableDefault, &found);
     if (e != cudaSuccess || found != cudaDriverEntryPointSuccess) return e;
     g_encode = (PFN_cuTensorMapEncodeTiled_v12000)encode;
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)
-        e = cudaFuncSetAttribute(kernels[i].kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)kernels[i].shared);
+    e = allow_shared(kernels, sizeof kernels / sizeof *kernels);
     *there = e == cudaSuccess;
     return e;
 }
