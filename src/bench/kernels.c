@@ -13,10 +13,13 @@
 #include "bench/floor.h"
 #include "engine/flags.h"
 
+enum { MAX_POINTS = 32, MAX_ROWS = 32768, MAX_CPU_ROWS = 2048, N_LAYERS = 12 };
+
 typedef struct options {
-    const char *device, *dtype, *library, *isa, *kernel;
+    const char *device, *dtype, *library, *isa, *kernel, *matrix, *row_list;
     uint32_t repeats, max_rows, threads;
     bool json;
+    uint32_t rows[MAX_POINTS], n_rows; /* of row_list, max_rows at most */
 } options;
 
 typedef struct matrix {
@@ -30,14 +33,8 @@ static const matrix g_matrices[] = {
     {"fc1", ROSE_KERNEL_ACT, 3072, 768},    {"fc2", ROSE_KERNEL_RESIDUAL, 768, 3072},
     {"head", ROSE_KERNEL_HEAD, 50304, 768}, /* 50257 outputs in whole tiles */
 };
-static const uint32_t g_rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192, 32768};
 
-enum {
-    N_MATRICES = sizeof g_matrices / sizeof *g_matrices,
-    N_ROWS = sizeof g_rows / sizeof *g_rows,
-    N_LAYERS = 12,
-    MAX_CPU_ROWS = 2048
-};
+enum { N_MATRICES = sizeof g_matrices / sizeof *g_matrices };
 
 /* -1 = go on, else the exit code. */
 static int parse(int argc, char **argv, options *o)
@@ -57,8 +54,10 @@ static int parse(int argc, char **argv, options *o)
                         "cuda: one of our kernels (rows, tiles, head, team, wide-192 and more: "
                         "docs/BENCH.md)",
                         .unset = "the best for each shape"),
+        ROSE_ROW_CHOICE("matrix", &o->matrix, "all|qkv|proj|fc1|fc2|head", "which of them"),
+        ROSE_ROW_STRING("rows", &o->row_list, "LIST", "numbers of rows, from 1 to 32768"),
         ROSE_ROW_U32(
-            "max-rows", &o->max_rows, "N", 1, 32768,
+            "max-rows", &o->max_rows, "N", 1, MAX_ROWS,
             "leave out larger products (the head takes 10 GB at 32768; cpu: at most 2048)"),
         ROSE_ROW_U32("repeats", &o->repeats, "N", 1, 1000,
                      "alternating runs of each side, of which the medians count"),
@@ -75,6 +74,30 @@ static int parse(int argc, char **argv, options *o)
     };
     uint32_t n_args;
     return rose_opts_parse(&cmd, argc, argv, NULL, &n_args);
+}
+
+static bool chosen(const options *o, const matrix *m)
+{
+    return strcmp(o->matrix, "all") == 0 || strcmp(o->matrix, m->name) == 0;
+}
+
+/* o->row_list to o->rows. */
+static rose_status parse_rows(options *o, rose_err *err)
+{
+    const char *p = o->row_list;
+    for (uint32_t n = 0;; p++) {
+        char *end;
+        const unsigned long v = *p >= '0' && *p <= '9' ? strtoul(p, &end, 10) : 0;
+        if (v < 1 || v > MAX_ROWS || (*end != ',' && *end != '\0') || n++ == MAX_POINTS)
+            return rose_fail(err, ROSE_E_INVAL,
+                             "--rows '%s': expected up to %d numbers from 1 to %d, as 1,256",
+                             o->row_list, MAX_POINTS, MAX_ROWS);
+        if (v <= o->max_rows) o->rows[o->n_rows++] = (uint32_t)v;
+        if (*(p = end) == '\0') break;
+    }
+    return o->n_rows > 0 ? ROSE_OK
+                         : rose_fail(err, ROSE_E_INVAL, "--rows '%s': all are more than %u",
+                                     o->row_list, o->max_rows);
 }
 
 static void print_one(const options *o, const matrix *m, uint32_t rows, const rose_kernel_times *t,
@@ -145,45 +168,57 @@ static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, c
     rose_status st = ROSE_OK;
     double row_us = 0;
     uint64_t row_bytes = 0;
+    uint32_t printed = 0;
     print_head(ops, b, o, rose_compute_name(dtype), machine);
     for (int i = 0; i < N_MATRICES; i++)
-        for (int j = 0; j < N_ROWS && g_rows[j] <= o->max_rows && st == ROSE_OK; j++) {
+        for (uint32_t j = 0; j < o->n_rows && chosen(o, &g_matrices[i]) && st == ROSE_OK; j++) {
             const matrix *m = &g_matrices[i];
-            const rose_kernel_shape s = {m->role, m->n_out, m->n_in, g_rows[j]};
+            const rose_kernel_shape s = {m->role, m->n_out, m->n_in, o->rows[j]};
             const uint64_t times = m->role == ROSE_KERNEL_HEAD ? 1 : N_LAYERS;
             rose_kernel_times t;
             st = ops->run(b, &s, o->repeats, &t, err);
             if (st != ROSE_OK) break;
-            print_one(o, m, g_rows[j], &t, i == 0 && j == 0);
-            if (g_rows[j] != 1) continue;
+            print_one(o, m, o->rows[j], &t, printed++ == 0);
+            if (o->rows[j] != 1) continue;
             row_us += (double)times * t.own_us;
             row_bytes += times * m->n_out * m->n_in * (dtype == ROSE_COMPUTE_F32 ? 4 : 2);
         }
     if (o->json) printf("\n]");
-    if (st == ROSE_OK && machine->n_threads > 0) print_floor(o, machine, row_us, row_bytes);
+    if (st == ROSE_OK && machine->n_threads > 0 && row_bytes > 0 && strcmp(o->matrix, "all") == 0)
+        print_floor(o, machine, row_us, row_bytes);
     if (o->json) puts("}");
     return st;
 }
 
 int rose_bench_kernels(int argc, char **argv)
 {
-    options o = {.device = "cpu", .dtype = "auto", .isa = "auto", .repeats = 21};
+    options o = {.device = "cpu",
+                 .dtype = "auto",
+                 .isa = "auto",
+                 .matrix = "all",
+                 .row_list = "1,2,4,8,16,32,64,128,256,512,2048,8192,32768",
+                 .repeats = 21,
+                 .max_rows = MAX_ROWS};
     rose_kernel_shape largest[N_MATRICES];
+    uint32_t n_largest = 0, most = 0;
     const rose_kernel_bench_ops *ops;
     rose_kernel_bench *b = NULL;
     rose_machine machine = {0};
     int cpus[ROSE_MAX_CPUS];
     rose_err err = {""};
 
-    o.max_rows = 32768;
     int rc = parse(argc, argv, &o);
     if (rc >= 0) return rc;
     const bool cuda = strcmp(o.device, "cuda") == 0;
     if (!cuda && o.max_rows > MAX_CPU_ROWS) o.max_rows = MAX_CPU_ROWS;
+    if (parse_rows(&o, &err) != ROSE_OK) return rose_die(&err);
+    for (uint32_t i = 0; i < o.n_rows; i++)
+        if (o.rows[i] > most) most = o.rows[i];
     for (int i = 0; i < N_MATRICES; i++)
-        largest[i] = (rose_kernel_shape){g_matrices[i].role, g_matrices[i].n_out,
-                                         g_matrices[i].n_in, o.max_rows};
-    rose_kernel_opts k = {.library = o.library, .largest = largest, .n_largest = N_MATRICES};
+        if (chosen(&o, &g_matrices[i]))
+            largest[n_largest++] = (rose_kernel_shape){g_matrices[i].role, g_matrices[i].n_out,
+                                                       g_matrices[i].n_in, most};
+    rose_kernel_opts k = {.library = o.library, .largest = largest, .n_largest = n_largest};
     k.isa = o.isa;
     k.kernel = o.kernel;
     k.n_threads = o.threads;

@@ -191,6 +191,9 @@ def test_generate():
     else:
         print("NOT RUN: --isa avx512-bf16: this CPU lacks it")
         one_line_error("--isa avx512-bf16 where the CPU lacks it", runs[0], 1, "avx512_bf16")
+    for rows in ("", "0", "1,,2", "8x", "40000", ",".join(["1"] * 33)):
+        one_line_error(f"bench kernels --rows '{rows[:9]}'", run("bench", "kernels", "--rows", rows), 1, "--rows", "32768")
+    one_line_error("bench kernels with no row left", run("bench", "kernels", "--rows", "16,32", "--max-rows", "8"), 1, "--rows", "8")
     one_line_error("a prompt that is too long", run("generate", MODEL, stdin=b"word " * 20000), 1, "context")
     one_line_error("an empty prompt", run("generate", MODEL, "-p", ""), 1)
     p = subprocess.Popen([BIN, "generate", MODEL, "-p", "Once", "-n", "200", "--ignore-eos"], stdout=subprocess.PIPE,
