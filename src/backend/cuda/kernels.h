@@ -283,7 +283,7 @@ bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w
 /* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
  * tiles, 3 = head, and on sm_90a 4, 5 = team, from ROSE_CUDA_WIDE on wide, once and stationary,
  * which want the weights' cores. One that does not take the shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 18, ROSE_CUDA_WIDE = 6 };
+enum { ROSE_CUDA_N_KERNELS = 19, ROSE_CUDA_WIDE = 6 };
 void rose_cuda_linear_force(int kernel);
 /* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);

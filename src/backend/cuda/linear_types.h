@@ -52,10 +52,11 @@ enum {
     ROSE_CUDA_STATIONARY_M = 64
 };
 typedef enum rose_cuda_wide {
-    ROSE_CUDA_WIDE_192,   /* tiles of 128 rows x 192 outputs */
-    ROSE_CUDA_WIDE_96,    /* 128 x 96 */
-    ROSE_CUDA_WIDE_64_96, /* 64 x 96, two blocks a multiprocessor; the head alone */
-    ROSE_CUDA_WIDE_64_48, /* 64 x 48, likewise */
+    ROSE_CUDA_WIDE_192,      /* tiles of 128 rows x 192 outputs; not where the residual is added */
+    ROSE_CUDA_WIDE_192_PAIR, /* by pairs of blocks that share weights; there, and the head */
+    ROSE_CUDA_WIDE_96,       /* 128 x 96 */
+    ROSE_CUDA_WIDE_64_96,    /* 64 x 96, two blocks a multiprocessor; the head alone */
+    ROSE_CUDA_WIDE_64_48,    /* 64 x 48, likewise */
     /* linear_once.cuh, no head: rows x outputs of a tile. Two blocks a multiprocessor; alone: one,
      * with more stages. */
     ROSE_CUDA_ONCE_48, /* 64 x 48 */

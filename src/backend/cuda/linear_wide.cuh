@@ -41,9 +41,6 @@ enum {
 
 /* Where the residual is added by the copy engine (wide_store.cuh). */
 template <int EPI> static constexpr bool STAGED = EPI == ROSE_CUDA_EPI_RESIDUAL;
-/* Blocks that share their weights, neighbours in rows: each copies half of them to both. */
-template <int EPI, int GROUPS, int TN>
-static constexpr int CLUSTER = STAGED<EPI> &&TN == 192 ? 2 : 1;
 template <int GROUPS, int TN>
 static constexpr int STAGES_OF = TN == 192 || (GROUPS == 1 && TN == 96) ? 5 : 7;
 
@@ -240,12 +237,11 @@ ROSE_DEVICE void finish_part(wide_tile *w, const wide_ring &r, const float (&s)[
         finish_wide<T, EPI, TN, PART>(w, NULL, s, l, io);
 }
 
-template <typename T, int EPI, int GROUPS, int TN, int STAGES>
+template <typename T, int EPI, int GROUPS, int TN, int STAGES, int PEERS>
 ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io,
                                const wide_walk &walk, uint32_t at, uint32_t step, wide_ring *r,
                                const CUtensorMap *x_map)
 {
-    constexpr int PEERS = CLUSTER<EPI, GROUPS, TN>;
     /* The chunk's last stage may not be there yet: the largest tiles' end does not wait for it. */
     constexpr int EARLY = TN == 192 ? CHUNK_STAGES - 1 : CHUNK_STAGES;
     const uint32_t n_chunks = wide_stages(l) / CHUNK_STAGES;
@@ -300,8 +296,9 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
 
 #endif
 
-/* One warpgroup to copy, GROUPS to multiply. */
-template <typename T, int EPI, int GROUPS, int TN>
+/* One warpgroup to copy, GROUPS to multiply. Of two PEERS, blocks that are neighbours in rows and
+ * share their weights, each copies half of them to both. */
+template <typename T, int EPI, int GROUPS, int TN, int PEERS>
 static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1)
     wide_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
                 const __grid_constant__ CUtensorMap w_map,
@@ -309,7 +306,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                 const __grid_constant__ CUtensorMap x_map)
 {
 #if ROSE_HOPPER
-    constexpr int STAGES = STAGES_OF<GROUPS, TN>, PEERS = CLUSTER<EPI, GROUPS, TN>;
+    constexpr int STAGES = STAGES_OF<GROUPS, TN>;
     const uint32_t rank = PEERS > 1 ? cluster_rank() : 0;
     ROSE_BLOCK_MEMORY(stages);
     __shared__ uint64_t full[STAGES], empty[STAGES];
@@ -370,8 +367,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                        .rank = rank,
                        .at = {0, 0},
                        .chunk = 0};
-        multiply_wide<T, EPI, GROUPS, TN, STAGES>(l, io, walk, blockIdx.x / PEERS,
-                                                  gridDim.x / PEERS, &r, &x_map);
+        multiply_wide<T, EPI, GROUPS, TN, STAGES, PEERS>(l, io, walk, blockIdx.x / PEERS,
+                                                         gridDim.x / PEERS, &r, &x_map);
     }
     if (PEERS > 1) {
         __syncthreads();
@@ -409,11 +406,10 @@ static cudaError_t map_residual(CUtensorMap *map, const rose_cuda_io *io, uint32
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int EPI, int GROUPS, int TN>
+template <typename T, int EPI, int GROUPS, int TN, int PEERS>
 static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
-    constexpr unsigned PEERS = CLUSTER<EPI, GROUPS, TN>;
     const wide_walk walk =
         wide_walk_of(io->rows, PEERS * GROUPS * 64, l->n, TN, (uint64_t)l->k_pad * sizeof(T));
     const uint32_t most = (uint32_t)g_multiprocessors / PEERS * (GROUPS == 1 ? 2 : 1);
@@ -422,34 +418,38 @@ static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linea
     if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
     if (e == cudaSuccess && STAGED<EPI>) e = map_residual(&x, io, l->n);
     if (e != cudaSuccess) return e;
-    return launch_clusters(at, PEERS, wide_kernel<T, EPI, GROUPS, TN>,
+    return launch_clusters(at, PEERS, wide_kernel<T, EPI, GROUPS, TN, PEERS>,
                            dim3((walk.n < most ? walk.n : most) * PEERS), (GROUPS + 1) * 128,
                            (size_t)WIDE_SHARED<EPI, GROUPS, TN>, *l, *io, walk, w, h, x);
 }
 
 /* Every kernel once: what it is and its shared memory. Of one warpgroup the head alone: else
  * linear_once.cuh. */
-#define WIDE_EPILOGUES(M, TN)                                                                      \
-    M(ROSE_CUDA_EPI_QKV, 2, TN)                                                                    \
-    M(ROSE_CUDA_EPI_RESIDUAL, 2, TN)                                                               \
-    M(ROSE_CUDA_EPI_ACT, 2, TN)                                                                    \
-    M(ROSE_CUDA_EPI_LOGITS, 2, TN)
 #define WIDE_KERNELS(M)                                                                            \
-    WIDE_EPILOGUES(M, 192)                                                                         \
-    WIDE_EPILOGUES(M, 96)                                                                          \
-    M(ROSE_CUDA_EPI_LOGITS, 1, 96)                                                                 \
-    M(ROSE_CUDA_EPI_LOGITS, 1, 48)
+    M(ROSE_CUDA_EPI_QKV, 2, 192, 1)                                                                \
+    M(ROSE_CUDA_EPI_RESIDUAL, 2, 192, 2)                                                           \
+    M(ROSE_CUDA_EPI_ACT, 2, 192, 1)                                                                \
+    M(ROSE_CUDA_EPI_LOGITS, 2, 192, 1)                                                             \
+    M(ROSE_CUDA_EPI_LOGITS, 2, 192, 2)                                                             \
+    M(ROSE_CUDA_EPI_QKV, 2, 96, 1)                                                                 \
+    M(ROSE_CUDA_EPI_RESIDUAL, 2, 96, 1)                                                            \
+    M(ROSE_CUDA_EPI_ACT, 2, 96, 1)                                                                 \
+    M(ROSE_CUDA_EPI_LOGITS, 2, 96, 1)                                                              \
+    M(ROSE_CUDA_EPI_LOGITS, 1, 96, 1)                                                              \
+    M(ROSE_CUDA_EPI_LOGITS, 1, 48, 1)
 
 template <typename T>
 static cudaError_t run_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                             const rose_cuda_io *io, rose_cuda_wide kernel)
 {
     static const struct {
-        int groups, outputs;
-    } shapes[] = {{2, 192}, {2, 96}, {1, 96}, {1, 48}}; /* as rose_cuda_wide */
-#define LAUNCH(EPI, G, N)                                                                          \
-    if (io->epilogue == EPI && shapes[kernel].groups == G && shapes[kernel].outputs == N)          \
-        return launch_wide<T, EPI, G, N>(at, l, io);
+        int groups, outputs, peers;
+    } shapes[] = {
+        {2, 192, 1}, {2, 192, 2}, {2, 96, 1}, {1, 96, 1}, {1, 48, 1}}; /* as rose_cuda_wide */
+#define LAUNCH(EPI, G, N, P)                                                                       \
+    if (io->epilogue == EPI && shapes[kernel].groups == G && shapes[kernel].outputs == N &&        \
+        shapes[kernel].peers == P)                                                                 \
+        return launch_wide<T, EPI, G, N, P>(at, l, io);
     WIDE_KERNELS(LAUNCH)
 #undef LAUNCH
     return cudaErrorInvalidValue;
@@ -473,7 +473,8 @@ static cudaError_t allow_shared(const wide_needs *kernels, size_t n)
 /* The kernels are empty in code that is not for sm_90a: then they have no shared memory. */
 template <typename T> static cudaError_t init_wide(bool *there)
 {
-#define KERNEL(EPI, G, N) {(const void *)wide_kernel<T, EPI, G, N>, (size_t)WIDE_SHARED<EPI, G, N>},
+#define KERNEL(EPI, G, N, P)                                                                       \
+    {(const void *)wide_kernel<T, EPI, G, N, P>, (size_t)WIDE_SHARED<EPI, G, N>},
     const wide_needs kernels[] = {WIDE_KERNELS(KERNEL)};
 #undef KERNEL
     int major = 0;

@@ -338,10 +338,12 @@ template <typename T> static size_t rows_beside_pages(problem<T> &p)
 static bool is_for(const char *name, const rose_cuda_io &io, const rose_cuda_linear &l)
 {
     const bool head = io.epilogue == ROSE_CUDA_EPI_LOGITS;
+    const bool residual = io.epilogue == ROSE_CUDA_EPI_RESIDUAL;
+    if (strcmp(name, "wide-192") == 0) return !residual;
+    if (strcmp(name, "wide-192-pair") == 0) return residual || head;
     if (strncmp(name, "wide-64", 7) == 0) return head;
     if (strncmp(name, "once", 4) == 0) return !head;
-    if (strncmp(name, "chain", 5) == 0)
-        return io.epilogue == ROSE_CUDA_EPI_RESIDUAL && l.k_pad <= ROSE_CUDA_CHAIN_K;
+    if (strncmp(name, "chain", 5) == 0) return residual && l.k_pad <= ROSE_CUDA_CHAIN_K;
     if (strncmp(name, "stationary", 10) == 0)
         return !head && (l.k_pad + CHUNK_K - 1) / CHUNK_K == ROSE_CUDA_STATIONARY_CHUNKS;
     return true;
@@ -451,30 +453,39 @@ static void test_rings(void **state)
 }
 
 /* Which kernel the engine chooses, of those that give the same bits: the residual of more than 512
- * rows goes to linear_stationary.cuh where it takes the shape and is not left out. */
+ * rows goes to linear_stationary.cuh where it takes the shape and is not left out; the head of an
+ * even number of tiles of rows to pairs. */
 static void test_choice(void **state)
 {
     (void)state;
     static const struct {
+        rose_cuda_epilogue e;
         uint32_t rows, k, without;
-        bool stationary;
-    } cases[] = {{513, 640, 0, true},
-                 {513, 640, ROSE_CUDA_WITHOUT_STATIONARY, false},
-                 {512, 640, 0, false},
-                 {513, 800, 0, false}};
-    int kernel = ROSE_CUDA_WIDE;
-    while (strcmp(kernel_name(kernel), "stationary") != 0)
-        kernel++;
+        const char *name;
+        bool chosen;
+    } cases[] = {
+        {ROSE_CUDA_EPI_RESIDUAL, 513, 640, 0, "stationary", true},
+        {ROSE_CUDA_EPI_RESIDUAL, 513, 640, ROSE_CUDA_WITHOUT_STATIONARY, "stationary", false},
+        {ROSE_CUDA_EPI_RESIDUAL, 512, 640, 0, "stationary", false},
+        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 0, "stationary", false},
+        {ROSE_CUDA_EPI_LOGITS, 193, 64, 0, "wide-192-pair", true},
+        {ROSE_CUDA_EPI_LOGITS, 256, 64, 0, "wide-192-pair", true},
+        {ROSE_CUDA_EPI_LOGITS, 257, 64, 0, "wide-192-pair", false},
+        {ROSE_CUDA_EPI_LOGITS, 257, 64, 0, "wide-192", true}};
     for (const auto &c : cases) {
-        problem<__half> p(ROSE_CUDA_F16, c.rows, c.k, 192, ROSE_CUDA_EPI_RESIDUAL, 0);
+        int kernel = ROSE_CUDA_WIDE;
+        while (strcmp(kernel_name(kernel), c.name) != 0)
+            kernel++;
         machine::g_manner = {};
-        problem<__half> forced(ROSE_CUDA_F16, 65, 640, 96, ROSE_CUDA_EPI_RESIDUAL, 0);
+        problem<__half> forced(ROSE_CUDA_F16, 65, 640, 96, c.e, 0);
         forced.run(kernel);
-        const void *stationary = machine::g_kernel;
+        const void *named = machine::g_kernel;
+        assert_non_null(named);
+        problem<__half> p(ROSE_CUDA_F16, c.rows, c.k, 192, c.e, 0);
         p.at.without = c.without;
         p.run(0);
         assert_non_null(machine::g_kernel);
-        assert_int_equal(machine::g_kernel == stationary, c.stationary);
+        assert_int_equal(machine::g_kernel == named, c.chosen);
     }
     assert_false(machine::g_hung);
 }
