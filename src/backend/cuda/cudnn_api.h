@@ -1,6 +1,6 @@
-/* backend/cuda/cudnn_api.h - numbers and prototypes of cuDNN 9's graph interface, as far as cudnn.c
- * uses them, as its documentation has them (cudnn_graph_v9.h). For that file alone: the names are
- * short. */
+/* backend/cuda/cudnn_api.h - numbers and prototypes of cuDNN 9's graph interface, as far as they
+ * are used here, as its documentation has them (cudnn_graph_v9.h). For cudnn_internal.h alone: the
+ * names are short. */
 #ifndef ROSE_BACKEND_CUDA_CUDNN_API_H
 #define ROSE_BACKEND_CUDA_CUDNN_API_H
 
