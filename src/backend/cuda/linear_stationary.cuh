@@ -16,8 +16,7 @@
  * before is through with the weights of this one.
  *
  * Faster where ends are long (the residual) and where tiles of 128 x 192 do not come out even
- * (linear.cu). Bound: shared memory, of which products and copies take 224 cycles for 192 of the
- * tensor cores, and the other warpgroup's end, which slows the products beside it
+ * (linear.cu). Bound: the other warpgroup's end, which slows the products beside it
  * (docs/results/gpu-optimisations.md, "Weights that stay").
  */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_STATIONARY_CUH

@@ -19,9 +19,10 @@
  *
  * Where every block has one tile, linear_once.cuh is faster.
  *
- * Bound, ends apart: the L2, of which 128 x 192 asks 40 KB for each 768 cycles of the tensor cores;
- * and shared memory, which the products read and the copies write: 208 of its cycles for 192 of
- * theirs, 128 x 96 136 for 96. */
+ * Bound, ends apart: what copies bring, 40 KB for each 768 cycles of the tensor cores; at most 9.0
+ * TB/s arrived on an H100, where the L2 itself gave less, as it answers neighbours that ask for the
+ * same once. Ends: 32 bytes a cycle that a multiprocessor sends, and GELU's special functions
+ * (docs/results/gpu-optimisations.md, "What an end sends"). */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 
