@@ -157,8 +157,8 @@ static bool stationary_for(const rose_cuda_linear *l, const rose_cuda_io *io,
 }
 
 /* Of linear_wide.cuh, linear_once.cuh for tiles of 64 rows, and linear_stationary.cuh, the one with
- * the least product of waves and a tile's time (outputs of a multiprocessor in a tile, over the
- * share of the tensor cores that shared memory allows it, in %). */
+ * the least product of waves and a tile's time (outputs of a multiprocessor in a tile, over a share
+ * of the tensor cores in % that agrees with what was measured). */
 static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
 {
     const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS,
@@ -192,9 +192,11 @@ static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const ro
             best = WIDE + shapes[i].kernel;
         }
     }
-    /* The head of 256 rows 51.2 to 49.4 us, of 8192 1,440 to 1,400, of 512 and 2048 the same (H100,
-     * 2026-11-23); a last tile without a neighbour would multiply for nothing. */
-    if (head && best == WIDE + ROSE_CUDA_WIDE_192 && tiles_of(l, io->rows, 128, l->n) % 2 == 0)
+    /* The head by pairs: 256 rows 0.965 of the time, 512 1.00 to 1.01, 2048 1.02 to 1.03, 8192 0.94
+     * to 0.98, 32768 0.96 (H100, 2026-11-23, by the ratios to cuBLASLt). A last tile without a
+     * neighbour would multiply for nothing. */
+    const uint32_t high = tiles_of(l, io->rows, 128, l->n);
+    if (head && best == WIDE + ROSE_CUDA_WIDE_192 && high % 2 == 0 && (high == 2 || high >= 64))
         return WIDE + ROSE_CUDA_WIDE_192_PAIR;
     return stationary_for(l, io, at, least) ? STATIONARY : best;
 }

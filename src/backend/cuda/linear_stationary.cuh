@@ -3,7 +3,7 @@
  * shared memory and has rows go past them. The same bits as linear.cuh; maps, cores and ends are
  * those of linear_wide.cuh.
  *
- * A tile of 128 x 192 of linear_wide.cuh reads 40 KB from the L2 for each 768 cycles of the tensor
+ * A tile of 128 x 192 of linear_wide.cuh takes in 40 KB for each 768 cycles of the tensor
  * cores and then ends in both warpgroups at once, 4,000 cycles for 9,216 of products (H100,
  * 2026-11-22). Here 64 rows x 96 outputs read their rows alone, 32 KB for as many cycles, and the
  * warpgroups take tiles by turns: one multiplies while the other ends. For that, one has to keep

@@ -453,8 +453,8 @@ static void test_rings(void **state)
 }
 
 /* Which kernel the engine chooses, of those that give the same bits: the residual of more than 512
- * rows goes to linear_stationary.cuh where it takes the shape and is not left out; the head of an
- * even number of tiles of rows to pairs. */
+ * rows goes to linear_stationary.cuh where it takes the shape and is not left out; the head of two
+ * tiles of rows, or an even number from 64 on, to pairs. */
 static void test_choice(void **state)
 {
     (void)state;
@@ -471,7 +471,9 @@ static void test_choice(void **state)
         {ROSE_CUDA_EPI_LOGITS, 193, 64, 0, "wide-192-pair", true},
         {ROSE_CUDA_EPI_LOGITS, 256, 64, 0, "wide-192-pair", true},
         {ROSE_CUDA_EPI_LOGITS, 257, 64, 0, "wide-192-pair", false},
-        {ROSE_CUDA_EPI_LOGITS, 257, 64, 0, "wide-192", true}};
+        {ROSE_CUDA_EPI_LOGITS, 257, 64, 0, "wide-192", true},
+        {ROSE_CUDA_EPI_LOGITS, 768, 64, 0, "wide-192", true},
+        {ROSE_CUDA_EPI_LOGITS, 8065, 32, 0, "wide-192-pair", true}};
     for (const auto &c : cases) {
         int kernel = ROSE_CUDA_WIDE;
         while (strcmp(kernel_name(kernel), c.name) != 0)
