@@ -92,6 +92,9 @@ static rose_status parse_rows(options *o, rose_err *err)
             return rose_fail(err, ROSE_E_INVAL,
                              "--rows '%s': expected up to %d numbers from 1 to %d, as 1,256",
                              o->row_list, MAX_POINTS, MAX_ROWS);
+        for (uint32_t i = 0; i < o->n_rows; i++)
+            if (o->rows[i] == v)
+                return rose_fail(err, ROSE_E_INVAL, "--rows '%s': %lu twice", o->row_list, v);
         if (v <= o->max_rows) o->rows[o->n_rows++] = (uint32_t)v;
         if (*(p = end) == '\0') break;
     }

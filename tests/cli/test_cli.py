@@ -191,9 +191,6 @@ def test_generate():
     else:
         print("NOT RUN: --isa avx512-bf16: this CPU lacks it")
         one_line_error("--isa avx512-bf16 where the CPU lacks it", runs[0], 1, "avx512_bf16")
-    for rows in ("", "0", "1,,2", "8x", "40000", ",".join(["1"] * 33)):
-        one_line_error(f"bench kernels --rows '{rows[:9]}'", run("bench", "kernels", "--rows", rows), 1, "--rows", "32768")
-    one_line_error("bench kernels with no row left", run("bench", "kernels", "--rows", "16,32", "--max-rows", "8"), 1, "--rows", "8")
     one_line_error("a prompt that is too long", run("generate", MODEL, stdin=b"word " * 20000), 1, "context")
     one_line_error("an empty prompt", run("generate", MODEL, "-p", ""), 1)
     p = subprocess.Popen([BIN, "generate", MODEL, "-p", "Once", "-n", "200", "--ignore-eos"], stdout=subprocess.PIPE,
@@ -421,6 +418,16 @@ def test_bench_kernels():
               out.split("\n")[0].endswith("; roseinfer in bfloat16"), (rc, out, err))
     else:
         check("refused by name", rc == 1 and ("oneDNN" in err or "libdnnl" in err) and err.count("\n") == 1, err)
+    for rows in ("1,3", "3"):
+        rc, out, err = run("bench", "kernels", "--matrix", "proj", "--rows", rows, "--repeats", "1", "--json")
+        if rc == 0:
+            j = json.loads(out)
+            check(f"--matrix proj --rows {rows} is that and no more", [(p["matrix"], p["rows"]) for p in j["products"]] ==
+                  [("proj", int(n)) for n in rows.split(",")] and "one_row" not in j, out)
+    for rows in ("", "0", "1,,2", "8x", "40000", ",".join(map(str, range(1, 34)))):
+        one_line_error(f"--rows '{rows[:9]}'", run("bench", "kernels", "--rows", rows), 1, "--rows", "32768")
+    one_line_error("a number of rows twice", run("bench", "kernels", "--rows", "2,1,2"), 1, "--rows '2,1,2'", "2 twice")
+    one_line_error("no row left", run("bench", "kernels", "--rows", "16,32", "--max-rows", "8"), 1, "--rows", "more than 8")
     os.environ["ASAN_OPTIONS"] = asan
     check("float16 is refused or timed", run("bench", "kernels", "--device", "cpu", "--dtype", "float16")[0] == 1)
     check("a device that there is not", run("bench", "kernels", "--device", "tpu")[0] == 2)
