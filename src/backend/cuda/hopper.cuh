@@ -167,6 +167,16 @@ ROSE_DEVICE void get_shared(float4 *v, uint32_t at)
                  : "memory");
 }
 
+ROSE_DEVICE void put_shared(uint32_t at, const uint2 &v)
+{
+    asm volatile("st.shared.v2.b32 [%0],{%1,%2};" ::"r"(at), "r"(v.x), "r"(v.y) : "memory");
+}
+
+ROSE_DEVICE void get_shared(uint2 *v, uint32_t at)
+{
+    asm volatile("ld.shared.v2.b32 {%0,%1},[%2];" : "=r"(v->x), "=r"(v->y) : "r"(at) : "memory");
+}
+
 ROSE_DEVICE float2 get_shared2(uint32_t at)
 {
     float2 v;

@@ -71,16 +71,18 @@ template <int STAGES> ROSE_DEVICE void next_place(ring_place *p)
     }
 }
 
-/* Of so many tiles, by turns. While one ends the copies are up to STAGES + 2 stages ahead. A tile's
- * bias comes with its first stage; of products of one chunk, where a tile is three stages, with its
- * last, so that it does not come before the place is free. */
-template <int STAGES> static constexpr int BIASES = 2 + (STAGES - 1) / 3;
+/* Of so many tiles, by turns, the block keeps the place and the bias: the thread that copies knows
+ * them first, and the place is two divisions, for which the warps that multiply would wait. While
+ * one tile ends the copies are up to STAGES + 2 stages ahead. Both come with a tile's first stage;
+ * of products of one chunk, where a tile is three stages, with its last, so that they do not come
+ * before there is room. */
+template <int STAGES> static constexpr int KEPT = 2 + (STAGES - 1) / 3;
 
 /* What the thread that copies knows of the block. */
 typedef struct wide_copies {
     const CUtensorMap *w_map, *h_map;
-    const float *bias;                  /* [n], n a multiple of 4 (wide_takes); or NULL */
-    uint32_t ring, full, empty, biases; /* shared addresses */
+    const float *bias;                          /* [n], n a multiple of 4 (wide_takes); or NULL */
+    uint32_t ring, full, empty, places, biases; /* shared addresses */
     uint32_t n, n_stages, rank /* of the cluster */;
 } wide_copies;
 
@@ -107,38 +109,44 @@ ROSE_DEVICE void copy_weights(const wide_copies &c, uint32_t slot, uint32_t stag
 template <int GROUPS, int TN, int STAGES, int PEERS>
 ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, uint32_t at, uint32_t step)
 {
-    const uint32_t biased = c.bias == NULL              ? c.n_stages /* none */
-                            : c.n_stages > CHUNK_STAGES ? 0
-                                                        : c.n_stages - 1;
     ring_place p = {0, 1};
-    uint32_t early = 0;
+    uint32_t early = 0, turn = 0;
+    if (at >= walk.n) return;
+    wide_tile_place tile = wide_place(&walk, at);
+    /* The stage with which place and bias come. */
+    const uint32_t told = c.n_stages > CHUNK_STAGES ? 0 : c.n_stages - 1;
+    const auto copy_stage = [&](uint32_t slot, uint32_t stage) {
+        const uint32_t kept = turn % KEPT<STAGES>;
+        if (stage == told) put_shared(c.places + kept * 8, make_uint2(tile.row, tile.col));
+        copy_weights<GROUPS, TN, PEERS>(c, slot, stage, tile.col * TN,
+                                        stage == told && c.bias != NULL, kept);
+    };
 
-    if (at < walk.n)
-        for (const uint32_t n0 = wide_place(&walk, at).col * TN;
-             early < STAGES && early < c.n_stages; early++)
-            copy_weights<GROUPS, TN, PEERS>(c, early, early, n0, early == biased, 0);
+    for (; early < STAGES && early < c.n_stages; early++)
+        copy_stage(early, early);
     pdl_wait();
-    for (uint32_t turn = 0; at < walk.n; at += step, turn++) {
-        const wide_tile_place tile = wide_place(&walk, at);
+    for (;; turn++) {
         const uint32_t row0 = (tile.row * PEERS + c.rank) * (GROUPS * 64);
         for (uint32_t s = 0; s < c.n_stages; s++) {
             if (early > 0) {
                 early--;
             } else {
                 barrier_wait(c.empty + p.slot * 8, p.parity);
-                copy_weights<GROUPS, TN, PEERS>(c, p.slot, s, tile.col * TN, s == biased,
-                                                turn % BIASES<STAGES>);
+                copy_stage(p.slot, s);
             }
             copy_box(c.ring + p.slot * WIDE_STAGE<GROUPS, TN>, c.h_map, s * (STAGE_K / 8), row0 / 8,
                      c.full + p.slot * 8);
             next_place<STAGES>(&p);
         }
+        at += step;
+        if (at >= walk.n) return;
+        tile = wide_place(&walk, at);
     }
 }
 
 /* What a warpgroup that multiplies knows of the block. */
 typedef struct wide_ring {
-    uint32_t ring, full, empty, biases, out; /* shared addresses; out: of the warp */
+    uint32_t ring, full, empty, places, biases, out; /* shared addresses; out: of the warp */
     uint32_t group, lane, rank /* of the cluster */;
     ring_place at;
     uint32_t chunk; /* its parity */
@@ -218,6 +226,14 @@ ROSE_DEVICE void multiply_chunk(float (&acc)[TN / 2], wide_ring *r)
     keep_here(acc);
 }
 
+/* Of the tile of this turn, all of whose stages have come. Read by the lane that frees them. */
+template <int STAGES> ROSE_DEVICE wide_tile_place kept_place(const wide_ring &r, uint32_t turn)
+{
+    uint2 v = make_uint2(0, 0);
+    if (r.lane == 0) get_shared(&v, r.places + turn % KEPT<STAGES> * 8);
+    return {__shfl_sync(ROSE_ALL_LANES, v.x, 0), __shfl_sync(ROSE_ALL_LANES, v.y, 0)};
+}
+
 template <int N> ROSE_DEVICE void add_chunk(float (&sum)[N], const float (&acc)[N], bool first)
 {
 #pragma unroll
@@ -253,7 +269,6 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
 
     pdl_wait();
     if (at >= walk.n) return;
-    wide_tile_place tile = wide_place(&walk, at);
     multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
     add_chunk(sum, acc, true);
     for (;;) {
@@ -262,8 +277,9 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
             multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
             add_chunk(sum, acc, false);
         }
+        const wide_tile_place tile = kept_place<STAGES>(*r, turn);
         begin_wide<EPI>(&done, io, tile.row * (PEERS * GROUPS * 64) + my_row, tile.col * TN);
-        done.bias = r->biases + turn++ % BIASES<STAGES> * (TN * 4);
+        done.bias = r->biases + turn++ % KEPT<STAGES> * (TN * 4);
         at += step;
         const bool more = at < walk.n;
         /* The next tile's first chunk, and this one's epilogue under it. Behind the last tile the
@@ -272,13 +288,9 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
 #pragma unroll
         for (int s = 0; s < EARLY; s++)
             start_in_turn<T, GROUPS, TN, STAGES>(acc, r, s, more);
-        if (EARLY == CHUNK_STAGES) tile = wide_place(&walk, more ? at : 0);
         if (EPI == ROSE_CUDA_EPI_QKV) find_places(&done, l, io);
         finish_part<T, EPI, GROUPS, TN, 0>(&done, *r, sum, l, io, x_map);
-        if (EARLY < CHUNK_STAGES) {
-            start_in_turn<T, GROUPS, TN, STAGES>(acc, r, EARLY, more);
-            tile = wide_place(&walk, more ? at : 0);
-        }
+        if (EARLY < CHUNK_STAGES) start_in_turn<T, GROUPS, TN, STAGES>(acc, r, EARLY, more);
         wgmma_wait<2>();
         if (more) free_stage<PEERS>(*r, slot_before<STAGES>(*r, 3));
         finish_part<T, EPI, GROUPS, TN, 1>(&done, *r, sum, l, io, x_map);
@@ -311,12 +323,14 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     const uint32_t rank = PEERS > 1 ? cluster_rank() : 0;
     ROSE_BLOCK_MEMORY(stages);
     __shared__ uint64_t full[STAGES], empty[STAGES];
-    __shared__ __align__(16) float biases[BIASES<STAGES>][TN];
-    static_assert((BIASES<STAGES> - 1) * CHUNK_STAGES + CHUNK_STAGES - 1 >= STAGES + 2 &&
-                      (BIASES<STAGES> - 1) * 2 * CHUNK_STAGES >= STAGES + 2,
+    __shared__ __align__(16) float biases[KEPT<STAGES>][TN];
+    __shared__ uint2 places[KEPT<STAGES>];
+    static_assert((KEPT<STAGES> - 1) * CHUNK_STAGES + CHUNK_STAGES - 1 >= STAGES + 2 &&
+                      (KEPT<STAGES> - 1) * 2 * CHUNK_STAGES >= STAGES + 2,
                   "a bias comes before its place is free");
     static_assert(WIDE_SHARED<EPI, GROUPS, TN> +
-                          (sizeof full + sizeof empty + sizeof biases + 1023) / 1024 * 1024 <=
+                          (sizeof full + sizeof empty + sizeof biases + sizeof places + 1023) /
+                              1024 * 1024 <=
                       227 * 1024 / (GROUPS == 1 ? 2 : 1),
                   "more shared memory than a block may have");
     const uint32_t ring = shared_address(stages), full_at = shared_address(full),
@@ -343,6 +357,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                                    .ring = ring,
                                    .full = full_at,
                                    .empty = empty_at,
+                                   .places = shared_address(places),
                                    .biases = shared_address(biases),
                                    .n = l.n,
                                    .n_stages = wide_stages(l),
@@ -360,6 +375,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
         wide_ring r = {.ring = ring,
                        .full = full_at,
                        .empty = empty_at,
+                       .places = shared_address(places),
                        .biases = shared_address(biases),
                        .out = ring + STAGES * WIDE_STAGE<GROUPS, TN> +
                               (threadIdx.x / 32 - 4) * WIDE_OUT,
