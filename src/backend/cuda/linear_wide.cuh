@@ -19,10 +19,11 @@
  *
  * Where every block has one tile, linear_once.cuh is faster.
  *
- * Bound, ends apart: what copies bring, 40 KB for each 768 cycles of the tensor cores; at most 9.0
- * TB/s arrived on an H100, where the L2 itself gave less, as it answers neighbours that ask for the
- * same once. Ends: 32 bytes a cycle that a multiprocessor sends, and GELU's special functions
- * (docs/results/gpu-optimisations.md, "What an end sends"). */
+ * Bound, ends apart: what copies bring, 40 KB for each 768 cycles of the tensor cores, 53 bytes a
+ * cycle, where copies alone of tiles of 128 x 256 came to 46 (H100, 2026-11-23; the L2's way out,
+ * which neighbours that ask for the same share). Ends: 32 bytes a cycle that a multiprocessor
+ * sends, and GELU's special functions (docs/results/gpu-optimisations.md, "What an end sends" and
+ * behind it). */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 
