@@ -227,7 +227,8 @@ ROSE_DEVICE void multiply_chunk(float (&acc)[TN / 2], wide_ring *r)
     keep_here(acc);
 }
 
-/* Of the tile of this turn, all of whose stages have come. Read by the lane that frees them. */
+/* Of the tile of this turn, all of whose stages have come. One lane reads it, and the others have
+ * it from there before any of them frees a stage of the next tile. */
 template <int STAGES> ROSE_DEVICE wide_tile_place kept_place(const wide_ring &r, uint32_t turn)
 {
     uint2 v = make_uint2(0, 0);
@@ -328,7 +329,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     __shared__ uint2 places[KEPT<STAGES>];
     static_assert((KEPT<STAGES> - 1) * CHUNK_STAGES + CHUNK_STAGES - 1 >= STAGES + 2 &&
                       (KEPT<STAGES> - 1) * 2 * CHUNK_STAGES >= STAGES + 2,
-                  "a bias comes before its place is free");
+                  "a place or a bias comes before there is room");
     static_assert(WIDE_SHARED<EPI, GROUPS, TN> +
                           (sizeof full + sizeof empty + sizeof biases + sizeof places + 1023) /
                               1024 * 1024 <=
