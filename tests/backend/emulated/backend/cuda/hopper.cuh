@@ -182,31 +182,20 @@ ROSE_DEVICE void copies_done(void)
 
 /* ---- shared memory, threads ---- */
 
-ROSE_DEVICE void put_shared(uint32_t at, const float4 &v)
+template <typename T> void put_shared(uint32_t at, const T &v)
 {
-    if (at % 16 != 0) machine::die("16 bytes at place %u", at);
+    if (at % sizeof v != 0) machine::die("%zu bytes at place %u", sizeof v, at);
     memcpy(machine::pointer_at(at), &v, sizeof v);
 }
-ROSE_DEVICE void get_shared(float4 *v, uint32_t at)
+template <typename T> void get_shared(T *v, uint32_t at)
 {
-    if (at % 16 != 0) machine::die("16 bytes at place %u", at);
-    memcpy(v, machine::pointer_at(at), sizeof *v);
-}
-ROSE_DEVICE void put_shared(uint32_t at, const uint2 &v)
-{
-    if (at % 8 != 0) machine::die("8 bytes at place %u", at);
-    memcpy(machine::pointer_at(at), &v, sizeof v);
-}
-ROSE_DEVICE void get_shared(uint2 *v, uint32_t at)
-{
-    if (at % 8 != 0) machine::die("8 bytes at place %u", at);
+    if (at % sizeof *v != 0) machine::die("%zu bytes at place %u", sizeof *v, at);
     memcpy(v, machine::pointer_at(at), sizeof *v);
 }
 ROSE_DEVICE float2 get_shared2(uint32_t at)
 {
     float2 v;
-    if (at % 8 != 0) machine::die("8 bytes at place %u", at);
-    memcpy(&v, machine::pointer_at(at), sizeof v);
+    get_shared(&v, at);
     return v;
 }
 ROSE_DEVICE uint32_t transpose8(uint32_t u)
