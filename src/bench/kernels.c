@@ -17,7 +17,7 @@ enum { MAX_POINTS = 32, MAX_ROWS = 32768, MAX_CPU_ROWS = 2048, N_LAYERS = 12 };
 
 typedef struct options {
     const char *device, *dtype, *library, *isa, *kernel, *matrix, *row_list;
-    uint32_t repeats, max_rows, threads;
+    uint32_t repeats, rest_ms, max_rows, threads;
     bool json;
     uint32_t rows[MAX_POINTS], n_rows; /* of row_list, max_rows at most */
 } options;
@@ -61,6 +61,9 @@ static int parse(int argc, char **argv, options *o)
             "leave out larger products (the head takes 10 GB at 32768; cpu: at most 2048)"),
         ROSE_ROW_U32("repeats", &o->repeats, "N", 1, 1000,
                      "alternating runs of each side, of which the medians count"),
+        ROSE_ROW_U32("rest-ms", &o->rest_ms, "N", 0, 10000,
+                     "idle time before each of them: chips at their power limit slow down (cpu: 2 "
+                     "at least)"),
         ROSE_ROW_FLAG("json", &o->json, "one JSON object on standard output"),
     };
     const rose_command cmd = {
@@ -152,8 +155,8 @@ static void print_head(const rose_kernel_bench_ops *ops, const rose_kernel_bench
         json_t *j = m->n_threads > 0 ? rose_machine_json(m) : NULL;
         if (j != NULL) machine = json_dumps(j, JSON_REAL_PRECISION(6));
         printf("{\"bench\": \"kernels\", \"about\": \"%s\", \"dtype\": \"%s\", "
-               "\"repeats\": %u, \"machine\": %s,\n\"products\": [",
-               ops->about(b), dtype, o->repeats, machine != NULL ? machine : "null");
+               "\"repeats\": %u, \"rest_ms\": %u, \"machine\": %s,\n\"products\": [",
+               ops->about(b), dtype, o->repeats, o->rest_ms, machine != NULL ? machine : "null");
         free(machine);
         json_decref(j);
         return;
@@ -222,6 +225,7 @@ int rose_bench_kernels(int argc, char **argv)
             largest[n_largest++] = (rose_kernel_shape){g_matrices[i].role, g_matrices[i].n_out,
                                                        g_matrices[i].n_in, most};
     rose_kernel_opts k = {.library = o.library, .largest = largest, .n_largest = n_largest};
+    k.rest_ms = o.rest_ms;
     k.isa = o.isa;
     k.kernel = o.kernel;
     k.n_threads = o.threads;

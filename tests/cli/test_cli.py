@@ -426,6 +426,11 @@ def test_bench_kernels():
                   [("proj", int(n)) for n in rows.split(",")] and "one_row" not in j, out)
     for rows in ("", "0", "1,,2", "8x", "40000", ",".join(map(str, range(1, 34)))):
         one_line_error(f"--rows '{rows[:9]}'", run("bench", "kernels", "--rows", rows), 1, "--rows", "32768")
+    start = time.monotonic()
+    rc, out, err = run("bench", "kernels", "--matrix", "proj", "--rows", "1", "--repeats", "3", "--rest-ms", "60", "--json")
+    if rc == 0:
+        check("--rest-ms 60 before each of six runs", json.loads(out)["rest_ms"] == 60 and time.monotonic() - start >= 0.36, out)
+    one_line_error("--rest-ms 10001", run("bench", "kernels", "--rest-ms", "10001"), 2, "--rest-ms", "10000")
     one_line_error("a number of rows twice", run("bench", "kernels", "--rows", "2,1,2"), 1, "--rows '2,1,2'", "2 twice")
     one_line_error("no row left", run("bench", "kernels", "--rows", "16,32", "--max-rows", "8"), 1, "--rows", "more than 8")
     os.environ["ASAN_OPTIONS"] = asan

@@ -24,7 +24,7 @@
 #include "backend/cpu/pool.h"
 #include "base/clock.h"
 
-enum { MAX_COPIES = 12, MAX_REPEATS = 1000 };
+enum { MAX_COPIES = 12, MAX_REPEATS = 1000, LEAST_REST_MS = 2 };
 #define PASS_BYTES (256u << 20)
 
 struct rose_kernel_bench {
@@ -32,7 +32,7 @@ struct rose_kernel_bench {
     rose_pool *pool;
     rose_cpu_kernels kernels;
     bool bf16, library_bf16;
-    uint32_t n_threads;
+    uint32_t n_threads, rest_ms;
     char about[200];
 };
 
@@ -111,6 +111,7 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
         goto done;
     }
     b->bf16 = o->dtype != ROSE_COMPUTE_F32;
+    b->rest_ms = o->rest_ms > LEAST_REST_MS ? o->rest_ms : LEAST_REST_MS;
     if (isa == ROSE_ISA_AVX512_BF16 && !b->bf16) {
         st = rose_fail(err, ROSE_E_UNSUPPORTED, "isa %s multiplies bfloat16, not float32",
                        rose_isa_name(isa));
@@ -197,7 +198,8 @@ static rose_status library_pass(product *p, rose_err *err)
 static rose_status timed(product *p, rose_status (*pass)(product *, rose_err *), double *us,
                          rose_err *err)
 {
-    const struct timespec rest = {.tv_nsec = 2000000};
+    const uint32_t ms = p->b->rest_ms;
+    const struct timespec rest = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
     nanosleep(&rest, NULL);
     rose_status st = pass(p, err);
     const uint64_t start = rose_now_ns();

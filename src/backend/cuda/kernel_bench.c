@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "backend/cuda/cublaslt.h"
 #include "backend/cuda/cuda_internal.h"
@@ -26,7 +27,7 @@ struct rose_kernel_bench {
     uint32_t *slot, *apart;  /* device: of rows that follow each other; [DECODE_ROWS] a page each */
     unsigned long long *key; /* device: [MATRICES][max_rows], zero before each run, as in a step */
     uint64_t w_bytes, x_bytes, y_bytes;
-    uint32_t max_rows, max_out;
+    uint32_t max_rows, max_out, rest_ms;
     char about[160];
 };
 
@@ -161,6 +162,7 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
         goto done;
     }
     b->type = o->dtype == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+    b->rest_ms = o->rest_ms;
     if ((st = choose_own(o->kernel, err)) != ROSE_OK) goto done;
     if ((st = rose_cublaslt_open(&b->library, o->library, err)) != ROSE_OK) goto done;
     for (uint32_t i = 0; i < o->n_largest; i++)
@@ -351,6 +353,14 @@ static const char *choose_same(rose_kernel_bench *b, const rose_kernel_shape *s,
     return NULL;
 }
 
+/* A chip at its power limit lowers its clock, by what ran before and how much of it. */
+static void rest(const rose_kernel_bench *b)
+{
+    const struct timespec t = {.tv_sec = b->rest_ms / 1000,
+                               .tv_nsec = (long)(b->rest_ms % 1000) * 1000000};
+    if (b->rest_ms > 0) nanosleep(&t, NULL);
+}
+
 enum { OURS, LIBRARY, SAME, SIDES };
 
 static rose_status bench_run(rose_kernel_bench *b, const rose_kernel_shape *s, uint32_t repeats,
@@ -372,8 +382,11 @@ static rose_status bench_run(rose_kernel_bench *b, const rose_kernel_shape *s, u
     for (int r = 0; r < TRIES && st == ROSE_OK; r++)
         st = time_graph(b, side[OURS], &us[0], err);
     for (uint32_t r = 0; r < repeats && st == ROSE_OK; r++)
-        for (uint32_t i = 0; i < SIDES && st == ROSE_OK; i++)
-            if (i != SAME || what != NULL) st = time_graph(b, side[i], &us[i * repeats + r], err);
+        for (uint32_t i = 0; i < SIDES && st == ROSE_OK; i++) {
+            if (i == SAME && what == NULL) continue;
+            rest(b);
+            st = time_graph(b, side[i], &us[i * repeats + r], err);
+        }
     if (st != ROSE_OK) goto done;
     for (uint32_t i = 0; i < SIDES; i++)
         qsort(us + i * repeats, repeats, sizeof *us, compare);
