@@ -41,7 +41,7 @@ typedef struct rose_kernel_opts {
                             kernel that does not take a shape gives way to `tiles` */
     const rose_kernel_shape *largest; /* [n_largest] CUDA: room for such products */
     uint32_t n_largest;
-    uint32_t rest_ms;   /* the device is idle so long before each timed run; a CPU 2 ms at least */
+    uint32_t rest_ms;   /* idle time before each timed run (CPU: before the pass that wakes it) */
     const char *isa;    /* CPU, as in rose_backend_opts */
     uint32_t n_threads; /* CPU; 0 = all */
 } rose_kernel_opts;

@@ -14,6 +14,7 @@
 #include "engine/flags.h"
 
 enum { MAX_POINTS = 32, MAX_ROWS = 32768, MAX_CPU_ROWS = 2048, N_LAYERS = 12 };
+enum { CPU_REST_MS = 2 }; /* oneDNN's threads spin for a while behind a pass */
 
 typedef struct options {
     const char *device, *dtype, *library, *isa, *kernel, *matrix, *row_list;
@@ -161,7 +162,9 @@ static void print_head(const rose_kernel_bench_ops *ops, const rose_kernel_bench
         json_decref(j);
         return;
     }
-    printf("%s; roseinfer in %s\n", ops->about(b), dtype);
+    printf("%s; roseinfer in %s", ops->about(b), dtype);
+    if (o->rest_ms > 0) printf("; %u ms of rest before each run", o->rest_ms);
+    puts("");
     if (m->n_threads > 0) rose_machine_print(stdout, m);
     printf("%-32s %12s %13s  %5s  %s%s\n", "", "roseinfer", ops->library, "ratio", "TFLOP/s",
            ops->same ? "  at our work  ratio  it ends in" : "");
@@ -217,6 +220,7 @@ int rose_bench_kernels(int argc, char **argv)
     if (rc >= 0) return rc;
     const bool cuda = strcmp(o.device, "cuda") == 0;
     if (!cuda && o.max_rows > MAX_CPU_ROWS) o.max_rows = MAX_CPU_ROWS;
+    if (!cuda && o.rest_ms < CPU_REST_MS) o.rest_ms = CPU_REST_MS;
     if (parse_rows(&o, &err) != ROSE_OK) return rose_die(&err);
     for (uint32_t i = 0; i < o.n_rows; i++)
         if (o.rows[i] > most) most = o.rows[i];

@@ -415,7 +415,7 @@ def test_bench_kernels():
         rc, out, err = run("bench", "kernels", "--max-rows", "1", "--repeats", "1")
         del os.environ["ONEDNN_MAX_CPU_ISA"]
         check("oneDNN in float32 where it has no bfloat16", rc == 0 and "in float32" in out.split("\n")[0] and
-              out.split("\n")[0].endswith("; roseinfer in bfloat16"), (rc, out, err))
+              "; roseinfer in bfloat16; 2 ms of rest" in out.split("\n")[0], (rc, out, err))
     else:
         check("refused by name", rc == 1 and ("oneDNN" in err or "libdnnl" in err) and err.count("\n") == 1, err)
     for rows in ("1,3", "3"):
@@ -426,10 +426,12 @@ def test_bench_kernels():
                   [("proj", int(n)) for n in rows.split(",")] and "one_row" not in j, out)
     for rows in ("", "0", "1,,2", "8x", "40000", ",".join(map(str, range(1, 34)))):
         one_line_error(f"--rows '{rows[:9]}'", run("bench", "kernels", "--rows", rows), 1, "--rows", "32768")
+    rested = ["bench", "kernels", "--matrix", "proj", "--rows", "1", "--repeats", "3", "--json", "--rest-ms"]
     start = time.monotonic()
-    rc, out, err = run("bench", "kernels", "--matrix", "proj", "--rows", "1", "--repeats", "3", "--rest-ms", "60", "--json")
+    rc, out, err = run(*rested, "1000")
     if rc == 0:
-        check("--rest-ms 60 before each of six runs", json.loads(out)["rest_ms"] == 60 and time.monotonic() - start >= 0.36, out)
+        check("--rest-ms 1000 before each of six runs", json.loads(out)["rest_ms"] == 1000 and time.monotonic() - start >= 6, out)
+        check("a CPU rests 2 ms", json.loads(run(*rested, "0")[1])["rest_ms"] == 2)
     one_line_error("--rest-ms 10001", run("bench", "kernels", "--rest-ms", "10001"), 2, "--rest-ms", "10000")
     one_line_error("a number of rows twice", run("bench", "kernels", "--rows", "2,1,2"), 1, "--rows '2,1,2'", "2 twice")
     one_line_error("no row left", run("bench", "kernels", "--rows", "16,32", "--max-rows", "8"), 1, "--rows", "more than 8")

@@ -24,7 +24,7 @@
 #include "backend/cpu/pool.h"
 #include "base/clock.h"
 
-enum { MAX_COPIES = 12, MAX_REPEATS = 1000, LEAST_REST_MS = 2 };
+enum { MAX_COPIES = 12, MAX_REPEATS = 1000 };
 #define PASS_BYTES (256u << 20)
 
 struct rose_kernel_bench {
@@ -111,7 +111,7 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
         goto done;
     }
     b->bf16 = o->dtype != ROSE_COMPUTE_F32;
-    b->rest_ms = o->rest_ms > LEAST_REST_MS ? o->rest_ms : LEAST_REST_MS;
+    b->rest_ms = o->rest_ms;
     if (isa == ROSE_ISA_AVX512_BF16 && !b->bf16) {
         st = rose_fail(err, ROSE_E_UNSUPPORTED, "isa %s multiplies bfloat16, not float32",
                        rose_isa_name(isa));

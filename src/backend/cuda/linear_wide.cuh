@@ -23,9 +23,9 @@
  * cycle, where copies alone of tiles of 128 x 256 came to 46 (H100, 2026-11-23; the L2's way out,
  * which neighbours that ask for the same share). Ends: 32 bytes a cycle that a multiprocessor
  * sends, and GELU's special functions (docs/results/gpu-optimisations.md, "What an end sends" and
- * behind it). With fp32 logits every kernel with both warpgroups on one tile takes 1.5 times its
- * products, cuBLASLt's six too; ahead are those where warpgroups take whole tiles by turns, for
- * which the contract's two sets of accumulators leave no registers. */
+ * behind it). With fp32 logits all kernels measured with both warpgroups on one tile take 1.5 to
+ * 1.7 times their products, cuBLASLt's six too; ahead are those where warpgroups take whole tiles
+ * by turns, for which the contract's two sets of accumulators leave no registers. */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 
