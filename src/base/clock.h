@@ -20,6 +20,13 @@ static inline double rose_ms_between(uint64_t from_ns, uint64_t to_ns)
     return (double)(to_ns - from_ns) * 1e-6;
 }
 
+/* 0: at once. A signal may end it early. */
+static inline void rose_sleep_ms(uint32_t ms)
+{
+    const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    if (ms > 0) nanosleep(&t, NULL);
+}
+
 /* Wall-clock seconds since 1970, for the `created` fields of the API only. */
 static inline int64_t rose_unix_time(void)
 {

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/numerics.h"
@@ -198,9 +197,7 @@ static rose_status library_pass(product *p, rose_err *err)
 static rose_status timed(product *p, rose_status (*pass)(product *, rose_err *), double *us,
                          rose_err *err)
 {
-    const uint32_t ms = p->b->rest_ms;
-    const struct timespec rest = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-    nanosleep(&rest, NULL);
+    rose_sleep_ms(p->b->rest_ms);
     rose_status st = pass(p, err);
     const uint64_t start = rose_now_ns();
     if (st == ROSE_OK) st = pass(p, err);

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "backend/cuda/cublaslt.h"
 #include "backend/cuda/cuda_internal.h"
+#include "base/clock.h"
 #include "base/philox.h"
 #include "model/convert.h"
 
@@ -353,14 +353,6 @@ static const char *choose_same(rose_kernel_bench *b, const rose_kernel_shape *s,
     return NULL;
 }
 
-/* A chip at its power limit lowers its clock, by what ran before and how much of it. */
-static void rest(const rose_kernel_bench *b)
-{
-    const struct timespec t = {.tv_sec = b->rest_ms / 1000,
-                               .tv_nsec = (long)(b->rest_ms % 1000) * 1000000};
-    if (b->rest_ms > 0) nanosleep(&t, NULL);
-}
-
 enum { OURS, LIBRARY, SAME, SIDES };
 
 static rose_status bench_run(rose_kernel_bench *b, const rose_kernel_shape *s, uint32_t repeats,
@@ -384,7 +376,7 @@ static rose_status bench_run(rose_kernel_bench *b, const rose_kernel_shape *s, u
     for (uint32_t r = 0; r < repeats && st == ROSE_OK; r++)
         for (uint32_t i = 0; i < SIDES && st == ROSE_OK; i++) {
             if (i == SAME && what == NULL) continue;
-            rest(b);
+            rose_sleep_ms(b->rest_ms);
             st = time_graph(b, side[i], &us[i * repeats + r], err);
         }
     if (st != ROSE_OK) goto done;
