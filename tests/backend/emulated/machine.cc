@@ -9,6 +9,7 @@ thread_local char t_anchor;
 manner g_manner;
 bool g_hung;
 const void *g_kernel;
+static uint64_t g_any;
 
 static void begin_fiber()
 {
@@ -110,8 +111,11 @@ static void run_block(launch &l, size_t i)
         if (l.idle > l.alive && !l.hung) { /* nobody goes on: a copy arrives, or it has hung */
             l.hung = l.copies.empty();
             if (!l.hung) {
-                l.copies.front()();
-                l.copies.pop_front();
+                /* Any of them: the hardware promises no order. */
+                const size_t which = (g_any = g_any * 6364136223846793005u + 1) >> 33;
+                const auto it = l.copies.begin() + (ptrdiff_t)(which % l.copies.size());
+                (*it)();
+                l.copies.erase(it);
                 l.idle = 0;
             }
         }
