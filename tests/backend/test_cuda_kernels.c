@@ -609,6 +609,31 @@ static void test_same_bits(void **state)
     assert_int_equal(n_bad, 0);
 }
 
+/* What the engine chooses for hundreds of rows, where tiles of all kinds fill the chip: GPT-2's
+ * products, 513 rows to more than any kernel has at once. */
+static void test_hundreds(void **state)
+{
+    (void)state;
+    static const uint32_t kn[][2] = {{3072, 768}, {768, 2304}, {768, 3072}};
+    static const uint32_t ms[] = {513, 640, 760, 1024, 1200, 1280, 1408, 1536, 1700, 2500, 3072};
+    fx_random r = {.seed = fx_seed() + 8};
+    int n_bad = 0;
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < 3; i++)
+            for (size_t j = 0; j < sizeof ms / sizeof *ms; j++) {
+                const uint32_t m = ms[j] - fx_below(&r, 2) * fx_below(&r, 60);
+                bits b = make_bits(&r, (rose_cuda_type)t, m, kn[i][0], kn[i][1]);
+                for (int e = 0; e < EPILOGUES; e++) {
+                    size_t bytes;
+                    uint8_t *want = run_bits(&b, e, 2, &bytes);
+                    if (want != NULL) n_bad += compare_kernel(&b, (rose_cuda_epilogue)e, 0, want);
+                    free(want);
+                }
+                free_bits(&b);
+            }
+    assert_int_equal(n_bad, 0);
+}
+
 /* The residual of small numbers, of which some sums are denormal, cancel or are zeros of either
  * sign: by each kernel as plain fp32 addition has it. And of infinities and NaN: alike in all. */
 static void check_denormals(uint32_t k)
@@ -916,7 +941,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_same_bits), cmocka_unit_test(test_denormals),
         cmocka_unit_test(test_norm),      cmocka_unit_test(test_many_norms),
         cmocka_unit_test(test_normed),    cmocka_unit_test(test_normed_refused),
-        cmocka_unit_test(test_head),
+        cmocka_unit_test(test_head),      cmocka_unit_test(test_hundreds),
     };
     bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());

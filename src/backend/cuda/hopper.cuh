@@ -77,13 +77,14 @@ ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, ui
                  : "memory");
 }
 
-/* The same to both blocks of a cluster, at the same place and barrier in each. */
-ROSE_DEVICE void copy_box_to_both(uint32_t to, const CUtensorMap *map, uint32_t core,
-                                  uint32_t block, uint32_t barrier)
+/* The same to the blocks of a cluster whose bits are set in `ranks`, at the same place and barrier
+ * in each. */
+ROSE_DEVICE void copy_box_to(uint32_t to, const CUtensorMap *map, uint32_t core, uint32_t block,
+                             uint32_t barrier, uint32_t ranks)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0],[%1,{%2,%3,%4}],[%5],%6;" ::"r"(to),
-                 "l"(map), "r"(0), "r"(core), "r"(block), "r"(barrier), "h"((uint16_t)3)
+                 "l"(map), "r"(0), "r"(core), "r"(block), "r"(barrier), "h"((uint16_t)ranks)
                  : "memory");
 }
 
@@ -263,7 +264,10 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 #define D64 D32 "," \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
     "%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define D80 D64 "," \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define D24 D16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define D40 D32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define D48 D32 "," \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define D96 D64 "," \
@@ -276,6 +280,8 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 #define O64(d) O32(d), F16(d, 32), F16(d, 48)
 #define O24(d) O16(d), F4(d, 16), F4(d, 20)
 #define O48(d) O32(d), F16(d, 32)
+#define O40(d) O32(d), F4(d, 32), F4(d, 36)
+#define O80(d) O64(d), F16(d, 64)
 #define O96(d) O64(d), F16(d, 64), F16(d, 80)
 
 /* keep 0: d is overwritten. */
@@ -310,7 +316,11 @@ WGMMA_TYPES(64, D32, O32, "%32,%33,%34,%35", "%36", "%37")
     WGMMA2(N, REGS, OUT, A, B, KEEP, __nv_bfloat16, "bf16")
 
 WGMMA2_TYPES(48, D24, O24, "%24", "%25", "%26")
+WGMMA2_TYPES(64, D32, O32, "%32", "%33", "%34")
+WGMMA2_TYPES(80, D40, O40, "%40", "%41", "%42")
 WGMMA2_TYPES(96, D48, O48, "%48", "%49", "%50")
+WGMMA2_TYPES(128, D64, O64, "%64", "%65", "%66")
+WGMMA2_TYPES(160, D80, O80, "%80", "%81", "%82")
 WGMMA2_TYPES(192, D96, O96, "%96", "%97", "%98")
 /* clang-format on */
 

@@ -80,7 +80,8 @@ typedef struct rose_cuda_io {
     uint32_t ld_logits;
     uint32_t rows;
     uint32_t ld_x;
-    bool late; /* the kernel behind comes when this one ends, not beside it (team, wide and once) */
+    bool late; /* the kernel behind comes when this one ends, not beside it (team, wide, once and
+                  cluster) */
 } rose_cuda_io;
 
 /* Up to 16 rows of one sequence. n_rows 0: nothing. */
@@ -240,7 +241,7 @@ typedef struct rose_cuda_pack {
 
 /* What can be left out, to measure what it gives; the bits are the same (names: without.c). */
 typedef enum rose_cuda_without {
-    /* linear_wide.cuh, linear_once.cuh, linear_stationary.cuh and the weights' second copy */
+    /* linear_wide.cuh, what includes it, and the weights' second copy */
     ROSE_CUDA_WITHOUT_WIDE = 1,
     ROSE_CUDA_WITHOUT_TEAM = 2,      /* linear_team.cuh */
     ROSE_CUDA_WITHOUT_AHEAD = 4,     /* attention of many single rows: a warp's ring of splits */
@@ -251,11 +252,12 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_SPREAD = 128,  /* attention of few tiles: a block a tile */
     ROSE_CUDA_WITHOUT_JOINED = 256,  /* joined.cu */
     ROSE_CUDA_WITHOUT_HEAD = 512,    /* linear_head.cuh */
-    ROSE_CUDA_WITHOUT_ONCE = 1024,   /* linear_once.cuh */
+    ROSE_CUDA_WITHOUT_ONCE = 1024,   /* linear_once.cuh, linear_cluster.cuh */
     ROSE_CUDA_WITHOUT_CHAIN = 2048,  /* of it, tiles by clusters */
     ROSE_CUDA_WITHOUT_APPEND = 4096, /* decode steps: attention puts K and V into their pages */
     ROSE_CUDA_WITHOUT_FETCH = 8192,  /* tables come beside the step in front */
-    ROSE_CUDA_WITHOUT_STATIONARY = 16384 /* linear_stationary.cuh */
+    ROSE_CUDA_WITHOUT_STATIONARY = 16384, /* linear_stationary.cuh */
+    ROSE_CUDA_WITHOUT_CLUSTER = 32768     /* linear_cluster.cuh */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -281,9 +283,10 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_line
 bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w,
                             const rose_cuda_io *io);
 /* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
- * tiles, 3 = head, and on sm_90a 4, 5 = team, from ROSE_CUDA_WIDE on wide, once and stationary,
- * which want the weights' cores. One that does not take the shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 19, ROSE_CUDA_WIDE = 6 };
+ * tiles, 3 = head, and on sm_90a 4, 5 = team, from ROSE_CUDA_WIDE on those of
+ * linear_wide.cuh and what includes it, which want the weights' cores. One that does not take the
+ * shape gives way to tiles. */
+enum { ROSE_CUDA_N_KERNELS = 27, ROSE_CUDA_WIDE = 6 };
 void rose_cuda_linear_force(int kernel);
 /* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);

@@ -1,5 +1,6 @@
 /* backend/cuda/launch.cuh - one way to launch a kernel: on a stream, with or without programmatic
- * dependence on the kernel before it, a preference for shared memory, in clusters. */
+ * dependence on the kernel before it, a preference for shared memory, in clusters; and how many of
+ * these there is room for. */
 #ifndef ROSE_BACKEND_CUDA_LAUNCH_CUH
 #define ROSE_BACKEND_CUDA_LAUNCH_CUH
 
@@ -34,6 +35,28 @@ static cudaError_t launch_clusters(const rose_cuda_launch *at, unsigned peers,
     c.attrs = attributes;
     c.numAttrs = n;
     return cudaLaunchKernelEx(&c, kernel, arguments...);
+}
+
+/* How many clusters of `peers` blocks of the kernel the chip takes at once; 0 as well where it does
+ * not say. */
+template <typename... Parameters>
+static uint32_t clusters_at_once(unsigned peers, void (*kernel)(Parameters...), unsigned threads,
+                                 size_t shared)
+{
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t c = {};
+    int n = 0;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = peers;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    c.gridDim = dim3(peers);
+    c.blockDim = dim3(threads);
+    c.dynamicSmemBytes = shared;
+    c.attrs = &attribute;
+    c.numAttrs = 1;
+    if (cudaOccupancyMaxActiveClusters(&n, kernel, &c) == cudaSuccess) return (uint32_t)n;
+    cudaGetLastError();
+    return 0;
 }
 
 template <typename... Parameters, typename... Arguments>

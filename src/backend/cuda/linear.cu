@@ -1,6 +1,6 @@
 /* backend/cuda/linear.cu - the choice of a matrix kernel: a matter of speed only, the bits are the
- * same (linear.cuh, linear_head.cuh, linear_once.cuh, linear_stationary.cuh, linear_team.cuh,
- * linear_wide.cuh). */
+ * same (linear.cuh, linear_cluster.cuh, linear_head.cuh, linear_once.cuh, linear_stationary.cuh,
+ * linear_team.cuh, linear_wide.cuh). */
 #include <pthread.h>
 
 #include "backend/cuda/linear_types.h"
@@ -12,6 +12,7 @@ static pthread_once_t g_once = PTHREAD_ONCE_INIT; /* of the rest */
 static cudaError_t g_init;
 static bool g_team; /* the kernels of linear_team.cuh are in this program and run here */
 static bool g_wide; /* those of linear_wide.cuh */
+static rose_cuda_clusters g_clusters[ROSE_CUDA_N_CLUSTERS]; /* of either type the same */
 static uint32_t g_multiprocessors;
 
 void rose_cuda_linear_force(int kernel)
@@ -27,8 +28,8 @@ static void init(void)
     if (e == cudaSuccess) e = rose_cuda_team_init_f16(&f16);
     if (e == cudaSuccess) e = rose_cuda_team_init_bf16(&bf16);
     g_team = f16 && bf16;
-    if (e == cudaSuccess) e = rose_cuda_wide_init_f16(&f16);
-    if (e == cudaSuccess) e = rose_cuda_wide_init_bf16(&bf16);
+    if (e == cudaSuccess) e = rose_cuda_wide_init_f16(&f16, g_clusters);
+    if (e == cudaSuccess) e = rose_cuda_wide_init_bf16(&bf16, g_clusters);
     g_wide = f16 && bf16;
     int n = 0;
     if (e == cudaSuccess) e = cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
@@ -55,16 +56,19 @@ enum {
     WIDE_64 = WIDE + ROSE_CUDA_WIDE_64_96,
     ONCE = WIDE + ROSE_CUDA_ONCE_48,
     CHAIN = WIDE + ROSE_CUDA_CHAIN,
+    CLUSTER = WIDE + ROSE_CUDA_CLUSTER_64_96,
     STATIONARY = WIDE + ROSE_CUDA_STATIONARY
 };
 
 const char *rose_cuda_linear_name(int kernel)
 {
     static const char *const names[ROSE_CUDA_N_KERNELS] = {
-        "auto",        "rows",     "tiles",         "head",      "team",
-        "team-32",     "wide-192", "wide-192-pair", "wide-96",   "wide-64-96",
-        "wide-64-48",  "once-48",  "once-48-alone", "once-96",   "once-96-alone",
-        "once-128-96", "chain",    "chain-alone",   "stationary"};
+        "auto", "rows", "tiles", "head", "team", "team-32",
+        /* rose_cuda_wide */
+        "wide-192", "wide-192-pair", "wide-160", "wide-128", "wide-96", "wide-64-96", "wide-64-48",
+        "once-48", "once-48-alone", "once-64-alone", "once-96", "once-96-alone", "once-128-96",
+        "once-128-128", "chain", "chain-alone", "cluster-64-96", "cluster-64-96-pair",
+        "cluster-64-128", "cluster-128-80", "stationary"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
 }
 
@@ -103,10 +107,15 @@ static bool takes(const rose_cuda_linear *l, const rose_cuda_io *io, int kernel)
     if (!wide_takes(l, io)) return false;
     if (kernel == WIDE + ROSE_CUDA_WIDE_192) return !residual;
     if (kernel == WIDE + ROSE_CUDA_WIDE_192_PAIR) return residual || head;
+    if (kernel == WIDE + ROSE_CUDA_WIDE_160) return residual;
+    if (kernel == WIDE + ROSE_CUDA_WIDE_128) return !head;
     if (kernel < WIDE_64) return true;
     if (kernel < ONCE) return head;
+    if (kernel == WIDE + ROSE_CUDA_ONCE_64_ALONE) return residual;
+    if (kernel == WIDE + ROSE_CUDA_ONCE_128_128) return !head && !residual;
     if (kernel < CHAIN) return !head;
-    if (kernel < STATIONARY) return residual && l->k_pad <= ROSE_CUDA_CHAIN_K;
+    if (kernel < CLUSTER) return residual && l->k_pad <= ROSE_CUDA_CHAIN_K;
+    if (kernel < STATIONARY) return residual;
     return !head && (l->k_pad + CHUNK_K - 1) / CHUNK_K == ROSE_CUDA_STATIONARY_CHUNKS;
 }
 
@@ -118,7 +127,7 @@ static uint32_t tiles_of(const rose_cuda_linear *l, uint32_t rows, uint32_t tile
 
 /* Of linear_once.cuh, by measurement on an H100 of 132 multiprocessors (2026-11-22): the smallest
  * tile of which all are on the chip at once, if possible one a multiprocessor; 0: none. Beside
- * attention blocks leave it memory. From 513 rows on: best_wide. */
+ * attention blocks leave it memory. Of 512 rows at most, and no head. */
 static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
 {
     enum { CHAIN_CHUNKS = ROSE_CUDA_CHAIN_CHUNKS };
@@ -128,7 +137,7 @@ static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const ros
     const uint32_t chained = n48 * ((chunks + CHAIN_CHUNKS - 1) / CHAIN_CHUNKS); /* blocks */
     /* Of more, not all clusters find multiprocessors of one group for themselves (of 132). */
     const bool apart = chained <= 96;
-    if (io->rows > 512 || (at->without & ROSE_CUDA_WITHOUT_ONCE) != 0) return 0;
+    if ((at->without & ROSE_CUDA_WITHOUT_ONCE) != 0) return 0;
     if (chunks > CHAIN_CHUNKS && chained <= g_multiprocessors && (apart || !at->beside) &&
         (at->without & ROSE_CUDA_WITHOUT_CHAIN) == 0 && takes(l, io, CHAIN))
         return apart && !at->beside ? WIDE + ROSE_CUDA_CHAIN_ALONE : CHAIN;
@@ -138,6 +147,28 @@ static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const ros
     if (!at->beside && n128 <= g_multiprocessors) return WIDE + ROSE_CUDA_ONCE_128_96;
     if (n96 <= g_multiprocessors * 3 / 2) return WIDE + ROSE_CUDA_ONCE_96;
     return 0;
+}
+
+/* The same of more rows: the smallest tile of which all are on the chip at once, one a
+ * multiprocessor; 0: none (H100, 2026-11-23). In clusters where the residual is added and k is
+ * long, as what the L2 gives is what all wait for. */
+static int filling(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
+{
+    const uint32_t n = g_multiprocessors;
+    const bool clusters = (at->without & ROSE_CUDA_WITHOUT_CLUSTER) == 0;
+    if (at->beside || (at->without & ROSE_CUDA_WITHOUT_ONCE) != 0) return 0;
+    if (io->epilogue != ROSE_CUDA_EPI_RESIDUAL) {
+        if (tiles_of(l, io->rows, 64, 96) <= n) return WIDE + ROSE_CUDA_ONCE_96_ALONE;
+        if (tiles_of(l, io->rows, 128, 96) <= n) return WIDE + ROSE_CUDA_ONCE_128_96;
+        return tiles_of(l, io->rows, 128, 128) <= n ? WIDE + ROSE_CUDA_ONCE_128_128 : 0;
+    }
+    if (l->k_pad <= ROSE_CUDA_STATIONARY_CHUNKS * CHUNK_K) return 0;
+    if (tiles_of(l, io->rows, 64, 64) <= n) return WIDE + ROSE_CUDA_ONCE_64_ALONE;
+    for (int i = 0; clusters && i < ROSE_CUDA_N_CLUSTERS; i++)
+        if (tiles_of(l, io->rows, g_clusters[i].rows, g_clusters[i].outputs) <=
+            g_clusters[i].at_once)
+            return CLUSTER + i;
+    return tiles_of(l, io->rows, 64, 96) <= n ? WIDE + ROSE_CUDA_ONCE_96_ALONE : 0;
 }
 
 /* Of linear_stationary.cuh, against best_wide's: whether it is chosen, by measurement on an H100
@@ -170,12 +201,15 @@ static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const ro
     } shapes[] = {
         {residual ? ROSE_CUDA_WIDE_192_PAIR : ROSE_CUDA_WIDE_192, 128, 192, g_multiprocessors, 85},
         {ROSE_CUDA_WIDE_96, 128, 96, g_multiprocessors, 68},
+        {ROSE_CUDA_WIDE_160, 128, 160, g_multiprocessors, 78},
+        {ROSE_CUDA_WIDE_128, 128, 128, g_multiprocessors, 74},
         {once ? ROSE_CUDA_ONCE_96 : ROSE_CUDA_WIDE_64_96, 64, 96, 2 * g_multiprocessors, 56},
         {once ? ROSE_CUDA_ONCE_48 : ROSE_CUDA_WIDE_64_48, 64, 48, 2 * g_multiprocessors, 42}};
-    const size_t n = head || once ? 4 : 2;
+    const size_t n = head || once ? 6 : 4;
     uint64_t least = UINT64_MAX;
     int best = 0;
     for (size_t i = 0; i < n; i++) {
+        if (!takes(l, io, WIDE + (int)shapes[i].kernel)) continue;
         /* The two blocks of a pair take rows that follow each other. */
         const bool pairs = shapes[i].kernel == ROSE_CUDA_WIDE_192_PAIR;
         const uint64_t tiles =
@@ -201,14 +235,15 @@ static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const ro
     return stationary_for(l, io, at, least) ? STATIONARY : best;
 }
 
-/* By measurement on an H100 of 132 multiprocessors, GPT-2 124M (2026-11-21, 22). Bounds on rows and
- * outputs below are those that it gave there. */
+/* By measurement on an H100 of 132 multiprocessors, GPT-2 124M (2026-11-21 to 23). Bounds on rows
+ * and outputs below are those that it gave there. */
 static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
 {
     const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS, many = l->n > 16384;
     const bool wide = wide_takes(l, io);
     const uint32_t rows = io->rows;
-    const int once = wide && !head ? once_for(l, io, at) : 0;
+    int once = 0;
+    if (wide && !head) once = rows <= 512 ? once_for(l, io, at) : filling(l, io, at);
     if (rows <= ROSE_CUDA_HEAD_ROWS)
         return many && (at->without & ROSE_CUDA_WITHOUT_HEAD) == 0 && takes(l, io, HEAD) ? HEAD
                                                                                          : ROWS;

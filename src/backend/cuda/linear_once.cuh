@@ -81,17 +81,28 @@ ROSE_DEVICE void multiply_chain(float (&sum)[TN / 2], wide_ring *r, const once_s
         if (c < d.chunks) add_chunk(sum, part[c], false);
 }
 
-template <typename T, int GROUPS, int TN, int STAGES>
+template <typename T, int GROUPS, int TN, int STAGES, int PEERS>
 ROSE_DEVICE void multiply_all(float (&sum)[TN / 2], wide_ring *r, uint32_t chunks)
 {
     float acc[TN / 2];
-    multiply_chunk<T, GROUPS, TN, STAGES, 1>(acc, r);
+    multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
     add_chunk(sum, acc, true);
 #pragma unroll 1
     for (uint32_t c = 1; c < chunks; c++) {
-        multiply_chunk<T, GROUPS, TN, STAGES, 1>(acc, r);
+        multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
         add_chunk(sum, acc, false);
     }
+}
+
+/* What is stored, from block FIRST of 16 outputs on. Of q, K and V as many at once as are always of
+ * one of them. */
+template <typename T, int EPI, int TN, int FIRST>
+ROSE_DEVICE void finish_once(wide_tile *tile, const wide_old<TN> *old, const float (&sum)[TN / 2],
+                             const rose_cuda_linear &l, const rose_cuda_io &io)
+{
+    constexpr int N = EPI != ROSE_CUDA_EPI_QKV ? TN / 16 : TN % 64 == 0 ? 4 : TN % 32 == 0 ? 2 : 1;
+    finish_wide<T, EPI, TN, FIRST, N>(tile, old, sum, l, io);
+    if constexpr (FIRST + N < TN / 16) finish_once<T, EPI, TN, FIRST + N>(tile, old, sum, l, io);
 }
 
 /* A warpgroup that multiplies; row0: of the warp. */
@@ -114,11 +125,9 @@ ROSE_DEVICE void multiply_once(const rose_cuda_linear &l, const rose_cuda_io &io
     if (CHAIN)
         multiply_chain<T, TN, STAGES>(sum, r, d);
     else
-        multiply_all<T, GROUPS, TN, STAGES>(sum, r, d.chunks);
+        multiply_all<T, GROUPS, TN, STAGES, 1>(sum, r, d.chunks);
     if (last) {
-        finish_wide<T, EPI, TN, 0>(&tile, &old, sum, l, io);
-        finish_wide<T, EPI, TN, 1>(&tile, &old, sum, l, io);
-        finish_wide<T, EPI, TN, 2>(&tile, &old, sum, l, io);
+        finish_once<T, EPI, TN, 0>(&tile, &old, sum, l, io);
     } else {
         send_sums<TN>(sum, d);
     }
@@ -253,34 +262,30 @@ static cudaError_t launch_once(const rose_cuda_launch *at, const rose_cuda_linea
                            (size_t)ONCE_SHARED<GROUPS, TN, STAGES, CHAIN>, *l, *io, walk, w, h);
 }
 
-/* Every kernel once: end, warpgroups, outputs of a tile, stages, CHAIN. Of one warpgroup and 7 or 5
- * stages two blocks share a multiprocessor. */
-#define ONCE_EPILOGUES(M, G, TN, S)                                                                \
-    M(ROSE_CUDA_EPI_QKV, G, TN, S, false)                                                          \
-    M(ROSE_CUDA_EPI_RESIDUAL, G, TN, S, false)                                                     \
-    M(ROSE_CUDA_EPI_ACT, G, TN, S, false)
+/* Every kernel once: which of rose_cuda_wide, end, warpgroups, outputs of a tile, stages, CHAIN. Of
+ * one warpgroup and 7 or 5 stages two blocks share a multiprocessor. */
+#define ONCE_EPILOGUES(M, KIND, G, TN, S)                                                          \
+    M(KIND, ROSE_CUDA_EPI_QKV, G, TN, S, false)                                                    \
+    M(KIND, ROSE_CUDA_EPI_RESIDUAL, G, TN, S, false)                                               \
+    M(KIND, ROSE_CUDA_EPI_ACT, G, TN, S, false)
 #define ONCE_KERNELS(M)                                                                            \
-    ONCE_EPILOGUES(M, 1, 48, 7)                                                                    \
-    ONCE_EPILOGUES(M, 1, 48, 12)                                                                   \
-    ONCE_EPILOGUES(M, 1, 96, 5)                                                                    \
-    ONCE_EPILOGUES(M, 1, 96, 10)                                                                   \
-    ONCE_EPILOGUES(M, 2, 96, 7)                                                                    \
-    M(ROSE_CUDA_EPI_RESIDUAL, 1, 48, 7, true)                                                      \
-    M(ROSE_CUDA_EPI_RESIDUAL, 1, 48, 12, true)
+    ONCE_EPILOGUES(M, ROSE_CUDA_ONCE_48, 1, 48, 7)                                                 \
+    ONCE_EPILOGUES(M, ROSE_CUDA_ONCE_48_ALONE, 1, 48, 12)                                          \
+    M(ROSE_CUDA_ONCE_64_ALONE, ROSE_CUDA_EPI_RESIDUAL, 1, 64, 13, false)                           \
+    ONCE_EPILOGUES(M, ROSE_CUDA_ONCE_96, 1, 96, 5)                                                 \
+    ONCE_EPILOGUES(M, ROSE_CUDA_ONCE_96_ALONE, 1, 96, 10)                                          \
+    ONCE_EPILOGUES(M, ROSE_CUDA_ONCE_128_96, 2, 96, 7)                                             \
+    M(ROSE_CUDA_ONCE_128_128, ROSE_CUDA_EPI_QKV, 2, 128, 7, false)                                 \
+    M(ROSE_CUDA_ONCE_128_128, ROSE_CUDA_EPI_ACT, 2, 128, 7, false)                                 \
+    M(ROSE_CUDA_CHAIN, ROSE_CUDA_EPI_RESIDUAL, 1, 48, 7, true)                                     \
+    M(ROSE_CUDA_CHAIN_ALONE, ROSE_CUDA_EPI_RESIDUAL, 1, 48, 12, true)
 
 template <typename T>
 static cudaError_t run_once(const rose_cuda_launch *at, const rose_cuda_linear *l,
                             const rose_cuda_io *io, rose_cuda_wide kernel)
 {
-    static const struct once_kind {
-        int groups, outputs, stages;
-        bool chain;
-    } kinds[] = {{1, 48, 7, false}, {1, 48, 12, false}, {1, 96, 5, false}, {1, 96, 10, false},
-                 {2, 96, 7, false}, {1, 48, 7, true},   {1, 48, 12, true}}; /* as rose_cuda_wide */
-    const once_kind k = kinds[kernel - ROSE_CUDA_ONCE_48];
-#define LAUNCH(EPI, G, TN, S, CHAIN)                                                               \
-    if (io->epilogue == EPI && k.groups == G && k.outputs == TN && k.stages == S &&                \
-        k.chain == CHAIN)                                                                          \
+#define LAUNCH(KIND, EPI, G, TN, S, CHAIN)                                                         \
+    if (kernel == KIND && io->epilogue == EPI)                                                     \
         return launch_once<T, EPI, G, TN, S, CHAIN>(at, l, io);
     ONCE_KERNELS(LAUNCH)
 #undef LAUNCH
@@ -290,7 +295,7 @@ static cudaError_t run_once(const rose_cuda_launch *at, const rose_cuda_linear *
 /* After init_wide has found that they are there. */
 template <typename T> static cudaError_t init_once(void)
 {
-#define KERNEL(EPI, G, TN, S, CHAIN)                                                               \
+#define KERNEL(KIND, EPI, G, TN, S, CHAIN)                                                         \
     {(const void *)once_kernel<T, EPI, G, TN, S, CHAIN>, (size_t)ONCE_SHARED<G, TN, S, CHAIN>},
     const wide_needs kernels[] = {ONCE_KERNELS(KERNEL)};
 #undef KERNEL

@@ -120,16 +120,16 @@ ROSE_DEVICE void multiply_tile(float (&sum)[STATIONARY_N / 2], wide_ring *r, uin
         if (s == STATIONARY_STAGES - 1) pair_arrive(2 - r->group, more ? 0 : 1);
         if (s < 2) continue;
         wgmma_wait<2>();
-        free_stage<1>(*r, slot_before<STAGES>(*r, 3));
+        free_stage<1>(r, slot_before<STAGES>(*r, 3));
         if (s % CHUNK_STAGES == 1 && chunk > 0) {
             keep_here(acc[(chunk + 1) % 2]);
             add_chunk(sum, acc[(chunk + 1) % 2], chunk == 1);
         }
     }
     wgmma_wait<1>();
-    free_stage<1>(*r, slot_before<STAGES>(*r, 2));
+    free_stage<1>(r, slot_before<STAGES>(*r, 2));
     wgmma_wait<0>();
-    free_stage<1>(*r, slot_before<STAGES>(*r, 1));
+    free_stage<1>(r, slot_before<STAGES>(*r, 1));
     keep_here(acc[(STATIONARY_CHUNKS - 1) % 2]);
     add_chunk(sum, acc[(STATIONARY_CHUNKS - 1) % 2], false);
 }

@@ -54,6 +54,8 @@ enum {
 typedef enum rose_cuda_wide {
     ROSE_CUDA_WIDE_192,      /* tiles of 128 rows x 192 outputs; not where the residual is added */
     ROSE_CUDA_WIDE_192_PAIR, /* by pairs of blocks that share weights; there, and the head */
+    ROSE_CUDA_WIDE_160,      /* 128 x 160, where the residual is added */
+    ROSE_CUDA_WIDE_128,      /* 128 x 128; no head */
     ROSE_CUDA_WIDE_96,       /* 128 x 96 */
     ROSE_CUDA_WIDE_64_96,    /* 64 x 96, two blocks a multiprocessor; the head alone */
     ROSE_CUDA_WIDE_64_48,    /* 64 x 48, likewise */
@@ -61,20 +63,35 @@ typedef enum rose_cuda_wide {
      * with more stages. */
     ROSE_CUDA_ONCE_48, /* 64 x 48 */
     ROSE_CUDA_ONCE_48_ALONE,
-    ROSE_CUDA_ONCE_96, /* 64 x 96 */
+    ROSE_CUDA_ONCE_64_ALONE, /* 64 x 64; residual alone */
+    ROSE_CUDA_ONCE_96,       /* 64 x 96 */
     ROSE_CUDA_ONCE_96_ALONE,
-    ROSE_CUDA_ONCE_128_96, /* one block a multiprocessor */
+    ROSE_CUDA_ONCE_128_96,  /* one block a multiprocessor */
+    ROSE_CUDA_ONCE_128_128, /* likewise; no residual */
     /* Residual alone, k_pad of ROSE_CUDA_CHAIN_K at most: clusters for tiles of 64 x 48 */
     ROSE_CUDA_CHAIN,
     ROSE_CUDA_CHAIN_ALONE,
+    /* linear_cluster.cuh, residual alone: rows x outputs of a tile, tiles of a cluster. */
+    ROSE_CUDA_CLUSTER_64_96,      /* 64 x 96, 2 x 2 */
+    ROSE_CUDA_CLUSTER_64_96_PAIR, /* 64 x 96, 1 x 2 */
+    ROSE_CUDA_CLUSTER_64_128,     /* 64 x 128, 2 x 2 */
+    ROSE_CUDA_CLUSTER_128_80,     /* 128 x 80, 2 x 2 */
     ROSE_CUDA_STATIONARY /* linear_stationary.cuh, k_pad of ROSE_CUDA_STATIONARY_CHUNKS alone */
 } rose_cuda_wide;
 cudaError_t rose_cuda_wide_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io, rose_cuda_wide kernel);
 cudaError_t rose_cuda_wide_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                 const rose_cuda_io *io, rose_cuda_wide kernel);
-cudaError_t rose_cuda_wide_init_f16(bool *there);
-cudaError_t rose_cuda_wide_init_bf16(bool *there);
+/* Of a kernel of linear_cluster.cuh: rows and outputs of a whole cluster, and how many of them are
+ * on the chip at once (0: it takes none). */
+typedef struct rose_cuda_clusters {
+    uint32_t rows, outputs, at_once;
+} rose_cuda_clusters;
+enum { ROSE_CUDA_N_CLUSTERS = ROSE_CUDA_CLUSTER_128_80 - ROSE_CUDA_CLUSTER_64_96 + 1 };
+/* clusters: from ROSE_CUDA_CLUSTER_64_96 on. */
+cudaError_t rose_cuda_wide_init_f16(bool *there, rose_cuda_clusters clusters[ROSE_CUDA_N_CLUSTERS]);
+cudaError_t rose_cuda_wide_init_bf16(bool *there,
+                                     rose_cuda_clusters clusters[ROSE_CUDA_N_CLUSTERS]);
 
 #ifdef __cplusplus
 }

@@ -46,7 +46,9 @@ enum {
 /* Where the residual is added by the copy engine (wide_store.cuh). */
 template <int EPI> static constexpr bool STAGED = EPI == ROSE_CUDA_EPI_RESIDUAL;
 template <int GROUPS, int TN>
-static constexpr int STAGES_OF = TN == 192 || (GROUPS == 1 && TN == 96) ? 5 : 7;
+static constexpr int STAGES_OF = TN >= 160 || (GROUPS == 1 && TN == 96) ? 5
+                                 : TN == 128                            ? 6
+                                                                        : 7;
 
 template <int GROUPS, int TN>
 static constexpr uint32_t WIDE_STAGE = (GROUPS * 64 + TN) / 8 * BLOCK_BYTES;
@@ -89,6 +91,12 @@ typedef struct wide_copies {
     uint32_t n, n_stages, rank /* of the cluster */;
 } wide_copies;
 
+/* Of the tile's bias; none behind the last output. */
+template <int TN> ROSE_DEVICE uint32_t bias_bytes(const wide_copies &c, uint32_t n0)
+{
+    return n0 >= c.n ? 0 : (c.n - n0 < TN ? c.n - n0 : TN) * 4;
+}
+
 /* Weights of a stage to `slot`, and the tile's bias to place `place` where it is `biased`. */
 template <int GROUPS, int TN, int PEERS>
 ROSE_DEVICE void copy_weights(const wide_copies &c, uint32_t slot, uint32_t stage, uint32_t n0,
@@ -97,12 +105,12 @@ ROSE_DEVICE void copy_weights(const wide_copies &c, uint32_t slot, uint32_t stag
     constexpr uint32_t SHARE = TN / 8 / PEERS;
     const uint32_t full = c.full + slot * 8;
     const uint32_t to = c.ring + slot * WIDE_STAGE<GROUPS, TN> + GROUPS * 8 * BLOCK_BYTES;
-    const uint32_t bias_bytes = !biased ? 0 : (c.n - n0 < TN ? c.n - n0 : TN) * 4;
-    barrier_expect(full, WIDE_STAGE<GROUPS, TN> + bias_bytes);
-    if (biased) copy_piece(c.biases + place * (TN * 4), c.bias + n0, bias_bytes, full);
+    const uint32_t bytes = biased ? bias_bytes<TN>(c, n0) : 0;
+    barrier_expect(full, WIDE_STAGE<GROUPS, TN> + bytes);
+    if (bytes > 0) copy_piece(c.biases + place * (TN * 4), c.bias + n0, bytes, full);
     if (PEERS == 2)
-        copy_box_to_both(to + c.rank * SHARE * BLOCK_BYTES, c.w_map, stage * (STAGE_K / 8),
-                         n0 / 8 + c.rank * SHARE, full);
+        copy_box_to(to + c.rank * SHARE * BLOCK_BYTES, c.w_map, stage * (STAGE_K / 8),
+                    n0 / 8 + c.rank * SHARE, full, 3);
     else
         copy_box(to, c.w_map, stage * (STAGE_K / 8), n0 / 8, full);
 }
@@ -153,6 +161,9 @@ typedef struct wide_ring {
     uint32_t group, lane, rank /* of the cluster */;
     ring_place at;
     uint32_t chunk; /* its parity */
+    /* linear_cluster.cuh: the barrier, of slot 0, at which the lane arrives; stages left to free.
+     */
+    uint32_t to, left;
 } wide_ring;
 
 /* The products of the stage at r->at, as one group; begin: of a chunk. There: it will be; else what
@@ -178,21 +189,29 @@ template <int STAGES> ROSE_DEVICE uint32_t slot_before(const wide_ring &r, uint3
     return r.at.slot + (r.at.slot >= n ? 0 : STAGES) - n;
 }
 
+/* Of multiply_chunk, in place of a number of peers: as linear_cluster.cuh has them. */
+enum { BY_CLUSTER = 0 };
+
 /* This warp has read the stage in `slot`: every block that copies to it may do so again. */
-template <int PEERS> ROSE_DEVICE void free_stage(const wide_ring &r, uint32_t slot)
+template <int PEERS> ROSE_DEVICE void free_stage(wide_ring *r, uint32_t slot)
 {
-    if (r.lane >= PEERS) return;
-    if (PEERS == 1)
-        barrier_arrive(r.empty + slot * 8);
-    else
-        peer_arrive(peer_address(r.empty + slot * 8, r.lane));
+    if constexpr (PEERS == BY_CLUSTER) {
+        if (r->left == 0) return;
+        r->left--;
+        if (r->to != 0) peer_arrive(r->to + slot * 8);
+    } else if constexpr (PEERS == 1) {
+        if (r->lane == 0) barrier_arrive(r->empty + slot * 8);
+    } else {
+        if (r->lane < PEERS) peer_arrive(peer_address(r->empty + slot * 8, r->lane));
+    }
 }
 
 /* The second warpgroup stays a stage behind the first, so that one's products run under the other's
  * additions: in step, both would add at once and the tensor cores rest. Two barriers in turn: the
  * first may be more than a chunk ahead, but not two, as it waits for stages that the second has
- * freed. Behind the last tile (not there) it waits for nothing, and neither comes to a barrier: the
- * first could complete by itself one at which the second still waits. */
+ * freed (of more than seven stages it would not). Behind the last tile (not there) it waits for
+ * nothing, and neither comes to a barrier: the first could complete by itself one at which the
+ * second still waits. */
 template <int GROUPS> ROSE_DEVICE void keep_behind(wide_ring *r, int stage, bool there)
 {
     if (GROUPS == 1) return;
@@ -205,6 +224,8 @@ template <int GROUPS> ROSE_DEVICE void keep_behind(wide_ring *r, int stage, bool
 template <typename T, int GROUPS, int TN, int STAGES>
 ROSE_DEVICE void start_in_turn(float (&acc)[TN / 2], wide_ring *r, int s, bool there)
 {
+    static_assert(GROUPS == 1 || STAGES <= 2 * CHUNK_STAGES + 1,
+                  "the first warpgroup would come to a barrier twice before the second");
     if (s == 0) keep_behind<GROUPS>(r, s, there);
     start_stage<T, GROUPS, TN, STAGES>(acc, r, s == 0, there);
     if (s > 0) keep_behind<GROUPS>(r, s, there);
@@ -220,12 +241,12 @@ ROSE_DEVICE void multiply_chunk(float (&acc)[TN / 2], wide_ring *r)
         start_in_turn<T, GROUPS, TN, STAGES>(acc, r, s, true);
         if (s > 0) {
             wgmma_wait<1>();
-            free_stage<PEERS>(*r, before);
+            free_stage<PEERS>(r, before);
         }
         before = slot;
     }
     wgmma_wait<0>();
-    free_stage<PEERS>(*r, before);
+    free_stage<PEERS>(r, before);
     keep_here(acc);
 }
 
@@ -245,17 +266,19 @@ template <int N> ROSE_DEVICE void add_chunk(float (&sum)[N], const float (&acc)[
         sum[i] = (first ? 0.0f : sum[i]) + acc[i];
 }
 
+/* Part 0, 1 or 2 of the tile: about a third of its blocks of 16 outputs. By twos where the residual
+ * is added, and where none may have outputs of two of q, K and V. */
 template <typename T, int EPI, int GROUPS, int TN, int PART>
 ROSE_DEVICE void finish_part(wide_tile *w, const wide_ring &r, const float (&s)[TN / 2],
                              const rose_cuda_linear &l, const rose_cuda_io &io,
                              const CUtensorMap *x_map)
 {
-    static_assert(!STAGED<EPI> || (TN / 48 % 2 == 0 && TN / 16 % WIDE_PLACES == 0),
-                  "blocks of 16 outputs in pairs; each tile from the first place on");
-    if (STAGED<EPI>)
-        stage_residual<TN, PART>(*w, r.out, x_map, s, l, io);
+    constexpr int BY = STAGED<EPI> || EPI == ROSE_CUDA_EPI_QKV ? 2 : 1, ALL = TN / 16 / BY;
+    constexpr int FIRST = PART * ALL / 3 * BY, N = (PART + 1) * ALL / 3 * BY - FIRST;
+    if constexpr (STAGED<EPI>)
+        stage_residual<TN, FIRST, N>(*w, r.out, x_map, s, l, io);
     else
-        finish_wide<T, EPI, TN, PART>(w, NULL, s, l, io);
+        finish_wide<T, EPI, TN, FIRST, N>(w, NULL, s, l, io);
 }
 
 template <typename T, int EPI, int GROUPS, int TN, int STAGES, int PEERS>
@@ -264,7 +287,7 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
                                const CUtensorMap *x_map)
 {
     /* The chunk's last stage may not be there yet: the largest tiles' end does not wait for it. */
-    constexpr int EARLY = TN == 192 ? CHUNK_STAGES - 1 : CHUNK_STAGES;
+    constexpr int EARLY = TN >= 160 ? CHUNK_STAGES - 1 : CHUNK_STAGES;
     const uint32_t n_chunks = wide_stages(l) / CHUNK_STAGES;
     const uint32_t my_row = (r->rank * GROUPS + r->group) * 64 + threadIdx.x % 128 / 32 * 16;
     float acc[TN / 2], sum[TN / 2];
@@ -296,16 +319,16 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
         finish_part<T, EPI, GROUPS, TN, 0>(&done, *r, sum, l, io, x_map);
         if (EARLY < CHUNK_STAGES) start_in_turn<T, GROUPS, TN, STAGES>(acc, r, EARLY, more);
         wgmma_wait<2>();
-        if (more) free_stage<PEERS>(*r, slot_before<STAGES>(*r, 3));
+        if (more) free_stage<PEERS>(r, slot_before<STAGES>(*r, 3));
         finish_part<T, EPI, GROUPS, TN, 1>(&done, *r, sum, l, io, x_map);
         wgmma_wait<1>();
-        if (more) free_stage<PEERS>(*r, slot_before<STAGES>(*r, 2));
+        if (more) free_stage<PEERS>(r, slot_before<STAGES>(*r, 2));
         finish_part<T, EPI, GROUPS, TN, 2>(&done, *r, sum, l, io, x_map);
         if (EPI == ROSE_CUDA_EPI_LOGITS) end_wide_logits<TN>(done, sum, l, io);
         wgmma_wait<0>();
         keep_here(acc);
         if (!more) break;
-        free_stage<PEERS>(*r, slot_before<STAGES>(*r, 1));
+        free_stage<PEERS>(r, slot_before<STAGES>(*r, 1));
         add_chunk(sum, acc, true);
     }
     if (STAGED<EPI> && threadIdx.x % 32 == 0) copies_done();
@@ -444,33 +467,31 @@ static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linea
                            (size_t)WIDE_SHARED<EPI, GROUPS, TN>, *l, *io, walk, w, h, x);
 }
 
-/* Every kernel once: what it is and its shared memory. Of one warpgroup the head alone: else
- * linear_once.cuh. */
+/* Every kernel once: which of rose_cuda_wide, end, warpgroups, outputs of a tile, peers. Of one
+ * warpgroup the head alone: else linear_once.cuh. */
 #define WIDE_KERNELS(M)                                                                            \
-    M(ROSE_CUDA_EPI_QKV, 2, 192, 1)                                                                \
-    M(ROSE_CUDA_EPI_RESIDUAL, 2, 192, 2)                                                           \
-    M(ROSE_CUDA_EPI_ACT, 2, 192, 1)                                                                \
-    M(ROSE_CUDA_EPI_LOGITS, 2, 192, 1)                                                             \
-    M(ROSE_CUDA_EPI_LOGITS, 2, 192, 2)                                                             \
-    M(ROSE_CUDA_EPI_QKV, 2, 96, 1)                                                                 \
-    M(ROSE_CUDA_EPI_RESIDUAL, 2, 96, 1)                                                            \
-    M(ROSE_CUDA_EPI_ACT, 2, 96, 1)                                                                 \
-    M(ROSE_CUDA_EPI_LOGITS, 2, 96, 1)                                                              \
-    M(ROSE_CUDA_EPI_LOGITS, 1, 96, 1)                                                              \
-    M(ROSE_CUDA_EPI_LOGITS, 1, 48, 1)
+    M(ROSE_CUDA_WIDE_192, ROSE_CUDA_EPI_QKV, 2, 192, 1)                                            \
+    M(ROSE_CUDA_WIDE_192, ROSE_CUDA_EPI_ACT, 2, 192, 1)                                            \
+    M(ROSE_CUDA_WIDE_192, ROSE_CUDA_EPI_LOGITS, 2, 192, 1)                                         \
+    M(ROSE_CUDA_WIDE_192_PAIR, ROSE_CUDA_EPI_RESIDUAL, 2, 192, 2)                                  \
+    M(ROSE_CUDA_WIDE_192_PAIR, ROSE_CUDA_EPI_LOGITS, 2, 192, 2)                                    \
+    M(ROSE_CUDA_WIDE_160, ROSE_CUDA_EPI_RESIDUAL, 2, 160, 1)                                       \
+    M(ROSE_CUDA_WIDE_128, ROSE_CUDA_EPI_QKV, 2, 128, 1)                                            \
+    M(ROSE_CUDA_WIDE_128, ROSE_CUDA_EPI_RESIDUAL, 2, 128, 1)                                       \
+    M(ROSE_CUDA_WIDE_128, ROSE_CUDA_EPI_ACT, 2, 128, 1)                                            \
+    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_QKV, 2, 96, 1)                                              \
+    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_RESIDUAL, 2, 96, 1)                                         \
+    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_ACT, 2, 96, 1)                                              \
+    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_LOGITS, 2, 96, 1)                                           \
+    M(ROSE_CUDA_WIDE_64_96, ROSE_CUDA_EPI_LOGITS, 1, 96, 1)                                        \
+    M(ROSE_CUDA_WIDE_64_48, ROSE_CUDA_EPI_LOGITS, 1, 48, 1)
 
 template <typename T>
 static cudaError_t run_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                             const rose_cuda_io *io, rose_cuda_wide kernel)
 {
-    static const struct {
-        int groups, outputs, peers;
-    } shapes[] = {
-        {2, 192, 1}, {2, 192, 2}, {2, 96, 1}, {1, 96, 1}, {1, 48, 1}}; /* as rose_cuda_wide */
-#define LAUNCH(EPI, G, N, P)                                                                       \
-    if (io->epilogue == EPI && shapes[kernel].groups == G && shapes[kernel].outputs == N &&        \
-        shapes[kernel].peers == P)                                                                 \
-        return launch_wide<T, EPI, G, N, P>(at, l, io);
+#define LAUNCH(KIND, EPI, G, N, P)                                                                 \
+    if (kernel == KIND && io->epilogue == EPI) return launch_wide<T, EPI, G, N, P>(at, l, io);
     WIDE_KERNELS(LAUNCH)
 #undef LAUNCH
     return cudaErrorInvalidValue;
@@ -494,7 +515,7 @@ static cudaError_t allow_shared(const wide_needs *kernels, size_t n)
 /* The kernels are empty in code that is not for sm_90a: then they have no shared memory. */
 template <typename T> static cudaError_t init_wide(bool *there)
 {
-#define KERNEL(EPI, G, N, P)                                                                       \
+#define KERNEL(KIND, EPI, G, N, P)                                                                 \
     {(const void *)wide_kernel<T, EPI, G, N, P>, (size_t)WIDE_SHARED<EPI, G, N>},
     const wide_needs kernels[] = {WIDE_KERNELS(KERNEL)};
 #undef KERNEL

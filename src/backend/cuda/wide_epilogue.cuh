@@ -1,12 +1,14 @@
-/* backend/cuda/wide_epilogue.cuh - what happens to the sums of linear_wide.cuh, linear_once.cuh and
- * linear_stationary.cuh: the same as in finish_pair of device.cuh, straight from the fragments of
- * wgmma. The order of outputs in `cores` (layout.cuh) gives a lane four neighbouring outputs of
- * rows g and g + 8 in each 16, so that a warp's stores are whole sectors without a way through
- * shared memory. K and V are not reordered: of 16 tokens x 16 dims a lane has what k_index gives it
- * of a page, and after a transposition of each 8 x 8, which is one instruction, what v_index does.
+/* backend/cuda/wide_epilogue.cuh - what happens to the sums of linear_wide.cuh, linear_once.cuh,
+ * linear_cluster.cuh and linear_stationary.cuh: the same as in finish_pair of device.cuh, straight
+ * from the fragments of wgmma. The order of outputs in `cores` (layout.cuh) gives a lane four
+ * neighbouring outputs of rows g and g + 8 in each 16, so that a warp's stores are whole sectors
+ * without a way through shared memory. K and V are not reordered: of 16 tokens x 16 dims a lane has
+ * what k_index gives it of a page, and after a transposition of each 8 x 8, which is one
+ * instruction, what v_index does.
  *
- * A part is a third of a tile's blocks of 16 outputs: between two parts the caller frees what the
- * products under way have read. No branch depends on a lane but the guards of stores. */
+ * It is done by parts of a tile, N of its blocks of 16 outputs from block FIRST on, so that callers
+ * free between them what the products under way have read. No branch depends on a lane but the
+ * guards of stores. */
 #ifndef ROSE_BACKEND_CUDA_WIDE_EPILOGUE_CUH
 #define ROSE_BACKEND_CUDA_WIDE_EPILOGUE_CUH
 
@@ -214,23 +216,24 @@ ROSE_DEVICE float4 bias_of_pairs(const wide_tile &w, const rose_cuda_linear &l, 
     return make_float4(lo.x, lo.y, hi.x, hi.y);
 }
 
-/* Part `PART` of a tile of q, K and V: outputs of one of them, whose number is a multiple of 64. */
-template <typename T, int TN, int PART>
+/* Outputs of one of q, K and V, each of which has a multiple of 64. */
+template <typename T, int TN, int FIRST, int N>
 ROSE_DEVICE void finish_wide_qkv(wide_tile *w, const float (&s)[TN / 2], const rose_cuda_linear &l,
                                  const rose_cuda_io &io)
 {
-    constexpr int N = TN / 48;
-    const uint32_t n = w->n0 + PART * N * 16, part = w->part, from = w->from;
+    static_assert(64 % (N * 16) == 0 && FIRST % N == 0 && TN % (N * 16) == 0,
+                  "outputs of two of q, K and V");
+    const uint32_t n = w->n0 + FIRST * 16, part = w->part, from = w->from;
     const uint32_t t = threadIdx.x % 4, mine = part == 0 ? t * 4 : t * 2, apart = part == 0 ? 2 : 8;
     uint32_t to[N];
     float4 bias[N];
     if (n >= l.n) return;
 #pragma unroll
     for (int i = 0; i < N; i++)
-        bias[i] = bias_of_pairs(*w, l, (PART * N + i) * 16 + mine, apart);
+        bias[i] = bias_of_pairs(*w, l, (FIRST + i) * 16 + mine, apart);
     next_places<N>(w, l, io, to);
     if (part != 0) {
-        finish_wide_kv<T, N>(*w, s + PART * N * 8, bias, l, io, n, part == 1, to);
+        finish_wide_kv<T, N>(*w, s + FIRST * 8, bias, l, io, n, part == 1, to);
         return;
     }
 #pragma unroll
@@ -240,11 +243,12 @@ ROSE_DEVICE void finish_wide_qkv(wide_tile *w, const float (&s)[TN / 2], const r
 #pragma unroll
         for (int i = 0; i < N; i++)
             *reinterpret_cast<uint2 *>(q + i * 16) =
-                pack4(add4(sums_of(s + PART * N * 8 + i * 8, h), bias[i]), q);
+                pack4(add4(sums_of(s + (FIRST + i) * 8, h), bias[i]), q);
     }
 }
 
-/* A thread's share of the residual (linear_once.cuh): what was there of blocks of 16 outputs. */
+/* A thread's share of the residual (linear_once.cuh, linear_cluster.cuh): what was there of blocks
+ * of 16 outputs. */
 template <int TN> struct wide_old {
     float *at[2];     /* of rows g and g + 8 */
     uint32_t left[2]; /* outputs from there on; 0: no row */
@@ -271,13 +275,12 @@ ROSE_DEVICE void load_old(wide_old<TN> *old, const wide_tile &w, const rose_cuda
         }
 }
 
-template <int TN, int PART>
+template <int TN, int FIRST, int N>
 ROSE_DEVICE void finish_wide_old(const wide_tile &w, const wide_old<TN> &old,
                                  const float (&s)[TN / 2], const rose_cuda_linear &l)
 {
-    constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
 #pragma unroll
-    for (int i = FIRST; i < FIRST + BLOCKS; i++) {
+    for (int i = FIRST; i < FIRST + N; i++) {
         const float4 b = bias_of4(w, l, i * 16 + threadIdx.x % 4 * 4);
 #pragma unroll
         for (int h = 0; h < 2; h++)
@@ -289,11 +292,10 @@ ROSE_DEVICE void finish_wide_old(const wide_tile &w, const wide_old<TN> &old,
 
 /* GELU. 16 outputs are two blocks of 8 x 8 of the next product's rows. The branch for rows that are
  * none also keeps ptxas from moving all of this above the products that it runs under. */
-template <typename T, int TN, int PART>
+template <typename T, int TN, int FIRST, int N>
 ROSE_DEVICE void finish_wide_act(const wide_tile &w, const float (&s)[TN / 2],
                                  const rose_cuda_linear &l, const rose_cuda_io &io)
 {
-    constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
     T *at[2];
     uint32_t left[2];
 #pragma unroll
@@ -303,7 +305,7 @@ ROSE_DEVICE void finish_wide_act(const wide_tile &w, const float (&s)[TN / 2],
     }
     if (left[0] == 0) return;
 #pragma unroll
-    for (int i = FIRST; i < FIRST + BLOCKS; i++) {
+    for (int i = FIRST; i < FIRST + N; i++) {
         const float4 b = bias_of4(w, l, i * 16 + threadIdx.x % 4 * 4);
         float4 v[2];
 #pragma unroll
@@ -315,42 +317,41 @@ ROSE_DEVICE void finish_wide_act(const wide_tile &w, const float (&s)[TN / 2],
     }
 }
 
-template <int TN, int PART>
+template <int TN, int FIRST, int N>
 ROSE_DEVICE void finish_wide_logits(wide_tile *w, const float (&s)[TN / 2],
                                     const rose_cuda_linear &l, const rose_cuda_io &io)
 {
-    constexpr int BLOCKS = TN / 48, FIRST = PART * BLOCKS;
-    const bool whole = io.ld_logits % 4 == 0 && w->n0 + (FIRST + BLOCKS) * 16 <= l.n;
+    const bool whole = io.ld_logits % 4 == 0 && w->n0 + (FIRST + N) * 16 <= l.n;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float *at = io.logits + (size_t)w->row[h] * io.ld_logits + w->n;
 #pragma unroll
-        for (int i = FIRST; i < FIRST + BLOCKS; i++) {
+        for (int i = FIRST; i < FIRST + N; i++) {
             const float4 v = sums_of(s + i * 8, h);
             w->top[h] = fmaxf(w->top[h], fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)));
             if (whole && w->live[h]) *reinterpret_cast<float4 *>(at + i * 16) = v;
         }
         if (whole || !w->live[h]) continue;
 #pragma unroll
-        for (int i = FIRST; i < FIRST + BLOCKS; i++)
+        for (int i = FIRST; i < FIRST + N; i++)
             if (w->n + i * 16 < l.n)
                 store_logits4(l, io, w->row[h], w->n + i * 16, sums_of(s + i * 8, h));
     }
 }
 
-/* Part 0, 1 or 2 of the tile; old: RESIDUAL. */
-template <typename T, int EPI, int TN, int PART>
+/* The N from block FIRST on of the tile's blocks of 16 outputs; old: RESIDUAL. */
+template <typename T, int EPI, int TN, int FIRST, int N>
 ROSE_DEVICE void finish_wide(wide_tile *w, const wide_old<TN> *old, const float (&s)[TN / 2],
                              const rose_cuda_linear &l, const rose_cuda_io &io)
 {
-    if (EPI == ROSE_CUDA_EPI_QKV)
-        finish_wide_qkv<T, TN, PART>(w, s, l, io);
-    else if (EPI == ROSE_CUDA_EPI_RESIDUAL)
-        finish_wide_old<TN, PART>(*w, *old, s, l);
-    else if (EPI == ROSE_CUDA_EPI_ACT)
-        finish_wide_act<T, TN, PART>(*w, s, l, io);
+    if constexpr (EPI == ROSE_CUDA_EPI_QKV)
+        finish_wide_qkv<T, TN, FIRST, N>(w, s, l, io);
+    else if constexpr (EPI == ROSE_CUDA_EPI_RESIDUAL)
+        finish_wide_old<TN, FIRST, N>(*w, *old, s, l);
+    else if constexpr (EPI == ROSE_CUDA_EPI_ACT)
+        finish_wide_act<T, TN, FIRST, N>(*w, s, l, io);
     else
-        finish_wide_logits<TN, PART>(w, s, l, io);
+        finish_wide_logits<TN, FIRST, N>(w, s, l, io);
 }
 
 /* The largest of the thread's outputs of half h, of equal ones the first; a NaN never is. */

@@ -39,16 +39,19 @@ ROSE_DEVICE void add_directly(const wide_tile &w, uint32_t first, const float *s
     }
 }
 
-/* Part PART of the tile; out: shared address of the warp's places. A lane has four neighbouring
- * outputs of each 16, of rows g and g + 8. Odd rows write their second four first: so the rows of a
- * pair, which a warp's eight lanes write at once, are in different banks. Rows that are none lie
- * outside the map. */
-template <int TN, int PART>
+/* Each tile begins with the first place: of 128 and 160 outputs, 8 and 10 boxes, there are two. */
+template <int TN> static constexpr int PLACES_OF = TN / 16 % WIDE_PLACES == 0 ? WIDE_PLACES : 2;
+
+/* The N from block FIRST on of the tile's blocks of 16 outputs, by twos; out: shared address of the
+ * warp's places. A lane has four neighbouring outputs of each 16, of rows g and g + 8. Odd rows
+ * write their second four first: so the rows of a pair, which a warp's eight lanes write at once,
+ * are in different banks. Rows that are none lie outside the map. */
+template <int TN, int FIRST, int N>
 ROSE_DEVICE void stage_residual(const wide_tile &w, uint32_t out, const CUtensorMap *x_map,
                                 const float (&s)[TN / 2], const rose_cuda_linear &l,
                                 const rose_cuda_io &io)
 {
-    constexpr int N = TN / 48, FIRST = PART * N;
+    static_assert(TN / 16 % PLACES_OF<TN> == 0 && FIRST % 2 == 0 && N % 2 == 0);
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, odd = g % 2;
     if (w.n0 + (FIRST + N) * 16 > l.n) {
         add_directly<N>(w, FIRST * 16, s + FIRST * 8, l, io);
@@ -60,11 +63,11 @@ ROSE_DEVICE void stage_residual(const wide_tile &w, uint32_t out, const CUtensor
                                 bias_of4(w, l, i * 16 + 16 + lane % 4 * 4)};
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const uint32_t place = out + (i + h) % WIDE_PLACES * WIDE_PLACE;
+            const uint32_t place = out + (i + h) % PLACES_OF<TN> * WIDE_PLACE;
             const uint32_t at = place + (g * PLACE_COLUMNS + lane % 4 * 4) * sizeof(float);
             const float4 lo = add4(sums_of(s + i * 8, h), bias[0]),
                          hi = add4(sums_of(s + i * 8 + 8, h), bias[1]);
-            if (lane == 0) copies_read<WIDE_PLACES - 1>();
+            if (lane == 0) copies_read<PLACES_OF<TN> - 1>();
             __syncwarp();
             put_shared(at + odd * 64, odd ? hi : lo);
             put_shared(at + (odd ^ 1) * 64, odd ? lo : hi);

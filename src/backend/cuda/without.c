@@ -22,7 +22,8 @@ static const struct {
                {"chain", ROSE_CUDA_WITHOUT_CHAIN},
                {"append", ROSE_CUDA_WITHOUT_APPEND},
                {"fetch", ROSE_CUDA_WITHOUT_FETCH},
-               {"stationary", ROSE_CUDA_WITHOUT_STATIONARY}};
+               {"stationary", ROSE_CUDA_WITHOUT_STATIONARY},
+               {"cluster", ROSE_CUDA_WITHOUT_CLUSTER}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 
 static uint32_t bit_of(const char *name, size_t length)

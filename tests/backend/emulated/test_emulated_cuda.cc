@@ -1,8 +1,8 @@
 /* tests/backend/emulated/test_emulated_cuda.cc - the matrix kernels of linear_wide.cuh,
- * linear_once.cuh and linear_stationary.cuh, and those of prompts.cu, from their sources, on
- * machine.h: every kernel, every epilogue, bit for bit what docs/NUMERICS.md says, with copies and
- * products as early and as late as they may be. The only test of these kernels where there is no
- * GPU. */
+ * linear_once.cuh, linear_cluster.cuh and linear_stationary.cuh, and those of prompts.cu, from
+ * their sources, on machine.h: every kernel, every epilogue, bit for bit what docs/NUMERICS.md
+ * says, with copies and products as early and as late as they may be. The only test of these
+ * kernels where there is no GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -341,6 +341,10 @@ static bool is_for(const char *name, const rose_cuda_io &io, const rose_cuda_lin
     const bool residual = io.epilogue == ROSE_CUDA_EPI_RESIDUAL;
     if (strcmp(name, "wide-192") == 0) return !residual;
     if (strcmp(name, "wide-192-pair") == 0) return residual || head;
+    if (strcmp(name, "wide-128") == 0) return !head;
+    if (strcmp(name, "wide-160") == 0 || strcmp(name, "once-64-alone") == 0) return residual;
+    if (strcmp(name, "once-128-128") == 0) return !head && !residual;
+    if (strncmp(name, "cluster", 7) == 0) return residual;
     if (strncmp(name, "wide-64", 7) == 0) return head;
     if (strncmp(name, "once", 4) == 0) return !head;
     if (strncmp(name, "chain", 5) == 0) return residual && l.k_pad <= ROSE_CUDA_CHAIN_K;
@@ -453,8 +457,9 @@ static void test_rings(void **state)
 }
 
 /* Which kernel the engine chooses, of those that give the same bits: the residual of more than 512
- * rows goes to linear_stationary.cuh where it takes the shape and is not left out; the head of two
- * tiles of rows, or an even number from 64 on, to pairs. */
+ * rows goes to linear_stationary.cuh where it takes the shape and is not left out, of a longer k to
+ * linear_cluster.cuh, whose smallest tile it is of which all are on the chip; the head of two tiles
+ * of rows, or an even number from 64 on, to pairs. */
 static void test_choice(void **state)
 {
     (void)state;
@@ -468,6 +473,12 @@ static void test_choice(void **state)
         {ROSE_CUDA_EPI_RESIDUAL, 513, 640, ROSE_CUDA_WITHOUT_STATIONARY, "stationary", false},
         {ROSE_CUDA_EPI_RESIDUAL, 512, 640, 0, "stationary", false},
         {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 0, "stationary", false},
+        {ROSE_CUDA_EPI_RESIDUAL, 512, 800, 0, "cluster-64-96", false},
+        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 0, "cluster-64-96", true},
+        {ROSE_CUDA_EPI_RESIDUAL, 640, 800, 0, "cluster-64-96", true},
+        {ROSE_CUDA_EPI_RESIDUAL, 641, 800, 0, "cluster-64-96-pair", true},
+        {ROSE_CUDA_EPI_RESIDUAL, 705, 800, 0, "cluster-64-96-pair", false},
+        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, ROSE_CUDA_WITHOUT_CLUSTER, "cluster-64-96", false},
         {ROSE_CUDA_EPI_LOGITS, 193, 64, 0, "wide-192-pair", true},
         {ROSE_CUDA_EPI_LOGITS, 256, 64, 0, "wide-192-pair", true},
         {ROSE_CUDA_EPI_LOGITS, 257, 64, 0, "wide-192-pair", false},

@@ -143,11 +143,12 @@ ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, ui
         machine::complete(*b, (int64_t)bytes);
     });
 }
-ROSE_DEVICE void copy_box_to_both(uint32_t to, const CUtensorMap *map, uint32_t core,
-                                  uint32_t block, uint32_t barrier)
+ROSE_DEVICE void copy_box_to(uint32_t to, const CUtensorMap *map, uint32_t core, uint32_t block,
+                             uint32_t barrier, uint32_t ranks)
 {
-    for (uint32_t rank = 0; rank < 2; rank++)
-        copy_box(peer_address(to, rank), map, core, block, peer_address(barrier, rank));
+    for (uint32_t rank = 0; ranks >> rank != 0; rank++)
+        if ((ranks >> rank & 1) != 0)
+            copy_box(peer_address(to, rank), map, core, block, peer_address(barrier, rank));
 }
 
 ROSE_DEVICE void copies_ready(void)
