@@ -56,7 +56,9 @@ static int parse(int argc, char **argv, options *o)
                         "docs/BENCH.md)",
                         .unset = "the best for each shape"),
         ROSE_ROW_CHOICE("matrix", &o->matrix, "all|qkv|proj|fc1|fc2|head", "which of them"),
-        ROSE_ROW_STRING("rows", &o->row_list, "LIST", "numbers of rows, from 1 to 32768"),
+        ROSE_ROW_STRING("rows", &o->row_list, "LIST", "numbers of rows, from 1 to 32768",
+                        .unset = "1,2,4 to 512, cuda: 640,768,1024,1280,1536,2048,3072,4096,8192,"
+                                 "32768; cpu: 2048"),
         ROSE_ROW_U32(
             "max-rows", &o->max_rows, "N", 1, MAX_ROWS,
             "leave out larger products (the head takes 10 GB at 32768; cpu: at most 2048)"),
@@ -205,7 +207,6 @@ int rose_bench_kernels(int argc, char **argv)
                  .dtype = "auto",
                  .isa = "auto",
                  .matrix = "all",
-                 .row_list = "1,2,4,8,16,32,64,128,256,512,2048,8192,32768",
                  .repeats = 21,
                  .max_rows = MAX_ROWS};
     rose_kernel_shape largest[N_MATRICES];
@@ -221,6 +222,10 @@ int rose_bench_kernels(int argc, char **argv)
     const bool cuda = strcmp(o.device, "cuda") == 0;
     if (!cuda && o.max_rows > MAX_CPU_ROWS) o.max_rows = MAX_CPU_ROWS;
     if (!cuda && o.rest_ms < CPU_REST_MS) o.rest_ms = CPU_REST_MS;
+    if (o.row_list == NULL)
+        o.row_list = cuda ? "1,2,4,8,16,32,64,128,256,512,640,768,1024,1280,1536,2048,3072,4096,"
+                            "8192,32768"
+                          : "1,2,4,8,16,32,64,128,256,512,2048";
     if (parse_rows(&o, &err) != ROSE_OK) return rose_die(&err);
     for (uint32_t i = 0; i < o.n_rows; i++)
         if (o.rows[i] > most) most = o.rows[i];
