@@ -173,7 +173,7 @@ static int filling(const rose_cuda_linear *l, const rose_cuda_io *io, const rose
 
 /* Of linear_stationary.cuh, against best_wide's: whether it is chosen, by measurement on an H100
  * (2026-11-23). Where the residual is added always, if half of the chip is at work (measured of 640
- * rows and more, 768 outputs). Else by its time in the measure of best_wide: a tile at 77 %, half
+ * rows and more, 768 outputs). Else by its time in the measure of best_wide: a tile at 75 %, half
  * of one more for the weights. */
 static bool stationary_for(const rose_cuda_linear *l, const rose_cuda_io *io,
                            const rose_cuda_launch *at, uint64_t wide)
@@ -184,7 +184,7 @@ static bool stationary_for(const rose_cuda_linear *l, const rose_cuda_io *io,
         return false;
     const column_walk w = column_walk_of(io->rows, M, l->n, N, g_multiprocessors);
     if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL) return 2 * w.blocks > g_multiprocessors;
-    return (2 * (uint64_t)column_most(&w) + 1) * (M * N * 100 / 77) / 2 < wide;
+    return (2 * (uint64_t)column_most(&w) + 1) * (M * N * 100 / 75) / 2 < wide;
 }
 
 /* Of linear_wide.cuh, linear_once.cuh for tiles of 64 rows, and linear_stationary.cuh, the one with
