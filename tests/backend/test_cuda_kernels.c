@@ -407,11 +407,54 @@ static void norm_rows(const bits *b, const rose_cuda_launch *at, const rose_cuda
     io->norm_eps = a.eps;
 }
 
+/* Where blocks hand sums on (rose_cuda_launch), of all launches here; NULL: they do not. */
+static float *g_sums;
+static uint32_t *g_sum_flags;
+
+static size_t sum_flags(void)
+{
+    return (size_t)rose_cuda_linear_blocks();
+}
+
+static int make_sums(void **state)
+{
+    (void)state;
+    bool wide;
+    const int n = rose_cuda_linear_init(&wide) == cudaSuccess ? (int)sum_flags() : -1;
+    if (n <= 0) return n;
+    uint32_t *zeros = calloc((size_t)n, sizeof *zeros);
+    assert_non_null(zeros);
+    g_sums = fx_to_device(NULL, rose_cuda_linear_blocks() * sizeof(float) * ROSE_CUDA_SUMS);
+    g_sum_flags = fx_to_device(zeros, (size_t)n * sizeof *zeros);
+    free(zeros);
+    return 0;
+}
+
+static int free_sums(void **state)
+{
+    (void)state;
+    cudaFree(g_sums);
+    cudaFree(g_sum_flags);
+    return 0;
+}
+
+/* All that was handed on was taken. */
+static void check_flags(void)
+{
+    uint32_t *flags = calloc(sum_flags() + 1, sizeof *flags);
+    assert_non_null(flags);
+    if (g_sum_flags != NULL) fetch(flags, g_sum_flags, sum_flags() * sizeof *flags);
+    for (size_t i = 0; i < sum_flags(); i++)
+        assert_int_equal(flags[i], 0);
+    free(flags);
+}
+
 /* Output of one epilogue by one kernel, from poison, to host memory with a key for each row behind
  * it. NULL: not an epilogue of this shape. */
 static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel, size_t *bytes)
 {
-    const rose_cuda_launch at = {.type = b->type, .without = b->without};
+    const rose_cuda_launch at = {
+        .type = b->type, .without = b->without, .sums = g_sums, .sum_flags = g_sum_flags};
     const bool qkv = epilogue == ROSE_CUDA_EPI_QKV, head = epilogue == ROSE_CUDA_EPI_LOGITS;
     if (qkv && (b->n != 3 * b->k || b->k % b->head_dim != 0)) return NULL;
     const uint32_t heads = b->k / b->head_dim, hd_pad = rose_cuda_hd_pad(b->head_dim);
@@ -457,6 +500,7 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
     assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
     rose_cuda_linear_force(0);
     fetch(y, d, *bytes + keys);
+    check_flags();
     cudaFree(d);
     *bytes += keys;
     return y;
@@ -631,6 +675,39 @@ static void test_hundreds(void **state)
                 }
                 free_bits(&b);
             }
+    assert_int_equal(n_bad, 0);
+}
+
+/* Pairs of linear_wide.cuh where the last tiles are shared out by chunks: three to sixteen of a
+ * tile, behind whole ones or not. Over and over, as it is two blocks that meet. And what the engine
+ * chooses. */
+static void test_shared_out(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][3] = {{1790, 640, 1920}, {4500, 800, 776},   {4500, 1000, 1700},
+                                         {8600, 1700, 384}, {4352, 3072, 768},  {2300, 832, 1600},
+                                         {5632, 3072, 768}, {10240, 1600, 768}, {6150, 3072, 764}};
+    fx_random r = {.seed = fx_seed() + 9};
+    int pair = 0, n_bad = 0;
+    bool wide;
+    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
+    if (!wide) skip(); /* `tiles` in its place */
+    while (pair < ROSE_CUDA_N_KERNELS && strcmp(rose_cuda_linear_name(pair), "wide-192-pair") != 0)
+        pair++;
+    for (int i = 0; i < 18; i++) {
+        const uint32_t *shape = shapes[i / 2], m = shape[0] - fx_below(&r, 100);
+        const uint32_t tiles = (m + 255) / 256 * ((shape[2] + 191) / 192);
+        if (rose_cuda_linear_blocks() == 132)
+            assert_true(wide_shares_of(tiles, 66, (shape[1] + 191) / 192, 1).shared > 0);
+        bits b = make_bits(&r, (rose_cuda_type)(i % 2), m, shape[1], shape[2]);
+        size_t bytes;
+        uint8_t *want = run_bits(&b, ROSE_CUDA_EPI_RESIDUAL, 2, &bytes);
+        assert_non_null(want);
+        for (int turn = 0; turn < 11; turn++)
+            n_bad += compare_kernel(&b, ROSE_CUDA_EPI_RESIDUAL, turn < 10 ? pair : 0, want);
+        free(want);
+        free_bits(&b);
+    }
     assert_int_equal(n_bad, 0);
 }
 
@@ -936,17 +1013,18 @@ static void test_normed_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),  cmocka_unit_test(test_little),
-        cmocka_unit_test(test_chains),    cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_denormals),
-        cmocka_unit_test(test_norm),      cmocka_unit_test(test_many_norms),
-        cmocka_unit_test(test_normed),    cmocka_unit_test(test_normed_refused),
-        cmocka_unit_test(test_head),      cmocka_unit_test(test_hundreds),
+        cmocka_unit_test(test_products),   cmocka_unit_test(test_little),
+        cmocka_unit_test(test_chains),     cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_same_bits),  cmocka_unit_test(test_denormals),
+        cmocka_unit_test(test_norm),       cmocka_unit_test(test_many_norms),
+        cmocka_unit_test(test_normed),     cmocka_unit_test(test_normed_refused),
+        cmocka_unit_test(test_head),       cmocka_unit_test(test_hundreds),
+        cmocka_unit_test(test_shared_out),
     };
     bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     if (rose_cuda_linear_init(&wide) != cudaSuccess) return 1;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_sums, free_sums);
 }

@@ -57,6 +57,8 @@ typedef struct rose_cuda_scratch {
     float *changed;                   /* [n_changed][ld_logits] */
     unsigned long long *changed_key;
     uint8_t *rules; /* what the outputs under way want; filled as the slot's `rules` */
+    float *sums;    /* rose_cuda_launch; NULL: none are handed on */
+    uint32_t *sum_flags;
     rose_cuda_cudnn_scratch cudnn; /* NULL where it does not attend */
     uint32_t ld_logits, out_block, n_changed;
     uint64_t header_bytes, rules_bytes;

@@ -26,7 +26,9 @@ static pass begin(rose_cuda *c, const rose_cuda_shape *s)
                          .type = c->type,
                          .shared = s->n_rows <= SHARED_ROWS &&
                                    (c->without & ROSE_CUDA_WITHOUT_CARVEOUT) == 0,
-                         .without = c->without}};
+                         .without = c->without,
+                         .sums = c->scratch.sums,
+                         .sum_flags = c->scratch.sum_flags}};
     rose_cuda_layout_header(&p.at, s);
     return p;
 }
@@ -404,6 +406,8 @@ static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s, bool b
     for (int i = 0; i < 2; i++) {
         half[i].launch.beside = beside;
         half[i].launch.shared = beside; /* kernels of either half agree */
+        half[i].launch.sums = NULL;     /* there is one place, for one kernel at a time */
+        half[i].launch.sum_flags = NULL;
     }
     half[0].launch.dependent = c->pdl; /* behind it on its stream */
     all.launch.dependent = false;      /* behind two kernels, when its turn comes again */

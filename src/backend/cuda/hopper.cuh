@@ -53,6 +53,23 @@ ROSE_DEVICE void barrier_init_done(void)
                      : "memory");
 }
 
+/* What a warp has stored in global memory is there for who takes the flag: one lane, after
+ * __syncwarp. */
+ROSE_DEVICE void flag_put(uint32_t *flag)
+{
+    asm volatile("st.release.gpu.global.u32 [%0],1;" ::"l"(flag) : "memory");
+}
+
+/* Waits for it and puts it back to 0: one lane, before __syncwarp and the warp's loads. */
+ROSE_DEVICE void flag_take(uint32_t *flag)
+{
+    uint32_t there;
+    do
+        asm volatile("ld.acquire.gpu.global.u32 %0,[%1];" : "=r"(there) : "l"(flag) : "memory");
+    while (there == 0);
+    asm volatile("st.relaxed.gpu.global.u32 [%0],0;" ::"l"(flag) : "memory");
+}
+
 /* Where another block of the cluster has stored what it waits for. */
 ROSE_DEVICE void barrier_wait_cluster(uint32_t at, uint32_t parity)
 {

@@ -26,6 +26,8 @@ struct rose_kernel_bench {
     float *bias;             /* device; zeros, so of the library's 16 bits as well */
     uint32_t *slot, *apart;  /* device: of rows that follow each other; [DECODE_ROWS] a page each */
     unsigned long long *key; /* device: [MATRICES][max_rows], zero before each run, as in a step */
+    float *sums;             /* device: rose_cuda_launch */
+    uint32_t *sum_flags;
     uint64_t w_bytes, x_bytes, y_bytes;
     uint32_t max_rows, max_out, rest_ms;
     char about[160];
@@ -88,6 +90,8 @@ static size_t key_bytes(const rose_kernel_bench *b)
 
 static cudaError_t allocate(rose_kernel_bench *b)
 {
+    const size_t n_blocks = rose_cuda_linear_blocks(), sum_bytes = ROSE_CUDA_SUMS * sizeof *b->sums,
+                 flag_bytes = sizeof *b->sum_flags;
     uint32_t *slot = malloc((size_t)b->max_rows * sizeof *slot), apart[DECODE_ROWS];
     cudaError_t e = slot != NULL ? cudaMalloc(&b->w, b->w_bytes) : cudaErrorMemoryAllocation;
     if (e == cudaSuccess) e = cudaMalloc(&b->x, b->x_bytes);
@@ -96,6 +100,10 @@ static cudaError_t allocate(rose_kernel_bench *b)
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->slot, b->max_rows * sizeof *slot);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->apart, sizeof apart);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->key, key_bytes(b));
+    if (e == cudaSuccess && n_blocks > 0) e = cudaMalloc((void **)&b->sums, n_blocks * sum_bytes);
+    if (e == cudaSuccess && n_blocks > 0)
+        e = cudaMalloc((void **)&b->sum_flags, n_blocks * flag_bytes);
+    if (e == cudaSuccess && n_blocks > 0) e = cudaMemset(b->sum_flags, 0, n_blocks * flag_bytes);
     if (e == cudaSuccess) e = fill(b->w, b->w_bytes, 0.05f, b->type);
     if (e == cudaSuccess) e = fill(b->x, b->x_bytes, 1, b->type);
     if (e == cudaSuccess) e = cudaMemset(b->y, 0, b->y_bytes);
@@ -124,6 +132,8 @@ static void bench_close(rose_kernel_bench *b)
     cudaFree(b->slot);
     cudaFree(b->apart);
     cudaFree(b->key);
+    cudaFree(b->sums);
+    cudaFree(b->sum_flags);
     if (b->start != NULL) cudaEventDestroy(b->start);
     if (b->end != NULL) cudaEventDestroy(b->end);
     if (b->stream != NULL) cudaStreamDestroy(b->stream);
@@ -230,7 +240,8 @@ static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape 
 
 static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s, rose_err *err)
 {
-    rose_cuda_launch at = {.stream = b->stream, .type = b->type};
+    rose_cuda_launch at = {
+        .stream = b->stream, .type = b->type, .sums = b->sums, .sum_flags = b->sum_flags};
     rose_cuda_io io = make_io(b, s, &at);
     for (uint32_t i = 0; i < MATRICES; i++) {
         void *matrix = (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2;

@@ -25,7 +25,8 @@ enum {
     ROSE_CUDA_TILE_ROWS = 16, /* most rows of an attention item */
     ROSE_CUDA_MAX_HEAD_DIM = 128,
     ROSE_CUDA_BESIDE_THREADS = 96, /* of a block of attention beside which products find room */
-    ROSE_CUDA_MAX_D = 4096
+    ROSE_CUDA_MAX_D = 4096,
+    ROSE_CUDA_SUMS = 128 * 192 /* of the largest tile */
 };
 
 #define ROSE_CUDA_NO_SLOT UINT32_MAX
@@ -257,7 +258,8 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_APPEND = 4096, /* decode steps: attention puts K and V into their pages */
     ROSE_CUDA_WITHOUT_FETCH = 8192,  /* tables come beside the step in front */
     ROSE_CUDA_WITHOUT_STATIONARY = 16384, /* linear_stationary.cuh */
-    ROSE_CUDA_WITHOUT_CLUSTER = 32768     /* linear_cluster.cuh */
+    ROSE_CUDA_WITHOUT_CLUSTER = 32768,    /* linear_cluster.cuh */
+    ROSE_CUDA_WITHOUT_STREAM_K = 65536    /* of linear_wide.cuh, tiles shared out by chunks */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -271,11 +273,18 @@ typedef struct rose_cuda_launch {
     /* Of one half of a step, beside the other: attention of single rows is a block a multiprocessor
      * or fewer, products leave it room. */
     bool beside;
+    /* Where blocks of linear_wide.cuh hand sums on: [multiprocessors][ROSE_CUDA_SUMS], and
+     * [multiprocessors], which are 0 between launches. Of launches of which
+     * each begins to write when the one in front has ended. Both NULL: they do not. */
+    float *sums;
+    uint32_t *sum_flags;
 } rose_cuda_launch;
 
 /* Once per process, any thread: shared-memory limits of the kernels. *wide: those of
  * linear_wide.cuh run here. */
 cudaError_t rose_cuda_linear_init(bool *wide);
+/* After it: blocks whose sums rose_cuda_launch has room for; 0: none hands any on here. */
+uint32_t rose_cuda_linear_blocks(void);
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
 /* Whether rose_cuda_linear_run takes norm_w: not left out, no kernel forced, the shape one of

@@ -44,6 +44,11 @@ cudaError_t rose_cuda_linear_init(bool *wide)
     return g_init;
 }
 
+uint32_t rose_cuda_linear_blocks(void)
+{
+    return g_wide ? g_multiprocessors : 0;
+}
+
 enum { CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32 };
 
 enum {
@@ -187,6 +192,17 @@ static bool stationary_for(const rose_cuda_linear *l, const rose_cuda_io *io,
     return (2 * (uint64_t)column_most(&w) + 1) * (M * N * 100 / 75) / 2 < wide;
 }
 
+/* Of the tiles of pairs of linear_wide.cuh: what is left of their cost in whole waves where they
+ * are shared out. */
+static uint64_t shared_cost(const rose_cuda_linear *l, const rose_cuda_launch *at, uint32_t tiles,
+                            uint64_t cost)
+{
+    const uint32_t chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K, pairs = g_multiprocessors / 2;
+    const wide_shares s = wide_shares_of(tiles, pairs, chunks, rose_cuda_wide_shares(at));
+    if (s.shared == 0) return cost;
+    return cost * (wide_most(&s) + WIDE_SHARING) / ((tiles + pairs - 1) / pairs * chunks);
+}
+
 /* Of linear_wide.cuh, linear_once.cuh for tiles of 64 rows, and linear_stationary.cuh, the one with
  * the least product of waves and a tile's time (outputs of a multiprocessor in a tile, over a share
  * of the tensor cores in % that agrees with what was measured). */
@@ -219,8 +235,8 @@ static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const ro
         /* Two blocks share a multiprocessor where there are so many. */
         const uint64_t beside =
             shapes[i].at_once > g_multiprocessors && tiles > g_multiprocessors ? 2 : 1;
-        const uint64_t cost =
-            waves * beside * shapes[i].rows * shapes[i].outputs * 100 / shapes[i].share;
+        uint64_t cost = waves * beside * shapes[i].rows * shapes[i].outputs * 100 / shapes[i].share;
+        if (pairs && residual) cost = shared_cost(l, at, (uint32_t)tiles / 2, cost);
         if (cost < least) {
             least = cost;
             best = WIDE + shapes[i].kernel;

@@ -82,6 +82,12 @@ cudaError_t rose_cuda_wide_f16(const rose_cuda_launch *at, const rose_cuda_linea
                                const rose_cuda_io *io, rose_cuda_wide kernel);
 cudaError_t rose_cuda_wide_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                 const rose_cuda_io *io, rose_cuda_wide kernel);
+/* Whether tiles of ROSE_CUDA_WIDE_192_PAIR to which the residual is added may be shared out
+ * (wide_walk.h). */
+static inline bool rose_cuda_wide_shares(const rose_cuda_launch *at)
+{
+    return at->sums != NULL && (at->without & ROSE_CUDA_WITHOUT_STREAM_K) == 0;
+}
 /* Of a kernel of linear_cluster.cuh: rows and outputs of a whole cluster, and how many of them are
  * on the chip at once (0: it takes none). */
 typedef struct rose_cuda_clusters {

@@ -17,6 +17,11 @@
  * things. So the bias comes with the tile's stages, and the addition to the residual stream is left
  * to the copy engine (wide_store.cuh).
  *
+ * Where tiles do not come out even with multiprocessors and k is long, the last of them are shared
+ * out by chunks (wide_walk.h): FC2 of GPT-2, 4224 to 11264 rows, in 0.84 to 0.97 of the time
+ * (H100, 2026-11-23). A sum that is handed on lies in the L2, in the order of the registers. What
+ * has to wait for it, that stores can be seen and that a flag is set, idle warps do.
+ *
  * Where every block has one tile, linear_once.cuh is faster.
  *
  * Bound, ends apart: what copies bring, 40 KB for each 768 cycles of the tensor cores, 53 bytes a
@@ -43,6 +48,9 @@ enum {
     BLOCK_BYTES = STAGE_K * 8 * 2 /* 8 rows or outputs of a stage */
 };
 
+/* Where tiles may be shared out (wide_walk.h): of a long k. */
+template <int EPI, int TN>
+static constexpr bool SHARED_OUT = TN == 192 && EPI == ROSE_CUDA_EPI_RESIDUAL;
 /* Where the residual is added by the copy engine (wide_store.cuh). */
 template <int EPI> static constexpr bool STAGED = EPI == ROSE_CUDA_EPI_RESIDUAL;
 template <int GROUPS, int TN>
@@ -55,6 +63,12 @@ static constexpr uint32_t WIDE_STAGE = (GROUPS * 64 + TN) / 8 * BLOCK_BYTES;
 template <int EPI, int GROUPS, int TN> /* the ring, and what is to be stored */
 static constexpr uint32_t WIDE_SHARED = STAGES_OF<GROUPS, TN> *WIDE_STAGE<GROUPS, TN> +
                                         (STAGED<EPI> ? GROUPS * 4 * WIDE_OUT : 0);
+
+/* Where sums are handed on: rose_cuda_launch. */
+typedef struct wide_hands {
+    float *sums;
+    uint32_t *flags; /* of each block: its sum is there */
+} wide_hands;
 
 #if ROSE_HOPPER
 
@@ -89,7 +103,15 @@ typedef struct wide_copies {
     const float *bias;                          /* [n], n a multiple of 4 (wide_takes); or NULL */
     uint32_t ring, full, empty, places, biases; /* shared addresses */
     uint32_t n, n_stages, rank /* of the cluster */;
+    uint32_t ends; /* shared address, where tiles are shared out */
 } wide_copies;
+
+/* Where they are, the block keeps this of a turn as well: chunks, and a sum of ENDS_*. */
+enum {
+    ENDS_HANDED = 1, /* its sum is handed on */
+    ENDS_LAST = 2,
+    ENDS_GOES_ON = 4 /* the next turn goes on with a sum */
+};
 
 /* Of the tile's bias; none behind the last output. */
 template <int TN> ROSE_DEVICE uint32_t bias_bytes(const wide_copies &c, uint32_t n0)
@@ -115,30 +137,44 @@ ROSE_DEVICE void copy_weights(const wide_copies &c, uint32_t slot, uint32_t stag
         copy_box(to, c.w_map, stage * (STAGE_K / 8), n0 / 8, full);
 }
 
-/* Tiles at, at + step ... The weights of the first stages are under way before the kernel in front
- * has ended. */
-template <int GROUPS, int TN, int STAGES, int PEERS>
-ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, uint32_t at, uint32_t step)
+ROSE_DEVICE uint32_t ends_of(const wide_turns &t, uint32_t turn)
 {
+    return (turn == 0 && t.head > 0 ? ENDS_HANDED : 0) | (turn + 1 == t.n ? ENDS_LAST : 0) |
+           (turn + 2 == t.n && t.tail > 0 ? ENDS_GOES_ON : 0);
+}
+
+/* The block's turns. The weights of the first stages are under way before the kernel in front has
+ * ended. SHARED: tiles may be shared out; else turns is not looked at, as it takes divisions (4 %
+ * of QKV of 1408 rows; H100, 2026-11-23). */
+template <int GROUPS, int TN, int STAGES, int PEERS, bool SHARED>
+ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wide_shares &shares,
+                           const wide_turns &turns)
+{
+    const uint32_t b = blockIdx.x / PEERS;
     ring_place p = {0, 1};
     uint32_t early = 0, turn = 0;
-    if (at >= walk.n) return;
-    wide_tile_place tile = wide_place(&walk, at);
-    /* The stage with which place and bias come. */
-    const uint32_t told = c.n_stages > CHUNK_STAGES ? 0 : c.n_stages - 1;
+    wide_part part = {b, 0, shares.chunks};
+    if (SHARED) part = wide_part_of(&shares, &turns, b, 0);
+    wide_tile_place tile = wide_place(&walk, part.tile);
     const auto copy_stage = [&](uint32_t slot, uint32_t stage) {
         const uint32_t kept = turn % KEPT<STAGES>;
+        /* The stage with which place and bias come. */
+        const uint32_t first = part.chunk * CHUNK_STAGES;
+        const uint32_t told = c.n_stages > CHUNK_STAGES ? first : CHUNK_STAGES - 1;
         if (stage == told) put_shared(c.places + kept * 8, make_uint2(tile.row, tile.col));
+        if (SHARED && stage == told)
+            put_shared(c.ends + kept * 8, make_uint2(part.n, ends_of(turns, turn)));
         copy_weights<GROUPS, TN, PEERS>(c, slot, stage, tile.col * TN,
                                         stage == told && c.bias != NULL, kept);
     };
 
-    for (; early < STAGES && early < c.n_stages; early++)
+    for (; early < STAGES && early < part.n * CHUNK_STAGES; early++)
         copy_stage(early, early);
     pdl_wait();
-    for (;; turn++) {
+    for (;;) {
         const uint32_t row0 = (tile.row * PEERS + c.rank) * (GROUPS * 64);
-        for (uint32_t s = 0; s < c.n_stages; s++) {
+        const uint32_t end = (part.chunk + part.n) * CHUNK_STAGES;
+        for (uint32_t s = part.chunk * CHUNK_STAGES; s < end; s++) {
             if (early > 0) {
                 early--;
             } else {
@@ -149,9 +185,15 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, uint32_t
                      c.full + p.slot * 8);
             next_place<STAGES>(&p);
         }
-        at += step;
-        if (at >= walk.n) return;
-        tile = wide_place(&walk, at);
+        turn++;
+        if (SHARED) {
+            if (turn == turns.n) return;
+            part = wide_part_of(&shares, &turns, b, turn);
+        } else {
+            part.tile += shares.blocks;
+            if (part.tile >= shares.by_turns) return;
+        }
+        tile = wide_place(&walk, part.tile);
     }
 }
 
@@ -164,6 +206,9 @@ typedef struct wide_ring {
     /* linear_cluster.cuh: the barrier, of slot 0, at which the lane arrives; stages left to free.
      */
     uint32_t to, left;
+    uint32_t ends;   /* shared address, where tiles are shared out */
+    uint32_t handed; /* the barrier at which warps arrive that have handed a sum on */
+    uint32_t taken;  /* and that of the sum with which the last turn goes on */
 } wide_ring;
 
 /* The products of the stage at r->at, as one group; begin: of a chunk. There: it will be; else what
@@ -259,11 +304,56 @@ template <int STAGES> ROSE_DEVICE wide_tile_place kept_place(const wide_ring &r,
     return {__shfl_sync(ROSE_ALL_LANES, v.x, 0), __shfl_sync(ROSE_ALL_LANES, v.y, 0)};
 }
 
+/* Where tiles are shared out. All lanes have it when the warp's next products begin. */
+template <int STAGES> ROSE_DEVICE uint2 kept_ends(const wide_ring &r, uint32_t turn)
+{
+    uint2 v;
+    get_shared(&v, r.ends + turn % KEPT<STAGES> * 8);
+    return v;
+}
+
 template <int N> ROSE_DEVICE void add_chunk(float (&sum)[N], const float (&acc)[N], bool first)
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
         sum[i] = (first ? 0.0f : sum[i]) + acc[i];
+}
+
+/* Where the lane's sum of a tile lies when block `b` hands it on: of each lane float4 after float4,
+ * 32 apart. */
+template <int TN> ROSE_DEVICE float4 *sum_place(float *sums, uint32_t b)
+{
+    return reinterpret_cast<float4 *>(sums + (size_t)b * ROSE_CUDA_SUMS) +
+           (threadIdx.x / 32 - 4) * (TN / 8 * 32) + threadIdx.x % 32;
+}
+
+/* Part 0, 1 or 2 of the tile. */
+template <int TN, int PART>
+ROSE_DEVICE void hand_on(const wide_ring &r, float *sums, const float (&s)[TN / 2])
+{
+    float4 *to = sum_place<TN>(sums, blockIdx.x);
+#pragma unroll
+    for (int i = PART * (TN / 8) / 3; i < (PART + 1) * (TN / 8) / 3; i++)
+        to[i * 32] = make_float4(s[i * 4], s[i * 4 + 1], s[i * 4 + 2], s[i * 4 + 3]);
+    if (PART < 2) return;
+    __syncwarp();
+    if (r.lane == 0) barrier_arrive(r.handed);
+}
+
+/* A part of the sum with which the last turn goes on. Waits for it, not for the loads. */
+template <int TN, int PEERS, int PART>
+ROSE_DEVICE void take_sum(const wide_ring &r, float *sums, float (&s)[TN / 2])
+{
+    if (PART == 0) barrier_wait(r.taken, 0);
+    const float4 *from = sum_place<TN>(sums, blockIdx.x - PEERS);
+#pragma unroll
+    for (int i = PART * (TN / 8) / 3; i < (PART + 1) * (TN / 8) / 3; i++) {
+        const float4 v = load_now(from + i * 32);
+        s[i * 4] = v.x;
+        s[i * 4 + 1] = v.y;
+        s[i * 4 + 2] = v.z;
+        s[i * 4 + 3] = v.w;
+    }
 }
 
 /* Part 0, 1 or 2 of the tile: about a third of its blocks of 16 outputs. By twos where the residual
@@ -281,34 +371,58 @@ ROSE_DEVICE void finish_part(wide_tile *w, const wide_ring &r, const float (&s)[
         finish_wide<T, EPI, TN, FIRST, N>(w, NULL, s, l, io);
 }
 
+template <typename T, int EPI, int GROUPS, int TN, int PEERS, int PART>
+ROSE_DEVICE void end_part(wide_tile *w, const wide_ring &r, float (&s)[TN / 2],
+                          const rose_cuda_linear &l, const rose_cuda_io &io,
+                          const CUtensorMap *x_map, uint32_t ends, float *sums)
+{
+    if ((ends & ENDS_HANDED) != 0)
+        hand_on<TN, PART>(r, sums, s);
+    else
+        finish_part<T, EPI, GROUPS, TN, PART>(w, r, s, l, io, x_map);
+    /* The registers of this part are free, and the loads under way while the rest ends. But a sum
+     * is handed on before one is waited for, else all blocks hand theirs on one after the other. */
+    if ((ends & ENDS_GOES_ON) == 0) return;
+    if ((ends & ENDS_HANDED) == 0) {
+        take_sum<TN, PEERS, PART>(r, sums, s);
+    } else if (PART == 2) {
+        take_sum<TN, PEERS, 0>(r, sums, s);
+        take_sum<TN, PEERS, 1>(r, sums, s);
+        take_sum<TN, PEERS, 2>(r, sums, s);
+    }
+}
+
 template <typename T, int EPI, int GROUPS, int TN, int STAGES, int PEERS>
 ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io,
-                               const wide_walk &walk, uint32_t at, uint32_t step, wide_ring *r,
+                               const wide_shares &shares, float *sums, wide_ring *r,
                                const CUtensorMap *x_map)
 {
+    constexpr bool SHARED = SHARED_OUT<EPI, TN>;
     /* The chunk's last stage may not be there yet: the largest tiles' end does not wait for it. */
     constexpr int EARLY = TN >= 160 ? CHUNK_STAGES - 1 : CHUNK_STAGES;
     const uint32_t n_chunks = wide_stages(l) / CHUNK_STAGES;
     const uint32_t my_row = (r->rank * GROUPS + r->group) * 64 + threadIdx.x % 128 / 32 * 16;
     float acc[TN / 2], sum[TN / 2];
     wide_tile done;
-    uint32_t turn = 0;
+    uint32_t turn = 0, at = blockIdx.x / PEERS;
 
     pdl_wait();
-    if (at >= walk.n) return;
     multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
     add_chunk(sum, acc, true);
     for (;;) {
+        const uint32_t n = SHARED ? kept_ends<STAGES>(*r, turn).x : n_chunks;
 #pragma unroll 1
-        for (uint32_t c = 1; c < n_chunks; c++) {
+        for (uint32_t c = 1; c < n; c++) {
             multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
             add_chunk(sum, acc, false);
         }
         const wide_tile_place tile = kept_place<STAGES>(*r, turn);
         begin_wide<EPI>(&done, io, tile.row * (PEERS * GROUPS * 64) + my_row, tile.col * TN);
-        done.bias = r->biases + turn++ % KEPT<STAGES> * (TN * 4);
-        at += step;
-        const bool more = at < walk.n;
+        done.bias = r->biases + turn % KEPT<STAGES> * (TN * 4);
+        const uint32_t ends = SHARED ? kept_ends<STAGES>(*r, turn).y : 0;
+        turn++;
+        at += shares.blocks;
+        const bool more = SHARED ? (ends & ENDS_LAST) == 0 : at < shares.by_turns;
         /* The next tile's first chunk, and this one's epilogue under it. Behind the last tile the
          * products are of what lies there, and for nothing: on condition ptxas puts a wait behind
          * each (C7518), and a second epilogue without products is code that is fetched anew. */
@@ -316,20 +430,23 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
         for (int s = 0; s < EARLY; s++)
             start_in_turn<T, GROUPS, TN, STAGES>(acc, r, s, more);
         if (EPI == ROSE_CUDA_EPI_QKV) find_places(&done, l, io);
-        finish_part<T, EPI, GROUPS, TN, 0>(&done, *r, sum, l, io, x_map);
+        end_part<T, EPI, GROUPS, TN, PEERS, 0>(&done, *r, sum, l, io, x_map, ends, sums);
         if (EARLY < CHUNK_STAGES) start_in_turn<T, GROUPS, TN, STAGES>(acc, r, EARLY, more);
         wgmma_wait<2>();
         if (more) free_stage<PEERS>(r, slot_before<STAGES>(*r, 3));
-        finish_part<T, EPI, GROUPS, TN, 1>(&done, *r, sum, l, io, x_map);
+        end_part<T, EPI, GROUPS, TN, PEERS, 1>(&done, *r, sum, l, io, x_map, ends, sums);
         wgmma_wait<1>();
         if (more) free_stage<PEERS>(r, slot_before<STAGES>(*r, 2));
-        finish_part<T, EPI, GROUPS, TN, 2>(&done, *r, sum, l, io, x_map);
+        end_part<T, EPI, GROUPS, TN, PEERS, 2>(&done, *r, sum, l, io, x_map, ends, sums);
         if (EPI == ROSE_CUDA_EPI_LOGITS) end_wide_logits<TN>(done, sum, l, io);
         wgmma_wait<0>();
         keep_here(acc);
         if (!more) break;
         free_stage<PEERS>(r, slot_before<STAGES>(*r, 1));
-        add_chunk(sum, acc, true);
+        if ((ends & ENDS_GOES_ON) != 0)
+            add_chunk(sum, acc, false);
+        else
+            add_chunk(sum, acc, true);
     }
     if (STAGED<EPI> && threadIdx.x % 32 == 0) copies_done();
 }
@@ -341,39 +458,49 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
 template <typename T, int EPI, int GROUPS, int TN, int PEERS>
 static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1)
     wide_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
+                const wide_shares shares, const wide_hands hands,
                 const __grid_constant__ CUtensorMap w_map,
                 const __grid_constant__ CUtensorMap h_map,
                 const __grid_constant__ CUtensorMap x_map)
 {
 #if ROSE_HOPPER
     constexpr int STAGES = STAGES_OF<GROUPS, TN>;
+    constexpr bool SHARED = SHARED_OUT<EPI, TN>;
     const uint32_t rank = PEERS > 1 ? cluster_rank() : 0;
     ROSE_BLOCK_MEMORY(stages);
-    __shared__ uint64_t full[STAGES], empty[STAGES];
+    __shared__ uint64_t full[STAGES], empty[STAGES], handed, taken;
     __shared__ __align__(16) float biases[KEPT<STAGES>][TN];
-    __shared__ uint2 places[KEPT<STAGES>];
+    __shared__ uint2 places[KEPT<STAGES>], ends[KEPT<STAGES>];
     static_assert((KEPT<STAGES> - 1) * CHUNK_STAGES + CHUNK_STAGES - 1 >= STAGES + 2 &&
                       (KEPT<STAGES> - 1) * 2 * CHUNK_STAGES >= STAGES + 2,
                   "a place or a bias comes before there is room");
     static_assert(WIDE_SHARED<EPI, GROUPS, TN> +
-                          (sizeof full + sizeof empty + sizeof biases + sizeof places + 1023) /
+                          (sizeof full + sizeof empty + sizeof handed + sizeof taken +
+                           sizeof biases + sizeof places + sizeof ends + 1023) /
                               1024 * 1024 <=
                       227 * 1024 / (GROUPS == 1 ? 2 : 1),
                   "more shared memory than a block may have");
     const uint32_t ring = shared_address(stages), full_at = shared_address(full),
-                   empty_at = shared_address(empty);
+                   empty_at = shared_address(empty), handed_at = shared_address(&handed),
+                   taken_at = shared_address(&taken);
     if (!io.late) pdl_launch();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(full_at + i * 8, 1);
             barrier_init(empty_at + i * 8, PEERS * GROUPS * 4);
         }
+        barrier_init(handed_at, GROUPS * 4);
+        barrier_init(taken_at, 1);
         barrier_init_done();
     }
     __syncthreads();
     if (PEERS > 1) cluster_sync(); /* the other block's barriers are there, too */
+    wide_turns turns = {};
+    if (SHARED) turns = wide_turns_of(&shares, blockIdx.x / PEERS);
     if (threadIdx.x < 128) {
-        if (PEERS > 1)
+        if (SHARED)
+            fewer_registers<56>();
+        else if (PEERS > 1)
             fewer_registers<40>();
         else
             fewer_registers<24>();
@@ -388,12 +515,23 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                                    .biases = shared_address(biases),
                                    .n = l.n,
                                    .n_stages = wide_stages(l),
-                                   .rank = rank};
-            copy_wide<GROUPS, TN, STAGES, PEERS>(c, walk, blockIdx.x / PEERS, gridDim.x / PEERS);
+                                   .rank = rank,
+                                   .ends = shared_address(ends)};
+            copy_wide<GROUPS, TN, STAGES, PEERS, SHARED>(c, walk, shares, turns);
             if (io.late) pdl_launch();
         }
+        /* Here, as both wait for the L2: that all the block has stored can be seen; for a flag. */
+        if (SHARED && threadIdx.x == 32 && turns.head > 0) {
+            barrier_wait(handed_at, 0);
+            flag_put(hands.flags + blockIdx.x);
+        }
+        if (SHARED && threadIdx.x == 64 && turns.tail > 0) {
+            pdl_wait();
+            flag_take(hands.flags + blockIdx.x - PEERS);
+            barrier_arrive(taken_at);
+        }
     } else {
-        if (GROUPS == 1)
+        if (GROUPS == 1 || SHARED)
             more_registers<224>();
         else if (PEERS > 1)
             more_registers<232>();
@@ -410,9 +548,11 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                        .lane = threadIdx.x % 32,
                        .rank = rank,
                        .at = {0, 0},
-                       .chunk = 0};
-        multiply_wide<T, EPI, GROUPS, TN, STAGES, PEERS>(l, io, walk, blockIdx.x / PEERS,
-                                                         gridDim.x / PEERS, &r, &x_map);
+                       .chunk = 0,
+                       .ends = shared_address(ends),
+                       .handed = handed_at,
+                       .taken = taken_at};
+        multiply_wide<T, EPI, GROUPS, TN, STAGES, PEERS>(l, io, shares, hands.sums, &r, &x_map);
     }
     if (PEERS > 1) {
         __syncthreads();
@@ -454,17 +594,23 @@ template <typename T, int EPI, int GROUPS, int TN, int PEERS>
 static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
-    const wide_walk walk =
+    wide_walk walk =
         wide_walk_of(io->rows, PEERS * GROUPS * 64, l->n, TN, (uint64_t)l->k_pad * sizeof(T));
     const uint32_t most = (uint32_t)g_multiprocessors / PEERS * (GROUPS == 1 ? 2 : 1);
+    const wide_hands hands = {at->sums, at->sum_flags};
+    const wide_shares shares =
+        wide_shares_of(walk.n, walk.n < most ? walk.n : most, (l->k_pad + CHUNK_K - 1) / CHUNK_K,
+                       SHARED_OUT<EPI, TN> && rose_cuda_wide_shares(at));
+    wide_group_shared(&walk, &shares);
     CUtensorMap w, h, x = {};
     cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / PEERS);
     if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
     if (e == cudaSuccess && STAGED<EPI>) e = map_residual(&x, io, l->n);
     if (e != cudaSuccess) return e;
     return launch_clusters(at, PEERS, wide_kernel<T, EPI, GROUPS, TN, PEERS>,
-                           dim3((walk.n < most ? walk.n : most) * PEERS), (GROUPS + 1) * 128,
-                           (size_t)WIDE_SHARED<EPI, GROUPS, TN>, *l, *io, walk, w, h, x);
+                           dim3(shares.blocks * PEERS), (GROUPS + 1) * 128,
+                           (size_t)WIDE_SHARED<EPI, GROUPS, TN>, *l, *io, walk, shares, hands, w, h,
+                           x);
 }
 
 /* Every kernel once: which of rose_cuda_wide, end, warpgroups, outputs of a tile, peers. Of one

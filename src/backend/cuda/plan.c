@@ -196,6 +196,13 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
     s->changed_key = rose_cuda_take(b, s->n_changed * sizeof *s->changed_key);
     s->rules_bytes = rose_cuda_rules_bytes(a->vocab_size);
     s->rules = rose_cuda_take(b, s->rules_bytes);
+    s->sums = NULL;
+    s->sum_flags = NULL;
+    if (size == 2 && (p->without & (ROSE_CUDA_WITHOUT_WIDE | ROSE_CUDA_WITHOUT_STREAM_K)) == 0) {
+        const uint64_t blocks = rose_cuda_linear_blocks();
+        s->sums = take_floats(b, blocks * ROSE_CUDA_SUMS);
+        s->sum_flags = rose_cuda_take(b, blocks * sizeof *s->sum_flags);
+    }
     if (p->prefill == ROSE_PREFILL_CUDNN) rose_cuda_cudnn_layout(&s->cudnn, b, a, p);
 }
 

@@ -61,6 +61,118 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
     return p;
 }
 
+/* How the blocks of a kernel take the tiles of a walk. Of the first `by_turns` block b takes b, b +
+ * blocks and so on. Where these are not all, the tiles behind them, more than there are blocks and
+ * fewer than twice as many, would not come out even, and are shared out as one row of chunks of k,
+ * tile after tile, of which each block takes an equal part ("stream-K": Osama and others,
+ * arXiv:2301.03598). A part is no shorter than a tile, so a tile is of two blocks at most.
+ *
+ * Chunks are added in order (docs/NUMERICS.md), so block b + 1 needs the sum that block b has when
+ * its part ends. Therefore a block begins with the tile in which its part ends, and hands the sum
+ * on; and ends with the tile in which its part begins. Nobody waits for long: a block that hands on
+ * fewer chunks than the one before has a whole tile between. */
+typedef struct wide_shares {
+    uint32_t blocks, chunks; /* of a tile */
+    uint32_t by_turns;       /* where there is more, a multiple of blocks */
+    uint32_t shared;         /* tiles behind them: none, or blocks < shared < 2 blocks */
+    uint32_t each, over;     /* their chunks in a part; in the first `over` parts one more */
+} wide_shares;
+
+/* What handing on a sum and going on with one costs, in chunks: where it gains no more, tiles are
+ * not shared (FC2 of GPT-2 on an H100, 2026-11-23). */
+enum { WIDE_SHARING = 2 };
+
+/* What a block does: `n` turns. */
+typedef struct wide_turns {
+    uint32_t n;
+    uint32_t head;  /* chunks of turn 0, whose sum is handed on; 0: it is a whole tile */
+    uint32_t tail;  /* chunks of the last turn, which goes on with a sum; 0: likewise */
+    uint32_t taken; /* turns of the first `by_turns` tiles, and the first shared tile */
+    uint32_t first; /* that is whole, whether the block has one or not */
+} wide_turns;
+
+/* Chunks from `chunk` on of a tile. */
+typedef struct wide_part {
+    uint32_t tile, chunk, n;
+} wide_part;
+
+/* Chunks of the block that has most. */
+ROSE_BOTH uint32_t wide_most(const wide_shares *s)
+{
+    return (s->by_turns + s->blocks - 1) / s->blocks * s->chunks + s->each + (s->over > 0);
+}
+
+/* tiles, blocks, chunks >= 1. share: where that gains. */
+ROSE_BOTH wide_shares wide_shares_of(uint32_t tiles, uint32_t blocks, uint32_t chunks, int share)
+{
+    wide_shares none, s;
+    none.blocks = blocks;
+    none.chunks = chunks;
+    none.by_turns = tiles;
+    none.shared = none.each = none.over = 0;
+    if (!share || tiles <= blocks || tiles % blocks == 0) return none;
+    s = none;
+    s.shared = blocks + tiles % blocks;
+    s.by_turns = tiles - s.shared;
+    s.each = s.shared * chunks / blocks;
+    s.over = s.shared * chunks % blocks;
+    return wide_most(&s) + WIDE_SHARING < wide_most(&none) ? s : none;
+}
+
+/* Where tiles are shared, a tile of one row is `group` tiles behind its neighbour, which is group *
+ * blocks / shared blocks. If that is about a whole number, both are at the same chunk at the same
+ * time, and the rows come from memory once: FC2 of GPT-2, 5632 and 6144 rows, 4 % (H100,
+ * 2026-11-23). */
+ROSE_BOTH void wide_group_shared(wide_walk *w, const wide_shares *s)
+{
+    const uint32_t most = 2 * w->group < w->n_rows ? 2 * w->group : w->n_rows;
+    uint32_t g, least = s->shared;
+    for (g = 1; s->shared > 0 && g <= most; g++) {
+        const uint32_t over = g * s->blocks % s->shared;
+        const uint32_t off = over < s->shared - over ? over : s->shared - over;
+        if (off >= least) continue;
+        least = off;
+        w->group = g;
+    }
+}
+
+/* Of block b < s->blocks. */
+ROSE_BOTH wide_turns wide_turns_of(const wide_shares *s, uint32_t b)
+{
+    wide_turns t;
+    const uint32_t from = s->each * b + (b < s->over ? b : s->over),
+                   to = from + s->each + (b < s->over);
+    t.head = to % s->chunks;
+    t.tail = from % s->chunks == 0 ? 0 : s->chunks - from % s->chunks;
+    t.first = (from + s->chunks - 1) / s->chunks;
+    t.taken = b < s->by_turns ? (s->by_turns - b - 1) / s->blocks + 1 : 0;
+    t.n = t.taken + to / s->chunks - t.first + (t.head > 0) + (t.tail > 0);
+    t.first += s->by_turns;
+    return t;
+}
+
+/* Turn i < t->n. */
+ROSE_BOTH wide_part wide_part_of(const wide_shares *s, const wide_turns *t, uint32_t b, uint32_t i)
+{
+    wide_part p;
+    const uint32_t j = i - (t->head > 0); /* of whole tiles */
+    p.chunk = 0;
+    p.n = s->chunks;
+    if (t->head > 0 && i == 0) {
+        p.tile = t->first + t->n - t->taken - 1 - (t->tail > 0);
+        p.n = t->head;
+    } else if (j < t->taken) {
+        p.tile = j * s->blocks + b;
+    } else if (t->tail > 0 && i == t->n - 1) {
+        p.tile = t->first - 1;
+        p.n = t->tail;
+        p.chunk = s->chunks - t->tail;
+    } else {
+        p.tile = t->first + j - t->taken;
+    }
+    return p;
+}
+
 /* Where a block keeps the weights of a column and rows go past them (linear_stationary.cuh). Where
  * there are no more columns than blocks, each column has `slices` blocks, which take its rows by
  * turns, so that all blocks are at about the same rows; blocks that are left over take the last

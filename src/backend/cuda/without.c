@@ -23,7 +23,8 @@ static const struct {
                {"append", ROSE_CUDA_WITHOUT_APPEND},
                {"fetch", ROSE_CUDA_WITHOUT_FETCH},
                {"stationary", ROSE_CUDA_WITHOUT_STATIONARY},
-               {"cluster", ROSE_CUDA_WITHOUT_CLUSTER}};
+               {"cluster", ROSE_CUDA_WITHOUT_CLUSTER},
+               {"stream-k", ROSE_CUDA_WITHOUT_STREAM_K}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 
 static uint32_t bit_of(const char *name, size_t length)

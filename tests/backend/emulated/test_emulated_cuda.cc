@@ -20,7 +20,7 @@ extern "C" {
 
 /* ---- the CUDA runtime, as far as the launchers ask ---- */
 
-enum { MULTIPROCESSORS = 3 /* so that blocks have several tiles */ };
+enum { MULTIPROCESSORS = 4 /* so that blocks have several tiles, and pairs as well */ };
 
 extern "C" {
 cudaError_t CUDARTAPI cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int)
@@ -191,15 +191,19 @@ template <typename T> struct problem {
     bytes<uint32_t> slot;
     std::vector<unsigned long long> keys; /* of the head, before; none: it is not asked for them */
     std::vector<uint8_t> before;          /* of what is written */
+    std::vector<float> sums;
+    std::vector<uint32_t> sum_flags;
 
     problem(rose_cuda_type type, uint32_t rows, uint32_t k, uint32_t n, rose_cuda_epilogue e,
             uint32_t of_head)
         : head_dim(of_head), to_rows(any(2) == 0), w((size_t)up(k, 32) * up(n, 128)),
           cores((size_t)up(k, 32) * up(n, 128)), h((size_t)up(rows, 8) * up(k, 32)), bias(n),
-          slot(rows)
+          slot(rows), sums(MULTIPROCESSORS * ROSE_CUDA_SUMS, NAN), sum_flags(MULTIPROCESSORS)
     {
         const bool head = e == ROSE_CUDA_EPI_LOGITS, qkv = e == ROSE_CUDA_EPI_QKV;
         at.type = type;
+        at.sums = sums.data();
+        at.sum_flags = sum_flags.data();
         l.k = k;
         l.k_pad = up(k, 32);
         l.n = n - (head ? 1 : 0);
@@ -298,6 +302,8 @@ template <typename T> struct problem {
         const cudaError_t e = rose_cuda_linear_run(&at, &l, &io);
         rose_cuda_linear_force(0);
         if (e != cudaSuccess) machine::die("%s: %d", kernel_name(kernel), (int)e);
+        for (uint32_t flag : sum_flags)
+            if (flag != 0) machine::die("%s: a sum that nobody has taken", kernel_name(kernel));
         for (size_t i = 0; io.epilogue == ROSE_CUDA_EPI_LOGITS && i < before.size() / 4; i++)
             if (io.logits[i] != io.logits[i]) io.logits[i] = NAN; /* which one is nobody's word */
         std::vector<uint8_t> y(to.at(), to.at() + before.size());
@@ -443,7 +449,7 @@ static void test_rings(void **state)
     for (int type = 0; type < 2; type++)
         n_bad += compare(type, 65, 448, 1344, ROSE_CUDA_EPI_QKV, 64);
     /* Of four chunks, rows for several tiles and columns for several blocks. */
-    static const uint32_t columns[] = {96, 192 /* the third block has their last rows */, 400};
+    static const uint32_t columns[] = {96, 288 /* the fourth block has their last rows */, 400};
     for (int i = 0; i < 6; i++)
         for (int e = 0; e < 4; e++)
             if (e != ROSE_CUDA_EPI_QKV)
@@ -456,35 +462,65 @@ static void test_rings(void **state)
     assert_false(machine::g_hung);
 }
 
+template <typename T> static void compare_shared(rose_cuda_type type, uint32_t k, uint32_t n)
+{
+    int pair = ROSE_CUDA_WIDE;
+    while (strcmp(kernel_name(pair), "wide-192-pair") != 0)
+        pair++;
+    problem<T> p(type, 130 + any(126), k, n, ROSE_CUDA_EPI_RESIDUAL, 0);
+    const std::vector<uint8_t> want = p.run(2);
+    assert_true(wide_shares_of((n + 191) / 192, MULTIPROCESSORS / 2, (k + 191) / 192, 1).shared >
+                0);
+    for (int manner = 0; manner < 4; manner++) {
+        machine::g_manner = {manner % 2 != 0, manner / 2 != 0};
+        assert_true(p.run(pair) == want);
+        assert_non_null(machine::g_kernel);
+    }
+}
+
+/* Tiles shared out by chunks: three of two pairs, of nine and of six chunks; five, of which two are
+ * whole. (A block that hands a sum on and goes on with one, and nothing between, takes three pairs:
+ * test_cuda_kernels.) */
+static void test_shared(void **state)
+{
+    (void)state;
+    compare_shared<__half>(ROSE_CUDA_F16, 1600, 560);
+    compare_shared<__nv_bfloat16>(ROSE_CUDA_BF16, 1000, 960);
+    compare_shared<__half>(ROSE_CUDA_F16, 1100, 576);
+    assert_false(machine::g_hung);
+}
+
 /* Which kernel the engine chooses, of those that give the same bits: the residual of more than 512
  * rows goes to linear_stationary.cuh where it takes the shape and is not left out, of a longer k to
- * linear_cluster.cuh, whose smallest tile it is of which all are on the chip; the head of two tiles
- * of rows, or an even number from 64 on, to pairs. */
+ * linear_cluster.cuh, whose smallest tile it is of which all are on the chip, of more rows to pairs
+ * that share tiles out; the head of two tiles of rows, or an even number from 64 on, to pairs. */
 static void test_choice(void **state)
 {
     (void)state;
     static const struct {
         rose_cuda_epilogue e;
-        uint32_t rows, k, without;
+        uint32_t rows, k, n, without;
         const char *name;
         bool chosen;
     } cases[] = {
-        {ROSE_CUDA_EPI_RESIDUAL, 513, 640, 0, "stationary", true},
-        {ROSE_CUDA_EPI_RESIDUAL, 513, 640, ROSE_CUDA_WITHOUT_STATIONARY, "stationary", false},
-        {ROSE_CUDA_EPI_RESIDUAL, 512, 640, 0, "stationary", false},
-        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 0, "stationary", false},
-        {ROSE_CUDA_EPI_RESIDUAL, 512, 800, 0, "cluster-64-96", false},
-        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 0, "cluster-64-96", true},
-        {ROSE_CUDA_EPI_RESIDUAL, 640, 800, 0, "cluster-64-96", true},
-        {ROSE_CUDA_EPI_RESIDUAL, 641, 800, 0, "cluster-64-96-pair", true},
-        {ROSE_CUDA_EPI_RESIDUAL, 705, 800, 0, "cluster-64-96-pair", false},
-        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, ROSE_CUDA_WITHOUT_CLUSTER, "cluster-64-96", false},
-        {ROSE_CUDA_EPI_LOGITS, 193, 64, 0, "wide-192-pair", true},
-        {ROSE_CUDA_EPI_LOGITS, 256, 64, 0, "wide-192-pair", true},
-        {ROSE_CUDA_EPI_LOGITS, 257, 64, 0, "wide-192-pair", false},
-        {ROSE_CUDA_EPI_LOGITS, 257, 64, 0, "wide-192", true},
-        {ROSE_CUDA_EPI_LOGITS, 768, 64, 0, "wide-192", true},
-        {ROSE_CUDA_EPI_LOGITS, 8065, 32, 0, "wide-192-pair", true}};
+        {ROSE_CUDA_EPI_RESIDUAL, 513, 640, 192, 0, "stationary", true},
+        {ROSE_CUDA_EPI_RESIDUAL, 513, 640, 192, ROSE_CUDA_WITHOUT_STATIONARY, "stationary", false},
+        {ROSE_CUDA_EPI_RESIDUAL, 512, 640, 192, 0, "stationary", false},
+        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 192, 0, "stationary", false},
+        {ROSE_CUDA_EPI_RESIDUAL, 512, 800, 192, 0, "cluster-64-96", false},
+        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 192, 0, "cluster-64-96", true},
+        {ROSE_CUDA_EPI_RESIDUAL, 640, 800, 192, 0, "cluster-64-96", true},
+        {ROSE_CUDA_EPI_RESIDUAL, 641, 800, 192, 0, "cluster-64-96-pair", true},
+        {ROSE_CUDA_EPI_RESIDUAL, 705, 800, 192, 0, "cluster-64-96-pair", false},
+        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 192, ROSE_CUDA_WITHOUT_CLUSTER, "cluster-64-96", false},
+        {ROSE_CUDA_EPI_RESIDUAL, 705, 1600, 192, 0, "wide-192-pair", true},
+        {ROSE_CUDA_EPI_RESIDUAL, 705, 1600, 192, ROSE_CUDA_WITHOUT_STREAM_K, "wide-96", true},
+        {ROSE_CUDA_EPI_LOGITS, 193, 64, 768, 0, "wide-192-pair", true},
+        {ROSE_CUDA_EPI_LOGITS, 256, 64, 768, 0, "wide-192-pair", true},
+        {ROSE_CUDA_EPI_LOGITS, 257, 64, 768, 0, "wide-192-pair", false},
+        {ROSE_CUDA_EPI_LOGITS, 257, 64, 768, 0, "wide-192", true},
+        {ROSE_CUDA_EPI_LOGITS, 768, 64, 768, 0, "wide-192", true},
+        {ROSE_CUDA_EPI_LOGITS, 8065, 32, 192, 0, "wide-192-pair", true}};
     for (const auto &c : cases) {
         int kernel = ROSE_CUDA_WIDE;
         while (strcmp(kernel_name(kernel), c.name) != 0)
@@ -494,7 +530,7 @@ static void test_choice(void **state)
         forced.run(kernel);
         const void *named = machine::g_kernel;
         assert_non_null(named);
-        problem<__half> p(ROSE_CUDA_F16, c.rows, c.k, 192, c.e, 0);
+        problem<__half> p(ROSE_CUDA_F16, c.rows, c.k, c.n, c.e, 0);
         p.at.without = c.without;
         p.run(0);
         assert_non_null(machine::g_kernel);
@@ -511,7 +547,7 @@ static void test_prompts(void **state)
     (void)state;
     enum { HEADS = 3, DIM = 24, PAD = 32, D = HEADS * DIM, PAGES = 40, ROWS = 64, SEQS = 4 };
     enum { PAGE_ELEMS = HEADS * 2 * 16 * PAD, K_PAD = 96 };
-    const rose_cuda_launch at = {NULL, ROSE_CUDA_F16, false, false, 0, false};
+    const rose_cuda_launch at = {NULL, ROSE_CUDA_F16, false, false, 0, false, NULL, NULL};
     const rose_cuda_prompt prompts[2] = {{3, 20, 15, 0, 0}, {30, 2, 0, 3, 48}};
     const uint32_t tables[4] = {31, 7, 12, 0};
     static uint16_t pool[PAGES * PAGE_ELEMS], k[ROWS * D], v[ROWS * D], rows[ROWS * D];
@@ -571,14 +607,15 @@ static int begin(void **state)
     return rose_cuda_linear_init(&wide) == cudaSuccess && wide ? 0 : -1;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_edges), cmocka_unit_test(test_rings),
-                                       cmocka_unit_test(test_choice),
+                                       cmocka_unit_test(test_shared), cmocka_unit_test(test_choice),
                                        cmocka_unit_test(test_prompts)};
     const char *seed = getenv("ROSE_TEST_SEED");
     g_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261122;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)g_state);
     g_state = g_state * 2 + 1;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, begin, NULL);
 }
