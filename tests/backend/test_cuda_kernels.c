@@ -678,9 +678,29 @@ static void test_hundreds(void **state)
     assert_int_equal(n_bad, 0);
 }
 
-/* Pairs of linear_wide.cuh where the last tiles are shared out by chunks: three to sixteen of a
- * tile, behind whole ones or not. Over and over, as it is two blocks that meet. And what the engine
- * chooses. */
+/* Pairs of linear_wide.cuh where the last tiles are shared out by chunks, `turns` times, as it is
+ * two blocks that meet; and what the engine chooses. */
+static int compare_shared(fx_random *r, rose_cuda_type type, const uint32_t shape[3], int turns)
+{
+    const uint32_t m = shape[0] - fx_below(r, 100), chunks = (shape[1] + 191) / 192;
+    const uint32_t tiles = (m + 255) / 256 * ((shape[2] + 191) / 192);
+    int pair = 0, n_bad = 0;
+    size_t bytes;
+    while (strcmp(rose_cuda_linear_name(pair), "wide-192-pair") != 0)
+        pair++;
+    if (rose_cuda_linear_blocks() == 132)
+        assert_true(wide_shares_of(tiles, 66, chunks, 1).shared > 0);
+    bits b = make_bits(r, type, m, shape[1], shape[2]);
+    uint8_t *want = run_bits(&b, ROSE_CUDA_EPI_RESIDUAL, 2, &bytes);
+    assert_non_null(want);
+    for (int turn = 0; turn <= turns; turn++)
+        n_bad += compare_kernel(&b, ROSE_CUDA_EPI_RESIDUAL, turn < turns ? pair : 0, want);
+    free(want);
+    free_bits(&b);
+    return n_bad;
+}
+
+/* Three to sixteen chunks of a tile, behind whole tiles or not. */
 static void test_shared_out(void **state)
 {
     (void)state;
@@ -688,26 +708,27 @@ static void test_shared_out(void **state)
                                          {8600, 1700, 384}, {4352, 3072, 768},  {2300, 832, 1600},
                                          {5632, 3072, 768}, {10240, 1600, 768}, {6150, 3072, 764}};
     fx_random r = {.seed = fx_seed() + 9};
-    int pair = 0, n_bad = 0;
+    int n_bad = 0;
     bool wide;
     assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
     if (!wide) skip(); /* `tiles` in its place */
-    while (pair < ROSE_CUDA_N_KERNELS && strcmp(rose_cuda_linear_name(pair), "wide-192-pair") != 0)
-        pair++;
-    for (int i = 0; i < 18; i++) {
-        const uint32_t *shape = shapes[i / 2], m = shape[0] - fx_below(&r, 100);
-        const uint32_t tiles = (m + 255) / 256 * ((shape[2] + 191) / 192);
-        if (rose_cuda_linear_blocks() == 132)
-            assert_true(wide_shares_of(tiles, 66, (shape[1] + 191) / 192, 1).shared > 0);
-        bits b = make_bits(&r, (rose_cuda_type)(i % 2), m, shape[1], shape[2]);
-        size_t bytes;
-        uint8_t *want = run_bits(&b, ROSE_CUDA_EPI_RESIDUAL, 2, &bytes);
-        assert_non_null(want);
-        for (int turn = 0; turn < 11; turn++)
-            n_bad += compare_kernel(&b, ROSE_CUDA_EPI_RESIDUAL, turn < 10 ? pair : 0, want);
-        free(want);
-        free_bits(&b);
-    }
+    for (int i = 0; i < 18; i++)
+        n_bad += compare_shared(&r, (rose_cuda_type)(i % 2), shapes[i / 2], 10);
+    assert_int_equal(n_bad, 0);
+}
+
+/* By itself, so that the sanitizers come to its end. */
+static void test_little_shared(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][3] = {{4352, 900, 768}, {1790, 640, 1920}};
+    fx_random r = {.seed = fx_seed() + 10};
+    int n_bad = 0;
+    bool wide;
+    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
+    if (!wide) skip();
+    for (int i = 0; i < 2; i++)
+        n_bad += compare_shared(&r, (rose_cuda_type)i, shapes[i], 1);
     assert_int_equal(n_bad, 0);
 }
 
@@ -1019,7 +1040,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_norm),       cmocka_unit_test(test_many_norms),
         cmocka_unit_test(test_normed),     cmocka_unit_test(test_normed_refused),
         cmocka_unit_test(test_head),       cmocka_unit_test(test_hundreds),
-        cmocka_unit_test(test_shared_out),
+        cmocka_unit_test(test_shared_out), cmocka_unit_test(test_little_shared),
     };
     bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());
