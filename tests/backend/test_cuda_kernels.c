@@ -659,7 +659,8 @@ static void test_hundreds(void **state)
 {
     (void)state;
     static const uint32_t kn[][2] = {{3072, 768}, {768, 2304}, {768, 3072}};
-    static const uint32_t ms[] = {513, 640, 760, 1024, 1200, 1280, 1408, 1536, 1700, 2500, 3072};
+    static const uint32_t ms[] = {513,  640,  760,  1024, 1200, 1280,
+                                  1408, 1536, 1700, 2500, 3072, 4352};
     fx_random r = {.seed = fx_seed() + 8};
     int n_bad = 0;
     for (int t = 0; t < 2; t++)

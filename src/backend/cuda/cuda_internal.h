@@ -17,9 +17,9 @@ enum {
     ROSE_CUDA_SLOTS = 2         /* steps in flight */
 };
 
-/* Most kernels of a captured step: two norms, four products and attention a layer; embedding, last
- * norm, head, sampler. */
-#define ROSE_CUDA_NODES(n_layers) (7 * (uint64_t)(n_layers) + 4)
+/* Most kernels of a captured step: two norms, four products, of which two may be two launches, and
+ * attention a layer; embedding, last norm, head, sampler. */
+#define ROSE_CUDA_NODES(n_layers) (9 * (uint64_t)(n_layers) + 4)
 
 typedef struct rose_cuda_layer {
     float *ln1_w, *ln1_b, *ln2_w, *ln2_b; /* [d_model] */

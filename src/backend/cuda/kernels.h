@@ -259,7 +259,8 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_FETCH = 8192,  /* tables come beside the step in front */
     ROSE_CUDA_WITHOUT_STATIONARY = 16384, /* linear_stationary.cuh */
     ROSE_CUDA_WITHOUT_CLUSTER = 32768,    /* linear_cluster.cuh */
-    ROSE_CUDA_WITHOUT_STREAM_K = 65536    /* of linear_wide.cuh, tiles shared out by chunks */
+    ROSE_CUDA_WITHOUT_STREAM_K = 65536,   /* of linear_wide.cuh, tiles shared out by chunks */
+    ROSE_CUDA_WITHOUT_WAVES = 131072      /* products of many rows in two launches */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */

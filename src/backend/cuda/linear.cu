@@ -176,20 +176,21 @@ static int filling(const rose_cuda_linear *l, const rose_cuda_io *io, const rose
     return tiles_of(l, io->rows, 64, 96) <= n ? WIDE + ROSE_CUDA_ONCE_96_ALONE : 0;
 }
 
-/* Of linear_stationary.cuh, against best_wide's: whether it is chosen, by measurement on an H100
- * (2026-11-23). Where the residual is added always, if half of the chip is at work (measured of 640
- * rows and more, 768 outputs). Else by its time in the measure of best_wide: a tile at 75 %, half
- * of one more for the weights. */
-static bool stationary_for(const rose_cuda_linear *l, const rose_cuda_io *io,
-                           const rose_cuda_launch *at, uint64_t wide)
+/* Of linear_stationary.cuh, by measurement on an H100 (2026-11-23), in the measure of best_wide: a
+ * tile at 75 %, half of one more for the weights. Where the residual is added it is always chosen,
+ * if half of the chip is at work (measured of 640 rows and more, 768 outputs). UINT64_MAX: never.
+ */
+static uint64_t stationary_cost(const rose_cuda_linear *l, const rose_cuda_io *io,
+                                const rose_cuda_launch *at)
 {
     enum { M = ROSE_CUDA_STATIONARY_M, N = ROSE_CUDA_STATIONARY_N };
     if ((at->without & ROSE_CUDA_WITHOUT_STATIONARY) != 0 || io->rows <= 512 ||
         !takes(l, io, STATIONARY))
-        return false;
+        return UINT64_MAX;
     const column_walk w = column_walk_of(io->rows, M, l->n, N, g_multiprocessors);
-    if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL) return 2 * w.blocks > g_multiprocessors;
-    return (2 * (uint64_t)column_most(&w) + 1) * (M * N * 100 / 75) / 2 < wide;
+    if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL)
+        return 2 * w.blocks > g_multiprocessors ? 0 : UINT64_MAX;
+    return (2 * (uint64_t)column_most(&w) + 1) * (M * N * 100 / 75) / 2;
 }
 
 /* Of the tiles of pairs of linear_wide.cuh: what is left of their cost in whole waves where they
@@ -203,10 +204,19 @@ static uint64_t shared_cost(const rose_cuda_linear *l, const rose_cuda_launch *a
     return cost * (wide_most(&s) + WIDE_SHARING) / ((tiles + pairs - 1) / pairs * chunks);
 }
 
+typedef struct choice {
+    int kernel;
+    uint64_t cost;
+} choice;
+
+/* Of tiles of 128 x 192 on every multiprocessor. */
+enum { SHARE_192 = 85, WAVE_192 = 128 * 192 * 100 / SHARE_192 };
+
 /* Of linear_wide.cuh, linear_once.cuh for tiles of 64 rows, and linear_stationary.cuh, the one with
  * the least product of waves and a tile's time (outputs of a multiprocessor in a tile, over a share
  * of the tensor cores in % that agrees with what was measured). */
-static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
+static choice best_wide(const rose_cuda_linear *l, const rose_cuda_io *io,
+                        const rose_cuda_launch *at)
 {
     const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS,
                residual = io->epilogue == ROSE_CUDA_EPI_RESIDUAL,
@@ -215,15 +225,15 @@ static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const ro
         rose_cuda_wide kernel;
         uint32_t rows, outputs, at_once, share;
     } shapes[] = {
-        {residual ? ROSE_CUDA_WIDE_192_PAIR : ROSE_CUDA_WIDE_192, 128, 192, g_multiprocessors, 85},
+        {residual ? ROSE_CUDA_WIDE_192_PAIR : ROSE_CUDA_WIDE_192, 128, 192, g_multiprocessors,
+         SHARE_192},
         {ROSE_CUDA_WIDE_96, 128, 96, g_multiprocessors, 68},
         {ROSE_CUDA_WIDE_160, 128, 160, g_multiprocessors, 78},
         {ROSE_CUDA_WIDE_128, 128, 128, g_multiprocessors, 74},
         {once ? ROSE_CUDA_ONCE_96 : ROSE_CUDA_WIDE_64_96, 64, 96, 2 * g_multiprocessors, 56},
         {once ? ROSE_CUDA_ONCE_48 : ROSE_CUDA_WIDE_64_48, 64, 48, 2 * g_multiprocessors, 42}};
     const size_t n = head || once ? 6 : 4;
-    uint64_t least = UINT64_MAX;
-    int best = 0;
+    choice best = {0, UINT64_MAX};
     for (size_t i = 0; i < n; i++) {
         if (!takes(l, io, WIDE + (int)shapes[i].kernel)) continue;
         /* The two blocks of a pair take rows that follow each other. */
@@ -237,18 +247,57 @@ static int best_wide(const rose_cuda_linear *l, const rose_cuda_io *io, const ro
             shapes[i].at_once > g_multiprocessors && tiles > g_multiprocessors ? 2 : 1;
         uint64_t cost = waves * beside * shapes[i].rows * shapes[i].outputs * 100 / shapes[i].share;
         if (pairs && residual) cost = shared_cost(l, at, (uint32_t)tiles / 2, cost);
-        if (cost < least) {
-            least = cost;
-            best = WIDE + shapes[i].kernel;
-        }
+        if (cost < best.cost) best = {WIDE + (int)shapes[i].kernel, cost};
     }
     /* The head by pairs: 256 rows 0.965 of the time, 512 1.00 to 1.01, 2048 1.02 to 1.03, 8192 0.94
      * to 0.98, 32768 0.96 (H100, 2026-11-23, by the ratios to cuBLASLt). A last tile without a
      * neighbour would multiply for nothing. */
     const uint32_t high = tiles_of(l, io->rows, 128, l->n);
-    if (head && best == WIDE + ROSE_CUDA_WIDE_192 && high % 2 == 0 && (high == 2 || high >= 64))
-        return WIDE + ROSE_CUDA_WIDE_192_PAIR;
-    return stationary_for(l, io, at, least) ? STATIONARY : best;
+    if (head && best.kernel == WIDE + ROSE_CUDA_WIDE_192 && high % 2 == 0 &&
+        (high == 2 || high >= 64))
+        best.kernel = WIDE + ROSE_CUDA_WIDE_192_PAIR;
+    const uint64_t stationary = stationary_cost(l, io, at);
+    return stationary < best.cost ? choice{STATIONARY, stationary} : best;
+}
+
+/* The same from row `first` on, a multiple of 128. */
+static rose_cuda_io rows_from(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t first)
+{
+    enum { SIZE = 2 /* of a value */ };
+    rose_cuda_io r = *io;
+    const auto on = [first](void *p, size_t row_bytes) {
+        return p != NULL ? static_cast<uint8_t *>(p) + first * row_bytes : NULL;
+    };
+    r.rows -= first;
+    r.h = static_cast<const uint8_t *>(io->h) + (size_t)first * l->k_pad * SIZE;
+    r.q = on(io->q, (size_t)l->n / 3 * SIZE);
+    r.slot = io->slot != NULL ? io->slot + first : NULL;
+    r.kv_rows = on(io->kv_rows, (size_t)l->n / 3 * 2 * SIZE);
+    r.out = on(io->out, (size_t)io->out_k_pad * SIZE);
+    return r;
+}
+
+/* Of QKV and GELU: the rows whose tiles of 128 x 192 fill all multiprocessors, some times over,
+ * where those behind them are faster by a launch of their own than in a last wave of few tiles; 0:
+ * none are. */
+static uint32_t whole_waves(const rose_cuda_linear *l, const rose_cuda_io *io,
+                            const rose_cuda_launch *at)
+{
+    /* Over k, in the measure of best_wide: that the launch of QKV or FC1 of GPT-2's few rows takes
+     * 4 us and more, of which the measure has tiles alone (H100, 2026-11-23). */
+    enum { LAUNCH = 13000 * 768 };
+    if ((at->without & ROSE_CUDA_WITHOUT_WAVES) != 0 || at->beside || !wide_takes(l, io) ||
+        (io->epilogue != ROSE_CUDA_EPI_QKV && io->epilogue != ROSE_CUDA_EPI_ACT))
+        return 0;
+    const uint32_t columns = tiles_of(l, 1, 128, 192), n = g_multiprocessors,
+                   high = tiles_of(l, io->rows, 128, 192) / n * n / columns, first = high * 128;
+    if (first == 0 || first >= io->rows) return 0;
+    const rose_cuda_io rest = rows_from(l, io, first);
+    const uint64_t waves = (high * columns + n - 1) / n;
+    return waves * WAVE_192 + best_wide(l, &rest, at).cost + LAUNCH / l->k_pad <
+                   best_wide(l, io, at).cost
+               ? first
+               : 0;
 }
 
 /* By measurement on an H100 of 132 multiprocessors, GPT-2 124M (2026-11-21 to 23). Bounds on rows
@@ -268,7 +317,7 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_
         return WIDE + (rows <= 64 ? ROSE_CUDA_WIDE_64_48 : ROSE_CUDA_WIDE_96);
     if (rows <= 128 && (at->without & ROSE_CUDA_WITHOUT_TEAM) == 0 && team_takes(l, io))
         return rows > 64 && l->n > 1024 ? TEAM_64 : TEAM_32;
-    if (wide && (head || rows > 64)) return best_wide(l, io, at);
+    if (wide && (head || rows > 64)) return best_wide(l, io, at).kernel;
     /* The head is so wide that tiles fill the chip sooner. */
     return rows > 128 || head ? TILES : ROWS;
 }
@@ -281,19 +330,9 @@ bool rose_cuda_linear_norms(const rose_cuda_launch *at, const rose_cuda_linear *
            (io->epilogue == ROSE_CUDA_EPI_QKV || io->epilogue == ROSE_CUDA_EPI_ACT);
 }
 
-cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                                 const rose_cuda_io *io)
+static cudaError_t run(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                       const rose_cuda_io *io, int kernel)
 {
-    int kernel = g_forced;
-    if (io->rows == 0) return cudaSuccess;
-    if (io->norm_w != NULL) {
-        if (!rose_cuda_linear_norms(at, l, io)) return cudaErrorInvalidValue;
-        return at->type == ROSE_CUDA_F16 ? rose_cuda_normed_f16(at, l, io)
-                                         : rose_cuda_normed_bf16(at, l, io);
-    }
-    if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
-    if (kernel == 0) kernel = choose(l, io, at);
-    if (!takes(l, io, kernel)) kernel = TILES; /* forced */
     if (kernel >= WIDE) {
         const rose_cuda_wide which = (rose_cuda_wide)(kernel - WIDE);
         return at->type == ROSE_CUDA_F16 ? rose_cuda_wide_f16(at, l, io, which)
@@ -309,4 +348,24 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_lin
                                          : rose_cuda_head_bf16(at, l, io);
     return at->type == ROSE_CUDA_F16 ? rose_cuda_linear_f16(at, l, io, kernel == TILES)
                                      : rose_cuda_linear_bf16(at, l, io, kernel == TILES);
+}
+
+cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                 const rose_cuda_io *io)
+{
+    if (io->rows == 0) return cudaSuccess;
+    if (io->norm_w != NULL) {
+        if (!rose_cuda_linear_norms(at, l, io)) return cudaErrorInvalidValue;
+        return at->type == ROSE_CUDA_F16 ? rose_cuda_normed_f16(at, l, io)
+                                         : rose_cuda_normed_bf16(at, l, io);
+    }
+    if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
+    if (g_forced != 0) return run(at, l, io, takes(l, io, g_forced) ? g_forced : TILES);
+    const uint32_t first = whole_waves(l, io, at);
+    if (first == 0) return run(at, l, io, choose(l, io, at));
+    rose_cuda_io whole = *io;
+    const rose_cuda_io rest = rows_from(l, io, first);
+    whole.rows = first;
+    const cudaError_t e = run(at, l, &whole, WIDE + ROSE_CUDA_WIDE_192);
+    return e == cudaSuccess ? run(at, l, &rest, choose(l, &rest, at)) : e;
 }

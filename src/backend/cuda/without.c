@@ -24,7 +24,8 @@ static const struct {
                {"fetch", ROSE_CUDA_WITHOUT_FETCH},
                {"stationary", ROSE_CUDA_WITHOUT_STATIONARY},
                {"cluster", ROSE_CUDA_WITHOUT_CLUSTER},
-               {"stream-k", ROSE_CUDA_WITHOUT_STREAM_K}};
+               {"stream-k", ROSE_CUDA_WITHOUT_STREAM_K},
+               {"waves", ROSE_CUDA_WITHOUT_WAVES}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 
 static uint32_t bit_of(const char *name, size_t length)

@@ -539,6 +539,23 @@ static void test_choice(void **state)
     assert_false(machine::g_hung);
 }
 
+/* A product in two launches: whole waves, and the rows behind them. */
+static void test_waves(void **state)
+{
+    (void)state;
+    problem<__half> p(ROSE_CUDA_F16, 257 + any(60), 768, 384, ROSE_CUDA_EPI_ACT, 0);
+    machine::g_manner = {true, true};
+    const std::vector<uint8_t> want = p.run(2);
+    assert_true(p.run(ROSE_CUDA_WIDE + ROSE_CUDA_WIDE_96) == want);
+    const void *one = machine::g_kernel;
+    assert_true(p.run(0) == want);
+    assert_true(machine::g_kernel != NULL && machine::g_kernel != one);
+    p.at.without = ROSE_CUDA_WITHOUT_WAVES;
+    assert_true(p.run(0) == want);
+    assert_ptr_equal(machine::g_kernel, one);
+    assert_false(machine::g_hung);
+}
+
 /* ---- prompts.cu ---- */
 
 /* Contexts in pages that lie anywhere, as rows; and rows as blocks. */
@@ -609,9 +626,10 @@ static int begin(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_edges), cmocka_unit_test(test_rings),
-                                       cmocka_unit_test(test_shared), cmocka_unit_test(test_choice),
-                                       cmocka_unit_test(test_prompts)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_edges),  cmocka_unit_test(test_rings),
+        cmocka_unit_test(test_shared), cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_waves),  cmocka_unit_test(test_prompts)};
     const char *seed = getenv("ROSE_TEST_SEED");
     g_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261122;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)g_state);
