@@ -378,6 +378,11 @@ cudaError_t rose_cuda_linear_init(bool *wide)
     return answer();
 }
 
+uint32_t rose_cuda_linear_blocks(void)
+{
+    return 132;
+}
+
 void rose_cuda_linear_force(int kernel)
 {
     (void)kernel;
