@@ -260,7 +260,7 @@ static choice best_wide(const rose_cuda_linear *l, const rose_cuda_io *io,
     return stationary < best.cost ? choice{STATIONARY, stationary} : best;
 }
 
-/* The same from row `first` on, a multiple of 128. */
+/* What QKV and GELU read and write, from row `first` on, a multiple of 128. */
 static rose_cuda_io rows_from(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t first)
 {
     enum { SIZE = 2 /* of a value */ };
@@ -277,15 +277,17 @@ static rose_cuda_io rows_from(const rose_cuda_linear *l, const rose_cuda_io *io,
     return r;
 }
 
-/* Of QKV and GELU: the rows whose tiles of 128 x 192 fill all multiprocessors, some times over,
- * where those behind them are faster by a launch of their own than in a last wave of few tiles; 0:
- * none are. */
+/* Of QKV and GELU: the rows whose tiles of 128 x 192 are whole waves, but for less than a row of
+ * tiles, where those behind them are faster by a launch of their own than in a last wave of few
+ * tiles; 0: none are. */
 static uint32_t whole_waves(const rose_cuda_linear *l, const rose_cuda_io *io,
                             const rose_cuda_launch *at)
 {
-    /* Over k, in the measure of best_wide: that the launch of QKV or FC1 of GPT-2's few rows takes
-     * 4 us and more, of which the measure has tiles alone (H100, 2026-11-23). */
-    enum { LAUNCH = 13000 * 768 };
+    /* What a launch costs beside its tiles, over k, in the measure of best_wide, which the rows
+     * behind have even where `choose` takes another kernel: few rows of GPT-2's QKV or FC1 take 4
+     * us and more, and a dependent launch hides none of it (H100, 2026-11-23). GAIN: less than a
+     * fortieth saved is what one run differs from the next. */
+    enum { LAUNCH = 13000 * 768, GAIN = 40 };
     if ((at->without & ROSE_CUDA_WITHOUT_WAVES) != 0 || at->beside || !wide_takes(l, io) ||
         (io->epilogue != ROSE_CUDA_EPI_QKV && io->epilogue != ROSE_CUDA_EPI_ACT))
         return 0;
@@ -293,11 +295,9 @@ static uint32_t whole_waves(const rose_cuda_linear *l, const rose_cuda_io *io,
                    high = tiles_of(l, io->rows, 128, 192) / n * n / columns, first = high * 128;
     if (first == 0 || first >= io->rows) return 0;
     const rose_cuda_io rest = rows_from(l, io, first);
-    const uint64_t waves = (high * columns + n - 1) / n;
-    return waves * WAVE_192 + best_wide(l, &rest, at).cost + LAUNCH / l->k_pad <
-                   best_wide(l, io, at).cost
-               ? first
-               : 0;
+    const uint64_t waves = (high * columns + n - 1) / n, one = best_wide(l, io, at).cost;
+    const uint64_t two = waves * WAVE_192 + best_wide(l, &rest, at).cost + LAUNCH / l->k_pad;
+    return two < one - one / GAIN ? first : 0;
 }
 
 /* By measurement on an H100 of 132 multiprocessors, GPT-2 124M (2026-11-21 to 23). Bounds on rows
