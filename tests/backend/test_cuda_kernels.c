@@ -5,36 +5,10 @@
 
 #include "backend/cuda/wide_walk.h"
 #include "backend/cuda_fixture.h"
+#include "backend/cuda_values.h"
 
 enum { CANARY = 64 };
 static const float g_poison = 12345.5f;
-
-static void fetch(void *to, const void *from, size_t bytes)
-{
-    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-    assert_int_equal(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
-}
-
-static uint32_t up(uint32_t x, uint32_t unit)
-{
-    return (x + unit - 1) / unit * unit;
-}
-
-static void put(rose_cuda_type t, void *to, size_t i, float x)
-{
-    const uint16_t h = fx_16(t, x);
-    if (t == ROSE_CUDA_F32)
-        memcpy((float *)to + i, &x, 4);
-    else
-        memcpy((uint16_t *)to + i, &h, 2);
-}
-
-static float get(rose_cuda_type t, const void *from, size_t i)
-{
-    if (t == ROSE_CUDA_F32) return ((const float *)from)[i];
-    uint16_t h = ((const uint16_t *)from)[i];
-    return t == ROSE_CUDA_F16 ? rose_f16_to_f32(h) : rose_bf16_to_f32(h);
-}
 
 typedef struct problem {
     rose_cuda_type type;
@@ -407,54 +381,12 @@ static void norm_rows(const bits *b, const rose_cuda_launch *at, const rose_cuda
     io->norm_eps = a.eps;
 }
 
-/* Where blocks hand sums on (rose_cuda_launch), of all launches here; NULL: they do not. */
-static float *g_sums;
-static uint32_t *g_sum_flags;
-
-static size_t sum_flags(void)
-{
-    return (size_t)rose_cuda_linear_blocks();
-}
-
-static int make_sums(void **state)
-{
-    (void)state;
-    bool wide;
-    const int n = rose_cuda_linear_init(&wide) == cudaSuccess ? (int)sum_flags() : -1;
-    if (n <= 0) return n;
-    uint32_t *zeros = calloc((size_t)n, sizeof *zeros);
-    assert_non_null(zeros);
-    g_sums = fx_to_device(NULL, rose_cuda_linear_blocks() * sizeof(float) * ROSE_CUDA_SUMS);
-    g_sum_flags = fx_to_device(zeros, (size_t)n * sizeof *zeros);
-    free(zeros);
-    return 0;
-}
-
-static int free_sums(void **state)
-{
-    (void)state;
-    cudaFree(g_sums);
-    cudaFree(g_sum_flags);
-    return 0;
-}
-
-/* All that was handed on was taken. */
-static void check_flags(void)
-{
-    uint32_t *flags = calloc(sum_flags() + 1, sizeof *flags);
-    assert_non_null(flags);
-    if (g_sum_flags != NULL) fetch(flags, g_sum_flags, sum_flags() * sizeof *flags);
-    for (size_t i = 0; i < sum_flags(); i++)
-        assert_int_equal(flags[i], 0);
-    free(flags);
-}
-
 /* Output of one epilogue by one kernel, from poison, to host memory with a key for each row behind
  * it. NULL: not an epilogue of this shape. */
 static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel, size_t *bytes)
 {
     const rose_cuda_launch at = {
-        .type = b->type, .without = b->without, .sums = g_sums, .sum_flags = g_sum_flags};
+        .type = b->type, .without = b->without, .sums = fx_sums, .sum_flags = fx_sum_flags};
     const bool qkv = epilogue == ROSE_CUDA_EPI_QKV, head = epilogue == ROSE_CUDA_EPI_LOGITS;
     if (qkv && (b->n != 3 * b->k || b->k % b->head_dim != 0)) return NULL;
     const uint32_t heads = b->k / b->head_dim, hd_pad = rose_cuda_hd_pad(b->head_dim);
@@ -500,7 +432,7 @@ static uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
     assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
     rose_cuda_linear_force(0);
     fetch(y, d, *bytes + keys);
-    check_flags();
+    fx_check_flags();
     cudaFree(d);
     *bytes += keys;
     return y;
@@ -687,8 +619,9 @@ static int compare_shared(fx_random *r, rose_cuda_type type, const uint32_t shap
     const uint32_t tiles = (m + 255) / 256 * ((shape[2] + 191) / 192);
     int pair = 0, n_bad = 0;
     size_t bytes;
-    while (strcmp(rose_cuda_linear_name(pair), "wide-192-pair") != 0)
+    while (pair < ROSE_CUDA_N_KERNELS && strcmp(rose_cuda_linear_name(pair), "wide-192-pair") != 0)
         pair++;
+    assert_in_range(pair, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
     if (rose_cuda_linear_blocks() == 132)
         assert_true(wide_shares_of(tiles, 66, chunks, 1).shared > 0);
     bits b = make_bits(r, type, m, shape[1], shape[2]);
@@ -701,7 +634,7 @@ static int compare_shared(fx_random *r, rose_cuda_type type, const uint32_t shap
     return n_bad;
 }
 
-/* Three to sixteen chunks of a tile, behind whole tiles or not. */
+/* Four to sixteen chunks of a tile, behind whole tiles or not. */
 static void test_shared_out(void **state)
 {
     (void)state;
@@ -1048,5 +981,5 @@ int main(int argc, char **argv)
     if (!fx_use_gpu()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     if (rose_cuda_linear_init(&wide) != cudaSuccess) return 1;
-    return cmocka_run_group_tests(tests, make_sums, free_sums);
+    return cmocka_run_group_tests(tests, fx_make_sums, fx_free_sums);
 }

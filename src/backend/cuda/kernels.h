@@ -26,7 +26,7 @@ enum {
     ROSE_CUDA_MAX_HEAD_DIM = 128,
     ROSE_CUDA_BESIDE_THREADS = 96, /* of a block of attention beside which products find room */
     ROSE_CUDA_MAX_D = 4096,
-    ROSE_CUDA_SUMS = 128 * 192 /* of the largest tile */
+    ROSE_CUDA_SUMS = 128 * 192 /* floats: of the largest tile */
 };
 
 #define ROSE_CUDA_NO_SLOT UINT32_MAX
@@ -274,9 +274,9 @@ typedef struct rose_cuda_launch {
     /* Of one half of a step, beside the other: attention of single rows is a block a multiprocessor
      * or fewer, products leave it room. */
     bool beside;
-    /* Where blocks of linear_wide.cuh hand sums on: [multiprocessors][ROSE_CUDA_SUMS], and
-     * [multiprocessors], which are 0 between launches. Of launches of which
-     * each begins to write when the one in front has ended. Both NULL: they do not. */
+    /* Where blocks of linear_wide.cuh hand sums on: [rose_cuda_linear_blocks][ROSE_CUDA_SUMS], and
+     * a flag a block, 0 between launches. It is one place: of launches that follow each other on
+     * one stream. Both NULL: no sum is handed on. */
     float *sums;
     uint32_t *sum_flags;
 } rose_cuda_launch;

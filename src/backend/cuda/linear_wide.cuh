@@ -48,7 +48,8 @@ enum {
     BLOCK_BYTES = STAGE_K * 8 * 2 /* 8 rows or outputs of a stage */
 };
 
-/* Where tiles may be shared out (wide_walk.h): of a long k. */
+/* Where tiles may be shared out (wide_walk.h): where k is long, tiles are of so many outputs (QKV
+ * and GELU of four chunks gained nothing; H100, 2026-11-23). */
 template <int EPI, int TN>
 static constexpr bool SHARED_OUT = TN == 192 && EPI == ROSE_CUDA_EPI_RESIDUAL;
 /* Where the residual is added by the copy engine (wide_store.cuh). */
@@ -106,7 +107,8 @@ typedef struct wide_copies {
     uint32_t ends; /* shared address, where tiles are shared out */
 } wide_copies;
 
-/* Where they are, the block keeps this of a turn as well: chunks, and a sum of ENDS_*. */
+/* Where tiles are shared out, the block keeps this of a turn as well: chunks, and a sum of ENDS_*.
+ */
 enum {
     ENDS_HANDED = 1, /* its sum is handed on */
     ENDS_LAST = 2,
@@ -206,7 +208,9 @@ typedef struct wide_ring {
     /* linear_cluster.cuh: the barrier, of slot 0, at which the lane arrives; stages left to free.
      */
     uint32_t to, left;
-    uint32_t ends;   /* shared address, where tiles are shared out */
+    /* Where tiles are shared out: rose_cuda_launch, and shared addresses. */
+    float *sums;
+    uint32_t ends;
     uint32_t handed; /* the barrier at which warps arrive that have handed a sum on */
     uint32_t taken;  /* and that of the sum with which the last turn goes on */
 } wide_ring;
@@ -328,10 +332,9 @@ template <int TN> ROSE_DEVICE float4 *sum_place(float *sums, uint32_t b)
 }
 
 /* Part 0, 1 or 2 of the tile. */
-template <int TN, int PART>
-ROSE_DEVICE void hand_on(const wide_ring &r, float *sums, const float (&s)[TN / 2])
+template <int TN, int PART> ROSE_DEVICE void hand_on(const wide_ring &r, const float (&s)[TN / 2])
 {
-    float4 *to = sum_place<TN>(sums, blockIdx.x);
+    float4 *to = sum_place<TN>(r.sums, blockIdx.x);
 #pragma unroll
     for (int i = PART * (TN / 8) / 3; i < (PART + 1) * (TN / 8) / 3; i++)
         to[i * 32] = make_float4(s[i * 4], s[i * 4 + 1], s[i * 4 + 2], s[i * 4 + 3]);
@@ -342,10 +345,10 @@ ROSE_DEVICE void hand_on(const wide_ring &r, float *sums, const float (&s)[TN / 
 
 /* A part of the sum with which the last turn goes on. Waits for it, not for the loads. */
 template <int TN, int PEERS, int PART>
-ROSE_DEVICE void take_sum(const wide_ring &r, float *sums, float (&s)[TN / 2])
+ROSE_DEVICE void take_sum(const wide_ring &r, float (&s)[TN / 2])
 {
     if (PART == 0) barrier_wait(r.taken, 0);
-    const float4 *from = sum_place<TN>(sums, blockIdx.x - PEERS);
+    const float4 *from = sum_place<TN>(r.sums, blockIdx.x - PEERS);
 #pragma unroll
     for (int i = PART * (TN / 8) / 3; i < (PART + 1) * (TN / 8) / 3; i++) {
         const float4 v = load_now(from + i * 32);
@@ -371,31 +374,47 @@ ROSE_DEVICE void finish_part(wide_tile *w, const wide_ring &r, const float (&s)[
         finish_wide<T, EPI, TN, FIRST, N>(w, NULL, s, l, io);
 }
 
+/* The flags, by two warps that do nothing else: what they wait for is far away, until all that the
+ * block has stored can be seen, and until the block before has done so. */
+template <int PEERS>
+ROSE_DEVICE void pass_sums(const wide_turns &turns, const wide_hands &hands, uint32_t handed,
+                           uint32_t taken)
+{
+    if (threadIdx.x == 32 && turns.head > 0) {
+        barrier_wait(handed, 0); /* of warps that are behind pdl_wait */
+        flag_put(hands.flags + blockIdx.x);
+    }
+    if (threadIdx.x == 64 && turns.tail > 0) {
+        pdl_wait();
+        flag_take(hands.flags + blockIdx.x - PEERS);
+        barrier_arrive(taken);
+    }
+}
+
 template <typename T, int EPI, int GROUPS, int TN, int PEERS, int PART>
 ROSE_DEVICE void end_part(wide_tile *w, const wide_ring &r, float (&s)[TN / 2],
                           const rose_cuda_linear &l, const rose_cuda_io &io,
-                          const CUtensorMap *x_map, uint32_t ends, float *sums)
+                          const CUtensorMap *x_map, uint32_t ends)
 {
     if ((ends & ENDS_HANDED) != 0)
-        hand_on<TN, PART>(r, sums, s);
+        hand_on<TN, PART>(r, s);
     else
         finish_part<T, EPI, GROUPS, TN, PART>(w, r, s, l, io, x_map);
     /* The registers of this part are free, and the loads under way while the rest ends. But a sum
      * is handed on before one is waited for, else all blocks hand theirs on one after the other. */
     if ((ends & ENDS_GOES_ON) == 0) return;
     if ((ends & ENDS_HANDED) == 0) {
-        take_sum<TN, PEERS, PART>(r, sums, s);
+        take_sum<TN, PEERS, PART>(r, s);
     } else if (PART == 2) {
-        take_sum<TN, PEERS, 0>(r, sums, s);
-        take_sum<TN, PEERS, 1>(r, sums, s);
-        take_sum<TN, PEERS, 2>(r, sums, s);
+        take_sum<TN, PEERS, 0>(r, s);
+        take_sum<TN, PEERS, 1>(r, s);
+        take_sum<TN, PEERS, 2>(r, s);
     }
 }
 
 template <typename T, int EPI, int GROUPS, int TN, int STAGES, int PEERS>
 ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io,
-                               const wide_shares &shares, float *sums, wide_ring *r,
-                               const CUtensorMap *x_map)
+                               const wide_shares &shares, wide_ring *r, const CUtensorMap *x_map)
 {
     constexpr bool SHARED = SHARED_OUT<EPI, TN>;
     /* The chunk's last stage may not be there yet: the largest tiles' end does not wait for it. */
@@ -430,14 +449,14 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
         for (int s = 0; s < EARLY; s++)
             start_in_turn<T, GROUPS, TN, STAGES>(acc, r, s, more);
         if (EPI == ROSE_CUDA_EPI_QKV) find_places(&done, l, io);
-        end_part<T, EPI, GROUPS, TN, PEERS, 0>(&done, *r, sum, l, io, x_map, ends, sums);
+        end_part<T, EPI, GROUPS, TN, PEERS, 0>(&done, *r, sum, l, io, x_map, ends);
         if (EARLY < CHUNK_STAGES) start_in_turn<T, GROUPS, TN, STAGES>(acc, r, EARLY, more);
         wgmma_wait<2>();
         if (more) free_stage<PEERS>(r, slot_before<STAGES>(*r, 3));
-        end_part<T, EPI, GROUPS, TN, PEERS, 1>(&done, *r, sum, l, io, x_map, ends, sums);
+        end_part<T, EPI, GROUPS, TN, PEERS, 1>(&done, *r, sum, l, io, x_map, ends);
         wgmma_wait<1>();
         if (more) free_stage<PEERS>(r, slot_before<STAGES>(*r, 2));
-        end_part<T, EPI, GROUPS, TN, PEERS, 2>(&done, *r, sum, l, io, x_map, ends, sums);
+        end_part<T, EPI, GROUPS, TN, PEERS, 2>(&done, *r, sum, l, io, x_map, ends);
         if (EPI == ROSE_CUDA_EPI_LOGITS) end_wide_logits<TN>(done, sum, l, io);
         wgmma_wait<0>();
         keep_here(acc);
@@ -471,6 +490,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     __shared__ uint64_t full[STAGES], empty[STAGES], handed, taken;
     __shared__ __align__(16) float biases[KEPT<STAGES>][TN];
     __shared__ uint2 places[KEPT<STAGES>], ends[KEPT<STAGES>];
+    /* A place is used again KEPT turns on. The turns between are neither the block's first nor its
+     * last, and so whole tiles, where tiles are shared out as well. */
     static_assert((KEPT<STAGES> - 1) * CHUNK_STAGES + CHUNK_STAGES - 1 >= STAGES + 2 &&
                       (KEPT<STAGES> - 1) * 2 * CHUNK_STAGES >= STAGES + 2,
                   "a place or a bias comes before there is room");
@@ -520,16 +541,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
             copy_wide<GROUPS, TN, STAGES, PEERS, SHARED>(c, walk, shares, turns);
             if (io.late) pdl_launch();
         }
-        /* Here, as both wait for the L2: that all the block has stored can be seen; for a flag. */
-        if (SHARED && threadIdx.x == 32 && turns.head > 0) {
-            barrier_wait(handed_at, 0);
-            flag_put(hands.flags + blockIdx.x);
-        }
-        if (SHARED && threadIdx.x == 64 && turns.tail > 0) {
-            pdl_wait();
-            flag_take(hands.flags + blockIdx.x - PEERS);
-            barrier_arrive(taken_at);
-        }
+        if (SHARED) pass_sums<PEERS>(turns, hands, handed_at, taken_at);
     } else {
         if (GROUPS == 1 || SHARED)
             more_registers<224>();
@@ -549,10 +561,11 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                        .rank = rank,
                        .at = {0, 0},
                        .chunk = 0,
+                       .sums = hands.sums,
                        .ends = shared_address(ends),
                        .handed = handed_at,
                        .taken = taken_at};
-        multiply_wide<T, EPI, GROUPS, TN, STAGES, PEERS>(l, io, shares, hands.sums, &r, &x_map);
+        multiply_wide<T, EPI, GROUPS, TN, STAGES, PEERS>(l, io, shares, &r, &x_map);
     }
     if (PEERS > 1) {
         __syncthreads();

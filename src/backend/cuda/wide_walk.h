@@ -70,7 +70,9 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
  * Chunks are added in order (docs/NUMERICS.md), so block b + 1 needs the sum that block b has when
  * its part ends. Therefore a block begins with the tile in which its part ends, and hands the sum
  * on; and ends with the tile in which its part begins. Nobody waits for long: a block that hands on
- * fewer chunks than the one before has a whole tile between. */
+ * fewer chunks than the one before has a whole tile between. A block keeps its
+ * multiprocessor while it waits, so that all end rests on block b being started no later than b +
+ * 1: blocks are started in order, which CUDA does not promise and GPUs do. */
 typedef struct wide_shares {
     uint32_t blocks, chunks; /* of a tile */
     uint32_t by_turns;       /* where there is more, a multiple of blocks */
@@ -121,7 +123,7 @@ ROSE_BOTH wide_shares wide_shares_of(uint32_t tiles, uint32_t blocks, uint32_t c
 
 /* Where tiles are shared, a tile of one row is `group` tiles behind its neighbour, which is group *
  * blocks / shared blocks. If that is about a whole number, both are at the same chunk at the same
- * time, and the rows come from memory once: FC2 of GPT-2, 5632 and 6144 rows, 4 % (H100,
+ * time, and the rows come from memory once: FC2 of GPT-2, 5632 rows 1 %, 6144 and 6656 5 % (H100,
  * 2026-11-23). */
 ROSE_BOTH void wide_group_shared(wide_walk *w, const wide_shares *s)
 {
