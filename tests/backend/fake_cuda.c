@@ -388,10 +388,10 @@ void rose_cuda_linear_force(int kernel)
     (void)kernel;
 }
 
-const char *rose_cuda_linear_name(int kernel)
+int rose_cuda_linear_named(const char *name)
 {
-    (void)kernel;
-    return NULL;
+    (void)name;
+    return ROSE_CUDA_N_KERNELS;
 }
 
 int rose_cuda_code_version(void)

@@ -533,7 +533,8 @@ static void test_columns(void **state)
     static const uint32_t shapes[][3] = {
         {800, 640, 1920}, {700, 608, 3600}, {130, 577, 12700}, {65, 768, 100}};
     fx_random r = {.seed = fx_seed() + 7};
-    int kernel = 0, n_bad = 0, n_multiprocessors = 0;
+    const int kernel = rose_cuda_linear_named("stationary");
+    int n_bad = 0, n_multiprocessors = 0;
     bool wide;
     assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
     if (!wide) skip(); /* `tiles` in its place */
@@ -544,8 +545,6 @@ static void test_columns(void **state)
         assert_true(w.tail > 0);
         assert_int_equal(w.shared, i + 2);
     }
-    while (kernel < ROSE_CUDA_N_KERNELS && strcmp(rose_cuda_linear_name(kernel), "stationary") != 0)
-        kernel++;
     assert_in_range(kernel, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
     for (int i = 0; i < 8; i++) {
         const uint32_t *shape = shapes[i / 2];
@@ -617,10 +616,9 @@ static int compare_shared(fx_random *r, rose_cuda_type type, const uint32_t shap
 {
     const uint32_t m = shape[0] - fx_below(r, 100), chunks = (shape[1] + 191) / 192;
     const uint32_t tiles = (m + 255) / 256 * ((shape[2] + 191) / 192);
-    int pair = 0, n_bad = 0;
+    const int pair = rose_cuda_linear_named("wide-192-pair");
+    int n_bad = 0;
     size_t bytes;
-    while (pair < ROSE_CUDA_N_KERNELS && strcmp(rose_cuda_linear_name(pair), "wide-192-pair") != 0)
-        pair++;
     assert_in_range(pair, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
     if (rose_cuda_linear_blocks() == 132)
         assert_true(wide_shares_of(tiles, 66, chunks, 1).shared > 0);

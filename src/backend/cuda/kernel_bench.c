@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "backend/cuda/cublaslt.h"
 #include "backend/cuda/cuda_internal.h"
@@ -144,10 +143,7 @@ static void bench_close(rose_kernel_bench *b)
 /* Forces it for the process. */
 static rose_status choose_own(const char *name, rose_err *err)
 {
-    int kernel = 0;
-    while (name != NULL && kernel < ROSE_CUDA_N_KERNELS &&
-           strcmp(name, rose_cuda_linear_name(kernel)) != 0)
-        kernel++;
+    const int kernel = name != NULL ? rose_cuda_linear_named(name) : 0;
     if (kernel == ROSE_CUDA_N_KERNELS)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: no kernel %s", name);
     rose_cuda_linear_force(kernel);

@@ -300,6 +300,8 @@ enum { ROSE_CUDA_N_KERNELS = 27, ROSE_CUDA_WIDE = 6 };
 void rose_cuda_linear_force(int kernel);
 /* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);
+/* The kernel of that name; ROSE_CUDA_N_KERNELS: none has it. */
+int rose_cuda_linear_named(const char *name);
 /* Fills l->cores, k_pad x n_pad values like l->w, from l->w. Not for fp32. */
 cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_linear *l);
 

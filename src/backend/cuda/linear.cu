@@ -2,6 +2,7 @@
  * same (linear.cuh, linear_cluster.cuh, linear_head.cuh, linear_once.cuh, linear_stationary.cuh,
  * linear_team.cuh, linear_wide.cuh). */
 #include <pthread.h>
+#include <string.h>
 
 #include "backend/cuda/linear_types.h"
 #include "backend/cuda/wide_walk.h"
@@ -75,6 +76,14 @@ const char *rose_cuda_linear_name(int kernel)
         "once-128-128", "chain", "chain-alone", "cluster-64-96", "cluster-64-96-pair",
         "cluster-64-128", "cluster-128-80", "stationary"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
+}
+
+int rose_cuda_linear_named(const char *name)
+{
+    int kernel = 0;
+    while (kernel < ROSE_CUDA_N_KERNELS && strcmp(rose_cuda_linear_name(kernel), name) != 0)
+        kernel++;
+    return kernel;
 }
 
 /* In QKV, blocks of 16 outputs of one part and one head. */
@@ -330,6 +339,7 @@ bool rose_cuda_linear_norms(const rose_cuda_launch *at, const rose_cuda_linear *
            (io->epilogue == ROSE_CUDA_EPI_QKV || io->epilogue == ROSE_CUDA_EPI_ACT);
 }
 
+/* By `kernel`, which takes the shape. */
 static cudaError_t run(const rose_cuda_launch *at, const rose_cuda_linear *l,
                        const rose_cuda_io *io, int kernel)
 {

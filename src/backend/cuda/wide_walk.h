@@ -70,9 +70,9 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
  * Chunks are added in order (docs/NUMERICS.md), so block b + 1 needs the sum that block b has when
  * its part ends. Therefore a block begins with the tile in which its part ends, and hands the sum
  * on; and ends with the tile in which its part begins. Nobody waits for long: a block that hands on
- * fewer chunks than the one before has a whole tile between. A block keeps its
- * multiprocessor while it waits, so that all end rests on block b being started no later than b +
- * 1: blocks are started in order, which CUDA does not promise and GPUs do. */
+ * fewer chunks than the one before has a whole tile between. A block keeps its multiprocessor while
+ * it waits, so none waits for ever as long as block b is started no later than b + 1: blocks are
+ * started in order, which CUDA does not promise and GPUs do. */
 typedef struct wide_shares {
     uint32_t blocks, chunks; /* of a tile */
     uint32_t by_turns;       /* where there is more, a multiple of blocks */
@@ -89,8 +89,8 @@ typedef struct wide_turns {
     uint32_t n;
     uint32_t head;  /* chunks of turn 0, whose sum is handed on; 0: it is a whole tile */
     uint32_t tail;  /* chunks of the last turn, which goes on with a sum; 0: likewise */
-    uint32_t taken; /* turns of the first `by_turns` tiles, and the first shared tile */
-    uint32_t first; /* that is whole, whether the block has one or not */
+    uint32_t taken; /* turns of the first `by_turns` tiles */
+    uint32_t first; /* behind them, whole tiles from there on, if there are any */
 } wide_turns;
 
 /* Chunks from `chunk` on of a tile. */

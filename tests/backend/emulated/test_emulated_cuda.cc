@@ -141,11 +141,6 @@ NEVER(rose_cuda_linear_f32)
 
 /* ---- problems ---- */
 
-static const char *kernel_name(int kernel)
-{
-    return rose_cuda_linear_name(kernel);
-}
-
 static uint64_t g_state; /* ROSE_TEST_SEED */
 
 static uint32_t any(uint32_t below)
@@ -301,9 +296,10 @@ template <typename T> struct problem {
         rose_cuda_linear_force(kernel);
         const cudaError_t e = rose_cuda_linear_run(&at, &l, &io);
         rose_cuda_linear_force(0);
-        if (e != cudaSuccess) machine::die("%s: %d", kernel_name(kernel), (int)e);
+        if (e != cudaSuccess) machine::die("%s: %d", rose_cuda_linear_name(kernel), (int)e);
         for (uint32_t flag : sum_flags)
-            if (flag != 0) machine::die("%s: a sum that nobody has taken", kernel_name(kernel));
+            if (flag != 0)
+                machine::die("%s: a sum that nobody has taken", rose_cuda_linear_name(kernel));
         for (size_t i = 0; io.epilogue == ROSE_CUDA_EPI_LOGITS && i < before.size() / 4; i++)
             if (io.logits[i] != io.logits[i]) io.logits[i] = NAN; /* which one is nobody's word */
         std::vector<uint8_t> y(to.at(), to.at() + before.size());
@@ -376,7 +372,7 @@ static int compare(rose_cuda_type type, uint32_t rows, uint32_t k, uint32_t n, r
     for (int i = ROSE_CUDA_WIDE; i <= ROSE_CUDA_N_KERNELS; i++) {
         const int kernel = i == ROSE_CUDA_N_KERNELS ? 0 /* the engine's choice */ : i;
         const uint32_t manner = (turn + (uint32_t)i) % 4;
-        const char *name = kernel_name(kernel);
+        const char *name = rose_cuda_linear_name(kernel);
         /* Else `tiles` runs, which is the contract here. */
         const bool expected = kernel == 0 ? rows > ROSE_CUDA_HEAD_ROWS && e != ROSE_CUDA_EPI_LOGITS
                                           : is_for(name, p.io, p.l);
@@ -391,7 +387,7 @@ static int compare(rose_cuda_type type, uint32_t rows, uint32_t k, uint32_t n, r
             n_bad++;
         }
         if (kernel != 0 && ran != NULL && !kernels.insert({ran, kernel}).second) {
-            print_message("%s runs %s\n", name, kernel_name(kernels[ran]));
+            print_message("%s runs %s\n", name, rose_cuda_linear_name(kernels[ran]));
             n_bad++;
         }
         size_t differ = 0;
@@ -464,9 +460,7 @@ static void test_rings(void **state)
 
 template <typename T> static void compare_shared(rose_cuda_type type, uint32_t k, uint32_t n)
 {
-    int pair = ROSE_CUDA_WIDE;
-    while (pair < ROSE_CUDA_N_KERNELS && strcmp(kernel_name(pair), "wide-192-pair") != 0)
-        pair++;
+    const int pair = rose_cuda_linear_named("wide-192-pair");
     assert_in_range(pair, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
     problem<T> p(type, 130 + any(126), k, n, ROSE_CUDA_EPI_RESIDUAL, 0);
     const std::vector<uint8_t> want = p.run(2);
@@ -523,9 +517,8 @@ static void test_choice(void **state)
         {ROSE_CUDA_EPI_LOGITS, 768, 64, 768, 0, "wide-192", true},
         {ROSE_CUDA_EPI_LOGITS, 8065, 32, 192, 0, "wide-192-pair", true}};
     for (const auto &c : cases) {
-        int kernel = ROSE_CUDA_WIDE;
-        while (strcmp(kernel_name(kernel), c.name) != 0)
-            kernel++;
+        const int kernel = rose_cuda_linear_named(c.name);
+        assert_in_range(kernel, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
         machine::g_manner = {};
         problem<__half> forced(ROSE_CUDA_F16, 65, 640, 96, c.e, 0);
         forced.run(kernel);
