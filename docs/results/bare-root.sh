@@ -8,7 +8,9 @@ for i in $(seq 1 300); do
 done
 echo "make serve: listening after $i s"
 tail -2 /tmp/serve.log
-make test 2>&1 | tail -90
+make test >/tmp/test.log 2>&1
+tested=$?
+tail -90 /tmp/test.log
 curl -sN http://127.0.0.1:8888/v1/completions -H 'Content-Type: application/json' \
     -d '{"model": "rose-tiny", "prompt": "Once upon a time", "max_tokens": 5, "temperature": 0.8, "stream": true}'
 .venv/bin/python - <<'P'
@@ -25,3 +27,4 @@ for p in /proc/[0-9]*; do # end the server
 done
 sleep 1
 tail -2 /tmp/serve.log
+exit $tested
