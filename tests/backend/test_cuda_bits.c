@@ -1,0 +1,241 @@
+/* tests/backend/test_cuda_bits.c - all matrix kernels against each other bit for bit: the shapes at
+ * which what they share out, keep or hand on comes into play. */
+#include "backend/cuda/wide_walk.h"
+#include "backend/cuda_bits.h"
+
+/* linear_stationary.cuh where a block has several tiles, the last rows of columns that share a
+ * block, or several columns; by itself, so that the sanitizers come to its end. */
+static void test_columns(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][3] = {
+        {800, 640, 1920}, {700, 608, 3600}, {130, 577, 12700}, {65, 768, 100}};
+    fx_random r = {.seed = fx_seed() + 7};
+    const int kernel = rose_cuda_linear_named("stationary");
+    int n_bad = 0, n_multiprocessors = 0;
+    bool wide;
+    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
+    if (!wide) skip(); /* `tiles` in its place */
+    assert_int_equal(cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, 0),
+                     cudaSuccess);
+    for (int i = 0; n_multiprocessors == 132 && i < 2; i++) {
+        const column_walk w = column_walk_of(shapes[i][0], 64, shapes[i][2], 96, 132);
+        assert_true(w.tail > 0);
+        assert_int_equal(w.shared, i + 2);
+    }
+    assert_in_range(kernel, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
+    for (int i = 0; i < 8; i++) {
+        const uint32_t *shape = shapes[i / 2];
+        bits b = make_bits(&r, (rose_cuda_type)(i % 2), shape[0], shape[1], shape[2]);
+        for (int e = 0; e < EPILOGUES; e++) {
+            size_t bytes;
+            uint8_t *want = e != ROSE_CUDA_EPI_LOGITS ? run_bits(&b, e, 2, &bytes) : NULL;
+            if (want != NULL) n_bad += compare_kernel(&b, (rose_cuda_epilogue)e, kernel, want);
+            free(want);
+        }
+        free_bits(&b);
+    }
+    assert_int_equal(n_bad, 0);
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    /* 8200: so many tiles of one chunk and of two that a block has six and more. 6144: a chain of
+     * eight blocks, and more than it takes. */
+    static const uint32_t kn[][2] = {{768, 2304}, {768, 768},  {768, 3072},  {3072, 768},
+                                     {64, 192},   {832, 2496}, {1024, 4104}, {1600, 136},
+                                     {192, 8200}, {200, 8200}, {6144, 72},   {6176, 72}};
+    fx_random r = {.seed = fx_seed() + 2};
+    int n_bad = 0;
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < 12; i++)
+            for (int j = 0; j < 8; j++) {
+                static const uint32_t fixed[] = {1, 64, 128, 2047};
+                const uint32_t m = j < 4 ? fixed[j] : 1 + fx_below(&r, 300);
+                if (m > 1000 && t > 0) continue;
+                bits b = make_bits(&r, (rose_cuda_type)t, m, kn[i][0], kn[i][1]);
+                b.head_dim = some_head_dim(b.k, (uint32_t)(i + j));
+                n_bad += compare_bits(&b);
+                free_bits(&b);
+            }
+    assert_int_equal(n_bad, 0);
+}
+
+/* What the engine chooses for hundreds of rows, where tiles of all kinds fill the chip: GPT-2's
+ * products, 513 rows to more than any kernel has at once; of 4286 and 4352 QKV goes in two
+ * launches, the second of 3 to 128 rows. */
+static void test_hundreds(void **state)
+{
+    (void)state;
+    static const uint32_t kn[][2] = {{3072, 768}, {768, 2304}, {768, 3072}};
+    static const uint32_t ms[] = {513,  640,  760,  1024, 1200, 1280, 1408,
+                                  1536, 1700, 2500, 3072, 4286, 4352};
+    fx_random r = {.seed = fx_seed() + 8};
+    int n_bad = 0;
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < 3; i++)
+            for (size_t j = 0; j < sizeof ms / sizeof *ms; j++) {
+                const uint32_t m = ms[j] - fx_below(&r, 2) * fx_below(&r, 60);
+                bits b = make_bits(&r, (rose_cuda_type)t, m, kn[i][0], kn[i][1]);
+                for (int e = 0; e < EPILOGUES; e++) {
+                    size_t bytes;
+                    b.to_rows = e == ROSE_CUDA_EPI_QKV && fx_below(&r, 2) != 0;
+                    uint8_t *want = run_bits(&b, e, 2, &bytes);
+                    if (want != NULL) n_bad += compare_kernel(&b, (rose_cuda_epilogue)e, 0, want);
+                    free(want);
+                }
+                free_bits(&b);
+            }
+    assert_int_equal(n_bad, 0);
+}
+
+/* Pairs of linear_wide.cuh where the last tiles are shared out by chunks, `turns` times, as it is
+ * two blocks that meet; and what the engine chooses. */
+static int compare_shared(fx_random *r, rose_cuda_type type, const uint32_t shape[3], int turns)
+{
+    const uint32_t m = shape[0] - fx_below(r, 100), chunks = (shape[1] + 191) / 192;
+    const uint32_t tiles = (m + 255) / 256 * ((shape[2] + 191) / 192);
+    const int pair = rose_cuda_linear_named("wide-192-pair");
+    int n_bad = 0;
+    size_t bytes;
+    assert_in_range(pair, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
+    if (rose_cuda_linear_blocks() == 132)
+        assert_true(wide_shares_of(tiles, 66, chunks, 1).shared > 0);
+    bits b = make_bits(r, type, m, shape[1], shape[2]);
+    uint8_t *want = run_bits(&b, ROSE_CUDA_EPI_RESIDUAL, 2, &bytes);
+    assert_non_null(want);
+    for (int turn = 0; turn <= turns; turn++)
+        n_bad += compare_kernel(&b, ROSE_CUDA_EPI_RESIDUAL, turn < turns ? pair : 0, want);
+    free(want);
+    free_bits(&b);
+    return n_bad;
+}
+
+/* Four to sixteen chunks of a tile, behind whole tiles or not. */
+static void test_shared_out(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][3] = {{1790, 640, 1920}, {4500, 800, 776},   {4500, 1000, 1700},
+                                         {8600, 1700, 384}, {4352, 3072, 768},  {2300, 832, 1600},
+                                         {5632, 3072, 768}, {10240, 1600, 768}, {6150, 3072, 764}};
+    fx_random r = {.seed = fx_seed() + 9};
+    int n_bad = 0;
+    bool wide;
+    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
+    if (!wide) skip(); /* `tiles` in its place */
+    for (int i = 0; i < 18; i++)
+        n_bad += compare_shared(&r, (rose_cuda_type)(i % 2), shapes[i / 2], 10);
+    assert_int_equal(n_bad, 0);
+}
+
+/* Products that share tiles out behind each other, each launched under the end of the one in front,
+ * as a step has them: flags and places are those of the launch before. */
+static void test_in_flight(void **state)
+{
+    (void)state;
+    enum { N = 12 };
+    static const uint32_t shapes[2][3] = {{4352, 900, 768}, {1790, 640, 1920}};
+    fx_random r = {.seed = fx_seed() + 11};
+    uint8_t *want[2], *x[N];
+    size_t bytes[2];
+    bits b[2];
+    bool wide;
+    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
+    if (!wide) skip();
+    for (int i = 0; i < 2; i++) {
+        b[i] = make_bits(&r, ROSE_CUDA_F16, shapes[i][0], shapes[i][1], shapes[i][2]);
+        want[i] = run_bits(&b[i], ROSE_CUDA_EPI_RESIDUAL, 2, &bytes[i]);
+        assert_non_null(want[i]);
+    }
+    for (int i = 0; i < N; i++) {
+        x[i] = fx_to_device(NULL, bytes[i % 2]);
+        assert_int_equal(cudaMemset(x[i], 0x3c, bytes[i % 2]), cudaSuccess);
+    }
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    rose_cuda_linear_force(rose_cuda_linear_named("wide-192-pair"));
+    for (int i = 0; i < N; i++) {
+        const bits *p = &b[i % 2];
+        const rose_cuda_launch at = {
+            .dependent = i > 0, .sums = fx_sums, .sum_flags = fx_sum_flags};
+        const rose_cuda_linear w = {.w = p->w,
+                                    .cores = p->cores[0],
+                                    .bias = p->bias,
+                                    .k = p->k,
+                                    .k_pad = up(p->k, 32),
+                                    .n = p->n,
+                                    .n_pad = up(p->n, 128)};
+        const rose_cuda_io io = {.h = p->h,
+                                 .rows = p->m,
+                                 .epilogue = ROSE_CUDA_EPI_RESIDUAL,
+                                 .x = (float *)(void *)x[i],
+                                 .ld_x = p->n};
+        assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
+    }
+    rose_cuda_linear_force(0);
+    for (int i = 0; i < N; i++) {
+        uint8_t *y = malloc(bytes[i % 2]);
+        assert_non_null(y);
+        fetch(y, x[i], bytes[i % 2]);
+        assert_memory_equal(y, want[i % 2], bytes[i % 2]);
+        free(y);
+        cudaFree(x[i]);
+    }
+    fx_check_flags();
+    for (int i = 0; i < 2; i++) {
+        free(want[i]);
+        free_bits(&b[i]);
+    }
+}
+
+/* By itself, so that the sanitizers come to its end. */
+static void test_little_shared(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][3] = {{4352, 900, 768}, {1790, 640, 1920}};
+    fx_random r = {.seed = fx_seed() + 10};
+    int n_bad = 0;
+    bool wide;
+    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
+    if (!wide) skip();
+    for (int i = 0; i < 2; i++)
+        n_bad += compare_shared(&r, (rose_cuda_type)i, shapes[i], 1);
+    assert_int_equal(n_bad, 0);
+}
+
+/* The head's own kernel where a warp has several tiles: whole pairs of chunks and not, an odd
+ * number of chunks, one; more than it takes. */
+static void test_head(void **state)
+{
+    (void)state;
+    static const uint32_t ms[] = {1, 8, 9, 16, 24, 32, 33};
+    static const uint32_t ks[] = {64, 192, 200, 384, 768, 832, 1536, 1600};
+    fx_random r = {.seed = fx_seed() + 4};
+    int n_bad = 0;
+    for (int i = 0; i < 16; i++) {
+        bits b = make_bits(&r, (rose_cuda_type)(i % 2), 33, ks[i / 2], 50694);
+        for (size_t j = 0; j < sizeof ms / sizeof *ms; j++) {
+            b.m = ms[j];
+            n_bad += compare_epilogue(&b, ROSE_CUDA_EPI_LOGITS);
+        }
+        free_bits(&b);
+    }
+    assert_int_equal(n_bad, 0);
+}
+
+/* An argument runs the tests whose names match it. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_columns),   cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_hundreds),  cmocka_unit_test(test_shared_out),
+        cmocka_unit_test(test_in_flight), cmocka_unit_test(test_little_shared),
+        cmocka_unit_test(test_head),
+    };
+    bool wide;
+    print_message("seed %llu\n", (unsigned long long)fx_seed());
+    if (!fx_use_gpu()) return 77;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    if (rose_cuda_linear_init(&wide) != cudaSuccess) return 1;
+    return cmocka_run_group_tests(tests, fx_make_sums, fx_free_sums);
+}
