@@ -130,7 +130,7 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
                         "cuda: leave out optimisations of the backend, to measure what each gives, "
                         "with commas between: wide, team, ahead, halves, normed, "
                         "carveout, prompts, spread, joined, head, once, chain, append, fetch, "
-                        "stationary, cluster, stream-k, waves; or all",
+                        "stationary, cluster, stream-k, waves, pingpong; or all",
                         .unset = "none"),
         ROSE_ROW_CHOICE(
             "prefill-backend", &f->prefill_backend, "auto|auto2|flash|cudnn|naive",

@@ -22,7 +22,7 @@ static inline bool fx_use_gpu(void)
 
 #define FX_WITHOUT_ALL                                                                             \
     "wide,team,ahead,halves,normed,carveout,prompts,spread,joined,head,once,chain,"                \
-    "append,fetch,stationary,cluster,stream-k,waves"
+    "append,fetch,stationary,cluster,stream-k,waves,pingpong"
 
 static inline rose_cuda *fx_cuda(const fx_backend *f)
 {

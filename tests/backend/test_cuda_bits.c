@@ -204,16 +204,17 @@ static void test_little_shared(void **state)
 }
 
 /* The head's own kernel where a warp has several tiles: whole pairs of chunks and not, an odd
- * number of chunks, one; more than it takes. */
+ * number of chunks, one; the longest k that it takes of 32, 16 and 8 rows, and more. */
 static void test_head(void **state)
 {
     (void)state;
     static const uint32_t ms[] = {1, 8, 9, 16, 24, 32, 33};
-    static const uint32_t ks[] = {64, 192, 200, 384, 768, 832, 1536, 1600};
+    static const uint32_t ks[] = {64, 192, 200, 384, 768, 832, 1536, 1600, 3072, 3104, 6144, 6176};
     fx_random r = {.seed = fx_seed() + 4};
     int n_bad = 0;
-    for (int i = 0; i < 16; i++) {
-        bits b = make_bits(&r, (rose_cuda_type)(i % 2), 33, ks[i / 2], 50694);
+    for (int i = 0; i < 24; i++) {
+        const uint32_t k = ks[i / 2];
+        bits b = make_bits(&r, (rose_cuda_type)(i % 2), 33, k, k > 1600 ? 5200 : 50694);
         for (size_t j = 0; j < sizeof ms / sizeof *ms; j++) {
             b.m = ms[j];
             n_bad += compare_epilogue(&b, ROSE_CUDA_EPI_LOGITS);
@@ -223,14 +224,79 @@ static void test_head(void **state)
     assert_int_equal(n_bad, 0);
 }
 
+/* The head of hundreds of rows, where every block has many tiles: rows and outputs that fill tiles
+ * and do not, one chunk and several, whole and not. */
+static void test_many_logits(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"auto", "wide-192", "pingpong", "pingpong-rows"};
+    static const uint32_t shapes[][3] = {{900, 768, 12300},
+                                         {2048, 768, 11264},
+                                         {1300, 64, 9000},
+                                         {640, 832, 20000},
+                                         {700, 192, 50257}};
+    fx_random r = {.seed = fx_seed() + 12};
+    int n_bad = 0;
+    for (int i = 0; i < 10; i++) {
+        const uint32_t *shape = shapes[i / 2];
+        const uint32_t m = shape[0] - fx_below(&r, 2) * fx_below(&r, 140);
+        bits b = make_bits(&r, (rose_cuda_type)(i % 2), m, shape[1], shape[2]);
+        size_t bytes;
+        uint8_t *want = run_bits(&b, ROSE_CUDA_EPI_LOGITS, 2, &bytes);
+        for (size_t j = 0; j < sizeof names / sizeof *names; j++)
+            n_bad +=
+                compare_kernel(&b, ROSE_CUDA_EPI_LOGITS, rose_cuda_linear_named(names[j]), want);
+        free(want);
+        free_bits(&b);
+    }
+    assert_int_equal(n_bad, 0);
+}
+
+/* Sums of nothing but zeros, of either sign: the sign of a logit that is zero decides which of two
+ * is the larger. A third of the rows is +0, another -0, half of the weights. */
+static void test_zeros(void **state)
+{
+    (void)state;
+    fx_random r = {.seed = fx_seed() + 13};
+    int n_bad = 0;
+    for (int t = 0; t < 2; t++) {
+        bits b = make_bits(&r, (rose_cuda_type)t, 300, 400, 2000);
+        const size_t n_w = (size_t)up(b.k, 32) * up(b.n, 128),
+                     n_h = (size_t)up(b.m, 8) * up(b.k, 32);
+        uint16_t *w = malloc(n_w * 2), *h = malloc(n_h * 2);
+        assert_true(w && h);
+        fetch(w, b.w, n_w * 2);
+        fetch(h, b.h, n_h * 2);
+        for (size_t i = 0; i < n_w; i++)
+            if (fx_below(&r, 2) != 0) w[i] &= 0x8000;
+        for (uint32_t i = 0; i < b.m; i++)
+            for (uint32_t j = 0; i % 3 < 2 && j < b.k; j++)
+                h[fx_h_at(i, j, up(b.k, 32))] = i % 3 == 0 ? 0 : 0x8000;
+        assert_int_equal(cudaMemcpy(b.w, w, n_w * 2, cudaMemcpyHostToDevice), cudaSuccess);
+        assert_int_equal(cudaMemcpy(b.h, h, n_h * 2, cudaMemcpyHostToDevice), cudaSuccess);
+        cudaFree(b.cores[0]);
+        b.cores[0] = make_cores(&b, false);
+        for (uint32_t m = 20; m <= 300; m += 140) {
+            b.m = m;
+            for (int e = 0; e < EPILOGUES; e++)
+                n_bad += compare_epilogue(&b, (rose_cuda_epilogue)e);
+        }
+        free(w);
+        free(h);
+        free_bits(&b);
+    }
+    assert_int_equal(n_bad, 0);
+}
+
 /* An argument runs the tests whose names match it. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_columns),   cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_hundreds),  cmocka_unit_test(test_shared_out),
-        cmocka_unit_test(test_in_flight), cmocka_unit_test(test_little_shared),
-        cmocka_unit_test(test_head),
+        cmocka_unit_test(test_columns),     cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_hundreds),    cmocka_unit_test(test_shared_out),
+        cmocka_unit_test(test_in_flight),   cmocka_unit_test(test_little_shared),
+        cmocka_unit_test(test_head),        cmocka_unit_test(test_zeros),
+        cmocka_unit_test(test_many_logits),
     };
     bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());

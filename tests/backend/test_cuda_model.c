@@ -268,7 +268,8 @@ static void compare_crowds(const rose_model *m, const char *const *ways, int n_w
 }
 
 /* What can be left out; fetch acts where a step is behind another (test_cuda_ahead.c), stationary,
- * cluster, stream-k and waves in steps of more rows than there are here (test_cuda_kernels.c). */
+ * cluster, stream-k, waves and pingpong in steps of more rows than there are here
+ * (test_cuda_bits.c). */
 static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",     "team",    "ahead",  "halves",
                                      "normed",       "carveout", "prompts", "spread", "joined",
                                      "head",         "once",     "chain",   "append"};

@@ -260,7 +260,8 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_STATIONARY = 16384, /* linear_stationary.cuh */
     ROSE_CUDA_WITHOUT_CLUSTER = 32768,    /* linear_cluster.cuh */
     ROSE_CUDA_WITHOUT_STREAM_K = 65536,   /* of linear_wide.cuh, tiles shared out by chunks */
-    ROSE_CUDA_WITHOUT_WAVES = 131072      /* products of many rows in two launches */
+    ROSE_CUDA_WITHOUT_WAVES = 131072,     /* products of many rows in two launches */
+    ROSE_CUDA_WITHOUT_PINGPONG = 262144   /* linear_pingpong.cuh */
 } rose_cuda_without;
 
 /* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
@@ -296,7 +297,7 @@ bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w
  * tiles, 3 = head, and on sm_90a 4, 5 = team, from ROSE_CUDA_WIDE on those of
  * linear_wide.cuh and what includes it, which want the weights' cores. One that does not take the
  * shape gives way to tiles. */
-enum { ROSE_CUDA_N_KERNELS = 27, ROSE_CUDA_WIDE = 6 };
+enum { ROSE_CUDA_N_KERNELS = 29, ROSE_CUDA_WIDE = 6 };
 void rose_cuda_linear_force(int kernel);
 /* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);

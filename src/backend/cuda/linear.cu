@@ -1,6 +1,6 @@
 /* backend/cuda/linear.cu - the choice of a matrix kernel: a matter of speed only, the bits are the
- * same (linear.cuh, linear_cluster.cuh, linear_head.cuh, linear_once.cuh, linear_stationary.cuh,
- * linear_team.cuh, linear_wide.cuh). */
+ * same (linear.cuh, linear_cluster.cuh, linear_head.cuh, linear_once.cuh, linear_pingpong.cuh,
+ * linear_stationary.cuh, linear_team.cuh, linear_wide.cuh). */
 #include <pthread.h>
 #include <string.h>
 
@@ -74,7 +74,7 @@ const char *rose_cuda_linear_name(int kernel)
         "wide-192", "wide-192-pair", "wide-160", "wide-128", "wide-96", "wide-64-96", "wide-64-48",
         "once-48", "once-48-alone", "once-64-alone", "once-96", "once-96-alone", "once-128-96",
         "once-128-128", "chain", "chain-alone", "cluster-64-96", "cluster-64-96-pair",
-        "cluster-64-128", "cluster-128-80", "stationary"};
+        "cluster-64-128", "cluster-128-80", "stationary", "pingpong", "pingpong-rows"};
     return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
 }
 
@@ -107,20 +107,22 @@ static bool team_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
 
 static bool head_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
 {
+    const uint32_t staged = io->rows <= 8 ? 8 : io->rows <= 16 ? 16 : 32;
     return io->epilogue == ROSE_CUDA_EPI_LOGITS && io->rows <= ROSE_CUDA_HEAD_ROWS &&
-           l->k_pad <= ROSE_CUDA_HEAD_K;
+           l->k_pad <= ROSE_CUDA_HEAD_VALUES / staged;
 }
 
 static bool takes(const rose_cuda_linear *l, const rose_cuda_io *io, int kernel)
 {
     const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS,
                residual = io->epilogue == ROSE_CUDA_EPI_RESIDUAL;
-    if (kernel < HEAD) return true;
+    if (kernel == ROWS) return !head;
+    if (kernel == TILES) return true;
     if (kernel == HEAD) return head_takes(l, io);
     if (kernel < WIDE) return team_takes(l, io);
     if (!wide_takes(l, io)) return false;
     if (kernel == WIDE + ROSE_CUDA_WIDE_192) return !residual;
-    if (kernel == WIDE + ROSE_CUDA_WIDE_192_PAIR) return residual || head;
+    if (kernel == WIDE + ROSE_CUDA_WIDE_192_PAIR) return residual;
     if (kernel == WIDE + ROSE_CUDA_WIDE_160) return residual;
     if (kernel == WIDE + ROSE_CUDA_WIDE_128) return !head;
     if (kernel < WIDE_64) return true;
@@ -130,6 +132,7 @@ static bool takes(const rose_cuda_linear *l, const rose_cuda_io *io, int kernel)
     if (kernel < CHAIN) return !head;
     if (kernel < CLUSTER) return residual && l->k_pad <= ROSE_CUDA_CHAIN_K;
     if (kernel < STATIONARY) return residual;
+    if (kernel > STATIONARY) return head;
     return !head && (l->k_pad + CHUNK_K - 1) / CHUNK_K == ROSE_CUDA_STATIONARY_CHUNKS;
 }
 
@@ -221,52 +224,69 @@ typedef struct choice {
 /* Of tiles of 128 x 192 on every multiprocessor. */
 enum { SHARE_192 = 85, WAVE_192 = 128 * 192 * 100 / SHARE_192 };
 
-/* Of linear_wide.cuh, linear_once.cuh for tiles of 64 rows, and linear_stationary.cuh, the one with
- * the least product of waves and a tile's time (outputs of a multiprocessor in a tile, over a share
- * of the tensor cores in % that agrees with what was measured). */
+/* A kernel that walks over tiles. */
+typedef struct tiling {
+    rose_cuda_wide kernel;
+    uint32_t rows, outputs; /* of a tile */
+    uint32_t blocks;        /* that a multiprocessor has at once */
+    uint32_t share;         /* of the tensor cores, in %, that agrees with what was measured */
+    uint32_t high, across;  /* tiles that follow each other, for blocks that work together */
+} tiling;
+
+/* Of the kernels that take the shape the one with the least product of waves and a tile's time:
+ * outputs of a multiprocessor in a tile over their share. */
+static choice least(const tiling *all, size_t n, const rose_cuda_linear *l, const rose_cuda_io *io,
+                    const rose_cuda_launch *at)
+{
+    choice best = {0, UINT64_MAX};
+    for (size_t i = 0; i < n; i++) {
+        const tiling t = all[i];
+        if (!takes(l, io, WIDE + (int)t.kernel)) continue;
+        const uint64_t tiles = (uint64_t)t.high * t.across *
+                               tiles_of(l, io->rows, t.rows * t.high, t.outputs * t.across);
+        const uint64_t at_once = (uint64_t)t.blocks * g_multiprocessors;
+        const uint64_t waves = (tiles + at_once - 1) / at_once;
+        /* Two blocks share a multiprocessor where there are so many. */
+        const uint64_t beside = t.blocks > 1 && tiles > g_multiprocessors ? 2 : 1;
+        uint64_t cost = waves * beside * t.rows * t.outputs * 100 / t.share;
+        if (t.kernel == ROSE_CUDA_WIDE_192_PAIR)
+            cost = shared_cost(l, at, (uint32_t)tiles / 2, cost);
+        if (cost < best.cost) best = {WIDE + (int)t.kernel, cost};
+    }
+    return best;
+}
+
+/* Of linear_wide.cuh, linear_once.cuh for tiles of 64 rows, and linear_stationary.cuh; no head. */
 static choice best_wide(const rose_cuda_linear *l, const rose_cuda_io *io,
                         const rose_cuda_launch *at)
 {
-    const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS,
-               residual = io->epilogue == ROSE_CUDA_EPI_RESIDUAL,
-               once = !head && (at->without & ROSE_CUDA_WITHOUT_ONCE) == 0;
-    const struct {
-        rose_cuda_wide kernel;
-        uint32_t rows, outputs, at_once, share;
-    } shapes[] = {
-        {residual ? ROSE_CUDA_WIDE_192_PAIR : ROSE_CUDA_WIDE_192, 128, 192, g_multiprocessors,
-         SHARE_192},
-        {ROSE_CUDA_WIDE_96, 128, 96, g_multiprocessors, 68},
-        {ROSE_CUDA_WIDE_160, 128, 160, g_multiprocessors, 78},
-        {ROSE_CUDA_WIDE_128, 128, 128, g_multiprocessors, 74},
-        {once ? ROSE_CUDA_ONCE_96 : ROSE_CUDA_WIDE_64_96, 64, 96, 2 * g_multiprocessors, 56},
-        {once ? ROSE_CUDA_ONCE_48 : ROSE_CUDA_WIDE_64_48, 64, 48, 2 * g_multiprocessors, 42}};
-    const size_t n = head || once ? 6 : 4;
-    choice best = {0, UINT64_MAX};
-    for (size_t i = 0; i < n; i++) {
-        if (!takes(l, io, WIDE + (int)shapes[i].kernel)) continue;
-        /* The two blocks of a pair take rows that follow each other. */
-        const bool pairs = shapes[i].kernel == ROSE_CUDA_WIDE_192_PAIR;
-        const uint64_t tiles =
-            pairs ? (uint64_t)tiles_of(l, io->rows, 2 * shapes[i].rows, shapes[i].outputs) * 2
-                  : tiles_of(l, io->rows, shapes[i].rows, shapes[i].outputs);
-        const uint64_t waves = (tiles + shapes[i].at_once - 1) / shapes[i].at_once;
-        /* Two blocks share a multiprocessor where there are so many. */
-        const uint64_t beside =
-            shapes[i].at_once > g_multiprocessors && tiles > g_multiprocessors ? 2 : 1;
-        uint64_t cost = waves * beside * shapes[i].rows * shapes[i].outputs * 100 / shapes[i].share;
-        if (pairs && residual) cost = shared_cost(l, at, (uint32_t)tiles / 2, cost);
-        if (cost < best.cost) best = {WIDE + (int)shapes[i].kernel, cost};
-    }
-    /* The head by pairs: 256 rows 0.965 of the time, 512 1.00 to 1.01, 2048 1.02 to 1.03, 8192 0.94
-     * to 0.98, 32768 0.96 (H100, 2026-11-23, by the ratios to cuBLASLt). A last tile without a
-     * neighbour would multiply for nothing. */
-    const uint32_t high = tiles_of(l, io->rows, 128, l->n);
-    if (head && best.kernel == WIDE + ROSE_CUDA_WIDE_192 && high % 2 == 0 &&
-        (high == 2 || high >= 64))
-        best.kernel = WIDE + ROSE_CUDA_WIDE_192_PAIR;
+    const bool residual = io->epilogue == ROSE_CUDA_EPI_RESIDUAL,
+               once = (at->without & ROSE_CUDA_WITHOUT_ONCE) == 0;
+    const tiling all[] = {{residual ? ROSE_CUDA_WIDE_192_PAIR : ROSE_CUDA_WIDE_192, 128, 192, 1,
+                           SHARE_192, residual ? 2u : 1u, 1},
+                          {ROSE_CUDA_WIDE_96, 128, 96, 1, 68, 1, 1},
+                          {ROSE_CUDA_WIDE_160, 128, 160, 1, 78, 1, 1},
+                          {ROSE_CUDA_WIDE_128, 128, 128, 1, 74, 1, 1},
+                          {ROSE_CUDA_ONCE_96, 64, 96, 2, 56, 1, 1},
+                          {ROSE_CUDA_ONCE_48, 64, 48, 2, 42, 1, 1}};
+    const choice best = least(all, once ? 6 : 4, l, io, at);
     const uint64_t stationary = stationary_cost(l, io, at);
     return stationary < best.cost ? choice{STATIONARY, stationary} : best;
+}
+
+/* Of linear_wide.cuh and linear_pingpong.cuh (GPT-2's on an H100, 2026-11-23). Of pairs a last tile
+ * without a neighbour multiplies for nothing. */
+static int best_head(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
+{
+    static const tiling all[] = {
+        {ROSE_CUDA_WIDE_192, 128, 192, 1, 87, 1, 1},
+        {ROSE_CUDA_WIDE_96, 128, 96, 1, 68, 1, 1},
+        {ROSE_CUDA_WIDE_64_96, 64, 96, 2, 56, 1, 1},
+        {ROSE_CUDA_WIDE_64_48, 64, 48, 2, 42, 1, 1},
+        {ROSE_CUDA_PINGPONG, 128, ROSE_CUDA_PINGPONG_N, 1, 95, 2, 1},
+        {ROSE_CUDA_PINGPONG_ROWS, 128, ROSE_CUDA_PINGPONG_ROWS_N, 1, 92, 1, 2}};
+    const bool pingpong = (at->without & ROSE_CUDA_WITHOUT_PINGPONG) == 0;
+    return least(all, pingpong ? 6 : 4, l, io, at).kernel;
 }
 
 /* What QKV and GELU read and write, from row `first` on, a multiple of 128. */
@@ -318,15 +338,15 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_
     const uint32_t rows = io->rows;
     int once = 0;
     if (wide && !head) once = rows <= 512 ? once_for(l, io, at) : filling(l, io, at);
-    if (rows <= ROSE_CUDA_HEAD_ROWS)
-        return many && (at->without & ROSE_CUDA_WITHOUT_HEAD) == 0 && takes(l, io, HEAD) ? HEAD
-                                                                                         : ROWS;
+    if (head && (at->without & ROSE_CUDA_WITHOUT_HEAD) == 0 && takes(l, io, HEAD)) return HEAD;
+    if (rows <= ROSE_CUDA_HEAD_ROWS) return head ? TILES : ROWS;
     if (once != 0) return once;
     if (wide && head && many && rows <= 128)
         return WIDE + (rows <= 64 ? ROSE_CUDA_WIDE_64_48 : ROSE_CUDA_WIDE_96);
     if (rows <= 128 && (at->without & ROSE_CUDA_WITHOUT_TEAM) == 0 && team_takes(l, io))
         return rows > 64 && l->n > 1024 ? TEAM_64 : TEAM_32;
-    if (wide && (head || rows > 64)) return best_wide(l, io, at).kernel;
+    if (wide && head) return best_head(l, io, at);
+    if (wide && rows > 64) return best_wide(l, io, at).kernel;
     /* The head is so wide that tiles fill the chip sooner. */
     return rows > 128 || head ? TILES : ROWS;
 }

@@ -3,13 +3,12 @@
  *
  * Order of the sum, in both kernels: k in groups of 16, ascending, chained through mma.sync
  * m16n8k16 from zero over a chunk of 192 values; the chunks are added in fp32, ascending, to +0;
- * then bias. So a row has the same bits in both kernels, in every tile slot, and beside any other
- * rows.
+ * then bias. Logits are one chain over all of k. So a row has the same bits in both kernels, in
+ * every tile slot, and beside any other rows.
  *
- * The rows kernel (few rows): a block computes MT x 16 rows by NT x 8 outputs; its warps split the
- * chunks, so that all of a block's weights are in flight at once, and are loaded to registers
- * before the kernel in front has ended. Bound: weight bytes to
- * 16 rows, then L2.
+ * The rows kernel (few rows; no head): a block computes MT x 16 rows by NT x 8 outputs; its warps
+ * split the chunks, so that all of a block's weights are in flight at once, and are loaded to
+ * registers before the kernel in front has ended. Bound: weight bytes to 16 rows, then L2.
  *
  * The tiles kernel (many rows): BM x BN tile, 32 values of k a stage, 4 stages of cp.async,
  * ldmatrix for the rows and one 16-byte load a lane for the weights. Four warps a block, so that
@@ -229,14 +228,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, blocks_for(MAX_WARPS, E
             }
             /* the column, and so the bias, is the same in every turn */
             if (o != (int)threadIdx.x) load_pair_inputs(&mine, l, io, row0 + row, tile0 * 8 + col);
-            unsigned long long key =
-                finish_pair<T>(l, io, row0 + row, tile0 * 8 + col, lo, hi, mine);
-            if (io.epilogue != ROSE_CUDA_EPI_LOGITS || io.key == NULL) continue;
-            for (int x = 1; x < COLS / 2; x *= 2) {
-                unsigned long long other = __shfl_xor_sync(ROSE_ALL_LANES, key, x);
-                if (other > key) key = other;
-            }
-            if (live && col == 0) atomicMax(io.key + row0 + row, key);
+            finish_pair<T>(l, io, row0 + row, tile0 * 8 + col, lo, hi, mine);
         }
         if (!last) __syncthreads();
     }
@@ -358,6 +350,7 @@ static __global__ void __launch_bounds__((WM * WN * 32), (BM == 128 ? 3 : 4))
     const uint32_t a_at =
         shared + ((m_base / 8 + lane / 8 % 2) * 4 + lane / 16) * 128 + lane % 8 * 16;
     const uint32_t b_at = shared + BM * 64 + n_base / 8 * 512 + lane * 16;
+    const uint32_t chunk = io.epilogue == ROSE_CUDA_EPI_LOGITS ? n_k32 : CHUNK;
     float acc[MI][NI][4] = {}, sum[MI][NI][4] = {};
     stage_copies<COPIES> copies;
 
@@ -397,7 +390,7 @@ static __global__ void __launch_bounds__((WM * WN * 32), (BM == 128 ? 3 : 4))
                     mma(acc[m][i], a[half][m], half ? b[i].z : b[i].x, half ? b[i].w : b[i].y,
                         static_cast<const T *>(NULL));
         use = use == (STAGES - 1) * STAGE ? 0 : use + STAGE;
-        if (++in_chunk < CHUNK && kk + 1 < n_k32) continue;
+        if (++in_chunk < chunk && kk + 1 < n_k32) continue;
         in_chunk = 0;
 #pragma unroll
         for (int m = 0; m < MI; m++)
@@ -467,23 +460,20 @@ template <typename T>
 static cudaError_t run_linear(const rose_cuda_launch *at, const rose_cuda_linear *l,
                               const rose_cuda_io *io, bool tiles)
 {
-    const bool wide = l->n > 1024, head = l->n > 16384;
+    const bool wide = l->n > 1024;
     if (tiles) {
         if ((io->rows + 127) / 128 * (l->n_pad / 64) < 256)
             return launch_tiles<T, 64, 64, 2, 2>(at, l, io);
         return launch_tiles<T, 128, 64, 2, 2>(at, l, io);
     }
     if (io->rows <= 8) {
-        if (head) return launch_rows<T, 1, 4, 4, true>(at, l, io);
         if (wide) return launch_rows<T, 1, 2, 8, true>(at, l, io);
         return launch_rows<T, 1, 1, 16, true>(at, l, io);
     }
     if (io->rows <= 16) {
-        if (head) return launch_rows<T, 1, 4, 4, false>(at, l, io);
         if (wide) return launch_rows<T, 1, 2, 8, false>(at, l, io);
         return launch_rows<T, 1, 1, 16, false>(at, l, io);
     }
-    if (head) return launch_rows<T, 2, 4, 4, false>(at, l, io);
     if (wide && io->rows <= 32) return launch_rows<T, 1, 2, 8, false>(at, l, io);
     if (wide) return launch_rows<T, 2, 2, 4, false>(at, l, io);
     return launch_rows<T, 2, 1, 16, false>(at, l, io);
@@ -500,7 +490,6 @@ template <typename T> static cudaError_t init_linear(void)
         cudaDeviceGetAttribute(&g_max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
     g_max_shared -= 256; /* for the barriers */
     const void *const kernels[] = {(const void *)tiles_kernel<T, 128, 64, 2, 2>,
-                                   (const void *)rows_kernel<T, 2, 4, 4, false>,
                                    (const void *)rows_kernel<T, 2, 2, 4, false>,
                                    (const void *)rows_kernel<T, 2, 1, 16, false>};
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)

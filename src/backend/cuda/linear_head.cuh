@@ -1,12 +1,12 @@
 /* backend/cuda/linear_head.cuh - the head of up to 32 rows: fp32 logits and each row's largest. To
- * the bits of rows_kernel (linear.cuh).
+ * the bits of tiles_kernel (linear.cuh): one chain over all of k.
  *
- * A warp has 16 outputs at a time and all of k, chunk after chunk, so that nothing is summed across
- * warps and the next outputs' weights come while these are finished. Weights go to two sets of
- * registers in turn: a chunk multiplies, and is loaded anew, while the other is on its way. The
- * rows lie in shared memory, copied once for a block. As many blocks as are on the chip at once;
- * their first two chunks come before the kernel in front has ended. Bound: weight bytes, of GPT-2's
- * head 3.0 TB/s at 1 row, 2.8 at 32 (H100, 2026-11-22). */
+ * A warp has 16 outputs at a time and all of k, 192 values at a time, so that nothing is summed
+ * across warps and the next outputs' weights come while these are finished. Weights go to two sets
+ * of registers in turn: such a chunk multiplies, and is loaded anew, while the other is on its way.
+ * The rows lie in shared memory, copied once for a block. As many blocks as are on the chip at
+ * once; their first two chunks come before the kernel in front has ended. Bound: weight bytes, of
+ * GPT-2's head 3.0 TB/s at 1 row, 2.8 at 32 (H100, 2026-11-22). */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_HEAD_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_HEAD_CUH
 
@@ -15,9 +15,13 @@
 
 enum {
     HEAD_WARPS = 4,
-    HEAD_BLOCKS = 3, /* a multiprocessor, of up to 168 registers a thread */
-    HEAD_CHUNKS = ROSE_CUDA_HEAD_K / (CHUNK * 32)
+    HEAD_BLOCKS = 3 /* a multiprocessor, of up to 168 registers a thread */
 };
+
+/* Rows that lie in shared memory, and the most chunks that k may have with so many. */
+template <int MT, bool EIGHT> static constexpr int HEAD_STAGED = EIGHT ? 8 : MT * 16;
+template <int MT, bool EIGHT>
+static constexpr int HEAD_CHUNKS = ROSE_CUDA_HEAD_VALUES / HEAD_STAGED<MT, EIGHT> / (CHUNK * 32);
 
 /* Where a warp's weights continue: two chunks of 16 outputs. */
 typedef struct head_place {
@@ -41,7 +45,6 @@ ROSE_DEVICE void multiply_head(float sum[MT][2][4], uint4 w[CHUNK][2], uint32_t 
                                uint32_t k32, uint32_t n_k32, const head_place &next)
 {
     const uint32_t block_bytes = n_k32 * 512; /* of 8 rows */
-    float acc[MT][2][4] = {};
 #pragma unroll
     for (int j = 0; j < CHUNK; j++) {
         if (WHOLE || k32 + j < n_k32) {
@@ -54,7 +57,7 @@ ROSE_DEVICE void multiply_head(float sum[MT][2][4], uint4 w[CHUNK][2], uint32_t 
                     const uint32_t a[4] = {r[half * 2], 0, r[half * 2 + 1], 0};
 #pragma unroll
                     for (int i = 0; i < 2; i++)
-                        mma(acc[0][i], a, half ? w[j][i].z : w[j][i].x,
+                        mma(sum[0][i], a, half ? w[j][i].z : w[j][i].x,
                             half ? w[j][i].w : w[j][i].y, static_cast<const T *>(NULL));
                 }
             } else {
@@ -66,20 +69,13 @@ ROSE_DEVICE void multiply_head(float sum[MT][2][4], uint4 w[CHUNK][2], uint32_t 
                         ldmatrix4_at(a, at + half * 256 + m * 2 * block_bytes);
 #pragma unroll
                         for (int i = 0; i < 2; i++)
-                            mma(acc[m][i], a, half ? w[j][i].z : w[j][i].x,
+                            mma(sum[m][i], a, half ? w[j][i].z : w[j][i].x,
                                 half ? w[j][i].w : w[j][i].y, static_cast<const T *>(NULL));
                     }
             }
         }
         load_head<WHOLE>(w[j], next, n_k32, (ODD ? CHUNK : 0) + j);
     }
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                sum[m][i][e] += acc[m][i][e];
 }
 
 /* The block's rows to shared memory, chunk c by warp c % HEAD_WARPS. arrived[c], set up, tells of a
@@ -147,7 +143,7 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32, HEAD_BLOCKS)
 {
     constexpr int SIDES = EIGHT ? 1 : 2;           /* blocks of 8 rows in a tile of 16 */
     extern __shared__ __align__(128) uint4 rows[]; /* [rows / 8][k_pad / 8][8] */
-    __shared__ uint64_t arrived[HEAD_CHUNKS];
+    __shared__ uint64_t arrived[HEAD_CHUNKS<MT, EIGHT>];
     __shared__ unsigned long long keys[HEAD_WARPS][MT * SIDES * 8];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t n_k32 = l.k_pad / 32, n_chunks = (n_k32 + CHUNK - 1) / CHUNK;
@@ -247,8 +243,8 @@ static cudaError_t launch_head(const rose_cuda_launch *at, const rose_cuda_linea
 {
     static const cudaError_t allowed = cudaFuncSetAttribute(
         (const void *)head_kernel<T, MT, EIGHT, WHOLE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-        (EIGHT ? 8 : MT * 16) * ROSE_CUDA_HEAD_K * 2);
-    const size_t bytes = (size_t)(EIGHT ? 8 : MT * 16) * l->k_pad * 2;
+        ROSE_CUDA_HEAD_VALUES * 2);
+    const size_t bytes = (size_t)HEAD_STAGED<MT, EIGHT> * l->k_pad * 2;
     const uint32_t at_once = blocks_at_once(bytes);
     const uint32_t most = (l->n + 16 * HEAD_WARPS - 1) / (16 * HEAD_WARPS);
     if (allowed != cudaSuccess) return allowed;

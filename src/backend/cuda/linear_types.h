@@ -17,9 +17,9 @@ cudaError_t rose_cuda_normed_f16(const rose_cuda_launch *at, const rose_cuda_lin
                                  const rose_cuda_io *io);
 cudaError_t rose_cuda_normed_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                   const rose_cuda_io *io);
-/* linear_head.cuh: logits of up to 32 rows, k_pad of ROSE_CUDA_HEAD_K at most: 96 KiB of rows,
- * where the least chip gives a block 99. */
-enum { ROSE_CUDA_HEAD_ROWS = 32, ROSE_CUDA_HEAD_K = 8 * ROSE_CUDA_CHUNK_K32 * 32 };
+/* linear_head.cuh: logits of up to 32 rows. Of 8, 16 or 32 rows so many values at most, which is
+ * 96 KiB, where the least chip gives a block 99: k_pad of 6144, 3072, 1536. */
+enum { ROSE_CUDA_HEAD_ROWS = 32, ROSE_CUDA_HEAD_VALUES = 32 * 8 * ROSE_CUDA_CHUNK_K32 * 32 };
 cudaError_t rose_cuda_head_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io);
 cudaError_t rose_cuda_head_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
@@ -49,11 +49,13 @@ enum {
     /* Of k, and outputs: their weights fill the shared memory; rows of a tile. */
     ROSE_CUDA_STATIONARY_CHUNKS = 4,
     ROSE_CUDA_STATIONARY_N = 96,
-    ROSE_CUDA_STATIONARY_M = 64
+    ROSE_CUDA_STATIONARY_M = 64,
+    ROSE_CUDA_PINGPONG_N = 192, /* outputs of a tile */
+    ROSE_CUDA_PINGPONG_ROWS_N = 176
 };
 typedef enum rose_cuda_wide {
     ROSE_CUDA_WIDE_192,      /* tiles of 128 rows x 192 outputs; not where the residual is added */
-    ROSE_CUDA_WIDE_192_PAIR, /* by pairs of blocks that share weights; there, and the head */
+    ROSE_CUDA_WIDE_192_PAIR, /* by pairs of blocks that share weights; there alone */
     ROSE_CUDA_WIDE_160,      /* 128 x 160, where the residual is added */
     ROSE_CUDA_WIDE_128,      /* 128 x 128; no head */
     ROSE_CUDA_WIDE_96,       /* 128 x 96 */
@@ -76,7 +78,11 @@ typedef enum rose_cuda_wide {
     ROSE_CUDA_CLUSTER_64_96_PAIR, /* 64 x 96, 1 x 2 */
     ROSE_CUDA_CLUSTER_64_128,     /* 64 x 128, 2 x 2 */
     ROSE_CUDA_CLUSTER_128_80,     /* 128 x 80, 2 x 2 */
-    ROSE_CUDA_STATIONARY /* linear_stationary.cuh, k_pad of ROSE_CUDA_STATIONARY_CHUNKS alone */
+    ROSE_CUDA_STATIONARY, /* linear_stationary.cuh, k_pad of ROSE_CUDA_STATIONARY_CHUNKS alone */
+    /* linear_pingpong.cuh, the head alone: 128 x ROSE_CUDA_PINGPONG_N by pairs of blocks that share
+     * weights; 128 x ROSE_CUDA_PINGPONG_ROWS_N by pairs that share rows. */
+    ROSE_CUDA_PINGPONG,
+    ROSE_CUDA_PINGPONG_ROWS
 } rose_cuda_wide;
 cudaError_t rose_cuda_wide_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io, rose_cuda_wide kernel);

@@ -1,6 +1,7 @@
 /* backend/cuda/linear_wide.cuh - matrix products of 16-bit types on sm_90a with both operands of
  * wgmma in shared memory. The same bits as linear.cuh: chunks of 192 values of k, in each the
- * groups of 16 chained in the accumulator from zero, the chunks added in fp32, ascending, to +0.
+ * groups of 16 chained in the accumulator from zero, the chunks added in fp32, ascending, to +0; of
+ * logits one chain over all of k.
  *
  * Rows of the batch are the 64 rows of wgmma, outputs its columns. Weights come from a second copy,
  * rose_cuda_linear.cores, which the copy engine takes as it takes blocked activations: a stage of
@@ -8,7 +9,8 @@
  * and nothing else.
  *
  * A block walks over tiles of GROUPS x 64 rows by TN outputs, a warpgroup for each 64 rows. The
- * contract's two sets of accumulators (a chunk's, the tile's) are used as a double buffer: the
+ * contract's two sets of accumulators (a chunk's, the tile's; of logits the second is there for
+ * this alone) are used as a double buffer: the
  * first chunk of the next tile is under way in the one while the epilogue works on the other
  * (wide_epilogue.cuh). Tiles go row by row within groups of rows that fit the L2, so that weights
  * are read from memory once for each such group, not once for each tile of rows.
@@ -29,8 +31,8 @@
  * which neighbours that ask for the same share). Ends: 32 bytes a cycle that a multiprocessor
  * sends, and GELU's special functions (docs/results/gpu-optimisations.md, "What an end sends" and
  * behind it). With fp32 logits all kernels measured with both warpgroups on one tile take 1.5 to
- * 1.7 times their products, cuBLASLt's six too; ahead are those where warpgroups take whole tiles
- * by turns, for which the contract's two sets of accumulators leave no registers. */
+ * 1.7 times their products, cuBLASLt's six too: from hundreds of rows on linear_pingpong.cuh is
+ * ahead, whose warpgroups take whole tiles by turns. */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 
@@ -147,8 +149,8 @@ ROSE_DEVICE uint32_t ends_of(const wide_turns &t, uint32_t turn)
 
 /* The block's turns. The weights of the first stages are under way before the kernel in front has
  * ended. SHARED: tiles may be shared out; else turns is not looked at, as it takes divisions (4 %
- * of QKV of 1408 rows; H100, 2026-11-23). */
-template <int GROUPS, int TN, int STAGES, int PEERS, bool SHARED>
+ * of QKV of 1408 rows; H100, 2026-11-23). SAME_ROWS: the PEERS have rows in common, not weights. */
+template <int GROUPS, int TN, int STAGES, int PEERS, bool SHARED, bool SAME_ROWS = false>
 ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wide_shares &shares,
                            const wide_turns &turns)
 {
@@ -166,15 +168,17 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wi
         if (stage == told) put_shared(c.places + kept * 8, make_uint2(tile.row, tile.col));
         if (SHARED && stage == told)
             put_shared(c.ends + kept * 8, make_uint2(part.n, ends_of(turns, turn)));
-        copy_weights<GROUPS, TN, PEERS>(c, slot, stage, tile.col * TN,
-                                        stage == told && c.bias != NULL, kept);
+        const uint32_t n0 = SAME_ROWS ? (tile.col * PEERS + c.rank) * TN : tile.col * TN;
+        copy_weights<GROUPS, TN, SAME_ROWS ? 1 : PEERS>(c, slot, stage, n0,
+                                                        stage == told && c.bias != NULL, kept);
     };
 
     for (; early < STAGES && early < part.n * CHUNK_STAGES; early++)
         copy_stage(early, early);
     pdl_wait();
     for (;;) {
-        const uint32_t row0 = (tile.row * PEERS + c.rank) * (GROUPS * 64);
+        const uint32_t row0 = SAME_ROWS ? tile.row * (GROUPS * 64) + c.rank * (GROUPS * 32)
+                                        : (tile.row * PEERS + c.rank) * (GROUPS * 64);
         const uint32_t end = (part.chunk + part.n) * CHUNK_STAGES;
         for (uint32_t s = part.chunk * CHUNK_STAGES; s < end; s++) {
             if (early > 0) {
@@ -183,8 +187,12 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wi
                 barrier_wait(c.empty + p.slot * 8, p.parity);
                 copy_stage(p.slot, s);
             }
-            copy_box(c.ring + p.slot * WIDE_STAGE<GROUPS, TN>, c.h_map, s * (STAGE_K / 8), row0 / 8,
-                     c.full + p.slot * 8);
+            const uint32_t to = c.ring + p.slot * WIDE_STAGE<GROUPS, TN>;
+            if (SAME_ROWS)
+                copy_box_to(to + c.rank * (GROUPS * 4 * BLOCK_BYTES), c.h_map, s * (STAGE_K / 8),
+                            row0 / 8, c.full + p.slot * 8, 3);
+            else
+                copy_box(to, c.h_map, s * (STAGE_K / 8), row0 / 8, c.full + p.slot * 8);
             next_place<STAGES>(&p);
         }
         turn++;
@@ -269,25 +277,25 @@ template <int GROUPS> ROSE_DEVICE void keep_behind(wide_ring *r, int stage, bool
     if (stage == CHUNK_STAGES - 1) r->chunk ^= 1;
 }
 
-/* Stage s of a chunk. */
-template <typename T, int GROUPS, int TN, int STAGES>
+/* Stage s of a chunk, which begins anew or GOES_ON with what is in the accumulators. */
+template <typename T, int GROUPS, int TN, int STAGES, bool GOES_ON>
 ROSE_DEVICE void start_in_turn(float (&acc)[TN / 2], wide_ring *r, int s, bool there)
 {
     static_assert(GROUPS == 1 || STAGES <= 2 * CHUNK_STAGES + 1,
                   "the first warpgroup would come to a barrier twice before the second");
     if (s == 0) keep_behind<GROUPS>(r, s, there);
-    start_stage<T, GROUPS, TN, STAGES>(acc, r, s == 0, there);
+    start_stage<T, GROUPS, TN, STAGES>(acc, r, !GOES_ON && s == 0, there);
     if (s > 0) keep_behind<GROUPS>(r, s, there);
 }
 
-template <typename T, int GROUPS, int TN, int STAGES, int PEERS>
+template <typename T, int GROUPS, int TN, int STAGES, int PEERS, bool GOES_ON = false>
 ROSE_DEVICE void multiply_chunk(float (&acc)[TN / 2], wide_ring *r)
 {
     uint32_t before = 0;
 #pragma unroll
     for (int s = 0; s < CHUNK_STAGES; s++) {
         const uint32_t slot = r->at.slot;
-        start_in_turn<T, GROUPS, TN, STAGES>(acc, r, s, true);
+        start_in_turn<T, GROUPS, TN, STAGES, GOES_ON>(acc, r, s, true);
         if (s > 0) {
             wgmma_wait<1>();
             free_stage<PEERS>(r, before);
@@ -416,7 +424,7 @@ template <typename T, int EPI, int GROUPS, int TN, int STAGES, int PEERS>
 ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io,
                                const wide_shares &shares, wide_ring *r, const CUtensorMap *x_map)
 {
-    constexpr bool SHARED = SHARED_OUT<EPI, TN>;
+    constexpr bool SHARED = SHARED_OUT<EPI, TN>, CHAIN_OF_ALL = EPI == ROSE_CUDA_EPI_LOGITS;
     /* The chunk's last stage may not be there yet: the largest tiles' end does not wait for it. */
     constexpr int EARLY = TN >= 160 ? CHUNK_STAGES - 1 : CHUNK_STAGES;
     const uint32_t n_chunks = wide_stages(l) / CHUNK_STAGES;
@@ -427,14 +435,15 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
 
     pdl_wait();
     multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
-    add_chunk(sum, acc, true);
+    if (!CHAIN_OF_ALL) add_chunk(sum, acc, true);
     for (;;) {
         const uint32_t n = SHARED ? kept_ends<STAGES>(*r, turn).x : n_chunks;
 #pragma unroll 1
         for (uint32_t c = 1; c < n; c++) {
-            multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
-            add_chunk(sum, acc, false);
+            multiply_chunk<T, GROUPS, TN, STAGES, PEERS, CHAIN_OF_ALL>(acc, r);
+            if (!CHAIN_OF_ALL) add_chunk(sum, acc, false);
         }
+        if (CHAIN_OF_ALL) add_chunk(sum, acc, true);
         const wide_tile_place tile = kept_place<STAGES>(*r, turn);
         begin_wide<EPI>(&done, io, tile.row * (PEERS * GROUPS * 64) + my_row, tile.col * TN);
         done.bias = r->biases + turn % KEPT<STAGES> * (TN * 4);
@@ -447,10 +456,10 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
          * each (C7518), and a second epilogue without products is code that is fetched anew. */
 #pragma unroll
         for (int s = 0; s < EARLY; s++)
-            start_in_turn<T, GROUPS, TN, STAGES>(acc, r, s, more);
+            start_in_turn<T, GROUPS, TN, STAGES, false>(acc, r, s, more);
         if (EPI == ROSE_CUDA_EPI_QKV) find_places(&done, l, io);
         end_part<T, EPI, GROUPS, TN, PEERS, 0>(&done, *r, sum, l, io, x_map, ends);
-        if (EARLY < CHUNK_STAGES) start_in_turn<T, GROUPS, TN, STAGES>(acc, r, EARLY, more);
+        if (EARLY < CHUNK_STAGES) start_in_turn<T, GROUPS, TN, STAGES, false>(acc, r, EARLY, more);
         wgmma_wait<2>();
         if (more) free_stage<PEERS>(r, slot_before<STAGES>(*r, 3));
         end_part<T, EPI, GROUPS, TN, PEERS, 1>(&done, *r, sum, l, io, x_map, ends);
@@ -462,6 +471,7 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
         keep_here(acc);
         if (!more) break;
         free_stage<PEERS>(r, slot_before<STAGES>(*r, 1));
+        if (CHAIN_OF_ALL) continue;
         if ((ends & ENDS_GOES_ON) != 0)
             add_chunk(sum, acc, false);
         else
@@ -633,7 +643,6 @@ static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linea
     M(ROSE_CUDA_WIDE_192, ROSE_CUDA_EPI_ACT, 2, 192, 1)                                            \
     M(ROSE_CUDA_WIDE_192, ROSE_CUDA_EPI_LOGITS, 2, 192, 1)                                         \
     M(ROSE_CUDA_WIDE_192_PAIR, ROSE_CUDA_EPI_RESIDUAL, 2, 192, 2)                                  \
-    M(ROSE_CUDA_WIDE_192_PAIR, ROSE_CUDA_EPI_LOGITS, 2, 192, 2)                                    \
     M(ROSE_CUDA_WIDE_160, ROSE_CUDA_EPI_RESIDUAL, 2, 160, 1)                                       \
     M(ROSE_CUDA_WIDE_128, ROSE_CUDA_EPI_QKV, 2, 128, 1)                                            \
     M(ROSE_CUDA_WIDE_128, ROSE_CUDA_EPI_RESIDUAL, 2, 128, 1)                                       \

@@ -361,30 +361,31 @@ ROSE_DEVICE void narrow(const rose_cuda_mega &a, mega &m, stream &r, uint32_t l)
                  bias);
 }
 
+/* A warp has every eighth tile, in one chain over all of k, so that no warp waits for another. */
 template <typename T> ROSE_DEVICE void head(const rose_cuda_mega &a, mega &m, const stream &r)
 {
     unsigned long long key = 0;
     uint32_t first, n = head_tiles(a, m, &first);
+    float *sums = here().sums[0] + m.warp * 8;
     if (m.warp == 0) norm_x<T>(a, m, a.x, 0, r.number);
     sync_warps();
 #pragma unroll 1
     for (uint32_t at = 0, turn = 0; at < n; turn++) {
         const int buffer = (int)(turn % 4);
         const uint32_t take = min(buffer_tiles(a, buffer), n - at);
-        float *sums = here().sums[turn % 2];
+        const uint32_t mine = ((uint32_t)m.warp - at) % WARPS; /* 4 tiles at most */
         wait_for(m, FULL + buffer);
-        multiply_few<T>(a, m, buffer, sums, take);
+        if (mine < take) multiply_all<T>(a, m, buffer, sums, mine);
         have_read(buffer);
-        sync_warps();
-        const uint32_t id = (first + at) * 8 + m.lane;
-        if (m.warp == 0 && m.lane < (int)take * 8 && id < a.vocab) {
-            const float x = add_chunks<FEW>(sums, m.n_chunks, take, m.lane);
+        const uint32_t id = (first + at + mine) * 8 + m.lane;
+        if (mine < take && m.lane < 8 && id < a.vocab) {
+            const float x = sums[m.lane];
             a.logits[id] = x;
             key = max(key, rank_key(x, id));
         }
         at += take;
+        __syncwarp(); /* the sums are read before the next tile's */
     }
-    if (m.warp > 0) return;
     for (int o = 16; o > 0; o /= 2)
         key = max(key, __shfl_xor_sync(ROSE_ALL_LANES, key, o));
     if (m.lane == 0) atomicMax(a.key, key);

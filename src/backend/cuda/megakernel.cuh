@@ -168,6 +168,7 @@ typedef struct run {
     uint32_t x, w;  /* the chunk's part of the row and of the weights */
     uint32_t to;    /* float [8] */
     uint32_t n_k32; /* 0: nothing to do */
+    bool goes_on;   /* the chain that this warp has left at `to`; else it begins */
 } run;
 
 enum { NONE, WHOLE, ASK }; /* what is known of a run: it is empty, a whole chunk, neither */
@@ -179,6 +180,11 @@ template <typename T, int A, int B> ROSE_DEVICE void multiply_runs(const run r[2
     const T *tag = NULL;
     float acc[2][4] = {};
     uint4 w[2][K32], x[2][K32];
+    if (A != NONE && r[0].goes_on && g == 0) {
+        const float2 sum = *reinterpret_cast<const float2 *>(g_shared + r[0].to + t * 8);
+        acc[0][0] = sum.x;
+        acc[0][1] = sum.y;
+    }
 #define SKIPPED(i, j) ((i == 0 ? A : B) != WHOLE && ((i == 0 ? A : B) == NONE || j >= r[i].n_k32))
 #pragma unroll
     for (uint32_t j = 0; j < K32; j++)
@@ -239,6 +245,7 @@ ROSE_DEVICE run make_run(const rose_cuda_mega &a, int buffer, const float *sums,
     r.w = place_of(buffer_at(a, buffer)) + (tile * (k / 32) + chunk * K32) * 512;
     r.to = place_of(sums) + (chunk * n_tiles + tile) * 32;
     r.n_k32 = chunk >= n_chunks || tile >= n_tiles ? 0 : left < K32 ? left : K32;
+    r.goes_on = false;
     return r;
 }
 
@@ -253,6 +260,22 @@ ROSE_DEVICE void multiply_few(const rose_cuda_mega &a, const mega &m, int buffer
     for (uint32_t tile = m.tile; tile < n_tiles; tile += m.apart * 2)
         multiply<T>(make_run(a, buffer, sums, a.d, m.n_chunks, n_tiles, m.chunk, tile),
                     make_run(a, buffer, sums, a.d, m.n_chunks, n_tiles, m.chunk, tile + m.apart));
+}
+
+/* A tile by this warp, all chunks as one chain. Sums to [8], for all lanes to read. */
+template <typename T>
+ROSE_DEVICE void multiply_all(const rose_cuda_mega &a, const mega &m, int buffer, float *sums,
+                              uint32_t tile)
+{
+    run nothing = {};
+#pragma unroll 1
+    for (uint32_t c = 0; c < m.n_chunks; c++) {
+        run r = make_run(a, buffer, sums, a.d, m.n_chunks, tile + 1, c, tile);
+        r.to = place_of(sums);
+        r.goes_on = c > 0;
+        multiply<T>(r, nothing);
+    }
+    __syncwarp();
 }
 
 /* The chunks' sums (at most MOST) of output `n` of n_tiles x 8, ascending. All are loaded, so that

@@ -25,7 +25,8 @@ static const struct {
                {"stationary", ROSE_CUDA_WITHOUT_STATIONARY},
                {"cluster", ROSE_CUDA_WITHOUT_CLUSTER},
                {"stream-k", ROSE_CUDA_WITHOUT_STREAM_K},
-               {"waves", ROSE_CUDA_WITHOUT_WAVES}};
+               {"waves", ROSE_CUDA_WITHOUT_WAVES},
+               {"pingpong", ROSE_CUDA_WITHOUT_PINGPONG}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 
 static uint32_t bit_of(const char *name, size_t length)

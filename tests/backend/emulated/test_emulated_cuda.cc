@@ -1,8 +1,8 @@
 /* tests/backend/emulated/test_emulated_cuda.cc - the matrix kernels of linear_wide.cuh,
- * linear_once.cuh, linear_cluster.cuh and linear_stationary.cuh, and those of prompts.cu, from
- * their sources, on machine.h: every kernel, every epilogue, bit for bit what docs/NUMERICS.md
- * says, with copies and products as early and as late as they may be. The only test of these
- * kernels where there is no GPU. */
+ * linear_once.cuh, linear_cluster.cuh, linear_stationary.cuh and linear_pingpong.cuh, and those of
+ * prompts.cu, from their sources, on machine.h: every kernel, every epilogue, bit for bit what
+ * docs/NUMERICS.md says, with copies and products as early and as late as they may be. The only
+ * test of these kernels where there is no GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,9 +56,10 @@ static float sum_of(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t 
     const T *w = static_cast<const T *>(l->w), *h = static_cast<const T *>(io->h);
     float sum = 0;
     if (n >= l->n) return 0;
-    for (uint32_t first = 0; first < l->k_pad; first += CHUNK_K) {
+    const uint32_t chunk = io->epilogue == ROSE_CUDA_EPI_LOGITS ? l->k_pad : (uint32_t)CHUNK_K;
+    for (uint32_t first = 0; first < l->k_pad; first += chunk) {
         float acc = 0;
-        for (uint32_t k = first; k < first + CHUNK_K && k < l->k_pad; k += 16) {
+        for (uint32_t k = first; k < first + chunk && k < l->k_pad; k += 16) {
             double x[16], y[16];
             for (uint32_t i = 0; i < 16; i++) {
                 x[i] = (double)to_f32(h[h_index(row, k + i, l->k_pad)]);
@@ -342,12 +343,13 @@ static bool is_for(const char *name, const rose_cuda_io &io, const rose_cuda_lin
     const bool head = io.epilogue == ROSE_CUDA_EPI_LOGITS;
     const bool residual = io.epilogue == ROSE_CUDA_EPI_RESIDUAL;
     if (strcmp(name, "wide-192") == 0) return !residual;
-    if (strcmp(name, "wide-192-pair") == 0) return residual || head;
     if (strcmp(name, "wide-128") == 0) return !head;
-    if (strcmp(name, "wide-160") == 0 || strcmp(name, "once-64-alone") == 0) return residual;
+    if (strcmp(name, "wide-192-pair") == 0 || strcmp(name, "wide-160") == 0 ||
+        strcmp(name, "once-64-alone") == 0)
+        return residual;
     if (strcmp(name, "once-128-128") == 0) return !head && !residual;
     if (strncmp(name, "cluster", 7) == 0) return residual;
-    if (strncmp(name, "wide-64", 7) == 0) return head;
+    if (strncmp(name, "wide-64", 7) == 0 || strncmp(name, "pingpong", 8) == 0) return head;
     if (strncmp(name, "once", 4) == 0) return !head;
     if (strncmp(name, "chain", 5) == 0) return residual && l.k_pad <= ROSE_CUDA_CHAIN_K;
     if (strncmp(name, "stationary", 10) == 0)
@@ -488,7 +490,8 @@ static void test_shared(void **state)
 /* Which kernel the engine chooses, of those that give the same bits: the residual of more than 512
  * rows goes to linear_stationary.cuh where it takes the shape and is not left out, of a longer k to
  * linear_cluster.cuh, whose smallest tile it is of which all are on the chip, of more rows to pairs
- * that share tiles out; the head of two tiles of rows, or an even number from 64 on, to pairs. */
+ * that share tiles out; the head to linear_pingpong.cuh where that has no more waves, by pairs that
+ * share weights or, of an odd number of tiles of rows, rows. */
 static void test_choice(void **state)
 {
     (void)state;
@@ -510,12 +513,14 @@ static void test_choice(void **state)
         {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 192, ROSE_CUDA_WITHOUT_CLUSTER, "cluster-64-96", false},
         {ROSE_CUDA_EPI_RESIDUAL, 705, 1600, 192, 0, "wide-192-pair", true},
         {ROSE_CUDA_EPI_RESIDUAL, 705, 1600, 192, ROSE_CUDA_WITHOUT_STREAM_K, "wide-96", true},
-        {ROSE_CUDA_EPI_LOGITS, 193, 64, 768, 0, "wide-192-pair", true},
-        {ROSE_CUDA_EPI_LOGITS, 256, 64, 768, 0, "wide-192-pair", true},
-        {ROSE_CUDA_EPI_LOGITS, 257, 64, 768, 0, "wide-192-pair", false},
+        {ROSE_CUDA_EPI_LOGITS, 193, 64, 768, 0, "pingpong", true},
+        {ROSE_CUDA_EPI_LOGITS, 256, 64, 768, 0, "pingpong", true},
+        {ROSE_CUDA_EPI_LOGITS, 257, 64, 768, 0, "pingpong", false},
         {ROSE_CUDA_EPI_LOGITS, 257, 64, 768, 0, "wide-192", true},
-        {ROSE_CUDA_EPI_LOGITS, 768, 64, 768, 0, "wide-192", true},
-        {ROSE_CUDA_EPI_LOGITS, 8065, 32, 192, 0, "wide-192-pair", true}};
+        {ROSE_CUDA_EPI_LOGITS, 768, 64, 768, 0, "pingpong", true},
+        {ROSE_CUDA_EPI_LOGITS, 768, 64, 768, ROSE_CUDA_WITHOUT_PINGPONG, "wide-192", true},
+        {ROSE_CUDA_EPI_LOGITS, 128, 64, 704, 0, "pingpong-rows", true},
+        {ROSE_CUDA_EPI_LOGITS, 100, 64, 1408, 0, "pingpong-rows", true}};
     for (const auto &c : cases) {
         const int kernel = rose_cuda_linear_named(c.name);
         assert_in_range(kernel, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);

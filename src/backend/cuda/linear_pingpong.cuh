@@ -1,0 +1,213 @@
+/* backend/cuda/linear_pingpong.cuh - the head of many rows on sm_90a. To the bits of tiles_kernel
+ * (linear.cuh): one chain over all of k, so that a warpgroup has registers for a whole tile of 128
+ * rows. The two warpgroups of a block take tiles by turns: one multiplies for all of the other's
+ * end, in which up to 98 KB of logits go out, 32 bytes a cycle. Ring and copies as in
+ * linear_wide.cuh, whose tiles both warpgroups end at once.
+ *
+ * By pairs of blocks, which ask the L2 for less, and so leave more power to the products (many rows
+ * are at the chip's limit): two that follow each other in rows share the weights, or, of an odd
+ * number of tiles of rows, two that follow each other in outputs the rows. Alone, head of GPT-2,
+ * 8192 rows: 1.13 to 1.18 of the time (H100, 2026-11-23).
+ *
+ * 448 rows and more: 0.86 to 0.96 of the time of linear_wide.cuh. Bound: the products, at the clock
+ * that the power leaves them (docs/results/gpu-optimisations.md, "The head in one chain"). */
+#ifndef ROSE_BACKEND_CUDA_LINEAR_PINGPONG_CUH
+#define ROSE_BACKEND_CUDA_LINEAR_PINGPONG_CUH
+
+#include "backend/cuda/linear_wide.cuh"
+
+enum { PINGPONG_PEERS = 2 };
+
+template <int TN> static constexpr uint32_t PINGPONG_STAGE = WIDE_STAGE<2, TN>;
+template <int TN>
+static constexpr size_t PINGPONG_SHARED = STAGES_OF<2, TN> *(size_t)PINGPONG_STAGE<TN>;
+
+#if ROSE_HOPPER
+
+/* Past the n stages of the other warpgroup's tile. */
+template <int STAGES> ROSE_DEVICE void skip_stages(ring_place *p, uint32_t n)
+{
+    p->slot += n;
+    while (p->slot >= STAGES) {
+        p->slot -= STAGES;
+        p->parity ^= 1;
+    }
+}
+
+/* The products of a tile, rows 0 to 63 and 64 to 127. The other warpgroup, if `more` says that it
+ * has a tile, begins when the last stage of this one is there: a barrier tells a phase only from
+ * the one before. */
+template <typename T, int TN>
+ROSE_DEVICE void multiply_by_turns(float (&acc)[2][TN / 2], wide_ring *r, uint32_t n_stages,
+                                   bool more)
+{
+    constexpr int STAGES = STAGES_OF<2, TN>;
+#pragma unroll 1
+    for (uint32_t s = 0; s < n_stages; s++) {
+        const uint32_t at = r->ring + r->at.slot * PINGPONG_STAGE<TN>;
+        const uint64_t rows = core_matrices(at, BLOCK_BYTES);
+        const uint64_t below = core_matrices(at + 8 * BLOCK_BYTES, BLOCK_BYTES);
+        const uint64_t outputs = core_matrices(at + 16 * BLOCK_BYTES, BLOCK_BYTES);
+        barrier_wait(r->full + r->at.slot * 8, r->at.parity);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < STAGE_K / 16; i++) {
+            const bool goes_on = s > 0 || i > 0;
+            wgmma(acc[0], rows + i * 16, outputs + i * 16, goes_on, static_cast<const T *>(NULL));
+            wgmma(acc[1], below + i * 16, outputs + i * 16, goes_on, static_cast<const T *>(NULL));
+        }
+        wgmma_commit();
+        next_place<STAGES>(&r->at);
+        if (s == n_stages - 1) pair_arrive(2 - r->group, more ? 0 : 1);
+        if (s == 0) continue;
+        wgmma_wait<1>();
+        free_stage<PINGPONG_PEERS>(r, slot_before<STAGES>(*r, 2));
+    }
+    wgmma_wait<0>();
+    free_stage<PINGPONG_PEERS>(r, slot_before<STAGES>(*r, 1));
+    keep_here(acc[0]);
+    keep_here(acc[1]);
+}
+
+/* 64 of the tile's rows, from row0 on. */
+template <typename T, int TN>
+ROSE_DEVICE void end_rows(const float (&sum)[TN / 2], uint32_t row0, uint32_t n0,
+                          const rose_cuda_linear &l, const rose_cuda_io &io)
+{
+    constexpr int EPI = ROSE_CUDA_EPI_LOGITS;
+    wide_tile tile;
+    begin_wide<EPI>(&tile, io, row0 + threadIdx.x % 128 / 32 * 16, n0);
+    finish_wide<T, EPI, TN, 0, TN / 16>(&tile, NULL, sum, l, io);
+    end_wide_logits<TN>(tile, sum, l, io);
+}
+
+/* Every other of the block's tiles. The first warpgroup begins without a turn given to it. */
+template <typename T, int TN, bool SAME_ROWS>
+ROSE_DEVICE void multiply_pingpong(const rose_cuda_linear &l, const rose_cuda_io &io,
+                                   const wide_walk &walk, const wide_shares &shares, wide_ring *r)
+{
+    constexpr int STAGES = STAGES_OF<2, TN>, PEERS = PINGPONG_PEERS;
+    const uint32_t n_stages = wide_stages(l);
+
+    pdl_wait();
+    if (r->group > 0) skip_stages<STAGES>(&r->at, n_stages);
+    for (uint32_t turn = r->group;; turn += 2) {
+        float acc[2][TN / 2];
+        const uint32_t at = blockIdx.x / PEERS + turn * shares.blocks;
+        if (at >= shares.by_turns) break;
+        pair_wait(1 + r->group, turn);
+        multiply_by_turns<T, TN>(acc, r, n_stages, at + shares.blocks < shares.by_turns);
+        const wide_tile_place tile = wide_place(&walk, at);
+        const uint32_t row0 = (SAME_ROWS ? tile.row : tile.row * PEERS + r->rank) * 128;
+        const uint32_t n0 = (SAME_ROWS ? tile.col * PEERS + r->rank : tile.col) * TN;
+        end_rows<T, TN>(acc[0], row0, n0, l, io);
+        end_rows<T, TN>(acc[1], row0 + 64, n0, l, io);
+        skip_stages<STAGES>(&r->at, n_stages);
+    }
+}
+
+#endif
+
+/* One warpgroup to copy, two to multiply. SAME_ROWS: the pair shares its rows, else its weights. */
+template <typename T, int TN, bool SAME_ROWS>
+static __global__ void __launch_bounds__(384, 1)
+    pingpong_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
+                    const wide_shares shares, const __grid_constant__ CUtensorMap w_map,
+                    const __grid_constant__ CUtensorMap h_map)
+{
+#if ROSE_HOPPER
+    constexpr int STAGES = STAGES_OF<2, TN>, PEERS = PINGPONG_PEERS;
+    const uint32_t rank = cluster_rank();
+    ROSE_BLOCK_MEMORY(stages);
+    __shared__ uint64_t full[STAGES], empty[STAGES];
+    __shared__ uint2 places[KEPT<STAGES>];
+    const uint32_t ring = shared_address(stages), full_at = shared_address(full),
+                   empty_at = shared_address(empty);
+    if (!io.late) pdl_launch();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(full_at + i * 8, 1);
+            barrier_init(empty_at + i * 8, PEERS * 4); /* of each block one warpgroup's warps */
+        }
+        barrier_init_done();
+    }
+    __syncthreads();
+    cluster_sync(); /* the other block's barriers are there, too */
+    if (threadIdx.x < 128) {
+        fewer_registers<40>();
+        if (threadIdx.x == 0) {
+            const wide_copies c = {.w_map = &w_map,
+                                   .h_map = &h_map,
+                                   .bias = NULL,
+                                   .ring = ring,
+                                   .full = full_at,
+                                   .empty = empty_at,
+                                   .places = shared_address(places), /* which nobody reads */
+                                   .n = l.n,
+                                   .n_stages = wide_stages(l),
+                                   .rank = rank};
+            const wide_turns turns = {};
+            copy_wide<2, TN, STAGES, PEERS, false, SAME_ROWS>(c, walk, shares, turns);
+            if (io.late) pdl_launch();
+        }
+    } else {
+        more_registers<232>();
+        wide_ring r = {.ring = ring,
+                       .full = full_at,
+                       .empty = empty_at,
+                       .group = warpgroup() - 1,
+                       .lane = threadIdx.x % 32,
+                       .rank = rank,
+                       .at = {0, 0},
+                       .chunk = 0};
+        multiply_pingpong<T, TN, SAME_ROWS>(l, io, walk, shares, &r);
+    }
+    __syncthreads();
+    cluster_sync(); /* the other block may still copy and arrive here */
+#endif
+}
+
+/* ---- launchers ---- */
+
+template <typename T, int TN, bool SAME_ROWS>
+static cudaError_t launch_pingpong(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                   const rose_cuda_io *io)
+{
+    constexpr uint32_t PEERS = PINGPONG_PEERS, HIGH = SAME_ROWS ? 1 : PEERS,
+                       ACROSS = SAME_ROWS ? PEERS : 1;
+    const wide_walk walk =
+        wide_walk_of(io->rows, 128 * HIGH, l->n, TN * ACROSS, (uint64_t)l->k_pad * sizeof(T));
+    const uint32_t most = (uint32_t)g_multiprocessors / PEERS;
+    const wide_shares shares = wide_shares_of(walk.n, walk.n < most ? walk.n : most,
+                                              (l->k_pad + CHUNK_K - 1) / CHUNK_K, false);
+    CUtensorMap w, h;
+    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / HIGH);
+    if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, 16 / ACROSS);
+    if (e != cudaSuccess) return e;
+    return launch_clusters(at, PEERS, pingpong_kernel<T, TN, SAME_ROWS>,
+                           dim3(shares.blocks * PEERS), 384, PINGPONG_SHARED<TN>, *l, *io, walk,
+                           shares, w, h);
+}
+
+template <typename T>
+static cudaError_t run_pingpong(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                const rose_cuda_io *io, rose_cuda_wide kernel)
+{
+    if (io->epilogue != ROSE_CUDA_EPI_LOGITS) return cudaErrorInvalidValue;
+    return kernel == ROSE_CUDA_PINGPONG
+               ? launch_pingpong<T, ROSE_CUDA_PINGPONG_N, false>(at, l, io)
+               : launch_pingpong<T, ROSE_CUDA_PINGPONG_ROWS_N, true>(at, l, io);
+}
+
+/* After init_wide has found that they are there. */
+template <typename T> static cudaError_t init_pingpong(void)
+{
+    const wide_needs kernels[] = {
+        {(const void *)pingpong_kernel<T, ROSE_CUDA_PINGPONG_N, false>,
+         PINGPONG_SHARED<ROSE_CUDA_PINGPONG_N>},
+        {(const void *)pingpong_kernel<T, ROSE_CUDA_PINGPONG_ROWS_N, true>,
+         PINGPONG_SHARED<ROSE_CUDA_PINGPONG_ROWS_N>}};
+    return allow_shared(kernels, sizeof kernels / sizeof *kernels);
+}
+
+#endif
