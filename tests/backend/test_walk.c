@@ -36,8 +36,14 @@ static void check_walk(uint32_t rows, uint32_t tile_rows, uint32_t n_out, uint32
     assert_true(w.n_rows * tile_rows >= rows && (w.n_rows - 1) * tile_rows < rows);
     assert_true(w.n_cols * tile_outputs >= n_out && (w.n_cols - 1) * tile_outputs < n_out);
     assert_true(w.group >= 1 && w.group <= w.n_rows);
+    const uint32_t blocks = 1 + below(w.n < 140 ? w.n : 140);
+    uint8_t *by_turns = calloc(w.n, 1);
+    assert_non_null(by_turns);
     for (uint32_t i = 0; i < w.n; i++) {
         const wide_tile_place p = wide_place(&w, i);
+        const wide_tile_place q = wide_place_by_turns(&w, i, blocks);
+        assert_true(q.row < w.n_rows && q.col == p.col);
+        assert_int_equal(by_turns[q.row * w.n_cols + q.col]++, 0);
         assert_true(p.row < w.n_rows && p.col < w.n_cols);
         assert_int_equal(seen[p.row * w.n_cols + p.col]++, 0);
         if (i == 0 || p.col != before.col || p.row / w.group != before.row / w.group) changes++;
@@ -48,6 +54,21 @@ static void check_walk(uint32_t rows, uint32_t tile_rows, uint32_t n_out, uint32
     if (w.group > 1)
         assert_true((uint64_t)w.group * tile_rows * row_bytes <= (uint64_t)WIDE_GROUP_BYTES);
     free(seen);
+    free(by_turns);
+}
+
+/* Where blocks are a multiple of the rows of tiles, a block has each row in its turn. */
+static void test_rows_by_turns(void **state)
+{
+    (void)state;
+    for (uint32_t rows = 1; rows <= 6; rows++) {
+        const uint32_t blocks = 66 / rows * rows;
+        const wide_walk w = wide_walk_of(rows * 128, 128, 50257, 352, 1536);
+        for (uint32_t b = 0; b < blocks; b++)
+            for (uint32_t at = b; at + blocks < w.n; at += blocks)
+                assert_int_equal(wide_place_by_turns(&w, at + blocks, blocks).row,
+                                 (wide_place_by_turns(&w, at, blocks).row + 1) % rows);
+    }
 }
 
 static void test_every_tile_once(void **state)
@@ -302,9 +323,9 @@ int main(void)
 {
     const char *seed = getenv("ROSE_TEST_SEED");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_tile_once), cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_shares), cmocka_unit_test(test_outputs),
-        cmocka_unit_test(test_pages)};
+        cmocka_unit_test(test_every_tile_once), cmocka_unit_test(test_rows_by_turns),
+        cmocka_unit_test(test_columns),         cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_outputs),         cmocka_unit_test(test_pages)};
     g_seed = seed != NULL ? strtoull(seed, NULL, 0) : 1;
     print_message("seed %llu\n", (unsigned long long)g_seed);
     return cmocka_run_group_tests(tests, NULL, NULL);

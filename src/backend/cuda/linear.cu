@@ -275,16 +275,18 @@ static choice best_wide(const rose_cuda_linear *l, const rose_cuda_io *io,
 }
 
 /* Of linear_wide.cuh and linear_pingpong.cuh (GPT-2's on an H100, 2026-11-23). Of pairs a last tile
- * without a neighbour multiplies for nothing. */
+ * without a neighbour multiplies for nothing. Where tiles of rows are odd and the last has 64 rows
+ * or fewer, those that share rows do half of it, each block as often as the others. */
 static int best_head(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
 {
-    static const tiling all[] = {
+    const uint32_t high = (io->rows + 127) / 128, half = high > 1 && high % 2 != 0 ? 2 : 1;
+    const tiling all[] = {
         {ROSE_CUDA_WIDE_192, 128, 192, 1, 87, 1, 1},
         {ROSE_CUDA_WIDE_96, 128, 96, 1, 68, 1, 1},
         {ROSE_CUDA_WIDE_64_96, 64, 96, 2, 56, 1, 1},
         {ROSE_CUDA_WIDE_64_48, 64, 48, 2, 42, 1, 1},
         {ROSE_CUDA_PINGPONG, 128, ROSE_CUDA_PINGPONG_N, 1, 95, 2, 1},
-        {ROSE_CUDA_PINGPONG_ROWS, 128, ROSE_CUDA_PINGPONG_ROWS_N, 1, 92, 1, 2}};
+        {ROSE_CUDA_PINGPONG_ROWS, 128 / half, ROSE_CUDA_PINGPONG_ROWS_N, half, 92, 1, 2}};
     const bool pingpong = (at->without & ROSE_CUDA_WITHOUT_PINGPONG) == 0;
     return least(all, pingpong ? 6 : 4, l, io, at).kernel;
 }

@@ -6,7 +6,8 @@
  *
  * By pairs of blocks, which ask the L2 for less, and so leave more power to the products (many rows
  * are at the chip's limit): two that follow each other in rows share the weights, or, of an odd
- * number of tiles of rows, two that follow each other in outputs the rows. Alone, head of GPT-2,
+ * number of tiles of rows, two that follow each other in outputs the rows; there a last tile of 64
+ * rows or fewer is half of one, and each block has as many of them. Alone, head of GPT-2,
  * 8192 rows: 1.13 to 1.18 of the time (H100, 2026-11-23).
  *
  * 448 rows and more: 0.86 to 0.96 of the time of linear_wide.cuh. Bound: the products, at the clock
@@ -24,6 +25,13 @@ static constexpr size_t PINGPONG_SHARED = STAGES_OF<2, TN> *(size_t)PINGPONG_STA
 
 #if ROSE_HOPPER
 
+template <bool SAME_ROWS>
+ROSE_DEVICE wide_tile_place place_of_tile(const wide_walk &walk, const wide_shares &shares,
+                                          uint32_t at)
+{
+    return SAME_ROWS ? wide_place_by_turns(&walk, at, shares.blocks) : wide_place(&walk, at);
+}
+
 /* Past the n stages of the other warpgroup's tile. */
 template <int STAGES> ROSE_DEVICE void skip_stages(ring_place *p, uint32_t n)
 {
@@ -34,10 +42,10 @@ template <int STAGES> ROSE_DEVICE void skip_stages(ring_place *p, uint32_t n)
     }
 }
 
-/* The products of a tile, rows 0 to 63 and 64 to 127. The other warpgroup, if `more` says that it
- * has a tile, begins when the last stage of this one is there: a barrier tells a phase only from
- * the one before. */
-template <typename T, int TN>
+/* The products of a tile, rows 0 to 63 and, of two PARTS, 64 to 127. The other warpgroup, if `more`
+ * says that it has a tile, begins when the last stage of this one is there: a barrier tells a phase
+ * only from the one before. */
+template <typename T, int TN, int PARTS>
 ROSE_DEVICE void multiply_by_turns(float (&acc)[2][TN / 2], wide_ring *r, uint32_t n_stages,
                                    bool more)
 {
@@ -54,7 +62,9 @@ ROSE_DEVICE void multiply_by_turns(float (&acc)[2][TN / 2], wide_ring *r, uint32
         for (int i = 0; i < STAGE_K / 16; i++) {
             const bool goes_on = s > 0 || i > 0;
             wgmma(acc[0], rows + i * 16, outputs + i * 16, goes_on, static_cast<const T *>(NULL));
-            wgmma(acc[1], below + i * 16, outputs + i * 16, goes_on, static_cast<const T *>(NULL));
+            if constexpr (PARTS > 1)
+                wgmma(acc[1], below + i * 16, outputs + i * 16, goes_on,
+                      static_cast<const T *>(NULL));
         }
         wgmma_commit();
         next_place<STAGES>(&r->at);
@@ -65,8 +75,9 @@ ROSE_DEVICE void multiply_by_turns(float (&acc)[2][TN / 2], wide_ring *r, uint32
     }
     wgmma_wait<0>();
     free_stage<PINGPONG_PEERS>(r, slot_before<STAGES>(*r, 1));
-    keep_here(acc[0]);
-    keep_here(acc[1]);
+#pragma unroll
+    for (int p = 0; p < PARTS; p++)
+        keep_here(acc[p]);
 }
 
 /* 64 of the tile's rows, from row0 on. */
@@ -93,15 +104,20 @@ ROSE_DEVICE void multiply_pingpong(const rose_cuda_linear &l, const rose_cuda_io
     if (r->group > 0) skip_stages<STAGES>(&r->at, n_stages);
     for (uint32_t turn = r->group;; turn += 2) {
         float acc[2][TN / 2];
-        const uint32_t at = blockIdx.x / PEERS + turn * shares.blocks;
+        const uint32_t at = blockIdx.x / PEERS + turn * shares.blocks, next = at + shares.blocks;
         if (at >= shares.by_turns) break;
+        const bool half =
+            SAME_ROWS && place_of_tile<SAME_ROWS>(walk, shares, at).row * 128 + 64 >= io.rows;
         pair_wait(1 + r->group, turn);
-        multiply_by_turns<T, TN>(acc, r, n_stages, at + shares.blocks < shares.by_turns);
-        const wide_tile_place tile = wide_place(&walk, at);
+        if (half)
+            multiply_by_turns<T, TN, 1>(acc, r, n_stages, next < shares.by_turns);
+        else
+            multiply_by_turns<T, TN, 2>(acc, r, n_stages, next < shares.by_turns);
+        const wide_tile_place tile = place_of_tile<SAME_ROWS>(walk, shares, at);
         const uint32_t row0 = (SAME_ROWS ? tile.row : tile.row * PEERS + r->rank) * 128;
         const uint32_t n0 = (SAME_ROWS ? tile.col * PEERS + r->rank : tile.col) * TN;
         end_rows<T, TN>(acc[0], row0, n0, l, io);
-        end_rows<T, TN>(acc[1], row0 + 64, n0, l, io);
+        if (!half) end_rows<T, TN>(acc[1], row0 + 64, n0, l, io);
         skip_stages<STAGES>(&r->at, n_stages);
     }
 }
@@ -145,7 +161,8 @@ static __global__ void __launch_bounds__(384, 1)
                                    .places = shared_address(places), /* which nobody reads */
                                    .n = l.n,
                                    .n_stages = wide_stages(l),
-                                   .rank = rank};
+                                   .rank = rank,
+                                   .rows = io.rows};
             const wide_turns turns = {};
             copy_wide<2, TN, STAGES, PEERS, false, SAME_ROWS>(c, walk, shares, turns);
             if (io.late) pdl_launch();

@@ -107,6 +107,7 @@ typedef struct wide_copies {
     uint32_t ring, full, empty, places, biases; /* shared addresses */
     uint32_t n, n_stages, rank /* of the cluster */;
     uint32_t ends; /* shared address, where tiles are shared out */
+    uint32_t rows; /* of SAME_ROWS */
 } wide_copies;
 
 /* Where tiles are shared out, the block keeps this of a turn as well: chunks, and a sum of ENDS_*.
@@ -149,7 +150,8 @@ ROSE_DEVICE uint32_t ends_of(const wide_turns &t, uint32_t turn)
 
 /* The block's turns. The weights of the first stages are under way before the kernel in front has
  * ended. SHARED: tiles may be shared out; else turns is not looked at, as it takes divisions (4 %
- * of QKV of 1408 rows; H100, 2026-11-23). SAME_ROWS: the PEERS have rows in common, not weights. */
+ * of QKV of 1408 rows; H100, 2026-11-23). SAME_ROWS: the PEERS have rows in
+ * common, not weights, and tiles go by turns (wide_walk.h). */
 template <int GROUPS, int TN, int STAGES, int PEERS, bool SHARED, bool SAME_ROWS = false>
 ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wide_shares &shares,
                            const wide_turns &turns)
@@ -159,7 +161,10 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wi
     uint32_t early = 0, turn = 0;
     wide_part part = {b, 0, shares.chunks};
     if (SHARED) part = wide_part_of(&shares, &turns, b, 0);
-    wide_tile_place tile = wide_place(&walk, part.tile);
+    const auto place = [&](uint32_t at) {
+        return SAME_ROWS ? wide_place_by_turns(&walk, at, shares.blocks) : wide_place(&walk, at);
+    };
+    wide_tile_place tile = place(part.tile);
     const auto copy_stage = [&](uint32_t slot, uint32_t stage) {
         const uint32_t kept = turn % KEPT<STAGES>;
         /* The stage with which place and bias come. */
@@ -177,8 +182,10 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wi
         copy_stage(early, early);
     pdl_wait();
     for (;;) {
-        const uint32_t row0 = SAME_ROWS ? tile.row * (GROUPS * 64) + c.rank * (GROUPS * 32)
-                                        : (tile.row * PEERS + c.rank) * (GROUPS * 64);
+        uint32_t row0 = SAME_ROWS ? tile.row * (GROUPS * 64) + c.rank * (GROUPS * 32)
+                                  : (tile.row * PEERS + c.rank) * (GROUPS * 64);
+        /* A box of nothing but rows behind the last is slow, and they are not looked at. */
+        if (SAME_ROWS && row0 >= c.rows) row0 = tile.row * (GROUPS * 64);
         const uint32_t end = (part.chunk + part.n) * CHUNK_STAGES;
         for (uint32_t s = part.chunk * CHUNK_STAGES; s < end; s++) {
             if (early > 0) {
@@ -203,7 +210,7 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wi
             part.tile += shares.blocks;
             if (part.tile >= shares.by_turns) return;
         }
-        tile = wide_place(&walk, part.tile);
+        tile = place(part.tile);
     }
 }
 

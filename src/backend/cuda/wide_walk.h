@@ -61,6 +61,15 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
     return p;
 }
 
+/* The same for blocks that take tiles `blocks` apart, where each would have one row of tiles for
+ * ever: with each turn it has the next. For tiles of which some rows have less to do. */
+ROSE_BOTH wide_tile_place wide_place_by_turns(const wide_walk *w, uint32_t at, uint32_t blocks)
+{
+    wide_tile_place p = wide_place(w, at);
+    if (w->group == w->n_rows && blocks % w->n_rows == 0) p.row = (p.row + at / blocks) % w->n_rows;
+    return p;
+}
+
 /* How the blocks of a kernel take the tiles of a walk. Of the first `by_turns` block b takes b, b +
  * blocks and so on. Where these are not all, the tiles behind them, more than there are blocks and
  * fewer than twice as many, would not come out even, and are shared out as one row of chunks of k,

@@ -443,6 +443,7 @@ static void test_rings(void **state)
         n_bad += compare(i % 2, 65, 832, 100, ROSE_CUDA_EPI_RESIDUAL, 0);
         n_bad += compare(i % 2, 130, 832, 100, ROSE_CUDA_EPI_ACT, 0);
         n_bad += compare(i % 2, 65, 832, 100, ROSE_CUDA_EPI_LOGITS, 0);
+        n_bad += compare(i % 2, 129 + any(64), 200, 1000, ROSE_CUDA_EPI_LOGITS, 0);
     }
     for (int type = 0; type < 2; type++)
         n_bad += compare(type, 65, 448, 1344, ROSE_CUDA_EPI_QKV, 64);
