@@ -252,8 +252,8 @@ static void test_many_logits(void **state)
     assert_int_equal(n_bad, 0);
 }
 
-/* Sums of nothing but zeros, of either sign: the sign of a logit that is zero decides which of two
- * is the larger. A third of the rows is +0, another -0, half of the weights. */
+/* Sums of nothing but zeros, of either sign. A third of the rows is +0, another -0, half of the
+ * weights. */
 static void test_zeros(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
 /* backend/cuda/fp32.cu - matrix products and attention without tensor cores: for --dtype float32,
  * where exactness counts and not time. Sums: one chain of fused multiply-adds a chunk of
- * 192 values, k ascending; chunks as in linear.cuh. Attention as in attention.cu with such chains
- * in place of the products, and exp2f; the other types only with --prefill-backend naive, whose
- * bits are not those of attention.cu. */
+ * 192 values, k ascending; chunks as in linear.cuh, in the head too. Attention as in attention.cu
+ * with such chains in place of the products, and exp2f; the other types only with --prefill-backend
+ * naive, whose bits are not those of attention.cu. */
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 

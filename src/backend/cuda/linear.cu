@@ -276,7 +276,7 @@ static choice best_wide(const rose_cuda_linear *l, const rose_cuda_io *io,
 
 /* Of linear_wide.cuh and linear_pingpong.cuh (GPT-2's on an H100, 2026-11-23). Of pairs a last tile
  * without a neighbour multiplies for nothing. Where tiles of rows are odd and the last has 64 rows
- * or fewer, those that share rows do half of it, each block as often as the others. */
+ * or fewer, those that share rows do half of it, and most blocks as often as the others. */
 static int best_head(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
 {
     const uint32_t high = (io->rows + 127) / 128, half = high > 1 && high % 2 != 0 ? 2 : 1;

@@ -17,7 +17,8 @@
  * - LayerNorm: by one warp in every block, from its own copy of x.
  *
  * The sums are those of the other kernels, in their order (docs/NUMERICS.md), so the bits are too:
- * chunks of 192 chained through mma.sync and added ascending, splits of 32 merged ascending.
+ * chunks of 192 chained through mma.sync and added ascending, in the head one chain, splits of 32
+ * merged ascending.
  *
  * The polling needs all blocks on the chip at once: the host asks for that before it chooses this
  * kernel, and launches it cooperatively. If an exchange is lost all the same, the poll traps, which

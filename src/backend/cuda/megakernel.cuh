@@ -56,7 +56,7 @@ ROSE_DEVICE void forget(mega &m)
 
 typedef struct fixed {
     uint64_t barrier[N_BARRIERS];
-    float sums[2][ROSE_CUDA_MEGA_SUMS];     /* chunks' sums of a product */
+    float sums[2][ROSE_CUDA_MEGA_SUMS];     /* chunks' sums of a product; the head's chains */
     uint32_t qkv[3][HD / 2];                /* T, of this head */
     uint4 pages[ATTEND][SPLIT_BYTES / 16];  /* the first split of each attending warp */
     float norm[2][2][ROSE_CUDA_MEGA_MAX_D]; /* LayerNorm's vectors */

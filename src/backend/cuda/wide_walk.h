@@ -62,7 +62,8 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
 }
 
 /* The same for blocks that take tiles `blocks` apart, where each would have one row of tiles for
- * ever: with each turn it has the next. For tiles of which some rows have less to do. */
+ * ever: with each turn it has the next. For tiles of which some rows have less to do. Not where
+ * blocks and rows of tiles merely have a divisor in common, nor of several groups. */
 ROSE_BOTH wide_tile_place wide_place_by_turns(const wide_walk *w, uint32_t at, uint32_t blocks)
 {
     wide_tile_place p = wide_place(w, at);

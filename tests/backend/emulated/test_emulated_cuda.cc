@@ -478,7 +478,7 @@ template <typename T> static void compare_shared(rose_cuda_type type, uint32_t k
 
 /* Tiles shared out by chunks: three of two pairs, of nine and of six chunks; five, of which two are
  * whole. (A block that hands a sum on and goes on with one, and nothing between, takes three pairs:
- * test_cuda_kernels.) */
+ * test_cuda_bits.) */
 static void test_shared(void **state)
 {
     (void)state;
