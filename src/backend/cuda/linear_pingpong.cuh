@@ -25,23 +25,6 @@ static constexpr size_t PINGPONG_SHARED = STAGES_OF<2, TN> *(size_t)PINGPONG_STA
 
 #if ROSE_HOPPER
 
-template <bool SAME_ROWS>
-ROSE_DEVICE wide_tile_place place_of_tile(const wide_walk &walk, const wide_shares &shares,
-                                          uint32_t at)
-{
-    return SAME_ROWS ? wide_place_by_turns(&walk, at, shares.blocks) : wide_place(&walk, at);
-}
-
-/* Past the n stages of the other warpgroup's tile. */
-template <int STAGES> ROSE_DEVICE void skip_stages(ring_place *p, uint32_t n)
-{
-    p->slot += n;
-    while (p->slot >= STAGES) {
-        p->slot -= STAGES;
-        p->parity ^= 1;
-    }
-}
-
 /* The products of a tile, rows 0 to 63 and, of two PARTS, 64 to 127. The other warpgroup, if `more`
  * says that it has a tile, begins when the last stage of this one is there: a barrier tells a phase
  * only from the one before. */

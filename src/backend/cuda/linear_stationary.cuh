@@ -86,16 +86,6 @@ ROSE_DEVICE void copy_stationary(const wide_copies &c, uint32_t kept, column_til
     }
 }
 
-/* Past the other warpgroup's tile. */
-template <int STAGES> ROSE_DEVICE void skip_tile(ring_place *p)
-{
-    p->slot += STATIONARY_STAGES;
-    while (p->slot >= STAGES) {
-        p->slot -= STAGES;
-        p->parity ^= 1;
-    }
-}
-
 /* The products of a tile. Two stages are under way while the warpgroup adds a chunk. A barrier
  * tells a phase only from the one before: so the other warpgroup, for which `more` says whether
  * there is a tile, begins when the last stage of this one is there. */
@@ -146,7 +136,7 @@ ROSE_DEVICE void multiply_stationary(const rose_cuda_linear &l, const rose_cuda_
     pdl_wait();
     if (r->group > 0) {
         column_next(&at);
-        skip_tile<STAGES>(&r->at);
+        skip_stages<STAGES>(&r->at, STATIONARY_STAGES);
     }
     while (column_there(&at)) {
         wide_tile tile;
@@ -162,7 +152,7 @@ ROSE_DEVICE void multiply_stationary(const rose_cuda_linear &l, const rose_cuda_
         finish_part<T, EPI, 2, STATIONARY_N, 1>(&tile, *r, sum, l, io, x_map);
         finish_part<T, EPI, 2, STATIONARY_N, 2>(&tile, *r, sum, l, io, x_map);
         column_next(&at);
-        skip_tile<STAGES>(&r->at);
+        skip_stages<STAGES>(&r->at, STATIONARY_STAGES);
     }
     if (STAGED<EPI> && threadIdx.x % 32 == 0) copies_done();
 }

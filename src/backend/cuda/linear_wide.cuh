@@ -93,6 +93,16 @@ template <int STAGES> ROSE_DEVICE void next_place(ring_place *p)
     }
 }
 
+/* Past the n stages of another warpgroup's tile. */
+template <int STAGES> ROSE_DEVICE void skip_stages(ring_place *p, uint32_t n)
+{
+    p->slot += n;
+    while (p->slot >= STAGES) {
+        p->slot -= STAGES;
+        p->parity ^= 1;
+    }
+}
+
 /* Of so many tiles, by turns, the block keeps the place and the bias: the thread that copies knows
  * them first, and the place is two divisions, for which the warps that multiply would wait. While
  * one tile ends the copies are up to STAGES + 2 stages ahead. Both come with a tile's first stage;
@@ -148,6 +158,14 @@ ROSE_DEVICE uint32_t ends_of(const wide_turns &t, uint32_t turn)
            (turn + 2 == t.n && t.tail > 0 ? ENDS_GOES_ON : 0);
 }
 
+/* SAME_ROWS: of pairs that have rows in common, not weights, tiles go by turns (wide_walk.h). */
+template <bool SAME_ROWS>
+ROSE_DEVICE wide_tile_place place_of_tile(const wide_walk &walk, const wide_shares &shares,
+                                          uint32_t at)
+{
+    return SAME_ROWS ? wide_place_by_turns(&walk, at, shares.blocks) : wide_place(&walk, at);
+}
+
 /* The block's turns. The weights of the first stages are under way before the kernel in front has
  * ended. SHARED: tiles may be shared out; else turns is not looked at, as it takes divisions (4 %
  * of QKV of 1408 rows; H100, 2026-11-23). SAME_ROWS: the PEERS have rows in
@@ -161,10 +179,7 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wi
     uint32_t early = 0, turn = 0;
     wide_part part = {b, 0, shares.chunks};
     if (SHARED) part = wide_part_of(&shares, &turns, b, 0);
-    const auto place = [&](uint32_t at) {
-        return SAME_ROWS ? wide_place_by_turns(&walk, at, shares.blocks) : wide_place(&walk, at);
-    };
-    wide_tile_place tile = place(part.tile);
+    wide_tile_place tile = place_of_tile<SAME_ROWS>(walk, shares, part.tile);
     const auto copy_stage = [&](uint32_t slot, uint32_t stage) {
         const uint32_t kept = turn % KEPT<STAGES>;
         /* The stage with which place and bias come. */
@@ -210,7 +225,7 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wi
             part.tile += shares.blocks;
             if (part.tile >= shares.by_turns) return;
         }
-        tile = place(part.tile);
+        tile = place_of_tile<SAME_ROWS>(walk, shares, part.tile);
     }
 }
 
