@@ -1,4 +1,4 @@
-/* bench/kernels.c - the matrix products of GPT-2 124M at many row counts, ours and the vendor
+/* bench/kernels.c - the matrix products of a GPT-2 at many row counts, ours and the vendor
  * library's in the same run (backend/kernel_bench.h says what is timed); on a CPU also what its
  * memory and threads give (backend/machine.h). A table on standard output, or JSON. */
 #include <inttypes.h>
@@ -13,12 +13,13 @@
 #include "bench/floor.h"
 #include "engine/flags.h"
 
-enum { MAX_POINTS = 32, MAX_ROWS = 32768, MAX_CPU_ROWS = 2048, N_LAYERS = 12 };
-enum { CPU_REST_MS = 2 }; /* oneDNN's threads spin for a while behind a pass */
+enum { MAX_POINTS = 32, MAX_ROWS = 32768, MAX_CPU_ROWS = 2048 };
+enum { WIDTH = 768, N_LAYERS = 12 }; /* of GPT-2 124M */
+enum { CPU_REST_MS = 2 };            /* oneDNN's threads spin for a while behind a pass */
 
 typedef struct options {
     const char *device, *dtype, *library, *isa, *kernel, *matrix, *row_list;
-    uint32_t repeats, rest_ms, max_rows, threads;
+    uint32_t repeats, rest_ms, max_rows, threads, width;
     bool json;
     uint32_t rows[MAX_POINTS], n_rows; /* of row_list, max_rows at most */
 } options;
@@ -26,16 +27,22 @@ typedef struct options {
 typedef struct matrix {
     const char *name;
     rose_kernel_role role;
-    uint32_t n_out, n_in;
+    uint32_t n_out, n_in; /* times the width; n_out of the head as it is */
 } matrix;
 
 static const matrix g_matrices[] = {
-    {"qkv", ROSE_KERNEL_QKV, 2304, 768},    {"proj", ROSE_KERNEL_RESIDUAL, 768, 768},
-    {"fc1", ROSE_KERNEL_ACT, 3072, 768},    {"fc2", ROSE_KERNEL_RESIDUAL, 768, 3072},
-    {"head", ROSE_KERNEL_HEAD, 50304, 768}, /* 50257 outputs in whole tiles */
+    {"qkv", ROSE_KERNEL_QKV, 3, 1},       {"proj", ROSE_KERNEL_RESIDUAL, 1, 1},
+    {"fc1", ROSE_KERNEL_ACT, 4, 1},       {"fc2", ROSE_KERNEL_RESIDUAL, 1, 4},
+    {"head", ROSE_KERNEL_HEAD, 50304, 1}, /* 50257 outputs in whole tiles */
 };
 
 enum { N_MATRICES = sizeof g_matrices / sizeof *g_matrices };
+
+static rose_kernel_shape shape_of(const matrix *m, uint32_t width, uint32_t rows)
+{
+    const uint32_t n_out = m->role == ROSE_KERNEL_HEAD ? m->n_out : m->n_out * width;
+    return (rose_kernel_shape){m->role, n_out, m->n_in * width, rows};
+}
 
 /* -1 = go on, else the exit code. */
 static int parse(int argc, char **argv, options *o)
@@ -56,6 +63,8 @@ static int parse(int argc, char **argv, options *o)
                         "docs/BENCH.md)",
                         .unset = "the best for each shape"),
         ROSE_ROW_CHOICE("matrix", &o->matrix, "all|qkv|proj|fc1|fc2|head", "which of them"),
+        ROSE_ROW_U32("width", &o->width, "N", 64, 8192,
+                     "values of a row, a multiple of 64 (GPT-2's models: 768, 1024, 1280, 1600)"),
         ROSE_ROW_STRING("rows", &o->row_list, "LIST", "numbers of rows, from 1 to 32768",
                         .unset = "1,2,4 to 512, cuda: 640,768,1024,1280,1536,2048,3072,4096,8192,"
                                  "32768; cpu: 2048"),
@@ -72,7 +81,8 @@ static int parse(int argc, char **argv, options *o)
     const rose_command cmd = {
         .usage = "roseinfer bench kernels [options]",
         .about =
-            "Matrix products of GPT-2 124M beside the vendor's library in one run, microseconds "
+            "Matrix products of GPT-2 (by default of 124M) beside the vendor's library in one run, "
+            "microseconds "
             "a product, weights from\nmemory. cuda: cuBLASLt, best of 8 algorithms, CUDA graphs "
             "of 12. cpu: oneDNN, its matmul or its inner product.",
         .opts = opts,
@@ -109,15 +119,15 @@ static rose_status parse_rows(options *o, rose_err *err)
                                      o->row_list, o->max_rows);
 }
 
-static void print_one(const options *o, const matrix *m, uint32_t rows, const rose_kernel_times *t,
-                      bool first)
+static void print_one(const options *o, const char *name, const rose_kernel_shape *m,
+                      const rose_kernel_times *t, bool first)
 {
-    const double flop = 2.0 * rows * m->n_out * m->n_in;
+    const double flop = 2.0 * m->rows * m->n_out * m->n_in;
     if (o->json) {
         printf("%s\n  {\"matrix\": \"%s\", \"n_out\": %u, \"n_in\": %u, \"rows\": %u, "
                "\"own_us\": %.3f, \"library_us\": %.3f, \"library_over_own\": %.3f, "
                "\"own_tflops\": %.3f",
-               first ? "" : ",", m->name, m->n_out, m->n_in, rows, t->own_us, t->library_us,
+               first ? "" : ",", name, m->n_out, m->n_in, m->rows, t->own_us, t->library_us,
                t->library_us / t->own_us, flop / t->own_us * 1e-6);
         if (t->library_same != NULL)
             printf(", \"library_same\": \"%s\", \"library_same_us\": %.3f, "
@@ -125,8 +135,8 @@ static void print_one(const options *o, const matrix *m, uint32_t rows, const ro
                    t->library_same, t->library_same_us, t->library_same_us / t->own_us);
         fputs("}", stdout);
     } else {
-        printf("%-5s %5u x %-4u %6u rows  %9.2f us  %9.2f us  %5.2f  %7.1f", m->name, m->n_out,
-               m->n_in, rows, t->own_us, t->library_us, t->library_us / t->own_us,
+        printf("%-5s %5u x %-4u %6u rows  %9.2f us  %9.2f us  %5.2f  %7.1f", name, m->n_out,
+               m->n_in, m->rows, t->own_us, t->library_us, t->library_us / t->own_us,
                flop / t->own_us * 1e-6);
         if (t->library_same != NULL)
             printf("  %9.2f us  %5.2f  %s", t->library_same_us, t->library_same_us / t->own_us,
@@ -184,18 +194,19 @@ static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, c
     for (int i = 0; i < N_MATRICES; i++)
         for (uint32_t j = 0; j < o->n_rows && chosen(o, &g_matrices[i]) && st == ROSE_OK; j++) {
             const matrix *m = &g_matrices[i];
-            const rose_kernel_shape s = {m->role, m->n_out, m->n_in, o->rows[j]};
+            const rose_kernel_shape s = shape_of(m, o->width, o->rows[j]);
             const uint64_t times = m->role == ROSE_KERNEL_HEAD ? 1 : N_LAYERS;
             rose_kernel_times t;
             st = ops->run(b, &s, o->repeats, &t, err);
             if (st != ROSE_OK) break;
-            print_one(o, m, o->rows[j], &t, printed++ == 0);
+            print_one(o, m->name, &s, &t, printed++ == 0);
             if (o->rows[j] != 1) continue;
             row_us += (double)times * t.own_us;
-            row_bytes += times * m->n_out * m->n_in * (dtype == ROSE_COMPUTE_F32 ? 4 : 2);
+            row_bytes += times * s.n_out * s.n_in * (dtype == ROSE_COMPUTE_F32 ? 4 : 2);
         }
     if (o->json) printf("\n]");
-    if (st == ROSE_OK && machine->n_threads > 0 && row_bytes > 0 && strcmp(o->matrix, "all") == 0)
+    if (st == ROSE_OK && machine->n_threads > 0 && row_bytes > 0 && o->width == WIDTH &&
+        strcmp(o->matrix, "all") == 0)
         print_floor(o, machine, row_us, row_bytes);
     if (o->json) puts("}");
     return st;
@@ -207,6 +218,7 @@ int rose_bench_kernels(int argc, char **argv)
                  .dtype = "auto",
                  .isa = "auto",
                  .matrix = "all",
+                 .width = WIDTH,
                  .repeats = 21,
                  .max_rows = MAX_ROWS};
     rose_kernel_shape largest[N_MATRICES];
@@ -226,13 +238,16 @@ int rose_bench_kernels(int argc, char **argv)
         o.row_list = cuda ? "1,2,4,8,16,32,64,128,256,512,640,768,1024,1280,1536,2048,3072,4096,"
                             "8192,32768"
                           : "1,2,4,8,16,32,64,128,256,512,2048";
+    if (o.width % 64 != 0) {
+        rose_fail(&err, ROSE_E_INVAL, "--width %u: expected a multiple of 64", o.width);
+        return rose_die(&err);
+    }
     if (parse_rows(&o, &err) != ROSE_OK) return rose_die(&err);
     for (uint32_t i = 0; i < o.n_rows; i++)
         if (o.rows[i] > most) most = o.rows[i];
     for (int i = 0; i < N_MATRICES; i++)
         if (chosen(&o, &g_matrices[i]))
-            largest[n_largest++] = (rose_kernel_shape){g_matrices[i].role, g_matrices[i].n_out,
-                                                       g_matrices[i].n_in, most};
+            largest[n_largest++] = shape_of(&g_matrices[i], o.width, most);
     rose_kernel_opts k = {.library = o.library, .largest = largest, .n_largest = n_largest};
     k.rest_ms = o.rest_ms;
     k.isa = o.isa;
