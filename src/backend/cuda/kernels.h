@@ -81,8 +81,8 @@ typedef struct rose_cuda_io {
     uint32_t ld_logits;
     uint32_t rows;
     uint32_t ld_x;
-    bool late; /* the kernel behind comes when this one ends, not beside it (team, wide, once and
-                  cluster) */
+    bool late; /* the kernel behind comes when this one ends, not beside it (team, wide, once,
+                  cluster, stationary and pingpong) */
 } rose_cuda_io;
 
 /* Up to 16 rows of one sequence. n_rows 0: nothing. */

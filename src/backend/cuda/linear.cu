@@ -246,8 +246,10 @@ static choice least(const tiling *all, size_t n, const rose_cuda_linear *l, cons
                                tiles_of(l, io->rows, t.rows * t.high, t.outputs * t.across);
         const uint64_t at_once = (uint64_t)t.blocks * g_multiprocessors;
         const uint64_t waves = (tiles + at_once - 1) / at_once;
-        /* Two blocks share a multiprocessor where there are so many. */
-        const uint64_t beside = t.blocks > 1 && tiles > g_multiprocessors ? 2 : 1;
+        /* Two blocks share a multiprocessor where there are so many; a whole tile of halves is two.
+         */
+        const bool halves = t.kernel == ROSE_CUDA_PINGPONG_ROWS;
+        const uint64_t beside = t.blocks > 1 && (halves || tiles > g_multiprocessors) ? 2 : 1;
         uint64_t cost = waves * beside * t.rows * t.outputs * 100 / t.share;
         if (t.kernel == ROSE_CUDA_WIDE_192_PAIR)
             cost = shared_cost(l, at, (uint32_t)tiles / 2, cost);
@@ -341,7 +343,7 @@ static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_
     int once = 0;
     if (wide && !head) once = rows <= 512 ? once_for(l, io, at) : filling(l, io, at);
     if (head && (at->without & ROSE_CUDA_WITHOUT_HEAD) == 0 && takes(l, io, HEAD)) return HEAD;
-    if (rows <= ROSE_CUDA_HEAD_ROWS) return head ? TILES : ROWS;
+    if (!head && rows <= ROSE_CUDA_HEAD_ROWS) return ROWS;
     if (once != 0) return once;
     if (wide && head && many && rows <= 128)
         return WIDE + (rows <= 64 ? ROSE_CUDA_WIDE_64_48 : ROSE_CUDA_WIDE_96);

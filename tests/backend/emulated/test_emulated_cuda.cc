@@ -521,7 +521,12 @@ static void test_choice(void **state)
         {ROSE_CUDA_EPI_LOGITS, 768, 64, 768, 0, "pingpong", true},
         {ROSE_CUDA_EPI_LOGITS, 768, 64, 768, ROSE_CUDA_WITHOUT_PINGPONG, "wide-192", true},
         {ROSE_CUDA_EPI_LOGITS, 128, 64, 704, 0, "pingpong-rows", true},
-        {ROSE_CUDA_EPI_LOGITS, 100, 64, 1408, 0, "pingpong-rows", true}};
+        {ROSE_CUDA_EPI_LOGITS, 100, 64, 1408, 0, "pingpong-rows", true},
+        {ROSE_CUDA_EPI_LOGITS, 300, 64, 832, 0, "pingpong-rows", true},
+        {ROSE_CUDA_EPI_LOGITS, 330, 64, 832, 0, "pingpong-rows", false},
+        {ROSE_CUDA_EPI_LOGITS, 550, 64, 1120, 0, "pingpong-rows", true},
+        {ROSE_CUDA_EPI_LOGITS, 20, 64, 17000, ROSE_CUDA_WITHOUT_HEAD, "wide-64-48", true},
+        {ROSE_CUDA_EPI_LOGITS, 20, 1600, 17000, 0, "wide-64-48", true}};
     for (const auto &c : cases) {
         const int kernel = rose_cuda_linear_named(c.name);
         assert_in_range(kernel, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
