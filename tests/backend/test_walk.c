@@ -28,7 +28,7 @@ static uint32_t below(uint32_t n)
 static void check_walk(uint32_t rows, uint32_t tile_rows, uint32_t n_out, uint32_t tile_outputs,
                        uint32_t row_bytes)
 {
-    const wide_walk w = wide_walk_of(rows, tile_rows, n_out, tile_outputs, row_bytes);
+    wide_walk w = wide_walk_of(rows, tile_rows, n_out, tile_outputs, row_bytes);
     uint8_t *seen = calloc(w.n, 1);
     uint32_t changes = 0;
     wide_tile_place before = {0, 0};
@@ -36,12 +36,12 @@ static void check_walk(uint32_t rows, uint32_t tile_rows, uint32_t n_out, uint32
     assert_true(w.n_rows * tile_rows >= rows && (w.n_rows - 1) * tile_rows < rows);
     assert_true(w.n_cols * tile_outputs >= n_out && (w.n_cols - 1) * tile_outputs < n_out);
     assert_true(w.group >= 1 && w.group <= w.n_rows);
-    const uint32_t blocks = 1 + below(w.n < 140 ? w.n : 140);
+    wide_turn_rows(&w, 1 + below(w.n < 140 ? w.n : 140));
     uint8_t *by_turns = calloc(w.n, 1);
     assert_non_null(by_turns);
     for (uint32_t i = 0; i < w.n; i++) {
         const wide_tile_place p = wide_place(&w, i);
-        const wide_tile_place q = wide_place_by_turns(&w, i, blocks);
+        const wide_tile_place q = wide_place_by_turns(&w, i);
         assert_true(q.row < w.n_rows && q.col == p.col);
         assert_int_equal(by_turns[q.row * w.n_cols + q.col]++, 0);
         assert_true(p.row < w.n_rows && p.col < w.n_cols);
@@ -57,17 +57,22 @@ static void check_walk(uint32_t rows, uint32_t tile_rows, uint32_t n_out, uint32
     free(by_turns);
 }
 
-/* Where blocks are a multiple of the rows of tiles, a block has each row in its turn. */
+/* Every block has about as many tiles of a row as any other, whatever blocks and rows have in
+ * common. */
 static void test_rows_by_turns(void **state)
 {
     (void)state;
-    for (uint32_t rows = 1; rows <= 6; rows++) {
-        const uint32_t blocks = 66 / rows * rows;
-        const wide_walk w = wide_walk_of(rows * 128, 128, 50257, 352, 1536);
-        for (uint32_t b = 0; b < blocks; b++)
-            for (uint32_t at = b; at + blocks < w.n; at += blocks)
-                assert_int_equal(wide_place_by_turns(&w, at + blocks, blocks).row,
-                                 (wide_place_by_turns(&w, at, blocks).row + 1) % rows);
+    enum { BLOCKS = 66, MOST = 42 /* rows of tiles in a group */ };
+    for (uint32_t rows = 1; rows <= MOST; rows++) {
+        uint32_t had[BLOCKS][MOST] = {{0}};
+        wide_walk w = wide_walk_of(rows * 128, 128, 50257, 352, 1536);
+        assert_int_equal(w.group, rows);
+        wide_turn_rows(&w, BLOCKS);
+        for (uint32_t at = 0; at < w.n; at++)
+            had[at % BLOCKS][wide_place_by_turns(&w, at).row]++;
+        for (uint32_t b = 0; b < BLOCKS; b++)
+            for (uint32_t row = 0; row < rows; row++)
+                assert_in_range(had[b][row], w.n_cols / BLOCKS, w.n_cols / BLOCKS + 1);
     }
 }
 

@@ -7,8 +7,8 @@
  * By pairs of blocks, which ask the L2 for less, and so leave more power to the products (many rows
  * are at the chip's limit): two that follow each other in rows share the weights, or, of an odd
  * number of tiles of rows, two that follow each other in outputs the rows; there a last tile of 64
- * rows or fewer is half of one, and blocks have as many of them where their number is a multiple of
- * the tiles of rows. Alone, head of GPT-2, 8192 rows: 1.13 to 1.18 of the time (H100, 2026-11-23).
+ * rows or fewer is half of one, and each block has its part of these (wide_turn_rows). Alone, head
+ * of GPT-2, 8192 rows: 1.13 to 1.18 of the time (H100, 2026-11-23).
  *
  * 448 rows and more: 0.86 to 0.96 of the time of linear_wide.cuh. Bound: the products, at the clock
  * that the power leaves them (docs/results/gpu-optimisations.md, "The head in one chain"). */
@@ -89,14 +89,13 @@ ROSE_DEVICE void multiply_pingpong(const rose_cuda_linear &l, const rose_cuda_io
         float acc[2][TN / 2];
         const uint32_t at = blockIdx.x / PEERS + turn * shares.blocks, next = at + shares.blocks;
         if (at >= shares.by_turns) break;
-        const bool half =
-            SAME_ROWS && place_of_tile<SAME_ROWS>(walk, shares, at).row * 128 + 64 >= io.rows;
+        const bool half = SAME_ROWS && place_of_tile<SAME_ROWS>(walk, at).row * 128 + 64 >= io.rows;
         pair_wait(1 + r->group, turn);
         if (half)
             multiply_by_turns<T, TN, 1>(acc, r, n_stages, next < shares.by_turns);
         else
             multiply_by_turns<T, TN, 2>(acc, r, n_stages, next < shares.by_turns);
-        const wide_tile_place tile = place_of_tile<SAME_ROWS>(walk, shares, at);
+        const wide_tile_place tile = place_of_tile<SAME_ROWS>(walk, at);
         const uint32_t row0 = (SAME_ROWS ? tile.row : tile.row * PEERS + r->rank) * 128;
         const uint32_t n0 = (SAME_ROWS ? tile.col * PEERS + r->rank : tile.col) * TN;
         end_rows<T, TN>(acc[0], row0, n0, l, io);
@@ -119,7 +118,8 @@ static __global__ void __launch_bounds__(384, 1)
     const uint32_t rank = cluster_rank();
     ROSE_BLOCK_MEMORY(stages);
     __shared__ uint64_t full[STAGES], empty[STAGES];
-    __shared__ uint2 places[KEPT<STAGES>];
+    static_assert(PINGPONG_SHARED<TN> + 1024 /* full and empty, in whole KB */ <= 227 * 1024,
+                  "more shared memory than a block may have");
     const uint32_t ring = shared_address(stages), full_at = shared_address(full),
                    empty_at = shared_address(empty);
     if (!io.late) pdl_launch();
@@ -141,13 +141,12 @@ static __global__ void __launch_bounds__(384, 1)
                                    .ring = ring,
                                    .full = full_at,
                                    .empty = empty_at,
-                                   .places = shared_address(places), /* which nobody reads */
                                    .n = l.n,
                                    .n_stages = wide_stages(l),
                                    .rank = rank,
                                    .rows = io.rows};
             const wide_turns turns = {};
-            copy_wide<2, TN, STAGES, PEERS, false, SAME_ROWS>(c, walk, shares, turns);
+            copy_wide<2, TN, STAGES, PEERS, TELLS_NOTHING, SAME_ROWS>(c, walk, shares, turns);
             if (io.late) pdl_launch();
         }
     } else {
@@ -175,11 +174,12 @@ static cudaError_t launch_pingpong(const rose_cuda_launch *at, const rose_cuda_l
 {
     constexpr uint32_t PEERS = PINGPONG_PEERS, HIGH = SAME_ROWS ? 1 : PEERS,
                        ACROSS = SAME_ROWS ? PEERS : 1;
-    const wide_walk walk =
+    wide_walk walk =
         wide_walk_of(io->rows, 128 * HIGH, l->n, TN * ACROSS, (uint64_t)l->k_pad * sizeof(T));
     const uint32_t most = (uint32_t)g_multiprocessors / PEERS;
     const wide_shares shares = wide_shares_of(walk.n, walk.n < most ? walk.n : most,
                                               (l->k_pad + CHUNK_K - 1) / CHUNK_K, false);
+    if (SAME_ROWS) wide_turn_rows(&walk, shares.blocks);
     CUtensorMap w, h;
     cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / HIGH);
     if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, 16 / ACROSS);

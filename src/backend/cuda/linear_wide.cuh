@@ -10,10 +10,10 @@
  *
  * A block walks over tiles of GROUPS x 64 rows by TN outputs, a warpgroup for each 64 rows. The
  * contract's two sets of accumulators (a chunk's, the tile's; of logits the second is there for
- * this alone) are used as a double buffer: the
- * first chunk of the next tile is under way in the one while the epilogue works on the other
- * (wide_epilogue.cuh). Tiles go row by row within groups of rows that fit the L2, so that weights
- * are read from memory once for each such group, not once for each tile of rows.
+ * this alone) are used as a double buffer: the first chunk of the next tile is under way in the one
+ * while the epilogue works on the other (wide_epilogue.cuh). Tiles go row by row within groups of
+ * rows that fit the L2, so that weights are read from memory once for each such group, not once for
+ * each tile of rows.
  *
  * The end of a tile is dear: all warps of a multiprocessor are in it at once and wait for the same
  * things. So the bias comes with the tile's stages, and the addition to the residual stream is left
@@ -120,6 +120,10 @@ typedef struct wide_copies {
     uint32_t rows; /* of SAME_ROWS */
 } wide_copies;
 
+/* What the thread that copies tells those that multiply of a turn: nothing, where it lies, or also
+ * what of it is the block's, where tiles may be shared out. */
+enum { TELLS_NOTHING, TELLS_PLACES, TELLS_PARTS };
+
 /* Where tiles are shared out, the block keeps this of a turn as well: chunks, and a sum of ENDS_*.
  */
 enum {
@@ -160,32 +164,54 @@ ROSE_DEVICE uint32_t ends_of(const wide_turns &t, uint32_t turn)
 
 /* SAME_ROWS: of pairs that have rows in common, not weights, tiles go by turns (wide_walk.h). */
 template <bool SAME_ROWS>
-ROSE_DEVICE wide_tile_place place_of_tile(const wide_walk &walk, const wide_shares &shares,
-                                          uint32_t at)
+ROSE_DEVICE wide_tile_place place_of_tile(const wide_walk &walk, uint32_t at)
 {
-    return SAME_ROWS ? wide_place_by_turns(&walk, at, shares.blocks) : wide_place(&walk, at);
+    return SAME_ROWS ? wide_place_by_turns(&walk, at) : wide_place(&walk, at);
+}
+
+/* The first row that the block copies of a tile. */
+template <int GROUPS, int PEERS, bool SAME_ROWS>
+ROSE_DEVICE uint32_t first_row(const wide_copies &c, const wide_tile_place &tile)
+{
+    if (!SAME_ROWS) return (tile.row * PEERS + c.rank) * (GROUPS * 64);
+    const uint32_t first = tile.row * (GROUPS * 64), mine = first + c.rank * (GROUPS * 32);
+    /* A box of nothing but rows behind the last is slow, and they are not looked at. */
+    return mine < c.rows ? mine : first;
+}
+
+/* Rows of a stage to `slot`, of SAME_ROWS a half to both blocks. */
+template <int GROUPS, int TN, bool SAME_ROWS>
+ROSE_DEVICE void copy_rows(const wide_copies &c, uint32_t slot, uint32_t stage, uint32_t row0)
+{
+    const uint32_t to = c.ring + slot * WIDE_STAGE<GROUPS, TN>, full = c.full + slot * 8;
+    if (SAME_ROWS)
+        copy_box_to(to + c.rank * (GROUPS * 4 * BLOCK_BYTES), c.h_map, stage * (STAGE_K / 8),
+                    row0 / 8, full, 3);
+    else
+        copy_box(to, c.h_map, stage * (STAGE_K / 8), row0 / 8, full);
 }
 
 /* The block's turns. The weights of the first stages are under way before the kernel in front has
- * ended. SHARED: tiles may be shared out; else turns is not looked at, as it takes divisions (4 %
- * of QKV of 1408 rows; H100, 2026-11-23). SAME_ROWS: the PEERS have rows in
- * common, not weights, and tiles go by turns (wide_walk.h). */
-template <int GROUPS, int TN, int STAGES, int PEERS, bool SHARED, bool SAME_ROWS = false>
+ * ended. But for TELLS_PARTS turns is not looked at, as it takes divisions (4 % of QKV of 1408
+ * rows; H100, 2026-11-23). SAME_ROWS: the PEERS have rows in common, not weights. */
+template <int GROUPS, int TN, int STAGES, int PEERS, int TELLS, bool SAME_ROWS = false>
 ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wide_shares &shares,
                            const wide_turns &turns)
 {
+    constexpr bool SHARED = TELLS == TELLS_PARTS;
     const uint32_t b = blockIdx.x / PEERS;
     ring_place p = {0, 1};
     uint32_t early = 0, turn = 0;
     wide_part part = {b, 0, shares.chunks};
     if (SHARED) part = wide_part_of(&shares, &turns, b, 0);
-    wide_tile_place tile = place_of_tile<SAME_ROWS>(walk, shares, part.tile);
+    wide_tile_place tile = place_of_tile<SAME_ROWS>(walk, part.tile);
     const auto copy_stage = [&](uint32_t slot, uint32_t stage) {
         const uint32_t kept = turn % KEPT<STAGES>;
         /* The stage with which place and bias come. */
         const uint32_t first = part.chunk * CHUNK_STAGES;
         const uint32_t told = c.n_stages > CHUNK_STAGES ? first : CHUNK_STAGES - 1;
-        if (stage == told) put_shared(c.places + kept * 8, make_uint2(tile.row, tile.col));
+        if (TELLS != TELLS_NOTHING && stage == told)
+            put_shared(c.places + kept * 8, make_uint2(tile.row, tile.col));
         if (SHARED && stage == told)
             put_shared(c.ends + kept * 8, make_uint2(part.n, ends_of(turns, turn)));
         const uint32_t n0 = SAME_ROWS ? (tile.col * PEERS + c.rank) * TN : tile.col * TN;
@@ -197,10 +223,7 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wi
         copy_stage(early, early);
     pdl_wait();
     for (;;) {
-        uint32_t row0 = SAME_ROWS ? tile.row * (GROUPS * 64) + c.rank * (GROUPS * 32)
-                                  : (tile.row * PEERS + c.rank) * (GROUPS * 64);
-        /* A box of nothing but rows behind the last is slow, and they are not looked at. */
-        if (SAME_ROWS && row0 >= c.rows) row0 = tile.row * (GROUPS * 64);
+        const uint32_t row0 = first_row<GROUPS, PEERS, SAME_ROWS>(c, tile);
         const uint32_t end = (part.chunk + part.n) * CHUNK_STAGES;
         for (uint32_t s = part.chunk * CHUNK_STAGES; s < end; s++) {
             if (early > 0) {
@@ -209,12 +232,7 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wi
                 barrier_wait(c.empty + p.slot * 8, p.parity);
                 copy_stage(p.slot, s);
             }
-            const uint32_t to = c.ring + p.slot * WIDE_STAGE<GROUPS, TN>;
-            if (SAME_ROWS)
-                copy_box_to(to + c.rank * (GROUPS * 4 * BLOCK_BYTES), c.h_map, s * (STAGE_K / 8),
-                            row0 / 8, c.full + p.slot * 8, 3);
-            else
-                copy_box(to, c.h_map, s * (STAGE_K / 8), row0 / 8, c.full + p.slot * 8);
+            copy_rows<GROUPS, TN, SAME_ROWS>(c, p.slot, s, row0);
             next_place<STAGES>(&p);
         }
         turn++;
@@ -225,7 +243,7 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wi
             part.tile += shares.blocks;
             if (part.tile >= shares.by_turns) return;
         }
-        tile = place_of_tile<SAME_ROWS>(walk, shares, part.tile);
+        tile = place_of_tile<SAME_ROWS>(walk, part.tile);
     }
 }
 
@@ -570,7 +588,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                                    .n_stages = wide_stages(l),
                                    .rank = rank,
                                    .ends = shared_address(ends)};
-            copy_wide<GROUPS, TN, STAGES, PEERS, SHARED>(c, walk, shares, turns);
+            copy_wide<GROUPS, TN, STAGES, PEERS, SHARED ? TELLS_PARTS : TELLS_PLACES>(
+                c, walk, shares, turns);
             if (io.late) pdl_launch();
         }
         if (SHARED) pass_sums<PEERS>(turns, hands, handed_at, taken_at);

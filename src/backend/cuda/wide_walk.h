@@ -31,6 +31,7 @@ typedef struct wide_walk {
     uint32_t n;              /* tiles */
     uint32_t n_rows, n_cols; /* n = n_rows * n_cols */
     uint32_t group;          /* tiles of rows in a group; the last group may have fewer */
+    uint32_t period;         /* of wide_turn_rows; else 0 */
 } wide_walk;
 
 typedef struct wide_tile_place {
@@ -47,7 +48,22 @@ ROSE_BOTH wide_walk wide_walk_of(uint32_t rows, uint32_t tile_rows, uint32_t n_o
     w.n_cols = (n_out + tile_outputs - 1) / tile_outputs;
     w.n = w.n_rows * w.n_cols;
     w.group = fit < 1 ? 1 : fit < w.n_rows ? (uint32_t)fit : w.n_rows;
+    w.period = 0;
     return w;
+}
+
+/* For blocks that take tiles `blocks` apart, of which some rows have less to do: where a block
+ * would have the same rows of tiles over and over, it has the next ones each time. Not of several
+ * groups. */
+ROSE_BOTH void wide_turn_rows(wide_walk *w, uint32_t blocks)
+{
+    uint32_t a = blocks, b = w->n_rows, rest;
+    while (b > 0) {
+        rest = a % b;
+        a = b;
+        b = rest;
+    }
+    w->period = w->group == w->n_rows ? blocks / a * w->n_rows : 0;
 }
 
 /* Of tile at < n. */
@@ -61,13 +77,11 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
     return p;
 }
 
-/* The same for blocks that take tiles `blocks` apart, where each would have one row of tiles for
- * ever: with each turn it has the next. For tiles of which some rows have less to do. Not where
- * blocks and rows of tiles merely have a divisor in common, nor of several groups. */
-ROSE_BOTH wide_tile_place wide_place_by_turns(const wide_walk *w, uint32_t at, uint32_t blocks)
+/* The same behind wide_turn_rows. */
+ROSE_BOTH wide_tile_place wide_place_by_turns(const wide_walk *w, uint32_t at)
 {
     wide_tile_place p = wide_place(w, at);
-    if (w->group == w->n_rows && blocks % w->n_rows == 0) p.row = (p.row + at / blocks) % w->n_rows;
+    if (w->period > 0) p.row = (p.row + at / w->period) % w->n_rows;
     return p;
 }
 
