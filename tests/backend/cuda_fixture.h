@@ -70,6 +70,13 @@ static inline size_t fx_h_at(uint32_t row, uint32_t k, uint32_t k_pad)
     return ((size_t)(row / 8) * (k_pad / 8) + k / 8) * 64 + row % 8 * 8 + k % 8;
 }
 
+/* As layout.cuh, w_index of the 16-bit types. */
+static inline size_t fx_w_at(uint32_t n, uint32_t k, uint32_t k_pad)
+{
+    return ((size_t)(n / 8) * (k_pad / 32) + k / 32) * 256 + (n % 8 * 4 + k % 8 / 2) * 8 +
+           k % 32 / 8 * 2 + k % 2;
+}
+
 /* A sequence with the run's seed: the prompt in chunks, then token by token. */
 static inline fx_seq fx_run_alone(const rose_model *m, fx_backend *f, uint32_t n_prompt,
                                   uint32_t n_tokens, uint32_t chunk)

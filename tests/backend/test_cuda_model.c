@@ -529,6 +529,39 @@ static void test_megakernel(void **state)
         }
 }
 
+/* Logits that are sums of nothing but -0: +0, in one kernel and in many. */
+static void test_zero_logits(void **state)
+{
+    (void)state;
+    if (rose_cuda_code_version() < 90) skip();
+    static const fx_shape shapes[] = {{"one chunk", 1, 192, 3, 768, 300, 20, ROSE_ACT_GELU_TANH,
+                                       ROSE_F32, false, false, false, false},
+                                      {"four", 1, 768, 12, 3072, 1003, 20, ROSE_ACT_GELU_TANH,
+                                       ROSE_F32, false, false, false, false}};
+    for (int i = 0; i < 4; i++) {
+        rose_model *m = fx_model(&shapes[i / 2], fx_seed() + (uint64_t)i);
+        const uint32_t d = m->arch.d_model;
+        float *token = (float *)(uintptr_t)m->tok_embed.data,
+              *w = (float *)(uintptr_t)m->lnf_w.data, *b = (float *)(uintptr_t)m->lnf_b.data;
+        for (size_t j = 0; j < (size_t)m->arch.vocab_size * d; j++)
+            token[j] = fabsf(token[j]);
+        for (uint32_t j = 0; j < d; j++) {
+            w[j] = 0;
+            b[j] = -1e-45f; /* -0 in either type, where a bias of -0 would make +0 of +0 */
+        }
+        for (int eager = 0; eager < 2; eager++) {
+            fx_seq s = run_single(m, g_types[i % 2], eager != 0, 20);
+            for (size_t j = 0; j < (size_t)20 * m->arch.vocab_size; j++) {
+                uint32_t bits;
+                memcpy(&bits, &s.logits[j], sizeof bits);
+                assert_int_equal(bits, 0);
+            }
+            fx_seq_free(&s);
+        }
+        fx_model_free(m);
+    }
+}
+
 /* A grid that lacks a head: nobody publishes its values. The launch must end, and the backend
  * must say so, instead of polling for ever. In a process of its own, whose device context is
  * lost. */
@@ -638,6 +671,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_lost_exchange), cmocka_unit_test(test_ways),
         cmocka_unit_test(test_many_words),    cmocka_unit_test(test_prompt_graphs),
         cmocka_unit_test(test_little_single), cmocka_unit_test(test_little_crowds),
+        cmocka_unit_test(test_zero_logits),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
