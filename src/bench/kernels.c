@@ -14,12 +14,12 @@
 #include "engine/flags.h"
 
 enum { MAX_POINTS = 32, MAX_ROWS = 32768, MAX_CPU_ROWS = 2048 };
-enum { WIDTH = 768, N_LAYERS = 12 }; /* of GPT-2 124M */
-enum { CPU_REST_MS = 2 };            /* oneDNN's threads spin for a while behind a pass */
+enum { WIDTH = 768, N_LAYERS = 12, VOCAB = 50304 /* 50257 in whole tiles */ }; /* GPT-2 124M */
+enum { CPU_REST_MS = 2 }; /* oneDNN's threads spin for a while behind a pass */
 
 typedef struct options {
     const char *device, *dtype, *library, *isa, *kernel, *matrix, *row_list;
-    uint32_t repeats, rest_ms, max_rows, threads, width;
+    uint32_t repeats, rest_ms, max_rows, threads, width, vocab;
     bool json;
     uint32_t rows[MAX_POINTS], n_rows; /* of row_list, max_rows at most */
 } options;
@@ -27,21 +27,21 @@ typedef struct options {
 typedef struct matrix {
     const char *name;
     rose_kernel_role role;
-    uint32_t n_out, n_in; /* times the width; n_out of the head as it is */
+    uint32_t n_out, n_in; /* times the width; n_out of the head: --vocab */
 } matrix;
 
 static const matrix g_matrices[] = {
-    {"qkv", ROSE_KERNEL_QKV, 3, 1},       {"proj", ROSE_KERNEL_RESIDUAL, 1, 1},
-    {"fc1", ROSE_KERNEL_ACT, 4, 1},       {"fc2", ROSE_KERNEL_RESIDUAL, 1, 4},
-    {"head", ROSE_KERNEL_HEAD, 50304, 1}, /* 50257 outputs in whole tiles */
+    {"qkv", ROSE_KERNEL_QKV, 3, 1},   {"proj", ROSE_KERNEL_RESIDUAL, 1, 1},
+    {"fc1", ROSE_KERNEL_ACT, 4, 1},   {"fc2", ROSE_KERNEL_RESIDUAL, 1, 4},
+    {"head", ROSE_KERNEL_HEAD, 0, 1},
 };
 
 enum { N_MATRICES = sizeof g_matrices / sizeof *g_matrices };
 
-static rose_kernel_shape shape_of(const matrix *m, uint32_t width, uint32_t rows)
+static rose_kernel_shape shape_of(const options *o, const matrix *m, uint32_t rows)
 {
-    const uint32_t n_out = m->role == ROSE_KERNEL_HEAD ? m->n_out : m->n_out * width;
-    return (rose_kernel_shape){m->role, n_out, m->n_in * width, rows};
+    const uint32_t n_out = m->role == ROSE_KERNEL_HEAD ? o->vocab : m->n_out * o->width;
+    return (rose_kernel_shape){m->role, n_out, m->n_in * o->width, rows};
 }
 
 /* -1 = go on, else the exit code. */
@@ -65,6 +65,7 @@ static int parse(int argc, char **argv, options *o)
         ROSE_ROW_CHOICE("matrix", &o->matrix, "all|qkv|proj|fc1|fc2|head", "which of them"),
         ROSE_ROW_U32("width", &o->width, "N", 64, 8192,
                      "values of a row, a multiple of 64 (GPT-2's models: 768, 1024, 1280, 1600)"),
+        ROSE_ROW_U32("vocab", &o->vocab, "N", 64, 1 << 18, "outputs of the head, a multiple of 64"),
         ROSE_ROW_STRING("rows", &o->row_list, "LIST", "numbers of rows, from 1 to 32768",
                         .unset = "1,2,4 to 512, cuda: 640,768,1024,1280,1536,2048,3072,4096,8192,"
                                  "32768; cpu: 2048"),
@@ -81,10 +82,9 @@ static int parse(int argc, char **argv, options *o)
     const rose_command cmd = {
         .usage = "roseinfer bench kernels [options]",
         .about =
-            "Matrix products of GPT-2 (by default of 124M) beside the vendor's library in one run, "
-            "microseconds "
-            "a product, weights from\nmemory. cuda: cuBLASLt, best of 8 algorithms, CUDA graphs "
-            "of 12. cpu: oneDNN, its matmul or its inner product.",
+            "Matrix products of GPT-2, by default of 124M, beside the vendor's library in one run, "
+            "microseconds\na product, weights from memory. cuda: cuBLASLt, best of 8 algorithms, "
+            "CUDA graphs of 12. cpu: oneDNN,\nits matmul or its inner product.",
         .opts = opts,
         .n_opts = sizeof opts / sizeof *opts,
     };
@@ -194,7 +194,7 @@ static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, c
     for (int i = 0; i < N_MATRICES; i++)
         for (uint32_t j = 0; j < o->n_rows && chosen(o, &g_matrices[i]) && st == ROSE_OK; j++) {
             const matrix *m = &g_matrices[i];
-            const rose_kernel_shape s = shape_of(m, o->width, o->rows[j]);
+            const rose_kernel_shape s = shape_of(o, m, o->rows[j]);
             const uint64_t times = m->role == ROSE_KERNEL_HEAD ? 1 : N_LAYERS;
             rose_kernel_times t;
             st = ops->run(b, &s, o->repeats, &t, err);
@@ -206,7 +206,7 @@ static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, c
         }
     if (o->json) printf("\n]");
     if (st == ROSE_OK && machine->n_threads > 0 && row_bytes > 0 && o->width == WIDTH &&
-        strcmp(o->matrix, "all") == 0)
+        o->vocab == VOCAB && strcmp(o->matrix, "all") == 0)
         print_floor(o, machine, row_us, row_bytes);
     if (o->json) puts("}");
     return st;
@@ -219,6 +219,7 @@ int rose_bench_kernels(int argc, char **argv)
                  .isa = "auto",
                  .matrix = "all",
                  .width = WIDTH,
+                 .vocab = VOCAB,
                  .repeats = 21,
                  .max_rows = MAX_ROWS};
     rose_kernel_shape largest[N_MATRICES];
@@ -238,16 +239,17 @@ int rose_bench_kernels(int argc, char **argv)
         o.row_list = cuda ? "1,2,4,8,16,32,64,128,256,512,640,768,1024,1280,1536,2048,3072,4096,"
                             "8192,32768"
                           : "1,2,4,8,16,32,64,128,256,512,2048";
-    if (o.width % 64 != 0) {
-        rose_fail(&err, ROSE_E_INVAL, "--width %u: expected a multiple of 64", o.width);
+    if (o.width % 64 != 0 || o.vocab % 64 != 0) {
+        const bool width = o.width % 64 != 0;
+        rose_fail(&err, ROSE_E_INVAL, "--%s %u: expected a multiple of 64",
+                  width ? "width" : "vocab", width ? o.width : o.vocab);
         return rose_die(&err);
     }
     if (parse_rows(&o, &err) != ROSE_OK) return rose_die(&err);
     for (uint32_t i = 0; i < o.n_rows; i++)
         if (o.rows[i] > most) most = o.rows[i];
     for (int i = 0; i < N_MATRICES; i++)
-        if (chosen(&o, &g_matrices[i]))
-            largest[n_largest++] = shape_of(&g_matrices[i], o.width, most);
+        if (chosen(&o, &g_matrices[i])) largest[n_largest++] = shape_of(&o, &g_matrices[i], most);
     rose_kernel_opts k = {.library = o.library, .largest = largest, .n_largest = n_largest};
     k.rest_ms = o.rest_ms;
     k.isa = o.isa;

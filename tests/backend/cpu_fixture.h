@@ -312,8 +312,10 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
     b.out_row = out_row;
     b.out_pos = out_pos;
     b.out_params = params;
-    b.logits = calloc((size_t)b.n_outputs * vocab + 1, sizeof *b.logits);
+    const size_t logits_bytes = ((size_t)b.n_outputs * vocab + 1) * sizeof *b.logits;
+    b.logits = malloc(logits_bytes);
     assert_non_null(b.logits);
+    memset(b.logits, 0xFF, logits_bytes); /* the step's to overwrite */
     if (f->ops->step(f->cpu, &b, &ticket, &err) != ROSE_OK) fail_msg("step: %s", err.msg);
     if (f->ops->collect(f->cpu, ticket, &result, &err) != ROSE_OK) fail_msg("collect: %s", err.msg);
     assert_int_equal(result.n_outputs, b.n_outputs);

@@ -94,6 +94,13 @@ static inline void *make_cores(const bits *b, bool kv)
 
 enum { EPILOGUES = 4 };
 
+/* Logits of a row in what run_bits gives: apart by more than there are, or not. */
+static inline uint32_t bits_ld_logits(const bits *b)
+{
+    const uint32_t ld = b->n + (b->m % 2 != 0 ? 3 : 0);
+    return ld < up(b->n, 32) ? ld : up(b->n, 32);
+}
+
 /* Of k values: heads that fill their place in a page, and heads that do not. */
 static inline uint32_t some_head_dim(uint32_t k, uint32_t which)
 {
@@ -163,11 +170,10 @@ static inline uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int 
                        .out_k_pad = up(b->n, 32),
                        .act = ROSE_ACT_GELU_TANH,
                        .logits = (float *)(void *)d,
-                       .ld_logits = b->n + (b->m % 2 != 0 ? 3 : 0),
+                       .ld_logits = bits_ld_logits(b),
                        .q = d,
                        .slot = b->to_rows ? NULL : b->slot,
                        .kv_rows = b->to_rows ? d + q_bytes : NULL};
-    if (io.ld_logits > up(b->n, 32)) io.ld_logits = up(b->n, 32);
     if (head) io.key = (unsigned long long *)(void *)(d + *bytes);
     if (qkv)
         io.kv = (rose_cuda_kv){.base = d + q_bytes,

@@ -424,6 +424,14 @@ def test_bench_kernels():
             j = json.loads(out)
             check(f"--matrix proj --rows {rows} is that and no more", [(p["matrix"], p["rows"]) for p in j["products"]] ==
                   [("proj", int(n)) for n in rows.split(",")] and "one_row" not in j, out)
+    rc, out, err = run("bench", "kernels", "--width", "64", "--vocab", "192", "--rows", "1", "--repeats", "1", "--json")
+    if rc == 0:
+        j = json.loads(out)
+        check("--width 64 --vocab 192: those products, and no floor", [(p["n_out"], p["n_in"]) for p in j["products"]] ==
+              [(192, 64), (64, 64), (256, 64), (64, 256), (192, 64)] and "one_row" not in j, out)
+    one_line_error("--width 100", run("bench", "kernels", "--width", "100"), 1, "--width 100", "multiple of 64")
+    one_line_error("--vocab 50257", run("bench", "kernels", "--vocab", "50257"), 1, "--vocab 50257", "multiple of 64")
+    one_line_error("--width 32", run("bench", "kernels", "--width", "32"), 2, "--width", "64")
     for rows in ("", "0", "1,,2", "8x", "40000", ",".join(map(str, range(1, 34)))):
         one_line_error(f"--rows '{rows[:9]}'", run("bench", "kernels", "--rows", rows), 1, "--rows", "32768")
     rested = ["bench", "kernels", "--matrix", "proj", "--rows", "1", "--repeats", "3", "--json", "--rest-ms"]

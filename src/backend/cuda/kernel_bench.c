@@ -42,6 +42,17 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Of one matrix, as the engine has it: outputs in whole tiles. */
+static uint32_t padded_outputs(const rose_kernel_shape *s)
+{
+    return (s->n_out + 127) / 128 * 128;
+}
+
+static uint64_t matrix_bytes(const rose_kernel_shape *s)
+{
+    return (uint64_t)padded_outputs(s) * s->n_in * 2;
+}
+
 /* Bytes that our side writes: fp32 where it adds or gives logits; q, then K and V. And those of
  * fewer rows, a page each. */
 static uint64_t output_bytes(const rose_kernel_shape *s)
@@ -58,7 +69,7 @@ static uint64_t output_bytes(const rose_kernel_shape *s)
 static void add_size(rose_kernel_bench *b, const rose_kernel_shape *s)
 {
     const uint64_t rows = (uint64_t)s->rows + ROSE_CUDA_ROW_PAD;
-    b->w_bytes = larger(b->w_bytes, (uint64_t)s->n_out * s->n_in * 2 * MATRICES);
+    b->w_bytes = larger(b->w_bytes, matrix_bytes(s) * MATRICES);
     b->x_bytes = larger(b->x_bytes, rows * s->n_in * 2);
     b->y_bytes = larger(b->y_bytes, output_bytes(s));
     b->max_rows = (uint32_t)larger(b->max_rows, s->rows);
@@ -240,7 +251,7 @@ static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s,
         .stream = b->stream, .type = b->type, .sums = b->sums, .sum_flags = b->sum_flags};
     rose_cuda_io io = make_io(b, s, &at);
     for (uint32_t i = 0; i < MATRICES; i++) {
-        void *matrix = (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2;
+        void *matrix = (uint8_t *)b->w + i * matrix_bytes(s);
         if (s->role == ROSE_KERNEL_HEAD) io.key = b->key + (size_t)i * b->max_rows;
         const rose_cuda_linear w = {.w = matrix,
                                     .cores = matrix, /* random numbers in either order */
@@ -249,7 +260,7 @@ static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s,
                                     .k = s->n_in,
                                     .k_pad = s->n_in,
                                     .n = s->n_out,
-                                    .n_pad = s->n_out};
+                                    .n_pad = padded_outputs(s)};
         rose_status st =
             cuda_status(rose_cuda_linear_run(&at, &w, &io), "launching a product", err);
         if (st != ROSE_OK) return st;
@@ -263,9 +274,8 @@ static rose_status enqueue_library(rose_kernel_bench *b, const rose_kernel_shape
 {
     rose_status st = ROSE_OK;
     for (uint32_t i = 0; i < MATRICES && st == ROSE_OK; i++)
-        st = rose_cublaslt_run(b->library, choice, b->x,
-                               (uint8_t *)b->w + (size_t)i * s->n_out * s->n_in * 2, b->y,
-                               b->stream, err);
+        st = rose_cublaslt_run(b->library, choice, b->x, (uint8_t *)b->w + i * matrix_bytes(s),
+                               b->y, b->stream, err);
     return st;
 }
 

@@ -10,10 +10,10 @@
  * split the chunks, so that all of a block's weights are in flight at once, and are loaded to
  * registers before the kernel in front has ended. Bound: weight bytes to 16 rows, then L2.
  *
- * The tiles kernel (many rows): BM x BN tile, 32 values of k a stage, 4 stages of cp.async,
- * ldmatrix for the rows and one 16-byte load a lane for the weights. Four warps a block, so that
- * several blocks share a multiprocessor and the epilogue of one runs under the products of another.
- * Bound: mma.sync rate. */
+ * The tiles kernel (many rows; the head): BM x BN tile, 32 values of k a stage, 4 stages of
+ * cp.async, ldmatrix for the rows and one 16-byte load a lane for the weights. Four warps a block,
+ * so that several blocks share a multiprocessor and the epilogue of one runs under the products of
+ * another. Bound: mma.sync rate. */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_CUH
 

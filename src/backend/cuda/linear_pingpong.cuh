@@ -7,8 +7,8 @@
  * By pairs of blocks, which ask the L2 for less, and so leave more power to the products (many rows
  * are at the chip's limit): two that follow each other in rows share the weights, or, of an odd
  * number of tiles of rows, two that follow each other in outputs the rows; there a last tile of 64
- * rows or fewer is half of one, and each block has its part of these (wide_turn_rows). Alone, head
- * of GPT-2, 8192 rows: 1.13 to 1.18 of the time (H100, 2026-11-23).
+ * rows or fewer is half of one, of which blocks have as many (wide_turn_rows: where the rows fit
+ * the L2). Alone, head of GPT-2, 8192 rows: 1.13 to 1.18 of the time (H100, 2026-11-23).
  *
  * 448 rows and more: 0.86 to 0.96 of the time of linear_wide.cuh. Bound: the products, at the clock
  * that the power leaves them (docs/results/gpu-optimisations.md, "The head in one chain"). */

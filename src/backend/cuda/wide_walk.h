@@ -31,7 +31,7 @@ typedef struct wide_walk {
     uint32_t n;              /* tiles */
     uint32_t n_rows, n_cols; /* n = n_rows * n_cols */
     uint32_t group;          /* tiles of rows in a group; the last group may have fewer */
-    uint32_t period;         /* of wide_turn_rows; else 0 */
+    uint32_t period;         /* tiles, whole columns, after which rows shift by one; 0: never */
 } wide_walk;
 
 typedef struct wide_tile_place {

@@ -492,7 +492,8 @@ static void test_shared(void **state)
  * rows goes to linear_stationary.cuh where it takes the shape and is not left out, of a longer k to
  * linear_cluster.cuh, whose smallest tile it is of which all are on the chip, of more rows to pairs
  * that share tiles out; the head to linear_pingpong.cuh where that has no more waves, by pairs that
- * share weights or, of an odd number of tiles of rows, rows. */
+ * share weights or, of an odd number of tiles of rows, rows, or to tiles of 64 rows where few rows
+ * do not go to the head's own kernel. */
 static void test_choice(void **state)
 {
     (void)state;
@@ -526,7 +527,8 @@ static void test_choice(void **state)
         {ROSE_CUDA_EPI_LOGITS, 330, 64, 832, 0, "pingpong-rows", false},
         {ROSE_CUDA_EPI_LOGITS, 550, 64, 1120, 0, "pingpong-rows", true},
         {ROSE_CUDA_EPI_LOGITS, 20, 64, 17000, ROSE_CUDA_WITHOUT_HEAD, "wide-64-48", true},
-        {ROSE_CUDA_EPI_LOGITS, 20, 1600, 17000, 0, "wide-64-48", true}};
+        {ROSE_CUDA_EPI_LOGITS, 20, 64, 384, ROSE_CUDA_WITHOUT_HEAD, "wide-64-96", true},
+        {ROSE_CUDA_EPI_LOGITS, 17, 1568, 16400, 0, "wide-64-96", true}};
     for (const auto &c : cases) {
         const int kernel = rose_cuda_linear_named(c.name);
         assert_in_range(kernel, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
