@@ -1,11 +1,13 @@
 # roseinfer - one non-recursive Makefile. `make help` lists the targets.
-# VARIANT selects flags and the build directory: release (build/), debug, asan, tsan (build/<variant>/).
+# VARIANT selects flags and the build directory: release (build/), debug, asan, tsan, clang (build/<variant>/).
 
 VARIANT ?= release
 # V=1 shows the commands.
 Q := $(if $(V),,@)
 
-ifeq ($(origin CC),default)
+ifeq ($(VARIANT),clang)
+CC      := clang-14
+else ifeq ($(origin CC),default)
 CC      := gcc
 endif
 comma   := ,
@@ -19,6 +21,7 @@ WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wdouble-promotion -Wstri
 BASE := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -ffp-contract=off -fno-strict-aliasing -fPIC \
         -fvisibility=hidden -pthread -g
 OPT_release := -O2 -DNDEBUG
+OPT_clang   := $(OPT_release)
 OPT_debug   := -O1 -DROSE_DEBUG=1 -DROSE_ALLOC_GUARD=1
 OPT_asan    := -O1 -DROSE_DEBUG=1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 OPT_tsan    := -O1 -DROSE_DEBUG=1 -fsanitize=thread -fno-omit-frame-pointer
@@ -80,6 +83,8 @@ EMULATED := $B/tests/backend/emulated
 TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(EMULATED)/test_emulated_cuda)
 TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
+# Each fuzz target as a program that replays the files it is given.
+REPLAY  := $(FUZZ:%=$B/fuzz/replay_%)
 
 # The C library: everything but the server, the benchmarks and the program.
 LIB_ROOMS := base tokenizer model backend backend/cpu kv sched engine lib
@@ -94,8 +99,8 @@ PORT    ?= 8888
 
 .DEFAULT_GOAL := all
 
-.PHONY: test-neon test-amx all help tests list-tests list-faults clean serve test test-long check units format format-check asan tsan debug-test bench \
-        fuzz install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
+.PHONY: test-neon test-amx all help tests list-tests list-faults list-replay clean serve test test-long check units format format-check asan tsan debug-test bench \
+        fuzz clang asan-units cuda-compile install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
 
@@ -108,6 +113,9 @@ help:
 	@echo "make asan, tsan    the unit tests and the server tests under sanitizers"
 	@echo "make debug-test    the unit tests with assertions and the allocation guard"
 	@echo "make bench         throughput of a random GPT-2 124M on this machine"
+	@echo "make clang         everything compiled by clang, warnings as errors"
+	@echo "make asan-units    the unit tests and the fuzz corpus under ASAN and UBSAN"
+	@echo "make cuda-compile  the program with its CUDA kernels for one architecture; fetches nvcc where there is none"
 	@echo "make test-neon     the CPU kernels for AArch64, cross-compiled, under qemu"
 	@echo "make test-amx      the AMX kernels, their tile instructions emulated, on a CPU with AVX-512"
 	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
@@ -178,13 +186,20 @@ $(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o ma
 # to (tests/backend/test_cuda_serve.py).
 FAULTS := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $B/tests/backend/,roseinfer_fake_cuda faults/libcuda.so.1 fake/libcudnn.so.9))
 
-tests: $(TESTBIN) $(TOOLBIN) $(FAULTS)
+tests: $(TESTBIN) $(TOOLBIN) $(REPLAY) $(FAULTS)
+
+$B/fuzz/replay_%: fuzz/fuzz_%.c fuzz/replay_main.c $B/librose_all.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -MMD -MP -MF $@.d $< fuzz/replay_main.c -o $@ $(LDFLAGS) \
+	    $B/librose_all.a $(LIBS)
 
 # For tools/test.
 list-tests:
 	@echo $(TESTBIN)
 list-faults:
 	@echo $(FAULTS)
+list-replay:
+	@echo $(FUZZ)
 
 $B/tests/backend/fake_cuda.o: tests/backend/fake_cuda.c tests/backend/cuda_faults.h
 	@mkdir -p $(@D)
@@ -218,9 +233,19 @@ check: deps-test
 	@python3 tools/check_includes
 	@$(MAKE) --no-print-directory units
 
-# The unit tests of this variant.
-units: $(TESTBIN) $(TOOLBIN)
-	@python3 tools/run_tests $(TESTBIN)
+# The unit tests of this variant, and the fuzz corpus.
+units: $(TESTBIN) $(TOOLBIN) $(REPLAY)
+	@python3 tools/run_tests $(TESTBIN) $(FUZZ:%="sh tools/replay $B %")
+
+# What CI runs after `make test`, each a word of its own.
+clang: deps-test
+	@sh tools/deps clang
+	@$(MAKE) --no-print-directory -j2 VARIANT=clang CUDA=0 all tests
+asan-units:
+	@$(MAKE) --no-print-directory -j2 VARIANT=asan tests
+	@$(MAKE) --no-print-directory VARIANT=asan units
+cuda-compile:
+	@sh tools/cuda_compile
 
 format:
 	clang-format-14 -i $(FORMATTED)
@@ -290,4 +315,4 @@ install: all
 clean:
 	rm -rf build
 
--include $(wildcard $(EMULATED)/*.d) $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d) $B/tests/backend/fake_cuda.d
+-include $(wildcard $(EMULATED)/*.d) $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d) $(REPLAY:=.d) $B/tests/backend/fake_cuda.d

@@ -67,8 +67,8 @@ static void check_text(const char *text, size_t n)
 static const char *const g_texts[] = {
     "{\"prompt\":\"Once upon a time\",\"max_tokens\":16,\"temperature\":0.7,\"stream\":true}",
     " { \"a\" : [ 1 , -2.5e+3 , null , {\"b\":{}} ] , \"c\" : [ ] , \"d\" : false } \r\n\t",
-    "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\n\\\"b\\\"\\\\ \\/ \\u00e9 "
-    "\\t\"}],\"n\":1}",
+    ("{\"messages\":[{\"role\":\"user\",\"content\":\"a\\n\\\"b\\\"\\\\ \\/ \\u00e9 "
+     "\\t\"}],\"n\":1}"),
     "{\"e\":\"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x8C\xB9\",\"\xC3\xA9\":0,\"\":123456789012345678}",
     "{\"x\":1234567890123456789,\"y\":12345678901234567890,\"z\":0.1e-400,\"w\":1e308,\"v\":-0}",
     "{\"k\":01,\"l\":1.,\"m\":.5,\"n\":1e,\"o\":--1,\"p\":+1,\"q\":1e999}",

@@ -15,8 +15,8 @@ static const char *const plain[] = {
          "\"logprobs\":{\"tokens\":[\"x\"],\"token_logprobs\":[-1.25]},\"finish_reason\":null}]}",
     HEAD "\"choices\":[{\"index\":0,\"delta\":{\"content\":\" x\"},\"finish_reason\":null}],"
          "\"usage\":null}",
-    " { \"choices\" : [ { \"delta\" : { \"role\" : \"assistant\" , \"content\" : \"\" } , "
-    "\"token_ids\" : null } , 5 ] , \"error\" : null , \"timings\" : null } \r\n",
+    (" { \"choices\" : [ { \"delta\" : { \"role\" : \"assistant\" , \"content\" : \"\" } , "
+     "\"token_ids\" : null } , 5 ] , \"error\" : null , \"timings\" : null } \r\n"),
     "{\"choices\":[{\"delta\":{\"reasoning_content\":\"y\",\"content\":null},\"token_ids\":[]}]}",
     "{\"choices\":[{}]}",
 };
