@@ -120,7 +120,7 @@ help:
 	@echo "make test-amx      the AMX kernels, their tile instructions emulated, on a CPU with AVX-512"
 	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
 	@echo "make sanitize-gpu  a part of them under compute-sanitizer: memory, races, initialisation, barriers"
-	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to results/"
+	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to outputs/"
 	@echo "make fuzz          each fuzz target for FUZZ_SECONDS (default 60; needs clang)"
 	@echo "make install       program, library, header, pkg-config file to PREFIX (default /usr/local)"
 	@echo "make format        clang-format in place"

@@ -12,7 +12,7 @@
  * block before, from sums in memory; the fetching of the outputs that this block's epilogue will
  * touch; and the fetching of the weights, 4 KB ahead, into L1. (To bring the next pair of panels to
  * L2 instead, spread over all blocks of a pair, takes 10 % longer: 512 rows, two cores of a Xeon
- * with AMX, 2026-11-21; docs/results/README.md.)
+ * with AMX, 2026-11-21; docs/PERFORMANCE.md.)
  *
  * int8 panels are widened to bf16 in scratch, two at a time. Bound: weight bytes up to about 32
  * rows, then L2 to L1 (4 KB a step) and TDPBF16PS (16 cycles, 4 a step). */

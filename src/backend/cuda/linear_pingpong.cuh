@@ -11,7 +11,7 @@
  * the L2). Alone, head of GPT-2, 8192 rows: 1.13 to 1.18 of the time (H100, 2026-11-23).
  *
  * 448 rows and more: 0.86 to 0.96 of the time of linear_wide.cuh. Bound: the products, at the clock
- * that the power leaves them (docs/results/gpu-optimisations.md, "The head in one chain"). */
+ * that the power leaves them (docs/PERFORMANCE.md). */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_PINGPONG_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_PINGPONG_CUH
 

@@ -17,7 +17,7 @@
  *
  * Faster where ends are long (the residual) and where tiles of 128 x 192 do not come out even
  * (linear.cu). Bound: the other warpgroup's end, which slows the products beside it
- * (docs/results/gpu-optimisations.md, "Weights that stay").
+ * (docs/PERFORMANCE.md).
  */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_STATIONARY_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_STATIONARY_CUH

@@ -29,10 +29,9 @@
  * Bound, ends apart: what copies bring, 40 KB for each 768 cycles of the tensor cores, 53 bytes a
  * cycle, where copies alone of tiles of 128 x 256 came to 46 (H100, 2026-11-23; the L2's way out,
  * which neighbours that ask for the same share). Ends: 32 bytes a cycle that a multiprocessor
- * sends, and GELU's special functions (docs/results/gpu-optimisations.md, "What an end sends" and
- * behind it). With fp32 logits all kernels measured with both warpgroups on one tile take 1.5 to
- * 1.7 times their products, cuBLASLt's six too: from hundreds of rows on linear_pingpong.cuh is
- * ahead, whose warpgroups take whole tiles by turns. */
+ * sends, and GELU's special functions (docs/PERFORMANCE.md). With fp32 logits all kernels measured
+ * with both warpgroups on one tile take 1.5 to 1.7 times their products, cuBLASLt's six too: from
+ * hundreds of rows on linear_pingpong.cuh is ahead, whose warpgroups take whole tiles by turns. */
 #ifndef ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 

@@ -1,1 +1,0 @@
-build/roseinfer bench online models/gpt2-random --scales 0.4,0.8,1.6 -n 80 --rate 2.2 --input-median 64 --output-median 32 --roseinfer-args '--device cpu' --backends roseinfer,llama --llama-cmd llama-server --llama-model gpt2-bf16.gguf --llama-args '-np 16 -c 16384 -t 2' 

@@ -1,1 +1,0 @@
-build/roseinfer bench online models/gpt2-random --backends roseinfer=batch8 --scales 0.4,0.8,1.6 -n 80 --rate 2.2 --input-median 64 --output-median 32 --roseinfer-args '--device cpu --max-num-seqs 8' 

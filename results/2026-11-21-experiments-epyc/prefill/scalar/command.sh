@@ -1,1 +1,0 @@
-build/roseinfer bench offline models/gpt2-random --backends inproc=scalar --device cpu --isa scalar --repeats 3 --num-prompts 1 --input-len 64 --output-len 1 

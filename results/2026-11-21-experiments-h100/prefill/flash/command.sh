@@ -1,1 +1,0 @@
-build/roseinfer bench offline models/gpt2-random --backends inproc=flash --device cuda --prefill-backend flash --repeats 3 --num-prompts 128 --input-len 512 --output-len 1 

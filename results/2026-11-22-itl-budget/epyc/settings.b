@@ -1,4 +1,0 @@
---threads 2 --max-num-batched-tokens 8 --max-num-seqs 6
---threads 2 --max-num-batched-tokens 8 --max-num-seqs 4
---threads 2 --max-num-batched-tokens 10 --max-num-seqs 6
---threads 2 --max-num-batched-tokens 6 --max-num-seqs 4

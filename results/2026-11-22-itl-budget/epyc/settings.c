@@ -1,3 +1,0 @@
---threads 2 --max-num-batched-tokens 8 --max-num-seqs 4
---threads 2 --max-num-batched-tokens 6 --max-num-seqs 4
---threads 2 --prefill-max-tokens 8
