@@ -71,11 +71,15 @@ FLAGS_avx512bf16 := $(FLAGS_avx512) -mavx512bf16
 endif
 isa_flags     = $(FLAGS_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 
-ROOMS   := base http tokenizer model backend backend/cpu kv sched engine api lib bench
+ROOMS   := base http tokenizer model backend backend/cpu kv sched engine api lib
 SRC     := $(sort $(foreach r,$(ROOMS),$(wildcard src/$r/*.c)))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 OBJ     := $(SRC:src/%.c=$B/obj/%.o) $(CUDA_OBJ)
 CLI_OBJ := $(CLI_SRC:src/%.c=$B/obj/%.o)
+# roseinfer-bench, and the load tests, which use its code and the server's.
+BENCH_OBJ := $(patsubst %.c,$B/o/%.o,$(sort $(wildcard bench/*.c)))
+LOAD_OBJ  := $(patsubst %.c,$B/o/%.o,$(sort $(filter-out tests/load/test_%.c,$(wildcard tests/load/*.c))))
+LOAD      := $B/tests/load/load
 TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%.c),$(wildcard tests/*/test_*.c)))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 # Kernels of sm_90a as C++ on an emulated GPU: what tests them where there is none.
@@ -86,7 +90,7 @@ FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 # Each fuzz target as a program that replays the files it is given.
 REPLAY  := $(FUZZ:%=$B/fuzz/replay_%)
 
-# The C library: everything but the server, the benchmarks and the program.
+# The C library: everything but the server and the program.
 LIB_ROOMS := base tokenizer model backend backend/cpu kv sched engine lib
 LIB_OBJ   := $(sort $(foreach r,$(LIB_ROOMS),$(patsubst src/%.c,$B/obj/%.o,$(wildcard src/$r/*.c)))) $(CUDA_OBJ)
 LIB_DEPS  := $(CUDA_LIBS) -ljansson -lpcre2-8 -lutf8proc -lm -pthread
@@ -102,10 +106,10 @@ PORT    ?= 8888
 .PHONY: test-neon test-amx all help tests list-tests list-faults list-replay clean serve test test-long check units format format-check asan tsan debug-test bench \
         fuzz clang asan-units cuda-compile install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
-all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
+all: $B/roseinfer $B/roseinfer-bench $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
 
 help:
-	@echo "make               build $B/roseinfer and the library"
+	@echo "make               build $B/roseinfer, $B/roseinfer-bench and the library"
 	@echo "make serve         install what is missing, build, serve $(MODEL) on $(HOST):$(PORT)"
 	@echo "make test          every test that needs no GPU (installs what it needs)"
 	@echo "make test-long     minutes to hours: 20,000 rude clients, lm-eval, a soak of SOAK (default 2m)"
@@ -122,7 +126,7 @@ help:
 	@echo "make sanitize-gpu  a part of them under compute-sanitizer: memory, races, initialisation, barriers"
 	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to outputs/"
 	@echo "make fuzz          each fuzz target for FUZZ_SECONDS (default 60; needs clang)"
-	@echo "make install       program, library, header, pkg-config file to PREFIX (default /usr/local)"
+	@echo "make install       both programs, library, header, pkg-config file to PREFIX (default /usr/local)"
 	@echo "make format        clang-format in place"
 
 build/cuda/%.o: src/%.cu
@@ -154,6 +158,24 @@ $B/librose_all.a: $(OBJ)
 $B/roseinfer: $(CLI_OBJ) $B/librose_all.a
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/librose_all.a $(LIBS)
 
+# What is outside src/.
+$B/o/%.o: %.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -I. -Itests -MMD -MP -c $< -o $@
+# Everything of bench/ but main(), for its tests.
+$B/librose_bench.a: $(filter-out %/main.o,$(BENCH_OBJ))
+	@rm -f $@
+	$(Q)ar rcs $@ $^
+$B/librose_load.a: $(filter-out %/main.o,$(LOAD_OBJ))
+	@rm -f $@
+	$(Q)ar rcs $@ $^
+# Linked to the C library, so that nothing of the server can get into it.
+$B/roseinfer-bench: $B/o/bench/main.o $B/librose_bench.a $B/libroseinfer.a
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+$(LOAD): $B/o/tests/load/main.o $B/librose_load.a $B/librose_bench.a $B/librose_all.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
 $B/libroseinfer.a: $(LIB_OBJ)
 	@rm -f $@
 	$(Q)ar rcs $@ $^
@@ -167,8 +189,12 @@ $B/roseinfer.pc: tools/roseinfer.pc.in Makefile $B/with-cuda-$(WITH_CUDA)
 
 $B/tests/%: tests/%.c $B/librose_all.a
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $B/librose_all.a \
-	    $(LIBS) -lcmocka
+	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -I. -Itests -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(BENCH_LIBS) \
+	    $B/librose_all.a $(LIBS) -lcmocka
+# The tests of code that is not in the server.
+BENCH_TESTS := $(filter $B/tests/bench/% $B/tests/load/% $B/tests/backend/test_machine,$(TESTBIN))
+$(BENCH_TESTS): $B/librose_load.a $B/librose_bench.a
+$(BENCH_TESTS): BENCH_LIBS = $B/librose_load.a $B/librose_bench.a
 
 EMULATED_FLAGS := -std=c++20 -O2 -g -ffp-contract=off -fno-strict-aliasing -pthread -Wall -Wextra \
     -Wno-unknown-pragmas -Wno-sign-compare -Wno-missing-field-initializers -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized -Wno-psabi \
@@ -184,14 +210,14 @@ $(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o ma
 
 # A server over a CUDA runtime that needs no GPU, and a driver in front of the real one, both of which fail when told
 # to (tests/backend/test_cuda_serve.py).
-FAULTS := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $B/tests/backend/,roseinfer_fake_cuda faults/libcuda.so.1 fake/libcudnn.so.9))
+FAULTS := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $B/tests/backend/,roseinfer_fake_cuda roseinfer-bench faults/libcuda.so.1 fake/libcudnn.so.9))
 
-tests: $(TESTBIN) $(TOOLBIN) $(REPLAY) $(FAULTS)
+tests: $(TESTBIN) $(TOOLBIN) $(LOAD) $(REPLAY) $B/roseinfer-bench $(FAULTS)
 
-$B/fuzz/replay_%: fuzz/fuzz_%.c fuzz/replay_main.c $B/librose_all.a
+$B/fuzz/replay_%: fuzz/fuzz_%.c fuzz/replay_main.c $B/librose_bench.a $B/librose_all.a
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -MMD -MP -MF $@.d $< fuzz/replay_main.c -o $@ $(LDFLAGS) \
-	    $B/librose_all.a $(LIBS)
+	$(Q)$(CC) $(CFLAGS) -I. -Wno-missing-prototypes -MMD -MP -MF $@.d $< fuzz/replay_main.c -o $@ $(LDFLAGS) \
+	    $B/librose_bench.a $B/librose_all.a $(LIBS)
 
 # For tools/test.
 list-tests:
@@ -206,6 +232,9 @@ $B/tests/backend/fake_cuda.o: tests/backend/fake_cuda.c tests/backend/cuda_fault
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
 $B/tests/backend/roseinfer_fake_cuda: $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B/librose_all.a
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B/librose_all.a $(STATIC_LIBS) -lm
+# `bench` of that server.
+$B/tests/backend/roseinfer-bench: $B/o/bench/main.o $B/librose_bench.a $B/tests/backend/fake_cuda.o $B/libroseinfer.a
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(STATIC_LIBS) -lm
 # A cuDNN that computes nothing (tests/backend/test_cudnn_choice.py).
 $B/tests/backend/fake/libcudnn.so.9: tests/backend/fake_cudnn.c
 	@mkdir -p $(@D)
@@ -251,7 +280,7 @@ format:
 	clang-format-14 -i $(FORMATTED)
 format-check:
 	@clang-format-14 --dry-run -Werror $(FORMATTED)
-FORMATTED = $(sort $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*.cuh include/*.h tests/*.h tests/*/*.[ch] tests/*/emulated/*.h tests/*/emulated/*.cc tests/*/emulated/*/*/*.cuh fuzz/*.c examples/*.c))
+FORMATTED = $(sort $(wildcard bench/*.[ch] src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*.cuh include/*.h tests/*.h tests/*/*.[ch] tests/*/emulated/*.h tests/*/emulated/*.cc tests/*/emulated/*/*/*.cuh fuzz/*.c examples/*.c))
 
 # SOAK=30m for the whole soak; VARIANT=asan or tsan for the rude clients under a sanitizer.
 test-long: deps-test
@@ -267,7 +296,7 @@ debug-test:
 	@$(MAKE) --no-print-directory VARIANT=debug units
 
 bench: deps-build
-	@$(MAKE) --no-print-directory -j2 build/roseinfer
+	@$(MAKE) --no-print-directory -j2 build/roseinfer build/roseinfer-bench build/tests/load/load
 	@sh tools/bench
 
 # The NEON kernels under emulation: Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user.
@@ -294,7 +323,7 @@ test-gpu: $(GPU_TESTS) $B/tests/engine/test_engine_cpu $B/roseinfer $(FAULTS)
 	    "python3 tests/backend/test_cuda_serve.py $B/roseinfer models/rose-tiny $B/tests/backend/faults/libcuda.so.1"
 sanitize-gpu: $(GPU_TESTS)
 	@sh tools/sanitize_gpu $(GPU_TESTS)
-bench-gpu: build/roseinfer build/tests/tools/gpu_steps
+bench-gpu: build/roseinfer build/roseinfer-bench build/tests/tools/gpu_steps
 	@sh tools/bench_gpu
 
 FUZZ_SECONDS ?= 60
@@ -303,7 +332,7 @@ fuzz:
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
-	install -m 755 $B/roseinfer $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $B/roseinfer $B/roseinfer-bench $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 include/roseinfer.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 $B/libroseinfer.a $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $B/libroseinfer.so $(DESTDIR)$(PREFIX)/lib/libroseinfer.so.0
@@ -315,4 +344,4 @@ install: all
 clean:
 	rm -rf build
 
--include $(wildcard $(EMULATED)/*.d) $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d) $(REPLAY:=.d) $B/tests/backend/fake_cuda.d
+-include $(wildcard $(EMULATED)/*.d) $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(LOAD_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d) $(REPLAY:=.d) $B/tests/backend/fake_cuda.d

@@ -2,11 +2,27 @@
 #include "base/fds.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 enum { MOST = 65536 };
+
+void rose_fds_open_standard(void)
+{
+    int fd;
+    while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
+    }
+    if (fd >= 0) close(fd);
+}
+
+int rose_fds_flush_stdout(int rc)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return rc;
+    fputs("roseinfer: cannot write all of standard output\n", stderr);
+    return rc == 0 ? 1 : rc;
+}
 
 void rose_fds_widen(uint32_t n)
 {

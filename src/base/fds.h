@@ -1,4 +1,5 @@
-/* base/fds.h - room for file descriptors before they are needed. The kernel doubles a process's
+/* base/fds.h - the standard file descriptors of a program, and room for many others before they are
+ * needed. The kernel doubles a process's
  * table of them when it is full (64, 128, 256, ...), and where threads share the table the call
  * that asked for the descriptor, an accept() perhaps, then waits 5 to 30 ms for an RCU grace
  * period. It never shrinks. Any thread; free of charge before the first one is started. */
@@ -6,6 +7,15 @@
 #define ROSE_BASE_FDS_H
 
 #include <stdint.h>
+
+/* For the first line of main(): opens /dev/null for each of stdin, stdout and stderr that is
+ * closed. Otherwise the next file or socket would get that number, and messages for people would
+ * go into it. */
+void rose_fds_open_standard(void);
+
+/* For the last line of main(): flushes stdout. Returns rc, or 1 with a message on stderr when not
+ * all of stdout could be written and rc is 0. */
+int rose_fds_flush_stdout(int rc);
 
 /* Makes room for descriptors 0 .. n - 1, or as many of them as the limit allows (and at most
  * 65,536). Does nothing where that fails: it is only slower then. */

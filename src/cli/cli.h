@@ -11,7 +11,6 @@ int rose_cmd_tokenize(int argc, char **argv);
 int rose_cmd_detokenize(int argc, char **argv);
 int rose_cmd_inspect(int argc, char **argv);
 int rose_cmd_random_model(int argc, char **argv);
-int rose_cmd_bench_http(int argc, char **argv); /* `roseinfer bench http` */
 
 /* All of standard input, up to 1 GiB. */
 rose_status rose_read_stdin(rose_buf *out, rose_err *err);

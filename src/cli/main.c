@@ -1,12 +1,11 @@
 /* cli/main.c - the program: finds the command, and what the commands share. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fds.h"
 #include "base/version.h"
-#include "bench/bench.h"
 #include "cli/cli.h"
 
 enum { USAGE_ERROR = 2 };
@@ -24,25 +23,7 @@ static const command commands[] = {
     {"detokenize", rose_cmd_detokenize, "token ids to text"},
     {"inspect", rose_cmd_inspect, "architecture, tensors and memory plan, without loading"},
     {"random-model", rose_cmd_random_model, "write a model with seeded random weights"},
-};
-
-static const command benches[] = {
-    {"offline", rose_bench_offline, "token throughput of the engine, the server, and rivals"},
-    {"latency", rose_bench_latency, "time of one batch of fixed lengths in the engine"},
-    {"online", rose_bench_online, "latency under load: a trace against one server or several"},
-    {"stream", rose_bench_stream, "where the time to the first token goes, by the server's clock"},
-    {"ablate", rose_bench_ablate, "what each switch is worth: pairs of runs, on and off"},
-    {"start", rose_bench_start, "from exec to ready to the first token"},
-    {"http", rose_cmd_bench_http, "streams of a whole server on an instant fake backend"},
-    {"plot", rose_bench_plot, "pictures of results, by gnuplot"},
-    {"merge", rose_bench_merge, "results of several runs as one"},
-    {"report", rose_bench_report, "one HTML page of a folder of results"},
-    {"tokenizer", rose_bench_tokenizer, "bytes per second of the tokenizer"},
-    {"engine", rose_bench_scheduler, "host time of a step on an instant fake backend"},
-    {"scheduler", rose_bench_scheduler, "the same; with --trace, waiting times under each policy"},
-    {"abuse", rose_bench_abuse, "thousands of rude clients: does the server stay what it was?"},
-    {"soak", rose_bench_soak, "overload for long: refusals, growth, /health, stalls"},
-    {"kernels", rose_bench_kernels, "matrix products beside the vendor's library"},
+    {"bench", NULL, "benchmarks, by the program roseinfer-bench; `bench --help` lists them"},
 };
 
 rose_status rose_read_stdin(rose_buf *out, rose_err *err)
@@ -60,41 +41,39 @@ rose_status rose_read_stdin(rose_buf *out, rose_err *err)
     }
 }
 
-static void list(FILE *out, const char *prefix, const command *c, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        fprintf(out, "  %s%-*s %s\n", prefix, (int)(18 - strlen(prefix)), c[i].name, c[i].about);
-}
-
 static void usage(FILE *out)
 {
     fprintf(out, "roseinfer %s - an LLM inference engine and server\n\n", rose_version());
     fputs("Usage: roseinfer COMMAND [arguments]   (COMMAND --help lists its options)\n\n", out);
-    list(out, "", commands, sizeof commands / sizeof *commands);
-    list(out, "bench ", benches, sizeof benches / sizeof *benches);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(out, "  %-18s %s\n", commands[i].name, commands[i].about);
     fputs("\nMODEL is a Hugging Face folder: config.json, *.safetensors, tokenizer.json or\n"
           "vocab.json + merges.txt. `roseinfer --version` prints the version.\n",
           out);
 }
 
-static int dispatch(const command *c, size_t n, const char *what, int argc, char **argv)
+/* Becomes roseinfer-bench, which is installed in the folder of this program, as git runs its
+ * commands. Returns only if that fails. */
+static int run_bench(char **argv)
 {
-    for (size_t i = 0; argc > 0 && i < n; i++) {
-        if (strcmp(argv[0], c[i].name) == 0) return c[i].run(argc, argv);
-    }
-    if (argc > 0) fprintf(stderr, "roseinfer: unknown %s '%s'\n", what, argv[0]);
-    usage(stderr);
-    return USAGE_ERROR;
-}
-
-/* With a standard descriptor closed, the next file or socket would take its number, and what is
- * meant for people would go into it. */
-static void open_standard_fds(void)
-{
-    int fd;
-    while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
-    }
-    if (fd >= 0) close(fd);
+    static const char name[] = "roseinfer-bench";
+    char path[4096] = "";
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof name - 1);
+    char *slash = n > 0 ? strrchr(path, '/') : NULL;
+    if (slash != NULL)
+        memcpy(slash + 1, name, sizeof name);
+    else
+        memcpy(path, name, sizeof name);
+    argv[0] = path;
+    execv(path, argv);
+    if (errno == ENOENT)
+        fprintf(stderr,
+                "roseinfer: there is no %s, which runs the benchmarks: build it with "
+                "`make build/roseinfer-bench`, or `make install` both programs\n",
+                path);
+    else
+        fprintf(stderr, "roseinfer: cannot run %s: %s\n", path, strerror(errno));
+    return 1;
 }
 
 static int run(int argc, char **argv)
@@ -108,21 +87,17 @@ static int run(int argc, char **argv)
         usage(stdout);
         return 0;
     }
-    if (argc >= 2 && strcmp(argv[1], "bench") == 0) {
-        if (argc >= 3 && strcmp(argv[2], "--help") == 0) {
-            usage(stdout);
-            return 0;
-        }
-        return dispatch(benches, sizeof benches / sizeof *benches, "benchmark", argc - 2, argv + 2);
+    if (argc >= 2 && strcmp(argv[1], "bench") == 0) return run_bench(argv + 1);
+    for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof *commands; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     }
-    return dispatch(commands, sizeof commands / sizeof *commands, "command", argc - 1, argv + 1);
+    if (argc >= 2) fprintf(stderr, "roseinfer: unknown command '%s'\n", argv[1]);
+    usage(stderr);
+    return USAGE_ERROR;
 }
 
 int main(int argc, char **argv)
 {
-    open_standard_fds();
-    int rc = run(argc, argv);
-    if (fflush(stdout) == 0 && !ferror(stdout)) return rc;
-    fputs("roseinfer: cannot write all of standard output\n", stderr);
-    return rc == 0 ? 1 : rc;
+    rose_fds_open_standard();
+    return rose_fds_flush_stdout(run(argc, argv));
 }

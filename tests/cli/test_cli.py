@@ -23,19 +23,23 @@ import time
 BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
 last_run = []  # of run(): arguments, exit code, what it said; a failed check shows it
-COMMANDS = ["serve", "generate", "tokenize", "detokenize", "inspect", "random-model",
-            "bench offline", "bench latency", "bench online", "bench stream", "bench ablate", "bench start", "bench http",
+COMMANDS = ["serve", "generate", "tokenize", "detokenize", "inspect", "random-model"]
+BENCHES = ["bench offline", "bench latency", "bench online", "bench stream", "bench ablate", "bench start",
             "bench plot", "bench merge", "bench report", "bench tokenizer", "bench scheduler", "bench engine",
             "bench abuse", "bench soak"]
 WITHOUT_OPTIONS = ["bench plot", "bench merge"]
 
 
-def run(*args, stdin=b"", timeout=120):
+def run(*args, stdin=b"", timeout=120, program=BIN):
     last_run[:] = [args]
-    p = subprocess.run([BIN, *args], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout)
+    p = subprocess.run([program, *args], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout)
     result = p.returncode, p.stdout.decode("utf-8", "replace"), p.stderr.decode("utf-8", "replace")
     last_run[1:] = result
     return result
+
+
+def load(*args):
+    return run(*args, program=os.path.join(os.path.dirname(BIN), "tests/load/load"))
 
 
 def check(name, ok, detail=""):
@@ -53,8 +57,10 @@ def one_line_error(name, result, code, *fragments):
 
 def test_help():
     rc, out, err = run("--help")
-    check("help lists every command", rc == 0 and all(c.split()[-1] in out for c in COMMANDS), out)
-    for c in COMMANDS:
+    check("help lists every command", rc == 0 and all(c in out for c in COMMANDS + ["bench"]), out)
+    rc, out, err = run("bench", "--help")
+    check("bench --help lists every benchmark", rc == 0 and all(c.split()[-1] in out for c in BENCHES), out)
+    for c in COMMANDS + BENCHES:
         rc, out, err = run(*c.split(), "--help")
         ok = rc == 0 and err == "" and out.startswith("Usage: ") and max(map(len, out.splitlines())) <= 100
         opts = re.findall(r"^\s+(?:-\w, )?--(?:\[no-\])?[\w-]+", out, re.M)
@@ -72,6 +78,9 @@ def test_help():
     rc, _, err = run("bench", "abuse", MODEL, "--backend", "vllm")
     check("abuse: another server than ours", rc == 1 and "--backend: one server" in err, (rc, err))
     check("no command is a usage error", run()[0] == 2)
+    check("no benchmark is a usage error", run("bench")[0] == 2)
+    check("an unknown benchmark", run("bench", "surf")[0] == 2 and "unknown benchmark 'surf'" in run("bench", "surf")[2])
+    one_line_error("a load test is no benchmark", run("bench", "http"), 2, "build/tests/load/load http")
     check("unknown command", run("surf")[0] == 2 and "unknown command 'surf'" in run("surf")[2])
 
 
@@ -159,6 +168,17 @@ def test_tokenize():
     one_line_error("an id that is no number", run("detokenize", MODEL, "-i", "12 x"), 1, "'x'")
     one_line_error("an id out of range", run("detokenize", MODEL, "-i", "4000000"), 1, "4000000")
     check("an empty text", run("tokenize", MODEL, "-p", "")[:2] == (0, ""))
+
+
+def test_bench_missing():
+    """The benchmarks are a program beside this one."""
+    with tempfile.TemporaryDirectory() as d:
+        alone = shutil.copy(BIN, d)
+        one_line_error("bench without roseinfer-bench", run("bench", "offline", program=alone), 1,
+                       os.path.join(os.path.realpath(d), "roseinfer-bench"), "make install")
+        os.symlink(os.path.realpath(os.path.join(os.path.dirname(BIN), "roseinfer-bench")), os.path.join(d, "roseinfer-bench"))
+        rc, out, err = run("bench", "offline", "--help", program=alone)
+        check("bench with it", rc == 0 and out.startswith("Usage: roseinfer bench offline"), (out, err))
 
 
 def test_generate():
@@ -457,22 +477,22 @@ def test_bench_engine():
     check("bench engine", rc == 0 and "host_recorded_ns_p50" not in json.loads(out)["results"][0], err)
 
 
-def test_bench_http():
-    rc, out, err = run("bench", "http", MODEL, "--streams", "3,20", "--output-len", "40", "--rate", "300")
+def test_load_http():
+    rc, out, err = load("http", MODEL, "--streams", "3,20", "--output-len", "40", "--rate", "300")
     rows = json.loads(out)["results"] if rc == 0 else []
-    check("bench http", [r["tokens"] for r in rows] == [120, 800] and all(r["num_error"] == 0 for r in rows), (out, err))
+    check("load http", [r["tokens"] for r in rows] == [120, 800] and all(r["num_error"] == 0 for r in rows), (out, err))
     check("all streams open at once", all(r["all_open_at_once"] and r["tok_per_s"] > 0 for r in rows), rows)
     cpu = str(min(os.sched_getaffinity(0)))
-    rc, out, err = run("bench", "http", MODEL, "--streams", "50", "--output-len", "400", "--rate", "20000", "--record",
+    rc, out, err = load("http", MODEL, "--streams", "50", "--output-len", "400", "--rate", "20000", "--record",
                        "--client-cpus", cpu, "--io-cpus", cpu)
     row = json.loads(out)["results"][0] if rc == 0 else {}
     turns = [p[arm] for p in row["recorder"]["pairs"] for arm in ("off", "on")] if row else []
-    check("bench http --record", rc == 0 and row["recorder"]["events"] > 0 and row["client_cpu_s"] > 0 and
+    check("load http --record", rc == 0 and row["recorder"]["events"] > 0 and row["client_cpu_s"] > 0 and
           all(t["tokens"] > 0 and t["rose-io-0"] >= 0 for t in turns) and  # it may have stood still for one turn
           (not turns or any(t["rose-io-0"] > 0 for t in turns)), (row, err))
-    one_line_error("bad CPU list", run("bench", "http", MODEL, "--io-cpus", "x"), 1, "CPU list")
-    one_line_error("bad streams", run("bench", "http", MODEL, "--streams", "0"), 1, "--streams")
-    one_line_error("longer than the context", run("bench", "http", MODEL, "--output-len", "100000"), 1, "context")
+    one_line_error("bad CPU list", load("http", MODEL, "--io-cpus", "x"), 1, "CPU list")
+    one_line_error("bad streams", load("http", MODEL, "--streams", "0"), 1, "--streams")
+    one_line_error("longer than the context", load("http", MODEL, "--output-len", "100000"), 1, "context")
 
 
 ONLINE = ["bench", "online", MODEL, "-n", "6", "--rate", "100", "--input-median", "20", "--output-median", "6",

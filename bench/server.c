@@ -176,7 +176,7 @@ static rose_status build_argv(argv_builder *b, const driver *d, const char *comm
     rose_status st = ROSE_OK;
     snprintf(b->port, sizeof b->port, "%u", port);
     if (command == NULL) {
-        push(b, rose_self_path());
+        push(b, rose_server_path());
         push(b, "serve");
     } else {
         st = rose_args_split(command, &b->words[0], b->args, &b->n, err);

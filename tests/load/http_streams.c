@@ -1,8 +1,8 @@
-/* cli/bench_http.c - `roseinfer bench http`: what connections, JSON, detokenising and SSE cost. The
+/* tests/load/http_streams.c - `load http`: what connections, JSON, detokenising and SSE cost. The
  * whole server in this process on an instant backend, and the load generator on this thread; what
  * an I/O thread can do is told by its own CPU time, which others on the machine cannot take away.
  *
- * It is a command and not a room's program because only here api and bench may meet. */
+ * It is no part of roseinfer-bench, which must not include the server's own rooms. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -24,8 +24,8 @@
 #include "bench/record_turns.h"
 #include "bench/results.h"
 #include "bench/stats.h"
-#include "cli/cli.h"
 #include "engine/flags.h"
+#include "load/load.h"
 
 enum { MAX_POINTS = 16, MAX_STREAMS = 4096, RECORD_TURN_MS = 50 };
 
@@ -381,7 +381,7 @@ static int run(const char *dir, http_flags *f, int argc, char **argv)
     return failed == 0 ? rc : 1;
 }
 
-int rose_cmd_bench_http(int argc, char **argv)
+int rose_load_http(int argc, char **argv)
 {
     http_flags f = {.streams = "64,500,2000",
                     .output_len = 256,
@@ -411,7 +411,7 @@ int rose_cmd_bench_http(int argc, char **argv)
     };
     const char *model;
     const int rc =
-        rose_opts_parse_one("roseinfer bench http MODEL [options]",
+        rose_opts_parse_one("load http MODEL [options]",
                             "Streams of a whole server on a backend that computes nothing: tokens "
                             "per second over SSE, by wall\nclock and by CPU time of the I/O "
                             "threads. MODEL gives the tokenizer; its weights are not read.",

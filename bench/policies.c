@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "backend/backend.h"
+#include "base/version.h"
 #include "bench/replay.h"
 #include "bench/results.h"
 
@@ -138,7 +139,7 @@ int rose_bench_policies(const rose_policies_opts *o)
     }
     json_t *root =
         json_pack("{s:s, s:s, s:o, s:f, s:f, s:f, s:i, s:i, s:o}", "bench", "scheduler", "version",
-                  ROSE_VERSION, "trace", rose_results_string(o->trace), "scale", (double)o->scale,
+                  rose_version(), "trace", rose_results_string(o->trace), "scale", (double)o->scale,
                   "step_us", (double)o->step_us, "row_us", (double)o->row_us, "ttft_slo_ms",
                   (int)o->ttft_slo_ms, "itl_slo_ms", (int)o->itl_slo_ms, "results", list);
     return rose_results_emit(root, NULL, "scheduler");

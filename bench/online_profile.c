@@ -85,7 +85,7 @@ static rose_status wrap(const attempt *a, rose_server_flags *f, rose_buf *comman
         rose_buf_addf(command, "nsys %s --output='%s/%s' ", NSYS_ARGS, a->dir, a->spec->label);
     if (st == ROSE_OK)
         st = f->command[d] != NULL ? rose_buf_addf(command, "%s", f->command[d])
-                                   : rose_buf_addf(command, "'%s' serve", rose_self_path());
+                                   : rose_buf_addf(command, "'%s' serve", rose_server_path());
     if (st != ROSE_OK) return rose_fail(err, st, "out of memory");
     f->command[d] = command->data;
     return ROSE_OK;

@@ -196,7 +196,21 @@ const char *rose_self_path(void)
 {
     static char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (n <= 0) return "roseinfer";
+    if (n <= 0) return "roseinfer-bench";
     path[n] = '\0';
     return path;
+}
+
+const char *rose_server_path(void)
+{
+    static char path[4096];
+    const char *self = rose_self_path(), *slash = strrchr(self, '/');
+    const int len = slash != NULL ? (int)(slash - self) : 0;
+    static const char *const at[] = {"", "/../.."};
+    for (size_t i = 0; slash != NULL && i < sizeof at / sizeof *at; i++) {
+        if (snprintf(path, sizeof path, "%.*s%s/roseinfer", len, self, at[i]) < (int)sizeof path &&
+            access(path, X_OK) == 0)
+            return path;
+    }
+    return "roseinfer";
 }

@@ -1,4 +1,5 @@
-/* bench/bench.h - the programs behind `roseinfer bench NAME`: each a main of its own. argv[0] is
+/* bench/bench.h - the benchmarks of roseinfer-bench, which `roseinfer bench NAME` runs. Each
+ * function is the main of one. argv[0] is
  * the name; the result is the exit code (0, 1 for a failed run, 2 for a usage error). */
 #ifndef ROSE_BENCH_BENCH_H
 #define ROSE_BENCH_BENCH_H

@@ -115,7 +115,6 @@ static rose_status measure_offline(ablation *a, const char *flag, double *out, r
     char path[] = "/tmp/rose-ablate-XXXXXX", log[] = "/tmp/rose-ablate-XXXXXX";
     char n[16], in[16], n_out[16], sampling[160], why[256];
     char *argv[ROSE_PROC_MAX_ARGS + 1] = {(char *)(uintptr_t)rose_self_path(),
-                                          (char[]){"bench"},
                                           (char[]){"offline"},
                                           (char *)(uintptr_t)a->model_dir,
                                           (char[]){"--repeats"},

@@ -49,4 +49,9 @@ uint16_t rose_free_port(void);
 
 const char *rose_self_path(void); /* this program's file */
 
+/* The program roseinfer, which servers are started with: it is in the folder of this program, or
+ * two folders up (build/tests/load and build). "roseinfer", to be found in PATH, if there is none.
+ */
+const char *rose_server_path(void);
+
 #endif

@@ -1,0 +1,45 @@
+/* tests/load/main.c - the program build/tests/load/load: finds the load test that its first
+ * argument names. It may link the server's rooms (api, http), which roseinfer-bench must not. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fds.h"
+#include "load/load.h"
+
+enum { USAGE_ERROR = 2 };
+
+typedef struct load_test {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *about;
+} load_test;
+
+static const load_test tests[] = {
+    {"http", rose_load_http, "streams of a whole server on an instant fake backend"},
+};
+
+static void usage(FILE *out)
+{
+    fputs("Usage: load NAME [arguments]   (NAME --help lists its options)\n\n", out);
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        fprintf(out, "  %-10s %s\n", tests[i].name, tests[i].about);
+}
+
+static int run(int argc, char **argv)
+{
+    if (argc >= 2 && strcmp(argv[1], "--help") == 0) {
+        usage(stdout);
+        return 0;
+    }
+    for (size_t i = 0; argc >= 2 && i < sizeof tests / sizeof *tests; i++) {
+        if (strcmp(argv[1], tests[i].name) == 0) return tests[i].run(argc - 1, argv + 1);
+    }
+    usage(stderr);
+    return USAGE_ERROR;
+}
+
+int main(int argc, char **argv)
+{
+    rose_fds_open_standard();
+    return rose_fds_flush_stdout(run(argc, argv));
+}
