@@ -159,9 +159,6 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "prefill backend %s: the CPU backend has one way to attend (auto)",
                          rose_prefill_name(o->prefill));
-    if (o->cudnn_library != NULL)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "cudnn-library: the CPU backend has no use for it");
     if (o->cuda_without != NULL && o->cuda_without[0] != '\0' &&
         strcmp(o->cuda_without, "none") != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,

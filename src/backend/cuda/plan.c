@@ -16,8 +16,6 @@ enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_KV_P
  * for each node of a captured graph. (H100, CUDA 13.0: 23 MiB in all for 48 layers.) */
 #define LOADED_BYTES (64 * MIB)
 #define NODE_BYTES   (UINT64_C(8) << 10)
-/* What cuDNN takes by itself: its handle and its kernels. */
-#define CUDNN_BYTES (256 * MIB)
 
 static uint64_t round_up(uint64_t x, uint64_t unit)
 {
@@ -138,7 +136,6 @@ static rose_cuda_shape largest_shape(const rose_memory_plan *p)
                              .n_outputs = p->max_step_tokens,
                              .n_single = p->max_seqs,
                              .n_tiles = p->max_seqs + p->max_step_tokens / ROSE_CUDA_TILE_ROWS,
-                             .n_prompts = p->prefill == ROSE_PREFILL_CUDNN ? p->max_seqs : 0,
                              .n_table = p->max_seqs * context_pages(p)};
 }
 
@@ -153,7 +150,6 @@ void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
     PLACE(ids, sizeof(uint32_t *));
     PLACE(picks, s->n_outputs * sizeof(rose_cuda_pick));
     PLACE(items, ((uint64_t)s->n_single + s->n_tiles) * sizeof(rose_cuda_item));
-    PLACE(prompts, s->n_prompts * sizeof(rose_cuda_prompt));
     PLACE(tokens, rows);
     PLACE(where, rows);
     PLACE(slot, rows);
@@ -203,7 +199,6 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
         s->sums = take_floats(b, blocks * ROSE_CUDA_SUMS);
         s->sum_flags = rose_cuda_take(b, blocks * sizeof *s->sum_flags);
     }
-    if (p->prefill == ROSE_PREFILL_CUDNN) rose_cuda_cudnn_layout(&s->cudnn, b, a, p);
 }
 
 /* ---- plan ---- */
@@ -312,33 +307,10 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
     const double mib = 1048576;
     return rose_fail(err, ROSE_E_NOMEM,
                      "the plan needs %.0f MiB of GPU memory (weights %.0f, KV %.0f in %u pages, "
-                     "scratch %.0f, graphs %.0f) but %.0f MiB are available: %s%s",
+                     "scratch %.0f, graphs %.0f) but %.0f MiB are available: %s",
                      (double)p->total / mib, (double)p->weights / mib, (double)p->kv / mib,
                      p->kv_pages, (double)p->scratch / mib, (double)p->graphs / mib,
-                     (double)p->available / mib, advice,
-                     p->prefill == ROSE_PREFILL_CUDNN ? ", or choose prefill backend flash" : "");
-}
-
-/* How prompts attend: p->prefill, where p's limits and type are set. */
-static rose_status plan_prefill(const rose_backend_opts *o, const rose_arch *a, rose_memory_plan *p,
-                                rose_err *err)
-{
-    rose_err why = {""};
-    const bool cudnn = o->prefill == ROSE_PREFILL_CUDNN || o->prefill == ROSE_PREFILL_AUTO2;
-
-    p->prefill = o->prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
-    if (!cudnn && o->cudnn_library != NULL)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "cudnn-library is for prefill backends cudnn and auto2");
-    if (!cudnn) return ROSE_OK;
-    const rose_status st = rose_cuda_cudnn_check(a, p, o->cudnn_library, &why);
-    if (st == ROSE_OK) p->prefill = ROSE_PREFILL_CUDNN;
-    if (st != ROSE_OK && o->prefill == ROSE_PREFILL_CUDNN)
-        return rose_fail(err, st, "prefill backend cudnn: %s", why.msg);
-    if (o->prefill == ROSE_PREFILL_AUTO2)
-        rose_log(ROSE_LOG_INFO, "cuda", "prefill backend auto2: %s%s%s",
-                 rose_prefill_name(p->prefill), st != ROSE_OK ? ", for " : "", why.msg);
-    return ROSE_OK;
+                     (double)p->available / mib, advice);
 }
 
 /* Of captured steps, in nodes of a graph. */
@@ -348,18 +320,6 @@ static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
     if ((without & ROSE_CUDA_WITHOUT_HALVES) == 0) n += rose_cuda_halved(); /* twice the nodes */
     if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) n += ROSE_CUDA_MAX_PROMPTS;
     return n * ROSE_CUDA_SLOTS * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
-}
-
-/* auto2, where there is no memory for cuDNN. */
-static rose_status plan_without_cudnn(const rose_model *m, const rose_backend_opts *o,
-                                      rose_memory_plan *out, rose_err *err)
-{
-    rose_backend_opts flash = *o;
-    rose_log(ROSE_LOG_INFO, "cuda", "prefill backend auto2: flash, for %s", err->msg);
-    flash.prefill = ROSE_PREFILL_FLASH;
-    flash.cudnn_library = NULL;
-    *err = (rose_err){""};
-    return rose_cuda_plan(m, &flash, out, err);
 }
 
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
@@ -382,7 +342,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if ((st = rose_cuda_without_read(o->cuda_without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
     if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
-    if ((st = plan_prefill(o, &m->arch, &p, err)) != ROSE_OK) return st;
+    p.prefill = o->prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
     const uint64_t began = rose_now_ns();
@@ -397,14 +357,11 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.scratch = scratch.used;
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
     p.graphs = LOADED_BYTES;
-    if (p.prefill == ROSE_PREFILL_CUDNN) p.graphs += CUDNN_BYTES;
     if (o->cuda_graph) p.graphs += graph_bytes(&m->arch, p.without);
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
     st = plan_pages(o, &p, total_bytes, err);
     p.total = p.weights + p.kv + p.scratch + p.graphs;
     if (st == ROSE_OK && p.total > p.available) st = too_large(&p, err);
-    if (st != ROSE_OK && o->prefill == ROSE_PREFILL_AUTO2 && p.prefill == ROSE_PREFILL_CUDNN)
-        return plan_without_cudnn(m, o, out, err);
     if (st == ROSE_OK) *out = p;
     return st;
 }
