@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/checks.h"
 #include "backend/cuda/cuda_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -186,7 +187,7 @@ static cudaError_t create_side(rose_cuda *c)
 static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
 {
     const rose_memory_plan *p = &c->plan;
-    rose_cuda_bump weights = {0}, scratch = {0};
+    rose_bump weights = {.align = ROSE_CUDA_ALIGN}, scratch = {.align = ROSE_CUDA_ALIGN};
     cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
 
     if (e == cudaSuccess) e = cudaMalloc(&c->weights_base, p->weights);
@@ -256,49 +257,6 @@ done:
 }
 
 /* ---- steps ---- */
-
-static rose_status check_outputs(const rose_cuda *c, const rose_batch *b, rose_err *err)
-{
-    for (uint32_t i = 0; i < b->n_outputs; i++) {
-        const rose_output_rules *r = b->out_rules != NULL ? b->out_rules[i] : NULL;
-        if (b->out_row[i] >= b->n_tokens)
-            return rose_fail(err, ROSE_E_INVAL, "step: output %u of row %u, %u rows", i,
-                             b->out_row[i], b->n_tokens);
-        if (r != NULL && rose_cuda_rules_check(r, c->arch.vocab_size) != ROSE_OK)
-            return rose_fail(err, ROSE_E_INVAL, "step: output %u has rules outside the vocabulary",
-                             i);
-    }
-    return ROSE_OK;
-}
-
-static rose_status check_batch(const rose_cuda *c, const rose_batch *b, rose_err *err)
-{
-    const rose_memory_plan *p = &c->plan;
-
-    if (b->n_seqs == 0 || b->n_seqs > p->max_seqs || b->n_tokens == 0 ||
-        b->n_tokens > p->max_step_tokens || b->n_outputs > p->max_step_tokens ||
-        b->seq_first[0] != 0 || b->seq_first[b->n_seqs] != b->n_tokens)
-        return rose_fail(err, ROSE_E_INVAL, "step of %u sequences, %u tokens, %u outputs",
-                         b->n_seqs, b->n_tokens, b->n_outputs);
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
-        uint32_t n_rows = b->seq_first[i + 1] - b->seq_first[i];
-        if (b->seq_first[i + 1] <= b->seq_first[i] || b->seq_pos[i] > p->max_model_len ||
-            n_rows > p->max_model_len - b->seq_pos[i])
-            return rose_fail(err, ROSE_E_INVAL, "step: sequence %u has %u rows from position %u", i,
-                             n_rows, b->seq_pos[i]);
-        const uint32_t *pages = b->pages + (size_t)i * b->page_stride;
-        for (uint32_t j = 0; j < (b->seq_pos[i] + n_rows + 15) / ROSE_KV_PAGE_TOKENS; j++)
-            if (pages[j] >= p->kv_pages)
-                return rose_fail(err, ROSE_E_INVAL, "step: page %u of %u", pages[j], p->kv_pages);
-    }
-    const rose_cuda_slot *before = &c->slots[c->ticket % ROSE_CUDA_SLOTS];
-    const uint32_t n_before = c->ticket > 0 ? before->n_outputs : 0;
-    for (uint32_t i = 0; i < b->n_tokens; i++)
-        if (b->tokens[i] >= c->arch.vocab_size && b->tokens[i] - ROSE_TOKEN_OUTPUT >= n_before)
-            return rose_fail(err, ROSE_E_INVAL, "step: token id %u, vocabulary of %u", b->tokens[i],
-                             c->arch.vocab_size);
-    return check_outputs(c, b, err);
-}
 
 static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n_graphs, uint32_t n)
 {
@@ -450,7 +408,9 @@ static rose_status cuda_step(void *ctx, const rose_batch *b, uint64_t *ticket, r
     rose_cuda_slot *slot = &c->slots[(c->ticket + 1) % ROSE_CUDA_SLOTS];
 
     *ticket = 0;
-    rose_status st = check_batch(c, b, err);
+    const rose_cuda_slot *before = &c->slots[c->ticket % ROSE_CUDA_SLOTS];
+    const uint32_t n_before = c->ticket > 0 ? before->n_outputs : 0;
+    rose_status st = rose_backend_check_batch(b, &c->plan, c->arch.vocab_size, n_before, err);
     if (st != ROSE_OK) return st;
     cudaError_t e = take_slot(c, slot);
     if (e == cudaSuccess) e = enqueue(c, b, slot);

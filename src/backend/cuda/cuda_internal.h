@@ -8,13 +8,15 @@
 #include "backend/backend.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/megakernel.h"
+#include "base/bump.h"
 
 enum {
     ROSE_CUDA_OUT_BLOCK = 256, /* rows whose logits are held at a time */
     ROSE_CUDA_MAX_GRAPHS = 24,
     ROSE_CUDA_MAX_PROMPTS = 10, /* captured steps of one prompt */
     ROSE_CUDA_CHANGED = 128,    /* rows that rules have changed, held at a time */
-    ROSE_CUDA_SLOTS = 2         /* steps in flight */
+    ROSE_CUDA_SLOTS = 2,        /* steps in flight */
+    ROSE_CUDA_ALIGN = 256       /* bytes: alignment of every part of a region */
 };
 
 /* Most kernels of a captured step: two norms, four products, of which two may be two launches, and
@@ -54,12 +56,6 @@ typedef struct rose_cuda_scratch {
     uint32_t ld_logits, out_block, n_changed;
     uint64_t header_bytes, rules_bytes;
 } rose_cuda_scratch;
-
-/* Bytes in one region; base NULL adds up only. */
-typedef struct rose_cuda_bump {
-    uint8_t *base;
-    uint64_t used;
-} rose_cuda_bump;
 
 /* Where a step's tables lie in the header, in bytes. A graph has those of its size. */
 typedef struct rose_cuda_header {
@@ -159,10 +155,9 @@ void rose_cuda_profile(bool on, bool kernels);
 size_t rose_cuda_type_size(rose_cuda_type t);
 uint32_t rose_cuda_hd_pad(uint32_t head_dim);
 uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t);
-void *rose_cuda_take(rose_cuda_bump *b, uint64_t bytes); /* NULL while base is NULL */
-void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const rose_model *m,
+void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p);
-void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const rose_arch *a,
+void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                               const rose_memory_plan *p);
 void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s);
 rose_cuda_type rose_cuda_type_of(rose_compute c);
@@ -195,7 +190,6 @@ rose_status rose_cuda_warm(rose_cuda *c, rose_err *err);
 
 /* rules.c */
 uint64_t rose_cuda_rules_bytes(uint32_t vocab); /* of the staging area */
-rose_status rose_cuda_rules_check(const rose_output_rules *r, uint32_t vocab);
 /* Whether the sampler is to see other logits than the model's: then the first pass over the row is
  * idle. */
 bool rose_cuda_rules_change(const rose_output_rules *r);

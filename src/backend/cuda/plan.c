@@ -5,11 +5,12 @@
  * Sizes cannot overflow 64 bits: check_arch() limits every dimension first. */
 #include <string.h>
 
+#include "backend/checks.h"
 #include "backend/cuda/cuda_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_KV_PAGES = INT32_MAX };
+enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22 };
 
 #define MIB (UINT64_C(1) << 20)
 /* Upper estimates of what the driver takes beside our regions: once for kernels and its own, and
@@ -48,20 +49,13 @@ uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t)
            rose_cuda_hd_pad(a->head_dim) * rose_cuda_type_size(t);
 }
 
-void *rose_cuda_take(rose_cuda_bump *b, uint64_t bytes)
+static float *take_floats(rose_bump *b, uint64_t n)
 {
-    void *at = b->base == NULL ? NULL : b->base + b->used;
-    b->used += round_up(bytes, 256);
-    return at;
+    return rose_bump_take(b, n * sizeof(float));
 }
 
-static float *take_floats(rose_cuda_bump *b, uint64_t n)
-{
-    return rose_cuda_take(b, n * sizeof(float));
-}
-
-static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, const rose_memory_plan *p,
-                        uint32_t k, uint32_t n)
+static void take_linear(rose_cuda_linear *l, rose_bump *b, const rose_memory_plan *p, uint32_t k,
+                        uint32_t n)
 {
     const rose_cuda_type t = rose_cuda_type_of(p->dtype);
     l->k = k;
@@ -69,20 +63,20 @@ static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, const rose_memor
     l->k_pad = (uint32_t)round_up(k, ROSE_CUDA_K_PAD);
     l->n_pad = (uint32_t)round_up(n, ROSE_CUDA_N_PAD);
     const uint64_t bytes = (uint64_t)l->k_pad * l->n_pad * rose_cuda_type_size(t);
-    l->w = rose_cuda_take(b, bytes);
+    l->w = rose_bump_take(b, bytes);
     l->cores = (p->without & ROSE_CUDA_WITHOUT_WIDE) == 0 && t != ROSE_CUDA_F32
-                   ? rose_cuda_take(b, bytes)
+                   ? rose_bump_take(b, bytes)
                    : NULL;
 }
 
-static void take_bias(rose_cuda_linear *l, rose_cuda_bump *b, const rose_linear *from)
+static void take_bias(rose_cuda_linear *l, rose_bump *b, const rose_linear *from)
 {
     l->bias = from->b.data != NULL ? take_floats(b, l->n) : NULL;
 }
 
 /* The small parameters of all layers lie together, apart from the matrices: scattered behind them
  * they cost 26 to 30 us a decode step on an H100. */
-void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const rose_model *m,
+void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p)
 {
     const rose_arch *a = &m->arch;
@@ -105,7 +99,7 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const ros
     w->tok = w->head.w;
     if (!a->tied_head)
         w->tok =
-            rose_cuda_take(b, (uint64_t)w->head.k_pad * w->head.n_pad * rose_cuda_type_size(t));
+            rose_bump_take(b, (uint64_t)w->head.k_pad * w->head.n_pad * rose_cuda_type_size(t));
     for (uint32_t i = 0; i < a->n_layers; i++) {
         const rose_layer *from = &m->layers[i];
         rose_cuda_layer nowhere = {.qkv.n = 3 * d, .proj.n = d, .fc1.n = a->d_ff, .fc2.n = d};
@@ -124,11 +118,6 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const ros
     w->pos = take_floats(b, (uint64_t)p->max_model_len * d);
 }
 
-static uint32_t context_pages(const rose_memory_plan *p)
-{
-    return (p->max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
-}
-
 /* Items of one sequence: at most one in 16 of its rows, and one more. */
 static rose_cuda_shape largest_shape(const rose_memory_plan *p)
 {
@@ -136,16 +125,16 @@ static rose_cuda_shape largest_shape(const rose_memory_plan *p)
                              .n_outputs = p->max_step_tokens,
                              .n_single = p->max_seqs,
                              .n_tiles = p->max_seqs + p->max_step_tokens / ROSE_CUDA_TILE_ROWS,
-                             .n_table = p->max_seqs * context_pages(p)};
+                             .n_table = p->max_seqs * (uint32_t)rose_backend_context_pages(p)};
 }
 
 void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
 {
-    rose_cuda_bump b = {0};
+    rose_bump b = {.align = ROSE_CUDA_ALIGN};
     const uint64_t rows = (uint64_t)s->n_rows * sizeof(uint32_t);
 #define PLACE(field, bytes)                                                                        \
     h->field = b.used;                                                                             \
-    rose_cuda_take(&b, bytes)
+    rose_bump_take(&b, bytes)
     PLACE(turn, sizeof(uint32_t));
     PLACE(ids, sizeof(uint32_t *));
     PLACE(picks, s->n_outputs * sizeof(rose_cuda_pick));
@@ -159,7 +148,7 @@ void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
     h->end = b.used;
 }
 
-void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const rose_arch *a,
+void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                               const rose_memory_plan *p)
 {
     const uint64_t size = rose_cuda_type_size(rose_cuda_type_of(p->dtype));
@@ -174,30 +163,30 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
     rose_cuda_layout_header(&header, &largest);
     s->header_bytes = header.end;
     s->x = take_floats(b, rows * a->d_model);
-    s->h = rose_cuda_take(b, rows * k_d * size);
-    s->q = rose_cuda_take(b, rows * a->d_model * size);
-    s->ff = rose_cuda_take(b, rows * k_ff * size);
-    s->kv_rows = rose_cuda_take(b, (uint64_t)p->max_seqs * 2 * a->d_model * size);
-    s->out_h = rose_cuda_take(b, round_up(s->out_block, ROSE_CUDA_ROW_PAD) * k_d * size);
+    s->h = rose_bump_take(b, rows * k_d * size);
+    s->q = rose_bump_take(b, rows * a->d_model * size);
+    s->ff = rose_bump_take(b, rows * k_ff * size);
+    s->kv_rows = rose_bump_take(b, (uint64_t)p->max_seqs * 2 * a->d_model * size);
+    s->out_h = rose_bump_take(b, round_up(s->out_block, ROSE_CUDA_ROW_PAD) * k_d * size);
     s->logits = take_floats(b, (uint64_t)s->out_block * s->ld_logits);
-    s->key = rose_cuda_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * sizeof *s->key);
-    s->sampled = rose_cuda_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * 4);
-    s->slots = rose_cuda_take(
+    s->key = rose_bump_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * sizeof *s->key);
+    s->sampled = rose_bump_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * 4);
+    s->slots = rose_bump_take(
         b, (ROSE_CUDA_MEGA_MAX_D * 5 + ROSE_CUDA_MEGA_MAX_FF_TILES * ROSE_CUDA_MEGA_MAX_D) / 2 *
                sizeof *s->slots);
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
-        s->header[i] = rose_cuda_take(b, s->header_bytes);
+        s->header[i] = rose_bump_take(b, s->header_bytes);
     s->n_changed = s->out_block < ROSE_CUDA_CHANGED ? s->out_block : ROSE_CUDA_CHANGED;
     s->changed = take_floats(b, (uint64_t)s->n_changed * s->ld_logits);
-    s->changed_key = rose_cuda_take(b, s->n_changed * sizeof *s->changed_key);
+    s->changed_key = rose_bump_take(b, s->n_changed * sizeof *s->changed_key);
     s->rules_bytes = rose_cuda_rules_bytes(a->vocab_size);
-    s->rules = rose_cuda_take(b, s->rules_bytes);
+    s->rules = rose_bump_take(b, s->rules_bytes);
     s->sums = NULL;
     s->sum_flags = NULL;
     if (size == 2 && (p->without & (ROSE_CUDA_WITHOUT_WIDE | ROSE_CUDA_WITHOUT_STREAM_K)) == 0) {
         const uint64_t blocks = rose_cuda_linear_blocks();
         s->sums = take_floats(b, blocks * ROSE_CUDA_SUMS);
-        s->sum_flags = rose_cuda_take(b, blocks * sizeof *s->sum_flags);
+        s->sum_flags = rose_bump_take(b, blocks * sizeof *s->sum_flags);
     }
 }
 
@@ -259,11 +248,12 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     return ROSE_OK;
 }
 
-/* Pages where neither their number nor their bytes are given. */
-static uint64_t pages_by_rule(const rose_backend_opts *o, const rose_memory_plan *p,
+/* The pages where the options give neither their number nor their bytes. */
+static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan *p,
                               uint64_t device_bytes)
 {
-    const uint64_t taken = p->weights + p->scratch + p->graphs, context = context_pages(p);
+    const uint64_t taken = p->weights + p->scratch + p->graphs,
+                   context = rose_backend_context_pages(p);
     uint64_t most, pages = context * p->max_seqs;
 
     if (o->gpu_memory_utilization > 0) {
@@ -273,25 +263,6 @@ static uint64_t pages_by_rule(const rose_backend_opts *o, const rose_memory_plan
     most = p->available > taken ? (p->available - taken) / 10 * 9 : 0;
     if (most / p->kv_page < pages) pages = most / p->kv_page;
     return pages < context ? context : pages;
-}
-
-static rose_status plan_pages(const rose_backend_opts *o, rose_memory_plan *p,
-                              uint64_t device_bytes, rose_err *err)
-{
-    uint64_t pages = o->kv_pages;
-
-    if (pages == 0)
-        pages = o->kv_bytes > 0 ? o->kv_bytes / p->kv_page : pages_by_rule(o, p, device_bytes);
-    if (pages > MAX_KV_PAGES) pages = MAX_KV_PAGES;
-    if (pages < context_pages(p))
-        return rose_fail(err, ROSE_E_INVAL,
-                         "kv pages: %llu hold %llu tokens, less than one context of %u; raise "
-                         "kv_pages, kv_bytes or gpu_memory_utilization, or lower max_model_len",
-                         (unsigned long long)pages, (unsigned long long)pages * ROSE_KV_PAGE_TOKENS,
-                         p->max_model_len);
-    p->kv_pages = (uint32_t)pages;
-    p->kv = p->kv_page * pages;
-    return ROSE_OK;
 }
 
 static rose_status too_large(const rose_memory_plan *p, rose_err *err)
@@ -326,7 +297,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
                            rose_err *err)
 {
     rose_status st;
-    rose_cuda_bump weights = {0}, scratch = {0};
+    rose_bump weights = {.align = ROSE_CUDA_ALIGN}, scratch = {.align = ROSE_CUDA_ALIGN};
     rose_cuda_weights w = {0};
     rose_cuda_scratch s = {0};
     rose_memory_plan p = {.dtype = o->dtype};
@@ -359,7 +330,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.graphs = LOADED_BYTES;
     if (o->cuda_graph) p.graphs += graph_bytes(&m->arch, p.without);
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
-    st = plan_pages(o, &p, total_bytes, err);
+    st = rose_backend_plan_pages(o, default_pages(o, &p, total_bytes), &p, err);
     p.total = p.weights + p.kv + p.scratch + p.graphs;
     if (st == ROSE_OK && p.total > p.available) st = too_large(&p, err);
     if (st == ROSE_OK) *out = p;
