@@ -205,12 +205,12 @@ $(EMULATED)/%.o: tests/backend/emulated/%.cc
 $(EMULATED)/%.o: src/backend/cuda/%.cu
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATED_FLAGS) -MMD -MP -x c++ -c $< -o $@
-$(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o machine.o prompts.o linear.o linear_wide_f16.o linear_wide_bf16.o)
+$(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o machine.o linear.o linear_wide_f16.o linear_wide_bf16.o)
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 
 # A server over a CUDA runtime that needs no GPU, and a driver in front of the real one, both of which fail when told
 # to (tests/backend/test_cuda_serve.py).
-FAULTS := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $B/tests/backend/,roseinfer_fake_cuda roseinfer-bench faults/libcuda.so.1 fake/libcudnn.so.9))
+FAULTS := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $B/tests/backend/,roseinfer_fake_cuda roseinfer-bench faults/libcuda.so.1))
 
 tests: $(TESTBIN) $(TOOLBIN) $(LOAD) $(REPLAY) $B/roseinfer-bench $(FAULTS)
 
@@ -235,10 +235,6 @@ $B/tests/backend/roseinfer_fake_cuda: $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B
 # `bench` of that server.
 $B/tests/backend/roseinfer-bench: $B/o/bench/main.o $B/librose_bench.a $B/tests/backend/fake_cuda.o $B/libroseinfer.a
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(STATIC_LIBS) -lm
-# A cuDNN that computes nothing (tests/backend/test_cudnn_choice.py).
-$B/tests/backend/fake/libcudnn.so.9: tests/backend/fake_cudnn.c
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -shared -o $@ $<
 $B/tests/backend/faults/libcuda.so.1: tests/backend/cuda_faults.c tests/backend/cuda_faults.h
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Itests -shared -o $@ $< -ldl

@@ -2,8 +2,9 @@
  */
 #include "bench/gpu_memory.h"
 
-#include <dlfcn.h>
 #include <stddef.h>
+
+#include "base/dl.h"
 
 enum { MAX_GPUS = 16, MAX_PROCESSES = 128 };
 
@@ -33,20 +34,16 @@ typedef struct nvml {
 static nvml load(void)
 {
     nvml l = {0}, none = {0};
-    void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    const struct {
-        const char *name;
-        void **to;
-    } all[] = {
-        {"nvmlInit_v2", (void **)&l.init},
-        {"nvmlDeviceGetCount_v2", (void **)&l.count},
-        {"nvmlDeviceGetHandleByIndex_v2", (void **)&l.handle},
-        {"nvmlDeviceGetMemoryInfo", (void **)&l.memory},
-        {"nvmlDeviceGetComputeRunningProcesses_v3", (void **)&l.processes},
+    static const char *const path = "libnvidia-ml.so.1";
+    const rose_dl_function all[] = {
+        {"nvmlInit_v2", &l.init},
+        {"nvmlDeviceGetCount_v2", &l.count},
+        {"nvmlDeviceGetHandleByIndex_v2", &l.handle},
+        {"nvmlDeviceGetMemoryInfo", &l.memory},
+        {"nvmlDeviceGetComputeRunningProcesses_v3", &l.processes},
     };
-    if (lib == NULL) return none;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if ((*all[i].to = dlsym(lib, all[i].name)) == NULL) return none;
+    void *lib;
+    if (rose_dl_open(&lib, &path, 1, all, sizeof all / sizeof *all, NULL) != ROSE_OK) return none;
     if (l.init() != 0 || l.count(&l.n_gpus) != 0) return none;
     if (l.n_gpus > MAX_GPUS) l.n_gpus = MAX_GPUS;
     for (unsigned i = 0; i < l.n_gpus; i++)

@@ -50,7 +50,7 @@ rose_status rose_quantization_parse(const char *text, rose_quantization *out, ro
 
 const char *rose_prefill_name(rose_prefill p)
 {
-    static const char *const names[] = {"auto", "flash", "naive", "cudnn", "auto2"};
+    static const char *const names[] = {"auto", "flash", "naive", "auto2"};
     return (unsigned)p < sizeof names / sizeof *names ? names[p] : "unknown";
 }
 

@@ -44,18 +44,16 @@ rose_status rose_quantization_parse(const char *text, rose_quantization *out, ro
 /* "auto", "float32", "bfloat16", "float16": as --dtype spells them. */
 const char *rose_compute_name(rose_compute c);
 
-/* How the rows of prompts attend, on CUDA. */
+/* Which CUDA kernel computes the attention of prompts. */
 typedef enum rose_prefill {
     ROSE_PREFILL_AUTO,  /* flash */
     ROSE_PREFILL_FLASH, /* our tensor-core kernel over paged KV */
     ROSE_PREFILL_NAIVE, /* a plain kernel to compare with: other bits, and not the same ones for a
                            row that is computed alone */
-    ROSE_PREFILL_CUDNN, /* NVIDIA's library, loaded at run time: other bits, likewise; refused where
-                           it is not found or does not take the model */
-    ROSE_PREFILL_AUTO2  /* cudnn, or flash where that is refused */
+    ROSE_PREFILL_AUTO2  /* auto, until there is a second flash kernel; the log says so */
 } rose_prefill;
 
-/* "auto", "flash", "naive", "cudnn", "auto2": as --prefill-backend spells them. */
+/* "auto", "flash", "naive", "auto2": as --prefill-backend spells them. */
 const char *rose_prefill_name(rose_prefill p);
 
 typedef struct rose_backend_opts {
@@ -79,9 +77,7 @@ typedef struct rose_backend_opts {
                                      together take this share of the GPU's memory; 0 = the default
                                      rule, else above 0, at most 1 */
     rose_prefill prefill;         /* CPU: AUTO */
-    const char *cudnn_library; /* CUDA, prefill CUDNN and AUTO2: cuDNN's path; NULL = by its usual
-                                  names, as for all others */
-    bool cuda_graph;           /* CUDA: decode steps replay captured graphs */
+    bool cuda_graph;              /* CUDA: decode steps replay captured graphs */
     bool pdl; /* CUDA: kernels begin under the end of those before (programmatic dependent launch)
                */
     bool profiler_kernels;      /* CUDA: recordings (base/profile.h) hold its kernels, by CUPTI */
@@ -101,8 +97,7 @@ typedef struct rose_memory_plan {
     rose_quantization quantization;
     uint32_t max_seqs, max_step_tokens, max_model_len;
     uint32_t n_threads;   /* resolved */
-    rose_prefill prefill; /* CUDA: resolved: FLASH, NAIVE or CUDNN; `scratch` and `graphs` follow
-                             it. (AUTO2 may still come to FLASH in open; the memory stays.) */
+    rose_prefill prefill; /* CUDA: resolved: FLASH or NAIVE */
     uint32_t without;     /* CUDA: opts.cuda_without as bits, and what the GPU cannot run; `weights`
                              and `graphs` follow it */
     uint64_t weights;     /* packed copies that the backend keeps */

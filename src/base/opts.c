@@ -207,6 +207,10 @@ static int set_value(const rose_opt *o, const char *v)
         return -1;
     }
     case ROSE_OPT_CHOICE:
+        if (o->removed != NULL && strcmp(v, o->removed) == 0) {
+            fprintf(stderr, "roseinfer: --%s %s: %s\n", o->name, v, o->removed_why);
+            return USAGE_ERROR;
+        }
         if (!in_choices(o->choices, v)) {
             fprintf(stderr, "roseinfer: --%s %s: expected one of %s\n", o->name, v, o->choices);
             return USAGE_ERROR;

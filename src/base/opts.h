@@ -29,9 +29,11 @@ typedef struct rose_opt {
     void *dest; /* holds the default before parsing; --help prints it from here */
     uint64_t min, max;
     float fmin, fmax;
-    const char *choices; /* CHOICE */
-    const char *arg;     /* placeholder in --help, "N", "FILE" */
-    const char *help;    /* one sentence, no final stop */
+    const char *choices;               /* CHOICE */
+    const char *removed, *removed_why; /* CHOICE: a value of earlier versions, and why it is refused
+                                          now; or NULL */
+    const char *arg;                   /* placeholder in --help, "N", "FILE" */
+    const char *help;                  /* one sentence, no final stop */
     const char *unset; /* what --help prints as default instead of a 0 or NULL that means "auto" */
 } rose_opt;
 

@@ -30,7 +30,6 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .prefix_cache = o.prefix_cache,
         .overlap_schedule = o.overlap,
         .prefill_backend = rose_prefill_name(o.backend.prefill),
-        .cudnn_library = o.backend.cudnn_library,
         .device_timeout_ms = o.backend.device_timeout_ms,
         .cuda_graph = o.backend.cuda_graph,
         .pdl = o.backend.pdl,
@@ -133,14 +132,13 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
                         "stationary, cluster, stream-k, waves, pingpong; or all",
                         .unset = "none"),
         ROSE_ROW_CHOICE(
-            "prefill-backend", &f->prefill_backend, "auto|auto2|flash|cudnn|naive",
-            "cuda: attention of prompts; auto is flash, our own kernel; naive is a plain one to "
-            "compare with; cudnn is NVIDIA's library, where it is installed, auto2 tries it first "
-            "and else is flash. Logits of naive and cudnn differ by rounding, and with either also "
-            "by how a prompt is cut into chunks"),
-        ROSE_ROW_STRING("cudnn-library", &f->cudnn_library, "PATH",
-                        "cuda, prefill backend cudnn or auto2: cuDNN 9.15 or later",
-                        .unset = "libcudnn.so.9, where the system finds it"),
+            "prefill-backend", &f->prefill_backend, "auto|auto2|flash|naive",
+            "cuda: kernel for the attention of prompts; auto and auto2 are flash, our tensor-core "
+            "kernel; naive is a plain kernel to compare with: its logits differ by rounding, and "
+            "depend on how a prompt is cut into chunks",
+            .removed = "cudnn",
+            .removed_why = "removed: it was slower than our own kernel and gave other bits; "
+                           "docs/PERFORMANCE.md has its measurements"),
         ROSE_ROW_U32("device-timeout-ms", &f->device_timeout_ms, "MS", 0, 3600000,
                      "cuda: a step that takes longer has failed, as if the device were lost; 0 = "
                      "wait for ever"),
@@ -244,7 +242,6 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     b->prefault = f->prefault;
     b->gpu_memory_utilization = f->gpu_memory_utilization;
     b->prefill = prefill_of(f->prefill_backend);
-    b->cudnn_library = f->cudnn_library;
     b->cuda_graph = f->cuda_graph;
     b->pdl = f->pdl;
     b->profiler_kernels = f->profiler_kernels;

@@ -23,7 +23,7 @@ typedef struct rose_engine_flags {
     bool decode_first, prefix_cache, overlap_schedule;
     bool mlock, prefault;
     /* CUDA */
-    const char *prefill_backend, *cudnn_library;
+    const char *prefill_backend;
     float gpu_memory_utilization;
     uint32_t device_timeout_ms;
     bool cuda_graph, pdl, profiler_kernels;

@@ -168,8 +168,6 @@ static const char *fx_device = "cpu";
 static rose_quantization fx_quantization = ROSE_QUANT_NONE;
 static bool fx_pdl = true, fx_graphs = true;
 static const char *fx_without; /* of the CUDA backend, by name */
-static rose_prefill fx_prefill = ROSE_PREFILL_AUTO;
-static const char *fx_cudnn; /* its library's path; NULL: by its usual names */
 
 typedef struct fx_backend {
     const rose_backend_ops *ops;
@@ -198,8 +196,6 @@ static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const 
     o.max_step_tokens = FX_MAX_ROWS;
     o.pdl = fx_pdl;
     o.cuda_without = fx_without;
-    o.prefill = fx_prefill;
-    o.cudnn_library = fx_prefill == ROSE_PREFILL_CUDNN ? fx_cudnn : NULL;
     o.cuda_graph = fx_graphs;
     if (rose_backend_pick(&f.ops, fx_device, &err) != ROSE_OK) fail_msg("%s", err.msg);
     if (f.ops->plan(m, &o, &f.plan, &err) != ROSE_OK) fail_msg("plan: %s", err.msg);

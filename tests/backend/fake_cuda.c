@@ -312,8 +312,6 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g)
         return answer();                                                                           \
     }
 KERNEL(rose_cuda_attention_plain, rose_cuda_attention)
-KERNEL(rose_cuda_unpack_run, rose_cuda_unpack)
-KERNEL(rose_cuda_block_rows_run, rose_cuda_rows)
 KERNEL(rose_cuda_norm_run, rose_cuda_norm)
 KERNEL(rose_cuda_embed_run, rose_cuda_embed)
 KERNEL(rose_cuda_sampler_run, rose_cuda_sampler)

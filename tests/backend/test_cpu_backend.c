@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backend/checks.h"
 #include "backend/cpu/pack.h"
 #include "model/random.h"
 
@@ -659,6 +660,12 @@ static void test_bad_batches(void **state)
     BAD(o.first[0] = 1);
     BAD(o.first[1] = 19);
     BAD((o.b.n_outputs = 1, o.out_row[0] = 20));
+    BAD(o.pages[1] = f.plan.kv_pages);
+    BAD(o.tokens[0] = ROSE_TOKEN_OUTPUT); /* one step at a time: no step before to name */
+    one_init(&o); /* the shared check: a token may name an output that the step before has */
+    o.tokens[0] = ROSE_TOKEN_OUTPUT | 1;
+    assert_int_equal(rose_backend_check_batch(&o.b, &f.plan, 77, 2, &err), ROSE_OK);
+    assert_int_equal(rose_backend_check_batch(&o.b, &f.plan, 77, 1, &err), ROSE_E_INVAL);
     one_init(&o); /* the context still works */
     assert_int_equal(f.ops->step(f.cpu, &o.b, &ticket, &err), ROSE_OK);
     fx_close(&f);

@@ -55,11 +55,11 @@ def environment(fault, when):
 
 
 class Server:
-    def __init__(self, fault, when, log):
+    def __init__(self, fault, when, log, *more):
         self.log_path = log
         self.log_file = open(log, "wb")
         self.p = subprocess.Popen([BIN, "serve", MODEL, "--device", "cuda", "--port", "0", "--num-kv-pages", "512", "--max-num-seqs", str(N_SEQS),
-                                   "--device-timeout-ms", str(TIMEOUT_MS), "--io-threads", "2"], stdin=subprocess.DEVNULL,
+                                   "--device-timeout-ms", str(TIMEOUT_MS), "--io-threads", "2", *more], stdin=subprocess.DEVNULL,
                                   stdout=subprocess.DEVNULL, stderr=self.log_file, env=environment(fault, when))
         self.port = None
 
@@ -211,6 +211,17 @@ def fault_at_start(fault, d):
     check(f"{fault} at the start: one line, exit code 1", code == 1 and len(said) == 1 and said[0].startswith("roseinfer: CUDA: "), (code, lines))
 
 
+def prefill_backends(d):
+    """auto2 is auto as long as there is one flash kernel; the log of a server that was asked for it says so."""
+    for name, n in ("auto", 0), ("flash", 0), ("naive", 0), ("auto2", 1):
+        s = Server("none", os.path.join(d, "never"), os.path.join(d, name), "--prefill-backend", name)
+        ready = s.wait_ready()
+        s.p.send_signal(signal.SIGTERM)
+        code = s.end()
+        check(f"--prefill-backend {name}: serves, and {n} lines of the log say that auto2 is auto",
+              ready and code == 0 and s.log().count("so auto2 is auto") == n, (ready, code, s.log()))
+
+
 DRIVER = real_driver() if LIBCUDA else None
 if LIBCUDA:
     if DRIVER is None:
@@ -229,5 +240,7 @@ for each in ("sticky", "silent"):
 for each in ("sticky", "silent", "memory"):
     with tempfile.TemporaryDirectory() as folder:
         fault_at_start(each, folder)
+with tempfile.TemporaryDirectory() as folder:
+    prefill_backends(folder)
 print(f"{results['passed']} passed, {results['failed']} failed")
 sys.exit(1 if results["failed"] else 0)

@@ -90,6 +90,8 @@ def test_usage_errors():
     one_line_error("a negative number", run("generate", MODEL, "-n", "-3"), 2, "max-tokens")
     one_line_error("a float that is no number", run("generate", MODEL, "--temperature", "hot"), 2, "temperature")
     one_line_error("a value that is no choice", run("generate", MODEL, "--isa", "sse9"), 2, "scalar|avx2")
+    one_line_error("a backend that was removed: why, and where its figures are", run("serve", MODEL, "--prefill-backend", "cudnn"), 2,
+                   "--prefill-backend cudnn: removed", "slower than our own kernel", "other bits", "docs/PERFORMANCE.md")
     one_line_error("a missing value", run("generate", MODEL, "--seed"), 2, "needs a value")
     check("a missing argument", run("generate")[0] == 2 and "Usage:" in run("generate")[2])
     check("an extra argument", run("generate", MODEL, "x")[0] == 2)

@@ -104,7 +104,6 @@ static void test_switches(void **state)
     assert_string_equal(with("--cuda-without", "wide,team").backend.cuda_without, "wide,team");
     assert_int_equal(with("--prefill-backend", "flash").backend.prefill, ROSE_PREFILL_FLASH);
     assert_int_equal(with("--prefill-backend", "naive").backend.prefill, ROSE_PREFILL_NAIVE);
-    assert_int_equal(with("--prefill-backend", "cudnn").backend.prefill, ROSE_PREFILL_CUDNN);
     assert_int_equal(with("--prefill-backend", "auto2").backend.prefill, ROSE_PREFILL_AUTO2);
     assert_int_equal(with("--device-timeout-ms", "0").backend.device_timeout_ms, 0);
     assert_true(with("--gpu-memory-utilization", "0.5").backend.gpu_memory_utilization == 0.5f);
@@ -123,6 +122,7 @@ static void test_refused(void **state)
                                          {"--max-active-requests", "4097"},
                                          {"--gpu-memory-utilization", "0"},
                                          {"--gpu-memory-utilization", "1.1"},
+                                         {"--prefill-backend", "cudnn"},
                                          {"--prefill-backend", "xformers"}};
     rose_engine_opts o;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)

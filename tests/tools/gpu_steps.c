@@ -6,12 +6,11 @@
  *
  * PART: decode, prefill or prompt alone. -> one JSON object on stdout, a table on stderr. Each WAY
  * is a value of --cuda-without ("" = all is used, also without a WAY), or no-cuda-graph, no-pdl,
- * no-megakernel, naive or cudnn (--prefill-backend; ROSE_CUDNN_LIBRARY: its path); all are open at
- * once and take every measurement in turn, round by round, so that their ratios of one round can be
- * compared. Times are host times from step() to the end of collect(), of a step alone; of decode
- * steps also, "in_flight" 2, as an engine runs them, each enqueued before the one in front is
- * collected: the mean of a round. Steps repeat at the same positions (the KV they write is the
- * same), so the context stays as stated. */
+ * no-megakernel, or naive (--prefill-backend); all are open at once and take every measurement in
+ * turn, round by round, so that their ratios of one round can be compared. Times are host times
+ * from step() to the end of collect(), of a step alone; of decode steps also, "in_flight" 2, as an
+ * engine runs them, each enqueued before the one in front is collected: the mean of a round. Steps
+ * repeat at the same positions (the KV they write is the same), so the context stays as stated. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,10 +257,7 @@ static void choose_way(rose_backend_opts *o, const char *way)
         o->megakernel = false;
     else if (strcmp(way, "naive") == 0)
         o->prefill = ROSE_PREFILL_NAIVE;
-    else if (strcmp(way, "cudnn") == 0) {
-        o->prefill = ROSE_PREFILL_CUDNN;
-        o->cudnn_library = getenv("ROSE_CUDNN_LIBRARY");
-    } else
+    else
         o->cuda_without = way;
 }
 

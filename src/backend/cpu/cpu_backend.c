@@ -2,13 +2,13 @@
  * The engine thread is compute thread 0, so step() runs the pass to its end and collect() only
  * hands out the ids. Three mappings (weights, KV pages, scratch) and the pool are all the memory
  * there is, apart from this context. */
-#include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "backend/checks.h"
 #include "backend/cpu/cpu_internal.h"
 #include "backend/cpu/pack.h"
 #include "base/allocguard.h"
@@ -20,8 +20,7 @@ enum {
     MAX_SEQS = 4096,
     MAX_STEP_TOKENS = 1 << 20,
     MAX_WIDTH = 1 << 24, /* of any dimension: products of two, in bytes, stay far below 2^64 */
-    MAX_HEAD_DIM = 256,
-    MAX_KV_PAGES = INT32_MAX
+    MAX_HEAD_DIM = 256
 };
 
 #define GIB              (UINT64_C(1) << 30)
@@ -86,33 +85,17 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     return rose_isa_parse(o->isa != NULL ? o->isa : "auto", isa, err);
 }
 
-/* backend.h states the default rule; an explicit size must hold one full context too, or a request
- * within max_model_len could never finish. */
-static rose_status plan_pages(const rose_backend_opts *o, rose_memory_plan *p, rose_err *err)
+/* The default rule of backend.h: full contexts for all sequences, of at most 4 GiB and at most half
+ * of the memory that the weights leave. */
+static uint64_t default_pages(const rose_memory_plan *p)
 {
-    const uint64_t context =
-        ((uint64_t)p->max_model_len + ROSE_KV_PAGE_TOKENS - 1) / ROSE_KV_PAGE_TOKENS;
-    uint64_t pages = o->kv_pages;
+    const uint64_t context = rose_backend_context_pages(p);
+    const uint64_t left = p->available > p->weights ? p->available - p->weights : 0;
+    uint64_t bytes = DEFAULT_KV_BYTES, pages = context * p->max_seqs;
 
-    if (pages == 0 && o->kv_bytes > 0) pages = o->kv_bytes / p->kv_page;
-    if (pages == 0 && o->kv_bytes == 0) {
-        uint64_t bytes = DEFAULT_KV_BYTES;
-        uint64_t left = p->available > p->weights ? p->available - p->weights : 0;
-        if (p->available > 0 && left / 2 < bytes) bytes = left / 2;
-        pages = context * p->max_seqs;
-        if (bytes / p->kv_page < pages) pages = bytes / p->kv_page;
-        if (pages < context) pages = context;
-    }
-    if (pages > MAX_KV_PAGES) pages = MAX_KV_PAGES;
-    if (pages < context)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "kv pages: %llu hold %llu tokens, less than one context of %u; raise "
-                         "num-kv-pages or kv-cache-memory, or lower max-model-len",
-                         (unsigned long long)pages, (unsigned long long)pages * ROSE_KV_PAGE_TOKENS,
-                         p->max_model_len);
-    p->kv_pages = (uint32_t)pages;
-    p->kv = p->kv_page * pages;
-    return ROSE_OK;
+    if (p->available > 0 && left / 2 < bytes) bytes = left / 2;
+    if (bytes / p->kv_page < pages) pages = bytes / p->kv_page;
+    return pages < context ? context : pages;
 }
 
 static rose_status too_large(const rose_memory_plan *p, rose_err *err)
@@ -145,7 +128,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
                             rose_err *err)
 {
     rose_status st;
-    rose_bump weights = {0}, scratch = {0};
+    rose_bump weights = {.align = ROSE_CPU_ALIGN}, scratch = {.align = ROSE_CPU_ALIGN};
     rose_cpu_weights w;
     rose_cpu_scratch s;
     rose_memory_plan p = {.dtype = o->dtype};
@@ -159,9 +142,6 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "prefill backend %s: the CPU backend has one way to attend (auto)",
                          rose_prefill_name(o->prefill));
-    if (o->cudnn_library != NULL)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "cudnn-library: the CPU backend has no use for it");
     if (o->cuda_without != NULL && o->cuda_without[0] != '\0' &&
         strcmp(o->cuda_without, "none") != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
@@ -188,7 +168,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     p.scratch = scratch.used;
     p.kv_page = rose_cpu_kv_page_bytes(&m->arch, p.dtype == ROSE_COMPUTE_BF16);
     p.available = rose_memory_available();
-    if ((st = plan_pages(o, &p, err)) != ROSE_OK) return st;
+    if ((st = rose_backend_plan_pages(o, default_pages(&p), &p, err)) != ROSE_OK) return st;
     p.total = p.weights + p.kv + p.scratch;
     if (p.available > 0 && p.total > p.available) return too_large(&p, err);
     if (o->lock_memory && (st = rose_memory_lock_probe(p.total, "mlock", err)) != ROSE_OK)
@@ -367,7 +347,7 @@ static rose_status map_regions(rose_cpu *c, const rose_model *m, rose_err *err)
 {
     rose_status st;
     const rose_memory_plan *p = &c->plan;
-    rose_bump weights = {0}, scratch = {0};
+    rose_bump weights = {.align = ROSE_CPU_ALIGN}, scratch = {.align = ROSE_CPU_ALIGN};
 
     if ((st = rose_region_map(&c->weights_region, p->weights, "weights", err)) != ROSE_OK)
         return st;
@@ -427,65 +407,11 @@ done:
 
 /* ---- steps ---- */
 
-static bool ids_fit(const uint32_t *ids, uint32_t n, uint32_t vocab)
-{
-    uint32_t largest = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (ids[i] > largest) largest = ids[i];
-    return largest < vocab;
-}
-
-static bool rules_fit(const rose_output_rules *r, uint32_t vocab)
-{
-    return (r->score_id < vocab || r->score_id == ROSE_TOKEN_NONE) &&
-           r->n_top <= ROSE_MAX_TOP_LOGPROBS && r->n_top <= vocab &&
-           ids_fit(r->allowed, r->n_allowed, vocab) && ids_fit(r->banned, r->n_banned, vocab) &&
-           ids_fit(r->bias_ids, r->n_bias, vocab) && ids_fit(r->seen_ids, r->n_seen, vocab);
-}
-
-/* What would read or write outside our memory. The page tables are the engine's own work and are
- * checked in debug builds only. */
-static rose_status check_batch(const rose_cpu *c, const rose_batch *b, rose_err *err)
-{
-    const rose_memory_plan *p = &c->plan;
-
-    if (b->n_seqs == 0 || b->n_seqs > p->max_seqs || b->n_tokens == 0 ||
-        b->n_tokens > p->max_step_tokens || b->n_outputs > p->max_step_tokens ||
-        b->seq_first[0] != 0 || b->seq_first[b->n_seqs] != b->n_tokens)
-        return rose_fail(err, ROSE_E_INVAL, "step of %u sequences, %u tokens, %u outputs",
-                         b->n_seqs, b->n_tokens, b->n_outputs);
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
-        uint32_t n_rows = b->seq_first[i + 1] - b->seq_first[i];
-        if (b->seq_first[i + 1] <= b->seq_first[i] || b->seq_pos[i] > p->max_model_len ||
-            n_rows > p->max_model_len - b->seq_pos[i])
-            return rose_fail(err, ROSE_E_INVAL, "step: sequence %u has %u rows from position %u", i,
-                             n_rows, b->seq_pos[i]);
-        for (uint32_t j = 0; j < (b->seq_pos[i] + n_rows + 15) / ROSE_KV_PAGE_TOKENS; j++)
-            assert(b->pages[(size_t)i * b->page_stride + j] < p->kv_pages);
-    }
-    uint32_t largest = 0;
-    for (uint32_t i = 0; i < b->n_tokens; i++)
-        if (b->tokens[i] > largest) largest = b->tokens[i];
-    if (largest >= c->arch.vocab_size)
-        return rose_fail(err, ROSE_E_INVAL, "step: token id %u, vocabulary of %u", largest,
-                         c->arch.vocab_size);
-    for (uint32_t i = 0; i < b->n_outputs; i++) {
-        if (b->out_row[i] >= b->n_tokens)
-            return rose_fail(err, ROSE_E_INVAL, "step: output %u of row %u, %u rows", i,
-                             b->out_row[i], b->n_tokens);
-        const rose_output_rules *r = b->out_rules != NULL ? b->out_rules[i] : NULL;
-        if (r != NULL && !rules_fit(r, c->arch.vocab_size))
-            return rose_fail(err, ROSE_E_INVAL, "step: output %u has rules outside the vocabulary",
-                             i);
-    }
-    return ROSE_OK;
-}
-
 static rose_status cpu_step(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err)
 {
     rose_cpu *c = ctx;
     *ticket = 0;
-    rose_status st = check_batch(c, b, err);
+    rose_status st = rose_backend_check_batch(b, &c->plan, c->arch.vocab_size, 0, err);
     if (st != ROSE_OK) return st;
     rose_cpu_forward(c, b);
     c->n_results = b->n_outputs;

@@ -7,21 +7,14 @@
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/pool.h"
+#include "base/bump.h"
 
 enum {
     ROSE_CPU_OUT_BLOCK = 64,   /* output rows whose logits exist at one time */
     ROSE_CPU_BLOCK_ROWS = 512, /* rows that go through a layer at one time, at most */
-    ROSE_CPU_OWN_ROWS = 4      /* up to so many rows are normed by every thread for itself */
+    ROSE_CPU_OWN_ROWS = 4,     /* up to so many rows are normed by every thread for itself */
+    ROSE_CPU_ALIGN = 64        /* bytes: every part of a region begins at a cache line */
 };
-
-/* Hands out consecutive parts, each 64-byte aligned. base NULL: only adds up the sizes, so that the
- * memory plan and the real allocation come from the same code. */
-typedef struct rose_bump {
-    uint8_t *base;
-    uint64_t used;
-} rose_bump;
-
-void *rose_bump_take(rose_bump *b, uint64_t bytes); /* NULL while base is NULL */
 
 /* y = x w + bias, packed. */
 typedef struct rose_cpu_linear {

@@ -16,13 +16,6 @@ static size_t round_up(size_t x, size_t unit)
     return (x + unit - 1) / unit * unit;
 }
 
-void *rose_bump_take(rose_bump *b, uint64_t bytes)
-{
-    void *at = b->base == NULL ? NULL : b->base + b->used;
-    b->used += round_up(bytes, 64);
-    return at;
-}
-
 static float *take_floats(rose_bump *b, size_t n)
 {
     return rose_bump_take(b, n * sizeof(float));

@@ -1,12 +1,13 @@
-/* backend/cpu/onednn.c - see onednn.h. The C API of oneDNN 2.x, its entry points by dlsym. */
+/* backend/cpu/onednn.c - see onednn.h. The C API of oneDNN 2.x, loaded by base/dl.h. */
 #include "backend/cpu/onednn.h"
 
 #if ROSE_DNNL /* set by the Makefile */
 
-#include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "base/dl.h"
 
 #define ENTRIES(X)                                                                                 \
     X(dnnl_version)                                                                                \
@@ -54,14 +55,18 @@ static rose_status refused(rose_err *err, const char *what, dnnl_status_t e)
     return rose_fail(err, ROSE_E_BACKEND, "oneDNN: %s: status %d", what, (int)e);
 }
 
-static bool load_entries(rose_onednn *o)
+static rose_status load(rose_onednn *o, const char *path, rose_err *err)
 {
-#define LOAD(name)                                                                                 \
-    *(void **)&o->name = dlsym(o->library, #name);                                                 \
-    if (o->name == NULL) return false;
-    ENTRIES(LOAD)
-#undef LOAD
-    return true;
+#define FUNCTION(name) {#name, &o->name},
+    const rose_dl_function functions[] = {ENTRIES(FUNCTION)};
+#undef FUNCTION
+    rose_err why = {""};
+    const rose_status st =
+        rose_dl_open(&o->library, &path, 1, functions, sizeof functions / sizeof *functions, &why);
+    if (st == ROSE_E_NOTFOUND)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "oneDNN: %s (Debian: libdnnl2)", why.msg);
+    if (st != ROSE_OK) return rose_fail(err, st, "oneDNN: %s: not version 2", why.msg);
+    return ROSE_OK;
 }
 
 rose_status rose_onednn_open(rose_onednn **out, const char *path, rose_err *err)
@@ -73,15 +78,7 @@ rose_status rose_onednn_open(rose_onednn **out, const char *path, rose_err *err)
     *out = NULL;
     if (o == NULL) return rose_fail(err, ROSE_E_NOMEM, "oneDNN: out of memory");
     if (path == NULL) path = "libdnnl.so.2";
-    o->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (o->library == NULL) {
-        st = rose_fail(err, ROSE_E_UNSUPPORTED, "oneDNN: %s (Debian: libdnnl2)", dlerror());
-        goto done;
-    }
-    if (!load_entries(o)) {
-        st = rose_fail(err, ROSE_E_UNSUPPORTED, "oneDNN: %s is not version 2", path);
-        goto done;
-    }
+    if ((st = load(o, path, err)) != ROSE_OK) goto done;
     const dnnl_version_t *v = o->dnnl_version();
     snprintf(o->version, sizeof o->version, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     if (v->major != 2) {
@@ -106,7 +103,7 @@ void rose_onednn_close(rose_onednn *o)
     if (o == NULL) return;
     if (o->stream != NULL) o->dnnl_stream_destroy(o->stream);
     if (o->engine != NULL) o->dnnl_engine_destroy(o->engine);
-    if (o->library != NULL) dlclose(o->library);
+    rose_dl_close(o->library);
     free(o);
 }
 

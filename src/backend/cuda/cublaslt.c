@@ -3,9 +3,9 @@
  * run. */
 #include "backend/cuda/cublaslt.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "base/dl.h"
 
 enum {
     COMPUTE_32F = 68,
@@ -77,53 +77,40 @@ struct rose_cublaslt {
     heuristic choices[ROSE_CUBLASLT_CHOICES];
 };
 
-static rose_status find_functions(rose_cublaslt *c, rose_err *err)
+static rose_status load(rose_cublaslt *c, const char *path, rose_err *err)
 {
-    static const char *const names[] = {"Create",
-                                        "Destroy",
-                                        "GetVersion",
-                                        "MatmulDescCreate",
-                                        "MatmulDescDestroy",
-                                        "MatmulDescSetAttribute",
-                                        "MatrixLayoutCreate",
-                                        "MatrixLayoutDestroy",
-                                        "MatmulPreferenceCreate",
-                                        "MatmulPreferenceDestroy",
-                                        "MatmulPreferenceSetAttribute",
-                                        "MatmulAlgoGetHeuristic",
-                                        "Matmul"};
-    enum { N = sizeof names / sizeof *names };
-    void *found[N];
-    _Static_assert(sizeof found == sizeof c->f, "one name a function");
-    for (int i = 0; i < N; i++) {
-        char name[64] = "cublasLt";
-        strcat(name, names[i]);
-        if ((found[i] = dlsym(c->library, name)) == NULL)
-            return rose_fail(err, ROSE_E_UNSUPPORTED, "cuBLASLt lacks %s", name);
-    }
-    memcpy(&c->f, found, sizeof found);
-    return ROSE_OK;
+    static const char *const usual[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
+                                        "/usr/local/cuda/lib64/libcublasLt.so"};
+    const rose_dl_function table[] = {{"cublasLtCreate", &c->f.create},
+                                      {"cublasLtDestroy", &c->f.destroy},
+                                      {"cublasLtGetVersion", &c->f.version},
+                                      {"cublasLtMatmulDescCreate", &c->f.desc_create},
+                                      {"cublasLtMatmulDescDestroy", &c->f.desc_destroy},
+                                      {"cublasLtMatmulDescSetAttribute", &c->f.desc_set},
+                                      {"cublasLtMatrixLayoutCreate", &c->f.layout_create},
+                                      {"cublasLtMatrixLayoutDestroy", &c->f.layout_destroy},
+                                      {"cublasLtMatmulPreferenceCreate", &c->f.pref_create},
+                                      {"cublasLtMatmulPreferenceDestroy", &c->f.pref_destroy},
+                                      {"cublasLtMatmulPreferenceSetAttribute", &c->f.pref_set},
+                                      {"cublasLtMatmulAlgoGetHeuristic", &c->f.choose},
+                                      {"cublasLtMatmul", &c->f.matmul}};
+    const rose_status st = rose_dl_open(&c->library, path != NULL ? &path : usual,
+                                        path != NULL ? 1 : sizeof usual / sizeof *usual, table,
+                                        sizeof table / sizeof *table, err);
+    if (st != ROSE_E_NOTFOUND) return st;
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "%s not found: it is what the kernels are compared with (--library PATH)",
+                     path != NULL ? path : "libcublasLt.so (.13, .12)");
 }
 
 rose_status rose_cublaslt_open(rose_cublaslt **out, const char *path, rose_err *err)
 {
-    static const char *const usual[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
-                                        "/usr/local/cuda/lib64/libcublasLt.so"};
     rose_status st = ROSE_OK;
     rose_cublaslt *c = calloc(1, sizeof *c);
 
     *out = NULL;
     if (c == NULL) return rose_fail(err, ROSE_E_NOMEM, "cuBLASLt: out of memory");
-    if (path != NULL) c->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    for (size_t i = 0; path == NULL && c->library == NULL && i < sizeof usual / sizeof *usual; i++)
-        c->library = dlopen(usual[i], RTLD_NOW | RTLD_LOCAL);
-    if (c->library == NULL) {
-        st = rose_fail(err, ROSE_E_UNSUPPORTED,
-                       "%s not found: it is what the kernels are compared with (--library PATH)",
-                       path != NULL ? path : "libcublasLt.so (.13, .12)");
-        goto done;
-    }
-    if ((st = find_functions(c, err)) != ROSE_OK) goto done;
+    if ((st = load(c, path, err)) != ROSE_OK) goto done;
     if (c->f.create(&c->handle) != SUCCESS || c->f.pref_create(&c->pref) != SUCCESS ||
         c->f.pref_set(c->pref, PREF_MAX_WORKSPACE, &g_workspace, sizeof g_workspace) != SUCCESS ||
         cudaMalloc(&c->workspace, g_workspace) != cudaSuccess) {
@@ -204,6 +191,6 @@ void rose_cublaslt_close(rose_cublaslt *c)
     if (c->pref != NULL) c->f.pref_destroy(c->pref);
     if (c->handle != NULL) c->f.destroy(c->handle);
     cudaFree(c->workspace);
-    if (c->library != NULL) dlclose(c->library);
+    rose_dl_close(c->library);
     free(c);
 }

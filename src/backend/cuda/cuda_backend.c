@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/checks.h"
 #include "backend/cuda/cuda_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -117,7 +118,6 @@ static void cuda_close(void *ctx)
     if (c == NULL) return;
     rose_cuda_profile(false, false);
     if (c->staged != NULL && !c->lost) rose_cuda_finish(c);
-    rose_cuda_cudnn_close(c);
     if (c->lost) { /* every call would wait for it: its memory goes with the process */
         free_host(c);
         return;
@@ -187,7 +187,7 @@ static cudaError_t create_side(rose_cuda *c)
 static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
 {
     const rose_memory_plan *p = &c->plan;
-    rose_cuda_bump weights = {0}, scratch = {0};
+    rose_bump weights = {.align = ROSE_CUDA_ALIGN}, scratch = {.align = ROSE_CUDA_ALIGN};
     cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
 
     if (e == cudaSuccess) e = cudaMalloc(&c->weights_base, p->weights);
@@ -205,22 +205,6 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
 
     e = create_side(c);
     return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating events");
-}
-
-/* Plans may fail where cuDNN had said that it has them: auto2 then does without, if the device is
- * well. Its memory stays as planned. */
-static rose_status open_cudnn(rose_cuda *c, const rose_backend_opts *o, rose_err *err)
-{
-    rose_err why = {""};
-    const rose_status st = rose_cuda_cudnn_open(c, o->cudnn_library, &why);
-    if (st == ROSE_OK) return ROSE_OK;
-    if (o->prefill != ROSE_PREFILL_AUTO2 || st == ROSE_E_NOMEM || c->lost ||
-        rose_cuda_finish(c) != cudaSuccess)
-        return rose_fail(err, st, "prefill backend cudnn: %s", why.msg);
-    rose_cuda_cudnn_close(c);
-    c->plan.prefill = ROSE_PREFILL_FLASH;
-    rose_log(ROSE_LOG_WARN, "cuda", "prefill backend auto2: flash, for %s", why.msg);
-    return ROSE_OK;
 }
 
 static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend_opts *o,
@@ -248,8 +232,6 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     const uint64_t allocated = rose_now_ns();
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
     const uint64_t loaded = rose_now_ns();
-    if (p->prefill == ROSE_PREFILL_CUDNN && (st = open_cudnn(c, o, err)) != ROSE_OK) goto done;
-    const uint64_t planned = rose_now_ns();
     if (o->megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
     if (o->cuda_graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
     const cudaError_t e = rose_cuda_finish(c);
@@ -259,12 +241,14 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     }
     const uint64_t captured = rose_now_ns();
     if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
-    rose_log(
-        ROSE_LOG_DEBUG, "cuda",
-        "start: memory %.1f + weights %.1f + cuDNN %.1f + %u graphs %.1f + first steps %.1f ms",
-        rose_ms_between(began, allocated), rose_ms_between(allocated, loaded),
-        rose_ms_between(loaded, planned), (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS,
-        rose_ms_between(planned, captured), rose_ms_between(captured, rose_now_ns()));
+    rose_log(ROSE_LOG_DEBUG, "cuda",
+             "start: memory %.1f + weights %.1f + %u graphs %.1f + first steps %.1f ms",
+             rose_ms_between(began, allocated), rose_ms_between(allocated, loaded),
+             (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS, rose_ms_between(loaded, captured),
+             rose_ms_between(captured, rose_now_ns()));
+    if (o->prefill == ROSE_PREFILL_AUTO2)
+        rose_log(ROSE_LOG_INFO, "cuda",
+                 "prefill backend auto2: this version has one flash kernel, so auto2 is auto");
     rose_cuda_profile(true, o->profiler_kernels);
     *ctx = c;
 done:
@@ -273,49 +257,6 @@ done:
 }
 
 /* ---- steps ---- */
-
-static rose_status check_outputs(const rose_cuda *c, const rose_batch *b, rose_err *err)
-{
-    for (uint32_t i = 0; i < b->n_outputs; i++) {
-        const rose_output_rules *r = b->out_rules != NULL ? b->out_rules[i] : NULL;
-        if (b->out_row[i] >= b->n_tokens)
-            return rose_fail(err, ROSE_E_INVAL, "step: output %u of row %u, %u rows", i,
-                             b->out_row[i], b->n_tokens);
-        if (r != NULL && rose_cuda_rules_check(r, c->arch.vocab_size) != ROSE_OK)
-            return rose_fail(err, ROSE_E_INVAL, "step: output %u has rules outside the vocabulary",
-                             i);
-    }
-    return ROSE_OK;
-}
-
-static rose_status check_batch(const rose_cuda *c, const rose_batch *b, rose_err *err)
-{
-    const rose_memory_plan *p = &c->plan;
-
-    if (b->n_seqs == 0 || b->n_seqs > p->max_seqs || b->n_tokens == 0 ||
-        b->n_tokens > p->max_step_tokens || b->n_outputs > p->max_step_tokens ||
-        b->seq_first[0] != 0 || b->seq_first[b->n_seqs] != b->n_tokens)
-        return rose_fail(err, ROSE_E_INVAL, "step of %u sequences, %u tokens, %u outputs",
-                         b->n_seqs, b->n_tokens, b->n_outputs);
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
-        uint32_t n_rows = b->seq_first[i + 1] - b->seq_first[i];
-        if (b->seq_first[i + 1] <= b->seq_first[i] || b->seq_pos[i] > p->max_model_len ||
-            n_rows > p->max_model_len - b->seq_pos[i])
-            return rose_fail(err, ROSE_E_INVAL, "step: sequence %u has %u rows from position %u", i,
-                             n_rows, b->seq_pos[i]);
-        const uint32_t *pages = b->pages + (size_t)i * b->page_stride;
-        for (uint32_t j = 0; j < (b->seq_pos[i] + n_rows + 15) / ROSE_KV_PAGE_TOKENS; j++)
-            if (pages[j] >= p->kv_pages)
-                return rose_fail(err, ROSE_E_INVAL, "step: page %u of %u", pages[j], p->kv_pages);
-    }
-    const rose_cuda_slot *before = &c->slots[c->ticket % ROSE_CUDA_SLOTS];
-    const uint32_t n_before = c->ticket > 0 ? before->n_outputs : 0;
-    for (uint32_t i = 0; i < b->n_tokens; i++)
-        if (b->tokens[i] >= c->arch.vocab_size && b->tokens[i] - ROSE_TOKEN_OUTPUT >= n_before)
-            return rose_fail(err, ROSE_E_INVAL, "step: token id %u, vocabulary of %u", b->tokens[i],
-                             c->arch.vocab_size);
-    return check_outputs(c, b, err);
-}
 
 static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n_graphs, uint32_t n)
 {
@@ -329,9 +270,8 @@ static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n
 static const rose_cuda_graph *find_graph(const rose_cuda *c, const rose_batch *b)
 {
     if (!c->use_graphs || b->n_outputs != b->n_seqs) return NULL;
-    if (b->n_seqs == 1 && b->n_tokens > 1) /* captured with the attention of our own */
-        return c->naive || c->cudnn != NULL ? NULL
-                                            : smallest(c->prompts, c->n_prompts, b->n_tokens);
+    if (b->n_seqs == 1 && b->n_tokens > 1) /* captured with the flash kernel */
+        return c->naive ? NULL : smallest(c->prompts, c->n_prompts, b->n_tokens);
     if (b->n_tokens != b->n_seqs) return NULL;
     for (uint32_t i = 0; i < b->n_outputs; i++)
         if (b->out_row[i] != i) return NULL;
@@ -344,14 +284,13 @@ static uint32_t pages_of(const rose_batch *b, uint32_t seq)
     return (end - 1) / ROSE_KV_PAGE_TOKENS + 1;
 }
 
-static rose_cuda_shape shape_of(const rose_cuda *c, const rose_batch *b, const rose_cuda_graph *g)
+static rose_cuda_shape shape_of(const rose_batch *b, const rose_cuda_graph *g)
 {
     rose_cuda_shape s = {.n_rows = b->n_tokens, .n_outputs = b->n_outputs};
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         uint32_t n = b->seq_first[i + 1] - b->seq_first[i];
         s.n_single += n == 1;
         if (n > 1) s.n_tiles += (n - 1) / ROSE_CUDA_TILE_ROWS + 1;
-        if (n > 1 && c->cudnn != NULL) s.n_prompts++;
         s.n_table += pages_of(b, i);
     }
     if (g != NULL) {
@@ -440,7 +379,7 @@ static cudaError_t take_slot(rose_cuda *c, const rose_cuda_slot *slot)
 static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *slot)
 {
     const rose_cuda_graph *g = find_graph(c, b);
-    const rose_cuda_shape s = shape_of(c, b, g);
+    const rose_cuda_shape s = shape_of(b, g);
     const uint32_t at = (uint32_t)(slot - c->slots);
     rose_cuda_step step = {.batch = b, .slot = slot};
     c->header = c->scratch.header[at];
@@ -450,7 +389,6 @@ static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *sl
     memcpy(slot->header + step.at.ids, &slot->ids, sizeof slot->ids);
     fill_outputs(slot->header, &step.at, b, s.n_outputs);
     fill_rows(slot->header, &step.at, b, &s);
-    if (s.n_prompts > 0) rose_cuda_cudnn_fill(c, (void *)(slot->header + step.at.prompts), b);
     slot->n_entries = slot->n_deliveries = 0;
     slot->rules_used = 0;
     slot->rules_again = false;
@@ -470,14 +408,12 @@ static rose_status cuda_step(void *ctx, const rose_batch *b, uint64_t *ticket, r
     rose_cuda_slot *slot = &c->slots[(c->ticket + 1) % ROSE_CUDA_SLOTS];
 
     *ticket = 0;
-    if (c->trouble.msg[0] != '\0') /* as sticky as an error of the device */
-        return rose_fail(err, ROSE_E_BACKEND, "step: %s", c->trouble.msg);
-    rose_status st = check_batch(c, b, err);
+    const rose_cuda_slot *before = &c->slots[c->ticket % ROSE_CUDA_SLOTS];
+    const uint32_t n_before = c->ticket > 0 ? before->n_outputs : 0;
+    rose_status st = rose_backend_check_batch(b, &c->plan, c->arch.vocab_size, n_before, err);
     if (st != ROSE_OK) return st;
     cudaError_t e = take_slot(c, slot);
     if (e == cudaSuccess) e = enqueue(c, b, slot);
-    if (e != cudaSuccess && c->trouble.msg[0] != '\0')
-        return rose_fail(err, ROSE_E_BACKEND, "step: %s", c->trouble.msg);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "step");
     slot->n_outputs = b->n_outputs;
     slot->ticket = *ticket = ++c->ticket;

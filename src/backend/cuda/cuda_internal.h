@@ -1,6 +1,6 @@
 /* backend/cuda/cuda_internal.h - the context of the CUDA backend, shared by its host files: plan.c
  * (sizes and places), load.c (weights), mega.c (the step in one kernel), forward.c (the launches of
- * a step, graphs), cudnn_prompts.c (attention of prompts by cuDNN), rules.c (what outputs want
+ * a step, graphs), rules.c (what outputs want
  * beyond sampling), cuda_backend.c (the ops). Threads: the engine thread; plan any. */
 #ifndef ROSE_BACKEND_CUDA_CUDA_INTERNAL_H
 #define ROSE_BACKEND_CUDA_CUDA_INTERNAL_H
@@ -8,13 +8,15 @@
 #include "backend/backend.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/megakernel.h"
+#include "base/bump.h"
 
 enum {
     ROSE_CUDA_OUT_BLOCK = 256, /* rows whose logits are held at a time */
     ROSE_CUDA_MAX_GRAPHS = 24,
     ROSE_CUDA_MAX_PROMPTS = 10, /* captured steps of one prompt */
     ROSE_CUDA_CHANGED = 128,    /* rows that rules have changed, held at a time */
-    ROSE_CUDA_SLOTS = 2         /* steps in flight */
+    ROSE_CUDA_SLOTS = 2,        /* steps in flight */
+    ROSE_CUDA_ALIGN = 256       /* bytes: alignment of every part of a region */
 };
 
 /* Most kernels of a captured step: two norms, four products, of which two may be two launches, and
@@ -34,14 +36,6 @@ typedef struct rose_cuda_weights {
     void *tok; /* packed as head.w; the same memory when tied */
 } rose_cuda_weights;
 
-/* For attention by cuDNN. */
-typedef struct rose_cuda_cudnn_scratch {
-    void *k, *v; /* T [rows][d_model]: contexts of a group of prompts */
-    void *o;     /* T [rows][d_model] */
-    int32_t *q_len, *kv_len, *q_at, *kv_at;
-    void *workspace;
-} rose_cuda_cudnn_scratch;
-
 typedef struct rose_cuda_scratch {
     float *x;      /* [rows][d_model] */
     void *h;       /* T, blocked [rows][k_pad of d_model]: normed rows, then attention output */
@@ -59,27 +53,19 @@ typedef struct rose_cuda_scratch {
     uint8_t *rules; /* what the outputs under way want; filled as the slot's `rules` */
     float *sums;    /* rose_cuda_launch; NULL: none are handed on */
     uint32_t *sum_flags;
-    rose_cuda_cudnn_scratch cudnn; /* NULL where it does not attend */
     uint32_t ld_logits, out_block, n_changed;
     uint64_t header_bytes, rules_bytes;
 } rose_cuda_scratch;
 
-/* Bytes in one region; base NULL adds up only. */
-typedef struct rose_cuda_bump {
-    uint8_t *base;
-    uint64_t used;
-} rose_cuda_bump;
-
 /* Where a step's tables lie in the header, in bytes. A graph has those of its size. */
 typedef struct rose_cuda_header {
-    uint64_t turn, ids, picks, items, prompts, tokens, where, slot, gather, tables, end;
+    uint64_t turn, ids, picks, items, tokens, where, slot, gather, tables, end;
 } rose_cuda_header;
 
 /* Rows, outputs and attention items of a step. */
 typedef struct rose_cuda_shape {
     uint32_t n_rows, n_outputs;
     uint32_t n_single, n_tiles; /* items of one row, which come first, and of several */
-    uint32_t n_prompts;         /* sequences of several rows, where cuDNN attends; else 0 */
     uint32_t n_table;           /* entries of all page tables */
 } rose_cuda_shape;
 
@@ -117,8 +103,6 @@ typedef struct rose_cuda_step {
     rose_cuda_header at;
 } rose_cuda_step;
 
-typedef struct rose_cuda_cudnn rose_cuda_cudnn; /* cudnn_prompts.c */
-
 typedef struct rose_cuda {
     rose_arch arch;
     rose_memory_plan plan;
@@ -135,17 +119,15 @@ typedef struct rose_cuda {
     uint32_t n_graphs;
     rose_cuda_graph prompts[ROSE_CUDA_MAX_PROMPTS];
     uint32_t n_prompts;
-    uint8_t *header;        /* on the device: of the step that is enqueued or captured */
-    bool use_graphs;        /* tests turn it off */
-    bool pdl;               /* programmatic dependent launch */
-    uint32_t without;       /* rose_cuda_without */
-    bool naive;             /* prompts attend by the plain kernel */
-    rose_cuda_cudnn *cudnn; /* prompts attend by cuDNN; owned, or NULL */
-    rose_err trouble;       /* of another library, in the step that failed; "" = none */
-    uint32_t timeout;       /* ms that the device may take to answer; 0 = any time */
-    bool lost;              /* it has not: nothing here may wait for it again */
-    cudaEvent_t staged;     /* the last copy out of a slot's `rules` */
-    cudaStream_t side;      /* what captures fork to; copies of tables and rules */
+    uint8_t *header;    /* on the device: of the step that is enqueued or captured */
+    bool use_graphs;    /* tests turn it off */
+    bool pdl;           /* programmatic dependent launch */
+    uint32_t without;   /* rose_cuda_without */
+    bool naive;         /* prompts attend by the plain kernel */
+    uint32_t timeout;   /* ms that the device may take to answer; 0 = any time */
+    bool lost;          /* it has not: nothing here may wait for it again */
+    cudaEvent_t staged; /* the last copy out of a slot's `rules` */
+    cudaStream_t side;  /* what captures fork to; copies of tables and rules */
     cudaEvent_t fork, join;
     bool has_mega; /* a graph of one sequence is the megakernel and the sampler */
     rose_cuda_mega mega;
@@ -173,10 +155,9 @@ void rose_cuda_profile(bool on, bool kernels);
 size_t rose_cuda_type_size(rose_cuda_type t);
 uint32_t rose_cuda_hd_pad(uint32_t head_dim);
 uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t);
-void *rose_cuda_take(rose_cuda_bump *b, uint64_t bytes); /* NULL while base is NULL */
-void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const rose_model *m,
+void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p);
-void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const rose_arch *a,
+void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                               const rose_memory_plan *p);
 void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s);
 rose_cuda_type rose_cuda_type_of(rose_compute c);
@@ -186,22 +167,6 @@ rose_status rose_cuda_without_read(const char *names, uint32_t *without, rose_er
 
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                            rose_err *err);
-
-/* cudnn_prompts.c. check: p->dtype and its limits are set. Errors: UNSUPPORTED, BACKEND, by the
- * library's own text; library NULL: by its usual names. */
-rose_status rose_cuda_cudnn_check(const rose_arch *a, const rose_memory_plan *p,
-                                  const char *library, rose_err *err);
-void rose_cuda_cudnn_layout(rose_cuda_cudnn_scratch *s, rose_cuda_bump *b, const rose_arch *a,
-                            const rose_memory_plan *p);
-rose_status rose_cuda_cudnn_open(rose_cuda *c, const char *library, rose_err *err);
-void rose_cuda_cudnn_close(rose_cuda *c); /* half-open: fine */
-/* The step's prompts (shape.n_prompts of them), and in what groups they attend. */
-void rose_cuda_cudnn_fill(rose_cuda *c, rose_cuda_prompt *prompts, const rose_batch *b);
-/* Of the items of several rows; prompts: what fill wrote, on the device. Where it fails in cuDNN,
- * c->trouble says how. */
-cudaError_t rose_cuda_cudnn_attend(rose_cuda *c, const rose_cuda_launch *at,
-                                   const rose_cuda_attention *a, const rose_cuda_prompt *prompts,
-                                   uint32_t layer);
 
 /* load.c: pack all tensors; the KV region serves as staging and is zeroed afterwards. */
 rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
@@ -225,7 +190,6 @@ rose_status rose_cuda_warm(rose_cuda *c, rose_err *err);
 
 /* rules.c */
 uint64_t rose_cuda_rules_bytes(uint32_t vocab); /* of the staging area */
-rose_status rose_cuda_rules_check(const rose_output_rules *r, uint32_t vocab);
 /* Whether the sampler is to see other logits than the model's: then the first pass over the row is
  * idle. */
 bool rose_cuda_rules_change(const rose_output_rules *r);

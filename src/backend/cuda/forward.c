@@ -164,13 +164,10 @@ static rose_cuda_attention attention_of(pass *p, uint32_t layer)
                                  .d = c->arch.d_model};
 }
 
-static cudaError_t attend_prompts(pass *p, const rose_cuda_attention *a, uint32_t layer)
+static cudaError_t attend_prompts(const pass *p, const rose_cuda_attention *a)
 {
-    rose_cuda *c = p->c;
-    if (c->cudnn != NULL)
-        return rose_cuda_cudnn_attend(c, &p->launch, a, table(p, p->at.prompts), layer);
-    return c->naive ? rose_cuda_attention_plain(&p->launch, a)
-                    : rose_cuda_attention_run(&p->launch, a, false);
+    return p->c->naive ? rose_cuda_attention_plain(&p->launch, a)
+                       : rose_cuda_attention_run(&p->launch, a, false);
 }
 
 static void attention(pass *p, uint32_t layer)
@@ -189,7 +186,7 @@ static void attention(pass *p, uint32_t layer)
     if (p->s->n_tiles > 0) {
         a.items += p->s->n_single;
         a.n_items = p->s->n_tiles;
-        if (p->e == cudaSuccess) note(p, attend_prompts(p, &a, layer));
+        if (p->e == cudaSuccess) note(p, attend_prompts(p, &a));
     }
 }
 
@@ -509,6 +506,6 @@ rose_status rose_cuda_capture(rose_cuda *c, rose_err *err)
         if (last) break;
     }
     c->use_graphs = true;
-    const bool prompts = (c->without & ROSE_CUDA_WITHOUT_PROMPTS) == 0 && c->cudnn == NULL;
+    const bool prompts = (c->without & ROSE_CUDA_WITHOUT_PROMPTS) == 0;
     return prompts ? capture_prompts(c, err) : ROSE_OK;
 }

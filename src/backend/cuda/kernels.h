@@ -107,39 +107,6 @@ typedef struct rose_cuda_attention {
     uint32_t d;
 } rose_cuda_attention;
 
-/* The rows of one prompt in a step, where another library attends. */
-typedef struct rose_cuda_prompt {
-    uint32_t row, n_rows;
-    uint32_t pos;    /* of the first row */
-    uint32_t table;  /* first entry of its page table */
-    uint32_t kv_row; /* of its position 0 in k and v */
-} rose_cuda_prompt;
-
-/* k and v get the whole contexts of some prompts as rows of all heads, in whole pages. */
-typedef struct rose_cuda_unpack {
-    rose_cuda_kv kv; /* head_dim a multiple of 8; 16 bits a value */
-    const uint32_t *tables;
-    const rose_cuda_prompt *prompts; /* [n_prompts], n_prompts > 0 */
-    uint32_t n_prompts;
-    uint32_t most_pages; /* of one of them */
-    uint32_t n_seqs;     /* >= n_prompts: those behind are empty */
-    uint32_t d;
-    void *k, *v; /* T [rows][d], aligned to 16 bytes */
-    /* [n_seqs] rows and context of each, [n_seqs + 1] values in front of its rows in q, in k and v
-     */
-    int32_t *q_len, *kv_len, *q_at, *kv_at;
-} rose_cuda_unpack;
-
-/* The items' rows become blocks. */
-typedef struct rose_cuda_rows {
-    const void *rows; /* T [rows][d] */
-    const rose_cuda_item *items;
-    uint32_t n_items;
-    void *out; /* T, blocked, out_k_pad values a row */
-    uint32_t out_k_pad;
-    uint32_t d; /* a multiple of 8; 16 bits a value */
-} rose_cuda_rows;
-
 typedef struct rose_cuda_norm {
     const float *x; /* [rows][d] */
     const float *w, *b;
@@ -333,10 +300,6 @@ cudaError_t rose_cuda_reports_run(const rose_cuda_launch *l, const rose_cuda_rep
 int rose_cuda_code_version(void);
 cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *a);
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l, const rose_cuda_pack *a); /* to fp32 */
-
-/* prompts.cu: in front of and behind attention by cuDNN. */
-cudaError_t rose_cuda_unpack_run(const rose_cuda_launch *l, const rose_cuda_unpack *a);
-cudaError_t rose_cuda_block_rows_run(const rose_cuda_launch *l, const rose_cuda_rows *a);
 
 /* fp32.cu: the same operations without tensor cores. attention_plain takes every type:
  * --prefill-backend naive. */

@@ -5,19 +5,18 @@
  * Sizes cannot overflow 64 bits: check_arch() limits every dimension first. */
 #include <string.h>
 
+#include "backend/checks.h"
 #include "backend/cuda/cuda_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_KV_PAGES = INT32_MAX };
+enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22 };
 
 #define MIB (UINT64_C(1) << 20)
 /* Upper estimates of what the driver takes beside our regions: once for kernels and its own, and
  * for each node of a captured graph. (H100, CUDA 13.0: 23 MiB in all for 48 layers.) */
 #define LOADED_BYTES (64 * MIB)
 #define NODE_BYTES   (UINT64_C(8) << 10)
-/* What cuDNN takes by itself: its handle and its kernels. */
-#define CUDNN_BYTES (256 * MIB)
 
 static uint64_t round_up(uint64_t x, uint64_t unit)
 {
@@ -50,20 +49,13 @@ uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t)
            rose_cuda_hd_pad(a->head_dim) * rose_cuda_type_size(t);
 }
 
-void *rose_cuda_take(rose_cuda_bump *b, uint64_t bytes)
+static float *take_floats(rose_bump *b, uint64_t n)
 {
-    void *at = b->base == NULL ? NULL : b->base + b->used;
-    b->used += round_up(bytes, 256);
-    return at;
+    return rose_bump_take(b, n * sizeof(float));
 }
 
-static float *take_floats(rose_cuda_bump *b, uint64_t n)
-{
-    return rose_cuda_take(b, n * sizeof(float));
-}
-
-static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, const rose_memory_plan *p,
-                        uint32_t k, uint32_t n)
+static void take_linear(rose_cuda_linear *l, rose_bump *b, const rose_memory_plan *p, uint32_t k,
+                        uint32_t n)
 {
     const rose_cuda_type t = rose_cuda_type_of(p->dtype);
     l->k = k;
@@ -71,20 +63,20 @@ static void take_linear(rose_cuda_linear *l, rose_cuda_bump *b, const rose_memor
     l->k_pad = (uint32_t)round_up(k, ROSE_CUDA_K_PAD);
     l->n_pad = (uint32_t)round_up(n, ROSE_CUDA_N_PAD);
     const uint64_t bytes = (uint64_t)l->k_pad * l->n_pad * rose_cuda_type_size(t);
-    l->w = rose_cuda_take(b, bytes);
+    l->w = rose_bump_take(b, bytes);
     l->cores = (p->without & ROSE_CUDA_WITHOUT_WIDE) == 0 && t != ROSE_CUDA_F32
-                   ? rose_cuda_take(b, bytes)
+                   ? rose_bump_take(b, bytes)
                    : NULL;
 }
 
-static void take_bias(rose_cuda_linear *l, rose_cuda_bump *b, const rose_linear *from)
+static void take_bias(rose_cuda_linear *l, rose_bump *b, const rose_linear *from)
 {
     l->bias = from->b.data != NULL ? take_floats(b, l->n) : NULL;
 }
 
 /* The small parameters of all layers lie together, apart from the matrices: scattered behind them
  * they cost 26 to 30 us a decode step on an H100. */
-void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const rose_model *m,
+void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p)
 {
     const rose_arch *a = &m->arch;
@@ -107,7 +99,7 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const ros
     w->tok = w->head.w;
     if (!a->tied_head)
         w->tok =
-            rose_cuda_take(b, (uint64_t)w->head.k_pad * w->head.n_pad * rose_cuda_type_size(t));
+            rose_bump_take(b, (uint64_t)w->head.k_pad * w->head.n_pad * rose_cuda_type_size(t));
     for (uint32_t i = 0; i < a->n_layers; i++) {
         const rose_layer *from = &m->layers[i];
         rose_cuda_layer nowhere = {.qkv.n = 3 * d, .proj.n = d, .fc1.n = a->d_ff, .fc2.n = d};
@@ -126,11 +118,6 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_cuda_bump *b, const ros
     w->pos = take_floats(b, (uint64_t)p->max_model_len * d);
 }
 
-static uint32_t context_pages(const rose_memory_plan *p)
-{
-    return (p->max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
-}
-
 /* Items of one sequence: at most one in 16 of its rows, and one more. */
 static rose_cuda_shape largest_shape(const rose_memory_plan *p)
 {
@@ -138,22 +125,20 @@ static rose_cuda_shape largest_shape(const rose_memory_plan *p)
                              .n_outputs = p->max_step_tokens,
                              .n_single = p->max_seqs,
                              .n_tiles = p->max_seqs + p->max_step_tokens / ROSE_CUDA_TILE_ROWS,
-                             .n_prompts = p->prefill == ROSE_PREFILL_CUDNN ? p->max_seqs : 0,
-                             .n_table = p->max_seqs * context_pages(p)};
+                             .n_table = p->max_seqs * (uint32_t)rose_backend_context_pages(p)};
 }
 
 void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
 {
-    rose_cuda_bump b = {0};
+    rose_bump b = {.align = ROSE_CUDA_ALIGN};
     const uint64_t rows = (uint64_t)s->n_rows * sizeof(uint32_t);
 #define PLACE(field, bytes)                                                                        \
     h->field = b.used;                                                                             \
-    rose_cuda_take(&b, bytes)
+    rose_bump_take(&b, bytes)
     PLACE(turn, sizeof(uint32_t));
     PLACE(ids, sizeof(uint32_t *));
     PLACE(picks, s->n_outputs * sizeof(rose_cuda_pick));
     PLACE(items, ((uint64_t)s->n_single + s->n_tiles) * sizeof(rose_cuda_item));
-    PLACE(prompts, s->n_prompts * sizeof(rose_cuda_prompt));
     PLACE(tokens, rows);
     PLACE(where, rows);
     PLACE(slot, rows);
@@ -163,7 +148,7 @@ void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
     h->end = b.used;
 }
 
-void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const rose_arch *a,
+void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                               const rose_memory_plan *p)
 {
     const uint64_t size = rose_cuda_type_size(rose_cuda_type_of(p->dtype));
@@ -178,32 +163,31 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_cuda_bump *b, const ros
     rose_cuda_layout_header(&header, &largest);
     s->header_bytes = header.end;
     s->x = take_floats(b, rows * a->d_model);
-    s->h = rose_cuda_take(b, rows * k_d * size);
-    s->q = rose_cuda_take(b, rows * a->d_model * size);
-    s->ff = rose_cuda_take(b, rows * k_ff * size);
-    s->kv_rows = rose_cuda_take(b, (uint64_t)p->max_seqs * 2 * a->d_model * size);
-    s->out_h = rose_cuda_take(b, round_up(s->out_block, ROSE_CUDA_ROW_PAD) * k_d * size);
+    s->h = rose_bump_take(b, rows * k_d * size);
+    s->q = rose_bump_take(b, rows * a->d_model * size);
+    s->ff = rose_bump_take(b, rows * k_ff * size);
+    s->kv_rows = rose_bump_take(b, (uint64_t)p->max_seqs * 2 * a->d_model * size);
+    s->out_h = rose_bump_take(b, round_up(s->out_block, ROSE_CUDA_ROW_PAD) * k_d * size);
     s->logits = take_floats(b, (uint64_t)s->out_block * s->ld_logits);
-    s->key = rose_cuda_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * sizeof *s->key);
-    s->sampled = rose_cuda_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * 4);
-    s->slots = rose_cuda_take(
+    s->key = rose_bump_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * sizeof *s->key);
+    s->sampled = rose_bump_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * 4);
+    s->slots = rose_bump_take(
         b, (ROSE_CUDA_MEGA_MAX_D * 5 + ROSE_CUDA_MEGA_MAX_FF_TILES * ROSE_CUDA_MEGA_MAX_D) / 2 *
                sizeof *s->slots);
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
-        s->header[i] = rose_cuda_take(b, s->header_bytes);
+        s->header[i] = rose_bump_take(b, s->header_bytes);
     s->n_changed = s->out_block < ROSE_CUDA_CHANGED ? s->out_block : ROSE_CUDA_CHANGED;
     s->changed = take_floats(b, (uint64_t)s->n_changed * s->ld_logits);
-    s->changed_key = rose_cuda_take(b, s->n_changed * sizeof *s->changed_key);
+    s->changed_key = rose_bump_take(b, s->n_changed * sizeof *s->changed_key);
     s->rules_bytes = rose_cuda_rules_bytes(a->vocab_size);
-    s->rules = rose_cuda_take(b, s->rules_bytes);
+    s->rules = rose_bump_take(b, s->rules_bytes);
     s->sums = NULL;
     s->sum_flags = NULL;
     if (size == 2 && (p->without & (ROSE_CUDA_WITHOUT_WIDE | ROSE_CUDA_WITHOUT_STREAM_K)) == 0) {
         const uint64_t blocks = rose_cuda_linear_blocks();
         s->sums = take_floats(b, blocks * ROSE_CUDA_SUMS);
-        s->sum_flags = rose_cuda_take(b, blocks * sizeof *s->sum_flags);
+        s->sum_flags = rose_bump_take(b, blocks * sizeof *s->sum_flags);
     }
-    if (p->prefill == ROSE_PREFILL_CUDNN) rose_cuda_cudnn_layout(&s->cudnn, b, a, p);
 }
 
 /* ---- plan ---- */
@@ -264,11 +248,12 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     return ROSE_OK;
 }
 
-/* Pages where neither their number nor their bytes are given. */
-static uint64_t pages_by_rule(const rose_backend_opts *o, const rose_memory_plan *p,
+/* The pages where the options give neither their number nor their bytes. */
+static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan *p,
                               uint64_t device_bytes)
 {
-    const uint64_t taken = p->weights + p->scratch + p->graphs, context = context_pages(p);
+    const uint64_t taken = p->weights + p->scratch + p->graphs,
+                   context = rose_backend_context_pages(p);
     uint64_t most, pages = context * p->max_seqs;
 
     if (o->gpu_memory_utilization > 0) {
@@ -278,25 +263,6 @@ static uint64_t pages_by_rule(const rose_backend_opts *o, const rose_memory_plan
     most = p->available > taken ? (p->available - taken) / 10 * 9 : 0;
     if (most / p->kv_page < pages) pages = most / p->kv_page;
     return pages < context ? context : pages;
-}
-
-static rose_status plan_pages(const rose_backend_opts *o, rose_memory_plan *p,
-                              uint64_t device_bytes, rose_err *err)
-{
-    uint64_t pages = o->kv_pages;
-
-    if (pages == 0)
-        pages = o->kv_bytes > 0 ? o->kv_bytes / p->kv_page : pages_by_rule(o, p, device_bytes);
-    if (pages > MAX_KV_PAGES) pages = MAX_KV_PAGES;
-    if (pages < context_pages(p))
-        return rose_fail(err, ROSE_E_INVAL,
-                         "kv pages: %llu hold %llu tokens, less than one context of %u; raise "
-                         "kv_pages, kv_bytes or gpu_memory_utilization, or lower max_model_len",
-                         (unsigned long long)pages, (unsigned long long)pages * ROSE_KV_PAGE_TOKENS,
-                         p->max_model_len);
-    p->kv_pages = (uint32_t)pages;
-    p->kv = p->kv_page * pages;
-    return ROSE_OK;
 }
 
 static rose_status too_large(const rose_memory_plan *p, rose_err *err)
@@ -312,33 +278,10 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
     const double mib = 1048576;
     return rose_fail(err, ROSE_E_NOMEM,
                      "the plan needs %.0f MiB of GPU memory (weights %.0f, KV %.0f in %u pages, "
-                     "scratch %.0f, graphs %.0f) but %.0f MiB are available: %s%s",
+                     "scratch %.0f, graphs %.0f) but %.0f MiB are available: %s",
                      (double)p->total / mib, (double)p->weights / mib, (double)p->kv / mib,
                      p->kv_pages, (double)p->scratch / mib, (double)p->graphs / mib,
-                     (double)p->available / mib, advice,
-                     p->prefill == ROSE_PREFILL_CUDNN ? ", or choose prefill backend flash" : "");
-}
-
-/* How prompts attend: p->prefill, where p's limits and type are set. */
-static rose_status plan_prefill(const rose_backend_opts *o, const rose_arch *a, rose_memory_plan *p,
-                                rose_err *err)
-{
-    rose_err why = {""};
-    const bool cudnn = o->prefill == ROSE_PREFILL_CUDNN || o->prefill == ROSE_PREFILL_AUTO2;
-
-    p->prefill = o->prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
-    if (!cudnn && o->cudnn_library != NULL)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "cudnn-library is for prefill backends cudnn and auto2");
-    if (!cudnn) return ROSE_OK;
-    const rose_status st = rose_cuda_cudnn_check(a, p, o->cudnn_library, &why);
-    if (st == ROSE_OK) p->prefill = ROSE_PREFILL_CUDNN;
-    if (st != ROSE_OK && o->prefill == ROSE_PREFILL_CUDNN)
-        return rose_fail(err, st, "prefill backend cudnn: %s", why.msg);
-    if (o->prefill == ROSE_PREFILL_AUTO2)
-        rose_log(ROSE_LOG_INFO, "cuda", "prefill backend auto2: %s%s%s",
-                 rose_prefill_name(p->prefill), st != ROSE_OK ? ", for " : "", why.msg);
-    return ROSE_OK;
+                     (double)p->available / mib, advice);
 }
 
 /* Of captured steps, in nodes of a graph. */
@@ -350,23 +293,11 @@ static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
     return n * ROSE_CUDA_SLOTS * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
 }
 
-/* auto2, where there is no memory for cuDNN. */
-static rose_status plan_without_cudnn(const rose_model *m, const rose_backend_opts *o,
-                                      rose_memory_plan *out, rose_err *err)
-{
-    rose_backend_opts flash = *o;
-    rose_log(ROSE_LOG_INFO, "cuda", "prefill backend auto2: flash, for %s", err->msg);
-    flash.prefill = ROSE_PREFILL_FLASH;
-    flash.cudnn_library = NULL;
-    *err = (rose_err){""};
-    return rose_cuda_plan(m, &flash, out, err);
-}
-
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                            rose_err *err)
 {
     rose_status st;
-    rose_cuda_bump weights = {0}, scratch = {0};
+    rose_bump weights = {.align = ROSE_CUDA_ALIGN}, scratch = {.align = ROSE_CUDA_ALIGN};
     rose_cuda_weights w = {0};
     rose_cuda_scratch s = {0};
     rose_memory_plan p = {.dtype = o->dtype};
@@ -382,7 +313,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if ((st = rose_cuda_without_read(o->cuda_without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
     if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
-    if ((st = plan_prefill(o, &m->arch, &p, err)) != ROSE_OK) return st;
+    p.prefill = o->prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
     const uint64_t began = rose_now_ns();
@@ -397,14 +328,11 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.scratch = scratch.used;
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
     p.graphs = LOADED_BYTES;
-    if (p.prefill == ROSE_PREFILL_CUDNN) p.graphs += CUDNN_BYTES;
     if (o->cuda_graph) p.graphs += graph_bytes(&m->arch, p.without);
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
-    st = plan_pages(o, &p, total_bytes, err);
+    st = rose_backend_plan_pages(o, default_pages(o, &p, total_bytes), &p, err);
     p.total = p.weights + p.kv + p.scratch + p.graphs;
     if (st == ROSE_OK && p.total > p.available) st = too_large(&p, err);
-    if (st != ROSE_OK && o->prefill == ROSE_PREFILL_AUTO2 && p.prefill == ROSE_PREFILL_CUDNN)
-        return plan_without_cudnn(m, o, out, err);
     if (st == ROSE_OK) *out = p;
     return st;
 }

@@ -6,7 +6,6 @@
  * it is not there, or is of another major version than its header here, the recording goes on
  * without and says why. Its buffers are allocated at the start, a fixed number: CUPTI asks for them
  * on the engine thread. Records that find none are lost and counted. */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 
 #include "backend/cuda/cuda_internal.h"
 #include "base/clock.h"
+#include "base/dl.h"
 #include "base/profile.h"
 
 #if defined(__has_include)
@@ -160,35 +160,34 @@ static void drop(void *arg)
     pthread_mutex_unlock(&g.lock);
 }
 
-static bool symbol(void *fn, size_t size, const char *name)
-{
-    void *p = dlsym(g.lib, name);
-    memcpy(fn, &p, size); /* POSIX's way from an object to a function pointer */
-    return p != NULL;
-}
-
-#define SYMBOL(member, name) symbol(&g.api.member, sizeof g.api.member, name)
-
 static rose_status load_library(rose_err *err)
 {
+    const rose_dl_function functions[] = {
+        {"cuptiGetVersion", &g.api.version},
+        {"cuptiGetTimestamp", &g.api.timestamp},
+        {"cuptiActivityRegisterCallbacks", &g.api.callbacks},
+        {"cuptiActivityEnable", &g.api.enable},
+        {"cuptiActivityDisable", &g.api.disable},
+        {"cuptiActivityFlushAll", &g.api.flush},
+        {"cuptiActivityGetNextRecord", &g.api.next},
+        {"cuptiActivityGetNumDroppedRecords", &g.api.lost},
+        {"cuptiGetResultString", &g.api.text},
+    };
     char soname[32];
+    const char *const paths[] = {soname, "libcupti.so"};
     uint32_t version = 0;
     const unsigned major = CUPTI_API_VERSION / 10000;
+    rose_err why = {""};
     if (g.lib != NULL) return ROSE_OK;
-    /* Before 13 the header counts differently: there the plain name must do. */
+    /* Before 13 the header's version is not the library's: there only the plain name is known. */
     snprintf(soname, sizeof soname, major >= 13 ? "libcupti.so.%u" : "libcupti.so", major);
-    if ((g.lib = dlopen(soname, RTLD_NOW | RTLD_LOCAL)) == NULL)
-        g.lib = dlopen("libcupti.so", RTLD_NOW | RTLD_LOCAL);
-    if (g.lib == NULL)
-        return rose_fail(err, ROSE_E_NOTFOUND, "no kernels: %s is not in the library path", soname);
-    bool ok =
-        SYMBOL(version, "cuptiGetVersion") && SYMBOL(timestamp, "cuptiGetTimestamp") &&
-        SYMBOL(callbacks, "cuptiActivityRegisterCallbacks") &&
-        SYMBOL(enable, "cuptiActivityEnable") && SYMBOL(disable, "cuptiActivityDisable") &&
-        SYMBOL(flush, "cuptiActivityFlushAll") && SYMBOL(next, "cuptiActivityGetNextRecord") &&
-        SYMBOL(lost, "cuptiActivityGetNumDroppedRecords") && SYMBOL(text, "cuptiGetResultString");
-    if (ok && g.api.version(&version) == CUPTI_SUCCESS && version / 10000 == major) return ROSE_OK;
-    dlclose(g.lib);
+    const rose_status st = rose_dl_open(&g.lib, paths, sizeof paths / sizeof *paths, functions,
+                                        sizeof functions / sizeof *functions, &why);
+    if (st == ROSE_E_NOTFOUND)
+        return rose_fail(err, st, "no kernels: %s is not in the library path", soname);
+    if (st != ROSE_OK) return rose_fail(err, st, "no kernels: %s", why.msg);
+    if (g.api.version(&version) == CUPTI_SUCCESS && version / 10000 == major) return ROSE_OK;
+    rose_dl_close(g.lib);
     g.lib = NULL;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "no kernels: libcupti is version %u, this program was built for %u", version,

@@ -27,23 +27,6 @@ uint64_t rose_cuda_rules_bytes(uint32_t vocab)
     return most > MIN_STAGING ? (most + 255) / 256 * 256 : MIN_STAGING;
 }
 
-static bool ids_fit(const uint32_t *ids, uint32_t n, uint32_t vocab)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (ids[i] >= vocab) return false;
-    return true;
-}
-
-rose_status rose_cuda_rules_check(const rose_output_rules *r, uint32_t vocab)
-{
-    bool ok = (r->score_id < vocab || r->score_id == ROSE_TOKEN_NONE) &&
-              r->n_top <= ROSE_MAX_TOP_LOGPROBS && r->n_top <= vocab && r->n_bias <= vocab &&
-              r->n_seen <= vocab && ids_fit(r->allowed, r->n_allowed, vocab) &&
-              ids_fit(r->banned, r->n_banned, vocab) && ids_fit(r->bias_ids, r->n_bias, vocab) &&
-              ids_fit(r->seen_ids, r->n_seen, vocab);
-    return ok ? ROSE_OK : ROSE_E_INVAL;
-}
-
 bool rose_cuda_rules_change(const rose_output_rules *r)
 {
     return r->score_id == ROSE_TOKEN_NONE &&

@@ -1,15 +1,14 @@
 /* tests/backend/emulated/test_emulated_cuda.cc - the matrix kernels of linear_wide.cuh,
- * linear_once.cuh, linear_cluster.cuh, linear_stationary.cuh and linear_pingpong.cuh, and those of
- * prompts.cu, from their sources, on machine.h: every kernel, every epilogue, bit for bit what
- * docs/NUMERICS.md says, with copies and products as early and as late as they may be. The only
- * test of these kernels where there is no GPU. */
+ * linear_once.cuh, linear_cluster.cuh, linear_stationary.cuh and linear_pingpong.cuh, from their
+ * sources, on machine.h: every kernel, every epilogue, bit for bit what docs/NUMERICS.md says, with
+ * copies and GEMMs as early and as late as they may be. The only test of these kernels where there
+ * is no GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <algorithm>
 
-#include "../kv_places.h"
 #include "backend/cuda/linear_types.h"
 #include "backend/cuda/linear_wide.cuh"
 #include "machine.h"
@@ -563,67 +562,6 @@ static void test_waves(void **state)
     assert_false(machine::g_hung);
 }
 
-/* ---- prompts.cu ---- */
-
-/* Contexts in pages that lie anywhere, as rows; and rows as blocks. */
-static void test_prompts(void **state)
-{
-    (void)state;
-    enum { HEADS = 3, DIM = 24, PAD = 32, D = HEADS * DIM, PAGES = 40, ROWS = 64, SEQS = 4 };
-    enum { PAGE_ELEMS = HEADS * 2 * 16 * PAD, K_PAD = 96 };
-    const rose_cuda_launch at = {NULL, ROSE_CUDA_F16, false, false, 0, false, NULL, NULL};
-    const rose_cuda_prompt prompts[2] = {{3, 20, 15, 0, 0}, {30, 2, 0, 3, 48}};
-    const uint32_t tables[4] = {31, 7, 12, 0};
-    static uint16_t pool[PAGES * PAGE_ELEMS], k[ROWS * D], v[ROWS * D], rows[ROWS * D];
-    static uint16_t blocks[ROWS * K_PAD];
-    int32_t q_len[SEQS], kv_len[SEQS], q_at[SEQS + 1], kv_at[SEQS + 1];
-
-    for (auto &x : pool)
-        x = (uint16_t)any(65536);
-    for (auto &x : rows)
-        x = (uint16_t)any(65536);
-    const rose_cuda_unpack u = {{pool, PAGE_ELEMS, DIM, PAD, HEADS},
-                                tables,
-                                prompts,
-                                2,
-                                3,
-                                SEQS,
-                                D,
-                                k,
-                                v,
-                                q_len,
-                                kv_len,
-                                q_at,
-                                kv_at};
-    assert_int_equal(rose_cuda_unpack_run(&at, &u), cudaSuccess);
-    for (uint32_t p = 0; p < 2; p++)
-        for (uint32_t t = 0; t < prompts[p].pos + prompts[p].n_rows; t++)
-            for (uint32_t i = 0; i < D; i++) {
-                const uint16_t *page =
-                    pool + tables[prompts[p].table + t / 16] * PAGE_ELEMS + i / DIM * 2 * 16 * PAD;
-                const size_t row = (size_t)(prompts[p].kv_row + t) * D + i;
-                assert_int_equal(k[row], page[kv_k_place(t % 16, i % DIM)]);
-                assert_int_equal(v[row], page[16 * PAD + kv_v_place(t % 16, i % DIM)]);
-            }
-    static const int32_t lengths[2][SEQS] = {{20, 2, 0, 0}, {35, 2, 0, 0}};
-    static const int32_t places[2][SEQS + 1] = {{3 * D, 30 * D, 32 * D, 32 * D, 32 * D},
-                                                {0, 48 * D, 64 * D, 64 * D, 64 * D}};
-    assert_memory_equal(q_len, lengths[0], sizeof q_len);
-    assert_memory_equal(kv_len, lengths[1], sizeof kv_len);
-    assert_memory_equal(q_at, places[0], sizeof q_at);
-    assert_memory_equal(kv_at, places[1], sizeof kv_at);
-
-    const rose_cuda_item items[3] = {{3, 16, 0, 0}, {19, 4, 0, 0}, {30, 2, 0, 0}};
-    const rose_cuda_rows r = {rows, items, 3, blocks, K_PAD, D};
-    assert_int_equal(rose_cuda_block_rows_run(&at, &r), cudaSuccess);
-    for (uint32_t row = 0; row < ROWS; row++)
-        for (uint32_t i = 0; i < D; i++) {
-            const bool in = (row >= 3 && row < 23) || row == 30 || row == 31;
-            assert_int_equal(blocks[h_index(row, i, K_PAD)], in ? rows[row * D + i] : 0);
-        }
-    assert_false(machine::g_hung);
-}
-
 static int begin(void **state)
 {
     bool wide;
@@ -633,10 +571,9 @@ static int begin(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_edges),  cmocka_unit_test(test_rings),
-        cmocka_unit_test(test_shared), cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_waves),  cmocka_unit_test(test_prompts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_edges), cmocka_unit_test(test_rings),
+                                       cmocka_unit_test(test_shared), cmocka_unit_test(test_choice),
+                                       cmocka_unit_test(test_waves)};
     const char *seed = getenv("ROSE_TEST_SEED");
     g_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261122;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)g_state);

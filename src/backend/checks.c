@@ -1,0 +1,103 @@
+/* backend/checks.c - see checks.h. */
+#include "backend/checks.h"
+
+#define MAX_KV_PAGES ((uint64_t)INT32_MAX)
+
+/* ---- the batch of a step ---- */
+
+/* No early exit: the compiler makes vector code of the loop. */
+static bool ids_fit(const uint32_t *ids, uint32_t n, uint32_t vocab)
+{
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] > largest) largest = ids[i];
+    return largest < vocab;
+}
+
+/* The ids of bias and of seen are distinct, so there are at most vocab of each. */
+static bool rules_fit(const rose_output_rules *r, uint32_t vocab)
+{
+    return (r->score_id < vocab || r->score_id == ROSE_TOKEN_NONE) &&
+           r->n_top <= ROSE_MAX_TOP_LOGPROBS && r->n_top <= vocab && r->n_bias <= vocab &&
+           r->n_seen <= vocab && ids_fit(r->allowed, r->n_allowed, vocab) &&
+           ids_fit(r->banned, r->n_banned, vocab) && ids_fit(r->bias_ids, r->n_bias, vocab) &&
+           ids_fit(r->seen_ids, r->n_seen, vocab);
+}
+
+static rose_status check_outputs(const rose_batch *b, uint32_t vocab, rose_err *err)
+{
+    for (uint32_t i = 0; i < b->n_outputs; i++) {
+        const rose_output_rules *r = b->out_rules != NULL ? b->out_rules[i] : NULL;
+        if (b->out_row[i] >= b->n_tokens)
+            return rose_fail(err, ROSE_E_INVAL, "step: output %u of row %u, %u rows", i,
+                             b->out_row[i], b->n_tokens);
+        if (r != NULL && !rules_fit(r, vocab))
+            return rose_fail(err, ROSE_E_INVAL, "step: output %u has rules outside the vocabulary",
+                             i);
+    }
+    return ROSE_OK;
+}
+
+static rose_status check_sequence(const rose_batch *b, const rose_memory_plan *p, uint32_t i,
+                                  rose_err *err)
+{
+    const uint32_t n_rows = b->seq_first[i + 1] - b->seq_first[i];
+    if (b->seq_first[i + 1] <= b->seq_first[i] || b->seq_pos[i] > p->max_model_len ||
+        n_rows > p->max_model_len - b->seq_pos[i])
+        return rose_fail(err, ROSE_E_INVAL, "step: sequence %u has %u rows from position %u", i,
+                         n_rows, b->seq_pos[i]);
+    const uint32_t *pages = b->pages + (size_t)i * b->page_stride;
+    const uint32_t n_pages = (b->seq_pos[i] + n_rows - 1) / ROSE_KV_PAGE_TOKENS + 1;
+    for (uint32_t j = 0; j < n_pages; j++)
+        if (pages[j] >= p->kv_pages)
+            return rose_fail(err, ROSE_E_INVAL, "step: sequence %u has page %u, the pool has %u", i,
+                             pages[j], p->kv_pages);
+    return ROSE_OK;
+}
+
+rose_status rose_backend_check_batch(const rose_batch *b, const rose_memory_plan *p, uint32_t vocab,
+                                     uint32_t n_before, rose_err *err)
+{
+    if (b->n_seqs == 0 || b->n_seqs > p->max_seqs || b->n_tokens == 0 ||
+        b->n_tokens > p->max_step_tokens || b->n_outputs > p->max_step_tokens ||
+        b->seq_first[0] != 0 || b->seq_first[b->n_seqs] != b->n_tokens)
+        return rose_fail(err, ROSE_E_INVAL, "step of %u sequences, %u tokens, %u outputs",
+                         b->n_seqs, b->n_tokens, b->n_outputs);
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const rose_status st = check_sequence(b, p, i, err);
+        if (st != ROSE_OK) return st;
+    }
+    for (uint32_t i = 0; i < b->n_tokens;
+         i++) /* an id below TOKEN_OUTPUT wraps to a large number */
+        if (b->tokens[i] >= vocab && b->tokens[i] - ROSE_TOKEN_OUTPUT >= n_before)
+            return rose_fail(err, ROSE_E_INVAL, "step: token id %u, vocabulary of %u", b->tokens[i],
+                             vocab);
+    return check_outputs(b, vocab, err);
+}
+
+/* ---- the plan ---- */
+
+uint64_t rose_backend_context_pages(const rose_memory_plan *p)
+{
+    return ((uint64_t)p->max_model_len + ROSE_KV_PAGE_TOKENS - 1) / ROSE_KV_PAGE_TOKENS;
+}
+
+rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default_pages,
+                                    rose_memory_plan *p, rose_err *err)
+{
+    uint64_t pages = default_pages;
+
+    if (o->kv_bytes > 0) pages = o->kv_bytes / p->kv_page;
+    if (o->kv_pages > 0) pages = o->kv_pages;
+    if (pages > MAX_KV_PAGES) pages = MAX_KV_PAGES;
+    if (pages < rose_backend_context_pages(p))
+        return rose_fail(err, ROSE_E_INVAL,
+                         "kv pages: %llu hold %llu tokens, less than one context of %u; raise "
+                         "num-kv-pages, kv-cache-memory or (cuda) gpu-memory-utilization, or "
+                         "lower max-model-len",
+                         (unsigned long long)pages, (unsigned long long)pages * ROSE_KV_PAGE_TOKENS,
+                         p->max_model_len);
+    p->kv_pages = (uint32_t)pages;
+    p->kv = p->kv_page * pages;
+    return ROSE_OK;
+}

@@ -1,0 +1,24 @@
+/* base/bump.h - hands out consecutive parts of one region of memory, each of them aligned. With
+ * base NULL it only adds up the sizes, so that a memory plan and the real allocation come from the
+ * same code. The caller makes sure that the sizes cannot overflow 64 bits. Not thread-safe. */
+#ifndef ROSE_BASE_BUMP_H
+#define ROSE_BASE_BUMP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct rose_bump {
+    uint8_t *base; /* borrowed: the region, aligned to `align`; NULL = add up only */
+    uint64_t used; /* bytes handed out so far */
+    uint64_t align;
+} rose_bump;
+
+/* The next part of that many bytes; NULL while base is NULL. */
+static inline void *rose_bump_take(rose_bump *b, uint64_t bytes)
+{
+    void *at = b->base == NULL ? NULL : b->base + b->used;
+    b->used += (bytes + b->align - 1) / b->align * b->align;
+    return at;
+}
+
+#endif
