@@ -93,11 +93,15 @@ HOST    ?= 127.0.0.1
 PORT    ?= 8888
 
 .DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
 
 .PHONY: test-neon test-amx all help tests list-tests list-faults clean serve test test-long check units format format-check asan tsan debug-test bench \
         fuzz install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
-all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
+# What the program writes from its tables of options: the man page and the completion scripts.
+DOCS := $B/roseinfer.1 $B/completion/roseinfer $B/completion/_roseinfer
+
+all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc $(DOCS)
 
 help:
 	@echo "make               build $B/roseinfer and the library"
@@ -114,7 +118,7 @@ help:
 	@echo "make sanitize-gpu  a part of them under compute-sanitizer: memory, races, initialisation, barriers"
 	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to results/"
 	@echo "make fuzz          each fuzz target for FUZZ_SECONDS (default 60; needs clang)"
-	@echo "make install       program, library, header, pkg-config file to PREFIX (default /usr/local)"
+	@echo "make install       program, library, header, man page, completion to PREFIX (default /usr/local)"
 	@echo "make format        clang-format in place"
 
 build/cuda/%.o: src/%.cu
@@ -145,6 +149,15 @@ $B/librose_all.a: $(OBJ)
 
 $B/roseinfer: $(CLI_OBJ) $B/librose_all.a
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/librose_all.a $(LIBS)
+
+$B/roseinfer.1: $B/roseinfer
+	$(Q)$< --man > $@
+$B/completion/roseinfer: $B/roseinfer
+	@mkdir -p $(@D)
+	$(Q)$< completion bash > $@
+$B/completion/_roseinfer: $B/roseinfer
+	@mkdir -p $(@D)
+	$(Q)$< completion zsh > $@
 
 $B/libroseinfer.a: $(LIB_OBJ)
 	@rm -f $@
@@ -283,6 +296,11 @@ install: all
 	install -m 644 $B/libroseinfer.a $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $B/libroseinfer.so $(DESTDIR)$(PREFIX)/lib/libroseinfer.so.0
 	ln -sf libroseinfer.so.0 $(DESTDIR)$(PREFIX)/lib/libroseinfer.so
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	install -m 644 $B/roseinfer.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 $B/completion/roseinfer $(DESTDIR)$(PREFIX)/share/bash-completion/completions/
+	install -m 644 $B/completion/_roseinfer $(DESTDIR)$(PREFIX)/share/zsh/site-functions/
 	install -d $(DESTDIR)$(PREFIX)/share/roseinfer/drivers
 	install -m 644 tools/drivers/*.py $(DESTDIR)$(PREFIX)/share/roseinfer/drivers/
 	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' $B/roseinfer.pc > $(DESTDIR)$(PREFIX)/lib/pkgconfig/roseinfer.pc

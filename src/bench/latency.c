@@ -130,9 +130,10 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
     json_t *root = NULL;
     double *seconds = calloc(o->iters, sizeof *seconds);
     rose_status st = seconds == NULL ? rose_fail(&err, ROSE_E_NOMEM, "out of memory") : ROSE_OK;
-    if (o->engine.max_num_seqs < o->batch_size) o->engine.max_num_seqs = o->batch_size;
-    if (o->engine.max_num_batched_tokens < o->batch_size)
-        o->engine.max_num_batched_tokens = o->batch_size;
+    if (o->engine.opts.backend.max_seqs < o->batch_size)
+        o->engine.opts.backend.max_seqs = o->batch_size;
+    if (o->engine.opts.backend.max_step_tokens < o->batch_size)
+        o->engine.opts.backend.max_step_tokens = o->batch_size;
     if (st == ROSE_OK) st = rose_load_trace_generate(&lengths, &g, &err);
     if (st == ROSE_OK)
         st = rose_offline_engine_open(&e, model_dir, &o->engine, o->batch_size, o->input_len, &err);

@@ -5,28 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/version.h"
+#include "base/program.h"
 #include "bench/bench.h"
 #include "cli/cli.h"
 
-enum { USAGE_ERROR = 2 };
-
-typedef struct command {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *about;
-} command;
-
-static const command commands[] = {
-    {"serve", rose_cmd_serve, "serve a model over an OpenAI-compatible HTTP API"},
-    {"generate", rose_cmd_generate, "continue a prompt, streaming to standard output"},
-    {"tokenize", rose_cmd_tokenize, "text to token ids"},
-    {"detokenize", rose_cmd_detokenize, "token ids to text"},
-    {"inspect", rose_cmd_inspect, "architecture, tensors and memory plan, without loading"},
-    {"random-model", rose_cmd_random_model, "write a model with seeded random weights"},
-};
-
-static const command benches[] = {
+static const rose_program_command benches[] = {
     {"offline", rose_bench_offline, "token throughput of the engine, the server, and rivals"},
     {"latency", rose_bench_latency, "time of one batch of fixed lengths in the engine"},
     {"online", rose_bench_online, "latency under load: a trace against one server or several"},
@@ -45,6 +28,38 @@ static const command benches[] = {
     {"kernels", rose_bench_kernels, "matrix products beside the vendor's library"},
 };
 
+static int run_bench(int argc, char **argv)
+{
+    static const rose_program bench = {
+        .name = "roseinfer bench",
+        .about = "benchmarks of the engine and the server",
+        .notes = "",
+        .commands = benches,
+        .n_commands = sizeof benches / sizeof *benches,
+    };
+    return rose_program_run(&bench, argc, argv);
+}
+
+static const rose_program_command commands[] = {
+    {"serve", rose_cmd_serve, "serve a model over an OpenAI-compatible HTTP API"},
+    {"generate", rose_cmd_generate, "continue a prompt, streaming to standard output"},
+    {"tokenize", rose_cmd_tokenize, "text to token ids"},
+    {"detokenize", rose_cmd_detokenize, "token ids to text"},
+    {"inspect", rose_cmd_inspect, "architecture, tensors and memory plan, without loading"},
+    {"random-model", rose_cmd_random_model, "write a model with seeded random weights"},
+    {"bench", run_bench, "benchmarks; bench --help lists them"},
+};
+
+static const rose_program program = {
+    .name = "roseinfer",
+    .about = "an LLM inference engine and server",
+    .notes = "MODEL is a Hugging Face folder: config.json, *.safetensors, tokenizer.json or\n"
+             "vocab.json + merges.txt.\n",
+    .commands = commands,
+    .n_commands = sizeof commands / sizeof *commands,
+    .apart = "bench",
+};
+
 rose_status rose_read_stdin(rose_buf *out, rose_err *err)
 {
     const size_t limit = (size_t)1 << 30;
@@ -60,33 +75,6 @@ rose_status rose_read_stdin(rose_buf *out, rose_err *err)
     }
 }
 
-static void list(FILE *out, const char *prefix, const command *c, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        fprintf(out, "  %s%-*s %s\n", prefix, (int)(18 - strlen(prefix)), c[i].name, c[i].about);
-}
-
-static void usage(FILE *out)
-{
-    fprintf(out, "roseinfer %s - an LLM inference engine and server\n\n", rose_version());
-    fputs("Usage: roseinfer COMMAND [arguments]   (COMMAND --help lists its options)\n\n", out);
-    list(out, "", commands, sizeof commands / sizeof *commands);
-    list(out, "bench ", benches, sizeof benches / sizeof *benches);
-    fputs("\nMODEL is a Hugging Face folder: config.json, *.safetensors, tokenizer.json or\n"
-          "vocab.json + merges.txt. `roseinfer --version` prints the version.\n",
-          out);
-}
-
-static int dispatch(const command *c, size_t n, const char *what, int argc, char **argv)
-{
-    for (size_t i = 0; argc > 0 && i < n; i++) {
-        if (strcmp(argv[0], c[i].name) == 0) return c[i].run(argc, argv);
-    }
-    if (argc > 0) fprintf(stderr, "roseinfer: unknown %s '%s'\n", what, argv[0]);
-    usage(stderr);
-    return USAGE_ERROR;
-}
-
 /* With a standard descriptor closed, the next file or socket would take its number, and what is
  * meant for people would go into it. */
 static void open_standard_fds(void)
@@ -97,31 +85,10 @@ static void open_standard_fds(void)
     if (fd >= 0) close(fd);
 }
 
-static int run(int argc, char **argv)
-{
-    if (argc >= 2 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0)) {
-        printf("roseinfer %s (%s)\n", rose_version(), rose_commit());
-        return 0;
-    }
-    if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-                      strcmp(argv[1], "help") == 0)) {
-        usage(stdout);
-        return 0;
-    }
-    if (argc >= 2 && strcmp(argv[1], "bench") == 0) {
-        if (argc >= 3 && strcmp(argv[2], "--help") == 0) {
-            usage(stdout);
-            return 0;
-        }
-        return dispatch(benches, sizeof benches / sizeof *benches, "benchmark", argc - 2, argv + 2);
-    }
-    return dispatch(commands, sizeof commands / sizeof *commands, "command", argc - 1, argv + 1);
-}
-
 int main(int argc, char **argv)
 {
     open_standard_fds();
-    int rc = run(argc, argv);
+    int rc = rose_program_run(&program, argc, argv);
     if (fflush(stdout) == 0 && !ferror(stdout)) return rc;
     fputs("roseinfer: cannot write all of standard output\n", stderr);
     return rc == 0 ? 1 : rc;
