@@ -1,6 +1,7 @@
 /* engine/flags.c - see flags.h. */
 #include "engine/flags.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,21 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
     n += rose_engine_opts_rows(&f->opts, rows + n);
     memcpy(rows + n, cpu, sizeof cpu);
     return n + sizeof cpu / sizeof *cpu;
+}
+
+rose_opt rose_engine_flags_row(const char *name, rose_opt_kind kind, void *dest)
+{
+    static rose_engine_flags unused;
+    rose_opt rows[ROSE_ENGINE_FLAG_ROWS], row = {0};
+    const size_t n = rose_engine_flags_rows(&unused, rows);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(rows[i].name, name) == 0) row = rows[i];
+    }
+    assert(row.kind == kind || (row.kind == ROSE_OPT_ENUM && kind == ROSE_OPT_CHOICE));
+    row.kind = kind;
+    row.dest = dest;
+    row.first = false; /* the other program has a --help of its own */
+    return row;
 }
 
 static bool is_allowed(int cpu)

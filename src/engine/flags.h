@@ -30,6 +30,10 @@ void rose_engine_flags_init(rose_engine_flags *f);
  * (<= ROSE_ENGINE_FLAG_ROWS). */
 size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows);
 
+/* The row of the engine option `name`, with another destination: for a program that passes the
+ * value on. A CHOICE takes the value of an enum as text; otherwise kind is that of the row. */
+rose_opt rose_engine_flags_row(const char *name, rose_opt_kind kind, void *dest);
+
 /* The rows of rose_engine_opts alone, without those of its backend part. */
 size_t rose_engine_opts_rows(rose_engine_opts *o, rose_opt *rows);
 
