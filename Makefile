@@ -102,11 +102,15 @@ HOST    ?= 127.0.0.1
 PORT    ?= 8888
 
 .DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
 
 .PHONY: test-neon test-amx all help tests list-tests list-faults list-replay clean serve test test-long check units format format-check asan tsan debug-test bench \
         fuzz clang asan-units cuda-compile install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
-all: $B/roseinfer $B/roseinfer-bench $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
+# What the program writes from its tables of options: the man page and the completion scripts.
+DOCS := $B/roseinfer.1 $B/completion/roseinfer $B/completion/_roseinfer
+
+all: $B/roseinfer $B/roseinfer-bench $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc $(DOCS)
 
 help:
 	@echo "make               build $B/roseinfer, $B/roseinfer-bench and the library"
@@ -126,7 +130,7 @@ help:
 	@echo "make sanitize-gpu  a part of them under compute-sanitizer: memory, races, initialisation, barriers"
 	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to outputs/"
 	@echo "make fuzz          each fuzz target for FUZZ_SECONDS (default 60; needs clang)"
-	@echo "make install       both programs, library, header, pkg-config file to PREFIX (default /usr/local)"
+	@echo "make install       programs, library, header, man page, completion to PREFIX (default /usr/local)"
 	@echo "make format        clang-format in place"
 
 build/cuda/%.o: src/%.cu
@@ -175,6 +179,14 @@ $B/roseinfer-bench: $B/o/bench/main.o $B/librose_bench.a $B/libroseinfer.a
 $(LOAD): $B/o/tests/load/main.o $B/librose_load.a $B/librose_bench.a $B/librose_all.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+$B/roseinfer.1: $B/roseinfer
+	$(Q)$< --man > $@
+$B/completion/roseinfer: $B/roseinfer
+	@mkdir -p $(@D)
+	$(Q)$< completion bash > $@
+$B/completion/_roseinfer: $B/roseinfer
+	@mkdir -p $(@D)
+	$(Q)$< completion zsh > $@
 
 $B/libroseinfer.a: $(LIB_OBJ)
 	@rm -f $@
@@ -333,6 +345,11 @@ install: all
 	install -m 644 $B/libroseinfer.a $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $B/libroseinfer.so $(DESTDIR)$(PREFIX)/lib/libroseinfer.so.0
 	ln -sf libroseinfer.so.0 $(DESTDIR)$(PREFIX)/lib/libroseinfer.so
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	install -m 644 $B/roseinfer.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 $B/completion/roseinfer $(DESTDIR)$(PREFIX)/share/bash-completion/completions/
+	install -m 644 $B/completion/_roseinfer $(DESTDIR)$(PREFIX)/share/zsh/site-functions/
 	install -d $(DESTDIR)$(PREFIX)/share/roseinfer/drivers
 	install -m 644 tools/drivers/*.py $(DESTDIR)$(PREFIX)/share/roseinfer/drivers/
 	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' $B/roseinfer.pc > $(DESTDIR)$(PREFIX)/lib/pkgconfig/roseinfer.pc

@@ -55,7 +55,8 @@ static rose_status measure_machine(latency_opts *o, const rose_offline_engine *e
     if (p->weights_read == 0) return ROSE_OK;
     rose_status st = rose_engine_flags_read(&o->engine, &eo, err);
     if (st == ROSE_OK)
-        st = rose_machine_measure(&now, p->n_threads, eo.backend.cpus, eo.backend.n_cpus, err);
+        st = rose_machine_measure(&now, p->n_threads, eo.backend.cpu.cpus, eo.backend.cpu.n_cpus,
+                                  err);
     if (st != ROSE_OK) return st;
     if (m->n_threads == 0) *m = now;
     rose_machine_better(m, &now);
@@ -130,9 +131,10 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
     json_t *root = NULL;
     double *seconds = calloc(o->iters, sizeof *seconds);
     rose_status st = seconds == NULL ? rose_fail(&err, ROSE_E_NOMEM, "out of memory") : ROSE_OK;
-    if (o->engine.max_num_seqs < o->batch_size) o->engine.max_num_seqs = o->batch_size;
-    if (o->engine.max_num_batched_tokens < o->batch_size)
-        o->engine.max_num_batched_tokens = o->batch_size;
+    if (o->engine.opts.backend.max_seqs < o->batch_size)
+        o->engine.opts.backend.max_seqs = o->batch_size;
+    if (o->engine.opts.backend.max_step_tokens < o->batch_size)
+        o->engine.opts.backend.max_step_tokens = o->batch_size;
     if (st == ROSE_OK) st = rose_load_trace_generate(&lengths, &g, &err);
     if (st == ROSE_OK)
         st = rose_offline_engine_open(&e, model_dir, &o->engine, o->batch_size, o->input_len, &err);

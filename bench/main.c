@@ -4,18 +4,10 @@
 #include <string.h>
 
 #include "base/fds.h"
-#include "base/version.h"
+#include "base/program.h"
 #include "bench/bench.h"
 
-enum { USAGE_ERROR = 2 };
-
-typedef struct benchmark {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *about;
-} benchmark;
-
-static const benchmark benchmarks[] = {
+static const rose_program_command benchmarks[] = {
     {"offline", rose_bench_offline, "token throughput of the engine, the server, and rivals"},
     {"latency", rose_bench_latency, "time of one batch of fixed lengths in the engine"},
     {"online", rose_bench_online, "latency under load: a trace against one server or several"},
@@ -36,44 +28,25 @@ static const benchmark benchmarks[] = {
 /* Load tests, which people may know as benchmarks. */
 static const char *const moved[] = {"http"};
 
-static void usage(FILE *out)
-{
-    fprintf(out, "roseinfer-bench %s - benchmarks of roseinfer and of other servers\n\n",
-            rose_version());
-    fputs("Usage: roseinfer bench NAME [arguments]   (NAME --help lists its options)\n\n", out);
-    for (size_t i = 0; i < sizeof benchmarks / sizeof *benchmarks; i++)
-        fprintf(out, "  %-18s %s\n", benchmarks[i].name, benchmarks[i].about);
-}
+static const rose_program program = {
+    .name = "roseinfer-bench",
+    .about = "benchmarks of roseinfer and of other servers",
+    .notes = "`roseinfer bench NAME` runs this program.\n",
+    .commands = benchmarks,
+    .n_commands = sizeof benchmarks / sizeof *benchmarks,
+};
 
 static int run(int argc, char **argv)
 {
-    if (argc < 2) {
-        usage(stderr);
-        return USAGE_ERROR;
-    }
-    const char *name = argv[1];
-    if (strcmp(name, "--version") == 0) {
-        printf("roseinfer-bench %s (%s)\n", rose_version(), rose_commit());
-        return 0;
-    }
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
-        usage(stdout);
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof benchmarks / sizeof *benchmarks; i++) {
-        if (strcmp(name, benchmarks[i].name) == 0) return benchmarks[i].run(argc - 1, argv + 1);
-    }
-    for (size_t i = 0; i < sizeof moved / sizeof *moved; i++) {
-        if (strcmp(name, moved[i]) != 0) continue;
+    for (size_t i = 0; argc > 1 && i < sizeof moved / sizeof *moved; i++) {
+        if (strcmp(argv[1], moved[i]) != 0) continue;
         fprintf(stderr,
                 "roseinfer: '%s' is a load test of its own now: in the source tree run "
                 "`make build/tests/load/load`, then `build/tests/load/load %s --help`\n",
-                name, name);
-        return USAGE_ERROR;
+                argv[1], argv[1]);
+        return 2;
     }
-    fprintf(stderr, "roseinfer: unknown benchmark '%s'\n", name);
-    usage(stderr);
-    return USAGE_ERROR;
+    return rose_program_run(&program, argc, argv);
 }
 
 int main(int argc, char **argv)

@@ -132,8 +132,8 @@ static rose_status make_work(offline *r, rose_err *err)
     rose_status st = rose_model_open(&m, r->model_dir, err);
     if (st != ROSE_OK) return st;
     uint32_t context = m->arch.max_positions;
-    if (o->engine.max_model_len != 0 && o->engine.max_model_len < context)
-        context = o->engine.max_model_len;
+    if (o->engine.opts.backend.max_model_len != 0 && o->engine.opts.backend.max_model_len < context)
+        context = o->engine.opts.backend.max_model_len;
     r->work = (rose_offline_work){.vocab = m->arch.vocab_size,
                                   .seed = o->seed,
                                   .temperature = o->temperature,
@@ -247,7 +247,7 @@ static rose_status run_one(offline *r, const backend *b, rose_offline_result *ou
         .model = llama && o->llama_model != NULL ? o->llama_model : r->model_dir,
         .log_dir = r->dir[0] != '\0' ? r->dir : NULL,
         .timeout_s = o->timeout_s,
-        .max_batch_size = o->engine.max_num_seqs,
+        .max_batch_size = o->engine.opts.backend.max_seqs,
     };
     return rose_offline_script(&r->work, &d, o->warmup, o->repeats, out, err);
 }
@@ -299,14 +299,14 @@ static json_t *meta_json(const offline *r, int argc, char **argv)
 {
     const offline_opts *o = r->o;
     json_t *meta = rose_results_meta(argc, argv);
-    json_t *more =
-        json_pack("{s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, s:b}", "model",
-                  rose_results_string(r->model_dir), "workload", o->workload, "backends",
-                  rose_results_string(o->backends), "num_prompts", (int)r->work.n, "input_len",
-                  (int)o->input_len, "output_len", (int)o->output_len, "max_batch_size",
-                  (int)o->engine.max_num_seqs, "repeats", (int)o->repeats, "warmup", (int)o->warmup,
-                  "seed", (json_int_t)o->seed, "temperature", (double)o->temperature, "top_p",
-                  (double)o->top_p, "top_k", (int)o->top_k, "ignore_eos", 1);
+    json_t *more = json_pack(
+        "{s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, s:b}", "model",
+        rose_results_string(r->model_dir), "workload", o->workload, "backends",
+        rose_results_string(o->backends), "num_prompts", (int)r->work.n, "input_len",
+        (int)o->input_len, "output_len", (int)o->output_len, "max_batch_size",
+        (int)o->engine.opts.backend.max_seqs, "repeats", (int)o->repeats, "warmup", (int)o->warmup,
+        "seed", (json_int_t)o->seed, "temperature", (double)o->temperature, "top_p",
+        (double)o->top_p, "top_k", (int)o->top_k, "ignore_eos", 1);
     if (strcmp(o->workload, "uniform") != 0) {
         json_object_set_new(more, "input_len", json_null());
         json_object_set_new(more, "output_len", json_null());
@@ -357,7 +357,7 @@ static int run(const char *model_dir, offline_opts *o, int argc, char **argv)
     if (st == ROSE_OK) st = make_work(&r, &err);
     if (st == ROSE_OK && o->output_dir != NULL)
         st = rose_results_dir(o->output_dir, "offline", r.dir, sizeof r.dir, &err);
-    if (o->engine.max_num_queued_reqs < r.work.n) o->engine.max_num_queued_reqs = r.work.n;
+    if (o->engine.opts.max_queued < r.work.n) o->engine.opts.max_queued = r.work.n;
     if (st == ROSE_OK) {
         r.root = json_pack("{s:o, s:[]}", "meta", meta_json(&r, argc, argv), "results");
         if (r.root == NULL) st = rose_fail(&err, ROSE_E_NOMEM, "out of memory");
@@ -403,7 +403,7 @@ static size_t workload_rows(offline_opts *o, rose_opt *rows)
         ROSE_ROW_U32("input-len", &o->input_len, "N", 1, MAX_LEN, "tokens of each prompt"),
         ROSE_ROW_U32("output-len", &o->output_len, "N", 1, MAX_LEN,
                      "tokens to generate for each; end-of-sequence is ignored"),
-        ROSE_ROW_U32("max-batch-size", &o->engine.max_num_seqs, "N", 1, 4096,
+        ROSE_ROW_U32("max-batch-size", &o->engine.opts.backend.max_seqs, "N", 1, 4096,
                      "most sequences in one step; another name of --max-num-seqs"),
         ROSE_ROW_FLOAT("temperature", &o->temperature, "T", 0, 100, "0 is greedy"),
         ROSE_ROW_FLOAT("top-p", &o->top_p, "P", 1e-6f, 1, "nucleus sampling"),

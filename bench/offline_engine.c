@@ -25,9 +25,10 @@ rose_status rose_offline_engine_open(rose_offline_engine *e, const char *model_d
     rose_engine_opts eo;
     const rose_backend_ops *ops = NULL;
     const uint64_t start = rose_now_ns();
-    *e = (rose_offline_engine){.isa = strcmp(f->isa, "auto") == 0 ? rose_isa_name(rose_isa_probe())
-                                                                  : f->isa};
-    if (f->max_num_queued_reqs < n) f->max_num_queued_reqs = n;
+    const char *isa = f->opts.backend.cpu.isa;
+    *e = (rose_offline_engine){.isa = strcmp(isa, "auto") == 0 ? rose_isa_name(rose_isa_probe())
+                                                               : isa};
+    if (f->opts.max_queued < n) f->opts.max_queued = n;
     rose_status st = rose_engine_flags_read(f, &eo, err);
     e->ids = malloc((size_t)max_in * sizeof *e->ids);
     if (st == ROSE_OK && e->ids == NULL) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");

@@ -12,52 +12,16 @@
 #include "bench/stats.h"
 #include "bench/watch.h"
 
-/* The option as text, if it is not as in `def`: a server started with it opens the same engine. */
-static rose_status add_changed(rose_buf *b, const rose_opt *o, const rose_opt *def)
-{
-    switch (o->kind) {
-    case ROSE_OPT_BOOL:
-        if (*(const bool *)o->dest == *(const bool *)def->dest) return ROSE_OK;
-        return rose_buf_addf(b, " --%s%s", *(const bool *)o->dest ? "" : "no-", o->name);
-    case ROSE_OPT_FLAG:
-        if (*(const bool *)o->dest == *(const bool *)def->dest) return ROSE_OK;
-        return rose_buf_addf(b, " --%s", o->name);
-    case ROSE_OPT_U32:
-        if (*(const uint32_t *)o->dest == *(const uint32_t *)def->dest) return ROSE_OK;
-        return rose_buf_addf(b, " --%s %" PRIu32, o->name, *(const uint32_t *)o->dest);
-    case ROSE_OPT_U64:
-    case ROSE_OPT_BYTES:
-        if (*(const uint64_t *)o->dest == *(const uint64_t *)def->dest) return ROSE_OK;
-        return rose_buf_addf(b, " --%s %" PRIu64, o->name, *(const uint64_t *)o->dest);
-    case ROSE_OPT_FLOAT:
-        if (memcmp(o->dest, def->dest, sizeof(float)) == 0) return ROSE_OK;
-        return rose_buf_addf(b, " --%s %.9g", o->name, (double)*(const float *)o->dest);
-    case ROSE_OPT_STRING:
-    case ROSE_OPT_CHOICE: {
-        const char *v = *(const char *const *)o->dest, *d = *(const char *const *)def->dest;
-        if (v == NULL || (d != NULL && strcmp(v, d) == 0)) return ROSE_OK;
-        return rose_buf_addf(b, " --%s '%s'", o->name, v);
-    }
-    case ROSE_OPT_HEADING:
-    default:
-        return ROSE_OK;
-    }
-}
-
+/* The options that are not at their defaults: a server started with them opens the same engine. */
 static rose_status changed_flags(const rose_engine_flags *f, rose_buf *out, rose_err *err)
 {
-    static rose_engine_flags copy, def;
-    rose_opt rows[ROSE_ENGINE_FLAG_ROWS], def_rows[ROSE_ENGINE_FLAG_ROWS];
-    rose_status st = ROSE_OK;
+    static rose_engine_flags copy;
+    rose_opt rows[ROSE_ENGINE_FLAG_ROWS];
     copy = *f;
-    rose_engine_flags_init(&def);
-    const size_t n = rose_engine_flags_rows(&copy, rows);
-    rose_engine_flags_rows(&def, def_rows);
-    for (size_t i = 0; i < n && st == ROSE_OK; i++)
-        st = add_changed(out, &rows[i], &def_rows[i]);
-    if (st != ROSE_OK || rose_buf_str(out) == NULL)
-        return rose_fail(err, ROSE_E_NOMEM, "out of memory");
-    return ROSE_OK;
+    if (rose_opts_changed(rows, rose_engine_flags_rows(&copy, rows), out) == ROSE_OK &&
+        rose_buf_str(out) != NULL)
+        return ROSE_OK;
+    return rose_fail(err, ROSE_E_NOMEM, "out of memory");
 }
 
 static rose_status write_body(const rose_offline_work *w, uint64_t seed, uint32_t i,
@@ -206,7 +170,7 @@ rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_
     if (strchr(dir, '\'') != NULL)
         return rose_fail(err, ROSE_E_INVAL, "%s: a quote in the path of a profile", dir);
     rose_engine_flags engine = *s->engine;
-    engine.profiler_kernels = true;
+    engine.opts.backend.cuda.profiler_kernels = true;
     if (ours) st = changed_flags(&engine, &flags, err);
     if (st == ROSE_OK && ours && rose_buf_addf(&flags, " --profiler-dir '%s'", dir) != ROSE_OK)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");

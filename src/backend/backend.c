@@ -5,19 +5,6 @@
 
 #include "backend/kernel_bench.h"
 
-void rose_backend_opts_default(rose_backend_opts *o)
-{
-    *o = (rose_backend_opts){
-        .dtype = ROSE_COMPUTE_AUTO,
-        .max_seqs = 256,
-        .max_step_tokens = 2048,
-        .cuda_graph = true,
-        .pdl = true,
-        .device_timeout_ms = 60000,
-        .megakernel = true,
-    };
-}
-
 const char *rose_compute_name(rose_compute c)
 {
     switch (c) {

@@ -6,6 +6,8 @@
 
 #include "base/status.h"
 
+enum { ROSE_MAX_CPUS = 1024 }; /* of a CPU list */
+
 /* Instruction-set levels, each including all below it. A level is a bundle: the kernels of a level
  * may use everything named in its comment and nothing else. */
 typedef enum rose_isa {

@@ -1,4 +1,4 @@
-/* base/opts.c - see opts.h. Pure text work; prints only help and errors. */
+/* base/opts.c - see opts.h: the parser. Pure text work; prints only errors. */
 #include "base/opts.h"
 
 #include <errno.h>
@@ -8,139 +8,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { USAGE_ERROR = 2, HELP_COLUMN = 34, HELP_WIDTH = 100 };
+#include "base/opts_internal.h"
 
-static void print_default(const rose_opt *o, char *buf, size_t cap)
+static const rose_opt *find(const rose_command *c, const char *name, size_t len)
 {
-    buf[0] = '\0';
-    switch (o->kind) {
-    case ROSE_OPT_BOOL:
-        snprintf(buf, cap, "%s", *(const bool *)o->dest ? "on" : "off");
-        return;
-    case ROSE_OPT_U32:
-        if (o->unset == NULL || *(const uint32_t *)o->dest != 0)
-            snprintf(buf, cap, "%" PRIu32, *(const uint32_t *)o->dest);
-        break;
-    case ROSE_OPT_U64:
-    case ROSE_OPT_BYTES: {
-        uint64_t v = *(const uint64_t *)o->dest;
-        if (o->unset != NULL && v == 0) break;
-        if (o->kind == ROSE_OPT_BYTES && v >= 1048576 && v % 1048576 == 0)
-            snprintf(buf, cap, "%" PRIu64 "M", v / 1048576);
-        else
-            snprintf(buf, cap, "%" PRIu64, v);
-        break;
-    }
-    case ROSE_OPT_FLOAT: {
-        float v = *(const float *)o->dest;
-        if (o->unset == NULL || v < 0 || v > 0) snprintf(buf, cap, "%g", (double)v);
-        break;
-    }
-    case ROSE_OPT_STRING:
-    case ROSE_OPT_CHOICE: {
-        const char *v = *(const char *const *)o->dest;
-        if (v != NULL) snprintf(buf, cap, "%s", v);
-        break;
-    }
-    case ROSE_OPT_FLAG:
-    case ROSE_OPT_HEADING:
-        return;
-    }
-    if (buf[0] == '\0' && o->unset != NULL) snprintf(buf, cap, "%s", o->unset);
-}
-
-/* Prints text in the help column, broken at spaces. */
-static void print_wrapped(const char *text, int column)
-{
-    const int width = HELP_WIDTH - HELP_COLUMN;
-    if (column > HELP_COLUMN - 2) {
-        printf("\n%*s", HELP_COLUMN, "");
-    } else {
-        printf("%*s", HELP_COLUMN - column, "");
-    }
-    size_t len = strlen(text);
-    while (len > (size_t)width) {
-        size_t cut = (size_t)width;
-        while (cut > 0 && text[cut] != ' ')
-            cut--;
-        if (cut == 0) cut = (size_t)width;
-        printf("%.*s\n%*s", (int)cut, text, HELP_COLUMN, "");
-        text += cut + (text[cut] == ' ');
-        len = strlen(text);
-    }
-    puts(text);
-}
-
-static void print_option(const rose_opt *o)
-{
-    char left[128], def[128], text[512];
-    if (o->kind == ROSE_OPT_HEADING) {
-        printf("\n%s:\n", o->name);
-        return;
-    }
-    const char *arg = o->arg != NULL ? o->arg : o->choices;
-    int n = snprintf(left, sizeof left, "  %s%c%s--%s%s%s%s", o->letter ? "-" : "  ",
-                     o->letter ? o->letter : ' ', o->letter ? ", " : " ",
-                     o->kind == ROSE_OPT_BOOL ? "[no-]" : "", o->name, arg != NULL ? " " : "",
-                     arg != NULL ? arg : "");
-    print_default(o, def, sizeof def);
-    if (def[0] != '\0')
-        snprintf(text, sizeof text, "%s (default %s)", o->help, def);
-    else
-        snprintf(text, sizeof text, "%s", o->help);
-    fputs(left, stdout);
-    print_wrapped(text, n);
-}
-
-void rose_opts_help(const rose_command *c)
-{
-    printf("Usage: %s\n\n%s\n", c->usage, c->about);
-    if (c->n_opts > 0 && c->opts[0].kind != ROSE_OPT_HEADING) puts("\nOptions:");
-    for (size_t i = 0; i < c->n_opts; i++)
-        print_option(&c->opts[i]);
-    fputs("      --help", stdout);
-    print_wrapped("show this text", 12);
-}
-
-/* Edit distance, for the suggestion; strings are short. */
-static unsigned distance(const char *a, const char *b)
-{
-    unsigned row[65];
-    size_t n = strlen(b);
-    if (n > 64 || strlen(a) > 64) return 99;
-    for (size_t j = 0; j <= n; j++)
-        row[j] = (unsigned)j;
-    for (size_t i = 1; a[i - 1] != '\0'; i++) {
-        unsigned diag = row[0];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= n; j++) {
-            unsigned sub = diag + (a[i - 1] != b[j - 1]);
-            diag = row[j];
-            unsigned best = sub;
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
-
-static int unknown_option(const rose_command *c, const char *name)
-{
-    const char *near = NULL;
-    unsigned best = 4;
     for (size_t i = 0; i < c->n_opts; i++) {
-        if (c->opts[i].kind == ROSE_OPT_HEADING) continue;
-        unsigned d = distance(name, c->opts[i].name);
-        if (d < best) {
-            best = d;
-            near = c->opts[i].name;
-        }
+        const rose_opt *o = &c->opts[i];
+        if (o->kind != ROSE_OPT_HEADING && strlen(o->name) == len &&
+            memcmp(o->name, name, len) == 0)
+            return o;
     }
-    fprintf(stderr, "roseinfer: unknown option --%s", name);
-    if (near != NULL) fprintf(stderr, "; did you mean --%s?", near);
+    return NULL;
+}
+
+static int unknown_option(const rose_command *c, const char *name, size_t len)
+{
+    rose_near near = {0};
+    const bool no = len > 3 && strncmp(name, "no-", 3) == 0;
+    for (size_t i = 0; i < c->n_opts; i++) {
+        if (c->opts[i].kind != ROSE_OPT_HEADING) rose_near_try(&near, name, len, c->opts[i].name);
+        if (no && c->opts[i].kind == ROSE_OPT_BOOL)
+            rose_near_try(&near, name + 3, len - 3, c->opts[i].name);
+    }
+    const rose_opt *o = near.name != NULL ? find(c, near.name, strlen(near.name)) : NULL;
+    fprintf(stderr, "roseinfer: unknown option --%.*s", (int)len, name);
+    if (o != NULL)
+        fprintf(stderr, "; did you mean --%s%s?", no && o->kind == ROSE_OPT_BOOL ? "no-" : "",
+                o->name);
     fprintf(stderr, " (see --help)\n");
-    return USAGE_ERROR;
+    return ROSE_USAGE_ERROR;
 }
 
 static bool parse_u64(const char *s, uint64_t *out, bool suffix)
@@ -163,60 +59,125 @@ static bool parse_u64(const char *s, uint64_t *out, bool suffix)
     return true;
 }
 
-static bool in_choices(const char *choices, const char *v)
+int rose_opt_choice(const rose_opt *o, unsigned i, const char **text)
 {
-    size_t n = strlen(v);
-    for (const char *p = choices; p != NULL; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL) {
-        size_t len = strcspn(p, "|");
-        if (len == n && memcmp(p, v, n) == 0) return true;
+    const char *p = o->choices;
+    for (; i > 0 && *p != '\0'; i--)
+        p += strcspn(p, "|"), p += *p == '|';
+    *text = p;
+    return (int)strcspn(p, "|");
+}
+
+/* Which of the choices v is; -1 = none of them. */
+static int choice_index(const char *choices, const char *v)
+{
+    const size_t n = strlen(v);
+    int i = 0;
+    for (const char *p = choices;; i++) {
+        const size_t len = strcspn(p, "|");
+        if (len == n && memcmp(p, v, n) == 0) return i;
+        if (p[len] == '\0') return -1;
+        p += len + 1;
     }
-    return false;
+}
+
+const char *rose_opt_list_get(const rose_opt_list *l, uint32_t i)
+{
+    return l->text + l->at[i];
+}
+
+bool rose_opt_list_add(rose_opt_list *l, const char *text)
+{
+    const uint32_t n = l->n, used = l->used;
+    for (;;) {
+        const size_t len = strcspn(text, ",");
+        if (len == 0 || l->n == ROSE_OPT_LIST_MAX || len >= ROSE_OPT_LIST_BYTES - l->used) {
+            l->n = n;
+            l->used = used;
+            return false;
+        }
+        l->at[l->n++] = (uint16_t)l->used;
+        memcpy(l->text + l->used, text, len);
+        l->text[l->used + len] = '\0';
+        l->used += (uint32_t)len + 1;
+        if (text[len] == '\0') return true;
+        text += len + 1;
+    }
+}
+
+static int set_number(const rose_opt *o, const char *v)
+{
+    const uint64_t max = o->max != 0 ? o->max : o->kind == ROSE_OPT_U32 ? UINT32_MAX : UINT64_MAX;
+    uint64_t u;
+    if (!parse_u64(v, &u, o->kind == ROSE_OPT_BYTES) || u < o->min || u > max) {
+        fprintf(stderr,
+                "roseinfer: --%s %s: expected a whole number%s from %" PRIu64 " to %" PRIu64 "\n",
+                o->name, v, o->kind == ROSE_OPT_BYTES ? " of bytes (K, M, G allowed)" : "", o->min,
+                max);
+        return ROSE_USAGE_ERROR;
+    }
+    if (o->kind == ROSE_OPT_U32)
+        *(uint32_t *)o->dest = (uint32_t)u;
+    else
+        *(uint64_t *)o->dest = u;
+    return -1;
+}
+
+static int set_float(const rose_opt *o, const char *v)
+{
+    char *end;
+    const float f = strtof(v, &end);
+    if (end == v || *end != '\0' || !isfinite(f) || f < o->fmin || f > o->fmax) {
+        fprintf(stderr, "roseinfer: --%s %s: expected a number from %g to %g\n", o->name, v,
+                (double)o->fmin, (double)o->fmax);
+        return ROSE_USAGE_ERROR;
+    }
+    *(float *)o->dest = f;
+    return -1;
+}
+
+static int set_choice(const rose_opt *o, const char *v)
+{
+    const int i = choice_index(o->choices, v);
+    if (o->removed != NULL && strcmp(v, o->removed) == 0) {
+        fprintf(stderr, "roseinfer: --%s %s: %s\n", o->name, v, o->removed_why);
+        return ROSE_USAGE_ERROR;
+    }
+    if (i < 0) {
+        fprintf(stderr, "roseinfer: --%s %s: expected one of %s\n", o->name, v, o->choices);
+        return ROSE_USAGE_ERROR;
+    }
+    if (o->kind == ROSE_OPT_ENUM)
+        *(unsigned *)o->dest = (unsigned)i;
+    else
+        *(const char **)o->dest = v;
+    return -1;
+}
+
+static int set_list(const rose_opt *o, const char *v)
+{
+    if (rose_opt_list_add(o->dest, v)) return -1;
+    fprintf(stderr,
+            "roseinfer: --%s '%s': expected at most %d values, none of them empty, and %d bytes in "
+            "all\n",
+            o->name, v, ROSE_OPT_LIST_MAX, ROSE_OPT_LIST_BYTES);
+    return ROSE_USAGE_ERROR;
 }
 
 static int set_value(const rose_opt *o, const char *v)
 {
-    uint64_t u;
-    char *end;
     switch (o->kind) {
     case ROSE_OPT_U32:
     case ROSE_OPT_U64:
-    case ROSE_OPT_BYTES: {
-        uint64_t max = o->max != 0 ? o->max : o->kind == ROSE_OPT_U32 ? UINT32_MAX : UINT64_MAX;
-        if (!parse_u64(v, &u, o->kind == ROSE_OPT_BYTES) || u < o->min || u > max) {
-            fprintf(stderr,
-                    "roseinfer: --%s %s: expected a whole number%s from %" PRIu64 " to %" PRIu64
-                    "\n",
-                    o->name, v, o->kind == ROSE_OPT_BYTES ? " of bytes (K, M, G allowed)" : "",
-                    o->min, max);
-            return USAGE_ERROR;
-        }
-        if (o->kind == ROSE_OPT_U32)
-            *(uint32_t *)o->dest = (uint32_t)u;
-        else
-            *(uint64_t *)o->dest = u;
-        return -1;
-    }
-    case ROSE_OPT_FLOAT: {
-        float f = strtof(v, &end);
-        if (end == v || *end != '\0' || !isfinite(f) || f < o->fmin || f > o->fmax) {
-            fprintf(stderr, "roseinfer: --%s %s: expected a number from %g to %g\n", o->name, v,
-                    (double)o->fmin, (double)o->fmax);
-            return USAGE_ERROR;
-        }
-        *(float *)o->dest = f;
-        return -1;
-    }
+    case ROSE_OPT_BYTES:
+        return set_number(o, v);
+    case ROSE_OPT_FLOAT:
+        return set_float(o, v);
     case ROSE_OPT_CHOICE:
-        if (o->removed != NULL && strcmp(v, o->removed) == 0) {
-            fprintf(stderr, "roseinfer: --%s %s: %s\n", o->name, v, o->removed_why);
-            return USAGE_ERROR;
-        }
-        if (!in_choices(o->choices, v)) {
-            fprintf(stderr, "roseinfer: --%s %s: expected one of %s\n", o->name, v, o->choices);
-            return USAGE_ERROR;
-        }
-        *(const char **)o->dest = v;
-        return -1;
+    case ROSE_OPT_ENUM:
+        return set_choice(o, v);
+    case ROSE_OPT_LIST:
+        return set_list(o, v);
     case ROSE_OPT_STRING:
         *(const char **)o->dest = v;
         return -1;
@@ -225,102 +186,128 @@ static int set_value(const rose_opt *o, const char *v)
     case ROSE_OPT_HEADING:
         break;
     }
-    return USAGE_ERROR;
+    return ROSE_USAGE_ERROR;
 }
 
-static const rose_opt *find(const rose_command *c, const char *name, size_t len)
-{
-    for (size_t i = 0; i < c->n_opts; i++) {
-        const rose_opt *o = &c->opts[i];
-        if (o->kind != ROSE_OPT_HEADING && strlen(o->name) == len &&
-            memcmp(o->name, name, len) == 0)
-            return o;
-    }
-    return NULL;
-}
+/* The walk over argv. */
+typedef struct walk {
+    const rose_command *c;
+    int argc, i; /* i: the argument that is being read */
+    char **argv;
+    const rose_opt *list; /* the option just read, if it takes more values */
+} walk;
 
-/* One "--name..." argument; *i advances when it takes the next one. */
-static int parse_long(const rose_command *c, int argc, char **argv, int *i)
+static int give_value(walk *w, const rose_opt *o, const char *value)
 {
-    const char *name = argv[*i] + 2;
-    size_t len = strcspn(name, "=");
-    const char *value = name[len] == '=' ? name + len + 1 : NULL;
-    const rose_opt *o = find(c, name, len);
-    bool on = true;
-    if (o == NULL && len > 3 && strncmp(name, "no-", 3) == 0) {
-        o = find(c, name + 3, len - 3);
-        if (o != NULL && o->kind != ROSE_OPT_BOOL) o = NULL;
-        on = false;
-    }
-    if (o == NULL) return unknown_option(c, name);
-    if (o->kind == ROSE_OPT_BOOL || o->kind == ROSE_OPT_FLAG) {
-        if (value != NULL) {
-            fprintf(stderr, "roseinfer: --%s takes no value\n", o->name);
-            return USAGE_ERROR;
-        }
-        *(bool *)o->dest = on;
-        return -1;
-    }
     if (value == NULL) {
-        if (*i + 1 >= argc) {
+        if (w->i + 1 >= w->argc) {
             fprintf(stderr, "roseinfer: --%s needs a value\n", o->name);
-            return USAGE_ERROR;
+            return ROSE_USAGE_ERROR;
         }
-        value = argv[++*i];
+        value = w->argv[++w->i];
     }
+    if (o->kind == ROSE_OPT_LIST) w->list = o;
     return set_value(o, value);
 }
 
-static int parse_short(const rose_command *c, int argc, char **argv, int *i)
+/* One "--name..." argument. */
+static int parse_long(walk *w)
 {
-    const char *a = argv[*i];
-    for (size_t k = 0; k < c->n_opts; k++) {
-        const rose_opt *o = &c->opts[k];
+    const char *name = w->argv[w->i] + 2;
+    size_t len = strcspn(name, "=");
+    const char *value = name[len] == '=' ? name + len + 1 : NULL;
+    const rose_opt *o = find(w->c, name, len);
+    bool on = true;
+    if (o == NULL && len > 3 && strncmp(name, "no-", 3) == 0) {
+        o = find(w->c, name + 3, len - 3);
+        if (o != NULL && o->kind != ROSE_OPT_BOOL) o = NULL;
+        on = false;
+    }
+    if (o == NULL) return unknown_option(w->c, name, len);
+    if (o->kind != ROSE_OPT_BOOL && o->kind != ROSE_OPT_FLAG) return give_value(w, o, value);
+    if (value != NULL) {
+        fprintf(stderr, "roseinfer: --%s takes no value\n", o->name);
+        return ROSE_USAGE_ERROR;
+    }
+    *(bool *)o->dest = on;
+    return -1;
+}
+
+static int parse_short(walk *w)
+{
+    const char *a = w->argv[w->i];
+    for (size_t k = 0; k < w->c->n_opts; k++) {
+        const rose_opt *o = &w->c->opts[k];
         if (o->letter != a[1]) continue;
-        if (o->kind == ROSE_OPT_BOOL || o->kind == ROSE_OPT_FLAG) {
-            *(bool *)o->dest = true;
-            return -1;
-        }
-        if (a[2] != '\0') return set_value(o, a + 2);
-        if (*i + 1 < argc) return set_value(o, argv[++*i]);
-        fprintf(stderr, "roseinfer: -%c needs a value\n", o->letter);
-        return USAGE_ERROR;
+        if (o->kind != ROSE_OPT_BOOL && o->kind != ROSE_OPT_FLAG)
+            return give_value(w, o, a[2] != '\0' ? a + 2 : NULL);
+        *(bool *)o->dest = true;
+        return -1;
     }
     fprintf(stderr, "roseinfer: unknown option %s (see --help)\n", a);
-    return USAGE_ERROR;
+    return ROSE_USAGE_ERROR;
+}
+
+/* --help and its like win over every mistake, as users expect. True if one was there. */
+static bool print_help(const rose_command *c, int argc, char **argv)
+{
+    for (int i = 0; argc == 2 && i < ROSE_N_DOCS; i++) {
+        if (strcmp(argv[1], rose_opts_docs[i].ask) != 0) continue;
+        rose_opts_docs[i].print(c);
+        return true;
+    }
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const bool all = strcmp(argv[i], "--help-all") == 0;
+        if (!all && strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
+        rose_opts_help(c, all);
+        return true;
+    }
+    return false;
+}
+
+/* Positional argument n (from 0) is missing: its name is a word in capitals of the usage. */
+static int missing_argument(const rose_command *c, uint32_t n)
+{
+    const char *p = c->usage;
+    for (;; p += strcspn(p, " "), p += *p == ' ') {
+        if (*p == '\0' || (*p >= 'A' && *p <= 'Z' && n-- == 0)) break;
+    }
+    const int len = (int)strcspn(p, " ");
+    fprintf(stderr, "roseinfer: %.*s is missing (usage: %s; --help lists the options)\n",
+            len > 0 ? len : 11, len > 0 ? p : "an argument", c->usage);
+    return ROSE_USAGE_ERROR;
 }
 
 int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **args,
                     uint32_t *n_args)
 {
+    walk w = {.c = c, .argc = argc, .argv = argv};
     bool options = true;
     *n_args = 0;
-    for (int i = 1; i < argc; i++) { /* --help wins over every mistake, as users expect */
-        if (strcmp(argv[i], "--") == 0) break;
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            rose_opts_help(c);
-            return 0;
-        }
-    }
-    for (int i = 1; i < argc; i++) {
+    if (print_help(c, argc, argv)) return 0;
+    for (w.i = 1; w.i < argc; w.i++) {
+        const char *a = argv[w.i];
+        const rose_opt *list = w.list;
         int rc = -1;
-        if (options && strcmp(argv[i], "--") == 0) {
+        w.list = NULL;
+        if (options && strcmp(a, "--") == 0) {
             options = false;
-        } else if (options && strncmp(argv[i], "--", 2) == 0) {
-            rc = parse_long(c, argc, argv, &i);
-        } else if (options && argv[i][0] == '-' && argv[i][1] != '\0') {
-            rc = parse_short(c, argc, argv, &i);
+        } else if (options && strncmp(a, "--", 2) == 0) {
+            rc = parse_long(&w);
+        } else if (options && a[0] == '-' && a[1] != '\0') {
+            rc = parse_short(&w);
         } else if (*n_args < c->max_args) {
-            args[(*n_args)++] = argv[i];
+            args[(*n_args)++] = a;
+        } else if (list != NULL) {
+            w.list = list;
+            rc = set_value(list, a);
         } else {
-            fprintf(stderr, "roseinfer: unexpected argument '%s'\nUsage: %s\n", argv[i], c->usage);
-            rc = USAGE_ERROR;
+            fprintf(stderr, "roseinfer: unexpected argument '%s' (usage: %s)\n", a, c->usage);
+            rc = ROSE_USAGE_ERROR;
         }
         if (rc >= 0) return rc;
     }
-    if (*n_args >= c->min_args) return -1;
-    fprintf(stderr, "Usage: %s\n(--help lists the options)\n", c->usage);
-    return USAGE_ERROR;
+    return *n_args >= c->min_args ? -1 : missing_argument(c, *n_args);
 }
 
 int rose_opts_parse_one(const char *usage, const char *about, const rose_opt *opts, size_t n_opts,
@@ -329,6 +316,105 @@ int rose_opts_parse_one(const char *usage, const char *about, const rose_opt *op
     const rose_command c = {usage, about, opts, n_opts, 1, 1};
     uint32_t n_args;
     return rose_opts_parse(&c, argc, argv, arg, &n_args);
+}
+
+void rose_opts_default(const rose_opt *opts, size_t n_opts)
+{
+    for (size_t i = 0; i < n_opts; i++) {
+        const rose_opt *o = &opts[i];
+        switch (o->kind) {
+        case ROSE_OPT_BOOL:
+        case ROSE_OPT_FLAG:
+            *(bool *)o->dest = o->def != 0;
+            break;
+        case ROSE_OPT_U32:
+        case ROSE_OPT_ENUM:
+            *(uint32_t *)o->dest = (uint32_t)o->def;
+            break;
+        case ROSE_OPT_U64:
+        case ROSE_OPT_BYTES:
+            *(uint64_t *)o->dest = o->def;
+            break;
+        case ROSE_OPT_FLOAT:
+            *(float *)o->dest = (float)o->def;
+            break;
+        case ROSE_OPT_STRING:
+        case ROSE_OPT_CHOICE:
+            *(const char **)o->dest = o->sdef;
+            break;
+        case ROSE_OPT_LIST:
+            memset(o->dest, 0, sizeof(rose_opt_list));
+            break;
+        case ROSE_OPT_HEADING:
+            break;
+        }
+    }
+}
+
+static rose_status add_text(rose_buf *out, const char *name, const char *value)
+{
+    rose_status st = rose_buf_addf(out, " --%s '", name);
+    for (; *value != '\0' && st == ROSE_OK; value++)
+        st = *value == '\'' ? rose_buf_addf(out, "'\\''") : rose_buf_add(out, value, 1);
+    return st == ROSE_OK ? rose_buf_addf(out, "'") : st;
+}
+
+static rose_status add_list(rose_buf *out, const char *name, const rose_opt_list *l)
+{
+    rose_status st = ROSE_OK;
+    for (uint32_t i = 0; i < l->n && st == ROSE_OK; i++)
+        st = add_text(out, name, rose_opt_list_get(l, i));
+    return st;
+}
+
+static rose_status add_changed(const rose_opt *o, rose_buf *out)
+{
+    switch (o->kind) {
+    case ROSE_OPT_BOOL:
+    case ROSE_OPT_FLAG: {
+        const bool on = *(const bool *)o->dest;
+        if (on == (o->def != 0)) return ROSE_OK;
+        return rose_buf_addf(out, " --%s%s", on ? "" : "no-", o->name);
+    }
+    case ROSE_OPT_U32:
+        if (*(const uint32_t *)o->dest == o->def) return ROSE_OK;
+        return rose_buf_addf(out, " --%s %" PRIu32, o->name, *(const uint32_t *)o->dest);
+    case ROSE_OPT_U64:
+    case ROSE_OPT_BYTES:
+        if (*(const uint64_t *)o->dest == o->def) return ROSE_OK;
+        return rose_buf_addf(out, " --%s %" PRIu64, o->name, *(const uint64_t *)o->dest);
+    case ROSE_OPT_FLOAT: {
+        const float v = *(const float *)o->dest, def = (float)o->def;
+        if (memcmp(&v, &def, sizeof v) == 0) return ROSE_OK;
+        return rose_buf_addf(out, " --%s %.9g", o->name, (double)v);
+    }
+    case ROSE_OPT_STRING:
+    case ROSE_OPT_CHOICE: {
+        const char *v = *(const char *const *)o->dest;
+        if (v == NULL || (o->sdef != NULL && strcmp(v, o->sdef) == 0)) return ROSE_OK;
+        return add_text(out, o->name, v);
+    }
+    case ROSE_OPT_ENUM: {
+        const unsigned v = *(const unsigned *)o->dest;
+        const char *text;
+        const int len = rose_opt_choice(o, v, &text);
+        if (v == o->def) return ROSE_OK;
+        return rose_buf_addf(out, " --%s %.*s", o->name, len, text);
+    }
+    case ROSE_OPT_LIST:
+        return add_list(out, o->name, o->dest);
+    case ROSE_OPT_HEADING:
+        break;
+    }
+    return ROSE_OK;
+}
+
+rose_status rose_opts_changed(const rose_opt *opts, size_t n_opts, rose_buf *out)
+{
+    rose_status st = ROSE_OK;
+    for (size_t i = 0; i < n_opts && st == ROSE_OK; i++)
+        st = add_changed(&opts[i], out);
+    return st;
 }
 
 int rose_die(const rose_err *err)

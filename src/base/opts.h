@@ -1,6 +1,10 @@
-/* base/opts.h - one table-driven option parser for every command: it parses, it checks ranges, and
- * it prints --help with every option and its default, so the three cannot disagree. Forms: --name
- * value, --name=value, -x value; booleans: --name, --no-name. "--" ends the options. */
+/* base/opts.h - one table-driven option parser for every command. A row of the table names an
+ * option and the variable that holds its value. The parser, --help, the man page and shell
+ * completion read the same rows, so they cannot disagree.
+ *
+ * Forms: --name value, --name=value, -x value; booleans: --name, --no-name. "--" ends the options.
+ * --help shows the rows before the first heading and those marked `first`; --help-all shows all. A
+ * table in which no row is marked `first` is shown whole by both. */
 #ifndef ROSE_BASE_OPTS_H
 #define ROSE_BASE_OPTS_H
 
@@ -8,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/status.h"
 
 typedef enum rose_opt_kind {
@@ -19,29 +24,59 @@ typedef enum rose_opt_kind {
     ROSE_OPT_FLOAT,  /* float *; fmin .. fmax */
     ROSE_OPT_STRING, /* const char ** */
     ROSE_OPT_CHOICE, /* const char **; one of choices "a|b|c" */
-    ROSE_OPT_HEADING /* a line in --help; name is the text */
+    ROSE_OPT_ENUM,   /* an enum *; choice i of choices "a|b|c" is the value i */
+    ROSE_OPT_LIST,   /* rose_opt_list *; see there */
+    ROSE_OPT_HEADING /* the group of the rows that follow; name is its title. Headings with the
+                        same title are one group */
 } rose_opt_kind;
+
+/* The values of an option that may be given several times: --name a --name b, --name a,b, or
+ * --name a b once no positional argument is missing any more. The list holds copies of the texts,
+ * so that a copy of the struct stays whole. */
+enum { ROSE_OPT_LIST_MAX = 64, ROSE_OPT_LIST_BYTES = 4096 };
+typedef struct rose_opt_list {
+    uint32_t n, used;               /* values; bytes of text that they occupy */
+    uint16_t at[ROSE_OPT_LIST_MAX]; /* where value i begins in text */
+    char text[ROSE_OPT_LIST_BYTES];
+} rose_opt_list;
+
+/* Value i of the list, 0 <= i < n. */
+const char *rose_opt_list_get(const rose_opt_list *l, uint32_t i);
+
+/* Add the values of `text`, which stand between commas. False, with the list unchanged: a value is
+ * empty, or the list is full. */
+bool rose_opt_list_add(rose_opt_list *l, const char *text);
 
 typedef struct rose_opt {
     const char *name; /* "max-num-seqs" */
     char letter;      /* 'p' or 0 */
+    bool first;       /* --help shows the row, not only --help-all */
     rose_opt_kind kind;
     void *dest; /* holds the default before parsing; --help prints it from here */
     uint64_t min, max;
     float fmin, fmax;
-    const char *choices;               /* CHOICE */
-    const char *removed, *removed_why; /* CHOICE: a value of earlier versions, and why it is refused
-                                          now; or NULL */
+    const char *choices;               /* CHOICE, ENUM */
+    const char *removed, *removed_why; /* a choice of earlier versions, and why it is refused now;
+                                          or NULL */
     const char *arg;                   /* placeholder in --help, "N", "FILE" */
     const char *help;                  /* one sentence, no final stop */
-    const char *unset; /* what --help prints as default instead of a 0 or NULL that means "auto" */
+    uint64_t def;      /* what rose_opts_default writes to dest: a number, a bool, an enum */
+    const char *sdef;  /* the same for STRING and CHOICE */
+    const char *unset; /* what --help prints as default instead of a 0 or NULL, "auto" */
+    const char *says;  /* what --help prints as default whatever dest holds, for a default that
+                          depends on the machine */
 } rose_opt;
 
 /* Rows of a table in a line or two. dest has the type of the kind, or it does not compile; bounds
- * of 0, 0 are none. Behind the text for --help other fields may stand: .unset = "none", .letter. */
+ * of 0, 0 are none. Further fields may follow the help text: .def = 64, .unset = "none", .letter.
+ */
 #define ROSE_ROW(name_, kind_, type, dest_, ...)                                                   \
     {                                                                                              \
         .name = (name_), .kind = (kind_), .dest = 1 ? (dest_) : (type *)0, __VA_ARGS__             \
+    }
+#define ROSE_ROW_HEADING(title_)                                                                   \
+    {                                                                                              \
+        .name = (title_), .kind = ROSE_OPT_HEADING                                                 \
     }
 #define ROSE_ROW_BOOL(name_, dest_, ...)                                                           \
     ROSE_ROW(name_, ROSE_OPT_BOOL, bool, dest_, .help = __VA_ARGS__)
@@ -61,9 +96,15 @@ typedef struct rose_opt {
              .help = __VA_ARGS__)
 #define ROSE_ROW_STRING(name_, dest_, arg_, ...)                                                   \
     ROSE_ROW(name_, ROSE_OPT_STRING, const char *, dest_, .arg = (arg_), .help = __VA_ARGS__)
+#define ROSE_ROW_LIST(name_, dest_, arg_, ...)                                                     \
+    ROSE_ROW(name_, ROSE_OPT_LIST, rose_opt_list, dest_, .arg = (arg_), .help = __VA_ARGS__)
 #define ROSE_ROW_CHOICE(name_, dest_, choices_, ...)                                               \
     ROSE_ROW(name_, ROSE_OPT_CHOICE, const char *, dest_, .choices = (choices_),                   \
              .help = __VA_ARGS__)
+/* The parser writes the value as an unsigned int; an enum of another size does not compile. */
+#define ROSE_ROW_ENUM(name_, type, dest_, choices_, ...)                                           \
+    ROSE_ROW(name_, ROSE_OPT_ENUM, type, dest_, .choices = (choices_),                             \
+             .max = sizeof(char[sizeof(type) == sizeof(unsigned) ? 1 : -1]), .help = __VA_ARGS__)
 
 typedef struct rose_command {
     const char *usage; /* "roseinfer serve MODEL [options]" */
@@ -84,8 +125,13 @@ int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **a
 int rose_opts_parse_one(const char *usage, const char *about, const rose_opt *opts, size_t n_opts,
                         int argc, char **argv, const char **arg);
 
-/* Print the help text as --help does. */
-void rose_opts_help(const rose_command *c);
+/* Write the default of each row (.def, .sdef) to where the row points. */
+void rose_opts_default(const rose_opt *opts, size_t n_opts);
+
+/* Append " --name 'value'" for each row whose value is not the row's default, so that another
+ * program started with this text has the same options. For tables whose rows carry their defaults.
+ * Errors: NOMEM. */
+rose_status rose_opts_changed(const rose_opt *opts, size_t n_opts, rose_buf *out);
 
 /* "roseinfer: MESSAGE" on stderr; returns 1, the exit code of what failed. */
 int rose_die(const rose_err *err);

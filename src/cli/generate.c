@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/opts.h"
 #include "cli/cli.h"
+#include "engine/flags.h"
 #include "roseinfer.h"
 
 typedef struct generate_opts {
@@ -110,20 +111,14 @@ int rose_cmd_generate(int argc, char **argv)
                        "drop tokens below P times the highest probability"),
         ROSE_ROW_U64("seed", &g.p.seed, "N", 0, 0, "same seed, same text"),
         ROSE_ROW_FLAG("ignore-eos", &g.ignore_eos, "go on past the end-of-sequence token"),
-        ROSE_ROW_CHOICE("device", &g.device, "auto|cpu|cuda",
-                        "where the model runs; auto is cuda where there is a usable GPU, else cpu"),
-        ROSE_ROW_CHOICE(
-            "dtype", &g.dtype, "auto|float32|bfloat16|float16",
-            "arithmetic; auto is float16 on cuda; on cpu bfloat16 for BF16 files, else float32"),
-        ROSE_ROW_CHOICE("quantization", &g.lib.quantization, "none|int8",
-                        "int8: weights as integers with a scale for each output (cpu)"),
-        ROSE_ROW_CHOICE("isa", &g.isa, "auto|scalar|avx2|avx512|avx512-bf16|amx|neon",
-                        "highest instruction-set level of the CPU kernels; auto leaves out "
-                        "avx512-bf16, whose sums have other bits"),
-        ROSE_ROW_U32("threads", &g.lib.threads, "N", 0, 0, "compute threads",
-                     .unset = "one per CPU"),
-        ROSE_ROW_BOOL("cpu-affinity", &g.pin, "pin each compute thread to a CPU"),
-        ROSE_ROW_BOOL("stats", &g.stats, "print times to stderr at the end"),
+        rose_engine_flags_row("device", ROSE_OPT_CHOICE, &g.device),
+        rose_engine_flags_row("dtype", ROSE_OPT_CHOICE, &g.dtype),
+        rose_engine_flags_row("quantization", ROSE_OPT_CHOICE, &g.lib.quantization),
+        rose_engine_flags_row("isa", ROSE_OPT_CHOICE, &g.isa),
+        rose_engine_flags_row("threads", ROSE_OPT_U32, &g.lib.threads),
+        rose_engine_flags_row("cpu-affinity", ROSE_OPT_BOOL, &g.pin),
+        ROSE_ROW_BOOL("stats", &g.stats, "print times to stderr at the end",
+                      .says = "on if standard error is a terminal"),
     };
     const char *model;
     const int rc =

@@ -13,39 +13,20 @@
 #include <malloc.h>
 #endif
 
-#include "api/api.h"
 #include "base/buf.h"
 #include "base/clock.h"
-#include "base/cpuinfo.h"
 #include "base/fds.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/memlock.h"
-#include "base/opts.h"
 #include "base/procstat.h"
-#include "base/profile.h"
 #include "base/stall.h"
 #include "base/version.h"
 #include "cli/cli.h"
-#include "engine/flags.h"
+#include "cli/serve.h"
 #include "tokenizer/unicode.h"
 
-enum { MAX_HTTP_ROWS = 32, POLL_MS = 20, OWN_FDS = 256, SPARE_CPUS = 4 };
-
-typedef struct serve_flags {
-    const char *host, *served_model_name, *chat_template, *log_level, *io_cpus;
-    uint32_t port, io_threads, tokenize_workers, max_connections, max_n;
-    uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms,
-        shutdown_timeout, stream_interval, stall_warn_ms, io_slice_us, inline_admit_bytes,
-        io_poll_us;
-    const char *profiler_dir;
-    uint32_t profiler_events;
-    bool nvtx;
-    uint64_t max_body_size, max_total_body_size, max_pending, max_total_pending;
-    bool async_admit, early_wake, fast_sse, lenient;
-    rose_engine_flags engine;
-    int io_cpu_list[ROSE_MAX_CPUS];
-} serve_flags;
+enum { POLL_MS = 20, OWN_FDS = 256 };
 
 typedef struct server {
     rose_model *model;
@@ -54,125 +35,6 @@ typedef struct server {
     rose_api *api;
     rose_http *http;
 } server;
-
-static void flags_init(serve_flags *f)
-{
-    rose_http_opts h;
-    rose_api_opts a;
-    rose_http_opts_default(&h);
-    rose_api_opts_default(&a);
-    const bool spare = rose_cpus_allowed(f->io_cpu_list, ROSE_MAX_CPUS) >= SPARE_CPUS &&
-                       rose_cpus_quota() >= SPARE_CPUS;
-    *f = (serve_flags){
-        .host = h.host,
-        .log_level = "info",
-        .port = h.port,
-        .io_threads = h.n_threads,
-        .tokenize_workers = a.n_workers,
-        .max_connections = h.max_connections,
-        .max_n = a.max_n,
-        .header_timeout_ms = h.header_timeout_ms,
-        .body_timeout_ms = h.body_timeout_ms,
-        .idle_timeout_ms = h.idle_timeout_ms,
-        .write_timeout_ms = h.write_timeout_ms,
-        .shutdown_timeout = 60,
-        .max_body_size = h.max_body_bytes,
-        .max_pending = h.max_pending_bytes,
-        .async_admit = a.async_admit,
-        .inline_admit_bytes = a.inline_bytes,
-        .early_wake = spare && a.early_wake,
-        .io_poll_us = spare ? 2000 : 0,
-        .fast_sse = a.fast_sse,
-        .stream_interval = a.stream_interval,
-        .io_slice_us = 100,
-        .lenient = a.lenient,
-        .profiler_events = a.profiler_events,
-    };
-    rose_engine_flags_init(&f->engine);
-}
-
-/* A table: as long as there are options. */
-static size_t flags_rows(serve_flags *f, rose_opt *rows)
-{
-    const rose_opt all[] = {
-        {.name = "Server options", .kind = ROSE_OPT_HEADING},
-        ROSE_ROW_STRING("host", &f->host, "HOST", "address to listen on, or unix:PATH"),
-        ROSE_ROW_U32("port", &f->port, "N", 0, 65535,
-                     "port to listen on; 0 takes a free one and logs it"),
-        ROSE_ROW_STRING("served-model-name", &f->served_model_name, "NAME",
-                        "name of the model in the API", .unset = "the folder's name"),
-        ROSE_ROW_CHOICE("chat-template", &f->chat_template, "plain",
-                        "how chat messages become a prompt",
-                        .unset = "plain, if the model has none"),
-        ROSE_ROW_U32("io-threads", &f->io_threads, "N", 1, 64,
-                     "threads for connections and streaming"),
-        ROSE_ROW_STRING("io-cpus", &f->io_cpus, "LIST", "CPUs of the I/O threads, as 0-3,6",
-                        .unset = "not pinned"),
-        ROSE_ROW_U32(
-            "io-slice-us", &f->io_slice_us, "US", 0, 100000,
-            "time slice that I/O threads and tokenizer workers ask the system for: with a short "
-            "one they need not wait for a CPU that computes (Linux 6.12); 0 = the system's"),
-        ROSE_ROW_BOOL("async-admit", &f->async_admit,
-                      "parse and tokenise on worker threads instead of the I/O threads"),
-        ROSE_ROW_U32("tokenize-workers", &f->tokenize_workers, "N", 1, 64,
-                     "how many of these workers"),
-        ROSE_ROW_U32("inline-admit-bytes", &f->inline_admit_bytes, "N", 0, ROSE_API_MAX_INLINE,
-                     "bodies of completions up to so long are parsed and tokenised on the I/O "
-                     "thread, as long as that takes a fifth of its time at most; 0 = none"),
-        ROSE_ROW_BOOL("early-wake", &f->early_wake,
-                      "with a GPU: wake the engine thread when a request is complete, before it "
-                      "is tokenised (off by default with less than 4 CPUs)"),
-        ROSE_ROW_U32("io-poll-us", &f->io_poll_us, "US", 0, 1000000,
-                     "with a GPU and --early-wake: how long an I/O thread polls instead of "
-                     "sleeping for a request's first token (0 by default with less than 4 CPUs)"),
-        ROSE_ROW_BOOL("fast-sse", &f->fast_sse,
-                      "build stream chunks from prepared bytes instead of a generic JSON writer"),
-        ROSE_ROW_U32("stream-interval", &f->stream_interval, "N", 1, 65536,
-                     "tokens of a stream's event behind its first, which goes at once"),
-        ROSE_ROW_BOOL("lenient", &f->lenient,
-                      "ignore unknown and unsupported request fields instead of refusing them"),
-        ROSE_ROW_U32("max-n", &f->max_n, "N", 1, 4096, "most choices of one request, prompts x n"),
-        ROSE_ROW_BYTES("max-body-size", &f->max_body_size, 1024, (uint64_t)1 << 32,
-                       "longest request body; over: 413"),
-        ROSE_ROW_BYTES("max-total-body-size", &f->max_total_body_size, 0, 0,
-                       "request bodies that are being received, together; over: 503",
-                       .unset = "32 times --max-body-size"),
-        ROSE_ROW_U32("max-connections", &f->max_connections, "N", 1, 1u << 20,
-                     "open connections; one more gets 503"),
-        ROSE_ROW_U32("header-timeout-ms", &f->header_timeout_ms, "MS", 1, 0,
-                     "from the first byte of a request to its last header; over: 408"),
-        ROSE_ROW_U32("body-timeout-ms", &f->body_timeout_ms, "MS", 1, 0,
-                     "longest pause within a body; over: 408"),
-        ROSE_ROW_U32("idle-timeout-ms", &f->idle_timeout_ms, "MS", 1, 0,
-                     "connections without a request are closed after so long"),
-        ROSE_ROW_U32("write-timeout-ms", &f->write_timeout_ms, "MS", 1, 0,
-                     "a client that takes no byte for so long is dropped"),
-        ROSE_ROW_BYTES("max-pending-bytes", &f->max_pending, 4096, 0,
-                       "unsent bytes of one stream; a slower client is dropped"),
-        ROSE_ROW_BYTES("max-total-pending-bytes", &f->max_total_pending, 0, 0,
-                       "replies, whole and streamed, that clients do not take, together; over: the "
-                       "one that has taken nothing for longest is dropped",
-                       .unset = "256 times --max-pending-bytes"),
-        ROSE_ROW_U32("shutdown-timeout", &f->shutdown_timeout, "S", 0, 0,
-                     "seconds that running requests get after SIGTERM"),
-        ROSE_ROW_U32("stall-warn-ms", &f->stall_warn_ms, "MS", 0, 3600000,
-                     "log what took longer and why: engine step, turn of an I/O loop, tokenizer "
-                     "job, client that takes nothing",
-                     .unset = "off"),
-        ROSE_ROW_STRING("profiler-dir", &f->profiler_dir, "DIR",
-                        "allow POST /start_profile and /stop_profile, which write traces there",
-                        .unset = "refused"),
-        ROSE_ROW_U32("profiler-events", &f->profiler_events, "N", ROSE_PROF_MIN_EVENTS,
-                     ROSE_PROF_MAX_EVENTS,
-                     "events of each thread that a profile holds, 48 bytes each"),
-        ROSE_ROW_FLAG("nvtx", &f->nvtx, "NVTX ranges of what a profile shows, for nsys"),
-        ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
-                        "log lines on standard error"),
-    };
-    _Static_assert(sizeof all / sizeof *all <= MAX_HTTP_ROWS, "rows: too few");
-    memcpy(rows, all, sizeof all);
-    return sizeof all / sizeof *all;
-}
 
 /* A chat template of the model's own is a program in a template language, which we do not run. */
 static bool has_chat_template(const char *dir)
@@ -194,51 +56,17 @@ static bool has_chat_template(const char *dir)
     return found;
 }
 
-static rose_status start_http(server *s, serve_flags *f, const char *model_id, bool has_template,
-                              rose_err *err)
+static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id,
+                              bool has_template, rose_err *err)
 {
-    rose_api_opts a;
-    rose_http_opts h;
-    rose_api_opts_default(&a);
-    a.model_id = model_id;
-    a.version = rose_version();
-    a.chat_template = f->chat_template;
-    a.model_has_template = has_template;
-    a.n_io_threads = f->io_threads;
-    a.n_workers = f->tokenize_workers;
-    a.async_admit = f->async_admit;
-    a.inline_bytes = f->inline_admit_bytes;
-    a.early_wake = f->early_wake;
-    a.poll_us = f->io_poll_us;
-    a.fast_sse = f->fast_sse;
-    a.stream_interval = f->stream_interval;
-    a.lenient = f->lenient;
-    a.max_n = f->max_n;
-    a.profiler_dir = f->profiler_dir;
-    a.profiler_events = f->profiler_events;
-    rose_http_opts_default(&h);
-    h.host = f->host;
-    h.port = (uint16_t)f->port;
-    h.n_threads = f->io_threads;
-    h.max_body_bytes = f->max_body_size;
-    h.max_total_body_bytes = f->max_total_body_size;
-    h.max_connections = f->max_connections;
-    h.header_timeout_ms = f->header_timeout_ms;
-    h.body_timeout_ms = f->body_timeout_ms;
-    h.idle_timeout_ms = f->idle_timeout_ms;
-    h.write_timeout_ms = f->write_timeout_ms;
-    h.max_pending_bytes = f->max_pending;
-    h.max_total_pending_bytes = f->max_total_pending;
-    if (f->io_cpus != NULL) {
-        h.cpus = f->io_cpu_list;
-        rose_status st =
-            rose_cpu_list_parse(f->io_cpus, f->io_cpu_list, ROSE_MAX_CPUS, &h.n_cpus, err);
-        if (st != ROSE_OK) return st;
-    }
-    rose_status st = rose_api_create(&s->api, &a, err);
+    f->api.model_id = model_id;
+    f->api.version = rose_version();
+    f->api.model_has_template = has_template;
+    rose_status st = rose_serve_opts_read(f, err);
+    if (st == ROSE_OK) st = rose_api_create(&s->api, &f->api, err);
     if (st != ROSE_OK) return st;
     const rose_http_callbacks cb = rose_api_callbacks(s->api);
-    if ((st = rose_http_start(&s->http, &h, &cb, err)) != ROSE_OK) return st;
+    if ((st = rose_http_start(&s->http, &f->http, &cb, err)) != ROSE_OK) return st;
     return rose_api_attach(s->api, s->http, err);
 }
 
@@ -254,9 +82,10 @@ static void stop_all(server *s)
 
 /* The served name: the option, or the last component of the folder. Replies are JSON, so bytes that
  * are not UTF-8 are \xNN in the latter and refused in the former. */
-static rose_status model_id_of(const serve_flags *f, const char *dir, rose_buf *out, rose_err *err)
+static rose_status model_id_of(const rose_serve_flags *f, const char *dir, rose_buf *out,
+                               rose_err *err)
 {
-    const char *given = f->served_model_name;
+    const char *given = f->api.model_id;
     size_t n = strlen(given != NULL ? given : dir), start;
     if (given != NULL && rose_utf8_valid_prefix((const uint8_t *)given, n) < n)
         return rose_fail(err, ROSE_E_INVAL, "--served-model-name '%s' is not UTF-8", given);
@@ -300,7 +129,7 @@ typedef struct start_times {
     uint64_t began, model, port, tokenizer, engine;
 } start_times;
 
-static void log_ready(const server *s, const serve_flags *f, const char *device,
+static void log_ready(const server *s, const rose_serve_flags *f, const char *device,
                       const char *model_id, const start_times *t)
 {
     const rose_memory_plan *p = rose_engine_plan(s->engine);
@@ -319,12 +148,12 @@ static void log_ready(const server *s, const serve_flags *f, const char *device,
              "that were free",
              mib(p->weights), mib(p->kv), mib(p->scratch), mib(p->graphs), mib(p->total),
              mib(p->available));
-    const bool v6 = strchr(f->host, ':') != NULL; /* in an address its colons want brackets */
-    if (strncmp(f->host, "unix:", 5) == 0)
-        rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->host);
+    const bool v6 = strchr(f->http.host, ':') != NULL; /* in an address its colons want brackets */
+    if (strncmp(f->http.host, "unix:", 5) == 0)
+        rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->http.host);
     else
-        rose_log(ROSE_LOG_INFO, "serve", "listening on http://%s%s%s:%u", v6 ? "[" : "", f->host,
-                 v6 ? "]" : "", rose_http_port(s->http));
+        rose_log(ROSE_LOG_INFO, "serve", "listening on http://%s%s%s:%u", v6 ? "[" : "",
+                 f->http.host, v6 ? "]" : "", rose_http_port(s->http));
 }
 
 /* True if one of the stop signals came within ms milliseconds. */
@@ -335,7 +164,7 @@ static bool wait_signal(const sigset_t *set, uint32_t ms)
 }
 
 /* Wait for the first signal, then for the last reply, the time-out or the second signal. */
-static void serve_until_stopped(server *s, const serve_flags *f, const sigset_t *set)
+static void serve_until_stopped(server *s, const rose_serve_flags *f, const sigset_t *set)
 {
     int sig;
     while (sigwait(set, &sig) != 0) {
@@ -368,7 +197,7 @@ static rose_status check_lock(const rose_engine_flags *f, const rose_model *m,
     return st == ROSE_OK ? ops->plan(m, &o->backend, &plan, err) : st;
 }
 
-static int run(const char *dir, serve_flags *f)
+static int run(const char *dir, rose_serve_flags *f)
 {
     start_times t = {.began = rose_now_ns()};
     server s = {0};
@@ -383,13 +212,13 @@ static int run(const char *dir, serve_flags *f)
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread started below */
     signal(SIGPIPE, SIG_IGN);
 
-    rose_fds_widen(f->max_connections + OWN_FDS); /* before any thread */
+    rose_fds_widen(f->http.max_connections + OWN_FDS); /* before any thread */
     rose_status st = model_id_of(f, dir, &id, &err);
     if (st == ROSE_OK && f->nvtx) st = rose_backend_nvtx(&err); /* before any thread */
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) st = rose_model_open(&s.model, dir, &err);
     t.model = rose_now_ns();
-    if (st == ROSE_OK && o.backend.lock_memory) st = check_lock(&f->engine, s.model, &o, &err);
+    if (st == ROSE_OK && o.backend.cpu.lock_memory) st = check_lock(&f->engine, s.model, &o, &err);
     rose_thread_slice(f->io_slice_us); /* inherited by the threads of HTTP and API alone */
     if (st == ROSE_OK) st = start_http(&s, f, id.data, has_chat_template(dir), &err);
     rose_thread_slice(0);
@@ -425,21 +254,9 @@ static int run(const char *dir, serve_flags *f)
 
 int rose_cmd_serve(int argc, char **argv)
 {
-    static serve_flags f;
-    flags_init(&f);
-    rose_opt opts[MAX_HTTP_ROWS + ROSE_ENGINE_FLAG_ROWS];
-    size_t n = flags_rows(&f, opts);
-    n += rose_engine_flags_rows(&f.engine, opts + n);
+    static rose_serve_flags f;
     const char *model;
-    const int rc = rose_opts_parse_one(
-        "roseinfer serve MODEL [options]",
-        "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
-        "/v1/chat/completions,\n"
-        "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics;\n"
-        "/start_profile and /stop_profile with --profiler-dir.\n"
-        "SIGTERM or Ctrl-C lets running requests finish; a second one ends at once. The exit\n"
-        "code is 1 where the engine had failed (then /health is 503 until it is stopped).",
-        opts, n, argc, argv, &model);
+    const int rc = rose_serve_opts_parse(&f, argc, argv, &model);
     if (rc >= 0) return rc;
     rose_log_level level = ROSE_LOG_INFO;
     rose_log_parse_level(f.log_level, &level);

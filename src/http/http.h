@@ -33,7 +33,7 @@ typedef struct rose_http_callbacks {
 
 typedef struct rose_http_opts {
     const char *host;            /* "127.0.0.1", "::1", "0.0.0.0", a name; or "unix:PATH" */
-    uint16_t port;               /* 0 = any free one, see rose_http_port */
+    uint32_t port;               /* 0 = any free one, see rose_http_port; at most 65535 */
     uint32_t n_threads;          /* I/O threads, 1 .. 64 */
     const int *cpus;             /* thread i is pinned to cpus[i % n_cpus] */
     uint32_t n_cpus;             /* 0 = not pinned */

@@ -75,7 +75,7 @@ rose_status rose_http_listen(rose_http *h, rose_err *err)
     const char *host = h->opts.host;
     if (strncmp(host, "unix:", 5) == 0) return listen_unix(h, host + 5, err);
 
-    char port[8];
+    char port[12];
     snprintf(port, sizeof port, "%u", h->opts.port);
     struct addrinfo *list = NULL;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};

@@ -267,6 +267,7 @@ static rose_status check_opts(const rose_http_opts *o, const rose_http_callbacks
         return rose_fail(err, ROSE_E_INVAL, "http: on_request and on_gone are required");
     if (o->host == NULL || o->n_threads < 1 || o->n_threads > 64)
         return rose_fail(err, ROSE_E_INVAL, "http: host missing, or threads not 1 to 64");
+    if (o->port > UINT16_MAX) return rose_fail(err, ROSE_E_INVAL, "http: no port %u", o->port);
     if (o->max_header_bytes < 64 || o->max_header_bytes > MAX_HEADER_BYTES)
         return rose_fail(err, ROSE_E_INVAL, "http: header limit must be 64 bytes to 16 MiB");
     if (o->max_total_body_bytes != 0 && o->max_total_body_bytes < o->max_body_bytes)

@@ -190,13 +190,13 @@ static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const 
     rose_backend_opts_default(&o);
     o.dtype = dtype;
     o.quantization = fx_quantization;
-    o.isa = isa;
-    o.n_threads = n_threads;
+    o.cpu.isa = isa;
+    o.cpu.n_threads = n_threads;
     o.max_seqs = FX_MAX_SEQS;
     o.max_step_tokens = FX_MAX_ROWS;
-    o.pdl = fx_pdl;
-    o.cuda_without = fx_without;
-    o.cuda_graph = fx_graphs;
+    o.cuda.pdl = fx_pdl;
+    o.cuda.without = fx_without;
+    o.cuda.graph = fx_graphs;
     if (rose_backend_pick(&f.ops, fx_device, &err) != ROSE_OK) fail_msg("%s", err.msg);
     if (f.ops->plan(m, &o, &f.plan, &err) != ROSE_OK) fail_msg("plan: %s", err.msg);
     if (f.ops->open(&ctx, m, &o, &f.plan, &err) != ROSE_OK) fail_msg("open: %s", err.msg);

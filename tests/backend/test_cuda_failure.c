@@ -158,7 +158,7 @@ static void shares(void)
     ops->close(ctx);
     fx_model_free(deep);
     CHECK(cudaMemGetInfo(&before, &total) == cudaSuccess);
-    o.gpu_memory_utilization = 0.3f;
+    o.cuda.memory_utilization = 0.3f;
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_OK);
     CHECK(p.total <= (uint64_t)(0.3001 * (double)total));
     CHECK(p.total + p.kv_page > (uint64_t)(0.2999 * (double)total) || p.kv_pages == INT32_MAX);
@@ -168,15 +168,15 @@ static void shares(void)
            (double)p.graphs / 1048576, (double)(before - after) / 1048576);
     CHECK(before - after <= p.total);
     ops->close(ctx);
-    o.gpu_memory_utilization = 0.0001f; /* less than the weights */
+    o.cuda.memory_utilization = 0.0001f; /* less than the weights */
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_E_INVAL);
-    o.gpu_memory_utilization = 1.5f;
+    o.cuda.memory_utilization = 1.5f;
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_E_INVAL);
-    o.gpu_memory_utilization = 0.0001f;
+    o.cuda.memory_utilization = 0.0001f;
     o.kv_bytes = UINT64_C(64) << 20; /* comes first */
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_OK && p.kv <= o.kv_bytes);
     for (rose_prefill way = ROSE_PREFILL_AUTO; way <= ROSE_PREFILL_AUTO2; way++) {
-        o.prefill = way;
+        o.cuda.prefill = way;
         CHECK(ops->plan(m, &o, &p, &err) == ROSE_OK);
         CHECK(p.prefill == (way == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH));
     }
@@ -291,7 +291,7 @@ static double broken_engine(void (*how)(rose_cuda *), uint32_t at, uint32_t time
     rose_engine_opts_default(&o);
     o.backend.max_seqs = 16; /* some requests wait */
     o.backend.max_step_tokens = 64;
-    o.backend.device_timeout_ms = timeout_ms;
+    o.backend.cuda.timeout_ms = timeout_ms;
     o.max_queued = N_REQS;
     CHECK(rose_wakeq_create(&k.sink, N_REQS + 1, &err) == ROSE_OK);
     if (rose_engine_open(&k.e, &ops, m, &o, &err) != ROSE_OK) {

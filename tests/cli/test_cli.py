@@ -61,27 +61,98 @@ def test_help():
     rc, out, err = run("bench", "--help")
     check("bench --help lists every benchmark", rc == 0 and all(c.split()[-1] in out for c in BENCHES), out)
     for c in COMMANDS + BENCHES:
-        rc, out, err = run(*c.split(), "--help")
+        rc, out, err = run(*c.split(), "--help-all")
         ok = rc == 0 and err == "" and out.startswith("Usage: ") and max(map(len, out.splitlines())) <= 100
         opts = re.findall(r"^\s+(?:-\w, )?--(?:\[no-\])?[\w-]+", out, re.M)
         check(f"{c} --help", ok and (len(opts) >= 2 or c in WITHOUT_OPTIONS), out)
         if c in WITHOUT_OPTIONS:
             continue
-        defaults = [l for l in out.splitlines() if "(default" in l]
-        check(f"{c} --help shows defaults", defaults != [], out)
-        entries = re.split(r"^ {2,6}(?=-)", re.sub(r"^\S.*$", "", out, flags=re.M), flags=re.M)  # no headings
-        cut = [e for e in entries if "(default" in e and not e.rstrip().endswith(")")]
-        cut += [e for e in entries if " free me" in e and "free memory" not in " ".join(e.split())]
-        check(f"{c} --help shows them whole", cut == [], cut)
+        entries = re.split(r"^ {2,6}(?=-)", re.sub(r"^\S.*$", "", out, flags=re.M), flags=re.M)[1:]  # no headings
+        bad = [e for e in entries if not e.startswith("--help") and not re.search(r"\(default:\s.+\)\s*$", e, re.S)]
+        check(f"{c} --help-all says every default, whole", bad == [], bad)
     check("--version", re.match(r"roseinfer \d+\.\d+\.\d+ \(\S+\)\n$", run("--version")[1]) is not None)
     one_line_error("soak: no duration", run("bench", "soak", MODEL, "--duration", "5x"), 2, "--duration '5x'")
     rc, _, err = run("bench", "abuse", MODEL, "--backend", "vllm")
     check("abuse: another server than ours", rc == 1 and "--backend: one server" in err, (rc, err))
     check("no command is a usage error", run()[0] == 2)
     check("no benchmark is a usage error", run("bench")[0] == 2)
-    check("an unknown benchmark", run("bench", "surf")[0] == 2 and "unknown benchmark 'surf'" in run("bench", "surf")[2])
+    one_line_error("an unknown benchmark", run("bench", "surf"), 2, "unknown command 'surf'", "roseinfer-bench --help")
     one_line_error("a load test is no benchmark", run("bench", "http"), 2, "build/tests/load/load http")
-    check("unknown command", run("surf")[0] == 2 and "unknown command 'surf'" in run("surf")[2])
+    one_line_error("unknown command", run("surf"), 2, "unknown command 'surf'", "roseinfer --help")
+    one_line_error("a misspelt command suggests", run("sreve"), 2, "did you mean serve?")
+
+
+def names(text):
+    """The options of a help text, without those of help itself."""
+    return set(re.findall(r"^\s+(?:-\w, )?--(?:\[no-\])?([\w-]+)", text, re.M)) - {"help", "help-all"}
+
+
+def test_help_of_serve():
+    first, everything = run("serve", "--help")[1], run("serve", "--help-all")[1]
+    check("serve --help shows 15 options and names --help-all", len(names(first)) == 15 and "--help-all" in first, first)
+    groups = re.findall(r"^(\S.*):$", everything, re.M)
+    check("serve --help-all goes by group, CUDA tuning last", groups == [
+        "Server", "Limits and time-outs", "Server threads", "Model and device", "Scheduling", "KV and prefix cache", "CPU",
+        "Profiling", "CUDA tuning", "Help"], groups)
+    check("--help-all has what --help has", names(first) < names(everything), names(first) - names(everything))
+    n = int(re.search(r"show all (\d+) options", first).group(1))
+    check("--help counts what --help-all shows", n == len(names(everything)), (n, len(names(everything))))
+    check("--help wins over a mistake", run("serve", "--prot", "--help")[0] == 0)
+    check("a short table is shown whole by --help", "--help-all" not in run("tokenize", "--help")[1])
+
+
+def test_man_page():
+    rc, page, err = run("--man")
+    plain = page.replace("\\-", "-")
+    missing = [o for o in names(run("serve", "--help-all")[1]) if f"--{o}\\fR" not in plain]
+    check("the man page has every option of serve", rc == 0 and err == "" and missing == [], (err, missing))
+    for tool in (["groff", "-man", "-ww", "-Tutf8"], ["mandoc", "-T", "utf8", "-W", "warning"], ["man", "--warnings", "-l"]):
+        if shutil.which(tool[0]) is None:
+            continue
+        with tempfile.NamedTemporaryFile("w", suffix=".1") as f:
+            f.write(page)
+            f.flush()
+            p = subprocess.run([*tool, f.name], capture_output=True, env=dict(os.environ, MANWIDTH="100", PAGER="cat"))
+        check(f"the man page: {tool[0]} has no complaint", p.returncode == 0 and p.stderr == b"" and b"max-num-seqs" in
+              p.stdout.replace("\u2010".encode(), b"-"), (p.returncode, p.stderr, p.stdout[:300]))
+
+
+def completed(script, *words):
+    """What bash offers for the last of the words."""
+    run_it = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _roseinfer; printf "%s\\n" "${COMPREPLY[@]}"'
+    p = subprocess.run(["bash", "-c", run_it, "-", script, *words], capture_output=True, text=True)
+    return p.stdout.split() if p.returncode == 0 and p.stderr == "" else p.stderr
+
+
+def test_completion():
+    rc, script, err = run("completion", "bash")
+    check("completion bash", rc == 0 and err == "", err)
+    with tempfile.TemporaryDirectory() as d:
+        path, model = os.path.join(d, "roseinfer"), os.path.join(d, "model")
+        os.mkdir(model)
+        with open(path, "w") as f:
+            f.write(script)
+        for name, words, want in (
+                ("a command", ["ser"], ["serve"]),
+                ("options", ["serve", "m", "--max-num-"],
+                 ["--max-num-batched-tokens", "--max-num-queued-reqs", "--max-num-queued-tokens", "--max-num-seqs"]),
+                ("the negative of a switch", ["serve", "--no-prefix"], ["--no-prefix-cache"]),
+                ("choices", ["serve", "m", "--device", "c"], ["cpu", "cuda"]),
+                ("choices after =", ["serve", "m", "--device", "=", "c"], ["cpu", "cuda"]),
+                ("a value that nobody knows", ["serve", "m", "--port", "8"], []),
+                ("a folder for MODEL", ["serve", model[:-2]], [model]),
+                ("a folder for --profiler-dir", ["serve", "m", "--profiler-dir", model[:-2]], [model]),
+                ("another command's options", ["tokenize", "m", "--max-num-"], []),
+                ("a shell", ["completion", "z"], ["zsh"])):
+            got = completed(path, "roseinfer", *words)
+            check(f"bash completes {name}", isinstance(got, list) and sorted(got) == want, got)
+    rc, script, err = run("completion", "zsh")
+    check("completion zsh", rc == 0 and err == "" and script.startswith("#compdef roseinfer\n") and
+          "'--max-num-seqs[" in script, err)
+    if shutil.which("zsh") is not None:
+        p = subprocess.run(["zsh", "-n"], input=script.encode(), capture_output=True)
+        check("zsh reads its script", p.returncode == 0 and p.stderr == b"", p.stderr)
+    one_line_error("completion of another shell", run("completion", "tcsh"), 2, "completion bash")
 
 
 def test_usage_errors():
@@ -93,7 +164,9 @@ def test_usage_errors():
     one_line_error("a backend that was removed: why, and where its figures are", run("serve", MODEL, "--prefill-backend", "cudnn"), 2,
                    "--prefill-backend cudnn: removed", "slower than our own kernel", "other bits", "docs/PERFORMANCE.md")
     one_line_error("a missing value", run("generate", MODEL, "--seed"), 2, "needs a value")
-    check("a missing argument", run("generate")[0] == 2 and "Usage:" in run("generate")[2])
+    for c in ("serve", "generate"):
+        one_line_error(f"{c} without MODEL", run(c), 2, "MODEL is missing", f"usage: roseinfer {c} MODEL")
+    one_line_error("an option that is like no other", run("serve", MODEL, "--foo"), 2, "unknown option --foo (see --help)")
     check("an extra argument", run("generate", MODEL, "x")[0] == 2)
 
 
@@ -887,7 +960,7 @@ def test_bench_stream_start_ablate():
     r = run("bench", "ablate", MODEL, "--switches", "fast-sse,magic")
     one_line_error("ablate: an unknown switch", r, 2, "'magic'")
     known = r[2].split("known are:")[1].split()
-    options = run("serve", "--help")[1]
+    options = run("serve", "--help-all")[1]
     check("every switch is an option of the server", len(known) >= 10 and
           all(f"--{k}" in options or f"--[no-]{k}" in options for k in known), known)
     rc, out, err = run("bench", "stream", MODEL, "-n", "4", "--repeats", "1", "--warmup", "0", *small, "--prompt-repeats", "1,3")

@@ -1,5 +1,6 @@
-/* The engine's command-line switches: each sets what it says, --help knows it, and without any the
- * defaults are those of rose_engine_opts_default. */
+/* The engine's command-line options. A walk over the table: each row's default is the one of
+ * rose_engine_opts_default, and each option sets its own field and no other. Then the options by
+ * name: each sets the field that it should. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,10 +49,10 @@ static void test_defaults(void **state)
     assert_int_equal(parse(NULL, 0, &o), -1);
     rose_engine_opts_default(&want);
     assert_true(want.decode_first && want.prefix_cache && want.chunked_prefill);
-    want.backend.n_threads = o.backend.n_threads; /* the machine's */
-    want.backend.cpus = o.backend.cpus;
-    want.backend.n_cpus = o.backend.n_cpus;
-    want.backend.isa = o.backend.isa;
+    want.backend.cpu.n_threads = o.backend.cpu.n_threads; /* the machine's */
+    want.backend.cpu.cpus = o.backend.cpu.cpus;
+    want.backend.cpu.n_cpus = o.backend.cpu.n_cpus;
+    want.backend.cpu.isa = o.backend.cpu.isa;
     want.engine_cpu = o.engine_cpu;
     assert_int_equal(o.decode_first, want.decode_first);
     assert_int_equal(o.prefix_cache, want.prefix_cache);
@@ -66,13 +67,13 @@ static void test_defaults(void **state)
     assert_int_equal(o.max_queued_tokens, want.max_queued_tokens);
     assert_int_equal(o.max_queued, want.max_queued);
     assert_int_equal(o.ttft_slo_ms + o.itl_slo_ms, 0);
-    assert_true(want.backend.cuda_graph && want.backend.pdl);
-    assert_int_equal(o.backend.cuda_graph, want.backend.cuda_graph);
-    assert_int_equal(o.backend.pdl, want.backend.pdl);
-    assert_false(want.backend.profiler_kernels || o.backend.profiler_kernels);
-    assert_int_equal(o.backend.prefill, ROSE_PREFILL_AUTO);
-    assert_int_equal(o.backend.device_timeout_ms, want.backend.device_timeout_ms);
-    assert_true(!(o.backend.gpu_memory_utilization > 0));
+    assert_true(want.backend.cuda.graph && want.backend.cuda.pdl);
+    assert_int_equal(o.backend.cuda.graph, want.backend.cuda.graph);
+    assert_int_equal(o.backend.cuda.pdl, want.backend.cuda.pdl);
+    assert_false(want.backend.cuda.profiler_kernels || o.backend.cuda.profiler_kernels);
+    assert_int_equal(o.backend.cuda.prefill, ROSE_PREFILL_AUTO);
+    assert_int_equal(o.backend.cuda.timeout_ms, want.backend.cuda.timeout_ms);
+    assert_true(!(o.backend.cuda.memory_utilization > 0));
 }
 
 static void test_switches(void **state)
@@ -97,16 +98,16 @@ static void test_switches(void **state)
     assert_false(with("--no-chunked-prefill", NULL).chunked_prefill);
     assert_int_equal(with("--ttft-slo-ms", "500").ttft_slo_ms, 500);
     assert_int_equal(with("--itl-slo-ms", "30").itl_slo_ms, 30);
-    assert_false(with("--no-cuda-graph", NULL).backend.cuda_graph);
-    assert_false(with("--no-pdl", NULL).backend.pdl);
-    assert_true(with("--profiler-kernels", NULL).backend.profiler_kernels);
-    assert_null(with("--pdl", NULL).backend.cuda_without);
-    assert_string_equal(with("--cuda-without", "wide,team").backend.cuda_without, "wide,team");
-    assert_int_equal(with("--prefill-backend", "flash").backend.prefill, ROSE_PREFILL_FLASH);
-    assert_int_equal(with("--prefill-backend", "naive").backend.prefill, ROSE_PREFILL_NAIVE);
-    assert_int_equal(with("--prefill-backend", "auto2").backend.prefill, ROSE_PREFILL_AUTO2);
-    assert_int_equal(with("--device-timeout-ms", "0").backend.device_timeout_ms, 0);
-    assert_true(with("--gpu-memory-utilization", "0.5").backend.gpu_memory_utilization == 0.5f);
+    assert_false(with("--no-cuda-graph", NULL).backend.cuda.graph);
+    assert_false(with("--no-pdl", NULL).backend.cuda.pdl);
+    assert_true(with("--profiler-kernels", NULL).backend.cuda.profiler_kernels);
+    assert_null(with("--pdl", NULL).backend.cuda.without);
+    assert_string_equal(with("--cuda-without", "wide,team").backend.cuda.without, "wide,team");
+    assert_int_equal(with("--prefill-backend", "flash").backend.cuda.prefill, ROSE_PREFILL_FLASH);
+    assert_int_equal(with("--prefill-backend", "naive").backend.cuda.prefill, ROSE_PREFILL_NAIVE);
+    assert_int_equal(with("--prefill-backend", "auto2").backend.cuda.prefill, ROSE_PREFILL_AUTO2);
+    assert_int_equal(with("--device-timeout-ms", "0").backend.cuda.timeout_ms, 0);
+    assert_true(with("--gpu-memory-utilization", "0.5").backend.cuda.memory_utilization == 0.5f);
 }
 
 static void test_refused(void **state)
@@ -129,10 +130,156 @@ static void test_refused(void **state)
         assert_int_equal(parse(bad[i], 2, &o), 2);
 }
 
+/* ---- the table ---- */
+
+static size_t value_size(const rose_opt *o)
+{
+    switch (o->kind) {
+    case ROSE_OPT_BOOL:
+    case ROSE_OPT_FLAG:
+        return sizeof(bool);
+    case ROSE_OPT_U32:
+    case ROSE_OPT_ENUM:
+    case ROSE_OPT_FLOAT:
+        return 4;
+    case ROSE_OPT_U64:
+    case ROSE_OPT_BYTES:
+        return 8;
+    case ROSE_OPT_STRING:
+    case ROSE_OPT_CHOICE:
+        return sizeof(char *);
+    case ROSE_OPT_LIST:
+        return sizeof(rose_opt_list);
+    case ROSE_OPT_HEADING:
+        break;
+    }
+    return 0;
+}
+
+/* The field of `o` that a row with this pointer into g_flags.opts sets; NULL if it is no part of
+ * the options, as --device. */
+static const void *field_of(const rose_engine_opts *o, const void *dest)
+{
+    const size_t at = (size_t)((const char *)dest - (const char *)&g_flags.opts);
+    return at < sizeof *o ? (const char *)o + at : NULL;
+}
+
+static void test_table_defaults(void **state)
+{
+    (void)state;
+    rose_opt rows[ROSE_ENGINE_FLAG_ROWS];
+    rose_engine_opts want, got;
+    rose_engine_opts_default(&want);
+    assert_int_equal(parse(NULL, 0, &got), -1);
+    const size_t n = rose_engine_flags_rows(&g_flags, rows);
+    rose_opts_default(rows, n);
+    for (size_t i = 0; i < n; i++) {
+        const void *field = field_of(&want, rows[i].dest);
+        if (rows[i].kind == ROSE_OPT_HEADING || field == NULL) continue;
+        if (memcmp(field, rows[i].dest, value_size(&rows[i])) != 0)
+            fail_msg("--%s: the row has another default than rose_engine_opts_default",
+                     rows[i].name);
+    }
+    assert_int_equal(want.engine_cpu, -1);
+    assert_int_equal(want.backend.max_seqs, 256);
+    assert_int_equal(want.backend.max_step_tokens, 2048);
+    assert_int_equal(want.backend.cuda.timeout_ms, 60000);
+    assert_int_equal(want.max_queued, 1024);
+    assert_int_equal(want.lookahead, 64);
+    assert_int_equal(want.force_fifo_every, 8);
+    assert_int_equal(want.priority_age_ms, 1000);
+    assert_true(want.overlap && want.backend.cuda.megakernel);
+}
+
+/* A value that the row accepts and that is not its default. */
+static void other_value(const rose_opt *o, char *buf, size_t cap)
+{
+    const uint64_t v = o->def == o->min + 1 ? o->min + 2 : o->min + 1;
+    const char *p = o->choices;
+    buf[0] = '\0';
+    switch (o->kind) {
+    case ROSE_OPT_U32:
+    case ROSE_OPT_U64:
+    case ROSE_OPT_BYTES:
+        snprintf(buf, cap, "%u", (unsigned)v);
+        break;
+    case ROSE_OPT_FLOAT:
+        snprintf(buf, cap, "%g", (double)(o->fmin + o->fmax) / 2);
+        break;
+    case ROSE_OPT_ENUM:
+    case ROSE_OPT_CHOICE: /* the last one */
+        snprintf(buf, cap, "%s", strrchr(p, '|') + 1);
+        break;
+    case ROSE_OPT_STRING:
+    case ROSE_OPT_LIST:
+        snprintf(buf, cap, "0");
+        break;
+    case ROSE_OPT_BOOL:
+    case ROSE_OPT_FLAG:
+    case ROSE_OPT_HEADING:
+        break;
+    }
+}
+
+static void test_table_sets(void **state)
+{
+    (void)state;
+    static rose_engine_flags before;
+    rose_opt rows[ROSE_ENGINE_FLAG_ROWS], was[ROSE_ENGINE_FLAG_ROWS];
+    const size_t n = rose_engine_flags_rows(&g_flags, rows);
+    rose_engine_flags_init(&before);
+    rose_engine_flags_rows(&before, was);
+    for (size_t i = 0; i < n; i++) {
+        char name[64], value[64];
+        char *args[] = {(char *)(uintptr_t) "test", name, value};
+        const rose_command cmd = {.usage = "test", .about = "", .opts = rows, .n_opts = n};
+        uint32_t n_args;
+        if (rows[i].kind == ROSE_OPT_HEADING) continue;
+        snprintf(name, sizeof name, "--%s%s",
+                 rows[i].kind == ROSE_OPT_BOOL && rows[i].def ? "no-" : "", rows[i].name);
+        other_value(&rows[i], value, sizeof value);
+        rose_engine_flags_init(&g_flags);
+        assert_int_equal(rose_opts_parse(&cmd, value[0] != '\0' ? 3 : 2, args, NULL, &n_args), -1);
+        for (size_t j = 0; j < n; j++) {
+            const bool same = memcmp(rows[j].dest, was[j].dest, value_size(&rows[j])) == 0;
+            if (rows[j].kind != ROSE_OPT_HEADING && same == (i == j))
+                fail_msg("%s %s: --%s is %s", name, value, rows[j].name,
+                         same ? "unchanged" : "changed, too");
+        }
+    }
+}
+
+/* What rose_opts_changed writes gives the same options again. */
+static void test_table_changed(void **state)
+{
+    (void)state;
+    static rose_engine_flags f;
+    rose_opt rows[ROSE_ENGINE_FLAG_ROWS];
+    rose_buf text = {0};
+    const size_t n = rose_engine_flags_rows(&f, rows);
+    rose_engine_flags_init(&f);
+    assert_int_equal(rose_opts_changed(rows, n, &text), ROSE_OK);
+    assert_int_equal(text.len, 0);
+    f.opts.backend.dtype = ROSE_COMPUTE_BF16;
+    f.opts.backend.max_seqs = 7;
+    f.opts.backend.cuda.memory_utilization = 0.5f;
+    f.opts.backend.kv_bytes = (uint64_t)5 << 30;
+    f.opts.backend.cuda.without = "it's";
+    f.opts.prefix_cache = false;
+    f.opts.backend.cpu.prefault = true;
+    assert_int_equal(rose_opts_changed(rows, n, &text), ROSE_OK);
+    assert_string_equal(rose_buf_str(&text),
+                        " --dtype bfloat16 --max-num-seqs 7 --kv-cache-memory 5368709120"
+                        " --gpu-memory-utilization 0.5 --prefault --cuda-without 'it'\\''s'"
+                        " --no-prefix-cache");
+    rose_buf_free(&text);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_defaults),
-                                       cmocka_unit_test(test_switches),
-                                       cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table_defaults), cmocka_unit_test(test_table_sets),
+        cmocka_unit_test(test_table_changed),  cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_switches),       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests_name("engine switches", tests, NULL, NULL);
 }

@@ -223,17 +223,17 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     c->plan = *p;
     c->type = rose_cuda_type_of(p->dtype);
     c->hd_pad = rose_cuda_hd_pad(c->arch.head_dim);
-    c->pdl = o->pdl && rose_cuda_code_version() >= 90;
+    c->pdl = o->cuda.pdl && rose_cuda_code_version() >= 90;
     c->without = p->without;
     c->naive = p->prefill == ROSE_PREFILL_NAIVE;
-    c->timeout = o->device_timeout_ms;
+    c->timeout = o->cuda.timeout_ms;
     const uint64_t began = rose_now_ns();
     if ((st = allocate(c, m, err)) != ROSE_OK) goto done;
     const uint64_t allocated = rose_now_ns();
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
     const uint64_t loaded = rose_now_ns();
-    if (o->megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
-    if (o->cuda_graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
+    if (o->cuda.megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
+    if (o->cuda.graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
     const cudaError_t e = rose_cuda_finish(c);
     if (e != cudaSuccess) {
         st = rose_cuda_fail(err, e, "uploading the graphs");
@@ -246,10 +246,10 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
              rose_ms_between(began, allocated), rose_ms_between(allocated, loaded),
              (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS, rose_ms_between(loaded, captured),
              rose_ms_between(captured, rose_now_ns()));
-    if (o->prefill == ROSE_PREFILL_AUTO2)
+    if (o->cuda.prefill == ROSE_PREFILL_AUTO2)
         rose_log(ROSE_LOG_INFO, "cuda",
                  "prefill backend auto2: this version has one flash kernel, so auto2 is auto");
-    rose_cuda_profile(true, o->profiler_kernels);
+    rose_cuda_profile(true, o->cuda.profiler_kernels);
     *ctx = c;
 done:
     if (st != ROSE_OK) cuda_close(c);

@@ -233,14 +233,14 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     if (o->max_model_len > a->max_positions)
         return rose_fail(err, ROSE_E_INVAL, "max_model_len: %u, but the model has %u positions",
                          o->max_model_len, a->max_positions);
-    if (o->lock_memory || o->prefault)
+    if (o->cpu.lock_memory || o->cpu.prefault)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s is for the CPU backend: here the driver has all memory in place and "
                          "pinned from the start",
-                         o->lock_memory ? "mlock" : "prefault");
-    if (!(o->gpu_memory_utilization >= 0 && o->gpu_memory_utilization <= 1))
+                         o->cpu.lock_memory ? "mlock" : "prefault");
+    if (!(o->cuda.memory_utilization >= 0 && o->cuda.memory_utilization <= 1))
         return rose_fail(err, ROSE_E_INVAL, "gpu_memory_utilization: %g, not in 0 .. 1",
-                         (double)o->gpu_memory_utilization);
+                         (double)o->cuda.memory_utilization);
     p->max_seqs = o->max_seqs;
     p->max_step_tokens = o->max_step_tokens;
     p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
@@ -256,8 +256,8 @@ static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan
                    context = rose_backend_context_pages(p);
     uint64_t most, pages = context * p->max_seqs;
 
-    if (o->gpu_memory_utilization > 0) {
-        most = (uint64_t)((double)o->gpu_memory_utilization * (double)device_bytes);
+    if (o->cuda.memory_utilization > 0) {
+        most = (uint64_t)((double)o->cuda.memory_utilization * (double)device_bytes);
         return most > taken ? (most - taken) / p->kv_page : 0;
     }
     most = p->available > taken ? (p->available - taken) / 10 * 9 : 0;
@@ -310,10 +310,10 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
                          rose_quantization_name(o->quantization));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
-    if ((st = rose_cuda_without_read(o->cuda_without, &p.without, err)) != ROSE_OK) return st;
+    if ((st = rose_cuda_without_read(o->cuda.without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
     if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
-    p.prefill = o->prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
+    p.prefill = o->cuda.prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
     const uint64_t began = rose_now_ns();
@@ -328,7 +328,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.scratch = scratch.used;
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
     p.graphs = LOADED_BYTES;
-    if (o->cuda_graph) p.graphs += graph_bytes(&m->arch, p.without);
+    if (o->cuda.graph) p.graphs += graph_bytes(&m->arch, p.without);
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
     st = rose_backend_plan_pages(o, default_pages(o, &p, total_bytes), &p, err);
     p.total = p.weights + p.kv + p.scratch + p.graphs;

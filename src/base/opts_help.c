@@ -1,0 +1,175 @@
+/* base/opts_help.c - --help and --help-all of a command, from its table. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/opts_internal.h"
+
+enum { HELP_COLUMN = 34, HELP_WIDTH = 100 };
+
+static void list_text(const rose_opt_list *l, char *buf, size_t cap)
+{
+    size_t len = 0;
+    for (uint32_t i = 0; i < l->n && len < cap; i++)
+        len += (size_t)snprintf(buf + len, cap - len, "%s%s", i > 0 ? "," : "",
+                                rose_opt_list_get(l, i));
+}
+
+static void bytes_text(uint64_t v, char *buf, size_t cap)
+{
+    if (v >= 1048576 && v % 1048576 == 0)
+        snprintf(buf, cap, "%" PRIu64 "M", v / 1048576);
+    else
+        snprintf(buf, cap, "%" PRIu64, v);
+}
+
+void rose_opt_default_text(const rose_opt *o, char *buf, size_t cap)
+{
+    uint64_t u = 0;
+    buf[0] = '\0';
+    switch (o->kind) {
+    case ROSE_OPT_BOOL:
+    case ROSE_OPT_FLAG:
+        snprintf(buf, cap, "%s", *(const bool *)o->dest ? "on" : "off");
+        break;
+    case ROSE_OPT_U32:
+        u = *(const uint32_t *)o->dest;
+        if (o->unset == NULL || u != 0) snprintf(buf, cap, "%" PRIu64, u);
+        break;
+    case ROSE_OPT_U64:
+        u = *(const uint64_t *)o->dest;
+        if (o->unset == NULL || u != 0) snprintf(buf, cap, "%" PRIu64, u);
+        break;
+    case ROSE_OPT_BYTES:
+        u = *(const uint64_t *)o->dest;
+        if (o->unset == NULL || u != 0) bytes_text(u, buf, cap);
+        break;
+    case ROSE_OPT_FLOAT: {
+        const float v = *(const float *)o->dest;
+        if (o->unset == NULL || v < 0 || v > 0) snprintf(buf, cap, "%g", (double)v);
+        break;
+    }
+    case ROSE_OPT_STRING:
+    case ROSE_OPT_CHOICE: {
+        const char *v = *(const char *const *)o->dest;
+        if (v != NULL) snprintf(buf, cap, "%s", v);
+        break;
+    }
+    case ROSE_OPT_ENUM: {
+        const char *text;
+        const int len = rose_opt_choice(o, *(const unsigned *)o->dest, &text);
+        snprintf(buf, cap, "%.*s", len, text);
+        break;
+    }
+    case ROSE_OPT_LIST:
+        list_text(o->dest, buf, cap);
+        break;
+    case ROSE_OPT_HEADING:
+        return;
+    }
+    if (o->says != NULL || buf[0] == '\0')
+        snprintf(buf, cap, "%s", o->says != NULL ? o->says : o->unset != NULL ? o->unset : "none");
+}
+
+/* Prints text in the help column, broken at spaces. */
+static void print_wrapped(const char *text, int column)
+{
+    const int width = HELP_WIDTH - HELP_COLUMN;
+    if (column > HELP_COLUMN - 2) {
+        printf("\n%*s", HELP_COLUMN, "");
+    } else {
+        printf("%*s", HELP_COLUMN - column, "");
+    }
+    size_t len = strlen(text);
+    while (len > (size_t)width) {
+        size_t cut = (size_t)width;
+        while (cut > 0 && text[cut] != ' ')
+            cut--;
+        if (cut == 0) cut = (size_t)width;
+        printf("%.*s\n%*s", (int)cut, text, HELP_COLUMN, "");
+        text += cut + (text[cut] == ' ');
+        len = strlen(text);
+    }
+    puts(text);
+}
+
+static void print_option(const rose_opt *o, void *unused)
+{
+    char left[128], def[256], text[768];
+    (void)unused;
+    if (o->kind == ROSE_OPT_HEADING) {
+        printf("\n%s:\n", o->name);
+        return;
+    }
+    const char *arg = o->arg != NULL ? o->arg : o->choices;
+    int n = snprintf(left, sizeof left, "  %s%c%s--%s%s%s%s", o->letter ? "-" : "  ",
+                     o->letter ? o->letter : ' ', o->letter ? ", " : " ",
+                     o->kind == ROSE_OPT_BOOL ? "[no-]" : "", o->name, arg != NULL ? " " : "",
+                     arg != NULL ? arg : "");
+    rose_opt_default_text(o, def, sizeof def);
+    snprintf(text, sizeof text, "%s (default: %s)", o->help, def);
+    fputs(left, stdout);
+    print_wrapped(text, n);
+}
+
+/* The heading with this title stands before opts[i], too. */
+static bool seen(const rose_command *c, size_t i)
+{
+    for (size_t j = 0; j < i; j++) {
+        if (c->opts[j].kind == ROSE_OPT_HEADING && strcmp(c->opts[j].name, c->opts[i].name) == 0)
+            return true;
+    }
+    return false;
+}
+
+void rose_opts_by_group(const rose_command *c, void (*fn)(const rose_opt *o, void *arg), void *arg)
+{
+    for (size_t i = 0; i < c->n_opts && c->opts[i].kind != ROSE_OPT_HEADING; i++)
+        fn(&c->opts[i], arg);
+    for (size_t i = 0; i < c->n_opts; i++) {
+        if (c->opts[i].kind != ROSE_OPT_HEADING || seen(c, i)) continue;
+        bool inside = false;
+        fn(&c->opts[i], arg);
+        for (size_t j = i; j < c->n_opts; j++) {
+            if (c->opts[j].kind == ROSE_OPT_HEADING)
+                inside = strcmp(c->opts[j].name, c->opts[i].name) == 0;
+            else if (inside)
+                fn(&c->opts[j], arg);
+        }
+    }
+}
+
+/* Rows that --help shows: those before the first heading, and those marked. */
+static void print_first(const rose_command *c)
+{
+    bool headed = false;
+    for (size_t i = 0; i < c->n_opts; i++) {
+        headed |= c->opts[i].kind == ROSE_OPT_HEADING;
+        if (!headed || c->opts[i].first) print_option(&c->opts[i], NULL);
+    }
+}
+
+void rose_opts_help(const rose_command *c, bool all)
+{
+    size_t n = 0;
+    bool any_first = false;
+    for (size_t i = 0; i < c->n_opts; i++) {
+        n += c->opts[i].kind != ROSE_OPT_HEADING;
+        any_first |= c->opts[i].first;
+    }
+    printf("Usage: %s\n\n%s\n", c->usage, c->about);
+    if (c->n_opts > 0 && (c->opts[0].kind != ROSE_OPT_HEADING || (any_first && !all)))
+        puts("\nOptions:");
+    if (any_first && !all)
+        print_first(c);
+    else
+        rose_opts_by_group(c, print_option, NULL);
+    if (any_first && all) puts("\nHelp:");
+    fputs("      --help", stdout);
+    print_wrapped(any_first ? "show the options that people use first" : "show this text", 12);
+    if (!any_first) return;
+    fputs("      --help-all", stdout);
+    char text[64];
+    snprintf(text, sizeof text, "show all %zu options, by group", n);
+    print_wrapped(text, 16);
+}

@@ -1,0 +1,31 @@
+/* cli/serve.h - the options of `roseinfer serve`. Main thread. */
+#ifndef ROSE_CLI_SERVE_H
+#define ROSE_CLI_SERVE_H
+
+#include "api/api.h"
+#include "base/cpuinfo.h"
+#include "base/opts.h"
+#include "engine/flags.h"
+#include "http/http.h"
+
+/* What the options set. The rows of serve_opts.c point into http, api and engine.opts where the
+ * option is one of theirs; the other members are the server's own. */
+typedef struct rose_serve_flags {
+    rose_http_opts http;
+    rose_api_opts api; /* model_id: NULL = the folder's name */
+    rose_engine_flags engine;
+    const char *log_level, *io_cpus;
+    uint32_t shutdown_timeout, stall_warn_ms, io_slice_us;
+    bool nvtx;
+    int io_cpu_list[ROSE_MAX_CPUS]; /* filled by rose_serve_opts_read */
+} rose_serve_flags;
+
+/* Set the defaults and parse the command line; *model is borrowed from argv. Returns -1 to go on,
+ * else the exit code to leave with. */
+int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char **model);
+
+/* After parsing: the options of http and api that follow from others. Errors: INVAL (a CPU list).
+ */
+rose_status rose_serve_opts_read(rose_serve_flags *f, rose_err *err);
+
+#endif

@@ -1,0 +1,161 @@
+/* cli/serve_opts.c - see serve.h: the table of the server's options. A new option is a field of
+ * rose_http_opts or rose_api_opts, its default in that room's _opts_default, and a row here. */
+#include "cli/serve.h"
+
+#include <string.h>
+
+#include "base/profile.h"
+
+enum { MAX_ROWS = 64, SPARE_CPUS = 4 };
+
+static void flags_init(rose_serve_flags *f)
+{
+    rose_http_opts_default(&f->http);
+    rose_api_opts_default(&f->api);
+    rose_engine_flags_init(&f->engine);
+    f->api.model_id = NULL;
+    f->log_level = "info";
+    f->shutdown_timeout = 60;
+    f->io_slice_us = 100;
+    if (rose_cpus_allowed(f->io_cpu_list, ROSE_MAX_CPUS) < SPARE_CPUS ||
+        rose_cpus_quota() < SPARE_CPUS) {
+        f->api.early_wake = false;
+    } else {
+        f->api.poll_us = 2000;
+    }
+}
+
+/* A table: as long as there are options. */
+static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
+{
+    const rose_opt all[] = {
+        ROSE_ROW_HEADING("Server"),
+        ROSE_ROW_STRING("served-model-name", &f->api.model_id, "NAME",
+                        "name of the model in the API", .unset = "the folder's name",
+                        .first = true),
+        ROSE_ROW_STRING("host", &f->http.host, "HOST", "address to listen on, or unix:PATH",
+                        .first = true),
+        ROSE_ROW_U32("port", &f->http.port, "N", 0, 65535,
+                     "port to listen on; 0 takes a free one and logs it", .first = true),
+        ROSE_ROW_CHOICE("chat-template", &f->api.chat_template, "plain",
+                        "how chat messages become a prompt",
+                        .unset = "plain, if the model has no template", .first = true),
+        ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
+                        "write log lines of this level and above to standard error", .first = true),
+        ROSE_ROW_BOOL("lenient", &f->api.lenient,
+                      "ignore unknown and unsupported request fields instead of refusing them"),
+        ROSE_ROW_U32("stream-interval", &f->api.stream_interval, "N", 1, 65536,
+                     "number of tokens in each event of a stream; the first token is always sent "
+                     "alone and at once"),
+        ROSE_ROW_BOOL("fast-sse", &f->api.fast_sse,
+                      "build the events of a stream from prepared bytes instead of by the general "
+                      "JSON writer"),
+
+        ROSE_ROW_HEADING("Limits and time-outs"),
+        ROSE_ROW_U32("max-n", &f->api.max_n, "N", 1, 4096,
+                     "largest number of choices in one request: its prompts times its n"),
+        ROSE_ROW_BYTES("max-body-size", &f->http.max_body_bytes, 1024, (uint64_t)1 << 32,
+                       "longest request body; a longer one gets 413"),
+        ROSE_ROW_BYTES("max-total-body-size", &f->http.max_total_body_bytes, 0, 0,
+                       "most bytes of request bodies in memory at a time; a request beyond it "
+                       "gets 503",
+                       .unset = "32 times --max-body-size"),
+        ROSE_ROW_U32("max-connections", &f->http.max_connections, "N", 1, 1u << 20,
+                     "most open connections; one more gets 503"),
+        ROSE_ROW_U32("header-timeout-ms", &f->http.header_timeout_ms, "MS", 1, 0,
+                     "longest time from the first byte of a request to the end of its headers; "
+                     "after it the client gets 408"),
+        ROSE_ROW_U32("body-timeout-ms", &f->http.body_timeout_ms, "MS", 1, 0,
+                     "longest pause within a request body; after it the client gets 408"),
+        ROSE_ROW_U32("idle-timeout-ms", &f->http.idle_timeout_ms, "MS", 1, 0,
+                     "close a connection that has had no request for this time"),
+        ROSE_ROW_U32("write-timeout-ms", &f->http.write_timeout_ms, "MS", 1, 0,
+                     "drop a client that has read nothing for this time while a reply waits"),
+        ROSE_ROW_BYTES("max-pending-bytes", &f->http.max_pending_bytes, 4096, 0,
+                       "most unsent bytes of one stream; a client that reads more slowly is "
+                       "dropped"),
+        ROSE_ROW_BYTES("max-total-pending-bytes", &f->http.max_total_pending_bytes, 0, 0,
+                       "most unsent bytes of all replies together; beyond it the client that has "
+                       "read nothing for longest is dropped",
+                       .unset = "256 times --max-pending-bytes"),
+        ROSE_ROW_U32("shutdown-timeout", &f->shutdown_timeout, "S", 0, 0,
+                     "seconds that running requests may still take after SIGTERM"),
+
+        ROSE_ROW_HEADING("Server threads"),
+        ROSE_ROW_U32("io-threads", &f->http.n_threads, "N", 1, 64,
+                     "number of threads for connections and streams"),
+        ROSE_ROW_STRING("io-cpus", &f->io_cpus, "LIST", "CPUs of the I/O threads, as 0-3,6",
+                        .unset = "not pinned"),
+        ROSE_ROW_U32("io-slice-us", &f->io_slice_us, "US", 0, 100000,
+                     "time slice that I/O threads and tokenizer workers ask the kernel for. A "
+                     "short slice lets them run sooner on a CPU that computes (Linux 6.12). 0 "
+                     "leaves it to the kernel"),
+        ROSE_ROW_BOOL("async-admit", &f->api.async_admit,
+                      "parse and tokenise requests on worker threads instead of the I/O threads"),
+        ROSE_ROW_U32("tokenize-workers", &f->api.n_workers, "N", 1, 64,
+                     "number of these worker threads"),
+        ROSE_ROW_U32("inline-admit-bytes", &f->api.inline_bytes, "N", 0, ROSE_API_MAX_INLINE,
+                     "parse and tokenise completions with bodies up to this size on the I/O thread "
+                     "nevertheless, while that takes at most a fifth of its time; 0 does so for "
+                     "none"),
+        ROSE_ROW_BOOL("early-wake", &f->api.early_wake,
+                      "with a GPU: wake the engine thread when a request has arrived, before it is "
+                      "tokenised",
+                      .says = "on; off with fewer than 4 CPUs"),
+        ROSE_ROW_U32("io-poll-us", &f->api.poll_us, "US", 0, 1000000,
+                     "with a GPU and --early-wake: how long an I/O thread polls for the first "
+                     "token of a request before it sleeps",
+                     .says = "2000; 0 with fewer than 4 CPUs"),
+    };
+    _Static_assert(sizeof all / sizeof *all <= MAX_ROWS, "too many rows");
+    memcpy(rows, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
+/* These follow the engine's rows, so that their group comes late in --help-all. */
+static size_t profiling_rows(rose_serve_flags *f, rose_opt *rows)
+{
+    const rose_opt all[] = {
+        ROSE_ROW_HEADING("Profiling"),
+        ROSE_ROW_STRING("profiler-dir", &f->api.profiler_dir, "DIR",
+                        "allow POST /start_profile and /stop_profile, which write traces to DIR",
+                        .unset = "both are refused"),
+        ROSE_ROW_U32("profiler-events", &f->api.profiler_events, "N", ROSE_PROF_MIN_EVENTS,
+                     ROSE_PROF_MAX_EVENTS,
+                     "number of events of each thread that a profile holds, 48 bytes each"),
+        ROSE_ROW_FLAG("nvtx", &f->nvtx, "mark what a profile shows as NVTX ranges, for nsys"),
+        ROSE_ROW_U32("stall-warn-ms", &f->stall_warn_ms, "MS", 0, 3600000,
+                     "log an engine step, a turn of an I/O thread, a tokenizer job or a wait for a "
+                     "client that takes longer than this, and why",
+                     .unset = "off"),
+    };
+    _Static_assert(sizeof all / sizeof *all <= 8, "too many rows");
+    memcpy(rows, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
+int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char **model)
+{
+    rose_opt opts[MAX_ROWS + ROSE_ENGINE_FLAG_ROWS + 8];
+    flags_init(f);
+    size_t n = server_rows(f, opts);
+    n += rose_engine_flags_rows(&f->engine, opts + n);
+    n += profiling_rows(f, opts + n);
+    return rose_opts_parse_one(
+        "roseinfer serve MODEL [options]",
+        "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
+        "/v1/chat/completions,\n"
+        "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics;\n"
+        "/start_profile and /stop_profile with --profiler-dir.\n"
+        "SIGTERM or Ctrl-C lets running requests finish; a second one ends at once. The exit\n"
+        "code is 1 if the engine has failed (/health is then 503 until the server is stopped).",
+        opts, n, argc, argv, model);
+}
+
+rose_status rose_serve_opts_read(rose_serve_flags *f, rose_err *err)
+{
+    f->api.n_io_threads = f->http.n_threads;
+    if (f->io_cpus == NULL) return ROSE_OK;
+    f->http.cpus = f->io_cpu_list;
+    return rose_cpu_list_parse(f->io_cpus, f->io_cpu_list, ROSE_MAX_CPUS, &f->http.n_cpus, err);
+}
