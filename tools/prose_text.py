@@ -60,7 +60,7 @@ def paragraphs(name):
         if s.startswith("```"):
             fence, current = not fence, None
             continue
-        item = re.match(r"(?:[-*+]|\d+\.)\s+", s)
+        item = re.match(r"(?:[-*+]|\d{1,2}\.)\s+", s)
         if fence or not s or s.startswith(("|", "#", "<", ">")):
             current = None
             continue
