@@ -268,6 +268,7 @@ test: deps-test
 check: deps-test
 	@$(MAKE) --no-print-directory -j2 format-check all tests
 	@python3 tools/check_includes
+	@python3 tools/check_docs
 	@$(MAKE) --no-print-directory units
 
 # The unit tests of this variant, and the fuzz corpus.
