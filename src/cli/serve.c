@@ -30,10 +30,11 @@
 #include "engine/flags.h"
 #include "tokenizer/unicode.h"
 
-enum { MAX_HTTP_ROWS = 32, POLL_MS = 20, OWN_FDS = 256, SPARE_CPUS = 4 };
+enum { MAX_HTTP_ROWS = 40, POLL_MS = 20, OWN_FDS = 256, SPARE_CPUS = 4 };
 
 typedef struct serve_flags {
-    const char *host, *served_model_name, *chat_template, *log_level, *io_cpus;
+    const char *host, *chat_template, *log_level, *io_cpus;
+    rose_opt_list served_model_names;
     uint32_t port, io_threads, tokenize_workers, max_connections, max_n;
     uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms,
         shutdown_timeout, stream_interval, stall_warn_ms, io_slice_us, inline_admit_bytes,
@@ -42,7 +43,7 @@ typedef struct serve_flags {
     uint32_t profiler_events;
     bool nvtx;
     uint64_t max_body_size, max_total_body_size, max_pending, max_total_pending;
-    bool async_admit, early_wake, fast_sse, lenient;
+    bool async_admit, early_wake, fast_sse, strict_fields, lenient;
     rose_engine_flags engine;
     int io_cpu_list[ROSE_MAX_CPUS];
 } serve_flags;
@@ -85,7 +86,7 @@ static void flags_init(serve_flags *f)
         .fast_sse = a.fast_sse,
         .stream_interval = a.stream_interval,
         .io_slice_us = 100,
-        .lenient = a.lenient,
+        .strict_fields = a.strict_fields,
         .profiler_events = a.profiler_events,
     };
     rose_engine_flags_init(&f->engine);
@@ -99,8 +100,10 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("host", &f->host, "HOST", "address to listen on, or unix:PATH"),
         ROSE_ROW_U32("port", &f->port, "N", 0, 65535,
                      "port to listen on; 0 takes a free one and logs it"),
-        ROSE_ROW_STRING("served-model-name", &f->served_model_name, "NAME",
-                        "name of the model in the API", .unset = "the folder's name"),
+        ROSE_ROW_LIST("served-model-name", &f->served_model_names, "NAME",
+                      "name of the model in the API; of several, requests may use any and replies "
+                      "have the first",
+                      .unset = "the folder's name"),
         ROSE_ROW_CHOICE("chat-template", &f->chat_template, "plain",
                         "how chat messages become a prompt",
                         .unset = "plain, if the model has none"),
@@ -129,8 +132,11 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
                       "build stream chunks from prepared bytes instead of a generic JSON writer"),
         ROSE_ROW_U32("stream-interval", &f->stream_interval, "N", 1, 65536,
                      "tokens of a stream's event behind its first, which goes at once"),
-        ROSE_ROW_BOOL("lenient", &f->lenient,
-                      "ignore unknown and unsupported request fields instead of refusing them"),
+        ROSE_ROW_BOOL("strict-fields", &f->strict_fields,
+                      "refuse requests with fields that would be ignored; else the reply names "
+                      "these fields in X-Ignored-Fields"),
+        ROSE_ROW_FLAG("lenient", &f->lenient,
+                      "without effect: unknown fields are ignored unless --strict-fields is given"),
         ROSE_ROW_U32("max-n", &f->max_n, "N", 1, 4096, "most choices of one request, prompts x n"),
         ROSE_ROW_BYTES("max-body-size", &f->max_body_size, 1024, (uint64_t)1 << 32,
                        "longest request body; over: 413"),
@@ -212,7 +218,9 @@ static rose_status start_http(server *s, serve_flags *f, const char *model_id, b
     a.poll_us = f->io_poll_us;
     a.fast_sse = f->fast_sse;
     a.stream_interval = f->stream_interval;
-    a.lenient = f->lenient;
+    a.strict_fields = f->strict_fields;
+    for (uint32_t i = 1; i < f->served_model_names.n; i++)
+        rose_opt_list_add(&a.model_aliases, rose_opt_list_get(&f->served_model_names, i));
     a.max_n = f->max_n;
     a.profiler_dir = f->profiler_dir;
     a.profiler_events = f->profiler_events;
@@ -256,10 +264,14 @@ static void stop_all(server *s)
  * are not UTF-8 are \xNN in the latter and refused in the former. */
 static rose_status model_id_of(const serve_flags *f, const char *dir, rose_buf *out, rose_err *err)
 {
-    const char *given = f->served_model_name;
+    const rose_opt_list *names = &f->served_model_names;
+    const char *given = names->n > 0 ? rose_opt_list_get(names, 0) : NULL;
     size_t n = strlen(given != NULL ? given : dir), start;
-    if (given != NULL && rose_utf8_valid_prefix((const uint8_t *)given, n) < n)
-        return rose_fail(err, ROSE_E_INVAL, "--served-model-name '%s' is not UTF-8", given);
+    for (uint32_t i = 0; i < names->n; i++) {
+        const char *name = rose_opt_list_get(names, i);
+        if (rose_utf8_valid_prefix((const uint8_t *)name, strlen(name)) < strlen(name))
+            return rose_fail(err, ROSE_E_INVAL, "--served-model-name '%s' is not UTF-8", name);
+    }
     while (given == NULL && n > 1 && dir[n - 1] == '/')
         n--;
     for (start = given == NULL ? n : 0; start > 0 && dir[start - 1] != '/';)
@@ -444,6 +456,11 @@ int rose_cmd_serve(int argc, char **argv)
     rose_log_level level = ROSE_LOG_INFO;
     rose_log_parse_level(f.log_level, &level);
     rose_log_set_level(level);
+    if (f.lenient)
+        rose_log(ROSE_LOG_WARN, "serve",
+                 "--lenient has no effect: unknown request fields are ignored by default "
+                 "(--strict-fields refuses them), and fields that would change the answer are "
+                 "always refused");
     rose_stall_set_limit((uint64_t)f.stall_warn_ms * 1000000u);
     return run(model, &f);
 }
