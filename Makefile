@@ -94,7 +94,7 @@ PORT    ?= 8888
 
 .DEFAULT_GOAL := all
 
-.PHONY: test-neon test-amx all help tests list-tests list-faults clean serve test test-long check units format format-check asan tsan debug-test bench \
+.PHONY: test-routers test-neon test-amx all help tests list-tests list-faults clean serve test test-long check units format format-check asan tsan debug-test bench \
         fuzz install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 all: $B/roseinfer $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc
@@ -110,6 +110,7 @@ help:
 	@echo "make bench         throughput of a random GPT-2 124M on this machine"
 	@echo "make test-neon     the CPU kernels for AArch64, cross-compiled, under qemu"
 	@echo "make test-amx      the AMX kernels, their tile instructions emulated, on a CPU with AVX-512"
+	@echo "make test-routers  vllm-router and smg in front of two servers (installs both)"
 	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
 	@echo "make sanitize-gpu  a part of them under compute-sanitizer: memory, races, initialisation, barriers"
 	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to results/"
@@ -231,6 +232,9 @@ FORMATTED = $(sort $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*
 # SOAK=30m for the whole soak; VARIANT=asan or tsan for the rude clients under a sanitizer.
 test-long: deps-test
 	@SOAK="$(SOAK)" VARIANT=$(VARIANT) sh tools/test long
+
+test-routers: deps-test
+	@sh tools/test_routers
 
 asan tsan:
 	@sh tools/deps test
