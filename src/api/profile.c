@@ -49,6 +49,7 @@ static bool check_body(rose_api_job *j, rose_api_ignored *g)
     if (!rose_api_json_load(&root, j->body, j->body_len, 1024, &j->err)) return false;
     json_object_foreach(root, key, v)
     {
+        if (json_is_null(v) && !g->strict) continue;
         ok = check_field(g, key, &j->err);
         if (!ok) break;
     }
