@@ -47,7 +47,8 @@ static void check_params(const rose_api_params *p, rose_api_ignored *ignored)
     rose_api_error err = {0};
     if (!(p->temperature >= 0 && p->top_p > 0 && p->top_p <= 1 && p->min_p >= 0 && p->min_p <= 1))
         abort();
-    if (p->n < 1 || p->n > 128 || p->top_k < -1 || p->max_tokens < 0 || p->max_tokens > INT32_MAX)
+    /* max_tokens is -1 where the body does not give it. */
+    if (p->n < 1 || p->n > 128 || p->top_k < -1 || p->max_tokens < -1 || p->max_tokens > INT32_MAX)
         abort();
     if (p->messages != NULL && rose_api_chat_render(&text, p->messages, ignored, &err)) {
         json_t *v = json_stringn(text.b.data, text.b.len);
