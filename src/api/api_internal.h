@@ -52,6 +52,9 @@ void rose_api_utf8_clean(char *s);
 bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_values,
                         rose_api_error *err);
 
+/* Whether v is this string. v may be NULL. */
+bool rose_api_json_is(const json_t *v, const char *text);
+
 /* Without parsing: the value of the outermost object's member `key` (written without escapes) if
  * that is a time-out, a number above 0 and at most ROSE_API_MAX_TIMEOUT; else 0. One scan, so for
  * short bodies; of a body that is no JSON whatever comes out. */

@@ -76,11 +76,6 @@ static bool put_content(rose_api_out *out, const json_t *content, bool may_lack,
     return true;
 }
 
-static bool is_string(const json_t *v, const char *text)
-{
-    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
-}
-
 static const char *role_label(const json_t *role)
 {
     static const char *const names[][2] = {{"system", "System: "},
@@ -88,7 +83,7 @@ static const char *role_label(const json_t *role)
                                            {"user", "User: "},
                                            {"assistant", "Assistant: "}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (is_string(role, names[i][0])) return names[i][1];
+        if (rose_api_json_is(role, names[i][0])) return names[i][1];
     }
     return NULL;
 }
@@ -131,7 +126,7 @@ static bool render_message(rose_api_out *out, const json_t *m, size_t i, rose_ap
                              "messages[%zu].role must be 'system', 'developer', 'user' or "
                              "'assistant'",
                              i);
-    const bool reply = is_string(json_object_get(m, "role"), "assistant");
+    const bool reply = rose_api_json_is(json_object_get(m, "role"), "assistant");
     if (!check_members(m, i, g, err)) return false;
     rose_api_puts(out, label);
     if (!put_content(out, json_object_get(m, "content"), reply, i, g, err)) return false;

@@ -165,11 +165,6 @@ static const field *find_field(const char *name, rose_api_kind kind)
     return NULL;
 }
 
-static bool is_string(const json_t *v, const char *text)
-{
-    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
-}
-
 static bool is_empty(const json_t *v)
 {
     return (json_is_string(v) && json_string_length(v) == 0) ||
@@ -179,10 +174,10 @@ static bool is_empty(const json_t *v)
 
 static bool is_text(const json_t *v)
 {
-    return is_string(v, "text") ||
+    return rose_api_json_is(v, "text") ||
            (json_is_array(v) && json_array_size(v) == 1 &&
-            is_string(json_array_get(v, 0), "text")) ||
-           is_string(json_object_get(v, "type"), "text");
+            rose_api_json_is(json_array_get(v, 0), "text")) ||
+           rose_api_json_is(json_object_get(v, "type"), "text");
 }
 
 static bool is_number(const json_t *v, int value)
@@ -197,7 +192,7 @@ static bool is_off(const json_t *v, uint8_t off)
            ((off & OFF_ZERO) && is_number(v, 0)) || ((off & OFF_ONE) && is_number(v, 1)) ||
            ((off & OFF_MINUS_ONE) && is_number(v, -1)) || ((off & OFF_EMPTY) && is_empty(v)) ||
            ((off & OFF_TEXT) && is_text(v)) ||
-           ((off & OFF_NONE) && (is_string(v, "none") || is_string(v, "auto")));
+           ((off & OFF_NONE) && (rose_api_json_is(v, "none") || rose_api_json_is(v, "auto")));
 }
 
 static bool wrong_type(rose_api_error *err, const char *name, const char *wanted)
