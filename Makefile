@@ -104,7 +104,7 @@ PORT    ?= 8888
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 
-.PHONY: test-neon test-amx all help tests list-tests list-faults list-replay clean serve test test-long check units format format-check asan tsan debug-test bench \
+.PHONY: test-routers test-neon test-amx all help tests list-tests list-faults list-replay clean serve test test-long check units format format-check asan tsan debug-test bench \
         fuzz clang asan-units cuda-compile install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 # What the program writes from its tables of options: the man page and the completion scripts.
@@ -126,6 +126,7 @@ help:
 	@echo "make cuda-compile  the program with its CUDA kernels for one architecture; fetches nvcc where there is none"
 	@echo "make test-neon     the CPU kernels for AArch64, cross-compiled, under qemu"
 	@echo "make test-amx      the AMX kernels, their tile instructions emulated, on a CPU with AVX-512"
+	@echo "make test-routers  vllm-router and smg in front of two servers (installs both)"
 	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
 	@echo "make sanitize-gpu  a part of them under compute-sanitizer: memory, races, initialisation, barriers"
 	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to outputs/"
@@ -294,6 +295,9 @@ FORMATTED = $(sort $(wildcard bench/*.[ch] src/*/*.[ch] src/*/*/*.[ch] src/*/*/*
 # SOAK=30m for the whole soak; VARIANT=asan or tsan for the rude clients under a sanitizer.
 test-long: deps-test
 	@SOAK="$(SOAK)" VARIANT=$(VARIANT) sh tools/test long
+
+test-routers: deps-test
+	@sh tools/test_routers
 
 asan tsan:
 	@sh tools/deps test

@@ -244,12 +244,13 @@ static rose_status make_malformed(env *e, rose_random *r, rose_visit_plan *p)
 
 static rose_status make_wrong_field(env *e, rose_random *r, rose_visit_plan *p)
 {
-    const char *more = PICK(
-        r, ",\"temperature\":-1", ",\"top_p\":0", ",\"n\":0", ",\"n\":1000000", ",\"nope\":1",
-        ",\"best_of\":5", ",\"max_tokens\":-4", ",\"stop\":[1]", ",\"stop\":\"\"",
-        ",\"logit_bias\":{\"x\":1}", ",\"logprobs\":21", ",\"stream_options\":{}", ",\"seed\":1.5",
-        ",\"logprobs\":1e18", ",\"bad_words\":[\"\"]", ",\"stop_token_ids\":[99999999]",
-        ",\"prompt_logprobs\":1,\"stream\":true", ",\"max_completion_tokens\":2147483647");
+    const char *more =
+        PICK(r, ",\"temperature\":-1", ",\"top_p\":0", ",\"n\":0", ",\"n\":1000000",
+             ",\"regex\":\"a\"", ",\"best_of\":5", ",\"max_tokens\":-4", ",\"stop\":[1]",
+             ",\"stop\":\"\"", ",\"logit_bias\":{\"x\":1}", ",\"logprobs\":21",
+             ",\"stream_options\":{\"x\":1}", ",\"seed\":1.5", ",\"logprobs\":1e18",
+             ",\"bad_words\":[\"\"]", ",\"stop_token_ids\":[99999999]",
+             ",\"prompt_logprobs\":1,\"stream\":true", ",\"max_completion_tokens\":2147483647");
     rose_buf b = {0};
     rose_status st = add_prompt(e, r, between(r, 1, 10), &b);
     if (st == ROSE_OK) st = rose_buf_addf(&b, "%s}", more);

@@ -28,7 +28,20 @@ static void load_stops(const json_t *v)
     rose_stops_free(&s);
 }
 
-static void check_params(const rose_api_params *p)
+/* Whatever the names hold, the header is one line of few characters. */
+static void check_ignored(const rose_api_ignored *g)
+{
+    rose_api_out line = {0};
+    if (g->strict && g->n > 0) abort();
+    rose_api_ignored_header(&line, g);
+    if (line.b.len > 1120 || (line.b.len == 0) != (g->n == 0)) abort();
+    for (size_t i = 0; i + 2 < line.b.len; i++) {
+        if (line.b.data[i] < ' ' || line.b.data[i] > '~') abort();
+    }
+    rose_api_out_free(&line);
+}
+
+static void check_params(const rose_api_params *p, rose_api_ignored *ignored)
 {
     rose_api_out text = {0};
     rose_api_error err = {0};
@@ -37,7 +50,7 @@ static void check_params(const rose_api_params *p)
     /* max_tokens is -1 where the body does not give it. */
     if (p->n < 1 || p->n > 128 || p->top_k < -1 || p->max_tokens < -1 || p->max_tokens > INT32_MAX)
         abort();
-    if (p->messages != NULL && rose_api_chat_render(&text, p->messages, &err)) {
+    if (p->messages != NULL && rose_api_chat_render(&text, p->messages, ignored, &err)) {
         json_t *v = json_stringn(text.b.data, text.b.len);
         if (v == NULL) abort(); /* not UTF-8 */
         json_decref(v);
@@ -52,14 +65,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const rose_api_kind kinds[] = {ROSE_API_COMPLETION, ROSE_API_CHAT, ROSE_API_TOKENIZE,
                                           ROSE_API_DETOKENIZE};
-    const rose_api_schema_opts o = {"m", size > 0 && (data[0] & 4) != 0, 128, 4};
+    static const rose_opt_list no_aliases;
+    const rose_api_schema_opts o = {"m", &no_aliases, 128, 64};
+    rose_api_ignored ignored = {.strict = size > 0 && (data[0] & 4) != 0};
     rose_api_error err = {0};
     rose_api_params p;
     json_t *root = NULL;
     if (size == 0) return 0;
     if (rose_api_json_load(&root, (const char *)data + 1, size - 1, 65536, &err) &&
-        rose_api_schema_check(&p, root, kinds[data[0] & 3], &o, &err))
-        check_params(&p);
+        rose_api_schema_check(&p, root, kinds[data[0] & 3], &o, &ignored, &err))
+        check_params(&p, &ignored);
+    check_ignored(&ignored);
     json_decref(root);
     if (err.status == 0) return 0;
     rose_api_out out = {0};

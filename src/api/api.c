@@ -27,7 +27,7 @@ void rose_api_opts_default(rose_api_opts *o)
         .fast_sse = true,
         .stream_interval = 1,
         .max_n = 128,
-        .max_stop = 4,
+        .max_stop = 64,
         .profiler_events = ROSE_PROF_DEFAULT_EVENTS,
     };
 }
@@ -114,6 +114,7 @@ rose_status rose_api_create(rose_api **out, const rose_api_opts *o, rose_err *er
         return rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
     a->o = *o;
     pthread_mutex_init(&a->profile_lock, NULL);
+    pthread_mutex_init(&a->logged.lock, NULL);
     if (!copy_strings(a, o)) {
         st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
         goto done;
@@ -211,5 +212,6 @@ void rose_api_destroy(rose_api *a)
     free(a->chat_template);
     free(a->profiler_dir);
     pthread_mutex_destroy(&a->profile_lock);
+    pthread_mutex_destroy(&a->logged.lock);
     free(a);
 }

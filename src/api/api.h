@@ -13,6 +13,7 @@
 #ifndef ROSE_API_API_H
 #define ROSE_API_API_H
 
+#include "base/opts.h"
 #include "engine/engine.h"
 #include "http/http.h"
 #include "tokenizer/tokenizer.h"
@@ -20,8 +21,9 @@
 typedef struct rose_api rose_api;
 
 typedef struct rose_api_opts {
-    const char *model_id; /* the name in the API (--served-model-name) */
-    const char *version;  /* of /version */
+    const char *model_id;        /* the name in the API and in replies (--served-model-name) */
+    rose_opt_list model_aliases; /* further names that requests may use */
+    const char *version;         /* of /version */
     const char
         *chat_template; /* "plain", or NULL: plain if the model has none; a model with a template
                            of its own is then refused by name at /v1/chat/completions */
@@ -39,9 +41,9 @@ typedef struct rose_api_opts {
     bool fast_sse;               /* stream chunks from prebuilt bytes; off = generic JSON writer */
     uint32_t stream_interval;    /* tokens of a stream's chunk behind its first, 1 .. 65536; the
                                     end is never held back (--stream-interval) */
-    bool lenient;                /* accept and ignore unknown fields instead of 400 */
+    bool strict_fields;          /* refuse fields that would be ignored (--strict-fields) */
     uint32_t max_n;              /* most choices of a request: prompts x n (default 128) */
-    uint32_t max_stop;           /* most stop strings (default 4, as OpenAI) */
+    uint32_t max_stop;           /* most stop strings of a request (default 64) */
     const char *profiler_dir;    /* where /start_profile and /stop_profile write (--profiler-dir);
                                     NULL: they are refused */
     uint32_t profiler_events;    /* of each thread, as rose_prof_start */

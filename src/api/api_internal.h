@@ -52,11 +52,41 @@ void rose_api_utf8_clean(char *s);
 bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_values,
                         rose_api_error *err);
 
+/* Whether v is this string. v may be NULL. */
+bool rose_api_json_is(const json_t *v, const char *text);
+
 /* Without parsing: the value of the outermost object's member `key` (written without escapes) if
  * that is a time-out, a number above 0 and at most ROSE_API_MAX_TIMEOUT; else 0. One scan, so for
  * short bodies; of a body that is no JSON whatever comes out. */
 enum { ROSE_API_MAX_TIMEOUT = 86400, ROSE_API_MAX_PEEK = ROSE_API_MAX_INLINE };
 double rose_api_json_peek(const char *body, size_t len, const char *key);
+
+/* ---- ignored.c: fields that a request has and the API ignores ---- */
+
+enum { ROSE_API_MAX_IGNORED = 16, ROSE_API_IGNORED_BYTES = 64, ROSE_API_MAX_LOGGED = 256 };
+
+/* Those of one request. Zero is empty. */
+typedef struct rose_api_ignored {
+    bool strict; /* --strict-fields: such a field is refused instead */
+    uint32_t n;  /* all of them; names holds the first ones */
+    char names[ROSE_API_MAX_IGNORED][ROSE_API_IGNORED_BYTES + 1]; /* safe in headers and logs */
+} rose_api_ignored;
+
+/* The names that the log has had, of all requests. Workers share it. */
+typedef struct rose_api_logged_fields {
+    pthread_mutex_t lock; /* guards the rest */
+    uint32_t n;
+    char names[ROSE_API_MAX_LOGGED][ROSE_API_IGNORED_BYTES + 1];
+} rose_api_logged_fields;
+
+/* name: any bytes; nested as stream_options.foo, messages[0].foo. */
+void rose_api_ignored_add(rose_api_ignored *g, const char *name);
+/* A field that the API does not know: noted, or with `strict` refused (false). */
+bool rose_api_unknown_field(rose_api_ignored *g, const char *name, rose_api_error *err);
+/* "X-Ignored-Fields: a, b\r\n", or nothing. */
+void rose_api_ignored_header(rose_api_out *o, const rose_api_ignored *g);
+/* Any thread. One log line for each name that is new. */
+void rose_api_ignored_log(rose_api_logged_fields *l, const rose_api_ignored *g);
 
 /* ---- schema.c: the table of fields ---- */
 
@@ -79,6 +109,7 @@ typedef struct rose_api_params {
     int64_t n_logprobs, prompt_logprobs;       /* alternatives; -1 = no logprobs */
     int64_t top_logprobs;                      /* chat; -1 = absent */
     int64_t min_tokens;
+    int64_t best_of; /* -1 = absent */
     double presence, frequency, repetition;
     double timeout; /* seconds; 0 = none */
     bool echo, token_ids, as_ids, include_stop, chat_logprobs;
@@ -86,19 +117,21 @@ typedef struct rose_api_params {
     const json_t *cache_salt; /* a string of at least one byte; NULL = none */
     const json_t *logprobs, *logit_bias, *stop_token_ids, *allowed_token_ids, *bad_words;
     bool has_seed, stream, ignore_eos, include_usage, add_special_tokens;
+    bool continuous_usage; /* usage in every chunk of the stream; only with include_usage */
     const json_t *prompt, *messages, *tokens, *stop, *stream_options;
 } rose_api_params;
 
 typedef struct rose_api_schema_opts {
     const char *model_id;
-    bool lenient;
+    const rose_opt_list *model_aliases; /* further names of the model */
     uint32_t max_n, max_stop;
 } rose_api_schema_opts;
 
-/* Check every field of root against the table; fills p. The kinds of prompt, messages and tokens
- * are checked by prompt.c. Errors: 400 naming the field, 404 for another model. */
+/* Check every field of root against the table; fills p and notes in g what is ignored. The kinds of
+ * prompt, messages and tokens are checked by prompt.c. Errors: 400 naming the field, 404 for
+ * another model. */
 bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
-                           const rose_api_schema_opts *o, rose_api_error *err);
+                           const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err);
 
 /* ---- jobs ---- */
 
@@ -182,11 +215,14 @@ struct rose_api_job {
     bool streaming;     /* params.stream, after a successful submit */
     bool begun;         /* stream_begin was called */
     bool usage;         /* stream_options.include_usage */
+    bool chunk_usage;   /* stream_options.continuous_usage_stats */
     rose_api_job *next; /* in the workers' queue */
     char *body;         /* owned; NULL after parsing */
     size_t body_len;
     rose_api_error err; /* status != 0: the answer */
     rose_api_out reply; /* the answer of tokenize and detokenize */
+    uint32_t n_ignored; /* fields of the request that were ignored */
+    rose_api_out note;  /* X-Ignored-Fields as a header line; empty: none */
     char id[48];
     int64_t created;
     uint32_t n_prompt_tokens;
@@ -214,7 +250,7 @@ struct rose_api_job {
 void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *type,
                     const char *headers, const void *body, size_t len);
 /* 200, JSON; takes body. */
-void rose_api_reply_take(rose_api_io *io, rose_http_req *r, rose_buf *body);
+void rose_api_reply_take(rose_api_io *io, rose_http_req *r, const char *headers, rose_buf *body);
 void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_error *e);
 
 /* X-Request-Id: the client's label, echoed and nothing else. 1 to 128 of letters, digits, ._:/+=@-
@@ -231,6 +267,7 @@ void rose_api_count_token(const rose_api_choice *c,
                           uint64_t t_ns); /* before the choice's times change */
 void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t);
 void rose_api_count_job(const rose_api_job *j);
+void rose_api_count_ignored(const rose_api_job *j); /* once: it is back from its worker */
 void rose_api_count_end(const rose_api_job *j);     /* all of its choices are released */
 void rose_api_count_early(rose_api *a, int status); /* any thread */
 void rose_api_metrics_page(rose_api_out *o, const rose_api *a);
@@ -260,6 +297,7 @@ typedef struct rose_api_prompt_ctx {
     uint32_t max_model_len; /* text that must be longer than this is not tokenised */
     uint32_t max_prompts;
     const atomic_bool *gone;
+    rose_api_ignored *ignored; /* members of messages are noted there */
 } rose_api_prompt_ctx;
 
 bool rose_api_prompts_load(rose_api_prompts *out, const json_t *prompt, bool add_special,
@@ -287,7 +325,8 @@ void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c);
 void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first);
 
 /* chat.c: the plain template */
-bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_error *err);
+bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_ignored *g,
+                          rose_api_error *err);
 #define ROSE_API_CHAT_STOP "\nUser:" /* implied by the plain template */
 
 /* stream.c: SSE bytes. tail: NULL, or members to put before the closing brace (",\"x\":1"). */
@@ -300,6 +339,7 @@ void rose_api_sse_error(rose_api_out *o, const rose_api_error *e);
 
 /* reply.c */
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j);
+void rose_api_usage_counts(rose_api_out *o, uint64_t prompt, uint64_t completion); /* no } */
 void rose_api_stop_reason(rose_api_out *o, const rose_api_choice *c); /* ,"stop_reason":... */
 void rose_api_timings_json(rose_api_out *o, const rose_api_job *j);   /* {...} */
 void rose_api_server_timing(rose_api_out *o, const rose_api_job *j);  /* "Server-Timing: ...\r\n" */
@@ -314,7 +354,7 @@ void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
 /* profile.c: who may ask (I/O thread); the work, which writes a file (worker); the end of a
  * recording that runs when the server stops (main thread). */
 bool rose_api_profile_may(const rose_api *a, const rose_http_req *r, rose_api_error *err);
-void rose_api_profile_run(rose_api_job *j);
+void rose_api_profile_run(rose_api_job *j, rose_api_ignored *g);
 void rose_api_profile_close(rose_api *a);
 
 /* worker.c */
@@ -342,6 +382,7 @@ struct rose_api {
     _Atomic uint64_t early[ROSE_METRIC_STATUSES]; /* errors that the HTTP room answered */
     rose_api_io *io;                              /* [n_io_threads] */
     rose_api_workers *workers;
+    rose_api_logged_fields logged;
     pthread_mutex_t profile_lock; /* of the two below: start and stop run on any worker */
     uint32_t n_profiles;
     char *profile_path; /* owned; of the recording that runs, NULL = none */

@@ -7,10 +7,37 @@
  *
  * One leading space of the reply is dropped (models write " Hello" after the colon), so that a
  * reply sent back as history renders as the same text. "\nUser:" is an implied stop string. The
- * template cannot keep a message from imitating another role: it is for plain language models. */
+ * template cannot keep a message from imitating another role: it is for plain language models.
+ *
+ * The template has no place for a message's name or its reasoning: they are ignored. It has no
+ * honest form for tool calls and their results, so these are refused. */
+#include <stdio.h>
 #include <string.h>
 
 #include "api/api_internal.h"
+
+/* A member that the template does not use. */
+static bool ignore_member(rose_api_ignored *g, size_t i, const char *key, rose_api_error *err)
+{
+    char name[128];
+    snprintf(name, sizeof name, "messages[%zu].%s", i, key);
+    return rose_api_unknown_field(g, name, err);
+}
+
+static bool check_part(const json_t *part, size_t i, size_t k, rose_api_ignored *g,
+                       rose_api_error *err)
+{
+    const char *key;
+    json_t *v;
+    char name[128];
+    json_object_foreach((json_t *)(uintptr_t)part, key, v)
+    {
+        if (strcmp(key, "type") == 0 || strcmp(key, "text") == 0 || json_is_null(v)) continue;
+        snprintf(name, sizeof name, "messages[%zu].content[%zu].%s", i, k, key);
+        if (!rose_api_unknown_field(g, name, err)) return false;
+    }
+    return true;
+}
 
 static bool put_part(rose_api_out *out, const json_t *part, size_t i, rose_api_error *err)
 {
@@ -30,8 +57,11 @@ static bool put_part(rose_api_out *out, const json_t *part, size_t i, rose_api_e
     return true;
 }
 
-static bool put_content(rose_api_out *out, const json_t *content, size_t i, rose_api_error *err)
+/* may_lack: null, or no content at all, is the empty text. */
+static bool put_content(rose_api_out *out, const json_t *content, bool may_lack, size_t i,
+                        rose_api_ignored *g, rose_api_error *err)
 {
+    if (may_lack && (content == NULL || json_is_null(content))) return true;
     if (json_is_string(content)) {
         rose_api_put(out, json_string_value(content), json_string_length(content));
         return true;
@@ -40,7 +70,8 @@ static bool put_content(rose_api_out *out, const json_t *content, size_t i, rose
         return rose_api_fail(err, 400, NULL, "messages",
                              "messages[%zu].content must be a string or a list of text parts", i);
     for (size_t k = 0; k < json_array_size(content); k++) {
-        if (!put_part(out, json_array_get(content, k), i, err)) return false;
+        const json_t *part = json_array_get(content, k);
+        if (!put_part(out, part, i, err) || !check_part(part, i, k, g, err)) return false;
     }
     return true;
 }
@@ -52,46 +83,65 @@ static const char *role_label(const json_t *role)
                                            {"user", "User: "},
                                            {"assistant", "Assistant: "}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (json_is_string(role) && strcmp(json_string_value(role), names[i][0]) == 0)
-            return names[i][1];
+        if (rose_api_json_is(role, names[i][0])) return names[i][1];
     }
     return NULL;
 }
 
-/* Other members than role and content must be null or empty, as clients send them back. */
-static bool check_members(const json_t *message, size_t i, rose_api_error *err)
+static bool is_one_of(const char *key, const char *const *names)
 {
+    while (*names != NULL && strcmp(key, *names) != 0)
+        names++;
+    return *names != NULL;
+}
+
+/* null and [] mean that a member is absent: clients send back the replies that they got. */
+static bool check_members(const json_t *message, size_t i, rose_api_ignored *g, rose_api_error *err)
+{
+    static const char *const used[] = {"role", "content", NULL};
+    static const char *const refused[] = {"tool_calls", "tool_call_id", "function_call",
+                                          "refusal",    "audio",        NULL};
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)message, key, v)
     {
         bool empty = json_is_null(v) || (json_is_array(v) && json_array_size(v) == 0);
-        if (strcmp(key, "role") == 0 || strcmp(key, "content") == 0 || empty) continue;
-        return rose_api_fail(err, 400, "unsupported_field", "messages",
-                             "messages[%zu].%.60s is not supported by this server", i, key);
+        if (empty || is_one_of(key, used)) continue;
+        if (is_one_of(key, refused))
+            return rose_api_fail(err, 400, "unsupported_field", "messages",
+                                 "messages[%zu].%s is not supported by this server", i, key);
+        if (!ignore_member(g, i, key, err)) return false;
     }
     return true;
 }
 
-bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_error *err)
+static bool render_message(rose_api_out *out, const json_t *m, size_t i, rose_api_ignored *g,
+                           rose_api_error *err)
+{
+    const char *label = role_label(json_object_get(m, "role"));
+    if (!json_is_object(m))
+        return rose_api_fail(err, 400, NULL, "messages", "messages[%zu] must be an object", i);
+    if (label == NULL)
+        return rose_api_fail(err, 400, NULL, "messages",
+                             "messages[%zu].role must be 'system', 'developer', 'user' or "
+                             "'assistant'",
+                             i);
+    const bool reply = rose_api_json_is(json_object_get(m, "role"), "assistant");
+    if (!check_members(m, i, g, err)) return false;
+    rose_api_puts(out, label);
+    if (!put_content(out, json_object_get(m, "content"), reply, i, g, err)) return false;
+    rose_api_puts(out, "\n");
+    return true;
+}
+
+bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_ignored *g,
+                          rose_api_error *err)
 {
     if (!json_is_array(messages) || json_array_size(messages) == 0)
         return rose_api_fail(err, 400, NULL, "messages",
                              "field 'messages' must be a list of at least one message");
     for (size_t i = 0; i < json_array_size(messages); i++) {
-        const json_t *m = json_array_get(messages, i);
-        const char *label = role_label(json_object_get(m, "role"));
-        if (!json_is_object(m))
-            return rose_api_fail(err, 400, NULL, "messages", "messages[%zu] must be an object", i);
-        if (label == NULL)
-            return rose_api_fail(err, 400, NULL, "messages",
-                                 "messages[%zu].role must be 'system', 'developer', 'user' or "
-                                 "'assistant'",
-                                 i);
-        if (!check_members(m, i, err)) return false;
-        rose_api_puts(out, label);
-        if (!put_content(out, json_object_get(m, "content"), i, err)) return false;
-        rose_api_puts(out, "\n");
+        if (!render_message(out, json_array_get(messages, i), i, g, err)) return false;
     }
     rose_api_puts(out, "Assistant:");
     return !out->oom || rose_api_fail_nomem(err);

@@ -113,7 +113,8 @@ static const char *prepare(rose_api_io *io, rose_http_req *r, int status, const 
     return lines;
 }
 
-enum { LINES = 1024 }; /* ours are below 500 bytes, the label has 128 at most */
+/* X-Ignored-Fields has 1,120 bytes at most, our other headers 500, the label 128. */
+enum { LINES = 2048 };
 
 void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *type,
                     const char *headers, const void *body, size_t len)
@@ -123,10 +124,10 @@ void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *t
     rose_http_reply(r, status, type, headers, body, len);
 }
 
-void rose_api_reply_take(rose_api_io *io, rose_http_req *r, rose_buf *body)
+void rose_api_reply_take(rose_api_io *io, rose_http_req *r, const char *headers, rose_buf *body)
 {
     char lines[LINES];
-    const char *headers = prepare(io, r, 200, NULL, lines, sizeof lines);
+    headers = prepare(io, r, 200, headers, lines, sizeof lines);
     rose_http_reply_take(r, 200, "application/json", headers, body);
 }
 

@@ -234,6 +234,7 @@ static void write_stream(rose_api_job *j)
         rose_api_out_reset(&io->tail);
         rose_api_puts(&io->tail, fixed);
         rose_api_server_timing(&io->tail, j);
+        rose_api_put(&io->tail, j->note.b.data, j->note.b.len);
         rose_api_put_label(&io->tail, j->r);
         j->begun = true;
         rose_api_count_http(io, j->r, 200);
@@ -278,6 +279,7 @@ static void reply_whole(rose_api_job *j)
     rose_api_out_reset(&io->tail);
     rose_api_reply_json(&io->out, j);
     rose_api_server_timing(&io->tail, j);
+    rose_api_put(&io->tail, j->note.b.data, j->note.b.len);
     const char *headers = rose_buf_str(&io->tail.b);
     if (io->out.oom || io->tail.oom || headers == NULL) {
         rose_api_fail_nomem(&j->err);
@@ -370,13 +372,15 @@ void rose_api_job_back(rose_api_job *j)
         return;
     }
     j->back = true;
+    rose_api_count_ignored(j);
     if (j->r == NULL) {
         if (j->timed_out) rose_api_fail_timeout(&j->err, j->watched_s);
         cancel_all(j);
     } else if (j->err.status != 0) {
         rose_api_reply_error(j->io, take_req(j), &j->err);
     } else if (j->n_submitted == 0 && j->reply.b.len > 0) { /* the worker has made it */
-        rose_api_reply_take(j->io, take_req(j), &j->reply.b);
+        const char *headers = j->note.b.len > 0 ? j->note.b.data : NULL; /* ends with a NUL */
+        rose_api_reply_take(j->io, take_req(j), headers, &j->reply.b);
     }
     if (j->n_submitted == 0) {
         rose_api_job_free(j);

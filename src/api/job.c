@@ -81,6 +81,7 @@ void rose_api_job_free(rose_api_job *j)
     rose_stops_free(&j->stops);
     rose_api_out_free(&j->head);
     rose_api_out_free(&j->reply);
+    rose_api_out_free(&j->note);
     free(j->body);
     free(j);
 }
@@ -307,7 +308,7 @@ static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompt
 {
     rose_api_out text = {0};
     prompts->v = calloc(1, sizeof *prompts->v);
-    bool ok = prompts->v != NULL ? rose_api_chat_render(&text, p->messages, &j->err)
+    bool ok = prompts->v != NULL ? rose_api_chat_render(&text, p->messages, c->ignored, &j->err)
                                  : rose_api_fail_nomem(&j->err);
     if (prompts->v != NULL) prompts->n = 1;
     /* A message cannot smuggle in special tokens: their text is plain text here. */
@@ -315,6 +316,17 @@ static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompt
                                c, "messages", &j->err);
     rose_api_out_free(&text);
     return ok;
+}
+
+/* For the reply's header, the metric and the log. */
+static bool note_ignored(rose_api_job *j, const rose_api_ignored *g)
+{
+    if (g->n == 0) return true;
+    j->n_ignored = g->n;
+    rose_api_ignored_header(&j->note, g);
+    if (j->note.oom || rose_buf_str(&j->note.b) == NULL) return rose_api_fail_nomem(&j->err);
+    rose_api_ignored_log(&j->api->logged, g);
+    return true;
 }
 
 static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_prompt_ctx *c)
@@ -339,12 +351,14 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     j->n = n;
     note_wishes(j, p, &rules);
     if (!load_stops(j, p) || !create_choices(j, prompts, n)) goto done;
+    if (!note_ignored(j, c->ignored)) goto done;
     for (uint32_t i = 0; i < prompts->n; i++)
         j->n_prompt_tokens += (uint32_t)prompts->v[i].len;
     j->max_tokens = max_tokens;
     j->score_only = max_tokens == 0;
     j->streaming = p->stream;
     j->usage = p->include_usage;
+    j->chunk_usage = p->continuous_usage;
     if (!atomic_load_explicit(&j->gone, memory_order_relaxed)) { /* only saves work */
         const rose_prof_span submit_span = rose_prof_begin("api.submit");
         submit_all(j, p, &rules, max_tokens);
@@ -353,6 +367,15 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
 done:
     rose_api_rules_free(&rules);
     if (j->extras == NULL) rose_api_prompts_free(prompts); /* the reply does not show them */
+}
+
+static void run_tokenize(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
+{
+    if (j->kind == ROSE_API_TOKENIZE)
+        rose_api_tokenize_run(j, p, c);
+    else
+        rose_api_detokenize_run(j, p, c);
+    if (j->err.status == 0) (void)note_ignored(j, c->ignored);
 }
 
 /* Choices that are asked for, be they too many. */
@@ -367,19 +390,22 @@ static void process(rose_api_job *j, rose_encoder *enc)
     rose_api *a = j->api;
     if (atomic_load_explicit(&j->gone, memory_order_relaxed)) return; /* only saves work */
     rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
-    const rose_api_schema_opts so = {a->model_id, a->o.lenient, a->o.max_n, a->o.max_stop};
+    const rose_api_schema_opts so = {a->model_id, &a->o.model_aliases, a->o.max_n, a->o.max_stop};
+    rose_api_ignored ignored = {.strict = a->o.strict_fields};
     const uint32_t max_len = rose_engine_plan(e)->max_model_len;
     rose_api_prompt_ctx c = {.enc = enc,
                              .tok = a->tok,
                              .vocab_size = rose_engine_arch(e)->vocab_size,
                              .max_model_len = max_len,
-                             .gone = &j->gone};
+                             .gone = &j->gone,
+                             .ignored = &ignored};
     size_t max_values = (size_t)a->o.max_n * max_len;
     json_t *root = NULL;
     rose_api_params p;
     j->t_worker = rose_now_ns();
     if (j->kind == ROSE_API_PROFILE_START || j->kind == ROSE_API_PROFILE_STOP) {
-        rose_api_profile_run(j);
+        rose_api_profile_run(j, &ignored);
+        if (j->err.status == 0) (void)note_ignored(j, &ignored);
         goto done;
     }
     if (a->o.early_wake && (j->kind == ROSE_API_COMPLETION || j->kind == ROSE_API_CHAT))
@@ -390,16 +416,14 @@ static void process(rose_api_job *j, rose_encoder *enc)
     const bool sound =
         rose_api_json_load(&root, j->body, j->body_len,
                            max_values < MIN_VALUES ? MIN_VALUES : max_values, &j->err) &&
-        rose_api_schema_check(&p, root, j->kind, &so, &j->err);
+        rose_api_schema_check(&p, root, j->kind, &so, &ignored, &j->err);
     rose_prof_end_with(&parse_span, "bytes", j->body_len);
     if (sound) {
         j->t_parsed = rose_now_ns();
         j->declined = j->short_only && count_choices(&p) > MAX_SHORT_CHOICES;
         j->short_only = false;
-        if (j->kind == ROSE_API_TOKENIZE)
-            rose_api_tokenize_run(j, &p, &c);
-        else if (j->kind == ROSE_API_DETOKENIZE)
-            rose_api_detokenize_run(j, &p, &c);
+        if (j->kind == ROSE_API_TOKENIZE || j->kind == ROSE_API_DETOKENIZE)
+            run_tokenize(j, &p, &c);
         else if (!j->declined)
             run_completion(j, &p, &c);
     }

@@ -97,6 +97,11 @@ double rose_api_json_peek(const char *body, size_t len, const char *key)
     return 0;
 }
 
+bool rose_api_json_is(const json_t *v, const char *text)
+{
+    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
+}
+
 bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_values,
                         rose_api_error *err)
 {

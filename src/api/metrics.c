@@ -125,6 +125,12 @@ void rose_api_count_job(const rose_api_job *j)
     rose_hist_add(&j->io->metrics->max_tokens, &rose_hist_tokens, j->max_tokens);
 }
 
+void rose_api_count_ignored(const rose_api_job *j)
+{
+    if (j->err.status == 0 && j->n_ignored > 0)
+        rose_count_add(&j->io->metrics->ignored_fields, j->n_ignored);
+}
+
 void rose_api_count_end(const rose_api_job *j)
 {
     uint32_t longest = 0;
@@ -221,6 +227,7 @@ static void merge(rose_api_metrics *dst, const rose_api *a)
         merge_counts(&dst->prompt_tokens, &src->prompt_tokens, 1);
         merge_counts(&dst->cached_tokens, &src->cached_tokens, 1);
         merge_counts(&dst->generation_tokens, &src->generation_tokens, 1);
+        merge_counts(&dst->ignored_fields, &src->ignored_fields, 1);
         merge_counts(dst->outcomes, src->outcomes, ROSE_N_OUTCOMES);
         merge_counts(dst->rejections, src->rejections, ROSE_N_REJECTIONS);
         rose_hist_merge(&dst->ttft, &src->ttft);
@@ -261,6 +268,9 @@ static void put_counters(page *p, const rose_api_metrics *m)
         (double)rose_count_get(&m->cached_tokens));
     one(p, "vllm:generation_tokens_total", "counter", "Generated tokens, as in usage.",
         (double)rose_count_get(&m->generation_tokens));
+    one(p, "roseinfer:ignored_fields_total", "counter",
+        "Fields of requests that were ignored; X-Ignored-Fields names them.",
+        (double)rose_count_get(&m->ignored_fields));
     by_label(p, "vllm:request_success_total", "finished_reason", outcomes, m->outcomes,
              ROSE_N_OUTCOMES, "Choices that ended, by how.");
     by_label(p, "vllm:admission_rejections_total", "reason", rejections, m->rejections,

@@ -37,6 +37,7 @@ typedef _Atomic uint64_t rose_http_counts[ROSE_METRIC_METHODS][ROSE_METRIC_STATU
 
 typedef struct rose_api_metrics {
     _Atomic uint64_t prompt_tokens, cached_tokens, generation_tokens;
+    _Atomic uint64_t ignored_fields;
     _Atomic uint64_t outcomes[ROSE_N_OUTCOMES];
     _Atomic uint64_t rejections[ROSE_N_REJECTIONS];
     rose_hist ttft, itl;                    /* ns */

@@ -19,14 +19,22 @@ static uint64_t cached_tokens(const rose_api_job *j)
     return total;
 }
 
+void rose_api_usage_counts(rose_api_out *o, uint64_t prompt, uint64_t completion)
+{
+    rose_api_puts(o, "{\"prompt_tokens\":");
+    rose_api_put_u64(o, prompt);
+    rose_api_puts(o, ",\"completion_tokens\":");
+    rose_api_put_u64(o, completion);
+    rose_api_puts(o, ",\"total_tokens\":");
+    rose_api_put_u64(o, prompt + completion);
+}
+
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j)
 {
     uint64_t completion = 0;
     for (uint32_t i = 0; i < j->n_choices; i++)
         completion += j->choices[i].n_tokens;
-    rose_api_putf(o, "{\"prompt_tokens\":%u,\"completion_tokens\":%llu,\"total_tokens\":%llu",
-                  j->n_prompt_tokens, (unsigned long long)completion,
-                  (unsigned long long)completion + j->n_prompt_tokens);
+    rose_api_usage_counts(o, j->n_prompt_tokens, completion);
     rose_api_putf(o, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
                   (unsigned long long)cached_tokens(j));
 }

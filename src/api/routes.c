@@ -105,15 +105,21 @@ static void get_metrics(rose_api_io *io, rose_http_req *r)
     rose_api_out_free(&o);
 }
 
-static void put_model(rose_api_out *o, const rose_api *a, rose_engine *e)
+static void put_model(rose_api_out *o, const rose_api *a, rose_engine *e, const char *id)
 {
     rose_api_puts(o, "{\"id\":");
-    rose_api_put_string(o, a->model_id, strlen(a->model_id));
+    rose_api_put_string(o, id, strlen(id));
     rose_api_putf(o, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"roseinfer\"",
                   (long long)a->created);
     const rose_memory_plan *p = rose_engine_plan(e);
     rose_api_putf(o, ",\"parent\":null,\"max_model_len\":%u,\"dtype\":\"%s\"}", p->max_model_len,
                   rose_compute_name(p->dtype));
+}
+
+/* The model's further name i; NULL: there are no more. */
+static const char *alias(const rose_api *a, uint32_t i)
+{
+    return i < a->o.model_aliases.n ? rose_opt_list_get(&a->o.model_aliases, i) : NULL;
 }
 
 static void get_models(rose_api_io *io, rose_http_req *r)
@@ -125,7 +131,11 @@ static void get_models(rose_api_io *io, rose_http_req *r)
         return;
     }
     rose_api_puts(&o, "{\"object\":\"list\",\"data\":[");
-    put_model(&o, io->api, e);
+    const char *id = io->api->model_id;
+    for (uint32_t i = 0; id != NULL; id = alias(io->api, i++)) {
+        if (i > 0) rose_api_puts(&o, ",");
+        put_model(&o, io->api, e, id);
+    }
     rose_api_puts(&o, "]}");
     reply_out(io, r, 200, NULL, &o);
 }
@@ -157,18 +167,21 @@ static bool path_equals(const char *text, const char *name)
 static void get_model(rose_api_io *io, rose_http_req *r)
 {
     rose_engine *e = engine_of(io->api);
-    const char *id = rose_http_req_path(r) + strlen("/v1/models/");
+    const char *path = rose_http_req_path(r) + strlen("/v1/models/");
+    const char *id = io->api->model_id;
     rose_api_out o = {0};
     rose_api_error err;
+    for (uint32_t i = 0; id != NULL && !path_equals(path, id);)
+        id = alias(io->api, i++);
     if (e == NULL) {
         fail(io, r, 503, "service_unavailable", "the model is still loading");
-    } else if (!path_equals(id, io->api->model_id)) {
+    } else if (id == NULL) {
         rose_api_fail(&err, 404, "model_not_found", "model",
-                      "the model '%.200s' does not exist; this server serves '%.200s'", id,
+                      "the model '%.200s' does not exist; this server serves '%.200s'", path,
                       io->api->model_id);
         rose_api_reply_error(io, r, &err);
     } else {
-        put_model(&o, io->api, e);
+        put_model(&o, io->api, e, id);
         reply_out(io, r, 200, NULL, &o);
     }
 }

@@ -1,7 +1,10 @@
 /* api/schema.c - one table says what the API takes: every field by name, where it is allowed, its
- * type and range, or that it is known but not served. A field that is not in the table is refused;
- * so is a known one that is not served, unless it holds the value that means "off". Nothing is
- * silently ignored, because a client cannot see the difference until its results are wrong. */
+ * type and range, or that it is known but not served.
+ *
+ * A known field that would change the answer and is not served is refused, unless it holds the
+ * value that means "off": the client could not see the difference until its results are wrong. A
+ * hint that changes no answer, and a field that is not in the table, is ignored, and the reply says
+ * so (ignored.c). */
 #include <math.h>
 #include <string.h>
 
@@ -9,16 +12,17 @@
 
 typedef enum field_type {
     T_BOOL,
-    T_INT,     /* a JSON integer in [lo, hi] */
+    T_INT,     /* a JSON integer, or a number without a fraction, in [lo, hi] */
     T_NUM,     /* a JSON number in [lo, hi], finite */
     T_JSON,    /* kept as it is, checked elsewhere */
     T_LABEL,   /* a string of the client's own; accepted, not used */
     T_MODEL,   /* must be the served model */
     T_REFUSED, /* not served: only values in `off` pass */
-    T_IGNORED  /* accepted whatever it holds: it cannot change the result */
+    T_HINT,    /* changes no answer here: other values than those in `off` are ignored */
+    T_ANY      /* accepted whatever it holds: it asks for nothing */
 } field_type;
 
-/* Values of a refused field that mean "off" (null always does). */
+/* Values of a refused field or a hint that mean "off" (null always does). */
 enum {
     OFF_FALSE = 1,
     OFF_TRUE = 2,
@@ -34,7 +38,7 @@ typedef struct field {
     const char *name;
     uint8_t where; /* rose_api_kind bits */
     uint8_t type;
-    uint8_t off;   /* T_REFUSED */
+    uint8_t off;   /* T_REFUSED, T_HINT */
     uint16_t at;   /* offset in rose_api_params */
     double lo, hi; /* hi of `n` is max_n */
     const char *range;
@@ -64,6 +68,7 @@ static const field fields[] = {
     {"min_p", CC, T_NUM, 0, AT(min_p), 0, 1, "0 to 1"},
     {"seed", CC, T_INT, 0, AT(seed), -0x1p63, 0x1p63, "a 64-bit integer"},
     {"n", CC, T_INT, 0, AT(n), 1, 0, NULL},
+    {"best_of", ROSE_API_COMPLETION, T_INT, 0, AT(best_of), 1, INT32_MAX, "equal to 'n'"},
     {"stop", CC, T_JSON, 0, AT(stop), 0, 0, NULL},
     {"ignore_eos", CC, T_BOOL, 0, AT(ignore_eos), 0, 0, NULL},
     {"stream", CC, T_BOOL, 0, AT(stream), 0, 0, NULL},
@@ -90,34 +95,37 @@ static const field fields[] = {
     {"timeout", CC, T_NUM, 0, AT(timeout), 0, ROSE_API_MAX_TIMEOUT, "0 (none) to 86400 seconds"},
     {"priority", CC, T_INT, 0, AT(priority), INT32_MIN, INT32_MAX, "-2147483648 to 2147483647"},
     {"cache_salt", CC, T_JSON, 0, AT(cache_salt), 0, 0, NULL},
-    /* labels and hints: no effect on the result */
+    /* labels: they ask for nothing */
     {"user", CC, T_LABEL, 0, 0, 0, 0, NULL},
     {"request_id", CC, T_LABEL, 0, 0, 0, 0, NULL},
     {"safety_identifier", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
     {"prompt_cache_key", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
     {"service_tier", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
-    {"metadata", ROSE_API_CHAT, T_IGNORED, 0, 0, 0, 0, NULL},
+    {"metadata", ROSE_API_CHAT, T_ANY, 0, 0, 0, 0, NULL},
+    /* of reasoning models, as routers send them: there is no reasoning to separate or to hide */
+    {"separate_reasoning", CC, T_ANY, 0, 0, 0, 0, NULL},
+    {"stream_reasoning", CC, T_ANY, 0, 0, 0, 0, NULL},
+    {"include_reasoning", CC, T_ANY, 0, 0, 0, 0, NULL},
     /* of OpenAI's schema, not served */
-    {"best_of", ROSE_API_COMPLETION, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
     {"suffix", ROSE_API_COMPLETION, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"response_format", CC, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
     {"tools", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"tool_choice", ROSE_API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
-    {"parallel_tool_calls", ROSE_API_CHAT, T_REFUSED, OFF_FALSE | OFF_TRUE, 0, 0, 0, NULL},
+    {"parallel_tool_calls", ROSE_API_CHAT, T_ANY, 0, 0, 0, 0, NULL},
     {"functions", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"function_call", ROSE_API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
     {"modalities", ROSE_API_CHAT, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
     {"audio", ROSE_API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"prediction", ROSE_API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"reasoning_effort", ROSE_API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
-    {"verbosity", ROSE_API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"store", ROSE_API_CHAT, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"prediction", ROSE_API_CHAT, T_HINT, 0, 0, 0, 0, NULL},
+    {"reasoning_effort", ROSE_API_CHAT, T_HINT, OFF_NONE, 0, 0, 0, NULL},
+    {"verbosity", ROSE_API_CHAT, T_HINT, 0, 0, 0, 0, NULL},
+    {"store", ROSE_API_CHAT, T_HINT, OFF_FALSE, 0, 0, 0, NULL},
     {"web_search_options", ROSE_API_CHAT, T_REFUSED, 0, 0, 0, 0, NULL},
     /* of vLLM's schema, not served */
     {"use_beam_search", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"length_penalty", CC, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
+    {"length_penalty", CC, T_HINT, OFF_ONE, 0, 0, 0, NULL},
     {"skip_special_tokens", CC | ROSE_API_DETOKENIZE, T_REFUSED, OFF_TRUE, 0, 0, 0, NULL},
-    {"spaces_between_special_tokens", CC, T_REFUSED, OFF_TRUE, 0, 0, 0, NULL},
+    {"spaces_between_special_tokens", CC, T_HINT, OFF_TRUE, 0, 0, 0, NULL},
     {"truncate_prompt_tokens", CC, T_REFUSED, OFF_MINUS_ONE, 0, 0, 0, NULL},
     {"logits_processors", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"structured_outputs", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
@@ -126,18 +134,27 @@ static const field fields[] = {
     {"guided_choice", CC, T_REFUSED, 0, 0, 0, 0, NULL},
     {"guided_grammar", CC, T_REFUSED, 0, 0, 0, 0, NULL},
     {"return_token_strs", ROSE_API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"kv_transfer_params", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"stream_interval", CC, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
+    {"kv_transfer_params", CC, T_HINT, OFF_EMPTY, 0, 0, 0, NULL},
+    {"stream_interval", CC, T_HINT, OFF_ONE, 0, 0, 0, NULL},
     {"add_special_tokens", ROSE_API_CHAT, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"add_generation_prompt", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_REFUSED, OFF_TRUE, 0, 0, 0,
      NULL},
     {"continue_final_message", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0,
      NULL},
     {"chat_template", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"chat_template_kwargs", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_REFUSED, OFF_EMPTY, 0, 0, 0,
-     NULL},
+    {"chat_template_kwargs", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_HINT, OFF_EMPTY, 0, 0, 0, NULL},
     {"documents", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"mm_processor_kwargs", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"mm_processor_kwargs", ROSE_API_CHAT, T_HINT, OFF_EMPTY, 0, 0, 0, NULL},
+    {"prompt_embeds", ROSE_API_COMPLETION, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    /* of SGLang's and llama.cpp's schemas, not served */
+    {"no_stop_trim", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"return_hidden_states", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"regex", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"ebnf", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"json_schema", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"grammar", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"custom_logit_processor", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"lora_path", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
 };
 
 static const field *find_field(const char *name, rose_api_kind kind)
@@ -146,11 +163,6 @@ static const field *find_field(const char *name, rose_api_kind kind)
         if ((fields[i].where & kind) != 0 && strcmp(fields[i].name, name) == 0) return &fields[i];
     }
     return NULL;
-}
-
-static bool is_string(const json_t *v, const char *text)
-{
-    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
 }
 
 static bool is_empty(const json_t *v)
@@ -162,11 +174,10 @@ static bool is_empty(const json_t *v)
 
 static bool is_text(const json_t *v)
 {
-    return is_string(v, "text") ||
+    return rose_api_json_is(v, "text") ||
            (json_is_array(v) && json_array_size(v) == 1 &&
-            is_string(json_array_get(v, 0), "text")) ||
-           (json_is_object(v) && json_object_size(v) == 1 &&
-            is_string(json_object_get(v, "type"), "text"));
+            rose_api_json_is(json_array_get(v, 0), "text")) ||
+           rose_api_json_is(json_object_get(v, "type"), "text");
 }
 
 static bool is_number(const json_t *v, int value)
@@ -181,7 +192,7 @@ static bool is_off(const json_t *v, uint8_t off)
            ((off & OFF_ZERO) && is_number(v, 0)) || ((off & OFF_ONE) && is_number(v, 1)) ||
            ((off & OFF_MINUS_ONE) && is_number(v, -1)) || ((off & OFF_EMPTY) && is_empty(v)) ||
            ((off & OFF_TEXT) && is_text(v)) ||
-           ((off & OFF_NONE) && (is_string(v, "none") || is_string(v, "auto")));
+           ((off & OFF_NONE) && (rose_api_json_is(v, "none") || rose_api_json_is(v, "auto")));
 }
 
 static bool wrong_type(rose_api_error *err, const char *name, const char *wanted)
@@ -189,11 +200,22 @@ static bool wrong_type(rose_api_error *err, const char *name, const char *wanted
     return rose_api_fail(err, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
 }
 
+/* Many clients have only floats: 40.0 is an integer too. */
+static bool read_int(const json_t *v, int64_t *i)
+{
+    const double d = json_real_value(v); /* 0 if v is no real */
+    *i = json_is_integer(v) ? json_integer_value(v) : 0;
+    if (!json_is_real(v)) return json_is_integer(v);
+    if (!(d >= -0x1p63 && d < 0x1p63) || d < floor(d) || d > floor(d)) return false;
+    *i = (int64_t)d;
+    return true;
+}
+
 static bool take_int(char *at, const field *f, const json_t *v, const rose_api_schema_opts *o,
                      rose_api_error *err)
 {
-    if (!json_is_integer(v)) return wrong_type(err, f->name, "an integer");
-    int64_t i = json_integer_value(v);
+    int64_t i;
+    if (!read_int(v, &i)) return wrong_type(err, f->name, "an integer");
     if (f->at == AT(n) && (i < 1 || i > (int64_t)o->max_n))
         return rose_api_fail(err, 400, NULL, f->name, "field 'n' must be 1 to %u, got %lld",
                              o->max_n, (long long)i);
@@ -215,19 +237,42 @@ static bool take_num(char *at, const field *f, const json_t *v, rose_api_error *
     return true;
 }
 
+static bool is_served(const json_t *name, const rose_api_schema_opts *o)
+{
+    const char *s = json_string_value(name);
+    if (json_string_length(name) != strlen(s)) return false; /* it holds a NUL */
+    if (strcmp(s, o->model_id) == 0) return true;
+    for (uint32_t i = 0; i < o->model_aliases->n; i++) {
+        if (strcmp(s, rose_opt_list_get(o->model_aliases, i)) == 0) return true;
+    }
+    return false;
+}
+
 static bool take_model(const json_t *v, const rose_api_schema_opts *o, rose_api_error *err)
 {
     if (!json_is_string(v)) return wrong_type(err, "model", "a string");
-    if (strcmp(json_string_value(v), o->model_id) == 0 &&
-        json_string_length(v) == strlen(o->model_id))
-        return true;
+    if (is_served(v, o)) return true;
     return rose_api_fail(err, 404, "model_not_found", "model",
                          "the model '%.200s' does not exist; this server serves '%.200s'",
                          json_string_value(v), o->model_id);
 }
 
+/* A known field that this server does not serve. */
+static bool refuse(const char *name, rose_api_error *err)
+{
+    return rose_api_fail(err, 400, "unsupported_field", name,
+                         "field '%.80s' is not supported by this server", name);
+}
+
+static bool take_hint(const char *name, rose_api_ignored *g, rose_api_error *err)
+{
+    if (g->strict) return refuse(name, err);
+    rose_api_ignored_add(g, name);
+    return true;
+}
+
 static bool take_field(rose_api_params *p, const field *f, const json_t *v,
-                       const rose_api_schema_opts *o, rose_api_error *err)
+                       const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err)
 {
     char *at = (char *)p + f->at;
     bool b = json_is_true(v);
@@ -249,10 +294,10 @@ static bool take_field(rose_api_params *p, const field *f, const json_t *v,
     case T_MODEL:
         return take_model(v, o, err);
     case T_REFUSED:
-        return is_off(v, f->off) || o->lenient ||
-               rose_api_fail(err, 400, "unsupported_field", f->name,
-                             "field '%s' is not supported by this server", f->name);
-    case T_IGNORED:
+        return is_off(v, f->off) || refuse(f->name, err);
+    case T_HINT:
+        return is_off(v, f->off) || take_hint(f->name, g, err);
+    case T_ANY:
         return true;
     }
     return true;
@@ -287,34 +332,53 @@ static bool check_salt(const json_t *salt, rose_api_error *err)
            wrong_type(err, "cache_salt", "a string that is not empty");
 }
 
-static bool check_stream_options(rose_api_params *p, const rose_api_schema_opts *o,
-                                 rose_api_error *err)
+static bool take_flag(bool *out, const char *name, const json_t *v, rose_api_error *err)
+{
+    if (!json_is_boolean(v) && !json_is_null(v)) return wrong_type(err, name, "true or false");
+    *out = json_is_true(v);
+    return true;
+}
+
+static bool take_stream_option(rose_api_params *p, const char *key, const json_t *v,
+                               rose_api_ignored *g, rose_api_error *err)
+{
+    char name[128];
+    bool padded = false;
+    snprintf(name, sizeof name, "stream_options.%s", key);
+    if (strcmp(key, "include_usage") == 0) return take_flag(&p->include_usage, name, v, err);
+    if (strcmp(key, "continuous_usage_stats") == 0)
+        return take_flag(&p->continuous_usage, name, v, err);
+    if (strcmp(key, "include_obfuscation") == 0)
+        return take_flag(&padded, name, v, err) && (!padded || take_hint(name, g, err));
+    return (json_is_null(v) && !g->strict) || rose_api_unknown_field(g, name, err);
+}
+
+static bool check_stream_options(rose_api_params *p, rose_api_ignored *g, rose_api_error *err)
 {
     const char *key;
     json_t *v;
-    char name[96];
     if (p->stream_options == NULL) return true;
     if (!json_is_object(p->stream_options)) return wrong_type(err, "stream_options", "an object");
-    if (!p->stream)
+    if (!p->stream && json_object_size(p->stream_options) > 0) /* as in vLLM */
         return rose_api_fail(err, 400, NULL, "stream_options",
                              "field 'stream_options' is only allowed when 'stream' is true");
     json_object_foreach((json_t *)(uintptr_t)p->stream_options, key, v)
     {
-        snprintf(name, sizeof name, "stream_options.%s", key);
-        if (strcmp(key, "include_usage") == 0) {
-            if (!json_is_boolean(v) && !json_is_null(v))
-                return wrong_type(err, name, "true or false");
-            p->include_usage = json_is_true(v);
-        } else if (strcmp(key, "continuous_usage_stats") == 0 ||
-                   strcmp(key, "include_obfuscation") == 0) {
-            if (!json_is_false(v) && !json_is_null(v) && !o->lenient)
-                return rose_api_fail(err, 400, "unsupported_field", name,
-                                     "field '%s' is not supported by this server", name);
-        } else if (!o->lenient) {
-            return rose_api_fail(err, 400, "unknown_field", name, "unknown field '%s'", name);
-        }
+        if (!take_stream_option(p, key, v, g, err)) return false;
     }
-    return true;
+    if (!p->continuous_usage || p->include_usage) return true;
+    p->continuous_usage = false; /* as in vLLM: alone it has no effect */
+    return take_hint("stream_options.continuous_usage_stats", g, err);
+}
+
+/* More candidates than replies would have to be generated and ranked. */
+static bool check_best_of(const rose_api_params *p, rose_api_error *err)
+{
+    return p->best_of < 0 || p->best_of == p->n ||
+           rose_api_fail(err, 400, "unsupported_field", "best_of",
+                         "field 'best_of' is %lld and 'n' is %lld: another number than 'n' is not "
+                         "supported by this server",
+                         (long long)p->best_of, (long long)p->n);
 }
 
 static bool check_required(const rose_api_params *p, rose_api_kind kind, rose_api_error *err)
@@ -341,8 +405,7 @@ static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_erro
             return rose_api_fail(err, 400, NULL, "top_logprobs",
                                  "field 'top_logprobs' needs 'logprobs' to be true");
     } else if (v != NULL && !json_is_false(v)) {
-        if (!json_is_integer(v)) return wrong_type(err, "logprobs", "an integer");
-        p->n_logprobs = json_integer_value(v);
+        if (!read_int(v, &p->n_logprobs)) return wrong_type(err, "logprobs", "an integer");
         if (p->n_logprobs < 0 || p->n_logprobs > TOP)
             return rose_api_fail(err, 400, NULL, "logprobs",
                                  "field 'logprobs' must be 0 to %d, got %lld", TOP,
@@ -355,7 +418,7 @@ static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_erro
 }
 
 bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
-                           const rose_api_schema_opts *o, rose_api_error *err)
+                           const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err)
 {
     const char *key;
     json_t *v;
@@ -363,6 +426,7 @@ bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind
                            .top_p = 1.0,
                            .repetition = 1.0,
                            .n = 1,
+                           .best_of = -1,
                            .max_tokens = -1,
                            .max_completion_tokens = -1,
                            .top_logprobs = -1,
@@ -371,14 +435,11 @@ bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind
     json_object_foreach((json_t *)(uintptr_t)root, key, v)
     {
         const field *f = find_field(key, kind);
-        if (f == NULL) {
-            if (o->lenient) continue;
-            return rose_api_fail(err, 400, "unknown_field", key, "unknown field '%.200s'", key);
-        }
-        if (json_is_null(v)) continue; /* null = absent, as in OpenAI's schema */
-        if (!take_field(p, f, v, o, err)) return false;
+        if (json_is_null(v) && (f != NULL || !g->strict)) continue; /* absent, as for OpenAI */
+        if (f == NULL ? !rose_api_unknown_field(g, key, err) : !take_field(p, f, v, o, g, err))
+            return false;
     }
     return check_required(p, kind, err) && check_stop(p->stop, o, err) &&
-           check_salt(p->cache_salt, err) && check_stream_options(p, o, err) &&
-           check_logprobs(p, kind, err);
+           check_salt(p->cache_salt, err) && check_stream_options(p, g, err) &&
+           check_best_of(p, err) && check_logprobs(p, kind, err);
 }

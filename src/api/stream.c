@@ -65,7 +65,13 @@ static void chunk_fast(rose_api_out *o, const rose_api_job *j, const rose_api_ch
         rose_api_extra_members(o, c, c->extra != NULL && !c->extra->sent);
         PUT(o, "}]");
     }
-    if (j->usage) PUT(o, ",\"usage\":null");
+    if (j->chunk_usage) {
+        PUT(o, ",\"usage\":");
+        rose_api_usage_counts(o, c->prompt_n, c->n_tokens);
+        PUT(o, "}");
+    } else if (j->usage) {
+        PUT(o, ",\"usage\":null");
+    }
 }
 
 /* Takes v, which may be NULL (out of memory), into object; false on failure. */
@@ -104,15 +110,25 @@ static bool fill_choice(json_t *t, const rose_api_job *j, const rose_api_choice 
            (finish == NULL || set(t, "stop_reason", stop_reason(c)));
 }
 
-static bool fill_chunk(json_t *root, const rose_api_job *j, json_t *choice)
+/* What the choice has cost so far, as in vLLM: its own prompt and its own tokens. */
+static json_t *chunk_usage(const rose_api_choice *c)
 {
+    if (!c->job->chunk_usage) return json_null();
+    return json_pack("{sI sI sI}", "prompt_tokens", (json_int_t)c->prompt_n, "completion_tokens",
+                     (json_int_t)c->n_tokens, "total_tokens",
+                     (json_int_t)c->prompt_n + (json_int_t)c->n_tokens);
+}
+
+static bool fill_chunk(json_t *root, const rose_api_choice *c, json_t *choice)
+{
+    const rose_api_job *j = c->job;
     json_t *choices = json_array();
     bool ok = json_array_append(choices, choice) == 0 && set(root, "id", json_string(j->id)) &&
               set(root, "object", json_string(chunk_object(j))) &&
               set(root, "created", json_integer(j->created)) &&
               set(root, "model", json_string(j->api->model_id)) &&
               json_object_set(root, "choices", choices) == 0 &&
-              (!j->usage || set(root, "usage", json_null()));
+              (!j->usage || set(root, "usage", chunk_usage(c)));
     json_decref(choices);
     return ok;
 }
@@ -130,7 +146,7 @@ static void chunk_generic(rose_api_out *o, const rose_api_job *j, const rose_api
     json_t *root = json_object(), *choice = json_object();
     PUT(o, "data: ");
     bool ok = root != NULL && choice != NULL && fill_choice(choice, j, c, text, len, finish) &&
-              fill_chunk(root, j, choice);
+              fill_chunk(root, c, choice);
     if (!ok || json_dump_callback(root, put_callback, o, JSON_COMPACT) != 0) o->oom = true;
     if (!o->oom) o->b.len--;
     json_decref(choice);

@@ -19,7 +19,7 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
     any_length.max_model_len = 0;
     bool ok;
     if (p->messages != NULL) {
-        ok = rose_api_chat_render(&text, p->messages, &j->err) &&
+        ok = rose_api_chat_render(&text, p->messages, c->ignored, &j->err) &&
              rose_api_encode(&ids, text.b.data, text.b.len, ROSE_ENCODE_PLAIN_SPECIAL, &any_length,
                              "messages", &j->err);
     } else if (!json_is_string(p->prompt)) {

@@ -74,8 +74,7 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
         ROSE_ROW_BOOL("megakernel", &o->cuda.megakernel,
                       "run a decode step of one sequence as one kernel, if model and GPU allow it",
                       .def = true),
-        ROSE_ROW_ENUM("prefill-backend", rose_prefill, &o->cuda.prefill,
-                      "auto|flash|naive|auto2",
+        ROSE_ROW_ENUM("prefill-backend", rose_prefill, &o->cuda.prefill, "auto|flash|naive|auto2",
                       "attention kernel of prefill. auto and auto2 are flash, our tensor-core "
                       "kernel; naive is a plain kernel to compare with, whose logits differ by "
                       "rounding and depend on how a prompt is cut into chunks",

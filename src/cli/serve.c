@@ -62,6 +62,8 @@ static rose_status start_http(server *s, rose_serve_flags *f, const char *model_
     f->api.model_id = model_id;
     f->api.version = rose_version();
     f->api.model_has_template = has_template;
+    for (uint32_t i = 1; i < f->served_names.n; i++)
+        rose_opt_list_add(&f->api.model_aliases, rose_opt_list_get(&f->served_names, i));
     rose_status st = rose_serve_opts_read(f, err);
     if (st == ROSE_OK) st = rose_api_create(&s->api, &f->api, err);
     if (st != ROSE_OK) return st;
@@ -85,10 +87,14 @@ static void stop_all(server *s)
 static rose_status model_id_of(const rose_serve_flags *f, const char *dir, rose_buf *out,
                                rose_err *err)
 {
-    const char *given = f->api.model_id;
+    const rose_opt_list *names = &f->served_names;
+    const char *given = names->n > 0 ? rose_opt_list_get(names, 0) : NULL;
     size_t n = strlen(given != NULL ? given : dir), start;
-    if (given != NULL && rose_utf8_valid_prefix((const uint8_t *)given, n) < n)
-        return rose_fail(err, ROSE_E_INVAL, "--served-model-name '%s' is not UTF-8", given);
+    for (uint32_t i = 0; i < names->n; i++) {
+        const char *name = rose_opt_list_get(names, i);
+        if (rose_utf8_valid_prefix((const uint8_t *)name, strlen(name)) < strlen(name))
+            return rose_fail(err, ROSE_E_INVAL, "--served-model-name '%s' is not UTF-8", name);
+    }
     while (given == NULL && n > 1 && dir[n - 1] == '/')
         n--;
     for (start = given == NULL ? n : 0; start > 0 && dir[start - 1] != '/';)
@@ -261,6 +267,11 @@ int rose_cmd_serve(int argc, char **argv)
     rose_log_level level = ROSE_LOG_INFO;
     rose_log_parse_level(f.log_level, &level);
     rose_log_set_level(level);
+    if (f.lenient)
+        rose_log(ROSE_LOG_WARN, "serve",
+                 "--lenient has no effect: unknown request fields are ignored by default "
+                 "(--strict-fields refuses them), and fields that would change the answer are "
+                 "always refused");
     rose_stall_set_limit((uint64_t)f.stall_warn_ms * 1000000u);
     return run(model, &f);
 }

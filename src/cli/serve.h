@@ -12,11 +12,12 @@
  * option is one of theirs; the other members are the server's own. */
 typedef struct rose_serve_flags {
     rose_http_opts http;
-    rose_api_opts api; /* model_id: NULL = the folder's name */
+    rose_api_opts api;
     rose_engine_flags engine;
+    rose_opt_list served_names; /* none: the folder's name */
     const char *log_level, *io_cpus;
     uint32_t shutdown_timeout, stall_warn_ms, io_slice_us;
-    bool nvtx;
+    bool nvtx, lenient;
     int io_cpu_list[ROSE_MAX_CPUS]; /* filled by rose_serve_opts_read */
 } rose_serve_flags;
 

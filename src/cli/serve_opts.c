@@ -30,9 +30,10 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
 {
     const rose_opt all[] = {
         ROSE_ROW_HEADING("Server"),
-        ROSE_ROW_STRING("served-model-name", &f->api.model_id, "NAME",
-                        "name of the model in the API", .unset = "the folder's name",
-                        .first = true),
+        ROSE_ROW_LIST("served-model-name", &f->served_names, "NAME",
+                      "name of the model in the API. The option may be repeated: requests may use "
+                      "any of the names, and replies have the first",
+                      .unset = "the folder's name", .first = true),
         ROSE_ROW_STRING("host", &f->http.host, "HOST", "address to listen on, or unix:PATH",
                         .first = true),
         ROSE_ROW_U32("port", &f->http.port, "N", 0, 65535,
@@ -42,8 +43,11 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                         .unset = "plain, if the model has no template", .first = true),
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "write log lines of this level and above to standard error", .first = true),
-        ROSE_ROW_BOOL("lenient", &f->api.lenient,
-                      "ignore unknown and unsupported request fields instead of refusing them"),
+        ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
+                      "refuse requests with fields that would be ignored. Otherwise the reply "
+                      "names these fields in the header X-Ignored-Fields"),
+        ROSE_ROW_FLAG("lenient", &f->lenient,
+                      "without effect: unknown fields are ignored unless --strict-fields is given"),
         ROSE_ROW_U32("stream-interval", &f->api.stream_interval, "N", 1, 65536,
                      "number of tokens in each event of a stream; the first token is always sent "
                      "alone and at once"),

@@ -439,7 +439,7 @@ struct rose_http_req {
     uint32_t thread;
     /* what came back */
     int status; /* 0 = nothing yet */
-    char headers[1024];
+    char headers[2048];
     rose_buf out;
     bool begun, ended, gone;
     uint32_t n_writes;

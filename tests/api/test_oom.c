@@ -57,7 +57,7 @@ static sample samples[] = {
     {.path = "/v1/completions",
      .body = "{\"prompt\":\"ab\",\"logprobs\":1,\"stream\":true,\"max_tokens\":3}",
      .fast = true},
-    {.path = "/tokenize", .body = "{\"prompt\":\"abc\"}"},
+    {.path = "/tokenize", .body = "{\"prompt\":\"abc\",\"foo\":1}"},
     {.path = "/detokenize", .body = "{\"tokens\":[65,257]}"},
     {.path = "/v1/completions", .body = "{\"prompt\":\"x\",\"foo\":1}"},
     {.path = "/v1/models", .body = NULL},

@@ -289,8 +289,12 @@ def test_stop(s):
     r = complete(s, max_tokens=400, extra_body={"ignore_eos": True})
     check("ignore_eos runs to max_tokens", r.usage.completion_tokens == 400 and
           r.choices[0].finish_reason == "length", r.usage)
-    e = raised(openai.BadRequestError, lambda: complete(s, stop=["a", "b", "c", "d", "e"]))
-    check("five stop strings: BadRequestError", e is not None and e.param == "stop", e)
+    many = [f"never {i}" for i in range(63)]
+    want, cut = complete(s, max_tokens=40).choices[0].text, whole[10:14]
+    r = complete(s, max_tokens=40, stop=many + [cut])
+    check("64 stop strings", r.choices[0].text == want[:want.index(cut)], r)
+    e = raised(openai.BadRequestError, lambda: complete(s, stop=many + ["a", "b"]))
+    check("65 stop strings: BadRequestError", e is not None and e.param == "stop" and "limit is 64" in e.message, e)
 
 
 def test_errors(s):
@@ -300,7 +304,7 @@ def test_errors(s):
         ({"temperature": -1}, "temperature"), ({"temperature": "hot"}, "temperature"), ({"top_p": 2}, "top_p"),
         ({"n": 0}, "n"), ({"n": 10 ** 6}, "n"), ({"logprobs": 21}, "logprobs"),
         ({"best_of": 3}, "best_of"), ({"suffix": "x"}, "suffix"), ({"logit_bias": {"5": 101}}, "logit_bias"),
-        ({"presence_penalty": 3}, "presence_penalty"), ({"extra_body": {"foo": 1}}, "foo"),
+        ({"presence_penalty": 3}, "presence_penalty"), ({"extra_body": {"guided_json": {}}}, "guided_json"),
         ({"extra_body": {"min_tokens": -3}}, "min_tokens"), ({"stream_options": {"include_usage": True}},
                                                            "stream_options"),
         ({"prompt": ["x"] * 129}, "prompt"), ({"prompt": ["x"] * 50, "n": 3}, "prompt"),
@@ -329,6 +333,84 @@ def test_errors(s):
     r = httpx.post(s.url + "/v1/completions", content=b'{"prompt":"x"}')
     check("no content type: 415", r.status_code == 415, r.text)
     check("all is well after it", complete(s).choices[0].text != "" and s.settle()["running"] == 0)
+
+
+HOSTILE = ["a\r\nSet-Cookie: x=1", "\n\n<html>", "q\"u'o\\te", "comma, space", "\u00e9\u4e16\U0001f600", "\u0001\u007f",
+           "%0d%0aX: y", "x" * 5000, ":", ""]
+
+
+def ignored_of(r):
+    """The names in X-Ignored-Fields of a raw reply; fails if that is not plain."""
+    value = r.headers.get("x-ignored-fields")
+    if value is None:
+        return []
+    names = value.split(", ")
+    check("X-Ignored-Fields is plain, short and bounded", re.fullmatch(r"[ -~]+", value) is not None and
+          len(names) <= 16 and all(len(n) <= 64 for n in names) and "set-cookie" not in r.headers, value)
+    return names
+
+
+def test_ignored_fields(s):
+    ask = {"model": NAME, "messages": [{"role": "user", "content": "Hi", "name": "Ann"},
+                                       {"role": "assistant", "content": None, "reasoning_content": "hm"},
+                                       {"role": "user", "content": "Go on."}], "max_tokens": 3, "temperature": 0}
+    extra = {"foo": 1, "bar": {"a": [1]}, "nothing": None, "top_k": 40.0, "ignore_eos": True}
+    kw = {"model": NAME, "prompt": PROMPT, "max_tokens": 3, "temperature": 0, "extra_body": extra}
+    r = s.client.completions.with_raw_response.create(**kw)
+    check("completion: ignored fields in a header", ignored_of(r) == ["foo", "bar"] and
+          r.parse().choices[0].text == complete(s, max_tokens=3).choices[0].text, r.headers)
+    r = s.client.completions.with_raw_response.create(stream=True, **kw)
+    check("streamed completion", ignored_of(r) == ["foo", "bar"] and len(list(r.parse())) == 3, r.headers)
+    names = ["foo", "messages[0].name", "messages[1].reasoning_content"]
+    r = s.client.chat.completions.with_raw_response.create(extra_body={"foo": 1}, **ask)
+    check("chat", ignored_of(r) == names, r.headers)
+    r = s.client.chat.completions.with_raw_response.create(stream=True, extra_body={"foo": 1}, **ask)
+    check("streamed chat", ignored_of(r) == names and list(r.parse())[-1].choices[0].finish_reason == "length", r.headers)
+    plain = "User: Hi\nAssistant: \nUser: Go on.\nAssistant:"
+    r = s.post("/tokenize", {"messages": ask["messages"], "foo": 1})
+    check("tokenize", ignored_of(r) == names and
+          s.post("/detokenize", {"tokens": r.json()["tokens"]}).json()["prompt"] == plain, r.headers)
+    r = s.post("/detokenize", {"tokens": [5], "foo": 1})
+    check("detokenize", ignored_of(r) == ["foo"], r.headers)
+    r = s.client.chat.completions.with_raw_response.create(reasoning_effort="high", store=True, verbosity="low", **{
+        **ask, "messages": ask["messages"][2:]})
+    check("hints without effect", sorted(ignored_of(r)) == ["reasoning_effort", "store", "verbosity"], r.headers)
+    r = s.client.chat.completions.with_raw_response.create(
+        user="me", metadata={"a": "b"}, service_tier="auto", parallel_tool_calls=True, tool_choice="none", tools=[],
+        response_format={"type": "text"}, store=False, reasoning_effort="none", extra_body={
+            "chat_template_kwargs": {}, "no_stop_trim": False, "return_hidden_states": False, "separate_reasoning": True,
+            "stream_reasoning": True, "include_reasoning": True}, **{**ask, "messages": ask["messages"][2:]})
+    check("what asks for nothing is not named", "x-ignored-fields" not in r.headers, r.headers)
+    for name in HOSTILE:
+        r = s.post("/v1/completions", {"prompt": "x", "max_tokens": 1, name: 1})
+        check(f"a field named {name[:20]!r}", r.status_code == 200 and len(ignored_of(r)) == 1, (r.text, r.headers))
+    r = s.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "stream": True, **{f"\r\n{i}": i for i in range(9999)}})
+    check("9,999 fields", r.status_code == 200 and len(ignored_of(r)) == 16 and r.text.endswith("[DONE]\n\n"), r.headers)
+    log = "".join(s.log)
+    check("each name once in the log, in plain bytes", log.count("field foo was ignored") == 1 and
+          log.count("field messages[].name was ignored") == 1 and "Set-Cookie: x" not in log and "<html>" not in log and
+          log.count("was ignored") < 200, log[-2000:])
+    n = float(re.search(r"^roseinfer:ignored_fields_total\{[^}]*\} (\S+)", s.get("/metrics").text, re.M).group(1))
+    check("the metric counts them", 9999 < n < 10100, n)
+    for kw in ({"tools": [{"type": "function", "function": {"name": "f"}}]}, {"response_format": {"type": "json_object"}},
+               {"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}]}):
+        e = raised(openai.BadRequestError, lambda kw=kw: s.client.chat.completions.create(**{**ask, **kw}))
+        check(f"what would change the answer is refused: {list(kw)[0]}", e is not None and e.param == list(kw)[0], e)
+
+
+def test_continuous_usage(s):
+    """What guidellm and vLLM's benchmark ask for in every request."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    ids = len(s.post("/tokenize", {"prompt": PROMPT}).json()["tokens"])
+    _, chunks, usage = stream_texts(s, stream_options=options, extra_body={"ignore_eos": True})
+    got = [(c.usage.prompt_tokens, c.usage.completion_tokens, c.usage.total_tokens) for c in chunks]
+    check("continuous usage", got[:-1] == [(ids, i, ids + i) for i in range(1, 25)] and got[-1] == (ids, 24, ids + 24) and
+          usage.completion_tokens == 24, got)
+    chunks = list(s.client.chat.completions.create(
+        model=NAME, messages=[{"role": "user", "content": [{"type": "text", "text": "Tell me of a king."}]}], temperature=0,
+        max_completion_tokens=8, stream=True, stream_options=options, extra_body={"ignore_eos": True}))
+    n = [c.usage.completion_tokens for c in chunks]  # text that could begin "\nUser:" waits for the next token
+    check("continuous usage of a chat", all(a < b for a, b in zip(n[:-2], n[1:])) and n[-2:] == [8, 8] and n[0] > 0, n)
 
 
 def test_tokenize(s):
@@ -541,12 +623,33 @@ def test_switches(want):
         with Server(*options) as s:
             check(f"same stream with {' '.join(options)}", stream_signature(s) == want)
             test_client_leaves(s)
-    with Server("--lenient", "--served-model-name", "org/m \"1\"", "--max-n", "2") as s:
+    with Server("--lenient", "--served-model-name", "org/m \"1\"", "gpt-4o,b", "--max-n", "2") as s:
         r = s.post("/v1/completions", {"prompt": "x", "foo": 1, "logprobs": 3, "max_tokens": 2})
-        check("--lenient", r.status_code == 200, r.text)
+        check("--lenient is taken, and said to have no effect", r.status_code == 200 and
+              any("--lenient has no effect" in line for line in s.log), s.log)
         check("--served-model-name", r.json()["model"] == 'org/m "1"' and
               s.client.models.retrieve('org/m "1"').id == 'org/m "1"')
+        check("several names are listed", [m.id for m in s.client.models.list()] == ['org/m "1"', "gpt-4o", "b"])
+        for name in ('org/m "1"', "gpt-4o", "b"):
+            r = s.client.completions.create(model=name, prompt="x", max_tokens=1)
+            check(f"{name} is served, the reply has the first name", r.model == 'org/m "1"', r)
+        check("another name: 404", s.post("/v1/completions", {"prompt": "x", "model": NAME}).status_code == 404)
+        r = s.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "tools": 1, "guided_json": {}})
+        check("--lenient accepts nothing that would change the answer", r.status_code == 400, r.text)
         check("--max-n", s.post("/v1/completions", {"prompt": "x", "n": 3}).status_code == 400)
+
+
+    with Server("--strict-fields") as s:
+        for kw, param in (({"foo": 1}, "foo"), ({"a\r\nb": 1}, "a\r\nb"), ({"stream": True, "stream_options": {
+                "x": 1}}, "stream_options.x"), ({"stream_interval": 4}, "stream_interval")):
+            r = s.post("/v1/completions", {"prompt": "x", "max_tokens": 1, **kw})
+            check(f"--strict-fields refuses {param!r}", r.status_code == 400 and r.json()["error"]["param"] == param and
+                  "x-ignored-fields" not in r.headers, r.text)
+        e = raised(openai.BadRequestError, lambda: s.client.chat.completions.create(
+            model=NAME, messages=[{"role": "user", "content": "x", "name": "Ann"}]))
+        check("--strict-fields refuses a member of a message", e is not None and e.param == "messages[0].name", e)
+        check("--strict-fields takes what is known", complete(s, extra_body={"top_k": 1.0}).choices[0].text != "")
+        check("nothing was ignored", not any("was ignored" in line for line in s.log), s.log)
 
 
 def stream_signature(s):
@@ -563,7 +666,7 @@ def stream_signature(s):
 
 def main():
     shared = [test_routes, test_completion, test_sampling, test_stream, test_chat, test_stop, test_errors,
-              test_tokenize, test_client_leaves, test_many_streams]
+              test_ignored_fields, test_continuous_usage, test_tokenize, test_client_leaves, test_many_streams]
     own = [test_queue_full, test_limits, test_drain, test_drain_slow_reader]
     start = time.monotonic()
     with Server() as s:

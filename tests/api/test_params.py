@@ -169,6 +169,22 @@ def test_rules(s):
     check("min_tokens holds it back", len(r.choices[0].token_ids) == 7 and r.choices[0].token_ids[-1] == eos[0], r)
 
 
+def test_number_forms(s):
+    """Clients that have only floats, and best_of where it asks for no more than n."""
+    ints = {"max_tokens": 6, "top_k": 40, "seed": 7, "n": 2, "logprobs": 2, "min_tokens": 3, "priority": 0}
+    body = {"prompt": PROMPT, "temperature": 1.0, "return_token_ids": True}
+    want = [c["token_ids"] for c in s.post("/v1/completions", {**body, **ints}).json()["choices"]]
+    r = s.post("/v1/completions", {**body, **{k: float(v) for k, v in ints.items()}, "best_of": 2.0})
+    check("integral floats are integers", r.status_code == 200 and [c["token_ids"] for c in r.json()["choices"]] == want and
+          len(want) == 2 and "x-ignored-fields" not in r.headers, r.text)
+    for name in ints:
+        r = s.post("/v1/completions", {**body, name: 5.5})
+        check(f"{name} 5.5: 400", r.status_code == 400 and r.json()["error"]["param"] == name, r.text)
+    for n, best_of in ((1, 2), (3, 2)):
+        r = s.post("/v1/completions", {**body, "n": n, "best_of": best_of})
+        check(f"n {n}, best_of {best_of}: 400", r.status_code == 400 and r.json()["error"]["param"] == "best_of", r.text)
+
+
 def test_labels_and_timeout(s):
     r = s.post("/v1/completions", {"prompt": "x", "max_tokens": 1}, headers={"X-Request-Id": "a-b.c:9"})
     check("X-Request-Id comes back", r.headers.get("x-request-id") == "a-b.c:9", r.headers)
@@ -244,6 +260,7 @@ def main():
     start = time.monotonic()
     with Server() as s:
         for t in (test_completion_logprobs, test_chat_logprobs, test_echo, test_prompt_logprobs, test_rules,
+                  test_number_forms,
                   test_labels_and_timeout, test_lm_eval):
             if not ONLY or t.__name__ in ONLY:
                 t(s)

@@ -195,13 +195,20 @@ static void golden(void **state)
              "\"choices\":[{\"index\":0,\"text\":\"*\",\"logprobs\":null,\"finish_reason\":"
              "\"length\",\"stop_reason\":null}],\"timings\":{*}}\n\ndata: [DONE]\n\n");
     free(got);
-    got = read_all(send_request(&s, "/v1/completions", "{\"prompt\":\"x\",\"foo\":1}"));
+    got = read_all(send_request(&s, "/v1/completions", "{\"prompt\":\"x\",\"regex\":\"a\"}"));
     blank(got);
     assert_string_equal(
         got, "HTTP/1.1 400 Bad Request\r\nDate: *\r\nContent-Type: application/json\r\n"
              "Connection: close\r\nContent-Length: *\r\n\r\n"
-             "{\"error\":{\"message\":\"unknown field 'foo'\",\"type\":\"invalid_request_error\","
-             "\"param\":\"foo\",\"code\":\"unknown_field\"}}");
+             "{\"error\":{\"message\":\"field 'regex' is not supported by this server\",\"type\":"
+             "\"invalid_request_error\",\"param\":\"regex\",\"code\":\"unsupported_field\"}}");
+    free(got);
+    got = read_all(send_request(&s, "/detokenize", "{\"tokens\":[1,2],\"a\\r\\nb: c\":1}"));
+    blank(got);
+    assert_string_equal(
+        got, "HTTP/1.1 200 OK\r\nDate: *\r\nContent-Type: application/json\r\n"
+             "Connection: close\r\nX-Ignored-Fields: a%0D%0Ab%3A%20c\r\nContent-Length: *\r\n\r\n"
+             "{\"prompt\":\"!\\\"\"}");
     free(got);
     stop(&s);
 }

@@ -126,6 +126,49 @@ static void completion_stream_usage_length(void **state)
                 "\"timings\":{...}}\n\n" DONE);
 }
 
+/* continuous_usage_stats: what each choice has cost so far, and at the end what all have. */
+static void continuous_usage(void **state)
+{
+    static const uint32_t s[] = {W(0), W(1), FAKE_EOS};
+    (void)state;
+    expect("/v1/completions",
+           "{\"prompt\":[[1,2,3],[4]],\"stream\":true,\"stream_options\":{\"include_usage\":true,"
+           "\"continuous_usage_stats\":true}}",
+           s, 3,
+           HEAD
+           "{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":null}],\"usage\":"
+           "{\"prompt_tokens\":3,\"completion_tokens\":1,\"total_tokens\":4}}\n\n" HEAD
+           "{\"index\":1,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":null}],\"usage\":"
+           "{\"prompt_tokens\":1,\"completion_tokens\":1,\"total_tokens\":2}}\n\n" HEAD
+           "{\"index\":0,\"text\":\" world\",\"logprobs\":null,\"finish_reason\":null}],\"usage\":"
+           "{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5}}\n\n" HEAD
+           "{\"index\":1,\"text\":\" world\",\"logprobs\":null,\"finish_reason\":null}],\"usage\":"
+           "{\"prompt_tokens\":1,\"completion_tokens\":2,\"total_tokens\":3}}\n\n" HEAD
+           "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
+           "\"stop_reason\":null}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":3,"
+           "\"total_tokens\":6}}\n\n" HEAD
+           "{\"index\":1,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
+           "\"stop_reason\":null}],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":3,"
+           "\"total_tokens\":4}}\n\n" HEAD
+           "],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":6,\"total_tokens\":10,"
+           "\"prompt_tokens_details\":{\"cached_tokens\":0}},\"timings\":{...}}\n\n" DONE);
+}
+
+/* As in vLLM, the option has no effect without include_usage. */
+static void continuous_usage_alone(void **state)
+{
+    static const uint32_t s[] = {W(0), FAKE_EOS};
+    (void)state;
+    expect("/v1/chat/completions",
+           "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true,"
+           "\"stream_options\":{\"continuous_usage_stats\":true}}",
+           s, 2,
+           CHEAD "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"Hello\"},"
+                 "\"logprobs\":null,\"finish_reason\":null}]}\n\n" CHEAD
+                 "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_"
+                 "reason\":null}],\"timings\":{...}}\n\n" DONE);
+}
+
 static void chat_stream(void **state)
 {
     static const uint32_t s[] = {W(1), W(0), FAKE_EOS};
@@ -408,6 +451,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(completion_stream),
         cmocka_unit_test(completion_stream_usage_length),
+        cmocka_unit_test(continuous_usage),
+        cmocka_unit_test(continuous_usage_alone),
         cmocka_unit_test(chat_stream),
         cmocka_unit_test(interval),
         cmocka_unit_test(interval_beyond_the_end),

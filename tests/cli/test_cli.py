@@ -782,7 +782,7 @@ def test_bench_online_failures():
         check("a program that is not there", "trtllm" in by["trtllm"]["error"], by["trtllm"])
         refuse = os.path.join(d, "refuse")
         rc2, out2, said = run(*ONLINE, "--scales", "1", "--concurrency", "2", "--max-output-len", "3", "--warmup-requests", "0",
-                              "--backends", "roseinfer", "--extra-body", '{"no_such_field": 1}', "--output-dir", refuse)
+                              "--backends", "roseinfer", "--extra-body", '{"guided_json": 1}', "--output-dir", refuse)
         where, none = online_results(refuse)
         summary = open(os.path.join(where, "online_summary.md")).read()
         check("a run without a success: dashes, no nan", rc2 == 1 and [r["num_success"] for r in none["summaries"]] == [0, 0] and
@@ -911,6 +911,8 @@ def test_bench_not_utf8():
               all(r["total_output_tokens"] == 4 for r in j["results"][:2]) and
               "not UTF-8" in j["results"][2]["extra"]["error"], (err, out[:1500]))
         one_line_error("a served name that is not UTF-8", run("serve", MODEL, "--served-model-name", b"m\xff"), 1,
+                       "--served-model-name", "UTF-8")
+        one_line_error("a second served name that is not UTF-8", run("serve", MODEL, "--served-model-name", b"m,n\xff"), 1,
                        "--served-model-name", "UTF-8")
     one_line_error("a model name that is not UTF-8", run(*ONLINE, "--model-name", b"m\xff"), 1, "--model-name", "UTF-8")
 
