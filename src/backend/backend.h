@@ -70,20 +70,20 @@ typedef struct rose_cpu_opts {
 
 /* Options of the CUDA backend. The sampled ids do not depend on them, except on prefill. */
 typedef struct rose_cuda_opts {
-    float memory_utilization;  /* share of the GPU's memory for weights, scratch, graphs and KV
-                                  pages together, above 0 and at most 1; 0 = the default rule (see
-                                  plan). Not used if kv_pages or kv_bytes is set */
-    rose_prefill prefill;      /* the CPU backend refuses all but AUTO */
-    bool graph;                /* replay decode steps from captured graphs */
-    bool pdl;                  /* programmatic dependent launch: a kernel starts while the kernel
-                                  before it finishes */
-    bool megakernel;           /* run decode steps of one sequence as one kernel, if model and GPU
-                                  allow it */
-    bool profiler_kernels;     /* record kernels in profiles (base/profile.h), by CUPTI */
-    const char *without;       /* names of optimisations to leave out, with commas between them
-                                  (without.c of the backend). NULL, "" and "none" leave out none;
-                                  the CPU backend refuses all others */
-    uint32_t timeout_ms;       /* a device whose step takes longer has failed; 0 = wait for ever */
+    float memory_utilization; /* share of the GPU's memory for weights, scratch, graphs and KV
+                                 pages together, above 0 and at most 1; 0 = the default rule (see
+                                 plan). Not used if kv_pages or kv_bytes is set */
+    rose_prefill prefill;     /* the CPU backend refuses all but AUTO */
+    bool graph;               /* replay decode steps from captured graphs */
+    bool pdl;                 /* programmatic dependent launch: a kernel starts while the kernel
+                                 before it finishes */
+    bool megakernel;          /* run decode steps of one sequence as one kernel, if model and GPU
+                                 allow it */
+    bool profiler_kernels;    /* record kernels in profiles (base/profile.h), by CUPTI */
+    const char *without;      /* names of optimisations to leave out, with commas between them
+                                 (without.c of the backend). NULL, "" and "none" leave out none;
+                                 the CPU backend refuses all others */
+    uint32_t timeout_ms;      /* a device whose step takes longer has failed; 0 = wait for ever */
 } rose_cuda_opts;
 
 typedef struct rose_backend_opts {
