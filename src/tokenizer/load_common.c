@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "tokenizer/tokenizer_internal.h"
 
 enum { MAX_JSON_BYTES = 256 << 20 };
@@ -154,11 +155,23 @@ static rose_added *find_added(rose_tokenizer *t, const char *text, size_t len)
     return NULL;
 }
 
+static void warn_empty(const rose_added_spec *s)
+{
+    if (s->has_id)
+        rose_log(ROSE_LOG_WARN, "tokenizer",
+                 "the added token with id %u has an empty text: it is ignored", s->id);
+    else
+        rose_log(ROSE_LOG_WARN, "tokenizer", "an added token has an empty text: it is ignored");
+}
+
 static rose_status add_one(rose_tokenizer *t, const json_t *vocab, const rose_added_spec *s,
                            uint32_t *next_id, rose_err *err)
 {
     uint32_t id;
-    if (s->len == 0) return ROSE_OK; /* `tokenizers` ignores it */
+    if (s->len == 0) { /* `tokenizers` ignores it, too */
+        warn_empty(s);
+        return ROSE_OK;
+    }
     if (s->len > ROSE_MAX_ADDED_LEN)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "tokenizer: added token \"%.40s...\" is longer than %u bytes", s->text,
