@@ -45,7 +45,7 @@ static const command benches[] = {
     {"kernels", rose_bench_kernels, "matrix products beside the vendor's library"},
 };
 
-rose_status rose_read_stdin(rose_buf *out, rose_err *err)
+static rose_status read_all(rose_buf *out, rose_err *err)
 {
     const size_t limit = (size_t)1 << 30;
     for (;;) {
@@ -58,6 +58,15 @@ rose_status rose_read_stdin(rose_buf *out, rose_err *err)
         out->len += (size_t)n;
         if (out->len > limit) return rose_fail(err, ROSE_E_INVAL, "standard input: over 1 GiB");
     }
+}
+
+rose_status rose_read_stdin(rose_buf *out, rose_err *err)
+{
+    if (isatty(STDIN_FILENO) != 1) return read_all(out, err);
+    fputs("roseinfer: reading from the terminal; Ctrl-D on an empty line ends the input\n", stderr);
+    rose_status st = read_all(out, err);
+    if (st == ROSE_OK && out->len > 0 && out->data[out->len - 1] == '\n') out->len--;
+    return st;
 }
 
 static void list(FILE *out, const char *prefix, const command *c, size_t n)
@@ -82,8 +91,11 @@ static int dispatch(const command *c, size_t n, const char *what, int argc, char
     for (size_t i = 0; argc > 0 && i < n; i++) {
         if (strcmp(argv[0], c[i].name) == 0) return c[i].run(argc, argv);
     }
-    if (argc > 0) fprintf(stderr, "roseinfer: unknown %s '%s'\n", what, argv[0]);
-    usage(stderr);
+    if (argc > 0)
+        fprintf(stderr, "roseinfer: unknown %s '%s' (roseinfer --help lists them all)\n", what,
+                argv[0]);
+    else
+        usage(stderr);
     return USAGE_ERROR;
 }
 
