@@ -198,13 +198,15 @@ rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *e
     return ROSE_OK;
 }
 
-static rose_status add_eos_id(const rose_config *c, const json_t *v, rose_arch *a, rose_err *err)
+/* *outside: the first id that is outside the vocabulary, else as it was. */
+static rose_status add_eos_id(const rose_config *c, const json_t *v, rose_arch *a, int64_t *outside,
+                              rose_err *err)
 {
     uint32_t id = 0;
     rose_status st = read_id(c, "eos_token_id", v, &id, err);
     if (st != ROSE_OK) return st;
     if (id >= a->vocab_size) {
-        warn_outside(c, "eos_token_id", id, a, "it never ends a text");
+        if (*outside < 0) *outside = id;
         return ROSE_OK;
     }
     for (uint32_t i = 0; i < a->n_eos; i++)
@@ -220,11 +222,13 @@ static rose_status add_eos_id(const rose_config *c, const json_t *v, rose_arch *
 rose_status rose_config_add_eos(const rose_config *c, rose_arch *a, rose_err *err)
 {
     json_t *v = rose_config_get(c, "eos_token_id", NULL);
+    int64_t outside = -1;
     if (v == NULL) return ROSE_OK;
-    if (!json_is_array(v)) return add_eos_id(c, v, a, err);
     rose_status st = ROSE_OK;
+    if (!json_is_array(v)) st = add_eos_id(c, v, a, &outside, err);
     for (size_t i = 0; st == ROSE_OK && i < json_array_size(v); i++)
-        st = add_eos_id(c, json_array_get(v, i), a, err);
+        st = add_eos_id(c, json_array_get(v, i), a, &outside, err);
+    if (outside >= 0) warn_outside(c, "eos_token_id", (uint32_t)outside, a, "it never ends a text");
     return st;
 }
 

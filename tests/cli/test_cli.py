@@ -195,7 +195,7 @@ def test_model_warnings():
     with tempfile.TemporaryDirectory() as d:
         odd = copy_of(d, "odd")
         config = json.load(open(os.path.join(odd, "config.json")))
-        config.update(eos_token_id=1000000, bos_token_id=1000001)
+        config.update(eos_token_id=[1000000, 0, 1000005], bos_token_id=1000001)
         put(odd, "config.json", json.dumps(config))
         tok = json.load(open(os.path.join(odd, "tokenizer.json")))
         tok["model"]["vocab"]["zzq"] = 1000002
@@ -204,7 +204,7 @@ def test_model_warnings():
         rc, out, err = run("generate", odd, "-p", "Once", "-n", "3")
         lines = err.splitlines()
         check("odd ids are warned of at load", rc == 0 and out.startswith("Once") and len(lines) == 4 and all(" WARN " in x for x in lines), err)
-        for words in (("eos_token_id 1000000", "vocabulary of 4096"), ("bos_token_id 1000001",), ("id 77", "empty text"),
+        for words in (("eos_token_id 1000000", "vocabulary of 4096"), ("bos_token_id 1000001",), ("1 added token has an empty text",),
                       ("1 token is beyond", "zzq", "1000002")):
             check(f"warned: {words[0]}", sum(all(w in x for w in words) for x in lines) == 1, lines)
 
