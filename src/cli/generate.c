@@ -95,7 +95,6 @@ int rose_cmd_generate(int argc, char **argv)
 {
     generate_opts g = {.stats = isatty(STDERR_FILENO) == 1,
                        .echo = true,
-                       .pin = true,
                        .device = "auto",
                        .dtype = "auto",
                        .isa = "auto"};
@@ -142,7 +141,7 @@ int rose_cmd_generate(int argc, char **argv)
         opts, sizeof opts / sizeof *opts, argc, argv, &model);
     if (rc >= 0) return rc;
     g.p.ignore_eos = g.ignore_eos;
-    g.lib.no_pinning = !g.pin;
+    g.lib.pin_threads = g.pin;
     g.lib.device = g.device;
     g.lib.dtype = g.dtype;
     g.lib.isa = g.isa;

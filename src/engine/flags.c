@@ -20,7 +20,7 @@ void rose_engine_flags_init(rose_engine_flags *f)
         .max_num_queued_reqs = o.max_queued,
         .chunked_prefill = o.chunked_prefill,
         .prefill_chunk_size = o.prefill_chunk_size,
-        .cpu_affinity = true,
+        .cpu_affinity = false,
         .megakernel = o.backend.megakernel,
         .admission = "fifo",
         .lookahead = o.lookahead,
@@ -147,9 +147,12 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
         ROSE_ROW_BOOL(
             "megakernel", &f->megakernel,
             "cuda: a decode step of one sequence in one kernel, where model and GPU allow it"),
-        ROSE_ROW_BOOL("cpu-affinity", &f->cpu_affinity, "pin each compute thread to a CPU"),
+        ROSE_ROW_BOOL(
+            "cpu-affinity", &f->cpu_affinity,
+            "pin each compute thread to a CPU; only for CPUs that nothing else uses, since "
+            "two servers would pin to the same ones"),
         ROSE_ROW_STRING("engine-cpus", &f->engine_cpus, "LIST",
-                        "CPUs of the compute threads, as 0-3,6", .unset = "all allowed"),
+                        "pin the compute threads to these CPUs, as 0-3,6", .unset = "not pinned"),
         ROSE_ROW_BOOL("mlock", &f->mlock,
                       "cpu: lock weights, KV pool and scratch, so that they are never paged out"),
         ROSE_ROW_BOOL(
@@ -263,7 +266,7 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
         n = rose_cpus_allowed(f->cpus, ROSE_MAX_CPUS);
     }
     if (b->n_threads == 0) b->n_threads = n > 0 ? n : 1;
-    if (f->cpu_affinity && n > 0) {
+    if ((f->cpu_affinity || f->engine_cpus != NULL) && n > 0) {
         b->cpus = f->cpus;
         b->n_cpus = n;
         o->engine_cpu = f->cpus[0];

@@ -124,7 +124,7 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
     if (r == NULL) return fail_with(ROSE_E_NOMEM, &e, err);
     pthread_mutex_init(&r->mutex, NULL);
     if ((st = read_options(options, &o, &e)) != ROSE_OK) goto done;
-    if (options == NULL || !options->no_pinning) {
+    if (options != NULL && options->pin_threads) {
         o.backend.cpus = cpus;
         o.backend.n_cpus = rose_cpus_allowed(cpus, 256);
         if (o.backend.n_cpus > 0) o.engine_cpu = cpus[0];

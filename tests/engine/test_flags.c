@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "base/cpuinfo.h"
 #include "engine/flags.h"
 
 static rose_engine_flags g_flags;
@@ -49,10 +50,10 @@ static void test_defaults(void **state)
     rose_engine_opts_default(&want);
     assert_true(want.decode_first && want.prefix_cache && want.chunked_prefill);
     want.backend.n_threads = o.backend.n_threads; /* the machine's */
-    want.backend.cpus = o.backend.cpus;
-    want.backend.n_cpus = o.backend.n_cpus;
+    assert_null(o.backend.cpus); /* not pinned: two servers would share the first CPUs */
+    assert_int_equal(o.backend.n_cpus, 0);
     want.backend.isa = o.backend.isa;
-    want.engine_cpu = o.engine_cpu;
+    assert_int_equal(o.engine_cpu, want.engine_cpu);
     assert_int_equal(o.decode_first, want.decode_first);
     assert_int_equal(o.prefix_cache, want.prefix_cache);
     assert_int_equal(o.prefix_cache_max_pages, want.prefix_cache_max_pages);
@@ -110,6 +111,24 @@ static void test_switches(void **state)
     assert_true(with("--gpu-memory-utilization", "0.5").backend.gpu_memory_utilization == 0.5f);
 }
 
+static void test_pinning(void **state)
+{
+    (void)state;
+    int allowed[ROSE_MAX_CPUS];
+    char list[16];
+    const uint32_t n = rose_cpus_allowed(allowed, ROSE_MAX_CPUS);
+    rose_engine_opts o = with("--cpu-affinity", NULL);
+    assert_int_equal(o.backend.n_cpus, n);
+    assert_int_equal(o.engine_cpu, allowed[0]);
+    assert_int_equal(with("--no-cpu-affinity", NULL).backend.n_cpus, 0);
+    /* who names CPUs wants them */
+    snprintf(list, sizeof list, "%d", allowed[n - 1]);
+    o = with("--engine-cpus", list);
+    assert_int_equal(o.backend.n_cpus, 1);
+    assert_int_equal(o.backend.n_threads, 1);
+    assert_int_equal(o.engine_cpu, allowed[n - 1]);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -131,8 +150,8 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_defaults),
-                                       cmocka_unit_test(test_switches),
-                                       cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_switches),
+        cmocka_unit_test(test_pinning), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests_name("engine switches", tests, NULL, NULL);
 }
