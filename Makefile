@@ -63,7 +63,7 @@ CUDA_LIBS  := $(if $(filter 1,$(WITH_CUDA)),$(CUDA_RT) -ldl -lrt)
 DNNL       ?= $(if $(wildcard /usr/include/oneapi/dnnl/dnnl.h),1,0)
 
 # One object per source. The suffix of a kernel file names its instruction set; nothing else gets -m flags.
-ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
+ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine 2>/dev/null)),)
 FLAGS_avx2   := -mavx2 -mfma -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 FLAGS_amx    := $(FLAGS_avx512) -mamx-tile -mamx-bf16
@@ -80,6 +80,10 @@ CLI_OBJ := $(CLI_SRC:src/%.c=$B/obj/%.o)
 BENCH_OBJ := $(patsubst %.c,$B/o/%.o,$(sort $(wildcard bench/*.c)))
 LOAD_OBJ  := $(patsubst %.c,$B/o/%.o,$(sort $(filter-out tests/load/test_%.c,$(wildcard tests/load/*.c))))
 LOAD      := $B/tests/load/load
+# A line for each file: "[12/178] CC src/x.c" where objects are missing, else without the count.
+MISSING := $(filter-out $(wildcard $(OBJ) $(CLI_OBJ)),$(OBJ) $(CLI_OBJ))
+say      = $(if $(V),,@$(if $(filter $@,$(MISSING)),$(eval COUNT += x))echo \
+           "$(if $(filter $@,$(MISSING)),[$(words $(COUNT))/$(words $(MISSING))] )$1")
 TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%.c),$(wildcard tests/*/test_*.c)))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 # Kernels of sm_90a as C++ on an emulated GPU: what tests them where there is none.
@@ -136,6 +140,7 @@ help:
 
 build/cuda/%.o: src/%.cu
 	@mkdir -p $(@D)
+	$(call say,NVCC $<)
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $@.d -c $< -o $@
 
 $B/obj/backend/cuda/%.o $B/tests/backend/test_cuda_%: CFLAGS += -isystem $(CUDA_HOME)/include \
@@ -148,6 +153,7 @@ $B/with-cuda-%:
 
 $B/obj/%.o: src/%.c
 	@mkdir -p $(@D)
+	$(call say,CC $<)
 	$(Q)$(CC) $(CFLAGS) $(call isa_flags,$<) -DROSE_VERSION='"$(VERSION)"' -MMD -MP -c $< -o $@
 
 # Rebuilt when the commit changes, and only then.
@@ -161,11 +167,13 @@ $B/librose_all.a: $(OBJ)
 	$(Q)ar rcs $@ $^
 
 $B/roseinfer: $(CLI_OBJ) $B/librose_all.a
+	$(call say,LD $@)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/librose_all.a $(LIBS)
 
 # What is outside src/.
 $B/o/%.o: %.c
 	@mkdir -p $(@D)
+	$(call say,CC $<)
 	$(Q)$(CC) $(CFLAGS) -I. -Itests -MMD -MP -c $< -o $@
 # Everything of bench/ but main(), for its tests.
 $B/librose_bench.a: $(filter-out %/main.o,$(BENCH_OBJ))
@@ -176,6 +184,7 @@ $B/librose_load.a: $(filter-out %/main.o,$(LOAD_OBJ))
 	$(Q)ar rcs $@ $^
 # Linked to the C library, so that nothing of the server can get into it.
 $B/roseinfer-bench: $B/o/bench/main.o $B/librose_bench.a $B/libroseinfer.a
+	$(call say,LD $@)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 $(LOAD): $B/o/tests/load/main.o $B/librose_load.a $B/librose_bench.a $B/librose_all.a
 	@mkdir -p $(@D)
@@ -202,6 +211,7 @@ $B/roseinfer.pc: tools/roseinfer.pc.in Makefile $B/with-cuda-$(WITH_CUDA)
 
 $B/tests/%: tests/%.c $B/librose_all.a
 	@mkdir -p $(@D)
+	$(call say,CC $<)
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -I. -Itests -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(BENCH_LIBS) \
 	    $B/librose_all.a $(LIBS) -lcmocka
 # The tests of code that is not in the server.
@@ -260,7 +270,8 @@ deps-test:
 	@sh tools/deps test
 
 serve: deps-build
-	@$(MAKE) --no-print-directory -j2 build/roseinfer
+	@test -x build/roseinfer || echo "building roseinfer: about 2 minutes on 2 cores"
+	@$(MAKE) --no-print-directory -j$$(nproc) build/roseinfer
 	build/roseinfer serve $(MODEL) --host $(HOST) --port $(PORT)
 
 test: deps-test

@@ -57,7 +57,7 @@ typedef struct rose_lib_options {
     uint32_t max_model_len;      /* longest context in tokens; default the model's */
     uint32_t kv_pages;           /* pages of 16 tokens; default from the memory plan */
     uint32_t max_queued;         /* waiting requests; default 1024 */
-    int no_pinning;              /* 1: do not pin compute threads to CPUs */
+    int pin_threads;             /* 1: pin each compute thread to a CPU; default not */
     const char *device; /* "auto" (default: cuda where there is a usable GPU), "cpu", "cuda" */
     const char *quantization; /* "none" (default), "int8" (cpu: half the weight bytes) */
 } rose_lib_options;

@@ -8,13 +8,42 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* How a Git LFS pointer begins: a short text in the place of a large file. */
+static const char lfs_pointer[] = "version https://git-lfs";
+
+rose_status rose_file_check_link(const char *path, rose_err *err)
+{
+    char target[256];
+    struct stat st;
+    const ssize_t n = readlink(path, target, sizeof target);
+    if (n < 0 || stat(path, &st) == 0 || errno != ENOENT) return ROSE_OK;
+    return rose_fail(err, ROSE_E_IO,
+                     "%.200s is a symbolic link to '%.*s', which does not exist: was the download "
+                     "interrupted?",
+                     path, (int)n, target);
+}
+
+static rose_status check_pointer(const char *path, const void *data, size_t n, rose_err *err)
+{
+    if (n < sizeof lfs_pointer - 1 || memcmp(data, lfs_pointer, sizeof lfs_pointer - 1) != 0)
+        return ROSE_OK;
+    return rose_fail(
+        err, ROSE_E_FORMAT,
+        "%s is a Git LFS pointer, which only names the file: run \"git lfs pull\" in its "
+        "folder",
+        path);
+}
+
 /* Opens path and stats it; a regular file or a message. */
 static rose_status open_regular(int *fd, struct stat *st, const char *path, rose_err *err)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* NONBLOCK: a FIFO must not hang us */
     if (*fd < 0) {
-        rose_status s = errno == ENOENT ? ROSE_E_NOTFOUND : ROSE_E_IO;
-        return rose_fail(err, s, "open %s: %s", path, strerror(errno));
+        const int why = errno;
+        const rose_status linked = rose_file_check_link(path, err);
+        if (linked != ROSE_OK) return linked;
+        rose_status s = why == ENOENT ? ROSE_E_NOTFOUND : ROSE_E_IO;
+        return rose_fail(err, s, "open %s: %s", path, strerror(why));
     }
     if (fstat(*fd, st) == 0 && S_ISREG(st->st_mode)) return ROSE_OK;
     close(*fd);
@@ -48,6 +77,7 @@ rose_status rose_file_read(rose_buf *out, const char *path, size_t max_bytes, ro
         if (n == 0) break; /* it shrank meanwhile: we have what there is */
         out->len += (size_t)n;
     }
+    s = check_pointer(path, out->data + start, out->len - start, err);
 done:
     if (s != ROSE_OK) out->len = start;
     close(fd);
@@ -69,6 +99,8 @@ rose_status rose_file_map(rose_map *out, const char *path, rose_err *err)
             *out = (rose_map){p, (size_t)st.st_size};
     }
     close(fd);
+    if (s == ROSE_OK) s = check_pointer(path, out->data, out->size, err);
+    if (s != ROSE_OK) rose_file_unmap(out);
     return s;
 }
 
@@ -81,5 +113,6 @@ void rose_file_unmap(rose_map *m)
 bool rose_file_exists(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, R_OK) == 0;
+    if (stat(path, &st) != 0) return errno == ENOENT && lstat(path, &st) == 0;
+    return S_ISREG(st.st_mode) && access(path, R_OK) == 0;
 }

@@ -7,7 +7,9 @@
 #include "base/buf.h"
 
 /* Read all of path into out (appended). A file over max_bytes, a directory, or a read error fails
- * with a message naming the path; ROSE_E_NOTFOUND when there is no such file. */
+ * with a message naming the path; ROSE_E_NOTFOUND when there is no such file. A symbolic link
+ * without a target is ROSE_E_IO, and a Git LFS pointer in the place of the file is ROSE_E_FORMAT:
+ * somebody meant the file to be there. */
 rose_status rose_file_read(rose_buf *out, const char *path, size_t max_bytes, rose_err *err);
 
 /* A read-only private mapping. `data` stays valid until rose_file_unmap; the descriptor is closed
@@ -18,9 +20,16 @@ typedef struct rose_map {
     size_t size;         /* bytes */
 } rose_map;
 
+/* Errors: as rose_file_read. */
 rose_status rose_file_map(rose_map *out, const char *path, rose_err *err);
 void rose_file_unmap(rose_map *m); /* accepts {0}; leaves {0} */
 
-bool rose_file_exists(const char *path); /* a regular file that can be read */
+/* A regular file that can be read, or a symbolic link without a target: reading the link then names
+ * what is missing. */
+bool rose_file_exists(const char *path);
+
+/* ROSE_E_IO with a message that names link and target if path is a symbolic link without a target.
+ */
+rose_status rose_file_check_link(const char *path, rose_err *err);
 
 #endif

@@ -12,7 +12,8 @@ int rose_cmd_detokenize(int argc, char **argv);
 int rose_cmd_inspect(int argc, char **argv);
 int rose_cmd_random_model(int argc, char **argv);
 
-/* All of standard input, up to 1 GiB. */
+/* All of standard input, up to 1 GiB. From a terminal: stderr says how to end the input, and its
+ * last newline is left out. */
 rose_status rose_read_stdin(rose_buf *out, rose_err *err);
 
 #endif

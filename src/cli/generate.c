@@ -11,7 +11,7 @@
 
 typedef struct generate_opts {
     const char *prompt;
-    bool ignore_eos, stats;
+    bool ignore_eos, stats, echo;
     rose_lib_params p;
     rose_lib_options lib;
     bool pin;
@@ -33,12 +33,14 @@ static void print_stats(uint32_t n, uint64_t start, uint64_t first, uint64_t las
 }
 
 /* Streams the request to stdout. A closed stdout (a pipe to head) ends the run without complaint.
- */
-static int stream(rose_lib_request *r, uint64_t start, bool stats)
+ * prompt: what to print before the text; may be empty. */
+static int stream(rose_lib_request *r, uint64_t start, const rose_buf *prompt, bool stats)
 {
     rose_lib_piece piece;
     uint32_t n = 0;
     uint64_t first = 0, last = 0;
+    if (prompt->len > 0) fwrite(prompt->data, 1, prompt->len, stdout);
+    if (fflush(stdout) != 0) return 1;
     while (rose_lib_next(r, &piece, -1) == 1) {
         if (piece.has_token) {
             if (n++ == 0) first = piece.t_ns;
@@ -81,7 +83,8 @@ static int run(const char *model, const generate_opts *g)
         rc = die(err);
         goto done;
     }
-    rc = stream(r, start, g->stats);
+    if (!g->echo) text.len = 0;
+    rc = stream(r, start, &text, g->stats);
 done:
     rose_lib_release(r);
     rose_lib_close(rose);
@@ -92,24 +95,29 @@ done:
 int rose_cmd_generate(int argc, char **argv)
 {
     generate_opts g = {.stats = isatty(STDERR_FILENO) == 1,
-                       .pin = true,
+                       .echo = true,
                        .device = "auto",
                        .dtype = "auto",
                        .isa = "auto"};
     rose_lib_params_default(&g.p);
+    /* the defaults of llama.cpp; at temperature 0 small models repeat themselves */
+    g.p.temperature = 0.8f;
+    g.p.top_p = 0.95f;
+    g.p.top_k = 40;
     g.lib.max_num_seqs = 1; /* one sequence: no memory for more */
     const rose_opt opts[] = {
         ROSE_ROW_STRING("prompt", &g.prompt, "TEXT", "the text to continue", .letter = 'p',
                         .unset = "standard input"),
         ROSE_ROW_U32("max-tokens", &g.p.max_tokens, "N", 1, 0, "most new tokens", .letter = 'n'),
         ROSE_ROW_FLOAT("temperature", &g.p.temperature, "T", 0, 100,
-                       "0 takes the most probable token each time"),
+                       "how freely to sample; 0 takes the most probable token each time"),
         ROSE_ROW_U32("top-k", &g.p.top_k, "K", 0, 0, "sample among the K most probable; 0 is off"),
         ROSE_ROW_FLOAT("top-p", &g.p.top_p, "P", 1e-6f, 1,
                        "sample among the fewest tokens of total probability P"),
         ROSE_ROW_FLOAT("min-p", &g.p.min_p, "P", 0, 1,
                        "drop tokens below P times the highest probability"),
-        ROSE_ROW_U64("seed", &g.p.seed, "N", 0, 0, "same seed, same text"),
+        ROSE_ROW_U64("seed", &g.p.seed, "N", 0, 0, "same seed and options, same text"),
+        ROSE_ROW_BOOL("echo", &g.echo, "print the prompt before the text"),
         ROSE_ROW_FLAG("ignore-eos", &g.ignore_eos, "go on past the end-of-sequence token"),
         rose_engine_flags_row("device", ROSE_OPT_CHOICE, &g.device),
         rose_engine_flags_row("dtype", ROSE_OPT_CHOICE, &g.dtype),
@@ -121,13 +129,14 @@ int rose_cmd_generate(int argc, char **argv)
                       .says = "on if standard error is a terminal"),
     };
     const char *model;
-    const int rc =
-        rose_opts_parse_one("roseinfer generate MODEL [-p TEXT] [options]",
-                            "Continues a prompt and streams the text to standard output.", opts,
-                            sizeof opts / sizeof *opts, argc, argv, &model);
+    const int rc = rose_opts_parse_one(
+        "roseinfer generate MODEL [-p TEXT] [options]",
+        "Prints a prompt and streams its continuation to standard output. Without -p the prompt\n"
+        "is standard input; on a terminal Ctrl-D ends it.",
+        opts, sizeof opts / sizeof *opts, argc, argv, &model);
     if (rc >= 0) return rc;
     g.p.ignore_eos = g.ignore_eos;
-    g.lib.no_pinning = !g.pin;
+    g.lib.pin_threads = g.pin;
     g.lib.device = g.device;
     g.lib.dtype = g.dtype;
     g.lib.isa = g.isa;

@@ -53,7 +53,7 @@ static const rose_program program = {
     .apart = "bench",
 };
 
-rose_status rose_read_stdin(rose_buf *out, rose_err *err)
+static rose_status read_all(rose_buf *out, rose_err *err)
 {
     const size_t limit = (size_t)1 << 30;
     for (;;) {
@@ -66,6 +66,15 @@ rose_status rose_read_stdin(rose_buf *out, rose_err *err)
         out->len += (size_t)n;
         if (out->len > limit) return rose_fail(err, ROSE_E_INVAL, "standard input: over 1 GiB");
     }
+}
+
+rose_status rose_read_stdin(rose_buf *out, rose_err *err)
+{
+    if (isatty(STDIN_FILENO) != 1) return read_all(out, err);
+    fputs("roseinfer: reading from the terminal; Ctrl-D on an empty line ends the input\n", stderr);
+    rose_status st = read_all(out, err);
+    if (st == ROSE_OK && out->len > 0 && out->data[out->len - 1] == '\n') out->len--;
+    return st;
 }
 
 int main(int argc, char **argv)

@@ -1,8 +1,10 @@
 /* cli/random_model.c - `roseinfer random-model`. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/opts.h"
 #include "cli/cli.h"
+#include "model/inspect.h"
 #include "model/random.h"
 #include "tokenizer/tokenizer.h"
 
@@ -21,6 +23,19 @@ static rose_status vocab_of(rose_random_opts *o, rose_err *err)
             "or name at least so many",
             o->vocab_size, o->tokenizer, n);
     if (o->vocab_size == 0) o->vocab_size = n;
+    return ROSE_OK;
+}
+
+/* "OUT: 124,439,808 parameters, F32, 474.7 MiB" on standard output. */
+static rose_status say_written(const char *out, rose_err *err)
+{
+    rose_model *m = NULL;
+    char n[32], bytes[32];
+    rose_status st = rose_model_open(&m, out, err);
+    if (st != ROSE_OK) return st;
+    printf("%s: %s parameters, %s, %s\n", out, rose_format_count(m->n_params, n),
+           rose_dtype_name(m->dtype), rose_format_bytes(m->file_bytes, bytes));
+    rose_model_close(m);
     return ROSE_OK;
 }
 
@@ -67,5 +82,7 @@ int rose_cmd_random_model(int argc, char **argv)
     rose_err err = {{0}};
     if (o.tokenizer != NULL && vocab_of(&o, &err) != ROSE_OK) return rose_die(&err);
     if (o.vocab_size == 0) o.vocab_size = default_vocab;
-    return rose_random_model_write(&o, out, &err) == ROSE_OK ? 0 : rose_die(&err);
+    rose_status st = rose_random_model_write(&o, out, &err);
+    if (st == ROSE_OK) st = say_written(out, &err);
+    return st == ROSE_OK ? 0 : rose_die(&err);
 }

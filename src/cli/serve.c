@@ -232,6 +232,7 @@ static int run(const char *dir, rose_serve_flags *f)
     /* Loading has nothing to drain: there the signals end the program by their default action. */
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     if (st == ROSE_OK) st = rose_tokenizer_open(&s.tok, dir, &err);
+    if (st == ROSE_OK) rose_tokenizer_warn_beyond(s.tok, s.model->arch.vocab_size);
     t.tokenizer = rose_now_ns();
     if (st == ROSE_OK) st = rose_backend_pick(&ops, f->engine.device, &err);
     if (st == ROSE_OK) st = rose_engine_open(&s.engine, ops, s.model, &o, &err);

@@ -82,11 +82,13 @@ static rose_status parse_ids(const char *s, rose_ids *ids, rose_err *err)
     for (;;) {
         s += strspn(s, " \t\r\n,");
         if (*s == '\0') return ROSE_OK;
-        char *end;
+        const size_t n = strcspn(s, " \t\r\n,");
+        char *end = NULL;
         errno = 0;
         unsigned long v = *s >= '0' && *s <= '9' ? strtoul(s, &end, 10) : ULONG_MAX;
-        if (v > UINT32_MAX || errno != 0)
-            return rose_fail(err, ROSE_E_INVAL, "'%.20s' is not a token id", s);
+        if (v > UINT32_MAX || errno != 0 || end != s + n)
+            return rose_fail(err, ROSE_E_INVAL, "'%.*s' is not a token id", n < 40 ? (int)n : 40,
+                             s);
         if (ids->len == ids->cap) {
             size_t cap = ids->cap < 64 ? 64 : ids->cap * 2;
             uint32_t *p = realloc(ids->data, cap * sizeof *p);
@@ -95,7 +97,7 @@ static rose_status parse_ids(const char *s, rose_ids *ids, rose_err *err)
             ids->cap = cap;
         }
         ids->data[ids->len++] = (uint32_t)v;
-        s = end;
+        s += n;
     }
 }
 

@@ -53,7 +53,7 @@ void rose_engine_opts_default(
     rose_engine_opts *o); /* 256 seqs, 2048 tokens, 1024 queued, chunked */
 
 /* Plan, load, start the thread. The model may be closed after open returns. Errors: as
- * rose_backend_ops.plan and open, INVAL. */
+ * rose_backend_ops.plan and open, INVAL, FORMAT (a weight is NaN or infinite). */
 rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, const rose_model *m,
                              const rose_engine_opts *o, rose_err *err);
 

@@ -23,11 +23,11 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
     };
     const rose_opt cpu[] = {
         ROSE_ROW_HEADING("CPU"),
-        ROSE_ROW_BOOL("cpu-affinity", &f->cpu_affinity, "pin each compute thread to one CPU",
-                      .def = true),
+        ROSE_ROW_BOOL("cpu-affinity", &f->cpu_affinity,
+                      "pin each compute thread to one CPU. Use it only if nothing else runs on "
+                      "these CPUs: two servers would pin to the same ones"),
         ROSE_ROW_STRING("engine-cpus", &f->engine_cpus, "LIST",
-                        "CPUs of the compute threads, as 0-3,6",
-                        .unset = "all that the process may use"),
+                        "pin the compute threads to these CPUs, as 0-3,6", .unset = "not pinned"),
     };
     size_t n = sizeof own / sizeof *own;
     memcpy(rows, own, sizeof own);
@@ -104,7 +104,7 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
         n = rose_cpus_allowed(f->cpus, ROSE_MAX_CPUS);
     }
     if (b->cpu.n_threads == 0) b->cpu.n_threads = n > 0 ? n : 1;
-    if (f->cpu_affinity && n > 0) {
+    if ((f->cpu_affinity || f->engine_cpus != NULL) && n > 0) {
         b->cpu.cpus = f->cpus;
         b->cpu.n_cpus = n;
         o->engine_cpu = f->cpus[0];

@@ -35,10 +35,12 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
-/* Start the thread and wait until the backend is open (it belongs to that thread). */
+/* Start the thread and wait until the backend is open (it belongs to that thread). The weights are
+ * checked meanwhile: the check costs little where a processor is free. */
 static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *err)
 {
     start_args a = {.e = e, .m = m, .err = err};
+    rose_err damaged = {{0}};
     sigset_t all, old;
     if (sem_init(&a.opened, 0, 0) != 0)
         return rose_fail(err, ROSE_E_IO, "engine: cannot create a semaphore");
@@ -51,8 +53,11 @@ static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *e
         a.st = rose_fail(err, ROSE_E_IO, "engine thread: %s", strerror(rc));
     } else {
         e->thread_started = true;
+        const rose_status finite = rose_model_check_finite(m, &damaged);
         while (sem_wait(&a.opened) != 0) /* EINTR */
             ;
+        /* the backend may have failed because of such a weight: the tensor's name says more */
+        if (finite != ROSE_OK) a.st = rose_fail(err, finite, "%s", damaged.msg);
     }
     sem_destroy(&a.opened);
     return a.st;

@@ -124,13 +124,14 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
     if (r == NULL) return fail_with(ROSE_E_NOMEM, &e, err);
     pthread_mutex_init(&r->mutex, NULL);
     if ((st = read_options(options, &o, &e)) != ROSE_OK) goto done;
-    if (options == NULL || !options->no_pinning) {
+    if (options != NULL && options->pin_threads) {
         o.backend.cpu.cpus = cpus;
         o.backend.cpu.n_cpus = rose_cpus_allowed(cpus, 256);
         if (o.backend.cpu.n_cpus > 0) o.engine_cpu = cpus[0];
     }
     if ((st = rose_model_open(&model, model_dir, &e)) != ROSE_OK) goto done;
     if ((st = rose_tokenizer_open(&r->tok, model_dir, &e)) != ROSE_OK) goto done;
+    rose_tokenizer_warn_beyond(r->tok, model->arch.vocab_size);
     if ((st = rose_encoder_create(&r->encoder, r->tok, &e)) != ROSE_OK) goto done;
     st = rose_backend_pick(&backend, options != NULL ? options->device : NULL, &e);
     if (st == ROSE_OK) st = rose_engine_open(&r->engine, backend, model, &o, &e);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "model/family.h"
 
 #define MAX_CONFIG_BYTES (16u << 20)
@@ -175,6 +176,13 @@ static rose_status read_id(const rose_config *c, const char *name, const json_t 
     return ROSE_OK;
 }
 
+static void warn_outside(const rose_config *c, const char *name, uint32_t id, const rose_arch *a,
+                         const char *effect)
+{
+    rose_log(ROSE_LOG_WARN, "model", "%s: %s %u is outside the vocabulary of %u tokens: %s",
+             c->label, name, id, a->vocab_size, effect);
+}
+
 rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *err)
 {
     uint32_t id = 0;
@@ -182,15 +190,25 @@ rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *e
     a->bos_id = -1;
     if (v == NULL) return ROSE_OK;
     rose_status st = read_id(c, "bos_token_id", v, &id, err);
-    if (st == ROSE_OK && id < a->vocab_size) a->bos_id = id;
-    return st;
+    if (st != ROSE_OK) return st;
+    if (id < a->vocab_size)
+        a->bos_id = id;
+    else
+        warn_outside(c, "bos_token_id", id, a, "it is ignored");
+    return ROSE_OK;
 }
 
-static rose_status add_eos_id(const rose_config *c, const json_t *v, rose_arch *a, rose_err *err)
+/* *outside: the first id that is outside the vocabulary, else as it was. */
+static rose_status add_eos_id(const rose_config *c, const json_t *v, rose_arch *a, int64_t *outside,
+                              rose_err *err)
 {
     uint32_t id = 0;
     rose_status st = read_id(c, "eos_token_id", v, &id, err);
-    if (st != ROSE_OK || id >= a->vocab_size) return st;
+    if (st != ROSE_OK) return st;
+    if (id >= a->vocab_size) {
+        if (*outside < 0) *outside = id;
+        return ROSE_OK;
+    }
     for (uint32_t i = 0; i < a->n_eos; i++)
         if (a->eos_ids[i] == id) return ROSE_OK;
     if (a->n_eos == ROSE_MAX_EOS)
@@ -204,11 +222,13 @@ static rose_status add_eos_id(const rose_config *c, const json_t *v, rose_arch *
 rose_status rose_config_add_eos(const rose_config *c, rose_arch *a, rose_err *err)
 {
     json_t *v = rose_config_get(c, "eos_token_id", NULL);
+    int64_t outside = -1;
     if (v == NULL) return ROSE_OK;
-    if (!json_is_array(v)) return add_eos_id(c, v, a, err);
     rose_status st = ROSE_OK;
+    if (!json_is_array(v)) st = add_eos_id(c, v, a, &outside, err);
     for (size_t i = 0; st == ROSE_OK && i < json_array_size(v); i++)
-        st = add_eos_id(c, json_array_get(v, i), a, err);
+        st = add_eos_id(c, json_array_get(v, i), a, &outside, err);
+    if (outside >= 0) warn_outside(c, "eos_token_id", (uint32_t)outside, a, "it never ends a text");
     return st;
 }
 

@@ -47,11 +47,11 @@ rose_status rose_config_read_positive(const rose_config *c, const char *name, do
 rose_status rose_config_read_act(const rose_config *c, const char *name, rose_act *out,
                                  rose_err *err);
 
-/* bos_token_id -> a->bos_id; -1 if absent, null or outside the vocabulary. */
+/* bos_token_id -> a->bos_id; -1 if absent, null or, with a warning, outside the vocabulary. */
 rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *err);
 
 /* Adds eos_token_id, an id or a list of ids, to a->eos_ids without duplicates. An id outside the
- * vocabulary can never be generated: it is dropped. */
+ * vocabulary can never be generated: it is dropped with a warning. */
 rose_status rose_config_add_eos(const rose_config *c, rose_arch *a, rose_err *err);
 
 #endif

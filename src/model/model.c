@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/folder.h"
 #include "base/log.h"
 #include "model/convert.h"
 #include "model/family.h"
@@ -187,11 +188,7 @@ static rose_status read_config(rose_model *m, const rose_family **family, rose_e
         return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
     rose_status st = rose_config_open(&c, path, err);
     free(path);
-    if (st == ROSE_E_NOTFOUND)
-        rose_fail(err, st,
-                  "'%s': no config.json there; a model is a folder on this machine (hub names are "
-                  "not fetched)",
-                  m->path);
+    if (st == ROSE_E_NOTFOUND) st = rose_folder_no_config(m->path, err);
     if (st != ROSE_OK) return st;
     st = rose_family_find(family, &c, err);
     if (st == ROSE_OK) st = (*family)->parse(&c, &m->arch, err);
@@ -227,6 +224,7 @@ rose_status rose_model_open(rose_model **out, const char *dir, rose_err *err)
         st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", dir);
         goto done;
     }
+    if ((st = rose_folder_check(dir, err)) != ROSE_OK) goto done;
     if ((st = set_path(m, dir, err)) != ROSE_OK) goto done;
     if ((st = read_config(m, &family, err)) != ROSE_OK) goto done;
     if ((st = rose_weights_open(&m->weights, m->path, err)) != ROSE_OK) goto done;

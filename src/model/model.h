@@ -48,7 +48,8 @@ typedef struct rose_arch {
     int64_t bos_id; /* -1 = none; always < vocab_size */
     uint32_t n_eos;
     uint32_t eos_ids[ROSE_MAX_EOS]; /* from config.json and generation_config.json, no doubles;
-                                       those outside the vocabulary are dropped */
+                                       those outside the vocabulary are
+                                       dropped with a warning */
 } rose_arch;
 
 /* A tensor borrowed from the mapping. shape[1] is 1 for vectors. Row-major, little-endian. The data
@@ -98,6 +99,10 @@ typedef struct rose_model {
  * NOMEM. */
 rose_status rose_model_open(rose_model **out, const char *dir, rose_err *err);
 void rose_model_close(rose_model *m); /* accepts NULL and half-open */
+
+/* ROSE_E_FORMAT naming the tensor if a weight that the model uses is NaN or infinite. Reads all
+ * weights once, at the speed of one thread: call it while another thread works. */
+rose_status rose_model_check_finite(const rose_model *m, rose_err *err);
 
 /* Every tensor of the files, used or not, for `inspect`: i in 0 .. n-1, borrowed. shape_out gets up
  * to 8 dimensions. */

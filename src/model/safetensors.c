@@ -151,27 +151,38 @@ static int by_offset(const void *pa, const void *pb)
     return strcmp(a->name, b->name);
 }
 
-/* Sorted by offset, each tensor begins where the one before ends, and the last ends the file. */
-static rose_status check_tiling(reader *r, const rose_st_tensor *t, size_t n)
+/* A tensor that reaches into the next ones: looked for before gaps, because a tensor that was moved
+ * over another one leaves a gap in its old place. */
+static rose_status check_overlaps(reader *r, const rose_st_tensor *t, size_t n)
 {
-    uint64_t at = 0;
-    for (size_t i = 0; i < n; at = t[i].end, i++) {
-        if (t[i].begin == at) continue;
-        if (t[i].begin < at)
+    for (size_t i = 1; i < n; i++)
+        if (t[i].begin < t[i - 1].end)
             return rose_fail(r->err, ROSE_E_FORMAT,
                              "%s: tensors '%.100s' and '%.100s' overlap (the second begins at byte "
                              "%" PRIu64 ", the first ends at %" PRIu64 ")",
-                             r->label, t[i - 1].name, t[i].name, t[i].begin, at);
-        return rose_fail(r->err, ROSE_E_FORMAT,
-                         "%s: a gap of %" PRIu64 " bytes before tensor '%.100s' belongs to no "
-                         "tensor",
-                         r->label, t[i].begin - at, t[i].name);
-    }
+                             r->label, t[i - 1].name, t[i].name, t[i].begin, t[i - 1].end);
+    return ROSE_OK;
+}
+
+/* Sorted by offset, each tensor begins where the one before ends, and the last ends the file. */
+static rose_status check_tiling(reader *r, const rose_st_tensor *t, size_t n)
+{
+    static const char cause[] = "is a tensor missing from the header, or was the file changed?";
+    uint64_t at = 0;
+    rose_status st = check_overlaps(r, t, n);
+    if (st != ROSE_OK) return st;
+    for (size_t i = 0; i < n; at = t[i].end, i++)
+        if (t[i].begin != at)
+            return rose_fail(r->err, ROSE_E_FORMAT,
+                             "%s: a gap of %" PRIu64 " bytes before tensor '%.100s' belongs to no "
+                             "tensor: %s",
+                             r->label, t[i].begin - at, t[i].name, cause);
     if (at != r->data_bytes)
         return rose_fail(r->err, ROSE_E_FORMAT,
-                         "%s: oversized: %" PRIu64 " bytes behind the last tensor (the data ends "
-                         "at byte %" PRIu64 ", the file holds %" PRIu64 ")",
-                         r->label, r->data_bytes - at, at, r->data_bytes);
+                         "%s: oversized: %" PRIu64
+                         " bytes after the last tensor, '%.100s', belong to "
+                         "no tensor: %s",
+                         r->label, r->data_bytes - at, n > 0 ? t[n - 1].name : "", cause);
     return ROSE_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "tokenizer/tokenizer_internal.h"
 
 enum { MAX_JSON_BYTES = 256 << 20 };
@@ -154,11 +155,22 @@ static rose_added *find_added(rose_tokenizer *t, const char *text, size_t len)
     return NULL;
 }
 
+/* `tokenizers` ignores an added token with an empty text, too. */
+static void warn_empty(const rose_added_spec *specs, size_t n)
+{
+    size_t n_empty = 0;
+    for (size_t i = 0; i < n; i++)
+        n_empty += specs[i].len == 0;
+    if (n_empty > 0)
+        rose_log(ROSE_LOG_WARN, "tokenizer", "%zu added token%s an empty text: ignored", n_empty,
+                 n_empty == 1 ? " has" : "s have");
+}
+
 static rose_status add_one(rose_tokenizer *t, const json_t *vocab, const rose_added_spec *s,
                            uint32_t *next_id, rose_err *err)
 {
     uint32_t id;
-    if (s->len == 0) return ROSE_OK; /* `tokenizers` ignores it */
+    if (s->len == 0) return ROSE_OK; /* see warn_empty */
     if (s->len > ROSE_MAX_ADDED_LEN)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "tokenizer: added token \"%.40s...\" is longer than %u bytes", s->text,
@@ -202,6 +214,7 @@ rose_status rose_load_added(rose_tokenizer *t, const json_t *vocab, const rose_a
     if (n > ROSE_MAX_ADDED)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "tokenizer: %zu added tokens, over the limit %u",
                          n, ROSE_MAX_ADDED);
+    warn_empty(specs, n);
     if (n > 0 && (t->added = calloc(n, sizeof *t->added)) == NULL)
         return rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
     for (size_t i = 0; i < n && st == ROSE_OK; i++)

@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/folder.h"
+#include "base/log.h"
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/unicode.h"
 
@@ -42,6 +44,7 @@ rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, ros
         goto done;
     }
     t->unk_id = ROSE_NO_ID;
+    if ((st = rose_folder_check(model_dir, err)) != ROSE_OK) goto done;
     if (rose_file_exists(path.data))
         st = rose_load_tokenizer_json(t, path.data, err);
     else
@@ -55,6 +58,24 @@ done:
     rose_buf_free(&path);
     if (st != ROSE_OK) rose_tokenizer_close(t);
     return st;
+}
+
+void rose_tokenizer_warn_beyond(const rose_tokenizer *t, uint32_t n_model_ids)
+{
+    uint32_t n = 0, first = 0;
+    size_t len = 0;
+    for (uint32_t id = t->vocab.n_ids; id > n_model_ids; id--) {
+        if (rose_tokenizer_token_bytes(t, id - 1, &len) == NULL) continue;
+        first = id - 1;
+        n++;
+    }
+    if (n == 0) return;
+    const char *text = rose_tokenizer_token_bytes(t, first, &len);
+    rose_log(
+        ROSE_LOG_WARN, "tokenizer",
+        "%u token%s beyond the model's vocabulary of %u, such as \"%.*s\" (id %u): a prompt that "
+        "contains one is refused",
+        n, n == 1 ? " is" : "s are", n_model_ids, (int)(len < 40 ? len : 40), text, first);
 }
 
 void rose_tokenizer_close(rose_tokenizer *t)

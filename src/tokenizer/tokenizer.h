@@ -42,6 +42,11 @@ void rose_tokenizer_close(rose_tokenizer *t); /* accepts NULL */
 
 uint32_t
 rose_tokenizer_vocab_size(const rose_tokenizer *t); /* highest id + 1, added tokens included */
+
+/* Warns in the log of tokens with ids from n_model_ids on, which the model does not have: a prompt
+ * that contains one will be refused. */
+void rose_tokenizer_warn_beyond(const rose_tokenizer *t, uint32_t n_model_ids);
+
 bool rose_tokenizer_is_special(const rose_tokenizer *t, uint32_t id);
 
 /* The bytes a token stands for (borrowed, length in *len), NULL for an id that does not exist. For

@@ -129,6 +129,54 @@ static void test_file(void **state)
     rmdir(dir);
 }
 
+/* What stands in the place of a file that somebody meant to be there. */
+static void test_files_that_are_not_there(void **state)
+{
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
+    char dir[] = "/tmp/rose_links_XXXXXX", link[64], lfs[64], good[64];
+    rose_err err;
+    rose_buf b = {0};
+    rose_map m;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(link, sizeof link, "%s/link", dir);
+    snprintf(lfs, sizeof lfs, "%s/lfs", dir);
+    snprintf(good, sizeof good, "%s/good", dir);
+    assert_int_equal(symlink("../blobs/gone", link), 0);
+    assert_true(rose_file_exists(link)); /* so that it is opened, and named */
+    assert_int_equal(rose_file_check_link(link, &err), ROSE_E_IO);
+    assert_int_equal(rose_file_read(&b, link, 100, &err), ROSE_E_IO);
+    assert_non_null(strstr(err.msg, link));
+    assert_non_null(strstr(err.msg, "'../blobs/gone', which does not exist"));
+    assert_int_equal(rose_file_map(&m, link, &err), ROSE_E_IO);
+    assert_non_null(strstr(err.msg, "'../blobs/gone', which does not exist"));
+    assert_null(m.data);
+
+    write_file(lfs, pointer, sizeof pointer - 1);
+    assert_int_equal(rose_buf_add(&b, "x", 1), ROSE_OK);
+    assert_int_equal(rose_file_read(&b, lfs, 100, &err), ROSE_E_FORMAT);
+    assert_non_null(strstr(err.msg, "run \"git lfs pull\""));
+    assert_int_equal(b.len, 1);
+    assert_int_equal(rose_file_map(&m, lfs, &err), ROSE_E_FORMAT);
+    assert_non_null(strstr(err.msg, "run \"git lfs pull\""));
+    assert_null(m.data);
+    unlink(lfs);
+    write_file(lfs, pointer, 22); /* a byte less than the mark */
+    assert_int_equal(rose_file_read(&b, lfs, 100, &err), ROSE_OK);
+
+    unlink(link);
+    write_file(good, "ab", 2);
+    assert_int_equal(symlink("good", link), 0);
+    assert_int_equal(rose_file_check_link(link, &err), ROSE_OK);
+    assert_int_equal(rose_file_check_link(good, &err), ROSE_OK);
+    assert_int_equal(rose_file_read(&b, link, 100, &err), ROSE_OK);
+    rose_buf_free(&b);
+    unlink(link);
+    unlink(lfs);
+    unlink(good);
+    rmdir(dir);
+}
+
 /* What log lines look like on stderr, read back from a pipe put in its place. */
 static size_t logged(char *out, size_t cap, rose_log_level level, const char *text)
 {
@@ -212,7 +260,8 @@ static void test_philox(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_status), cmocka_unit_test(test_buf),    cmocka_unit_test(test_file),
+        cmocka_unit_test(test_status), cmocka_unit_test(test_buf),
+        cmocka_unit_test(test_file),   cmocka_unit_test(test_files_that_are_not_there),
         cmocka_unit_test(test_log),    cmocka_unit_test(test_philox),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;

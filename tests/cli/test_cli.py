@@ -208,12 +208,46 @@ def test_old_driver():
                 os.environ["LD_LIBRARY_PATH"] = before
 
 
+def copy_of(d, name):
+    """A copy of MODEL that a test may damage."""
+    where = os.path.join(d, name)
+    subprocess.run(["cp", "-r", MODEL, where], check=True)
+    return where
+
+
+def put(folder, name, text):
+    with open(os.path.join(folder, name), "w") as f:
+        f.write(text)
+
+
+def refused(what, model, *fragments, tokenizer=True):
+    """Every command that opens MODEL says the same in one line."""
+    for command in (["inspect"], ["generate", "-p", "x"], ["serve", "--port", "0"]) + ((["tokenize", "-p", "x"],) if tokenizer else ()):
+        one_line_error(f"{command[0]}: {what}", run(command[0], model, *command[1:]), 1, *fragments)
+
+
 def test_model_errors():
     one_line_error("no such folder", run("inspect", "/nonexistent/model"), 1, "/nonexistent/model")
+    refused("a name of the hub", "openai-community/gpt2", "hf download openai-community/gpt2 --local-dir gpt2")
+    refused("another name of the hub", "Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B")
+    refused("a folder that is not there", "gpt2", "no such folder", "hf download openai-community/gpt2 --local-dir gpt2")
+    refused("the weights instead of the folder", os.path.join(MODEL, "model.safetensors"), "is a weight file", "the folder")
+    refused("a file", os.path.join(MODEL, "config.json"), "is a file", "Hugging Face folder")
     with tempfile.TemporaryDirectory() as d:
-        one_line_error("an empty folder", run("inspect", d), 1, "config.json")
-        bad = os.path.join(d, "bad")
-        subprocess.run(["cp", "-r", MODEL, bad], check=True)
+        refused("an empty folder", d, "no config.json", "hf download openai-community/gpt2 --local-dir gpt2", tokenizer=False)
+        put(d, "model.gguf", "GGUF")
+        put(d, "renamed", "GGUF and more")
+        for name in ("model.gguf", "renamed"):
+            refused(f"GGUF, {name}", os.path.join(d, name), name, "GGUF is not supported", "Hugging Face folder")
+        refused("a folder of GGUF", d, "no config.json", "GGUF is not supported", tokenizer=False)
+        cache = os.path.join(d, "models--a--b")
+        os.makedirs(os.path.join(cache, "snapshots"))
+        refused("the hub's cache", cache, "one of the folders in its snapshots/", tokenizer=False)
+        link = os.path.join(d, "link")
+        os.symlink("gone", link)
+        refused("a link without a target", link, link, "'gone', which does not exist")
+    with tempfile.TemporaryDirectory() as d:
+        bad = copy_of(d, "bad")
         path = os.path.join(bad, "model.safetensors")
         size = os.path.getsize(path)
         with open(path, "r+b") as f:
@@ -224,9 +258,67 @@ def test_model_errors():
         with open(path, "r+b") as f:
             f.write(struct.pack("<Q", 1 << 62))
         one_line_error("a lying header length", run("inspect", bad), 1, "model.safetensors")
-        with open(os.path.join(bad, "config.json"), "w") as f:
-            f.write('{"model_type": "mamba"}')
+        put(bad, "config.json", '{"model_type": "mamba"}')
         one_line_error("an unknown architecture is named", run("inspect", bad), 1, "mamba")
+        pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 55000000\n"
+        for name in ("model.safetensors", "config.json", "tokenizer.json"):
+            of_tokenizer = name == "tokenizer.json"
+            for what, change in (("lfs", lambda p: put(*os.path.split(p), pointer)), ("link", lambda p: os.symlink("../../blobs/0b0b", p))):
+                bad = copy_of(d, f"{what}-{name}")
+                path = os.path.join(bad, name)
+                os.unlink(path)
+                change(path)
+                words = ("Git LFS pointer", "git lfs pull") if what == "lfs" else ("symbolic link to '../../blobs/0b0b'", "does not exist")
+                for command in ("tokenize", "generate") if of_tokenizer else ("inspect", "generate"):
+                    more = [] if command == "inspect" else ["-p", "x"]
+                    one_line_error(f"{command}: {what}, {name}", run(command, bad, *more), 1, path, *words)
+
+
+def test_model_warnings():
+    """What can be served is served, and what is wrong with it is said once."""
+    with tempfile.TemporaryDirectory() as d:
+        odd = copy_of(d, "odd")
+        config = json.load(open(os.path.join(odd, "config.json")))
+        config.update(eos_token_id=[1000000, 0, 1000005], bos_token_id=1000001)
+        put(odd, "config.json", json.dumps(config))
+        tok = json.load(open(os.path.join(odd, "tokenizer.json")))
+        tok["model"]["vocab"]["zzq"] = 1000002
+        tok["added_tokens"].append(dict(tok["added_tokens"][0], content="", id=77))
+        put(odd, "tokenizer.json", json.dumps(tok))
+        rc, out, err = run("generate", odd, "-p", "Once", "-n", "3")
+        lines = err.splitlines()
+        check("odd ids are warned of at load", rc == 0 and out.startswith("Once") and len(lines) == 4 and all(" WARN " in x for x in lines), err)
+        for words in (("eos_token_id 1000000", "vocabulary of 4096"), ("bos_token_id 1000001",), ("1 added token has an empty text",),
+                      ("1 token is beyond", "zzq", "1000002")):
+            check(f"warned: {words[0]}", sum(all(w in x for w in words) for x in lines) == 1, lines)
+
+
+def test_weights_that_are_no_numbers():
+    """Refused at load by the tensor's name, whatever the type of the file and of the arithmetic."""
+    small = ["--layers", "2", "--d-model", "64", "--heads", "2", "--vocab-size", "300", "--max-positions", "64"]
+    bits = {"F32": (0x7FC00000, 0xFF800000), "F16": (0x7E00, 0xFC00), "BF16": (0x7FC0, 0xFF80)}
+    with tempfile.TemporaryDirectory() as d:
+        for dtype, (nan, inf) in bits.items():
+            model = os.path.join(d, dtype)
+            run("random-model", model, *small, "--dtype", dtype)
+            path = os.path.join(model, "model.safetensors")
+            good = open(path, "rb").read()
+            head = 8 + struct.unpack("<Q", good[:8])[0]
+            tensors = json.loads(good[8:head])
+            size = 4 if dtype == "F32" else 2
+            for name, element, value, word in (("h.1.mlp.c_fc.weight", -1, nan, "NaN"), ("wte.weight", 700, inf, "infinite"),
+                                               ("ln_f.bias", 3, inf, "infinite")):
+                full = next(t for t in tensors if t.endswith(name))
+                begin, end = tensors[full]["data_offsets"]
+                at = head + (begin + element * size if element >= 0 else end + element * size)
+                with open(path, "wb") as f:
+                    f.write(good[:at] + value.to_bytes(size, "little") + good[at + size:])
+                where = f"element {(at - head - begin) // size}"
+                one_line_error(f"{dtype}: {word} in {name}", run("generate", model, "-p", "x", "-n", "1"), 1, path, full, word, where)
+                one_line_error(f"{dtype}: the same for serve", run("serve", model, "--port", "0", "--log-level", "warn"), 1, full, word)
+            with open(path, "wb") as f:
+                f.write(good)
+            check(f"{dtype}: the whole file serves", run("generate", model, "-p", "x", "-n", "1")[0] == 0)
 
 
 def test_tokenize():
@@ -241,6 +333,8 @@ def test_tokenize():
     check("--pieces has a line per token", len(pieces.splitlines()) == len(out.split()), pieces)
     check("detokenize -i", run("detokenize", MODEL, "-i", ",".join(out.split()))[1] == text)
     one_line_error("an id that is no number", run("detokenize", MODEL, "-i", "12 x"), 1, "'x'")
+    one_line_error("the bad word alone is quoted", run("detokenize", MODEL, stdin=b"1 2 x 99999\n"), 1, "'x' is not a token id")
+    one_line_error("a number with a tail", run("detokenize", MODEL, "-i", "1,12abc,3"), 1, "'12abc' is not a token id")
     one_line_error("an id out of range", run("detokenize", MODEL, "-i", "4000000"), 1, "4000000")
     check("an empty text", run("tokenize", MODEL, "-p", "")[:2] == (0, ""))
 
@@ -262,6 +356,16 @@ def test_generate():
     check("generate writes text", a[0] == 0 and len(a[1]) > 20, a)
     check("nothing on stderr in a pipe", a[2] == "", a[2])
     check("prompt from stdin is the same", a[1] == b[1], (a[1], b[1]))
+    check("the prompt comes before the text", a[1].startswith("Once upon a time"), a[1])
+    c = run("generate", MODEL, "-p", "Once upon a time", "-n", "24", "--no-echo")
+    check("--no-echo leaves the prompt out", "Once upon a time" + c[1] == a[1], (a[1], c[1]))
+    c = run("generate", MODEL, "-p", "Once upon a time", "-n", "24", "--temperature", "0.8", "--top-p", "0.95", "--top-k", "40",
+            "--seed", "0")
+    check("the default is sampled with a fixed seed", c[1] == a[1], (a[1], c[1]))
+    c = run("generate", MODEL, "-p", "Once upon a time", "-n", "24", "--temperature", "0")
+    check("--temperature 0 is greedy: other text", c[0] == 0 and c[1] != a[1], (a[1], c[1]))
+    c = run("generate", MODEL, "-n", "1", "--temperature", "0", stdin=b"Once\n")
+    check("a newline from a pipe stays in the prompt", c[1].startswith("Once\n"), c[1])
     s = [run("generate", MODEL, "-p", "The", "-n", "40", "--temperature", "0.9", "--seed", str(i))[1] for i in (1, 1, 2)]
     check("same seed, same text; other seed, other text", s[0] == s[1] != s[2], s)
     for isa in ("scalar", "avx2", "avx512", "amx"):
@@ -296,13 +400,16 @@ def test_generate():
     check("a reader that leaves ends the run quietly", first != b"" and p.stderr.read() == b"", p.returncode)
 
 
-def on_terminal(*args, timeout=60):
-    """Runs with stdout and stderr on a pseudo-terminal; returns what it showed."""
+def on_terminal(*args, typed=b"", timeout=60):
+    """Runs on a pseudo-terminal, types when asked to end the input; returns what it showed."""
     pid, fd = pty.fork()
     if pid == 0:
         os.execv(BIN, [BIN, *args])
     out, end = b"", time.monotonic() + timeout
     while time.monotonic() < end:
+        if typed and b"Ctrl-D" in out:
+            os.write(fd, typed)
+            typed = b""
         if not select.select([fd], [], [], 0.5)[0]:
             continue
         try:
@@ -324,6 +431,14 @@ def test_terminal():
     check("no progress bar in a pipe", rc == 0 and "[#" not in err and "\r" not in err, err)
     rc, shown = on_terminal("generate", MODEL, "-p", "Once", "-n", "8")
     check("generate shows times on a terminal", rc == 0 and "tok/s" in shown, shown)
+    check("no word of Ctrl-D where there is a prompt", "Ctrl-D" not in shown, shown)
+    rc, shown = on_terminal("tokenize", MODEL, typed=b"Once upon\n\x04")
+    ids = run("tokenize", MODEL, "-p", "Once upon")[1].strip()
+    check("on a terminal it says how to end the input, and the last newline is no part of it",
+          rc == 0 and "Ctrl-D" in shown and shown.splitlines()[-1].lstrip("^D\b") == ids, (shown, ids))
+    rc, shown = on_terminal("generate", MODEL, "-n", "8", "--no-stats", typed=b"Once upon\n\x04")
+    text = run("generate", MODEL, "-n", "8", "-p", "Once upon")[1]
+    check("generate from a terminal", rc == 0 and shown.replace("\r\n", "\n").rstrip("\n").endswith(text.rstrip("\n")), (shown, text))
 
 
 def test_bench_offline():
@@ -1198,7 +1313,8 @@ def test_random_model():
         outs = [os.path.join(d, n) for n in ("a", "b", "c")]
         for i, o in enumerate(outs):
             rc, out, err = run("random-model", o, *args, "--seed", "7" if i < 2 else "8")
-            check(f"random-model {i}", rc == 0, err)
+            check(f"random-model {i} says what it wrote", rc == 0 and re.fullmatch(
+                re.escape(o) + r": [\d,]+ parameters, F32, [\d.]+ KiB\n", out) is not None and err == "", (out, err))
         w = [open(os.path.join(o, "model.safetensors"), "rb").read() for o in outs]
         check("same seed, same bytes; other seed, other bytes", w[0] == w[1] != w[2])
         one_line_error("it does not overwrite", run("random-model", outs[0], *args), 1, outs[0])

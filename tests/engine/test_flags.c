@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/cpuinfo.h"
 #include "engine/flags.h"
 
 static rose_engine_flags g_flags;
@@ -50,10 +51,10 @@ static void test_defaults(void **state)
     rose_engine_opts_default(&want);
     assert_true(want.decode_first && want.prefix_cache && want.chunked_prefill);
     want.backend.cpu.n_threads = o.backend.cpu.n_threads; /* the machine's */
-    want.backend.cpu.cpus = o.backend.cpu.cpus;
-    want.backend.cpu.n_cpus = o.backend.cpu.n_cpus;
+    assert_null(o.backend.cpu.cpus); /* not pinned: two servers would share the first CPUs */
+    assert_int_equal(o.backend.cpu.n_cpus, 0);
     want.backend.cpu.isa = o.backend.cpu.isa;
-    want.engine_cpu = o.engine_cpu;
+    assert_int_equal(o.engine_cpu, want.engine_cpu);
     assert_int_equal(o.decode_first, want.decode_first);
     assert_int_equal(o.prefix_cache, want.prefix_cache);
     assert_int_equal(o.prefix_cache_max_pages, want.prefix_cache_max_pages);
@@ -108,6 +109,24 @@ static void test_switches(void **state)
     assert_int_equal(with("--prefill-backend", "auto2").backend.cuda.prefill, ROSE_PREFILL_AUTO2);
     assert_int_equal(with("--device-timeout-ms", "0").backend.cuda.timeout_ms, 0);
     assert_true(with("--gpu-memory-utilization", "0.5").backend.cuda.memory_utilization == 0.5f);
+}
+
+static void test_pinning(void **state)
+{
+    (void)state;
+    int allowed[ROSE_MAX_CPUS];
+    char list[16];
+    const uint32_t n = rose_cpus_allowed(allowed, ROSE_MAX_CPUS);
+    rose_engine_opts o = with("--cpu-affinity", NULL);
+    assert_int_equal(o.backend.cpu.n_cpus, n);
+    assert_int_equal(o.engine_cpu, allowed[0]);
+    assert_int_equal(with("--no-cpu-affinity", NULL).backend.cpu.n_cpus, 0);
+    /* who names CPUs wants them */
+    snprintf(list, sizeof list, "%d", allowed[n - 1]);
+    o = with("--engine-cpus", list);
+    assert_int_equal(o.backend.cpu.n_cpus, 1);
+    assert_int_equal(o.backend.cpu.n_threads, 1);
+    assert_int_equal(o.engine_cpu, allowed[n - 1]);
 }
 
 static void test_refused(void **state)
@@ -280,6 +299,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table_defaults), cmocka_unit_test(test_table_sets),
         cmocka_unit_test(test_table_changed),  cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_switches),       cmocka_unit_test(test_refused)};
+        cmocka_unit_test(test_switches),       cmocka_unit_test(test_pinning),
+        cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests_name("engine switches", tests, NULL, NULL);
 }

@@ -158,9 +158,9 @@ static void names_from_odd_paths(void **state)
     assert_string_equal(m->name, strrchr(scratch, '/') + 1);
     rose_model_close(m);
     assert_int_equal(chdir(cwd), 0);
-    expect_refused("", ROSE_E_NOTFOUND, "config.json", "no config.json there");
+    expect_refused("", ROSE_E_NOTFOUND, "no such folder", "hf download");
     join(path, sizeof path, scratch, "config.json");
-    expect_refused(path, ROSE_E_IO, "config.json", "Not a directory");
+    expect_refused(path, ROSE_E_FORMAT, "config.json", "is a file");
     rose_model_close(NULL);
 }
 
@@ -250,6 +250,92 @@ static void refuses_other_contradictions(void **state)
     assert_int_equal(rmdir(path), 0);
 }
 
+/* ---- NaN and infinity ---- */
+
+enum { WIDE_VOCAB = 300, WIDE_N = WIDE_VOCAB * TINY_D }; /* two whole blocks of 512, and a tail */
+
+/* A model whose wte.weight has WIDE_N elements of one type, all weights zero but element `at`. */
+static void put_wide(const char *dtype, size_t size, size_t at, uint32_t value)
+{
+    item items[MAX_ITEMS];
+    size_t n = tiny_items(items, "", false);
+    rose_buf b = {0};
+    uint64_t header = 0;
+    find_item(items, n, "wte.weight")->shape[0] = WIDE_VOCAB;
+    for (size_t i = 0; i < n; i++)
+        items[i].dtype = dtype;
+    st_build(&b, items, n);
+    memcpy(&header, b.data, sizeof header);
+    memset(b.data + 8 + header, 0, b.len - 8 - header);
+    memcpy(b.data + 8 + header + at * size, &value, size); /* wte.weight is first */
+    put_file(scratch, "model.safetensors", b.data, b.len);
+    rose_buf_free(&b);
+}
+
+static void expect_finite(const char *word, size_t at)
+{
+    char element[32];
+    rose_err err = {{0}};
+    rose_model *m = expect_opens(scratch);
+    rose_status st = rose_model_check_finite(m, &err);
+    snprintf(element, sizeof element, " at element %zu:", at);
+    if (word == NULL) {
+        assert_int_equal(st, ROSE_OK);
+    } else if (st != ROSE_E_FORMAT || strstr(err.msg, "tensor 'wte.weight' is ") == NULL ||
+               strstr(err.msg, word) == NULL || strstr(err.msg, element) == NULL) {
+        fail_msg("%s: %s\n  expected %s%s", rose_status_name(st), err.msg, word, element);
+    }
+    rose_model_close(m);
+}
+
+static void finds_weights_that_are_no_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *dtype;
+        size_t size;
+        uint32_t nan[2], inf[2], finite[2];
+    } types[] = {
+        {"F32", 4, {0x7F800001, 0xFFC00000}, {0x7F800000, 0xFF800000}, {0x7F7FFFFF, 0xFF7FFFFF}},
+        {"F16", 2, {0x7C01, 0xFE00}, {0x7C00, 0xFC00}, {0x7BFF, 0xFBFF}},
+        {"BF16", 2, {0x7F81, 0xFFC0}, {0x7F80, 0xFF80}, {0x7F7F, 0xFF7F}},
+    };
+    static const size_t places[] = {0, 1, 511, 512, 1023, 1024, WIDE_N - 1};
+    empty_folder(scratch);
+    put_text(scratch, "config.json",
+             "{\"model_type\": \"gpt2\", \"n_embd\": 4, \"n_head\": 2, \"n_layer\": 2, "
+             "\"n_positions\": 3, \"vocab_size\": 300}");
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t p = 0; p < sizeof places / sizeof *places; p++)
+            for (int sign = 0; sign < 2; sign++) {
+                put_wide(types[t].dtype, types[t].size, places[p], types[t].nan[sign]);
+                expect_finite("NaN", places[p]);
+                put_wide(types[t].dtype, types[t].size, places[p], types[t].inf[sign]);
+                expect_finite("infinite", places[p]);
+                put_wide(types[t].dtype, types[t].size, places[p], types[t].finite[sign]);
+                expect_finite(NULL, 0);
+            }
+}
+
+/* A tensor that no role asks for may hold anything. */
+static void unused_tensors_need_not_be_numbers(void **state)
+{
+    (void)state;
+    item items[MAX_ITEMS];
+    size_t n = tiny_items(items, "", false);
+    rose_buf b = {0};
+    uint64_t header = 0;
+    put_tiny(scratch);
+    add_item(items, &n, "", "extra.weight", 2, 2);
+    st_build(&b, items, n);
+    memcpy(&header, b.data, sizeof header);
+    memset(b.data + 8 + header, 0, b.len - 8 - header);
+    memset(b.data + b.len - 16, 0xFF, 16);
+    put_file(scratch, "model.safetensors", b.data, b.len);
+    rose_buf_free(&b);
+    expect_finite(NULL, 0);
+}
+
 /* ---- shards ---- */
 
 /* The tiny model in two shards; index: all names to their files, but for one edit. */
@@ -308,6 +394,13 @@ static void refuses_false_indexes(void **state)
     }
     put_sharded("wte.weight", "s3.safetensors");
     expect_refused(scratch, ROSE_E_NOTFOUND, index, "'s3.safetensors' is missing");
+    char path[1024];
+    join(path, sizeof path, scratch, "s3.safetensors");
+    assert_int_equal(symlink("../../blobs/gone", path), 0);
+    put_text(scratch, "model.safetensors.index.json",
+             "{\"weight_map\": {\"wte.weight\": \"s3.safetensors\"}}");
+    expect_refused(scratch, ROSE_E_IO, "/s3.safetensors",
+                   "'../../blobs/gone', which does not exist");
     put_sharded("wte.weight", "s2.safetensors");
     expect_refused(scratch, ROSE_E_FORMAT, index, "'wte.weight' is not in 's2.safetensors'");
     put_sharded("no.such.tensor", "s2.safetensors");
@@ -397,6 +490,8 @@ int main(void)
         cmocka_unit_test(refuses_each_missing_tensor),
         cmocka_unit_test(refuses_each_wrong_shape),
         cmocka_unit_test(refuses_other_contradictions),
+        cmocka_unit_test(finds_weights_that_are_no_numbers),
+        cmocka_unit_test(unused_tensors_need_not_be_numbers),
         cmocka_unit_test(opens_shards),
         cmocka_unit_test(refuses_false_indexes),
         cmocka_unit_test(refuses_false_shards),

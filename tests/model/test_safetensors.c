@@ -185,12 +185,19 @@ static void refuses_false_headers(void **state)
          "'a' and 'b' overlap"},
         {"{" A_OK ",\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}", 24,
          "'a' and 'b' overlap"},
+        /* 'b' was moved over 'c': its old place is a gap, but the overlap is the cause */
+        {"{" A_OK ",\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[32,40]},"
+         "\"c\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[32,40]}}",
+         40, "'b' and 'c' overlap"},
+        {"{" A_OK ",\"b\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[26,34]}}", 34,
+         "is a tensor missing from the header"},
+        {"{" A_OK "}", 25, "is a tensor missing from the header"},
         {"{" A_OK ",\"b\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[26,34]}}", 34,
          "gap of 2 bytes before tensor 'b'"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}", 12,
          "gap of 8 bytes before tensor 'a'"},
-        {"{" A_OK "}", 25, "oversized: 1 bytes behind"},
-        {"{}", 1, "oversized: 1 bytes behind"},
+        {"{" A_OK "}", 25, "oversized: 1 bytes after the last tensor"},
+        {"{}", 1, "oversized: 1 bytes after the last tensor"},
         {"{\"__metadata__\":[]," A_OK "}", 24, "'__metadata__' is not an object"},
         {"{\"__metadata__\":{\"n\":1}," A_OK "}", 24, "'n' is not a string"},
     };

@@ -1,0 +1,76 @@
+#!/bin/sh
+# tools/deps with an apt-get of this test's own, and what make says before and while it compiles. Closes with
+# "N passed, N failed".
+set -u
+cd "$(dirname "$0")/../.."
+t=$(mktemp -d)
+trap 'rm -rf "$t"' EXIT
+passed=0 failed=0
+check() { # NAME COMMAND...: the command succeeds
+    name=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+        echo "[       OK ] $name"
+    else
+        failed=$((failed + 1))
+        echo "[  FAILED  ] $name"
+        sed 's/^/    /' "$t/log" "$t/calls" 2>/dev/null
+    fi
+}
+says() { grep -qF -e "$1" "$t/log"; }
+lacks() { ! says "$1"; }
+called() { [ "$(grep -cF -e "$1" "$t/calls")" = "$2" ]; }
+
+# A machine without any package. apt-get update finds its lock held $t/held times; sudo and sleep do nothing.
+mkdir "$t/bin"
+printf '#!/bin/sh\nexit 1\n' >"$t/bin/dpkg-query"
+printf '#!/bin/sh\nexec "$@"\n' >"$t/bin/sudo"
+printf '#!/bin/sh\necho "sleep $*" >>"%s/calls"\n' "$t" >"$t/bin/sleep"
+cat >"$t/bin/apt-get" <<END
+#!/bin/sh
+echo "apt-get \$*" >>"$t/calls"
+[ "\$1" = update ] || exit 0
+n=\$(cat "$t/held")
+[ "\$n" = 0 ] && exit 0
+echo \$((n - 1)) >"$t/held"
+cat "$t/why" >&2
+exit 100
+END
+chmod +x "$t/bin"/*
+deps() { # HELD WHY TIER
+    echo "$1" >"$t/held"
+    echo "$2" >"$t/why"
+    : >"$t/calls"
+    PATH="$t/bin:$PATH" sh tools/deps "$3" >"$t/log" 2>&1
+    rc=$?
+}
+lock='E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt-get)'
+
+deps 0 "" build
+check "a free lock: it installs" [ "$rc" = 0 ]
+check "curl is among what serving installs" called " curl" 1
+check "it waits for dpkg's lock" called "-o DPkg::Lock::Timeout=300 install" 1
+check "and sleeps never" called sleep 0
+deps 3 "$lock" build
+check "a held lock: it waits, then installs" [ "$rc" = 0 ]
+check "one update more for each time" called "apt-get update" 4
+check "it says that it waits" says "waiting for up to 300 s"
+deps 1000 "$lock" build
+check "a lock that is never free: it gives up" [ "$rc" = 1 ]
+check "after five minutes" called "sleep 5" 60
+check "and installs nothing" called install 0
+deps 1 "E: Failed to fetch" build
+check "another fault ends it at once" [ "$rc" = 1 ]
+check "with apt's own words" says "Failed to fetch"
+check "and without waiting" called sleep 0
+
+make -n CUDA=0 CC=/nonexistent/cc B="$t/none" "$t/none/roseinfer" >"$t/log" 2>&1
+check "without a compiler make shows no false error" lacks "No such file"
+check "and says which file it would compile" says "CC src/base/buf.c"
+n=$(grep -c 'echo.*"\[[0-9]*/[0-9]*\] CC src/' "$t/log")
+check "each with its number" says "[$n/$n] CC src/"
+make -n CUDA=0 serve >"$t/log" 2>&1
+check "make serve says that it builds" says "building roseinfer"
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
