@@ -42,6 +42,14 @@ static void print_default(const rose_opt *o, char *buf, size_t cap)
         if (v != NULL) snprintf(buf, cap, "%s", v);
         break;
     }
+    case ROSE_OPT_LIST: {
+        const rose_opt_list *l = o->dest;
+        size_t len = 0;
+        for (uint32_t i = 0; i < l->n && len < cap; i++)
+            len += (size_t)snprintf(buf + len, cap - len, "%s%s", i > 0 ? "," : "",
+                                    rose_opt_list_get(l, i));
+        break;
+    }
     case ROSE_OPT_FLAG:
     case ROSE_OPT_HEADING:
         return;
@@ -173,6 +181,30 @@ static bool in_choices(const char *choices, const char *v)
     return false;
 }
 
+const char *rose_opt_list_get(const rose_opt_list *l, uint32_t i)
+{
+    return l->text + l->at[i];
+}
+
+bool rose_opt_list_add(rose_opt_list *l, const char *text)
+{
+    const uint32_t n = l->n, used = l->used;
+    for (;;) {
+        const size_t len = strcspn(text, ",");
+        if (len == 0 || l->n == ROSE_OPT_LIST_MAX || len >= ROSE_OPT_LIST_BYTES - l->used) {
+            l->n = n;
+            l->used = used;
+            return false;
+        }
+        l->at[l->n++] = (uint16_t)l->used;
+        memcpy(l->text + l->used, text, len);
+        l->text[l->used + len] = '\0';
+        l->used += (uint32_t)len + 1;
+        if (text[len] == '\0') return true;
+        text += len + 1;
+    }
+}
+
 static int set_value(const rose_opt *o, const char *v)
 {
     uint64_t u;
@@ -216,6 +248,14 @@ static int set_value(const rose_opt *o, const char *v)
     case ROSE_OPT_STRING:
         *(const char **)o->dest = v;
         return -1;
+    case ROSE_OPT_LIST:
+        if (rose_opt_list_add(o->dest, v)) return -1;
+        fprintf(
+            stderr,
+            "roseinfer: --%s '%s': expected at most %d values, none of them empty, and %d bytes "
+            "in all\n",
+            o->name, v, ROSE_OPT_LIST_MAX, ROSE_OPT_LIST_BYTES);
+        return USAGE_ERROR;
     case ROSE_OPT_BOOL:
     case ROSE_OPT_FLAG:
     case ROSE_OPT_HEADING:
@@ -235,81 +275,101 @@ static const rose_opt *find(const rose_command *c, const char *name, size_t len)
     return NULL;
 }
 
-/* One "--name..." argument; *i advances when it takes the next one. */
-static int parse_long(const rose_command *c, int argc, char **argv, int *i)
+/* The walk over argv. */
+typedef struct walk {
+    const rose_command *c;
+    int argc, i; /* i: the argument that is being read */
+    char **argv;
+    const rose_opt *list; /* the option just read, if it takes more values */
+} walk;
+
+static int give_value(walk *w, const rose_opt *o, const char *value)
 {
-    const char *name = argv[*i] + 2;
-    size_t len = strcspn(name, "=");
-    const char *value = name[len] == '=' ? name + len + 1 : NULL;
-    const rose_opt *o = find(c, name, len);
-    bool on = true;
-    if (o == NULL && len > 3 && strncmp(name, "no-", 3) == 0) {
-        o = find(c, name + 3, len - 3);
-        if (o != NULL && o->kind != ROSE_OPT_BOOL) o = NULL;
-        on = false;
-    }
-    if (o == NULL) return unknown_option(c, name);
-    if (o->kind == ROSE_OPT_BOOL || o->kind == ROSE_OPT_FLAG) {
-        if (value != NULL) {
-            fprintf(stderr, "roseinfer: --%s takes no value\n", o->name);
-            return USAGE_ERROR;
-        }
-        *(bool *)o->dest = on;
-        return -1;
-    }
     if (value == NULL) {
-        if (*i + 1 >= argc) {
+        if (w->i + 1 >= w->argc) {
             fprintf(stderr, "roseinfer: --%s needs a value\n", o->name);
             return USAGE_ERROR;
         }
-        value = argv[++*i];
+        value = w->argv[++w->i];
     }
+    if (o->kind == ROSE_OPT_LIST) w->list = o;
     return set_value(o, value);
 }
 
-static int parse_short(const rose_command *c, int argc, char **argv, int *i)
+/* One "--name..." argument. */
+static int parse_long(walk *w)
 {
-    const char *a = argv[*i];
-    for (size_t k = 0; k < c->n_opts; k++) {
-        const rose_opt *o = &c->opts[k];
-        if (o->letter != a[1]) continue;
-        if (o->kind == ROSE_OPT_BOOL || o->kind == ROSE_OPT_FLAG) {
-            *(bool *)o->dest = true;
-            return -1;
-        }
-        if (a[2] != '\0') return set_value(o, a + 2);
-        if (*i + 1 < argc) return set_value(o, argv[++*i]);
-        fprintf(stderr, "roseinfer: -%c needs a value\n", o->letter);
+    const char *name = w->argv[w->i] + 2;
+    size_t len = strcspn(name, "=");
+    const char *value = name[len] == '=' ? name + len + 1 : NULL;
+    const rose_opt *o = find(w->c, name, len);
+    bool on = true;
+    if (o == NULL && len > 3 && strncmp(name, "no-", 3) == 0) {
+        o = find(w->c, name + 3, len - 3);
+        if (o != NULL && o->kind != ROSE_OPT_BOOL) o = NULL;
+        on = false;
+    }
+    if (o == NULL) return unknown_option(w->c, name);
+    if (o->kind != ROSE_OPT_BOOL && o->kind != ROSE_OPT_FLAG) return give_value(w, o, value);
+    if (value != NULL) {
+        fprintf(stderr, "roseinfer: --%s takes no value\n", o->name);
         return USAGE_ERROR;
+    }
+    *(bool *)o->dest = on;
+    return -1;
+}
+
+static int parse_short(walk *w)
+{
+    const char *a = w->argv[w->i];
+    for (size_t k = 0; k < w->c->n_opts; k++) {
+        const rose_opt *o = &w->c->opts[k];
+        if (o->letter != a[1]) continue;
+        if (o->kind != ROSE_OPT_BOOL && o->kind != ROSE_OPT_FLAG)
+            return give_value(w, o, a[2] != '\0' ? a + 2 : NULL);
+        *(bool *)o->dest = true;
+        return -1;
     }
     fprintf(stderr, "roseinfer: unknown option %s (see --help)\n", a);
     return USAGE_ERROR;
 }
 
+static bool asks_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
+    }
+    return false;
+}
+
 int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **args,
                     uint32_t *n_args)
 {
+    walk w = {.c = c, .argc = argc, .argv = argv};
     bool options = true;
     *n_args = 0;
-    for (int i = 1; i < argc; i++) { /* --help wins over every mistake, as users expect */
-        if (strcmp(argv[i], "--") == 0) break;
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            rose_opts_help(c);
-            return 0;
-        }
+    if (asks_help(argc, argv)) { /* it wins over every mistake, as users expect */
+        rose_opts_help(c);
+        return 0;
     }
-    for (int i = 1; i < argc; i++) {
+    for (w.i = 1; w.i < argc; w.i++) {
+        const char *a = argv[w.i];
+        const rose_opt *list = w.list;
         int rc = -1;
-        if (options && strcmp(argv[i], "--") == 0) {
+        w.list = NULL;
+        if (options && strcmp(a, "--") == 0) {
             options = false;
-        } else if (options && strncmp(argv[i], "--", 2) == 0) {
-            rc = parse_long(c, argc, argv, &i);
-        } else if (options && argv[i][0] == '-' && argv[i][1] != '\0') {
-            rc = parse_short(c, argc, argv, &i);
+        } else if (options && strncmp(a, "--", 2) == 0) {
+            rc = parse_long(&w);
+        } else if (options && a[0] == '-' && a[1] != '\0') {
+            rc = parse_short(&w);
         } else if (*n_args < c->max_args) {
-            args[(*n_args)++] = argv[i];
+            args[(*n_args)++] = a;
+        } else if (list != NULL) {
+            w.list = list;
+            rc = set_value(list, a);
         } else {
-            fprintf(stderr, "roseinfer: unexpected argument '%s'\nUsage: %s\n", argv[i], c->usage);
+            fprintf(stderr, "roseinfer: unexpected argument '%s'\nUsage: %s\n", a, c->usage);
             rc = USAGE_ERROR;
         }
         if (rc >= 0) return rc;

@@ -19,8 +19,26 @@ typedef enum rose_opt_kind {
     ROSE_OPT_FLOAT,  /* float *; fmin .. fmax */
     ROSE_OPT_STRING, /* const char ** */
     ROSE_OPT_CHOICE, /* const char **; one of choices "a|b|c" */
+    ROSE_OPT_LIST,   /* rose_opt_list *; see there */
     ROSE_OPT_HEADING /* a line in --help; name is the text */
 } rose_opt_kind;
+
+/* The values of an option that may be given several times: --name a --name b, --name a,b, or
+ * --name a b once no positional argument is missing any more. The list holds copies of the texts,
+ * so that a copy of the struct stays whole. */
+enum { ROSE_OPT_LIST_MAX = 64, ROSE_OPT_LIST_BYTES = 4096 };
+typedef struct rose_opt_list {
+    uint32_t n, used;               /* values; bytes of text that they occupy */
+    uint16_t at[ROSE_OPT_LIST_MAX]; /* where value i begins in text */
+    char text[ROSE_OPT_LIST_BYTES];
+} rose_opt_list;
+
+/* Value i of the list, 0 <= i < n. */
+const char *rose_opt_list_get(const rose_opt_list *l, uint32_t i);
+
+/* Add the values of `text`, which stand between commas. False, with the list unchanged: a value is
+ * empty, or the list is full. */
+bool rose_opt_list_add(rose_opt_list *l, const char *text);
 
 typedef struct rose_opt {
     const char *name; /* "max-num-seqs" */
@@ -59,6 +77,8 @@ typedef struct rose_opt {
              .help = __VA_ARGS__)
 #define ROSE_ROW_STRING(name_, dest_, arg_, ...)                                                   \
     ROSE_ROW(name_, ROSE_OPT_STRING, const char *, dest_, .arg = (arg_), .help = __VA_ARGS__)
+#define ROSE_ROW_LIST(name_, dest_, arg_, ...)                                                     \
+    ROSE_ROW(name_, ROSE_OPT_LIST, rose_opt_list, dest_, .arg = (arg_), .help = __VA_ARGS__)
 #define ROSE_ROW_CHOICE(name_, dest_, choices_, ...)                                               \
     ROSE_ROW(name_, ROSE_OPT_CHOICE, const char *, dest_, .choices = (choices_),                   \
              .help = __VA_ARGS__)

@@ -38,6 +38,7 @@ static rose_status add_changed(rose_buf *b, const rose_opt *o, const rose_opt *d
         if (v == NULL || (d != NULL && strcmp(v, d) == 0)) return ROSE_OK;
         return rose_buf_addf(b, " --%s '%s'", o->name, v);
     }
+    case ROSE_OPT_LIST: /* the engine has none */
     case ROSE_OPT_HEADING:
     default:
         return ROSE_OK;
