@@ -1,7 +1,7 @@
 /* libFuzzer target: arbitrary bytes on one connection to a real server, split in two at a point
  * that the first byte gives. The client ends its sending side and reads until the server closes, or
- * it leaves at once; either way the input runs until the server has no connection. Checked: what the
- * handler is given keeps its promises, and each answer is one. */
+ * it leaves at once; either way the input runs until the server has no connection. Checked: what
+ * the handler is given keeps its promises, and each answer is one. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -1,7 +1,8 @@
 /* cli/serve.c - `roseinfer serve`: opens the port, loads the model, serves until told to stop.
  *
- * The main thread owns start and stop and sleeps in between: SIGTERM or SIGINT drains (no new work,
- * what runs goes on), a second one ends at once. All other threads block these signals. */
+ * The main thread owns start and stop and sleeps in between: SIGTERM, SIGINT or SIGHUP drains (no
+ * new work, what runs goes on), a second one ends at once. All other threads block these signals.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -30,19 +31,20 @@
 #include "engine/flags.h"
 #include "tokenizer/unicode.h"
 
-enum { MAX_HTTP_ROWS = 32, POLL_MS = 20, OWN_FDS = 256, SPARE_CPUS = 4 };
+enum { MAX_HTTP_ROWS = 40, POLL_MS = 20, OWN_FDS = 256, SPARE_CPUS = 4 };
 
 typedef struct serve_flags {
     const char *host, *served_model_name, *chat_template, *log_level, *io_cpus;
     uint32_t port, io_threads, tokenize_workers, max_connections, max_n;
-    uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms,
-        shutdown_timeout, stream_interval, stall_warn_ms, io_slice_us, inline_admit_bytes,
-        io_poll_us;
+    uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms, body_min_rate,
+        body_total_ms, shutdown_timeout, stream_interval, stall_warn_ms, io_slice_us,
+        inline_admit_bytes, io_poll_us;
     const char *profiler_dir;
     uint32_t profiler_events;
     bool nvtx;
     uint64_t max_body_size, max_total_body_size, max_pending, max_total_pending;
     bool async_admit, early_wake, fast_sse, lenient;
+    rose_opt_list allowed_hosts;
     rose_engine_flags engine;
     int io_cpu_list[ROSE_MAX_CPUS];
 } serve_flags;
@@ -73,6 +75,8 @@ static void flags_init(serve_flags *f)
         .max_n = a.max_n,
         .header_timeout_ms = h.header_timeout_ms,
         .body_timeout_ms = h.body_timeout_ms,
+        .body_min_rate = h.body_min_rate,
+        .body_total_ms = h.body_total_ms,
         .idle_timeout_ms = h.idle_timeout_ms,
         .write_timeout_ms = h.write_timeout_ms,
         .shutdown_timeout = 60,
@@ -99,6 +103,11 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("host", &f->host, "HOST", "address to listen on, or unix:PATH"),
         ROSE_ROW_U32("port", &f->port, "N", 0, 65535,
                      "port to listen on; 0 takes a free one and logs it"),
+        ROSE_ROW_LIST(
+            "allowed-hosts", &f->allowed_hosts, "NAME",
+            "names besides localhost that the Host header may hold, as a proxy or another "
+            "machine sends them; * = any",
+            .unset = "on a loopback address none, else any"),
         ROSE_ROW_STRING("served-model-name", &f->served_model_name, "NAME",
                         "name of the model in the API", .unset = "the folder's name"),
         ROSE_ROW_CHOICE("chat-template", &f->chat_template, "plain",
@@ -138,11 +147,17 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
                        "request bodies that are being received, together; over: 503",
                        .unset = "32 times --max-body-size"),
         ROSE_ROW_U32("max-connections", &f->max_connections, "N", 1, 1u << 20,
-                     "open connections; one more gets 503"),
+                     "open connections; one more replaces the one that has waited longest without "
+                     "a complete request, or gets 503"),
         ROSE_ROW_U32("header-timeout-ms", &f->header_timeout_ms, "MS", 1, 0,
                      "from the first byte of a request to its last header; over: 408"),
         ROSE_ROW_U32("body-timeout-ms", &f->body_timeout_ms, "MS", 1, 0,
                      "longest pause within a body; over: 408"),
+        ROSE_ROW_U32("body-min-rate", &f->body_min_rate, "N", 0, 0,
+                     "bytes a second that a body must bring on average, once --body-timeout-ms "
+                     "have passed; under: 408; 0 = no limit"),
+        ROSE_ROW_U32("body-total-timeout-ms", &f->body_total_ms, "MS", 1, 0,
+                     "longest time for a whole body; over: 408"),
         ROSE_ROW_U32("idle-timeout-ms", &f->idle_timeout_ms, "MS", 1, 0,
                      "connections without a request are closed after so long"),
         ROSE_ROW_U32("write-timeout-ms", &f->write_timeout_ms, "MS", 1, 0,
@@ -225,6 +240,9 @@ static rose_status start_http(server *s, serve_flags *f, const char *model_id, b
     h.max_connections = f->max_connections;
     h.header_timeout_ms = f->header_timeout_ms;
     h.body_timeout_ms = f->body_timeout_ms;
+    h.body_min_rate = f->body_min_rate;
+    h.body_total_ms = f->body_total_ms;
+    h.allowed_hosts = f->allowed_hosts;
     h.idle_timeout_ms = f->idle_timeout_ms;
     h.write_timeout_ms = f->write_timeout_ms;
     h.max_pending_bytes = f->max_pending;
@@ -368,6 +386,35 @@ static rose_status check_lock(const rose_engine_flags *f, const rose_model *m,
     return st == ROSE_OK ? ops->plan(m, &o->backend, &plan, err) : st;
 }
 
+/* The signals that drain. A hangup is one of them, because a closed terminal must not cut off
+ * replies; under nohup it is ignored and stays so. */
+static void stop_signals(sigset_t *set)
+{
+    struct sigaction hangup;
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    if (sigaction(SIGHUP, NULL, &hangup) < 0 || hangup.sa_handler != SIG_IGN)
+        sigaddset(set, SIGHUP);
+}
+
+/* Descriptors for all connections. Without them the connection limit would never be met, and it is
+ * that limit at which health checks are still answered. */
+static void fit_connections(serve_flags *f)
+{
+    const uint64_t limit = rose_fds_raise(f->max_connections + OWN_FDS);
+    const uint64_t own = limit < 2 * OWN_FDS ? limit / 2 : OWN_FDS;
+    if (limit - own < f->max_connections) {
+        const uint32_t asked = f->max_connections;
+        f->max_connections = limit - own > 0 ? (uint32_t)(limit - own) : 1;
+        rose_log(ROSE_LOG_WARN, "serve",
+                 "--max-connections is %u instead of %u: the limit of descriptors is %" PRIu64
+                 " (ulimit -n)",
+                 f->max_connections, asked, limit);
+    }
+    rose_fds_widen(f->max_connections + OWN_FDS); /* before any thread */
+}
+
 static int run(const char *dir, serve_flags *f)
 {
     start_times t = {.began = rose_now_ns()};
@@ -377,13 +424,11 @@ static int run(const char *dir, serve_flags *f)
     const rose_backend_ops *ops = NULL;
     rose_buf id = {0};
     sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
+    stop_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread started below */
     signal(SIGPIPE, SIG_IGN);
 
-    rose_fds_widen(f->max_connections + OWN_FDS); /* before any thread */
+    fit_connections(f);
     rose_status st = model_id_of(f, dir, &id, &err);
     if (st == ROSE_OK && f->nvtx) st = rose_backend_nvtx(&err); /* before any thread */
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
@@ -437,8 +482,8 @@ int rose_cmd_serve(int argc, char **argv)
         "/v1/chat/completions,\n"
         "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics;\n"
         "/start_profile and /stop_profile with --profiler-dir.\n"
-        "SIGTERM or Ctrl-C lets running requests finish; a second one ends at once. The exit\n"
-        "code is 1 where the engine had failed (then /health is 503 until it is stopped).",
+        "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
+        "The exit code is 1 where the engine had failed (then /health is 503 until it is stopped).",
         opts, n, argc, argv, &model);
     if (rc >= 0) return rc;
     rose_log_level level = ROSE_LOG_INFO;

@@ -80,14 +80,12 @@ bool rose_http_host_is_loopback(const char *host, size_t len)
     return is_loopback(cut_port(host, len));
 }
 
-bool rose_http_host_listed(const char *list, const char *host, size_t len)
+bool rose_http_host_listed(const rose_opt_list *list, const char *host, size_t len)
 {
     const name given = cut_port(host, len);
-    while (list != NULL && *list != '\0') {
-        list += strspn(list, ", ");
-        size_t n = strcspn(list, ", ");
-        if ((n == 1 && *list == '*') || same(cut_port(list, n), given)) return true;
-        list += n;
+    for (uint32_t i = 0; i < list->n; i++) {
+        const char *entry = rose_opt_list_get(list, i);
+        if (strcmp(entry, "*") == 0 || same(cut_port(entry, strlen(entry)), given)) return true;
     }
     return false;
 }
@@ -115,5 +113,5 @@ bool rose_http_host_allowed(const rose_http_conn *c, const char *host, size_t le
     const name given = cut_port(host, len);
     if (!c->io->h->check_host || len == 0) return true;
     return is_loopback(given) || same(given, cut_port(o->host, strlen(o->host))) ||
-           rose_http_host_listed(o->allowed_hosts, host, len) || is_own_address(c->fd, given);
+           rose_http_host_listed(&o->allowed_hosts, host, len) || is_own_address(c->fd, given);
 }

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
+#include "base/opts.h"
 
 typedef struct rose_http rose_http;
 typedef struct rose_http_req rose_http_req;
@@ -56,9 +57,9 @@ typedef struct rose_http_opts {
     uint32_t idle_timeout_ms;    /* keep-alive without a request: closed silently */
     uint32_t write_timeout_ms;   /* longest time that a client takes none of the reply's pending
                                     bytes; over: on_gone, closed */
-    const char *allowed_hosts;   /* names, separated by commas, that the Host header may hold
-                                    besides those of the address listened on; "*" = any. NULL =
-                                    none, and no check unless that address is a loopback one */
+    rose_opt_list allowed_hosts; /* names that the Host header may hold besides those of the
+                                    address listened on; "*" = any. Empty: no check, unless that
+                                    address is a loopback one */
     size_t max_pending_bytes;    /* unsent bytes of one streaming reply; over: on_gone, closed */
     size_t max_total_pending_bytes; /* memory of all replies together, whole and streaming, that
                                        clients do not take; over: the one that has taken nothing for

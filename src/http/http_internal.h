@@ -268,7 +268,7 @@ void rose_http_place_leave(rose_http_conn *c);    /* it ends */
 /* host.c */
 bool rose_http_host_allowed(const rose_http_conn *c, const char *host, size_t len);
 bool rose_http_host_is_loopback(const char *host, size_t len);
-bool rose_http_host_listed(const char *list, const char *host, size_t len);
+bool rose_http_host_listed(const rose_opt_list *list, const char *host, size_t len);
 
 /* peer.c */
 http_peer rose_http_peer_ask(int fd);

@@ -58,8 +58,8 @@ static void read_address(rose_http *h)
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         return;
     h->port = (uint16_t)strtoul(port, NULL, 10);
-    const char *allowed = h->opts.allowed_hosts;
-    h->check_host = (allowed != NULL || rose_http_host_is_loopback(host, strlen(host))) &&
+    const rose_opt_list *allowed = &h->opts.allowed_hosts;
+    h->check_host = (allowed->n > 0 || rose_http_host_is_loopback(host, strlen(host))) &&
                     !rose_http_host_listed(allowed, "*", 1);
 }
 

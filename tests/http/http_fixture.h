@@ -225,7 +225,7 @@ static rose_http_opts test_opts(void)
     rose_http_opts o;
     rose_http_opts_default(&o);
     o.port = 0;
-    o.allowed_hosts = "x, h"; /* what the tests call the server */
+    assert_true(rose_opt_list_add(&o.allowed_hosts, "x,h")); /* what the tests call the server */
     return o;
 }
 

@@ -1,6 +1,6 @@
-/* tests/http/test_http_leaving.c - clients that leave, and clients that only end their sending side.
- * The first are noticed, and their work is taken back; the second get their replies. Nothing is
- * checked against the clock but that a wait ends at all. */
+/* tests/http/test_http_leaving.c - clients that leave, and clients that only end their sending
+ * side. The first are noticed, and their work is taken back; the second get their replies. Nothing
+ * is checked against the clock but that a wait ends at all. */
 #include <netinet/tcp.h>
 
 #include "http_fixture.h"
@@ -63,8 +63,7 @@ static void leave(int fd, leave_how how)
     /* Where the kernel does not tell the server of closed sockets, it forgets this one soon. */
     const int forget_s = 1;
     struct linger l = {1, 0};
-    if (g_path[0] == '\0')
-        setsockopt(fd, IPPROTO_TCP, TCP_LINGER2, &forget_s, sizeof forget_s);
+    if (g_path[0] == '\0') setsockopt(fd, IPPROTO_TCP, TCP_LINGER2, &forget_s, sizeof forget_s);
     if (how == LEAVE_RESET) setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l);
     close(fd);
 }

@@ -664,22 +664,14 @@ static void test_stop_under_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_header_limits),
-        TEST(test_body_limits),
-        TEST(test_excess_input),
-        TEST(test_trailer_and_extension_limits),
-        TEST(test_bodies_together),
-        TEST(test_replies_together),
-        TEST(test_slow_headers),
-        TEST(test_slow_body),
-        TEST(test_body_rates),
-        TEST(test_idle),
-        TEST(test_slow_reader),
-        TEST(test_write_timeout),
-        TEST(test_idle_memory),
-        TEST(test_many_streams),
-        TEST(test_drain),
-        TEST(test_stop_under_load),
+        TEST(test_header_limits),   TEST(test_body_limits),
+        TEST(test_excess_input),    TEST(test_trailer_and_extension_limits),
+        TEST(test_bodies_together), TEST(test_replies_together),
+        TEST(test_slow_headers),    TEST(test_slow_body),
+        TEST(test_body_rates),      TEST(test_idle),
+        TEST(test_slow_reader),     TEST(test_write_timeout),
+        TEST(test_idle_memory),     TEST(test_many_streams),
+        TEST(test_drain),           TEST(test_stop_under_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

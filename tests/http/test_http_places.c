@@ -7,8 +7,7 @@
 
 static const char HELLO[] = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n";
 static const char NEVER[] = "GET /never HTTP/1.1\r\nHost: x\r\n\r\n";
-static const char SLOW_BODY[] =
-    "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n\r\n1";
+static const char SLOW_BODY[] = "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n\r\n1";
 
 static int g_fds;
 
@@ -196,7 +195,8 @@ static void test_lingering_give_way(void **state)
     wait_no_connections();
 }
 
-/* All connections have work: none of it is given up, vital paths are answered, the rest gets 503. */
+/* All connections have work: none of it is given up, vital paths are answered, the rest gets 503.
+ */
 static void all_have_work(uint32_t n_threads)
 {
     enum { LIMIT = 16, SILENT = 200 };
@@ -378,14 +378,10 @@ static void test_no_descriptors_but_waiting(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_crowds),
-        TEST(test_crowd_of_thousands),
-        TEST(test_idle_give_way),
-        TEST(test_lingering_give_way),
-        TEST(test_all_have_work),
-        TEST(test_threads_find_places),
-        TEST(test_no_descriptors),
-        TEST(test_no_descriptors_but_waiting),
+        TEST(test_crowds),         TEST(test_crowd_of_thousands),
+        TEST(test_idle_give_way),  TEST(test_lingering_give_way),
+        TEST(test_all_have_work),  TEST(test_threads_find_places),
+        TEST(test_no_descriptors), TEST(test_no_descriptors_but_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }
