@@ -110,8 +110,8 @@ static bool is_own_address(int fd, name a)
 bool rose_http_host_allowed(const rose_http_conn *c, const char *host, size_t len)
 {
     const rose_http_opts *o = &c->io->h->opts;
-    const name given = cut_port(host, len);
     if (!c->io->h->check_host || len == 0) return true;
+    const name given = cut_port(host, len);
     return is_loopback(given) || same(given, cut_port(o->host, strlen(o->host))) ||
            rose_http_host_listed(&o->allowed_hosts, host, len) || is_own_address(c->fd, given);
 }

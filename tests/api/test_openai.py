@@ -296,7 +296,7 @@ def test_stop(s):
 def test_errors(s):
     cases = [
         ({"prompt": ""}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": [10 ** 9]}, "prompt"),
-        ({"prompt": [-1]}, "prompt"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 10 ** 9}, "prompt"),
+        ({"prompt": [-1]}, "prompt"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 10 ** 9}, "max_tokens"),
         ({"temperature": -1}, "temperature"), ({"temperature": "hot"}, "temperature"), ({"top_p": 2}, "top_p"),
         ({"n": 0}, "n"), ({"n": 10 ** 6}, "n"), ({"logprobs": 21}, "logprobs"),
         ({"best_of": 3}, "best_of"), ({"suffix": "x"}, "suffix"), ({"logit_bias": {"5": 101}}, "logit_bias"),

@@ -163,7 +163,7 @@ static void test_any_address(void **state)
 
 static void test_unix(void **state)
 {
-    char host[96];
+    char host[160];
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     rose_buf b = {0};
     (void)state;

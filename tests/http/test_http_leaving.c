@@ -165,9 +165,11 @@ static uint32_t count(const rose_buf *b, const char *what)
 {
     uint32_t n = 0;
     const size_t len = strlen(what);
-    for (const char *p = b->data, *end = b->data + b->len;
-         (p = memmem(p, (size_t)(end - p), what, len)) != NULL; p += len)
-        n++;
+    for (size_t i = 0; i + len <= b->len;) {
+        bool here = b->data[i] == what[0] && memcmp(b->data + i, what, len) == 0;
+        n += here;
+        i += here ? len : 1;
+    }
     return n;
 }
 
