@@ -6,7 +6,7 @@
 #include "bench/stats.h"
 #include "bench/visit.h"
 
-enum { ROSE_ABUSE_MAX_STATUSES = 10 };
+enum { ROSE_ABUSE_MAX_STATUSES = 12 };
 
 typedef struct rose_abuse_env {
     rose_url url;

@@ -419,7 +419,7 @@ const rose_abuse_kind rose_abuse_kinds[] = {
      6,
      make_hostile,
      REPLIED | LEFT | CLOSED,
-     {200, 400, 404, 405, 408, 413, 415, 431, 501, 505}},
+     {200, 400, 403, 404, 405, 408, 413, 415, 431, 501, 505}},
     {"two lengths", 3, make_smuggle, REPLIED | LEFT | CLOSED, {400, 408, 411, 413, 415, 501}},
     {"pipelined", 5, make_pipeline, REPLIED, {200, 400}},
     {"leaves the pipeline", 4, make_pipeline_leave, REPLIED | LEFT | CLOSED, {200, 400, 408}},

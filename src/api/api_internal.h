@@ -393,6 +393,7 @@ uint32_t rose_api_route_index(const char *path); /* below ROSE_METRIC_ROUTES; th
 const char *rose_api_route_name(uint32_t index);
 void rose_api_on_request(void *api, rose_http_req *r);
 void rose_api_on_gone(void *api, rose_http_req *r);
+bool rose_api_is_vital(void *api, const char *path);
 void rose_api_on_error_body(void *api, int status, const char *message, rose_buf *out);
 
 #endif

@@ -109,10 +109,12 @@ static bool fit_tokens(rose_api_job *j, const rose_api_params *p, const rose_api
         if (prompts->v[i].len > longest) longest = prompts->v[i].len;
     }
     uint64_t want = asked >= 0 ? (uint64_t)asked : 1;
+    const char *param = j->kind == ROSE_API_CHAT ? "messages" : "prompt";
+    if (longest < limit && want > 1) /* with one token it would fit */
+        param = p->max_completion_tokens >= 0 ? "max_completion_tokens" : "max_tokens";
     if (longest + want > limit)
         return rose_api_fail(
-            &j->err, 400, "context_length_exceeded",
-            j->kind == ROSE_API_CHAT ? "messages" : "prompt",
+            &j->err, 400, "context_length_exceeded", param,
             "This model's maximum context length is %u tokens. However, you requested "
             "%llu tokens (%llu in the %s, %llu in the completion). Please reduce the "
             "length of the %s or completion.",

@@ -102,6 +102,22 @@ bool rose_api_json_is(const json_t *v, const char *text)
     return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
 }
 
+/* What a body is that is not UTF-8 text, as its first bytes tell; NULL = nothing of the kind. The
+ * parser would only name a strange character. */
+static const char *foreign_encoding(const char *body, size_t len)
+{
+    const unsigned char *p = (const unsigned char *)body;
+    if (len >= 3 && memcmp(p, "\xEF\xBB\xBF", 3) == 0)
+        return "begins with a byte order mark (EF BB BF); send UTF-8 without it";
+    if (len >= 2 && ((p[0] == 0xFE && p[1] == 0xFF) || (p[0] == 0xFF && p[1] == 0xFE)))
+        return "is UTF-16 or UTF-32, by its byte order mark; send UTF-8";
+    if (len >= 2 && (p[0] == 0 || (p[1] == 0 && strchr("{[ \t\r\n", p[0]) != NULL)))
+        return "looks like UTF-16 or UTF-32; send UTF-8";
+    if (len >= 2 && p[0] == 0x1F && p[1] == 0x8B)
+        return "is compressed by gzip; send it uncompressed";
+    return NULL;
+}
+
 bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_values,
                         rose_api_error *err)
 {
@@ -109,6 +125,8 @@ bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_
     *root = NULL;
     if (len == 0)
         return rose_api_fail(err, 400, NULL, NULL, "the body is empty, a JSON object is needed");
+    const char *foreign = foreign_encoding(body, len);
+    if (foreign != NULL) return rose_api_fail(err, 400, NULL, NULL, "the body %s", foreign);
     if (!bounded(body, len, max_values, err)) return false;
     rose_status st = rose_json_parse(root, body, len, JSON_ALLOW_NUL, &je);
     if (st == ROSE_E_NOMEM) return rose_api_fail_nomem(err);

@@ -368,6 +368,16 @@ static void put_slow(page *p)
              "Connections closed because the client did not take its reply.");
 }
 
+static void put_limit(page *p)
+{
+    one(p, "roseinfer:connections_dropped_total", "counter",
+        "Connections without a complete request that gave way to new ones at --max-connections.",
+        (double)rose_http_n_dropped(p->a->http));
+    one(p, "roseinfer:connections_refused_total", "counter",
+        "New connections that got 503 at --max-connections.",
+        (double)rose_http_n_refused(p->a->http));
+}
+
 /* The usual exporter's names: no labels of ours. */
 static void put_http(page *p, const rose_api_metrics *m)
 {
@@ -437,7 +447,10 @@ void rose_api_metrics_page(rose_api_out *o, const rose_api *a)
     put_hists(&p, sum);
     if (e != NULL) put_engine(&p, e, &s);
     put_stalls(&p);
-    if (e != NULL) put_slow(&p); /* before that the server may not be attached yet */
+    if (e != NULL) { /* before that the server may not be attached yet */
+        put_slow(&p);
+        put_limit(&p);
+    }
     put_http(&p, sum);
     put_process(&p);
     free(sum);

@@ -8,6 +8,7 @@
 typedef struct route {
     const char *path;
     bool post;
+    bool vital; /* answered although --max-connections is met */
     void (*run)(rose_api_io *io, rose_http_req *r);
 } route;
 
@@ -148,7 +149,7 @@ static int hex_value(char c)
     return -1;
 }
 
-/* Whether the percent-encoded text stands for name. */
+/* Whether the percent-encoded text stands for name; a slash behind it is ignored. */
 static bool path_equals(const char *text, const char *name)
 {
     for (; *text != '\0'; text++, name++) {
@@ -159,6 +160,7 @@ static bool path_equals(const char *text, const char *name)
             c = hi * 16 + lo;
             text += 2;
         }
+        if (*name == '\0' && c == '/' && text[1] == '\0') return true;
         if (c == 0 || c != (unsigned char)*name) return false;
     }
     return *name == '\0';
@@ -197,6 +199,14 @@ static bool is_json(const rose_http_req *r)
     return next == '\0' || next == ';' || next == ' ' || next == '\t';
 }
 
+/* The coding of a body that is sent compressed, else NULL. */
+static const char *coding_of(const rose_http_req *r)
+{
+    const char *coding = rose_http_req_header(r, "Content-Encoding");
+    if (coding == NULL || coding[0] == '\0' || strcasecmp(coding, "identity") == 0) return NULL;
+    return coding;
+}
+
 /* What one job needs of its I/O thread. */
 static bool prepare(rose_api_io *io, rose_api_error *err)
 {
@@ -227,6 +237,12 @@ static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, ros
     if (!is_json(r))
         return rose_api_fail(err, 415, "unsupported_media_type", NULL,
                              "the request needs the header 'Content-Type: application/json'");
+    const char *coding = coding_of(r);
+    if (coding != NULL)
+        return rose_api_fail(err, 415, "unsupported_media_type", NULL,
+                             "Content-Encoding '%.40s' is not supported; send the body "
+                             "uncompressed, without that header",
+                             coding);
     if (kind == ROSE_API_CHAT && a->chat_template == NULL && a->o.model_has_template)
         return rose_api_fail(
             err, 400, "unsupported_chat_template", "messages",
@@ -327,29 +343,40 @@ static void post_stop_profile(rose_api_io *io, rose_http_req *r)
 }
 
 static const route routes[] = {
-    {"/v1/completions", true, post_completions},
-    {"/v1/chat/completions", true, post_chat},
-    {"/v1/models", false, get_models},
-    {"/v1/models/", false, get_model}, /* a prefix */
-    {"/tokenize", true, post_tokenize},
-    {"/detokenize", true, post_detokenize},
-    {"/health", false, get_health},
-    {"/ready", false, get_ready},
-    {"/version", false, get_version},
-    {"/metrics", false, get_metrics},
-    {"/start_profile", true, post_start_profile},
-    {"/stop_profile", true, post_stop_profile},
+    {"/v1/completions", true, false, post_completions},
+    {"/v1/chat/completions", true, false, post_chat},
+    {"/v1/models", false, false, get_models},
+    {"/v1/models/", false, false, get_model}, /* a prefix */
+    {"/tokenize", true, false, post_tokenize},
+    {"/detokenize", true, false, post_detokenize},
+    {"/health", false, true, get_health},
+    {"/ready", false, true, get_ready},
+    {"/version", false, false, get_version},
+    {"/metrics", false, true, get_metrics},
+    {"/start_profile", true, false, post_start_profile},
+    {"/stop_profile", true, false, post_stop_profile},
 };
 
+/* A slash at the end is ignored: it comes of a base URL that has one. */
 static const route *find_route(const char *path)
 {
+    size_t len = strlen(path);
+    while (len > 1 && path[len - 1] == '/')
+        len--;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         size_t n = strlen(routes[i].path);
         bool prefix = routes[i].path[n - 1] == '/';
-        if (strncmp(path, routes[i].path, n) != 0) continue;
-        if (prefix ? path[n] != '\0' : path[n] == '\0') return &routes[i];
+        if (len < n || strncmp(path, routes[i].path, n) != 0) continue;
+        if (prefix ? len > n : len == n) return &routes[i];
     }
     return NULL;
+}
+
+bool rose_api_is_vital(void *arg, const char *path)
+{
+    const route *rt = find_route(path);
+    (void)arg;
+    return rt != NULL && rt->vital;
 }
 
 _Static_assert(sizeof routes / sizeof *routes < ROSE_METRIC_ROUTES, "metrics.h: too few rows");
@@ -371,6 +398,80 @@ static bool method_fits(const route *rt, const char *method)
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
+/* What clients of the OpenAI API and its relatives ask for, and this server does not have. */
+static const char *const absent[] = {
+    "/v1/responses", "/v1/embeddings", "/v1/moderations", "/v1/images",        "/v1/audio",
+    "/v1/files",     "/v1/batches",    "/v1/fine_tuning", "/v1/assistants",    "/v1/threads",
+    "/v1/uploads",   "/v1/messages",   "/v1/edits",       "/v1/vector_stores", "/v1/realtime",
+    "/v1/rerank",    "/v1/score",      "/v1/videos",      "/v1/conversations",
+};
+
+static bool is_absent(const char *path)
+{
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
+        size_t n = strlen(absent[i]);
+        if (strncmp(path, absent[i], n) == 0 && (path[n] == '\0' || path[n] == '/')) return true;
+    }
+    return false;
+}
+
+enum { MAX_GUESS = 256 };
+
+/* The path with /v1 once in front and no slash twice: what a wrong base URL makes of a right one.
+ */
+static void guess_path(char out[MAX_GUESS], const char *path)
+{
+    size_t n = 3;
+    memcpy(out, "/v1", 3);
+    while (*path != '\0' && n < MAX_GUESS - 1) {
+        if (path[0] == '/' && path[1] == '/')
+            path++;
+        else if (strncmp(path, "/v1/", 4) == 0 && n == 3)
+            path += 3;
+        else
+            out[n++] = *path++;
+    }
+    out[n] = '\0';
+}
+
+static void nothing_there(rose_api_error *e, const char *path)
+{
+    char guess[MAX_GUESS];
+    guess_path(guess, path);
+    const bool in_v1 = find_route(guess) != NULL;
+    if (is_absent(guess))
+        rose_api_fail(e, 404, "not_found", NULL,
+                      "'%.200s' is not implemented by this server; it has /v1/completions, "
+                      "/v1/chat/completions and /v1/models",
+                      path);
+    else if (in_v1 || find_route(guess + 3) != NULL)
+        rose_api_fail(e, 404, "not_found", NULL,
+                      "there is nothing at '%.200s'; did you mean '%s'?%s", path,
+                      in_v1 ? guess : guess + 3,
+                      in_v1 ? " The base URL of an OpenAI client ends in /v1" : "");
+    else
+        rose_api_fail(e, 404, "not_found", NULL,
+                      "there is nothing at '%.200s'; the OpenAI API is at /v1, health checks are "
+                      "at /health",
+                      path);
+}
+
+static void wrong_method(rose_api_io *io, rose_http_req *r, const route *rt)
+{
+    rose_api_error e;
+    rose_api_out o = {0};
+    rose_api_fail(&e, 405, "method_not_allowed", NULL, "'%.200s' takes %s, not %.20s",
+                  rose_http_req_path(r), rt->post ? "POST" : "GET", rose_http_req_method(r));
+    rose_api_error_json(&o, &e);
+    reply_out(io, r, 405, rt->post ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n", &o);
+}
+
+/* OPTIONS * asks about the server as a whole. */
+static bool asks_about_server(const char *method, const char *path)
+{
+    return strcmp(path, "*") == 0 && strcmp(method, "OPTIONS") == 0;
+}
+
 void rose_api_on_request(void *arg, rose_http_req *r)
 {
     rose_api *a = arg;
@@ -379,15 +480,13 @@ void rose_api_on_request(void *arg, rose_http_req *r)
     const route *rt = find_route(path);
     rose_api_io *io = &a->io[rose_http_req_thread(r)];
     rose_api_error e;
-    rose_api_out o = {0};
-    if (rt == NULL) {
-        rose_api_fail(&e, 404, "not_found", NULL, "there is nothing at '%.200s'", path);
+    if (asks_about_server(method, path)) {
+        rose_api_reply(io, r, 200, NULL, "Allow: GET, HEAD, POST, OPTIONS\r\n", NULL, 0);
+    } else if (rt == NULL) {
+        nothing_there(&e, path);
         rose_api_reply_error(io, r, &e);
     } else if (!method_fits(rt, method)) {
-        rose_api_fail(&e, 405, "method_not_allowed", NULL, "'%.200s' takes %s, not %.20s", path,
-                      rt->post ? "POST" : "GET", method);
-        rose_api_error_json(&o, &e);
-        reply_out(io, r, 405, rt->post ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n", &o);
+        wrong_method(io, r, rt);
     } else if (label != NULL && !rose_api_label_is_sound(label)) {
         rose_api_fail(&e, 400, NULL, "X-Request-Id",
                       "the header X-Request-Id must be 1 to %d of letters, digits and ._:/+=@-",

@@ -1,4 +1,5 @@
-/* base/fds.c - see fds.h. A descriptor of that number, opened and closed, widens the table. */
+/* base/fds.c - see fds.h. To widen: a descriptor of that number, opened and closed, widens the
+ * table. */
 #include "base/fds.h"
 
 #include <fcntl.h>
@@ -22,6 +23,16 @@ int rose_fds_flush_stdout(int rc)
     if (fflush(stdout) == 0 && !ferror(stdout)) return rc;
     fputs("roseinfer: cannot write all of standard output\n", stderr);
     return rc == 0 ? 1 : rc;
+}
+
+uint64_t rose_fds_raise(uint32_t n)
+{
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0) return UINT64_MAX;
+    const struct rlimit raised = {.rlim_cur = l.rlim_max < n ? l.rlim_max : n,
+                                  .rlim_max = l.rlim_max};
+    if (l.rlim_cur < raised.rlim_cur && setrlimit(RLIMIT_NOFILE, &raised) == 0) l = raised;
+    return l.rlim_cur == RLIM_INFINITY ? UINT64_MAX : l.rlim_cur;
 }
 
 void rose_fds_widen(uint32_t n)

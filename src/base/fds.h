@@ -17,6 +17,11 @@ void rose_fds_open_standard(void);
  * all of stdout could be written and rc is 0. */
 int rose_fds_flush_stdout(int rc);
 
+/* Raises the soft limit of descriptors (ulimit -n) to n, or as far as the hard limit allows;
+ * returns the limit that holds now. Shells set a low soft limit for the sake of programs that use
+ * select(), which this one does not. */
+uint64_t rose_fds_raise(uint32_t n);
+
 /* Makes room for descriptors 0 .. n - 1, or as many of them as the limit allows (and at most
  * 65,536). Does nothing where that fails: it is only slower then. */
 void rose_fds_widen(uint32_t n);

@@ -1,7 +1,8 @@
 /* cli/serve.c - `roseinfer serve`: opens the port, loads the model, serves until told to stop.
  *
- * The main thread owns start and stop and sleeps in between: SIGTERM or SIGINT drains (no new work,
- * what runs goes on), a second one ends at once. All other threads block these signals. */
+ * The main thread owns start and stop and sleeps in between: SIGTERM, SIGINT or SIGHUP drains (no
+ * new work, what runs goes on), a second one ends at once. All other threads block these signals.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -203,6 +204,35 @@ static rose_status check_lock(const rose_engine_flags *f, const rose_model *m,
     return st == ROSE_OK ? ops->plan(m, &o->backend, &plan, err) : st;
 }
 
+/* The signals that drain. A hangup is one of them, because a closed terminal must not cut off
+ * replies; under nohup it is ignored and stays so. */
+static void stop_signals(sigset_t *set)
+{
+    struct sigaction hangup;
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    if (sigaction(SIGHUP, NULL, &hangup) < 0 || hangup.sa_handler != SIG_IGN)
+        sigaddset(set, SIGHUP);
+}
+
+/* Descriptors for all connections. Without them the connection limit would never be met, and it is
+ * that limit at which health checks are still answered. */
+static void fit_connections(rose_serve_flags *f)
+{
+    const uint64_t limit = rose_fds_raise(f->http.max_connections + OWN_FDS);
+    const uint64_t own = limit < 2 * OWN_FDS ? limit / 2 : OWN_FDS;
+    if (limit - own < f->http.max_connections) {
+        const uint32_t asked = f->http.max_connections;
+        f->http.max_connections = limit - own > 0 ? (uint32_t)(limit - own) : 1;
+        rose_log(ROSE_LOG_WARN, "serve",
+                 "--max-connections is %u instead of %u: the limit of descriptors is %" PRIu64
+                 " (ulimit -n)",
+                 f->http.max_connections, asked, limit);
+    }
+    rose_fds_widen(f->http.max_connections + OWN_FDS); /* before any thread */
+}
+
 static int run(const char *dir, rose_serve_flags *f)
 {
     start_times t = {.began = rose_now_ns()};
@@ -212,13 +242,11 @@ static int run(const char *dir, rose_serve_flags *f)
     const rose_backend_ops *ops = NULL;
     rose_buf id = {0};
     sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
+    stop_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread started below */
     signal(SIGPIPE, SIG_IGN);
 
-    rose_fds_widen(f->http.max_connections + OWN_FDS); /* before any thread */
+    fit_connections(f);
     rose_status st = model_id_of(f, dir, &id, &err);
     if (st == ROSE_OK && f->nvtx) st = rose_backend_nvtx(&err); /* before any thread */
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);

@@ -38,6 +38,11 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                         .first = true),
         ROSE_ROW_U32("port", &f->http.port, "N", 0, 65535,
                      "port to listen on; 0 takes a free one and logs it", .first = true),
+        ROSE_ROW_LIST(
+            "allowed-hosts", &f->http.allowed_hosts, "NAME",
+            "names besides localhost that the Host header may hold, as a proxy or another "
+            "machine sends them. The option may be repeated; * allows any name",
+            .unset = "none on a loopback address, else any"),
         ROSE_ROW_CHOICE("chat-template", &f->api.chat_template, "plain",
                         "how chat messages become a prompt",
                         .unset = "plain, if the model has no template", .first = true),
@@ -65,12 +70,18 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                        "gets 503",
                        .unset = "32 times --max-body-size"),
         ROSE_ROW_U32("max-connections", &f->http.max_connections, "N", 1, 1u << 20,
-                     "most open connections; one more gets 503"),
+                     "most open connections. One more replaces the connection that has waited "
+                     "longest without a complete request, or gets 503"),
         ROSE_ROW_U32("header-timeout-ms", &f->http.header_timeout_ms, "MS", 1, 0,
                      "longest time from the first byte of a request to the end of its headers; "
                      "after it the client gets 408"),
         ROSE_ROW_U32("body-timeout-ms", &f->http.body_timeout_ms, "MS", 1, 0,
                      "longest pause within a request body; after it the client gets 408"),
+        ROSE_ROW_U32("body-min-rate", &f->http.body_min_rate, "N", 0, 0,
+                     "least bytes a second of a request body, on average, once --body-timeout-ms "
+                     "has passed; a slower client gets 408. 0 sets no limit"),
+        ROSE_ROW_U32("body-total-timeout-ms", &f->http.body_total_ms, "MS", 1, 0,
+                     "longest time for a whole request body; after it the client gets 408"),
         ROSE_ROW_U32("idle-timeout-ms", &f->http.idle_timeout_ms, "MS", 1, 0,
                      "close a connection that has had no request for this time"),
         ROSE_ROW_U32("write-timeout-ms", &f->http.write_timeout_ms, "MS", 1, 0,
@@ -151,8 +162,9 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char
         "/v1/chat/completions,\n"
         "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics;\n"
         "/start_profile and /stop_profile with --profiler-dir.\n"
-        "SIGTERM or Ctrl-C lets running requests finish; a second one ends at once. The exit\n"
-        "code is 1 if the engine has failed (/health is then 503 until the server is stopped).",
+        "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
+        "The exit code is 1 if the engine has failed (/health is then 503 until the server is "
+        "stopped).",
         opts, n, argc, argv, model);
 }
 

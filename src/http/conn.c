@@ -1,9 +1,21 @@
 /* http/conn.c - one connection: reading, sending, time-outs, its end. On its I/O thread.
  *
  * Reading stays enabled while the user works on a request, so that a client that leaves is seen at
- * once; what arrives goes to a bounded lookahead. When that is full, reading turns into an
- * edge-triggered probe that only asks whether the peer is still there. A client that shuts down its
- * sending side before it has its reply counts as gone, as in nginx and Go.
+ * once; what arrives goes to a bounded lookahead. When that is full, or the client has ended its
+ * sending side, reading turns into an edge-triggered probe for errors.
+ *
+ * A client that has ended its sending side (`printf ... | nc -N`, some proxies) still reads: it
+ * gets its reply, and cost nothing if it had left. Whether it has is not in the FIN that came,
+ * which close() sends as well as shutdown(SHUT_WR). It counts as gone as soon as one of these says
+ * so:
+ *   - recv, send or poll finds an error or a hang-up: a closed socket answers the first bytes of a
+ *     reply with a reset, so a stream ends after one token more; a client that closes with bytes
+ *     unread resets at once; a Unix socket tells the two apart;
+ *   - the kernel, if the client runs on this machine: peer.c, asked again while the reply is due;
+ *   - TCP keep-alive probes: they are answered with a reset when the client's kernel has forgotten
+ *     the closed socket, on Linux after a minute.
+ * So only a reply that is not streamed, to a client on another machine, is computed for that minute
+ * at most in vain.
  *
  * Sending: one send(2) at the end of the turn; the write event is armed only while the socket is
  * full, so a stream that is read costs no epoll_ctl. MSG_NOSIGNAL: SIGPIPE needs no handling.
@@ -11,6 +23,8 @@
  * Time-outs: two deadlines and one libevent timer that is moved only when it would fire too late;
  * when it fires early it is armed again. */
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,24 +161,69 @@ static void take_input_recorded(rose_http_conn *c, size_t len)
     rose_prof_end_with(&span, "bytes", len);
 }
 
-static void take_eof(rose_http_conn *c)
+static size_t unparsed(const rose_http_conn *c)
 {
-    c->eof = true;
-    if (c->state == CONN_CLOSING && http_pending(c) > 0) return; /* it may still read */
-    if ((c->state == CONN_HEAD || c->state == CONN_BODY) && http_pending(c) > 0) {
-        c->state = CONN_CLOSING;
-        c->linger = false;
-        c->read_deadline = 0;
-        return;
-    }
-    c->doomed = true;
+    return c->ahead.len - c->ahead_off;
 }
 
-/* Lookahead is full: has the peer gone? Data cannot tell, poll can. */
+/* Asks the kernel whether the client has closed its socket. The first answer may come too early:
+ * close() sends its FIN before it lets the socket go. So it is asked again soon, then ever less
+ * often, until the reply is sent. */
+static void ask_peer(rose_http_conn *c)
+{
+    enum { FIRST_MS = 20, MOST_MS = 1000 };
+    const http_peer before = c->peer;
+    c->peer = rose_http_peer_ask(c->fd);
+    if (c->peer == HTTP_PEER_CLOSED || (c->peer == HTTP_PEER_REMOTE && before == HTTP_PEER_OPEN)) {
+        rose_http_conn_doom(c); /* closed; or closed a while ago, and forgotten */
+    } else if (c->peer == HTTP_PEER_OPEN) {
+        c->peer_wait_ms = c->peer_wait_ms == 0 ? FIRST_MS : 2 * c->peer_wait_ms;
+        if (c->peer_wait_ms > MOST_MS) c->peer_wait_ms = MOST_MS;
+        c->read_deadline = deadline_in(c->peer_wait_ms);
+    }
+}
+
+static void keep_alive_probes(const rose_http_conn *c)
+{
+    static const int on = 1, seconds = 10, count = 3;
+    setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+    setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
+    setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+/* The client sends nothing more, but a reply to it may be due: see the head of this file. */
+static void watch_half_closed(rose_http_conn *c)
+{
+    if (!c->half_closed || c->state != CONN_BUSY || c->read_deadline != 0) return;
+    if (c->io->h->unix_path != NULL || c->peer == HTTP_PEER_REMOTE) return;
+    if (c->peer == HTTP_PEER_UNKNOWN) keep_alive_probes(c);
+    ask_peer(c);
+}
+
+static void take_eof(rose_http_conn *c)
+{
+    c->eof = c->half_closed = true;
+    if (c->state == CONN_LINGER) c->doomed = true; /* it has read our answer */
+    if (c->state == CONN_BUSY && unparsed(c) == 0) c->keep_alive = false;
+}
+
+/* All of the client's input is parsed and no more comes: after the replies the connection ends. */
+static void end_input(rose_http_conn *c)
+{
+    if (!c->eof || unparsed(c) > 0 || (c->state != CONN_HEAD && c->state != CONN_BODY)) return;
+    c->state = CONN_CLOSING;
+    c->linger = false;
+    c->read_deadline = 0;
+}
+
+/* Nothing is read now. Has the peer gone? Data cannot tell, poll can. */
 static void probe(rose_http_conn *c)
 {
     struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
-    if (poll(&p, 1, 0) > 0) rose_http_conn_doom(c);
+    if (poll(&p, 1, 0) <= 0) return;
+    if ((p.revents & ~POLLRDHUP) != 0 || c->state == CONN_LINGER) c->doomed = true;
+    c->half_closed = true;
 }
 
 static void on_read(evutil_socket_t fd, short what, void *arg)
@@ -174,12 +233,12 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
     rose_http_phase(c->io, "read");
     if (c->read_mode == HTTP_READ_PROBE) {
         probe(c);
+        rose_http_conn_touch(c);
         return;
     }
     /* Bytes beyond the lookahead stay in the kernel, where they slow the sender down. */
     size_t room = HTTP_SCRATCH;
-    if (c->state == CONN_BUSY || c->ahead.len > 0)
-        room = HTTP_LOOKAHEAD - (c->ahead.len - c->ahead_off);
+    if (c->state == CONN_BUSY || c->ahead.len > 0) room = HTTP_LOOKAHEAD - unparsed(c);
     if (room == 0) {
         rose_http_conn_touch(c);
         return;
@@ -200,7 +259,7 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
 /* Input that waited for the reply before it. True: something was used. */
 static bool feed_ahead(rose_http_conn *c)
 {
-    size_t len = c->ahead.len - c->ahead_off;
+    size_t len = unparsed(c);
     if (len == 0 || (c->state != CONN_HEAD && c->state != CONN_BODY)) return false;
     c->io->marked_ns = 0; /* this is no part of the next send */
     size_t used = rose_http_parse(c, c->ahead.data + c->ahead_off, len);
@@ -218,6 +277,23 @@ static bool feed_ahead(rose_http_conn *c)
 
 /* ---- time ---- */
 
+static void read_timed_out(rose_http_conn *c)
+{
+    c->read_deadline = 0;
+    if (c->place == HTTP_PLACE_RESERVE && c->state == CONN_HEAD)
+        rose_http_refuse_extra(c);
+    else if (c->state == CONN_BUSY) /* watch_half_closed looks again */
+        return;
+    else if (c->state == CONN_BODY)
+        rose_http_body_late(c);
+    else if (c->state == CONN_HEAD && c->head.len > 0)
+        rose_http_refuse(c, 408, "timed out waiting for the headers");
+    else if (c->state == CONN_HEAD && http_pending(c) > 0) /* it reads: write_deadline sees to it */
+        c->read_deadline = deadline_in(c->io->h->opts.idle_timeout_ms);
+    else
+        c->doomed = true; /* idle, or lingered long enough */
+}
+
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
     rose_http_conn *c = arg;
@@ -231,16 +307,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         rose_http_conn_slow(c, ROSE_HTTP_SLOW_STALLED);
         return;
     }
-    if (c->read_deadline == 0 || now < c->read_deadline) return;
-    c->read_deadline = 0;
-    if (c->state == CONN_BODY || (c->state == CONN_HEAD && c->head.len > 0))
-        rose_http_refuse(c, 408,
-                         c->state == CONN_BODY ? "timed out waiting for the request body"
-                                               : "timed out waiting for the headers");
-    else if (c->state == CONN_HEAD && http_pending(c) > 0) /* it reads: write_deadline sees to it */
-        c->read_deadline = deadline_in(c->io->h->opts.idle_timeout_ms);
-    else
-        c->doomed = true; /* idle, or lingered long enough */
+    if (c->read_deadline != 0 && now >= c->read_deadline) read_timed_out(c);
 }
 
 static void arm_timer(rose_http_conn *c)
@@ -274,10 +341,7 @@ static void set_read_mode(rose_http_conn *c, http_read_mode mode)
 
 static void arm_events(rose_http_conn *c)
 {
-    bool full = c->ahead.len - c->ahead_off >= HTTP_LOOKAHEAD;
-    if (c->eof)
-        set_read_mode(c, HTTP_READ_OFF);
-    else if (!full)
+    if (!c->eof && unparsed(c) < HTTP_LOOKAHEAD)
         set_read_mode(c, HTTP_READ_ON);
     else /* libevent cannot mix edge and level on one fd; a send will notice the peer's end */
         set_read_mode(c, c->wblocked ? HTTP_READ_OFF : HTTP_READ_PROBE);
@@ -356,6 +420,8 @@ void rose_http_conn_turn(rose_http_conn *c)
     do {
         rose_http_conn_flush(c);
     } while (!c->doomed && feed_ahead(c));
+    end_input(c);
+    watch_half_closed(c);
     if (!http_pending(c)) {
         c->write_deadline = 0;
         rose_http_conn_sent(c);
@@ -363,23 +429,23 @@ void rose_http_conn_turn(rose_http_conn *c)
         if (c->state == CONN_HEAD) let_go(c);
     }
     if (c->state == CONN_CLOSING && http_pending(c) == 0 && !start_linger(c)) c->doomed = true;
+    rose_http_place_update(c);
     count_held(c);
     if (c->io->held > c->io->max_held) shed(c->io);
     if (!c->doomed) arm_events(c);
     if (c->doomed) rose_http_conn_destroy(c);
 }
 
-rose_http_conn *rose_http_conn_new(rose_http_io *io, int fd, bool refused)
+rose_http_conn *rose_http_conn_new(rose_http_io *io, int fd, bool over)
 {
     rose_http_conn *c = calloc(1, sizeof *c);
     if (c == NULL) return NULL;
     c->io = io;
     c->fd = fd;
-    c->refused = refused;
+    c->over = over;
     c->state = CONN_HEAD;
     c->read_mode = HTTP_READ_OFF;
-    atomic_fetch_add_explicit(refused ? &io->h->refused : &io->h->connections, 1,
-                              memory_order_relaxed); /* gauges: they order nothing */
+    atomic_fetch_add_explicit(&io->h->connections, 1, memory_order_relaxed); /* orders nothing */
     return c;
 }
 
@@ -392,17 +458,32 @@ void rose_http_conn_start(rose_http_conn *c)
     evtimer_assign(&c->ev_timer, io->base, on_timer, c);
     rose_http_parse_reset(c);
     c->read_deadline = deadline_in(io->h->opts.idle_timeout_ms);
-    if (c->refused)
-        rose_http_refuse(c, 503, "too many connections");
-    else if (io->drained)
-        rose_http_conn_drain(c);
+    rose_http_place_enter(c);
+    if (io->drained) rose_http_conn_drain(c);
     rose_http_conn_touch(c);
+}
+
+void rose_http_conn_turn_away(rose_http_io *io, int fd, const char *why)
+{
+    rose_http_conn *c = rose_http_conn_new(io, fd, false);
+    if (c == NULL) {
+        close(fd);
+        return;
+    }
+    rose_http_conn_start(c);
+    rose_http_refuse(c, 503, why);
+    /* Bytes left unread would turn our close into a reset, which may overtake the answer. */
+    while (recv(fd, io->scratch, HTTP_SCRATCH, MSG_DONTWAIT) > 0) {
+    }
+    rose_http_conn_flush(c);
+    rose_http_conn_doom(c);
 }
 
 void rose_http_conn_destroy(rose_http_conn *c)
 {
     rose_http *h = c->io->h;
     watch_writes(c, false);
+    rose_http_place_leave(c);
     rose_http_body_uncount(c);
     c->io->held -= c->held;
     if (c->state == CONN_BUSY) {
@@ -423,7 +504,7 @@ void rose_http_conn_destroy(rose_http_conn *c)
     rose_buf_free(&c->head);
     rose_buf_free(&c->body);
     free(c->headers);
-    atomic_fetch_sub_explicit(c->refused ? &h->refused : &h->connections, 1, memory_order_relaxed);
+    if (!c->extra) atomic_fetch_sub_explicit(&h->connections, 1, memory_order_relaxed);
     free(c);
 }
 

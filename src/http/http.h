@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
+#include "base/opts.h"
 
 typedef struct rose_http rose_http;
 typedef struct rose_http_req rose_http_req;
@@ -22,8 +23,12 @@ typedef struct rose_http_callbacks {
      * stream_begin .. stream_end). */
     void (*on_request)(void *arg, rose_http_req *r);
     /* The client has left (or stalled past the limit) before the reply's end: r is no longer usable
-     * when this returns. Not called after the reply ended. */
+     * when this returns. Not called after the reply ended. A client that has only ended its sending
+     * side has not left: see conn.c. */
     void (*on_gone)(void *arg, rose_http_req *r);
+    /* Whether a GET or HEAD of this path is answered although the connection limit is met: health
+     * checks and metrics. Any I/O thread. NULL = none is. */
+    bool (*is_vital)(void *arg, const char *path);
     /* Body of an error that this room answers by itself; appends it to out. NULL = plain text. */
     void (*error_body)(void *arg, int status, const char *message, rose_buf *out);
     /* On a thread that stays awake, between its turns. NULL = nothing. */
@@ -41,22 +46,30 @@ typedef struct rose_http_opts {
     size_t max_body_bytes;       /* over: 413, answered before the body is read */
     size_t max_total_body_bytes; /* of bodies that are being received, together; over: 503. 0 = 32
                                     times max_body_bytes, else not below that */
-    uint32_t max_connections;    /* over: 503 and close */
+    uint32_t max_connections;    /* over: the connection that has waited longest for a complete
+                                    request is dropped; if all of them have work, the new one gets
+                                    503, or its answer if the request is_vital */
     uint32_t header_timeout_ms;  /* from the first byte to the last header; over: 408 */
-    uint32_t body_timeout_ms;    /* longest gap within a body, and a tenth of what a whole
-                                    request may take; over: 408 */
+    uint32_t body_timeout_ms;    /* longest pause within a body; over: 408 */
+    uint32_t body_min_rate;      /* bytes a second that a body must have brought on average, once
+                                    body_timeout_ms have passed; under: 408. 0 = no such limit */
+    uint32_t body_total_ms;      /* longest time for a whole body; over: 408 */
     uint32_t idle_timeout_ms;    /* keep-alive without a request: closed silently */
-    uint32_t
-        write_timeout_ms; /* reply bytes pending and none accepted for so long: on_gone, closed */
-    size_t max_pending_bytes;       /* unsent bytes of one streaming reply; over: on_gone, closed */
+    uint32_t write_timeout_ms;   /* longest time that a client takes none of the reply's pending
+                                    bytes; over: on_gone, closed */
+    rose_opt_list allowed_hosts; /* names that the Host header may hold besides those of the
+                                    address listened on; "*" = any. Empty: no check, unless that
+                                    address is a loopback one */
+    size_t max_pending_bytes;    /* unsent bytes of one streaming reply; over: on_gone, closed */
     size_t max_total_pending_bytes; /* memory of all replies together, whole and streaming, that
                                        clients do not take; over: the one that has taken nothing for
                                        longest is closed, unless it is the only one. Each thread has
                                        its share. 0 = 256 times max_pending_bytes, else not below */
 } rose_http_opts;
 
-void rose_http_opts_default(rose_http_opts *o); /* 127.0.0.1:8888, 1 thread, 64 KiB, 32 MiB, 4096,
-                                                   10 s, 30 s, 75 s, 30 s, 4 MiB */
+/* 127.0.0.1:8888, 1 thread; header 64 KiB, body 32 MiB, 4096 connections; header 10 s, body 30 s,
+ * 1024 bytes a second and 1 hour, idle 75 s, write 30 s; 4 MiB pending. */
+void rose_http_opts_default(rose_http_opts *o);
 
 /* Bind and listen (a port in use fails here, with a message), start the threads. */
 rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose_http_callbacks *cb,
@@ -75,7 +88,8 @@ void rose_http_drain(rose_http *h);
 uint32_t rose_http_inflight(const rose_http *h);
 uint32_t rose_http_connections(const rose_http *h);
 
-/* Any thread: connections that were closed because their clients did not take what was sent. */
+/* Any thread: connections that were closed because their clients did not take what was sent, and
+ * what the connection limit cost: those dropped for new ones, and the new ones that got 503. */
 typedef enum rose_http_slow {
     ROSE_HTTP_SLOW_STALLED, /* write_timeout_ms */
     ROSE_HTTP_SLOW_STREAM,  /* max_pending_bytes */
@@ -83,6 +97,8 @@ typedef enum rose_http_slow {
     ROSE_HTTP_N_SLOW
 } rose_http_slow;
 uint64_t rose_http_n_slow(const rose_http *h, rose_http_slow why);
+uint64_t rose_http_n_dropped(const rose_http *h);
+uint64_t rose_http_n_refused(const rose_http *h);
 
 /* Stop all threads, drop all connections (on_gone for open requests), free. Not from an I/O thread.
  */

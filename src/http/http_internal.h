@@ -29,7 +29,8 @@ enum {
     HTTP_MAX_HEADERS = 256,
     HTTP_MAX_CHUNK_EXT = 1024,
     HTTP_LINGER_MS = 5000,    /* after a refusal: how long the client may go on sending */
-    HTTP_MAX_REFUSED = 64,    /* connections over the limit that may read their 503 in peace */
+    HTTP_RESERVE = 64,        /* connections over the limit, of all threads together: places.c */
+    HTTP_RESERVE_MS = 2000,   /* how long one of these may take to send its request's headers */
     HTTP_SCRATCH = 64 * 1024, /* one read */
     HTTP_MORE_POSTS = 1024    /* beside those of new connections */
 };
@@ -60,8 +61,24 @@ typedef enum http_chunk_state {
 typedef enum http_read_mode {
     HTTP_READ_OFF,
     HTTP_READ_ON,   /* level-triggered */
-    HTTP_READ_PROBE /* lookahead is full: edge-triggered, only to learn that the client left */
+    HTTP_READ_PROBE /* lookahead is full, or nothing more comes: edge-triggered, only to learn that
+                       the client left */
 } http_read_mode;
+
+/* Which list of its thread a connection is on; see places.c. */
+typedef enum http_place {
+    HTTP_PLACE_NONE,    /* it has work, or is about to be destroyed */
+    HTTP_PLACE_WAITING, /* it has no complete request: first to go when the limit is met */
+    HTTP_PLACE_RESERVE  /* it came over the limit, and all others had work */
+} http_place;
+
+/* What is known of a client that has ended its sending side; see peer.c. */
+typedef enum http_peer {
+    HTTP_PEER_UNKNOWN, /* not asked yet */
+    HTTP_PEER_OPEN,    /* on this machine, and its socket is still open */
+    HTTP_PEER_CLOSED,  /* on this machine, and its socket is closed */
+    HTTP_PEER_REMOTE   /* the kernel cannot tell */
+} http_peer;
 
 typedef struct http_header {
     uint32_t name, name_len, value, value_len; /* offsets into conn->head, NUL-terminated there */
@@ -82,17 +99,22 @@ struct rose_http_conn {
     int fd;
     http_conn_state state;
     http_read_mode read_mode;
-    bool dirty;        /* on io->dirty: has work at the end of this turn */
-    bool doomed;       /* will be destroyed at the end of this turn */
-    bool wblocked;     /* the socket's buffer is full: ev_write is armed */
-    bool eof;          /* the client has ended its side */
-    bool linger;       /* when CLOSING: the client may still be sending, let it read our answer */
-    bool refused;      /* over max_connections: not counted */
-    bool keep_alive;   /* what the request allows; final once a reply's head is written */
-    bool head_done;    /* the parser has seen the end of the headers */
-    bool complete;     /* the whole request is here */
-    bool chunked;      /* the request's body is */
-    int refuse_status; /* set by a parser callback that failed */
+    bool dirty;       /* on io->dirty: has work at the end of this turn */
+    bool doomed;      /* will be destroyed at the end of this turn */
+    bool wblocked;    /* the socket's buffer is full: ev_write is armed */
+    bool eof;         /* the client has ended its side */
+    bool linger;      /* when CLOSING: the client may still be sending, let it read our answer */
+    bool extra;       /* in the reserve, once: not counted in rose_http.connections */
+    bool over;        /* came when max_connections was reached; settled when it starts */
+    bool half_closed; /* eof or its sign was seen while a reply was due: the peer is watched */
+    http_place place;
+    http_peer peer;
+    uint32_t peer_wait_ms; /* until the peer is looked at again */
+    bool keep_alive;       /* what the request allows; final once a reply's head is written */
+    bool head_done;        /* the parser has seen the end of the headers */
+    bool complete;         /* the whole request is here */
+    bool chunked;          /* the request's body is */
+    int refuse_status;     /* set by a parser callback that failed */
     const char *refuse_why;
     struct event ev_read, ev_write, ev_timer;
     uint64_t read_deadline, write_deadline; /* ns, 0 = none */
@@ -113,17 +135,19 @@ struct rose_http_conn {
     size_t head_scan; /* searched for line ends up to here */
     size_t line_start;
     rose_buf body;
-    size_t body_counted; /* of it, in rose_http.body_bytes */
+    size_t body_counted;    /* of it, in rose_http.body_bytes */
+    uint64_t body_began_ns; /* when the headers were complete */
     http_chunk_state chunk;
     uint64_t chunk_left;
     size_t line_bytes, trailer_bytes;
     http_header *headers;
     uint32_t n_headers, cap_headers;
-    uint32_t url, url_len;   /* in head */
-    uint64_t content_length; /* still to come, once in CONN_BODY */
+    uint32_t url, url_len;             /* in head */
+    uint32_t authority, authority_len; /* of an absolute URI, in head; length 0 = it has none */
+    uint64_t content_length;           /* still to come, once in CONN_BODY */
     http_parser parser;
     rose_http_req req;
-    TAILQ_ENTRY(rose_http_conn) all_link, dirty_link;
+    TAILQ_ENTRY(rose_http_conn) all_link, dirty_link, place_link;
 };
 
 TAILQ_HEAD(http_conn_list, rose_http_conn);
@@ -161,6 +185,9 @@ struct rose_http_io {
     int wake_fd;
     _Atomic int wake_pending; /* 1 between a wake and the thread's reading of it */
     struct http_conn_list conns, dirty;
+    struct http_conn_list waiting, reserve; /* both oldest first */
+    uint32_t n_reserve;
+    _Atomic uint32_t n_waiting; /* written by this thread, read by the one that accepts */
     LIST_HEAD(, rose_http_timer) timers;
     LIST_HEAD(, http_watch) watches;
     char *scratch;         /* [HTTP_SCRATCH] */
@@ -175,6 +202,11 @@ struct rose_http_io {
     char date[32]; /* "Sat, 21 Nov 2026 01:00:00 GMT" of second date_s */
 };
 
+/* A log line that hostile clients could otherwise write a thousand times a second. */
+typedef struct http_seldom {
+    _Atomic uint64_t next_ns; /* not before then */
+} http_seldom;
+
 struct rose_http {
     rose_http_opts opts;
     rose_http_callbacks cb;
@@ -182,11 +214,16 @@ struct rose_http {
     int listen_fd;     /* thread 0's after start; -1 once closed */
     char *unix_path;   /* owned; NULL for TCP */
     uint16_t port;
+    bool check_host; /* the Host header must hold one of our names */
     struct event ev_accept, ev_accept_again;
     bool accept_added;
-    uint32_t next_io; /* thread 0's */
-    _Atomic uint32_t connections, refused, inflight;
-    _Atomic uint64_t body_bytes; /* received, and neither taken by the user nor dropped */
+    int spare_fd;            /* thread 0's: given up to accept when no descriptor is left */
+    uint64_t n_no_fd;        /* thread 0's: clients turned away for want of a descriptor */
+    uint32_t next_io;        /* thread 0's */
+    http_seldom no_fd, full; /* their log lines */
+    _Atomic uint32_t connections, inflight;
+    _Atomic uint64_t n_dropped, n_refused; /* by the connection limit */
+    _Atomic uint64_t body_bytes;           /* received, and neither taken by the user nor dropped */
     _Atomic uint64_t n_slow[ROSE_HTTP_N_SLOW];
     _Atomic bool draining, stopping;
 };
@@ -198,13 +235,18 @@ static inline void rose_http_phase(rose_http_io *io, const char *name)
     if (rose_stall_limit != 0) rose_http_phase_on(io, name);
 }
 
+/* accept.c: on thread 0 */
+rose_status rose_http_accept_start(rose_http *h, rose_err *err);
+void rose_http_accept_stop(rose_http *h);
+
 /* listen.c */
 rose_status rose_http_listen(rose_http *h, rose_err *err);
 void rose_http_unlisten(rose_http *h);
 
 /* conn.c: all on the connection's thread */
-rose_http_conn *rose_http_conn_new(rose_http_io *io, int fd, bool refused); /* any thread */
+rose_http_conn *rose_http_conn_new(rose_http_io *io, int fd, bool over); /* any thread */
 void rose_http_conn_start(rose_http_conn *c);
+void rose_http_conn_turn_away(rose_http_io *io, int fd, const char *why); /* 503, and the end */
 void rose_http_conn_destroy(rose_http_conn *c); /* on_gone if BUSY; turn and stop only */
 void rose_http_conn_touch(rose_http_conn *c);   /* has work at the end of this turn */
 void rose_http_conn_doom(rose_http_conn *c);    /* destroy at the end of this turn */
@@ -214,13 +256,36 @@ void rose_http_conn_turn(rose_http_conn *c);  /* end of the turn; may destroy c 
 void rose_http_conn_drain(rose_http_conn *c); /* close if idle */
 void rose_http_conn_sent(rose_http_conn *c);  /* a profile's: the last reply's last byte is out */
 
+/* places.c: on the connection's thread, except where said */
+bool rose_http_place_seldom(http_seldom *s);      /* at most once a minute; any thread */
+rose_http_io *rose_http_place_pick(rose_http *h); /* thread 0: where a connection over the limit */
+                                                  /* finds one to replace; NULL = nowhere */
+void rose_http_place_enter(rose_http_conn *c);    /* it starts */
+void rose_http_place_update(rose_http_conn *c);   /* end of its turn */
+void rose_http_place_work(rose_http_conn *c);     /* its request is complete */
+void rose_http_place_leave(rose_http_conn *c);    /* it ends */
+
+/* host.c */
+bool rose_http_host_allowed(const rose_http_conn *c, const char *host, size_t len);
+bool rose_http_host_is_loopback(const char *host, size_t len);
+bool rose_http_host_listed(const rose_opt_list *list, const char *host, size_t len);
+
+/* peer.c */
+http_peer rose_http_peer_ask(int fd);
+
 /* parse.c: takes input while the state is HEAD or BODY; returns how many bytes it used */
 size_t rose_http_parse(rose_http_conn *c, const char *data, size_t len);
 void rose_http_parse_reset(rose_http_conn *c);
-void rose_http_body_uncount(rose_http_conn *c); /* its body is no longer ours */
+
+/* body.c */
+size_t rose_http_body_parse(rose_http_conn *c, const char *data, size_t len); /* in CONN_BODY */
+uint64_t rose_http_body_deadline(const rose_http_conn *c); /* if nothing more comes */
+void rose_http_body_late(rose_http_conn *c);               /* 408, and which limit it was */
+void rose_http_body_uncount(rose_http_conn *c);            /* its body is no longer ours */
 
 /* reply.c */
 void rose_http_refuse(rose_http_conn *c, int status, const char *why);
+void rose_http_refuse_extra(rose_http_conn *c); /* it came over the connection limit */
 static inline size_t http_pending(const rose_http_conn *c)
 {
     return c->out.len - c->out_off + c->next.len;

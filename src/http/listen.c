@@ -1,6 +1,8 @@
 /* http/listen.c - the listening socket: TCP (a name, IPv4, IPv6) or "unix:PATH". */
 #include <errno.h>
+#include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,14 +47,20 @@ static rose_status listen_unix(rose_http *h, const char *path, rose_err *err)
     return ROSE_OK;
 }
 
-static void read_port(rose_http *h)
+/* The port in use, and whether the address is a loopback one, whose Host headers are checked. */
+static void read_address(rose_http *h)
 {
     struct sockaddr_storage sa;
     socklen_t n = sizeof sa;
     if (getsockname(h->listen_fd, (struct sockaddr *)&sa, &n) < 0) return;
-    char port[8];
-    if (getnameinfo((struct sockaddr *)&sa, n, NULL, 0, port, sizeof port, NI_NUMERICSERV) == 0)
-        h->port = (uint16_t)strtoul(port, NULL, 10);
+    char host[INET6_ADDRSTRLEN + IF_NAMESIZE], port[8];
+    if (getnameinfo((struct sockaddr *)&sa, n, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return;
+    h->port = (uint16_t)strtoul(port, NULL, 10);
+    const rose_opt_list *allowed = &h->opts.allowed_hosts;
+    h->check_host = (allowed->n > 0 || rose_http_host_is_loopback(host, strlen(host))) &&
+                    !rose_http_host_listed(allowed, "*", 1);
 }
 
 /* 0 or an errno; on failure listen_fd is closed again. */
@@ -89,7 +97,7 @@ rose_status rose_http_listen(rose_http *h, rose_err *err)
     if (h->listen_fd < 0)
         return rose_fail(err, ROSE_E_IO, "cannot listen on %s port %u: %s%s", host, h->opts.port,
                          strerror(e), e == EADDRINUSE ? " (is another server running?)" : "");
-    read_port(h);
+    read_address(h);
     return ROSE_OK;
 }
 

@@ -3,6 +3,7 @@
  * one buffer, and two parsers must agree where a head ends, which is what request smuggling plays
  * with. Whatever the specification lets a server refuse because intermediaries disagree on it, we
  * refuse: bare LF, folded lines, Content-Length beside Transfer-Encoding, either of them twice. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -73,13 +74,6 @@ static const http_parser_settings g_settings = {
     .on_headers_complete = on_headers_complete,
 };
 
-void rose_http_body_uncount(rose_http_conn *c)
-{
-    /* relaxed: a bound, nothing is published by it */
-    atomic_fetch_sub_explicit(&c->io->h->body_bytes, c->body_counted, memory_order_relaxed);
-    c->body_counted = 0;
-}
-
 void rose_http_parse_reset(rose_http_conn *c)
 {
     rose_http_body_uncount(c);
@@ -88,7 +82,7 @@ void rose_http_parse_reset(rose_http_conn *c)
     c->chunk = CHUNK_SIZE_FIRST;
     c->chunk_left = c->line_bytes = c->trailer_bytes = 0;
     c->n_headers = 0;
-    c->url = c->url_len = 0;
+    c->url = c->url_len = c->authority = c->authority_len = 0;
     c->head_done = c->complete = c->keep_alive = false;
     c->refuse_status = 0;
     c->content_length = 0;
@@ -148,6 +142,10 @@ static bool slice_head(rose_http_conn *c)
     if (http_parser_parse_url(url, c->url_len, 0, &u) != 0) return false;
     c->req.path = "/";
     c->req.query = "";
+    if (u.field_set & (1u << UF_HOST)) {
+        c->authority = c->url + u.field_data[UF_HOST].off;
+        c->authority_len = u.field_data[UF_HOST].len;
+    }
     if (u.field_set & (1u << UF_PATH)) {
         c->req.path = url + u.field_data[UF_PATH].off;
         url[u.field_data[UF_PATH].off + u.field_data[UF_PATH].len] = '\0';
@@ -218,43 +216,101 @@ static int judge_head(rose_http_conn *c, const head_facts *f, const char **why)
     if (f->n_encoding > 0 && !v11) return *why = "Transfer-Encoding in an HTTP/1.0 request", 400;
     if (f->n_encoding > 0 && !f->chunked)
         return *why = "unsupported Transfer-Encoding, use chunked", 501;
-    if (p->method == HTTP_CONNECT) return *why = "CONNECT is not supported", 405;
+    if (p->method == HTTP_CONNECT) return *why = "CONNECT is not supported", 501;
     if (f->n_length > 0 && c->content_length > c->io->h->opts.max_body_bytes)
         return *why = "request body over the limit", 413;
     if (f->expect_unknown) return *why = "unknown Expect", 417;
     return 0;
 }
 
-static void finish_head(rose_http_conn *c)
+/* The parser's messages name its own state. What people get wrong in a request line has its cause
+ * named instead; else NULL. */
+static const char *request_line_fault(const rose_http_conn *c)
+{
+    const char *line = c->head.data;
+    const char *end = memchr(line, '\r', c->head.len);
+    if (end == NULL) return NULL;
+    const char *first = memchr(line, ' ', (size_t)(end - line));
+    const char *last = memrchr(line, ' ', (size_t)(end - line));
+    if (first == NULL || first == last) return NULL;
+    for (const char *p = first + 1; p < last; p++) {
+        if (*p == ' ') return "the path holds a space; write it as %20";
+        if ((unsigned char)*p >= 0x80)
+            return "the path holds a byte that is not ASCII; write its UTF-8 bytes "
+                   "percent-encoded, as in %C3%A9";
+    }
+    return NULL;
+}
+
+static int malformed(const rose_http_conn *c, const char *otherwise, const char **why)
+{
+    *why = request_line_fault(c);
+    if (*why == NULL) *why = otherwise;
+    return 400;
+}
+
+/* Runs the parser over a complete head, and judges. 0, or the status with which to refuse. */
+static int read_head(rose_http_conn *c, head_facts *f, const char **why)
 {
     size_t used = http_parser_execute(&c->parser, &g_settings, c->head.data, c->head.len);
     enum http_errno e = HTTP_PARSER_ERRNO(&c->parser);
+    if (c->refuse_status != 0) return *why = c->refuse_why, c->refuse_status;
+    if (e != HPE_OK) return malformed(c, http_errno_description(e), why);
+    if (!collect_facts(c, f)) return *why = "invalid header name", 400;
+    int status = judge_head(c, f, why);
+    if (status != 0) return status;
+    if (used != c->head.len || !c->head_done || !request_line_is_exact(c) || !slice_head(c))
+        return malformed(c, "malformed request", why);
+    return 0;
+}
+
+/* The name that the client asks for: of an absolute URI, else of the Host header. */
+static bool host_is_ours(rose_http_conn *c)
+{
+    const char *host = rose_http_req_header(&c->req, "Host");
+    size_t n = host == NULL ? 0 : strlen(host);
+    char why[320];
+    if (c->authority_len > 0) {
+        host = c->head.data + c->authority;
+        n = c->authority_len;
+    }
+    if (rose_http_host_allowed(c, host, n)) return true;
+    snprintf(why, sizeof why,
+             "the host '%.*s' is not a name of this server; to allow it, start the server with "
+             "--allowed-hosts %.*s",
+             n < 100 ? (int)n : 100, host, n < 100 ? (int)n : 100, host);
+    rose_http_refuse(c, 403, why);
+    return false;
+}
+
+/* A connection over the limit gets one answer, and only a vital request gets more than 503. */
+static bool may_go_on(rose_http_conn *c)
+{
+    const rose_http_callbacks *cb = &c->io->h->cb;
+    if (!c->extra) return true;
+    c->keep_alive = false;
+    const bool reads = c->parser.method == HTTP_GET || c->parser.method == HTTP_HEAD;
+    if (reads && c->complete && cb->is_vital != NULL && cb->is_vital(cb->arg, c->req.path))
+        return true;
+    rose_http_refuse_extra(c);
+    return false;
+}
+
+static void finish_head(rose_http_conn *c)
+{
     head_facts f = {0};
     const char *why = NULL;
-
-    if (c->refuse_status != 0) {
-        rose_http_refuse(c, c->refuse_status, c->refuse_why);
-        return;
-    }
-    if (e != HPE_OK) {
-        rose_http_refuse(c, 400, http_errno_description(e));
-        return;
-    }
-    if (!collect_facts(c, &f)) {
-        rose_http_refuse(c, 400, "invalid header name");
-        return;
-    }
-    int status = judge_head(c, &f, &why);
-    if (status == 0 &&
-        (used != c->head.len || !c->head_done || !request_line_is_exact(c) || !slice_head(c)))
-        status = 400;
+    int status = read_head(c, &f, &why);
     if (status != 0) {
         rose_http_refuse(c, status, why);
         return;
     }
-    c->state = CONN_BODY;
+    if (!host_is_ours(c)) return;
     c->chunked = f.chunked;
     c->complete = !f.chunked && (f.n_length == 0 || c->content_length == 0);
+    if (!may_go_on(c)) return;
+    c->state = CONN_BODY;
+    c->body_began_ns = rose_now_ns();
     if (c->complete) return;
     if (f.expect && c->parser.http_minor >= 1) {
         static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -294,8 +350,9 @@ static size_t parse_head(rose_http_conn *c, const char *data, size_t len)
             skipped++;
         if (skipped == len) return len;
         c->req.arrival_ns = rose_now_ns();
-        c->read_deadline =
-            c->req.arrival_ns + (uint64_t)c->io->h->opts.header_timeout_ms * 1000000u;
+        if (!c->extra)
+            c->read_deadline =
+                c->req.arrival_ns + (uint64_t)c->io->h->opts.header_timeout_ms * 1000000u;
     }
     size_t limit = c->io->h->opts.max_header_bytes;
     size_t before = c->head.len;
@@ -327,126 +384,12 @@ static size_t parse_head(rose_http_conn *c, const char *data, size_t len)
     return used;
 }
 
-/* ---- bodies ---- */
-
-/* Many clients that each send a body within the limit and stop before its end must not fill the
- * memory together. */
-static bool count_body(rose_http_conn *c, size_t n)
-{
-    rose_http *h = c->io->h;
-    c->body_counted += n;
-    return atomic_fetch_add_explicit(&h->body_bytes, n, memory_order_relaxed) + n <=
-           h->opts.max_total_body_bytes;
-}
-
-/* len bytes of the body, as many as it still wants. */
-static size_t take_body(rose_http_conn *c, const char *data, size_t len, uint64_t *left)
-{
-    size_t n = len < *left ? len : (size_t)*left;
-    if (!count_body(c, n)) {
-        rose_buf_free(&c->body);
-        rose_http_body_uncount(c);
-        rose_http_refuse(c, 503, "too many request bodies at once");
-        return len;
-    }
-    if (rose_buf_add(&c->body, data, n) != ROSE_OK) {
-        rose_http_refuse(c, 503, "out of memory");
-        return len;
-    }
-    *left -= n;
-    return n;
-}
-
-static int hex_value(char ch)
-{
-    if (ch >= '0' && ch <= '9') return ch - '0';
-    if (ch >= 'a' && ch <= 'f') return ch - 'a' + 10;
-    if (ch >= 'A' && ch <= 'F') return ch - 'A' + 10;
-    return -1;
-}
-
-/* The size line is complete. */
-static void begin_chunk(rose_http_conn *c)
-{
-    c->line_bytes = 0;
-    c->chunk = c->chunk_left == 0 ? CHUNK_TRAILER : CHUNK_DATA;
-    if (c->chunk_left > c->io->h->opts.max_body_bytes - c->body.len)
-        rose_http_refuse(c, 413, "request body over the limit");
-}
-
-/* One byte of framing. False: malformed. */
-static bool chunk_byte(rose_http_conn *c, char ch)
-{
-    int digit = hex_value(ch);
-    switch (c->chunk) {
-    case CHUNK_SIZE_FIRST:
-        if (digit < 0) return false;
-        c->chunk = CHUNK_SIZE;
-        c->chunk_left = (uint64_t)digit;
-        return true;
-    case CHUNK_SIZE:
-        if (digit >= 0) {
-            c->chunk_left = c->chunk_left * 16 + (uint64_t)digit;
-            return c->chunk_left <= UINT64_MAX / 32;
-        }
-        c->chunk = ch == '\r' ? CHUNK_SIZE_LF : CHUNK_EXT;
-        return ch == '\r' || ch == ';' || ch == ' ' || ch == '\t';
-    case CHUNK_EXT: /* extensions mean nothing to us */
-        if (ch == '\r') c->chunk = CHUNK_SIZE_LF;
-        return ++c->line_bytes <= HTTP_MAX_CHUNK_EXT && ch != '\n' && ch != '\0';
-    case CHUNK_SIZE_LF:
-        if (ch == '\n') begin_chunk(c);
-        return ch == '\n';
-    case CHUNK_DATA:
-        return false; /* not framing */
-    case CHUNK_DATA_CR:
-        c->chunk = CHUNK_DATA_LF;
-        return ch == '\r';
-    case CHUNK_DATA_LF:
-        c->chunk = CHUNK_SIZE_FIRST;
-        return ch == '\n';
-    case CHUNK_TRAILER: /* its lines are skipped */
-        if (ch == '\r')
-            c->chunk = CHUNK_TRAILER_LF;
-        else
-            c->line_bytes++;
-        return ++c->trailer_bytes <= c->io->h->opts.max_header_bytes && ch != '\n' && ch != '\0';
-    case CHUNK_TRAILER_LF:
-        c->chunk = CHUNK_TRAILER;
-        c->complete = c->line_bytes == 0;
-        c->line_bytes = 0;
-        return ch == '\n';
-    }
-    return false;
-}
-
-static size_t parse_chunked(rose_http_conn *c, const char *data, size_t len)
-{
-    size_t used = 0;
-    while (used < len && c->state == CONN_BODY && !c->complete) {
-        if (c->chunk == CHUNK_DATA) {
-            used += take_body(c, data + used, len - used, &c->chunk_left);
-            if (c->chunk_left == 0) c->chunk = CHUNK_DATA_CR;
-        } else if (!chunk_byte(c, data[used++])) {
-            rose_http_refuse(c, 400, "malformed chunked body");
-        }
-    }
-    return used;
-}
-
-static size_t parse_body(rose_http_conn *c, const char *data, size_t len)
-{
-    if (c->chunked) return parse_chunked(c, data, len);
-    size_t used = take_body(c, data, len, &c->content_length);
-    c->complete = c->state == CONN_BODY && c->content_length == 0;
-    return used;
-}
-
 static void deliver(rose_http_conn *c)
 {
     rose_http *h = c->io->h;
     c->state = CONN_BUSY;
     c->read_deadline = 0;
+    rose_http_place_work(c);
     c->req.complete_ns = rose_now_ns();
     c->req.prof_id = rose_prof_on() ? rose_prof_new_id() : 0;
     atomic_fetch_add_explicit(&h->inflight, 1, memory_order_relaxed); /* a gauge, orders nothing */
@@ -456,15 +399,6 @@ static void deliver(rose_http_conn *c)
     rose_prof_end(&span);
 }
 
-/* The gap limit, and ten times as long for the request as a whole: a byte now and then must not
- * hold a connection for ever. */
-static uint64_t body_deadline(const rose_http_conn *c)
-{
-    uint64_t limit = (uint64_t)c->io->h->opts.body_timeout_ms * 1000000u;
-    uint64_t gap = rose_now_ns() + limit, whole = c->req.arrival_ns + 10 * limit;
-    return gap < whole ? gap : whole;
-}
-
 size_t rose_http_parse(rose_http_conn *c, const char *data, size_t len)
 {
     size_t used = 0;
@@ -472,13 +406,13 @@ size_t rose_http_parse(rose_http_conn *c, const char *data, size_t len)
         if (c->state == CONN_HEAD)
             used += parse_head(c, data + used, len - used);
         else if (c->state == CONN_BODY)
-            used += parse_body(c, data + used, len - used);
+            used += rose_http_body_parse(c, data + used, len - used);
         else
             break;
         if (c->state == CONN_BODY && c->complete)
             deliver(c);
         else if (c->state == CONN_BODY)
-            c->read_deadline = body_deadline(c);
+            c->read_deadline = rose_http_body_deadline(c);
     }
     return used;
 }

@@ -132,6 +132,12 @@ void rose_http_refuse(rose_http_conn *c, int status, const char *why)
     c->read_deadline = 0;
 }
 
+void rose_http_refuse_extra(rose_http_conn *c)
+{
+    rose_http_refuse(c, 503, "too many connections");
+    atomic_fetch_add_explicit(&c->io->h->n_refused, 1, memory_order_relaxed); /* a count */
+}
+
 /* The reply is complete in `out`: on to the next request, or to the end. */
 static void end_reply(rose_http_conn *c)
 {
@@ -143,6 +149,7 @@ static void end_reply(rose_http_conn *c)
     if (!c->keep_alive || atomic_load_explicit(&h->draining, memory_order_relaxed)) {
         c->state = CONN_CLOSING;
         c->linger = c->ahead.len > c->ahead_off;
+        c->read_deadline = 0;
     } else {
         c->state = CONN_HEAD;
         rose_http_parse_reset(c);

@@ -1,11 +1,9 @@
-/* http/server.c - the I/O threads: start, accept, post, watch, timers, drain, stop.
+/* http/server.c - the I/O threads: start, post, watch, timers, drain, stop.
  *
- * Thread 0 accepts and hands connections out in turn; the owner of a connection never changes. Each
+ * Thread 0 accepts (accept.c); the owner of a connection never changes. Each
  * thread runs its own event_base without locks: what comes from other threads comes through one
  * MPSC ring and an eventfd, whose wake-up also carries drain and stop. */
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,7 +19,7 @@
 #include "base/profile.h"
 #include "http/http_internal.h"
 
-enum { ACCEPT_BURST = 64, ACCEPT_RETRY_MS = 100, MAX_HEADER_BYTES = 16 << 20 };
+enum { MAX_HEADER_BYTES = 16 << 20 };
 
 typedef struct post_item {
     void (*fn)(void *arg);
@@ -39,6 +37,8 @@ void rose_http_opts_default(rose_http_opts *o)
         .max_connections = 4096,
         .header_timeout_ms = 10000,
         .body_timeout_ms = 30000,
+        .body_min_rate = 1024,
+        .body_total_ms = 3600000,
         .idle_timeout_ms = 75000,
         .write_timeout_ms = 30000,
         .max_pending_bytes = 4u << 20,
@@ -92,7 +92,7 @@ static void wake(rose_http_io *io)
  * so a larger one would look like a leak for as long. */
 static uint32_t post_cap(const rose_http *h)
 {
-    return h->opts.max_connections + HTTP_MAX_REFUSED + HTTP_MORE_POSTS;
+    return h->opts.max_connections + HTTP_RESERVE + HTTP_MORE_POSTS;
 }
 
 static void run_posts(rose_http_io *io)
@@ -112,21 +112,11 @@ static void drop_connections(rose_http_io *io)
         rose_http_conn_destroy(c);
 }
 
-static void stop_accepting(rose_http *h)
-{
-    if (h->accept_added) {
-        event_del(&h->ev_accept);
-        event_del(&h->ev_accept_again);
-        h->accept_added = false;
-    }
-    rose_http_unlisten(h);
-}
-
 static void drain_thread(rose_http_io *io)
 {
     rose_http_conn *c;
     io->drained = true;
-    if (io->index == 0) stop_accepting(io->h);
+    if (io->index == 0) rose_http_accept_stop(io->h);
     TAILQ_FOREACH(c, &io->conns, all_link)
     rose_http_conn_drain(c);
 }
@@ -198,67 +188,6 @@ void rose_http_stay_awake(rose_http *h, uint32_t thread, uint64_t until_ns)
     h->ios[thread].awake_until_ns = until_ns;
 }
 
-/* ---- accepting ---- */
-
-static void adopt(void *arg)
-{
-    rose_http_conn_start(arg);
-}
-
-/* Gives fd to the next thread, or turns it away. */
-static void hand_out(rose_http *h, int fd)
-{
-    int one = 1;
-    if (h->unix_path == NULL) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    bool refused =
-        atomic_load_explicit(&h->connections, memory_order_relaxed) >= h->opts.max_connections;
-    if (refused && atomic_load_explicit(&h->refused, memory_order_relaxed) >= HTTP_MAX_REFUSED) {
-        close(fd);
-        return;
-    }
-    rose_http_io *io = &h->ios[h->next_io++ % h->opts.n_threads];
-    rose_http_conn *c = rose_http_conn_new(io, fd, refused);
-    if (c == NULL) {
-        close(fd);
-    } else if (io->index == 0) {
-        rose_http_conn_start(c);
-    } else if (rose_http_post(h, io->index, adopt, c) != ROSE_OK) {
-        close(fd);
-        atomic_fetch_sub_explicit(refused ? &h->refused : &h->connections, 1, memory_order_relaxed);
-        free(c);
-    }
-}
-
-static void on_accept(evutil_socket_t fd, short what, void *arg)
-{
-    rose_http *h = arg;
-    (void)what;
-    rose_http_phase(&h->ios[0], "accept");
-    for (int i = 0; i < ACCEPT_BURST; i++) {
-        int client = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (client >= 0) {
-            hand_out(h, client);
-        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            /* Waiting connections stay readable: without a pause this would spin. */
-            rose_log(ROSE_LOG_WARN, "http", "accept: %s", strerror(errno));
-            struct timeval tv = {0, ACCEPT_RETRY_MS * 1000};
-            event_del(&h->ev_accept);
-            event_add(&h->ev_accept_again, &tv);
-            return;
-        } else if (errno != EINTR && errno != ECONNABORTED) {
-            return;
-        }
-    }
-}
-
-static void on_accept_again(evutil_socket_t fd, short what, void *arg)
-{
-    rose_http *h = arg;
-    (void)fd;
-    (void)what;
-    event_add(&h->ev_accept, NULL);
-}
-
 /* ---- start and stop ---- */
 
 static rose_status check_opts(const rose_http_opts *o, const rose_http_callbacks *cb, rose_err *err)
@@ -276,8 +205,8 @@ static rose_status check_opts(const rose_http_opts *o, const rose_http_callbacks
         return rose_fail(err, ROSE_E_INVAL, "http: all replies together may have less than one");
     if (o->max_connections == 0 || o->max_pending_bytes == 0)
         return rose_fail(err, ROSE_E_INVAL, "http: limits must be positive");
-    if (o->header_timeout_ms == 0 || o->body_timeout_ms == 0 || o->idle_timeout_ms == 0 ||
-        o->write_timeout_ms == 0)
+    if (o->header_timeout_ms == 0 || o->body_timeout_ms == 0 || o->body_total_ms == 0 ||
+        o->idle_timeout_ms == 0 || o->write_timeout_ms == 0)
         return rose_fail(err, ROSE_E_INVAL, "http: time-outs must be positive");
     return ROSE_OK;
 }
@@ -376,7 +305,7 @@ rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose
         h->opts.max_total_pending_bytes =
             o->max_pending_bytes < SIZE_MAX / 256 ? 256 * o->max_pending_bytes : SIZE_MAX;
     h->cb = *cb;
-    h->listen_fd = -1;
+    h->listen_fd = h->spare_fd = -1;
     for (uint32_t i = 0; i < o->n_threads; i++) {
         rose_http_io *io = &h->ios[i];
         io->h = h;
@@ -388,6 +317,8 @@ rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose
         if (io->max_held < o->max_pending_bytes) io->max_held = o->max_pending_bytes;
         TAILQ_INIT(&io->conns);
         TAILQ_INIT(&io->dirty);
+        TAILQ_INIT(&io->waiting);
+        TAILQ_INIT(&io->reserve);
         LIST_INIT(&io->timers);
         LIST_INIT(&io->watches);
     }
@@ -395,13 +326,7 @@ rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose
     for (uint32_t i = 0; i < o->n_threads; i++) {
         if ((st = io_init(&h->ios[i], err)) != ROSE_OK) goto done;
     }
-    evtimer_assign(&h->ev_accept_again, h->ios[0].base, on_accept_again, h);
-    event_assign(&h->ev_accept, h->ios[0].base, h->listen_fd, EV_READ | EV_PERSIST, on_accept, h);
-    if (event_add(&h->ev_accept, NULL) < 0) {
-        st = rose_fail(err, ROSE_E_IO, "http: cannot watch the listening socket");
-        goto done;
-    }
-    h->accept_added = true;
+    if ((st = rose_http_accept_start(h, err)) != ROSE_OK) goto done;
     if ((st = start_threads(h, err)) != ROSE_OK) goto done;
     *out = h;
 done:
@@ -420,7 +345,7 @@ void rose_http_stop(rose_http *h)
     for (uint32_t i = 0; i < h->opts.n_threads; i++) {
         if (h->ios[i].started) pthread_join(h->ios[i].thread, NULL);
     }
-    stop_accepting(h);
+    rose_http_accept_stop(h);
     /* Accepted posts run exactly once: the rest of them here, where no thread is left. */
     for (uint32_t i = 0; i < h->opts.n_threads; i++) {
         if (h->ios[i].posts != NULL) run_posts(&h->ios[i]);
@@ -457,6 +382,16 @@ uint32_t rose_http_connections(const rose_http *h)
 uint64_t rose_http_n_slow(const rose_http *h, rose_http_slow why)
 {
     return atomic_load_explicit(&h->n_slow[why], memory_order_relaxed);
+}
+
+uint64_t rose_http_n_dropped(const rose_http *h)
+{
+    return atomic_load_explicit(&h->n_dropped, memory_order_relaxed);
+}
+
+uint64_t rose_http_n_refused(const rose_http *h)
+{
+    return atomic_load_explicit(&h->n_refused, memory_order_relaxed);
 }
 
 /* ---- post, watch, timers ---- */

@@ -485,6 +485,18 @@ uint64_t rose_http_n_slow(const rose_http *h, rose_http_slow why)
     return 10 + (uint64_t)why;
 }
 
+uint64_t rose_http_n_dropped(const rose_http *h)
+{
+    (void)h;
+    return 20;
+}
+
+uint64_t rose_http_n_refused(const rose_http *h)
+{
+    (void)h;
+    return 21;
+}
+
 /* One turn of the event loop; waits up to ms for something. */
 static inline void fake_turn(int ms)
 {

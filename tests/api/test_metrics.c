@@ -219,6 +219,8 @@ static void empty_page(void **state)
     SAME(value("vllm:time_to_first_token_seconds_count", ""), 0);
     SAME(value("roseinfer:slow_clients_dropped_total", ",reason=\"stalled\""), 10);
     SAME(value("roseinfer:slow_clients_dropped_total", ",reason=\"together\""), 12);
+    SAME(value("roseinfer:connections_dropped_total", ""), 20);
+    SAME(value("roseinfer:connections_refused_total", ""), 21);
     assert_true(plain("process_resident_memory_bytes") > 1e5);
     assert_true(plain("process_start_time_seconds") > 1.6e9);
     assert_true(plain("process_open_fds") > 2 && plain("process_cpu_seconds_total") > 0);

@@ -300,7 +300,7 @@ def test_stop(s):
 def test_errors(s):
     cases = [
         ({"prompt": ""}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": [10 ** 9]}, "prompt"),
-        ({"prompt": [-1]}, "prompt"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 10 ** 9}, "prompt"),
+        ({"prompt": [-1]}, "prompt"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 10 ** 9}, "max_tokens"),
         ({"temperature": -1}, "temperature"), ({"temperature": "hot"}, "temperature"), ({"top_p": 2}, "top_p"),
         ({"n": 0}, "n"), ({"n": 10 ** 6}, "n"), ({"logprobs": 21}, "logprobs"),
         ({"best_of": 3}, "best_of"), ({"suffix": "x"}, "suffix"), ({"logit_bias": {"5": 101}}, "logit_bias"),
@@ -554,11 +554,11 @@ def test_limits():
         r = httpx.post(s.url + "/v1/completions", json={"prompt": "x" * 10000}, timeout=20)
         check("oversized body: 413 in OpenAI's shape", r.status_code == 413 and
               r.json()["error"]["type"] == "invalid_request_error", r.text)
-        r = raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
+        r = raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n")
         check("announced oversized body: 413 unread", b" 413 " in r.split(b"\r\n")[0], r)
         r = raw(b"GET /health HTTP/1.1\r\nHo")
         check("slow headers: 408", b" 408 " in r.split(b"\r\n")[0] and b'{"error":' in r, r)
-        r = raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        r = raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc")
         check("slow body: 408", b" 408 " in r.split(b"\r\n")[0], r)
         r = raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20 + b"\r\n\r\n")
         check("garbage: 400", b" 400 " in r.split(b"\r\n")[0], r)
@@ -602,7 +602,7 @@ def test_drain_slow_reader():
         c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         c.settimeout(60)
         c.connect(("127.0.0.1", s.port))
-        c.sendall(b"POST /detokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        c.sendall(b"POST /detokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                   b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
         got = c.recv(1000)
         s.p.send_signal(signal.SIGTERM)

@@ -86,7 +86,7 @@ static int send_request(const server *s, const char *path, const char *body)
     assert_true(fd >= 0);
     assert_int_equal(connect(fd, (const struct sockaddr *)(const void *)&to, sizeof to), 0);
     int n = snprintf(head, sizeof head,
-                     "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                     "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                      "Connection: close\r\nContent-Length: %zu\r\n\r\n",
                      path, strlen(body));
     assert_int_equal(write(fd, head, (size_t)n), n);

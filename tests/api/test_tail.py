@@ -106,7 +106,7 @@ def test_big_bodies():
         for _ in range(4):  # more than there are workers
             with socket.create_connection(("127.0.0.1", s.port), 60) as k:
                 body = json.dumps({"prompt": "ab" * (BODY_MB * 500000)}).encode()
-                k.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                k.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                           b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
         check("after clients that left: answered", complete(s, max_tokens=2).usage.completion_tokens == 2)
         check("no stream was disturbed", not others.close(), others.errors)
@@ -167,7 +167,7 @@ def test_slow_reader():
         for k in slow:
             k.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             k.connect(("127.0.0.1", s.port))
-            k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                       b"Content-Length: %d\r\n\r\n%s" % (len(body), body.encode()))
         top, end = before, time.monotonic() + 120
         while s.get("/health").json()["cancelled"] < cancelled + len(slow) and time.monotonic() < end:

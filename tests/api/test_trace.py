@@ -151,7 +151,7 @@ def test_load_inline():
 def pipelined(s):
     """The trace, and the ways of those that did not end, of three requests in a packet and of a client that leaves."""
     start(s)
-    one = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    one = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.create_connection(("127.0.0.1", s.port)) as c:
         c.sendall(one * 3)
         got = b""
@@ -159,7 +159,7 @@ def pipelined(s):
             got += c.recv(65536)
     body = json.dumps({"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True, "n": 8}).encode()
     with socket.create_connection(("127.0.0.1", s.port)) as c:
-        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                   b"Content-Length: %d\r\n\r\n" % len(body) + body)
         c.recv(100)
     s.settle()

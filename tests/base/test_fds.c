@@ -71,11 +71,26 @@ static void test_none_left(void **state)
     assert_int_equal(rose_procstat_read().open_fds, open);
 }
 
+static void test_raise(void **state)
+{
+    (void)state;
+    struct rlimit before;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    if (before.rlim_max < 1024) skip();
+    set_limit(64);
+    assert_int_equal(rose_fds_raise(32), 64); /* never down */
+    assert_int_equal(rose_fds_raise(1000), 1000);
+    const uint64_t most = rose_fds_raise(UINT32_MAX);
+    if (before.rlim_max < UINT32_MAX) assert_int_equal(most, before.rlim_max);
+    set_limit(before.rlim_cur);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_widen),
         cmocka_unit_test(test_none_left),
+        cmocka_unit_test(test_raise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -208,14 +208,24 @@ static void on_poll(void *arg, uint32_t thread)
     atomic_fetch_add(&g_polls[thread], 1);
 }
 
-static const rose_http_callbacks g_cb = {
-    .on_request = on_request, .on_gone = on_gone, .error_body = error_body, .poll = on_poll};
+static bool is_vital(void *arg, const char *path)
+{
+    (void)arg;
+    return strcmp(path, "/hello") == 0;
+}
+
+static const rose_http_callbacks g_cb = {.on_request = on_request,
+                                         .on_gone = on_gone,
+                                         .is_vital = is_vital,
+                                         .error_body = error_body,
+                                         .poll = on_poll};
 
 static rose_http_opts test_opts(void)
 {
     rose_http_opts o;
     rose_http_opts_default(&o);
     o.port = 0;
+    assert_true(rose_opt_list_add(&o.allowed_hosts, "x,h")); /* what the tests call the server */
     return o;
 }
 

@@ -198,7 +198,7 @@ static void test_refusals(void **state)
         {505, "GET /\r\n\r\n"},
         {400, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"},
         {400, "\x16\x03\x01\x02\r\n\r\n"},
-        {405, "CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n"},
+        {501, "CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n"},
         {400, "GET / HTTP/1.1\r\n\r\n"},
         {400, "GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n"},
         {417, "POST / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\nContent-Length: 1\r\n\r\n"},

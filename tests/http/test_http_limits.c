@@ -1,8 +1,7 @@
-/* tests/http/test_http_limits.c - limits, time-outs, clients that leave or stall, load, drain,
+/* tests/http/test_http_limits.c - limits, time-outs, clients that stall, load, drain,
  * stop. Each test runs a server of its own, with short time-outs where they are the matter; nothing
  * is checked against the clock but that a wait ends at all. */
 #include <malloc.h>
-#include <sys/resource.h>
 
 #include "http_fixture.h"
 
@@ -162,33 +161,6 @@ static void test_trailer_and_extension_limits(void **state)
     rose_buf_free(&b);
 }
 
-static void test_connection_limit(void **state)
-{
-    (void)state;
-    enum { LIMIT = 4 };
-    rose_http_opts o = test_opts();
-    o.max_connections = LIMIT;
-    server_start(&o);
-    int fds[LIMIT];
-    for (int i = 0; i < LIMIT; i++) {
-        rose_buf b = {0};
-        fds[i] = client();
-        say(fds[i], HELLO);
-        assert_int_equal(hear(fds[i], &b, 10), 1);
-        rose_buf_free(&b);
-    }
-    for (int i = 0; i < 3; i++) { /* with and without a request on the way */
-        int fd = client();
-        if (i > 0) (void)say_bytes(fd, HELLO, sizeof HELLO - 1);
-        expect_refusal(fd, 503);
-    }
-    assert_int_equal(rose_http_connections(g_http), LIMIT);
-    for (int i = 0; i < LIMIT; i++)
-        close(fds[i]);
-    wait_no_connections();
-    expect_hello();
-}
-
 /* Each body is within its limit, all of them together are not: one is refused, the others go on. */
 static void test_bodies_together(void **state)
 {
@@ -283,36 +255,6 @@ static void test_replies_together(void **state)
     assert_non_null(strstr(err.msg, "all replies together"));
 }
 
-/* Out of descriptors: accepting pauses instead of spinning, and goes on when there are some. */
-static void test_no_descriptors(void **state)
-{
-    (void)state;
-    rose_http_opts o = test_opts();
-    server_start(&o);
-    rose_log_set_level(ROSE_LOG_OFF);
-    struct rlimit old, low;
-    rose_buf b = {0};
-    int spare = dup(0), lowest = dup(0);
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
-    low = old;
-    low.rlim_cur = (rlim_t)lowest + 1;
-    close(lowest);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    int fd = client(); /* takes the last one; none is left for the server's end */
-    say(fd, HELLO_CLOSE);
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    int answered = poll(&p, 1, 150);
-    close(spare);
-    int rc = hear(fd, &b, 0);
-    setrlimit(RLIMIT_NOFILE, &old);
-    rose_log_set_level(ROSE_LOG_INFO);
-    assert_int_equal(answered, 0);
-    assert_int_equal(rc, 0);
-    assert_int_equal(status_of(&b), 200);
-    rose_buf_free(&b);
-    close(fd);
-}
-
 /* ---- time ---- */
 
 /* A machine may stand still for longer than a time-out of the server; what is served in time is
@@ -356,9 +298,10 @@ static void test_slow_body(void **state)
     (void)state;
     rose_http_opts o = test_opts();
     o.body_timeout_ms = 1000;
+    o.body_min_rate = 2; /* one more byte allows half a second more */
     o.header_timeout_ms = 800;
     server_start(&o);
-    /* Longer in all than both time-outs, no gap over the limit: served. */
+    /* Longer in all than both time-outs, no pause over the limit: served. */
     static const char head[] =
         "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nConnection: close\r\n\r\n";
     int fd;
@@ -379,6 +322,44 @@ static void test_slow_body(void **state)
     fd = client();
     say(fd, "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
     expect_refusal(fd, 408);
+}
+
+/* One byte every 10 ms until the server answers: 408, and which limit it was. */
+static void expect_body_cut_off(const rose_http_opts *o, bool sends, const char *why)
+{
+    rose_buf b = {0};
+    server_start(o);
+    int fd = client();
+    say(fd, "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n");
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (poll(&p, 1, 10) == 0) {
+        if (sends && !say_bytes(fd, "x", 1)) break;
+    }
+    assert_int_equal(hear(fd, &b, 0), 0);
+    assert_int_equal(status_of(&b), 408);
+    if (strstr(rose_buf_str(&b), why) == NULL) fail_msg("'%s' is not in %s", why, b.data);
+    rose_buf_free(&b);
+    close(fd);
+    assert_int_equal(atomic_load(&g_requests), 0);
+    server_stop();
+}
+
+/* A byte now and then must not hold a connection for ever. */
+static void test_body_rates(void **state)
+{
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.body_timeout_ms = 500;
+    o.body_min_rate = 1000;
+    expect_body_cut_off(&o, true, "slower than 1000 bytes a second (--body-min-rate)");
+    o.body_min_rate = 0;
+    expect_body_cut_off(&o, false, "came for 500 ms (--body-timeout-ms)");
+    o.body_timeout_ms = 60000;
+    o.body_total_ms = 300;
+    expect_body_cut_off(&o, true, "longer than 300 ms (--body-total-timeout-ms)");
+    o.body_total_ms = 0;
+    rose_err err = {""};
+    assert_int_equal(rose_http_start(&g_http, &o, &g_cb, &err), ROSE_E_INVAL);
 }
 
 static void test_idle(void **state)
@@ -407,83 +388,6 @@ static void test_idle(void **state)
         assert_int_equal(status_of(&b), 200);
     }
     rose_buf_free(&b);
-}
-
-/* ---- clients that leave ---- */
-
-typedef enum leave_how { LEAVE_CLOSE, LEAVE_RESET, LEAVE_HALF } leave_how;
-
-static void leave(int fd, leave_how how)
-{
-    struct linger l = {1, 0};
-    if (how == LEAVE_RESET) setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l);
-    if (how == LEAVE_HALF) {
-        rose_buf b = {0};
-        shutdown(fd, SHUT_WR);
-        (void)hear(fd, &b, 0); /* the server ends it, we need not */
-        rose_buf_free(&b);
-    }
-    close(fd);
-}
-
-static void test_leaving(void **state)
-{
-    static const struct {
-        const char *text;
-        uint32_t requests; /* that reach the handler */
-        uint32_t gone;
-    } stages[] = {
-        {"", 0, 0},
-        {"GET /hel", 0, 0},
-        {"GET /hello HTTP/1.1\r\nHost: x\r\n", 0, 0},
-        {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc", 0, 0},
-        {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", 0, 0},
-        {"GET /never HTTP/1.1\r\nHost: x\r\n\r\n", 1, 1},
-        {"GET /never HTTP/1.1\r\nHost: x\r\n\r\nGET /hello HTTP/1.1\r\nHost: x\r\n\r\n", 1, 1},
-        {"GET /stream?n=1000000 HTTP/1.1\r\nHost: x\r\n\r\n", 1, 1},
-        {"GET /stream?n=2&ms=1000000 HTTP/1.1\r\nHost: x\r\n\r\n", 1, 1},
-        {"GET /later?ms=1000000 HTTP/1.0\r\n\r\n", 1, 1},
-        {"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", 1, 0},
-    };
-    (void)state;
-    rose_http_opts o = test_opts();
-    o.n_threads = 2;
-    server_start(&o);
-    uint32_t requests = 0, gone = 0;
-    for (size_t i = 0; i < sizeof stages / sizeof *stages; i++) {
-        for (int how = LEAVE_CLOSE; how <= LEAVE_HALF; how++) {
-            int fd = client();
-            say(fd, stages[i].text);
-            requests += stages[i].requests;
-            wait_for(&g_requests, requests);
-            leave(fd, (leave_how)how);
-            gone += stages[i].gone;
-            wait_for(&g_gone, gone);
-            wait_no_connections();
-        }
-    }
-}
-
-/* The lookahead is full, so nothing is read any more: leaving must be seen all the same. */
-static void test_leaving_behind_full_lookahead(void **state)
-{
-    (void)state;
-    rose_http_opts o = test_opts();
-    server_start(&o);
-    for (uint32_t how = LEAVE_CLOSE; how <= LEAVE_HALF; how++) {
-        rose_buf b = {0};
-        while (b.len < 100000)
-            assert_int_equal(rose_buf_add(&b, HELLO, sizeof HELLO - 1), ROSE_OK);
-        int fd = client();
-        say(fd, "GET /never HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert_true(say_bytes(fd, b.data, b.len));
-        rose_buf_free(&b);
-        wait_for(&g_requests, how + 1);
-        usleep(20000); /* let the server read what it will */
-        leave(fd, (leave_how)how);
-        wait_for(&g_gone, how + 1);
-        wait_no_connections();
-    }
 }
 
 /* ---- clients that read slowly ---- */
@@ -760,25 +664,14 @@ static void test_stop_under_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_header_limits),
-        TEST(test_body_limits),
-        TEST(test_excess_input),
-        TEST(test_trailer_and_extension_limits),
-        TEST(test_connection_limit),
-        TEST(test_bodies_together),
-        TEST(test_replies_together),
-        TEST(test_no_descriptors),
-        TEST(test_slow_headers),
-        TEST(test_slow_body),
-        TEST(test_idle),
-        TEST(test_leaving),
-        TEST(test_leaving_behind_full_lookahead),
-        TEST(test_slow_reader),
-        TEST(test_write_timeout),
-        TEST(test_idle_memory),
-        TEST(test_many_streams),
-        TEST(test_drain),
-        TEST(test_stop_under_load),
+        TEST(test_header_limits),   TEST(test_body_limits),
+        TEST(test_excess_input),    TEST(test_trailer_and_extension_limits),
+        TEST(test_bodies_together), TEST(test_replies_together),
+        TEST(test_slow_headers),    TEST(test_slow_body),
+        TEST(test_body_rates),      TEST(test_idle),
+        TEST(test_slow_reader),     TEST(test_write_timeout),
+        TEST(test_idle_memory),     TEST(test_many_streams),
+        TEST(test_drain),           TEST(test_stop_under_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

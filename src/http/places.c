@@ -1,0 +1,144 @@
+/* http/places.c - who keeps a place when --max-connections is met.
+ *
+ * Opening a connection costs a client nothing, so thousands that never send a whole request must
+ * not lock out those that do. Each thread keeps two lists:
+ *
+ *   waiting   connections without a complete request and without reply bytes to send: new ones,
+ *             idle ones, slow headers, slow bodies, those that linger. Ordered by how long they
+ * have been so. A new connection over the limit takes the place of the first. reserve   where
+ * nobody waits, all connections have work, and none of it is given up for a new client. The new
+ * connection goes into a small reserve. It may ask for a vital path (health, readiness, metrics)
+ * and is answered; anything else gets 503. When the reserve is full, its oldest goes.
+ *
+ * Neither list needs a lock: each belongs to one thread. The accepting thread reads the lengths of
+ * the waiting lists, to send a connection over the limit where there is somebody to replace. */
+#include <inttypes.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "http/http_internal.h"
+
+enum { SELDOM_S = 60, MIN_RESERVE = 4 };
+
+bool rose_http_place_seldom(http_seldom *s)
+{
+    uint64_t now = rose_now_ns();
+    uint64_t next = atomic_load_explicit(&s->next_ns, memory_order_relaxed);
+    /* relaxed: of several threads one wins the exchange; nothing else is ordered by it */
+    return now >= next && atomic_compare_exchange_strong_explicit(
+                              &s->next_ns, &next, now + SELDOM_S * UINT64_C(1000000000),
+                              memory_order_relaxed, memory_order_relaxed);
+}
+
+static void add_waiting(rose_http_io *io, uint32_t by)
+{
+    /* relaxed: a hint for the accepting thread */
+    atomic_fetch_add_explicit(&io->n_waiting, by, memory_order_relaxed);
+}
+
+rose_http_io *rose_http_place_pick(rose_http *h)
+{
+    rose_http_io *most = NULL;
+    uint32_t n_most = 0;
+    for (uint32_t i = 0; i < h->opts.n_threads; i++) {
+        uint32_t n = atomic_load_explicit(&h->ios[i].n_waiting, memory_order_relaxed);
+        if (n <= n_most) continue;
+        n_most = n;
+        most = &h->ios[i];
+    }
+    return most;
+}
+
+void rose_http_place_leave(rose_http_conn *c)
+{
+    if (c->place == HTTP_PLACE_WAITING) {
+        TAILQ_REMOVE(&c->io->waiting, c, place_link);
+        add_waiting(c->io, UINT32_MAX); /* one less */
+    } else if (c->place == HTTP_PLACE_RESERVE) {
+        TAILQ_REMOVE(&c->io->reserve, c, place_link);
+        c->io->n_reserve--;
+    }
+    c->place = HTTP_PLACE_NONE;
+}
+
+void rose_http_place_work(rose_http_conn *c)
+{
+    if (c->place == HTTP_PLACE_WAITING) rose_http_place_leave(c);
+}
+
+void rose_http_place_update(rose_http_conn *c)
+{
+    if (c->place == HTTP_PLACE_RESERVE || c->over) return;
+    bool waits = !c->doomed && http_pending(c) == 0 &&
+                 (c->state == CONN_HEAD || c->state == CONN_BODY || c->state == CONN_LINGER);
+    if (waits == (c->place == HTTP_PLACE_WAITING)) return;
+    if (!waits) {
+        rose_http_place_leave(c);
+        return;
+    }
+    c->place = HTTP_PLACE_WAITING;
+    TAILQ_INSERT_TAIL(&c->io->waiting, c, place_link);
+    add_waiting(c->io, 1);
+}
+
+/* Tells the client, if it is owed an answer, but does not wait until it has read that. */
+static void drop(rose_http_conn *c)
+{
+    const bool begun = c->state == CONN_BODY || (c->state == CONN_HEAD && c->head.len > 0);
+    rose_http_place_leave(c);
+    if (c->extra && c->state == CONN_HEAD)
+        rose_http_refuse_extra(c);
+    else if (begun)
+        rose_http_refuse(c, 503,
+                         "the server has too many connections, and dropped this one because its "
+                         "request was not complete");
+    rose_http_conn_flush(c);
+    rose_http_conn_doom(c);
+    if (!c->extra) /* relaxed: a count */
+        atomic_fetch_add_explicit(&c->io->h->n_dropped, 1, memory_order_relaxed);
+}
+
+static void log_full(rose_http *h)
+{
+    if (!rose_http_place_seldom(&h->full)) return;
+    rose_log(ROSE_LOG_WARN, "http",
+             "the limit of %" PRIu32 " connections is met (--max-connections): so far %" PRIu64
+             " without a complete request were dropped, and %" PRIu64 " new ones got 503. Raise "
+             "the limit, or find the clients that open so many",
+             h->opts.max_connections, rose_http_n_dropped(h), rose_http_n_refused(h));
+}
+
+static uint32_t reserve_cap(const rose_http *h)
+{
+    uint32_t cap = HTTP_RESERVE / h->opts.n_threads;
+    return cap < MIN_RESERVE ? MIN_RESERVE : cap;
+}
+
+/* All others have work. Those in the reserve that are being answered are spared, too. */
+static void enter_reserve(rose_http_conn *c)
+{
+    rose_http_io *io = c->io;
+    rose_http_conn *oldest = TAILQ_FIRST(&io->reserve);
+    while (oldest != NULL && oldest->state == CONN_BUSY)
+        oldest = TAILQ_NEXT(oldest, place_link);
+    if (io->n_reserve >= reserve_cap(io->h) && oldest == NULL) oldest = c;
+    c->extra = true;
+    atomic_fetch_sub_explicit(&io->h->connections, 1, memory_order_relaxed); /* a gauge */
+    c->place = HTTP_PLACE_RESERVE;
+    TAILQ_INSERT_TAIL(&io->reserve, c, place_link);
+    io->n_reserve++;
+    c->read_deadline = rose_now_ns() + HTTP_RESERVE_MS * UINT64_C(1000000);
+    if (io->n_reserve > reserve_cap(io->h)) drop(oldest);
+}
+
+void rose_http_place_enter(rose_http_conn *c)
+{
+    if (!c->over) return;
+    c->over = false;
+    rose_http_conn *oldest = TAILQ_FIRST(&c->io->waiting);
+    if (oldest != NULL)
+        drop(oldest);
+    else
+        enter_reserve(c);
+    log_full(c->io->h);
+}
