@@ -270,7 +270,7 @@ deps-test:
 	@sh tools/deps test
 
 serve: deps-build
-	@test -x build/roseinfer || echo "building roseinfer: about 2 minutes on 2 cores"
+	@test -x build/roseinfer || echo "building roseinfer: about 2 minutes on 2 cores$(if $(filter 1,$(WITH_CUDA)),$(comma) and several more for the CUDA kernels)"
 	@$(MAKE) --no-print-directory -j$$(nproc) build/roseinfer
 	build/roseinfer serve $(MODEL) --host $(HOST) --port $(PORT)
 

@@ -6,7 +6,7 @@
 #include "model/model.h"
 #include "model/weights.h"
 
-/* Elements of one look: a fixed count, which compilers vectorise, and whole cache lines. */
+/* Elements that are looked at together: a fixed count, so that the compiler vectorises the loop. */
 enum { BLOCK = 512 };
 
 /* The bits of an exponent that is all ones: NaN or infinity. */
@@ -20,7 +20,7 @@ static bool block_is_finite32(const uint8_t *p)
     uint32_t v[BLOCK], bad = 0;
     memcpy(v, p, sizeof v);
     for (int i = 0; i < BLOCK; i++)
-        bad |= (uint32_t) - ((v[i] & 0x7F800000u) == 0x7F800000u);
+        bad |= (v[i] & 0x7F800000u) == 0x7F800000u ? UINT32_MAX : 0;
     return bad == 0;
 }
 
@@ -29,7 +29,7 @@ static bool block_is_finite16(const uint8_t *p, uint16_t exponent)
     uint16_t v[BLOCK], bad = 0;
     memcpy(v, p, sizeof v);
     for (int i = 0; i < BLOCK; i++)
-        bad |= (uint16_t) - ((v[i] & exponent) == exponent);
+        bad |= (v[i] & exponent) == exponent ? UINT16_MAX : 0;
     return bad == 0;
 }
 
@@ -59,7 +59,7 @@ static uint64_t first_bad(const rose_st_tensor *t, uint64_t n)
     return find_bad(t, at, n);
 }
 
-/* Of an element that is not finite: NaN has a bit below the exponent, infinity has none. */
+/* For an element that is not finite: NaN has a bit below the exponent, infinity has none. */
 static bool is_nan(const rose_st_tensor *t, uint64_t i)
 {
     const size_t size = rose_dtype_size(t->dtype);

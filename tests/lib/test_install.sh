@@ -19,7 +19,7 @@ done
 ok "make install"
 
 export PKG_CONFIG_PATH="$tmp/usr/lib/pkgconfig"
-want=$("$tmp/usr/bin/roseinfer" generate $model -p "Once upon a time" --max-tokens 32)
+want=$("$tmp/usr/bin/roseinfer" generate $model -p "Once upon a time" --max-tokens 32 --temperature 0 --no-echo)
 [ -n "$want" ] || die "the installed program writes nothing"
 
 # shellcheck disable=SC2046
