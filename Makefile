@@ -159,7 +159,7 @@ $B/obj/%.o: src/%.c
 # Rebuilt when the commit changes, and only then.
 $(shell mkdir -p $B && echo '$(COMMIT)' | cmp -s - $B/commit || echo '$(COMMIT)' > $B/commit)
 $B/obj/base/version.o: $B/commit
-$B/obj/base/version.o: CFLAGS += -DROSE_COMMIT='"$(COMMIT)"'
+$B/obj/base/version.o: CFLAGS += -DROSE_COMMIT='"$(COMMIT)"' -DROSE_DATE='"$(shell git log -1 --format=%cs 2>/dev/null)"'
 
 # Everything but main(): what the tests, the program and the fuzzers link.
 $B/librose_all.a: $(OBJ)
@@ -218,6 +218,10 @@ $B/tests/%: tests/%.c $B/librose_all.a
 BENCH_TESTS := $(filter $B/tests/bench/% $B/tests/load/% $B/tests/backend/test_machine,$(TESTBIN))
 $(BENCH_TESTS): $B/librose_load.a $B/librose_bench.a
 $(BENCH_TESTS): BENCH_LIBS = $B/librose_load.a $B/librose_bench.a
+
+# The program's own rooms are not in librose_all.a, which has no main().
+$B/tests/cli/test_serve_opts: $B/obj/cli/serve_opts.o
+$B/tests/cli/test_serve_opts: LIBS := $B/obj/cli/serve_opts.o $B/librose_all.a $(STATIC_LIBS) $(CUDA_LIBS) -lm
 
 EMULATED_FLAGS := -std=c++20 -O2 -g -ffp-contract=off -fno-strict-aliasing -pthread -Wall -Wextra \
     -Wno-unknown-pragmas -Wno-sign-compare -Wno-missing-field-initializers -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized -Wno-psabi \

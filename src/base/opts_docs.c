@@ -5,15 +5,18 @@
 
 #include "base/opts_internal.h"
 
-/* "bench offline" of "roseinfer bench offline MODEL [options]". */
+/* The command's own name: "offline" of "roseinfer bench offline MODEL [options]". Returns its
+ * length.
+ */
 static int command_name(const rose_command *c, const char **name)
 {
     const char *p = c->usage + strcspn(c->usage, " ");
-    const char *end = p;
-    *name = p + (*p == ' ');
-    while (*p == ' ' && p[1] >= 'a' && p[1] <= 'z')
-        end = p += 1 + strcspn(p + 1, " ");
-    return end > *name ? (int)(end - *name) : 0;
+    *name = p;
+    while (*p == ' ' && p[1] >= 'a' && p[1] <= 'z') {
+        *name = p + 1;
+        p += 1 + strcspn(p + 1, " ");
+    }
+    return (int)(p - *name);
 }
 
 /* ---- man ---- */
@@ -33,10 +36,9 @@ void rose_opts_roff(const char *text)
     }
 }
 
-static void man_option(const rose_opt *o, void *unused)
+static void man_option(const rose_opt *o)
 {
     char def[256];
-    (void)unused;
     if (o->kind == ROSE_OPT_HEADING) {
         fputs(".PP\n\\fI", stdout);
         rose_opts_roff(o->name);
@@ -73,7 +75,7 @@ static void print_man(const rose_command *c)
     putchar('\n');
     rose_opts_roff(c->about);
     putchar('\n');
-    rose_opts_by_group(c, man_option, NULL);
+    rose_opts_by_group(c, true, man_option);
 }
 
 /* ---- bash: a branch of the script's `case`, which sets options, and words or files for the

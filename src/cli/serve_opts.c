@@ -6,10 +6,11 @@
 
 #include "base/profile.h"
 
-enum { MAX_ROWS = 64, SPARE_CPUS = 4 };
+enum { SPARE_CPUS = 4 };
 
-static void flags_init(rose_serve_flags *f)
+void rose_serve_opts_default(rose_serve_flags *f)
 {
+    memset(f, 0, sizeof *f);
     rose_http_opts_default(&f->http);
     rose_api_opts_default(&f->api);
     rose_engine_flags_init(&f->engine);
@@ -29,7 +30,7 @@ static void flags_init(rose_serve_flags *f)
 static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
 {
     const rose_opt all[] = {
-        ROSE_ROW_HEADING("Server"),
+        ROSE_ROW_BRIEF_HEADING("Server"),
         ROSE_ROW_LIST("served-model-name", &f->served_names, "NAME",
                       "name of the model in the API. The option may be repeated: requests may use "
                       "any of the names, and replies have the first",
@@ -60,7 +61,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                       "build the events of a stream from prepared bytes instead of by the general "
                       "JSON writer"),
 
-        ROSE_ROW_HEADING("Limits and time-outs"),
+        ROSE_ROW_BRIEF_HEADING("Limits and time-outs"),
         ROSE_ROW_U32("max-n", &f->api.max_n, "N", 1, 4096,
                      "largest number of choices in one request: its prompts times its n"),
         ROSE_ROW_BYTES("max-body-size", &f->http.max_body_bytes, 1024, (uint64_t)1 << 32,
@@ -96,7 +97,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_U32("shutdown-timeout", &f->shutdown_timeout, "S", 0, 0,
                      "seconds that running requests may still take after SIGTERM"),
 
-        ROSE_ROW_HEADING("Server threads"),
+        ROSE_ROW_BRIEF_HEADING("Server threads"),
         ROSE_ROW_U32("io-threads", &f->http.n_threads, "N", 1, 64,
                      "number of threads for connections and streams"),
         ROSE_ROW_STRING("io-cpus", &f->io_cpus, "LIST", "CPUs of the I/O threads, as 0-3,6",
@@ -122,7 +123,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                      "token of a request before it sleeps",
                      .says = "2000; 0 with fewer than 4 CPUs"),
     };
-    _Static_assert(sizeof all / sizeof *all <= MAX_ROWS, "too many rows");
+    _Static_assert(sizeof all / sizeof *all <= 64, "too many rows");
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
 }
@@ -131,7 +132,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
 static size_t profiling_rows(rose_serve_flags *f, rose_opt *rows)
 {
     const rose_opt all[] = {
-        ROSE_ROW_HEADING("Profiling"),
+        ROSE_ROW_BRIEF_HEADING("Profiling"),
         ROSE_ROW_STRING("profiler-dir", &f->api.profiler_dir, "DIR",
                         "allow POST /start_profile and /stop_profile, which write traces to DIR",
                         .unset = "both are refused"),
@@ -149,13 +150,18 @@ static size_t profiling_rows(rose_serve_flags *f, rose_opt *rows)
     return sizeof all / sizeof *all;
 }
 
+size_t rose_serve_opts_rows(rose_serve_flags *f, rose_opt *rows)
+{
+    size_t n = server_rows(f, rows);
+    n += rose_engine_flags_rows(&f->engine, rows + n);
+    return n + profiling_rows(f, rows + n);
+}
+
 int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char **model)
 {
-    rose_opt opts[MAX_ROWS + ROSE_ENGINE_FLAG_ROWS + 8];
-    flags_init(f);
-    size_t n = server_rows(f, opts);
-    n += rose_engine_flags_rows(&f->engine, opts + n);
-    n += profiling_rows(f, opts + n);
+    rose_opt opts[ROSE_SERVE_OPT_ROWS];
+    rose_serve_opts_default(f);
+    const size_t n = rose_serve_opts_rows(f, opts);
     return rose_opts_parse_one(
         "roseinfer serve MODEL [options]",
         "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
