@@ -20,6 +20,15 @@ typedef struct rose_serve_flags {
     int io_cpu_list[ROSE_MAX_CPUS]; /* filled by rose_serve_opts_read */
 } rose_serve_flags;
 
+enum { ROSE_SERVE_OPT_ROWS = 72 + ROSE_ENGINE_FLAG_ROWS };
+
+/* Set every option to its default. */
+void rose_serve_opts_default(rose_serve_flags *f);
+
+/* Write the option rows, which point into f, to rows[0 .. ROSE_SERVE_OPT_ROWS); returns how many.
+ */
+size_t rose_serve_opts_rows(rose_serve_flags *f, rose_opt *rows);
+
 /* Set the defaults and parse the command line; *model is borrowed from argv. Returns -1 to go on,
  * else the exit code to leave with. */
 int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char **model);

@@ -6,10 +6,11 @@
 
 #include "base/profile.h"
 
-enum { MAX_ROWS = 64, SPARE_CPUS = 4 };
+enum { SPARE_CPUS = 4 };
 
-static void flags_init(rose_serve_flags *f)
+void rose_serve_opts_default(rose_serve_flags *f)
 {
+    memset(f, 0, sizeof *f);
     rose_http_opts_default(&f->http);
     rose_api_opts_default(&f->api);
     rose_engine_flags_init(&f->engine);
@@ -107,7 +108,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                      "token of a request before it sleeps",
                      .says = "2000; 0 with fewer than 4 CPUs"),
     };
-    _Static_assert(sizeof all / sizeof *all <= MAX_ROWS, "too many rows");
+    _Static_assert(sizeof all / sizeof *all <= 64, "too many rows");
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
 }
@@ -134,13 +135,18 @@ static size_t profiling_rows(rose_serve_flags *f, rose_opt *rows)
     return sizeof all / sizeof *all;
 }
 
+size_t rose_serve_opts_rows(rose_serve_flags *f, rose_opt *rows)
+{
+    size_t n = server_rows(f, rows);
+    n += rose_engine_flags_rows(&f->engine, rows + n);
+    return n + profiling_rows(f, rows + n);
+}
+
 int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char **model)
 {
-    rose_opt opts[MAX_ROWS + ROSE_ENGINE_FLAG_ROWS + 8];
-    flags_init(f);
-    size_t n = server_rows(f, opts);
-    n += rose_engine_flags_rows(&f->engine, opts + n);
-    n += profiling_rows(f, opts + n);
+    rose_opt opts[ROSE_SERVE_OPT_ROWS];
+    rose_serve_opts_default(f);
+    const size_t n = rose_serve_opts_rows(f, opts);
     return rose_opts_parse_one(
         "roseinfer serve MODEL [options]",
         "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
