@@ -58,38 +58,48 @@ typedef enum rose_prefill {
 /* "auto", "flash", "naive", "cudnn", "auto2": as --prefill-backend spells them. */
 const char *rose_prefill_name(rose_prefill p);
 
+/* Options of the CPU backend. */
+typedef struct rose_cpu_opts {
+    const char *isa;    /* "auto", "scalar", "avx2", "avx512", "avx512-bf16", "amx", "neon"; NULL =
+                           auto */
+    uint32_t n_threads; /* compute threads, the engine thread included; 0 = one per CPU in cpus */
+    const int *cpus;    /* compute thread i is pinned to cpus[i % n_cpus]; borrowed */
+    uint32_t n_cpus;    /* 0 = do not pin (n_threads 0 then means all allowed CPUs) */
+    bool lock_memory;   /* mlock weights, KV pages and scratch, so that they are never paged out */
+    bool prefault;      /* touch weights, KV pages and scratch before open returns, so that no step
+                           takes a page fault */
+} rose_cpu_opts;
+
+/* Options of the CUDA backend. The sampled ids do not depend on them, except on prefill. */
+typedef struct rose_cuda_opts {
+    float memory_utilization;  /* share of the GPU's memory for weights, scratch, graphs and KV
+                                  pages together, above 0 and at most 1; 0 = the default rule (see
+                                  plan). Not used if kv_pages or kv_bytes is set */
+    rose_prefill prefill;      /* the CPU backend refuses all but AUTO */
+    const char *cudnn_library; /* path of cuDNN for prefill CUDNN and AUTO2; NULL = by its usual
+                                  names */
+    bool graph;                /* replay decode steps from captured graphs */
+    bool pdl;                  /* programmatic dependent launch: a kernel starts while the kernel
+                                  before it finishes */
+    bool megakernel;           /* run decode steps of one sequence as one kernel, if model and GPU
+                                  allow it */
+    bool profiler_kernels;     /* record kernels in profiles (base/profile.h), by CUPTI */
+    const char *without;       /* names of optimisations to leave out, with commas between them
+                                  (without.c of the backend). NULL, "" and "none" leave out none;
+                                  the CPU backend refuses all others */
+    uint32_t timeout_ms;       /* a device whose step takes longer has failed; 0 = wait for ever */
+} rose_cuda_opts;
+
 typedef struct rose_backend_opts {
     rose_compute dtype; /* AUTO: CPU: BF16 for BF16 files and with INT8, else F32; CUDA: F16 */
     rose_quantization quantization;
-    const char *isa; /* CPU: "auto" "scalar" "avx2" "avx512" "avx512-bf16" "amx"; NULL = auto */
-    uint32_t
-        n_threads;   /* CPU: compute threads, the engine thread included; 0 = one per cpu in cpus */
-    const int *cpus; /* CPU: compute thread i is pinned to cpus[i % n_cpus]; borrowed */
-    uint32_t n_cpus; /* 0 = do not pin (n_threads 0 then means all allowed CPUs) */
     uint32_t max_seqs;        /* most sequences in one step, 1 .. 4096 */
     uint32_t max_step_tokens; /* most tokens (rows) in one step, >= max_seqs */
     uint32_t max_model_len;   /* longest context in tokens; 0 = the model's max_positions */
     uint32_t kv_pages;        /* pages in the pool; 0 = from kv_bytes */
-    bool megakernel; /* CUDA: decode steps of one sequence in one kernel, where model and GPU allow
-                        it (default on); the bits are the same */
     uint64_t kv_bytes; /* memory for pages when kv_pages is 0; 0 = the default rule (see plan) */
-    bool lock_memory;  /* CPU: weights, pages and scratch are never paged out (mlock) */
-    bool prefault;     /* CPU: they are there when open returns, not at their first use */
-    float gpu_memory_utilization; /* CUDA, where neither is set: weights, scratch, graphs and pages
-                                     together take this share of the GPU's memory; 0 = the default
-                                     rule, else above 0, at most 1 */
-    rose_prefill prefill;         /* CPU: AUTO */
-    const char *cudnn_library; /* CUDA, prefill CUDNN and AUTO2: cuDNN's path; NULL = by its usual
-                                  names, as for all others */
-    bool cuda_graph;           /* CUDA: decode steps replay captured graphs */
-    bool pdl; /* CUDA: kernels begin under the end of those before (programmatic dependent launch)
-               */
-    bool profiler_kernels;      /* CUDA: recordings (base/profile.h) hold its kernels, by CUPTI */
-    const char *cuda_without;   /* CUDA: optimisations to leave out by name, with commas between
-                                   (without.c of the backend); NULL, "" or "none" leave out none, as
-                                   the CPU must. The bits are the same */
-    uint32_t device_timeout_ms; /* CUDA: a device that takes longer for a step has failed; 0 = wait
-                                   for ever */
+    rose_cpu_opts cpu;
+    rose_cuda_opts cuda;
 } rose_backend_opts;
 
 /* 256 seqs, 2048 tokens, graphs, dependent launch, a minute for a step, everything else auto. */
@@ -103,7 +113,7 @@ typedef struct rose_memory_plan {
     uint32_t n_threads;   /* resolved */
     rose_prefill prefill; /* CUDA: resolved: FLASH, NAIVE or CUDNN; `scratch` and `graphs` follow
                              it. (AUTO2 may still come to FLASH in open; the memory stays.) */
-    uint32_t without;     /* CUDA: opts.cuda_without as bits, and what the GPU cannot run; `weights`
+    uint32_t without;     /* CUDA: opts.cuda.without as bits, and what the GPU cannot run; `weights`
                              and `graphs` follow it */
     uint64_t weights;     /* packed copies that the backend keeps */
     uint64_t weights_read; /* CPU: of these, what a step of one row reads; CUDA: 0, unknown */

@@ -34,7 +34,7 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
                        .unset = "what full batches need; on cpu at most 4G and half of the free "
                                 "memory",
                        .first = true),
-        ROSE_ROW_FLOAT("gpu-memory-utilization", &o->gpu_memory_utilization, "SHARE", 0.01f, 1,
+        ROSE_ROW_FLOAT("gpu-memory-utilization", &o->cuda.memory_utilization, "SHARE", 0.01f, 1,
                        "cuda: share of the GPU's memory for weights, scratch and KV cache "
                        "together; --kv-cache-memory and --num-kv-pages take precedence",
                        .unset = "what full batches need, at most 90 % of the free memory",
@@ -44,48 +44,49 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
                      .unset = "follows from --kv-cache-memory"),
 
         ROSE_ROW_HEADING("CPU"),
-        ROSE_ROW_U32("threads", &o->n_threads, "N", 0, ROSE_MAX_CPUS,
+        ROSE_ROW_U32("threads", &o->cpu.n_threads, "N", 0, ROSE_MAX_CPUS,
                      "number of compute threads on the CPU", .unset = "one per CPU", .first = true),
-        ROSE_ROW_CHOICE("isa", &o->isa, "auto|scalar|avx2|avx512|avx512-bf16|amx|neon",
+        ROSE_ROW_CHOICE("isa", &o->cpu.isa, "auto|scalar|avx2|avx512|avx512-bf16|amx|neon",
                         "highest instruction set of the CPU kernels. All give the same results "
                         "except avx512-bf16, which is faster in bfloat16 but sums in another "
                         "order; auto never chooses it",
                         .sdef = "auto"),
-        ROSE_ROW_BOOL("mlock", &o->lock_memory,
+        ROSE_ROW_BOOL("mlock", &o->cpu.lock_memory,
                       "lock weights, KV cache and scratch in memory, so that they are never paged "
                       "out"),
-        ROSE_ROW_BOOL("prefault", &o->prefault,
+        ROSE_ROW_BOOL("prefault", &o->cpu.prefault,
                       "touch weights, KV cache and scratch at the start, so that no step takes a "
                       "page fault"),
 
         ROSE_ROW_HEADING("Profiling"),
-        ROSE_ROW_BOOL("profiler-kernels", &o->profiler_kernels,
+        ROSE_ROW_BOOL("profiler-kernels", &o->cuda.profiler_kernels,
                       "cuda: record the GPU's kernels in a profile, too, if CUPTI is found; steps "
                       "take 1 to 6 % longer while a profile runs"),
 
         ROSE_ROW_HEADING("CUDA tuning"),
-        ROSE_ROW_BOOL("cuda-graph", &o->cuda_graph,
+        ROSE_ROW_BOOL("cuda-graph", &o->cuda.graph,
                       "replay decode steps from CUDA graphs that were captured at the start",
                       .def = true),
-        ROSE_ROW_BOOL("pdl", &o->pdl,
+        ROSE_ROW_BOOL("pdl", &o->cuda.pdl,
                       "let a kernel start and load weights while the kernel before it finishes "
                       "(programmatic dependent launch)",
                       .def = true),
-        ROSE_ROW_BOOL("megakernel", &o->megakernel,
+        ROSE_ROW_BOOL("megakernel", &o->cuda.megakernel,
                       "run a decode step of one sequence as one kernel, if model and GPU allow it",
                       .def = true),
-        ROSE_ROW_ENUM("prefill-backend", rose_prefill, &o->prefill, "auto|flash|naive|cudnn|auto2",
+        ROSE_ROW_ENUM("prefill-backend", rose_prefill, &o->cuda.prefill,
+                      "auto|flash|naive|cudnn|auto2",
                       "attention kernel of prefill. auto is flash, our own kernel; naive is a "
                       "plain kernel to compare with; cudnn is NVIDIA's library; auto2 is cudnn if "
                       "it is installed, else flash. The logits of naive and cudnn differ by "
                       "rounding, and depend on how a prompt is cut into chunks"),
-        ROSE_ROW_STRING("cudnn-library", &o->cudnn_library, "PATH",
+        ROSE_ROW_STRING("cudnn-library", &o->cuda.cudnn_library, "PATH",
                         "file of cuDNN 9.15 or later, for the prefill backends cudnn and auto2",
                         .unset = "libcudnn.so.9, where the system finds it"),
-        ROSE_ROW_U32("device-timeout-ms", &o->device_timeout_ms, "MS", 0, 3600000,
+        ROSE_ROW_U32("device-timeout-ms", &o->cuda.timeout_ms, "MS", 0, 3600000,
                      "treat the GPU as lost if a step takes longer; 0 waits for ever",
                      .def = 60000),
-        ROSE_ROW_STRING("cuda-without", &o->cuda_without, "NAMES",
+        ROSE_ROW_STRING("cuda-without", &o->cuda.without, "NAMES",
                         "leave out optimisations, to measure what each one gives. Names with "
                         "commas between them: wide, team, ahead, halves, normed, carveout, "
                         "prompts, spread, joined, head, once, chain, append, fetch, stationary, "

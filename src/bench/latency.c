@@ -55,7 +55,8 @@ static rose_status measure_machine(latency_opts *o, const rose_offline_engine *e
     if (p->weights_read == 0) return ROSE_OK;
     rose_status st = rose_engine_flags_read(&o->engine, &eo, err);
     if (st == ROSE_OK)
-        st = rose_machine_measure(&now, p->n_threads, eo.backend.cpus, eo.backend.n_cpus, err);
+        st = rose_machine_measure(&now, p->n_threads, eo.backend.cpu.cpus, eo.backend.cpu.n_cpus,
+                                  err);
     if (st != ROSE_OK) return st;
     if (m->n_threads == 0) *m = now;
     rose_machine_better(m, &now);

@@ -25,7 +25,7 @@ rose_status rose_offline_engine_open(rose_offline_engine *e, const char *model_d
     rose_engine_opts eo;
     const rose_backend_ops *ops = NULL;
     const uint64_t start = rose_now_ns();
-    const char *isa = f->opts.backend.isa;
+    const char *isa = f->opts.backend.cpu.isa;
     *e = (rose_offline_engine){.isa = strcmp(isa, "auto") == 0 ? rose_isa_name(rose_isa_probe())
                                                                : isa};
     if (f->opts.max_queued < n) f->opts.max_queued = n;

@@ -27,7 +27,7 @@ static rose_status in_process(const rose_offline_stage *s, const char *dir, json
     const rose_offline_work *w = &s->work;
     rose_offline_engine e = {0};
     rose_engine_flags flags = *s->engine;
-    flags.opts.backend.profiler_kernels = true; /* no figure of this stage counts */
+    flags.opts.backend.cuda.profiler_kernels = true; /* no figure of this stage counts */
     rose_offline_run ignored;
     rose_prof_result said;
     char path[4400];

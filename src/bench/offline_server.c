@@ -170,7 +170,7 @@ rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_
     if (strchr(dir, '\'') != NULL)
         return rose_fail(err, ROSE_E_INVAL, "%s: a quote in the path of a profile", dir);
     rose_engine_flags engine = *s->engine;
-    engine.opts.backend.profiler_kernels = true;
+    engine.opts.backend.cuda.profiler_kernels = true;
     if (ours) st = changed_flags(&engine, &flags, err);
     if (st == ROSE_OK && ours && rose_buf_addf(&flags, " --profiler-dir '%s'", dir) != ROSE_OK)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");

@@ -103,10 +103,10 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
     } else {
         n = rose_cpus_allowed(f->cpus, ROSE_MAX_CPUS);
     }
-    if (b->n_threads == 0) b->n_threads = n > 0 ? n : 1;
+    if (b->cpu.n_threads == 0) b->cpu.n_threads = n > 0 ? n : 1;
     if (f->cpu_affinity && n > 0) {
-        b->cpus = f->cpus;
-        b->n_cpus = n;
+        b->cpu.cpus = f->cpus;
+        b->cpu.n_cpus = n;
         o->engine_cpu = f->cpus[0];
     }
     return ROSE_OK;

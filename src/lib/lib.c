@@ -99,8 +99,8 @@ static rose_status read_options(const rose_lib_options *in, rose_engine_opts *o,
         rose_status st = rose_quantization_parse(in->quantization, &o->backend.quantization, err);
         if (st != ROSE_OK) return st;
     }
-    o->backend.isa = in->isa;
-    o->backend.n_threads = in->threads;
+    o->backend.cpu.isa = in->isa;
+    o->backend.cpu.n_threads = in->threads;
     if (in->max_num_seqs != 0) o->backend.max_seqs = in->max_num_seqs;
     if (in->max_batched_tokens != 0) o->backend.max_step_tokens = in->max_batched_tokens;
     o->backend.max_model_len = in->max_model_len;
@@ -125,9 +125,9 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
     pthread_mutex_init(&r->mutex, NULL);
     if ((st = read_options(options, &o, &e)) != ROSE_OK) goto done;
     if (options == NULL || !options->no_pinning) {
-        o.backend.cpus = cpus;
-        o.backend.n_cpus = rose_cpus_allowed(cpus, 256);
-        if (o.backend.n_cpus > 0) o.engine_cpu = cpus[0];
+        o.backend.cpu.cpus = cpus;
+        o.backend.cpu.n_cpus = rose_cpus_allowed(cpus, 256);
+        if (o.backend.cpu.n_cpus > 0) o.engine_cpu = cpus[0];
     }
     if ((st = rose_model_open(&model, model_dir, &e)) != ROSE_OK) goto done;
     if ((st = rose_tokenizer_open(&r->tok, model_dir, &e)) != ROSE_OK) goto done;

@@ -43,7 +43,7 @@ static void start(server *s, uint32_t n_io, bool async)
     rose_http_opts h;
     rose_engine_opts_default(&e);
     e.backend.kv_pages = 256;
-    e.backend.n_threads = 1;
+    e.backend.cpu.n_threads = 1;
     e.backend.max_seqs = 16;
     e.backend.max_step_tokens = 128;
     e.max_queued = 8;

@@ -28,7 +28,7 @@ static rose_backend_opts default_opts(void)
 {
     rose_backend_opts o;
     rose_backend_opts_default(&o);
-    o.n_threads = 1;
+    o.cpu.n_threads = 1;
     return o;
 }
 
@@ -55,8 +55,8 @@ static void test_plan_resolves_options(void **state)
     assert_int_equal(p.kv_pages, 256 * 7); /* every sequence at its full length of 100 */
 
     const int three[] = {0, 1, 0};
-    o.cpus = three;
-    o.n_cpus = 3;
+    o.cpu.cpus = three;
+    o.cpu.n_cpus = 3;
     o.max_model_len = 17;
     m->dtype = ROSE_BF16;
     assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
@@ -138,17 +138,17 @@ static void test_plan_refuses_options(void **state)
     REFUSED(max_step_tokens, UINT32_MAX, ROSE_E_INVAL, "max-num-batched-tokens");
     REFUSED(max_model_len, 1, ROSE_E_INVAL, "max-model-len");
     REFUSED(max_model_len, 101, ROSE_E_INVAL, "max-model-len");
-    REFUSED(n_threads, 5000, ROSE_E_INVAL, "threads");
-    REFUSED(n_cpus, 2, ROSE_E_INVAL, "cpus");
+    REFUSED(cpu.n_threads, 5000, ROSE_E_INVAL, "threads");
+    REFUSED(cpu.n_cpus, 2, ROSE_E_INVAL, "cpus");
     REFUSED(kv_pages, 6, ROSE_E_INVAL, "num-kv-pages");
     REFUSED(kv_bytes, 1, ROSE_E_INVAL, "kv-cache-memory");
-    REFUSED(isa, "sse9", ROSE_E_INVAL, "sse9");
+    REFUSED(cpu.isa, "sse9", ROSE_E_INVAL, "sse9");
     o = default_opts(); /* where the CPU has it, it has no fp32; else the CPU lacks it */
-    o.isa = "avx512-bf16";
+    o.cpu.isa = "avx512-bf16";
     o.dtype = ROSE_COMPUTE_F32;
     refused(m, &o, ROSE_E_UNSUPPORTED, "avx512-bf16");
     rose_isa pairs;
-    if (rose_isa_parse(o.isa, &pairs, NULL) == ROSE_OK)
+    if (rose_isa_parse(o.cpu.isa, &pairs, NULL) == ROSE_OK)
         refused(m, &o, ROSE_E_UNSUPPORTED, "dtype float32");
     else
         print_message("NOT RUN: avx512-bf16 with float32: the CPU lacks it\n");

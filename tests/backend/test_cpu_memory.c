@@ -22,7 +22,7 @@ static rose_backend_opts options(void)
 {
     rose_backend_opts o;
     rose_backend_opts_default(&o);
-    o.n_threads = THREADS;
+    o.cpu.n_threads = THREADS;
     o.max_seqs = SEQS;
     o.max_step_tokens = CHUNK;
     o.max_model_len = LEN;
@@ -40,7 +40,7 @@ static void test_lock(void **state)
     void *ctx = NULL;
     const rose_backend_ops *ops = rose_backend_cpu();
     uint64_t before = rose_memory_locked();
-    o.lock_memory = true;
+    o.cpu.lock_memory = true;
     if (ops->plan(m, &o, &p, &err) != ROSE_OK) {
         print_message("skipped: %s\n", err.msg);
         fx_model_free(m);
@@ -77,7 +77,7 @@ static uint64_t faults_of_steps(const rose_model *m, bool prefault, uint32_t *la
     rose_err err = {""};
     void *ctx = NULL;
     uint64_t ticket;
-    o.prefault = prefault;
+    o.cpu.prefault = prefault;
     assert_int_equal(ops->plan(m, &o, &p, &err), ROSE_OK);
     assert_int_equal(ops->open(&ctx, m, &o, &p, &err), ROSE_OK);
     *kv_bytes = p.kv;

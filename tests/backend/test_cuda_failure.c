@@ -158,7 +158,7 @@ static void shares(void)
     ops->close(ctx);
     fx_model_free(deep);
     CHECK(cudaMemGetInfo(&before, &total) == cudaSuccess);
-    o.gpu_memory_utilization = 0.3f;
+    o.cuda.memory_utilization = 0.3f;
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_OK);
     CHECK(p.total <= (uint64_t)(0.3001 * (double)total));
     CHECK(p.total + p.kv_page > (uint64_t)(0.2999 * (double)total) || p.kv_pages == INT32_MAX);
@@ -168,21 +168,21 @@ static void shares(void)
            (double)p.graphs / 1048576, (double)(before - after) / 1048576);
     CHECK(before - after <= p.total);
     ops->close(ctx);
-    o.gpu_memory_utilization = 0.0001f; /* less than the weights */
+    o.cuda.memory_utilization = 0.0001f; /* less than the weights */
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_E_INVAL);
-    o.gpu_memory_utilization = 1.5f;
+    o.cuda.memory_utilization = 1.5f;
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_E_INVAL);
-    o.gpu_memory_utilization = 0.0001f;
+    o.cuda.memory_utilization = 0.0001f;
     o.kv_bytes = UINT64_C(64) << 20; /* comes first */
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_OK && p.kv <= o.kv_bytes);
-    o.cudnn_library = "/nonexistent/libcudnn.so.9";
+    o.cuda.cudnn_library = "/nonexistent/libcudnn.so.9";
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_E_INVAL && strstr(err.msg, "cudnn-library") != NULL);
-    o.prefill = ROSE_PREFILL_CUDNN;
+    o.cuda.prefill = ROSE_PREFILL_CUDNN;
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_E_UNSUPPORTED &&
           strstr(err.msg, "prefill backend cudnn: cuDNN: /nonexistent/") != NULL);
     o.dtype = ROSE_COMPUTE_F32;
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_E_UNSUPPORTED && strstr(err.msg, "16 bits") != NULL);
-    o.prefill = ROSE_PREFILL_AUTO2;
+    o.cuda.prefill = ROSE_PREFILL_AUTO2;
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_OK && p.prefill == ROSE_PREFILL_FLASH);
     o.dtype = ROSE_COMPUTE_F16;
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_OK && p.prefill == ROSE_PREFILL_FLASH);
@@ -297,7 +297,7 @@ static double broken_engine(void (*how)(rose_cuda *), uint32_t at, uint32_t time
     rose_engine_opts_default(&o);
     o.backend.max_seqs = 16; /* some requests wait */
     o.backend.max_step_tokens = 64;
-    o.backend.device_timeout_ms = timeout_ms;
+    o.backend.cuda.timeout_ms = timeout_ms;
     o.max_queued = N_REQS;
     CHECK(rose_wakeq_create(&k.sink, N_REQS + 1, &err) == ROSE_OK);
     if (rose_engine_open(&k.e, &ops, m, &o, &err) != ROSE_OK) {

@@ -47,9 +47,9 @@ static rose_engine *open_cpu(const rose_model *m, const rose_engine_opts *o)
 static rose_engine_opts cpu_opts(void)
 {
     rose_engine_opts o = small_opts();
-    o.backend.n_threads = 1;
-    o.backend.isa = g_isa;
-    o.backend.cuda_graph = o.backend.pdl = true;
+    o.backend.cpu.n_threads = 1;
+    o.backend.cpu.isa = g_isa;
+    o.backend.cuda.graph = o.backend.cuda.pdl = true;
     o.backend.max_seqs = 16;
     o.backend.max_step_tokens = 128;
     o.backend.kv_pages = 200;

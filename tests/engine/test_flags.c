@@ -50,10 +50,10 @@ static void test_defaults(void **state)
     assert_int_equal(parse(NULL, 0, &o), -1);
     rose_engine_opts_default(&want);
     assert_true(want.decode_first && want.prefix_cache && want.chunked_prefill);
-    want.backend.n_threads = o.backend.n_threads; /* the machine's */
-    want.backend.cpus = o.backend.cpus;
-    want.backend.n_cpus = o.backend.n_cpus;
-    want.backend.isa = o.backend.isa;
+    want.backend.cpu.n_threads = o.backend.cpu.n_threads; /* the machine's */
+    want.backend.cpu.cpus = o.backend.cpu.cpus;
+    want.backend.cpu.n_cpus = o.backend.cpu.n_cpus;
+    want.backend.cpu.isa = o.backend.cpu.isa;
     want.engine_cpu = o.engine_cpu;
     assert_int_equal(o.decode_first, want.decode_first);
     assert_int_equal(o.prefix_cache, want.prefix_cache);
@@ -68,13 +68,13 @@ static void test_defaults(void **state)
     assert_int_equal(o.max_queued_tokens, want.max_queued_tokens);
     assert_int_equal(o.max_queued, want.max_queued);
     assert_int_equal(o.ttft_slo_ms + o.itl_slo_ms, 0);
-    assert_true(want.backend.cuda_graph && want.backend.pdl);
-    assert_int_equal(o.backend.cuda_graph, want.backend.cuda_graph);
-    assert_int_equal(o.backend.pdl, want.backend.pdl);
-    assert_false(want.backend.profiler_kernels || o.backend.profiler_kernels);
-    assert_int_equal(o.backend.prefill, ROSE_PREFILL_AUTO);
-    assert_int_equal(o.backend.device_timeout_ms, want.backend.device_timeout_ms);
-    assert_true(!(o.backend.gpu_memory_utilization > 0));
+    assert_true(want.backend.cuda.graph && want.backend.cuda.pdl);
+    assert_int_equal(o.backend.cuda.graph, want.backend.cuda.graph);
+    assert_int_equal(o.backend.cuda.pdl, want.backend.cuda.pdl);
+    assert_false(want.backend.cuda.profiler_kernels || o.backend.cuda.profiler_kernels);
+    assert_int_equal(o.backend.cuda.prefill, ROSE_PREFILL_AUTO);
+    assert_int_equal(o.backend.cuda.timeout_ms, want.backend.cuda.timeout_ms);
+    assert_true(!(o.backend.cuda.memory_utilization > 0));
 }
 
 static void test_switches(void **state)
@@ -99,17 +99,17 @@ static void test_switches(void **state)
     assert_false(with("--no-chunked-prefill", NULL).chunked_prefill);
     assert_int_equal(with("--ttft-slo-ms", "500").ttft_slo_ms, 500);
     assert_int_equal(with("--itl-slo-ms", "30").itl_slo_ms, 30);
-    assert_false(with("--no-cuda-graph", NULL).backend.cuda_graph);
-    assert_false(with("--no-pdl", NULL).backend.pdl);
-    assert_true(with("--profiler-kernels", NULL).backend.profiler_kernels);
-    assert_null(with("--pdl", NULL).backend.cuda_without);
-    assert_string_equal(with("--cuda-without", "wide,team").backend.cuda_without, "wide,team");
-    assert_int_equal(with("--prefill-backend", "flash").backend.prefill, ROSE_PREFILL_FLASH);
-    assert_int_equal(with("--prefill-backend", "naive").backend.prefill, ROSE_PREFILL_NAIVE);
-    assert_int_equal(with("--prefill-backend", "cudnn").backend.prefill, ROSE_PREFILL_CUDNN);
-    assert_int_equal(with("--prefill-backend", "auto2").backend.prefill, ROSE_PREFILL_AUTO2);
-    assert_int_equal(with("--device-timeout-ms", "0").backend.device_timeout_ms, 0);
-    assert_true(with("--gpu-memory-utilization", "0.5").backend.gpu_memory_utilization == 0.5f);
+    assert_false(with("--no-cuda-graph", NULL).backend.cuda.graph);
+    assert_false(with("--no-pdl", NULL).backend.cuda.pdl);
+    assert_true(with("--profiler-kernels", NULL).backend.cuda.profiler_kernels);
+    assert_null(with("--pdl", NULL).backend.cuda.without);
+    assert_string_equal(with("--cuda-without", "wide,team").backend.cuda.without, "wide,team");
+    assert_int_equal(with("--prefill-backend", "flash").backend.cuda.prefill, ROSE_PREFILL_FLASH);
+    assert_int_equal(with("--prefill-backend", "naive").backend.cuda.prefill, ROSE_PREFILL_NAIVE);
+    assert_int_equal(with("--prefill-backend", "cudnn").backend.cuda.prefill, ROSE_PREFILL_CUDNN);
+    assert_int_equal(with("--prefill-backend", "auto2").backend.cuda.prefill, ROSE_PREFILL_AUTO2);
+    assert_int_equal(with("--device-timeout-ms", "0").backend.cuda.timeout_ms, 0);
+    assert_true(with("--gpu-memory-utilization", "0.5").backend.cuda.memory_utilization == 0.5f);
 }
 
 static void test_refused(void **state)
@@ -160,12 +160,12 @@ static void test_table_defaults(void **state)
     assert_int_equal(want.engine_cpu, -1);
     assert_int_equal(want.backend.max_seqs, 256);
     assert_int_equal(want.backend.max_step_tokens, 2048);
-    assert_int_equal(want.backend.device_timeout_ms, 60000);
+    assert_int_equal(want.backend.cuda.timeout_ms, 60000);
     assert_int_equal(want.max_queued, 1024);
     assert_int_equal(want.lookahead, 64);
     assert_int_equal(want.force_fifo_every, 8);
     assert_int_equal(want.priority_age_ms, 1000);
-    assert_true(want.overlap && want.backend.megakernel);
+    assert_true(want.overlap && want.backend.cuda.megakernel);
 }
 
 static void test_table_sets(void **state)
@@ -195,11 +195,11 @@ static void test_table_changed(void **state)
     assert_int_equal(text.len, 0);
     f.opts.backend.dtype = ROSE_COMPUTE_BF16;
     f.opts.backend.max_seqs = 7;
-    f.opts.backend.gpu_memory_utilization = 0.5f;
+    f.opts.backend.cuda.memory_utilization = 0.5f;
     f.opts.backend.kv_bytes = (uint64_t)5 << 30;
-    f.opts.backend.cuda_without = "it's";
+    f.opts.backend.cuda.without = "it's";
     f.opts.prefix_cache = false;
-    f.opts.backend.prefault = true;
+    f.opts.backend.cpu.prefault = true;
     assert_int_equal(rose_opts_changed(rows, n, &text), ROSE_OK);
     assert_string_equal(rose_buf_str(&text),
                         " --dtype bfloat16 --max-num-seqs 7 --kv-cache-memory 5368709120"

@@ -251,18 +251,18 @@ static void one_prompt(bench *b, times *t, uint32_t n_rows, uint32_t pause_ms)
 static void choose_way(rose_backend_opts *o, const char *way)
 {
     if (strcmp(way, "no-cuda-graph") == 0)
-        o->cuda_graph = false;
+        o->cuda.graph = false;
     else if (strcmp(way, "no-pdl") == 0)
-        o->pdl = false;
+        o->cuda.pdl = false;
     else if (strcmp(way, "no-megakernel") == 0)
-        o->megakernel = false;
+        o->cuda.megakernel = false;
     else if (strcmp(way, "naive") == 0)
-        o->prefill = ROSE_PREFILL_NAIVE;
+        o->cuda.prefill = ROSE_PREFILL_NAIVE;
     else if (strcmp(way, "cudnn") == 0) {
-        o->prefill = ROSE_PREFILL_CUDNN;
-        o->cudnn_library = getenv("ROSE_CUDNN_LIBRARY");
+        o->cuda.prefill = ROSE_PREFILL_CUDNN;
+        o->cuda.cudnn_library = getenv("ROSE_CUDNN_LIBRARY");
     } else
-        o->cuda_without = way;
+        o->cuda.without = way;
 }
 
 static void open_backend(bench *b, int way, const char *dir, const char *dtype)

@@ -71,19 +71,19 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     if (o->max_model_len == 1)
         return rose_fail(err, ROSE_E_INVAL,
                          "max-model-len 1 has no room for a prompt and a token: at least 2");
-    if (o->n_cpus > 0 && o->cpus == NULL)
-        return rose_fail(err, ROSE_E_INVAL, "n_cpus is %u, but cpus is NULL", o->n_cpus);
+    if (o->cpu.n_cpus > 0 && o->cpu.cpus == NULL)
+        return rose_fail(err, ROSE_E_INVAL, "n_cpus is %u, but cpus is NULL", o->cpu.n_cpus);
     p->max_seqs = o->max_seqs;
     p->max_step_tokens = o->max_step_tokens;
     p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
-    p->n_threads = o->n_threads;
-    if (p->n_threads == 0) p->n_threads = o->n_cpus;
+    p->n_threads = o->cpu.n_threads;
+    if (p->n_threads == 0) p->n_threads = o->cpu.n_cpus;
     if (p->n_threads == 0) p->n_threads = rose_cpus_allowed(cpus, ROSE_POOL_MAX_THREADS);
     if (p->n_threads == 0) p->n_threads = 1; /* the system would not say */
     if (p->n_threads > ROSE_POOL_MAX_THREADS)
         return rose_fail(err, ROSE_E_INVAL, "threads %u: at most %d", p->n_threads,
                          ROSE_POOL_MAX_THREADS);
-    return rose_isa_parse(o->isa != NULL ? o->isa : "auto", isa, err);
+    return rose_isa_parse(o->cpu.isa != NULL ? o->cpu.isa : "auto", isa, err);
 }
 
 /* backend.h states the default rule; an explicit size must hold one full context too, or a request
@@ -155,18 +155,18 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     if (o->dtype == ROSE_COMPUTE_F16)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "dtype float16: the CPU backend has float32 and bfloat16");
-    if (o->prefill != ROSE_PREFILL_AUTO)
+    if (o->cuda.prefill != ROSE_PREFILL_AUTO)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "prefill backend %s: the CPU backend has one way to attend (auto)",
-                         rose_prefill_name(o->prefill));
-    if (o->cudnn_library != NULL)
+                         rose_prefill_name(o->cuda.prefill));
+    if (o->cuda.cudnn_library != NULL)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "cudnn-library: the CPU backend has no use for it");
-    if (o->cuda_without != NULL && o->cuda_without[0] != '\0' &&
-        strcmp(o->cuda_without, "none") != 0)
+    if (o->cuda.without != NULL && o->cuda.without[0] != '\0' &&
+        strcmp(o->cuda.without, "none") != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "cuda-without %s: the CPU backend has none of these to leave out",
-                         o->cuda_without);
+                         o->cuda.without);
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, &isa, err)) != ROSE_OK) return st;
     p.quantization = o->quantization;
@@ -191,7 +191,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     if ((st = plan_pages(o, &p, err)) != ROSE_OK) return st;
     p.total = p.weights + p.kv + p.scratch;
     if (p.available > 0 && p.total > p.available) return too_large(&p, err);
-    if (o->lock_memory && (st = rose_memory_lock_probe(p.total, "mlock", err)) != ROSE_OK)
+    if (o->cpu.lock_memory && (st = rose_memory_lock_probe(p.total, "mlock", err)) != ROSE_OK)
         return st;
     *out = p;
     return ROSE_OK;
@@ -392,7 +392,8 @@ static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_
     rose_isa isa;
 
     *ctx = NULL;
-    if ((st = rose_isa_parse(o->isa != NULL ? o->isa : "auto", &isa, err)) != ROSE_OK) goto done;
+    if ((st = rose_isa_parse(o->cpu.isa != NULL ? o->cpu.isa : "auto", &isa, err)) != ROSE_OK)
+        goto done;
     if ((c = calloc(1, sizeof *c)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "CPU backend: out of memory");
         goto done;
@@ -410,15 +411,15 @@ static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_
                                                 : c->kernels.matmul_f32;
     const uint64_t began = rose_now_ns();
     if ((st = map_regions(c, m, err)) != ROSE_OK) goto done;
-    if (o->lock_memory && (st = lock_regions(c, err)) != ROSE_OK) goto done;
-    st = rose_pool_create(&c->pool, p->n_threads, o->cpus, o->n_cpus, err);
+    if (o->cpu.lock_memory && (st = lock_regions(c, err)) != ROSE_OK) goto done;
+    st = rose_pool_create(&c->pool, p->n_threads, o->cpu.cpus, o->cpu.n_cpus, err);
     if (st != ROSE_OK) goto done;
     const uint64_t mapped = rose_now_ns();
     if ((st = pack_model(c, m, err)) != ROSE_OK) goto done;
     rose_log(ROSE_LOG_DEBUG, "cpu", "memory and threads %.1f ms, packing %.1f MiB %.1f ms",
              (double)(mapped - began) * 1e-6, (double)p->weights / 1048576.0,
              (double)(rose_now_ns() - mapped) * 1e-6);
-    if (o->prefault) touch_regions(c);
+    if (o->cpu.prefault) touch_regions(c);
     *ctx = c;
 done:
     if (st != ROSE_OK) cpu_close(c);

@@ -212,9 +212,9 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
 static rose_status open_cudnn(rose_cuda *c, const rose_backend_opts *o, rose_err *err)
 {
     rose_err why = {""};
-    const rose_status st = rose_cuda_cudnn_open(c, o->cudnn_library, &why);
+    const rose_status st = rose_cuda_cudnn_open(c, o->cuda.cudnn_library, &why);
     if (st == ROSE_OK) return ROSE_OK;
-    if (o->prefill != ROSE_PREFILL_AUTO2 || st == ROSE_E_NOMEM || c->lost ||
+    if (o->cuda.prefill != ROSE_PREFILL_AUTO2 || st == ROSE_E_NOMEM || c->lost ||
         rose_cuda_finish(c) != cudaSuccess)
         return rose_fail(err, st, "prefill backend cudnn: %s", why.msg);
     rose_cuda_cudnn_close(c);
@@ -239,10 +239,10 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     c->plan = *p;
     c->type = rose_cuda_type_of(p->dtype);
     c->hd_pad = rose_cuda_hd_pad(c->arch.head_dim);
-    c->pdl = o->pdl && rose_cuda_code_version() >= 90;
+    c->pdl = o->cuda.pdl && rose_cuda_code_version() >= 90;
     c->without = p->without;
     c->naive = p->prefill == ROSE_PREFILL_NAIVE;
-    c->timeout = o->device_timeout_ms;
+    c->timeout = o->cuda.timeout_ms;
     const uint64_t began = rose_now_ns();
     if ((st = allocate(c, m, err)) != ROSE_OK) goto done;
     const uint64_t allocated = rose_now_ns();
@@ -250,8 +250,8 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     const uint64_t loaded = rose_now_ns();
     if (p->prefill == ROSE_PREFILL_CUDNN && (st = open_cudnn(c, o, err)) != ROSE_OK) goto done;
     const uint64_t planned = rose_now_ns();
-    if (o->megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
-    if (o->cuda_graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
+    if (o->cuda.megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
+    if (o->cuda.graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
     const cudaError_t e = rose_cuda_finish(c);
     if (e != cudaSuccess) {
         st = rose_cuda_fail(err, e, "uploading the graphs");
@@ -265,7 +265,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         rose_ms_between(began, allocated), rose_ms_between(allocated, loaded),
         rose_ms_between(loaded, planned), (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS,
         rose_ms_between(planned, captured), rose_ms_between(captured, rose_now_ns()));
-    rose_cuda_profile(true, o->profiler_kernels);
+    rose_cuda_profile(true, o->cuda.profiler_kernels);
     *ctx = c;
 done:
     if (st != ROSE_OK) cuda_close(c);

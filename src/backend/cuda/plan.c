@@ -249,14 +249,14 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     if (o->max_model_len > a->max_positions)
         return rose_fail(err, ROSE_E_INVAL, "max_model_len: %u, but the model has %u positions",
                          o->max_model_len, a->max_positions);
-    if (o->lock_memory || o->prefault)
+    if (o->cpu.lock_memory || o->cpu.prefault)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s is for the CPU backend: here the driver has all memory in place and "
                          "pinned from the start",
-                         o->lock_memory ? "mlock" : "prefault");
-    if (!(o->gpu_memory_utilization >= 0 && o->gpu_memory_utilization <= 1))
+                         o->cpu.lock_memory ? "mlock" : "prefault");
+    if (!(o->cuda.memory_utilization >= 0 && o->cuda.memory_utilization <= 1))
         return rose_fail(err, ROSE_E_INVAL, "gpu_memory_utilization: %g, not in 0 .. 1",
-                         (double)o->gpu_memory_utilization);
+                         (double)o->cuda.memory_utilization);
     p->max_seqs = o->max_seqs;
     p->max_step_tokens = o->max_step_tokens;
     p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
@@ -271,8 +271,8 @@ static uint64_t pages_by_rule(const rose_backend_opts *o, const rose_memory_plan
     const uint64_t taken = p->weights + p->scratch + p->graphs, context = context_pages(p);
     uint64_t most, pages = context * p->max_seqs;
 
-    if (o->gpu_memory_utilization > 0) {
-        most = (uint64_t)((double)o->gpu_memory_utilization * (double)device_bytes);
+    if (o->cuda.memory_utilization > 0) {
+        most = (uint64_t)((double)o->cuda.memory_utilization * (double)device_bytes);
         return most > taken ? (most - taken) / p->kv_page : 0;
     }
     most = p->available > taken ? (p->available - taken) / 10 * 9 : 0;
@@ -324,18 +324,19 @@ static rose_status plan_prefill(const rose_backend_opts *o, const rose_arch *a, 
                                 rose_err *err)
 {
     rose_err why = {""};
-    const bool cudnn = o->prefill == ROSE_PREFILL_CUDNN || o->prefill == ROSE_PREFILL_AUTO2;
+    const bool cudnn =
+        o->cuda.prefill == ROSE_PREFILL_CUDNN || o->cuda.prefill == ROSE_PREFILL_AUTO2;
 
-    p->prefill = o->prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
-    if (!cudnn && o->cudnn_library != NULL)
+    p->prefill = o->cuda.prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
+    if (!cudnn && o->cuda.cudnn_library != NULL)
         return rose_fail(err, ROSE_E_INVAL,
                          "cudnn-library is for prefill backends cudnn and auto2");
     if (!cudnn) return ROSE_OK;
-    const rose_status st = rose_cuda_cudnn_check(a, p, o->cudnn_library, &why);
+    const rose_status st = rose_cuda_cudnn_check(a, p, o->cuda.cudnn_library, &why);
     if (st == ROSE_OK) p->prefill = ROSE_PREFILL_CUDNN;
-    if (st != ROSE_OK && o->prefill == ROSE_PREFILL_CUDNN)
+    if (st != ROSE_OK && o->cuda.prefill == ROSE_PREFILL_CUDNN)
         return rose_fail(err, st, "prefill backend cudnn: %s", why.msg);
-    if (o->prefill == ROSE_PREFILL_AUTO2)
+    if (o->cuda.prefill == ROSE_PREFILL_AUTO2)
         rose_log(ROSE_LOG_INFO, "cuda", "prefill backend auto2: %s%s%s",
                  rose_prefill_name(p->prefill), st != ROSE_OK ? ", for " : "", why.msg);
     return ROSE_OK;
@@ -356,8 +357,8 @@ static rose_status plan_without_cudnn(const rose_model *m, const rose_backend_op
 {
     rose_backend_opts flash = *o;
     rose_log(ROSE_LOG_INFO, "cuda", "prefill backend auto2: flash, for %s", err->msg);
-    flash.prefill = ROSE_PREFILL_FLASH;
-    flash.cudnn_library = NULL;
+    flash.cuda.prefill = ROSE_PREFILL_FLASH;
+    flash.cuda.cudnn_library = NULL;
     *err = (rose_err){""};
     return rose_cuda_plan(m, &flash, out, err);
 }
@@ -379,7 +380,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
                          rose_quantization_name(o->quantization));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
-    if ((st = rose_cuda_without_read(o->cuda_without, &p.without, err)) != ROSE_OK) return st;
+    if ((st = rose_cuda_without_read(o->cuda.without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
     if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
     if ((st = plan_prefill(o, &m->arch, &p, err)) != ROSE_OK) return st;
@@ -398,12 +399,12 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
     p.graphs = LOADED_BYTES;
     if (p.prefill == ROSE_PREFILL_CUDNN) p.graphs += CUDNN_BYTES;
-    if (o->cuda_graph) p.graphs += graph_bytes(&m->arch, p.without);
+    if (o->cuda.graph) p.graphs += graph_bytes(&m->arch, p.without);
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
     st = plan_pages(o, &p, total_bytes, err);
     p.total = p.weights + p.kv + p.scratch + p.graphs;
     if (st == ROSE_OK && p.total > p.available) st = too_large(&p, err);
-    if (st != ROSE_OK && o->prefill == ROSE_PREFILL_AUTO2 && p.prefill == ROSE_PREFILL_CUDNN)
+    if (st != ROSE_OK && o->cuda.prefill == ROSE_PREFILL_AUTO2 && p.prefill == ROSE_PREFILL_CUDNN)
         return plan_without_cudnn(m, o, out, err);
     if (st == ROSE_OK) *out = p;
     return st;
