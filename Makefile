@@ -140,7 +140,7 @@ $B/obj/%.o: src/%.c
 # Rebuilt when the commit changes, and only then.
 $(shell mkdir -p $B && echo '$(COMMIT)' | cmp -s - $B/commit || echo '$(COMMIT)' > $B/commit)
 $B/obj/base/version.o: $B/commit
-$B/obj/base/version.o: CFLAGS += -DROSE_COMMIT='"$(COMMIT)"'
+$B/obj/base/version.o: CFLAGS += -DROSE_COMMIT='"$(COMMIT)"' -DROSE_DATE='"$(shell git log -1 --format=%cs 2>/dev/null)"'
 
 # Everything but main(): what the tests, the program and the fuzzers link.
 $B/librose_all.a: $(OBJ)

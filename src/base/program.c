@@ -36,8 +36,8 @@ static int print_man(const rose_program *p)
     fputs(".TH ", stdout);
     for (const char *c = p->name; *c != '\0'; c++)
         putchar(toupper((unsigned char)*c));
-    printf(" 1 \"\" \"%s %s\" \"User Commands\"\n.SH NAME\n%s \\- ", p->name, rose_version(),
-           p->name);
+    printf(" 1 \"%s\" \"%s %s\" \"User Commands\"\n.SH NAME\n%s \\- ", rose_commit_date(), p->name,
+           rose_version(), p->name);
     rose_opts_roff(p->about);
     printf("\n.SH SYNOPSIS\n.B %s\n\\fICOMMAND\\fR [\\fIarguments\\fR]\n.SH DESCRIPTION\n",
            p->name);

@@ -5,6 +5,10 @@
 #define ROSE_COMMIT "unknown"
 #endif
 
+#ifndef ROSE_DATE
+#define ROSE_DATE ""
+#endif
+
 const char *rose_version(void)
 {
     return ROSE_VERSION;
@@ -13,4 +17,9 @@ const char *rose_version(void)
 const char *rose_commit(void)
 {
     return ROSE_COMMIT;
+}
+
+const char *rose_commit_date(void)
+{
+    return ROSE_DATE;
 }
