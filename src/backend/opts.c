@@ -9,7 +9,7 @@
 size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
 {
     const rose_opt all[] = {
-        ROSE_ROW_HEADING("Model and device"),
+        ROSE_ROW_BRIEF_HEADING("Model and device"),
         ROSE_ROW_ENUM("dtype", rose_compute, &o->dtype, "auto|float32|bfloat16|float16",
                       "number format of weights, KV cache and activations; auto is float16 on "
                       "cuda; on cpu it is bfloat16 for BF16 files, else float32",
@@ -22,14 +22,14 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
                      "longest context in tokens, prompt and output together",
                      .unset = "the model's", .first = true),
 
-        ROSE_ROW_HEADING("Scheduling"),
+        ROSE_ROW_BRIEF_HEADING("Scheduling"),
         ROSE_ROW_U32("max-num-seqs", &o->max_seqs, "N", 1, 4096,
                      "largest number of sequences in one step", .def = 256, .first = true),
         ROSE_ROW_U32("max-num-batched-tokens", &o->max_step_tokens, "N", 1, 1u << 20,
                      "largest number of tokens in one step, prefill and decode together",
                      .def = 2048, .first = true),
 
-        ROSE_ROW_HEADING("KV and prefix cache"),
+        ROSE_ROW_BRIEF_HEADING("KV and prefix cache"),
         ROSE_ROW_BYTES("kv-cache-memory", &o->kv_bytes, 0, 0, "memory for the KV cache",
                        .unset = "what full batches need; on cpu at most 4G and half of the free "
                                 "memory",
@@ -43,7 +43,7 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
                      "size of the KV cache in pages of 16 tokens",
                      .unset = "follows from --kv-cache-memory"),
 
-        ROSE_ROW_HEADING("CPU"),
+        ROSE_ROW_BRIEF_HEADING("CPU"),
         ROSE_ROW_U32("threads", &o->cpu.n_threads, "N", 0, ROSE_MAX_CPUS,
                      "number of compute threads on the CPU", .unset = "one per CPU", .first = true),
         ROSE_ROW_CHOICE("isa", &o->cpu.isa, "auto|scalar|avx2|avx512|avx512-bf16|amx|neon",
@@ -58,12 +58,12 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
                       "touch weights, KV cache and scratch at the start, so that no step takes a "
                       "page fault"),
 
-        ROSE_ROW_HEADING("Profiling"),
+        ROSE_ROW_BRIEF_HEADING("Profiling"),
         ROSE_ROW_BOOL("profiler-kernels", &o->cuda.profiler_kernels,
                       "cuda: record the GPU's kernels in a profile, too, if CUPTI is found; steps "
                       "take 1 to 6 % longer while a profile runs"),
 
-        ROSE_ROW_HEADING("CUDA tuning"),
+        ROSE_ROW_BRIEF_HEADING("CUDA tuning"),
         ROSE_ROW_BOOL("cuda-graph", &o->cuda.graph,
                       "replay decode steps from CUDA graphs that were captured at the start",
                       .def = true),

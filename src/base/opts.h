@@ -3,8 +3,8 @@
  * completion read the same rows, so they cannot disagree.
  *
  * Forms: --name value, --name=value, -x value; booleans: --name, --no-name. "--" ends the options.
- * --help shows the rows before the first heading and those marked `first`; --help-all shows all. A
- * table in which no row is marked `first` is shown whole by both. */
+ * --help shows, of a group whose heading is `brief`, only the rows marked `first`, and all other
+ * rows; --help-all shows all. */
 #ifndef ROSE_BASE_OPTS_H
 #define ROSE_BASE_OPTS_H
 
@@ -50,7 +50,8 @@ bool rose_opt_list_add(rose_opt_list *l, const char *text);
 typedef struct rose_opt {
     const char *name; /* "max-num-seqs" */
     char letter;      /* 'p' or 0 */
-    bool first;       /* --help shows the row, not only --help-all */
+    bool first;       /* --help shows the row although its group is brief */
+    bool brief;       /* HEADING: most rows of the group are for --help-all alone */
     rose_opt_kind kind;
     void *dest; /* holds the default before parsing; --help prints it from here */
     uint64_t min, max;
@@ -77,6 +78,10 @@ typedef struct rose_opt {
 #define ROSE_ROW_HEADING(title_)                                                                   \
     {                                                                                              \
         .name = (title_), .kind = ROSE_OPT_HEADING                                                 \
+    }
+#define ROSE_ROW_BRIEF_HEADING(title_)                                                             \
+    {                                                                                              \
+        .name = (title_), .kind = ROSE_OPT_HEADING, .brief = true                                  \
     }
 #define ROSE_ROW_BOOL(name_, dest_, ...)                                                           \
     ROSE_ROW(name_, ROSE_OPT_BOOL, bool, dest_, .help = __VA_ARGS__)

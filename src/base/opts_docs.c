@@ -33,10 +33,9 @@ void rose_opts_roff(const char *text)
     }
 }
 
-static void man_option(const rose_opt *o, void *unused)
+static void man_option(const rose_opt *o)
 {
     char def[256];
-    (void)unused;
     if (o->kind == ROSE_OPT_HEADING) {
         fputs(".PP\n\\fI", stdout);
         rose_opts_roff(o->name);
@@ -73,7 +72,7 @@ static void print_man(const rose_command *c)
     putchar('\n');
     rose_opts_roff(c->about);
     putchar('\n');
-    rose_opts_by_group(c, man_option, NULL);
+    rose_opts_by_group(c, true, man_option);
 }
 
 /* ---- bash: a branch of the script's `case`, which sets options, and words or files for the

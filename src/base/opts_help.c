@@ -93,10 +93,9 @@ static void print_wrapped(const char *text, int column)
     puts(text);
 }
 
-static void print_option(const rose_opt *o, void *unused)
+static void print_option(const rose_opt *o)
 {
     char left[128], def[256], text[768];
-    (void)unused;
     if (o->kind == ROSE_OPT_HEADING) {
         printf("\n%s:\n", o->name);
         return;
@@ -112,7 +111,7 @@ static void print_option(const rose_opt *o, void *unused)
     print_wrapped(text, n);
 }
 
-/* The heading with this title stands before opts[i], too. */
+/* The title of opts[i], a heading, stands before it, too. */
 static bool seen(const rose_command *c, size_t i)
 {
     for (size_t j = 0; j < i; j++) {
@@ -122,54 +121,52 @@ static bool seen(const rose_command *c, size_t i)
     return false;
 }
 
-void rose_opts_by_group(const rose_command *c, void (*fn)(const rose_opt *o, void *arg), void *arg)
+/* The rows of the group with this heading; NULL: those before the first heading. */
+static void print_group(const rose_command *c, const rose_opt *heading, bool all,
+                        void (*fn)(const rose_opt *o))
 {
-    for (size_t i = 0; i < c->n_opts && c->opts[i].kind != ROSE_OPT_HEADING; i++)
-        fn(&c->opts[i], arg);
-    for (size_t i = 0; i < c->n_opts; i++) {
-        if (c->opts[i].kind != ROSE_OPT_HEADING || seen(c, i)) continue;
-        bool inside = false;
-        fn(&c->opts[i], arg);
-        for (size_t j = i; j < c->n_opts; j++) {
-            if (c->opts[j].kind == ROSE_OPT_HEADING)
-                inside = strcmp(c->opts[j].name, c->opts[i].name) == 0;
-            else if (inside)
-                fn(&c->opts[j], arg);
+    const rose_opt *at = NULL;
+    bool titled = heading == NULL;
+    for (const rose_opt *o = c->opts; o < c->opts + c->n_opts; o++) {
+        if (o->kind == ROSE_OPT_HEADING) {
+            at = o;
+            continue;
         }
+        const bool inside =
+            heading == NULL ? at == NULL : at != NULL && strcmp(at->name, heading->name) == 0;
+        if (!inside || !(all || heading == NULL || !heading->brief || o->first)) continue;
+        if (!titled) fn(heading);
+        titled = true;
+        fn(o);
     }
 }
 
-/* Rows that --help shows: those before the first heading, and those marked. */
-static void print_first(const rose_command *c)
+void rose_opts_by_group(const rose_command *c, bool all, void (*fn)(const rose_opt *o))
 {
-    bool headed = false;
+    print_group(c, NULL, all, fn);
     for (size_t i = 0; i < c->n_opts; i++) {
-        headed |= c->opts[i].kind == ROSE_OPT_HEADING;
-        if (!headed || c->opts[i].first) print_option(&c->opts[i], NULL);
+        if (c->opts[i].kind == ROSE_OPT_HEADING && !seen(c, i))
+            print_group(c, &c->opts[i], all, fn);
     }
 }
 
 void rose_opts_help(const rose_command *c, bool all)
 {
     size_t n = 0;
-    bool any_first = false;
+    bool brief = false;
+    char text[64];
     for (size_t i = 0; i < c->n_opts; i++) {
         n += c->opts[i].kind != ROSE_OPT_HEADING;
-        any_first |= c->opts[i].first;
+        brief |= c->opts[i].brief;
     }
     printf("Usage: %s\n\n%s\n", c->usage, c->about);
-    if (c->n_opts > 0 && (c->opts[0].kind != ROSE_OPT_HEADING || (any_first && !all)))
-        puts("\nOptions:");
-    if (any_first && !all)
-        print_first(c);
-    else
-        rose_opts_by_group(c, print_option, NULL);
-    if (any_first && all) puts("\nHelp:");
+    if (c->n_opts > 0 && c->opts[0].kind != ROSE_OPT_HEADING) puts("\nOptions:");
+    rose_opts_by_group(c, all, print_option);
+    if (brief) puts("\nHelp:");
     fputs("      --help", stdout);
-    print_wrapped(any_first ? "show the options that people use first" : "show this text", 12);
-    if (!any_first) return;
+    print_wrapped(brief ? "show the options that people use first" : "show this text", 12);
+    if (!brief) return;
     fputs("      --help-all", stdout);
-    char text[64];
-    snprintf(text, sizeof text, "show all %zu options, by group", n);
+    snprintf(text, sizeof text, "show all %zu options", n);
     print_wrapped(text, 16);
 }

@@ -16,8 +16,9 @@ void rose_opt_default_text(const rose_opt *o, char *buf, size_t cap);
 /* Choice i of CHOICE and ENUM: *text is its first byte; returns its length. */
 int rose_opt_choice(const rose_opt *o, unsigned i, const char **text);
 
-/* Call fn(o, arg) for each row, group by group, a heading before the rows of its group. */
-void rose_opts_by_group(const rose_command *c, void (*fn)(const rose_opt *o, void *arg), void *arg);
+/* Call fn for each row, group by group, a heading before the rows of its group. all = false: only
+ * for what --help shows. */
+void rose_opts_by_group(const rose_command *c, bool all, void (*fn)(const rose_opt *o));
 
 /* Documents that are made of a command's table. The program asks each command for its part by a
  * hidden first argument. */

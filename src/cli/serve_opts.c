@@ -30,7 +30,7 @@ void rose_serve_opts_default(rose_serve_flags *f)
 static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
 {
     const rose_opt all[] = {
-        ROSE_ROW_HEADING("Server"),
+        ROSE_ROW_BRIEF_HEADING("Server"),
         ROSE_ROW_STRING("served-model-name", &f->api.model_id, "NAME",
                         "name of the model in the API", .unset = "the folder's name",
                         .first = true),
@@ -52,7 +52,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                       "build the events of a stream from prepared bytes instead of by the general "
                       "JSON writer"),
 
-        ROSE_ROW_HEADING("Limits and time-outs"),
+        ROSE_ROW_BRIEF_HEADING("Limits and time-outs"),
         ROSE_ROW_U32("max-n", &f->api.max_n, "N", 1, 4096,
                      "largest number of choices in one request: its prompts times its n"),
         ROSE_ROW_BYTES("max-body-size", &f->http.max_body_bytes, 1024, (uint64_t)1 << 32,
@@ -82,7 +82,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_U32("shutdown-timeout", &f->shutdown_timeout, "S", 0, 0,
                      "seconds that running requests may still take after SIGTERM"),
 
-        ROSE_ROW_HEADING("Server threads"),
+        ROSE_ROW_BRIEF_HEADING("Server threads"),
         ROSE_ROW_U32("io-threads", &f->http.n_threads, "N", 1, 64,
                      "number of threads for connections and streams"),
         ROSE_ROW_STRING("io-cpus", &f->io_cpus, "LIST", "CPUs of the I/O threads, as 0-3,6",
@@ -117,7 +117,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
 static size_t profiling_rows(rose_serve_flags *f, rose_opt *rows)
 {
     const rose_opt all[] = {
-        ROSE_ROW_HEADING("Profiling"),
+        ROSE_ROW_BRIEF_HEADING("Profiling"),
         ROSE_ROW_STRING("profiler-dir", &f->api.profiler_dir, "DIR",
                         "allow POST /start_profile and /stop_profile, which write traces to DIR",
                         .unset = "both are refused"),

@@ -16,13 +16,13 @@ void rose_engine_flags_init(rose_engine_flags *f)
 size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
 {
     const rose_opt own[] = {
-        ROSE_ROW_HEADING("Model and device"),
+        ROSE_ROW_BRIEF_HEADING("Model and device"),
         ROSE_ROW_CHOICE("device", &f->device, "auto|cpu|cuda",
                         "where the model runs; auto is cuda if there is a usable GPU, else cpu",
                         .sdef = "auto", .first = true),
     };
     const rose_opt cpu[] = {
-        ROSE_ROW_HEADING("CPU"),
+        ROSE_ROW_BRIEF_HEADING("CPU"),
         ROSE_ROW_BOOL("cpu-affinity", &f->cpu_affinity, "pin each compute thread to one CPU",
                       .def = true),
         ROSE_ROW_STRING("engine-cpus", &f->engine_cpus, "LIST",

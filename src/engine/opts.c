@@ -8,7 +8,7 @@
 size_t rose_engine_opts_rows(rose_engine_opts *o, rose_opt *rows)
 {
     const rose_opt all[] = {
-        ROSE_ROW_HEADING("Scheduling"),
+        ROSE_ROW_BRIEF_HEADING("Scheduling"),
         ROSE_ROW_U32("max-num-queued-reqs", &o->max_queued, "N", 1, 65536,
                      "largest number of requests that wait to be started; one more gets 429",
                      .def = 1024),
@@ -58,7 +58,7 @@ size_t rose_engine_opts_rows(rose_engine_opts *o, rose_opt *rows)
                       "build the next step while the GPU computes one; no effect on cpu",
                       .def = true),
 
-        ROSE_ROW_HEADING("KV and prefix cache"),
+        ROSE_ROW_BRIEF_HEADING("KV and prefix cache"),
         ROSE_ROW_BOOL("prefix-cache", &o->prefix_cache,
                       "keep the KV cache of finished prompts and outputs, and reuse it when "
                       "another prompt begins the same way",

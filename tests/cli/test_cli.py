@@ -90,6 +90,10 @@ def test_help_of_serve():
     n = int(re.search(r"show all (\d+) options", first).group(1))
     check("--help counts what --help-all shows", n == len(names(everything)), (n, len(names(everything))))
     check("--help wins over a mistake", run("serve", "--prot", "--help")[0] == 0)
+    check("the serve groups of --help have their headings", "Server:" in first and "CUDA tuning" not in first, first)
+    text = run("bench", "latency", "--help")[1]
+    check("a benchmark's own options are all in --help, the engine's in part", {"batch-size", "num-iters", "dtype"} <= names(text)
+          and "lookahead" not in names(text), text)
     check("a short table is shown whole by --help", "--help-all" not in run("tokenize", "--help")[1])
 
 
