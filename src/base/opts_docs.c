@@ -5,15 +5,18 @@
 
 #include "base/opts_internal.h"
 
-/* "bench offline" of "roseinfer bench offline MODEL [options]". */
+/* The command's own name: "offline" of "roseinfer bench offline MODEL [options]". Returns its
+ * length.
+ */
 static int command_name(const rose_command *c, const char **name)
 {
     const char *p = c->usage + strcspn(c->usage, " ");
-    const char *end = p;
-    *name = p + (*p == ' ');
-    while (*p == ' ' && p[1] >= 'a' && p[1] <= 'z')
-        end = p += 1 + strcspn(p + 1, " ");
-    return end > *name ? (int)(end - *name) : 0;
+    *name = p;
+    while (*p == ' ' && p[1] >= 'a' && p[1] <= 'z') {
+        *name = p + 1;
+        p += 1 + strcspn(p + 1, " ");
+    }
+    return (int)(p - *name);
 }
 
 /* ---- man ---- */
