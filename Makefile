@@ -185,8 +185,11 @@ $B/tests/%: tests/%.c $B/librose_all.a
 	    $B/librose_all.a $(LIBS) -lcmocka
 # The tests of code that is not in the server.
 BENCH_TESTS := $(filter $B/tests/bench/% $B/tests/load/% $B/tests/backend/test_machine,$(TESTBIN))
-$(BENCH_TESTS): $B/librose_load.a $B/librose_bench.a
-$(BENCH_TESTS): BENCH_LIBS = $B/librose_load.a $B/librose_bench.a
+LOAD_TESTS  := $(filter $B/tests/load/%,$(TESTBIN))
+$(BENCH_TESTS): $B/librose_bench.a
+$(BENCH_TESTS): BENCH_LIBS = $B/librose_bench.a
+$(LOAD_TESTS): $B/librose_load.a
+$(LOAD_TESTS): BENCH_LIBS = $B/librose_load.a $B/librose_bench.a
 
 EMULATED_FLAGS := -std=c++20 -O2 -g -ffp-contract=off -fno-strict-aliasing -pthread -Wall -Wextra \
     -Wno-unknown-pragmas -Wno-sign-compare -Wno-missing-field-initializers -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized -Wno-psabi \

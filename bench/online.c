@@ -18,7 +18,6 @@
 #include "base/json.h"
 #include "bench/bench.h"
 #include "bench/online_internal.h"
-#include "bench/selftest.h"
 
 enum {
     MAX_POINTS = 64,
@@ -538,6 +537,5 @@ int rose_bench_online(int argc, char **argv)
     int rc = rose_online_opts_parse(&o, argc, argv, &model_dir);
     if (rc >= 0) return rc;
     o.server.stop = &stop_asked;
-    if (o.self_test) return rose_client_self_test(o.self_test_rate);
     return run(model_dir, &o, argc, argv);
 }

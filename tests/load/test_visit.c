@@ -1,10 +1,10 @@
 /* Visits against a scripted server: every way in which one can end; and the percentiles, the fit
  * and the metrics' reader beside it. */
-#include "bench_fixture.h"
+#include "bench/bench_fixture.h"
 
 #include "base/clock.h"
-#include "bench/abuse_internal.h"
-#include "bench/soak_internal.h"
+#include "load/abuse_internal.h"
+#include "load/soak_internal.h"
 
 static rose_visit last; /* bytes and body are not valid */
 static char last_body[256];

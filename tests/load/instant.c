@@ -1,8 +1,9 @@
-/* bench/instant.c - see instant.h. The ids walk through the middle of the vocabulary, so that they
- * differ from one another and are no special tokens. A step ends when its ids are due: the pace is
- * kept on average, so a step that was late is followed by shorter ones, up to a tenth of a second.
+/* tests/load/instant.c - see instant.h. The ids walk through the middle of the vocabulary, so that
+ * they differ from one another and are no special tokens. A step ends when its ids are due: the
+ * pace is kept on average, so a step that was late is followed by shorter ones, up to a tenth of a
+ * second.
  */
-#include "bench/instant.h"
+#include "load/instant.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* bench/replay.h - a trace played through the scheduler without a model, on a clock of its own: a
- * step takes step_us + row_us * rows. It compares policies, not machines. Main thread. */
-#ifndef ROSE_BENCH_REPLAY_H
-#define ROSE_BENCH_REPLAY_H
+/* tests/load/replay.h - a trace played through the scheduler without a model, on a clock of its
+ * own: a step takes step_us + row_us * rows. It compares policies, not machines. Main thread. */
+#ifndef ROSE_LOAD_REPLAY_H
+#define ROSE_LOAD_REPLAY_H
 
 #include "bench/load_trace.h"
 #include "sched/sched.h"

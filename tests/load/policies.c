@@ -1,13 +1,21 @@
-/* bench/policies.c - see policies.h. */
-#include "bench/policies.h"
-
+/* tests/load/policies.c - see policies.h. */
 #include <jansson.h>
 #include <stdio.h>
 
 #include "backend/backend.h"
-#include "base/version.h"
-#include "bench/replay.h"
+#include "base/log.h"
+#include "base/opts.h"
 #include "bench/results.h"
+#include "load/load.h"
+#include "load/replay.h"
+
+typedef struct policies_opts {
+    const char *trace;
+    uint32_t num_requests; /* 0 = all */
+    uint32_t max_num_seqs, max_num_batched_tokens, num_kv_pages, max_queued;
+    float scale, step_us, row_us;
+    uint32_t ttft_slo_ms, itl_slo_ms; /* 0 = none; with one, a row more: the scheduler steers */
+} policies_opts;
 
 typedef struct policy {
     const char *name;
@@ -47,7 +55,7 @@ static const policy policies[] = {{"default", NULL},
                                   {"--no-prefix-cache", no_prefix_cache}};
 enum { N_POLICIES = sizeof policies / sizeof policies[0] }; /* and one for the goals */
 
-static rose_sched_opts base_opts(const rose_policies_opts *o, const rose_load_trace *t)
+static rose_sched_opts base_opts(const policies_opts *o, const rose_load_trace *t)
 {
     rose_sched_opts so = {.max_seqs = o->max_num_seqs,
                           .max_step_tokens = o->max_num_batched_tokens,
@@ -101,7 +109,7 @@ static json_t *result_json(const char *name, const rose_replay_result *r)
         (int)r->n_met_ttft, "num_met_itl", (int)r->n_met_itl, "num_late", (int)r->n_late);
 }
 
-int rose_bench_policies(const rose_policies_opts *o)
+static int run(const policies_opts *o, int argc, char **argv)
 {
     rose_err err = {{0}};
     rose_load_trace t;
@@ -137,10 +145,50 @@ int rose_bench_policies(const rose_policies_opts *o)
         json_decref(list);
         return rose_die(&err);
     }
-    json_t *root =
-        json_pack("{s:s, s:s, s:o, s:f, s:f, s:f, s:i, s:i, s:o}", "bench", "scheduler", "version",
-                  rose_version(), "trace", rose_results_string(o->trace), "scale", (double)o->scale,
-                  "step_us", (double)o->step_us, "row_us", (double)o->row_us, "ttft_slo_ms",
-                  (int)o->ttft_slo_ms, "itl_slo_ms", (int)o->itl_slo_ms, "results", list);
+    json_t *root = json_pack(
+        "{s:o, s:s, s:o, s:f, s:f, s:f, s:i, s:i, s:o}", "meta", rose_results_meta(argc, argv),
+        "bench", "scheduler", "trace", rose_results_string(o->trace), "scale", (double)o->scale,
+        "step_us", (double)o->step_us, "row_us", (double)o->row_us, "ttft_slo_ms",
+        (int)o->ttft_slo_ms, "itl_slo_ms", (int)o->itl_slo_ms, "results", list);
     return rose_results_emit(root, NULL, "scheduler");
+}
+
+int rose_load_scheduler(int argc, char **argv)
+{
+    policies_opts o = {.max_num_seqs = 256,
+                       .max_num_batched_tokens = 2048,
+                       .num_kv_pages = 32768,
+                       .max_queued = 65536,
+                       .scale = 1,
+                       .step_us = 1000,
+                       .row_us = 50};
+    const rose_opt opts[] = {
+        ROSE_ROW_U32("num-requests", &o.num_requests, "N", 0, 1u << 24, "the first N of the trace",
+                     .unset = "all"),
+        ROSE_ROW_FLOAT("scale", &o.scale, "X", 1e-6f, 1e6f,
+                       "times of the trace are multiplied by this; smaller is heavier"),
+        ROSE_ROW_FLOAT("step-us", &o.step_us, "US", 0.001f, 1e9f, "what a step costs"),
+        ROSE_ROW_FLOAT("row-us", &o.row_us, "US", 0, 1e9f, "and each row of it"),
+        ROSE_ROW_U32("max-num-seqs", &o.max_num_seqs, "N", 1, 4096, "most sequences in one step"),
+        ROSE_ROW_U32("max-num-batched-tokens", &o.max_num_batched_tokens, "N", 1, 1u << 20,
+                     "most tokens in one step"),
+        ROSE_ROW_U32("num-kv-pages", &o.num_kv_pages, "N", 1, 1u << 26,
+                     "size of the KV pool in pages of 16 tokens"),
+        ROSE_ROW_U32("max-num-queued-reqs", &o.max_queued, "N", 1, 65536,
+                     "requests that wait; one more is refused"),
+        ROSE_ROW_U32(
+            "ttft-slo-ms", &o.ttft_slo_ms, "MS", 0, 3600000,
+            "hold each policy against this time to the first token, and let one steer by it",
+            .unset = "no goal"),
+        ROSE_ROW_U32("itl-slo-ms", &o.itl_slo_ms, "MS", 0, 3600000,
+                     "likewise between tokens; a request meets it if every one of its gaps does",
+                     .unset = "no goal"),
+    };
+    rose_log_set_level(ROSE_LOG_WARN);
+    const int rc = rose_opts_parse_one(
+        "load scheduler TRACE [options]",
+        "The requests of a trace (JSON lines or CSV) under each scheduling policy, on a simulated "
+        "clock.\nA table on standard error, JSON on standard output.",
+        opts, sizeof opts / sizeof *opts, argc, argv, &o.trace);
+    return rc >= 0 ? rc : run(&o, argc, argv);
 }

@@ -1,7 +1,7 @@
-/* bench/visit.c - see visit.h. A slot is a visit, or a connection kept for the next one, or free.
- * Timers (leave, drip, sip, time-out) are found by a walk over all slots every few milliseconds:
- * there are a few thousand at most. */
-#include "bench/visit.h"
+/* tests/load/visit.c - see visit.h. A slot is a visit, or a connection kept for the next one, or
+ * free. Timers (leave, drip, sip, time-out) are found by a walk over all slots every few
+ * milliseconds: there are a few thousand at most. */
+#include "load/visit.h"
 
 #include <errno.h>
 #include <netdb.h>

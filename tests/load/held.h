@@ -1,8 +1,8 @@
-/* bench/held.h - why an event of a stream came late: a server sends no half characters, so tokens
- * that end inside one wait for those that complete it (and tokens without text, as the end of a
- * text under ignore_eos, for the next with text). One thread. */
-#ifndef ROSE_BENCH_HELD_H
-#define ROSE_BENCH_HELD_H
+/* tests/load/held.h - why an event of a stream came late: a server sends no half characters, so
+ * tokens that end inside one wait for those that complete it (and tokens without text, as the end
+ * of a text under ignore_eos, for the next with text). One thread. */
+#ifndef ROSE_LOAD_HELD_H
+#define ROSE_LOAD_HELD_H
 
 #include "tokenizer/tokenizer.h"
 

@@ -1,10 +1,10 @@
-/* bench/abuse_kinds.c - see abuse_internal.h. A kind is a row of the table at the end. Bodies name
- * token ids, so that no tokenizer is needed; ids and lengths are small enough for any context of
- * 128 tokens or more. */
+/* tests/load/abuse_kinds.c - see abuse_internal.h. A kind is a row of the table at the end. Bodies
+ * name token ids, so that no tokenizer is needed; ids and lengths are small enough for any context
+ * of 128 tokens or more. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/abuse_internal.h"
+#include "load/abuse_internal.h"
 
 typedef const rose_abuse_env env;
 

@@ -1,5 +1,5 @@
-/* bench/soak_report.c - what a soak amounts to: a verdict for each criterion of a server that is
- * overloaded for long, with the figures behind it. */
+/* tests/load/soak_report.c - what a soak amounts to: a verdict for each criterion of a server that
+ * is overloaded for long, with the figures behind it. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "bench/results.h"
-#include "bench/soak_internal.h"
+#include "load/soak_internal.h"
 
 enum {
     MAX_ROWS = 600,

@@ -1,8 +1,8 @@
-/* bench/spread.h - percentiles of millions of times in a few kilobytes: a histogram with 32 buckets
- * an octave, so a percentile is right within 2.2 %. Min and max are exact. A plain value, zero is
- * empty. One thread. */
-#ifndef ROSE_BENCH_SPREAD_H
-#define ROSE_BENCH_SPREAD_H
+/* tests/load/spread.h - percentiles of millions of times in a few kilobytes: a histogram with 32
+ * buckets an octave, so a percentile is right within 2.2 %. Min and max are exact. A plain value,
+ * zero is empty. One thread. */
+#ifndef ROSE_LOAD_SPREAD_H
+#define ROSE_LOAD_SPREAD_H
 
 #include <jansson.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
-/* bench/gpu_memory.h - how much GPU memory is in use, as NVML says it. The library comes with the
- * driver and is loaded by name: nothing of it is needed to build, nor to run without a GPU. It
+/* tests/load/gpu_memory.h - how much GPU memory is in use, as NVML says it. The library comes with
+ * the driver and is loaded by name: nothing of it is needed to build, nor to run without a GPU. It
  * makes no context, so the client that asks takes no GPU memory itself. One thread. */
-#ifndef ROSE_BENCH_GPU_MEMORY_H
-#define ROSE_BENCH_GPU_MEMORY_H
+#ifndef ROSE_LOAD_GPU_MEMORY_H
+#define ROSE_LOAD_GPU_MEMORY_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
-/* bench/soak.c - the run of `bench soak`: more load than the server can take, for long. Capacity is
- * measured first, in a closed loop; then requests of mixed lengths come at a multiple of it, in an
- * open loop, some from clients that read slowly and some from clients that leave. All the while
- * /health is asked ten times a second, /metrics and /proc once a second.
+/* tests/load/soak.c - the run of `load soak`: more load than the server can take, for long.
+ * Capacity is measured first, in a closed loop; then requests of mixed lengths come at a multiple
+ * of it, in an open loop, some from clients that read slowly and some from clients that leave. All
+ * the while /health is asked ten times a second, /metrics and /proc once a second.
  *
  * One thread, mostly asleep: where it shares the cores with the server it should cost next to
  * nothing; what it is late itself is reported. Every wait has an end: a server that hangs or dies
@@ -19,10 +19,10 @@
 
 #include "base/clock.h"
 #include "base/progress.h"
-#include "bench/held.h"
 #include "bench/prompts.h"
-#include "bench/soak_internal.h"
 #include "bench/stats.h"
+#include "load/held.h"
+#include "load/soak_internal.h"
 
 enum {
     TICK_NS = 100000000,

@@ -1,6 +1,6 @@
-/* bench/spread.c - see spread.h. Values under 32 have a bucket each; from there the 5 bits behind
- * the highest one number the bucket within its octave. */
-#include "bench/spread.h"
+/* tests/load/spread.c - see spread.h. Values under 32 have a bucket each; from there the 5 bits
+ * behind the highest one number the bucket within its octave. */
+#include "load/spread.h"
 
 enum { SUB_BITS = 5, LAST = ROSE_SPREAD_SUB * ROSE_SPREAD_OCTAVES - 1 };
 

@@ -1,6 +1,6 @@
-/* bench/abuse.c - `roseinfer bench abuse`: thousands of random clients, most of them rude, and then
- * the question what is left of them in the server. Event i of a seed is always the same request;
- * only which of them meet varies from run to run.
+/* tests/load/abuse.c - `load abuse`: thousands of random clients, most of them rude, and
+ * then the question what is left of them in the server. Event i of a seed is always the same
+ * request; only which of them meet varies from run to run.
  *
  * Before: three requests, whose replies are kept. After: nothing runs or waits, all KV pages are
  * free (cached ones count as free), no descriptor more is open than on the fresh server, resident
@@ -14,11 +14,11 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "bench/abuse_internal.h"
-#include "bench/bench.h"
 #include "bench/prompts.h"
 #include "bench/results.h"
 #include "bench/watch.h"
+#include "load/abuse_internal.h"
+#include "load/load.h"
 
 enum { N_PROBES = 3, MAX_SHOWN = 10, SETTLE_S = 60, MAX_KINDS = 64, MAX_BODY_SIZE = 65536 };
 
@@ -331,7 +331,7 @@ static int run(const char *model_dir, const abuse_opts *o, int argc, char **argv
     return rc;
 }
 
-int rose_bench_abuse(int argc, char **argv)
+int rose_load_abuse(int argc, char **argv)
 {
     static abuse_opts o;
     o = (abuse_opts){.events = 20000,
@@ -361,7 +361,7 @@ int rose_bench_abuse(int argc, char **argv)
     n += rose_server_flags_own_rows(&o.server, opts + n);
     const char *model;
     const int rc = rose_opts_parse_one(
-        "roseinfer bench abuse MODEL [options]",
+        "load abuse MODEL [options]",
         "Random clients that leave, stall, lie and err; then whether the server is what it was: "
         "pages,\nmemory, descriptors, and the bytes of a plain request.",
         opts, n, argc, argv, &model);

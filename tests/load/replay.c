@@ -1,6 +1,6 @@
-/* bench/replay.c - see replay.h. Token ids are made up: blocks that the trace calls equal are
+/* tests/load/replay.c - see replay.h. Token ids are made up: blocks that the trace calls equal are
  * equal, everything else is the request's own. */
-#include "bench/replay.h"
+#include "load/replay.h"
 
 #include <stdlib.h>
 #include <string.h>

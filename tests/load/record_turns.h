@@ -1,8 +1,8 @@
-/* bench/record_turns.h - what the recorder costs a thread that serves streams: a recording runs
- * and does not run in turns of one long run, and the CPU time of the threads is read at each turn.
- * The two halves of a pair are neighbours, so nothing else differs between them. */
-#ifndef ROSE_BENCH_RECORD_TURNS_H
-#define ROSE_BENCH_RECORD_TURNS_H
+/* tests/load/record_turns.h - what the recorder costs a thread that serves streams: a recording
+ * runs and does not run in turns of one long run, and the CPU time of the threads is read at each
+ * turn. The two halves of a pair are neighbours, so nothing else differs between them. */
+#ifndef ROSE_LOAD_RECORD_TURNS_H
+#define ROSE_LOAD_RECORD_TURNS_H
 
 #include <jansson.h>
 #include <stdint.h>

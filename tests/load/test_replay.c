@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "bench/replay.h"
+#include "load/replay.h"
 
 static void parse(rose_load_trace *t, const char *text)
 {

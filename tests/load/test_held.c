@@ -1,7 +1,7 @@
 /* Which tokens of an event waited for one behind them. */
-#include "bench_fixture.h"
+#include "bench/bench_fixture.h"
 
-#include "bench/held.h"
+#include "load/held.h"
 
 static rose_tokenizer *tok;
 static char *scratch;

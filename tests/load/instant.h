@@ -1,7 +1,7 @@
-/* bench/instant.h - a backend that computes nothing: ids out of thin air, at a rate of choice or as
- * fast as they are asked for. It shows what all the rest costs. One at a time. */
-#ifndef ROSE_BENCH_INSTANT_H
-#define ROSE_BENCH_INSTANT_H
+/* tests/load/instant.h - a backend that computes nothing: ids out of thin air, at a rate of choice
+ * or as fast as they are asked for. It shows what all the rest costs. One at a time. */
+#ifndef ROSE_LOAD_INSTANT_H
+#define ROSE_LOAD_INSTANT_H
 
 #include "backend/backend.h"
 

@@ -1,11 +1,11 @@
-/* bench/soak_internal.h - what a soak gathers, and what is made of it. */
-#ifndef ROSE_BENCH_SOAK_INTERNAL_H
-#define ROSE_BENCH_SOAK_INTERNAL_H
+/* tests/load/soak_internal.h - what a soak gathers, and what is made of it. */
+#ifndef ROSE_LOAD_SOAK_INTERNAL_H
+#define ROSE_LOAD_SOAK_INTERNAL_H
 
-#include "bench/gpu_memory.h"
-#include "bench/spread.h"
-#include "bench/visit.h"
 #include "bench/watch.h"
+#include "load/gpu_memory.h"
+#include "load/spread.h"
+#include "load/visit.h"
 #include "tokenizer/tokenizer.h"
 
 enum {

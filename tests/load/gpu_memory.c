@@ -1,6 +1,7 @@
-/* bench/gpu_memory.c - see gpu_memory.h. Of NVML what is asked here, as its documentation has it.
+/* tests/load/gpu_memory.c - see gpu_memory.h. Of NVML what is asked here, as its documentation has
+ * it.
  */
-#include "bench/gpu_memory.h"
+#include "load/gpu_memory.h"
 
 #include <dlfcn.h>
 #include <stddef.h>

@@ -1,10 +1,10 @@
-/* bench/soak_cmd.c - `roseinfer bench soak`: its options and their defaults. */
+/* tests/load/soak_cmd.c - `load soak`: its options and their defaults. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench.h"
-#include "bench/soak_internal.h"
+#include "load/load.h"
+#include "load/soak_internal.h"
 
 /* "30m", "90s", "2h", "45" (seconds); 0 = none of these. */
 static double parse_duration(const char *text)
@@ -58,7 +58,7 @@ static size_t soak_rows(rose_soak_opts *o, rose_opt *rows)
     return sizeof all / sizeof *all;
 }
 
-int rose_bench_soak(int argc, char **argv)
+int rose_load_soak(int argc, char **argv)
 {
     static rose_soak_opts o;
     o = (rose_soak_opts){.duration = "30m",
@@ -85,7 +85,7 @@ int rose_bench_soak(int argc, char **argv)
     n += rose_server_flags_rows(&o.server, opts + n);
     const char *model;
     const int rc = rose_opts_parse_one(
-        "roseinfer bench soak MODEL [options]",
+        "load soak MODEL [options]",
         "More load than the server can take, for long: are refusals polite, does nothing grow, "
         "does\n/health answer at once, has every stall a cause?",
         opts, n, argc, argv, &model);

@@ -1,6 +1,6 @@
-/* bench/record_turns.c - see record_turns.h. One thread of its own, asleep but for the turns. It
- * reads the others' CPU clocks: those are exact, where /proc is as old as the last tick. */
-#include "bench/record_turns.h"
+/* tests/load/record_turns.c - see record_turns.h. One thread of its own, asleep but for the turns.
+ * It reads the others' CPU clocks: those are exact, where /proc is as old as the last tick. */
+#include "load/record_turns.h"
 
 #include <dirent.h>
 #include <pthread.h>

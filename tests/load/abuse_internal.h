@@ -1,10 +1,10 @@
-/* bench/abuse_internal.h - the kinds of visits of `bench abuse`: what each does and which ends are
- * right for it. */
-#ifndef ROSE_BENCH_ABUSE_INTERNAL_H
-#define ROSE_BENCH_ABUSE_INTERNAL_H
+/* tests/load/abuse_internal.h - the kinds of visits of `load abuse`: what each does and which ends
+ * are right for it. */
+#ifndef ROSE_LOAD_ABUSE_INTERNAL_H
+#define ROSE_LOAD_ABUSE_INTERNAL_H
 
 #include "bench/stats.h"
-#include "bench/visit.h"
+#include "load/visit.h"
 
 enum { ROSE_ABUSE_MAX_STATUSES = 10 };
 

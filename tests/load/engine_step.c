@@ -1,9 +1,9 @@
-/* bench/scheduler.c - `roseinfer bench engine`, or `bench scheduler`: what the engine itself costs.
- * A backend that does nothing takes the time from the end of one collect() to the begin of the next
- * step(): delivery, waking the consumer, taking events, planning and building the batch; and the
- * engine's own stamps of the parts (they leave out taking events and the bookkeeping between). The
- * consumer is this thread, as in `bench offline`. Beside it, the plan alone: rose_sched_next() on
- * as many sequences. With --trace another program: policies.c. */
+/* tests/load/scheduler.c - `load engine`, or `load scheduler`: what the engine itself
+ * costs. A backend that does nothing takes the time from the end of one collect() to the begin of
+ * the next step(): delivery, waking the consumer, taking events, planning and building the batch;
+ * and the engine's own stamps of the parts (they leave out taking events and the bookkeeping
+ * between). The consumer is this thread, as in `bench offline`. Beside it, the plan alone:
+ * rose_sched_next() on as many sequences. With --trace another program: policies.c. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdatomic.h>
@@ -16,10 +16,9 @@
 #include "base/log.h"
 #include "base/opts.h"
 #include "base/profile.h"
-#include "bench/bench.h"
-#include "bench/policies.h"
 #include "bench/results.h"
 #include "engine/engine.h"
+#include "load/load.h"
 #include "sched/sched.h"
 
 enum { WARM_STEPS = 100, VOCAB = 50257 };
@@ -385,16 +384,9 @@ static int run(const bench_opts *o, int argc, char **argv)
     return rose_results_emit(root, NULL, "engine");
 }
 
-int rose_bench_scheduler(int argc, char **argv)
+int rose_load_engine(int argc, char **argv)
 {
     bench_opts o = {.running = 0, .steps = 2000, .input_len = 256, .prefix_cache = true};
-    rose_policies_opts p = {.max_num_seqs = 256,
-                            .max_num_batched_tokens = 2048,
-                            .num_kv_pages = 32768,
-                            .max_queued = 65536,
-                            .scale = 1,
-                            .step_us = 1000,
-                            .row_us = 50};
     const rose_opt opts[] = {
         ROSE_ROW_U32("running", &o.running, "N", 0, 4096, "sequences that decode",
                      .unset = "64, 256 and 1024"),
@@ -406,43 +398,16 @@ int rose_bench_scheduler(int argc, char **argv)
         ROSE_ROW_BOOL("prefix-cache", &o.prefix_cache, "index each page that is full"),
         ROSE_ROW_BOOL("record", &o.record,
                       "a recording runs in every other hundred steps: what it costs"),
-        {.name = "Policies, on a simulated clock", .kind = ROSE_OPT_HEADING},
-        ROSE_ROW_STRING("trace", &p.trace, "FILE",
-                        "replay these requests under each policy instead (JSON lines or CSV)",
-                        .unset = "none"),
-        ROSE_ROW_U32("num-requests", &p.num_requests, "N", 0, 1u << 24, "the first N of the trace",
-                     .unset = "all"),
-        ROSE_ROW_FLOAT("scale", &p.scale, "X", 1e-6f, 1e6f,
-                       "times of the trace are multiplied by this; smaller is heavier"),
-        ROSE_ROW_FLOAT("step-us", &p.step_us, "US", 0.001f, 1e9f, "what a step costs"),
-        ROSE_ROW_FLOAT("row-us", &p.row_us, "US", 0, 1e9f, "and each row of it"),
-        ROSE_ROW_U32("max-num-seqs", &p.max_num_seqs, "N", 1, 4096, "most sequences in one step"),
-        ROSE_ROW_U32("max-num-batched-tokens", &p.max_num_batched_tokens, "N", 1, 1u << 20,
-                     "most tokens in one step"),
-        ROSE_ROW_U32("num-kv-pages", &p.num_kv_pages, "N", 1, 1u << 26,
-                     "size of the KV pool in pages of 16 tokens"),
-        ROSE_ROW_U32("max-num-queued-reqs", &p.max_queued, "N", 1, 65536,
-                     "requests that wait; one more is refused"),
-        ROSE_ROW_U32(
-            "ttft-slo-ms", &p.ttft_slo_ms, "MS", 0, 3600000,
-            "hold each policy against this time to the first token, and let one steer by it",
-            .unset = "no goal"),
-        ROSE_ROW_U32("itl-slo-ms", &p.itl_slo_ms, "MS", 0, 3600000,
-                     "likewise between tokens; a request meets it if every one of its gaps does",
-                     .unset = "no goal"),
     };
     const rose_command cmd = {
-        .usage = "roseinfer bench scheduler [options]",
-        .about =
-            "Host time of an engine step (deliver, wake, plan, build the batch) on a backend\n"
-            "that does nothing; or, with --trace, waiting times under each policy. A table on\n"
-            "standard error, JSON on standard output.",
+        .usage = "load engine [options]",
+        .about = "Host time of an engine step (deliver, wake, plan, build the batch) on a backend "
+                 "that\ncomputes nothing. A table on standard error, JSON on standard output.",
         .opts = opts,
         .n_opts = sizeof opts / sizeof *opts,
     };
     uint32_t n_args;
     rose_log_set_level(ROSE_LOG_WARN);
-    int rc = rose_opts_parse(&cmd, argc, argv, NULL, &n_args);
-    if (rc >= 0) return rc;
-    return p.trace != NULL ? rose_bench_policies(&p) : run(&o, argc, argv);
+    const int rc = rose_opts_parse(&cmd, argc, argv, NULL, &n_args);
+    return rc >= 0 ? rc : run(&o, argc, argv);
 }

@@ -1,6 +1,6 @@
-/* bench/held.c - see held.h. The server's own rule is applied to the ids: what its detokeniser
+/* tests/load/held.c - see held.h. The server's own rule is applied to the ids: what its detokeniser
  * releases for each. */
-#include "bench/held.h"
+#include "load/held.h"
 
 #include <string.h>
 

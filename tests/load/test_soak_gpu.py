@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""GPU memory in `bench soak`: `test_soak_gpu.py BINARY MODEL`; closes with `N passed, N failed`.
+"""GPU memory in `load soak`: `test_soak_gpu.py BINARY MODEL`; closes with `N passed, N failed`.
 
 The server computes on the CPU; a libnvidia-ml.so.1 of a few lines says what a GPU would hold: 100 MiB before there is a server,
 1,124 with one, and under FAKE_GROWS one more with each question. Standard library and cc only.
@@ -62,7 +62,7 @@ def soak(folder, **env):
         e = dict(os.environ, **env)
         if folder:
             e["LD_LIBRARY_PATH"] = folder + (":" + e["LD_LIBRARY_PATH"] if e.get("LD_LIBRARY_PATH") else "")
-        p = subprocess.run([BIN, "bench", "soak", MODEL, "--duration", "2.5s", "--capacity", "10", "--load", "1", "--slow-percent", "0", "--leave-percent", "0", "--output-dir", out, "--roseinfer-args",
+        p = subprocess.run([BIN, "soak", MODEL, "--duration", "2.5s", "--capacity", "10", "--load", "1", "--slow-percent", "0", "--leave-percent", "0", "--output-dir", out, "--roseinfer-args",
                             "--threads 1 --num-kv-pages 256 --device cpu"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=e, timeout=120)
         found = glob.glob(out + "/*/soak_results.json")
         return json.load(open(found[0])) if found else {}, p.stdout.decode("utf-8", "replace")

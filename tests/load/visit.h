@@ -1,12 +1,12 @@
-/* bench/visit.h - clients of every kind, the rude ones too: many connections on one thread and one
- * epoll. A visit sends bytes (all, some, or drop by drop), waits for replies (or does not read
+/* tests/load/visit.h - clients of every kind, the rude ones too: many connections on one thread and
+ * one epoll. A visit sends bytes (all, some, or drop by drop), waits for replies (or does not read
  * them, or reads slowly) and hangs up when it is told to. What it saw is given to a callback; what
  * is right or wrong about it is the caller's to say.
  *
  * Times are rose_now_ns values; arrivals are the kernel's (stamp.h), so a busy client does not make
  * a server look slow. One thread. Memory: a slot for each visit under way, from the start. */
-#ifndef ROSE_BENCH_VISIT_H
-#define ROSE_BENCH_VISIT_H
+#ifndef ROSE_LOAD_VISIT_H
+#define ROSE_LOAD_VISIT_H
 
 #include "base/buf.h"
 #include "bench/load.h"

@@ -1,6 +1,7 @@
-/* bench/selftest.c - see selftest.h. The server is one thread with blocking sockets; all streams
- * get their events in one burst per tick, as the streams of a batch do after an engine step. */
-#include "bench/selftest.h"
+/* tests/load/selftest.c - see selftest.h. The server is one thread with blocking sockets; all
+ * streams get their events in one burst per tick, as the streams of a batch do after an engine
+ * step. */
+#include "load/selftest.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,6 +19,7 @@
 #include "base/clock.h"
 #include "base/opts.h"
 #include "bench/load.h"
+#include "load/load.h"
 
 enum { MAX_STREAMS = 256, LIMIT_US = 50, TEST_STREAMS = 20, TEST_SECONDS = 2 };
 
@@ -204,7 +206,7 @@ rose_status rose_self_test_run(uint32_t n_streams, uint32_t n_events, uint32_t r
     return st;
 }
 
-int rose_client_self_test(uint32_t rate)
+static int run(uint32_t rate)
 {
     rose_self_test t;
     rose_err err = {{0}};
@@ -224,4 +226,24 @@ int rose_client_self_test(uint32_t rate)
             t.rate, t.error.p50 * 1e6, t.error.p99 * 1e6, t.error.max * 1e6,
             ok ? "p99 within 50 us" : "p99 over 50 us, or events lost");
     return ok ? 0 : 1;
+}
+
+int rose_load_client(int argc, char **argv)
+{
+    uint32_t rate = 20000, n_args;
+    const rose_opt opts[] = {
+        ROSE_ROW_U32("rate", &rate, "N", 100, 1000000, "events per second, over all streams"),
+    };
+    const rose_command cmd = {
+        .usage = "load client [options]",
+        .about =
+            "The timing error of the HTTP client that the benchmarks use. A server in this "
+            "process notes\nwhen it sends each event, and the client measures as it always "
+            "does. The exit code is 0\nif no event is lost and the p99 of the error is at most "
+            "50 us.",
+        .opts = opts,
+        .n_opts = sizeof opts / sizeof *opts,
+    };
+    const int rc = rose_opts_parse(&cmd, argc, argv, NULL, &n_args);
+    return rc >= 0 ? rc : run(rate);
 }
