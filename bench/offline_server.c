@@ -12,54 +12,6 @@
 #include "bench/stats.h"
 #include "bench/watch.h"
 
-/* The option as text, if it is not as in `def`: a server started with it opens the same engine. */
-static rose_status add_changed(rose_buf *b, const rose_opt *o, const rose_opt *def)
-{
-    switch (o->kind) {
-    case ROSE_OPT_BOOL:
-        if (*(const bool *)o->dest == *(const bool *)def->dest) return ROSE_OK;
-        return rose_buf_addf(b, " --%s%s", *(const bool *)o->dest ? "" : "no-", o->name);
-    case ROSE_OPT_FLAG:
-        if (*(const bool *)o->dest == *(const bool *)def->dest) return ROSE_OK;
-        return rose_buf_addf(b, " --%s", o->name);
-    case ROSE_OPT_U32:
-        if (*(const uint32_t *)o->dest == *(const uint32_t *)def->dest) return ROSE_OK;
-        return rose_buf_addf(b, " --%s %" PRIu32, o->name, *(const uint32_t *)o->dest);
-    case ROSE_OPT_U64:
-    case ROSE_OPT_BYTES:
-        if (*(const uint64_t *)o->dest == *(const uint64_t *)def->dest) return ROSE_OK;
-        return rose_buf_addf(b, " --%s %" PRIu64, o->name, *(const uint64_t *)o->dest);
-    case ROSE_OPT_FLOAT:
-        if (memcmp(o->dest, def->dest, sizeof(float)) == 0) return ROSE_OK;
-        return rose_buf_addf(b, " --%s %.9g", o->name, (double)*(const float *)o->dest);
-    case ROSE_OPT_STRING:
-    case ROSE_OPT_CHOICE: {
-        const char *v = *(const char *const *)o->dest, *d = *(const char *const *)def->dest;
-        if (v == NULL || (d != NULL && strcmp(v, d) == 0)) return ROSE_OK;
-        return rose_buf_addf(b, " --%s '%s'", o->name, v);
-    }
-    case ROSE_OPT_HEADING:
-    default:
-        return ROSE_OK;
-    }
-}
-
-static rose_status changed_flags(const rose_engine_flags *f, rose_buf *out, rose_err *err)
-{
-    static rose_engine_flags copy, def;
-    rose_opt rows[ROSE_ENGINE_FLAG_ROWS], def_rows[ROSE_ENGINE_FLAG_ROWS];
-    rose_status st = ROSE_OK;
-    copy = *f;
-    rose_engine_flags_init(&def);
-    const size_t n = rose_engine_flags_rows(&copy, rows);
-    rose_engine_flags_rows(&def, def_rows);
-    for (size_t i = 0; i < n && st == ROSE_OK; i++)
-        st = add_changed(out, &rows[i], &def_rows[i]);
-    if (st != ROSE_OK || rose_buf_str(out) == NULL)
-        return rose_fail(err, ROSE_E_NOMEM, "out of memory");
-    return ROSE_OK;
-}
-
 static rose_status write_body(const rose_offline_work *w, uint64_t seed, uint32_t i,
                               const char *model, uint32_t *ids, rose_buf *b)
 {
@@ -163,18 +115,13 @@ static void allow_files(void)
 }
 
 rose_status rose_offline_server(const rose_offline_work *w, const rose_server_spec *spec,
-                                const rose_server_flags *sf, const rose_engine_flags *f,
-                                const char *model_dir, uint32_t warmup, uint32_t repeats,
-                                rose_offline_result *r, rose_err *err)
+                                const rose_server_flags *sf, const char *model_dir, uint32_t warmup,
+                                uint32_t repeats, rose_offline_result *r, rose_err *err)
 {
     rose_server server = {0};
-    rose_buf flags = {0};
     rose_offline_run ignored;
     allow_files();
-    rose_status st = changed_flags(f, &flags, err);
-    if (st == ROSE_OK)
-        st = rose_server_start(&server, spec, sf, model_dir, spec->driver >= 0 ? flags.data : NULL,
-                               NULL, err);
+    rose_status st = rose_server_start(&server, spec, sf, model_dir, NULL, NULL, err);
     if (st == ROSE_OK && (r->runs = calloc(repeats, sizeof *r->runs)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
@@ -190,7 +137,6 @@ rose_status rose_offline_server(const rose_offline_work *w, const rose_server_sp
     r->ready_s = server.ready_s;
     if (server.proc.pid != 0) r->resident_peak_bytes = rose_watch_peak_bytes(server.proc.pid);
     rose_server_stop(&server);
-    rose_buf_free(&flags);
     return st;
 }
 
@@ -205,14 +151,10 @@ rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_
     allow_files();
     if (strchr(dir, '\'') != NULL)
         return rose_fail(err, ROSE_E_INVAL, "%s: a quote in the path of a profile", dir);
-    rose_engine_flags engine = *s->engine;
-    engine.profiler_kernels = true;
-    if (ours) st = changed_flags(&engine, &flags, err);
-    if (st == ROSE_OK && ours && rose_buf_addf(&flags, " --profiler-dir '%s'", dir) != ROSE_OK)
+    if (ours && rose_buf_addf(&flags, "--profiler-kernels --profiler-dir '%s'", dir) != ROSE_OK)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
-        st = rose_server_start(&server, spec, s->server, s->model_dir, ours ? flags.data : NULL,
-                               dir, err);
+        st = rose_server_start(&server, spec, s->server, s->model_dir, flags.data, dir, err);
     json_object_set_new(row, "cmd", rose_results_stringn(server.command.data, server.command.len));
     json_object_set_new(row, "log_path", rose_results_string(server.log));
     json_object_set_new(row, "version", json_string(server.version));

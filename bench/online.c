@@ -85,7 +85,8 @@ static rose_status parse_list(const char *what, const char *text, double min, bo
 static rose_status load_trace(online *r, rose_err *err)
 {
     const rose_online_opts *o = r->o;
-    uint32_t context = o->max_model_len != 0 ? o->max_model_len : rose_prompts_context(r->prompts);
+    const uint32_t asked = o->server.engine.max_model_len;
+    uint32_t context = asked != 0 ? asked : rose_prompts_context(r->prompts);
     const bool ramp = strcmp(o->ramp, "none") != 0;
     const rose_load_trace_gen g = {.seed = o->req.seed,
                                    .n = o->n,

@@ -9,7 +9,7 @@
 /* Options of `bench online`. */
 typedef struct rose_online_opts {
     const char *trace, *backends, *scales, *concurrency, *goodput, *output_dir, *client_cpus, *ramp;
-    uint32_t n, max_output_len, max_input_len, max_model_len, prompt_overhead, goodput_steps;
+    uint32_t n, max_output_len, max_input_len, prompt_overhead, goodput_steps;
     uint32_t warmup_requests, warmup_input_len, warmup_output_len;
     float rate, burstiness, in_median, in_sigma, out_median, out_sigma, ramp_start, ramp_end;
     const char *profile; /* "none", "trace", "nsys", "both" */

@@ -61,8 +61,6 @@ static size_t workload_rows(rose_online_opts *o, rose_opt *rows)
                      "longest output; 0 is no limit but the context"),
         ROSE_ROW_U32("max-input-len", &o->max_input_len, "N", 0, 1u << 20, "longest prompt",
                      .unset = "the context"),
-        ROSE_ROW_U32("max-model-len", &o->max_model_len, "N", 0, 1u << 24,
-                     "context that lengths are cut to", .unset = "of config.json"),
         ROSE_ROW_U32(
             "prompt-overhead-tokens", &o->prompt_overhead, "N", 0, 65536,
             "room left in the context for what the server adds to a prompt: BOS, chat template"),

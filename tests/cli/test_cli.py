@@ -605,7 +605,15 @@ def test_bench_online():
               again["meta"]["dtype"] == m["dtype"] and
               sorted(mix["by_backend"]["roseinfer"]["timing"]["scale_wall_s"]) == ["0", "1", "9"], (err, mix["meta"]))
         shutil.rmtree(os.path.join(d, "x"))
+        parents = os.path.join(d, "parents")
+        rc, out, err = run("bench", "merge", parents, d)
+        both = json.load(open(os.path.join(parents, "online_results.json"))) if rc == 0 else {}
+        check("merge takes the parent of the runs", rc == 0 and both["summaries"] == again["summaries"], (err, os.listdir(d)))
+        shutil.rmtree(parents)
         if shutil.which("gnuplot"):
+            rc, out, err = run("bench", "plot", d)
+            check("plot takes the parent of the runs", rc == 0 and os.path.join(merged, "figures") in out.split() and
+                  os.path.join(where, "figures") in out.split(), (out, err))
             rc, out, err = run("bench", "plot", merged)
             figures = os.path.join(merged, "figures")
             made = os.listdir(figures) if os.path.isdir(figures) else []
@@ -735,7 +743,9 @@ def test_bench_online_failures():
     one_line_error("no such trace", run(*ONLINE, "--trace", "/nonexistent/t.csv"), 1, "/nonexistent/t.csv")
     one_line_error("an unknown backend", run(*ONLINE, "--backends", "gpt"), 1, "'gpt'")
     one_line_error("bad scales", run(*ONLINE, "--scales", "1,x"), 1, "--scales")
-    one_line_error("a folder without results", run("bench", "plot", "/tmp"), 1, "online_results.json")
+    with tempfile.TemporaryDirectory() as d:
+        one_line_error("plot: a folder without results", run("bench", "plot", d), 1, d, "online_results.json")
+        one_line_error("merge: a folder without results", run("bench", "merge", os.path.join(d, "out"), d), 1, d, "online_results.json")
     check("online needs a model", run("bench", "online")[0] == 2)
 
 
@@ -878,10 +888,10 @@ def test_bench_stream_foreign_timings():
 
 def test_bench_ablate_kept():
     small = ["--pairs", "1", "-n", "2", "--rate", "200", "--input-len", "8", "--output-len", "2", "--num-prompts", "2"]
-    rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-online", "--engine-args", "--num-kv-pages 1")
+    rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-online", "--num-kv-pages", "1")
     error = json.loads(out)["switches"]["isa"]["error"]
-    check("ablate: --engine-args reach the offline run, whose words are kept", rc == 1 and "kv pages" in error, error)
-    rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-offline", "--engine-args", "--num-kv-pages 1")
+    check("ablate: engine options reach the offline run, whose words are kept", rc == 1 and "kv pages" in error, error)
+    rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-offline", "--num-kv-pages", "1")
     error = json.loads(out)["switches"]["isa"]["error"]
     check("ablate: and the server, whose words are kept", rc == 1 and "kv pages" in error, error)
     rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-offline", "--model-name", "nobody")
@@ -957,6 +967,27 @@ def test_bench_own_servers():
     check("bench ablate --vllm-args is refused by name", rc == 2 and "--vllm-args" in err, err)
     text = re.sub(r"\s+", " ", run("bench", "start", "--help")[1])
     check("bench start names every server", "llama-python or transformers" in text, text)
+
+
+def test_bench_engine_options():
+    """Options of the engine are spelled alike wherever a benchmark opens one or starts a server."""
+    small = ["--num-kv-pages", "1"]
+    with tempfile.TemporaryDirectory() as d:
+        for name, more in (("offline", []), ("offline", ["--backends", "roseinfer"]), ("latency", []), ("stream", ["-n", "2"]),
+                           ("start", []), ("online", ["-n", "2", "--scales", "0", "--output-dir", d])):
+            rc, out, err = run("bench", name, MODEL, *more, *small)
+            check(f"bench {name} {' '.join(more[:2])}: --num-kv-pages reaches the engine", rc == 1 and "kv pages: 1 hold" in err, (rc, err))
+        rc, out, err = run(*ONLINE, "--scales", "0", "--output-dir", d, "--threads", "1", "--no-prefix-cache", "--device", "cpu")
+        last = sorted(n for n in os.listdir(d) if os.path.isdir(os.path.join(d, n)))[-1]
+        cmd = json.load(open(os.path.join(d, last, "online_results.json")))["by_backend"]["roseinfer"]["cmd"]
+        check("bench online passes engine options on, and only those given", rc == 0 and " --threads 1" in cmd and
+              " --no-prefix-cache" in cmd and " --device cpu" in cmd and "--dtype" not in cmd, cmd)
+    for name in ("offline", "latency", "online", "stream", "ablate", "start"):
+        text = run("bench", name, "--help")[1]
+        names = re.findall(r"^ {2,6}(?:-\w, )?--(?:\[no-\])?([\w-]+)", text, re.M)
+        check(f"bench {name}: no option is there twice, all of the engine are there", len(names) == len(set(names)) and
+              {"device", "dtype", "isa", "threads", "num-kv-pages", "quantization"} <= set(names),
+              [n for n in names if names.count(n) > 1])
 
 
 def test_bench_goodput():
