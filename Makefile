@@ -127,7 +127,7 @@ build/cuda/%.o: src/%.cu
 
 $B/obj/backend/cuda/%.o $B/tests/backend/test_cuda_%: CFLAGS += -isystem $(CUDA_HOME)/include \
     $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
-$B/obj/backend/cpu/onednn.o $B/obj/backend/cpu/kernel_bench.o: CFLAGS += -DROSE_DNNL=$(DNNL)
+$B/obj/backend/cpu/onednn.o: CFLAGS += -DROSE_DNNL=$(DNNL)
 $B/obj/backend/backend.o: CFLAGS += -DROSE_CUDA=$(WITH_CUDA)
 $B/obj/backend/backend.o: $B/with-cuda-$(WITH_CUDA)
 $B/with-cuda-%:
