@@ -112,7 +112,8 @@ PORT    ?= 8888
         fuzz clang asan-units cuda-compile install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 # What the program writes from its tables of options: the man page and the completion scripts.
-DOCS := $B/roseinfer.1 $B/completion/roseinfer $B/completion/_roseinfer
+PROGRAMS := roseinfer roseinfer-bench
+DOCS     := $(PROGRAMS:%=$B/%.1) $(PROGRAMS:%=$B/completion/%) $(PROGRAMS:%=$B/completion/_%)
 
 all: $B/roseinfer $B/roseinfer-bench $B/libroseinfer.a $B/libroseinfer.so $B/roseinfer.pc $(DOCS)
 
@@ -145,7 +146,7 @@ build/cuda/%.o: src/%.cu
 
 $B/obj/backend/cuda/%.o $B/tests/backend/test_cuda_%: CFLAGS += -isystem $(CUDA_HOME)/include \
     $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
-$B/obj/backend/cpu/onednn.o $B/obj/backend/cpu/kernel_bench.o: CFLAGS += -DROSE_DNNL=$(DNNL)
+$B/obj/backend/cpu/onednn.o: CFLAGS += -DROSE_DNNL=$(DNNL)
 $B/obj/backend/backend.o: CFLAGS += -DROSE_CUDA=$(WITH_CUDA)
 $B/obj/backend/backend.o: $B/with-cuda-$(WITH_CUDA)
 $B/with-cuda-%:
@@ -189,14 +190,14 @@ $B/roseinfer-bench: $B/o/bench/main.o $B/librose_bench.a $B/libroseinfer.a
 $(LOAD): $B/o/tests/load/main.o $B/librose_load.a $B/librose_bench.a $B/librose_all.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
-$B/roseinfer.1: $B/roseinfer
+$(PROGRAMS:%=$B/%.1): $B/%.1: $B/%
 	$(Q)$< --man > $@
-$B/completion/roseinfer: $B/roseinfer
-	@mkdir -p $(@D)
-	$(Q)$< completion bash > $@
-$B/completion/_roseinfer: $B/roseinfer
+$(PROGRAMS:%=$B/completion/_%): $B/completion/_%: $B/%
 	@mkdir -p $(@D)
 	$(Q)$< completion zsh > $@
+$(PROGRAMS:%=$B/completion/%): $B/completion/%: $B/%
+	@mkdir -p $(@D)
+	$(Q)$< completion bash > $@
 
 $B/libroseinfer.a: $(LIB_OBJ)
 	@rm -f $@
@@ -216,12 +217,11 @@ $B/tests/%: tests/%.c $B/librose_all.a
 	    $B/librose_all.a $(LIBS) -lcmocka
 # The tests of code that is not in the server.
 BENCH_TESTS := $(filter $B/tests/bench/% $B/tests/load/% $B/tests/backend/test_machine,$(TESTBIN))
-$(BENCH_TESTS): $B/librose_load.a $B/librose_bench.a
-$(BENCH_TESTS): BENCH_LIBS = $B/librose_load.a $B/librose_bench.a
-
-# The program's own rooms are not in librose_all.a, which has no main().
-$B/tests/cli/test_serve_opts: $B/obj/cli/serve_opts.o
-$B/tests/cli/test_serve_opts: LIBS := $B/obj/cli/serve_opts.o $B/librose_all.a $(STATIC_LIBS) $(CUDA_LIBS) -lm
+LOAD_TESTS  := $(filter $B/tests/load/%,$(TESTBIN))
+$(BENCH_TESTS): $B/librose_bench.a
+$(BENCH_TESTS): BENCH_LIBS = $B/librose_bench.a
+$(LOAD_TESTS): $B/librose_load.a
+$(LOAD_TESTS): BENCH_LIBS = $B/librose_load.a $B/librose_bench.a
 
 EMULATED_FLAGS := -std=c++20 -O2 -g -ffp-contract=off -fno-strict-aliasing -pthread -Wall -Wextra \
     -Wno-unknown-pragmas -Wno-sign-compare -Wno-missing-field-initializers -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized -Wno-psabi \
@@ -367,9 +367,9 @@ install: all
 	ln -sf libroseinfer.so.0 $(DESTDIR)$(PREFIX)/lib/libroseinfer.so
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions
-	install -m 644 $B/roseinfer.1 $(DESTDIR)$(PREFIX)/share/man/man1/
-	install -m 644 $B/completion/roseinfer $(DESTDIR)$(PREFIX)/share/bash-completion/completions/
-	install -m 644 $B/completion/_roseinfer $(DESTDIR)$(PREFIX)/share/zsh/site-functions/
+	install -m 644 $(PROGRAMS:%=$B/%.1) $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 $(PROGRAMS:%=$B/completion/%) $(DESTDIR)$(PREFIX)/share/bash-completion/completions/
+	install -m 644 $(PROGRAMS:%=$B/completion/_%) $(DESTDIR)$(PREFIX)/share/zsh/site-functions/
 	install -d $(DESTDIR)$(PREFIX)/share/roseinfer/drivers
 	install -m 644 tools/drivers/*.py $(DESTDIR)$(PREFIX)/share/roseinfer/drivers/
 	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' $B/roseinfer.pc > $(DESTDIR)$(PREFIX)/lib/pkgconfig/roseinfer.pc

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "bench/bench.h"
+#include "bench/engine_args.h"
 #include "bench/results.h"
 #include "bench/server.h"
 #include "bench/stop.h"
@@ -19,7 +20,7 @@
 #include "bench/workload.h"
 
 typedef struct ablate_opts {
-    const char *switches, *output_dir, *engine_args;
+    const char *switches, *output_dir;
     uint32_t pairs, n, input_len, output_len, concurrency, offline_prompts;
     float rate;
     bool online, offline;
@@ -54,6 +55,8 @@ static const struct {
 typedef struct ablation {
     const ablate_opts *o;
     const char *model_dir;
+    rose_buf engine_args;     /* owned; the engine options given, for both sides */
+    rose_server_flags server; /* without them */
     rose_prompts *prompts;
     rose_load_trace_gen plain;
     rose_load_trace trace; /* of the switch under test */
@@ -81,8 +84,7 @@ static rose_status measure_online(ablation *a, const rose_switch *sw, const char
     rose_server server = {0};
     rose_run run = {0};
     rose_run_stats s;
-    rose_status st =
-        rose_server_start(&server, &spec, &a->o->server, a->model_dir, flag, NULL, err);
+    rose_status st = rose_server_start(&server, &spec, &a->server, a->model_dir, flag, NULL, err);
     const char *model = a->o->req.model_name != NULL ? a->o->req.model_name : server.model;
     if (st == ROSE_OK && sw->load != ROSE_LOAD_COLD)
         st = rose_workload_run(&w, &server.url, model, &warm, &run, err);
@@ -174,12 +176,12 @@ static rose_status measure_side(ablation *a, const rose_switch *sw, bool on, uin
                                 rose_err *err)
 {
     char flag[1024];
-    const char *more = a->o->engine_args != NULL ? a->o->engine_args : "";
+    const char *more = a->engine_args.len > 0 ? a->engine_args.data : "";
     double v[N_METRICS] = {0};
     rose_status st = ROSE_OK;
     if (snprintf(flag, sizeof flag, "%s %s %s", on ? sw->on : sw->off, sw->both, more) >=
         (int)sizeof flag)
-        return rose_fail(err, ROSE_E_INVAL, "--engine-args is too long");
+        return rose_fail(err, ROSE_E_INVAL, "the engine options are too long");
     if (a->o->online) st = measure_online(a, sw, flag, pair, v, err);
     if (st == ROSE_OK && a->o->offline && sw->engine)
         st = measure_offline(a, flag, &v[M_OFFLINE_S_PER_TOK], err);
@@ -352,6 +354,9 @@ static int run(const char *model_dir, const ablate_opts *o, int argc, char **arg
                        rose_results_string(model_dir), "pairs", (int)o->pairs, "switches", results);
     if (a.root == NULL) return rose_die(&(rose_err){"out of memory"});
     rose_status st = rose_request_flags_check(&o->req, &err);
+    if (st == ROSE_OK) st = rose_engine_args(&o->server.engine, &a.engine_args, &err);
+    a.server = o->server;
+    rose_engine_flags_init(&a.server.engine);
     if (st == ROSE_OK) st = rose_prompts_open(&a.prompts, model_dir, &err);
     if (st != ROSE_OK) {
         fprintf(stderr, "roseinfer: %s\n", err.msg);
@@ -373,6 +378,7 @@ static int run(const char *model_dir, const ablate_opts *o, int argc, char **arg
 done:
     json_decref(a.root);
     rose_prompts_close(a.prompts);
+    rose_buf_free(&a.engine_args);
     return rc;
 }
 
@@ -390,7 +396,7 @@ int rose_bench_ablate(int argc, char **argv)
     rose_request_flags_init(&o.req);
     rose_server_flags_init(&o.server);
     o.server.stop = rose_stop_on_signals();
-    rose_opt opts[14 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS] = {
+    rose_opt opts[13 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS] = {
         {.name = "Pairs", .kind = ROSE_OPT_HEADING},
         ROSE_ROW_STRING("switches", &o.switches, "LIST", "what to switch on and off",
                         .unset = "all that are known"),
@@ -407,13 +413,9 @@ int rose_bench_ablate(int argc, char **argv)
         ROSE_ROW_U32("num-prompts", &o.offline_prompts, "N", 1, 65536, "prompts of an offline run"),
         ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20, "prompt tokens"),
         ROSE_ROW_U32("output-len", &o.output_len, "N", 1, 1u << 20, "output tokens"),
-        ROSE_ROW_STRING("engine-args", &o.engine_args, "ARGS",
-                        "engine options for both sides, online and offline, in one word; "
-                        "--roseinfer-args goes to the server alone",
-                        .unset = "none"),
         ROSE_ROW_OUTPUT_DIR(&o.output_dir, "ablate"),
     };
-    size_t n = 13;
+    size_t n = 12;
     n += rose_request_flags_rows(&o.req, opts + n);
     n += rose_server_flags_own_rows(&o.server, opts + n);
     const char *model;

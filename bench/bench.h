@@ -1,6 +1,6 @@
 /* bench/bench.h - the benchmarks of roseinfer-bench, which `roseinfer bench NAME` runs. Each
- * function is the main of one. argv[0] is
- * the name; the result is the exit code (0, 1 for a failed run, 2 for a usage error). */
+ * function is the main of one: argv[0] is its name; the result is the exit code (0, 1 for a failed
+ * run, 2 for a usage error). */
 #ifndef ROSE_BENCH_BENCH_H
 #define ROSE_BENCH_BENCH_H
 
@@ -14,9 +14,6 @@ int rose_bench_stream(int argc, char **argv);
 int rose_bench_start(int argc, char **argv);
 int rose_bench_ablate(int argc, char **argv);
 int rose_bench_tokenizer(int argc, char **argv);
-int rose_bench_scheduler(int argc, char **argv);
-int rose_bench_abuse(int argc, char **argv);
-int rose_bench_soak(int argc, char **argv);
 int rose_bench_kernels(int argc, char **argv);
 
 #endif

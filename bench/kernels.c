@@ -13,7 +13,7 @@
 #include "bench/floor.h"
 #include "engine/flags.h"
 
-enum { MAX_POINTS = 32, MAX_ROWS = 32768, MAX_CPU_ROWS = 2048 };
+enum { MAX_POINTS = 32, MAX_ROWS = 32768, MAX_CPU_ROWS = 2048, MAX_REPEATS = 1000 };
 enum { WIDTH = 768, N_LAYERS = 12, VOCAB = 50304 /* 50257 in whole tiles */ }; /* GPT-2 124M */
 enum { CPU_REST_MS = 2 }; /* oneDNN's threads spin for a while behind a pass */
 
@@ -72,7 +72,7 @@ static int parse(int argc, char **argv, options *o)
         ROSE_ROW_U32(
             "max-rows", &o->max_rows, "N", 1, MAX_ROWS,
             "leave out larger products (the head takes 10 GB at 32768; cpu: at most 2048)"),
-        ROSE_ROW_U32("repeats", &o->repeats, "N", 1, 1000,
+        ROSE_ROW_U32("repeats", &o->repeats, "N", 1, MAX_REPEATS,
                      "alternating runs of each side, of which the medians count"),
         ROSE_ROW_U32("rest-ms", &o->rest_ms, "N", 0, 10000,
                      "idle time before each of them: chips at their power limit slow down (cpu: 2 "
@@ -119,30 +119,80 @@ static rose_status parse_rows(options *o, rose_err *err)
                                      o->row_list, o->max_rows);
 }
 
-static void print_one(const options *o, const char *name, const rose_kernel_shape *m,
-                      const rose_kernel_times *t, bool first)
+/* Medians over the repeats, microseconds a product; 0 of a side that there is not. */
+typedef struct times {
+    double us[ROSE_KERNEL_SIDES];
+    const char *same;
+} times;
+
+static int by_value(const void *a, const void *b)
 {
-    const double flop = 2.0 * m->rows * m->n_out * m->n_in;
-    if (o->json) {
-        printf("%s\n  {\"matrix\": \"%s\", \"n_out\": %u, \"n_in\": %u, \"rows\": %u, "
-               "\"own_us\": %.3f, \"library_us\": %.3f, \"library_over_own\": %.3f, "
-               "\"own_tflops\": %.3f",
-               first ? "" : ",", name, m->n_out, m->n_in, m->rows, t->own_us, t->library_us,
-               t->library_us / t->own_us, flop / t->own_us * 1e-6);
-        if (t->library_same != NULL)
-            printf(", \"library_same\": \"%s\", \"library_same_us\": %.3f, "
-                   "\"library_same_over_own\": %.3f",
-                   t->library_same, t->library_same_us, t->library_same_us / t->own_us);
-        fputs("}", stdout);
-    } else {
-        printf("%-5s %5u x %-4u %6u rows  %9.2f us  %9.2f us  %5.2f  %7.1f", name, m->n_out,
-               m->n_in, m->rows, t->own_us, t->library_us, t->library_us / t->own_us,
-               flop / t->own_us * 1e-6);
-        if (t->library_same != NULL)
-            printf("  %9.2f us  %5.2f  %s", t->library_same_us, t->library_same_us / t->own_us,
-                   t->library_same);
-        puts("");
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The sides take turns, so that a drift of the machine's speed meets all of them. */
+static rose_status measure(const rose_kernel_bench_ops *ops, rose_kernel_bench *b,
+                           const rose_kernel_shape *s, uint32_t repeats, times *out, rose_err *err)
+{
+    static double us[ROSE_KERNEL_SIDES][MAX_REPEATS];
+    rose_kernel_sides sides;
+    *out = (times){0};
+    rose_status st = ops->prepare(b, s, &sides, err);
+    for (uint32_t r = 0; r < repeats && st == ROSE_OK; r++)
+        for (int i = 0; i < ROSE_KERNEL_SIDES && st == ROSE_OK; i++)
+            if (sides.has[i]) st = ops->time(b, (rose_kernel_side)i, &us[i][r], err);
+    for (int i = 0; i < ROSE_KERNEL_SIDES && st == ROSE_OK; i++) {
+        if (!sides.has[i]) continue;
+        qsort(us[i], repeats, sizeof us[i][0], by_value);
+        out->us[i] = us[i][repeats / 2];
     }
+    out->same = sides.same;
+    return st;
+}
+
+static void print_json(const char *name, const rose_kernel_shape *m, const times *t, double tflops,
+                       bool first)
+{
+    const double own = t->us[ROSE_KERNEL_OWN], library = t->us[ROSE_KERNEL_LIBRARY],
+                 same = t->us[ROSE_KERNEL_LIBRARY_SAME];
+    printf("%s\n  {\"matrix\": \"%s\", \"n_out\": %u, \"n_in\": %u, \"rows\": %u, "
+           "\"own_us\": %.3f, ",
+           first ? "" : ",", name, m->n_out, m->n_in, m->rows, own);
+    if (library > 0)
+        printf("\"library_us\": %.3f, \"library_over_own\": %.3f, ", library, library / own);
+    else
+        fputs("\"library_us\": null, \"library_over_own\": null, ", stdout);
+    printf("\"own_tflops\": %.3f", tflops);
+    if (t->same != NULL)
+        printf(", \"library_same\": \"%s\", \"library_same_us\": %.3f, "
+               "\"library_same_over_own\": %.3f",
+               t->same, same, same / own);
+    fputs("}", stdout);
+}
+
+static void print_line(const char *name, const rose_kernel_shape *m, const times *t, double tflops)
+{
+    const double own = t->us[ROSE_KERNEL_OWN], library = t->us[ROSE_KERNEL_LIBRARY],
+                 same = t->us[ROSE_KERNEL_LIBRARY_SAME];
+    printf("%-5s %5u x %-4u %6u rows  %9.2f us", name, m->n_out, m->n_in, m->rows, own);
+    if (library > 0)
+        printf("  %9.2f us  %5.2f", library, library / own);
+    else
+        printf("  %12s  %5s", "-", "-");
+    printf("  %7.1f", tflops);
+    if (t->same != NULL) printf("  %9.2f us  %5.2f  %s", same, same / own, t->same);
+    puts("");
+}
+
+static void print_one(const options *o, const char *name, const rose_kernel_shape *m,
+                      const times *t, bool first)
+{
+    const double tflops = 2.0 * m->rows * m->n_out * m->n_in / t->us[ROSE_KERNEL_OWN] * 1e-6;
+    if (o->json)
+        print_json(name, m, t, tflops, first);
+    else
+        print_line(name, m, t, tflops);
     fflush(stdout);
 }
 
@@ -195,14 +245,14 @@ static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, c
         for (uint32_t j = 0; j < o->n_rows && chosen(o, &g_matrices[i]) && st == ROSE_OK; j++) {
             const matrix *m = &g_matrices[i];
             const rose_kernel_shape s = shape_of(o, m, o->rows[j]);
-            const uint64_t times = m->role == ROSE_KERNEL_HEAD ? 1 : N_LAYERS;
-            rose_kernel_times t;
-            st = ops->run(b, &s, o->repeats, &t, err);
+            const uint64_t n_times = m->role == ROSE_KERNEL_HEAD ? 1 : N_LAYERS;
+            times t;
+            st = measure(ops, b, &s, o->repeats, &t, err);
             if (st != ROSE_OK) break;
             print_one(o, m->name, &s, &t, printed++ == 0);
             if (o->rows[j] != 1) continue;
-            row_us += (double)times * t.own_us;
-            row_bytes += times * s.n_out * s.n_in * (dtype == ROSE_COMPUTE_F32 ? 4 : 2);
+            row_us += (double)n_times * t.us[ROSE_KERNEL_OWN];
+            row_bytes += n_times * s.n_out * s.n_in * (dtype == ROSE_COMPUTE_F32 ? 4 : 2);
         }
     if (o->json) printf("\n]");
     if (st == ROSE_OK && machine->n_threads > 0 && row_bytes > 0 && o->width == WIDTH &&
@@ -267,6 +317,9 @@ int rose_bench_kernels(int argc, char **argv)
         st = rose_machine_measure(&machine, n, cpus, n_cpus, &err); /* pinned, as the kernels */
     }
     if (st == ROSE_OK) st = ops->open(&b, &k, &err);
+    if (st == ROSE_OK && ops->missing(b) != NULL)
+        fprintf(stderr, "roseinfer: the comparison with %s is missing: %s\n", ops->library,
+                ops->missing(b));
     if (st == ROSE_OK) st = run(ops, b, &o, k.dtype, &machine, &err);
     if (b != NULL) ops->close(b);
     return st == ROSE_OK ? 0 : rose_die(&err);

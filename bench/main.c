@@ -19,14 +19,10 @@ static const rose_program_command benchmarks[] = {
     {"plot", rose_bench_plot, "pictures of results, drawn by gnuplot"},
     {"merge", rose_bench_merge, "results of several runs as one"},
     {"report", rose_bench_report, "one HTML page of a folder of results"},
-    {"engine", rose_bench_scheduler, "host time of a step on an instant fake backend"},
-    {"scheduler", rose_bench_scheduler, "the same; with --trace, waiting times under each policy"},
-    {"abuse", rose_bench_abuse, "thousands of rude clients: does the server stay what it was?"},
-    {"soak", rose_bench_soak, "overload for long: refusals, growth, /health, stalls"},
 };
 
 /* Load tests, which people may know as benchmarks. */
-static const char *const moved[] = {"http"};
+static const char *const moved[] = {"abuse", "soak", "http", "engine", "scheduler"};
 
 static const rose_program program = {
     .name = "roseinfer-bench",

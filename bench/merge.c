@@ -7,6 +7,7 @@
 
 #include "base/opts.h"
 #include "bench/bench.h"
+#include "bench/folder.h"
 #include "bench/offline_internal.h"
 #include "bench/online_internal.h"
 
@@ -102,34 +103,38 @@ typedef struct kind {
 static const kind kinds[] = {{"online_results.json", "summaries", merge_online},
                              {"offline_results.json", "results", merge_offline}};
 
-static rose_status merge_kind(const kind *k, const char *out, const char *const *dirs, uint32_t n,
-                              uint32_t *found, rose_err *err)
+/* Adds the file of one folder to root, and its meta to sources. A folder without it adds nothing.
+ */
+static rose_status merge_file(const kind *k, json_t *root, json_t *sources, const char *dir,
+                              uint32_t *n_read, rose_err *err)
+{
+    json_t *from;
+    rose_status st = rose_results_read(&from, dir, k->file, err);
+    if (st == ROSE_E_NOTFOUND) return ROSE_OK;
+    if (st == ROSE_OK && !json_is_array(json_object_get(from, k->rows)))
+        st = rose_fail(err, ROSE_E_FORMAT, "%s/%s: no list '%s'", dir, k->file, k->rows);
+    if (st == ROSE_OK) {
+        k->merge(root, from);
+        if (json_is_object(json_object_get(from, "meta")))
+            json_array_append(sources, json_object_get(from, "meta"));
+        ++*n_read;
+    }
+    json_decref(from);
+    return st;
+}
+
+static rose_status merge_kind(const kind *k, const char *out, const rose_names *runs, rose_err *err)
 {
     uint32_t n_read = 0;
     rose_status st = ROSE_OK;
     json_t *sources = json_array();
     json_t *root = json_pack("{s:{}, s:[], s:{}}", "meta", k->rows, "by_backend");
-    for (uint32_t i = 0; i < n && st == ROSE_OK; i++) {
-        json_t *from;
-        st = rose_results_read(&from, dirs[i], k->file, err);
-        if (st == ROSE_E_NOTFOUND) {
-            st = ROSE_OK;
-            continue;
-        }
-        if (st == ROSE_OK && !json_is_array(json_object_get(from, k->rows)))
-            st = rose_fail(err, ROSE_E_FORMAT, "%s/%s: no list '%s'", dirs[i], k->file, k->rows);
-        if (st == ROSE_OK) {
-            k->merge(root, from);
-            if (json_is_object(json_object_get(from, "meta")))
-                json_array_append(sources, json_object_get(from, "meta"));
-            n_read++;
-        }
-        json_decref(from);
-    }
+    json_t *meta = json_object_get(root, "meta");
+    for (size_t i = 0; i < runs->n && st == ROSE_OK; i++)
+        st = merge_file(k, root, sources, runs->v[i], &n_read, err);
     if (json_array_size(sources) > 0)
-        json_object_update(json_object_get(root, "meta"),
-                           json_array_get(sources, json_array_size(sources) - 1));
-    json_object_set_new(json_object_get(root, "meta"), "merged_from", sources);
+        json_object_update(meta, json_array_get(sources, json_array_size(sources) - 1));
+    json_object_set_new(meta, "merged_from", sources);
     if (k->merge == merge_online) rose_online_set_dtype(root);
     if (st == ROSE_OK && n_read > 0) {
         mkdir(out, 0777); /* existing is fine; a failure shows below */
@@ -139,8 +144,12 @@ static rose_status merge_kind(const kind *k, const char *out, const char *const 
                                           : rose_offline_summary(root, out, err);
     }
     json_decref(root);
-    *found += n_read;
     return st;
+}
+
+static bool mergeable(const char *name)
+{
+    return strcmp(name, kinds[0].file) == 0 || strcmp(name, kinds[1].file) == 0;
 }
 
 int rose_bench_merge(int argc, char **argv)
@@ -148,19 +157,22 @@ int rose_bench_merge(int argc, char **argv)
     const rose_command cmd = {
         .usage = "roseinfer bench merge OUT DIR...",
         .about = "Merges online_results.json and offline_results.json of the folders DIR into OUT. "
-                 "Of one backend\nat one load the later folder wins.",
+                 "DIR is the\nfolder of a run, or the --output-dir that holds several. If two "
+                 "folders hold the same backend at\nthe same load, the later folder wins.",
         .min_args = 2,
         .max_args = MAX_DIRS,
     };
     const char *args[MAX_DIRS];
-    uint32_t n, found = 0;
+    rose_names runs = {0};
+    uint32_t n;
     rose_err err = {{0}};
     int rc = rose_opts_parse(&cmd, argc, argv, args, &n);
     if (rc >= 0) return rc;
     rose_status st = ROSE_OK;
+    for (uint32_t i = 1; i < n && st == ROSE_OK; i++)
+        st = rose_folder_runs(&runs, args[i], mergeable, &err);
     for (int i = 0; i < 2 && st == ROSE_OK; i++)
-        st = merge_kind(&kinds[i], args[0], args + 1, n - 1, &found, &err);
-    if (st == ROSE_OK && found == 0)
-        st = rose_fail(&err, ROSE_E_NOTFOUND, "none of the folders holds results");
+        st = merge_kind(&kinds[i], args[0], &runs, &err);
+    rose_names_free(&runs);
     return st == ROSE_OK ? 0 : rose_die(&err);
 }

@@ -49,7 +49,6 @@ typedef struct offline_opts {
     const char *python[N_DRIVERS], *args[N_DRIVERS], *profile;
     uint32_t profile_n;
     bool profile_only, record;
-    rose_engine_flags engine;
     rose_server_flags server;
 } offline_opts;
 
@@ -132,8 +131,9 @@ static rose_status make_work(offline *r, rose_err *err)
     rose_status st = rose_model_open(&m, r->model_dir, err);
     if (st != ROSE_OK) return st;
     uint32_t context = m->arch.max_positions;
-    if (o->engine.opts.backend.max_model_len != 0 && o->engine.opts.backend.max_model_len < context)
-        context = o->engine.opts.backend.max_model_len;
+    if (o->server.engine.opts.backend.max_model_len != 0 &&
+        o->server.engine.opts.backend.max_model_len < context)
+        context = o->server.engine.opts.backend.max_model_len;
     r->work = (rose_offline_work){.vocab = m->arch.vocab_size,
                                   .seed = o->seed,
                                   .temperature = o->temperature,
@@ -207,7 +207,7 @@ static rose_status run_in_process(offline *r, rose_offline_result *out, rose_err
     for (uint32_t i = 0; i < r->work.n; i++)
         max_in = r->work.rows[i].n_in > max_in ? r->work.rows[i].n_in : max_in;
     rose_status st =
-        rose_offline_engine_open(&e, r->model_dir, &r->o->engine, r->work.n, max_in, err);
+        rose_offline_engine_open(&e, r->model_dir, &r->o->server.engine, r->work.n, max_in, err);
     if (st == ROSE_OK && (out->runs = calloc(o->repeats, sizeof *out->runs)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     for (uint32_t i = 0; i < o->warmup && st == ROSE_OK; i++)
@@ -236,8 +236,8 @@ static rose_status run_one(offline *r, const backend *b, rose_offline_result *ou
     snprintf(out->label, sizeof out->label, "%s", b->label);
     if (b->kind == IN_PROCESS) return run_in_process(r, out, err);
     if (b->kind == SERVER)
-        return rose_offline_server(&r->work, &b->server, &o->server, &o->engine, r->model_dir,
-                                   o->warmup, o->repeats, out, err);
+        return rose_offline_server(&r->work, &b->server, &o->server, r->model_dir, o->warmup,
+                                   o->repeats, out, err);
     const bool llama = strcmp(drivers[b->driver], "llama") == 0;
     const rose_offline_driver d = {
         .name = drivers[b->driver],
@@ -247,7 +247,7 @@ static rose_status run_one(offline *r, const backend *b, rose_offline_result *ou
         .model = llama && o->llama_model != NULL ? o->llama_model : r->model_dir,
         .log_dir = r->dir[0] != '\0' ? r->dir : NULL,
         .timeout_s = o->timeout_s,
-        .max_batch_size = o->engine.opts.backend.max_seqs,
+        .max_batch_size = o->server.engine.opts.backend.max_seqs,
     };
     return rose_offline_script(&r->work, &d, o->warmup, o->repeats, out, err);
 }
@@ -304,8 +304,8 @@ static json_t *meta_json(const offline *r, int argc, char **argv)
         rose_results_string(r->model_dir), "workload", o->workload, "backends",
         rose_results_string(o->backends), "num_prompts", (int)r->work.n, "input_len",
         (int)o->input_len, "output_len", (int)o->output_len, "max_batch_size",
-        (int)o->engine.opts.backend.max_seqs, "repeats", (int)o->repeats, "warmup", (int)o->warmup,
-        "seed", (json_int_t)o->seed, "temperature", (double)o->temperature, "top_p",
+        (int)o->server.engine.opts.backend.max_seqs, "repeats", (int)o->repeats, "warmup",
+        (int)o->warmup, "seed", (json_int_t)o->seed, "temperature", (double)o->temperature, "top_p",
         (double)o->top_p, "top_k", (int)o->top_k, "ignore_eos", 1);
     if (strcmp(o->workload, "uniform") != 0) {
         json_object_set_new(more, "input_len", json_null());
@@ -322,11 +322,8 @@ static json_t *meta_json(const offline *r, int argc, char **argv)
 static uint32_t profile(offline *r, int argc, char **argv)
 {
     rose_offline_target targets[ROSE_MAX_BACKENDS];
-    rose_offline_stage s = {.work = r->work,
-                            .model_dir = r->model_dir,
-                            .dir = r->dir,
-                            .engine = &r->o->engine,
-                            .server = &r->o->server};
+    rose_offline_stage s = {
+        .work = r->work, .model_dir = r->model_dir, .dir = r->dir, .server = &r->o->server};
     if (s.work.n > r->o->profile_n) s.work.n = r->o->profile_n;
     for (uint32_t i = 0; i < r->n_backends; i++) {
         const backend *b = &r->backends[i];
@@ -357,7 +354,7 @@ static int run(const char *model_dir, offline_opts *o, int argc, char **argv)
     if (st == ROSE_OK) st = make_work(&r, &err);
     if (st == ROSE_OK && o->output_dir != NULL)
         st = rose_results_dir(o->output_dir, "offline", r.dir, sizeof r.dir, &err);
-    if (o->engine.opts.max_queued < r.work.n) o->engine.opts.max_queued = r.work.n;
+    if (o->server.engine.opts.max_queued < r.work.n) o->server.engine.opts.max_queued = r.work.n;
     if (st == ROSE_OK) {
         r.root = json_pack("{s:o, s:[]}", "meta", meta_json(&r, argc, argv), "results");
         if (r.root == NULL) st = rose_fail(&err, ROSE_E_NOMEM, "out of memory");
@@ -403,7 +400,7 @@ static size_t workload_rows(offline_opts *o, rose_opt *rows)
         ROSE_ROW_U32("input-len", &o->input_len, "N", 1, MAX_LEN, "tokens of each prompt"),
         ROSE_ROW_U32("output-len", &o->output_len, "N", 1, MAX_LEN,
                      "tokens to generate for each; end-of-sequence is ignored"),
-        ROSE_ROW_U32("max-batch-size", &o->engine.opts.backend.max_seqs, "N", 1, 4096,
+        ROSE_ROW_U32("max-batch-size", &o->server.engine.opts.backend.max_seqs, "N", 1, 4096,
                      "most sequences in one step; another name of --max-num-seqs"),
         ROSE_ROW_FLOAT("temperature", &o->temperature, "T", 0, 100, "0 is greedy"),
         ROSE_ROW_FLOAT("top-p", &o->top_p, "P", 1e-6f, 1, "nucleus sampling"),
@@ -469,13 +466,12 @@ int rose_bench_offline(int argc, char **argv)
                        .backends = "inproc"};
     for (int i = 0; i < N_DRIVERS; i++)
         o.python[i] = "python3";
-    rose_engine_flags_init(&o.engine);
     rose_server_flags_init(&o.server);
     o.server.stop = &stop_asked;
     rose_opt opts[37 + ROSE_ENGINE_FLAG_ROWS];
     size_t n = workload_rows(&o, opts);
     n += driver_rows(&o, opts + n);
-    n += rose_engine_flags_rows(&o.engine, opts + n);
+    n += rose_engine_flags_rows(&o.server.engine, opts + n);
     const char *model;
     rose_err err = {{0}};
     const int rc = rose_opts_parse_one(

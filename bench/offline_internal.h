@@ -80,11 +80,11 @@ json_t *rose_offline_engine_json(const rose_offline_engine *e);
 
 /* ---- other ways to the same work: they fill r->runs and r->extra ---- */
 
-/* Through a server: ours (spec->driver 0, started with these engine flags) or one at a URL. */
+/* Through a server: ours (spec->driver 0, started with the engine options of sf) or one at a URL.
+ */
 rose_status rose_offline_server(const rose_offline_work *w, const rose_server_spec *spec,
-                                const rose_server_flags *sf, const rose_engine_flags *f,
-                                const char *model_dir, uint32_t warmup, uint32_t repeats,
-                                rose_offline_result *r, rose_err *err);
+                                const rose_server_flags *sf, const char *model_dir, uint32_t warmup,
+                                uint32_t repeats, rose_offline_result *r, rose_err *err);
 
 /* By a script of tools/drivers, in its own interpreter. */
 typedef struct rose_offline_driver {
@@ -103,8 +103,8 @@ rose_status rose_offline_script(const rose_offline_work *w, const rose_offline_d
 typedef struct rose_offline_stage {
     rose_offline_work work; /* its first rows */
     const char *model_dir, *dir;
-    rose_engine_flags *engine;
-    const rose_server_flags *server;
+    const rose_server_flags
+        *server; /* its engine options are those of the engine in process, too */
 } rose_offline_stage;
 
 /* Neither in_process nor a server: a script. */

@@ -26,7 +26,7 @@ static rose_status in_process(const rose_offline_stage *s, const char *dir, json
 {
     const rose_offline_work *w = &s->work;
     rose_offline_engine e = {0};
-    rose_engine_flags flags = *s->engine;
+    rose_engine_flags flags = s->server->engine;
     flags.opts.backend.cuda.profiler_kernels = true; /* no figure of this stage counts */
     rose_offline_run ignored;
     rose_prof_result said;

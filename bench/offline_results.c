@@ -1,6 +1,5 @@
 /* bench/offline_results.c - offline_results.json in the schema of the Python system's suite, with
  * repeats and spread, and offline_summary.md. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include "bench/offline_internal.h"
 #include "bench/results.h"
 #include "bench/stats.h"
+#include "bench/summary.h"
 
 static json_t *ms_or_null(double s)
 {
@@ -105,59 +105,45 @@ static void print_pair(FILE *f, const json_t *row, const char *p50, const char *
         fputs(" - |", f);
 }
 
-static void print_scaled(FILE *f, const json_t *row, const char *key, double factor, int digits)
+static void print_row(FILE *f, const json_t *row, const json_t *meta)
 {
-    if (json_is_number(json_object_get(row, key)))
-        fprintf(f, " %.*f |", digits, number(row, key) * factor);
-    else
-        fputs(" - |", f);
+    const char *label = json_string_value(json_object_get(row, "backend"));
+    const char *error = json_string_value(json_object_get(json_object_get(row, "extra"), "error"));
+    if (label == NULL) label = json_string_value(json_object_get(meta, "backend"));
+    fprintf(f, "| %s |", label != NULL ? label : "?");
+    if (error != NULL) {
+        fprintf(f, " failed: %s | | | | | | | | |\n", error);
+        return;
+    }
+    fprintf(f, " %.0f | %.2f | %.1f", number(row, "num_prompts"),
+            number(row, "request_throughput_rps"), number(row, "output_throughput_tps"));
+    if (json_array_size(json_object_get(row, "repeats")) > 1)
+        fprintf(f, " (%.1f to %.1f)", number(row, "output_throughput_tps_min"),
+                number(row, "output_throughput_tps_max"));
+    fprintf(f, " | %.1f | %.3f |", number(row, "total_throughput_tps"), number(row, "total_s"));
+    print_pair(f, row, "ttft_p50_ms", "ttft_p99_ms");
+    print_pair(f, row, "tpot_p50_ms", "tpot_p99_ms");
+    rose_summary_cell(f, json_object_get(row, "ready_s"), 1, 3);
+    rose_summary_cell(f, json_object_get(row, "resident_peak_bytes"), 1.0 / 1048576, 0);
+    fputc('\n', f);
 }
 
 rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *err)
 {
-    char path[4200];
+    rose_summary_file s;
     size_t i;
-    const json_t *row, *meta = json_object_get(root, "meta");
-    if (snprintf(path, sizeof path, "%s/offline_summary.md", dir) >= (int)sizeof path)
-        return rose_fail(err, ROSE_E_INVAL, "the path of the summary is too long");
-    FILE *f = fopen(path, "w");
-    if (f == NULL) return rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
-    const char *device = json_string_value(json_object_get(meta, "device"));
-    const char *command = json_string_value(json_object_get(meta, "command"));
-    fprintf(f,
-            "# Offline throughput\n\nDevice: %s. The repeat with the median time; in brackets the "
-            "least and the most of all. TTFT and TPOT in ms as p50/p99.\n\n",
-            device != NULL ? device : "?");
-    if (command != NULL) fprintf(f, "```\n%s\n```\n\n", command);
-    fputs("| backend | prompts | req/s | output tok/s | total tok/s | total latency (s) | TTFT | "
-          "TPOT "
-          "| ready (s) | peak MiB |\n|---|---|---|---|---|---|---|---|---|---|\n",
-          f);
+    const json_t *row;
+    rose_status st = rose_summary_open(
+        &s, root, dir, "offline_summary.md", "Offline throughput",
+        "Each row is the repeat with the median time; in brackets the least and the most of all "
+        "repeats. TTFT and TPOT in ms as p50/p99.",
+        "backend | prompts | req/s | output tok/s | total tok/s | total latency (s) | TTFT | TPOT "
+        "| ready (s) | peak MiB",
+        err);
+    if (st != ROSE_OK) return st;
     json_array_foreach(json_object_get(root, "results"), i, row)
-    {
-        const char *label = json_string_value(json_object_get(row, "backend"));
-        const char *error =
-            json_string_value(json_object_get(json_object_get(row, "extra"), "error"));
-        if (label == NULL) label = json_string_value(json_object_get(meta, "backend"));
-        fprintf(f, "| %s |", label != NULL ? label : "?");
-        if (error != NULL) {
-            fprintf(f, " failed: %s | | | | | | | | |\n", error);
-            continue;
-        }
-        fprintf(f, " %.0f | %.2f | %.1f", number(row, "num_prompts"),
-                number(row, "request_throughput_rps"), number(row, "output_throughput_tps"));
-        if (json_array_size(json_object_get(row, "repeats")) > 1)
-            fprintf(f, " (%.1f to %.1f)", number(row, "output_throughput_tps_min"),
-                    number(row, "output_throughput_tps_max"));
-        fprintf(f, " | %.1f | %.3f |", number(row, "total_throughput_tps"), number(row, "total_s"));
-        print_pair(f, row, "ttft_p50_ms", "ttft_p99_ms");
-        print_pair(f, row, "tpot_p50_ms", "tpot_p99_ms");
-        print_scaled(f, row, "ready_s", 1, 3);
-        print_scaled(f, row, "resident_peak_bytes", 1.0 / 1048576, 0);
-        fputc('\n', f);
-    }
-    if (fclose(f) != 0) return rose_fail(err, ROSE_E_IO, "cannot write %s", path);
-    return ROSE_OK;
+        print_row(s.f, row, json_object_get(root, "meta"));
+    return rose_summary_close(&s, err);
 }
 
 void rose_offline_times(rose_offline_run *out, rose_samples *ttft, rose_samples *tpot)

@@ -12,18 +12,6 @@
 #include "bench/stats.h"
 #include "bench/watch.h"
 
-/* The options that are not at their defaults: a server started with them opens the same engine. */
-static rose_status changed_flags(const rose_engine_flags *f, rose_buf *out, rose_err *err)
-{
-    static rose_engine_flags copy;
-    rose_opt rows[ROSE_ENGINE_FLAG_ROWS];
-    copy = *f;
-    if (rose_opts_changed(rows, rose_engine_flags_rows(&copy, rows), out) == ROSE_OK &&
-        rose_buf_str(out) != NULL)
-        return ROSE_OK;
-    return rose_fail(err, ROSE_E_NOMEM, "out of memory");
-}
-
 static rose_status write_body(const rose_offline_work *w, uint64_t seed, uint32_t i,
                               const char *model, uint32_t *ids, rose_buf *b)
 {
@@ -127,18 +115,13 @@ static void allow_files(void)
 }
 
 rose_status rose_offline_server(const rose_offline_work *w, const rose_server_spec *spec,
-                                const rose_server_flags *sf, const rose_engine_flags *f,
-                                const char *model_dir, uint32_t warmup, uint32_t repeats,
-                                rose_offline_result *r, rose_err *err)
+                                const rose_server_flags *sf, const char *model_dir, uint32_t warmup,
+                                uint32_t repeats, rose_offline_result *r, rose_err *err)
 {
     rose_server server = {0};
-    rose_buf flags = {0};
     rose_offline_run ignored;
     allow_files();
-    rose_status st = changed_flags(f, &flags, err);
-    if (st == ROSE_OK)
-        st = rose_server_start(&server, spec, sf, model_dir, spec->driver >= 0 ? flags.data : NULL,
-                               NULL, err);
+    rose_status st = rose_server_start(&server, spec, sf, model_dir, NULL, NULL, err);
     if (st == ROSE_OK && (r->runs = calloc(repeats, sizeof *r->runs)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
@@ -154,7 +137,6 @@ rose_status rose_offline_server(const rose_offline_work *w, const rose_server_sp
     r->ready_s = server.ready_s;
     if (server.proc.pid != 0) r->resident_peak_bytes = rose_watch_peak_bytes(server.proc.pid);
     rose_server_stop(&server);
-    rose_buf_free(&flags);
     return st;
 }
 
@@ -169,14 +151,10 @@ rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_
     allow_files();
     if (strchr(dir, '\'') != NULL)
         return rose_fail(err, ROSE_E_INVAL, "%s: a quote in the path of a profile", dir);
-    rose_engine_flags engine = *s->engine;
-    engine.opts.backend.cuda.profiler_kernels = true;
-    if (ours) st = changed_flags(&engine, &flags, err);
-    if (st == ROSE_OK && ours && rose_buf_addf(&flags, " --profiler-dir '%s'", dir) != ROSE_OK)
+    if (ours && rose_buf_addf(&flags, "--profiler-kernels --profiler-dir '%s'", dir) != ROSE_OK)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
-        st = rose_server_start(&server, spec, s->server, s->model_dir, ours ? flags.data : NULL,
-                               dir, err);
+        st = rose_server_start(&server, spec, s->server, s->model_dir, flags.data, dir, err);
     json_object_set_new(row, "cmd", rose_results_stringn(server.command.data, server.command.len));
     json_object_set_new(row, "log_path", rose_results_string(server.log));
     json_object_set_new(row, "version", json_string(server.version));

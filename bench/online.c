@@ -18,7 +18,6 @@
 #include "base/json.h"
 #include "bench/bench.h"
 #include "bench/online_internal.h"
-#include "bench/selftest.h"
 
 enum {
     MAX_POINTS = 64,
@@ -86,7 +85,8 @@ static rose_status parse_list(const char *what, const char *text, double min, bo
 static rose_status load_trace(online *r, rose_err *err)
 {
     const rose_online_opts *o = r->o;
-    uint32_t context = o->max_model_len != 0 ? o->max_model_len : rose_prompts_context(r->prompts);
+    const uint32_t asked = o->server.engine.opts.backend.max_model_len;
+    uint32_t context = asked != 0 ? asked : rose_prompts_context(r->prompts);
     const bool ramp = strcmp(o->ramp, "none") != 0;
     const rose_load_trace_gen g = {.seed = o->req.seed,
                                    .n = o->n,
@@ -538,6 +538,5 @@ int rose_bench_online(int argc, char **argv)
     int rc = rose_online_opts_parse(&o, argc, argv, &model_dir);
     if (rc >= 0) return rc;
     o.server.stop = &stop_asked;
-    if (o.self_test) return rose_client_self_test(o.self_test_rate);
     return run(model_dir, &o, argc, argv);
 }

@@ -9,21 +9,19 @@
 /* Options of `bench online`. */
 typedef struct rose_online_opts {
     const char *trace, *backends, *scales, *concurrency, *goodput, *output_dir, *client_cpus, *ramp;
-    uint32_t n, max_output_len, max_input_len, max_model_len, prompt_overhead, goodput_steps,
-        self_test_rate;
+    uint32_t n, max_output_len, max_input_len, prompt_overhead, goodput_steps;
     uint32_t warmup_requests, warmup_input_len, warmup_output_len;
     float rate, burstiness, in_median, in_sigma, out_median, out_sigma, ramp_start, ramp_end;
     const char *profile; /* "none", "trace", "nsys", "both" */
     uint32_t profile_n;
     float profile_scale;
     bool profile_only;
-    bool shared_prefix, trace_prefixes, cold_prefix, self_test, vllm_results;
+    bool shared_prefix, trace_prefixes, cold_prefix, vllm_results;
     rose_request_flags req;
     rose_server_flags server;
 } rose_online_opts;
 
-/* Defaults, then the command line. -1 to go on, else the exit code. *model_dir is NULL only for
- * --self-test. */
+/* Defaults, then the command line. -1 to go on, else the exit code. */
 int rose_online_opts_parse(rose_online_opts *o, int argc, char **argv, const char **model_dir);
 
 /* The growing result: written after every run. */

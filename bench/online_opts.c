@@ -13,7 +13,6 @@ static void opts_init(rose_online_opts *o)
                             .max_output_len = 128,
                             .prompt_overhead = 16,
                             .goodput_steps = 8,
-                            .self_test_rate = 20000,
                             .warmup_requests = 5,
                             .warmup_input_len = 128,
                             .warmup_output_len = 32,
@@ -62,8 +61,6 @@ static size_t workload_rows(rose_online_opts *o, rose_opt *rows)
                      "longest output; 0 is no limit but the context"),
         ROSE_ROW_U32("max-input-len", &o->max_input_len, "N", 0, 1u << 20, "longest prompt",
                      .unset = "the context"),
-        ROSE_ROW_U32("max-model-len", &o->max_model_len, "N", 0, 1u << 24,
-                     "context that lengths are cut to", .unset = "of config.json"),
         ROSE_ROW_U32(
             "prompt-overhead-tokens", &o->prompt_overhead, "N", 0, 65536,
             "room left in the context for what the server adds to a prompt: BOS, chat template"),
@@ -87,11 +84,6 @@ static size_t workload_rows(rose_online_opts *o, rose_opt *rows)
                       "serve --save-detailed"),
         ROSE_ROW_STRING("client-cpus", &o->client_cpus, "LIST",
                         "CPUs of this client, which is one thread", .unset = "not pinned"),
-        ROSE_ROW_FLAG("self-test", &o->self_test,
-                      "measure this client's own timing error against an instant server in this "
-                      "process; needs no MODEL"),
-        ROSE_ROW_U32("self-test-rate", &o->self_test_rate, "N", 100, 1000000,
-                     "events per second of the self-test"),
     };
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
@@ -151,17 +143,13 @@ int rose_online_opts_parse(rose_online_opts *o, int argc, char **argv, const cha
                  "tokenizer makes the prompts.",
         .opts = opts,
         .n_opts = n,
-        .min_args = 0,
+        .min_args = 1,
         .max_args = 1,
     };
     uint32_t n_args;
     *model_dir = NULL;
     int rc = rose_opts_parse(&cmd, argc, argv, model_dir, &n_args);
     if (rc >= 0) return rc;
-    if (n_args == 0 && !o->self_test) {
-        fprintf(stderr, "roseinfer: bench online needs a MODEL\n");
-        return 2;
-    }
     if (o->profile_only && strcmp(o->profile, "none") == 0) {
         fprintf(stderr, "roseinfer: --profile-only needs --profile\n");
         return 2;

@@ -1,12 +1,12 @@
 /* bench/online_results.c - online_results.json in the schema of the Python system's suite, with
  * what it lacks, and online_summary.md. */
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "bench/online_internal.h"
+#include "bench/summary.h"
 #include "bench/watch.h"
 
 static json_t *real_or_null(double x)
@@ -272,17 +272,10 @@ static void print_row(FILE *f, const json_t *row)
     print_triple(f, row, "e2e_ms");
     fprintf(f, " %.2f | %.1f |", json_number_value(json_object_get(row, "req_per_s")),
             json_number_value(json_object_get(row, "tok_per_s")));
-    const double late = value(row, "lateness_ms", "p99");
-    if (isfinite(late)) /* a closed loop has no times to be late for */
-        fprintf(f, " %.3f |", late);
-    else
-        fputs(" - |", f);
-    const json_t *ready = json_object_get(row, "server_ready_s"),
-                 *peak = json_object_get(row, "server_resident_peak_bytes");
-    if (json_is_number(ready) && json_is_number(peak))
-        fprintf(f, " %.3f | %.0f |\n", json_number_value(ready), json_number_value(peak) / 1048576);
-    else
-        fputs(" - | - |\n", f);
+    rose_summary_cell(f, json_object_get(json_object_get(row, "lateness_ms"), "p99"), 1, 3);
+    rose_summary_cell(f, json_object_get(row, "server_ready_s"), 1, 3);
+    rose_summary_cell(f, json_object_get(row, "server_resident_peak_bytes"), 1.0 / 1048576, 0);
+    fputc('\n', f);
 }
 
 /* How latency grew with the rate. */
@@ -303,42 +296,30 @@ static void print_ramp(FILE *f, const json_t *row)
         fprintf(f, "| %.2f | %d/%d |", json_number_value(json_object_get(s, "from_s")),
                 (int)json_integer_value(json_object_get(s, "num_success")),
                 (int)json_integer_value(json_object_get(s, "num_requests")));
-        for (int k = 0; k < 4; k++) {
-            const json_t *v = json_object_get(s, keys[k]);
-            if (json_is_number(v))
-                fprintf(f, " %.2f |", json_number_value(v));
-            else
-                fputs(" - |", f);
-        }
+        for (int k = 0; k < 4; k++)
+            rose_summary_cell(f, json_object_get(s, keys[k]), 1, 2);
         fputc('\n', f);
     }
 }
 
 rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *err)
 {
-    char path[4200];
+    rose_summary_file s;
     size_t i;
-    const json_t *row, *meta = json_object_get(root, "meta");
-    if (snprintf(path, sizeof path, "%s/online_summary.md", dir) >= (int)sizeof path)
-        return rose_fail(err, ROSE_E_INVAL, "the path of the summary is too long");
-    FILE *f = fopen(path, "w");
-    if (f == NULL) return rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
-    const char *device = json_string_value(json_object_get(meta, "device"));
-    const char *command = json_string_value(json_object_get(meta, "command"));
-    fprintf(f,
-            "# Online latency\n\nDevice: %s. Times in ms as p50/p90/p99 over successful requests; "
-            "scale multiplies the trace's times (smaller = heavier).\n\n",
-            device != NULL ? device : "?");
-    if (command != NULL) fprintf(f, "```\n%s\n```\n\n", command);
-    fputs(
-        "| backend | load | ok | TTFT | TPOT | ITL | E2E | req/s | output tok/s | client late p99 "
-        "| ready s | peak MiB |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n",
-        f);
-    json_array_foreach(json_object_get(root, "summaries"), i, row) print_row(f, row);
-    const char *ramp = json_string_value(json_object_get(meta, "ramp_up_strategy"));
+    const json_t *row, *rows = json_object_get(root, "summaries");
+    const char *ramp =
+        json_string_value(json_object_get(json_object_get(root, "meta"), "ramp_up_strategy"));
+    rose_status st = rose_summary_open(
+        &s, root, dir, "online_summary.md", "Online latency",
+        "Times in ms as p50/p90/p99 over successful requests; scale multiplies the trace's times "
+        "(smaller = heavier).",
+        "backend | load | ok | TTFT | TPOT | ITL | E2E | req/s | output tok/s | client late p99 | "
+        "ready s | peak MiB",
+        err);
+    if (st != ROSE_OK) return st;
+    json_array_foreach(rows, i, row) print_row(s.f, row);
     if (ramp != NULL && strcmp(ramp, "none") != 0) {
-        json_array_foreach(json_object_get(root, "summaries"), i, row) print_ramp(f, row);
+        json_array_foreach(rows, i, row) print_ramp(s.f, row);
     }
-    if (fclose(f) != 0) return rose_fail(err, ROSE_E_IO, "cannot write %s", path);
-    return ROSE_OK;
+    return rose_summary_close(&s, err);
 }

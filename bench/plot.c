@@ -9,6 +9,7 @@
 
 #include "base/opts.h"
 #include "bench/bench.h"
+#include "bench/folder.h"
 #include "bench/proc.h"
 #include "bench/results.h"
 #include "bench/stats.h"
@@ -157,16 +158,23 @@ rose_status rose_plot_folder(const char *dir, rose_err *err)
 int rose_bench_plot(int argc, char **argv)
 {
     const char *dir;
+    rose_names runs = {0};
     rose_err err = {{0}};
     const int rc = rose_opts_parse_one(
         "roseinfer bench plot DIR",
         "Draws the *_results.json of online, offline, ablate and stream in DIR as PNG and SVG "
         "into\nDIR/figures: latency over load (p90 line, p50-p90 band, hollow p99), one figure for "
         "each metric,\np90 and p99 alone, distributions, offline throughput, ratios of switches, "
-        "parts of the time to the\nfirst token. Needs gnuplot.",
+        "parts of the time to the\nfirst token. DIR is the folder of a run, or the --output-dir "
+        "that "
+        "holds several: each is drawn.\nNeeds gnuplot.",
         NULL, 0, argc, argv, &dir);
     if (rc >= 0) return rc;
-    if (rose_plot_folder(dir, &err) != ROSE_OK) return rose_die(&err);
-    printf("%s/figures\n", dir);
-    return 0;
+    rose_status st = rose_folder_runs(&runs, dir, rose_plot_draws, &err);
+    for (size_t i = 0; i < runs.n && st == ROSE_OK; i++) {
+        st = rose_plot_folder(runs.v[i], &err);
+        if (st == ROSE_OK) printf("%s/figures\n", runs.v[i]);
+    }
+    rose_names_free(&runs);
+    return st == ROSE_OK ? 0 : rose_die(&err);
 }

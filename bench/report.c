@@ -13,6 +13,7 @@
 #include "base/opts.h"
 #include "base/version.h"
 #include "bench/bench.h"
+#include "bench/folder.h"
 #include "bench/plot_internal.h"
 #include "bench/report_internal.h"
 #include "bench/results.h"
@@ -47,53 +48,6 @@ static const char style[] =
     "nav ol{columns:22rem auto;font-size:.9rem;padding-left:1.6rem}nav a{color:#1f6fb4}"
     "details{margin:.8rem 0}summary{cursor:pointer;color:#1f6fb4}";
 
-typedef struct names {
-    char **v; /* owned */
-    size_t n;
-} names;
-
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), k = strlen(end);
-    return n > k && strcmp(s + n - k, end) == 0;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static void names_free(names *l)
-{
-    for (size_t i = 0; i < l->n; i++)
-        free(l->v[i]);
-    free(l->v);
-    *l = (names){0};
-}
-
-/* Entries of a folder that end in `end` ("": all but dot files), in order. A folder that is not
- * there has none. */
-static rose_status list(names *out, const char *dir, const char *end, rose_err *err)
-{
-    DIR *d = opendir(dir);
-    *out = (names){0};
-    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
-        if (e->d_name[0] == '.' || (end[0] != '\0' && !ends_with(e->d_name, end))) continue;
-        char **v = realloc(out->v, (out->n + 1) * sizeof(char *));
-        if (v != NULL) out->v = v;
-        char *name = v != NULL ? strdup(e->d_name) : NULL;
-        if (name == NULL) {
-            closedir(d);
-            names_free(out);
-            return rose_fail(err, ROSE_E_NOMEM, "out of memory");
-        }
-        out->v[out->n++] = name;
-    }
-    if (d != NULL) closedir(d);
-    if (out->n > 1) qsort(out->v, out->n, sizeof *out->v, by_name);
-    return ROSE_OK;
-}
-
 /* The overview first, then each metric, then the distributions; what comes from nowhere, last. */
 static int figure_rank(const char *name)
 {
@@ -115,7 +69,7 @@ static int figure_rank(const char *name)
 static int by_rank(const void *a, const void *b)
 {
     const int x = figure_rank(*(char *const *)a), y = figure_rank(*(char *const *)b);
-    return x != y ? x - y : by_name(a, b);
+    return x != y ? x - y : strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 static void put_figure(rose_html *h, const char *name, const rose_buf *svg)
@@ -133,10 +87,10 @@ static void put_figure(rose_html *h, const char *name, const rose_buf *svg)
 static rose_status put_figures(rose_html *h, const char *dir, rose_err *err)
 {
     char figures[2 * MAX_PATH], path[3 * MAX_PATH];
-    names l;
+    rose_names l;
     rose_status st = ROSE_OK;
     snprintf(figures, sizeof figures, "%s/figures", dir);
-    if ((st = list(&l, figures, ".svg", err)) != ROSE_OK) return st;
+    if ((st = rose_folder_list(&l, figures, ".svg", err)) != ROSE_OK) return st;
     if (l.n > 1) qsort(l.v, l.n, sizeof *l.v, by_rank);
     bool folded = false;
     for (size_t i = 0; i < l.n && st == ROSE_OK; i++) {
@@ -151,7 +105,7 @@ static rose_status put_figures(rose_html *h, const char *dir, rose_err *err)
         rose_buf_free(&svg);
     }
     if (folded) rose_html_raw(h, "</details>\n");
-    names_free(&l);
+    rose_names_free(&l);
     return st;
 }
 
@@ -227,10 +181,10 @@ static rose_status put_or_note(page *p, const char *dir, const char *below, cons
 /* A folder with results: all its files, then its figures. below: its path from DIR, "" for DIR. */
 static rose_status put_folder(page *p, const char *dir, const char *below, rose_err *err)
 {
-    names l;
+    rose_names l;
     rose_html *h = &p->h;
     rose_err plot_err = {{0}};
-    rose_status st = list(&l, dir, "_results.json", err);
+    rose_status st = rose_folder_list(&l, dir, "_results.json", err);
     for (size_t i = 0; i < l.n && st == ROSE_OK; i++)
         st = put_or_note(p, dir, below, l.v[i], err);
     bool drawable = false;
@@ -243,7 +197,7 @@ static rose_status put_folder(page *p, const char *dir, const char *below, rose_
         rose_html_raw(h, "</p>\n");
     }
     if (st == ROSE_OK && l.n > 0) st = put_figures(h, dir, err);
-    names_free(&l);
+    rose_names_free(&l);
     return st;
 }
 
@@ -251,14 +205,14 @@ static rose_status put_folder(page *p, const char *dir, const char *below, rose_
 static rose_status put_tree(page *p, const char *below, int depth, rose_err *err)
 {
     char dir[MAX_PATH], sub[2 * MAX_PATH], path[2 * MAX_PATH];
-    names l = {0};
+    rose_names l = {0};
     struct stat s;
     rose_status st = ROSE_OK;
     const char *slash = below[0] != '\0' ? "/" : "";
     if (snprintf(dir, sizeof dir, "%s%s%s", p->dir, slash, below) > MAX_PATH - 300)
         st = rose_fail(err, ROSE_E_INVAL, "%.200s...: the path of a folder is too long", p->dir);
     if (st == ROSE_OK) st = put_folder(p, dir, below, err);
-    if (st == ROSE_OK) st = list(&l, dir, "", err);
+    if (st == ROSE_OK) st = rose_folder_list(&l, dir, "", err);
     for (size_t i = 0; i < l.n && st == ROSE_OK; i++) {
         snprintf(sub, sizeof sub, "%s%s%s", below, slash, l.v[i]);
         snprintf(path, sizeof path, "%s/%s", dir, l.v[i]);
@@ -268,7 +222,7 @@ static rose_status put_tree(page *p, const char *below, int depth, rose_err *err
         else
             p->cut = true;
     }
-    names_free(&l);
+    rose_names_free(&l);
     return st;
 }
 

@@ -109,19 +109,20 @@ json_t *rose_results_meta(int argc, char **argv)
     snprintf(kernel, sizeof kernel, "%.64s %.64s", u.sysname, u.release);
     cpu_name(cpu, sizeof cpu, u.machine);
     rose_results_time(when);
-    rose_status st = rose_buf_addf(&cmd, "roseinfer bench");
+    const char *tool =
+        strcmp(program_invocation_short_name, "load") == 0 ? "load" : "roseinfer bench";
+    rose_status st = rose_buf_addf(&cmd, "%s", tool);
     for (int i = 0; i < argc && st == ROSE_OK; i++)
         st = rose_buf_addf(&cmd, " %s", argv[i]);
     json_t *meta =
         st != ROSE_OK || rose_buf_str(&cmd) == NULL
             ? NULL
-            : json_pack("{s:s, s:o, s:s, s:s, s:i, s:s, s:I, s:s, s:s, s:{s:s, s:s}}", "tool",
-                        "roseinfer bench", "command", rose_results_string(cmd.data),
-                        "run_start_time", when, "device", cpu, "cpus",
-                        (int)sysconf(_SC_NPROCESSORS_ONLN), "isa", rose_isa_name(rose_isa_probe()),
-                        "memory_available_bytes", (json_int_t)rose_memory_available(), "kernel",
-                        kernel, "machine", u.machine, "versions", "roseinfer", rose_version(),
-                        "commit", rose_commit());
+            : json_pack("{s:s, s:o, s:s, s:s, s:i, s:s, s:I, s:s, s:s, s:{s:s, s:s}}", "tool", tool,
+                        "command", rose_results_string(cmd.data), "run_start_time", when, "device",
+                        cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "isa",
+                        rose_isa_name(rose_isa_probe()), "memory_available_bytes",
+                        (json_int_t)rose_memory_available(), "kernel", kernel, "machine", u.machine,
+                        "versions", "roseinfer", rose_version(), "commit", rose_commit());
     rose_buf_free(&cmd);
     return meta;
 }

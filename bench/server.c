@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "bench/engine_args.h"
 #include "bench/results.h"
 #include "tokenizer/unicode.h"
 
@@ -22,7 +23,7 @@ typedef struct driver {
     const char *command_option, *args_option, *command_help;
 } driver;
 
-/* command NULL: this program. model_flag "": the model is positional. */
+/* command NULL: `roseinfer serve` of this installation. model_flag "": the model is positional. */
 static const driver drivers[ROSE_N_DRIVERS] = {
     {"roseinfer", NULL, "", "/ready", "roseinfer-cmd", "roseinfer-args", "command of roseinfer"},
     {"vllm", "python3 -m vllm.entrypoints.openai.api_server", "--model", "/health", "vllm-cmd",
@@ -46,6 +47,7 @@ void rose_server_flags_init(rose_server_flags *f)
     *f = (rose_server_flags){.ready_timeout_s = 600};
     for (int i = 0; i < ROSE_N_DRIVERS; i++)
         f->command[i] = drivers[i].command;
+    rose_engine_flags_init(&f->engine);
 }
 
 static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
@@ -53,9 +55,8 @@ static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
     size_t n = 0;
     rows[n++] = (rose_opt){.name = "Servers under test", .kind = ROSE_OPT_HEADING};
     for (int i = 0; i < n_drivers; i++) {
-        rows[n++] =
-            (rose_opt)ROSE_ROW_STRING(drivers[i].command_option, &f->command[i], "COMMAND",
-                                      drivers[i].command_help, .unset = "this program's serve");
+        rows[n++] = (rose_opt)ROSE_ROW_STRING(drivers[i].command_option, &f->command[i], "COMMAND",
+                                              drivers[i].command_help, .unset = "roseinfer serve");
         rows[n++] =
             (rose_opt)ROSE_ROW_STRING(drivers[i].args_option, &f->args[i], "ARGS",
                                       "further arguments for it, in one word", .unset = "none");
@@ -68,7 +69,10 @@ static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
                                   "CPUs of the servers that we start, as 0-3,6", .unset = "all");
     rows[n++] = (rose_opt)ROSE_ROW_U32("timeout-ready-s", &f->ready_timeout_s, "S", 1, 86400,
                                        "longest start of a server");
-    return n;
+    const size_t n_engine = rose_engine_flags_rows(&f->engine, rows + n);
+    if (rows[n].kind == ROSE_OPT_HEADING)
+        rows[n].name = "Engine of our server, as in serve (other servers: --NAME-args)";
+    return n + n_engine;
 }
 
 size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows)
@@ -160,7 +164,7 @@ rose_status rose_server_list_parse(const char *text, rose_server_spec *specs, ui
 typedef struct argv_builder {
     char *args[ROSE_PROC_MAX_ARGS];
     uint32_t n;
-    rose_buf words[3]; /* what args point into */
+    rose_buf words[4]; /* what args point into */
     char port[8];
 } argv_builder;
 
@@ -169,10 +173,11 @@ static void push(argv_builder *b, const char *arg)
     if (b->n + 1 < ROSE_PROC_MAX_ARGS) b->args[b->n++] = (char *)(uintptr_t)arg;
 }
 
-static rose_status build_argv(argv_builder *b, const driver *d, const char *command,
-                              const char *args, const char *extra, const char *model, uint16_t port,
-                              rose_err *err)
+static rose_status build_argv(argv_builder *b, const driver *d, const rose_server_flags *f,
+                              const char *extra, const char *model, uint16_t port, rose_err *err)
 {
+    const char *command = f->command[d - drivers], *args = f->args[d - drivers];
+    rose_buf engine = {0};
     rose_status st = ROSE_OK;
     snprintf(b->port, sizeof b->port, "%u", port);
     if (command == NULL) {
@@ -187,6 +192,11 @@ static rose_status build_argv(argv_builder *b, const driver *d, const char *comm
     push(b, "127.0.0.1");
     push(b, "--port");
     push(b, b->port);
+    if (st == ROSE_OK && d == &drivers[DRIVER_ROSEINFER])
+        st = rose_engine_args(&f->engine, &engine, err);
+    if (st == ROSE_OK && engine.len > 0)
+        st = rose_args_split(engine.data, &b->words[3], b->args, &b->n, err);
+    rose_buf_free(&engine);
     if (st == ROSE_OK && args != NULL)
         st = rose_args_split(args, &b->words[1], b->args, &b->n, err);
     if (st == ROSE_OK && extra != NULL)
@@ -267,9 +277,7 @@ static rose_status spawn(rose_server *s, const rose_server_spec *spec, const ros
     if (port == 0) st = rose_fail(err, ROSE_E_IO, "no free port: %s", strerror(errno));
     if (st == ROSE_OK && f->server_cpus != NULL)
         st = rose_cpu_list_parse(f->server_cpus, cpus, ROSE_MAX_CPUS, &n_cpus, err);
-    if (st == ROSE_OK)
-        st = build_argv(&b, d, f->command[spec->driver], f->args[spec->driver], extra, model, port,
-                        err);
+    if (st == ROSE_OK) st = build_argv(&b, d, f, extra, model, port, err);
     for (uint32_t i = 0; i < b.n && st == ROSE_OK; i++)
         st = rose_buf_addf(&s->command, "%s%s", i > 0 ? " " : "", b.args[i]);
     if (st == ROSE_OK) {
@@ -277,7 +285,7 @@ static rose_status spawn(rose_server *s, const rose_server_spec *spec, const ros
         memcpy(s->url.port, b.port, sizeof b.port);
         st = rose_proc_start(&s->proc, b.args, s->log, s->log, cpus, n_cpus, err);
     }
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof b.words / sizeof *b.words; i++)
         rose_buf_free(&b.words[i]);
     return st;
 }

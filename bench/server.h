@@ -10,7 +10,7 @@
 
 enum {
     ROSE_N_DRIVERS = 7,
-    ROSE_SERVER_ROWS = 2 * ROSE_N_DRIVERS + 6,
+    ROSE_SERVER_ROWS = 2 * ROSE_N_DRIVERS + 6 + ROSE_ENGINE_FLAG_ROWS,
     ROSE_MAX_BACKENDS = 16,
     ROSE_LABEL_BYTES = 64
 };
@@ -21,13 +21,15 @@ typedef struct rose_server_flags {
     const char *args[ROSE_N_DRIVERS];    /* further arguments, or NULL */
     const char *llama_model;             /* a GGUF file */
     const char *server_cpus;
+    rose_engine_flags engine; /* of our server; what differs from the default goes to its command */
     uint32_t ready_timeout_s;
     const volatile sig_atomic_t *stop; /* true ends the wait for a server; may be NULL */
 } rose_server_flags;
 
 void rose_server_flags_init(rose_server_flags *f);
 size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
-/* Of our server alone, for what measures no other: command, arguments, CPUs, time to start. */
+/* Of our server alone, for what measures no other: command, arguments, CPUs, time to start, engine.
+ */
 size_t rose_server_flags_own_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
 
 /* One of --backends: "roseinfer", "vllm", "sglang", "trtllm", "llama", "llama-python",
@@ -61,7 +63,7 @@ typedef struct rose_server {
 } rose_server;
 
 /* Starts (or finds) a server and waits until it is ready. extra: further arguments for this start
- * (may be NULL), behind those of the flags. log_dir: where LABEL.server.log is written; NULL: a
+ * (may be NULL), after those of the flags. log_dir: where LABEL.server.log is written; NULL: a
  * temporary file, for the cause of a failure. On failure nothing runs; err names the cause, with
  * the log's last line. Release with rose_server_stop in either case. */
 rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,

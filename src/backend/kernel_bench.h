@@ -1,11 +1,11 @@
-/* backend/kernel_bench.h - times of a device's matrix products beside those of its vendor's
- * library, for `roseinfer bench kernels`. Not part of the step interface.
+/* backend/kernel_bench.h - the GEMMs of a device, ours and those of the vendor's library, one run
+ * at a time, for `roseinfer bench kernels`, which repeats the runs. Not part of the step interface.
  *
- * A measurement is y = x w for rows x n_in by n_in x n_out. Both sides work on the same x and on
- * several matrices w in turn, as a model's layers do, so that no w is in a cache; the sides run
- * alternately. Ours ends in the epilogue that the engine uses there (bias, and what follows); the
- * library's stores y in the storage type and nothing else. Where it can do (nearly) what ours does,
- * that is timed, too.  Threads: one at a time. */
+ * A run is y = x w for rows x n_in by n_in x n_out. Both sides use the same x and several matrices
+ * w in turn, as the layers of a model do, so that no w is in a cache. Our side ends in the epilogue
+ * that the engine uses there (the bias and what follows). The library stores y in the storage type
+ * and does nothing else. Where the library can do our epilogue, or nearly, that is a third side.
+ * Threads: one at a time. */
 #ifndef ROSE_BACKEND_KERNEL_BENCH_H
 #define ROSE_BACKEND_KERNEL_BENCH_H
 
@@ -27,12 +27,18 @@ typedef struct rose_kernel_shape {
     uint32_t rows;
 } rose_kernel_shape;
 
-/* Medians over the repeats, microseconds a product. */
-typedef struct rose_kernel_times {
-    double own_us, library_us;
-    double library_same_us;   /* the library at (nearly) our work; 0: it cannot */
-    const char *library_same; /* what it does to y then, of static lifetime; NULL: it cannot */
-} rose_kernel_times;
+/* What is timed. */
+typedef enum rose_kernel_side {
+    ROSE_KERNEL_OWN,
+    ROSE_KERNEL_LIBRARY,
+    ROSE_KERNEL_LIBRARY_SAME, /* the library with our epilogue, or nearly */
+    ROSE_KERNEL_SIDES
+} rose_kernel_side;
+
+typedef struct rose_kernel_sides {
+    bool has[ROSE_KERNEL_SIDES]; /* ours always */
+    const char *same;            /* what the library does to y as the third side; static lifetime */
+} rose_kernel_sides;
 
 typedef struct rose_kernel_opts {
     rose_compute dtype;
@@ -48,19 +54,23 @@ typedef struct rose_kernel_opts {
 
 typedef struct rose_kernel_bench_ops {
     const char *library; /* "cuBLASLt", "oneDNN" */
-    bool same;           /* it is timed at our work, too */
-    /* Errors: UNSUPPORTED (no such device, kernel, the dtype, or the library is absent: says which
-     * names were tried), NOMEM, BACKEND; *out is NULL then. */
+    bool same;           /* some shapes have the third side */
+    /* Errors: UNSUPPORTED (no such device, kernel or dtype; or the library that o->library names,
+     * or cuBLASLt, cannot be used), NOMEM, BACKEND; *out is NULL then. */
     rose_status (*open)(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err);
-    /* Device and version of the library, of the object's lifetime. */
+    /* The device and the version of the library. Lives as long as b. */
     const char *(*about)(const rose_kernel_bench *b);
-    /* repeats: 1 .. 1000. */
-    rose_status (*run)(rose_kernel_bench *b, const rose_kernel_shape *s, uint32_t repeats,
-                       rose_kernel_times *out, rose_err *err);
-    void (*close)(rose_kernel_bench *b); /* NULL: nothing */
+    /* NULL if the library is there; else why not, and how to get it. Lives as long as b. */
+    const char *(*missing)(const rose_kernel_bench *b);
+    /* Makes a shape ready to be timed; the one before it goes. */
+    rose_status (*prepare)(rose_kernel_bench *b, const rose_kernel_shape *s, rose_kernel_sides *out,
+                           rose_err *err);
+    /* One run of one side that the shape has, after the rest: microseconds a product. */
+    rose_status (*time)(rose_kernel_bench *b, rose_kernel_side side, double *us, rose_err *err);
+    void (*close)(rose_kernel_bench *b); /* accepts NULL */
 } rose_kernel_bench_ops;
 
-/* Errors: UNSUPPORTED: built without the device or the library's header. */
+/* Errors: UNSUPPORTED (built without the device). */
 rose_status rose_kernel_bench_cpu(const rose_kernel_bench_ops **out, rose_err *err);
 rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *err);
 

@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "bench/proc.h"
-#include "bench/selftest.h"
 #include "bench/stats.h"
 
 /* ---- why a program ended ---- */
@@ -525,20 +524,6 @@ static void test_http_get(void **state)
     rose_buf_free(&body);
 }
 
-/* Whole and in order; how exact depends on the machine and is the affair of --self-test. */
-static void test_self_test(void **state)
-{
-    (void)state;
-    rose_self_test t;
-    rose_err err = {""};
-    if (rose_self_test_run(10, 100, 5000, &t, &err) != ROSE_OK) fail_msg("%s", err.msg);
-    assert_int_equal(t.n_failed, 0);
-    assert_int_equal(t.error.n, 1000);
-    assert_true(t.error.min >= 0); /* never before it was sent */
-    assert_int_equal(rose_self_test_run(0, 100, 5000, &t, NULL), ROSE_E_INVAL);
-    assert_int_equal(rose_self_test_run(100000, 100, 5000, &t, NULL), ROSE_E_INVAL);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -549,7 +534,7 @@ int main(void)
         cmocka_unit_test(test_args_split),      cmocka_unit_test(test_closed_loop),
         cmocka_unit_test(test_open_loop_times), cmocka_unit_test(test_misbehaving_server),
         cmocka_unit_test(test_dead_server),     cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_http_get),        cmocka_unit_test(test_self_test),
+        cmocka_unit_test(test_http_get),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

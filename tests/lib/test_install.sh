@@ -12,7 +12,7 @@ die() { echo "FAILED: $1"; echo "$passed passed, 1 failed"; exit 1; }
 
 make --no-print-directory -j2 install PREFIX="$tmp/usr" >/dev/null || die "make install"
 for f in bin/roseinfer bin/roseinfer-bench include/roseinfer.h lib/libroseinfer.a lib/libroseinfer.so lib/pkgconfig/roseinfer.pc \
-    share/man/man1/roseinfer.1 share/bash-completion/completions/roseinfer share/zsh/site-functions/_roseinfer \
+    share/man/man1/roseinfer.1 share/man/man1/roseinfer-bench.1 share/bash-completion/completions/roseinfer share/zsh/site-functions/_roseinfer \
     share/roseinfer/drivers/driver.py share/roseinfer/drivers/vllm.py; do
     [ -s "$tmp/usr/$f" ] || die "make install did not install $f"
 done

@@ -19,13 +19,13 @@
 #include "base/log.h"
 #include "base/opts.h"
 #include "base/version.h"
-#include "bench/instant.h"
 #include "bench/load.h"
-#include "bench/record_turns.h"
 #include "bench/results.h"
 #include "bench/stats.h"
 #include "engine/flags.h"
+#include "load/instant.h"
 #include "load/load.h"
+#include "load/record_turns.h"
 
 enum { MAX_POINTS = 16, MAX_STREAMS = 4096, RECORD_TURN_MS = 50 };
 

@@ -15,7 +15,13 @@ typedef struct load_test {
 } load_test;
 
 static const load_test tests[] = {
+    {"abuse", rose_load_abuse, "thousands of rude clients: does the server stay what it was?"},
+    {"soak", rose_load_soak, "overload for long: refusals, growth, /health, stalls"},
     {"http", rose_load_http, "streams of a whole server on an instant fake backend"},
+    {"engine", rose_load_engine, "host time of an engine step on an instant fake backend"},
+    {"scheduler", rose_load_scheduler,
+     "a trace under each scheduling policy, on a simulated clock"},
+    {"client", rose_load_client, "timing error of the benchmarks' own HTTP client"},
 };
 
 static void usage(FILE *out)
@@ -34,6 +40,7 @@ static int run(int argc, char **argv)
     for (size_t i = 0; argc >= 2 && i < sizeof tests / sizeof *tests; i++) {
         if (strcmp(argv[1], tests[i].name) == 0) return tests[i].run(argc - 1, argv + 1);
     }
+    if (argc >= 2) fprintf(stderr, "load: unknown load test '%s'\n", argv[1]);
     usage(stderr);
     return USAGE_ERROR;
 }

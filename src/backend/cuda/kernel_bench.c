@@ -29,6 +29,7 @@ struct rose_kernel_bench {
     uint32_t *sum_flags;
     uint64_t w_bytes, x_bytes, y_bytes;
     uint32_t max_rows, max_out, rest_ms;
+    cudaGraphExec_t side[ROSE_KERNEL_SIDES]; /* of the shape that is prepared */
     char about[160];
 };
 
@@ -130,10 +131,19 @@ static cudaError_t allocate(rose_kernel_bench *b)
     return e;
 }
 
+static void drop_sides(rose_kernel_bench *b)
+{
+    for (uint32_t i = 0; i < ROSE_KERNEL_SIDES; i++) {
+        if (b->side[i] != NULL) cudaGraphExecDestroy(b->side[i]);
+        b->side[i] = NULL;
+    }
+}
+
 static void bench_close(rose_kernel_bench *b)
 {
     if (b == NULL) return;
     if (b->stream != NULL) cudaStreamSynchronize(b->stream);
+    drop_sides(b);
     rose_cublaslt_close(b->library);
     cudaFree(b->w);
     cudaFree(b->x);
@@ -309,12 +319,6 @@ static rose_status time_graph(rose_kernel_bench *b, cudaGraphExec_t g, double *u
     return cuda_status(e, "timing a product", err);
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The fastest of the library's algorithms here, by the best of a few runs. */
 static rose_status choose_library(rose_kernel_bench *b, const rose_kernel_shape *s,
                                   rose_cublaslt_end end, cudaGraphExec_t *best, rose_err *err)
@@ -370,43 +374,34 @@ static const char *choose_same(rose_kernel_bench *b, const rose_kernel_shape *s,
     return NULL;
 }
 
-enum { OURS, LIBRARY, SAME, SIDES };
-
-static rose_status bench_run(rose_kernel_bench *b, const rose_kernel_shape *s, uint32_t repeats,
-                             rose_kernel_times *out, rose_err *err)
+static rose_status bench_prepare(rose_kernel_bench *b, const rose_kernel_shape *s,
+                                 rose_kernel_sides *out, rose_err *err)
 {
-    cudaGraphExec_t side[SIDES] = {NULL};
-    const char *what = NULL;
-    double *us = calloc((size_t)repeats * SIDES, sizeof *us);
-    rose_status st = ROSE_OK;
-
-    *out = (rose_kernel_times){0};
-    if (us == NULL || repeats == 0) {
-        st = rose_fail(err, ROSE_E_NOMEM, "bench kernels: out of memory");
-        goto done;
-    }
-    if ((st = capture(b, s, OWN, &side[OURS], err)) != ROSE_OK) goto done;
-    st = choose_library(b, s, ROSE_CUBLASLT_STORE, &side[LIBRARY], err);
-    if (st == ROSE_OK) what = choose_same(b, s, &side[SAME]);
+    double us;
+    *out = (rose_kernel_sides){.has = {[ROSE_KERNEL_OWN] = true, [ROSE_KERNEL_LIBRARY] = true}};
+    drop_sides(b);
+    rose_status st = capture(b, s, OWN, &b->side[ROSE_KERNEL_OWN], err);
+    if (st == ROSE_OK)
+        st = choose_library(b, s, ROSE_CUBLASLT_STORE, &b->side[ROSE_KERNEL_LIBRARY], err);
+    if (st == ROSE_OK) out->same = choose_same(b, s, &b->side[ROSE_KERNEL_LIBRARY_SAME]);
+    out->has[ROSE_KERNEL_LIBRARY_SAME] = out->same != NULL;
     for (int r = 0; r < TRIES && st == ROSE_OK; r++)
-        st = time_graph(b, side[OURS], &us[0], err);
-    for (uint32_t r = 0; r < repeats && st == ROSE_OK; r++)
-        for (uint32_t i = 0; i < SIDES && st == ROSE_OK; i++) {
-            if (i == SAME && what == NULL) continue;
-            rose_sleep_ms(b->rest_ms);
-            st = time_graph(b, side[i], &us[i * repeats + r], err);
-        }
-    if (st != ROSE_OK) goto done;
-    for (uint32_t i = 0; i < SIDES; i++)
-        qsort(us + i * repeats, repeats, sizeof *us, compare);
-    const double *median = us + repeats / 2;
-    *out = (rose_kernel_times){median[OURS * repeats], median[LIBRARY * repeats],
-                               median[SAME * repeats], what};
-done:
-    for (uint32_t i = 0; i < SIDES; i++)
-        if (side[i] != NULL) cudaGraphExecDestroy(side[i]);
-    free(us);
+        st = time_graph(b, b->side[ROSE_KERNEL_OWN], &us, err);
     return st;
+}
+
+static rose_status bench_time(rose_kernel_bench *b, rose_kernel_side side, double *us,
+                              rose_err *err)
+{
+    rose_sleep_ms(b->rest_ms);
+    return time_graph(b, b->side[side], us, err);
+}
+
+/* open() fails without the library. */
+static const char *bench_missing(const rose_kernel_bench *b)
+{
+    (void)b;
+    return NULL;
 }
 
 rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *err)
@@ -415,7 +410,9 @@ rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *
                                               .same = true,
                                               .open = bench_open,
                                               .about = bench_about,
-                                              .run = bench_run,
+                                              .missing = bench_missing,
+                                              .prepare = bench_prepare,
+                                              .time = bench_time,
                                               .close = bench_close};
     (void)err;
     *out = &ops;

@@ -1,0 +1,45 @@
+/* bench/summary.c - see summary.h. */
+#include "bench/summary.h"
+
+#include <errno.h>
+#include <string.h>
+
+static void print_columns(FILE *f, const char *columns)
+{
+    fprintf(f, "| %s |\n|", columns);
+    for (const char *p = columns; p != NULL; p = strchr(p + 1, '|'))
+        fputs("---|", f);
+    fputc('\n', f);
+}
+
+rose_status rose_summary_open(rose_summary_file *s, const json_t *root, const char *dir,
+                              const char *name, const char *title, const char *about,
+                              const char *columns, rose_err *err)
+{
+    const json_t *meta = json_object_get(root, "meta");
+    const char *device = json_string_value(json_object_get(meta, "device"));
+    const char *command = json_string_value(json_object_get(meta, "command"));
+    s->f = NULL;
+    if (snprintf(s->path, sizeof s->path, "%s/%s", dir, name) >= (int)sizeof s->path)
+        return rose_fail(err, ROSE_E_INVAL, "the path of the summary is too long");
+    s->f = fopen(s->path, "w");
+    if (s->f == NULL)
+        return rose_fail(err, ROSE_E_IO, "cannot write %s: %s", s->path, strerror(errno));
+    fprintf(s->f, "# %s\n\nDevice: %s. %s\n\n", title, device != NULL ? device : "?", about);
+    if (command != NULL) fprintf(s->f, "```\n%s\n```\n\n", command);
+    print_columns(s->f, columns);
+    return ROSE_OK;
+}
+
+void rose_summary_cell(FILE *f, const json_t *v, double factor, int digits)
+{
+    if (json_is_number(v))
+        fprintf(f, " %.*f |", digits, json_number_value(v) * factor);
+    else
+        fputs(" - |", f);
+}
+
+rose_status rose_summary_close(rose_summary_file *s, rose_err *err)
+{
+    return fclose(s->f) == 0 ? ROSE_OK : rose_fail(err, ROSE_E_IO, "cannot write %s", s->path);
+}

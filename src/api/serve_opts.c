@@ -1,0 +1,183 @@
+/* api/serve_opts.c - see serve_opts.h: the table of the server's options. A new option is a field
+ * of rose_http_opts or rose_api_opts, its default in that room's _opts_default, and a row here. */
+#include "api/serve_opts.h"
+
+#include <string.h>
+
+#include "base/profile.h"
+
+enum { SPARE_CPUS = 4 };
+
+void rose_serve_opts_default(rose_serve_flags *f)
+{
+    memset(f, 0, sizeof *f);
+    rose_http_opts_default(&f->http);
+    rose_api_opts_default(&f->api);
+    rose_engine_flags_init(&f->engine);
+    f->api.model_id = NULL;
+    f->log_level = "info";
+    f->shutdown_timeout = 60;
+    f->io_slice_us = 100;
+    if (rose_cpus_allowed(f->io_cpu_list, ROSE_MAX_CPUS) < SPARE_CPUS ||
+        rose_cpus_quota() < SPARE_CPUS) {
+        f->api.early_wake = false;
+    } else {
+        f->api.poll_us = 2000;
+    }
+}
+
+/* A table: as long as there are options. */
+static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
+{
+    const rose_opt all[] = {
+        ROSE_ROW_BRIEF_HEADING("Server"),
+        ROSE_ROW_LIST("served-model-name", &f->served_names, "NAME",
+                      "name of the model in the API. The option may be repeated: requests may use "
+                      "any of the names, and replies have the first",
+                      .unset = "the folder's name", .first = true),
+        ROSE_ROW_STRING("host", &f->http.host, "HOST", "address to listen on, or unix:PATH",
+                        .first = true),
+        ROSE_ROW_U32("port", &f->http.port, "N", 0, 65535,
+                     "port to listen on; 0 takes a free one and logs it", .first = true),
+        ROSE_ROW_LIST(
+            "allowed-hosts", &f->http.allowed_hosts, "NAME",
+            "names besides localhost that the Host header may hold, as a proxy or another "
+            "machine sends them. The option may be repeated; * allows any name",
+            .unset = "none on a loopback address, else any"),
+        ROSE_ROW_CHOICE("chat-template", &f->api.chat_template, "plain",
+                        "how chat messages become a prompt",
+                        .unset = "plain, if the model has no template", .first = true),
+        ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
+                        "write log lines of this level and above to standard error", .first = true),
+        ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
+                      "refuse requests with fields that would be ignored. Otherwise the reply "
+                      "names these fields in the header X-Ignored-Fields"),
+        ROSE_ROW_FLAG("lenient", &f->lenient,
+                      "without effect: unknown fields are ignored unless --strict-fields is given"),
+        ROSE_ROW_U32("stream-interval", &f->api.stream_interval, "N", 1, 65536,
+                     "number of tokens in each event of a stream; the first token is always sent "
+                     "alone and at once"),
+        ROSE_ROW_BOOL("fast-sse", &f->api.fast_sse,
+                      "build the events of a stream from prepared bytes instead of by the general "
+                      "JSON writer"),
+
+        ROSE_ROW_BRIEF_HEADING("Limits and time-outs"),
+        ROSE_ROW_U32("max-n", &f->api.max_n, "N", 1, 4096,
+                     "largest number of choices in one request: its prompts times its n"),
+        ROSE_ROW_BYTES("max-body-size", &f->http.max_body_bytes, 1024, (uint64_t)1 << 32,
+                       "longest request body; a longer one gets 413"),
+        ROSE_ROW_BYTES("max-total-body-size", &f->http.max_total_body_bytes, 0, 0,
+                       "most bytes of request bodies in memory at a time; a request beyond it "
+                       "gets 503",
+                       .unset = "32 times --max-body-size"),
+        ROSE_ROW_U32("max-connections", &f->http.max_connections, "N", 1, 1u << 20,
+                     "most open connections. One more replaces the connection that has waited "
+                     "longest without a complete request, or gets 503"),
+        ROSE_ROW_U32("header-timeout-ms", &f->http.header_timeout_ms, "MS", 1, 0,
+                     "longest time from the first byte of a request to the end of its headers; "
+                     "after it the client gets 408"),
+        ROSE_ROW_U32("body-timeout-ms", &f->http.body_timeout_ms, "MS", 1, 0,
+                     "longest pause within a request body; after it the client gets 408"),
+        ROSE_ROW_U32("body-min-rate", &f->http.body_min_rate, "N", 0, 0,
+                     "least bytes a second of a request body, on average, once --body-timeout-ms "
+                     "has passed; a slower client gets 408. 0 sets no limit"),
+        ROSE_ROW_U32("body-total-timeout-ms", &f->http.body_total_ms, "MS", 1, 0,
+                     "longest time for a whole request body; after it the client gets 408"),
+        ROSE_ROW_U32("idle-timeout-ms", &f->http.idle_timeout_ms, "MS", 1, 0,
+                     "close a connection that has had no request for this time"),
+        ROSE_ROW_U32("write-timeout-ms", &f->http.write_timeout_ms, "MS", 1, 0,
+                     "drop a client that has read nothing for this time while a reply waits"),
+        ROSE_ROW_BYTES("max-pending-bytes", &f->http.max_pending_bytes, 4096, 0,
+                       "most unsent bytes of one stream; a client that reads more slowly is "
+                       "dropped"),
+        ROSE_ROW_BYTES("max-total-pending-bytes", &f->http.max_total_pending_bytes, 0, 0,
+                       "most unsent bytes of all replies together; beyond it the client that has "
+                       "read nothing for longest is dropped",
+                       .unset = "256 times --max-pending-bytes"),
+        ROSE_ROW_U32("shutdown-timeout", &f->shutdown_timeout, "S", 0, 0,
+                     "seconds that running requests may still take after SIGTERM"),
+
+        ROSE_ROW_BRIEF_HEADING("Server threads"),
+        ROSE_ROW_U32("io-threads", &f->http.n_threads, "N", 1, 64,
+                     "number of threads for connections and streams"),
+        ROSE_ROW_STRING("io-cpus", &f->io_cpus, "LIST", "CPUs of the I/O threads, as 0-3,6",
+                        .unset = "not pinned"),
+        ROSE_ROW_U32("io-slice-us", &f->io_slice_us, "US", 0, 100000,
+                     "time slice that I/O threads and tokenizer workers ask the kernel for. A "
+                     "short slice lets them run sooner on a CPU that computes (Linux 6.12). 0 "
+                     "leaves it to the kernel"),
+        ROSE_ROW_BOOL("async-admit", &f->api.async_admit,
+                      "parse and tokenise requests on worker threads instead of the I/O threads"),
+        ROSE_ROW_U32("tokenize-workers", &f->api.n_workers, "N", 1, 64,
+                     "number of these worker threads"),
+        ROSE_ROW_U32("inline-admit-bytes", &f->api.inline_bytes, "N", 0, ROSE_API_MAX_INLINE,
+                     "parse and tokenise completions with bodies up to this size on the I/O thread "
+                     "nevertheless, while that takes at most a fifth of its time; 0 does so for "
+                     "none"),
+        ROSE_ROW_BOOL("early-wake", &f->api.early_wake,
+                      "with a GPU: wake the engine thread when a request has arrived, before it is "
+                      "tokenised",
+                      .says = "on; off with fewer than 4 CPUs"),
+        ROSE_ROW_U32("io-poll-us", &f->api.poll_us, "US", 0, 1000000,
+                     "with a GPU and --early-wake: how long an I/O thread polls for the first "
+                     "token of a request before it sleeps",
+                     .says = "2000; 0 with fewer than 4 CPUs"),
+    };
+    _Static_assert(sizeof all / sizeof *all <= 64, "too many rows");
+    memcpy(rows, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
+/* These follow the engine's rows, so that their group comes late in --help-all. */
+static size_t profiling_rows(rose_serve_flags *f, rose_opt *rows)
+{
+    const rose_opt all[] = {
+        ROSE_ROW_BRIEF_HEADING("Profiling"),
+        ROSE_ROW_STRING("profiler-dir", &f->api.profiler_dir, "DIR",
+                        "allow POST /start_profile and /stop_profile, which write traces to DIR",
+                        .unset = "both are refused"),
+        ROSE_ROW_U32("profiler-events", &f->api.profiler_events, "N", ROSE_PROF_MIN_EVENTS,
+                     ROSE_PROF_MAX_EVENTS,
+                     "number of events of each thread that a profile holds, 48 bytes each"),
+        ROSE_ROW_FLAG("nvtx", &f->nvtx, "mark what a profile shows as NVTX ranges, for nsys"),
+        ROSE_ROW_U32("stall-warn-ms", &f->stall_warn_ms, "MS", 0, 3600000,
+                     "log an engine step, a turn of an I/O thread, a tokenizer job or a wait for a "
+                     "client that takes longer than this, and why",
+                     .unset = "off"),
+    };
+    _Static_assert(sizeof all / sizeof *all <= 8, "too many rows");
+    memcpy(rows, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
+size_t rose_serve_opts_rows(rose_serve_flags *f, rose_opt *rows)
+{
+    size_t n = server_rows(f, rows);
+    n += rose_engine_flags_rows(&f->engine, rows + n);
+    return n + profiling_rows(f, rows + n);
+}
+
+int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char **model)
+{
+    rose_opt opts[ROSE_SERVE_OPT_ROWS];
+    rose_serve_opts_default(f);
+    const size_t n = rose_serve_opts_rows(f, opts);
+    return rose_opts_parse_one(
+        "roseinfer serve MODEL [options]",
+        "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
+        "/v1/chat/completions,\n"
+        "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics;\n"
+        "/start_profile and /stop_profile with --profiler-dir.\n"
+        "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
+        "The exit code is 1 if the engine has failed (/health is then 503 until the server is "
+        "stopped).",
+        opts, n, argc, argv, model);
+}
+
+rose_status rose_serve_opts_read(rose_serve_flags *f, rose_err *err)
+{
+    f->api.n_io_threads = f->http.n_threads;
+    if (f->io_cpus == NULL) return ROSE_OK;
+    f->http.cpus = f->io_cpu_list;
+    return rose_cpu_list_parse(f->io_cpus, f->io_cpu_list, ROSE_MAX_CPUS, &f->http.n_cpus, err);
+}

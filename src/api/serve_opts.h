@@ -1,0 +1,42 @@
+/* api/serve_opts.h - the options of `roseinfer serve`: of http, of this room, of the engine, and
+ * the program's own. Main thread. */
+#ifndef ROSE_API_SERVE_OPTS_H
+#define ROSE_API_SERVE_OPTS_H
+
+#include "api/api.h"
+#include "base/cpuinfo.h"
+#include "base/opts.h"
+#include "engine/flags.h"
+#include "http/http.h"
+
+/* What the options set. The rows of serve_opts.c point into http, api and engine.opts where the
+ * option is one of theirs; the other members are the server's own. */
+typedef struct rose_serve_flags {
+    rose_http_opts http;
+    rose_api_opts api;
+    rose_engine_flags engine;
+    rose_opt_list served_names; /* none: the folder's name */
+    const char *log_level, *io_cpus;
+    uint32_t shutdown_timeout, stall_warn_ms, io_slice_us;
+    bool nvtx, lenient;
+    int io_cpu_list[ROSE_MAX_CPUS]; /* filled by rose_serve_opts_read */
+} rose_serve_flags;
+
+enum { ROSE_SERVE_OPT_ROWS = 72 + ROSE_ENGINE_FLAG_ROWS };
+
+/* Set every option to its default. */
+void rose_serve_opts_default(rose_serve_flags *f);
+
+/* Write the option rows, which point into f, to rows[0 .. ROSE_SERVE_OPT_ROWS); returns how many.
+ */
+size_t rose_serve_opts_rows(rose_serve_flags *f, rose_opt *rows);
+
+/* Set the defaults and parse the command line; *model is borrowed from argv. Returns -1 to go on,
+ * else the exit code to leave with. */
+int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char **model);
+
+/* After parsing: the options of http and api that follow from others. Errors: INVAL (a CPU list).
+ */
+rose_status rose_serve_opts_read(rose_serve_flags *f, rose_err *err);
+
+#endif

@@ -1,0 +1,152 @@
+/* tests/load/record_turns.c - see record_turns.h. One thread of its own, asleep but for the turns.
+ * It reads the others' CPU clocks: those are exact, where /proc is as old as the last tick. */
+#include "load/record_turns.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/profile.h"
+
+/* Room for 300,000 sends a second in turns of 50 ms; more would only be more pages to touch. */
+enum { MAX_THREADS = 8, N_EVENTS = 1 << 14, POLL_NS = 5000000, SETTLE_MS = 5 };
+
+typedef struct reading {
+    uint64_t tokens, cpu_ns[MAX_THREADS];
+} reading;
+
+struct rose_record_turns {
+    rose_record_opts o;
+    clockid_t clocks[MAX_THREADS];
+    pthread_t thread;
+    atomic_bool over; /* relaxed: only asks it to end */
+    uint64_t n_events, n_dropped;
+    json_t *pairs; /* owned */
+};
+
+/* The kernel's number of a thread's CPU clock (CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED). */
+static clockid_t clock_of(long tid)
+{
+    return (clockid_t)(~(uint32_t)tid << 3 | 6u);
+}
+
+static bool find_thread(const char *name, clockid_t *out)
+{
+    bool found = false;
+    DIR *d = opendir("/proc/self/task");
+    for (struct dirent *e; d != NULL && !found && (e = readdir(d)) != NULL;) {
+        char path[320], comm[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", e->d_name);
+        FILE *f = e->d_name[0] != '.' ? fopen(path, "r") : NULL;
+        if (f == NULL) continue;
+        if (fgets(comm, sizeof comm, f) == NULL) comm[0] = '\0';
+        fclose(f);
+        comm[strcspn(comm, "\n")] = '\0';
+        found = strcmp(comm, name) == 0;
+        if (found) *out = clock_of(strtol(e->d_name, NULL, 10));
+    }
+    if (d != NULL) closedir(d);
+    return found;
+}
+
+static void take_reading(const rose_record_turns *t, reading *r)
+{
+    r->tokens = t->o.tokens(t->o.of);
+    for (uint32_t i = 0; i < t->o.n_threads; i++) {
+        struct timespec ts = {0};
+        clock_gettime(t->clocks[i], &ts);
+        r->cpu_ns[i] = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+    }
+}
+
+static void wait_ms(const rose_record_turns *t, uint32_t ms)
+{
+    const struct timespec tick = {0, POLL_NS};
+    for (uint32_t i = 0; i < ms * 1000000u / POLL_NS; i++) {
+        if (atomic_load_explicit(&t->over, memory_order_relaxed)) return;
+        nanosleep(&tick, NULL);
+    }
+}
+
+/* NULL: it does not count. */
+static json_t *one_turn(rose_record_turns *t, bool on)
+{
+    reading a, b;
+    rose_prof_result recorded = {0};
+    if (on && rose_prof_start(N_EVENTS, NULL) != ROSE_OK) return NULL;
+    wait_ms(t, SETTLE_MS); /* whoever stood still while memory was taken or given back */
+    take_reading(t, &a);
+    wait_ms(t, t->o.turn_ms);
+    take_reading(t, &b);
+    if (on) rose_prof_stop(NULL, &recorded, NULL);
+    t->n_events += recorded.n_events;
+    t->n_dropped += recorded.n_dropped;
+    if (a.tokens < t->o.from || b.tokens > t->o.until || b.tokens == a.tokens) return NULL;
+    const uint64_t n = b.tokens - a.tokens;
+    json_t *v = json_pack("{s:I}", "tokens", (json_int_t)n);
+    for (uint32_t i = 0; i < t->o.n_threads; i++)
+        json_object_set_new(v, t->o.threads[i],
+                            json_real((double)(b.cpu_ns[i] - a.cpu_ns[i]) / (double)n));
+    return v;
+}
+
+static void *turns_main(void *arg)
+{
+    rose_record_turns *t = arg;
+    const struct timespec tick = {0, POLL_NS};
+    while (t->o.tokens(t->o.of) < t->o.from &&
+           !atomic_load_explicit(&t->over, memory_order_relaxed))
+        nanosleep(&tick, NULL);
+    /* off on, on off, off on: what grows slowly falls on both alike */
+    for (uint32_t i = 0; !atomic_load_explicit(&t->over, memory_order_relaxed); i++) {
+        json_t *first = one_turn(t, i % 2 == 1), *second = one_turn(t, i % 2 == 0);
+        if (first != NULL && second != NULL)
+            json_array_append_new(t->pairs, json_pack("{s:O, s:O}", i % 2 == 1 ? "on" : "off",
+                                                      first, i % 2 == 1 ? "off" : "on", second));
+        json_decref(first);
+        json_decref(second);
+    }
+    return NULL;
+}
+
+rose_status rose_record_turns_start(rose_record_turns **out, const rose_record_opts *o,
+                                    rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    rose_record_turns *t = calloc(1, sizeof *t);
+    *out = NULL;
+    if (t == NULL || (t->pairs = json_array()) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+        goto done;
+    }
+    t->o = *o;
+    for (uint32_t i = 0; i < o->n_threads && st == ROSE_OK; i++) {
+        if (!find_thread(o->threads[i], &t->clocks[i]))
+            st = rose_fail(err, ROSE_E_NOTFOUND, "no thread is called %s", o->threads[i]);
+    }
+    if (st == ROSE_OK && pthread_create(&t->thread, NULL, turns_main, t) != 0)
+        st = rose_fail(err, ROSE_E_IO, "no thread for the recordings");
+    if (st == ROSE_OK) *out = t;
+done:
+    if (st != ROSE_OK && t != NULL) {
+        json_decref(t->pairs);
+        free(t);
+    }
+    return st;
+}
+
+json_t *rose_record_turns_end(rose_record_turns *t)
+{
+    if (t == NULL) return NULL;
+    atomic_store_explicit(&t->over, true, memory_order_relaxed);
+    pthread_join(t->thread, NULL);
+    json_t *v = json_pack("{s:I, s:I, s:o}", "events", (json_int_t)t->n_events, "dropped",
+                          (json_int_t)t->n_dropped, "pairs", t->pairs);
+    free(t);
+    return v;
+}
