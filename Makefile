@@ -175,10 +175,6 @@ $B/tests/%: tests/%.c $B/librose_all.a
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $B/librose_all.a \
 	    $(LIBS) -lcmocka
 
-# The program's own rooms are not in librose_all.a, which has no main().
-$B/tests/cli/test_serve_opts: $B/obj/cli/serve_opts.o
-$B/tests/cli/test_serve_opts: LIBS := $B/obj/cli/serve_opts.o $B/librose_all.a $(STATIC_LIBS) $(CUDA_LIBS) -lm
-
 EMULATED_FLAGS := -std=c++20 -O2 -g -ffp-contract=off -fno-strict-aliasing -pthread -Wall -Wextra \
     -Wno-unknown-pragmas -Wno-sign-compare -Wno-missing-field-initializers -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized -Wno-psabi \
     -Itests/backend/emulated -Isrc -isystem $(CUDA_HOME)/include

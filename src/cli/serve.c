@@ -13,6 +13,7 @@
 #include <malloc.h>
 #endif
 
+#include "api/serve_opts.h"
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/fds.h"
@@ -23,7 +24,6 @@
 #include "base/stall.h"
 #include "base/version.h"
 #include "cli/cli.h"
-#include "cli/serve.h"
 #include "tokenizer/unicode.h"
 
 enum { POLL_MS = 20, OWN_FDS = 256 };

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "cli/serve.h"
+#include "api/serve_opts.h"
 #include "opts_walk.h"
 
 static rose_serve_flags g_flags, g_before;

@@ -1,6 +1,6 @@
-/* cli/serve_opts.c - see serve.h: the table of the server's options. A new option is a field of
- * rose_http_opts or rose_api_opts, its default in that room's _opts_default, and a row here. */
-#include "cli/serve.h"
+/* api/serve_opts.c - see serve_opts.h: the table of the server's options. A new option is a field
+ * of rose_http_opts or rose_api_opts, its default in that room's _opts_default, and a row here. */
+#include "api/serve_opts.h"
 
 #include <string.h>
 

@@ -1,6 +1,7 @@
-/* cli/serve.h - the options of `roseinfer serve`. Main thread. */
-#ifndef ROSE_CLI_SERVE_H
-#define ROSE_CLI_SERVE_H
+/* api/serve_opts.h - the options of `roseinfer serve`: of http, of this room, of the engine, and
+ * the program's own. Main thread. */
+#ifndef ROSE_API_SERVE_OPTS_H
+#define ROSE_API_SERVE_OPTS_H
 
 #include "api/api.h"
 #include "base/cpuinfo.h"
