@@ -13,9 +13,14 @@ ABBREVIATIONS = re.compile(r"(?:^|[\s(])(?:e\.g|i\.e|etc|vs|cf|No|St|p|pp|[A-Z])
 
 
 def tracked():
-    """Paths of all tracked files, and of new files that git does not ignore."""
-    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    return sorted(n for n in set(names.stdout.splitlines()) if (ROOT / n).is_file())
+    """Paths of all tracked files, and of new files that git does not ignore. Without git: of all files in the folders that we check."""
+    try:
+        names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        found = [p for f in ("src", "bench", "include", "tests", "fuzz", "docs") for p in (ROOT / f).rglob("*")]
+        names = [p.relative_to(ROOT).as_posix() for p in found] + ["README.md"]
+    return sorted(n for n in set(names) if (ROOT / n).is_file())
 
 
 def source_files(folders, kernels):
