@@ -1,6 +1,6 @@
-/* backend/cuda/cublaslt.c - the few functions of cuBLASLt that a comparison needs, declared here as
- * its documentation has them, found by dlopen: no header of it is needed to build and no library to
- * run. */
+/* backend/cuda/cublaslt.c - the few functions of cuBLASLt that a comparison needs. They are
+ * declared here as cuBLASLt's documentation describes them and are loaded at run time. The program
+ * needs no header of cuBLASLt to build and no library to run. */
 #include "backend/cuda/cublaslt.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static const size_t g_workspace = (size_t)64 << 20;
 
 static const struct {
     uint32_t epilogue;
-    bool f32, add; /* y is fp32; and added to */
+    bool f32, add; /* whether y is fp32, and whether the product is added to y */
 } g_ends[ROSE_CUBLASLT_N_ENDS] = {
     [ROSE_CUBLASLT_STORE] = {EPILOGUE_DEFAULT, false, false},
     [ROSE_CUBLASLT_BIAS] = {EPILOGUE_BIAS, false, false},
@@ -49,7 +49,7 @@ typedef struct heuristic {
     int reserved[4];
 } heuristic;
 
-/* Handles are pointers; a status is an int, 0 for success. */
+/* Handles are pointers. A status is an int; 0 is success. */
 typedef struct functions {
     int (*create)(void **);
     int (*destroy)(void *);
@@ -72,8 +72,8 @@ struct rose_cublaslt {
     void *library; /* owned */
     functions f;
     void *handle, *desc, *pref, *layout[3]; /* w, x, y; owned */
-    bool add;                               /* of the problem */
-    void *workspace;                        /* device, owned */
+    bool add;                               /* the current problem adds to y */
+    void *workspace;                        /* device memory, owned */
     heuristic choices[ROSE_CUBLASLT_CHOICES];
 };
 
@@ -146,8 +146,8 @@ static bool set_end(rose_cublaslt *c, const rose_cublaslt_product *p)
            c->f.desc_set(c->desc, DESC_BIAS_POINTER, &p->bias, sizeof p->bias) == SUCCESS;
 }
 
-/* Its matrices are column-major: y' (n_out x rows) = w' transposed (n_out x n_in) x' (n_in x rows).
- * A bias is one value for each row of y', of its type unless it is told another. */
+/* cuBLASLt's matrices are column-major, so it computes y' = w'^T x': n_out x rows = (n_out x n_in)
+ * (n_in x rows). A bias has one value for each row of y'. Its type is that of y'. */
 rose_status rose_cublaslt_prepare(rose_cublaslt *c, const rose_cublaslt_product *p, uint32_t *n,
                                   rose_err *err)
 {

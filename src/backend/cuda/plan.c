@@ -1,8 +1,9 @@
-/* backend/cuda/plan.c - what the CUDA backend can run, where everything lies on the device, and so
- * how much memory a model takes. The same walk is done twice: by plan() without memory, to add up,
- * and by open() over the allocated regions.
+/* backend/cuda/plan.c - checks what the CUDA backend can run, and computes the place of everything
+ * on the device and so the memory that a model takes.
  *
- * Sizes cannot overflow 64 bits: check_arch() limits every dimension first. */
+ * The layout functions run twice: in plan() without memory, to add up the sizes, and in open() over
+ * the allocated regions. Sizes cannot overflow 64 bits, because check_arch() limits every dimension
+ * first. */
 #include <string.h>
 
 #include "backend/checks.h"
@@ -13,8 +14,9 @@
 enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22 };
 
 #define MIB (UINT64_C(1) << 20)
-/* Upper estimates of what the driver takes beside our regions: once for kernels and its own, and
- * for each node of a captured graph. (H100, CUDA 13.0: 23 MiB in all for 48 layers.) */
+/* Upper estimates of the memory that the driver takes in addition to our regions: a fixed part for
+ * code and context, and a part for each node of a captured graph. (An H100 with CUDA 13.0 took 23
+ * MiB in all for 48 layers.) */
 #define LOADED_BYTES (64 * MIB)
 #define NODE_BYTES   (UINT64_C(8) << 10)
 
@@ -34,7 +36,7 @@ rose_cuda_type rose_cuda_type_of(rose_compute c)
     return c == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
 }
 
-/* The sizes that attention is compiled for. */
+/* The head size, rounded up to one that the attention kernels are compiled for. */
 uint32_t rose_cuda_hd_pad(uint32_t head_dim)
 {
     uint32_t pad = 16;
@@ -74,8 +76,8 @@ static void take_bias(rose_cuda_linear *l, rose_bump *b, const rose_linear *from
     l->bias = from->b.data != NULL ? take_floats(b, l->n) : NULL;
 }
 
-/* The small parameters of all layers lie together, apart from the matrices: scattered behind them
- * they cost 26 to 30 us a decode step on an H100. */
+/* The small parameters of all layers are stored next to each other, apart from the matrices. Stored
+ * between the matrices they made a decode step 26 to 30 us longer on an H100. */
 void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p)
 {
@@ -118,7 +120,7 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_mod
     w->pos = take_floats(b, (uint64_t)p->max_model_len * d);
 }
 
-/* Items of one sequence: at most one in 16 of its rows, and one more. */
+/* A sequence has at most one tile for every 16 of its rows, and one more. */
 static rose_cuda_shape largest_shape(const rose_memory_plan *p)
 {
     return (rose_cuda_shape){.n_rows = p->max_step_tokens,
@@ -244,11 +246,11 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     p->max_seqs = o->max_seqs;
     p->max_step_tokens = o->max_step_tokens;
     p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
-    p->n_threads = 1; /* the engine thread */
+    p->n_threads = 1; /* only the engine thread computes on the host */
     return ROSE_OK;
 }
 
-/* The pages where the options give neither their number nor their bytes. */
+/* The number of pages if the options give neither a number nor bytes. */
 static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan *p,
                               uint64_t device_bytes)
 {
@@ -284,11 +286,12 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
                      (double)p->available / mib, advice);
 }
 
-/* Of captured steps, in nodes of a graph. */
+/* An upper estimate of the memory of all captured steps, from their number of nodes. */
 static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
 {
     uint64_t n = ROSE_CUDA_MAX_GRAPHS;
-    if ((without & ROSE_CUDA_WITHOUT_HALVES) == 0) n += rose_cuda_halved(); /* twice the nodes */
+    /* A step in two halves has twice the nodes. */
+    if ((without & ROSE_CUDA_WITHOUT_HALVES) == 0) n += rose_cuda_halved();
     if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) n += ROSE_CUDA_MAX_PROMPTS;
     return n * ROSE_CUDA_SLOTS * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
 }
@@ -329,7 +332,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
     p.graphs = LOADED_BYTES;
     if (o->cuda_graph) p.graphs += graph_bytes(&m->arch, p.without);
-    p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
+    p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would mean unknown */
     st = rose_backend_plan_pages(o, default_pages(o, &p, total_bytes), &p, err);
     p.total = p.weights + p.kv + p.scratch + p.graphs;
     if (st == ROSE_OK && p.total > p.available) st = too_large(&p, err);

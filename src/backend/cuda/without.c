@@ -1,5 +1,5 @@
-/* backend/cuda/without.c - the names of what can be left out (rose_cuda_without in kernels.h). Any
- * thread. */
+/* backend/cuda/without.c - the names of the optimisations that can be left out (rose_cuda_without
+ * in kernels.h). Threads: any. */
 #include <stdio.h>
 #include <string.h>
 
