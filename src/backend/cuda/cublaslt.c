@@ -99,7 +99,7 @@ static rose_status load(rose_cublaslt *c, const char *path, rose_err *err)
                                         sizeof table / sizeof *table, err);
     if (st != ROSE_E_NOTFOUND) return st;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "%s not found: it is what the kernels are compared with (--library PATH)",
+                     "%s not found: the benchmark compares our kernels with it (--library PATH)",
                      path != NULL ? path : "libcublasLt.so (.13, .12)");
 }
 
@@ -114,7 +114,8 @@ rose_status rose_cublaslt_open(rose_cublaslt **out, const char *path, rose_err *
     if (c->f.create(&c->handle) != SUCCESS || c->f.pref_create(&c->pref) != SUCCESS ||
         c->f.pref_set(c->pref, PREF_MAX_WORKSPACE, &g_workspace, sizeof g_workspace) != SUCCESS ||
         cudaMalloc(&c->workspace, g_workspace) != cudaSuccess) {
-        st = rose_fail(err, ROSE_E_BACKEND, "cuBLASLt does not start");
+        st = rose_fail(err, ROSE_E_BACKEND,
+                       "cuBLASLt does not start: its handle or its workspace cannot be created");
         goto done;
     }
     *out = c;
@@ -167,7 +168,8 @@ rose_status rose_cublaslt_prepare(rose_cublaslt *c, const rose_cublaslt_product 
         c->f.choose(c->handle, c->desc, c->layout[0], c->layout[1], c->layout[2], c->layout[2],
                     c->pref, ROSE_CUBLASLT_CHOICES, c->choices, &found) != SUCCESS ||
         found == 0)
-        return rose_fail(err, ROSE_E_BACKEND, "cuBLASLt has nothing for %u x %u x %u", p->rows,
+        return rose_fail(err, ROSE_E_BACKEND,
+                         "cuBLASLt has no algorithm for %u rows, %u outputs, %u inputs", p->rows,
                          p->n_out, p->n_in);
     *n = (uint32_t)found;
     return ROSE_OK;
@@ -180,8 +182,9 @@ rose_status rose_cublaslt_run(rose_cublaslt *c, uint32_t choice, const void *x, 
     int st = c->f.matmul(c->handle, c->desc, &one, w, c->layout[0], x, c->layout[1], &beta, y,
                          c->layout[2], y, c->layout[2], &c->choices[choice].algo, c->workspace,
                          g_workspace, stream);
-    return st == SUCCESS ? ROSE_OK
-                         : rose_fail(err, ROSE_E_BACKEND, "cuBLASLt: product failed (%d)", st);
+    return st == SUCCESS
+               ? ROSE_OK
+               : rose_fail(err, ROSE_E_BACKEND, "cuBLASLt: a GEMM failed with status %d", st);
 }
 
 void rose_cublaslt_close(rose_cublaslt *c)

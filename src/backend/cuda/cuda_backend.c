@@ -208,7 +208,8 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
     rose_cuda_layout_weights(&c->weights, &weights, m, p);
     rose_cuda_layout_scratch(&c->scratch, &scratch, &m->arch, p);
     if (weights.used != p->weights || scratch.used != p->scratch)
-        return rose_fail(err, ROSE_E_INVAL, "the memory plan is not one of this model");
+        return rose_fail(err, ROSE_E_INVAL,
+                         "the memory plan was made for another model or other options");
 
     e = create_side(c);
     return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating events");
@@ -249,7 +250,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     const uint64_t captured = rose_now_ns();
     if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
     rose_log(ROSE_LOG_DEBUG, "cuda",
-             "start: memory %.1f + weights %.1f + %u graphs %.1f + first steps %.1f ms",
+             "start: memory %.1f + weights %.1f + %u graphs %.1f + warm-up %.1f ms",
              rose_ms_between(began, allocated), rose_ms_between(allocated, loaded),
              (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS, rose_ms_between(loaded, captured),
              rose_ms_between(captured, rose_now_ns()));
@@ -439,7 +440,8 @@ static rose_status cuda_collect(void *ctx, uint64_t ticket, rose_step_result *ou
 
     *out = (rose_step_result){0};
     if (ticket == 0 || ticket != slot->ticket)
-        return rose_fail(err, ROSE_E_INVAL, "collect: ticket %llu, the last step is %llu",
+        return rose_fail(err, ROSE_E_INVAL,
+                         "collect: ticket %llu is not a step in flight; the last step is %llu",
                          (unsigned long long)ticket, (unsigned long long)c->ticket);
     cudaError_t e = rose_cuda_wait(c, slot->done);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "step");
@@ -458,8 +460,8 @@ static rose_status cuda_copy_pages(void *ctx, const uint32_t *src, const uint32_
 
     for (uint32_t i = 0; i < n; i++)
         if (src[i] >= c->plan.kv_pages || dst[i] >= c->plan.kv_pages)
-            return rose_fail(err, ROSE_E_INVAL, "copy of page %u to %u, %u pages", src[i], dst[i],
-                             c->plan.kv_pages);
+            return rose_fail(err, ROSE_E_INVAL, "copy of page %u to %u: the pool has %u pages",
+                             src[i], dst[i], c->plan.kv_pages);
     for (uint32_t i = 0; i < n; i++) {
         if (src[i] == dst[i]) continue;
         cudaError_t e = cudaMemcpyAsync(kv + dst[i] * bytes, kv + src[i] * bytes, bytes,

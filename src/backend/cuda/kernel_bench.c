@@ -162,7 +162,7 @@ static rose_status choose_own(const char *name, rose_err *err)
 {
     const int kernel = name != NULL ? rose_cuda_linear_named(name) : 0;
     if (kernel == ROSE_CUDA_N_KERNELS)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: no kernel %s", name);
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: there is no kernel %s", name);
     rose_cuda_linear_force(kernel);
     return ROSE_OK;
 }
@@ -177,7 +177,8 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
     *out = NULL;
     if ((st = rose_cuda_select(err)) != ROSE_OK) goto done;
     if (o->dtype == ROSE_COMPUTE_F32) {
-        st = rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: float16 or bfloat16");
+        st = rose_fail(err, ROSE_E_UNSUPPORTED,
+                       "bench kernels: the GEMMs on CUDA are measured in float16 or bfloat16");
         goto done;
     }
     if ((b = calloc(1, sizeof *b)) == NULL) {
@@ -268,8 +269,7 @@ static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s,
                                     .k_pad = s->n_in,
                                     .n = s->n_out,
                                     .n_pad = padded_outputs(s)};
-        rose_status st =
-            cuda_status(rose_cuda_linear_run(&at, &w, &io), "launching a product", err);
+        rose_status st = cuda_status(rose_cuda_linear_run(&at, &w, &io), "launching a GEMM", err);
         if (st != ROSE_OK) return st;
         at.dependent = true;
     }
@@ -314,7 +314,7 @@ static rose_status time_graph(rose_kernel_bench *b, cudaGraphExec_t g, double *u
     if (e == cudaSuccess) e = cudaEventSynchronize(b->end);
     if (e == cudaSuccess) e = cudaEventElapsedTime(&ms, b->start, b->end);
     *us = (double)ms * 1e3 / MATRICES;
-    return cuda_status(e, "timing a product", err);
+    return cuda_status(e, "timing a GEMM", err);
 }
 
 static int compare(const void *a, const void *b)
@@ -353,7 +353,8 @@ static rose_status choose_library(rose_kernel_bench *b, const rose_kernel_shape 
         }
     }
     if (st == ROSE_OK && *best == NULL)
-        st = rose_fail(err, ROSE_E_BACKEND, "cuBLASLt: no algorithm runs for %u x %u x %u", s->rows,
+        st = rose_fail(err, ROSE_E_BACKEND,
+                       "cuBLASLt: no algorithm runs for %u rows, %u outputs, %u inputs", s->rows,
                        s->n_out, s->n_in);
     return st;
 }

@@ -198,29 +198,30 @@ static rose_status check_arch(const rose_arch *a, rose_err *err)
 {
     const char *t = a->model_type;
     if (a->norm != ROSE_NORM_LAYER)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CUDA backend has no RMS norm", t);
-    if (a->pos != ROSE_POS_LEARNED)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CUDA backend has no rotary positions",
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CUDA backend does not support RMSNorm",
                          t);
+    if (a->pos != ROSE_POS_LEARNED)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: the CUDA backend does not support rotary positions", t);
     if (a->n_kv_heads != a->n_heads || (uint64_t)a->n_heads * a->head_dim != a->d_model)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: the CUDA backend has no grouped heads (%u query heads, %u kv heads "
-                         "of %u, width %u)",
+                         "%s: the CUDA backend does not support grouped heads (%u query heads, %u "
+                         "KV heads of %u, width %u)",
                          t, a->n_heads, a->n_kv_heads, a->head_dim, a->d_model);
     if (a->head_dim == 0 || a->head_dim > ROSE_CUDA_MAX_HEAD_DIM || a->head_dim % 2 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: head size %u, the CUDA backend takes even sizes up to %d", t,
+                         "%s: head size %u: the CUDA backend supports even sizes up to %d", t,
                          a->head_dim, ROSE_CUDA_MAX_HEAD_DIM);
     if (a->d_model > ROSE_CUDA_MAX_D || a->d_model % 8 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: width %u, the CUDA backend takes multiples of 8 up to %d", t,
+                         "%s: width %u: the CUDA backend supports multiples of 8 up to %d", t,
                          a->d_model, ROSE_CUDA_MAX_D);
     if (a->d_ff == 0 || a->d_ff % 8 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: MLP width %u, the CUDA backend takes multiples of 8", t, a->d_ff);
+                         "%s: MLP width %u: the CUDA backend supports multiples of 8", t, a->d_ff);
     if (a->n_layers == 0 || a->n_layers > 1024 || a->d_ff > MAX_WIDTH || a->vocab_size == 0 ||
         a->vocab_size > MAX_WIDTH || a->max_positions == 0 || a->max_positions > MAX_WIDTH)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: a size is 0 or over %d", t, MAX_WIDTH);
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: a dimension is 0 or above %d", t, MAX_WIDTH);
     return ROSE_OK;
 }
 
@@ -228,20 +229,23 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
                               rose_err *err)
 {
     if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
-        return rose_fail(err, ROSE_E_INVAL, "max_seqs: %u, not in 1 .. %d", o->max_seqs, MAX_SEQS);
+        return rose_fail(err, ROSE_E_INVAL, "max-num-seqs %u is not in 1 .. %d", o->max_seqs,
+                         MAX_SEQS);
     if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > MAX_STEP_TOKENS)
-        return rose_fail(err, ROSE_E_INVAL, "max_step_tokens: %u, not in max_seqs (%u) .. %d",
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
                          o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
     if (o->max_model_len > a->max_positions)
-        return rose_fail(err, ROSE_E_INVAL, "max_model_len: %u, but the model has %u positions",
+        return rose_fail(err, ROSE_E_INVAL, "max-model-len %u: the model has %u positions",
                          o->max_model_len, a->max_positions);
     if (o->lock_memory || o->prefault)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s is for the CPU backend: here the driver has all memory in place and "
-                         "pinned from the start",
-                         o->lock_memory ? "mlock" : "prefault");
+        return rose_fail(
+            err, ROSE_E_UNSUPPORTED,
+            "%s is for the CPU backend: the CUDA backend allocates and pins all of its "
+            "memory at the start",
+            o->lock_memory ? "mlock" : "prefault");
     if (!(o->gpu_memory_utilization >= 0 && o->gpu_memory_utilization <= 1))
-        return rose_fail(err, ROSE_E_INVAL, "gpu_memory_utilization: %g, not in 0 .. 1",
+        return rose_fail(err, ROSE_E_INVAL, "gpu-memory-utilization %g is not in 0 .. 1",
                          (double)o->gpu_memory_utilization);
     p->max_seqs = o->max_seqs;
     p->max_step_tokens = o->max_step_tokens;
@@ -269,13 +273,13 @@ static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan
 
 static rose_status too_large(const rose_memory_plan *p, rose_err *err)
 {
-    const char *advice = "lower max_step_tokens or max_seqs";
+    const char *advice = "lower max-num-batched-tokens or max-num-seqs";
     if (p->kv >= p->scratch)
-        advice = "lower kv_pages, kv_bytes or gpu_memory_utilization, or max_model_len";
+        advice = "lower num-kv-pages, kv-cache-memory, gpu-memory-utilization or max-model-len";
     if (p->weights >= p->kv && p->weights >= p->scratch)
         advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype float16"
                  : (p->without & ROSE_CUDA_WITHOUT_WIDE) == 0
-                     ? "leave out the second copy of the weights (cuda-without wide)"
+                     ? "leave out the second copy of the weights (--cuda-without wide)"
                      : "the model is too large";
     const double mib = 1048576;
     return rose_fail(err, ROSE_E_NOMEM,
@@ -309,7 +313,8 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
 
     memset(out, 0, sizeof *out);
     if (o->quantization != ROSE_QUANT_NONE)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "quantization %s: device cuda has none yet",
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "quantization %s: the CUDA backend does not support it",
                          rose_quantization_name(o->quantization));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
@@ -322,7 +327,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     const uint64_t began = rose_now_ns();
     if ((e = rose_cuda_linear_init(&wide)) != cudaSuccess)
         return rose_cuda_fail(err, e, "preparing the kernels");
-    rose_log(ROSE_LOG_DEBUG, "cuda", "start: the products' kernels %.1f ms",
+    rose_log(ROSE_LOG_DEBUG, "cuda", "start: GEMM kernels %.1f ms",
              rose_ms_between(began, rose_now_ns()));
     if (!wide) p.without |= ROSE_CUDA_WITHOUT_WIDE;
     rose_cuda_layout_weights(&w, &weights, m, &p);

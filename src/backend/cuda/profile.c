@@ -189,14 +189,14 @@ static rose_status load_library(rose_err *err)
     const rose_status st = rose_dl_open(&g.lib, paths, sizeof paths / sizeof *paths, functions,
                                         sizeof functions / sizeof *functions, &why);
     if (st == ROSE_E_NOTFOUND)
-        return rose_fail(err, st, "no kernels: %s is not in the library path", soname);
-    if (st != ROSE_OK) return rose_fail(err, st, "no kernels: %s", why.msg);
+        return rose_fail(err, st, "no GPU kernels: %s is not in the library path", soname);
+    if (st != ROSE_OK) return rose_fail(err, st, "no GPU kernels: %s", why.msg);
     if (g.api.version(&version) == CUPTI_SUCCESS && version / 10000 == major) return ROSE_OK;
     rose_dl_close(g.lib);
     g.lib = NULL;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "no kernels: libcupti is version %u, this program was built for %u", version,
-                     (unsigned)CUPTI_API_VERSION);
+                     "no GPU kernels: libcupti is version %u, this program was built for %u",
+                     version, (unsigned)CUPTI_API_VERSION);
 }
 
 static rose_status check(CUptiResult r, const char *what, rose_err *err)
@@ -204,7 +204,7 @@ static rose_status check(CUptiResult r, const char *what, rose_err *err)
     const char *text = NULL;
     if (r == CUPTI_SUCCESS) return ROSE_OK;
     if (g.api.text(r, &text) != CUPTI_SUCCESS || text == NULL) text = "unknown";
-    return rose_fail(err, ROSE_E_BACKEND, "no kernels: %s: %s", what, text);
+    return rose_fail(err, ROSE_E_BACKEND, "no GPU kernels: %s: %s", what, text);
 }
 
 /* Measure the difference of the two clocks, from the pair of readings that are closest together. */
@@ -236,7 +236,7 @@ static rose_status start(void *arg, rose_err *err)
     for (int i = 0; i < N_BUFFERS && st == ROSE_OK; i++) {
         g.buffers[i].bytes = aligned_alloc(BUFFER_ALIGN, BUFFER_BYTES);
         if (g.buffers[i].bytes == NULL)
-            st = rose_fail(err, ROSE_E_NOMEM, "no kernels: no memory for CUPTI's buffers");
+            st = rose_fail(err, ROSE_E_NOMEM, "no GPU kernels: no memory for CUPTI's buffers");
     }
     if (st == ROSE_OK) st = align_clocks(err);
     if (st == ROSE_OK)
@@ -327,7 +327,7 @@ static rose_status start(void *arg, rose_err *err)
 {
     (void)arg;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "no kernels: the toolkit that this program was built with has no CUPTI");
+                     "no GPU kernels: the toolkit that this program was built with has no CUPTI");
 }
 static void stop(void *arg)
 {
@@ -349,7 +349,8 @@ static uint64_t write_all(void *arg, rose_prof_writer *w, rose_err *err)
 static rose_status left_out(void *arg, rose_err *err)
 {
     (void)arg;
-    return rose_fail(err, ROSE_E_UNSUPPORTED, "no kernels: --profiler-kernels asks for them");
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "no GPU kernels: record them with --profiler-kernels");
 }
 
 void rose_cuda_profile(bool on, bool kernels)

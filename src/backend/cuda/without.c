@@ -44,7 +44,8 @@ static rose_status refuse(const char *name, size_t length, rose_err *err)
     for (size_t i = 0; i < N_NAMES && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "",
                                  g_names[i].name);
-    return rose_fail(err, ROSE_E_UNSUPPORTED, "cuda-without: no %.*s; there are %s",
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "cuda-without '%.*s': expected none, all, or some of %s",
                      length < 40 ? (int)length : 40, name, names);
 }
 
