@@ -35,11 +35,11 @@ typedef struct rose_cublaslt_product {
     const void *bias;
 } rose_cublaslt_product;
 
-/* Ask for the algorithms that can compute this product: *n of them, the best guess first. Errors:
+/* Ask for the algorithms that can compute this GEMM: *n of them, the best guess first. Errors:
  * BACKEND: there is none. */
 rose_status rose_cublaslt_prepare(rose_cublaslt *c, const rose_cublaslt_product *p, uint32_t *n,
                                   rose_err *err);
-/* Enqueue one product with algorithm number `choice` of the last rose_cublaslt_prepare. */
+/* Enqueue one GEMM with algorithm number `choice` of the last rose_cublaslt_prepare. */
 rose_status rose_cublaslt_run(rose_cublaslt *c, uint32_t choice, const void *x, const void *w,
                               void *y, cudaStream_t stream, rose_err *err);
 void rose_cublaslt_close(rose_cublaslt *c); /* accepts NULL and half-open */

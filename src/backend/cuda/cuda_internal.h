@@ -50,7 +50,7 @@ typedef struct rose_cuda_weights {
     rose_cuda_layer *layers;    /* [n_layers]; host memory, owned */
     float *pos, *lnf_w, *lnf_b; /* device memory */
     rose_cuda_linear head;
-    void *tok; /* packed like head.w; the same memory if the model ties the two */
+    void *tok; /* token embedding, packed like head.w; the same memory if the model ties them */
 } rose_cuda_weights;
 
 typedef struct rose_cuda_scratch {
@@ -84,7 +84,7 @@ typedef struct rose_cuda_header {
 /* The numbers of rows, outputs, attention items and table entries of a step. */
 typedef struct rose_cuda_shape {
     uint32_t n_rows, n_outputs;
-    uint32_t n_single, n_tiles; /* single items, which come first, and tiles */
+    uint32_t n_single, n_tiles; /* numbers of single items, which come first, and of tiles */
     uint32_t n_table;           /* entries of all page tables together */
 } rose_cuda_shape;
 
@@ -105,8 +105,8 @@ typedef struct rose_cuda_slot {
     cudaEvent_t done;
     uint64_t ticket;
     uint64_t rules_used;
-    bool rules_again; /* `rules` was full and is written again in this step; kernels before may
-                         still read it */
+    /* `rules` was full and is filled again in this step; enqueued kernels may still read it. */
+    bool rules_again;
     uint32_t n_outputs, n_entries, n_deliveries;
 } rose_cuda_slot;
 
@@ -119,7 +119,7 @@ typedef struct rose_cuda_graph {
     cudaGraphExec_t exec[ROSE_CUDA_SLOTS]; /* one graph for the header of each slot */
 } rose_cuda_graph;
 
-/* The step that is being enqueued, for the work after each block of logits. */
+/* The step that is being enqueued; rose_cuda_after needs it after each block of logits. */
 typedef struct rose_cuda_step {
     const rose_batch *batch;
     rose_cuda_slot *slot;
@@ -166,7 +166,7 @@ rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what);
 /* Wait for an event by polling. cudaErrorNotReady: the device has not answered in time; the context
  * is then marked as lost. */
 cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event);
-/* Wait in the same way for everything that was enqueued on the main stream. */
+/* Wait in the same way for everything that was enqueued on c->stream. */
 cudaError_t rose_cuda_finish(rose_cuda *c);
 
 /* Make GPU 0 the device of this thread. Errors: UNSUPPORTED: no driver, no GPU, or a GPU that is

@@ -2,9 +2,9 @@
  * graphs.
  *
  * All tables of a step are in the header on the device. Their offsets depend only on the shape of
- * the step. A captured graph of n sequences therefore serves every decode step of up to n
- * sequences, and a graph of n prompt rows every step of one prompt with up to n rows and one
- * output. The tables mark the unused rows, items and outputs as padding.
+ * the step. One captured graph therefore serves many steps: a graph of n sequences serves every
+ * decode step of up to n sequences. A graph of n prompt rows serves every step of one prompt with
+ * up to n rows and one output. The tables mark the unused rows, items and outputs as padding.
  *
  * A pass is the launches for all rows of a step, or for one half of them. */
 #include "backend/cuda/cuda_internal.h"

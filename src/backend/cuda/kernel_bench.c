@@ -22,7 +22,7 @@ struct rose_kernel_bench {
     cudaStream_t stream;
     cudaEvent_t start, end;
     rose_cublaslt *library;
-    void *w, *x, *y; /* device: MATRICES matrices, one input, one output that both sides use */
+    void *w, *x, *y; /* device: MATRICES matrices, one input, and one output for both sides */
     float *bias;     /* device; zero in fp32 and so in 16 bits too */
     /* Device: the page places of neighbouring rows; and [DECODE_ROWS] places, each in a page of its
      * own. */
@@ -261,7 +261,7 @@ static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s,
         void *matrix = (uint8_t *)b->w + i * matrix_bytes(s);
         if (s->role == ROSE_KERNEL_HEAD) io.key = b->key + (size_t)i * b->max_rows;
         const rose_cuda_linear w = {.w = matrix,
-                                    /* Random numbers are as good in either order. */
+                                    /* The numbers are random, so the order does not matter. */
                                     .cores = matrix,
                                     .kv = s->role == ROSE_KERNEL_QKV,
                                     .bias = s->role == ROSE_KERNEL_HEAD ? NULL : b->bias,

@@ -92,8 +92,8 @@ typedef struct rose_cuda_io {
     uint32_t out_k_pad;
     uint32_t act; /* a rose_act */
     float *logits;
-    /* [rows] a number whose order is that of the logits, then ~id: the maximum is the largest logit
-     * with the lowest id; or NULL. */
+    /* [rows] key of the row's largest logit: the upper half of a key orders logits, the lower half
+     * is ~id, so the maximum is the largest logit with the lowest id. Or NULL. */
     unsigned long long *key;
     uint32_t ld_logits;
     uint32_t rows;
@@ -220,7 +220,7 @@ typedef struct rose_cuda_reports {
 } rose_cuda_reports;
 
 typedef struct rose_cuda_pack {
-    const void *src;   /* device copy of the tensor's elements from first_row * width on */
+    const void *src;   /* device copy of n_rows rows of the tensor, from row first_row on */
     uint32_t src_type; /* a rose_dtype */
     uint32_t first_row, n_rows, width;
     bool transposed; /* the tensor is [out][in], as PyTorch stores a Linear */

@@ -1,11 +1,11 @@
-/* backend/cuda/wide_walk.h - the order in which the blocks of a persistent GEMM kernel take their
- * tiles, and the order of the outputs in the kernel's copy of the weights. Plain C, for the kernels
- * (linear_wide.cuh and the files that include it) and for tests/backend/test_walk.c.
+/* backend/cuda/wide_walk.h - two orders: that in which the blocks of a persistent GEMM kernel take
+ * their tiles, and that of the outputs in the kernel's copy of the weights. Plain C, for the
+ * kernels (linear_wide.cuh and the files that include it) and for tests/backend/test_walk.c.
  *
  * A tile is a part of the output matrix: some rows x some outputs. Tiles with the same rows form a
  * row of tiles, tiles with the same outputs a column. Row tiles are divided into groups that fit
  * the L2. Within a group the walk takes all row tiles of the first column, then all of the next
- * column. The blocks that run at the same time therefore work on few columns and many rows: the
+ * column. The blocks that run at the same time therefore work on few columns and many rows. The
  * rows stay in the L2, and the weights are read from memory once for each group. */
 #ifndef ROSE_BACKEND_CUDA_WIDE_WALK_H
 #define ROSE_BACKEND_CUDA_WIDE_WALK_H
@@ -58,7 +58,7 @@ ROSE_BOTH wide_walk wide_walk_of(uint32_t rows, uint32_t tile_rows, uint32_t n_o
     return w;
 }
 
-/* For blocks that take every `blocks`-th tile, if some row tiles have less work than others: a
+/* For blocks that take every `blocks`-th tile, if some row tiles have less work than others. A
  * block that would always meet the same row tile gets the next one each time instead. Only if there
  * is a single group. */
 ROSE_BOTH void wide_turn_rows(wide_walk *w, uint32_t blocks)
@@ -122,8 +122,10 @@ enum { WIDE_SHARING = 2 };
 /* The work of one block: n turns, each of which is a tile or a part of a tile. */
 typedef struct wide_turns {
     uint32_t n;
-    uint32_t head; /* chunks of turn 0, whose sum is handed on; 0: turn 0 is a whole tile */
-    /* Chunks of the last turn, which continues a sum; 0: the last turn is a whole tile. */
+    /* Chunks of turn 0, whose sum goes to the next block; 0: turn 0 is a whole tile. */
+    uint32_t head;
+    /* Chunks of the last turn, which continues the sum of the block before; 0: the last turn is a
+     * whole tile. */
     uint32_t tail;
     uint32_t taken; /* turns among the first `by_turns` tiles */
     uint32_t first; /* the first whole tile among the shared ones, if the block has any */
@@ -213,11 +215,11 @@ ROSE_BOTH wide_part wide_part_of(const wide_shares *s, const wide_turns *t, uint
 
 /* The walk of linear_stationary.cuh, where a block keeps the weights of a column while rows pass.
  *
- * With at least as many blocks as columns, each column has `slices` blocks, which take its row
- * tiles in turns, so that all blocks work on about the same rows. Each block that is left over
- * takes the last `tail` row tiles of `shared` columns. `shared` is at most three: with more
- * columns, such a block would load weights for too few rows. With fewer blocks than columns, a
- * block has one column after the other, and `slices` is 0. */
+ * With at least as many blocks as columns, each column has `slices` blocks. They take its row tiles
+ * in turns, so that all blocks work on about the same rows. Each block that is left over takes the
+ * last `tail` row tiles of `shared` columns. `shared` is at most three: with more columns, such a
+ * block would load weights for too few rows. With fewer blocks than columns, a block has one column
+ * after the other, and `slices` is 0. */
 typedef struct column_walk {
     uint32_t n_rows, n_cols; /* in tiles */
     uint32_t slices, tail, shared;
