@@ -653,7 +653,7 @@ static void test_refused(void **state)
     m = fx_model(&g_shapes[1], 1);
     o.kv_pages = INT32_MAX;
     assert_int_equal(ops->plan(m, &o, &p, &err), ROSE_E_NOMEM);
-    assert_non_null(strstr(err.msg, "lower kv_pages"));
+    assert_non_null(strstr(err.msg, "lower num-kv-pages"));
     o.kv_pages = 3;
     assert_int_equal(ops->plan(m, &o, &p, &err), ROSE_E_INVAL);
     fx_model_free(m);

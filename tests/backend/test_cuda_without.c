@@ -24,8 +24,8 @@ static void test_without(void **state)
     reads(NULL, 0);
     reads("", 0);
     reads("none", 0);
-    refuses("none,wide", "no none;");
-    refuses("all,wide", "no all;");
+    refuses("none,wide", "'none': expected");
+    refuses("all,wide", "'all': expected");
     uint32_t all = 0;
     rose_err err = {""};
     assert_int_equal(rose_cuda_without_read(FX_WITHOUT_ALL, &all, &err), ROSE_OK);
@@ -50,18 +50,19 @@ static void test_refused(void **state)
     memset(name, 'x', sizeof name);
     name[sizeof name - 1] = '\0';
     refuses("wid",
-            "cuda-without: no wid; there are wide, team, ahead, halves, normed, carveout, "
+            "cuda-without 'wid': expected none, all, or some of wide, team, ahead, halves, "
+            "normed, carveout, "
             "prompts, spread, joined, head, once, chain, append, fetch, stationary, cluster, "
             "stream-k, waves, pingpong");
     refuses("wide-192", "wide-192");
     refuses("team2", "team2");
-    refuses(",", "cuda-without: no ;");
-    refuses("wide,", "cuda-without: no ;");
-    refuses("wide,,team", "cuda-without: no ;");
+    refuses(",", "cuda-without '': expected");
+    refuses("wide,", "cuda-without '': expected");
+    refuses("wide,,team", "cuda-without '': expected");
     refuses("wide team", "wide team");
     refuses("WIDE", "WIDE");
     refuses("norm", "norm");
-    refuses(name, "xxx; there are wide");
+    refuses(name, "xxx': expected none, all, or some of wide");
 }
 
 int main(void)

@@ -1,6 +1,6 @@
-/* backend/cuda/cublaslt.c - the few functions of cuBLASLt that a comparison needs, declared here as
- * its documentation has them, found by dlopen: no header of it is needed to build and no library to
- * run. */
+/* backend/cuda/cublaslt.c - the few functions of cuBLASLt that a comparison needs. They are
+ * declared here as cuBLASLt's documentation describes them and are loaded at run time. The program
+ * needs no header of cuBLASLt to build and no library to run. */
 #include "backend/cuda/cublaslt.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static const size_t g_workspace = (size_t)64 << 20;
 
 static const struct {
     uint32_t epilogue;
-    bool f32, add; /* y is fp32; and added to */
+    bool f32, add; /* whether y is fp32, and whether the product is added to y */
 } g_ends[ROSE_CUBLASLT_N_ENDS] = {
     [ROSE_CUBLASLT_STORE] = {EPILOGUE_DEFAULT, false, false},
     [ROSE_CUBLASLT_BIAS] = {EPILOGUE_BIAS, false, false},
@@ -49,7 +49,7 @@ typedef struct heuristic {
     int reserved[4];
 } heuristic;
 
-/* Handles are pointers; a status is an int, 0 for success. */
+/* Handles are pointers. A status is an int; 0 is success. */
 typedef struct functions {
     int (*create)(void **);
     int (*destroy)(void *);
@@ -72,8 +72,8 @@ struct rose_cublaslt {
     void *library; /* owned */
     functions f;
     void *handle, *desc, *pref, *layout[3]; /* w, x, y; owned */
-    bool add;                               /* of the problem */
-    void *workspace;                        /* device, owned */
+    bool add;                               /* the current problem adds to y */
+    void *workspace;                        /* device memory, owned */
     heuristic choices[ROSE_CUBLASLT_CHOICES];
 };
 
@@ -99,7 +99,7 @@ static rose_status load(rose_cublaslt *c, const char *path, rose_err *err)
                                         sizeof table / sizeof *table, err);
     if (st != ROSE_E_NOTFOUND) return st;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "%s not found: it is what the kernels are compared with (--library PATH)",
+                     "%s not found: the benchmark compares our kernels with it (--library PATH)",
                      path != NULL ? path : "libcublasLt.so (.13, .12)");
 }
 
@@ -114,7 +114,8 @@ rose_status rose_cublaslt_open(rose_cublaslt **out, const char *path, rose_err *
     if (c->f.create(&c->handle) != SUCCESS || c->f.pref_create(&c->pref) != SUCCESS ||
         c->f.pref_set(c->pref, PREF_MAX_WORKSPACE, &g_workspace, sizeof g_workspace) != SUCCESS ||
         cudaMalloc(&c->workspace, g_workspace) != cudaSuccess) {
-        st = rose_fail(err, ROSE_E_BACKEND, "cuBLASLt does not start");
+        st = rose_fail(err, ROSE_E_BACKEND,
+                       "cuBLASLt does not start: its handle or its workspace cannot be created");
         goto done;
     }
     *out = c;
@@ -146,8 +147,8 @@ static bool set_end(rose_cublaslt *c, const rose_cublaslt_product *p)
            c->f.desc_set(c->desc, DESC_BIAS_POINTER, &p->bias, sizeof p->bias) == SUCCESS;
 }
 
-/* Its matrices are column-major: y' (n_out x rows) = w' transposed (n_out x n_in) x' (n_in x rows).
- * A bias is one value for each row of y', of its type unless it is told another. */
+/* cuBLASLt's matrices are column-major, so it computes y' = w'^T x': n_out x rows = (n_out x n_in)
+ * (n_in x rows). A bias has one value for each row of y'. Its type is that of y'. */
 rose_status rose_cublaslt_prepare(rose_cublaslt *c, const rose_cublaslt_product *p, uint32_t *n,
                                   rose_err *err)
 {
@@ -167,7 +168,8 @@ rose_status rose_cublaslt_prepare(rose_cublaslt *c, const rose_cublaslt_product 
         c->f.choose(c->handle, c->desc, c->layout[0], c->layout[1], c->layout[2], c->layout[2],
                     c->pref, ROSE_CUBLASLT_CHOICES, c->choices, &found) != SUCCESS ||
         found == 0)
-        return rose_fail(err, ROSE_E_BACKEND, "cuBLASLt has nothing for %u x %u x %u", p->rows,
+        return rose_fail(err, ROSE_E_BACKEND,
+                         "cuBLASLt has no algorithm for %u rows, %u outputs, %u inputs", p->rows,
                          p->n_out, p->n_in);
     *n = (uint32_t)found;
     return ROSE_OK;
@@ -180,8 +182,9 @@ rose_status rose_cublaslt_run(rose_cublaslt *c, uint32_t choice, const void *x, 
     int st = c->f.matmul(c->handle, c->desc, &one, w, c->layout[0], x, c->layout[1], &beta, y,
                          c->layout[2], y, c->layout[2], &c->choices[choice].algo, c->workspace,
                          g_workspace, stream);
-    return st == SUCCESS ? ROSE_OK
-                         : rose_fail(err, ROSE_E_BACKEND, "cuBLASLt: product failed (%d)", st);
+    return st == SUCCESS
+               ? ROSE_OK
+               : rose_fail(err, ROSE_E_BACKEND, "cuBLASLt: a GEMM failed with status %d", st);
 }
 
 void rose_cublaslt_close(rose_cublaslt *c)

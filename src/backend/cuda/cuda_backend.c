@@ -1,17 +1,20 @@
-/* backend/cuda/cuda_backend.c - the CUDA backend: which device, open, step, collect, copy, close.
- * step() fills the tables of the step in pinned memory, has them copied in one piece, and launches
- * a graph (a decode step) or the kernels one by one; collect() waits on an event. Three device
- * regions (weights, KV pages, scratch) and one block of pinned memory are all that is allocated, at
- * open.
+/* backend/cuda/cuda_backend.c - the CUDA backend: device selection, open, step, collect, copy of
+ * pages, close.
  *
- * Two steps may be in flight (ROSE_CAP_AHEAD), in two slots of pinned memory. The stream runs them
- * one behind the other, copies of pages among them, so one set of activations and one array of
- * sampled ids are enough: an embedding reads the ids of the step before it from that array before
- * the step's own sampler writes there. Each slot has a header of its own on the device and graphs
- * that read it, so that the next step's tables arrive while this one runs.
+ * step() fills the tables of the step in pinned memory and copies them to the GPU in one piece. It
+ * then launches a captured graph (decode steps, and short steps of one prompt) or the kernels one
+ * by one. collect() waits for an event. open() allocates everything: three device regions (weights,
+ * KV pages, scratch) and one block of pinned memory.
  *
- * A device error is sticky: every call after it fails as well, and nothing here waits without
- * asking the device whether it still runs. */
+ * Two steps may be in flight (ROSE_CAP_AHEAD), each with a slot of pinned memory. One stream runs
+ * all steps and copies of pages in order, so that one set of activations is enough. One array of
+ * sampled ids is also enough: a step's embedding reads the ids of the step before from the array,
+ * and only later the step's own sampler overwrites them. Each slot has its own header on the
+ * device, and its own graphs that read this header. The header of the next step can therefore be
+ * copied while a step runs.
+ *
+ * A device error is sticky: every later call fails too. Nothing here waits without asking whether
+ * the device still runs, and for at most --device-timeout-ms. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -35,7 +38,7 @@ rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what)
                      cudaGetErrorName(e));
 }
 
-/* A decode step takes less than a sleep and a wake-up, so this asks without a pause. */
+/* A decode step is shorter than a sleep and a wake-up, so the loop polls without a pause. */
 cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event)
 {
     const uint64_t start = rose_now_ns(), most = c->timeout * UINT64_C(1000000);
@@ -57,7 +60,8 @@ cudaError_t rose_cuda_finish(rose_cuda *c)
 
 /* ---- the device ---- */
 
-/* Why there is none: the runtime says "insufficient driver" where there is no driver at all. */
+/* Say why there is no device. The runtime reports "insufficient driver" even if there is no driver
+ * at all, so the driver's version tells the two apart. */
 static rose_status no_device(rose_err *err, cudaError_t e)
 {
     int driver = 0, runtime = 0;
@@ -84,7 +88,7 @@ rose_status rose_cuda_select(rose_err *err)
     if (e != cudaSuccess || n == 0) return no_device(err, e);
     const uint64_t found = rose_now_ns();
     e = cudaSetDevice(0);
-    if (!atomic_flag_test_and_set(&opened)) /* the first call makes the context */
+    if (!atomic_flag_test_and_set(&opened)) /* the first call creates the CUDA context */
         rose_log(ROSE_LOG_DEBUG, "cuda", "start: driver %.1f + context %.1f ms",
                  rose_ms_between(began, found), rose_ms_between(found, rose_now_ns()));
     if (e == cudaSuccess) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
@@ -118,7 +122,9 @@ static void cuda_close(void *ctx)
     if (c == NULL) return;
     rose_cuda_profile(false, false);
     if (c->staged != NULL && !c->lost) rose_cuda_finish(c);
-    if (c->lost) { /* every call would wait for it: its memory goes with the process */
+    /* Every CUDA call would wait for the lost device. The driver frees its memory when the process
+     * ends. */
+    if (c->lost) {
         free_host(c);
         return;
     }
@@ -139,7 +145,8 @@ static void cuda_close(void *ctx)
     cudaFree(c->scratch_base);
     cudaFreeHost(c->pinned);
     if (c->stream != NULL) cudaStreamDestroy(c->stream);
-    cudaGetLastError(); /* a sticky error stays; a passing one is not the next caller's */
+    /* Clear an error that is not sticky, so that the next caller does not see it. */
+    cudaGetLastError();
     free_host(c);
 }
 
@@ -148,7 +155,7 @@ static uint64_t round_up(uint64_t x)
     return (x + 255) / 256 * 256;
 }
 
-/* What the host and the device share of a step: one block of pinned memory for all slots. */
+/* The memory that host and device share: one block of pinned memory with a part for each slot. */
 static rose_status allocate_slots(rose_cuda *c, rose_err *err)
 {
     const uint64_t tokens = c->plan.max_step_tokens, header = round_up(c->scratch.header_bytes);
@@ -174,7 +181,7 @@ static rose_status allocate_slots(rose_cuda *c, rose_err *err)
     return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
 }
 
-/* For captures of a step in halves, and for copies of tables and rules. */
+/* The second stream, and the events that order the two streams. */
 static cudaError_t create_side(rose_cuda *c)
 {
     cudaError_t e = cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking);
@@ -201,7 +208,8 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
     rose_cuda_layout_weights(&c->weights, &weights, m, p);
     rose_cuda_layout_scratch(&c->scratch, &scratch, &m->arch, p);
     if (weights.used != p->weights || scratch.used != p->scratch)
-        return rose_fail(err, ROSE_E_INVAL, "the memory plan is not one of this model");
+        return rose_fail(err, ROSE_E_INVAL,
+                         "the memory plan was made for another model or other options");
 
     e = create_side(c);
     return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating events");
@@ -242,7 +250,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     const uint64_t captured = rose_now_ns();
     if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
     rose_log(ROSE_LOG_DEBUG, "cuda",
-             "start: memory %.1f + weights %.1f + %u graphs %.1f + first steps %.1f ms",
+             "start: memory %.1f + weights %.1f + %u graphs %.1f + warm-up %.1f ms",
              rose_ms_between(began, allocated), rose_ms_between(allocated, loaded),
              (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS, rose_ms_between(loaded, captured),
              rose_ms_between(captured, rose_now_ns()));
@@ -265,8 +273,8 @@ static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n
     return NULL;
 }
 
-/* The smallest graph for a batch that is one row and one output each sequence, or several rows of
- * one and one output; NULL: none. */
+/* The smallest captured graph for the batch, or NULL. There are graphs for decode steps (one row
+ * and one output for each sequence) and for steps of one prompt (several rows, one output). */
 static const rose_cuda_graph *find_graph(const rose_cuda *c, const rose_batch *b)
 {
     if (!c->use_graphs || b->n_outputs != b->n_seqs) return NULL;
@@ -309,7 +317,9 @@ static void fill_outputs(uint8_t *to, const rose_cuda_header *at, const rose_bat
         const rose_output_rules *r =
             b->out_rules != NULL && i < b->n_outputs ? b->out_rules[i] : NULL;
         gather[i] = i < b->n_outputs ? b->out_row[i] : i;
-        if (i >= b->n_outputs || /* padding, or chosen later or given: the least work */
+        /* Padding, outputs that rules.c samples later and outputs whose id is given: greedy, which
+         * is the least work. */
+        if (i >= b->n_outputs ||
             (r != NULL && (r->score_id != ROSE_TOKEN_NONE || rose_cuda_rules_change(r))))
             picks[i] = (rose_cuda_pick){.inv_temperature = INFINITY};
         else
@@ -347,7 +357,8 @@ static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch 
         memcpy(tables + table, pages, pages_of(b, i) * sizeof *tables);
         table += pages_of(b, i);
     }
-    for (uint32_t i = b->n_tokens; i < s->n_rows; i++) { /* padding writes nowhere */
+    /* Padding rows: their K and V are written nowhere. */
+    for (uint32_t i = b->n_tokens; i < s->n_rows; i++) {
         tokens[i] = where[i] = 0;
         slot[i] = ROSE_CUDA_NO_SLOT;
     }
@@ -357,8 +368,9 @@ static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch 
         *tile++ = (rose_cuda_item){0};
 }
 
-/* The slot's header to the device: behind a step that runs on a stream of its own, so that it is
- * there when that step has ended. The step that read it last, the slot's, has. */
+/* Copy the slot's header to the device. If the step before is still in flight, the copy runs on the
+ * second stream, so that the header is there when that step ends. The header's memory is free: the
+ * slot's last step was its last reader, and that step has ended. */
 static cudaError_t send_header(rose_cuda *c, const rose_cuda_slot *slot, uint64_t bytes)
 {
     const bool behind = c->collected < c->ticket && (c->without & ROSE_CUDA_WITHOUT_FETCH) == 0;
@@ -369,7 +381,8 @@ static cudaError_t send_header(rose_cuda *c, const rose_cuda_slot *slot, uint64_
     return e;
 }
 
-/* The step that had the slot before has ended; one that was collected is not asked again. */
+/* Wait until the step that used this slot before has ended. A collected step has ended for certain.
+ */
 static cudaError_t take_slot(rose_cuda *c, const rose_cuda_slot *slot)
 {
     if (c->lost) return cudaErrorNotReady;
@@ -427,7 +440,8 @@ static rose_status cuda_collect(void *ctx, uint64_t ticket, rose_step_result *ou
 
     *out = (rose_step_result){0};
     if (ticket == 0 || ticket != slot->ticket)
-        return rose_fail(err, ROSE_E_INVAL, "collect: ticket %llu, the last step is %llu",
+        return rose_fail(err, ROSE_E_INVAL,
+                         "collect: ticket %llu is not a step in flight; the last step is %llu",
                          (unsigned long long)ticket, (unsigned long long)c->ticket);
     cudaError_t e = rose_cuda_wait(c, slot->done);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "step");
@@ -446,8 +460,8 @@ static rose_status cuda_copy_pages(void *ctx, const uint32_t *src, const uint32_
 
     for (uint32_t i = 0; i < n; i++)
         if (src[i] >= c->plan.kv_pages || dst[i] >= c->plan.kv_pages)
-            return rose_fail(err, ROSE_E_INVAL, "copy of page %u to %u, %u pages", src[i], dst[i],
-                             c->plan.kv_pages);
+            return rose_fail(err, ROSE_E_INVAL, "copy of page %u to %u: the pool has %u pages",
+                             src[i], dst[i], c->plan.kv_pages);
     for (uint32_t i = 0; i < n; i++) {
         if (src[i] == dst[i]) continue;
         cudaError_t e = cudaMemcpyAsync(kv + dst[i] * bytes, kv + src[i] * bytes, bytes,
@@ -481,7 +495,7 @@ bool rose_backend_gpu_name(char *out, size_t cap)
     int n = 0;
     const bool ok = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 &&
                     cudaGetDeviceProperties(&device, 0) == cudaSuccess;
-    if (!ok) cudaGetLastError(); /* none of it concerns a later call */
+    if (!ok) cudaGetLastError(); /* clear the error, so that a later call does not report it */
     snprintf(out, cap, "%s", ok ? device.name : "");
     return ok;
 }

@@ -1,11 +1,17 @@
-/* backend/cuda/forward.c - the launches of one step, in order, and their capture into graphs. Every
- * table that a step needs lies in the header on the device, whose places depend on the shape alone,
- * so a graph of n sequences serves every decode step of up to n, and one of a prompt's n rows every
- * step of one prompt of up to n with one output: what is padding says so in the header. */
+/* backend/cuda/forward.c - launches the kernels of one step in order, and captures such steps into
+ * graphs.
+ *
+ * All tables of a step are in the header on the device. Their offsets depend only on the shape of
+ * the step. One captured graph therefore serves many steps: a graph of n sequences serves every
+ * decode step of up to n sequences. A graph of n prompt rows serves every step of one prompt with
+ * up to n rows and one output. The tables mark the unused rows, items and outputs as padding.
+ *
+ * A pass is the launches for all rows of a step, or for one half of them. */
 #include "backend/cuda/cuda_internal.h"
 
-/* Up to so many rows kernels are so short that the one behind should be on the multiprocessor with
- * them: -2 to -3 % at 2 to 16 rows; from 32 on it costs 1 to 2 % (H100). */
+/* In steps of up to this many rows all of the L1 is shared memory, so that the next kernel can
+ * already be on the SM. Kernels are so short there that this saves 2 to 3 % (2 to 16 rows). From 32
+ * rows on it costs 1 to 2 % (H100). */
 enum { SHARED_ROWS = 16 };
 
 typedef struct pass {
@@ -13,8 +19,8 @@ typedef struct pass {
     const rose_cuda_shape *s;
     rose_cuda_header at;
     rose_cuda_launch launch;
-    uint32_t first, n_rows; /* which rows its layers take: all, or half of a decode step */
-    cudaError_t e;          /* the first failure */
+    uint32_t first, n_rows; /* rows of the step that this pass computes: all, or one half */
+    cudaError_t e;          /* the first error */
 } pass;
 
 static pass begin(rose_cuda *c, const rose_cuda_shape *s)
@@ -44,7 +50,7 @@ static void *table(const pass *p, uint64_t at)
     return p->c->header + at;
 }
 
-/* The pass's first entry of a table of rows. */
+/* The first entry for this pass in a table with one entry for each row. */
 static uint32_t *row_table(const pass *p, uint64_t at)
 {
     return (uint32_t *)table(p, at) + p->first;
@@ -55,8 +61,8 @@ static float *x_of(const pass *p)
     return p->c->scratch.x + (size_t)p->first * p->c->arch.d_model;
 }
 
-/* The pass's first row where a row has so many values of type T: blocked rows begin at multiples of
- * 8. */
+/* Address of the pass's first row in a buffer whose rows have that many values of type T. Blocked
+ * buffers work too, because `first` is a multiple of 8. */
 static void *rows_of(const pass *p, void *base, uint32_t values)
 {
     return (uint8_t *)base + (size_t)p->first * values * rose_cuda_type_size(p->c->type);
@@ -104,7 +110,7 @@ rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer)
                           .n_heads = c->arch.n_heads};
 }
 
-/* For a kernel that norms x itself. */
+/* Input of a GEMM that computes the LayerNorm itself. */
 static void take_normed(pass *p, rose_cuda_io *io, const float *norm_w, const float *norm_b)
 {
     io->rows = p->n_rows;
@@ -115,7 +121,7 @@ static void take_normed(pass *p, rose_cuda_io *io, const float *norm_w, const fl
     io->norm_eps = p->c->arch.norm_eps;
 }
 
-/* y = LayerNorm(x) w: two kernels, or one where it norms the rows itself. */
+/* y = LayerNorm(x) w. One kernel if the GEMM can compute the LayerNorm itself, else two. */
 static void norm_linear(pass *p, const rose_cuda_linear *w, const float *norm_w,
                         const float *norm_b, rose_cuda_io io)
 {
@@ -138,9 +144,9 @@ static void residual(pass *p, const rose_cuda_linear *w, const void *h)
     note(p, rose_cuda_linear_run(&p->launch, w, &io));
 }
 
-/* Of decode steps attention puts K and V into their pages: it has them in whole rows, where the
- * product has two bytes here and there (V of a token lies in as many sectors as it has dims / 2).
- */
+/* In decode steps attention writes K and V into their pages, if it can. Attention has whole rows of
+ * K and V and writes them in few transactions. The GEMM would write two bytes at a time into many
+ * sectors, above all for V. */
 static void *kv_rows(const pass *p)
 {
     const rose_cuda *c = p->c;
@@ -173,7 +179,8 @@ static cudaError_t attend_prompts(const pass *p, const rose_cuda_attention *a)
 static void attention(pass *p, uint32_t layer)
 {
     rose_cuda_attention a = attention_of(p, layer);
-    if (p->n_rows < p->s->n_rows) { /* half: of one row each; items name their rows */
+    /* One half: every item has one row and names it by its number in the step. */
+    if (p->n_rows < p->s->n_rows) {
         a.items += p->first;
         a.n_items = p->n_rows;
         note(p, rose_cuda_attention_run(&p->launch, &a, true));
@@ -196,20 +203,22 @@ static rose_cuda_io qkv_of(pass *p, uint32_t layer)
     void *kv = kv_rows(p);
     return (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_QKV,
                           .kv_rows = kv != NULL ? rows_of(p, kv, 2 * c->arch.d_model) : NULL,
-                          .late = p->launch.beside, /* attention: a block a place */
+                          /* Attention of the other half takes a place on every SM. */
+                          .late = p->launch.beside,
                           .q = rows_of(p, c->scratch.q, c->arch.d_model),
                           .kv = rose_cuda_layer_kv(c, layer),
                           .slot = row_table(p, p->at.slot)};
 }
 
-/* A layer up to its attention. */
+/* The part of a layer before its attention. */
 static void before(pass *p, uint32_t i)
 {
     const rose_cuda_layer *l = &p->c->weights.layers[i];
     norm_linear(p, &l->qkv, l->ln1_w, l->ln1_b, qkv_of(p, i));
 }
 
-/* And with it, where one kernel does both: of single rows, each its own item. */
+/* Run the part before attention and attention in one kernel, if joined.cu supports the step: every
+ * row is single, and item i is row i. */
 static bool joined(pass *p, uint32_t i)
 {
     rose_cuda *c = p->c;
@@ -225,7 +234,7 @@ static bool joined(pass *p, uint32_t i)
     return true;
 }
 
-/* What follows it. */
+/* The part of a layer after its attention. */
 static void behind(pass *p, uint32_t i)
 {
     rose_cuda *c = p->c;
@@ -266,7 +275,7 @@ static void sample(pass *p, uint32_t first, uint32_t n)
     note(p, rose_cuda_sampler_run(&p->launch, &sampler));
 }
 
-/* Outputs first .. first + n - 1, at most a block of logits. */
+/* Compute outputs first .. first + n - 1, at most one block of logits. */
 static void outputs(pass *p, uint32_t first, uint32_t n)
 {
     rose_cuda *c = p->c;
@@ -324,7 +333,7 @@ cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose
     return p.e;
 }
 
-/* A decode step of one sequence in one kernel, and the sampler. */
+/* A decode step of one sequence: the megakernel, then the sampler. */
 static cudaError_t forward_one(rose_cuda *c, const rose_cuda_shape *s)
 {
     pass p = begin(c, s);
@@ -335,18 +344,22 @@ static cudaError_t forward_one(rose_cuda *c, const rose_cuda_shape *s)
 
 /* ---- steps in two halves ---- */
 
-/* While one half of a step reads its context, which memory bounds, the other multiplies. GPT-2 124M
- * on an H100, by measurement: */
+/* Attention of one half of a step is bound by memory. Meanwhile the GEMMs of the other half use the
+ * tensor cores. The limits below were measured with GPT-2 124M on an H100. */
 enum {
     HALVES_FROM = 25,
-    HALVES_TO = 32, /* to here attention is wide: kernels are short */
-    /* From here on it is few blocks, which fill the memory's bus all the same, so that products
-     * find room beside them. Between, the halves' kernels cost more than they hide. */
+    HALVES_TO = 32, /* up to here attention has many blocks and kernels are short */
+    /* From here on attention uses few blocks, which still saturate the memory bandwidth, so that
+     * GEMM blocks find room on the same SMs. In between, the extra kernels cost more than the
+     * overlap saves. */
     BESIDE_FROM = 81,
-    BESIDE_WEIGHTS_BYTES = 32 << 20 /* of a layer: both halves read them, the second from the L2 */
+    /* Most bytes of a layer's weights: both halves read them, and the second half should find them
+     * in the L2. */
+    BESIDE_WEIGHTS_BYTES = 32 << 20
 };
 
-/* How a captured decode step runs. */
+/* How a captured decode step runs: as a whole, as two halves, or as two halves whose attention
+ * leaves room for the GEMMs of the other half. */
 typedef enum halving { WHOLE, HALVES, HALVES_BESIDE } halving;
 
 static uint64_t layer_bytes(const rose_cuda *c)
@@ -359,7 +372,7 @@ static uint64_t layer_bytes(const rose_cuda *c)
     return n * rose_cuda_type_size(c->type);
 }
 
-/* Where the model and the device let it. */
+/* How a step of n rows should run, if the model and the GPU allow it. */
 static halving halving_by_rows(uint32_t n)
 {
     if (n >= HALVES_FROM && n <= HALVES_TO) return HALVES;
@@ -375,39 +388,47 @@ static halving halving_of(const rose_cuda *c, const rose_cuda_shape *s)
     return h == HALVES_BESIDE && !few ? WHOLE : h;
 }
 
-/* The second half does not attend before the first one has: from then on each multiplies while the
- * other attends. A matter of speed, the halves share no row. */
+/* Let the attention of the second half wait for the attention of the first half. From then on one
+ * half runs GEMMs while the other attends. This only affects speed, as the halves share no row. */
 static cudaError_t wait_for(rose_cuda *c, pass *first, pass *second)
 {
     cudaError_t e = cudaEventRecord(c->fork, first->launch.stream);
     if (e == cudaSuccess) e = cudaStreamWaitEvent(second->launch.stream, c->fork, 0);
-    second->launch.dependent = false; /* of two kernels now */
+    /* The next kernel now follows two kernels, which programmatic dependent launch does not
+     * support. */
+    second->launch.dependent = false;
     return e;
 }
 
-/* A decode step whose layers run in two halves of the rows, on a stream each. Rows do not depend on
- * each other, so no bit changes. The outputs are those of all rows. For a capture: the streams fork
- * and join. */
+/* A decode step whose layers run as two halves of the rows, each half on its own stream. No bit
+ * changes, because rows do not depend on each other. The outputs of all rows are computed together
+ * at the end. Used only in a capture, in which the second stream forks from the first one and joins
+ * it again. */
 static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s, bool beside)
 {
     pass half[2] = {begin(c, s), begin(c, s)}, all = begin(c, s);
 
-    /* of all rows: a graph with one first kernel begins sooner (-10 us of 128 sequences, H100) */
+    /* for all rows at once: a graph with a single first kernel starts sooner (10 us less with 128
+     * sequences, H100) */
     embed(&all);
     cudaError_t e = cudaEventRecord(c->fork, c->stream);
     if (e == cudaSuccess) e = cudaStreamWaitEvent(c->side, c->fork, 0);
-    half[0].n_rows = (s->n_rows + 15) / 16 * 8; /* whole blocks */
+    half[0].n_rows = (s->n_rows + 15) / 16 * 8; /* whole blocks of 8 rows */
     half[1].first = half[0].n_rows;
     half[1].n_rows = s->n_rows - half[0].n_rows;
     half[1].launch.stream = c->side;
     for (int i = 0; i < 2; i++) {
         half[i].launch.beside = beside;
-        half[i].launch.shared = beside; /* kernels of either half agree */
-        half[i].launch.sums = NULL;     /* there is one place, for one kernel at a time */
+        /* Kernels of both halves must have the same setting to share an SM. */
+        half[i].launch.shared = beside;
+        /* Only one kernel at a time may use the memory of partial sums. */
+        half[i].launch.sums = NULL;
         half[i].launch.sum_flags = NULL;
     }
-    half[0].launch.dependent = c->pdl; /* behind it on its stream */
-    all.launch.dependent = false;      /* behind two kernels, when its turn comes again */
+    /* The first half's first kernel follows the embedding on the same stream. The last norm follows
+     * two kernels, so it is not a dependent launch. */
+    half[0].launch.dependent = c->pdl;
+    all.launch.dependent = false;
     for (uint32_t j = 0; j < c->arch.n_layers; j++) {
         for (int i = 0; i < 2; i++) {
             before(&half[i], j);
@@ -439,7 +460,8 @@ static cudaError_t capture_for(rose_cuda *c, rose_cuda_graph *g, uint32_t slot)
     else
         e = g->n == 1 && c->has_mega ? forward_one(c, &g->shape)
                                      : rose_cuda_forward(c, &g->shape, NULL);
-    cudaError_t ended = cudaStreamEndCapture(c->stream, &graph); /* also after a failure */
+    /* Also after an error, to end the capture. */
+    cudaError_t ended = cudaStreamEndCapture(c->stream, &graph);
     if (e == cudaSuccess) e = ended;
     if (e == cudaSuccess) e = cudaGraphInstantiate(exec, graph, 0);
     if (e == cudaSuccess) e = cudaGraphUpload(*exec, c->stream);
@@ -455,8 +477,8 @@ static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
     return e;
 }
 
-/* Steps of one prompt: up to 512 rows, from where on launching is a small part of a step. The
- * products' tiles have 64 rows, so more sizes would save nothing. */
+/* Capture steps of one prompt, up to 512 rows; beyond that, launching is a small part of the step.
+ * GEMM tiles have 64 rows, so more sizes would save nothing. */
 static rose_status capture_prompts(rose_cuda *c, rose_err *err)
 {
     static const uint32_t sizes[] = {16, 32, 64, 128, 192, 256, 320, 384, 448, 512};
@@ -475,14 +497,15 @@ static rose_status capture_prompts(rose_cuda *c, rose_err *err)
     return ROSE_OK;
 }
 
-/* Of captured decode steps. Up to 8 sequences a graph each size or nearly: there the kernels differ
- * most. */
+/* Sizes of the captured decode steps. Up to 8 sequences they are close together, because there the
+ * kernels differ most. */
 static const uint32_t g_sizes[] = {1,  2,  4,  8,  12,  16,  24,  32,  40,  48,
                                    56, 64, 80, 96, 112, 128, 160, 192, 224, 256};
 enum { N_SIZES = sizeof g_sizes / sizeof *g_sizes };
 _Static_assert((int)N_SIZES <= (int)ROSE_CUDA_MAX_GRAPHS, "graphs[]: too few");
 
-/* The last size, cut to the batch, is halved only where the whole one is. */
+/* Counts the listed sizes only. The last captured size may be smaller than listed, but it is halved
+ * only if the listed size is. */
 uint32_t rose_cuda_halved(void)
 {
     uint32_t n = 0;

@@ -1,9 +1,9 @@
 /* backend/cuda/guard.c - the allocation guard of the debug build (base/allocguard.h) for the CUDA
- * runtime: what allocates or frees device memory, pinned memory, graphs or events within a step
- * aborts. The linker routes the calls through here (WRAP_FNS in the Makefile). */
+ * runtime. A call that allocates or frees device memory, pinned memory, a graph or an event during
+ * a step aborts. The linker sends these calls through this file (WRAP_FNS in the Makefile). */
 #include "base/allocguard.h"
 
-typedef int rose_cuda_guard_not_empty; /* ISO C wants a declaration in every unit */
+typedef int rose_cuda_guard_not_empty; /* ISO C wants at least one declaration in a file */
 
 #ifdef ROSE_ALLOC_GUARD
 

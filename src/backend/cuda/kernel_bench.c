@@ -1,5 +1,5 @@
-/* backend/cuda/kernel_bench.c - the measurement of backend/kernel_bench.h on GPU 0. All memory is
- * taken at open, for the largest shape. */
+/* backend/cuda/kernel_bench.c - implements backend/kernel_bench.h on GPU 0: times our GEMM kernels
+ * and cuBLASLt on the same shapes. All memory is allocated at open, for the largest shape. */
 #include "backend/kernel_bench.h"
 
 #include <stdio.h>
@@ -12,8 +12,9 @@
 #include "model/convert.h"
 
 enum { MATRICES = 12, PATTERN = 1 << 22, TRIES = 5, HEAD_DIM = 64, PAGE = ROSE_KV_PAGE_TOKENS };
-/* K and V of so many rows are those of a decode step: as rows where the engine leaves them so, else
- * to a page a row. Of more, of prompts: whole pages. */
+/* Shapes of up to this many rows count as decode steps. Their K and V go to rows if the engine
+ * would do so, else each row goes to a page of its own. Larger shapes count as prompts, whose K and
+ * V fill whole pages. */
 enum { DECODE_ROWS = 256 };
 
 struct rose_kernel_bench {
@@ -21,11 +22,14 @@ struct rose_kernel_bench {
     cudaStream_t stream;
     cudaEvent_t start, end;
     rose_cublaslt *library;
-    void *w, *x, *y;         /* device: MATRICES matrices, one input, one output of either side */
-    float *bias;             /* device; zeros, so of the library's 16 bits as well */
-    uint32_t *slot, *apart;  /* device: of rows that follow each other; [DECODE_ROWS] a page each */
-    unsigned long long *key; /* device: [MATRICES][max_rows], zero before each run, as in a step */
-    float *sums;             /* device: rose_cuda_launch */
+    void *w, *x, *y; /* device: MATRICES matrices, one input, and one output for both sides */
+    float *bias;     /* device; zero in fp32 and so in 16 bits too */
+    /* Device: the page places of neighbouring rows; and [DECODE_ROWS] places, each in a page of its
+     * own. */
+    uint32_t *slot, *apart;
+    /* Device: [MATRICES][max_rows], zeroed before each run, as a step does. */
+    unsigned long long *key;
+    float *sums; /* device: see rose_cuda_launch */
     uint32_t *sum_flags;
     uint64_t w_bytes, x_bytes, y_bytes;
     uint32_t max_rows, max_out, rest_ms;
@@ -43,7 +47,7 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Of one matrix, as the engine has it: outputs in whole tiles. */
+/* Outputs of one matrix, padded to whole tiles as the engine does. */
 static uint32_t padded_outputs(const rose_kernel_shape *s)
 {
     return (s->n_out + 127) / 128 * 128;
@@ -54,8 +58,8 @@ static uint64_t matrix_bytes(const rose_kernel_shape *s)
     return (uint64_t)padded_outputs(s) * s->n_in * 2;
 }
 
-/* Bytes that our side writes: fp32 where it adds or gives logits; q, then K and V. And those of
- * fewer rows, a page each. */
+/* Bytes that our side writes: fp32 for the residual and for logits; for QKV q, K and V. A QKV shape
+ * of few rows needs a whole page for each row. */
 static uint64_t output_bytes(const rose_kernel_shape *s)
 {
     const uint64_t rows =
@@ -77,7 +81,8 @@ static void add_size(rose_kernel_bench *b, const rose_kernel_shape *s)
     b->max_out = (uint32_t)larger(b->max_out, s->n_out);
 }
 
-/* Random numbers in (-scale, scale), a pattern of them over and over: zeros would run faster. */
+/* Fill with random numbers in (-scale, scale), as a repeated pattern. Zeros would run faster than
+ * real data. */
 static cudaError_t fill(void *to, uint64_t bytes, float scale, rose_cuda_type t)
 {
     uint16_t *pattern = malloc(PATTERN * sizeof *pattern);
@@ -126,7 +131,8 @@ static cudaError_t allocate(rose_kernel_bench *b)
     if (e == cudaSuccess)
         e = cudaMemcpy(b->slot, slot, b->max_rows * sizeof *slot, cudaMemcpyHostToDevice);
     if (e == cudaSuccess) e = cudaMemcpy(b->apart, apart, sizeof apart, cudaMemcpyHostToDevice);
-    if (e == cudaSuccess) e = cudaDeviceSynchronize(); /* b->stream does not wait for copies */
+    /* b->stream does not wait for the copies above. */
+    if (e == cudaSuccess) e = cudaDeviceSynchronize();
     free(slot);
     return e;
 }
@@ -161,12 +167,12 @@ static void bench_close(rose_kernel_bench *b)
     free(b);
 }
 
-/* Forces it for the process. */
+/* Force a kernel for the whole process; NULL: the engine's own choice. */
 static rose_status choose_own(const char *name, rose_err *err)
 {
     const int kernel = name != NULL ? rose_cuda_linear_named(name) : 0;
     if (kernel == ROSE_CUDA_N_KERNELS)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: no kernel %s", name);
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: there is no kernel %s", name);
     rose_cuda_linear_force(kernel);
     return ROSE_OK;
 }
@@ -181,7 +187,8 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
     *out = NULL;
     if ((st = rose_cuda_select(err)) != ROSE_OK) goto done;
     if (o->dtype == ROSE_COMPUTE_F32) {
-        st = rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: float16 or bfloat16");
+        st = rose_fail(err, ROSE_E_UNSUPPORTED,
+                       "bench kernels: the GEMMs on CUDA are measured in float16 or bfloat16");
         goto done;
     }
     if ((b = calloc(1, sizeof *b)) == NULL) {
@@ -232,7 +239,7 @@ static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape 
                                .head_dim = HEAD_DIM,
                                .hd_pad = HEAD_DIM,
                                .n_heads = s->n_in / HEAD_DIM};
-        if (decode && rose_cuda_attention_adds(at, s->rows * io.kv.n_heads)) /* as forward.c */
+        if (decode && rose_cuda_attention_adds(at, s->rows * io.kv.n_heads)) /* as in forward.c */
             io.kv_rows = io.kv.base;
         break;
     case ROSE_KERNEL_RESIDUAL:
@@ -264,15 +271,15 @@ static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s,
         void *matrix = (uint8_t *)b->w + i * matrix_bytes(s);
         if (s->role == ROSE_KERNEL_HEAD) io.key = b->key + (size_t)i * b->max_rows;
         const rose_cuda_linear w = {.w = matrix,
-                                    .cores = matrix, /* random numbers in either order */
+                                    /* The numbers are random, so the order does not matter. */
+                                    .cores = matrix,
                                     .kv = s->role == ROSE_KERNEL_QKV,
                                     .bias = s->role == ROSE_KERNEL_HEAD ? NULL : b->bias,
                                     .k = s->n_in,
                                     .k_pad = s->n_in,
                                     .n = s->n_out,
                                     .n_pad = padded_outputs(s)};
-        rose_status st =
-            cuda_status(rose_cuda_linear_run(&at, &w, &io), "launching a product", err);
+        rose_status st = cuda_status(rose_cuda_linear_run(&at, &w, &io), "launching a GEMM", err);
         if (st != ROSE_OK) return st;
         at.dependent = true;
     }
@@ -291,7 +298,8 @@ static rose_status enqueue_library(rose_kernel_bench *b, const rose_kernel_shape
 
 enum { OWN = -1 };
 
-/* The launches of one side as a graph; the library's by algorithm `choice`. */
+/* Capture the launches of one side as a graph. choice: OWN, or the number of a cuBLASLt algorithm.
+ */
 static rose_status capture(rose_kernel_bench *b, const rose_kernel_shape *s, int choice,
                            cudaGraphExec_t *exec, rose_err *err)
 {
@@ -316,10 +324,10 @@ static rose_status time_graph(rose_kernel_bench *b, cudaGraphExec_t g, double *u
     if (e == cudaSuccess) e = cudaEventSynchronize(b->end);
     if (e == cudaSuccess) e = cudaEventElapsedTime(&ms, b->start, b->end);
     *us = (double)ms * 1e3 / MATRICES;
-    return cuda_status(e, "timing a product", err);
+    return cuda_status(e, "timing a GEMM", err);
 }
 
-/* The fastest of the library's algorithms here, by the best of a few runs. */
+/* Find the fastest cuBLASLt algorithm for the shape, by the best of a few runs of each. */
 static rose_status choose_library(rose_kernel_bench *b, const rose_kernel_shape *s,
                                   rose_cublaslt_end end, cudaGraphExec_t *best, rose_err *err)
 {
@@ -330,7 +338,8 @@ static rose_status choose_library(rose_kernel_bench *b, const rose_kernel_shape 
     for (uint32_t i = 0; i < n && st == ROSE_OK; i++) {
         cudaGraphExec_t g = NULL;
         double us = 0, least = 0;
-        if (capture(b, s, (int)i, &g, NULL) != ROSE_OK) { /* an algorithm that cannot */
+        /* The algorithm cannot run: try the next one. */
+        if (capture(b, s, (int)i, &g, NULL) != ROSE_OK) {
             if (g != NULL) cudaGraphExecDestroy(g);
             cudaGetLastError();
             continue;
@@ -348,14 +357,16 @@ static rose_status choose_library(rose_kernel_bench *b, const rose_kernel_shape 
         }
     }
     if (st == ROSE_OK && *best == NULL)
-        st = rose_fail(err, ROSE_E_BACKEND, "cuBLASLt: no algorithm runs for %u x %u x %u", s->rows,
+        st = rose_fail(err, ROSE_E_BACKEND,
+                       "cuBLASLt: no algorithm runs for %u rows, %u outputs, %u inputs", s->rows,
                        s->n_out, s->n_in);
     return st;
 }
 
-/* The library at our work, as nearly as it comes: K and V not to pages, no largest logit, and no
- * bias with the residual where it has no algorithm for both. Says what it does; NULL where it has
- * no algorithm at all (a lost device is seen by the next run). */
+/* cuBLASLt with an epilogue that is as close to ours as it has. It writes K and V to rows, not to
+ * pages, and finds no largest logit. It leaves out the bias of a residual if it has no algorithm
+ * with both. Returns what the epilogue does, or NULL if no algorithm runs. (A lost device is
+ * noticed by the next run.) */
 static const char *choose_same(rose_kernel_bench *b, const rose_kernel_shape *s,
                                cudaGraphExec_t *best)
 {

@@ -1,10 +1,19 @@
-/* backend/cuda/kernels.h - what the device kernels take, and their launchers. Plain C on both
- * sides: kernels in *.cu, the host in cuda_backend.c.
+/* backend/cuda/kernels.h - the arguments of the CUDA kernels and the functions that launch them.
+ * Plain C, because both sides include it: the kernels in *.cu and the host files in *.c.
  *
- * T below is the storage type of weights, KV and activations between kernels (fp16, bf16 or fp32);
- * the residual stream, LayerNorm parameters, biases and logits are fp32. docs/NUMERICS.md states
- * the order of every sum.  Launchers neither allocate nor synchronise, so a stream capture may
- * record them. They return the status of the launch. Threads: the engine thread. */
+ * Words that the kernels and the host files use:
+ *
+ * - T: the storage type of weights, KV cache and activations between kernels: fp16, bf16 or fp32.
+ * The residual stream, LayerNorm parameters, biases and logits are always fp32.
+ * - chunk: 192 values of k. A GEMM sums every chunk by itself and then adds up the chunks, so that
+ *   all kernels give the same bits. docs/NUMERICS.md states the order of every sum.
+ * - split: 32 positions of a context. Attention computes every split by itself and merges them.
+ * - head: the last GEMM, which computes the logits. n_heads and head_dim belong to attention.
+ * - family: GEMM kernels of one file, named after it: normed, head, team, wide, once, cluster,
+ *   stationary and pingpong (linear_*.cuh); rows and tiles (linear.cuh).
+ *
+ * Launchers neither allocate nor synchronise, so a stream capture may record them. A launcher
+ * returns the status of the launch. Threads: the engine thread. */
 #ifndef ROSE_BACKEND_CUDA_KERNELS_H
 #define ROSE_BACKEND_CUDA_KERNELS_H
 
@@ -17,79 +26,88 @@ extern "C" {
 #endif
 
 enum {
-    ROSE_CUDA_CHUNK_K32 = 6,  /* a chunk of the sum over k: 6 x 32 = 192 values */
-    ROSE_CUDA_N_PAD = 128,    /* packed weights have this multiple of outputs */
-    ROSE_CUDA_K_PAD = 32,     /* and this multiple of inputs, zero-filled */
-    ROSE_CUDA_ROW_PAD = 128,  /* activation buffers hold this multiple of rows */
-    ROSE_CUDA_SPLIT = 32,     /* positions of a KV split: two pages */
-    ROSE_CUDA_TILE_ROWS = 16, /* most rows of an attention item */
+    ROSE_CUDA_CHUNK_K32 = 6,  /* values of k in one chunk of a sum: 6 x 32 = 192 */
+    ROSE_CUDA_N_PAD = 128,    /* packed weights have a multiple of this many outputs */
+    ROSE_CUDA_K_PAD = 32,     /* packed weights have a multiple of this many inputs */
+    ROSE_CUDA_ROW_PAD = 128,  /* activation buffers have a multiple of this many rows */
+    ROSE_CUDA_SPLIT = 32,     /* positions in one split of the KV cache: two pages */
+    ROSE_CUDA_TILE_ROWS = 16, /* most rows in one attention item */
     ROSE_CUDA_MAX_HEAD_DIM = 128,
-    ROSE_CUDA_BESIDE_THREADS = 96, /* of a block of attention beside which products find room */
+    /* Threads of an attention block that leaves room for GEMM blocks on the same SM. */
+    ROSE_CUDA_BESIDE_THREADS = 96,
     ROSE_CUDA_MAX_D = 4096,
-    ROSE_CUDA_SUMS = 128 * 192 /* floats: of the largest tile */
+    ROSE_CUDA_SUMS = 128 * 192 /* floats in the largest output tile, 128 rows x 192 outputs */
 };
 
 #define ROSE_CUDA_NO_SLOT UINT32_MAX
 
 typedef enum rose_cuda_type { ROSE_CUDA_F16, ROSE_CUDA_BF16, ROSE_CUDA_F32 } rose_cuda_type;
 
-/* y = x w + bias. 16-bit weights: tiles of 8 outputs x 32 inputs, [n_pad / 8][k_pad / 32][32
- * lanes][8]: one 16-byte load of a lane holds its operand of two m16n8k16 products. fp32 weights:
- * [n_pad][k_pad]. Padding is zero. */
+/* The weights of y = x w + bias. 16-bit weights are tiles of 8 outputs x 32 inputs: [n_pad /
+ * 8][k_pad / 32][32 lanes][8]. One 16-byte load gives a lane its operands of two m16n8k16
+ * instructions. fp32 weights are [n_pad][k_pad]. Padding is zero. */
 typedef struct rose_cuda_linear {
     void *w;
     float *bias; /* [n] or NULL */
     uint32_t k, k_pad, n, n_pad;
-    void *cores; /* a second copy of 16-bit weights, for linear_wide.cuh and what includes it
-                    (core_index); or NULL */
-    bool kv;     /* outputs k to 3 k - 1 are K and V: `cores` has them in another order */
+    /* A second copy of 16-bit weights for linear_wide.cuh and the files that include it, in the
+     * order in which wgmma reads them from shared memory (core_index); or NULL. */
+    void *cores;
+    bool kv; /* outputs k to 3 k - 1 are K and V, which have another order in `cores` */
 } rose_cuda_linear;
 
-/* The pages of one layer. A page holds, per layer and head, K then V, each [16 tokens][hd_pad] in
- * the order in which the products take them (layout.cuh). */
+/* The KV pages of one layer. For each layer and head a page holds K and then V, each [16
+ * tokens][hd_pad], in the order in which mma.sync reads them (layout.cuh). */
 typedef struct rose_cuda_kv {
-    void *base;          /* T: the pool, advanced to the layer */
-    uint64_t page_elems; /* from page to page */
+    void *base;          /* T: the beginning of the pool plus the offset of the layer */
+    uint64_t page_elems; /* distance between two pages, in values of T */
     uint32_t head_dim, hd_pad, n_heads;
 } rose_cuda_kv;
 
 typedef enum rose_cuda_epilogue {
-    ROSE_CUDA_EPI_QKV,      /* q to q[row][d]; K and V to kv_rows or the page slot of the row */
+    ROSE_CUDA_EPI_QKV,      /* q to q[row][d], K and V to kv_rows or to the row's page */
     ROSE_CUDA_EPI_RESIDUAL, /* x[row][n] += y */
     ROSE_CUDA_EPI_ACT,      /* h[row][n] = act(y) */
-    ROSE_CUDA_EPI_LOGITS    /* logits[row][n], and the row's largest to key[row] */
+    ROSE_CUDA_EPI_LOGITS    /* logits[row][n], and key[row] = the key of the row's largest logit */
 } rose_cuda_epilogue;
 
-/* Where a matrix product takes its rows from and puts them. Activations of type T ("h") lie in
- * blocks of 8 rows x 8 values: [row / 8][k_pad / 8][8][8]. */
+/* Input and output of a GEMM. Activations of type T ("h") are stored in blocks of 8 rows x 8
+ * values: [row / 8][k_pad / 8][8][8]. The comments call this layout "blocked". */
 typedef struct rose_cuda_io {
-    const void *h;                /* T [rows][k_pad], blocked */
-    float *x;                     /* [rows][ld_x]: residual stream */
-    const float *norm_w, *norm_b; /* [k]: the rows are LayerNorm(x), h is not read, where
-                                     rose_cuda_linear_norms; NULL: they are h */
+    const void *h; /* T [rows][k_pad], blocked */
+    float *x;      /* [rows][ld_x]: residual stream */
+    /* [k]: the GEMM computes LayerNorm(x) itself and does not read h (see rose_cuda_linear_norms);
+     * NULL: the input is h. */
+    const float *norm_w, *norm_b;
     float norm_eps;
     rose_cuda_epilogue epilogue;
-    void *q;              /* T [rows][n / 3] */
-    rose_cuda_kv kv;      /* EPI_QKV */
-    const uint32_t *slot; /* [rows] page * 16 + token; NO_SLOT: written nowhere */
-    void *kv_rows; /* T [rows][2 n / 3]: K and V go there, not to the pages; or NULL (kv, slot) */
-    void *out;     /* T, blocked with out_k_pad values a row */
+    void *q;         /* T [rows][n / 3] */
+    rose_cuda_kv kv; /* only for EPI_QKV */
+    /* [rows] page * 16 + token: where K and V of a row go; NO_SLOT: nowhere. */
+    const uint32_t *slot;
+    /* T [rows][2 n / 3]: K and V go here instead of to the pages; or NULL: kv and slot say where.
+     */
+    void *kv_rows;
+    void *out; /* T, blocked, out_k_pad values in a row */
     uint32_t out_k_pad;
-    uint32_t act; /* rose_act */
+    uint32_t act; /* a rose_act */
     float *logits;
-    unsigned long long *key; /* [rows] order-preserving image of the logit, then ~id; or NULL */
+    /* [rows] key of the row's largest logit: the upper half of a key orders logits, the lower half
+     * is ~id, so the maximum is the largest logit with the lowest id. Or NULL. */
+    unsigned long long *key;
     uint32_t ld_logits;
     uint32_t rows;
     uint32_t ld_x;
-    bool late; /* the kernel behind comes when this one ends, not beside it (team, wide, once,
-                  cluster, stationary and pingpong) */
+    /* The next kernel may start only when this one finishes, not while it runs. Only the families
+     * team, wide, once, cluster, stationary and pingpong read this. */
+    bool late;
 } rose_cuda_io;
 
-/* Up to 16 rows of one sequence. n_rows 0: nothing. */
+/* A unit of work of attention: up to 16 rows of one sequence. An item with n_rows 0 is padding. */
 typedef struct rose_cuda_item {
     uint32_t row, n_rows;
-    uint32_t pos;   /* of the first row */
-    uint32_t table; /* first entry of its page table */
+    uint32_t pos;   /* position of the first row */
+    uint32_t table; /* index of the first entry of the sequence's page table */
 } rose_cuda_item;
 
 typedef struct rose_cuda_attention {
@@ -98,11 +116,11 @@ typedef struct rose_cuda_attention {
     const uint32_t *tables;
     const rose_cuda_item *items; /* [n_items] */
     uint32_t n_items;
-    /* T [rows][2 d]: K and V of each row, which attention adds and puts into its page
-     * (rose_cuda_attention_adds); or NULL: they are there. */
+    /* T [rows][2 d]: K and V of each row, which attention writes into the row's page (see
+     * rose_cuda_attention_adds); or NULL: the pages have them already */
     const void *kv_rows;
-    float scale; /* of the scores, times log2(e) */
-    void *out;   /* T, blocked, out_k_pad values a row */
+    float scale; /* factor for attention scores, including log2(e) */
+    void *out;   /* T, blocked, out_k_pad values in a row */
     uint32_t out_k_pad;
     uint32_t d;
 } rose_cuda_attention;
@@ -110,27 +128,27 @@ typedef struct rose_cuda_attention {
 typedef struct rose_cuda_norm {
     const float *x; /* [rows][d] */
     const float *w, *b;
-    const uint32_t *gather;  /* row i reads x[gather[i]]; NULL: row i */
-    unsigned long long *key; /* [rows] zeroed for the head; or NULL */
+    const uint32_t *gather;  /* row i reads x[gather[i]]; NULL: row i reads x[i] */
+    unsigned long long *key; /* [rows] set to zero, for the head GEMM that follows; or NULL */
     float eps;
-    void *out; /* T, blocked, out_k_pad values a row */
+    void *out; /* T, blocked, out_k_pad values in a row */
     uint32_t out_k_pad;
     uint32_t d, rows;
 } rose_cuda_norm;
 
 typedef struct rose_cuda_embed {
-    const void *tok;         /* packed as weights of a rose_cuda_linear */
+    const void *tok;         /* packed like the weights of a rose_cuda_linear */
     const float *pos;        /* [max_model_len][d] */
-    const uint32_t *ids;     /* [rows]; ROSE_TOKEN_OUTPUT | i: sampled[i] */
-    const uint32_t *sampled; /* of the step before; beyond the vocabulary counts as 0 */
-    const uint32_t *where;   /* [rows] positions */
+    const uint32_t *ids;     /* [rows] ids; ROSE_TOKEN_OUTPUT | i stands for sampled[i] */
+    const uint32_t *sampled; /* ids of the step before; an id outside the vocabulary counts as 0 */
+    const uint32_t *where;   /* [rows] position of each row */
     float *x;                /* [rows][d] */
     uint32_t d, k_pad, rows, vocab;
 } rose_cuda_embed;
 
-/* As rose_sampling, in the header of a step. */
+/* The fields of rose_sampling as the header of a step holds them. */
 typedef struct rose_cuda_pick {
-    float inv_temperature; /* infinite: greedy */
+    float inv_temperature; /* infinity means greedy */
     float top_p, min_p;
     uint32_t top_k;
     uint32_t seed_lo, seed_hi;
@@ -142,149 +160,171 @@ typedef struct rose_cuda_sampler {
     const float *logits; /* [rows][ld_logits] */
     const unsigned long long *key;
     const rose_cuda_pick *pick;
-    uint32_t *const
-        *ids;       /* device memory that says where the ids go: it changes from step to step */
-    uint32_t first; /* row 0 is ids[first] */
-    const uint32_t *out; /* NULL, or [rows]: row i is ids[out[i]] instead */
+    /* Device memory that holds the address for the ids: that address changes with every step. */
+    uint32_t *const *ids;
+    uint32_t first;      /* the id of row 0 goes to ids[first] */
+    const uint32_t *out; /* NULL; or [rows]: the id of row i goes to ids[out[i]] instead */
     uint32_t vocab, ld_logits, rows;
-    uint32_t *sampled; /* the ids stay here too, for the next step's embedding; or NULL */
+    uint32_t *sampled; /* a second copy of the ids, for the embedding of the next step; or NULL */
 } rose_cuda_sampler;
 
 #define ROSE_CUDA_ALL_IDS UINT32_MAX
 
-/* What the rules of an output (rose_output_rules) do to its row of logits. Lists lie in `words`,
- * from the places given. */
+/* The rules of one output (rose_output_rules), which change its row of logits. The lists are in
+ * `words`; the fields give the index of each list's first word. */
 typedef struct rose_cuda_change {
-    uint32_t row;              /* of the logits */
-    uint32_t allowed;          /* a bit an id; ALL_IDS: no list */
-    uint32_t banned, n_banned; /* ids */
-    uint32_t bias, n_bias;     /* ids, then as many floats; distinct */
-    uint32_t seen, n_seen;     /* ids, then as many counts; distinct */
+    uint32_t row;              /* row of the logits */
+    uint32_t allowed;          /* bitmap, one bit for each id; ALL_IDS: every id is allowed */
+    uint32_t banned, n_banned; /* list of ids */
+    uint32_t bias, n_bias;     /* ids, then as many floats; the ids are distinct */
+    uint32_t seen, n_seen;     /* ids, then as many counts; the ids are distinct */
     float repetition, frequency, presence;
     uint32_t unused;
 } rose_cuda_change;
 
-/* Row i of `changed` becomes row change[i].row of the logits under its rules; the logits stay. */
+/* Row i of `changed` becomes row change[i].row of the logits, changed by its rules. The original
+ * logits stay as they are. */
 typedef struct rose_cuda_changes {
-    const float *logits; /* [..][ld_logits] */
+    const float *logits; /* [any number of rows][ld_logits] */
     const rose_cuda_change *change;
     const uint32_t *words;
-    float *changed;          /* [rows][ld_logits] */
-    unsigned long long *key; /* [rows] as the head leaves it */
+    float *changed; /* [rows][ld_logits] */
+    unsigned long long
+        *key; /* [rows] key of the largest changed logit, as the head GEMM computes it */
     uint32_t vocab, ld_logits, rows;
 } rose_cuda_changes;
 
-typedef struct rose_cuda_logprob { /* as rose_logprob */
+typedef struct rose_cuda_logprob { /* the same fields as rose_logprob */
     uint32_t id, rank;
     float logprob;
 } rose_cuda_logprob;
 
 typedef struct rose_cuda_report {
-    uint32_t row;      /* of the logits */
-    uint32_t out;      /* ids[out] is the result */
-    uint32_t score_id; /* UINT32_MAX: what was sampled; else it becomes the result */
-    uint32_t at;       /* first of 1 + n_top entries; UINT32_MAX: none */
-    uint32_t n_top;    /* <= 20, <= vocab */
+    uint32_t row;      /* row of the logits */
+    uint32_t out;      /* the resulting id is ids[out] */
+    uint32_t score_id; /* UINT32_MAX: report the sampled id; else this id becomes the result */
+    uint32_t at;       /* index of the first of 1 + n_top entries; UINT32_MAX: no report */
+    uint32_t n_top;    /* at most 20 and at most vocab */
 } rose_cuda_report;
 
-/* After the sampler. */
+/* Log-probability reports; launched after the sampler. */
 typedef struct rose_cuda_reports {
     const float *logits;
-    const unsigned long long *key; /* of the row, as the head leaves it */
+    /* Key of each row's largest logit, as the head GEMM computes it. */
+    const unsigned long long *key;
     const rose_cuda_report *report;
     uint32_t *const *ids;
-    uint32_t *sampled; /* as rose_cuda_sampler.sampled */
+    uint32_t *sampled; /* the same memory as rose_cuda_sampler.sampled */
     rose_cuda_logprob *entries;
     uint32_t vocab, ld_logits, rows;
 } rose_cuda_reports;
 
 typedef struct rose_cuda_pack {
-    const void *src;   /* device copy of elements first_row * width ... of the tensor */
-    uint32_t src_type; /* rose_dtype */
+    const void *src;   /* device copy of n_rows rows of the tensor, from row first_row on */
+    uint32_t src_type; /* a rose_dtype */
     uint32_t first_row, n_rows, width;
-    bool transposed; /* the tensor is [out][in] */
+    bool transposed; /* the tensor is [out][in], as PyTorch stores a Linear */
     void *dst;
     uint32_t k_pad;
 } rose_cuda_pack;
 
-/* What can be left out, to measure what it gives; the bits are the same (names: without.c). */
+/* Optimisations that can be left out to measure what each is worth (--cuda-without; the names are
+ * in without.c). The bits of the results do not change. */
 typedef enum rose_cuda_without {
-    /* linear_wide.cuh, what includes it, and the weights' second copy */
+    /* linear_wide.cuh and the files that include it; also the second copy of the weights */
     ROSE_CUDA_WITHOUT_WIDE = 1,
-    ROSE_CUDA_WITHOUT_TEAM = 2,      /* linear_team.cuh */
-    ROSE_CUDA_WITHOUT_AHEAD = 4,     /* attention of many single rows: a warp's ring of splits */
-    ROSE_CUDA_WITHOUT_HALVES = 8,    /* captured decode steps of 25 on: two halves abreast */
-    ROSE_CUDA_WITHOUT_NORMED = 16,   /* linear_normed.cuh */
-    ROSE_CUDA_WITHOUT_CARVEOUT = 32, /* rose_cuda_launch.shared of the first 16 rows */
-    ROSE_CUDA_WITHOUT_PROMPTS = 64,  /* captured steps of one prompt */
-    ROSE_CUDA_WITHOUT_SPREAD = 128,  /* attention of few tiles: a block a tile */
-    ROSE_CUDA_WITHOUT_JOINED = 256,  /* joined.cu */
-    ROSE_CUDA_WITHOUT_HEAD = 512,    /* linear_head.cuh */
-    ROSE_CUDA_WITHOUT_ONCE = 1024,   /* linear_once.cuh, linear_cluster.cuh */
-    ROSE_CUDA_WITHOUT_CHAIN = 2048,  /* of it, tiles by clusters */
-    ROSE_CUDA_WITHOUT_APPEND = 4096, /* decode steps: attention puts K and V into their pages */
-    ROSE_CUDA_WITHOUT_FETCH = 8192,  /* tables come beside the step in front */
-    ROSE_CUDA_WITHOUT_STATIONARY = 16384, /* linear_stationary.cuh */
-    ROSE_CUDA_WITHOUT_CLUSTER = 32768,    /* linear_cluster.cuh */
-    ROSE_CUDA_WITHOUT_STREAM_K = 65536,   /* of linear_wide.cuh, tiles shared out by chunks */
-    ROSE_CUDA_WITHOUT_WAVES = 131072,     /* products of many rows in two launches */
-    ROSE_CUDA_WITHOUT_PINGPONG = 262144   /* linear_pingpong.cuh */
+    ROSE_CUDA_WITHOUT_TEAM = 2, /* linear_team.cuh: GEMMs of 33 to 128 rows */
+    /* attention_ahead.cuh: attention of many single rows, where each warp prefetches its splits. */
+    ROSE_CUDA_WITHOUT_AHEAD = 4,
+    /* From 25 rows on, a captured decode step runs as two halves on two streams. */
+    ROSE_CUDA_WITHOUT_HALVES = 8,
+    /* linear_normed.cuh: LayerNorm and GEMM in one kernel, up to 8 rows. */
+    ROSE_CUDA_WITHOUT_NORMED = 16,
+    /* In steps of up to 16 rows, all of the L1 is shared memory (rose_cuda_launch.shared). */
+    ROSE_CUDA_WITHOUT_CARVEOUT = 32,
+    ROSE_CUDA_WITHOUT_PROMPTS = 64, /* captured steps of a single prompt */
+    /* Attention of few tiles: the warps of a block share one tile. */
+    ROSE_CUDA_WITHOUT_SPREAD = 128,
+    ROSE_CUDA_WITHOUT_JOINED = 256, /* joined.cu: LayerNorm, QKV and attention in one kernel */
+    ROSE_CUDA_WITHOUT_HEAD = 512,   /* linear_head.cuh: logits of up to 32 rows */
+    /* linear_once.cuh and linear_cluster.cuh: every block has one tile. */
+    ROSE_CUDA_WITHOUT_ONCE = 1024,
+    /* linear_once.cuh: the blocks of a cluster split the k of one tile. */
+    ROSE_CUDA_WITHOUT_CHAIN = 2048,
+    /* In decode steps attention writes K and V into the pages, not the QKV GEMM. */
+    ROSE_CUDA_WITHOUT_APPEND = 4096,
+    /* The header of a step is copied to the GPU while the step before runs. */
+    ROSE_CUDA_WITHOUT_FETCH = 8192,
+    /* linear_stationary.cuh: the weights stay in shared memory. */
+    ROSE_CUDA_WITHOUT_STATIONARY = 16384,
+    /* linear_cluster.cuh: the blocks of a cluster share rows and weights. */
+    ROSE_CUDA_WITHOUT_CLUSTER = 32768,
+    /* linear_wide.cuh: two blocks may split the k of a tile (stream-K). */
+    ROSE_CUDA_WITHOUT_STREAM_K = 65536,
+    /* A GEMM of many rows runs as two launches, so that the last wave is full. */
+    ROSE_CUDA_WITHOUT_WAVES = 131072,
+    /* linear_pingpong.cuh: the two warpgroups of a block take turns with whole tiles. */
+    ROSE_CUDA_WITHOUT_PINGPONG = 262144
 } rose_cuda_without;
 
-/* How launches are made; dependent = programmatic dependent launch behind the previous kernel. */
+/* How a kernel is launched. dependent: by programmatic dependent launch, so that it may start while
+ * the kernel before it on the stream still runs. */
 typedef struct rose_cuda_launch {
     cudaStream_t stream;
     rose_cuda_type type;
     bool dependent;
-    bool shared; /* the first-level memory is all shared memory: blocks of kernels that agree on it
-                    may be on a multiprocessor together */
-    uint32_t without; /* rose_cuda_without */
-    /* Of one half of a step, beside the other: attention of single rows is a block a multiprocessor
-     * or fewer, products leave it room. */
+    /* All of the L1 is shared memory. Blocks of two kernels can be on one SM at the same time only
+     * if both kernels have the same setting. */
+    bool shared;
+    uint32_t without; /* bits of rose_cuda_without */
+    /* The kernel belongs to one half of a step whose other half runs at the same time. Attention of
+     * single rows then uses at most one block for each SM, which leaves room for GEMM blocks. */
     bool beside;
-    /* Where blocks of linear_wide.cuh hand sums on: [rose_cuda_linear_blocks][ROSE_CUDA_SUMS], and
-     * a flag a block, 0 between launches. It is one place: of launches that follow each other on
-     * one stream. Both NULL: no sum is handed on. */
+    /* Memory for stream-K: a block of linear_wide.cuh stores a partial sum here, and another block
+     * continues with it. [rose_cuda_linear_blocks][ROSE_CUDA_SUMS] sums, and one flag for each
+     * block, which is 0 between launches. Only one kernel may use the memory at a time. Both NULL:
+     * no stream-K. */
     float *sums;
     uint32_t *sum_flags;
 } rose_cuda_launch;
 
-/* Once per process, any thread: shared-memory limits of the kernels. *wide: those of
- * linear_wide.cuh run here. */
+/* Set the shared-memory limits of the GEMM kernels. Call once per process, from any thread. *wide:
+ * this GPU can run the kernels of linear_wide.cuh. */
 cudaError_t rose_cuda_linear_init(bool *wide);
-/* After it: blocks whose sums rose_cuda_launch has room for; 0: none hands any on here. */
+/* The number of blocks for which rose_cuda_launch.sums has to have room; 0: this GPU does not use
+ * stream-K. Call rose_cuda_linear_init first. */
 uint32_t rose_cuda_linear_blocks(void);
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
-/* Whether rose_cuda_linear_run takes norm_w: not left out, no kernel forced, the shape one of
- * linear_normed.cuh. Else norm_w of other than NULL is refused. */
+/* Whether rose_cuda_linear_run computes the LayerNorm itself (norm_w). It does so for shapes of
+ * linear_normed.cuh, unless that is left out or a kernel is forced. Otherwise rose_cuda_linear_run
+ * refuses a norm_w that is not NULL. */
 bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w,
                             const rose_cuda_io *io);
-/* Which kernel runs; tests and measurements force one: 0 = the best for the shape, 1 = rows, 2 =
- * tiles, 3 = head, and on sm_90a 4, 5 = team, from ROSE_CUDA_WIDE on those of
- * linear_wide.cuh and what includes it, which want the weights' cores. One that does not take the
- * shape gives way to tiles. */
+/* Which GEMM kernel runs. Tests and benchmarks force one: 0 = the best for the shape, 1 = rows, 2 =
+ * tiles, 3 = head; on sm_90a also 4 and 5 = team. Numbers from ROSE_CUDA_WIDE on are the kernels of
+ * linear_wide.cuh and the files that include it; they need the weights' `cores`. If a forced kernel
+ * does not support the shape, tiles runs instead. */
 enum { ROSE_CUDA_N_KERNELS = 29, ROSE_CUDA_WIDE = 6 };
 void rose_cuda_linear_force(int kernel);
-/* Its name; NULL from ROSE_CUDA_N_KERNELS on. */
+/* The name of a kernel; NULL for numbers from ROSE_CUDA_N_KERNELS on. */
 const char *rose_cuda_linear_name(int kernel);
-/* The kernel of that name; ROSE_CUDA_N_KERNELS: none has it. */
+/* The number of the kernel with that name; ROSE_CUDA_N_KERNELS if there is none. */
 int rose_cuda_linear_named(const char *name);
-/* Fills l->cores, k_pad x n_pad values like l->w, from l->w. Not for fp32. */
+/* Fill l->cores from l->w; both have k_pad x n_pad values. Not for fp32. */
 cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_linear *l);
 
-/* together: of items with n_rows 1, one block a (head, item), whose warps share the context, or of
- * many one warp; else one warp a (head, item), or of few items one block. */
+/* together: all items have one row. The warps of a block then share the context of one (head,
+ * item), or each warp takes one if there are many. Otherwise items have several rows: a warp
+ * computes one (head, item), or a whole block does if there are few items. */
 cudaError_t rose_cuda_attention_run(const rose_cuda_launch *l, const rose_cuda_attention *a,
                                     bool together);
-/* Whether it takes kv_rows, together, of so many (row, head); elsewhere they are refused. Of fewer,
- * where a warp has no more than a split, it cost what it saved and more: 32 sequences +20 % (H100,
- * 2026-11-22). */
+/* Whether attention can write K and V into the pages itself (kv_rows) for this number of (row,
+ * head) pairs. Only with together; otherwise kv_rows is refused. It needs many pairs: for 32
+ * sequences, where a warp has at most one split, it was 20 % slower (H100, 2026-11-22). */
 bool rose_cuda_attention_adds(const rose_cuda_launch *l, uint32_t n_units);
-/* joined.cu: rose_cuda_linear_run of QKV with norm_w, then rose_cuda_attention_run of its rows, one
- * by one (items[i].row is i, or its n_rows 0), in one kernel; q is not written. Where not
- * rose_cuda_joins: refused.
- */
+/* joined.cu: the QKV GEMM with norm_w and the attention of its rows, in one kernel. Item i is row i
+ * or has n_rows 0. q is not written. Refused unless rose_cuda_joins says that the shape fits. */
 bool rose_cuda_joins(const rose_cuda_launch *l, const rose_cuda_linear *w, const rose_cuda_io *io,
                      const rose_cuda_attention *a);
 cudaError_t rose_cuda_joined_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
@@ -294,15 +334,17 @@ cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);
 cudaError_t rose_cuda_changes_run(const rose_cuda_launch *l, const rose_cuda_changes *a);
 cudaError_t rose_cuda_reports_run(const rose_cuda_launch *l, const rose_cuda_reports *a);
-/* What this program's code for GPU 0 was compiled for, 10 major + minor: less than the chip's where
- * there is only PTX of an older one. 0: none was found. What the code leaves out below some version
- * must not be launched. Any thread; asked once. */
+/* The architecture that this program's code for GPU 0 was compiled for, as 10 * major + minor; 0 if
+ * there is no code for the GPU. It is below the GPU's own architecture if only PTX of an older one
+ * fits. Kernels that are compiled only from some version on must not be launched below it. Any
+ * thread. */
 int rose_cuda_code_version(void);
 cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *a);
-cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l, const rose_cuda_pack *a); /* to fp32 */
+cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l,
+                                 const rose_cuda_pack *a); /* convert to fp32 */
 
-/* fp32.cu: the same operations without tensor cores. attention_plain takes every type:
- * --prefill-backend naive. */
+/* fp32.cu: the same operations without tensor cores. rose_cuda_attention_plain takes every type; it
+ * is also --prefill-backend naive. */
 cudaError_t rose_cuda_linear_f32(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
 cudaError_t rose_cuda_attention_plain(const rose_cuda_launch *l, const rose_cuda_attention *a);

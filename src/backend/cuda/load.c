@@ -1,6 +1,6 @@
-/* backend/cuda/load.c - weights from the mapped files to the device, converted and packed there. A
- * slice at a time goes to a staging area, which is the memory of the KV pages: they are not in use
- * yet, and are zeroed at the end. */
+/* backend/cuda/load.c - copies the weights from the mapped files to the device, where kernels
+ * convert and pack them. The weights pass in slices through a staging area. The staging area is the
+ * memory of the KV pages, which are not in use yet; load zeroes it at the end. */
 #include "backend/cuda/cuda_internal.h"
 
 #define STAGING_BYTES (UINT64_C(64) << 20)
@@ -9,7 +9,7 @@ typedef struct loader {
     rose_cuda *c;
     rose_cuda_launch launch;
     rose_err *err;
-    rose_status st; /* the first failure; then nothing more is done */
+    rose_status st; /* the first error; later work is skipped */
 } loader;
 
 static void check(loader *l, cudaError_t e)
@@ -18,7 +18,7 @@ static void check(loader *l, cudaError_t e)
         l->st = rose_cuda_fail(l->err, e, "loading the weights");
 }
 
-/* Rows 0 .. rows-1 of `width` elements; pack.dst and the layout are set. */
+/* Load `rows` rows of `width` elements. pack.dst and the layout are already set. */
 static void load_rows(loader *l, const rose_tensor *t, uint64_t rows, uint64_t width,
                       rose_cuda_pack pack, bool floats)
 {
@@ -52,7 +52,7 @@ static void load_matrix(loader *l, const rose_tensor *t, bool transposed,
         check(l, rose_cuda_cores_run(&l->launch, to));
 }
 
-/* A missing tensor leaves the zeros. */
+/* A tensor that the model does not have stays zero. */
 static void load_floats(loader *l, const rose_tensor *t, float *to, uint64_t rows, uint64_t width)
 {
     if (t->data == NULL || to == NULL) return;
@@ -90,7 +90,7 @@ rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err)
     load_floats(&l, &m->lnf_b, w->lnf_b, 1, d);
     load_matrix(&l, &m->head, true, &w->head, w->head.w);
     if (w->tok != w->head.w) load_matrix(&l, &m->tok_embed, true, &w->head, w->tok);
-    /* Pages never hold an infinity or a NaN: a masked position counts as an exact zero. */
+    /* KV pages never hold an infinity or a NaN, so a masked position contributes exactly zero. */
     check(&l, cudaMemsetAsync(c->kv_base, 0, c->plan.kv, c->stream));
     check(&l, rose_cuda_finish(c));
     return l.st;

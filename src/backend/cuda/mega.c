@@ -1,5 +1,6 @@
-/* backend/cuda/mega.c - host side of megakernel.cu: whether this model, these options and this
- * device can have it, and what it is given. What is outside is served by the graph of kernels. */
+/* backend/cuda/mega.c - the host side of megakernel.cu: decides whether this model, these options
+ * and this GPU can run the megakernel, and fills its arguments. Everything else runs as a graph of
+ * kernels. */
 #include <stddef.h>
 
 #include "backend/cuda/cuda_internal.h"
@@ -13,7 +14,8 @@ static bool shapes_fit(const rose_cuda *c)
            a->n_layers <= ROSE_CUDA_MEGA_MAX_LAYERS;
 }
 
-/* Whether every layer lies as far behind the last as the second behind the first. */
+/* Whether the distance between the parameters of one layer and the next is the same for all layers.
+ */
 static bool layers_even(const rose_cuda *c, uint64_t *w_stride, uint64_t *p_stride)
 {
     const rose_cuda_layer *l = c->weights.layers;

@@ -1,8 +1,9 @@
-/* backend/cuda/plan.c - what the CUDA backend can run, where everything lies on the device, and so
- * how much memory a model takes. The same walk is done twice: by plan() without memory, to add up,
- * and by open() over the allocated regions.
+/* backend/cuda/plan.c - checks what the CUDA backend can run, and computes the place of everything
+ * on the device and so the memory that a model takes.
  *
- * Sizes cannot overflow 64 bits: check_arch() limits every dimension first. */
+ * The layout functions run twice: in plan() without memory, to add up the sizes, and in open() over
+ * the allocated regions. Sizes cannot overflow 64 bits, because check_arch() limits every dimension
+ * first. */
 #include <string.h>
 
 #include "backend/checks.h"
@@ -13,8 +14,9 @@
 enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22 };
 
 #define MIB (UINT64_C(1) << 20)
-/* Upper estimates of what the driver takes beside our regions: once for kernels and its own, and
- * for each node of a captured graph. (H100, CUDA 13.0: 23 MiB in all for 48 layers.) */
+/* Upper estimates of the memory that the driver takes in addition to our regions: a fixed part for
+ * code and context, and a part for each node of a captured graph. (An H100 with CUDA 13.0 took 23
+ * MiB in all for 48 layers.) */
 #define LOADED_BYTES (64 * MIB)
 #define NODE_BYTES   (UINT64_C(8) << 10)
 
@@ -34,7 +36,7 @@ rose_cuda_type rose_cuda_type_of(rose_compute c)
     return c == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
 }
 
-/* The sizes that attention is compiled for. */
+/* The head size, rounded up to one that the attention kernels are compiled for. */
 uint32_t rose_cuda_hd_pad(uint32_t head_dim)
 {
     uint32_t pad = 16;
@@ -74,8 +76,8 @@ static void take_bias(rose_cuda_linear *l, rose_bump *b, const rose_linear *from
     l->bias = from->b.data != NULL ? take_floats(b, l->n) : NULL;
 }
 
-/* The small parameters of all layers lie together, apart from the matrices: scattered behind them
- * they cost 26 to 30 us a decode step on an H100. */
+/* The small parameters of all layers are stored next to each other, apart from the matrices. Stored
+ * between the matrices they made a decode step 26 to 30 us longer on an H100. */
 void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p)
 {
@@ -118,7 +120,7 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_mod
     w->pos = take_floats(b, (uint64_t)p->max_model_len * d);
 }
 
-/* Items of one sequence: at most one in 16 of its rows, and one more. */
+/* A sequence has at most one tile for every 16 of its rows, and one more. */
 static rose_cuda_shape largest_shape(const rose_memory_plan *p)
 {
     return (rose_cuda_shape){.n_rows = p->max_step_tokens,
@@ -196,29 +198,30 @@ static rose_status check_arch(const rose_arch *a, rose_err *err)
 {
     const char *t = a->model_type;
     if (a->norm != ROSE_NORM_LAYER)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CUDA backend has no RMS norm", t);
-    if (a->pos != ROSE_POS_LEARNED)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CUDA backend has no rotary positions",
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CUDA backend does not support RMSNorm",
                          t);
+    if (a->pos != ROSE_POS_LEARNED)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: the CUDA backend does not support rotary positions", t);
     if (a->n_kv_heads != a->n_heads || (uint64_t)a->n_heads * a->head_dim != a->d_model)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: the CUDA backend has no grouped heads (%u query heads, %u kv heads "
-                         "of %u, width %u)",
+                         "%s: the CUDA backend does not support grouped heads (%u query heads, %u "
+                         "KV heads of %u, width %u)",
                          t, a->n_heads, a->n_kv_heads, a->head_dim, a->d_model);
     if (a->head_dim == 0 || a->head_dim > ROSE_CUDA_MAX_HEAD_DIM || a->head_dim % 2 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: head size %u, the CUDA backend takes even sizes up to %d", t,
+                         "%s: head size %u: the CUDA backend supports even sizes up to %d", t,
                          a->head_dim, ROSE_CUDA_MAX_HEAD_DIM);
     if (a->d_model > ROSE_CUDA_MAX_D || a->d_model % 8 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: width %u, the CUDA backend takes multiples of 8 up to %d", t,
+                         "%s: width %u: the CUDA backend supports multiples of 8 up to %d", t,
                          a->d_model, ROSE_CUDA_MAX_D);
     if (a->d_ff == 0 || a->d_ff % 8 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: MLP width %u, the CUDA backend takes multiples of 8", t, a->d_ff);
+                         "%s: MLP width %u: the CUDA backend supports multiples of 8", t, a->d_ff);
     if (a->n_layers == 0 || a->n_layers > 1024 || a->d_ff > MAX_WIDTH || a->vocab_size == 0 ||
         a->vocab_size > MAX_WIDTH || a->max_positions == 0 || a->max_positions > MAX_WIDTH)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: a size is 0 or over %d", t, MAX_WIDTH);
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: a dimension is 0 or above %d", t, MAX_WIDTH);
     return ROSE_OK;
 }
 
@@ -226,29 +229,32 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
                               rose_err *err)
 {
     if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
-        return rose_fail(err, ROSE_E_INVAL, "max_seqs: %u, not in 1 .. %d", o->max_seqs, MAX_SEQS);
+        return rose_fail(err, ROSE_E_INVAL, "max-num-seqs %u is not in 1 .. %d", o->max_seqs,
+                         MAX_SEQS);
     if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > MAX_STEP_TOKENS)
-        return rose_fail(err, ROSE_E_INVAL, "max_step_tokens: %u, not in max_seqs (%u) .. %d",
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
                          o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
     if (o->max_model_len > a->max_positions)
-        return rose_fail(err, ROSE_E_INVAL, "max_model_len: %u, but the model has %u positions",
+        return rose_fail(err, ROSE_E_INVAL, "max-model-len %u: the model has %u positions",
                          o->max_model_len, a->max_positions);
     if (o->cpu.lock_memory || o->cpu.prefault)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s is for the CPU backend: here the driver has all memory in place and "
-                         "pinned from the start",
-                         o->cpu.lock_memory ? "mlock" : "prefault");
+        return rose_fail(
+            err, ROSE_E_UNSUPPORTED,
+            "%s is for the CPU backend: the CUDA backend allocates and pins all of its "
+            "memory at the start",
+            o->cpu.lock_memory ? "mlock" : "prefault");
     if (!(o->cuda.memory_utilization >= 0 && o->cuda.memory_utilization <= 1))
-        return rose_fail(err, ROSE_E_INVAL, "gpu_memory_utilization: %g, not in 0 .. 1",
+        return rose_fail(err, ROSE_E_INVAL, "gpu-memory-utilization %g is not in 0 .. 1",
                          (double)o->cuda.memory_utilization);
     p->max_seqs = o->max_seqs;
     p->max_step_tokens = o->max_step_tokens;
     p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
-    p->n_threads = 1; /* the engine thread */
+    p->n_threads = 1; /* only the engine thread computes on the host */
     return ROSE_OK;
 }
 
-/* The pages where the options give neither their number nor their bytes. */
+/* The number of pages if the options give neither a number nor bytes. */
 static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan *p,
                               uint64_t device_bytes)
 {
@@ -267,13 +273,13 @@ static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan
 
 static rose_status too_large(const rose_memory_plan *p, rose_err *err)
 {
-    const char *advice = "lower max_step_tokens or max_seqs";
+    const char *advice = "lower max-num-batched-tokens or max-num-seqs";
     if (p->kv >= p->scratch)
-        advice = "lower kv_pages, kv_bytes or gpu_memory_utilization, or max_model_len";
+        advice = "lower num-kv-pages, kv-cache-memory, gpu-memory-utilization or max-model-len";
     if (p->weights >= p->kv && p->weights >= p->scratch)
         advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype float16"
                  : (p->without & ROSE_CUDA_WITHOUT_WIDE) == 0
-                     ? "leave out the second copy of the weights (cuda-without wide)"
+                     ? "leave out the second copy of the weights (--cuda-without wide)"
                      : "the model is too large";
     const double mib = 1048576;
     return rose_fail(err, ROSE_E_NOMEM,
@@ -284,11 +290,12 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
                      (double)p->available / mib, advice);
 }
 
-/* Of captured steps, in nodes of a graph. */
+/* An upper estimate of the memory of all captured steps, from their number of nodes. */
 static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
 {
     uint64_t n = ROSE_CUDA_MAX_GRAPHS;
-    if ((without & ROSE_CUDA_WITHOUT_HALVES) == 0) n += rose_cuda_halved(); /* twice the nodes */
+    /* A step in two halves has twice the nodes. */
+    if ((without & ROSE_CUDA_WITHOUT_HALVES) == 0) n += rose_cuda_halved();
     if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) n += ROSE_CUDA_MAX_PROMPTS;
     return n * ROSE_CUDA_SLOTS * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
 }
@@ -306,7 +313,8 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
 
     memset(out, 0, sizeof *out);
     if (o->quantization != ROSE_QUANT_NONE)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "quantization %s: device cuda has none yet",
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "quantization %s: the CUDA backend does not support it",
                          rose_quantization_name(o->quantization));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
@@ -319,7 +327,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     const uint64_t began = rose_now_ns();
     if ((e = rose_cuda_linear_init(&wide)) != cudaSuccess)
         return rose_cuda_fail(err, e, "preparing the kernels");
-    rose_log(ROSE_LOG_DEBUG, "cuda", "start: the products' kernels %.1f ms",
+    rose_log(ROSE_LOG_DEBUG, "cuda", "start: GEMM kernels %.1f ms",
              rose_ms_between(began, rose_now_ns()));
     if (!wide) p.without |= ROSE_CUDA_WITHOUT_WIDE;
     rose_cuda_layout_weights(&w, &weights, m, &p);
@@ -329,7 +337,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
     p.graphs = LOADED_BYTES;
     if (o->cuda.graph) p.graphs += graph_bytes(&m->arch, p.without);
-    p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would be unknown */
+    p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would mean unknown */
     st = rose_backend_plan_pages(o, default_pages(o, &p, total_bytes), &p, err);
     p.total = p.weights + p.kv + p.scratch + p.graphs;
     if (st == ROSE_OK && p.total > p.available) st = too_large(&p, err);

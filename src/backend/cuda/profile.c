@@ -1,11 +1,13 @@
-/* backend/cuda/profile.c - what NVIDIA's tools add to a profile (base/profile.h): NVTX ranges of
- * the same names for nsys, and kernels, copies and fills of the device through CUPTI.
+/* backend/cuda/profile.c - what NVIDIA's tools add to a profile (base/profile.h): NVTX ranges with
+ * the names of our spans, which nsys shows; and the kernels, copies and fills of the GPU, through
+ * CUPTI.
  *
- * Both are optional. NVTX is headers alone: without a tool attached a range is a load and a branch.
- * CUPTI belongs to the toolkit, not to the driver: it is loaded when a recording starts, and where
- * it is not there, or is of another major version than its header here, the recording goes on
- * without and says why. Its buffers are allocated at the start, a fixed number: CUPTI asks for them
- * on the engine thread. Records that find none are lost and counted. */
+ * Both are optional. NVTX is only a set of headers: without a tool attached, a range costs a load
+ * and a branch. CUPTI belongs to the toolkit, not to the driver, and is loaded when a recording
+ * starts. If CUPTI is missing, or its major version differs from its header's, the recording goes
+ * on without the GPU's kernels and says why. CUPTI asks for buffers on the engine thread, so a
+ * fixed number of them is allocated at the start. Records that find no free buffer are lost; the
+ * profile says how many. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +69,7 @@ rose_status rose_backend_nvtx(rose_err *err)
 #ifdef HAVE_CUPTI
 enum { N_BUFFERS = 64, BUFFER_BYTES = 1 << 20, BUFFER_ALIGN = 64, CLOCK_SAMPLES = 16 };
 
-/* Newer records only append to these. */
+/* Later versions of these records only append fields. */
 typedef CUpti_ActivityKernel9 kernel_record;
 typedef CUpti_ActivityMemcpy5 copy_record;
 typedef CUpti_ActivityMemset4 fill_record;
@@ -96,17 +98,18 @@ typedef struct cupti_api {
 } cupti_api;
 
 typedef struct buffer {
-    uint8_t *bytes; /* owned [BUFFER_BYTES] */
-    size_t n_valid; /* once back */
-    bool lent;      /* once in a recording */
+    uint8_t *bytes; /* [BUFFER_BYTES], owned */
+    size_t n_valid; /* bytes that CUPTI filled */
+    bool lent;      /* given to CUPTI; at most once in a recording */
     bool back;
 } buffer;
 
-/* Under the recorder's lock, but for the buffers and lost: CUPTI's threads under ours. */
+/* The recorder's lock protects all fields but `buffers` and `lost`. CUPTI's threads use these two
+ * under `lock`. */
 static struct {
     void *lib;
     cupti_api api;
-    int64_t offset_ns; /* CUPTI's clock - ours */
+    int64_t offset_ns; /* CUPTI's clock minus ours */
     pthread_mutex_t lock;
     buffer buffers[N_BUFFERS];
     uint64_t lost;
@@ -152,7 +155,8 @@ static void drop(void *arg)
     (void)arg;
     pthread_mutex_lock(&g.lock);
     for (int i = 0; i < N_BUFFERS; i++) {
-        /* one that CUPTI keeps in spite of the flush is its own: it may still write there */
+        /* CUPTI may still write into a buffer that it did not return at the flush: do not free that
+         * one */
         if (!g.buffers[i].lent || g.buffers[i].back) free(g.buffers[i].bytes);
         g.buffers[i] = (buffer){0};
     }
@@ -179,19 +183,20 @@ static rose_status load_library(rose_err *err)
     const unsigned major = CUPTI_API_VERSION / 10000;
     rose_err why = {""};
     if (g.lib != NULL) return ROSE_OK;
-    /* Before 13 the header's version is not the library's: there only the plain name is known. */
+    /* Before CUPTI 13 the header's version number is not the library's, so only the plain name is
+     * known. */
     snprintf(soname, sizeof soname, major >= 13 ? "libcupti.so.%u" : "libcupti.so", major);
     const rose_status st = rose_dl_open(&g.lib, paths, sizeof paths / sizeof *paths, functions,
                                         sizeof functions / sizeof *functions, &why);
     if (st == ROSE_E_NOTFOUND)
-        return rose_fail(err, st, "no kernels: %s is not in the library path", soname);
-    if (st != ROSE_OK) return rose_fail(err, st, "no kernels: %s", why.msg);
+        return rose_fail(err, st, "no GPU kernels: %s is not in the library path", soname);
+    if (st != ROSE_OK) return rose_fail(err, st, "no GPU kernels: %s", why.msg);
     if (g.api.version(&version) == CUPTI_SUCCESS && version / 10000 == major) return ROSE_OK;
     rose_dl_close(g.lib);
     g.lib = NULL;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "no kernels: libcupti is version %u, this program was built for %u", version,
-                     (unsigned)CUPTI_API_VERSION);
+                     "no GPU kernels: libcupti is version %u, this program was built for %u",
+                     version, (unsigned)CUPTI_API_VERSION);
 }
 
 static rose_status check(CUptiResult r, const char *what, rose_err *err)
@@ -199,10 +204,10 @@ static rose_status check(CUptiResult r, const char *what, rose_err *err)
     const char *text = NULL;
     if (r == CUPTI_SUCCESS) return ROSE_OK;
     if (g.api.text(r, &text) != CUPTI_SUCCESS || text == NULL) text = "unknown";
-    return rose_fail(err, ROSE_E_BACKEND, "no kernels: %s: %s", what, text);
+    return rose_fail(err, ROSE_E_BACKEND, "no GPU kernels: %s: %s", what, text);
 }
 
-/* The difference of the clocks, from the pair of readings that lie closest together. */
+/* Measure the difference of the two clocks, from the pair of readings that are closest together. */
 static rose_status align_clocks(rose_err *err)
 {
     uint64_t best = UINT64_MAX;
@@ -231,7 +236,7 @@ static rose_status start(void *arg, rose_err *err)
     for (int i = 0; i < N_BUFFERS && st == ROSE_OK; i++) {
         g.buffers[i].bytes = aligned_alloc(BUFFER_ALIGN, BUFFER_BYTES);
         if (g.buffers[i].bytes == NULL)
-            st = rose_fail(err, ROSE_E_NOMEM, "no kernels: no memory for CUPTI's buffers");
+            st = rose_fail(err, ROSE_E_NOMEM, "no GPU kernels: no memory for CUPTI's buffers");
     }
     if (st == ROSE_OK) st = align_clocks(err);
     if (st == ROSE_OK)
@@ -249,12 +254,10 @@ static void stop(void *arg)
 {
     (void)arg;
     disable_all();
-    g.api.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED); /* all buffers come back */
+    g.api.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED); /* CUPTI returns all buffers */
 }
 
-/* The name in a mangled one: its last part, "layernorm_kernel" of
- * "_ZN4rose16layernorm_kernelIf...".
- */
+/* The last part of a mangled name: "layernorm_kernel" of "_ZN4rose16layernorm_kernelIf...". */
 static void plain_name(const char *mangled, char *out, size_t cap)
 {
     const char *p = mangled, *name = mangled;
@@ -324,7 +327,7 @@ static rose_status start(void *arg, rose_err *err)
 {
     (void)arg;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "no kernels: the toolkit that this program was built with has no CUPTI");
+                     "no GPU kernels: the toolkit that this program was built with has no CUPTI");
 }
 static void stop(void *arg)
 {
@@ -346,7 +349,8 @@ static uint64_t write_all(void *arg, rose_prof_writer *w, rose_err *err)
 static rose_status left_out(void *arg, rose_err *err)
 {
     (void)arg;
-    return rose_fail(err, ROSE_E_UNSUPPORTED, "no kernels: --profiler-kernels asks for them");
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "no GPU kernels: record them with --profiler-kernels");
 }
 
 void rose_cuda_profile(bool on, bool kernels)

@@ -1,5 +1,5 @@
-/* backend/cuda/rows.cu - what is done row by row (embedding, LayerNorm), the packing of weights at
- * load, the tables of a step. All bound by bytes. */
+/* backend/cuda/rows.cu - kernels that work on one row at a time (embedding, LayerNorm), and the
+ * packing of weights at load. All are bound by memory bandwidth. */
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -20,7 +20,7 @@ template <typename T> static __global__ void embed_kernel(const rose_cuda_embed 
     }
 }
 
-/* ---- LayerNorm: one warp a row ---- */
+/* ---- LayerNorm: one warp for each row ---- */
 
 enum { NORM_WARPS = 4 };
 
@@ -47,20 +47,24 @@ static __global__ void __launch_bounds__(NORM_WARPS * 32) norm_kernel(const rose
     }
 }
 
-/* ---- the same for many rows, of 16-bit types: 8 rows a block, a warp each ----
- * Bound by bytes, so every load is 16 bytes a lane and coalesced, and 8 rows, which are a block of
- * activations, are written as whole lines: they meet in shared memory. (A warp that writes a row
- * alone fills 16 bytes of each line: 98 us for 32768 rows of 768 values, of which 150 MB are 50;
- * H100.) A block takes one 8 rows after the other, the last ones first: they are in the L2, and
- * what comes of the first is there when the product behind begins.
+/* ---- LayerNorm of many rows, 16-bit types: a block has 8 rows, one for each warp ----
  *
- * Lane p has the quads (4 values) p, p + 32, ..: halves (p % 2) of the groups that norm_groups
- * gives to the lanes p / 2 (in the even quads) and p / 2 + 16 (in the odd ones). Its sums are added
- * in the same order: bit for bit the same. */
+ * Every load is 16 bytes for each lane and coalesced. The 8 rows of a block form one block of the
+ * "blocked" layout: they meet in shared memory and are written as whole cache lines. (A warp that
+ * writes its row alone fills only 16 bytes of each line. That took 98 us for 32768 rows of 768
+ * values, and moved 150 MB to write 50; H100.) A thread block takes groups of 8 rows in turn, the
+ * last rows first. The last rows are still in the L2, and the output of the first rows is in the L2
+ * when the next GEMM starts.
+ *
+ * The results are the same bits as those of norm_groups, which gives each lane groups of 8 values.
+ * Here lane p holds quads (4 values) p, p + 32, and so on. Its even quads are halves of groups of
+ * norm_groups' lane p / 2, its odd quads of lane p / 2 + 16. sum_quads adds in norm_groups' order.
+ */
 
 enum { TILE_ROWS = 8 };
 
-/* Sums of the halves of two lanes' groups; the even lane of a pair adds up those of the first. */
+/* The sum over a row. s[0] and s[1] are this lane's partial sums for lanes p / 2 and p / 2 + 16 of
+ * norm_groups. The even lane of a pair completes the first, the odd lane the second. */
 ROSE_DEVICE float sum_quads(const float s[2][4], bool odd)
 {
     float t[4];
@@ -84,7 +88,7 @@ template <int Q> ROSE_DEVICE void load_quads(float4 v[Q], const float *x, uint32
         if ((uint32_t)(i * 32 + lane) * 4 < d) v[i] = __ldcg(p + i * 32);
 }
 
-/* As center_groups. */
+/* Subtract the mean and return 1 / standard deviation, as center_groups does. */
 template <int Q> ROSE_DEVICE float center_quads(float4 v[Q], uint32_t d, float eps, int lane)
 {
     float s[2][4] = {}, q[2][4] = {};
@@ -109,7 +113,7 @@ template <int Q> ROSE_DEVICE float center_quads(float4 v[Q], uint32_t d, float e
     return __frcp_rn(__fsqrt_rn(__fdiv_rn(sum_quads(q, lane % 2), (float)d) + eps));
 }
 
-/* The row of this warp in 8 rows; false: there is none. */
+/* Load this warp's row of group `tile` of 8 rows. False if there is no such row. */
 template <int Q>
 ROSE_DEVICE bool load_tile_row(float4 v[Q], const rose_cuda_norm &a, uint32_t tile, int lane)
 {
@@ -120,15 +124,15 @@ ROSE_DEVICE bool load_tile_row(float4 v[Q], const rose_cuda_norm &a, uint32_t ti
     return true;
 }
 
-/* staged: 8 rows as they lie in memory, but row r of group k / 8 in the place of r ^ k / 8 % 8, so
- * that no banks conflict. */
+/* staged holds 8 rows in the blocked layout. Row r of group g = k / 8 is stored at place r ^ (g %
+ * 8), which avoids bank conflicts. */
 template <typename T, int Q>
 ROSE_DEVICE void stage_row(uint4 *staged, float4 v[Q], const float4 w[Q], const float4 b[Q],
                            const rose_cuda_norm &a, int lane)
 {
     const float inv = center_quads<Q>(v, a.d, a.eps, lane);
     const T *tag = NULL;
-    const int row = threadIdx.x / 32, group = lane / 2; /* + 16 i */
+    const int row = threadIdx.x / 32, group = lane / 2; /* and + 16 i */
     uint2 *to =
         reinterpret_cast<uint2 *>(staged + group * TILE_ROWS + (row ^ group % 8)) + lane % 2;
 #pragma unroll
@@ -143,7 +147,7 @@ ROSE_DEVICE void stage_row(uint4 *staged, float4 v[Q], const float4 w[Q], const 
 template <typename T, int Q>
 ROSE_DEVICE void store_tile_rows(const uint4 *staged, const rose_cuda_norm &a, uint32_t tile)
 {
-    const uint32_t row = threadIdx.x % TILE_ROWS, group = threadIdx.x / TILE_ROWS; /* + 32 i */
+    const uint32_t row = threadIdx.x % TILE_ROWS, group = threadIdx.x / TILE_ROWS; /* and + 32 i */
     uint4 *out = reinterpret_cast<uint4 *>(static_cast<T *>(a.out) +
                                            h_index(tile * TILE_ROWS, 0, a.out_k_pad)) +
                  threadIdx.x;
@@ -154,7 +158,7 @@ ROSE_DEVICE void store_tile_rows(const uint4 *staged, const rose_cuda_norm &a, u
         if ((group + i * 32) * 8 < a.d) out[i * TILE_ROWS * 32] = from[i * TILE_ROWS * 32];
 }
 
-/* d <= 128 Q; Q is even. */
+/* Q is even, and d is at most 128 Q. */
 template <typename T, int Q>
 static __global__ void __launch_bounds__(TILE_ROWS * 32, Q > 6 ? 1 : 2)
     norm_many_kernel(const rose_cuda_norm a)
@@ -171,7 +175,8 @@ static __global__ void __launch_bounds__(TILE_ROWS * 32, Q > 6 ? 1 : 2)
         for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < a.rows;
              i += gridDim.x * blockDim.x)
             a.key[i] = 0;
-    uint32_t left = n_tiles - blockIdx.x; /* tile left - 1 is next; the grid has no more blocks */
+    /* The next group is left - 1. The grid has at most n_tiles blocks. */
+    uint32_t left = n_tiles - blockIdx.x;
     bool has = load_tile_row<Q>(v, a, left - 1, lane);
     for (uint32_t half = 0; left > 0; half ^= 1) {
         const uint32_t tile = left - 1;
@@ -179,7 +184,8 @@ static __global__ void __launch_bounds__(TILE_ROWS * 32, Q > 6 ? 1 : 2)
         left = left > gridDim.x ? left - gridDim.x : 0;
         if (left > 0) has_next = load_tile_row<Q>(next, a, left - 1, lane);
         if (has) stage_row<T, Q>(staged[half], v, w, b, a, lane);
-        __syncthreads(); /* which lets the other half be written as well */
+        /* After this, all warps have read the other half of `staged`, so it may be overwritten. */
+        __syncthreads();
         store_tile_rows<T, Q>(staged[half], a, tile);
 #pragma unroll
         for (int i = 0; i < Q; i++)
@@ -209,7 +215,7 @@ template <typename T> static __global__ void pack_kernel(const rose_cuda_pack a)
     }
 }
 
-/* One thread an element: values move, whatever 16-bit type they are. */
+/* One thread for each element. The kernel moves 16-bit values of either type. */
 static __global__ void cores_kernel(const rose_cuda_linear l)
 {
     const uint16_t *from = static_cast<const uint16_t *>(l.w);
@@ -256,14 +262,14 @@ cudaError_t rose_cuda_embed_run(const rose_cuda_launch *at, const rose_cuda_embe
     return launch_kernel(at, embed_kernel<float>, dim3(a->rows), threads, 0, *a);
 }
 
-/* More than 8 rows a multiprocessor. */
+/* Beyond this number of rows an SM has more than 8 rows, and norm_many_kernel is used. */
 enum { NORM_MANY = 132 * TILE_ROWS };
 
 template <typename T>
 static cudaError_t run_norm_many(const rose_cuda_launch *at, const rose_cuda_norm *a)
 {
     const unsigned n_tiles = (a->rows + TILE_ROWS - 1) / TILE_ROWS, threads = TILE_ROWS * 32;
-    const unsigned blocks = a->d <= 768 ? 2 * 132 : 132; /* as many as registers allow */
+    const unsigned blocks = a->d <= 768 ? 2 * 132 : 132; /* as many as the registers allow */
     const dim3 grid(n_tiles < blocks ? n_tiles : blocks);
     if (a->d <= 768) return launch_kernel(at, norm_many_kernel<T, 6>, grid, threads, 0, *a);
     return launch_kernel(at, norm_many_kernel<T, 8>, grid, threads, 0, *a);

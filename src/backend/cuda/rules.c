@@ -1,10 +1,11 @@
-/* backend/cuda/rules.c - what outputs want beyond sampling, on its way to the device: the rules of
- * a block of logits are packed into the slot's pinned staging area, go over in one copy, and
- * rules.cu and the sampler work on them behind the block's first sampler pass. Where not all of
- * them fit, a part is run first and the host waits for its copy. Reports come back through mapped
- * memory and are handed out when the step is collected.
+/* backend/cuda/rules.c - sends the rules of a step's outputs (rose_output_rules) to the device, and
+ * hands out log-probability reports. A step without rules never comes here.
  *
- * A step without rules never comes here. */
+ * The rules of one block of logits are packed into the slot's staging area, which is pinned memory,
+ * and copied in one piece. rules.cu and the sampler then work on them, after the sampler's first
+ * pass over the block. If the rules do not all fit, the outputs are handled in several parts; the
+ * host waits until the copy of one part has ended before it packs the next. The device writes
+ * reports into mapped memory, and rules.c copies them to the caller when the step is collected. */
 #include <math.h>
 #include <string.h>
 
@@ -19,8 +20,8 @@ static uint32_t bitmap_words(uint32_t vocab)
     return vocab / 32 + 1;
 }
 
-/* At least one output of whatever rules: two lists of distinct ids with their values, a bitmap, and
- * banned ids, which become a bitmap where they are many. */
+/* Room for the largest rules that one output can have: two lists of distinct ids with their values,
+ * a bitmap, and a list of banned ids. A long list of banned ids becomes a bitmap instead. */
 uint64_t rose_cuda_rules_bytes(uint32_t vocab)
 {
     const uint64_t most = ((uint64_t)4 * vocab + 2 * bitmap_words(vocab)) * sizeof(uint32_t) + 1024;
@@ -40,7 +41,8 @@ static bool reports(const rose_output_rules *r)
 
 rose_cuda_pick rose_cuda_pick_of(const rose_sampling *p, uint32_t pos)
 {
-    return (rose_cuda_pick){.inv_temperature = 1.0f / p->temperature, /* 0: infinite, greedy */
+    return (rose_cuda_pick){.inv_temperature =
+                                1.0f / p->temperature, /* infinity for temperature 0 */
                             .top_p = p->top_p,
                             .min_p = p->min_p,
                             .top_k = p->top_k,
@@ -52,12 +54,12 @@ rose_cuda_pick rose_cuda_pick_of(const rose_sampling *p, uint32_t pos)
 /* ---- a part: the outputs that go over together ---- */
 
 typedef struct part {
-    uint32_t first, end; /* outputs, those without rules among them */
+    uint32_t first, end; /* outputs [first, end), including those without rules */
     uint32_t n_changes, n_reports;
     uint64_t n_words;
 } part;
 
-/* Where the tables of a part lie, from its begin. */
+/* Offsets of the tables of a part. */
 typedef struct places {
     uint64_t changes, picks, outs, reports, words, end;
 } places;
@@ -85,7 +87,7 @@ static uint64_t words_of(const rose_output_rules *r, uint32_t vocab)
     return n + 2 * ((uint64_t)r->n_bias + r->n_seen);
 }
 
-/* As many outputs from p->first on as fit into `room` bytes. */
+/* Let the part hold as many outputs, from p->first on, as fit into `room` bytes. */
 static void measure(part *p, const rose_cuda *c, const rose_batch *b, uint32_t end, uint64_t room)
 {
     for (p->end = p->first; p->end < end; p->end++) {
@@ -110,7 +112,7 @@ static uint32_t put_words(uint32_t *words, uint32_t *used, const void *from, uin
     return at;
 }
 
-/* The ids that are allowed and not banned. */
+/* Write a bitmap of the ids that are allowed and not banned. */
 static uint32_t put_bitmap(uint32_t *words, uint32_t *used, const rose_output_rules *r,
                            uint32_t vocab)
 {
@@ -161,7 +163,8 @@ static rose_cuda_report report_of(const rose_output_rules *r, uint32_t row, uint
     return p;
 }
 
-/* Outputs are rows output - block of the logits. */
+/* Write the tables of a part. `block` is the first output of the block of logits: output i is row i
+ * - block. */
 static void fill(const part *p, const rose_cuda *c, const rose_cuda_step *step, uint32_t block,
                  uint8_t *to)
 {
@@ -184,13 +187,14 @@ static void fill(const part *p, const rose_cuda *c, const rose_cuda_step *step, 
     }
 }
 
-/* `from` is where the part lies on the device. */
+/* Launch the kernels of a part. `from` is the address of the part on the device. */
 static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *p, uint32_t block,
                           const uint8_t *from)
 {
     const rose_cuda_scratch *s = &c->scratch;
     const places at = place(p);
-    rose_cuda_launch l = {.stream = c->stream, .type = c->type}; /* the copy comes first */
+    /* Not a dependent launch: the kernel needs the copy before it. */
+    rose_cuda_launch l = {.stream = c->stream, .type = c->type};
     const rose_cuda_changes changes = {.logits = s->logits,
                                        .change = (const void *)(from + at.changes),
                                        .words = (const void *)(from + at.words),
@@ -224,8 +228,9 @@ static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *
     return e;
 }
 
-/* To the device. aside: while the step's graph runs, so that its end need not wait for the copy
- * engine; what the copy overwrites is of the step before, which must have ended. */
+/* Copy a part to the device. aside: on the second stream, while the step's graph runs, so that the
+ * step need not wait for the copy. The copy overwrites rules of the step before, so it first waits
+ * for the end of that step. */
 static cudaError_t copy_over(rose_cuda *c, const rose_cuda_slot *slot, uint64_t used,
                              uint64_t bytes, bool aside)
 {
@@ -252,8 +257,10 @@ cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32
 
     while (p.first < first + n && e == cudaSuccess) {
         measure(&p, c, step->batch, first + n, all - slot->rules_used);
-        if (p.end == p.first) { /* not even one: what lies there must have gone over first */
-            if (slot->rules_used == 0) return cudaErrorInvalidValue; /* not as planned */
+        /* The staging area is full: wait for its last copy, then start again at its beginning. */
+        if (p.end == p.first) {
+            /* Cannot happen: the plan has room for the rules of one output. */
+            if (slot->rules_used == 0) return cudaErrorInvalidValue;
             if ((e = rose_cuda_wait(c, c->staged)) != cudaSuccess) return e;
             slot->rules_used = 0;
             slot->rules_again = true;
@@ -271,7 +278,7 @@ cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32
     return e;
 }
 
-/* The step has ended: its entries are in host memory. */
+/* Call after the step has ended: its entries are then in host memory. */
 void rose_cuda_rules_deliver(const rose_cuda_slot *slot)
 {
     for (uint32_t i = 0; i < slot->n_deliveries; i++) {

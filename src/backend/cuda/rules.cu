@@ -1,16 +1,18 @@
-/* backend/cuda/rules.cu - what an output wants beyond sampling (rose_output_rules): its logits
- * changed before the sampler sees them, and a report of log-probabilities and ranks after it.
+/* backend/cuda/rules.cu - what outputs want beyond sampling (rose_output_rules): change_kernel
+ * changes logits before the sampler reads them, and report_kernel writes log-probabilities and
+ * ranks after it.
  *
- * changes: one block a row. The lists act one after the other, a barrier between them, each id by
- * one thread: every operation is a single fp32 rounding, in the order of backend.h, so the row is
- * the CPU's bit for bit. It goes to a row of its own, because the report is about the logits as the
- * model gave them.
+ * change_kernel: one block for each row. It applies the lists one after the other, with a barrier
+ * between them, and one thread handles an id. Every operation is a single fp32 rounding in the
+ * order that backend.h states, so the result has the same bits as on the CPU. The changed logits go
+ * to a row of their own, because the report is about the logits as the model gave them.
  *
- * reports: one block a row. exp(x - max) is summed in 64-bit units of 2^-40, which no order of
- * threads changes; its logarithm is taken in double. The n_top best: every thread knows the largest
- * rank key of its share (ids a block apart), a warp the largest of its threads; the winner's warp
- * looks for the next one in the winner's share. Bound: two reads of the row, then n_top rounds of
- * about a microsecond. */
+ * report_kernel: one block for each row. It sums exp(x - max) in 64-bit integers of 2^-40, so that
+ * the order of threads does not matter, and takes the logarithm in double. For the n_top best ids,
+ * each thread owns the ids that are THREADS apart and knows the largest rank key among them; each
+ * warp knows the largest of its threads. In each round the block takes the largest key, and the
+ * warp that owned it searches the owner's ids for the next one. (A rank key orders ids by logit,
+ * then by the lower id.) Bound: two reads of the row, then n_top rounds of about a microsecond. */
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -19,7 +21,7 @@ typedef unsigned long long u64;
 enum {
     THREADS = 1024,
     WARPS = THREADS / 32,
-    BATCH = 16 /* loads in flight */
+    BATCH = 16 /* loads in flight in one thread */
 };
 
 static_assert(WARPS == 32, "a warp reads what each warp left, one a lane");
@@ -40,7 +42,8 @@ static __device__ __forceinline__ u64 warp_sum(u64 v)
     return v;
 }
 
-/* BATCH logits of this thread from place `at`, THREADS apart; NaN beyond the end. */
+/* Load BATCH logits of this thread, THREADS apart, from index `at` on; NaN after the end of the
+ * row. */
 static __device__ __forceinline__ void load_batch(float v[BATCH], const float *x, uint32_t at,
                                                   uint32_t n)
 {
@@ -121,12 +124,12 @@ cudaError_t rose_cuda_changes_run(const rose_cuda_launch *at, const rose_cuda_ch
 /* ---- reports ---- */
 
 typedef struct row_stats {
-    u64 mass;        /* of exp(x - max), in units of 2^-40 */
-    u64 n_above;     /* logits above x of the id reported */
-    u64 best[WARPS]; /* each warp's largest rank key that is not taken yet */
+    u64 mass;        /* sum of exp(x - max), in units of 2^-40 */
+    u64 n_above;     /* number of logits above that of the reported id */
+    u64 best[WARPS]; /* each warp's largest rank key that has not been taken */
 } row_stats;
 
-/* What one pass over the row tells. Returns the thread's largest rank key. */
+/* Read the row once and fill *s. Returns the largest rank key of this thread. */
 static __device__ u64 read_row(const rose_cuda_reports &a, const float *x, float max, float own,
                                row_stats *s)
 {
@@ -157,7 +160,8 @@ static __device__ u64 read_row(const rose_cuda_reports &a, const float *x, float
     return best;
 }
 
-/* The best key below `taken` in its owner's share, to every lane of the owner's warp. */
+/* The largest key below `taken` among the ids of the thread that owned `taken`. All lanes of that
+ * thread's warp call this and get the result. */
 static __device__ u64 next_in_share(const rose_cuda_reports &a, const float *x, u64 taken)
 {
     const uint32_t first = ~(uint32_t)taken % THREADS;
@@ -181,7 +185,8 @@ static __global__ void __launch_bounds__(THREADS) report_kernel(const rose_cuda_
     uint32_t *ids = *a.ids;
     if (threadIdx.x == 0 && r.score_id != UINT32_MAX) ids[r.out] = a.sampled[r.out] = r.score_id;
     if (r.at == UINT32_MAX) return;
-    const float max = logit_of((uint32_t)(__ldcg(a.key + r.row) >> 32)); /* NaN: no number at all */
+    /* NaN if the row has no number. */
+    const float max = logit_of((uint32_t)(__ldcg(a.key + r.row) >> 32));
     const uint32_t id = r.score_id != UINT32_MAX ? r.score_id : __ldcg(ids + r.out);
     const float own = id < a.vocab ? __ldcg(x + id) : -INFINITY;
     u64 mine = read_row(a, x, max, own, &s);
@@ -193,7 +198,7 @@ static __global__ void __launch_bounds__(THREADS) report_kernel(const rose_cuda_
         const u64 taken = warp_max(s.best[threadIdx.x % 32]);
         const uint32_t top = ~(uint32_t)taken;
         if (threadIdx.x == 0) to[rank] = {top, rank, (float)((double)__ldcg(x + top) - norm)};
-        __syncthreads(); /* everybody has read s.best */
+        __syncthreads(); /* every warp has read s.best */
         if (warp == top % THREADS / 32) {
             const u64 next = next_in_share(a, x, taken);
             if (threadIdx.x == top % THREADS) mine = next;

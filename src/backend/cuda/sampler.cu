@@ -1,17 +1,19 @@
-/* backend/cuda/sampler.cu - the choice of one id from a row of logits: one block a row.
+/* backend/cuda/sampler.cu - chooses one id from each row of logits; one block for each row.
  *
- * The rule is that of backend.h (rose_sampling): temperature, min_p, top_k, top_p, then a walk by
- * ascending id to u * mass with u from Philox(seed, position). Greedy needs only the key that the
- * head left. Otherwise weights are w = exp((x - max) / T), and their mass is counted in units of
- * 2^-40, in 64-bit integers: sums do not depend on the order of threads and atomics, so neither
- * does the result. Weights under 2^-41 have no mass and are never chosen.
+ * The rule is that of backend.h (rose_sampling): temperature, min_p, top_k and top_p, then a walk
+ * by ascending id up to u * mass, where u is Philox(seed, position). Greedy needs only the key that
+ * the head GEMM wrote. Otherwise an id has the weight exp((x - max) / T). The mass of ids is the
+ * sum of their weights, counted in 64-bit integers of 2^-40. Such sums do not depend on the order
+ * of threads and atomics, so the result does not either. Weights under 2^-41 have no mass and are
+ * never chosen. A rank key orders ids by logit, then by the lower id.
  *
- * The usual way (a top_k up to 512, or a top_p that few ids fill): every thread takes the largest
- * of its share; the k-th of these, to 20 bits, is a lower bound for the k-th logit; what reaches
- * it, found in a second pass over the row, is a short list, on which ranks and masses are found by
- * comparing all with all. The other way, for any
- * parameters: cuts are found by digits of 11 bits of the rank key, with a histogram in shared
- * memory for each. */
+ * The quick way serves a top_k of up to 512, or a top_p that few ids reach. Every thread finds the
+ * largest logit among its ids. The k-th largest of these, to 20 bits, is a lower bound for the k-th
+ * largest logit. A second pass over the row lists the logits that reach the bound. Ranks and masses
+ * in this short list come from comparing each entry with all others.
+ *
+ * The general way serves all parameters. It finds each cut by digits of 11 bits of the rank key,
+ * with a histogram in shared memory for each digit. */
 #include <float.h>
 
 #include "backend/cuda/device.cuh"
@@ -22,12 +24,12 @@ typedef unsigned long long u64;
 enum {
     THREADS = 1024,
     BINS = 2048,
-    LIST = THREADS,    /* a thread each */
-    MOST_LISTED = 512, /* the largest top_k for the list */
-    FEW = 256,         /* ids tried first for top_p alone */
-    BATCH = 8,         /* loads in flight */
-    LONG_BATCH = 16,   /* the same in the usual way */
-    BOUND_BITS = 20    /* of a logit's order, for the bound of the list */
+    LIST = THREADS,    /* entries of the list, one for each thread */
+    MOST_LISTED = 512, /* the largest top_k that the quick way serves */
+    FEW = 256,         /* k of the quick way if only top_p is set */
+    BATCH = 8,         /* loads in flight in one thread */
+    LONG_BATCH = 16,   /* the same in the quick way */
+    BOUND_BITS = 20    /* leading bits of a logit's order that the bound of the list uses */
 };
 
 #define UNIT 1099511627776.0f /* 2^40 */
@@ -36,7 +38,7 @@ typedef struct work {
     const float *x;
     uint32_t vocab;
     float max, inv_temperature, min_p;
-    u64 floor; /* rank keys below are dropped */
+    u64 floor; /* ids with a smaller rank key are dropped */
 } work;
 
 typedef struct memory {
@@ -64,7 +66,7 @@ static __device__ __forceinline__ float philox_uniform(uint64_t seed, uint32_t p
     return (float)(c0 >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
 }
 
-/* Of a logit that may be chosen, in units of 2^-40; weights under min_p have none. */
+/* The mass of a logit, in units of 2^-40. A weight under min_p has no mass. */
 static __device__ __forceinline__ u64 mass_at(const work &w, float x)
 {
     float weight = exp_fast((x - w.max) * w.inv_temperature);
@@ -72,20 +74,21 @@ static __device__ __forceinline__ u64 mass_at(const work &w, float x)
     return (u64)__float2ull_rn(weight * UNIT);
 }
 
-/* Rank keys under the floor have none. */
+/* The mass of the id with this rank key. Keys under the floor have no mass. */
 static __device__ __forceinline__ u64 mass_of(const work &w, u64 key)
 {
     if (key == 0 || key < w.floor) return 0;
     return mass_at(w, logit_of((uint32_t)(key >> 32)));
 }
 
-/* The rank key of id i; 0 for NaN and -inf. */
+/* The rank key of id i; 0 for NaN and -inf, which are never chosen. */
 static __device__ __forceinline__ u64 key_of(float x, uint32_t i)
 {
     return x > -INFINITY ? rank_key(x, i) : 0;
 }
 
-/* BATCH logits of this thread from place `at`, THREADS apart; NaN beyond the end. */
+/* Load BATCH logits of this thread, THREADS apart, from index `at` on; NaN after the end of the
+ * row. */
 static __device__ __forceinline__ void load_batch(float v[BATCH], const work &w, uint32_t at)
 {
 #pragma unroll
@@ -100,7 +103,7 @@ static __device__ __forceinline__ u64 sum_warp(u64 v)
     return v;
 }
 
-/* Sum over the block, to every thread. m->scan is read up to the next barrier. */
+/* The sum over the block; every thread gets it. Threads read m->scan until the next barrier. */
 static __device__ u64 block_sum(memory *m, u64 v)
 {
     v = sum_warp(v);
@@ -125,8 +128,8 @@ static __device__ u64 total_mass(const work &w, memory *m)
     return block_sum(m, sum);
 }
 
-/* The first bin, in ascending order, at which the running sum of m->mass reaches need (which the
- * total does); leaves it in m->found_digit and the sum before it in m->found_before. */
+/* Find the first bin at which the running sum of m->mass reaches `need`; the total does reach it.
+ * m->found_digit gets the bin, and m->found_before the sum of the bins before it. */
 static __device__ void find_bin(memory *m, u64 need)
 {
     const int per = BINS / THREADS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -153,7 +156,7 @@ static __device__ void find_bin(memory *m, u64 need)
     __syncthreads();
 }
 
-/* ---- the usual way ---- */
+/* ---- the quick way ---- */
 
 static __device__ u64 target_of(u64 total, const rose_cuda_pick &p)
 {
@@ -168,7 +171,8 @@ static __device__ __forceinline__ u64 need_of(float top_p, u64 total)
     return need > 0 ? need : 1;
 }
 
-/* LONG_BATCH logits of this thread from place `at`, THREADS apart; NaN beyond the end. */
+/* Load LONG_BATCH logits of this thread, THREADS apart, from index `at` on; NaN after the end of
+ * the row. */
 static __device__ __forceinline__ void load_long(float v[LONG_BATCH], const work &w, uint32_t at)
 {
     const float *x = w.x + at;
@@ -183,8 +187,8 @@ static __device__ __forceinline__ void load_long(float v[LONG_BATCH], const work
         v[i] = at + i * THREADS < w.vocab ? __ldcg(x + i * THREADS) : NAN;
 }
 
-/* A logit that the best k reach, and not many more; -FLT_MAX where fewer than k threads have any.
- * with_mass: also the mass of all. */
+/* A bound that at least k logits reach, and not many more than k; -FLT_MAX if fewer than k threads
+ * have a logit above -inf. with_mass: *total gets the mass of all ids. */
 static __device__ float lower_bound(const work &w, memory *m, uint32_t k, bool with_mass,
                                     u64 *total)
 {
@@ -195,7 +199,7 @@ static __device__ float lower_bound(const work &w, memory *m, uint32_t k, bool w
         load_long(v, w, at);
 #pragma unroll
         for (int i = 0; i < LONG_BATCH; i++)
-            best = fmaxf(best, v[i]); /* passes NaN over */
+            best = fmaxf(best, v[i]); /* fmaxf ignores NaN */
         if (with_mass)
 #pragma unroll
             for (int i = 0; i < LONG_BATCH; i++)
@@ -212,19 +216,20 @@ static __device__ float lower_bound(const work &w, memory *m, uint32_t k, bool w
     return bound > order_of(-INFINITY) ? logit_of(bound) : -FLT_MAX;
 }
 
-/* What reaches `least`, in any order. False: too many for a list. */
+/* List all logits that reach `least`, in any order. False if they do not fit the list. */
 static __device__ bool make_list(const work &w, memory *m, float least)
 {
     if (threadIdx.x == 0) m->n_list = 0;
     __syncthreads();
     for (uint32_t at = threadIdx.x; at < w.vocab; at += LONG_BATCH * THREADS) {
         float v[LONG_BATCH];
-        uint32_t reach = 0; /* a bit a logit */
+        uint32_t reach = 0; /* bit i: logit i of the batch reaches `least` */
         load_long(v, w, at);
 #pragma unroll
         for (int i = 0; i < LONG_BATCH; i++)
             reach |= (uint32_t)(v[i] >= least) << i;
-        for (; reach != 0; reach &= reach - 1) { /* one copy of what is rarely run */
+        /* A loop, not LONG_BATCH copies of code that rarely runs. */
+        for (; reach != 0; reach &= reach - 1) {
             const int which = __ffs((int)reach) - 1;
             float x = v[0];
 #pragma unroll
@@ -238,9 +243,9 @@ static __device__ bool make_list(const work &w, memory *m, float least)
     return m->n_list <= LIST;
 }
 
-/* Among the listed ids: the best k, of these the best whose mass reaches need (0: top_p of theirs).
- * False: their mass does not reach need. An id's comparisons are shared by as many lanes of a warp
- * as there are. */
+/* Choose among the listed ids. Keep the best k; of these, keep the best whose mass reaches `need`
+ * (0: top_p of the mass of the k). False if the list's mass does not reach `need`. Several lanes of
+ * a warp share the comparisons of one id: as many as there are threads for. */
 static __device__ bool pick_listed(const work &w, memory *m, const rose_cuda_pick &p, uint32_t k,
                                    u64 need, uint32_t *id)
 {
@@ -250,7 +255,7 @@ static __device__ bool pick_listed(const work &w, memory *m, const rose_cuda_pic
         lanes *= 2;
     const uint32_t me = threadIdx.x / lanes, part = threadIdx.x % lanes;
     const u64 key = me < n ? m->list[me] : 0, mass = mass_of(w, key);
-    u64 before = 0, upto = 0; /* of lower ids, which are larger in the key's complement */
+    u64 before = 0, upto = 0; /* upto: the mass of lower ids, whose keys have larger low words */
 
     if (me < n && part == 0) m->mass[me] = mass;
     if (threadIdx.x == 0) m->id = UINT32_MAX;
@@ -264,7 +269,7 @@ static __device__ bool pick_listed(const work &w, memory *m, const rose_cuda_pic
         rank += __shfl_xor_sync(ROSE_ALL_LANES, rank, o);
         before += __shfl_xor_sync(ROSE_ALL_LANES, before, o);
     }
-    const bool first = me < n && part == 0; /* of the lanes of an id: it speaks for them */
+    const bool first = me < n && part == 0; /* one lane acts for all lanes of the id */
     bool kept = rank < k;
     const u64 total = block_sum(m, kept && first ? mass : 0);
     if (total < need) return false;
@@ -283,7 +288,7 @@ static __device__ bool pick_listed(const work &w, memory *m, const rose_cuda_pic
     return true;
 }
 
-/* False: this row is not of the usual kind. */
+/* Try the quick way. False if it cannot serve this row. */
 static __device__ bool sample_quick(const work &w, memory *m, const rose_cuda_pick &p,
                                     bool by_count, uint32_t k, uint32_t *id)
 {
@@ -293,10 +298,10 @@ static __device__ bool sample_quick(const work &w, memory *m, const rose_cuda_pi
                                                  by_count ? 0 : need_of(p.top_p, total), id);
 }
 
-/* ---- the other way ---- */
+/* ---- the general way ---- */
 
-/* The key down to which the best must be kept for their number (by_mass: their mass) to reach need.
- * 0 if all together do not reach it. */
+/* The smallest rank key to keep, so that the number of kept ids (by_mass: their mass) reaches
+ * `need`. 0 if all ids together do not reach it. */
 static __device__ u64 select_rank(const work &w, memory *m, bool by_mass, u64 need)
 {
     static const int shifts[6] = {53, 42, 32, 21, 10, 0}, widths[6] = {11, 11, 10, 11, 11, 10};
@@ -315,7 +320,7 @@ static __device__ u64 select_rank(const work &w, memory *m, bool by_mass, u64 ne
                 const u64 key = key_of(x[i], at + i * THREADS);
                 if (key == 0 || key < w.floor || (key & mask) != prefix) continue;
                 const u64 v = by_mass ? mass_of(w, key) : 1;
-                /* the best bin first */
+                /* bins in descending order of keys */
                 if (v != 0) atomicAdd(&m->mass[bins - 1 - ((key >> shifts[pass]) & (bins - 1))], v);
             }
         }
@@ -333,12 +338,14 @@ static __device__ u64 select_rank(const work &w, memory *m, bool by_mass, u64 ne
         prefix |= bin << shifts[pass];
         mask |= (u64)(bins - 1) << shifts[pass];
         __syncthreads();
-        if (!by_mass && have + held == need) return prefix; /* the bin as a whole */
+        /* Exactly all ids of this bin are needed. */
+        if (!by_mass && have + held == need) return prefix;
     }
     return prefix;
 }
 
-/* Each thread sums a stretch of ids; the one whose stretch holds the target walks it. */
+/* Walk by ascending id. Each thread first sums a stretch of ids; then the thread whose stretch
+ * contains the target walks through it. */
 static __device__ uint32_t walk_row(const work &w, memory *m, const rose_cuda_pick &p)
 {
     const uint32_t per = (w.vocab + THREADS - 1) / THREADS;

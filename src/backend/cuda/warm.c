@@ -1,8 +1,10 @@
-/* backend/cuda/warm.c - a few steps before the first real one. The runtime loads a kernel when it
- * is first launched, which takes host and device memory and up to a millisecond; graphs have theirs
- * since they were captured, and the steps here load what prompts, reports and rules use. They write
- * token 0 into the first pages, which nobody owns yet; what lies in a page that is not in use has
- * no effect (docs/NUMERICS.md). */
+/* backend/cuda/warm.c - the warm-up: a few steps before the first real one.
+ *
+ * The CUDA runtime loads a kernel when it is first launched. This takes host and device memory and
+ * up to a millisecond. The kernels of captured graphs are already loaded; these steps load the
+ * kernels of prompts, reports and rules. The steps write K and V of token 0 into the first pages,
+ * which no sequence owns yet. The content of a page that is not in use has no effect
+ * (docs/NUMERICS.md). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +19,7 @@ typedef struct warm {
     rose_err *err;
 } warm;
 
-/* The last row wants all that there is. */
+/* The last row asks for rules and for a report, so that every kernel after the head runs. */
 static rose_status run(warm *w, rose_batch *b)
 {
     static const uint32_t banned[] = {0};
@@ -42,7 +44,7 @@ static rose_status run(warm *w, rose_batch *b)
     return st == ROSE_OK ? w->ops->collect(w->c, ticket, &result, w->err) : st;
 }
 
-/* A step of about n_rows rows, in as few sequences as hold them. */
+/* Run a step of about n_rows rows, in as few sequences as possible. */
 static rose_status warm_rows(warm *w, uint32_t n_rows)
 {
     const rose_memory_plan *p = &w->c->plan;
@@ -65,7 +67,7 @@ static rose_status warm_rows(warm *w, uint32_t n_rows)
 
 rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
 {
-    static const uint32_t sizes[] = {1, 20, 300, 3072}; /* of each family of kernels one */
+    static const uint32_t sizes[] = {1, 20, 300, 3072}; /* one size for each family of kernels */
     const rose_memory_plan *p = &c->plan;
     warm w = {.c = c, .err = err};
     rose_status st = rose_backend_cuda(&w.ops, err);
@@ -79,7 +81,7 @@ rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
         w.pages[i] = i;
     for (size_t i = 0; st == ROSE_OK && i < sizeof sizes / sizeof *sizes; i++)
         st = warm_rows(&w, sizes[i]);
-    c->slots[c->ticket % ROSE_CUDA_SLOTS].n_outputs = 0; /* no step may begin with their ids */
+    c->slots[c->ticket % ROSE_CUDA_SLOTS].n_outputs = 0; /* no later step may refer to these ids */
     free(w.zeros);
     free(w.pages);
     free(w.first);

@@ -1,10 +1,12 @@
-/* backend/cuda/wide_walk.h - the order in which the blocks of a persistent matrix kernel take
- * tiles, and that of the outputs in its copy of the weights. Plain C: for the kernels
- * (linear_wide.cuh and what includes it) and tests/backend/test_walk.c.
+/* backend/cuda/wide_walk.h - two orders: that in which the blocks of a persistent GEMM kernel take
+ * their tiles, and that of the outputs in the kernel's copy of the weights. Plain C, for the
+ * kernels (linear_wide.cuh and the files that include it) and for tests/backend/test_walk.c.
  *
- * Tiles of rows go in groups small enough for the L2; within a group, all rows of one column of
- * outputs, then the next column. So the blocks at work have few columns and many rows, the rows
- * stay in the L2, and the weights come from memory once for each group. */
+ * A tile is a part of the output matrix: some rows x some outputs. Tiles with the same rows form a
+ * row of tiles, tiles with the same outputs a column. Row tiles are divided into groups that fit
+ * the L2. Within a group the walk takes all row tiles of the first column, then all of the next
+ * column. The blocks that run at the same time therefore work on few columns and many rows. The
+ * rows stay in the L2, and the weights are read from memory once for each group. */
 #ifndef ROSE_BACKEND_CUDA_WIDE_WALK_H
 #define ROSE_BACKEND_CUDA_WIDE_WALK_H
 
@@ -16,29 +18,33 @@
 #define ROSE_BOTH static inline
 #endif
 
-/* Where output n lies among the columns of the products. Of each 8 columns a lane t of a row has 2
- * t and 2 t + 1: so that its four of each 16 are neighbours, column 8 q + 2 t + e is output 4 t + 2
- * q + e. K and V, from output `kv` on (a multiple of 16), stay where they are: a lane's values are
- * then its 16 bytes of a page (wide_epilogue.cuh). */
+/* The column of wgmma's result that holds output n. In each 8 columns, lane t of a row holds
+ * columns 2 t and 2 t + 1. The four values that a lane holds in each 16 columns should be
+ * neighbours, so column 8 q + 2 t + e is output 4 t + 2 q + e. K and V, the outputs from `kv` on (a
+ * multiple of 16), keep their order: a lane's values are then its 16 bytes of a page
+ * (wide_epilogue.cuh). */
 ROSE_BOTH uint32_t wide_column(uint32_t n, uint32_t kv)
 {
     return n < kv ? n / 16 * 16 + n / 2 % 2 * 8 + n % 16 / 4 * 2 + n % 2 : n;
 }
 
-enum { WIDE_GROUP_BYTES = 8 << 20 /* of rows: of the L2's 50 MB, beside weights and outputs */ };
+/* Bytes of rows in a group. The L2 has 50 MB and also holds weights and outputs. */
+enum { WIDE_GROUP_BYTES = 8 << 20 };
 
 typedef struct wide_walk {
-    uint32_t n;              /* tiles */
+    uint32_t n;              /* number of tiles */
     uint32_t n_rows, n_cols; /* n = n_rows * n_cols */
-    uint32_t group;          /* tiles of rows in a group; the last group may have fewer */
-    uint32_t period;         /* tiles, whole columns, after which rows shift by one; 0: never */
+    uint32_t group;          /* row tiles in a group; the last group may have fewer */
+    /* After this many tiles (whole columns) the order of the rows shifts by one; 0: it never
+     * shifts. */
+    uint32_t period;
 } wide_walk;
 
 typedef struct wide_tile_place {
     uint32_t row, col; /* in tiles */
 } wide_tile_place;
 
-/* rows, n_out >= 1; row_bytes: of one row of the batch. */
+/* rows and n_out are at least 1. row_bytes: the size of one row of the batch. */
 ROSE_BOTH wide_walk wide_walk_of(uint32_t rows, uint32_t tile_rows, uint32_t n_out,
                                  uint32_t tile_outputs, uint64_t row_bytes)
 {
@@ -52,9 +58,9 @@ ROSE_BOTH wide_walk wide_walk_of(uint32_t rows, uint32_t tile_rows, uint32_t n_o
     return w;
 }
 
-/* For blocks that take tiles `blocks` apart, of which some rows have less to do: where a block
- * would have the same rows of tiles over and over, it has the next ones each time. Not of several
- * groups. */
+/* For blocks that take every `blocks`-th tile, if some row tiles have less work than others. A
+ * block that would always meet the same row tile gets the next one each time instead. Only if there
+ * is a single group. */
 ROSE_BOTH void wide_turn_rows(wide_walk *w, uint32_t blocks)
 {
     uint32_t a = blocks, b = w->n_rows, rest;
@@ -66,7 +72,7 @@ ROSE_BOTH void wide_turn_rows(wide_walk *w, uint32_t blocks)
     w->period = w->group == w->n_rows ? blocks / a * w->n_rows : 0;
 }
 
-/* Of tile at < n. */
+/* The place of tile number `at`, at < n. */
 ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
 {
     const uint32_t whole = w->group * w->n_cols, group = at / whole, rest = at - group * whole;
@@ -77,7 +83,7 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
     return p;
 }
 
-/* The same behind wide_turn_rows. */
+/* The same after wide_turn_rows. */
 ROSE_BOTH wide_tile_place wide_place_by_turns(const wide_walk *w, uint32_t at)
 {
     wide_tile_place p = wide_place(w, at);
@@ -85,50 +91,58 @@ ROSE_BOTH wide_tile_place wide_place_by_turns(const wide_walk *w, uint32_t at)
     return p;
 }
 
-/* How the blocks of a kernel take the tiles of a walk. Of the first `by_turns` block b takes b, b +
- * blocks and so on. Where these are not all, the tiles behind them, more than there are blocks and
- * fewer than twice as many, would not come out even, and are shared out as one row of chunks of k,
- * tile after tile, of which each block takes an equal part ("stream-K": Osama and others,
- * arXiv:2301.03598). A part is no shorter than a tile, so a tile is of two blocks at most.
+/* How the blocks of a kernel divide the tiles of a walk.
  *
- * Chunks are added in order (docs/NUMERICS.md), so block b + 1 needs the sum that block b has when
- * its part ends. Therefore a block begins with the tile in which its part ends, and hands the sum
- * on; and ends with the tile in which its part begins. Nobody waits for long: a block that hands on
- * fewer chunks than the one before has a whole tile between. A block keeps its multiprocessor while
- * it waits, so none waits for ever as long as block b is started no later than b + 1: blocks are
- * started in order, which CUDA does not promise and GPUs do. */
+ * The first `by_turns` tiles are taken in turns: block b takes tiles b, b + blocks, and so on. If
+ * the number of tiles is not a multiple of the number of blocks, the last `shared` tiles are
+ * divided differently: all their chunks of k form one long row, tile after tile, and each block
+ * takes an equal part of it. (This is stream-K: Osama and others, arXiv:2301.03598.) There are more
+ * shared tiles than blocks and fewer than twice as many. A part is thus at least as long as a tile,
+ * so at most two blocks compute one tile.
+ *
+ * Chunks are added in order (docs/NUMERICS.md). Block b + 1 therefore continues with the sum that
+ * block b has at the end of its part. A block begins with the tile in which its part ends, and
+ * hands on the sum. It ends with the tile in which its part begins, and continues the sum that it
+ * was handed. Waits are short: a block that hands on fewer chunks than the block before has a whole
+ * tile to compute in between.
+ *
+ * A waiting block keeps its SM. There is no deadlock as long as block b starts no later than block
+ * b + 1. GPUs start blocks in that order, although CUDA does not promise it. */
 typedef struct wide_shares {
-    uint32_t blocks, chunks; /* of a tile */
-    uint32_t by_turns;       /* where there is more, a multiple of blocks */
-    uint32_t shared;         /* tiles behind them: none, or blocks < shared < 2 blocks */
-    uint32_t each, over;     /* their chunks in a part; in the first `over` parts one more */
+    uint32_t blocks, chunks; /* chunks: chunks of k in one tile */
+    uint32_t by_turns;   /* tiles taken in turns; a multiple of blocks if there are shared tiles */
+    uint32_t shared;     /* shared tiles: 0, or blocks < shared < 2 blocks */
+    uint32_t each, over; /* chunks of a block's part; the first `over` blocks have one more */
 } wide_shares;
 
-/* What handing on a sum and going on with one costs, in chunks: where it gains no more, tiles are
- * not shared (FC2 of GPT-2 on an H100, 2026-11-23). */
+/* The cost of handing a sum from block to block, in chunks. If sharing tiles gains no more than
+ * that, tiles are not shared (FC2 of GPT-2 on an H100, 2026-11-23). */
 enum { WIDE_SHARING = 2 };
 
-/* What a block does: `n` turns. */
+/* The work of one block: n turns, each of which is a tile or a part of a tile. */
 typedef struct wide_turns {
     uint32_t n;
-    uint32_t head;  /* chunks of turn 0, whose sum is handed on; 0: it is a whole tile */
-    uint32_t tail;  /* chunks of the last turn, which goes on with a sum; 0: likewise */
-    uint32_t taken; /* turns of the first `by_turns` tiles */
-    uint32_t first; /* behind them, whole tiles from there on, if there are any */
+    /* Chunks of turn 0, whose sum goes to the next block; 0: turn 0 is a whole tile. */
+    uint32_t head;
+    /* Chunks of the last turn, which continues the sum of the block before; 0: the last turn is a
+     * whole tile. */
+    uint32_t tail;
+    uint32_t taken; /* turns among the first `by_turns` tiles */
+    uint32_t first; /* the first whole tile among the shared ones, if the block has any */
 } wide_turns;
 
-/* Chunks from `chunk` on of a tile. */
+/* Chunks [chunk, chunk + n) of a tile. */
 typedef struct wide_part {
     uint32_t tile, chunk, n;
 } wide_part;
 
-/* Chunks of the block that has most. */
+/* Chunks of the block that has the most. */
 ROSE_BOTH uint32_t wide_most(const wide_shares *s)
 {
     return (s->by_turns + s->blocks - 1) / s->blocks * s->chunks + s->each + (s->over > 0);
 }
 
-/* tiles, blocks, chunks >= 1. share: where that gains. */
+/* tiles, blocks and chunks are at least 1. share: share tiles if that gains. */
 ROSE_BOTH wide_shares wide_shares_of(uint32_t tiles, uint32_t blocks, uint32_t chunks, int share)
 {
     wide_shares none, s;
@@ -145,10 +159,10 @@ ROSE_BOTH wide_shares wide_shares_of(uint32_t tiles, uint32_t blocks, uint32_t c
     return wide_most(&s) + WIDE_SHARING < wide_most(&none) ? s : none;
 }
 
-/* Where tiles are shared, a tile of one row is `group` tiles behind its neighbour, which is group *
- * blocks / shared blocks. If that is about a whole number, both are at the same chunk at the same
- * time, and the rows come from memory once: FC2 of GPT-2, 5632 rows 1 %, 6144 and 6656 5 % (H100,
- * 2026-11-23). */
+/* Choose the size of a group for shared tiles. Two neighbouring tiles of one row of tiles are
+ * `group` tiles apart, which is group * blocks / shared blocks. If that is nearly a whole number,
+ * both tiles reach the same chunk at the same time, and their rows are read from memory only once.
+ * For FC2 of GPT-2 this gains 1 % with 5632 rows and 5 % with 6144 and 6656 (H100, 2026-11-23). */
 ROSE_BOTH void wide_group_shared(wide_walk *w, const wide_shares *s)
 {
     const uint32_t most = 2 * w->group < w->n_rows ? 2 * w->group : w->n_rows;
@@ -162,7 +176,7 @@ ROSE_BOTH void wide_group_shared(wide_walk *w, const wide_shares *s)
     }
 }
 
-/* Of block b < s->blocks. */
+/* The turns of block b, b < s->blocks. */
 ROSE_BOTH wide_turns wide_turns_of(const wide_shares *s, uint32_t b)
 {
     wide_turns t;
@@ -177,11 +191,11 @@ ROSE_BOTH wide_turns wide_turns_of(const wide_shares *s, uint32_t b)
     return t;
 }
 
-/* Turn i < t->n. */
+/* Turn i of block b, i < t->n. */
 ROSE_BOTH wide_part wide_part_of(const wide_shares *s, const wide_turns *t, uint32_t b, uint32_t i)
 {
     wide_part p;
-    const uint32_t j = i - (t->head > 0); /* of whole tiles */
+    const uint32_t j = i - (t->head > 0); /* number of the turn among whole tiles */
     p.chunk = 0;
     p.n = s->chunks;
     if (t->head > 0 && i == 0) {
@@ -199,25 +213,28 @@ ROSE_BOTH wide_part wide_part_of(const wide_shares *s, const wide_turns *t, uint
     return p;
 }
 
-/* Where a block keeps the weights of a column and rows go past them (linear_stationary.cuh). Where
- * there are no more columns than blocks, each column has `slices` blocks, which take its rows by
- * turns, so that all blocks are at about the same rows; blocks that are left over take the last
- * rows, `tail`, of `shared` columns each, three at most: of more, each would bring its weights for
- * too few rows. Where there are more columns, a block has one after the other and `slices` is 0. */
+/* The walk of linear_stationary.cuh, where a block keeps the weights of a column while rows pass.
+ *
+ * With at least as many blocks as columns, each column has `slices` blocks. They take its row tiles
+ * in turns, so that all blocks work on about the same rows. Each block that is left over takes the
+ * last `tail` row tiles of `shared` columns. `shared` is at most three: with more columns, such a
+ * block would load weights for too few rows. With fewer blocks than columns, a block has one column
+ * after the other, and `slices` is 0. */
 typedef struct column_walk {
     uint32_t n_rows, n_cols; /* in tiles */
     uint32_t slices, tail, shared;
-    uint32_t blocks; /* that have any */
+    uint32_t blocks; /* blocks that have any tile */
 } column_walk;
 
-/* The tiles of a block from (row, col) on: rows from `first` on by `step`, for each column. */
+/* The tiles that a block still has, from (row, col) on. In each column it takes row tiles first,
+ * first + step, ... */
 typedef struct column_tiles {
-    uint32_t row, first, step, rows; /* rows, cols: the ends */
+    uint32_t row, first, step, rows; /* rows and cols are exclusive ends */
     uint32_t col, col_step, cols;
-    uint32_t turn; /* columns that the block has had before */
+    uint32_t turn; /* columns that the block has finished */
 } column_tiles;
 
-/* rows, n_out, blocks >= 1. */
+/* rows, n_out and blocks are at least 1. */
 ROSE_BOTH column_walk column_walk_of(uint32_t rows, uint32_t tile_rows, uint32_t n_out,
                                      uint32_t tile_outputs, uint32_t blocks)
 {
@@ -240,7 +257,7 @@ ROSE_BOTH column_walk column_walk_of(uint32_t rows, uint32_t tile_rows, uint32_t
     return w;
 }
 
-/* Of block b < w->blocks. */
+/* The tiles of block b, b < w->blocks. */
 ROSE_BOTH column_tiles column_tiles_of(const column_walk *w, uint32_t b)
 {
     column_tiles t;
@@ -267,7 +284,7 @@ ROSE_BOTH column_tiles column_tiles_of(const column_walk *w, uint32_t b)
     return t;
 }
 
-/* To the next, of which there may be none. The first is always one. */
+/* Go to the next tile. There may be none (column_there); the first tile always exists. */
 ROSE_BOTH void column_next(column_tiles *t)
 {
     t->row += t->step;
@@ -282,7 +299,7 @@ ROSE_BOTH int column_there(const column_tiles *t)
     return t->col < t->cols;
 }
 
-/* Tiles of the block that has most: the first. */
+/* Tiles of the block that has the most, which is block 0. */
 ROSE_BOTH uint32_t column_most(const column_walk *w)
 {
     const uint32_t rows = w->n_rows - w->tail, slices = w->slices > 0 ? w->slices : 1;

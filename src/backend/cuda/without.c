@@ -1,5 +1,5 @@
-/* backend/cuda/without.c - the names of what can be left out (rose_cuda_without in kernels.h). Any
- * thread. */
+/* backend/cuda/without.c - the names of the optimisations that can be left out (rose_cuda_without
+ * in kernels.h). Threads: any. */
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +44,8 @@ static rose_status refuse(const char *name, size_t length, rose_err *err)
     for (size_t i = 0; i < N_NAMES && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "",
                                  g_names[i].name);
-    return rose_fail(err, ROSE_E_UNSUPPORTED, "cuda-without: no %.*s; there are %s",
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "cuda-without '%.*s': expected none, all, or some of %s",
                      length < 40 ? (int)length : 40, name, names);
 }
 
