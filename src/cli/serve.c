@@ -101,8 +101,8 @@ static size_t flags_rows(serve_flags *f, rose_opt *rows)
         ROSE_ROW_U32("port", &f->port, "N", 0, 65535,
                      "port to listen on; 0 takes a free one and logs it"),
         ROSE_ROW_LIST("served-model-name", &f->served_model_names, "NAME",
-                      "name of the model in the API; of several, requests may use any and replies "
-                      "have the first",
+                      "name of the model in the API; with several names, requests may use any and "
+                      "replies have the first",
                       .unset = "the folder's name"),
         ROSE_ROW_CHOICE("chat-template", &f->chat_template, "plain",
                         "how chat messages become a prompt",
