@@ -7,9 +7,9 @@
 
 #include <stdint.h>
 
-/* Raises the soft limit of descriptors (ulimit -n) to n, or as far as the hard limit allows; returns
- * the limit that holds now. Shells set a low soft limit for the sake of programs that use select(),
- * which this one does not. */
+/* Raises the soft limit of descriptors (ulimit -n) to n, or as far as the hard limit allows;
+ * returns the limit that holds now. Shells set a low soft limit for the sake of programs that use
+ * select(), which this one does not. */
 uint64_t rose_fds_raise(uint32_t n);
 
 /* Makes room for descriptors 0 .. n - 1, or as many of them as the limit allows (and at most
