@@ -4,18 +4,19 @@
  * once; what arrives goes to a bounded lookahead. When that is full, or the client has ended its
  * sending side, reading turns into an edge-triggered probe for errors.
  *
- * A client that has ended its sending side (`printf ... | nc -N`, some proxies) still reads: it
- * gets its reply, and cost nothing if it had left. Whether it has is not in the FIN that came,
- * which close() sends as well as shutdown(SHUT_WR). It counts as gone as soon as one of these says
+ * A client that has ended its sending side (`printf ... | nc -N`, some proxies) may still read, so
+ * it gets its replies. The FIN that came does not say whether it reads: close() sends the same FIN
+ * as shutdown(SHUT_WR). The client counts as gone, and its work is cancelled, if one of these says
  * so:
- *   - recv, send or poll finds an error or a hang-up: a closed socket answers the first bytes of a
- *     reply with a reset, so a stream ends after one token more; a client that closes with bytes
- *     unread resets at once; a Unix socket tells the two apart;
- *   - the kernel, if the client runs on this machine: peer.c, asked again while the reply is due;
- *   - TCP keep-alive probes: they are answered with a reset when the client's kernel has forgotten
- *     the closed socket, on Linux after a minute.
- * So only a reply that is not streamed, to a client on another machine, is computed for that minute
- * at most in vain.
+ *   - recv, send or poll reports an error or a hang-up. A closed socket answers the first bytes of
+ *     a reply with a reset, so a stream ends about one token later. A client that closes with
+ *     unread bytes resets at once. A Unix socket hangs up at once.
+ *   - the kernel, if the client runs on this machine. peer.c asks it several times while the reply
+ *     is due.
+ *   - TCP keep-alive probes. The client's kernel forgets a closed socket (Linux: after a minute),
+ *     and then answers a probe with a reset.
+ * So work for a client that left goes on for at most about 70 seconds, and only if the reply is
+ * not streamed and the client ran on another machine.
  *
  * Sending: one send(2) at the end of the turn; the write event is armed only while the socket is
  * full, so a stream that is read costs no epoll_ctl. MSG_NOSIGNAL: SIGPIPE needs no handling.
@@ -166,16 +167,16 @@ static size_t unparsed(const rose_http_conn *c)
     return c->ahead.len - c->ahead_off;
 }
 
-/* Asks the kernel whether the client has closed its socket. The first answer may come too early:
- * close() sends its FIN before it lets the socket go. So it is asked again soon, then ever less
- * often, until the reply is sent. */
+/* Asks the kernel whether the client has closed its socket. The first answer may come too early,
+ * because close() sends its FIN before it lets the socket go. So the question is repeated after
+ * 20 ms, 40 ms and so on up to once a second, until the reply is sent. */
 static void ask_peer(rose_http_conn *c)
 {
     enum { FIRST_MS = 20, MOST_MS = 1000 };
     const http_peer before = c->peer;
     c->peer = rose_http_peer_ask(c->fd);
     if (c->peer == HTTP_PEER_CLOSED || (c->peer == HTTP_PEER_REMOTE && before == HTTP_PEER_OPEN)) {
-        rose_http_conn_doom(c); /* closed; or closed a while ago, and forgotten */
+        rose_http_conn_doom(c); /* a socket that was open and is no longer found is closed, too */
     } else if (c->peer == HTTP_PEER_OPEN) {
         c->peer_wait_ms = c->peer_wait_ms == 0 ? FIRST_MS : 2 * c->peer_wait_ms;
         if (c->peer_wait_ms > MOST_MS) c->peer_wait_ms = MOST_MS;
@@ -192,7 +193,7 @@ static void keep_alive_probes(const rose_http_conn *c)
     setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
 }
 
-/* The client sends nothing more, but a reply to it may be due: see the head of this file. */
+/* The client sends nothing more, but a reply to it is due: see the head of this file. */
 static void watch_half_closed(rose_http_conn *c)
 {
     if (!c->half_closed || c->state != CONN_BUSY || c->read_deadline != 0) return;

@@ -3,9 +3,9 @@
  * A server on a loopback address trusts every program of its machine, and a web browser is one of
  * them. By DNS rebinding a web page can give its own name the address 127.0.0.1; the browser then
  * takes this server for the page's own site, and lets the page read replies. The browser still
- * sends the page's name in Host. So a server that listens on a loopback address accepts only names
- * that stand for this machine, and what --allowed-hosts adds. A literal address is no such name:
- * for a page to have it as its own, the page must come from there. */
+ * sends the page's name in Host. So a server that listens on a loopback address accepts only
+ * "localhost", loopback addresses, its own --host, the address that the client has connected to,
+ * and what --allowed-hosts adds. None of these can be the rebound name of a foreign page. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -90,7 +90,8 @@ bool rose_http_host_listed(const rose_opt_list *list, const char *host, size_t l
     return false;
 }
 
-/* The address to which the client has connected: what a probe that knows no name asks for. */
+/* Whether it is the address to which the client has connected. Health probes that know no name put
+ * it into Host. */
 static bool is_own_address(int fd, name a)
 {
     struct sockaddr_storage own;

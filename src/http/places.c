@@ -1,17 +1,20 @@
 /* http/places.c - who keeps a place when --max-connections is met.
  *
  * Opening a connection costs a client nothing, so thousands that never send a whole request must
- * not lock out those that do. Each thread keeps two lists:
+ * not lock out those that do. Each thread keeps two lists, both oldest first.
  *
- *   waiting   connections without a complete request and without reply bytes to send: new ones,
- *             idle ones, slow headers, slow bodies, those that linger. Ordered by how long they
- * have been so. A new connection over the limit takes the place of the first. reserve   where
- * nobody waits, all connections have work, and none of it is given up for a new client. The new
- * connection goes into a small reserve. It may ask for a vital path (health, readiness, metrics)
- * and is answered; anything else gets 503. When the reserve is full, its oldest goes.
+ * waiting: connections without a complete request and without reply bytes to send. They are new or
+ * idle, send their headers or body slowly, or linger after a refusal. A new connection over the
+ * limit takes the place of the one that has waited longest.
  *
- * Neither list needs a lock: each belongs to one thread. The accepting thread reads the lengths of
- * the waiting lists, to send a connection over the limit where there is somebody to replace. */
+ * reserve: if nobody waits, all connections have work, and none of it is given up for a new client.
+ * The new connection then goes into a small reserve. If it asks for a vital path (health,
+ * readiness, metrics) it is answered; any other request gets 503. If the reserve is full, its
+ * oldest goes.
+ *
+ * Neither list needs a lock, because each belongs to one thread. The accepting thread reads the
+ * lengths of the waiting lists, so that it can give a connection over the limit to a thread where
+ * somebody waits. */
 #include <inttypes.h>
 
 #include "base/clock.h"
