@@ -16,7 +16,7 @@ MARKED = ["Of these rows one is read twice.", "Those come later.", "Such a row i
           "A warp reads up to so many rows.", "The head is read, too.", "This row was for nothing.", "The time from the begin of a step.",
           "The halves run abreast.", "It asks for all first-level memory.", "The copy engine adds."]
 PLAIN = ["Of course the row is read.", "A proxy stands in front of the server.", "The server runs behind a reverse proxy.",
-         "There are so many tiles that every SM has one.", "Nothing is left behind.", "The row is too long.",
+         "There are so many tiles that every SM has one.", "Nothing is left behind.", "The row is too long.", "The field asks for nothing.",
          "The option `so many` is quoted, and so is 'a word'."]
 CODE = 'const char *s = "/* Of a string, no comment. */";\n/* A plain comment\n * of two lines. */\nint x; // Of one line.\n'
 
