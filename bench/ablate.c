@@ -1,6 +1,6 @@
-/* bench/ablate.c - `roseinfer bench ablate`: what each switch (bench/switches.c) is worth, on an
- * online workload of its own and an offline one. Every measurement is a fresh process; on and off
- * take turns (A B A B), so that a drift of the machine meets both. */
+/* bench/ablate.c - `roseinfer bench ablate` measures what each switch (bench/switches.c) is worth,
+ * on an online and on an offline workload. Every measurement is a fresh process. Runs with the
+ * switch on and off take turns (A B A B), so a drift of the machine's speed affects both. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -55,16 +55,16 @@ static const struct {
 typedef struct ablation {
     const ablate_opts *o;
     const char *model_dir;
-    rose_buf engine_args;     /* owned; the engine options given, for both sides */
-    rose_server_flags server; /* without them */
+    rose_buf engine_args; /* owned; the engine options that were given, as text for both sides */
+    rose_server_flags server; /* how to start the server, without those engine options */
     rose_prompts *prompts;
     rose_load_trace_gen plain;
-    rose_load_trace trace; /* of the switch under test */
+    rose_load_trace trace; /* the requests of the switch that is being measured */
     rose_prompt_mode mode;
     bool at_once;
     const volatile sig_atomic_t *stop;
-    json_t *root;   /* owned: written after every switch */
-    char dir[4096]; /* "" = standard output, at the end */
+    json_t *root;   /* owned; written to the folder after every switch */
+    char dir[4096]; /* "" = no folder: the JSON goes to standard output at the end */
     double on[N_METRICS][ROSE_MAX_PAIRS], off[N_METRICS][ROSE_MAX_PAIRS];
 } ablation;
 
@@ -109,8 +109,8 @@ static rose_status measure_online(ablation *a, const rose_switch *sw, const char
     return st;
 }
 
-/* `bench offline` in a process of its own, with the same sampling; its JSON comes through a
- * temporary file, and so does what it says should it fail. */
+/* Runs `bench offline` in a process of its own, with the same sampling options. Its JSON and its
+ * error messages come through two temporary files. */
 static rose_status measure_offline(ablation *a, const char *flag, double *out, rose_err *err)
 {
     const rose_request_flags *f = &a->o->req;
@@ -210,7 +210,7 @@ static json_t *report_switch(const ablation *a, const rose_switch *sw, uint32_t 
 {
     json_t *all = json_object();
     for (int m = 0; m < N_METRICS; m++) {
-        if (!(a->on[m][0] > 0) || !(a->off[m][0] > 0)) continue; /* not measured */
+        if (!(a->on[m][0] > 0) || !(a->off[m][0] > 0)) continue; /* the metric was not measured */
         const rose_verdict v = rose_verdict_make(a->on[m], a->off[m], pairs);
         char verdict[64] = "no change";
         if (v.changed)
@@ -231,8 +231,8 @@ static json_t *report_switch(const ablation *a, const rose_switch *sw, uint32_t 
     return all;
 }
 
-/* A switch that cannot be measured is an entry with its error, and with the pairs that were whole
- * by then; the others go on. */
+/* Measures one switch. If that fails, its entry in the results holds the error and the pairs that
+ * were complete; the next switch still runs. */
 static bool ablate_switch(ablation *a, const rose_switch *sw, json_t *results)
 {
     rose_err err = {{0}};
@@ -273,7 +273,7 @@ static void print_cell(const json_t *metric)
         fprintf(stderr, " %.2f |", ratio);
 }
 
-/* All of it, to be pasted into a document. */
+/* Prints all results as one Markdown table, which a document can take over. */
 static void print_table(const json_t *results)
 {
     const char *name;
@@ -305,8 +305,8 @@ static void print_table(const json_t *results)
     }
 }
 
-/* Every name of the list, or all that are known. Returns how many failed; -1: a bad list, of which
- * nothing was run. */
+/* Measures every switch of the list, or all that are known. Returns how many failed, or -1 for a
+ * bad list, of which it measured nothing. */
 static int ablate_all(ablation *a, json_t *results)
 {
     int failed = 0;
@@ -398,18 +398,20 @@ int rose_bench_ablate(int argc, char **argv)
     o.server.stop = rose_stop_on_signals();
     rose_opt opts[13 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS] = {
         {.name = "Pairs", .kind = ROSE_OPT_HEADING},
-        ROSE_ROW_STRING("switches", &o.switches, "LIST", "what to switch on and off",
+        ROSE_ROW_STRING("switches", &o.switches, "LIST",
+                        "names of the switches to measure, with commas between",
                         .unset = "all that are known"),
         ROSE_ROW_U32("pairs", &o.pairs, "N", 1, ROSE_MAX_PAIRS,
-                     "pairs of runs for each switch, on and off in turn; under 3 none says more "
-                     "than no change"),
+                     "pairs of runs for each switch, on and off in turn; with fewer than 3 the "
+                     "verdict is always no change"),
         ROSE_ROW_BOOL("online", &o.online, "measure through the server"),
-        ROSE_ROW_BOOL("offline", &o.offline, "measure the engine alone, where it has the switch"),
+        ROSE_ROW_BOOL("offline", &o.offline,
+                      "measure the engine alone, for switches of the engine"),
         ROSE_ROW_U32("num-requests", &o.n, "N", 1, 100000, "requests of an online run",
                      .letter = 'n'),
         ROSE_ROW_FLOAT("rate", &o.rate, "R", 1e-3f, 1e6f, "requests per second, Poisson"),
         ROSE_ROW_U32("concurrency", &o.concurrency, "N", 0, 65536,
-                     "closed loop with so many requests under way", .unset = "open loop"),
+                     "closed loop with N requests at a time", .unset = "open loop"),
         ROSE_ROW_U32("num-prompts", &o.offline_prompts, "N", 1, 65536, "prompts of an offline run"),
         ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20, "prompt tokens"),
         ROSE_ROW_U32("output-len", &o.output_len, "N", 1, 1u << 20, "output tokens"),
@@ -419,10 +421,11 @@ int rose_bench_ablate(int argc, char **argv)
     n += rose_request_flags_rows(&o.req, opts + n);
     n += rose_server_flags_own_rows(&o.server, opts + n);
     const char *model;
-    const int rc = rose_opts_parse_one(
-        "roseinfer bench ablate MODEL [options]",
-        "What each switch is worth: pairs of runs with it on and off, in turn, each in a fresh "
-        "process.\nA ratio over 1 says that `on` is faster; inside the noise it says `no change`.",
-        opts, n, argc, argv, &model);
+    const int rc =
+        rose_opts_parse_one("roseinfer bench ablate MODEL [options]",
+                            "What each switch is worth: pairs of runs with it on and off, in turn, "
+                            "each in a fresh process.\nA ratio over 1 means that `on` is faster; a "
+                            "ratio within the noise is reported as `no change`.",
+                            opts, n, argc, argv, &model);
     return rc >= 0 ? rc : run(model, &o, argc, argv);
 }

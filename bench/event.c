@@ -1,5 +1,5 @@
-/* bench/event.c - see event.h. One pass, no memory. It accepts less than JSON, never more: whatever
- * it is not sure of is left to the parser. */
+/* bench/event.c - see event.h. It takes one pass and no memory. It may refuse good JSON, but it
+ * never accepts bad JSON: whatever it does not know goes to the full parser. */
 #include "bench/event.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@ enum { MAX_DEPTH = 16, MAX_NUMBER = 15 };
 typedef struct scan {
     const char *p, *end;
     rose_event_look *out;
-    uint32_t seen; /* bits of the members that may come once */
+    uint32_t seen; /* one bit for each member that may come only once */
 } scan;
 
 enum { CHOICES = 1, USAGE = 2, TIMINGS = 4, ERROR = 8, TEXT = 16, DELTA = 32, IDS = 64 };
@@ -29,7 +29,7 @@ static bool take(scan *s, char c)
     return true;
 }
 
-/* The bytes between the quotes, escapes as they are. */
+/* Finds the bytes between the quotes and leaves escapes as they are. */
 static bool take_string(scan *s, const char **at, size_t *n)
 {
     if (!take(s, '"')) return false;
@@ -51,7 +51,7 @@ static bool is_digit(const scan *s)
     return s->p < s->end && *s->p >= '0' && *s->p <= '9';
 }
 
-/* No exponent, and so short that it cannot overflow. */
+/* A number without exponent, so short that it cannot overflow. */
 static bool take_number(scan *s)
 {
     const char *begin = s->p;
@@ -81,7 +81,7 @@ static bool take_word(scan *s, const char *word)
 
 static bool skip_value(scan *s, int depth);
 
-/* Reads the value of a member; depth is the member's. */
+/* Reads the value of one member. depth is the nesting depth of that member. */
 typedef bool member_fn(scan *s, const char *key, size_t n, int depth);
 
 static bool skip_member(scan *s, const char *key, size_t n, int depth)

@@ -1,6 +1,5 @@
-/* bench/event.h - a short look at one event of a stream. Most events of a stream say no more than
- * that text, or ids, have come; building a tree for each would make the client the slower side.
- * Pure; any thread. */
+/* bench/event.h - a quick look at one event of a stream. Most events hold only text or token ids. A
+ * JSON tree for each of them would make the client slower than the server. No state; any thread. */
 #ifndef ROSE_BENCH_EVENT_H
 #define ROSE_BENCH_EVENT_H
 
@@ -8,16 +7,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of the first choice. */
+/* What the first choice of the event holds. */
 typedef struct rose_event_look {
-    bool text;      /* text, delta.content or delta.reasoning_content is a string with bytes */
-    uint32_t n_ids; /* elements of token_ids */
+    bool text; /* text, delta.content or delta.reasoning_content is a string that is not empty */
+    uint32_t n_ids; /* number of elements of token_ids */
 } rose_event_look;
 
-/* True: data[0 .. len) is sound JSON with a first choice, and nothing is in it that a client acts
- * on but what out tells: no usage, timings, error or finish_reason other than null. False: it may
- * be anything, a parser has to say (also of text beyond ASCII, \u escapes, long numbers, one of
- * those members given twice); *out is of no use. Another member given twice passes. */
+/* Returns true if data[0 .. len) is valid JSON with a first choice, and *out tells all that a
+ * client needs from it. That means no usage, timings, error or finish_reason other than null.
+ * Returns false if a full parser must decide, and then *out means nothing. It also returns false
+ * for text beyond ASCII, \u escapes, long numbers and members that are given twice. Only members
+ * that it does not know may be given twice. */
 bool rose_event_glance(const char *data, size_t len, rose_event_look *out);
 
 #endif

@@ -1,5 +1,6 @@
-/* bench/floor.h - how fast one row could be: the weights that a step reads, at the speed at which
- * this machine reads memory (backend/machine.h). For `bench latency` and `bench kernels`. */
+/* bench/floor.h - how fast a decode step of one sequence could be at best: the bytes of the weights
+ * divided by the speed at which this machine reads memory (backend/machine.h). Used by `bench
+ * latency` and `bench kernels`. */
 #ifndef ROSE_BENCH_FLOOR_H
 #define ROSE_BENCH_FLOOR_H
 
@@ -9,12 +10,12 @@
 
 #include "backend/machine.h"
 
-/* The same threads measured again, at another moment of the run: the better of both. */
+/* Measures the same threads again at another moment of the run and keeps the better figures. */
 void rose_machine_better(rose_machine *m, const rose_machine *again);
 
 double rose_floor_ms(const rose_machine *m, uint64_t bytes);
 
-void rose_machine_print(FILE *f, const rose_machine *m); /* a line */
-json_t *rose_machine_json(const rose_machine *m);        /* NULL: no memory */
+void rose_machine_print(FILE *f, const rose_machine *m); /* prints one line */
+json_t *rose_machine_json(const rose_machine *m);        /* NULL: out of memory */
 
 #endif

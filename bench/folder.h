@@ -1,4 +1,4 @@
-/* bench/folder.h - what folders of results hold. Main thread. */
+/* bench/folder.h - finds the result files in a folder. Main thread. */
 #ifndef ROSE_BENCH_FOLDER_H
 #define ROSE_BENCH_FOLDER_H
 

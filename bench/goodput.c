@@ -1,4 +1,5 @@
-/* bench/goodput.c - the limits of a goodput search. */
+/* bench/goodput.c - reads and checks the limits of a goodput search: the highest rate of requests
+ * that keeps them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

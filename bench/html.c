@@ -14,7 +14,8 @@ void rose_html_raw(rose_html *h, const char *fmt, ...)
     va_start(ap, fmt);
     const int n = vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (h->st == ROSE_OK && n >= (int)sizeof text) { /* once more, into the page itself */
+    if (h->st == ROSE_OK &&
+        n >= (int)sizeof text) { /* encode the bytes a second time, now into the page itself */
         h->st = rose_buf_reserve(&h->out, (size_t)n + 1);
         if (h->st != ROSE_OK) return;
         va_start(ap, fmt);

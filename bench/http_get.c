@@ -1,4 +1,4 @@
-/* bench/http_get.c - URLs, request heads, and the one blocking GET or POST. */
+/* bench/http_get.c - parses URLs, writes request heads, and sends one blocking GET or POST. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -62,7 +62,7 @@ rose_status rose_request_write(rose_buf *out, const rose_url *u, const char *pat
     return st;
 }
 
-/* Reads until the reply is complete or the deadline passes. */
+/* Reads until the reply is complete or the deadline has passed. */
 static rose_status receive(int fd, rose_reader *rd, uint64_t deadline_ns, rose_err *err)
 {
     char buf[8192];

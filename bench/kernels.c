@@ -1,6 +1,7 @@
-/* bench/kernels.c - the matrix products of a GPT-2 at many row counts, ours and the vendor
- * library's in the same run (backend/kernel_bench.h says what is timed); on a CPU also what its
- * memory and threads give (backend/machine.h). A table on standard output, or JSON. */
+/* bench/kernels.c - `roseinfer bench kernels` times the GEMMs of a GPT-2 at many row counts, ours
+ * and those of the vendor's library in one run (backend/kernel_bench.h says what is timed). On a
+ * CPU it also measures how fast memory and threads are (backend/machine.h). It prints a table or
+ * JSON. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,20 +15,21 @@
 #include "engine/flags.h"
 
 enum { MAX_POINTS = 32, MAX_ROWS = 32768, MAX_CPU_ROWS = 2048, MAX_REPEATS = 1000 };
-enum { WIDTH = 768, N_LAYERS = 12, VOCAB = 50304 /* 50257 in whole tiles */ }; /* GPT-2 124M */
-enum { CPU_REST_MS = 2 }; /* oneDNN's threads spin for a while behind a pass */
+/* GPT-2 124M; its 50257 tokens rounded up to whole tiles. */
+enum { WIDTH = 768, N_LAYERS = 12, VOCAB = 50304 };
+enum { CPU_REST_MS = 2 }; /* oneDNN's threads spin for a while after a pass */
 
 typedef struct options {
     const char *device, *dtype, *library, *isa, *kernel, *matrix, *row_list;
     uint32_t repeats, rest_ms, max_rows, threads, width, vocab;
     bool json;
-    uint32_t rows[MAX_POINTS], n_rows; /* of row_list, max_rows at most */
+    uint32_t rows[MAX_POINTS], n_rows; /* the numbers of row_list that are at most max_rows */
 } options;
 
 typedef struct matrix {
     const char *name;
     rose_kernel_role role;
-    uint32_t n_out, n_in; /* times the width; n_out of the head: --vocab */
+    uint32_t n_out, n_in; /* in multiples of the width; --vocab gives n_out of the head */
 } matrix;
 
 static const matrix g_matrices[] = {
@@ -44,20 +46,19 @@ static rose_kernel_shape shape_of(const options *o, const matrix *m, uint32_t ro
     return (rose_kernel_shape){m->role, n_out, m->n_in * o->width, rows};
 }
 
-/* -1 = go on, else the exit code. */
+/* Returns -1 to go on, else the exit code. */
 static int parse(int argc, char **argv, options *o)
 {
     const rose_opt opts[] = {
         ROSE_ROW_CHOICE("device", &o->device, "cpu|cuda", "where the products run"),
-        ROSE_ROW_CHOICE(
-            "dtype", &o->dtype, "auto|float16|bfloat16|float32",
-            "of weights and activations (auto: cuda float16, cpu bfloat16); sums are fp32"),
+        ROSE_ROW_CHOICE("dtype", &o->dtype, "auto|float16|bfloat16|float32",
+                        "data type of weights and activations (auto: float16 on cuda, bfloat16 on "
+                        "cpu); sums are fp32"),
         ROSE_ROW_CHOICE("isa", &o->isa, "auto|scalar|avx2|avx512|avx512-bf16|amx",
-                        "cpu: level of our kernels"),
-        ROSE_ROW_U32("threads", &o->threads, "N", 0, ROSE_MAX_CPUS, "cpu: threads of both sides",
-                     .unset = "one per CPU"),
-        ROSE_ROW_STRING("library", &o->library, "PATH",
-                        "libcublasLt.so or libdnnl.so.2; without it the usual names are tried"),
+                        "cpu: instruction-set level of our kernels"),
+        ROSE_ROW_U32("threads", &o->threads, "N", 0, ROSE_MAX_CPUS,
+                     "cpu: threads of our kernels and of oneDNN", .unset = "one per CPU"),
+        ROSE_ROW_STRING("library", &o->library, "PATH", "path of libcublasLt.so or libdnnl.so.2"),
         ROSE_ROW_STRING("kernel", &o->kernel, "NAME",
                         "cuda: one of our kernels (rows, tiles, head, team, wide-192 and more: "
                         "docs/BENCH.md)",
@@ -69,22 +70,22 @@ static int parse(int argc, char **argv, options *o)
         ROSE_ROW_STRING("rows", &o->row_list, "LIST", "numbers of rows, from 1 to 32768",
                         .unset = "1,2,4 to 512, cuda: 640,768,1024,1280,1536,2048,3072,4096,8192,"
                                  "32768; cpu: 2048"),
-        ROSE_ROW_U32(
-            "max-rows", &o->max_rows, "N", 1, MAX_ROWS,
-            "leave out larger products (the head takes 10 GB at 32768; cpu: at most 2048)"),
+        ROSE_ROW_U32("max-rows", &o->max_rows, "N", 1, MAX_ROWS,
+                     "leave out products with more rows (the head takes 10 GB at 32768 rows; cpu: "
+                     "at most 2048)"),
         ROSE_ROW_U32("repeats", &o->repeats, "N", 1, MAX_REPEATS,
-                     "alternating runs of each side, of which the medians count"),
+                     "runs of each side, in turn; the medians are reported"),
         ROSE_ROW_U32("rest-ms", &o->rest_ms, "N", 0, 10000,
-                     "idle time before each of them: chips at their power limit slow down (cpu: 2 "
-                     "at least)"),
+                     "idle time before each run, since a GPU at its power limit slows down (cpu: "
+                     "at least 2)"),
         ROSE_ROW_FLAG("json", &o->json, "one JSON object on standard output"),
     };
     const rose_command cmd = {
         .usage = "roseinfer bench kernels [options]",
-        .about =
-            "Matrix products of GPT-2, by default of 124M, beside the vendor's library in one run, "
-            "microseconds\na product, weights from memory. cuda: cuBLASLt, best of 8 algorithms, "
-            "CUDA graphs of 12. cpu: oneDNN,\nits matmul or its inner product.",
+        .about = "GEMMs of GPT-2 (by default 124M) with weights read from memory, ours and the "
+                 "vendor's library in\nturn; microseconds a product. cuda: cuBLASLt, the best of 8 "
+                 "algorithms, in CUDA graphs of 12\nproducts. cpu: oneDNN's matmul or inner "
+                 "product, if oneDNN is installed.",
         .opts = opts,
         .n_opts = sizeof opts / sizeof *opts,
     };
@@ -97,7 +98,7 @@ static bool chosen(const options *o, const matrix *m)
     return strcmp(o->matrix, "all") == 0 || strcmp(o->matrix, m->name) == 0;
 }
 
-/* o->row_list to o->rows. */
+/* Reads o->row_list into o->rows. */
 static rose_status parse_rows(options *o, rose_err *err)
 {
     const char *p = o->row_list;
@@ -115,11 +116,11 @@ static rose_status parse_rows(options *o, rose_err *err)
         if (*(p = end) == '\0') break;
     }
     return o->n_rows > 0 ? ROSE_OK
-                         : rose_fail(err, ROSE_E_INVAL, "--rows '%s': all are more than %u",
+                         : rose_fail(err, ROSE_E_INVAL, "--rows '%s': all numbers are above %u",
                                      o->row_list, o->max_rows);
 }
 
-/* Medians over the repeats, microseconds a product; 0 of a side that there is not. */
+/* Medians over the repeats, in microseconds for one product; 0 for a side that does not exist. */
 typedef struct times {
     double us[ROSE_KERNEL_SIDES];
     const char *same;
@@ -131,7 +132,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The sides take turns, so that a drift of the machine's speed meets all of them. */
+/* The sides take turns, so a drift of the machine's speed affects all of them. */
 static rose_status measure(const rose_kernel_bench_ops *ops, rose_kernel_bench *b,
                            const rose_kernel_shape *s, uint32_t repeats, times *out, rose_err *err)
 {
@@ -196,7 +197,8 @@ static void print_one(const options *o, const char *name, const rose_kernel_shap
     fflush(stdout);
 }
 
-/* One row through all of GPT-2 124M, from what was measured, beside its floor. */
+/* Prints how long one row takes through all layers and the head of GPT-2 124M, by the measured
+ * products, and the least time that reading the weights could take. */
 static void print_floor(const options *o, const rose_machine *m, double own_us, uint64_t bytes)
 {
     const double floor_us = rose_floor_ms(m, bytes) * 1e3;
@@ -229,10 +231,10 @@ static void print_head(const rose_kernel_bench_ops *ops, const rose_kernel_bench
     puts("");
     if (m->n_threads > 0) rose_machine_print(stdout, m);
     printf("%-32s %12s %13s  %5s  %s%s\n", "", "roseinfer", ops->library, "ratio", "TFLOP/s",
-           ops->same ? "  at our work  ratio  it ends in" : "");
+           ops->same ? "  same epilogue  ratio  epilogue" : "");
 }
 
-/* m: of a CPU, else zero. */
+/* m describes the CPU; all zero for a GPU. */
 static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, const options *o,
                        rose_compute dtype, const rose_machine *machine, rose_err *err)
 {
@@ -311,10 +313,11 @@ int rose_bench_kernels(int argc, char **argv)
               : cuda                             ? ROSE_COMPUTE_F16
                                                  : ROSE_COMPUTE_BF16;
     rose_status st = cuda ? rose_kernel_bench_cuda(&ops, &err) : rose_kernel_bench_cpu(&ops, &err);
-    if (st == ROSE_OK && !cuda) { /* before open, which may pin this thread */
+    if (st == ROSE_OK && !cuda) { /* measured before open(), which may pin this thread */
         const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_MAX_CPUS);
         const uint32_t n = o.threads > 0 ? o.threads : n_cpus > 0 ? n_cpus : 1;
-        st = rose_machine_measure(&machine, n, cpus, n_cpus, &err); /* pinned, as the kernels */
+        /* with threads pinned as the kernels pin them */
+        st = rose_machine_measure(&machine, n, cpus, n_cpus, &err);
     }
     if (st == ROSE_OK) st = ops->open(&b, &k, &err);
     if (st == ROSE_OK && ops->missing(b) != NULL)

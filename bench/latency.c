@@ -1,6 +1,6 @@
-/* bench/latency.c - `roseinfer bench latency`: how long one fixed batch takes from its submission
- * to its last token, as `vllm bench latency` asks it: the engine in this process, token ids,
- * nothing else at the same time. */
+/* bench/latency.c - `roseinfer bench latency` measures how long one fixed batch takes from
+ * submission to its last token, as `vllm bench latency` does. The engine runs in this process on
+ * token ids, and nothing else runs at the same time. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,8 @@ static rose_status measure(const latency_opts *o, rose_offline_engine *e, rose_l
     return st;
 }
 
-/* Of the CPU backend: what its threads give now. m with no threads was not measured before. */
+/* Measures what the threads of the CPU backend can do now. If m->n_threads is 0, this is the first
+ * measurement. */
 static rose_status measure_machine(latency_opts *o, const rose_offline_engine *e, rose_machine *m,
                                    rose_err *err)
 {
@@ -63,12 +64,13 @@ static rose_status measure_machine(latency_opts *o, const rose_offline_engine *e
     return ROSE_OK;
 }
 
-/* Adds what the times are to be held against, where that was measured. */
+/* Adds the machine's limits, to which the measured times are compared. Adds nothing if they were
+ * not measured. */
 static void add_floor(json_t *root, const rose_machine *m, uint64_t bytes, double tpot_ms)
 {
     if (m->n_threads == 0) return;
     const double floor_ms = rose_floor_ms(m, bytes), ratio = tpot_ms / floor_ms;
-    const bool known = isfinite(ratio); /* not of a single token */
+    const bool known = isfinite(ratio); /* one token alone has no time per output token */
     rose_machine_print(stderr, m);
     fprintf(stderr, "%.1f MB of weights at that speed: %.3f ms", (double)bytes * 1e-6, floor_ms);
     if (known) fprintf(stderr, ", TPOT p50 is %.3f of it", ratio);
@@ -80,7 +82,7 @@ static void add_floor(json_t *root, const rose_machine *m, uint64_t bytes, doubl
                                   known ? json_real(ratio) : json_null()));
 }
 
-/* The keys of vllm bench latency, and what it lacks. */
+/* Writes the keys of vllm bench latency, and a few that it does not have. */
 static json_t *result_json(const latency_opts *o, const char *model, const rose_offline_engine *e,
                            double *seconds, rose_samples *ttft, rose_samples *tpot, json_t *meta)
 {
@@ -99,7 +101,7 @@ static json_t *result_json(const latency_opts *o, const char *model, const rose_
     }
     const rose_summary a = rose_summarise(ttft->v, ttft->n), b = rose_summarise(tpot->v, tpot->n),
                        s = rose_summarise(seconds, o->iters);
-    char token[32] = "-"; /* a reply of one token has none */
+    char token[32] = "-"; /* a reply of one token has no TPOT */
     if (b.n > 0) snprintf(token, sizeof token, "%.3f ms", b.p50 * 1e3);
     fprintf(stderr,
             "%u x (%u in, %u out): mean %.3f ms, p50 %.3f, p90 %.3f, p99 %.3f; TTFT p50 %.3f ms, "
@@ -175,9 +177,9 @@ int rose_bench_latency(int argc, char **argv)
         ROSE_ROW_U32("output-len", &o.output_len, "N", 1, 1u << 20,
                      "tokens to generate for each; end-of-sequence is ignored"),
         ROSE_ROW_U32("num-iters-warmup", &o.warmup, "N", 0, 100000,
-                     "batches before those that count"),
+                     "batches before the measured ones"),
         ROSE_ROW_U32("num-iters", &o.iters, "N", 1, 100000,
-                     "batches that count, each with its own prompts"),
+                     "measured batches, each with its own prompts"),
         ROSE_ROW_FLOAT("temperature", &o.temperature, "T", 0, 100, "0 is greedy"),
         ROSE_ROW_FLOAT("top-p", &o.top_p, "P", 1e-6f, 1, "nucleus sampling"),
         ROSE_ROW_U32("top-k", &o.top_k, "K", 0, 0, "0 is off"),
@@ -188,8 +190,8 @@ int rose_bench_latency(int argc, char **argv)
     const char *model;
     const int rc = rose_opts_parse_one(
         "roseinfer bench latency MODEL [options]",
-        "Time of one batch of fixed lengths in the engine of this process, from its submission to "
-        "its last\ntoken; workload and JSON keys as vllm bench latency.",
+        "Time of one batch of fixed lengths in an engine of this process, from its submission to "
+        "its last\ntoken. Workload and JSON keys are those of vllm bench latency.",
         opts, own + rose_engine_flags_rows(&o.engine, opts + own), argc, argv, &model);
     return rc >= 0 ? rc : run(model, &o, argc, argv);
 }

@@ -1,5 +1,6 @@
-/* bench/load.c - see load.h. Connections are kept and used again; one that the server closed while
- * it lay idle costs its request a second try on a new connection, nothing else does. */
+/* bench/load.c - see load.h. Connections are kept and used again. If the server closed a kept
+ * connection while it was idle, its next request is sent once more on a new connection. No other
+ * failure leads to a second try. */
 #include "bench/load.h"
 
 #include <errno.h>
@@ -29,10 +30,10 @@ typedef struct conn {
     int fd;
     conn_state state;
     bool want_write, reused;
-    int64_t item; /* index, or NO_ITEM */
+    int64_t item; /* index of the request, or NO_ITEM */
     size_t sent;
-    uint64_t heard_ns; /* last byte, or start */
-    ssize_t rx_len;    /* of the read phase: bytes, 0 = closed, -1 = failed */
+    uint64_t heard_ns; /* when the last byte came, or when the request started */
+    ssize_t rx_len;    /* result of the read phase: number of bytes, 0 = closed, -1 = failed */
     int rx_errno;
     uint64_t rx_ns;
     char rx[RX_BYTES];
@@ -46,7 +47,7 @@ typedef struct load {
     uint64_t start_ns, scan_ns;
     int ep, timer;
     struct addrinfo *addr;
-    conn **all; /* owned, n_all */
+    conn **all; /* owned, n_all of them */
     uint32_t n_all, cap_all;
     conn *idle;
 } load;
@@ -64,7 +65,7 @@ static rose_status resolve(const rose_url *u, struct addrinfo **out, rose_err *e
 
 static void conn_close(conn *c)
 {
-    if (c->fd >= 0) close(c->fd); /* leaves the epoll set with it */
+    if (c->fd >= 0) close(c->fd); /* closing the descriptor also removes it from the epoll set */
     c->fd = -1;
     c->state = CONN_IDLE;
     c->item = NO_ITEM;
@@ -112,7 +113,8 @@ static void watch(load *l, conn *c, bool write, int op)
     c->want_write = write;
 }
 
-/* Opens a socket and starts to connect; false: the reply has the error. */
+/* Opens a socket and starts to connect. Returns false if that fails; the reply then holds the
+ * error. */
 static bool conn_open(load *l, conn *c, rose_reply *r)
 {
     const int one = 1;
@@ -134,7 +136,8 @@ static bool conn_open(load *l, conn *c, rose_reply *r)
     return true;
 }
 
-/* Ends the request on c with what its reply says, and the connection with it. */
+/* Ends the request on c with the result in its reply, and closes the connection if the reply does
+ * not let us keep it. */
 static void give_up(load *l, conn *c)
 {
     if (c->item != NO_ITEM) finish_item(l, c);
@@ -153,7 +156,8 @@ static void conn_write(load *l, conn *c)
             if (!c->want_write) watch(l, c, true, EPOLL_CTL_MOD);
             return;
         } else if (errno != EINTR) {
-            return; /* the read side sees it too, perhaps with a reply before it */
+            return; /* the read side reports the same error, perhaps after a reply that came first
+                     */
         }
     }
     if (c->want_write) watch(l, c, false, EPOLL_CTL_MOD);
@@ -190,8 +194,7 @@ static rose_status start_item(load *l, uint32_t item)
     return ROSE_OK;
 }
 
-/* The server let go of a connection that we had kept: the request goes out once more on a new one.
- */
+/* The server closed a connection that we had kept. The request is sent once more on a new one. */
 static bool retry(load *l, conn *c)
 {
     if (!c->reused || c->reader.started) return false;
@@ -215,18 +218,19 @@ static void conn_connected(load *l, conn *c)
     conn_write(l, c);
 }
 
-/* Phase one: only read and stamp. */
+/* Phase one: only read bytes and note when they arrived. */
 static void conn_receive(conn *c)
 {
     c->rx_len = rose_recv_stamped(c->fd, c->rx, sizeof c->rx, &c->rx_ns);
     c->rx_errno = errno;
 }
 
-/* Phase two: parse what phase one read. */
+/* Phase two: parse the bytes of phase one. */
 static void conn_digest(load *l, conn *c)
 {
     if (c->rx_len < 0 && (c->rx_errno == EAGAIN || c->rx_errno == EWOULDBLOCK)) return;
-    if (c->item == NO_ITEM) { /* an idle connection: closed, or speaking out of turn */
+    if (c->item == NO_ITEM) { /* an idle connection: the server closed it, or sent bytes that nobody
+                                 asked for */
         for (conn **p = &l->idle; *p != NULL; p = &(*p)->next_idle) {
             if (*p == c) {
                 *p = c->next_idle;
@@ -279,7 +283,7 @@ static void check_timeouts(load *l, uint64_t now)
     }
 }
 
-/* Sends what is due; returns when to wake next. */
+/* Sends the requests that are due. Returns the time at which to wake next. */
 static rose_status send_due(load *l, uint64_t *wake_ns)
 {
     *wake_ns = l->scan_ns;
@@ -312,7 +316,8 @@ static void one_turn(load *l, struct epoll_event *ev, int n)
         conn *c = ev[i].data.ptr;
         if (c == NULL) {
             uint64_t ticks;
-            if (read(l->timer, &ticks, sizeof ticks) < 0) continue; /* already armed anew */
+            if (read(l->timer, &ticks, sizeof ticks) < 0)
+                continue; /* the timer was set to a later time since it fired */
         } else if (c->state == CONN_CONNECT) {
             c->rx_ns = 0;
         } else if (ev[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {

@@ -1,5 +1,5 @@
-/* bench/load_trace.c - reading traces. Hostile bytes are the rule here, not the exception: a line
- * is taken whole or left out with its number and the reason. */
+/* bench/load_trace.c - reads traces. The files come from strangers, so any bytes must be survived.
+ * A line is either accepted whole, or left out and reported with its number and the reason. */
 #include "bench/load_trace.h"
 
 #include <ctype.h>
@@ -26,10 +26,11 @@ typedef struct reader {
     const char *name;
     FILE *report;
     uint32_t line;
-    const char *rest, *end;        /* what is behind that line */
-    int col_time, col_in, col_out; /* CSV: which column holds what */
-    double unit;                   /* seconds of one unit of the time column */
-    char why[128];                 /* why the last row was refused */
+    const char *rest, *end; /* the lines that are not read yet */
+    /* CSV: the column numbers of time, prompt tokens and output tokens */
+    int col_time, col_in, col_out;
+    double unit;   /* seconds in one unit of the time column */
+    char why[128]; /* why the last line was refused */
 } reader;
 
 void rose_load_trace_free(rose_load_trace *t)
@@ -68,7 +69,7 @@ static rose_status add_hash(reader *r, uint64_t h)
     return ROSE_OK;
 }
 
-/* Days since 1970-01-01 of a Gregorian date (Hinnant's days_from_civil). */
+/* Days from 1970-01-01 to a Gregorian date (Hinnant's days_from_civil). */
 static int64_t days_from_civil(int y, int m, int d)
 {
     y -= m <= 2;
@@ -78,7 +79,7 @@ static int64_t days_from_civil(int y, int m, int d)
     return era * 146097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719468;
 }
 
-/* n digits at *p as a number; -1 if they are not there. */
+/* Reads n digits at *p as a number. Returns -1 if there are fewer digits. */
 static int digits(const char **p, int n)
 {
     int v = 0;
@@ -89,7 +90,8 @@ static int digits(const char **p, int n)
     return v;
 }
 
-/* "2023-11-16 18:15:46.6805900" (T for the space, a zone behind it: both pass) to seconds. */
+/* Converts "2023-11-16 18:15:46.6805900" to seconds. A T in place of the space and a time zone at
+ * the end are accepted, too. */
 static bool parse_date(const char *s, double *out)
 {
     static const char between[] = "--";
@@ -110,7 +112,8 @@ static bool parse_date(const char *s, double *out)
         return false;
     const int64_t first = days_from_civil(part[0], part[1], 1),
                   next = days_from_civil(part[0] + part[1] / 12, part[1] % 12 + 1, 1);
-    if (part[2] > next - first) return false; /* the 30th of February */
+    if (part[2] > next - first)
+        return false; /* a day that the month does not have, such as February 30 */
     double fraction = 0, place = 0.1;
     if (*p == '.') {
         for (p++; isdigit((unsigned char)*p); p++, place /= 10)
@@ -134,8 +137,8 @@ static bool parse_time(const reader *r, const char *s, double *out)
     return true;
 }
 
-/* A field in quotes, p at the first: its text from p on, in place, "" for a quote, commas and all.
- * Returns what is behind the closing quote; NULL where there is none. */
+/* Reads a quoted field that begins at p. Its text is moved in place to p, commas included, and each
+ * "" becomes one quote. Returns the byte after the closing quote, or NULL if there is none. */
 static char *unquote(char *p)
 {
     char *to = p;
@@ -148,8 +151,8 @@ static char *unquote(char *p)
     return p + 1;
 }
 
-/* Splits a line in place at the commas that stand in no quotes. Returns the number of fields; those
- * past MAX_COLUMNS, and from one on whose quote is never closed, are ignored. */
+/* Splits a line in place at the commas outside quotes and returns the number of fields. It ignores
+ * fields after MAX_COLUMNS, and all fields from one whose quote is never closed. */
 static int split_csv(char *line, char *field[MAX_COLUMNS])
 {
     int n = 0;
@@ -178,7 +181,7 @@ static int find_column(char *const *field, int n, const char *name)
     return -1;
 }
 
-/* The header line names the format. */
+/* Finds the format by the header line. */
 static bool read_header(reader *r, char *line)
 {
     char *field[MAX_COLUMNS];
@@ -202,7 +205,7 @@ static rose_status refuse(reader *r, const char *what)
     return ROSE_E_FORMAT;
 }
 
-/* A count of tokens, 1 .. MAX_TOKENS. v: NaN where there is no number. */
+/* Reads a count of tokens, 1 .. MAX_TOKENS. v is NaN if the field held no number. */
 static rose_status take_tokens(reader *r, const char *what, double v, uint32_t *out)
 {
     const bool too_large = v > MAX_TOKENS;
@@ -217,7 +220,7 @@ static rose_status take_tokens(reader *r, const char *what, double v, uint32_t *
     return ROSE_E_FORMAT;
 }
 
-/* "12.0" passes, since spreadsheets write it. */
+/* "12.0" is accepted, because spreadsheets write counts like that */
 static rose_status parse_tokens(reader *r, const char *what, const char *s, uint32_t *out)
 {
     char *end = NULL;
@@ -253,7 +256,7 @@ static rose_status read_hashes(reader *r, const json_t *list, rose_load_trace_ro
     {
         if (!json_is_integer(v)) {
             r->t->n_hashes = start;
-            return refuse(r, "hash_ids holds something that is no integer");
+            return refuse(r, "hash_ids holds a value that is not an integer");
         }
         if (add_hash(r, (uint64_t)json_integer_value(v)) != ROSE_OK) return ROSE_E_NOMEM;
     }
@@ -291,8 +294,9 @@ static rose_status read_json_row(reader *r, const char *line, size_t len)
     return st;
 }
 
-/* JSONL: Qwen-Bailian lines carry chat_id and seconds, Mooncake's milliseconds. The first line that
- * is a request settles it; a broken one before it is left out like any other. */
+/* Finds the format of JSON lines: Qwen-Bailian's have a chat_id and times in seconds, Mooncake's
+ * have times in milliseconds. The first line that is a request decides. A broken line before it is
+ * left out as any other broken line. */
 static rose_status settle_json(reader *r, const char *line, size_t len)
 {
     json_error_t e;
@@ -318,7 +322,7 @@ static void report_bad(reader *r)
     if (t->n_bad++ == 0) t->first_bad = r->line;
     if (r->report == NULL || t->n_bad > MAX_REPORTED + 1) return;
     if (t->n_bad > MAX_REPORTED) {
-        fprintf(r->report, "%s: further bad lines are counted only\n", r->name);
+        fprintf(r->report, "%s: more bad lines follow, which are counted and not shown\n", r->name);
         return;
     }
     rose_err clean;
@@ -346,7 +350,7 @@ static void sort_and_rebase(rose_load_trace *t)
         t->rows[i].at_s -= t0;
 }
 
-/* Does one of the next lines begin as a JSON object? */
+/* Returns whether one of the next lines begins like a JSON object. */
 static bool json_follows(const reader *r)
 {
     const char *p = r->rest;
@@ -361,9 +365,9 @@ static bool json_follows(const reader *r)
     return false;
 }
 
-/* One line, without the blanks round it. The first line that is a header or a request settles the
- * format. One that is neither, nor begins as JSON, is a bad line of JSONL where JSON follows soon,
- * else of no trace that we know. */
+/* Reads one line, without blanks at its ends. The first header or request decides the format. A
+ * line before that which does not begin like JSON is left out if JSON follows soon; otherwise the
+ * file is no trace that we know. */
 static rose_status take_line(reader *r, const char *line, size_t len, rose_buf *copy)
 {
     if (r->t->format == NULL) {

@@ -1,4 +1,4 @@
-/* bench/load_trace_gen.c - the built-in workload, and lengths fitted into a context. */
+/* bench/load_trace_gen.c - generates the built-in workload, and cuts lengths to a context. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@ static uint32_t length(rose_random *r, double median, double sigma)
     return v > MAX_LENGTH ? MAX_LENGTH : (uint32_t)(v + 0.5);
 }
 
-/* Requests per second before request i + 1 of n, as vllm bench serve ramps it. */
+/* Requests per second just before request i + 1 of n, ramped as vllm bench serve does it. */
 static double rate_at(const rose_load_trace_gen *g, uint32_t i, uint32_t n)
 {
     if (!(g->end_rate > 0)) return g->rate;

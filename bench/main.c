@@ -1,5 +1,5 @@
-/* bench/main.c - the program roseinfer-bench: finds the benchmark that its first argument names.
- * `roseinfer bench NAME` runs this program. */
+/* bench/main.c - the program roseinfer-bench. Its first argument names a benchmark; `roseinfer
+ * bench NAME` runs this program. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ static const rose_program_command benchmarks[] = {
     {"report", rose_bench_report, "one HTML page of a folder of results"},
 };
 
-/* Load tests, which people may know as benchmarks. */
+/* These are load tests, which people may look for here. */
 static const char *const moved[] = {"abuse", "soak", "http", "engine", "scheduler"};
 
 static const rose_program program = {

@@ -1,5 +1,6 @@
-/* bench/merge.c - `roseinfer bench merge OUT DIR...`: results of several folders as one, so that
- * they can be plotted together. Of one backend at one load the later folder wins. */
+/* bench/merge.c - `roseinfer bench merge OUT DIR...` combines the results of several folders, so
+ * that one picture can show them. If two folders hold the same backend at the same load, the later
+ * folder wins. */
 #include <jansson.h>
 #include <stdint.h>
 #include <string.h>
@@ -23,7 +24,7 @@ static bool same_point(const json_t *a, const json_t *b)
     return true;
 }
 
-/* Rows of `from` into `to`; a row of the same point makes way. */
+/* Appends the rows of `from` to `to`, and removes older rows of the same backend and load. */
 static void merge_rows(json_t *to, const json_t *from)
 {
     size_t i;
@@ -37,7 +38,7 @@ static void merge_rows(json_t *to, const json_t *from)
     }
 }
 
-/* Runs of a backend have no `backend` key of their own: the point is that of their summary. */
+/* The runs of a backend hold no `backend` key, so runs are compared by their summaries. */
 static void merge_backend(json_t *to, json_t *from)
 {
     size_t i;
@@ -74,8 +75,8 @@ static void merge_online(json_t *to, const json_t *from)
     }
 }
 
-/* An offline row without a backend takes its file's; all rows of a backend are replaced together,
- * since they are repeats. */
+/* An offline row without a backend gets the backend of its file. The rows of one backend are
+ * repeats of each other, so they are all replaced together. */
 static void merge_offline(json_t *to, const json_t *from)
 {
     size_t i;
@@ -137,7 +138,8 @@ static rose_status merge_kind(const kind *k, const char *out, const rose_names *
     json_object_set_new(meta, "merged_from", sources);
     if (k->merge == merge_online) rose_online_set_dtype(root);
     if (st == ROSE_OK && n_read > 0) {
-        mkdir(out, 0777); /* existing is fine; a failure shows below */
+        mkdir(out, 0777); /* an existing folder is fine; any other failure shows when the file is
+                             written */
         st = rose_results_write(root, out, k->file, err);
         if (st == ROSE_OK)
             st = k->merge == merge_online ? rose_online_summary(root, out, err)

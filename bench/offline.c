@@ -1,9 +1,9 @@
-/* bench/offline.c - `roseinfer bench offline`: tokens per second on token ids, of the engine in
- * this process, through the server, and of rivals by their drivers.
+/* bench/offline.c - `roseinfer bench offline` measures tokens per second on token ids: of the
+ * engine in this process, of our server, and of rivals through driver scripts.
  *
- * Every backend gets the same prompts and the same warm-up: whole runs with prompts of their own.
- * Each repeat uses fresh prompts, so nothing can be reused between repeats. A backend that fails is
- * a row with its error; with --output-dir the file is written after each. */
+ * Every backend gets the same prompts. A warm-up is a whole run with prompts of its own. Each
+ * repeat uses fresh prompts, so no cache can help. A backend that fails gets a row with its error.
+ * With --output-dir the results are written after each backend. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -32,8 +32,8 @@ static void on_signal(int sig)
     stop_asked = 1;
 }
 
-/* The first Ctrl-C ends the run under way, keeps what was measured and stops what we started; the
- * second one ends us. */
+/* The first Ctrl-C ends the current run, keeps the results so far and stops the processes that we
+ * started. The second one ends this program at once. */
 static void catch_signals(void)
 {
     const struct sigaction sa = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
@@ -54,7 +54,7 @@ typedef struct offline_opts {
 
 typedef struct backend {
     enum { IN_PROCESS, SERVER, SCRIPT } kind;
-    int driver; /* SCRIPT */
+    int driver; /* only of kind SCRIPT */
     rose_server_spec server;
     char label[64];
 } backend;
@@ -66,7 +66,7 @@ typedef struct offline {
     rose_offline_work work;
     backend backends[ROSE_MAX_BACKENDS];
     uint32_t n_backends, n_failed;
-    char dir[4096]; /* "" = standard output */
+    char dir[4096]; /* "" = the JSON goes to standard output */
     json_t *root;   /* owned */
 } offline;
 
@@ -116,7 +116,8 @@ static rose_status parse_backends(offline *r, rose_err *err)
     }
 }
 
-/* Lengths, fitted into the context of the model; it also says how large the vocabulary is. */
+/* Makes the lengths of the workload and cuts them to the model's context. Also reads the size of
+ * the vocabulary. */
 static rose_status make_work(offline *r, rose_err *err)
 {
     const offline_opts *o = r->o;
@@ -164,10 +165,10 @@ static double cpu_s_now(void)
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-/* --record: this repeat once more while the recorder runs, each with prompts of its own behind a
- * run that does not count: starting to record takes memory and leaves cold caches, which is not
- * what recording costs. Which of the two comes first alternates. What is recorded is thrown away;
- * its figures are no part of the results, they go to `pairs`. */
+/* --record: one repeat with the recorder and one without. Each follows a run that does not count,
+ * because starting the recorder takes memory and leaves cold caches, which is not the cost of
+ * recording. The order of the two alternates. The recordings are thrown away; their times go to
+ * `pairs` and not into the results. */
 static rose_status run_pair(offline *r, rose_offline_engine *e, uint32_t i, rose_offline_run *plain,
                             json_t *pairs, rose_err *err)
 {
@@ -254,7 +255,8 @@ static rose_status run_one(offline *r, const backend *b, rose_offline_result *ou
 
 static void print_result(const rose_offline_result *res, const json_t *row)
 {
-    const rose_offline_run *m = &res->runs[(res->n_runs - 1) / 2]; /* sorted by rose_offline_row */
+    const rose_offline_run *m =
+        &res->runs[(res->n_runs - 1) / 2]; /* rose_offline_row has sorted the runs */
     fprintf(stderr, "%s: %.1f output tok/s (median of %u, %.1f to %.1f), %.3f s", res->label,
             json_number_value(json_object_get(row, "output_throughput_tps")), res->n_runs,
             json_number_value(json_object_get(row, "output_throughput_tps_min")),
@@ -386,11 +388,11 @@ static size_t workload_rows(offline_opts *o, rose_opt *rows)
 {
     const rose_opt all[] = {
         {.name = "Workload", .kind = ROSE_OPT_HEADING},
-        ROSE_ROW_STRING(
-            "backends", &o->backends, "LIST",
-            "in turn: inproc (the engine in this process), roseinfer (through its server, with the "
-            "same engine options), vllm, sglang, trtllm, transformers, llama (by a script), "
-            "url=NAME=http://HOST:PORT; inproc=NAME and roseinfer=NAME have that name"),
+        ROSE_ROW_STRING("backends", &o->backends, "LIST",
+                        "measured in turn: inproc (the engine in this process), roseinfer (through "
+                        "its server, with the same engine options), vllm, sglang, trtllm, "
+                        "transformers, llama (each by a script), url=NAME=http://HOST:PORT; "
+                        "inproc=NAME and roseinfer=NAME are shown under that name"),
         ROSE_ROW_CHOICE(
             "workload", &o->workload, "uniform|nano-vllm",
             "uniform: --num-prompts of --input-len and --output-len; nano-vllm: the 256 sequences "
@@ -413,11 +415,11 @@ static size_t workload_rows(offline_opts *o, rose_opt *rows)
             "write offline_TIME/offline_results.json, offline_summary.md and logs there",
             .unset = "JSON to standard output"),
         ROSE_ROW_FLAG("record", &o->record,
-                      "inproc: each measured run once more with the recorder on, in turns: what it "
-                      "costs (recorder_pairs of the row)"),
+                      "inproc: repeat each measured run with the recorder on, to show what "
+                      "recording costs (recorder_pairs of the row)"),
         ROSE_ROW_CHOICE("profile", &o->profile, "none|trace",
-                        "behind what is measured, the engine in this process, and servers, once "
-                        "more with their recorder on; profile_manifest.json"),
+                        "after the measurements, run the engine in this process and our servers "
+                        "once more with their recorder on; writes profile_manifest.json"),
         ROSE_ROW_FLAG("profile-only", &o->profile_only, "measure nothing"),
         ROSE_ROW_U32("profile-n", &o->profile_n, "N", 1, 65536,
                      "prompts of a profile: the first of the workload"),
@@ -427,7 +429,7 @@ static size_t workload_rows(offline_opts *o, rose_opt *rows)
                         .unset = "MODEL"),
         ROSE_ROW_U32("driver-timeout-s", &o->timeout_s, "S", 1, 86400, "longest run of a script"),
         ROSE_ROW_STRING("roseinfer-args", &o->server.args[0], "ARGS",
-                        "further arguments for our server, in one word", .unset = "none"),
+                        "more arguments for our server, as one quoted word", .unset = "none"),
     };
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
@@ -443,7 +445,7 @@ static size_t driver_rows(offline_opts *o, rose_opt *rows)
                                             "interpreter that has it");
         rows[N_DRIVERS + i] = (rose_opt)ROSE_ROW_STRING(
             names[N_DRIVERS + i], &o->args[i], "ARGS",
-            "NAME=VALUE ... for its constructor, in one word", .unset = "none");
+            "NAME=VALUE ... for its constructor, as one quoted word", .unset = "none");
     }
     return 2 * N_DRIVERS;
 }
@@ -476,9 +478,9 @@ int rose_bench_offline(int argc, char **argv)
     rose_err err = {{0}};
     const int rc = rose_opts_parse_one(
         "roseinfer bench offline MODEL [options]",
-        "Token throughput: random token ids in, tokens out. The engine in this process unless\n"
-        "--backends says more. A line for each on standard error, JSON on standard output or "
-        "in\n--output-dir.",
+        "Token throughput on prompts of random token ids. Measures the engine in this process, "
+        "unless\n--backends names others. Prints a line for each on standard error, and JSON on "
+        "standard output\nor in --output-dir.",
         opts, n, argc, argv, &model);
     if (rc >= 0) return rc;
     if (check_profile(&o, &err) == ROSE_OK) return run(model, &o, argc, argv);

@@ -1,9 +1,11 @@
-/* bench/offline_driver.c - the offline workload by a script of tools/drivers: one small program for
- * each rival, in its own interpreter. It gets a file with the very ids of every run, warm-up runs
- * first, and prints one line of JSON at its end: {"runs": [{total_s, input_tokens, output_tokens}],
- * "extra": {...}}. Who sees tokens come adds to a run "first_s" and "last_s", a number of each
- * prompt, counted from the run's start. "ready_at_s" (of the monotonic clock) is when the first run
- * began; "resident_peak_bytes" is what the process needed. */
+/* bench/offline_driver.c - runs the offline workload through a script of tools/drivers, one for
+ * each rival, in the rival's own Python.
+ *
+ * The script reads a file with the token ids of every run, warm-up runs first. At its end it prints
+ * one line of JSON: {"runs": [{total_s, input_tokens, output_tokens}], "extra": {...}}. A script
+ * that sees tokens as they come adds to each run "first_s" and "last_s", lists with one time for
+ * each prompt, counted from the start of the run. "ready_at_s" (monotonic clock) is when the first
+ * run began. "resident_peak_bytes" is the most memory that the process had. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -45,10 +47,10 @@ static rose_status write_workload(const char *path, const rose_offline_work *w,
     uint32_t max_in = 1;
     const size_t len = strlen(d->model);
     if (rose_utf8_valid_prefix((const uint8_t *)d->model, len) < len)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "%s: a script is told its model in JSON, and this path "
-                         "is not UTF-8",
-                         d->model);
+        return rose_fail(
+            err, ROSE_E_INVAL,
+            "%s: a script gets the path of its model as JSON, and this path is not UTF-8",
+            d->model);
     for (uint32_t i = 0; i < w->n; i++)
         max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
     json_t *head =
@@ -70,8 +72,8 @@ static rose_status write_workload(const char *path, const rose_offline_work *w,
     return ok ? ROSE_OK : rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
 }
 
-/* --drivers, or beside the program: share/roseinfer/drivers of an installation, tools/drivers of
- * the source tree. */
+/* Finds the script in --drivers, else in share/roseinfer/drivers of an installation, else in
+ * tools/drivers of the source tree. */
 static rose_status find_script(const rose_offline_driver *d, char *path, size_t cap, rose_err *err)
 {
     static const char *const beside[] = {"../share/roseinfer/drivers", "../tools/drivers",
@@ -90,11 +92,12 @@ static rose_status find_script(const rose_offline_driver *d, char *path, size_t 
             rose_file_exists(path))
             return ROSE_OK;
     }
-    return rose_fail(err, ROSE_E_NOTFOUND, "%s.py is not beside this program: --drivers DIR",
+    return rose_fail(err, ROSE_E_NOTFOUND,
+                     "%s.py was not found near this program; --drivers DIR names its folder",
                      d->name);
 }
 
-/* The last line of text that is not empty, cut off in place. */
+/* Returns the last line of text that is not empty; it ends the line in place. */
 static char *last_line(char *text)
 {
     size_t n = strlen(text);
@@ -104,7 +107,7 @@ static char *last_line(char *text)
     return nl != NULL ? nl + 1 : text;
 }
 
-/* TTFT and TPOT of a run, where the driver gives the times of every prompt. */
+/* Computes TTFT and TPOT of a run if the script gives the times of every prompt. */
 static rose_status take_times(const json_t *run, const rose_offline_work *w, rose_offline_run *out,
                               rose_err *err)
 {
@@ -113,12 +116,13 @@ static rose_status take_times(const json_t *run, const rose_offline_work *w, ros
     rose_status st = ROSE_OK;
     if (firsts == NULL && lasts == NULL) return ROSE_OK;
     if (json_array_size(firsts) != w->n || json_array_size(lasts) != w->n)
-        return rose_fail(err, ROSE_E_FORMAT, "the driver times other than %u prompts", w->n);
+        return rose_fail(err, ROSE_E_FORMAT, "the driver does not give times for %u prompts", w->n);
     for (uint32_t i = 0; i < w->n && st == ROSE_OK; i++) {
         const double first = json_number_value(json_array_get(firsts, i)),
                      last = json_number_value(json_array_get(lasts, i));
         if (!(first > 0) || !(last >= first) || last > out->total_s) {
-            st = rose_fail(err, ROSE_E_FORMAT, "the driver's times of prompt %u cannot be", i);
+            st =
+                rose_fail(err, ROSE_E_FORMAT, "the driver gives impossible times for prompt %u", i);
             break;
         }
         st = rose_samples_add(&ttft, first);
@@ -162,7 +166,8 @@ static rose_status take_runs(const json_t *o, const rose_offline_work *w, uint32
     return ROSE_OK;
 }
 
-/* What it says of its process; nothing is as good as a figure that cannot be. */
+/* Takes the start-up time and the memory that the script reports. An impossible figure is dropped,
+ * as if there were none. */
 static void take_process(const json_t *o, uint64_t start_ns, rose_offline_result *r)
 {
     const double ready_at = json_number_value(json_object_get(o, "ready_at_s")),
@@ -184,7 +189,8 @@ static rose_status read_result(const char *path, const rose_offline_work *w, uin
     if (st == ROSE_OK) {
         const char *line = last_line(text.data);
         st = rose_json_parse(&o, line, strlen(line), 0, &e);
-        if (st != ROSE_OK) rose_fail(err, st, "the driver's last line is no JSON: %.100s", line);
+        if (st != ROSE_OK)
+            rose_fail(err, st, "the last line of the driver is not JSON: %.100s", line);
     }
     if (st == ROSE_OK) st = take_runs(o, w, repeats, r, err);
     if (st == ROSE_OK) take_process(o, start_ns, r);

@@ -1,5 +1,6 @@
-/* bench/offline_engine.c - the engine in this process. All prompts are submitted at once, as a
- * batch user would; one sink tells this thread when tokens are there. */
+/* bench/offline_engine.c - runs the offline workload on the engine in this process. All prompts are
+ * submitted at once, as a batch job would. One queue tells this thread which requests have new
+ * tokens. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +78,8 @@ static rose_status submit_all(rose_offline_engine *e, const rose_offline_work *w
     return st;
 }
 
-/* Polls one request dry; returns its new tokens, or -1 if it failed. */
+/* Takes all events of one request. Returns the number of new tokens, or -1 if the request
+ * failed. */
 static int64_t take_events(prompt_state *p)
 {
     rose_event ev;

@@ -1,7 +1,7 @@
-/* bench/offline_profile.c - the profile stage of `bench offline`: behind what is measured, and
- * apart from it, our engine once more, fresh, in this process or through the server, with the
- * recorder on. No figure of this stage enters the results; profile_manifest.json says what came of
- * it. A script's engine has no recorder that we could ask: it is a row that says so. */
+/* bench/offline_profile.c - the profile stage of `bench offline`. After all measurements, our
+ * engine runs once more with the recorder on, in this process or in a fresh server. No time of this
+ * stage enters the results. profile_manifest.json says what came of it. The engine of a script has
+ * no recorder that we can start, so its row says that. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static rose_status in_process(const rose_offline_stage *s, const char *dir, json
     const rose_offline_work *w = &s->work;
     rose_offline_engine e = {0};
     rose_engine_flags flags = s->server->engine;
-    flags.opts.backend.cuda.profiler_kernels = true; /* no figure of this stage counts */
+    flags.opts.backend.cuda.profiler_kernels = true; /* costs speed; no time here counts */
     rose_offline_run ignored;
     rose_prof_result said;
     char path[4400];
@@ -44,7 +44,7 @@ static rose_status in_process(const rose_offline_stage *s, const char *dir, json
     if (st == ROSE_OK) {
         st = rose_offline_engine_run(&e, w, rose_offline_seed(w, false, 0), "profile", &ignored,
                                      err);
-        /* also after a failure: what was recorded may tell why */
+        /* stopped even after a failure: the recording may show the cause */
         const rose_status stopped = rose_prof_stop(path, &said, st == ROSE_OK ? err : NULL);
         if (stopped == ROSE_OK) json_object_set_new(row, "stop", said_json(&said, path));
         if (st == ROSE_OK) st = stopped;
@@ -59,7 +59,7 @@ static rose_status attempt(const rose_offline_stage *s, const rose_offline_targe
     if (t->in_process) return in_process(s, dir, row, err);
     if (t->server == NULL)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "a script has no recorder: bench online --profile drives its server");
+                         "a script has no recorder; bench online --profile can profile its server");
     return rose_offline_server_profile(s, t->server, dir, row, err);
 }
 

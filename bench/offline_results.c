@@ -1,5 +1,5 @@
-/* bench/offline_results.c - offline_results.json in the schema of the Python system's suite, with
- * repeats and spread, and offline_summary.md. */
+/* bench/offline_results.c - writes offline_results.json, with the keys of an earlier benchmark
+ * suite in Python plus repeats and spread, and offline_summary.md. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,8 +33,8 @@ static int by_time(const void *a, const void *b)
     return (x->total_s > y->total_s) - (x->total_s < y->total_s);
 }
 
-/* A backend that failed is a row of zeros, as in the suite. prefill_s and decode_s are
- * null: with chunked prefill they overlap. */
+/* A backend that failed gets a row of zeros, as that suite writes it. prefill_s and decode_s are
+ * null, because chunked prefill overlaps with decode. */
 static void add_zeros(json_t *row)
 {
     static const char *const zeros[] = {
@@ -78,7 +78,7 @@ json_t *rose_offline_row(const rose_offline_result *r, const rose_offline_work *
                             (int)w->n, "input_len", (double)in / w->n, "output_len",
                             (double)out / w->n, "prefill_s", "decode_s");
     if (r->n_runs > 0)
-        add_runs(row, r, w); /* also what was measured before it failed */
+        add_runs(row, r, w); /* including repeats that were measured before it failed */
     else
         add_zeros(row);
     json_object_set_new(row, "ready_s", r->ready_s > 0 ? json_real(r->ready_s) : json_null());
@@ -96,7 +96,7 @@ static double number(const json_t *row, const char *key)
     return json_number_value(json_object_get(row, key));
 }
 
-/* " a/b |" of two keys; a dash where they are not known. */
+/* Prints " a/b |" for two keys, or a dash if one is not known. */
 static void print_pair(FILE *f, const json_t *row, const char *p50, const char *p99)
 {
     if (json_is_number(json_object_get(row, p50)) && json_is_number(json_object_get(row, p99)))

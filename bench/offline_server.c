@@ -1,5 +1,5 @@
-/* bench/offline_server.c - the offline workload through a server: the same ids over HTTP, all sent
- * at once, each over its own connection. */
+/* bench/offline_server.c - runs the offline workload through a server: the same token ids over
+ * HTTP, all sent at once, each on a connection of its own. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -105,7 +105,7 @@ static rose_status run_once(const rose_offline_work *w, const rose_server *serve
     return st;
 }
 
-/* A connection for each prompt. */
+/* Each prompt needs a connection, so raise the limit of open files. */
 static void allow_files(void)
 {
     struct rlimit l;

@@ -1,4 +1,4 @@
-/* bench/offline_work.c - what an offline benchmark computes. */
+/* bench/offline_work.c - makes the prompts and lengths of an offline benchmark. */
 #include <stdlib.h>
 
 #include "base/philox.h"
@@ -6,7 +6,7 @@
 
 enum { MT_N = 624, MT_M = 397, NANO_SEQS = 256, NANO_MIN = 100, NANO_MAX = 1024, NANO_IDS = 10001 };
 
-/* Python's random: the Mersenne Twister, seeded by init_by_array([seed]). */
+/* The random module of Python: a Mersenne Twister seeded by init_by_array([seed]). */
 typedef struct python_random {
     uint32_t mt[MT_N];
     int at;
@@ -54,7 +54,8 @@ static uint32_t python_u32(python_random *r)
     return y ^ y >> 18;
 }
 
-/* random.randint(0, n - 1): as many bits as n has, again until they are below n. */
+/* As random.randint(0, n - 1): draws as many bits as n has, and repeats until the number is below
+ * n. */
 static uint32_t python_below(python_random *r, uint32_t n)
 {
     const int bits = 32 - __builtin_clz(n);
@@ -75,7 +76,7 @@ rose_status rose_offline_nano_vllm(rose_load_trace *out, rose_err *err)
     for (uint32_t i = 0; i < NANO_SEQS; i++) {
         out->rows[i].n_in = NANO_MIN + python_below(&r, NANO_MAX - NANO_MIN + 1);
         for (uint32_t k = 0; k < out->rows[i].n_in; k++)
-            python_below(&r, NANO_IDS); /* its prompt: drawn in between, so drawn here */
+            python_below(&r, NANO_IDS); /* the ids of the prompt, which Python draws here */
     }
     for (uint32_t i = 0; i < NANO_SEQS; i++)
         out->rows[i].n_out = NANO_MIN + python_below(&r, NANO_MAX - NANO_MIN + 1);

@@ -1,9 +1,9 @@
-/* bench/online.c - `roseinfer bench online`: latency under load, against one server or several in
- * turn.
+/* bench/online.c - `roseinfer bench online` measures latency under load, of one server or of
+ * several in turn.
  *
- * A server that fails is a row with its error and the next one goes on; the results are on disk
- * after every run; the first Ctrl-C ends the run under way, keeps what was measured and stops the
- * server that we started. */
+ * A server that fails gets a row with its error, and the next one is measured. The results are
+ * written after every run. The first Ctrl-C ends the current run, keeps the results so far and
+ * stops the server that we started. */
 #include <inttypes.h>
 #include <math.h>
 #include <sched.h>
@@ -22,7 +22,8 @@
 enum {
     MAX_POINTS = 64,
     WARM_VARIANT = 1 << 20,
-    GOODPUT_VARIANT = 1 << 21, /* of the first run of a search */
+    /* prompts of the first run of a goodput search; later runs count on from it */
+    GOODPUT_VARIANT = 1 << 21,
     DEFAULT_CONTEXT = 2048
 };
 
@@ -38,7 +39,8 @@ typedef struct online {
     rose_goodput_limits limits;
     rose_online_results results;
     uint32_t n_failed;
-    cpu_set_t client_set, all_set; /* --client-cpus, and what we had before */
+    /* the CPUs of --client-cpus, and those that this process had before */
+    cpu_set_t client_set, all_set;
 } online;
 
 static volatile sig_atomic_t stop_asked;
@@ -55,14 +57,14 @@ static void catch_signals(void)
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
     signal(SIGPIPE, SIG_IGN);
-    struct rlimit l; /* one connection for each request under way */
+    struct rlimit l; /* each request at a time needs a connection */
     if (getrlimit(RLIMIT_NOFILE, &l) == 0) {
         l.rlim_cur = l.rlim_max;
         setrlimit(RLIMIT_NOFILE, &l);
     }
 }
 
-/* "0.4,0.8,1.6" */
+/* parses "0.4,0.8,1.6" */
 static rose_status parse_list(const char *what, const char *text, double min, bool whole,
                               double *out, uint32_t *n, rose_err *err)
 {
@@ -133,8 +135,8 @@ static rose_prompt_mode prompt_mode(const online *r)
                                                              : ROSE_PROMPT_UNIQUE;
 }
 
-/* What the trace was drawn from, defaults too; nothing of it for a file, but for what a ramp takes:
- * its rate is that of the ramp, and only its arrivals are drawn. */
+/* Adds the parameters that the trace was drawn from, defaults included. For a trace from a file
+ * there are none, except under a ramp: it draws new arrival times. */
 static void add_generator(json_t *meta, const rose_online_opts *o)
 {
     const bool ramp = strcmp(o->ramp, "none") != 0, generated = o->trace == NULL;
@@ -187,10 +189,10 @@ static json_t *meta_json(const online *r, int argc, char **argv)
         }
         json_object_set_new(more, "prompt_overhead_tokens", json_integer(o->prompt_overhead));
         json_object_set_new(more, "gpu", rose_results_string(gpu[0] != '\0' ? gpu : NULL));
-        json_object_set_new(more, "dtype", json_null()); /* until a server says it */
+        json_object_set_new(more, "dtype", json_null()); /* null until a server reports it */
         json_object_set_new(more, "start_offset_s", json_real(ROSE_START_OFFSET_S));
         json_object_set_new(more, "timeout_ready_s", json_integer(o->server.ready_timeout_s));
-        json_object_set_new(more, "max_inflight_requests", json_null()); /* no limit */
+        json_object_set_new(more, "max_inflight_requests", json_null()); /* null: no limit */
         json_object_set_new(more, "trace_bad_lines", json_integer(r->trace.n_bad));
         json_object_set_new(more, "cold_prefix", json_boolean(o->cold_prefix));
         add_generator(more, o);
@@ -215,7 +217,7 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
 {
     char ttft[ROSE_SUMMARY_TEXT], tpot[ROSE_SUMMARY_TEXT], itl[ROSE_SUMMARY_TEXT],
         e2e[ROSE_SUMMARY_TEXT];
-    char load[48], late[48] = ""; /* a closed loop has no times to be late for */
+    char load[48], late[48] = ""; /* a closed loop has no due times */
     if (s->lateness.n > 0)
         snprintf(late, sizeof late, "; client late p99 %.3f ms", s->lateness.p99 * 1e3);
     if (run->spec.concurrency > 0)
@@ -233,12 +235,13 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
                 s->first_error_at, s->first_error);
     if (s->n_usage_lies > 0)
         fprintf(stderr,
-                "%s: in %u replies usage contradicts what arrived; the first is request %u\n",
+                "%s: in %u replies the usage figures contradict what arrived; the first is request "
+                "%u\n",
                 label, s->n_usage_lies, s->first_lie_at);
     if (s->n_uncounted > 0)
         fprintf(stderr,
-                "%s: %u replies give no count of tokens that can be right: events count; the first "
-                "is request %u\n",
+                "%s: %u replies give no possible number of tokens, so their events are counted; "
+                "the first is request %u\n",
                 label, s->n_uncounted, s->first_uncounted_at);
     if (s->n_short > 0)
         fprintf(stderr, "%s: %u replies are shorter than asked for; the first is request %u\n",
@@ -249,7 +252,8 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
                 label, s->tokens, s->events);
 }
 
-/* timing.scale_wall_s: how long the run of each of --scales took, requests built and all. */
+/* Adds timing.scale_wall_s: how long the run of each scale took, including the time to build its
+ * requests. */
 static void add_wall(const target *t, const rose_run_spec *spec, double wall_s)
 {
     char scale[32];
@@ -259,13 +263,13 @@ static void add_wall(const target *t, const rose_run_spec *spec, double wall_s)
     json_object_set_new(json_object_get(timing, "scale_wall_s"), scale, json_real(wall_s));
 }
 
-/* What a run says to the goodput search. */
+/* What the goodput search needs to know of a run. */
 typedef struct point {
     bool met;
     double offered_rps, done_rps; /* done: successful requests / (last end - first start) */
 } point;
 
-/* Runs, records, prints. A server that died makes it fail. out may be NULL. */
+/* Runs once, records the result and prints it. Fails if the server died. out may be NULL. */
 static rose_status measure(online *r, const target *t, const rose_run_spec *spec, point *out,
                            rose_err *err)
 {
@@ -298,15 +302,16 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
                            .done_rps = s.duration_s > 0 ? s.n_success / s.duration_s : 0};
     }
     rose_run_free(&run);
-    if (st == ROSE_OK && s.n_success == 0) r->n_failed++; /* for the exit code */
+    if (st == ROSE_OK && s.n_success == 0) r->n_failed++; /* counted for the exit code */
     if (st == ROSE_OK && rose_server_dead(t->server, dead, sizeof dead))
         st = rose_fail(err, ROSE_E_CLOSED, "%s", dead);
     if (st == ROSE_OK && stop_asked) st = rose_fail(err, ROSE_E_CLOSED, "interrupted");
     return st;
 }
 
-/* A few requests that all fit into the limits hold them at any rate: what the server got done, and
- * whether the limits were ever broken, says whether the rate is one that it can bear. */
+/* Writes the result of the search. A few requests may keep the limits at any rate. So the results
+ * also say how many requests per second the server completed, and whether a rate broke the
+ * limits. */
 static void report_goodput(const online *r, const target *t, const point *best, double broken_rps)
 {
     json_object_set_new(t->entry, "goodput_rps", json_real(best->offered_rps));
@@ -318,18 +323,18 @@ static void report_goodput(const online *r, const target *t, const point *best, 
             best->offered_rps, r->o->goodput, best->done_rps);
     if (!(broken_rps > 0))
         fprintf(stderr,
-                "%s: no run broke the limits: the highest rate was not found (-n, "
-                "--goodput-steps, other limits)\n",
+                "%s: no run broke the limits, so the highest rate was not found; try more requests "
+                "(-n), more --goodput-steps or tighter limits\n",
                 t->label);
     if (best->done_rps < 0.8 * best->offered_rps)
         fprintf(stderr,
-                "%s: requests came faster than they were answered: %u are too few to show what "
-                "this rate does in the long run\n",
+                "%s: requests came faster than they were answered; %u requests are too few to show "
+                "what this rate does in the long run\n",
                 t->label, r->trace.n);
 }
 
-/* The heaviest scale that keeps the limits: doubling outward, then halving the gap (in the
- * logarithm, since rate is what is searched). */
+/* Searches the heaviest scale that keeps the limits. It doubles or halves the rate until one rate
+ * keeps them and one breaks them, then halves that interval, on a logarithmic axis. */
 static rose_status search_goodput(online *r, const target *t, rose_err *err)
 {
     double good = 0, bad = 0, broken_rps = 0, scale = r->n_scales > 0 ? r->scales[0] : 1;
@@ -409,7 +414,7 @@ static rose_status read_client_cpus(online *r, rose_err *err)
     return st;
 }
 
-/* Only while we measure: a server started meanwhile would inherit it. */
+/* Pins this client only during a run: a server started later would inherit it. */
 static void pin_client(const online *r, bool on)
 {
     if (r->o->client_cpus != NULL)
@@ -482,7 +487,7 @@ static rose_status prepare(online *r, int argc, char **argv, rose_err *err)
     return rose_online_write(&r->results, err);
 }
 
-/* Behind all that is measured, whose results are written. */
+/* Profiles come last, when the results of all measurements are written. */
 static uint32_t profile(const online *r, int argc, char **argv)
 {
     const rose_profile_stage s = {.o = r->o,

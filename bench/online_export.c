@@ -1,6 +1,7 @@
-/* bench/online_export.c - a run in the words of `vllm bench serve`, so that what reads its files
- * reads ours. Meaning as there: percentiles over successful requests, std of the population, peaks
- * over whole seconds from the first request; a failed request has length 0 and its error. */
+/* bench/online_export.c - writes a run with the keys of `vllm bench serve`, so that programs which
+ * read its files can read ours. The keys mean the same: percentiles are over successful requests,
+ * std is that of the population, peaks are over whole seconds since the first request. A failed
+ * request has length 0 and its error. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +25,7 @@ static double seconds(uint64_t from, uint64_t to)
     return (double)(to - from) * 1e-9;
 }
 
-/* Gaps between events, as there: an event with several tokens is one. */
+/* The gaps between events. As in vLLM, an event with several tokens counts once. */
 static json_t *gaps(const rose_reply *r)
 {
     json_t *list = json_array();
@@ -77,7 +78,7 @@ static void add_summary(json_t *o, const char *name, const rose_summary *s)
     }
 }
 
-/* Of the gaps between events, so that it agrees with itls. */
+/* The summary is over the gaps between events, so that it agrees with itls. */
 static rose_status add_gap_summary(json_t *o, const rose_run *run, rose_err *err)
 {
     rose_samples s = {0};
@@ -93,7 +94,7 @@ static rose_status add_gap_summary(json_t *o, const rose_run *run, rose_err *err
     return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
 }
 
-/* The most tokens that arrived, and the most requests that were under way, in one second. */
+/* Most tokens that arrived within one second, and most requests at a time. */
 static rose_status add_peaks(json_t *o, const rose_run *run, const rose_run_stats *s, rose_err *err)
 {
     const double d = s->duration_s;
@@ -124,7 +125,7 @@ static rose_status add_peaks(json_t *o, const rose_run *run, const rose_run_stat
     return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
 }
 
-/* Requests a second that kept every limit; null where none was given, as there. */
+/* Requests per second that kept every limit; null if no limit was given. */
 static json_t *request_goodput(const rose_goodput_limits *l, const rose_run *run, double duration_s)
 {
     uint32_t good = 0;
@@ -183,7 +184,8 @@ rose_status rose_online_export_vllm(const rose_online_names *names, const rose_o
     add_requests(root, run);
     if (st == ROSE_OK) st = add_peaks(root, run, s, err);
     snprintf(folder, sizeof folder, "%s/vllm", names->dir);
-    mkdir(folder, 0777); /* existing is fine; a failure shows below */
+    /* an existing folder is fine; any other failure shows when the file is written */
+    mkdir(folder, 0777);
     if (run->spec.concurrency > 0)
         snprintf(name, sizeof name, "%.64s-concurrency%u.json", names->label,
                  run->spec.concurrency);

@@ -1,4 +1,4 @@
-/* bench/online_opts.c - the options of `bench online`: one table. */
+/* bench/online_opts.c - the options of `bench online`, as tables. */
 #include <stdio.h>
 #include <string.h>
 
@@ -38,38 +38,39 @@ static size_t workload_rows(rose_online_opts *o, rose_opt *rows)
 {
     const rose_opt all[] = {
         {.name = "Workload", .kind = ROSE_OPT_HEADING},
-        ROSE_ROW_STRING(
-            "backends", &o->backends, "LIST",
-            "servers, in turn: roseinfer, vllm, sglang, trtllm, llama, llama-python, transformers "
-            "(started here; each =NAME to be called so), url=NAME=http://HOST:PORT"),
+        ROSE_ROW_STRING("backends", &o->backends, "LIST",
+                        "servers to measure in turn: roseinfer, vllm, sglang, trtllm, llama, "
+                        "llama-python, transformers (started here; vllm=NAME shows vllm as NAME), "
+                        "or url=NAME=http://HOST:PORT"),
         ROSE_ROW_STRING("trace", &o->trace, "FILE",
                         "Azure or BurstGPT CSV, Mooncake or Qwen-Bailian JSONL",
                         .unset = "generated"),
-        ROSE_ROW_U32("n", &o->n, "N", 1, 10000000, "requests of a run: the first of the trace",
+        ROSE_ROW_U32("n", &o->n, "N", 1, 10000000, "use only the first N requests of the trace",
                      .letter = 'n'),
         ROSE_ROW_STRING("scales", &o->scales, "LIST",
-                        "open loop: a run for each, with the trace's times multiplied by it; "
-                        "smaller is heavier, 0 sends all at once, none leaves it out"),
+                        "open loop: one run for each number, which multiplies the times of the "
+                        "trace; smaller is heavier, 0 sends all at once, none means no open loop"),
         ROSE_ROW_STRING("concurrency", &o->concurrency, "LIST",
-                        "closed loop: a run for each number of requests under way",
+                        "closed loop: one run for each number of requests at a time",
                         .unset = "none"),
-        ROSE_ROW_STRING("goodput", &o->goodput, "LIMITS",
-                        "search the highest rate within p99 limits in ms, as ttft:200,tpot:20",
-                        .unset = "none"),
+        ROSE_ROW_STRING(
+            "goodput", &o->goodput, "LIMITS",
+            "search the highest rate that keeps these p99 limits in ms, as ttft:200,tpot:20",
+            .unset = "none"),
         ROSE_ROW_U32("goodput-steps", &o->goodput_steps, "N", 1, 64, "runs of that search"),
         ROSE_ROW_U32("max-output-len", &o->max_output_len, "N", 0, 1u << 20,
-                     "longest output; 0 is no limit but the context"),
+                     "longest output; 0 is no limit other than the context"),
         ROSE_ROW_U32("max-input-len", &o->max_input_len, "N", 0, 1u << 20, "longest prompt",
                      .unset = "the context"),
-        ROSE_ROW_U32(
-            "prompt-overhead-tokens", &o->prompt_overhead, "N", 0, 65536,
-            "room left in the context for what the server adds to a prompt: BOS, chat template"),
+        ROSE_ROW_U32("prompt-overhead-tokens", &o->prompt_overhead, "N", 0, 65536,
+                     "tokens of the context that are left free for what the server adds to a "
+                     "prompt, such as BOS and a chat template"),
         ROSE_ROW_BOOL("shared-prefix", &o->shared_prefix,
                       "every prompt is a prefix of one text; otherwise all are unique"),
         ROSE_ROW_BOOL("trace-prefixes", &o->trace_prefixes,
-                      "follow the prefix structure of a trace that has hash ids"),
+                      "give prompts the same prefixes as in a trace that has hash ids"),
         ROSE_ROW_BOOL("cold-prefix", &o->cold_prefix,
-                      "other text in each run, so that no run meets a warm prefix cache"),
+                      "use other text in each run, so that no run finds a warm prefix cache"),
         ROSE_ROW_U32("warmup-requests", &o->warmup_requests, "N", 0, 10000,
                      "sent one by one before the runs"),
         ROSE_ROW_U32("warmup-input-len", &o->warmup_input_len, "N", 1, 1u << 20,
@@ -80,7 +81,7 @@ static size_t workload_rows(rose_online_opts *o, rose_opt *rows)
             "output-dir", &o->output_dir, "DIR",
             "write online_TIME/online_results.json, online_summary.md and the servers' logs there"),
         ROSE_ROW_BOOL("vllm-results", &o->vllm_results,
-                      "write also vllm/BACKEND-LOAD.json for each run, with the keys of vllm bench "
+                      "also write vllm/BACKEND-LOAD.json for each run, with the keys of vllm bench "
                       "serve --save-detailed"),
         ROSE_ROW_STRING("client-cpus", &o->client_cpus, "LIST",
                         "CPUs of this client, which is one thread", .unset = "not pinned"),
@@ -94,13 +95,13 @@ static size_t profile_rows(rose_online_opts *o, rose_opt *rows)
     const rose_opt all[] = {
         {.name = "Profiles", .kind = ROSE_OPT_HEADING},
         ROSE_ROW_CHOICE("profile", &o->profile, "none|trace|nsys|both",
-                        "behind what is measured, each server once more with a profiler on: its "
-                        "own recorder, nsys, or both; profile_manifest.json"),
-        ROSE_ROW_FLAG("profile-only", &o->profile_only, "measure nothing, only that"),
+                        "after the measurements, run each server once more with a profiler: its "
+                        "own recorder, nsys, or both; writes profile_manifest.json"),
+        ROSE_ROW_FLAG("profile-only", &o->profile_only, "measure nothing, only make the profiles"),
         ROSE_ROW_U32("profile-n", &o->profile_n, "N", 1, 1000000,
-                     "requests of a profile: the first of the trace"),
+                     "use the first N requests of the trace for a profile"),
         ROSE_ROW_FLOAT("profile-scale", &o->profile_scale, "S", 0, 1e6f,
-                       "multiplies their times, as --scales"),
+                       "factor on the times of these requests, as in --scales"),
     };
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
@@ -111,17 +112,20 @@ static size_t generator_rows(rose_online_opts *o, rose_opt *rows)
     const rose_opt all[] = {
         {.name = "Generated trace", .kind = ROSE_OPT_HEADING},
         ROSE_ROW_FLOAT("rate", &o->rate, "R", 1e-3f, 1e6f, "requests per second at scale 1"),
-        ROSE_ROW_FLOAT("burstiness", &o->burstiness, "K", 0.01f, 1e4f,
-                       "shape of the gamma arrivals; 1 is Poisson, less is burstier"),
+        ROSE_ROW_FLOAT(
+            "burstiness", &o->burstiness, "K", 0.01f, 1e4f,
+            "shape of the gamma-distributed gaps between arrivals; 1 is Poisson, less is burstier"),
         ROSE_ROW_CHOICE("ramp-up-strategy", &o->ramp, "none|linear|exponential",
-                        "let the rate grow over the run, from request to request; of a trace file "
-                        "only the lengths are kept"),
+                        "let the rate grow during the run, from request to request; a trace file "
+                        "then gives only the lengths"),
         ROSE_ROW_FLOAT("ramp-up-start-rps", &o->ramp_start, "R", 1e-3f, 1e6f, "rate at its start"),
         ROSE_ROW_FLOAT("ramp-up-end-rps", &o->ramp_end, "R", 1e-3f, 1e6f, "rate at its end"),
         ROSE_ROW_FLOAT("input-median", &o->in_median, "N", 1, 1e6f, "log-normal prompt lengths"),
-        ROSE_ROW_FLOAT("input-sigma", &o->in_sigma, "S", 0, 5, "their spread; 0 makes all equal"),
+        ROSE_ROW_FLOAT("input-sigma", &o->in_sigma, "S", 0, 5,
+                       "sigma of these lengths; 0 makes all equal"),
         ROSE_ROW_FLOAT("output-median", &o->out_median, "N", 1, 1e6f, "log-normal output lengths"),
-        ROSE_ROW_FLOAT("output-sigma", &o->out_sigma, "S", 0, 5, "their spread; 0 makes all equal"),
+        ROSE_ROW_FLOAT("output-sigma", &o->out_sigma, "S", 0, 5,
+                       "sigma of these lengths; 0 makes all equal"),
     };
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
@@ -138,9 +142,9 @@ int rose_online_opts_parse(rose_online_opts *o, int argc, char **argv, const cha
     n += rose_server_flags_rows(&o->server, opts + n);
     const rose_command cmd = {
         .usage = "roseinfer bench online MODEL [options]",
-        .about = "Latency under load: replays a trace against one server or several in turn, and "
-                 "records TTFT,\nTPOT, ITL and E2E of every request. MODEL is the folder whose "
-                 "tokenizer makes the prompts.",
+        .about = "Latency under load: replays a trace against one server, or several in turn, and "
+                 "records TTFT,\nTPOT, ITL and E2E of every request. The tokenizer of the folder "
+                 "MODEL makes the prompts.",
         .opts = opts,
         .n_opts = n,
         .min_args = 1,

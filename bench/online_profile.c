@@ -1,9 +1,9 @@
-/* bench/online_profile.c - the profile stage of `bench online`: after what is measured, and apart
- * from it, each server once more, fresh, with a profiler on. `trace` asks the server's own recorder
- * (/start_profile, /stop_profile, which vLLM and SGLang have as well, given the arguments that
- * allow it); `nsys` wraps the server's command. No figure of this stage enters the results; what
- * came of it stands in profile_manifest.json. A tool that is not there, or a server that fails, is
- * a row with its error. */
+/* bench/online_profile.c - the profile stage of `bench online`. After all measurements, each server
+ * is started once more with a profiler on. `trace` starts the recorder of the server itself
+ * (/start_profile and /stop_profile; vLLM and SGLang have them, too, if their arguments allow it).
+ * `nsys` runs the server's command under Nsight Systems. No time of this stage enters the results.
+ * profile_manifest.json says what came of it. A missing tool and a server that fails are rows with
+ * their errors. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 
 enum { PROFILE_VARIANT = 1 << 22, WARM_VARIANT = 1 << 23, NSYS_GRACE_MS = 300000 };
 
-/* No system-call sampling: the ranges and the kernels are what is asked for. */
+/* Without sampling of system calls: only the ranges and the kernels are wanted. */
 #define NSYS_ARGS                                                                                  \
     "profile --trace=cuda,nvtx,osrt --sample=none --cuda-graph-trace=node "                        \
     "--trace-fork-before-exec=true --force-overwrite=true"
@@ -26,7 +26,7 @@ typedef struct attempt {
     const rose_profile_stage *s;
     const rose_server_spec *spec;
     bool nsys;
-    char dir[4096]; /* of its files */
+    char dir[4096]; /* folder of the files of this profile */
     json_t *row;
 } attempt;
 
@@ -68,14 +68,14 @@ static rose_status drive(attempt *a, rose_server *server, rose_err *err)
         st = rose_profile_call(a->row, &server->url, "/start_profile", "start", err);
     if (st != ROSE_OK) return st;
     st = replay(a, server, a->s->trace, &spec, "num_success", err);
-    /* also after a failure: what was recorded may tell why */
+    /* stopped even after a failure: the recording may show the cause */
     if (!a->nsys)
         stopped = rose_profile_call(a->row, &server->url, "/stop_profile", "stop",
                                     st == ROSE_OK ? err : NULL);
     return st != ROSE_OK ? st : stopped;
 }
 
-/* The driver's command behind nsys. */
+/* Puts nsys in front of the driver's command. */
 static rose_status wrap(const attempt *a, rose_server_flags *f, rose_buf *command, rose_err *err)
 {
     const int d = a->spec->driver;
@@ -91,11 +91,11 @@ static rose_status wrap(const attempt *a, rose_server_flags *f, rose_buf *comman
     return ROSE_OK;
 }
 
-/* What the profiled server of this program needs. */
+/* Adds the arguments that our own server needs for a profile. */
 static rose_status extra_args(const attempt *a, rose_buf *extra, rose_err *err)
 {
     rose_status st = ROSE_OK;
-    if (a->spec->driver != 0) return ROSE_OK; /* a rival, or a URL */
+    if (a->spec->driver != 0) return ROSE_OK; /* a rival, or a server at a URL */
     if (strchr(a->dir, '\'') != NULL)
         return rose_fail(err, ROSE_E_INVAL, "%s: a quote in the path of a profile", a->dir);
     st = a->nsys ? rose_buf_addf(extra, "--nvtx")
@@ -103,14 +103,14 @@ static rose_status extra_args(const attempt *a, rose_buf *extra, rose_err *err)
     return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
 }
 
-/* Behind SIGTERM nsys ends the server and makes its report, which may take longer than a server's
- * end. */
+/* After SIGTERM nsys ends the server and then writes its report, which can take longer than
+ * stopping a server. */
 static rose_status check_nsys_file(attempt *a, rose_err *err)
 {
     char path[4300];
     snprintf(path, sizeof path, "%s/%s.nsys-rep", a->dir, a->spec->label);
     if (!rose_file_exists(path))
-        return rose_fail(err, ROSE_E_NOTFOUND, "nsys left no %s; what it said is in %s", path,
+        return rose_fail(err, ROSE_E_NOTFOUND, "nsys wrote no %s; its messages are in %s", path,
                          json_string_value(json_object_get(a->row, "log_path")));
     json_object_set_new(a->row, "path", rose_results_string(path));
     return ROSE_OK;
@@ -142,7 +142,7 @@ static rose_status run_attempt(attempt *a, rose_err *err)
     return st;
 }
 
-/* The first line that `nsys --version` prints; null where there is none. */
+/* The first line that `nsys --version` prints; null if nsys is not there. */
 static json_t *nsys_version(const char *dir)
 {
     char *const argv[] = {(char *)(uintptr_t) "nsys", (char *)(uintptr_t) "--version", NULL};
@@ -184,7 +184,7 @@ static bool wanted(const rose_profile_stage *s, bool nsys)
            strcmp(s->o->profile, nsys ? "nsys" : "trace") == 0;
 }
 
-/* One row; the manifest is on disk after each. True: it came to something. */
+/* Makes one profile and writes the manifest. Returns true if the profile succeeded. */
 static bool try_one(const rose_profile_stage *s, json_t *root, const rose_server_spec *spec,
                     bool nsys, rose_err *err)
 {

@@ -1,5 +1,5 @@
-/* bench/online_results.c - online_results.json in the schema of the Python system's suite, with
- * what it lacks, and online_summary.md. */
+/* bench/online_results.c - writes online_results.json, with the keys of an earlier benchmark suite
+ * in Python plus what that lacked, and online_summary.md. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ static json_t *real_or_null(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-/* Seconds since the start of the run; null for what never happened. */
+/* Seconds since the start of the run; null for an event that did not happen. */
 static json_t *since(uint64_t t, uint64_t start)
 {
     return t == 0 ? json_null() : json_real(((double)t - (double)start) * 1e-9);
@@ -57,8 +57,8 @@ static json_t *cdf_json(const double cdf[101])
     return list;
 }
 
-/* Tenths of an open loop's requests, in order of their due times: under a ramp, or a load that is
- * too much, the first differs from the last. */
+/* Figures for each tenth of the requests of an open loop, in order of their due times. They show
+ * how latency grows under a ramp, or under more load than the server can bear. */
 static json_t *slices_json(const rose_run *run)
 {
     enum { N_SLICES = 10 };
@@ -141,7 +141,8 @@ static json_t *summary_json(const char *label, const rose_run *run, const rose_r
     return o;
 }
 
-/* What its process took to be ready, and to serve all runs so far; null for a server at a URL. */
+/* Adds how long the server's process took to be ready, and the most memory it has had so far. Both
+ * are null for a server at a URL. */
 static void add_process(json_t *summary, const rose_server *s)
 {
     const uint64_t peak = s->proc.pid != 0 ? rose_watch_peak_bytes(s->proc.pid) : 0;
@@ -164,8 +165,9 @@ void rose_online_set_dtype(json_t *root)
     json_object_foreach(json_object_get(root, "by_backend"), label, b)
     {
         json_t *dtype = json_object_get(b, "dtype");
-        if (dtype == NULL) dtype = json_null();                             /* an older version's */
-        if (json_string_length(json_object_get(b, "model")) == 0) continue; /* it never answered */
+        if (dtype == NULL) dtype = json_null(); /* a file of an older version */
+        /* this backend never answered */
+        if (json_string_length(json_object_get(b, "model")) == 0) continue;
         same = same && (common == NULL || json_equal(common, dtype));
         common = dtype;
     }
@@ -228,7 +230,7 @@ rose_status rose_online_write(const rose_online_results *r, rose_err *err)
     return st;
 }
 
-/* ---- markdown ---- */
+/* ---- Markdown ---- */
 
 static double value(const json_t *row, const char *metric, const char *p)
 {

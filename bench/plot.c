@@ -1,5 +1,5 @@
-/* bench/plot.c - `roseinfer bench plot DIR`: pictures of the results of a folder, by gnuplot. The
- * script stays beside them, so a picture can be changed without measuring again. */
+/* bench/plot.c - `roseinfer bench plot DIR` draws the results of a folder with gnuplot. The gnuplot
+ * script stays next to the pictures, so a picture can be changed without measuring again. */
 #include "bench/plot_internal.h"
 
 #include <ctype.h>
@@ -68,7 +68,7 @@ void rose_plot_start(FILE *gp, const char *name, int width, int height)
             width, height, width, height, name);
 }
 
-/* gnuplot runs inside the folder, so that no path ever stands in the script. */
+/* gnuplot runs inside the folder, so the script holds no path that would have to be quoted. */
 static rose_status run_gnuplot(const char *figures, rose_err *err)
 {
     char script[] = "cd \"$0\" && exec gnuplot plots.gp", how[32];
@@ -82,14 +82,14 @@ static rose_status run_gnuplot(const char *figures, rose_err *err)
                      "gnuplot: %s (Debian package gnuplot-nox; script: %s/plots.gp)", how, figures);
 }
 
-/* A file that is not there is no error; one that cannot be read is. */
+/* A missing file is no error; a file that cannot be read is one. */
 static rose_status read_optional(json_t **out, const char *dir, const char *name, rose_err *err)
 {
     rose_status st = rose_results_read(out, dir, name, err);
     return st == ROSE_E_NOTFOUND ? ROSE_OK : st;
 }
 
-/* What a folder may hold, and who draws it. */
+/* The files that can be drawn, each with its function. */
 static bool plot_online(FILE *gp, const json_t *online)
 {
     bool any = rose_plot_latency(gp, online, false);
@@ -100,7 +100,8 @@ static bool plot_online(FILE *gp, const json_t *online)
 
 static const struct {
     const char *file;
-    bool (*draw)(FILE *gp, const json_t *root); /* false: nothing to draw in it */
+    /* returns false if the file holds nothing to draw */
+    bool (*draw)(FILE *gp, const json_t *root);
 } kinds[] = {{"online_results.json", plot_online},
              {"offline_results.json", rose_plot_offline},
              {"ablate_results.json", rose_plot_ablate},
@@ -146,7 +147,8 @@ rose_status rose_plot_folder(const char *dir, rose_err *err)
     if (st == ROSE_OK && snprintf(figures, sizeof figures, "%s/figures", dir) >= MAX_PATH)
         st = rose_fail(err, ROSE_E_INVAL, "the path of the folder is too long");
     if (st == ROSE_OK) {
-        mkdir(figures, 0777); /* existing is fine; a failure shows below */
+        /* an existing folder is fine; any other failure shows when the file is written */
+        mkdir(figures, 0777);
         st = write_script(figures, roots, err);
     }
     if (st == ROSE_OK) st = run_gnuplot(figures, err);

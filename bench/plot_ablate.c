@@ -1,5 +1,5 @@
-/* bench/plot_ablate.c - what switches are worth: the ratio off / on of every metric, with the least
- * and the most of its pairs. */
+/* bench/plot_ablate.c - draws what each switch is worth: the ratio off / on of every metric, with
+ * the least and the largest ratio of its pairs. */
 #include <math.h>
 
 #include "bench/plot_internal.h"
@@ -19,15 +19,16 @@ static double number(const json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
-/* A metric that was measured, or NULL. */
+/* The entry of a metric, or NULL if it was not measured. */
 static const json_t *metric_of(const json_t *sw, int m)
 {
     const json_t *o = json_object_get(sw, metrics[m].key);
     return number(o, "min") > 0 && number(o, "off_over_on") > 0 && number(o, "max") > 0 ? o : NULL;
 }
 
-/* $ablate: row ratio min max changed "metric" "heading"; each switch begins with a row that holds
- * its heading alone. Returns the number of rows; lo and hi widen to what is there. */
+/* Writes the gnuplot block $ablate with rows: row ratio min max changed "metric" "heading". Each
+ * switch begins with a row that holds only its heading. Returns the number of rows, and widens lo
+ * and hi to include all values. */
 static int write_rows(FILE *gp, json_t *switches, double *lo, double *hi)
 {
     const char *name;
@@ -38,7 +39,7 @@ static int write_rows(FILE *gp, json_t *switches, double *lo, double *hi)
     {
         const json_t *setting = json_object_get(sw, "setting");
         char on[80], off[80], load[80];
-        if (setting == NULL) continue; /* it could not be measured */
+        if (setting == NULL) continue; /* this switch could not be measured */
         rose_plot_label(json_object_get(setting, "on"), on, sizeof on);
         rose_plot_label(json_object_get(setting, "off"), off, sizeof off);
         rose_plot_label(json_object_get(setting, "workload"), load, sizeof load);
@@ -57,7 +58,7 @@ static int write_rows(FILE *gp, json_t *switches, double *lo, double *hi)
     return y;
 }
 
-/* Ticks at round ratios; on a narrow axis the fine ones too. */
+/* Ticks at round ratios; a narrow axis gets finer ones as well. */
 static void write_ratios(FILE *gp, double lo, double hi)
 {
     static const double coarse[] = {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100};
@@ -90,7 +91,7 @@ bool rose_plot_ablate(FILE *gp, const json_t *ablate)
     const int rows = write_rows(gp, json_object_get(ablate, "switches"), &lo, &hi);
     if (rows == 0) return false;
     lo /= 1.05;
-    hi *= 1.15; /* room for the numbers */
+    hi *= 1.15; /* leaves room for the printed numbers */
     const double height = HEAD_PX + ROW_PX * rows;
     rose_plot_each_format(gp);
     rose_plot_start(gp, "ablate", 900, (int)height);

@@ -1,5 +1,5 @@
-/* bench/plot_offline.c - offline throughput as bars: median of the repeats, whiskers to the least
- * and the most. */
+/* bench/plot_offline.c - draws offline throughput as bars: the median of the repeats, with whiskers
+ * from the least to the largest. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,10 +25,10 @@ static void add_value(rose_samples *s, const json_t *o, const char *metric)
 {
     const json_t *v = json_object_get(o, metric);
     if (json_is_number(v) && json_number_value(v) > 0)
-        rose_samples_add(s, json_number_value(v)); /* out of memory: a value less */
+        rose_samples_add(s, json_number_value(v)); /* out of memory: this value is left out */
 }
 
-/* Returns the most of the bar, 0 without values. */
+/* Returns the largest value of the bar, or 0 if it has none. */
 static double write_bar(FILE *gp, const json_t *offline, const json_t *key, const char *metric,
                         int y)
 {
@@ -49,14 +49,14 @@ static double write_bar(FILE *gp, const json_t *offline, const json_t *key, cons
     return m.n > 0 ? m.max : 0;
 }
 
-/* 1, 2 or 5 times a power of ten, not under x. */
+/* The smallest number of the form 1, 2 or 5 times a power of ten that is at least x. */
 static double nice_step(double x)
 {
     const double p = pow(10, floor(log10(x)));
     return x <= p ? p : x <= 2 * p ? 2 * p : x <= 5 * p ? 5 * p : 10 * p;
 }
 
-/* Pixels left of the first panel: names stand there in full. */
+/* Pixels left of the first panel, where the full names of the backends stand. */
 static int left_of_panels(const json_t *const *keys, int n)
 {
     enum { LEAST = 166, CHARACTER = 8, GAP = 28 };

@@ -1,4 +1,4 @@
-/* bench/plot_online.c - latency over load, and distributions. */
+/* bench/plot_online.c - draws latency over load, and distributions. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 typedef struct backends {
     char label[ROSE_PLOT_MAX_BACKENDS][80];
-    const json_t *key[ROSE_PLOT_MAX_BACKENDS]; /* borrowed: the label in the file */
+    const json_t *key[ROSE_PLOT_MAX_BACKENDS]; /* borrowed: the label as the file has it */
     int n;
 } backends;
 
@@ -68,7 +68,7 @@ static int by_load(const void *a, const void *b)
     return (x->load > y->load) - (x->load < y->load);
 }
 
-/* $NAME_k: load p50 p90 p99, ascending. */
+/* Writes the gnuplot block $NAME_k with rows: load p50 p90 p99, in ascending order of load. */
 static void write_points(FILE *gp, const json_t *online, bool concurrency, const backends *b, int k,
                          const char *metric, const char *block)
 {
@@ -95,8 +95,8 @@ static void write_points(FILE *gp, const json_t *online, bool concurrency, const
     free(p);
 }
 
-/* Ticks at the measured loads only; two that would run into each other share the first one's name.
- * (A goodput search measures close to the limit.) */
+/* Puts ticks only at the measured loads. Two loads whose labels would overlap share the label of
+ * the first; a goodput search often measures two loads close together. */
 static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
 {
     rose_samples s = {0};
@@ -111,7 +111,7 @@ static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
     rose_sort_f64(s.v, s.n);
     const bool spread = s.n > 0 && s.v[0] > 0 && s.v[s.n - 1] > s.v[0];
     fprintf(gp, "%s\nset xtics (", spread ? "set logscale x" : "unset logscale x");
-    const double least = 0.09; /* of the axis, between two names */
+    const double least = 0.09; /* least distance of two labels, as a share of the axis */
     double named = 0;
     for (i = 0; i < s.n; i++) {
         if (i > 0 && s.v[i] <= s.v[i - 1]) continue;
@@ -132,8 +132,8 @@ static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
 }
 
 typedef struct range {
-    bool any;  /* Does a point have a value? Replies of one token have no TPOT and no ITL. */
-    bool wide; /* the most is so many times the least that a linear axis would show only that */
+    bool any;  /* whether a point has a value; replies of one token have no TPOT and no ITL */
+    bool wide; /* the values differ so much that a linear axis would show only the largest */
 } range;
 
 static range range_of(const json_t *online, bool concurrency, const rose_plot_metric *m)
@@ -159,7 +159,7 @@ static range range_of(const json_t *online, bool concurrency, const rose_plot_me
     return r;
 }
 
-/* A panel that says so: gnuplot gives up a whole script over a plot without a point. */
+/* Writes an empty panel with a note. gnuplot stops the whole script at a plot without points. */
 static void write_nothing(FILE *gp, const char *title)
 {
     fprintf(
@@ -169,7 +169,7 @@ static void write_nothing(FILE *gp, const char *title)
         title);
 }
 
-/* which: 0 = band, line and hollow points; 90 or 99 = that percentile alone. */
+/* which: 0 draws the band, the line and the hollow points; 90 or 99 draws only that percentile. */
 static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, const char *prefix,
                        int which, bool wide, const char *legend)
 {
@@ -211,7 +211,8 @@ static int key_px(const backends *b, int k)
     return (int)strlen(b->label[k]) * 8 + KEY_GAP_PX;
 }
 
-/* How many backends from `from` fit into a row; *px is its width. */
+/* Returns how many backends, beginning with `from`, fit into one row of the key. *px is the width
+ * of that row. */
 static int key_row(const backends *b, int from, int *px)
 {
     int n = 0;
@@ -223,9 +224,9 @@ static int key_row(const backends *b, int from, int *px)
     return n;
 }
 
-/* One key for all four panels, between title and panels, in as many rows as the names take:
- * gnuplot's own would take its width from the first panel and grow into the title. The picture
- * grows with it. Labels 101 and on; write_key_end takes them away. */
+/* Writes one key for all four panels, between title and panels, in as many rows as the names need;
+ * the picture grows with it. gnuplot's own key would take its width from the first panel and
+ * overlap the title. The key is made of labels 101 and up, which write_key_end removes. */
 static void write_panels_start(FILE *gp, const backends *b, const char *name, const char *title)
 {
     int rows = 0, px;
@@ -250,7 +251,7 @@ static void write_panels_start(FILE *gp, const backends *b, const char *name, co
     }
 }
 
-/* Behind the first panel, or every panel would draw it again. */
+/* Removes the key after the first panel; otherwise every panel would draw it again. */
 static void write_key_end(FILE *gp, const backends *b)
 {
     for (int k = 0; k < b->n; k++)
@@ -273,8 +274,9 @@ static void write_overview(FILE *gp, const backends *b, const range *r, const ch
     rose_plot_end_format(gp);
 }
 
-/* What is drawn: all but the runs of a goodput search, which measure a scale a second time; those
- * too of a backend that has no other run in an open loop. New; NULL: out of memory. */
+/* Returns a copy of the results without the runs of a goodput search, which measure one scale a
+ * second time. It keeps them for a backend that has no other run in an open loop. NULL: out of
+ * memory. */
 static json_t *without_search(const json_t *online)
 {
     const json_t *all = json_object_get(online, "summaries");
@@ -344,7 +346,7 @@ bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
 
 /* ---- distributions ---- */
 
-/* Values in ms of one metric over the requests of a run, ascending. */
+/* The values of one metric over the requests of a run, in ms, sorted. */
 static void collect_values(const json_t *run, const rose_plot_metric *m, rose_samples *s)
 {
     size_t i;
@@ -365,7 +367,8 @@ static void collect_values(const json_t *run, const rose_plot_metric *m, rose_sa
     rose_sort_f64(s->v, s->n);
 }
 
-/* The run of a backend at a load, rather not one of a goodput search; or NULL. */
+/* The run of a backend at a load, or NULL. A run of a goodput search is taken only if there is no
+ * other. */
 static const json_t *find_run(const json_t *online, const json_t *key, const json_t *like)
 {
     size_t i;

@@ -1,4 +1,5 @@
-/* bench/plot_stream.c - where the time to the first token goes: p50, p95 and p99 of each part. */
+/* bench/plot_stream.c - draws the parts of the time to the first token: p50, p95 and p99 of each
+ * part. */
 #include <math.h>
 
 #include "bench/plot_internal.h"
@@ -19,7 +20,8 @@ static const char *const shares[] = {"p50", "p95", "p99"};
 static const char *const shades[] = {"#1f6fb4", "#6ba5d6", "#b9d5ec"};
 enum { N_PARTS = sizeof parts / sizeof *parts, N_SHARES = 3, ROW_PX = 66, HEAD_PX = 150 };
 
-/* $stream_K: row value, for each of the shares. Returns the most, 0 without values. */
+/* Writes the gnuplot block $stream_K with rows: row value, one for each part. Returns the largest
+ * value, or 0 if there is none. */
 static double write_values(FILE *gp, const json_t *times)
 {
     double most = 0;

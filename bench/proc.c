@@ -30,7 +30,7 @@ static void redirect(const char *path, int fd)
     close(to);
 }
 
-/* In the child, up to exec; fd carries errno if that fails. */
+/* Runs in the child until exec. If exec fails, errno is written to fd. */
 static void become(char *const *argv, const char *out_path, const char *err_path, const int *cpus,
                    uint32_t n_cpus, pid_t parent, int fd)
 {
@@ -38,7 +38,7 @@ static void become(char *const *argv, const char *out_path, const char *err_path
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(127); /* it died before the line above */
+    if (getppid() != parent) _exit(127); /* the parent died before the line above took effect */
     redirect("/dev/null", STDIN_FILENO);
     redirect(out_path, STDOUT_FILENO);
     redirect(err_path, STDERR_FILENO);
@@ -112,7 +112,7 @@ void rose_proc_describe(const rose_proc *p, char *out, size_t cap)
         snprintf(out, cap, "exit code %d", WEXITSTATUS(p->status));
 }
 
-/* From the word that ends in "Error:" or "Exception:" to the end of its line. */
+/* Copies the text from the word that ends in "Error:" or "Exception:" to the end of its line. */
 static bool first_error(const char *text, char *out, size_t cap)
 {
     const char *a = strstr(text, "Error: "), *b = strstr(text, "Exception: ");

@@ -1,5 +1,5 @@
-/* bench/profile_call.h - what the profile stages of `bench online` and `bench offline` share. Main
- * thread. */
+/* bench/profile_call.h - functions that the profile stages of `bench online` and `bench offline`
+ * share. Main thread. */
 #ifndef ROSE_BENCH_PROFILE_CALL_H
 #define ROSE_BENCH_PROFILE_CALL_H
 
@@ -7,17 +7,17 @@
 
 #include "bench/load.h"
 
-/* Creates path and what is above it; writes to path meanwhile. IO. */
+/* Creates a folder and the folders above it. path is changed during the call. Errors: IO. */
 rose_status rose_profile_dirs(char *path, rose_err *err);
 
-/* POST path ("/start_profile", "/stop_profile") to the server; what it says becomes row[name].
- * Another status than 200 is CLOSED, with the server's message. */
+/* Sends POST path ("/start_profile" or "/stop_profile") to the server and stores its answer as
+ * row[name]. Any status other than 200 is the error CLOSED with the server's message. */
 rose_status rose_profile_call(json_t *row, const rose_url *u, const char *path, const char *name,
                               rose_err *err);
 
-/* Ends a stage that began at start_ns: root, whose "meta" there is, gets end and duration and
- * becomes dir/profile_manifest.json, whose path goes to standard output. Consumes root. False: not
- * written, as standard error then says. */
+/* Ends a stage that began at start_ns: adds its end and duration to root["meta"], writes root to
+ * dir/profile_manifest.json and prints that path. Frees root. Returns false, after a message on
+ * standard error, if the file cannot be written. */
 bool rose_profile_manifest_end(json_t *root, const char *dir, uint64_t start_ns);
 
 #endif

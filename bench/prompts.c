@@ -15,7 +15,7 @@ enum { MIN_WORDS = 64, MAX_WORD_BYTES = 24 };
 
 struct rose_prompts {
     rose_tokenizer *tok;
-    uint32_t *words; /* owned: ids */
+    uint32_t *words; /* the ids of the words; owned */
     uint32_t n_words, context;
 };
 
@@ -54,7 +54,7 @@ static rose_status find_words(rose_prompts *p, rose_err *err)
     return st;
 }
 
-/* config.json may be of any family here: rivals serve what we do not. */
+/* config.json may be of any model family, since rivals serve families that we do not. */
 static uint32_t read_context(const char *dir)
 {
     static const char *const keys[] = {"n_positions", "max_position_embeddings", "n_ctx"};

@@ -1,8 +1,9 @@
-/* bench/prompts.h - prompts of an exact number of tokens, as text or as ids. One thread.
+/* bench/prompts.h - makes prompts with an exact number of tokens, as text or as token ids. One
+ * thread.
  *
- * Made of words: tokens that are a space and ASCII letters and that encode back to themselves. A
- * pre-tokenizer splits before every such space, so any sequence of words is as many tokens as
- * words, in text as in ids. */
+ * A prompt consists of words: tokens that are a space and ASCII letters, and whose text encodes to
+ * the same token again. A pre-tokenizer splits before each space, so a prompt of n words has n
+ * tokens, as text and as ids. */
 #ifndef ROSE_BENCH_PROMPTS_H
 #define ROSE_BENCH_PROMPTS_H
 
@@ -14,24 +15,26 @@
 typedef struct rose_prompts rose_prompts;
 
 typedef enum rose_prompt_mode {
-    ROSE_PROMPT_UNIQUE, /* no two share more than chance gives */
-    ROSE_PROMPT_SHARED, /* each is a prefix of one text */
+    ROSE_PROMPT_UNIQUE, /* prompts share no more than chance gives */
+    ROSE_PROMPT_SHARED, /* each prompt is a prefix of one long text */
     ROSE_PROMPT_TRACE   /* blocks with equal hash ids hold equal text */
 } rose_prompt_mode;
 
-/* Reads tokenizer and config.json of a model folder (not the weights). Errors as of these files;
- * UNSUPPORTED when the vocabulary has fewer than 64 such words. */
+/* Reads tokenizer and config.json of a model folder, not the weights. Errors: as for these files;
+ * UNSUPPORTED if the vocabulary has fewer than 64 such words. */
 rose_status rose_prompts_open(rose_prompts **out, const char *model_dir, rose_err *err);
 void rose_prompts_close(rose_prompts *p); /* accepts NULL */
 
-uint32_t rose_prompts_context(const rose_prompts *p); /* of config.json; 0 = it does not say */
+/* the context length that config.json gives; 0 = it gives none */
+uint32_t rose_prompts_context(const rose_prompts *p);
 uint32_t rose_prompts_n_words(const rose_prompts *p);
 
 typedef struct rose_prompt_spec {
     rose_prompt_mode mode;
     bool as_ids;
     uint64_t seed;
-    uint64_t variant; /* another variant, other text: one for each run keeps prefix caches cold */
+    /* another variant gives other text; a new one for each run keeps prefix caches cold */
+    uint64_t variant;
 } rose_prompt_spec;
 
 /* Appends the prompt of row i of t as a JSON value: "text" or [ids]. Errors: NOMEM. */

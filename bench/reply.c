@@ -1,4 +1,5 @@
-/* bench/reply.c - see reply.h. HTTP framing by http_parser, events by sse.c, JSON by jansson. */
+/* bench/reply.c - see reply.h. http_parser splits HTTP, sse.c splits events, jansson parses
+ * JSON. */
 #include "bench/reply.h"
 
 #include <inttypes.h>
@@ -24,7 +25,7 @@ void rose_reply_fail(rose_reply *r, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(r->error, sizeof r->error, fmt, ap);
     va_end(ap);
-    for (char *p = r->error; *p != '\0'; p++) { /* messages quote hostile input */
+    for (char *p = r->error; *p != '\0'; p++) { /* error messages quote bytes that may be hostile */
         if ((unsigned char)*p < 32 || *p == 127) *p = '?';
     }
     rose_results_text(r->error);
@@ -76,7 +77,8 @@ static void read_times(rose_reply *r, const json_t *t)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const json_t *v = json_object_get(t, all[i].key);
         *all[i].to = json_is_number(v) ? json_number_value(v) : -1;
-        r->has_times = r->has_times || json_is_number(v); /* llama.cpp's are of other names */
+        /* llama.cpp uses other names, so it has no times here */
+        r->has_times = r->has_times || json_is_number(v);
     }
 }
 
@@ -96,7 +98,8 @@ static rose_event_look look_at(const json_t *choice)
                                  (uint32_t)json_array_size(json_object_get(choice, "token_ids"))};
 }
 
-/* The tokens of this event: its ids, or what running usage grew by, or 1 for text. */
+/* Returns the number of tokens of this event: that of its ids, or the growth of the running usage,
+ * or 1 for text. */
 static rose_status read_tokens(rose_reader *rd, const rose_event_look *look, const json_t *usage)
 {
     rose_reply *r = rd->reply;
@@ -112,7 +115,8 @@ static rose_status read_tokens(rose_reader *rd, const rose_event_look *look, con
             if (text) r->counted = true;
         }
     }
-    if (!text && r->ids_seen == 0) return ROSE_OK; /* an empty chunk, as the one with the role */
+    /* a chunk without text, such as the first one, which only gives the role */
+    if (!text && r->ids_seen == 0) return ROSE_OK;
     if (n == 0 && !text) return ROSE_OK;
     return add_arrival(r, rd->t_ns, n == 0 ? 1 : n);
 }
@@ -157,7 +161,8 @@ static rose_status on_event(void *user, const char *data, size_t len)
     return st;
 }
 
-/* Usage that cannot be, and no ids beside it: what it said of single events goes, too. */
+/* The server's usage figures are impossible, and there are no token ids to check them against. Each
+ * event counts as one token again. */
 static void forget_usage(rose_reply *r)
 {
     for (uint32_t i = 0; i < r->n_events; i++)
@@ -206,7 +211,8 @@ static int on_value(http_parser *p, const char *at, size_t n)
 static int on_headers(http_parser *p)
 {
     rose_reader *r = p->data;
-    if (p->status_code / 100 == 1) return 0; /* 100 Continue: the reply is still to come */
+    /* after "100 Continue" the real reply is still to come */
+    if (p->status_code / 100 == 1) return 0;
     r->reply->status = (int)p->status_code;
     r->is_sse = p->status_code == 200 && r->type_len >= 17 &&
                 strncasecmp(r->type, "text/event-stream", 17) == 0;
@@ -229,7 +235,7 @@ static int on_body(http_parser *p, const char *at, size_t n)
     return r->bad == ROSE_OK ? 0 : -1;
 }
 
-/* An error reply names its cause; a reply without a stream says so. */
+/* Takes the error message from a reply that is no stream, or notes that the stream is missing. */
 static void read_plain(rose_reader *r)
 {
     json_error_t e;
@@ -262,7 +268,7 @@ static int on_complete(http_parser *p)
     r->reply->end_ns = r->t_ns;
     r->complete = true;
     r->keep_alive = http_should_keep_alive(p) != 0;
-    http_parser_pause(p, 1); /* what follows would belong to no request of ours */
+    http_parser_pause(p, 1); /* bytes after the reply would belong to no request of ours */
     return 0;
 }
 
@@ -313,11 +319,13 @@ static rose_status fail_parse(rose_reader *r)
 
 rose_status rose_reader_feed(rose_reader *r, const char *bytes, size_t n, uint64_t t_ns)
 {
-    r->t_ns = t_ns > r->t_ns ? t_ns : r->t_ns; /* two clocks: a stamp may be 1 us early */
+    /* the kernel's clock and ours differ, so a stamp may be 1 us too early */
+    r->t_ns = t_ns > r->t_ns ? t_ns : r->t_ns;
     r->started = true;
     size_t used = http_parser_execute(&r->parser, &settings, bytes, n);
     if (r->complete) {
-        /* the parser pauses on or behind the last byte; bytes further on were not asked for */
+        /* The parser pauses at the last byte of the reply, or one byte later. We did not ask for
+         * any bytes after that. */
         if (used + 1 < n) r->keep_alive = false;
         return ROSE_OK;
     }

@@ -1,5 +1,6 @@
-/* bench/reply.h - one HTTP reply as the load generator sees it: bytes and their arrival times in,
- * times and tokens out. No sockets here, so any bytes can be tried in any pieces. One thread. */
+/* bench/reply.h - one HTTP reply as the load generator sees it: bytes and their arrival times go
+ * in, times and tokens come out. It does not touch sockets, so tests can feed any bytes in pieces
+ * of any size. One thread. */
 #ifndef ROSE_BENCH_REPLY_H
 #define ROSE_BENCH_REPLY_H
 
@@ -8,32 +9,35 @@
 
 #include "bench/sse.h"
 
-/* Arrival of one event that carries text or tokens. */
+/* An event that carried text or tokens, and when it arrived. */
 typedef struct rose_arrival {
     uint64_t t_ns;
-    uint32_t n_tokens; /* as the server says in ids or running usage; else 1 */
+    uint32_t n_tokens; /* as the server's ids or running usage say; else 1 */
 } rose_arrival;
 
-/* The server's own split of the time, where it gives one (`timings`); ms, negative = absent. */
+/* Where the server spent the time, if it says so (`timings`): milliseconds, negative = not
+ * given. */
 typedef struct rose_server_times {
     double receive, worker_wait, parse, tokenize, queue_wait, prefill_to_first, ttft, e2e;
 } rose_server_times;
 
-/* What became of a request. Times are rose_now_ns values, 0 = it never happened. */
+/* What became of a request. Times are rose_now_ns values; 0 = it did not happen. */
 typedef struct rose_reply {
-    uint64_t due_ns;   /* when it should have been sent */
-    uint64_t start_ns; /* when it was: before connect() or, on an open connection, before write */
+    uint64_t due_ns; /* when it should have been sent */
+    /* when it was sent: before connect(), or on an open connection before write() */
+    uint64_t start_ns;
     uint64_t first_ns, last_ns; /* first and last event that carried a token */
     uint64_t end_ns;            /* end of the reply */
-    rose_arrival *arrivals;     /* owned; n_events of them */
+    rose_arrival *arrivals;     /* owned; n_events elements */
     uint32_t n_events, cap;
-    uint32_t n_tokens;                       /* output tokens: see rose_reply_settle */
-    uint32_t usage_prompt, usage_completion; /* as the server says; 0 without usage */
-    uint32_t ids_seen;                       /* token ids counted in the events */
-    uint32_t max_tokens;     /* what the request asked for, set by the caller; 0 = not known */
-    bool has_usage, counted; /* counted: arrivals' n_tokens are the server's, not our guess */
-    bool finished;           /* a finish_reason or [DONE] was seen */
-    bool usage_lies;         /* usage contradicts what arrived */
+    uint32_t n_tokens; /* output tokens; rose_reply_settle says how they are counted */
+    uint32_t usage_prompt, usage_completion; /* as the server's usage says; 0 without usage */
+    uint32_t ids_seen;                       /* token ids counted over all events */
+    uint32_t max_tokens; /* tokens that the request asked for; set by the caller; 0 = unknown */
+    /* the n_tokens of arrivals come from the server and are not our guess */
+    bool has_usage, counted;
+    bool finished;   /* a finish_reason or [DONE] was seen */
+    bool usage_lies; /* the usage contradicts what arrived */
     bool has_times;
     rose_server_times times;
     int status;      /* HTTP status, 0 = none */
@@ -41,23 +45,23 @@ typedef struct rose_reply {
     char error[192]; /* "" = success */
 } rose_reply;
 
-void rose_reply_free(rose_reply *r); /* frees what it holds; accepts {0}; leaves {0} */
+void rose_reply_free(rose_reply *r); /* Frees what the reply holds. Accepts {0}; leaves {0}. */
 
-/* Sets error if it is not set yet. */
+/* Sets error, unless it is set already. */
 void rose_reply_fail(rose_reply *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* After the last byte: decides n_tokens (ids if the server sends them, else usage, else events) and
- * whether the reply is a success: 200, a token, an end. Usage under the number of events, or over
- * max_tokens, is a lie and does not count. */
+/* Called after the last byte. Decides n_tokens (from ids if the server sent them, else from usage,
+ * else from the number of events) and whether the reply is a success: status 200, a token, and an
+ * end. Usage below the number of events, or above max_tokens, is impossible and is ignored. */
 void rose_reply_settle(rose_reply *r);
 
-/* The parser of one reply after another on a connection. */
+/* Parses the replies on a connection, one after another. */
 typedef struct rose_reader {
     http_parser parser;
     rose_sse sse;
-    rose_buf body;     /* of a reply that is no event stream; at most ROSE_READER_MAX_BODY */
+    rose_buf body;     /* body of a reply that is no event stream; at most ROSE_READER_MAX_BODY */
     rose_reply *reply; /* borrowed */
-    uint64_t t_ns;     /* arrival of the bytes in hand */
+    uint64_t t_ns;     /* arrival time of the bytes that are being parsed */
     char field[32], type[64];
     uint8_t field_len, type_len;
     bool value_seen;
@@ -67,15 +71,17 @@ typedef struct rose_reader {
 
 enum { ROSE_READER_MAX_BODY = 1 << 20 };
 
-void rose_reader_init(rose_reader *r); /* once for a connection */
+void rose_reader_init(rose_reader *r); /* once for each connection */
 void rose_reader_free(rose_reader *r);
 void rose_reader_begin(rose_reader *r, rose_reply *reply); /* before each request */
 
-/* Bytes that arrived at t_ns (earlier than the last ones: at the same time); sets complete at the
- * end of the reply. Not OK: the reply's error says why, and the connection is of no further use. */
+/* Parses bytes that arrived at t_ns. If t_ns is before the last call's, the last call's time
+ * counts. Sets complete at the end of the reply. On an error the reply says why, and the connection
+ * is of no further use. */
 rose_status rose_reader_feed(rose_reader *r, const char *bytes, size_t n, uint64_t t_ns);
 
-/* The other side closed: the end of a reply without a length, or an error. */
+/* The server closed the connection: that ends a reply without a length, and is an error
+ * otherwise. */
 rose_status rose_reader_eof(rose_reader *r, uint64_t t_ns);
 
 #endif

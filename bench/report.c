@@ -1,5 +1,5 @@
-/* bench/report.c - `roseinfer bench report DIR`: everything that a folder of results says, as one
- * HTML page that needs no other file and no network: figures and raw JSON are inside. */
+/* bench/report.c - `roseinfer bench report DIR` writes all results of a folder as one HTML page.
+ * Figures and raw JSON are inside the page, so it needs no other file and no network. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -20,12 +20,12 @@
 
 enum { MAX_PATH = 4096, MAX_FILE = 1 << 28, MAX_FOLDERS_DEEP = 8 };
 
-/* The page as it grows. */
+/* The page while it is written. */
 typedef struct page {
-    rose_html h;        /* what stands under the contents */
-    rose_html contents; /* an entry for each file */
-    const char *dir;    /* DIR; all else is relative to it */
-    bool plot, cut;     /* cut: folders too deep were left out */
+    rose_html h;        /* everything below the table of contents */
+    rose_html contents; /* the table of contents: an entry for each file */
+    const char *dir;    /* the folder to report on; other paths are relative to it */
+    bool plot, cut;     /* cut: folders at too great a depth were left out */
     size_t n_files, n_bad;
 } page;
 
@@ -48,7 +48,8 @@ static const char style[] =
     "nav ol{columns:22rem auto;font-size:.9rem;padding-left:1.6rem}nav a{color:#1f6fb4}"
     "details{margin:.8rem 0}summary{cursor:pointer;color:#1f6fb4}";
 
-/* The overview first, then each metric, then the distributions; what comes from nowhere, last. */
+/* The order of figures: the overview, then each metric, then distributions, then files of unknown
+ * names. */
 static int figure_rank(const char *name)
 {
     static const char *const order[] = {"online_latency_compare",
@@ -83,7 +84,7 @@ static void put_figure(rose_html *h, const char *name, const rose_buf *svg)
     rose_html_raw(h, "</figcaption></figure>\n");
 }
 
-/* The first figure is open, the others fold away. */
+/* The first figure is open; the others are folded. */
 static rose_status put_figures(rose_html *h, const char *dir, rose_err *err)
 {
     char figures[2 * MAX_PATH], path[3 * MAX_PATH];
@@ -109,7 +110,7 @@ static rose_status put_figures(rose_html *h, const char *dir, rose_err *err)
     return st;
 }
 
-/* Its path from DIR. */
+/* The path of a file, relative to DIR. */
 static void put_name(rose_html *h, const char *below, const char *name)
 {
     rose_html_text(h, below);
@@ -117,8 +118,8 @@ static void put_name(rose_html *h, const char *below, const char *name)
     rose_html_text(h, name);
 }
 
-/* One results file: heading, figures in numbers, origin, and the file itself. Nothing of it where
- * it cannot be read. */
+/* Adds one results file: heading, tables, where it comes from, and the file itself. Adds nothing if
+ * the file cannot be read. */
 static rose_status put_result(page *p, const char *dir, const char *below, const char *name,
                               rose_err *err)
 {
@@ -163,7 +164,7 @@ static rose_status put_result(page *p, const char *dir, const char *below, const
     return st;
 }
 
-/* A file that is no results file does not cost the others their page. */
+/* A file that cannot be read is noted on the page; the other files are still shown. */
 static rose_status put_or_note(page *p, const char *dir, const char *below, const char *name,
                                rose_err *err)
 {
@@ -178,7 +179,8 @@ static rose_status put_or_note(page *p, const char *dir, const char *below, cons
     return ROSE_OK;
 }
 
-/* A folder with results: all its files, then its figures. below: its path from DIR, "" for DIR. */
+/* Adds a folder with results: its files, then its figures. below is its path from DIR, "" for DIR
+ * itself. */
 static rose_status put_folder(page *p, const char *dir, const char *below, rose_err *err)
 {
     rose_names l;
@@ -201,7 +203,8 @@ static rose_status put_folder(page *p, const char *dir, const char *below, rose_
     return st;
 }
 
-/* A folder, then the folders in it, in order. Links to folders are left out: a tree has an end. */
+/* Adds a folder, then its subfolders in order of name. Links to folders are left out, because they
+ * could form a loop. */
 static rose_status put_tree(page *p, const char *below, int depth, rose_err *err)
 {
     char dir[MAX_PATH], sub[2 * MAX_PATH], path[2 * MAX_PATH];
@@ -226,7 +229,7 @@ static rose_status put_tree(page *p, const char *below, int depth, rose_err *err
     return st;
 }
 
-/* What stands above the files. */
+/* Writes the head of the page, which stands above the files. */
 static void put_head(const page *p, rose_html *h)
 {
     char when[40];
@@ -249,7 +252,7 @@ static void put_head(const page *p, rose_html *h)
     rose_html_raw(h, "</ol></nav>\n");
 }
 
-/* -> *out: the whole page. */
+/* Writes the whole page to *out. */
 static rose_status put_page(page *p, rose_html *out, rose_err *err)
 {
     rose_html *h = &p->h;

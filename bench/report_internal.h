@@ -1,4 +1,4 @@
-/* bench/report_internal.h - between the parts of `bench report`. */
+/* bench/report_internal.h - declarations that the files of `bench report` share. */
 #ifndef ROSE_BENCH_REPORT_INTERNAL_H
 #define ROSE_BENCH_REPORT_INTERNAL_H
 
@@ -6,11 +6,13 @@
 
 #include "bench/html.h"
 
-/* Where a result comes from: device, versions, commit, time, and every command line in it. */
+/* Writes where a result comes from: device, versions, commit, time, and every command line
+ * in it. */
 void rose_report_environment(rose_html *h, const json_t *root);
 
-/* The figures of online_results.json, offline_results.json, ablate_results.json; any other result
- * as lists of its numbers and of its distributions. */
+/* Write the figures of online_results.json, offline_results.json and ablate_results.json as tables.
+ * rose_report_any writes those of any other result: a list of its numbers and a list of its
+ * distributions. */
 void rose_report_online(rose_html *h, const json_t *root);
 void rose_report_offline(rose_html *h, const json_t *root);
 void rose_report_ablate(rose_html *h, const json_t *root);

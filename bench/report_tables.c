@@ -1,5 +1,6 @@
-/* bench/report_tables.c - results as HTML tables. What a file lacks is an empty cell: results of
- * other versions, and of other programs with this schema, are shown as far as they go. */
+/* bench/report_tables.c - writes results as HTML tables. A value that a file lacks is an empty
+ * cell, so results of other versions and of other programs with these keys are shown as far as
+ * possible. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@ static const char *text_of(const json_t *o, const char *key)
     return s != NULL ? s : "";
 }
 
-/* A number with about four digits that count. */
+/* A number with about four significant digits. */
 static void put_number(rose_html *h, double x)
 {
     const double a = fabs(x);
@@ -157,14 +158,14 @@ void rose_report_online(rose_html *h, const json_t *root)
     size_t i;
     const char *key;
     json_t *row;
-    rose_html_raw(
-        h, "<p>Milliseconds over successful requests; scale multiplies the trace's times, smaller "
-           "is heavier. Late: by how much this client itself missed the time of sending, "
-           "p99.</p>\n<div class=\"wide\"><table>\n<thead><tr><th rowspan=\"2\">backend</th>"
-           "<th rowspan=\"2\">load</th><th rowspan=\"2\">ok</th><th colspan=\"3\">TTFT</th>"
-           "<th colspan=\"3\">TPOT</th><th colspan=\"3\">ITL</th><th colspan=\"3\">E2E</th>"
-           "<th rowspan=\"2\">req/s</th><th rowspan=\"2\">output tok/s</th>"
-           "<th rowspan=\"2\">late</th></tr>\n<tr>");
+    rose_html_raw(h,
+                  "<p>Milliseconds over successful requests; scale multiplies the trace's times, "
+                  "smaller is heavier. Late: how late this client sent its requests, "
+                  "p99.</p>\n<div class=\"wide\"><table>\n<thead><tr><th rowspan=\"2\">backend</th>"
+                  "<th rowspan=\"2\">load</th><th rowspan=\"2\">ok</th><th colspan=\"3\">TTFT</th>"
+                  "<th colspan=\"3\">TPOT</th><th colspan=\"3\">ITL</th><th colspan=\"3\">E2E</th>"
+                  "<th rowspan=\"2\">req/s</th><th rowspan=\"2\">output tok/s</th>"
+                  "<th rowspan=\"2\">late</th></tr>\n<tr>");
     for (int k = 0; k < 4; k++)
         rose_html_raw(h, "<th class=\"group\">p50</th><th>p90</th><th>p99</th>");
     rose_html_raw(h, "</tr></thead>\n<tbody>\n");
@@ -206,8 +207,8 @@ void rose_report_offline(rose_html *h, const json_t *root)
                                        "total_s"};
     size_t i;
     json_t *row;
-    rose_html_raw(h, "<p>The repeat with the median time, and the least and the most output tokens "
-                     "per second of all repeats.</p>\n");
+    rose_html_raw(h, "<p>Each row is the repeat with the median time; next to it are the least and "
+                     "the most output tokens per second of all repeats.</p>\n");
     head(h, columns, sizeof columns / sizeof *columns);
     json_array_foreach(json_object_get(root, "results"), i, row)
     {
@@ -250,7 +251,7 @@ void rose_report_ablate(rose_html *h, const json_t *root)
                                           "off/on", "least", "most", "noise",    "verdict"};
     const char *name, *metric;
     json_t *all, *m;
-    rose_html_raw(h, "<p>Times, off over on: over 1 the switch helps.</p>\n");
+    rose_html_raw(h, "<p>Ratios of times, off over on: above 1 the switch helps.</p>\n");
     head(h, columns, sizeof columns / sizeof *columns);
     json_object_foreach(json_object_get(root, "switches"), name, all)
     {
@@ -273,7 +274,8 @@ void rose_report_ablate(rose_html *h, const json_t *root)
 
 /* ---- anything ---- */
 
-/* The scalars (want_spread false) or the distributions (true) below o, with their paths. */
+/* Writes the numbers (want_spread false) or the distributions (true) that are below o, with their
+ * paths. */
 static void walk(rose_html *h, const json_t *o, const char *path, bool want_spread, int depth)
 {
     static const char *const keys[] = {"n", "mean", "p50", "p90", "p95", "p99", "max"};
@@ -337,7 +339,7 @@ void rose_report_any(rose_html *h, const json_t *root)
     const size_t empty = h->out.len;
     walk(h, root, "", true, 0);
     if (h->st == ROSE_OK && h->out.len == empty)
-        h->out.len = before; /* no distribution, no table */
+        h->out.len = before; /* there is no distribution, so there is no table */
     else
         foot(h);
     const json_t *rows = json_object_get(root, "results");

@@ -30,7 +30,8 @@ rose_status rose_results_dir(const char *dir, const char *prefix, char *path, si
     strftime(stamp, sizeof stamp, "%Y%m%d_%H%M%S", &tm);
     if (snprintf(parent, sizeof parent, "%s/", dir) >= (int)sizeof parent)
         return rose_fail(err, ROSE_E_INVAL, "the path of the output folder is too long");
-    for (char *p = parent + 1; *p != '\0'; p++) { /* as mkdir -p; a failure shows below */
+    /* creates the parents as mkdir -p does; a failure shows below */
+    for (char *p = parent + 1; *p != '\0'; p++) {
         if (*p != '/') continue;
         *p = '\0';
         mkdir(parent, 0777);
@@ -76,7 +77,8 @@ rose_status rose_results_read(json_t **out, const char *dir, const char *name, r
     return st;
 }
 
-/* "model name : X" of /proc/cpuinfo; the machine's name where there is none (ARM). */
+/* Reads "model name : X" from /proc/cpuinfo. Where there is none (ARM), takes the name of the
+ * machine. */
 static void cpu_name(char *out, size_t cap, const char *machine)
 {
     char line[512];

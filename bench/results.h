@@ -1,4 +1,4 @@
-/* bench/results.h - result folders and files. Main thread. */
+/* bench/results.h - result folders and result files. Main thread. */
 #ifndef ROSE_BENCH_RESULTS_H
 #define ROSE_BENCH_RESULTS_H
 
@@ -6,37 +6,40 @@
 
 #include "base/opts.h"
 
-/* Creates DIR/PREFIX_YYYYmmdd_HHMMSS (UTC; DIR too; "_2" and so on if it exists) into path. */
+/* Creates the folder DIR/PREFIX_YYYYmmdd_HHMMSS (UTC) and writes its path to path. It adds "_2" and
+ * so on if the folder exists, and creates DIR if needed. */
 rose_status rose_results_dir(const char *dir, const char *prefix, char *path, size_t cap,
                              rose_err *err);
 
-/* Writes JSON to dir/name: first to a file beside it, then renamed, so that a reader or a crash
- * never sees half of it. */
+/* Writes JSON to dir/name. It writes another file first and renames that, so neither a reader nor a
+ * crash ever sees half a file. */
 rose_status rose_results_write(const json_t *root, const char *dir, const char *name,
                                rose_err *err);
 
 /* Now, as "2026-11-21T05:00:00Z". */
 void rose_results_time(char out[32]);
 
-/* What every result says about where it comes from: version, commit, command line, device, CPUs,
- * instruction set, memory, kernel, time. argv[0] is the benchmark's name. */
+/* Makes the `meta` of a result: version, commit, command line, device, CPUs, instruction set,
+ * memory, kernel, time. argv[0] is the benchmark's name. */
 json_t *rose_results_meta(int argc, char **argv);
 
-/* Reads DIR/name; FORMAT and NOTFOUND name the file. */
+/* Reads DIR/name. Errors: FORMAT or NOTFOUND, with the name of the file. */
 rose_status rose_results_read(json_t **out, const char *dir, const char *name, rose_err *err);
 
-/* Bytes that are no UTF-8 become '?' in place, for what another program said and a buffer of ours
- * cut: jansson takes nothing else, and a result must not be lost for a name in it. Returns s. */
+/* Replaces bytes that are not UTF-8 by '?', in place, and returns s. It is for text of other
+ * programs that a buffer of ours cut off. jansson accepts only UTF-8, and a bad byte must not lose
+ * a result. */
 char *rose_results_text(char *s);
 
-/* A JSON string of text that may not be UTF-8 (a path, an argument, an error that names one): each
- * byte that is part of no character stands as \xNN. text NULL: null. Returns NULL when out of
+/* Makes a JSON string of text that may not be UTF-8: a path, an argument, an error message. Each
+ * byte that is part of no character becomes \xNN. text NULL gives null. Returns NULL if out of
  * memory. */
 json_t *rose_results_string(const char *text);
-json_t *rose_results_stringn(const char *text, size_t n); /* need not end in NUL; n 0: "" */
+/* text need not end in NUL; n 0 gives "" */
+json_t *rose_results_stringn(const char *text, size_t n);
 
-/* The end of a benchmark: root (taken over) goes to DIR/PREFIX_TIME/PREFIX_results.json, or to
- * stdout without a DIR. Returns the exit code. */
+/* Ends a benchmark: writes root to DIR/PREFIX_TIME/PREFIX_results.json, or to stdout if DIR is
+ * NULL. Frees root. Returns the exit code. */
 int rose_results_emit(json_t *root, const char *dir, const char *prefix);
 
 /* The option that gives this DIR. */

@@ -1,5 +1,5 @@
-/* bench/server.c - see server.h. A driver is a row of a table: the command line that users of that
- * system type, and the path that answers 200 once it serves. Nothing else differs. */
+/* bench/server.c - see server.h. A driver is one row of a table: the command line that users of
+ * that server type, and the path that answers 200 when the server is ready. */
 #include "bench/server.h"
 
 #include <ctype.h>
@@ -23,7 +23,8 @@ typedef struct driver {
     const char *command_option, *args_option, *command_help;
 } driver;
 
-/* command NULL: `roseinfer serve` of this installation. model_flag "": the model is positional. */
+/* command NULL: `roseinfer serve` of this installation. model_flag "": the model is given as an
+ * argument without a flag. */
 static const driver drivers[ROSE_N_DRIVERS] = {
     {"roseinfer", NULL, "", "/ready", "roseinfer-cmd", "roseinfer-args", "command of roseinfer"},
     {"vllm", "python3 -m vllm.entrypoints.openai.api_server", "--model", "/health", "vllm-cmd",
@@ -38,7 +39,7 @@ static const driver drivers[ROSE_N_DRIVERS] = {
      "/v1/models", "llama-python-cmd", "llama-python-args",
      "command of llama-cpp-python's server, with its interpreter"},
     {"transformers", "transformers serve", "", "/health", "transformers-cmd", "transformers-args",
-     "command of the server of transformers"},
+     "command of transformers' server"},
 };
 enum { DRIVER_ROSEINFER = 0, DRIVER_LLAMA = 4, DRIVER_LLAMA_PYTHON = 5 };
 
@@ -59,7 +60,7 @@ static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
                                               drivers[i].command_help, .unset = "roseinfer serve");
         rows[n++] =
             (rose_opt)ROSE_ROW_STRING(drivers[i].args_option, &f->args[i], "ARGS",
-                                      "further arguments for it, in one word", .unset = "none");
+                                      "more arguments for it, as one quoted word", .unset = "none");
     }
     if (n_drivers > DRIVER_LLAMA)
         rows[n++] = (rose_opt)ROSE_ROW_STRING("llama-model", &f->llama_model, "FILE",
@@ -68,7 +69,7 @@ static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
         (rose_opt)ROSE_ROW_STRING("server-cpus", &f->server_cpus, "LIST",
                                   "CPUs of the servers that we start, as 0-3,6", .unset = "all");
     rows[n++] = (rose_opt)ROSE_ROW_U32("timeout-ready-s", &f->ready_timeout_s, "S", 1, 86400,
-                                       "longest start of a server");
+                                       "longest time that a server may take to start");
     const size_t n_engine = rose_engine_flags_rows(&f->engine, rows + n);
     if (rows[n].kind == ROSE_OPT_HEADING)
         rows[n].name = "Engine of our server, as in serve (other servers: --NAME-args)";
@@ -93,7 +94,7 @@ static int find_driver(const char *name, size_t len)
     return -1;
 }
 
-/* Labels become file names. */
+/* Labels become file names, so few characters are allowed. */
 static bool good_label(const char *s)
 {
     if (s[0] == '\0' || s[0] == '.') return false;
@@ -164,7 +165,7 @@ rose_status rose_server_list_parse(const char *text, rose_server_spec *specs, ui
 typedef struct argv_builder {
     char *args[ROSE_PROC_MAX_ARGS];
     uint32_t n;
-    rose_buf words[4]; /* what args point into */
+    rose_buf words[4]; /* memory that args point into */
     char port[8];
 } argv_builder;
 
@@ -233,12 +234,13 @@ static rose_status wait_ready(rose_server *s, const char *path, const rose_serve
         if (rose_now_ns() > deadline)
             return rose_fail(err, ROSE_E_CLOSED, "not ready after %u s", f->ready_timeout_s);
         if (f->stop != NULL && *f->stop)
-            return rose_fail(err, ROSE_E_CLOSED, "interrupted while it got ready");
+            return rose_fail(err, ROSE_E_CLOSED, "interrupted while the server started");
         nanosleep(&tick, NULL);
     }
 }
 
-/* A string member of a GET's JSON, by path "data.0.id" or "version"; "" if it is not there. */
+/* Reads a string member of the JSON that a GET returns, either of the first element of "data" or of
+ * the object itself. "" if it is not there. */
 static void get_string(const rose_url *u, const char *path, const char *key, char *out, size_t cap)
 {
     rose_buf body = {0};
@@ -290,7 +292,8 @@ static rose_status spawn(rose_server *s, const rose_server_spec *spec, const ros
     return st;
 }
 
-/* Its last bytes where it is too long: a name that no server has, and says so. */
+/* Takes the model's path as its name. A path that is too long loses its start; no server knows such
+ * a name, and it will say so. */
 static void name_by_path(rose_server *s, const char *path)
 {
     rose_buf name = {0};
@@ -327,7 +330,8 @@ rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
     }
     if (st == ROSE_OK) {
         get_string(&s->url, "/v1/models", "id", s->model, sizeof s->model);
-        if (s->model[0] == '\0' && spec->driver >= 0) /* it says no name: the one it was given */
+        if (s->model[0] == '\0' && spec->driver >= 0) /* the server reports no name, so its model
+                                                         has the name that it was started with */
             name_by_path(s, model_of(spec, f, model_dir));
         get_string(&s->url, "/v1/models", "dtype", s->dtype, sizeof s->dtype);
         get_string(&s->url, "/version", "version", s->version, sizeof s->version);

@@ -1,5 +1,4 @@
-/* bench/server.h - a server under test: started by us by a driver's name, or found at a URL. Main
- * thread. */
+/* bench/server.h - a server under test: either started by us, or found at a URL. Main thread. */
 #ifndef ROSE_BENCH_SERVER_H
 #define ROSE_BENCH_SERVER_H
 
@@ -15,37 +14,38 @@ enum {
     ROSE_LABEL_BYTES = 64
 };
 
-/* Options that say how servers are started. */
+/* Options that say how servers are started. A driver is a kind of server that we can start. */
 typedef struct rose_server_flags {
-    const char *command[ROSE_N_DRIVERS]; /* the program with its fixed arguments */
-    const char *args[ROSE_N_DRIVERS];    /* further arguments, or NULL */
-    const char *llama_model;             /* a GGUF file */
+    const char *command[ROSE_N_DRIVERS]; /* the program with its fixed arguments, for each driver */
+    const char *args[ROSE_N_DRIVERS];    /* further arguments for each driver, or NULL */
+    const char *llama_model;             /* a GGUF file, for llama.cpp */
     const char *server_cpus;
-    rose_engine_flags engine; /* of our server; what differs from the default goes to its command */
+    /* options of our server's engine; those that differ from the default are passed on */
+    rose_engine_flags engine;
     uint32_t ready_timeout_s;
     const volatile sig_atomic_t *stop; /* true ends the wait for a server; may be NULL */
 } rose_server_flags;
 
 void rose_server_flags_init(rose_server_flags *f);
 size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
-/* Of our server alone, for what measures no other: command, arguments, CPUs, time to start, engine.
- */
+/* The rows of our server alone, for programs that start no other. */
 size_t rose_server_flags_own_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
 
-/* One of --backends: "roseinfer", "vllm", "sglang", "trtllm", "llama", "llama-python",
- * "transformers", each with "=NAME" for another label than its own, or "url=NAME=http://...". */
+/* One entry of --backends: "roseinfer", "vllm", "sglang", "trtllm", "llama", "llama-python" or
+ * "transformers", or "url=NAME=http://...". "vllm=NAME" gives it another label. */
 typedef struct rose_server_spec {
     char label[ROSE_LABEL_BYTES];
-    int driver; /* index, or -1 for a URL */
+    int driver; /* index of the driver, or -1 for a URL */
     rose_url url;
 } rose_server_spec;
 
-/* name[0 .. len) as the label of `part`; INVAL if it is none (labels become file names). */
+/* Copies name[0 .. len) as the label of `part`. Errors: INVAL if a file could not have that
+ * name. */
 rose_status rose_server_label(char out[ROSE_LABEL_BYTES], const char *part, const char *name,
                               size_t len, rose_err *err);
 
-/* Splits "a,b,url=x=http://h:1" into specs[0 .. *n). INVAL names the part; a label that is
- * there twice is INVAL too. */
+/* Splits "a,b,url=x=http://h:1" into specs[0 .. *n). Errors: INVAL names the part that is wrong, or
+ * a label that is there twice. */
 rose_status rose_server_list_parse(const char *text, rose_server_spec *specs, uint32_t *n,
                                    rose_err *err);
 
@@ -53,24 +53,25 @@ typedef struct rose_server {
     rose_proc proc;
     rose_url url;
     rose_buf command;  /* the command line as text; "" for a URL */
-    char log[4096];    /* path, "" = none */
-    bool own_log;      /* a temporary file: goes when it is stopped */
+    char log[4096];    /* path of its log, "" = none */
+    bool own_log;      /* the log is a temporary file, removed when the server is stopped */
     char model[256];   /* the id that /v1/models gives */
     char version[128]; /* what /version gives, or "" */
-    char dtype[32];    /* what /v1/models says of it (ours does), or "" */
+    char dtype[32];    /* the dtype that /v1/models gives (our server does), or "" */
     uint64_t start_ns; /* just before exec */
-    double ready_s;    /* from exec to the first 200; 0 for a URL that was there */
+    double ready_s;    /* seconds from exec to the first 200; 0 for a server at a URL */
 } rose_server;
 
-/* Starts (or finds) a server and waits until it is ready. extra: further arguments for this start
- * (may be NULL), after those of the flags. log_dir: where LABEL.server.log is written; NULL: a
- * temporary file, for the cause of a failure. On failure nothing runs; err names the cause, with
- * the log's last line. Release with rose_server_stop in either case. */
+/* Starts or finds a server and waits until it is ready. extra (may be NULL) is added after the
+ * arguments of f. The server's log is log_dir/LABEL.server.log; log_dir NULL uses a temporary file.
+ * On failure nothing runs, and err names the cause with the log's last line. Call rose_server_stop
+ * in either case. */
 rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
                               const rose_server_flags *f, const char *model_dir, const char *extra,
                               const char *log_dir, rose_err *err);
 
-/* "exit code 1: LAST LINE OF THE LOG" of a started server that has ended; false while it runs. */
+/* Returns true if a server that we started has ended, and writes "exit code 1: LAST LINE OF THE
+ * LOG". */
 bool rose_server_dead(rose_server *s, char *out, size_t cap);
 
 void rose_server_stop(rose_server *s); /* accepts {0}; leaves {0} */

@@ -9,7 +9,7 @@ static rose_status add_limited(rose_buf *b, const char *bytes, size_t n)
     return rose_buf_add(b, bytes, n);
 }
 
-/* A whole line: a field, a comment, or the empty line that ends the event. */
+/* Handles one line: a field, a comment, or the empty line that ends an event. */
 static rose_status take_line(rose_sse *s, const char *line, size_t n, rose_sse_fn *fn, void *user)
 {
     rose_status st = ROSE_OK;

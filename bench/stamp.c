@@ -1,5 +1,5 @@
-/* bench/stamp.c - see stamp.h. The kernel's stamp is on the wall clock, ours is not; so the age of
- * the bytes is taken off our clock. */
+/* bench/stamp.c - see stamp.h. The kernel stamps with the wall clock, and we use the monotonic one.
+ * So the age of the bytes is computed by the wall clock and subtracted from our clock. */
 #include "bench/stamp.h"
 
 #include <errno.h>
@@ -17,7 +17,8 @@ void rose_stamp_enable(int fd)
     setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
 }
 
-/* Now, where there is no stamp or it makes no sense (the wall clock was set). */
+/* Returns the present time if there is no stamp, or an impossible one because the wall clock was
+ * set. */
 static uint64_t arrival_ns(struct msghdr *m)
 {
     struct timespec wall, stamp;
@@ -28,7 +29,7 @@ static uint64_t arrival_ns(struct msghdr *m)
     memcpy(&stamp, CMSG_DATA(c), sizeof stamp);
     uint64_t before, now = rose_now_ns();
     int tries = 0;
-    do { /* both clocks at one time: again if this thread lost its core in between */
+    do { /* Reads both clocks; repeats that if the thread lost its CPU between the two. */
         before = now;
         clock_gettime(CLOCK_REALTIME, &wall);
         now = rose_now_ns();

@@ -1,5 +1,5 @@
-/* bench/start.c - `roseinfer bench start`: how long a fresh server takes from exec until it is
- * ready, and until its first token is here. /ready is asked every millisecond. */
+/* bench/start.c - `roseinfer bench start` measures how long a fresh server takes from exec until it
+ * is ready, and until its first token arrives. /ready is asked every millisecond. */
 #include <stdio.h>
 #include <string.h>
 
@@ -80,7 +80,8 @@ static int run(const char *model_dir, const start_opts *o, int argc, char **argv
     for (uint32_t i = 0; i < o->repeats && st == ROSE_OK; i++)
         st = start_once(&r, i, &err);
     if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
-    if (st == ROSE_OK || r.ready.n > 0) { /* also what was measured before it failed */
+    /* including starts that were measured before one failed */
+    if (st == ROSE_OK || r.ready.n > 0) {
         const rose_summary ready = rose_summarise(r.ready.v, r.ready.n),
                            first = rose_summarise(r.first.v, r.first.n);
         fprintf(stderr, "%s: ready p50 %.1f ms (%.1f to %.1f), first token ", r.spec.label,
@@ -113,7 +114,7 @@ int rose_bench_start(int argc, char **argv)
     rose_server_flags_init(&o.server);
     rose_opt opts[8 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS] = {
         {.name = "Starts", .kind = ROSE_OPT_HEADING},
-        ROSE_ROW_U32("repeats", &o.repeats, "N", 1, 1000, "starts, each of a fresh process"),
+        ROSE_ROW_U32("repeats", &o.repeats, "N", 1, 1000, "number of starts, each a fresh process"),
         ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20,
                      "prompt tokens of the first request"),
         ROSE_ROW_STRING("backend", &o.backend, "NAME",
@@ -124,10 +125,10 @@ int rose_bench_start(int argc, char **argv)
     n += rose_request_flags_rows(&o.req, opts + n);
     n += rose_server_flags_rows(&o.server, opts + n);
     const char *model;
-    const int rc =
-        rose_opts_parse_one("roseinfer bench start MODEL [options]",
-                            "Time from exec to ready to the first token of a fresh server (the "
-                            "files are in the page cache\nafter the first start).",
-                            opts, n, argc, argv, &model);
+    const int rc = rose_opts_parse_one(
+        "roseinfer bench start MODEL [options]",
+        "Time from exec until a fresh server is ready, and until its first token arrives. After "
+        "the first\nstart the model's files are in the page cache.",
+        opts, n, argc, argv, &model);
     return rc >= 0 ? rc : run(model, &o, argc, argv);
 }

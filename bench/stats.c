@@ -96,7 +96,7 @@ const char *rose_summary_text(const rose_summary *s, double factor, int digits,
 uint32_t rose_random_u32(rose_random *r)
 {
     const uint32_t ctr[4] = {r->at++, r->stream, 0x62656e63u,
-                             0}; /* "benc": apart from the sampler */
+                             0}; /* "benc": other numbers than the sampler's for the same seed */
     const uint32_t key[2] = {(uint32_t)r->seed, (uint32_t)(r->seed >> 32)};
     uint32_t out[4];
     rose_philox4x32(ctr, key, out);
@@ -110,7 +110,7 @@ double rose_random_uniform(rose_random *r)
 
 double rose_random_normal(rose_random *r)
 {
-    double u = rose_random_uniform(r), v = rose_random_uniform(r); /* Box-Muller */
+    double u = rose_random_uniform(r), v = rose_random_uniform(r); /* Box-Muller transform */
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
 

@@ -1,5 +1,4 @@
-/* bench/stats.h - numbers about numbers, and the random numbers of the workload generator. No
- * shared state. */
+/* bench/stats.h - statistics, and the random numbers of the workload generator. No shared state. */
 #ifndef ROSE_BENCH_STATS_H
 #define ROSE_BENCH_STATS_H
 
@@ -10,40 +9,42 @@
 
 #include "base/status.h"
 
-/* A growable list of doubles; zero-initialise, free with rose_samples_free. */
+/* A list of doubles that grows. Zero-initialise it, free it with rose_samples_free. */
 typedef struct rose_samples {
     double *v; /* owned */
     size_t n, cap;
 } rose_samples;
 
-rose_status rose_samples_add(rose_samples *s, double x); /* NOMEM: unchanged */
+rose_status rose_samples_add(rose_samples *s, double x); /* NOMEM leaves the list unchanged */
 void rose_samples_free(rose_samples *s);                 /* accepts {0}; leaves {0} */
 
 enum { ROSE_SUMMARY_TEXT = 128 };
 
-/* What is said about a list: NaN everywhere for n == 0. sd is of the sample (n - 1; 0 for n == 1).
- */
+/* The statistics of a list; all are NaN for n == 0. sd is that of a sample (n - 1); 0 for n
+ * == 1. */
 typedef struct rose_summary {
     size_t n;
     double mean, sd, min, p50, p90, p95, p99, max;
 } rose_summary;
 
-void rose_sort_f64(double *v, size_t n); /* ascending; no NaN in it */
+void rose_sort_f64(double *v, size_t n); /* v is sorted and holds no NaN */
 
 /* The p-th percentile (0 .. 100) of sorted[0..n), by linear interpolation between the two nearest
- * ranks (numpy's default). NaN for n == 0. */
+ * ranks, as numpy does by default. NaN for n == 0. */
 double rose_percentile(const double *sorted, size_t n, double p);
 
 rose_summary rose_summarise(double *v, size_t n); /* sorts v */
 
-/* {mean, p50, p90, p95, p99, max, std, min, n}, each value times factor; null where it is NaN. */
+/* Makes {mean, p50, p90, p95, p99, max, std, min, n} with each value times factor; null for NaN. */
 json_t *rose_summary_json(const rose_summary *s, double factor);
 
-/* "p50/p90/p99", each times factor, with so many digits; "-" for n == 0. Returns out. */
+/* Writes "p50/p90/p99" with each value times factor and so many digits, or "-" for n == 0. Returns
+ * out. */
 const char *rose_summary_text(const rose_summary *s, double factor, int digits,
                               char out[ROSE_SUMMARY_TEXT]);
 
-/* A stream of random numbers: numbers of one (seed, stream) pair never depend on another's. */
+/* A stream of random numbers. The numbers of one (seed, stream) pair never depend on those of
+ * another. */
 typedef struct rose_random {
     uint64_t seed;
     uint32_t stream, at;

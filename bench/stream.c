@@ -1,8 +1,8 @@
-/* bench/stream.c - `roseinfer bench stream`: the parts of the time to the first token, by the
- * server's own stamps (`timings` of each reply), beside what the client sees.
+/* bench/stream.c - `roseinfer bench stream` splits the time to the first token into its parts, by
+ * the server's own clock (`timings` of each reply), and compares the sum with what the client sees.
  *
- * TTFT of the server is the sum of its parts by definition; what is left between it and the
- * client's TTFT is connection, network and this client. */
+ * The server's TTFT is the sum of its parts by definition. The rest of the client's TTFT is the
+ * connection, the network and this client. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +90,7 @@ static rose_status add_reply(stream_run *r, const rose_reply *p)
         if (i == P_ITL || (i == P_TPOT && p->n_tokens < 2)) continue;
         const bool server = (i >= P_RECEIVE && i <= P_SERVER_TTFT) || i == P_REST;
         if (server && (!p->has_times || t->ttft < 0)) continue;
-        if (server && i != P_REST && v[i] < 0) continue; /* a part that it does not say */
+        if (server && i != P_REST && v[i] < 0) continue; /* the server did not report this part */
         st = rose_samples_add(&r->s[i], v[i]);
     }
     if (st == ROSE_OK) st = rose_reply_gaps(&r->s[P_ITL], p);
@@ -128,7 +128,8 @@ static rose_status repeat(stream_run *r, const rose_server *server, uint32_t i, 
     return st;
 }
 
-/* "1,1,1,64": the prompt of request i is the i-th of these times as long, round and round. */
+/* Parses "1,1,1,64": the prompt of request i is longer by the i-th factor; after the last factor
+ * comes the first again. */
 static rose_status repeat_prompts(rose_load_trace *t, const char *text, rose_err *err)
 {
     enum { MAX_FACTORS = 256, MAX_FACTOR = 65536 };
@@ -201,9 +202,9 @@ static int report(stream_run *r, const char *label, int argc, char **argv)
     fprintf(stderr, "%s: %.1f completion tok/s, %" PRIu32 " requests failed\n", label, tps,
             r->n_failed);
     if (r->n_without_times > 0)
-        fprintf(stderr, "%s: %" PRIu32 " replies without timings: no split for them\n", label,
-                r->n_without_times);
-    const rose_samples *rest = &r->s[P_REST]; /* sorted above */
+        fprintf(stderr, "%s: %" PRIu32 " replies have no timings, so their parts are unknown\n",
+                label, r->n_without_times);
+    const rose_samples *rest = &r->s[P_REST]; /* the caller has sorted the values */
     if (rest->n > 0 && rest->v[0] < -1e-4)
         fprintf(stderr, "%s: a server TTFT exceeds the client's by %.3f ms: its clock is wrong\n",
                 label, -rest->v[0] * 1e3);
@@ -235,7 +236,7 @@ static int run(const char *model_dir, const stream_opts *o, int argc, char **arg
     }
     rose_server_stop(&server);
     if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
-    if (st == ROSE_OK || r.s[P_TTFT].n > 0) /* what was measured before it failed */
+    if (st == ROSE_OK || r.s[P_TTFT].n > 0) /* includes what was measured before a failure */
         rc = report(&r, spec.label, argc, argv);
     if (st != ROSE_OK) rc = 1;
     for (int i = 0; i < N_PARTS; i++)
@@ -264,15 +265,16 @@ int rose_bench_stream(int argc, char **argv)
         ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 1u << 20, "prompt tokens"),
         ROSE_ROW_U32("output-len", &o.output_len, "N", 1, 1u << 20, "output tokens"),
         ROSE_ROW_STRING("prompt-repeats", &o.prompt_repeats, "LIST",
-                        "prompts so many times as long, request by request, round and round; "
-                        "1,1,1,64 is a long one among short ones",
+                        "factors on the prompt length, used by the requests in turn; 1,1,1,64 "
+                        "makes every fourth prompt a long one",
                         .unset = "1"),
         ROSE_ROW_FLOAT("interval-ms", &o.interval_ms, "MS", 0, 1e6f,
                        "time between two requests; 0 sends all at once"),
-        ROSE_ROW_BOOL("unique-prompts", &o.unique_prompts,
-                      "otherwise all requests of all repeats hold one text"),
+        ROSE_ROW_BOOL(
+            "unique-prompts", &o.unique_prompts,
+            "give each request other text; otherwise all requests of all repeats have the same"),
         ROSE_ROW_U32("repeats", &o.repeats, "N", 1, 1000,
-                     "measured repeats; their requests are pooled"),
+                     "measured repeats; the figures are over the requests of all of them"),
         ROSE_ROW_U32("warmup", &o.warmup, "N", 0, 1000, "repeats before them"),
         ROSE_ROW_STRING("backend", &o.backend, "NAME",
                         "roseinfer, or url=NAME=http://HOST:PORT of one"),
@@ -282,10 +284,10 @@ int rose_bench_stream(int argc, char **argv)
     n += rose_request_flags_rows(&o.req, opts + n);
     n += rose_server_flags_rows(&o.server, opts + n);
     const char *model;
-    const int rc =
-        rose_opts_parse_one("roseinfer bench stream MODEL [options]",
-                            "Splits the time to the first token into its parts by the server's "
-                            "time stamps, and checks them\nagainst the client's.",
-                            opts, n, argc, argv, &model);
+    const int rc = rose_opts_parse_one(
+        "roseinfer bench stream MODEL [options]",
+        "Splits the time to the first token into its parts by the server's time stamps, and "
+        "compares the\nsum with the time that the client measured.",
+        opts, n, argc, argv, &model);
     return rc >= 0 ? rc : run(model, &o, argc, argv);
 }

@@ -1,5 +1,4 @@
-/* bench/summary.h - the Markdown files that stand beside results: a head and a table. Main thread.
- */
+/* bench/summary.h - writes the Markdown files next to results: a head and a table. Main thread. */
 #ifndef ROSE_BENCH_SUMMARY_H
 #define ROSE_BENCH_SUMMARY_H
 
@@ -13,13 +12,14 @@ typedef struct rose_summary_file {
     char path[4200];
 } rose_summary_file;
 
-/* Opens DIR/name and writes title, the device and the command line of root's meta, about (a
- * sentence or two), and the table's head: columns are "a | b | c". On an error s->f is NULL. */
+/* Opens DIR/name and writes its head: the title, the device and the command line of root's meta,
+ * about (a sentence or two), and the head of the table. columns are given as "a | b | c". On an
+ * error s->f is NULL. */
 rose_status rose_summary_open(rose_summary_file *s, const json_t *root, const char *dir,
                               const char *name, const char *title, const char *about,
                               const char *columns, rose_err *err);
 
-/* One cell " 1.23 |" of a number times factor; " - |" for what is no number. */
+/* Writes one cell " 1.23 |" with a number times factor, or " - |" if v is no number. */
 void rose_summary_cell(FILE *f, const json_t *v, double factor, int digits);
 
 rose_status rose_summary_close(rose_summary_file *s, rose_err *err);

@@ -1,5 +1,5 @@
-/* bench/switches.c - see switches.h. Where a switch acts only under pressure, `both` makes it: few
- * sequences, a small budget of tokens. */
+/* bench/switches.c - see switches.h. Some switches act only under pressure. `both` creates it for
+ * both sides: few sequences, or a small budget of tokens in a step. */
 #include "bench/switches.h"
 
 #include <string.h>
@@ -81,7 +81,8 @@ rose_status rose_switch_trace(rose_switch_load load, const rose_load_trace_gen *
         if (load == ROSE_LOAD_SHARED)
             *n_in = context > 0 ? context / 2 : *n_in * 4;
         else if (load == ROSE_LOAD_FULL || (load == ROSE_LOAD_LONG && i % LONG_EVERY == 1))
-            *n_in = context > 0 ? context : *n_in * 8; /* the clamp leaves room for the output */
+            /* the clamp below leaves room for the output */
+            *n_in = context > 0 ? context : *n_in * 8;
     }
     if (st == ROSE_OK && context >= 3) rose_load_trace_clamp(out, context, 0, 0);
     return st;

@@ -1,6 +1,6 @@
 /* bench/switches.h - the switches that `bench ablate` knows: how each is turned on and off, and the
- * workload on which it can show what it is worth. A new switch is a row in switches.c. Pure data;
- * any thread. */
+ * workload on which it should make a difference. A new switch is a new row in switches.c. Constant
+ * data; any thread. */
 #ifndef ROSE_BENCH_SWITCHES_H
 #define ROSE_BENCH_SWITCHES_H
 
@@ -8,30 +8,31 @@
 #include "bench/prompts.h"
 
 typedef enum rose_switch_load {
-    ROSE_LOAD_PLAIN,  /* Poisson arrivals, prompts of one length */
-    ROSE_LOAD_COLD,   /* the same on a server that has seen no request */
-    ROSE_LOAD_SHARED, /* prompts that begin the same, of the length that half a context leaves */
-    ROSE_LOAD_LONG,   /* each eighth prompt as long as the context allows, amid short ones */
-    ROSE_LOAD_FULL,   /* every prompt so long */
-    ROSE_LOAD_BURST,  /* all requests at once, lengths log-normal */
+    ROSE_LOAD_PLAIN,  /* Poisson arrivals and prompts of one length */
+    ROSE_LOAD_COLD,   /* as PLAIN, on a server that has seen no request before */
+    ROSE_LOAD_SHARED, /* prompts with a common beginning, as long as half of the context allows */
+    ROSE_LOAD_LONG, /* every eighth prompt is as long as the context allows, the others are short */
+    ROSE_LOAD_FULL, /* every prompt is as long as the context allows */
+    ROSE_LOAD_BURST, /* all requests at once, with log-normal lengths */
     ROSE_N_LOADS
 } rose_switch_load;
 
 typedef struct rose_switch {
-    const char *name;     /* in --switches and in the results */
-    const char *on, *off; /* arguments of the server */
-    const char *both; /* further arguments of either side, so that there is an effect; "" = none */
-    bool engine;      /* `bench offline` has it too */
+    const char *name;     /* its name in --switches and in the results */
+    const char *on, *off; /* arguments of the server that turn it on and off */
+    const char *both;     /* arguments of both sides that make the switch act; "" = none */
+    bool engine;          /* `bench offline` has this switch, too */
     rose_switch_load load;
 } rose_switch;
 
-const rose_switch *rose_switch_at(uint32_t i);                     /* NULL behind the last */
-const rose_switch *rose_switch_find(const char *name, size_t len); /* NULL = unknown */
+const rose_switch *rose_switch_at(uint32_t i); /* all switches; NULL after the last */
+/* NULL = there is no such switch */
+const rose_switch *rose_switch_find(const char *name, size_t len);
 const char *rose_switch_load_name(rose_switch_load load);
 
-/* The requests of a load. base: arrivals and lengths of the plain one; context: of the model, 0 =
- * unknown. *mode: how the prompts are made; *at_once: arrival times do not count. Errors: as
- * rose_load_trace_generate. */
+/* Makes the requests of a load. base gives arrivals and lengths of the plain load. context is the
+ * model's, 0 = unknown. *mode says how prompts are made. *at_once: send all requests at the start.
+ * Errors: as rose_load_trace_generate. */
 rose_status rose_switch_trace(rose_switch_load load, const rose_load_trace_gen *base,
                               uint32_t context, rose_load_trace *out, rose_prompt_mode *mode,
                               bool *at_once, rose_err *err);

@@ -1,7 +1,7 @@
-/* bench/tokenizer.c - encoding and decoding speed on one thread. The file is cut at line ends
- * into texts of about --chunk-bytes (0: one text); each repeat encodes all of them with a new
- * encoder (cold cache), then decodes all ids. tools/bench_tokenizer.py runs this against the
- * `tokenizers` package on the same texts. */
+/* bench/tokenizer.c - `roseinfer bench tokenizer` measures encoding and decoding on one thread. The
+ * file is cut at line ends into texts of about --chunk-bytes (0: one text). Each repeat encodes all
+ * texts with a new encoder, whose cache is empty, and then decodes all ids.
+ * tools/bench_tokenizer.py compares it with the Python package `tokenizers` on the same texts. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,27 +23,27 @@ typedef struct repeat {
     uint64_t encode_ns, decode_ns;
 } repeat;
 
-/* -1 = go on, else the exit code. */
+/* Returns -1 to go on, else the exit code. */
 static int parse(int argc, char **argv, options *o)
 {
     const rose_opt opts[] = {
-        ROSE_ROW_STRING("file", &o->file, "FILE", "text to encode, UTF-8 (needed)"),
+        ROSE_ROW_STRING("file", &o->file, "FILE", "text to encode, UTF-8 (required)"),
         ROSE_ROW_U32("repeats", &o->repeats, "N", 1, 1000, "timed passes, each with a new encoder"),
         ROSE_ROW_U32("chunk-bytes", &o->chunk_bytes, "N", 0, 1u << 30,
                      "cut the file at line ends into texts of about N bytes; 0 = one text"),
         ROSE_ROW_FLAG("json", &o->json, "one JSON object on standard output"),
     };
-    const int rc = rose_opts_parse_one("roseinfer bench tokenizer MODEL --file FILE [options]",
-                                       "Bytes per second of encoding and decoding on one thread; "
-                                       "tools/bench_tokenizer.py sets it beside\n"
-                                       "the tokenizers package in one run.",
-                                       opts, sizeof opts / sizeof *opts, argc, argv, &o->model);
+    const int rc = rose_opts_parse_one(
+        "roseinfer bench tokenizer MODEL --file FILE [options]",
+        "Bytes per second of encoding and decoding on one thread. tools/bench_tokenizer.py "
+        "compares it with\nthe Python package tokenizers in one run.",
+        opts, sizeof opts / sizeof *opts, argc, argv, &o->model);
     if (rc >= 0 || o->file != NULL) return rc;
     fprintf(stderr, "roseinfer: bench tokenizer needs --file FILE (see --help)\n");
     return 2;
 }
 
-/* Length of the text at p: up to the first line end at or behind chunk bytes. */
+/* The length of the text at p: up to the end of the line in which byte number `chunk` lies. */
 static size_t chunk_len(const char *p, size_t left, size_t chunk)
 {
     if (chunk == 0 || left <= chunk) return left;

@@ -6,7 +6,7 @@
 
 #include "bench/stats.h"
 
-/* Sorts; returns (max - min) / 2 / median. */
+/* Sorts v; returns (max - min) / 2 / median. */
 static double half_spread(double *v, uint32_t n)
 {
     rose_sort_f64(v, n);

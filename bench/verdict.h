@@ -1,4 +1,5 @@
-/* bench/verdict.h - is a switch worth anything? Pairs of runs, on and off, taken in turn. */
+/* bench/verdict.h - decides from pairs of runs, on and off in turn, whether a switch changed
+ * anything. */
 #ifndef ROSE_BENCH_VERDICT_H
 #define ROSE_BENCH_VERDICT_H
 
@@ -7,15 +8,17 @@
 
 typedef struct rose_verdict {
     double ratio;    /* median of off[i] / on[i] */
-    double min, max; /* of the pairs */
-    double noise;    /* relative: the larger half spread of equal runs, (max - min) / 2 / median */
-    bool changed;    /* every `on` value lies on one side of every `off` value */
+    double min, max; /* least and largest ratio of the pairs */
+    /* noise of equal runs, relative: the larger (max - min) / 2 / median of both sides */
+    double noise;
+    bool changed; /* all `on` values are smaller than all `off` values, or all are larger */
 } rose_verdict;
 
 enum { ROSE_MAX_PAIRS = 64, ROSE_MIN_PAIRS = 3 };
 
-/* on[i] and off[i] > 0, n pairs (1 .. ROSE_MAX_PAIRS). If the switch did nothing, `changed` would
- * come out by chance once in 10 times for 3 pairs, once in 126 for 5; fewer than 3 never say it. */
+/* on[i] and off[i] are positive; n pairs (1 .. ROSE_MAX_PAIRS). If the switch does nothing,
+ * `changed` is true by chance once in 10 times for 3 pairs, and once in 126 times for 5. It is
+ * never true for fewer than 3 pairs. */
 rose_verdict rose_verdict_make(const double *on, const double *off, uint32_t n);
 
 #endif

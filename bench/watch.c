@@ -98,7 +98,7 @@ uint32_t rose_watch_cpu_wait(pid_t pid, uint64_t wait_ns[ROSE_WATCH_MAX_THREADS]
         if (e->d_name[0] == '.') continue;
         snprintf(path, sizeof path, "/proc/%d/task/%s/schedstat", (int)pid, e->d_name);
         FILE *f = fopen(path, "re");
-        if (f == NULL) continue; /* it has ended meanwhile */
+        if (f == NULL) continue; /* the thread has ended meanwhile */
         if (fscanf(f, "%" SCNu64 " %" SCNu64, &ran, &wait_ns[n]) == 2) n++;
         fclose(f);
     }

@@ -42,10 +42,12 @@ size_t rose_request_flags_rows(rose_request_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("api-key", &f->api_key, "KEY", "sent as a bearer token", .unset = "none"),
         ROSE_ROW_STRING("extra-body", &f->extra_body, "JSON",
                         "an object whose members are added to each request", .unset = "none"),
-        ROSE_ROW_FLOAT("timeout-s", &f->timeout_s, "S", 0, 86400, "longest request; 0 is no limit"),
+        ROSE_ROW_FLOAT("timeout-s", &f->timeout_s, "S", 0, 86400,
+                       "longest time of a request; 0 is no limit"),
         ROSE_ROW_FLOAT("stall-timeout-s", &f->stall_s, "S", 0, 86400,
                        "longest silence within a request; 0 is no limit"),
-        ROSE_ROW_U64("seed", &f->seed, "N", 0, 0, "of prompts, arrivals, lengths and sampling"),
+        ROSE_ROW_U64("seed", &f->seed, "N", 0, 0,
+                     "seed of prompts, arrivals, lengths and sampling"),
     };
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
@@ -57,8 +59,8 @@ static bool is_utf8(const char *s)
     return rose_utf8_valid_prefix((const uint8_t *)s, n) == n;
 }
 
-/* The first member of `extra` that write_body() gives to every request: twice in one object,
- * servers refuse it or take either. NULL: none. */
+/* The first member of `extra` that every request already has, or NULL. If a member were there
+ * twice, servers would refuse the request or take either one. */
 static const char *own_key(const json_t *extra, const rose_request_flags *f)
 {
     const char *const keys[] = {"model",
@@ -89,15 +91,15 @@ rose_status rose_request_flags_check(const rose_request_flags *f, rose_err *err)
         if (!ok) return rose_fail(err, ROSE_E_INVAL, "--extra-body: not a JSON object");
         if (key != NULL)
             return rose_fail(err, ROSE_E_INVAL,
-                             "--extra-body: '%s' is set in every request by the client itself",
-                             key);
+                             "--extra-body: the client itself sets '%s' in every request", key);
     }
     if (f->model_name != NULL && !is_utf8(f->model_name))
         return rose_fail(err, ROSE_E_INVAL,
                          "--model-name '%s' is not UTF-8: no request can carry it", f->model_name);
     if (strcmp(f->endpoint, "chat") == 0 && strcmp(f->prompt_form, "ids") == 0)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "--endpoint chat takes text: --prompt-form ids cannot be");
+        return rose_fail(
+            err, ROSE_E_INVAL,
+            "--endpoint chat takes only text, so --prompt-form ids cannot be used with it");
     if (f->api_key != NULL && strpbrk(f->api_key, "\r\n") != NULL)
         return rose_fail(err, ROSE_E_INVAL, "--api-key: a line break");
     return ROSE_OK;
@@ -141,7 +143,8 @@ static rose_status write_body(const rose_workload *w, const rose_run_spec *spec,
     return st;
 }
 
-/* All requests one behind the other in *all; items point into it once it no longer moves. */
+/* Writes all requests into *all, one after another. The items point into *all only when it has
+ * reached its final size. */
 static rose_status build(const rose_workload *w, const rose_url *url, const char *model,
                          const rose_run_spec *spec, uint32_t n, rose_buf *all,
                          rose_load_item *items)

@@ -1,5 +1,5 @@
-/* bench/workload.h - a workload against a server: requests built, sent, measured, summed up. What
- * `bench online`, `stream`, `ablate` and `start` share. Main thread. */
+/* bench/workload.h - runs a workload against a server: builds the requests, sends them, measures
+ * and sums up. `bench online`, `stream`, `ablate` and `start` share it. Main thread. */
 #ifndef ROSE_BENCH_WORKLOAD_H
 #define ROSE_BENCH_WORKLOAD_H
 
@@ -8,10 +8,10 @@
 #include "bench/prompts.h"
 #include "bench/stats.h"
 
-/* Between the start of the loop and the first request of an open loop. */
+/* Time from the start of the loop to the first request of an open loop. */
 #define ROSE_START_OFFSET_S 0.02
 
-/* Options of the requests; shared rows. */
+/* Options of the requests, which several benchmarks share. */
 typedef struct rose_request_flags {
     float temperature, top_p, timeout_s, stall_s;
     uint32_t top_k;
@@ -32,17 +32,17 @@ typedef struct rose_workload {
     const rose_load_trace *trace;    /* borrowed */
     const rose_request_flags *flags; /* borrowed */
     rose_prompt_mode mode;
-    const char *label;                 /* on the progress bar */
-    const volatile sig_atomic_t *stop; /* may be NULL */
+    const char *label;                 /* name on the progress bar */
+    const volatile sig_atomic_t *stop; /* true ends the run; may be NULL */
 } rose_workload;
 
 /* One run: how the trace is sent. */
 typedef struct rose_run_spec {
-    double scale;         /* open loop: multiplies the trace's times; 0 = all at once */
-    uint32_t concurrency; /* closed loop if not 0 */
-    uint32_t n;           /* rows of the trace, from its start; 0 = all */
-    uint64_t variant;     /* of the prompts: fresh text, so a cold prefix cache */
-    bool search;          /* one of a goodput search, which is recorded as such */
+    double scale; /* open loop: factor on the times of the trace; 0 = all requests at once */
+    uint32_t concurrency; /* a closed loop of so many requests, if it is not 0 */
+    uint32_t n;           /* how many rows of the trace; 0 = all */
+    uint64_t variant; /* which prompts: another variant has other text, so no prefix cache helps */
+    bool search;      /* a run of a goodput search, and noted as that in the results */
 } rose_run_spec;
 
 typedef struct rose_run {
@@ -50,36 +50,42 @@ typedef struct rose_run {
     const rose_load_trace *trace; /* borrowed */
     rose_reply *replies;          /* owned */
     uint32_t n;
-    uint64_t start_ns; /* of the first request */
+    uint64_t start_ns; /* when the first request was sent */
 } rose_run;
 
-/* What a run amounts to; times in seconds. TTFT, E2E: from the sending of the request. */
+/* The figures of a run. Times are in seconds; TTFT and E2E begin when the request is sent. */
 typedef struct rose_run_stats {
-    uint32_t n_success, n_error, n_usage_lies, n_short; /* short: fewer tokens than asked for */
-    uint32_t n_prompt_mismatch; /* the server counts other prompt tokens than we sent */
+    /* short: replies with fewer tokens than asked for */
+    uint32_t n_success, n_error, n_usage_lies, n_short;
+    uint32_t n_prompt_mismatch; /* replies whose server counted other prompt tokens than we sent */
     uint64_t events, tokens, prompt_tokens;
-    double duration_s, offered_rps; /* offered: what the schedule asks for; 0 in a closed loop */
-    bool tokens_counted;            /* every event said how many tokens it holds */
+    /* offered: the rate that the schedule asks for; 0 in a closed loop */
+    double duration_s, offered_rps;
+    bool tokens_counted; /* every event said how many tokens it holds */
     rose_summary ttft, tpot, itl, e2e, lateness;
-    rose_summary queue_wait, prefill_to_first, tokenize; /* of the server, where it says */
-    double itl_cdf[101];                                 /* percentiles 0 .. 100 */
-    const char *first_error;                             /* borrowed from the run; NULL if none */
-    uint32_t first_error_at;                             /* number of that request */
-    uint32_t n_uncounted; /* replies of which nobody says how many tokens they hold: events count */
-    uint32_t first_lie_at, first_short_at, first_uncounted_at; /* numbers of requests, if any */
+    /* by the server's own clock, if it reports them */
+    rose_summary queue_wait, prefill_to_first, tokenize;
+    double itl_cdf[101];     /* percentiles 0 .. 100 of ITL */
+    const char *first_error; /* borrowed from the run; NULL if there is none */
+    uint32_t first_error_at; /* number of that request */
+    uint32_t n_uncounted;    /* replies whose number of tokens is unknown, so events are counted */
+    /* the first request of each kind, if there is one */
+    uint32_t first_lie_at, first_short_at, first_uncounted_at;
 } rose_run_stats;
 
-/* Runs; failures of requests are in the replies. Not OK: the run could not be made. */
+/* Runs a workload. A request that fails is noted in its reply; an error means that the run itself
+ * was impossible. */
 rose_status rose_workload_run(const rose_workload *w, const rose_url *url, const char *model,
                               const rose_run_spec *spec, rose_run *out, rose_err *err);
 void rose_run_free(rose_run *r); /* accepts {0}; leaves {0} */
 
 rose_status rose_run_stats_make(const rose_run *r, rose_run_stats *out); /* NOMEM */
 
-/* TPOT of one reply in seconds; NaN under two tokens. */
+/* The TPOT of one reply in seconds; NaN for fewer than two tokens. */
 double rose_reply_tpot(const rose_reply *r);
 
-/* Adds the gaps between neighbouring tokens of a reply, in seconds: 0 within an event. NOMEM. */
+/* Adds the gaps between neighbouring tokens of a reply, in seconds. Tokens of one event have a gap
+ * of 0. Errors: NOMEM. */
 rose_status rose_reply_gaps(rose_samples *s, const rose_reply *r);
 
 #endif

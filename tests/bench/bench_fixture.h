@@ -1,4 +1,5 @@
-/* bench tests - common includes, the seed, and a scripted HTTP server on loopback. */
+/* tests/bench/bench_fixture.h - common includes, the seed, and a scripted HTTP server on
+ * loopback. */
 #ifndef ROSE_TESTS_BENCH_FIXTURE_H
 #define ROSE_TESTS_BENCH_FIXTURE_H
 
@@ -35,8 +36,9 @@ static inline uint64_t test_seed(void)
     return seed;
 }
 
-/* Serves connection after connection: reads a request, calls the script with the number of the
- * request (over all connections); false closes the connection. */
+/* The server takes one connection after another, reads requests and calls the script with the
+ * number of the request, counted over all connections. If the script returns false, the connection
+ * is closed. */
 typedef bool script_fn(int fd, uint32_t request);
 
 typedef struct scripted {

@@ -1,5 +1,5 @@
-/* The client: SSE and HTTP in any pieces, tokens counted from ids, usage or events, URLs, and whole
- * runs against a server that misbehaves. */
+/* The client: SSE and HTTP in pieces of any size, tokens counted from ids, usage or events, URLs,
+ * and whole runs against a server that misbehaves. */
 #include "bench/bench_fixture.h"
 
 #include "base/clock.h"
@@ -22,7 +22,7 @@ static void test_log_why(void **state)
          "RuntimeError: failed. See above.\n",
          "ValueError: too small; at the end: RuntimeError: failed. See above."},
         {"a.b.MyException: first\r\nlast\n", "a.b.MyException: first; at the end: last"},
-        {"text\nKeyError: 'k'\n", "KeyError: 'k'"}, /* the only one is the last line */
+        {"text\nKeyError: 'k'\n", "KeyError: 'k'"}, /* the only line is also the last */
         {"Error: \xff\xfe\nx\n", "Error: ??; at the end: x"},
     };
     char path[] = "/tmp/rose-log-XXXXXX", why[256];
@@ -36,7 +36,7 @@ static void test_log_why(void **state)
         rose_proc_log_why(path, why, sizeof why);
         assert_string_equal(why, all[i].why);
     }
-    FILE *f = fopen(path, "w"); /* more than is looked at, and no line at all */
+    FILE *f = fopen(path, "w"); /* longer than the part that is read, and without a line end */
     for (int i = 0; i < 3000000; i++)
         fputc('x', f);
     fclose(f);
@@ -111,7 +111,8 @@ static void test_sse_limits(void **state)
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":" #n "}}\n\n"
 #define DONE "data: [DONE]\n\n"
 
-/* The whole reply by closing the connection, fed in two pieces at every place. */
+/* Feeds the whole reply, which ends when the connection closes, in two pieces that meet at every
+ * possible byte. */
 static rose_reply feed(const char *text, size_t cut)
 {
     rose_reader r;
@@ -129,7 +130,7 @@ static rose_reply feed(const char *text, size_t cut)
 }
 
 typedef struct reply_case {
-    const char *text, *error; /* error: a part of it, NULL = success */
+    const char *text, *error; /* error: a part of the expected message; NULL = success */
     uint32_t n_events, n_tokens;
     bool lies;
 } reply_case;
@@ -137,9 +138,11 @@ typedef struct reply_case {
 static const reply_case cases[] = {
     {SSE_HEAD "\r\n" EV("a") EV("b") END USAGE(2) DONE, NULL, 2, 2, false},
     {SSE_HEAD "\r\n" EV("a") EV("b") END USAGE(5) DONE, NULL, 2, 5,
-     false},                                                               /* tokens share events */
-    {SSE_HEAD "\r\n" EV("a") EV("b") END DONE, NULL, 2, 2, false},         /* no usage: events */
-    {SSE_HEAD "\r\n" EV("a") EV("b") END USAGE(1) DONE, NULL, 2, 2, true}, /* usage lies */
+     false}, /* tokens share events */
+    /* without usage, events are counted */
+    {SSE_HEAD "\r\n" EV("a") EV("b") END DONE, NULL, 2, 2, false},
+    /* the usage is impossible */
+    {SSE_HEAD "\r\n" EV("a") EV("b") END USAGE(1) DONE, NULL, 2, 2, true},
     {SSE_HEAD "\r\n" EV("a") EV("") EV("b") DONE, NULL, 2, 2, false},
     {SSE_HEAD "\r\ndata: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n"
               "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n" DONE,
@@ -172,7 +175,7 @@ static const reply_case cases[] = {
      "no token", 0, 0, false},
     {SSE_HEAD "\r\n" EV("a") EV("b") END USAGE(9) DONE, NULL, 2, 9, false},
     {SSE_HEAD "\r\n" EV("a") EV("b") END USAGE(10) DONE, NULL, 2, 2,
-     true}, /* more than asked for */
+     true}, /* more tokens than were asked for */
     {SSE_HEAD
      "\r\ndata: {\"choices\":[{\"text\":\"ab\"}],\"usage\":{\"completion_tokens\":100}}\n\n"
      "data: {\"choices\":[{\"text\":\"cde\"}],\"usage\":{\"completion_tokens\":200}}\n\n" DONE,
@@ -184,7 +187,7 @@ static const reply_case cases[] = {
      "{\"error\":{\"message\":\"the queue is full now\"}}",
      "429: the queue is full", 0, 0, false},
     {"HTTP/1.1 400 Bad\r\nContent-Length: 26\r\n\r\n{\"detail\":\"no \xe2\x82\xac at all\"}",
-     "400: no \xe2\x82\xac at all", 0, 0, false}, /* FastAPI's shape */
+     "400: no \xe2\x82\xac at all", 0, 0, false}, /* the shape of FastAPI's errors */
     {"HTTP/1.1 400 Bad\r\nContent-Length: 15\r\n\r\n{\"error\":\"gone\"}", "HTTP status 400", 0, 0,
      false},
     {"HTTP/1.1 400 Bad\r\nContent-Length: 16\r\n\r\n{\"error\":\"gone\"}", "400: gone", 0, 0,
@@ -235,7 +238,8 @@ static void test_reply_times(void **state)
     rose_reply_free(&r);
 }
 
-/* The kernel's stamp is carried over between two clocks, and may lie before the one before it. */
+/* A kernel's stamp is converted between two clocks, so it may be earlier than the stamp
+ * before it. */
 static void test_stamps_backwards(void **state)
 {
     (void)state;
@@ -278,7 +282,7 @@ static void test_urls(void **state)
 {
     (void)state;
     const struct {
-        const char *url, *host, *port, *path; /* host NULL: refused */
+        const char *url, *host, *port, *path; /* host NULL: the URL is refused */
     } all[] = {{"http://a", "a", "80", ""},
                {"http://127.0.0.1:8000/", "127.0.0.1", "8000", ""},
                {"HTTP://h:1/base/v2/", "h", "1", "/base/v2"},
@@ -344,7 +348,8 @@ static bool good_and_close(int fd, uint32_t i)
     return false;
 }
 
-/* By number: good, dies at once, dies in the midst, stalls, 503, garbage, an idle close. */
+/* What the server does by the number of the request: answers, closes at once, closes in the middle
+ * of a reply, goes silent, sends 503, sends garbage, closes while idle. */
 static bool rogue(int fd, uint32_t i)
 {
     switch (i) {
@@ -354,7 +359,8 @@ static bool rogue(int fd, uint32_t i)
         say(fd, SSE_HEAD "\r\n" EV("a"));
         return false;
     case 3:
-        return say(fd, SSE_HEAD "Content-Length: 9999\r\n\r\n" EV("a")); /* until we leave */
+        /* silent until the client leaves */
+        return say(fd, SSE_HEAD "Content-Length: 9999\r\n\r\n" EV("a"));
     case 4:
         return say(fd, "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n");
     case 5:
@@ -404,10 +410,10 @@ static void test_closed_loop(void **state)
         assert_int_equal(r->n_tokens, 1);
         assert_true(r->due_ns <= r->start_ns && r->start_ns <= r->first_ns &&
                     r->first_ns <= r->end_ns);
-        if (i > 0) assert_true(r->start_ns >= w.replies[i - 1].end_ns); /* one at a time */
+        if (i > 0) assert_true(r->start_ns >= w.replies[i - 1].end_ns); /* one request at a time */
     }
     assert_int_equal(s.n_requests, 64);
-    assert_int_equal(s.n_connections, 1); /* kept and used again */
+    assert_int_equal(s.n_connections, 1); /* the connection is kept and used again */
     free_run(&w);
 }
 
@@ -422,13 +428,15 @@ static void test_open_loop_times(void **state)
     scripted_stop(&s);
     for (int i = 0; i < 20; i++) {
         assert_string_equal(w.replies[i].error, "");
-        assert_true(w.replies[i].start_ns >= w.replies[i].due_ns); /* never early */
+        /* a request is never sent early */
+        assert_true(w.replies[i].start_ns >= w.replies[i].due_ns);
         if (i > 0) assert_int_equal(w.replies[i].due_ns - w.replies[i - 1].due_ns, 3000000);
     }
     free_run(&w);
 }
 
-/* False: a reply that is no stall was silent for stall_ns, as on a machine that stood still. */
+/* Returns false if a reply that should be no stall was silent for stall_ns, as happens when the
+ * machine stood still. */
 static bool misbehaving_server(uint64_t stall_ns)
 {
     static const char *const want[] = {
@@ -447,7 +455,8 @@ static bool misbehaving_server(uint64_t stall_ns)
         free_run(&w);
         return false;
     }
-    /* request 1 died on the kept connection: it went out again, so later numbers move up by one */
+    /* request 1 failed on the kept connection and was sent again, so later requests have higher
+     * numbers */
     int k = 0;
     assert_string_equal(w.replies[k++].error, "");
     for (int i = 2; i <= 5; i++, k++) {
@@ -485,7 +494,7 @@ static void test_dead_server(void **state)
     for (int i = 0; i < 8; i++)
         assert_non_null(strstr(w.replies[i].error, "without a reply"));
     free_run(&w);
-    run_load(&w, &o, 8, 0); /* and nobody listens any more */
+    run_load(&w, &o, 8, 0); /* nobody listens any more */
     for (int i = 0; i < 8; i++)
         assert_non_null(strstr(w.replies[i].error, "connect: "));
     free_run(&w);

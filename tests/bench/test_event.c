@@ -1,5 +1,6 @@
-/* The short look at an event against the parser: what it accepts, the parser accepts and sees the
- * same; what a client acts on it leaves alone; and the events that a stream is made of it takes. */
+/* The quick look at an event, compared with the full parser. Whatever it accepts, the parser
+ * accepts with the same result. It leaves alone what a client must act on. It accepts the events
+ * that streams are made of. */
 #include "bench/bench_fixture.h"
 
 #include "base/json.h"
@@ -21,7 +22,7 @@ static const char *const plain[] = {
     "{\"choices\":[{}]}",
 };
 
-/* Sound, or not, but in any case not for a glance. */
+/* Good and bad JSON that the quick look must leave to the parser. */
 static const char *const others[] = {
     "",
     "{}",
@@ -65,7 +66,7 @@ static void same_as_parser(const char *data, size_t len, const rose_event_look *
     json_error_t e;
     json_t *o;
     if (rose_json_parse(&o, data, len, 0, &e) != ROSE_OK) {
-        /* the one thing that it lets pass and the parser does not */
+        /* the one input that the quick look accepts and the parser does not */
         if (strstr(e.text, "duplicate") != NULL) return;
         fail_msg("%.*s: accepted, but: %s", (int)len, data, e.text);
     }
@@ -104,10 +105,11 @@ static void test_others(void **state)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         if (rose_event_glance(others[i], strlen(others[i]), &look)) fail_msg("%s", others[i]);
     }
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {   /* no beginning will do */
-        const size_t whole = strlen(plain[i]) - (i == 3 ? 3 : 0); /* it ends in blanks */
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {   /* no prefix of it is accepted */
+        const size_t whole = strlen(plain[i]) - (i == 3 ? 3 : 0); /* only blanks follow */
         for (size_t n = 0; n < whole; n++) {
-            char *cut = malloc(n + 1); /* of that size: a sanitizer sees a read behind it */
+            /* exactly that size, so that a sanitizer sees a read past the end */
+            char *cut = malloc(n + 1);
             memcpy(cut, plain[i], n);
             if (rose_event_glance(cut, n, &look)) fail_msg("%.*s", (int)n, cut);
             free(cut);
@@ -120,7 +122,8 @@ static size_t below(rose_random *r, size_t n)
     return rose_random_u32(r) % n;
 }
 
-/* Bytes changed, taken out, doubled: never more than the parser accepts, never something else. */
+/* With bytes changed, removed or doubled it never accepts more than the parser, and never sees
+ * anything else. */
 static void test_mutated(void **state)
 {
     (void)state;
@@ -147,7 +150,7 @@ static void test_mutated(void **state)
         accepted++;
         same_as_parser(text, n, &look);
     }
-    assert_true(accepted > 1000); /* else nothing was tested */
+    assert_true(accepted > 1000); /* otherwise nothing was tested */
 }
 
 int main(void)

@@ -1,5 +1,5 @@
-/* Traces: every format, hostile lines, any bytes; the generator's statistics; lengths cut to a
- * context; prompts of exactly the tokens asked for. */
+/* Traces: every format, hostile lines, random bytes; the statistics of the generator; lengths cut
+ * to a context; prompts with exactly the tokens that were asked for. */
 #include "bench/bench_fixture.h"
 
 #include "bench/load_trace.h"
@@ -53,7 +53,7 @@ static void test_burstgpt(void **state)
                            100),
                      ROSE_OK);
     assert_string_equal(t.format, "burstgpt");
-    assert_int_equal(t.n, 2); /* the failed request, without output, is no request to replay */
+    assert_int_equal(t.n, 2); /* a request that failed, without output, is not replayed */
     assert_int_equal(t.n_bad, 1);
     assert_int_equal(t.first_bad, 4);
     assert_int_equal(t.rows[0].n_in, 1087); /* sorted by time */
@@ -61,7 +61,7 @@ static void test_burstgpt(void **state)
     rose_load_trace_free(&t);
 }
 
-/* Quotes as RFC 4180 has them: a comma within is text, a doubled quote is one. */
+/* Quotes as in RFC 4180: a comma inside is text, a doubled quote is one quote. */
 static void test_quotes(void **state)
 {
     (void)state;
@@ -122,7 +122,7 @@ static void test_jsonl(void **state)
     rose_load_trace_free(&t);
 }
 
-/* What is broken before the first request does not hide the format. */
+/* A broken line before the first request does not hide the format. */
 static void test_bad_start(void **state)
 {
     (void)state;
@@ -141,8 +141,8 @@ static void test_bad_start(void **state)
     assert_int_equal(parse(&t, "{\n{}\n{\"x\": 1}\n", 100), ROSE_E_FORMAT);
 }
 
-/* What does not even begin as JSON is left out where JSON follows within 20 lines, and only there.
- */
+/* A line that does not begin like JSON is left out if JSON follows within 20 lines, and only
+ * then. */
 static void test_foreign_start(void **state)
 {
     (void)state;
@@ -169,7 +169,7 @@ static void test_foreign_start(void **state)
                      ROSE_E_FORMAT);
 }
 
-/* Too long is not the same as missing, and is called so. */
+/* A number that is too large gets another message than one that is missing. */
 static void test_too_long(void **state)
 {
     (void)state;
@@ -273,7 +273,8 @@ static void test_bad_lines(void **state)
             if (t.n != 2 || t.n_bad != 1) fail_msg("'%s' was taken", bad[i]);
             assert_int_equal(t.first_bad, kind == 0 ? 3 : 2);
             assert_non_null(strstr(report, kind == 0 ? "name:3: " : "name:2: "));
-            assert_int_equal(t.n_hashes, kind == 0 ? 0 : 2); /* none of the refused line's */
+            /* nothing of the refused line is left */
+            assert_int_equal(t.n_hashes, kind == 0 ? 0 : 2);
             free(report);
             rose_load_trace_free(&t);
         }
@@ -302,7 +303,7 @@ static void test_refused(void **state)
                      ROSE_E_NOTFOUND);
 }
 
-/* Any bytes: mutations of good files, and their prefixes, neither crash nor give a bad row. */
+/* Mutations and prefixes of good files neither crash nor give a bad row. */
 static void test_mutations(void **state)
 {
     (void)state;
@@ -320,7 +321,8 @@ static void test_mutations(void **state)
         for (uint32_t k = rose_random_u32(&r) % 4; k > 0; k--)
             text[rose_random_u32(&r) % n] = (char)rose_random_u32(&r);
         n -= rose_random_u32(&r) % 3 == 0 ? rose_random_u32(&r) % n : 0;
-        char *exact = malloc(n + 1); /* so that a sanitizer sees a read past the end */
+        /* an exact copy, so that a sanitizer sees a read past the end */
+        char *exact = malloc(n + 1);
         memcpy(exact, text, n);
         rose_load_trace t;
         if (rose_load_trace_parse(&t, "m", exact, n, 100, NULL, NULL) == ROSE_OK) {
@@ -361,7 +363,7 @@ static void test_generator(void **state)
             assert_int_equal(t.rows[k].n_out, 96);
         }
         const rose_summary s = rose_summarise(gaps.v, gaps.n), l = rose_summarise(in.v, in.n);
-        const double cv = 1 / sqrt(shapes[i]); /* of gamma gaps */
+        const double cv = 1 / sqrt(shapes[i]); /* the mean and variance of gamma-distributed gaps */
         if (fabs(s.mean * 20 - 1) > 5 * cv / sqrt(N)) fail_msg("rate %g", 1 / s.mean);
         if (fabs(s.sd / s.mean / cv - 1) > 0.05) fail_msg("spread %g, not %g", s.sd / s.mean, cv);
         if (fabs(l.p50 - log(256)) > 0.03 || fabs(l.sd - 0.8) > 0.02)
@@ -376,8 +378,8 @@ static void test_generator(void **state)
                      ROSE_E_INVAL);
 }
 
-/* The rate grows as vllm bench serve lets it: in a straight line over the requests, or by equal
- * factors. With burstiness this high the gaps are all but regular. */
+/* The rate grows as in vllm bench serve: linearly over the requests, or by equal factors. With so
+ * high a burstiness the gaps are almost regular. */
 static void test_ramp(void **state)
 {
     enum { N = 1001 };
@@ -495,7 +497,8 @@ static void test_prompt_lengths(void **state)
             write_prompt(&s, &t, i, &ids);
             assert_int_equal(text.len, rows[i].n_in);
             assert_int_equal(ids.len, rows[i].n_in);
-            assert_int_equal(common_prefix(&text, &ids), rows[i].n_in); /* both hold the same */
+            /* both forms hold the same tokens */
+            assert_int_equal(common_prefix(&text, &ids), rows[i].n_in);
             free(ids.data);
             rose_ids_free(&text);
         }
@@ -523,7 +526,7 @@ static void test_prompt_prefixes(void **state)
         write_prompt(&s, &t, 0, &other);
         size_t n = common_prefix(&a, &b);
         if (n < want[i].least || n > want[i].most) fail_msg("mode %d: %zu tokens shared", i, n);
-        assert_true(common_prefix(&a, &other) < 4); /* another variant is another text */
+        assert_true(common_prefix(&a, &other) < 4); /* another variant gives other text */
         rose_ids_free(&a);
         rose_ids_free(&b);
         rose_ids_free(&other);

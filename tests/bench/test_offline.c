@@ -1,5 +1,5 @@
-/* The published workload against Python's own numbers, and rows and summaries of offline results.
- */
+/* The published workload, compared with the numbers of Python itself; rows and summaries of offline
+ * results. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "bench/offline_internal.h"
 
-/* random.seed(0), then as nano-vllm's bench.py draws: CPython 3.11 prints these. */
+/* random.seed(0), then drawn as bench.py of nano-vllm does; CPython 3.11 prints these numbers. */
 static void test_nano_vllm(void **state)
 {
     static const uint32_t in[] = {964, 724, 484, 508, 316}, out[] = {845, 312, 607, 843, 500},
@@ -35,7 +35,7 @@ static void test_nano_vllm(void **state)
     for (int i = 0; i < 3; i++)
         assert_true(t.rows[253 + i].n_in == last_in[i] && t.rows[253 + i].n_out == last_out[i]);
     assert_int_equal(sum_in, 142827);
-    assert_int_equal(sum_out, 133966); /* the figure that both projects print */
+    assert_int_equal(sum_out, 133966); /* the total that both projects print */
     rose_load_trace_free(&t);
 }
 
@@ -92,7 +92,7 @@ static json_t *make_row(const char *label, const char *error, const rose_offline
     return row;
 }
 
-/* Every key of the suite's schema, the median repeat in front, the spread beside it. */
+/* A row has every key, the median repeat first, and the spread. */
 static void test_rows(void **state)
 {
     static const char *const schema[] = {"backend",

@@ -100,7 +100,7 @@ def test_failures(tmp):
     p, d = bench(os.path.join(tmp, "nofile"), "--profile", "nsys", "--profile-only",
                  path=fake_nsys(os.path.join(tmp, "bin2"), no_file="yes"))
     (row,) = read(d, "profile_manifest.json")["runs"]
-    check("an nsys that leaves nothing is an error", p.returncode == 1 and "nsys left no" in row["profile_error"], row)
+    check("an nsys that leaves nothing is an error", p.returncode == 1 and "nsys wrote no" in row["profile_error"], row)
     with Server() as s:
         p, d = bench(os.path.join(tmp, "url"), "--profile", "both", "--profile-only", "--backends",
                      f"url=plain={s.url},roseinfer")

@@ -1,5 +1,5 @@
-/* The report page: what is text stays text, what is embedded is whole, and the numbers are there;
- * and the export in the keys of vllm bench serve. */
+/* The report page: text stays text, embedded files are complete, and the numbers are there. Also
+ * the export with the keys of vllm bench serve. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,11 +69,11 @@ static void test_clean(void **state)
     static const char *const cases[][2] = {
         {"plain", "plain"},
         {"\xe2\x82\xac", "\xe2\x82\xac"},
-        {"a\xe2\x82", "a??"}, /* cut in two */
+        {"a\xe2\x82", "a??"}, /* a character that is cut in two */
         {"\xff\xfe"
          "b",
          "??b"},
-        {"\xc0\x80", "??"},        /* overlong */
+        {"\xc0\x80", "??"},        /* an overlong form */
         {"\xed\xa0\x80x", "???x"}, /* a surrogate */
         {"", ""},
     };
@@ -88,7 +88,7 @@ static void test_clean(void **state)
     }
 }
 
-/* What cannot stand in JSON as it is loses nothing. */
+/* Bytes that cannot stand in JSON become escapes, and nothing is lost. */
 static void test_string(void **state)
 {
     static const char *const cases[][2] = {
@@ -96,7 +96,7 @@ static void test_string(void **state)
         {"/models/\xc3\xa9", "/models/\xc3\xa9"},
         {"/m\xffod", "/m\\xffod"},
         {"\xff\xfe", "\\xff\\xfe"},
-        {"a\xe2\x82", "a\\xe2\\x82"}, /* cut in two */
+        {"a\xe2\x82", "a\\xe2\\x82"}, /* a character that is cut in two */
         {"\xc0\x80x\xed\xa0\x80", "\\xc0\\x80x\\xed\\xa0\\x80"},
         {"\xf0\x9f\x92\xa9\x80", "\xf0\x9f\x92\xa9\\x80"},
     };
@@ -181,7 +181,7 @@ static double real(const json_t *o, const char *key)
     return json_number_value(v);
 }
 
-/* Two good requests and a failed one, with times that can be summed in the head. */
+/* Two good requests and a failed one, with times that are easy to add up. */
 static void test_vllm_keys(void **state)
 {
     static const char *const keys[] = {"date",
@@ -274,7 +274,7 @@ static void test_vllm_keys(void **state)
     assert_true(real(j, "mean_ttft_ms") == 2000 && real(j, "std_ttft_ms") == 1000);
     assert_true(real(j, "mean_e2el_ms") == 3000 && real(j, "mean_itl_ms") == 1000);
     assert_true(fabs(real(j, "mean_tpot_ms") - 750) < 1e-9);
-    assert_true(real(j, "request_goodput") == 0.25); /* one in four seconds */
+    assert_true(real(j, "request_goodput") == 0.25); /* one request in four seconds */
     assert_true(real(j, "max_output_tokens_per_s") == 2);
     assert_true(real(j, "max_concurrent_requests") == 2);
     assert_int_equal(json_array_size(json_object_get(j, "itls")), 3);
@@ -291,8 +291,8 @@ static void test_vllm_keys(void **state)
 
 /* ---- plots ---- */
 
-/* The script for n backends of long names, without TPOT and ITL, TTFT up to ttft_p99. The caller
- * frees it. */
+/* Returns the script for n backends with long names, without TPOT and ITL, with TTFT up to
+ * ttft_p99. The caller frees it. */
 static char *script_of(int n, double ttft_p99)
 {
     json_t *rows = json_array(), *root = json_object();
@@ -317,7 +317,8 @@ static char *script_of(int n, double ttft_p99)
     return text;
 }
 
-/* Names stand in rows within the picture, none over another; ticks close together have one name. */
+/* Names stand in rows within the picture and never overlap. Ticks that are close together share one
+ * name. */
 static void test_plot_key(void **state)
 {
     (void)state;
@@ -355,8 +356,8 @@ static void test_plot_without_values(void **state)
     free(text);
 }
 
-/* The rows of one backend at scales 1 and 2 (TTFT p90 of 11 and 12), and of a goodput search at 1
- * and 4 (of 21 and 24) of it and of another that has nothing else. */
+/* Rows of one backend at scales 1 and 2 (TTFT p90 of 11 and 12), and rows of a goodput search at
+ * scales 1 and 4 (21 and 24), for that backend and for another one that has no other rows. */
 static char *script_of_search(void)
 {
     static const struct {
@@ -385,14 +386,14 @@ static char *script_of_search(void)
     json_t *root = json_pack("{s:o, s:o}", "summaries", rows, "by_backend", by);
     FILE *gp = open_memstream(&text, &len);
     assert_true(rose_plot_latency(gp, root, false));
-    assert_int_equal(json_array_size(json_object_get(root, "summaries")), 6); /* as it was */
+    assert_int_equal(json_array_size(json_object_get(root, "summaries")), 6); /* unchanged */
     rose_plot_cdfs(gp, root);
     fclose(gp);
     json_decref(root);
     return text;
 }
 
-/* A search measures the first scale again: never two points at one place. */
+/* A search measures the first scale again, but two points never stand at one place. */
 static void test_plot_search(void **state)
 {
     (void)state;
@@ -401,7 +402,8 @@ static void test_plot_search(void **state)
     assert_non_null(strstr(text, "$sttft_1 << EOD\n1 1 31 32\n4 1 34 35\nEOD\n"));
     assert_non_null(strstr(text, "\n111 "));
     assert_null(strstr(text, "\n121 "));
-    assert_non_null(strstr(text, "\n131 ")); /* beside the other's, which is measured apart */
+    /* next to the other backend's, which is measured apart */
+    assert_non_null(strstr(text, "\n131 "));
     free(text);
 }
 
@@ -413,8 +415,8 @@ static int count(const char *text, const char *what)
     return n;
 }
 
-/* Values fifty times others: a linear axis would show a line at 0. Only the
- * metric that needs it, and never the next panel. */
+/* If values differ by a factor of fifty, a linear axis would show a line at 0. Only the metric that
+ * needs it gets a logarithmic axis. */
 static void test_plot_wide(void **state)
 {
     (void)state;
@@ -447,7 +449,7 @@ static void test_plot_millions(void **state)
     json_decref(root);
 }
 
-/* The parts of a TTFT that passes mostly outside the server. */
+/* The parts of a TTFT of which most passes outside the server. */
 static void test_plot_outside(void **state)
 {
     (void)state;

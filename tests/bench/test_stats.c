@@ -54,8 +54,9 @@ static void test_numpy(void **state)
     }
 }
 
-/* Gaps are pooled over the tokens of all good replies, and their percentiles are numpy's:
- * np.percentile over np.diff of each reply's arrivals, each as often as the event has tokens. */
+/* Gaps are pooled over the tokens of all good replies. The expected percentiles are numpy's:
+ * np.percentile over np.diff of the arrivals of each reply, each as often as the event has
+ * tokens. */
 static void test_run_numpy(void **state)
 {
     (void)state;
@@ -65,7 +66,7 @@ static void test_run_numpy(void **state)
     } events[N][MOST] = {{{900, 1}, {1100, 1}, {1350, 3}, {1351, 1}, {9000, 2}},
                          {{400, 2}, {700, 1}},
                          {{5000, 1}},
-                         {{10, 1}, {90000, 1}}, /* failed: it does not count */
+                         {{10, 1}, {90000, 1}}, /* a failed reply does not count */
                          {{800, 1}, {820, 4}, {2500, 1}, {2777, 1}, {4004, 1}}};
     rose_arrival arrivals[N][MOST];
     rose_reply replies[N] = {{0}};
@@ -138,7 +139,7 @@ static void test_samples_grow(void **state)
     assert_null(s.v);
 }
 
-/* Mean and variance within 5 standard errors of what the distribution says. */
+/* Mean and variance are within 5 standard errors of the theory. */
 static void check_moments(const char *what, double (*draw)(rose_random *), double mean, double var,
                           double kurtosis)
 {

@@ -15,7 +15,8 @@ static void test_table(void **state)
     const rose_switch *s;
     uint32_t n = 0;
     for (; (s = rose_switch_at(n)) != NULL; n++) {
-        assert_ptr_equal(rose_switch_find(s->name, strlen(s->name)), s); /* no name twice */
+        /* no name is there twice */
+        assert_ptr_equal(rose_switch_find(s->name, strlen(s->name)), s);
         assert_string_not_equal(s->on, s->off);
         assert_non_null(strstr(s->on, s->name));
         assert_non_null(strstr(s->off, s->name));

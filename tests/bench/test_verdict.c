@@ -15,16 +15,16 @@ static void test_verdict(void **state)
     rose_verdict v = rose_verdict_make(on, slower, 4);
     assert_true(v.changed && v.ratio > 1.2 && v.min > 1.13 && v.max < 1.34);
     assert_true(fabs(v.noise - 0.2 / 1.025 / 2) < 1e-12);
-    assert_false(rose_verdict_make(on, mixed, 4).changed); /* 1.0 lies among the others */
+    assert_false(rose_verdict_make(on, mixed, 4).changed); /* 1.0 lies among the `off` values */
     v = rose_verdict_make(on, faster, 4);
     assert_true(v.changed && v.ratio < 0.6);
-    assert_false(rose_verdict_make(on, slower, 2).changed); /* too few to tell */
+    assert_false(rose_verdict_make(on, slower, 2).changed); /* too few pairs to tell */
     assert_false(rose_verdict_make(on, on, 4).changed);
     v = rose_verdict_make(on, slower, 1);
     assert_true(!v.changed && v.ratio == 1.3 && v.min == v.max && v.noise == 0);
 }
 
-/* Where both sides are of one distribution, a change comes out as rarely as the header says. */
+/* If both sides have one distribution, a change is reported as rarely as the header says. */
 static void test_verdict_by_chance(void **state)
 {
     (void)state;
@@ -55,7 +55,7 @@ static void test_goodput_limits(void **state)
     assert_true(fabs(l.ttft - 0.2) < 1e-12 && fabs(l.e2e - 1) < 1e-12 && l.tpot == 0 && l.itl == 0);
     rose_run_stats s = {.n_success = 5, .ttft = {.n = 5, .p99 = 0.2}, .e2e = {.n = 5, .p99 = 0.9}};
     s.ttft.p99 = l.ttft;
-    assert_true(rose_goodput_met(&l, &s)); /* at the limit */
+    assert_true(rose_goodput_met(&l, &s)); /* exactly at the limit */
     s.n_error = 1;
     assert_false(rose_goodput_met(&l, &s));
     s.n_error = 0;
@@ -122,7 +122,7 @@ static void test_results_folder(void **state)
     snprintf(dir, sizeof dir, "%s/x/y", base);
     assert_int_equal(rose_results_dir(dir, "t", a, sizeof a, &err), ROSE_OK);
     assert_int_equal(rose_results_dir(dir, "t", b, sizeof b, &err), ROSE_OK);
-    assert_string_not_equal(a, b); /* within one second too */
+    assert_string_not_equal(a, b); /* also for two folders within one second */
     json_t *o = json_pack("{s:f}", "x", 0.125);
     assert_int_equal(rose_results_write(o, a, "r.json", &err), ROSE_OK);
     json_decref(o);

@@ -1,11 +1,12 @@
-/* tests/load/abuse.c - `load abuse`: thousands of random clients, most of them rude, and
- * then the question what is left of them in the server. Event i of a seed is always the same
- * request; only which of them meet varies from run to run.
+/* tests/load/abuse.c - `load abuse` sends thousands of random clients to a server, most of them
+ * rude, and then checks that they left nothing behind. Event i of a seed is always the same
+ * request; only which events run at the same time varies.
  *
- * Before: three requests, whose replies are kept. After: nothing runs or waits, all KV pages are
- * free (cached ones count as free), no descriptor more is open than on the fresh server, resident
- * memory is within a bound of its value after a warm-up of the same kinds, and the three requests
- * give the same choices. Every event must have ended as its kind may end. */
+ * Before the events, three plain requests are sent and their replies kept. After the events these
+ * must hold: nothing runs or waits; all KV pages are free (cached ones count as free); no more
+ * descriptors are open than on the fresh server; resident memory has grown little since a warm-up
+ * with the same kinds of events; the three requests get the same choices again. Every event must
+ * have ended in a way that is right for its kind. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@
 
 enum { N_PROBES = 3, MAX_SHOWN = 10, SETTLE_S = 60, MAX_KINDS = 64, MAX_BODY_SIZE = 65536 };
 
-/* Small queues and short time-outs: everything that can happen to a request happens. */
+/* Small queues and short time-outs, so that every possible fate of a request occurs. */
 static const char server_args[] =
     "--max-num-seqs 24 --num-kv-pages 32 --max-num-queued-reqs 96 --max-body-size 65536 "
     "--header-timeout-ms 400 "
@@ -48,7 +49,7 @@ typedef struct abuse_run {
     rose_visitors *visitors;
     kind_count kinds[MAX_KINDS];
     uint32_t n_wrong, n_done, n_refused;
-    rose_buf probe; /* choices of the last probe */
+    rose_buf probe; /* the choices that the last three plain requests got */
     rose_watch fresh, warm, end;
     double fds_fresh;
     double duration_s;
@@ -133,7 +134,7 @@ static rose_status add_choices(rose_buf *out, const char *json, size_t len)
     return st;
 }
 
-/* Without ids and times of the reply. */
+/* Keeps the choices of a reply, without its id and times. */
 static void on_probe(void *user, const rose_visit *v)
 {
     abuse_run *r = user;
@@ -197,14 +198,14 @@ static rose_status start(abuse_run *r, const char *model_dir, rose_err *err)
     uint32_t n;
     rose_status st = rose_server_list_parse(o->backend, specs, &n, err);
     if (st == ROSE_OK && (n != 1 || specs[0].driver > 0))
-        st = rose_fail(err, ROSE_E_INVAL, "--backend: one server, roseinfer or a URL");
+        st = rose_fail(err, ROSE_E_INVAL, "--backend: one server is needed, roseinfer or a URL");
     if (st == ROSE_OK) st = rose_prompts_open(&prompts, model_dir, err);
     if (st != ROSE_OK) return st;
     r->env.context = rose_prompts_context(prompts);
     rose_prompts_close(prompts);
     if (r->env.context < 128)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "a context of %u: 128 are needed",
-                         r->env.context);
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "a context of %u tokens is too short: 128 are needed", r->env.context);
     st = rose_server_start(&r->server, &specs[0], &o->server, model_dir, server_args, NULL, err);
     r->env.url = r->server.url;
     r->env.model = r->server.model;
@@ -221,7 +222,8 @@ static rose_status measure(abuse_run *r, rose_buf *before, rose_err *err)
     if (!rose_watch_settle(&r->fresh, &r->server, 0, SETTLE_S, err)) return ROSE_E_CLOSED;
     nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     rose_watch_process(&r->fresh, r->server.proc.pid);
-    /* the connection that reads /metrics is the server's too, until it sees our end */
+    /* the connection that reads /metrics counts in the server until the server sees that we closed
+     * it */
     r->fds_fresh = r->fresh.open_fds;
     rose_status st = run_probes(r, err);
     if (st == ROSE_OK) st = rose_buf_add(before, r->probe.data, r->probe.len);
@@ -261,7 +263,7 @@ static json_t *kinds_json(const abuse_run *r)
     return all;
 }
 
-/* The criteria; false if one fails. */
+/* Judges all criteria. Returns false if one fails. */
 static bool judge(const abuse_run *r, const rose_buf *before, bool clean_exit, json_t *list)
 {
     char d[160];
@@ -271,7 +273,7 @@ static bool judge(const abuse_run *r, const rose_buf *before, bool clean_exit, j
              "%" PRIu32 " events in %.1f s, %" PRIu32 " of them wrong, %" PRIu32
              " refused with 429 or 503",
              r->n_done, r->duration_s, r->n_wrong, r->n_refused);
-    ok &= verdict(list, "every event ends as it may", r->n_wrong == 0 && r->n_done > 0, d);
+    ok &= verdict(list, "every event ends in a right way", r->n_wrong == 0 && r->n_done > 0, d);
     snprintf(d, sizeof d, "%.0f running, %.0f waiting, %.0f of %.0f pages free", r->end.running,
              r->end.waiting, r->end.kv_pages_free, r->end.kv_pages);
     ok &= verdict(list, "nothing runs, all pages are free",
@@ -345,14 +347,17 @@ int rose_load_abuse(int argc, char **argv)
     rose_opt opts[11 + ROSE_SERVER_ROWS] = {
         {.name = "Events", .kind = ROSE_OPT_HEADING},
         ROSE_ROW_U32("events", &o.events, "N", 1, 100000000, "visits after the warm-up"),
-        ROSE_ROW_U32("warmup", &o.warmup, "N", 0, 1000000, "visits before memory is noted"),
+        ROSE_ROW_U32("warmup", &o.warmup, "N", 0, 1000000,
+                     "visits before memory is measured for the first time"),
         ROSE_ROW_U32("connections", &o.connections, "N", 1, 4096, "visits at a time"),
-        ROSE_ROW_U64("seed", &o.seed, "N", 0, 0, "another seed, other events"),
+        ROSE_ROW_U64("seed", &o.seed, "N", 0, 0,
+                     "seed of the events; the same seed gives the same events"),
         ROSE_ROW_U32("rss-growth-mib", &o.rss_growth_mib, "MIB", 0, 1u << 20,
-                     "resident memory may grow by so much after the warm-up; 0 does not look"),
+                     "most growth of resident memory after the warm-up; 0 does not check it"),
         ROSE_ROW_FLAG("light", &o.light,
                       "no request of thousands of tokens: for servers under a sanitizer"),
-        ROSE_ROW_U32("timeout-s", &o.timeout_s, "S", 1, 3600, "longest visit; over: it is wrong"),
+        ROSE_ROW_U32("timeout-s", &o.timeout_s, "S", 1, 3600,
+                     "longest time of a visit; a longer one counts as wrong"),
         ROSE_ROW_STRING("backend", &o.backend, "NAME",
                         "roseinfer, or url=NAME=http://HOST:PORT of one with the same limits"),
         ROSE_ROW_OUTPUT_DIR(&o.output_dir, "abuse"),
@@ -360,10 +365,11 @@ int rose_load_abuse(int argc, char **argv)
     size_t n = 10;
     n += rose_server_flags_own_rows(&o.server, opts + n);
     const char *model;
-    const int rc = rose_opts_parse_one(
-        "load abuse MODEL [options]",
-        "Random clients that leave, stall, lie and err; then whether the server is what it was: "
-        "pages,\nmemory, descriptors, and the bytes of a plain request.",
-        opts, n, argc, argv, &model);
+    const int rc =
+        rose_opts_parse_one("load abuse MODEL [options]",
+                            "Sends random clients that leave early, stall, or send wrong requests. "
+                            "Then checks that the server is\nas before: KV pages, memory, "
+                            "descriptors, and the choices of a plain request.",
+                            opts, n, argc, argv, &model);
     return rc >= 0 ? rc : run(model, &o, argc, argv);
 }

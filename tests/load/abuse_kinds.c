@@ -1,6 +1,6 @@
-/* tests/load/abuse_kinds.c - see abuse_internal.h. A kind is a row of the table at the end. Bodies
- * name token ids, so that no tokenizer is needed; ids and lengths are small enough for any context
- * of 128 tokens or more. */
+/* tests/load/abuse_kinds.c - see abuse_internal.h. Each kind is a row of the table at the end.
+ * Bodies hold token ids, so no tokenizer is needed. Ids and lengths are small enough for every
+ * context of 128 tokens or more. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +36,8 @@ static rose_status add_prompt(env *e, rose_random *r, uint32_t n, rose_buf *b)
     return st == ROSE_OK ? rose_buf_add(b, "]", 1) : st;
 }
 
-/* A completion of n_in and n_out tokens; `more` goes behind, as ",\"n\":2". */
+/* Writes a completion request with n_in prompt tokens and n_out output tokens. `more` is added to
+ * the body, as ",\"n\":2". */
 static rose_status add_completion(env *e, rose_random *r, uint32_t n_in, uint32_t n_out,
                                   const char *more, rose_buf *b)
 {
@@ -122,7 +123,7 @@ static rose_status make_tokenize(env *e, rose_random *r, rose_visit_plan *p)
     return text_post(e, "/detokenize", "{\"tokens\":[1,2,3,500]}", p);
 }
 
-/* ---- those who leave ---- */
+/* ---- clients that leave ---- */
 
 static rose_status make_leave_stream(env *e, rose_random *r, rose_visit_plan *p)
 {
@@ -146,7 +147,7 @@ static rose_status make_leave_early(env *e, rose_random *r, rose_visit_plan *p)
     return st;
 }
 
-/* Many choices of long texts: most of them still wait when the client goes. */
+/* Asks for many choices of long texts, so that most of them still wait when the client leaves. */
 static rose_status make_leave_queue(env *e, rose_random *r, rose_visit_plan *p)
 {
     rose_status st = completion(
@@ -185,7 +186,7 @@ static rose_status make_connect_only(env *e, rose_random *r, rose_visit_plan *p)
     return st;
 }
 
-/* ---- the slow ---- */
+/* ---- slow clients ---- */
 
 static rose_status make_stall(env *e, rose_random *r, rose_visit_plan *p)
 {
@@ -204,7 +205,8 @@ static rose_status make_drip(env *e, rose_random *r, rose_visit_plan *p)
     return st;
 }
 
-/* More than the buffers on the way hold: the server must drop some of them itself. */
+/* The reply is larger than all buffers between server and client, so the server must drop some of
+ * these clients itself. */
 static rose_status make_deaf(env *e, rose_random *r, rose_visit_plan *p)
 {
     const char *more =
@@ -230,7 +232,7 @@ static rose_status make_sip(env *e, rose_random *r, rose_visit_plan *p)
     return st;
 }
 
-/* ---- the wrong ---- */
+/* ---- wrong requests ---- */
 
 static rose_status make_malformed(env *e, rose_random *r, rose_visit_plan *p)
 {
@@ -298,7 +300,7 @@ static rose_status make_hostile(env *e, rose_random *r, rose_visit_plan *p)
 {
     rose_status st = ROSE_OK;
     uint32_t n = between(r, 1, 3000);
-    if (below(r, 2) == 0) { /* a sound request with some bytes changed */
+    if (below(r, 2) == 0) { /* a good request with some bytes changed */
         st = make_plain(e, r, p);
         for (uint32_t k = between(r, 1, 8); k > 0 && st == ROSE_OK; k--)
             p->bytes.data[below(r, (uint32_t)p->bytes.len)] = (char)below(r, 256);
@@ -309,7 +311,8 @@ static rose_status make_hostile(env *e, rose_random *r, rose_visit_plan *p)
         }
     }
     p->fresh = true;
-    p->leave_ms = 2 * e->timeout_ms; /* a length that grew: it waits for more */
+    /* the Content-Length became larger, so the server waits for more bytes */
+    p->leave_ms = 2 * e->timeout_ms;
     return st;
 }
 
@@ -326,7 +329,7 @@ static rose_status make_smuggle(env *e, rose_random *r, rose_visit_plan *p)
                          e->url.host, heads, PICK(r, "{}", "zz\r\n{}\r\n", "2\r\n{}\r\nq\r\n"));
 }
 
-/* ---- the hasty ---- */
+/* ---- impatient clients ---- */
 
 static rose_status make_pipeline(env *e, rose_random *r, rose_visit_plan *p)
 {
@@ -457,7 +460,7 @@ bool rose_abuse_right(const rose_visit *v)
 {
     const rose_abuse_kind *k = &rose_abuse_kinds[v->plan.kind];
     if ((k->ends & 1u << v->end) == 0) return false;
-    /* an error event within a stream that had begun well */
+    /* an error event in a stream that began well */
     if (v->has_error && v->status[0] == 200 && k->statuses[0] == 200 && k->statuses[1] == 0)
         return false;
     for (uint32_t i = 0; i < v->n_replies; i++) {

@@ -1,9 +1,11 @@
-/* tests/load/scheduler.c - `load engine`, or `load scheduler`: what the engine itself
- * costs. A backend that does nothing takes the time from the end of one collect() to the begin of
- * the next step(): delivery, waking the consumer, taking events, planning and building the batch;
- * and the engine's own stamps of the parts (they leave out taking events and the bookkeeping
- * between). The consumer is this thread, as in `bench offline`. Beside it, the plan alone:
- * rose_sched_next() on as many sequences. With --trace another program: policies.c. */
+/* tests/load/engine_step.c - `load engine` measures what the engine itself costs in a step. A
+ * backend that computes nothing takes the time from the end of one collect() to the start of the
+ * next step(). That covers delivery, waking the consumer, taking events, planning and building the
+ * batch. The engine's own stamps of the parts are reported as well; they leave out taking events
+ * and the bookkeeping in between.
+ *
+ * The consumer is this thread, as in `bench offline`. The plan is also measured alone:
+ * rose_sched_next() on the same number of sequences. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdatomic.h>
@@ -22,8 +24,8 @@
 #include "sched/sched.h"
 
 enum { WARM_STEPS = 100, VOCAB = 50257 };
-/* --record: so many steps in turn without and with; the first of each are left out, and a recording
- * has room for more than they make. */
+/* --record: blocks of so many steps, in turn without and with the recorder. The first steps of each
+ * block do not count. A recording has room for more events than a block makes. */
 enum { RECORD_BLOCK = 100, RECORD_SETTLE = 20, RECORD_EVENTS = 4096 };
 
 typedef struct bench_opts {
@@ -36,28 +38,30 @@ typedef struct figures {
     double mean, p50, p99, min; /* ns */
 } figures;
 
-/* HOST is all of it, from collect() to step(); RECORDED is HOST while a recording runs. */
+/* HOST is the whole time from collect() to step(). RECORDED is the same while the recorder runs. */
 typedef enum part { HOST, PLAN, BATCH, DELIVER, N_PARTS, RECORDED = N_PARTS } part;
 static const char *const part_names[N_PARTS + 1] = {"host", "plan", "batch", "deliver",
                                                     "host_recorded"};
 
-/* The instant backend; one at a time. Written by the engine thread, read after `full`. */
+/* The backend that computes nothing. There is one at a time. The engine thread writes it, and
+ * others read it only after `full` is true. */
 typedef struct instant {
     rose_memory_plan plan;
-    uint32_t *ids; /* [max_seqs], constant */
+    uint32_t *ids; /* [max_seqs], constant ids */
     uint32_t n_outputs, n_seqs;
-    uint64_t collected_ns; /* when the last step was collected; 0 = not a full decode step */
-    uint64_t device_ns;    /* how long a step is under way */
-    uint64_t until_ns;     /* when it is done */
+    /* when the last step was collected; 0 = that was not a full decode step */
+    uint64_t collected_ns;
+    uint64_t device_ns; /* how long a step takes on the pretended device */
+    uint64_t until_ns;  /* when the current step is done */
     uint64_t n_steps;
     uint32_t n_samples, cap;
     uint64_t *samples[N_PARTS]; /* [cap] each, owned */
-    uint64_t *recorded;         /* [cap], owned: HOST while a recording runs; NULL = none is to */
+    uint64_t *recorded; /* [cap], owned: HOST while the recorder runs; NULL without --record */
     uint32_t n_recorded;
-    uint64_t n_events, n_dropped; /* of all recordings */
-    const rose_engine *engine;    /* borrowed; there before the first step */
+    uint64_t n_events, n_dropped; /* events of all recordings */
+    const rose_engine *engine;    /* borrowed; set before the first step */
     atomic_bool full;
-    atomic_bool go; /* the first step waits: all requests are to be there */
+    atomic_bool go; /* the first step waits for this, so that all requests are there */
 } instant;
 
 static instant g_instant;
@@ -90,7 +94,8 @@ static bool has_all(const instant *g)
     return g->n_samples == g->cap && (g->recorded == NULL || g->n_recorded == g->cap);
 }
 
-/* The two halves of one run, in turns: nothing else differs between them. */
+/* Turns the recorder on or off after each block of steps. Nothing else differs between the two
+ * halves. */
 static void switch_recording(instant *g)
 {
     rose_prof_result r = {0};
@@ -99,7 +104,8 @@ static void switch_recording(instant *g)
     if (rose_prof_recording())
         rose_prof_stop(NULL, &r, NULL);
     else
-        rose_prof_start(RECORD_EVENTS, NULL); /* fails: n_recorded stays, the next block tries */
+        /* if this fails, n_recorded stays as it is and the next block tries again */
+        rose_prof_start(RECORD_EVENTS, NULL);
     rose_alloc_guard_begin("engine step");
     g->n_events += r.n_events;
     g->n_dropped += r.n_dropped;
@@ -113,7 +119,8 @@ static void take_sample(instant *g, uint64_t now)
         return;
     }
     if (g->n_samples == g->cap) return;
-    const rose_engine_stats last = rose_engine_get_stats(g->engine); /* the step before */
+    /* of the step before this one */
+    const rose_engine_stats last = rose_engine_get_stats(g->engine);
     g->samples[PLAN][g->n_samples] = last.last_plan_ns;
     g->samples[BATCH][g->n_samples] = last.last_batch_ns;
     g->samples[DELIVER][g->n_samples] = last.last_deliver_ns;
@@ -143,7 +150,8 @@ static rose_status instant_collect(void *ctx, uint64_t ticket, rose_step_result 
 {
     instant *g = ctx;
     (void)ticket, (void)err;
-    while (g->until_ns != 0 && rose_now_ns() < g->until_ns) { /* as one waits for a GPU */
+    /* spin, as a host does that waits for a GPU */
+    while (g->until_ns != 0 && rose_now_ns() < g->until_ns) {
     }
     out->n_outputs = g->n_outputs;
     out->ids = g->ids;
@@ -180,16 +188,18 @@ static figures summarise(uint64_t *v, uint32_t n)
     return (figures){sum / n, (double)v[n / 2], (double)v[(uint64_t)n * 99 / 100], (double)v[0]};
 }
 
-/* Tokens that a request needs so that all of them decode together for long enough. */
+/* The number of output tokens that a request needs, so that all requests decode together for long
+ * enough. */
 static uint32_t output_len(const bench_opts *o, uint32_t n)
 {
-    /* a step has n + 2048 rows left for prompts */
+    /* besides n decodes, a step has 2048 rows for prompts */
     uint64_t prefill_steps = (uint64_t)n * o->input_len / (n + 2048u) + 2;
     return (uint32_t)prefill_steps + (o->record ? 3 : 1) * o->steps + 2 * WARM_STEPS +
            (o->record ? 4 * RECORD_BLOCK : 0);
 }
 
-/* Poll everything until all n requests are over; cancel them once the samples are there. */
+/* Takes all events until all n requests are over. Cancels the requests when all samples are
+ * there. */
 static void consume(rose_wakeq *sink, rose_request **reqs, uint32_t n)
 {
     bool cancelled = false;
@@ -203,7 +213,7 @@ static void consume(rose_wakeq *sink, rose_request **reqs, uint32_t n)
             while (rose_request_poll(p, &ev) == ROSE_OK) {
                 if (ev.finish == ROSE_FINISH_NONE) continue;
                 open--;
-                break; /* it stays valid until all are over */
+                break; /* the request stays valid until all requests are over */
             }
         }
         if (cancelled || !atomic_load_explicit(&g_instant.full, memory_order_acquire)) continue;
@@ -226,7 +236,7 @@ static rose_status submit_all(rose_engine *e, const bench_opts *o, uint32_t n, r
                                   .sink = sink};
     rose_status st = ROSE_OK;
     for (; *n_open < n && st == ROSE_OK; *n_open += st == ROSE_OK) {
-        ids[0] = *n_open % VOCAB; /* no two prompts begin the same: nothing is shared */
+        ids[0] = *n_open % VOCAB; /* no two prompts begin with the same id, so nothing is shared */
         st = rose_engine_submit(e, &ro, &reqs[*n_open], err);
     }
     free(ids);
@@ -262,10 +272,10 @@ static rose_status measure_engine(const bench_opts *o, uint32_t n, figures out[N
     if (o->record && (g_instant.recorded = calloc(o->steps, sizeof(uint64_t))) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK) st = rose_wakeq_create(&sink, n + 1, err);
-    /* with a device to wait for, step() only enqueues, as on a GPU */
+    /* with a pretended device, step() only enqueues, as on a GPU */
     rose_backend_ops ops = instant_ops;
     if (o->device_us > 0) ops.caps |= ROSE_CAP_AHEAD;
-    eo.overlap = false; /* every step's host work is to be seen */
+    eo.overlap = false; /* overlap would hide the host's work */
     if (st == ROSE_OK) st = rose_engine_open(&e, &ops, &m, &eo, err);
     g_instant.engine = e;
     if (st == ROSE_OK) st = submit_all(e, o, n, sink, reqs, &n_open, err);
@@ -291,7 +301,7 @@ static rose_status measure_engine(const bench_opts *o, uint32_t n, figures out[N
     return st;
 }
 
-/* The scheduler alone: n sequences that decode, one call a step. */
+/* Measures the scheduler alone: n sequences that decode, and one call for each step. */
 static rose_status measure_plan(const bench_opts *o, uint32_t n, figures *out, rose_err *err)
 {
     const uint32_t max_tokens = o->steps + WARM_STEPS + 1;
@@ -358,9 +368,8 @@ static int run(const bench_opts *o, int argc, char **argv)
     size_t n_sizes = o->running != 0 ? 1 : sizeof all / sizeof *all;
     rose_err err = {{0}};
     json_t *list = json_array();
-    fprintf(stderr,
-            "ns a step, p50/p99:      all of it           plan          batch        deliver"
-            "     plan alone\n");
+    fprintf(stderr, "ns a step, p50/p99:          total           plan          batch        "
+                    "deliver     plan alone\n");
     for (size_t i = 0; i < n_sizes; i++) {
         uint32_t n = o->running != 0 ? o->running : all[i];
         figures parts[N_PARTS + 1] = {{0}}, plan;
@@ -393,11 +402,12 @@ int rose_load_engine(int argc, char **argv)
         ROSE_ROW_U32("steps", &o.steps, "N", 10, 100000, "steps measured"),
         ROSE_ROW_U32("input-len", &o.input_len, "N", 1, 65536, "tokens of each prompt"),
         ROSE_ROW_U32("device-us", &o.device_us, "US", 0, 1000000,
-                     "a step takes so long on the device: time for the consumer, not counted; 0: "
-                     "it is delivered to while it still reads"),
-        ROSE_ROW_BOOL("prefix-cache", &o.prefix_cache, "index each page that is full"),
+                     "pretended time of a step on the device, which does not count; it gives the "
+                     "consumer time to read the tokens of the step before"),
+        ROSE_ROW_BOOL("prefix-cache", &o.prefix_cache,
+                      "index each page that is full in the prefix cache"),
         ROSE_ROW_BOOL("record", &o.record,
-                      "a recording runs in every other hundred steps: what it costs"),
+                      "record every other block of a hundred steps, to show what recording costs"),
     };
     const rose_command cmd = {
         .usage = "load engine [options]",

@@ -1,6 +1,5 @@
-/* tests/load/gpu_memory.c - see gpu_memory.h. Of NVML what is asked here, as its documentation has
- * it.
- */
+/* tests/load/gpu_memory.c - see gpu_memory.h. Declares the few functions and structs of NVML that
+ * are used here, as NVML's documentation gives them. */
 #include "load/gpu_memory.h"
 
 #include <stddef.h>
@@ -17,7 +16,7 @@ typedef struct nvml_memory {
 
 typedef struct nvml_process {
     unsigned pid;
-    unsigned long long used_bytes; /* all ones: not known */
+    unsigned long long used_bytes; /* all bits set means unknown */
     unsigned gpu_instance, compute_instance;
 } nvml_process;
 
@@ -31,7 +30,7 @@ typedef struct nvml {
     nvml_device gpus[MAX_GPUS];
 } nvml;
 
-/* The library stays: it is unloaded with the process. */
+/* The library is never closed; it goes when the process ends. */
 static nvml load(void)
 {
     nvml l = {0}, none = {0};

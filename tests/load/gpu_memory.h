@@ -1,6 +1,6 @@
-/* tests/load/gpu_memory.h - how much GPU memory is in use, as NVML says it. The library comes with
- * the driver and is loaded by name: nothing of it is needed to build, nor to run without a GPU. It
- * makes no context, so the client that asks takes no GPU memory itself. One thread. */
+/* tests/load/gpu_memory.h - how much GPU memory is in use, as NVML reports it. NVML comes with the
+ * driver and is loaded by name, so nothing of it is needed to build, or to run without a GPU. It
+ * creates no CUDA context, so asking takes no GPU memory. One thread. */
 #ifndef ROSE_LOAD_GPU_MEMORY_H
 #define ROSE_LOAD_GPU_MEMORY_H
 
@@ -9,13 +9,13 @@
 #include <sys/types.h>
 
 typedef struct rose_gpu_memory {
-    bool known;             /* there are a driver and a GPU */
-    uint64_t device_bytes;  /* in use on all GPUs, by whomever */
-    uint64_t process_bytes; /* of it by pid; 0 too where the driver does not know our pids, as in
-                               most containers */
+    bool known;            /* a driver and a GPU are there */
+    uint64_t device_bytes; /* in use on all GPUs by all processes */
+    /* in use by pid; also 0 if the driver does not know our pids, as in most containers */
+    uint64_t process_bytes;
 } rose_gpu_memory;
 
-/* Tens of microseconds; the first call loads the library, which takes milliseconds. */
+/* Takes tens of microseconds. The first call loads the library, which takes milliseconds. */
 rose_gpu_memory rose_gpu_memory_read(pid_t pid);
 
 #endif

@@ -1,10 +1,10 @@
-/* tests/load/held.c - see held.h. The server's own rule is applied to the ids: what its detokeniser
- * releases for each. */
+/* tests/load/held.c - see held.h. It feeds the ids to the same detokeniser that the server uses,
+ * and looks which of them release text. */
 #include "load/held.h"
 
 #include <string.h>
 
-/* "N" or "N,"; the place behind it, or NULL. */
+/* Parses "N" or "N,". Returns the byte after it, or NULL. */
 static const char *take_id(const char *p, const char *end, uint32_t *id)
 {
     uint64_t v = 0;
@@ -17,7 +17,8 @@ static const char *take_id(const char *p, const char *end, uint32_t *id)
 
 uint32_t rose_held_tokens(const rose_tokenizer *t, const char *bytes, size_t n, char *scratch)
 {
-    static const char name[] = "\"token_ids\":["; /* within a string its quotes had backslashes */
+    /* quotes inside a JSON string would have backslashes, so this is the real member */
+    static const char name[] = "\"token_ids\":[";
     const char *end = bytes + n, *p = memmem(bytes, n, name, sizeof name - 1);
     rose_detok d = {0};
     uint32_t held = 0, n_ids = 0;
@@ -32,5 +33,6 @@ uint32_t rose_held_tokens(const rose_tokenizer *t, const char *bytes, size_t n, 
         held += silent;
     }
     if (p == NULL || p >= end) return 0;
-    return held == n_ids && held > 0 ? held - 1 : held; /* the last of them came with the event */
+    /* the last id released the text that the event carries */
+    return held == n_ids && held > 0 ? held - 1 : held;
 }

@@ -1,8 +1,9 @@
-/* tests/load/http_streams.c - `load http`: what connections, JSON, detokenising and SSE cost. The
- * whole server in this process on an instant backend, and the load generator on this thread; what
- * an I/O thread can do is told by its own CPU time, which others on the machine cannot take away.
+/* tests/load/http_streams.c - `load http` measures what connections, JSON, detokenising and SSE
+ * cost. The whole server runs in this process on a backend that computes nothing, and the load
+ * generator runs on this thread. The CPU time of an I/O thread shows what that thread can do, also
+ * when other programs share the machine.
  *
- * It is no part of roseinfer-bench, which must not include the server's own rooms. */
+ * It is not part of roseinfer-bench, which must not include the rooms of the server. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -49,18 +50,19 @@ typedef struct served {
 
 typedef struct point {
     uint32_t n_streams, n_failed;
-    bool all_open; /* every stream had its first token before any ended */
+    bool all_open; /* every stream had its first token before any stream ended */
     uint64_t tokens, events, tokens_open;
-    double open_s;                 /* while all are open: tokens_open arrive */
-    double wall_s;                 /* the whole run, opening included */
-    double io_cpu_s, engine_cpu_s; /* over all of it */
+    double open_s;                 /* while all streams are open, for so long, tokens_open arrive */
+    double wall_s;                 /* the whole run, including the opening of the streams */
+    double io_cpu_s, engine_cpu_s; /* over the whole run */
     double client_cpu_s;
     json_t *recorded; /* owned; NULL without --record */
     rose_summary ttft, itl;
     char first_error[192];
 } point;
 
-/* CPU seconds of this process's threads whose name begins so; negative: the kernel does not say. */
+/* CPU seconds of the threads of this process whose names begin with prefix; negative if the kernel
+ * does not report them. */
 static double thread_cpu_s(const char *prefix)
 {
     double sum = 0;
@@ -94,8 +96,8 @@ static double own_cpu_s(void)
                : 0;
 }
 
-/* The list of the I/O threads is theirs; this thread goes to its own, and all that it starts
- * inherits that: engine and workers share the client's CPUs. */
+/* Reads --io-cpus for the I/O threads, and pins this thread to --client-cpus. All threads that this
+ * one starts inherit that: the engine and its workers share the client's CPUs. */
 static rose_status read_cpus(http_flags *f, rose_err *err)
 {
     int cpus[ROSE_MAX_CPUS];
@@ -222,7 +224,7 @@ static uint64_t tokens_of(void *engine)
     return rose_engine_get_stats(engine).generated_tokens;
 }
 
-/* The middle of the run counts: not while streams open or end. */
+/* Records only in the middle of the run, not while streams open or end. */
 static rose_status start_turns(rose_record_turns **out, const served *s, const http_flags *f,
                                uint32_t n, rose_err *err)
 {
@@ -238,7 +240,7 @@ static rose_status start_turns(rose_record_turns **out, const served *s, const h
     return rose_record_turns_start(out, &o, err);
 }
 
-/* n streams at once; what they and the threads did. */
+/* Runs n streams at once and measures what they and the threads did. */
 static rose_status measure(const served *s, const http_flags *f, uint32_t n, point *p,
                            rose_err *err)
 {
@@ -315,7 +317,7 @@ static rose_status parse_streams(const char *text, uint32_t *out, uint32_t *n, u
     }
 }
 
-/* Both ends of every connection are ours. */
+/* Raises the limit of open files: both ends of every connection are in this process. */
 static rose_status allow_files(uint32_t most, rose_err *err)
 {
     struct rlimit l;
@@ -344,7 +346,7 @@ static int run(const char *dir, http_flags *f, int argc, char **argv)
     if (st == ROSE_OK) st = start(&s, dir, f, most, &err);
     for (uint32_t i = 0; i < n && st == ROSE_OK; i++) {
         point p;
-        if (i == 0) { /* warm-up: buffers, connections */
+        if (i == 0) { /* warm-up of buffers and connections */
             st = measure(&s, f, streams[0], &p, &err);
             if (st == ROSE_OK) json_decref(p.recorded);
         }
@@ -361,7 +363,7 @@ static int run(const char *dir, http_flags *f, int argc, char **argv)
                 p.n_streams, p.open_s > 0 ? (double)p.tokens_open / p.open_s : 0,
                 p.io_cpu_s > 0 ? (double)p.tokens / p.io_cpu_s : 0, p.itl.p50 * 1e3,
                 p.itl.p99 * 1e3, p.io_cpu_s, p.client_cpu_s, p.engine_cpu_s, p.wall_s,
-                p.all_open ? "" : "; some ended before the last began",
+                p.all_open ? "" : "; some streams ended before the last one began",
                 p.n_failed > 0 ? "; FAILED: " : "", p.first_error);
         json_array_append_new(list, point_json(&p));
         json_decref(p.recorded);
@@ -391,22 +393,22 @@ int rose_load_http(int argc, char **argv)
                     .fast_sse = true};
     const rose_opt opts[] = {
         ROSE_ROW_STRING("streams", &f.streams, "LIST",
-                        "a run for each number of streams, all open at once"),
+                        "one run for each number of streams, which are all open at once"),
         ROSE_ROW_FLOAT(
             "rate", &f.rate, "N", 0, 1e9f,
-            "tokens per second that the backend gives, over all streams; 0 is as fast as it can"),
+            "tokens per second of the backend, over all streams; 0 is as fast as possible"),
         ROSE_ROW_U32("output-len", &f.output_len, "N", 1, 1u << 20, "tokens of each stream"),
         ROSE_ROW_U32("input-len", &f.input_len, "N", 1, 1u << 20, "token ids of each prompt"),
         ROSE_ROW_U32("io-threads", &f.io_threads, "N", 1, 64, "I/O threads of the server"),
         ROSE_ROW_STRING("io-cpus", &f.io_cpus, "LIST", "CPUs of the I/O threads, as 0-3,6",
                         .unset = "not pinned"),
         ROSE_ROW_STRING("client-cpus", &f.client_cpus, "LIST",
-                        "CPUs of the load generator, and of all other threads but the I/O threads",
+                        "CPUs of the load generator and of all threads other than the I/O threads",
                         .unset = "not pinned"),
         ROSE_ROW_BOOL("fast-sse", &f.fast_sse, "as in serve"),
         ROSE_ROW_BOOL("record", &f.record,
-                      "a recording runs in every other twentieth of a second: CPU time a token "
-                      "with it and without, in pairs"),
+                      "record in every other 50 ms, and report the CPU time a token with and "
+                      "without recording, in pairs"),
         ROSE_ROW_OUTPUT_DIR(&f.output_dir, "http"),
     };
     const char *model;

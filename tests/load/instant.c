@@ -1,8 +1,7 @@
-/* tests/load/instant.c - see instant.h. The ids walk through the middle of the vocabulary, so that
- * they differ from one another and are no special tokens. A step ends when its ids are due: the
- * pace is kept on average, so a step that was late is followed by shorter ones, up to a tenth of a
- * second.
- */
+/* tests/load/instant.c - see instant.h. The ids walk through the middle of the vocabulary, so
+ * neighbours differ and none is a special token. A step ends when its ids are due. The pace is kept
+ * on average: shorter steps follow a step that was late, to make up for at most a tenth of a
+ * second. */
 #include "load/instant.h"
 
 #include <stdatomic.h>
@@ -20,7 +19,7 @@ typedef struct instant {
 } instant;
 
 static instant g_instant;
-static _Atomic uint64_t g_ps_per_id; /* both relaxed: set between runs only */
+static _Atomic uint64_t g_ps_per_id; /* both are relaxed: they are set only between runs */
 static _Atomic uint32_t g_hold;
 
 void rose_instant_set_rate(double ids_per_s)

@@ -1,5 +1,6 @@
-/* tests/load/instant.h - a backend that computes nothing: ids out of thin air, at a rate of choice
- * or as fast as they are asked for. It shows what all the rest costs. One at a time. */
+/* tests/load/instant.h - a backend that computes nothing. It returns made-up ids at a chosen rate,
+ * or as fast as the engine asks, and so shows what everything else costs. There can be one at a
+ * time. */
 #ifndef ROSE_LOAD_INSTANT_H
 #define ROSE_LOAD_INSTANT_H
 
@@ -7,12 +8,12 @@
 
 extern const rose_backend_ops rose_instant_ops;
 
-/* Sampled ids a second, over all sequences; 0 = as many as the engine takes. Before the run it is
- * for: not while an engine is working. */
+/* Sets how many ids per second it returns, over all sequences; 0 = as many as the engine takes.
+ * Call it before a run, while no engine works. */
 void rose_instant_set_rate(double ids_per_s);
 
-/* Until a step has n sequences, every step takes 10 ms: so all n streams are open before the first
- * ends. 0 = at once. As set_rate, before the run. */
+/* While a step has fewer than n sequences, it takes 10 ms. So all n streams are open before the
+ * first one ends. 0 = no wait. Call it before a run, too. */
 void rose_instant_hold_until(uint32_t n);
 
 #endif

@@ -1,5 +1,5 @@
-/* tests/load/main.c - the program build/tests/load/load: finds the load test that its first
- * argument names. It may link the server's rooms (api, http), which roseinfer-bench must not. */
+/* tests/load/main.c - the program build/tests/load/load. Its first argument names a load test. It
+ * links the rooms of the server (api, http), which roseinfer-bench must not. */
 #include <stdio.h>
 #include <string.h>
 

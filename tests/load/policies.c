@@ -1,4 +1,5 @@
-/* tests/load/policies.c - see policies.h. */
+/* tests/load/policies.c - `load scheduler` replays the requests of a trace under each scheduling
+ * policy, on a simulated clock. */
 #include <jansson.h>
 #include <stdio.h>
 
@@ -19,7 +20,7 @@ typedef struct policies_opts {
 
 typedef struct policy {
     const char *name;
-    void (*change)(rose_sched_opts *o); /* against the default; NULL = none */
+    void (*change)(rose_sched_opts *o); /* changes the default options; NULL = no change */
 } policy;
 
 static void pack(rose_sched_opts *o)
@@ -53,7 +54,8 @@ static const policy policies[] = {{"default", NULL},
                                   {"--prefill-max-tokens 256", small_pieces},
                                   {"--no-chunked-prefill", whole_prompts},
                                   {"--no-prefix-cache", no_prefix_cache}};
-enum { N_POLICIES = sizeof policies / sizeof policies[0] }; /* and one for the goals */
+/* with goals, one more policy is run, which steers by them */
+enum { N_POLICIES = sizeof policies / sizeof policies[0] };
 
 static rose_sched_opts base_opts(const policies_opts *o, const rose_load_trace *t)
 {
@@ -72,7 +74,7 @@ static rose_sched_opts base_opts(const policies_opts *o, const rose_load_trace *
     return so;
 }
 
-/* Against the goals, of all requests: those refused have not met them. */
+/* Prints how many of all requests met the goals; a refused request has not met them. */
 static void print_goals(const rose_replay_result *r, uint32_t n)
 {
     fprintf(stderr, "%-25s met %u of %u (%.1f %%): TTFT %u, gaps %u of %u done; %u too late\n", "",
@@ -166,7 +168,7 @@ int rose_load_scheduler(int argc, char **argv)
         ROSE_ROW_U32("num-requests", &o.num_requests, "N", 0, 1u << 24, "the first N of the trace",
                      .unset = "all"),
         ROSE_ROW_FLOAT("scale", &o.scale, "X", 1e-6f, 1e6f,
-                       "times of the trace are multiplied by this; smaller is heavier"),
+                       "factor on the times of the trace; smaller is heavier"),
         ROSE_ROW_FLOAT("step-us", &o.step_us, "US", 0.001f, 1e9f, "what a step costs"),
         ROSE_ROW_FLOAT("row-us", &o.row_us, "US", 0, 1e9f, "and each row of it"),
         ROSE_ROW_U32("max-num-seqs", &o.max_num_seqs, "N", 1, 4096, "most sequences in one step"),
@@ -175,14 +177,15 @@ int rose_load_scheduler(int argc, char **argv)
         ROSE_ROW_U32("num-kv-pages", &o.num_kv_pages, "N", 1, 1u << 26,
                      "size of the KV pool in pages of 16 tokens"),
         ROSE_ROW_U32("max-num-queued-reqs", &o.max_queued, "N", 1, 65536,
-                     "requests that wait; one more is refused"),
-        ROSE_ROW_U32(
-            "ttft-slo-ms", &o.ttft_slo_ms, "MS", 0, 3600000,
-            "hold each policy against this time to the first token, and let one steer by it",
-            .unset = "no goal"),
-        ROSE_ROW_U32("itl-slo-ms", &o.itl_slo_ms, "MS", 0, 3600000,
-                     "likewise between tokens; a request meets it if every one of its gaps does",
+                     "most requests that wait; one more is refused"),
+        ROSE_ROW_U32("ttft-slo-ms", &o.ttft_slo_ms, "MS", 0, 3600000,
+                     "count the requests whose first token comes within MS, and add a policy that "
+                     "steers by this goal",
                      .unset = "no goal"),
+        ROSE_ROW_U32(
+            "itl-slo-ms", &o.itl_slo_ms, "MS", 0, 3600000,
+            "the same for the time between tokens; every gap of a request must be within MS",
+            .unset = "no goal"),
     };
     rose_log_set_level(ROSE_LOG_WARN);
     const int rc = rose_opts_parse_one(

@@ -1,5 +1,6 @@
-/* tests/load/record_turns.c - see record_turns.h. One thread of its own, asleep but for the turns.
- * It reads the others' CPU clocks: those are exact, where /proc is as old as the last tick. */
+/* tests/load/record_turns.c - see record_turns.h. It has a thread of its own, which sleeps between
+ * the turns. It reads the CPU clocks of the other threads: they are exact, while /proc is only as
+ * new as the last tick of the kernel. */
 #include "load/record_turns.h"
 
 #include <dirent.h>
@@ -13,7 +14,7 @@
 
 #include "base/profile.h"
 
-/* Room for 300,000 sends a second in turns of 50 ms; more would only be more pages to touch. */
+/* Room for 300,000 sends per second in turns of 50 ms. More room would only touch more pages. */
 enum { MAX_THREADS = 8, N_EVENTS = 1 << 14, POLL_NS = 5000000, SETTLE_MS = 5 };
 
 typedef struct reading {
@@ -24,12 +25,13 @@ struct rose_record_turns {
     rose_record_opts o;
     clockid_t clocks[MAX_THREADS];
     pthread_t thread;
-    atomic_bool over; /* relaxed: only asks it to end */
+    atomic_bool over; /* relaxed: it only asks the thread to end */
     uint64_t n_events, n_dropped;
     json_t *pairs; /* owned */
 };
 
-/* The kernel's number of a thread's CPU clock (CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED). */
+/* The number by which the kernel knows the CPU clock of a thread (CPUCLOCK_PERTHREAD_MASK |
+ * CPUCLOCK_SCHED). */
 static clockid_t clock_of(long tid)
 {
     return (clockid_t)(~(uint32_t)tid << 3 | 6u);
@@ -73,13 +75,13 @@ static void wait_ms(const rose_record_turns *t, uint32_t ms)
     }
 }
 
-/* NULL: it does not count. */
+/* Measures one turn. Returns NULL if it does not count. */
 static json_t *one_turn(rose_record_turns *t, bool on)
 {
     reading a, b;
     rose_prof_result recorded = {0};
     if (on && rose_prof_start(N_EVENTS, NULL) != ROSE_OK) return NULL;
-    wait_ms(t, SETTLE_MS); /* whoever stood still while memory was taken or given back */
+    wait_ms(t, SETTLE_MS); /* threads that waited while memory was allocated or freed catch up */
     take_reading(t, &a);
     wait_ms(t, t->o.turn_ms);
     take_reading(t, &b);
@@ -102,7 +104,8 @@ static void *turns_main(void *arg)
     while (t->o.tokens(t->o.of) < t->o.from &&
            !atomic_load_explicit(&t->over, memory_order_relaxed))
         nanosleep(&tick, NULL);
-    /* off on, on off, off on: what grows slowly falls on both alike */
+    /* The order alternates (off on, on off), so that a slow change of the machine affects both
+     * sides equally. */
     for (uint32_t i = 0; !atomic_load_explicit(&t->over, memory_order_relaxed); i++) {
         json_t *first = one_turn(t, i % 2 == 1), *second = one_turn(t, i % 2 == 0);
         if (first != NULL && second != NULL)
@@ -130,7 +133,7 @@ rose_status rose_record_turns_start(rose_record_turns **out, const rose_record_o
             st = rose_fail(err, ROSE_E_NOTFOUND, "no thread is called %s", o->threads[i]);
     }
     if (st == ROSE_OK && pthread_create(&t->thread, NULL, turns_main, t) != 0)
-        st = rose_fail(err, ROSE_E_IO, "no thread for the recordings");
+        st = rose_fail(err, ROSE_E_IO, "cannot start the thread that makes the recordings");
     if (st == ROSE_OK) *out = t;
 done:
     if (st != ROSE_OK && t != NULL) {

@@ -1,12 +1,12 @@
-/* tests/load/replay.c - see replay.h. Token ids are made up: blocks that the trace calls equal are
- * equal, everything else is the request's own. */
+/* tests/load/replay.c - see replay.h. Token ids are made up. Blocks with equal hashes in the trace
+ * get equal ids; all other ids belong to one request alone. */
 #include "load/replay.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct live {
-    uint32_t request; /* in the trace */
+    uint32_t request; /* index of the request in the trace */
     uint32_t n_out;
     double first_s, last_s, worst_s; /* worst_s: the longest gap between two tokens */
 } live;
@@ -15,10 +15,10 @@ typedef struct replay {
     const rose_load_trace *t;
     rose_kv_pages *pages;
     rose_sched *s;
-    live *live; /* [handles] */
+    live *live; /* [handles of the scheduler] */
     double now;
     uint64_t n_out;
-    double *ttft, *e2e; /* [n], of those done */
+    double *ttft, *e2e; /* [n]; times of the requests that are done */
     double *itl;        /* [n_itl] */
     size_t n_itl, cap_itl;
 } replay;
@@ -49,7 +49,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Linear interpolation, as numpy; to milliseconds. */
+/* The percentile in milliseconds, by linear interpolation as in numpy. */
 static double percentile(const double *v, size_t n, double p)
 {
     double at = p / 100 * (double)(n - 1);
@@ -103,7 +103,7 @@ static void submit(replay *r, uint32_t i, const rose_replay_opts *o, rose_replay
     r->live[seq] = (live){.request = i, .last_s = at_s};
 }
 
-/* Was it as the goals want it? A little more is the clock's rounding. */
+/* Counts whether a request met the goals. A tiny excess is the clock's rounding. */
 static void judge(const live *l, double at_s, const rose_replay_opts *o, rose_replay_result *out)
 {
     const double rounding_s = 1e-9;
@@ -114,7 +114,7 @@ static void judge(const live *l, double at_s, const rose_replay_opts *o, rose_re
     out->n_met += ttft && itl;
 }
 
-/* One sampled token; the last one ends the request. */
+/* Handles one sampled token. The last token ends the request. */
 static void token(replay *r, uint32_t seq, const rose_replay_opts *o, rose_replay_result *out)
 {
     live *l = &r->live[seq];
@@ -155,7 +155,8 @@ static void play(replay *r, const rose_replay_opts *o, rose_replay_result *out)
         if (o->steer && o->ttft_ms > 0) refuse_late(r, out);
         if (!rose_sched_next(r->s, &p)) {
             if (next == r->t->n) return;
-            r->now = r->t->rows[next].at_s * o->scale; /* idle until then */
+            /* nothing runs until the next request arrives */
+            r->now = r->t->rows[next].at_s * o->scale;
             continue;
         }
         double us = o->step_us + o->row_us * p.n_tokens;

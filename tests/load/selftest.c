@@ -1,6 +1,6 @@
-/* tests/load/selftest.c - see selftest.h. The server is one thread with blocking sockets; all
- * streams get their events in one burst per tick, as the streams of a batch do after an engine
- * step. */
+/* tests/load/selftest.c - see selftest.h; `load client` runs it. The server is one thread with
+ * blocking sockets. At each tick all streams get one event in a burst, as the streams of a batch do
+ * after an engine step. */
 #include "load/selftest.h"
 
 #include <arpa/inet.h>
@@ -59,7 +59,7 @@ static size_t chunk(char *out, size_t cap, const char *text)
     return (size_t)snprintf(out, cap, "%zx\r\n%s\r\n", strlen(text), text);
 }
 
-/* Accepts one stream; its number stands in the request's path. */
+/* Accepts one stream. The path of the request holds the number of the stream. */
 static int accept_stream(const instant_server *s, uint32_t *index)
 {
     char buf[4096];
@@ -193,7 +193,7 @@ rose_status rose_self_test_run(uint32_t n_streams, uint32_t n_events, uint32_t r
         st = rose_load_run(&o, items, n_streams, replies, err);
     }
     if (running) {
-        shutdown(s.listener, SHUT_RDWR); /* ends an accept that waits in vain */
+        shutdown(s.listener, SHUT_RDWR); /* ends an accept() that would wait for ever */
         pthread_join(thread, NULL);
     }
     if (st == ROSE_OK) st = compare(&s, replies, out);

@@ -1,11 +1,11 @@
-/* tests/load/soak.c - the run of `load soak`: more load than the server can take, for long.
- * Capacity is measured first, in a closed loop; then requests of mixed lengths come at a multiple
- * of it, in an open loop, some from clients that read slowly and some from clients that leave. All
- * the while /health is asked ten times a second, /metrics and /proc once a second.
+/* tests/load/soak.c - runs `load soak`: more load than the server can take, for long. First a
+ * closed loop measures the capacity. Then an open loop sends requests of mixed lengths at a
+ * multiple of the capacity. Some clients read slowly and some leave early. /health is asked ten
+ * times per second, /metrics and /proc once per second.
  *
- * One thread, mostly asleep: where it shares the cores with the server it should cost next to
- * nothing; what it is late itself is reported. Every wait has an end: a server that hangs or dies
- * ends the run with a report. */
+ * One thread, which sleeps most of the time, so that it takes little from a server on the same
+ * CPUs. How late the client was is reported. Every wait has a limit: if the server hangs or dies,
+ * the run ends with a report. */
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -36,11 +36,11 @@ enum {
 
 typedef enum visit_kind { K_LOAD, K_SLOW, K_LEAVE, K_CLOSED, K_HEALTH, K_METRICS } visit_kind;
 
-/* One soak at a time; beside what is reported, what the run needs. */
+/* One soak at a time: what is reported, and what only the run itself needs. */
 typedef struct run {
     rose_soak s;
     rose_prompts *prompts;
-    rose_load_trace trace; /* lengths */
+    rose_load_trace trace; /* the lengths of the requests */
     rose_visitors *visitors;
     rose_random random;
     rose_buf body;
@@ -58,7 +58,7 @@ static void on_signal(int sig)
     stop_asked = 1;
 }
 
-/* ---- what comes back ---- */
+/* ---- replies ---- */
 
 static void fail_visit(rose_soak *s, const rose_visit *v)
 {
@@ -162,7 +162,7 @@ static void on_gap(void *user, const rose_visit *v, uint64_t from_ns, uint64_t t
     if ((double)gap * 1e-6 < (double)s->o->stall_ms) return;
     uint32_t held = rose_held_tokens(s->tok, piece, n, s->scratch);
     if ((double)gap * 1e-6 / (held + 1) >= (double)s->o->stall_ms)
-        held = 0; /* not for that alone */
+        held = 0; /* the waiting tokens alone do not explain the silence */
     rose_stall *last =
         s->n_stalls > 0 && s->n_stalls <= ROSE_SOAK_MAX_STALLS ? &s->stalls[s->n_stalls - 1] : NULL;
     if (last != NULL && to_ns < last->to_ns + SAME_STALL_NS && (last->n_held > 0) == (held > 0)) {
@@ -179,7 +179,7 @@ static void on_gap(void *user, const rose_visit *v, uint64_t from_ns, uint64_t t
     s->n_stalls++;
 }
 
-/* ---- what goes out ---- */
+/* ---- requests ---- */
 
 static rose_status make_request(run *r, bool stream, rose_buf *out)
 {
@@ -206,7 +206,7 @@ static rose_status send_load(run *r)
     const uint32_t dice = rose_random_u32(&r->random) % 100;
     rose_visit_plan p = {.kind = K_LOAD, .watch_gaps = true};
     if (rose_visitors_n_active(r->visitors) >=
-        s->o->connections) { /* the rest: /health, /metrics */
+        s->o->connections) { /* the slots that remain are for /health and /metrics */
         s->n_unsent++;
         return ROSE_OK;
     }
@@ -257,8 +257,9 @@ static rose_status open_visitors(run *r, rose_err *err)
     return rose_visitors_create(&r->visitors, &o, err);
 }
 
-/* Requests per second that the server completes when there are always `concurrency` of them. They
- * are counted from when so many have been completed, which may take longer than was asked for. */
+/* Measures the requests per second that the server completes while `concurrency` requests are
+ * always under way. Counting begins after the first `concurrency` replies, which may take longer
+ * than the time that was asked for. */
 static rose_status measure_capacity(run *r, rose_err *err)
 {
     const rose_soak_opts *o = r->s.o;
@@ -290,7 +291,8 @@ static rose_status measure_capacity(run *r, rose_err *err)
             (double)(r->n_closed_done - n_before) / ((double)(last - counted_from) * 1e-9);
     if (st == ROSE_OK && !(r->s.capacity_rps > 0))
         st = rose_fail(err, ROSE_E_CLOSED,
-                       "%" PRIu64 " requests were completed in %.1f s: too few for a capacity",
+                       "%" PRIu64
+                       " requests were completed in %.1f s, too few to measure the capacity",
                        r->n_closed_done, (double)(last - start) * 1e-9);
     return st;
 }
@@ -301,7 +303,7 @@ static void take_tick(rose_soak *s, uint64_t now)
     if (s->n_ticks == s->cap_ticks) {
         uint32_t cap = s->cap_ticks == 0 ? 1024 : s->cap_ticks * 2;
         rose_soak_tick *p = cap <= ROSE_SOAK_MAX_TICKS ? realloc(s->ticks, cap * sizeof *p) : NULL;
-        if (p == NULL) return; /* what comes later stays unexplained */
+        if (p == NULL) return; /* later stalls will have no explanation */
         s->ticks = p;
         s->cap_ticks = cap;
     }
@@ -314,7 +316,7 @@ typedef struct due {
     uint64_t request, tick, sample, end;
 } due;
 
-/* Everything whose time has come. */
+/* Does everything whose time has come. */
 static rose_status act(run *r, due *d)
 {
     rose_soak *s = &r->s;
@@ -375,7 +377,7 @@ static rose_status run_open_loop(run *r, rose_err *err)
     s->end_ns = rose_now_ns();
     s->client_cpu_s = cpu_seconds() - cpu;
     rose_progress_end(&bar);
-    /* what is under way may end */
+    /* requests that are running may end */
     const uint64_t last = rose_now_ns() + SETTLE_S * UINT64_C(1000000000);
     while (st == ROSE_OK && s->died[0] == '\0' && !s->hung && rose_now_ns() < last &&
            rose_visitors_n_active(r->visitors) > 0) {
@@ -422,7 +424,7 @@ static rose_status prepare(run *r, const char *model_dir, rose_err *err)
     st =
         rose_server_start(&r->s.server, &specs[0], &o->server, model_dir, NULL, o->output_dir, err);
     if (st != ROSE_OK) return st;
-    /* the child keeps the priority that we had before: this client gives way to it */
+    /* the server gets the priority that this program had; the client runs at a lower one */
     if (o->nice > 0 && setpriority(PRIO_PROCESS, 0, (int)o->nice) != 0)
         fprintf(stderr, "--nice %u has no effect\n", o->nice);
     return ROSE_OK;
@@ -454,7 +456,7 @@ static rose_status soak(run *r, rose_err *err)
 static void catch_signals(void)
 {
     struct sigaction sa = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-    struct rlimit l; /* one connection for each request under way */
+    struct rlimit l; /* each request needs a connection */
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
     if (getrlimit(RLIMIT_NOFILE, &l) == 0) {

@@ -6,7 +6,7 @@
 #include "load/load.h"
 #include "load/soak_internal.h"
 
-/* "30m", "90s", "2h", "45" (seconds); 0 = none of these. */
+/* Parses "30m", "90s", "2h" or "45" (seconds). Returns 0 for anything else. */
 static double parse_duration(const char *text)
 {
     char *end;
@@ -21,35 +21,41 @@ static size_t soak_rows(rose_soak_opts *o, rose_opt *rows)
 {
     const rose_opt all[] = {
         {.name = "Load", .kind = ROSE_OPT_HEADING},
-        ROSE_ROW_STRING("duration", &o->duration, "TIME", "of the open loop: 90s, 30m, 2h"),
+        ROSE_ROW_STRING("duration", &o->duration, "TIME", "length of the open loop: 90s, 30m, 2h"),
         ROSE_ROW_FLOAT("load", &o->load, "X", 0.01f, 100,
-                       "requests are sent at so many times the capacity"),
+                       "rate of the requests, as a multiple of the capacity"),
         ROSE_ROW_FLOAT("capacity", &o->capacity, "RPS", 0, 1e6f,
                        "requests per second that the server completes", .unset = "measured"),
-        ROSE_ROW_FLOAT("capacity-s", &o->capacity_s, "S", 0.1f, 3600,
-                       "length of its measurement; at least the first third is not counted"),
+        ROSE_ROW_FLOAT(
+            "capacity-s", &o->capacity_s, "S", 0.1f, 3600,
+            "how long the capacity is measured; at least the first third does not count"),
         ROSE_ROW_U32("concurrency", &o->concurrency, "N", 1, 65536,
-                     "requests at a time in that measurement"),
+                     "requests at a time while the capacity is measured"),
         ROSE_ROW_FLOAT("input-median", &o->in_median, "N", 1, 1e6f,
                        "prompt tokens; the lengths are log-normal"),
-        ROSE_ROW_FLOAT("input-sigma", &o->in_sigma, "S", 0, 5, "their spread; 0 = all the same"),
+        ROSE_ROW_FLOAT("input-sigma", &o->in_sigma, "S", 0, 5,
+                       "sigma of these lengths; 0 = all the same"),
         ROSE_ROW_FLOAT("output-median", &o->out_median, "N", 1, 1e6f, "output tokens"),
         ROSE_ROW_FLOAT("output-sigma", &o->out_sigma, "S", 0, 5, "their spread"),
         ROSE_ROW_U32("slow-percent", &o->slow_percent, "P", 0, 50, "clients that read slowly"),
         ROSE_ROW_U32("leave-percent", &o->leave_percent, "P", 0, 50,
                      "clients that hang up before the end"),
         ROSE_ROW_U32("connections", &o->connections, "N", 1, 65536, "most requests under way"),
-        ROSE_ROW_U32("timeout-s", &o->timeout_s, "S", 1, 86400, "longest request; over: it failed"),
-        ROSE_ROW_U64("seed", &o->seed, "N", 0, 0, "of arrivals, lengths and prompts"),
-        ROSE_ROW_U32("nice", &o->nice, "N", 0, 19, "how far this client gives way to the server"),
+        ROSE_ROW_U32("timeout-s", &o->timeout_s, "S", 1, 86400,
+                     "longest time of a request; a longer one has failed"),
+        ROSE_ROW_U64("seed", &o->seed, "N", 0, 0, "seed of arrivals, lengths and prompts"),
+        ROSE_ROW_U32("nice", &o->nice, "N", 0, 19,
+                     "nice value of this client, so that it gives way to the server"),
         {.name = "Criteria", .kind = ROSE_OPT_HEADING},
         ROSE_ROW_FLOAT("health-ms", &o->health_ms, "MS", 0.01f, 1e6f, "longest /health"),
         ROSE_ROW_FLOAT("stall-ms", &o->stall_ms, "MS", 0.01f, 1e6f,
-                       "a longer silence within a stream is listed, and needs a cause"),
+                       "a silence within a stream that is longer than this is listed, and must "
+                       "have a known cause"),
         ROSE_ROW_FLOAT("growth-mib", &o->growth_mib, "MIB", 0, 1e6f,
                        "most growth of resident memory over the second half"),
-        ROSE_ROW_STRING("backend", &o->backend, "NAME",
-                        "roseinfer, another known one, or url=NAME=http://HOST:PORT"),
+        ROSE_ROW_STRING(
+            "backend", &o->backend, "NAME",
+            "roseinfer, another server as in bench online, or url=NAME=http://HOST:PORT"),
         ROSE_ROW_STRING("output-dir", &o->output_dir, "DIR",
                         "write soak_TIME/soak_results.json there, and the server's log",
                         .unset = "JSON to standard output"),
@@ -86,8 +92,9 @@ int rose_load_soak(int argc, char **argv)
     const char *model;
     const int rc = rose_opts_parse_one(
         "load soak MODEL [options]",
-        "More load than the server can take, for long: are refusals polite, does nothing grow, "
-        "does\n/health answer at once, has every stall a cause?",
+        "Sends more load than the server can take, for long, and checks that refusals are polite, "
+        "that\nnothing grows, that /health answers at once, and that every stall has a known "
+        "cause.",
         opts, n, argc, argv, &model);
     if (rc >= 0) return rc;
     if (!((o.duration_s = parse_duration(o.duration)) > 0)) {

@@ -1,4 +1,4 @@
-/* tests/load/soak_internal.h - what a soak gathers, and what is made of it. */
+/* tests/load/soak_internal.h - what a soak collects, and how it is reported. */
 #ifndef ROSE_LOAD_SOAK_INTERNAL_H
 #define ROSE_LOAD_SOAK_INTERNAL_H
 
@@ -16,9 +16,9 @@ enum {
 
 typedef struct rose_soak_opts {
     const char *duration;
-    double duration_s; /* of it */
+    double duration_s; /* the same, in seconds */
     float load, capacity, capacity_s;
-    uint32_t concurrency; /* of the measurement of capacity */
+    uint32_t concurrency; /* requests at a time while the capacity is measured */
     float in_median, in_sigma, out_median, out_sigma;
     uint32_t slow_percent, leave_percent;
     float stall_ms, health_ms, growth_mib;
@@ -28,22 +28,24 @@ typedef struct rose_soak_opts {
     rose_server_flags server;
 } rose_soak_opts;
 
-/* A silence within streams, over the threshold; those that end together are one. */
+/* A silence within streams that is longer than the threshold. Silences of several streams that end
+ * together are one stall. */
 typedef struct rose_stall {
-    uint64_t from_ns, to_ns; /* of the longest */
+    uint64_t from_ns, to_ns; /* begin and end of the longest of these silences */
     uint32_t n_streams;
-    uint32_t n_held; /* of it: tokens that waited for one behind them (held.h), where without them
-                        it would be under the threshold; such silences stand apart from others */
+    /* Tokens of the longest silence that waited for a later token (held.h), if it would be below
+     * the threshold without them. Such stalls are kept apart from others. */
+    uint32_t n_held;
 } rose_stall;
 
-/* Once a second. */
+/* Taken once per second. */
 typedef struct rose_soak_sample {
     uint64_t t_ns;
     rose_watch w;
     rose_gpu_memory gpu;
 } rose_soak_sample;
 
-/* Ten times a second. */
+/* Taken ten times per second. */
 typedef struct rose_soak_tick {
     uint64_t t_ns;
     uint32_t n_threads;
@@ -60,37 +62,37 @@ typedef struct rose_soak {
     rose_server server;
     rose_tokenizer *tok;       /* owned */
     char *scratch;             /* [rose_detok_cap(tok)], owned */
-    uint64_t start_ns, end_ns; /* of the open loop */
+    uint64_t start_ns, end_ns; /* the open loop */
     double capacity_rps, rate_rps;
     /* replies of the open loop */
     uint64_t n_sent, n_ok, n_refused, n_left, n_slow_ok, n_slow_dropped;
-    uint64_t n_refused_bare; /* without Retry-After */
+    uint64_t n_refused_bare; /* refusals without a Retry-After header */
     uint64_t n_other_status, n_failed, n_unsent;
-    int other_status;      /* the first */
-    char first_error[160]; /* of n_failed */
+    int other_status;      /* the first status that is not expected */
+    char first_error[160]; /* of the first request in n_failed */
     rose_spread ttft, itl, e2e, late, health;
     rose_stall stalls[ROSE_SOAK_MAX_STALLS];
-    uint32_t n_stalls; /* may exceed the array */
+    uint32_t n_stalls; /* may be larger than the array */
     rose_slow_health slow_health[ROSE_SOAK_MAX_STALLS];
-    uint32_t n_slow_health, n_health_failed; /* likewise */
+    uint32_t n_slow_health, n_health_failed; /* may be larger than the arrays */
     rose_soak_sample *samples;               /* [ROSE_SOAK_MAX_SAMPLES], owned */
     uint32_t n_samples;
     rose_soak_tick *ticks; /* owned */
     uint32_t n_ticks, cap_ticks;
     rose_watch fresh, end;
-    uint64_t gpu_before_bytes; /* in use on the GPU when the server was not there yet */
+    uint64_t gpu_before_bytes; /* in use on the GPU before the server was started */
     bool settled, clean_exit, stopped, hung;
-    char died[320]; /* "" = the server lived */
+    char died[320]; /* "" = the server lived to the end */
     double client_cpu_s;
 } rose_soak;
 
-/* The whole of it, from the server's start to the report; the exit code. */
+/* Runs everything from the server's start to the report. Returns the exit code. */
 int rose_soak_run(const char *model_dir, const rose_soak_opts *o, int argc, char **argv);
 
-/* Prints the verdicts and writes the JSON; the exit code. */
+/* Prints the verdicts and writes the JSON. Returns the exit code. */
 int rose_soak_report(const rose_soak *s, int argc, char **argv);
 
-/* Slope of y over x by least squares; 0 for fewer than two points or one x. */
+/* The slope of y over x by least squares; 0 for fewer than two points, or if all x are equal. */
 double rose_fit_slope(const double *x, const double *y, size_t n);
 
 #endif

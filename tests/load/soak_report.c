@@ -1,5 +1,5 @@
-/* tests/load/soak_report.c - what a soak amounts to: a verdict for each criterion of a server that
- * is overloaded for long, with the figures behind it. */
+/* tests/load/soak_report.c - the report of a soak: a verdict for each criterion, with the figures
+ * that it is based on. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,8 +12,8 @@
 enum {
     MAX_ROWS = 600,
     MAX_LISTED = 200,
-    GPU_LEAST_MIB = 64, /* a context alone has more */
-    GPU_GROWTH_MIB = 2  /* the driver takes memory in such pieces */
+    GPU_LEAST_MIB = 64, /* a CUDA context alone takes more than this */
+    GPU_GROWTH_MIB = 2  /* the driver takes memory in pieces of this size */
 };
 static const double mib = 1048576.0;
 
@@ -46,8 +46,8 @@ static uint32_t tick_before(const rose_soak *s, uint64_t t_ns)
     return lo;
 }
 
-/* The longest time that one thread of the server waited for a CPU between the ticks around
- * [from, to]. */
+/* The longest time that one thread of the server waited for a CPU between the ticks around [from,
+ * to]. */
 static uint64_t cpu_wait(const rose_soak *s, uint64_t from_ns, uint64_t to_ns)
 {
     uint64_t most = 0;
@@ -62,7 +62,7 @@ static uint64_t cpu_wait(const rose_soak *s, uint64_t from_ns, uint64_t to_ns)
     return most;
 }
 
-/* Preemptions counted between the samples around [from, to]. */
+/* The preemptions counted between the samples around [from, to]. */
 static double preemptions(const rose_soak *s, uint64_t from_ns, uint64_t to_ns)
 {
     double before = 0, after = 0;
@@ -74,7 +74,7 @@ static double preemptions(const rose_soak *s, uint64_t from_ns, uint64_t to_ns)
     return after - before;
 }
 
-/* NULL: nothing explains it. */
+/* Names the cause of a stall, or returns NULL if nothing explains it. */
 static const char *cause(const rose_soak *s, uint64_t from_ns, uint64_t to_ns)
 {
     if (cpu_wait(s, from_ns, to_ns) >= (to_ns - from_ns) / 2)
@@ -85,7 +85,8 @@ static const char *cause(const rose_soak *s, uint64_t from_ns, uint64_t to_ns)
 
 static const char *stall_cause(const rose_soak *s, const rose_stall *p)
 {
-    if (p->n_held > 0) return "a character of several tokens: the first wait for the last";
+    if (p->n_held > 0)
+        return "a character made of several tokens: the first ones wait for the last one";
     return cause(s, p->from_ns, p->to_ns);
 }
 
@@ -99,7 +100,7 @@ static json_t *interval_json(const rose_soak *s, uint64_t from_ns, uint64_t to_n
 /* ---- growth ---- */
 
 typedef struct growth {
-    double rss_mib, fds; /* over the second half, by the fitted line */
+    double rss_mib, fds; /* growth over the second half of the run, by the fitted line */
 } growth;
 
 static growth fit(const rose_soak *s)
@@ -124,10 +125,10 @@ static growth fit(const rose_soak *s)
     return g;
 }
 
-/* What the server has of the GPU's memory, sample by sample: of its process where the driver says
- * so, else what all have more than before it began. */
+/* The GPU memory of the server at each sample. If the driver does not report it by process, this is
+ * the use by all processes minus the use before the server started. */
 typedef struct gpu_memory {
-    bool any; /* there is a GPU, and the server has some of it */
+    bool any; /* there is a GPU, and the server uses some of its memory */
     bool process;
     double first, last, max; /* MiB */
 } gpu_memory;
@@ -170,7 +171,7 @@ static bool judge_replies(const rose_soak *s, json_t *list)
     bool ok = true;
     snprintf(d, sizeof d, "%s",
              s->died[0] != '\0' ? s->died
-             : s->hung          ? "it does not answer any more"
+             : s->hung          ? "the server no longer answers"
                                 : "to the end");
     ok &= verdict(list, "the server lives", s->died[0] == '\0' && !s->hung, d);
     snprintf(d, sizeof d,
@@ -186,7 +187,8 @@ static bool judge_replies(const rose_soak *s, json_t *list)
              " slow readers dropped; %" PRIu64 " failed%s%s",
              s->n_ok, s->n_left, s->n_slow_dropped, s->n_failed, s->n_failed > 0 ? ": " : "",
              s->first_error);
-    ok &= verdict(list, "who was accepted got all of it", s->n_failed == 0 && s->n_ok > 0, d);
+    ok &= verdict(list, "every accepted request got its whole reply",
+                  s->n_failed == 0 && s->n_ok > 0, d);
     return ok;
 }
 
@@ -267,7 +269,7 @@ static bool judge_client(const rose_soak *s, json_t *list)
     const double span = (double)(s->end_ns - s->start_ns) * 1e-9;
     snprintf(d, sizeof d,
              "%.1f requests/s sent of %.1f asked for (capacity %.1f), late p99 %.2f, max %.1f ms, "
-             "%" PRIu64 " not sent for want of connections, %.1f %% of a CPU",
+             "%" PRIu64 " not sent for lack of connections, %.1f %% of a CPU",
              span > 0 ? (double)s->n_sent / span : 0, s->rate_rps, s->capacity_rps,
              (double)rose_spread_percentile(&s->late, 99) * 1e-6, (double)s->late.max * 1e-6,
              s->n_unsent, span > 0 ? s->client_cpu_s / span * 100 : 0);
@@ -324,7 +326,7 @@ static json_t *slow_health_json(const rose_soak *s)
     return list;
 }
 
-/* null where there were too few samples for a line. */
+/* null if there were too few samples for a line */
 static json_t *number_json(double x)
 {
     return isnan(x) ? json_null() : json_real(x);

@@ -1,5 +1,5 @@
-/* tests/load/spread.c - see spread.h. Values under 32 have a bucket each; from there the 5 bits
- * behind the highest one number the bucket within its octave. */
+/* tests/load/spread.c - see spread.h. Values below 32 have a bucket each. For larger values, the
+ * five bits after the highest set bit give the bucket within the octave. */
 #include "load/spread.h"
 
 enum { SUB_BITS = 5, LAST = ROSE_SPREAD_SUB * ROSE_SPREAD_OCTAVES - 1 };

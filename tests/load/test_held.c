@@ -1,4 +1,4 @@
-/* Which tokens of an event waited for one behind them. */
+/* Which tokens of an event waited for a later token. */
 #include "bench/bench_fixture.h"
 
 #include "load/held.h"
@@ -23,7 +23,8 @@ static int close_tok(void **state)
     return 0;
 }
 
-/* An event whose ids are the single bytes of text, and after it what `tail` says. */
+/* Counts the held tokens of an event whose ids are the single bytes of text. `tail` is the JSON
+ * after the list. */
 static uint32_t held(const char *text, const char *tail)
 {
     char piece[600];
@@ -36,7 +37,8 @@ static uint32_t held(const char *text, const char *tail)
         n += snprintf(piece + n, sizeof piece - (size_t)n, p > text ? ",%u" : "%u", id);
     }
     n += snprintf(piece + n, sizeof piece - (size_t)n, "%s", tail);
-    char *exact = malloc((size_t)n); /* so that a read behind the end is seen */
+    /* an exact copy, so that a sanitizer sees a read past the end */
+    char *exact = malloc((size_t)n);
     assert_non_null(exact);
     memcpy(exact, piece, (size_t)n);
     const uint32_t h = rose_held_tokens(tok, exact, (size_t)n, scratch);
@@ -51,11 +53,12 @@ static void test_held(void **state)
     (void)state;
     assert_int_equal(held("", end), 0);
     assert_int_equal(held("a", end), 0);
-    assert_int_equal(held("abc", end), 0); /* each had text: somebody else kept them */
+    assert_int_equal(held("abc", end), 0); /* each token had text of its own, so none waited */
     assert_int_equal(held("\xc3\xa9", end), 1);
     assert_int_equal(held("\xe2\x82\xac", end), 2);
     assert_int_equal(held("\xf0\x9f\x98\x80", end), 3);
-    assert_int_equal(held("\xf0\x9f\x98\x80\xc3\xa9", end), 3); /* only in front */
+    /* only tokens before the last one count */
+    assert_int_equal(held("\xf0\x9f\x98\x80\xc3\xa9", end), 3);
     assert_int_equal(held("a\xc3\xa9", end), 0);
     assert_int_equal(held("\xe2\x82", end), 1); /* the reply ends there */
     assert_int_equal(held("\x80\xc3\xa9", end), 0);
@@ -87,7 +90,7 @@ static void test_broken(void **state)
         assert_int_equal(rose_held_tokens(tok, exact, strlen(pieces[i]), scratch), 0);
         free(exact);
     }
-    assert_int_equal(held("\xe2\x82\xac", ""), 0); /* cut off: not known */
+    assert_int_equal(held("\xe2\x82\xac", ""), 0); /* the list is cut off, so nothing is known */
     assert_int_equal(held("\xe2\x82\xac", ",4294967296]"), 0);
 }
 

@@ -1,5 +1,5 @@
-/* A replay whose times can be worked out by hand, and one whose prompts share what the trace says
- * they share. */
+/* A replay whose times can be computed by hand, and one whose prompts share the blocks that the
+ * trace says they share. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +48,7 @@ static void test_times(void **state)
     rose_load_trace_free(&t);
 }
 
-/* Prompts that the trace calls equal are found again, others are not. */
+/* Prompts with equal hashes are found in the prefix cache again, others are not. */
 static void test_blocks(void **state)
 {
     (void)state;
@@ -74,8 +74,8 @@ static void test_blocks(void **state)
     rose_load_trace_free(&t);
 }
 
-/* Twice what the machine can do, and two goals: without steering nearly all miss them, with it most
- * of what can be served meets both. */
+/* Twice the load that the machine can take, and two goals. Without steering nearly all requests
+ * miss the goals; with steering most of the served ones meet both. */
 static void test_goals(void **state)
 {
     enum { N = 300 };

@@ -12,7 +12,7 @@ static void test_self_test(void **state)
     if (rose_self_test_run(10, 100, 5000, &t, &err) != ROSE_OK) fail_msg("%s", err.msg);
     assert_int_equal(t.n_failed, 0);
     assert_int_equal(t.error.n, 1000);
-    assert_true(t.error.min >= 0); /* never before it was sent */
+    assert_true(t.error.min >= 0); /* an event never arrives before it was sent */
     assert_int_equal(rose_self_test_run(0, 100, 5000, &t, NULL), ROSE_E_INVAL);
     assert_int_equal(rose_self_test_run(100000, 100, 5000, &t, NULL), ROSE_E_INVAL);
 }

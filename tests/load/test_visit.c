@@ -1,12 +1,12 @@
-/* Visits against a scripted server: every way in which one can end; and the percentiles, the fit
- * and the metrics' reader beside it. */
+/* Visits against a scripted server, with every way in which one can end. Also tests the
+ * percentiles, the fitted line and the parser of /metrics. */
 #include "bench/bench_fixture.h"
 
 #include "base/clock.h"
 #include "load/abuse_internal.h"
 #include "load/soak_internal.h"
 
-static rose_visit last; /* bytes and body are not valid */
+static rose_visit last; /* bytes and body are not valid here */
 static char last_body[256];
 static uint32_t n_done, n_gaps;
 
@@ -78,7 +78,7 @@ static void test_replied_and_kept(void **state)
         assert_string_equal(last_body, "hi");
         assert_true(last.start_ns <= last.first_ns && last.first_ns <= last.end_ns);
     }
-    assert_int_equal(s.n_connections, 1); /* kept and used again */
+    assert_int_equal(s.n_connections, 1); /* the connection was kept and used again */
     rose_visitors_drop_kept(v);
     visit(v, (rose_visit_plan){.fresh = true}, get);
     assert_int_equal(s.n_connections, 2);
@@ -88,7 +88,7 @@ static void test_replied_and_kept(void **state)
 
 static bool refuse_then_close(int fd, uint32_t request)
 {
-    if (request % 2 == 1) return false; /* hangs up on a kept connection */
+    if (request % 2 == 1) return false; /* the server hangs up on a kept connection */
     return say(fd, "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: "
                    "11\r\n\r\n{\"error\":{}}");
 }
@@ -99,7 +99,8 @@ static void test_kept_connection_that_closed(void **state)
     scripted s;
     scripted_start(&s, refuse_then_close);
     rose_visitors *v = open_visitors(&s, 4, 10000);
-    for (int i = 0; i < 4; i++) { /* from the second on: closed without a byte, so once more */
+    /* from the second request on, the server closes without a byte; the client tries once more */
+    for (int i = 0; i < 4; i++) {
         visit(v, (rose_visit_plan){0}, get);
         assert_int_equal(last.end, ROSE_VISIT_REPLIED);
         assert_int_equal(last.status[0], 429);
@@ -218,11 +219,11 @@ static void test_refused_and_full(void **state)
     rose_visit_plan p = {0};
     rose_buf_add(&p.bytes, get, sizeof get - 1);
     assert_int_equal(rose_visitors_start(v, &p), ROSE_OK);
-    assert_null(p.bytes.data); /* taken over */
+    assert_null(p.bytes.data); /* the visitors own the bytes now */
     rose_buf_add(&p.bytes, get, sizeof get - 1);
     assert_int_equal(rose_visitors_start(v, &p), ROSE_E_FULL);
     assert_null(p.bytes.data);
-    rose_visitors_destroy(v); /* one is under way */
+    rose_visitors_destroy(v); /* one visit is under way */
     scripted_stop(&s);
     v = open_visitors(&s, 1, 60000); /* nobody listens there any more */
     visit(v, (rose_visit_plan){0}, get);
@@ -341,7 +342,7 @@ static void test_metrics(void **state)
     assert_true(w.kv_pages == 42 && w.kv_pages_free == 7 && w.open_fds == 13);
     rose_watch_process(&w, getpid());
     assert_true((double)rose_watch_peak_bytes(getpid()) >= w.resident_bytes);
-    assert_int_equal(rose_watch_peak_bytes(0), 0); /* no such process */
+    assert_int_equal(rose_watch_peak_bytes(0), 0); /* there is no such process */
     assert_true(w.resident_bytes > 100000 && w.open_fds >= 3);
 }
 

@@ -1,6 +1,6 @@
-/* tests/load/visit.c - see visit.h. A slot is a visit, or a connection kept for the next one, or
- * free. Timers (leave, drip, sip, time-out) are found by a walk over all slots every few
- * milliseconds: there are a few thousand at most. */
+/* tests/load/visit.c - see visit.h. A slot holds a visit, or a connection kept for a later visit,
+ * or nothing. Every few milliseconds all slots are checked for timers that are due (leave, drip,
+ * sip, time-out); there are a few thousand slots at most. */
 #include "load/visit.h"
 
 #include <errno.h>
@@ -29,14 +29,15 @@ typedef struct slot {
     rose_visitors *pool;
     int fd;
     slot_state state;
-    uint32_t next;    /* in the free or the kept list */
-    uint32_t watched; /* events */
+    uint32_t next;    /* next slot in the free list or in the kept list */
+    uint32_t watched; /* epoll events that are waited for */
     size_t sent, n_send;
-    uint64_t t_ns;                                  /* arrival of the bytes in hand */
-    uint64_t drip_ns, sip_ns, leave_ns, timeout_ns; /* due; 0 = not */
+    uint64_t t_ns; /* arrival time of the bytes that are being parsed */
+    uint64_t drip_ns, sip_ns, leave_ns, timeout_ns; /* when each timer is due; 0 = not set */
     bool reused, keep_alive, after_lf, over, broken;
-    uint8_t match;  /* bytes of the header name that agree so far */
-    uint64_t since; /* the turn in which the visit began: older events are not its own */
+    uint8_t match; /* how many bytes of the header name match so far */
+    /* the turn in which the visit began; events of older turns belong to the slot's former visit */
+    uint64_t since;
 } slot;
 
 struct rose_visitors {
@@ -90,7 +91,8 @@ static int on_begin(http_parser *p)
 static int on_headers(http_parser *p)
 {
     slot *s = p->data;
-    if (p->status_code / 100 == 1) return 0; /* 100 Continue: the reply is still to come */
+    /* after "100 Continue" the real reply is still to come */
+    if (p->status_code / 100 == 1) return 0;
     if (s->v.n_replies < ROSE_VISIT_MAX_REPLIES) s->v.status[s->v.n_replies] = (int)p->status_code;
     return s->v.plan.head ? 1 : 0;
 }
@@ -149,7 +151,7 @@ static void hang_up(slot *s)
     if (s->fd < 0) return;
     if (s->v.plan.reset && s->v.end == ROSE_VISIT_LEFT)
         setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
-    close(s->fd); /* leaves the epoll set with it */
+    close(s->fd); /* closing the descriptor also removes it from the epoll set */
     s->fd = -1;
 }
 
@@ -191,7 +193,7 @@ static void finish(slot *s, rose_visit_end end)
         to_free(s);
     }
     p->n_active--;
-    v = s->v; /* the slot may be taken by the callback */
+    v = s->v; /* the callback may start a visit in this slot */
     s->v = (rose_visit){0};
     p->o.done(p->o.user, &v);
     rose_buf_free(&v.plan.bytes);
@@ -216,7 +218,7 @@ static bool connect_slot(slot *s)
     return true;
 }
 
-/* What we wait for, now that everything that goes out at once is out. */
+/* All that could be sent at once is sent. Sets the epoll events to wait for next. */
 static void watch_replies(slot *s, bool write)
 {
     const rose_visit_plan *p = &s->v.plan;
@@ -237,7 +239,7 @@ static void send_more(slot *s)
         else if (errno == EAGAIN || errno == EWOULDBLOCK)
             break;
         else if (errno != EINTR)
-            break; /* the read side sees it too, perhaps with a reply before it */
+            break; /* the read side reports the same error, perhaps after a reply that came first */
     }
     bool blocked = s->sent < end;
     if (s->sent < s->n_send && p->drip_ms > 0)
@@ -269,7 +271,8 @@ rose_status rose_visitors_start(rose_visitors *p, rose_visit_plan *plan)
 {
     const bool own = plan->fresh || plan->receive_buffer_bytes > 0;
     uint32_t *head = !own && p->kept_head != NONE ? &p->kept_head : &p->free_head;
-    if (*head == NONE && p->kept_head != NONE) { /* room is in those that are kept */
+    /* no slot is free, so a kept connection is closed */
+    if (*head == NONE && p->kept_head != NONE) {
         slot *k = &p->slots[p->kept_head];
         p->kept_head = k->next;
         hang_up(k);
@@ -299,7 +302,7 @@ rose_status rose_visitors_start(rose_visitors *p, rose_visit_plan *plan)
 
 /* ---- events ---- */
 
-/* The server let go of a connection that was kept: once more on a new one. */
+/* The server closed a kept connection: the visit is tried once more on a new one. */
 static bool again(slot *s)
 {
     if (!s->reused || s->v.bytes_in > 0) return false;
@@ -331,7 +334,8 @@ static void receive(slot *s, size_t most)
     }
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (again(s)) return;
-    http_parser_execute(&s->parser, &settings, p->rx, 0); /* the end may be the end of a body */
+    /* for a body without a length, the end of the connection is its end */
+    http_parser_execute(&s->parser, &settings, p->rx, 0);
     finish(s, s->over ? ROSE_VISIT_REPLIED : ROSE_VISIT_CLOSED);
 }
 
@@ -354,7 +358,8 @@ static void on_event(slot *s, uint32_t events)
     switch (s->state) {
     case SLOT_FREE:
         return;
-    case SLOT_KEPT: /* closed, or speaking out of turn */
+    case SLOT_KEPT: /* a kept connection: the server closed it, or sent bytes that nobody asked for
+                     */
         unlink_kept(s);
         hang_up(s);
         to_free(s);
@@ -370,7 +375,7 @@ static void on_event(slot *s, uint32_t events)
             }
         } else if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
             receive(s, RX_BYTES);
-            return; /* writing goes on in the next turn */
+            return; /* writing continues in the next turn */
         }
         if (events & EPOLLOUT) send_more(s);
         return;
@@ -423,7 +428,8 @@ rose_status rose_visitors_turn(rose_visitors *p, uint64_t until_ns)
         } else {
             uint64_t ticks;
             p->armed_ns = 0;
-            if (read(p->timer, &ticks, sizeof ticks) < 0) continue; /* armed anew */
+            /* the timer was set again since it fired */
+            if (read(p->timer, &ticks, sizeof ticks) < 0) continue;
         }
     }
     scan(p);
