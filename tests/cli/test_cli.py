@@ -344,6 +344,11 @@ def test_bench_missing():
         os.symlink(os.path.realpath(os.path.join(os.path.dirname(BIN), "roseinfer-bench")), os.path.join(d, "roseinfer-bench"))
         rc, out, err = run("bench", "offline", "--help", program=alone)
         check("bench with it", rc == 0 and out.startswith("Usage: roseinfer bench offline"), (out, err))
+    with tempfile.TemporaryDirectory() as d:
+        bench = shutil.copy(os.path.join(os.path.dirname(BIN), "roseinfer-bench"), d)
+        path, os.environ["PATH"] = os.environ["PATH"], d
+        one_line_error("roseinfer-bench without roseinfer", run("start", MODEL, "--repeats", "1", program=bench), 1, "--roseinfer-cmd")
+        os.environ["PATH"] = path
 
 
 def test_generate():

@@ -29,7 +29,7 @@ enum { WARM_STEPS = 100, VOCAB = 50257 };
 enum { RECORD_BLOCK = 100, RECORD_SETTLE = 20, RECORD_EVENTS = 4096 };
 
 typedef struct bench_opts {
-    uint32_t running; /* 0 = each of 64, 256, 1024 */
+    uint32_t running; /* 0 = measure 64, 256 and 1024 in turn */
     uint32_t steps, input_len, device_us;
     bool prefix_cache, record;
 } bench_opts;
