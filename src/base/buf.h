@@ -1,5 +1,5 @@
-/* base/buf.h - a growable byte buffer. The owner's thread only. Zero-initialise ({0}), free with
- * rose_buf_free. `data` is not NUL-terminated unless rose_buf_str was called last. */
+/* base/buf.h - a growable byte buffer, used by one thread. Initialise it with {0} and free it
+ * with rose_buf_free. `data` ends in a NUL only if rose_buf_str was the last call. */
 #ifndef ROSE_BASE_BUF_H
 #define ROSE_BASE_BUF_H
 
@@ -14,14 +14,15 @@ typedef struct rose_buf {
     size_t cap; /* bytes allocated */
 } rose_buf;
 
-/* Room for `more` further bytes. ROSE_E_NOMEM: the buffer is unchanged. Growth is geometric. */
+/* Makes room for `more` further bytes. On ROSE_E_NOMEM the buffer is unchanged. The capacity
+ * grows geometrically. */
 rose_status rose_buf_reserve(rose_buf *b, size_t more);
 
-/* Append; on ROSE_E_NOMEM nothing was appended. */
+/* These append; on ROSE_E_NOMEM nothing was appended. */
 rose_status rose_buf_add(rose_buf *b, const void *bytes, size_t n);
 rose_status rose_buf_addf(rose_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Ensure a NUL behind the content (not counted in len) and return data; NULL when out of memory. */
+/* Puts a NUL after the content (not counted in len) and returns data; NULL when out of memory. */
 const char *rose_buf_str(rose_buf *b);
 
 void rose_buf_free(rose_buf *b); /* accepts {0}; leaves {0} */

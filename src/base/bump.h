@@ -1,6 +1,6 @@
-/* base/bump.h - hands out consecutive parts of one region of memory, each of them aligned. With
- * base NULL it only adds up the sizes, so that a memory plan and the real allocation come from the
- * same code. The caller makes sure that the sizes cannot overflow 64 bits. Not thread-safe. */
+/* base/bump.h - hands out consecutive aligned parts of one region of memory. With base NULL it
+ * only adds up the sizes, so that a memory plan and the real allocation come from the same code.
+ * The caller makes sure that the sizes cannot overflow 64 bits. Not thread-safe. */
 #ifndef ROSE_BASE_BUMP_H
 #define ROSE_BASE_BUMP_H
 
@@ -13,7 +13,7 @@ typedef struct rose_bump {
     uint64_t align;
 } rose_bump;
 
-/* The next part of that many bytes; NULL while base is NULL. */
+/* Returns the next part, `bytes` long; NULL while base is NULL. */
 static inline void *rose_bump_take(rose_bump *b, uint64_t bytes)
 {
     void *at = b->base == NULL ? NULL : b->base + b->used;

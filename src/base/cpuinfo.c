@@ -1,6 +1,6 @@
-/* base/cpuinfo.c - see cpuinfo.h. Instruction sets come from CPUID and XGETBV, asked directly: a
- * level counts only if the system also saves its registers. Memory figures come from /proc and the
- * cgroup files; whatever cannot be read counts as unlimited. */
+/* base/cpuinfo.c - see cpuinfo.h. Instruction sets are read from CPUID and XGETBV directly. A
+ * level counts only if the operating system also saves its registers. Memory figures come from
+ * /proc and the cgroup files; a file that cannot be read counts as no limit. */
 #include "base/cpuinfo.h"
 
 #include <errno.h>
@@ -91,19 +91,21 @@ static uint32_t feature_word(const cpu_bits *c, char word)
     }
 }
 
-/* The ladder's step that a level stands on: its own, but for the one that stands beside it. */
+/* The levels form a ladder, in which each includes those below it. The level avx512-bf16 is not
+ * on the ladder. It extends avx512, so this returns avx512 for it. */
 static rose_isa ladder_step(rose_isa level)
 {
     return level == ROSE_ISA_AVX512_BF16 ? ROSE_ISA_AVX512 : level;
 }
 
-/* The system grants tile registers to a process on request. Kernels before 5.16 refuse. */
+/* The kernel grants tile registers to a process on request. Kernels before 5.16 refuse. */
 static bool tiles_permitted(void)
 {
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-/* What is missing for `level` itself and all below it, as a list of names in text; "" = nothing. */
+/* Lists in `text` the CPU features that are missing for `level` and all levels below it; "" if
+ * none is missing. */
 static void missing_for(rose_isa level, char *text, size_t cap)
 {
     static const uint64_t need[N_LEVELS] = {0, XCR0_AVX,   XCR0_AVX512, XCR0_AVX512 | XCR0_AMX,
@@ -150,7 +152,8 @@ static void missing_for(rose_isa level, char *text, size_t cap)
 
 rose_isa rose_isa_probe(void)
 {
-    /* Relaxed: every caller computes the same value; it is cached only to ask the kernel once. */
+    /* Relaxed: every caller computes the same value. It is cached so that the kernel is asked
+     * once. */
     static _Atomic int cached = -1;
     int level = atomic_load_explicit(&cached, memory_order_relaxed);
     if (level >= 0) return (rose_isa)level;
@@ -197,7 +200,8 @@ rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err)
 
 uint32_t rose_cpus_allowed(int *cpus, uint32_t cap)
 {
-    /* Sets larger than CPU_SETSIZE (1024) exist; the kernel refuses a mask that is too small. */
+    /* Systems may have more CPUs than CPU_SETSIZE (1024). The kernel refuses a mask that is too
+     * small, so try larger ones. */
     uint32_t n = 0;
     for (int max_cpus = CPU_SETSIZE; max_cpus <= CPU_SETSIZE * 64; max_cpus *= 4) {
         cpu_set_t *set = CPU_ALLOC((size_t)max_cpus);
@@ -279,7 +283,7 @@ void rose_thread_setup(const char *name, int cpu)
     }
 }
 
-/* struct sched_attr as it has been since Linux 3.14; glibc got its name in 2.41. */
+/* struct sched_attr as Linux has defined it since 3.14. glibc defines it only since 2.41. */
 typedef struct thread_attr {
     uint32_t size, policy;
     uint64_t flags;
@@ -313,7 +317,7 @@ void rose_thread_ftz(void)
 
 /* ---- memory ---- */
 
-/* All of a small file as a string; false if it cannot be read. Cut at cap - 1 bytes. */
+/* Reads a small file into a string of at most cap - 1 bytes; false if it cannot be read. */
 static bool read_small(const char *path, char *text, size_t cap)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -327,7 +331,7 @@ static bool read_small(const char *path, char *text, size_t cap)
     return n > 0;
 }
 
-/* The number after `key` at the start of a line; false if there is none. */
+/* Finds the number after `key` at the start of a line; false if there is none. */
 static bool find_number(const char *text, const char *key, uint64_t *out)
 {
     size_t len = strlen(key);
@@ -339,8 +343,8 @@ static bool find_number(const char *text, const char *key, uint64_t *out)
     return false;
 }
 
-/* What one cgroup directory leaves: limit - (usage - file cache that can be dropped). UINT64_MAX
- * when it has no limit. */
+/* Returns the memory that one cgroup still allows: limit - (usage - file cache that can be
+ * dropped). UINT64_MAX when it has no limit. */
 static uint64_t cgroup_room(const char *dir, bool v2)
 {
     char path[1200], text[8192];
@@ -357,7 +361,7 @@ static uint64_t cgroup_room(const char *dir, bool v2)
     return limit > used ? limit - used : 0;
 }
 
-/* Smallest room in this process's cgroup and all above it. */
+/* Returns the smallest room in this process's cgroup and all cgroups above it. */
 static uint64_t cgroups_room(void)
 {
     char text[4096], path[512], dir[1024];

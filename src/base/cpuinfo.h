@@ -8,37 +8,37 @@
 
 enum { ROSE_MAX_CPUS = 1024 }; /* of a CPU list */
 
-/* Instruction-set levels, each including all below it. A level is a bundle: the kernels of a level
- * may use everything named in its comment and nothing else. */
+/* Instruction-set levels. Each includes all below it, except as noted. The kernels of a level
+ * may use the instruction sets named in its comment and no others. */
 typedef enum rose_isa {
     ROSE_ISA_SCALAR,     /* plain C, any CPU */
     ROSE_ISA_AVX2,       /* AVX2, FMA, F16C (Haswell 2013, Zen 2017) */
     ROSE_ISA_AVX512,     /* AVX-512 F, BW, VL, DQ (Skylake-X 2017, Zen 4 2022) */
     ROSE_ISA_AMX,        /* AVX512 and AMX tile, bf16 (Sapphire Rapids 2023) */
-    ROSE_ISA_NEON,       /* AArch64, which always has it; above SCALAR alone */
-    ROSE_ISA_AVX512_BF16 /* AVX512 and VDPBF16PS (Cooper Lake 2020, Zen 4 2022); beside the ladder:
-                            its products have other bits, so only its name chooses it */
+    ROSE_ISA_NEON,       /* AArch64, which always has it; includes SCALAR alone */
+    ROSE_ISA_AVX512_BF16 /* AVX512 and VDPBF16PS (Cooper Lake 2020, Zen 4 2022). Its GEMMs give
+                            other bits, so it is used only if named */
 } rose_isa;
 
-/* Highest level that both the CPU and the operating system support. For AMX this asks the kernel
- * for the permission to use tile registers (arch_prctl), once for the process: call it before
- * threads start. */
+/* Returns the highest level that both the CPU and the operating system support. For AMX this
+ * asks the kernel, once per process, for permission to use tile registers (arch_prctl). Call it
+ * before threads start. */
 rose_isa rose_isa_probe(void);
 
 const char *rose_isa_name(rose_isa isa); /* "scalar" "avx2" "avx512" "amx" "neon" "avx512-bf16" */
 
-/* "auto" gives the probed level; a name above it fails with a message naming what is missing. */
+/* "auto" gives the probed level. A name above that level fails, and the message names the
+ * missing features. */
 rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err);
 
 /* CPUs that this thread may run on (sched_getaffinity), ascending, up to cap; returns how many. */
 uint32_t rose_cpus_allowed(int *cpus, uint32_t cap);
 
-/* CPUs' worth of time that the control group of this process and those above it may have
- * (cpu.max of version 2, as far as the group's file system is mounted here), rounded up;
- * UINT32_MAX: no limit. */
+/* Returns how many CPUs the cgroup of this process and those above it may use, rounded up;
+ * UINT32_MAX: no limit. It reads cpu.max of cgroup version 2, if that file system is mounted. */
 uint32_t rose_cpus_quota(void);
-uint32_t
-rose_cpus_quota_parse(const char *text); /* of one such file: "200000 100000\n", "max .." */
+uint32_t rose_cpus_quota_parse(
+    const char *text); /* of the text of one such file: "200000 100000\n", "max .." */
 
 /* In a loop that waits for another thread. */
 static inline void rose_cpu_relax(void)
@@ -50,22 +50,24 @@ static inline void rose_cpu_relax(void)
 #endif
 }
 
-/* Pin the calling thread to one CPU (cpu >= 0) and name it (at most 15 bytes) for top and gdb.
- * A refusal by the system is logged once and ignored: pinning is a matter of speed only. */
+/* Pins the calling thread to one CPU (cpu >= 0) and names it (at most 15 bytes) for top and gdb.
+ * If the system refuses, that is logged once and ignored, because pinning affects only speed. */
 void rose_thread_setup(const char *name, int cpu);
 
-/* Ask the scheduler for another time slice, 100 .. 100000 us; 0 = the system's own. On Linux 6.12
- * and later a thread of a short slice that wakes up takes its CPU from one of a longer slice at
- * once, instead of waiting up to a timer tick; it gets no larger share by that, and needs no
- * privilege. Threads inherit it. An older or unwilling system ignores it: a matter of speed only.
- */
+/* Asks the scheduler for another time slice, 100 .. 100000 us; 0 = the system's own. On Linux
+ * 6.12 and later, a thread with a short slice that wakes up takes its CPU from a thread with a
+ * longer slice at once. Otherwise it would wait for up to a timer tick. It gets no larger share
+ * of the CPU and needs no privilege. Threads inherit the slice. Older systems ignore it, which
+ * affects only speed. */
 void rose_thread_slice(uint32_t us);
 
-/* Flush-to-zero and denormals-are-zero in the calling thread (x86 MXCSR, AArch64 FPCR): part of the
- * numerics contract, because AMX does so always. Every thread that computes calls it. */
+/* Sets flush-to-zero and denormals-are-zero in the calling thread (x86 MXCSR, AArch64 FPCR).
+ * This is part of the numerics contract, because AMX always works so. Every thread that computes
+ * calls it. */
 void rose_thread_ftz(void);
 
-/* Bytes of memory available now (MemAvailable; a cgroup limit if smaller), 0 if unknown. */
+/* Returns the bytes of memory available now (MemAvailable, or a smaller cgroup limit); 0 if
+ * unknown. */
 uint64_t rose_memory_available(void);
 uint64_t rose_memory_resident(void); /* RSS of this process in bytes */
 

@@ -11,7 +11,8 @@ static rose_status find_functions(void *library, const char *path, const rose_dl
         void *found = dlsym(library, f[i].name);
         if (found == NULL)
             return rose_fail(err, ROSE_E_UNSUPPORTED, "%s lacks the function %s", path, f[i].name);
-        memcpy(f[i].to, &found, sizeof found); /* C has no cast from an object to a function */
+        memcpy(f[i].to, &found,
+               sizeof found); /* C has no cast from an object pointer to a function pointer */
     }
     return ROSE_OK;
 }

@@ -1,5 +1,5 @@
-/* base/fds.c - see fds.h. To widen: a descriptor of that number, opened and closed, widens the
- * table. */
+/* base/fds.c - see fds.h. rose_fds_widen opens and closes a descriptor with a high number, which
+ * makes the kernel widen the table. */
 #include "base/fds.h"
 
 #include <fcntl.h>

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* How a Git LFS pointer begins: a short text in the place of a large file. */
+/* The start of a Git LFS pointer, a short text that stands in the place of a large file. */
 static const char lfs_pointer[] = "version https://git-lfs";
 
 rose_status rose_file_check_link(const char *path, rose_err *err)
@@ -34,7 +34,7 @@ static rose_status check_pointer(const char *path, const void *data, size_t n, r
         path);
 }
 
-/* Opens path and stats it; a regular file or a message. */
+/* Opens path and calls fstat; fails with a message if it is not a regular file. */
 static rose_status open_regular(int *fd, struct stat *st, const char *path, rose_err *err)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* NONBLOCK: a FIFO must not hang us */
@@ -74,7 +74,7 @@ rose_status rose_file_read(rose_buf *out, const char *path, size_t max_bytes, ro
             s = rose_fail(err, ROSE_E_IO, "read %s: %s", path, strerror(errno));
             goto done;
         }
-        if (n == 0) break; /* it shrank meanwhile: we have what there is */
+        if (n == 0) break; /* the file has become shorter since stat: keep what was read */
         out->len += (size_t)n;
     }
     s = check_pointer(path, out->data + start, out->len - start, err);

@@ -1,4 +1,4 @@
-/* base/file.h - whole files: read into memory, or map read-only. Any thread. */
+/* base/file.h - reads whole files into memory, or maps them read-only. Any thread. */
 #ifndef ROSE_BASE_FILE_H
 #define ROSE_BASE_FILE_H
 
@@ -6,15 +6,15 @@
 
 #include "base/buf.h"
 
-/* Read all of path into out (appended). A file over max_bytes, a directory, or a read error fails
- * with a message naming the path; ROSE_E_NOTFOUND when there is no such file. A symbolic link
- * without a target is ROSE_E_IO, and a Git LFS pointer in the place of the file is ROSE_E_FORMAT:
- * somebody meant the file to be there. */
+/* Appends the content of path to out. A file over max_bytes, a directory, or a read error fails
+ * with a message that names the path. If there is no such file, the status is ROSE_E_NOTFOUND. A
+ * symbolic link without a target is ROSE_E_IO, and a Git LFS pointer is ROSE_E_FORMAT: in both
+ * cases somebody meant the file to be there. */
 rose_status rose_file_read(rose_buf *out, const char *path, size_t max_bytes, rose_err *err);
 
-/* A read-only private mapping. `data` stays valid until rose_file_unmap; the descriptor is closed
- * at once. Reading past a file that another program truncates meanwhile raises SIGBUS: model files
- * must not be changed in place while they are served (the README says so). */
+/* A read-only private mapping. `data` stays valid until rose_file_unmap; the descriptor is
+ * closed at once. If another program truncates the file, reading past its new end raises SIGBUS.
+ * Model files must therefore not be changed in place while they are served (the README says so). */
 typedef struct rose_map {
     const uint8_t *data; /* NULL for an empty file */
     size_t size;         /* bytes */
@@ -24,12 +24,12 @@ typedef struct rose_map {
 rose_status rose_file_map(rose_map *out, const char *path, rose_err *err);
 void rose_file_unmap(rose_map *m); /* accepts {0}; leaves {0} */
 
-/* A regular file that can be read, or a symbolic link without a target: reading the link then names
- * what is missing. */
+/* True for a regular file that can be read, and for a symbolic link without a target. Reading
+ * such a link fails with a message that names it. */
 bool rose_file_exists(const char *path);
 
-/* ROSE_E_IO with a message that names link and target if path is a symbolic link without a target.
- */
+/* If path is a symbolic link without a target, returns ROSE_E_IO with a message that names link
+ * and target. */
 rose_status rose_file_check_link(const char *path, rose_err *err);
 
 #endif

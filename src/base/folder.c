@@ -21,7 +21,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= k && strcmp(s + n - k, end) == 0;
 }
 
-/* The first four bytes of a file in the GGUF format. */
+/* Tells whether a file begins with the four bytes of the GGUF format. */
 static bool begins_gguf(const char *path)
 {
     char magic[4] = "";
@@ -74,7 +74,7 @@ rose_status rose_folder_check(const char *path, rose_err *err)
                      path);
 }
 
-/* A GGUF file or the hub cache's folder of snapshots, whichever path has. */
+/* Looks in a folder for a GGUF file and for the snapshots folder of the Hugging Face cache. */
 static void look_into(const char *path, bool *gguf, bool *snapshots)
 {
     DIR *d = opendir(path);

@@ -5,7 +5,7 @@
 #define MS UINT64_C(1000000)
 #define S  UINT64_C(1000000000)
 
-/* vLLM's bounds from 1 ms on, and what a small model needs below. */
+/* The bounds of vLLM from 1 ms on; below that, finer ones for small models. */
 const rose_hist_bounds rose_hist_latency = {
     27, {50 * US, 100 * US,  200 * US, 500 * US, 1 * MS,   2 * MS,   5 * MS,   10 * MS, 20 * MS,
          40 * MS, 60 * MS,   80 * MS,  100 * MS, 250 * MS, 500 * MS, 750 * MS, 1 * S,   2500 * MS,

@@ -1,7 +1,7 @@
 /* base/hist.h - a histogram of whole numbers (nanoseconds, tokens) with fixed bounds. One thread
- * adds, any thread reads: relaxed atomics, no lock, no read-modify-write on the bus. A reader may
- * see the last value in its bucket and not yet in the sum.
- * Memory: a plain value, zero is empty. Cost of an add: a binary search in at most 31 bounds. */
+ * adds and any thread reads, with relaxed atomics, no lock and no atomic read-modify-write. A
+ * reader may see the last value in its bucket before it is in the sum. Memory: a plain value;
+ * all zeros is empty. An add costs a binary search in at most 31 bounds. */
 #ifndef ROSE_BASE_HIST_H
 #define ROSE_BASE_HIST_H
 
@@ -24,7 +24,7 @@ extern const rose_hist_bounds rose_hist_latency; /* ns: 50 us .. 2560 s */
 extern const rose_hist_bounds rose_hist_step;    /* ns: 1 us .. 10 s */
 extern const rose_hist_bounds rose_hist_tokens;  /* 1 2 5 10 .. 1,000,000 */
 
-/* relaxed: single writer, and nothing is published through it */
+/* relaxed: one thread writes, and no other data depends on the count */
 static inline void rose_count_add(_Atomic uint64_t *c, uint64_t n)
 {
     atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + n,
@@ -50,7 +50,7 @@ static inline void rose_hist_add(rose_hist *h, const rose_hist_bounds *b, uint64
     rose_count_add(&h->sum, value);
 }
 
-/* Add what src holds to *dst, which only the caller reads. */
+/* Adds the counts of src to *dst, which only the caller reads. */
 static inline void rose_hist_merge(rose_hist *dst, const rose_hist *src)
 {
     for (uint32_t i = 0; i <= ROSE_HIST_MAX; i++)

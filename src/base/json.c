@@ -1,7 +1,7 @@
-/* base/json.c - see json.h. Plain texts, which is nearly all of them, are read here: an object of
- * plain members in a quarter of jansson's time, which looks at each byte three times. Whatever is
- * unusual or wrong in a text is left to jansson, all of it from the beginning, so that there is one
- * opinion of what JSON is and one set of messages. */
+/* base/json.c - see json.h. An object of plain members, which nearly every text is, is parsed
+ * here. That takes a quarter of the time of jansson, which reads each byte three times. If
+ * anything in a text is unusual or wrong, jansson parses the whole text again. So there is one
+ * definition of JSON and one set of messages. */
 #include "base/json.h"
 
 #include <math.h>
@@ -10,11 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* State of the parse that runs on this thread. The lexer of jansson 2.14 does not look whether its
- * string buffer could grow; it goes on, and then walks off the buffer's end. So growth (the one
- * kind of allocation whose size is a power of two from 32 on; others may share such a size, which
- * does no harm) is served from a reserve when malloc fails: enough for a token as long as the text.
- * The next allocation that fails ends the parse in good order. */
+/* State of the parse that runs on this thread.
+ *
+ * The lexer of jansson 2.14 does not check whether its string buffer could grow. If the
+ * allocation fails, it continues and writes past the end of the buffer. So when malloc fails for
+ * such a growth, the memory comes from a reserve. The reserve is large enough for a token as
+ * long as the text. Growths are recognised by their size, a power of two from 32 on. Another
+ * allocation of this size may also use the reserve, which does no harm. The next allocation that
+ * fails ends the parse in an orderly way. */
 static _Thread_local bool t_failed;
 static _Thread_local char *t_reserve; /* NULL outside of a parse */
 static _Thread_local size_t t_cap, t_used;
@@ -43,7 +46,7 @@ static void noting_free(void *p)
     free(p);
 }
 
-/* Before main: no thread can be using jansson yet. */
+/* Runs before main, when no thread can be using jansson. */
 __attribute__((constructor)) static void install(void)
 {
     json_set_alloc_funcs(noting_malloc, noting_free);
@@ -53,7 +56,7 @@ __attribute__((constructor)) static void install(void)
 
 enum { PLAIN_DEPTH = 16, PLAIN_NUMBER = 40 };
 
-/* No function below looks at or behind `end`. */
+/* No function below reads at `end` or after it. */
 typedef struct plain {
     const char *at, *end;
     char *scratch; /* owned; room for any string of the text */
@@ -68,7 +71,7 @@ static void skip_space(plain *p)
         p->at++;
 }
 
-/* Behind white space: this byte? */
+/* Skips white space; if c follows, takes it and returns true. */
 static bool take(plain *p, char c)
 {
     skip_space(p);
@@ -84,7 +87,7 @@ static int escaped(char c)
     return hit != NULL ? to[hit - from] : -1;
 }
 
-/* A string with its quotes, into scratch; *ascii: it has no byte over 0x7F. */
+/* Reads a string with its quotes into scratch. *ascii: it has no byte over 0x7F. */
 static bool plain_string(plain *p, size_t *len, bool *ascii)
 {
     unsigned char any = 0;
@@ -115,7 +118,7 @@ static size_t digits(const plain *p, const char *at)
     return n;
 }
 
-/* Whole numbers of up to 18 digits, others of few characters. */
+/* Reads a number: an integer of up to 18 digits, or another number of few characters. */
 static json_t *plain_number(plain *p)
 {
     char text[PLAIN_NUMBER];
@@ -230,7 +233,7 @@ static json_t *plain_value(plain *p)
     return v;
 }
 
-/* NULL: jansson shall look (or no memory: t_failed). */
+/* Returns NULL if jansson must parse the text, or if memory ran out (t_failed). */
 static json_t *parse_plain(const char *text, size_t n)
 {
     plain p = {.at = text, .end = text + n, .scratch = noting_malloc(n + 1)};

@@ -1,8 +1,8 @@
-/* base/json.h - parsing JSON with jansson, made safe against a failed allocation. jansson 2.14
- * ignores some of its own: a string then lacks a byte ("wte" reads as "wt") or a sound text is
- * called a syntax error, or the lexer walks past its buffer. We route its allocations through
- * functions that note a failure per thread and keep a reserve for that buffer, and a parse in which
- * one failed yields nothing. Any thread. */
+/* base/json.h - parses JSON with jansson, made safe against a failed allocation. jansson 2.14
+ * ignores some of its own failed allocations. Then a string lacks a byte ("wte" reads as "wt"),
+ * a correct text is called a syntax error, or the lexer writes past its buffer. We route its
+ * allocations through functions that note a failure per thread and keep a reserve for that
+ * buffer. A parse during which an allocation failed returns nothing. Any thread. */
 #ifndef ROSE_BASE_JSON_H
 #define ROSE_BASE_JSON_H
 
@@ -10,9 +10,9 @@
 
 #include "base/status.h"
 
-/* Parses n bytes (need not end in NUL) into *out, a new reference; duplicate keys are refused, so
- * is text behind the value. flags: further JSON_* load flags, such as JSON_DECODE_ANY. On failure
- * *out is NULL, e says where and why, and the status is ROSE_E_FORMAT or ROSE_E_NOMEM. */
+/* Parses n bytes (no NUL needed at the end) into *out, a new reference. Duplicate keys and text
+ * after the value are refused. flags: further JSON_* load flags, such as JSON_DECODE_ANY. On
+ * failure *out is NULL, e says where and why, and the status is ROSE_E_FORMAT or ROSE_E_NOMEM. */
 rose_status rose_json_parse(json_t **out, const char *text, size_t n, size_t flags,
                             json_error_t *e);
 

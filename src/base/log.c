@@ -7,7 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Atomic only because any thread reads it; relaxed suffices: it is set before threads start. */
+/* Atomic only because any thread reads it. Relaxed is enough, because it is set before threads
+ * start. */
 static _Atomic int g_level = ROSE_LOG_INFO;
 
 void rose_log_set_level(rose_log_level level)
@@ -50,6 +51,6 @@ void rose_log(rose_log_level level, const char *room, const char *fmt, ...)
         if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f) line[i] = '?';
     }
     line[n++] = '\n';
-    /* A full or closed stderr must not stop the server: the result is ignored on purpose. */
+    /* A full or closed stderr must not stop the server, so the result is ignored on purpose. */
     if (write(STDERR_FILENO, line, n) < 0) return;
 }

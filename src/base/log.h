@@ -1,6 +1,5 @@
-/* base/log.h - log lines on stderr: "2026-11-21T10:00:00.123Z INFO engine: text".
- * Never called on the token path except for a stall or a failure. Any thread; one write(2) per
- * line, so lines do not mix. */
+/* base/log.h - log lines on stderr: "2026-11-21T10:00:00.123Z INFO engine: text". The token path
+ * logs only a stall or a failure. Any thread; one write(2) per line, so lines do not mix. */
 #ifndef ROSE_BASE_LOG_H
 #define ROSE_BASE_LOG_H
 
@@ -20,9 +19,8 @@ void rose_log_set_level(rose_log_level level);
 /* "debug" | "info" | "warn" | "error" | "off" -> *out; ROSE_E_INVAL otherwise. */
 rose_status rose_log_parse_level(const char *name, rose_log_level *out);
 
-/* room: the short name that leads the line ("engine", "http"). Control characters in the text
- * become
- * '?': log lines quote hostile input. */
+/* room: the short name at the start of the line ("engine", "http"). Control characters in the
+ * text become '?', because log lines quote hostile input. */
 void rose_log(rose_log_level level, const char *room, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,5 +1,5 @@
-/* base/memlock.c - see memlock.h. The kernel counts a locked range as a whole against
- * RLIMIT_MEMLOCK, whether its pages are there or not. */
+/* base/memlock.c - see memlock.h. The kernel counts a locked range in full against
+ * RLIMIT_MEMLOCK, even if some of its pages do not exist yet. */
 #include "base/memlock.h"
 
 #include <errno.h>

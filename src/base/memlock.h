@@ -1,5 +1,5 @@
-/* base/memlock.h - memory that is there when it is needed: locked (never paged out) and touched
- * (no page fault at its first use). Any thread. */
+/* base/memlock.h - makes memory ready before it is needed. Locked memory is never paged out; the
+ * first use of touched memory causes no page fault. Any thread. */
 #ifndef ROSE_BASE_MEMLOCK_H
 #define ROSE_BASE_MEMLOCK_H
 
@@ -8,15 +8,16 @@
 
 #include "base/status.h"
 
-/* Whether this process may lock so many bytes more, by trying it on an empty mapping. Errors: NOMEM
- * with the limit and how to raise it; `what` begins the message. */
+/* Tells whether this process may lock `bytes` more, by trying it on an empty mapping. Errors:
+ * NOMEM, with the limit and how to raise it; the message begins with `what`. */
 rose_status rose_memory_lock_probe(uint64_t bytes, const char *what, rose_err *err);
 
-/* Lock [base, base + bytes), as its pages come: what was never touched takes no memory yet.
- * Unlocked by munmap. Errors: as above. */
+/* Locks [base, base + bytes). Pages are locked when they are first touched, so untouched pages
+ * take no memory yet. munmap unlocks. Errors: as rose_memory_lock_probe. */
 rose_status rose_memory_lock(void *base, uint64_t bytes, const char *what, rose_err *err);
 
-/* Write to every page of [base, base + bytes) what it holds, so that all are there. */
+/* Writes one byte of every page of [base, base + bytes), without changing it, so that all pages
+ * exist. */
 void rose_memory_touch(void *base, uint64_t bytes);
 
 uint64_t rose_memory_locked(void); /* bytes that this process has locked (VmLck); 0 if unknown */

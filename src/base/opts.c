@@ -68,7 +68,7 @@ int rose_opt_choice(const rose_opt *o, unsigned i, const char **text)
     return (int)strcspn(p, "|");
 }
 
-/* Which of the choices v is; -1 = none of them. */
+/* Returns the index of the choice that v names; -1 = none of them. */
 static int choice_index(const char *choices, const char *v)
 {
     const size_t n = strlen(v);
@@ -248,7 +248,8 @@ static int parse_short(walk *w)
     return ROSE_USAGE_ERROR;
 }
 
-/* --help and its like win over every mistake, as users expect. True if one was there. */
+/* Prints help if --help or --help-all is there, whatever mistakes the arguments contain, as
+ * users expect. True if so. */
 static bool print_help(const rose_command *c, int argc, char **argv)
 {
     for (int i = 0; argc == 2 && i < ROSE_N_DOCS; i++) {
@@ -265,7 +266,8 @@ static bool print_help(const rose_command *c, int argc, char **argv)
     return false;
 }
 
-/* Positional argument n (from 0) is missing: its name is a word in capitals of the usage. */
+/* Reports that positional argument n (from 0) is missing. Its name is the n-th word in capitals
+ * of the usage line. */
 static int missing_argument(const rose_command *c, uint32_t n)
 {
     const char *p = c->usage;

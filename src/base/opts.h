@@ -2,9 +2,9 @@
  * option and the variable that holds its value. The parser, --help, the man page and shell
  * completion read the same rows, so they cannot disagree.
  *
- * Forms: --name value, --name=value, -x value; booleans: --name, --no-name. "--" ends the options.
- * --help shows, of a group whose heading is `brief`, only the rows marked `first`, and all other
- * rows; --help-all shows all. */
+ * Forms: --name value, --name=value, -x value; booleans: --name, --no-name. "--" ends the
+ * options. --help shows all rows, except that in a group whose heading is `brief` it shows only
+ * the rows marked `first`. --help-all shows all rows. */
 #ifndef ROSE_BASE_OPTS_H
 #define ROSE_BASE_OPTS_H
 
@@ -26,13 +26,13 @@ typedef enum rose_opt_kind {
     ROSE_OPT_CHOICE, /* const char **; one of choices "a|b|c" */
     ROSE_OPT_ENUM,   /* an enum *; choice i of choices "a|b|c" is the value i */
     ROSE_OPT_LIST,   /* rose_opt_list *; see there */
-    ROSE_OPT_HEADING /* the group of the rows that follow; name is its title. Headings with the
-                        same title are one group */
+    ROSE_OPT_HEADING /* the group of the rows that follow; name is its title. Headings with the same
+                        title are one group */
 } rose_opt_kind;
 
-/* The values of an option that may be given several times: --name a --name b, --name a,b, or
- * --name a b once no positional argument is missing any more. The list holds copies of the texts,
- * so that a copy of the struct stays whole. */
+/* The values of an option that may be given several times: --name a --name b, or --name a,b. The
+ * form --name a b works once all positional arguments are there. The list holds copies of the
+ * texts, so that a copy of the struct is complete. */
 enum { ROSE_OPT_LIST_MAX = 64, ROSE_OPT_LIST_BYTES = 4096 };
 typedef struct rose_opt_list {
     uint32_t n, used;               /* values; bytes of text that they occupy */
@@ -43,34 +43,34 @@ typedef struct rose_opt_list {
 /* Value i of the list, 0 <= i < n. */
 const char *rose_opt_list_get(const rose_opt_list *l, uint32_t i);
 
-/* Add the values of `text`, which stand between commas. False, with the list unchanged: a value is
- * empty, or the list is full. */
+/* Adds the values of `text`, which commas separate. Returns false and leaves the list unchanged
+ * if a value is empty or the list is full. */
 bool rose_opt_list_add(rose_opt_list *l, const char *text);
 
 typedef struct rose_opt {
     const char *name; /* "max-num-seqs" */
     char letter;      /* 'p' or 0 */
     bool first;       /* --help shows the row although its group is brief */
-    bool brief;       /* HEADING: most rows of the group are for --help-all alone */
+    bool brief;       /* HEADING: only --help-all shows most rows of the group */
     rose_opt_kind kind;
     void *dest; /* holds the default before parsing; --help prints it from here */
     uint64_t min, max;
     float fmin, fmax;
-    const char *choices;               /* CHOICE, ENUM */
-    const char *removed, *removed_why; /* a choice of earlier versions, and why it is refused now;
-                                          or NULL */
-    const char *arg;                   /* placeholder in --help, "N", "FILE" */
-    const char *help;                  /* one sentence, no final stop */
+    const char *choices; /* CHOICE, ENUM */
+    const char *removed,
+        *removed_why;  /* a choice of earlier versions, and why it is refused now; or NULL */
+    const char *arg;   /* placeholder in --help, "N", "FILE" */
+    const char *help;  /* one sentence, no final stop */
     uint64_t def;      /* what rose_opts_default writes to dest: a number, a bool, an enum */
     const char *sdef;  /* the same for STRING and CHOICE */
-    const char *unset; /* what --help prints as default instead of a 0 or NULL, "auto" */
-    const char *says;  /* what --help prints as default whatever dest holds, for a default that
+    const char *unset; /* what --help prints as default in place of a 0 or NULL, e.g. "auto" */
+    const char *says;  /* if not NULL, what --help always prints as default: for a default that
                           depends on the machine */
 } rose_opt;
 
-/* Rows of a table in a line or two. dest has the type of the kind, or it does not compile; bounds
- * of 0, 0 are none. Further fields may follow the help text: .def = 64, .unset = "none", .letter.
- */
+/* These write a row of a table in one or two lines. dest must have the type of the kind, or the
+ * row does not compile. Bounds of 0, 0 mean none. Further fields may follow the help text: .def
+ * = 64, .unset = "none", .letter. */
 #define ROSE_ROW(name_, kind_, type, dest_, ...)                                                   \
     {                                                                                              \
         .name = (name_), .kind = (kind_), .dest = 1 ? (dest_) : (type *)0, __VA_ARGS__             \
@@ -119,26 +119,26 @@ typedef struct rose_command {
     uint32_t min_args, max_args; /* positional arguments */
 } rose_command;
 
-/* Parse argv[1..argc). Positional arguments are moved to args[0 .. *n_args), borrowed from argv.
- * Returns -1 to go on; else the exit code to leave with: 0 after --help (printed on stdout), 2
- * after a usage error (one line on stderr, with the option that was meant if the spelling is
- * close). */
+/* Parses argv[1..argc). Positional arguments are moved to args[0 .. *n_args), borrowed from
+ * argv. Returns -1 to continue, else the exit code. That is 0 after --help (printed on stdout)
+ * and 2 after a usage error. A usage error prints one line on stderr, which suggests an option
+ * with a similar spelling. */
 int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **args,
                     uint32_t *n_args);
 
-/* The same for a command with exactly one positional argument, which goes to *arg. */
+/* As rose_opts_parse, for a command with exactly one positional argument, which goes to *arg. */
 int rose_opts_parse_one(const char *usage, const char *about, const rose_opt *opts, size_t n_opts,
                         int argc, char **argv, const char **arg);
 
-/* Write the default of each row (.def, .sdef) to where the row points. */
+/* Writes the default of each row (.def, .sdef) to the row's dest. */
 void rose_opts_default(const rose_opt *opts, size_t n_opts);
 
-/* Append " --name 'value'" for each row whose value is not the row's default, so that another
- * program started with this text has the same options. For tables whose rows carry their defaults.
+/* Appends " --name 'value'" for each row whose value is not the row's default. Another program
+ * started with this text then has the same options. For tables whose rows carry their defaults.
  * Errors: NOMEM. */
 rose_status rose_opts_changed(const rose_opt *opts, size_t n_opts, rose_buf *out);
 
-/* "roseinfer: MESSAGE" on stderr; returns 1, the exit code of what failed. */
+/* Prints "roseinfer: MESSAGE" on stderr and returns 1, the exit code of a failure. */
 int rose_die(const rose_err *err);
 
 #endif

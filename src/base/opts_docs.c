@@ -1,13 +1,12 @@
-/* base/opts_docs.c - a command's part of the man page and of the completion scripts, from its
- * table. base/program.c writes what stands around these parts. */
+/* base/opts_docs.c - writes a command's part of the man page and of the completion scripts, from
+ * its table. base/program.c writes the text around these parts. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/opts_internal.h"
 
-/* The command's own name: "offline" of "roseinfer bench offline MODEL [options]". Returns its
- * length.
- */
+/* Finds the command's own name: "offline" in "roseinfer bench offline MODEL [options]". Returns
+ * its length. */
 static int command_name(const rose_command *c, const char **name)
 {
     const char *p = c->usage + strcspn(c->usage, " ");
@@ -78,8 +77,8 @@ static void print_man(const rose_command *c)
     rose_opts_by_group(c, true, man_option);
 }
 
-/* ---- bash: a branch of the script's `case`, which sets options, and words or files for the
- * value of the option before ---- */
+/* ---- bash: a branch of the script's `case`, which sets `options`, and `words` or `files` for
+ * the value of the previous option ---- */
 
 static bool takes_value(const rose_opt *o)
 {
@@ -125,9 +124,9 @@ static void print_bash(const rose_command *c)
     puts("        esac ;;");
 }
 
-/* ---- zsh: the same as arguments of _arguments ---- */
+/* ---- zsh: the same information as arguments of _arguments ---- */
 
-/* The help text within an argument of _arguments: single quotes outside, brackets inside. */
+/* Prints help text as part of an argument of _arguments, within single quotes and brackets. */
 static void zsh_text(const char *text)
 {
     for (; *text != '\0'; text++) {

@@ -1,4 +1,4 @@
-/* base/opts_help.c - --help and --help-all of a command, from its table. */
+/* base/opts_help.c - prints --help and --help-all of a command, from its table. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -111,7 +111,7 @@ static void print_option(const rose_opt *o)
     print_wrapped(text, n);
 }
 
-/* The title of opts[i], a heading, stands before it, too. */
+/* Tells whether an earlier heading has the same title as opts[i], which is a heading. */
 static bool seen(const rose_command *c, size_t i)
 {
     for (size_t j = 0; j < i; j++) {
@@ -121,7 +121,7 @@ static bool seen(const rose_command *c, size_t i)
     return false;
 }
 
-/* The rows of the group with this heading; NULL: those before the first heading. */
+/* Prints the rows of the group with this heading; NULL: the rows before the first heading. */
 static void print_group(const rose_command *c, const rose_opt *heading, bool all,
                         void (*fn)(const rose_opt *o))
 {

@@ -1,5 +1,5 @@
-/* base/opts_internal.h - what the parser (opts.c), the help texts (opts_help.c), the documents
- * (opts_docs.c) and the program (program.c) share. */
+/* base/opts_internal.h - shared by the parser (opts.c), the help texts (opts_help.c), the
+ * documents (opts_docs.c) and the program (program.c). */
 #ifndef ROSE_BASE_OPTS_INTERNAL_H
 #define ROSE_BASE_OPTS_INTERNAL_H
 
@@ -7,21 +7,21 @@
 
 enum { ROSE_USAGE_ERROR = 2 };
 
-/* Print the help text as --help (all = false) and --help-all do. */
+/* Prints the help text of --help (all = false) or of --help-all. */
 void rose_opts_help(const rose_command *c, bool all);
 
-/* The default as text, "" if there is none to tell. */
+/* Writes the default as text; "" if it has none to show. */
 void rose_opt_default_text(const rose_opt *o, char *buf, size_t cap);
 
-/* Choice i of CHOICE and ENUM: *text is its first byte; returns its length. */
+/* Finds choice i of a CHOICE or ENUM row: *text is its first byte, and the result is its length. */
 int rose_opt_choice(const rose_opt *o, unsigned i, const char **text);
 
-/* Call fn for each row, group by group, a heading before the rows of its group. all = false: only
- * for what --help shows. */
+/* Calls fn for each row, group by group, with a heading before the rows of its group. all =
+ * false: only for the rows that --help shows. */
 void rose_opts_by_group(const rose_command *c, bool all, void (*fn)(const rose_opt *o));
 
-/* Documents that are made of a command's table. The program asks each command for its part by a
- * hidden first argument. */
+/* Documents that are generated from the tables of commands. The program asks each command for
+ * its part by a hidden first argument. */
 typedef struct rose_opts_doc {
     const char *ask; /* the argument */
     void (*print)(const rose_command *c);
@@ -30,16 +30,16 @@ typedef struct rose_opts_doc {
 enum { ROSE_DOC_MAN, ROSE_DOC_BASH, ROSE_DOC_ZSH, ROSE_N_DOCS };
 extern const rose_opts_doc rose_opts_docs[ROSE_N_DOCS];
 
-/* Text for a man page: hyphens, backslashes and leading dots escaped. */
+/* Prints text for a man page, with hyphens, backslashes and leading dots escaped. */
 void rose_opts_roff(const char *text);
 
-/* A search for the name that a person meant. */
+/* A search for the name that a person meant to type. */
 typedef struct rose_near {
     const char *name; /* NULL: none was close */
     unsigned distance;
 } rose_near;
 
-/* Take `candidate` if it is close to typed[0..len), and closer than the one before. */
+/* Keeps `candidate` if it is close to typed[0..len), and closer than the candidates before. */
 void rose_near_try(rose_near *n, const char *typed, size_t len, const char *candidate);
 
 #endif

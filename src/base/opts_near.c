@@ -1,11 +1,12 @@
-/* base/opts_near.c - which name a person meant who mistyped one. Pure text work. */
+/* base/opts_near.c - finds which name a person meant who mistyped one. Pure text work. */
 #include <string.h>
 
 #include "base/opts_internal.h"
 
 enum { MAX_NAME = 64, MAX_EDITS = 4 };
 
-/* The edits from a[0..n) to b: insert, delete or replace a byte, swap two neighbours. */
+/* Returns the number of edits from a[0..n) to b: insert, delete or replace a byte, or swap two
+ * neighbours. */
 static unsigned edits(const char *a, size_t n, const char *b)
 {
     unsigned rows[3][MAX_NAME + 1], *two = rows[0], *one = rows[1], *now = rows[2];
@@ -39,8 +40,8 @@ static bool has_word(const char *name, const char *word, size_t len)
     return false;
 }
 
-/* True if `typed` is several words, as max-seqs, and all of them stand in `name`. One word alone,
- * as model, says too little. */
+/* True if `typed` is several words, such as max-seqs, and all of them occur in `name`. A single
+ * word, such as model, is too unspecific. */
 static bool words_stand_in(const char *typed, size_t len, const char *name)
 {
     size_t words = 0;

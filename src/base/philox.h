@@ -1,7 +1,7 @@
 /* base/philox.h - counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random
- * numbers: as easy as 1, 2, 3", SC 2011; constants as published and as in Random123). A number is a
- * pure function of (seed, position, stream): nothing is carried from call to call, so a request
- * repeats exactly whatever runs beside it. Any thread. */
+ * numbers: as easy as 1, 2, 3", SC 2011; constants as published and as in Random123). A number
+ * is a pure function of (seed, position, stream), without state between calls. So a request
+ * gives the same result whatever other requests run at the same time. Any thread. */
 #ifndef ROSE_BASE_PHILOX_H
 #define ROSE_BASE_PHILOX_H
 
@@ -30,9 +30,9 @@ static inline void rose_philox4x32(const uint32_t ctr[4], const uint32_t key[2],
     out[3] = c3;
 }
 
-/* A uniform number in [0, 1) with 24 random bits, exact in fp32: key = seed, counter = (position,
- * stream, 0, 0). The sampler uses stream 0 and position = absolute position of the sampled token.
- */
+/* Returns a uniform number in [0, 1) with 24 random bits, exact in fp32. key = seed, counter =
+ * (position, stream, 0, 0). The sampler uses stream 0 and the absolute position of the sampled
+ * token. */
 static inline float rose_philox_uniform(uint64_t seed, uint32_t position, uint32_t stream)
 {
     const uint32_t ctr[4] = {position, stream, 0, 0};

@@ -40,7 +40,7 @@ static void read_memory(rose_procstat *p)
     fclose(f);
 }
 
-/* Field 22 of /proc/self/stat: ticks from boot to our start. */
+/* Reads field 22 of /proc/self/stat: the clock ticks from boot to the start of this process. */
 static double start_time(void)
 {
     char line[1024];

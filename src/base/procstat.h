@@ -1,5 +1,5 @@
-/* base/procstat.h - what the system knows of this process, in the terms of Prometheus' process
- * metrics. Reads /proc; any thread. */
+/* base/procstat.h - the system's figures for this process, under the names of Prometheus'
+ * process metrics. Reads /proc; any thread. */
 #ifndef ROSE_BASE_PROCSTAT_H
 #define ROSE_BASE_PROCSTAT_H
 

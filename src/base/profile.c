@@ -1,12 +1,15 @@
-/* base/profile.c - see profile.h. One table of threads, a buffer for each while a recording runs.
+/* base/profile.c - see profile.h. There is one table of threads. While a recording runs, each
+ * thread has a buffer.
  *
- * Start, stop and the coming and going of threads hold one lock; recording holds none. What keeps a
- * late event out of a buffer that is being read or freed is `busy`: a thread raises it, then looks
- * at the state; stop clears the state, then waits until nobody is busy. Either the thread sees that
- * the recording is over or stop sees the thread, provided that neither looks before it has written:
- * the thread's half of that, a locked instruction, was most of what an event cost, so stop pays for
- * both, by membarrier(2), which makes every thread of ours pass a barrier. Where the kernel has
- * none, the threads have their own. */
+ * Start, stop, and threads that register or end hold one lock; recording holds none. A late event
+ * must not be written into a buffer that is being read or freed. The flag `busy` prevents this. A
+ * thread sets it and then reads the state. Stop clears the state and then waits until no thread is
+ * busy. Either the thread sees that the recording is over, or stop sees the thread, provided that
+ * both write before they read.
+ *
+ * The thread's barrier for that order, a locked instruction, was most of the cost of an event.
+ * So stop pays for both with membarrier(2), which makes every thread of this process pass a
+ * barrier. Where the kernel lacks it, threads use their own barrier. */
 #include "base/profile.h"
 
 #include <errno.h>
@@ -36,12 +39,12 @@ enum {
 typedef enum slot_use {
     SLOT_FREE,
     SLOT_LIVE,
-    SLOT_GONE /* its thread has ended, its events are still wanted */
+    SLOT_GONE /* the thread has ended; its events are still needed */
 } slot_use;
 
 typedef struct slot {
     alignas(64) _Atomic uint32_t busy;
-    uint64_t n, cap, n_dropped; /* the thread's while it is busy; stop's afterwards */
+    uint64_t n, cap, n_dropped; /* owned by the thread while it is busy, later by stop */
     rose_prof_event *events;    /* owned [cap]; NULL = no recording */
     char name[32];
     long tid;
@@ -54,19 +57,19 @@ static slot g_slots[ROSE_PROF_MAX_THREADS];
 static struct {
     pthread_mutex_t lock;
     uint64_t start_ns, n_events;
-    uint32_t generation;            /* in steps of NEXT: no two recordings have the same state */
+    uint32_t generation; /* grows in steps of NEXT: no two recordings have the same state */
     const rose_prof_source *source; /* borrowed */
     bool source_on;
     char note[160];
 } g_prof = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static rose_prof_hooks g_hooks;
-/* Until the kernel has promised its barrier; never true again. Relaxed: who reads it late has one
- * too many. */
+/* True until the kernel has promised its barrier; it never becomes true again. Relaxed: a thread
+ * that reads it late passes one barrier too many. */
 static _Atomic bool g_own_barrier = true;
 static _Atomic uint64_t g_stray;   /* events of threads that are not in the table */
 static _Atomic uint64_t g_last_id; /* relaxed: only unique */
 static _Thread_local slot *t_slot; /* ours, or NULL */
-static pthread_key_t g_key;        /* its destructor tells that a thread has ended */
+static pthread_key_t g_key;        /* its destructor reports that a thread has ended */
 static pthread_once_t g_once = PTHREAD_ONCE_INIT;
 static bool g_key_sound;
 
@@ -86,14 +89,16 @@ static void make_key(void)
     g_key_sound = pthread_key_create(&g_key, leave) == 0;
 }
 
-/* Under the lock. False: no memory; its events count as dropped. */
+/* Called under the lock. Returns false if out of memory; the thread's events then count as
+ * dropped. */
 static bool give_buffer(slot *s)
 {
     s->n = s->n_dropped = s->cap = 0;
     s->events = calloc(g_prof.n_events, sizeof *s->events);
     if (s->events == NULL) return false;
     s->cap = g_prof.n_events;
-    /* a huge page takes half a millisecond to be given: not on the thread that is watched */
+    /* touch the pages here: the kernel takes half a millisecond for a huge page, which must not
+     * delay the recorded thread */
     for (uint64_t i = 0; i < s->cap && i < TOUCHED_EVENTS; i += TOUCH_STEP)
         *(volatile uint64_t *)&s->events[i].value = 0;
     return true;
@@ -117,7 +122,7 @@ void rose_prof_thread(const char *name)
         snprintf(s->name, sizeof s->name, "%s", name);
         if (s->use == SLOT_FREE) {
             s->tid = (long)gettid();
-            /* relaxed: the lock orders it; nobody else writes the state meanwhile */
+            /* relaxed: the lock orders it, and only holders of the lock write the state */
             if (atomic_load_explicit(&rose_prof_state, memory_order_relaxed) & RECORDING)
                 give_buffer(s);
             s->use = SLOT_LIVE;
@@ -130,8 +135,9 @@ void rose_prof_thread(const char *name)
 
 /* ---- recording ---- */
 
-/* This thread's buffer, for one event: it has room and stays until commit. NULL: none, the event
- * counts as dropped where a recording runs. state 0: whichever recording runs. */
+/* Returns this thread's buffer, with room for one event; it stays valid until commit. Returns
+ * NULL if there is none; the event then counts as dropped if a recording runs. state 0: any
+ * recording. */
 static inline slot *reserve(uint32_t state)
 {
     slot *s = t_slot;
@@ -139,13 +145,13 @@ static inline slot *reserve(uint32_t state)
         atomic_fetch_add_explicit(&g_stray, 1, memory_order_relaxed); /* a count */
         return NULL;
     }
-    /* raised before the state is read, see the head of this file; relaxed: once it is false, stop
-     * has the barrier for both */
+    /* busy is set before the state is read, see the top of this file. relaxed: once
+     * g_own_barrier is false, stop runs the barrier for both */
     if (__builtin_expect(atomic_load_explicit(&g_own_barrier, memory_order_relaxed), 0)) {
         atomic_exchange_explicit(&s->busy, 1, memory_order_seq_cst);
     } else {
         atomic_store_explicit(&s->busy, 1, memory_order_relaxed);
-        atomic_signal_fence(memory_order_seq_cst); /* the compiler keeps the order, too */
+        atomic_signal_fence(memory_order_seq_cst); /* also keep the compiler from reordering */
     }
     const uint32_t now = atomic_load_explicit(&rose_prof_state, memory_order_seq_cst);
     const bool ours = state != 0 ? now == state : (now & RECORDING) != 0;
@@ -283,7 +289,7 @@ rose_status rose_prof_start(uint32_t n_events, rose_err *err)
     start_source();
     atomic_store_explicit(&g_stray, 0, memory_order_relaxed);
     g_prof.start_ns = rose_now_ns();
-    /* seq_cst: pairs with the load in record; who sees it sees its buffer */
+    /* seq_cst: pairs with the load in reserve; a thread that sees the state also sees its buffer */
     g_prof.generation += NEXT;
     atomic_store_explicit(&rose_prof_state, g_prof.generation | (state & HOOKED) | RECORDING,
                           memory_order_seq_cst);
@@ -292,7 +298,8 @@ done:
     return st;
 }
 
-/* After the state was cleared: whoever writes an event now is about to be done. */
+/* Called after the state was cleared: waits until threads that are writing an event have
+ * finished it. */
 static void wait_for_writers(void)
 {
     /* cannot fail where it was promised */

@@ -1,17 +1,17 @@
-/* base/profile.h - a recorder of what each thread did when, for `POST /start_profile`: spans,
- * instants, counters, and the way of each request from thread to thread. The file it writes is
- * Chrome's trace format, which ui.perfetto.dev and chrome://tracing show.
+/* base/profile.h - records what each thread did and when, for `POST /start_profile`: spans,
+ * instants, counters, and the path of each request from thread to thread. The file is in Chrome's
+ * trace format, which ui.perfetto.dev and chrome://tracing show.
  *
- * Off (the default) a span costs one relaxed load and a branch that is predicted, an instant the
- * same; a build with ROSE_NO_RECORDER has not even that, to measure against. On, two readings of
- * the clock, less where the caller has read it anyway, and 48 bytes. Each thread writes into its
- * own buffer, which holds a fixed number of events: what comes when it is full is dropped and
- * counted, so the file tells of the beginning of a recording and says what it lacks. Buffers are
- * allocated when a recording starts (and when a thread joins one that runs); recording allocates
+ * When off (the default), a span or an instant costs one relaxed load and a predicted branch. A
+ * build with ROSE_NO_RECORDER does not have even that, for comparison. When on, a span costs two
+ * readings of the clock, fewer where the caller has read it anyway, and 48 bytes. Each thread
+ * writes into its own buffer of a fixed number of events. Events that come after it is full are
+ * dropped and counted, so the file holds the start of a recording and says what is missing. Buffers
+ * are allocated when a recording starts, and when a thread joins a running one. Recording allocates
  * nothing and takes no lock.
  *
- * Names are literals: they are kept as pointers. Any thread may call anything; a thread is recorded
- * from rose_prof_thread to its end. */
+ * Names are literals, because only their pointers are kept. Any thread may call any function; a
+ * thread is recorded from rose_prof_thread until it ends. */
 #ifndef ROSE_BASE_PROFILE_H
 #define ROSE_BASE_PROFILE_H
 
@@ -22,14 +22,14 @@
 
 #include "base/status.h"
 
-/* Bit 0: a recording runs; bit 1: ranges go to the hooks; the rest: which recording. Written under
- * the recorder's lock. */
+/* Bit 0: a recording runs. Bit 1: ranges go to the hooks. Other bits: the number of the
+ * recording. Written under the recorder's lock. */
 extern _Atomic uint32_t rose_prof_state;
 enum { ROSE_PROF_RECORDING = 1, ROSE_PROF_HOOKED = 2 };
 
-/* The calling thread is recorded under this name (copied, 31 bytes), from here to its end. A second
- * call renames it. Threads beyond ROSE_PROF_MAX_THREADS are not recorded; their events count as
- * dropped. Once per thread, not on the token path. */
+/* Registers the calling thread under this name (copied, 31 bytes) until it ends. A second call
+ * renames it. Threads beyond ROSE_PROF_MAX_THREADS are not recorded, and their events count as
+ * dropped. Call once per thread, not on the token path. */
 enum { ROSE_PROF_MAX_THREADS = 256 };
 void rose_prof_thread(const char *name);
 
@@ -41,8 +41,9 @@ typedef struct rose_prof_span {
     uint32_t state; /* 0 = not recorded */
 } rose_prof_span;
 
-/* The slow halves of what follows; a span's members one by one, so that it lives in registers. t_ns
- * 0: the clock is read. Both return when it was, end 0 where nothing is recorded. */
+/* The slow parts of the inline functions below. They take the members of a span one by one, so
+ * that a span stays in registers. t_ns 0: read the clock. Both return the time used;
+ * rose_prof_end_on returns 0 if nothing is recorded. */
 uint64_t rose_prof_begin_on(const char *name, uint32_t state, uint64_t t_ns);
 uint64_t rose_prof_end_on(const char *name, uint64_t begin_ns, uint32_t state, uint64_t t_ns,
                           const char *arg, uint64_t value);
@@ -52,7 +53,7 @@ static inline uint32_t rose_prof_state_now(void)
 #ifdef ROSE_NO_RECORDER
     return 0;
 #else
-    /* relaxed: the slow halves look again, in order */
+    /* relaxed: the slow parts read it again, with the order they need */
     return atomic_load_explicit(&rose_prof_state, memory_order_relaxed);
 #endif
 }
@@ -62,8 +63,8 @@ static inline bool rose_prof_on(void)
     return __builtin_expect(rose_prof_state_now() != 0, 0);
 }
 
-/* At t_ns, a rose_now_ns value that is at hand: such a span does not read the clock. 0: it does.
- * One that began before the recording is cut. */
+/* Begins a span at t_ns, a rose_now_ns value that the caller already has, so that the clock is
+ * not read. 0: read it. A span that began before the recording is cut at its start. */
 static inline rose_prof_span rose_prof_begin_at(const char *name, uint64_t t_ns)
 {
     rose_prof_span s = {.name = name, .state = 0};
@@ -81,9 +82,9 @@ static inline rose_prof_span rose_prof_begin(const char *name)
     return rose_prof_begin_at(name, 0);
 }
 
-/* On the thread that began it, in reverse order of the beginnings. With a figure: arg is a literal,
- * "rows", or NULL. Returns the time of the end, for what begins there; 0 where nothing is recorded.
- */
+/* Ends a span, on the thread that began it; spans end in the reverse order of their starts. arg:
+ * NULL, or a literal that names a figure, such as "rows". Returns the end time, at which the
+ * next span may begin; 0 if nothing is recorded. */
 static inline uint64_t rose_prof_end_at(const rose_prof_span *s, uint64_t t_ns, const char *arg,
                                         uint64_t value)
 {
@@ -107,15 +108,15 @@ typedef enum rose_prof_kind {
     ROSE_PROF_SPAN,
     ROSE_PROF_INSTANT,
     ROSE_PROF_COUNTER,
-    ROSE_PROF_FLOW_BEGIN, /* the way of request `id`: it begins within the span around it, */
+    ROSE_PROF_FLOW_BEGIN, /* the path of request `id` begins within the enclosing span, */
     ROSE_PROF_FLOW_STEP,  /* goes through this one, */
     ROSE_PROF_FLOW_END,   /* and ends in this */
-    ROSE_PROF_ASYNC       /* a part of request `id`, on a line of its own */
+    ROSE_PROF_ASYNC       /* a part of request `id`, on a line of its own in the trace */
 } rose_prof_kind;
 
 void rose_prof_put(rose_prof_kind kind, const char *name, uint64_t id, uint64_t value);
-/* A part of request id, known afterwards; nothing where it did not happen (a time is 0). What began
- * before the recording is cut. */
+/* Records a part of request id after it has ended. Does nothing if a time is 0, because that
+ * part did not happen. A part that began before the recording is cut at its start. */
 void rose_prof_put_async(const char *name, uint64_t id, uint64_t begin_ns, uint64_t end_ns);
 
 static inline void rose_prof_instant(const char *name, uint64_t value)
@@ -136,18 +137,19 @@ static inline void rose_prof_async(const char *name, uint64_t id, uint64_t begin
 {
     if (rose_prof_on()) rose_prof_put_async(name, id, begin_ns, end_ns);
 }
-/* An id for a request's way: never 0, never given twice. */
+/* Returns a new id for a request's path: never 0, never the same twice. */
 uint64_t rose_prof_new_id(void);
 
 /* ---- recordings ---- */
 
 typedef struct rose_prof_result {
-    uint64_t n_events, n_dropped; /* recorded, a source's with them if there is a file; lost */
+    uint64_t n_events,
+        n_dropped; /* recorded (with those of a source, if a file was written); lost */
     uint64_t duration_ns;
     uint32_t n_threads;  /* with events */
     uint64_t file_bytes; /* 0: the file was not written */
     uint64_t n_device;   /* of n_events: a source's */
-    char note[160];      /* of the source: why it gave nothing, "" = it did or there is none */
+    char note[160];      /* why the source gave nothing; "" = it did, or there is none */
 } rose_prof_result;
 
 enum {
@@ -156,31 +158,31 @@ enum {
     ROSE_PROF_DEFAULT_EVENTS = 1 << 18
 };
 
-/* Begin: n_events for each thread, MIN .. MAX, 48 bytes each; the first 65,536 are touched here,
- * the rest as they are used. Errors:
- * FULL when a recording runs (no message), INVAL, NOMEM. */
+/* Starts a recording with n_events (MIN .. MAX) of 48 bytes for each thread. The first 65,536
+ * are touched here, the others as they are used. Errors: FULL when a recording runs (no
+ * message), INVAL, NOMEM. */
 rose_status rose_prof_start(uint32_t n_events, rose_err *err);
 
-/* End, and write the file: to path.part, which is renamed when it is whole. A path that exists is
- * refused. path NULL: the events are thrown away. Errors: EMPTY when none runs (no message), IO
- * (the recording has ended all the same). out may be NULL. Takes as long as writing does: not on
- * the token path. */
+/* Ends the recording and writes the file, to path.part, which is renamed when it is complete. A
+ * path that exists is refused. path NULL: the events are thrown away. Errors: EMPTY when no
+ * recording runs (no message), IO (the recording has still ended). out may be NULL. It takes as
+ * long as writing does, so do not call it on the token path. */
 rose_status rose_prof_stop(const char *path, rose_prof_result *out, rose_err *err);
 
 bool rose_prof_recording(void);
 
 /* ---- what joins in ---- */
 
-/* Where a source's events go, while the file is written. */
+/* Receives a source's events while the file is written. */
 typedef struct rose_prof_writer rose_prof_writer;
-/* A span on a line of its own (track: small numbers), its name escaped here. arg NULL: no figure.
- */
+/* Writes a span on its own line of the trace (track: a small number) and escapes its name. arg
+ * NULL: no figure. */
 void rose_prof_write_span(rose_prof_writer *w, uint32_t track, const char *track_name,
                           const char *name, uint64_t begin_ns, uint64_t end_ns, const char *arg,
                           uint64_t value);
 
-/* A recorder of its own, such as the GPU's. Called with the recorder's lock held, by whoever starts
- * and stops. */
+/* A source: a recorder of its own, such as the GPU's. The thread that starts or stops a
+ * recording calls these, with the recorder's lock held. */
 typedef struct rose_prof_source {
     const char *name;                               /* "cuda" */
     rose_status (*start)(void *arg, rose_err *err); /* fails: the recording goes on without */
@@ -190,11 +192,13 @@ typedef struct rose_prof_source {
     void *arg;
 } rose_prof_source;
 
-/* One at a time; NULL takes it away (a recording under way goes on without). Borrowed. */
+/* There is one source at a time; NULL removes it (a running recording continues without it).
+ * Borrowed. */
 void rose_prof_set_source(const rose_prof_source *s);
 
-/* The same ranges for a profiler outside (NVTX): push and pop are called at the ends of every span,
- * recording or not. Set once at start, before threads. */
+/* Hooks give the same ranges to an external profiler (NVTX). push is called at the start of
+ * every span and pop at its end, whether a recording runs or not. Set once at start, before
+ * threads. */
 typedef struct rose_prof_hooks {
     void (*push)(const char *name);
     void (*pop)(void);

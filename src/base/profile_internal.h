@@ -1,4 +1,5 @@
-/* base/profile_internal.h - between the recorder (profile.c) and its file (profile_json.c). */
+/* base/profile_internal.h - shared by the recorder (profile.c) and the writer of its file
+ * (profile_json.c). */
 #ifndef ROSE_BASE_PROFILE_INTERNAL_H
 #define ROSE_BASE_PROFILE_INTERNAL_H
 
@@ -8,7 +9,7 @@ typedef struct rose_prof_event {
     const char *name, *arg; /* literals; arg NULL = no figure */
     uint64_t begin_ns;
     uint64_t end_ns; /* SPAN, ASYNC */
-    uint64_t value;  /* the figure, or the id of FLOW; of ASYNC the id */
+    uint64_t value;  /* the figure; for FLOW and ASYNC the id */
     rose_prof_kind kind;
 } rose_prof_event;
 
@@ -29,7 +30,7 @@ struct rose_prof_writer {
     uint64_t n_device;
 };
 
-/* The file from its first byte to its last, but for what the source writes in between. */
+/* These write the whole file, except for the events that the source writes in between. */
 void rose_prof_json_begin(rose_prof_writer *w);
 void rose_prof_json_track(rose_prof_writer *w, rose_prof_track *t);
 void rose_prof_json_end(rose_prof_writer *w, const rose_prof_track *tracks, uint32_t n_tracks,

@@ -1,10 +1,11 @@
-/* base/profile_json.c - the file of a recording: Chrome's trace event format, JSON object form.
+/* base/profile_json.c - writes a recording as a file in Chrome's trace event format (the JSON
+ * object form).
  *
- * Spans are complete events (X), flows s/t/f that bind to the span around them, parts of a request
- * are async events (b/e) of category "request", figures are args. Times are microseconds since the
- * recording began, with nanoseconds behind the point. A thread's events are sorted by their
- * beginning, the longer first, so that a span comes before those within it. Errors of the file are
- * the caller's to find (ferror). */
+ * Spans are complete events (X). Flows are s/t/f events that bind to the enclosing span. Parts
+ * of a request are async events (b/e) of category "request". Figures are args. Times are
+ * microseconds since the recording began, with nanoseconds after the decimal point. A thread's
+ * events are sorted by start time, longer ones first, so that a span comes before the spans
+ * within it. The caller checks the file for errors (ferror). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -13,7 +14,8 @@
 
 enum { DEVICE_PID_STEP = 1, MAX_NAME = 200, MAX_DEVICE_TRACKS = 64 };
 
-/* A JSON string. What is not printable ASCII becomes '?': names are ours, or a compiler's. */
+/* Writes a JSON string. A character that is not printable ASCII becomes '?', because names come
+ * only from us or from a compiler. */
 static void put_string(FILE *f, const char *s)
 {
     fputc('"', f);
@@ -127,7 +129,7 @@ void rose_prof_json_track(rose_prof_writer *w, rose_prof_track *t)
         put_event(w, &t->events[i], t->tid);
 }
 
-/* What a source records lies beside the threads, as a process of its own. */
+/* The spans of a source are shown next to the threads, as a process of their own. */
 void rose_prof_write_span(rose_prof_writer *w, uint32_t track, const char *track_name,
                           const char *name, uint64_t begin_ns, uint64_t end_ns, const char *arg,
                           uint64_t value)

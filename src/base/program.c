@@ -19,7 +19,7 @@ static void usage(const rose_program *p, FILE *out)
     fprintf(out, "%s --version prints the version, %s --man the manual page.\n", p->name, p->name);
 }
 
-/* Let every command print its part of a document. */
+/* Lets every command print its part of a document. */
 static void print_parts(const rose_program *p, int doc)
 {
     for (size_t i = 0; i < p->n_commands; i++) {
@@ -58,7 +58,8 @@ static int print_man(const rose_program *p)
     return 0;
 }
 
-/* A shell function's name has no hyphen: roseinfer-bench is completed by _roseinfer_bench. */
+/* Prints the name of the shell function. It has no hyphen: _roseinfer_bench completes
+ * roseinfer-bench. */
 static void print_function(const rose_program *p)
 {
     putchar('_');

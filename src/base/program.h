@@ -1,4 +1,4 @@
-/* base/program.h - a program of several commands: it finds the command that was named, lists the
+/* base/program.h - a program of several commands. It runs the command that was named, lists the
  * commands, and writes the man page and the completion scripts of all of them. */
 #ifndef ROSE_BASE_PROGRAM_H
 #define ROSE_BASE_PROGRAM_H
@@ -14,15 +14,16 @@ typedef struct rose_program_command {
 typedef struct rose_program {
     const char *name;  /* "roseinfer" */
     const char *about; /* "an LLM inference engine and server" */
-    const char *notes; /* what the list of commands closes with; lines, the last one ended too */
+    const char *notes; /* text after the list of commands; every line ends in a newline */
     const rose_program_command *commands;
     size_t n_commands;
-    const char *apart; /* the command that leads to a program with documents of its own, or NULL */
+    const char
+        *apart; /* the command that runs another program, which has its own documents; or NULL */
 } rose_program;
 
-/* Run the command that argv[1] names; returns the exit code. Without a command, or with an unknown
- * one, it is 2. Handles by itself: --help, --version, --man (the man page on stdout) and
- * `completion bash|zsh` (a script on stdout). */
+/* Runs the command that argv[1] names and returns the exit code; without a command, or with an
+ * unknown one, that is 2. It handles --help, --version, --man (the man page on stdout) and
+ * `completion bash|zsh` (a script on stdout) itself. */
 int rose_program_run(const rose_program *p, int argc, char **argv);
 
 #endif

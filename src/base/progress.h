@@ -1,5 +1,5 @@
-/* base/progress.h - a progress bar on stderr when it is a terminal, nothing at all in a pipe or
- * file. */
+/* base/progress.h - a progress bar on stderr if that is a terminal; in a pipe or file it prints
+ * nothing. */
 #ifndef ROSE_BASE_PROGRESS_H
 #define ROSE_BASE_PROGRESS_H
 
@@ -15,7 +15,8 @@ typedef struct rose_progress {
 
 void rose_progress_begin(rose_progress *p, const char *label, uint64_t total);
 
-/* done of total units; redraws at most ten times a second. unit: what is counted, "tok". */
+/* Shows `done` of the total units; redraws at most ten times a second. unit: what is counted,
+ * "tok". */
 void rose_progress_update(rose_progress *p, uint64_t done, const char *unit);
 
 void rose_progress_end(rose_progress *p); /* clears the line */

@@ -1,5 +1,5 @@
-/* base/ring.c - see ring.h. Memory ordering is the whole content of this file: the data of a cell
- * is plain memory, published by one release store and taken by one acquire load. */
+/* base/ring.c - see ring.h. The data of a cell is plain memory. One release store publishes it,
+ * and one acquire load takes it. */
 #include "base/ring.h"
 
 #include <stdalign.h>
@@ -86,8 +86,8 @@ struct rose_mpsc {
     alignas(CACHE_LINE) uint32_t head;         /* consumer's alone */
     alignas(CACHE_LINE) uint32_t cap;
     uint32_t elem_size;
-    _Atomic uint32_t *seq; /* [cap], behind the struct */
-    unsigned char *cells;  /* [cap][elem_size], behind seq */
+    _Atomic uint32_t *seq; /* [cap], stored after the struct */
+    unsigned char *cells;  /* [cap][elem_size], stored after seq */
 };
 
 rose_status rose_mpsc_create(rose_mpsc **out, uint32_t cap, uint32_t elem_size)

@@ -1,6 +1,6 @@
-/* base/ring.h - the two bounded lock-free queues between threads. Both carry fixed-size elements,
- * never allocate after create, and refuse (ROSE_E_FULL) instead of waiting. Indices sit on separate
- * cache lines; each atomic in ring.c names its partner. */
+/* base/ring.h - the two bounded lock-free queues between threads. Both carry elements of a fixed
+ * size and never allocate after create. When full, they refuse (ROSE_E_FULL) instead of waiting.
+ * The indices are on separate cache lines; in ring.c each atomic names the one it pairs with. */
 #ifndef ROSE_BASE_RING_H
 #define ROSE_BASE_RING_H
 
@@ -20,8 +20,8 @@ void rose_spsc_destroy(rose_spsc *r); /* accepts NULL; both sides have stopped *
 rose_status rose_spsc_push(rose_spsc *r, const void *elem); /* producer; ROSE_E_FULL */
 rose_status rose_spsc_pop(rose_spsc *r, void *elem);        /* consumer; ROSE_E_EMPTY */
 
-/* Any number of producers, one consumer (Vyukov's bounded queue: a sequence number per cell).
- * Elements of one producer keep their order. */
+/* For any number of producers and one consumer (Vyukov's bounded queue: a sequence number per
+ * cell). The elements of one producer keep their order. */
 typedef struct rose_mpsc rose_mpsc;
 
 rose_status rose_mpsc_create(rose_mpsc **out, uint32_t cap, uint32_t elem_size);

@@ -1,7 +1,7 @@
-/* base/siphash.h - SipHash-1-3 (Aumasson and Bernstein; one round a word, three at the end): a
- * keyed hash for tables whose keys come from the network, so that nobody who does not know the key
- * can fill one bucket. Words are taken as they are: the value depends on the machine's byte order
- * and is not for files. About 2 ns a word. Any thread. */
+/* base/siphash.h - SipHash-1-3 (Aumasson and Bernstein; one round a word, three at the end). It
+ * is a keyed hash for tables whose keys come from the network: without the key nobody can aim at
+ * one bucket. It reads words in the machine's byte order, so do not store its values in files.
+ * About 2 ns a word. Any thread. */
 #ifndef ROSE_BASE_SIPHASH_H
 #define ROSE_BASE_SIPHASH_H
 
@@ -48,7 +48,7 @@ static inline void rose_siphash_word(rose_siphash *h, uint64_t m)
     h->n_words++;
 }
 
-/* tail: what is left of the input, fewer than 8 bytes of it in the low end. */
+/* tail: the last bytes of the input, fewer than 8, in the low end of the word. */
 static inline uint64_t rose_siphash_end(rose_siphash *h, uint64_t tail, size_t n_tail_bytes)
 {
     rose_siphash_word(h, tail | (h->n_words * 8 + n_tail_bytes) << 56);

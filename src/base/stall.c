@@ -1,6 +1,6 @@
-/* base/stall.c - see stall.h. The numbers are Linux's: getrusage(RUSAGE_THREAD) for the thread,
- * RUSAGE_SELF for the faults of the whole process, because a compute thread that faults holds up
- * the engine thread at the next barrier. */
+/* base/stall.c - see stall.h. The numbers are Linux's. getrusage(RUSAGE_THREAD) gives those of
+ * the thread. RUSAGE_SELF gives the page faults of the whole process, because a compute thread
+ * with a page fault delays the engine thread at the next barrier. */
 #include "base/stall.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@
 
 uint64_t rose_stall_limit;
 
-/* Any thread, relaxed: counts and a rate limit, nothing is published by them. */
+/* Any thread; relaxed, because these are only counts and a rate limit. */
 static struct {
     _Atomic uint64_t count, last_line, left_out;
 } g_places[ROSE_N_STALL_PLACES];
@@ -107,8 +107,9 @@ bool rose_stall_without(rose_stall_span *s, const rose_stall_span *part)
     return s->took.wall_ns > rose_stall_limit;
 }
 
-/* A first touch costs about 0.25 us for a page of 4 KiB and 50 us or more for one of 2 MiB: at 1 us
- * each, a quarter of the time, the faults are what is worth naming. */
+/* Tells whether page faults explain the time. The first touch of a 4 KiB page costs about 0.25
+ * us, of a 2 MiB page 50 us or more. At one fault for every 4 us of the span they are worth
+ * naming. */
 static bool many_faults(uint64_t minor, uint64_t wall_ns)
 {
     return minor >= 64 && minor * 4000 >= wall_ns;
@@ -122,13 +123,14 @@ const char *rose_stall_cause(const rose_stall_span *s)
     if (many_faults(u->minor, u->wall_ns)) return "it touched new memory";
     if (u->cpu_ns >= u->wall_ns - u->wall_ns / 4) return "it computed";
     if (many_faults(s->others_minor, u->wall_ns)) return "other threads touched new memory";
-    /* Descheduled it stays runnable: who waits of its own will switches voluntarily. */
+    /* A thread that loses its CPU stays runnable, which counts as involuntary; one that waits
+     * switches voluntarily. */
     if (u->involuntary > u->voluntary) return "it was descheduled: others had its CPU";
     if (u->voluntary > 0) return "it waited";
     return "it did not run and did not switch: its CPU was taken away from below";
 }
 
-/* True: write a line; *left_out says how many were not written since the last. */
+/* Tells whether to write a line. *left_out: the number of lines left out since the last one. */
 static bool may_log(rose_stall_place p, uint64_t *left_out)
 {
     uint64_t now = rose_now_ns();

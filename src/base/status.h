@@ -1,7 +1,7 @@
-/* base/status.h - the one error convention of every room.
- * A function that can fail returns rose_status. Where a person will read the cause it also takes a
- * rose_err, filled where the cause is known (what was wrong, where, what to do), passed up
- * unchanged. Threads: values, no shared state. */
+/* base/status.h - the one error convention of every room. A function that can fail returns
+ * rose_status. If a person will read the cause, it also takes a rose_err. The function that
+ * knows the cause fills it (what was wrong, where, what to do), and callers pass it up
+ * unchanged. Threads: plain values, no shared state. */
 #ifndef ROSE_BASE_STATUS_H
 #define ROSE_BASE_STATUS_H
 
@@ -25,14 +25,14 @@ typedef enum rose_status {
 
 enum { ROSE_ERR_CAP = 512 };
 
-/* One line of text, no newline, always NUL-terminated; "" = no message. */
+/* One line of text, without a newline, always NUL-terminated; "" = no message. */
 typedef struct rose_err {
     char msg[ROSE_ERR_CAP];
 } rose_err;
 
-/* Writes the formatted message into err (NULL is allowed and ignores it; longer text is cut;
- * control characters become '?', since messages quote hostile input) and returns st, so that a
- * caller can write `return rose_fail(err, ROSE_E_IO, "open %s: %s", ...)`. */
+/* Writes the formatted message into err (NULL: nowhere) and returns st, so that a caller can
+ * write `return rose_fail(err, ROSE_E_IO, "open %s: %s", ...)`. Longer text is cut, and control
+ * characters become '?', because messages quote hostile input. */
 rose_status rose_fail(rose_err *err, rose_status st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,4 +1,4 @@
-/* base/version.c - the one object that is rebuilt when the commit changes. */
+/* base/version.c - the commit and its date; only this object is rebuilt when the commit changes. */
 #include "base/version.h"
 
 #ifndef ROSE_COMMIT

@@ -3,9 +3,8 @@
 #define ROSE_BASE_VERSION_H
 
 const char *rose_version(void); /* "0.1.0" */
-const char *
-rose_commit(void); /* 12 hex digits, "-dirty" behind them if the tree had changes; "unknown" */
+const char *rose_commit(void); /* 12 hex digits, then "-dirty" if the tree had changes; "unknown" */
 
-const char *rose_commit_date(void); /* "2026-11-24", of the commit; "" if unknown */
+const char *rose_commit_date(void); /* "2026-11-24", the date of the commit; "" if unknown */
 
 #endif

@@ -13,7 +13,7 @@
 struct rose_wakeq {
     rose_mpsc *ring;
     int fd;
-    _Atomic int pending; /* 1 between a signal and the consumer's clear */
+    _Atomic int pending; /* 1 from a signal until the consumer clears it */
 };
 
 rose_status rose_wakeq_create(rose_wakeq **out, uint32_t cap, rose_err *err)
@@ -57,8 +57,8 @@ rose_status rose_wakeq_push(rose_wakeq *q, void *p)
 
 void rose_wakeq_signal(rose_wakeq *q)
 {
-    /* acq_rel: the pushes before us are visible to the consumer whose clear reads our 1; a consumer
-     * that cleared before will be signalled by this write */
+    /* acq_rel: the consumer whose clear reads our 1 sees our pushes. If the consumer cleared
+     * earlier, this write signals it */
     if (atomic_exchange_explicit(&q->pending, 1, memory_order_acq_rel) != 0) return;
     uint64_t one = 1;
     /* EAGAIN means the counter is at its maximum: the fd is readable, which is all we want */
@@ -69,8 +69,8 @@ void rose_wakeq_clear(rose_wakeq *q)
 {
     uint64_t n;
     if (read(q->fd, &n, sizeof n) < 0 && errno != EAGAIN && errno != EINTR) abort();
-    /* acq_rel: after this exchange a producer signals anew; we then pop and see all that came
-     * before */
+    /* acq_rel: after this exchange a producer signals again; we then pop and see everything
+     * pushed before */
     atomic_exchange_explicit(&q->pending, 0, memory_order_acq_rel);
 }
 
@@ -88,5 +88,5 @@ void rose_wakeq_wait(rose_wakeq *q, uint64_t timeout_ns)
 {
     struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
     struct timespec ts = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
-    (void)ppoll(&pfd, 1, &ts, NULL); /* an interrupted wait is a short wait: the caller loops */
+    (void)ppoll(&pfd, 1, &ts, NULL); /* an interrupted wait is only shorter: the caller loops */
 }

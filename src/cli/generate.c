@@ -32,8 +32,8 @@ static void print_stats(uint32_t n, uint64_t start, uint64_t first, uint64_t las
             tpot > 0 ? 1000.0 / tpot : 0);
 }
 
-/* Streams the request to stdout. A closed stdout (a pipe to head) ends the run without complaint.
- * prompt: what to print before the text; may be empty. */
+/* Streams the request to stdout. If stdout is closed (as by `head`), the run ends without an
+ * error. prompt: printed before the text; may be empty. */
 static int stream(rose_lib_request *r, uint64_t start, const rose_buf *prompt, bool stats)
 {
     rose_lib_piece piece;
@@ -100,7 +100,7 @@ int rose_cmd_generate(int argc, char **argv)
                        .dtype = "auto",
                        .isa = "auto"};
     rose_lib_params_default(&g.p);
-    /* the defaults of llama.cpp; at temperature 0 small models repeat themselves */
+    /* the default of llama.cpp; at temperature 0 small models repeat themselves */
     g.p.temperature = 0.8f;
     g.p.top_p = 0.95f;
     g.p.top_k = 40;

@@ -1,5 +1,5 @@
-/* cli/inspect.c - `roseinfer inspect`: what a model is and what it would take, before loading it.
- */
+/* cli/inspect.c - `roseinfer inspect`: says what a model is and how much memory it would take,
+ * before loading it. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* cli/main.c - the program: finds the command, and what the commands share. */
+/* cli/main.c - the program: runs the command that was named. Also functions that commands share. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "base/program.h"
 #include "cli/cli.h"
 
-/* Becomes roseinfer-bench, which is installed in the folder of this program, as git runs its
- * commands. Returns only if that fails. */
+/* Replaces this process by roseinfer-bench, which is installed in the same folder, as git runs
+ * its commands. Returns only if that fails. */
 static int run_bench(int argc, char **argv)
 {
     (void)argc;

@@ -8,7 +8,7 @@
 #include "model/random.h"
 #include "tokenizer/tokenizer.h"
 
-/* The vocabulary is that of the tokenizer, if one is given; it must load. */
+/* The vocabulary size is that of the tokenizer, if one is given; the tokenizer must load. */
 static rose_status vocab_of(rose_random_opts *o, rose_err *err)
 {
     rose_tokenizer *t = NULL;
@@ -26,7 +26,7 @@ static rose_status vocab_of(rose_random_opts *o, rose_err *err)
     return ROSE_OK;
 }
 
-/* "OUT: 124,439,808 parameters, F32, 474.7 MiB" on standard output. */
+/* Prints "OUT: 124,439,808 parameters, F32, 474.7 MiB" on standard output. */
 static rose_status say_written(const char *out, rose_err *err)
 {
     rose_model *m = NULL;

@@ -1,8 +1,8 @@
 /* cli/serve.c - `roseinfer serve`: opens the port, loads the model, serves until told to stop.
  *
- * The main thread owns start and stop and sleeps in between: SIGTERM, SIGINT or SIGHUP drains (no
- * new work, what runs goes on), a second one ends at once. All other threads block these signals.
- */
+ * The main thread starts and stops the server and sleeps in between. SIGTERM, SIGINT or SIGHUP
+ * drains: new work is refused, and running requests finish. A second signal ends the process at
+ * once. All other threads block these signals. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -37,7 +37,8 @@ typedef struct server {
     rose_http *http;
 } server;
 
-/* A chat template of the model's own is a program in a template language, which we do not run. */
+/* Tells whether the model has a chat template of its own. That is a program in a template
+ * language, which we do not run. */
 static bool has_chat_template(const char *dir)
 {
     char path[4096];
@@ -77,14 +78,16 @@ static void stop_all(server *s)
 {
     rose_http_stop(s->http);
     rose_api_stop(s->api);
-    rose_engine_close(s->engine); /* before the wake queues that it signals are freed */
+    rose_engine_close(s->engine); /* close first, because the engine signals the wake queues that
+                                     are freed next */
     rose_api_destroy(s->api);
     rose_tokenizer_close(s->tok);
     rose_model_close(s->model);
 }
 
-/* The served name: the option, or the last component of the folder. Replies are JSON, so bytes that
- * are not UTF-8 are \xNN in the latter and refused in the former. */
+/* Finds the served name: the option, or the last component of the folder's path. Replies are
+ * JSON. Bytes that are not UTF-8 are therefore refused in the option and written as \xNN from
+ * the path. */
 static rose_status model_id_of(const rose_serve_flags *f, const char *dir, rose_buf *out,
                                rose_err *err)
 {
@@ -106,7 +109,7 @@ static rose_status model_id_of(const rose_serve_flags *f, const char *dir, rose_
     return rose_fail(err, ROSE_E_NOMEM, "out of memory");
 }
 
-/* What --mlock and --prefault are for, in figures. */
+/* Logs the figures that --mlock and --prefault affect. */
 static void log_memory(const rose_procstat *p)
 {
     rose_log(ROSE_LOG_INFO, "serve",
@@ -170,7 +173,7 @@ static bool wait_signal(const sigset_t *set, uint32_t ms)
     return sigtimedwait(set, NULL, &ts) >= 0;
 }
 
-/* Wait for the first signal, then for the last reply, the time-out or the second signal. */
+/* Waits for the first signal, then for the last reply, the time-out or the second signal. */
 static void serve_until_stopped(server *s, const rose_serve_flags *f, const sigset_t *set)
 {
     int sig;
@@ -194,7 +197,8 @@ static void serve_until_stopped(server *s, const rose_serve_flags *f, const sigs
     }
 }
 
-/* A limit that forbids --mlock is to be known before the port is open: planning finds it. */
+/* Planning checks whether a limit forbids --mlock, so that this is known before the port is
+ * open. */
 static rose_status check_lock(const rose_engine_flags *f, const rose_model *m,
                               const rose_engine_opts *o, rose_err *err)
 {
@@ -205,7 +209,7 @@ static rose_status check_lock(const rose_engine_flags *f, const rose_model *m,
 }
 
 /* The signals that drain. A hangup is one of them, because a closed terminal must not cut off
- * replies; under nohup it is ignored and stays so. */
+ * replies. nohup ignores it, and it stays ignored. */
 static void stop_signals(sigset_t *set)
 {
     struct sigaction hangup;
@@ -216,8 +220,8 @@ static void stop_signals(sigset_t *set)
         sigaddset(set, SIGHUP);
 }
 
-/* Descriptors for all connections. Without them the connection limit would never be met, and it is
- * that limit at which health checks are still answered. */
+/* Raises the limit of descriptors to fit all connections. Otherwise the connection limit would
+ * never be reached. At that limit health checks are still answered. */
 static void fit_connections(rose_serve_flags *f)
 {
     const uint64_t limit = rose_fds_raise(f->http.max_connections + OWN_FDS);
@@ -253,11 +257,12 @@ static int run(const char *dir, rose_serve_flags *f)
     if (st == ROSE_OK) st = rose_model_open(&s.model, dir, &err);
     t.model = rose_now_ns();
     if (st == ROSE_OK && o.backend.cpu.lock_memory) st = check_lock(&f->engine, s.model, &o, &err);
-    rose_thread_slice(f->io_slice_us); /* inherited by the threads of HTTP and API alone */
+    rose_thread_slice(f->io_slice_us); /* only the threads of HTTP and API inherit it */
     if (st == ROSE_OK) st = start_http(&s, f, id.data, has_chat_template(dir), &err);
     rose_thread_slice(0);
     t.port = rose_now_ns();
-    /* Loading has nothing to drain: there the signals end the program by their default action. */
+    /* While loading there is nothing to drain, so the signals end the program by their default
+     * action. */
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     if (st == ROSE_OK) st = rose_tokenizer_open(&s.tok, dir, &err);
     if (st == ROSE_OK) rose_tokenizer_warn_beyond(s.tok, s.model->arch.vocab_size);

@@ -1,8 +1,8 @@
-/* lib/lib.c - the C library of include/roseinfer.h: a thin facade over model, tokenizer and engine.
+/* lib/lib.c - the C library of include/roseinfer.h: a thin layer over model, tokenizer and engine.
  *
- * Every request has a wake queue of its own, so that any thread can wait for it; the server, which
- * has one per I/O thread, does not come through here. The encoder is shared under a mutex:
- * tokenising is not on the token path. */
+ * Every request has a wake queue of its own, so that any thread can wait for it. The server has
+ * one wake queue per I/O thread and does not use this library. A mutex guards the shared
+ * encoder, because tokenising is not on the token path. */
 #include "roseinfer.h"
 
 #include <pthread.h>
@@ -36,7 +36,8 @@ struct rose_lib_request {
     sink_node *sink;
     rose_detok detok;
     rose_lib_finish finish;
-    bool given; /* the sink gave req and it was not yet polled empty: only then may it be polled */
+    bool given; /* the queue delivered req, and req was not yet polled empty: only then may it be
+                   polled */
     char *text; /* [rose_detok_cap + 12] */
 };
 
@@ -67,7 +68,7 @@ static int fail(rose_status st)
     return ROSE_LIB_E_INTERNAL;
 }
 
-/* Copies the message (or the status' name, where a room gives none) to the caller's buffer. */
+/* Copies the message (or the name of the status, if there is no message) to the caller's buffer. */
 static int fail_with(rose_status st, const rose_err *e, char err[ROSE_LIB_ERR])
 {
     if (err != NULL && st != ROSE_OK) {
@@ -243,7 +244,7 @@ static rose_status submit(rose_lib *rose, const uint32_t *ids, size_t n, const r
     rose_lib_request *r = calloc(1, sizeof *r);
     if (r == NULL) goto done;
     r->rose = rose;
-    /* one piece may hold a token's text and the flush of what never completed */
+    /* one piece may hold a token's text and the end of an incomplete character */
     r->text = malloc(rose_detok_cap(rose->tok) + 12);
     if (r->text == NULL) goto done;
     if ((st = take_sink(rose, &r->sink, err)) != ROSE_OK) goto done;
@@ -311,7 +312,8 @@ static rose_lib_finish finish_of(uint8_t f)
     case ROSE_FINISH_CANCELLED:
         return ROSE_LIB_CANCELLED;
     case ROSE_FINISH_ERROR:
-    case ROSE_FINISH_NO_TOKEN: /* these two are not met: the library has neither rules nor goals */
+    case ROSE_FINISH_NO_TOKEN: /* these two do not occur: the library has neither rules nor latency
+                                  goals */
     case ROSE_FINISH_LATE:
         break;
     }
@@ -344,7 +346,8 @@ int rose_lib_next(rose_lib_request *r, rose_lib_piece *piece, int timeout_ms)
         void *p;
         rose_wakeq_clear(r->sink->q);
         while (rose_wakeq_pop(r->sink->q, &p) == ROSE_OK)
-            r->given |= p == r->req; /* anything else is a late word of the sink's last user */
+            r->given |=
+                p == r->req; /* any other pointer is a late signal for the queue's last user */
         if (r->given && rose_request_poll(r->req, &ev) == ROSE_OK) {
             fill_piece(r, &ev, piece);
             return 1;

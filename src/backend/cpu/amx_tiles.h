@@ -1,10 +1,12 @@
-/* backend/cpu/amx_tiles.h - tile configuration and conversion to tiles, for the *_amx.c files. A
- * tile is 16 rows of 64 bytes: 32 bf16 of a row of activations, or 16 outputs of 32 k in pairs.
- * Include after vec_avx512.h.
+/* backend/cpu/amx_tiles.h - sets up the AMX tile registers and converts data to tiles, for the
+ * *_amx.c files. Include after vec_avx512.h.
  *
- * The configuration is per-thread state. It is loaded per call and released at its end: a release
- * lets the system switch threads without saving 8 KiB, and both cost tens of cycles beside a call
- * of many thousands. */
+ * A tile is 16 rows of 64 bytes. A row holds 32 bf16 activations, or 16 outputs of one pair of k of
+ * the weights.
+ *
+ * The tile configuration belongs to the thread. Each call loads it at the start and releases it
+ * at the end. After the release the system can switch threads without saving 8 KiB of tiles.
+ * Load and release cost tens of cycles; a call takes many thousands. */
 #ifndef ROSE_BACKEND_CPU_AMX_TILES_H
 #define ROSE_BACKEND_CPU_AMX_TILES_H
 
@@ -24,10 +26,10 @@ typedef struct tile_config {
 
 _Static_assert(sizeof(tile_config) == 64, "LDTILECFG reads 64 bytes");
 
-/* The compiler's tile intrinsics do not say that they read memory. */
+/* The compiler's tile intrinsics do not say that they read memory, so this barrier does. */
 #define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
 
-/* Tiles 0 .. n_short-1 have `rows` rows, the others 16. */
+/* Configures tiles 0 .. n_short-1 with `rows` rows and all other tiles with 16. */
 static inline void tiles_configure(uint32_t rows, int n_short)
 {
     tile_config c = {.palette = 1};
@@ -39,10 +41,11 @@ static inline void tiles_configure(uint32_t rows, int n_short)
     _tile_loadconfig(&c);
 }
 
-/* 32 floats that are bf16 values already, as bf16; those from n on are zero. */
+/* Writes 32 floats, whose values bf16 holds exactly, as bf16. Values from index n on are written
+ * as zero. */
 ROSE_INLINE void tile_row_store(uint8_t *out, const float *x, uint32_t n)
 {
-    if (n >= 32) { /* 64-bit parts of lo and hi alternate after the packing */
+    if (n >= 32) { /* packing interleaves the 64-bit parts of lo and hi; this undoes it */
         const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
         const __m512i packed = _mm512_packus_epi32(_mm512_srli_epi32(v_bits(v_load(x)), 16),
                                                    _mm512_srli_epi32(v_bits(v_load(x + 16)), 16));

@@ -1,17 +1,21 @@
-/* backend/cpu/attention_amx.c - attention of several rows of one sequence on AMX tiles; rule 5 of
- * docs/NUMERICS.md with TDPBF16PS as its product, bit for bit what attention_simd.h gives.
+/* backend/cpu/attention_amx.c - attention of several rows of one sequence on AMX tiles: rule 5 of
+ * docs/NUMERICS.md, multiplied by TDPBF16PS. Its bits are those of attention_simd.h.
  *
- * A K block is a B tile for each 32 dims: a product gives the scores of 16 rows with the 16 tokens
- * of a page. Softmax is attention_simd.h's. For the values a B tile is 32 positions by 16 dims, two
- * pages copied behind each other; a P tile serves all of a head's dims, whose sums stay in tiles.
- * In the last group a row must see zeros past its own position: P has them, what nobody may see in
- * V is cleared, and two cases in which zero times V is not the zero of the definition go row by row
- * instead: V is not finite, or a sum came out as zero (its sign may depend on V's).
+ * Scores: a K block is one B tile for each 32 dims. One tile product therefore gives the scores of
+ * 16 rows against the 16 tokens of a page. Softmax is that of attention_simd.h.
  *
- * Measured 2026-11-21 on a Xeon, 12 heads of 64 with 1,024 keys: 16 rows 282 us (AVX-512 533), 4
- * rows 148 (161).
+ * Values: a B tile holds 32 positions by 16 dims of V, copied from two pages. One P tile serves all
+ * dims of a head, whose sums stay in tiles.
  *
- * One row, fp32, and rows that span two groups of 32 stay on AVX-512. Bound: exp of the scores. */
+ * The last group of 32 positions holds positions that some rows must not see. P is zero there, and
+ * V is cleared where no row may see it. Zero times V is still wrong in two cases: V is not finite,
+ * or a sum is zero, because its sign may depend on V. These rows are computed row by row.
+ *
+ * Measured 2026-11-21 on a Xeon, 12 heads of 64 dims with 1,024 keys. 16 rows take 282 us (AVX-512:
+ * 533), 4 rows 148 us (161).
+ *
+ * AVX-512 computes single rows, fp32, and rows that span two groups of 32. The limit is the exp
+ * of the scores. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AMX_TILE__) || defined(__AMXTILE__) /* gcc; clang 14 */
@@ -23,19 +27,19 @@
 
 enum {
     MIN_ROWS = 3,  /* below, AVX-512 is at least as fast */
-    SUM_TILES = 4, /* tiles 0-3: scores of 4 pages, then sums of 4 x 16 dims */
+    SUM_TILES = 4, /* tiles 0-3: scores of 4 pages, later sums of 4 x 16 dims */
 };
 
 typedef struct tile_attention {
     const rose_attention *a;
-    attention_scratch
-        t;            /* its q is dead once q_tiles are made: then the sums with the last group */
-    uint8_t *q_tiles; /* [depth / 32] tiles */
+    attention_scratch t; /* once q_tiles are made, t.q is reused for the sums with the last group */
+    uint8_t *q_tiles;    /* [depth / 32] tiles */
     uint8_t *p_tile;
     uint8_t *v_tiles; /* [SUM_TILES] */
     uint32_t n_max;   /* keys of the last row */
-    uint32_t n_whole; /* groups of 32 positions that every row sees whole, but for the last one */
-    bool finite;      /* so is V in the last group */
+    uint32_t
+        n_whole; /* groups of 32 positions that every row sees in full, without the last group */
+    bool finite; /* so is V in the last group */
 } tile_attention;
 
 ROSE_INLINE void score_page(const tile_attention *s, const uint8_t *k, int tile)
@@ -60,7 +64,8 @@ ROSE_INLINE void score_page(const tile_attention *s, const uint8_t *k, int tile)
     }
 }
 
-/* Raw products of all rows with all pages; what lies past a row's own count is never read. */
+/* Computes the raw scores of all rows against all pages. Scores past a row's own key count are
+ * never read. */
 static void scores(const tile_attention *s)
 {
     const uint32_t n_pages = (s->n_max + ROSE_PANEL - 1) / ROSE_PANEL;
@@ -96,7 +101,8 @@ static void softmax(tile_attention *s)
     }
 }
 
-/* Probabilities of a group; zero past a row's count. */
+/* Loads the P tile: the probabilities of one group of 32 positions, zero past each row's own key
+ * count. */
 static void load_p(const tile_attention *s, uint32_t group)
 {
     for (uint32_t r = 0; r < s->a->n_rows; r++) {
@@ -109,7 +115,7 @@ static void load_p(const tile_attention *s, uint32_t group)
     _tile_loadd(4, s->p_tile, 64);
 }
 
-/* Panel `panel` of V, positions of a group that all exist. */
+/* Copies panel `panel` of V for a group whose 32 positions all exist. */
 ROSE_INLINE void copy_v(const tile_attention *s, uint32_t group, uint32_t panel, uint8_t *out)
 {
     const size_t at = rose_kv_k_bytes(true, s->a->head_dim) + (size_t)panel * TILE_BYTES / 2;
@@ -122,7 +128,8 @@ ROSE_INLINE void copy_v(const tile_attention *s, uint32_t group, uint32_t panel,
         _mm512_storeu_si512(out + 512 + 64 * i, _mm512_loadu_si512(v1 + 64 * i));
 }
 
-/* The same of the last group: zero from position n_max on, and a look at whether it is finite. */
+/* Copies panel `panel` of V for the last group, with zeros from position n_max on. Notes in
+ * s->finite whether all values are finite. */
 static void copy_last_v(tile_attention *s, uint32_t group, uint32_t panel, uint8_t *out)
 {
     const size_t at = rose_kv_k_bytes(true, s->a->head_dim) + (size_t)panel * TILE_BYTES / 2;
@@ -171,7 +178,8 @@ static void store_sums(const tile_attention *s, float *out, uint32_t n)
     MEMORY_BARRIER();
 }
 
-/* Sums over the whole groups to t.o, with the last group to t.q. */
+/* Stores the value sums over the whole groups to t.o, and the sums that include the last group
+ * to t.q. */
 static void values(tile_attention *s)
 {
     const uint32_t n_panels = (s->a->head_dim + ROSE_PANEL - 1) / ROSE_PANEL;

@@ -1,5 +1,5 @@
-/* backend/cpu/attention_avx2.c - attention and the store into KV pages, blocks of 2 rows. See
- * attention_simd.h. */
+/* backend/cpu/attention_avx2.c - attention, and the store into KV pages, with AVX2: blocks of 2
+ * rows. The code is in attention_simd.h. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX2__)

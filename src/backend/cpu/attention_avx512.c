@@ -1,5 +1,5 @@
-/* backend/cpu/attention_avx512.c - attention and the store into KV pages, blocks of 8 rows. See
- * attention_simd.h. */
+/* backend/cpu/attention_avx512.c - attention, and the store into KV pages, with AVX-512: blocks
+ * of 8 rows. The code is in attention_simd.h. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX512F__)

@@ -1,13 +1,17 @@
-/* backend/cpu/attention_avx512bf16.c - attention of the level avx512-bf16: rule 5 of
- * docs/NUMERICS.md with VDPBF16PS as its product (rule 11).
+/* backend/cpu/attention_avx512bf16.c - attention at the level avx512-bf16: rule 5 of
+ * docs/NUMERICS.md, multiplied by VDPBF16PS (rule 11).
  *
- * Rows are taken 16, 8, 4, 2 or 1 at a time, their q as pairs [dim / 2][rows]. Scores: a vector
- * holds those of a page, so a K block is a panel; with few rows four pages at a time, or the chains
- * would wait for themselves. Softmax is attention_simd.h's. Values:
- * groups of 32 positions that all rows of the block see, p as pairs [16][rows]; the last ones row
- * by row up to its own count, so that no slot past it is read. fp32 stays on AVX-512.
+ * Rows are taken 16, 8, 4, 2 or 1 at a time. Their q is stored as pairs, [dim / 2][rows].
  *
- * Bound: one row, bytes of K and V; 16 rows, exp and VDPBF16PS. */
+ * Scores: a vector holds the scores of one page, so a K block is one panel. With few rows, four
+ * pages are computed at a time; otherwise each chain of additions would wait for its own last
+ * result. Softmax is that of attention_simd.h.
+ *
+ * Values: groups of 32 positions that every row of the block sees are computed for the whole block,
+ * with p as pairs, [16][rows]. The remaining positions are computed row by row up to the row's own
+ * key count, so that no slot past it is read. For fp32 the AVX-512 kernel runs.
+ *
+ * The limit for one row is reading K and V; for 16 rows it is exp and VDPBF16PS. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX512BF16__)
@@ -23,7 +27,8 @@ enum {
     LINE = 64 /* bytes: 16 outputs of a pair */
 };
 
-/* Scores of n_rows rows from `row`, their q at q, against n pages from `page`. */
+/* Computes the scores of n_rows rows, from row `row` on, against n pages from page `page` on.
+ * Their q is at q. */
 ROSE_INLINE void score_pages(const rose_attention *a, const attention_scratch *t, const uint32_t *q,
                              uint32_t row, uint32_t n_rows, uint32_t page, uint32_t n,
                              uint32_t n_pages)
@@ -63,7 +68,8 @@ ROSE_INLINE void score_pages(const rose_attention *a, const attention_scratch *t
     }
 }
 
-/* Value sums of n_rows rows over groups [0, n_groups), all of whose positions they see. */
+/* Computes the value sums of n_rows rows over groups [0, n_groups). Every row sees all positions
+ * of these groups. */
 ROSE_INLINE void value_groups(const rose_attention *a, const attention_scratch *t, uint32_t row,
                               uint32_t n_rows, uint32_t n_groups)
 {
@@ -100,7 +106,8 @@ ROSE_INLINE void value_groups(const rose_attention *a, const attention_scratch *
     }
 }
 
-/* One row over the positions of a group below n (1 .. 32 of them): the last pair may be half. */
+/* Adds the first n (1 .. 32) positions of a group for one row. With an odd n the last pair has
+ * one position. */
 static void value_end(const rose_attention *a, const attention_scratch *t, uint32_t row,
                       uint32_t group, uint32_t n)
 {
@@ -142,7 +149,8 @@ static void end_row(const rose_attention *a, const attention_scratch *t, uint32_
     }
 }
 
-/* The counts are constants: n_rows rows, their scores n pages at a time. */
+/* Computes attention for n_rows rows, with scores for n pages at a time. Both counts are
+ * compile-time constants. */
 ROSE_INLINE void rows_block(const rose_attention *a, attention_scratch *t, uint32_t row,
                             uint32_t n_rows, uint32_t n)
 {

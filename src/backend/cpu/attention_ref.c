@@ -1,12 +1,13 @@
-/* backend/cpu/attention_ref.c - causal attention over KV pages and the store into them
- * (docs/NUMERICS.md, rule 5) as plain C: the definition.
+/* backend/cpu/attention_ref.c - causal attention over KV pages, and the store into them, in plain
+ * C. It is the definition (docs/NUMERICS.md, rule 5).
  *
- * Positions at or past a row's own count are never read: their slots may hold anything. The padding
- * of head_dim to 32 inside a K block is zero, written slot by slot. */
+ * Positions at or past a row's own key count are never read, because their slots may hold
+ * anything. A K block pads head_dim to a multiple of 32 with zeros, which are written slot by
+ * slot. */
 #include "backend/cpu/kernels_internal.h"
 #include "backend/cpu/numerics.h"
 
-/* Index of (depth, output) in a panel of a KV page. */
+/* Index of element (depth, output) within a panel of a KV page. */
 static size_t panel_index(bool bf16, uint32_t depth, uint32_t output)
 {
     if (bf16) return ((size_t)(depth / 2) * ROSE_PANEL + output) * 2 + depth % 2;
@@ -55,7 +56,8 @@ static const uint8_t *page_of(const rose_attention *a, uint32_t pos)
     return a->kv + (size_t)a->pages[pos / ROSE_PANEL] * a->page_stride;
 }
 
-/* q . k of one position, rule 1 over head_dim. */
+/* Returns the dot product of q with the key at position pos, summed over head_dim by rule 1 of
+ * docs/NUMERICS.md. */
 static float score(const rose_attention *a, const float *q, uint32_t pos)
 {
     const uint8_t *k_block = page_of(a, pos);
@@ -73,7 +75,7 @@ static float score(const rose_attention *a, const float *q, uint32_t pos)
     return acc;
 }
 
-/* sum over positions of p[j] v[j][d], rule 1 over n positions. */
+/* Returns the sum of p[j] v[j][d] over the first n positions, by rule 1 of docs/NUMERICS.md. */
 static float value(const rose_attention *a, const float *p, uint32_t n, uint32_t d)
 {
     size_t v_at = rose_kv_k_bytes(a->bf16, a->head_dim);
@@ -95,7 +97,8 @@ static float value(const rose_attention *a, const float *p, uint32_t n, uint32_t
     return acc;
 }
 
-/* The two by rule 11: one chain, of each pair the odd one first. */
+/* The dot product of q with one key, by rule 11 of docs/NUMERICS.md. There is one running sum.
+ * Within each pair of dims the odd one is added first, as VDPBF16PS does. */
 static float score_pairs(const rose_attention *a, const float *q, uint32_t pos)
 {
     const uint8_t *k_block = page_of(a, pos);

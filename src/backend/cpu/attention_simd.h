@@ -1,11 +1,13 @@
 /* backend/cpu/attention_simd.h - causal attention over KV pages on vec16 (docs/NUMERICS.md, rule
  * 5). Include after vec_<isa>.h.
  *
- * Three passes. Scores: a K block is a panel of 16 tokens, so a vector holds the scores of a page
- * and the loads of K serve a block of rows. Softmax: row by row over its own count; what lies past
- * it is masked lane by lane and never mixes. Values: groups of 32 positions that every row sees are
- * done for a block of rows at once; the last ones row by row, up to its own count, so that no slot
- * past it is read. Bound: one row, bytes of K and V; more, FMA throughput. */
+ * There are three passes. Scores: a K block is a panel of 16 tokens, so a vector holds the scores
+ * of one page. Each load of K serves a whole block of rows. Softmax: row by row over the row's own
+ * key count; lanes past it are masked and never mix with others. Values: groups of 32 positions
+ * that every row sees are computed for the whole block. The remaining positions are computed row by
+ * row up to the row's own key count, so that no slot past it is read.
+ *
+ * The limit for one row is reading K and V; for more rows it is FMA throughput. */
 #ifndef ROSE_BACKEND_CPU_ATTENTION_SIMD_H
 #define ROSE_BACKEND_CPU_ATTENTION_SIMD_H
 
@@ -20,7 +22,7 @@ ROSE_INLINE rose_weight_type kv_type(bool bf16)
 typedef struct attention_scratch {
     float *q; /* [n_rows][depth], zero from head_dim to depth */
     float *o; /* [n_rows][depth]: value sums */
-    float *s; /* [n_rows][stride]: scores, then probabilities */
+    float *s; /* [n_rows][stride]: scores, later probabilities */
     size_t depth, stride;
     float inv[ROSE_ROW_TILE]; /* 1 / sum of a row's probabilities */
 } attention_scratch;
@@ -44,8 +46,10 @@ ROSE_INLINE const uint8_t *page_at(const rose_attention *a, uint32_t page)
     return a->kv + (size_t)a->pages[page] * a->page_stride;
 }
 
-/* From a page to what the prefetch takes while it is read: the same page of the call that follows,
- * else `step` pages on; 0 where there is none. Pages lie anywhere, so no hardware foresees them. */
+/* Returns the distance in bytes from a page to the page to prefetch while it is read. That is
+ * the same page of the next attention call or, without a next call, the page `step` pages later;
+ * 0 if there is none. Pages lie anywhere in memory, so the hardware prefetcher cannot predict
+ * them. */
 ROSE_INLINE intptr_t ahead_of(const rose_attention *a, uint32_t page, uint32_t step,
                               uint32_t n_pages)
 {
@@ -57,7 +61,7 @@ ROSE_INLINE intptr_t ahead_of(const rose_attention *a, uint32_t page, uint32_t s
     return (intptr_t)to - (intptr_t)page_at(a, page);
 }
 
-/* Scores of n_rows rows from `row` against all pages. */
+/* Computes the scores of n_rows rows, from row `row` on, against all pages. */
 ROSE_INLINE void score_rows(const rose_attention *a, const attention_scratch *t, bool bf16,
                             uint32_t row, uint32_t n_rows)
 {
@@ -91,7 +95,8 @@ ROSE_INLINE void score_rows(const rose_attention *a, const attention_scratch *t,
     }
 }
 
-/* Scores to probabilities; returns 1 / their sum. Lanes at or past n may hold anything. */
+/* Turns the scores of a row into probabilities and returns 1 / their sum. Lanes at or past n may
+ * hold anything. */
 ROSE_INLINE float softmax_row(float *s, uint32_t n, bool bf16)
 {
     uint32_t whole = n / ROSE_PANEL * ROSE_PANEL;
@@ -117,7 +122,8 @@ ROSE_INLINE float softmax_row(float *s, uint32_t n, bool bf16)
     return 1.0f / v_tree(sum);
 }
 
-/* Value sums of n_rows rows over groups [0, n_groups), all of whose positions they see. */
+/* Computes the value sums of n_rows rows over groups [0, n_groups). Every row sees all positions
+ * of these groups. */
 ROSE_INLINE void value_rows(const rose_attention *a, const attention_scratch *t, bool bf16,
                             uint32_t row, uint32_t n_rows, uint32_t n_groups)
 {
@@ -149,7 +155,8 @@ ROSE_INLINE void value_rows(const rose_attention *a, const attention_scratch *t,
     }
 }
 
-/* The chains of one row over the first n of a page's 16 positions, n < 16 only at the end. */
+/* Adds the first n of a page's 16 positions to the even and odd chains of one row. A page with n
+ * < 16 is always the last. */
 ROSE_INLINE void value_page(vec16 *e, vec16 *o, const uint8_t *v, bool bf16, const float *p,
                             uint32_t n, intptr_t ahead)
 {
@@ -161,8 +168,8 @@ ROSE_INLINE void value_page(vec16 *e, vec16 *o, const uint8_t *v, bool bf16, con
     *e = v_fma(v_set1(p[even]), w, *e);
 }
 
-/* The group of one row that ends inside, n = 1 .. 32 positions of it. Padding adds +0 to a chain:
- * that changes only -0, and keeps the definition. */
+/* Adds the last group of a row, of which the row sees n = 1 .. 32 positions. Padding adds +0 to
+ * a chain. That changes only a -0, as the definition does. */
 ROSE_INLINE void value_last_group(const rose_attention *a, const attention_scratch *t, bool bf16,
                                   uint32_t row, uint32_t group, uint32_t n)
 {
@@ -188,7 +195,8 @@ ROSE_INLINE void value_last_group(const rose_attention *a, const attention_scrat
     }
 }
 
-/* Scores, softmax and shared value groups of n_rows rows (a constant). */
+/* Computes scores, softmax and the value groups that all rows see, for n_rows rows (a
+ * compile-time constant). */
 ROSE_INLINE void attend_block(const rose_attention *a, attention_scratch *t, bool bf16,
                               uint32_t row, uint32_t n_rows)
 {
@@ -214,7 +222,7 @@ ROSE_INLINE void finish_row(const rose_attention *a, const attention_scratch *t,
     }
 }
 
-/* max_block: 8, 4 or 2 rows, what the registers hold. */
+/* max_block: 8, 4 or 2 rows, whatever the registers can hold. */
 ROSE_INLINE void attend(const rose_attention *a, bool bf16, uint32_t max_block)
 {
     attention_scratch t;
@@ -237,8 +245,8 @@ ROSE_INLINE void attend(const rose_attention *a, bool bf16, uint32_t max_block)
     }
 }
 
-/* Stores are scattered by token slot in K and by dimension in V: scalar code, the same on every
- * level; the rounding is by vector where whole vectors exist. */
+/* Stores to K are scattered by token slot and stores to V by dimension, so this is scalar code,
+ * the same at every level. Rounding is vectorised where whole vectors exist. */
 ROSE_INLINE void append_bf16(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
                              uint32_t head_dim)
 {

@@ -1,7 +1,7 @@
-/* backend/cpu/cpu_backend.c - the CPU backend: plan, open (packing), step, collect, copy, close.
- * The engine thread is compute thread 0, so step() runs the pass to its end and collect() only
- * hands out the ids. Three mappings (weights, KV pages, scratch) and the pool are all the memory
- * there is, apart from this context. */
+/* backend/cpu/cpu_backend.c - the CPU backend: plan, open (with packing of the weights), step,
+ * collect, copy, close. The engine thread is compute thread 0, so step() runs the whole forward
+ * pass and collect() only returns the ids. All memory is three mappings (weights, KV pages,
+ * scratch), the thread pool and this context. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,8 @@
 enum {
     MAX_SEQS = 4096,
     MAX_STEP_TOKENS = 1 << 20,
-    MAX_WIDTH = 1 << 24, /* of any dimension: products of two, in bytes, stay far below 2^64 */
+    MAX_WIDTH =
+        1 << 24, /* limit of any dimension: the bytes of a product of two stay far below 2^64 */
     MAX_HEAD_DIM = 256
 };
 
@@ -85,8 +86,8 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     return rose_isa_parse(o->cpu.isa != NULL ? o->cpu.isa : "auto", isa, err);
 }
 
-/* The default rule of backend.h: full contexts for all sequences, of at most 4 GiB and at most half
- * of the memory that the weights leave. */
+/* Number of KV pages by the default rule of backend.h: full contexts for all sequences. The
+ * pages take at most 4 GiB, and at most half of the memory that the weights leave. */
 static uint64_t default_pages(const rose_memory_plan *p)
 {
     const uint64_t context = rose_backend_context_pages(p);
@@ -115,8 +116,8 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
         (double)p->scratch / mib, (double)p->available / mib, advice);
 }
 
-/* Bytes of the weights of which a step of one row reads a row at most: positions, and an embedding
- * that is not the head. */
+/* Bytes of weights of which a one-row step reads at most one row: position embeddings, and token
+ * embeddings that are not also the head. */
 static uint64_t beside_a_row(const rose_arch *a, const rose_memory_plan *p)
 {
     const uint64_t value = p->dtype == ROSE_COMPUTE_BF16 ? 2 : 4;
@@ -207,8 +208,9 @@ static void pack_thread(void *arg, uint32_t tid, uint32_t n)
         rose_pack_f32((float *)j->out + first, j->t, first, end - first);
 }
 
-/* Tell the system that the packed tensor's file pages are no longer needed: they leave our resident
- * size at once and stay in the page cache. Only whole pages, and only of a real mapping. */
+/* Tells the system that the file pages of the packed tensor are no longer needed. They leave our
+ * resident size at once and stay in the page cache. Only whole pages of a real mapping are
+ * dropped. */
 static void drop_pages(const rose_model *m, const rose_tensor *t, uint64_t bytes)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -327,7 +329,7 @@ static rose_status lock_regions(rose_cpu *c, rose_err *err)
     return st;
 }
 
-/* By the compute threads, each its share, in whole pages. */
+/* Run by each compute thread: touches its share of the region, in whole pages. */
 static void touch_thread(void *arg, uint32_t tid, uint32_t n)
 {
     const rose_region *r = arg;

@@ -1,6 +1,6 @@
 /* backend/cpu/cpu_internal.h - the CPU backend's own objects: packed weights, scratch, context.
- * Nothing outside this folder and its tests includes it. All of it belongs to the engine thread;
- * during a step the compute threads read it and write disjoint parts of the scratch. */
+ * Nothing outside this folder and its tests includes it. The engine thread owns all of it.
+ * During a step the compute threads read it, and each writes its own part of the scratch. */
 #ifndef ROSE_BACKEND_CPU_INTERNAL_H
 #define ROSE_BACKEND_CPU_INTERNAL_H
 
@@ -11,8 +11,8 @@
 
 enum {
     ROSE_CPU_OUT_BLOCK = 64,   /* output rows whose logits exist at one time */
-    ROSE_CPU_BLOCK_ROWS = 512, /* rows that go through a layer at one time, at most */
-    ROSE_CPU_OWN_ROWS = 4,     /* up to so many rows are normed by every thread for itself */
+    ROSE_CPU_BLOCK_ROWS = 512, /* most rows that go through a layer together */
+    ROSE_CPU_OWN_ROWS = 4,     /* up to this many rows, each thread normalises all rows itself */
     ROSE_CPU_ALIGN = 64        /* bytes: every part of a region begins at a cache line */
 };
 
@@ -35,52 +35,51 @@ typedef struct rose_cpu_weights {
     float *pos;             /* [max_model_len][d_model] */
     float *lnf_w, *lnf_b;   /* [d_model] */
     rose_cpu_linear head;   /* d_model -> vocab */
-    void *tok; /* [vocab][d_model] fp32 or bf16; NULL when tied: rows are read from the head's
-                  panels */
+    void *tok; /* [vocab][d_model] fp32 or bf16; NULL when tied: then the head's panels serve */
 } rose_cpu_weights;
 
-/* At most ROSE_ROW_TILE rows of one sequence, all of the same KV page. */
+/* A tile: at most ROSE_ROW_TILE rows of one sequence, all in the same KV page. */
 typedef struct rose_cpu_tile {
     uint32_t row, n_rows; /* rows of the batch */
     uint32_t pos;         /* position of the first */
-    uint32_t cost;        /* about proportional to the time of one head */
+    uint32_t cost;        /* roughly proportional to the time of one head */
     bool has_output;      /* some row's logits are needed */
 } rose_cpu_tile;
 
-/* The tiles of a sequence in one block of rows. */
+/* A piece: the tiles of one sequence within one block of rows. */
 typedef struct rose_cpu_piece {
     uint32_t seq, first_tile, n_tiles;
     uint64_t cost; /* of one head, all tiles */
 } rose_cpu_piece;
 
-/* Rows that go through a layer together: whole tiles. */
+/* A block: rows that go through a layer together, in whole tiles. */
 typedef struct rose_cpu_block {
     uint32_t first_row, n_rows;
     uint32_t first_piece, n_pieces;
-    bool shared_pages; /* some piece has several tiles: append all K and V first */
+    bool shared_pages; /* a piece has several tiles: append all K and V before attention */
     uint64_t cost;     /* of attention in one layer */
 } rose_cpu_block;
 
-/* Activations. Rows are padded to a multiple of 32 values; nobody writes the padding, so it stays
- * zero as it was mapped. */
+/* Activations. Rows are padded to a multiple of 32 values. Nothing writes the padding, so it
+ * stays zero, as the system maps it. */
 typedef struct rose_cpu_scratch {
     float *x;      /* [max_step_tokens][ld_d] residual stream */
     float *h;      /* [max_step_tokens][ld_d] normed rows; attention output */
-    float *qkv;    /* [block rows][ld_qkv] of the block under way */
-    float *ff;     /* [block rows][ld_ff]; the same memory as qkv where that has no padding */
-    float *out_x;  /* [out_block][ld_d] rows whose logits are needed: residual stream */
-    float *out_h;  /* [out_block][ld_d] the same: attention output, normed rows */
+    float *qkv;    /* [block rows][ld_qkv] of the current block */
+    float *ff;     /* [block rows][ld_ff]; shares the memory of qkv if it has no padding */
+    float *out_x;  /* [out_block][ld_d] residual stream of the rows that need logits */
+    float *out_h;  /* [out_block][ld_d] attention output, then normed rows, of out_x's rows */
     float *logits; /* [out_block][ld_vocab] */
     size_t ld_d, ld_qkv, ld_ff, ld_vocab;
     uint32_t out_block;
     rose_cpu_tile *tiles;   /* [max tiles] */
     rose_cpu_piece *pieces; /* [max_seqs + max blocks] */
     rose_cpu_block *blocks; /* [max blocks] */
-    uint32_t *slot_row;     /* [max_step_tokens] rows whose logits are needed, neighbours unique */
-    uint32_t *slot_first;   /* [max_step_tokens + 1] first output of each slot */
-    uint32_t *ids;          /* [max_step_tokens] results */
-    uint8_t *thread;        /* [n_threads][thread_stride] kernel and sampler scratch */
-    float *own_h;           /* [n_threads][own_stride] each thread's normed rows */
+    uint32_t *slot_row;   /* [max_step_tokens] rows that need logits, without repeats in sequence */
+    uint32_t *slot_first; /* [max_step_tokens + 1] first output of each slot */
+    uint32_t *ids;        /* [max_step_tokens] results */
+    uint8_t *thread;      /* [n_threads][thread_stride] kernel and sampler scratch */
+    float *own_h;         /* [n_threads][own_stride] each thread's normed rows */
     size_t thread_stride, own_stride;
 } rose_cpu_scratch;
 
@@ -89,7 +88,8 @@ typedef struct rose_region {
     size_t size;
 } rose_region;
 
-/* Where the time goes, for `make EXTRA_CFLAGS=-DROSE_CPU_PHASES`: logged at close. */
+/* The phases whose times are measured and logged at close, in a build with `make
+ * EXTRA_CFLAGS=-DROSE_CPU_PHASES`. */
 typedef enum rose_cpu_phase {
     ROSE_PHASE_EMBED,
     ROSE_PHASE_NORM,
@@ -123,19 +123,20 @@ typedef struct rose_cpu {
 
 rose_weight_type rose_cpu_weight_type(const rose_memory_plan *p);
 
-/* layout.c: sizes and places. The plan's resolved fields (dtype, quantization, max_*, n_threads)
- * are the input. With b->base NULL the pointers of the result are NULL. */
+/* layout.c: sizes and places of the backend's memory, from the plan's resolved fields (dtype,
+ * quantization, max_*, n_threads). With b->base NULL only sizes are added up, and the pointers
+ * of the result are NULL. */
 void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model *m,
                              const rose_memory_plan *p);
 void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch *a,
                              const rose_memory_plan *p);
 uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16);
 
-/* Zeroed anonymous memory, huge pages where the system has them. */
+/* Maps zeroed anonymous memory, in huge pages where the system has them. */
 rose_status rose_region_map(rose_region *r, uint64_t bytes, const char *what, rose_err *err);
 void rose_region_unmap(rose_region *r); /* accepts {0}; leaves {0} */
 
-/* forward.c: one step; the batch has been checked. Results in scratch.ids. */
+/* forward.c: runs one step of a batch that has been checked. The ids go to scratch.ids. */
 void rose_cpu_forward(rose_cpu *c, const rose_batch *b);
 
 #endif

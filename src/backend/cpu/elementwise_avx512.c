@@ -1,4 +1,5 @@
-/* backend/cpu/elementwise_avx512.c - argmax and exponential weights. See elementwise_simd.h. */
+/* backend/cpu/elementwise_avx512.c - argmax and exponential weights with AVX-512. The code is in
+ * elementwise_simd.h. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX512F__)

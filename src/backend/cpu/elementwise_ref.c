@@ -1,5 +1,5 @@
-/* backend/cpu/elementwise_ref.c - what the sampler asks of a row of logits, as plain C: the
- * definition (docs/NUMERICS.md, rules 4 and 8). */
+/* backend/cpu/elementwise_ref.c - argmax and exponential weights of a row of logits, for the
+ * sampler, in plain C. It is the definition (docs/NUMERICS.md, rules 4 and 8). */
 #include "backend/cpu/kernels_internal.h"
 #include "backend/cpu/numerics.h"
 
@@ -12,7 +12,8 @@ float rose_max_index_ref(const float *x, uint32_t n, uint32_t *index)
         best = x[i];
         *index = i;
     }
-    /* Read again: a compiler may have made `best` with MAXSS, which flushes a denormal. */
+    /* Returns the value from memory, because the compiler may have computed `best` with MAXSS,
+     * which flushes a denormal to zero. */
     return best == -INFINITY ? best : x[*index];
 }
 

@@ -6,8 +6,8 @@
 #include "backend/cpu/kernels_internal.h"
 #include "backend/cpu/math_simd.h"
 
-/* Each lane keeps its first largest value and where it was; the lanes' winners are then compared by
- * value, and by index where values tie. */
+/* Each lane keeps its first largest value and the index of that value. The winners of the lanes
+ * are then compared by value, and by index where values are equal. */
 ROSE_INLINE float max_index_row(const float *x, uint32_t n, uint32_t *index)
 {
     uint32_t at[ROSE_PANEL] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

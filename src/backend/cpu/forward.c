@@ -1,15 +1,17 @@
 /* backend/cpu/forward.c - the forward pass of one step over a ragged batch, and the choice of the
- * next ids. One job of the pool; every compute thread runs step_thread() from end to end and meets
- * the others at barriers. Work is split statically: matrix products by (row block, panel), row-wise
- * operations by rows, attention by (sequence, head, row tile) weighted by its cost.
+ * next ids. A step is one job of the thread pool. Every compute thread runs step_thread() from
+ * start to end and meets the others at barriers. Work is split statically: GEMMs by (row block,
+ * panel), row-wise operations by rows, attention by (sequence, head, row tile) weighted by its
+ * cost.
  *
- * Many rows go through each layer in blocks, so that what lies between its operations is small and
- * stays in the cache; a row sees the K and V of blocks before it, whose layer is done.
+ * Many rows go through each layer in blocks, so that the intermediate results are small and stay in
+ * the cache. A row sees the K and V of earlier blocks, whose layer is finished.
  *
- * Behind the last layer's K and V only the rows whose logits are asked for go on: they are gathered
- * in blocks, so a chunk of a prompt skips most of that layer.
+ * After the K and V of the last layer, only the rows whose logits are needed continue. They are
+ * gathered in blocks, so a chunk of a prompt skips most of the last layer.
  *
- * It allocates nothing (guarded in the debug build) and checks nothing: cpu_backend.c has. */
+ * A step allocates nothing (the debug build guards this) and checks nothing, because
+ * cpu_backend.c has checked the batch. */
 #include "backend/cpu/cpu_internal.h"
 
 #include <string.h>
@@ -54,15 +56,16 @@ static void phase_done(worker *w, rose_cpu_phase phase)
 
 /* ---- before the job, on the engine thread ---- */
 
-/* The tile at `row`, `pos` of sequence seq, which ends at `end`, to the block: rows of a sequence
- * that lie in one KV page, so that all writes to a page of one head come from one thread. */
+/* Adds to the block the tile that begins at `row`, position `pos`, of sequence seq, whose rows
+ * end at `end`. The rows of a tile lie in one KV page, so that one thread makes all writes to a
+ * page of one head. */
 static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t row, uint32_t end,
                          uint32_t pos)
 {
     rose_cpu_scratch *sc = &s->c->scratch;
     const uint32_t room = ROSE_KV_PAGE_TOKENS - pos % ROSE_KV_PAGE_TOKENS;
     const uint32_t n_rows = end - row < room ? end - row : room;
-    /* One row streams the keys; further rows of a tile find them in the cache. */
+    /* The first row reads the keys from memory; further rows of the tile find them in the cache. */
     const uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows);
     rose_cpu_piece *next = &sc->pieces[block->first_piece + block->n_pieces];
 
@@ -80,7 +83,7 @@ static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t 
     return n_rows;
 }
 
-/* Blocks of nearly equal size: each is closed by the tile that fills it. */
+/* Makes blocks of nearly equal size. The tile that fills a block closes it. */
 static void make_tiles(step *s)
 {
     enum { FULL = ROSE_CPU_BLOCK_ROWS - ROSE_ROW_TILE };
@@ -136,7 +139,7 @@ static void make_slots(step *s)
     sc->slot_first[s->n_slots] = b->n_outputs;
 }
 
-/* ---- the operations, each a part of one thread ---- */
+/* ---- the operations; each thread computes a part of each ---- */
 
 static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t ldx, uint32_t rows,
                    float *y, size_t ldy, rose_epilogue epilogue, bool round)
@@ -196,8 +199,9 @@ static void embed(worker *w)
     }
 }
 
-/* Normed rows of x, for the product that follows: in h after a barrier, or, when they are few, in
- * each thread's own copy, which costs less than a barrier. */
+/* Normalises the rows of x for the GEMM that follows. The result is in h after a barrier. With
+ * few rows, each thread instead normalises all of them into its own copy, which is cheaper than
+ * a barrier. */
 static const float *norm(worker *w, const float *x, float *h, uint32_t rows, const float *weight,
                          const float *bias)
 {
@@ -217,12 +221,12 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
 
 /* ---- attention ---- */
 
-/* A place in the list of a block's (piece, head, tile), in this order. */
+/* A place in the list of (piece, head, tile) of a block, ordered in this way. */
 typedef struct cursor {
     uint32_t piece, head, tile;
 } cursor;
 
-/* The first place with at least `cost` before it. */
+/* Returns the first place that has at least `cost` of work before it. */
 static cursor cursor_at(const worker *w, const rose_cpu_block *block, uint64_t cost)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
@@ -273,7 +277,7 @@ static const uint32_t *pages_of(const worker *w, const rose_cpu_piece *q)
     return w->b->pages + (size_t)q->seq * w->b->page_stride;
 }
 
-/* What a thread does of one block's attention in one layer. */
+/* The part of one block's attention in one layer that one thread computes. */
 typedef struct attending {
     worker *w;
     const rose_cpu_block *block;
@@ -297,7 +301,8 @@ static void append_tile(const attending *n, const cursor *at, const rose_cpu_til
     }
 }
 
-/* What follows at `at` before `to`, for the prefetch: unless it is this head again. */
+/* Tells attention what this thread attends to next, so that it can be prefetched. Nothing is set
+ * if the next tile belongs to the same head, or if there is none before n->to. */
 static void attend_next(const attending *n, cursor at, rose_attention *a)
 {
     const rose_cpu *c = n->w->c;
@@ -335,8 +340,8 @@ static void attend_tile(const attending *n, const cursor *at, const rose_cpu_til
     c->kernels.attention(&a);
 }
 
-/* The rows of a piece with one tile are appended by the thread that attends with them; those of a
- * longer one must all be in the pages before any thread reads them. */
+/* If a piece has one tile, the thread that attends to it also appends its K and V. If the piece
+ * has more tiles, all K and V must be in the pages before any thread reads them. */
 static void attention(worker *w, uint32_t layer, const rose_cpu_block *block)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
@@ -377,8 +382,8 @@ static rose_epilogue activation(rose_act act)
     return ROSE_EPI_NONE;
 }
 
-/* The second part of a layer, on any set of rows: x is the residual stream, h the attention's
- * output and then scratch. */
+/* The second part of a layer (projection and MLP) for any set of rows. x is the residual stream;
+ * h is the attention output and then scratch. */
 static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, float *h, uint32_t rows)
 {
     rose_cpu *c = w->c;
@@ -393,7 +398,7 @@ static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, float 
     phase_done(w, ROSE_PHASE_FC2);
 }
 
-/* One layer, of the last its first part alone. */
+/* Runs one layer. In the last layer it runs only the first part, up to attention. */
 static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
 {
     rose_cpu *c = w->c;
@@ -421,7 +426,7 @@ static void layers(worker *w)
     }
 }
 
-/* Residual stream and attention output of n slots to the rows of a block. */
+/* Copies the residual stream and the attention output of n slots to the rows of an output block. */
 static void gather(worker *w, uint32_t first, uint32_t n)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
@@ -435,7 +440,7 @@ static void gather(worker *w, uint32_t first, uint32_t n)
     }
 }
 
-/* Outputs of slots first .. first+n-1, whose logits lie in the block. */
+/* Chooses the ids of slots first .. first+n-1, whose logits are in the block. */
 static void sample_block(worker *w, uint32_t first, uint32_t n)
 {
     rose_cpu *c = w->c;
@@ -480,7 +485,7 @@ static void outputs(worker *w)
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b);
         matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, ROSE_EPI_NONE, false);
         phase_done(w, ROSE_PHASE_HEAD);
-        sample_block(w, first, n); /* done before the next block's first barrier */
+        sample_block(w, first, n); /* finished before the first barrier of the next block */
     }
     rose_prof_end_with(&span, "rows", w->s->n_slots);
 }

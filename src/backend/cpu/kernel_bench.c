@@ -1,11 +1,11 @@
-/* backend/cpu/kernel_bench.c - backend/kernel_bench.h on the CPU: our GEMMs and oneDNN's, on the
- * same values and with as many threads.
+/* backend/cpu/kernel_bench.c - backend/kernel_bench.h on the CPU. It times our GEMMs and oneDNN's
+ * on the same values with the same number of threads.
  *
- * A pass takes the copies of w in turn until 256 MB have been read, or twelve copies, so that each
- * w comes from memory as the layers of a model do. The threads of one side fall asleep before the
- * other side runs: ours after ROSE_POOL_SPIN_US, OpenMP's after GOMP_SPINCOUNT. Both sides pin
- * their threads to the same CPUs: if the system woke two threads on one CPU, a product would take
- * three times as long. */
+ * A pass multiplies with the copies of w in turn until it has read 256 MB or twelve copies. Each
+ * w then comes from memory, as the layers of a model do. The threads of one side fall asleep
+ * before the other side runs: ours after ROSE_POOL_SPIN_US, OpenMP's after GOMP_SPINCOUNT. Both
+ * sides pin their threads to the same CPUs. If the system woke two threads on one CPU, a GEMM
+ * would take three times as long. */
 #include "backend/kernel_bench.h"
 
 #include <stdio.h>
@@ -92,7 +92,8 @@ static rose_status check(rose_kernel_bench *b, const rose_kernel_opts *o, rose_i
     return ROSE_OK;
 }
 
-/* A library that was named must be there; otherwise our side is measured alone. */
+/* If the user named a library, it must exist; otherwise we measure only our side when there is
+ * none. */
 static rose_status open_library(rose_kernel_bench *b, const char *path, const int *cpus,
                                 uint32_t n_cpus, rose_err *err)
 {
@@ -236,7 +237,7 @@ static rose_status bench_prepare(rose_kernel_bench *b, const rose_kernel_shape *
     return b->library->prepare(b->library, s, p->plain, p->x, p->n_copies, err);
 }
 
-/* A pass to wake the threads, then one that counts. */
+/* Runs two passes: the first wakes the threads, the second is timed. */
 static rose_status bench_time(rose_kernel_bench *b, rose_kernel_side side, double *us,
                               rose_err *err)
 {

@@ -1,5 +1,5 @@
-/* backend/cpu/kernels.c - fills the kernel table for a level, and the sizes of the layouts that the
- * kernels share (kernels.h). */
+/* backend/cpu/kernels.c - fills the kernel table for an instruction set level, and computes the
+ * sizes of the layouts that the kernels share (kernels.h). */
 #include "backend/cpu/kernels.h"
 
 #include "backend/cpu/kernels_internal.h"
@@ -39,11 +39,13 @@ size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim)
 
 #if defined(__x86_64__)
 
-/* Into how many parts of the rows n threads cut an AMX product; each part is cut into panels by
- * n / parts of them, and what is left over of n has nothing to do. What counts, for one k, in units
- * of a 512th of a cycle at 2.6 GHz: 16 cycles for 16 rows x 16 outputs x 32 k, behind which the
- * weights of a core come at 18 GB/s (two cores of a Xeon with AMX, 2026-11-21), or do not; and the
- * rows of fp32, which come as fast, behind nothing. */
+/* Returns the number of row parts into which n threads cut an AMX GEMM. Each part is cut into
+ * panels by n / parts threads; threads left over are idle.
+ *
+ * The costs, for one k, are in units of 1/512 cycle at 2.6 GHz. 16 cycles multiply 16 rows x 16
+ * outputs x 32 k. Reading weights overlaps with that, at 18 GB/s a core (two cores of a Xeon
+ * with AMX, 2026-11-21), so the larger of both counts. Reading the fp32 rows is as fast, and
+ * does not overlap. */
 static uint32_t row_parts(const rose_matmul *a, uint32_t n)
 {
     enum { WEIGHT = 148, ROW = 2 * WEIGHT };
@@ -65,7 +67,8 @@ static uint32_t row_parts(const rose_matmul *a, uint32_t n)
     return best;
 }
 
-/* A rectangle for each thread: weights pass by once for all of its rows that fit into L2. */
+/* Gives each thread a rectangle of rows and panels. The weights are read once for as many of its
+ * rows as fit into L2. */
 static void amx_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
 {
     const uint64_t units = ((uint64_t)whole->m_rows + ROSE_AMX_ROW_UNIT - 1) / ROSE_AMX_ROW_UNIT;
@@ -88,7 +91,7 @@ static void amx_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid,
 
 void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
 {
-    enum { MOST = 64 }; /* rows of a block; blocks are alike, or who has the last one waits */
+    enum { MOST = 64 }; /* rows of a block; blocks are equal, or all would wait for the last */
     const uint64_t n_panels = (whole->n + ROSE_PANEL - 1) / ROSE_PANEL;
     const uint32_t n_blocks = (uint32_t)(((uint64_t)whole->m_rows + MOST - 1) / MOST);
     const uint64_t end = rose_share(n_panels * n_blocks, tid + 1, n);

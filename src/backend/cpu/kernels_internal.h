@@ -1,5 +1,6 @@
-/* backend/cpu/kernels_internal.h - the table's entries by name, and layout arithmetic shared by the
- * kernel files. An ISA file compiles to nothing where its flags are missing (non-x86). */
+/* backend/cpu/kernels_internal.h - declares the kernels of the table by name, and layout
+ * arithmetic that the kernel files share. A kernel file for an instruction set compiles to
+ * nothing where the compiler flags are missing (non-x86). */
 #ifndef ROSE_BACKEND_CPU_KERNELS_INTERNAL_H
 #define ROSE_BACKEND_CPU_KERNELS_INTERNAL_H
 
@@ -57,7 +58,8 @@ void rose_exp_weights_avx512(const float *x, uint32_t n, float max, float inv_te
 void rose_exp_sums_avx512(const float *x, uint32_t n, float max, float inv_temp, float min_p,
                           float *w, double *sums);
 
-/* Level avx512-bf16, whose products are rule 11: the definitions and their vector versions. */
+/* Kernels of the level avx512-bf16, which multiplies by rule 11 of docs/NUMERICS.md: the
+ * definitions and their vector versions. */
 void rose_matmul_bf16_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_attention_pairs_ref(const rose_attention *a); /* bf16 */
@@ -69,15 +71,17 @@ void rose_attention_amx(const rose_attention *a);
 void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 
-/* Scratch of the AMX product, which needs most: sums of 6 tiles, bf16 tiles of the rows taken at a
- * time, and two int8 panels as bf16. (AVX2: sums of rows, and 256 k of an int8 panel as fp32.) */
+/* Scratch of the AMX GEMM, which needs most: sums of 6 tiles, bf16 tiles of the rows taken
+ * together, and two int8 panels as bf16. AVX2 uses it for sums of rows and for 256 k of an int8
+ * panel as fp32. */
 enum { ROSE_AMX_SUM_BYTES = 6144, ROSE_AMX_MIN_ROWS = 64, ROSE_AMX_MAX_ROWS = 512 };
 
-/* Threads divide its rows in units of two tiles. */
+/* Threads divide the rows of an AMX GEMM in units of two tiles. */
 enum { ROSE_AMX_ROW_UNIT = 32 };
 
-/* Tiles of 64 to 512 rows, at most 800 KB or 64 rows: they and the panels that pass by fit into 2
- * MiB of L2. Grows with k_pad, so that the deepest product's scratch serves all. */
+/* Bytes of bf16 tiles for the rows that an AMX GEMM takes together: 64 to 512 rows, at most 800
+ * KB or 64 rows. These tiles and the panels being read fit into 2 MiB of L2. The size grows with
+ * k_pad, so that scratch for the deepest GEMM serves all. */
 static inline size_t rose_amx_tile_bytes(uint32_t k_pad)
 {
     const size_t row = (size_t)k_pad * 2, most = row * ROSE_AMX_MAX_ROWS;

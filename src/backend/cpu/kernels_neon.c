@@ -1,5 +1,5 @@
-/* backend/cpu/kernels_neon.c - all kernels at the NEON level: the bodies of *_simd.h over
- * vec_neon.h. A row block of 3 holds 3 even and 3 odd chains of four registers in 24 of the 32. */
+/* backend/cpu/kernels_neon.c - all kernels for NEON: the code of *_simd.h over vec_neon.h. A
+ * block of 3 rows has 3 even and 3 odd chains of four registers each, in 24 of the 32 registers. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__aarch64__)

@@ -1,7 +1,8 @@
-/* backend/cpu/layout.c - where everything lies, and so how much memory a model takes. The same walk
- * is done twice: by plan() without memory, to add up, and by open() over the mapped regions.
+/* backend/cpu/layout.c - the layout of the backend's memory, and so how much memory a model takes.
+ * The same functions run twice: for plan() without memory, to add up sizes, and for open() over the
+ * mapped regions.
  *
- * Sizes cannot overflow 64 bits: plan() limits every dimension before it comes here (cpu_backend.c,
+ * Sizes cannot overflow 64 bits, because plan() limits every dimension first (cpu_backend.c,
  * check_arch). */
 #include "backend/cpu/cpu_internal.h"
 
@@ -83,7 +84,8 @@ static size_t thread_bytes(const rose_arch *a, const rose_memory_plan *p)
     size_t sampler = rose_sampler_scratch(a->vocab_size);
     if (attention > most) most = attention;
     if (sampler > most) most = sampler;
-    return round_up(most, 64) + 128; /* apart, for the prefetchers that fetch lines in pairs */
+    return round_up(most, 64) +
+           128; /* 128 bytes between threads: prefetchers fetch pairs of lines */
 }
 
 void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch *a,
@@ -102,7 +104,8 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     s->out_block = p->max_seqs < ROSE_CPU_OUT_BLOCK ? p->max_seqs : ROSE_CPU_OUT_BLOCK;
     s->x = take_floats(b, rows * s->ld_d);
     s->h = take_floats(b, rows * s->ld_d);
-    if (s->ld_ff == a->d_ff) { /* no padding to keep zero: qkv is dead when ff is written */
+    if (s->ld_ff ==
+        a->d_ff) { /* without padding to keep zero, ff may overwrite qkv, which is then unused */
         size_t wider = s->ld_ff > s->ld_qkv ? s->ld_ff : s->ld_qkv;
         s->qkv = take_floats(b, at_once * wider);
         s->ff = s->qkv;
@@ -113,7 +116,8 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     s->out_x = take_floats(b, s->out_block * s->ld_d);
     s->out_h = take_floats(b, s->out_block * s->ld_d);
     s->logits = take_floats(b, s->out_block * s->ld_vocab);
-    /* A sequence has at most one tile that starts within a page, and one for each page begun. */
+    /* A sequence has at most one tile that starts within a page, and one for each page it
+     * begins. */
     s->tiles =
         rose_bump_take(b, (2 * (size_t)p->max_seqs + rows / ROSE_ROW_TILE) * sizeof *s->tiles);
     s->pieces = rose_bump_take(b, (p->max_seqs + n_blocks) * sizeof *s->pieces);
@@ -127,8 +131,9 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     s->own_h = take_floats(b, p->n_threads * s->own_stride);
 }
 
-/* The blocks of one head in successive pages are one page stride apart. When that is a multiple of
- * a large power of two they fall into few sets of a cache; an odd number of 4 KiB spreads them. */
+/* Bytes of a KV page. The blocks of one head in successive pages are one page size apart. If
+ * that is a multiple of a large power of two, they compete for few sets of the cache. An odd
+ * number of 4 KiB spreads them. */
 uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16)
 {
     uint64_t bytes = (uint64_t)a->n_layers * a->n_heads * rose_kv_head_bytes(bf16, a->head_dim);

@@ -1,6 +1,7 @@
-/* backend/cpu/machine.c - backend/machine.h on the CPU backend's own pool: the ceiling of memory
- * bandwidth by reading, and what a barrier costs. Loads of 16 bytes into four sums: loads of 8 end
- * at 45 GB/s on two cores of an EPYC (Zen 4) whose memory gives up to 66. */
+/* backend/cpu/machine.c - backend/machine.h on the CPU backend's own thread pool. It measures
+ * the memory bandwidth of reading and the cost of a barrier. It loads 16 bytes at a time into
+ * four sums. With loads of 8 bytes, two cores of an EPYC (Zen 4) reach 45 GB/s of the 66 that
+ * its memory gives. */
 #include "backend/machine.h"
 
 #include <stdlib.h>
@@ -28,7 +29,7 @@ typedef struct reading {
     uint64_t sink[ROSE_POOL_MAX_THREADS]; /* keeps the loads alive; once a pass */
 } reading;
 
-/* The prefetch may reach past the end: ignored. */
+/* Reads n_streams parts at once. The prefetch may go past the end, which the CPU ignores. */
 static inline uint64_t read_lines(const uint8_t *at, uint64_t bytes, uint32_t n_streams,
                                   uint32_t ahead)
 {

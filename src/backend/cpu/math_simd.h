@@ -1,12 +1,13 @@
-/* backend/cpu/math_simd.h - exp and the activations of numerics.h over 16 lanes: the same
- * operations in the same order, so the same bits. Include after vec_<isa>.h. */
+/* backend/cpu/math_simd.h - exp and the activation functions of numerics.h over 16 lanes. They
+ * do the same operations in the same order, so they give the same bits. Include after
+ * vec_<isa>.h. */
 #ifndef ROSE_BACKEND_CPU_MATH_SIMD_H
 #define ROSE_BACKEND_CPU_MATH_SIMD_H
 
 #include "backend/cpu/numerics.h"
 
-/* p 2^n for n in -126 .. 128, t = n + ROSE_EXP_MAGIC. Two exact factors, or one instruction: an
- * overflow and an underflow (to zero) are the same. */
+/* Returns p 2^n for n in -126 .. 128, where t = n + ROSE_EXP_MAGIC. Two exact factors and one
+ * scaling instruction give the same overflow, and the same underflow to zero. */
 ROSE_INLINE vec16 v_times_power(vec16 p, vec16 t)
 {
     const vec16 magic = v_set1(ROSE_EXP_MAGIC);
@@ -20,7 +21,7 @@ ROSE_INLINE vec16 v_times_power(vec16 p, vec16 t)
 #endif
 }
 
-/* exp of x in ROSE_EXP_LOW .. ROSE_EXP_HIGH, or NaN. */
+/* Returns exp(x) for x in ROSE_EXP_LOW .. ROSE_EXP_HIGH, and NaN for NaN. */
 ROSE_INLINE vec16 v_exp_in_range(vec16 x)
 {
     vec16 t = v_fma(x, v_set1(ROSE_EXP_LOG2E), v_set1(ROSE_EXP_MAGIC));
@@ -42,7 +43,8 @@ ROSE_INLINE vec16 v_exp(vec16 x)
     return v_if_less(x, v_set1(ROSE_EXP_LOW), v_zero(), e);
 }
 
-/* 1 + exp(x): what lies under ROSE_EXP_LOW adds as little as exp(ROSE_EXP_LOW) does, nothing. */
+/* Returns 1 + exp(x). Below ROSE_EXP_LOW, exp(x) is too small to change the 1, so x is clamped
+ * there. */
 ROSE_INLINE vec16 v_one_plus_exp(vec16 x)
 {
     vec16 c = v_max(v_set1(ROSE_EXP_LOW), v_min(v_set1(ROSE_EXP_HIGH), x));

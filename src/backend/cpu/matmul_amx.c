@@ -1,21 +1,26 @@
-/* backend/cpu/matmul_amx.c - bf16 matrix product on AMX tiles. TDPBF16PS over 32 k is rule 1 of
- * docs/NUMERICS.md in hardware: two chains from zero, then acc + (even + odd), denormals as zero.
+/* backend/cpu/matmul_amx.c - bf16 GEMM on AMX tiles. TDPBF16PS over 32 k is rule 1 of
+ * docs/NUMERICS.md in hardware: two chains from zero, then acc + (even + odd), with denormals as
+ * zero.
  *
- * Rows are taken so many at a time that their tiles stay in L2: converted once (exact: they are
- * bf16 already), then every panel passes by, 2 row tiles x 2 panels at a time, a block, so that a
- * loaded tile serves two products. A B tile is the panel itself: 16 rows of 64 bytes. Up to 16 rows
- * the tiles have just that many, and a block of bf16 weights is 1 row tile x FEW_PANELS panels;
- * above, short ones are filled with zero rows that are not stored. One row is multiplied by AVX-512
- * (the bits are the same), ROW_PANELS or ROW_I8_PANELS panels at a time.
+ * Rows are taken in groups whose tiles stay in L2. They are converted to tiles once, which is exact
+ * because their values are bf16 already. Then every panel is multiplied in blocks of 2 row tiles x
+ * 2 panels, so that each loaded tile serves two tile products. A B tile is the panel itself: 16
+ * rows of 64 bytes.
  *
- * Three things go on beside the tile products, a little at each step of 32 k: the epilogue of the
- * block before, from sums in memory; the fetching of the outputs that this block's epilogue will
- * touch; and the fetching of the weights, 4 KB ahead, into L1. (To bring the next pair of panels to
- * L2 instead, spread over all blocks of a pair, takes 10 % longer: 512 rows, two cores of a Xeon
- * with AMX, 2026-11-21; docs/PERFORMANCE.md.)
+ * Up to 16 rows, a tile has only as many rows as are needed. A block of bf16 weights is then 1 row
+ * tile x FEW_PANELS panels. Above 16 rows, short tiles are filled with zero rows that are not
+ * stored. A single row is multiplied by AVX-512 with the same bits, ROW_PANELS or ROW_I8_PANELS
+ * panels at a time.
  *
- * int8 panels are widened to bf16 in scratch, two at a time. Bound: weight bytes up to about 32
- * rows, then L2 to L1 (4 KB a step) and TDPBF16PS (16 cycles, 4 a step). */
+ * Each step of 32 k also does a little of three other things. It runs the epilogue of the previous
+ * block, whose sums are in memory. It prefetches the outputs that the epilogue of this block will
+ * write. It prefetches weights into L1, 4 KB ahead. Bringing the next pair of panels into L2
+ * instead took 10 % longer (512 rows, two cores of a Xeon with AMX, 2026-11-21;
+ * docs/PERFORMANCE.md).
+ *
+ * int8 panels are widened to bf16 in scratch, two at a time. Up to about 32 rows the limit is
+ * reading weights. With more rows it is L2 to L1 traffic (4 KB a step) and TDPBF16PS (16 cycles,
+ * 4 a step). */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AMX_TILE__) || defined(__AMXTILE__) /* gcc; clang 14 */
@@ -29,16 +34,17 @@ enum {
     BLOCK_ROWS = ROSE_AMX_ROW_UNIT,
     SUM_FLOATS = TILE_ROWS * ROSE_PANEL, /* of a tile */
     NEAR_BYTES = 4096,                   /* how far ahead of its loads a panel is prefetched */
-    FEW_I8_ROWS = 4, /* int8: up to so many rows AVX-512 beats widening to tiles */
-    /* Panels at a time of one row, and how far ahead of their loads all of them together are
-     * prefetched. Two cores of a Xeon with AMX, 2026-11-21, time over the best loop that only
-     * reads, bf16: 1 panel 1.17 to 1.29, 2 1.10 to 1.17, 4 1.03 to 1.10, 8 0.91 to 1.03, tiles
-     * 1.02 to 1.14; int8, bound by its widening: 1 1.5, 2 1.46, 4 1.28, 8 1.3 to 1.55. */
+    FEW_I8_ROWS = 4, /* int8: up to this many rows, AVX-512 is faster than widening to tiles */
+    /* Panels that one row multiplies at a time, and how far ahead all of them together are
+     * prefetched. Measured on two cores of a Xeon with AMX, 2026-11-21. Times are relative to the
+     * best loop that only reads.
+     * bf16: 1 panel 1.17 to 1.29, 2 1.10 to 1.17, 4 1.03 to 1.10, 8 0.91 to 1.03, tiles 1.02
+     * to 1.14. int8, limited by widening: 1 panel 1.5, 2 1.46, 4 1.28, 8 1.3 to 1.55. */
     ROW_PANELS = 8,
     ROW_I8_PANELS = 4,
     ROW_AHEAD_BYTES = 8192,
-    /* Of one row tile, with the prefetch of each. Steps of 8 and 16 sequences there: 0.85 of
-     * the time with 2 panels. */
+    /* Panels that one row tile multiplies at a time, and how far ahead each is prefetched. On
+     * the same machine, steps of 8 and 16 sequences take 0.85 of the time with 2 panels. */
     FEW_PANELS = 6,
     FEW_NEAR_BYTES = 1024
 };
@@ -48,9 +54,9 @@ _Static_assert(sizeof(float) * FEW_PANELS * SUM_FLOATS == ROSE_AMX_SUM_BYTES, "s
 
 /* ---- one row ---- */
 
-/* Outputs of n_panels (a constant) panels from p: so many places in memory are read in turn, each a
- * page that the prefetcher of L2 follows by itself. It keeps more lines under way than L1 may ask
- * for. */
+/* Computes one row times n_panels (a constant) panels from panel p on. The loop reads n_panels
+ * places in memory in turn. The L2 prefetcher follows each place by itself, and keeps more lines
+ * in flight than L1 may request. */
 ROSE_INLINE void row_panels(const rose_matmul *a, rose_weight_type type, uint32_t p,
                             uint32_t n_panels)
 {
@@ -93,7 +99,7 @@ ROSE_INLINE void row_panels(const rose_matmul *a, rose_weight_type type, uint32_
         finish_outputs(a, acc[i], 0, (p + i) * ROSE_PANEL);
 }
 
-/* At most `most` (a constant) panels at a time. */
+/* Multiplies one row with panels p .. p1-1, at most `most` (a constant) panels at a time. */
 ROSE_INLINE void matmul_row(const rose_matmul *a, rose_weight_type type, uint32_t p, uint32_t p1,
                             uint32_t most)
 {
@@ -109,7 +115,7 @@ ROSE_INLINE void matmul_row(const rose_matmul *a, rose_weight_type type, uint32_
 
 /* ---- rows in tiles ---- */
 
-/* A product of as many rows as rose_amx_tile_bytes holds, on one thread. */
+/* A GEMM on one thread, of as many rows as rose_amx_tile_bytes holds. */
 typedef struct tile_matmul {
     const rose_matmul *a;
     float *sums;      /* [row tile][2 panels][16][16] of a block, or [panel] of one row tile */
@@ -121,13 +127,13 @@ typedef struct tile_matmul {
     uint32_t p1;        /* panels end here */
 } tile_matmul;
 
-/* 2 row tiles times 1 or 2 panels, or 1 times up to FEW_PANELS. */
+/* A block: 2 row tiles times 1 or 2 panels, or 1 row tile times up to FEW_PANELS. */
 typedef struct block {
     uint32_t m, n_rows, p, n_panels;
     uint32_t n_done; /* rows whose outputs are written */
 } block;
 
-/* Rows m .. m + n_rows of x to tiles; up to a whole tile, zeros. */
+/* Converts rows m .. m + n_rows of x to tiles, and fills the last tile with zero rows. */
 static void convert_rows(const rose_matmul *a, uint32_t m, uint32_t n_rows, uint8_t *tiles)
 {
     size_t stride = (size_t)(a->k_pad / ROSE_K_GROUP) * TILE_BYTES;
@@ -142,8 +148,8 @@ static void convert_rows(const rose_matmul *a, uint32_t m, uint32_t n_rows, uint
 
 /* ---- beside the tile products ---- */
 
-/* Outputs of rows up to `until` of the block whose sums are stored. Not inlined: one copy of the
- * activations is enough. */
+/* Writes the outputs, up to row `until`, of the block whose sums are stored. It is not inlined,
+ * because one copy of the activation functions is enough. */
 static __attribute__((noinline)) void finish_rows(const tile_matmul *t, block *b, uint32_t until)
 {
     const rose_matmul *a = t->a;
@@ -162,7 +168,8 @@ static __attribute__((noinline)) void finish_rows(const tile_matmul *t, block *b
     b->n_done = until;
 }
 
-/* Lines of y of rows r .. until, to be written. (__builtin_prefetch would need -mprfchw.) */
+/* Prefetches, for writing, the lines of y of rows r .. until. (__builtin_prefetch would need
+ * -mprfchw.) */
 ROSE_INLINE void prefetch_outputs(const rose_matmul *a, const block *b, uint32_t r, uint32_t until)
 {
     for (; r < until; r++) {
@@ -182,7 +189,8 @@ ROSE_INLINE void prefetch_tile(const uint8_t *w, intptr_t ahead)
 
 /* ---- a block ---- */
 
-/* One group of 32 k of two row tiles. n_panels, 1 or 2, and near are constants. */
+/* Multiplies one group of 32 k for two row tiles. n_panels (1 or 2) and near are compile-time
+ * constants. */
 ROSE_INLINE void group_product(const uint8_t *x, const uint8_t *w, size_t stride, uint32_t n_panels,
                                bool near, intptr_t ahead)
 {
@@ -200,7 +208,8 @@ ROSE_INLINE void group_product(const uint8_t *x, const uint8_t *w, size_t stride
     if (n_panels > 1) _tile_dpbf16ps(3, 5, 7);
 }
 
-/* One group of 32 k of one row tile. The tiles' numbers are part of their instructions. */
+/* Multiplies one group of 32 k for one row tile. Tile numbers are part of the instructions, so
+ * this is a macro. */
 #define FEW_STEP(i)                                                                                \
     if (n_panels > (i)) {                                                                          \
         _tile_loadd(7, w + (i)*stride, 64);                                                        \
@@ -220,7 +229,8 @@ ROSE_INLINE void few_product(const uint8_t *x, const uint8_t *w, size_t stride, 
     FEW_STEP(5)
 }
 
-/* Is sum i one of a block's? Two row tiles: [row tile][2 panels]; one: [panel]. */
+/* Tells whether sum i belongs to the block. Two row tiles: [row tile][2 panels]; one row tile:
+ * [panel]. */
 ROSE_INLINE bool has_sum(uint32_t i, bool two_rows, uint32_t n_panels)
 {
     return two_rows ? i < 4 && i % 2 < n_panels : i < n_panels;
@@ -232,8 +242,9 @@ ROSE_INLINE bool has_sum(uint32_t i, bool two_rows, uint32_t n_panels)
     if (has_sum(i, two_rows, n_panels)) _tile_stored(i, t->sums + (i)*SUM_FLOATS, 64);
 #define EACH_SUM(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
 
-/* The sums of block b, from row tiles x and panels w, while block `before` (or NULL), whose sums
- * are stored, is finished. two_rows, n_panels and near (the weights are fetched) are constants. */
+/* Computes the sums of block b from row tiles x and panels w. At the same time it finishes block
+ * `before` (or NULL), whose sums are stored. two_rows, n_panels and near (prefetch the weights)
+ * are compile-time constants. */
 ROSE_INLINE void tile_product(const tile_matmul *t, block *b, block *before, const uint8_t *x,
                               const uint8_t *w, bool two_rows, uint32_t n_panels, bool near)
 {
@@ -241,7 +252,8 @@ ROSE_INLINE void tile_product(const tile_matmul *t, block *b, block *before, con
     const uint32_t turn = t->n_groups - (uint32_t)(ahead / TILE_BYTES); /* 2^32 - n: never */
     uint32_t due = 0, share = 0, n_fetched = 0; /* rows of outputs in step with the groups */
 
-    MEMORY_BARRIER(); /* rows and widened panels are stored: the loads below do not say so */
+    MEMORY_BARRIER(); /* rows and widened panels were stored; the tile loads do not say that they
+                         read them */
     EACH_SUM(ZERO_SUM)
     for (uint32_t g = 0; g < t->n_groups; g++, x += TILE_BYTES, w += TILE_BYTES) {
         if (near && g == turn) ahead += (intptr_t)((n_panels - 1) * t->stride); /* the next ones */
@@ -262,7 +274,8 @@ ROSE_INLINE void tile_product(const tile_matmul *t, block *b, block *before, con
     MEMORY_BARRIER();
 }
 
-/* tile_product with its constants. near: not for int8, whose weights were just widened. */
+/* Calls tile_product with constants. near is false for int8, whose weights were just widened and
+ * are in the cache. */
 ROSE_INLINE void block_product(const tile_matmul *t, block *b, block *before, const uint8_t *x,
                                const uint8_t *w, bool near)
 {
@@ -281,7 +294,7 @@ ROSE_INLINE void block_product(const tile_matmul *t, block *b, block *before, co
 
 /* ---- all blocks ---- */
 
-/* An int8 panel as a bf16 one: integers up to 127 are exact. */
+/* Widens an int8 panel to bf16; integers up to 127 are exact. */
 static void widen_panel(const rose_matmul *a, uint32_t p, uint8_t *out)
 {
     const __m512i top = _mm512_set1_epi32((int)0xffff0000);
@@ -294,7 +307,7 @@ static void widen_panel(const rose_matmul *a, uint32_t p, uint8_t *out)
     }
 }
 
-/* The weights of panels p and p + 1 as bf16. */
+/* Returns the weights of panels p and p + 1 as bf16. */
 static const uint8_t *take_panels(const tile_matmul *t, bool i8, uint32_t p)
 {
     if (!i8) return (const uint8_t *)t->a->w + p * t->stride;

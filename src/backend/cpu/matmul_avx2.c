@@ -1,11 +1,11 @@
-/* backend/cpu/matmul_avx2.c - matrix product, AVX2: a row block of 3 holds 3 even and 3 odd chains
- * of two halves in 12 of the 16 registers; the sums go through the stack once per 32 k. See
- * matmul_simd.h.
+/* backend/cpu/matmul_avx2.c - GEMM with AVX2; the code is in matmul_simd.h. A block of 3 rows has 3
+ * even and 3 odd chains of two registers each, in 12 of the 16 registers. The sums go through the
+ * stack once per 32 k.
  *
- * Integers take two instructions a vector to become fp32, for every three rows. From 17 rows on 256
- * k of a panel are widened once for up to 66 rows, into 16 KB that stay in L1 while the rows pass
- * by; each row's sums wait in scratch for the next 256 k. bf16, which takes one instruction, gains
- * nothing by that (0.95 to 1.03 of the speed on Zen 3). */
+ * int8 values take two instructions a vector to become fp32, for every three rows. From 17 rows
+ * on, 256 k of a panel are therefore widened once for up to 66 rows. The widened 16 KB stay in
+ * L1 while the rows are multiplied. The sums of each row wait in scratch for the next 256 k.
+ * bf16 needs one instruction and gains nothing from this (0.95 to 1.03 of the speed on Zen 3). */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX2__)
@@ -18,11 +18,12 @@
 
 enum {
     TILE_ROWS = 3,
-    FEW_ROWS = 16,  /* up to so many nothing is kept */
-    WIDE_ROWS = 66, /* that share what was widened, at most; rose_cpu_matmul_share gives 64 */
+    FEW_ROWS = 16,  /* up to this many rows, no widened weights are kept */
+    WIDE_ROWS = 66, /* most rows that share widened weights; rose_cpu_matmul_share gives 64 */
     WIDE_K = 256
 };
-/* What is widened takes no more than k_pad rows of it, which the scratch of AMX's tiles has. */
+/* The widened weights and the sums fit into scratch: they take at most the memory of k_pad rows,
+ * which scratch has for the AMX tiles. */
 _Static_assert(sizeof(float) * WIDE_ROWS * ROSE_PANEL <= ROSE_AMX_SUM_BYTES, "sums of the rows");
 _Static_assert(sizeof(float) * ROSE_PANEL <= 2 * ROSE_AMX_MIN_ROWS, "a widened k");
 
@@ -80,7 +81,8 @@ ROSE_INLINE void add_rows(float *sums, const float *w, const float *x, size_t ld
         v_store(sums + r * ROSE_PANEL, acc[r]);
 }
 
-/* Functions of their own: in one body the compiler has too few registers for the inner loops. */
+/* These are separate functions: in one function the compiler has too few registers for the inner
+ * loops. */
 static __attribute__((noinline)) void add_three(float *sums, const float *w, const float *x,
                                                 size_t ldx, uint32_t n_k)
 {
@@ -93,8 +95,9 @@ static __attribute__((noinline)) void add_two(float *sums, const float *w, const
     add_rows(sums, w, x, ldx, n_k, 2);
 }
 
-/* Rows m to m + n_rows - 1, at least two, by one panel. Time of matmul_few over it: 8 rows 0.8 to
- * 0.9, 20 rows 1.06, 64 rows 1.15 (Zen 3, one thread, weights in cache). */
+/* Multiplies rows m to m + n_rows - 1 (at least two) with one panel. The time of matmul_few
+ * divided by its time is 0.8 to 0.9 for 8 rows, 1.06 for 20 and 1.15 for 64. (Zen 3, one thread,
+ * weights in cache.) */
 static void matmul_wide(const rose_matmul *a, const uint8_t *panel, uint32_t m, uint32_t n_rows,
                         uint32_t n0)
 {
@@ -106,7 +109,7 @@ static void matmul_wide(const rose_matmul *a, const uint8_t *panel, uint32_t m, 
         const float *x = a->x + m * a->ldx + k;
         uint32_t r = 0;
         widen(wide, panel + (size_t)k * ROSE_PANEL, n_k);
-        /* no row alone: its chains are too few for the multipliers */
+        /* never one row alone: its few chains leave the multipliers idle */
         for (; n_rows - r == 3 || n_rows - r > 4; r += 3)
             add_three(sums + r * ROSE_PANEL, wide, x + r * a->ldx, a->ldx, n_k);
         for (; r < n_rows; r += 2)

@@ -1,5 +1,5 @@
-/* backend/cpu/matmul_avx512.c - matrix product, AVX-512: a row block of 8 holds 8 even and 8 odd
- * chains and 8 sums in 24 of the 32 registers. See matmul_simd.h. */
+/* backend/cpu/matmul_avx512.c - GEMM with AVX-512; the code is in matmul_simd.h. A block of 8
+ * rows has 8 even chains, 8 odd chains and 8 sums, in 24 of the 32 registers. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX512F__)

@@ -1,16 +1,21 @@
-/* backend/cpu/matmul_avx512bf16.c - bf16 matrix product by VDPBF16PS, rule 11 of docs/NUMERICS.md:
- * the level avx512-bf16. One instruction adds the products of a pair of k to 16 sums, the odd one
- * first, each by a fused multiply-add: a chain an output, whatever the number of rows.
+/* backend/cpu/matmul_avx512bf16.c - bf16 GEMM by VDPBF16PS, for the level avx512-bf16 (rule 11 of
+ * docs/NUMERICS.md). One instruction adds the two products of a pair of k to 16 sums, the odd one
+ * first, each by a fused multiply-add. So each output has one running sum, whatever the number of
+ * rows.
  *
- * Rows are taken 64 at a time: converted once to bf16 (exact: they are bf16 already) and
- * transposed, so that the pairs of a tile's rows lie side by side, [k/2][rows]. Then the panels are
- * walked, two beside each other: a tile of up to 14 rows keeps its 28 sums in registers from the
- * first k to the last and leaves 4 for two panels of weights and a broadcast pair. Rows are spread
- * evenly over their tiles; with few rows four panels are taken at a time, or the chains would wait
- * for themselves (6 cycles). Weights come from memory for the first tile, from L2 for the others.
+ * Rows are taken 64 at a time and converted once to bf16, which is exact because they are bf16
+ * already. They are transposed to [k/2][rows], so that the pairs of the rows of a tile are
+ * adjacent. Then the panels are read two at a time. A tile of up to 14 rows keeps its 28 sums in
+ * registers from the first k to the last. That leaves 4 registers, for two panels of weights and a
+ * broadcast pair.
  *
- * int8 panels are widened to bf16 in scratch, two at a time, for up to 64 rows. Bound: weight bytes
- * up to about 8 rows, then VDPBF16PS (one a cycle on Zen 4: twice what FMA does). */
+ * Rows are spread evenly over tiles. With few rows, four panels are taken at a time; otherwise each
+ * sum would wait for its own last addition (6 cycles). The first tile reads the weights from
+ * memory, the others from L2.
+ *
+ * int8 panels are widened to bf16 in scratch, two at a time, for up to 64 rows. The limit up to
+ * about 8 rows is reading weights; above, it is VDPBF16PS (one a cycle on Zen 4, twice the rate
+ * of FMA). */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX512BF16__)
@@ -23,13 +28,14 @@
 enum {
     TILE_ROWS = 14,
     BLOCK_ROWS = 64,
-    WIDE_ROWS = 6, /* up to so many rows a tile takes WIDE panels */
+    WIDE_ROWS = 6, /* up to this many rows, a tile takes WIDE panels */
     WIDE = 4,
     AHEAD_K = ROSE_PREFETCH_BYTES / (2 * ROSE_PANEL), /* k that the prefetch is ahead */
     PAIR_BYTES = 2 * ROSE_PANEL * 2                   /* of a panel: 16 outputs of a pair of k */
 };
 
-/* n_rows from m, their pairs at x, times n_panels from p, at w. The counts are constants. */
+/* Multiplies n_rows rows from m on, whose pairs are at x, with n_panels panels from p on, at w.
+ * The counts are compile-time constants. */
 ROSE_INLINE void tile_product(const rose_matmul *a, const uint32_t *x, const uint8_t *w, uint32_t m,
                               uint32_t p, uint32_t n_rows, uint32_t n_panels)
 {
@@ -122,7 +128,7 @@ static void tile_one(const rose_matmul *a, const uint32_t *x, const uint8_t *w, 
     tile_rows(a, x, w, m, p, n_rows, 1);
 }
 
-/* An int8 panel as a bf16 one: integers up to 127 are exact. */
+/* Widens an int8 panel to bf16; integers up to 127 are exact. */
 static void expand_panel(const rose_matmul *a, uint32_t p, uint8_t *out)
 {
     const uint8_t *w = (const uint8_t *)a->w + (size_t)p * a->k_pad * ROSE_PANEL;
@@ -133,7 +139,7 @@ static void expand_panel(const rose_matmul *a, uint32_t p, uint8_t *out)
     }
 }
 
-/* Rows m .. m + rows, at most BLOCK_ROWS, with panels p0 .. p1-1. */
+/* Multiplies rows m .. m + rows, at most BLOCK_ROWS, with panels p0 .. p1-1. */
 ROSE_INLINE void block_product(const rose_matmul *a, bool i8, uint32_t m, uint32_t rows,
                                uint32_t p0, uint32_t p1)
 {

@@ -1,8 +1,9 @@
-/* backend/cpu/matmul_ref.c - the matrix product of docs/NUMERICS.md, rule 1, as plain C: the
- * definition that the other levels repeat bit for bit.
+/* backend/cpu/matmul_ref.c - the GEMM of docs/NUMERICS.md, rule 1, in plain C. It is the definition
+ * that the other levels repeat bit for bit.
  *
- * For every aligned group of 32 k: e and o from +0, the 16 even and the 16 odd k ascending, each
- * one fma; then acc = acc + (e + o). Sixteen outputs (a panel) side by side; lanes never mix. */
+ * For every aligned group of 32 k, sums e and o start from +0. e adds the 16 even k in ascending
+ * order, o the 16 odd k, each by one fma. Then acc = acc + (e + o). Sixteen outputs (a panel)
+ * are computed together, and lanes never mix. */
 #include "backend/cpu/kernels_internal.h"
 #include "backend/cpu/numerics.h"
 
@@ -35,7 +36,7 @@ static void product_row(const void *panel, rose_weight_type type, uint32_t k_pad
     }
 }
 
-/* The same by rule 11: one chain, of each pair of k the odd one first. */
+/* The same sum by rule 11: one running sum, to which each pair of k adds the odd one first. */
 static void product_row_pairs(const void *panel, rose_weight_type type, uint32_t k_pad,
                               const float *x, float *acc)
 {

@@ -1,11 +1,13 @@
-/* backend/cpu/matmul_simd.h - the matrix product over vec16: one body for AVX2 and AVX-512, which
- * the AMX file also uses for its epilogue. Include after vec_<isa>.h.
+/* backend/cpu/matmul_simd.h - the GEMM over vec16, one source for all vector levels. The AMX file
+ * also uses its epilogue. Include after vec_<isa>.h.
  *
- * One weight vector (16 outputs of one k, or of a pair of k in bf16: even = shift left 16, odd =
- * mask; int8: widened) is loaded and converted once for a block of rows; each row adds two FMAs per
- * pair with the activation broadcast from memory. Per block e, o and acc of every row stay in
- * registers. A panel is walked once per row block: from memory for the first, from L1 or L2 for the
- * others. Bound: one row, memory bandwidth; from about four rows, FMA throughput. */
+ * One weight vector holds 16 outputs of one k or, in bf16, of a pair of k. (Even k: shift left by
+ * 16; odd k: mask. int8: widened.) It is loaded and converted once for a block of rows. Each row
+ * adds two FMAs per pair, with the activation broadcast from memory. The sums e, o and acc of every
+ * row of the block stay in registers. Each row block reads the panel once: the first from memory,
+ * the others from L1 or L2.
+ *
+ * The limit for one row is memory bandwidth; from about four rows on it is FMA throughput. */
 #ifndef ROSE_BACKEND_CPU_MATMUL_SIMD_H
 #define ROSE_BACKEND_CPU_MATMUL_SIMD_H
 
@@ -13,10 +15,13 @@
 #include "backend/cpu/math_simd.h"
 
 enum {
-    /* How far ahead of the loads a panel is prefetched. Up to NEAR_ROWS rows into L1, above into
-     * L2: 24 kB of rows live in L1. On Zen 4 (2026-11-21), 260 MB, into L1 over into L2: one thread
-     * 1 row 1.40, 4 rows 0.73, 8 rows 0.91; two threads 1 row 1.06 to 1.42, 2 rows 1.02 to 1.14, 4
-     * rows 0.67, as fast as memory is shared that minute. 4 KB into L2 is slower than 8. */
+    /* How far ahead of its loads a panel is prefetched. Up to NEAR_ROWS rows it goes into L1, above
+     * that into L2, because 24 kB of rows occupy L1.
+     *
+     * Speed into L1 divided by speed into L2, on Zen 4 (2026-11-21) with 260 MB of weights. One
+     * thread: 1 row 1.40, 4 rows 0.73, 8 rows 0.91. Two threads: 1 row 1.06 to 1.42, 2 rows 1.02
+     * to 1.14, 4 rows 0.67. The figures for two threads vary with the load on memory at that
+     * minute. Prefetching 4 KB ahead into L2 is slower than 8 KB. */
     ROSE_PREFETCH_BYTES = 8192,
     ROSE_NEAR_ROWS = 2,
     ROSE_MAX_ROW_BLOCK = 8
@@ -24,7 +29,8 @@ enum {
 
 ROSE_INLINE void prefetch_at(const uint8_t *w, intptr_t ahead)
 {
-    /* Integer arithmetic: the address may lie outside of the object, which a prefetch ignores. */
+    /* Integer arithmetic, because the address may lie outside the object. A prefetch of such an
+     * address is ignored. */
     __builtin_prefetch((const void *)((intptr_t)w + ahead), 0, 2); /* into L2 */
 }
 
@@ -36,7 +42,7 @@ ROSE_INLINE void prefetch_weights(const uint8_t *w, intptr_t ahead, bool near)
         prefetch_at(w, ahead);
 }
 
-/* Sixteen outputs of one k, as fp32. odd: of the second k of the pair at w. */
+/* Loads sixteen outputs of one k as fp32. odd: take the second k of the pair at w. */
 ROSE_INLINE vec16 v_weights(const uint8_t *w, rose_weight_type type, bool odd)
 {
     if (type == ROSE_W_F32) return v_load((const float *)(const void *)(w + (odd ? 64 : 0)));
@@ -44,14 +50,14 @@ ROSE_INLINE vec16 v_weights(const uint8_t *w, rose_weight_type type, bool odd)
     return odd ? v_pairs_odd(v_load_pairs(w)) : v_pairs_even(v_load_pairs(w));
 }
 
-/* e and o of n_rows rows over n_k consecutive k (even), weights at w; the line `ahead` bytes behind
- * each one is prefetched, into L1 if near (a constant). */
+/* Adds n_k (even) consecutive k, whose weights are at w, to the sums e and o of n_rows rows. The
+ * cache line `ahead` bytes after each weight vector is prefetched, into L1 if near (a constant). */
 ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, rose_weight_type type, uint32_t n_k,
                           const float *x, size_t ldx, uint32_t n_rows, intptr_t ahead, bool near)
 {
     size_t step = 2 * ROSE_PANEL * rose_weight_size(type); /* bytes of a pair of k */
     for (uint32_t k = 0; k < n_k; k += 2, w += step) {
-        /* Even before odd: AVX2 has no register for both beside three rows of chains. */
+        /* Even before odd: AVX2 has no register to hold both next to three rows of chains. */
         vec16 w_even = v_weights(w, type, false);
         prefetch_weights(w, ahead, near);
         ROSE_UNROLL
@@ -92,7 +98,7 @@ ROSE_INLINE vec16 v_epilogue(const rose_matmul *a, vec16 v, uint32_t m, uint32_t
     return a->round_bf16 ? v_round_bf16(v) : v;
 }
 
-/* Not inlined: sixteen outputs of one row, once per whole reduction. */
+/* Not inlined: it runs only once per sixteen outputs of one row. */
 static void finish_outputs(const rose_matmul *a, vec16 acc, uint32_t m, uint32_t n0)
 {
     uint32_t n = a->n - n0 < ROSE_PANEL ? a->n - n0 : ROSE_PANEL;
@@ -126,7 +132,8 @@ ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, rose_w
         finish_outputs(a, acc[r], m + r, n0);
 }
 
-/* One panel, all rows, in blocks of at most max_block (a constant: what the registers hold). */
+/* Multiplies all rows with one panel, in blocks of at most max_block rows (a constant: what the
+ * registers hold). */
 ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, rose_weight_type type,
                               uint32_t n0, uint32_t max_block)
 {

@@ -1,4 +1,4 @@
-/* backend/cpu/norm_avx2.c - LayerNorm. See norm_simd.h. */
+/* backend/cpu/norm_avx2.c - LayerNorm with AVX2. The code is in norm_simd.h. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX2__)

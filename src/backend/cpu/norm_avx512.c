@@ -1,4 +1,4 @@
-/* backend/cpu/norm_avx512.c - LayerNorm. See norm_simd.h. */
+/* backend/cpu/norm_avx512.c - LayerNorm with AVX-512. The code is in norm_simd.h. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX512F__)

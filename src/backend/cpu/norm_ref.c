@@ -1,4 +1,5 @@
-/* backend/cpu/norm_ref.c - LayerNorm (docs/NUMERICS.md, rule 3) as plain C: the definition. */
+/* backend/cpu/norm_ref.c - LayerNorm in plain C. It is the definition (docs/NUMERICS.md, rule
+ * 3). */
 #include "backend/cpu/kernels_internal.h"
 #include "backend/cpu/numerics.h"
 

@@ -1,6 +1,6 @@
-/* backend/cpu/norm_simd.h - LayerNorm over vec16 (docs/NUMERICS.md, rule 3): three passes over one
- * row, which fits L1. A short last vector leaves the lanes past the end as they are. Include after
- * vec_<isa>.h. */
+/* backend/cpu/norm_simd.h - LayerNorm over vec16 (docs/NUMERICS.md, rule 3): three passes over
+ * one row, which fits into L1. If the last vector is short, the lanes past the end of the row
+ * keep their sums. Include after vec_<isa>.h. */
 #ifndef ROSE_BACKEND_CPU_NORM_SIMD_H
 #define ROSE_BACKEND_CPU_NORM_SIMD_H
 

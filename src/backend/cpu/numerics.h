@@ -1,6 +1,7 @@
-/* backend/cpu/numerics.h - the scalar operations of docs/NUMERICS.md that every kernel repeats bit
- * for bit: bf16 rounding, exp, the activations, the 16-lane tree. The vector versions in
- * vec_<isa>.h are the same sequences of operations; a change here is a change there. Pure. */
+/* backend/cpu/numerics.h - the scalar operations of docs/NUMERICS.md that every kernel repeats
+ * bit for bit: bf16 rounding, exp, the activation functions, the 16-lane tree. The vector
+ * versions in vec_<isa>.h are the same sequences of operations, so a change here needs the same
+ * change there. Pure functions. */
 #ifndef ROSE_BACKEND_CPU_NUMERICS_H
 #define ROSE_BACKEND_CPU_NUMERICS_H
 
@@ -11,9 +12,9 @@
 
 #include "backend/cpu/kernels.h"
 
-/* Coefficients, shared with the vector versions. exp: x = n ln 2 + r, |r| <= ln 2 / 2, e^r = 1 + r
- * + r^2 P(r), P from Cephes expf. Below EXP_LOW the result is +0 (the true value there is under
- * 1.2e-38, where FTZ would begin), at EXP_HIGH it has overflowed to +inf. */
+/* Coefficients, shared with the vector versions. exp: x = n ln 2 + r with |r| <= ln 2 / 2, and
+ * e^r = 1 + r + r^2 P(r) with P from Cephes expf. Below EXP_LOW the result is +0; the true value
+ * there is under 1.2e-38, where FTZ would begin. At EXP_HIGH it has overflowed to +inf. */
 #define ROSE_EXP_LOW    (-87.33f)
 #define ROSE_EXP_HIGH   89.0f
 #define ROSE_EXP_LOG2E  1.44269504088896341f
@@ -30,10 +31,10 @@
 #define ROSE_GELU_C0 (-1.5957691216057308f) /* -2 sqrt(2/pi) */
 #define ROSE_GELU_C1 (-0.0713548162726009f) /* 0.044715 times that */
 
-/* erfc(z) = exp(-z^2) t Q(t), t = 1 / (1 + ERF_T z), z >= 0 (Abramowitz and Stegun 7.1.26); here in
- * terms of |x| = z sqrt 2. */
+/* erfc(z) = exp(-z^2) t Q(t), t = 1 / (1 + ERF_T z), z >= 0 (Abramowitz and Stegun 7.1.26). Here
+ * it is written in terms of |x| = z sqrt 2. */
 #define ROSE_ERF_T  0.2316418882f /* 0.3275911 / sqrt 2 */
-#define ROSE_ERF_Q0 0.127414796f  /* each half of the published value: gelu needs erfc / 2 */
+#define ROSE_ERF_Q0 0.127414796f  /* half of each published value, because gelu needs erfc / 2 */
 #define ROSE_ERF_Q1 (-0.142248368f)
 #define ROSE_ERF_Q2 0.710706870f
 #define ROSE_ERF_Q3 (-0.726576013f)
@@ -53,8 +54,9 @@ static inline float rose_f32_from_bits(uint32_t u)
     return x;
 }
 
-/* The bf16 nearest to x, ties to even; NaN becomes a quiet NaN. Integer arithmetic: FTZ has no say,
- * so a denormal stays one (and counts as zero in any product). */
+/* Returns the bf16 nearest to x, ties to even; NaN becomes a quiet NaN. This is integer
+ * arithmetic, which FTZ does not affect. A denormal therefore stays one, and counts as zero in
+ * any product. */
 static inline uint16_t rose_bf16_from_f32(float x)
 {
     uint32_t u = rose_f32_bits(x);
@@ -78,8 +80,8 @@ static inline float rose_round_if(bool bf16, float x)
     return bf16 ? rose_round_bf16(x) : x;
 }
 
-/* e^x: at most 2 ulp off where the result is a normal number; +0 below -87.33, +inf above 88.73,
- * NaN for NaN. */
+/* Returns e^x, at most 2 ulp off where the result is a normal number; +0 below -87.33, +inf
+ * above 88.73, NaN for NaN. */
 static inline float rose_expf_ref(float x)
 {
     if (x < ROSE_EXP_LOW) return 0.0f;
@@ -95,7 +97,8 @@ static inline float rose_expf_ref(float x)
     p = fmaf(p, r, ROSE_EXP_P1);
     p = fmaf(p, r, ROSE_EXP_P0);
     p = fmaf(p, r * r, r) + 1.0f;
-    /* Two factors: 2^128 is not a float. For NaN n is anything and NaN stays. */
+    /* Two factors, because 2^128 is not a float. For a NaN, n may be anything and the result
+     * stays NaN. */
     int32_t half = n >> 1;
     p = p * rose_f32_from_bits((uint32_t)(half + 127) << 23);
     return p * rose_f32_from_bits((uint32_t)(n - half + 127) << 23);
@@ -132,7 +135,7 @@ static inline float rose_relu_ref(float x)
     return x < 0.0f ? 0.0f : x; /* NaN stays */
 }
 
-/* The tree of rule 3: lanes l and l + 8, then + 4, + 2, + 1. Overwrites lanes. */
+/* The tree of rule 3: adds lanes l and l + 8, then l + 4, l + 2, l + 1. Overwrites lane. */
 static inline float rose_tree16_ref(float lane[16])
 {
     for (int step = 8; step > 0; step /= 2) {

@@ -1,4 +1,5 @@
-/* backend/cpu/onednn.c - see onednn.h. The C API of oneDNN 2.x, its entry points by dlsym. */
+/* backend/cpu/onednn.c - see onednn.h. It calls the C API of oneDNN 2.x, whose functions dlsym
+ * finds. */
 #include "backend/cpu/onednn.h"
 
 #if ROSE_DNNL /* set by the Makefile */
@@ -76,7 +77,8 @@ static void *take(size_t bytes)
 
 /* ---- one product ---- */
 
-/* The descriptor of the product alone; weights in any layout. */
+/* Describes the GEMM without any fused operation, with weights in the layout that oneDNN
+ * prefers. */
 static dnnl_status_t describe(product *p, int way, dnnl_data_type_t type, uint32_t m, uint32_t n,
                               uint32_t k)
 {
@@ -208,7 +210,8 @@ static void store_rounded(void *out, const float *in, size_t n, bool bf16)
         ((uint16_t *)out)[i] = rose_bf16_from_f32(in[i]);
 }
 
-/* The product in one of oneDNN's ways. w: in the library's type. */
+/* Prepares the GEMM in one of oneDNN's ways (matmul or inner product). w: in the type that the
+ * library multiplies. */
 static rose_status prepare_way(library *o, int way, const rose_kernel_shape *s, void *w,
                                rose_err *err)
 {
@@ -222,7 +225,7 @@ static rose_status prepare_way(library *o, int way, const rose_kernel_shape *s, 
     return st;
 }
 
-/* The faster way, by one pass each, after one that wakes the threads. */
+/* Prepares the faster way. Each way runs one pass to wake the threads, then one that is timed. */
 static rose_status prepare_best(library *o, const rose_kernel_shape *s, void *w, rose_err *err)
 {
     uint64_t ns[WAYS] = {0};
@@ -276,7 +279,8 @@ static void close_library(rose_onednn *base)
     free(o);
 }
 
-/* Read by OpenMP when the library is loaded; then it also pins the calling thread to the first. */
+/* Sets OpenMP's environment, which it reads when the library is loaded. It then also pins the
+ * calling thread to the first CPU. */
 static bool set_openmp(uint32_t n_threads, const int *cpus, uint32_t n_cpus)
 {
     char threads[16], places[ROSE_POOL_MAX_THREADS * 8] = "";
@@ -315,7 +319,7 @@ static rose_status open_library(library *o, const char *path, rose_err *err)
     return ROSE_OK;
 }
 
-/* The type asked for, or fp32 where oneDNN has no such product. */
+/* Chooses bf16 if asked for, or fp32 where oneDNN has no bf16 GEMM. */
 static rose_status choose_type(library *o, bool bf16, rose_err *err)
 {
     product *p;

@@ -2,8 +2,8 @@
  * alone: nothing that serves uses it. It needs oneDNN's header when this program is built (Debian:
  * libdnnl-dev) and its library when the program runs (libdnnl2).
  *
- * y[rows][n_out] = x[rows][n_in] w[n_in][n_out] in bf16 or fp32, with weights in the layout that
- * oneDNN asks for. Its threads are OpenMP's.  Threads: one at a time. */
+ * It computes y[rows][n_out] = x[rows][n_in] w[n_in][n_out] in bf16 or fp32, with weights in the
+ * layout that oneDNN prefers. OpenMP owns its threads.  Threads: one call at a time. */
 #ifndef ROSE_BACKEND_CPU_ONEDNN_H
 #define ROSE_BACKEND_CPU_ONEDNN_H
 
@@ -12,20 +12,20 @@
 typedef struct rose_onednn rose_onednn;
 
 typedef struct rose_onednn_opts {
-    const char *path;   /* of the library; NULL: libdnnl.so.2 */
-    bool bf16;          /* else fp32. Where oneDNN has no bf16 GEMM (version 2 on a CPU without
-                           AVX-512), it multiplies in fp32; `about` says so */
+    const char *path; /* of the library; NULL: libdnnl.so.2 */
+    bool bf16;        /* else fp32; without a bf16 GEMM (version 2 on a CPU without AVX-512) oneDNN
+                         multiplies in fp32, and `about` says so */
     uint32_t n_threads; /* each pinned to one of cpus, in turn */
     const int *cpus;    /* [n_cpus] */
     uint32_t n_cpus;    /* 0: threads are not pinned */
 } rose_onednn_opts;
 
-/* An opened library. There is nothing to call without it, so a build without oneDNN's header lacks
- * no other function. */
+/* An opened library, with its functions. A build without oneDNN's header has only
+ * rose_onednn_open, which refuses. */
 struct rose_onednn {
     char about[96]; /* version and type */
-    /* Packs n_copies of w, and times oneDNN's two ways (its matmul and its inner product) once
-     * each: the faster stays. w: fp32 [n_in][n_out]; x: fp32 [rows][n_in]. */
+    /* Packs n_copies of w and times oneDNN's two ways (its matmul and its inner product) once
+     * each; the faster is kept. w: fp32 [n_in][n_out]; x: fp32 [rows][n_in]. */
     rose_status (*prepare)(rose_onednn *o, const rose_kernel_shape *s, const float *w,
                            const float *x, uint32_t n_copies, rose_err *err);
     /* One product with each copy, in turn. */

@@ -1,6 +1,6 @@
-/* backend/cpu/pack.c - see pack.h. Blocks of 32 k by 16 n go through a small fp32 buffer: reads
- * stay within a few rows of the file, writes are whole cache lines. Integer rounding, so the result
- * does not depend on the thread's floating-point mode. */
+/* backend/cpu/pack.c - see pack.h. Blocks of 32 k by 16 n go through a small fp32 buffer. Reads
+ * stay within a few rows of the file, and writes are whole cache lines. Rounding is integer
+ * arithmetic, so the result does not depend on the thread's floating-point mode. */
 #include "backend/cpu/pack.h"
 
 #include <string.h>
@@ -11,7 +11,8 @@
 enum { BLOCK = ROSE_K_GROUP * ROSE_PANEL };
 
 #define FLT_MAX_BITS 0x7F7FFFFFu
-#define SMALLEST     1e-30f /* below, an int8 output is zero: 127 / it stays far from infinity */
+#define SMALLEST                                                                                   \
+    1e-30f /* an int8 output whose values are all smaller is zero: 127 / it must be finite */
 
 /* rose_f32_to_bf16 in a form that the compiler vectorises. */
 static inline uint16_t round_bits(uint32_t u)
@@ -21,7 +22,7 @@ static inline uint16_t round_bits(uint32_t u)
     return (uint16_t)((u & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
 }
 
-/* A block touches 16 or 32 rows of the file, too many streams for the hardware to follow. */
+/* A block reads 16 or 32 rows of the file, more streams than the hardware prefetcher follows. */
 static void prefetch_ahead(const rose_tensor *w, uint64_t element)
 {
     enum { AHEAD = 512 }; /* bytes */
@@ -56,7 +57,8 @@ static void read_block(float *block, const rose_tensor *w, uint32_t k, uint32_t 
     }
 }
 
-/* [32][16] fp32 to [16][16][2] bf16: neighbours in k become neighbours in memory. */
+/* Writes a block [32][16] of fp32 as [16][16][2] bf16: neighbours in k become neighbours in
+ * memory. */
 static void write_block_bf16(uint16_t *out, const float *block)
 {
     uint32_t bits[BLOCK];
@@ -71,14 +73,15 @@ static void write_block_bf16(uint16_t *out, const float *block)
     }
 }
 
-/* A bf16 value as it is; a NaN becomes quiet, as it does on the way through fp32. */
+/* Returns a bf16 value unchanged, except that a NaN becomes quiet, as it does in the conversion
+ * to fp32. */
 static inline uint16_t quiet_bf16(uint16_t h)
 {
     return (uint16_t)(h | ((h & 0x7FFFu) > 0x7F80u ? 0x40u : 0u));
 }
 
-/* A whole block from bf16 to bf16, which only moves: [32][16] or, transposed, [16][32] rows that
- * are ld elements apart, to [16][16][2]. A third of the time of the way through fp32. */
+/* Moves a whole block of bf16 to [16][16][2]. The input is [32][16] or, transposed, [16][32], in
+ * rows that are ld elements apart. This takes a third of the time of converting through fp32. */
 static void move_block_bf16(uint16_t *out, const uint8_t *in, size_t ld, bool transposed)
 {
     _Static_assert(ROSE_K_GROUP == 2 * ROSE_PANEL, "pairs and outputs of a block are as many");
@@ -104,20 +107,22 @@ static void move_block_bf16(uint16_t *out, const uint8_t *in, size_t ld, bool tr
     memcpy(out, joined, sizeof joined);
 }
 
-/* What walks over the blocks of a matrix: packing, or looking for the largest values first. */
+/* State of a pass over the blocks of a matrix, which packs them or finds the largest values for
+ * int8. */
 typedef struct packing {
     void *panels;
     rose_weight_type type;
     const rose_tensor *w;
     uint32_t k, n, k_pad;
     bool transposed;
-    float *largest; /* [n] int8: of the magnitudes, found first; then the scales */
+    float *largest; /* [n] int8: first the largest magnitudes, then the scales */
     bool finite;
 } packing;
 
 typedef void block_fn(packing *s, uint32_t k0, uint32_t p, const float *block);
 
-/* Magnitudes as integers, which order as the values do; above FLT_MAX's bits: infinity or NaN. */
+/* Compares magnitudes as integers, which have the same order as the values. Bits above those of
+ * FLT_MAX are infinity or NaN. */
 static void keep_largest(packing *s, uint32_t p, const uint32_t *bits)
 {
     for (uint32_t j = 0; j < ROSE_PANEL && p * ROSE_PANEL + j < s->n; j++) {
@@ -145,7 +150,8 @@ static void block_largest(packing *s, uint32_t k0, uint32_t p, const float *bloc
     keep_largest(s, p, out);
 }
 
-/* A whole block of a bf16 file as it lies there: rows of 16 outputs, or of 32 k of one output. */
+/* Finds the largest values of a whole block in a bf16 file: rows of 16 outputs, or of 32 k of
+ * one output. */
 static void block_largest_bf16(packing *s, uint32_t p, const uint8_t *in, size_t ld)
 {
     uint32_t out[ROSE_PANEL] = {0};
@@ -170,8 +176,9 @@ static void block_largest_bf16(packing *s, uint32_t p, const uint8_t *in, size_t
     keep_largest(s, p, out);
 }
 
-/* q = the nearest integer of w * inverse, ties to even, by adding 1.5 * 2^23, whose last bit is 1:
- * the product is at most 127.00002. In a form that the compiler vectorises; rintf is a call. */
+/* q = the integer nearest to w * inverse, ties to even, by adding 1.5 * 2^23, whose last bit is
+ * worth 1. The product is at most 127.00002. The compiler vectorises this form; rintf would be a
+ * call. */
 static void write_block_i8(int8_t *out, const float *block, const float *inverse)
 {
     for (uint32_t i = 0; i < BLOCK; i += ROSE_PANEL) {
@@ -208,7 +215,8 @@ static void block_write(packing *s, uint32_t k0, uint32_t p, const float *block)
     }
 }
 
-/* A whole block of a bf16 file without a way through fp32: moved, or looked at for int8. */
+/* Handles a whole block of a bf16 file without conversion to fp32. It moves the block or, for
+ * int8, finds its largest values. */
 static void whole_block_bf16(packing *s, uint32_t k0, uint32_t p)
 {
     const uint64_t n0 = (uint64_t)p * ROSE_PANEL, size = sizeof(uint16_t);
@@ -225,7 +233,7 @@ static void whole_block_bf16(packing *s, uint32_t k0, uint32_t p)
                         s->transposed);
 }
 
-/* Along the rows of the file, whichever way they run. */
+/* Visits the blocks along the rows of the file, for either orientation of the matrix. */
 static void walk(packing *s, uint32_t p0, uint32_t p1, block_fn *fn)
 {
     const bool moves = s->w->dtype == ROSE_BF16 &&

@@ -1,10 +1,10 @@
-/* backend/cpu/pool.c - threads, job hand-over and barrier on two futex words.
+/* backend/cpu/pool.c - compute threads; jobs and barriers, each on one futex word.
  *
- * Both waits have the same form: spin for a bounded time on a word, then count oneself as a sleeper
- * and sleep until the word changes. Whoever changes the word stores it first and then looks for
- * sleepers, both sequentially consistent: either it sees the sleeper, or the sleeper sees the new
- * word (and the kernel compares the word once more before it sleeps). No system call is made while
- * everybody spins. */
+ * A thread that waits for a word to change spins for a bounded time. Then it counts itself as a
+ * sleeper and sleeps until the word changes. A thread that changes the word stores it first and
+ * then looks for sleepers, both sequentially consistent. So either it sees the sleeper, or the
+ * sleeper sees the new word; the kernel also compares the word once more before it sleeps. No
+ * system call is made while all threads spin. */
 #include "backend/cpu/pool.h"
 
 #include <fenv.h>
@@ -24,7 +24,7 @@
 #include "base/clock.h"
 #include "base/cpuinfo.h"
 
-/* A word that threads wait on, alone on its cache line with the count of those asleep. */
+/* A word that threads wait on, with the count of sleepers, alone on its cache line. */
 typedef struct wait_word {
     _Alignas(64) atomic_uint value;
     atomic_uint n_sleepers;
@@ -58,7 +58,7 @@ static void word_wait(wait_word *w, uint32_t old, uint64_t spin_ns)
             if (end_ns == 0) end_ns = rose_now_ns() + spin_ns;
         } while (rose_now_ns() < end_ns);
     }
-    /* seq_cst here and in word_set: see the head of the file. */
+    /* seq_cst here and in word_set: see the top of the file. */
     atomic_fetch_add_explicit(&w->n_sleepers, 1, memory_order_seq_cst);
     while (atomic_load_explicit(&w->value, memory_order_seq_cst) == old)
         syscall(SYS_futex, &w->value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
@@ -77,7 +77,7 @@ void rose_pool_barrier(rose_pool *p)
     if (p->n_threads == 1) return;
     /* relaxed: nobody can advance the phase before this thread has arrived */
     uint32_t phase = atomic_load_explicit(&p->phase.value, memory_order_relaxed);
-    /* acq_rel: the last to arrive has seen what all others wrote; word_set passes it on */
+    /* acq_rel: the last to arrive sees what all others wrote, and word_set publishes it */
     uint32_t before = atomic_fetch_add_explicit(&p->n_arrived, 1, memory_order_acq_rel);
     if (before + 1 == p->n_threads) {
         atomic_store_explicit(&p->n_arrived, 0, memory_order_relaxed);
@@ -128,7 +128,7 @@ static void *worker_main(void *argument)
     }
 }
 
-/* Our threads take no signals: those belong to the program's own threads. */
+/* Our threads block all signals, which the program's own threads handle. */
 static rose_status start_threads(rose_pool *p, rose_err *err)
 {
     rose_status st = ROSE_OK;

@@ -1,10 +1,10 @@
 /* backend/cpu/pool.h - the compute threads of the CPU backend: a fixed set, pinned once, that runs
- * one function on all of them at a time. The split of the work is static (thread index and count),
- * so results never depend on timing.
+ * one function on all threads at a time. Work is split statically (thread index and count), so
+ * results never depend on timing.
  *
- * Thread 0 is the caller of create, run and destroy (the engine thread); 1 .. n-1 are ours. Between
- * jobs they spin for ROSE_POOL_SPIN_US and then sleep in the kernel: an idle process uses no CPU.
- * Nothing here allocates after create. */
+ * Thread 0 is the caller of create, run and destroy (the engine thread); the pool owns threads 1
+ * .. n-1. Between jobs they spin for ROSE_POOL_SPIN_US and then sleep in the kernel, so that an
+ * idle process uses no CPU. Nothing here allocates after create. */
 #ifndef ROSE_BACKEND_CPU_POOL_H
 #define ROSE_BACKEND_CPU_POOL_H
 
@@ -14,8 +14,8 @@
 
 enum {
     ROSE_POOL_MAX_THREADS = 1024,
-    /* Long enough to bridge the host's work between two decode steps, too short to show as load.
-     * No spinning at all where threads outnumber their CPUs. */
+    /* Long enough to cover the host's work between two decode steps, too short to show as CPU
+     * load. Threads do not spin where they outnumber the CPUs. */
     ROSE_POOL_SPIN_US = 50
 };
 
@@ -24,19 +24,20 @@ typedef struct rose_pool rose_pool;
 /* tid in 0 .. n_threads-1. */
 typedef void (*rose_pool_fn)(void *arg, uint32_t tid, uint32_t n_threads);
 
-/* Start n_threads - 1 threads (1 .. ROSE_POOL_MAX_THREADS, the caller included). Thread i is pinned
- * to cpus[i % n_cpus]; n_cpus 0 pins nothing. The caller too is pinned, until destroy. More threads
- * than CPUs is allowed. Errors: INVAL, NOMEM, IO (no thread could be started). */
+/* Starts n_threads - 1 threads (1 .. ROSE_POOL_MAX_THREADS, the caller included). Thread i is
+ * pinned to cpus[i % n_cpus]; n_cpus 0 pins nothing. The caller is also pinned, until destroy.
+ * More threads than CPUs are allowed. Errors: INVAL, NOMEM, IO (no thread could be started). */
 rose_status rose_pool_create(rose_pool **out, uint32_t n_threads, const int *cpus, uint32_t n_cpus,
                              rose_err *err);
 void rose_pool_destroy(rose_pool *p); /* accepts NULL; joins the threads */
 
-/* Call fn on every thread and return when all have returned. All of them run with FTZ and DAZ set;
- * the caller's own floating-point mode is restored. About 1 us while the threads still spin. */
+/* Calls fn on every thread and returns when all have returned. All of them run with FTZ and DAZ
+ * set; the caller's own floating-point mode is restored. It takes about 1 us while the threads
+ * still spin. */
 void rose_pool_run(rose_pool *p, rose_pool_fn fn, void *arg);
 
-/* Within fn: wait until every thread has come here. What was written before it is seen by all
- * after. Every thread must call it equally often. */
+/* Called within fn: waits until every thread has called it. Writes made before it are visible to
+ * all threads after it. Every thread must call it equally often. */
 void rose_pool_barrier(rose_pool *p);
 
 uint32_t rose_pool_size(const rose_pool *p);

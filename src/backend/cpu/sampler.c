@@ -1,8 +1,8 @@
-/* backend/cpu/sampler.c - see sampler.h. Three ways to the same answer:
- *   all    no rank filter: walk over the whole row;
- *   few    a small top_k, or a top_p that the best ids already fill: only those are looked at;
- *   many   the rest: quick selection by count or by mass over the row, then a walk over it.
- * The best ids are found through the maxima of blocks: the k-th largest block maximum is a lower
+/* backend/cpu/sampler.c - see sampler.h. Three ways give the same answer:
+ * all    no rank filter: walk over the whole row;
+ * few    a small top_k, or a top_p that the best ids already reach: look at these ids only;
+ * many   otherwise: quick selection by count or by mass over the row, then a walk over it.
+ * The best ids are found through the maxima of blocks. The k-th largest block maximum is a lower
  * bound for the k-th largest logit, so all blocks below it are skipped. */
 #include "backend/cpu/sampler.h"
 
@@ -14,7 +14,7 @@
 enum {
     MAX_BLOCK = 128, /* logits whose maximum is taken together */
     WALK_BLOCK = ROSE_SUM_BLOCK,
-    SORT_BELOW = 24, /* candidates: sort instead of splitting further */
+    SORT_BELOW = 24, /* with fewer candidates than this, sort instead of splitting */
     FEW = 256        /* candidates tried first for top_p */
 };
 
@@ -71,7 +71,7 @@ static void place(sampler *s, void *scratch)
     s->sums = (void *)at;
 }
 
-/* Larger float, larger number; NaN lowest. Adding +0 makes -0 equal to +0. */
+/* A larger float gives a larger number; NaN gives the lowest. Adding +0 makes -0 equal to +0. */
 static uint32_t order_of(float x)
 {
     uint32_t bits;
@@ -98,7 +98,7 @@ static void swap(cand *a, cand *b)
     *b = t;
 }
 
-/* ---- sorting and selection: in place, no recursion, no allocation ---- */
+/* ---- sorting and selection: in place, without recursion or allocation ---- */
 
 static void sift(cand *c, uint32_t root, uint32_t n, bool (*before)(const cand *, const cand *))
 {
@@ -122,8 +122,8 @@ static void heap_sort(cand *c, uint32_t n, bool (*before)(const cand *, const ca
     }
 }
 
-/* Hoare's partition round the median of three: none of c[lo..p) ranks after any of c[p..hi), both
- * parts are non-empty. hi - lo >= 3. */
+/* Hoare's partition around the median of three. None of c[lo..p) ranks after any of c[p..hi),
+ * and both parts are non-empty. hi - lo >= 3. */
 static uint32_t split(cand *c, uint32_t lo, uint32_t hi)
 {
     cand *mid = &c[lo + (hi - lo) / 2], *last = &c[hi - 1], *first = &c[lo];
@@ -145,10 +145,10 @@ static uint32_t split(cand *c, uint32_t lo, uint32_t hi)
     }
 }
 
-/* After 64 splits that did not converge the rest is sorted: no input makes selection quadratic. */
+/* After 64 splits that did not converge, the rest is sorted: no input makes selection quadratic. */
 enum { MAX_SPLITS = 64 };
 
-/* The n_best first in rank to c[0..n_best), in any order. */
+/* Moves the n_best candidates of best rank to c[0..n_best), in any order. */
 static void select_count(cand *c, uint32_t n, uint32_t n_best)
 {
     uint32_t lo = 0, hi = n;
@@ -161,7 +161,8 @@ static void select_count(cand *c, uint32_t n, uint32_t n_best)
     heap_sort(c + lo, hi - lo, by_rank);
 }
 
-/* The first in rank whose mass reaches `need` to c[0..result). */
+/* Moves the best candidates, until their mass reaches `need`, to the front. Returns how many
+ * they are. */
 static uint32_t select_mass(cand *c, uint32_t n, double need)
 {
     uint32_t lo = 0, hi = n;
@@ -187,8 +188,8 @@ static uint32_t select_mass(cand *c, uint32_t n, double need)
 
 /* ---- sums and walks ---- */
 
-/* Lane l adds w[l], w[l + 8], ...; then lanes 4, 2 and 1 apart. Lanes as vectors of the compiler's:
- * it would not see them in an array. */
+/* Lane l adds w[l], w[l + 8], ...; then lanes 4, 2 and 1 apart are added. The lanes are compiler
+ * vectors, because the compiler does not vectorise an array of them. */
 static double block_sum(const float *w, uint32_t n)
 {
     typedef double pair __attribute__((vector_size(16)));
@@ -213,10 +214,10 @@ static double sum_blocks(sampler *s, const float *w, uint32_t n)
     return total;
 }
 
-/* The first index whose cumulative weight exceeds u * total: never one of weight 0. Where the sum
- * of a block and its walk round differently, the block's last positive weight. The sums of blocks
- * lie in s->sums, total is theirs; `of_row`: w has no weights yet, those of the block found are put
- * there. */
+/* Returns the first index whose cumulative weight exceeds u * total, never one of weight 0. If
+ * the sum of a block and the walk through it round differently, that is the block's last
+ * positive weight. The sums of the blocks are in s->sums, and total is their sum. of_row: w
+ * holds no weights yet; those of the chosen block are computed into it. */
 static uint32_t walk(sampler *s, float *w, uint32_t n, double total, bool of_row)
 {
     const double target = (double)s->u * total;
@@ -249,15 +250,15 @@ static double add_sums(const sampler *s)
     return total;
 }
 
-/* The sum of the whole row's weights, those below min_p zeroed: the largest weight is exp(0) = 1.
- * w: where they go, or NULL. */
+/* Returns the sum of the weights of the whole row; weights below min_p become zero, as the
+ * largest weight is exp(0) = 1. w receives the weights, or is NULL. */
 static double weigh_row(sampler *s, float *w)
 {
     s->k->exp_sums(s->x, s->vocab, s->max, s->inv_temp, s->p->min_p, w, s->sums);
     return add_sums(s);
 }
 
-/* The n_best ids in rank to cands[0..n_best), unweighted. 1 <= n_best <= n_maxima. */
+/* Puts the n_best ids by rank into cands[0..n_best), without weights. 1 <= n_best <= n_maxima. */
 static void gather_best(sampler *s, uint32_t n_best)
 {
     for (uint32_t b = 0; b < s->n_maxima; b++) {
@@ -283,7 +284,7 @@ static void gather_best(sampler *s, uint32_t n_best)
     select_count(s->cands, n, n_best);
 }
 
-/* Walk over cands[0..n), which carry their weights, by ascending id. */
+/* Walks over cands[0..n), which carry their weights, in ascending order of id. */
 static uint32_t walk_cands(sampler *s, uint32_t n)
 {
     heap_sort(s->cands, n, by_id);
@@ -307,7 +308,8 @@ static uint32_t pick_top_k(sampler *s, uint32_t n)
     return walk_cands(s, n);
 }
 
-/* Whether the n best ids hold the share top_p of the total; then *id is chosen among them. */
+/* Returns whether the n best ids hold the share top_p of the total. If so, *id is chosen among
+ * them. */
 static bool pick_top_p(sampler *s, uint32_t n, double total, uint32_t *id)
 {
     double mass = 0;
@@ -322,8 +324,9 @@ static bool pick_top_p(sampler *s, uint32_t n, double total, uint32_t *id)
     return true;
 }
 
-/* Without top_k, of the ids with a weight that could belong to top_p's mass: all the others
- * together, each below (1 - top_p) / vocab of the total, are too few to be missed. */
+/* Chooses among the ids whose weight could belong to the mass of top_p. Without top_k, ids that
+ * weigh less than (1 - top_p) / vocab of the total are skipped. All of them together are too
+ * light to matter. */
 static uint32_t pick_many(sampler *s, uint32_t n_best, double total)
 {
     const bool all = n_best >= s->vocab;
@@ -365,7 +368,7 @@ uint32_t rose_sampler_pick(const rose_cpu_kernels *k, const float *logits, uint3
     place(&s, scratch);
 
     const bool by_count = p->top_k > 0 && p->top_k < vocab;
-    const uint32_t few = s.n_maxima / 2; /* above, most blocks would be searched anyway */
+    const uint32_t few = s.n_maxima / 2; /* with more, most blocks would be searched anyway */
     if (by_count && p->top_k <= few) return pick_top_k(&s, p->top_k);
     if (!by_count && p->top_p >= 1) return walk(&s, s.w, vocab, weigh_row(&s, NULL), true);
     const double total = weigh_row(&s, s.w);
@@ -378,8 +381,8 @@ uint32_t rose_sampler_pick(const rose_cpu_kernels *k, const float *logits, uint3
 
 /* ---- reports ---- */
 
-/* Natural logarithm of x >= 1, within 2 ulp of double: by the definition in docs/NUMERICS.md and
- * not by libm, whose last bits differ between machines. */
+/* Natural logarithm of x >= 1, within 2 ulp of double. It follows the definition in
+ * docs/NUMERICS.md instead of libm, whose last bits differ between machines. */
 static double log_of(double x)
 {
     int e;
@@ -403,7 +406,7 @@ static uint32_t rank_of(const sampler *s, float x)
     return n;
 }
 
-/* The n best ids in rank to cands[0..n), in order; n <= vocab. */
+/* Puts the n best ids by rank into cands[0..n), in order; n <= vocab. */
 static void best_in_order(sampler *s, uint32_t n)
 {
     if (n <= s->n_maxima / 2) {
@@ -416,7 +419,8 @@ static void best_in_order(sampler *s, uint32_t n)
     heap_sort(s->cands, n, by_rank);
 }
 
-/* Places s first. The chosen id is filled in later, in report[0]; returns max + log of the sum. */
+/* Fills in the n_top best alternatives of the report, from report[1] on; the chosen id goes to
+ * report[0] later. Returns the maximum plus the log of the sum of exponentials. */
 static double report_best(sampler *s, const rose_output_rules *rules)
 {
     const uint32_t n = rules->n_top;

@@ -1,6 +1,6 @@
 /* backend/cpu/vec_avx2.h - sixteen fp32 lanes in two AVX2 registers (lo = lanes 0-7), under the
- * names that the *_simd.h bodies use; see vec_avx512.h for what each does. For files compiled with
- * FLAGS_avx2 only. */
+ * names that the *_simd.h files use; vec_avx512.h says what each does. Only for files compiled
+ * with FLAGS_avx2. */
 #ifndef ROSE_BACKEND_CPU_VEC_AVX2_H
 #define ROSE_BACKEND_CPU_VEC_AVX2_H
 
@@ -216,7 +216,7 @@ ROSE_INLINE vec16 v_abs(vec16 x)
 
 ROSE_INLINE vec16 v_load_i8(const void *p)
 {
-    /* the loads go into the instructions that widen */
+    /* the compiler folds these loads into the widening instructions */
     __m128i lo = _mm_loadl_epi64(p), hi = _mm_loadl_epi64((const void *)((const uint8_t *)p + 8));
     return (vec16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(lo)),
                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(hi))};

@@ -1,6 +1,7 @@
-/* backend/cpu/vec_avx512.h - sixteen fp32 lanes in one AVX-512 register, under the names that the
- * *_simd.h bodies use. vec_avx2.h gives the same names over two 8-lane halves. Each function is one
- * IEEE operation per lane unless said. For files compiled with FLAGS_avx512 only. */
+/* backend/cpu/vec_avx512.h - sixteen fp32 lanes in one AVX-512 register, under the names that
+ * the *_simd.h files use. vec_avx2.h gives the same names to two halves of 8 lanes. Each
+ * function is one IEEE operation per lane unless its comment says otherwise. Only for files
+ * compiled with FLAGS_avx512. */
 #ifndef ROSE_BACKEND_CPU_VEC_AVX512_H
 #define ROSE_BACKEND_CPU_VEC_AVX512_H
 
@@ -33,7 +34,7 @@ ROSE_INLINE vec16 v_load(const float *p)
     return _mm512_loadu_ps(p);
 }
 
-/* The first n lanes; the others are +0 and their memory is not touched. */
+/* Loads the first n lanes. The other lanes are +0, and their memory is not touched. */
 ROSE_INLINE vec16 v_load_n(const float *p, uint32_t n)
 {
     return _mm512_maskz_loadu_ps(v_first(n), p);
@@ -194,7 +195,7 @@ ROSE_INLINE vec16 v_scale(vec16 x, vec16 n)
     return _mm512_scalef_ps(x, n);
 }
 
-/* 16 pairs of bf16: the even and the odd members as fp32. */
+/* Loads 16 pairs of bf16. v_pairs_even and v_pairs_odd return their members as fp32. */
 ROSE_INLINE ivec16 v_load_pairs(const void *p)
 {
     return _mm512_loadu_si512(p);
@@ -216,7 +217,7 @@ ROSE_INLINE vec16 v_load_i8(const void *p)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
 }
 
-/* R() of docs/NUMERICS.md: integer rounding to bf16, NaN made quiet. */
+/* R() of docs/NUMERICS.md: rounds to bf16 with integer arithmetic, and makes NaN quiet. */
 ROSE_INLINE vec16 v_round_bf16(vec16 x)
 {
     __m512i u = _mm512_castps_si512(x);
@@ -228,7 +229,7 @@ ROSE_INLINE vec16 v_round_bf16(vec16 x)
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_mask_blend_epi32(nan, up, quiet), top));
 }
 
-/* The tree of rule 3: lanes l and l + 8, then + 4, + 2, + 1. */
+/* The tree of rule 3: adds lanes l and l + 8, then l + 4, l + 2, l + 1. */
 ROSE_INLINE float v_tree(vec16 x)
 {
     __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));

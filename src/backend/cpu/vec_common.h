@@ -2,8 +2,8 @@
 #ifndef ROSE_BACKEND_CPU_VEC_COMMON_H
 #define ROSE_BACKEND_CPU_VEC_COMMON_H
 
-/* The bodies take row counts and dtypes as constant arguments: they must be inlined to be folded.
- */
+/* Functions take row counts and dtypes as constant arguments, so they must be inlined to be
+ * specialised. */
 #define ROSE_INLINE static inline __attribute__((always_inline))
 
 #if defined(__clang__)

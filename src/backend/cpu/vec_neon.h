@@ -1,9 +1,10 @@
 /* backend/cpu/vec_neon.h - sixteen fp32 lanes in four NEON registers, under the names that the
- * *_simd.h bodies use; see vec_avx512.h for what each does. AArch64 always has it: no flags.
+ * *_simd.h files use; vec_avx512.h says what each does. AArch64 always has NEON, so no compiler
+ * flags are needed.
  *
- * AArch64 decides before rounding whether a result is too small for a normal number, x86 after it:
- * a result that just rounds up to 2^-126 is zero here and 2^-126 there. Apart from that the bits
- * are those of the other levels. */
+ * AArch64 decides before rounding whether a result is too small for a normal number; x86 decides
+ * after it. A result that just rounds up to 2^-126 is therefore zero here and 2^-126 on x86.
+ * Apart from that the bits are those of the other levels. */
 #ifndef ROSE_BACKEND_CPU_VEC_NEON_H
 #define ROSE_BACKEND_CPU_VEC_NEON_H
 
@@ -61,7 +62,7 @@ ROSE_INLINE void v_store(float *p, vec16 x)
         vst1q_f32(p + 4 * i, x.q[i]);
 }
 
-/* There are no masked loads: a short one goes through the stack. */
+/* NEON has no masked loads, so a short load goes through the stack. */
 ROSE_INLINE vec16 v_load_n(const float *p, uint32_t n)
 {
     if (n >= 16) return v_load(p);

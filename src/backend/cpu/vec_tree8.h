@@ -1,5 +1,5 @@
-/* backend/cpu/vec_tree8.h - the lower half of the 16-lane tree, and of 8 doubles. For files
- * compiled with AVX flags only. */
+/* backend/cpu/vec_tree8.h - the lower half of the 16-lane tree sum, and the sum of 8 doubles.
+ * Only for files compiled with AVX flags. */
 #ifndef ROSE_BACKEND_CPU_VEC_TREE8_H
 #define ROSE_BACKEND_CPU_VEC_TREE8_H
 

@@ -1,15 +1,17 @@
-/* backend/cuda/fp32.cu - matrix products and attention without tensor cores: for --dtype float32,
- * where exactness counts and not time. Sums: one chain of fused multiply-adds a chunk of
- * 192 values, k ascending; chunks as in linear.cuh, in the head too. Attention as in attention.cu
- * with such chains in place of the products, and exp2f; the other types only with --prefill-backend
- * naive, whose bits are not those of attention.cu. */
+/* backend/cuda/fp32.cu - GEMMs and attention without tensor cores, for --dtype float32, where
+ * exactness matters more than time.
+ *
+ * A sum is one chain of fused multiply-adds for each chunk of 192 values, in ascending order of
+ * k. Chunks are added as in linear.cuh, also in the head. Attention is that of attention.cu,
+ * with such chains in place of tensor-core products, and with exp2f. Other types use it only
+ * with --prefill-backend naive; its bits are not those of attention.cu. */
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 
 enum { TILE = 32, DEPTH = 32, WARPS = 4 };
 
-/* A block of 256 threads has 32 rows x 32 outputs; thread (ty, tx) rows ty * 2 + 0, 1 and outputs
- * tx * 2 + 0, 1. */
+/* A block of 256 threads computes 32 rows x 32 outputs. Thread (ty, tx) computes rows ty * 2 +
+ * 0, 1 and outputs tx * 2 + 0, 1. */
 static __global__ void __launch_bounds__(256)
     linear_kernel(const rose_cuda_linear l, const rose_cuda_io io)
 {
@@ -59,7 +61,8 @@ template <typename T> ROSE_DEVICE float rounded(float x)
     return to_f32(y);
 }
 
-/* One warp a row. Lane j has position j of a split; then dims lane, lane + 32, ... */
+/* One warp computes one row. For scores, lane j has position j of a split; for values, it has
+ * dims j, j + 32, ... */
 template <typename T>
 static __global__ void __launch_bounds__(WARPS * 32) attention_kernel(const rose_cuda_attention a)
 {

@@ -1,6 +1,6 @@
-/* backend/cuda/launch.cuh - one way to launch a kernel: on a stream, with or without programmatic
- * dependence on the kernel before it, a preference for shared memory, in clusters; and how many of
- * these there is room for. */
+/* backend/cuda/launch.cuh - the one function that launches kernels. It handles programmatic
+ * dependence on the previous kernel, the preference for shared memory, and clusters. Also counts
+ * how many clusters the GPU can run at once. */
 #ifndef ROSE_BACKEND_CUDA_LAUNCH_CUH
 #define ROSE_BACKEND_CUDA_LAUNCH_CUH
 
@@ -37,8 +37,8 @@ static cudaError_t launch_clusters(const rose_cuda_launch *at, unsigned peers,
     return cudaLaunchKernelEx(&c, kernel, arguments...);
 }
 
-/* How many clusters of `peers` blocks of the kernel the chip takes at once; 0 as well where it does
- * not say. */
+/* Returns how many clusters of `peers` blocks of the kernel the GPU can run at once; 0 also if
+ * the runtime does not say. */
 template <typename... Parameters>
 static uint32_t clusters_at_once(unsigned peers, void (*kernel)(Parameters...), unsigned threads,
                                  size_t shared)
