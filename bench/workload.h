@@ -39,7 +39,7 @@ typedef struct rose_workload {
 /* One run: which rows of the trace are sent, and how. */
 typedef struct rose_run_spec {
     double scale; /* open loop: factor on the times of the trace; 0 = all requests at once */
-    uint32_t concurrency; /* a closed loop of so many requests, if it is not 0 */
+    uint32_t concurrency; /* requests that a closed loop keeps open; 0 = an open loop */
     uint32_t n;           /* how many rows of the trace; 0 = all */
     uint64_t variant; /* which prompts: another variant has other text, so no prefix cache helps */
     bool search;      /* a run of a goodput search, and noted as that in the results */
