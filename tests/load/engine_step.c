@@ -24,8 +24,9 @@
 #include "sched/sched.h"
 
 enum { WARM_STEPS = 100, VOCAB = 50257 };
-/* --record: blocks of so many steps, in turn without and with the recorder. The first steps of each
- * block do not count. A recording has room for more events than a block makes. */
+/* --record: blocks of RECORD_BLOCK steps, in turn without and with the recorder. The first
+ * RECORD_SETTLE steps of each block do not count. A recording has room for more events than a block
+ * makes. */
 enum { RECORD_BLOCK = 100, RECORD_SETTLE = 20, RECORD_EVENTS = 4096 };
 
 typedef struct bench_opts {
