@@ -1,4 +1,4 @@
-/* backend/backend.c - what all backends share, and the choice among them. */
+/* backend/backend.c - the code that all backends share, and the choice among them. */
 #include "backend/backend.h"
 
 #include <string.h>

@@ -1,9 +1,10 @@
-/* backend/backend.h - the narrow waist: one step of the forward pass over a ragged batch.
+/* backend/backend.h - the interface between engine and backends: one step of the forward pass over
+ * a ragged batch.
  *
- * A backend describes its memory need, loads the weights, and runs steps. How a step is fused
- * inside is its own affair. It knows token ids, positions and pages; never text, requests or
- * scheduling. Threads: plan is pure; open, step, collect, copy_pages, close are called by the
- * engine thread only. No allocation after open(). */
+ * A backend computes its memory need, loads the weights, and runs steps. It decides itself how a
+ * step is fused. It knows token ids, positions and pages; never text, requests or scheduling.
+ * Threads: plan is pure; open, step, collect, copy_pages, close are called by the engine thread
+ * only. No allocation after open(). */
 #ifndef ROSE_BACKEND_BACKEND_H
 #define ROSE_BACKEND_BACKEND_H
 
@@ -16,12 +17,12 @@ enum {
     ROSE_KV_PAGE_TOKENS = 16 /* tokens in a KV page, in every backend */
 };
 
-/* In results: every logit is NaN or -inf, the sequence cannot go on. */
+/* In results: every logit is NaN or -inf, so the sequence cannot continue. */
 #define ROSE_TOKEN_NONE UINT32_MAX
 
-/* In batches, with ROSE_CAP_AHEAD: ROSE_TOKEN_OUTPUT | i is the id that output i of the step before
- * this one gives, whether that step was collected or not. If it gives ROSE_TOKEN_NONE, the row is
- * computed from any id. No vocabulary reaches so far. */
+/* In batches, with ROSE_CAP_AHEAD: ROSE_TOKEN_OUTPUT | i stands for the id of output i of the
+ * previous step, collected or not. If that id is ROSE_TOKEN_NONE, the row is computed from any
+ * id. No vocabulary is large enough to use this bit. */
 #define ROSE_TOKEN_OUTPUT (UINT32_C(1) << 31)
 
 typedef enum rose_compute {
@@ -31,7 +32,7 @@ typedef enum rose_compute {
     ROSE_COMPUTE_F16
 } rose_compute;
 
-/* How the matrices are kept, all else being dtype's. */
+/* How the matrices are stored; everything else has the dtype. */
 typedef enum rose_quantization {
     ROSE_QUANT_NONE,
     ROSE_QUANT_INT8 /* CPU: integers in -127 .. 127 and a scale for each output, computed in
@@ -48,9 +49,9 @@ const char *rose_compute_name(rose_compute c);
 typedef enum rose_prefill {
     ROSE_PREFILL_AUTO,  /* flash */
     ROSE_PREFILL_FLASH, /* our tensor-core kernel over paged KV */
-    ROSE_PREFILL_NAIVE, /* a plain kernel to compare with: other bits, and not the same ones for a
-                           row that is computed alone */
-    ROSE_PREFILL_AUTO2  /* auto, until there is a second flash kernel; the log says so */
+    ROSE_PREFILL_NAIVE, /* a plain kernel to compare with; its bits differ from the others', and
+                           depend on whether a row is computed alone */
+    ROSE_PREFILL_AUTO2  /* equals auto until there is a second flash kernel; the log says so */
 } rose_prefill;
 
 /* "auto", "flash", "naive", "auto2": as --prefill-backend spells them. */
@@ -77,13 +78,12 @@ typedef struct rose_cuda_opts {
     bool graph;               /* replay decode steps from captured graphs */
     bool pdl;                 /* programmatic dependent launch: a kernel starts while the kernel
                                  before it finishes */
-    bool megakernel;          /* run decode steps of one sequence as one kernel, if model and GPU
-                                 allow it */
-    bool profiler_kernels;    /* record kernels in profiles (base/profile.h), by CUPTI */
-    const char *without;      /* names of optimisations to leave out, with commas between them
-                                 (without.c of the backend). NULL, "" and "none" leave out none;
-                                 the CPU backend refuses all others */
-    uint32_t timeout_ms;      /* a device whose step takes longer has failed; 0 = wait for ever */
+    bool megakernel; /* run decode steps of one sequence as one kernel, if model and GPU allow it */
+    bool profiler_kernels; /* record kernels in profiles (base/profile.h), by CUPTI */
+    const char *without;   /* names of optimisations to leave out, with commas between them
+                              (without.c of the backend). NULL, "" and "none" leave out none;
+                              the CPU backend refuses all others */
+    uint32_t timeout_ms;   /* a device whose step takes longer has failed; 0 = wait for ever */
 } rose_cuda_opts;
 
 typedef struct rose_backend_opts {
@@ -93,37 +93,40 @@ typedef struct rose_backend_opts {
     uint32_t max_step_tokens; /* most tokens (rows) in one step, >= max_seqs */
     uint32_t max_model_len;   /* longest context in tokens; 0 = the model's max_positions */
     uint32_t kv_pages;        /* pages in the pool; 0 = from kv_bytes */
-    uint64_t kv_bytes; /* memory for pages when kv_pages is 0; 0 = the default rule (see plan) */
+    uint64_t kv_bytes; /* memory for pages if kv_pages is 0; 0 = the default rule (see plan) */
     rose_cpu_opts cpu;
     rose_cuda_opts cuda;
 } rose_backend_opts;
 
-/* 256 seqs, 2048 tokens, graphs, dependent launch, a minute for a step, everything else auto. */
+/* Sets 256 seqs, 2048 tokens, graphs, dependent launch, one minute for a step, and auto for
+ * everything else. */
 void rose_backend_opts_default(rose_backend_opts *o);
 
-/* What start-up will take, from arithmetic alone. All in bytes unless said. */
+/* The memory that start-up will take, from arithmetic alone. All in bytes unless said. */
 typedef struct rose_memory_plan {
     rose_compute dtype; /* resolved, never AUTO */
     rose_quantization quantization;
     uint32_t max_seqs, max_step_tokens, max_model_len;
     uint32_t n_threads;   /* resolved */
     rose_prefill prefill; /* CUDA: resolved: FLASH or NAIVE */
-    uint32_t without;     /* CUDA: opts.cuda.without as bits, and what the GPU cannot run; `weights`
-                             and `graphs` follow it */
-    uint64_t weights;     /* packed copies that the backend keeps */
-    uint64_t weights_read; /* CPU: of these, what a step of one row reads; CUDA: 0, unknown */
-    uint64_t kv_page;      /* one page, all layers, K and V */
-    uint32_t kv_pages;     /* pages in the pool */
-    uint64_t kv;           /* kv_page * kv_pages */
-    uint64_t scratch;      /* activations, logits, per-thread buffers */
-    uint64_t graphs;       /* CUDA: captured steps and loaded kernels, an upper estimate */
-    uint64_t total;        /* weights + kv + scratch + graphs */
-    uint64_t available;    /* memory available now; 0 = unknown */
+    uint32_t without; /* CUDA: opts.cuda.without as bits, and what the GPU cannot run; `weights` and
+                         `graphs` depend on it */
+    uint64_t weights; /* packed copies that the backend keeps */
+    uint64_t
+        weights_read;   /* CPU: bytes of weights that a step of one row reads; CUDA: 0, unknown */
+    uint64_t kv_page;   /* one page, all layers, K and V */
+    uint32_t kv_pages;  /* pages in the pool */
+    uint64_t kv;        /* kv_page * kv_pages */
+    uint64_t scratch;   /* activations, logits, per-thread buffers */
+    uint64_t graphs;    /* CUDA: captured steps and loaded kernels, an upper estimate */
+    uint64_t total;     /* weights + kv + scratch + graphs */
+    uint64_t available; /* memory available now; 0 = unknown */
 } rose_memory_plan;
 
-/* How the next id is chosen. Filter order (as vLLM): divide by temperature, drop below min_p times
- * the highest probability, keep the top_k most probable, then the smallest set whose renormalised
- * probability reaches top_p (the token that crosses is kept). Ties go to the lower id. */
+/* How the next id is chosen. The filters act in this order (as in vLLM). Divide by temperature.
+ * Drop ids below min_p times the highest probability. Keep the top_k most probable. Keep the
+ * smallest set whose renormalised probability reaches top_p, including the token that crosses
+ * it. Ties go to the lower id. */
 typedef struct rose_sampling {
     float temperature; /* >= 0; 0 = greedy (all below is ignored) */
     float top_p;       /* (0, 1]; 1 = off */
@@ -132,9 +135,10 @@ typedef struct rose_sampling {
     uint64_t seed;     /* the random number is a function of (seed, out_pos) alone */
 } rose_sampling;
 
-/* One entry of a report: natural logarithm of the probability that the model's raw logits give an
- * id (no temperature, no rules), and its place among them (1 = the largest logit). A NaN logit
- * weighs nothing and has NaN itself; where the largest is infinite, +inf or -inf, all are NaN. */
+/* One entry of a report: the log-probability of an id and its rank (1 = the largest logit). The
+ * natural logarithm is taken from the model's raw logits, without temperature and rules. A NaN
+ * logit weighs nothing, and its own entry is NaN. If the largest logit is +inf or -inf, all
+ * entries are NaN. */
 typedef struct rose_logprob {
     uint32_t id, rank;
     float logprob;
@@ -143,14 +147,16 @@ typedef struct rose_logprob {
 enum { ROSE_MAX_TOP_LOGPROBS = 20 };
 
 /* What an output wants beyond sampling. Most outputs want nothing and carry a NULL instead. The
- * logits are changed in the order of the fields, before temperature and filters (as vLLM); the
- * report is of the logits as the model gave them. All arithmetic is fp32, one rounding each. */
+ * logits are changed in the order of the fields, before temperature and filters (as in vLLM).
+ * The report uses the logits as the model gave them. All arithmetic is fp32, with one rounding
+ * each. */
 typedef struct rose_output_rules {
-    /* ROSE_TOKEN_NONE: sample. Else nothing is sampled: the result is this id, and the report is
-     * about it (log-likelihood of a given text). */
+    /* ROSE_TOKEN_NONE: sample. Otherwise nothing is sampled: the result is this id, and the
+     * report is about it (log-likelihood of a given text). */
     uint32_t score_id;
-    /* NULL, or [1 + n_top] that step() fills: the resulting id, then the n_top largest logits by
-     * rank (equal logits: the lower id first). n_top <= ROSE_MAX_TOP_LOGPROBS, <= vocab_size. */
+    /* NULL, or [1 + n_top] entries that step() fills: the resulting id, then the n_top largest
+     * logits by rank (equal logits: the lower id first). n_top <= ROSE_MAX_TOP_LOGPROBS, <=
+     * vocab_size. */
     rose_logprob *report;
     uint32_t n_top;
     uint32_t n_allowed; /* 0 = all ids; else all but these get -inf */
@@ -160,19 +166,19 @@ typedef struct rose_output_rules {
     uint32_t n_bias;
     const uint32_t *bias_ids; /* [n_bias] distinct */
     const float *bias;        /* [n_bias] added */
-    /* Of the n_seen distinct ids in the text so far, with the number of times each was generated (0
-     * = in the prompt only): x = x > 0 ? x / repetition : x * repetition; then, if it was
-     * generated, x = x - frequency * count, x = x - presence. */
+    /* The n_seen distinct ids in the text so far, with the number of times each was generated (0
+     * = in the prompt only). For each: x = x > 0 ? x / repetition : x * repetition. If it was
+     * generated, then x = x - frequency * count, and x = x - presence. */
     const uint32_t *seen_ids, *seen_counts;
     uint32_t n_seen;
     float repetition, frequency, presence; /* 1, 0, 0 = off */
 } rose_output_rules;
 
-/* Structure of arrays; all borrowed until step() returns. Sequence s owns rows
- * seq_first[s] .. seq_first[s+1)-1, which stand at positions seq_pos[s], seq_pos[s]+1, ... Its page
- * table is pages[s * page_stride ...]: page i holds positions 16 i .. 16 i + 15; entries are valid
- * up to its last row's position. Rows of earlier positions are already in the pages (from earlier
- * steps). No two sequences write the same page in one step. */
+/* A batch as a structure of arrays, all borrowed until step() returns. Sequence s owns rows
+ * seq_first[s] .. seq_first[s+1)-1, at positions seq_pos[s], seq_pos[s]+1, ... Its page table is
+ * pages[s * page_stride ...]: page i holds positions 16 i .. 16 i + 15. Entries are valid up to
+ * the position of its last row. Earlier steps have already written the K and V of earlier
+ * positions to the pages. No two sequences write the same page in one step. */
 typedef struct rose_batch {
     uint32_t n_seqs;           /* 1 .. max_seqs */
     uint32_t n_tokens;         /* rows, 1 .. max_step_tokens */
@@ -181,77 +187,79 @@ typedef struct rose_batch {
     const uint32_t *seq_pos;   /* [n_seqs] */
     const uint32_t *pages;     /* [n_seqs][page_stride] */
     uint32_t page_stride;
-    uint32_t n_outputs;      /* 0 .. max_step_tokens: ids to sample or to score */
-    const uint32_t *out_row; /* [n_outputs] the row whose logits are used, any one; several outputs
-                                may share it */
+    uint32_t n_outputs; /* 0 .. max_step_tokens: ids to sample or to score */
+    const uint32_t
+        *out_row; /* [n_outputs] the row whose logits are used; several outputs may share a row */
     const uint32_t
         *out_pos; /* [n_outputs] position of the sampled token (key of the random number) */
     const rose_sampling *out_params;           /* [n_outputs] */
-    const rose_output_rules *const *out_rules; /* NULL, or [n_outputs], each NULL or rules; then
-                                                  borrowed until collect() */
+    const rose_output_rules *const *out_rules; /* NULL, or [n_outputs], each NULL or rules; rules
+                                                  are borrowed until collect() */
     float *logits; /* NULL, or [n_outputs][vocab_size] host memory that gets the raw logits */
 } rose_batch;
 
 typedef struct rose_step_result {
     uint32_t n_outputs;
-    const uint32_t *ids; /* [n_outputs], ROSE_TOKEN_NONE where no logit was above -inf; valid until
-                            the next step() */
+    const uint32_t *ids; /* [n_outputs]; ROSE_TOKEN_NONE if no logit was above -inf; valid until the
+                            next step() */
 } rose_step_result;
 
-/* What a backend can do beyond sampling: bits of rose_backend_ops.caps. The engine refuses a
- * request that needs what is missing, by name, when it is submitted. */
+/* What a backend can do beyond sampling, as bits of rose_backend_ops.caps. The engine refuses a
+ * request that needs a missing one when it is submitted, and names it. */
 enum {
     ROSE_CAP_REPORTS = 1u << 0,     /* report and score_id, outputs at any row */
     ROSE_CAP_LOGIT_RULES = 1u << 1, /* allowed .. presence */
     /* step() returns before its work is done, and the next one is accepted before this one is
-     * collected: two in flight, done and collected in order. Tokens may be ROSE_TOKEN_OUTPUT. */
+     * collected. Two steps may be in flight; they run and are collected in order. Tokens may be
+     * ROSE_TOKEN_OUTPUT. */
     ROSE_CAP_AHEAD = 1u << 2,
 };
 
 typedef struct rose_backend_ops {
     const char *name; /* "cpu", "cuda" */
     uint32_t caps;    /* ROSE_CAP_* */
-    /* Default rule for pages: enough for max_seqs full contexts, but at most 4 GiB and at most half
-     * of the memory that is available after the weights (CUDA: at most 90 % of what is left after
-     * weights, scratch and graphs); at least one full context. An explicit number that holds less
-     * than one full context is refused. Errors: INVAL (options), UNSUPPORTED (architecture or
-     * dtype, by name), NOMEM (the plan exceeds `available`: the message gives the parts and the
-     * option that shrinks them; or the system does not let us lock so much). */
+    /* Computes the memory plan. Default rule for pages: enough for max_seqs full contexts, but at
+     * most 4 GiB and at most half of the memory that the weights leave. CUDA instead: at most 90 %
+     * of the memory left after weights, scratch and graphs. Always at least one full context; an
+     * explicit number that holds less is refused.
+     *
+     * Errors: INVAL (options), UNSUPPORTED (architecture or dtype, by name), NOMEM. NOMEM: the
+     * plan exceeds `available` (the message gives the parts and the option that shrinks them),
+     * or the system does not let us lock so much. */
     rose_status (*plan)(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                         rose_err *err);
     /* Packs the weights; the model's mappings are not used afterwards. */
     rose_status (*open)(void **ctx, const rose_model *m, const rose_backend_opts *o,
                         const rose_memory_plan *p, rose_err *err);
-    /* Enqueue one step. Errors: BACKEND: the context is broken, close it; INVAL: the batch is
-     * outside the plan or names an id that is not in the vocabulary, nothing was done. */
+    /* Enqueues one step. Errors: BACKEND: the context is broken, close it. INVAL: the batch is
+     * outside the plan or names an id that is not in the vocabulary; nothing was done. */
     rose_status (*step)(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err);
     /* Wait for that step and give its ids. */
     rose_status (*collect)(void *ctx, uint64_t ticket, rose_step_result *out, rose_err *err);
-    /* Copy page src[i] to dst[i] in every layer: after the steps enqueued before, before the next
-     * one. */
+    /* Copies page src[i] to dst[i] in every layer: after the steps enqueued before, and before
+     * the next one. */
     rose_status (*copy_pages)(void *ctx, const uint32_t *src, const uint32_t *dst, uint32_t n,
                               rose_err *err);
-    /* Waits for steps in flight. Accepts NULL and half-open. */
+    /* Waits for steps in flight. Accepts NULL and a half-opened context. */
     void (*close)(void *ctx);
 } rose_backend_ops;
 
 const rose_backend_ops *rose_backend_cpu(void);
 
 /* The CUDA backend on GPU 0, which becomes the calling thread's device. Errors: UNSUPPORTED, and
- * why (built without CUDA, no driver, no GPU, too old a GPU); then *out is NULL. */
+ * why (built without CUDA, no driver, no GPU, a GPU that is too old); then *out is NULL. */
 rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err);
 
-/* The name of GPU 0 into out, usable or not; false and "" where this build, or this machine, has
- * none. Starts the driver, but takes no memory of the GPU and no thread's device. */
+/* Writes the name of GPU 0 to out, whether it is usable or not; false and "" if this build or
+ * this machine has none. Starts the driver, but takes no GPU memory and sets no thread's device. */
 bool rose_backend_gpu_name(char *out, size_t cap);
 
-/* From here on the spans of base/profile.h are NVTX ranges as well, which nsys shows. Once, before
- * threads. UNSUPPORTED: built without CUDA. */
+/* From now on the spans of base/profile.h are also NVTX ranges, which nsys shows. Call once,
+ * before threads. UNSUPPORTED: built without CUDA. */
 rose_status rose_backend_nvtx(rose_err *err);
 
-/* device: "auto" (cuda where there is a usable GPU, else cpu), "cpu", "cuda"; NULL = auto.
- * Errors: UNSUPPORTED (as rose_backend_cuda), INVAL
- * (another name). */
+/* Picks a backend. device: "auto" (cuda if there is a usable GPU, else cpu), "cpu", "cuda"; NULL
+ * = auto. Errors: UNSUPPORTED (as rose_backend_cuda), INVAL (another name). */
 rose_status rose_backend_pick(const rose_backend_ops **out, const char *device, rose_err *err);
 
 #endif

@@ -5,7 +5,7 @@
 
 /* ---- the batch of a step ---- */
 
-/* No early exit: the compiler makes vector code of the loop. */
+/* No early exit, so that the compiler vectorises the loop. */
 static bool ids_fit(const uint32_t *ids, uint32_t n, uint32_t vocab)
 {
     uint32_t largest = 0;

@@ -1,23 +1,23 @@
-/* backend/checks.h - what all backends check and decide alike: a batch against the plan, and the
- * number of KV pages. For backends only. Threads: any, no state. */
+/* backend/checks.h - code that all backends share: the check of a batch against the plan, and
+ * the number of KV pages. For backends only. Threads: any, no state. */
 #ifndef ROSE_BACKEND_CHECKS_H
 #define ROSE_BACKEND_CHECKS_H
 
 #include "backend/backend.h"
 
-/* Whether step() may run the batch: a batch that passes neither reads nor writes memory outside the
- * plan, the page tables included. n_before is the number of outputs of the step that was enqueued
- * before, to which tokens may refer (ROSE_TOKEN_OUTPUT | i); 0 without ROSE_CAP_AHEAD.
- * Errors: INVAL, and which part of the batch is wrong. Token path: no allocation. */
+/* Tells whether step() may run the batch. A batch that passes neither reads nor writes memory
+ * outside the plan, page tables included. n_before is the number of outputs of the previous
+ * step, to which tokens may refer (ROSE_TOKEN_OUTPUT | i); 0 without ROSE_CAP_AHEAD. Errors:
+ * INVAL, and which part of the batch is wrong. Token path: no allocation. */
 rose_status rose_backend_check_batch(const rose_batch *b, const rose_memory_plan *p, uint32_t vocab,
                                      uint32_t n_before, rose_err *err);
 
-/* Pages that hold one sequence of the longest context: max_model_len is set. */
+/* Pages that hold one sequence of the longest context; max_model_len must be set. */
 uint64_t rose_backend_context_pages(const rose_memory_plan *p);
 
-/* Fill p->kv_pages and p->kv; max_model_len and kv_page are set. default_pages counts where the
- * options give neither pages nor bytes. Errors: INVAL: one context of max_model_len does not fit,
- * so that a request of that length could never finish. */
+/* Fills p->kv_pages and p->kv; max_model_len and kv_page must be set. default_pages is used if
+ * the options give neither pages nor bytes. Errors: INVAL: one context of max_model_len does not
+ * fit, so a request of that length could never finish. */
 rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default_pages,
                                     rose_memory_plan *p, rose_err *err);
 

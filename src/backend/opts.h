@@ -1,5 +1,5 @@
-/* backend/opts.h - the options of a backend as rows of a command's table, each with its default. A
- * new option is a field of rose_backend_opts and a row in opts.c. */
+/* backend/opts.h - the options of a backend as rows of a command's table, each with its default.
+ * A new option is a field of rose_backend_opts and a row in opts.c. */
 #ifndef ROSE_BACKEND_OPTS_H
 #define ROSE_BACKEND_OPTS_H
 
@@ -8,7 +8,7 @@
 
 enum { ROSE_BACKEND_OPT_ROWS = 32 };
 
-/* Write the rows, which point into o, to rows[0 .. ROSE_BACKEND_OPT_ROWS); returns how many. */
+/* Writes the rows, which point into o, to rows[0 .. ROSE_BACKEND_OPT_ROWS); returns how many. */
 size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows);
 
 #endif

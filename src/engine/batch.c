@@ -119,8 +119,8 @@ static rose_output_rules *with_rules(rose_batch_builder *b, uint32_t k)
     return &b->rules[k];
 }
 
-/* Reports of the prompt's tokens at positions [it->pos + 1, end), as far as they are missing: after
- * a preemption a row may be computed again. */
+/* Adds outputs that score the prompt's tokens at positions [it->pos + 1, end), unless they were
+ * already reported. After a preemption a row may be computed again. */
 static void add_scores(rose_batch_builder *b, const rose_sched_item *it, const rose_request *r,
                        uint32_t end)
 {
@@ -136,8 +136,8 @@ static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_r
 {
     uint32_t pos = it->pos + it->n; /* what the last row predicts */
     bool scores = r->rules != NULL && r->rules->prompt_logprobs;
-    /* A prompt that is only scored ends in an output whose id is known: the score of its last token
-     * where scores are wanted, and else whatever is sampled. */
+    /* A prompt that is only scored still ends in one output. If scores are wanted, that is the
+     * score of its last token; otherwise a token is sampled and ignored. */
     if (scores) add_scores(b, it, r, pos < r->n_prompt ? pos + 1 : r->n_prompt);
     if (!it->sample) return;
     if (!(scores && pos < r->n_prompt)) {

@@ -1,19 +1,21 @@
-/* engine/batch_internal.h - the backend's structure of arrays, filled from the scheduler's plan,
- * and the record of whom a step's outputs are for. Page tables are kept from step to step: a row of
- * the table that still belongs to the same admission gets only the pages it lacks, so a decode step
- * copies no table at all. One builder serves two steps in flight: all but rules is the backend's
- * until step() returns, and a step with rules is collected before the next one is built. Threads:
- * the engine thread.  Memory: allocates in _create only. */
+/* engine/batch_internal.h - builds the arrays that the backend takes from the scheduler's plan, and
+ * records which request each output of a step belongs to.
+ *
+ * Page tables are kept from step to step. A row of the table that still belongs to the same
+ * admission gets only the missing pages. A decode step therefore copies no table at all. One
+ * builder serves two steps in flight. Until step() returns, the backend uses all arrays. After
+ * that it uses only the rules, and a step with rules is collected before the next one is built.
+ * Threads: the engine thread. Memory: allocates in _create only. */
 #ifndef ROSE_ENGINE_BATCH_INTERNAL_H
 #define ROSE_ENGINE_BATCH_INTERNAL_H
 
 #include "engine/request_internal.h"
 #include "sched/sched.h"
 
-/* An output that is a sample, and whose. The handle may be another request's by the time the output
- * is known, the number not. */
+/* An output that is a sample, and the request that it is for. When the output is known, the
+ * handle may belong to another request; the number never does. */
 typedef struct rose_flight_sample {
-    uint32_t seq, out; /* the scheduler's handle; place among the step's outputs */
+    uint32_t seq, out; /* the scheduler's handle; index among the step's outputs */
     uint64_t number;   /* of the request */
 } rose_flight_sample;
 
@@ -49,17 +51,18 @@ typedef struct rose_batch_builder {
     uint64_t n_steps;                    /* with it */
 } rose_batch_builder;
 
-/* stride: pages of the longest sequence. False: out of memory (destroy it all the same). */
+/* stride: pages of the longest sequence. False: out of memory; call destroy all the same. */
 bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_tokens,
                        uint32_t stride);
 void rose_batch_destroy(rose_batch_builder *b);
 
-/* Begin a step, whose samples are noted in f. */
+/* Begins a step, whose samples are recorded in f. */
 void rose_batch_reset(rose_batch_builder *b, rose_flight *f);
-/* Ids of positions pos .. pos + n - 1, all known: of the prompt, then of what was generated. */
+/* Copies the ids of positions pos .. pos + n - 1, all known: first those of the prompt, then
+ * those generated. */
 void rose_batch_copy_ids(uint32_t *dst, const rose_request *r, uint32_t pos, uint32_t n);
-/* The next sequence of the step. The id that the step before this one samples for r, if that is not
- * known yet, becomes a reference to that step's output. Changes r->rules and r->out only. */
+/* Adds the next sequence of the step. If the previous step samples an id for r that is not known
+ * yet, the id becomes a reference to that step's output. Changes r->rules and r->out only. */
 void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, rose_request *r);
 
 #endif

@@ -1,22 +1,23 @@
 /* engine/engine.c - see engine.h. The engine thread owns the scheduler, the KV pages, the batch and
- * the backend. Its loop: take what arrived (cancels, submissions), plan, build the batch, enqueue
- * the step, collect the oldest one, deliver its tokens, wake the consumers once. With nothing to do
- * it sleeps on a futex. Waking is a system call, more than all else in a small step: where step()
- * only enqueues and nothing else is in flight it waits until the device has its next step.
+ * the backend. Its loop: take arrivals (cancels, submissions), plan, build the batch, enqueue the
+ * step, collect the oldest one, deliver its tokens, wake the consumers once. With nothing to do it
+ * sleeps on a futex. Waking a consumer is a system call and the most expensive part of a small
+ * step. If step() only enqueues and no other step is in flight, waking therefore waits until the
+ * device has its next step.
  *
- * Running ahead (overlap): where the backend takes a step before the last one is collected, one
- * step stays in flight while the loop goes round, so all of the above happens under its
- * computation. Step N + 1 is planned on what N - 1 found; the ids that N samples are named by
- * reference (ROSE_TOKEN_OUTPUT). Whatever N then turns out to have ended (an end-of-sequence id, a
- * NaN; a cancel likewise) has a row in N + 1 that was for nothing: its sample goes to nobody, and
- * its pages are free at once, because whoever gets them writes in a later step, and steps run in
- * order. What its row wrote enters the prefix index only if the row's id is known. A step with
- * rules (penalties, logprobs, ...) is collected before anything else is done: its rules depend on
- * the ids before it, and it writes into memory of its requests.
+ * Running ahead (overlap): if the backend takes a step before the last one is collected, one step
+ * stays in flight while the loop runs. The host's work then happens during the step's computation.
+ * Step N + 1 is planned on the results of N - 1; it refers to the ids that N samples by
+ * ROSE_TOKEN_OUTPUT. Step N may turn out to end a sequence (an end-of-sequence id, a NaN), and a
+ * cancel may too. The row of that sequence in N + 1 is then wasted: its sample is dropped. Its
+ * pages are free at once, because steps run in order and a new owner writes them in a later step.
+ * The K and V of the row enter the prefix index only if the row's id is known. A step with rules
+ * (penalties, logprobs, ...) is collected before anything else is done. Its rules depend on the ids
+ * before it, and it writes into memory of its requests.
  *
  * A request belongs to the engine thread from the push into `inbox` until its finish event is
- * published. After a backend failure the thread lives on only to answer: every request gets ERROR.
- * What it does not do: text, stop strings, retries. */
+ * published. After a backend failure the thread lives on only to answer: every request gets
+ * ERROR. The engine does not handle text, stop strings or retries. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,7 @@ static void set(_Atomic uint64_t *c, uint64_t n)
     atomic_store_explicit(c, n, memory_order_relaxed);
 }
 
-/* A recorded span read the clock where it ended: that serves for what begins there. */
+/* A recorded span has read the clock at its end; the next span uses that time as its start. */
 static uint64_t or_now(uint64_t t_ns)
 {
     return t_ns != 0 ? t_ns : rose_now_ns();
@@ -86,18 +87,19 @@ static void publish(rose_engine *e, rose_request *r, const rose_event *ev)
     rose_wakeq *sink = r->sink; /* r may be gone once the event is out */
     if (!rose_request_publish(r, ev)) return;
     rose_status st = rose_wakeq_push(sink, r);
-    assert(st == ROSE_OK); /* each live request is in it at most once, and it has room for all */
+    assert(st == ROSE_OK); /* cannot fail: each live request is in its sink at most once, and the
+                              sink has room for all */
     (void)st;
     touch_sink(e, sink);
 }
 
-/* The end of a request: its pages and its place are free before the consumer hears of it. */
+/* Ends a request. Its pages and its place are free before the consumer learns of it. */
 static void finish(rose_engine *e, rose_request *r, rose_event ev)
 {
     assert(!r->done && ev.finish != ROSE_FINISH_NONE);
     if (r->times.admitted == 0) rose_engine_leave_queue(e, r->n_prompt, r->n_cost, r->priority);
     if (r->seq != UINT32_MAX) {
-        /* a step that ran ahead may have computed the token that was to follow */
+        /* a step that ran ahead may already have computed the next token */
         rose_sched_truncate(e->sched, r->seq, r->n_prompt + r->n_generated);
         rose_sched_finish(e->sched, r->seq);
         e->by_seq[r->seq] = NULL;
@@ -108,7 +110,7 @@ static void finish(rose_engine *e, rose_request *r, rose_event ev)
     if (ev.finish == ROSE_FINISH_LATE) bump(&e->stats.late, 1);
     r->done = true;
     r->times.finished = ev.t_ns;
-    /* relaxed: a cancel from now on is a no-op; one that came before is in the stack and holds its
+    /* relaxed: a cancel from now on does nothing; an earlier one is in the stack and holds its
      * own reference */
     atomic_store_explicit(&r->cancel_state, ROSE_CANCEL_OVER, memory_order_relaxed);
     publish(e, r, &ev);
@@ -137,7 +139,7 @@ static bool is_eos(const rose_arch *a, uint32_t id)
 static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
 {
     rose_event ev = {.t_ns = t_ns, .finish = ROSE_FINISH_NONE};
-    if (r->max_tokens == 0) { /* the prompt was scored, nothing is generated */
+    if (r->max_tokens == 0) { /* the prompt was only scored; nothing is generated */
         ev.finish = ROSE_FINISH_LENGTH;
         finish(e, r, ev);
         return;
@@ -158,7 +160,8 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
     }
     ev.id = id;
     ev.has_token = 1;
-    r->events[r->n_events].id = id; /* already now: finish asks for the ids of what was computed */
+    r->events[r->n_events].id =
+        id; /* store the id now, because finish asks for the ids of computed tokens */
     if (r->n_generated++ == 0) {
         r->times.first_token = t_ns;
         rose_prof_flow(ROSE_PROF_FLOW_STEP, r->prof_id);
@@ -182,7 +185,7 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
 
 static void take_submission(rose_engine *e, rose_request *r)
 {
-    /* it was checked in submit, and n_queued bounds what waits */
+    /* cannot fail: submit checked the request, and n_queued bounds the queue */
     bool scores = r->rules != NULL && r->rules->prompt_logprobs; /* every row is to be computed */
     const rose_sched_request q = {.n_prompt = r->n_run,
                                   .max_tokens = r->max_tokens > 0 ? r->max_tokens : 1,
@@ -203,8 +206,8 @@ static void take_submission(rose_engine *e, rose_request *r)
     atomic_store_explicit(&e->expected, false, memory_order_relaxed); /* likely this one */
 }
 
-/* One that the inbox still holds, behind a push that is not complete, is for the next time: the
- * submitter that is late wakes us when it is done. */
+/* Cancels requests. If a request is still in the inbox, because an earlier push is incomplete,
+ * its cancel waits for the next turn. The submitter of that push wakes us when it is done. */
 static void take_cancels(rose_engine *e, rose_request *list)
 {
     for (rose_request *r; (r = list) != NULL;) {
@@ -223,7 +226,7 @@ static void take_cancels(rose_engine *e, rose_request *list)
 static bool take_events(rose_engine *e)
 {
     const rose_prof_span span = rose_prof_begin_at("engine.drain", e->marked_ns);
-    /* the cancels first: a request in their list was pushed into the inbox before */
+    /* take cancels first: their requests were pushed into the inbox before */
     rose_request *cancelled = rose_port_take_cancels(e->port), *early = e->early, *r;
     bool any = cancelled != NULL;
     while (rose_mpsc_pop(e->inbox, &r) == ROSE_OK) {
@@ -244,11 +247,12 @@ static void publish_load(rose_engine *e)
     rose_load_publish(&e->load, &now);
 }
 
-/* What is announced comes before a sleep and a wake-up would be over. False: nothing is. */
+/* Waits for a request that was announced: it arrives before a sleep and a wake-up would be over.
+ * False: none was announced. */
 static bool await_expected(rose_engine *e)
 {
     if (!atomic_load_explicit(&e->expected, memory_order_relaxed)) return false;
-    /* relaxed: lost to one that comes at the same time, it has cost a wake-up */
+    /* relaxed: losing an announcement that comes at the same time costs only a wake-up */
     atomic_store_explicit(&e->expected, false, memory_order_relaxed);
     const uint64_t until = rose_now_ns() + ROSE_EXPECT_US * UINT64_C(1000);
     while (rose_mpsc_is_empty(e->inbox) && rose_now_ns() < until &&
@@ -287,18 +291,18 @@ static void note_admissions(rose_engine *e, const rose_sched_plan *p, uint64_t t
         bump(&e->stats.prompt_tokens, r->n_prompt);
         rose_engine_leave_queue(e, r->n_prompt, r->n_cost, r->priority);
     }
-    /* some prefill: begun, or back from a preemption */
+    /* some sequences prefill: new ones, or ones back from a preemption */
     if (p->n_prefill_seqs > 0 || p->n_preempted > 0) rose_engine_update_gauges(e);
 }
 
-/* What the scheduler may know of token ids. */
+/* The scheduler's callback for token ids. */
 void rose_engine_read_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_t *out)
 {
     const rose_engine *e = user;
     rose_batch_copy_ids(out, e->by_seq[seq], pos, n);
 }
 
-/* Build the step and give it to the backend. From here to delivery there is no allocation, which
+/* Builds the step and gives it to the backend. From here to delivery nothing allocates, which
  * the debug build enforces. */
 static rose_status launch(rose_engine *e, const rose_sched_plan *p, uint64_t plan_ns, rose_err *err)
 {
@@ -322,16 +326,18 @@ static rose_status launch(rose_engine *e, const rose_sched_plan *p, uint64_t pla
     rose_alloc_guard_end();
     if (st != ROSE_OK) return st;
     if (e->n_touched > 0) {
-        signal_sinks(e); /* waking a thread takes longer than all else: while the device works */
+        signal_sinks(e); /* waking a thread takes longer than anything else here, so do it while the
+                            device works */
         e->marked_ns = 0;
     }
     e->n_flights++;
-    bump(&e->stats.steps, 1); /* before delivery: who has its token finds it counted */
+    bump(&e->stats.steps,
+         1); /* before delivery, so that a consumer that has its token finds the step counted */
     rose_hist_add(&e->hists.exposed_ns, &rose_hist_step, exposed);
     return ROSE_OK;
 }
 
-/* Two log lines at most: the backend's part of the step, and ours. */
+/* Logs at most two lines: the backend's part of the step, and the engine's own part. */
 static void watch_step(rose_engine *e, const rose_sched_plan *p)
 {
     rose_stall_stop(&e->step_span);
@@ -346,7 +352,7 @@ static void watch_step(rose_engine *e, const rose_sched_plan *p)
                           n_decodes, p->n_prefill_seqs, p->n_admitted, p->n_preempted);
 }
 
-/* Those that wait and could not have their first token in time any more. */
+/* Ends waiting requests that can no longer have their first token in time. */
 static void refuse_late(rose_engine *e, uint64_t now_ns)
 {
     uint32_t late[64], n;
@@ -391,7 +397,7 @@ static void note_step(rose_engine *e, const rose_flight *f, uint64_t before_ns, 
     e->spanned = false;
 }
 
-/* Wait for the oldest step in flight and deliver what it gave. */
+/* Waits for the oldest step in flight and delivers its results. */
 static rose_status land(rose_engine *e, rose_err *err)
 {
     rose_flight f = e->flights[0];
@@ -415,7 +421,8 @@ static rose_status land(rose_engine *e, rose_err *err)
         if (r == NULL || r->number != s->number) continue; /* it was over before */
         deliver(e, r, res.ids[s->out], e->collected_ns);
     }
-    if (e->n_flights > 1 || !e->enqueues) signal_sinks(e); /* else behind the next step */
+    if (e->n_flights > 1 || !e->enqueues)
+        signal_sinks(e); /* else after the next step is enqueued */
     e->marked_ns = rose_prof_end_at(&deliver_span, 0, "tokens", f.n_samples);
     rose_alloc_guard_end();
     if (st != ROSE_OK) return st;
@@ -430,17 +437,17 @@ static void fail(rose_engine *e, const rose_err *err)
 {
     e->n_flights = 0; /* their results are nobody's any more */
     e->failure = *err;
-    /* release: pairs with the acquire in rose_engine_failure; what submit refuses was not accepted
-     * before */
+    /* release: pairs with the acquire in rose_engine_failure; requests that submit refuses were
+     * not accepted before */
     atomic_store_explicit(&e->failed, true, memory_order_release);
-    /* relaxed: a count for people; with those that we have not taken from the inbox yet */
+    /* relaxed: a figure for people; includes requests that are still in the inbox */
     const uint32_t n_queued = atomic_load_explicit(&e->n_queued, memory_order_relaxed);
     rose_log(
         ROSE_LOG_ERROR, "engine", "the backend %s failed, %u open requests end: %s", e->ops->name,
         rose_sched_n_running(e->sched) + rose_sched_n_preempted(e->sched) + n_queued, err->msg);
 }
 
-/* The next step into flight, and the oldest out of it; the new one stays there if it may. False:
+/* Enqueues the next step and collects the oldest; the new one stays in flight if it may. False:
  * there is nothing to compute and nothing in flight. */
 static bool step(rose_engine *e)
 {
@@ -449,7 +456,8 @@ static bool step(rose_engine *e)
     rose_status st = ROSE_OK;
     uint32_t stay = 0;
     if (!e->spanned)
-        rose_stall_begin(&e->step_span); /* a turn that lands nothing goes on in the next */
+        rose_stall_begin(
+            &e->step_span); /* a turn that collects no step continues in the next turn */
     e->spanned = true;
     uint64_t start = or_now(e->marked_ns);
     if (e->load.ttft_slo_ns != 0) refuse_late(e, start);
@@ -459,7 +467,8 @@ static bool step(rose_engine *e)
     e->marked_ns = rose_prof_end_at(&span, 0, NULL, 0);
     if (any) {
         st = launch(e, &plan, start, &err);
-        /* a step with prompts is long: whoever arrives meanwhile shall be in the next one */
+        /* a step with prompts is long, so collect it before the next plan: new arrivals are then
+         * in the next step */
         if (e->ahead && e->batch.batch.out_rules == NULL && plan.n_prefill_seqs == 0) stay = 1;
     } else if (e->n_flights == 0) {
         e->spanned = false;
@@ -492,7 +501,7 @@ void rose_engine_run(rose_engine *e)
             continue;
         sleep_until_event(e);
     }
-    take_events(e); /* what was submitted before close is in the inbox by now */
+    take_events(e); /* requests submitted before close are in the inbox by now */
     finish_all(e, ROSE_FINISH_CANCELLED);
     signal_sinks(e);
 }

@@ -1,9 +1,9 @@
 /* engine/engine.h - the engine: one thread that owns scheduler, KV pages and backend, and turns
  * token ids into token ids. It never sees text.
  *
- * A request is one sequence. It enters through a bounded MPSC ring; its tokens leave through its
- * own SPSC ring, and the consumer is told by a wake queue (the sink), once per step however many
- * requests advanced. No lock and no allocation between submit and token. */
+ * A request is one sequence. It enters through a bounded MPSC ring, and its tokens leave through
+ * a ring of its own. A wake queue (the sink) tells the consumer, once per step however many
+ * requests advanced. There is no lock and no allocation between submit and token. */
 #ifndef ROSE_ENGINE_ENGINE_H
 #define ROSE_ENGINE_ENGINE_H
 
@@ -16,52 +16,53 @@ typedef struct rose_request rose_request;
 
 typedef enum rose_engine_admission {
     ROSE_ENGINE_FIFO, /* waiting requests begin in order */
-    ROSE_ENGINE_PACK  /* of the first few the shorter begin first, within limits */
+    ROSE_ENGINE_PACK  /* among the first few waiting requests, shorter ones begin first, within
+                         limits */
 } rose_engine_admission;
 
 typedef struct rose_engine_opts {
     rose_backend_opts
         backend;         /* max_seqs = --max-num-seqs, max_step_tokens = --max-num-batched-tokens */
-    uint32_t max_queued; /* requests that wait for admission, 1 .. 65536 (--max-num-queued-reqs);
-                            see rose_engine_reserve */
+    uint32_t max_queued; /* most requests that wait for admission, 1 .. 65536
+                            (--max-num-queued-reqs); see rose_engine_reserve */
     bool chunked_prefill; /* off: a prompt is one piece, so it must fit into max_step_tokens */
     uint32_t prefill_chunk_size; /* most prompt tokens of one sequence in a step; 0 = the step's
                                     budget */
-    int engine_cpu;              /* -1 = not pinned; else the engine thread (= compute thread 0) */
-    /* As in sched/sched.h; a zero is the default unless another one is named. */
+    int engine_cpu; /* CPU of the engine thread (= compute thread 0); -1 = not pinned */
+    /* As in sched/sched.h; 0 means the default unless the comment says otherwise. */
     bool decode_first;           /* default on: decodes take their rows before prompts */
-    uint32_t prefill_max_seqs;   /* sequences of a step that prefill; 0 = any number */
-    uint32_t prefill_max_tokens; /* rows of a step that prefill; 0 = what the step has left */
-    uint32_t max_active;         /* requests begun and not finished; 0 = backend.max_seqs */
+    uint32_t prefill_max_seqs;   /* most sequences that prefill in a step; 0 = any number */
+    uint32_t prefill_max_tokens; /* most prompt rows in a step; 0 = all rows that decodes leave */
+    uint32_t max_active;         /* most requests begun and not finished; 0 = backend.max_seqs */
     rose_engine_admission admission;
-    uint32_t lookahead;              /* PACK; 0 = 64 */
-    uint32_t force_fifo_every;       /* PACK; 0 = 8 */
-    uint32_t priority_age_ms;        /* what one priority is worth in waiting; default 1000 */
-    uint32_t max_queued_tokens;      /* prompt tokens that wait for admission; 0 = no bound. A
-                                        request that waits alone may exceed it */
-    uint32_t ttft_slo_ms;            /* submission to first token: a request that cannot have it so
-                                        soon is refused; 0 = none */
-    uint32_t itl_slo_ms;             /* token to token: chunks and admission are kept within; 0 =
-                                        none */
-    bool overlap;                    /* default on: where the backend has ROSE_CAP_AHEAD, the next
-                                        step is built and enqueued while one runs */
-    bool prefix_cache;               /* default on: share page-aligned prefixes */
-    uint32_t prefix_cache_max_pages; /* cached pages kept while nobody uses them; 0 = the pool */
+    uint32_t lookahead;         /* PACK; 0 = 64 */
+    uint32_t force_fifo_every;  /* PACK; 0 = 8 */
+    uint32_t priority_age_ms;   /* what one step of priority is worth in waiting; default 1000 */
+    uint32_t max_queued_tokens; /* most prompt tokens that wait for admission; 0 = no bound. A
+                                   request that waits alone may exceed it */
+    uint32_t ttft_slo_ms; /* goal from submission to first token; a request that cannot meet it is
+                             refused; 0 = none */
+    uint32_t itl_slo_ms;  /* goal from token to token; limits prompt rows and admission; 0 = none */
+    bool overlap; /* default on: with ROSE_CAP_AHEAD the next step is built and enqueued while one
+                     runs */
+    bool prefix_cache; /* default on: share page-aligned prefixes */
+    uint32_t
+        prefix_cache_max_pages; /* most cached pages that are kept unused; 0 = the whole pool */
 } rose_engine_opts;
 
 void rose_engine_opts_default(
-    rose_engine_opts *o); /* 256 seqs, 2048 tokens, 1024 queued, chunked */
+    rose_engine_opts *o); /* Sets 256 seqs, 2048 tokens, 1024 queued, chunked. */
 
-/* Plan, load, start the thread. The model may be closed after open returns. Errors: as
+/* Plans, loads, starts the thread. The model may be closed after open returns. Errors: as
  * rose_backend_ops.plan and open, INVAL, FORMAT (a weight is NaN or infinite). */
 rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, const rose_model *m,
                              const rose_engine_opts *o, rose_err *err);
 
-/* Refuse new requests (ROSE_E_CLOSED); those accepted run to their end. Any thread. */
+/* Refuses new requests (ROSE_E_CLOSED); accepted requests run to their end. Any thread. */
 void rose_engine_drain(rose_engine *e);
 
-/* Cancels what runs, delivers the finish events, joins the thread, frees. Requests not yet released
- * stay valid for poll and release. Accepts NULL and half-open. */
+/* Cancels all running requests, delivers their finish events, joins the thread, frees. Requests
+ * not yet released stay valid for poll and release. Accepts NULL and a half-opened engine. */
 void rose_engine_close(rose_engine *e);
 
 const rose_memory_plan *rose_engine_plan(const rose_engine *e); /* constant, any thread */
@@ -73,8 +74,8 @@ typedef enum rose_finish {
     ROSE_FINISH_LENGTH, /* max_tokens, or the context is full */
     ROSE_FINISH_CANCELLED,
     ROSE_FINISH_ERROR,   /* the backend failed, or no finite logit */
-    ROSE_FINISH_LATE,    /* it waited, and could not have begun in time any more (ttft_slo_ms) */
-    ROSE_FINISH_NO_TOKEN /* the request's rules leave no id to go on with */
+    ROSE_FINISH_LATE,    /* it waited and could no longer begin in time (ttft_slo_ms) */
+    ROSE_FINISH_NO_TOKEN /* the request's rules allow no next id */
 } rose_finish;
 
 /* One event: a token, the finish, or both at once. */
@@ -89,12 +90,12 @@ typedef struct rose_event {
 enum { ROSE_MAX_BIAS = 1024, ROSE_MAX_STOP_IDS = 128, ROSE_MAX_BAD_IDS = 4096 };
 #define ROSE_MAX_REPORT_BYTES (256 << 20) /* of one request */
 
-/* What a request may want beyond plain sampling; backend.h (rose_output_rules) says in which order
- * it acts. All arrays are copied; ids < vocab_size. */
+/* What a request may want beyond plain sampling; backend.h (rose_output_rules) states the order
+ * in which these act. All arrays are copied; ids < vocab_size. */
 typedef struct rose_request_rules {
     bool logprobs;            /* keep a report of every generated token */
-    uint32_t n_top;           /* with so many alternatives, at most ROSE_MAX_TOP_LOGPROBS */
-    bool prompt_logprobs;     /* and of every token of the prompt but the first */
+    uint32_t n_top;           /* number of alternatives to report, at most ROSE_MAX_TOP_LOGPROBS */
+    bool prompt_logprobs;     /* also for every token of the prompt but the first */
     uint32_t prompt_n_top;    /* likewise */
     float repetition;         /* 1 = off; above 0 */
     float presence;           /* 0 = off */
@@ -104,76 +105,79 @@ typedef struct rose_request_rules {
     uint32_t n_bias;
     uint32_t n_allowed; /* 0 = all */
     const uint32_t *allowed;
-    const uint32_t *bad_ids; /* words that must not be generated, one behind the other; at most
-                                ROSE_MAX_BAD_IDS ids */
+    const uint32_t *bad_ids; /* sequences of ids that must not be generated, one after the other; at
+                                most ROSE_MAX_BAD_IDS ids */
     const uint32_t *bad_len; /* [n_bad] ids of each word */
     uint32_t n_bad;
-    const uint32_t *stop_ids; /* [n_stop] end the request as EOS does, ignore_eos or not */
+    const uint32_t *stop_ids; /* [n_stop] end the request as EOS does, also with ignore_eos */
     uint32_t n_stop;          /* at most ROSE_MAX_STOP_IDS */
-    uint32_t min_tokens;      /* before so many tokens neither EOS nor stop_ids are sampled */
+    uint32_t min_tokens;      /* the first min_tokens tokens are neither EOS nor stop_ids */
 } rose_request_rules;
 
 typedef struct rose_request_opts {
     const uint32_t *prompt; /* copied; ids < vocab_size; 1 .. max_model_len - 1 of them */
     uint32_t n_prompt;
     uint32_t max_tokens; /* 1 ..; clamped to max_model_len - n_prompt */
-    bool score_only;     /* max_tokens is ignored, nothing is generated: one event without a token
-                            (LENGTH) ends it. The prompt may then fill the context */
+    bool score_only; /* max_tokens is ignored and nothing is generated: one event without a token
+                        (LENGTH) ends it. The prompt may then fill the context */
     rose_sampling sampling;
-    const rose_request_rules *rules; /* NULL = none, which costs nothing; borrowed for submit */
+    const rose_request_rules *rules; /* NULL = none, which costs nothing; borrowed during submit */
     bool ignore_eos;
-    rose_wakeq *sink; /* borrowed until the engine is closed (it may signal after the last event);
-                         capacity >= the consumer's live requests + 1 */
+    rose_wakeq *sink; /* borrowed until the engine is closed (it may be signalled after the last
+                         event); capacity >= the consumer's live requests + 1 */
     void *user;       /* the consumer's; see rose_request_user */
-    int32_t priority; /* lower is sooner, 0 = normal; each is worth priority_age_ms of waiting;
-                         beyond -1000 .. 1000 as these */
-    const void *cache_salt; /* requests share cached prefixes only with those of the same salt */
+    int32_t priority; /* lower is sooner, 0 = normal; each step is worth priority_age_ms of waiting;
+                         clamped to -1000 .. 1000 */
+    const void *cache_salt; /* requests share cached prefixes only with requests of the same salt */
     size_t cache_salt_len;  /* bytes; 0 = the common one */
-    uint32_t n_reserved; /* places that this thread has from rose_engine_reserve and has not used,
-                            the one of this request among them; 0 = it takes one by itself */
-    bool same_prompt;    /* as the last submission of this thread: for estimates of load only */
-    uint64_t t_ns;       /* since when it waits, for ttft_slo_ms; 0 = now */
-    bool skip_prefix_cache; /* compute the whole prompt (others may still use what it gives) */
-    uint64_t prof_id;       /* of its way through a profile (base/profile.h); 0 = none */
+    uint32_t n_reserved; /* places that this thread reserved (rose_engine_reserve) and has not used,
+                            including the one for this request; 0 = none: submit takes one itself */
+    bool same_prompt; /* the prompt of this thread's last submission: for estimates of load only */
+    uint64_t t_ns;    /* when its wait began, for ttft_slo_ms; 0 = now */
+    bool skip_prefix_cache; /* compute the whole prompt (others may still use its pages) */
+    uint64_t prof_id;       /* id of its path through a profile (base/profile.h); 0 = none */
 } rose_request_opts;
 
-/* Any thread (concurrently). On success *out has one owner, the consumer, who polls until the
- * finish event and then releases it. Errors: INVAL with a message (empty, too long, an id out of
- * range, a sampling value out of range, rules that leave no first token, a request that could
- * never fit into the page pool),
- * UNSUPPORTED (rules that the backend does not have), FULL (requests or tokens that wait), LATE
- * (behind those that wait it cannot have its first token within ttft_slo_ms), CLOSED,
- * NOMEM, BACKEND (the engine has failed). */
+/* Submits a request; any thread, also several at once. On success *out has one owner, the consumer,
+ * who polls until the finish event and then releases it.
+ *
+ * Errors: INVAL with a message (empty, too long, an id or a sampling value out of range, rules
+ * that leave no first token, a request that could never fit into the page pool), UNSUPPORTED
+ * (rules that the backend does not have), FULL (too many waiting requests or tokens), LATE (it
+ * cannot have its first token within ttft_slo_ms), CLOSED, NOMEM, BACKEND (the engine has
+ * failed). */
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
                                rose_err *err);
 
-/* Places in the queue for n requests that belong together, with n_tokens of prompt: all or none.
- * Each is used up by a submission with n_reserved, whether that succeeds or fails; the rest is to
- * be given back. Where nothing waits n may exceed max_queued by as many as can begin at once, and
- * n_tokens its bound. Any thread. FULL: not now. INVAL, with a message: n would never fit. */
+/* Reserves places in the queue for n requests that belong together, with n_tokens prompt tokens:
+ * all or none. A submission with n_reserved uses up one, whether it succeeds or fails; the
+ * caller gives unused ones back. If nothing waits, n may exceed max_queued by the number that
+ * can begin at once, and n_tokens its bound. Any thread. FULL: not now. INVAL, with a message: n
+ * would never fit. */
 rose_status rose_engine_reserve(rose_engine *e, uint32_t n, uint64_t n_tokens, rose_err *err);
 void rose_engine_unreserve(rose_engine *e, uint32_t n, uint64_t n_tokens);
 
-/* A request will be submitted within tens of microseconds: where the backend works by itself
- * (ROSE_CAP_AHEAD) and the engine thread sleeps, it is woken now and looks for that request for up
- * to ROSE_EXPECT_US, so that its wake-up lies under the tokenising. Returns whether the backend is
- * such a one: then waiting threads take no CPU from what computes. A hint; any thread. */
+/* Announces that a request will be submitted within tens of microseconds. If the backend works
+ * by itself (ROSE_CAP_AHEAD) and the engine thread sleeps, the thread is woken now. It looks for
+ * the request for up to ROSE_EXPECT_US, so that its wake-up overlaps with tokenising. Returns
+ * whether the backend works by itself; waiting threads then take no CPU from computation. A
+ * hint; any thread. */
 enum { ROSE_EXPECT_US = 500 };
 bool rose_engine_expect(rose_engine *e);
 
-/* After FULL, LATE or the finish LATE: whole seconds, 1 .. ROSE_MAX_RETRY_S, after which what waits
- * now has begun, as far as that can be told. Any thread. */
+/* For a retry after FULL, LATE or the finish LATE: an estimate, in whole seconds (1 ..
+ * ROSE_MAX_RETRY_S), of the time until all requests that wait now have begun. Any thread. */
 enum { ROSE_MAX_RETRY_S = 600 };
 uint32_t rose_engine_retry_after_s(const rose_engine *e);
 
-/* Any thread, any time before release. Takes effect at the next step boundary; then the request's
- * pages are free and its finish event (CANCELLED, or what came first) arrives. What a step in
- * flight samples for it is not delivered. */
+/* Cancels a request; any thread, any time before release. It takes effect at the next step
+ * boundary. Then the request's pages are free and its finish event arrives: CANCELLED, or an end
+ * that came first. A sample from a step in flight is not delivered. */
 void rose_request_cancel(rose_request *r);
 
-/* Consumer thread. The next event, or ROSE_E_EMPTY. Call it only after the sink gave r, and then
- * until EMPTY or the finish event: a request is in its sink at most once, and is put there again
- * only after its consumer has seen EMPTY. */
+/* Consumer thread. Returns the next event, or ROSE_E_EMPTY. Call it only after the sink gave r,
+ * and then until EMPTY or the finish event. A request is in its sink at most once; it is put
+ * there again only after its consumer has seen EMPTY. */
 rose_status rose_request_poll(rose_request *r, rose_event *out);
 
 void *rose_request_user(const rose_request *r);
@@ -185,55 +189,58 @@ typedef struct rose_request_times {
 } rose_request_times;
 rose_request_times rose_request_get_times(const rose_request *r);
 
-/* Prompt tokens that were not computed because their prefix was cached. Consumer thread, valid once
- * an event was polled. */
+/* Prompt tokens that were not computed because their prefix was cached. Consumer thread, valid
+ * once an event was polled. */
 uint32_t rose_request_cached_tokens(const rose_request *r);
 
-/* Consumer thread. The report of generated token i, whose event was polled: 1 + n_top entries, the
- * token itself first. Valid until release. Requests with rules.logprobs only. */
+/* Consumer thread. The report of generated token i, whose event was polled: 1 + n_top entries,
+ * the token itself first. Valid until release. Only for requests with rules.logprobs. */
 const rose_logprob *rose_request_logprobs(const rose_request *r, uint32_t i);
-/* Likewise of the prompt's token at position pos, 1 .. n_prompt - 1: once any event was polled,
- * unless that was CANCELLED or ERROR. Requests with rules.prompt_logprobs only. */
+/* The report of the prompt's token at position pos, 1 .. n_prompt - 1. Valid once any event was
+ * polled, unless that was CANCELLED or ERROR. Only for requests with rules.prompt_logprobs. */
 const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t pos);
 
-/* Consumer thread, after the finish event was polled. The engine holds a reference of its own for
- * as long as it still touches r. */
+/* Consumer thread, after the finish event was polled. The engine holds a reference of its own
+ * while it still uses r. */
 void rose_request_release(rose_request *r);
 
-/* Why the engine has failed, for as long as the engine is open; NULL while it is sound. Any thread,
- * also who has got an ERROR: without a cause here it was no finite logit. */
+/* Says why the engine has failed, while the engine is open; NULL if it has not failed. Any
+ * thread. A request that ended with ERROR while this is NULL had no finite logit. */
 const char *rose_engine_failure(const rose_engine *e);
 
-/* A consistent enough copy of the engine's counters, any thread. */
+/* A copy of the engine's counters; any thread. The counters may be of slightly different
+ * moments. */
 typedef struct rose_engine_stats {
-    uint32_t running, waiting;        /* requests; preempted ones wait */
-    uint32_t waiting_tokens;          /* of the prompts of requests that have not begun */
-    uint32_t kv_pages, kv_pages_free; /* free: cached pages that nobody uses among them */
-    uint32_t kv_pages_cached;         /* these */
-    uint64_t steps; /* that the backend took; what is delivered is of steps counted before */
+    uint32_t running, waiting; /* requests; preempted ones wait */
+    uint32_t waiting_tokens;   /* prompt tokens of requests that have not begun */
+    uint32_t kv_pages,
+        kv_pages_free;        /* kv_pages_free includes cached pages that no sequence uses */
+    uint32_t kv_pages_cached; /* these */
+    uint64_t steps;           /* that the backend took; counted before their tokens are delivered */
     uint64_t prompt_tokens, generated_tokens; /* prompts count when admitted */
     uint64_t finished;                        /* requests that ended, in whatever way */
     uint64_t cancelled, late;                 /* of these: CANCELLED, LATE */
-    uint64_t last_step_ns; /* duration of the last step, or since the one before it ended */
-    /* its plan, its batch; and behind the backend: delivery and waking */
+    uint64_t last_step_ns; /* duration of the last step, or the time since the previous one ended */
+    /* time to plan, to build the batch, and, after the backend, to deliver and wake */
     uint64_t last_plan_ns, last_batch_ns, last_deliver_ns;
-    uint64_t prefix_queries, prefix_hits; /* tokens of admitted prompts; of these, cached */
-    uint64_t prefix_evictions;            /* pages */
-    uint64_t preemptions;                 /* requests that gave their pages back */
-    uint64_t recomputed_tokens;           /* computed once more because of that */
-    bool failed;                          /* the backend is broken; /health turns */
+    uint64_t prefix_queries,
+        prefix_hits;            /* tokens of admitted prompts; those of them found cached */
+    uint64_t prefix_evictions;  /* pages */
+    uint64_t preemptions;       /* requests that gave their pages back */
+    uint64_t recomputed_tokens; /* computed once more because of that */
+    bool failed;                /* the backend is broken; /health turns */
 } rose_engine_stats;
 rose_engine_stats rose_engine_get_stats(const rose_engine *e);
 
-/* Of every step since the start; written by the engine thread. Any thread may read, until close.
- * Without overlap a step lasts host_ns + compute_ns. With it host_ns lies under the compute_ns of
- * the step before, and a step lasts exposed_ns + compute_ns. */
+/* Histograms of every step since the start, written by the engine thread. Any thread may read
+ * them until close. Without overlap a step lasts host_ns + compute_ns. With overlap, host_ns
+ * runs during the compute_ns of the previous step, and a step lasts exposed_ns + compute_ns. */
 typedef struct rose_engine_hists {
     rose_hist host_ns;    /* planning, building the batch, delivery (rose_hist_step) */
-    rose_hist compute_ns; /* from step(), or from the results of the step before if these came
-                             later, to its results (rose_hist_step) */
-    rose_hist exposed_ns; /* host work while no step was in flight: from the results of the step
-                             before (after a sleep: from planning) to step(); 0 where the step was
+    rose_hist compute_ns; /* from step() to the step's results; from the results of the previous
+                             step if these came later (rose_hist_step) */
+    rose_hist exposed_ns; /* host work while no step was in flight: from the results of the previous
+                             step (after a sleep: from planning) to step(). 0 if the step was
                              enqueued before those results (rose_hist_step) */
     rose_hist tokens;     /* rows of the step (rose_hist_tokens) */
 } rose_engine_hists;

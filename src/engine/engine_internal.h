@@ -1,4 +1,4 @@
-/* engine/engine_internal.h - what the files of the engine share: engine.c (the thread's loop),
+/* engine/engine_internal.h - shared by the files of the engine: engine.c (the thread's loop),
  * lifecycle.c (open, close), submit.c (what other threads call). */
 #ifndef ROSE_ENGINE_ENGINE_INTERNAL_H
 #define ROSE_ENGINE_ENGINE_INTERNAL_H
@@ -14,8 +14,8 @@
 
 enum { MAX_TOUCHED = 32, MAX_FLIGHTS = 2, MAX_QUEUED = 65536 };
 
-/* Written by the engine thread alone, read by anybody: relaxed everywhere, nothing is published
- * through them. */
+/* Written by the engine thread alone and read by any thread; relaxed everywhere, because no
+ * other data depends on them. */
 typedef struct rose_counters {
     _Atomic uint32_t running, preempted, kv_pages_free, kv_pages_cached;
     _Atomic uint64_t steps, prompt_tokens, generated_tokens, finished, cancelled, late;
@@ -41,8 +41,9 @@ struct rose_engine {
     pthread_t thread;
     bool thread_started;
     /* shared */
-    alignas(64) _Atomic uint32_t n_queued; /* in the inbox or waiting; reserved by submit */
-    _Atomic uint64_t n_queued_tokens;      /* of their prompts */
+    alignas(64) _Atomic uint32_t
+        n_queued; /* in the inbox or waiting; submit reserves a place here first */
+    _Atomic uint64_t n_queued_tokens; /* of their prompts */
     _Atomic bool draining, closing, failed;
     _Atomic bool expected; /* a submission is near */
     rose_err failure;      /* constant once failed is set */
@@ -56,19 +57,19 @@ struct rose_engine {
     rose_batch_builder batch;
     rose_flight flights[MAX_FLIGHTS]; /* the oldest first */
     uint32_t n_flights;
-    rose_request **by_seq; /* [n_seqs] by the scheduler's handle; owned array of requests */
+    rose_request **by_seq; /* [n_seqs] requests by the scheduler's handle; the array is owned */
     uint32_t n_seqs;
-    uint64_t n_taken;                 /* requests */
-    rose_request *early;              /* cancelled, but not out of the inbox yet; by cancel_next */
+    uint64_t n_taken;    /* requests */
+    rose_request *early; /* cancelled while still in the inbox; linked by cancel_next */
     rose_wakeq *touched[MAX_TOUCHED]; /* sinks to signal at the end of the step */
     uint32_t n_touched;
-    uint64_t collected_ns; /* the results of the last step; 0 after a sleep */
+    uint64_t collected_ns; /* when the results of the last step came; 0 after a sleep */
     uint64_t landed_ns;    /* and when they were delivered */
-    uint64_t marked_ns;    /* where the last recorded span ended, if the next begins there; or 0 */
+    uint64_t marked_ns;    /* end of the last recorded span, if the next begins there; or 0 */
     struct {
         uint32_t recording, running, waiting; /* of the counters that were recorded last */
     } recorded;
-    bool spanned; /* step_span has begun, and its step was not landed */
+    bool spanned; /* step_span has begun, and its step is not collected yet */
     rose_stall_span step_span, compute_span;
 };
 
@@ -77,7 +78,7 @@ void rose_engine_run(rose_engine *e);
 void rose_engine_update_gauges(rose_engine *e); /* also before there is a thread */
 rose_sched_ids_fn rose_engine_read_ids;         /* user: the engine */
 
-/* A request has begun, or ends without; any thread: submit.c. */
+/* Call when a request begins, or ends without having begun; any thread: submit.c. */
 void rose_engine_leave_queue(rose_engine *e, uint32_t n_prompt, uint32_t n_rows, int32_t priority);
 
 #endif

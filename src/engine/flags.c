@@ -48,7 +48,7 @@ rose_opt rose_engine_flags_row(const char *name, rose_opt_kind kind, void *dest)
     assert(row.kind == kind || (row.kind == ROSE_OPT_ENUM && kind == ROSE_OPT_CHOICE));
     row.kind = kind;
     row.dest = dest;
-    row.first = false; /* the other program has a --help of its own */
+    row.first = false; /* the other program has its own --help */
     return row;
 }
 

@@ -1,6 +1,6 @@
-/* engine/flags.h - the command-line options of an engine, shared by every program that opens one.
- * The table is in three parts: backend/opts.c and engine/opts.c hold the options with a place in
- * rose_backend_opts and rose_engine_opts, flags.c those without. Main thread. */
+/* engine/flags.h - the command-line options of an engine, shared by every program that opens
+ * one. The table has three parts. backend/opts.c and engine/opts.c hold the options that are
+ * fields of rose_backend_opts and rose_engine_opts; flags.c holds the others. Main thread. */
 #ifndef ROSE_ENGINE_FLAGS_H
 #define ROSE_ENGINE_FLAGS_H
 
@@ -26,22 +26,25 @@ typedef struct rose_engine_flags {
 /* Set every option to its default. */
 void rose_engine_flags_init(rose_engine_flags *f);
 
-/* Write the option rows, which point into f and carry their defaults, to rows; returns how many
+/* Writes the option rows, which point into f and carry their defaults, to rows; returns how many
  * (<= ROSE_ENGINE_FLAG_ROWS). */
 size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows);
 
-/* The row of the engine option `name`, with another destination: for a program that passes the
- * value on. A CHOICE takes the value of an enum as text; otherwise kind is that of the row. */
+/* Returns the row of the engine option `name` with another destination, for a program that
+ * passes the value on. A CHOICE takes the value of an enum as text; otherwise kind is that of
+ * the row. */
 rose_opt rose_engine_flags_row(const char *name, rose_opt_kind kind, void *dest);
 
-/* The rows of rose_engine_opts alone, without those of its backend part. */
+/* Writes the rows of rose_engine_opts alone, without those of its backend part. */
 size_t rose_engine_opts_rows(rose_engine_opts *o, rose_opt *rows);
 
-/* After parsing: *o is f->opts with the CPUs of the threads; it borrows f->cpus. Errors: INVAL (a
- * CPU list that cannot be read or is not allowed; steps of fewer tokens than sequences). */
+/* Call after parsing: *o becomes f->opts with the CPUs of the threads; it borrows f->cpus.
+ * Errors: INVAL (a CPU list that cannot be read or is not allowed; steps of fewer tokens than
+ * sequences). */
 rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, rose_err *err);
 
-/* "0-3,6" -> cpus[0..n); only CPUs this process may use. Errors: INVAL naming the part. */
+/* Parses "0-3,6" to cpus[0..n); only CPUs that this process may use. Errors: INVAL, which names
+ * the wrong part. */
 rose_status rose_cpu_list_parse(const char *text, int *cpus, uint32_t cap, uint32_t *n,
                                 rose_err *err);
 

@@ -1,5 +1,5 @@
-/* engine/lifecycle.c - opening and closing an engine: plan, memory, and the thread that opens the
- * backend, which belongs to it. */
+/* engine/lifecycle.c - opens and closes an engine: the plan, memory, and the engine thread,
+ * which opens and owns the backend. */
 #include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -35,8 +35,8 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
-/* Start the thread and wait until the backend is open (it belongs to that thread). The weights are
- * checked meanwhile: the check costs little where a processor is free. */
+/* Starts the thread and waits until that thread has opened the backend. The weights are checked
+ * meanwhile, which costs little if a CPU is free. */
 static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *err)
 {
     start_args a = {.e = e, .m = m, .err = err};
@@ -44,7 +44,7 @@ static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *e
     sigset_t all, old;
     if (sem_init(&a.opened, 0, 0) != 0)
         return rose_fail(err, ROSE_E_IO, "engine: cannot create a semaphore");
-    /* signals are for the main thread; the backend's threads inherit the mask */
+    /* the main thread handles signals; the backend's threads inherit the mask */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = pthread_create(&e->thread, NULL, engine_main, &a);
@@ -56,14 +56,14 @@ static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *e
         const rose_status finite = rose_model_check_finite(m, &damaged);
         while (sem_wait(&a.opened) != 0) /* EINTR */
             ;
-        /* the backend may have failed because of such a weight: the tensor's name says more */
+        /* if the backend failed because of such a weight, the tensor's name says more */
         if (finite != ROSE_OK) a.st = rose_fail(err, finite, "%s", damaged.msg);
     }
     sem_destroy(&a.opened);
     return a.st;
 }
 
-/* Keys of hashes: unknown to clients, and without effect on any result. */
+/* Fills keys of hashes: unknown to clients, and without effect on any result. */
 static void random_words(uint64_t *out, size_t n)
 {
     if (getrandom(out, n * sizeof *out, 0) == (ssize_t)(n * sizeof *out)) return;
@@ -79,7 +79,7 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
     e->max_queued = o->max_queued;
     e->max_active = e->plan.max_seqs;
     if (o->max_active != 0 && o->max_active < e->max_active) e->max_active = o->max_active;
-    /* a group that finds nothing waiting may have so many (rose_engine_reserve) */
+    /* a group that finds no other waiting may have this many (rose_engine_reserve) */
     uint32_t max_waiting = e->max_queued + e->max_active;
     if (max_waiting > MAX_QUEUED) max_waiting = MAX_QUEUED;
     e->sched_opts = (rose_sched_opts){
@@ -138,7 +138,7 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
     e->backend_opts = o->backend;
     e->arch = m->arch;
     e->cpu = o->engine_cpu;
-    e->compute_span.others = true; /* a compute thread that faults holds up the step */
+    e->compute_span.others = true; /* a page fault of a compute thread delays the step */
     e->enqueues = (ops->caps & ROSE_CAP_AHEAD) != 0;
     e->ahead = o->overlap && e->enqueues;
     rose_status st = ops->plan(m, &o->backend, &e->plan, err);
@@ -158,7 +158,7 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
 
 void rose_engine_drain(rose_engine *e)
 {
-    /* relaxed: a submit that runs beside us may be on either side */
+    /* relaxed: a submit at the same time may or may not see it */
     atomic_store_explicit(&e->draining, true, memory_order_relaxed);
 }
 

@@ -4,7 +4,7 @@
 #define GET(x)    atomic_load_explicit(&(x), memory_order_relaxed)
 #define SET(x, v) atomic_store_explicit(&(x), v, memory_order_relaxed)
 
-/* An estimate may be any number; beyond this it says nothing more. */
+/* Limits an estimate, which may be any number, to a range that is meaningful. */
 static uint64_t whole(double x)
 {
     const double most = 1e18;

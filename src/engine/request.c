@@ -1,5 +1,5 @@
-/* engine/request.c - see request_internal.h. The consumer's half of a request, cancelling, and the
- * futex on which the engine thread sleeps. No scheduling and no backend here. */
+/* engine/request.c - see request_internal.h. The consumer's side of a request, cancelling, and
+ * the futex on which the engine thread sleeps. No scheduling and no backend here. */
 #include "engine/request_internal.h"
 
 #include <assert.h>
@@ -26,19 +26,19 @@ rose_port *rose_port_create(void)
 void rose_port_unref(rose_port *p)
 {
     if (p == NULL) return;
-    /* acq_rel: the last one sees what all others did */
+    /* acq_rel: the thread that drops the last reference sees the writes of all others */
     if (atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
     for (rose_request *r = rose_port_take_cancels(p), *next; r != NULL; r = next) {
         next = r->cancel_next;
-        rose_request_unref(r); /* cancelled when the engine had already ended */
+        rose_request_unref(r); /* cancelled after the engine had ended */
     }
     free(p);
 }
 
 void rose_port_wake(rose_port *p)
 {
-    /* acq_rel: an exchange that precedes the engine's own (sleep_prepare) publishes what came
-     * before it; one that follows reads 1 and wakes. Both are writes to one variable, so one of the
+    /* acq_rel: if this exchange comes before the one in sleep_prepare, it publishes our earlier
+     * writes. If it comes after, it reads 1 and wakes. Both write one variable, so one of the
      * two holds. */
     if (atomic_exchange_explicit(&p->asleep, 0, memory_order_acq_rel) == 0) return;
     (void)syscall(SYS_futex, (uint32_t *)(void *)&p->asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
@@ -103,14 +103,14 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
     atomic_init(&r->refs, 1);
     atomic_init(&r->cancel_state, ROSE_CANCEL_NO);
     atomic_init(&r->word, 0);
-    /* relaxed: the engine holds a reference while anybody submits */
+    /* relaxed: the engine holds a reference while any thread submits */
     atomic_fetch_add_explicit(&port->refs, 1, memory_order_relaxed);
     return r;
 }
 
 void rose_request_unref(rose_request *r)
 {
-    /* acq_rel: the last one sees what the other did */
+    /* acq_rel: the thread that drops the last reference sees the writes of the other */
     if (atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
     free(r->rules);
     free(r);
@@ -121,7 +121,8 @@ void rose_request_release(rose_request *r)
     if (r == NULL) return;
     rose_port *port = r->port;
     rose_request_unref(r);
-    rose_port_unref(port); /* after r: the port's end frees what its cancel stack holds */
+    rose_port_unref(
+        port); /* after r, because the end of the port frees the requests in its cancel stack */
 }
 
 /* ---- events ---- */
@@ -130,7 +131,7 @@ bool rose_request_publish(rose_request *r, const rose_event *ev)
 {
     assert(r->n_events <= r->max_tokens);
     r->events[r->n_events++] = *ev;
-    /* release: pairs with the acquire in poll, the event is complete before it is counted */
+    /* release: pairs with the acquire in poll; the event is complete before it is counted */
     uint64_t old =
         atomic_exchange_explicit(&r->word, (uint64_t)r->n_events << 1 | 1, memory_order_acq_rel);
     return (old & 1) == 0;
@@ -142,7 +143,7 @@ rose_status rose_request_poll(rose_request *r, rose_event *out)
     uint64_t word = atomic_load_explicit(&r->word, memory_order_acquire);
     if (word >> 1 == r->n_polled) {
         word = (uint64_t)r->n_polled << 1 | 1;
-        /* release on success: our reads are over before the engine may tell us again */
+        /* release on success: our reads are over before the engine may signal us again */
         if (atomic_compare_exchange_strong_explicit(&r->word, &word, (uint64_t)r->n_polled << 1,
                                                     memory_order_acq_rel, memory_order_acquire))
             return ROSE_E_EMPTY;
@@ -180,11 +181,11 @@ rose_request_times rose_request_get_times(const rose_request *r)
 void rose_request_cancel(rose_request *r)
 {
     uint32_t state = ROSE_CANCEL_NO;
-    /* relaxed: whoever wins pushes; the push publishes */
+    /* relaxed: the thread that wins pushes r, and the push publishes */
     if (!atomic_compare_exchange_strong_explicit(&r->cancel_state, &state, ROSE_CANCEL_ASKED,
                                                  memory_order_relaxed, memory_order_relaxed))
         return;
-    rose_port *p = r->port; /* valid to the end: r is not released before we return */
+    rose_port *p = r->port; /* stays valid: r is not released before we return */
     /* relaxed: the caller's reference keeps r alive meanwhile */
     atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
     rose_request *top = atomic_load_explicit(&p->cancel, memory_order_relaxed);

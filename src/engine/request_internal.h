@@ -1,12 +1,13 @@
-/* engine/request_internal.h - one request: what its submitter, the engine and its consumer share.
+/* engine/request_internal.h - one request: the state that its submitter, the engine and its
+ * consumer share.
  *
- * Events are an append-only array with room for all a request can ever give (max_tokens tokens and
- * one finish), so the engine never waits and nothing is dropped. `word` publishes them: bit 0 says
- * that the consumer was told (the request is in its sink, or the consumer is polling it), the rest
- * is the number of events. The consumer clears the bit only while the number is unchanged, so a
- * request is in its sink at most once, and after the finish event nobody but the consumer touches
- * it (the engine pushes it into the sink only if the bit was clear, when the consumer cannot have
- * seen the event). */
+ * Events are an append-only array with room for all events that a request can have (max_tokens
+ * tokens and one finish). So the engine never waits and no event is dropped. `word` publishes
+ * them. Bit 0 says that the consumer was told: the request is in its sink, or the consumer is
+ * polling it. The other bits are the number of events. The consumer clears bit 0 only while the
+ * number is unchanged, so a request is in its sink at most once. After the finish event only the
+ * consumer uses the request. (The engine pushes it into the sink only if the bit was clear; then
+ * the consumer cannot have seen the event.) */
 #ifndef ROSE_ENGINE_REQUEST_INTERNAL_H
 #define ROSE_ENGINE_REQUEST_INTERNAL_H
 
@@ -15,8 +16,9 @@
 
 #include "engine/rules_internal.h"
 
-/* What a request may still touch when the engine is gone: a cancel wakes the engine thread and may
- * race with rose_engine_close. One reference for the engine and one for each unreleased request. */
+/* The part that a request may still use after the engine is gone: a cancel wakes the engine
+ * thread and may race with rose_engine_close. One reference for the engine and one for each
+ * unreleased request. */
 typedef struct rose_port {
     _Atomic uint32_t refs;
     alignas(64) _Atomic uint32_t asleep;               /* futex: 1 = the engine thread sleeps */
@@ -25,10 +27,10 @@ typedef struct rose_port {
 
 rose_port *rose_port_create(void); /* one reference; NULL = out of memory */
 void rose_port_unref(rose_port *p);
-void rose_port_wake(rose_port *p); /* any thread, after publishing what the engine shall see */
+void rose_port_wake(rose_port *p); /* any thread, after publishing what the engine is to see */
 
-/* Engine thread, in this order: prepare, look for events once more, then sleep or not, then done.
- * rose_port_sleep returns at once if a wake came after prepare. */
+/* Engine thread, in this order: prepare, look for events once more, then sleep or not, then
+ * done. rose_port_sleep returns at once if a wake came after prepare. */
 void rose_port_sleep_prepare(rose_port *p);
 void rose_port_sleep(rose_port *p);
 void rose_port_sleep_done(rose_port *p);
@@ -41,10 +43,10 @@ struct rose_request {
     rose_wakeq *sink; /* borrowed */
     void *user;
     rose_sampling sampling;
-    const uint32_t *prompt; /* [n_prompt], behind events */
+    const uint32_t *prompt; /* [n_prompt], stored after events */
     uint32_t n_prompt, max_tokens;
-    uint32_t n_run;    /* tokens that are computed before the first output: n_prompt, or, when the
-                          prompt is only scored, all but the last (at least 1) */
+    uint32_t n_run; /* tokens that are computed before the first output: n_prompt; if the prompt is
+                       only scored, all but the last (at least 1) */
     rose_rules *rules; /* owned; NULL = none */
     bool ignore_eos, skip_prefix_cache;
     uint64_t prof_id;
@@ -53,18 +55,19 @@ struct rose_request {
     bool same_prompt;
     uint64_t due_ns;  /* 0 = no time */
     uint64_t salt[2]; /* keyed digest of cache_salt; {0, 0} = none */
-    /* engine thread; times is the consumer's once it has the finish event */
+    /* engine thread only; times belongs to the consumer once it has the finish event */
     bool done;
     uint32_t seq;         /* the scheduler's handle */
     uint64_t number;      /* 1, 2, ...: its own for ever */
-    uint64_t out_step;    /* the builder's count of the step that last sampled for it */
-    uint32_t out;         /* place of that sample among the step's outputs */
+    uint64_t out_step;    /* number of the step that last sampled for it, as the builder counts */
+    uint32_t out;         /* index of that sample among the step's outputs */
     uint32_t n_cached;    /* prompt tokens found in the prefix cache; published with any event */
     uint32_t n_generated; /* events[0..n_generated) carry tokens */
     uint32_t n_events;
     rose_request_times times;
     /* any thread */
-    alignas(64) _Atomic uint32_t refs; /* the consumer, and the cancel stack while it holds it */
+    alignas(64) _Atomic uint32_t
+        refs; /* references of the consumer, and of the cancel stack while it holds the request */
     _Atomic uint32_t cancel_state;
     struct rose_request *cancel_next; /* in the stack */
     /* engine -> consumer */
@@ -73,8 +76,8 @@ struct rose_request {
     rose_event events[];
 };
 
-/* Checked by the caller: sizes bounded by max_model_len. c: of o->rules, if there are any. NULL =
- * out of memory. */
+/* The caller has checked the request: max_model_len bounds its sizes. c: for o->rules, if there
+ * are any. NULL = out of memory. */
 rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port,
                                   const rose_rules_ctx *c);
 static inline uint32_t rose_request_n_run(uint32_t n_prompt, uint32_t max_tokens)
@@ -84,11 +87,11 @@ static inline uint32_t rose_request_n_run(uint32_t n_prompt, uint32_t max_tokens
 void rose_request_unref(rose_request *r); /* any thread */
 
 /* Engine thread. Appends the event; true: the caller must push r into its sink now. If false and
- * the event was the finish, r may be gone already. */
+ * the event was the finish, r may already be freed. */
 bool rose_request_publish(rose_request *r, const rose_event *ev);
 
-/* Engine thread. All requests whose cancel was asked since the last call, linked by cancel_next;
- * the caller owns one reference of each. */
+/* Engine thread. Returns all requests that were asked to be cancelled since the last call,
+ * linked by cancel_next. The caller owns one reference to each. */
 rose_request *rose_port_take_cancels(rose_port *p);
 
 #endif

@@ -117,7 +117,7 @@ static uint32_t *take(arena *a, size_t n, const uint32_t *from)
 
 static void place(rose_rules *u, arena *a, const rose_request_rules *q, const rose_rules_ctx *c)
 {
-    /* ids that can be seen: all that are generated, and the prompt's under a repetition penalty */
+    /* ids to count: all generated ones and, with a repetition penalty, the prompt's */
     size_t n_seen = 0, n_index = 0;
     if (has_penalties(q)) {
         n_seen = (size_t)c->max_tokens + (q->repetition < 1 || q->repetition > 1 ? c->n_prompt : 0);
@@ -145,7 +145,7 @@ static void place(rose_rules *u, arena *a, const rose_request_rules *q, const ro
         a, q->prompt_logprobs ? (size_t)c->n_prompt * (1 + q->prompt_n_top) * words : 0, NULL);
 }
 
-/* Count id, once more if it was generated. O(1). */
+/* Counts id as seen, and adds `times` to how often it was generated. O(1). */
 static void see(rose_rules *u, uint32_t id, uint32_t times)
 {
     uint32_t at = id * 2654435761u & (u->n_index - 1);

@@ -1,14 +1,14 @@
-/* engine/submit.c - what other threads call: submit, and views of the engine's state. The queue is
- * bounded by a reservation before the push, which the engine thread gives back when the request
- * begins. */
+/* engine/submit.c - the functions that other threads call: submit, and views of the engine's
+ * state. The queue is bounded: a submitter takes a place before the push, and the engine thread
+ * gives the place back when the request begins. */
 #include <math.h>
 
 #include "base/clock.h"
 #include "base/siphash.h"
 #include "engine/engine_internal.h"
 
-/* release: pairs with the acquire in take_places, so that who gets the place finds the inbox's cell
- * free. */
+/* release: pairs with the acquire in take_places, so that the thread that gets the place finds a
+ * free cell in the inbox. */
 void rose_engine_unreserve(rose_engine *e, uint32_t n, uint64_t n_tokens)
 {
     atomic_fetch_sub_explicit(&e->n_queued_tokens, n_tokens, memory_order_relaxed);
@@ -22,8 +22,8 @@ void rose_engine_leave_queue(rose_engine *e, uint32_t n_prompt, uint32_t n_rows,
     rose_engine_unreserve(e, 1, n_prompt);
 }
 
-/* How many may be queued, seen from who finds n_queued there: where nothing waits, also as many as
- * can begin at once. */
+/* Returns how many requests may be queued, for a caller that found n_queued there. If nothing
+ * waits, that includes as many as can begin at once. */
 static uint32_t queue_limit(const rose_engine *e, uint32_t n_queued)
 {
     if (n_queued > 0) return e->max_queued;
@@ -32,7 +32,8 @@ static uint32_t queue_limit(const rose_engine *e, uint32_t n_queued)
     return limit < e->sched_opts.max_queued ? limit : e->sched_opts.max_queued;
 }
 
-/* All n that belong together, or none; who is refused was never counted, so it refuses nobody. */
+/* Takes n places together, or none. A refused request was never counted in n_queued, so it
+ * causes no other refusal. */
 static bool take_places(rose_engine *e, uint32_t n, uint64_t n_tokens)
 {
     uint32_t before = atomic_load_explicit(&e->n_queued, memory_order_relaxed), limit;
@@ -42,7 +43,7 @@ static bool take_places(rose_engine *e, uint32_t n, uint64_t n_tokens)
         /* acquire: pairs with the release in unreserve */
     } while (!atomic_compare_exchange_weak_explicit(&e->n_queued, &before, before + n,
                                                     memory_order_acquire, memory_order_relaxed));
-    /* relaxed: a bound, nothing is published by it */
+    /* relaxed: a bound; no other data depends on it */
     uint64_t tokens =
         atomic_fetch_add_explicit(&e->n_queued_tokens, n_tokens, memory_order_relaxed);
     bool too_long =
@@ -87,7 +88,8 @@ static rose_rules_ctx rules_ctx(const rose_engine *e, const rose_request_opts *o
                             .caps = e->ops->caps};
 }
 
-/* Everything a submitter can do wrong; *max_tokens is what the context leaves of it. */
+/* Checks for every mistake that a submitter can make. *max_tokens becomes what the context
+ * leaves of it. */
 static rose_status check_request(const rose_engine *e, const rose_request_opts *o,
                                  uint32_t *max_tokens, rose_err *err)
 {
@@ -116,7 +118,8 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
                             o->score_only ? 1 : *max_tokens, err);
 }
 
-/* What the engine's state has against it now. now_ns, and due_ns (0 = no time). */
+/* Checks whether the engine's current state refuses the request. due_ns: when its first token is
+ * due; 0 = never. */
 static rose_status check_state(const rose_engine *e, const rose_request_opts *o, uint32_t n_rows,
                                uint64_t now_ns, uint64_t due_ns, rose_err *err)
 {
@@ -127,7 +130,8 @@ static rose_status check_state(const rose_engine *e, const rose_request_opts *o,
     if (due_ns == 0) return ROSE_OK;
     uint32_t n_waiting =
         atomic_load_explicit(&e->n_queued, memory_order_relaxed) - o->n_reserved; /* the others */
-    /* exact, unlike the load: who has an event finds its request no longer running */
+    /* exact, unlike the load: once a consumer has the finish event, its request no longer counts
+     * as running */
     bool idle =
         n_waiting == 0 && atomic_load_explicit(&e->stats.running, memory_order_relaxed) == 0;
     if (!idle && rose_load_is_late(&e->load, n_waiting, n_rows, o->priority, now_ns, due_ns))
@@ -135,7 +139,7 @@ static rose_status check_state(const rose_engine *e, const rose_request_opts *o,
     return ROSE_OK;
 }
 
-/* A checked request that has its place: to the engine thread. */
+/* Hands a checked request, which has its place, to the engine thread. */
 static rose_status hand_over(rose_engine *e, const rose_request_opts *o, uint32_t max_tokens,
                              rose_request *r, rose_err *err)
 {
@@ -146,7 +150,7 @@ static rose_status hand_over(rose_engine *e, const rose_request_opts *o, uint32_
     for (int k = 0; k < 2 && o->cache_salt_len > 0; k++) /* |1: never the common salt */
         r->salt[k] = rose_siphash_bytes(e->salt_keys[k], o->cache_salt, o->cache_salt_len) | 1;
     rose_load_count(&e->load, r->n_cost, o->priority, 1);
-    /* there is room: the inbox holds all places, and n_queued falls after the pop only */
+    /* cannot fail: the inbox has room for all places, and n_queued falls only after the pop */
     rose_status st = rose_mpsc_push(e->inbox, &r);
     if (st != ROSE_OK) rose_load_count(&e->load, r->n_cost, o->priority, -1);
     return st;
@@ -194,7 +198,7 @@ done:
 bool rose_engine_expect(rose_engine *e)
 {
     if (!e->enqueues) return false;
-    /* relaxed: the wake publishes it, to a thread that would sleep */
+    /* relaxed: the wake publishes it to a thread that is about to sleep */
     atomic_store_explicit(&e->expected, true, memory_order_relaxed);
     rose_port_wake(e->port);
     return true;

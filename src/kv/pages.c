@@ -1,5 +1,5 @@
-/* kv/pages.c - see pages.h. A stack of free ids and a reference count per page. Owned by the engine
- * thread. It knows nothing of tokens, sequences or prefixes. */
+/* kv/pages.c - see pages.h. A stack of free ids, and a reference count per page. Owned by the
+ * engine thread. It knows nothing about tokens, sequences or prefixes. */
 #include "kv/pages.h"
 
 #include <assert.h>
@@ -8,7 +8,7 @@
 struct rose_kv_pages {
     uint32_t n_pages;
     uint32_t n_free;
-    uint32_t *free_ids; /* [n_pages], owned; free_ids[0..n_free) are free, the top is taken next */
+    uint32_t *free_ids; /* [n_pages], owned; free_ids[0..n_free) are free; the last is taken next */
     uint32_t *refs;     /* [n_pages], owned */
 };
 

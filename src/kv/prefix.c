@@ -1,7 +1,7 @@
-/* kv/prefix.c - see prefix.h. One node per page of the pool, in arrays indexed by page id, so that
- * nothing is allocated later. Nodes hang in hash buckets; the idle ones also in a list in the order
- * in which they became idle. A path is released from its end, so a child stands before its parent
- * there and the first of the list is always a leaf. */
+/* kv/prefix.c - see prefix.h. There is one node per page of the pool, in arrays indexed by page
+ * id, so that nothing is allocated later. Nodes are in hash buckets. Idle nodes are also in a
+ * list, in the order in which they became idle. A path is released from its end, so a child
+ * comes before its parent in that list, and the first node is always a leaf. */
 #include "kv/prefix.h"
 
 #include <assert.h>
@@ -255,7 +255,8 @@ uint32_t rose_kv_prefix_n_available(const rose_kv_prefix *x)
     return rose_kv_pages_n_free(x->pages) + x->n_idle;
 }
 
-/* A node agrees with the pool, with its parent and with its own hash, and find() finds it. */
+/* Checks that a node agrees with the pool, its parent and its own hash, and that find() finds
+ * it. */
 static bool sound_node(const rose_kv_prefix *x, uint32_t i)
 {
     const node *d = &x->nodes[i];

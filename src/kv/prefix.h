@@ -1,17 +1,18 @@
-/* kv/prefix.h - which pages hold which tokens: an index over page-aligned prefixes of prompts and
- * of generated text, so that a prefix that was computed once is not computed again.
+/* kv/prefix.h - finds the pages that hold given tokens. It is an index over page-aligned prefixes
+ * of prompts and of generated text, so that a prefix is computed only once.
  *
- * It is a trie whose nodes are pages: a node is (parent page, the ids of its tokens), a root's
- * parent is ROSE_KV_NO_PAGE and a salt, which keeps tenants apart. A node is found through a keyed
- * hash and always compared by parent, salt and ids. The index holds one reference of each of its
- * pages. A page that only the index holds is idle: it may be evicted, the one that was used least
- * recently first. Whoever holds a page of the index holds its ancestors too (acquire and insert ask
- * for it), so an ancestor is idle at least as long as its children and is evicted after them.
+ * It is a trie whose nodes are pages. A node is (parent page, the ids of its tokens). The parent of
+ * a root is ROSE_KV_NO_PAGE and a salt, which keeps tenants apart. A node is found through a keyed
+ * hash and always compared by parent, salt and ids.
  *
- * Pages are taken and given back through here, since that is where eviction happens. A page in the
- * index is never written again.
- * Threads: owned by the engine thread.  Memory: allocates in _create only, 4 * page_tokens + 56
- * bytes a page. */
+ * The index holds one reference to each of its pages. A page that only the index holds is idle and
+ * may be evicted, the least recently used first. A sequence that holds a page of the index also
+ * holds the page's ancestors (acquire and insert require this). So an ancestor is idle at least as
+ * long as its children and is evicted after them.
+ *
+ * Sequences take pages and give them back through this file, because eviction happens here. A
+ * page in the index is never written again. Threads: owned by the engine thread. Memory:
+ * allocates in _create only, 4 * page_tokens + 56 bytes a page. */
 #ifndef ROSE_KV_PREFIX_H
 #define ROSE_KV_PREFIX_H
 
@@ -22,7 +23,7 @@
 #define ROSE_KV_NO_PAGE UINT32_MAX
 
 typedef struct rose_kv_prefix_opts {
-    bool enabled;         /* off: nothing is ever inserted, take and release are the pool's */
+    bool enabled;         /* off: nothing is ever inserted; take and release only use the pool */
     uint32_t page_tokens; /* 1 .. 2^16 */
     uint32_t max_idle;    /* most idle pages that are kept; 0 = the whole pool */
     uint64_t hash_key[2]; /* random; it changes no result */
@@ -39,41 +40,43 @@ rose_status rose_kv_prefix_create(rose_kv_prefix **out, const rose_kv_prefix_opt
                                   rose_kv_pages *pages, rose_err *err);
 void rose_kv_prefix_destroy(rose_kv_prefix *x); /* accepts NULL; gives its references back */
 
-/* The hash that find and insert take. salt counts for a root only. ids: [page_tokens]. */
+/* Computes the hash that find and insert take. salt counts for a root only. ids: [page_tokens]. */
 uint64_t rose_kv_prefix_hash(const rose_kv_prefix *x, uint32_t parent, rose_kv_salt salt,
                              const uint32_t *ids);
 
-/* The page behind parent that holds exactly these ids, or ROSE_KV_NO_PAGE. Takes no reference. */
+/* Returns the child of parent that holds exactly these ids, or ROSE_KV_NO_PAGE. Takes no
+ * reference. */
 uint32_t rose_kv_prefix_find(const rose_kv_prefix *x, uint64_t hash, uint32_t parent,
                              rose_kv_salt salt, const uint32_t *ids);
 
-/* Put page, which the caller holds and nobody writes any more, behind parent (held by the caller
- * too, in the index). find() has just said that it is not there. */
+/* Inserts page as a child of parent. The caller holds both, parent is in the index, and nobody
+ * writes page any more. find() has just said that no such page is there. */
 void rose_kv_prefix_insert(rose_kv_prefix *x, uint64_t hash, uint32_t parent, rose_kv_salt salt,
                            const uint32_t *ids, uint32_t page);
 
-/* The page before page in its path; ROSE_KV_NO_PAGE: it is a root. */
+/* Returns the parent of page in its path; ROSE_KV_NO_PAGE: page is a root. */
 uint32_t rose_kv_prefix_parent(const rose_kv_prefix *x, uint32_t page);
 
-/* One reference more to each of pages[0..n), a path of the index from the root on or the
- * continuation of one that the caller holds. */
+/* Adds one reference to each of pages[0..n). They are a path of the index from the root on, or
+ * the continuation of a path that the caller holds. */
 void rose_kv_prefix_acquire(rose_kv_prefix *x, const uint32_t *pages, uint32_t n);
 
-/* Take n fresh pages for writing, evicting idle ones as needed. All or nothing: FULL. */
+/* Takes n fresh pages for writing and evicts idle ones as needed. All or nothing: FULL. */
 rose_status rose_kv_prefix_take(rose_kv_prefix *x, uint32_t *ids, uint32_t n);
 
-/* Drop one reference of each of pages[0..n), in order of position: what is in the index becomes
- * idle, the rest is free. */
+/* Drops one reference of each of pages[0..n), in order of position. Pages in the index become
+ * idle; the others become free. */
 void rose_kv_prefix_release(rose_kv_prefix *x, const uint32_t *pages, uint32_t n);
 
 uint32_t rose_kv_prefix_n_idle(const rose_kv_prefix *x);
-uint32_t rose_kv_prefix_n_cached(const rose_kv_prefix *x);  /* in the index, idle or not */
-uint64_t rose_kv_prefix_n_evicted(const rose_kv_prefix *x); /* ever; a memo of a path that was
-                                                              found is good while it stays */
+uint32_t rose_kv_prefix_n_cached(const rose_kv_prefix *x); /* in the index, idle or not */
+uint64_t rose_kv_prefix_n_evicted(
+    const rose_kv_prefix
+        *x); /* total so far; a remembered path stays valid while this number does not change */
 uint32_t
 rose_kv_prefix_n_available(const rose_kv_prefix *x); /* what take could give: free + idle */
 
-/* For tests: walk everything and compare; false = the index contradicts itself. */
+/* For tests: checks the whole index; false = it contradicts itself. */
 bool rose_kv_prefix_sound(const rose_kv_prefix *x);
 
 #endif

@@ -1,12 +1,12 @@
-/* sched/admit.c - who of the waiting begins in this step. Each round goes through the queue in
- * order (fifo) or through its first few by length (pack) and stops when places, rows or pages are
- * out. */
+/* sched/admit.c - decides which waiting sequences begin in this step. Each round visits the
+ * queue in order (fifo), or its first few by length (pack). It stops when there are no lanes,
+ * rows or pages left. */
 #include "sched/sched_internal.h"
 
 typedef enum verdict {
     BEGUN,
-    HELD,    /* not it, but whoever comes next may pass without harm: another computes its next
-                page, or only those that were preempted have a place */
+    HELD,    /* it cannot begin, but the next sequence may pass it without harm: another sequence
+                computes its next page, or only preempted sequences may begin */
     NO_ROOM, /* a shorter one might fit */
     CLOSED   /* no place or no rows for anybody */
 } verdict;
@@ -16,7 +16,7 @@ static uint32_t pages_of(const rose_sched *s, uint32_t n_tokens)
     return (n_tokens - 1) / s->o.page_tokens + 1;
 }
 
-/* Are there n pages, and a few more to grow into while others run? */
+/* Tells whether there are n pages and, while other sequences run, a few more to grow into. */
 static bool has_room(const rose_sched *s, uint32_t n)
 {
     uint32_t spare = s->n_free_lanes < s->o.max_seqs ? rose_kv_pages_total(s->pages) / 100 : 0;
@@ -24,7 +24,8 @@ static bool has_room(const rose_sched *s, uint32_t n)
     return available >= n && available - n >= spare;
 }
 
-/* Its cached pages and fresh ones for all it knows, into the table of the topmost free lane. */
+/* Fills the page table of the topmost free lane for sequence q: its cached pages, then fresh
+ * ones up to `need` pages. */
 static bool take_pages(rose_sched *s, const rose_seq *q, uint32_t need)
 {
     uint32_t lane = s->free_lanes[s->n_free_lanes - 1], n = q->match_n;
@@ -33,7 +34,7 @@ static bool take_pages(rose_sched *s, const rose_seq *q, uint32_t need)
         table[k] = page;
         page = rose_kv_prefix_parent(s->prefix, page);
     }
-    /* held first: what it is about to use must not be evicted for it */
+    /* acquire the cached pages first, so that taking fresh pages does not evict them */
     if (n > 0) rose_kv_prefix_acquire(s->prefix, table, n);
     if (has_room(s, need - n) && rose_kv_prefix_take(s->prefix, table + n, need - n) == ROSE_OK) {
         s->n_pages[lane] = need;
@@ -48,7 +49,8 @@ static verdict try_begin(rose_sched *s, rose_sched_plan *p, uint32_t i)
     rose_seq *q = &s->seqs[i];
     uint32_t left = rose_sched_prefill_left(s, p), need = pages_of(s, q->n_known);
     if (s->n_free_lanes == 0 || left == 0) return CLOSED;
-    /* the places are begun sequences', one that was preempted still has its own */
+    /* goal_active limits the sequences that have begun; a preempted one already counts as one of
+     * them */
     if (!q->begun && s->n_begun >= s->goal_active) return HELD;
     uint32_t most = s->o.prefix_cache ? need - 1 : 0; /* cached at the very best */
     if (!has_room(s, need - most)) return NO_ROOM;
@@ -57,7 +59,8 @@ static verdict try_begin(rose_sched *s, rose_sched_plan *p, uint32_t i)
         if (rose_sched_pending_has(s, i)) return HELD;
     }
     uint32_t rest = q->n_known - q->match_n * s->o.page_tokens;
-    /* whole prompts; one that is recomputed may have outgrown the step, it comes in pieces */
+    /* without chunking a prompt is one piece, except a recomputed one that is longer than a
+     * whole step */
     if (!s->o.chunked_prefill && rest > left && rest <= s->o.max_step_tokens) return NO_ROOM;
     if (!take_pages(s, q, need)) return NO_ROOM;
     rose_sched_begin(s, p, i);
@@ -76,7 +79,8 @@ static void admit_fifo(rose_sched *s, rose_sched_plan *p)
     }
 }
 
-/* Shorter first, ties in order of the queue: Shell's sort of (tokens, place), no allocation. */
+/* Sorts by length, shorter first, ties in order of the queue: Shell's sort of (tokens, place),
+ * without allocation. */
 static void sort_by_length(const rose_sched *s, uint32_t *w, uint32_t n)
 {
     for (uint32_t gap = n / 2; gap > 0; gap /= 2) {

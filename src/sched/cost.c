@@ -13,7 +13,7 @@ static const double SPREAD_GAIN = 1.0 / 32;
 static const double DRAG_KEEP = 1.0 - 1.0 / 256;
 static const double DRAG_MAX = 16;
 
-/* Scaled, so that the three are of one size where it matters. */
+/* Scaled so that the three terms are of similar size for typical steps. */
 static void terms(double *x, uint32_t n_decode, uint32_t n_prefill)
 {
     x[0] = 1;
@@ -21,7 +21,8 @@ static void terms(double *x, uint32_t n_decode, uint32_t n_prefill)
     x[2] = n_prefill / 256.0;
 }
 
-/* m w = v by elimination; m is positive definite, so no pivot is needed. What `off` names is 0. */
+/* Solves m w = v by elimination; m is positive definite, so no pivot is needed. Coefficients
+ * named in `off` become 0. */
 static void solve(double m[N][N], double *v, const int *off, double *w)
 {
     for (int i = 0; i < N; i++) {
@@ -105,7 +106,7 @@ double rose_sched_cost_ns(const rose_sched_cost *c, uint32_t n_decode, uint32_t 
     return ns;
 }
 
-/* How many steps of `each` fit between ns and the goal. */
+/* Returns how many rows, each costing `each` ns, fit between ns and the goal. */
 static uint32_t fit(const rose_sched_cost *c, double ns, double each, uint64_t goal_ns,
                     uint32_t most)
 {

@@ -1,13 +1,15 @@
-/* sched/cost.h - what a step costs, learnt from the steps that ran: a + b * decodes + c * rows of
- * prompts, in nanoseconds. Weighted least squares that forget (an observation weighs half after 44
- * more), each observation weighted by 1 / its time: with one unknown that is the harmonic mean, so
- * a step that the machine held up moves the estimate by a hundredth and not by its length.
- * A direction that nothing has shown lately (a day of decodes says nothing of prompts) keeps its
- * last value. No coefficient is below 0.
+/* sched/cost.h - the cost of a step, learnt from the steps that ran: a + b * decodes + c * prompt
+ * rows, in nanoseconds.
  *
- * It is a function of its observations alone: doubles, but no clock, and no contraction or
- * reordering by the compiler. The scheduler's plans may depend on it, results never do.
- * Threads: the owner's. */
+ * The estimate is a weighted least-squares fit. Old observations fade: one weighs half after 44
+ * more. Each is weighted by 1 / its time; with one unknown that gives the harmonic mean. A step
+ * that the machine delayed then moves the estimate by about a hundredth, however long it took. A
+ * coefficient about which recent steps say nothing keeps its last value: a day of decodes says
+ * nothing about prompts. No coefficient is below 0.
+ *
+ * The estimate is a function of its observations alone: it uses doubles, but no clock, and the
+ * compiler may not contract or reorder operations. The scheduler's plans may depend on it;
+ * results never do. Threads: the owner's. */
 #ifndef ROSE_SCHED_COST_H
 #define ROSE_SCHED_COST_H
 
@@ -32,13 +34,13 @@ void rose_sched_cost_observe(rose_sched_cost *c, uint32_t n_decode, uint32_t n_p
 /* Expected; 0 while nothing was observed. */
 double rose_sched_cost_ns(const rose_sched_cost *c, uint32_t n_decode, uint32_t n_prefill);
 
-/* What many steps take over what the estimate of each adds up to, 1 .. 16: the estimate is of a
- * step that nothing holds up, a queue waits for all of them. */
+/* The factor by which many steps together took longer than their estimates, 1 .. 16. The
+ * estimate describes a step that nothing delays; a queue waits for all steps, delayed ones too. */
 double rose_sched_cost_drag(const rose_sched_cost *c);
 
-/* The most rows of prompts beside n_decode decodes, or the most decodes beside n_prefill rows, with
- * which a step stays within goal_ns, twice the usual error allowed for; at most `most`, perhaps 0.
- * All of `most` while nothing was observed. */
+/* The most prompt rows beside n_decode decodes, or the most decodes beside n_prefill prompt
+ * rows, with which a step stays within goal_ns. It allows for twice the usual error. At most
+ * `most`, perhaps 0; `most` while nothing was observed. */
 uint32_t rose_sched_cost_prefill(const rose_sched_cost *c, uint32_t n_decode, uint64_t goal_ns,
                                  uint32_t most);
 uint32_t rose_sched_cost_decodes(const rose_sched_cost *c, uint32_t n_prefill, uint64_t goal_ns,

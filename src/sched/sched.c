@@ -1,6 +1,6 @@
 /* sched/sched.c - see sched.h and sched_internal.h: the life of a sequence, its pages, and the
- * plan. It does not know token ids (share.c asks for them), requests or time, and it never looks
- * into a page. */
+ * plan. It does not know token ids (share.c asks for them), requests or time, and it never reads
+ * a page. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -44,7 +44,8 @@ static rose_status check_opts(const rose_sched_opts *o, rose_err *err)
     return ROSE_OK;
 }
 
-/* The last token is sampled but never computed, so it needs no place. */
+/* Pages for n_tokens tokens. The last token is sampled but never computed, so it needs no slot
+ * in a page. */
 static uint32_t pages_for(const rose_sched_opts *o, uint32_t n_tokens)
 {
     return (n_tokens - 2) / o->page_tokens + 1;
@@ -94,7 +95,7 @@ rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_k
     resolve_opts(&s->o);
     s->pages = pages;
     s->stride = pages_for(o, o->max_model_len);
-    /* nothing longer than the pool is ever admitted */
+    /* no sequence longer than the pool is ever admitted */
     if (s->stride > rose_kv_pages_total(pages)) s->stride = rose_kv_pages_total(pages);
     const rose_kv_prefix_opts po = {.enabled = o->prefix_cache,
                                     .page_tokens = o->page_tokens,
@@ -146,7 +147,7 @@ void rose_sched_destroy(rose_sched *s)
     free(s);
 }
 
-/* ---- the list of those that prefill, in order of key ---- */
+/* ---- the list of sequences that prefill, in order of key ---- */
 
 static void prefill_insert(rose_sched *s, uint32_t i)
 {
@@ -210,7 +211,7 @@ rose_status rose_sched_submit(rose_sched *s, const rose_sched_request *r, uint32
         rose_sched_check(&s->o, rose_kv_pages_total(s->pages), r->n_prompt, r->max_tokens, NULL);
     if (st != ROSE_OK) return st;
     if (s->waiting.n_waiting - s->n_preempted == s->o.max_queued) return ROSE_E_FULL;
-    uint32_t i = s->free_seq; /* there is one: at most max_seqs have begun */
+    uint32_t i = s->free_seq; /* a free node exists: at most max_seqs sequences have begun */
     rose_seq *q = &s->seqs[i];
     s->free_seq = q->next;
     int64_t priority = r->priority;
@@ -232,7 +233,8 @@ rose_status rose_sched_submit(rose_sched *s, const rose_sched_request *r, uint32
     return ROSE_OK;
 }
 
-/* PREFILL or DECODE: place and pages are free, the full ones stay in the index. */
+/* For a PREFILL or DECODE sequence: frees its lane and pages. Full pages stay in the prefix
+ * index. */
 static void leave_lane(rose_sched *s, uint32_t i)
 {
     rose_seq *q = &s->seqs[i];
@@ -283,7 +285,8 @@ void rose_sched_truncate(rose_sched *s, uint32_t i, uint32_t n_ids)
 
 /* ---- pages for those that decode ---- */
 
-/* Its pages go, it waits under its old key and starts again from what it knows. */
+/* Preempts a sequence: it gives its pages back, waits under its old key, and later computes its
+ * known tokens again. */
 static void preempt(rose_sched *s, rose_sched_plan *p, uint32_t i)
 {
     rose_seq *q = &s->seqs[i];
@@ -298,7 +301,7 @@ static void preempt(rose_sched *s, rose_sched_plan *p, uint32_t i)
     p->n_preempted++;
 }
 
-/* The running sequence with the highest key. */
+/* Returns the running sequence with the highest key. */
 static uint32_t victim(const rose_sched *s)
 {
     uint32_t v = s->prefill_last;
@@ -309,8 +312,9 @@ static uint32_t victim(const rose_sched *s)
     return v;
 }
 
-/* One page more for sequence i (DECODE), from whoever stands behind it; perhaps it is itself the
- * last. It is not when it runs alone: what could never fit was refused. */
+/* Takes one more page for sequence i (DECODE). If there is none, running sequences are preempted
+ * from the highest key down, perhaps i itself. A sequence that runs alone is never preempted
+ * here, because one that could never fit was refused. */
 static void grow(rose_sched *s, rose_sched_plan *p, uint32_t i)
 {
     rose_seq *q = &s->seqs[i];
@@ -324,9 +328,9 @@ static void grow(rose_sched *s, rose_sched_plan *p, uint32_t i)
     q->check_at += s->o.page_tokens;
 }
 
-/* After the last step: full pages of prompts enter the index, the complete go, the others get the
- * page that they write next. Before anything is planned, so that nobody who is preempted is in the
- * plan. */
+/* Finishes the last step. Full pages of prompts enter the index. Sequences that are complete
+ * leave their lanes, and the others get the page that they write next. This happens before
+ * planning, so that no preempted sequence is in the plan. */
 static void settle(rose_sched *s, rose_sched_plan *p)
 {
     for (uint32_t k = 0; k < s->n_needs; k++) {
@@ -347,8 +351,9 @@ static void settle(rose_sched *s, rose_sched_plan *p)
     s->n_needs = 0;
 }
 
-/* Pages of generated text enter the index a few in each step, in turn, so that a crowd that began
- * together does not make one step in page_tokens a long one. What is left enters when it leaves. */
+/* Enters the pages of generated text into the index, for a few sequences in each step, in turn.
+ * Otherwise sequences that began together would make every page_tokens-th step a long one. Pages
+ * that are still missing enter when the sequence ends. */
 static void index_generated(rose_sched *s)
 {
     if (!s->o.prefix_cache || s->n_decode == 0) return;
@@ -360,7 +365,7 @@ static void index_generated(rose_sched *s)
 
 /* ---- the plan ---- */
 
-/* Plan n rows of sequence i and count them as done. */
+/* Plans n rows of sequence i and counts them as done. */
 static void plan_rows(rose_sched *s, rose_sched_plan *p, uint32_t i, uint32_t n)
 {
     rose_seq *q = &s->seqs[i];
@@ -416,7 +421,7 @@ void rose_sched_begin(rose_sched *s, rose_sched_plan *p, uint32_t i)
     s->stats.prefix_hits += q->n_cached;
 }
 
-/* A prompt that is complete decodes from now on. */
+/* A sequence whose prompt is complete decodes from now on. */
 void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i)
 {
     rose_seq *q = &s->seqs[i];
@@ -439,7 +444,8 @@ void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i)
     s->decode[s->n_decode++] = i;
 }
 
-/* One row for each of the first n of decode[], starting somewhere if there are not enough. */
+/* Plans one row for each of the first n sequences of decode[]. If there are not enough rows, it
+ * continues where the last step stopped. */
 static void plan_decodes(rose_sched *s, rose_sched_plan *p, uint32_t n)
 {
     uint32_t left = s->o.max_step_tokens - p->n_tokens;
@@ -461,7 +467,8 @@ bool rose_sched_next(rose_sched *s, rose_sched_plan *out)
     settle(s, &p);
     index_generated(s);
     rose_sched_steer(s);
-    uint32_t n_decode = s->n_decode; /* those whose prompt ends in this step decode from the next */
+    uint32_t n_decode =
+        s->n_decode; /* sequences whose prompt ends in this step decode from the next */
     bool admit = s->waiting.n_waiting > 0 && p.n_preempted == 0;
     if (admit && s->o.prefix_cache) rose_sched_pending_begin(s);
     if (s->o.decode_first) plan_decodes(s, &p, n_decode);

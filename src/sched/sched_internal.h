@@ -1,11 +1,12 @@
 /* sched/sched_internal.h - the scheduler's state, shared by its four files: sched.c (life of a
- * sequence, pages, the plan), admit.c (who begins), share.c (the prefix index as seen from here),
+ * sequence, pages, the plan), admit.c (which sequences begin), share.c (use of the prefix index),
  * slo.c (latency goals).
  *
- * A node is free, waiting (in the queue), prefilling (a list in order of key), decoding (a dense
- * array, walked each step; a removal moves the last entry into the hole, so the order of the
- * others, and with it the rows of the batch, stays put) or done (all sampled, not yet finished:
- * without place and pages). A prefilling or decoding one has a lane: a row of the page tables. */
+ * A node is in one of five states. Free. Waiting: in the queue. Prefilling: in a list in order
+ * of key. Decoding: in a dense array, which each step visits. A removal moves the last entry
+ * into the gap, so that the other entries, and their rows in the batch, stay in place. Done: all
+ * tokens sampled, not yet finished, without lane and pages. A prefilling or decoding sequence
+ * has a lane, which is a row of the page tables. */
 #ifndef ROSE_SCHED_SCHED_INTERNAL_H
 #define ROSE_SCHED_SCHED_INTERNAL_H
 
@@ -27,29 +28,31 @@ typedef enum rose_seq_state {
 
 typedef struct rose_seq {
     uint8_t state; /* rose_seq_state */
-    bool begun;    /* admitted before: a waiting one was preempted */
+    bool begun;    /* it was admitted before; if it waits, it was preempted */
     bool no_lookup, same_prompt;
-    bool fresh;     /* a part of its prompt was computed in the last step */
+    bool fresh;     /* the last step computed a part of its prompt */
     uint32_t lane;  /* PREFILL, DECODE */
     uint32_t index; /* DECODE: place in decode[] */
     uint32_t n_done, n_known, n_max;
-    uint32_t check_at;         /* DECODE: n_done at which its pages are full */
+    uint32_t check_at;         /* DECODE: when n_done reaches this, its pages are full */
     uint32_t n_indexed;        /* table[0..n_indexed) is a path of the prefix index */
-    uint32_t prev, next;       /* PREFILL: the list; next also chains the free nodes */
+    uint32_t prev, next;       /* PREFILL: neighbours in the list; next also chains free nodes */
     uint32_t n_prompt, n_peak; /* n_peak: n_done before the last preemption */
     uint32_t n_cached;         /* tokens found at the first admission */
     int64_t key;
     uint64_t order;
     rose_kv_salt salt;
     uint64_t due_ns; /* 0 = never */
-    /* WAITING: how far the index goes along, as found when it had evicted match_evicted pages */
+    /* WAITING: the length and last page of the path found in the index when it had evicted
+     * match_evicted pages */
     uint32_t match_n, match_page;
     uint64_t match_evicted;
-    bool match_miss; /* next_hash is of the page behind, which is not there */
+    bool match_miss; /* the index lacks the next page, whose hash is next_hash */
     uint64_t next_hash;
 } rose_seq;
 
-/* Hashes of the pages that are being computed; an entry counts if its mark is the current one. */
+/* Hashes of the pages that sequences are computing now; an entry counts if its mark is the
+ * current one. */
 typedef struct rose_sched_pending {
     uint64_t *hashes; /* [mask + 1], owned */
     uint64_t *marks;  /* [mask + 1], owned */
@@ -65,10 +68,12 @@ struct rose_sched {
     uint32_t n_begun, n_preempted, n_decode, n_free_lanes, n_needs;
     uint32_t free_seq; /* chain of free nodes */
     uint32_t prefill_first, prefill_last;
-    uint32_t index_at;     /* in decode[]: whose generated pages enter the index next */
-    uint32_t decode_start; /* who gets the first row when not all decodes do */
+    uint32_t
+        index_at; /* place in decode[] of the sequence whose generated pages enter the index next */
+    uint32_t decode_start; /* the sequence that gets the first row when rows are too few for all */
     uint64_t n_tickets, n_arrivals;
-    uint64_t passed_head; /* PACK: order of the head that was passed, and in how many rounds */
+    uint64_t passed_head; /* PACK: order number of the passed first sequence, and in how many rounds
+                             it was passed */
     uint32_t n_passed;
     rose_waitq waiting;
     rose_sched_pending pending;
@@ -80,10 +85,10 @@ struct rose_sched {
     double mean_output, mean_pages, mean_miss;
     uint64_t n_ends, n_misses;
     /* all owned */
-    rose_seq *seqs;         /* [max_seqs + max_queued] */
-    uint32_t *decode;       /* [max_seqs] */
-    uint32_t *needs;        /* [max_seqs] handles to look at before the next plan: page tables to
-                               index or to grow, or all sampled */
+    rose_seq *seqs;   /* [max_seqs + max_queued] */
+    uint32_t *decode; /* [max_seqs] */
+    uint32_t *needs;  /* [max_seqs] handles to look at before the next plan: to index or grow their
+                         page tables, or because all is sampled */
     uint32_t *free_lanes;   /* [max_seqs] */
     uint32_t *tables;       /* [max_seqs][stride] page tables, by lane */
     uint32_t *n_pages;      /* [max_seqs] by lane */
@@ -106,11 +111,11 @@ static inline bool rose_seq_before(const rose_seq *a, const rose_seq *b)
     return a->key != b->key ? a->key < b->key : a->order < b->order;
 }
 
-/* Rows that a prompt may still take in this step. */
+/* Returns how many rows a prompt may still take in this step. */
 uint32_t rose_sched_prefill_left(const rose_sched *s, const rose_sched_plan *p);
-/* Sequence i leaves the queue: PREFILL on the topmost free lane, its table filled. */
+/* Moves sequence i from the queue to PREFILL, on the topmost free lane, whose table is filled. */
 void rose_sched_begin(rose_sched *s, rose_sched_plan *p, uint32_t i);
-/* A piece of the prompt of sequence i (PREFILL). */
+/* Plans the next piece of the prompt of sequence i (PREFILL). */
 void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i);
 
 /* ---- admit.c ---- */
@@ -119,23 +124,23 @@ void rose_sched_admit(rose_sched *s, rose_sched_plan *p);
 
 /* ---- slo.c ---- */
 
-void rose_sched_steer(rose_sched *s); /* goal_rows and goal_active of the next plan */
+void rose_sched_steer(rose_sched *s); /* Sets goal_rows and goal_active for the next plan. */
 void rose_sched_note_begin(rose_sched *s, const rose_seq *q);
 void rose_sched_note_end(rose_sched *s, const rose_seq *q); /* of one that had begun */
 
 /* ---- share.c ---- */
 
-/* Put the full pages of sequence i that are not there yet into the index; a page that another has
- * brought in meanwhile takes the place of ours. */
+/* Puts the full pages of sequence i into the index. If another sequence has meanwhile entered an
+ * equal page, sequence i uses that page instead of its own. */
 void rose_sched_index_pages(rose_sched *s, uint32_t i);
-/* How far the index goes along the known tokens of i (WAITING): match_n, match_page. */
+/* Finds how far the index has the known tokens of i (WAITING); sets match_n and match_page. */
 void rose_sched_match(rose_sched *s, uint32_t i);
 
 bool rose_sched_pending_create(rose_sched_pending *t, uint32_t max_seqs);
 void rose_sched_pending_destroy(rose_sched_pending *t);
 void rose_sched_pending_begin(rose_sched *s);           /* of what prefills at this moment */
 void rose_sched_pending_add(rose_sched *s, uint32_t i); /* and of i, which begins */
-/* Is the page that i misses (after match) being computed by another? */
+/* Tells whether another sequence is computing the page that i misses (call after match). */
 bool rose_sched_pending_has(const rose_sched *s, uint32_t i);
 
 #endif

@@ -1,11 +1,11 @@
-/* sched/share.c - the prefix index as the scheduler uses it: entering pages, finding a prompt's
- * path, and the set of pages that are being computed at this moment. It reads token ids only
- * through the callback of the options, one page at a time. */
+/* sched/share.c - the scheduler's use of the prefix index: entering pages, finding a prompt's
+ * path, and the set of pages that are being computed. It reads token ids only through the
+ * callback of the options, one page at a time. */
 #include <stdlib.h>
 
 #include "sched/sched_internal.h"
 
-/* ids of page k of sequence i, and their hash behind parent */
+/* Reads the ids of page k of sequence i, and returns their hash after parent. */
 static uint64_t read_page(rose_sched *s, uint32_t i, uint32_t k, uint32_t parent)
 {
     uint32_t pt = s->o.page_tokens;
@@ -26,8 +26,8 @@ void rose_sched_index_pages(rose_sched *s, uint32_t i)
             rose_kv_prefix_insert(s->prefix, h, parent, q->salt, s->ids, table[k]);
             continue;
         }
-        /* Computed twice, at the same time: the bits are the same, one page is enough, and holding
-         * the index's own pages is what keeps its order of eviction right. */
+        /* Two sequences computed the page at the same time, with the same bits, so one page is
+         * enough. Holding the index's own pages keeps its order of eviction right. */
         rose_kv_prefix_acquire(s->prefix, &same, 1);
         rose_kv_prefix_release(s->prefix, &table[k], 1);
         table[k] = same;
@@ -39,7 +39,7 @@ void rose_sched_match(rose_sched *s, uint32_t i)
 {
     rose_seq *q = &s->seqs[i];
     uint64_t evicted = rose_kv_prefix_n_evicted(s->prefix);
-    /* the last known token is always computed: its logits are wanted */
+    /* the last known token is always computed, because its logits are needed */
     uint32_t limit = q->no_lookup ? 0 : (q->n_known - 1) / s->o.page_tokens;
     if (q->match_evicted != evicted) {
         q->match_evicted = evicted;
@@ -79,7 +79,8 @@ void rose_sched_pending_destroy(rose_sched_pending *t)
     free(t->marks);
 }
 
-/* The slot of h, or the free one where it belongs. At most max_seqs of the slots are in use. */
+/* Returns the slot of h, or the free slot where it belongs. At most max_seqs of the slots are in
+ * use. */
 static uint32_t slot(const rose_sched_pending *t, uint64_t h)
 {
     uint32_t i = (uint32_t)h & t->mask;
@@ -92,7 +93,7 @@ void rose_sched_pending_add(rose_sched *s, uint32_t i)
 {
     const rose_seq *q = &s->seqs[i];
     uint32_t k = q->n_indexed;
-    /* the last id of one that was preempted may be on its way */
+    /* the last id of a preempted sequence may not be known yet */
     uint32_t known = q->n_known > q->n_prompt ? q->n_known - 1 : q->n_known;
     if (known - k * s->o.page_tokens < s->o.page_tokens) return; /* no full page to come */
     uint64_t h = read_page(s, i, k, k > 0 ? rose_sched_table(s, q)[k - 1] : ROSE_KV_NO_PAGE);
@@ -111,6 +112,7 @@ void rose_sched_pending_begin(rose_sched *s)
 bool rose_sched_pending_has(const rose_sched *s, uint32_t i)
 {
     const rose_seq *q = &s->seqs[i];
-    /* a false hit of the hash costs a wait, no more: it ends when the other has its page */
+    /* a wrong match of the hash only costs a wait, which ends when the other sequence has its
+     * page */
     return q->match_miss && s->pending.marks[slot(&s->pending, q->next_hash)] == s->pending.mark;
 }

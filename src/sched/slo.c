@@ -1,10 +1,10 @@
-/* sched/slo.c - latency goals: how much of a step may go to prompts, how many may run, and who can
- * no longer be in time. All of it follows from the cost model (cost.h) and from three means over
- * the sequences that ended: how long their output was, how many pages they had, which part of their
- * prompt was not cached. Estimates, not promises. */
+/* sched/slo.c - latency goals. They decide how many rows of a step may go to prompts, how many
+ * sequences may run, and which can no longer be in time. All of it follows from the cost model
+ * (cost.h) and three means over ended sequences. These are the length of the output, the number
+ * of pages, and the uncached part of the prompt. These are estimates, not promises. */
 #include "sched/sched_internal.h"
 
-enum { MIN_ROWS = 4 /* of prompts in any step: they get on whatever the goal */ };
+enum { MIN_ROWS = 4 /* prompt rows in any step: prompts advance whatever the goal */ };
 static const double MEAN_GAIN = 1.0 / 32;
 
 static void mean_add(double *mean, uint64_t *n, double x)
@@ -42,7 +42,7 @@ void rose_sched_steer(rose_sched *s)
     s->goal_rows = UINT32_MAX;
     s->goal_active = s->o.max_active;
     if (goal == 0) return;
-    /* nobody is between two tokens in a step without decodes */
+    /* a step without decodes delays no running request */
     if (n > 0) s->goal_rows = rose_sched_cost_prefill(&s->cost, n, goal, UINT32_MAX);
     if (s->goal_rows < MIN_ROWS) s->goal_rows = MIN_ROWS;
     s->goal_active = rose_sched_cost_decodes(&s->cost, MIN_ROWS, goal, s->o.max_active);
@@ -60,7 +60,7 @@ static double rows_of(const rose_sched *s, const rose_seq *q, double miss)
     return q->match_n > 0 ? rows : rows * miss;
 }
 
-/* Prompt rows of a step beside those that decode now. */
+/* Returns how many prompt rows a step can have beside the current decodes. */
 static uint32_t rows_of_step(const rose_sched *s)
 {
     uint32_t n = s->n_decode < s->o.max_step_tokens ? s->n_decode : s->o.max_step_tokens;
@@ -87,7 +87,7 @@ rose_sched_load rose_sched_get_load(const rose_sched *s)
     if (s->n_ends == 0) return l;
     double fit = rose_kv_prefix_n_available(s->prefix) / s->mean_pages;
     if (fit < places) l.n_free = (uint32_t)fit;
-    /* when all places are taken one of them ends every so many steps */
+    /* with all places taken, one sequence ends every mean_output / full steps */
     uint32_t full = l.n_running + l.n_free > 0 ? l.n_running + l.n_free : 1;
     l.place_ns = s->mean_output / full * drag * rose_sched_cost_ns(&s->cost, full, 0);
     return l;
@@ -106,7 +106,7 @@ double rose_sched_wait_ns(const rose_sched_load *l, uint32_t n_ahead, double row
     return queue + (one > many ? one : many);
 }
 
-/* Is it impossible that i has its first token in time? */
+/* Tells whether sequence i cannot have its first token in time. */
 static bool is_late(const rose_sched *s, const rose_sched_load *l, uint32_t i, uint64_t now_ns,
                     uint32_t n_ahead, double rows_ahead)
 {
@@ -117,7 +117,7 @@ static bool is_late(const rose_sched *s, const rose_sched_load *l, uint32_t i, u
     return wait > (double)(q->due_ns - now_ns);
 }
 
-/* The first few of the queue, each behind those that stay before it. */
+/* Checks the first few of the queue, each after those before it that stay. */
 static uint32_t late_in_queue(const rose_sched *s, const rose_sched_load *l, uint64_t now_ns,
                               uint32_t *out, uint32_t cap)
 {
@@ -137,7 +137,8 @@ static uint32_t late_in_queue(const rose_sched *s, const rose_sched_load *l, uin
     return n;
 }
 
-/* Those far behind, some in each step, by what they alone would take. */
+/* Checks a few of all waiting sequences in each step, in turn, as if each were alone. This finds
+ * late ones far back in the queue. */
 static uint32_t late_anywhere(rose_sched *s, const rose_sched_load *l, uint64_t now_ns,
                               uint32_t *out, uint32_t cap)
 {

@@ -1,5 +1,5 @@
-/* sched/waitq.c - see waitq.h. The height of a node is a function of its order number, so the same
- * events build the same list. */
+/* sched/waitq.c - see waitq.h. The height of a node is a function of its order number, so the
+ * same events build the same list. */
 #include "sched/waitq.h"
 
 #include <assert.h>
@@ -28,7 +28,7 @@ static bool before(const rose_waitq_node *a, int64_t key, uint64_t order)
     return a->key != key ? a->key < key : a->order < order;
 }
 
-/* The last node before (key, order) on each level. */
+/* Finds the last node before (key, order) on each level. */
 static void find(const rose_waitq *q, int64_t key, uint64_t order, uint32_t *prev)
 {
     uint32_t at = q->n;
@@ -42,7 +42,7 @@ static void find(const rose_waitq *q, int64_t key, uint64_t order, uint32_t *pre
     }
 }
 
-/* A quarter of the nodes reaches each next level. */
+/* Returns a node's height; a quarter of the nodes reaches each next level. */
 static uint32_t height(uint64_t order)
 {
     uint64_t h = order * UINT64_C(0x9E3779B97F4A7C15);

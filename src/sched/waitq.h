@@ -1,5 +1,5 @@
-/* sched/waitq.h - the waiting sequences in order of (key, order): a skip list over handles, so that
- * arriving, leaving from anywhere and looking at the first few are cheap however many wait.
+/* sched/waitq.h - the waiting sequences in order of (key, order), as a skip list over handles.
+ * Inserting, removing any sequence and looking at the first few are cheap however many wait.
  * Threads: owned by the engine thread.  Memory: allocates in _create only, 48 bytes a handle. */
 #ifndef ROSE_SCHED_WAITQ_H
 #define ROSE_SCHED_WAITQ_H
