@@ -47,8 +47,8 @@ typedef struct rose_http_opts {
     size_t max_total_body_bytes; /* limit of all bodies being received together; over it: 503. 0 =
                                     32 times max_body_bytes; never less than max_body_bytes */
     uint32_t max_connections;    /* at the limit, a new connection replaces the one that has waited
-                                    longest for a complete request. If all have work, it gets
-                                    503, or its answer if the request is_vital */
+                                    longest for a complete request. If all have work, the new
+                                    one gets 503, or its answer if the request is_vital */
     uint32_t header_timeout_ms;  /* from the first byte to the last header; longer: 408 */
     uint32_t body_timeout_ms;    /* longest pause within a body; over: 408 */
     uint32_t body_min_rate;      /* bytes a second that a body must have brought on average, once
