@@ -1,4 +1,4 @@
-/* api/api.c - the room's object: options, one wake queue pair per I/O thread, the workers. */
+/* api/api.c - the room's main object: options, one wake queue pair per I/O thread, the workers. */
 #include "api/api.h"
 
 #include <errno.h>
@@ -89,7 +89,7 @@ static rose_status create_io(rose_api *a, rose_err *err)
         rose_status st;
         a->io[i].api = a;
         a->io[i].thread = i;
-        /* lines of its own: two threads that count do not meet */
+        /* whole cache lines, so that two counting threads share none */
         size_t bytes = (sizeof(rose_api_metrics) + 63) / 64 * 64;
         a->io[i].metrics = aligned_alloc(64, bytes);
         if (a->io[i].metrics == NULL) return rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
@@ -158,7 +158,8 @@ rose_status rose_api_attach(rose_api *a, rose_http *h, rose_err *err)
 void rose_api_set_engine(rose_api *a, rose_engine *e, const rose_tokenizer *t)
 {
     a->tok = t;
-    /* release: pairs with the acquire loads of engine; whoever sees the engine sees tok */
+    /* release: pairs with the acquire loads of engine; a thread that sees the engine also sees
+     * tok */
     atomic_store_explicit(&a->engine, e, memory_order_release);
 }
 
@@ -201,7 +202,7 @@ void rose_api_destroy(rose_api *a)
         rose_api_io_on_sink(&a->io[i]);
         n_left += a->io[i].n_jobs;
     }
-    if (n_left > 0) { /* the engine was not closed; it may write into what we would free */
+    if (n_left > 0) { /* the engine was not closed; it may still write into this memory */
         rose_log(ROSE_LOG_ERROR, "api", "%u requests without an end; their memory is kept", n_left);
         return;
     }

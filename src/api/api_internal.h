@@ -1,12 +1,12 @@
-/* api/api_internal.h - what the files of this room share; nobody else includes it.
+/* api/api_internal.h - shared by the files of this room; no other room includes it.
  *
- * A job is one HTTP request that needs the tokenizer. Who may touch it:
+ * A job is one HTTP request that needs the tokenizer. Who may use it:
  *   I/O thread   creates it, then hands it to a worker (queue in worker.c);
  *   worker       owns it until it pushes it into the done queue of the job's I/O thread;
- *   I/O thread   owns it from then on, and frees it when no engine request of it is left.
- * Only `gone` is shared in between, and timeout_s once the worker has given notice of it: it pushes
- * such a job twice. Engine events that come before the job does (the worker
- * submits) are noted in choice->pending, which only the I/O thread touches. */
+ *   I/O thread   owns it from then on, and frees it when all its engine requests are released.
+ * Only `gone` is shared in between. If the worker gives notice, by pushing the job twice, the
+ * I/O thread may also read timeout_s. Since the worker submits, engine events may come before
+ * the job does. They are noted in choice->pending, which only the I/O thread uses. */
 #ifndef ROSE_API_API_INTERNAL_H
 #define ROSE_API_API_INTERNAL_H
 
@@ -25,39 +25,41 @@
 /* status 0 = no error. Texts are valid UTF-8. */
 typedef struct rose_api_error {
     int status;
-    uint32_t retry_s; /* of 429 and 503: Retry-After; 0 = 1 second */
+    uint32_t retry_s; /* for 429 and 503: the value of Retry-After; 0 = 1 second */
     const char *code; /* a literal or NULL (null in JSON) */
     char param[96];   /* "" = null */
     char msg[ROSE_ERR_CAP];
 } rose_api_error;
 
-/* Fill e and return false, so that checks read `return rose_api_fail(...)`. param may be NULL. */
+/* Fills e and returns false, so that checks read `return rose_api_fail(...)`. param may be NULL. */
 bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *param,
                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 bool rose_api_fail_nomem(rose_api_error *e);
-/* Of the engine (NULL: none yet), which says when to try again. */
+/* Fills e from a status of the engine. The engine says when to try again; NULL: there is none
+ * yet. */
 void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err,
                           const rose_engine *engine);
 #define ROSE_API_CODE_LATE "slo_ttft"
 
 void rose_api_error_json(rose_api_out *o, const rose_api_error *e);
-/* Replace bytes that are not UTF-8 (also a character cut at the end) by '?'. In place. */
+/* Replaces bytes that are not UTF-8 (also a character cut at the end) by '?'. In place. */
 void rose_api_utf8_clean(char *s);
 
 /* ---- json_in.c ---- */
 
-/* Parse a body into a JSON object, refusing first (in one scan, nothing allocated) what would cost
- * much memory: nesting over 64, over 65536 containers, over max_values values. Errors: 400 with the
- * position. */
+/* Parses a body into a JSON object. It first refuses, in one scan that allocates nothing, bodies
+ * that would cost much memory: nesting over 64, over 65536 containers, over max_values values.
+ * Errors: 400 with the position. */
 bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_values,
                         rose_api_error *err);
 
 /* Whether v is this string. v may be NULL. */
 bool rose_api_json_is(const json_t *v, const char *text);
 
-/* Without parsing: the value of the outermost object's member `key` (written without escapes) if
- * that is a time-out, a number above 0 and at most ROSE_API_MAX_TIMEOUT; else 0. One scan, so for
- * short bodies; of a body that is no JSON whatever comes out. */
+/* Finds a time-out without parsing: the value of the member `key` (written without escapes) of
+ * the outermost object. Returns it if it is a number above 0 and at most ROSE_API_MAX_TIMEOUT;
+ * else 0. This is one scan, so it is for short bodies. For a body that is not JSON the result is
+ * arbitrary. */
 enum { ROSE_API_MAX_TIMEOUT = 86400, ROSE_API_MAX_PEEK = ROSE_API_MAX_INLINE };
 double rose_api_json_peek(const char *body, size_t len, const char *key);
 
@@ -65,27 +67,27 @@ double rose_api_json_peek(const char *body, size_t len, const char *key);
 
 enum { ROSE_API_MAX_IGNORED = 16, ROSE_API_IGNORED_BYTES = 64, ROSE_API_MAX_LOGGED = 256 };
 
-/* Those of one request. Zero is empty. */
+/* The ignored fields of one request. Zero is empty. */
 typedef struct rose_api_ignored {
-    bool strict; /* --strict-fields: such a field is refused instead */
+    bool strict; /* --strict-fields: an unknown field is refused instead */
     uint32_t n;  /* all of them; names holds the first ones */
     char names[ROSE_API_MAX_IGNORED][ROSE_API_IGNORED_BYTES + 1]; /* safe in headers and logs */
 } rose_api_ignored;
 
-/* The names that the log has had, of all requests. Workers share it. */
+/* The names that the log has already had, from all requests. Workers share it. */
 typedef struct rose_api_logged_fields {
     pthread_mutex_t lock; /* guards the rest */
     uint32_t n;
     char names[ROSE_API_MAX_LOGGED][ROSE_API_IGNORED_BYTES + 1];
 } rose_api_logged_fields;
 
-/* name: any bytes; nested as stream_options.foo, messages[0].foo. */
+/* name: any bytes; nested names as stream_options.foo, messages[0].foo. */
 void rose_api_ignored_add(rose_api_ignored *g, const char *name);
-/* A field that the API does not know: noted, or with `strict` refused (false). */
+/* Handles a field that the API does not know: notes it or, with `strict`, refuses it (false). */
 bool rose_api_unknown_field(rose_api_ignored *g, const char *name, rose_api_error *err);
-/* "X-Ignored-Fields: a, b\r\n", or nothing. */
+/* Writes "X-Ignored-Fields: a, b\r\n", or nothing if none was ignored. */
 void rose_api_ignored_header(rose_api_out *o, const rose_api_ignored *g);
-/* Any thread. One log line for each name that is new. */
+/* Any thread. Writes one log line for each new name. */
 void rose_api_ignored_log(rose_api_logged_fields *l, const rose_api_ignored *g);
 
 /* ---- schema.c: the table of fields ---- */
@@ -117,7 +119,7 @@ typedef struct rose_api_params {
     const json_t *cache_salt; /* a string of at least one byte; NULL = none */
     const json_t *logprobs, *logit_bias, *stop_token_ids, *allowed_token_ids, *bad_words;
     bool has_seed, stream, ignore_eos, include_usage, add_special_tokens;
-    bool continuous_usage; /* usage in every chunk of the stream; only with include_usage */
+    bool continuous_usage; /* usage in every chunk of the stream; requires include_usage */
     const json_t *prompt, *messages, *tokens, *stop, *stream_options;
 } rose_api_params;
 
@@ -127,9 +129,9 @@ typedef struct rose_api_schema_opts {
     uint32_t max_n, max_stop;
 } rose_api_schema_opts;
 
-/* Check every field of root against the table; fills p and notes in g what is ignored. The kinds of
- * prompt, messages and tokens are checked by prompt.c. Errors: 400 naming the field, 404 for
- * another model. */
+/* Checks every field of root against the table; fills p and notes in g the ignored fields.
+ * prompt.c checks the types of prompt, messages and tokens. Errors: 400 naming the field, 404
+ * for another model. */
 bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err);
 
@@ -140,7 +142,7 @@ typedef struct rose_api_io {
     uint32_t thread;
     rose_wakeq *sink;          /* engine requests with events */
     rose_wakeq *done;          /* jobs back from the workers */
-    rose_encoder *encoder;     /* of jobs that run here; created at first need */
+    rose_encoder *encoder;     /* for jobs that run on this thread; created when first needed */
     uint64_t inline_from_ns;   /* when the next short job may run here */
     uint32_t n_jobs;           /* alive; this thread */
     atomic_uint n_live;        /* engine requests submitted and not released; workers add */
@@ -172,7 +174,7 @@ typedef struct rose_api_prompts {
 
 /* stop_reason of a choice. */
 typedef enum rose_api_stop_kind {
-    ROSE_API_STOP_NONE,   /* null: end of sequence, or it did not stop */
+    ROSE_API_STOP_NONE,   /* null: end of sequence, or the choice did not stop */
     ROSE_API_STOP_STRING, /* stop.which of the job's strings */
     ROSE_API_STOP_ID      /* one of stop_token_ids */
 } rose_api_stop_kind;
@@ -186,17 +188,18 @@ typedef struct rose_api_choice {
     uint32_t n_sent;   /* of these, in chunks that are out */
     rose_detok detok;
     rose_stop_state stop;
-    rose_api_extra *extra;          /* in the job's array; NULL = only text is wanted */
-    const char *finish;             /* "stop", "length"; NULL while running */
-    rose_api_stop_kind stop_kind;   /* what ended it, with finish "stop" */
-    uint32_t stop_id;               /* ROSE_API_STOP_ID */
-    uint32_t n_cached;              /* prompt tokens from the prefix cache, once released */
-    bool pending;                   /* the sink gave it before the job was back */
-    bool role_sent;                 /* chat: the first chunk is out */
-    bool trim_space;                /* chat: drop one leading space */
-    rose_buf text;                  /* the whole text; of a stream what waits for its chunk */
-    uint64_t t_admitted_ns;         /* 0 = not yet known */
-    uint64_t t_first_ns, t_last_ns; /* of counted tokens; only scored: 0, and when it was */
+    rose_api_extra *extra;        /* in the job's array; NULL = the client wants only text */
+    const char *finish;           /* "stop", "length"; NULL while running */
+    rose_api_stop_kind stop_kind; /* what ended it, with finish "stop" */
+    uint32_t stop_id;             /* ROSE_API_STOP_ID */
+    uint32_t n_cached;            /* prompt tokens from the prefix cache, once released */
+    bool pending;                 /* the sink gave it before the job was back */
+    bool role_sent;               /* chat: the first chunk is out */
+    bool trim_space;              /* chat: drop one leading space */
+    rose_buf text;                /* the whole text; in a stream, text that waits for its chunk */
+    uint64_t t_admitted_ns;       /* 0 = not yet known */
+    uint64_t t_first_ns,
+        t_last_ns; /* of counted tokens; if only scored: 0, and the time of the scores */
 } rose_api_choice;
 
 struct rose_api_job {
@@ -205,12 +208,12 @@ struct rose_api_job {
     rose_http_req *r; /* I/O thread; NULL: replied or gone */
     atomic_bool gone; /* tells the worker not to bother */
     bool noticed;     /* I/O thread: it has seen the worker's notice */
-    bool timed_out;   /* I/O thread: answered so before the worker was done */
-    bool notice;      /* the worker hands it in twice, first with timeout_s alone */
+    bool timed_out;   /* I/O thread: a time-out was answered before the worker was done */
+    bool notice;      /* the worker pushes the job twice, first with timeout_s alone */
     rose_api_kind kind;
-    bool device;        /* a device works on it by itself, and early_wake is on */
-    bool short_only;    /* this run is on the I/O thread, which has no time for many choices */
-    bool declined;      /* it has many: it was only parsed, a worker shall do it */
+    bool device;        /* the backend works by itself on a device, and early_wake is on */
+    bool short_only;    /* runs on the I/O thread, which has no time for many choices */
+    bool declined;      /* it has many choices: it was only parsed, and a worker must do it */
     bool back;          /* the worker has handed it back */
     bool streaming;     /* params.stream, after a successful submit */
     bool begun;         /* stream_begin was called */
@@ -232,7 +235,7 @@ struct rose_api_job {
     bool echo, logprobs, prompt_logprobs, token_ids, as_ids; /* wanted in the reply */
     bool score_only;                                         /* max_tokens 0 */
     bool ignore_eos;
-    rose_api_prompts prompts; /* owned; kept for the reply where it shows them */
+    rose_api_prompts prompts; /* owned; kept if the reply shows them */
     rose_api_extra *extras;   /* owned [n_choices] or NULL */
     double timeout_s;         /* 0 = none, or not yet known */
     rose_http_timer *timer;   /* I/O thread */
@@ -245,21 +248,20 @@ struct rose_api_job {
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
 };
 
-/* errors.c: the answers to requests that have not begun a stream; counted, with the client's label
- * among the headers. headers: lines, or NULL. */
+/* errors.c: answers requests that have not begun a stream, counts them, and adds the client's
+ * label to the headers. headers: lines, or NULL. */
 void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *type,
                     const char *headers, const void *body, size_t len);
 /* 200, JSON; takes body. */
 void rose_api_reply_take(rose_api_io *io, rose_http_req *r, const char *headers, rose_buf *body);
 void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_error *e);
 
-/* X-Request-Id: the client's label, echoed and nothing else. 1 to 128 of letters, digits, ._:/+=@-
- */
+/* X-Request-Id: the client's label, which is only echoed. 1 to 128 of letters, digits, ._:/+=@- */
 enum { ROSE_API_MAX_LABEL = 128 };
 bool rose_api_label_is_sound(const char *s);
 void rose_api_put_label(rose_api_out *o, const rose_http_req *r); /* a header line; checked */
 
-/* metrics.c. All but the last two on the I/O thread. */
+/* metrics.c. All on the I/O thread, except for the last two. */
 void rose_api_count_http(rose_api_io *io, const rose_http_req *r, int status);
 void rose_api_count_http_time(rose_api_io *io, const rose_http_req *r);
 void rose_api_count_refusal(rose_api_io *io, const rose_api_error *e);
@@ -280,16 +282,17 @@ void rose_api_job_free(rose_api_job *j);
 bool rose_api_fail_timeout(rose_api_error *e, double timeout_s);
 
 /* events.c, I/O thread */
-/* Its time-out is known: it counts from the arrival on, whoever has the job. */
+/* Starts the time-out of a job, once it is known. It counts from the arrival, whichever thread
+ * has the job. */
 void rose_api_job_watch(rose_api_job *j, double timeout_s);
 void rose_api_job_back(
-    rose_api_job *j); /* the worker is done with it: answer, or watch its events */
-void rose_api_job_gone(rose_api_job *j); /* on_gone: nothing is sent any more, the engine is told */
+    rose_api_job *j); /* the worker is done with it: answers, or watches its events */
+void rose_api_job_gone(rose_api_job *j); /* on_gone: nothing more is sent, and the engine is told */
 void rose_api_io_on_sink(void *io);      /* rose_http_watch callbacks */
 void rose_api_io_on_done(void *io);
 void rose_api_io_poll(void *api, uint32_t thread); /* rose_http_callbacks */
 
-/* prompt.c: lists of ids from the request; prompts[0..n) owned by the caller */
+/* prompt.c: makes lists of ids from the request; the caller owns prompts[0..n) */
 typedef struct rose_api_prompt_ctx {
     rose_encoder *enc;
     const rose_tokenizer *tok;
@@ -308,19 +311,21 @@ bool rose_api_ids_load(rose_ids *out, const json_t *list, const char *param, uin
 bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
                      const rose_api_prompt_ctx *c, const char *param, rose_api_error *err);
 
-/* rules.c: the fields that become engine rules. After the schema's check. */
+/* rules.c: loads the fields that become engine rules. Call after the schema's check. */
 enum { ROSE_API_MAX_BAD_WORDS = 512 };
 bool rose_api_rules_load(rose_api_rules *u, const rose_api_params *p, const rose_api_prompt_ctx *c,
                          rose_api_error *err);
 
 /* extra.c. For choices with an extra: */
 void rose_api_extra_token(rose_api_choice *c, uint32_t id); /* it is counted already */
-/* Once, before the first token's text: the prompt's logprobs; with echo its text to `text`. */
+/* Call once, before the first token's text: adds the prompt's logprobs and, with echo, appends
+ * the prompt's text to `text`. */
 void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text);
 bool rose_api_extra_failed(const rose_api_choice *c); /* no memory for some of it */
 void rose_api_extra_sent(rose_api_choice *c);         /* a chunk has it: dropped */
 void rose_api_extra_free(rose_api_extra *x);
-/* For all choices: the value of "logprobs"; further members, first: with the prompt's ids. */
+/* For all choices: write the value of "logprobs", and further members. first: with the prompt's
+ * ids. */
 void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c);
 void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first);
 
@@ -329,7 +334,8 @@ bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_ig
                           rose_api_error *err);
 #define ROSE_API_CHAT_STOP "\nUser:" /* implied by the plain template */
 
-/* stream.c: SSE bytes. tail: NULL, or members to put before the closing brace (",\"x\":1"). */
+/* stream.c: writes SSE bytes. tail: NULL, or members to put before the closing brace
+ * (",\"x\":1"). */
 void rose_api_sse_head(rose_api_out *head, const rose_api_job *j);
 void rose_api_sse_chunk(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
                         const char *text, size_t len, const char *finish, const char *tail,
@@ -346,13 +352,13 @@ void rose_api_server_timing(rose_api_out *o, const rose_api_job *j);  /* "Server
 void rose_api_reply_json(rose_api_out *o,
                          const rose_api_job *j); /* the whole reply of a completion */
 
-/* tokenize.c: worker; fills j->reply or j->err */
+/* tokenize.c: on a worker; fill j->reply or j->err */
 void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
 void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
                              const rose_api_prompt_ctx *c);
 
-/* profile.c: who may ask (I/O thread); the work, which writes a file (worker); the end of a
- * recording that runs when the server stops (main thread). */
+/* profile.c: checks who may ask (I/O thread), does the work, which writes a file (worker), and
+ * ends a recording that still runs when the server stops (main thread). */
 bool rose_api_profile_may(const rose_api *a, const rose_http_req *r, rose_api_error *err);
 void rose_api_profile_run(rose_api_job *j, rose_api_ignored *g);
 void rose_api_profile_close(rose_api *a);
@@ -361,14 +367,14 @@ void rose_api_profile_close(rose_api *a);
 typedef struct rose_api_workers rose_api_workers;
 rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_t n,
                                     uint32_t max_jobs, rose_err *err);
-/* Hand over a job; false: the queue is full. */
+/* Hands over a job; false: the queue is full. */
 bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
-/* Stop and join; jobs that no worker took are freed. Accepts NULL. */
+/* Stops and joins the threads; jobs that no worker took are freed. Accepts NULL. */
 void rose_api_workers_destroy(rose_api_workers *w);
 
 /* ---- the room's object (api.c) ---- */
 
-enum { ROSE_API_MAX_LIVE = 65536 }; /* engine requests, and jobs, of one I/O thread */
+enum { ROSE_API_MAX_LIVE = 65536 }; /* most engine requests, and most jobs, of one I/O thread */
 
 struct rose_api {
     rose_api_opts o; /* strings owned: */
@@ -383,9 +389,9 @@ struct rose_api {
     rose_api_io *io;                              /* [n_io_threads] */
     rose_api_workers *workers;
     rose_api_logged_fields logged;
-    pthread_mutex_t profile_lock; /* of the two below: start and stop run on any worker */
+    pthread_mutex_t profile_lock; /* guards the two below: start and stop run on any worker */
     uint32_t n_profiles;
-    char *profile_path; /* owned; of the recording that runs, NULL = none */
+    char *profile_path; /* owned; path of the running recording, NULL = none */
 };
 
 /* routes.c */

@@ -1,16 +1,16 @@
-/* api/chat.c - the plain chat template, for models that bring none:
+/* api/chat.c - the plain chat template, for models that have none of their own:
  *
- *   System: <content>\n      role system or developer
- *   User: <content>\n        role user
- *   Assistant: <content>\n   role assistant
- *   Assistant:               at the end; the model goes on from here
+ * System: <content>\n      role system or developer
+ * User: <content>\n        role user
+ * Assistant: <content>\n   role assistant
+ * Assistant:               at the end; the model continues from here
  *
- * One leading space of the reply is dropped (models write " Hello" after the colon), so that a
- * reply sent back as history renders as the same text. "\nUser:" is an implied stop string. The
+ * One leading space of the reply is dropped (models write " Hello" after the colon). A reply that
+ * is sent back as history then renders as the same text. "\nUser:" is an implied stop string. The
  * template cannot keep a message from imitating another role: it is for plain language models.
  *
- * The template has no place for a message's name or its reasoning: they are ignored. It has no
- * honest form for tool calls and their results, so these are refused. */
+ * The template has no place for a message's name or its reasoning, so these are ignored. It
+ * cannot represent tool calls and their results, so these are refused. */
 #include <stdio.h>
 #include <string.h>
 
@@ -57,7 +57,7 @@ static bool put_part(rose_api_out *out, const json_t *part, size_t i, rose_api_e
     return true;
 }
 
-/* may_lack: null, or no content at all, is the empty text. */
+/* may_lack: null or missing content counts as the empty text. */
 static bool put_content(rose_api_out *out, const json_t *content, bool may_lack, size_t i,
                         rose_api_ignored *g, rose_api_error *err)
 {
@@ -95,7 +95,8 @@ static bool is_one_of(const char *key, const char *const *names)
     return *names != NULL;
 }
 
-/* null and [] mean that a member is absent: clients send back the replies that they got. */
+/* Checks the members of a message. null and [] count as absent, because clients send back the
+ * replies that they got. */
 static bool check_members(const json_t *message, size_t i, rose_api_ignored *g, rose_api_error *err)
 {
     static const char *const used[] = {"role", "content", NULL};

@@ -1,11 +1,12 @@
-/* api/errors.c - errors in OpenAI's shape: {"error":{"message","type","param","code"}}. The type
+/* api/errors.c - errors in OpenAI's form: {"error":{"message","type","param","code"}}. The type
  * follows from the status, so that a client's exception classes work. */
 #include <stdio.h>
 #include <string.h>
 
 #include "api/api_internal.h"
 
-/* Length of the valid UTF-8 character at s, 0 if there is none (NUL-terminated text). */
+/* Returns the length of the valid UTF-8 character at s; 0 if there is none (NUL-terminated
+ * text). */
 static size_t utf8_char(const unsigned char *s)
 {
     if (s[0] < 0x80) return 1;
@@ -101,7 +102,7 @@ void rose_api_error_json(rose_api_out *o, const rose_api_error *e)
     rose_api_puts(o, "}}");
 }
 
-/* The headers, with the client's label among them; counts. */
+/* Counts the answer and returns its headers, with the client's label among them. */
 static const char *prepare(rose_api_io *io, rose_http_req *r, int status, const char *headers,
                            char *lines, size_t cap)
 {

@@ -1,11 +1,11 @@
-/* api/events.c - the I/O thread's half of a job: from the engine's events to the client's bytes.
+/* api/events.c - the I/O thread's part of a job: from the engine's events to the client's bytes.
  *
  * A job is watched from the moment the worker hands it back until the engine has finished all its
- * requests, whether or not the client is still there; then it is answered (if not streamed) and
- * freed, here and nowhere else. So "the reply has ended" implies "its pages are free", and a client
- * that leaves changes only one thing: j->r is NULL and nothing more is written.
+ * requests, even if the client has left. Then it is answered (if not streamed) and freed, only
+ * here. So "the reply has ended" implies "its pages are free". A client that leaves changes only
+ * one thing: j->r is NULL and nothing more is written.
  *
- * rose_http_stream_write may call on_gone from inside; that clears j->r and frees nothing. */
+ * rose_http_stream_write may call on_gone; that clears j->r and frees nothing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 #include "base/profile.h"
 #include "base/stall.h"
 
-/* Someone still waits for the result, and it can still come. */
+/* True if the client still waits for the result, and the result can still come. */
 static bool wanted(const rose_api_job *j)
 {
     return j->r != NULL && j->err.status == 0;
@@ -32,8 +32,9 @@ static void cancel_all(rose_api_job *j)
     }
 }
 
-/* To answer it: nothing is timed any more. rose_http_stop frees what timers it finds, so one that
- * the job kept behind its answer would be cancelled twice. */
+/* Takes the HTTP request out of the job in order to answer it, and cancels its timer.
+ * rose_http_stop frees all remaining timers, so a timer kept after the answer would be cancelled
+ * twice. */
 static rose_http_req *take_req(rose_api_job *j)
 {
     rose_http_req *r = j->r;
@@ -50,7 +51,8 @@ static void lose(rose_api_job *j)
     cancel_all(j);
 }
 
-/* As in vLLM, end of sequence is no reason of the request's own, even if its id is listed. */
+/* Notes that a stop token id ended the choice. As in vLLM, the end of sequence is no stop reason
+ * of the request, even if its id is listed. */
 static void note_stop_id(rose_api_choice *c, uint32_t id)
 {
     const rose_api_job *j = c->job;
@@ -62,7 +64,8 @@ static void note_stop_id(rose_api_choice *c, uint32_t id)
     c->stop_id = id;
 }
 
-/* One token of a choice: its text, through the detokeniser and the stop strings, into io->text. */
+/* Takes one token of a choice: detokenises it and puts its text, after the stop strings, into
+ * io->text. */
 static void take_token(rose_api_choice *c, const rose_event *ev)
 {
     rose_api_job *j = c->job;
@@ -78,7 +81,8 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     if (ev->stop_id) note_stop_id(c, ev->id);
     if (ev->stop_id && !j->stops.include) return; /* as a stop string: not part of the text */
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, ROSE_DECODE_SKIP_SPECIAL, io->piece);
-    if (c->n_tokens <= j->min_tokens) { /* as in vLLM, a stop string counts if it ends behind */
+    if (c->n_tokens <=
+        j->min_tokens) { /* as in vLLM, a stop string counts if it ends after min_tokens */
         rose_stop_pass(&j->stops, &c->stop, io->piece, n, &io->text);
         return;
     }
@@ -88,7 +92,8 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     if (ev->finish == ROSE_FINISH_NONE) rose_request_cancel(c->req);
 }
 
-/* The engine ended the choice by itself: what is held back is text after all. */
+/* Ends a choice that the engine has ended: text held back for stop strings is part of the text
+ * after all. */
 static void flush_text(rose_api_choice *c, rose_finish finish)
 {
     rose_api_job *j = c->job;
@@ -130,7 +135,7 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
     cancel_all(j);
 }
 
-/* Where the time of the request's first choice went. */
+/* Records in the profile where the time of the request's first choice went. */
 static void record_parts(const rose_api_job *j, const rose_request_times *t)
 {
     rose_prof_flow(ROSE_PROF_FLOW_STEP, j->prof_id);
@@ -153,7 +158,7 @@ static void release(rose_api_choice *c)
     rose_request_release(c->req);
     c->req = NULL;
     j->n_released++;
-    /* relaxed: a count only; the sink's capacity is what it guards */
+    /* relaxed: only a count; it guards the sink's capacity */
     atomic_fetch_sub_explicit(&j->io->n_live, 1, memory_order_relaxed);
 }
 
@@ -175,14 +180,15 @@ static void put_chunk(rose_api_choice *c, const char *text, size_t len, bool las
     if (c->extra != NULL) rose_api_extra_sent(c);
 }
 
-/* --stream-interval: the first text goes at once, then a chunk holds so many tokens; the last event
- * takes with it what there is. What waits does so in c->text, whose memory stays. */
+/* Tells whether a chunk is due (--stream-interval). The first text is sent at once; later a
+ * chunk holds that many tokens, and the last event sends the rest. Text that waits is in
+ * c->text, whose memory is kept. */
 static bool is_due(const rose_api_choice *c, bool last)
 {
     return last || c->n_sent == 0 || c->n_tokens - c->n_sent >= c->job->api->o.stream_interval;
 }
 
-/* What one event released: into the stream, or to the text that is kept. */
+/* Delivers the text that one event released: into the stream, or to the text that is kept. */
 static void deliver(rose_api_choice *c, bool last)
 {
     rose_api_job *j = c->job;
@@ -265,7 +271,7 @@ static void end_stream(rose_api_job *j)
         if (io->tail.oom) io->out.oom = true;
     }
     rose_api_puts(&io->out, "data: [DONE]\n\n");
-    /* Out of memory here leaves a stream without [DONE], which clients take for what it is. */
+    /* If memory runs out here, the stream lacks [DONE], which clients understand as incomplete. */
     if (!io->out.oom) rose_http_stream_write(j->r, io->out.b.data, io->out.b.len);
     if (j->r == NULL) return;
     rose_api_count_http_time(io, j->r);
@@ -290,7 +296,7 @@ static void reply_whole(rose_api_job *j)
     }
 }
 
-/* The engine is done with all of the job: answer, and free it. */
+/* Answers and frees a job, after the engine is done with all of it. */
 static void finish_job(rose_api_job *j)
 {
     rose_api_count_end(j);
@@ -313,7 +319,8 @@ static void take_events(rose_api_choice *c)
         take_event(c, &ev);
 }
 
-/* The sink gave this choice's request. True: that was the last of the job, which is freed. */
+/* Takes the events of a choice that its sink named. True: it was the last of the job, which is
+ * freed. */
 static bool pump(rose_api_choice *c)
 {
     rose_api_job *j = c->job;
@@ -321,7 +328,7 @@ static bool pump(rose_api_choice *c)
     rose_api_out_reset(&io->out);
     take_events(c);
     if (io->out.oom) lose(j);
-    /* in a stream that has begun the text goes before the error that came with it */
+    /* in a stream that has begun, the text is sent before the error that came with it */
     else if (j->streaming && io->out.b.len > 0 && (wanted(j) || (j->begun && j->r != NULL)))
         write_stream(j);
     if (j->n_released < j->n_submitted) return false;
@@ -329,7 +336,8 @@ static bool pump(rose_api_choice *c)
     return true;
 }
 
-/* The client is answered, the worker told not to bother; the job is freed when it is back. */
+/* Answers a time-out while the worker still has the job, and tells the worker to stop. The job
+ * is freed when it is back. */
 static void time_out_early(rose_api_job *j)
 {
     rose_api_error e;
@@ -339,7 +347,7 @@ static void time_out_early(rose_api_job *j)
     rose_api_reply_error(j->io, take_req(j), &e);
 }
 
-/* Out of time: what is there of the reply stays, and an error ends it. */
+/* The time-out has passed: text that was already sent stays, and an error ends the reply. */
 static void on_timeout(void *arg)
 {
     rose_api_job *j = arg;
@@ -403,7 +411,7 @@ void rose_api_job_gone(rose_api_job *j)
     j->timer = NULL;
     if (!j->begun) rose_api_count_http(j->io, j->r, 499);
     j->r = NULL;
-    /* relaxed: only saves work; the worker's hand-over orders all else */
+    /* relaxed: it only saves work; the worker's hand-over orders everything else */
     atomic_store_explicit(&j->gone, true, memory_order_relaxed);
     if (j->back) cancel_all(j);
 }
@@ -442,13 +450,14 @@ void rose_api_io_on_sink(void *arg)
     rose_prof_end_with(&span, "choices", take_sink(io));
 }
 
-/* Awake anyhow: it need not wait for the signal, which comes behind the device's next step. */
+/* Called while this thread stays awake: takes tokens at once. The signal for them comes only
+ * after the device's next step. */
 void rose_api_io_poll(void *api, uint32_t thread)
 {
     rose_api *a = api;
     rose_api_io *io = &a->io[thread];
     if (rose_wakeq_is_empty(io->sink)) return;
-    rose_stall_span stall = {0}; /* the loop's own begins behind its sleep */
+    rose_stall_span stall = {0}; /* the span of the loop's own turn begins after its sleep */
     rose_stall_begin(&stall);
     const rose_prof_span span = rose_prof_begin("api.stream");
     const uint64_t n = take_sink(io);

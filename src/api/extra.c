@@ -1,7 +1,7 @@
-/* api/extra.c - what a reply holds beyond text when it was asked for: logprobs in the shapes of
- * both endpoints, echo, token ids, prompt_logprobs. Pieces of JSON are appended token by token; a
- * stream sends and drops them with each chunk, a whole reply sends them at its end. Choices that
- * asked for none of it have no rose_api_extra. I/O thread only, but for create. */
+/* api/extra.c - additions to the text of a reply that a client may ask for: logprobs in the
+ * forms of both endpoints, echo, token ids, prompt_logprobs. JSON pieces are appended token by
+ * token. A stream sends and drops them with each chunk; a whole reply sends them at its end.
+ * Choices that asked for none of it have no rose_api_extra. I/O thread only, except for create. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ void rose_api_extra_free(rose_api_extra *x)
 
 /* ---- one token ---- */
 
-/* The token's text, as it is shown: valid UTF-8, or "token_id:N". Appended to x->name. */
+/* Appends the token's text as clients see it, valid UTF-8 or "token_id:N", to x->name. */
 static void put_name(rose_api_choice *c, uint32_t id)
 {
     rose_api_extra *x = c->extra;
@@ -30,11 +30,12 @@ static void put_name(rose_api_choice *c, uint32_t id)
         snprintf(number, sizeof number, "token_id:%u", id);
         if (rose_buf_add(&x->name, number, strlen(number)) != ROSE_OK) x->tokens.oom = true;
     } else if (rose_decode(c->job->api->tok, &id, 1, 0, &x->name, NULL) == ROSE_E_NOMEM) {
-        x->tokens.oom = true; /* an id without text (padding of the vocabulary) has none */
+        x->tokens.oom = true; /* an id without text (padding of the vocabulary) has an empty name */
     }
 }
 
-/* vLLM's floor: JSON has no infinity. Nine digits give back the same float. */
+/* Writes a logprob, at least vLLM's floor, because JSON has no infinity. Nine digits give back
+ * the same float. */
 static void put_logprob(rose_api_out *o, float x)
 {
     if (!(x >= -9999.0f && x <= 0x1p100f)) x = -9999.0f;
@@ -54,7 +55,7 @@ static void comma(rose_api_out *o)
     if (o->b.len > 0) rose_api_puts(o, ",");
 }
 
-/* {"text":logprob,...}: the token itself, then the best; a text once. */
+/* Writes {"text":logprob,...}: the token itself, then the best ones; each text only once. */
 static void put_top_object(rose_api_choice *c, const rose_logprob *report, uint32_t n_top)
 {
     rose_api_extra *x = c->extra;
@@ -84,7 +85,7 @@ static void put_top_object(rose_api_choice *c, const rose_logprob *report, uint3
     rose_api_puts(o, "}");
 }
 
-/* report NULL: the first token of an echoed prompt. */
+/* report NULL: the first token of an echoed prompt has no report. */
 static void add_completion(rose_api_choice *c, uint32_t id, const rose_logprob *report)
 {
     rose_api_extra *x = c->extra;
@@ -156,7 +157,7 @@ void rose_api_extra_token(rose_api_choice *c, uint32_t id)
 
 /* ---- the prompt ---- */
 
-/* vLLM's shape: null, then one object of ids for each token. */
+/* Writes the form of vLLM: null, then one object of ids for each token. */
 static void put_prompt_logprobs(rose_api_choice *c, const rose_ids *ids)
 {
     rose_api_extra *x = c->extra;

@@ -1,8 +1,8 @@
-/* api/ignored.c - request fields that the API ignores. The client is told in the reply's header
- * X-Ignored-Fields, the operator by one log line for each name and by a metric.
+/* api/ignored.c - request fields that the API ignores. The header X-Ignored-Fields tells the
+ * client. One log line for each name, and a metric, tell the operator.
  *
- * The names come from clients: they are written with few characters, and every other byte as %XX,
- * so that no name can end a header line, add a header or forge a log line. The lists that hold
+ * The names come from clients. They are written with few safe characters and every other byte as
+ * %XX. So no name can end a header line, add a header or forge a log line. The lists that hold
  * names have a fixed size. */
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,8 @@ static bool is_plain(unsigned char c)
            (c != '\0' && strchr("-_.[]", c) != NULL);
 }
 
-/* The name in safe characters, cut before the first one that does not fit. The empty name is "". */
+/* Writes the name in safe characters, cut before the first character that does not fit. An empty
+ * name becomes "". */
 static void put_name(char out[ROSE_API_IGNORED_BYTES + 1], const char *name)
 {
     static const char hex[] = "0123456789ABCDEF";
@@ -66,7 +67,8 @@ void rose_api_ignored_header(rose_api_out *o, const rose_api_ignored *g)
     rose_api_puts(o, "\r\n");
 }
 
-/* "messages[12].name" -> "messages[].name": one log line for a member, whichever message has it. */
+/* Turns "messages[12].name" into "messages[].name": one log line for a member, whichever message
+ * has it. */
 static void without_indices(char *out, const char *name)
 {
     for (; *name != '\0'; name++) {
@@ -78,7 +80,7 @@ static void without_indices(char *out, const char *name)
     *out = '\0';
 }
 
-/* True: the name is new, and there was room for it. Locked by the caller. */
+/* True: the name is new, and there was room for it. The caller holds the lock. */
 static bool remember(rose_api_logged_fields *l, const char *name)
 {
     for (uint32_t i = 0; i < l->n; i++) {

@@ -1,6 +1,6 @@
-/* api/job.c - the worker's half of a job: JSON -> checked fields -> ids -> submitted engine
- * requests. Everything is checked before anything is submitted, and what was submitted is taken
- * back when a later part is refused: a request runs as a whole or not at all. */
+/* api/job.c - the worker's part of a job: JSON -> checked fields -> ids -> submitted engine
+ * requests. Everything is checked before anything is submitted. If a later part is refused,
+ * requests that were already submitted are cancelled: a request runs as a whole or not at all. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +11,11 @@
 #include "base/profile.h"
 #include "base/stall.h"
 
-/* A body may always hold so many values (40 bytes each while it is parsed), for /detokenize. */
+/* A body may always hold this many values (40 bytes each while it is parsed), for /detokenize. */
 enum { MIN_VALUES = 1 << 20 };
 
-/* Each choice is submitted, a microsecond or more: more of them are no work for an I/O thread. */
+/* Submitting a choice takes a microsecond or more, so an I/O thread does not run jobs with more
+ * choices. */
 enum { MAX_SHORT_CHOICES = 4 };
 
 /* SplitMix64's output function (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
@@ -25,7 +26,8 @@ static uint64_t mix64(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* The documented rule: choice 0 uses the seed itself, choice i the i-th output of SplitMix64. */
+/* The documented rule: choice 0 uses the seed itself; choice i uses the i-th output of
+ * SplitMix64. */
 static uint64_t choice_seed(uint64_t seed, uint32_t i)
 {
     return i == 0 ? seed : mix64(seed + i * 0x9E3779B97F4A7C15u);
@@ -34,7 +36,7 @@ static uint64_t choice_seed(uint64_t seed, uint32_t i)
 static uint64_t random_seed(void)
 {
     uint64_t seed;
-    /* Cannot fail for 8 bytes once the system has booted; the clock is a last resort. */
+    /* getrandom cannot fail for 8 bytes once the system has booted; the clock is a last resort. */
     if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = mix64(rose_now_ns());
     return seed;
 }
@@ -44,8 +46,8 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     rose_api *a = io->api;
     rose_api_job *j = calloc(1, sizeof *j);
     if (j == NULL) return NULL;
-    /* Ours from here on: the client may leave while a worker reads. Not a copy: 27 MB of it would
-     * hold up every stream of this thread. */
+    /* Take the body, because the client may leave while a worker reads it. A copy of 27 MB would
+     * delay every stream of this thread. */
     if ((j->body = rose_http_req_take_body(r, &j->body_len)) == NULL) {
         free(j);
         return NULL;
@@ -99,7 +101,8 @@ static bool load_stops(rose_api_job *j, const rose_api_params *p)
     return st == ROSE_OK || rose_api_fail_nomem(&j->err);
 }
 
-/* The prompt and what it may grow to against the context; *max_tokens is what each choice gets. */
+/* Checks that the prompt and its output fit the context; *max_tokens becomes what each choice
+ * gets. */
 static bool fit_tokens(rose_api_job *j, const rose_api_params *p, const rose_api_prompts *prompts,
                        uint32_t limit, uint32_t *max_tokens)
 {
@@ -149,7 +152,7 @@ static void note_wishes(rose_api_job *j, const rose_api_params *p, const rose_ap
     j->stops.include = p->include_stop;
 }
 
-/* Before anything of their size is allocated. */
+/* Checks the size of reports before anything of that size is allocated. */
 static bool cap_reports(rose_api_job *j, const rose_api_params *p, const rose_api_rules *u,
                         uint32_t limit, uint32_t max_tokens)
 {
@@ -205,25 +208,25 @@ static rose_sampling sampling_of(const rose_api_params *p)
         .min_p = (float)p->min_p,
         .top_k = p->top_k > 0 ? (uint32_t)p->top_k : 0,
     };
-    /* As vLLM: below 1e-5 the division would overflow, and the result is greedy anyhow. */
+    /* As in vLLM: below 1e-5 the division would overflow, and the result is greedy anyway. */
     if (p->temperature < 1e-5) s.temperature = 0.0f;
     return s;
 }
 
-/* Room for n more engine requests of this I/O thread's sink. */
+/* Makes room in this I/O thread's sink for n more engine requests. */
 static bool reserve_live(rose_api_job *j, uint32_t n)
 {
     unsigned before = atomic_fetch_add_explicit(&j->io->n_live, n, memory_order_relaxed);
     if (before + n < ROSE_API_MAX_LIVE)
-        return true; /* the sink wants one place more than requests */
+        return true; /* the sink needs one place more than there are requests */
     atomic_fetch_sub_explicit(&j->io->n_live, n, memory_order_relaxed);
     rose_api_fail_status(&j->err, ROSE_E_FULL, NULL,
                          atomic_load_explicit(&j->api->engine, memory_order_acquire));
     return false;
 }
 
-/* Places in the engine's queue for all choices, or for none: else of many choices the last would
- * find it full of the first. */
+/* Reserves places in the engine's queue for all choices, or for none. Otherwise the first of
+ * many choices could fill the queue for the last. */
 static bool reserve_places(rose_api_job *j, rose_engine *e, uint64_t n_tokens)
 {
     rose_err err = {0};
@@ -287,7 +290,7 @@ bool rose_api_fail_timeout(rose_api_error *e, double timeout_s)
                          "the request took longer than its 'timeout' of %g s", timeout_s);
 }
 
-/* Its time is over: nothing more is worth doing for it. */
+/* False, with an error, if the time-out has passed: further work is useless. */
 static bool in_time(rose_api_job *j)
 {
     if (!(j->timeout_s > 0)) return true;
@@ -295,8 +298,8 @@ static bool in_time(rose_api_job *j)
     return rose_api_fail_timeout(&j->err, j->timeout_s);
 }
 
-/* The I/O thread shall know how long the job may take before it is tokenised; of a short body it
- * does already. */
+/* Tells the I/O thread the time-out before the job is tokenised. For a short body it knows
+ * already. */
 static void give_notice(rose_api_job *j)
 {
     j->notice = j->timeout_s > 0 && j->api->o.async_admit && j->body_len > ROSE_API_MAX_PEEK;
@@ -313,14 +316,15 @@ static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompt
     bool ok = prompts->v != NULL ? rose_api_chat_render(&text, p->messages, c->ignored, &j->err)
                                  : rose_api_fail_nomem(&j->err);
     if (prompts->v != NULL) prompts->n = 1;
-    /* A message cannot smuggle in special tokens: their text is plain text here. */
+    /* In a message, the text of a special token is plain text, so a message cannot insert
+     * special tokens. */
     ok = ok && rose_api_encode(&prompts->v[0], text.b.data, text.b.len, ROSE_ENCODE_PLAIN_SPECIAL,
                                c, "messages", &j->err);
     rose_api_out_free(&text);
     return ok;
 }
 
-/* For the reply's header, the metric and the log. */
+/* Notes the ignored fields for the reply's header, the metric and the log. */
 static bool note_ignored(rose_api_job *j, const rose_api_ignored *g)
 {
     if (g->n == 0) return true;
@@ -380,7 +384,7 @@ static void run_tokenize(rose_api_job *j, const rose_api_params *p, const rose_a
     if (j->err.status == 0) (void)note_ignored(j, c->ignored);
 }
 
-/* Choices that are asked for, be they too many. */
+/* Returns the number of choices asked for, even if they are too many. */
 static uint64_t count_choices(const rose_api_params *p)
 {
     const bool many = json_is_array(p->prompt) && !json_is_integer(json_array_get(p->prompt, 0));

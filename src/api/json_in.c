@@ -1,7 +1,7 @@
-/* api/json_in.c - bodies into JSON objects. jansson does the parsing; before it runs, one scan of
- * the bytes bounds what it may allocate: a body of 32 MiB "[[],[],..." would otherwise become
- * gigabytes of empty arrays. The parser itself refuses bytes that are not UTF-8, duplicate keys,
- * numbers that do not fit, NaN. */
+/* api/json_in.c - parses bodies into JSON objects. jansson does the parsing. Before it runs, one
+ * scan of the bytes limits what it may allocate: a body of 32 MiB "[[],[],..." would otherwise
+ * become gigabytes of empty arrays. The parser itself refuses bytes that are not UTF-8,
+ * duplicate keys, numbers that do not fit, and NaN. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 enum { MAX_DEPTH = 64, MAX_CONTAINERS = 65536 };
 
-/* Index of the byte that ends the string which begins behind i, or len. */
+/* Returns the index of the byte that ends the string whose opening quote is at i, or len. */
 static size_t skip_string(const char *body, size_t i, size_t len)
 {
     for (i++; i < len && body[i] != '"'; i++) {
@@ -19,7 +19,7 @@ static size_t skip_string(const char *body, size_t i, size_t len)
     return i;
 }
 
-/* Counts brackets and commas outside strings; malformed text is left to the parser. */
+/* Counts brackets and commas outside strings; the parser reports malformed text. */
 static bool bounded(const char *body, size_t len, size_t max_values, rose_api_error *err)
 {
     size_t depth = 0, containers = 0, values = 0;
@@ -50,7 +50,7 @@ static bool bounded(const char *body, size_t len, size_t max_values, rose_api_er
     return true;
 }
 
-/* Behind white space from i on. */
+/* Returns the index of the first byte from i on that is not white space. */
 static size_t skip_space(const char *body, size_t i, size_t len)
 {
     while (i < len && strchr(" \t\r\n", body[i]) != NULL && body[i] != '\0')
@@ -58,7 +58,7 @@ static size_t skip_space(const char *body, size_t i, size_t len)
     return i;
 }
 
-/* The number that the member whose key ends before i has as its value; 0 if it is none. */
+/* Returns the numeric value of the member whose key ends before i; 0 if it is not a number. */
 static double member_number(const char *body, size_t i, size_t len)
 {
     char text[40];
@@ -102,8 +102,8 @@ bool rose_api_json_is(const json_t *v, const char *text)
     return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
 }
 
-/* What a body is that is not UTF-8 text, as its first bytes tell; NULL = nothing of the kind. The
- * parser would only name a strange character. */
+/* Names the encoding of a body whose first bytes show that it is not UTF-8 text; else NULL. The
+ * parser's message would only name a strange character. */
 static const char *foreign_encoding(const char *body, size_t len)
 {
     const unsigned char *p = (const unsigned char *)body;

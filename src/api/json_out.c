@@ -1,5 +1,6 @@
-/* api/json_out.c - JSON text, appended to a buffer. No tree: replies have a fixed shape, so they
- * are written front to back. The escaper copies runs of plain bytes and looks at each byte once. */
+/* api/json_out.c - writes JSON text to the end of a buffer. Replies have a fixed form, so they
+ * are written front to back, without a tree. The escaper copies runs of plain bytes and looks at
+ * each byte once. */
 #include <stdio.h>
 #include <string.h>
 
@@ -40,7 +41,7 @@ void rose_api_put_u64(rose_api_out *o, uint64_t v)
     rose_api_put(o, digits + i, sizeof digits - i);
 }
 
-/* What follows the backslash; 'u' = \u00XX; 0 = the byte stands for itself. */
+/* The character after the backslash; 'u' = \u00XX; 0 = the byte stands for itself. */
 static const char escape_of[256] = {
     ['\b'] = 'b',  ['\f'] = 'f', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't', ['"'] = '"',
     ['\\'] = '\\', [0x00] = 'u', [0x01] = 'u', [0x02] = 'u', [0x03] = 'u', [0x04] = 'u',

@@ -1,5 +1,5 @@
-/* api/json_out.h - JSON text, appended to a buffer; the first failed allocation sticks, so that a
- * writer checks once, at the end. The owner's thread only. */
+/* api/json_out.h - writes JSON text to the end of a buffer. A failed allocation is remembered,
+ * so that a writer checks only once, at the end. The owner's thread only. */
 #ifndef ROSE_API_JSON_OUT_H
 #define ROSE_API_JSON_OUT_H
 
@@ -16,9 +16,9 @@ void rose_api_put(rose_api_out *o, const char *bytes, size_t len);
 void rose_api_puts(rose_api_out *o, const char *literal);
 void rose_api_putf(rose_api_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void rose_api_put_u64(rose_api_out *o, uint64_t v);
-/* A JSON string without its quotes, with the bytes that jansson would write: \" \\ \b \f \n \r \t
- * and \u00XX (upper case) for other bytes below 0x20; everything else as it is. s is valid UTF-8.
- */
+/* Writes a JSON string without its quotes, with the bytes that jansson would write: \" \\ \b \f
+ * \n \r \t and \u00XX (upper case) for other bytes below 0x20; all other bytes as they are. s is
+ * valid UTF-8. */
 void rose_api_put_escaped(rose_api_out *o, const char *s, size_t len);
 void rose_api_put_string(rose_api_out *o, const char *s, size_t len); /* with quotes */
 void rose_api_out_reset(rose_api_out *o);                             /* empty, keeps the memory */

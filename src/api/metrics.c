@@ -1,6 +1,6 @@
-/* api/metrics.c - see metrics.h. Counting is for the I/O threads; writing the page sums their
- * tables. Names, types and labels are vLLM's where it has the thing (prefix vllm:), those of the
- * usual HTTP and process exporters, and ours (prefix roseinfer:) for the rest. */
+/* api/metrics.c - see metrics.h. The I/O threads count; writing the page adds up their tables.
+ * Names, types and labels are those of vLLM if it has the metric (prefix vllm:), or those of the
+ * usual HTTP and process exporters. All others are ours (prefix roseinfer:). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,7 +165,7 @@ static void head(page *p, const char *name, const char *type, const char *help)
     rose_api_putf(p->o, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* name{model_name="...",engine="0" - the caller closes the braces. */
+/* Writes name{model_name="...",engine="0" - the caller closes the braces. */
 static void put_series(page *p, const char *name, const char *suffix)
 {
     rose_api_puts(p->o, name);
@@ -182,7 +182,7 @@ static void one(page *p, const char *name, const char *type, const char *help, d
     rose_api_putf(p->o, "} %.17g\n", value);
 }
 
-/* The sum over the I/O threads of the histogram that lies `at` bytes into their tables. */
+/* Writes the sum over the I/O threads of the histogram that is `at` bytes into their tables. */
 static void hist(page *p, const char *name, const char *help, const rose_hist *h,
                  const rose_hist_bounds *b, double unit)
 {
@@ -219,7 +219,7 @@ static void merge_counts(_Atomic uint64_t *dst, const _Atomic uint64_t *src, siz
         rose_count_add(&dst[i], rose_count_get(&src[i]));
 }
 
-/* What the I/O threads have counted, together. dst is zero. */
+/* Adds up what the I/O threads have counted. dst is zero. */
 static void merge(rose_api_metrics *dst, const rose_api *a)
 {
     for (uint32_t i = 0; i < a->o.n_io_threads; i++) {
@@ -378,7 +378,7 @@ static void put_limit(page *p)
         (double)rose_http_n_refused(p->a->http));
 }
 
-/* The usual exporter's names: no labels of ours. */
+/* Writes HTTP metrics under the usual exporter's names, without labels of our own. */
 static void put_http(page *p, const rose_api_metrics *m)
 {
     head(p, "http_requests_total", "counter", "Requests by route, method and status.");

@@ -1,8 +1,8 @@
-/* api/metrics.h - what GET /metrics counts. One rose_api_metrics per I/O thread, written by that
- * thread alone (every answer and every token passes through one), summed by whoever scrapes: no
- * lock, no allocation and no shared cache line on the token path.
- * What the HTTP room answers by itself (413, 431, 408, bad syntax) has a table of its own, because
- * its callback does not name the thread. */
+/* api/metrics.h - the counts of GET /metrics. There is one rose_api_metrics per I/O thread,
+ * written by that thread alone, because every answer and every token passes through one. The
+ * thread that answers /metrics adds them up. There is no lock, no allocation and no shared cache
+ * line on the token path. Answers of the HTTP room itself (413, 431, 408, bad syntax) have a
+ * table of their own, because its callback does not name the thread. */
 #ifndef ROSE_API_METRICS_H
 #define ROSE_API_METRICS_H
 
@@ -13,7 +13,7 @@ typedef enum rose_api_outcome {
     ROSE_OUTCOME_STOP,
     ROSE_OUTCOME_LENGTH,
     ROSE_OUTCOME_ABORT, /* the client left, or the server stopped */
-    ROSE_OUTCOME_ERROR, /* the engine failed, out of memory, or out of time */
+    ROSE_OUTCOME_ERROR, /* the engine failed, out of memory, or a time-out */
     ROSE_N_OUTCOMES
 } rose_api_outcome;
 
@@ -28,9 +28,9 @@ typedef enum rose_api_rejection {
 } rose_api_rejection;
 
 enum {
-    ROSE_METRIC_ROUTES = 16,  /* rows of the route table, and one for what is not in it */
+    ROSE_METRIC_ROUTES = 16,  /* rows of the route table, and one for unknown paths */
     ROSE_METRIC_METHODS = 4,  /* GET HEAD POST other */
-    ROSE_METRIC_STATUSES = 21 /* all that we answer with, and one for what is forgotten */
+    ROSE_METRIC_STATUSES = 21 /* all statuses that we answer with, and one for others */
 };
 
 typedef _Atomic uint64_t rose_http_counts[ROSE_METRIC_METHODS][ROSE_METRIC_STATUSES];
@@ -43,9 +43,11 @@ typedef struct rose_api_metrics {
     rose_hist ttft, itl;                    /* ns */
     rose_hist tpot, e2e, queue, prefill;    /* ns */
     rose_hist decode, inference, http_time; /* ns */
-    rose_hist prompt_len, computed_len;     /* prompt tokens of a choice; of these, not cached */
-    rose_hist generation_len, longest_len;  /* tokens of a choice; of a request's longest */
-    rose_hist max_tokens, n;                /* as asked */
+    rose_hist prompt_len,
+        computed_len; /* prompt tokens of a choice; those of them that were not cached */
+    rose_hist generation_len,
+        longest_len;         /* tokens of a choice; tokens of a request's longest choice */
+    rose_hist max_tokens, n; /* as asked */
     rose_http_counts http[ROSE_METRIC_ROUTES];
 } rose_api_metrics;
 

@@ -1,9 +1,9 @@
-/* api/profile.c - /start_profile and /stop_profile: a recording (base/profile.h) from one to the
- * other. Only a server with --profiler-dir has them; its clients choose neither folder nor name.
+/* api/profile.c - /start_profile and /stop_profile: they begin and end a recording
+ * (base/profile.h). Only a server with --profiler-dir has them; clients choose neither the folder
+ * nor the name.
  *
- * The work runs where jobs do, on a tokenizer worker, because the file of a recording takes its
- * time; with async_admit off it holds up the I/O thread. A recording that runs when the server
- * stops is written then. */
+ * The work runs on a tokenizer worker, because writing the file takes time. With async_admit off
+ * it delays the I/O thread. A recording that still runs when the server stops is written then. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,16 +20,16 @@ bool rose_api_profile_may(const rose_api *a, const rose_http_req *r, rose_api_er
     if (a->profiler_dir == NULL)
         return rose_api_fail(err, 403, "profiler_disabled", NULL,
                              "this server was started without --profiler-dir");
-    /* A browser says so where a page of another origin asks; curl and benchmarks do not. */
+    /* A browser sends Origin if a page of another site asks; curl and benchmarks do not. */
     if (rose_http_req_header(r, "Origin") != NULL)
         return rose_api_fail(err, 403, "profiler_from_page", "Origin",
                              "a web page may not start or stop a profile");
     return true;
 }
 
-/* A profile has no options. SGLang's clients ask for a folder or a number of steps: they would not
- * get what they ask for, so the request is refused. vLLM's benchmark sends the body of a
- * completion, whose fields mean nothing here. */
+/* A profile has no options. SGLang's clients ask for a folder or a number of steps. The request
+ * is refused, because they would not get these. vLLM's benchmark sends the body of a completion,
+ * whose fields mean nothing here. */
 static bool check_field(rose_api_ignored *g, const char *key, rose_api_error *err)
 {
     if (strcmp(key, "output_dir") != 0 && strcmp(key, "num_steps") != 0)

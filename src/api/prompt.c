@@ -1,5 +1,5 @@
-/* api/prompt.c - the four forms of a prompt (string, list of strings, ids, list of lists of ids) to
- * lists of ids. Runs on a tokenizer worker. */
+/* api/prompt.c - turns the four forms of a prompt (string, list of strings, ids, list of lists
+ * of ids) into lists of ids. Runs on a tokenizer worker. */
 #include <stdlib.h>
 
 #include "api/api_internal.h"
@@ -41,7 +41,7 @@ bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags
                      const rose_api_prompt_ctx *c, const char *param, rose_api_error *err)
 {
     rose_err e = {0};
-    /* No token stands for more than cap bytes, so this text cannot fit: spare the work. */
+    /* No token has more than `cap` bytes, so this text cannot fit: save the work. */
     size_t cap = rose_detok_cap(c->tok);
     if (cap > 0 && c->max_model_len > 0 && len / cap > c->max_model_len)
         return rose_api_fail(
@@ -71,7 +71,7 @@ static bool load_one(rose_ids *out, const json_t *v, bool add_special, const ros
     return out->len > 0 || rose_api_fail(err, 400, NULL, "prompt", "the prompt is empty");
 }
 
-/* Strings, or lists: all items of the same kind as the first. */
+/* Checks a list of strings or of lists: all items have the same type as the first. */
 static bool check_items(const json_t *list, const rose_api_prompt_ctx *c, rose_api_error *err)
 {
     size_t n = json_array_size(list);

@@ -1,11 +1,12 @@
-/* api/reply.c - what is said once per request: usage, times, the reply that is not streamed. All
- * times are from the monotonic clock; the words are those of docs/API.md. */
+/* api/reply.c - the parts of a reply that occur once per request: usage, times, and the reply
+ * that is not streamed. All times are from the monotonic clock; docs/API.md defines the names. */
 #include <string.h>
 
 #include "api/api_internal.h"
 
-/* Of each prompt, once: what its choices found there, the least of them. The choices of a prompt
- * share its pages with each other; that is not what the client has asked about. */
+/* Returns the cached prompt tokens, counted once per prompt: the smallest number that one of its
+ * choices found. The choices of a prompt also share pages with each other, but clients do not
+ * ask about that. */
 static uint64_t cached_tokens(const rose_api_job *j)
 {
     uint64_t total = 0;
@@ -39,19 +40,19 @@ void rose_api_usage_json(rose_api_out *o, const rose_api_job *j)
                   (unsigned long long)cached_tokens(j));
 }
 
-/* ms from a to b; 0 when either did not happen or they are out of order. */
+/* Returns ms from a to b; 0 if one of them did not happen or they are out of order. */
 static double ms_between(uint64_t a, uint64_t b)
 {
     return a == 0 || b <= a ? 0.0 : (double)(b - a) * 1e-6;
 }
 
-/* What a choice was prefilled for: its first token, or its scores; 0 before them. */
+/* Returns when a choice had its first token, or its scores; 0 before that. */
 static uint64_t prefilled_ns(const rose_api_choice *c)
 {
     return c->job->score_only ? c->t_last_ns : c->t_first_ns;
 }
 
-/* The choice that was the first to be prefilled, NULL before it. */
+/* Returns the choice that first had its first token; NULL before that. */
 static const rose_api_choice *first_choice(const rose_api_job *j)
 {
     const rose_api_choice *first = NULL;
@@ -63,7 +64,7 @@ static const rose_api_choice *first_choice(const rose_api_job *j)
     return first;
 }
 
-/* Mean over the choices with two tokens or more. */
+/* Mean time per output token over the choices with two tokens or more. */
 static double tpot_ms(const rose_api_job *j)
 {
     double sum = 0;

@@ -117,7 +117,7 @@ static void put_model(rose_api_out *o, const rose_api *a, rose_engine *e, const 
                   rose_compute_name(p->dtype));
 }
 
-/* The model's further name i; NULL: there are no more. */
+/* Returns further name i of the model; NULL: there are no more. */
 static const char *alias(const rose_api *a, uint32_t i)
 {
     return i < a->o.model_aliases.n ? rose_opt_list_get(&a->o.model_aliases, i) : NULL;
@@ -149,7 +149,7 @@ static int hex_value(char c)
     return -1;
 }
 
-/* Whether the percent-encoded text stands for name; a slash behind it is ignored. */
+/* Tells whether the percent-encoded text stands for name; a final slash is ignored. */
 static bool path_equals(const char *text, const char *name)
 {
     for (; *text != '\0'; text++, name++) {
@@ -188,8 +188,8 @@ static void get_model(rose_api_io *io, rose_http_req *r)
     }
 }
 
-/* JSON, said so: a web page of another origin cannot send this type unasked, so a server on
- * localhost is not at the mercy of every page in the browser. */
+/* Requires the content type JSON. A web page of another site cannot send this type without
+ * permission, so a server on localhost is safe from pages in the browser. */
 static bool is_json(const rose_http_req *r)
 {
     static const char json[] = "application/json";
@@ -199,7 +199,7 @@ static bool is_json(const rose_http_req *r)
     return next == '\0' || next == ';' || next == ' ' || next == '\t';
 }
 
-/* The coding of a body that is sent compressed, else NULL. */
+/* Names the compression of a body that is sent compressed; else NULL. */
 static const char *coding_of(const rose_http_req *r)
 {
     const char *coding = rose_http_req_header(r, "Content-Encoding");
@@ -251,8 +251,8 @@ static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, ros
     return prepare(io, err);
 }
 
-/* Known before a worker has the body, so that it holds while the body waits for one; 0 = none, or
- * the body is so long that the worker shall look. */
+/* Reads the time-out from the body before a worker has it, so that it also limits the wait for a
+ * worker. 0 = none, or the body is so long that the worker must look. */
 static double peek_timeout(const rose_api_job *j)
 {
     if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT) return 0;
@@ -260,15 +260,15 @@ static double peek_timeout(const rose_api_job *j)
                                            : rose_api_json_peek(j->body, j->body_len, "timeout");
 }
 
-/* A short completion, and the last such job is far enough behind: what else this thread has to do
- * waits for it (half a millisecond at worst for 4 KiB), so it may have a fifth of the time. */
+/* Tells whether a short completion may run on this thread. All other work of the thread waits
+ * for it (at worst half a millisecond for 4 KiB). So the jobs get at most a fifth of the time. */
 static bool may_run_here(const rose_api_io *io, const rose_api_job *j)
 {
     if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT) return false;
     return j->body_len <= io->api->o.inline_bytes && j->t_complete >= io->inline_from_ns;
 }
 
-/* False: it turned out to have many choices, and is a worker's. */
+/* Runs a short job here. False: it turned out to have many choices, and a worker must run it. */
 static bool run_short(rose_api_io *io, rose_api_job *j)
 {
     const uint64_t begin = rose_now_ns();
@@ -357,7 +357,7 @@ static const route routes[] = {
     {"/stop_profile", true, false, post_stop_profile},
 };
 
-/* A slash at the end is ignored: it comes of a base URL that has one. */
+/* Finds the route of a path. A final slash is ignored, because a base URL may have one. */
 static const route *find_route(const char *path)
 {
     size_t len = strlen(path);
@@ -398,7 +398,7 @@ static bool method_fits(const route *rt, const char *method)
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
-/* What clients of the OpenAI API and its relatives ask for, and this server does not have. */
+/* Paths of the OpenAI API and related servers that this server does not have. */
 static const char *const absent[] = {
     "/v1/responses", "/v1/embeddings", "/v1/moderations", "/v1/images",        "/v1/audio",
     "/v1/files",     "/v1/batches",    "/v1/fine_tuning", "/v1/assistants",    "/v1/threads",
@@ -417,8 +417,8 @@ static bool is_absent(const char *path)
 
 enum { MAX_GUESS = 256 };
 
-/* The path with /v1 once in front and no slash twice: what a wrong base URL makes of a right one.
- */
+/* Writes the path with a single /v1 in front and without double slashes, which undoes what a
+ * wrong base URL does to a path. */
 static void guess_path(char out[MAX_GUESS], const char *path)
 {
     size_t n = 3;
@@ -466,7 +466,7 @@ static void wrong_method(rose_api_io *io, rose_http_req *r, const route *rt)
     reply_out(io, r, 405, rt->post ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n", &o);
 }
 
-/* OPTIONS * asks about the server as a whole. */
+/* Tells whether it is OPTIONS *, which asks about the server as a whole. */
 static bool asks_about_server(const char *method, const char *path)
 {
     return strcmp(path, "*") == 0 && strcmp(method, "OPTIONS") == 0;

@@ -1,5 +1,5 @@
-/* api/rules.c - see rules.h. Every count is checked against its cap before anything of its size is
- * allocated; what depends on the model (ids, backend) the engine checks once more. */
+/* api/rules.c - see rules.h. Every count is checked against its limit before memory of that size
+ * is allocated. The engine checks once more whatever depends on the model (ids, backend). */
 #include "api/rules.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ void rose_api_rules_free(rose_api_rules *u)
     *u = (rose_api_rules){0};
 }
 
-/* A list of ids, at most `most`; *out is owned by the caller. */
+/* Loads a list of at most `most` ids; the caller owns *out. */
 static bool load_ids(uint32_t **out, uint32_t *n, const json_t *list, const char *name,
                      uint32_t most, uint32_t vocab, rose_api_error *err)
 {
@@ -81,8 +81,8 @@ static bool load_bias(rose_api_rules *u, const json_t *map, uint32_t vocab, rose
     return true;
 }
 
-/* One form of a word: as it stands, or (spaced) behind a space. vLLM's rule: the second form counts
- * where it is as many tokens and begins with another one. */
+/* Adds one form of a word: the word itself, or (spaced) the word after a space. vLLM's rule: the
+ * second form counts only if it has as many tokens and begins with another one. */
 static bool add_word(rose_ids *all, uint32_t *lens, uint32_t *n, const json_t *word, bool spaced,
                      const rose_api_prompt_ctx *c, rose_api_error *err)
 {
@@ -150,7 +150,7 @@ static void load_reports(rose_api_rules *u, const rose_api_params *p)
     rose_request_rules *r = &u->r;
     r->logprobs = p->n_logprobs >= 0;
     r->n_top = r->logprobs ? (uint32_t)p->n_logprobs : 0;
-    /* echo shows the prompt's tokens as the others */
+    /* echo shows logprobs of the prompt's tokens like those of the others */
     r->prompt_logprobs = p->prompt_logprobs >= 0 || (p->echo && r->logprobs);
     if (p->prompt_logprobs > 0) r->prompt_n_top = (uint32_t)p->prompt_logprobs;
     if (p->echo && r->n_top > r->prompt_n_top) r->prompt_n_top = r->n_top;

@@ -1,13 +1,13 @@
-/* api/rules.h - the fields of a request that become engine rules: bias, penalties, ids that are
- * allowed or end it, words that must not come, reports. Worker's. */
+/* api/rules.h - the fields of a request that become engine rules: bias, penalties, allowed ids,
+ * stop ids, banned words, reports. Used by workers. */
 #ifndef ROSE_API_RULES_H
 #define ROSE_API_RULES_H
 
 #include "engine/engine.h"
 
 enum {
-    ROSE_API_MAX_REPORTS = 1 << 22 /* logprob entries of a whole request, 12 bytes each and about 40
-                                      in the reply */
+    ROSE_API_MAX_REPORTS =
+        1 << 22 /* logprob entries of a whole request: 12 bytes each, and about 40 in the reply */
 };
 
 typedef struct rose_api_rules {

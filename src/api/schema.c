@@ -1,10 +1,10 @@
-/* api/schema.c - one table says what the API takes: every field by name, where it is allowed, its
- * type and range, or that it is known but not served.
+/* api/schema.c - one table of everything the API takes. It lists every field by name, where it is
+ * allowed, and its type and range, or that it is known but not supported.
  *
- * A known field that would change the answer and is not served is refused, unless it holds the
- * value that means "off": the client could not see the difference until its results are wrong. A
- * hint that changes no answer, and a field that is not in the table, is ignored, and the reply says
- * so (ignored.c). */
+ * A known field that would change the answer and is not supported is refused. Otherwise the
+ * client would not see the difference until its results are wrong. The value that means "off" is
+ * accepted. A hint that changes no answer, and a field that is not in the table, is ignored, and
+ * the reply says so (ignored.c). */
 #include <math.h>
 #include <string.h>
 
@@ -15,14 +15,14 @@ typedef enum field_type {
     T_INT,     /* a JSON integer, or a number without a fraction, in [lo, hi] */
     T_NUM,     /* a JSON number in [lo, hi], finite */
     T_JSON,    /* kept as it is, checked elsewhere */
-    T_LABEL,   /* a string of the client's own; accepted, not used */
+    T_LABEL,   /* a string that the client chooses; accepted, not used */
     T_MODEL,   /* must be the served model */
     T_REFUSED, /* not served: only values in `off` pass */
-    T_HINT,    /* changes no answer here: other values than those in `off` are ignored */
-    T_ANY      /* accepted whatever it holds: it asks for nothing */
+    T_HINT,    /* changes no answer here: values other than those in `off` are ignored */
+    T_ANY      /* accepted with any value: it asks for nothing */
 } field_type;
 
-/* Values of a refused field or a hint that mean "off" (null always does). */
+/* Values of a refused field or a hint that mean "off"; null always does. */
 enum {
     OFF_FALSE = 1,
     OFF_TRUE = 2,
@@ -102,7 +102,8 @@ static const field fields[] = {
     {"prompt_cache_key", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
     {"service_tier", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
     {"metadata", ROSE_API_CHAT, T_ANY, 0, 0, 0, 0, NULL},
-    /* of reasoning models, as routers send them: there is no reasoning to separate or to hide */
+    /* fields of reasoning models, as routers send them; there is no reasoning to separate or
+     * hide */
     {"separate_reasoning", CC, T_ANY, 0, 0, 0, 0, NULL},
     {"stream_reasoning", CC, T_ANY, 0, 0, 0, 0, NULL},
     {"include_reasoning", CC, T_ANY, 0, 0, 0, 0, NULL},
@@ -146,7 +147,7 @@ static const field fields[] = {
     {"documents", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"mm_processor_kwargs", ROSE_API_CHAT, T_HINT, OFF_EMPTY, 0, 0, 0, NULL},
     {"prompt_embeds", ROSE_API_COMPLETION, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    /* of SGLang's and llama.cpp's schemas, not served */
+    /* fields of SGLang's and llama.cpp's schemas that are not supported */
     {"no_stop_trim", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"return_hidden_states", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"regex", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
@@ -200,7 +201,7 @@ static bool wrong_type(rose_api_error *err, const char *name, const char *wanted
     return rose_api_fail(err, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
 }
 
-/* Many clients have only floats: 40.0 is an integer too. */
+/* Reads an integer. Many clients have only floats, so 40.0 is also an integer. */
 static bool read_int(const json_t *v, int64_t *i)
 {
     const double d = json_real_value(v); /* 0 if v is no real */
@@ -257,7 +258,7 @@ static bool take_model(const json_t *v, const rose_api_schema_opts *o, rose_api_
                          json_string_value(v), o->model_id);
 }
 
-/* A known field that this server does not serve. */
+/* Refuses a known field that this server does not support. */
 static bool refuse(const char *name, rose_api_error *err)
 {
     return rose_api_fail(err, 400, "unsupported_field", name,
@@ -325,7 +326,7 @@ static bool check_stop(const json_t *stop, const rose_api_schema_opts *o, rose_a
     return true;
 }
 
-/* vLLM's rule. The empty salt would be the one that everybody shares. */
+/* vLLM's rule: an empty salt is refused, because all clients without a salt would share it. */
 static bool check_salt(const json_t *salt, rose_api_error *err)
 {
     return salt == NULL || (json_is_string(salt) && json_string_length(salt) > 0) ||
@@ -371,7 +372,7 @@ static bool check_stream_options(rose_api_params *p, rose_api_ignored *g, rose_a
     return take_hint("stream_options.continuous_usage_stats", g, err);
 }
 
-/* More candidates than replies would have to be generated and ranked. */
+/* Refuses more candidates than replies, because they would have to be generated and ranked. */
 static bool check_best_of(const rose_api_params *p, rose_api_error *err)
 {
     return p->best_of < 0 || p->best_of == p->n ||
@@ -394,7 +395,8 @@ static bool check_required(const rose_api_params *p, rose_api_kind kind, rose_ap
                                          "field '%s' is required", name);
 }
 
-/* Completions: a number of alternatives. Chat: a flag, and a number beside it. */
+/* Checks logprobs. Completions: a number of alternatives. Chat: a flag, and top_logprobs as the
+ * number. */
 static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_error *err)
 {
     const json_t *v = p->logprobs;

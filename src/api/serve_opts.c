@@ -1,5 +1,6 @@
-/* api/serve_opts.c - see serve_opts.h: the table of the server's options. A new option is a field
- * of rose_http_opts or rose_api_opts, its default in that room's _opts_default, and a row here. */
+/* api/serve_opts.c - see serve_opts.h: the table of the server's options. A new option needs a
+ * field of rose_http_opts or rose_api_opts, its default in that room's _opts_default, and a row
+ * here. */
 #include "api/serve_opts.h"
 
 #include <string.h>
@@ -128,7 +129,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
     return sizeof all / sizeof *all;
 }
 
-/* These follow the engine's rows, so that their group comes late in --help-all. */
+/* These rows follow the engine's rows, so that their group comes late in --help-all. */
 static size_t profiling_rows(rose_serve_flags *f, rose_opt *rows)
 {
     const rose_opt all[] = {

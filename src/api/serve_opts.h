@@ -1,5 +1,5 @@
-/* api/serve_opts.h - the options of `roseinfer serve`: of http, of this room, of the engine, and
- * the program's own. Main thread. */
+/* api/serve_opts.h - the options of `roseinfer serve`: those of http, of this room and of the
+ * engine, and the program's own. Main thread. */
 #ifndef ROSE_API_SERVE_OPTS_H
 #define ROSE_API_SERVE_OPTS_H
 
@@ -9,8 +9,8 @@
 #include "engine/flags.h"
 #include "http/http.h"
 
-/* What the options set. The rows of serve_opts.c point into http, api and engine.opts where the
- * option is one of theirs; the other members are the server's own. */
+/* The values of the options. The rows of serve_opts.c point into http, api and engine.opts for
+ * options of these rooms. The other members belong to the server itself. */
 typedef struct rose_serve_flags {
     rose_http_opts http;
     rose_api_opts api;
@@ -27,16 +27,16 @@ enum { ROSE_SERVE_OPT_ROWS = 72 + ROSE_ENGINE_FLAG_ROWS };
 /* Set every option to its default. */
 void rose_serve_opts_default(rose_serve_flags *f);
 
-/* Write the option rows, which point into f, to rows[0 .. ROSE_SERVE_OPT_ROWS); returns how many.
- */
+/* Writes the option rows, which point into f, to rows[0 .. ROSE_SERVE_OPT_ROWS); returns how
+ * many. */
 size_t rose_serve_opts_rows(rose_serve_flags *f, rose_opt *rows);
 
-/* Set the defaults and parse the command line; *model is borrowed from argv. Returns -1 to go on,
- * else the exit code to leave with. */
+/* Sets the defaults and parses the command line; *model is borrowed from argv. Returns -1 to
+ * continue, else the exit code. */
 int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char **model);
 
-/* After parsing: the options of http and api that follow from others. Errors: INVAL (a CPU list).
- */
+/* Call after parsing: sets the options of http and api that follow from others. Errors: INVAL (a
+ * CPU list). */
 rose_status rose_serve_opts_read(rose_serve_flags *f, rose_err *err);
 
 #endif

@@ -1,8 +1,8 @@
-/* api/stop.c - stop strings, one KMP automaton each, fed byte by byte: nothing is scanned twice,
- * whatever the borders of the pieces. The state of automaton i is the longest end of the text that
- * is a beginning of string i, so the largest state is exactly what must be held back, and the held
- * text needs no store of its own. Pieces and strings are valid UTF-8, so cuts fall between
- * characters. */
+/* api/stop.c - finds stop strings with one KMP automaton each, fed byte by byte. Nothing is
+ * scanned twice, wherever pieces of text begin and end. The state of automaton i is the length
+ * of the longest suffix of the text that is a prefix of string i. So the largest state is
+ * exactly the number of bytes to hold back, and the held text needs no memory of its own. Pieces
+ * and strings are valid UTF-8, so cuts fall between characters. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +60,7 @@ static uint32_t advance(const struct rose_stop *p, uint32_t k, char c)
     return p->text[k] == c ? k + 1 : 0;
 }
 
-/* The text is held[0..held) followed by piece[0..len): append its first n bytes. */
+/* The text is held[0..held) followed by piece[0..len): appends its first n bytes. */
 static void put_text(const rose_stops *s, const rose_stop_state *st, const char *piece, size_t n,
                      rose_api_out *out)
 {
@@ -69,9 +69,9 @@ static void put_text(const rose_stops *s, const rose_stop_state *st, const char 
     rose_api_put(out, piece, n - from_held);
 }
 
-/* Feed one byte to all automata. Returns the length of the longest string that it completes (0 =
- * none, or it may not end here), then *which is that string; else *held, *which describe the
- * longest partial match. */
+/* Feeds one byte to all automata. Returns the length of the longest string that it completes,
+ * and *which names that string. Returns 0 if it completes none, or if none may end here. Then
+ * *held and *which describe the longest partial match. */
 static uint32_t feed(const rose_stops *s, uint32_t *state, char c, bool may_end, uint32_t *held,
                      uint32_t *which)
 {

@@ -1,6 +1,7 @@
-/* api/stream.c - the bytes of a stream: one server-sent event per chunk, in OpenAI's chunk shapes.
- * Two writers give the same bytes: from prebuilt pieces (fast_sse; the only work per token is the
- * escape of its text), and through jansson's tree, which is there to be compared with. */
+/* api/stream.c - the bytes of a stream: one server-sent event per chunk, in the form of OpenAI's
+ * chunks. Two writers give the same bytes. One uses prebuilt pieces (fast_sse), so that its only
+ * work per token is escaping the text. The other builds jansson's tree and exists for
+ * comparison. */
 #include <string.h>
 
 #include "api/api_internal.h"
@@ -74,7 +75,7 @@ static void chunk_fast(rose_api_out *o, const rose_api_job *j, const rose_api_ch
     }
 }
 
-/* Takes v, which may be NULL (out of memory), into object; false on failure. */
+/* Takes ownership of v, which may be NULL (out of memory), for object; false on failure. */
 static bool set(json_t *object, const char *key, json_t *v)
 {
     return json_object_set_new(object, key, v) == 0;
@@ -110,7 +111,7 @@ static bool fill_choice(json_t *t, const rose_api_job *j, const rose_api_choice 
            (finish == NULL || set(t, "stop_reason", stop_reason(c)));
 }
 
-/* What the choice has cost so far, as in vLLM: its own prompt and its own tokens. */
+/* The usage of a choice so far, as in vLLM: its own prompt tokens and its own output tokens. */
 static json_t *chunk_usage(const rose_api_choice *c)
 {
     if (!c->job->chunk_usage) return json_null();
@@ -139,7 +140,7 @@ static int put_callback(const char *bytes, size_t len, void *out)
     return 0;
 }
 
-/* Everything up to the closing brace, which the caller adds behind the tail. */
+/* Writes a chunk up to the closing brace, which the caller adds after the tail. */
 static void chunk_generic(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
                           const char *text, size_t len, const char *finish)
 {

@@ -15,7 +15,8 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
 {
     rose_ids ids = {0};
     rose_api_out text = {0};
-    rose_api_prompt_ctx any_length = *c; /* counting is what this is for: no limit but the body's */
+    rose_api_prompt_ctx any_length =
+        *c; /* this endpoint counts tokens: only the body's size limits the text */
     any_length.max_model_len = 0;
     bool ok;
     if (p->messages != NULL) {

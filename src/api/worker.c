@@ -1,17 +1,17 @@
-/* api/worker.c - tokenizer workers: a bounded queue of jobs and the threads that take them. A mutex
- * will do: this runs once per request, not per token. Jobs are bounded in number and in bytes,
- * because each holds a copy of its body. */
+/* api/worker.c - tokenizer workers: a bounded queue of jobs and the threads that take them. A
+ * mutex is fast enough, because this runs once per request, not per token. Jobs are limited in
+ * number and in bytes, because each holds a copy of its body. */
 #include <stdlib.h>
 
 #include "api/api_internal.h"
 #include "base/log.h"
 #include "base/profile.h"
 
-/* Of long bodies together; the others are bounded by their number. */
+/* Most bytes of all queued long bodies together; the number of jobs limits the others. */
 #define MAX_LONG_BYTES ((size_t)256 << 20)
 
-/* Bodies from this length on take long (27 MB: a second or more), and never all workers: else as
- * many of them as there are workers would hold up everybody else's first tokens. */
+/* Bodies from this length on are long (27 MB take a second or more). Long bodies never occupy
+ * all workers. Otherwise a few of them would delay the first tokens of all other requests. */
 enum { LONG_BODY = 256 << 10 };
 
 struct rose_api_workers {
@@ -32,7 +32,8 @@ static bool is_long(const rose_api_job *j)
     return j->body_len >= LONG_BODY;
 }
 
-/* Out of the queue: the first job that may begin, or NULL. Locked. */
+/* Takes the first job that may begin out of the queue; NULL: there is none. Called under the
+ * lock. */
 static rose_api_job *pick(rose_api_workers *w)
 {
     rose_api_job *j = w->head, *before = NULL;
@@ -54,7 +55,8 @@ static rose_api_job *pick(rose_api_workers *w)
     return j;
 }
 
-/* The next job, in order of arrival; NULL: stop. was_long: the one before it was. */
+/* Returns the next job, in order of arrival; NULL: stop. was_long: the worker's previous job was
+ * long. */
 static rose_api_job *take(rose_api_workers *w, bool was_long)
 {
     rose_api_job *j = NULL;
@@ -125,7 +127,7 @@ bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j)
     pthread_mutex_lock(&w->lock);
     const size_t more = is_long(j) ? j->body_len : 0;
     bool room = w->n_jobs < w->max_jobs && (more == 0 || w->long_bytes + more <= MAX_LONG_BYTES);
-    /* One body of any size passes an empty queue. */
+    /* One body of any size may enter an empty queue. */
     if (room || w->head == NULL) {
         room = true;
         j->next = NULL;

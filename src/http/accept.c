@@ -1,8 +1,8 @@
-/* http/accept.c - new connections: taken by thread 0 and handed out to all threads in turn.
+/* http/accept.c - new connections: thread 0 accepts them and hands them out to all threads in turn.
  *
- * When the process has no descriptor left, a client that connected would wait in the backlog, and
- * the listening socket would stay readable. So we hold one spare descriptor: it is closed to accept
- * the client, who is told to come back later. */
+ * When the process has no descriptor left, a client that connected would wait in the backlog,
+ * and the listening socket would stay readable. So we hold one spare descriptor. Closing it lets
+ * us accept the client and tell it to come back later. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -24,15 +24,16 @@ static void adopt(void *arg)
     rose_http_conn_start(arg);
 }
 
-/* Connections over the limit are settled on their own threads, at the end of a turn. While many are
- * on the way, the next ones wait in the backlog. */
+/* True while too many connections over the limit were handed out. Their threads settle them at
+ * the end of a turn; until then the next ones wait in the backlog. */
 static bool too_many_on_the_way(const rose_http *h)
 {
     return atomic_load_explicit(&h->connections, memory_order_relaxed) >=
            (uint64_t)h->opts.max_connections + HTTP_RESERVE + BURST;
 }
 
-/* Gives fd to the next thread; over the limit, to one where somebody may be replaced. */
+/* Gives fd to the next thread; over the limit, to a thread on which it may replace another
+ * connection. */
 static void hand_out(rose_http *h, int fd, bool no_fd)
 {
     int one = 1;
@@ -76,9 +77,9 @@ static void take_spare(rose_http *h)
     if (h->spare_fd < 0) h->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* No descriptor is left. The client takes the place of one that waits for its request, if there is
- * any; else it is turned away. Either way it comes in by the spare one, whose place is free again
- * when a connection has ended. */
+/* Accepts a client when no descriptor is left, by closing the spare one. The client replaces a
+ * connection that waits for its request, if there is one; otherwise it is turned away. The spare
+ * descriptor is opened again when a connection has ended. */
 static void accept_by_spare(rose_http *h, int why)
 {
     if (h->spare_fd < 0) {
@@ -118,7 +119,8 @@ static void on_accept(evutil_socket_t fd, short what, void *arg)
             return;
         } else if (errno == ENOBUFS || errno == ENOMEM) {
             log_no_fd(h, errno);
-            pause_accepting(h); /* waiting clients keep the socket readable: this would spin */
+            pause_accepting(h); /* waiting clients keep the socket readable, so without a pause this
+                                   would spin */
             return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
             return;

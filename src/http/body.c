@@ -1,4 +1,4 @@
-/* http/body.c - request bodies: their framing, their memory, the time that they may take. */
+/* http/body.c - request bodies: their framing, their memory, and the time that they may take. */
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -8,13 +8,13 @@
 
 void rose_http_body_uncount(rose_http_conn *c)
 {
-    /* relaxed: a bound, nothing is published by it */
+    /* relaxed: a bound; no other data depends on it */
     atomic_fetch_sub_explicit(&c->io->h->body_bytes, c->body_counted, memory_order_relaxed);
     c->body_counted = 0;
 }
 
-/* Many clients that each send a body within the limit and stop before its end must not fill the
- * memory together. */
+/* Counts n more bytes of received bodies; false over the limit. Many clients that each stop
+ * before the end of a body must not fill the memory together. */
 static bool count_body(rose_http_conn *c, size_t n)
 {
     rose_http *h = c->io->h;
@@ -23,7 +23,7 @@ static bool count_body(rose_http_conn *c, size_t n)
            h->opts.max_total_body_bytes;
 }
 
-/* len bytes of the body, as many as it still wants. */
+/* Takes from the len bytes at data as many as the body still needs. */
 static size_t take_body(rose_http_conn *c, const char *data, size_t len, uint64_t *left)
 {
     size_t n = len < *left ? len : (size_t)*left;
@@ -132,11 +132,12 @@ size_t rose_http_body_parse(rose_http_conn *c, const char *data, size_t len)
 
 typedef struct body_limits {
     uint64_t total; /* ns on the monotonic clock */
-    uint64_t rate;  /* from then on it is too slow on average, if nothing more comes; or never */
+    uint64_t rate;  /* bytes a second: from the time at which, if nothing more comes, the average
+                       falls below it; or never */
 } body_limits;
 
-/* A total alone would either cut off an honest 30 MB over a slow link, or let a byte now and then
- * hold a connection for as long. */
+/* The limits of a body's time. A total alone would either cut off an honest 30 MB over a slow
+ * link, or let one byte now and then hold a connection for as long. */
 static body_limits limits_of_body(const rose_http_conn *c)
 {
     const rose_http_opts *o = &c->io->h->opts;

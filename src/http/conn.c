@@ -1,28 +1,29 @@
 /* http/conn.c - one connection: reading, sending, time-outs, its end. On its I/O thread.
  *
  * Reading stays enabled while the user works on a request, so that a client that leaves is seen at
- * once; what arrives goes to a bounded lookahead. When that is full, or the client has ended its
- * sending side, reading turns into an edge-triggered probe for errors.
+ * once. Bytes that arrive go to a bounded lookahead buffer. When it is full, or the client has
+ * closed its sending side, reading turns into an edge-triggered check for errors.
  *
- * A client that has ended its sending side (`printf ... | nc -N`, some proxies) may still read, so
+ * A client that has closed its sending side (`printf ... | nc -N`, some proxies) may still read, so
  * it gets its replies. The FIN that came does not say whether it reads: close() sends the same FIN
  * as shutdown(SHUT_WR). The client counts as gone, and its work is cancelled, if one of these says
  * so:
- *   - recv, send or poll reports an error or a hang-up. A closed socket answers the first bytes of
- *     a reply with a reset, so a stream ends about one token later. A client that closes with
- *     unread bytes resets at once. A Unix socket hangs up at once.
- *   - the kernel, if the client runs on this machine. peer.c asks it several times while the reply
- *     is due.
- *   - TCP keep-alive probes. The client's kernel forgets a closed socket (Linux: after a minute),
- *     and then answers a probe with a reset.
- * So work for a client that left goes on for at most about 70 seconds, and only if the reply is
+ * - recv, send or poll reports an error or a hang-up. A closed socket answers the first bytes of
+ *   a reply with a reset, so a stream ends about one token later. A client that closes with
+ *   unread bytes resets at once. A Unix socket hangs up at once.
+ * - the kernel, if the client runs on this machine. peer.c asks it several times while the reply
+ *   is due.
+ * - TCP keep-alive probes. The client's kernel forgets a closed socket (Linux: after a minute),
+ *   and then answers a probe with a reset.
+ * So work for a client that left continues for at most about 70 seconds, and only if the reply is
  * not streamed and the client ran on another machine.
  *
- * Sending: one send(2) at the end of the turn; the write event is armed only while the socket is
- * full, so a stream that is read costs no epoll_ctl. MSG_NOSIGNAL: SIGPIPE needs no handling.
+ * Sending: there is one send(2) at the end of a turn. The write event is armed only while the
+ * socket is full, so a stream whose client reads costs no epoll_ctl. MSG_NOSIGNAL: SIGPIPE needs no
+ * handling.
  *
- * Time-outs: two deadlines and one libevent timer that is moved only when it would fire too late;
- * when it fires early it is armed again. */
+ * Time-outs: there are two deadlines and one libevent timer. The timer is moved only if it would
+ * fire too late; if it fires early, it is armed again. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -49,7 +50,8 @@ void rose_http_conn_touch(rose_http_conn *c)
     TAILQ_INSERT_TAIL(&io->dirty, c, dirty_link);
     if (io->turn_pending) return;
     io->turn_pending = true;
-    /* Goes behind the events already found in this turn: all of them run before we send. */
+    /* Queues the end of the turn after the events that libevent has already found, so that all
+     * of them run before we send. */
     event_active(&io->ev_turn, EV_WRITE, 0);
 }
 
@@ -61,7 +63,7 @@ void rose_http_conn_doom(rose_http_conn *c)
 
 void rose_http_conn_slow(rose_http_conn *c, rose_http_slow why)
 {
-    if (c->doomed) return; /* counted once, or it goes for another reason */
+    if (c->doomed) return; /* count it only once, and not if it goes for another reason */
     /* relaxed: a count */
     atomic_fetch_add_explicit(&c->io->h->n_slow[why], 1, memory_order_relaxed);
     rose_http_conn_doom(c);
@@ -89,7 +91,7 @@ static void out_consume(rose_http_conn *c, size_t n)
     }
 }
 
-/* The client takes bytes again, or never will. */
+/* Stops watching for room to write: the client takes bytes again, or never will. */
 static void watch_writes(rose_http_conn *c, bool goes_on)
 {
     if (c->blocked_ns == 0) return;
@@ -168,7 +170,7 @@ static size_t unparsed(const rose_http_conn *c)
 }
 
 /* Asks the kernel whether the client has closed its socket. The first answer may come too early,
- * because close() sends its FIN before it lets the socket go. So the question is repeated after
+ * because close() sends its FIN before it releases the socket. So the question is repeated after
  * 20 ms, 40 ms and so on up to once a second, until the reply is sent. */
 static void ask_peer(rose_http_conn *c)
 {
@@ -179,7 +181,7 @@ static void ask_peer(rose_http_conn *c)
     else if (before == HTTP_PEER_UNKNOWN)
         c->peer = HTTP_PEER_REMOTE;
     if (c->peer == HTTP_PEER_CLOSED || (c->peer == HTTP_PEER_REMOTE && before == HTTP_PEER_OPEN)) {
-        rose_http_conn_doom(c); /* a socket that was open and is no longer found is closed, too */
+        rose_http_conn_doom(c); /* a socket that was open and is no longer found has also closed */
     } else if (c->peer == HTTP_PEER_OPEN) {
         c->peer_wait_ms = c->peer_wait_ms == 0 ? FIRST_MS : 2 * c->peer_wait_ms;
         if (c->peer_wait_ms > MOST_MS) c->peer_wait_ms = MOST_MS;
@@ -196,7 +198,7 @@ static void keep_alive_probes(const rose_http_conn *c)
     setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
 }
 
-/* The client sends nothing more, but a reply to it is due: see the head of this file. */
+/* The client sends nothing more, but a reply to it is due: see the top of this file. */
 static void watch_half_closed(rose_http_conn *c)
 {
     if (!c->half_closed || c->state != CONN_BUSY || c->read_deadline != 0) return;
@@ -212,7 +214,7 @@ static void take_eof(rose_http_conn *c)
     if (c->state == CONN_BUSY && unparsed(c) == 0) c->keep_alive = false;
 }
 
-/* All of the client's input is parsed and no more comes: after the replies the connection ends. */
+/* All input of the client is parsed and no more comes: the connection ends after the replies. */
 static void end_input(rose_http_conn *c)
 {
     if (!c->eof || unparsed(c) > 0 || (c->state != CONN_HEAD && c->state != CONN_BODY)) return;
@@ -221,7 +223,7 @@ static void end_input(rose_http_conn *c)
     c->read_deadline = 0;
 }
 
-/* Nothing is read now. Has the peer gone? Data cannot tell, poll can. */
+/* While nothing is read, checks whether the peer has gone. Unread data cannot tell, poll can. */
 static void probe(rose_http_conn *c)
 {
     struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
@@ -265,7 +267,7 @@ void rose_http_conn_read_now(rose_http_conn *c)
     if (c->read_mode == HTTP_READ_ON && !c->doomed) on_read(c->fd, EV_READ, c);
 }
 
-/* Input that waited for the reply before it. True: something was used. */
+/* Parses input that had to wait for the reply before it. True: some of it was used. */
 static bool feed_ahead(rose_http_conn *c)
 {
     size_t len = unparsed(c);
@@ -352,7 +354,8 @@ static void arm_events(rose_http_conn *c)
 {
     if (!c->eof && unparsed(c) < HTTP_LOOKAHEAD)
         set_read_mode(c, HTTP_READ_ON);
-    else /* libevent cannot mix edge and level on one fd; a send will notice the peer's end */
+    else /* libevent cannot mix edge and level triggers on one fd; a send will notice the peer's end
+          */
         set_read_mode(c, c->wblocked ? HTTP_READ_OFF : HTTP_READ_PROBE);
 
     bool armed = event_pending(&c->ev_write, EV_WRITE, NULL) != 0;
@@ -363,7 +366,8 @@ static void arm_events(rose_http_conn *c)
 
 /* ---- the turn, birth and death ---- */
 
-/* All sent. True: wait for the client to have read it, else the connection can go. */
+/* Called when all is sent. True: wait until the client has read it; otherwise the connection can
+ * end now. */
 static bool start_linger(rose_http_conn *c)
 {
     if (!c->linger || c->eof || shutdown(c->fd, SHUT_WR) < 0) return false;
@@ -381,7 +385,7 @@ void rose_http_conn_sent(rose_http_conn *c)
     c->io->marked_ns = 0; /* the flow ends between two sends */
 }
 
-/* n requests of this connection are no longer in flight. */
+/* Counts n requests of this connection as no longer in flight. */
 static void settle(rose_http_conn *c, uint32_t n)
 {
     c->n_unsent = 0;
@@ -389,8 +393,9 @@ static void settle(rose_http_conn *c, uint32_t n)
         atomic_fetch_sub_explicit(&c->io->h->inflight, n, memory_order_relaxed); /* a gauge */
 }
 
-/* Replies may be large and many, and each is bounded only by itself: who has taken nothing for
- * longest goes first, which spares those that are slow but read. One alone may have any size. */
+/* Frees memory when replies of this thread hold too much. Each reply has a limit of its own, but
+ * there may be many. The connection whose client has taken nothing for longest goes first, which
+ * spares slow clients that read. A single reply may have any size. */
 static void shed(rose_http_io *io)
 {
     while (io->held > io->max_held) {
@@ -416,8 +421,9 @@ static void count_held(rose_http_conn *c)
     c->held = held;
 }
 
-/* Between requests. What one long reply or a client that once read slowly made large would else
- * stay so until the client leaves, and the memory of many connections would creep up for hours. */
+/* Called between requests: frees large buffers of an idle connection. One long reply, or a
+ * client that once read slowly, makes them large. They would stay so until the client leaves,
+ * and the memory of many connections would grow for hours. */
 static void let_go(rose_http_conn *c)
 {
     if (c->out.cap > HTTP_KEEP_BYTES) rose_buf_free(&c->out);
@@ -481,7 +487,7 @@ void rose_http_conn_turn_away(rose_http_io *io, int fd, const char *why)
     }
     rose_http_conn_start(c);
     rose_http_refuse(c, 503, why);
-    /* Bytes left unread would turn our close into a reset, which may overtake the answer. */
+    /* Unread bytes would turn our close into a reset, which may overtake the answer. */
     while (recv(fd, io->scratch, HTTP_SCRATCH, MSG_DONTWAIT) > 0) {
     }
     rose_http_conn_flush(c);
@@ -496,7 +502,7 @@ void rose_http_conn_destroy(rose_http_conn *c)
     rose_http_body_uncount(c);
     c->io->held -= c->held;
     if (c->state == CONN_BUSY) {
-        c->state = CONN_CLOSING; /* whatever the user now calls on it does nothing */
+        c->state = CONN_CLOSING; /* calls that the user now makes on the request do nothing */
         h->cb.on_gone(h->cb.arg, &c->req);
         settle(c, c->n_unsent + 1);
     }

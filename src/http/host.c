@@ -1,11 +1,12 @@
-/* http/host.c - does the Host header hold a name of this server?
+/* http/host.c - checks whether the Host header holds a name of this server.
  *
- * A server on a loopback address trusts every program of its machine, and a web browser is one of
- * them. By DNS rebinding a web page can give its own name the address 127.0.0.1; the browser then
- * takes this server for the page's own site, and lets the page read replies. The browser still
- * sends the page's name in Host. So a server that listens on a loopback address accepts only
- * "localhost", loopback addresses, its own --host, the address that the client has connected to,
- * and what --allowed-hosts adds. None of these can be the rebound name of a foreign page. */
+ * A server on a loopback address trusts every program of its machine, and a web browser is one
+ * of them. By DNS rebinding a web page can give its own name the address 127.0.0.1. The browser
+ * then takes this server for the page's own site, and lets the page read replies. The browser
+ * still sends the page's name in Host. So a server that listens on a loopback address accepts
+ * only "localhost", loopback addresses, its own --host, the address that the client has
+ * connected to, and the names of --allowed-hosts. None of these can be the rebound name of a
+ * foreign page. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -19,8 +20,9 @@ typedef struct name {
     size_t n;
 } name;
 
-/* "name", "name:80", "[::1]:80" -> the name or address alone, without a final dot. Empty: neither.
- * An IPv6 address without brackets, as in an absolute URI or an option, stays as it is. */
+/* Cuts "name", "name:80" or "[::1]:80" to the name or address alone, without a final dot. The
+ * result is empty if s is none of these. An IPv6 address without brackets, as in an absolute URI
+ * or an option, stays as it is. */
 static name cut_port(const char *s, size_t n)
 {
     const name none = {s, 0};
@@ -53,7 +55,7 @@ static void map_v4(struct in6_addr *out, const struct in_addr *v4)
     memcpy(out->s6_addr + 12, v4, 4);
 }
 
-/* A literal address as IPv6; IPv4 becomes ::ffff:a.b.c.d. */
+/* Reads a literal address as IPv6; IPv4 becomes ::ffff:a.b.c.d. */
 static bool read_address(name a, struct in6_addr *out)
 {
     char text[INET6_ADDRSTRLEN];
@@ -90,8 +92,8 @@ bool rose_http_host_listed(const rose_opt_list *list, const char *host, size_t l
     return false;
 }
 
-/* Whether it is the address to which the client has connected. Health probes that know no name put
- * it into Host. */
+/* Tells whether a is the address to which the client has connected. Health probes that know no
+ * name put it into Host. */
 static bool is_own_address(int fd, name a)
 {
     struct sockaddr_storage own;

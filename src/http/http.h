@@ -1,12 +1,12 @@
 /* http/http.h - an HTTP/1.1 server on libevent's event loop and http_parser: connections, limits,
- * time-outs, replies, streams. Knows nothing of tokens or JSON.
+ * time-outs, replies, streams. It knows nothing about tokens or JSON.
  *
- * Why not evhttp: it cannot give its own errors (413, 431, 408) our body, does not see a client
- * that leaves while we compute, and costs two epoll_ctl a streamed event.
+ * Why not evhttp: its own errors (413, 431, 408) cannot have our body, it does not notice a client
+ * that leaves while we compute, and it costs two epoll_ctl for each streamed event.
  *
- * Threads: n_threads I/O threads, each with its own event loop; a connection, and every
- * rose_http_req on it, belongs to one of them. Except where said, functions on a request are called
- * on its thread. */
+ * Threads: n_threads I/O threads, each with its own event loop. A connection, and every
+ * rose_http_req on it, belongs to one of them. Functions on a request are called on its thread,
+ * except where stated. */
 #ifndef ROSE_HTTP_HTTP_H
 #define ROSE_HTTP_HTTP_H
 
@@ -19,19 +19,19 @@ typedef struct rose_http rose_http;
 typedef struct rose_http_req rose_http_req;
 
 typedef struct rose_http_callbacks {
-    /* A complete request has arrived. Must reply, now or later, exactly once (reply, or
-     * stream_begin .. stream_end). */
+    /* A complete request has arrived. The callback must reply exactly once, now or later (reply,
+     * or stream_begin .. stream_end). */
     void (*on_request)(void *arg, rose_http_req *r);
-    /* The client has left (or stalled past the limit) before the reply's end: r is no longer usable
-     * when this returns. Not called after the reply ended. A client that has only ended its sending
-     * side has not left: see conn.c. */
+    /* The client has left (or stalled past the limit) before the end of the reply; r is no
+     * longer usable when this returns. Not called after the reply ended. A client that has only
+     * closed its sending side has not left: see conn.c. */
     void (*on_gone)(void *arg, rose_http_req *r);
-    /* Whether a GET or HEAD of this path is answered although the connection limit is met: health
-     * checks and metrics. Any I/O thread. NULL = none is. */
+    /* Tells whether a GET or HEAD of this path is answered even at the connection limit: health
+     * checks and metrics. Any I/O thread. NULL = no path is. */
     bool (*is_vital)(void *arg, const char *path);
-    /* Body of an error that this room answers by itself; appends it to out. NULL = plain text. */
+    /* Appends the body of an error that this room answers by itself to out. NULL = plain text. */
     void (*error_body)(void *arg, int status, const char *message, rose_buf *out);
-    /* On a thread that stays awake, between its turns. NULL = nothing. */
+    /* Called on a thread that stays awake, between its turns. NULL = nothing. */
     void (*poll)(void *arg, uint32_t thread);
     void *arg;
 } rose_http_callbacks;
@@ -43,53 +43,56 @@ typedef struct rose_http_opts {
     const int *cpus;             /* thread i is pinned to cpus[i % n_cpus] */
     uint32_t n_cpus;             /* 0 = not pinned */
     size_t max_header_bytes;     /* request line + headers; over: 431 */
-    size_t max_body_bytes;       /* over: 413, answered before the body is read */
-    size_t max_total_body_bytes; /* of bodies that are being received, together; over: 503. 0 = 32
-                                    times max_body_bytes, else not below that */
-    uint32_t max_connections;    /* over: the connection that has waited longest for a complete
-                                    request is dropped; if all of them have work, the new one gets
-                                    503, or its answer if the request is_vital */
-    uint32_t header_timeout_ms;  /* from the first byte to the last header; over: 408 */
+    size_t max_body_bytes;       /* larger: 413, answered before the body is read */
+    size_t max_total_body_bytes; /* limit of all bodies being received together; over it: 503. 0 =
+                                    32 times max_body_bytes; never less than max_body_bytes */
+    uint32_t max_connections;    /* at the limit, a new connection replaces the one that has waited
+                                    longest for a complete request. If all have work, the new
+                                    one gets 503, or its answer if the request is_vital */
+    uint32_t header_timeout_ms;  /* from the first byte to the last header; longer: 408 */
     uint32_t body_timeout_ms;    /* longest pause within a body; over: 408 */
     uint32_t body_min_rate;      /* bytes a second that a body must have brought on average, once
-                                    body_timeout_ms have passed; under: 408. 0 = no such limit */
+                                    body_timeout_ms have passed; fewer: 408. 0 = no such limit */
     uint32_t body_total_ms;      /* longest time for a whole body; over: 408 */
     uint32_t idle_timeout_ms;    /* keep-alive without a request: closed silently */
-    uint32_t write_timeout_ms;   /* longest time that a client takes none of the reply's pending
-                                    bytes; over: on_gone, closed */
-    rose_opt_list allowed_hosts; /* names that the Host header may hold besides those of the
-                                    address listened on; "*" = any. Empty: no check, unless that
+    uint32_t write_timeout_ms;   /* longest time in which a client takes none of the reply's pending
+                                    bytes; longer: on_gone, closed */
+    rose_opt_list allowed_hosts; /* names that the Host header may hold in addition to those of the
+                                    listening address; "*" = any. Empty: no check, unless that
                                     address is a loopback one */
-    size_t max_pending_bytes;    /* unsent bytes of one streaming reply; over: on_gone, closed */
-    size_t max_total_pending_bytes; /* memory of all replies together, whole and streaming, that
-                                       clients do not take; over: the one that has taken nothing for
-                                       longest is closed, unless it is the only one. Each thread has
-                                       its share. 0 = 256 times max_pending_bytes, else not below */
+    size_t max_pending_bytes;    /* unsent bytes of one streaming reply; more: on_gone, closed */
+    size_t max_total_pending_bytes; /* limit for the memory of all replies, whole and streaming,
+                                       that clients do not take. Over it, the reply that was not
+                                       read for longest is closed, unless it is the only one. Each
+                                       thread has its share. 0 = 256 times max_pending_bytes; never
+                                       less than max_pending_bytes */
 } rose_http_opts;
 
-/* 127.0.0.1:8888, 1 thread; header 64 KiB, body 32 MiB, 4096 connections; header 10 s, body 30 s,
- * 1024 bytes a second and 1 hour, idle 75 s, write 30 s; 4 MiB pending. */
+/* Sets 127.0.0.1:8888, 1 thread; header 64 KiB, body 32 MiB, 4096 connections; header 10 s, body
+ * 30 s, 1024 bytes a second and 1 hour, idle 75 s, write 30 s; 4 MiB pending. */
 void rose_http_opts_default(rose_http_opts *o);
 
-/* Bind and listen (a port in use fails here, with a message), start the threads. */
+/* Binds and listens (a port in use fails here, with a message), and starts the threads. */
 rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose_http_callbacks *cb,
                             rose_err *err);
 uint16_t rose_http_port(const rose_http *h);
 
-/* On an I/O thread: until then (ns on the monotonic clock; 0: no longer) its loop asks for events
- * and calls `poll` instead of sleeping. For what is about to come: a wake-up takes 30 to 60 us. */
+/* On an I/O thread: until until_ns (monotonic clock; 0: stop now) its loop polls for events and
+ * calls `poll` instead of sleeping. For work that is about to come, because a wake-up takes 30
+ * to 60 us. */
 void rose_http_stay_awake(rose_http *h, uint32_t thread, uint64_t until_ns);
 
-/* Close the listening socket and idle connections; replies under way go on, then their connections
- * close ("Connection: close"). Any thread. */
+/* Closes the listening socket and idle connections. Replies that have begun continue, and then
+ * their connections close ("Connection: close"). Any thread. */
 void rose_http_drain(rose_http *h);
 
-/* Any thread: requests whose reply has not been sent to its last byte, and open connections. */
+/* Any thread: the number of requests whose reply is not yet sent to its last byte, and of open
+ * connections. */
 uint32_t rose_http_inflight(const rose_http *h);
 uint32_t rose_http_connections(const rose_http *h);
 
-/* Any thread: connections that were closed because their clients did not take what was sent, and
- * what the connection limit cost: those dropped for new ones, and the new ones that got 503. */
+/* Any thread: counts of connections that ended because clients did not read, or because of the
+ * connection limit. The latter were dropped for new ones, or were new and got 503. */
 typedef enum rose_http_slow {
     ROSE_HTTP_SLOW_STALLED, /* write_timeout_ms */
     ROSE_HTTP_SLOW_STREAM,  /* max_pending_bytes */
@@ -100,23 +103,23 @@ uint64_t rose_http_n_slow(const rose_http *h, rose_http_slow why);
 uint64_t rose_http_n_dropped(const rose_http *h);
 uint64_t rose_http_n_refused(const rose_http *h);
 
-/* Stop all threads, drop all connections (on_gone for open requests), free. Not from an I/O thread.
- */
+/* Stops all threads, drops all connections (on_gone for open requests), frees. Not from an I/O
+ * thread. */
 void rose_http_stop(rose_http *h);
 
-/* Run fn(arg) on I/O thread i, as soon as its loop turns. Any thread. ROSE_E_FULL: the queue
- * (max_connections and 1024 more) is full, fn will not run. ROSE_E_CLOSED: the server is stopping,
- * fn will not run. What was accepted runs exactly once; what stop finds in the queue runs on stop's
- * thread. */
+/* Runs fn(arg) on I/O thread i, as soon as its loop turns. Any thread. ROSE_E_FULL: the queue
+ * (max_connections and 1024 more) is full, and fn will not run. ROSE_E_CLOSED: the server is
+ * stopping, and fn will not run. An accepted call runs exactly once; calls that are still queued
+ * at stop run on the thread that calls stop. */
 rose_status rose_http_post(rose_http *h, uint32_t thread, void (*fn)(void *arg), void *arg);
 
-/* Call fn(arg) on I/O thread i whenever fd is readable (level-triggered), until the server stops.
- * Before traffic: call it right after start. */
+/* Calls fn(arg) on I/O thread i whenever fd is readable (level-triggered), until the server
+ * stops. Call it right after start, before traffic. */
 rose_status rose_http_watch(rose_http *h, uint32_t thread, int fd, void (*fn)(void *arg), void *arg,
                             rose_err *err);
 
-/* Call fn(arg) on I/O thread i after ms milliseconds, once; cancel before it fired with the handle.
- */
+/* Calls fn(arg) on I/O thread i after ms milliseconds, once. The handle cancels it before it has
+ * fired. */
 typedef struct rose_http_timer rose_http_timer;
 rose_http_timer *rose_http_timer_start(rose_http *h, uint32_t thread, uint32_t ms,
                                        void (*fn)(void *arg),
@@ -126,15 +129,14 @@ void rose_http_timer_cancel(rose_http_timer *t);   /* on that thread; accepts NU
 /* ---- the request: borrowed until the reply ends or on_gone ---- */
 uint32_t rose_http_req_thread(const rose_http_req *r);
 const char *rose_http_req_method(const rose_http_req *r); /* "POST" */
-const char *
-rose_http_req_path(const rose_http_req *r); /* without the query, percent-decoding not done */
+const char *rose_http_req_path(const rose_http_req *r); /* without the query, not percent-decoded */
 const char *rose_http_req_query(const rose_http_req *r); /* "" if none */
 const char *rose_http_req_header(const rose_http_req *r,
                                  const char *name); /* case-insensitive; NULL */
 const char *rose_http_req_body(const rose_http_req *r, size_t *len);
-/* Take the body away from the request, which has none afterwards: len bytes (and at least one more,
- * a NUL) to be freed with free(), in any thread. A large body need not be copied so. NULL if the
- * NUL finds no memory; then the request keeps its body. */
+/* Takes the body away from the request, which then has none. The caller frees the len bytes (and
+ * at least one more, a NUL) with free(), in any thread. So a large body need not be copied. NULL
+ * if there is no memory for the NUL; the request then keeps its body. */
 char *rose_http_req_take_body(rose_http_req *r, size_t *len);
 uint64_t rose_http_req_arrival_ns(const rose_http_req *r);  /* first byte of the request */
 uint64_t rose_http_req_complete_ns(const rose_http_req *r); /* last byte of the body */
@@ -142,18 +144,18 @@ uint64_t rose_http_req_prof_id(const rose_http_req *r);     /* base/profile.h; 0
 void rose_http_req_set_user(rose_http_req *r, void *user);
 void *rose_http_req_user(const rose_http_req *r);
 
-/* ---- the reply. headers: "Name: value\r\n" lines or NULL; Content-Length, Date, Connection are
- * ours ---- */
+/* ---- the reply. headers: "Name: value\r\n" lines or NULL. Content-Length, Date and Connection
+ * are added here ---- */
 void rose_http_reply(rose_http_req *r, int status, const char *content_type, const char *headers,
                      const void *body, size_t len);
 
-/* The same, and *body is taken (left empty) whatever happens: for bodies of megabytes, which would
- * cost the thread a copy. */
+/* As rose_http_reply, but *body is always taken (left empty). For bodies of megabytes, which the
+ * thread should not copy. */
 void rose_http_reply_take(rose_http_req *r, int status, const char *content_type,
                           const char *headers, rose_buf *body);
 
-/* A chunked reply. Writes of one loop turn leave in one system call. False: the client has gone or
- * is over max_pending_bytes; on_gone has been or will be called. */
+/* A chunked reply. The writes of one loop turn leave in one system call. False: the client has
+ * gone or is over max_pending_bytes; on_gone has been or will be called. */
 bool rose_http_stream_begin(rose_http_req *r, int status, const char *content_type,
                             const char *headers);
 bool rose_http_stream_write(rose_http_req *r, const void *bytes, size_t len);

@@ -1,13 +1,13 @@
-/* http/http_internal.h - what the files of this room share: the I/O thread, the connection.
+/* http/http_internal.h - shared by the files of this room: the I/O thread, the connection.
  *
- * One connection, one state machine:
+ * One connection is one state machine:
  *
- *   HEAD --head parsed--> BODY --last byte--> BUSY --reply ended--> HEAD (keep-alive)
- *     \______________________\__refused___________\__ or close_--> CLOSING --sent--> LINGER or gone
+ * HEAD --head parsed--> BODY --last byte--> BUSY --reply ended--> HEAD (keep-alive)
+ *  \______________________\__refused___________\__ or close_--> CLOSING --sent--> LINGER or gone
  *
- * Nothing frees a connection but the end of the loop turn (rose_http_io_turn) and stop: every other
- * place sets `doomed` and touches it. So no callback of the user's can pull a connection from under
- * us, and all bytes of a turn leave in one system call. */
+ * Only the end of a loop turn (rose_http_io_turn) and stop free a connection. All other code
+ * sets `doomed` and marks the connection as dirty. So no callback of the user can free a
+ * connection that we still use, and all bytes of a turn leave in one system call. */
 #ifndef ROSE_HTTP_HTTP_INTERNAL_H
 #define ROSE_HTTP_HTTP_INTERNAL_H
 
@@ -24,13 +24,13 @@
 
 enum {
     HTTP_LOOKAHEAD = 16 * 1024, /* bytes of later requests kept while one is answered */
-    HTTP_OUT_HIGH = 256 * 1024, /* unsent bytes above which no further request is parsed */
-    HTTP_KEEP_BYTES = 4 * 1024, /* buffers up to this size stay with an idle connection */
+    HTTP_OUT_HIGH = 256 * 1024, /* with more unsent bytes than this, no further request is parsed */
+    HTTP_KEEP_BYTES = 4 * 1024, /* an idle connection keeps buffers up to this size */
     HTTP_MAX_HEADERS = 256,
     HTTP_MAX_CHUNK_EXT = 1024,
-    HTTP_LINGER_MS = 5000,    /* after a refusal: how long the client may go on sending */
-    HTTP_RESERVE = 64,        /* connections over the limit, of all threads together: places.c */
-    HTTP_RESERVE_MS = 2000,   /* how long one of these may take to send its request's headers */
+    HTTP_LINGER_MS = 5000,  /* after a refusal: how long the client may still send */
+    HTTP_RESERVE = 64,      /* connections over the limit, for all threads together: places.c */
+    HTTP_RESERVE_MS = 2000, /* how long a connection in the reserve may take to send its headers */
     HTTP_SCRATCH = 64 * 1024, /* one read */
     HTTP_MORE_POSTS = 1024    /* beside those of new connections */
 };
@@ -39,11 +39,11 @@ typedef struct rose_http_io rose_http_io;
 typedef struct rose_http_conn rose_http_conn;
 
 typedef enum http_conn_state {
-    CONN_HEAD,    /* waiting for, or within, request line and headers */
+    CONN_HEAD,    /* waiting for, or reading, request line and headers */
     CONN_BODY,    /* headers accepted, body incomplete */
     CONN_BUSY,    /* the user has the request; later input waits in `ahead` */
     CONN_CLOSING, /* the last reply is in `out`; input is discarded */
-    CONN_LINGER   /* all sent and shut down; input is discarded until the client closes */
+    CONN_LINGER   /* all is sent and shut down; input is discarded until the client closes */
 } http_conn_state;
 
 typedef enum http_chunk_state {
@@ -61,18 +61,18 @@ typedef enum http_chunk_state {
 typedef enum http_read_mode {
     HTTP_READ_OFF,
     HTTP_READ_ON,   /* level-triggered */
-    HTTP_READ_PROBE /* lookahead is full, or nothing more comes: edge-triggered, only to learn that
-                       the client left */
+    HTTP_READ_PROBE /* the lookahead is full, or nothing more comes: edge-triggered, only to learn
+                       that the client left */
 } http_read_mode;
 
-/* Which list of its thread a connection is on; see places.c. */
+/* The list of its thread that a connection is on; see places.c. */
 typedef enum http_place {
     HTTP_PLACE_NONE,    /* it has work, or is about to be destroyed */
-    HTTP_PLACE_WAITING, /* it has no complete request: first to go when the limit is met */
-    HTTP_PLACE_RESERVE  /* it came over the limit, and all others had work */
+    HTTP_PLACE_WAITING, /* it has no complete request: first to go at the limit */
+    HTTP_PLACE_RESERVE  /* it came over the limit while all others had work */
 } http_place;
 
-/* What is known of a client that has ended its sending side; see peer.c. */
+/* The state of a client that has closed its sending side; see peer.c. */
 typedef enum http_peer {
     HTTP_PEER_UNKNOWN, /* not asked yet, or nothing could be asked */
     HTTP_PEER_OPEN,    /* on this machine, and its socket is still open */
@@ -100,17 +100,17 @@ struct rose_http_conn {
     http_conn_state state;
     http_read_mode read_mode;
     bool dirty;       /* on io->dirty: has work at the end of this turn */
-    bool doomed;      /* will be destroyed at the end of this turn */
+    bool doomed;      /* destroyed at the end of this turn */
     bool wblocked;    /* the socket's buffer is full: ev_write is armed */
     bool eof;         /* the client has ended its side */
-    bool linger;      /* when CLOSING: the client may still be sending, let it read our answer */
-    bool extra;       /* in the reserve, once: not counted in rose_http.connections */
+    bool linger;      /* when CLOSING: the client may still be sending; let it read our answer */
+    bool extra;       /* in the reserve: not counted in rose_http.connections */
     bool over;        /* came when max_connections was reached; settled when it starts */
-    bool half_closed; /* eof or its sign was seen while a reply was due: the peer is watched */
+    bool half_closed; /* the client's end was seen while a reply was due: the peer is watched */
     http_place place;
     http_peer peer;
     uint32_t peer_wait_ms; /* until the peer is looked at again */
-    bool keep_alive;       /* what the request allows; final once a reply's head is written */
+    bool keep_alive;       /* whether the request allows it; final once a reply's head is written */
     bool head_done;        /* the parser has seen the end of the headers */
     bool complete;         /* the whole request is here */
     bool chunked;          /* the request's body is */
@@ -120,14 +120,17 @@ struct rose_http_conn {
     uint64_t read_deadline, write_deadline; /* ns, 0 = none */
     uint64_t timer_at;                      /* when ev_timer fires, 0 = not armed */
     uint64_t sent_id, sent_arrival_ns; /* of the reply that ended last, for a profile; 0 = none */
-    uint64_t blocked_ns; /* since when the client takes nothing, 0 = it does; kept if watched */
+    uint64_t
+        blocked_ns; /* since when the client takes nothing; 0 = it reads; set only while watched */
 
     rose_buf out; /* unsent bytes: [out_off, out.len) */
     size_t out_off;
     rose_buf
-        next; /* a large body that follows `out`; until it has taken its place nothing else does */
-    size_t held;       /* memory of both that counts in io->held: the client does not take it */
-    bool out_whole;    /* `out` was such a body: too much to move before little of it is left */
+        next; /* a large body to send after `out`; nothing is appended until it has become `out` */
+    size_t held; /* bytes of output capacity kept while the client does not read; part of io->held;
+                    0 = nothing pending */
+    bool
+        out_whole; /* `out` was taken as a whole body: too large to move until most of it is sent */
     uint32_t n_unsent; /* replies that are complete in `out` and still count as in flight */
     rose_buf ahead;    /* input not yet parsed: [ahead_off, ahead.len) */
     size_t ahead_off;
@@ -142,9 +145,10 @@ struct rose_http_conn {
     size_t line_bytes, trailer_bytes;
     http_header *headers;
     uint32_t n_headers, cap_headers;
-    uint32_t url, url_len;             /* in head */
-    uint32_t authority, authority_len; /* of an absolute URI, in head; length 0 = it has none */
-    uint64_t content_length;           /* still to come, once in CONN_BODY */
+    uint32_t url, url_len; /* in head */
+    uint32_t authority,
+        authority_len;       /* authority of an absolute URI, in head; length 0 = it has none */
+    uint64_t content_length; /* still to come, once in CONN_BODY */
     http_parser parser;
     rose_http_req req;
     TAILQ_ENTRY(rose_http_conn) all_link, dirty_link, place_link;
@@ -179,21 +183,22 @@ struct rose_http_io {
     struct event_base *base;
     struct event ev_wake, ev_turn;
     bool wake_added, turn_pending;
-    uint64_t marked_ns; /* where the last recorded send of this turn ended; 0: the next has a
-                           beginning of its own */
+    uint64_t marked_ns; /* end of the last recorded send of this turn; 0: the next send reads the
+                           clock */
     rose_mpsc *posts;   /* of http_post */
     int wake_fd;
-    _Atomic int wake_pending; /* 1 between a wake and the thread's reading of it */
+    _Atomic int wake_pending; /* 1 from a wake until the thread reads it */
     struct http_conn_list conns, dirty;
     struct http_conn_list waiting, reserve; /* both oldest first */
     uint32_t n_reserve;
     _Atomic uint32_t n_waiting; /* written by this thread, read by the one that accepts */
     LIST_HEAD(, rose_http_timer) timers;
     LIST_HEAD(, http_watch) watches;
-    char *scratch;         /* [HTTP_SCRATCH] */
-    size_t held, max_held; /* of all connections; this thread's share of max_total_pending_bytes */
-    /* --stall-warn-ms: this turn, from its first callback on; which kind of callback took longest
-     */
+    char *scratch; /* [HTTP_SCRATCH] */
+    size_t held,
+        max_held; /* sum over all connections; this thread's share of max_total_pending_bytes */
+    /* --stall-warn-ms: this turn since its first callback, and the kind of callback that took
+     * longest */
     rose_stall_span turn;
     const char *phase, *longest;
     uint64_t phase_began_ns, longest_ns;
@@ -202,7 +207,7 @@ struct rose_http_io {
     char date[32]; /* "Sat, 21 Nov 2026 01:00:00 GMT" of second date_s */
 };
 
-/* A log line that hostile clients could otherwise write a thousand times a second. */
+/* Limits a log line that hostile clients could otherwise cause a thousand times a second. */
 typedef struct http_seldom {
     _Atomic uint64_t next_ns; /* not before then */
 } http_seldom;
@@ -217,18 +222,19 @@ struct rose_http {
     bool check_host; /* the Host header must hold one of our names */
     struct event ev_accept, ev_accept_again;
     bool accept_added;
-    int spare_fd;            /* thread 0's: given up to accept when no descriptor is left */
-    uint64_t n_no_fd;        /* thread 0's: clients turned away for want of a descriptor */
-    uint32_t next_io;        /* thread 0's */
+    int spare_fd;     /* thread 0 only: closed to accept a client when no descriptor is left */
+    uint64_t n_no_fd; /* thread 0 only: clients turned away because no descriptor was left */
+    uint32_t next_io; /* thread 0's */
     http_seldom no_fd, full; /* their log lines */
     _Atomic uint32_t connections, inflight;
     _Atomic uint64_t n_dropped, n_refused; /* by the connection limit */
-    _Atomic uint64_t body_bytes;           /* received, and neither taken by the user nor dropped */
+    _Atomic uint64_t body_bytes; /* bytes of bodies received that the user has not taken and that
+                                    were not dropped */
     _Atomic uint64_t n_slow[ROSE_HTTP_N_SLOW];
     _Atomic bool draining, stopping;
 };
 
-/* server.c: a callback of io's loop begins. */
+/* server.c: marks the start of a callback of io's loop. */
 void rose_http_phase_on(rose_http_io *io, const char *name);
 static inline void rose_http_phase(rose_http_io *io, const char *name)
 {
@@ -255,16 +261,18 @@ void rose_http_conn_slow(rose_http_conn *c, rose_http_slow why); /* doom, counte
 void rose_http_conn_flush(rose_http_conn *c); /* send what the socket takes now */
 void rose_http_conn_turn(rose_http_conn *c);  /* end of the turn; may destroy c */
 void rose_http_conn_drain(rose_http_conn *c); /* close if idle */
-void rose_http_conn_sent(rose_http_conn *c);  /* a profile's: the last reply's last byte is out */
+void rose_http_conn_sent(
+    rose_http_conn *c); /* for a profile: the last byte of the last reply is sent */
 
-/* places.c: on the connection's thread, except where said */
-bool rose_http_place_seldom(http_seldom *s);      /* at most once a minute; any thread */
-rose_http_io *rose_http_place_pick(rose_http *h); /* thread 0: where a connection over the limit */
-                                                  /* finds one to replace; NULL = nowhere */
-void rose_http_place_enter(rose_http_conn *c);    /* it starts */
-void rose_http_place_update(rose_http_conn *c);   /* end of its turn */
-void rose_http_place_work(rose_http_conn *c);     /* its request is complete */
-void rose_http_place_leave(rose_http_conn *c);    /* it ends */
+/* places.c: on the connection's thread, except where stated */
+bool rose_http_place_seldom(http_seldom *s); /* at most once a minute; any thread */
+rose_http_io *
+rose_http_place_pick(rose_http *h); /* thread 0: picks a thread for a connection over the limit */
+                                    /* finds one to replace; NULL = nowhere */
+void rose_http_place_enter(rose_http_conn *c);  /* it starts */
+void rose_http_place_update(rose_http_conn *c); /* end of its turn */
+void rose_http_place_work(rose_http_conn *c);   /* its request is complete */
+void rose_http_place_leave(rose_http_conn *c);  /* it ends */
 
 /* host.c */
 bool rose_http_host_allowed(const rose_http_conn *c, const char *host, size_t len);

@@ -1,4 +1,4 @@
-/* http/listen.c - the listening socket: TCP (a name, IPv4, IPv6) or "unix:PATH". */
+/* http/listen.c - opens the listening socket: TCP (a name, IPv4, IPv6) or "unix:PATH". */
 #include <errno.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -14,7 +14,7 @@
 
 enum { BACKLOG = 4096 };
 
-/* A socket file that nobody answers on is left over from a killed server: remove it. */
+/* True if no server answers on the socket file, which a killed server left: it may be removed. */
 static bool unix_path_is_stale(const struct sockaddr_un *sa)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -47,7 +47,8 @@ static rose_status listen_unix(rose_http *h, const char *path, rose_err *err)
     return ROSE_OK;
 }
 
-/* The port in use, and whether the address is a loopback one, whose Host headers are checked. */
+/* Reads the port in use, and whether the address is a loopback one, for which Host headers are
+ * checked. */
 static void read_address(rose_http *h)
 {
     struct sockaddr_storage sa;
@@ -63,7 +64,7 @@ static void read_address(rose_http *h)
                     !rose_http_host_listed(allowed, "*", 1);
 }
 
-/* 0 or an errno; on failure listen_fd is closed again. */
+/* Returns 0 or an errno; on failure listen_fd is closed again. */
 static int listen_at(rose_http *h, const struct addrinfo *ai)
 {
     int one = 1;

@@ -1,8 +1,12 @@
-/* http/parse.c - bytes to requests. We frame the head ourselves (up to the empty line, every line
- * ended by CRLF) and hand it to http_parser in one piece: limits are exact, fields are slices of
- * one buffer, and two parsers must agree where a head ends, which is what request smuggling plays
- * with. Whatever the specification lets a server refuse because intermediaries disagree on it, we
- * refuse: bare LF, folded lines, Content-Length beside Transfer-Encoding, either of them twice. */
+/* http/parse.c - turns bytes into requests.
+ *
+ * We find the end of the head ourselves (an empty line, with every line ended by CRLF) and hand the
+ * head to http_parser in one piece. So limits are exact, and fields are slices of one buffer. It
+ * also means that two parsers must agree where a head ends, which request smuggling attacks.
+ *
+ * We refuse whatever the specification lets a server refuse because intermediaries disagree on
+ * it: bare LF, folded lines, Content-Length together with Transfer-Encoding, either of them
+ * twice. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +54,9 @@ static int on_header_value(http_parser *p, const char *at, size_t n)
     if (c->n_headers == 0) return -1;
     while (n > 0 && (at[n - 1] == ' ' || at[n - 1] == '\t'))
         n--;
-    if (n == 0) return 0; /* `at` may lie in the next line; the field's own end stands for "" */
+    if (n == 0)
+        return 0; /* an empty value: `at` may lie in the next line, so keep the "" at the end of the
+                     field name */
     http_header *h = &c->headers[c->n_headers - 1];
     h->value = (uint32_t)(at - c->head.data);
     h->value_len = (uint32_t)n;
@@ -63,7 +69,7 @@ static int on_headers_complete(http_parser *p)
     c->content_length = p->content_length;
     c->keep_alive = http_should_keep_alive(p) != 0;
     c->head_done = true;
-    p->upgrade = 0; /* "Upgrade" is ignored, as the specification allows */
+    p->upgrade = 0; /* ignore "Upgrade", as the specification allows */
     return 0;
 }
 
@@ -116,7 +122,7 @@ static bool is_token(const char *s, size_t n)
     return n > 0;
 }
 
-/* Line structure of a complete head: no control bytes, CR only before LF, no folded line. */
+/* Checks the lines of a complete head: no control bytes, CR only before LF, no folded line. */
 static bool head_is_clean(const rose_http_conn *c)
 {
     const unsigned char *p = (const unsigned char *)c->head.data;
@@ -130,7 +136,7 @@ static bool head_is_clean(const rose_http_conn *c)
     return true;
 }
 
-/* Split the request target and terminate all strings in place. False: malformed. */
+/* Splits the request target and terminates all strings in place. False: malformed. */
 static bool slice_head(rose_http_conn *c)
 {
     char *url = c->head.data + c->url;
@@ -162,8 +168,8 @@ static bool slice_head(rose_http_conn *c)
     return true;
 }
 
-/* Exactly "METHOD target HTTP/d.d\r\n": the parser as built by Debian skips what should be there.
- */
+/* Checks for exactly "METHOD target HTTP/d.d\r\n", because Debian's build of the parser is more
+ * lenient. */
 static bool request_line_is_exact(const rose_http_conn *c)
 {
     const char *method = http_method_str((enum http_method)c->parser.method);
@@ -200,7 +206,8 @@ static bool collect_facts(const rose_http_conn *c, head_facts *f)
     return true;
 }
 
-/* What the parser accepts and we do not. 0, or the status with which to refuse. */
+/* Refuses heads that the parser accepts and we do not. Returns 0, or the status with which to
+ * refuse. */
 static int judge_head(rose_http_conn *c, const head_facts *f, const char **why)
 {
     const http_parser *p = &c->parser;
@@ -223,8 +230,8 @@ static int judge_head(rose_http_conn *c, const head_facts *f, const char **why)
     return 0;
 }
 
-/* The parser's messages name its own state. What people get wrong in a request line has its cause
- * named instead; else NULL. */
+/* Names the cause of a common mistake in a request line, because the parser's messages only name
+ * its state; else NULL. */
 static const char *request_line_fault(const rose_http_conn *c)
 {
     const char *line = c->head.data;
@@ -249,7 +256,8 @@ static int malformed(const rose_http_conn *c, const char *otherwise, const char 
     return 400;
 }
 
-/* Runs the parser over a complete head, and judges. 0, or the status with which to refuse. */
+/* Runs the parser over a complete head and checks the result. Returns 0, or the status with
+ * which to refuse. */
 static int read_head(rose_http_conn *c, head_facts *f, const char **why)
 {
     size_t used = http_parser_execute(&c->parser, &g_settings, c->head.data, c->head.len);
@@ -264,7 +272,8 @@ static int read_head(rose_http_conn *c, head_facts *f, const char **why)
     return 0;
 }
 
-/* The name that the client asks for: of an absolute URI, else of the Host header. */
+/* Checks the name that the client asks for: that of an absolute URI, else that of the Host
+ * header. */
 static bool host_is_ours(rose_http_conn *c)
 {
     const char *host = rose_http_req_header(&c->req, "Host");
@@ -321,7 +330,7 @@ static void finish_head(rose_http_conn *c)
 
 typedef enum head_end { HEAD_MORE, HEAD_FOUND, HEAD_BAD } head_end;
 
-/* Look for the empty line from where the last search stopped; cuts head behind it. */
+/* Looks for the empty line from where the last search stopped, and cuts head after it. */
 static head_end find_head_end(rose_http_conn *c)
 {
     for (;;) {
@@ -345,7 +354,7 @@ static head_end find_head_end(rose_http_conn *c)
 static size_t parse_head(rose_http_conn *c, const char *data, size_t len)
 {
     size_t skipped = 0;
-    if (c->head.len == 0) { /* empty lines before a request are allowed and mean nothing */
+    if (c->head.len == 0) { /* empty lines before a request are allowed and ignored */
         while (skipped < len && (data[skipped] == '\r' || data[skipped] == '\n'))
             skipped++;
         if (skipped == len) return len;

@@ -1,10 +1,11 @@
-/* http/peer.c - has a client that ended its sending side closed its socket, or only that side?
+/* http/peer.c - finds out whether a client that closed its sending side has closed the whole
+ * socket.
  *
- * Both look alike to us: a FIN came. Over the network nothing but an attempt to send tells them
- * apart, because a closed socket answers new data with a reset. If the client runs on this machine,
- * its kernel is ours: we ask it, by way of NETLINK_SOCK_DIAG, for the socket at the other end. A
- * socket that no program holds open any more has inode 0, and later is not found at all.
- * Costs about 10 us, once a FIN arrived while a reply is due. */
+ * Both look alike to us: a FIN came. Over the network only an attempt to send tells them apart,
+ * because a closed socket answers new data with a reset. If the client runs on this machine, its
+ * kernel is ours, and we ask the kernel for the socket at the other end (NETLINK_SOCK_DIAG). A
+ * socket that no program holds open any more has inode 0, and later is not found at all. A
+ * question costs about 10 us and is asked only once a FIN arrived while a reply is due. */
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
@@ -20,7 +21,7 @@ typedef struct question {
     struct inet_diag_req_v2 req;
 } question;
 
-/* An address as inet_diag wants it; returns the port. */
+/* Writes an address in the form that inet_diag uses, and returns the port. */
 static __be16 put_address(__be32 out[4], const struct sockaddr_storage *sa)
 {
     if (sa->ss_family == AF_INET6) {
@@ -33,7 +34,7 @@ static __be16 put_address(__be32 out[4], const struct sockaddr_storage *sa)
     return v4->sin_port;
 }
 
-/* Asks for the socket whose own end is `theirs`. False: fd is no connected TCP socket. */
+/* Asks for the socket whose own end is `theirs`. False: fd is not a connected TCP socket. */
 static bool make_question(question *q, int fd)
 {
     struct sockaddr_storage ours, theirs;

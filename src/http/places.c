@@ -1,20 +1,21 @@
-/* http/places.c - who keeps a place when --max-connections is met.
+/* http/places.c - decides which connections keep their place at --max-connections.
  *
- * Opening a connection costs a client nothing, so thousands that never send a whole request must
- * not lock out those that do. Each thread keeps two lists, both oldest first.
+ * Opening a connection costs a client nothing. So thousands of clients that never send a whole
+ * request must not lock out those that do. Each thread keeps two lists, both with the oldest
+ * connection first.
  *
  * waiting: connections without a complete request and without reply bytes to send. They are new or
  * idle, send their headers or body slowly, or linger after a refusal. A new connection over the
  * limit takes the place of the one that has waited longest.
  *
- * reserve: if nobody waits, all connections have work, and none of it is given up for a new client.
- * The new connection then goes into a small reserve. If it asks for a vital path (health,
+ * reserve: if no connection waits, all of them have work, and none of it is given up for a new
+ * client. The new connection then goes into a small reserve. If it asks for a vital path (health,
  * readiness, metrics) it is answered; any other request gets 503. If the reserve is full, its
- * oldest goes.
+ * oldest connection goes.
  *
  * Neither list needs a lock, because each belongs to one thread. The accepting thread reads the
- * lengths of the waiting lists, so that it can give a connection over the limit to a thread where
- * somebody waits. */
+ * lengths of the waiting lists. With them it can give a connection over the limit to a thread
+ * where another connection waits. */
 #include <inttypes.h>
 
 #include "base/clock.h"
@@ -27,7 +28,7 @@ bool rose_http_place_seldom(http_seldom *s)
 {
     uint64_t now = rose_now_ns();
     uint64_t next = atomic_load_explicit(&s->next_ns, memory_order_relaxed);
-    /* relaxed: of several threads one wins the exchange; nothing else is ordered by it */
+    /* relaxed: one of several threads wins the exchange, and no other data depends on it */
     return now >= next && atomic_compare_exchange_strong_explicit(
                               &s->next_ns, &next, now + SELDOM_S * UINT64_C(1000000000),
                               memory_order_relaxed, memory_order_relaxed);
@@ -84,7 +85,8 @@ void rose_http_place_update(rose_http_conn *c)
     add_waiting(c->io, 1);
 }
 
-/* Tells the client, if it is owed an answer, but does not wait until it has read that. */
+/* Drops a connection. If an answer is due, the client is told, but we do not wait until it has
+ * read that. */
 static void drop(rose_http_conn *c)
 {
     const bool begun = c->state == CONN_BODY || (c->state == CONN_HEAD && c->head.len > 0);
@@ -117,7 +119,8 @@ static uint32_t reserve_cap(const rose_http *h)
     return cap < MIN_RESERVE ? MIN_RESERVE : cap;
 }
 
-/* All others have work. Those in the reserve that are being answered are spared, too. */
+/* Puts a connection into the reserve, because all others have work. Connections of the reserve
+ * that are being answered are spared. */
 static void enter_reserve(rose_http_conn *c)
 {
     rose_http_io *io = c->io;

@@ -1,6 +1,6 @@
-/* http/reply.c - replies and streams: bytes appended to the connection's output buffer, which keeps
- * its memory within a reply, so a stream in steady state allocates nothing. Sending is the end of
- * the turn's work (conn.c). On the connection's thread. */
+/* http/reply.c - replies and streams: appends bytes to the connection's output buffer. The
+ * buffer keeps its memory during a reply, so a stream in steady state allocates nothing. The end
+ * of the turn sends the bytes (conn.c). On the connection's thread. */
 #include <string.h>
 #include <strings.h>
 #include <time.h>
@@ -48,7 +48,8 @@ static void two_digits(char *s, int v)
     s[1] = (char)('0' + v % 10);
 }
 
-/* "Sat, 21 Nov 2026 01:00:00 GMT", made once a second; strftime would follow the locale. */
+/* Returns "Sat, 21 Nov 2026 01:00:00 GMT", made once a second; strftime would depend on the
+ * locale. */
 static const char *date_now(rose_http_io *io)
 {
     int64_t now = (int64_t)time(NULL);
@@ -69,7 +70,7 @@ static const char *date_now(rose_http_io *io)
     return io->date;
 }
 
-/* Everything up to the framing headers. Settles whether the connection lives on. */
+/* Writes the head up to the framing headers, and decides whether the connection stays open. */
 static void put_head(rose_http_conn *c, int status, const char *content_type, const char *headers)
 {
     if (atomic_load_explicit(&c->io->h->draining, memory_order_relaxed)) c->keep_alive = false;
@@ -91,7 +92,7 @@ static void put_head(rose_http_conn *c, int status, const char *content_type, co
     if (headers != NULL) put_str(c, headers);
 }
 
-/* A status line and a body in one piece; 1xx, 204 and 304 have no body by definition. */
+/* Writes a status line and a body in one piece; 1xx, 204 and 304 have no body by definition. */
 static void put_reply(rose_http_conn *c, int status, const char *content_type, const char *headers,
                       const void *body, size_t len, rose_buf *owned)
 {
@@ -106,7 +107,8 @@ static void put_reply(rose_http_conn *c, int status, const char *content_type, c
     if (bodyless || c->parser.method == HTTP_HEAD) {
         /* nothing follows the head */
     } else if (owned != NULL && len >= HTTP_OUT_HIGH && c->next.len == 0) {
-        c->next = *owned; /* so much waits that no further request is parsed before it is out */
+        c->next =
+            *owned; /* with this much waiting, no further request is parsed before it is sent */
         *owned = (rose_buf){0};
     } else {
         put(c, body, len);
@@ -138,14 +140,15 @@ void rose_http_refuse_extra(rose_http_conn *c)
     atomic_fetch_add_explicit(&c->io->h->n_refused, 1, memory_order_relaxed); /* a count */
 }
 
-/* The reply is complete in `out`: on to the next request, or to the end. */
+/* The reply is complete in `out`: go on to the next request, or close. */
 static void end_reply(rose_http_conn *c)
 {
     rose_http *h = c->io->h;
-    rose_http_conn_sent(c); /* of several in a turn only the last one's end is exact */
+    rose_http_conn_sent(
+        c); /* if several replies end in a turn, only the end of the last one is exact */
     c->sent_id = c->req.prof_id;
     c->sent_arrival_ns = c->req.arrival_ns;
-    c->n_unsent++; /* in flight until the socket has it: who drains must not cut it off */
+    c->n_unsent++; /* in flight until the socket has it, so that a drain does not cut it off */
     if (!c->keep_alive || atomic_load_explicit(&h->draining, memory_order_relaxed)) {
         c->state = CONN_CLOSING;
         c->linger = c->ahead.len > c->ahead_off;
@@ -185,14 +188,14 @@ bool rose_http_stream_begin(rose_http_req *r, int status, const char *content_ty
     if (c->state != CONN_BUSY || c->doomed || r->streaming) return false;
     r->streaming = true;
     r->chunked = c->parser.http_minor != 0;
-    if (!r->chunked) c->keep_alive = false; /* the end of an HTTP/1.0 stream is the close */
+    if (!r->chunked) c->keep_alive = false; /* an HTTP/1.0 stream ends with the close */
     put_head(c, status, content_type, headers);
     put_str(c, r->chunked ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
     rose_http_conn_touch(c);
     return !c->doomed;
 }
 
-/* "<hex>\r\n" into s, which holds 18 bytes. */
+/* Writes "<hex>\r\n" into s, which holds 18 bytes. */
 static size_t chunk_size_line(char *s, size_t len)
 {
     size_t digits = 1;
@@ -229,7 +232,8 @@ bool rose_http_stream_write(rose_http_req *r, const void *bytes, size_t len)
         put_chunk(c, bytes, len);
     else
         put(c, bytes, len);
-    /* Over the limit counts only what the socket did not take: a burst within one turn is fine. */
+    /* The limit counts only bytes that the socket did not take, so a burst within one turn is
+     * fine. */
     if (http_pending(c) > c->io->h->opts.max_pending_bytes) {
         rose_http_conn_flush(c);
         c->io->marked_ns = 0;

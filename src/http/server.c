@@ -1,8 +1,8 @@
 /* http/server.c - the I/O threads: start, post, watch, timers, drain, stop.
  *
- * Thread 0 accepts (accept.c); the owner of a connection never changes. Each
- * thread runs its own event_base without locks: what comes from other threads comes through one
- * MPSC ring and an eventfd, whose wake-up also carries drain and stop. */
+ * Thread 0 accepts (accept.c), and a connection never changes its owner. Each thread runs its
+ * own event_base without locks. Requests from other threads come through one MPSC ring and an
+ * eventfd, whose wake-up also carries drain and stop. */
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -82,14 +82,15 @@ static void watch_turn(rose_http_io *io)
 
 static void wake(rose_http_io *io)
 {
-    /* acq_rel: what we did before is visible to the thread whose exchange in on_wake reads our 1 */
+    /* acq_rel: the thread whose exchange in on_wake reads our 1 sees what we did before */
     if (atomic_exchange_explicit(&io->wake_pending, 1, memory_order_acq_rel) != 0) return;
     uint64_t one = 1;
     if (write(io->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN) abort();
 }
 
-/* New connections are posted to their threads. A ring's memory becomes resident as it goes round,
- * so a larger one would look like a leak for as long. */
+/* The size of the queue of posts, by which new connections reach their threads. The memory of a
+ * ring becomes resident only as it is used, so a larger ring would look like a leak for a long
+ * time. */
 static uint32_t post_cap(const rose_http *h)
 {
     return h->opts.max_connections + HTTP_RESERVE + HTTP_MORE_POSTS;
@@ -98,8 +99,8 @@ static uint32_t post_cap(const rose_http *h)
 static void run_posts(rose_http_io *io)
 {
     post_item p;
-    /* As many as the queue holds at most, which is rounded up to a power of two, so that posts that
-     * post do not starve the sockets. */
+    /* At most as many as the queue holds (its size is rounded up to a power of two). Otherwise
+     * posts that post again could starve the sockets. */
     const uint64_t most = UINT64_C(2) * post_cap(io->h);
     for (uint64_t i = 0; i < most && rose_mpsc_pop(io->posts, &p) == ROSE_OK; i++)
         p.fn(p.arg);
@@ -128,7 +129,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     (void)what;
     rose_http_phase(io, "wake");
     if (read(fd, &n, sizeof n) < 0 && errno != EAGAIN && errno != EINTR) abort();
-    /* acq_rel: pairs with wake(); whoever comes after this writes the eventfd again */
+    /* acq_rel: pairs with wake(); a thread that comes after this writes the eventfd again */
     atomic_exchange_explicit(&io->wake_pending, 0, memory_order_acq_rel);
     run_posts(io);
     if (!io->drained && atomic_load_explicit(&io->h->draining, memory_order_acquire))
@@ -271,11 +272,11 @@ static rose_status start_threads(rose_http *h, rose_err *err)
 
 static void log_libevent(int severity, const char *text)
 {
-    (void)severity; /* out of memory or descriptors: the call that failed is answered for anyway */
+    (void)severity; /* out of memory or descriptors: the call that failed handles it */
     rose_log(ROSE_LOG_WARN, "http", "libevent: %s", text);
 }
 
-/* What the two libraries keep for the whole process. */
+/* Sets up the state that the two libraries keep for the whole process. */
 static void set_up_libraries(void)
 {
     http_parser_set_max_header_size(2u * MAX_HEADER_BYTES); /* our own limit is exact */
@@ -346,7 +347,7 @@ void rose_http_stop(rose_http *h)
         if (h->ios[i].started) pthread_join(h->ios[i].thread, NULL);
     }
     rose_http_accept_stop(h);
-    /* Accepted posts run exactly once: the rest of them here, where no thread is left. */
+    /* Accepted posts run exactly once. The remaining ones run here, where no I/O thread is left. */
     for (uint32_t i = 0; i < h->opts.n_threads; i++) {
         if (h->ios[i].posts != NULL) run_posts(&h->ios[i]);
     }

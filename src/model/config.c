@@ -1,5 +1,5 @@
-/* model/config.c - see config.h and family.h. Settings files come from strangers: a field of the
- * wrong type or out of range is refused with a message, never guessed at. */
+/* model/config.c - see config.h and family.h. Settings files come from strangers. A field of the
+ * wrong type or out of range is refused with a message; its value is never guessed. */
 #include "model/config.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 
 #define MAX_CONFIG_BYTES (16u << 20)
 
-/* A new family is a row here and a file like gpt2.c. */
+/* A new family needs a row here and a file like gpt2.c. */
 static const rose_family *const families[] = {&rose_family_gpt2};
 
 void rose_path_label(char out[256], const char *path)
@@ -62,7 +62,7 @@ json_t *rose_config_get(const rose_config *c, const char *name, const char *alia
     return json_is_null(v) ? NULL : v;
 }
 
-/* The value as short text for a message: "-3", "\"abc\"", "a list". */
+/* Describes the value in short text for a message: "-3", "\"abc\"", "a list". */
 static const char *describe(const json_t *v, char out[64])
 {
     switch (json_typeof(v)) {
@@ -164,7 +164,7 @@ rose_status rose_config_read_act(const rose_config *c, const char *name, rose_ac
                      c->label, json_string_value(v));
 }
 
-/* One token id; ids up to 2^31-1 are ids, outside the vocabulary or not. */
+/* Reads one token id: any number up to 2^31-1, even outside the vocabulary. */
 static rose_status read_id(const rose_config *c, const char *name, const json_t *v, uint32_t *out,
                            rose_err *err)
 {
@@ -198,7 +198,7 @@ rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *e
     return ROSE_OK;
 }
 
-/* *outside: the first id that is outside the vocabulary, else as it was. */
+/* *outside becomes the first id that is outside the vocabulary; otherwise it keeps its value. */
 static rose_status add_eos_id(const rose_config *c, const json_t *v, rose_arch *a, int64_t *outside,
                               rose_err *err)
 {

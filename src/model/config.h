@@ -1,6 +1,6 @@
-/* model/config.h - a JSON settings file (config.json, generation_config.json) and its fields, each
- * checked for type and range, with messages that name file, field, found and expected. Internal to
- * the room. */
+/* model/config.h - a JSON settings file (config.json, generation_config.json) and its fields.
+ * Each field is checked for type and range; messages name the file, the field, what was found
+ * and what was expected. Internal to the room. */
 #ifndef ROSE_MODEL_CONFIG_H
 #define ROSE_MODEL_CONFIG_H
 
@@ -13,22 +13,23 @@ typedef struct rose_config {
     char label[256]; /* the file as messages show it */
 } rose_config;
 
-/* Read and parse; ROSE_E_NOTFOUND if there is no such file. Duplicate keys are refused. */
+/* Reads and parses the file; ROSE_E_NOTFOUND if there is none. Duplicate keys are refused. */
 rose_status rose_config_open(rose_config *out, const char *path, rose_err *err);
 
-/* The same from bytes in memory. label: the name in messages. */
+/* As rose_config_open, from bytes in memory. label: the name in messages. */
 rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
                               rose_err *err);
 void rose_config_close(rose_config *c); /* accepts {0}; leaves {0} */
 
-/* The path as messages show it: whole, or "..." and its tail. */
+/* The path as messages show it: whole, or "..." and its last part. */
 void rose_path_label(char out[256], const char *path);
 
-/* The field's value: `name`, or else `alias` (may be NULL); JSON null counts as absent: NULL. */
+/* Returns the value of the field `name`, or else of `alias` (may be NULL). NULL if absent; JSON
+ * null counts as absent. */
 json_t *rose_config_get(const rose_config *c, const char *name, const char *alias);
 
-/* Each reads one field into *out. Absent or null: *out keeps the default that the caller put there,
- * unless `required`. */
+/* Each function reads one field into *out. If the field is absent or null, *out keeps the
+ * default that the caller put there, unless the field is `required`. */
 typedef struct rose_config_u32 {
     const char *name;
     const char *alias; /* second name, or NULL */
@@ -43,15 +44,16 @@ rose_status rose_config_read_bool(const rose_config *c, const char *name, bool *
 rose_status rose_config_read_positive(const rose_config *c, const char *name, double max,
                                       float *out, rose_err *err);
 
-/* activation_function by the names that transformers uses; UNSUPPORTED for others. */
+/* Reads activation_function by the names of transformers; UNSUPPORTED for others. */
 rose_status rose_config_read_act(const rose_config *c, const char *name, rose_act *out,
                                  rose_err *err);
 
-/* bos_token_id -> a->bos_id; -1 if absent, null or, with a warning, outside the vocabulary. */
+/* Reads bos_token_id into a->bos_id; -1 if absent, null or outside the vocabulary (then with a
+ * warning). */
 rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *err);
 
 /* Adds eos_token_id, an id or a list of ids, to a->eos_ids without duplicates. An id outside the
- * vocabulary can never be generated: it is dropped with a warning. */
+ * vocabulary can never be generated, so it is dropped with a warning. */
 rose_status rose_config_add_eos(const rose_config *c, rose_arch *a, rose_err *err);
 
 #endif

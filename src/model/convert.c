@@ -1,5 +1,5 @@
 /* model/convert.c - element types: names, sizes, exact conversion. Everything works on bit
- * patterns; a float is only ever moved by memcpy, never loaded into arithmetic. */
+ * patterns. A float is moved by memcpy only and never used in arithmetic. */
 #include "model/convert.h"
 
 #include <assert.h>
@@ -76,8 +76,8 @@ uint16_t rose_f32_to_bf16(float f)
 {
     uint32_t u = f32_bits(f);
     if ((u & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(u >> 16 | 0x40u);
-    /* Half of the dropped range, less one unless the kept part is odd: ties go to even. The carry
-     * runs into the exponent and, at the top, into infinity, as it should. */
+    /* Adds half of the dropped range, minus one unless the kept part is odd: ties go to even. A
+     * carry goes into the exponent and, at the top, correctly gives infinity. */
     return (uint16_t)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16);
 }
 
@@ -92,7 +92,8 @@ uint16_t rose_f32_to_f16(float f)
     if (mag >= 0x38800000u)                                    /* normal in fp16: >= 2^-14 */
         return (uint16_t)(sign | (mag - (112u << 23) + 0xFFFu + (mag >> 13 & 1u)) >> 13);
     if (mag < 0x33000000u) return (uint16_t)sign; /* below 2^-25: rounds to zero */
-    /* Subnormal: the value in units of 2^-24, rounded. exp is 102 .. 112, so the shift 14 .. 24. */
+    /* Subnormal: the value in units of 2^-24, rounded. exp is 102 .. 112, so the shift is 14 ..
+     * 24. */
     uint32_t shift = 126 - (mag >> 23);
     uint32_t man = (mag & 0x7FFFFFu) | 0x800000u;
     uint32_t kept = man >> shift;
@@ -111,7 +112,7 @@ uint64_t rose_tensor_n(const rose_tensor *t)
     return n;
 }
 
-/* Blocks of a fixed length, which compilers vectorise: a third of the time. */
+/* Works in blocks of a fixed length, which compilers vectorise; this takes a third of the time. */
 static void read_bf16(const uint8_t *src, uint64_t n, float *out)
 {
     enum { BLOCK = 16 };

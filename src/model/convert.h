@@ -16,12 +16,12 @@ float rose_bf16_to_f32(uint16_t h);
 uint16_t rose_f32_to_bf16(float f);
 uint16_t rose_f32_to_f16(float f);
 
-/* Elements first .. first+n-1 of t, in memory order, as fp32 into out[0..n). The range must lie
- * inside the tensor (asserted). The tensor's data may have any alignment. For loading and tests:
- * about 1 ns an element. */
+/* Writes elements first .. first+n-1 of t, in memory order, as fp32 to out[0..n). The range must
+ * lie inside the tensor (asserted). The tensor's data may have any alignment. For loading and
+ * tests: about 1 ns an element. */
 void rose_tensor_read_f32(const rose_tensor *t, uint64_t first, uint64_t n, float *out);
 
-/* Elements of t: the product of its shape; 0 for a missing tensor (data NULL). */
+/* The number of elements of t, the product of its shape; 0 for a missing tensor (data NULL). */
 uint64_t rose_tensor_n(const rose_tensor *t);
 
 #endif

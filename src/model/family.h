@@ -1,6 +1,6 @@
-/* model/family.h - what a model family is: a row of the table in config.c. A row names a parser for
- * config.json and the tensors with their places and shapes; opening and the random-model writer
- * both work from it. Internal to the room. */
+/* model/family.h - a model family is a row of the table in config.c. The row names a parser for
+ * config.json, and the tensors with their places and shapes. Both opening a model and the
+ * random-model writer use it. Internal to the room. */
 #ifndef ROSE_MODEL_FAMILY_H
 #define ROSE_MODEL_FAMILY_H
 
@@ -18,17 +18,17 @@ typedef enum rose_dim {
     ROSE_DIM_FF
 } rose_dim;
 
-/* What a tensor is, where that matters: random weights are drawn by kind. */
+/* The kind of a tensor; random weights depend on it. */
 typedef enum rose_kind {
     ROSE_KIND_MATRIX,
-    ROSE_KIND_RESIDUAL, /* a matrix that writes into the residual stream */
+    ROSE_KIND_RESIDUAL, /* a matrix whose output is added to the residual stream */
     ROSE_KIND_BIAS,
     ROSE_KIND_NORM
 } rose_kind;
 
 typedef struct rose_tensor_spec {
-    const char *name; /* of a layer's tensor: without the layer ("h.3.") */
-    size_t offset;    /* of the rose_tensor within rose_layer or rose_model */
+    const char *name; /* for a tensor of a layer: without the layer ("h.3.") */
+    size_t offset;    /* offset of the rose_tensor within rose_layer or rose_model */
     rose_dim dims[2];
     rose_kind kind;
 } rose_tensor_spec;
@@ -38,19 +38,21 @@ typedef struct rose_family {
     const char *architecture; /* transformers' class with a head */
     const char *prefix;       /* that names may carry: "transformer." */
     const char *layer_prefix; /* "h.": then the layer, a dot, the tensor */
-    const char *head_name;    /* of the output matrix, never with the prefix */
+    const char *head_name;    /* name of the output matrix, never with the prefix */
     bool transposed;          /* matrices are stored [out][in] */
-    /* Tensors and buffers that such files carry and that inference does not need: a NULL-ended list
-     * of endings of names. */
+    /* Tensors and buffers of such files that inference does not need: a NULL-ended list of
+     * endings of names. */
     const char *const *ignored;
-    const rose_tensor_spec *model_tensors; /* ends with name NULL; the token embedding first */
+    const rose_tensor_spec
+        *model_tensors; /* ends with name NULL; the token embedding comes first */
     const rose_tensor_spec *layer_tensors; /* ends with name NULL */
     rose_status (*parse)(const rose_config *c, rose_arch *a, rose_err *err);
 } rose_family;
 
 extern const rose_family rose_family_gpt2;
 
-/* The row for the config's model_type; UNSUPPORTED by name, FORMAT when there is none. */
+/* Finds the row for the config's model_type. UNSUPPORTED names an unknown type; FORMAT: there is
+ * no type. */
 rose_status rose_family_find(const rose_family **out, const rose_config *c, rose_err *err);
 
 uint64_t rose_dim_size(const rose_arch *a, rose_dim d); /* 1 for ROSE_DIM_NONE */

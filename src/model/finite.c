@@ -1,15 +1,15 @@
-/* model/finite.c - looks for NaN and infinity in the weights, in one pass over the bit patterns. A
- * model with such a weight gives no finite logit, so every request would fail. */
+/* model/finite.c - searches the weights for NaN and infinity, in one pass over the bit patterns.
+ * A model with such a weight gives no finite logit, so every request would fail. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "model/model.h"
 #include "model/weights.h"
 
-/* Elements that are looked at together: a fixed count, so that the compiler vectorises the loop. */
+/* Elements that are checked together: a fixed count, so that the compiler vectorises the loop. */
 enum { BLOCK = 512 };
 
-/* The bits of an exponent that is all ones: NaN or infinity. */
+/* The bits of an exponent that is all ones, as NaN and infinity have. */
 static uint32_t exponent_bits(rose_dtype t)
 {
     return t == ROSE_F32 ? 0x7F800000u : t == ROSE_F16 ? 0x7C00u : 0x7F80u;
@@ -33,7 +33,8 @@ static bool block_is_finite16(const uint8_t *p, uint16_t exponent)
     return bad == 0;
 }
 
-/* The index of the first element in [at, end) that is NaN or infinite; end if there is none. */
+/* Returns the index of the first element in [at, end) that is NaN or infinite; end if there is
+ * none. */
 static uint64_t find_bad(const rose_st_tensor *t, uint64_t at, uint64_t end)
 {
     const size_t size = rose_dtype_size(t->dtype);
@@ -59,7 +60,7 @@ static uint64_t first_bad(const rose_st_tensor *t, uint64_t n)
     return find_bad(t, at, n);
 }
 
-/* For an element that is not finite: NaN has a bit below the exponent, infinity has none. */
+/* For an element that is not finite: a NaN has bits set below the exponent, infinity has none. */
 static bool is_nan(const rose_st_tensor *t, uint64_t i)
 {
     const size_t size = rose_dtype_size(t->dtype);

@@ -1,5 +1,5 @@
-/* model/gpt2.c - the GPT-2 family: fields of config.json and names of tensors, as transformers'
- * GPT2LMHeadModel reads them. Matrices are Conv1D: stored [in][out]. */
+/* model/gpt2.c - the GPT-2 family: the fields of config.json and the names of tensors, as
+ * transformers' GPT2LMHeadModel reads them. Matrices are Conv1D, stored as [in][out]. */
 #include <math.h>
 #include <stdio.h>
 
@@ -52,7 +52,7 @@ static const rose_tensor_spec layer_tensors[] = {
     {0},
 };
 
-/* Causal-mask buffers that older files carry. */
+/* Buffers with causal masks, which older files contain. */
 static const char *const ignored[] = {".attn.bias", ".attn.masked_bias", NULL};
 
 static rose_status parse_sizes(const rose_config *c, rose_arch *a, rose_err *err)
@@ -90,7 +90,7 @@ static rose_status parse_options(const rose_config *c, rose_arch *a, rose_err *e
     } flags[] = {
         {"scale_attn_weights", &scale},
         {"scale_attn_by_inverse_layer_idx", &a->attn_scale_by_layer},
-        {"reorder_and_upcast_attn", &upcast}, /* a matter of training precision: no effect here */
+        {"reorder_and_upcast_attn", &upcast}, /* it only affects precision in training */
         {"add_cross_attention", &cross},
         {"tie_word_embeddings", &a->tied_head},
     };
@@ -105,7 +105,7 @@ static rose_status parse_options(const rose_config *c, rose_arch *a, rose_err *e
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: add_cross_attention is true: cross attention is not supported",
                          c->label);
-    /* sqrt and / are correctly rounded by IEEE 754: the same bits everywhere. */
+    /* IEEE 754 rounds sqrt and / correctly, so the bits are the same everywhere. */
     a->attn_scale = scale ? (float)(1.0 / sqrt((double)a->head_dim)) : 1.0f;
     return ROSE_OK;
 }

@@ -59,8 +59,8 @@ static const char *pos_name(rose_pos p)
     return p == ROSE_POS_LEARNED ? "learned" : "rotary";
 }
 
-/* A name from a file, safe for a terminal: C0 and C1 controls become '?'. JSON names are valid
- * UTF-8; C1 is C2 80 .. C2 9F there. */
+/* Makes a name from a file safe for a terminal: C0 and C1 control characters become '?'. JSON
+ * names are valid UTF-8, in which C1 is C2 80 .. C2 9F. */
 static const char *safe(const char *s, char *out, size_t cap)
 {
     size_t n = 0;
@@ -200,7 +200,7 @@ static json_t *tensor_json(const rose_st_tensor *t)
                      shape, "bytes", (json_int_t)(t->end - t->begin), "used", t->used ? 1 : 0);
 }
 
-/* A path need not be UTF-8, JSON must be: what is not becomes '?'. */
+/* A path need not be UTF-8 but JSON must be, so invalid bytes become '?'. */
 static json_t *string_json(const char *s)
 {
     json_t *j = json_string(s);

@@ -1,5 +1,5 @@
-/* model/inspect.h - a model described for a person or a program: architecture and tensors. The
- * memory plan belongs to the backend; `roseinfer inspect` joins the two. Any thread. */
+/* model/inspect.h - describes a model for a person or a program: architecture and tensors. The
+ * memory plan belongs to the backend; `roseinfer inspect` prints both. Any thread. */
 #ifndef ROSE_MODEL_INSPECT_H
 #define ROSE_MODEL_INSPECT_H
 
@@ -8,19 +8,20 @@
 
 #include "model/model.h"
 
-/* Tables on out, each ended by an empty line. Names come from the files, so control characters and
- * bytes that a terminal might obey are printed as '?'. ROSE_E_IO if out cannot be written. */
+/* Prints tables to out, each followed by an empty line. Names come from the files, so control
+ * characters and bytes that a terminal might obey are printed as '?'. ROSE_E_IO if out cannot be
+ * written. */
 rose_status rose_model_print_arch(const rose_model *m, FILE *out);
 rose_status rose_model_print_tensors(const rose_model *m, FILE *out);
 rose_status rose_model_print(const rose_model *m, FILE *out); /* both */
 
-/* {"name", "path", "model_type", "architecture": {...}, "weights": {"dtype", "parameters", "files",
- * "bytes"}, "tensors": [{"name", "dtype", "shape", "bytes", "used"}, ...]}: a new reference, to
- * which the caller may add; NULL when out of memory. */
+/* Returns a new reference, to which the caller may add; NULL when out of memory: {"name",
+ * "path", "model_type", "architecture": {...}, "weights": {"dtype", "parameters", "files",
+ * "bytes"}, "tensors": [{"name", "dtype", "shape", "bytes", "used"}, ...]}. */
 json_t *rose_model_json(const rose_model *m);
 
-/* n with thousands separators ("1,234,567"), and bytes in the binary unit that fits ("12.3 MiB"),
- * as the tables print them. */
+/* Format n with thousands separators ("1,234,567"), and bytes in a suitable binary unit ("12.3
+ * MiB"), as the tables print them. */
 const char *rose_format_count(uint64_t n, char out[32]);
 const char *rose_format_bytes(uint64_t n, char out[32]);
 

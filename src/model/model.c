@@ -1,5 +1,6 @@
-/* model/model.c - opens a folder: config, weight files, and the binding of tensors to their roles,
- * driven by the family's tables. Borrowed pointers only: the data stays in the mappings. */
+/* model/model.c - opens a folder: config, weight files, and the binding of tensors to their
+ * roles, driven by the family's tables. All pointers are borrowed; the data stays in the
+ * mappings. */
 #include "model/model.h"
 
 #include <inttypes.h>
@@ -15,7 +16,7 @@
 
 enum { NAME_CAP = 128 };
 
-/* The state of binding: what to look up, where, and the bytes seen of each dtype. */
+/* The state of binding: what to look up, where, and how many bytes of each dtype were found. */
 typedef struct binder {
     rose_model *m;
     const rose_family *family;
@@ -76,7 +77,7 @@ static rose_status bind_specs(binder *b, const rose_tensor_spec *spec, const cha
     return ROSE_OK;
 }
 
-/* Names carry the family's prefix or not; the token embedding decides for all. */
+/* Finds whether tensor names have the family's prefix; the token embedding decides for all. */
 static rose_status find_prefix(binder *b)
 {
     const rose_weights *w = b->m->weights;
@@ -95,8 +96,9 @@ static rose_status find_prefix(binder *b)
     return ROSE_OK;
 }
 
-/* The output matrix. A config that ties it has the last word, as in transformers: a matrix that the
- * file holds besides is not used. Without one in the file it is tied whatever the config says. */
+/* Binds the output matrix. As in transformers, a config that ties it decides, and then a
+ * separate matrix in the file is not used. If the file has no such matrix, the head is tied
+ * whatever the config says. */
 static rose_status bind_head(binder *b)
 {
     rose_model *m = b->m;
@@ -120,7 +122,7 @@ static bool is_ignored(const rose_family *f, const char *name)
     return false;
 }
 
-/* Tensors that no role asks for are a sign that config and weights do not belong together. */
+/* Warns of tensors that no role uses, because config and weights may not belong together. */
 static void warn_unused(const binder *b)
 {
     const rose_weights *w = b->m->weights;
@@ -161,7 +163,7 @@ static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *
     return ROSE_OK;
 }
 
-/* generation_config.json is optional; of it we take the end-of-text ids. */
+/* Reads generation_config.json, which is optional, for the end-of-text ids. */
 static rose_status read_generation_config(rose_model *m, rose_err *err)
 {
     rose_config c;
@@ -196,7 +198,7 @@ static rose_status read_config(rose_model *m, const rose_family **family, rose_e
     return st == ROSE_OK ? read_generation_config(m, err) : st;
 }
 
-/* The folder without trailing slashes, and its last component as the model's name. */
+/* Sets the folder's path without trailing slashes, and its last component as the model's name. */
 static rose_status set_path(rose_model *m, const char *dir, rose_err *err)
 {
     size_t n = strlen(dir);
@@ -252,7 +254,7 @@ size_t rose_model_n_tensors(const rose_model *m)
     return m->weights->n_tensors;
 }
 
-/* The i-th tensor in the order of the files. */
+/* Returns the i-th tensor in the order of the files. */
 static const rose_st_tensor *nth_tensor(const rose_model *m, size_t i)
 {
     const rose_weights *w = m->weights;

@@ -1,12 +1,12 @@
 /* model/random.c - writes a random model as a Hugging Face folder. Names and shapes come from the
- * family's tables, and the options pass through the family's own parser of config.json, so the
+ * family's tables, and the options pass through the family's own parser of config.json. So the
  * writer accepts exactly what rose_model_open accepts.
  *
- * A weight is a pure function of (seed, tensor, element): it does not change with the dtype (before
- * rounding), the prefix or the sharding. The normal distribution is approximated by the sum of four
- * uniform 16-bit numbers (Irwin-Hall; excess kurtosis -0.3, cut at 3.46 sigma): integers and two
- * exactly rounded fp32 operations, hence the same bits on every machine, which log and cos of
- * different libms would not give. */
+ * A weight is a pure function of (seed, tensor, element). It does not change with the dtype
+ * (before rounding), the prefix or the sharding. The sum of four uniform 16-bit numbers
+ * approximates the normal distribution (Irwin-Hall; excess kurtosis -0.3, cut at 3.46 sigma). It
+ * needs only integers and two exactly rounded fp32 operations, so every machine gives the same
+ * bits. The log and cos of different libms would not. */
 #include "model/random.h"
 
 #include <dirent.h>
@@ -26,10 +26,10 @@
 
 #define INIT_STD 0.02
 
-/* Elements generated and written at a time; even, since one Philox block gives two. */
+/* Elements generated and written at a time; even, because one Philox block gives two. */
 enum { BLOCK = 1 << 14 };
 
-/* One tensor of the model to be, in the order of the files. */
+/* One tensor of the model to be written, in the order of the files. */
 typedef struct plan_tensor {
     char name[128];
     rose_dim dims[2];
@@ -119,7 +119,7 @@ static rose_status folder_begin(rose_folder *f, const char *dir, rose_err *err)
     return ROSE_OK;
 }
 
-/* keep: leave the files; otherwise take back everything that we made. */
+/* Ends the work on a folder. keep: leave the files; otherwise remove everything that we made. */
 static void folder_end(rose_folder *f, bool keep)
 {
     for (size_t i = 0; i < f->n_files; i++) {
@@ -169,8 +169,8 @@ static size_t n_specs(const rose_tensor_spec *spec)
     return n;
 }
 
-/* Tensors in the order of the model: embeddings, layers, head; the order fixes their random
- * streams, so it never changes. */
+/* Lists the tensors in the order of the model: embeddings, layers, head. The order fixes their
+ * random streams, so it must never change. */
 static rose_status plan_tensors(plan *p, rose_err *err)
 {
     const rose_family *f = p->family;
@@ -191,7 +191,7 @@ static rose_status plan_tensors(plan *p, rose_err *err)
     return ROSE_OK;
 }
 
-/* Fills shards in order; a tensor larger than a shard gets one of its own. */
+/* Fills shards in order; a tensor larger than a shard gets its own. */
 static void plan_shards(plan *p)
 {
     uint64_t at = 0, max = p->o->max_shard_bytes;
@@ -211,7 +211,7 @@ static void plan_shards(plan *p)
     p->n_shards = shard + 1;
 }
 
-/* config: owned by the caller; the options as config.json will say them. */
+/* config: owned by the caller; the options in the form of config.json. */
 static rose_status plan_make(plan *p, const rose_random_opts *o, json_t *config, rose_err *err)
 {
     rose_config c = {.root = config};
@@ -235,7 +235,7 @@ static rose_status plan_make(plan *p, const rose_random_opts *o, json_t *config,
 
 /* ---- the weights ---- */
 
-/* Two draws from N(0, 1) x the unit of scale_of, from one Philox block. */
+/* Draws two values from N(0, 1), in the unit of scale_of, from one Philox block. */
 static void draw_pair(const uint32_t r[4], int32_t out[2])
 {
     for (int i = 0; i < 2; i++) {
@@ -244,7 +244,8 @@ static void draw_pair(const uint32_t r[4], int32_t out[2])
     }
 }
 
-/* The sum of four uniform integers in [0, 2^16) has variance 4 (2^32 - 1) / 12. */
+/* The unit of a draw: the sum of four uniform integers in [0, 2^16) has variance 4 (2^32 - 1) /
+ * 12. */
 static float scale_of(rose_kind kind, uint32_t n_layers)
 {
     double std = INIT_STD;
@@ -252,7 +253,7 @@ static float scale_of(rose_kind kind, uint32_t n_layers)
     return (float)(std / sqrt(4294967295.0 / 3.0));
 }
 
-/* Elements first .. first+n-1 (first even) of tensor number `stream`. */
+/* Draws elements first .. first+n-1 (first even) of tensor number `stream`. */
 static void draw_block(float *out, uint64_t first, size_t n, uint32_t stream, uint64_t seed,
                        float mean, float scale)
 {
@@ -291,7 +292,7 @@ static bool write_tensor(FILE *f, const plan *p, size_t index)
     return true;
 }
 
-/* The JSON header of tensors [begin, end), padded with spaces to 8 bytes. */
+/* Makes the JSON header of tensors [begin, end), padded with spaces to a multiple of 8 bytes. */
 static rose_status make_header(rose_buf *b, const plan *p, size_t begin, size_t end)
 {
     size_t size = rose_dtype_size(p->o->dtype);

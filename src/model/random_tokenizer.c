@@ -1,5 +1,6 @@
-/* model/random_tokenizer.c - a byte-level BPE vocabulary without merges, for random models: every
- * text encodes, one token a byte, and every id below the vocabulary size decodes to some text. */
+/* model/random_tokenizer.c - a byte-level BPE vocabulary without merges, for random models.
+ * Every text encodes, with one token for each byte, and every id below the vocabulary size
+ * decodes to some text. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +11,8 @@
 
 #define END_OF_TEXT "<|endoftext|>"
 
-/* GPT-2 spells bytes as printable characters: those that are printable stand for themselves, in
- * this order, and the others follow as U+0100 upwards. */
+/* GPT-2 writes bytes as printable characters. Printable bytes stand for themselves, in this
+ * order, and the others follow from U+0100 upwards. */
 static bool is_plain_byte(unsigned b)
 {
     return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
@@ -45,7 +46,8 @@ static int add_byte_tokens(json_t *vocab)
     return bad;
 }
 
-/* Bytes 0-255, fillers " w256", " w257", ... (U+0120 spells the space), end of text last. */
+/* Bytes 0-255, then fillers " w256", " w257", ... (U+0120 stands for the space), and the end of
+ * text last. */
 static json_t *make_vocab(uint32_t vocab_size)
 {
     json_t *vocab = json_object();
@@ -61,7 +63,7 @@ static json_t *make_vocab(uint32_t vocab_size)
     return NULL;
 }
 
-/* Byte-level stages of tokenizer.json differ in nothing but where they stand. */
+/* A byte-level stage of tokenizer.json; the stages are the same in all places. */
 static json_t *byte_level(bool trim)
 {
     return json_pack("{s:s,s:b,s:b,s:b}", "type", "ByteLevel", "add_prefix_space", 0,

@@ -1,5 +1,5 @@
-/* model/safetensors.c - see safetensors.h. The header is hostile input: every number in it is
- * checked for type and range before it is used, and no size is multiplied unchecked. */
+/* model/safetensors.c - see safetensors.h. The header is hostile input: the type and range of
+ * every number in it are checked before it is used, and no size is multiplied without a check. */
 #include "model/safetensors.h"
 
 #include <inttypes.h>
@@ -9,8 +9,8 @@
 #include "base/json.h"
 #include "model/config.h"
 
-/* Every dtype that the format names, so that any file can be listed. Sizes are in bits: the small
- * floats pack several elements in a byte. */
+/* Every dtype that the format names, so that any file can be listed. Sizes are in bits, because
+ * the small floats pack several elements into a byte. */
 static const struct dtype_row {
     const char *name;
     uint32_t bits;
@@ -30,7 +30,7 @@ static const struct dtype_row {
     {"F6_E3M2", 6, false, ROSE_F32},     {"F4", 4, false, ROSE_F32},
 };
 
-/* What the entry checks need to know and to say. */
+/* State of the checks of one entry, with the names for messages. */
 typedef struct reader {
     const char *label;
     uint64_t data_bytes; /* of the file behind the header */
@@ -70,8 +70,9 @@ static rose_status read_shape(reader *r, rose_st_tensor *t, const json_t *shape)
     return ROSE_OK;
 }
 
-/* Bytes that dtype and shape ask for. A zero dimension makes the tensor empty whatever the others
- * say, but the others must still multiply within 64 bits, as in the reference implementation. */
+/* Computes the bytes that dtype and shape require. A zero dimension makes the tensor empty
+ * whatever the others are. The others must still multiply within 64 bits, as in the reference
+ * implementation. */
 static rose_status needed_bytes(reader *r, const rose_st_tensor *t, uint32_t bits, uint64_t *out)
 {
     uint64_t n = bits;
@@ -151,8 +152,8 @@ static int by_offset(const void *pa, const void *pb)
     return strcmp(a->name, b->name);
 }
 
-/* A tensor that reaches into the next ones: looked for before gaps, because a tensor that was moved
- * over another one leaves a gap in its old place. */
+/* Finds a tensor that overlaps the next ones. This runs before the check for gaps, because a
+ * tensor moved over another one leaves a gap in its old place. */
 static rose_status check_overlaps(reader *r, const rose_st_tensor *t, size_t n)
 {
     for (size_t i = 1; i < n; i++)
@@ -164,7 +165,8 @@ static rose_status check_overlaps(reader *r, const rose_st_tensor *t, size_t n)
     return ROSE_OK;
 }
 
-/* Sorted by offset, each tensor begins where the one before ends, and the last ends the file. */
+/* Sorted by offset, each tensor must begin where the previous one ends, and the last must end
+ * the file. */
 static rose_status check_tiling(reader *r, const rose_st_tensor *t, size_t n)
 {
     static const char cause[] = "is a tensor missing from the header, or was the file changed?";
@@ -186,7 +188,7 @@ static rose_status check_tiling(reader *r, const rose_st_tensor *t, size_t n)
     return ROSE_OK;
 }
 
-/* The metadata carries no meaning for us, but it has a shape: strings by name. */
+/* The metadata has no meaning for us, but it must have the right form: strings by name. */
 static rose_status check_metadata(reader *r, json_t *meta)
 {
     const char *key;

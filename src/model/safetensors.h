@@ -1,11 +1,11 @@
 /* model/safetensors.h - one safetensors file, mapped and checked.
  *
- * Layout: u64 little-endian header length N; N bytes of JSON, an object of name -> {"dtype",
- * "shape", "data_offsets": [begin, end)}, padded with spaces; then the data, to which the offsets
- * are relative. We hold files to the letter of the format: the tensors tile the data with no
- * overlap, no gap and nothing behind, and every size agrees with dtype and shape, so that whoever
- * reads a tensor later needs no further check. Nothing of the data is touched.
- * Threads: immutable after open, any thread. */
+ * Layout: the header length N as little-endian u64. Then N bytes of JSON, padded with spaces: an
+ * object of name -> {"dtype", "shape", "data_offsets": [begin, end)}. Then the data, to which
+ * the offsets are relative. Files must follow the format exactly: the tensors cover the data
+ * without overlap, gap or trailing bytes, and every size agrees with dtype and shape. So code
+ * that reads a tensor later needs no further check. The data itself is not read here. Threads:
+ * immutable after open, any thread. */
 #ifndef ROSE_MODEL_SAFETENSORS_H
 #define ROSE_MODEL_SAFETENSORS_H
 
@@ -23,11 +23,11 @@ typedef struct rose_st_tensor {
     uint32_t n_dims;
     uint64_t shape[ROSE_ST_MAX_DIMS];
     uint64_t begin, end; /* bytes within the data */
-    const uint8_t *data; /* borrowed: from the mapping; any alignment */
+    const uint8_t *data; /* borrowed from the mapping; any alignment */
 } rose_st_tensor;
 
 typedef struct rose_st_file {
-    char label[256];         /* the path as messages show it: its tail where it is long */
+    char label[256];         /* the path as messages show it; its last part if it is long */
     rose_map map;            /* owned; {0} if parsed from borrowed memory */
     struct json_t *header;   /* owned: holds the names */
     rose_st_tensor *tensors; /* [n_tensors], owned, by rising offset */
@@ -35,12 +35,12 @@ typedef struct rose_st_file {
     size_t size; /* bytes of the whole file */
 } rose_st_file;
 
-/* Map and check the file at path. On failure *out is {0} and err names the file, the tensor, what
- * was found and what was expected. Errors: NOTFOUND, IO, FORMAT, UNSUPPORTED (more than 8
+/* Maps and checks the file at path. On failure *out is {0}, and err names the file, the tensor,
+ * what was found and what was expected. Errors: NOTFOUND, IO, FORMAT, UNSUPPORTED (more than 8
  * dimensions), NOMEM. */
 rose_status rose_st_open(rose_st_file *out, const char *path, rose_err *err);
 
-/* The same checks over bytes in memory, which must outlive out. label: the name in messages. */
+/* The same checks for bytes in memory, which must outlive out. label: the name in messages. */
 rose_status rose_st_parse(rose_st_file *out, const uint8_t *bytes, size_t n, const char *label,
                           rose_err *err);
 

@@ -10,7 +10,7 @@
 #define ONE_FILE   "model.safetensors"
 #define INDEX_FILE "model.safetensors.index.json"
 
-/* dir/name in fresh memory; NULL when out of memory. */
+/* Returns dir/name in new memory; NULL when out of memory. */
 static char *join(const char *dir, const char *name)
 {
     char *path = NULL;
@@ -30,7 +30,8 @@ static rose_status open_file(rose_weights *w, const char *dir, const char *name,
     return st;
 }
 
-/* A shard is a plain file name: no folders, so that an index cannot reach out of its folder. */
+/* A shard must be a plain file name without folders, so that an index cannot lead out of its
+ * folder. */
 static bool is_plain_name(const char *s)
 {
     size_t n = strlen(s);
@@ -42,8 +43,8 @@ static int compare_strings(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The distinct shard names of the map, sorted, into names[0..*n); names has room for all entries.
- */
+/* Lists the distinct shard names of the map, sorted, in names[0..*n); names has room for all
+ * entries. */
 static rose_status list_shards(json_t *map, const char *label, const char **names, size_t *n,
                                rose_err *err)
 {
@@ -75,8 +76,8 @@ static rose_status list_shards(json_t *map, const char *label, const char **name
     return ROSE_OK;
 }
 
-/* Every tensor that the index promises is in the file that it names. Runs after index_names, so a
- * name is unique over all files. names[i] belongs to files[i]. */
+/* Checks that every tensor of the index is in the file that the index names. Runs after
+ * index_names, so a name is unique over all files. names[i] belongs to files[i]. */
 static rose_status check_promises(const rose_weights *w, json_t *map, const char *const *names,
                                   const char *label, rose_err *err)
 {
@@ -171,7 +172,8 @@ static rose_status open_single(rose_weights *w, const char *dir, rose_err *err)
     return st == ROSE_OK ? index_names(w, dir, err) : st;
 }
 
-/* Nothing there: say what would have been opened, and what to do about the older format. */
+/* No weight file was found: say which file would have been opened, and what to do about the
+ * older format. */
 static rose_status nothing_found(const char *dir, rose_err *err)
 {
     char label[256];
@@ -195,7 +197,7 @@ rose_status rose_weights_open(rose_weights **out, const char *dir, rose_err *err
         st = rose_fail(err, ROSE_E_NOMEM, "weights: out of memory");
         goto done;
     }
-    /* The whole file wins over an index, as in transformers. */
+    /* A whole file takes precedence over an index, as in transformers. */
     st = open_single(w, dir, err);
     if (st == ROSE_E_NOTFOUND) {
         free(w->files);

@@ -1,6 +1,6 @@
-/* model/weights.h - all weight files of a folder as one set of tensors found by name: one
- * model.safetensors, or the shards that model.safetensors.index.json names. Internal to the room.
- * Threads: immutable after the model is open. */
+/* model/weights.h - all weight files of a folder as one set of tensors found by name. The files
+ * are one model.safetensors, or the shards that model.safetensors.index.json names. Internal to
+ * the room. Threads: immutable after the model is open. */
 #ifndef ROSE_MODEL_WEIGHTS_H
 #define ROSE_MODEL_WEIGHTS_H
 
@@ -11,14 +11,14 @@ enum { ROSE_MAX_SHARDS = 4096 };
 typedef struct rose_weights {
     rose_st_file *files; /* [n_files], owned */
     size_t n_files;
-    rose_st_tensor **by_name; /* [n_tensors] into files, sorted by name; owned */
+    rose_st_tensor **by_name; /* [n_tensors] pointers into files, sorted by name; owned */
     size_t n_tensors;
     uint64_t file_bytes; /* of all files */
 } rose_weights;
 
-/* Open all files of the folder; a name found twice, a shard that is missing or that lacks a tensor
- * which the index promises, or a shard name that leaves the folder, fails with a message. A tensor
- * that a shard holds and the index does not list is accepted. *out is NULL on failure. */
+/* Opens all files of the folder. It fails with a message if a name is found twice, a shard is
+ * missing or lacks a tensor of the index, or a shard name leads out of the folder. A tensor that
+ * the index does not list is accepted. *out is NULL on failure. */
 rose_status rose_weights_open(rose_weights **out, const char *dir, rose_err *err);
 void rose_weights_close(rose_weights *w); /* accepts NULL and half-open */
 
