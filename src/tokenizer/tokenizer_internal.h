@@ -88,7 +88,7 @@ typedef struct rose_whole_key {
     uint32_t hi;
 } rose_whole_key;
 
-/* The id of bytes[0..n), n <= ROSE_WHOLE_MAX. */
+/* The key of bytes[0..n), n <= ROSE_WHOLE_MAX. */
 static inline rose_whole_key rose_whole_key_of(const char *bytes, size_t n)
 {
     char padded[16] = {0};
