@@ -447,7 +447,7 @@ void rose_api_metrics_page(rose_api_out *o, const rose_api *a)
     put_hists(&p, sum);
     if (e != NULL) put_engine(&p, e, &s);
     put_stalls(&p);
-    if (e != NULL) { /* before that the server may not be attached yet */
+    if (e != NULL) { /* before that, no HTTP server may be attached yet */
         put_slow(&p);
         put_limit(&p);
     }

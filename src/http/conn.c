@@ -63,7 +63,7 @@ void rose_http_conn_doom(rose_http_conn *c)
 
 void rose_http_conn_slow(rose_http_conn *c, rose_http_slow why)
 {
-    if (c->doomed) return; /* count it only once, and not if it goes for another reason */
+    if (c->doomed) return; /* count it only once, and not if it already ends for another reason */
     /* relaxed: a count */
     atomic_fetch_add_explicit(&c->io->h->n_slow[why], 1, memory_order_relaxed);
     rose_http_conn_doom(c);

@@ -272,7 +272,7 @@ static rose_status start_threads(rose_http *h, rose_err *err)
 
 static void log_libevent(int severity, const char *text)
 {
-    (void)severity; /* out of memory or descriptors: the call that failed handles it */
+    (void)severity; /* out of memory or descriptors: the call that failed handles the error */
     rose_log(ROSE_LOG_WARN, "http", "libevent: %s", text);
 }
 

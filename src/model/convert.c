@@ -108,7 +108,7 @@ uint64_t rose_tensor_n(const rose_tensor *t)
     if (t->data == NULL) return 0;
     uint64_t n = 1;
     for (uint32_t i = 0; i < t->n_dims; i++)
-        n *= t->shape[i]; /* cannot overflow: the reader checked it against the file size */
+        n *= t->shape[i]; /* cannot overflow: the reader checked the shape against the file size */
     return n;
 }
 

@@ -15,9 +15,8 @@
 #define ROSE_MAX_STAGES    16u        /* pre-tokenizers in sequence */
 #define ROSE_MAX_TEMPLATE  16u /* most special ids that a post-processor may add on each side */
 #define ROSE_MAX_ADDED     16384u
-#define ROSE_MAX_ADDED_LEN 1024u /* most bytes of an added token; bounds the search per text byte  \
-                                  */
-#define ROSE_MAX_TEXT (UINT32_MAX / 4) /* bytes of one text to encode */
+#define ROSE_MAX_ADDED_LEN 1024u            /* most bytes of an added token: bounds the search */
+#define ROSE_MAX_TEXT      (UINT32_MAX / 4) /* bytes of one text to encode */
 
 enum { ROSE_TOK_EXISTS = 1, ROSE_TOK_ADDED = 2, ROSE_TOK_SPECIAL = 4 };
 
@@ -129,7 +128,8 @@ bool rose_alphabet_to_bytes(const char *text, size_t len, rose_buf *out, rose_st
 typedef struct rose_added {
     char *content; /* owned: as the file has it */
     size_t content_len;
-    char *text; /* owned: the text to search for: the content, normalised if `normalized` */
+    char *text; /* owned: the text to search for: the content, normalised if the flag `normalized`
+                   is set */
     size_t len;
     uint32_t id;
     bool special, lstrip, rstrip, single_word, normalized;
@@ -155,7 +155,7 @@ typedef struct rose_added_walk {
     size_t len;
     bool plain_special;      /* the text of special tokens is plain */
     size_t pos;              /* where the search goes on */
-    size_t taken;            /* earlier hits have taken the text before this */
+    size_t taken;            /* the start of the text that no earlier hit has taken */
     size_t ws_begin, ws_end; /* the last run of white space seen, so that no run is read twice */
 } rose_added_walk;
 
@@ -199,7 +199,7 @@ typedef struct rose_stage {
 
 struct rose_tokenizer {
     rose_vocab vocab;
-    uint32_t unk_id; /* for bytes without a token; ROSE_NO_ID: they are dropped */
+    uint32_t unk_id; /* id for a byte without a token; ROSE_NO_ID: such bytes are dropped */
     bool fuse_unk;
     bool ignore_merges; /* a piece that is in the vocabulary is taken without merging */
     uint8_t norms[4];   /* ROSE_NORM_*, in order */

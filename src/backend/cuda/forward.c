@@ -348,7 +348,7 @@ static cudaError_t forward_one(rose_cuda *c, const rose_cuda_shape *s)
  * tensor cores. The limits below were measured with GPT-2 124M on an H100. */
 enum {
     HALVES_FROM = 25,
-    HALVES_TO = 32, /* up to here attention has many blocks and kernels are short */
+    HALVES_TO = 32, /* up to this many rows, attention has many blocks and kernels are short */
     /* From here on attention uses few blocks, which still saturate the memory bandwidth, so that
      * GEMM blocks find room on the same SMs. In between, the extra kernels cost more than the
      * overlap saves. */

@@ -65,10 +65,11 @@ typedef struct rose_cuda_kv {
 } rose_cuda_kv;
 
 typedef enum rose_cuda_epilogue {
-    ROSE_CUDA_EPI_QKV,      /* q to q[row][d], K and V to kv_rows or to the row's page */
+    ROSE_CUDA_EPI_QKV,      /* stores q to q[row][d], and K and V to kv_rows or to the row's page */
     ROSE_CUDA_EPI_RESIDUAL, /* x[row][n] += y */
     ROSE_CUDA_EPI_ACT,      /* h[row][n] = act(y) */
-    ROSE_CUDA_EPI_LOGITS    /* logits[row][n], and key[row] = the key of the row's largest logit */
+    ROSE_CUDA_EPI_LOGITS    /* stores logits[row][n], and the key of each row's largest logit to
+                               key[row] */
 } rose_cuda_epilogue;
 
 /* Input and output of a GEMM. Activations of type T ("h") are stored in blocks of 8 rows x 8
@@ -176,8 +177,9 @@ typedef struct rose_cuda_change {
     uint32_t row;              /* row of the logits */
     uint32_t allowed;          /* bitmap, one bit for each id; ALL_IDS: every id is allowed */
     uint32_t banned, n_banned; /* list of ids */
-    uint32_t bias, n_bias;     /* ids, then as many floats; the ids are distinct */
-    uint32_t seen, n_seen;     /* ids, then as many counts; the ids are distinct */
+    uint32_t bias,
+        n_bias; /* list of ids with a bias, then a float for each; the ids are distinct */
+    uint32_t seen, n_seen; /* list of seen ids, then a count for each; the ids are distinct */
     float repetition, frequency, presence;
     uint32_t unused;
 } rose_cuda_change;
