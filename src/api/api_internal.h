@@ -326,8 +326,8 @@ void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text);
 bool rose_api_extra_failed(const rose_api_choice *c); /* no memory for some of it */
 void rose_api_extra_sent(rose_api_choice *c);         /* a chunk has it: dropped */
 void rose_api_extra_free(rose_api_extra *x);
-/* For all choices: write the value of "logprobs", and further members. first: with the prompt's
- * ids. */
+/* These work for all choices: they write the value of "logprobs", and further members. `first`
+ * adds the prompt's ids. */
 void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c);
 void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first);
 

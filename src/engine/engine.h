@@ -29,7 +29,8 @@ typedef struct rose_engine_opts {
     uint32_t prefill_chunk_size; /* most prompt tokens of one sequence in a step; 0 = the step's
                                     budget */
     int engine_cpu; /* CPU of the engine thread (= compute thread 0); -1 = not pinned */
-    /* As in sched/sched.h; 0 means the default unless the comment says otherwise. */
+    /* The next fields are those of sched/sched.h; 0 means the default unless the comment says
+     * otherwise. */
     bool decode_first;           /* default on: decodes take their rows before prompts */
     uint32_t prefill_max_seqs;   /* most sequences that prefill in a step; 0 = any number */
     uint32_t prefill_max_tokens; /* most prompt rows in a step; 0 = all rows that decodes leave */

@@ -178,7 +178,8 @@ static void ask_peer(rose_http_conn *c)
     const http_peer before = c->peer;
     c->peer = rose_http_peer_ask(c->fd);
     if (c->peer == HTTP_PEER_CLOSED || (c->peer == HTTP_PEER_REMOTE && before == HTTP_PEER_OPEN)) {
-        rose_http_conn_doom(c); /* a socket that was open and is no longer found has also closed */
+        rose_http_conn_doom(
+            c); /* a socket that was open before and can no longer be found has closed */
     } else if (c->peer == HTTP_PEER_OPEN) {
         c->peer_wait_ms = c->peer_wait_ms == 0 ? FIRST_MS : 2 * c->peer_wait_ms;
         if (c->peer_wait_ms > MOST_MS) c->peer_wait_ms = MOST_MS;

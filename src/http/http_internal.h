@@ -65,7 +65,7 @@ typedef enum http_read_mode {
                        that the client left */
 } http_read_mode;
 
-/* The list of its thread that a connection is on; see places.c. */
+/* Tells which of its thread's lists a connection is on; see places.c. */
 typedef enum http_place {
     HTTP_PLACE_NONE,    /* it has work, or is about to be destroyed */
     HTTP_PLACE_WAITING, /* it has no complete request, so it is the first to go at the limit */

@@ -94,7 +94,7 @@ static rose_status load_stage(rose_tokenizer *t, const json_t *o, const char *pa
     if (t->n_stages == ROSE_MAX_STAGES)
         return bad(err, path, "too many pre-tokenizers in sequence");
     if (t->n_stages > 0 && t->stages[t->n_stages - 1].kind == ROSE_STAGE_BYTE_LEVEL)
-        return unsupported(err, path, "pre_tokenizer behind ByteLevel:", type);
+        return unsupported(err, path, "pre_tokenizer after ByteLevel:", type);
     rose_stage *s = &t->stages[t->n_stages++];
     if (strcmp(type, "ByteLevel") == 0) {
         s->kind = ROSE_STAGE_BYTE_LEVEL;

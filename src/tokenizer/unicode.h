@@ -16,7 +16,8 @@ typedef struct rose_cp_range {
 } rose_cp_range;
 
 typedef struct rose_cp_set {
-    const char *name;            /* "L", "Lu", ..., "\s", "\w", "\d", "rust_word", "rust_numeric" */
+    const char
+        *name; /* name of a class: "L", "Lu", ..., "\s", "\w", "\d", "rust_word", "rust_numeric" */
     const rose_cp_range *ranges; /* ascending, disjoint */
     size_t n_ranges;
 } rose_cp_set;

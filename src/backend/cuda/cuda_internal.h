@@ -95,11 +95,11 @@ typedef struct rose_cuda_delivery {
 } rose_cuda_delivery;
 
 typedef struct rose_cuda_slot {
-    uint8_t *header; /* pinned host memory, part of rose_cuda.pinned */
-    uint8_t *rules;  /* pinned host memory [rules_bytes]: rules of the step's outputs */
-    uint32_t *ids;   /* pinned host memory, mapped: the sampler writes the ids here */
-    rose_cuda_logprob *
-        entries; /* pinned host memory, mapped [max_step_tokens * (1 + n_top)]: log-probabilities */
+    uint8_t *header;            /* pinned host memory, part of rose_cuda.pinned */
+    uint8_t *rules;             /* pinned host memory [rules_bytes]: rules of the step's outputs */
+    uint32_t *ids;              /* pinned host memory, mapped: the sampler writes the ids here */
+    rose_cuda_logprob *entries; /* pinned, mapped host memory [max_step_tokens * (1 + n_top)] for
+                                   log-probabilities */
     rose_cuda_delivery *deliveries; /* [max_step_tokens]; part of rose_cuda.deliveries */
     cudaEvent_t sent;               /* event: the copy of the header to the device has finished */
     cudaEvent_t done;

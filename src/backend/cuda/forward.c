@@ -110,7 +110,7 @@ rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer)
                           .n_heads = c->arch.n_heads};
 }
 
-/* Input of a GEMM that computes the LayerNorm itself. */
+/* Sets the input of a GEMM that computes the LayerNorm itself. */
 static void take_normed(pass *p, rose_cuda_io *io, const float *norm_w, const float *norm_b)
 {
     io->rows = p->n_rows;

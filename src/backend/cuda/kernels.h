@@ -345,8 +345,8 @@ cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l,
                                  const rose_cuda_pack *a); /* convert to fp32 */
 
-/* fp32.cu: the same operations without tensor cores. rose_cuda_attention_plain takes every type; it
- * is also --prefill-backend naive. */
+/* fp32.cu: the same operations without tensor cores. rose_cuda_attention_plain takes every type;
+ * it also serves --prefill-backend naive. */
 cudaError_t rose_cuda_linear_f32(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
 cudaError_t rose_cuda_attention_plain(const rose_cuda_launch *l, const rose_cuda_attention *a);
