@@ -66,7 +66,7 @@ typedef struct rose_lib_options {
 ROSE_LIB_API int rose_lib_open(rose_lib **out, const char *model_dir,
                                const rose_lib_options *options, char err[ROSE_LIB_ERR]);
 
-/* Cancels what runs and frees everything, unreleased requests too. Accepts NULL. */
+/* Cancels all running requests and frees everything, also unreleased requests. Accepts NULL. */
 ROSE_LIB_API void rose_lib_close(rose_lib *rose);
 
 /* Facts, constant after open. */
@@ -82,14 +82,16 @@ typedef struct rose_lib_params {
     float top_p;       /* (0, 1]; 1 = off. Default 1 */
     float min_p;       /* [0, 1]; 0 = off. Default 0 */
     uint32_t top_k;    /* 0 = off. Default 0 */
-    uint64_t seed;     /* same request, same seed: same bits, whatever runs beside it. Default 0 */
-    int ignore_eos;    /* 1: go on to max_tokens. Default 0 */
+    uint64_t seed; /* same request and same seed give the same bits, whatever runs at the same time.
+                      Default 0 */
+    int ignore_eos; /* 1: ignore end-of-sequence and continue to max_tokens. Default 0 */
 } rose_lib_params;
 
 ROSE_LIB_API void rose_lib_params_default(rose_lib_params *p);
 
-/* Submit; returns at once. prompt is copied. Text is tokenised on the calling thread. A prompt must
- * have 1 .. max_model_len - 1 tokens. Errors: INVAL, FULL, NOMEM, BACKEND; then *out is NULL. */
+/* Submits a request and returns at once. prompt is copied. Text is tokenised on the calling
+ * thread. A prompt must have 1 .. max_model_len - 1 tokens. Errors: INVAL, FULL, NOMEM, BACKEND;
+ * then *out is NULL. */
 ROSE_LIB_API int rose_lib_submit_ids(rose_lib *rose, const uint32_t *ids, size_t n,
                                      const rose_lib_params *p, rose_lib_request **out,
                                      char err[ROSE_LIB_ERR]);
@@ -105,8 +107,8 @@ typedef enum rose_lib_finish {
     ROSE_LIB_FAILED
 } rose_lib_finish;
 
-/* One token and the text that it completed (whole UTF-8 characters; often empty for part of one).
- */
+/* One token, and the text that it completed: whole UTF-8 characters; often empty for a token
+ * that is part of one. */
 typedef struct rose_lib_piece {
     int has_token; /* 0 only when the request ends without a further token */
     uint32_t id;
@@ -116,12 +118,13 @@ typedef struct rose_lib_piece {
     uint64_t t_ns;          /* when the token was ready, monotonic clock */
 } rose_lib_piece;
 
-/* 1: *piece is filled. 0: nothing within timeout_ms (0 = do not wait, -1 = for ever), or the
- * request has ended and its last piece was given (piece->finish says so). Negative: an error. */
+/* 1: *piece is filled. 0: nothing came within timeout_ms (0 = do not wait, -1 = for ever), or
+ * the request has ended and its last piece was given (piece->finish says so). Negative: an
+ * error. */
 ROSE_LIB_API int rose_lib_next(rose_lib_request *r, rose_lib_piece *piece, int timeout_ms);
 
-ROSE_LIB_API void
-rose_lib_cancel(rose_lib_request *r); /* any thread; the last piece then says CANCELLED */
+ROSE_LIB_API void rose_lib_cancel(
+    rose_lib_request *r); /* any thread; the finish of the last piece is then CANCELLED */
 ROSE_LIB_API void
 rose_lib_release(rose_lib_request *r); /* at any time; cancels first; accepts NULL */
 

@@ -48,8 +48,7 @@ static rose_status check_opts(const rose_api_opts *o, rose_err *err)
         return rose_fail(err, ROSE_E_INVAL, "api: a limit is out of range");
     if (o->chat_template != NULL && strcmp(o->chat_template, "plain") != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "chat template '%s' is unknown; the one there is: plain",
-                         o->chat_template);
+                         "chat template '%s' is unknown; the only one is plain", o->chat_template);
     return ROSE_OK;
 }
 

@@ -74,7 +74,8 @@ typedef struct rose_api_ignored {
     char names[ROSE_API_MAX_IGNORED][ROSE_API_IGNORED_BYTES + 1]; /* safe in headers and logs */
 } rose_api_ignored;
 
-/* The names that the log has already had, from all requests. Workers share it. */
+/* The names of ignored fields that the log has already shown, for all requests. Workers share
+ * this list. */
 typedef struct rose_api_logged_fields {
     pthread_mutex_t lock; /* guards the rest */
     uint32_t n;
@@ -116,7 +117,7 @@ typedef struct rose_api_params {
     double timeout; /* seconds; 0 = none */
     bool echo, token_ids, as_ids, include_stop, chat_logprobs;
     int64_t priority;         /* lower is sooner */
-    const json_t *cache_salt; /* a string of at least one byte; NULL = none */
+    const json_t *cache_salt; /* a JSON string of at least one byte; NULL = the request has none */
     const json_t *logprobs, *logit_bias, *stop_token_ids, *allowed_token_ids, *bad_words;
     bool has_seed, stream, ignore_eos, include_usage, add_special_tokens;
     bool continuous_usage; /* usage in every chunk of the stream; requires include_usage */
@@ -140,12 +141,12 @@ bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind
 typedef struct rose_api_io {
     rose_api *api;
     uint32_t thread;
-    rose_wakeq *sink;          /* engine requests with events */
-    rose_wakeq *done;          /* jobs back from the workers */
-    rose_encoder *encoder;     /* for jobs that run on this thread; created when first needed */
+    rose_wakeq *sink;      /* engine requests with events */
+    rose_wakeq *done;      /* jobs back from the workers */
+    rose_encoder *encoder; /* encoder for jobs that run on this thread; created when first needed */
     uint64_t inline_from_ns;   /* when the next short job may run here */
     uint32_t n_jobs;           /* alive; this thread */
-    atomic_uint n_live;        /* engine requests submitted and not released; workers add */
+    atomic_uint n_live;        /* engine requests submitted and not released; workers increase it */
     char *piece;               /* [detok cap + 16] */
     rose_api_metrics *metrics; /* owned */
     rose_api_out text;         /* scratch: text released by one event */
@@ -157,14 +158,15 @@ typedef struct rose_api_job rose_api_job;
 
 /* extra.c: JSON pieces of a choice that asked for more than text. */
 typedef struct rose_api_extra {
-    rose_api_out tokens;                /* items of logprobs.tokens; chat: of logprobs.content */
-    rose_api_out values, tops, offsets; /* of token_logprobs, top_logprobs, text_offset */
-    rose_api_out ids;                   /* of token_ids */
-    rose_api_out prompt;                /* of prompt_logprobs */
-    rose_buf name;                      /* scratch: text of tokens */
-    uint32_t offset;                    /* characters of the tokens so far */
-    bool begun;                         /* the prompt's part is done */
-    bool sent;                          /* a chunk is out */
+    rose_api_out tokens; /* JSON items of logprobs.tokens; for chat those of logprobs.content */
+    rose_api_out values, tops,
+        offsets;         /* JSON items of token_logprobs, top_logprobs, text_offset */
+    rose_api_out ids;    /* of token_ids */
+    rose_api_out prompt; /* of prompt_logprobs */
+    rose_buf name;       /* scratch: text of tokens */
+    uint32_t offset;     /* characters of the tokens so far */
+    bool begun;          /* the prompt's part is done */
+    bool sent;           /* a chunk is out */
 } rose_api_extra;
 
 typedef struct rose_api_prompts {
@@ -174,7 +176,7 @@ typedef struct rose_api_prompts {
 
 /* stop_reason of a choice. */
 typedef enum rose_api_stop_kind {
-    ROSE_API_STOP_NONE,   /* null: end of sequence, or the choice did not stop */
+    ROSE_API_STOP_NONE,   /* stop_reason null: end of sequence, or the choice did not stop */
     ROSE_API_STOP_STRING, /* stop.which of the job's strings */
     ROSE_API_STOP_ID      /* one of stop_token_ids */
 } rose_api_stop_kind;
@@ -188,18 +190,18 @@ typedef struct rose_api_choice {
     uint32_t n_sent;   /* of these, in chunks that are out */
     rose_detok detok;
     rose_stop_state stop;
-    rose_api_extra *extra;        /* in the job's array; NULL = the client wants only text */
-    const char *finish;           /* "stop", "length"; NULL while running */
+    rose_api_extra *extra; /* element of the job's array; NULL = the client wants only text */
+    const char *finish;    /* "stop", "length"; NULL while running */
     rose_api_stop_kind stop_kind; /* what ended it, with finish "stop" */
     uint32_t stop_id;             /* ROSE_API_STOP_ID */
     uint32_t n_cached;            /* prompt tokens from the prefix cache, once released */
     bool pending;                 /* the sink gave it before the job was back */
     bool role_sent;               /* chat: the first chunk is out */
     bool trim_space;              /* chat: drop one leading space */
-    rose_buf text;                /* the whole text; in a stream, text that waits for its chunk */
-    uint64_t t_admitted_ns;       /* 0 = not yet known */
-    uint64_t t_first_ns,
-        t_last_ns; /* of counted tokens; if only scored: 0, and the time of the scores */
+    rose_buf text;          /* the whole text; in a stream only the text that waits for its chunk */
+    uint64_t t_admitted_ns; /* 0 = not yet known */
+    uint64_t t_first_ns, t_last_ns; /* times of the first and last counted token; if the prompt was
+                                       only scored: 0, and the time of the scores */
 } rose_api_choice;
 
 struct rose_api_job {
@@ -212,8 +214,8 @@ struct rose_api_job {
     bool notice;      /* the worker pushes the job twice, first with timeout_s alone */
     rose_api_kind kind;
     bool device;        /* the backend works by itself on a device, and early_wake is on */
-    bool short_only;    /* runs on the I/O thread, which has no time for many choices */
-    bool declined;      /* it has many choices: it was only parsed, and a worker must do it */
+    bool short_only;    /* the job runs on the I/O thread, which has no time for many choices */
+    bool declined;      /* the job has many choices: it was only parsed, and a worker must run it */
     bool back;          /* the worker has handed it back */
     bool streaming;     /* params.stream, after a successful submit */
     bool begun;         /* stream_begin was called */
@@ -243,7 +245,7 @@ struct rose_api_job {
     rose_api_choice *choices; /* owned [n_choices] */
     uint32_t *stop_mem;       /* owned: the states of all choices */
     rose_stops stops;
-    rose_api_out head; /* a stream chunk up to the index of its choice */
+    rose_api_out head; /* the bytes of a stream chunk up to the index of its choice */
     uint64_t prof_id;  /* of the request, in a profile; 0 = none */
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
 };
@@ -324,8 +326,8 @@ void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text);
 bool rose_api_extra_failed(const rose_api_choice *c); /* no memory for some of it */
 void rose_api_extra_sent(rose_api_choice *c);         /* a chunk has it: dropped */
 void rose_api_extra_free(rose_api_extra *x);
-/* For all choices: write the value of "logprobs", and further members. first: with the prompt's
- * ids. */
+/* These work for all choices: they write the value of "logprobs", and further members. `first`
+ * adds the prompt's ids. */
 void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c);
 void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first);
 
@@ -389,7 +391,8 @@ struct rose_api {
     rose_api_io *io;                              /* [n_io_threads] */
     rose_api_workers *workers;
     rose_api_logged_fields logged;
-    pthread_mutex_t profile_lock; /* guards the two below: start and stop run on any worker */
+    pthread_mutex_t
+        profile_lock; /* guards the next two members, because start and stop run on any worker */
     uint32_t n_profiles;
     char *profile_path; /* owned; path of the running recording, NULL = none */
 };

@@ -264,7 +264,8 @@ static void put_counters(page *p, const rose_api_metrics *m)
     one(p, "vllm:prompt_tokens_total", "counter",
         "Prompt tokens of choices that have their first token.",
         (double)rose_count_get(&m->prompt_tokens));
-    one(p, "vllm:prompt_tokens_cached_total", "counter", "Of these, found in the prefix cache.",
+    one(p, "vllm:prompt_tokens_cached_total", "counter",
+        "Prompt tokens that were found in the prefix cache.",
         (double)rose_count_get(&m->cached_tokens));
     one(p, "vllm:generation_tokens_total", "counter", "Generated tokens, as in usage.",
         (double)rose_count_get(&m->generation_tokens));
@@ -295,8 +296,9 @@ static void put_hists(page *p, const rose_api_metrics *m)
     hist(p, "vllm:request_inference_time_seconds", "Admitted to last token.", &m->inference, t,
          1e-9);
     hist(p, "vllm:request_prompt_tokens", "Prompt tokens of a choice.", &m->prompt_len, n, 1);
-    hist(p, "vllm:request_prefill_kv_computed_tokens", "Of these, not found in the prefix cache.",
-         &m->computed_len, n, 1);
+    hist(p, "vllm:request_prefill_kv_computed_tokens",
+         "Prompt tokens of a choice that were not found in the prefix cache.", &m->computed_len, n,
+         1);
     hist(p, "vllm:request_generation_tokens", "Generated tokens of a choice.", &m->generation_len,
          n, 1);
     hist(p, "vllm:request_max_num_generation_tokens",
@@ -447,7 +449,7 @@ void rose_api_metrics_page(rose_api_out *o, const rose_api *a)
     put_hists(&p, sum);
     if (e != NULL) put_engine(&p, e, &s);
     put_stalls(&p);
-    if (e != NULL) { /* before that the server may not be attached yet */
+    if (e != NULL) { /* before that, no HTTP server may be attached yet */
         put_slow(&p);
         put_limit(&p);
     }

@@ -19,7 +19,7 @@ typedef enum rose_api_outcome {
 
 /* reason of vllm:admission_rejections_total */
 typedef enum rose_api_rejection {
-    ROSE_REJECT_QUEUE_FULL,  /* 429: the engine's queue, or the tokenizer workers' */
+    ROSE_REJECT_QUEUE_FULL,  /* 429: the queue of the engine or of the tokenizer workers is full */
     ROSE_REJECT_LATE,        /* 429: --ttft-slo-ms could not be met */
     ROSE_REJECT_NOT_READY,   /* 503: loading, draining, engine closed */
     ROSE_REJECT_MEMORY,      /* 503: out of memory */
@@ -44,7 +44,7 @@ typedef struct rose_api_metrics {
     rose_hist tpot, e2e, queue, prefill;    /* ns */
     rose_hist decode, inference, http_time; /* ns */
     rose_hist prompt_len,
-        computed_len; /* prompt tokens of a choice; those of them that were not cached */
+        computed_len; /* prompt tokens of a choice; uncached prompt tokens of a choice */
     rose_hist generation_len,
         longest_len;         /* tokens of a choice; tokens of a request's longest choice */
     rose_hist max_tokens, n; /* as asked */

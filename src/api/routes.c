@@ -8,7 +8,7 @@
 typedef struct route {
     const char *path;
     bool post;
-    bool vital; /* answered although --max-connections is met */
+    bool vital; /* answered even at the limit --max-connections */
     void (*run)(rose_api_io *io, rose_http_req *r);
 } route;
 

@@ -16,7 +16,7 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
     rose_ids ids = {0};
     rose_api_out text = {0};
     rose_api_prompt_ctx any_length =
-        *c; /* this endpoint counts tokens: only the body's size limits the text */
+        *c; /* this endpoint counts tokens, so only the size of the body limits the text */
     any_length.max_model_len = 0;
     bool ok;
     if (p->messages != NULL) {

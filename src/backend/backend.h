@@ -51,7 +51,7 @@ typedef enum rose_prefill {
     ROSE_PREFILL_FLASH, /* our tensor-core kernel over paged KV */
     ROSE_PREFILL_NAIVE, /* a plain kernel to compare with; its bits differ from the others', and
                            depend on whether a row is computed alone */
-    ROSE_PREFILL_AUTO2  /* equals auto until there is a second flash kernel; the log says so */
+    ROSE_PREFILL_AUTO2  /* the same as auto until there is a second flash kernel; the log says so */
 } rose_prefill;
 
 /* "auto", "flash", "naive", "auto2": as --prefill-backend spells them. */
@@ -83,11 +83,13 @@ typedef struct rose_cuda_opts {
     const char *without;   /* names of optimisations to leave out, with commas between them
                               (without.c of the backend). NULL, "" and "none" leave out none;
                               the CPU backend refuses all others */
-    uint32_t timeout_ms;   /* a device whose step takes longer has failed; 0 = wait for ever */
+    uint32_t timeout_ms; /* limit for one step: a device that takes longer has failed; 0 = wait for
+                            ever */
 } rose_cuda_opts;
 
 typedef struct rose_backend_opts {
-    rose_compute dtype; /* AUTO: CPU: BF16 for BF16 files and with INT8, else F32; CUDA: F16 */
+    rose_compute
+        dtype; /* AUTO means, on CPU: BF16 for BF16 files and with INT8, else F32; on CUDA: F16 */
     rose_quantization quantization;
     uint32_t max_seqs;        /* most sequences in one step, 1 .. 4096 */
     uint32_t max_step_tokens; /* most tokens (rows) in one step, >= max_seqs */
@@ -109,9 +111,9 @@ typedef struct rose_memory_plan {
     uint32_t max_seqs, max_step_tokens, max_model_len;
     uint32_t n_threads;   /* resolved */
     rose_prefill prefill; /* CUDA: resolved: FLASH or NAIVE */
-    uint32_t without; /* CUDA: opts.cuda.without as bits, and what the GPU cannot run; `weights` and
-                         `graphs` depend on it */
-    uint64_t weights; /* packed copies that the backend keeps */
+    uint32_t without;     /* CUDA: opts.cuda.without as bits, plus bits for what the GPU cannot run;
+                             `weights` and `graphs` depend on it */
+    uint64_t weights;     /* packed copies that the backend keeps */
     uint64_t
         weights_read;   /* CPU: bytes of weights that a step of one row reads; CUDA: 0, unknown */
     uint64_t kv_page;   /* one page, all layers, K and V */
@@ -200,8 +202,8 @@ typedef struct rose_batch {
 
 typedef struct rose_step_result {
     uint32_t n_outputs;
-    const uint32_t *ids; /* [n_outputs]; ROSE_TOKEN_NONE if no logit was above -inf; valid until the
-                            next step() */
+    const uint32_t *ids; /* [n_outputs] resulting ids; ROSE_TOKEN_NONE if no logit was above -inf;
+                            valid until the next step() */
 } rose_step_result;
 
 /* What a backend can do beyond sampling, as bits of rose_backend_ops.caps. The engine refuses a

@@ -23,7 +23,7 @@ typedef enum rose_kernel_role {
 
 typedef struct rose_kernel_shape {
     rose_kernel_role role;
-    uint32_t n_out, n_in; /* multiples of 64; QKV: n_out = 3 n_in, heads of 64 */
+    uint32_t n_out, n_in; /* sizes, multiples of 64; for QKV n_out = 3 n_in, with heads of 64 */
     uint32_t rows;
 } rose_kernel_shape;
 

@@ -15,9 +15,9 @@ typedef struct rose_machine {
      * ahead (0: not). */
     double read_bytes_per_s;
     uint32_t n_streams, prefetch_bytes;
-    double barrier_ns,
-        barrier_p99_ns; /* one barrier of the compute threads, without work in between */
-    double job_ns;      /* time to give the threads an empty job and wait for its end */
+    double barrier_ns, barrier_p99_ns; /* duration of one barrier of the compute threads, without
+                                          work in between */
+    double job_ns; /* time to give the threads an empty job and wait for its end */
 } rose_machine;
 
 /* Measures with the compute threads that the CPU backend would use (rose_backend_opts: n_threads

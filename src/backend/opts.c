@@ -60,7 +60,7 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
 
         ROSE_ROW_BRIEF_HEADING("Profiling"),
         ROSE_ROW_BOOL("profiler-kernels", &o->cuda.profiler_kernels,
-                      "cuda: record the GPU's kernels in a profile, too, if CUPTI is found; steps "
+                      "cuda: also record the GPU's kernels in a profile, if CUPTI is found; steps "
                       "take 1 to 6 % longer while a profile runs"),
 
         ROSE_ROW_BRIEF_HEADING("CUDA tuning"),

@@ -44,7 +44,8 @@ typedef struct cpu_bits {
 /* One requirement of a level: a bit of a CPUID word. */
 typedef struct feature {
     rose_isa level;
-    char word; /* 'c' = leaf 1 ECX, 'b' = leaf 7 EBX, 'd' = leaf 7 EDX, 'a' = leaf 7.1 EAX */
+    char word; /* which CPUID word: 'c' = leaf 1 ECX, 'b' = leaf 7 EBX, 'd' = leaf 7 EDX, 'a' =
+                  leaf 7.1 EAX */
     uint32_t bit;
     const char *name; /* as in /proc/cpuinfo */
 } feature;

@@ -38,7 +38,7 @@ uint32_t rose_cpus_allowed(int *cpus, uint32_t cap);
  * UINT32_MAX: no limit. It reads cpu.max of cgroup version 2, if that file system is mounted. */
 uint32_t rose_cpus_quota(void);
 uint32_t rose_cpus_quota_parse(
-    const char *text); /* of the text of one such file: "200000 100000\n", "max .." */
+    const char *text); /* parses the text of cpu.max: "200000 100000\n", "max .." */
 
 /* In a loop that waits for another thread. */
 static inline void rose_cpu_relax(void)

@@ -74,7 +74,7 @@ rose_status rose_file_read(rose_buf *out, const char *path, size_t max_bytes, ro
             s = rose_fail(err, ROSE_E_IO, "read %s: %s", path, strerror(errno));
             goto done;
         }
-        if (n == 0) break; /* the file has become shorter since stat: keep what was read */
+        if (n == 0) break; /* the file has become shorter since fstat: keep what was read */
         out->len += (size_t)n;
     }
     s = check_pointer(path, out->data + start, out->len - start, err);

@@ -20,14 +20,14 @@ typedef enum rose_opt_kind {
     ROSE_OPT_FLAG,   /* bool *; --name only */
     ROSE_OPT_U32,    /* uint32_t *; min .. max */
     ROSE_OPT_U64,    /* uint64_t *; min .. max */
-    ROSE_OPT_BYTES,  /* uint64_t *; K, M, G suffixes (powers of 1024) */
+    ROSE_OPT_BYTES,  /* dest is a uint64_t *; suffixes K, M, G are powers of 1024 */
     ROSE_OPT_FLOAT,  /* float *; fmin .. fmax */
     ROSE_OPT_STRING, /* const char ** */
     ROSE_OPT_CHOICE, /* const char **; one of choices "a|b|c" */
-    ROSE_OPT_ENUM,   /* an enum *; choice i of choices "a|b|c" is the value i */
+    ROSE_OPT_ENUM,   /* dest is an enum *; choice i of choices "a|b|c" is the value i */
     ROSE_OPT_LIST,   /* rose_opt_list *; see there */
-    ROSE_OPT_HEADING /* the group of the rows that follow; name is its title. Headings with the same
-                        title are one group */
+    ROSE_OPT_HEADING /* begins a group; name is its title. Headings with the same title are one
+                        group */
 } rose_opt_kind;
 
 /* The values of an option that may be given several times: --name a --name b, or --name a,b. The
@@ -51,17 +51,17 @@ typedef struct rose_opt {
     const char *name; /* "max-num-seqs" */
     char letter;      /* 'p' or 0 */
     bool first;       /* --help shows the row although its group is brief */
-    bool brief;       /* HEADING: only --help-all shows most rows of the group */
+    bool brief;       /* of a HEADING: only --help-all shows most rows of the group */
     rose_opt_kind kind;
     void *dest; /* holds the default before parsing; --help prints it from here */
     uint64_t min, max;
     float fmin, fmax;
-    const char *choices; /* CHOICE, ENUM */
-    const char *removed,
-        *removed_why;  /* a choice of earlier versions, and why it is refused now; or NULL */
-    const char *arg;   /* placeholder in --help, "N", "FILE" */
-    const char *help;  /* one sentence, no final stop */
-    uint64_t def;      /* what rose_opts_default writes to dest: a number, a bool, an enum */
+    const char *choices;               /* CHOICE, ENUM */
+    const char *removed, *removed_why; /* a choice of earlier versions, and the reason why it is
+                                          refused now; or NULL */
+    const char *arg;                   /* placeholder in --help, "N", "FILE" */
+    const char *help;                  /* one sentence, no final stop */
+    uint64_t def; /* the default that rose_opts_default writes to dest: a number, a bool, an enum */
     const char *sdef;  /* the same for STRING and CHOICE */
     const char *unset; /* what --help prints as default in place of a 0 or NULL, e.g. "auto" */
     const char *says;  /* if not NULL, what --help always prints as default: for a default that

@@ -7,12 +7,12 @@
 
 /* A value that could not be had is 0. */
 typedef struct rose_procstat {
-    double cpu_seconds;                  /* user and system, all threads */
-    uint64_t resident_bytes;             /* RSS */
-    uint64_t virtual_bytes;              /* address space */
-    uint32_t open_fds, max_fds;          /* file descriptors; max: the soft limit, 0 = none */
-    double start_time_seconds;           /* of the Unix epoch */
-    uint64_t minor_faults, major_faults; /* page faults so far: without and with a read from disk */
+    double cpu_seconds;         /* user and system, all threads */
+    uint64_t resident_bytes;    /* RSS */
+    uint64_t virtual_bytes;     /* address space */
+    uint32_t open_fds, max_fds; /* open file descriptors, and the soft limit for them (0 = none) */
+    double start_time_seconds;  /* of the Unix epoch */
+    uint64_t minor_faults, major_faults; /* page faults so far, without and with a read from disk */
 } rose_procstat;
 
 rose_procstat rose_procstat_read(void);

@@ -39,7 +39,7 @@ enum {
 typedef enum slot_use {
     SLOT_FREE,
     SLOT_LIVE,
-    SLOT_GONE /* the thread has ended; its events are still needed */
+    SLOT_GONE /* the thread has ended, but its events are still needed */
 } slot_use;
 
 typedef struct slot {
@@ -66,10 +66,11 @@ static rose_prof_hooks g_hooks;
 /* True until the kernel has promised its barrier; it never becomes true again. Relaxed: a thread
  * that reads it late passes one barrier too many. */
 static _Atomic bool g_own_barrier = true;
-static _Atomic uint64_t g_stray;   /* events of threads that are not in the table */
+static _Atomic uint64_t g_stray;   /* events of threads that have no place in the table */
 static _Atomic uint64_t g_last_id; /* relaxed: only unique */
 static _Thread_local slot *t_slot; /* ours, or NULL */
-static pthread_key_t g_key;        /* its destructor reports that a thread has ended */
+static pthread_key_t
+    g_key; /* a thread-specific key: its destructor reports that a thread has ended */
 static pthread_once_t g_once = PTHREAD_ONCE_INIT;
 static bool g_key_sound;
 

@@ -143,13 +143,13 @@ uint64_t rose_prof_new_id(void);
 /* ---- recordings ---- */
 
 typedef struct rose_prof_result {
-    uint64_t n_events,
-        n_dropped; /* recorded (with those of a source, if a file was written); lost */
+    uint64_t n_events, n_dropped; /* events recorded (a source's included, if a file was written),
+                                     and events lost */
     uint64_t duration_ns;
     uint32_t n_threads;  /* with events */
     uint64_t file_bytes; /* 0: the file was not written */
     uint64_t n_device;   /* of n_events: a source's */
-    char note[160];      /* why the source gave nothing; "" = it did, or there is none */
+    char note[160];      /* the reason why the source gave nothing; "" = it did, or there is none */
 } rose_prof_result;
 
 enum {

@@ -28,9 +28,9 @@ const char *rose_stall_place_name(rose_stall_place p);
 /* Usage of a thread since it started. */
 typedef struct rose_stall_usage {
     uint64_t wall_ns, cpu_ns;
-    uint64_t minor, major; /* page faults: without and with a read from disk */
-    uint64_t voluntary,
-        involuntary; /* context switches: the thread waited; another one was to run */
+    uint64_t minor, major;           /* page faults: without and with a read from disk */
+    uint64_t voluntary, involuntary; /* context switches because the thread waited, or because
+                                        another one was to run */
 } rose_stall_usage;
 
 typedef struct rose_stall_span {
@@ -38,7 +38,8 @@ typedef struct rose_stall_span {
     rose_stall_usage took; /* once stopped */
     uint64_t others_minor,
         others_major; /* page faults of the process's other threads in the span */
-    bool others; /* set by the owner before it begins: also read others_*, one more system call */
+    bool others; /* set by the owner before the span begins: also read others_*, at one more system
+                    call */
     bool on;     /* it has begun and the watch is on */
 } rose_stall_span;
 

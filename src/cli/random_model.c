@@ -20,7 +20,7 @@ static rose_status vocab_of(rose_random_opts *o, rose_err *err)
         return rose_fail(
             err, ROSE_E_INVAL,
             "--vocab-size %u: the tokenizer of %s has %u entries; leave the option out "
-            "or name at least so many",
+            "or name at least that many",
             o->vocab_size, o->tokenizer, n);
     if (o->vocab_size == 0) o->vocab_size = n;
     return ROSE_OK;
@@ -63,10 +63,10 @@ int rose_cmd_random_model(int argc, char **argv)
         ROSE_ROW_BOOL("tied", &o.tied_head, "the head is the token embedding"),
         ROSE_ROW_BOOL("prefix", &o.prefix, "tensor names start with transformer."),
         ROSE_ROW_BYTES("max-shard-bytes", &o.max_shard_bytes, 0, 0,
-                       "split the weights into files of at most so many bytes",
-                       .unset = "one file"),
-        ROSE_ROW_U64("seed", &o.seed, "N", 0, 0,
-                     "same options and seed, same bytes on any machine"),
+                       "split the weights into files of at most this size", .unset = "one file"),
+        ROSE_ROW_U64(
+            "seed", &o.seed, "N", 0, 0,
+            "seed of the weights; the same options and seed give the same bytes on any machine"),
     };
     const char *out;
     const int rc = rose_opts_parse_one(

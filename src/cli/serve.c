@@ -257,7 +257,8 @@ static int run(const char *dir, rose_serve_flags *f)
     if (st == ROSE_OK) st = rose_model_open(&s.model, dir, &err);
     t.model = rose_now_ns();
     if (st == ROSE_OK && o.backend.cpu.lock_memory) st = check_lock(&f->engine, s.model, &o, &err);
-    rose_thread_slice(f->io_slice_us); /* only the threads of HTTP and API inherit it */
+    rose_thread_slice(
+        f->io_slice_us); /* only the threads of HTTP and API inherit this time slice */
     if (st == ROSE_OK) st = start_http(&s, f, id.data, has_chat_template(dir), &err);
     rose_thread_slice(0);
     t.port = rose_now_ns();

@@ -15,7 +15,7 @@
 /* An output that is a sample, and the request that it is for. When the output is known, the
  * handle may belong to another request; the number never does. */
 typedef struct rose_flight_sample {
-    uint32_t seq, out; /* the scheduler's handle; index among the step's outputs */
+    uint32_t seq, out; /* the scheduler's handle, and the index among the step's outputs */
     uint64_t number;   /* of the request */
 } rose_flight_sample;
 

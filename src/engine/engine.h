@@ -29,7 +29,8 @@ typedef struct rose_engine_opts {
     uint32_t prefill_chunk_size; /* most prompt tokens of one sequence in a step; 0 = the step's
                                     budget */
     int engine_cpu; /* CPU of the engine thread (= compute thread 0); -1 = not pinned */
-    /* As in sched/sched.h; 0 means the default unless the comment says otherwise. */
+    /* The next fields are those of sched/sched.h; 0 means the default unless the comment says
+     * otherwise. */
     bool decode_first;           /* default on: decodes take their rows before prompts */
     uint32_t prefill_max_seqs;   /* most sequences that prefill in a step; 0 = any number */
     uint32_t prefill_max_tokens; /* most prompt rows in a step; 0 = all rows that decodes leave */
@@ -83,8 +84,8 @@ typedef struct rose_event {
     uint64_t t_ns; /* when the step that gave it was collected */
     uint32_t id;   /* valid if has_token */
     uint8_t has_token;
-    uint8_t finish;  /* rose_finish; not NONE = the last event of the request */
-    uint8_t stop_id; /* it finished because id is one of stop_ids */
+    uint8_t finish;  /* a rose_finish; if it is not NONE, this is the last event of the request */
+    uint8_t stop_id; /* the request finished because id is one of stop_ids */
 } rose_event;
 
 enum { ROSE_MAX_BIAS = 1024, ROSE_MAX_STOP_IDS = 128, ROSE_MAX_BAD_IDS = 4096 };
@@ -95,7 +96,7 @@ enum { ROSE_MAX_BIAS = 1024, ROSE_MAX_STOP_IDS = 128, ROSE_MAX_BAD_IDS = 4096 };
 typedef struct rose_request_rules {
     bool logprobs;            /* keep a report of every generated token */
     uint32_t n_top;           /* number of alternatives to report, at most ROSE_MAX_TOP_LOGPROBS */
-    bool prompt_logprobs;     /* also for every token of the prompt but the first */
+    bool prompt_logprobs;     /* also report every token of the prompt but the first */
     uint32_t prompt_n_top;    /* likewise */
     float repetition;         /* 1 = off; above 0 */
     float presence;           /* 0 = off */
@@ -109,15 +110,17 @@ typedef struct rose_request_rules {
                                 most ROSE_MAX_BAD_IDS ids */
     const uint32_t *bad_len; /* [n_bad] ids of each word */
     uint32_t n_bad;
-    const uint32_t *stop_ids; /* [n_stop] end the request as EOS does, also with ignore_eos */
-    uint32_t n_stop;          /* at most ROSE_MAX_STOP_IDS */
-    uint32_t min_tokens;      /* the first min_tokens tokens are neither EOS nor stop_ids */
+    const uint32_t
+        *stop_ids;       /* [n_stop] ids that end the request as EOS does, also with ignore_eos */
+    uint32_t n_stop;     /* at most ROSE_MAX_STOP_IDS */
+    uint32_t min_tokens; /* the first min_tokens tokens are neither EOS nor stop_ids */
 } rose_request_rules;
 
 typedef struct rose_request_opts {
-    const uint32_t *prompt; /* copied; ids < vocab_size; 1 .. max_model_len - 1 of them */
+    const uint32_t
+        *prompt; /* [n_prompt] ids < vocab_size, copied; n_prompt is 1 .. max_model_len - 1 */
     uint32_t n_prompt;
-    uint32_t max_tokens; /* 1 ..; clamped to max_model_len - n_prompt */
+    uint32_t max_tokens; /* at least 1; clamped to max_model_len - n_prompt */
     bool score_only; /* max_tokens is ignored and nothing is generated: one event without a token
                         (LENGTH) ends it. The prompt may then fill the context */
     rose_sampling sampling;
@@ -132,7 +135,8 @@ typedef struct rose_request_opts {
     size_t cache_salt_len;  /* bytes; 0 = the common one */
     uint32_t n_reserved; /* places that this thread reserved (rose_engine_reserve) and has not used,
                             including the one for this request; 0 = none: submit takes one itself */
-    bool same_prompt; /* the prompt of this thread's last submission: for estimates of load only */
+    bool same_prompt; /* the prompt is that of this thread's last submission; only estimates of load
+                         use this */
     uint64_t t_ns;    /* when its wait began, for ttft_slo_ms; 0 = now */
     bool skip_prefix_cache; /* compute the whole prompt (others may still use its pages) */
     uint64_t prof_id;       /* id of its path through a profile (base/profile.h); 0 = none */
@@ -216,7 +220,7 @@ typedef struct rose_engine_stats {
     uint32_t kv_pages,
         kv_pages_free;        /* kv_pages_free includes cached pages that no sequence uses */
     uint32_t kv_pages_cached; /* these */
-    uint64_t steps;           /* that the backend took; counted before their tokens are delivered */
+    uint64_t steps; /* steps that the backend took; counted before their tokens are delivered */
     uint64_t prompt_tokens, generated_tokens; /* prompts count when admitted */
     uint64_t finished;                        /* requests that ended, in whatever way */
     uint64_t cancelled, late;                 /* of these: CANCELLED, LATE */
@@ -224,7 +228,7 @@ typedef struct rose_engine_stats {
     /* time to plan, to build the batch, and, after the backend, to deliver and wake */
     uint64_t last_plan_ns, last_batch_ns, last_deliver_ns;
     uint64_t prefix_queries,
-        prefix_hits;            /* tokens of admitted prompts; those of them found cached */
+        prefix_hits; /* prompt tokens of admitted requests; those of them found in the cache */
     uint64_t prefix_evictions;  /* pages */
     uint64_t preemptions;       /* requests that gave their pages back */
     uint64_t recomputed_tokens; /* computed once more because of that */

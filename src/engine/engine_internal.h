@@ -42,7 +42,7 @@ struct rose_engine {
     bool thread_started;
     /* shared */
     alignas(64) _Atomic uint32_t
-        n_queued; /* in the inbox or waiting; submit reserves a place here first */
+        n_queued; /* requests in the inbox or waiting; submit reserves a place here first */
     _Atomic uint64_t n_queued_tokens; /* of their prompts */
     _Atomic bool draining, closing, failed;
     _Atomic bool expected; /* a submission is near */
@@ -60,7 +60,7 @@ struct rose_engine {
     rose_request **by_seq; /* [n_seqs] requests by the scheduler's handle; the array is owned */
     uint32_t n_seqs;
     uint64_t n_taken;    /* requests */
-    rose_request *early; /* cancelled while still in the inbox; linked by cancel_next */
+    rose_request *early; /* requests cancelled while still in the inbox; linked by cancel_next */
     rose_wakeq *touched[MAX_TOUCHED]; /* sinks to signal at the end of the step */
     uint32_t n_touched;
     uint64_t collected_ns; /* when the results of the last step came; 0 after a sleep */

@@ -16,7 +16,7 @@ enum {
 
 /* What the options set. */
 typedef struct rose_engine_flags {
-    rose_engine_opts opts; /* as parsed; rose_engine_flags_read completes it */
+    rose_engine_opts opts; /* the options as parsed; rose_engine_flags_read completes them */
     const char *device;    /* for rose_backend_pick */
     const char *engine_cpus;
     bool cpu_affinity;

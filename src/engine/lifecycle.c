@@ -138,7 +138,8 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
     e->backend_opts = o->backend;
     e->arch = m->arch;
     e->cpu = o->engine_cpu;
-    e->compute_span.others = true; /* a page fault of a compute thread delays the step */
+    e->compute_span.others =
+        true; /* also count page faults of compute threads, which delay the step */
     e->enqueues = (ops->caps & ROSE_CAP_AHEAD) != 0;
     e->ahead = o->overlap && e->enqueues;
     rose_status st = ops->plan(m, &o->backend, &e->plan, err);

@@ -37,7 +37,7 @@ size_t rose_engine_opts_rows(rose_engine_opts *o, rose_opt *rows)
         ROSE_ROW_BOOL("decode-first", &o->decode_first,
                       "give running requests their place in a step before prompts", .def = true),
         ROSE_ROW_BOOL("chunked-prefill", &o->chunked_prefill,
-                      "spread a long prompt over several steps, so that running requests go on",
+                      "spread a long prompt over several steps, so that running requests continue",
                       .def = true),
         ROSE_ROW_U32("prefill-chunk-size", &o->prefill_chunk_size, "N", 0, 0,
                      "largest number of prompt tokens of one request in a step",

@@ -26,7 +26,7 @@ static rose_status check_numbers(const rose_request_rules *q, const rose_rules_c
                                  rose_err *err)
 {
     if (!(q->repetition > 0 && q->repetition <= 100))
-        return rose_fail(err, ROSE_E_INVAL, "repetition_penalty is %g: above 0 is possible",
+        return rose_fail(err, ROSE_E_INVAL, "repetition_penalty is %g: it must be above 0",
                          (double)q->repetition);
     if (!(fabsf(q->presence) <= 100) || !(fabsf(q->frequency) <= 100))
         return rose_fail(err, ROSE_E_INVAL, "a penalty is out of range");
@@ -37,7 +37,7 @@ static rose_status check_numbers(const rose_request_rules *q, const rose_rules_c
     }
     if (q->n_top > ROSE_MAX_TOP_LOGPROBS || q->prompt_n_top > ROSE_MAX_TOP_LOGPROBS ||
         q->n_top > c->vocab || q->prompt_n_top > c->vocab)
-        return rose_fail(err, ROSE_E_INVAL, "%u logprobs a token: %u are possible",
+        return rose_fail(err, ROSE_E_INVAL, "%u logprobs for each token: at most %u are possible",
                          q->n_top > q->prompt_n_top ? q->n_top : q->prompt_n_top,
                          ROSE_MAX_TOP_LOGPROBS);
     return ROSE_OK;
@@ -65,9 +65,10 @@ static rose_status check_caps(const rose_request_rules *q, const rose_rules_ctx 
     if (reports && (c->caps & ROSE_CAP_REPORTS) == 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "this device gives no logprobs");
     if (logits && (c->caps & ROSE_CAP_LOGIT_RULES) == 0)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "this device has no logit_bias, penalties, min_tokens, allowed_token_ids "
-                         "and bad_words");
+        return rose_fail(
+            err, ROSE_E_UNSUPPORTED,
+            "this device does not support logit_bias, penalties, min_tokens, allowed_token_ids "
+            "or bad_words");
     return ROSE_OK;
 }
 

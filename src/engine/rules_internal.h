@@ -20,23 +20,25 @@ typedef struct rose_rules_ctx {
 } rose_rules_ctx;
 
 typedef struct rose_rules {
-    rose_output_rules out; /* constant, except for score_id, report and banned */
-    const uint32_t *eos;   /* borrowed */
+    rose_output_rules
+        out; /* rules for the backend: constant, except for score_id, report and banned */
+    const uint32_t *eos; /* borrowed */
     uint32_t n_eos;
     uint32_t min_tokens, n_stop, n_bad;
     uint32_t prompt_n_top, n_prompt, max_tokens;
     uint32_t vocab;
     uint32_t n_scored; /* prompt positions below this already have their report */
-    uint32_t n_index;  /* cells of index, a power of two; 0 = no penalties */
+    uint32_t n_index;  /* number of cells of index, a power of two; 0 = no penalties */
     bool logprobs, prompt_logprobs;
     /* within the block */
     uint32_t *stop; /* [n_stop] */
     uint32_t *bad,
         *bad_len;     /* banned sequences of ids, one after the other; [n_bad] the length of each */
-    uint32_t *banned; /* [n_eos + n_stop + n_bad] scratch of a step */
+    uint32_t *banned; /* [n_eos + n_stop + n_bad] ids banned in this step; scratch */
     uint32_t *index;  /* [n_index] place in seen + 1, 0 = empty */
     uint32_t *seen, *counts;                /* out.n_seen are in use */
-    rose_logprob *reports, *prompt_reports; /* [max_tokens][1 + n_top], [n_prompt][1 + ...] */
+    rose_logprob *reports, *prompt_reports; /* reports [max_tokens][1 + n_top], and of the prompt
+                                               [n_prompt][1 + n_top] */
 } rose_rules;
 
 /* Checks for every mistake that a submitter can make. Errors: INVAL, UNSUPPORTED (the backend

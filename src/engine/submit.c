@@ -66,13 +66,13 @@ rose_status rose_engine_reserve(rose_engine *e, uint32_t n, uint64_t n_tokens, r
 static rose_status check_sampling(const rose_sampling *s, rose_err *err)
 {
     if (!isfinite(s->temperature) || s->temperature < 0)
-        return rose_fail(err, ROSE_E_INVAL, "temperature is %g: 0 or more is possible",
+        return rose_fail(err, ROSE_E_INVAL, "temperature is %g: it must be 0 or more",
                          (double)s->temperature);
     if (!(s->top_p > 0 && s->top_p <= 1)) /* written so that a NaN fails */
-        return rose_fail(err, ROSE_E_INVAL, "top_p is %g: above 0, at most 1 is possible",
+        return rose_fail(err, ROSE_E_INVAL, "top_p is %g: it must be above 0 and at most 1",
                          (double)s->top_p);
     if (!(s->min_p >= 0 && s->min_p <= 1))
-        return rose_fail(err, ROSE_E_INVAL, "min_p is %g: 0 to 1 is possible", (double)s->min_p);
+        return rose_fail(err, ROSE_E_INVAL, "min_p is %g: it must be 0 to 1", (double)s->min_p);
     return ROSE_OK;
 }
 

@@ -132,8 +132,8 @@ size_t rose_http_body_parse(rose_http_conn *c, const char *data, size_t len)
 
 typedef struct body_limits {
     uint64_t total; /* ns on the monotonic clock */
-    uint64_t rate;  /* bytes a second: from the time at which, if nothing more comes, the average
-                       falls below it; or never */
+    uint64_t rate;  /* ns: without more bytes until then, the average rate is too low; UINT64_MAX =
+                       no limit */
 } body_limits;
 
 /* The limits of a body's time. A total alone would either cut off an honest 30 MB over a slow

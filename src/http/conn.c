@@ -63,7 +63,7 @@ void rose_http_conn_doom(rose_http_conn *c)
 
 void rose_http_conn_slow(rose_http_conn *c, rose_http_slow why)
 {
-    if (c->doomed) return; /* count it only once, and not if it goes for another reason */
+    if (c->doomed) return; /* count it only once, and not if it already ends for another reason */
     /* relaxed: a count */
     atomic_fetch_add_explicit(&c->io->h->n_slow[why], 1, memory_order_relaxed);
     rose_http_conn_doom(c);
@@ -181,7 +181,8 @@ static void ask_peer(rose_http_conn *c)
     else if (before == HTTP_PEER_UNKNOWN)
         c->peer = HTTP_PEER_REMOTE;
     if (c->peer == HTTP_PEER_CLOSED || (c->peer == HTTP_PEER_REMOTE && before == HTTP_PEER_OPEN)) {
-        rose_http_conn_doom(c); /* a socket that was open and is no longer found has also closed */
+        rose_http_conn_doom(
+            c); /* a socket that was open before and can no longer be found has closed */
     } else if (c->peer == HTTP_PEER_OPEN) {
         c->peer_wait_ms = c->peer_wait_ms == 0 ? FIRST_MS : 2 * c->peer_wait_ms;
         if (c->peer_wait_ms > MOST_MS) c->peer_wait_ms = MOST_MS;

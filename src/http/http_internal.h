@@ -39,7 +39,7 @@ typedef struct rose_http_io rose_http_io;
 typedef struct rose_http_conn rose_http_conn;
 
 typedef enum http_conn_state {
-    CONN_HEAD,    /* waiting for, or reading, request line and headers */
+    CONN_HEAD,    /* the connection waits for, or reads, request line and headers */
     CONN_BODY,    /* headers accepted, body incomplete */
     CONN_BUSY,    /* the user has the request; later input waits in `ahead` */
     CONN_CLOSING, /* the last reply is in `out`; input is discarded */
@@ -54,7 +54,7 @@ typedef enum http_chunk_state {
     CHUNK_DATA,
     CHUNK_DATA_CR,
     CHUNK_DATA_LF,
-    CHUNK_TRAILER, /* within, or at the start of, a trailer line */
+    CHUNK_TRAILER, /* within a trailer line, or at its start */
     CHUNK_TRAILER_LF
 } http_chunk_state;
 
@@ -65,18 +65,18 @@ typedef enum http_read_mode {
                        that the client left */
 } http_read_mode;
 
-/* The list of its thread that a connection is on; see places.c. */
+/* Tells which of its thread's lists a connection is on; see places.c. */
 typedef enum http_place {
     HTTP_PLACE_NONE,    /* it has work, or is about to be destroyed */
-    HTTP_PLACE_WAITING, /* it has no complete request: first to go at the limit */
+    HTTP_PLACE_WAITING, /* it has no complete request, so it is the first to go at the limit */
     HTTP_PLACE_RESERVE  /* it came over the limit while all others had work */
 } http_place;
 
 /* The state of a client that has closed its sending side; see peer.c. */
 typedef enum http_peer {
     HTTP_PEER_UNKNOWN, /* not asked yet, or nothing could be asked */
-    HTTP_PEER_OPEN,    /* on this machine, and its socket is still open */
-    HTTP_PEER_CLOSED,  /* on this machine, and its socket is closed */
+    HTTP_PEER_OPEN,    /* the client is on this machine, and its socket is still open */
+    HTTP_PEER_CLOSED,  /* the client is on this machine, and its socket is closed */
     HTTP_PEER_REMOTE   /* the kernel cannot tell */
 } http_peer;
 
@@ -99,13 +99,13 @@ struct rose_http_conn {
     int fd;
     http_conn_state state;
     http_read_mode read_mode;
-    bool dirty;       /* on io->dirty: has work at the end of this turn */
-    bool doomed;      /* destroyed at the end of this turn */
-    bool wblocked;    /* the socket's buffer is full: ev_write is armed */
-    bool eof;         /* the client has ended its side */
-    bool linger;      /* when CLOSING: the client may still be sending; let it read our answer */
-    bool extra;       /* in the reserve: not counted in rose_http.connections */
-    bool over;        /* came when max_connections was reached; settled when it starts */
+    bool dirty;    /* the connection is on io->dirty: it has work at the end of this turn */
+    bool doomed;   /* destroyed at the end of this turn */
+    bool wblocked; /* the socket's buffer is full: ev_write is armed */
+    bool eof;      /* the client has ended its side */
+    bool linger;   /* when CLOSING: the client may still be sending; let it read our answer */
+    bool extra; /* the connection is in the reserve, which rose_http.connections does not count */
+    bool over;  /* it came when max_connections was reached; settled when it starts */
     bool half_closed; /* the client's end was seen while a reply was due: the peer is watched */
     http_place place;
     http_peer peer;
@@ -119,9 +119,10 @@ struct rose_http_conn {
     struct event ev_read, ev_write, ev_timer;
     uint64_t read_deadline, write_deadline; /* ns, 0 = none */
     uint64_t timer_at;                      /* when ev_timer fires, 0 = not armed */
-    uint64_t sent_id, sent_arrival_ns; /* of the reply that ended last, for a profile; 0 = none */
-    uint64_t
-        blocked_ns; /* since when the client takes nothing; 0 = it reads; set only while watched */
+    uint64_t sent_id, sent_arrival_ns; /* id and arrival of the request whose reply ended last, for
+                                          a profile; 0 = none */
+    uint64_t blocked_ns; /* since when the client takes nothing; 0 = it reads; set only while this
+                            is watched */
 
     rose_buf out; /* unsent bytes: [out_off, out.len) */
     size_t out_off;
@@ -191,12 +192,13 @@ struct rose_http_io {
     struct http_conn_list conns, dirty;
     struct http_conn_list waiting, reserve; /* both oldest first */
     uint32_t n_reserve;
-    _Atomic uint32_t n_waiting; /* written by this thread, read by the one that accepts */
+    _Atomic uint32_t
+        n_waiting; /* length of `waiting`: written by this thread, read by the one that accepts */
     LIST_HEAD(, rose_http_timer) timers;
     LIST_HEAD(, http_watch) watches;
-    char *scratch; /* [HTTP_SCRATCH] */
-    size_t held,
-        max_held; /* sum over all connections; this thread's share of max_total_pending_bytes */
+    char *scratch;         /* [HTTP_SCRATCH] */
+    size_t held, max_held; /* output memory held by all connections; this thread's share of
+                              max_total_pending_bytes */
     /* --stall-warn-ms: this turn since its first callback, and the kind of callback that took
      * longest */
     rose_stall_span turn;

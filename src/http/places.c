@@ -109,7 +109,7 @@ static void log_full(rose_http *h)
     rose_log(ROSE_LOG_WARN, "http",
              "the limit of %" PRIu32 " connections is met (--max-connections): so far %" PRIu64
              " without a complete request were dropped, and %" PRIu64 " new ones got 503. Raise "
-             "the limit, or find the clients that open so many",
+             "the limit, or find the clients that open too many",
              h->opts.max_connections, rose_http_n_dropped(h), rose_http_n_refused(h));
 }
 

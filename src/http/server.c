@@ -201,9 +201,11 @@ static rose_status check_opts(const rose_http_opts *o, const rose_http_callbacks
     if (o->max_header_bytes < 64 || o->max_header_bytes > MAX_HEADER_BYTES)
         return rose_fail(err, ROSE_E_INVAL, "http: header limit must be 64 bytes to 16 MiB");
     if (o->max_total_body_bytes != 0 && o->max_total_body_bytes < o->max_body_bytes)
-        return rose_fail(err, ROSE_E_INVAL, "http: all bodies together may have less than one");
+        return rose_fail(err, ROSE_E_INVAL,
+                         "http: the limit for all bodies is below the limit for one");
     if (o->max_total_pending_bytes != 0 && o->max_total_pending_bytes < o->max_pending_bytes)
-        return rose_fail(err, ROSE_E_INVAL, "http: all replies together may have less than one");
+        return rose_fail(err, ROSE_E_INVAL,
+                         "http: the limit for all replies is below the limit for one");
     if (o->max_connections == 0 || o->max_pending_bytes == 0)
         return rose_fail(err, ROSE_E_INVAL, "http: limits must be positive");
     if (o->header_timeout_ms == 0 || o->body_timeout_ms == 0 || o->body_total_ms == 0 ||
@@ -272,7 +274,7 @@ static rose_status start_threads(rose_http *h, rose_err *err)
 
 static void log_libevent(int severity, const char *text)
 {
-    (void)severity; /* out of memory or descriptors: the call that failed handles it */
+    (void)severity; /* out of memory or descriptors: the call that failed handles the error */
     rose_log(ROSE_LOG_WARN, "http", "libevent: %s", text);
 }
 

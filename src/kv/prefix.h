@@ -72,7 +72,7 @@ uint32_t rose_kv_prefix_n_idle(const rose_kv_prefix *x);
 uint32_t rose_kv_prefix_n_cached(const rose_kv_prefix *x); /* in the index, idle or not */
 uint64_t rose_kv_prefix_n_evicted(
     const rose_kv_prefix
-        *x); /* total so far; a remembered path stays valid while this number does not change */
+        *x); /* evictions so far; a remembered path stays valid while this number does not change */
 uint32_t
 rose_kv_prefix_n_available(const rose_kv_prefix *x); /* what take could give: free + idle */
 

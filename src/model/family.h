@@ -27,7 +27,7 @@ typedef enum rose_kind {
 } rose_kind;
 
 typedef struct rose_tensor_spec {
-    const char *name; /* for a tensor of a layer: without the layer ("h.3.") */
+    const char *name; /* name of a layer's tensor, without the layer ("h.3.") */
     size_t offset;    /* offset of the rose_tensor within rose_layer or rose_model */
     rose_dim dims[2];
     rose_kind kind;
@@ -44,7 +44,7 @@ typedef struct rose_family {
      * endings of names. */
     const char *const *ignored;
     const rose_tensor_spec
-        *model_tensors; /* ends with name NULL; the token embedding comes first */
+        *model_tensors; /* list of specs, ended by a NULL name; the token embedding comes first */
     const rose_tensor_spec *layer_tensors; /* ends with name NULL */
     rose_status (*parse)(const rose_config *c, rose_arch *a, rose_err *err);
 } rose_family;

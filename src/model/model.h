@@ -48,9 +48,9 @@ typedef struct rose_arch {
                        file is then unused, as in transformers) or the file has no head */
     int64_t bos_id; /* -1 = none; always < vocab_size */
     uint32_t n_eos;
-    uint32_t
-        eos_ids[ROSE_MAX_EOS]; /* from config.json and generation_config.json, without duplicates;
-                                  ids outside the vocabulary are dropped with a warning */
+    uint32_t eos_ids[ROSE_MAX_EOS]; /* ids from config.json and generation_config.json, without
+                                       duplicates; ids outside the vocabulary are dropped with a
+                                       warning */
 } rose_arch;
 
 /* A tensor borrowed from the mapping. shape[1] is 1 for vectors. Row-major, little-endian. The

@@ -33,7 +33,7 @@ static const struct dtype_row {
 /* State of the checks of one entry, with the names for messages. */
 typedef struct reader {
     const char *label;
-    uint64_t data_bytes; /* of the file behind the header */
+    uint64_t data_bytes; /* size of the data after the header */
     rose_err *err;
 } reader;
 

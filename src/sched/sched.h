@@ -75,11 +75,12 @@ typedef struct rose_sched_opts {
 typedef struct rose_sched_request {
     uint32_t n_prompt, max_tokens;
     int32_t priority; /* lower is sooner; taken as -1000 .. 1000 */
-    uint64_t arrival; /* any clock that does not run backwards, below 2^62; the engine uses
-                         milliseconds */
+    uint64_t arrival; /* time of arrival on any clock that does not run backwards, below 2^62; the
+                         engine uses milliseconds */
     rose_kv_salt salt;
     bool no_lookup;   /* compute the whole prompt, whatever is cached */
-    bool same_prompt; /* the prompt of the sequence submitted before; only estimates use this */
+    bool same_prompt; /* the prompt is that of the sequence submitted before; only estimates use
+                         this */
     uint64_t due_ns;  /* when its first token is due, on the clock of rose_sched_late; 0 = never */
 } rose_sched_request;
 
@@ -89,9 +90,9 @@ typedef struct rose_sched_item {
     uint32_t pos;          /* first position to compute */
     uint32_t n;            /* rows: positions pos .. pos + n - 1 */
     bool sample;           /* sample the token at position pos + n from the last row */
-    uint64_t ticket;       /* of its page table, 1, 2, ...: unique in the scheduler's life. (ticket,
+    uint64_t ticket;       /* of the page table, 1, 2, ...: unique in the scheduler's life. (ticket,
                               n_pages) tells whether a copy of the table is current */
-    const uint32_t *pages; /* [n_pages] in order of position; borrowed until the next call */
+    const uint32_t *pages; /* [n_pages] pages in order of position; borrowed until the next call */
     uint32_t n_pages;
 } rose_sched_item;
 
@@ -107,10 +108,10 @@ typedef struct rose_sched_plan {
 /* Counters since creation. */
 typedef struct rose_sched_stats {
     uint64_t prefix_queries,
-        prefix_hits;    /* tokens of admitted prompts; those of them found cached */
+        prefix_hits;    /* tokens of admitted prompts; those of them found in the cache */
     uint64_t evictions; /* pages */
     uint64_t preemptions;
-    uint64_t recomputed_tokens; /* rows that were already computed once, before a preemption */
+    uint64_t recomputed_tokens; /* rows computed again because of a preemption */
 } rose_sched_stats;
 
 typedef struct rose_sched rose_sched;

@@ -28,7 +28,7 @@ typedef enum rose_seq_state {
 
 typedef struct rose_seq {
     uint8_t state; /* rose_seq_state */
-    bool begun;    /* it was admitted before; if it waits, it was preempted */
+    bool begun;    /* the sequence was admitted before; if it waits, it was preempted */
     bool no_lookup, same_prompt;
     bool fresh;     /* the last step computed a part of its prompt */
     uint32_t lane;  /* PREFILL, DECODE */
@@ -36,8 +36,8 @@ typedef struct rose_seq {
     uint32_t n_done, n_known, n_max;
     uint32_t check_at;         /* DECODE: when n_done reaches this, its pages are full */
     uint32_t n_indexed;        /* table[0..n_indexed) is a path of the prefix index */
-    uint32_t prev, next;       /* PREFILL: neighbours in the list; next also chains free nodes */
-    uint32_t n_prompt, n_peak; /* n_peak: n_done before the last preemption */
+    uint32_t prev, next;       /* PREFILL: neighbours in the list; `next` also chains free nodes */
+    uint32_t n_prompt, n_peak; /* n_peak is the value of n_done before the last preemption */
     uint32_t n_cached;         /* tokens found at the first admission */
     int64_t key;
     uint64_t order;

@@ -13,7 +13,7 @@ enum { ROSE_WAITQ_LEVELS = 8 };
 
 typedef struct rose_waitq_node {
     int64_t key;
-    uint64_t order; /* unique: makes ties first come, first served */
+    uint64_t order; /* unique number that makes equal keys first come, first served */
     uint32_t next[ROSE_WAITQ_LEVELS];
 } rose_waitq_node;
 

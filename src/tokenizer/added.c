@@ -1,7 +1,7 @@
-/* tokenizer/added.c - finds added tokens in text: leftmost, then longest, as `tokenizers` does with
- * its automaton. We keep the tokens sorted and narrow the range of candidates byte by byte: work
- * per text byte is bounded by the longest added token (ROSE_MAX_ADDED_LEN), and text without a
- * first byte of any token runs at the speed of memchr. */
+/* tokenizer/added.c - finds added tokens in text: the leftmost, and of those the longest, as
+ * `tokenizers` does with its automaton. We keep the tokens sorted and narrow the range of
+ * candidates byte by byte. The longest added token (ROSE_MAX_ADDED_LEN) bounds the work per text
+ * byte. Text without the first byte of any token is skipped at the speed of memchr. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static int by_text(const void *x, const void *y)
     int c = memcmp(a->text, b->text, a->len < b->len ? a->len : b->len);
     if (c != 0) return c;
     if (a->len != b->len) return a->len < b->len ? -1 : 1;
-    return a < b ? -1 : a > b; /* equal once normalised: the first one counts */
+    return a < b ? -1 : a > b; /* equal after normalisation: the first one counts */
 }
 
 rose_status rose_added_set_build(rose_added_set *s, rose_added *all, size_t n, bool normalized,
@@ -43,7 +43,8 @@ void rose_added_set_free(rose_added_set *s)
     *s = (rose_added_set){0};
 }
 
-/* First index in [lo, hi) whose byte at depth is >= b. All of [lo, hi) share the bytes before. */
+/* Returns the first index in [lo, hi) whose byte at depth is >= b. All of [lo, hi) have the same
+ * bytes before depth. */
 static size_t lower_bound(const rose_added_set *s, size_t lo, size_t hi, size_t depth, unsigned b)
 {
     while (lo < hi) {
@@ -57,7 +58,7 @@ static size_t lower_bound(const rose_added_set *s, size_t lo, size_t hi, size_t 
     return lo;
 }
 
-/* The longest token at the start of p[0..n), or NULL. */
+/* Returns the longest token at the start of p[0..n), or NULL. */
 static const rose_added *longest_at(const rose_added_set *s, const char *p, size_t n)
 {
     const rose_added *best = NULL;
@@ -98,7 +99,8 @@ static bool is_single_word(const rose_added_walk *w, size_t begin, size_t end)
     return true;
 }
 
-/* Start of the white space that ends at `begin`, not before what is taken. */
+/* Returns the start of the white space that ends at `begin`, without text that earlier hits have
+ * taken. */
 static size_t strip_left(const rose_added_walk *w, size_t begin)
 {
     const uint8_t *p = (const uint8_t *)w->text;

@@ -1,15 +1,15 @@
 /* tokenizer/bpe.c - the merge loop and the word cache of an encoder.
  *
- * A word starts as one symbol a byte. A heap holds the merges that are due, lowest rank first, then
- * leftmost; symbols are a linked list, so a merge is O(log n) and a word of n bytes O(n log n).
- * This is the order of `tokenizers` (a stale heap entry is known by the token it would make), so
- * ids agree also where two merges make the same token.
+ * A word starts as one symbol for each byte. A heap holds the possible merges, lowest rank first,
+ * then leftmost. Symbols are a linked list, so a merge is O(log n) and a word of n bytes O(n log
+ * n). A heap entry is stale if its pair now makes another token than the entry says. This is the
+ * order of `tokenizers`, so ids agree even where two merges make the same token.
  *
- * Words of at most ROSE_WHOLE_MAX bytes are looked up first in the table of whole words (whole.c),
- * then, up to ROSE_WORD_KEY - 1 bytes, in a direct-mapped cache of fixed size: natural text repeats
- * its words, so most pieces cost one cache line and a compare. Which line is known before the
- * piece's turn comes (rose_bpe_aim): a text that comes after a pause finds the caches cold, and
- * waits for many lines at a time. */
+ * Words of at most ROSE_WHOLE_MAX bytes are first looked up in the table of whole words
+ * (whole.c). Words of up to ROSE_WORD_KEY - 1 bytes are then looked up in a direct-mapped cache
+ * of fixed size. Natural text repeats its words, so most pieces cost one cache line and a
+ * comparison. rose_bpe_aim prefetches that line before the piece is needed. After a pause the
+ * CPU caches are cold, and so many lines load at the same time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,8 +50,8 @@ static void push_pair(rose_encoder *e, uint32_t left)
     if (m != NULL) heap_push(e, (rose_due){(uint64_t)m->rank << 32 | left, m->id});
 }
 
-/* Each merge takes one entry and adds at most two, and there are at most n - 1 merges: the heap
- * never holds more than 2n. */
+/* The heap never holds more than 2n entries: each of at most n - 1 merges takes one and adds at
+ * most two. */
 static rose_status reserve_word(rose_encoder *e, size_t n)
 {
     if (n > e->cap_symbols) {
@@ -69,7 +69,7 @@ static rose_status reserve_word(rose_encoder *e, size_t n)
     return ROSE_OK;
 }
 
-/* The starting symbols. A byte without a token becomes the unknown token, or nothing. */
+/* Makes the starting symbols. A byte without a token becomes the unknown token, or nothing. */
 static uint32_t start_symbols(rose_encoder *e, const uint8_t *p, size_t n)
 {
     const rose_tokenizer *t = e->t;
@@ -126,7 +126,7 @@ static rose_status stopped(rose_encoder *e)
     return rose_fail(e->err, ROSE_E_CLOSED, "tokenizer: stopped");
 }
 
-/* Ids of a word without table and cache, appended to out; room for n ids is there. */
+/* Appends the ids of a word to out, without table and cache; out has room for n ids. */
 static rose_status merge_word(rose_encoder *e, const char *word, size_t n)
 {
     rose_ids *out = e->out;
@@ -202,7 +202,7 @@ rose_piece rose_bpe_aim(const rose_encoder *e, const char *text, size_t n)
     return p;
 }
 
-/* The id of a whole word of at most ROSE_WHOLE_MAX bytes, or ROSE_NO_ID. */
+/* Returns the id of a whole word of at most ROSE_WHOLE_MAX bytes, or ROSE_NO_ID. */
 static uint32_t find_whole(const rose_vocab *v, const rose_piece *p)
 {
     for (uint32_t at = p->at;; at = (at + 1) & v->whole_mask)

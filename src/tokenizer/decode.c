@@ -1,17 +1,16 @@
-/* tokenizer/decode.c - ids to text. Token bytes are concatenated and read as UTF-8; each maximal
- * part that can start no character becomes U+FFFD (Unicode 3.9, as Rust's from_utf8_lossy). The
- * whole decode and the incremental one are the same state machine. */
+/* tokenizer/decode.c - ids to text. The bytes of the tokens are concatenated and read as UTF-8.
+ * Each maximal part that cannot start a character becomes U+FFFD (Unicode 3.9, as in Rust's
+ * from_utf8_lossy). The whole decode and the incremental one use the same state machine. */
 #include <string.h>
 
 #include "tokenizer/tokenizer_internal.h"
 
-/* Bytes that the character begun by pending[0..n) has, 0 when it cannot begin one or when the next
- * byte b cannot follow it. */
+/* Tells whether byte b can follow pending[0..n), the start of a character. */
 static bool may_follow(const uint8_t *pending, unsigned n, uint8_t b)
 {
     uint8_t lead = pending[0];
     if (n > 1) return (b & 0xC0) == 0x80;
-    switch (lead) { /* the second byte has a narrower range behind these */
+    switch (lead) { /* after these lead bytes the second byte has a narrower range */
     case 0xE0:
         return b >= 0xA0 && b <= 0xBF;
     case 0xED:
@@ -37,7 +36,7 @@ static size_t replacement(char *out)
     return 3;
 }
 
-/* Feed bytes; writes what is complete to out. At most 3 bytes for each byte and 3 more. */
+/* Feeds bytes and writes complete characters to out: at most 3 bytes for each byte, and 3 more. */
 static size_t feed(rose_detok *d, const char *bytes, size_t n, char *out)
 {
     size_t w = 0;

@@ -1,11 +1,12 @@
-/* tokenizer/encode.c - text to ids. Order of work, as in `tokenizers`: added tokens that are not
- * normalised are cut out of the raw text; what lies between is normalised; added tokens that are
- * normalised are cut out of that; the rest goes through the pre-tokenizer and the merges.
+/* tokenizer/encode.c - text to ids. The order of work is that of `tokenizers`. Added tokens that
+ * are not normalised are cut out of the raw text. The text between them is normalised, and added
+ * tokens that are normalised are cut out of it. The remaining text goes through the pre-tokenizer
+ * and the merges.
  *
- * Bytes that are not UTF-8 (`tokenizers` cannot be given any): each maximal run of bytes that
- * belong to no well-formed character is a piece of its own and is encoded byte by byte through the
- * byte alphabet; the text on either side is encoded as if it began or ended there. Nothing is lost:
- * the concatenated token bytes are the input, though decoding shows U+FFFD for such bytes. */
+ * `tokenizers` accepts only UTF-8. Here each maximal run of bytes that belong to no well-formed
+ * character is a piece of its own, encoded byte by byte through the byte alphabet. The text on
+ * either side is encoded as if it began or ended there. Nothing is lost: the concatenated token
+ * bytes are the input, though decoding shows U+FFFD for such bytes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +43,7 @@ static rose_status push_id(rose_encoder *e, uint32_t id)
     return ROSE_OK;
 }
 
-/* Cut the added tokens of set out of text; `rest` gets what lies between. */
+/* Cuts the added tokens of set out of text; `rest` gets the text between them. */
 static rose_status cut_added(rose_encoder *e, const rose_added_set *set, const char *text, size_t n,
                              rose_status (*rest)(rose_encoder *, const char *, size_t))
 {
@@ -112,7 +113,7 @@ static void drop_large(rose_buf *b)
     if (b->cap > KEEP_BYTES) rose_buf_free(b);
 }
 
-/* A word of 27 MB takes 1.3 GB of scratch: that does not stay with the worker. */
+/* Frees large scratch: a word of 27 MB takes 1.3 GB, which the worker must not keep. */
 static void trim_scratch(rose_encoder *e)
 {
     drop_large(&e->norm[0]);

@@ -1,5 +1,5 @@
 /* tokenizer/encoder_internal.h - one thread's encoder: scratch, word cache, and the steps from a
- * piece of text to ids. Not shared between threads. */
+ * piece of text to ids. Threads do not share an encoder. */
 #ifndef ROSE_TOKENIZER_ENCODER_INTERNAL_H
 #define ROSE_TOKENIZER_ENCODER_INTERNAL_H
 
@@ -11,7 +11,8 @@ enum {
     ROSE_WORD_SLOTS = 1 << 14 /* 1 MiB an encoder */
 };
 
-/* One cache line: a word and its ids. Direct-mapped; a newcomer displaces. */
+/* One cache line: a word and its ids. The cache is direct-mapped, so a new word replaces the old
+ * one. */
 typedef struct rose_word {
     uint32_t ids[ROSE_WORD_IDS];
     uint8_t n_ids;
@@ -19,17 +20,17 @@ typedef struct rose_word {
     char key[ROSE_WORD_KEY - 1];
 } rose_word;
 
-/* A symbol of a word being merged: a doubly linked list over positions. */
+/* A symbol of a word that is being merged, in a doubly linked list over positions. */
 typedef struct rose_symbol {
     uint32_t id;
     uint32_t prev, next; /* positions; ROSE_NO_ID = none */
     uint32_t alive;
 } rose_symbol;
 
-/* A merge that may be due: smaller keys first (rank, then position). */
+/* A possible merge: smaller keys go first (rank, then position). */
 typedef struct rose_due {
     uint64_t key; /* rank << 32 | position */
-    uint32_t id;  /* the token it would make: an entry whose pair makes another is stale */
+    uint32_t id;  /* the token it would make; if the pair now makes another, the entry is stale */
 } rose_due;
 
 struct rose_encoder {
@@ -38,7 +39,7 @@ struct rose_encoder {
     rose_symbol *symbols;    /* owned, [cap_symbols] */
     rose_due *heap;          /* owned, [cap_heap] */
     size_t cap_symbols, cap_heap, n_heap;
-    rose_buf norm[2];                         /* normalised text, by turns */
+    rose_buf norm[2];                         /* normalised text, used alternately */
     rose_buf prefixed;                        /* a piece with its added space */
     pcre2_match_data *match[ROSE_MAX_STAGES]; /* owned; one per Split stage */
     pcre2_match_context *match_context;       /* owned */
@@ -49,7 +50,7 @@ struct rose_encoder {
     rose_err *err;                            /* of the call */
 };
 
-/* A piece of text whose place in memory is known, and on its way to the cache. */
+/* A piece of text whose cache line is known and being prefetched. */
 typedef struct rose_piece {
     const char *text;
     size_t len; /* > 0 */
@@ -57,20 +58,21 @@ typedef struct rose_piece {
     uint32_t at; /* line of vocab.whole, or slot of `words` */
 } rose_piece;
 
-/* bpe.c: look up where a piece would be (any bytes, n > 0) and ask for it; append its ids. Between
- * the two other pieces may be aimed at, and nothing else be done with the encoder. */
+/* bpe.c: aim finds the cache line of a piece (any bytes, n > 0) and prefetches it; the second
+ * call appends the piece's ids. Between the two calls, other pieces may be aimed at, but the
+ * encoder may not be used otherwise. */
 rose_piece rose_bpe_aim(const rose_encoder *e, const char *text, size_t n);
 rose_status rose_bpe_take(rose_encoder *e, const rose_piece *p);
 /* Both. */
 rose_status rose_bpe_piece(rose_encoder *e, const char *piece, size_t n);
-/* By the merges alone, without the table of whole words and the cache. */
+/* Encodes by the merges alone, without the table of whole words and the cache. */
 rose_status rose_bpe_merge(rose_encoder *e, const char *piece, size_t n);
 
-/* pretok.c: split text[0..n) (well-formed UTF-8) by the stages from `stage` on; each piece goes to
- * rose_bpe_piece. */
+/* pretok.c: splits text[0..n) (well-formed UTF-8) by the stages from `stage` on, and gives each
+ * piece to rose_bpe_piece. */
 rose_status rose_pretokenize(rose_encoder *e, uint32_t stage, const char *text, size_t n);
 
-/* Length of the first piece of p[0..n), n > 0, by GPT-2's pattern (pretok.c). */
+/* Returns the length of the first piece of p[0..n), n > 0, by GPT-2's pattern (pretok.c). */
 size_t rose_gpt2_piece(const uint8_t *p, size_t n);
 
 /* Somebody asked us to give up. */

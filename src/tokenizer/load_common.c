@@ -1,6 +1,7 @@
-/* tokenizer/load_common.c - what both kinds of model folder share: JSON files, the vocabulary,
- * merges, added tokens. Rules as in `tokenizers`, except where it would give a token another id
- * than the file says, or let two tokens share one: there we refuse. */
+/* tokenizer/load_common.c - shared by both kinds of model folder: JSON files, the vocabulary,
+ * merges, added tokens. The rules are those of `tokenizers`, with one exception. Where these
+ * rules would give a token another id than the file says, or give two tokens one id, we refuse
+ * the file. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,7 +80,7 @@ done:
     return st;
 }
 
-/* The id of a vocabulary text; false when there is none. */
+/* Finds the id of a text of the vocabulary; false if it has none. */
 static bool vocab_id(const json_t *vocab, const char *text, size_t len, uint32_t *id)
 {
     const json_t *v = json_object_getn(vocab, text, len);
@@ -128,7 +129,7 @@ static rose_status text_copy(char **out, const char *text, size_t len, rose_err 
     return ROSE_OK;
 }
 
-/* What the normalizer makes of a `normalized` token is what is looked for. */
+/* For a `normalized` token, text is searched for the normalizer's result of its content. */
 static rose_status match_text(const rose_tokenizer *t, rose_added *a, rose_err *err)
 {
     rose_buf scratch[2] = {{0}, {0}};
@@ -155,7 +156,7 @@ static rose_added *find_added(rose_tokenizer *t, const char *text, size_t len)
     return NULL;
 }
 
-/* `tokenizers` ignores an added token with an empty text, too. */
+/* `tokenizers` also ignores an added token with an empty text. */
 static void warn_empty(const rose_added_spec *specs, size_t n)
 {
     size_t n_empty = 0;
@@ -201,7 +202,7 @@ static rose_status add_one(rose_tokenizer *t, const json_t *vocab, const rose_ad
         return ROSE_OK;
     }
     *next_id = id + 1;
-    /* A normalised token is known by its normalised text, also when decoded. */
+    /* A normalised token has its normalised text, also when decoded. */
     return rose_vocab_put(&t->vocab, id, a->text, a->len, flags, false, err);
 }
 

@@ -1,12 +1,12 @@
-/* tokenizer/load_files.c - reads vocab.json + merges.txt and the small files beside them, as the
+/* tokenizer/load_files.c - reads vocab.json + merges.txt and the small files next to them, as the
  * GPT-2 tokenizer of transformers does: ByteLevel without a prefix space, <|endoftext|> special.
  *
- * Added tokens, in this order, each content once:
- *   1. tokenizer_config.json "added_tokens_decoder" (id -> token with flags), by id; or, where that
- *      is missing, added_tokens.json (text -> id), by id;
- *   2. the named special tokens (bos, eos, unk, ...) and lists of further ones, of
- *      tokenizer_config.json, else special_tokens_map.json; bos, eos and unk default to
- *      <|endoftext|>. */
+ * Added tokens come in this order, each content once:
+ * 1. tokenizer_config.json "added_tokens_decoder" (id -> token with flags), by id; or, if that
+ *    is missing, added_tokens.json (text -> id), by id;
+ * 2. the named special tokens (bos, eos, unk, ...) and lists of further ones, from
+ *    tokenizer_config.json, else from special_tokens_map.json; bos, eos and unk default to
+ *    <|endoftext|>. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,7 +120,7 @@ static rose_status add_spec(folder *f, const rose_added_spec *s)
     return ROSE_OK;
 }
 
-/* A token given as text or as an object with content and flags, as a special token. */
+/* Adds a token, given as text or as an object with content and flags, as a special token. */
 static rose_status add_special(folder *f, const json_t *v)
 {
     const json_t *text = json_is_object(v) ? json_object_get(v, "content") : v;
@@ -143,7 +143,7 @@ static int by_id(const void *x, const void *y)
     return a->id < b->id ? -1 : a->id > b->id;
 }
 
-/* Parse a decimal id; false when it is none or out of range. */
+/* Parses a decimal id; false if it is not a number or out of range. */
 static bool parse_id(const char *text, uint32_t *id)
 {
     uint32_t v = 0;
@@ -262,7 +262,7 @@ static rose_status load_added_files(rose_tokenizer *t, folder *f, const json_t *
     return st;
 }
 
-/* add_bos_token of tokenizer_config.json: ROSE_ENCODE_ADD_SPECIAL puts bos first. */
+/* Reads add_bos_token of tokenizer_config.json: with it, ROSE_ENCODE_ADD_SPECIAL puts bos first. */
 static rose_status add_bos(rose_tokenizer *t, const folder *f)
 {
     const json_t *v = json_object_get(f->config, "bos_token");

@@ -1,6 +1,6 @@
-/* tokenizer/load_json.c - reads tokenizer.json. Everything that would change an id or the decoded
- * text is either implemented or refused by name; "truncation" and "padding" are the caller's affair
- * (as with transformers, which sets them per call) and are passed over. */
+/* tokenizer/load_json.c - reads tokenizer.json. Everything that would change an id or the
+ * decoded text is either implemented or refused by name. "truncation" and "padding" are ignored:
+ * the caller handles them, as transformers sets them per call. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,14 +17,14 @@ static rose_status unsupported(rose_err *err, const char *path, const char *what
                      name);
 }
 
-/* "type" of a component, "" when it has none. */
+/* Returns the "type" of a component; "" if it has none. */
 static const char *type_of(const json_t *o)
 {
     const char *s = json_string_value(json_object_get(o, "type"));
     return s != NULL ? s : "";
 }
 
-/* A boolean field: its value, dflt when absent; *ok = false when it is something else. */
+/* Reads a boolean field: its value, or dflt if absent. *ok = false if it is not a boolean. */
 static bool get_bool(const json_t *o, const char *name, bool dflt, bool *ok)
 {
     const json_t *v = json_object_get(o, name);
@@ -94,7 +94,7 @@ static rose_status load_stage(rose_tokenizer *t, const json_t *o, const char *pa
     if (t->n_stages == ROSE_MAX_STAGES)
         return bad(err, path, "too many pre-tokenizers in sequence");
     if (t->n_stages > 0 && t->stages[t->n_stages - 1].kind == ROSE_STAGE_BYTE_LEVEL)
-        return unsupported(err, path, "pre_tokenizer behind ByteLevel:", type);
+        return unsupported(err, path, "pre_tokenizer after ByteLevel:", type);
     rose_stage *s = &t->stages[t->n_stages++];
     if (strcmp(type, "ByteLevel") == 0) {
         s->kind = ROSE_STAGE_BYTE_LEVEL;
@@ -140,7 +140,8 @@ static rose_status check_decoder(const json_t *o, const char *path, rose_err *er
     return unsupported(err, path, "decoder", o == NULL || json_is_null(o) ? "null" : type);
 }
 
-/* One {"SpecialToken": {"id": text}} of a template: its ids, from the table of special tokens. */
+/* Reads one {"SpecialToken": {"id": text}} of a template: its ids, from the table of special
+ * tokens. */
 static rose_status template_special(rose_tokenizer *t, const json_t *piece, const json_t *table,
                                     bool after, const char *path, rose_err *err)
 {
@@ -245,7 +246,7 @@ static bool next_json_merge(rose_merge_source *s, const char **a, size_t *na, co
     return false;
 }
 
-/* Options of the BPE model that change ids. */
+/* Reads the options of the BPE model that change ids. */
 static rose_status load_model_options(rose_tokenizer *t, const json_t *o, const char *path,
                                       rose_err *err)
 {

@@ -1,7 +1,7 @@
-/* tokenizer/normalize.c - NFC, NFD, NFKC, NFKD over utf8proc's data. We drive it character by
- * character instead of calling utf8proc_map: its reordering of marks is an insertion sort, which a
+/* tokenizer/normalize.c - NFC, NFD, NFKC, NFKD over utf8proc's data. We process characters one
+ * by one instead of calling utf8proc_map. Its reordering of marks is an insertion sort, which a
  * long run of marks makes quadratic; ours is a merge sort. Code points that are too new for the
- * normaliser of `tokenizers` (ROSE_CP_NORM_INERT) are passed by, as it does. */
+ * normaliser of `tokenizers` (ROSE_CP_NORM_INERT) are left unchanged, as it does. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -52,7 +52,8 @@ static void sort_marks(utf8proc_int32_t *a, size_t n, utf8proc_int32_t *tmp)
     }
 }
 
-/* Put each run of marks of c[from..) in order; c has room for as much again behind it. */
+/* Puts each run of marks of c[from..) in order; c has room for as many again after it, as
+ * scratch. */
 static void reorder(cps *c, size_t from)
 {
     size_t i = from;
@@ -69,7 +70,7 @@ static void reorder(cps *c, size_t from)
     }
 }
 
-/* Reorder and compose c[from..), a stretch between inert characters. */
+/* Reorders and composes c[from..), a stretch between inert characters. */
 static rose_status close_stretch(cps *c, size_t from, bool compose)
 {
     size_t n = c->len - from;
@@ -111,7 +112,7 @@ static rose_status normalize_cps(const char *text, size_t len, utf8proc_option_t
     return st == ROSE_OK ? close_stretch(c, from, compose) : st;
 }
 
-/* Below these first code points nothing changes under each form. */
+/* Tells whether text has only characters below the first one that the form changes. */
 static bool is_plain(int form, const char *text, size_t len)
 {
     static const uint32_t limit[] = {0x300, 0xC0, 0xA0, 0xA0};

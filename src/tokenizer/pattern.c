@@ -1,9 +1,11 @@
 /* tokenizer/pattern.c - reads an Oniguruma pattern (the syntax of tokenizer.json) and writes the
- * same pattern for PCRE2. Two reasons not to hand it over as it is: the two libraries differ in
- * syntax (what \h, ++ or ^ mean), and in the age and meaning of their character classes (PCRE2's \s
- * has U+180E, its \p{L} is of an older Unicode). So only constructs that mean the same in both
- * pass; \s \d \w and \p{..} become explicit ranges from unicode_ranges.c; all else is refused by
- * name. */
+ * same pattern for PCRE2.
+ *
+ * There are two reasons not to use the pattern directly. The libraries differ in syntax (the
+ * meaning of \h, ++ or ^). They also differ in the meaning and Unicode version of their
+ * character classes (PCRE2's \s has U+180E, and its \p{L} is of an older Unicode). So only
+ * constructs with the same meaning in both are accepted. \s \d \w and \p{..} become explicit
+ * ranges from unicode_ranges.c. Everything else is refused by name. */
 #include <string.h>
 
 #include "tokenizer/tokenizer_internal.h"
@@ -12,7 +14,7 @@
 enum { MAX_PATTERN = 16 << 10, MAX_DEPTH = 32 };
 
 typedef struct translation {
-    const char *p, *end; /* what is left of the pattern, well-formed UTF-8 */
+    const char *p, *end; /* the rest of the pattern, well-formed UTF-8 */
     rose_buf out;        /* owned */
     rose_err *err;
 } translation;
@@ -45,7 +47,8 @@ static rose_status put_range(translation *t, uint32_t lo, uint32_t hi)
     return st == ROSE_OK && hi > lo ? put_cp(t, hi) : st;
 }
 
-/* The members of set (or all others, surrogates apart) as items of a bracket class. */
+/* Writes the members of set (or all other characters, except surrogates) as items of a bracket
+ * class. */
 static rose_status put_set(translation *t, const rose_cp_set *set, bool negate)
 {
     rose_status st = ROSE_OK;
@@ -57,7 +60,7 @@ static rose_status put_set(translation *t, const rose_cp_set *set, bool negate)
             if (!last) st = put_range(t, lo, set->ranges[i].hi);
             continue;
         }
-        uint32_t hi = lo - 1; /* the gap [next, lo), cut round the surrogates; lo > 0 in all sets */
+        uint32_t hi = lo - 1; /* the gap [next, lo), without the surrogates; lo > 0 in all sets */
         if (next < 0xD800) st = put_range(t, next, hi < 0xD7FF ? hi : 0xD7FF);
         if (st == ROSE_OK && hi >= 0xE000) st = put_range(t, next > 0xE000 ? next : 0xE000, hi);
         if (!last) next = set->ranges[i].hi + 1;
@@ -72,7 +75,7 @@ static rose_status class_escape(translation *t, const rose_cp_set *set, bool neg
     return st == ROSE_OK && !in_class ? put(t, "]", 1) : st;
 }
 
-/* \p{Name}, \P{Name}, \p{^Name}; p is behind the letter. */
+/* \p{Name}, \P{Name}, \p{^Name}; p is after the letter. */
 static rose_status property(translation *t, bool negate, bool in_class, const char *at)
 {
     if (t->p == t->end || *t->p != '{') return refuse(t, "a property without braces", at);
@@ -91,7 +94,7 @@ static rose_status property(translation *t, bool negate, bool in_class, const ch
     return class_escape(t, set, negate, in_class);
 }
 
-/* Up to max hex digits at p; false when there is none or the value is no character. */
+/* Reads up to max hex digits at p; false if there is none or the value is not a character. */
 static bool hex(translation *t, unsigned max, uint32_t *cp)
 {
     unsigned n = 0;
@@ -107,7 +110,7 @@ static bool hex(translation *t, unsigned max, uint32_t *cp)
     return n > 0 && *cp <= 0x10FFFF && !(*cp >= 0xD800 && *cp < 0xE000);
 }
 
-/* \xHH (below 0x80: above it Oniguruma means a raw byte), \x{H..}, \uHHHH. */
+/* \xHH (only below 0x80, because above Oniguruma means a raw byte), \x{H..}, \uHHHH. */
 static rose_status code_point(translation *t, char letter, const char *at)
 {
     uint32_t cp;
@@ -173,7 +176,8 @@ static rose_status bracket(translation *t)
         if (c == '\\') {
             st = escape(t, true);
         } else if (c == '-') {
-            /* A range if something is on both sides, else itself: the same in both syntaxes. */
+            /* A '-' with items on both sides is a range, otherwise it is itself: the same in
+             * both syntaxes. */
             t->p++;
             bool edge = t->p - 1 == at + 1 || (t->p < t->end && *t->p == ']');
             st = edge ? put_cp(t, '-') : put(t, "-", 1);
@@ -186,7 +190,7 @@ static rose_status bracket(translation *t)
     return put(t, "]", 1);
 }
 
-/* The head of a group; p is at the parenthesis. */
+/* Reads the head of a group; p is at the parenthesis. */
 static rose_status group(translation *t)
 {
     static const char *const heads[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:"};
@@ -202,7 +206,8 @@ static rose_status group(translation *t)
     return put(t, "(?:", 3); /* captures serve nothing here */
 }
 
-/* * + ? {m,n} and a following ? or +. Oniguruma's {m,n}+ is a repeat of a repeat: refused. */
+/* + ? {m,n} with an optional ? or + after it. Oniguruma's {m,n}+ repeats a repeat, so it is
+ * refused. */
 static rose_status quantifier(translation *t)
 {
     const char *at = t->p;

@@ -1,6 +1,6 @@
-/* tokenizer/pretok.c - cuts text into pieces: the stages of the pre-tokenizer. GPT-2's pattern is
- * scanned by hand, about ten times as fast as a regular expression; other patterns run in PCRE2.
- * Text here is well-formed UTF-8 (encode.c sees to it). */
+/* tokenizer/pretok.c - cuts text into pieces: the stages of the pre-tokenizer. GPT-2's pattern
+ * is matched by hand, about ten times as fast as a regular expression; other patterns run in
+ * PCRE2. The text is well-formed UTF-8, which encode.c makes sure of. */
 #include <string.h>
 
 #include "tokenizer/encoder_internal.h"
@@ -8,7 +8,7 @@
 
 enum { AHEAD = 16 }; /* pieces that are aimed at together */
 
-/* End of the run of characters from p whose class, masked by LNS, is want. */
+/* Returns the end of the run of characters from p whose class, masked by LNS, is want. */
 static const uint8_t *run_end(const uint8_t *p, const uint8_t *end, unsigned want)
 {
     while (p < end) {
@@ -20,7 +20,7 @@ static const uint8_t *run_end(const uint8_t *p, const uint8_t *end, unsigned wan
     return p;
 }
 
-/* Length of 's 't 'm 'd 're 've 'll at p (p[0] is the apostrophe), or 0. */
+/* Returns the length of 's 't 'm 'd 're 've 'll at p (p[0] is the apostrophe), or 0. */
 static size_t contraction(const uint8_t *p, size_t n)
 {
     if (n < 2) return 0;
@@ -30,9 +30,9 @@ static size_t contraction(const uint8_t *p, size_t n)
     return p[1] == 'l' && p[2] == 'l' ? 3 : 0;
 }
 
-/* `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`, alternatives in
- * this order. Every character belongs to exactly one of L, N, space and other, so the next one or
- * two characters decide. */
+/* `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`, with the
+ * alternatives in this order. Every character belongs to exactly one of L, N, space and other,
+ * so the next one or two characters decide. */
 size_t rose_gpt2_piece(const uint8_t *p, size_t n)
 {
     const uint8_t *end = p + n, *q = p;
@@ -41,13 +41,14 @@ size_t rose_gpt2_piece(const uint8_t *p, size_t n)
         size_t k = contraction(p, n);
         if (k > 0) return k;
     }
-    if (*p == ' ' && n > 1) q++; /* the optional space, when something else follows */
+    if (*p == ' ' && n > 1) q++; /* the optional space, if another character follows */
     unsigned k = rose_utf8_decode_valid(q, &cp);
     unsigned class = rose_cp_class[cp] & ROSE_CP_LNS;
     if (class != ROSE_CP_SPACE) return (size_t)(run_end(q + k, end, class) - p);
 
-    /* White space from p on. All of it at the end of the text; else all but its last character,
-     * which the next piece may want; a single one goes alone. */
+    /* White space from p on. At the end of the text the piece is all of it. Otherwise the piece
+     * leaves out the last character, which may belong to the next piece; a single character is a
+     * piece alone. */
     const uint8_t *last = p;
     const uint8_t *at = p;
     while (at < end) {
@@ -108,15 +109,16 @@ static rose_status digits(rose_encoder *e, uint32_t stage, const char *text, siz
     return rose_pretokenize(e, stage + 1, (const char *)piece, (size_t)(end - piece));
 }
 
-/* One match of the stage's pattern at or after `from`: 1 and *begin, *end, 0 for none, negative
- * for an error of PCRE2. */
+/* Finds one match of the stage's pattern at or after `from`: returns 1 and *begin, *end; 0 for
+ * none; negative for an error of PCRE2. */
 static int find_match(rose_encoder *e, uint32_t stage, const char *text, size_t n, size_t from,
                       size_t *begin, size_t *end)
 {
     pcre2_match_data *md = e->match[stage];
     int rc = pcre2_match(e->t->stages[stage].code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK,
                          md, e->match_context);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its stack on the heap */
+    if (rc ==
+        PCRE2_ERROR_JIT_STACKLIMIT) /* without JIT, the interpreter has its stack on the heap */
         rc = pcre2_match(e->t->stages[stage].code, (PCRE2_SPTR)text, n, from,
                          PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, md, e->match_context);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
@@ -135,8 +137,8 @@ static rose_status piece_of_split(rose_encoder *e, uint32_t stage, bool is_match
     return rose_pretokenize(e, stage + 1, text, n);
 }
 
-/* Matches from left to right as the onig crate yields them: an empty match right behind the last
- * match does not count, and the search goes on one character later. */
+/* Takes matches from left to right as the onig crate does. An empty match directly after the
+ * last match does not count, and the search continues one character later. */
 static rose_status split(rose_encoder *e, uint32_t stage, const char *text, size_t n)
 {
     size_t done = 0, from = 0, last_end = SIZE_MAX;

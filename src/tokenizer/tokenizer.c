@@ -1,4 +1,4 @@
-/* tokenizer/tokenizer.c - opens and closes a tokenizer: picks the files, checks the whole.
+/* tokenizer/tokenizer.c - opens and closes a tokenizer: picks the files and checks the result.
  *
  * The files of this room: load_json.c (tokenizer.json), load_files.c (vocab.json + merges.txt),
  * load_common.c (shared); vocab.c (token store), added.c (added tokens in text), normalize.c,
@@ -15,7 +15,7 @@
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/unicode.h"
 
-/* Ids that a post-processor adds must exist. */
+/* Checks that the ids that a post-processor adds exist. */
 static rose_status check_template(const rose_tokenizer *t, const uint32_t *ids, uint32_t n,
                                   rose_err *err)
 {

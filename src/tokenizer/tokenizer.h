@@ -4,15 +4,15 @@
  * thread's scratch and cache; make one per thread. Text is bytes with a length; NUL is an ordinary
  * byte.
  *
- * Bytes that are not UTF-8 (`tokenizers` cannot be given any): each maximal run of bytes that
- * belong to no well-formed character is a piece of its own and is encoded byte by byte, and the
- * text on either side as if it began or ended there. So no byte is lost: the token bytes
- * concatenate to the text. Decoding never emits invalid UTF-8: maximal invalid subparts become
- * U+FFFD, as Rust's from_utf8_lossy.
+ * `tokenizers` accepts only UTF-8. Here each maximal run of bytes that belong to no well-formed
+ * character is a piece of its own, encoded byte by byte. The text on either side is encoded as if
+ * it began or ended there. So no byte is lost: the token bytes concatenate to the text. Decoding
+ * never emits invalid UTF-8: maximal invalid subparts become U+FFFD, as in Rust's from_utf8_lossy.
  *
- * Where we differ from `tokenizers` on purpose: a file that gives two tokens one id, or an added
- * token another id than its place gives it, is refused; an added token decodes to its own text even
- * if all its characters are of the byte alphabet; "truncation" and "padding" are passed over. */
+ * We differ from `tokenizers` on purpose in three points. A file that gives two tokens one id,
+ * or an added token another id than its place gives it, is refused. An added token decodes to
+ * its own text, even if all its characters are of the byte alphabet. "truncation" and "padding"
+ * are ignored. */
 #ifndef ROSE_TOKENIZER_TOKENIZER_H
 #define ROSE_TOKENIZER_TOKENIZER_H
 
@@ -32,76 +32,75 @@ typedef struct rose_ids {
 
 void rose_ids_free(rose_ids *ids);
 
-/* Open the tokenizer of a model folder: tokenizer.json if present, else vocab.json + merges.txt
- * (with added_tokens.json / special_tokens_map.json / tokenizer_config.json where present). What we
- * do not implement (another model type than byte-level BPE, an unknown normalizer, pre-tokenizer,
- * decoder) is refused by name: ROSE_E_UNSUPPORTED. Malformed files: ROSE_E_FORMAT. Never crashes on
- * any bytes. */
+/* Opens the tokenizer of a model folder: tokenizer.json if present, else vocab.json + merges.txt
+ * (with added_tokens.json / special_tokens_map.json / tokenizer_config.json if present).
+ * Unsupported features are refused by name with ROSE_E_UNSUPPORTED: another model type than
+ * byte-level BPE, an unknown normalizer, pre-tokenizer or decoder. Malformed files:
+ * ROSE_E_FORMAT. It never crashes on any bytes. */
 rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, rose_err *err);
 void rose_tokenizer_close(rose_tokenizer *t); /* accepts NULL */
 
 uint32_t
 rose_tokenizer_vocab_size(const rose_tokenizer *t); /* highest id + 1, added tokens included */
 
-/* Warns in the log of tokens with ids from n_model_ids on, which the model does not have: a prompt
- * that contains one will be refused. */
+/* Warns in the log of tokens with ids from n_model_ids on, which the model does not have. A
+ * prompt that contains one will be refused. */
 void rose_tokenizer_warn_beyond(const rose_tokenizer *t, uint32_t n_model_ids);
 
 bool rose_tokenizer_is_special(const rose_tokenizer *t, uint32_t id);
 
-/* The bytes a token stands for (borrowed, length in *len), NULL for an id that does not exist. For
- * a special or added token that is not in the vocabulary: its literal content, normalised if the
- * token is matched normalised. */
+/* Returns the bytes of a token (borrowed, length in *len); NULL for an id that does not exist.
+ * For a special or added token outside the vocabulary these are its literal content, normalised
+ * if the token is matched normalised. */
 const char *rose_tokenizer_token_bytes(const rose_tokenizer *t, uint32_t id, size_t *len);
 
-/* The id whose literal content (added tokens first, then vocabulary) is exactly text; false if
- * none. */
+/* Finds the id whose literal content is exactly text (added tokens first, then the vocabulary);
+ * false if there is none. */
 bool rose_tokenizer_find(const rose_tokenizer *t, const char *text, size_t len, uint32_t *id);
 
 rose_status rose_encoder_create(rose_encoder **out, const rose_tokenizer *t, rose_err *err);
 void rose_encoder_destroy(rose_encoder *e); /* accepts NULL */
 
-/* From now on rose_encode gives up with ROSE_E_CLOSED soon after *stop turns true (another thread's
- * doing): the client of a text of many megabytes may leave. NULL: never, the default. Borrowed. */
+/* From now on rose_encode stops with ROSE_E_CLOSED soon after another thread sets *stop, for
+ * example because the client of a text of many megabytes left. NULL: never, the default.
+ * Borrowed. */
 void rose_encoder_set_stop(rose_encoder *e, const atomic_bool *stop);
 
 enum {
     ROSE_ENCODE_PLAIN_SPECIAL = 1u << 0, /* treat the text of special tokens as plain text */
-    ROSE_ENCODE_ADD_SPECIAL =
-        1u << 1 /* run the post-processor (BOS and so on), where there is one */
+    ROSE_ENCODE_ADD_SPECIAL = 1u << 1 /* run the post-processor (BOS and so on), if there is one */
 };
 
-/* Append the ids of text[0..len) to out. Linear time in len up to a logarithm, whatever the input.
- * Errors: ROSE_E_NOMEM; ROSE_E_INVAL for a text of 1 GiB or more; ROSE_E_UNSUPPORTED when the
+/* Appends the ids of text[0..len) to out. Its time is O(len log len) for any input. Errors:
+ * ROSE_E_NOMEM; ROSE_E_INVAL for a text of 1 GiB or more; ROSE_E_UNSUPPORTED when the
  * tokenizer's own regular expression gives up (never GPT-2's pattern); ROSE_E_CLOSED when it was
- * stopped. Then out is as before. */
+ * stopped. After an error out is unchanged. */
 rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned flags,
                         rose_ids *out, rose_err *err);
 
 enum { ROSE_DECODE_SKIP_SPECIAL = 1u << 0 };
 
-/* Append the text of ids[0..n) to out: valid UTF-8. An id that does not exist: ROSE_E_INVAL naming
- * it, out as before. */
+/* Appends the text of ids[0..n) to out: valid UTF-8. An id that does not exist gives
+ * ROSE_E_INVAL, which names it, and out is unchanged. */
 rose_status rose_decode(const rose_tokenizer *t, const uint32_t *ids, size_t n, unsigned flags,
                         rose_buf *out, rose_err *err);
 
-/* Incremental detokenisation: the concatenation of all pieces and the final flush equals
- * rose_decode of all ids; no piece ends inside a character. A plain value, zero-initialise; no
- * allocation. */
+/* Incremental detokenisation. All pieces and the final flush concatenate to rose_decode of all
+ * ids, and no piece ends inside a character. A plain value, zero-initialise; no allocation. */
 typedef struct rose_detok {
     uint8_t pending[4]; /* start of a character that later tokens may complete */
     uint8_t n_pending;
 } rose_detok;
 
-/* Enough for one piece of any token of this vocabulary, in bytes. */
+/* Bytes that are enough for one piece of any token of this vocabulary. */
 size_t rose_detok_cap(const rose_tokenizer *t);
 
-/* Write the text that token id completes to out[0..cap), cap >= rose_detok_cap(t); returns its
+/* Writes the text that token id completes to out[0..cap), cap >= rose_detok_cap(t); returns its
  * length (0 is normal). An id that does not exist contributes nothing. flags as for rose_decode. */
 size_t rose_detok_push(rose_detok *d, const rose_tokenizer *t, uint32_t id, unsigned flags,
                        char *out);
 
-/* Flush what never completed (as U+FFFD); returns its length, at most 12 bytes. Resets d. */
+/* Writes an incomplete character, as U+FFFD; returns its length, at most 12 bytes. Resets d. */
 size_t rose_detok_finish(rose_detok *d, char *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* tokenizer/tokenizer_internal.h - what the files of this room share. The tokenizer is built by one
- * thread (load_*.c) and read-only afterwards. */
+/* tokenizer/tokenizer_internal.h - shared by the files of this room. One thread builds the
+ * tokenizer (load_*.c); after that it is read-only. */
 #ifndef ROSE_TOKENIZER_INTERNAL_H
 #define ROSE_TOKENIZER_INTERNAL_H
 
@@ -11,11 +11,11 @@
 #include "tokenizer/tokenizer.h"
 
 #define ROSE_NO_ID         UINT32_MAX
-#define ROSE_MAX_ID        (1u << 22) /* ids are below this: the dense tables stay small */
+#define ROSE_MAX_ID        (1u << 22) /* ids are below this, so that the dense tables stay small */
 #define ROSE_MAX_STAGES    16u        /* pre-tokenizers in sequence */
-#define ROSE_MAX_TEMPLATE  16u        /* special ids a post-processor may add on each side */
+#define ROSE_MAX_TEMPLATE  16u /* most special ids that a post-processor may add on each side */
 #define ROSE_MAX_ADDED     16384u
-#define ROSE_MAX_ADDED_LEN 1024u /* bytes of an added token; bounds the search per text byte */
+#define ROSE_MAX_ADDED_LEN 1024u            /* most bytes of an added token: bounds the search */
 #define ROSE_MAX_TEXT      (UINT32_MAX / 4) /* bytes of one text to encode */
 
 enum { ROSE_TOK_EXISTS = 1, ROSE_TOK_ADDED = 2, ROSE_TOK_SPECIAL = 4 };
@@ -33,15 +33,15 @@ typedef struct rose_merge {
     uint32_t id;   /* what the pair becomes */
 } rose_merge;
 
-/* A short token that its own bytes become (whole.c). */
+/* A short token that the merges make of its own bytes (whole.c). */
 enum { ROSE_WHOLE_MAX = 12, ROSE_WHOLE_SLOTS = 4 };
 typedef struct rose_whole {
-    uint64_t lo; /* its bytes, with zeros behind them */
+    uint64_t lo; /* its bytes, padded with zeros */
     uint32_t hi;
     uint32_t id_len; /* id << 4 | length; 0 = empty */
 } rose_whole;
 
-typedef struct rose_whole_line { /* of the cache: it is filled from the front, then the next one */
+typedef struct rose_whole_line { /* a cache line: filled from the front, then the next line */
     rose_whole slot[ROSE_WHOLE_SLOTS];
 } rose_whole_line;
 
@@ -51,8 +51,8 @@ typedef struct rose_vocab {
     uint32_t n_ids, cap_ids;
     uint32_t n_model; /* tokens of the model, added ones apart */
     size_t max_token_bytes;
-    uint32_t *slots;    /* owned; hash of model tokens by bytes: id, or ROSE_NO_ID */
-    uint32_t slot_mask; /* slots - 1, a power of two less one; 0 before vocab_index */
+    uint32_t *slots;    /* owned; a hash of model tokens by bytes: id, or ROSE_NO_ID */
+    uint32_t slot_mask; /* number of slots - 1 (a power of two less one); 0 before vocab_index */
     rose_merge *merges; /* owned; hash by pair */
     uint32_t merge_mask;
     rose_whole_line *whole; /* owned; hash by bytes */
@@ -62,15 +62,15 @@ typedef struct rose_vocab {
 
 void rose_vocab_free(rose_vocab *v);
 
-/* Set token id to bytes[0..len). A second use of an id: ROSE_E_FORMAT unless replace. */
+/* Sets token id to bytes[0..len). A second use of an id: ROSE_E_FORMAT unless replace. */
 rose_status rose_vocab_put(rose_vocab *v, uint32_t id, const char *bytes, size_t len,
                            unsigned flags, bool replace, rose_err *err);
 
-/* Build the hash by bytes and the byte table, after the last model token. `raw` ids (whose text is
- * not in the byte alphabet, so that no text can become them) are marked in is_raw[id]. */
+/* Builds the hash by bytes and the byte table, after the last model token. is_raw[id] marks
+ * `raw` ids: their text is not in the byte alphabet, so that no text can become them. */
 rose_status rose_vocab_index(rose_vocab *v, const uint8_t *is_raw, rose_err *err);
 
-/* Id of the model token with these bytes, or ROSE_NO_ID. */
+/* Returns the id of the model token with these bytes, or ROSE_NO_ID. */
 uint32_t rose_vocab_find(const rose_vocab *v, const char *bytes, size_t len);
 
 rose_status rose_vocab_merges_alloc(rose_vocab *v, size_t n_merges, rose_err *err);
@@ -87,7 +87,7 @@ typedef struct rose_whole_key {
     uint32_t hi;
 } rose_whole_key;
 
-/* Of bytes[0..n), n <= ROSE_WHOLE_MAX. */
+/* The key of bytes[0..n), n <= ROSE_WHOLE_MAX. */
 static inline rose_whole_key rose_whole_key_of(const char *bytes, size_t n)
 {
     char padded[16] = {0};
@@ -114,12 +114,13 @@ static inline const rose_merge *rose_vocab_merge(const rose_vocab *v, uint32_t l
     }
 }
 
-/* whole.c: after the last merge and all options of the model. */
+/* whole.c: builds the table, after the last merge and all options of the model. */
 rose_status rose_whole_build(rose_tokenizer *t, rose_err *err);
 
-/* The byte alphabet of byte-level BPE: printable Latin-1 stands for itself, the other 68 bytes for
- * U+0100 up. Text of a vocabulary file -> bytes, appended to out; false when a character is not of
- * the alphabet (then the text itself was appended). text is well-formed UTF-8. */
+/* The byte alphabet of byte-level BPE: printable Latin-1 stands for itself, and U+0100 and up
+ * for the other 68 bytes. Converts text of a vocabulary file to bytes, appended to out. False if
+ * a character is not in the alphabet; then the text itself was appended. text is well-formed
+ * UTF-8. */
 bool rose_alphabet_to_bytes(const char *text, size_t len, rose_buf *out, rose_status *st);
 
 /* ---- added tokens (added.c) ---- */
@@ -127,7 +128,8 @@ bool rose_alphabet_to_bytes(const char *text, size_t len, rose_buf *out, rose_st
 typedef struct rose_added {
     char *content; /* owned: as the file has it */
     size_t content_len;
-    char *text; /* owned: what to look for: the content, normalised if `normalized` */
+    char *text; /* owned: the text to search for: the content, normalised if the flag `normalized`
+                   is set */
     size_t len;
     uint32_t id;
     bool special, lstrip, rstrip, single_word, normalized;
@@ -140,22 +142,21 @@ typedef struct rose_added_set {
     int only_first;  /* the one first byte, or -1 */
 } rose_added_set;
 
-/* A token found: text[begin, end) with the white space it strips becomes id. */
+/* A token that was found: text[begin, end), with the white space that it strips, becomes id. */
 typedef struct rose_added_hit {
     size_t begin, end;
     const rose_added *token;
 } rose_added_hit;
 
-/* Walks the hits of one text from the left; zero-initialise with the text set. */
+/* A walk over the hits of one text from left to right; zero-initialise and set the text. */
 typedef struct rose_added_walk {
     const rose_added_set *set;
     const char *text;
     size_t len;
-    bool plain_special; /* the text of special tokens is plain */
-    size_t pos;         /* where the search goes on */
-    size_t taken;       /* the text before this belongs to earlier hits */
-    size_t ws_begin,
-        ws_end; /* the last run of white space walked, so that no run is walked twice */
+    bool plain_special;      /* the text of special tokens is plain */
+    size_t pos;              /* where the search goes on */
+    size_t taken;            /* the start of the text that no earlier hit has taken */
+    size_t ws_begin, ws_end; /* the last run of white space seen, so that no run is read twice */
 } rose_added_walk;
 
 rose_status rose_added_set_build(rose_added_set *s, rose_added *all, size_t n, bool normalized,
@@ -167,15 +168,15 @@ bool rose_added_next(rose_added_walk *w, rose_added_hit *hit);
 
 enum { ROSE_NORM_NFC, ROSE_NORM_NFD, ROSE_NORM_NFKC, ROSE_NORM_NFKD };
 
-/* Normalise text[0..len) (well-formed) by form. *out is either text itself (already normal) or
- * scratch's content. O(n log n). */
+/* Normalises text[0..len) (well-formed) by form. *out is either text itself (if it is normal
+ * already) or the content of scratch. O(n log n). */
 rose_status rose_normalize(int form, const char *text, size_t len, rose_buf *scratch,
                            const char **out, size_t *out_len);
 
 /* ---- patterns (pattern.c) ---- */
 
-/* Compile an Oniguruma pattern as `tokenizers` would read it. What PCRE2 would read otherwise is
- * refused by name. Free with pcre2_code_free. */
+/* Compiles an Oniguruma pattern as `tokenizers` would read it. Constructs that PCRE2 would read
+ * differently are refused by name. Free with pcre2_code_free. */
 rose_status rose_pattern_compile(pcre2_code **out, const char *pattern, size_t len, bool literal,
                                  rose_err *err);
 
@@ -190,7 +191,7 @@ typedef enum rose_stage_kind {
 typedef struct rose_stage {
     rose_stage_kind kind;
     pcre2_code *code;      /* owned; SPLIT */
-    bool removed, invert;  /* SPLIT: drop the matches (invert: what lies between them) */
+    bool removed, invert;  /* SPLIT: drop the matches (invert: drop the text between them) */
     bool individual;       /* DIGITS: each digit by itself */
     bool add_prefix_space; /* BYTE_LEVEL */
     bool use_regex;        /* BYTE_LEVEL: split by GPT-2's pattern */
@@ -198,9 +199,9 @@ typedef struct rose_stage {
 
 struct rose_tokenizer {
     rose_vocab vocab;
-    uint32_t unk_id; /* for bytes without a token; ROSE_NO_ID: they are dropped */
+    uint32_t unk_id; /* id for a byte without a token; ROSE_NO_ID: such bytes are dropped */
     bool fuse_unk;
-    bool ignore_merges; /* a whole piece in the vocabulary is taken as it is */
+    bool ignore_merges; /* a piece that is in the vocabulary is taken without merging */
     uint8_t norms[4];   /* ROSE_NORM_*, in order */
     uint32_t n_norms;
     rose_stage stages[ROSE_MAX_STAGES];
@@ -221,7 +222,7 @@ rose_status rose_load_vocab_merges(rose_tokenizer *t, const char *dir, rose_err 
 rose_status rose_load_json(json_t **out, const char *path, rose_err *err);
 /* Model tokens from an object text -> id. */
 rose_status rose_load_vocab(rose_tokenizer *t, const json_t *vocab, rose_err *err);
-/* Index the vocabulary and take merges: pairs of texts through next(), which returns false at the
+/* Index the vocabulary, and take merges: pairs of texts from next(), which returns false at the
  * end or on an error (status in *st). */
 typedef struct rose_merge_source rose_merge_source;
 struct rose_merge_source {
@@ -237,10 +238,10 @@ typedef struct rose_added_spec {
     size_t len;
     bool special, lstrip, rstrip, single_word, normalized;
     bool has_id;
-    uint32_t id; /* what the file says; must be what `tokenizers` would give it */
+    uint32_t id; /* the id in the file, which must equal the id that `tokenizers` would give it */
 } rose_added_spec;
 
-/* Add tokens in order, then build the two sets. */
+/* Adds tokens in order, then builds the two sets. */
 rose_status rose_load_added(rose_tokenizer *t, const json_t *vocab, const rose_added_spec *specs,
                             size_t n, rose_err *err);
 

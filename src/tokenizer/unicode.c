@@ -1,6 +1,6 @@
-/* tokenizer/unicode.c - the class table, filled once from the generated ranges, and UTF-8 checks.
- * The table is flat (one byte a code point, in .bss): a lookup is one load, and the pages of planes
- * without members stay untouched, so it costs about 300 KiB of memory, not 1.1 MiB. */
+/* tokenizer/unicode.c - the class table, filled once from the generated ranges, and UTF-8
+ * checks. The table is flat (one byte for each code point, in .bss), so a lookup is one load.
+ * Memory pages without members stay untouched, so it costs about 300 KiB of memory, not 1.1 MiB. */
 #include "tokenizer/unicode.h"
 
 #include <pthread.h>

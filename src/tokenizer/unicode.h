@@ -1,7 +1,7 @@
 /* tokenizer/unicode.h - UTF-8 decoding and the character classes of Hugging Face `tokenizers`.
- * The classes are data asked of that package code point by code point
- * (tools/gen_unicode_tables.py), since its parts use different ages of Unicode. Immutable after
- * rose_unicode_init; any thread. */
+ * tools/gen_unicode_tables.py asks that package for the classes code point by code point,
+ * because its parts use different versions of Unicode. Immutable after rose_unicode_init; any
+ * thread. */
 #ifndef ROSE_TOKENIZER_UNICODE_H
 #define ROSE_TOKENIZER_UNICODE_H
 
@@ -16,7 +16,8 @@ typedef struct rose_cp_range {
 } rose_cp_range;
 
 typedef struct rose_cp_set {
-    const char *name;            /* "L", "Lu", ..., "\s", "\w", "\d", "rust_word", "rust_numeric" */
+    const char
+        *name; /* name of a class: "L", "Lu", ..., "\s", "\w", "\d", "rust_word", "rust_numeric" */
     const rose_cp_range *ranges; /* ascending, disjoint */
     size_t n_ranges;
 } rose_cp_set;
@@ -27,23 +28,24 @@ extern const rose_cp_set rose_cp_sets[]; /* closed by name == NULL */
 const rose_cp_set *rose_cp_set_find(const char *name, size_t len);
 
 enum {
-    ROSE_CP_L = 1u << 0,          /* \p{L} of patterns */
-    ROSE_CP_N = 1u << 1,          /* \p{N} of patterns */
-    ROSE_CP_SPACE = 1u << 2,      /* \s of patterns, and what lstrip and rstrip take */
-    ROSE_CP_WORD = 1u << 3,       /* what single_word counts as part of a word */
-    ROSE_CP_DIGIT = 1u << 4,      /* what the Digits pre-tokenizer counts as a digit */
-    ROSE_CP_NORM_INERT = 1u << 5, /* too new for the normaliser: it passes these by */
+    ROSE_CP_L = 1u << 0,     /* \p{L} of patterns */
+    ROSE_CP_N = 1u << 1,     /* \p{N} of patterns */
+    ROSE_CP_SPACE = 1u << 2, /* \s of patterns, and the characters that lstrip and rstrip remove */
+    ROSE_CP_WORD = 1u << 3,  /* the characters that single_word counts as part of a word */
+    ROSE_CP_DIGIT = 1u << 4, /* the characters that the Digits pre-tokenizer counts as digits */
+    ROSE_CP_NORM_INERT = 1u << 5, /* too new for the normaliser, which leaves them unchanged */
     ROSE_CP_LNS = ROSE_CP_L | ROSE_CP_N | ROSE_CP_SPACE
 };
 
-/* Class bits by code point; valid after rose_unicode_init. Only pages with a member are touched. */
+/* Class bits by code point; valid after rose_unicode_init. Only memory pages with a member are
+ * touched. */
 extern uint8_t rose_cp_class[0x110000];
 
-/* Fill rose_cp_class, once per process. Any thread; cheap when done already. */
+/* Fills rose_cp_class, once per process. Any thread; cheap if it is done already. */
 void rose_unicode_init(void);
 
-/* Decode one character of p[0..end), p < end. Returns its length in bytes (1 to 4) and *cp; 0 when
- * no well-formed character starts at p. */
+/* Decodes one character of p[0..end), p < end. Returns its length in bytes (1 to 4) and *cp; 0
+ * if no well-formed character starts at p. */
 static inline unsigned rose_utf8_decode(const uint8_t *p, const uint8_t *end, uint32_t *cp)
 {
     uint32_t c = p[0];
@@ -71,7 +73,7 @@ static inline unsigned rose_utf8_decode(const uint8_t *p, const uint8_t *end, ui
     return 4;
 }
 
-/* As rose_utf8_decode for bytes known to be well-formed. */
+/* As rose_utf8_decode, for bytes known to be well-formed. */
 static inline unsigned rose_utf8_decode_valid(const uint8_t *p, uint32_t *cp)
 {
     uint32_t c = p[0];
@@ -91,7 +93,7 @@ static inline unsigned rose_utf8_decode_valid(const uint8_t *p, uint32_t *cp)
     return 4;
 }
 
-/* The character that ends at p (begin < p), well-formed. Returns its length. */
+/* Decodes the well-formed character that ends at p (begin < p). Returns its length. */
 static inline unsigned rose_utf8_decode_back(const uint8_t *begin, const uint8_t *p, uint32_t *cp)
 {
     const uint8_t *q = p - 1;
@@ -101,14 +103,14 @@ static inline unsigned rose_utf8_decode_back(const uint8_t *begin, const uint8_t
     return (unsigned)(p - q);
 }
 
-/* Length of the longest well-formed prefix of p[0..n). */
+/* Returns the length of the longest well-formed prefix of p[0..n). */
 size_t rose_utf8_valid_prefix(const uint8_t *p, size_t n);
 
-/* Append p[0..n) to out as well-formed text: each byte that is part of no character becomes \xNN.
- * NOMEM. */
+/* Appends p[0..n) to out as well-formed text: each byte that is not part of a character becomes
+ * \xNN. NOMEM. */
 rose_status rose_utf8_escape(rose_buf *out, const char *p, size_t n);
 
-/* Write cp to out (room for 4 bytes); returns the length. cp <= 0x10FFFF. */
+/* Writes cp to out (room for 4 bytes); returns the length. cp <= 0x10FFFF. */
 unsigned rose_utf8_encode(uint32_t cp, char *out);
 
 #endif

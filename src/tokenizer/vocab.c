@@ -1,5 +1,6 @@
-/* tokenizer/vocab.c - the token store: bytes of each id, ids by bytes, merges by pair. Open
- * addressing at a load of at most one half; written while loading, read-only afterwards. */
+/* tokenizer/vocab.c - the token store: bytes of each id, ids by bytes, merges by pair. Hash
+ * tables use open addressing and are at most half full. They are written while loading and
+ * read-only afterwards. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,8 +126,8 @@ void rose_vocab_merge_put(rose_vocab *v, uint32_t left, uint32_t right, uint32_t
     v->merges[i] = (rose_merge){pair, rank, id};
 }
 
-/* The byte that character cp of the alphabet stands for, or -1. Bytes that do not stand for
- * themselves are numbered from U+0100 in order: 0-32, 127-160, 173. */
+/* Returns the byte for which character cp of the alphabet stands, or -1. Bytes that do not stand
+ * for themselves are numbered from U+0100 in order: 0-32, 127-160, 173. */
 static int alphabet_byte(uint32_t cp)
 {
     if ((cp >= '!' && cp <= '~') || (cp >= 0xA1 && cp <= 0xFF && cp != 0xAD)) return (int)cp;

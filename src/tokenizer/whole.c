@@ -1,15 +1,15 @@
-/* tokenizer/whole.c - the table of whole words: the short tokens that the merges make of their own
- * bytes, so that a piece found here needs no merge. Most pieces of text are such tokens, and one
- * that no cache knows yet costs a line of memory instead of two or three probes a byte. Built once,
- * read-only afterwards.
+/* tokenizer/whole.c - the table of whole words. A token is whole if the merges make it of its own
+ * bytes, so that a piece found here needs no merge. Most pieces of text are short whole tokens. A
+ * piece that is not in a CPU cache costs one line of memory, instead of two or three probes for
+ * each byte. The table is built once and read-only afterwards.
  *
- * Which tokens are whole, without merging each: let t be made by one merge alone, of l and r, of
- * lower rank each and whole themselves (of a byte: its token). Then t is whole unless, while the
- * merges make l and r of their bytes, a pair across the border between the two is merged. Ranks of
- * the merges made never fall, as all parts have lower ones. So a pair across the border comes to be
- * merged if it ranks before the merge that ends it, which changes one of its two tokens; of equal
- * ranks the one to the left goes first. These pairs are found backwards, from (l, r) on, by taking
- * back what was merged last. Where some token is made by two merges, each is merged instead. */
+ * How to find whole tokens without merging each. Let exactly one merge make token t, of l and r,
+ * which have lower ranks and are whole themselves. (A byte is whole if it has a token.) Then t
+ * is whole, unless the merges combine a pair across the border of l and r while they make l and
+ * r. The ranks of these merges never decrease. So a pair across the border is merged if it ranks
+ * before the merge that would change one of its two tokens; with equal ranks the left one goes
+ * first. The pairs are found backwards from (l, r), by undoing the last merge each time. If two
+ * merges make the same token, each token is merged instead. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,8 +18,8 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
-/* Lines for twice the words at least. One huge page holds them all for GPT-2: after a pause each
- * of 512 small ones would be looked up anew. */
+/* Allocates lines for at least twice the words. For GPT-2 one huge page holds all lines; after a
+ * pause, 512 small pages would each cost a look-up of their address. */
 static rose_status allocate(rose_vocab *v)
 {
     uint32_t n_lines = 1;
@@ -74,7 +74,7 @@ static rose_status read_origins(origins *o, const rose_vocab *v)
     return ROSE_OK;
 }
 
-/* No pair across the border of l and r is merged before the two are made. */
+/* Tells whether no pair across the border of l and r is merged before l and r are complete. */
 static bool border_holds(const origins *o, uint32_t l, uint32_t r)
 {
     for (;;) {
@@ -108,7 +108,7 @@ static bool is_whole(origins *o, uint32_t id)
     return yes;
 }
 
-/* The same by merging: *whole. ids: scratch. */
+/* Finds out by merging whether token id is whole: *whole. ids: scratch. */
 static rose_status merge_token(rose_encoder *e, rose_ids *ids, uint32_t id, bool *whole)
 {
     const rose_token *tok = &e->t->vocab.tokens[id];

@@ -188,7 +188,8 @@ static void timers_before_the_worker_is_done(void **state)
         assert_non_null(strstr(fake_text(r), "\"code\":\"timeout\""));
         const uint32_t n_submitted = fake.n_submitted; /* while nobody submits */
         atomic_store(&fake_encode_held, false);
-        rose_http_req *last = post("/v1/completions", "{\"prompt\":\"x\"}"); /* comes behind it */
+        rose_http_req *last =
+            post("/v1/completions", "{\"prompt\":\"x\"}"); /* must come after it */
         fake_run(last);
         assert_int_equal(last->status, 200);
         assert_int_equal(fake.n_submitted, n_submitted + (large ? 1 : 2));

@@ -320,7 +320,7 @@ static void too_late(void **state)
     }
 }
 
-/* No token is left: the client's error; behind a token of a stream, an error event. */
+/* No token is left: the client's error. After a token of a stream it is an error event. */
 static void no_token_left(void **state)
 {
     (void)state;
@@ -339,7 +339,7 @@ static void no_token_left(void **state)
     }
 }
 
-/* Tokens and the failure behind them that come together: in a stream that has begun the text goes
+/* Tokens arrive together with the failure after them. In a stream that has begun, the text goes
  * before the error. */
 static void text_before_the_error(void **state)
 {
@@ -538,8 +538,9 @@ static rose_api *start_with_busy_worker(rose_http_req **busy)
     return a;
 }
 
-/* Short completions run on the I/O thread while the only worker is held, as long as the last one is
- * far enough behind; long ones, those of many choices and other paths wait for the worker. */
+/* Short completions run on the I/O thread while the only worker is held, if enough time has
+ * passed since the last one. Long ones, those with many choices, and other paths wait for the
+ * worker. */
 static void short_bodies_run_here(void **state)
 {
     (void)state;
@@ -582,7 +583,7 @@ static void many_choices_run_elsewhere(void **state)
     };
     rose_http_req *r[6];
     rose_api *a = start_with_busy_worker(&r[5]);
-    fake_arrival_ns = UINT64_MAX / 2; /* each far behind the one before */
+    fake_arrival_ns = UINT64_MAX / 2; /* each comes long after the one before */
     for (int i = 0; i < 5; i++) {
         r[i] = ask("/v1/completions", bodies[i]);
         assert_int_equal(fake.n_submitted, i < 3 ? 0 : i == 3 ? 4 : 5);
@@ -667,7 +668,7 @@ static void awake_for_the_first_token(void **state)
         fake_http.cb.poll(fake_http.cb.arg, 0);
         assert_true(r->begun);
         assert_int_equal(fake_awake_until, 0);
-        fake_turn(0); /* the signal, for nothing */
+        fake_turn(0); /* the signal finds nothing to do */
         fake_run(r);
         assert_int_equal(r->status, 200);
         fake_free(r);

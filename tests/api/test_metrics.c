@@ -37,7 +37,8 @@ static const char *name_end(const char *s)
     return s;
 }
 
-/* Behind the closing brace. Escapes: \\ \" \n and nothing else; no raw quote or line end. */
+/* Returns the position after the closing brace. The only escapes are \\ \" \n; no raw quote or
+ * line end. */
 static const char *labels_end(const char *s)
 {
     for (s++;; s++) {

@@ -51,8 +51,8 @@ static bool ends_with(const sample *s, size_t end, uint32_t k)
            memcmp(s->text + end - s->stop_len[k], s->stop[k], s->stop_len[k]) == 0;
 }
 
-/* Where the text is cut: the string that ends first behind `from`, the longest of those; s->len if
- * none. */
+/* Finds where the text is cut: at the string that ends first after `from`, the longest of those;
+ * s->len if there is none. */
 static bool naive_cut(const sample *s, size_t from, size_t *cut, size_t *end)
 {
     for (*end = from + 1; *end <= s->len; (*end)++) {

@@ -373,7 +373,7 @@ static void stop_ids(void **state)
     fake_arch.n_eos = 0;
 }
 
-/* Of each prompt the least that its choices found, summed: 32 and 16 and 0. */
+/* For each prompt the least that its choices found counts; the sum is of 32, 16 and 0. */
 static void cached_tokens(void **state)
 {
     static const uint32_t s[] = {FAKE_EOS};

@@ -101,7 +101,7 @@ static inline uint32_t bits_ld_logits(const bits *b)
     return ld < up(b->n, 32) ? ld : up(b->n, 32);
 }
 
-/* Of k values: heads that fill their place in a page, and heads that do not. */
+/* Head sizes for k values: some fill their place in a page, and some do not. */
 static inline uint32_t some_head_dim(uint32_t k, uint32_t which)
 {
     static const uint32_t dims[] = {64, 24, 48, 96, 128, 16, 32, 80};
@@ -135,8 +135,8 @@ static inline void norm_rows(const bits *b, const rose_cuda_launch *at, const ro
     io->norm_eps = a.eps;
 }
 
-/* Output of one epilogue by one kernel, from poison, to host memory with a key for each row behind
- * it. NULL: not an epilogue of this shape. */
+/* Runs one epilogue with one kernel on poisoned output. Returns the output in host memory,
+ * followed by a key for each row. NULL: this shape does not have the epilogue. */
 static inline uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
                                 size_t *bytes)
 {

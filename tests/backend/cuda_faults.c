@@ -1,15 +1,16 @@
-/* tests/backend/cuda_faults.c - a libcuda.so.1 in front of the real one (ROSE_REAL_CUDA, its path),
- * which lets everything through until a fault of cuda_faults.h begins. The CUDA runtime finds every
- * function of the driver by cuGetProcAddress, and that by dlsym: so this one function is enough to
- * stand between them. What is asked for with per-thread streams is passed on as it is: the program
- * uses none. x86-64 and AArch64: all arguments of the functions below are words. */
+/* tests/backend/cuda_faults.c - a libcuda.so.1 between the program and the real one
+ * (ROSE_REAL_CUDA, its path). It passes all calls on until a fault of cuda_faults.h begins. The
+ * CUDA runtime finds every function of the driver by cuGetProcAddress, which it finds by dlsym,
+ * so replacing this one function is enough. Functions for per-thread streams are passed on
+ * unchanged, because the program uses none. x86-64 and AArch64: all arguments of the functions
+ * below are words. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include "backend/cuda_faults.h"
 
-/* Of cuda.h, which need not be installed where the tests run. */
+/* Values of cuda.h, which need not be installed where the tests run. */
 enum { OUT_OF_MEMORY = 2, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
 enum { PER_THREAD_STREAM = 2, SIZES_OF_64_BITS = 3020, CUDA_12 = 12000 };
 enum { HOST_MAPPED = 2, UNTIL_EQUAL = 1 };
@@ -19,13 +20,14 @@ typedef int any_function(word, word, word, word, word, word, word, word, word, w
 typedef int get_function(const char *name, void **out, int version, uint64_t flags, int *found);
 typedef int get_function_before_12(const char *name, void **out, int version, uint64_t flags);
 
-/* What a function is to the faults. Of RECORDS and REPLAYS the second argument is the stream. */
+/* The role of a function for the faults. For RECORDS and REPLAYS the second argument is the
+ * stream. */
 typedef enum role { PLAIN, ALLOCATES, RECORDS, REPLAYS } role;
 
 static get_function *real_get(void);
 
-/* What is enqueued there from now on never ends: it stands behind a word that nobody writes. Who
- * waits for it in the driver waits for ever, as with a device that is lost. */
+/* Makes everything enqueued on the stream from now on wait for a word that nobody writes. A
+ * thread that waits for it in the driver waits for ever, as with a lost device. */
 static void silence(word stream)
 {
     static volatile uint32_t *never;

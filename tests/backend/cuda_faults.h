@@ -1,8 +1,9 @@
-/* tests/backend/cuda_faults.h - what begins to be wrong with a GPU in the middle of a server's
- * life, by the environment: for the driver in front of the real one (cuda_faults.c) and for the
- * runtime without a GPU (fake_cuda.c). ROSE_FAULT says what, from when the file of ROSE_FAULT_WHEN
- * exists; ROSE_FAULT_PACE_US is how long a graph's launch takes meanwhile and before, so that a
- * tiny model's streams are still open then. Any thread. */
+/* tests/backend/cuda_faults.h - faults of a GPU that begin in the middle of a server's life,
+ * chosen by the environment. They work in the driver that stands before the real one
+ * (cuda_faults.c) and in the runtime without a GPU (fake_cuda.c). ROSE_FAULT names the fault; it
+ * begins when the file of ROSE_FAULT_WHEN exists. ROSE_FAULT_PACE_US is how long every launch of
+ * a graph takes, so that a tiny model's streams are still open when the fault begins. Any
+ * thread. */
 #ifndef ROSE_TESTS_CUDA_FAULTS_H
 #define ROSE_TESTS_CUDA_FAULTS_H
 

@@ -1,6 +1,7 @@
-/* tests/backend/test_cpu_blocks.c - steps of more rows than go through a layer at one time: every
- * sequence's logits, and those of a decode step behind it, as when it is alone in small steps;
- * sequences that begin anywhere in a page and are cut by a block's border anywhere. */
+/* tests/backend/test_cpu_blocks.c - steps of more rows than go through a layer together. The
+ * logits of every sequence, and those of a decode step after it, must be as when the sequence is
+ * alone in small steps. Sequences begin anywhere in a page, and a block's border may cut them
+ * anywhere. */
 #define FX_MAX_ROWS 2100
 #include "backend/cpu_fixture.h"
 
@@ -12,7 +13,7 @@ static const fx_shape g_shapes[] = {
     {"padded", 2, 80, 5, 200, 97, 256, ROSE_ACT_GELU_ERF, ROSE_F16, true, true, true, false},
 };
 
-/* Tokens before the step, in it, and one behind it. */
+/* Numbers of tokens before the step and within it; one more comes after it. */
 typedef struct plan {
     uint32_t n, before[MOST], within[MOST];
 } plan;

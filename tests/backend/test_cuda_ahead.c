@@ -10,9 +10,10 @@ static const fx_shape g_shape = {"heads of 24",      2,        96,    4,     384
 
 enum { MAX_IDS = 3008, MAX_PAGES = MAX_IDS / ROSE_KV_PAGE_TOKENS };
 
-/* How many sequences, of what prompts, and how many tokens of one a step computes. The first
- * `shared` tokens of all lie in the same pages: the first sequence computes them, and the others
- * begin behind it (`latest` 0; `shared` a multiple of `chunk` and of a page). */
+/* How many sequences there are, the lengths of their prompts, and how many tokens of one
+ * sequence a step computes. The first `shared` tokens of all are in the same pages. The first
+ * sequence computes them, and the others begin after them (`latest` 0; `shared` a multiple of
+ * `chunk` and of a page). */
 typedef struct game {
     const fx_shape *shape;
     uint32_t n_seqs, n_out, least_prompt, most_prompt, chunk, max_steps, shared;
@@ -195,10 +196,10 @@ static float *last_logits(const game *g, fx_backend *f, seq *seqs)
     return logits;
 }
 
-/* 128 and 100 sequences of 12 heads in halves, each of which puts K and V in while the next step
- * waits to read them: more rows of heads than warps attend at once, then not (run_ahead). With
- * 2,560 tokens more in front of each, in pages that all read, the tables of a step of 100 are over
- * 64 KiB. Against the plainest way, one step at a time. */
+/* 128 and 100 sequences of 12 heads, in halves. Each half writes K and V while the next step
+ * waits to read them. First there are more (row, head) pairs than warps attend to at once, then
+ * fewer (run_ahead). With 2,560 tokens more before each sequence, in pages that all read, the
+ * tables of a step of 100 are over 64 KiB. Compared with the simplest way, one step at a time. */
 static void test_crowd(void **state)
 {
     static const struct {

@@ -1,10 +1,11 @@
-/* tests/backend/test_cuda_attention.c - the kernels of attention against each other bit for bit:
- * prompts of any length that begin anywhere, side by side, and many single rows, in pages in any
- * order; the outputs poisoned before, canaries behind them. The rows of a prompt must come out of
- * tiles as they come out one by one, and K and V of a row that attention puts into its page as if
- * they had been there. Which kernel runs is the launcher's affair: tests of single rows ask what
- * was launched, and fail where they no longer meet each of them with heads of each size. (Against
- * other arithmetic: test_cuda_attention_exact.) */
+/* tests/backend/test_cuda_attention.c - compares the attention kernels with each other bit for
+ * bit. Prompts of any length begin anywhere, next to each other, and there are many single rows,
+ * with pages in any order. Outputs are poisoned before, with canaries after them. Tiles must
+ * give the rows of a prompt the bits that the rows get one by one. K and V that attention writes
+ * into the page of a row must have the same effect as K and V already there. The launcher
+ * decides which kernel runs. Tests of single rows therefore record what was launched, and fail
+ * if they no longer meet each kernel with heads of each size. (test_cuda_attention_exact
+ * compares with other arithmetic.) */
 #include "backend/cuda_fixture.h"
 
 enum {
@@ -137,9 +138,9 @@ enum {
     AHEAD_UNITS = 96 /* (row, head) that a block of attention_ahead.cuh takes */
 };
 
-/* Of single rows with a long context: by whether attention puts K and V into the pages, stands
- * beside the other half of a step, and warps of its blocks, a bit a size of heads and a bit a type.
- */
+/* Kernels met for single rows with a long context. The indices: whether attention writes K and V
+ * into the pages, whether it runs next to the other half of a step, and the warps of its blocks.
+ * The value has a bit for each size of heads and a bit for each type. */
 static uint32_t g_met[2][2][MAX_WARPS + 1];
 enum { MET_TYPE = 4, MET_ALL = 0x3f };
 static bool g_full[2]; /* beside: blocks of as many units as they take */
@@ -193,7 +194,7 @@ static void check_met(bool kv_rows, bool beside, uint32_t warps)
                  warps, beside, kv_rows, met, (unsigned)MET_ALL);
 }
 
-/* Those of attention_ahead.cuh. */
+/* Checks that the kernels of attention_ahead.cuh were met. */
 static void check_met_ahead(bool kv_rows)
 {
     if (rose_cuda_code_version() < 90) return;

@@ -112,7 +112,7 @@ static int compare_shared(fx_random *r, rose_cuda_type type, const uint32_t shap
     return n_bad;
 }
 
-/* Four to sixteen chunks of a tile, behind whole tiles or not. */
+/* Four to sixteen chunks of a tile, after whole tiles or not. */
 static void test_shared_out(void **state)
 {
     (void)state;
@@ -129,8 +129,8 @@ static void test_shared_out(void **state)
     assert_int_equal(n_bad, 0);
 }
 
-/* Products that share tiles out behind each other, each launched under the end of the one in front,
- * as a step has them: flags and places are those of the launch before. */
+/* GEMMs that share tiles (stream-K), one after the other. Each is launched while the previous
+ * one ends, as in a step: flags and places are those of the previous launch. */
 static void test_in_flight(void **state)
 {
     (void)state;
@@ -239,9 +239,9 @@ static int compare_logits(const bits *b, const char *const *names, size_t n)
     return n_bad;
 }
 
-/* The head of hundreds of rows, where every block has many tiles: rows and outputs that fill tiles
- * and do not, one chunk and several, whole and not. Of the shapes whose rows are fixed 11, 9 and 5
- * tiles of rows end in half of one, which blocks take by turns, and 6 in a whole one. */
+/* The head with hundreds of rows, where every block has many tiles. Rows and outputs fill tiles
+ * or do not; there are one or several chunks, whole or not. Among the shapes with fixed rows,
+ * 11, 9 and 5 row tiles end in half a tile, which blocks take in turn, and 6 end in a whole one. */
 static void test_many_logits(void **state)
 {
     (void)state;

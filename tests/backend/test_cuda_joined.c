@@ -1,6 +1,7 @@
-/* tests/backend/test_cuda_joined.c - LayerNorm, QKV and attention in one kernel (joined.cu) against
- * the two kernels of the same work: every bit of the rows and of all pages, for contexts of any
- * length, padding among the rows, outputs poisoned before and canaries behind them. */
+/* tests/backend/test_cuda_joined.c - compares LayerNorm, QKV and attention in one kernel
+ * (joined.cu) with the two kernels that do the same work. Every bit of the rows and of all pages
+ * must agree, for contexts of any length and with padding among the rows. Outputs are poisoned
+ * before, with canaries after them. */
 #include "backend/cuda_fixture.h"
 
 enum { HEAD = 64, MAX_ROWS = 8, MAX_POS = 1400, TABLE = MAX_POS / ROSE_KV_PAGE_TOKENS + 1 };

@@ -1,5 +1,5 @@
-/* tests/backend/test_cuda_kernels.c - the matrix kernels and LayerNorm against sums in double
- * precision: edge shapes, fresh inputs, poisoned outputs, canaries behind them. */
+/* tests/backend/test_cuda_kernels.c - compares the GEMM kernels and LayerNorm with sums in
+ * double precision: edge shapes, fresh inputs, poisoned outputs with canaries after them. */
 #include <math.h>
 
 #include "backend/cuda_bits.h"
@@ -83,7 +83,7 @@ static void free_problem(problem *p)
     free(p->want);
 }
 
-/* x += x w + bias, from poison; the rows behind it must keep theirs. */
+/* x += x w + bias, on poisoned memory; the rows after it must stay unchanged. */
 static float *run_residual(const problem *p)
 {
     const size_t n = (size_t)(p->m + CANARY) * p->n;
@@ -520,7 +520,7 @@ static void compare_normed(fx_random *r, rose_cuda_type type, uint32_t m, uint32
     cudaFree(b.slot);
 }
 
-/* A product that norms its rows gives the bits of one behind LayerNorm. */
+/* A GEMM that computes the LayerNorm of its rows gives the same bits as a GEMM after LayerNorm. */
 static void test_normed(void **state)
 {
     (void)state;

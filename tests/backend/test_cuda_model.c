@@ -231,7 +231,7 @@ static void test_wide(void **state)
     fx_model_free(m);
 }
 
-/* Decode steps of n sequences behind prompts of unequal length. */
+/* Decode steps of n sequences after prompts of unequal length. */
 static void run_crowd(const rose_model *m, fx_seq *s, uint32_t n)
 {
     fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
@@ -267,9 +267,9 @@ static void compare_crowds(const rose_model *m, const char *const *ways, int n_w
     fx_without = NULL;
 }
 
-/* What can be left out; fetch acts where a step is behind another (test_cuda_ahead.c), stationary,
- * cluster, stream-k, waves and pingpong in steps of more rows than there are here
- * (test_cuda_bits.c). */
+/* The optimisations that can be left out. fetch matters only if a step follows another
+ * (test_cuda_ahead.c). stationary, cluster, stream-k, waves and pingpong matter only in steps of
+ * more rows than here (test_cuda_bits.c). */
 static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",     "team",    "ahead",  "halves",
                                      "normed",       "carveout", "prompts", "spread", "joined",
                                      "head",         "once",     "chain",   "append"};
@@ -305,7 +305,7 @@ static void test_ways(void **state)
     fx_without = without;
 }
 
-/* Likewise with more words than 16,384, where the head has kernels of its own. */
+/* The same with more than 16,384 words, for which the head has its own kernels. */
 static void test_many_words(void **state)
 {
     (void)state;
@@ -436,8 +436,8 @@ static void test_little(void **state)
     fx_model_free(m);
 }
 
-/* What is captured alone, likewise small: steps of so many sequences behind their prompts, against
- * the same without graphs. */
+/* Compares steps of several sizes, after the prompts of their sequences, with the same steps
+ * without graphs. The model is small, so that only capturing matters. */
 static void compare_graphs(uint32_t ff, const uint32_t *sizes, int n_sizes)
 {
     const fx_shape shape = {"little",           2,        192,   3,     ff,    300,  64,

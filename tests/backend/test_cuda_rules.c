@@ -19,7 +19,7 @@ static const fx_shape g_tiny = {"a vocabulary of 3", 1,        16,    1,     32,
 
 static rose_cpu_kernels g_kernels;
 
-/* An output: its rules, and a report of 1 + n_top entries with a canary behind. */
+/* An output: its rules, and a report of 1 + n_top entries followed by a canary. */
 typedef struct wish {
     rule_set set;
     rose_logprob report[ROSE_MAX_TOP_LOGPROBS + 2];

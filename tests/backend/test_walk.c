@@ -1,6 +1,6 @@
-/* tests/backend/test_walk.c - the arithmetic of backend/cuda/wide_walk.h, without a GPU: every tile
- * once, weights once for each group of rows or for each block; and where outputs lie, against a
- * plain model of what the copy engine and the products do with memory. */
+/* tests/backend/test_walk.c - the arithmetic of backend/cuda/wide_walk.h, without a GPU. Every
+ * tile must come once, and weights once for each group of rows or for each block. The places of
+ * outputs are compared with a plain model of what TMA and tensor cores do with memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -127,8 +127,8 @@ static void test_columns(void **state)
             check_columns(rows, outputs[i], 132);
     for (int i = 0; i < 2000; i++)
         check_columns(1 + below(5000), 1 + below(20000), 1 + below(150));
-    /* GPT-2's q, K and V: five blocks a column take 30 of 32 tiles of rows by turns, twelve more
-     * the last two of two columns each. */
+    /* GPT-2's q, K and V: five blocks a column take 30 of 32 row tiles in turn. Twelve more
+     * blocks take the last two tiles of two columns each. */
     const column_walk w = column_walk_of(2048, 64, 2304, 96, 132);
     assert_int_equal(w.blocks, 132);
     assert_int_equal(column_most(&w), 6);
@@ -178,8 +178,8 @@ static void test_shares(void **state)
             check_shares(tiles, 66, chunks);
     for (int i = 0; i < 2000; i++)
         check_shares(1 + below(3000), 1 + below(150), 1 + below(130));
-    /* FC2 of GPT-2, 6144 rows: 96 tiles of 66 pairs; shared, 24 chunks for 32. Of 8192 rows it
-     * would be 32. */
+    /* FC2 of GPT-2, 6144 rows: 96 tiles of 66 pairs. Shared, the longest block has 24 chunks,
+     * not 32. With 8192 rows it would have 32. */
     const wide_shares s = check_shares(96, 66, 16);
     assert_int_equal(s.shared, 96);
     assert_int_equal(wide_most(&s), 24);

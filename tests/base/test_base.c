@@ -48,7 +48,7 @@ static void test_buf(void **state)
     rose_buf_free(&b);
     assert_int_equal(rose_buf_add(&b, NULL, 0), ROSE_OK);
     assert_null(b.data);
-    assert_string_equal(rose_buf_str(&b), ""); /* an empty buffer has a string, too */
+    assert_string_equal(rose_buf_str(&b), ""); /* an empty buffer also has a string */
     assert_int_equal(b.len, 0);
     for (int i = 0; i < 1000; i++)
         assert_int_equal(rose_buf_addf(&b, "%03d,", i), ROSE_OK);

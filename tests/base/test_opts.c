@@ -74,7 +74,7 @@ static void test_list_full(void **state)
     l = (rose_opt_list){0};
     memset(text, 'a', sizeof text);
     text[ROSE_OPT_LIST_BYTES] = '\0';
-    assert_false(rose_opt_list_add(&l, text)); /* its end needs a byte, too */
+    assert_false(rose_opt_list_add(&l, text)); /* its end also needs a byte */
     assert_true(rose_opt_list_add(&l, text + 1));
     assert_false(rose_opt_list_add(&l, "b"));
     copy = l;

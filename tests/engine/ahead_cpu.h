@@ -1,6 +1,6 @@
-/* The CPU backend behind a thread of its own, so that it takes a step before the last one is
- * collected, as a device does: step() copies the batch and returns, the worker resolves references
- * to the ids of the step before and computes, collect() waits. */
+/* Runs the CPU backend on a thread of its own, so that it takes a step before the last one is
+ * collected, as a device does. step() copies the batch and returns. The worker resolves
+ * references to the ids of the step before and computes. collect() waits. */
 #ifndef TESTS_ENGINE_AHEAD_CPU_H
 #define TESTS_ENGINE_AHEAD_CPU_H
 

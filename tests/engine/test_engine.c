@@ -265,7 +265,7 @@ static void test_groups(void **state)
         const rec sound = x[i];
         x[i].n_reserved = N - i;
         if (i == 3)
-            x[i].prompt[0] = UINT32_MAX; /* a submission that fails uses its place up, too */
+            x[i].prompt[0] = UINT32_MAX; /* a submission that fails also uses its place up */
         assert_int_equal(rec_submit(&x[i], e, sink, NULL), i == 3 ? ROSE_E_INVAL : ROSE_OK);
         if (i == 3) x[i] = sound;
     }

@@ -164,7 +164,7 @@ static void run_all(areq *q, const rose_engine_opts *o, int mode, bool reference
     rose_wakeq_destroy(sink);
 }
 
-/* rules_in: one in so many requests has rules. */
+/* rules_in: one of every rules_in requests has rules. */
 static void same_with_rules(uint32_t rules_in)
 {
     uint64_t s = test_seed() + 2 * rules_in;
@@ -241,8 +241,8 @@ static void ask(bench *b, rec *x)
     verify_idle(b->e);
 }
 
-/* The row behind the NaN was the last of its page. That page is not in the index, the one before it
- * is. */
+/* The row after the NaN was the last of its page. That page is not in the index; the page before
+ * it is. */
 static void test_nan_is_not_indexed(void **state)
 {
     (void)state;
@@ -291,9 +291,8 @@ static void test_eos_is_indexed(void **state)
     free(y);
 }
 
-/* Cancelled behind its prompt, while two steps are in flight: the first gives its token, the second
- * gives none. The pages, which are all there are, go to the next request while the second is still
- * in flight. */
+/* Cancelled after its prompt, while two steps are in flight. The first step gives its token, the
+ * second gives none. All pages go to the next request while the second step is still in flight. */
 static void test_cancel_in_flight(void **state)
 {
     (void)state;
@@ -343,7 +342,7 @@ static void test_handle_in_flight(void **state)
         while ((st = rec_submit(x, b.e, b.sink, NULL)) == ROSE_E_FULL)
             usleep(10);
         assert_int_equal(st, ROSE_OK);
-        consume(b.sink, 1); /* the next one comes while a step is in flight that was for nothing */
+        consume(b.sink, 1); /* the next one comes while a wasted step is in flight */
         rec_verify(x);
     }
     bench_close(&b);
@@ -429,7 +428,7 @@ static void test_times(void **state)
         uint64_t n = atomic_load(&fake.n_steps);
         rose_engine *e = b.e;
         while (samples(&rose_engine_get_hists(e)->tokens) <
-               n) /* the last is noted behind its event */
+               n) /* the last sample is noted after its event */
             usleep(50);
         const rose_engine_hists *h = rose_engine_get_hists(e);
         assert_int_equal(samples(&h->host_ns), n);

@@ -1,9 +1,9 @@
-/* Same request, same bits, on the CPU backend, or the one that
- * ROSE_TEST_DEVICE names: seeded requests of mixed parameters over small
- * random models, run one at a time without any cache, give the reference ids. They come out bit for
- * bit the same when they run together, cut into pieces of any size, behind cached prefixes, with so
- * few pages that they are preempted hundreds of times, with cancels around them, and with steps
- * that run ahead of each other. One in six has penalties and reports, which are compared too. */
+/* Same request, same bits, on the CPU backend or the one that ROSE_TEST_DEVICE names. Seeded
+ * requests of mixed parameters over small random models run one at a time without any cache and
+ * give the reference ids. The ids must be the same bit for bit in all other conditions:
+ * together, in pieces of any size, after cached prefixes, with so few pages that requests are
+ * preempted hundreds of times, with cancels, and with steps that run ahead of each other. One
+ * request in six has penalties and reports, which are also compared. */
 #include "engine/ahead_cpu.h"
 #include "engine/engine_client.h"
 
@@ -34,7 +34,7 @@ typedef struct fixture {
 } fixture;
 
 static const char *g_isa = "auto";
-static const rose_backend_ops *g_ops; /* the backend, or the CPU's behind its thread */
+static const rose_backend_ops *g_ops; /* the backend, or the CPU's on its own thread */
 
 static rose_engine *open_cpu(const rose_model *m, const rose_engine_opts *o)
 {
@@ -193,7 +193,7 @@ static void compare_overlap(const fixture *f)
     compare(f, "overlap, ten pages, cancels", &o, true);
 }
 
-/* The same behind the thread: rules now and then keep a step from running ahead. */
+/* The same with the backend on its own thread: some rules keep a step from running ahead. */
 static void compare_ahead(const fixture *f)
 {
     g_ops = ahead_cpu_ops();

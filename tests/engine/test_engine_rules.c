@@ -57,8 +57,8 @@ static void test_bans(void **state)
         assert_int_equal(banned(&o, FAKE_EOS2), n < 2);
         assert_int_equal(banned(&o, 40), n < 2);
         assert_true(banned(&o, 7));
-        assert_int_equal(banned(&o, 12), n == 2);                     /* behind 10 11 */
-        assert_int_equal(banned(&o, 13), n == 1 || n == 4 || n == 5); /* behind 10 */
+        assert_int_equal(banned(&o, 12), n == 2);                     /* banned after 10 11 */
+        assert_int_equal(banned(&o, 13), n == 1 || n == 4 || n == 5); /* banned after 10 */
         assert_null(o.report);
         assert_int_equal(o.n_seen, 0);
     }

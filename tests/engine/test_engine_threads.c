@@ -253,7 +253,7 @@ static void test_cancel_while_closing(void **state)
     rose_log_set_level(ROSE_LOG_WARN);
 }
 
-/* ---- a cancel behind a push that is not complete ---- */
+/* ---- a cancel whose request waits for an incomplete push ---- */
 
 enum { PAGE = 4096 };
 

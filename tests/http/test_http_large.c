@@ -1,5 +1,5 @@
-/* Bodies that change owner instead of being copied: a request's body taken away, a reply's body
- * given away, with further requests behind it on the same connection. */
+/* Bodies that change owner instead of being copied: a request's body is taken away, and a
+ * reply's body is given away. Further requests follow on the same connection. */
 #include "http_fixture.h"
 
 enum { OUT_HIGH = 256 * 1024 }; /* below: copied */

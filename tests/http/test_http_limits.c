@@ -114,7 +114,7 @@ static void test_body_limits(void **state)
     assert_int_equal(atomic_load(&g_requests), 2);
 }
 
-/* Bytes behind the last request must not cost the client its reply (a close would reset). */
+/* Bytes after the last request must not cost the client its reply (a close would reset). */
 static void test_excess_input(void **state)
 {
     (void)state;
@@ -382,7 +382,7 @@ static void test_idle(void **state)
             int fd = client();
             b.len = 0;
             (void)say_bytes(fd, asks[k], strlen(asks[k]));
-            if (hear(fd, &b, 0) != 0) b.len = 0; /* its end is awaited, too */
+            if (hear(fd, &b, 0) != 0) b.len = 0; /* its end is also awaited */
             close(fd);
         }
         assert_int_equal(status_of(&b), 200);

@@ -133,7 +133,7 @@ static void test_crowd_of_thousands(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
 }
 
-/* Between requests a connection waits, too; it is closed silently, as an idle time-out does. */
+/* A connection between requests also waits; it is closed silently, as by an idle time-out. */
 static void test_idle_give_way(void **state)
 {
     enum { LIMIT = 4, N = 10 };

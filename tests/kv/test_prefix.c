@@ -58,7 +58,7 @@ static uint32_t find(const fix *f, uint32_t parent, const uint32_t *ids)
     return rose_kv_prefix_find(f->x, h, parent, no_salt, ids);
 }
 
-/* A fresh page behind parent, held by us and the index. */
+/* Adds a fresh page as a child of parent; we and the index hold it. */
 static uint32_t add(fix *f, uint32_t parent, const uint32_t *ids)
 {
     uint32_t page = take(f);

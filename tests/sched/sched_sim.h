@@ -50,7 +50,7 @@ typedef struct sim_load {
     uint32_t n_families; /* prompts are the beginning of one of these and then their own; 0: all
                             their own */
     uint32_t n_salts, n_priorities;
-    uint32_t max_own; /* tokens behind the common beginning, and of the output */
+    uint32_t max_own; /* tokens after the common beginning, and tokens of the output */
 } sim_load;
 
 enum { SIM_MAX_LEN = 256 };
@@ -311,7 +311,7 @@ static inline void sim_item(sim *m, const rose_sched_item *it)
     assert_true(q->open && q->admitted && !q->sampled_last && it->n >= 1);
     assert_true(q->last_step < m->step); /* once in a plan */
     uint32_t known = q->n_prompt + q->n_sampled;
-    if (it->pos != q->pos) { /* back from a preemption, perhaps behind a cached part */
+    if (it->pos != q->pos) { /* back from a preemption, perhaps after a cached part */
         assert_true(!q->running && it->pos % m->o.page_tokens == 0 && it->pos < known);
         assert_true(it->pos == 0 || m->o.prefix_cache);
         assert_true(it->ticket != q->ticket);

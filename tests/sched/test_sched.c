@@ -181,7 +181,7 @@ static void test_whole_prompts(void **state)
     uint32_t b = submit(f.s, 16, 1);
     submit(f.s, 1, 1);
     expect_plan(f.s, "0:0+10*");
-    expect_plan(f.s, "0:10+1*"); /* the second needs a whole step; the third stays behind it */
+    expect_plan(f.s, "0:10+1*"); /* the second needs a whole step; the third waits for it */
     expect_plan(f.s, "1:0+16*");
     rose_sched_finish(f.s, b);
     expect_plan(f.s, "2:0+1*");
@@ -379,7 +379,7 @@ static void test_prefix(void **state)
     drop(&f);
 }
 
-/* Choices of one prompt: the first computes it, the others wait a step and begin behind it. */
+/* Choices of one prompt: the first computes it; the others wait a step and begin after it. */
 static void test_same_prompt_at_once(void **state)
 {
     (void)state;
@@ -482,7 +482,7 @@ static void test_eviction(void **state)
     drop(&f);
 }
 
-/* What was preempted comes back behind its own pages, if they are still there. */
+/* A preempted sequence continues after its own pages, if they are still there. */
 static void test_preempted_finds_its_pages(void **state)
 {
     (void)state;
@@ -500,7 +500,7 @@ static void test_preempted_finds_its_pages(void **state)
     assert_int_equal(rose_sched_get_stats(f.s).recomputed_tokens, 0);
     assert_int_equal(rose_sched_cached_tokens(f.s, 1), 0); /* told of the prompt only */
     drop(&f);
-    f = make(&o, 5); /* so does one that began behind a cached page */
+    f = make(&o, 5); /* so does one that began after a cached page */
     test_ids[0][0] = 1;
     submit(f.s, 4, 1);
     expect_plan(f.s, "0:0+4*");
@@ -543,7 +543,7 @@ static void test_priority(void **state)
         rose_sched_finish(f.s, want[i]);
     }
     drop(&f);
-    o = base_opts; /* among prompts that are on their way, too */
+    o = base_opts; /* also among prompts that have begun */
     o.priority_age = 10;
     o.prefill_chunk_size = 8;
     f = make(&o, 100);
@@ -767,7 +767,7 @@ static void test_late(void **state)
     assert_int_equal(rose_sched_late(f.s, UINT64_MAX, late, 4), 1); /* d has no time */
     assert_int_equal(late[0], c);
     rose_sched_finish(f.s, c);
-    /* one place: whoever stands behind d waits for two outputs, once their length is known */
+    /* one place: a sequence after d waits for two outputs, once their length is known */
     rose_sched_finish(f.s, a);
     assert_true(rose_sched_next(f.s, &p));
     for (int i = 0; i < 5; i++)

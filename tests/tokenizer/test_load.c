@@ -270,7 +270,7 @@ static void vocab_and_merges(void **state)
     const char text[] = "ab ab two words</s>";
     assert_int_equal(rose_encode(e, text, sizeof text - 1, ROSE_ENCODE_ADD_SPECIAL, &ids, &err),
                      ROSE_OK);
-    /* unk_token defaults to <|endoftext|>, which comes behind eos */
+    /* unk_token defaults to <|endoftext|>, which comes after eos */
     const uint32_t want[] = {5, 2, 4, 3, 6, 7};
     assert_int_equal(ids.len, 6);
     assert_memory_equal(ids.data, want, sizeof want);

@@ -143,7 +143,7 @@ static void run_steps(bench *b, times *t, const rose_batch *batch, uint32_t paus
     summarise(t, b->n_ways, repeats);
 }
 
-/* The same step behind itself, two in flight, in every way in turn. */
+/* The same step twice in flight, one after the other, in every way in turn. */
 static void run_ahead(bench *b, times *t, const rose_batch *batch)
 {
     for (int r = 0; r < ROUNDS; r++)

@@ -141,7 +141,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
                          "dtype float16: the CPU backend has float32 and bfloat16");
     if (o->cuda.prefill != ROSE_PREFILL_AUTO && o->cuda.prefill != ROSE_PREFILL_AUTO2)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "prefill backend %s: the CPU backend has one way to attend (auto)",
+                         "prefill backend %s: the CPU backend has only auto",
                          rose_prefill_name(o->cuda.prefill));
     if (o->cuda.without != NULL && o->cuda.without[0] != '\0' &&
         strcmp(o->cuda.without, "none") != 0)
@@ -361,7 +361,7 @@ static rose_status map_regions(rose_cpu *c, const rose_model *m, rose_err *err)
     rose_cpu_layout_weights(&c->weights, &weights, m, p);
     rose_cpu_layout_scratch(&c->scratch, &scratch, &m->arch, p);
     if (weights.used != p->weights || scratch.used != p->scratch)
-        return rose_fail(err, ROSE_E_INVAL, "the memory plan is not one of this model");
+        return rose_fail(err, ROSE_E_INVAL, "the memory plan was made for another model");
     c->kv = c->kv_region.base;
     return ROSE_OK;
 }

@@ -35,7 +35,8 @@ typedef struct rose_cpu_weights {
     float *pos;             /* [max_model_len][d_model] */
     float *lnf_w, *lnf_b;   /* [d_model] */
     rose_cpu_linear head;   /* d_model -> vocab */
-    void *tok; /* [vocab][d_model] fp32 or bf16; NULL when tied: then the head's panels serve */
+    void *
+        tok; /* [vocab][d_model] fp32 or bf16; NULL if tied: rows are read from the head's panels */
 } rose_cpu_weights;
 
 /* A tile: at most ROSE_ROW_TILE rows of one sequence, all in the same KV page. */
@@ -75,7 +76,8 @@ typedef struct rose_cpu_scratch {
     rose_cpu_tile *tiles;   /* [max tiles] */
     rose_cpu_piece *pieces; /* [max_seqs + max blocks] */
     rose_cpu_block *blocks; /* [max blocks] */
-    uint32_t *slot_row;   /* [max_step_tokens] rows that need logits, without repeats in sequence */
+    uint32_t
+        *slot_row; /* [max_step_tokens] rows that need logits; equal neighbours are listed once */
     uint32_t *slot_first; /* [max_step_tokens + 1] first output of each slot */
     uint32_t *ids;        /* [max_step_tokens] results */
     uint8_t *thread;      /* [n_threads][thread_stride] kernel and sampler scratch */

@@ -485,7 +485,7 @@ static void outputs(worker *w)
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b);
         matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, ROSE_EPI_NONE, false);
         phase_done(w, ROSE_PHASE_HEAD);
-        sample_block(w, first, n); /* finished before the first barrier of the next block */
+        sample_block(w, first, n); /* done before the first barrier of the next block */
     }
     rose_prof_end_with(&span, "rows", w->s->n_slots);
 }

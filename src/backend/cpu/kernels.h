@@ -51,15 +51,15 @@ typedef struct rose_matmul {
     uint32_t n;     /* outputs */
     const float
         *x;     /* [m_rows][ldx]: in bf16 mode every value is already a bf16; k .. k_pad is zero */
-    size_t ldx; /* in floats, a multiple of 16; x is 64-byte aligned */
+    size_t ldx; /* distance between rows in floats, a multiple of 16; x is 64-byte aligned */
     uint32_t m_rows;    /* >= 1 */
-    const float *scale; /* [n] int8: the sum is multiplied by it before the bias; else NULL */
+    const float *scale; /* int8 only: [n] factors for the sums, before the bias; else NULL */
     const float *bias;  /* [n] or NULL: then nothing is added */
     rose_epilogue epilogue;
     bool round_bf16; /* round y to bf16 after the epilogue (never with RESIDUAL) */
     float *y;        /* [m_rows][ldy] */
-    size_t ldy;      /* in floats, a multiple of 16; y is 64-byte aligned */
-    void *scratch;   /* this thread's, rose_matmul_scratch(k_pad) bytes, 64-byte aligned */
+    size_t ldy;      /* distance between rows in floats, a multiple of 16; y is 64-byte aligned */
+    void *scratch;   /* scratch of this thread, rose_matmul_scratch(k_pad) bytes, 64-byte aligned */
 } rose_matmul;
 
 /* Bytes of scratch for a GEMM of depth k_pad: enough for every level, so that one buffer serves
@@ -95,7 +95,7 @@ size_t rose_kv_head_bytes(bool bf16, uint32_t head_dim); /* K and V block of one
 /* Causal attention of n_rows consecutive query rows of one sequence and one head. Row r attends
  * to positions 0 .. n_ctx + r - 1, the last of which is its own. */
 typedef struct rose_attention {
-    const float *q;        /* [n_rows][ldq], head_dim values each, rounded in bf16 mode */
+    const float *q;        /* queries [n_rows][ldq], head_dim values each, rounded in bf16 mode */
     size_t ldq, ldo;       /* floats */
     uint32_t n_rows;       /* 1 .. ROSE_ROW_TILE */
     uint32_t n_ctx;        /* keys of row 0, >= 1 */
@@ -111,8 +111,8 @@ typedef struct rose_attention {
     uint32_t next_n_pages;
     bool bf16;
     float *out;    /* [n_rows][ldo]: head_dim values a row, rounded in bf16 mode */
-    void *scratch; /* this thread's; rose_attention_scratch(max ctx, head_dim) bytes, 64-byte
-                      aligned */
+    void *scratch; /* scratch of this thread: rose_attention_scratch(max ctx, head_dim) bytes,
+                      64-byte aligned */
 } rose_attention;
 
 /* Bytes of attention scratch, enough for every level. max_ctx: the most keys of any row, n_ctx +

@@ -85,7 +85,7 @@ static size_t thread_bytes(const rose_arch *a, const rose_memory_plan *p)
     if (attention > most) most = attention;
     if (sampler > most) most = sampler;
     return round_up(most, 64) +
-           128; /* 128 bytes between threads: prefetchers fetch pairs of lines */
+           128; /* 128 bytes between threads, because prefetchers fetch pairs of lines */
 }
 
 void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch *a,
@@ -104,8 +104,8 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     s->out_block = p->max_seqs < ROSE_CPU_OUT_BLOCK ? p->max_seqs : ROSE_CPU_OUT_BLOCK;
     s->x = take_floats(b, rows * s->ld_d);
     s->h = take_floats(b, rows * s->ld_d);
-    if (s->ld_ff ==
-        a->d_ff) { /* without padding to keep zero, ff may overwrite qkv, which is then unused */
+    if (s->ld_ff == a->d_ff) { /* ff has no padding that must stay zero, so it may overwrite qkv,
+                                  which is then unused */
         size_t wider = s->ld_ff > s->ld_qkv ? s->ld_ff : s->ld_qkv;
         s->qkv = take_floats(b, at_once * wider);
         s->ff = s->qkv;

@@ -118,7 +118,8 @@ ROSE_INLINE void matmul_row(const rose_matmul *a, rose_weight_type type, uint32_
 /* A GEMM on one thread, of as many rows as rose_amx_tile_bytes holds. */
 typedef struct tile_matmul {
     const rose_matmul *a;
-    float *sums;      /* [row tile][2 panels][16][16] of a block, or [panel] of one row tile */
+    float *sums; /* sums of a block: [row tile][2 panels][16][16], or [panel][16][16] with one row
+                    tile */
     uint8_t *tiles;   /* [row tile][group][16][32] bf16 */
     uint8_t *widened; /* two int8 panels as bf16 */
     size_t stride;    /* bytes of a row tile and of a panel */

@@ -148,7 +148,7 @@ static rose_status product_create(product **out, library *o, int way, bool bf16,
     if (e != dnnl_success) {
         product_destroy(p);
         if (e == dnnl_unimplemented)
-            return rose_fail(err, ROSE_E_UNSUPPORTED, "oneDNN has no %s product here",
+            return rose_fail(err, ROSE_E_UNSUPPORTED, "oneDNN has no %s GEMM on this CPU",
                              bf16 ? "bfloat16" : "float32");
         return refused(err, way == 0 ? "a matmul" : "an inner product", e);
     }
@@ -332,7 +332,7 @@ static rose_status choose_type(library *o, bool bf16, rose_err *err)
         product_destroy(p);
     }
     snprintf(o->public.about, sizeof o->public.about, "oneDNN %d.%d.%d%s", v->major, v->minor,
-             v->patch, bf16 == o->bf16 ? "" : " in float32 (it has no bfloat16 product here)");
+             v->patch, bf16 == o->bf16 ? "" : " in float32 (it has no bfloat16 GEMM on this CPU)");
     return st;
 }
 

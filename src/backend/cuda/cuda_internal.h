@@ -84,7 +84,7 @@ typedef struct rose_cuda_header {
 /* The numbers of rows, outputs, attention items and table entries of a step. */
 typedef struct rose_cuda_shape {
     uint32_t n_rows, n_outputs;
-    uint32_t n_single, n_tiles; /* numbers of single items, which come first, and of tiles */
+    uint32_t n_single, n_tiles; /* single items (they come first), and tiles */
     uint32_t n_table;           /* entries of all page tables together */
 } rose_cuda_shape;
 
@@ -95,13 +95,13 @@ typedef struct rose_cuda_delivery {
 } rose_cuda_delivery;
 
 typedef struct rose_cuda_slot {
-    uint8_t *header; /* pinned host memory, part of rose_cuda.pinned */
-    uint8_t *rules;  /* pinned host memory [rules_bytes]: rules of the step's outputs */
-    uint32_t *ids;   /* pinned host memory, mapped: the sampler writes the ids here */
-    rose_cuda_logprob *
-        entries; /* pinned host memory, mapped [max_step_tokens * (1 + n_top)]: log-probabilities */
+    uint8_t *header;            /* pinned host memory, part of rose_cuda.pinned */
+    uint8_t *rules;             /* pinned host memory [rules_bytes]: rules of the step's outputs */
+    uint32_t *ids;              /* pinned host memory, mapped: the sampler writes the ids here */
+    rose_cuda_logprob *entries; /* pinned, mapped host memory [max_step_tokens * (1 + n_top)] for
+                                   log-probabilities */
     rose_cuda_delivery *deliveries; /* [max_step_tokens]; part of rose_cuda.deliveries */
-    cudaEvent_t sent;               /* the copy of the header to the device has finished */
+    cudaEvent_t sent;               /* event: the copy of the header to the device has finished */
     cudaEvent_t done;
     uint64_t ticket;
     uint64_t rules_used;
@@ -148,8 +148,8 @@ typedef struct rose_cuda {
     uint32_t without;   /* bits of rose_cuda_without */
     bool naive;         /* the plain kernel computes the attention of prompts */
     uint32_t timeout;   /* milliseconds that the device may take to answer; 0 = no limit */
-    bool lost;          /* the device has not answered in time: nothing may wait for it again */
-    cudaEvent_t staged; /* the last copy of a slot's `rules` has finished */
+    bool lost;          /* the device did not answer in time, so nothing may wait for it again */
+    cudaEvent_t staged; /* event: the last copy of a slot's `rules` has finished */
     cudaStream_t side;  /* second stream: the second half of a captured step, and copies of headers
                            and rules */
     cudaEvent_t fork, join;

@@ -110,7 +110,7 @@ rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer)
                           .n_heads = c->arch.n_heads};
 }
 
-/* Input of a GEMM that computes the LayerNorm itself. */
+/* Sets the input of a GEMM that computes the LayerNorm itself. */
 static void take_normed(pass *p, rose_cuda_io *io, const float *norm_w, const float *norm_b)
 {
     io->rows = p->n_rows;
@@ -348,7 +348,7 @@ static cudaError_t forward_one(rose_cuda *c, const rose_cuda_shape *s)
  * tensor cores. The limits below were measured with GPT-2 124M on an H100. */
 enum {
     HALVES_FROM = 25,
-    HALVES_TO = 32, /* up to here attention has many blocks and kernels are short */
+    HALVES_TO = 32, /* up to this many rows, attention has many blocks and kernels are short */
     /* From here on attention uses few blocks, which still saturate the memory bandwidth, so that
      * GEMM blocks find room on the same SMs. In between, the extra kernels cost more than the
      * overlap saves. */

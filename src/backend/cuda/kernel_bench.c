@@ -23,7 +23,7 @@ struct rose_kernel_bench {
     cudaEvent_t start, end;
     rose_cublaslt *library;
     void *w, *x, *y; /* device: MATRICES matrices, one input, and one output for both sides */
-    float *bias;     /* device; zero in fp32 and so in 16 bits too */
+    float *bias;     /* device; zero in fp32, which is also zero in 16 bits */
     /* Device: the page places of neighbouring rows; and [DECODE_ROWS] places, each in a page of its
      * own. */
     uint32_t *slot, *apart;

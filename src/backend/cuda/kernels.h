@@ -65,10 +65,11 @@ typedef struct rose_cuda_kv {
 } rose_cuda_kv;
 
 typedef enum rose_cuda_epilogue {
-    ROSE_CUDA_EPI_QKV,      /* q to q[row][d], K and V to kv_rows or to the row's page */
+    ROSE_CUDA_EPI_QKV,      /* stores q to q[row][d], and K and V to kv_rows or to the row's page */
     ROSE_CUDA_EPI_RESIDUAL, /* x[row][n] += y */
     ROSE_CUDA_EPI_ACT,      /* h[row][n] = act(y) */
-    ROSE_CUDA_EPI_LOGITS    /* logits[row][n], and key[row] = the key of the row's largest logit */
+    ROSE_CUDA_EPI_LOGITS    /* stores logits[row][n], and the key of each row's largest logit to
+                               key[row] */
 } rose_cuda_epilogue;
 
 /* Input and output of a GEMM. Activations of type T ("h") are stored in blocks of 8 rows x 8
@@ -176,8 +177,9 @@ typedef struct rose_cuda_change {
     uint32_t row;              /* row of the logits */
     uint32_t allowed;          /* bitmap, one bit for each id; ALL_IDS: every id is allowed */
     uint32_t banned, n_banned; /* list of ids */
-    uint32_t bias, n_bias;     /* ids, then as many floats; the ids are distinct */
-    uint32_t seen, n_seen;     /* ids, then as many counts; the ids are distinct */
+    uint32_t bias,
+        n_bias; /* list of ids with a bias, then a float for each; the ids are distinct */
+    uint32_t seen, n_seen; /* list of seen ids, then a count for each; the ids are distinct */
     float repetition, frequency, presence;
     uint32_t unused;
 } rose_cuda_change;
@@ -343,8 +345,8 @@ cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l,
                                  const rose_cuda_pack *a); /* convert to fp32 */
 
-/* fp32.cu: the same operations without tensor cores. rose_cuda_attention_plain takes every type; it
- * is also --prefill-backend naive. */
+/* fp32.cu: the same operations without tensor cores. rose_cuda_attention_plain takes every type;
+ * it also serves --prefill-backend naive. */
 cudaError_t rose_cuda_linear_f32(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
 cudaError_t rose_cuda_attention_plain(const rose_cuda_launch *l, const rose_cuda_attention *a);

@@ -3,7 +3,7 @@
  * The rule is that of backend.h (rose_sampling): temperature, min_p, top_k and top_p, then a walk
  * by ascending id up to u * mass, where u is Philox(seed, position). Greedy needs only the key that
  * the head GEMM wrote. Otherwise an id has the weight exp((x - max) / T). The mass of ids is the
- * sum of their weights, counted in 64-bit integers of 2^-40. Such sums do not depend on the order
+ * sum of their weights, counted in 64-bit integers of 2^-40. These sums do not depend on the order
  * of threads and atomics, so the result does not either. Weights under 2^-41 have no mass and are
  * never chosen. A rank key orders ids by logit, then by the lower id.
  *

@@ -1,19 +1,19 @@
-/* tests/backend/emulated/machine.h - a GPU of sm_90a for kernels compiled as C++, one thread after
- * the other: each CUDA thread is a fiber, each block of a cluster a thread of the host, of which
- * one runs at a time. It has what the matrix kernels that include linear_wide.cuh ask for: barriers
- * in shared memory, tensor copies, wgmma with both operands in shared memory, clusters, named
- * barriers, warps.
+/* tests/backend/emulated/machine.h - emulates a GPU of sm_90a for kernels compiled as C++, one
+ * thread after the other. Each CUDA thread is a fiber. Each block of a cluster is a thread of the
+ * host, and one of them runs at a time. The emulation has what the GEMM kernels that include
+ * linear_wide.cuh use: barriers in shared memory, tensor copies, wgmma with both operands in shared
+ * memory, clusters, named barriers, warps.
  *
- * What the hardware may do at any time is done at one end of that time: copies (and stores to other
- * blocks, and additions by the copy engine) as soon as they are asked for, or when nothing else can
- * go on or somebody waits for them; products when they are issued or when they are waited for. So a
- * place that is written too early, or read before it is there, gives wrong values. When nobody can
- * go on and no copy is under way the launch has hung, and machine::run says so. Who leaves the
- * shared memory that the launch asked for, or reaches into a block that has ended, ends the program
- * with a word.
+ * If the hardware may do something at any time within a period, the emulation does it at the start
+ * or at the end. Copies (also stores to other blocks, and additions by TMA) happen when they are
+ * requested. Or they happen when nothing else can run or a thread waits for them. Tensor-core
+ * products happen when they are issued or when they are waited for. So a place that is written too
+ * early, or read before its data is there, gives wrong values. If no thread can run and no copy is
+ * under way, the launch hangs, and machine::run reports it. An access outside the launch's shared
+ * memory, or to a block that has ended, ends the program with a message.
  *
  * Not emulated: time, the order of memory between threads, registers, caches, kernels that begin
- * before the one in front has ended, static shared memory beside the dynamic. */
+ * before the previous one has ended, and static shared memory together with dynamic. */
 #ifndef ROSE_TESTS_EMULATED_MACHINE_H
 #define ROSE_TESTS_EMULATED_MACHINE_H
 
@@ -254,7 +254,7 @@ inline void start_copy(std::function<void()> copy)
         copy();
 }
 
-/* Of the thread's groups of additions all but the youngest `left` are done. */
+/* Waits until all of the thread's groups of additions are done, except for the youngest `left`. */
 inline void wait_added(size_t left)
 {
     auto &g = me().added;

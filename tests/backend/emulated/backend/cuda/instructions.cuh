@@ -123,7 +123,7 @@ ROSE_DEVICE uint32_t shared_address(const void *p)
     return machine::address_of(p);
 }
 
-/* As the copy engine wants it. */
+/* TMA requires this alignment and size. */
 ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes, uint32_t barrier)
 {
     void *to = machine::pointer_at(shared);
