@@ -111,10 +111,9 @@ typedef struct rose_request_rules {
                                 most ROSE_MAX_BAD_IDS ids */
     const uint32_t *bad_len; /* [n_bad] ids of each word */
     uint32_t n_bad;
-    const uint32_t
-        *stop_ids;       /* [n_stop] ids that end the request; ignore_eos does not affect them */
-    uint32_t n_stop;     /* at most ROSE_MAX_STOP_IDS */
-    uint32_t min_tokens; /* the first min_tokens tokens are neither EOS nor stop_ids */
+    const uint32_t *stop_ids; /* [n_stop] ids that end the request, also with ignore_eos */
+    uint32_t n_stop;          /* at most ROSE_MAX_STOP_IDS */
+    uint32_t min_tokens;      /* the first min_tokens tokens are neither EOS nor stop_ids */
 } rose_request_rules;
 
 typedef struct rose_request_opts {
