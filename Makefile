@@ -237,7 +237,7 @@ $(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o ma
 
 # A server over a CUDA runtime that needs no GPU, and a driver that stands before the real one, both of which fail when told
 # to (tests/backend/test_cuda_serve.py).
-FAULTS := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $B/tests/backend/,roseinfer_fake_cuda roseinfer-bench faults/libcuda.so.1))
+FAULTS := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $B/tests/backend/,roseinfer_fake_cuda faults/libcuda.so.1))
 
 tests: $(TESTBIN) $(TOOLBIN) $(LOAD) $(REPLAY) $B/roseinfer-bench $(FAULTS)
 
@@ -259,9 +259,6 @@ $B/tests/backend/fake_cuda.o: tests/backend/fake_cuda.c tests/backend/cuda_fault
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
 $B/tests/backend/roseinfer_fake_cuda: $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B/librose_all.a
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B/librose_all.a $(STATIC_LIBS) -lm
-# `bench` of that server.
-$B/tests/backend/roseinfer-bench: $B/o/bench/main.o $B/librose_bench.a $B/tests/backend/fake_cuda.o $B/libroseinfer.a
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(STATIC_LIBS) -lm
 $B/tests/backend/faults/libcuda.so.1: tests/backend/cuda_faults.c tests/backend/cuda_faults.h
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Itests -shared -o $@ $< -ldl

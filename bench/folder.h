@@ -18,10 +18,10 @@ void rose_names_free(rose_names *l); /* leaves {0} */
  * does not exist has no entries. Errors: NOMEM. */
 rose_status rose_folder_list(rose_names *out, const char *dir, const char *end, rose_err *err);
 
-/* The folders that a person means by dir. If dir holds a *_results.json for which wanted(name) is
- * true, that is dir itself. Otherwise dir is the parent of runs: its folders that hold one, sorted
- * by name, so the run that started last comes last. Their paths are added to out, which is {0} at
- * first. Errors: NOTFOUND (no such results), INVAL (a path too long), NOMEM. */
+/* Finds the folders of runs that dir stands for. If dir itself holds a *_results.json for which
+ * wanted(name) is true, the result is dir. Otherwise the result is those folders inside dir that
+ * hold one, sorted by name, so the newest run comes last. Their paths are added to out, which must
+ * start as {0}. Errors: NOTFOUND (no such results), INVAL (a path too long), NOMEM. */
 rose_status rose_folder_runs(rose_names *out, const char *dir, bool (*wanted)(const char *name),
                              rose_err *err);
 

@@ -264,6 +264,14 @@ static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, c
     return st;
 }
 
+static rose_compute compute_of(const char *dtype, bool cuda)
+{
+    if (strcmp(dtype, "float32") == 0) return ROSE_COMPUTE_F32;
+    if (strcmp(dtype, "bfloat16") == 0) return ROSE_COMPUTE_BF16;
+    if (strcmp(dtype, "float16") == 0) return ROSE_COMPUTE_F16;
+    return cuda ? ROSE_COMPUTE_F16 : ROSE_COMPUTE_BF16;
+}
+
 int rose_bench_kernels(int argc, char **argv)
 {
     options o = {.device = "cpu",
@@ -307,11 +315,7 @@ int rose_bench_kernels(int argc, char **argv)
     k.isa = o.isa;
     k.kernel = o.kernel;
     k.n_threads = o.threads;
-    k.dtype = strcmp(o.dtype, "float32") == 0    ? ROSE_COMPUTE_F32
-              : strcmp(o.dtype, "bfloat16") == 0 ? ROSE_COMPUTE_BF16
-              : strcmp(o.dtype, "float16") == 0  ? ROSE_COMPUTE_F16
-              : cuda                             ? ROSE_COMPUTE_F16
-                                                 : ROSE_COMPUTE_BF16;
+    k.dtype = compute_of(o.dtype, cuda);
     rose_status st = cuda ? rose_kernel_bench_cuda(&ops, &err) : rose_kernel_bench_cpu(&ops, &err);
     if (st == ROSE_OK && !cuda) { /* measured before open(), which may pin this thread */
         const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_MAX_CPUS);

@@ -16,7 +16,7 @@
 #include "bench/reply.h"
 
 typedef struct rose_url {
-    char host[256]; /* without brackets, for an IPv6 address, too */
+    char host[256]; /* without brackets, also for an IPv6 address */
     char port[8];
     char path[256]; /* without a slash at the end: "" or "/base" */
 } rose_url;

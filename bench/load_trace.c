@@ -91,7 +91,7 @@ static int digits(const char **p, int n)
 }
 
 /* Converts "2023-11-16 18:15:46.6805900" to seconds. A T in place of the space and a time zone at
- * the end are accepted, too. */
+ * the end are also accepted. */
 static bool parse_date(const char *s, double *out)
 {
     static const char between[] = "--";

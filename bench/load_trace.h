@@ -1,6 +1,7 @@
-/* bench/load_trace.h - what is sent when: traces read from files, or generated. Main thread.
+/* bench/load_trace.h - traces, which say what is sent when: read from files, or generated. Main
+ * thread.
  *
- * Formats, told apart by content, never by name:
+ * The format is found by the content of a file, never by its name:
  *   azure    CSV "TIMESTAMP,ContextTokens,GeneratedTokens"; 2023-11-16 18:15:46.6805900
  *   burstgpt CSV "Timestamp,...,Request tokens,Response tokens,..."; seconds
  *   mooncake JSONL {timestamp (ms), input_length, output_length, hash_ids: blocks of 512 tokens}

@@ -134,8 +134,8 @@ rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_
 json_t *rose_offline_row(const rose_offline_result *r, const rose_offline_work *w,
                          const char *model);
 
-/* Writes offline_summary.md for results in memory, which may come from a file; `merge` calls it,
- * too. */
+/* Writes offline_summary.md for results in memory, which may come from a file; `merge` also
+ * calls it. */
 rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *err);
 
 #endif

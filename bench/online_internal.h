@@ -48,11 +48,11 @@ rose_status rose_online_add_failure(rose_online_results *r, json_t *backend, con
 rose_status rose_online_write(const rose_online_results *r, rose_err *err);
 
 /* Sets meta.dtype from by_backend: the dtype that every server reported, or null if one reported
- * none or another. `merge` calls it, too. */
+ * none or another. `merge` also calls it. */
 void rose_online_set_dtype(json_t *root);
 
-/* Writes the Markdown summary of results in memory, which may come from a file; `merge` calls it,
- * too. */
+/* Writes the Markdown summary of results in memory, which may come from a file; `merge` also
+ * calls it. */
 rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *err);
 
 /* Limits of a goodput search in seconds; 0 = no limit. */

@@ -1,6 +1,6 @@
 /* bench/online_profile.c - the profile stage of `bench online`. After all measurements, each server
  * is started once more with a profiler on. `trace` starts the recorder of the server itself
- * (/start_profile and /stop_profile; vLLM and SGLang have them, too, if their arguments allow it).
+ * (/start_profile and /stop_profile; vLLM and SGLang also have them, if their arguments allow it).
  * `nsys` runs the server's command under Nsight Systems. No time of this stage enters the results.
  * profile_manifest.json says what came of it. A missing tool and a server that fails are rows with
  * their errors. */
@@ -75,7 +75,7 @@ static rose_status drive(attempt *a, rose_server *server, rose_err *err)
     return st != ROSE_OK ? st : stopped;
 }
 
-/* Puts nsys in front of the driver's command. */
+/* Puts the command of nsys before the driver's command. */
 static rose_status wrap(const attempt *a, rose_server_flags *f, rose_buf *command, rose_err *err)
 {
     const int d = a->spec->driver;

@@ -280,7 +280,7 @@ static void print_row(FILE *f, const json_t *row)
     fputc('\n', f);
 }
 
-/* How latency grew with the rate. */
+/* Prints how latency grew with the rate, for a run under a ramp. */
 static void print_ramp(FILE *f, const json_t *row)
 {
     static const char *const keys[] = {"offered_rps", "ttft_p50_ms", "ttft_p99_ms", "e2e_p99_ms"};

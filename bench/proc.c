@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -201,6 +202,13 @@ const char *rose_self_path(void)
     return path;
 }
 
+/* A folder of that name is no program, although it may be searched (X_OK). */
+static bool is_program(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
+}
+
 const char *rose_server_path(void)
 {
     static char path[4096];
@@ -209,7 +217,7 @@ const char *rose_server_path(void)
     static const char *const at[] = {"", "/../.."};
     for (size_t i = 0; slash != NULL && i < sizeof at / sizeof *at; i++) {
         if (snprintf(path, sizeof path, "%.*s%s/roseinfer", len, self, at[i]) < (int)sizeof path &&
-            access(path, X_OK) == 0)
+            is_program(path))
             return path;
     }
     return "roseinfer";

@@ -42,7 +42,7 @@ typedef struct rose_reply {
     rose_server_times times;
     int status;      /* HTTP status, 0 = none */
     char finish[16]; /* finish_reason */
-    char error[192]; /* "" = success */
+    char error[192]; /* "" = the request succeeded */
 } rose_reply;
 
 void rose_reply_free(rose_reply *r); /* Frees what the reply holds. Accepts {0}; leaves {0}. */

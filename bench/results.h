@@ -16,7 +16,7 @@ rose_status rose_results_dir(const char *dir, const char *prefix, char *path, si
 rose_status rose_results_write(const json_t *root, const char *dir, const char *name,
                                rose_err *err);
 
-/* Now, as "2026-11-21T05:00:00Z". */
+/* Writes the present time as "2026-11-21T05:00:00Z". */
 void rose_results_time(char out[32]);
 
 /* Makes the `meta` of a result: version, commit, command line, device, CPUs, instruction set,
@@ -42,7 +42,7 @@ json_t *rose_results_stringn(const char *text, size_t n);
  * NULL. Frees root. Returns the exit code. */
 int rose_results_emit(json_t *root, const char *dir, const char *prefix);
 
-/* The option that gives this DIR. */
+/* A row for the option --output-dir, whose value is the DIR of rose_results_emit. */
 #define ROSE_ROW_OUTPUT_DIR(dest, prefix)                                                          \
     ROSE_ROW_STRING("output-dir", dest, "DIR",                                                     \
                     "write " prefix "_TIME/" prefix "_results.json there",                         \

@@ -286,6 +286,10 @@ static rose_status spawn(rose_server *s, const rose_server_spec *spec, const ros
         s->url = (rose_url){.host = "127.0.0.1"};
         memcpy(s->url.port, b.port, sizeof b.port);
         st = rose_proc_start(&s->proc, b.args, s->log, s->log, cpus, n_cpus, err);
+        if (st != ROSE_OK && strcmp(b.args[0], "roseinfer") == 0)
+            rose_fail(err, st,
+                      "the program roseinfer is neither next to this one nor in PATH; "
+                      "--roseinfer-cmd names its command");
     }
     for (size_t i = 0; i < sizeof b.words / sizeof *b.words; i++)
         rose_buf_free(&b.words[i]);

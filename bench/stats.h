@@ -51,7 +51,7 @@ typedef struct rose_random {
 } rose_random;
 
 uint32_t rose_random_u32(rose_random *r);
-double rose_random_uniform(rose_random *r);             /* in (0, 1): never 0, never 1 */
+double rose_random_uniform(rose_random *r);             /* uniform in (0, 1), both ends excluded */
 double rose_random_normal(rose_random *r);              /* mean 0, sd 1 */
 double rose_random_exp(rose_random *r);                 /* mean 1 */
 double rose_random_gamma(rose_random *r, double shape); /* mean = variance = shape; shape > 0 */

@@ -21,7 +21,7 @@ typedef struct rose_switch {
     const char *name;     /* its name in --switches and in the results */
     const char *on, *off; /* arguments of the server that turn it on and off */
     const char *both;     /* arguments of both sides that make the switch act; "" = none */
-    bool engine;          /* `bench offline` has this switch, too */
+    bool engine;          /* `bench offline` also has this switch */
     rose_switch_load load;
 } rose_switch;
 

@@ -36,10 +36,10 @@ typedef struct rose_workload {
     const volatile sig_atomic_t *stop; /* true ends the run; may be NULL */
 } rose_workload;
 
-/* One run: how the trace is sent. */
+/* One run: which rows of the trace are sent, and how. */
 typedef struct rose_run_spec {
     double scale; /* open loop: factor on the times of the trace; 0 = all requests at once */
-    uint32_t concurrency; /* a closed loop of so many requests, if it is not 0 */
+    uint32_t concurrency; /* requests that a closed loop keeps open; 0 = an open loop */
     uint32_t n;           /* how many rows of the trace; 0 = all */
     uint64_t variant; /* which prompts: another variant has other text, so no prefix cache helps */
     bool search;      /* a run of a goodput search, and noted as that in the results */
@@ -67,7 +67,7 @@ typedef struct rose_run_stats {
     rose_summary queue_wait, prefill_to_first, tokenize;
     double itl_cdf[101];     /* percentiles 0 .. 100 of ITL */
     const char *first_error; /* borrowed from the run; NULL if there is none */
-    uint32_t first_error_at; /* number of that request */
+    uint32_t first_error_at; /* number of the request that failed first */
     uint32_t n_uncounted;    /* replies whose number of tokens is unknown, so events are counted */
     /* the first request of each kind, if there is one */
     uint32_t first_lie_at, first_short_at, first_uncounted_at;

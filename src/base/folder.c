@@ -44,13 +44,19 @@ static rose_status refuse_file(const char *path, const struct stat *st, rose_err
     return rose_fail(err, ROSE_E_FORMAT, "'%.200s' is a file: " A_MODEL, path);
 }
 
-/* "owner/name" as the hub spells it: two parts of letters, digits, '-', '_' and '.'. */
+/* "owner/name" as the hub spells it: two parts of letters, digits, '-', '_' and '.'. If there is a
+ * folder `owner`, a local path was mistyped. */
 static bool is_hub_name(const char *s)
 {
+    char folder[256];
+    struct stat st;
     static const char allowed[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
     const size_t owner = strspn(s, allowed);
-    if (owner == 0 || s[0] == '.' || s[owner] != '/') return false;
+    if (owner == 0 || owner >= sizeof folder || s[0] == '.' || s[owner] != '/') return false;
+    memcpy(folder, s, owner);
+    folder[owner] = '\0';
+    if (stat(folder, &st) == 0) return false;
     const char *name = s + owner + 1;
     return *name != '\0' && strlen(name) == strspn(name, allowed);
 }

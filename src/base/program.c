@@ -2,6 +2,7 @@
 #include "base/program.h"
 
 #include <ctype.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -103,13 +104,27 @@ static int print_bash(const rose_program *p)
     return 0;
 }
 
+/* Text between single quotes of a shell. */
+static void put_quoted(const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if (*text == '\'')
+            fputs("'\\''", stdout);
+        else
+            putchar(*text);
+    }
+}
+
 static int print_zsh(const rose_program *p)
 {
     printf("#compdef %s\n# zsh completion of %s, written by: %s completion zsh\n", p->name, p->name,
            p->name);
     puts("local -a commands\ncommands=(");
-    for (size_t i = 0; i < p->n_commands; i++)
-        printf("    '%s:%s'\n", p->commands[i].name, p->commands[i].about);
+    for (size_t i = 0; i < p->n_commands; i++) {
+        printf("    '%s:", p->commands[i].name);
+        put_quoted(p->commands[i].about);
+        puts("'");
+    }
     puts("    'completion:completion script of a shell'\n)\n"
          "if (( CURRENT == 2 )); then\n"
          "    _describe command commands\n"
@@ -160,8 +175,11 @@ int rose_program_run(const rose_program *p, int argc, char **argv)
         printf("%s %s (%s)\n", p->name, rose_version(), rose_commit());
         return 0;
     }
-    if (strcmp(name, "--help") != 0 && strcmp(name, "-h") != 0 && strcmp(name, "help") != 0)
-        return unknown_command(p, name);
+    static const char *const helps[] = {"--help", "-h", "help", "--help-all"};
+    bool help = false;
+    for (size_t i = 0; i < sizeof helps / sizeof *helps; i++)
+        help |= strcmp(name, helps[i]) == 0;
+    if (!help) return unknown_command(p, name);
     usage(p, stdout);
     return 0;
 }

@@ -68,8 +68,10 @@ static int run(const char *model, const generate_opts *g)
     int rc = 1;
 
     if (g->prompt != NULL) {
-        if (rose_buf_add(&text, g->prompt, strlen(g->prompt)) != ROSE_OK)
-            return die("out of memory");
+        if (rose_buf_add(&text, g->prompt, strlen(g->prompt)) != ROSE_OK) {
+            rc = die("out of memory");
+            goto done;
+        }
     } else if (rose_read_stdin(&text, &e) != ROSE_OK) {
         rc = rose_die(&e);
         goto done;

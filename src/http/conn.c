@@ -175,8 +175,11 @@ static size_t unparsed(const rose_http_conn *c)
 static void ask_peer(rose_http_conn *c)
 {
     enum { FIRST_MS = 20, MOST_MS = 1000 };
-    const http_peer before = c->peer;
-    c->peer = rose_http_peer_ask(c->fd);
+    const http_peer before = c->peer, answer = rose_http_peer_ask(c->fd);
+    if (answer != HTTP_PEER_UNKNOWN) /* else no descriptor was left to ask: that says nothing */
+        c->peer = answer;
+    else if (before == HTTP_PEER_UNKNOWN)
+        c->peer = HTTP_PEER_REMOTE;
     if (c->peer == HTTP_PEER_CLOSED || (c->peer == HTTP_PEER_REMOTE && before == HTTP_PEER_OPEN)) {
         rose_http_conn_doom(
             c); /* a socket that was open before and can no longer be found has closed */
@@ -258,6 +261,11 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
     else
         c->doomed = true;
     rose_http_conn_touch(c);
+}
+
+void rose_http_conn_read_now(rose_http_conn *c)
+{
+    if (c->read_mode == HTTP_READ_ON && !c->doomed) on_read(c->fd, EV_READ, c);
 }
 
 /* Parses input that had to wait for the reply before it. True: some of it was used. */

@@ -74,7 +74,7 @@ typedef enum http_place {
 
 /* The state of a client that has closed its sending side; see peer.c. */
 typedef enum http_peer {
-    HTTP_PEER_UNKNOWN, /* not asked yet */
+    HTTP_PEER_UNKNOWN, /* not asked yet, or nothing could be asked */
     HTTP_PEER_OPEN,    /* the client is on this machine, and its socket is still open */
     HTTP_PEER_CLOSED,  /* the client is on this machine, and its socket is closed */
     HTTP_PEER_REMOTE   /* the kernel cannot tell */
@@ -254,9 +254,10 @@ void rose_http_unlisten(rose_http *h);
 rose_http_conn *rose_http_conn_new(rose_http_io *io, int fd, bool over); /* any thread */
 void rose_http_conn_start(rose_http_conn *c);
 void rose_http_conn_turn_away(rose_http_io *io, int fd, const char *why); /* 503, and the end */
-void rose_http_conn_destroy(rose_http_conn *c); /* on_gone if BUSY; turn and stop only */
-void rose_http_conn_touch(rose_http_conn *c);   /* has work at the end of this turn */
-void rose_http_conn_doom(rose_http_conn *c);    /* destroy at the end of this turn */
+void rose_http_conn_destroy(rose_http_conn *c);  /* on_gone if BUSY; turn and stop only */
+void rose_http_conn_read_now(rose_http_conn *c); /* what has come, without waiting for the event */
+void rose_http_conn_touch(rose_http_conn *c);    /* has work at the end of this turn */
+void rose_http_conn_doom(rose_http_conn *c);     /* destroy at the end of this turn */
 void rose_http_conn_slow(rose_http_conn *c, rose_http_slow why); /* doom, counted */
 void rose_http_conn_flush(rose_http_conn *c); /* send what the socket takes now */
 void rose_http_conn_turn(rose_http_conn *c);  /* end of the turn; may destroy c */

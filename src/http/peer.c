@@ -63,18 +63,21 @@ http_peer rose_http_peer_ask(int fd)
         char bytes[1024];
     } answer;
     question q;
-    http_peer peer = HTTP_PEER_REMOTE;
+    http_peer peer = HTTP_PEER_UNKNOWN;
     if (!make_question(&q, fd)) return peer;
     const int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
     if (nl < 0) return peer;
     /* The kernel answers within the send, so there is nothing to wait for. */
-    if (send(nl, &q, sizeof q, MSG_NOSIGNAL) == (ssize_t)sizeof q &&
-        recv(nl, &answer, sizeof answer, MSG_DONTWAIT) >=
-            (ssize_t)NLMSG_LENGTH(sizeof(struct inet_diag_msg)) &&
+    const ssize_t n = send(nl, &q, sizeof q, MSG_NOSIGNAL) == (ssize_t)sizeof q
+                          ? recv(nl, &answer, sizeof answer, MSG_DONTWAIT)
+                          : -1;
+    if (n >= (ssize_t)NLMSG_LENGTH(sizeof(struct inet_diag_msg)) &&
         answer.head.nlmsg_type == SOCK_DIAG_BY_FAMILY) {
         struct inet_diag_msg msg;
         memcpy(&msg, NLMSG_DATA(&answer.head), sizeof msg);
         peer = msg.idiag_inode != 0 ? HTTP_PEER_OPEN : HTTP_PEER_CLOSED;
+    } else if (n >= (ssize_t)NLMSG_LENGTH(sizeof(int)) && answer.head.nlmsg_type == NLMSG_ERROR) {
+        peer = HTTP_PEER_REMOTE; /* there is no such socket on this machine */
     }
     close(nl);
     return peer;

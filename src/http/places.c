@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "http/http_internal.h"
 
-enum { SELDOM_S = 60, MIN_RESERVE = 4 };
+enum { SELDOM_S = 60, MIN_RESERVE = 4, MAX_READS = 16 };
 
 bool rose_http_place_seldom(http_seldom *s)
 {
@@ -137,11 +137,27 @@ static void enter_reserve(rose_http_conn *c)
     if (io->n_reserve > reserve_cap(io->h)) drop(oldest);
 }
 
+/* The connection that has waited longest; NULL: nobody waits. Its request may lie complete in the
+ * socket, unread, because many events came at once. So its bytes are read first: with a complete
+ * request it waits no longer, and the next one is asked. MAX_READS bounds the work. */
+static rose_http_conn *oldest_waiting(rose_http_io *io)
+{
+    /* relaxed: the thread that stops the server reads nothing more */
+    const bool stopping = atomic_load_explicit(&io->h->stopping, memory_order_relaxed);
+    rose_http_conn *c = TAILQ_FIRST(&io->waiting);
+    for (int i = 0; c != NULL && i < MAX_READS && !stopping; i++) {
+        rose_http_conn_read_now(c);
+        if (c->place == HTTP_PLACE_WAITING) return c;
+        c = TAILQ_FIRST(&io->waiting);
+    }
+    return c;
+}
+
 void rose_http_place_enter(rose_http_conn *c)
 {
     if (!c->over) return;
     c->over = false;
-    rose_http_conn *oldest = TAILQ_FIRST(&c->io->waiting);
+    rose_http_conn *oldest = oldest_waiting(c->io);
     if (oldest != NULL)
         drop(oldest);
     else

@@ -193,27 +193,25 @@ def test_ttft_slo():
 
 
 def test_itl_slo():
-    """A goal between tokens that leaves a long prompt its smallest pieces only: the same bytes, in more steps."""
+    """A goal between tokens may cut a long prompt into smaller pieces: the bytes are the same.
+
+    How many pieces depends on how fast the machine is. tests/sched/test_sched.c counts them with exact costs."""
     prompt = [100 + i for i in range(400)]
-    steps, texts = [], []
+    texts = []
     for options in ([], ["--itl-slo-ms", "1"]):
         with Server("--no-prefix-cache", *options) as s:
             for _ in range(3):  # what prompts and decodes cost
                 complete(s, max_tokens=16)
             for _ in range(20):  # until the one that decodes is there to the end
                 held = hold(s, 480)
-                before = metric(s, "roseinfer:engine_steps_total")
                 text = complete(s, prompt=prompt, max_tokens=1).choices[0].text
                 beside = s.get("/health").json()["running"] == 1
-                n = metric(s, "roseinfer:engine_steps_total") - before
                 held.close()
                 s.settle()
                 if beside:
                     break
             texts.append(text)
-            steps.append(n)
-    check("an unattainable goal between tokens: the prompt in small pieces", steps[1] >= 400 / 4 / 2, steps)
-    check("and the same bytes", texts[0] == texts[1], texts)
+    check("a goal between tokens: the same bytes", texts[0] == texts[1] and texts[0] != "", texts)
 
 
 def test_retry_after():

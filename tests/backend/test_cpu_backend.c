@@ -144,6 +144,13 @@ static void test_plan_refuses_options(void **state)
     REFUSED(kv_pages, 6, ROSE_E_INVAL, "num-kv-pages");
     REFUSED(kv_bytes, 1, ROSE_E_INVAL, "kv-cache-memory");
     REFUSED(cpu.isa, "sse9", ROSE_E_INVAL, "sse9");
+    REFUSED(cuda.prefill, ROSE_PREFILL_FLASH, ROSE_E_UNSUPPORTED, "prefill backend flash");
+    REFUSED(cuda.prefill, ROSE_PREFILL_NAIVE, ROSE_E_UNSUPPORTED, "prefill backend naive");
+    o = default_opts();
+    o.cuda.prefill = ROSE_PREFILL_AUTO2; /* equals auto */
+    rose_memory_plan p;
+    rose_err err;
+    assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
     o = default_opts(); /* where the CPU has it, it has no fp32; else the CPU lacks it */
     o.cpu.isa = "avx512-bf16";
     o.dtype = ROSE_COMPUTE_F32;

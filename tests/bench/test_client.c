@@ -138,7 +138,7 @@ typedef struct reply_case {
 static const reply_case cases[] = {
     {SSE_HEAD "\r\n" EV("a") EV("b") END USAGE(2) DONE, NULL, 2, 2, false},
     {SSE_HEAD "\r\n" EV("a") EV("b") END USAGE(5) DONE, NULL, 2, 5,
-     false}, /* tokens share events */
+     false}, /* several tokens in one event */
     /* without usage, events are counted */
     {SSE_HEAD "\r\n" EV("a") EV("b") END DONE, NULL, 2, 2, false},
     /* the usage is impossible */
@@ -340,7 +340,7 @@ static bool always_good(int fd, uint32_t i)
     return say(fd, good);
 }
 
-/* The scripted server serves one connection at a time: closing makes room for the next. */
+/* The scripted server serves one connection at a time, so closing one makes room for the next. */
 static bool good_and_close(int fd, uint32_t i)
 {
     (void)i;

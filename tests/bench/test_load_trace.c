@@ -56,7 +56,7 @@ static void test_burstgpt(void **state)
     assert_int_equal(t.n, 2); /* a request that failed, without output, is not replayed */
     assert_int_equal(t.n_bad, 1);
     assert_int_equal(t.first_bad, 4);
-    assert_int_equal(t.rows[0].n_in, 1087); /* sorted by time */
+    assert_int_equal(t.rows[0].n_in, 1087); /* rows are sorted by time */
     near(t.rows[1].at_s, 40);
     rose_load_trace_free(&t);
 }

@@ -39,7 +39,7 @@ static void test_text(void **state)
     rose_buf_free(&h.out);
 }
 
-/* RFC 4648, section 10, and every byte. */
+/* base64: the examples of RFC 4648, section 10, and every byte value */
 static void test_base64(void **state)
 {
     static const char *const cases[][2] = {{"", ""},

@@ -12,6 +12,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import struct
@@ -145,6 +146,15 @@ def test_completion():
     rc, script, err = run("completion", "zsh")
     check("completion zsh", rc == 0 and err == "" and script.startswith("#compdef roseinfer\n") and
           "'--max-num-seqs[" in script, err)
+    check("--help-all helps without a command as well", run("--help-all")[1] == run("--help")[1])
+    for where, listed in (([], COMMANDS), (["bench"], [b.split()[1] for b in BENCHES])):
+        script = run(*where, "completion", "zsh")[1]
+        try:
+            words = shlex.split(script.split("commands=(\n")[1].split("\n)\n")[0])
+        except ValueError as e:  # a quote that does not end
+            words = [str(e)]
+        got = [w.split(":")[0] for w in words]
+        check(f"zsh: {' '.join(where) or 'the program'} lists its commands", set(listed) <= set(got) and " " not in "".join(got), words)
     if shutil.which("zsh") is not None:
         p = subprocess.run(["zsh", "-n"], input=script.encode(), capture_output=True)
         check("zsh reads its script", p.returncode == 0 and p.stderr == b"", p.stderr)
@@ -226,6 +236,7 @@ def test_model_errors():
     one_line_error("no such folder", run("inspect", "/nonexistent/model"), 1, "/nonexistent/model")
     refused("a name of the hub", "openai-community/gpt2", "hf download openai-community/gpt2 --local-dir gpt2")
     refused("another name of the hub", "Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B")
+    refused("a mistyped path", os.path.join(os.path.dirname(MODEL), "rose-tinny"), "rose-tinny", "no such folder")
     refused("a folder that is not there", "gpt2", "no such folder", "hf download openai-community/gpt2 --local-dir gpt2")
     refused("the weights instead of the folder", os.path.join(MODEL, "model.safetensors"), "is a weight file", "the folder")
     refused("a file", os.path.join(MODEL, "config.json"), "is a file", "Hugging Face folder")
@@ -344,6 +355,11 @@ def test_bench_missing():
         os.symlink(os.path.realpath(os.path.join(os.path.dirname(BIN), "roseinfer-bench")), os.path.join(d, "roseinfer-bench"))
         rc, out, err = run("bench", "offline", "--help", program=alone)
         check("bench with it", rc == 0 and out.startswith("Usage: roseinfer bench offline"), (out, err))
+    with tempfile.TemporaryDirectory() as d:
+        bench = shutil.copy(os.path.join(os.path.dirname(BIN), "roseinfer-bench"), d)
+        path, os.environ["PATH"] = os.environ["PATH"], d
+        one_line_error("roseinfer-bench without roseinfer", run("start", MODEL, "--repeats", "1", program=bench), 1, "--roseinfer-cmd")
+        os.environ["PATH"] = path
 
 
 def test_generate():

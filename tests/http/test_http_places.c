@@ -1,5 +1,6 @@
 /* tests/http/test_http_places.c - the limits of connections and of descriptors: who is dropped, who
  * is answered, and what the log says. Nothing is checked against the clock. */
+#include <semaphore.h>
 #include <sys/resource.h>
 
 #include "http_fixture.h"
@@ -195,6 +196,50 @@ static void test_lingering_give_way(void **state)
     wait_no_connections();
 }
 
+static sem_t g_stands, g_may_go_on;
+
+static void stand_still(void *arg)
+{
+    (void)arg;
+    sem_post(&g_stands);
+    while (sem_wait(&g_may_go_on) != 0) /* EINTR */
+        ;
+}
+
+/* A request that has come is work, although its thread has not read it when a new client comes. */
+static void test_unread_request_is_work(void **state)
+{
+    rose_buf b = {0};
+    (void)state;
+    rose_http_opts o = test_opts();
+    o.max_connections = 1;
+    server_start(&o);
+    rose_log_set_level(ROSE_LOG_OFF);
+    assert_int_equal(sem_init(&g_stands, 0, 0) | sem_init(&g_may_go_on, 0, 0), 0);
+    int first = client();
+    wait_connections(1);
+    assert_int_equal(rose_http_post(g_http, 0, stand_still, NULL), ROSE_OK);
+    while (sem_wait(&g_stands) != 0) /* EINTR */
+        ;
+    int second = client(); /* before the request, so that the thread learns of it first */
+    say(first, NEVER);
+    say(second, HELLO);
+    sem_post(&g_may_go_on);
+    assert_int_equal(hear(second, &b, 0), 0);
+    assert_int_equal(status_of(&b), 200);
+    assert_true(is_open(first));
+    assert_int_equal(rose_http_n_dropped(g_http), 0);
+    assert_int_equal(atomic_load(&g_requests), 2);
+    rose_log_set_level(ROSE_LOG_INFO);
+    rose_buf_free(&b);
+    close(second);
+    close(first);
+    wait_for(&g_gone, 1);
+    wait_no_connections();
+    sem_destroy(&g_stands);
+    sem_destroy(&g_may_go_on);
+}
+
 /* All connections have work: none of it is given up, vital paths are answered, the rest gets 503.
  */
 static void all_have_work(uint32_t n_threads)
@@ -378,10 +423,15 @@ static void test_no_descriptors_but_waiting(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_crowds),         TEST(test_crowd_of_thousands),
-        TEST(test_idle_give_way),  TEST(test_lingering_give_way),
-        TEST(test_all_have_work),  TEST(test_threads_find_places),
-        TEST(test_no_descriptors), TEST(test_no_descriptors_but_waiting),
+        TEST(test_crowds),
+        TEST(test_crowd_of_thousands),
+        TEST(test_idle_give_way),
+        TEST(test_lingering_give_way),
+        TEST(test_unread_request_is_work),
+        TEST(test_all_have_work),
+        TEST(test_threads_find_places),
+        TEST(test_no_descriptors),
+        TEST(test_no_descriptors_but_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

@@ -24,12 +24,13 @@
 #include "sched/sched.h"
 
 enum { WARM_STEPS = 100, VOCAB = 50257 };
-/* --record: blocks of so many steps, in turn without and with the recorder. The first steps of each
- * block do not count. A recording has room for more events than a block makes. */
+/* --record: blocks of RECORD_BLOCK steps, in turn without and with the recorder. The first
+ * RECORD_SETTLE steps of each block do not count. A recording has room for more events than a block
+ * makes. */
 enum { RECORD_BLOCK = 100, RECORD_SETTLE = 20, RECORD_EVENTS = 4096 };
 
 typedef struct bench_opts {
-    uint32_t running; /* 0 = each of 64, 256, 1024 */
+    uint32_t running; /* 0 = measure 64, 256 and 1024 in turn */
     uint32_t steps, input_len, device_us;
     bool prefix_cache, record;
 } bench_opts;

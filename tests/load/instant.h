@@ -13,7 +13,7 @@ extern const rose_backend_ops rose_instant_ops;
 void rose_instant_set_rate(double ids_per_s);
 
 /* While a step has fewer than n sequences, it takes 10 ms. So all n streams are open before the
- * first one ends. 0 = no wait. Call it before a run, too. */
+ * first one ends. 0 = no wait. It must be called before a run. */
 void rose_instant_hold_until(uint32_t n);
 
 #endif

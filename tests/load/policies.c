@@ -15,7 +15,8 @@ typedef struct policies_opts {
     uint32_t num_requests; /* 0 = all */
     uint32_t max_num_seqs, max_num_batched_tokens, num_kv_pages, max_queued;
     float scale, step_us, row_us;
-    uint32_t ttft_slo_ms, itl_slo_ms; /* 0 = none; with one, a row more: the scheduler steers */
+    /* 0 = no goal; with a goal, one more policy is run, in which the scheduler steers by it */
+    uint32_t ttft_slo_ms, itl_slo_ms;
 } policies_opts;
 
 typedef struct policy {

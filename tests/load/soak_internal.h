@@ -34,7 +34,7 @@ typedef struct rose_stall {
     uint64_t from_ns, to_ns; /* begin and end of the longest of these silences */
     uint32_t n_streams;
     /* Tokens of the longest silence that waited for a later token (held.h), if it would be below
-     * the threshold without them. Such stalls are kept apart from others. */
+     * the threshold without them. These stalls are listed apart from others. */
     uint32_t n_held;
 } rose_stall;
 

@@ -60,7 +60,7 @@ static void test_held(void **state)
     /* only tokens before the last one count */
     assert_int_equal(held("\xf0\x9f\x98\x80\xc3\xa9", end), 3);
     assert_int_equal(held("a\xc3\xa9", end), 0);
-    assert_int_equal(held("\xe2\x82", end), 1); /* the reply ends there */
+    assert_int_equal(held("\xe2\x82", end), 1); /* nothing follows in the reply */
     assert_int_equal(held("\x80\xc3\xa9", end), 0);
     assert_int_equal(held("\xc3\xa9", "]}]}\n\ndata: {\"choices\":[{\"token_ids\":[1,2,3]}]}\n\n"),
                      1);

@@ -8,21 +8,6 @@
 
 #include "backend/cpu/attention_simd.h"
 
-void rose_attention_avx2(const rose_attention *a)
-{
-    if (a->bf16)
-        attend(a, true, 2);
-    else
-        attend(a, false, 2);
-}
-
-void rose_kv_append_avx2(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
-                         uint32_t head_dim, bool bf16)
-{
-    if (bf16)
-        append_bf16(head_block, slot, k, v, head_dim);
-    else
-        rose_kv_append_ref(head_block, slot, k, v, head_dim, false);
-}
+ROSE_ATTENTION_KERNELS(avx2, 2)
 
 #endif

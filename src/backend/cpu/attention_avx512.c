@@ -8,21 +8,6 @@
 
 #include "backend/cpu/attention_simd.h"
 
-void rose_attention_avx512(const rose_attention *a)
-{
-    if (a->bf16)
-        attend(a, true, 8);
-    else
-        attend(a, false, 8);
-}
-
-void rose_kv_append_avx512(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
-                           uint32_t head_dim, bool bf16)
-{
-    if (bf16)
-        append_bf16(head_block, slot, k, v, head_dim);
-    else
-        rose_kv_append_ref(head_block, slot, k, v, head_dim, false);
-}
+ROSE_ATTENTION_KERNELS(avx512, 8)
 
 #endif

@@ -139,7 +139,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     if (o->dtype == ROSE_COMPUTE_F16)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "dtype float16: the CPU backend has float32 and bfloat16");
-    if (o->cuda.prefill != ROSE_PREFILL_AUTO)
+    if (o->cuda.prefill != ROSE_PREFILL_AUTO && o->cuda.prefill != ROSE_PREFILL_AUTO2)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "prefill backend %s: the CPU backend has only auto",
                          rose_prefill_name(o->cuda.prefill));
@@ -380,6 +380,9 @@ static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_
         st = rose_fail(err, ROSE_E_NOMEM, "CPU backend: out of memory");
         goto done;
     }
+    if (o->cuda.prefill == ROSE_PREFILL_AUTO2)
+        rose_log(ROSE_LOG_INFO, "cpu",
+                 "prefill backend auto2: the CPU backend has one way to attend, so auto2 is auto");
     c->arch = m->arch;
     c->plan = *p;
     c->bf16 = p->dtype == ROSE_COMPUTE_BF16;

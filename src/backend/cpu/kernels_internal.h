@@ -6,57 +6,25 @@
 
 #include "backend/cpu/kernels.h"
 
-void rose_matmul_f32_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_bf16_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_i8_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_attention_ref(const rose_attention *a);
-void rose_kv_append_ref(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
-                        uint32_t head_dim, bool bf16);
-void rose_layernorm_ref(const float *x, const float *w, const float *b, float eps, uint32_t d,
-                        bool round_bf16, float *y);
-float rose_max_index_ref(const float *x, uint32_t n, uint32_t *index);
-void rose_exp_weights_ref(const float *x, uint32_t n, float max, float inv_temp, float *w);
-void rose_exp_sums_ref(const float *x, uint32_t n, float max, float inv_temp, float min_p, float *w,
-                       double *sums);
+/* Declares the kernels that these levels have, with the level's name at the end of each. */
+#define ROSE_CPU_KERNELS(isa)                                                                      \
+    void rose_matmul_f32_##isa(const rose_matmul *a, uint32_t p0, uint32_t p1);                    \
+    void rose_matmul_bf16_##isa(const rose_matmul *a, uint32_t p0, uint32_t p1);                   \
+    void rose_matmul_i8_##isa(const rose_matmul *a, uint32_t p0, uint32_t p1);                     \
+    void rose_attention_##isa(const rose_attention *a);                                            \
+    void rose_kv_append_##isa(uint8_t *head_block, uint32_t slot, const float *k, const float *v,  \
+                              uint32_t head_dim, bool bf16);                                       \
+    void rose_layernorm_##isa(const float *x, const float *w, const float *b, float eps,           \
+                              uint32_t d, bool round_bf16, float *y);                              \
+    float rose_max_index_##isa(const float *x, uint32_t n, uint32_t *index);                       \
+    void rose_exp_weights_##isa(const float *x, uint32_t n, float max, float inv_temp, float *w);  \
+    void rose_exp_sums_##isa(const float *x, uint32_t n, float max, float inv_temp, float min_p,   \
+                             float *w, double *sums)
 
-void rose_matmul_f32_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_bf16_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_i8_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_attention_avx2(const rose_attention *a);
-void rose_kv_append_avx2(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
-                         uint32_t head_dim, bool bf16);
-void rose_layernorm_avx2(const float *x, const float *w, const float *b, float eps, uint32_t d,
-                         bool round_bf16, float *y);
-float rose_max_index_avx2(const float *x, uint32_t n, uint32_t *index);
-void rose_exp_weights_avx2(const float *x, uint32_t n, float max, float inv_temp, float *w);
-void rose_exp_sums_avx2(const float *x, uint32_t n, float max, float inv_temp, float min_p,
-                        float *w, double *sums);
-
-void rose_matmul_f32_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_bf16_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_i8_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_attention_neon(const rose_attention *a);
-void rose_kv_append_neon(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
-                         uint32_t head_dim, bool bf16);
-void rose_layernorm_neon(const float *x, const float *w, const float *b, float eps, uint32_t d,
-                         bool round_bf16, float *y);
-float rose_max_index_neon(const float *x, uint32_t n, uint32_t *index);
-void rose_exp_weights_neon(const float *x, uint32_t n, float max, float inv_temp, float *w);
-void rose_exp_sums_neon(const float *x, uint32_t n, float max, float inv_temp, float min_p,
-                        float *w, double *sums);
-
-void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_i8_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_attention_avx512(const rose_attention *a);
-void rose_kv_append_avx512(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
-                           uint32_t head_dim, bool bf16);
-void rose_layernorm_avx512(const float *x, const float *w, const float *b, float eps, uint32_t d,
-                           bool round_bf16, float *y);
-float rose_max_index_avx512(const float *x, uint32_t n, uint32_t *index);
-void rose_exp_weights_avx512(const float *x, uint32_t n, float max, float inv_temp, float *w);
-void rose_exp_sums_avx512(const float *x, uint32_t n, float max, float inv_temp, float min_p,
-                          float *w, double *sums);
+ROSE_CPU_KERNELS(ref);
+ROSE_CPU_KERNELS(avx2);
+ROSE_CPU_KERNELS(neon);
+ROSE_CPU_KERNELS(avx512);
 
 /* Kernels of the level avx512-bf16, which multiplies by rule 11 of docs/NUMERICS.md: the
  * definitions and their vector versions. */

@@ -28,22 +28,7 @@ void rose_matmul_i8_neon(const rose_matmul *a, uint32_t p0, uint32_t p1)
     matmul_panels(a, ROSE_W_I8, p0, p1, MATMUL_ROWS);
 }
 
-void rose_attention_neon(const rose_attention *a)
-{
-    if (a->bf16)
-        attend(a, true, ATTENTION_ROWS);
-    else
-        attend(a, false, ATTENTION_ROWS);
-}
-
-void rose_kv_append_neon(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
-                         uint32_t head_dim, bool bf16)
-{
-    if (bf16)
-        append_bf16(head_block, slot, k, v, head_dim);
-    else
-        rose_kv_append_ref(head_block, slot, k, v, head_dim, false);
-}
+ROSE_ATTENTION_KERNELS(neon, ATTENTION_ROWS)
 
 void rose_layernorm_neon(const float *x, const float *w, const float *b, float eps, uint32_t d,
                          bool round_bf16, float *y)
