@@ -235,7 +235,7 @@ $(EMULATED)/%.o: src/backend/cuda/%.cu
 $(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o machine.o linear.o linear_wide_f16.o linear_wide_bf16.o)
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 
-# A server over a CUDA runtime that needs no GPU, and a driver in front of the real one, both of which fail when told
+# A server over a CUDA runtime that needs no GPU, and a driver that stands before the real one, both of which fail when told
 # to (tests/backend/test_cuda_serve.py).
 FAULTS := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $B/tests/backend/,roseinfer_fake_cuda faults/libcuda.so.1))
 

@@ -52,8 +52,8 @@ typedef struct rose_lib_options {
     const char *isa;       /* "auto" (default), "scalar", "avx2", "avx512", "avx512-bf16",
                               "amx" */
     uint32_t threads;      /* compute threads; default one per allowed CPU */
-    uint32_t max_num_seqs; /* most sequences in a step; default 256 */
-    uint32_t max_batched_tokens; /* most tokens in a step; default 2048 */
+    uint32_t max_num_seqs; /* at most this many sequences in a step; default 256 */
+    uint32_t max_batched_tokens; /* at most this many tokens in a step; default 2048 */
     uint32_t max_model_len;      /* longest context in tokens; default the model's */
     uint32_t kv_pages;           /* pages of 16 tokens; default from the memory plan */
     uint32_t max_queued;         /* waiting requests; default 1024 */
@@ -76,12 +76,12 @@ ROSE_LIB_API const char *rose_lib_version(void); /* "0.1.0" */
 
 /* How to generate. */
 typedef struct rose_lib_params {
-    uint32_t
-        max_tokens;    /* most new tokens, >= 1; clamped to what the context leaves. Default 128 */
-    float temperature; /* >= 0; 0 = greedy. Default 0 */
-    float top_p;       /* (0, 1]; 1 = off. Default 1 */
-    float min_p;       /* [0, 1]; 0 = off. Default 0 */
-    uint32_t top_k;    /* 0 = off. Default 0 */
+    uint32_t max_tokens; /* at most this many new tokens, >= 1; clamped to what the context leaves.
+                            Default 128 */
+    float temperature;   /* >= 0; 0 = greedy. Default 0 */
+    float top_p;         /* (0, 1]; 1 = off. Default 1 */
+    float min_p;         /* [0, 1]; 0 = off. Default 0 */
+    uint32_t top_k;      /* 0 = off. Default 0 */
     uint64_t seed; /* same request and same seed give the same bits, whatever runs at the same time.
                       Default 0 */
     int ignore_eos; /* 1: ignore end-of-sequence and continue to max_tokens. Default 0 */

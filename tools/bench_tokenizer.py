@@ -37,7 +37,7 @@ def load(folder):
 
 
 def chunks(data, size):
-    """The texts that `bench tokenizer` cuts: up to the first line end at or behind size bytes."""
+    """The texts that `bench tokenizer` cuts: up to the first line end at or after size bytes."""
     out, at = [], 0
     while at < len(data):
         end = len(data)

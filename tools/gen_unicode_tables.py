@@ -94,7 +94,7 @@ def norm_exceptions():
             n = lib.utf8proc_normalize_utf32(pair, len(canonical), stable | (1 << 3))
             if list(pair[:n]) != [ord(x) for x in nfc.normalize_str("".join(map(chr, canonical)))]:
                 found.update(canonical)
-    # Combining classes: does the mark move before one of a higher class, behind one of a lower?
+    # Combining classes: does the mark move before one of a higher class, after one of a lower?
     lib.utf8proc_get_property.restype = ctypes.POINTER(ctypes.c_uint16)
     for ch in CHARS:
         ccc = lib.utf8proc_get_property(ord(ch))[1]

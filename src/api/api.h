@@ -26,13 +26,13 @@ typedef struct rose_api_opts {
     const char *model_id;        /* the name in the API and in replies (--served-model-name) */
     rose_opt_list model_aliases; /* further names that requests may use */
     const char *version;         /* of /version */
-    const char *chat_template;   /* "plain", or NULL: plain if the model has none. With NULL,
-                                    /v1/chat/completions refuses a model that has its own template */
-    bool model_has_template;     /* tokenizer_config.json or chat_template.jinja has one */
-    uint32_t n_io_threads;       /* == rose_http_opts.n_threads */
-    uint32_t n_workers;          /* tokenizer workers, 1 .. 64 (--tokenize-workers) */
-    uint32_t max_queued_jobs;    /* bodies waiting for a worker; over: 429 */
-    bool async_admit;            /* --async-admit */
+    const char *chat_template; /* "plain", or NULL: plain if the model has none. With NULL, a model
+                                  with its own template gets an error at /v1/chat/completions */
+    bool model_has_template;   /* tokenizer_config.json or chat_template.jinja has one */
+    uint32_t n_io_threads;     /* == rose_http_opts.n_threads */
+    uint32_t n_workers;        /* tokenizer workers, 1 .. 64 (--tokenize-workers) */
+    uint32_t max_queued_jobs;  /* bodies waiting for a worker; over: 429 */
+    bool async_admit;          /* --async-admit */
     uint32_t inline_bytes; /* completions with bodies up to this size run on the I/O thread, if such
                               jobs take at most a fifth of its time; 0 = none, <=
                               ROSE_API_MAX_INLINE (--inline-admit-bytes) */
@@ -43,11 +43,11 @@ typedef struct rose_api_opts {
     uint32_t stream_interval; /* tokens of each stream chunk after the first, 1 .. 65536; the last
                                  chunk is never delayed (--stream-interval) */
     bool strict_fields;       /* refuse fields that are otherwise ignored (--strict-fields) */
-    uint32_t max_n;           /* most choices of a request: prompts x n (default 128) */
-    uint32_t max_stop;        /* most stop strings of a request (default 64) */
-    const char *profiler_dir; /* folder for the files of /start_profile (--profiler-dir); NULL:
-                                 refuse such requests */
-    uint32_t profiler_events; /* of each thread, as rose_prof_start */
+    uint32_t max_n;    /* at most this many choices of a request: prompts x n (default 128) */
+    uint32_t max_stop; /* at most this many stop strings of a request (default 64) */
+    const char *profiler_dir;    /* folder for the files of /start_profile (--profiler-dir); NULL:
+                                    refuse such requests */
+    uint32_t profiler_events;    /* of each thread, as rose_prof_start */
     uint32_t default_max_tokens; /* 0 = as many as the context leaves (vLLM's rule for chat);
                                     completions: 16 as OpenAI */
 } rose_api_opts;

@@ -376,7 +376,7 @@ void rose_api_workers_destroy(rose_api_workers *w);
 
 /* ---- the room's object (api.c) ---- */
 
-enum { ROSE_API_MAX_LIVE = 65536 }; /* most engine requests, and most jobs, of one I/O thread */
+enum { ROSE_API_MAX_LIVE = 65536 }; /* limits for one I/O thread: engine requests, and jobs */
 
 struct rose_api {
     rose_api_opts o; /* strings owned: */

@@ -88,11 +88,10 @@ typedef struct rose_cuda_opts {
 } rose_cuda_opts;
 
 typedef struct rose_backend_opts {
-    rose_compute
-        dtype; /* AUTO means, on CPU: BF16 for BF16 files and with INT8, else F32; on CUDA: F16 */
+    rose_compute dtype; /* AUTO on CPU: BF16 for BF16 files and with INT8, else F32; CUDA: F16 */
     rose_quantization quantization;
-    uint32_t max_seqs;        /* most sequences in one step, 1 .. 4096 */
-    uint32_t max_step_tokens; /* most tokens (rows) in one step, >= max_seqs */
+    uint32_t max_seqs;        /* at most this many sequences in one step, 1 .. 4096 */
+    uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs */
     uint32_t max_model_len;   /* longest context in tokens; 0 = the model's max_positions */
     uint32_t kv_pages;        /* pages in the pool; 0 = from kv_bytes */
     uint64_t kv_bytes; /* memory for pages if kv_pages is 0; 0 = the default rule (see plan) */
@@ -114,15 +113,14 @@ typedef struct rose_memory_plan {
     uint32_t without;     /* CUDA: opts.cuda.without as bits, plus bits for what the GPU cannot run;
                              `weights` and `graphs` depend on it */
     uint64_t weights;     /* packed copies that the backend keeps */
-    uint64_t
-        weights_read;   /* CPU: bytes of weights that a step of one row reads; CUDA: 0, unknown */
-    uint64_t kv_page;   /* one page, all layers, K and V */
-    uint32_t kv_pages;  /* pages in the pool */
-    uint64_t kv;        /* kv_page * kv_pages */
-    uint64_t scratch;   /* activations, logits, per-thread buffers */
-    uint64_t graphs;    /* CUDA: captured steps and loaded kernels, an upper estimate */
-    uint64_t total;     /* weights + kv + scratch + graphs */
-    uint64_t available; /* memory available now; 0 = unknown */
+    uint64_t weights_read; /* CPU: bytes of weights that a one-row step reads; CUDA: 0, unknown */
+    uint64_t kv_page;      /* one page, all layers, K and V */
+    uint32_t kv_pages;     /* pages in the pool */
+    uint64_t kv;           /* kv_page * kv_pages */
+    uint64_t scratch;      /* activations, logits, per-thread buffers */
+    uint64_t graphs;       /* CUDA: captured steps and loaded kernels, an upper estimate */
+    uint64_t total;        /* weights + kv + scratch + graphs */
+    uint64_t available;    /* memory available now; 0 = unknown */
 } rose_memory_plan;
 
 /* How the next id is chosen. The filters act in this order (as in vLLM). Divide by temperature.
@@ -189,9 +187,8 @@ typedef struct rose_batch {
     const uint32_t *seq_pos;   /* [n_seqs] */
     const uint32_t *pages;     /* [n_seqs][page_stride] */
     uint32_t page_stride;
-    uint32_t n_outputs; /* 0 .. max_step_tokens: ids to sample or to score */
-    const uint32_t
-        *out_row; /* [n_outputs] the row whose logits are used; several outputs may share a row */
+    uint32_t n_outputs;      /* 0 .. max_step_tokens: ids to sample or to score */
+    const uint32_t *out_row; /* [n_outputs] the row whose logits are used; outputs may share it */
     const uint32_t
         *out_pos; /* [n_outputs] position of the sampled token (key of the random number) */
     const rose_sampling *out_params;           /* [n_outputs] */

@@ -23,32 +23,33 @@ typedef enum rose_engine_admission {
 typedef struct rose_engine_opts {
     rose_backend_opts
         backend;         /* max_seqs = --max-num-seqs, max_step_tokens = --max-num-batched-tokens */
-    uint32_t max_queued; /* most requests that wait for admission, 1 .. 65536
+    uint32_t max_queued; /* at most this many requests that wait for admission, 1 .. 65536
                             (--max-num-queued-reqs); see rose_engine_reserve */
     bool chunked_prefill; /* off: a prompt is one piece, so it must fit into max_step_tokens */
-    uint32_t prefill_chunk_size; /* most prompt tokens of one sequence in a step; 0 = the step's
-                                    budget */
+    uint32_t prefill_chunk_size; /* at most this many prompt tokens of one sequence in a step; 0 =
+                                    the step's budget */
     int engine_cpu; /* CPU of the engine thread (= compute thread 0); -1 = not pinned */
     /* The next fields are those of sched/sched.h; 0 means the default unless the comment says
      * otherwise. */
     bool decode_first;           /* default on: decodes take their rows before prompts */
-    uint32_t prefill_max_seqs;   /* most sequences that prefill in a step; 0 = any number */
-    uint32_t prefill_max_tokens; /* most prompt rows in a step; 0 = all rows that decodes leave */
-    uint32_t max_active;         /* most requests begun and not finished; 0 = backend.max_seqs */
+    uint32_t prefill_max_seqs;   /* at most this many sequences prefill in a step; 0 = any number */
+    uint32_t prefill_max_tokens; /* at most this many prompt rows in a step; 0 = all that decodes
+                                    leave */
+    uint32_t max_active; /* limit for requests begun and not finished; 0 = backend.max_seqs */
     rose_engine_admission admission;
     uint32_t lookahead;         /* PACK; 0 = 64 */
     uint32_t force_fifo_every;  /* PACK; 0 = 8 */
     uint32_t priority_age_ms;   /* what one step of priority is worth in waiting; default 1000 */
-    uint32_t max_queued_tokens; /* most prompt tokens that wait for admission; 0 = no bound. A
-                                   request that waits alone may exceed it */
+    uint32_t max_queued_tokens; /* at most this many prompt tokens that wait for admission; 0 = no
+                                   bound. A request that waits alone may exceed it */
     uint32_t ttft_slo_ms; /* goal from submission to first token; a request that cannot meet it is
                              refused; 0 = none */
     uint32_t itl_slo_ms;  /* goal from token to token; limits prompt rows and admission; 0 = none */
     bool overlap; /* default on: with ROSE_CAP_AHEAD the next step is built and enqueued while one
                      runs */
-    bool prefix_cache; /* default on: share page-aligned prefixes */
-    uint32_t
-        prefix_cache_max_pages; /* most cached pages that are kept unused; 0 = the whole pool */
+    bool prefix_cache;               /* default on: share page-aligned prefixes */
+    uint32_t prefix_cache_max_pages; /* at most this many cached pages that are kept unused; 0 = the
+                                        whole pool */
 } rose_engine_opts;
 
 void rose_engine_opts_default(
@@ -110,17 +111,15 @@ typedef struct rose_request_rules {
                                 most ROSE_MAX_BAD_IDS ids */
     const uint32_t *bad_len; /* [n_bad] ids of each word */
     uint32_t n_bad;
-    const uint32_t
-        *stop_ids;       /* [n_stop] ids that end the request as EOS does, also with ignore_eos */
-    uint32_t n_stop;     /* at most ROSE_MAX_STOP_IDS */
-    uint32_t min_tokens; /* the first min_tokens tokens are neither EOS nor stop_ids */
+    const uint32_t *stop_ids; /* [n_stop] ids that end the request, also with ignore_eos */
+    uint32_t n_stop;          /* at most ROSE_MAX_STOP_IDS */
+    uint32_t min_tokens;      /* the first min_tokens tokens are neither EOS nor stop_ids */
 } rose_request_rules;
 
 typedef struct rose_request_opts {
-    const uint32_t
-        *prompt; /* [n_prompt] ids < vocab_size, copied; n_prompt is 1 .. max_model_len - 1 */
-    uint32_t n_prompt;
-    uint32_t max_tokens; /* at least 1; clamped to max_model_len - n_prompt */
+    const uint32_t *prompt; /* [n_prompt] ids < vocab_size, copied */
+    uint32_t n_prompt;      /* 1 .. max_model_len - 1 */
+    uint32_t max_tokens;    /* at least 1; clamped to max_model_len - n_prompt */
     bool score_only; /* max_tokens is ignored and nothing is generated: one event without a token
                         (LENGTH) ends it. The prompt may then fill the context */
     rose_sampling sampling;

@@ -20,9 +20,8 @@ typedef struct rose_rules_ctx {
 } rose_rules_ctx;
 
 typedef struct rose_rules {
-    rose_output_rules
-        out; /* rules for the backend: constant, except for score_id, report and banned */
-    const uint32_t *eos; /* borrowed */
+    rose_output_rules out; /* rules for the backend; only score_id, report and banned change */
+    const uint32_t *eos;   /* borrowed */
     uint32_t n_eos;
     uint32_t min_tokens, n_stop, n_bad;
     uint32_t prompt_n_top, n_prompt, max_tokens;

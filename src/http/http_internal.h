@@ -130,8 +130,7 @@ struct rose_http_conn {
         next; /* a large body to send after `out`; nothing is appended until it has become `out` */
     size_t held; /* bytes of output capacity kept while the client does not read; part of io->held;
                     0 = nothing pending */
-    bool
-        out_whole; /* `out` was taken as a whole body: too large to move until most of it is sent */
+    bool out_whole;    /* `out` was taken as a whole body: too large to move until most is sent */
     uint32_t n_unsent; /* replies that are complete in `out` and still count as in flight */
     rose_buf ahead;    /* input not yet parsed: [ahead_off, ahead.len) */
     size_t ahead_off;

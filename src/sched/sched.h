@@ -54,19 +54,21 @@ typedef struct rose_sched_opts {
     uint32_t max_queued;         /* waiting sequences, 1 .. 65536 */
     uint32_t page_tokens;        /* tokens in a page, 1 .. 2^16 */
     bool chunked_prefill;        /* off: a prompt runs in one piece */
-    uint32_t prefill_chunk_size; /* most rows of one prompt in a step; 0 = max_step_tokens */
+    uint32_t prefill_chunk_size; /* at most this many rows of one prompt in a step; 0 =
+                                    max_step_tokens */
     bool decode_first;           /* off: prompts take their rows before decodes */
-    uint32_t prefill_max_batch;  /* most sequences that prefill in one step; 0 = any number */
-    uint32_t prefill_max_tokens; /* most prompt rows in a step; 0 = all rows that decodes leave. A
-                                    prompt that must be one piece may exceed it, alone */
-    uint32_t max_active;         /* most sequences begun and not finished; 0 = max_seqs */
+    uint32_t prefill_max_batch;  /* at most this many sequences that prefill in one step; 0 = any
+                                    number */
+    uint32_t prefill_max_tokens; /* at most this many prompt rows in a step; 0 = no limit. A prompt
+                                    that must be one piece may exceed it, alone */
+    uint32_t max_active; /* at most this many sequences begun and not finished; 0 = max_seqs */
     rose_admission admission;
     uint32_t lookahead;        /* PACK: waiting sequences looked at, 1 .. 4096; 0 = 64 */
     uint32_t force_fifo_every; /* PACK: 1 .. ; 0 = 8 */
     uint32_t priority_age;     /* what one step of priority is worth, in the unit of arrival */
-    uint64_t itl_goal_ns;      /* most time of a step with decodes; 0 = no goal */
+    uint64_t itl_goal_ns;      /* longest time of a step with decodes; 0 = no goal */
     bool prefix_cache;
-    uint32_t prefix_max_pages; /* most idle pages of the index; 0 = the whole pool */
+    uint32_t prefix_max_pages; /* at most this many idle pages of the index; 0 = the whole pool */
     uint64_t hash_key[2];      /* key of the index's hash: random, without effect on any plan */
     rose_sched_ids_fn *ids;    /* needed with prefix_cache; called in next and finish */
     void *ids_user;

@@ -68,8 +68,7 @@ struct rose_sched {
     uint32_t n_begun, n_preempted, n_decode, n_free_lanes, n_needs;
     uint32_t free_seq; /* chain of free nodes */
     uint32_t prefill_first, prefill_last;
-    uint32_t
-        index_at; /* place in decode[] of the sequence whose generated pages enter the index next */
+    uint32_t index_at;     /* place in decode[] whose generated pages enter the index next */
     uint32_t decode_start; /* the sequence that gets the first row when rows are too few for all */
     uint64_t n_tickets, n_arrivals;
     uint64_t passed_head; /* PACK: order number of the passed first sequence, and in how many rounds

@@ -190,7 +190,7 @@ static rose_status bracket(translation *t)
     return put(t, "]", 1);
 }
 
-/* Reads the head of a group; p is at the parenthesis. */
+/* Reads the start of a group, such as "(?:"; p is at the parenthesis. */
 static rose_status group(translation *t)
 {
     static const char *const heads[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:"};

@@ -13,9 +13,9 @@
 #define ROSE_NO_ID         UINT32_MAX
 #define ROSE_MAX_ID        (1u << 22) /* ids are below this, so that the dense tables stay small */
 #define ROSE_MAX_STAGES    16u        /* pre-tokenizers in sequence */
-#define ROSE_MAX_TEMPLATE  16u /* most special ids that a post-processor may add on each side */
+#define ROSE_MAX_TEMPLATE  16u        /* at most this many added special ids on each side */
 #define ROSE_MAX_ADDED     16384u
-#define ROSE_MAX_ADDED_LEN 1024u            /* most bytes of an added token: bounds the search */
+#define ROSE_MAX_ADDED_LEN 1024u            /* at most this many bytes of an added token */
 #define ROSE_MAX_TEXT      (UINT32_MAX / 4) /* bytes of one text to encode */
 
 enum { ROSE_TOK_EXISTS = 1, ROSE_TOK_ADDED = 2, ROSE_TOK_SPECIAL = 4 };

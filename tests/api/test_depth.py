@@ -87,11 +87,11 @@ def test_no_token_left(s):
     check("in a stream too, before it begins", r.status_code == 400 and "min_tokens" in r.text, r.text)
     pair = dict(body, bad_words=[" king king"])
     r = s.post("/v1/completions", pair)
-    check("found only behind the first token: 400 no_token_left", r.status_code == 400 and
+    check("found only after the first token: 400 no_token_left", r.status_code == 400 and
           r.json()["error"]["code"] == "no_token_left", r.text)
     r = s.post("/v1/completions", dict(pair, stream=True))
     events = r.status_code == 200 and '" king"' in r.text and r.text.endswith("[DONE]\n\n")
-    check("in a stream: 400, or an error event behind its token", '"no_token_left"' in r.text and
+    check("in a stream: 400, or an error event after its token", '"no_token_left"' in r.text and
           (events or r.status_code == 400), r.text)
     check("the server is well", complete(s, max_tokens=1).usage.completion_tokens == 1 and
           s.settle()["status"] == "ok")
@@ -118,7 +118,7 @@ def waiting(s, n, seconds=5):
 
 
 def queue_by_priority(s, n_before):
-    """The order in which four requests of different priority end behind n_before long ones, or None if they were
+    """The order in which four requests of different priority end after n_before long ones, or None if they were
     not all waiting at one time: then it says nothing."""
     order, lock, threads, together = [], threading.Lock(), [], False
 
@@ -148,7 +148,7 @@ def test_priority():
 
 
 def ask(s, stream, go=None):
-    """(status, code, Retry-After, seconds to the first token); go: a barrier behind the connection."""
+    """(status, code, Retry-After, seconds to the first token); go: a barrier after the connection."""
     body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "temperature": 0, "stream": stream}
     c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=300)
     c.connect()

@@ -612,7 +612,7 @@ def test_drain_slow_reader():
     head, _, text = got.partition(b"\r\n\r\n")
     want = int(re.search(rb"Content-Length: (\d+)", head).group(1))
     check("SIGTERM: a reply that is being sent arrives whole", len(text) == want, (len(text), want))
-    check("then the server exits 0, too", s.p.wait(60) == 0)
+    check("then the server also exits 0", s.p.wait(60) == 0)
     s.client.close()
 
 

@@ -155,7 +155,7 @@ def test_rules(s):
             break
     for least, want in ((k, whole[:at]), (k + 1, None)):
         r = complete(s, max_tokens=20, stop=cut, extra_body={"min_tokens": least}).choices[0]
-        check("a stop string ends behind min_tokens or not at all", r.text == want if want is not None else
+        check("a stop string ends after min_tokens or not at all", r.text == want if want is not None else
               r.text.startswith(whole[:at + 2]), (least, cut, r))
     text = plain.choices[0].text
     cut = text[10:14]

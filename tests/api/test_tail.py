@@ -115,7 +115,7 @@ def test_big_bodies():
 
 
 def test_more_long_bodies_than_workers():
-    """They never have all workers: what comes behind them, too long for the I/O thread, is answered before them."""
+    """Long bodies never have all workers: a later request, too long for the I/O thread, is answered before them."""
     with Server("--max-body-size", "64M", "--tokenize-workers", "2") as s:
         lock, done, sent = threading.Lock(), [], threading.Semaphore(0)
         text = json.dumps({"prompt": "the quick brown fox " * (BODY_MB * 50000)})
@@ -137,7 +137,7 @@ def test_more_long_bodies_than_workers():
         r = s.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 1, "user": "u" * 8000})
         with lock:
             before = len(done)
-        check("a request behind more long bodies than workers: answered before them", r.status_code == 200 and before <= 1,
+        check("a request after more long bodies than workers: answered before them", r.status_code == 200 and before <= 1,
               (r.status_code, before))
         for t in threads:
             t.join()

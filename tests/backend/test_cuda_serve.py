@@ -2,7 +2,7 @@
 """A server whose GPU begins to fail: `test_cuda_serve.py BINARY MODEL [LIBCUDA]`; closes with `N passed, N failed`.
 
 BINARY is tests/backend/roseinfer_fake_cuda, which needs no GPU; or the real program, and LIBCUDA the libcuda.so.1 of
-tests/backend/cuda_faults.c, which then stands in front of the driver. Either fails as cuda_faults.h says, from when a file is
+tests/backend/cuda_faults.c, which then stands between the program and the driver. Either fails as cuda_faults.h says, from when a file is
 made: while streams run and others wait, or before the start. No request may stay without an answer and no process without an
 end; how long either takes at most is LIMIT_S, which only a hang reaches. Standard library only.
 """
@@ -233,7 +233,7 @@ if LIBCUDA:
     if b"no usable NVIDIA GPU" in before.stderr:
         print(before.stderr.decode("utf-8", "replace").strip())
         sys.exit(77)
-    check("through the driver in front of it the GPU serves", before.returncode == 0 and before.stdout != b"", (before.returncode, before.stderr))
+    check("through the replaced driver the GPU serves", before.returncode == 0 and before.stdout != b"", (before.returncode, before.stderr))
 for each in ("sticky", "silent"):
     with tempfile.TemporaryDirectory() as folder:
         fault_in_streams(each, folder)

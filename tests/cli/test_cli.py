@@ -629,7 +629,7 @@ def test_bench_kernels():
         missing = "no oneDNN" in j["about"]
         check("five products of one row, all timed", [p["rows"] for p in products] == [1] * 5 and
               all(p["own_us"] > 0 and "library_same_us" not in p for p in products), out)
-        check("oneDNN is timed, too, or one line says that it is missing and how to get it",
+        check("oneDNN is also timed, or one line says that it is missing and how to get it",
               err.count("\n") == 1 and "comparison with oneDNN is missing" in err and "libdnnl2" in err and
               all(p["library_us"] is None for p in products) if missing else
               err == "" and all(p["library_us"] > 0 for p in products), (out, err))

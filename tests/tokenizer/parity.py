@@ -173,7 +173,7 @@ def random_text(rng, added):
 
 
 def code_points(step, planes=range(17)):
-    """Every code point of the planes, step at a time, each behind a letter, a digit, a space or a mark."""
+    """Every code point of the planes, step at a time, each after a letter, a digit, a space or a mark."""
     rng = random.Random(step)
     for plane in planes:
         points = [c for c in range(plane << 16, (plane + 1) << 16) if not 0xD800 <= c < 0xE000]

@@ -37,9 +37,8 @@ typedef struct tile_attention {
     uint8_t *p_tile;
     uint8_t *v_tiles; /* [SUM_TILES] */
     uint32_t n_max;   /* keys of the last row */
-    uint32_t
-        n_whole; /* groups of 32 positions that every row sees in full, without the last group */
-    bool finite; /* so is V in the last group */
+    uint32_t n_whole; /* full groups of 32 positions that every row sees, except the last group */
+    bool finite;      /* so is V in the last group */
 } tile_attention;
 
 ROSE_INLINE void score_page(const tile_attention *s, const uint8_t *k, int tile)

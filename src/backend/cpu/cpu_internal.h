@@ -11,7 +11,7 @@
 
 enum {
     ROSE_CPU_OUT_BLOCK = 64,   /* output rows whose logits exist at one time */
-    ROSE_CPU_BLOCK_ROWS = 512, /* most rows that go through a layer together */
+    ROSE_CPU_BLOCK_ROWS = 512, /* at most this many rows that go through a layer together */
     ROSE_CPU_OWN_ROWS = 4,     /* up to this many rows, each thread normalises all rows itself */
     ROSE_CPU_ALIGN = 64        /* bytes: every part of a region begins at a cache line */
 };
@@ -76,8 +76,7 @@ typedef struct rose_cpu_scratch {
     rose_cpu_tile *tiles;   /* [max tiles] */
     rose_cpu_piece *pieces; /* [max_seqs + max blocks] */
     rose_cpu_block *blocks; /* [max blocks] */
-    uint32_t
-        *slot_row; /* [max_step_tokens] rows that need logits; equal neighbours are listed once */
+    uint32_t *slot_row;   /* [max_step_tokens] rows that need logits; equal neighbours count once */
     uint32_t *slot_first; /* [max_step_tokens + 1] first output of each slot */
     uint32_t *ids;        /* [max_step_tokens] results */
     uint8_t *thread;      /* [n_threads][thread_stride] kernel and sampler scratch */

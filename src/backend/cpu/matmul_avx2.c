@@ -18,8 +18,9 @@
 
 enum {
     TILE_ROWS = 3,
-    FEW_ROWS = 16,  /* up to this many rows, no widened weights are kept */
-    WIDE_ROWS = 66, /* most rows that share widened weights; rose_cpu_matmul_share gives 64 */
+    FEW_ROWS = 16, /* up to this many rows, no widened weights are kept */
+    WIDE_ROWS =
+        66, /* at most this many rows that share widened weights; rose_cpu_matmul_share gives 64 */
     WIDE_K = 256
 };
 /* The widened weights and the sums fit into scratch: they take at most the memory of k_pad rows,

@@ -7,7 +7,7 @@
 #include "backend/cuda/kernels.h"
 #include "base/status.h"
 
-enum { ROSE_CUBLASLT_CHOICES = 8 }; /* most algorithms to try for one shape */
+enum { ROSE_CUBLASLT_CHOICES = 8 }; /* at most this many algorithms to try for one shape */
 
 typedef struct rose_cublaslt rose_cublaslt;
 

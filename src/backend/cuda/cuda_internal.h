@@ -27,7 +27,7 @@
 #include "base/bump.h"
 
 enum {
-    ROSE_CUDA_OUT_BLOCK = 256, /* most output rows whose logits exist at one time */
+    ROSE_CUDA_OUT_BLOCK = 256, /* at most this many output rows whose logits exist at one time */
     ROSE_CUDA_MAX_GRAPHS = 24,
     ROSE_CUDA_MAX_PROMPTS = 10, /* captured steps of a single prompt */
     /* Most rows of logits that rules have changed and that exist at one time. */
@@ -69,7 +69,7 @@ typedef struct rose_cuda_scratch {
     float *changed;                   /* [n_changed][ld_logits] */
     unsigned long long *changed_key;
     uint8_t *rules; /* device copy of the slot's `rules` */
-    float *sums;    /* see rose_cuda_launch; NULL if stream-K is not used */
+    float *sums;    /* memory of partial sums, see rose_cuda_launch; NULL if stream-K is not used */
     uint32_t *sum_flags;
     uint32_t ld_logits, out_block, n_changed;
     uint64_t header_bytes, rules_bytes;

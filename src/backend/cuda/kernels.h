@@ -31,7 +31,7 @@ enum {
     ROSE_CUDA_K_PAD = 32,     /* packed weights have a multiple of this many inputs */
     ROSE_CUDA_ROW_PAD = 128,  /* activation buffers have a multiple of this many rows */
     ROSE_CUDA_SPLIT = 32,     /* positions in one split of the KV cache: two pages */
-    ROSE_CUDA_TILE_ROWS = 16, /* most rows in one attention item */
+    ROSE_CUDA_TILE_ROWS = 16, /* at most this many rows in one attention item */
     ROSE_CUDA_MAX_HEAD_DIM = 128,
     /* Threads of an attention block that leaves room for GEMM blocks on the same SM. */
     ROSE_CUDA_BESIDE_THREADS = 96,
@@ -233,7 +233,7 @@ typedef struct rose_cuda_pack {
 /* Optimisations that can be left out to measure what each is worth (--cuda-without; the names are
  * in without.c). The bits of the results do not change. */
 typedef enum rose_cuda_without {
-    /* linear_wide.cuh and the files that include it; also the second copy of the weights */
+    /* leaves out linear_wide.cuh, the files that include it, and the second copy of the weights */
     ROSE_CUDA_WITHOUT_WIDE = 1,
     ROSE_CUDA_WITHOUT_TEAM = 2, /* linear_team.cuh: GEMMs of 33 to 128 rows */
     /* attention_ahead.cuh: attention of many single rows, where each warp prefetches its splits. */
