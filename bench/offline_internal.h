@@ -84,8 +84,8 @@ json_t *rose_offline_engine_json(const rose_offline_engine *e);
 
 /* ---- other backends: they fill r->runs and r->extra ---- */
 
-/* Runs through a server: ours (spec->driver 0, started with the engine options of sf) or one at a
- * URL. */
+/* Runs the workload on a server: our own (spec->driver 0), which it starts with the engine
+ * options in sf, or one at a URL. */
 rose_status rose_offline_server(const rose_offline_work *w, const rose_server_spec *spec,
                                 const rose_server_flags *sf, const char *model_dir, uint32_t warmup,
                                 uint32_t repeats, rose_offline_result *r, rose_err *err);

@@ -20,8 +20,8 @@ typedef enum rose_prompt_mode {
     ROSE_PROMPT_TRACE   /* blocks with equal hash ids hold equal text */
 } rose_prompt_mode;
 
-/* Reads tokenizer and config.json of a model folder, not the weights. Errors: as for these files;
- * UNSUPPORTED if the vocabulary has fewer than 64 such words. */
+/* Reads tokenizer and config.json of a model folder, not the weights. Errors: as for these
+ * files; UNSUPPORTED if the vocabulary has fewer than 64 words that are usable for prompts. */
 rose_status rose_prompts_open(rose_prompts **out, const char *model_dir, rose_err *err);
 void rose_prompts_close(rose_prompts *p); /* accepts NULL */
 

@@ -6,9 +6,9 @@
  * detokenises, looks for stop strings, and writes SSE or collects the reply.
  *
  * With async_admit off, jobs run on the I/O thread itself. So does a short job that comes alone
- * (inline_bytes), because a worker would have to be woken first. The engine thread is told when a
- * job begins. If the engine's device works by itself, the I/O thread stays awake for the first
- * token.
+ * (inline_bytes), because a worker would have to be woken first. The engine thread is told when
+ * a job begins. If the device computes without the host's CPU (a GPU), the I/O thread polls
+ * instead of sleeping until the first token has come.
  *
  * Threads: create, callbacks, attach, set_engine, drain, stop, destroy from the main thread in
  * that order; close the engine between stop and destroy. */

@@ -86,7 +86,7 @@ typedef struct rose_api_logged_fields {
 void rose_api_ignored_add(rose_api_ignored *g, const char *name);
 /* Handles a field that the API does not know: notes it or, with `strict`, refuses it (false). */
 bool rose_api_unknown_field(rose_api_ignored *g, const char *name, rose_api_error *err);
-/* Writes "X-Ignored-Fields: a, b\r\n", or nothing if none was ignored. */
+/* Writes "X-Ignored-Fields: a, b\r\n", or nothing if no field was ignored. */
 void rose_api_ignored_header(rose_api_out *o, const rose_api_ignored *g);
 /* Any thread. Writes one log line for each new name. */
 void rose_api_ignored_log(rose_api_logged_fields *l, const rose_api_ignored *g);
@@ -194,7 +194,8 @@ typedef struct rose_api_choice {
     const char *finish;    /* "stop", "length"; NULL while running */
     rose_api_stop_kind stop_kind; /* what ended it, with finish "stop" */
     uint32_t stop_id;             /* ROSE_API_STOP_ID */
-    uint32_t n_cached;            /* prompt tokens from the prefix cache, once released */
+    uint32_t n_cached;            /* the choice's prompt tokens that came from the prefix cache;
+                                   * set when its engine request is released */
     bool pending;                 /* the sink gave it before the job was back */
     bool role_sent;               /* chat: the first chunk is out */
     bool trim_space;              /* chat: drop one leading space */
@@ -213,7 +214,8 @@ struct rose_api_job {
     bool timed_out;   /* I/O thread: a time-out was answered before the worker was done */
     bool notice;      /* the worker pushes the job twice, first with timeout_s alone */
     rose_api_kind kind;
-    bool device;        /* the backend works by itself on a device, and early_wake is on */
+    bool device;        /* the backend computes on a device without the host's CPU, and
+                         * early_wake is on */
     bool short_only;    /* the job runs on the I/O thread, which has no time for many choices */
     bool declined;      /* the job has many choices: it was only parsed, and a worker must run it */
     bool back;          /* the worker has handed it back */
@@ -287,8 +289,8 @@ bool rose_api_fail_timeout(rose_api_error *e, double timeout_s);
 /* Starts the time-out of a job, once it is known. It counts from the arrival, whichever thread
  * has the job. */
 void rose_api_job_watch(rose_api_job *j, double timeout_s);
-void rose_api_job_back(
-    rose_api_job *j); /* the worker is done with it: answers, or watches its events */
+void rose_api_job_back(rose_api_job *j); /* the worker is done with the job: answers the request, or
+                                          * watches the events of its choices */
 void rose_api_job_gone(rose_api_job *j); /* on_gone: nothing more is sent, and the engine is told */
 void rose_api_io_on_sink(void *io);      /* rose_http_watch callbacks */
 void rose_api_io_on_done(void *io);
@@ -313,7 +315,8 @@ bool rose_api_ids_load(rose_ids *out, const json_t *list, const char *param, uin
 bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
                      const rose_api_prompt_ctx *c, const char *param, rose_api_error *err);
 
-/* rules.c: loads the fields that become engine rules. Call after the schema's check. */
+/* rules.c: reads from the request body the fields that become the engine's sampling rules
+ * (penalties, biases and the like). Call after the schema's check. */
 enum { ROSE_API_MAX_BAD_WORDS = 512 };
 bool rose_api_rules_load(rose_api_rules *u, const rose_api_params *p, const rose_api_prompt_ctx *c,
                          rose_api_error *err);

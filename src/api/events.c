@@ -457,7 +457,8 @@ void rose_api_io_poll(void *api, uint32_t thread)
     rose_api *a = api;
     rose_api_io *io = &a->io[thread];
     if (rose_wakeq_is_empty(io->sink)) return;
-    rose_stall_span stall = {0}; /* the span of the loop's own turn begins after its sleep */
+    rose_stall_span stall = {0}; /* the span of the event loop's own iteration begins after the
+                                  * loop's sleep */
     rose_stall_begin(&stall);
     const rose_prof_span span = rose_prof_begin("api.stream");
     const uint64_t n = take_sink(io);

@@ -9,8 +9,8 @@
 #include "engine/flags.h"
 #include "http/http.h"
 
-/* The values of the options. The rows of serve_opts.c point into http, api and engine.opts for
- * options of these rooms. The other members belong to the server itself. */
+/* The values of the options. The option rows of serve_opts.c point into http, api and
+ * engine.opts for the options of these modules. The other members belong to the server itself. */
 typedef struct rose_serve_flags {
     rose_http_opts http;
     rose_api_opts api;

@@ -19,8 +19,8 @@ void rose_log_set_level(rose_log_level level);
 /* "debug" | "info" | "warn" | "error" | "off" -> *out; ROSE_E_INVAL otherwise. */
 rose_status rose_log_parse_level(const char *name, rose_log_level *out);
 
-/* room: the short name at the start of the line ("engine", "http"). Control characters in the
- * text become '?', because log lines quote hostile input. */
+/* room: the short name of the module that logs, at the start of the line ("engine", "http").
+ * Control characters in the text become '?', because log lines quote hostile input. */
 void rose_log(rose_log_level level, const char *room, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -39,7 +39,7 @@ enum {
 typedef enum slot_use {
     SLOT_FREE,
     SLOT_LIVE,
-    SLOT_GONE /* the thread has ended, but its events are still needed */
+    SLOT_GONE /* the thread that owned this buffer has ended, but its events are still needed */
 } slot_use;
 
 typedef struct slot {
@@ -123,7 +123,8 @@ void rose_prof_thread(const char *name)
         snprintf(s->name, sizeof s->name, "%s", name);
         if (s->use == SLOT_FREE) {
             s->tid = (long)gettid();
-            /* relaxed: the lock orders it, and only holders of the lock write the state */
+            /* relaxed: the lock orders this read of the state, and only holders of the lock
+             * write the state */
             if (atomic_load_explicit(&rose_prof_state, memory_order_relaxed) & RECORDING)
                 give_buffer(s);
             s->use = SLOT_LIVE;

@@ -1,4 +1,5 @@
-/* http/http_internal.h - shared by the files of this room: the I/O thread, the connection.
+/* http/http_internal.h - declarations that the files of src/http share: the I/O thread, the
+ * connection.
  *
  * One connection is one state machine:
  *
@@ -99,7 +100,8 @@ struct rose_http_conn {
     int fd;
     http_conn_state state;
     http_read_mode read_mode;
-    bool dirty;    /* the connection is on io->dirty: it has work at the end of this turn */
+    bool dirty;    /* the connection is on io->dirty: it has work at the end of this event-loop
+                    * iteration */
     bool doomed;   /* destroyed at the end of this turn */
     bool wblocked; /* the socket's buffer is full: ev_write is armed */
     bool eof;      /* the client has ended its side */
@@ -110,7 +112,8 @@ struct rose_http_conn {
     http_place place;
     http_peer peer;
     uint32_t peer_wait_ms; /* until the peer is looked at again */
-    bool keep_alive;       /* whether the request allows it; final once a reply's head is written */
+    bool keep_alive;       /* whether the request allows keep-alive; final once a reply's head is
+                            * written */
     bool head_done;        /* the parser has seen the end of the headers */
     bool complete;         /* the whole request is here */
     bool chunked;          /* the request's body is */
@@ -183,8 +186,8 @@ struct rose_http_io {
     struct event_base *base;
     struct event ev_wake, ev_turn;
     bool wake_added, turn_pending;
-    uint64_t marked_ns; /* end of the last recorded send of this turn; 0: the next send reads the
-                           clock */
+    uint64_t marked_ns; /* end of the last recorded send in this event-loop iteration; 0: the
+                         * next send reads the clock */
     rose_mpsc *posts;   /* of http_post */
     int wake_fd;
     _Atomic int wake_pending; /* 1 from a wake until the thread reads it */
@@ -198,8 +201,8 @@ struct rose_http_io {
     char *scratch;         /* [HTTP_SCRATCH] */
     size_t held, max_held; /* output memory held by all connections; this thread's share of
                               max_total_pending_bytes */
-    /* --stall-warn-ms: this turn since its first callback, and the kind of callback that took
-     * longest */
+    /* --stall-warn-ms: time of this event-loop iteration since its first callback, and the kind
+     * of callback that took longest */
     rose_stall_span turn;
     const char *phase, *longest;
     uint64_t phase_began_ns, longest_ns;
@@ -255,7 +258,8 @@ rose_http_conn *rose_http_conn_new(rose_http_io *io, int fd, bool over); /* any 
 void rose_http_conn_start(rose_http_conn *c);
 void rose_http_conn_turn_away(rose_http_io *io, int fd, const char *why); /* 503, and the end */
 void rose_http_conn_destroy(rose_http_conn *c);  /* on_gone if BUSY; turn and stop only */
-void rose_http_conn_read_now(rose_http_conn *c); /* what has come, without waiting for the event */
+void rose_http_conn_read_now(rose_http_conn *c); /* reads the bytes that have arrived, without
+                                                  * waiting for the read event */
 void rose_http_conn_touch(rose_http_conn *c);    /* has work at the end of this turn */
 void rose_http_conn_doom(rose_http_conn *c);     /* destroy at the end of this turn */
 void rose_http_conn_slow(rose_http_conn *c, rose_http_slow why); /* doom, counted */

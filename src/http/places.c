@@ -28,7 +28,7 @@ bool rose_http_place_seldom(http_seldom *s)
 {
     uint64_t now = rose_now_ns();
     uint64_t next = atomic_load_explicit(&s->next_ns, memory_order_relaxed);
-    /* relaxed: one of several threads wins the exchange, and no other data depends on it */
+    /* relaxed: one of several threads wins the exchange, and no other data depends on its result */
     return now >= next && atomic_compare_exchange_strong_explicit(
                               &s->next_ns, &next, now + SELDOM_S * UINT64_C(1000000000),
                               memory_order_relaxed, memory_order_relaxed);

@@ -1,6 +1,6 @@
 /* model/family.h - a model family is a row of the table in config.c. The row names a parser for
  * config.json, and the tensors with their places and shapes. Both opening a model and the
- * random-model writer use it. Internal to the room. */
+ * random-model writer use it. Internal to src/model. */
 #ifndef ROSE_MODEL_FAMILY_H
 #define ROSE_MODEL_FAMILY_H
 

@@ -1,8 +1,8 @@
 /* backend/cpu/amx_tiles.h - sets up the AMX tile registers and converts data to tiles, for the
  * *_amx.c files. Include after vec_avx512.h.
  *
- * A tile is 16 rows of 64 bytes. A row holds 32 bf16 activations, or 16 outputs of one pair of k of
- * the weights.
+ * A tile is 16 rows of 64 bytes. A row of activations holds 32 bf16 values. A row of weights
+ * holds, for each of 16 outputs, the weights of two consecutive k.
  *
  * The tile configuration belongs to the thread. Each call loads it at the start and releases it
  * at the end. After the release the system can switch threads without saving 8 KiB of tiles.

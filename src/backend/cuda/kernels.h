@@ -212,7 +212,8 @@ typedef struct rose_cuda_report {
 /* Log-probability reports; launched after the sampler. */
 typedef struct rose_cuda_reports {
     const float *logits;
-    /* Key of each row's largest logit, as the head GEMM computes it. */
+    /* For each row the sort key (logit, then id) of its largest logit, as the head GEMM writes
+     * it. */
     const unsigned long long *key;
     const rose_cuda_report *report;
     uint32_t *const *ids;
