@@ -55,7 +55,8 @@ static const struct {
 typedef struct ablation {
     const ablate_opts *o;
     const char *model_dir;
-    rose_buf engine_args; /* owned; the engine options that were given, as text for both sides */
+    rose_buf engine_args;     /* owned; the user's engine options as text, passed to both sides
+                               * (switch on and off) */
     rose_server_flags server; /* how to start the server, without those engine options */
     rose_prompts *prompts;
     rose_load_trace_gen plain;

@@ -68,7 +68,7 @@ static rose_status drive(attempt *a, rose_server *server, rose_err *err)
         st = rose_profile_call(a->row, &server->url, "/start_profile", "start", err);
     if (st != ROSE_OK) return st;
     st = replay(a, server, a->s->trace, &spec, "num_success", err);
-    /* stopped even after a failure: the recording may show the cause */
+    /* the recording is stopped even after a failure, because it may show the cause */
     if (!a->nsys)
         stopped = rose_profile_call(a->row, &server->url, "/stop_profile", "stop",
                                     st == ROSE_OK ? err : NULL);

@@ -133,7 +133,8 @@ static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
 
 typedef struct range {
     bool any;  /* whether a point has a value; replies of one token have no TPOT and no ITL */
-    bool wide; /* the values differ so much that a linear axis would show only the largest */
+    bool wide; /* the values of this metric differ so much that a linear axis would show only the
+                * largest */
 } range;
 
 static range range_of(const json_t *online, bool concurrency, const rose_plot_metric *m)

@@ -39,7 +39,7 @@ static void become(char *const *argv, const char *out_path, const char *err_path
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(127); /* the parent died before the line above took effect */
+    if (getppid() != parent) _exit(127); /* the parent died before prctl took effect */
     redirect("/dev/null", STDIN_FILENO);
     redirect(out_path, STDOUT_FILENO);
     redirect(err_path, STDERR_FILENO);

@@ -14,7 +14,7 @@ enum { ROSE_PROC_MAX_ARGS = 128 };
 typedef struct rose_proc {
     pid_t pid; /* 0 = there is no process */
     bool ended;
-    int status; /* as waitpid gives it, once the process has ended */
+    int status; /* exit status as waitpid gives it, once the process has ended */
 } rose_proc;
 
 /* Starts a program; argv[0] is looked up in PATH. stdout is appended to out_path and stderr to
@@ -30,7 +30,7 @@ bool rose_proc_running(rose_proc *p); /* collects the exit status of a process t
  * {0}. */
 void rose_proc_stop(rose_proc *p, uint32_t grace_ms);
 
-/* Waits for the end. Returns true for exit code 0. */
+/* Waits until the process ends. Returns true for exit code 0. */
 bool rose_proc_wait(rose_proc *p);
 
 /* Writes "exit code 1" or "signal 9". */

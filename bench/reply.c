@@ -115,7 +115,7 @@ static rose_status read_tokens(rose_reader *rd, const rose_event_look *look, con
             if (text) r->counted = true;
         }
     }
-    /* a chunk without text, such as the first one, which only gives the role */
+    /* a chunk without text, for example the first chunk, which only gives the role */
     if (!text && r->ids_seen == 0) return ROSE_OK;
     if (n == 0 && !text) return ROSE_OK;
     return add_arrival(r, rd->t_ns, n == 0 ? 1 : n);

@@ -25,7 +25,7 @@ typedef struct page {
     rose_html h;        /* everything below the table of contents */
     rose_html contents; /* the table of contents: an entry for each file */
     const char *dir;    /* the folder to report on; other paths are relative to it */
-    bool plot, cut;     /* cut: folders at too great a depth were left out */
+    bool plot, cut;     /* cut: true if folders at too great a depth were left out */
     size_t n_files, n_bad;
 } page;
 

@@ -59,7 +59,8 @@ typedef struct rose_server {
     char version[128]; /* what /version gives, or "" */
     char dtype[32];    /* the dtype that /v1/models gives (our server does), or "" */
     uint64_t start_ns; /* just before exec */
-    double ready_s;    /* seconds from exec to the first 200; 0 for a server at a URL */
+    double ready_s;    /* seconds from exec until the server first answered with status 200; 0
+                        * for a server at a URL */
 } rose_server;
 
 /* Starts or finds a server and waits until it is ready. extra (may be NULL) is added after the

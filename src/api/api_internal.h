@@ -146,7 +146,8 @@ typedef struct rose_api_io {
     rose_encoder *encoder; /* encoder for jobs that run on this thread; created when first needed */
     uint64_t inline_from_ns;   /* when the next short job may run here */
     uint32_t n_jobs;           /* alive; this thread */
-    atomic_uint n_live;        /* engine requests submitted and not released; workers increase it */
+    atomic_uint n_live;        /* engine requests submitted and not released; workers increase
+                                * this count */
     char *piece;               /* [detok cap + 16] */
     rose_api_metrics *metrics; /* owned */
     rose_api_out text;         /* scratch: text released by one event */
@@ -379,7 +380,10 @@ void rose_api_workers_destroy(rose_api_workers *w);
 
 /* ---- the room's object (api.c) ---- */
 
-enum { ROSE_API_MAX_LIVE = 65536 }; /* limits for one I/O thread: engine requests, and jobs */
+enum {
+    ROSE_API_MAX_LIVE = 65536
+}; /* limits for one I/O thread: the number of engine requests,
+    * and the number of jobs */
 
 struct rose_api {
     rose_api_opts o; /* strings owned: */

@@ -411,7 +411,7 @@ void rose_api_job_gone(rose_api_job *j)
     j->timer = NULL;
     if (!j->begun) rose_api_count_http(j->io, j->r, 499);
     j->r = NULL;
-    /* relaxed: it only saves work; the worker's hand-over orders everything else */
+    /* relaxed: the flag only saves work; the worker's hand-over orders everything else */
     atomic_store_explicit(&j->gone, true, memory_order_relaxed);
     if (j->back) cancel_all(j);
 }

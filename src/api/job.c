@@ -208,7 +208,8 @@ static rose_sampling sampling_of(const rose_api_params *p)
         .min_p = (float)p->min_p,
         .top_k = p->top_k > 0 ? (uint32_t)p->top_k : 0,
     };
-    /* As in vLLM: below 1e-5 the division would overflow, and the result is greedy anyway. */
+    /* As in vLLM, a temperature below 1e-5 counts as 0: the division would overflow, and the
+     * result is greedy anyway. */
     if (p->temperature < 1e-5) s.temperature = 0.0f;
     return s;
 }

@@ -45,9 +45,9 @@ typedef struct rose_api_metrics {
     rose_hist decode, inference, http_time; /* ns */
     rose_hist prompt_len,
         computed_len; /* prompt tokens of a choice; uncached prompt tokens of a choice */
-    rose_hist generation_len,
-        longest_len;         /* tokens of a choice; tokens of a request's longest choice */
-    rose_hist max_tokens, n; /* as asked */
+    rose_hist generation_len, longest_len; /* generated tokens of a choice; generated tokens of a
+                                            * request's longest choice */
+    rose_hist max_tokens, n;               /* as asked */
     rose_http_counts http[ROSE_METRIC_ROUTES];
 } rose_api_metrics;
 

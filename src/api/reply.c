@@ -52,7 +52,8 @@ static uint64_t prefilled_ns(const rose_api_choice *c)
     return c->job->score_only ? c->t_last_ns : c->t_first_ns;
 }
 
-/* Returns the choice that first had its first token; NULL before that. */
+/* Returns the choice whose first token came before that of every other choice; NULL if no choice
+ * has a token yet. */
 static const rose_api_choice *first_choice(const rose_api_job *j)
 {
     const rose_api_choice *first = NULL;

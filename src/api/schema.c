@@ -18,8 +18,9 @@ typedef enum field_type {
     T_LABEL,   /* a string that the client chooses; accepted, not used */
     T_MODEL,   /* must be the served model */
     T_REFUSED, /* not served: only values in `off` pass */
-    T_HINT,    /* changes no answer here: values other than those in `off` are ignored */
-    T_ANY      /* accepted with any value: it asks for nothing */
+    T_HINT,    /* a hint, which changes no answer of this server: values other than those in
+                * `off` are ignored */
+    T_ANY      /* a field that is accepted with any value, because it asks for nothing */
 } field_type;
 
 /* Values of a refused field or a hint that mean "off"; null always does. */

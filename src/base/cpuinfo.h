@@ -15,7 +15,7 @@ typedef enum rose_isa {
     ROSE_ISA_AVX2,       /* AVX2, FMA, F16C (Haswell 2013, Zen 2017) */
     ROSE_ISA_AVX512,     /* AVX-512 F, BW, VL, DQ (Skylake-X 2017, Zen 4 2022) */
     ROSE_ISA_AMX,        /* AVX512 and AMX tile, bf16 (Sapphire Rapids 2023) */
-    ROSE_ISA_NEON,       /* AArch64, which always has it; includes SCALAR alone */
+    ROSE_ISA_NEON,       /* NEON, which every AArch64 CPU has; this level includes SCALAR alone */
     ROSE_ISA_AVX512_BF16 /* AVX512 and VDPBF16PS (Cooper Lake 2020, Zen 4 2022). Its GEMMs give
                             other bits, so it is used only if named */
 } rose_isa;

@@ -63,8 +63,8 @@ static struct {
     char note[160];
 } g_prof = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static rose_prof_hooks g_hooks;
-/* True until the kernel has promised its barrier; it never becomes true again. Relaxed: a thread
- * that reads it late passes one barrier too many. */
+/* True until the process is registered for the kernel's memory barrier (membarrier); then false
+ * for ever. Relaxed: a thread that reads it late passes one barrier too many. */
 static _Atomic bool g_own_barrier = true;
 static _Atomic uint64_t g_stray;   /* events of threads that have no place in the table */
 static _Atomic uint64_t g_last_id; /* relaxed: only unique */
@@ -291,7 +291,8 @@ rose_status rose_prof_start(uint32_t n_events, rose_err *err)
     start_source();
     atomic_store_explicit(&g_stray, 0, memory_order_relaxed);
     g_prof.start_ns = rose_now_ns();
-    /* seq_cst: pairs with the load in reserve; a thread that sees the state also sees its buffer */
+    /* seq_cst: pairs with the load in reserve; a thread that sees the new state also sees its
+     * buffer */
     g_prof.generation += NEXT;
     atomic_store_explicit(&rose_prof_state, g_prof.generation | (state & HOOKED) | RECORDING,
                           memory_order_seq_cst);

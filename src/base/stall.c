@@ -16,7 +16,7 @@
 
 uint64_t rose_stall_limit;
 
-/* Any thread; relaxed, because these are only counts and a rate limit. */
+/* Counters of stalls, for any thread; relaxed, because they are only counts and a rate limit. */
 static struct {
     _Atomic uint64_t count, last_line, left_out;
 } g_places[ROSE_N_STALL_PLACES];

@@ -13,10 +13,10 @@ typedef enum rose_status {
     ROSE_E_NOMEM,       /* allocation failed; nothing was changed */
     ROSE_E_IO,          /* a system call failed; the message carries strerror */
     ROSE_E_FORMAT,      /* a file or message is malformed or contradicts itself */
-    ROSE_E_UNSUPPORTED, /* well-formed, but names something we do not implement */
+    ROSE_E_UNSUPPORTED, /* the input is well-formed, but names something that we do not implement */
     ROSE_E_NOTFOUND,    /* no such file, tensor, model, request */
     ROSE_E_FULL,        /* a bounded queue or pool is full: normal, retry later, sets no message */
-    ROSE_E_LATE,        /* it would come too late: normal under load, sets no message */
+    ROSE_E_LATE,        /* the result would come too late: normal under load, sets no message */
     ROSE_E_EMPTY,       /* nothing to take: normal, sets no message */
     ROSE_E_CLOSED,      /* the engine or connection is draining or gone */
     ROSE_E_BACKEND,     /* the device or compute backend failed; open requests are answered */

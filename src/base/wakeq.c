@@ -88,6 +88,6 @@ void rose_wakeq_wait(rose_wakeq *q, uint64_t timeout_ns)
 {
     struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
     struct timespec ts = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
-    (void)ppoll(&pfd, 1, &ts,
-                NULL); /* if a signal interrupts the wait, it is only shorter: the caller loops */
+    (void)ppoll(&pfd, 1, &ts, NULL); /* if a signal interrupts the wait, the wait is only shorter:
+                                      * the caller loops */
 }

@@ -178,7 +178,8 @@ static void ask_peer(rose_http_conn *c)
 {
     enum { FIRST_MS = 20, MOST_MS = 1000 };
     const http_peer before = c->peer, answer = rose_http_peer_ask(c->fd);
-    if (answer != HTTP_PEER_UNKNOWN) /* else no descriptor was left to ask: that says nothing */
+    if (answer != HTTP_PEER_UNKNOWN) /* otherwise no descriptor was left for the question, which
+                                      * says nothing about the client */
         c->peer = answer;
     else if (before == HTTP_PEER_UNKNOWN)
         c->peer = HTTP_PEER_REMOTE;

@@ -25,7 +25,8 @@
 
 enum {
     HTTP_LOOKAHEAD = 16 * 1024, /* bytes of later requests kept while one is answered */
-    HTTP_OUT_HIGH = 256 * 1024, /* with more unsent bytes than this, no further request is parsed */
+    HTTP_OUT_HIGH = 256 * 1024, /* while more than this many bytes are unsent, no further request
+                                 * is parsed */
     HTTP_KEEP_BYTES = 4 * 1024, /* an idle connection keeps buffers up to this size */
     HTTP_MAX_HEADERS = 256,
     HTTP_MAX_CHUNK_EXT = 1024,
@@ -69,8 +70,9 @@ typedef enum http_read_mode {
 /* Tells which of its thread's lists a connection is on; see places.c. */
 typedef enum http_place {
     HTTP_PLACE_NONE,    /* it has work, or is about to be destroyed */
-    HTTP_PLACE_WAITING, /* it has no complete request, so it is the first to go at the limit */
-    HTTP_PLACE_RESERVE  /* it came over the limit while all others had work */
+    HTTP_PLACE_WAITING, /* the connection has no complete request, so it is the first to be
+                         * dropped at the limit */
+    HTTP_PLACE_RESERVE  /* the connection came over the limit while all others had work */
 } http_place;
 
 /* The state of a client that has closed its sending side; see peer.c. */
@@ -107,7 +109,8 @@ struct rose_http_conn {
     bool eof;      /* the client has ended its side */
     bool linger;   /* when CLOSING: the client may still be sending; let it read our answer */
     bool extra; /* the connection is in the reserve, which rose_http.connections does not count */
-    bool over;  /* it came when max_connections was reached; settled when it starts */
+    bool over;  /* the connection came when max_connections was reached; decided when the
+                 * connection starts */
     bool half_closed; /* the client's end was seen while a reply was due: the peer is watched */
     http_place place;
     http_peer peer;
@@ -267,7 +270,7 @@ void rose_http_conn_flush(rose_http_conn *c); /* send what the socket takes now 
 void rose_http_conn_turn(rose_http_conn *c);  /* end of the turn; may destroy c */
 void rose_http_conn_drain(rose_http_conn *c); /* close if idle */
 void rose_http_conn_sent(
-    rose_http_conn *c); /* for a profile: the last byte of the last reply is sent */
+    rose_http_conn *c); /* notes, for a profile, that the last byte of the last reply is sent */
 
 /* places.c: on the connection's thread, except where stated */
 bool rose_http_place_seldom(http_seldom *s); /* at most once a minute; any thread */

@@ -137,9 +137,10 @@ static void enter_reserve(rose_http_conn *c)
     if (io->n_reserve > reserve_cap(io->h)) drop(oldest);
 }
 
-/* The connection that has waited longest; NULL: nobody waits. Its request may lie complete in the
- * socket, unread, because many events came at once. So its bytes are read first: with a complete
- * request it waits no longer, and the next one is asked. MAX_READS bounds the work. */
+/* Returns the connection that has waited longest for its request; NULL: no connection waits. Its
+ * request may lie complete in the socket, unread, because many events came at once. So its bytes
+ * are read first: with a complete request it waits no longer, and the next one is asked.
+ * MAX_READS bounds the work. */
 static rose_http_conn *oldest_waiting(rose_http_io *io)
 {
     /* relaxed: the thread that stops the server reads nothing more */

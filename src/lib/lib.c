@@ -348,7 +348,7 @@ int rose_lib_next(rose_lib_request *r, rose_lib_piece *piece, int timeout_ms)
         while (rose_wakeq_pop(r->sink->q, &p) == ROSE_OK)
             r->given |=
                 p ==
-                r->req; /* another pointer is a late signal for the previous user of the queue */
+                r->req; /* any other pointer is a late signal for the previous user of the queue */
         if (r->given && rose_request_poll(r->req, &ev) == ROSE_OK) {
             fill_piece(r, &ev, piece);
             return 1;

@@ -88,7 +88,8 @@ typedef struct rose_model {
     rose_tensor lnf_w, lnf_b;
     rose_tensor head;             /* [vocab][d_model]; == tok_embed when tied */
     rose_dtype dtype;             /* of the majority of the weight bytes */
-    uint64_t n_params;            /* elements of all used tensors; tied ones count once */
+    uint64_t n_params;            /* number of parameters: the elements of all used tensors; tied
+                                   * tensors count once */
     uint64_t file_bytes;          /* of all weight files */
     struct rose_weights *weights; /* the mappings, owned */
 } rose_model;

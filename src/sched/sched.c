@@ -147,7 +147,7 @@ void rose_sched_destroy(rose_sched *s)
     free(s);
 }
 
-/* ---- the list of sequences that prefill, in order of key ---- */
+/* ---- the list of sequences that prefill, in order of the scheduling key ---- */
 
 static void prefill_insert(rose_sched *s, uint32_t i)
 {

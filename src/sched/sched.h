@@ -69,8 +69,10 @@ typedef struct rose_sched_opts {
     uint64_t itl_goal_ns;      /* longest time of a step with decodes; 0 = no goal */
     bool prefix_cache;
     uint32_t prefix_max_pages; /* at most this many idle pages of the index; 0 = the whole pool */
-    uint64_t hash_key[2];      /* key of the index's hash: random, without effect on any plan */
-    rose_sched_ids_fn *ids;    /* needed with prefix_cache; called in next and finish */
+    uint64_t hash_key[2];      /* random key of the prefix index's hash function; it has no
+                                * effect on any plan */
+    rose_sched_ids_fn *ids;    /* callback that reads token ids; needed with prefix_cache; called
+                                * in next and finish */
     void *ids_user;
 } rose_sched_opts;
 
@@ -80,7 +82,7 @@ typedef struct rose_sched_request {
     uint64_t arrival; /* time of arrival on any clock that does not run backwards, below 2^62; the
                          engine uses milliseconds */
     rose_kv_salt salt;
-    bool no_lookup;   /* compute the whole prompt, whatever is cached */
+    bool no_lookup;   /* true: compute the whole prompt, whatever part of it is cached */
     bool same_prompt; /* the prompt is that of the sequence submitted before; only estimates use
                          this */
     uint64_t due_ns;  /* when its first token is due, on the clock of rose_sched_late; 0 = never */

@@ -4,7 +4,10 @@
  * of pages, and the uncached part of the prompt. These are estimates, not promises. */
 #include "sched/sched_internal.h"
 
-enum { MIN_ROWS = 4 /* prompt rows in any step, so that prompts advance whatever the goal */ };
+enum {
+    MIN_ROWS = 4 /* the least prompt rows of any step, so that prompts advance whatever the
+                  * latency goal */
+};
 static const double MEAN_GAIN = 1.0 / 32;
 
 static void mean_add(double *mean, uint64_t *n, double x)

@@ -27,10 +27,11 @@ typedef struct rose_symbol {
     uint32_t alive;
 } rose_symbol;
 
-/* A possible merge: smaller keys go first (rank, then position). */
+/* A possible merge. The merge with the smallest key (rank, then position) goes first. */
 typedef struct rose_due {
     uint64_t key; /* rank << 32 | position */
-    uint32_t id;  /* the token it would make; if the pair now makes another, the entry is stale */
+    uint32_t id;  /* the token that this merge would make; if the pair now makes another token,
+                   * the entry is stale */
 } rose_due;
 
 struct rose_encoder {

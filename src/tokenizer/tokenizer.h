@@ -62,8 +62,8 @@ rose_status rose_encoder_create(rose_encoder **out, const rose_tokenizer *t, ros
 void rose_encoder_destroy(rose_encoder *e); /* accepts NULL */
 
 /* From now on rose_encode stops with ROSE_E_CLOSED soon after another thread sets *stop, for
- * example because the client of a text of many megabytes left. NULL: never, the default.
- * Borrowed. */
+ * example because the client of a text of many megabytes left. stop is borrowed. NULL (the
+ * default): rose_encode never stops early. */
 void rose_encoder_set_stop(rose_encoder *e, const atomic_bool *stop);
 
 enum {

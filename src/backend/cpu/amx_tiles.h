@@ -26,7 +26,8 @@ typedef struct tile_config {
 
 _Static_assert(sizeof(tile_config) == 64, "LDTILECFG reads 64 bytes");
 
-/* The compiler's tile intrinsics do not say that they read memory, so this barrier does. */
+/* The compiler's tile intrinsics do not say that they read memory, so this barrier tells the
+ * compiler. */
 #define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
 
 /* Configures tiles 0 .. n_short-1 with `rows` rows and all other tiles with 16. */
@@ -45,8 +46,8 @@ static inline void tiles_configure(uint32_t rows, int n_short)
  * as zero. */
 ROSE_INLINE void tile_row_store(uint8_t *out, const float *x, uint32_t n)
 {
-    if (n >=
-        32) { /* the packing instruction interleaves 64-bit parts of lo and hi; this undoes it */
+    if (n >= 32) { /* the packing instruction interleaves 64-bit parts of lo and hi; this
+                    * permutation restores their order */
         const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
         const __m512i packed = _mm512_packus_epi32(_mm512_srli_epi32(v_bits(v_load(x)), 16),
                                                    _mm512_srli_epi32(v_bits(v_load(x + 16)), 16));

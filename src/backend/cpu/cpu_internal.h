@@ -43,7 +43,8 @@ typedef struct rose_cpu_weights {
 typedef struct rose_cpu_tile {
     uint32_t row, n_rows; /* rows of the batch */
     uint32_t pos;         /* position of the first */
-    uint32_t cost;        /* roughly proportional to the time of one head */
+    uint32_t cost;        /* estimated cost of the tile: roughly proportional to the time that
+                           * one head takes */
     bool has_output;      /* some row's logits are needed */
 } rose_cpu_tile;
 
@@ -57,7 +58,8 @@ typedef struct rose_cpu_piece {
 typedef struct rose_cpu_block {
     uint32_t first_row, n_rows;
     uint32_t first_piece, n_pieces;
-    bool shared_pages; /* a piece has several tiles: append all K and V before attention */
+    bool shared_pages; /* true: a piece of this block has several tiles, so all K and V are
+                        * appended before attention */
     uint64_t cost;     /* of attention in one layer */
 } rose_cpu_block;
 

@@ -65,7 +65,8 @@ static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t 
     rose_cpu_scratch *sc = &s->c->scratch;
     const uint32_t room = ROSE_KV_PAGE_TOKENS - pos % ROSE_KV_PAGE_TOKENS;
     const uint32_t n_rows = end - row < room ? end - row : room;
-    /* The first row reads the keys from memory; further rows of the tile find them in the cache. */
+    /* The tile's first row reads the keys from memory; its other rows find the keys in the
+     * cache. */
     const uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows);
     rose_cpu_piece *next = &sc->pieces[block->first_piece + block->n_pieces];
 
@@ -139,7 +140,7 @@ static void make_slots(step *s)
     sc->slot_first[s->n_slots] = b->n_outputs;
 }
 
-/* ---- the operations; each thread computes a part of each ---- */
+/* ---- the operations; each thread computes a part of each operation ---- */
 
 static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t ldx, uint32_t rows,
                    float *y, size_t ldy, rose_epilogue epilogue, bool round)
@@ -221,7 +222,8 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
 
 /* ---- attention ---- */
 
-/* A place in the list of (piece, head, tile) of a block, ordered in this way. */
+/* A place in the list of a block's attention work, which is ordered by piece, then head, then
+ * tile. */
 typedef struct cursor {
     uint32_t piece, head, tile;
 } cursor;
@@ -485,7 +487,8 @@ static void outputs(worker *w)
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b);
         matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, ROSE_EPI_NONE, false);
         phase_done(w, ROSE_PHASE_HEAD);
-        sample_block(w, first, n); /* done before the first barrier of the next block */
+        sample_block(w, first, n); /* every thread finishes sampling before the first barrier of
+                                    * the next block */
     }
     rose_prof_end_with(&span, "rows", w->s->n_slots);
 }

@@ -20,7 +20,7 @@ enum {
         16, /* outputs in a weight panel, tokens in a KV page: one AVX-512 register of fp32 */
     ROSE_K_GROUP =
         32, /* k values that form one step of a sum in docs/NUMERICS.md: one AMX tile row */
-    ROSE_ROW_TILE = 16 /* at most this many rows of an attention call: one AMX tile */
+    ROSE_ROW_TILE = 16 /* the most rows of one attention call: one AMX tile */
 };
 
 /* How a packed matrix stores its values. An int8 value is an integer in -127 .. 127, to be

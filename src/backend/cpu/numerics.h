@@ -104,14 +104,15 @@ static inline float rose_expf_ref(float x)
     return p * rose_f32_from_bits((uint32_t)(n - half + 127) << 23);
 }
 
-/* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x / (1 + exp(x (C0 + C1 x^2))) */
+/* gelu with tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x / (1 + exp(x (C0 + C1
+ * x^2))) */
 static inline float rose_gelu_tanh_ref(float x)
 {
     float u = x * fmaf(ROSE_GELU_C1, x * x, ROSE_GELU_C0);
     return x / (1.0f + rose_expf_ref(u));
 }
 
-/* x Phi(x), Phi(-|x|) = erfc(|x| / sqrt 2) / 2 */
+/* gelu with erf: x Phi(x), where Phi(-|x|) = erfc(|x| / sqrt 2) / 2 */
 static inline float rose_gelu_erf_ref(float x)
 {
     float a = fabsf(x);

@@ -166,7 +166,7 @@ rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what);
 /* Wait for an event by polling. cudaErrorNotReady: the device has not answered in time; the context
  * is then marked as lost. */
 cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event);
-/* Wait in the same way for everything that was enqueued on c->stream. */
+/* Wait by polling for everything that was enqueued on c->stream; errors as rose_cuda_wait. */
 cudaError_t rose_cuda_finish(rose_cuda *c);
 
 /* Make GPU 0 the device of this thread. Errors: UNSUPPORTED: no driver, no GPU, or a GPU that is

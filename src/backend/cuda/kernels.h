@@ -147,7 +147,7 @@ typedef struct rose_cuda_embed {
     uint32_t d, k_pad, rows, vocab;
 } rose_cuda_embed;
 
-/* The fields of rose_sampling as the header of a step holds them. */
+/* The fields of rose_sampling, in the form in which the header of a step holds them. */
 typedef struct rose_cuda_pick {
     float inv_temperature; /* infinity means greedy */
     float top_p, min_p;
