@@ -17,7 +17,8 @@
 
 enum { PROFILE_VARIANT = 1 << 22, WARM_VARIANT = 1 << 23, NSYS_GRACE_MS = 300000 };
 
-/* Without sampling of system calls: only the ranges and the kernels are wanted. */
+/* The arguments of nsys. CPU sampling is off, because only the NVTX ranges and the kernels are
+ * wanted. */
 #define NSYS_ARGS                                                                                  \
     "profile --trace=cuda,nvtx,osrt --sample=none --cuda-graph-trace=node "                        \
     "--trace-fork-before-exec=true --force-overwrite=true"

@@ -170,7 +170,8 @@ static void write_nothing(FILE *gp, const char *title)
         title);
 }
 
-/* which: 0 draws the band, the line and the hollow points; 90 or 99 draws only that percentile. */
+/* Draws the curves of all backends for one metric. which: 0 draws the band, the line and the
+ * hollow points; 90 or 99 draws only that percentile. */
 static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, const char *prefix,
                        int which, bool wide, const char *legend)
 {
@@ -347,7 +348,7 @@ bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
 
 /* ---- distributions ---- */
 
-/* The values of one metric over the requests of a run, in ms, sorted. */
+/* Collects the values of one metric over the requests of a run, in ms, sorted. */
 static void collect_values(const json_t *run, const rose_plot_metric *m, rose_samples *s)
 {
     size_t i;

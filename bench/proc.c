@@ -202,7 +202,7 @@ const char *rose_self_path(void)
     return path;
 }
 
-/* A folder of that name is no program, although it may be searched (X_OK). */
+/* A folder with the program's name is no program, although access() with X_OK succeeds for it. */
 static bool is_program(const char *path)
 {
     struct stat st;

@@ -26,8 +26,8 @@ rose_status rose_proc_start(rose_proc *p, char *const *argv, const char *out_pat
 
 bool rose_proc_running(rose_proc *p); /* collects the exit status of a process that has ended */
 
-/* Sends SIGTERM, and SIGKILL if the process lives after grace_ms; waits for its end. Accepts
- * {0}. */
+/* Sends SIGTERM to the process, and SIGKILL if it still lives after grace_ms; waits until it
+ * ends. Accepts {0}. */
 void rose_proc_stop(rose_proc *p, uint32_t grace_ms);
 
 /* Waits until the process ends. Returns true for exit code 0. */
@@ -47,7 +47,7 @@ void rose_proc_log_why(const char *log, char *out, size_t cap);
 rose_status rose_args_split(const char *text, rose_buf *copy, char **args, uint32_t *n,
                             rose_err *err);
 
-/* A port on 127.0.0.1 that was free a moment ago; 0 on failure. */
+/* Returns a port on 127.0.0.1 that was free a moment ago; 0 on failure. */
 uint16_t rose_free_port(void);
 
 const char *rose_self_path(void); /* the path of this program */

@@ -324,8 +324,8 @@ rose_status rose_reader_feed(rose_reader *r, const char *bytes, size_t n, uint64
     r->started = true;
     size_t used = http_parser_execute(&r->parser, &settings, bytes, n);
     if (r->complete) {
-        /* The parser pauses at the last byte of the reply, or one byte later. We did not ask for
-         * any bytes after that. */
+        /* The parser pauses at the last byte of the reply, or one byte later. The client did not
+         * ask for any bytes after the reply. */
         if (used + 1 < n) r->keep_alive = false;
         return ROSE_OK;
     }

@@ -82,7 +82,7 @@ void rose_reader_begin(rose_reader *r, rose_reply *reply); /* before each reques
  * is of no further use. */
 rose_status rose_reader_feed(rose_reader *r, const char *bytes, size_t n, uint64_t t_ns);
 
-/* The server closed the connection: that ends a reply without a length, and is an error
+/* The server closed the connection: the close ends a reply without a length, and is an error
  * otherwise. */
 rose_status rose_reader_eof(rose_reader *r, uint64_t t_ns);
 

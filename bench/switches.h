@@ -8,7 +8,7 @@
 #include "bench/prompts.h"
 
 typedef enum rose_switch_load {
-    ROSE_LOAD_PLAIN,  /* Poisson arrivals and prompts of one length */
+    ROSE_LOAD_PLAIN,  /* the plain load: Poisson arrivals and prompts of one length */
     ROSE_LOAD_COLD,   /* the load PLAIN, on a server that has seen no request before */
     ROSE_LOAD_SHARED, /* prompts with a common beginning, as long as half of the context allows */
     ROSE_LOAD_LONG, /* every eighth prompt is as long as the context allows, the others are short */

@@ -47,9 +47,11 @@ typedef struct rose_api_opts {
     uint32_t max_stop; /* at most this many stop strings of a request (default 64) */
     const char *profiler_dir;    /* folder for the files of /start_profile (--profiler-dir); NULL:
                                     refuse such requests */
-    uint32_t profiler_events;    /* of each thread, as rose_prof_start */
-    uint32_t default_max_tokens; /* 0 = as many as the context leaves (vLLM's rule for chat);
-                                    completions: 16 as OpenAI */
+    uint32_t profiler_events;    /* events that a recording holds for each thread (see
+                                  * rose_prof_start) */
+    uint32_t default_max_tokens; /* default of max_tokens for chat; 0 = as many tokens as the
+                                  * context leaves (vLLM's rule). For completions the default is
+                                  * 16, as OpenAI has it */
 } rose_api_opts;
 
 enum { ROSE_API_MAX_INLINE = 64 << 10 };

@@ -1,4 +1,5 @@
-/* api/api_internal.h - shared by the files of this room; no other room includes it.
+/* api/api_internal.h - declarations that the files of src/api share; no file outside src/api
+ * includes it.
  *
  * A job is one HTTP request that needs the tokenizer. Who may use it:
  *   I/O thread   creates it, then hands it to a worker (queue in worker.c);
@@ -292,7 +293,8 @@ bool rose_api_fail_timeout(rose_api_error *e, double timeout_s);
 void rose_api_job_watch(rose_api_job *j, double timeout_s);
 void rose_api_job_back(rose_api_job *j); /* the worker is done with the job: answers the request, or
                                           * watches the events of its choices */
-void rose_api_job_gone(rose_api_job *j); /* on_gone: nothing more is sent, and the engine is told */
+void rose_api_job_gone(rose_api_job *j); /* call when the client has gone (on_gone): nothing more
+                                          * is sent, and the engine cancels the job's requests */
 void rose_api_io_on_sink(void *io);      /* rose_http_watch callbacks */
 void rose_api_io_on_done(void *io);
 void rose_api_io_poll(void *api, uint32_t thread); /* rose_http_callbacks */

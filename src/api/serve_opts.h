@@ -1,5 +1,5 @@
-/* api/serve_opts.h - the options of `roseinfer serve`: those of http, of this room and of the
- * engine, and the program's own. Main thread. */
+/* api/serve_opts.h - the options of `roseinfer serve`: those of the HTTP server, of the API and
+ * of the engine, and the program's own. Main thread. */
 #ifndef ROSE_API_SERVE_OPTS_H
 #define ROSE_API_SERVE_OPTS_H
 

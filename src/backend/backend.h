@@ -151,8 +151,9 @@ enum { ROSE_MAX_TOP_LOGPROBS = 20 };
  * temperature and filters (as in vLLM). The report uses the logits as the model gave them. All
  * arithmetic is fp32, with one rounding each. */
 typedef struct rose_output_rules {
-    /* ROSE_TOKEN_NONE: sample. Otherwise nothing is sampled: the result is this id, and the
-     * report is about it (log-likelihood of a given text). */
+    /* The id to score, or ROSE_TOKEN_NONE: an id is sampled. If an id is given, nothing is
+     * sampled: this id is the result, and the report is about it (log-likelihood of a given
+     * text). */
     uint32_t score_id;
     /* NULL, or [1 + n_top] entries that step() fills: the resulting id, then the n_top largest
      * logits by rank (equal logits: the lower id first). n_top <= ROSE_MAX_TOP_LOGPROBS, <=

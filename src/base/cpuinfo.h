@@ -31,7 +31,8 @@ const char *rose_isa_name(rose_isa isa); /* "scalar" "avx2" "avx512" "amx" "neon
  * missing features. */
 rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err);
 
-/* CPUs that this thread may run on (sched_getaffinity), ascending, up to cap; returns how many. */
+/* Writes the CPUs that this thread may run on (sched_getaffinity), in ascending order and at
+ * most cap of them; returns how many. */
 uint32_t rose_cpus_allowed(int *cpus, uint32_t cap);
 
 /* Returns how many CPUs the cgroup of this process and those above it may use, rounded up;

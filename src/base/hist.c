@@ -1,4 +1,4 @@
-/* base/hist.c - the bounds that are in use. */
+/* base/hist.c - the bucket bounds of the program's histograms. */
 #include "base/hist.h"
 
 #define US UINT64_C(1000)

@@ -1,5 +1,5 @@
-/* base/opts_internal.h - shared by the parser (opts.c), the help texts (opts_help.c), the
- * documents (opts_docs.c) and the program (program.c). */
+/* base/opts_internal.h - declarations shared by the parser (opts.c), the help texts
+ * (opts_help.c), the documents (opts_docs.c) and the program (program.c). */
 #ifndef ROSE_BASE_OPTS_INTERNAL_H
 #define ROSE_BASE_OPTS_INTERNAL_H
 

@@ -98,8 +98,8 @@ static bool give_buffer(slot *s)
     s->events = calloc(g_prof.n_events, sizeof *s->events);
     if (s->events == NULL) return false;
     s->cap = g_prof.n_events;
-    /* touch the pages here: the kernel takes half a millisecond for a huge page, which must not
-     * delay the recorded thread */
+    /* touch the buffer's pages here, before the recording: the kernel takes half a millisecond
+     * for a huge page, which must not delay the recorded thread */
     for (uint64_t i = 0; i < s->cap && i < TOUCHED_EVENTS; i += TOUCH_STEP)
         *(volatile uint64_t *)&s->events[i].value = 0;
     return true;

@@ -1,6 +1,6 @@
 /* base/profile.h - records what each thread did and when, for `POST /start_profile`: spans,
- * instants, counters, and the path of each request from thread to thread. The file is in Chrome's
- * trace format, which ui.perfetto.dev and chrome://tracing show.
+ * instants, counters, and arrows that follow each request from thread to thread. The file is in
+ * Chrome's trace format, which ui.perfetto.dev and chrome://tracing show.
  *
  * When off (the default), a span or an instant costs one relaxed load and a predicted branch. A
  * build with ROSE_NO_RECORDER does not have even that, for comparison. When on, a span costs two

@@ -1,4 +1,4 @@
-/* base/status.h - the one error convention of every room. A function that can fail returns
+/* base/status.h - the error convention that every module uses. A function that can fail returns
  * rose_status. If a person will read the cause, it also takes a rose_err. The function that
  * knows the cause fills it (what was wrong, where, what to do), and callers pass it up
  * unchanged. Threads: plain values, no shared state. */

@@ -65,8 +65,9 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
 /* Refuses new requests (ROSE_E_CLOSED); accepted requests run to their end. Any thread. */
 void rose_engine_drain(rose_engine *e);
 
-/* Cancels all running requests, delivers their finish events, joins the thread, frees. Requests
- * not yet released stay valid for poll and release. Accepts NULL and a half-opened engine. */
+/* Closes the engine: cancels all running requests, delivers their finish events, joins the
+ * engine thread and frees the memory. Requests that are not yet released stay valid for poll and
+ * release. Accepts NULL and a half-opened engine. */
 void rose_engine_close(rose_engine *e);
 
 const rose_memory_plan *rose_engine_plan(const rose_engine *e); /* constant, any thread */
@@ -233,10 +234,13 @@ typedef struct rose_engine_stats {
         kv_pages_free;        /* kv_pages_free includes cached pages that no sequence uses */
     uint32_t kv_pages_cached; /* these */
     uint64_t steps; /* steps that the backend took; counted before their tokens are delivered */
-    uint64_t prompt_tokens, generated_tokens; /* prompts count when admitted */
+    uint64_t prompt_tokens, generated_tokens; /* tokens so far; the tokens of a prompt count when
+                                               * the prompt is admitted */
     uint64_t finished;                        /* requests that ended, in whatever way */
-    uint64_t cancelled, late;                 /* of these: CANCELLED, LATE */
-    uint64_t last_step_ns; /* duration of the last step, or the time since the previous one ended */
+    uint64_t cancelled, late;                 /* finished requests whose finish was CANCELLED;
+                                               * finished requests whose finish was LATE */
+    uint64_t last_step_ns; /* duration of the last step; if the previous step ended after this
+                            * one began, the time since that end */
     /* host time of a step: to plan, to build the batch and, after the backend, to deliver tokens
      * and wake consumers */
     uint64_t last_plan_ns, last_batch_ns, last_deliver_ns;

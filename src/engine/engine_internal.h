@@ -1,5 +1,5 @@
-/* engine/engine_internal.h - shared by the files of the engine: engine.c (the thread's loop),
- * lifecycle.c (open, close), submit.c (what other threads call). */
+/* engine/engine_internal.h - declarations that the files of the engine share: engine.c (the
+ * thread's loop), lifecycle.c (open, close), submit.c (what other threads call). */
 #ifndef ROSE_ENGINE_ENGINE_INTERNAL_H
 #define ROSE_ENGINE_ENGINE_INTERNAL_H
 

@@ -45,7 +45,8 @@ typedef struct rose_rules {
 /* Checks a request's sampling rules for every mistake that a submitter can make. Errors: INVAL,
  * UNSUPPORTED (the backend lacks it). */
 rose_status rose_rules_check(const rose_request_rules *q, const rose_rules_ctx *c, rose_err *err);
-/* After check. NULL: out of memory. free() releases it. */
+/* Creates the state of a request's rules, which rose_rules_check has accepted. NULL: out of
+ * memory. free() releases the state. */
 rose_rules *rose_rules_create(const rose_request_rules *q, const rose_rules_ctx *c);
 
 /* Engine thread. Fills the rules of the next output, which samples token n_generated of r;

@@ -30,7 +30,7 @@ enum {
     HTTP_KEEP_BYTES = 4 * 1024, /* an idle connection keeps buffers up to this size */
     HTTP_MAX_HEADERS = 256,
     HTTP_MAX_CHUNK_EXT = 1024,
-    HTTP_LINGER_MS = 5000,  /* after a refusal: how long the client may still send */
+    HTTP_LINGER_MS = 5000,  /* how long the client may still send after its request was refused */
     HTTP_RESERVE = 64,      /* connections over the limit, for all threads together: places.c */
     HTTP_RESERVE_MS = 2000, /* how long a connection in the reserve may take to send its headers */
     HTTP_SCRATCH = 64 * 1024, /* one read */

@@ -354,7 +354,7 @@ static head_end find_head_end(rose_http_conn *c)
 static size_t parse_head(rose_http_conn *c, const char *data, size_t len)
 {
     size_t skipped = 0;
-    if (c->head.len == 0) { /* empty lines before a request are allowed and ignored */
+    if (c->head.len == 0) { /* skip empty lines before a request, which the specification allows */
         while (skipped < len && (data[skipped] == '\r' || data[skipped] == '\n'))
             skipped++;
         if (skipped == len) return len;

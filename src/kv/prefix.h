@@ -23,7 +23,8 @@
 #define ROSE_KV_NO_PAGE UINT32_MAX
 
 typedef struct rose_kv_prefix_opts {
-    bool enabled;         /* off: nothing is ever inserted; take and release only use the pool */
+    bool enabled;         /* false: nothing is ever inserted into the index; take and release
+                           * only use the pool */
     uint32_t page_tokens; /* 1 .. 2^16 */
     uint32_t max_idle;    /* at most this many idle pages that are kept; 0 = the whole pool */
     uint64_t hash_key[2]; /* random; it changes no result */

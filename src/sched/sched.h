@@ -63,7 +63,8 @@ typedef struct rose_sched_opts {
                                     that must be one piece may exceed it, alone */
     uint32_t max_active; /* at most this many sequences begun and not finished; 0 = max_seqs */
     rose_admission admission;
-    uint32_t lookahead;        /* PACK: waiting sequences looked at, 1 .. 4096; 0 = 64 */
+    uint32_t lookahead;        /* PACK: how many of the first waiting sequences are sorted by
+                                * length, 1 .. 4096; 0 = 64 */
     uint32_t force_fifo_every; /* PACK: 1 .. ; 0 = 8 */
     uint32_t priority_age;     /* what one step of priority is worth, in the unit of arrival */
     uint64_t itl_goal_ns;      /* longest time of a step with decodes; 0 = no goal */

@@ -66,7 +66,7 @@ rose_piece rose_bpe_aim(const rose_encoder *e, const char *text, size_t n);
 rose_status rose_bpe_take(rose_encoder *e, const rose_piece *p);
 /* Both. */
 rose_status rose_bpe_piece(rose_encoder *e, const char *piece, size_t n);
-/* Encodes by the merges alone, without the table of whole words and the cache. */
+/* Encodes a piece of text by the merges alone, without the table of whole words and the cache. */
 rose_status rose_bpe_merge(rose_encoder *e, const char *piece, size_t n);
 
 /* pretok.c: splits text[0..n) (well-formed UTF-8) by the stages from `stage` on, and gives each

@@ -67,8 +67,9 @@ void rose_encoder_destroy(rose_encoder *e); /* accepts NULL */
 void rose_encoder_set_stop(rose_encoder *e, const atomic_bool *stop);
 
 enum {
-    ROSE_ENCODE_PLAIN_SPECIAL = 1u << 0, /* treat the text of special tokens as plain text */
-    ROSE_ENCODE_ADD_SPECIAL = 1u << 1 /* run the post-processor (BOS and so on), if there is one */
+    ROSE_ENCODE_PLAIN_SPECIAL = 1u << 0, /* flag: treat the text of special tokens as plain text */
+    ROSE_ENCODE_ADD_SPECIAL = 1u << 1    /* flag: run the tokenizer's post-processor (which adds
+                                          * BOS, for example), if it has one */
 };
 
 /* Appends the ids of text[0..len) to out. Its time is O(len log len) for any input. Errors:

@@ -10,12 +10,14 @@
 
 #include "tokenizer/tokenizer.h"
 
-#define ROSE_NO_ID         UINT32_MAX
-#define ROSE_MAX_ID        (1u << 22) /* ids are below this, so that the dense tables stay small */
-#define ROSE_MAX_STAGES    16u        /* pre-tokenizers in sequence */
-#define ROSE_MAX_TEMPLATE  16u        /* at most this many added special ids on each side */
+#define ROSE_NO_ID UINT32_MAX
+#define ROSE_MAX_ID                                                                                \
+    (1u << 22)                 /* token ids are below this limit, so that the dense tables         \
+                                * stay small */
+#define ROSE_MAX_STAGES    16u /* pre-tokenizers in sequence */
+#define ROSE_MAX_TEMPLATE  16u /* at most this many added special ids on each side */
 #define ROSE_MAX_ADDED     16384u
-#define ROSE_MAX_ADDED_LEN 1024u            /* at most this many bytes of an added token */
+#define ROSE_MAX_ADDED_LEN 1024u            /* an added token has at most this many bytes */
 #define ROSE_MAX_TEXT      (UINT32_MAX / 4) /* bytes of one text to encode */
 
 enum { ROSE_TOK_EXISTS = 1, ROSE_TOK_ADDED = 2, ROSE_TOK_SPECIAL = 4 };
@@ -62,7 +64,8 @@ typedef struct rose_vocab {
 
 void rose_vocab_free(rose_vocab *v);
 
-/* Sets token id to bytes[0..len). A second use of an id: ROSE_E_FORMAT unless replace. */
+/* Sets the bytes of token id to bytes[0..len). If the id already has a token, returns
+ * ROSE_E_FORMAT unless replace is true. */
 rose_status rose_vocab_put(rose_vocab *v, uint32_t id, const char *bytes, size_t len,
                            unsigned flags, bool replace, rose_err *err);
 

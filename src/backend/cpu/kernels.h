@@ -134,7 +134,8 @@ typedef struct rose_cpu_kernels {
     /* y[0..d) = layernorm(x[0..d)) * w + b, rounded to bf16 if round_bf16. */
     void (*layernorm)(const float *x, const float *w, const float *b, float eps, uint32_t d,
                       bool round_bf16, float *y);
-    /* Returns the largest value and sets its lowest index; NaN counts as -inf. n >= 1. */
+    /* Argmax: returns the largest of n values and sets the lowest index at which it occurs; NaN
+     * counts as -inf. n >= 1. */
     float (*max_index)(const float *x, uint32_t n, uint32_t *index);
     /* w[i] = exp((x[i] - max) * inv_temp) with the bits of rose_expf_ref; NaN and -inf give 0. */
     void (*exp_weights)(const float *x, uint32_t n, float max, float inv_temp, float *w);

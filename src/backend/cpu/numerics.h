@@ -97,8 +97,8 @@ static inline float rose_expf_ref(float x)
     p = fmaf(p, r, ROSE_EXP_P1);
     p = fmaf(p, r, ROSE_EXP_P0);
     p = fmaf(p, r * r, r) + 1.0f;
-    /* Two factors, because 2^128 is not a float. For a NaN, n may be anything and the result
-     * stays NaN. */
+    /* Multiplies by 2^n in two factors, because 2^128 is not a float. For a NaN, n may be
+     * anything and the result stays NaN. */
     int32_t half = n >> 1;
     p = p * rose_f32_from_bits((uint32_t)(half + 127) << 23);
     return p * rose_f32_from_bits((uint32_t)(n - half + 127) << 23);
