@@ -59,8 +59,8 @@ rose_status rose_load_run(const rose_load_opts *o, const rose_load_item *items, 
  * HTTP status, or 0 if no reply came. body (may be NULL) gets the body of the reply. */
 rose_status rose_http_get(const rose_url *u, const char *path, uint32_t timeout_ms, int *status,
                           rose_buf *body, rose_err *err);
-/* Sends one blocking POST with a JSON body; otherwise as rose_http_get. body NULL makes it a
- * GET. */
+/* Sends one blocking POST with a JSON body; otherwise as rose_http_get. body NULL makes the
+ * request a GET. */
 rose_status rose_http_call(const rose_url *u, const char *path, const char *post,
                            uint32_t timeout_ms, int *status, rose_buf *body, rose_err *err);
 

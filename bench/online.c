@@ -333,8 +333,9 @@ static void report_goodput(const online *r, const target *t, const point *best, 
                 t->label, r->trace.n);
 }
 
-/* Searches the heaviest scale that keeps the limits. It doubles or halves the rate until one rate
- * keeps them and one breaks them, then halves that interval, on a logarithmic axis. */
+/* Searches the heaviest scale that keeps the limits. The search doubles or halves the rate until
+ * one rate keeps the limits and one breaks them, then halves that interval, on a logarithmic
+ * axis. */
 static rose_status search_goodput(online *r, const target *t, rose_err *err)
 {
     double good = 0, bad = 0, broken_rps = 0, scale = r->n_scales > 0 ? r->scales[0] : 1;

@@ -369,8 +369,8 @@ static void collect_values(const json_t *run, const rose_plot_metric *m, rose_sa
     rose_sort_f64(s->v, s->n);
 }
 
-/* The run of a backend at a load, or NULL. A run of a goodput search is taken only if there is no
- * other. */
+/* Finds the run of a backend at a load, or NULL. It takes a run of a goodput search only if
+ * there is no other run. */
 static const json_t *find_run(const json_t *online, const json_t *key, const json_t *like)
 {
     size_t i;

@@ -77,7 +77,7 @@ static void read_times(rose_reply *r, const json_t *t)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const json_t *v = json_object_get(t, all[i].key);
         *all[i].to = json_is_number(v) ? json_number_value(v) : -1;
-        /* llama.cpp uses other names, so it has no times here */
+        /* llama.cpp uses other names in `timings`, so its times are not read */
         r->has_times = r->has_times || json_is_number(v);
     }
 }

@@ -39,8 +39,8 @@ rose_summary rose_summarise(double *v, size_t n); /* sorts v */
  * multiplied by factor; NaN becomes null. */
 json_t *rose_summary_json(const rose_summary *s, double factor);
 
-/* Writes "p50/p90/p99" with each value times factor and so many digits, or "-" for n == 0. Returns
- * out. */
+/* Writes "p50/p90/p99" with each value multiplied by factor and written with `digits` digits, or
+ * "-" for n == 0. Returns out. */
 const char *rose_summary_text(const rose_summary *s, double factor, int digits,
                               char out[ROSE_SUMMARY_TEXT]);
 

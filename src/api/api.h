@@ -42,7 +42,8 @@ typedef struct rose_api_opts {
     bool fast_sse;         /* write stream chunks from prebuilt bytes; off = generic JSON writer */
     uint32_t stream_interval; /* tokens of each stream chunk after the first, 1 .. 65536; the last
                                  chunk is never delayed (--stream-interval) */
-    bool strict_fields;       /* refuse fields that are otherwise ignored (--strict-fields) */
+    bool strict_fields;       /* refuse request fields that are otherwise ignored
+                               * (--strict-fields) */
     uint32_t max_n;    /* at most this many choices of a request: prompts x n (default 128) */
     uint32_t max_stop; /* at most this many stop strings of a request (default 64) */
     const char *profiler_dir;    /* folder for the files of /start_profile (--profiler-dir); NULL:

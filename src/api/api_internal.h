@@ -212,7 +212,7 @@ struct rose_api_job {
     rose_api_io *io;
     rose_http_req *r; /* I/O thread; NULL: replied or gone */
     atomic_bool gone; /* tells the worker not to bother */
-    bool noticed;     /* I/O thread: it has seen the worker's notice */
+    bool noticed;     /* set by the I/O thread: this thread has seen the worker's notice */
     bool timed_out;   /* I/O thread: a time-out was answered before the worker was done */
     bool notice;      /* the worker pushes the job twice, first with timeout_s alone */
     rose_api_kind kind;
@@ -342,8 +342,8 @@ bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_ig
                           rose_api_error *err);
 #define ROSE_API_CHAT_STOP "\nUser:" /* implied by the plain template */
 
-/* stream.c: writes SSE bytes. tail: NULL, or members to put before the closing brace
- * (",\"x\":1"). */
+/* stream.c: writes SSE bytes. tail: NULL, or JSON members that go before the closing brace of
+ * the chunk (",\"x\":1"). */
 void rose_api_sse_head(rose_api_out *head, const rose_api_job *j);
 void rose_api_sse_chunk(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
                         const char *text, size_t len, const char *finish, const char *tail,
@@ -375,7 +375,7 @@ void rose_api_profile_close(rose_api *a);
 typedef struct rose_api_workers rose_api_workers;
 rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_t n,
                                     uint32_t max_jobs, rose_err *err);
-/* Hands over a job; false: the queue is full. */
+/* Hands a job to the tokenizer workers; false: their queue is full. */
 bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
 /* Stops and joins the threads; jobs that no worker took are freed. Accepts NULL. */
 void rose_api_workers_destroy(rose_api_workers *w);

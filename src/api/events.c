@@ -337,7 +337,7 @@ static bool pump(rose_api_choice *c)
 }
 
 /* Answers a time-out while the worker still has the job, and tells the worker to stop. The job
- * is freed when it is back. */
+ * is freed when the worker has handed it back. */
 static void time_out_early(rose_api_job *j)
 {
     rose_api_error e;

@@ -15,7 +15,7 @@
 enum { MIN_VALUES = 1 << 20 };
 
 /* Submitting a choice takes a microsecond or more, so an I/O thread does not run jobs with more
- * choices. */
+ * choices than this. */
 enum { MAX_SHORT_CHOICES = 4 };
 
 /* SplitMix64's output function (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
@@ -291,7 +291,8 @@ bool rose_api_fail_timeout(rose_api_error *e, double timeout_s)
                          "the request took longer than its 'timeout' of %g s", timeout_s);
 }
 
-/* False, with an error, if the time-out has passed: further work is useless. */
+/* Returns false, with an error, if the request's time-out has passed, because further work is
+ * then useless. */
 static bool in_time(rose_api_job *j)
 {
     if (!(j->timeout_s > 0)) return true;
@@ -385,7 +386,7 @@ static void run_tokenize(rose_api_job *j, const rose_api_params *p, const rose_a
     if (j->err.status == 0) (void)note_ignored(j, c->ignored);
 }
 
-/* Returns the number of choices asked for, even if they are too many. */
+/* Returns the number of choices asked for, even if that number is over the limit. */
 static uint64_t count_choices(const rose_api_params *p)
 {
     const bool many = json_is_array(p->prompt) && !json_is_integer(json_array_get(p->prompt, 0));

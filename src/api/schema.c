@@ -396,8 +396,8 @@ static bool check_required(const rose_api_params *p, rose_api_kind kind, rose_ap
                                          "field '%s' is required", name);
 }
 
-/* Checks logprobs. Completions: a number of alternatives. Chat: a flag, and top_logprobs as the
- * number. */
+/* Checks logprobs. For completions, logprobs is the number of alternatives. For chat, logprobs
+ * is a flag, and top_logprobs is the number. */
 static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_error *err)
 {
     const json_t *v = p->logprobs;

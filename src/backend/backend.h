@@ -88,7 +88,8 @@ typedef struct rose_cuda_opts {
 } rose_cuda_opts;
 
 typedef struct rose_backend_opts {
-    rose_compute dtype; /* AUTO on CPU: BF16 for BF16 files and with INT8, else F32; CUDA: F16 */
+    rose_compute dtype; /* data type of weights and activations. AUTO on a CPU: BF16 for BF16
+                         * files and with INT8, else F32. AUTO on CUDA: F16 */
     rose_quantization quantization;
     uint32_t max_seqs;        /* at most this many sequences in one step, 1 .. 4096 */
     uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs */

@@ -33,7 +33,7 @@ extern const rose_opts_doc rose_opts_docs[ROSE_N_DOCS];
 /* Prints text for a man page, with hyphens, backslashes and leading dots escaped. */
 void rose_opts_roff(const char *text);
 
-/* A search for the name that a person meant to type. */
+/* State of a search for the name that a person meant to type. */
 typedef struct rose_near {
     const char *name; /* NULL: none was close */
     unsigned distance;

@@ -57,7 +57,8 @@ static slot g_slots[ROSE_PROF_MAX_THREADS];
 static struct {
     pthread_mutex_t lock;
     uint64_t start_ns, n_events;
-    uint32_t generation; /* grows in steps of NEXT: no two recordings have the same state */
+    uint32_t generation; /* number of recordings, in steps of NEXT, so that no two recordings
+                          * have the same state */
     const rose_prof_source *source; /* borrowed */
     bool source_on;
     char note[160];

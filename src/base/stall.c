@@ -130,7 +130,8 @@ const char *rose_stall_cause(const rose_stall_span *s)
     return "it did not run and did not switch: its CPU was taken away from below";
 }
 
-/* Tells whether to write a line. *left_out: the number of lines left out since the last one. */
+/* Tells whether to log this stall now. *left_out: the number of log lines left out since the
+ * last one. */
 static bool may_log(rose_stall_place p, uint64_t *left_out)
 {
     uint64_t now = rose_now_ns();

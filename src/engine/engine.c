@@ -292,7 +292,7 @@ static void note_admissions(rose_engine *e, const rose_sched_plan *p, uint64_t t
         bump(&e->stats.prompt_tokens, r->n_prompt);
         rose_engine_leave_queue(e, r->n_prompt, r->n_cost, r->priority);
     }
-    /* some sequences prefill: new ones, or ones back from a preemption */
+    /* some sequences of this step prefill: new sequences, or sequences that were preempted */
     if (p->n_prefill_seqs > 0 || p->n_preempted > 0) rose_engine_update_gauges(e);
 }
 

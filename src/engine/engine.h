@@ -48,8 +48,8 @@ typedef struct rose_engine_opts {
     bool overlap; /* default on: with ROSE_CAP_AHEAD the next step is built and enqueued while one
                      runs */
     bool prefix_cache;               /* default on: share page-aligned prefixes */
-    uint32_t prefix_cache_max_pages; /* at most this many cached pages that are kept unused; 0 = the
-                                        whole pool */
+    uint32_t prefix_cache_max_pages; /* at most this many cached KV pages are kept while no
+                                      * sequence uses them; 0 = the whole pool */
 } rose_engine_opts;
 
 void rose_engine_opts_default(
@@ -113,8 +113,8 @@ typedef struct rose_request_rules {
     uint32_t n_bias;
     uint32_t n_allowed; /* 0 = all */
     const uint32_t *allowed;
-    const uint32_t *bad_ids; /* sequences of ids that must not be generated, one after the other; at
-                                most ROSE_MAX_BAD_IDS ids */
+    const uint32_t *bad_ids; /* banned sequences of ids, which must not be generated, stored one
+                              * after the other; at most ROSE_MAX_BAD_IDS ids */
     const uint32_t *bad_len; /* [n_bad] ids of each word */
     uint32_t n_bad;
     const uint32_t *stop_ids; /* [n_stop] ids that end the request, also with ignore_eos */
@@ -125,7 +125,8 @@ typedef struct rose_request_rules {
 typedef struct rose_request_opts {
     const uint32_t *prompt; /* [n_prompt] ids < vocab_size, copied */
     uint32_t n_prompt;      /* 1 .. max_model_len - 1 */
-    uint32_t max_tokens;    /* at least 1; clamped to max_model_len - n_prompt */
+    uint32_t max_tokens;    /* most tokens to generate, at least 1; clamped to max_model_len -
+                             * n_prompt */
     bool score_only; /* max_tokens is ignored and nothing is generated: one event without a token
                         (LENGTH) ends it. The prompt may then fill the context */
     rose_sampling sampling;
@@ -143,8 +144,8 @@ typedef struct rose_request_opts {
     uint32_t n_reserved;    /* places that this thread reserved (rose_engine_reserve) and has not
                              * used, including the one for this request; 0 = none: submit takes a
                              * place itself */
-    bool same_prompt; /* the prompt is that of this thread's last submission; only estimates of load
-                         use this */
+    bool same_prompt; /* true: the prompt is the same as in this thread's last submission; only
+                       * estimates of load use this */
     uint64_t t_ns;    /* time when the request's wait began, for ttft_slo_ms; 0 = now */
     bool skip_prefix_cache; /* true: compute the whole prompt even if it is cached (other
                              * requests may still use its pages) */

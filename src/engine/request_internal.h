@@ -68,8 +68,8 @@ struct rose_request {
     uint32_t n_events;
     rose_request_times times;
     /* any thread */
-    alignas(64) _Atomic uint32_t
-        refs; /* references of the consumer, and of the cancel stack while it holds the request */
+    alignas(64) _Atomic uint32_t refs; /* number of references: one of the consumer, and one of the
+                                        * cancel stack while it holds the request */
     _Atomic uint32_t cancel_state;
     struct rose_request *cancel_next; /* in the stack */
     /* engine -> consumer */

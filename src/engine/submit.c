@@ -130,8 +130,8 @@ static rose_status check_state(const rose_engine *e, const rose_request_opts *o,
     if (due_ns == 0) return ROSE_OK;
     uint32_t n_waiting =
         atomic_load_explicit(&e->n_queued, memory_order_relaxed) - o->n_reserved; /* the others */
-    /* exact, unlike the load: once a consumer has the finish event, its request no longer counts
-     * as running */
+    /* the count of running requests is exact, unlike the load figures: once a consumer has the
+     * finish event, its request no longer counts as running */
     bool idle =
         n_waiting == 0 && atomic_load_explicit(&e->stats.running, memory_order_relaxed) == 0;
     if (!idle && rose_load_is_late(&e->load, n_waiting, n_rows, o->priority, now_ns, due_ns))
@@ -139,7 +139,7 @@ static rose_status check_state(const rose_engine *e, const rose_request_opts *o,
     return ROSE_OK;
 }
 
-/* Hands a checked request, which has its place, to the engine thread. */
+/* Hands a checked request, which has a place in the queue, to the engine thread. */
 static rose_status hand_over(rose_engine *e, const rose_request_opts *o, uint32_t max_tokens,
                              rose_request *r, rose_err *err)
 {

@@ -246,7 +246,8 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
         rose_http_conn_touch(c);
         return;
     }
-    /* Bytes beyond the lookahead stay in the kernel, where they slow the sender down. */
+    /* Bytes that do not fit into the lookahead (`ahead`) stay in the kernel, where they slow the
+     * sender down. */
     size_t room = HTTP_SCRATCH;
     if (c->state == CONN_BUSY || c->ahead.len > 0) room = HTTP_LOOKAHEAD - unparsed(c);
     if (room == 0) {

@@ -46,8 +46,9 @@ typedef struct rose_http_opts {
     uint32_t n_cpus;         /* 0 = not pinned */
     size_t max_header_bytes; /* request line + headers; over: 431 */
     size_t max_body_bytes;   /* a larger body gets 413, before it is read */
-    size_t max_total_body_bytes; /* limit of all bodies being received together; over it: 503. 0 =
-                                    32 times max_body_bytes; never less than max_body_bytes */
+    size_t max_total_body_bytes; /* limit for the bytes of all request bodies that are being
+                                  * received; over the limit: 503. 0 = 32 times max_body_bytes;
+                                  * never less than max_body_bytes */
     uint32_t max_connections;    /* at the limit, a new connection replaces the one that has waited
                                     longest for a complete request. If all have work, the new
                                     one gets 503, or its answer if the request is_vital */
@@ -152,8 +153,8 @@ void *rose_http_req_user(const rose_http_req *r);
 void rose_http_reply(rose_http_req *r, int status, const char *content_type, const char *headers,
                      const void *body, size_t len);
 
-/* As rose_http_reply, but *body is always taken (left empty). For bodies of megabytes, which the
- * thread should not copy. */
+/* As rose_http_reply, but takes the memory of *body, which is left empty, also on failure. It is
+ * for bodies of megabytes, which the thread should not copy. */
 void rose_http_reply_take(rose_http_req *r, int status, const char *content_type,
                           const char *headers, rose_buf *body);
 

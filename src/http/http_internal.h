@@ -31,7 +31,8 @@ enum {
     HTTP_MAX_HEADERS = 256,
     HTTP_MAX_CHUNK_EXT = 1024,
     HTTP_LINGER_MS = 5000,  /* how long the client may still send after its request was refused */
-    HTTP_RESERVE = 64,      /* connections over the limit, for all threads together: places.c */
+    HTTP_RESERVE = 64,      /* places.c: size of the reserve, for connections over the limit, of
+                             * all threads together */
     HTTP_RESERVE_MS = 2000, /* how long a connection in the reserve may take to send its headers */
     HTTP_SCRATCH = 64 * 1024, /* one read */
     HTTP_MORE_POSTS = 1024    /* beside those of new connections */
@@ -107,7 +108,8 @@ struct rose_http_conn {
     bool doomed;   /* destroyed at the end of this turn */
     bool wblocked; /* the socket's buffer is full: ev_write is armed */
     bool eof;      /* the client has ended its side */
-    bool linger;   /* when CLOSING: the client may still be sending; let it read our answer */
+    bool linger;   /* in the state CLOSING: the client may still be sending, so it gets time to
+                    * read our answer */
     bool extra; /* the connection is in the reserve, which rose_http.connections does not count */
     bool over;  /* the connection came when max_connections was reached; decided when the
                  * connection starts */
@@ -127,8 +129,8 @@ struct rose_http_conn {
     uint64_t timer_at;                      /* when ev_timer fires, 0 = not armed */
     uint64_t sent_id, sent_arrival_ns; /* id and arrival of the request whose reply ended last, for
                                           a profile; 0 = none */
-    uint64_t blocked_ns; /* since when the client takes nothing; 0 = it reads; set only while this
-                            is watched */
+    uint64_t blocked_ns; /* time since which the client has taken no byte; 0 = the client reads;
+                          * set only while the write time-out is watched */
 
     rose_buf out; /* unsent bytes: [out_off, out.len) */
     size_t out_off;
@@ -272,7 +274,8 @@ void rose_http_conn_drain(rose_http_conn *c); /* close if idle */
 void rose_http_conn_sent(
     rose_http_conn *c); /* notes, for a profile, that the last byte of the last reply is sent */
 
-/* places.c: on the connection's thread, except where stated */
+/* places.c: functions for the connection limit; they run on the connection's thread, except
+ * where stated */
 bool rose_http_place_seldom(http_seldom *s); /* at most once a minute; any thread */
 rose_http_io *
 rose_http_place_pick(rose_http *h); /* thread 0: picks a thread for a connection over the limit */

@@ -330,7 +330,8 @@ static void finish_head(rose_http_conn *c)
 
 typedef enum head_end { HEAD_MORE, HEAD_FOUND, HEAD_BAD } head_end;
 
-/* Looks for the empty line from where the last search stopped, and cuts head after it. */
+/* Looks for the empty line that ends the headers, from where the last search stopped, and cuts
+ * `head` after that line. */
 static head_end find_head_end(rose_http_conn *c)
 {
     for (;;) {

@@ -72,12 +72,12 @@ void rose_kv_prefix_release(rose_kv_prefix *x, const uint32_t *pages, uint32_t n
 uint32_t rose_kv_prefix_n_idle(const rose_kv_prefix *x);
 uint32_t rose_kv_prefix_n_cached(const rose_kv_prefix *x); /* in the index, idle or not */
 uint64_t rose_kv_prefix_n_evicted(
-    const rose_kv_prefix
-        *x); /* evictions so far; a remembered path stays valid while this number does not change */
+    const rose_kv_prefix *x); /* number of evictions so far; a remembered path stays valid while
+                               * this number does not change */
 uint32_t
 rose_kv_prefix_n_available(const rose_kv_prefix *x); /* what take could give: free + idle */
 
-/* For tests: checks the whole index; false = it contradicts itself. */
+/* For tests: checks the whole index; false = the index contradicts itself. */
 bool rose_kv_prefix_sound(const rose_kv_prefix *x);
 
 #endif

@@ -72,7 +72,8 @@ typedef struct rose_linear {
 
 typedef struct rose_layer {
     rose_tensor ln1_w, ln1_b, ln2_w, ln2_b;
-    rose_linear qkv;  /* d_model -> 3 d_model: a third each for q, k, v, each by head */
+    rose_linear qkv;  /* the QKV projection, d_model -> 3 d_model: first all of q, then k, then
+                       * v; each of the three is ordered by head */
     rose_linear proj; /* d_model -> d_model */
     rose_linear fc1;  /* d_model -> d_ff */
     rose_linear fc2;  /* d_ff -> d_model */

@@ -59,8 +59,9 @@ typedef struct rose_sched_opts {
     bool decode_first;           /* off: prompts take their rows before decodes */
     uint32_t prefill_max_batch;  /* at most this many sequences that prefill in one step; 0 = any
                                     number */
-    uint32_t prefill_max_tokens; /* at most this many prompt rows in a step; 0 = no limit. A prompt
-                                    that must be one piece may exceed it, alone */
+    uint32_t prefill_max_tokens; /* at most this many prompt rows in a step; 0 = no limit. A
+                                  * prompt that must be one piece may exceed this limit if no
+                                  * other prompt is in the step */
     uint32_t max_active; /* at most this many sequences begun and not finished; 0 = max_seqs */
     rose_admission admission;
     uint32_t lookahead;        /* PACK: how many of the first waiting sequences are sorted by

@@ -44,7 +44,7 @@ uint32_t
 rose_tokenizer_vocab_size(const rose_tokenizer *t); /* highest id + 1, added tokens included */
 
 /* Warns in the log of tokens with ids from n_model_ids on, which the model does not have. A
- * prompt that contains one will be refused. */
+ * prompt that contains such a token will be refused. */
 void rose_tokenizer_warn_beyond(const rose_tokenizer *t, uint32_t n_model_ids);
 
 bool rose_tokenizer_is_special(const rose_tokenizer *t, uint32_t id);

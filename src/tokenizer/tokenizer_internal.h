@@ -1,5 +1,5 @@
-/* tokenizer/tokenizer_internal.h - shared by the files of this room. One thread builds the
- * tokenizer (load_*.c); after that it is read-only. */
+/* tokenizer/tokenizer_internal.h - declarations that the files of src/tokenizer share. One
+ * thread builds the tokenizer (load_*.c); after that it is read-only. */
 #ifndef ROSE_TOKENIZER_INTERNAL_H
 #define ROSE_TOKENIZER_INTERNAL_H
 
@@ -241,7 +241,8 @@ typedef struct rose_added_spec {
     size_t len;
     bool special, lstrip, rstrip, single_word, normalized;
     bool has_id;
-    uint32_t id; /* the id in the file, which must equal the id that `tokenizers` would give it */
+    uint32_t id; /* the added token's id in the file, which must equal the id that `tokenizers`
+                  * would give it */
 } rose_added_spec;
 
 /* Adds tokens in order, then builds the two sets. */

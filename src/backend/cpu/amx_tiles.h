@@ -26,8 +26,7 @@ typedef struct tile_config {
 
 _Static_assert(sizeof(tile_config) == 64, "LDTILECFG reads 64 bytes");
 
-/* The compiler's tile intrinsics do not say that they read memory, so this barrier tells the
- * compiler. */
+/* The compiler's tile intrinsics do not say that they read memory, so this barrier tells it. */
 #define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
 
 /* Configures tiles 0 .. n_short-1 with `rows` rows and all other tiles with 16. */

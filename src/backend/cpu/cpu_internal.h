@@ -69,7 +69,8 @@ typedef struct rose_cpu_scratch {
     float *x;      /* [max_step_tokens][ld_d] residual stream */
     float *h;      /* [max_step_tokens][ld_d] normed rows; attention output */
     float *qkv;    /* [block rows][ld_qkv] of the current block */
-    float *ff;     /* [block rows][ld_ff]; shares the memory of qkv if it has no padding */
+    float *ff;     /* MLP activations [block rows][ld_ff]; shares the memory of qkv if its rows
+                    * have no padding */
     float *out_x;  /* [out_block][ld_d] residual stream of the rows that need logits */
     float *out_h;  /* [out_block][ld_d] attention output, then normed rows, of out_x's rows */
     float *logits; /* [out_block][ld_vocab] */

@@ -54,7 +54,8 @@ static void phase_done(worker *w, rose_cpu_phase phase)
 #endif
 }
 
-/* ---- before the job, on the engine thread ---- */
+/* ---- the division of a step into tiles and blocks, on the engine thread before the job begins
+ * ---- */
 
 /* Adds to the block the tile that begins at `row`, position `pos`, of sequence seq, whose rows
  * end at `end`. The rows of a tile lie in one KV page, so that one thread makes all writes to a
@@ -279,7 +280,7 @@ static const uint32_t *pages_of(const worker *w, const rose_cpu_piece *q)
     return w->b->pages + (size_t)q->seq * w->b->page_stride;
 }
 
-/* The part of one block's attention in one layer that one thread computes. */
+/* The part that one thread computes of one block's attention in one layer. */
 typedef struct attending {
     worker *w;
     const rose_cpu_block *block;

@@ -147,7 +147,7 @@ typedef struct rose_cpu_kernels {
 } rose_cpu_kernels;
 
 /* Fills the table with scalar kernels, so that it is complete on any CPU, and then replaces them
- * level by level up to isa. avx512-bf16 continues from avx512. */
+ * level by level up to isa. The level avx512-bf16 replaces kernels of avx512. */
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa);
 
 #endif

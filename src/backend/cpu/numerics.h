@@ -136,7 +136,8 @@ static inline float rose_relu_ref(float x)
     return x < 0.0f ? 0.0f : x; /* NaN stays */
 }
 
-/* The tree of rule 3: adds lanes l and l + 8, then l + 4, l + 2, l + 1. Overwrites lane. */
+/* Adds 16 lanes by the tree of rule 3 (docs/NUMERICS.md): adds lanes l and l + 8, then l + 4, l
+ * + 2, l + 1. Overwrites lane. */
 static inline float rose_tree16_ref(float lane[16])
 {
     for (int step = 8; step > 0; step /= 2) {

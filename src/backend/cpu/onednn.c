@@ -319,7 +319,8 @@ static rose_status open_library(library *o, const char *path, rose_err *err)
     return ROSE_OK;
 }
 
-/* Chooses bf16 if asked for, or fp32 where oneDNN has no bf16 GEMM. */
+/* Chooses the GEMM's data type: bf16 if the caller asks for it and oneDNN has a bf16 GEMM, else
+ * fp32. */
 static rose_status choose_type(library *o, bool bf16, rose_err *err)
 {
     product *p;

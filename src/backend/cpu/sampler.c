@@ -189,8 +189,8 @@ static uint32_t select_mass(cand *c, uint32_t n, double need)
 
 /* ---- sums and walks ---- */
 
-/* Lane l adds w[l], w[l + 8], ...; then lanes 4, 2 and 1 apart are added. The lanes are compiler
- * vectors, because the compiler does not vectorise an array of them. */
+/* Lane l adds w[l], w[l + 8], ...; then the sums of lanes 4, 2 and 1 apart are added. The lanes
+ * are compiler vectors, because the compiler does not vectorise an array of them. */
 static double block_sum(const float *w, uint32_t n)
 {
     typedef double pair __attribute__((vector_size(16)));

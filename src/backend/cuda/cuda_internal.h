@@ -146,7 +146,7 @@ typedef struct rose_cuda {
     bool use_graphs;    /* false in some tests */
     bool pdl;           /* use programmatic dependent launch */
     uint32_t without;   /* bits of rose_cuda_without */
-    bool naive;         /* the plain kernel computes the attention of prompts */
+    bool naive;         /* true: the plain kernel (not flash) computes the attention of prompts */
     uint32_t timeout;   /* milliseconds that the device may take to answer; 0 = no limit */
     bool lost;          /* the device did not answer in time, so nothing may wait for it again */
     cudaEvent_t staged; /* event: the last copy of a slot's `rules` has finished */

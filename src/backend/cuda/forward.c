@@ -420,7 +420,8 @@ static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s, bool b
     half[1].launch.stream = c->side;
     for (int i = 0; i < 2; i++) {
         half[i].launch.beside = beside;
-        /* Kernels of both halves must have the same setting to share an SM. */
+        /* Kernels of both halves must have the same split of L1 and shared memory to share an
+         * SM. */
         half[i].launch.shared = beside;
         /* Only one kernel at a time may use the memory of partial sums. */
         half[i].launch.sums = NULL;

@@ -28,7 +28,8 @@ struct rose_kernel_bench {
     /* Device: the page places of neighbouring rows; and [DECODE_ROWS] places, each in a page of its
      * own. */
     uint32_t *slot, *apart;
-    /* Device: [MATRICES][max_rows], zeroed before each run, as a step does. */
+    /* Device memory [MATRICES][max_rows]: the keys of the largest logits, zeroed before each
+     * run, as a step does. */
     unsigned long long *key;
     float *sums; /* device: see rose_cuda_launch */
     uint32_t *sum_flags;

@@ -337,10 +337,10 @@ cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);
 cudaError_t rose_cuda_changes_run(const rose_cuda_launch *l, const rose_cuda_changes *a);
 cudaError_t rose_cuda_reports_run(const rose_cuda_launch *l, const rose_cuda_reports *a);
-/* The architecture that this program's code for GPU 0 was compiled for, as 10 * major + minor; 0 if
- * there is no code for the GPU. It is below the GPU's own architecture if only PTX of an older one
- * fits. Kernels that are compiled only from some version on must not be launched below it. Any
- * thread. */
+/* The architecture that this program's code for GPU 0 was compiled for, as 10 * major + minor; 0
+ * if there is no code for the GPU. The result is below the GPU's own architecture if only PTX of
+ * an older one fits. Kernels that are compiled only from some version on must not be launched
+ * below it. Any thread. */
 int rose_cuda_code_version(void);
 cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *a);
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l,
