@@ -49,7 +49,8 @@ typedef struct rose_offline_result {
     char label[64];
     rose_offline_run *runs; /* owned */
     uint32_t n_runs;
-    double ready_s; /* seconds from exec (in this process: from opening the model); 0 = unknown */
+    double ready_s; /* start-up time of the backend in seconds, from exec (in this process: from
+                     * opening the model); 0 = unknown */
     uint64_t resident_peak_bytes; /* most memory that the backend's process has used up to the
                                    * last run; 0 = unknown */
     json_t *extra;                /* owned object: what the backend reports about itself */

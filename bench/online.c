@@ -489,7 +489,7 @@ static rose_status prepare(online *r, int argc, char **argv, rose_err *err)
     return rose_online_write(&r->results, err);
 }
 
-/* Profiles come last, when the results of all measurements are written. */
+/* The profile stage comes last, after the results of all measurements are written. */
 static uint32_t profile(const online *r, int argc, char **argv)
 {
     const rose_profile_stage s = {.o = r->o,

@@ -9,7 +9,7 @@
 
 #include "bench/sse.h"
 
-/* An event that carried text or tokens, and when it arrived. */
+/* An event of the stream that carried text or tokens, and the time at which the event arrived. */
 typedef struct rose_arrival {
     uint64_t t_ns;
     uint32_t n_tokens; /* number of tokens in this event, as the server's ids or running usage

@@ -84,7 +84,7 @@ static void put_figure(rose_html *h, const char *name, const rose_buf *svg)
     rose_html_raw(h, "</figcaption></figure>\n");
 }
 
-/* Writes the figures. The first is open on the page; the others are folded. */
+/* Writes the figures. The first figure is open on the page; the others are folded. */
 static rose_status put_figures(rose_html *h, const char *dir, rose_err *err)
 {
     char figures[2 * MAX_PATH], path[3 * MAX_PATH];

@@ -89,7 +89,7 @@ void rose_api_ignored_add(rose_api_ignored *g, const char *name);
 bool rose_api_unknown_field(rose_api_ignored *g, const char *name, rose_api_error *err);
 /* Writes "X-Ignored-Fields: a, b\r\n", or nothing if no field was ignored. */
 void rose_api_ignored_header(rose_api_out *o, const rose_api_ignored *g);
-/* Any thread. Writes one log line for each new name. */
+/* Any thread. Writes one log line for each ignored field whose name the log has not shown yet. */
 void rose_api_ignored_log(rose_api_logged_fields *l, const rose_api_ignored *g);
 
 /* ---- schema.c: the table of fields ---- */
@@ -178,7 +178,8 @@ typedef struct rose_api_prompts {
 
 /* stop_reason of a choice. */
 typedef enum rose_api_stop_kind {
-    ROSE_API_STOP_NONE,   /* stop_reason null: end of sequence, or the choice did not stop */
+    ROSE_API_STOP_NONE,   /* the reply's stop_reason is null: the choice ended with the
+                           * end-of-sequence token, or it did not stop */
     ROSE_API_STOP_STRING, /* stop.which of the job's strings */
     ROSE_API_STOP_ID      /* one of stop_token_ids */
 } rose_api_stop_kind;

@@ -219,7 +219,7 @@ static bool reserve_live(rose_api_job *j, uint32_t n)
 {
     unsigned before = atomic_fetch_add_explicit(&j->io->n_live, n, memory_order_relaxed);
     if (before + n < ROSE_API_MAX_LIVE)
-        return true; /* the sink needs one place more than there are requests */
+        return true; /* the sink's capacity must be one more than the number of requests */
     atomic_fetch_sub_explicit(&j->io->n_live, n, memory_order_relaxed);
     rose_api_fail_status(&j->err, ROSE_E_FULL, NULL,
                          atomic_load_explicit(&j->api->engine, memory_order_acquire));

@@ -15,7 +15,7 @@ typedef enum field_type {
     T_INT,     /* a JSON integer, or a number without a fraction, in [lo, hi] */
     T_NUM,     /* a JSON number in [lo, hi], finite */
     T_JSON,    /* kept as it is, checked elsewhere */
-    T_LABEL,   /* a string that the client chooses; accepted, not used */
+    T_LABEL,   /* a string that the client chooses, such as `user`; it is accepted and not used */
     T_MODEL,   /* must be the served model */
     T_REFUSED, /* not served: only values in `off` pass */
     T_HINT,    /* a hint, which changes no answer of this server: values other than those in

@@ -16,8 +16,8 @@ typedef enum rose_isa {
     ROSE_ISA_AVX512,     /* AVX-512 F, BW, VL, DQ (Skylake-X 2017, Zen 4 2022) */
     ROSE_ISA_AMX,        /* AVX512 and AMX tile, bf16 (Sapphire Rapids 2023) */
     ROSE_ISA_NEON,       /* NEON, which every AArch64 CPU has; this level includes SCALAR alone */
-    ROSE_ISA_AVX512_BF16 /* AVX512 and VDPBF16PS (Cooper Lake 2020, Zen 4 2022). Its GEMMs give
-                            other bits, so it is used only if named */
+    ROSE_ISA_AVX512_BF16 /* AVX512 and VDPBF16PS (Cooper Lake 2020, Zen 4 2022). GEMMs of this
+                          * level give other bits, so the level is used only if the user names it */
 } rose_isa;
 
 /* Returns the highest level that both the CPU and the operating system support. For AMX this

@@ -123,8 +123,8 @@ const char *rose_stall_cause(const rose_stall_span *s)
     if (many_faults(u->minor, u->wall_ns)) return "it touched new memory";
     if (u->cpu_ns >= u->wall_ns - u->wall_ns / 4) return "it computed";
     if (many_faults(s->others_minor, u->wall_ns)) return "other threads touched new memory";
-    /* A thread that loses its CPU stays runnable, which counts as involuntary; one that waits
-     * switches voluntarily. */
+    /* A thread that loses its CPU stays runnable, which counts as involuntary; a thread that
+     * waits switches voluntarily. */
     if (u->involuntary > u->voluntary) return "it was descheduled: others had its CPU";
     if (u->voluntary > 0) return "it waited";
     return "it did not run and did not switch: its CPU was taken away from below";

@@ -84,7 +84,7 @@ typedef enum rose_finish {
     ROSE_FINISH_NO_TOKEN /* the request's rules allow no next id */
 } rose_finish;
 
-/* One event: a token, the finish, or both at once. */
+/* One event of a request: a token, the finish, or both at once. */
 typedef struct rose_event {
     uint64_t t_ns; /* when the step that gave it was collected */
     uint32_t id;   /* valid if has_token */

@@ -153,10 +153,10 @@ struct rose_http_conn {
     size_t line_bytes, trailer_bytes;
     http_header *headers;
     uint32_t n_headers, cap_headers;
-    uint32_t url, url_len; /* in head */
-    uint32_t authority,
-        authority_len;       /* authority of an absolute URI, in head; length 0 = it has none */
-    uint64_t content_length; /* still to come, once in CONN_BODY */
+    uint32_t url, url_len;             /* in head */
+    uint32_t authority, authority_len; /* place in `head` of the authority (host and port) of an
+                                        * absolute URI; length 0 = the URI has none */
+    uint64_t content_length;           /* still to come, once in CONN_BODY */
     http_parser parser;
     rose_http_req req;
     TAILQ_ENTRY(rose_http_conn) all_link, dirty_link, place_link;

@@ -69,7 +69,7 @@ static int on_headers_complete(http_parser *p)
     c->content_length = p->content_length;
     c->keep_alive = http_should_keep_alive(p) != 0;
     c->head_done = true;
-    p->upgrade = 0; /* ignore "Upgrade", as the specification allows */
+    p->upgrade = 0; /* ignore the header Upgrade, as the HTTP specification allows */
     return 0;
 }
 

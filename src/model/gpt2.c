@@ -53,7 +53,7 @@ static const rose_tensor_spec layer_tensors[] = {
     {0},
 };
 
-/* Buffers with causal masks, which older files contain. */
+/* Names of buffers with causal masks, which older GPT-2 weight files contain. */
 static const char *const ignored[] = {".attn.bias", ".attn.masked_bias", NULL};
 
 static rose_status parse_sizes(const rose_config *c, rose_arch *a, rose_err *err)

@@ -11,7 +11,8 @@
 #include "base/file.h"
 
 typedef enum rose_dtype { ROSE_F32, ROSE_F16, ROSE_BF16 } rose_dtype;
-const char *rose_dtype_name(rose_dtype t); /* "F32", "F16", "BF16" (as safetensors spells them) */
+const char *rose_dtype_name(rose_dtype t); /* name of a data type, as safetensors spells it:
+                                            * "F32", "F16" or "BF16" */
 size_t rose_dtype_size(rose_dtype t);      /* bytes */
 
 typedef enum rose_norm { ROSE_NORM_LAYER, ROSE_NORM_RMS } rose_norm;

@@ -59,7 +59,7 @@ static size_t lower_bound(const rose_added_set *s, size_t lo, size_t hi, size_t 
     return lo;
 }
 
-/* Returns the longest token at the start of p[0..n), or NULL. */
+/* Returns the longest added token at the start of p[0..n), or NULL. */
 static const rose_added *longest_at(const rose_added_set *s, const char *p, size_t n)
 {
     const rose_added *best = NULL;

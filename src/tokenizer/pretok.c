@@ -137,8 +137,9 @@ static rose_status piece_of_split(rose_encoder *e, uint32_t stage, bool is_match
     return rose_pretokenize(e, stage + 1, text, n);
 }
 
-/* Takes matches from left to right as the onig crate does. An empty match directly after the
- * last match does not count, and the search continues one character later. */
+/* Splits text at matches of the pattern, from left to right, as the onig crate (Oniguruma) does.
+ * An empty match directly after the last match does not count, and the search continues one
+ * character later. */
 static rose_status split(rose_encoder *e, uint32_t stage, const char *text, size_t n)
 {
     size_t done = 0, from = 0, last_end = SIZE_MAX;

@@ -12,10 +12,12 @@
 
 #define ROSE_NO_ID UINT32_MAX
 #define ROSE_MAX_ID                                                                                \
-    (1u << 22)                 /* token ids are below this limit, so that the dense tables         \
-                                * stay small */
-#define ROSE_MAX_STAGES    16u /* pre-tokenizers in sequence */
-#define ROSE_MAX_TEMPLATE  16u /* at most this many added special ids on each side */
+    (1u << 22)              /* token ids are below this limit, so that the dense tables            \
+                             * stay small */
+#define ROSE_MAX_STAGES 16u /* pre-tokenizers in sequence */
+#define ROSE_MAX_TEMPLATE                                                                          \
+    16u /* a post-processor adds at most this many special ids before the                          \
+         * text, and as many after it */
 #define ROSE_MAX_ADDED     16384u
 #define ROSE_MAX_ADDED_LEN 1024u            /* an added token has at most this many bytes */
 #define ROSE_MAX_TEXT      (UINT32_MAX / 4) /* bytes of one text to encode */
@@ -159,7 +161,8 @@ typedef struct rose_added_walk {
     bool plain_special;      /* the text of special tokens is plain */
     size_t pos;              /* where the search goes on */
     size_t taken;            /* the start of the text that no earlier hit has taken */
-    size_t ws_begin, ws_end; /* the last run of white space seen, so that no run is read twice */
+    size_t ws_begin, ws_end; /* the last run of white space that the walk has seen, so that no
+                              * run is read twice */
 } rose_added_walk;
 
 rose_status rose_added_set_build(rose_added_set *s, rose_added *all, size_t n, bool normalized,

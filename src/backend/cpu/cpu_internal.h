@@ -11,7 +11,7 @@
 
 enum {
     ROSE_CPU_OUT_BLOCK = 64,   /* output rows whose logits exist at one time */
-    ROSE_CPU_BLOCK_ROWS = 512, /* at most this many rows that go through a layer together */
+    ROSE_CPU_BLOCK_ROWS = 512, /* at most this many rows go through a layer together */
     ROSE_CPU_OWN_ROWS = 4,     /* up to this many rows, each thread normalises all rows itself */
     ROSE_CPU_ALIGN = 64        /* bytes: every part of a region begins at a cache line */
 };

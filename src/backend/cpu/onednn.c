@@ -225,7 +225,8 @@ static rose_status prepare_way(library *o, int way, const rose_kernel_shape *s, 
     return st;
 }
 
-/* Prepares the faster way. Each way runs one pass to wake the threads, then one that is timed. */
+/* Prepares the faster of oneDNN's two ways (matmul, inner product). Each way runs one pass to
+ * wake the threads, then one that is timed. */
 static rose_status prepare_best(library *o, const rose_kernel_shape *s, void *w, rose_err *err)
 {
     uint64_t ns[WAYS] = {0};
