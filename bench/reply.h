@@ -32,8 +32,8 @@ typedef struct rose_reply {
     rose_arrival *arrivals;     /* owned; n_events elements */
     uint32_t n_events, cap;
     uint32_t n_tokens; /* output tokens; rose_reply_settle says how they are counted */
-    uint32_t usage_prompt, usage_completion; /* number of prompt tokens, as the server's usage
-                                              * says; 0 without usage */
+    uint32_t usage_prompt, usage_completion; /* numbers of prompt tokens and of output tokens, as
+                                              * the server's usage says; 0 without usage */
     uint32_t ids_seen;                       /* token ids counted over all events */
     uint32_t max_tokens; /* tokens that the request asked for; set by the caller; 0 = unknown */
     /* the n_tokens of arrivals come from the server and are not our guess */

@@ -10,14 +10,11 @@
 
 #include "tokenizer/tokenizer.h"
 
-#define ROSE_NO_ID UINT32_MAX
-#define ROSE_MAX_ID                                                                                \
-    (1u << 22)              /* token ids are below this limit, so that the dense tables            \
-                             * stay small */
-#define ROSE_MAX_STAGES 16u /* pre-tokenizers in sequence */
-#define ROSE_MAX_TEMPLATE                                                                          \
-    16u /* a post-processor adds at most this many special ids before the                          \
-         * text, and as many after it */
+#define ROSE_NO_ID      UINT32_MAX
+#define ROSE_MAX_ID     (1u << 22) /* limit of token ids, which keeps the dense tables small */
+#define ROSE_MAX_STAGES 16u        /* pre-tokenizers in sequence */
+/* A post-processor adds at most this many special ids before the text, and as many after it. */
+#define ROSE_MAX_TEMPLATE  16u
 #define ROSE_MAX_ADDED     16384u
 #define ROSE_MAX_ADDED_LEN 1024u            /* an added token has at most this many bytes */
 #define ROSE_MAX_TEXT      (UINT32_MAX / 4) /* bytes of one text to encode */
