@@ -1,6 +1,6 @@
 /* model/family.h - a model family is a row of the table in config.c. The row names a parser for
  * config.json, and the tensors with their places and shapes. Both opening a model and the
- * random-model writer use it. Internal to the room. */
+ * random-model writer use it. Internal to src/model. */
 #ifndef ROSE_MODEL_FAMILY_H
 #define ROSE_MODEL_FAMILY_H
 
@@ -8,9 +8,9 @@
 
 #include "model/config.h"
 
-/* Sizes that appear in tensor shapes, resolved against an architecture. */
+/* The dimensions that appear in tensor shapes by name; rose_arch gives their values. */
 typedef enum rose_dim {
-    ROSE_DIM_NONE, /* no such dimension: the tensor is a vector */
+    ROSE_DIM_NONE, /* no second dimension: the tensor is a vector */
     ROSE_DIM_VOCAB,
     ROSE_DIM_POS,
     ROSE_DIM_MODEL,
@@ -40,8 +40,8 @@ typedef struct rose_family {
     const char *layer_prefix; /* "h.": then the layer, a dot, the tensor */
     const char *head_name;    /* name of the output matrix, never with the prefix */
     bool transposed;          /* matrices are stored [out][in] */
-    /* Tensors and buffers of such files that inference does not need: a NULL-ended list of
-     * endings of names. */
+    /* Tensors and buffers of this family's weight files that inference does not need: a list of
+     * name endings, ended by NULL. */
     const char *const *ignored;
     const rose_tensor_spec
         *model_tensors; /* list of specs, ended by a NULL name; the token embedding comes first */

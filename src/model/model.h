@@ -11,7 +11,8 @@
 #include "base/file.h"
 
 typedef enum rose_dtype { ROSE_F32, ROSE_F16, ROSE_BF16 } rose_dtype;
-const char *rose_dtype_name(rose_dtype t); /* "F32", "F16", "BF16" (as safetensors spells them) */
+const char *rose_dtype_name(rose_dtype t); /* name of a data type, as safetensors spells it:
+                                            * "F32", "F16" or "BF16" */
 size_t rose_dtype_size(rose_dtype t);      /* bytes */
 
 typedef enum rose_norm { ROSE_NORM_LAYER, ROSE_NORM_RMS } rose_norm;
@@ -72,7 +73,8 @@ typedef struct rose_linear {
 
 typedef struct rose_layer {
     rose_tensor ln1_w, ln1_b, ln2_w, ln2_b;
-    rose_linear qkv;  /* d_model -> 3 d_model: a third each for q, k, v, each by head */
+    rose_linear qkv;  /* the QKV projection, d_model -> 3 d_model: first all of q, then k, then
+                       * v; each of the three is ordered by head */
     rose_linear proj; /* d_model -> d_model */
     rose_linear fc1;  /* d_model -> d_ff */
     rose_linear fc2;  /* d_ff -> d_model */
@@ -88,7 +90,8 @@ typedef struct rose_model {
     rose_tensor lnf_w, lnf_b;
     rose_tensor head;             /* [vocab][d_model]; == tok_embed when tied */
     rose_dtype dtype;             /* of the majority of the weight bytes */
-    uint64_t n_params;            /* elements of all used tensors; tied ones count once */
+    uint64_t n_params;            /* number of parameters: the elements of all used tensors; tied
+                                   * tensors count once */
     uint64_t file_bytes;          /* of all weight files */
     struct rose_weights *weights; /* the mappings, owned */
 } rose_model;

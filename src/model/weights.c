@@ -106,7 +106,7 @@ static int compare_tensors(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* Builds by_name over all files; a name in two files is refused. */
+/* Builds by_name over all files; a tensor name that is in two files is refused. */
 static rose_status index_names(rose_weights *w, const char *dir, rose_err *err)
 {
     size_t n = 0;

@@ -1,6 +1,6 @@
 /* model/weights.h - all weight files of a folder as one set of tensors found by name. The files
  * are one model.safetensors, or the shards that model.safetensors.index.json names. Internal to
- * the room. Threads: immutable after the model is open. */
+ * src/model. Threads: immutable after the model is open. */
 #ifndef ROSE_MODEL_WEIGHTS_H
 #define ROSE_MODEL_WEIGHTS_H
 

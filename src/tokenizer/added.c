@@ -14,7 +14,8 @@ static int by_text(const void *x, const void *y)
     int c = memcmp(a->text, b->text, a->len < b->len ? a->len : b->len);
     if (c != 0) return c;
     if (a->len != b->len) return a->len < b->len ? -1 : 1;
-    return a < b ? -1 : a > b; /* equal after normalisation: the first one counts */
+    return a < b ? -1 : a > b; /* two added tokens have equal text after normalisation: the first
+                                * one counts */
 }
 
 rose_status rose_added_set_build(rose_added_set *s, rose_added *all, size_t n, bool normalized,
@@ -58,7 +59,7 @@ static size_t lower_bound(const rose_added_set *s, size_t lo, size_t hi, size_t 
     return lo;
 }
 
-/* Returns the longest token at the start of p[0..n), or NULL. */
+/* Returns the longest added token at the start of p[0..n), or NULL. */
 static const rose_added *longest_at(const rose_added_set *s, const char *p, size_t n)
 {
     const rose_added *best = NULL;

@@ -80,7 +80,7 @@ done:
     return st;
 }
 
-/* Finds the id of a text of the vocabulary; false if it has none. */
+/* Finds the id of a text in the vocabulary; false if the vocabulary does not have the text. */
 static bool vocab_id(const json_t *vocab, const char *text, size_t len, uint32_t *id)
 {
     const json_t *v = json_object_getn(vocab, text, len);

@@ -41,7 +41,7 @@ size_t rose_gpt2_piece(const uint8_t *p, size_t n)
         size_t k = contraction(p, n);
         if (k > 0) return k;
     }
-    if (*p == ' ' && n > 1) q++; /* the optional space, if another character follows */
+    if (*p == ' ' && n > 1) q++; /* skip the optional space, if another character follows */
     unsigned k = rose_utf8_decode_valid(q, &cp);
     unsigned class = rose_cp_class[cp] & ROSE_CP_LNS;
     if (class != ROSE_CP_SPACE) return (size_t)(run_end(q + k, end, class) - p);
@@ -118,7 +118,7 @@ static int find_match(rose_encoder *e, uint32_t stage, const char *text, size_t 
     int rc = pcre2_match(e->t->stages[stage].code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK,
                          md, e->match_context);
     if (rc ==
-        PCRE2_ERROR_JIT_STACKLIMIT) /* without JIT, the interpreter has its stack on the heap */
+        PCRE2_ERROR_JIT_STACKLIMIT) /* without JIT, PCRE2's interpreter has its stack on the heap */
         rc = pcre2_match(e->t->stages[stage].code, (PCRE2_SPTR)text, n, from,
                          PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, md, e->match_context);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
@@ -137,8 +137,9 @@ static rose_status piece_of_split(rose_encoder *e, uint32_t stage, bool is_match
     return rose_pretokenize(e, stage + 1, text, n);
 }
 
-/* Takes matches from left to right as the onig crate does. An empty match directly after the
- * last match does not count, and the search continues one character later. */
+/* Splits text at matches of the pattern, from left to right, as the onig crate (Oniguruma) does.
+ * An empty match directly after the last match does not count, and the search continues one
+ * character later. */
 static rose_status split(rose_encoder *e, uint32_t stage, const char *text, size_t n)
 {
     size_t done = 0, from = 0, last_end = SIZE_MAX;

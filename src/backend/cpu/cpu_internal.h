@@ -11,7 +11,7 @@
 
 enum {
     ROSE_CPU_OUT_BLOCK = 64,   /* output rows whose logits exist at one time */
-    ROSE_CPU_BLOCK_ROWS = 512, /* at most this many rows that go through a layer together */
+    ROSE_CPU_BLOCK_ROWS = 512, /* at most this many rows go through a layer together */
     ROSE_CPU_OWN_ROWS = 4,     /* up to this many rows, each thread normalises all rows itself */
     ROSE_CPU_ALIGN = 64        /* bytes: every part of a region begins at a cache line */
 };
@@ -43,7 +43,8 @@ typedef struct rose_cpu_weights {
 typedef struct rose_cpu_tile {
     uint32_t row, n_rows; /* rows of the batch */
     uint32_t pos;         /* position of the first */
-    uint32_t cost;        /* roughly proportional to the time of one head */
+    uint32_t cost;        /* estimated cost of the tile: roughly proportional to the time that
+                           * one head takes */
     bool has_output;      /* some row's logits are needed */
 } rose_cpu_tile;
 
@@ -57,7 +58,8 @@ typedef struct rose_cpu_piece {
 typedef struct rose_cpu_block {
     uint32_t first_row, n_rows;
     uint32_t first_piece, n_pieces;
-    bool shared_pages; /* a piece has several tiles: append all K and V before attention */
+    bool shared_pages; /* true: a piece of this block has several tiles, so all K and V are
+                        * appended before attention */
     uint64_t cost;     /* of attention in one layer */
 } rose_cpu_block;
 
@@ -67,7 +69,8 @@ typedef struct rose_cpu_scratch {
     float *x;      /* [max_step_tokens][ld_d] residual stream */
     float *h;      /* [max_step_tokens][ld_d] normed rows; attention output */
     float *qkv;    /* [block rows][ld_qkv] of the current block */
-    float *ff;     /* [block rows][ld_ff]; shares the memory of qkv if it has no padding */
+    float *ff;     /* MLP activations [block rows][ld_ff]; shares the memory of qkv if its rows
+                    * have no padding */
     float *out_x;  /* [out_block][ld_d] residual stream of the rows that need logits */
     float *out_h;  /* [out_block][ld_d] attention output, then normed rows, of out_x's rows */
     float *logits; /* [out_block][ld_vocab] */

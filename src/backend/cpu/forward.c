@@ -54,7 +54,8 @@ static void phase_done(worker *w, rose_cpu_phase phase)
 #endif
 }
 
-/* ---- before the job, on the engine thread ---- */
+/* ---- the division of a step into tiles and blocks, on the engine thread before the job begins
+ * ---- */
 
 /* Adds to the block the tile that begins at `row`, position `pos`, of sequence seq, whose rows
  * end at `end`. The rows of a tile lie in one KV page, so that one thread makes all writes to a
@@ -65,7 +66,8 @@ static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t 
     rose_cpu_scratch *sc = &s->c->scratch;
     const uint32_t room = ROSE_KV_PAGE_TOKENS - pos % ROSE_KV_PAGE_TOKENS;
     const uint32_t n_rows = end - row < room ? end - row : room;
-    /* The first row reads the keys from memory; further rows of the tile find them in the cache. */
+    /* The tile's first row reads the keys from memory; its other rows find the keys in the
+     * cache. */
     const uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows);
     rose_cpu_piece *next = &sc->pieces[block->first_piece + block->n_pieces];
 
@@ -139,7 +141,7 @@ static void make_slots(step *s)
     sc->slot_first[s->n_slots] = b->n_outputs;
 }
 
-/* ---- the operations; each thread computes a part of each ---- */
+/* ---- the operations; each thread computes a part of each operation ---- */
 
 static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t ldx, uint32_t rows,
                    float *y, size_t ldy, rose_epilogue epilogue, bool round)
@@ -221,7 +223,8 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
 
 /* ---- attention ---- */
 
-/* A place in the list of (piece, head, tile) of a block, ordered in this way. */
+/* A place in the list of a block's attention work, which is ordered by piece, then head, then
+ * tile. */
 typedef struct cursor {
     uint32_t piece, head, tile;
 } cursor;
@@ -277,7 +280,7 @@ static const uint32_t *pages_of(const worker *w, const rose_cpu_piece *q)
     return w->b->pages + (size_t)q->seq * w->b->page_stride;
 }
 
-/* The part of one block's attention in one layer that one thread computes. */
+/* The part that one thread computes of one block's attention in one layer. */
 typedef struct attending {
     worker *w;
     const rose_cpu_block *block;
@@ -485,7 +488,8 @@ static void outputs(worker *w)
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b);
         matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, ROSE_EPI_NONE, false);
         phase_done(w, ROSE_PHASE_HEAD);
-        sample_block(w, first, n); /* done before the first barrier of the next block */
+        sample_block(w, first, n); /* every thread finishes sampling before the first barrier of
+                                    * the next block */
     }
     rose_prof_end_with(&span, "rows", w->s->n_slots);
 }

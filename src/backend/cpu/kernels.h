@@ -20,7 +20,7 @@ enum {
         16, /* outputs in a weight panel, tokens in a KV page: one AVX-512 register of fp32 */
     ROSE_K_GROUP =
         32, /* k values that form one step of a sum in docs/NUMERICS.md: one AMX tile row */
-    ROSE_ROW_TILE = 16 /* at most this many rows of an attention call: one AMX tile */
+    ROSE_ROW_TILE = 16 /* the most rows of one attention call: one AMX tile */
 };
 
 /* How a packed matrix stores its values. An int8 value is an integer in -127 .. 127, to be
@@ -134,7 +134,8 @@ typedef struct rose_cpu_kernels {
     /* y[0..d) = layernorm(x[0..d)) * w + b, rounded to bf16 if round_bf16. */
     void (*layernorm)(const float *x, const float *w, const float *b, float eps, uint32_t d,
                       bool round_bf16, float *y);
-    /* Returns the largest value and sets its lowest index; NaN counts as -inf. n >= 1. */
+    /* Argmax: returns the largest of n values and sets the lowest index at which it occurs; NaN
+     * counts as -inf. n >= 1. */
     float (*max_index)(const float *x, uint32_t n, uint32_t *index);
     /* w[i] = exp((x[i] - max) * inv_temp) with the bits of rose_expf_ref; NaN and -inf give 0. */
     void (*exp_weights)(const float *x, uint32_t n, float max, float inv_temp, float *w);
@@ -146,7 +147,7 @@ typedef struct rose_cpu_kernels {
 } rose_cpu_kernels;
 
 /* Fills the table with scalar kernels, so that it is complete on any CPU, and then replaces them
- * level by level up to isa. avx512-bf16 continues from avx512. */
+ * level by level up to isa. The level avx512-bf16 replaces kernels of avx512. */
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa);
 
 #endif

@@ -98,7 +98,7 @@ ROSE_INLINE vec16 v_epilogue(const rose_matmul *a, vec16 v, uint32_t m, uint32_t
     return a->round_bf16 ? v_round_bf16(v) : v;
 }
 
-/* Not inlined: it runs only once per sixteen outputs of one row. */
+/* This function is not inlined, because it runs only once for sixteen outputs of one row. */
 static void finish_outputs(const rose_matmul *a, vec16 acc, uint32_t m, uint32_t n0)
 {
     uint32_t n = a->n - n0 < ROSE_PANEL ? a->n - n0 : ROSE_PANEL;
