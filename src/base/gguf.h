@@ -64,7 +64,7 @@ typedef struct rose_gguf_format {
 const rose_gguf_format *rose_gguf_format_find(uint32_t id);
 
 typedef struct rose_gguf_tensor {
-    const char *name; /* owned by the file; printable ASCII */
+    char name[ROSE_GGUF_MAX_NAME + 1]; /* printable ASCII, never empty */
     const rose_gguf_format *format;
     uint32_t n_dims;                    /* 1 .. 4 */
     uint64_t shape[ROSE_GGUF_MAX_DIMS]; /* outermost first, reversed from the file's order: the
@@ -83,11 +83,7 @@ typedef struct rose_gguf {
     size_t n_pairs;
     rose_gguf_tensor *tensors; /* [n_tensors], owned, by rising offset */
     size_t n_tensors;
-    char *names; /* owned: the names of the tensors */
 } rose_gguf;
-
-/* True if path ends in ".gguf" and is not a folder. */
-bool rose_gguf_is_path(const char *path);
 
 /* Map and check the file at path. On failure *out is {0} and err names the file, the key or tensor,
  * what was found and what was expected. Errors: NOTFOUND, IO, FORMAT, UNSUPPORTED (version 1,
@@ -103,8 +99,8 @@ void rose_gguf_close(rose_gguf *g); /* accepts {0}; leaves {0} */
 const rose_gguf_value *rose_gguf_get(const rose_gguf *g, const char *key);
 
 /* Each reads one value into *out. Absent: ROSE_OK, and *out keeps the default that the caller put
- * there. Another type than asked for, or a number that does not fit, is ROSE_E_FORMAT. _u32 and
- * _f32 accept every integer type that holds a fitting value; _f32 also accepts F64. */
+ * there. Another type than asked for, or a number that does not fit, is ROSE_E_FORMAT. _u32 accepts
+ * every integer type whose value fits; _f32 accepts F32 and F64, finite. */
 rose_status rose_gguf_get_u32(const rose_gguf *g, const char *key, uint32_t *out, rose_err *err);
 rose_status rose_gguf_get_f32(const rose_gguf *g, const char *key, float *out, rose_err *err);
 rose_status rose_gguf_get_bool(const rose_gguf *g, const char *key, bool *out, rose_err *err);

@@ -15,12 +15,6 @@
 /* A new family is a row here and a file like gpt2.c. */
 static const rose_family *const families[] = {&rose_family_gpt2};
 
-void rose_path_label(char out[256], const char *path)
-{
-    size_t len = strlen(path), keep = 200;
-    snprintf(out, 256, "%s%s", len > keep ? "..." : "", len > keep ? path + len - keep : path);
-}
-
 rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
                               rose_err *err)
 {

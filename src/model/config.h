@@ -21,9 +21,6 @@ rose_status rose_config_parse(rose_config *out, const char *text, size_t n, cons
                               rose_err *err);
 void rose_config_close(rose_config *c); /* accepts {0}; leaves {0} */
 
-/* The path as messages show it: whole, or "..." and its tail. */
-void rose_path_label(char out[256], const char *path);
-
 /* The field's value: `name`, or else `alias` (may be NULL); JSON null counts as absent: NULL. */
 json_t *rose_config_get(const rose_config *c, const char *name, const char *alias);
 
