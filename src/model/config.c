@@ -263,10 +263,35 @@ uint64_t rose_dim_size(const rose_arch *a, rose_dim d)
         return a->max_positions;
     case ROSE_DIM_MODEL:
         return a->d_model;
+    case ROSE_DIM_HEAD:
+        return a->head_dim;
+    case ROSE_DIM_Q:
+        return (uint64_t)a->n_heads * a->head_dim;
+    case ROSE_DIM_KV:
+        return (uint64_t)a->n_kv_heads * a->head_dim;
     case ROSE_DIM_QKV:
         return ((uint64_t)a->n_heads + 2 * (uint64_t)a->n_kv_heads) * a->head_dim;
     case ROSE_DIM_FF:
         return a->d_ff;
+    case ROSE_DIM_FF2:
+        return 2 * (uint64_t)a->d_ff;
     }
     return 0;
+}
+
+bool rose_spec_applies(const rose_tensor_spec *s, const rose_arch *a)
+{
+    switch (s->when) {
+    case ROSE_WHEN_ALWAYS:
+        return true;
+    case ROSE_WHEN_QKV_BIAS:
+        return a->qkv_bias;
+    case ROSE_WHEN_PROJ_BIAS:
+        return a->proj_bias;
+    case ROSE_WHEN_MLP_BIAS:
+        return a->mlp_bias;
+    case ROSE_WHEN_QK_NORM:
+        return a->qk_norm;
+    }
+    return false;
 }

@@ -68,6 +68,7 @@ static rose_status bind_specs(binder *b, const rose_tensor_spec *spec, const cha
 {
     for (; spec->name != NULL; spec++) {
         char name[NAME_CAP];
+        if (!rose_spec_applies(spec, &b->m->arch)) continue;
         snprintf(name, sizeof name, "%s%s%s", b->prefix, lead, spec->name);
         rose_tensor *t = (rose_tensor *)(void *)((char *)base + spec->offset);
         rose_status st = bind_tensor(b, name, spec->dims, t);
@@ -138,6 +139,27 @@ static void warn_unused(const binder *b)
                  rose_weights_label(w, first), n, first->name);
 }
 
+void rose_layer_describe(rose_layer *l, const rose_arch *a, uint32_t i)
+{
+    const uint8_t flags = a->layer_flags[i];
+    const bool sliding = (flags & ROSE_LAYER_SLIDING) != 0;
+    l->window = sliding ? a->window : 0;
+    l->rope = a->pos != ROSE_POS_ROPE || (flags & ROSE_LAYER_NO_ROPE) != 0 ? -1 : sliding ? 1 : 0;
+    l->attn_scale = a->attn_scale;
+    if (a->attn_scale_by_layer) l->attn_scale /= (float)(i + 1);
+}
+
+static void prepare_layer(rose_layer *l, const rose_family *f)
+{
+    rose_linear *const all[] = {&l->qkv, &l->proj, &l->fc1, &l->fc2};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        all[i]->transposed = f->transposed;
+        all[i]->n_parts = 1;
+    }
+    if (f->qkv_parts > 0) l->qkv.n_parts = f->qkv_parts;
+    if (f->fc1_parts > 0) l->fc1.n_parts = f->fc1_parts;
+}
+
 static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *err)
 {
     binder b = {.m = m, .family = family, .err = err};
@@ -148,8 +170,8 @@ static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *
     for (uint32_t i = 0; st == ROSE_OK && i < m->arch.n_layers; i++) {
         char lead[32];
         rose_layer *l = &m->layers[i];
-        l->qkv.transposed = l->proj.transposed = family->transposed;
-        l->fc1.transposed = l->fc2.transposed = family->transposed;
+        prepare_layer(l, family);
+        rose_layer_describe(l, &m->arch, i);
         snprintf(lead, sizeof lead, "%s%u.", family->layer_prefix, i);
         st = bind_specs(&b, family->layer_tensors, lead, l);
     }
@@ -237,10 +259,17 @@ done:
     return st;
 }
 
+void rose_arch_free(rose_arch *a)
+{
+    free(a->rope_factors);
+    a->rope_factors = NULL;
+}
+
 void rose_model_close(rose_model *m)
 {
     if (m == NULL) return;
     rose_weights_close(m->weights);
+    rose_arch_free(&m->arch);
     free(m->layers);
     free(m->path);
     free(m->name);

@@ -15,6 +15,8 @@ const char *rose_dtype_name(rose_dtype t); /* "F32", "F16", "BF16" (as safetenso
 size_t rose_dtype_size(rose_dtype t);      /* bytes */
 
 typedef enum rose_norm { ROSE_NORM_LAYER, ROSE_NORM_RMS } rose_norm;
+/* Where a layer normalises: the input of attention and MLP, their output, or both (Gemma). */
+typedef enum rose_norm_place { ROSE_NORM_BEFORE, ROSE_NORM_AFTER, ROSE_NORM_BOTH } rose_norm_place;
 typedef enum rose_pos { ROSE_POS_LEARNED, ROSE_POS_ROPE } rose_pos;
 typedef enum rose_act {
     ROSE_ACT_GELU_TANH, /* gelu_new, gelu_pytorch_tanh, gelu_fast-alike:
@@ -24,25 +26,69 @@ typedef enum rose_act {
     ROSE_ACT_SILU
 } rose_act;
 
-enum { ROSE_MAX_EOS = 8 };
+typedef enum rose_rope_kind {
+    ROSE_ROPE_DEFAULT,
+    ROSE_ROPE_LINEAR,
+    ROSE_ROPE_DYNAMIC,
+    ROSE_ROPE_LLAMA3,
+    ROSE_ROPE_YARN,
+    ROSE_ROPE_LONGROPE
+} rose_rope_kind;
+
+/* One table of inverse frequencies; model/rope.h computes it. Element i of a head is rotated
+ * together with element i + dim / 2. 0 stands for a number that the config does not give. */
+typedef struct rose_rope {
+    float theta;
+    uint32_t dim; /* rotated values of a head, the first ones; even, at most head_dim; 0 = none */
+    rose_rope_kind kind;
+    float factor;                    /* all kinds but default; longrope: 0 = from the lengths */
+    uint32_t original_max_positions; /* dynamic, llama3, yarn, longrope: before the scaling */
+    float low_freq_factor, high_freq_factor;            /* llama3 */
+    float beta_fast, beta_slow, mscale, mscale_all_dim; /* yarn */
+    float attention_factor;                             /* yarn, longrope: 0 = from the factor */
+    bool truncate; /* yarn: round the bounds of the ramp to whole indices */
+    /* longrope: [dim / 2] divisors of the frequencies, up to the original context and beyond it.
+     * With another kind short_factor may be set as well: the result is divided by it (GGUF's
+     * rope_freqs). Borrowed: rose_arch.rope_factors. */
+    const float *short_factor, *long_factor;
+} rose_rope;
+
+enum { ROSE_MAX_EOS = 8, ROSE_MAX_LAYERS = 1024 };
+
+/* What a layer has of its own: bits of rose_arch.layer_flags. */
+enum {
+    ROSE_LAYER_SLIDING = 1, /* attention within the window; RoPE by rope[1] */
+    ROSE_LAYER_NO_ROPE = 2
+};
 
 typedef struct rose_arch {
     char model_type[32]; /* "gpt2" */
-    uint32_t n_layers;   /* 1 .. 1024 */
+    uint32_t n_layers;   /* 1 .. ROSE_MAX_LAYERS */
     uint32_t d_model;    /* residual width */
     uint32_t n_heads;    /* query heads */
-    uint32_t n_kv_heads; /* == n_heads for GPT-2 */
-    uint32_t head_dim;   /* d_model / n_heads for GPT-2 */
+    uint32_t n_kv_heads; /* a divisor of n_heads; == n_heads for GPT-2 */
+    uint32_t head_dim;   /* free of d_model; d_model / n_heads for GPT-2 */
     uint32_t d_ff;       /* MLP width (n_inner, default 4 d_model) */
     uint32_t vocab_size;
     uint32_t max_positions; /* n_positions: the longest context */
     float norm_eps;
     float attn_scale; /* scores are scaled by this: 1/sqrt(head_dim), or 1 with scale_attn_weights
-                         false */
+                         false; backends read it from rose_layer */
     bool attn_scale_by_layer; /* scale_attn_by_inverse_layer_idx: further divided by (layer + 1) */
+    float attn_softcap, logit_softcap; /* x -> cap tanh(x / cap); 0 = none */
+    float embed_scale;                 /* the token embedding is multiplied by this; 1 = none */
+    uint32_t window; /* a sliding layer's position sees itself and window - 1 before; 0 = none */
     rose_norm norm;
+    rose_norm_place norm_place;
+    bool norm_plus_one; /* every norm but LayerNorm multiplies by 1 + w (Gemma) */
+    bool qk_norm;       /* RMS norm over head_dim of each head of q and k, before RoPE */
+    bool mlp_gated;     /* act(gate) * up */
+    bool qkv_bias, proj_bias, mlp_bias; /* the tensors that the files must hold */
     rose_pos pos;
+    rose_rope rope[2]; /* with ROSE_POS_ROPE: [0] of full layers, [1] of sliding ones */
     rose_act act;
+    float *rope_factors; /* what rope[] borrows; owned, freed by rose_arch_free; NULL = none */
+    uint8_t layer_flags[ROSE_MAX_LAYERS];
     bool tied_head; /* the head is the token embedding: config.json says so (a head in the file is
                        then not used, as in transformers), or the file holds no head */
     int64_t bos_id; /* -1 = none; always < vocab_size */
@@ -62,29 +108,45 @@ typedef struct rose_tensor {
     uint64_t shape[2];
 } rose_tensor;
 
+enum { ROSE_LINEAR_PARTS = 3 };
+
 /* Matrices multiply as y = x W + b with W stored [in][out] (GPT-2's Conv1D) unless `transposed`,
- * then [out][in] (Linear). A missing bias has data NULL. */
+ * then [out][in] (Linear). The outputs of the parts are stacked in order. A file that holds the
+ * parts fused gives one part. A missing bias has data NULL; either all parts have one or none. */
 typedef struct rose_linear {
-    rose_tensor w, b;
+    rose_tensor w[ROSE_LINEAR_PARTS], b[ROSE_LINEAR_PARTS];
+    uint32_t n_parts; /* 1 .. ROSE_LINEAR_PARTS */
     bool transposed;
 } rose_linear;
 
+/* Norm weights that the architecture does not have keep data NULL. */
 typedef struct rose_layer {
-    rose_tensor ln1_w, ln1_b, ln2_w, ln2_b;
-    rose_linear qkv;  /* d_model -> 3 d_model: q, k, v thirds, each by head */
-    rose_linear proj; /* d_model -> d_model */
-    rose_linear fc1;  /* d_model -> d_ff */
+    rose_tensor ln1_w, ln1_b, ln2_w, ln2_b; /* before attention, before the MLP */
+    rose_tensor post1, post2;               /* after attention, after the MLP */
+    rose_tensor q_norm, k_norm;             /* [head_dim] */
+    rose_linear qkv;  /* d_model -> (n_heads + 2 n_kv_heads) head_dim: q, k, v, each by head */
+    rose_linear proj; /* n_heads head_dim -> d_model */
+    rose_linear fc1;  /* d_model -> d_ff; gated: 2 d_ff, gate first, then up */
     rose_linear fc2;  /* d_ff -> d_model */
+    uint32_t window;  /* 0 = full attention */
+    int rope;         /* index into arch.rope; -1 = this layer does not rotate */
+    float attn_scale;
 } rose_layer;
+
+/* Fill what the architecture says of layer i: window, rope and attn_scale. */
+void rose_layer_describe(rose_layer *l, const rose_arch *a, uint32_t i);
+
+/* Free what the architecture owns. rose_model_close calls it; a copy of an architecture borrows. */
+void rose_arch_free(rose_arch *a);
 
 typedef struct rose_model {
     char *path; /* the folder, owned */
     char *name; /* last component of the folder, owned: default name in the API */
     rose_arch arch;
-    rose_tensor tok_embed; /* [vocab][d_model] */
-    rose_tensor pos_embed; /* [max_positions][d_model] */
-    rose_layer *layers;    /* [n_layers], owned */
-    rose_tensor lnf_w, lnf_b;
+    rose_tensor tok_embed;        /* [vocab][d_model] */
+    rose_tensor pos_embed;        /* [max_positions][d_model]; data NULL with RoPE */
+    rose_layer *layers;           /* [n_layers], owned */
+    rose_tensor lnf_w, lnf_b;     /* lnf_b: data NULL with RMSNorm */
     rose_tensor head;             /* [vocab][d_model]; == tok_embed when tied */
     rose_dtype dtype;             /* of the majority of the weight bytes */
     uint64_t n_params;            /* elements of all used tensors, tied ones once */

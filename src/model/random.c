@@ -180,12 +180,12 @@ static rose_status plan_tensors(plan *p, rose_err *err)
     p->tensors = calloc(max, sizeof *p->tensors);
     if (p->tensors == NULL) return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
     for (const rose_tensor_spec *s = f->model_tensors; s->name != NULL; s++)
-        plan_add(p, prefix, s->name, s->dims, s->kind);
+        if (rose_spec_applies(s, &p->arch)) plan_add(p, prefix, s->name, s->dims, s->kind);
     for (uint32_t i = 0; i < p->arch.n_layers; i++) {
         char lead[64];
         snprintf(lead, sizeof lead, "%s%s%u.", prefix, f->layer_prefix, i);
         for (const rose_tensor_spec *s = f->layer_tensors; s->name != NULL; s++)
-            plan_add(p, lead, s->name, s->dims, s->kind);
+            if (rose_spec_applies(s, &p->arch)) plan_add(p, lead, s->name, s->dims, s->kind);
     }
     if (!p->arch.tied_head) plan_add(p, "", f->head_name, head_dims, ROSE_KIND_MATRIX);
     return ROSE_OK;

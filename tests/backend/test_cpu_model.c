@@ -39,7 +39,7 @@ static double *read_all(const rose_tensor *t)
 
 static void naive_linear(const rose_linear *l, const double *x, uint32_t k, uint32_t n, double *y)
 {
-    double *w = read_all(&l->w), *b = l->b.data != NULL ? read_all(&l->b) : NULL;
+    double *w = read_all(&l->w[0]), *b = l->b[0].data != NULL ? read_all(&l->b[0]) : NULL;
     for (uint32_t j = 0; j < n; j++) {
         y[j] = b != NULL ? b[j] : 0;
         for (uint32_t i = 0; i < k; i++)
@@ -118,7 +118,7 @@ static void naive_forward(const rose_model *m, const uint32_t *tokens, uint32_t 
     double *x = calloc(d, sizeof *x), *h = calloc(d, sizeof *h), *o = calloc(d, sizeof *o);
     double *wide = calloc((size_t)3 * d + a->d_ff, sizeof *wide);
     double *tok = read_all(&m->tok_embed), *position = read_all(&m->pos_embed);
-    rose_linear head = {.w = m->head, .transposed = true};
+    rose_linear head = {.w = {m->head}, .n_parts = 1, .transposed = true};
 
     assert_true(k && v && x && h && o && wide);
     for (uint32_t p = 0; p < n; p++) {

@@ -30,17 +30,8 @@ enum {
 
 static rose_status check_arch(const rose_arch *a, rose_err *err)
 {
-    if (a->norm != ROSE_NORM_LAYER)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CPU backend has no RMS norm",
-                         a->model_type);
-    if (a->pos != ROSE_POS_LEARNED)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CPU backend has no rotary positions",
-                         a->model_type);
-    if (a->n_kv_heads != a->n_heads || (uint64_t)a->n_heads * a->head_dim != a->d_model)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: the CPU backend has no grouped heads (%u query heads, %u kv heads of "
-                         "%u, width %u)",
-                         a->model_type, a->n_heads, a->n_kv_heads, a->head_dim, a->d_model);
+    rose_status st = rose_backend_check_plain(a, "CPU", err);
+    if (st != ROSE_OK) return st;
     if (a->head_dim == 0 || a->head_dim > MAX_HEAD_DIM)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: head size %u, the CPU backend takes 1 .. %d",
                          a->model_type, a->head_dim, MAX_HEAD_DIM);
@@ -251,8 +242,8 @@ static void pack_vector(rose_cpu *c, const rose_model *m, const rose_tensor *t, 
 static rose_status pack_linear(rose_cpu *c, const rose_model *m, const rose_linear *from,
                                uint32_t k, rose_cpu_linear *l, rose_err *err)
 {
-    pack_vector(c, m, &from->b, l->bias, l->n);
-    return pack_matrix(c, m, &from->w, from->transposed, k, l, err);
+    pack_vector(c, m, &from->b[0], l->bias, l->n);
+    return pack_matrix(c, m, &from->w[0], from->transposed, k, l, err);
 }
 
 static rose_status pack_layer(rose_cpu *c, const rose_model *m, const rose_layer *from,

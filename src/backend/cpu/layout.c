@@ -57,14 +57,13 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
         rose_cpu_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
         l->ln1_w = take_floats(b, d);
         l->ln1_b = take_floats(b, d);
-        take_linear(&l->qkv, b, type, d, 3 * d, from->qkv.b.data != NULL);
-        take_linear(&l->proj, b, type, d, d, from->proj.b.data != NULL);
+        take_linear(&l->qkv, b, type, d, 3 * d, from->qkv.b[0].data != NULL);
+        take_linear(&l->proj, b, type, d, d, from->proj.b[0].data != NULL);
         l->ln2_w = take_floats(b, d);
         l->ln2_b = take_floats(b, d);
-        take_linear(&l->fc1, b, type, d, a->d_ff, from->fc1.b.data != NULL);
-        take_linear(&l->fc2, b, type, a->d_ff, d, from->fc2.b.data != NULL);
-        l->attn_scale = a->attn_scale;
-        if (a->attn_scale_by_layer) l->attn_scale /= (float)(i + 1);
+        take_linear(&l->fc1, b, type, d, a->d_ff, from->fc1.b[0].data != NULL);
+        take_linear(&l->fc2, b, type, a->d_ff, d, from->fc2.b[0].data != NULL);
+        l->attn_scale = from->attn_scale;
     }
     w->pos = take_floats(b, (size_t)p->max_model_len * d);
     w->lnf_w = take_floats(b, d);
