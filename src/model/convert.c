@@ -5,22 +5,45 @@
 #include <assert.h>
 #include <string.h>
 
+static const struct dtype_row {
+    const char *name;
+    uint16_t block, block_bytes;
+} dtypes[ROSE_N_DTYPES] = {
+    [ROSE_F32] = {"F32", 1, 4},       [ROSE_F16] = {"F16", 1, 2},
+    [ROSE_BF16] = {"BF16", 1, 2},     [ROSE_Q8_0] = {"Q8_0", 32, 34},
+    [ROSE_Q4_0] = {"Q4_0", 32, 18},   [ROSE_Q4_1] = {"Q4_1", 32, 20},
+    [ROSE_Q5_0] = {"Q5_0", 32, 22},   [ROSE_Q5_1] = {"Q5_1", 32, 24},
+    [ROSE_Q4_K] = {"Q4_K", 256, 144}, [ROSE_Q5_K] = {"Q5_K", 256, 176},
+    [ROSE_Q6_K] = {"Q6_K", 256, 210},
+};
+
 const char *rose_dtype_name(rose_dtype t)
 {
-    switch (t) {
-    case ROSE_F32:
-        return "F32";
-    case ROSE_F16:
-        return "F16";
-    case ROSE_BF16:
-        return "BF16";
-    }
-    return "unknown";
+    return dtypes[t].name;
 }
 
 size_t rose_dtype_size(rose_dtype t)
 {
-    return t == ROSE_F32 ? 4 : 2;
+    return dtypes[t].block == 1 ? dtypes[t].block_bytes : 0;
+}
+
+size_t rose_dtype_block(rose_dtype t)
+{
+    return dtypes[t].block;
+}
+
+uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n)
+{
+    assert(n % dtypes[t].block == 0);
+    return n / dtypes[t].block * dtypes[t].block_bytes;
+}
+
+uint64_t rose_linear_row(const rose_linear *l, uint32_t part, uint64_t i)
+{
+    const uint32_t heads = l->permuted_heads[part];
+    if (heads == 0) return i;
+    const uint64_t dim = l->w[part].shape[0] / heads, half = dim / 2, at = i % dim;
+    return i - at + (at < half ? 2 * at : 2 * (at - half) + 1);
 }
 
 static float bits_f32(uint32_t u)
@@ -129,6 +152,7 @@ static void read_bf16(const uint8_t *src, uint64_t n, float *out)
 void rose_tensor_read_f32(const rose_tensor *t, uint64_t first, uint64_t n, float *out)
 {
     assert(first <= rose_tensor_n(t) && n <= rose_tensor_n(t) - first);
+    assert(rose_dtype_block(t->dtype) == 1);
     if (n == 0) return;
     size_t size = rose_dtype_size(t->dtype);
     const uint8_t *src = (const uint8_t *)t->data + first * size;

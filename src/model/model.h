@@ -10,9 +10,26 @@
 
 #include "base/file.h"
 
-typedef enum rose_dtype { ROSE_F32, ROSE_F16, ROSE_BF16 } rose_dtype;
-const char *rose_dtype_name(rose_dtype t); /* "F32", "F16", "BF16" (as safetensors spells them) */
-size_t rose_dtype_size(rose_dtype t);      /* bytes */
+/* How elements are stored. The types after BF16 are ggml's: a row is a whole number of blocks, and
+ * each block holds its own scales. */
+typedef enum rose_dtype {
+    ROSE_F32,
+    ROSE_F16,
+    ROSE_BF16,
+    ROSE_Q8_0,
+    ROSE_Q4_0,
+    ROSE_Q4_1,
+    ROSE_Q5_0,
+    ROSE_Q5_1,
+    ROSE_Q4_K,
+    ROSE_Q5_K,
+    ROSE_Q6_K
+} rose_dtype;
+enum { ROSE_N_DTYPES = ROSE_Q6_K + 1 };
+const char *rose_dtype_name(rose_dtype t);           /* "F32", "BF16", "Q4_K" */
+size_t rose_dtype_size(rose_dtype t);                /* bytes of an element; 0 for block types */
+size_t rose_dtype_block(rose_dtype t);               /* elements of a block: 1, 32 or 256 */
+uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n); /* of n elements: whole blocks */
 
 typedef enum rose_norm { ROSE_NORM_LAYER, ROSE_NORM_RMS } rose_norm;
 /* Where a layer normalises: the input of attention and MLP, their output, or both (Gemma). */
@@ -117,7 +134,14 @@ typedef struct rose_linear {
     rose_tensor w[ROSE_LINEAR_PARTS], b[ROSE_LINEAR_PARTS];
     uint32_t n_parts; /* 1 .. ROSE_LINEAR_PARTS */
     bool transposed;
+    /* Heads of part p whose output rows the file keeps interleaved, as GGUF files of some families
+     * do for q and k; 0 = the rows are in order. Read rows through rose_linear_row. */
+    uint32_t permuted_heads[ROSE_LINEAR_PARTS];
 } rose_linear;
+
+/* Where output i of a part is stored: its row in w[part] and its element in b[part]. Outputs are
+ * counted with the two halves of a rotated head one after the other; see NUMERICS.md, RoPE. */
+uint64_t rose_linear_row(const rose_linear *l, uint32_t part, uint64_t i);
 
 /* Norm weights that the architecture does not have keep data NULL. */
 typedef struct rose_layer {
