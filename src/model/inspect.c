@@ -151,7 +151,7 @@ rose_status rose_model_print_tensors(const rose_model *m, FILE *out)
         if (n > width) width = n;
     }
     for (size_t f = 0; f < w->n_files; f++) {
-        const rose_st_file *file = &w->files[f];
+        const rose_weight_file *file = &w->files[f];
         char label[256];
         fprintf(out, "%s\n", safe(file->label, label, sizeof label));
         fprintf(out, "  %-*s  %-5s  %-14s  %15s\n", width, "tensor", "dtype", "shape", "bytes");
