@@ -132,3 +132,12 @@ rose_status rose_backend_check_plain(const rose_arch *a, const char *backend, ro
                          a->d_model);
     return ROSE_OK;
 }
+
+rose_status rose_backend_check_types(const rose_model *m, const char *backend, rose_err *err)
+{
+    if (!m->has_blocks) return ROSE_OK;
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "%s: the %s backend cannot read quantized weights (most are %s); give a file "
+                     "with F32, F16 or BF16",
+                     m->name, backend, rose_dtype_name(m->dtype));
+}

@@ -85,6 +85,13 @@ typedef struct rose_gguf {
     size_t n_tensors;
 } rose_gguf;
 
+/* The name of one file of a split model, "<prefix>-00002-of-00003.gguf", taken apart. */
+typedef struct rose_gguf_split {
+    size_t prefix;      /* bytes */
+    uint32_t no, count; /* from 1; count is 0 if the name has another form */
+} rose_gguf_split;
+rose_gguf_split rose_gguf_read_split(const char *path);
+
 /* Map and check the file at path. On failure *out is {0} and err names the file, the key or tensor,
  * what was found and what was expected. Errors: NOTFOUND, IO, FORMAT, UNSUPPORTED (version 1,
  * big-endian, nested arrays), NOMEM. */

@@ -199,3 +199,29 @@ bool rose_gguf_next_string(const rose_gguf_value *v, size_t *at, rose_gguf_str *
     *at += sizeof(uint64_t) + out->n;
     return true;
 }
+
+static bool read_digits(const char *s, uint32_t *out)
+{
+    *out = 0;
+    for (int i = 0; i < 5; i++) {
+        if (s[i] < '0' || s[i] > '9') return false;
+        *out = *out * 10 + (uint32_t)(s[i] - '0');
+    }
+    return true;
+}
+
+rose_gguf_split rose_gguf_read_split(const char *path)
+{
+    static const char tail[] = "-00001-of-00003.gguf";
+    const size_t n = strlen(path), k = sizeof tail - 1;
+    rose_gguf_split s = {0};
+    if (n <= k) return s;
+    const char *at = path + n - k;
+    if (at[0] == '-' && read_digits(at + 1, &s.no) && memcmp(at + 6, "-of-", 4) == 0 &&
+        read_digits(at + 10, &s.count) && strcmp(at + 15, ".gguf") == 0 && s.no >= 1 &&
+        s.no <= s.count)
+        s.prefix = n - k;
+    else
+        s.count = 0;
+    return s;
+}

@@ -68,6 +68,7 @@ typedef struct rose_family {
     const char *head_name;        /* of the output matrix, never with the prefix */
     bool transposed;              /* matrices are stored [out][in] */
     uint8_t qkv_parts, fc1_parts; /* 0 = 1: fused, or not gated */
+    bool permuted;                /* rows of q and k are interleaved within each head */
     /* Tensors and buffers that such files carry and that inference does not need: a NULL-ended list
      * of endings of names. */
     const char *const *ignored;

@@ -98,6 +98,37 @@ static void print_ids(const rose_arch *a, FILE *out)
     fprintf(out, "%s\n", a->n_eos == 0 ? "none" : "");
 }
 
+/* The tensors that the model uses, by type; vectors are few bytes, so matrices tell. */
+typedef struct type_count {
+    uint64_t tensors, bytes;
+} type_count;
+
+static void count_types(const rose_model *m, type_count out[ROSE_N_DTYPES])
+{
+    const rose_weights *w = m->weights;
+    memset(out, 0, ROSE_N_DTYPES * sizeof *out);
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        const rose_st_tensor *t = w->by_name[i];
+        if (!t->used) continue;
+        out[t->dtype].tensors++;
+        out[t->dtype].bytes += t->end - t->begin;
+    }
+}
+
+static void print_types(const rose_model *m, FILE *out)
+{
+    type_count counts[ROSE_N_DTYPES];
+    char text[32];
+    count_types(m, counts);
+    for (int t = 0; t < ROSE_N_DTYPES; t++)
+        if (counts[t].tensors > 0)
+            fprintf(out, "  %-24s%" PRIu64 " %s, %s%s\n", rose_dtype_name((rose_dtype)t),
+                    counts[t].tensors, counts[t].tensors == 1 ? "tensor" : "tensors",
+                    rose_format_bytes(counts[t].bytes, text),
+                    rose_dtype_is_widened((rose_dtype)t) ? ", matrices widened to bf16 at load"
+                                                         : "");
+}
+
 rose_status rose_model_print_arch(const rose_model *m, FILE *out)
 {
     const rose_arch *a = &m->arch;
@@ -108,6 +139,7 @@ rose_status rose_model_print_arch(const rose_model *m, FILE *out)
     fprintf(out, "  %-24s%s, ", "weights", rose_dtype_name(m->dtype));
     fprintf(out, "%s in %zu %s\n", rose_format_bytes(m->file_bytes, text), m->weights->n_files,
             m->weights->n_files == 1 ? "file" : "files");
+    if (rose_weights_gguf(m->weights) != NULL) print_types(m, out);
     row_count(out, "layers", a->n_layers);
     row_count(out, "width", a->d_model);
     if (a->n_kv_heads == a->n_heads)
@@ -213,6 +245,25 @@ static json_t *string_json(const char *s)
     return json_string(ascii);
 }
 
+/* {"Q4_1": {"tensors": n, "bytes": n, "widened": false}, ...} */
+static json_t *types_json(const rose_model *m)
+{
+    type_count counts[ROSE_N_DTYPES];
+    json_t *types = json_object();
+    count_types(m, counts);
+    for (int t = 0; t < ROSE_N_DTYPES; t++) {
+        if (counts[t].tensors == 0) continue;
+        json_t *row = json_pack("{s:I,s:I,s:b}", "tensors", (json_int_t)counts[t].tensors, "bytes",
+                                (json_int_t)counts[t].bytes, "widened",
+                                rose_dtype_is_widened((rose_dtype)t) ? 1 : 0);
+        if (json_object_set_new(types, rose_dtype_name((rose_dtype)t), row) != 0) {
+            json_decref(types);
+            return NULL;
+        }
+    }
+    return types;
+}
+
 json_t *rose_model_json(const rose_model *m)
 {
     const rose_weights *w = m->weights;
@@ -223,9 +274,10 @@ json_t *rose_model_json(const rose_model *m)
                 json_decref(tensors);
                 return NULL;
             }
-    return json_pack("{s:o,s:o,s:s,s:o,s:{s:s,s:I,s:I,s:I},s:o}", "name", string_json(m->name),
+    return json_pack("{s:o,s:o,s:s,s:o,s:{s:s,s:I,s:I,s:I,s:o},s:o}", "name", string_json(m->name),
                      "path", string_json(m->path), "model_type", m->arch.model_type, "architecture",
                      arch_json(&m->arch), "weights", "dtype", rose_dtype_name(m->dtype),
                      "parameters", (json_int_t)m->n_params, "files", (json_int_t)w->n_files,
-                     "bytes", (json_int_t)m->file_bytes, "tensors", tensors);
+                     "bytes", (json_int_t)m->file_bytes, "types", types_json(m), "tensors",
+                     tensors);
 }

@@ -26,9 +26,10 @@ typedef enum rose_dtype {
     ROSE_Q6_K
 } rose_dtype;
 enum { ROSE_N_DTYPES = ROSE_Q6_K + 1 };
-const char *rose_dtype_name(rose_dtype t);           /* "F32", "BF16", "Q4_K" */
-size_t rose_dtype_size(rose_dtype t);                /* bytes of an element; 0 for block types */
-size_t rose_dtype_block(rose_dtype t);               /* elements of a block: 1, 32 or 256 */
+const char *rose_dtype_name(rose_dtype t); /* "F32", "BF16", "Q4_K" */
+size_t rose_dtype_size(rose_dtype t);      /* bytes of an element; 0 for block types */
+size_t rose_dtype_block(rose_dtype t);     /* elements of a block: 1, 32 or 256 */
+bool rose_dtype_is_widened(rose_dtype t);  /* no product reads it: it becomes bf16 at load */
 uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n); /* of n elements: whole blocks */
 
 typedef enum rose_norm { ROSE_NORM_LAYER, ROSE_NORM_RMS } rose_norm;
@@ -164,8 +165,8 @@ void rose_layer_describe(rose_layer *l, const rose_arch *a, uint32_t i);
 void rose_arch_free(rose_arch *a);
 
 typedef struct rose_model {
-    char *path; /* the folder, owned */
-    char *name; /* last component of the folder, owned: default name in the API */
+    char *path; /* the folder or the GGUF file, owned */
+    char *name; /* last component of the path, without ".gguf", owned: default name in the API */
     rose_arch arch;
     rose_tensor tok_embed;        /* [vocab][d_model] */
     rose_tensor pos_embed;        /* [max_positions][d_model]; data NULL with RoPE */
@@ -173,17 +174,19 @@ typedef struct rose_model {
     rose_tensor lnf_w, lnf_b;     /* lnf_b: data NULL with RMSNorm */
     rose_tensor head;             /* [vocab][d_model]; == tok_embed when tied */
     rose_dtype dtype;             /* of the majority of the weight bytes */
+    bool has_blocks;              /* some tensor has a block type */
     uint64_t n_params;            /* elements of all used tensors, tied ones once */
     uint64_t file_bytes;          /* of all weight files */
     struct rose_weights *weights; /* the mappings, owned */
 } rose_model;
 
-/* Open the folder: config.json (+ generation_config.json), model.safetensors or a sharded index;
- * check every size against every other. On failure *out is NULL and err says which file, which
- * field, what was found and what was expected. Nothing of the tensor data is touched. Errors:
- * NOTFOUND, IO, FORMAT, UNSUPPORTED (by name: model_type, activation, dtype, cross attention),
- * NOMEM. */
-rose_status rose_model_open(rose_model **out, const char *dir, rose_err *err);
+/* Open the model at path: a folder with config.json (+ generation_config.json) and
+ * model.safetensors or a sharded index; a GGUF file or any part of a split one; or a folder that
+ * holds one GGUF model and no safetensors. Check every size against every other. On failure *out is
+ * NULL and err says which file, which field, what was found and what was expected. Nothing of the
+ * tensor data is touched. Errors: NOTFOUND, IO, FORMAT, UNSUPPORTED (by name: model_type,
+ * activation, dtype, cross attention), NOMEM. */
+rose_status rose_model_open(rose_model **out, const char *path, rose_err *err);
 void rose_model_close(rose_model *m); /* accepts NULL and half-open */
 
 /* ROSE_E_FORMAT naming the tensor if a weight that the model uses is NaN or infinite. Reads all

@@ -6,38 +6,6 @@
 
 #include "model/weights.h"
 
-/* A path taken apart: "<prefix>-00002-of-00003.gguf". count is 0 if it has another form. */
-typedef struct split_name {
-    size_t prefix; /* bytes */
-    uint32_t no, count;
-} split_name;
-
-static bool read_digits(const char *s, uint32_t *out)
-{
-    *out = 0;
-    for (int i = 0; i < 5; i++) {
-        if (s[i] < '0' || s[i] > '9') return false;
-        *out = *out * 10 + (uint32_t)(s[i] - '0');
-    }
-    return true;
-}
-
-static split_name read_split_name(const char *path)
-{
-    static const char tail[] = "-00001-of-00003.gguf";
-    const size_t n = strlen(path), k = sizeof tail - 1;
-    split_name s = {0};
-    if (n <= k) return s;
-    const char *at = path + n - k;
-    if (at[0] == '-' && read_digits(at + 1, &s.no) && memcmp(at + 6, "-of-", 4) == 0 &&
-        read_digits(at + 10, &s.count) && strcmp(at + 15, ".gguf") == 0 && s.no >= 1 &&
-        s.no <= s.count)
-        s.prefix = n - k;
-    else
-        s.count = 0;
-    return s;
-}
-
 /* The types that a model may hold have the same names in ggml and in rose_dtype. */
 static bool find_dtype(const char *name, rose_dtype *out)
 {
@@ -108,7 +76,8 @@ static rose_status check_total(const rose_weights *w, rose_err *err)
                      g->label, w->n_files, found, expected);
 }
 
-static rose_status open_split(rose_weights *w, const char *path, const split_name *s, rose_err *err)
+static rose_status open_split(rose_weights *w, const char *path, const rose_gguf_split *s,
+                              rose_err *err)
 {
     rose_status st = ROSE_OK;
     for (uint32_t i = 0; st == ROSE_OK && i < s->count; i++) {
@@ -142,7 +111,7 @@ static rose_status open_whole(rose_weights *w, const char *path, rose_err *err)
 rose_status rose_weights_open_gguf(rose_weights **out, const char *path, rose_err *err)
 {
     rose_status st = ROSE_OK;
-    const split_name s = read_split_name(path);
+    const rose_gguf_split s = rose_gguf_read_split(path);
     rose_weights *w = calloc(1, sizeof *w);
 
     *out = NULL;

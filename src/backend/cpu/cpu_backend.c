@@ -139,6 +139,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
                          "cuda-without %s: the CPU backend has none of these to leave out",
                          o->cuda.without);
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
+    if ((st = rose_backend_check_types(m, "CPU", err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, &isa, err)) != ROSE_OK) return st;
     p.quantization = o->quantization;
     if (p.dtype == ROSE_COMPUTE_AUTO)

@@ -308,6 +308,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
                          "quantization %s: the CUDA backend does not support it",
                          rose_quantization_name(o->quantization));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
+    if ((st = rose_backend_check_types(m, "CUDA", err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_without_read(o->cuda.without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
