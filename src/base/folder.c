@@ -3,11 +3,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/gguf.h"
 
@@ -26,10 +28,10 @@ static bool ends_with(const char *s, const char *end)
 static bool begins_gguf(const char *path)
 {
     char magic[4] = "";
-    FILE *f = fopen(path, "rbe");
-    if (f == NULL) return false;
-    const bool found = fread(magic, 1, sizeof magic, f) == sizeof magic;
-    fclose(f);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return false;
+    const bool found = read(fd, magic, sizeof magic) == (ssize_t)sizeof magic;
+    close(fd);
     return found && memcmp(magic, "GGUF", sizeof magic) == 0;
 }
 
@@ -134,7 +136,9 @@ static rose_status find_in_folder(char **out, const char *path, rose_err *err)
 {
     char *found[2] = {NULL, NULL};
     DIR *d = opendir(path);
-    if (d == NULL) return ROSE_OK; /* whoever opens the folder says why */
+    if (d == NULL && errno == ENOMEM)
+        return rose_fail(err, ROSE_E_NOMEM, "%.200s: out of memory", path);
+    if (d == NULL) return ROSE_OK; /* whoever opens its files says why */
     rose_status st = find_candidates(d, found, err);
     if (st == ROSE_OK && found[1] != NULL)
         st = rose_fail(err, ROSE_E_INVAL,
