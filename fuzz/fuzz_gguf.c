@@ -1,9 +1,10 @@
-/* libFuzzer target: the GGUF reader on arbitrary bytes. What it accepts must lie within the input;
- * the sanitizer watches the reads. */
+/* libFuzzer target: the GGUF reader on arbitrary bytes, and the architecture that the metadata
+ * describe. What the reader accepts must lie within the input; the sanitizer watches the reads. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/gguf.h"
+#include "base/log.h"
+#include "model/gguf_arch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -40,26 +41,47 @@ static unsigned read_pair(const rose_gguf *g, const rose_gguf_pair *p)
     return sum;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void read_container(const uint8_t *data, size_t size, const rose_gguf *g)
 {
-    rose_gguf g;
-    rose_err err;
-    if (rose_gguf_parse(&g, data, size, "fuzz", &err) != ROSE_OK) return 0;
     volatile unsigned sum = 0;
-    for (size_t i = 0; i < g.n_pairs; i++) {
-        check_inside(data, size, g.pairs[i].key.s, g.pairs[i].key.n);
-        check_inside(data, size, g.pairs[i].value.data, g.pairs[i].value.n_bytes);
-        sum += read_pair(&g, &g.pairs[i]);
+    for (size_t i = 0; i < g->n_pairs; i++) {
+        check_inside(data, size, g->pairs[i].key.s, g->pairs[i].key.n);
+        check_inside(data, size, g->pairs[i].value.data, g->pairs[i].value.n_bytes);
+        sum += read_pair(g, &g->pairs[i]);
     }
-    for (size_t i = 0; i < g.n_tensors; i++) {
-        const rose_gguf_tensor *t = &g.tensors[i];
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        const rose_gguf_tensor *t = &g->tensors[i];
         const uint64_t n = t->end - t->begin;
-        if (n == 0 || t->begin % g.alignment != 0) abort();
+        if (n == 0 || t->begin % g->alignment != 0) abort();
         check_inside(data, size, t->data, n);
-        if (i > 0 && t->begin < g.tensors[i - 1].end) abort();
+        if (i > 0 && t->begin < g->tensors[i - 1].end) abort();
         sum += t->data[0] + t->data[n - 1];
     }
     (void)sum; /* the reads themselves are the test: a bad pointer faults */
+}
+
+static void read_arch(rose_weights *w)
+{
+    const rose_gguf_family *family = NULL;
+    rose_arch a = {0};
+    rose_err err;
+    if (rose_gguf_read_arch(&family, w, &a, &err) == ROSE_OK &&
+        (a.n_layers == 0 || a.head_dim == 0 || a.n_heads % a.n_kv_heads != 0 ||
+         a.rope[0].dim > a.head_dim || a.n_eos > ROSE_MAX_EOS))
+        abort();
+    rose_arch_free(&a);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    rose_gguf g;
+    rose_weights *w = NULL;
+    rose_err err;
+    if (rose_gguf_parse(&g, data, size, "fuzz", &err) != ROSE_OK) return 0;
+    read_container(data, size, &g);
     rose_gguf_close(&g);
+    rose_log_set_level(ROSE_LOG_OFF);
+    if (rose_weights_parse_gguf(&w, data, size, "fuzz", &err) == ROSE_OK) read_arch(w);
+    rose_weights_close(w);
     return 0;
 }

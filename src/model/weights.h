@@ -36,6 +36,10 @@ rose_status rose_weights_open(rose_weights **out, const char *dir, rose_err *err
  * first file holds the metadata. */
 rose_status rose_weights_open_gguf(rose_weights **out, const char *path, rose_err *err);
 
+/* The same for one GGUF file in memory, which must outlive out. label: the name in messages. */
+rose_status rose_weights_parse_gguf(rose_weights **out, const uint8_t *bytes, size_t n,
+                                    const char *label, rose_err *err);
+
 /* Builds by_name over all files; a name in two files is refused. source: for messages. */
 rose_status rose_weights_index(rose_weights *w, const char *source, rose_err *err);
 void rose_weights_close(rose_weights *w); /* accepts NULL and half-open */

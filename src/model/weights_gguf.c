@@ -37,17 +37,20 @@ static rose_status list_tensors(rose_weight_file *f, rose_err *err)
     return ROSE_OK;
 }
 
-/* Opens the next file of w. */
-static rose_status open_file(rose_weights *w, const char *path, rose_err *err)
+/* Takes over the next file of w, which was just opened. */
+static rose_status take_file(rose_weights *w, rose_err *err)
 {
-    rose_weight_file *f = &w->files[w->n_files];
-    rose_status st = rose_gguf_open(&f->gguf, path, err);
-    if (st != ROSE_OK) return st;
-    w->n_files++; /* from here on rose_weights_close frees it */
+    rose_weight_file *f = &w->files[w->n_files++]; /* from here on rose_weights_close frees it */
     f->label = f->gguf.label;
     f->size = f->gguf.size;
     w->file_bytes += f->size;
     return list_tensors(f, err);
+}
+
+static rose_status open_file(rose_weights *w, const char *path, rose_err *err)
+{
+    const rose_status st = rose_gguf_open(&w->files[w->n_files].gguf, path, err);
+    return st == ROSE_OK ? take_file(w, err) : st;
 }
 
 /* File i of n says so itself. */
@@ -126,6 +129,28 @@ rose_status rose_weights_open_gguf(rose_weights **out, const char *path, rose_er
     }
     st = s.count > 1 ? open_split(w, path, &s, err) : open_whole(w, path, err);
     if (st == ROSE_OK) st = rose_weights_index(w, path, err);
+    if (st != ROSE_OK) goto done;
+    *out = w;
+    w = NULL;
+done:
+    rose_weights_close(w);
+    return st;
+}
+
+rose_status rose_weights_parse_gguf(rose_weights **out, const uint8_t *bytes, size_t n,
+                                    const char *label, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    rose_weights *w = calloc(1, sizeof *w);
+
+    *out = NULL;
+    if (w == NULL || (w->files = calloc(1, sizeof *w->files)) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "%.300s: out of memory", label);
+        goto done;
+    }
+    if ((st = rose_gguf_parse(&w->files[0].gguf, bytes, n, label, err)) != ROSE_OK) goto done;
+    st = take_file(w, err);
+    if (st == ROSE_OK) st = rose_weights_index(w, label, err);
     if (st != ROSE_OK) goto done;
     *out = w;
     w = NULL;
