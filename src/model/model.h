@@ -10,9 +10,24 @@
 
 #include "base/file.h"
 
-typedef enum rose_dtype { ROSE_F32, ROSE_F16, ROSE_BF16 } rose_dtype;
-const char *rose_dtype_name(rose_dtype t); /* "F32", "F16", "BF16" (as safetensors spells them) */
-size_t rose_dtype_size(rose_dtype t);      /* bytes */
+/* The types from Q8_0 on are the quantized blocks of GGUF files (ggml_blocks.h). */
+typedef enum rose_dtype {
+    ROSE_F32,
+    ROSE_F16,
+    ROSE_BF16,
+    ROSE_Q8_0,
+    ROSE_Q4_0,
+    ROSE_Q4_1,
+    ROSE_Q5_0,
+    ROSE_Q5_1,
+    ROSE_Q4_K,
+    ROSE_Q5_K,
+    ROSE_Q6_K
+} rose_dtype;
+const char *rose_dtype_name(rose_dtype t); /* "F32", "F16", "BF16", "Q8_0", ... as files spell it */
+size_t rose_dtype_size(rose_dtype t);      /* bytes of a value; 0 for blocks */
+uint32_t rose_dtype_block(rose_dtype t);   /* values of a block: 32 or 256; 1 without blocks */
+uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n); /* of n values, a multiple of the block */
 
 typedef enum rose_norm { ROSE_NORM_LAYER, ROSE_NORM_RMS } rose_norm;
 typedef enum rose_pos { ROSE_POS_LEARNED, ROSE_POS_ROPE } rose_pos;
