@@ -68,6 +68,8 @@ FLAGS_avx2   := -mavx2 -mfma -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 FLAGS_amx    := $(FLAGS_avx512) -mamx-tile -mamx-bf16
 FLAGS_avx512bf16 := $(FLAGS_avx512) -mavx512bf16
+FLAGS_avxvnni := $(FLAGS_avx2) -mavxvnni
+FLAGS_avx512vnni := $(FLAGS_avx512) -mavx512vnni
 endif
 isa_flags     = $(FLAGS_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 

@@ -5,37 +5,40 @@
 #include <assert.h>
 #include <string.h>
 
-static const struct dtype_row {
+#include "model/ggml_blocks.h"
+
+typedef struct dtype_info {
     const char *name;
-    uint16_t block, block_bytes;
-} dtypes[ROSE_N_DTYPES] = {
+    uint32_t block, bytes; /* values and bytes of a block */
+} dtype_info;
+
+static const dtype_info g_dtypes[] = {
     [ROSE_F32] = {"F32", 1, 4},       [ROSE_F16] = {"F16", 1, 2},
     [ROSE_BF16] = {"BF16", 1, 2},     [ROSE_Q8_0] = {"Q8_0", 32, 34},
     [ROSE_Q4_0] = {"Q4_0", 32, 18},   [ROSE_Q4_1] = {"Q4_1", 32, 20},
     [ROSE_Q5_0] = {"Q5_0", 32, 22},   [ROSE_Q5_1] = {"Q5_1", 32, 24},
     [ROSE_Q4_K] = {"Q4_K", 256, 144}, [ROSE_Q5_K] = {"Q5_K", 256, 176},
-    [ROSE_Q6_K] = {"Q6_K", 256, 210},
-};
+    [ROSE_Q6_K] = {"Q6_K", 256, 210}};
 
 const char *rose_dtype_name(rose_dtype t)
 {
-    return dtypes[t].name;
+    return (unsigned)t <= ROSE_Q6_K ? g_dtypes[t].name : "unknown";
 }
 
 size_t rose_dtype_size(rose_dtype t)
 {
-    return dtypes[t].block == 1 ? dtypes[t].block_bytes : 0;
+    return g_dtypes[t].block == 1 ? g_dtypes[t].bytes : 0;
 }
 
-size_t rose_dtype_block(rose_dtype t)
+uint32_t rose_dtype_block(rose_dtype t)
 {
-    return dtypes[t].block;
+    return g_dtypes[t].block;
 }
 
 uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n)
 {
-    assert(n % dtypes[t].block == 0);
-    return n / dtypes[t].block * dtypes[t].block_bytes;
+    assert(n % g_dtypes[t].block == 0);
+    return n / g_dtypes[t].block * g_dtypes[t].bytes;
 }
 
 bool rose_dtype_is_widened(rose_dtype t)
@@ -154,11 +157,27 @@ static void read_bf16(const uint8_t *src, uint64_t n, float *out)
     }
 }
 
+/* Group by group; the first and the last may be needed in part. */
+static void read_blocks(const rose_tensor *t, uint64_t first, uint64_t n, float *out)
+{
+    for (uint64_t at = first; at < first + n;) {
+        float group[ROSE_GGML_GROUP];
+        const uint64_t skip = at % ROSE_GGML_GROUP, left = first + n - at;
+        const uint64_t count = left < ROSE_GGML_GROUP - skip ? left : ROSE_GGML_GROUP - skip;
+        rose_ggml_group_f32(group, t->dtype, t->data, at / ROSE_GGML_GROUP);
+        memcpy(out + (at - first), group + skip, count * sizeof *out);
+        at += count;
+    }
+}
+
 void rose_tensor_read_f32(const rose_tensor *t, uint64_t first, uint64_t n, float *out)
 {
     assert(first <= rose_tensor_n(t) && n <= rose_tensor_n(t) - first);
-    assert(rose_dtype_block(t->dtype) == 1);
     if (n == 0) return;
+    if (rose_dtype_block(t->dtype) > 1) {
+        read_blocks(t, first, n, out);
+        return;
+    }
     size_t size = rose_dtype_size(t->dtype);
     const uint8_t *src = (const uint8_t *)t->data + first * size;
     if (t->dtype == ROSE_F32) {

@@ -10,8 +10,7 @@
 
 #include "base/file.h"
 
-/* How elements are stored. The types after BF16 are ggml's: a row is a whole number of blocks, and
- * each block holds its own scales. */
+/* The types from Q8_0 on are the quantized blocks of GGUF files (ggml_blocks.h). */
 typedef enum rose_dtype {
     ROSE_F32,
     ROSE_F16,
@@ -26,11 +25,11 @@ typedef enum rose_dtype {
     ROSE_Q6_K
 } rose_dtype;
 enum { ROSE_N_DTYPES = ROSE_Q6_K + 1 };
-const char *rose_dtype_name(rose_dtype t); /* "F32", "BF16", "Q4_K" */
-size_t rose_dtype_size(rose_dtype t);      /* bytes of an element; 0 for block types */
-size_t rose_dtype_block(rose_dtype t);     /* elements of a block: 1, 32 or 256 */
+const char *rose_dtype_name(rose_dtype t); /* "F32", "F16", "BF16", "Q8_0", ... as files spell it */
+size_t rose_dtype_size(rose_dtype t);      /* bytes of a value; 0 for blocks */
+uint32_t rose_dtype_block(rose_dtype t);   /* values of a block: 32 or 256; 1 without blocks */
 bool rose_dtype_is_widened(rose_dtype t);  /* no product reads it: it becomes bf16 at load */
-uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n); /* of n elements: whole blocks */
+uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n); /* of n values, a multiple of the block */
 
 typedef enum rose_norm { ROSE_NORM_LAYER, ROSE_NORM_RMS } rose_norm;
 /* Where a layer normalises: the input of attention and MLP, their output, or both (Gemma). */

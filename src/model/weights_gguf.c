@@ -4,18 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/ggml_blocks.h"
 #include "model/weights.h"
-
-/* The types that a model may hold have the same names in ggml and in rose_dtype. */
-static bool find_dtype(const char *name, rose_dtype *out)
-{
-    for (int t = 0; t < ROSE_N_DTYPES; t++)
-        if (strcmp(rose_dtype_name((rose_dtype)t), name) == 0) {
-            *out = (rose_dtype)t;
-            return true;
-        }
-    return false;
-}
 
 static rose_status list_tensors(rose_weight_file *f, rose_err *err)
 {
@@ -32,7 +22,7 @@ static rose_status list_tensors(rose_weight_file *f, rose_err *err)
                               .end = from->end,
                               .data = from->data};
         memcpy(t->shape, from->shape, sizeof from->shape);
-        t->usable = find_dtype(from->format->name, &t->dtype);
+        t->usable = rose_ggml_dtype(from->format->id, &t->dtype);
     }
     return ROSE_OK;
 }

@@ -3,14 +3,21 @@
 #include "backend/cpu/kernels.h"
 
 #include "backend/cpu/kernels_internal.h"
+#include "backend/cpu/quant.h"
+
+size_t rose_panel_bytes(rose_weight_type t, uint32_t k_pad)
+{
+    if (rose_weight_is_quant(t)) return rose_quant_panel_bytes(t, k_pad);
+    return (size_t)k_pad * ROSE_PANEL * rose_weight_size(t);
+}
 
 size_t rose_panels_bytes(rose_weight_type t, uint32_t k, uint32_t n)
 {
     size_t depth = ((size_t)k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
-    size_t outputs = ((size_t)n + ROSE_PANEL - 1) / ROSE_PANEL * ROSE_PANEL;
+    size_t n_panels = ((size_t)n + ROSE_PANEL - 1) / ROSE_PANEL;
     size_t bytes;
-    if (__builtin_mul_overflow(depth, outputs, &bytes)) return 0;
-    if (__builtin_mul_overflow(bytes, rose_weight_size(t), &bytes)) return 0;
+    if (depth > UINT32_MAX) return 0;
+    if (__builtin_mul_overflow(n_panels, rose_panel_bytes(t, (uint32_t)depth), &bytes)) return 0;
     return bytes;
 }
 
@@ -114,10 +121,19 @@ void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t
     }
 }
 
+rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_weight_type type,
+                                  bool int8_activations)
+{
+    if (rose_weight_is_quant(type))
+        return (int8_activations ? k->quant->i8 : k->quant->f32)[type - ROSE_W_Q8_0];
+    return type == ROSE_W_F32 ? k->matmul_f32 : type == ROSE_W_BF16 ? k->matmul_bf16 : k->matmul_i8;
+}
+
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
 {
     *k = (rose_cpu_kernels){
         .isa = ROSE_ISA_SCALAR,
+        .quant = &rose_quant_ref,
         .matmul_f32 = rose_matmul_f32_ref,
         .matmul_bf16 = rose_matmul_bf16_ref,
         .matmul_i8 = rose_matmul_i8_ref,
@@ -131,6 +147,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
 #if defined(__x86_64__)
     if (isa == ROSE_ISA_SCALAR) return;
     k->isa = ROSE_ISA_AVX2;
+    k->quant = rose_cpu_has_avxvnni() ? &rose_quant_avxvnni : &rose_quant_avx2;
     k->matmul_f32 = rose_matmul_f32_avx2;
     k->matmul_bf16 = rose_matmul_bf16_avx2;
     k->matmul_i8 = rose_matmul_i8_avx2;
@@ -143,6 +160,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
 
     if (isa == ROSE_ISA_AVX2) return;
     k->isa = ROSE_ISA_AVX512;
+    k->quant = rose_cpu_has_avx512vnni() ? &rose_quant_avx512vnni : &rose_quant_avx512;
     k->matmul_f32 = rose_matmul_f32_avx512;
     k->matmul_bf16 = rose_matmul_bf16_avx512;
     k->matmul_i8 = rose_matmul_i8_avx512;
@@ -169,6 +187,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     if (isa == ROSE_ISA_SCALAR) return;
     *k = (rose_cpu_kernels){
         .isa = ROSE_ISA_NEON,
+        .quant = &rose_quant_ref,
         .matmul_f32 = rose_matmul_f32_neon,
         .matmul_bf16 = rose_matmul_bf16_neon,
         .matmul_i8 = rose_matmul_i8_neon,

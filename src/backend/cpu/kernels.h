@@ -23,10 +23,27 @@ enum {
 
 /* How a packed matrix keeps its values. int8 is an integer in -127 .. 127 times a scale of its
  * output: the products are those of the integer as a bf16, which is exact, so all row counts and
- * levels agree as they do for bf16. */
-typedef enum rose_weight_type { ROSE_W_F32, ROSE_W_BF16, ROSE_W_I8 } rose_weight_type;
+ * levels agree as they do for bf16. The types from Q8_0 on are the blocks of GGUF files, repacked
+ * into panels (quant.h). */
+typedef enum rose_weight_type {
+    ROSE_W_F32,
+    ROSE_W_BF16,
+    ROSE_W_I8,
+    ROSE_W_Q8_0,
+    ROSE_W_Q4_0,
+    ROSE_W_Q4_1,
+    ROSE_W_Q4_K,
+    ROSE_W_Q6_K
+} rose_weight_type;
 
-static inline size_t rose_weight_size(rose_weight_type t) /* bytes of a value */
+enum { ROSE_N_QUANT = ROSE_W_Q6_K - ROSE_W_Q8_0 + 1 };
+
+static inline bool rose_weight_is_quant(rose_weight_type t)
+{
+    return t >= ROSE_W_Q8_0;
+}
+
+static inline size_t rose_weight_size(rose_weight_type t) /* bytes of a value; not of blocks */
 {
     return t == ROSE_W_F32 ? 4 : t == ROSE_W_BF16 ? 2 : 1;
 }
@@ -43,14 +60,14 @@ typedef enum rose_epilogue {
 /* y[m][n] = epilogue(sum_k x[m][k] w[k][n] + bias[n]) for rows m < m_rows and the outputs of panels
  * p0 .. p1-1. Writes nothing else: columns n .. are untouched, so zero padding stays zero. */
 typedef struct rose_matmul {
-    const void *w;  /* panels, 64-byte aligned: bf16 [n_panels][k_pad/2][16][2], fp32 and int8
-                       [n_panels][k_pad][16]; k from the true depth to k_pad, and outputs from n to
-                       16 n_panels, are zero */
-    uint32_t k_pad; /* depth rounded up to ROSE_K_GROUP */
-    uint32_t n;     /* outputs */
-    const float
-        *x;     /* [m_rows][ldx]: in bf16 mode every value is already a bf16; k .. k_pad is zero */
-    size_t ldx; /* floats, a multiple of 16; x is 64-byte aligned */
+    const void *w;      /* panels, 64-byte aligned: bf16 [n_panels][k_pad/2][16][2], fp32 and int8
+                           [n_panels][k_pad][16]; k from the true depth to k_pad, and outputs from n to
+                           16 n_panels, are zero. Blocks: see quant.h */
+    uint32_t k_pad;     /* depth rounded up to ROSE_K_GROUP */
+    uint32_t n;         /* outputs */
+    const float *x;     /* [m_rows][ldx]: in bf16 mode every value is already a bf16; k .. k_pad is
+                           zero.     Quantized weights take any fp32 values in both of their modes. */
+    size_t ldx;         /* floats, a multiple of 16; x is 64-byte aligned */
     uint32_t m_rows;    /* >= 1 */
     const float *scale; /* [n] int8: acc is multiplied by it, before the bias; else NULL */
     const float *bias;  /* [n] or NULL: then nothing is added */
@@ -63,6 +80,9 @@ typedef struct rose_matmul {
 
 /* At every level, so that one buffer serves whatever the table holds. */
 size_t rose_matmul_scratch(uint32_t k_pad);
+
+/* Bytes of one packed panel: 16 outputs of all k_pad values. */
+size_t rose_panel_bytes(rose_weight_type t, uint32_t k_pad);
 
 /* Bytes of a packed matrix [k][n] with its zero padding; 0 if that overflows. */
 size_t rose_panels_bytes(rose_weight_type t, uint32_t k, uint32_t n);
@@ -117,8 +137,16 @@ size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim);
 
 enum { ROSE_SUM_BLOCK = 256 };
 
+/* Products with quantized weights, by type - ROSE_W_Q8_0. f32: the weights as fp32 values and the
+ * activations as they are. i8: each thread first rounds its rows to int8 in blocks of 32. */
+typedef struct rose_quant_kernels {
+    rose_matmul_fn f32[ROSE_N_QUANT], i8[ROSE_N_QUANT];
+} rose_quant_kernels;
+
 typedef struct rose_cpu_kernels {
     rose_isa isa;
+    const rose_quant_kernels *quant; /* of the fastest instructions that the CPU has at this level;
+                                        all give the same bits */
     rose_matmul_fn matmul_f32;
     rose_matmul_fn matmul_bf16;
     rose_matmul_fn matmul_i8; /* x: bf16 values */
@@ -143,5 +171,9 @@ typedef struct rose_cpu_kernels {
 /* Scalar first, so that the table is complete on any CPU; then overwritten level by level up to
  * isa; avx512-bf16 goes on from avx512. */
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa);
+
+/* The product for weights of this type; int8_activations counts for quantized weights only. */
+rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_weight_type type,
+                                  bool int8_activations);
 
 #endif

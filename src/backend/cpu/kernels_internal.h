@@ -8,6 +8,7 @@
 void rose_matmul_f32_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_bf16_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_finish_ref(const rose_matmul *a, const float *acc, uint32_t m, uint32_t n0);
 void rose_attention_ref(const rose_attention *a);
 void rose_kv_append_ref(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
                         uint32_t head_dim, bool bf16);
@@ -68,6 +69,10 @@ void rose_matmul_i8_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_attention_amx(const rose_attention *a);
 void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
+
+/* Quantized weights: the definition, and one table for each set of instructions. */
+extern const rose_quant_kernels rose_quant_ref, rose_quant_avx2, rose_quant_avxvnni,
+    rose_quant_avx512, rose_quant_avx512vnni;
 
 /* Scratch of the AMX product, which needs most: sums of 6 tiles, bf16 tiles of the rows taken at a
  * time, and two int8 panels as bf16. (AVX2: sums of rows, and 256 k of an int8 panel as fp32.) */

@@ -75,6 +75,13 @@ static float apply_epilogue(const rose_matmul *a, float acc, uint32_t n, float y
     return rose_round_if(a->round_bf16, v);
 }
 
+void rose_matmul_finish_ref(const rose_matmul *a, const float *acc, uint32_t m, uint32_t n0)
+{
+    float *y = a->y + m * a->ldy;
+    for (uint32_t l = 0; l < ROSE_PANEL && n0 + l < a->n; l++)
+        y[n0 + l] = apply_epilogue(a, acc[l], n0 + l, y[n0 + l]);
+}
+
 static void matmul(const rose_matmul *a, rose_weight_type type, bool pairs, uint32_t p0,
                    uint32_t p1)
 {
@@ -85,11 +92,7 @@ static void matmul(const rose_matmul *a, rose_weight_type type, bool pairs, uint
             float acc[ROSE_PANEL];
             (pairs ? product_row_pairs : product_row)(panel, type, a->k_pad, a->x + m * a->ldx,
                                                       acc);
-            float *y = a->y + m * a->ldy;
-            for (uint32_t l = 0; l < ROSE_PANEL && p * ROSE_PANEL + l < a->n; l++) {
-                uint32_t n = p * ROSE_PANEL + l;
-                y[n] = apply_epilogue(a, acc[l], n, y[n]);
-            }
+            rose_matmul_finish_ref(a, acc, m, p * ROSE_PANEL);
         }
     }
 }
