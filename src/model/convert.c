@@ -194,3 +194,26 @@ void rose_tensor_read_f32(const rose_tensor *t, uint64_t first, uint64_t n, floa
     }
     read_bf16(src, n, out);
 }
+
+void rose_linear_copy_rows(const rose_linear *l, uint32_t part, uint64_t first, uint64_t n,
+                           void *out)
+{
+    const rose_tensor *w = &l->w[part];
+    const uint64_t row_bytes = rose_dtype_bytes(w->dtype, w->shape[1]);
+    assert(l->transposed && first <= w->shape[0] && n <= w->shape[0] - first);
+    for (uint64_t i = 0; i < n; i++)
+        memcpy((uint8_t *)out + i * row_bytes,
+               (const uint8_t *)w->data + rose_linear_row(l, part, first + i) * row_bytes,
+               row_bytes);
+}
+
+void rose_linear_copy_bias(const rose_linear *l, uint32_t part, uint64_t first, uint64_t n,
+                           float *out)
+{
+    const rose_tensor *b = &l->b[part];
+    for (uint64_t i = 0; i < n; i++) {
+        out[i] = 0.0f;
+        if (b->data != NULL)
+            rose_tensor_read_f32(b, rose_linear_row(l, part, first + i), 1, out + i);
+    }
+}
