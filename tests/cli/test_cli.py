@@ -233,8 +233,8 @@ def test_model_errors():
         refused("an empty folder", d, "no config.json", "hf download openai-community/gpt2 --local-dir gpt2", tokenizer=False)
         put(d, "model.gguf", "GGUF")
         put(d, "renamed", "GGUF and more")
-        for name in ("model.gguf", "renamed"):
-            refused(f"GGUF, {name}", os.path.join(d, name), name, "truncated", tokenizer=False)
+        for name, word in (("model.gguf", "truncated"), ("renamed", "GGUF version")):
+            refused(f"GGUF, {name}", os.path.join(d, name), name, word, tokenizer=False)
         refused("a folder of GGUF", d, "model.gguf", "truncated", tokenizer=False)
         put(d, "other.gguf", "GGUF")
         refused("two GGUF models", d, "several GGUF models", "model.gguf", "other.gguf", tokenizer=False)
