@@ -46,27 +46,6 @@ rose_status rose_load_optional_json(json_t **out, const char *dir, const char *n
     return st;
 }
 
-rose_status rose_load_merge(rose_tokenizer *t, uint32_t rank, const char *a, size_t na,
-                            const char *b, size_t nb, rose_buf *scratch, rose_err *err)
-{
-    scratch->len = 0;
-    if (rose_buf_reserve(scratch, na + nb + 1) != ROSE_OK)
-        return rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
-    memcpy(scratch->data, a, na);
-    memcpy(scratch->data + na, b, nb);
-    const uint32_t left = rose_vocab_find(&t->vocab, a, na);
-    const uint32_t right = rose_vocab_find(&t->vocab, b, nb);
-    const uint32_t id = rose_vocab_find(&t->vocab, scratch->data, na + nb);
-    if (left == ROSE_NO_ID || right == ROSE_NO_ID || id == ROSE_NO_ID)
-        return rose_fail(err, ROSE_E_FORMAT,
-                         "tokenizer: merge %u (\"%.*s\" \"%.*s\") names a token that is not in "
-                         "the vocabulary",
-                         rank, (int)(na < 40 ? na : 40), a, (int)(nb < 40 ? nb : 40), b);
-    rose_status st = rose_vocab_merges_grow(&t->vocab, err);
-    if (st == ROSE_OK) rose_vocab_merge_put(&t->vocab, left, right, rank, id);
-    return st;
-}
-
 rose_status rose_load_vocab_object(rose_tokenizer *t, rose_json_scan *s, rose_err *err)
 {
     rose_buf scratch = {0};

@@ -58,22 +58,23 @@ static rose_status load_vocab_file(rose_tokenizer *t, const char *dir, rose_err 
 }
 
 /* One line of merges.txt. */
-static rose_status load_merge_line(rose_tokenizer *t, const char *line, size_t n, size_t number,
-                                   uint32_t *rank, rose_buf *scratch, rose_err *err)
+static rose_status load_merge_line(rose_merges *l, const char *line, size_t n, size_t number,
+                                   uint32_t *rank)
 {
     static const char version[] = "#version";
     if (n >= sizeof version - 1 && memcmp(line, version, sizeof version - 1) == 0) return ROSE_OK;
     const char *gap = memchr(line, ' ', n);
     if (gap == NULL || memchr(gap + 1, ' ', n - (size_t)(gap + 1 - line)) != NULL)
-        return rose_fail(err, ROSE_E_FORMAT, "merges.txt: line %zu is not a pair of tokens",
+        return rose_fail(l->err, ROSE_E_FORMAT, "merges.txt: line %zu is not a pair of tokens",
                          number);
     const size_t na = (size_t)(gap - line);
-    return rose_load_merge(t, (*rank)++, line, na, gap + 1, n - na - 1, scratch, err);
+    return rose_merges_add(l, (*rank)++, line, na, gap + 1, n - na - 1);
 }
 
 static rose_status load_merges_file(rose_tokenizer *t, const char *dir, rose_err *err)
 {
-    rose_buf text = {0}, scratch = {0};
+    rose_buf text = {0};
+    rose_merges l = {.v = &t->vocab, .err = err};
     uint32_t rank = 0;
     rose_status st = read_named(&text, dir, "merges.txt", err);
     const char *p = text.data, *end = p + text.len;
@@ -81,11 +82,12 @@ static rose_status load_merges_file(rose_tokenizer *t, const char *dir, rose_err
         const char *nl = memchr(p, '\n', (size_t)(end - p));
         size_t n = (size_t)((nl != NULL ? nl : end) - p);
         if (n > 0 && nl != NULL && p[n - 1] == '\r') n--;
-        st = load_merge_line(t, p, n, number, &rank, &scratch, err);
+        st = load_merge_line(&l, p, n, number, &rank);
         p = nl != NULL ? nl + 1 : end;
     }
+    if (st == ROSE_OK) st = rose_merges_flush(&l);
     rose_buf_free(&text);
-    rose_buf_free(&scratch);
+    rose_buf_free(&l.scratch);
     return st;
 }
 

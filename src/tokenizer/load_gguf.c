@@ -122,7 +122,7 @@ static rose_status read_merges(gguf_tokens *k)
 {
     const rose_gguf_value *list = NULL;
     rose_gguf_str text;
-    rose_buf scratch = {0};
+    rose_merges l = {.v = &k->t->vocab, .err = k->err};
     size_t at = 0;
     rose_status st =
         rose_gguf_get_array(k->g, "tokenizer.ggml.merges", ROSE_GGUF_STRING, &list, k->err);
@@ -135,10 +135,10 @@ static rose_status read_merges(gguf_tokens *k)
             st = rose_fail(k->err, ROSE_E_FORMAT, "%s: merge %u is not a pair of tokens",
                            k->g->label, rank);
         else
-            st =
-                rose_load_merge(k->t, rank, text.s, na, gap + 1, text.n - na - 1, &scratch, k->err);
+            st = rose_merges_add(&l, rank, text.s, na, gap + 1, text.n - na - 1);
     }
-    rose_buf_free(&scratch);
+    if (st == ROSE_OK) st = rose_merges_flush(&l);
+    rose_buf_free(&l.scratch);
     return st;
 }
 

@@ -20,7 +20,7 @@ typedef struct reading {
     const char *dropped; /* the pages of the file before this were given back */
     const char *merges;  /* a list of merges that came before the vocabulary */
     bool has_model, has_vocab, has_merges;
-    rose_buf scratch[3];
+    rose_buf scratch[2];
     rose_err *err;
 } reading;
 
@@ -61,7 +61,7 @@ static rose_status cut_end(reading *r, const char *empty)
 }
 
 /* One merge, "a b" or ["a", "b"]; false: it is neither. */
-static bool read_merge(reading *r, uint32_t rank, rose_status *st)
+static bool read_merge(reading *r, rose_merges *l, uint32_t rank, rose_status *st)
 {
     rose_json_scan *s = &r->scan;
     const char *a, *b;
@@ -80,20 +80,23 @@ static bool read_merge(reading *r, uint32_t rank, rose_status *st)
         nb = na - (size_t)(b - a);
         na = (size_t)(gap - a);
     }
-    *st = rose_load_merge(r->t, rank, a, na, b, nb, &r->scratch[2], r->err);
+    *st = rose_merges_add(l, rank, a, na, b, nb);
     return true;
 }
 
 static rose_status read_merges(reading *r)
 {
+    rose_merges l = {.v = &r->t->vocab, .err = r->err};
     uint32_t rank = 0;
     rose_status st = rose_scan_open(&r->scan, '[');
     for (bool first = true; rose_scan_more(&r->scan, ']', &first, &st); rank++) {
-        if (!read_merge(r, rank, &st))
+        if (!read_merge(r, &l, rank, &st))
             st = rose_fail(r->err, ROSE_E_FORMAT, "%s: merge %u is not a pair of tokens", r->path,
                            rank);
         drop_pages(r);
     }
+    if (st == ROSE_OK) st = rose_merges_flush(&l);
+    rose_buf_free(&l.scratch);
     return st;
 }
 
@@ -175,7 +178,7 @@ static rose_status read_file(rose_tokenizer *t, const char *path, json_t **root,
     else if (!r.has_model || !r.has_vocab || !r.has_merges)
         st = rose_json_bad(err, path, "model: vocab or merges is missing or of the wrong type");
 done:
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 2; i++)
         rose_buf_free(&r.scratch[i]);
     rose_buf_free(&r.rest);
     rose_file_unmap(&map);

@@ -37,6 +37,11 @@ typedef struct rose_token {
     uint32_t flags;    /* ROSE_TOK_* */
 } rose_token;
 
+typedef struct rose_slot {
+    uint32_t id;   /* ROSE_NO_ID: empty */
+    uint32_t hash; /* of the text */
+} rose_slot;
+
 typedef struct rose_text_ref {
     uint32_t off, len; /* in vocab.texts */
 } rose_text_ref;
@@ -70,7 +75,7 @@ typedef struct rose_vocab {
     size_t max_token_bytes, max_text;
     rose_buf texts;         /* as the file writes the tokens; empty: the bytes are the texts */
     rose_text_ref *text_of; /* owned; [n_ids]; NULL: the bytes are the texts */
-    uint32_t *slots;        /* owned; hash of model tokens by text: id, or ROSE_NO_ID */
+    rose_slot *slots;       /* owned; hash of model tokens by text */
     uint32_t slot_mask;     /* slots - 1, a power of two less one; 0 before the first token */
     rose_merge *merges;     /* owned; hash by pair */
     uint32_t merge_mask, n_merges;
@@ -104,6 +109,22 @@ rose_status rose_vocab_text_bytes(const char *text, size_t len, bool space_mark,
 
 /* Id of the model token with this text, or ROSE_NO_ID. */
 uint32_t rose_vocab_find(const rose_vocab *v, const char *text, size_t len);
+
+uint32_t rose_vocab_hash(const char *text, size_t len);
+
+/* Ask for the memory that a search for a text with this hash reads: first the slot, later, when the
+ * slot has come, the place of its text. */
+static inline void rose_vocab_prefetch_slot(const rose_vocab *v, uint32_t hash)
+{
+    if (v->slots != NULL) __builtin_prefetch(&v->slots[hash & v->slot_mask]);
+}
+
+static inline void rose_vocab_prefetch_text(const rose_vocab *v, uint32_t hash)
+{
+    if (v->slots == NULL || v->text_of == NULL) return;
+    const uint32_t id = v->slots[hash & v->slot_mask].id;
+    if (id != ROSE_NO_ID) __builtin_prefetch(&v->text_of[id]);
+}
 
 /* The text of a model token: its bytes where no texts are kept. */
 static inline const char *rose_vocab_text(const rose_vocab *v, uint32_t id, size_t *len)
@@ -347,9 +368,26 @@ rose_status rose_load_json(json_t **out, const char *path, rose_err *err);
 rose_status rose_load_optional_json(json_t **out, const char *dir, const char *name, rose_err *err);
 /* Model tokens from an object text -> id, without a tree. */
 rose_status rose_load_vocab_object(rose_tokenizer *t, rose_json_scan *s, rose_err *err);
-/* Put one merge of two texts. */
-rose_status rose_load_merge(rose_tokenizer *t, uint32_t rank, const char *a, size_t na,
-                            const char *b, size_t nb, rose_buf *scratch, rose_err *err);
+/* Merges named by texts, put in batches (load_merges.c). Fill v and err; flush at the end; free
+ * scratch. */
+enum { ROSE_MERGE_BATCH = 16, ROSE_MERGE_SHORT = 64 };
+typedef struct rose_merge_text {
+    const char *both; /* left and right, joined */
+    size_t n_left, n_both;
+    uint32_t rank, hash[3]; /* hashes of left, right and both */
+    char copy[ROSE_MERGE_SHORT];
+} rose_merge_text;
+typedef struct rose_merges {
+    rose_vocab *v; /* borrowed */
+    rose_err *err; /* borrowed */
+    rose_buf scratch;
+    uint32_t n;
+    rose_merge_text batch[ROSE_MERGE_BATCH];
+} rose_merges;
+/* Unknown texts are ROSE_E_FORMAT, which may come with a later merge. */
+rose_status rose_merges_add(rose_merges *l, uint32_t rank, const char *a, size_t na, const char *b,
+                            size_t nb);
+rose_status rose_merges_flush(rose_merges *l);
 
 typedef struct rose_added_spec {
     const char *text; /* borrowed */

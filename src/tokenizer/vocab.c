@@ -61,7 +61,7 @@ rose_status rose_vocab_put(rose_vocab *v, uint32_t id, const char *bytes, size_t
     return ROSE_OK;
 }
 
-static uint32_t hash_bytes(const char *p, size_t n)
+uint32_t rose_vocab_hash(const char *p, size_t n)
 {
     uint64_t h = n, w;
     for (; n >= 8; p += 8, n -= 8) {
@@ -75,10 +75,11 @@ static uint32_t hash_bytes(const char *p, size_t n)
 
 static void slot_put(rose_vocab *v, const char *text, size_t len, uint32_t id)
 {
-    uint32_t i = hash_bytes(text, len) & v->slot_mask;
-    while (v->slots[i] != ROSE_NO_ID)
+    const uint32_t hash = rose_vocab_hash(text, len);
+    uint32_t i = hash & v->slot_mask;
+    while (v->slots[i].id != ROSE_NO_ID)
         i = (i + 1) & v->slot_mask;
-    v->slots[i] = id;
+    v->slots[i] = (rose_slot){id, hash};
 }
 
 /* An empty hash for n tokens. */
@@ -140,10 +141,12 @@ rose_status rose_vocab_add_text(rose_vocab *v, uint32_t id, const char *text, si
 uint32_t rose_vocab_find(const rose_vocab *v, const char *text, size_t len)
 {
     if (len > v->max_text || v->slots == NULL) return ROSE_NO_ID;
-    for (uint32_t i = hash_bytes(text, len) & v->slot_mask;; i = (i + 1) & v->slot_mask) {
-        const uint32_t id = v->slots[i];
+    const uint32_t hash = rose_vocab_hash(text, len);
+    for (uint32_t i = hash & v->slot_mask;; i = (i + 1) & v->slot_mask) {
+        const uint32_t id = v->slots[i].id;
         size_t n;
         if (id == ROSE_NO_ID) return ROSE_NO_ID;
+        if (v->slots[i].hash != hash) continue;
         const char *other = rose_vocab_text(v, id, &n);
         if (n == len && memcmp(other, text, len) == 0) return id;
     }

@@ -119,6 +119,14 @@ static rose_status merge_token(rose_encoder *e, rose_ids *ids, uint32_t id, bool
     return st;
 }
 
+/* SentencePiece style: nearly all pieces begin with U+2581. For others the merges serve, so that a
+ * large vocabulary opens fast. */
+static bool may_be_piece(const rose_tokenizer *t, const char *text, size_t len)
+{
+    return !t->is_chars ||
+           (len >= ROSE_SPACE_MARK_LEN && memcmp(text, ROSE_SPACE_MARK, ROSE_SPACE_MARK_LEN) == 0);
+}
+
 rose_status rose_whole_build(rose_tokenizer *t, rose_err *err)
 {
     rose_vocab *v = &t->vocab;
@@ -134,7 +142,7 @@ rose_status rose_whole_build(rose_tokenizer *t, rose_err *err)
         bool whole = false;
         if ((v->tokens[id].flags & ROSE_TOK_MODEL) == 0) continue;
         const char *text = rose_vocab_text(v, id, &len);
-        if (len == 0 || len > ROSE_WHOLE_MAX) continue;
+        if (len == 0 || len > ROSE_WHOLE_MAX || !may_be_piece(t, text, len)) continue;
         if (o.sole && !t->ignore_merges && !t->is_chars)
             whole = is_whole(&o, id);
         else
