@@ -110,11 +110,11 @@ static void refuses_by_name(void **state)
     assert_refused(WITH(model, "\"byte_fallback\":true"), ROSE_E_UNSUPPORTED, "byte_fallback");
     assert_refused(WITH(normalizer, "{\"type\":\"Lowercase\"}"), ROSE_E_UNSUPPORTED, "Lowercase");
     assert_refused(WITH(pre, "{\"type\":\"Metaspace\"}"), ROSE_E_UNSUPPORTED, "Metaspace");
-    assert_refused(WITH(pre, "null"), ROSE_E_UNSUPPORTED, "pre_tokenizer");
+    assert_refused(WITH(pre, "null"), ROSE_E_UNSUPPORTED, "decoder \"ByteLevel\"");
     assert_refused(WITH(pre, "{\"type\":\"Digits\"}"), ROSE_E_UNSUPPORTED, "ByteLevel");
     assert_refused(WITH(pre, "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":"
-                             "\"MergedWithNext\",\"invert\":false}"),
-                   ROSE_E_UNSUPPORTED, "MergedWithNext");
+                             "\"Contiguous\",\"invert\":false}"),
+                   ROSE_E_UNSUPPORTED, "Contiguous");
     assert_refused(WITH(decoder, "null"), ROSE_E_UNSUPPORTED, "null");
     assert_refused(WITH(decoder, "{\"type\":\"WordPiece\"}"), ROSE_E_UNSUPPORTED, "WordPiece");
     assert_refused(WITH(post, "{\"type\":\"BertProcessing\"}"), ROSE_E_UNSUPPORTED,
