@@ -99,11 +99,12 @@ void rose_quant_pack(void *panels, rose_weight_type type, const rose_tensor *w, 
 
 static uint32_t read_quant(const uint8_t *tile, rose_weight_type t, uint32_t k, uint32_t lane)
 {
-    if (t == ROSE_W_Q8_0) return tile[byte_at(k, lane)];
     const uint32_t half = k / 16, i = k % 16;
-    const uint32_t low = tile[byte_at(i, lane)] >> 4 * half & 15u;
+    if (t == ROSE_W_Q8_0) return tile[byte_at(k, lane)];
+    const uint32_t low = (uint32_t)tile[byte_at(i, lane)] >> 4 * half & 15u;
     if (t != ROSE_W_Q6_K) return low;
-    return low | (tile[256 + 64 * half + lane * 4 + i % 4] >> i / 4 * 2 & 3u) << 4;
+    const uint32_t pairs = tile[256 + 64 * half + lane * 4 + i % 4];
+    return low | (pairs >> i / 4 * 2 & 3u) << 4;
 }
 
 static float read_f16(const uint8_t *p, uint32_t lane)
