@@ -162,6 +162,10 @@ rose_status rose_folder_find_gguf(char **out, const char *path, rose_err *err)
     if (stat(path, &st) != 0) return ROSE_OK;
     if (S_ISDIR(st.st_mode)) return find_in_folder(out, path, err);
     if (!S_ISREG(st.st_mode) || (!ends_with(path, ".gguf") && !begins_gguf(path))) return ROSE_OK;
-    *out = strdup(path);
+    const rose_gguf_split s = rose_gguf_read_split(path);
+    if (s.count == 0)
+        *out = strdup(path);
+    else if (asprintf(out, "%.*s-00001-of-%05u.gguf", (int)s.prefix, path, s.count) < 0)
+        *out = NULL;
     return *out != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "%.200s: out of memory", path);
 }

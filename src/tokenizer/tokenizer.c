@@ -57,12 +57,27 @@ static bool has_file(const char *dir, const char *name, rose_buf *path)
            rose_file_exists(path->data);
 }
 
+static rose_status load_gguf_file(rose_tokenizer *t, const char *path, rose_err *err)
+{
+    rose_gguf g;
+    rose_status st = rose_gguf_open(&g, path, err);
+    if (st != ROSE_OK) return st;
+    st = rose_load_gguf(t, &g, err);
+    rose_gguf_close(&g);
+    return st;
+}
+
 rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, rose_err *err)
 {
     rose_buf path = {0};
+    char *gguf = NULL;
     rose_status st = create(out, err);
     if (st != ROSE_OK) return st;
-    if ((st = rose_folder_check(model_dir, err)) != ROSE_OK)
+    if ((st = rose_folder_find_gguf(&gguf, model_dir, err)) != ROSE_OK)
+        ;
+    else if (gguf != NULL)
+        st = load_gguf_file(*out, gguf, err);
+    else if ((st = rose_folder_check(model_dir, err)) != ROSE_OK)
         ;
     else if (has_file(model_dir, "tokenizer.json", &path))
         st = rose_load_tokenizer_json(*out, path.data, err);
@@ -71,6 +86,7 @@ rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, ros
     else
         st = rose_load_vocab_merges(*out, model_dir, err);
     rose_buf_free(&path);
+    free(gguf);
     return deliver(out, st, err);
 }
 

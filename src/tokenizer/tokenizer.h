@@ -35,11 +35,11 @@ typedef struct rose_ids {
 
 void rose_ids_free(rose_ids *ids);
 
-/* Open the tokenizer of a model folder: tokenizer.json if present, else tokenizer.model, else
- * vocab.json + merges.txt, the last two with tokenizer_config.json and its like where present. What
- * we do not implement (another model type than BPE, an unknown normalizer, pre-tokenizer, decoder)
- * is refused by name: ROSE_E_UNSUPPORTED. Malformed files: ROSE_E_FORMAT. Never crashes on
- * any bytes. */
+/* Open the tokenizer of a model: of a GGUF file or a folder that holds one (base/folder.h), or of a
+ * Hugging Face folder: tokenizer.json if present, else tokenizer.model, else vocab.json +
+ * merges.txt, the last two with tokenizer_config.json and its like where present. What we do not
+ * implement (another model type than BPE, an unknown normalizer, pre-tokenizer, decoder) is refused
+ * by name: ROSE_E_UNSUPPORTED. Malformed files: ROSE_E_FORMAT. Never crashes on any bytes. */
 rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, rose_err *err);
 
 /* Open the tokenizer in the metadata of a GGUF file (tokenizer.ggml.*; model "llama" or "gpt2").
