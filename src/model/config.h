@@ -27,6 +27,9 @@ void rose_path_label(char out[256], const char *path);
 /* The field's value: `name`, or else `alias` (may be NULL); JSON null counts as absent: NULL. */
 json_t *rose_config_get(const rose_config *c, const char *name, const char *alias);
 
+/* A value as short text for a message: "-3", "the string \"abc\"", "a list". */
+const char *rose_config_describe(const json_t *v, char out[64]);
+
 /* Each reads one field into *out. Absent or null: *out keeps the default that the caller put there,
  * unless `required`. */
 typedef struct rose_config_u32 {
@@ -42,6 +45,16 @@ rose_status rose_config_read_bool(const rose_config *c, const char *name, bool *
 /* A number > 0 and <= max, as fp32. */
 rose_status rose_config_read_positive(const rose_config *c, const char *name, double max,
                                       float *out, rose_err *err);
+
+/* The object at `name` as a config of its own, labelled with both names; absent or null: root NULL.
+ * out borrows from c: do not close it. */
+rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *name,
+                            rose_err *err);
+
+/* Puts id at `name` where config.json does not have the field at all; id -1 puts nothing. An
+ * explicit null stays. */
+rose_status rose_config_default_id(const rose_config *c, const char *name, int64_t id,
+                                   rose_err *err);
 
 /* activation_function by the names that transformers uses; UNSUPPORTED for others. */
 rose_status rose_config_read_act(const rose_config *c, const char *name, rose_act *out,

@@ -1,4 +1,4 @@
-/* model/family.h - what a model family is: a row of the table in config.c. A row names a parser for
+/* model/family.h - what a model family is: a row of the table in family.c. A row names a parser for
  * config.json and the tensors with their places and shapes; opening and the random-model writer
  * both work from it. Internal to the room. */
 #ifndef ROSE_MODEL_FAMILY_H
@@ -76,10 +76,16 @@ typedef struct rose_family {
     rose_status (*parse)(const rose_config *c, rose_arch *a, rose_err *err);
 } rose_family;
 
-extern const rose_family rose_family_gpt2;
+extern const rose_family rose_family_gpt2, rose_family_llama, rose_family_mistral,
+    rose_family_qwen2, rose_family_qwen3, rose_family_smollm3, rose_family_gemma3, rose_family_phi3;
 
 /* The row for the config's model_type; UNSUPPORTED by name, FORMAT when there is none. */
 rose_status rose_family_find(const rose_family **out, const rose_config *c, rose_err *err);
+
+/* Refuses the fields that no family knows, then calls f->parse. On failure *a owns nothing. May put
+ * defaults of the family into c->root. */
+rose_status rose_family_parse(const rose_family *f, const rose_config *c, rose_arch *a,
+                              rose_err *err);
 
 /* Whether a model of this architecture has the tensor. */
 bool rose_spec_applies(const rose_tensor_spec *s, const rose_arch *a);

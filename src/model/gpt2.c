@@ -3,11 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "model/family.h"
-
-/* Upper bounds far beyond any model, so that no product of two sizes and a dtype overflows. */
-#define MAX_WIDTH (1u << 20)
-#define MAX_VOCAB (1u << 24)
+#include "model/decoder.h"
 
 static const rose_tensor_spec model_tensors[] = {
     ROSE_MODEL_TENSOR("wte.weight", tok_embed, VOCAB, MODEL, MATRIX),
@@ -42,12 +38,12 @@ static rose_status parse_sizes(const rose_config *c, rose_arch *a, rose_err *err
         rose_config_u32 field;
         uint32_t *out;
     } sizes[] = {
-        {{"n_embd", "hidden_size", 1, MAX_WIDTH, true}, &a->d_model},
+        {{"n_embd", "hidden_size", 1, ROSE_MAX_WIDTH, true}, &a->d_model},
         {{"n_layer", "num_hidden_layers", 1, ROSE_MAX_LAYERS, true}, &a->n_layers},
-        {{"n_head", "num_attention_heads", 1, MAX_WIDTH, true}, &a->n_heads},
-        {{"n_positions", "n_ctx", 1, MAX_VOCAB, true}, &a->max_positions},
-        {{"vocab_size", NULL, 1, MAX_VOCAB, true}, &a->vocab_size},
-        {{"n_inner", NULL, 1, MAX_WIDTH * 4, false}, &a->d_ff},
+        {{"n_head", "num_attention_heads", 1, ROSE_MAX_WIDTH, true}, &a->n_heads},
+        {{"n_positions", "n_ctx", 1, ROSE_MAX_VOCAB, true}, &a->max_positions},
+        {{"vocab_size", NULL, 1, ROSE_MAX_VOCAB, true}, &a->vocab_size},
+        {{"n_inner", NULL, 1, ROSE_MAX_WIDTH * 4, false}, &a->d_ff},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         rose_status st = rose_config_read_u32(c, &sizes[i].field, sizes[i].out, err);

@@ -160,6 +160,15 @@ static void prepare_layer(rose_layer *l, const rose_family *f)
     if (f->fc1_parts > 0) l->fc1.n_parts = f->fc1_parts;
 }
 
+/* transformers casts the scale to the type of the embedding, and the models were trained so:
+ * sqrt(1152) is 34 beside bf16 weights. */
+static void round_embed_scale(rose_model *m)
+{
+    float *scale = &m->arch.embed_scale;
+    if (m->tok_embed.dtype == ROSE_BF16) *scale = rose_bf16_to_f32(rose_f32_to_bf16(*scale));
+    if (m->tok_embed.dtype == ROSE_F16) *scale = rose_f16_to_f32(rose_f32_to_f16(*scale));
+}
+
 static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *err)
 {
     binder b = {.m = m, .family = family, .err = err};
@@ -177,6 +186,7 @@ static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *
     }
     if (st == ROSE_OK) st = bind_head(&b);
     if (st != ROSE_OK) return st;
+    round_embed_scale(m);
     for (int t = 0; t < 3; t++)
         if (b.dtype_bytes[t] > b.dtype_bytes[m->dtype]) m->dtype = (rose_dtype)t;
     warn_unused(&b);
@@ -213,7 +223,7 @@ static rose_status read_config(rose_model *m, const rose_family **family, rose_e
     if (st == ROSE_E_NOTFOUND) st = rose_folder_no_config(m->path, err);
     if (st != ROSE_OK) return st;
     st = rose_family_find(family, &c, err);
-    if (st == ROSE_OK) st = (*family)->parse(&c, &m->arch, err);
+    if (st == ROSE_OK) st = rose_family_parse(*family, &c, &m->arch, err);
     rose_config_close(&c);
     return st == ROSE_OK ? read_generation_config(m, err) : st;
 }
