@@ -14,6 +14,7 @@
 
 #include <string.h>
 
+#include "backend/cpu/numerics.h"
 #include "backend/cpu/pack.h"
 #include "backend/cpu/sampler.h"
 #include "base/allocguard.h"
@@ -63,7 +64,8 @@ static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t 
     const uint32_t room = ROSE_KV_PAGE_TOKENS - pos % ROSE_KV_PAGE_TOKENS;
     const uint32_t n_rows = end - row < room ? end - row : room;
     /* One row streams the keys; further rows of a tile find them in the cache. */
-    const uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows);
+    const uint32_t group = s->c->arch.n_heads / s->c->arch.n_kv_heads;
+    const uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows * (group < 8 ? group : 8));
     rose_cpu_piece *next = &sc->pieces[block->first_piece + block->n_pieces];
 
     if (block->n_pieces == 0 || next[-1].seq != seq) {
@@ -76,7 +78,7 @@ static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t 
     piece->cost += cost;
     if (piece->n_tiles > 1) block->shared_pages = true;
     block->n_rows += n_rows;
-    block->cost += (uint64_t)cost * s->c->arch.n_heads;
+    block->cost += (uint64_t)cost * s->c->arch.n_kv_heads;
     return n_rows;
 }
 
@@ -150,7 +152,9 @@ static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t l
         .m_rows = rows,
         .scale = l->scale,
         .bias = l->bias,
+        .gated = l->gated,
         .epilogue = epilogue,
+        .cap = w->c->arch.logit_softcap,
         .round_bf16 = round && w->c->bf16,
         .y = y,
         .ldy = ldy,
@@ -163,7 +167,6 @@ static void embed_row(rose_cpu *c, uint32_t id, uint32_t pos, float *x)
 {
     const rose_cpu_weights *wt = &c->weights;
     const uint32_t d = c->arch.d_model;
-    const float *pos_row = wt->pos + (size_t)pos * d;
 
     if (wt->tok == NULL) {
         rose_panel_row(x, wt->head.w, wt->head.scale, c->weight_type, d, id);
@@ -176,8 +179,12 @@ static void embed_row(rose_cpu *c, uint32_t id, uint32_t pos, float *x)
             memcpy(x + i, &bits, sizeof bits);
         }
     }
-    for (uint32_t i = 0; i < d; i++)
-        x[i] += pos_row[i];
+    if (c->arch.embed_scale != 1.0f)
+        for (uint32_t i = 0; i < d; i++)
+            x[i] = x[i] * c->arch.embed_scale;
+    if (wt->pos != NULL)
+        for (uint32_t i = 0; i < d; i++)
+            x[i] += wt->pos[(size_t)pos * d + i];
 }
 
 static void embed(worker *w)
@@ -196,12 +203,25 @@ static void embed(worker *w)
     }
 }
 
+static void norm_row(const rose_cpu *c, const float *x, const float *weight, const float *bias,
+                     float *y)
+{
+    const rose_arch *a = &c->arch;
+    if (a->norm == ROSE_NORM_LAYER) {
+        c->kernels.layernorm(x, weight, bias, a->norm_eps, a->d_model, c->bf16, y);
+    } else if (weight != NULL) {
+        c->kernels.rmsnorm(x, weight, a->norm_eps, a->d_model, c->bf16, y);
+    } else { /* this architecture norms what comes out */
+        for (uint32_t i = 0; i < a->d_model; i++)
+            y[i] = rose_round_if(c->bf16, x[i]);
+    }
+}
+
 /* Normed rows of x, for the product that follows: in h after a barrier, or, when they are few, in
  * each thread's own copy, which costs less than a barrier. */
 static const float *norm(worker *w, const float *x, float *h, uint32_t rows, const float *weight,
                          const float *bias)
 {
-    const rose_arch *a = &w->c->arch;
     const size_t ld = w->c->scratch.ld_d;
     const bool own = rows <= ROSE_CPU_OWN_ROWS;
     float *out = own ? w->own_h : h;
@@ -209,15 +229,14 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
     uint32_t end = own ? rows : (uint32_t)rose_share(rows, w->tid + 1, w->n);
 
     for (; row < end; row++)
-        w->c->kernels.layernorm(x + row * ld, weight, bias, a->norm_eps, a->d_model, w->c->bf16,
-                                out + row * ld);
+        norm_row(w->c, x + row * ld, weight, bias, out + row * ld);
     if (!own) phase_done(w, ROSE_PHASE_NORM);
     return out;
 }
 
 /* ---- attention ---- */
 
-/* A place in the list of a block's (piece, head, tile), in this order. */
+/* A place in the list of a block's (piece, KV head, tile), in this order. */
 typedef struct cursor {
     uint32_t piece, head, tile;
 } cursor;
@@ -226,7 +245,7 @@ typedef struct cursor {
 static cursor cursor_at(const worker *w, const rose_cpu_block *block, uint64_t cost)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
-    const uint32_t n_heads = w->c->arch.n_heads, end = block->first_piece + block->n_pieces;
+    const uint32_t n_heads = w->c->arch.n_kv_heads, end = block->first_piece + block->n_pieces;
     cursor at = {block->first_piece, 0, 0};
 
     for (; at.piece < end; at.piece++) {
@@ -255,7 +274,7 @@ static void cursor_next(const worker *w, cursor *at)
 {
     if (++at->tile < w->c->scratch.pieces[at->piece].n_tiles) return;
     at->tile = 0;
-    if (++at->head < w->c->arch.n_heads) return;
+    if (++at->head < w->c->arch.n_kv_heads) return;
     at->head = 0;
     at->piece++;
 }
@@ -281,19 +300,35 @@ typedef struct attending {
     cursor to;
 } attending;
 
+/* QK-norm and RoPE of one head of one row, in place. */
+static void turn(const rose_cpu *c, const rose_cpu_layer *l, const float *weight, float *x,
+                 uint32_t pos)
+{
+    const uint32_t hd = c->arch.head_dim;
+    const bool rotates = l->rope >= 0;
+    if (weight != NULL) c->kernels.rmsnorm(x, weight, c->arch.norm_eps, hd, c->bf16 && !rotates, x);
+    if (!rotates) return;
+    const rose_cpu_rope *r = &c->weights.rope[l->rope];
+    const size_t at = (size_t)pos * r->half;
+    c->kernels.rope(x, r->cos + at, r->sin + at, r->half, hd, c->bf16);
+}
+
 static void append_tile(const attending *n, const cursor *at, const rose_cpu_tile *t)
 {
     rose_cpu *c = n->w->c;
     const rose_cpu_scratch *sc = &c->scratch;
-    const uint32_t hd = c->arch.head_dim, d = c->arch.d_model;
+    const rose_cpu_layer *l = &c->weights.layers[n->layer];
+    const size_t hd = c->arch.head_dim, first_k = c->arch.n_heads * hd;
     const uint32_t page = pages_of(n->w, &sc->pieces[at->piece])[t->pos / ROSE_KV_PAGE_TOKENS];
     uint8_t *head = c->kv + page * c->kv_page_bytes + n->layer * c->kv_layer_bytes +
                     at->head * c->kv_head_bytes;
 
     for (uint32_t i = 0; i < t->n_rows; i++) {
-        const float *k =
-            sc->qkv + (t->row - n->block->first_row + i) * sc->ld_qkv + d + (size_t)at->head * hd;
-        c->kernels.kv_append(head, (t->pos + i) % ROSE_KV_PAGE_TOKENS, k, k + d, hd, c->bf16);
+        float *k =
+            sc->qkv + (t->row - n->block->first_row + i) * sc->ld_qkv + first_k + at->head * hd;
+        turn(c, l, l->k_norm, k, t->pos + i);
+        c->kernels.kv_append(head, (t->pos + i) % ROSE_KV_PAGE_TOKENS, k,
+                             k + c->arch.n_kv_heads * hd, (uint32_t)hd, c->bf16);
     }
 }
 
@@ -311,28 +346,54 @@ static void attend_next(const attending *n, cursor at, rose_attention *a)
     a->next_n_pages = (t->pos + t->n_rows - 1) / ROSE_KV_PAGE_TOKENS + 1;
 }
 
+/* The query heads of a KV head read its keys together, as many rows as a call takes. */
+static void attend_group(const rose_cpu *c, const rose_attention *tile, uint32_t tokens)
+{
+    const uint32_t group = c->arch.n_heads / c->arch.n_kv_heads;
+    for (uint32_t h = 0; h < group; h += ROSE_ROW_TILE) {
+        const uint32_t heads = group - h < ROSE_ROW_TILE ? group - h : ROSE_ROW_TILE;
+        const uint32_t most = ROSE_ROW_TILE / heads;
+        for (uint32_t i = 0; i < tokens; i += most) {
+            rose_attention a = *tile;
+            a.q += i * a.ldq + (size_t)h * a.head_dim;
+            a.out += i * a.ldo + (size_t)h * a.head_dim;
+            a.n_heads = heads;
+            a.n_rows = (tokens - i < most ? tokens - i : most) * heads;
+            a.n_ctx += i;
+            c->kernels.attention(&a);
+        }
+    }
+}
+
 static void attend_tile(const attending *n, const cursor *at, const rose_cpu_tile *t)
 {
     rose_cpu *c = n->w->c;
     const rose_cpu_scratch *sc = &c->scratch;
-    const size_t column = (size_t)at->head * c->arch.head_dim;
+    const rose_cpu_layer *l = &c->weights.layers[n->layer];
+    const uint32_t hd = c->arch.head_dim, group = c->arch.n_heads / c->arch.n_kv_heads;
+    const size_t column = (size_t)at->head * group * hd;
+    float *q = sc->qkv + (t->row - n->block->first_row) * sc->ld_qkv + column;
     rose_attention a = {
-        .q = sc->qkv + (t->row - n->block->first_row) * sc->ld_qkv + column,
+        .q = q,
         .ldq = sc->ld_qkv,
-        .ldo = sc->ld_d,
-        .n_rows = t->n_rows,
+        .ldo = sc->ld_o,
         .n_ctx = t->pos + 1,
-        .head_dim = c->arch.head_dim,
-        .scale = c->weights.layers[n->layer].attn_scale,
+        .window = l->window,
+        .head_dim = hd,
+        .scale = l->attn_scale,
+        .cap = c->arch.attn_softcap,
         .kv = c->kv + n->layer * c->kv_layer_bytes + at->head * c->kv_head_bytes,
         .page_stride = c->kv_page_bytes,
         .pages = pages_of(n->w, &sc->pieces[at->piece]),
         .bf16 = c->bf16,
-        .out = sc->h + t->row * sc->ld_d + column,
+        .out = sc->o + t->row * sc->ld_o + column,
         .scratch = n->w->scratch,
     };
+    for (uint32_t i = 0; i < t->n_rows * group; i++)
+        turn(c, l, l->q_norm, q + i / group * sc->ld_qkv + (size_t)(i % group) * hd,
+             t->pos + i / group);
     attend_next(n, *at, &a);
-    c->kernels.attention(&a);
+    attend_group(c, &a, t->n_rows);
 }
 
 /* The rows of a piece with one tile are appended by the thread that attends with them; those of a
@@ -377,20 +438,43 @@ static rose_epilogue activation(rose_act act)
     return ROSE_EPI_NONE;
 }
 
-/* The second part of a layer, on any set of rows: x is the residual stream, h the attention's
- * output and then scratch. */
-static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, float *h, uint32_t rows)
+/* x += l's product of `in`, normed first where the architecture has a norm there. */
+static void add_branch(worker *w, const rose_cpu_linear *l, const float *post, const float *in,
+                       size_t ld_in, uint32_t rows, float *x, rose_cpu_phase phase)
 {
-    rose_cpu *c = w->c;
-    const rose_cpu_scratch *sc = &c->scratch;
+    const rose_cpu *c = w->c;
+    const uint32_t d = c->arch.d_model;
+    const size_t ld = c->scratch.ld_d;
 
-    matmul(w, &l->proj, h, sc->ld_d, rows, x, sc->ld_d, ROSE_EPI_RESIDUAL, false);
-    phase_done(w, ROSE_PHASE_PROJ);
+    if (post == NULL) {
+        matmul(w, l, in, ld_in, rows, x, ld, ROSE_EPI_RESIDUAL, false);
+        phase_done(w, phase);
+        return;
+    }
+    matmul(w, l, in, ld_in, rows, c->scratch.branch, ld, ROSE_EPI_NONE, false);
+    phase_done(w, phase);
+    const uint32_t end = (uint32_t)rose_share(rows, w->tid + 1, w->n);
+    for (uint32_t row = (uint32_t)rose_share(rows, w->tid, w->n); row < end; row++) {
+        float *y = c->scratch.branch + row * ld, *to = x + row * ld;
+        c->kernels.rmsnorm(y, post, c->arch.norm_eps, d, false, y);
+        for (uint32_t i = 0; i < d; i++)
+            to[i] = to[i] + y[i];
+    }
+    phase_done(w, ROSE_PHASE_NORM);
+}
+
+/* The second part of a layer, on any set of rows: x is the residual stream, o the attention's
+ * output, h scratch (and maybe the same memory as o). */
+static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, const float *o, float *h,
+                            uint32_t rows)
+{
+    const rose_cpu_scratch *sc = &w->c->scratch;
+
+    add_branch(w, &l->proj, l->post1, o, sc->ld_o, rows, x, ROSE_PHASE_PROJ);
     const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b);
-    matmul(w, &l->fc1, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(c->arch.act), true);
+    matmul(w, &l->fc1, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(w->c->arch.act), true);
     phase_done(w, ROSE_PHASE_FC1);
-    matmul(w, &l->fc2, sc->ff, sc->ld_ff, rows, x, sc->ld_d, ROSE_EPI_RESIDUAL, false);
-    phase_done(w, ROSE_PHASE_FC2);
+    add_branch(w, &l->fc2, l->post2, sc->ff, sc->ld_ff, rows, x, ROSE_PHASE_FC2);
 }
 
 /* One layer, of the last its first part alone. */
@@ -401,13 +485,15 @@ static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
     const rose_cpu_layer *l = &c->weights.layers[i];
     const uint32_t rows = block->n_rows;
     float *x = sc->x + block->first_row * sc->ld_d, *h = sc->h + block->first_row * sc->ld_d;
+    const float *o = sc->o + block->first_row * sc->ld_o;
+    const bool turned = l->rope >= 0 || l->q_norm != NULL; /* q and k are rounded after that */
     const float *normed = norm(w, x, h, rows, l->ln1_w, l->ln1_b);
 
-    matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, true);
+    matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, !turned);
     phase_done(w, ROSE_PHASE_QKV);
     attention(w, i, block);
     phase_done(w, ROSE_PHASE_ATTENTION);
-    if (i + 1 < c->arch.n_layers) project_and_mlp(w, l, x, h, rows);
+    if (i + 1 < c->arch.n_layers) project_and_mlp(w, l, x, o, h, rows);
 }
 
 static void layers(worker *w)
@@ -425,13 +511,15 @@ static void layers(worker *w)
 static void gather(worker *w, uint32_t first, uint32_t n)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
-    const size_t bytes = w->c->arch.d_model * sizeof(float);
+    const rose_arch *a = &w->c->arch;
+    const size_t x_bytes = a->d_model * sizeof(float);
+    const size_t o_bytes = (size_t)a->n_heads * a->head_dim * sizeof(float);
     uint32_t end = (uint32_t)rose_share(n, w->tid + 1, w->n);
 
     for (uint32_t i = (uint32_t)rose_share(n, w->tid, w->n); i < end; i++) {
         size_t row = sc->slot_row[first + i];
-        memcpy(sc->out_x + i * sc->ld_d, sc->x + row * sc->ld_d, bytes);
-        memcpy(sc->out_h + i * sc->ld_d, sc->h + row * sc->ld_d, bytes);
+        memcpy(sc->out_x + i * sc->ld_d, sc->x + row * sc->ld_d, x_bytes);
+        memcpy(sc->out_o + i * sc->ld_o, sc->o + row * sc->ld_o, o_bytes);
     }
 }
 
@@ -471,14 +559,15 @@ static void outputs(worker *w)
     const rose_cpu_scratch *sc = &c->scratch;
     const rose_cpu_weights *wt = &c->weights;
     const rose_cpu_layer *last = &wt->layers[c->arch.n_layers - 1];
+    const rose_epilogue of_logits = c->arch.logit_softcap > 0 ? ROSE_EPI_SOFTCAP : ROSE_EPI_NONE;
 
     for (uint32_t first = 0; first < w->s->n_slots; first += sc->out_block) {
         uint32_t n = w->s->n_slots - first < sc->out_block ? w->s->n_slots - first : sc->out_block;
         gather(w, first, n);
         phase_done(w, ROSE_PHASE_EMBED);
-        project_and_mlp(w, last, sc->out_x, sc->out_h, n);
+        project_and_mlp(w, last, sc->out_x, sc->out_o, sc->out_h, n);
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b);
-        matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, ROSE_EPI_NONE, false);
+        matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, of_logits, false);
         phase_done(w, ROSE_PHASE_HEAD);
         sample_block(w, first, n); /* done before the next block's first barrier */
     }

@@ -55,7 +55,7 @@ static uint32_t row_parts(const rose_matmul *a, uint32_t n)
 {
     enum { WEIGHT = 148, ROW = 2 * WEIGHT };
     const uint64_t units = ((uint64_t)a->m_rows + ROSE_AMX_ROW_UNIT - 1) / ROSE_AMX_ROW_UNIT;
-    const uint64_t n_panels = ((uint64_t)a->n + ROSE_PANEL - 1) / ROSE_PANEL;
+    const uint64_t n_panels = rose_matmul_panels(a);
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;
 
@@ -76,13 +76,14 @@ static uint32_t row_parts(const rose_matmul *a, uint32_t n)
 static void amx_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
 {
     const uint64_t units = ((uint64_t)whole->m_rows + ROSE_AMX_ROW_UNIT - 1) / ROSE_AMX_ROW_UNIT;
-    const uint64_t n_panels = ((uint64_t)whole->n + ROSE_PANEL - 1) / ROSE_PANEL;
+    const uint32_t unit = whole->gated ? 2 : 1; /* panels that stay together */
+    const uint64_t n_units = rose_matmul_panels(whole) / unit;
     const uint32_t parts = row_parts(whole, n), columns = n / parts;
     if (tid >= parts * columns) return;
     const uint64_t from = rose_share(units, tid / columns, parts) * ROSE_AMX_ROW_UNIT;
     const uint64_t end = rose_share(units, tid / columns + 1, parts) * ROSE_AMX_ROW_UNIT;
-    const uint64_t p0 = rose_share(n_panels, tid % columns, columns);
-    const uint64_t p1 = rose_share(n_panels, tid % columns + 1, columns);
+    const uint64_t p0 = rose_share(n_units, tid % columns, columns) * unit;
+    const uint64_t p1 = rose_share(n_units, tid % columns + 1, columns) * unit;
     rose_matmul a = *whole;
 
     a.x += from * a.ldx;
@@ -96,10 +97,11 @@ static void amx_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid,
 void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
 {
     enum { MOST = 64 }; /* rows of a block; blocks are alike, or who has the last one waits */
-    const uint64_t n_panels = (whole->n + ROSE_PANEL - 1) / ROSE_PANEL;
+    const uint32_t unit = whole->gated ? 2 : 1; /* panels that stay together */
+    const uint64_t n_panels = rose_matmul_panels(whole), n_units = n_panels / unit;
     const uint32_t n_blocks = (uint32_t)(((uint64_t)whole->m_rows + MOST - 1) / MOST);
-    const uint64_t end = rose_share(n_panels * n_blocks, tid + 1, n);
-    uint64_t at = rose_share(n_panels * n_blocks, tid, n);
+    const uint64_t end = rose_share(n_units * n_blocks, tid + 1, n) * unit;
+    uint64_t at = rose_share(n_units * n_blocks, tid, n) * unit;
 
 #if defined(__x86_64__)
     if (fn == rose_matmul_bf16_amx || fn == rose_matmul_i8_amx) {
@@ -140,6 +142,8 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
         .attention = rose_attention_ref,
         .kv_append = rose_kv_append_ref,
         .layernorm = rose_layernorm_ref,
+        .rmsnorm = rose_rmsnorm_ref,
+        .rope = rose_rope_ref,
         .max_index = rose_max_index_ref,
         .exp_weights = rose_exp_weights_ref,
         .exp_sums = rose_exp_sums_ref,
@@ -154,6 +158,8 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     k->attention = rose_attention_avx2;
     k->kv_append = rose_kv_append_avx2;
     k->layernorm = rose_layernorm_avx2;
+    k->rmsnorm = rose_rmsnorm_avx2;
+    k->rope = rose_rope_avx2;
     k->max_index = rose_max_index_avx2;
     k->exp_weights = rose_exp_weights_avx2;
     k->exp_sums = rose_exp_sums_avx2;
@@ -167,6 +173,8 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     k->attention = rose_attention_avx512;
     k->kv_append = rose_kv_append_avx512;
     k->layernorm = rose_layernorm_avx512;
+    k->rmsnorm = rose_rmsnorm_avx512;
+    k->rope = rose_rope_avx512;
     k->max_index = rose_max_index_avx512;
     k->exp_weights = rose_exp_weights_avx512;
     k->exp_sums = rose_exp_sums_avx512;
@@ -194,6 +202,8 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
         .attention = rose_attention_neon,
         .kv_append = rose_kv_append_neon,
         .layernorm = rose_layernorm_neon,
+        .rmsnorm = rose_rmsnorm_neon,
+        .rope = rose_rope_neon,
         .max_index = rose_max_index_neon,
         .exp_weights = rose_exp_weights_neon,
         .exp_sums = rose_exp_sums_neon,

@@ -76,7 +76,7 @@ static void matmul(const rose_matmul *a, rose_weight_type t, bool i8, uint32_t p
                 else
                     add_group_f32(acc, &w, has_min, x);
             }
-            rose_matmul_finish_ref(a, acc, m, p * ROSE_PANEL);
+            rose_matmul_finish_ref(a, acc, m, p);
         }
     }
 }
