@@ -50,11 +50,12 @@ int rose_cmd_random_model(int argc, char **argv)
         ROSE_ROW_STRING("config", &o.config, "FILE",
                         "a config.json to take architecture and shape from",
                         .unset = "from the options below"),
-        ROSE_ROW_CHOICE("arch", &arch,
-                        "gpt2|llama|mistral|qwen2|qwen3|smollm3|gemma3_text|phi3", "architecture"),
+        ROSE_ROW_CHOICE("arch", &arch, "gpt2|llama|mistral|qwen2|qwen3|smollm3|gemma3_text|phi3",
+                        "architecture"),
         ROSE_ROW_U32("layers", &o.n_layers, "N", 1, 1024, "blocks"),
         ROSE_ROW_U32("d-model", &o.d_model, "N", 1, 65536, "width of the residual stream"),
-        ROSE_ROW_U32("heads", &o.n_heads, "N", 1, 1024, "attention heads; must divide --d-model"),
+        ROSE_ROW_U32("heads", &o.n_heads, "N", 1, 1024,
+                     "attention heads; without --head-dim they must divide --d-model"),
         ROSE_ROW_U32("kv-heads", &o.n_kv_heads, "N", 0, 1024,
                      "heads of keys and values; must divide --heads; not for gpt2",
                      .unset = "as --heads"),
@@ -80,11 +81,11 @@ int rose_cmd_random_model(int argc, char **argv)
                      "same options and seed, same bytes on any machine"),
     };
     const char *out;
-    const int rc = rose_opts_parse_one(
-        "roseinfer random-model OUT [options]",
-        "Writes a model of the given family and shape with seeded random weights to the new folder OUT, "
-        "in\nHugging Face layout. The defaults are GPT-2 124M.",
-        opts, sizeof opts / sizeof *opts, argc, argv, &out);
+    const int rc = rose_opts_parse_one("roseinfer random-model OUT [options]",
+                                       "Writes a model of the given family and shape with seeded "
+                                       "random weights to the new folder OUT, "
+                                       "in\nHugging Face layout. The defaults are GPT-2 124M.",
+                                       opts, sizeof opts / sizeof *opts, argc, argv, &out);
     if (rc >= 0) return rc;
     o.arch = arch;
     o.dtype = strcmp(dtype, "F32") == 0   ? ROSE_F32

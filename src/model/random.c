@@ -160,16 +160,15 @@ static json_t *make_decoder_config(const rose_random_opts *o)
     const json_int_t eos = (json_int_t)o->vocab_size - 1;
     const uint32_t kv = o->n_kv_heads == 0 ? o->n_heads : o->n_kv_heads;
     const uint32_t head_dim = o->head_dim == 0 ? o->d_model / o->n_heads : o->head_dim;
-    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:I,s:I,s:I,s:s}", "model_type",
-                     o->arch, "hidden_size", (json_int_t)o->d_model, "num_hidden_layers",
-                     (json_int_t)o->n_layers, "num_attention_heads", (json_int_t)o->n_heads,
-                     "num_key_value_heads", (json_int_t)kv, "head_dim", (json_int_t)head_dim,
-                     "intermediate_size",
-                     (json_int_t)(o->d_ff == 0 ? (uint64_t)4 * o->d_model : o->d_ff), "vocab_size",
-                     (json_int_t)o->vocab_size, "max_position_embeddings",
-                     (json_int_t)o->max_positions, "tie_word_embeddings", o->tied_head ? 1 : 0,
-                     "bos_token_id", eos, "eos_token_id", eos, "pad_token_id", eos, "torch_dtype",
-                     dtype_name(o));
+    return json_pack(
+        "{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:I,s:I,s:I,s:s}", "model_type", o->arch,
+        "hidden_size", (json_int_t)o->d_model, "num_hidden_layers", (json_int_t)o->n_layers,
+        "num_attention_heads", (json_int_t)o->n_heads, "num_key_value_heads", (json_int_t)kv,
+        "head_dim", (json_int_t)head_dim, "intermediate_size",
+        (json_int_t)(o->d_ff == 0 ? (uint64_t)4 * o->d_model : o->d_ff), "vocab_size",
+        (json_int_t)o->vocab_size, "max_position_embeddings", (json_int_t)o->max_positions,
+        "tie_word_embeddings", o->tied_head ? 1 : 0, "bos_token_id", eos, "eos_token_id", eos,
+        "pad_token_id", eos, "torch_dtype", dtype_name(o));
 }
 
 /* *out: config.json as it will be written; owned by the caller. */

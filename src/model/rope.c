@@ -63,9 +63,9 @@ static double exponential(double y)
     return ldexp(sum, (int)k);
 }
 
-static float power(float base, float exponent)
+static float power(float base, double exponent)
 {
-    return (float)exponential((double)exponent * natural_log((double)base));
+    return (float)exponential(exponent * natural_log((double)base));
 }
 
 /* ---- the kinds ---- */
@@ -73,7 +73,8 @@ static float power(float base, float exponent)
 /* base ^ (2 i / dim) */
 static float base_power(const rose_rope *r, float base, uint32_t i)
 {
-    return power(base, (float)(2 * i) / (float)r->dim);
+    const float exponent = (float)(2 * i) / (float)r->dim;
+    return power(base, (double)exponent);
 }
 
 static void plain_table(const rose_rope *r, float base, float *inv_freq)
@@ -82,13 +83,14 @@ static void plain_table(const rose_rope *r, float base, float *inv_freq)
         inv_freq[i] = 1.0f / base_power(r, base, i);
 }
 
-/* The base grows with the context, once it is longer than the one that the model was trained on. */
+/* The base grows with the context, once it is longer than the one that the model was trained on.
+ * PyTorch takes the power of one number with an exponent in fp64. */
 static float dynamic_base(const rose_rope *r, uint32_t context)
 {
     if (context <= r->original_max_positions || r->dim <= 2) return r->theta;
     const float grown = r->factor * (float)context / (float)r->original_max_positions;
     const double exponent = (double)r->dim / (double)(r->dim - 2);
-    return r->theta * power(grown - (r->factor - 1.0f), (float)exponent);
+    return r->theta * power(grown - (r->factor - 1.0f), exponent);
 }
 
 static void llama3_table(const rose_rope *r, float *inv_freq)

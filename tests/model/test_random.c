@@ -304,9 +304,9 @@ static void refuses_false_options(void **state)
             word = "'n_inner' is 4294967295";
             break;
         case 7:
-            o.arch = "llama";
+            o.arch = "mamba";
             want = ROSE_E_UNSUPPORTED;
-            word = "model_type 'llama' is not supported";
+            word = "model_type 'mamba' is not supported";
             break;
         case 8:
             o.vocab_size = 0;
