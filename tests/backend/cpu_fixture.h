@@ -168,6 +168,7 @@ enum { FX_STRIDE = 96 };
 /* Which backend fx_open opens, and how. */
 static const char *fx_device = "cpu";
 static rose_quantization fx_quantization = ROSE_QUANT_NONE;
+static uint32_t fx_max_model_len; /* 0 = the model's */
 static bool fx_pdl = true, fx_graphs = true;
 static const char *fx_without; /* of the CUDA backend, by name */
 
@@ -196,6 +197,7 @@ static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const 
     o.cpu.n_threads = n_threads;
     o.max_seqs = FX_MAX_SEQS;
     o.max_step_tokens = FX_MAX_ROWS;
+    o.max_model_len = fx_max_model_len;
     o.cuda.pdl = fx_pdl;
     o.cuda.without = fx_without;
     o.cuda.graph = fx_graphs;

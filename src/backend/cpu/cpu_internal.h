@@ -150,6 +150,18 @@ uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16);
 rose_status rose_region_map(rose_region *r, uint64_t bytes, const char *what, rose_err *err);
 void rose_region_unmap(rose_region *r); /* accepts {0}; leaves {0} */
 
+/* What one thread knows of a step. */
+typedef struct rose_cpu_share {
+    rose_cpu *c;
+    const rose_batch *b;
+    uint32_t tid, n;
+    void *scratch;
+} rose_cpu_share;
+
+/* attend.c: this thread's part of a block's attention in one layer, from sc->qkv to the pages and
+ * sc->o. All threads call it: it meets at a barrier where tiles of a sequence share pages. */
+void rose_cpu_attend(const rose_cpu_share *w, uint32_t layer, const rose_cpu_block *block);
+
 /* forward.c: one step; the batch has been checked. Results in scratch.ids. */
 void rose_cpu_forward(rose_cpu *c, const rose_batch *b);
 
