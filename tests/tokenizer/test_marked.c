@@ -105,6 +105,40 @@ static void whole_pieces(void **state)
     rose_tokenizer_close(t);
 }
 
+/* Only a tokenizer that needs it pays for the guard: control tokens of the usual form, in the
+ * vocabulary, are out of the merges' reach. */
+static void guard_is_rare(void **state)
+{
+    static const char pre[] =
+        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}";
+    static const struct {
+        const char *special;
+        bool ignore_merges, reachable;
+    } cases[] = {{"<|im_end|>", false, false}, {"<|im_end|>", true, false},
+                 {"<||>", false, true},        {"[[[[[]]]]]", true, true},
+                 {"[[[[[]]]]]", false, false}, {"control", true, true}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        temp_dir d;
+        rose_tokenizer *t = NULL;
+        rose_err err = {""};
+        char text[1024];
+        const int n = snprintf(text, sizeof text,
+                               "{\"added_tokens\":[{\"id\":1,\"content\":\"%s\",\"special\":true,"
+                               "\"normalized\":false}],\"pre_tokenizer\":%s,\"decoder\":{\"type\":"
+                               "\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"ignore_merges\":%s,"
+                               "\"vocab\":{\"a\":0,\"%s\":1},\"merges\":[]}}",
+                               cases[i].special, pre, cases[i].ignore_merges ? "true" : "false",
+                               cases[i].special);
+        temp_make(&d);
+        temp_write(&d, "tokenizer.json", text, (size_t)n);
+        if (rose_tokenizer_open(&t, d.path, &err) != ROSE_OK) fail_msg("%s", err.msg);
+        if (t->special_reachable != cases[i].reachable) fail_msg("case %zu", i);
+        rose_tokenizer_close(t);
+        temp_remove(&d);
+    }
+}
+
 /* "Es" is looked for in normalised text: E comes of e by Replace. */
 static void normalised(void **state)
 {
@@ -152,9 +186,8 @@ static void wrong_runs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_template_bytes),
-        cmocka_unit_test(whole_pieces),
-        cmocka_unit_test(normalised),
+        cmocka_unit_test(only_template_bytes), cmocka_unit_test(whole_pieces),
+        cmocka_unit_test(guard_is_rare),       cmocka_unit_test(normalised),
         cmocka_unit_test(wrong_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
