@@ -206,7 +206,18 @@ rose_status rose_load_added(rose_tokenizer *t, const rose_added_spec *specs, siz
     return st;
 }
 
-/* Whether merges, or a piece taken whole, may give a special token. */
+/* Whether a piece of text may be exactly this. A piece that a scanner cuts out of a text is the
+ * first piece of itself, too, if it holds no white space. */
+static bool may_be_piece(const rose_tokenizer *t, const char *text, size_t len)
+{
+    const rose_stage *s = &t->stages[0];
+    if (t->n_stages != 1 || s->scan == NULL) return true;
+    for (size_t i = 0; i < len; i++)
+        if (text[i] <= ' ' || text[i] > '~') return true;
+    return len > 0 && s->scan((const uint8_t *)text, len) == len;
+}
+
+/* Whether merges, a single symbol or a piece taken whole may give a special token. */
 static bool special_reachable(const rose_tokenizer *t)
 {
     const rose_vocab *v = &t->vocab;
@@ -215,10 +226,13 @@ static bool special_reachable(const rose_tokenizer *t)
             (v->tokens[v->merges[i].id].flags & ROSE_TOK_SPECIAL) != 0)
             return true;
     for (size_t i = 0; i < t->n_added; i++) {
-        const rose_token *tok = &v->tokens[t->added[i].id];
-        if (!t->added[i].special || (tok->flags & ROSE_TOK_MODEL) == 0) continue;
-        /* a character has at most 4 bytes */
-        if (t->ignore_merges || tok->len <= 4) return true;
+        const uint32_t id = t->added[i].id;
+        size_t len;
+        if (!t->added[i].special || (v->tokens[id].flags & ROSE_TOK_MODEL) == 0) continue;
+        const char *text = rose_vocab_text(v, id, &len);
+        if (len <= 4) return true; /* a character has at most 4 bytes */
+        if (t->ignore_merges && may_be_piece(t, text, len)) return true;
+        if (t->byte_fallback && len == 6 && memcmp(text, "<0x", 3) == 0) return true;
     }
     return false;
 }

@@ -26,25 +26,28 @@ static rose_status put(rose_merges *l, const rose_merge_text *m, const uint32_t 
     return st;
 }
 
-static rose_status put_one(rose_merges *l, const rose_merge_text *m)
+static void find_ids(const rose_merges *l, const rose_merge_text *m, uint32_t ids[3])
 {
-    uint32_t ids[3];
     for (int i = 0; i < 3; i++) {
         size_t len;
         const char *text = part_of(m, i, &len);
         ids[i] = rose_vocab_find(l->v, text, len);
     }
-    return put(l, m, ids);
 }
 
 rose_status rose_merges_flush(rose_merges *l)
 {
+    uint32_t ids[ROSE_MERGE_BATCH][3];
     rose_status st = ROSE_OK;
     for (uint32_t k = 0; k < l->n; k++)
         for (int i = 0; i < 3; i++)
             rose_vocab_prefetch_text(l->v, l->batch[k].hash[i]);
+    for (uint32_t k = 0; k < l->n; k++) {
+        find_ids(l, &l->batch[k], ids[k]);
+        rose_vocab_prefetch_merge(l->v, ids[k][0], ids[k][1]);
+    }
     for (uint32_t k = 0; k < l->n && st == ROSE_OK; k++)
-        st = put_one(l, &l->batch[k]);
+        st = put(l, &l->batch[k], ids[k]);
     l->n = 0;
     return st;
 }
@@ -60,9 +63,11 @@ rose_status rose_merges_add(rose_merges *l, uint32_t rank, const char *a, size_t
         st = rose_buf_add(&l->scratch, a, na);
         if (st == ROSE_OK) st = rose_buf_add(&l->scratch, b, nb);
         if (st != ROSE_OK) return rose_fail(l->err, st, "tokenizer: out of memory");
-        return put_one(l,
-                       &(rose_merge_text){
-                           .both = l->scratch.data, .n_left = na, .n_both = na + nb, .rank = rank});
+        const rose_merge_text whole = {
+            .both = l->scratch.data, .n_left = na, .n_both = na + nb, .rank = rank};
+        uint32_t ids[3];
+        find_ids(l, &whole, ids);
+        return put(l, &whole, ids);
     }
     *m = (rose_merge_text){.both = m->copy, .n_left = na, .n_both = na + nb, .rank = rank};
     memcpy(m->copy, a, na);

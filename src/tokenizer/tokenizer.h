@@ -92,11 +92,11 @@ typedef struct rose_mark_run {
 } rose_mark_run;
 
 /* As rose_encode, but a special token matches only if all its bytes are template bytes, and plain
- * text never becomes a special token, whatever the merges are. The text is tokenised as a whole, so
- * messages that spell no special token get the ids of rose_encode. The unknown token may appear.
- * The runs cover the text exactly: else ROSE_E_INVAL. Special tokens that are matched normalised
- * where NFC, NFD, NFKC or NFKD changes the text need a stretch between other special tokens that
- * is all template. */
+ * text never becomes a special token, whatever the merges are. The unknown token may appear. The
+ * text is tokenised as a whole: messages that spell no special token get the ids of rose_encode.
+ * The runs cover the text exactly: else ROSE_E_INVAL. Two limits: a byte or character whose only
+ * token is special becomes the unknown token, or nothing; and where NFC, NFD, NFKC or NFKD changes
+ * a stretch that has message bytes, no special token that is matched normalised is found in it. */
 rose_status rose_encode_marked(rose_encoder *e, const char *text, size_t len,
                                const rose_mark_run *runs, size_t n_runs, unsigned flags,
                                rose_ids *out, rose_err *err);

@@ -167,6 +167,13 @@ static inline uint32_t rose_whole_line_of(const rose_vocab *v, rose_whole_key k,
     return (uint32_t)rose_mix64(k.lo ^ rose_mix64((uint64_t)k.hi << 4 | n)) & v->whole_mask;
 }
 
+static inline void rose_vocab_prefetch_merge(const rose_vocab *v, uint32_t left, uint32_t right)
+{
+    const uint64_t pair = (uint64_t)left << 32 | right;
+    if (v->merges != NULL)
+        __builtin_prefetch(&v->merges[(uint32_t)rose_mix64(pair) & v->merge_mask]);
+}
+
 /* The merge of a pair, or NULL. */
 static inline const rose_merge *rose_vocab_merge(const rose_vocab *v, uint32_t left, uint32_t right)
 {

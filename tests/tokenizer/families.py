@@ -3,7 +3,8 @@
 
     python3 tests/tokenizer/families.py [--long] [--data DIR] [--smollm2 FILE.gguf] [--pipe TOK_PIPE] [--seed N]
 
-Each kind gets 600 strings, with --long 50,000. DIR (default $ROSE_SHARED_DATA) may have vocab-gguf with Llama 2's
+Each kind gets 600 strings, with --long 50,000. DIR (default $ROSE_SHARED_DATA, else
+../shared/data) may have vocab-gguf with Llama 2's
 and Phi-3's vocabularies and the expected ids of some texts, and text/children_pd.txt. FILE is SmolLM2's GGUF
 (default $ROSE_SMOLLM2). What is missing is said and skipped. Other vocabularies are trained here.
 
@@ -291,7 +292,7 @@ def smollm2_run(run, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--long", action="store_true")
-    parser.add_argument("--data", default=os.environ.get("ROSE_SHARED_DATA", ""))
+    parser.add_argument("--data", default=os.environ.get("ROSE_SHARED_DATA", os.path.join(parity.ROOT, "../shared/data")))
     parser.add_argument("--smollm2", default=os.environ.get("ROSE_SMOLLM2", ""))
     parser.add_argument("--pipe", default=os.path.join(parity.ROOT, "build/tests/tools/tok_pipe"))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("ROSE_TEST_SEED", "1")))
