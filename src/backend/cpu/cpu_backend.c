@@ -150,7 +150,6 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
                          "cuda-without %s: the CPU backend has none of these to leave out",
                          o->cuda.without);
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
-    if ((st = rose_backend_check_types(m, "CPU", err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, &isa, err)) != ROSE_OK) return st;
     p.quantization = o->quantization;
     if (p.dtype == ROSE_COMPUTE_AUTO)
@@ -296,7 +295,7 @@ static rose_status pack_matrix(rose_cpu *c, const rose_model *m, const rose_line
                   .k = k};
     rose_pool_run(c->pool, pack_thread, &j);
     for (uint32_t i = 0; i < from->n_parts; i++)
-        drop_pages(m, &from->w[i], rose_tensor_n(&from->w[i]) * rose_dtype_size(from->w[i].dtype));
+        drop_pages(m, &from->w[i], rose_dtype_bytes(from->w[i].dtype, rose_tensor_n(&from->w[i])));
     if (atomic_load_explicit(&no_memory, memory_order_relaxed))
         return rose_fail(err, ROSE_E_NOMEM, "tensor %s: out of memory", from->w[0].name);
     if (atomic_load_explicit(&not_finite, memory_order_relaxed))
@@ -314,7 +313,7 @@ static void pack_vector(rose_cpu *c, const rose_model *m, const rose_tensor *t, 
     pack_job j = {.t = t, .out = out, .count = count};
     if (t->data == NULL || out == NULL) return;
     rose_pool_run(c->pool, pack_thread, &j);
-    drop_pages(m, t, count * rose_dtype_size(t->dtype));
+    drop_pages(m, t, rose_dtype_bytes(t->dtype, count));
 }
 
 /* 1 + w, where the architecture says so. */
@@ -433,7 +432,7 @@ static rose_status pack_model(rose_cpu *c, const rose_model *m, rose_err *err)
         pack_job j = {.t = &m->tok_embed, .out = w->tok, .bf16 = c->bf16};
         j.count = (uint64_t)a->vocab_size * a->d_model;
         rose_pool_run(c->pool, pack_thread, &j);
-        drop_pages(m, &m->tok_embed, j.count * rose_dtype_size(m->tok_embed.dtype));
+        drop_pages(m, &m->tok_embed, rose_dtype_bytes(m->tok_embed.dtype, j.count));
     }
     const rose_linear head = {.w = {m->head}, .n_parts = 1, .transposed = true};
     return pack_matrix(c, m, &head, a->d_model, &w->head, err);
