@@ -12,22 +12,10 @@ enum { CHUNK = 64 };
 static inline rose_model *random_model(const golden_random *r, const char *dir)
 {
     rose_random_opts o;
+    char path[1024];
     rose_model *m = NULL;
     rose_err err = {""};
-    rose_random_opts_default(&o);
-    o.n_layers = r->n_layers;
-    o.d_model = r->d_model;
-    o.n_heads = r->n_heads;
-    o.d_ff = r->d_ff;
-    o.vocab_size = r->vocab_size;
-    o.max_positions = r->max_positions;
-    o.dtype = strcmp(r->dtype, "F32") == 0   ? ROSE_F32
-              : strcmp(r->dtype, "F16") == 0 ? ROSE_F16
-                                             : ROSE_BF16;
-    o.tied_head = r->tied_head;
-    o.prefix = r->prefix;
-    o.max_shard_bytes = r->max_shard_bytes;
-    o.seed = r->seed;
+    golden_random_opts(r, &o, path);
     if (rose_random_model_write(&o, dir, &err) != ROSE_OK) fail_msg("%s", err.msg);
     if (rose_model_open(&m, dir, &err) != ROSE_OK) fail_msg("%s", err.msg);
     return m;
