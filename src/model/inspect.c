@@ -147,7 +147,7 @@ static void print_types(const rose_model *m, FILE *out)
 
 static void print_rope(const rose_rope *r, const char *label, FILE *out)
 {
-    fprintf(out, "  %-24stheta %g over %u values, %s", label, (double)r->theta, r->dim,
+    fprintf(out, "  %-24stheta %.9g over %u values, %s", label, (double)r->theta, r->dim,
             rose_rope_kind_name(r->kind));
     if (r->kind != ROSE_ROPE_DEFAULT) fprintf(out, ", factor %g", (double)r->factor);
     if (r->kind != ROSE_ROPE_DEFAULT && r->kind != ROSE_ROPE_LINEAR)

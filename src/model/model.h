@@ -1,5 +1,6 @@
-/* model/model.h - a model: its architecture and its tensors in a Hugging Face folder. No arithmetic
- * here. The tensors are borrowed from read-only mappings that live as long as the model.
+/* model/model.h - what a model is: its architecture and its tensors in a Hugging Face folder. No
+ * arithmetic on weights here; the tensors are borrowed from read-only mappings that live as long as
+ * the model.
  *
  * One description serves every backend. A new family needs a parser that fills rose_arch and the
  * tensor roles, and the operations that are missing.  Threads: immutable after open, any thread. */
@@ -184,7 +185,7 @@ typedef struct rose_model {
  * holds one GGUF model and no safetensors. Check every size against every other. On failure *out is
  * NULL and err says which file, which field, what was found and what was expected. Nothing of the
  * tensor data is touched. Errors: NOTFOUND, IO, FORMAT, UNSUPPORTED (by name: model_type,
- * activation, dtype, cross attention), NOMEM. */
+ * dtype, a field that no family computes), NOMEM. */
 rose_status rose_model_open(rose_model **out, const char *path, rose_err *err);
 void rose_model_close(rose_model *m); /* accepts NULL and half-open */
 

@@ -62,7 +62,9 @@ static inline void check_prompt(const golden *g, const rose_model *m, fx_backend
                  got[agreed], p->greedy[agreed], (double)p->margin[agreed]);
     for (uint32_t i = 0; i < p->n_logits; i++) {
         const golden_logits *l = &p->logits[i];
-        double e = golden_logits_error(l, s.logits + (size_t)l->position * m->arch.vocab_size);
+        const float *logits = s.logits + (size_t)l->position * m->arch.vocab_size;
+        const double e = g->logprobs ? golden_logprob_error(l, logits, m->arch.vocab_size)
+                                     : golden_logits_error(l, logits);
         if (e > *worst) *worst = e;
         if (!(e <= g->tolerance))
             fail_msg("prompt %s, position %u: logits are off by %g", p->name, l->position, e);
@@ -78,10 +80,13 @@ static inline void check_golden(const char *name)
     double worst = 0;
     golden_open(&g, name);
     rose_model *m = golden_model(&g);
+    fx_max_model_len = g.served_context;
     fx_backend f = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 9);
+    fx_max_model_len = 0;
     for (uint32_t i = 0; i < g.n_prompts; i++)
         check_prompt(&g, m, &f, &g.prompts[i], &worst);
-    print_message("%s: largest error of a logit %.1e, all greedy tokens equal\n", name, worst);
+    print_message("%s: largest error of a %s %.1e, all greedy tokens equal\n", name,
+                  g.logprobs ? "log-probability" : "logit", worst);
     fx_close(&f);
     rose_model_close(m);
     golden_close(&g);

@@ -6,8 +6,9 @@
 #include "backend/golden_checks.h"
 
 static const char *const g_families[] = {
-    "families/llama", "families/llama-linear", "families/llama-dynamic", "families/mistral",
-    "families/qwen2", "families/qwen3",        "families/smollm3",       "families/gemma3",
+    "families/llama",       "families/llama-linear", "families/llama-dynamic", "families/mistral",
+    "families/qwen2",       "families/qwen3",        "families/smollm3",       "families/gemma3",
+    "families/gemma3-caps", "families/phi3",         "families/phi3-short",
 };
 enum { N_FAMILIES = sizeof g_families / sizeof g_families[0] };
 

@@ -64,14 +64,26 @@ static rose_status op_write(const char *dir, rose_err *err)
     return rose_random_model_write(&o, dir, err);
 }
 
+/* A model whose parser allocates: longrope has lists. */
+#define PHI3                                                                                       \
+    "{\"model_type\": \"phi3\", \"hidden_size\": 8, \"num_hidden_layers\": 1, "                    \
+    "\"num_attention_heads\": 2, \"intermediate_size\": 8, \"vocab_size\": 258, "                  \
+    "\"max_position_embeddings\": 16, \"original_max_position_embeddings\": 4, "                   \
+    "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 2], "                        \
+    "\"long_factor\": [3, 4]}}"
+
 static void opening(void **state)
 {
     (void)state;
-    char path[1024];
-    for (int sharded = 0; sharded < 2; sharded++) {
+    static const char *const names[] = {"whole", "sharded", "phi3"};
+    char path[1024], config[1024];
+    put_text(scratch, "phi3.json", PHI3);
+    join(config, sizeof config, scratch, "phi3.json");
+    for (int i = 0; i < 3; i++) {
         rose_random_opts o = small();
-        o.max_shard_bytes = sharded ? 2000 : 0;
-        join(path, sizeof path, scratch, sharded ? "sharded" : "whole");
+        o.max_shard_bytes = i == 1 ? 2000 : 0;
+        o.config = i == 2 ? config : NULL;
+        join(path, sizeof path, scratch, names[i]);
         assert_int_equal(rose_random_model_write(&o, path, NULL), ROSE_OK);
         for (int persist = 0; persist < 2; persist++) {
             long k = 1, refused = 0;

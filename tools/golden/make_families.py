@@ -10,6 +10,7 @@ tests/golden/README.md), and rope.json with the inverse frequencies of well-know
 """
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -166,9 +167,17 @@ def make_model(program, name, seed, folder):
     )  # fmt: skip
 
 
-def record(name, folder, seed):
+def load(folder):
+    """Gemma3Attention reads attn_logit_softcapping and does not pass it on: we do that here."""
     model = make_golden.load(folder)
-    models = (model, make_golden.load(folder).double())
+    softcap = getattr(model.config, "attn_logit_softcapping", None)
+    if softcap:
+        model.forward = functools.partial(model.forward, softcap=softcap)
+    return model
+
+
+def record(name, folder, seed):
+    models = (load(folder), load(folder).double())
     rng = np.random.RandomState(seed)
     served = SERVED.get(name, 0)
     lengths = {"short": (5, 200), "long": (150, 200)}

@@ -72,7 +72,7 @@ ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, rose_weight_type
     }
 }
 
-/* Of n sums of row m that begin at the i-th of all panels and go to column n0. */
+/* The epilogue of n sums of row m, which begin at the i-th of all panels and go to column n0. */
 ROSE_INLINE vec16 v_epilogue(const rose_matmul *a, vec16 v, uint32_t m, uint32_t i, uint32_t n0,
                              uint32_t n)
 {
