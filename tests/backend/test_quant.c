@@ -19,7 +19,7 @@ enum { MAX_BLOCK = 210 };
 static const rose_dtype g_dtypes[ROSE_N_QUANT] = {ROSE_Q8_0, ROSE_Q4_0, ROSE_Q4_1, ROSE_Q4_K,
                                                   ROSE_Q6_K};
 
-/* Of factors: usual ones, and by `kind` those at the ends of fp16. */
+/* A factor of a block: a usual one or, for some kinds, one at the ends of fp16. */
 static uint16_t random_factor(data_kind kind)
 {
     static const uint16_t odd[] = {0x0000, 0x8000, 0x0001, 0x83FF, 0x7BFF, 0xFBFF, 0x7C00, 0x7E00};

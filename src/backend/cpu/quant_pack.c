@@ -43,18 +43,27 @@ static void write_u16(uint8_t *p, uint16_t v)
     memcpy(p, &v, sizeof v); /* little-endian, as all CPUs that we build for */
 }
 
+/* The bytes of one output, four to a vector. */
+static void write_bytes(uint8_t *tile, uint32_t lane, const uint8_t *bytes, uint32_t n)
+{
+    for (uint32_t k = 0; k < n; k += 4)
+        memcpy(tile + byte_at(k, lane), bytes + k, 4);
+}
+
 static void write_quants(uint8_t *tile, rose_weight_type t, uint32_t lane, const uint8_t *q)
 {
-    for (uint32_t k = 0; k < ROSE_QUANT_K; k++) {
-        if (t == ROSE_W_Q8_0) {
-            tile[byte_at(k, lane)] = q[k];
-            continue;
-        }
-        const uint32_t half = k / 16, i = k % 16;
-        tile[byte_at(i, lane)] |= (uint8_t)((q[k] & 15) << 4 * half);
-        if (t == ROSE_W_Q6_K)
-            tile[256 + 64 * half + lane * 4 + i % 4] |= (uint8_t)(q[k] >> 4 << i / 4 * 2);
+    uint8_t nibbles[16], pairs[8] = {0};
+    if (t == ROSE_W_Q8_0) {
+        write_bytes(tile, lane, q, ROSE_QUANT_K);
+        return;
     }
+    for (uint32_t k = 0; k < 16; k++)
+        nibbles[k] = (uint8_t)((q[k] & 15) | q[k + 16] << 4);
+    write_bytes(tile, lane, nibbles, 16);
+    if (t != ROSE_W_Q6_K) return;
+    for (uint32_t k = 0; k < ROSE_QUANT_K; k++)
+        pairs[k / 16 * 4 + k % 4] |= (uint8_t)(q[k] >> 4 << k % 16 / 4 * 2);
+    write_bytes(tile + 256, lane, pairs, 8);
 }
 
 static void write_scales(uint8_t *scales, uint8_t *supers, rose_weight_type t, uint32_t lane,
