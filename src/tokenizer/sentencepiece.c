@@ -181,7 +181,7 @@ static rose_status read_model(model_file *f, const rose_buf *text)
     return ROSE_OK;
 }
 
-/* What would change ids and is not done here. */
+/* Refuse by name what would change ids and is not implemented. */
 static rose_status check_model(const model_file *f)
 {
     static const char *const types[] = {"?", "UNIGRAM", "BPE", "WORD", "CHAR"};
