@@ -144,7 +144,7 @@ static uint32_t start_chars(rose_encoder *e, const uint8_t *p, size_t n)
     return k;
 }
 
-/* Their number. */
+/* Fill the symbols of a word. Returns how many there are. */
 static uint32_t start_symbols(rose_encoder *e, const uint8_t *p, size_t n)
 {
     const uint32_t k = e->t->is_chars ? start_chars(e, p, n) : start_bytes(e, p, n);

@@ -1,7 +1,7 @@
 /* tokenizer/load_gguf.c - the tokenizer in the metadata of a GGUF file. Model "llama" is
  * SentencePiece-style BPE by scores, "gpt2" byte-level BPE with merges, whose pattern
- * tokenizer.ggml.pre names. What the key does not say (NFC, ignore_merges) is as the family's
- * tokenizer.json has it, so that both files of one model give the same ids. */
+ * tokenizer.ggml.pre names. The key does not say whether NFC and ignore_merges apply: we do what
+ * the family's tokenizer.json says, so that both files of one model give the same ids. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -181,7 +181,7 @@ static rose_status read_model(model_file *f, const rose_buf *text)
     return ROSE_OK;
 }
 
-/* What would change ids and is not done here. */
+/* Refuse by name what would change ids and is not implemented. */
 static rose_status check_model(const model_file *f)
 {
     static const char *const types[] = {"?", "UNIGRAM", "BPE", "WORD", "CHAR"};
@@ -245,7 +245,7 @@ static rose_status build(rose_tokenizer *t, model_file *f, const json_t *config)
     rose_added_spec *specs = NULL;
     size_t n_specs = 0;
     const json_t *add_bos = json_object_get(config, "add_bos_token");
-    const bool legacy = !json_is_false(json_object_get(config, "legacy"));
+    const bool legacy = json_is_true(json_object_get(config, "legacy"));
     rose_prepend prefix = ROSE_PREPEND_NEVER;
     if (f->dummy_prefix) prefix = legacy ? ROSE_PREPEND_ALWAYS : ROSE_PREPEND_FIRST;
     rose_status st = read_added(f, config, &specs, &n_specs);

@@ -285,7 +285,7 @@ size_t rose_scan_mark(const uint8_t *p, size_t n);
 size_t rose_scan_marks(const uint8_t *p, size_t n);
 /* The scanner of exactly this pattern, or NULL. */
 rose_scan rose_scan_of_pattern(const char *pattern, size_t len);
-/* The pattern that pre-tokenizer `name` of llama.cpp stands for is described by a row. */
+/* What a value of tokenizer.ggml.pre stands for. */
 typedef struct rose_pre {
     const char *name;
     rose_scan scan;             /* NULL: `patterns` */
