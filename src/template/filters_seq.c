@@ -11,6 +11,18 @@ static bool given(tpl_value v)
     return v.kind != TPL_MISSING && v.kind != TPL_NONE;
 }
 
+/* What a generator reads: a false value has no items, and one that cannot be read fails late. */
+static bool lazy_items(rose_tpl *t, tpl_value v, const tpl_value **all, size_t *n, tpl_value *out)
+{
+    bool ok = rose_tpl_is_seq(v) || v.kind == TPL_STR || v.kind == TPL_DICT || v.kind == TPL_UNDEF;
+    *all = NULL;
+    *n = 0;
+    if (rose_tpl_truth(v) && ok) *all = rose_tpl_items(t, v, n);
+    *out = rose_tpl_seq_new(t, TPL_GEN, *n, v.mark);
+    out->u.seq->broken = rose_tpl_truth(v) && !ok;
+    return !out->u.seq->broken;
+}
+
 const tpl_builtin *rose_tpl_find_in(const tpl_builtin *table, const tpl_text *name)
 {
     for (; table->name != NULL; table++) {
@@ -140,11 +152,10 @@ FILTER(dictsort)
 
 FILTER(items)
 {
-    size_t n = 0;
-    tpl_value out;
+    size_t n = v.kind == TPL_DICT ? v.u.dict->n : 0;
+    tpl_value out = rose_tpl_seq_new(t, TPL_GEN, n, v.mark);
     UNUSED;
-    if (v.kind != TPL_UNDEF) n = want_dict(t, v)->n;
-    out = rose_tpl_seq_new(t, TPL_GEN, n, v.mark);
+    out.u.seq->broken = v.kind != TPL_DICT && v.kind != TPL_UNDEF;
     for (size_t i = 0; i < n; i++)
         out.u.seq->items[i] = pair_of(t, &v.u.dict->pairs[i], v.mark);
     return out;
@@ -180,6 +191,7 @@ FILTER(first)
     if (v.kind == TPL_GEN) {
         tpl_seq *s = v.u.seq;
         if (s->cursor < s->n) return s->items[s->cursor++];
+        rose_tpl_items(t, v, &n); /* fails if it is broken */
         return rose_tpl_undef(t, "No first item, sequence was empty.");
     }
     all = rose_tpl_items(t, v, &n);
@@ -191,7 +203,6 @@ FILTER(last)
     size_t n;
     const tpl_value *all;
     UNUSED;
-    rose_tpl_want_defined(t, v);
     if (v.kind == TPL_GEN) rose_tpl_fail(t, "a generator cannot be reversed");
     all = rose_tpl_items(t, v, &n);
     return n > 0 ? all[n - 1] : rose_tpl_undef(t, "No last item, sequence was empty.");
@@ -321,11 +332,12 @@ static tpl_value map_one(rose_tpl *t, tpl_value v, const tpl_args *raw, const tp
 FILTER(map)
 {
     size_t n;
-    const tpl_value *all = rose_tpl_items(t, v, &n);
+    const tpl_value *all;
     const tpl_builtin *filter = NULL;
     tpl_args rest = *raw;
-    tpl_value out = rose_tpl_seq_new(t, TPL_GEN, n, v.mark);
+    tpl_value out;
     UNUSED;
+    if (!lazy_items(t, v, &all, &n, &out)) return out;
     if (n > 0 && raw->n > 0) {
         if ((filter = rose_tpl_filter_find(name_of(t, raw->pos[0]))) == NULL)
             rose_tpl_fail(t, "map names a filter that does not exist");
@@ -340,10 +352,11 @@ FILTER(map)
 static tpl_value choose(rose_tpl *t, tpl_value v, const tpl_args *raw, bool by_attr, bool keep)
 {
     size_t n, kept = 0, skip = by_attr ? 1 : 0;
-    const tpl_value *all = rose_tpl_items(t, v, &n);
+    const tpl_value *all;
     const tpl_builtin *test = NULL;
     tpl_args rest = *raw;
-    tpl_value out = rose_tpl_seq_new(t, TPL_GEN, n, v.mark);
+    tpl_value out;
+    if (!lazy_items(t, v, &all, &n, &out)) return out;
     if (n > 0 && raw->n < skip) rose_tpl_fail(t, "the name of an attribute is missing");
     if (n > 0 && raw->n > skip) {
         if ((test = rose_tpl_test_find(name_of(t, raw->pos[skip]))) == NULL)

@@ -129,7 +129,9 @@ tpl_value rose_tpl_percent(rose_tpl *t, const tpl_text *x, tpl_value values)
         if (v == NULL && used == n) rose_tpl_fail(t, "not enough values for a format");
         put_value(&b, v == NULL ? all[used++] : *v, &s);
     }
-    if (used < n && values.kind != TPL_DICT && values.kind != TPL_LIST)
+    /* Python ignores a single value that has members. */
+    if (used < n && values.kind != TPL_UNDEF && values.kind != TPL_LIST &&
+        values.kind != TPL_RANGE && values.kind != TPL_DICT)
         rose_tpl_fail(t, "too many values for a format");
     return rose_tpl_str(rose_tpl_buf_text(&b));
 }

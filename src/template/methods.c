@@ -71,7 +71,7 @@ static void split_spaces(parts *p, int64_t max)
     size_t at = skip_spaces(p->x, 0, true);
     while (at < p->x->n) {
         size_t end = skip_spaces(p->x, at, false);
-        if (max-- == 0) end = rose_tpl_strip(p->t, p->x, NULL, TPL_RIGHT)->n;
+        if (max-- == 0) end = p->x->n;
         add_part(p, at, end);
         at = skip_spaces(p->x, end, true);
     }
@@ -124,10 +124,9 @@ static void rsplit_spaces(parts *p, int64_t max)
 {
     size_t end = space_before(p->x, p->x->n, true);
     while (end > 0) {
-        size_t from = space_before(p->x, end, false);
-        if (max-- == 0) from = skip_spaces(p->x, 0, true);
+        size_t from = max-- == 0 ? 0 : space_before(p->x, end, false);
         add_part(p, from, end);
-        end = max < -1 || from > 0 ? space_before(p->x, from, true) : 0;
+        end = space_before(p->x, from, true);
     }
 }
 

@@ -50,6 +50,7 @@ typedef struct tpl_seq {
     tpl_value *items; /* immutable once built */
     size_t n;
     size_t cursor;          /* TPL_GEN: items read so far */
+    bool broken;            /* TPL_GEN: of a value without items; fails when it is read */
     const char *name;       /* VIEW: type name in Python's repr */
     int64_t from, to, step; /* TPL_RANGE */
 } tpl_seq;

@@ -1,5 +1,5 @@
-/* template/tojson.c - the filter tojson, as transformers defines it: Python's json.dumps, without the
- * escaping of HTML that Jinja's own has. Braces, commas and the like have the mark of their
+/* template/tojson.c - the filter tojson, as transformers defines it: Python's json.dumps, without
+ * the escaping of HTML that Jinja's own has. Braces, commas and the like have the mark of their
  * container, so the JSON of a tool is message bytes as a whole. */
 #include "template/template_internal.h"
 

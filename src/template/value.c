@@ -53,6 +53,7 @@ tpl_value rose_tpl_undef(rose_tpl *t, const char *fmt, ...)
 tpl_value rose_tpl_seq_of(rose_tpl *t, tpl_kind kind, tpl_value *items, size_t n, uint8_t mark)
 {
     tpl_seq *s = rose_tpl_take(t, sizeof *s);
+    if (items == NULL) items = rose_tpl_take(t, 1); /* never NULL, for pointer arithmetic */
     *s = (tpl_seq){.items = items, .n = n};
     return (tpl_value){.kind = (uint8_t)kind, .mark = mark, .u.seq = s};
 }
@@ -267,6 +268,7 @@ tpl_value *rose_tpl_items(rose_tpl *t, tpl_value v, size_t *n)
     if (v.kind == TPL_STR) return chars_of(t, v.u.str, n);
     if (v.kind == TPL_DICT) return keys_of(t, v.u.dict, n);
     if (!rose_tpl_is_seq(v)) rose_tpl_fail(t, "%s is not iterable", rose_tpl_kind_name(v));
+    if (v.u.seq->broken) rose_tpl_fail(t, "a filter got a value of a kind that it cannot read");
     tpl_value *from = v.u.seq->items + v.u.seq->cursor;
     *n = v.u.seq->n - v.u.seq->cursor;
     rose_tpl_step(t, *n);
