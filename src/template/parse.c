@@ -291,6 +291,7 @@ static rose_template *compile(rose_tpl *t, const char *text, size_t n)
     out->text = rose_tpl_text(t, copy, n, TPL_TEMPLATE);
     p.at = rose_tpl_lex(t, text, n);
     rose_tpl_parse_body(&p, &out->body);
+    rose_tpl_scan(t, &out->body, &out->own);
     out->chunks = t->chunks;
     return out;
 }

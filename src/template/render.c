@@ -144,6 +144,9 @@ static const tpl_text *run(rose_tpl *t, const rose_template *tpl, const rose_tem
     set(t, "documents", list_or_none(t, in->documents));
     set(t, "add_generation_prompt", rose_tpl_bool(in->add_generation_prompt));
     t->scope = rose_tpl_scope_new(t, t->scope);
+    for (uint32_t i = 0; i < tpl->own.n; i++)
+        rose_tpl_scope_set(t, t->scope, tpl->own.at[i]->text,
+                           rose_tpl_undef(t, "a name is used before it is set"));
     t->out = &out;
     rose_tpl_exec(t, &tpl->body);
     const tpl_text *text = rose_tpl_buf_text(&out);

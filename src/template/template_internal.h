@@ -237,6 +237,7 @@ struct rose_tpl {
 struct rose_template {
     struct tpl_chunk *chunks; /* owned: the tree, and this struct */
     tpl_list body;
+    tpl_list own; /* nodes whose names the template assigns before it reads them: see scan.c */
     const tpl_text *text;
 };
 
@@ -417,6 +418,7 @@ tpl_node *rose_tpl_parse_expr(tpl_parser *p);
 tpl_node *rose_tpl_parse_tuple(tpl_parser *p, bool with_cond, const char *end, bool parens);
 tpl_node *rose_tpl_parse_target(tpl_parser *p, const char *end, bool with_space);
 tpl_node *rose_tpl_parse_filters(tpl_parser *p, tpl_node *node, bool inline_start);
-void rose_tpl_parse_body(tpl_parser *p, tpl_list *out); /* a whole template */
+void rose_tpl_scan(rose_tpl *t, const tpl_list *body, tpl_list *own); /* scan.c */
+void rose_tpl_parse_body(tpl_parser *p, tpl_list *out);               /* a whole template */
 
 #endif
