@@ -340,7 +340,8 @@ tpl_value rose_tpl_attr(rose_tpl *t, tpl_value v, const tpl_text *name);
 tpl_value rose_tpl_item(rose_tpl *t, tpl_value v, tpl_value key);
 tpl_value rose_tpl_slice(rose_tpl *t, tpl_value v, const tpl_value part[3]);
 
-/* ---- methods.c ---- */
+/* ---- methods.c, methods_box.c ---- */
+const tpl_builtin *rose_tpl_method_text(const tpl_text *name);
 const tpl_builtin *rose_tpl_method(tpl_value v, const tpl_text *name);
 bool rose_tpl_method_changes(tpl_value v, const tpl_text *name); /* the sandbox hides it */
 
