@@ -215,7 +215,6 @@ FILTER(reverse)
     size_t n;
     UNUSED;
     if (v.kind == TPL_STR) return rose_tpl_slice(t, v, part);
-    rose_tpl_want_defined(t, v);
     bool was_gen = v.kind == TPL_GEN;
     const tpl_value *all = rose_tpl_items(t, v, &n);
     tpl_value out = rose_tpl_seq_new(t, was_gen ? TPL_LIST : TPL_GEN, n, v.mark);
