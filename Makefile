@@ -73,7 +73,7 @@ FLAGS_avx512vnni := $(FLAGS_avx512) -mavx512vnni
 endif
 isa_flags     = $(FLAGS_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 
-ROOMS   := base http tokenizer model backend backend/cpu kv sched engine api lib
+ROOMS   := base http tokenizer template model backend backend/cpu kv sched engine api lib
 SRC     := $(sort $(foreach r,$(ROOMS),$(wildcard src/$r/*.c)))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 OBJ     := $(SRC:src/%.c=$B/obj/%.o) $(CUDA_OBJ)
