@@ -55,8 +55,9 @@ static const struct {
 typedef struct ablation {
     const ablate_opts *o;
     const char *model_dir;
-    rose_buf engine_args; /* owned; the engine options that were given, as text for both sides */
-    rose_server_flags server; /* how to start the server, without those engine options */
+    rose_buf engine_args;     /* owned; the user's engine options as text, passed to both sides
+                               * (switch on and off) */
+    rose_server_flags server; /* how to start the server, without the user's engine options */
     rose_prompts *prompts;
     rose_load_trace_gen plain;
     rose_load_trace trace; /* the requests of the switch that is being measured */
@@ -109,8 +110,8 @@ static rose_status measure_online(ablation *a, const rose_switch *sw, const char
     return st;
 }
 
-/* Runs `bench offline` in a process of its own, with the same sampling options. Its JSON and its
- * error messages come through two temporary files. */
+/* Runs `bench offline` in a process of its own, with the same sampling options. The JSON and the
+ * error messages of that process come through two temporary files. */
 static rose_status measure_offline(ablation *a, const char *flag, double *out, rose_err *err)
 {
     const rose_request_flags *f = &a->o->req;

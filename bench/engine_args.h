@@ -5,8 +5,8 @@
 #include "base/buf.h"
 #include "engine/flags.h"
 
-/* Appends every option of f that differs from its default, so that a program started with this text
- * opens the same engine. *out is a string afterwards. Errors: NOMEM. */
+/* Appends to *out every option of f that differs from its default, so that a program started
+ * with this text opens the same engine. *out is a string afterwards. Errors: NOMEM. */
 rose_status rose_engine_args(const rose_engine_flags *f, rose_buf *out, rose_err *err);
 
 #endif

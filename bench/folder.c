@@ -52,7 +52,7 @@ rose_status rose_folder_list(rose_names *out, const char *dir, const char *end, 
     return st;
 }
 
-/* Adds dir to out if it holds such results. */
+/* Adds dir to out if dir holds result files that are wanted. */
 static rose_status add_run(rose_names *out, const char *dir, bool (*wanted)(const char *name),
                            rose_err *err)
 {

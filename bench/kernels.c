@@ -197,8 +197,8 @@ static void print_one(const options *o, const char *name, const rose_kernel_shap
     fflush(stdout);
 }
 
-/* Prints how long one row takes through all layers and the head of GPT-2 124M, by the measured
- * products, and the least time that reading the weights could take. */
+/* Prints the time of one row through all layers and the head of GPT-2 124M, added up from the
+ * measured GEMMs. Also prints the least time in which the weights could be read. */
 static void print_floor(const options *o, const rose_machine *m, double own_us, uint64_t bytes)
 {
     const double floor_us = rose_floor_ms(m, bytes) * 1e3;

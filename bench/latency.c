@@ -45,8 +45,8 @@ static rose_status measure(const latency_opts *o, rose_offline_engine *e, rose_l
     return st;
 }
 
-/* Measures what the threads of the CPU backend can do now. If m->n_threads is 0, this is the first
- * measurement. */
+/* Measures how fast the CPU backend's threads compute and read memory at this moment. If
+ * m->n_threads is 0, this is the first measurement. */
 static rose_status measure_machine(latency_opts *o, const rose_offline_engine *e, rose_machine *m,
                                    rose_err *err)
 {
@@ -82,7 +82,7 @@ static void add_floor(json_t *root, const rose_machine *m, uint64_t bytes, doubl
                                   known ? json_real(ratio) : json_null()));
 }
 
-/* Writes the keys of vllm bench latency, and a few that it does not have. */
+/* Writes the keys of vllm bench latency, and a few keys that vllm bench latency does not have. */
 static json_t *result_json(const latency_opts *o, const char *model, const rose_offline_engine *e,
                            double *seconds, rose_samples *ttft, rose_samples *tpot, json_t *meta)
 {

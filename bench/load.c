@@ -317,7 +317,8 @@ static void one_turn(load *l, struct epoll_event *ev, int n)
         if (c == NULL) {
             uint64_t ticks;
             if (read(l->timer, &ticks, sizeof ticks) < 0)
-                continue; /* the timer was set to a later time since it fired */
+                continue; /* nothing to read: the timer was set to a later time after it had
+                           * fired */
         } else if (c->state == CONN_CONNECT) {
             c->rx_ns = 0;
         } else if (ev[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {

@@ -31,7 +31,8 @@ rose_status rose_request_write(rose_buf *out, const rose_url *u, const char *pat
 typedef struct rose_load_item {
     const char *bytes; /* head and body of the request; borrowed */
     size_t len;
-    /* time after the start of the run at which it is due; a closed loop ignores it */
+    /* time after the start of the run at which the request is due; a closed loop ignores this
+     * time */
     uint64_t due_ns;
 } rose_load_item;
 
@@ -54,11 +55,12 @@ typedef struct rose_load_opts {
 rose_status rose_load_run(const rose_load_opts *o, const rose_load_item *items, uint32_t n,
                           rose_reply *replies, rose_err *err);
 
-/* Sends one blocking GET that takes at most timeout_ms, for /ready and the like. *status is the
+/* Sends one blocking GET that takes at most timeout_ms, for example of /ready. *status is the
  * HTTP status, or 0 if no reply came. body (may be NULL) gets the body of the reply. */
 rose_status rose_http_get(const rose_url *u, const char *path, uint32_t timeout_ms, int *status,
                           rose_buf *body, rose_err *err);
-/* Does the same for a POST with a JSON body. body NULL makes it a GET. */
+/* Sends one blocking POST with a JSON body; otherwise as rose_http_get. body NULL makes the
+ * request a GET. */
 rose_status rose_http_call(const rose_url *u, const char *path, const char *post,
                            uint32_t timeout_ms, int *status, rose_buf *body, rose_err *err);
 

@@ -39,7 +39,7 @@ typedef struct rose_load_trace {
 rose_status rose_load_trace_read(rose_load_trace *out, const char *path, uint32_t limit,
                                  FILE *report, rose_err *err);
 
-/* Does the same with text in memory, which need not end in NUL. `name` is used in messages. */
+/* Reads a trace from text in memory, which need not end in NUL. `name` is used in messages. */
 rose_status rose_load_trace_parse(rose_load_trace *out, const char *name, const char *text,
                                   size_t len, uint32_t limit, FILE *report, rose_err *err);
 

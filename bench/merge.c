@@ -104,8 +104,8 @@ typedef struct kind {
 static const kind kinds[] = {{"online_results.json", "summaries", merge_online},
                              {"offline_results.json", "results", merge_offline}};
 
-/* Adds the file of one folder to root, and its meta to sources. A folder without it adds nothing.
- */
+/* Adds the file of one folder to root, and its meta to sources. A folder without that file adds
+ * nothing. */
 static rose_status merge_file(const kind *k, json_t *root, json_t *sources, const char *dir,
                               uint32_t *n_read, rose_err *err)
 {

@@ -165,10 +165,11 @@ static double cpu_s_now(void)
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-/* --record: one repeat with the recorder and one without. Each follows a run that does not count,
- * because starting the recorder takes memory and leaves cold caches, which is not the cost of
- * recording. The order of the two alternates. The recordings are thrown away; their times go to
- * `pairs` and not into the results. */
+/* Measures what recording costs (--record), by one repeat with the recorder and one without.
+ * Before each repeat there is a run that does not count, because starting the recorder takes
+ * memory and leaves cold caches, which is not the cost of recording. The order of the two
+ * alternates. The recordings are thrown away; their times go to `pairs` and not into the
+ * results. */
 static rose_status run_pair(offline *r, rose_offline_engine *e, uint32_t i, rose_offline_run *plain,
                             json_t *pairs, rose_err *err)
 {

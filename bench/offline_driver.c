@@ -166,8 +166,8 @@ static rose_status take_runs(const json_t *o, const rose_offline_work *w, uint32
     return ROSE_OK;
 }
 
-/* Takes the start-up time and the memory that the script reports. An impossible figure is dropped,
- * as if there were none. */
+/* Reads the start-up time and the memory use that the driver script reports. An impossible
+ * figure is dropped, as if the script had not reported it. */
 static void take_process(const json_t *o, uint64_t start_ns, rose_offline_result *r)
 {
     const double ready_at = json_number_value(json_object_get(o, "ready_at_s")),

@@ -49,8 +49,10 @@ typedef struct rose_offline_result {
     char label[64];
     rose_offline_run *runs; /* owned */
     uint32_t n_runs;
-    double ready_s; /* seconds from exec (in this process: from opening the model); 0 = unknown */
-    uint64_t resident_peak_bytes; /* most memory of its process up to the last run; 0 = unknown */
+    double ready_s; /* start-up time of the backend in seconds, from exec (in this process: from
+                     * opening the model); 0 = unknown */
+    uint64_t resident_peak_bytes; /* most memory that the backend's process has used up to the
+                                   * last run; 0 = unknown */
     json_t *extra;                /* owned object: what the backend reports about itself */
     char error[320];              /* "" = success */
 } rose_offline_result;
@@ -84,8 +86,8 @@ json_t *rose_offline_engine_json(const rose_offline_engine *e);
 
 /* ---- other backends: they fill r->runs and r->extra ---- */
 
-/* Runs through a server: ours (spec->driver 0, started with the engine options of sf) or one at a
- * URL. */
+/* Runs the workload on a server: our own (spec->driver 0), which it starts with the engine
+ * options in sf, or one at a URL. */
 rose_status rose_offline_server(const rose_offline_work *w, const rose_server_spec *spec,
                                 const rose_server_flags *sf, const char *model_dir, uint32_t warmup,
                                 uint32_t repeats, rose_offline_result *r, rose_err *err);
@@ -107,8 +109,8 @@ rose_status rose_offline_script(const rose_offline_work *w, const rose_offline_d
 typedef struct rose_offline_stage {
     rose_offline_work work; /* only the first rows of the workload */
     const char *model_dir, *dir;
-    const rose_server_flags
-        *server; /* its engine options are also those of the engine in this process */
+    const rose_server_flags *server; /* the server options; their engine options are also those of
+                                      * the engine in this process */
 } rose_offline_stage;
 
 /* If it is neither in_process nor has a server, it is a script. */
@@ -123,8 +125,8 @@ typedef struct rose_offline_target {
 uint32_t rose_offline_profile(const rose_offline_stage *s, const rose_offline_target *targets,
                               uint32_t n, int argc, char **argv);
 
-/* Does that for a server: warm-up, /start_profile, the work, /stop_profile. dir gets the server's
- * log, and the trace if we started the server. row gets the server's answers. */
+/* Records a profile of one server: warm-up, /start_profile, the work, /stop_profile. dir gets
+ * the server's log, and the trace if we started the server. row gets the server's answers. */
 rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_server_spec *spec,
                                         const char *dir, json_t *row, rose_err *err);
 

@@ -44,7 +44,7 @@ static rose_status in_process(const rose_offline_stage *s, const char *dir, json
     if (st == ROSE_OK) {
         st = rose_offline_engine_run(&e, w, rose_offline_seed(w, false, 0), "profile", &ignored,
                                      err);
-        /* stopped even after a failure: the recording may show the cause */
+        /* the recording is stopped even after a failure, because it may show the cause */
         const rose_status stopped = rose_prof_stop(path, &said, st == ROSE_OK ? err : NULL);
         if (stopped == ROSE_OK) json_object_set_new(row, "stop", said_json(&said, path));
         if (st == ROSE_OK) st = stopped;

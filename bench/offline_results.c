@@ -78,7 +78,8 @@ json_t *rose_offline_row(const rose_offline_result *r, const rose_offline_work *
                             (int)w->n, "input_len", (double)in / w->n, "output_len",
                             (double)out / w->n, "prefill_s", "decode_s");
     if (r->n_runs > 0)
-        add_runs(row, r, w); /* including repeats that were measured before it failed */
+        add_runs(row, r, w); /* the row includes the repeats that were measured before the
+                              * backend failed */
     else
         add_zeros(row);
     json_object_set_new(row, "ready_s", r->ready_s > 0 ? json_real(r->ready_s) : json_null());

@@ -105,7 +105,7 @@ static rose_status run_once(const rose_offline_work *w, const rose_server *serve
     return st;
 }
 
-/* Each prompt needs a connection, so raise the limit of open files. */
+/* Each prompt needs a connection of its own, so this raises the limit of open files. */
 static void allow_files(void)
 {
     struct rlimit l;

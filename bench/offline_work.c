@@ -76,7 +76,8 @@ rose_status rose_offline_nano_vllm(rose_load_trace *out, rose_err *err)
     for (uint32_t i = 0; i < NANO_SEQS; i++) {
         out->rows[i].n_in = NANO_MIN + python_below(&r, NANO_MAX - NANO_MIN + 1);
         for (uint32_t k = 0; k < out->rows[i].n_in; k++)
-            python_below(&r, NANO_IDS); /* the ids of the prompt, which Python draws here */
+            python_below(&r, NANO_IDS); /* draws and drops the ids of the prompt, because Python
+                                         * draws them at this point */
     }
     for (uint32_t i = 0; i < NANO_SEQS; i++)
         out->rows[i].n_out = NANO_MIN + python_below(&r, NANO_MAX - NANO_MIN + 1);

@@ -57,7 +57,7 @@ static void catch_signals(void)
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
     signal(SIGPIPE, SIG_IGN);
-    struct rlimit l; /* each request at a time needs a connection */
+    struct rlimit l; /* each request that runs at the same time needs a connection */
     if (getrlimit(RLIMIT_NOFILE, &l) == 0) {
         l.rlim_cur = l.rlim_max;
         setrlimit(RLIMIT_NOFILE, &l);
@@ -263,7 +263,7 @@ static void add_wall(const target *t, const rose_run_spec *spec, double wall_s)
     json_object_set_new(json_object_get(timing, "scale_wall_s"), scale, json_real(wall_s));
 }
 
-/* What the goodput search needs to know of a run. */
+/* The results of one run that the goodput search needs. */
 typedef struct point {
     bool met;
     double offered_rps, done_rps; /* done: successful requests / (last end - first start) */
@@ -333,8 +333,9 @@ static void report_goodput(const online *r, const target *t, const point *best, 
                 t->label, r->trace.n);
 }
 
-/* Searches the heaviest scale that keeps the limits. It doubles or halves the rate until one rate
- * keeps them and one breaks them, then halves that interval, on a logarithmic axis. */
+/* Searches the heaviest scale that keeps the limits. The search doubles or halves the rate until
+ * one rate keeps the limits and one breaks them, then halves that interval, on a logarithmic
+ * axis. */
 static rose_status search_goodput(online *r, const target *t, rose_err *err)
 {
     double good = 0, bad = 0, broken_rps = 0, scale = r->n_scales > 0 ? r->scales[0] : 1;
@@ -414,7 +415,8 @@ static rose_status read_client_cpus(online *r, rose_err *err)
     return st;
 }
 
-/* Pins this client only during a run: a server started later would inherit it. */
+/* Pins this client's thread only during a run, because a server started later would inherit the
+ * pinning. */
 static void pin_client(const online *r, bool on)
 {
     if (r->o->client_cpus != NULL)
@@ -487,7 +489,7 @@ static rose_status prepare(online *r, int argc, char **argv, rose_err *err)
     return rose_online_write(&r->results, err);
 }
 
-/* Profiles come last, when the results of all measurements are written. */
+/* The profile stage comes last, after the results of all measurements are written. */
 static uint32_t profile(const online *r, int argc, char **argv)
 {
     const rose_profile_stage s = {.o = r->o,

@@ -60,7 +60,7 @@ typedef struct rose_goodput_limits {
     double ttft, tpot, itl, e2e;
 } rose_goodput_limits;
 
-/* Parses "ttft:200,tpot:20" (milliseconds). Errors: INVAL names the part. */
+/* Parses "ttft:200,tpot:20" (milliseconds). Errors: INVAL names the part that is wrong. */
 rose_status rose_goodput_parse(const char *text, rose_goodput_limits *out, rose_err *err);
 bool rose_goodput_met(const rose_goodput_limits *l,
                       /* true if the p99 values keep the limits and no request failed */

@@ -17,7 +17,8 @@
 
 enum { PROFILE_VARIANT = 1 << 22, WARM_VARIANT = 1 << 23, NSYS_GRACE_MS = 300000 };
 
-/* Without sampling of system calls: only the ranges and the kernels are wanted. */
+/* The arguments of nsys. CPU sampling is off, because only the NVTX ranges and the kernels are
+ * wanted. */
 #define NSYS_ARGS                                                                                  \
     "profile --trace=cuda,nvtx,osrt --sample=none --cuda-graph-trace=node "                        \
     "--trace-fork-before-exec=true --force-overwrite=true"
@@ -68,7 +69,7 @@ static rose_status drive(attempt *a, rose_server *server, rose_err *err)
         st = rose_profile_call(a->row, &server->url, "/start_profile", "start", err);
     if (st != ROSE_OK) return st;
     st = replay(a, server, a->s->trace, &spec, "num_success", err);
-    /* stopped even after a failure: the recording may show the cause */
+    /* the recording is stopped even after a failure, because it may show the cause */
     if (!a->nsys)
         stopped = rose_profile_call(a->row, &server->url, "/stop_profile", "stop",
                                     st == ROSE_OK ? err : NULL);

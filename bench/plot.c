@@ -100,7 +100,7 @@ static bool plot_online(FILE *gp, const json_t *online)
 
 static const struct {
     const char *file;
-    /* returns false if the file holds nothing to draw */
+    /* function that draws one result file; returns false if the file holds nothing to draw */
     bool (*draw)(FILE *gp, const json_t *root);
 } kinds[] = {{"online_results.json", plot_online},
              {"offline_results.json", rose_plot_offline},
@@ -147,7 +147,7 @@ rose_status rose_plot_folder(const char *dir, rose_err *err)
     if (st == ROSE_OK && snprintf(figures, sizeof figures, "%s/figures", dir) >= MAX_PATH)
         st = rose_fail(err, ROSE_E_INVAL, "the path of the folder is too long");
     if (st == ROSE_OK) {
-        /* an existing folder is fine; any other failure shows when the file is written */
+        /* a folder that exists already is fine; any other failure shows when the file is written */
         mkdir(figures, 0777);
         st = write_script(figures, roots, err);
     }

@@ -133,7 +133,8 @@ static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
 
 typedef struct range {
     bool any;  /* whether a point has a value; replies of one token have no TPOT and no ITL */
-    bool wide; /* the values differ so much that a linear axis would show only the largest */
+    bool wide; /* the values of this metric differ so much that a linear axis would show only the
+                * largest */
 } range;
 
 static range range_of(const json_t *online, bool concurrency, const rose_plot_metric *m)
@@ -169,7 +170,8 @@ static void write_nothing(FILE *gp, const char *title)
         title);
 }
 
-/* which: 0 draws the band, the line and the hollow points; 90 or 99 draws only that percentile. */
+/* Draws the curves of all backends for one metric. which: 0 draws the band, the line and the
+ * hollow points; 90 or 99 draws only that percentile. */
 static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, const char *prefix,
                        int which, bool wide, const char *legend)
 {
@@ -346,7 +348,7 @@ bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
 
 /* ---- distributions ---- */
 
-/* The values of one metric over the requests of a run, in ms, sorted. */
+/* Collects the values of one metric over the requests of a run, in ms, sorted. */
 static void collect_values(const json_t *run, const rose_plot_metric *m, rose_samples *s)
 {
     size_t i;
@@ -367,8 +369,8 @@ static void collect_values(const json_t *run, const rose_plot_metric *m, rose_sa
     rose_sort_f64(s->v, s->n);
 }
 
-/* The run of a backend at a load, or NULL. A run of a goodput search is taken only if there is no
- * other. */
+/* Finds the run of a backend at a load, or NULL. It takes a run of a goodput search only if
+ * there is no other run. */
 static const json_t *find_run(const json_t *online, const json_t *key, const json_t *like)
 {
     size_t i;

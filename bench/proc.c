@@ -39,7 +39,7 @@ static void become(char *const *argv, const char *out_path, const char *err_path
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(127); /* the parent died before the line above took effect */
+    if (getppid() != parent) _exit(127); /* the parent died before prctl took effect */
     redirect("/dev/null", STDIN_FILENO);
     redirect(out_path, STDOUT_FILENO);
     redirect(err_path, STDERR_FILENO);
@@ -202,7 +202,7 @@ const char *rose_self_path(void)
     return path;
 }
 
-/* A folder of that name is no program, although it may be searched (X_OK). */
+/* A folder with the program's name is no program, although access() with X_OK succeeds for it. */
 static bool is_program(const char *path)
 {
     struct stat st;

@@ -14,7 +14,7 @@ enum { ROSE_PROC_MAX_ARGS = 128 };
 typedef struct rose_proc {
     pid_t pid; /* 0 = there is no process */
     bool ended;
-    int status; /* as waitpid gives it, once the process has ended */
+    int status; /* exit status as waitpid gives it, once the process has ended */
 } rose_proc;
 
 /* Starts a program; argv[0] is looked up in PATH. stdout is appended to out_path and stderr to
@@ -26,11 +26,11 @@ rose_status rose_proc_start(rose_proc *p, char *const *argv, const char *out_pat
 
 bool rose_proc_running(rose_proc *p); /* collects the exit status of a process that has ended */
 
-/* Sends SIGTERM, and SIGKILL if the process lives after grace_ms; waits for its end. Accepts
- * {0}. */
+/* Sends SIGTERM to the process, and SIGKILL if it still lives after grace_ms; waits until it
+ * ends. Accepts {0}. */
 void rose_proc_stop(rose_proc *p, uint32_t grace_ms);
 
-/* Waits for the end. Returns true for exit code 0. */
+/* Waits until the process ends. Returns true for exit code 0. */
 bool rose_proc_wait(rose_proc *p);
 
 /* Writes "exit code 1" or "signal 9". */
@@ -47,7 +47,7 @@ void rose_proc_log_why(const char *log, char *out, size_t cap);
 rose_status rose_args_split(const char *text, rose_buf *copy, char **args, uint32_t *n,
                             rose_err *err);
 
-/* A port on 127.0.0.1 that was free a moment ago; 0 on failure. */
+/* Returns a port on 127.0.0.1 that was free a moment ago; 0 on failure. */
 uint16_t rose_free_port(void);
 
 const char *rose_self_path(void); /* the path of this program */

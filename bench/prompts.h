@@ -20,12 +20,12 @@ typedef enum rose_prompt_mode {
     ROSE_PROMPT_TRACE   /* blocks with equal hash ids hold equal text */
 } rose_prompt_mode;
 
-/* Reads tokenizer and config.json of a model folder, not the weights. Errors: as for these files;
- * UNSUPPORTED if the vocabulary has fewer than 64 such words. */
+/* Reads tokenizer and config.json of a model folder, not the weights. Errors: as for these
+ * files; UNSUPPORTED if the vocabulary has fewer than 64 words that are usable for prompts. */
 rose_status rose_prompts_open(rose_prompts **out, const char *model_dir, rose_err *err);
 void rose_prompts_close(rose_prompts *p); /* accepts NULL */
 
-/* the context length that config.json gives; 0 = it gives none */
+/* the context length that config.json gives; 0 = config.json gives no context length */
 uint32_t rose_prompts_context(const rose_prompts *p);
 uint32_t rose_prompts_n_words(const rose_prompts *p);
 
@@ -33,7 +33,8 @@ typedef struct rose_prompt_spec {
     rose_prompt_mode mode;
     bool as_ids;
     uint64_t seed;
-    /* another variant gives other text; a new one for each run keeps prefix caches cold */
+    /* number of the prompt variant: another number gives other text; a new number for each run
+     * keeps prefix caches cold */
     uint64_t variant;
 } rose_prompt_spec;
 

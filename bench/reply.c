@@ -77,7 +77,7 @@ static void read_times(rose_reply *r, const json_t *t)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const json_t *v = json_object_get(t, all[i].key);
         *all[i].to = json_is_number(v) ? json_number_value(v) : -1;
-        /* llama.cpp uses other names, so it has no times here */
+        /* llama.cpp uses other names in `timings`, so its times are not read */
         r->has_times = r->has_times || json_is_number(v);
     }
 }
@@ -115,7 +115,7 @@ static rose_status read_tokens(rose_reader *rd, const rose_event_look *look, con
             if (text) r->counted = true;
         }
     }
-    /* a chunk without text, such as the first one, which only gives the role */
+    /* a chunk without text, for example the first chunk, which only gives the role */
     if (!text && r->ids_seen == 0) return ROSE_OK;
     if (n == 0 && !text) return ROSE_OK;
     return add_arrival(r, rd->t_ns, n == 0 ? 1 : n);
@@ -324,8 +324,8 @@ rose_status rose_reader_feed(rose_reader *r, const char *bytes, size_t n, uint64
     r->started = true;
     size_t used = http_parser_execute(&r->parser, &settings, bytes, n);
     if (r->complete) {
-        /* The parser pauses at the last byte of the reply, or one byte later. We did not ask for
-         * any bytes after that. */
+        /* The parser pauses at the last byte of the reply, or one byte later. The client did not
+         * ask for any bytes after the reply. */
         if (used + 1 < n) r->keep_alive = false;
         return ROSE_OK;
     }

@@ -9,29 +9,31 @@
 
 #include "bench/sse.h"
 
-/* An event that carried text or tokens, and when it arrived. */
+/* An event of the stream that carried text or tokens, and the time at which the event arrived. */
 typedef struct rose_arrival {
     uint64_t t_ns;
-    uint32_t n_tokens; /* as the server's ids or running usage say; else 1 */
+    uint32_t n_tokens; /* number of tokens in this event, as the server's ids or running usage
+                        * say; else 1 */
 } rose_arrival;
 
-/* Where the server spent the time, if it says so (`timings`): milliseconds, negative = not
- * given. */
+/* How long the request spent in each phase on the server, if the server says so (`timings`):
+ * milliseconds, negative = not given. */
 typedef struct rose_server_times {
     double receive, worker_wait, parse, tokenize, queue_wait, prefill_to_first, ttft, e2e;
 } rose_server_times;
 
-/* What became of a request. Times are rose_now_ns values; 0 = it did not happen. */
+/* The outcome of a request. Times are rose_now_ns values; 0 = the event did not happen. */
 typedef struct rose_reply {
     uint64_t due_ns; /* when it should have been sent */
-    /* when it was sent: before connect(), or on an open connection before write() */
+    /* when the request was sent: before connect() or, on an open connection, before write() */
     uint64_t start_ns;
     uint64_t first_ns, last_ns; /* first and last event that carried a token */
     uint64_t end_ns;            /* end of the reply */
     rose_arrival *arrivals;     /* owned; n_events elements */
     uint32_t n_events, cap;
     uint32_t n_tokens; /* output tokens; rose_reply_settle says how they are counted */
-    uint32_t usage_prompt, usage_completion; /* as the server's usage says; 0 without usage */
+    uint32_t usage_prompt, usage_completion; /* numbers of prompt tokens and of output tokens, as
+                                              * the server's usage says; 0 without usage */
     uint32_t ids_seen;                       /* token ids counted over all events */
     uint32_t max_tokens; /* tokens that the request asked for; set by the caller; 0 = unknown */
     /* the n_tokens of arrivals come from the server and are not our guess */
@@ -80,7 +82,7 @@ void rose_reader_begin(rose_reader *r, rose_reply *reply); /* before each reques
  * is of no further use. */
 rose_status rose_reader_feed(rose_reader *r, const char *bytes, size_t n, uint64_t t_ns);
 
-/* The server closed the connection: that ends a reply without a length, and is an error
+/* The server closed the connection: the close ends a reply without a length, and is an error
  * otherwise. */
 rose_status rose_reader_eof(rose_reader *r, uint64_t t_ns);
 

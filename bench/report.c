@@ -25,7 +25,7 @@ typedef struct page {
     rose_html h;        /* everything below the table of contents */
     rose_html contents; /* the table of contents: an entry for each file */
     const char *dir;    /* the folder to report on; other paths are relative to it */
-    bool plot, cut;     /* cut: folders at too great a depth were left out */
+    bool plot, cut;     /* cut: true if folders at too great a depth were left out */
     size_t n_files, n_bad;
 } page;
 
@@ -84,7 +84,7 @@ static void put_figure(rose_html *h, const char *name, const rose_buf *svg)
     rose_html_raw(h, "</figcaption></figure>\n");
 }
 
-/* The first figure is open; the others are folded. */
+/* Writes the figures. The first figure is open on the page; the others are folded. */
 static rose_status put_figures(rose_html *h, const char *dir, rose_err *err)
 {
     char figures[2 * MAX_PATH], path[3 * MAX_PATH];

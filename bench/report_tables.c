@@ -339,7 +339,7 @@ void rose_report_any(rose_html *h, const json_t *root)
     const size_t empty = h->out.len;
     walk(h, root, "", true, 0);
     if (h->st == ROSE_OK && h->out.len == empty)
-        h->out.len = before; /* there is no distribution, so there is no table */
+        h->out.len = before; /* the result has no distribution, so no table is written */
     else
         foot(h);
     const json_t *rows = json_object_get(root, "results");

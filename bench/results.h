@@ -26,9 +26,9 @@ json_t *rose_results_meta(int argc, char **argv);
 /* Reads DIR/name. Errors: FORMAT or NOTFOUND, with the name of the file. */
 rose_status rose_results_read(json_t **out, const char *dir, const char *name, rose_err *err);
 
-/* Replaces bytes that are not UTF-8 by '?', in place, and returns s. It is for text of other
- * programs that a buffer of ours cut off. jansson accepts only UTF-8, and a bad byte must not lose
- * a result. */
+/* Replaces bytes that are not UTF-8 by '?', in place, and returns s. The function is for the
+ * text of another program that was cut off because our buffer was full. jansson accepts only
+ * UTF-8, and a bad byte must not lose a result. */
 char *rose_results_text(char *s);
 
 /* Makes a JSON string of text that may not be UTF-8: a path, an argument, an error message. Each

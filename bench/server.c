@@ -296,8 +296,8 @@ static rose_status spawn(rose_server *s, const rose_server_spec *spec, const ros
     return st;
 }
 
-/* Takes the model's path as its name. A path that is too long loses its start; no server knows such
- * a name, and it will say so. */
+/* Takes the model's path as its name. A path that is too long loses its start; no server knows a
+ * model of that name, and the server's error will say so. */
 static void name_by_path(rose_server *s, const char *path)
 {
     rose_buf name = {0};

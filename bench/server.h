@@ -20,7 +20,8 @@ typedef struct rose_server_flags {
     const char *args[ROSE_N_DRIVERS];    /* further arguments for each driver, or NULL */
     const char *llama_model;             /* a GGUF file, for llama.cpp */
     const char *server_cpus;
-    /* options of our server's engine; those that differ from the default are passed on */
+    /* options of our server's engine; the options that differ from their defaults are passed to
+     * the server */
     rose_engine_flags engine;
     uint32_t ready_timeout_s;
     const volatile sig_atomic_t *stop; /* true ends the wait for a server; may be NULL */
@@ -28,7 +29,8 @@ typedef struct rose_server_flags {
 
 void rose_server_flags_init(rose_server_flags *f);
 size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
-/* The rows of our server alone, for programs that start no other. */
+/* Writes the option rows of our own server alone, for programs that start no other kind of
+ * server. */
 size_t rose_server_flags_own_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
 
 /* One entry of --backends: "roseinfer", "vllm", "sglang", "trtllm", "llama", "llama-python" or
@@ -59,7 +61,8 @@ typedef struct rose_server {
     char version[128]; /* what /version gives, or "" */
     char dtype[32];    /* the dtype that /v1/models gives (our server does), or "" */
     uint64_t start_ns; /* just before exec */
-    double ready_s;    /* seconds from exec to the first 200; 0 for a server at a URL */
+    double ready_s;    /* seconds from exec until the server first answered with status 200; 0
+                        * for a server at a URL */
 } rose_server;
 
 /* Starts or finds a server and waits until it is ready. extra (may be NULL) is added after the

@@ -80,7 +80,7 @@ static int run(const char *model_dir, const start_opts *o, int argc, char **argv
     for (uint32_t i = 0; i < o->repeats && st == ROSE_OK; i++)
         st = start_once(&r, i, &err);
     if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
-    /* including starts that were measured before one failed */
+    /* the results include the starts that were measured before a start failed */
     if (st == ROSE_OK || r.ready.n > 0) {
         const rose_summary ready = rose_summarise(r.ready.v, r.ready.n),
                            first = rose_summarise(r.first.v, r.first.n);

@@ -35,11 +35,12 @@ double rose_percentile(const double *sorted, size_t n, double p);
 
 rose_summary rose_summarise(double *v, size_t n); /* sorts v */
 
-/* Makes {mean, p50, p90, p95, p99, max, std, min, n} with each value times factor; null for NaN. */
+/* Makes a JSON object {mean, p50, p90, p95, p99, max, std, min, n} of a summary. Each value is
+ * multiplied by factor; NaN becomes null. */
 json_t *rose_summary_json(const rose_summary *s, double factor);
 
-/* Writes "p50/p90/p99" with each value times factor and so many digits, or "-" for n == 0. Returns
- * out. */
+/* Writes "p50/p90/p99" with each value multiplied by factor and written with `digits` digits, or
+ * "-" for n == 0. Returns out. */
 const char *rose_summary_text(const rose_summary *s, double factor, int digits,
                               char out[ROSE_SUMMARY_TEXT]);
 

@@ -5,7 +5,8 @@
 
 #include <signal.h>
 
-/* Installs the handlers. The value that the result points to becomes true with the first signal. */
+/* Installs the handlers of SIGINT and SIGTERM. The value that the result points to becomes true
+ * with the first signal. */
 const volatile sig_atomic_t *rose_stop_on_signals(void);
 
 #endif

@@ -236,7 +236,8 @@ static int run(const char *model_dir, const stream_opts *o, int argc, char **arg
     }
     rose_server_stop(&server);
     if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
-    if (st == ROSE_OK || r.s[P_TTFT].n > 0) /* includes what was measured before a failure */
+    if (st == ROSE_OK || r.s[P_TTFT].n > 0) /* the results include what was measured before a
+                                             * failure */
         rc = report(&r, spec.label, argc, argv);
     if (st != ROSE_OK) rc = 1;
     for (int i = 0; i < N_PARTS; i++)

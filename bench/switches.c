@@ -81,7 +81,7 @@ rose_status rose_switch_trace(rose_switch_load load, const rose_load_trace_gen *
         if (load == ROSE_LOAD_SHARED)
             *n_in = context > 0 ? context / 2 : *n_in * 4;
         else if (load == ROSE_LOAD_FULL || (load == ROSE_LOAD_LONG && i % LONG_EVERY == 1))
-            /* the clamp below leaves room for the output */
+            /* rose_load_trace_clamp leaves space for the output tokens */
             *n_in = context > 0 ? context : *n_in * 8;
     }
     if (st == ROSE_OK && context >= 3) rose_load_trace_clamp(out, context, 0, 0);

@@ -8,8 +8,8 @@
 #include "bench/prompts.h"
 
 typedef enum rose_switch_load {
-    ROSE_LOAD_PLAIN,  /* Poisson arrivals and prompts of one length */
-    ROSE_LOAD_COLD,   /* as PLAIN, on a server that has seen no request before */
+    ROSE_LOAD_PLAIN,  /* the plain load: Poisson arrivals and prompts of one length */
+    ROSE_LOAD_COLD,   /* the load PLAIN, on a server that has seen no request before */
     ROSE_LOAD_SHARED, /* prompts with a common beginning, as long as half of the context allows */
     ROSE_LOAD_LONG, /* every eighth prompt is as long as the context allows, the others are short */
     ROSE_LOAD_FULL, /* every prompt is as long as the context allows */
@@ -18,8 +18,8 @@ typedef enum rose_switch_load {
 } rose_switch_load;
 
 typedef struct rose_switch {
-    const char *name;     /* its name in --switches and in the results */
-    const char *on, *off; /* arguments of the server that turn it on and off */
+    const char *name;     /* the switch's name in --switches and in the results */
+    const char *on, *off; /* arguments of the server that turn the switch on and off */
     const char *both;     /* arguments of both sides that make the switch act; "" = none */
     bool engine;          /* `bench offline` also has this switch */
     rose_switch_load load;

@@ -13,7 +13,8 @@ typedef struct rose_watch {
     double resident_bytes, open_fds;
 } rose_watch;
 
-/* The value of a metric in a Prometheus text, summed over its labels; 0 if it is not there. */
+/* The value of a metric in a Prometheus text, summed over its labels; 0 if the text does not
+ * hold the metric. */
 double rose_watch_metric(const char *text, size_t len, const char *name);
 
 void rose_watch_parse(rose_watch *out, const char *text, size_t len);
@@ -33,7 +34,8 @@ enum { ROSE_WATCH_MAX_THREADS = 24 };
  * 0 if the system does not report this. */
 uint32_t rose_watch_cpu_wait(pid_t pid, uint64_t wait_ns[ROSE_WATCH_MAX_THREADS]);
 
-/* Reads all figures by one blocking GET /metrics, and those of /proc if the server is our child. */
+/* Reads all figures of the server's load by one blocking GET /metrics. Also reads the figures of
+ * /proc if the server is our child. */
 rose_status rose_watch_read(rose_watch *out, const rose_server *s, rose_err *err);
 
 /* Waits until nothing runs or waits, all pages are free, and at most max_fds descriptors are open

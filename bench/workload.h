@@ -41,8 +41,9 @@ typedef struct rose_run_spec {
     double scale; /* open loop: factor on the times of the trace; 0 = all requests at once */
     uint32_t concurrency; /* requests that a closed loop keeps open; 0 = an open loop */
     uint32_t n;           /* how many rows of the trace; 0 = all */
-    uint64_t variant; /* which prompts: another variant has other text, so no prefix cache helps */
-    bool search;      /* a run of a goodput search, and noted as that in the results */
+    uint64_t variant;     /* number of the prompt variant: each variant has other text, so no prefix
+                           * cache helps */
+    bool search;          /* true: this is a run of a goodput search, and the results say so */
 } rose_run_spec;
 
 typedef struct rose_run {
@@ -61,15 +62,16 @@ typedef struct rose_run_stats {
     uint64_t events, tokens, prompt_tokens;
     /* offered: the rate that the schedule asks for; 0 in a closed loop */
     double duration_s, offered_rps;
-    bool tokens_counted; /* every event said how many tokens it holds */
+    bool tokens_counted; /* true: every event said how many tokens it holds */
     rose_summary ttft, tpot, itl, e2e, lateness;
-    /* by the server's own clock, if it reports them */
+    /* times by the server's own clock, if the server reports them */
     rose_summary queue_wait, prefill_to_first, tokenize;
     double itl_cdf[101];     /* percentiles 0 .. 100 of ITL */
-    const char *first_error; /* borrowed from the run; NULL if there is none */
+    const char *first_error; /* borrowed from the run; NULL if no request failed */
     uint32_t first_error_at; /* number of the request that failed first */
     uint32_t n_uncounted;    /* replies whose number of tokens is unknown, so events are counted */
-    /* the first request of each kind, if there is one */
+    /* numbers of the first requests counted in n_usage_lies, n_short and n_uncounted, if there
+     * are any */
     uint32_t first_lie_at, first_short_at, first_uncounted_at;
 } rose_run_stats;
 

@@ -54,7 +54,8 @@ typedef struct rose_lib_options {
     uint32_t threads;      /* compute threads; default one per allowed CPU */
     uint32_t max_num_seqs; /* at most this many sequences in a step; default 256 */
     uint32_t max_batched_tokens; /* at most this many tokens in a step; default 2048 */
-    uint32_t max_model_len;      /* longest context in tokens; default the model's */
+    uint32_t max_model_len;      /* longest context in tokens; the default is the model's context
+                                  * length */
     uint32_t kv_pages;           /* pages of 16 tokens; default from the memory plan */
     uint32_t max_queued;         /* waiting requests; default 1024 */
     int pin_threads;             /* 1: pin each compute thread to a CPU; default not */

@@ -1,4 +1,5 @@
-/* api/api.c - the room's main object: options, one wake queue pair per I/O thread, the workers. */
+/* api/api.c - the main object of the API: options, one wake queue pair per I/O thread, the
+ * workers. */
 #include "api/api.h"
 
 #include <errno.h>

@@ -6,9 +6,9 @@
  * detokenises, looks for stop strings, and writes SSE or collects the reply.
  *
  * With async_admit off, jobs run on the I/O thread itself. So does a short job that comes alone
- * (inline_bytes), because a worker would have to be woken first. The engine thread is told when a
- * job begins. If the engine's device works by itself, the I/O thread stays awake for the first
- * token.
+ * (inline_bytes), because a worker would have to be woken first. The engine thread is told when
+ * a job begins. If the device computes without the host's CPU (a GPU), the I/O thread polls
+ * instead of sleeping until the first token has come.
  *
  * Threads: create, callbacks, attach, set_engine, drain, stop, destroy from the main thread in
  * that order; close the engine between stop and destroy. */
@@ -42,14 +42,17 @@ typedef struct rose_api_opts {
     bool fast_sse;         /* write stream chunks from prebuilt bytes; off = generic JSON writer */
     uint32_t stream_interval; /* tokens of each stream chunk after the first, 1 .. 65536; the last
                                  chunk is never delayed (--stream-interval) */
-    bool strict_fields;       /* refuse fields that are otherwise ignored (--strict-fields) */
+    bool strict_fields;       /* refuse request fields that are otherwise ignored
+                               * (--strict-fields) */
     uint32_t max_n;    /* at most this many choices of a request: prompts x n (default 128) */
     uint32_t max_stop; /* at most this many stop strings of a request (default 64) */
     const char *profiler_dir;    /* folder for the files of /start_profile (--profiler-dir); NULL:
                                     refuse such requests */
-    uint32_t profiler_events;    /* of each thread, as rose_prof_start */
-    uint32_t default_max_tokens; /* 0 = as many as the context leaves (vLLM's rule for chat);
-                                    completions: 16 as OpenAI */
+    uint32_t profiler_events;    /* events that a recording holds for each thread (see
+                                  * rose_prof_start) */
+    uint32_t default_max_tokens; /* default of max_tokens for chat; 0 = as many tokens as the
+                                  * context leaves (vLLM's rule). For completions the default is
+                                  * 16, as OpenAI has it */
 } rose_api_opts;
 
 enum { ROSE_API_MAX_INLINE = 64 << 10 };

@@ -1,4 +1,5 @@
-/* api/api_internal.h - shared by the files of this room; no other room includes it.
+/* api/api_internal.h - declarations that the files of src/api share; no file outside src/api
+ * includes it.
  *
  * A job is one HTTP request that needs the tokenizer. Who may use it:
  *   I/O thread   creates it, then hands it to a worker (queue in worker.c);
@@ -86,9 +87,9 @@ typedef struct rose_api_logged_fields {
 void rose_api_ignored_add(rose_api_ignored *g, const char *name);
 /* Handles a field that the API does not know: notes it or, with `strict`, refuses it (false). */
 bool rose_api_unknown_field(rose_api_ignored *g, const char *name, rose_api_error *err);
-/* Writes "X-Ignored-Fields: a, b\r\n", or nothing if none was ignored. */
+/* Writes "X-Ignored-Fields: a, b\r\n", or nothing if no field was ignored. */
 void rose_api_ignored_header(rose_api_out *o, const rose_api_ignored *g);
-/* Any thread. Writes one log line for each new name. */
+/* Any thread. Writes one log line for each ignored field whose name the log has not shown yet. */
 void rose_api_ignored_log(rose_api_logged_fields *l, const rose_api_ignored *g);
 
 /* ---- schema.c: the table of fields ---- */
@@ -146,7 +147,8 @@ typedef struct rose_api_io {
     rose_encoder *encoder; /* encoder for jobs that run on this thread; created when first needed */
     uint64_t inline_from_ns;   /* when the next short job may run here */
     uint32_t n_jobs;           /* alive; this thread */
-    atomic_uint n_live;        /* engine requests submitted and not released; workers increase it */
+    atomic_uint n_live;        /* engine requests submitted and not released; workers increase
+                                * this count */
     char *piece;               /* [detok cap + 16] */
     rose_api_metrics *metrics; /* owned */
     rose_api_out text;         /* scratch: text released by one event */
@@ -176,7 +178,8 @@ typedef struct rose_api_prompts {
 
 /* stop_reason of a choice. */
 typedef enum rose_api_stop_kind {
-    ROSE_API_STOP_NONE,   /* stop_reason null: end of sequence, or the choice did not stop */
+    ROSE_API_STOP_NONE,   /* the reply's stop_reason is null: the choice ended with the
+                           * end-of-sequence token, or it did not stop */
     ROSE_API_STOP_STRING, /* stop.which of the job's strings */
     ROSE_API_STOP_ID      /* one of stop_token_ids */
 } rose_api_stop_kind;
@@ -194,7 +197,8 @@ typedef struct rose_api_choice {
     const char *finish;    /* "stop", "length"; NULL while running */
     rose_api_stop_kind stop_kind; /* what ended it, with finish "stop" */
     uint32_t stop_id;             /* ROSE_API_STOP_ID */
-    uint32_t n_cached;            /* prompt tokens from the prefix cache, once released */
+    uint32_t n_cached;            /* the choice's prompt tokens that came from the prefix cache;
+                                   * set when its engine request is released */
     bool pending;                 /* the sink gave it before the job was back */
     bool role_sent;               /* chat: the first chunk is out */
     bool trim_space;              /* chat: drop one leading space */
@@ -209,11 +213,12 @@ struct rose_api_job {
     rose_api_io *io;
     rose_http_req *r; /* I/O thread; NULL: replied or gone */
     atomic_bool gone; /* tells the worker not to bother */
-    bool noticed;     /* I/O thread: it has seen the worker's notice */
+    bool noticed;     /* set by the I/O thread: this thread has seen the worker's notice */
     bool timed_out;   /* I/O thread: a time-out was answered before the worker was done */
     bool notice;      /* the worker pushes the job twice, first with timeout_s alone */
     rose_api_kind kind;
-    bool device;        /* the backend works by itself on a device, and early_wake is on */
+    bool device;        /* the backend computes on a device without the host's CPU, and
+                         * early_wake is on */
     bool short_only;    /* the job runs on the I/O thread, which has no time for many choices */
     bool declined;      /* the job has many choices: it was only parsed, and a worker must run it */
     bool back;          /* the worker has handed it back */
@@ -287,9 +292,10 @@ bool rose_api_fail_timeout(rose_api_error *e, double timeout_s);
 /* Starts the time-out of a job, once it is known. It counts from the arrival, whichever thread
  * has the job. */
 void rose_api_job_watch(rose_api_job *j, double timeout_s);
-void rose_api_job_back(
-    rose_api_job *j); /* the worker is done with it: answers, or watches its events */
-void rose_api_job_gone(rose_api_job *j); /* on_gone: nothing more is sent, and the engine is told */
+void rose_api_job_back(rose_api_job *j); /* the worker is done with the job: answers the request, or
+                                          * watches the events of its choices */
+void rose_api_job_gone(rose_api_job *j); /* call when the client has gone (on_gone): nothing more
+                                          * is sent, and the engine cancels the job's requests */
 void rose_api_io_on_sink(void *io);      /* rose_http_watch callbacks */
 void rose_api_io_on_done(void *io);
 void rose_api_io_poll(void *api, uint32_t thread); /* rose_http_callbacks */
@@ -313,7 +319,8 @@ bool rose_api_ids_load(rose_ids *out, const json_t *list, const char *param, uin
 bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
                      const rose_api_prompt_ctx *c, const char *param, rose_api_error *err);
 
-/* rules.c: loads the fields that become engine rules. Call after the schema's check. */
+/* rules.c: reads from the request body the fields that become the engine's sampling rules
+ * (penalties, biases and the like). Call after the schema's check. */
 enum { ROSE_API_MAX_BAD_WORDS = 512 };
 bool rose_api_rules_load(rose_api_rules *u, const rose_api_params *p, const rose_api_prompt_ctx *c,
                          rose_api_error *err);
@@ -336,8 +343,8 @@ bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_ig
                           rose_api_error *err);
 #define ROSE_API_CHAT_STOP "\nUser:" /* implied by the plain template */
 
-/* stream.c: writes SSE bytes. tail: NULL, or members to put before the closing brace
- * (",\"x\":1"). */
+/* stream.c: writes SSE bytes. tail: NULL, or JSON members that go before the closing brace of
+ * the chunk (",\"x\":1"). */
 void rose_api_sse_head(rose_api_out *head, const rose_api_job *j);
 void rose_api_sse_chunk(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
                         const char *text, size_t len, const char *finish, const char *tail,
@@ -369,14 +376,17 @@ void rose_api_profile_close(rose_api *a);
 typedef struct rose_api_workers rose_api_workers;
 rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_t n,
                                     uint32_t max_jobs, rose_err *err);
-/* Hands over a job; false: the queue is full. */
+/* Hands a job to the tokenizer workers; false: their queue is full. */
 bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
 /* Stops and joins the threads; jobs that no worker took are freed. Accepts NULL. */
 void rose_api_workers_destroy(rose_api_workers *w);
 
 /* ---- the room's object (api.c) ---- */
 
-enum { ROSE_API_MAX_LIVE = 65536 }; /* limits for one I/O thread: engine requests, and jobs */
+enum {
+    ROSE_API_MAX_LIVE = 65536
+}; /* limits for one I/O thread: the number of engine requests,
+    * and the number of jobs */
 
 struct rose_api {
     rose_api_opts o; /* strings owned: */

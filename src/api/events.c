@@ -337,7 +337,7 @@ static bool pump(rose_api_choice *c)
 }
 
 /* Answers a time-out while the worker still has the job, and tells the worker to stop. The job
- * is freed when it is back. */
+ * is freed when the worker has handed it back. */
 static void time_out_early(rose_api_job *j)
 {
     rose_api_error e;
@@ -411,7 +411,7 @@ void rose_api_job_gone(rose_api_job *j)
     j->timer = NULL;
     if (!j->begun) rose_api_count_http(j->io, j->r, 499);
     j->r = NULL;
-    /* relaxed: it only saves work; the worker's hand-over orders everything else */
+    /* relaxed: the flag only saves work; the worker's hand-over orders everything else */
     atomic_store_explicit(&j->gone, true, memory_order_relaxed);
     if (j->back) cancel_all(j);
 }
@@ -457,7 +457,8 @@ void rose_api_io_poll(void *api, uint32_t thread)
     rose_api *a = api;
     rose_api_io *io = &a->io[thread];
     if (rose_wakeq_is_empty(io->sink)) return;
-    rose_stall_span stall = {0}; /* the span of the loop's own turn begins after its sleep */
+    rose_stall_span stall = {0}; /* the span of the event loop's own iteration begins after the
+                                  * loop's sleep */
     rose_stall_begin(&stall);
     const rose_prof_span span = rose_prof_begin("api.stream");
     const uint64_t n = take_sink(io);

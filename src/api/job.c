@@ -15,7 +15,7 @@
 enum { MIN_VALUES = 1 << 20 };
 
 /* Submitting a choice takes a microsecond or more, so an I/O thread does not run jobs with more
- * choices. */
+ * choices than this. */
 enum { MAX_SHORT_CHOICES = 4 };
 
 /* SplitMix64's output function (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
@@ -208,7 +208,8 @@ static rose_sampling sampling_of(const rose_api_params *p)
         .min_p = (float)p->min_p,
         .top_k = p->top_k > 0 ? (uint32_t)p->top_k : 0,
     };
-    /* As in vLLM: below 1e-5 the division would overflow, and the result is greedy anyway. */
+    /* As in vLLM, a temperature below 1e-5 counts as 0: the division would overflow, and the
+     * result is greedy anyway. */
     if (p->temperature < 1e-5) s.temperature = 0.0f;
     return s;
 }
@@ -218,7 +219,7 @@ static bool reserve_live(rose_api_job *j, uint32_t n)
 {
     unsigned before = atomic_fetch_add_explicit(&j->io->n_live, n, memory_order_relaxed);
     if (before + n < ROSE_API_MAX_LIVE)
-        return true; /* the sink needs one place more than there are requests */
+        return true; /* the sink's capacity must be one more than the number of requests */
     atomic_fetch_sub_explicit(&j->io->n_live, n, memory_order_relaxed);
     rose_api_fail_status(&j->err, ROSE_E_FULL, NULL,
                          atomic_load_explicit(&j->api->engine, memory_order_acquire));
@@ -290,7 +291,8 @@ bool rose_api_fail_timeout(rose_api_error *e, double timeout_s)
                          "the request took longer than its 'timeout' of %g s", timeout_s);
 }
 
-/* False, with an error, if the time-out has passed: further work is useless. */
+/* Returns false, with an error, if the request's time-out has passed, because further work is
+ * then useless. */
 static bool in_time(rose_api_job *j)
 {
     if (!(j->timeout_s > 0)) return true;
@@ -384,7 +386,7 @@ static void run_tokenize(rose_api_job *j, const rose_api_params *p, const rose_a
     if (j->err.status == 0) (void)note_ignored(j, c->ignored);
 }
 
-/* Returns the number of choices asked for, even if they are too many. */
+/* Returns the number of choices asked for, even if that number is over the limit. */
 static uint64_t count_choices(const rose_api_params *p)
 {
     const bool many = json_is_array(p->prompt) && !json_is_integer(json_array_get(p->prompt, 0));

@@ -19,7 +19,8 @@ void rose_api_puts(rose_api_out *o, const char *literal)
 
 void rose_api_putf(rose_api_out *o, const char *fmt, ...)
 {
-    char line[256]; /* numbers and short names only; longer text goes through rose_api_put */
+    char line[256]; /* this function is for numbers and short names; longer text goes through
+                     * rose_api_put */
     va_list ap;
     va_start(ap, fmt);
     int n = vsnprintf(line, sizeof line, fmt, ap);

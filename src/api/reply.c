@@ -40,7 +40,8 @@ void rose_api_usage_json(rose_api_out *o, const rose_api_job *j)
                   (unsigned long long)cached_tokens(j));
 }
 
-/* Returns ms from a to b; 0 if one of them did not happen or they are out of order. */
+/* Returns the milliseconds from time a to time b; 0 if one of the two events did not happen, or
+ * if b is before a. */
 static double ms_between(uint64_t a, uint64_t b)
 {
     return a == 0 || b <= a ? 0.0 : (double)(b - a) * 1e-6;
@@ -52,7 +53,8 @@ static uint64_t prefilled_ns(const rose_api_choice *c)
     return c->job->score_only ? c->t_last_ns : c->t_first_ns;
 }
 
-/* Returns the choice that first had its first token; NULL before that. */
+/* Returns the choice whose first token came before that of every other choice; NULL if no choice
+ * has a token yet. */
 static const rose_api_choice *first_choice(const rose_api_job *j)
 {
     const rose_api_choice *first = NULL;

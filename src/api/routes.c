@@ -252,7 +252,7 @@ static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, ros
 }
 
 /* Reads the time-out from the body before a worker has it, so that it also limits the wait for a
- * worker. 0 = none, or the body is so long that the worker must look. */
+ * worker. 0 = the body has no time-out, or the body is so long that a worker must look for it. */
 static double peek_timeout(const rose_api_job *j)
 {
     if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT) return 0;
@@ -268,7 +268,8 @@ static bool may_run_here(const rose_api_io *io, const rose_api_job *j)
     return j->body_len <= io->api->o.inline_bytes && j->t_complete >= io->inline_from_ns;
 }
 
-/* Runs a short job here. False: it turned out to have many choices, and a worker must run it. */
+/* Runs a short job on this I/O thread. False: the job turned out to have many choices, and a
+ * worker must run it. */
 static bool run_short(rose_api_io *io, rose_api_job *j)
 {
     const uint64_t begin = rose_now_ns();

@@ -1,5 +1,5 @@
-/* api/rules.h - the fields of a request that become engine rules: bias, penalties, allowed ids,
- * stop ids, banned words, reports. Used by workers. */
+/* api/rules.h - the fields of a request that become the engine's sampling rules: bias,
+ * penalties, allowed ids, stop ids, banned words, reports. Used by workers. */
 #ifndef ROSE_API_RULES_H
 #define ROSE_API_RULES_H
 

@@ -15,11 +15,12 @@ typedef enum field_type {
     T_INT,     /* a JSON integer, or a number without a fraction, in [lo, hi] */
     T_NUM,     /* a JSON number in [lo, hi], finite */
     T_JSON,    /* kept as it is, checked elsewhere */
-    T_LABEL,   /* a string that the client chooses; accepted, not used */
+    T_LABEL,   /* a string that the client chooses, such as `user`; it is accepted and not used */
     T_MODEL,   /* must be the served model */
     T_REFUSED, /* not served: only values in `off` pass */
-    T_HINT,    /* changes no answer here: values other than those in `off` are ignored */
-    T_ANY      /* accepted with any value: it asks for nothing */
+    T_HINT,    /* a hint, which changes no answer of this server: values other than those in
+                * `off` are ignored */
+    T_ANY      /* a field that is accepted with any value, because it asks for nothing */
 } field_type;
 
 /* Values of a refused field or a hint that mean "off"; null always does. */
@@ -395,8 +396,8 @@ static bool check_required(const rose_api_params *p, rose_api_kind kind, rose_ap
                                          "field '%s' is required", name);
 }
 
-/* Checks logprobs. Completions: a number of alternatives. Chat: a flag, and top_logprobs as the
- * number. */
+/* Checks logprobs. For completions, logprobs is the number of alternatives. For chat, logprobs
+ * is a flag, and top_logprobs is the number. */
 static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_error *err)
 {
     const json_t *v = p->logprobs;

@@ -1,6 +1,6 @@
 /* api/serve_opts.c - see serve_opts.h: the table of the server's options. A new option needs a
- * field of rose_http_opts or rose_api_opts, its default in that room's _opts_default, and a row
- * here. */
+ * field of rose_http_opts or rose_api_opts, its default in rose_http_opts_default or
+ * rose_api_opts_default, and a row here. */
 #include "api/serve_opts.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* api/serve_opts.h - the options of `roseinfer serve`: those of http, of this room and of the
- * engine, and the program's own. Main thread. */
+/* api/serve_opts.h - the options of `roseinfer serve`: those of the HTTP server, of the API and
+ * of the engine, and the program's own. Main thread. */
 #ifndef ROSE_API_SERVE_OPTS_H
 #define ROSE_API_SERVE_OPTS_H
 
@@ -9,8 +9,8 @@
 #include "engine/flags.h"
 #include "http/http.h"
 
-/* The values of the options. The rows of serve_opts.c point into http, api and engine.opts for
- * options of these rooms. The other members belong to the server itself. */
+/* The values of the options. The option rows of serve_opts.c point into http, api and
+ * engine.opts for the options of these modules. The other members belong to the server itself. */
 typedef struct rose_serve_flags {
     rose_http_opts http;
     rose_api_opts api;

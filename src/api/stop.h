@@ -25,7 +25,8 @@ typedef struct rose_stops {
 typedef struct rose_stop_state {
     uint32_t *state; /* [n], borrowed from the choice; NULL if n == 0 */
     uint32_t held;   /* bytes held back */
-    uint32_t which; /* the string whose prefix is held back; at the end the string that was found */
+    uint32_t which;  /* index of the stop string whose prefix is held back; at the end, of the
+                      * stop string that was found */
 } rose_stop_state;
 
 rose_status rose_stops_add(rose_stops *s, const char *text, size_t len); /* len >= 1 */

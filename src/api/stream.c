@@ -140,7 +140,7 @@ static int put_callback(const char *bytes, size_t len, void *out)
     return 0;
 }
 
-/* Writes a chunk up to the closing brace, which the caller adds after the tail. */
+/* Writes a chunk up to the closing brace, which the caller writes after any further members. */
 static void chunk_generic(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
                           const char *text, size_t len, const char *finish)
 {

@@ -84,7 +84,8 @@ static void *worker_main(void *arg)
             rose_api_fail_nomem(&j->err);
         else
             rose_api_job_process(j, enc);
-        /* Never full: it has room for twice the jobs that the I/O thread admits. */
+        /* The done queue is never full: it has room for twice the jobs that the I/O thread
+         * admits. */
         rose_wakeq_push(io->done, j);
         rose_wakeq_signal(io->done);
     }

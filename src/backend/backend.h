@@ -32,7 +32,7 @@ typedef enum rose_compute {
     ROSE_COMPUTE_F16
 } rose_compute;
 
-/* How the matrices are stored; everything else has the dtype. */
+/* How the weight matrices are stored; all other tensors have the dtype. */
 typedef enum rose_quantization {
     ROSE_QUANT_NONE,
     ROSE_QUANT_INT8 /* CPU: integers in -127 .. 127 and a scale for each output, computed in
@@ -51,7 +51,7 @@ typedef enum rose_prefill {
     ROSE_PREFILL_FLASH, /* our tensor-core kernel over paged KV */
     ROSE_PREFILL_NAIVE, /* a plain kernel to compare with; its bits differ from the others', and
                            depend on whether a row is computed alone */
-    ROSE_PREFILL_AUTO2  /* the same as auto until there is a second flash kernel; the log says so */
+    ROSE_PREFILL_AUTO2  /* equals auto until there is a second flash kernel; the log says so */
 } rose_prefill;
 
 /* "auto", "flash", "naive", "auto2": as --prefill-backend spells them. */
@@ -83,12 +83,13 @@ typedef struct rose_cuda_opts {
     const char *without;   /* names of optimisations to leave out, with commas between them
                               (without.c of the backend). NULL, "" and "none" leave out none;
                               the CPU backend refuses all others */
-    uint32_t timeout_ms; /* limit for one step: a device that takes longer has failed; 0 = wait for
-                            ever */
+    uint32_t timeout_ms;   /* time limit of one step: a device that takes longer has failed; 0 =
+                            * wait for ever */
 } rose_cuda_opts;
 
 typedef struct rose_backend_opts {
-    rose_compute dtype; /* AUTO on CPU: BF16 for BF16 files and with INT8, else F32; CUDA: F16 */
+    rose_compute dtype; /* data type of weights and activations. AUTO on a CPU: BF16 for BF16
+                         * files and with INT8, else F32. AUTO on CUDA: F16 */
     rose_quantization quantization;
     uint32_t max_seqs;        /* at most this many sequences in one step, 1 .. 4096 */
     uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs */
@@ -108,11 +109,11 @@ typedef struct rose_memory_plan {
     rose_compute dtype; /* resolved, never AUTO */
     rose_quantization quantization;
     uint32_t max_seqs, max_step_tokens, max_model_len;
-    uint32_t n_threads;   /* resolved */
-    rose_prefill prefill; /* CUDA: resolved: FLASH or NAIVE */
-    uint32_t without;     /* CUDA: opts.cuda.without as bits, plus bits for what the GPU cannot run;
-                             `weights` and `graphs` depend on it */
-    uint64_t weights;     /* packed copies that the backend keeps */
+    uint32_t n_threads;    /* resolved */
+    rose_prefill prefill;  /* CUDA: resolved: FLASH or NAIVE */
+    uint32_t without;      /* CUDA: opts.cuda.without as bits, plus bits for the optimisations
+                            * that the GPU cannot run; `weights` and `graphs` depend on it */
+    uint64_t weights;      /* packed copies that the backend keeps */
     uint64_t weights_read; /* CPU: bytes of weights that a one-row step reads; CUDA: 0, unknown */
     uint64_t kv_page;      /* one page, all layers, K and V */
     uint32_t kv_pages;     /* pages in the pool */
@@ -123,10 +124,10 @@ typedef struct rose_memory_plan {
     uint64_t available;    /* memory available now; 0 = unknown */
 } rose_memory_plan;
 
-/* How the next id is chosen. The filters act in this order (as in vLLM). Divide by temperature.
- * Drop ids below min_p times the highest probability. Keep the top_k most probable. Keep the
- * smallest set whose renormalised probability reaches top_p, including the token that crosses
- * it. Ties go to the lower id. */
+/* The sampling parameters: they say how the next id is chosen. The filters act in this order (as
+ * in vLLM). Divide by temperature. Drop ids below min_p times the highest probability. Keep the
+ * top_k most probable. Keep the smallest set whose renormalised probability reaches top_p,
+ * including the token that crosses it. Ties go to the lower id. */
 typedef struct rose_sampling {
     float temperature; /* >= 0; 0 = greedy (all below is ignored) */
     float top_p;       /* (0, 1]; 1 = off */
@@ -135,10 +136,10 @@ typedef struct rose_sampling {
     uint64_t seed;     /* the random number is a function of (seed, out_pos) alone */
 } rose_sampling;
 
-/* One entry of a report: the log-probability of an id and its rank (1 = the largest logit). The
- * natural logarithm is taken from the model's raw logits, without temperature and rules. A NaN
- * logit weighs nothing, and its own entry is NaN. If the largest logit is +inf or -inf, all
- * entries are NaN. */
+/* One entry of a log-probability report: the log-probability of an id and its rank (1 = the
+ * largest logit). The natural logarithm is taken from the model's raw logits, without
+ * temperature and rules. A NaN logit weighs nothing, and its own entry is NaN. If the largest
+ * logit is +inf or -inf, all entries are NaN. */
 typedef struct rose_logprob {
     uint32_t id, rank;
     float logprob;
@@ -146,13 +147,14 @@ typedef struct rose_logprob {
 
 enum { ROSE_MAX_TOP_LOGPROBS = 20 };
 
-/* What an output wants beyond sampling. Most outputs want nothing and carry a NULL instead. The
- * logits are changed in the order of the fields, before temperature and filters (as in vLLM).
- * The report uses the logits as the model gave them. All arithmetic is fp32, with one rounding
- * each. */
+/* The rules of an output beyond plain sampling (penalties, biases, bans, reports). Most outputs
+ * have none and carry NULL instead. The logits are changed in the order of the fields, before
+ * temperature and filters (as in vLLM). The report uses the logits as the model gave them. All
+ * arithmetic is fp32, with one rounding each. */
 typedef struct rose_output_rules {
-    /* ROSE_TOKEN_NONE: sample. Otherwise nothing is sampled: the result is this id, and the
-     * report is about it (log-likelihood of a given text). */
+    /* The id to score, or ROSE_TOKEN_NONE: an id is sampled. If an id is given, nothing is
+     * sampled: this id is the result, and the report is about it (log-likelihood of a given
+     * text). */
     uint32_t score_id;
     /* NULL, or [1 + n_top] entries that step() fills: the resulting id, then the n_top largest
      * logits by rank (equal logits: the lower id first). n_top <= ROSE_MAX_TOP_LOGPROBS, <=
@@ -203,8 +205,9 @@ typedef struct rose_step_result {
                             valid until the next step() */
 } rose_step_result;
 
-/* What a backend can do beyond sampling, as bits of rose_backend_ops.caps. The engine refuses a
- * request that needs a missing one when it is submitted, and names it. */
+/* What a backend can do beyond sampling, as bits of rose_backend_ops.caps. When a request is
+ * submitted that needs a missing capability, the engine refuses the request and names the
+ * capability. */
 enum {
     ROSE_CAP_REPORTS = 1u << 0,     /* report and score_id, outputs at any row */
     ROSE_CAP_LOGIT_RULES = 1u << 1, /* allowed .. presence */
@@ -217,10 +220,10 @@ enum {
 typedef struct rose_backend_ops {
     const char *name; /* "cpu", "cuda" */
     uint32_t caps;    /* ROSE_CAP_* */
-    /* Computes the memory plan. Default rule for pages: enough for max_seqs full contexts, but at
-     * most 4 GiB and at most half of the memory that the weights leave. CUDA instead: at most 90 %
-     * of the memory left after weights, scratch and graphs. Always at least one full context; an
-     * explicit number that holds less is refused.
+    /* Computes the memory plan. Default rule for the number of KV pages: enough for max_seqs
+     * full contexts, but at most 4 GiB and at most half of the memory that the weights leave.
+     * CUDA instead: at most 90 % of the memory left after weights, scratch and graphs. Always at
+     * least one full context; an explicit number that holds less is refused.
      *
      * Errors: INVAL (options), UNSUPPORTED (architecture or dtype, by name), NOMEM. NOMEM: the
      * plan exceeds `available` (the message gives the parts and the option that shrinks them),
@@ -239,7 +242,8 @@ typedef struct rose_backend_ops {
      * the next one. */
     rose_status (*copy_pages)(void *ctx, const uint32_t *src, const uint32_t *dst, uint32_t n,
                               rose_err *err);
-    /* Waits for steps in flight. Accepts NULL and a half-opened context. */
+    /* Closes the context after it has waited for the steps in flight. Accepts NULL and a
+     * half-opened context. */
     void (*close)(void *ctx);
 } rose_backend_ops;
 
@@ -258,7 +262,7 @@ bool rose_backend_gpu_name(char *out, size_t cap);
 rose_status rose_backend_nvtx(rose_err *err);
 
 /* Picks a backend. device: "auto" (cuda if there is a usable GPU, else cpu), "cpu", "cuda"; NULL
- * = auto. Errors: UNSUPPORTED (as rose_backend_cuda), INVAL (another name). */
+ * = auto. Errors: UNSUPPORTED (as rose_backend_cuda), INVAL (device is none of these names). */
 rose_status rose_backend_pick(const rose_backend_ops **out, const char *device, rose_err *err);
 
 #endif

@@ -67,8 +67,8 @@ rose_status rose_backend_check_batch(const rose_batch *b, const rose_memory_plan
         const rose_status st = check_sequence(b, p, i, err);
         if (st != ROSE_OK) return st;
     }
-    for (uint32_t i = 0; i < b->n_tokens;
-         i++) /* an id below TOKEN_OUTPUT wraps to a large number */
+    /* for an id below ROSE_TOKEN_OUTPUT, the subtraction wraps to a large number */
+    for (uint32_t i = 0; i < b->n_tokens; i++)
         if (b->tokens[i] >= vocab && b->tokens[i] - ROSE_TOKEN_OUTPUT >= n_before)
             return rose_fail(err, ROSE_E_INVAL, "step: token id %u, vocabulary of %u", b->tokens[i],
                              vocab);

@@ -18,7 +18,7 @@ typedef struct rose_buf {
  * grows geometrically. */
 rose_status rose_buf_reserve(rose_buf *b, size_t more);
 
-/* These functions append; on ROSE_E_NOMEM nothing was appended. */
+/* The functions rose_buf_add* append to the buffer; on ROSE_E_NOMEM nothing was appended. */
 rose_status rose_buf_add(rose_buf *b, const void *bytes, size_t n);
 rose_status rose_buf_addf(rose_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

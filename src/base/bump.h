@@ -8,7 +8,8 @@
 #include <stdint.h>
 
 typedef struct rose_bump {
-    uint8_t *base; /* borrowed: the region, aligned to `align`; NULL = add up only */
+    uint8_t *base; /* borrowed: the memory region, aligned to `align`; NULL = only add up the
+                    * sizes */
     uint64_t used; /* bytes handed out so far */
     uint64_t align;
 } rose_bump;

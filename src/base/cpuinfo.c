@@ -173,8 +173,8 @@ static void missing_for(rose_isa level, char *text, size_t cap)
 
 rose_isa rose_isa_probe(void)
 {
-    /* Relaxed: every caller computes the same value. It is cached so that the kernel is asked
-     * once. */
+    /* Relaxed: every caller computes the same level. The level is cached so that the kernel is
+     * asked once. */
     static _Atomic int cached = -1;
     int level = atomic_load_explicit(&cached, memory_order_relaxed);
     if (level >= 0) return (rose_isa)level;

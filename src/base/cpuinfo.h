@@ -16,9 +16,9 @@ typedef enum rose_isa {
     ROSE_ISA_AVX2,       /* AVX2, FMA, F16C (Haswell 2013, Zen 2017) */
     ROSE_ISA_AVX512,     /* AVX-512 F, BW, VL, DQ (Skylake-X 2017, Zen 4 2022) */
     ROSE_ISA_AMX,        /* AVX512 and AMX tile, bf16 (Sapphire Rapids 2023) */
-    ROSE_ISA_NEON,       /* AArch64, which always has it; includes SCALAR alone */
-    ROSE_ISA_AVX512_BF16 /* AVX512 and VDPBF16PS (Cooper Lake 2020, Zen 4 2022). Its GEMMs give
-                            other bits, so it is used only if named */
+    ROSE_ISA_NEON,       /* NEON, which every AArch64 CPU has; this level includes SCALAR alone */
+    ROSE_ISA_AVX512_BF16 /* AVX512 and VDPBF16PS (Cooper Lake 2020, Zen 4 2022). GEMMs of this
+                          * level give other bits, so the level is used only if the user names it */
 } rose_isa;
 
 /* Returns the highest level that both the CPU and the operating system support. For AMX this
@@ -37,7 +37,8 @@ const char *rose_isa_name(rose_isa isa); /* "scalar" "avx2" "avx512" "amx" "neon
  * missing features. */
 rose_status rose_isa_parse(const char *name, rose_isa *out, rose_err *err);
 
-/* CPUs that this thread may run on (sched_getaffinity), ascending, up to cap; returns how many. */
+/* Writes the CPUs that this thread may run on (sched_getaffinity), in ascending order and at
+ * most cap of them; returns how many. */
 uint32_t rose_cpus_allowed(int *cpus, uint32_t cap);
 
 /* Returns how many CPUs the cgroup of this process and those above it may use, rounded up;

@@ -25,7 +25,7 @@ int rose_fds_flush_stdout(int rc);
 uint64_t rose_fds_raise(uint32_t n);
 
 /* Makes room for descriptors 0 .. n - 1, or as many of them as the limit allows (at most
- * 65,536). If that fails it does nothing, and only speed suffers. */
+ * 65,536). A failure is ignored, because only speed suffers. */
 void rose_fds_widen(uint32_t n);
 
 #endif

@@ -1,11 +1,12 @@
-/* base/hist.c - the bounds that are in use. */
+/* base/hist.c - the bucket bounds of the program's histograms. */
 #include "base/hist.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
 #define S  UINT64_C(1000000000)
 
-/* The bounds of vLLM from 1 ms on; below that, finer ones for small models. */
+/* The bounds of the histogram's buckets: those of vLLM from 1 ms on, and finer ones below 1 ms
+ * for small models. */
 const rose_hist_bounds rose_hist_latency = {
     27, {50 * US, 100 * US,  200 * US, 500 * US, 1 * MS,   2 * MS,   5 * MS,   10 * MS, 20 * MS,
          40 * MS, 60 * MS,   80 * MS,  100 * MS, 250 * MS, 500 * MS, 750 * MS, 1 * S,   2500 * MS,

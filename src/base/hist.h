@@ -12,7 +12,8 @@ enum { ROSE_HIST_MAX = 31 };
 
 typedef struct rose_hist_bounds {
     uint32_t n;                 /* 1 .. ROSE_HIST_MAX */
-    uint64_t le[ROSE_HIST_MAX]; /* ascending; bucket i takes le[i-1] < value <= le[i] */
+    uint64_t le[ROSE_HIST_MAX]; /* upper bounds of the buckets, ascending; bucket i takes le[i-1]
+                                 * < value <= le[i] */
 } rose_hist_bounds;
 
 typedef struct rose_hist {

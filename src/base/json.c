@@ -263,8 +263,8 @@ rose_status rose_json_parse(json_t **out, const char *text, size_t n, size_t fla
         }
         if (*out != NULL) return ROSE_OK;
     }
-    t_cap = 4 * (n + 16); /* the buffer grows to 32, 64, ... up to twice the longest token: this
-                             holds them all */
+    t_cap = 4 * (n + 16); /* the lexer's buffer grows to 32, 64, ... up to twice the longest
+                           * token; t_cap is at least the sum of these sizes */
     if ((t_reserve = malloc(t_cap)) == NULL) return ROSE_E_NOMEM;
     t_used = 0;
     *out = json_loadb(n > 0 ? text : "", n, flags | JSON_REJECT_DUPLICATES, e);

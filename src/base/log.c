@@ -7,8 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Atomic only because any thread reads it. Relaxed is enough, because it is set before threads
- * start. */
+/* The log level is atomic only because any thread reads it. Relaxed is enough, because the level
+ * is set before threads start. */
 static _Atomic int g_level = ROSE_LOG_INFO;
 
 void rose_log_set_level(rose_log_level level)

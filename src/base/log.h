@@ -16,11 +16,12 @@ typedef enum rose_log_level {
 /* Lines below `level` are dropped (default INFO). Set once at start, before threads. */
 void rose_log_set_level(rose_log_level level);
 
-/* "debug" | "info" | "warn" | "error" | "off" -> *out; ROSE_E_INVAL otherwise. */
+/* Parses the name of a log level: "debug", "info", "warn", "error" or "off". Any other name
+ * gives ROSE_E_INVAL. */
 rose_status rose_log_parse_level(const char *name, rose_log_level *out);
 
-/* room: the short name at the start of the line ("engine", "http"). Control characters in the
- * text become '?', because log lines quote hostile input. */
+/* room: the short name of the module that logs, at the start of the line ("engine", "http").
+ * Control characters in the text become '?', because log lines quote hostile input. */
 void rose_log(rose_log_level level, const char *room, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

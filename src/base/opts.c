@@ -194,7 +194,7 @@ typedef struct walk {
     const rose_command *c;
     int argc, i; /* i: the argument that is being read */
     char **argv;
-    const rose_opt *list; /* the last option read, if it takes more values */
+    const rose_opt *list; /* the option that was read last, if it takes more values */
 } walk;
 
 static int give_value(walk *w, const rose_opt *o, const char *value)

@@ -50,7 +50,7 @@ bool rose_opt_list_add(rose_opt_list *l, const char *text);
 typedef struct rose_opt {
     const char *name; /* "max-num-seqs" */
     char letter;      /* 'p' or 0 */
-    bool first;       /* --help shows the row although its group is brief */
+    bool first;       /* --help shows this row although its group is brief, which hides most rows */
     bool brief;       /* of a HEADING: only --help-all shows most rows of the group */
     rose_opt_kind kind;
     void *dest; /* holds the default before parsing; --help prints it from here */

@@ -1,5 +1,5 @@
-/* base/opts_internal.h - shared by the parser (opts.c), the help texts (opts_help.c), the
- * documents (opts_docs.c) and the program (program.c). */
+/* base/opts_internal.h - declarations shared by the parser (opts.c), the help texts
+ * (opts_help.c), the documents (opts_docs.c) and the program (program.c). */
 #ifndef ROSE_BASE_OPTS_INTERNAL_H
 #define ROSE_BASE_OPTS_INTERNAL_H
 
@@ -33,7 +33,7 @@ extern const rose_opts_doc rose_opts_docs[ROSE_N_DOCS];
 /* Prints text for a man page, with hyphens, backslashes and leading dots escaped. */
 void rose_opts_roff(const char *text);
 
-/* A search for the name that a person meant to type. */
+/* State of a search for the name that a person meant to type. */
 typedef struct rose_near {
     const char *name; /* NULL: none was close */
     unsigned distance;

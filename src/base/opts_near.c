@@ -1,4 +1,5 @@
-/* base/opts_near.c - finds which name a person meant who mistyped one. Pure text work. */
+/* base/opts_near.c - finds the name that a person probably meant, if the typed name is unknown.
+ * Pure text work. */
 #include <string.h>
 
 #include "base/opts_internal.h"

@@ -12,7 +12,8 @@ typedef struct rose_procstat {
     uint64_t virtual_bytes;     /* address space */
     uint32_t open_fds, max_fds; /* open file descriptors, and the soft limit for them (0 = none) */
     double start_time_seconds;  /* of the Unix epoch */
-    uint64_t minor_faults, major_faults; /* page faults so far, without and with a read from disk */
+    uint64_t minor_faults, major_faults; /* page faults of the process so far: those without and
+                                          * those with a read from disk */
 } rose_procstat;
 
 rose_procstat rose_procstat_read(void);

@@ -39,7 +39,7 @@ enum {
 typedef enum slot_use {
     SLOT_FREE,
     SLOT_LIVE,
-    SLOT_GONE /* the thread has ended, but its events are still needed */
+    SLOT_GONE /* the thread that owned this buffer has ended, but its events are still needed */
 } slot_use;
 
 typedef struct slot {
@@ -57,14 +57,15 @@ static slot g_slots[ROSE_PROF_MAX_THREADS];
 static struct {
     pthread_mutex_t lock;
     uint64_t start_ns, n_events;
-    uint32_t generation; /* grows in steps of NEXT: no two recordings have the same state */
+    uint32_t generation; /* number of recordings, in steps of NEXT, so that no two recordings
+                          * have the same state */
     const rose_prof_source *source; /* borrowed */
     bool source_on;
     char note[160];
 } g_prof = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static rose_prof_hooks g_hooks;
-/* True until the kernel has promised its barrier; it never becomes true again. Relaxed: a thread
- * that reads it late passes one barrier too many. */
+/* True until the process is registered for the kernel's memory barrier (membarrier); then false
+ * for ever. Relaxed: a thread that reads it late passes one barrier too many. */
 static _Atomic bool g_own_barrier = true;
 static _Atomic uint64_t g_stray;   /* events of threads that have no place in the table */
 static _Atomic uint64_t g_last_id; /* relaxed: only unique */
@@ -98,8 +99,8 @@ static bool give_buffer(slot *s)
     s->events = calloc(g_prof.n_events, sizeof *s->events);
     if (s->events == NULL) return false;
     s->cap = g_prof.n_events;
-    /* touch the pages here: the kernel takes half a millisecond for a huge page, which must not
-     * delay the recorded thread */
+    /* touch the buffer's pages here, before the recording: the kernel takes half a millisecond
+     * for a huge page, which must not delay the recorded thread */
     for (uint64_t i = 0; i < s->cap && i < TOUCHED_EVENTS; i += TOUCH_STEP)
         *(volatile uint64_t *)&s->events[i].value = 0;
     return true;
@@ -123,7 +124,8 @@ void rose_prof_thread(const char *name)
         snprintf(s->name, sizeof s->name, "%s", name);
         if (s->use == SLOT_FREE) {
             s->tid = (long)gettid();
-            /* relaxed: the lock orders it, and only holders of the lock write the state */
+            /* relaxed: the lock orders this read of the state, and only holders of the lock
+             * write the state */
             if (atomic_load_explicit(&rose_prof_state, memory_order_relaxed) & RECORDING)
                 give_buffer(s);
             s->use = SLOT_LIVE;
@@ -290,7 +292,8 @@ rose_status rose_prof_start(uint32_t n_events, rose_err *err)
     start_source();
     atomic_store_explicit(&g_stray, 0, memory_order_relaxed);
     g_prof.start_ns = rose_now_ns();
-    /* seq_cst: pairs with the load in reserve; a thread that sees the state also sees its buffer */
+    /* seq_cst: pairs with the load in reserve; a thread that sees the new state also sees its
+     * buffer */
     g_prof.generation += NEXT;
     atomic_store_explicit(&rose_prof_state, g_prof.generation | (state & HOOKED) | RECORDING,
                           memory_order_seq_cst);

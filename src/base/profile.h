@@ -1,6 +1,6 @@
 /* base/profile.h - records what each thread did and when, for `POST /start_profile`: spans,
- * instants, counters, and the path of each request from thread to thread. The file is in Chrome's
- * trace format, which ui.perfetto.dev and chrome://tracing show.
+ * instants, counters, and arrows that follow each request from thread to thread. The file is in
+ * Chrome's trace format, which ui.perfetto.dev and chrome://tracing show.
  *
  * When off (the default), a span or an instant costs one relaxed load and a predicted branch. A
  * build with ROSE_NO_RECORDER does not have even that, for comparison. When on, a span costs two
@@ -108,9 +108,10 @@ typedef enum rose_prof_kind {
     ROSE_PROF_SPAN,
     ROSE_PROF_INSTANT,
     ROSE_PROF_COUNTER,
-    ROSE_PROF_FLOW_BEGIN, /* the path of request `id` begins within the enclosing span, */
-    ROSE_PROF_FLOW_STEP,  /* goes through this one, */
-    ROSE_PROF_FLOW_END,   /* and ends in this */
+    ROSE_PROF_FLOW_BEGIN, /* starts, in the enclosing span, the arrows that join the spans of
+                           * request `id` */
+    ROSE_PROF_FLOW_STEP,  /* the arrows of request `id` go through the enclosing span */
+    ROSE_PROF_FLOW_END,   /* the arrows of request `id` end in the enclosing span */
     ROSE_PROF_ASYNC       /* a part of request `id`, on a line of its own in the trace */
 } rose_prof_kind;
 
@@ -137,7 +138,8 @@ static inline void rose_prof_async(const char *name, uint64_t id, uint64_t begin
 {
     if (rose_prof_on()) rose_prof_put_async(name, id, begin_ns, end_ns);
 }
-/* Returns a new id for a request's path: never 0, never the same twice. */
+/* Returns a new id that joins the spans of one request in a profile: never 0, never the same
+ * twice. */
 uint64_t rose_prof_new_id(void);
 
 /* ---- recordings ---- */
@@ -149,7 +151,8 @@ typedef struct rose_prof_result {
     uint32_t n_threads;  /* with events */
     uint64_t file_bytes; /* 0: the file was not written */
     uint64_t n_device;   /* of n_events: a source's */
-    char note[160];      /* the reason why the source gave nothing; "" = it did, or there is none */
+    char note[160];      /* the reason why the source (for example the GPU's recorder) gave no
+                          * events; "" = it gave events, or there is no source */
 } rose_prof_result;
 
 enum {

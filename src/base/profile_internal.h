@@ -1,5 +1,5 @@
-/* base/profile_internal.h - shared by the recorder (profile.c) and the writer of its file
- * (profile_json.c). */
+/* base/profile_internal.h - declarations shared by the recorder (profile.c) and the writer of
+ * its file (profile_json.c). */
 #ifndef ROSE_BASE_PROFILE_INTERNAL_H
 #define ROSE_BASE_PROFILE_INTERNAL_H
 

@@ -32,7 +32,7 @@ static void put_time(rose_prof_writer *w, const char *key, uint64_t ns)
     fprintf(w->file, ",\"%s\":%" PRIu64 ".%03u", key, ns / 1000, (unsigned)(ns % 1000));
 }
 
-/* Opens an event; the caller adds members and closes it. */
+/* Writes the beginning of an event's JSON object; the caller adds members and closes the object. */
 static void open_event(rose_prof_writer *w, const char *ph, const char *name, long pid, long tid)
 {
     fputs(w->first ? "\n{\"ph\":\"" : ",\n{\"ph\":\"", w->file);

@@ -20,7 +20,7 @@ static void usage(const rose_program *p, FILE *out)
     fprintf(out, "%s --version prints the version, %s --man the manual page.\n", p->name, p->name);
 }
 
-/* Lets every command print its part of a document. */
+/* Lets every command print its part of a document (the man page or a completion script). */
 static void print_parts(const rose_program *p, int doc)
 {
     for (size_t i = 0; i < p->n_commands; i++) {

@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 
-/* One producer thread, one consumer thread. */
+/* rose_spsc: a queue for one producer thread and one consumer thread. */
 typedef struct rose_spsc rose_spsc;
 
 /* cap elements of elem_size bytes; cap is rounded up to a power of two (2 .. 2^24). */
@@ -20,8 +20,8 @@ void rose_spsc_destroy(rose_spsc *r); /* accepts NULL; both sides have stopped *
 rose_status rose_spsc_push(rose_spsc *r, const void *elem); /* producer; ROSE_E_FULL */
 rose_status rose_spsc_pop(rose_spsc *r, void *elem);        /* consumer; ROSE_E_EMPTY */
 
-/* For any number of producers and one consumer (Vyukov's bounded queue: a sequence number per
- * cell). The elements of one producer keep their order. */
+/* rose_mpsc: a queue for any number of producers and one consumer (Vyukov's bounded queue: a
+ * sequence number per cell). The elements of one producer keep their order. */
 typedef struct rose_mpsc rose_mpsc;
 
 rose_status rose_mpsc_create(rose_mpsc **out, uint32_t cap, uint32_t elem_size);

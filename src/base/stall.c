@@ -16,7 +16,7 @@
 
 uint64_t rose_stall_limit;
 
-/* Any thread; relaxed, because these are only counts and a rate limit. */
+/* Counters of stalls, for any thread; relaxed, because they are only counts and a rate limit. */
 static struct {
     _Atomic uint64_t count, last_line, left_out;
 } g_places[ROSE_N_STALL_PLACES];
@@ -123,14 +123,15 @@ const char *rose_stall_cause(const rose_stall_span *s)
     if (many_faults(u->minor, u->wall_ns)) return "it touched new memory";
     if (u->cpu_ns >= u->wall_ns - u->wall_ns / 4) return "it computed";
     if (many_faults(s->others_minor, u->wall_ns)) return "other threads touched new memory";
-    /* A thread that loses its CPU stays runnable, which counts as involuntary; one that waits
-     * switches voluntarily. */
+    /* A thread that loses its CPU stays runnable, which counts as involuntary; a thread that
+     * waits switches voluntarily. */
     if (u->involuntary > u->voluntary) return "it was descheduled: others had its CPU";
     if (u->voluntary > 0) return "it waited";
     return "it did not run and did not switch: its CPU was taken away from below";
 }
 
-/* Tells whether to write a line. *left_out: the number of lines left out since the last one. */
+/* Tells whether to log this stall now. *left_out: the number of log lines left out since the
+ * last one. */
 static bool may_log(rose_stall_place p, uint64_t *left_out)
 {
     uint64_t now = rose_now_ns();

@@ -1,8 +1,9 @@
-/* base/stall.h - says why a thread was late (--stall-warn-ms). A span is a piece of a thread's work
- * that should be short: an engine step, a turn of an I/O loop, a tokenizer job. A span that takes
- * longer than the limit is counted, and a log line names the cause. The thread computed, took page
- * faults, was descheduled, or waited. The cause follows from the system's figures for the thread
- * (getrusage), which are read at the start and the end of the span.
+/* base/stall.h - says why a thread was late (--stall-warn-ms). A span is a piece of a thread's
+ * work that should be short: an engine step, an iteration of an I/O thread's event loop, a
+ * tokenizer job. A span that takes longer than the limit is counted, and a log line names the
+ * cause. The thread computed, took page faults, was descheduled, or waited. The cause follows
+ * from the system's figures for the thread (getrusage), which are read at the start and the end
+ * of the span.
  *
  * The limit is set once at start, before threads, like the log level. When off (the default), a
  * span costs one load and a branch. When on, it costs two system calls, together 3 us on a slow

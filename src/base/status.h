@@ -1,4 +1,4 @@
-/* base/status.h - the one error convention of every room. A function that can fail returns
+/* base/status.h - the error convention that every module uses. A function that can fail returns
  * rose_status. If a person will read the cause, it also takes a rose_err. The function that
  * knows the cause fills it (what was wrong, where, what to do), and callers pass it up
  * unchanged. Threads: plain values, no shared state. */
@@ -13,10 +13,10 @@ typedef enum rose_status {
     ROSE_E_NOMEM,       /* allocation failed; nothing was changed */
     ROSE_E_IO,          /* a system call failed; the message carries strerror */
     ROSE_E_FORMAT,      /* a file or message is malformed or contradicts itself */
-    ROSE_E_UNSUPPORTED, /* well-formed, but names something we do not implement */
+    ROSE_E_UNSUPPORTED, /* the input is well-formed, but names something that we do not implement */
     ROSE_E_NOTFOUND,    /* no such file, tensor, model, request */
     ROSE_E_FULL,        /* a bounded queue or pool is full: normal, retry later, sets no message */
-    ROSE_E_LATE,        /* it would come too late: normal under load, sets no message */
+    ROSE_E_LATE,        /* the result would come too late: normal under load, sets no message */
     ROSE_E_EMPTY,       /* nothing to take: normal, sets no message */
     ROSE_E_CLOSED,      /* the engine or connection is draining or gone */
     ROSE_E_BACKEND,     /* the device or compute backend failed; open requests are answered */

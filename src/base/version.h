@@ -1,4 +1,5 @@
-/* base/version.h - which build this is, for --version, /version and every result file. */
+/* base/version.h - the version, commit and date of this build, for --version, /version and every
+ * result file. */
 #ifndef ROSE_BASE_VERSION_H
 #define ROSE_BASE_VERSION_H
 

@@ -57,8 +57,8 @@ rose_status rose_wakeq_push(rose_wakeq *q, void *p)
 
 void rose_wakeq_signal(rose_wakeq *q)
 {
-    /* acq_rel: the consumer whose clear reads our 1 sees our pushes. If the consumer cleared
-     * earlier, this write signals it */
+    /* acq_rel: if the consumer's clear reads the 1 that we write here, the consumer sees our
+     * pushes. If the consumer cleared earlier, this write signals it */
     if (atomic_exchange_explicit(&q->pending, 1, memory_order_acq_rel) != 0) return;
     uint64_t one = 1;
     /* EAGAIN means the counter is at its maximum: the fd is readable, which is all we want */
@@ -88,6 +88,6 @@ void rose_wakeq_wait(rose_wakeq *q, uint64_t timeout_ns)
 {
     struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
     struct timespec ts = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
-    (void)ppoll(&pfd, 1, &ts,
-                NULL); /* if a signal interrupts the wait, it is only shorter: the caller loops */
+    (void)ppoll(&pfd, 1, &ts, NULL); /* if a signal interrupts the wait, the wait is only shorter:
+                                      * the caller loops */
 }

@@ -11,7 +11,8 @@ typedef struct rose_wakeq rose_wakeq;
 rose_status rose_wakeq_create(rose_wakeq **out, uint32_t cap, rose_err *err);
 void rose_wakeq_destroy(rose_wakeq *q); /* accepts NULL; no producer is left */
 
-int rose_wakeq_fd(const rose_wakeq *q); /* readable while a signal is pending; for epoll or poll */
+int rose_wakeq_fd(const rose_wakeq *q); /* file descriptor that is readable while a signal is
+                                         * pending; for epoll or poll */
 
 rose_status rose_wakeq_push(rose_wakeq *q, void *p); /* any thread; ROSE_E_FULL; does not wake */
 void rose_wakeq_signal(rose_wakeq *q);               /* any thread; one write(2) at most */

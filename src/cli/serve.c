@@ -37,8 +37,8 @@ typedef struct server {
     rose_http *http;
 } server;
 
-/* Tells whether the model has a chat template of its own. That is a program in a template
- * language, which we do not run. */
+/* Tells whether the model has a chat template of its own. A chat template is a program in a
+ * template language, which this server does not run. */
 static bool has_chat_template(const char *dir)
 {
     char path[4096];

@@ -119,8 +119,8 @@ static rose_output_rules *with_rules(rose_batch_builder *b, uint32_t k)
     return &b->rules[k];
 }
 
-/* Adds outputs that score the prompt's tokens at positions [it->pos + 1, end), unless they were
- * already reported. After a preemption a row may be computed again. */
+/* Adds outputs that score the prompt's tokens at positions [it->pos + 1, end), unless these
+ * scores were already reported. After a preemption a row may be computed again. */
 static void add_scores(rose_batch_builder *b, const rose_sched_item *it, const rose_request *r,
                        uint32_t end)
 {

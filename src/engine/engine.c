@@ -99,7 +99,7 @@ static void finish(rose_engine *e, rose_request *r, rose_event ev)
     assert(!r->done && ev.finish != ROSE_FINISH_NONE);
     if (r->times.admitted == 0) rose_engine_leave_queue(e, r->n_prompt, r->n_cost, r->priority);
     if (r->seq != UINT32_MAX) {
-        /* a step that ran ahead may already have computed the next token */
+        /* the following step, which was enqueued early, may already have computed the next token */
         rose_sched_truncate(e->sched, r->seq, r->n_prompt + r->n_generated);
         rose_sched_finish(e->sched, r->seq);
         e->by_seq[r->seq] = NULL;
@@ -207,7 +207,8 @@ static void take_submission(rose_engine *e, rose_request *r)
 }
 
 /* Cancels requests. If a request is still in the inbox, because an earlier push is incomplete,
- * its cancel waits for the next turn. The submitter of that push wakes us when it is done. */
+ * its cancel waits for the next iteration of the engine's loop. The submitter of that push wakes
+ * us when it is done. */
 static void take_cancels(rose_engine *e, rose_request *list)
 {
     for (rose_request *r; (r = list) != NULL;) {
@@ -247,8 +248,8 @@ static void publish_load(rose_engine *e)
     rose_load_publish(&e->load, &now);
 }
 
-/* Waits for a request that was announced: it arrives before a sleep and a wake-up would be over.
- * False: none was announced. */
+/* Polls for a request that was announced, because the request arrives sooner than a sleep and a
+ * wake-up would take. False: no request was announced. */
 static bool await_expected(rose_engine *e)
 {
     if (!atomic_load_explicit(&e->expected, memory_order_relaxed)) return false;
@@ -291,7 +292,7 @@ static void note_admissions(rose_engine *e, const rose_sched_plan *p, uint64_t t
         bump(&e->stats.prompt_tokens, r->n_prompt);
         rose_engine_leave_queue(e, r->n_prompt, r->n_cost, r->priority);
     }
-    /* some sequences prefill: new ones, or ones back from a preemption */
+    /* some sequences of this step prefill: new sequences, or sequences that were preempted */
     if (p->n_prefill_seqs > 0 || p->n_preempted > 0) rose_engine_update_gauges(e);
 }
 
@@ -331,8 +332,8 @@ static rose_status launch(rose_engine *e, const rose_sched_plan *p, uint64_t pla
         e->marked_ns = 0;
     }
     e->n_flights++;
-    bump(&e->stats.steps,
-         1); /* before delivery, so that a consumer that has its token finds the step counted */
+    bump(&e->stats.steps, 1); /* counted before delivery, so that a consumer that has its token
+                               * finds the step counted */
     rose_hist_add(&e->hists.exposed_ns, &rose_hist_step, exposed);
     return ROSE_OK;
 }
@@ -403,7 +404,7 @@ static rose_status land(rose_engine *e, rose_err *err)
     rose_flight f = e->flights[0];
     rose_step_result res = {0};
     uint64_t before_ns = e->collected_ns;
-    if (!e->spanned) { /* the second one of this turn */
+    if (!e->spanned) { /* a second step is collected in this iteration of the loop */
         rose_stall_begin(&e->step_span);
         rose_stall_begin(&e->compute_span);
     }
@@ -440,15 +441,16 @@ static void fail(rose_engine *e, const rose_err *err)
     /* release: pairs with the acquire in rose_engine_failure; requests that submit refuses were
      * not accepted before */
     atomic_store_explicit(&e->failed, true, memory_order_release);
-    /* relaxed: a figure for people; includes requests that are still in the inbox */
+    /* relaxed: the number of queued requests is only shown to people; it includes requests that
+     * are still in the inbox */
     const uint32_t n_queued = atomic_load_explicit(&e->n_queued, memory_order_relaxed);
     rose_log(
         ROSE_LOG_ERROR, "engine", "the backend %s failed, %u open requests end: %s", e->ops->name,
         rose_sched_n_running(e->sched) + rose_sched_n_preempted(e->sched) + n_queued, err->msg);
 }
 
-/* Enqueues the next step and collects the oldest; the new one stays in flight if it may. False:
- * there is nothing to compute and nothing in flight. */
+/* Enqueues the next step and collects the oldest step. The new step stays in flight if the
+ * backend allows that. False: there is nothing to compute and no step is in flight. */
 static bool step(rose_engine *e)
 {
     rose_sched_plan plan;
@@ -456,8 +458,8 @@ static bool step(rose_engine *e)
     rose_status st = ROSE_OK;
     uint32_t stay = 0;
     if (!e->spanned)
-        rose_stall_begin(
-            &e->step_span); /* a turn that collects no step continues in the next turn */
+        rose_stall_begin(&e->step_span); /* an iteration that collects no step keeps its span open
+                                          * into the next iteration of the loop */
     e->spanned = true;
     uint64_t start = or_now(e->marked_ns);
     if (e->load.ttft_slo_ns != 0) refuse_late(e, start);
@@ -501,7 +503,7 @@ void rose_engine_run(rose_engine *e)
             continue;
         sleep_until_event(e);
     }
-    take_events(e); /* requests submitted before close are in the inbox by now */
+    take_events(e); /* requests that were submitted before close() are in the inbox by now */
     finish_all(e, ROSE_FINISH_CANCELLED);
     signal_sinks(e);
 }

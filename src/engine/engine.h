@@ -40,31 +40,34 @@ typedef struct rose_engine_opts {
     uint32_t lookahead;         /* PACK; 0 = 64 */
     uint32_t force_fifo_every;  /* PACK; 0 = 8 */
     uint32_t priority_age_ms;   /* what one step of priority is worth in waiting; default 1000 */
-    uint32_t max_queued_tokens; /* at most this many prompt tokens that wait for admission; 0 = no
-                                   bound. A request that waits alone may exceed it */
+    uint32_t max_queued_tokens; /* at most this many prompt tokens that wait for admission; 0 =
+                                 * no bound. A request that waits alone may exceed this bound */
     uint32_t ttft_slo_ms; /* goal from submission to first token; a request that cannot meet it is
                              refused; 0 = none */
     uint32_t itl_slo_ms;  /* goal from token to token; limits prompt rows and admission; 0 = none */
     bool overlap; /* default on: with ROSE_CAP_AHEAD the next step is built and enqueued while one
                      runs */
     bool prefix_cache;               /* default on: share page-aligned prefixes */
-    uint32_t prefix_cache_max_pages; /* at most this many cached pages that are kept unused; 0 = the
-                                        whole pool */
+    uint32_t prefix_cache_max_pages; /* at most this many cached KV pages are kept while no
+                                      * sequence uses them; 0 = the whole pool */
 } rose_engine_opts;
 
 void rose_engine_opts_default(
-    rose_engine_opts *o); /* Sets 256 seqs, 2048 tokens, 1024 queued, chunked. */
+    rose_engine_opts *o); /* Sets the defaults: 256 sequences and 2048 tokens in a step, 1024
+                           * queued requests, chunked prefill. */
 
-/* Plans, loads, starts the thread. The model may be closed after open returns. Errors: as
- * rose_backend_ops.plan and open, INVAL, FORMAT (a weight is NaN or infinite). */
+/* Plans the memory, loads the weights and starts the engine thread. The model may be closed
+ * after open returns. Errors: as rose_backend_ops.plan and open, INVAL, FORMAT (a weight is NaN
+ * or infinite). */
 rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, const rose_model *m,
                              const rose_engine_opts *o, rose_err *err);
 
 /* Refuses new requests (ROSE_E_CLOSED); accepted requests run to their end. Any thread. */
 void rose_engine_drain(rose_engine *e);
 
-/* Cancels all running requests, delivers their finish events, joins the thread, frees. Requests
- * not yet released stay valid for poll and release. Accepts NULL and a half-opened engine. */
+/* Closes the engine: cancels all running requests, delivers their finish events, joins the
+ * engine thread and frees the memory. Requests that are not yet released stay valid for poll and
+ * release. Accepts NULL and a half-opened engine. */
 void rose_engine_close(rose_engine *e);
 
 const rose_memory_plan *rose_engine_plan(const rose_engine *e); /* constant, any thread */
@@ -76,11 +79,12 @@ typedef enum rose_finish {
     ROSE_FINISH_LENGTH, /* max_tokens, or the context is full */
     ROSE_FINISH_CANCELLED,
     ROSE_FINISH_ERROR,   /* the backend failed, or no finite logit */
-    ROSE_FINISH_LATE,    /* it waited and could no longer begin in time (ttft_slo_ms) */
+    ROSE_FINISH_LATE,    /* the request waited until it could no longer begin in time
+                          * (ttft_slo_ms) */
     ROSE_FINISH_NO_TOKEN /* the request's rules allow no next id */
 } rose_finish;
 
-/* One event: a token, the finish, or both at once. */
+/* One event of a request: a token, the finish, or both at once. */
 typedef struct rose_event {
     uint64_t t_ns; /* when the step that gave it was collected */
     uint32_t id;   /* valid if has_token */
@@ -92,12 +96,14 @@ typedef struct rose_event {
 enum { ROSE_MAX_BIAS = 1024, ROSE_MAX_STOP_IDS = 128, ROSE_MAX_BAD_IDS = 4096 };
 #define ROSE_MAX_REPORT_BYTES (256 << 20) /* of one request */
 
-/* What a request may want beyond plain sampling; backend.h (rose_output_rules) states the order
- * in which these act. All arrays are copied; ids < vocab_size. */
+/* The sampling rules of a request, beyond plain sampling: penalties, biases, bans and reports.
+ * backend.h (rose_output_rules) states the order in which they act. All arrays are copied; ids <
+ * vocab_size. */
 typedef struct rose_request_rules {
     bool logprobs;            /* keep a report of every generated token */
     uint32_t n_top;           /* number of alternatives to report, at most ROSE_MAX_TOP_LOGPROBS */
-    bool prompt_logprobs;     /* also report every token of the prompt but the first */
+    bool prompt_logprobs;     /* also report the log-probability of every prompt token but the
+                               * first */
     uint32_t prompt_n_top;    /* likewise */
     float repetition;         /* 1 = off; above 0 */
     float presence;           /* 0 = off */
@@ -107,8 +113,8 @@ typedef struct rose_request_rules {
     uint32_t n_bias;
     uint32_t n_allowed; /* 0 = all */
     const uint32_t *allowed;
-    const uint32_t *bad_ids; /* sequences of ids that must not be generated, one after the other; at
-                                most ROSE_MAX_BAD_IDS ids */
+    const uint32_t *bad_ids; /* banned sequences of ids, which must not be generated, stored one
+                              * after the other; at most ROSE_MAX_BAD_IDS ids */
     const uint32_t *bad_len; /* [n_bad] ids of each word */
     uint32_t n_bad;
     const uint32_t *stop_ids; /* [n_stop] ids that end the request, also with ignore_eos */
@@ -119,26 +125,32 @@ typedef struct rose_request_rules {
 typedef struct rose_request_opts {
     const uint32_t *prompt; /* [n_prompt] ids < vocab_size, copied */
     uint32_t n_prompt;      /* 1 .. max_model_len - 1 */
-    uint32_t max_tokens;    /* at least 1; clamped to max_model_len - n_prompt */
+    uint32_t max_tokens;    /* most tokens to generate, at least 1; clamped to max_model_len -
+                             * n_prompt */
     bool score_only; /* max_tokens is ignored and nothing is generated: one event without a token
                         (LENGTH) ends it. The prompt may then fill the context */
     rose_sampling sampling;
-    const rose_request_rules *rules; /* NULL = none, which costs nothing; borrowed during submit */
+    const rose_request_rules *rules; /* sampling rules; NULL = none, which costs nothing;
+                                      * borrowed during submit */
     bool ignore_eos;
-    rose_wakeq *sink; /* borrowed until the engine is closed (it may be signalled after the last
-                         event); capacity >= the consumer's live requests + 1 */
+    rose_wakeq *sink; /* the consumer's sink: borrowed until the engine is closed, because it may
+                       * be signalled after the last event; capacity >= the consumer's live
+                       * requests + 1 */
     void *user;       /* the consumer's; see rose_request_user */
-    int32_t priority; /* lower is sooner, 0 = normal; each step is worth priority_age_ms of waiting;
-                         clamped to -1000 .. 1000 */
+    int32_t priority; /* priority: a lower value runs sooner, 0 = normal; each step of priority
+                       * is worth priority_age_ms of waiting; clamped to -1000 .. 1000 */
     const void *cache_salt; /* requests share cached prefixes only with requests of the same salt */
     size_t cache_salt_len;  /* bytes; 0 = the common one */
-    uint32_t n_reserved; /* places that this thread reserved (rose_engine_reserve) and has not used,
-                            including the one for this request; 0 = none: submit takes one itself */
-    bool same_prompt; /* the prompt is that of this thread's last submission; only estimates of load
-                         use this */
-    uint64_t t_ns;    /* when its wait began, for ttft_slo_ms; 0 = now */
-    bool skip_prefix_cache; /* compute the whole prompt (others may still use its pages) */
-    uint64_t prof_id;       /* id of its path through a profile (base/profile.h); 0 = none */
+    uint32_t n_reserved;    /* places that this thread reserved (rose_engine_reserve) and has not
+                             * used, including the one for this request; 0 = none: submit takes a
+                             * place itself */
+    bool same_prompt; /* true: the prompt is the same as in this thread's last submission; only
+                       * estimates of load use this */
+    uint64_t t_ns;    /* time when the request's wait began, for ttft_slo_ms; 0 = now */
+    bool skip_prefix_cache; /* true: compute the whole prompt even if it is cached (other
+                             * requests may still use its pages) */
+    uint64_t prof_id;       /* id that joins this request's spans in a profile (base/profile.h);
+                             * 0 = not traced */
 } rose_request_opts;
 
 /* Submits a request; any thread, also several at once. On success *out has one owner, the consumer,
@@ -185,8 +197,8 @@ rose_status rose_request_poll(rose_request *r, rose_event *out);
 
 void *rose_request_user(const rose_request *r);
 
-/* Time stamps, ns on the monotonic clock; 0 = did not happen. Consumer thread, complete once the
- * finish event was polled. */
+/* Time stamps of a request, in ns on the monotonic clock; 0 = the event did not happen. Consumer
+ * thread; complete once the finish event was polled. */
 typedef struct rose_request_times {
     uint64_t submitted, admitted, first_token, finished;
 } rose_request_times;
@@ -196,11 +208,13 @@ rose_request_times rose_request_get_times(const rose_request *r);
  * once an event was polled. */
 uint32_t rose_request_cached_tokens(const rose_request *r);
 
-/* Consumer thread. The report of generated token i, whose event was polled: 1 + n_top entries,
- * the token itself first. Valid until release. Only for requests with rules.logprobs. */
+/* Consumer thread. The log-probability report of generated token i, whose event was polled: 1 +
+ * n_top entries, the token itself first. Valid until release. Only for requests with
+ * rules.logprobs. */
 const rose_logprob *rose_request_logprobs(const rose_request *r, uint32_t i);
-/* The report of the prompt's token at position pos, 1 .. n_prompt - 1. Valid once any event was
- * polled, unless that was CANCELLED or ERROR. Only for requests with rules.prompt_logprobs. */
+/* The log-probability report of the prompt's token at position pos, 1 .. n_prompt - 1. Valid
+ * once any event was polled, unless that was CANCELLED or ERROR. Only for requests with
+ * rules.prompt_logprobs. */
 const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t pos);
 
 /* Consumer thread, after the finish event was polled. The engine holds a reference of its own
@@ -208,7 +222,8 @@ const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t
 void rose_request_release(rose_request *r);
 
 /* Says why the engine has failed, while the engine is open; NULL if it has not failed. Any
- * thread. A request that ended with ERROR while this is NULL had no finite logit. */
+ * thread. If a request ended with ERROR while the result here is NULL, the request had no finite
+ * logit. */
 const char *rose_engine_failure(const rose_engine *e);
 
 /* A copy of the engine's counters; any thread. The counters may be of slightly different
@@ -220,14 +235,19 @@ typedef struct rose_engine_stats {
         kv_pages_free;        /* kv_pages_free includes cached pages that no sequence uses */
     uint32_t kv_pages_cached; /* these */
     uint64_t steps; /* steps that the backend took; counted before their tokens are delivered */
-    uint64_t prompt_tokens, generated_tokens; /* prompts count when admitted */
+    uint64_t prompt_tokens, generated_tokens; /* tokens so far; the tokens of a prompt count when
+                                               * the prompt is admitted */
     uint64_t finished;                        /* requests that ended, in whatever way */
-    uint64_t cancelled, late;                 /* of these: CANCELLED, LATE */
-    uint64_t last_step_ns; /* duration of the last step, or the time since the previous one ended */
-    /* time to plan, to build the batch, and, after the backend, to deliver and wake */
+    uint64_t cancelled, late;                 /* finished requests whose finish was CANCELLED;
+                                               * finished requests whose finish was LATE */
+    uint64_t last_step_ns; /* duration of the last step; if the previous step ended after this
+                            * one began, the time since that end */
+    /* host time of a step: to plan, to build the batch and, after the backend, to deliver tokens
+     * and wake consumers */
     uint64_t last_plan_ns, last_batch_ns, last_deliver_ns;
     uint64_t prefix_queries,
-        prefix_hits; /* prompt tokens of admitted requests; those of them found in the cache */
+        prefix_hits; /* prompt tokens of admitted requests; prompt tokens of admitted requests
+                      * that were found in the prefix cache */
     uint64_t prefix_evictions;  /* pages */
     uint64_t preemptions;       /* requests that gave their pages back */
     uint64_t recomputed_tokens; /* computed once more because of that */
@@ -239,9 +259,11 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e);
  * them until close. Without overlap a step lasts host_ns + compute_ns. With overlap, host_ns
  * runs during the compute_ns of the previous step, and a step lasts exposed_ns + compute_ns. */
 typedef struct rose_engine_hists {
-    rose_hist host_ns;    /* planning, building the batch, delivery (rose_hist_step) */
-    rose_hist compute_ns; /* from step() to the step's results; from the results of the previous
-                             step if these came later (rose_hist_step) */
+    rose_hist host_ns;    /* host time of a step: planning, building the batch, delivery
+                           * (rose_hist_step) */
+    rose_hist compute_ns; /* duration of a step (rose_hist_step). It ends at the step's results.
+                           * It begins at step(), or at the results of the previous step if those
+                           * came later */
     rose_hist exposed_ns; /* host work while no step was in flight: from the results of the previous
                              step (after a sleep: from planning) to step(). 0 if the step was
                              enqueued before those results (rose_hist_step) */

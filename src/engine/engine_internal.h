@@ -1,5 +1,5 @@
-/* engine/engine_internal.h - shared by the files of the engine: engine.c (the thread's loop),
- * lifecycle.c (open, close), submit.c (what other threads call). */
+/* engine/engine_internal.h - declarations that the files of the engine share: engine.c (the
+ * thread's loop), lifecycle.c (open, close), submit.c (what other threads call). */
 #ifndef ROSE_ENGINE_ENGINE_INTERNAL_H
 #define ROSE_ENGINE_ENGINE_INTERNAL_H
 
@@ -14,8 +14,8 @@
 
 enum { MAX_TOUCHED = 32, MAX_FLIGHTS = 2, MAX_QUEUED = 65536 };
 
-/* Written by the engine thread alone and read by any thread; relaxed everywhere, because no
- * other data depends on them. */
+/* Counters that the engine thread alone writes and any thread reads. All accesses are relaxed,
+ * because no other data depends on the counters. */
 typedef struct rose_counters {
     _Atomic uint32_t running, preempted, kv_pages_free, kv_pages_cached;
     _Atomic uint64_t steps, prompt_tokens, generated_tokens, finished, cancelled, late;
@@ -65,20 +65,22 @@ struct rose_engine {
     uint32_t n_touched;
     uint64_t collected_ns; /* when the results of the last step came; 0 after a sleep */
     uint64_t landed_ns;    /* and when they were delivered */
-    uint64_t marked_ns;    /* end of the last recorded span, if the next begins there; or 0 */
+    uint64_t marked_ns;    /* end of the last recorded span, if the next span begins at that
+                            * time; else 0 */
     struct {
         uint32_t recording, running, waiting; /* of the counters that were recorded last */
     } recorded;
-    bool spanned; /* step_span has begun, and its step is not collected yet */
+    bool spanned; /* step_span has begun, and the step that it measures is not collected yet */
     rose_stall_span step_span, compute_span;
 };
 
-/* Engine thread, from the time the backend is open until close: engine.c. */
+/* The engine thread's loop (engine.c), from the time when the backend is open until close. */
 void rose_engine_run(rose_engine *e);
 void rose_engine_update_gauges(rose_engine *e); /* also before there is a thread */
 rose_sched_ids_fn rose_engine_read_ids;         /* user: the engine */
 
-/* Call when a request begins, or ends without having begun; any thread: submit.c. */
+/* submit.c: gives a place in the queue back. Call when a request begins, or ends without having
+ * begun; any thread. */
 void rose_engine_leave_queue(rose_engine *e, uint32_t n_prompt, uint32_t n_rows, int32_t priority);
 
 #endif

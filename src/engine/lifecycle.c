@@ -56,14 +56,15 @@ static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *e
         const rose_status finite = rose_model_check_finite(m, &damaged);
         while (sem_wait(&a.opened) != 0) /* EINTR */
             ;
-        /* if the backend failed because of such a weight, the tensor's name says more */
+        /* if the backend failed because a weight is NaN or infinite, the tensor's name says more */
         if (finite != ROSE_OK) a.st = rose_fail(err, finite, "%s", damaged.msg);
     }
     sem_destroy(&a.opened);
     return a.st;
 }
 
-/* Fills keys of hashes: unknown to clients, and without effect on any result. */
+/* Fills the random keys of hash functions. Clients cannot know the keys, and no result depends
+ * on them. */
 static void random_words(uint64_t *out, size_t n)
 {
     if (getrandom(out, n * sizeof *out, 0) == (ssize_t)(n * sizeof *out)) return;
@@ -79,7 +80,8 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
     e->max_queued = o->max_queued;
     e->max_active = e->plan.max_seqs;
     if (o->max_active != 0 && o->max_active < e->max_active) e->max_active = o->max_active;
-    /* a group that finds no other waiting may have this many (rose_engine_reserve) */
+    /* a group of requests that finds no other request waiting may have this many
+     * (rose_engine_reserve) */
     uint32_t max_waiting = e->max_queued + e->max_active;
     if (max_waiting > MAX_QUEUED) max_waiting = MAX_QUEUED;
     e->sched_opts = (rose_sched_opts){
@@ -159,7 +161,7 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
 
 void rose_engine_drain(rose_engine *e)
 {
-    /* relaxed: a submit at the same time may or may not see it */
+    /* relaxed: a submit at the same time may or may not see that the engine refuses requests */
     atomic_store_explicit(&e->draining, true, memory_order_relaxed);
 }
 

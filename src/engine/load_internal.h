@@ -25,11 +25,12 @@ void rose_load_publish(rose_load *l, const rose_sched_load *now);
 /* Counts a request that enters the queue (sign 1) or leaves it in any way (sign -1). */
 void rose_load_count(rose_load *l, uint32_t n_rows, int32_t priority, int sign);
 
-/* Rows that the prompt is expected to take, before subtracting cached ones. */
+/* Rows that the prompt is expected to take, before cached rows are subtracted. */
 uint32_t rose_load_rows(const rose_request_opts *o, bool prefix_cache);
 
-/* Tells whether a request of n_rows would have its first token later than due_ns if it waits
- * after the n_waiting others. False if that cannot be told here, because priorities differ. */
+/* Tells whether a request of n_rows would have its first token later than due_ns if the request
+ * waits after the n_waiting others. False if priorities differ, because the order is then
+ * unknown here. */
 bool rose_load_is_late(const rose_load *l, uint32_t n_waiting, uint32_t n_rows, int32_t priority,
                        uint64_t now_ns, uint64_t due_ns);
 

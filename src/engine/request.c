@@ -51,13 +51,14 @@ void rose_port_sleep_prepare(rose_port *p)
 
 void rose_port_sleep(rose_port *p)
 {
-    /* an early return (signal, spurious) is harmless: the caller looks for events and comes back */
+    /* an early return of the wait (a signal, a spurious wake-up) is harmless: the caller looks
+     * for events and waits again */
     (void)syscall(SYS_futex, (uint32_t *)(void *)&p->asleep, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
 }
 
 void rose_port_sleep_done(rose_port *p)
 {
-    /* relaxed: it only saves later wakers a system call */
+    /* relaxed: this store only saves later wakers a system call */
     atomic_store_explicit(&p->asleep, 0, memory_order_relaxed);
 }
 
@@ -73,7 +74,8 @@ rose_request *rose_port_take_cancels(rose_port *p)
 rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port,
                                   const rose_rules_ctx *c)
 {
-    /* both counts are below 2^29 (scheduler): no overflow in 64 bits */
+    /* n_prompt and max_tokens are below 2^29 (the scheduler's limit), so nothing overflows in 64
+     * bits */
     size_t events = ((size_t)max_tokens + 1) * sizeof(rose_event);
     size_t bytes = sizeof(rose_request) + events + (size_t)o->n_prompt * sizeof(uint32_t);
     bytes = (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
@@ -110,7 +112,7 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
 
 void rose_request_unref(rose_request *r)
 {
-    /* acq_rel: the thread that drops the last reference sees the writes of the other */
+    /* acq_rel: the thread that drops the last reference sees the writes of the other thread */
     if (atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
     free(r->rules);
     free(r);

@@ -16,9 +16,9 @@
 
 #include "engine/rules_internal.h"
 
-/* The part that a request may still use after the engine is gone: a cancel wakes the engine
- * thread and may race with rose_engine_close. One reference for the engine and one for each
- * unreleased request. */
+/* The part of the engine that a request may still use after the engine is gone: a cancel wakes
+ * the engine thread and may race with rose_engine_close. The engine holds one reference, and
+ * each unreleased request holds one. */
 typedef struct rose_port {
     _Atomic uint32_t refs;
     alignas(64) _Atomic uint32_t asleep;               /* futex: 1 = the engine thread sleeps */
@@ -27,7 +27,8 @@ typedef struct rose_port {
 
 rose_port *rose_port_create(void); /* one reference; NULL = out of memory */
 void rose_port_unref(rose_port *p);
-void rose_port_wake(rose_port *p); /* any thread, after publishing what the engine is to see */
+void rose_port_wake(rose_port *p); /* wakes the engine thread; any thread, after publishing the
+                                    * data that the engine is to see */
 
 /* Engine thread, in this order: prepare, look for events once more, then sleep or not, then
  * done. rose_port_sleep returns at once if a wake came after prepare. */
@@ -59,15 +60,16 @@ struct rose_request {
     bool done;
     uint32_t seq;         /* the scheduler's handle */
     uint64_t number;      /* 1, 2, ...: its own for ever */
-    uint64_t out_step;    /* number of the step that last sampled for it, as the builder counts */
-    uint32_t out;         /* index of that sample among the step's outputs */
+    uint64_t out_step;    /* number of the step that last sampled for this request, as the batch
+                           * builder counts steps */
+    uint32_t out;         /* index of this request's last sample among the outputs of its step */
     uint32_t n_cached;    /* prompt tokens found in the prefix cache; published with any event */
     uint32_t n_generated; /* events[0..n_generated) carry tokens */
     uint32_t n_events;
     rose_request_times times;
     /* any thread */
-    alignas(64) _Atomic uint32_t
-        refs; /* references of the consumer, and of the cancel stack while it holds the request */
+    alignas(64) _Atomic uint32_t refs; /* number of references: one of the consumer, and one of the
+                                        * cancel stack while it holds the request */
     _Atomic uint32_t cancel_state;
     struct rose_request *cancel_next; /* in the stack */
     /* engine -> consumer */
@@ -76,8 +78,8 @@ struct rose_request {
     rose_event events[];
 };
 
-/* The caller has checked the request: max_model_len bounds its sizes. c: for o->rules, if there
- * are any. NULL = out of memory. */
+/* The caller has checked the request: max_model_len bounds its sizes. c: needed for o->rules, if
+ * the request has sampling rules. NULL = out of memory. */
 rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port,
                                   const rose_rules_ctx *c);
 static inline uint32_t rose_request_n_run(uint32_t n_prompt, uint32_t max_tokens)

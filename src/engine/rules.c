@@ -74,7 +74,8 @@ static rose_status check_caps(const rose_request_rules *q, const rose_rules_ctx 
 
 static size_t n_reports(const rose_request_rules *q, const rose_rules_ctx *c)
 {
-    /* counts below 2^29 (scheduler) times 21: no overflow in 64 bits */
+    /* token counts are below 2^29 (the scheduler's limit), so at most 21 entries for each token
+     * do not overflow 64 bits */
     size_t n = 0;
     if (q->logprobs) n += (size_t)c->max_tokens * (1 + q->n_top);
     if (q->prompt_logprobs) n += (size_t)c->n_prompt * (1 + q->prompt_n_top);
@@ -118,7 +119,7 @@ static uint32_t *take(arena *a, size_t n, const uint32_t *from)
 
 static void place(rose_rules *u, arena *a, const rose_request_rules *q, const rose_rules_ctx *c)
 {
-    /* ids to count: all generated ones and, with a repetition penalty, the prompt's */
+    /* ids to count: all generated ids and, with a repetition penalty, the ids of the prompt */
     size_t n_seen = 0, n_index = 0;
     if (has_penalties(q)) {
         n_seen = (size_t)c->max_tokens + (q->repetition < 1 || q->repetition > 1 ? c->n_prompt : 0);
@@ -225,7 +226,7 @@ static uint32_t find_banned(rose_rules *u, const rose_event *events, uint32_t n)
     return k;
 }
 
-/* Shell's sort: in place, no allocation (the C library's may). */
+/* Shell's sort: works in place and allocates nothing (qsort of the C library may allocate). */
 static void sort_ids(uint32_t *v, uint32_t n)
 {
     for (uint32_t gap = n / 2; gap > 0; gap /= 2) {

@@ -26,8 +26,10 @@ typedef struct rose_rules {
     uint32_t min_tokens, n_stop, n_bad;
     uint32_t prompt_n_top, n_prompt, max_tokens;
     uint32_t vocab;
-    uint32_t n_scored; /* prompt positions below this already have their report */
-    uint32_t n_index;  /* number of cells of index, a power of two; 0 = no penalties */
+    uint32_t n_scored; /* prompt positions below this one already have their log-probability
+                        * report */
+    uint32_t n_index;  /* number of cells of the hash table `index`, a power of two; 0 = the
+                        * request has no penalties */
     bool logprobs, prompt_logprobs;
     /* within the block */
     uint32_t *stop; /* [n_stop] */
@@ -40,10 +42,11 @@ typedef struct rose_rules {
                                                [n_prompt][1 + n_top] */
 } rose_rules;
 
-/* Checks for every mistake that a submitter can make. Errors: INVAL, UNSUPPORTED (the backend
- * lacks it). */
+/* Checks a request's sampling rules for every mistake that a submitter can make. Errors: INVAL,
+ * UNSUPPORTED (the backend lacks it). */
 rose_status rose_rules_check(const rose_request_rules *q, const rose_rules_ctx *c, rose_err *err);
-/* After check. NULL: out of memory. free() releases it. */
+/* Creates the state of a request's rules, which rose_rules_check has accepted. NULL: out of
+ * memory. free() releases the state. */
 rose_rules *rose_rules_create(const rose_request_rules *q, const rose_rules_ctx *c);
 
 /* Engine thread. Fills the rules of the next output, which samples token n_generated of r;

@@ -43,7 +43,7 @@ static bool take_places(rose_engine *e, uint32_t n, uint64_t n_tokens)
         /* acquire: pairs with the release in unreserve */
     } while (!atomic_compare_exchange_weak_explicit(&e->n_queued, &before, before + n,
                                                     memory_order_acquire, memory_order_relaxed));
-    /* relaxed: a bound; no other data depends on it */
+    /* relaxed: n_tokens is only a bound; no other data depends on it */
     uint64_t tokens =
         atomic_fetch_add_explicit(&e->n_queued_tokens, n_tokens, memory_order_relaxed);
     bool too_long =
@@ -88,8 +88,8 @@ static rose_rules_ctx rules_ctx(const rose_engine *e, const rose_request_opts *o
                             .caps = e->ops->caps};
 }
 
-/* Checks for every mistake that a submitter can make. *max_tokens becomes what the context
- * leaves of it. */
+/* Checks a submission for every mistake that a submitter can make. *max_tokens is lowered to
+ * what fits into the context. */
 static rose_status check_request(const rose_engine *e, const rose_request_opts *o,
                                  uint32_t *max_tokens, rose_err *err)
 {
@@ -130,8 +130,8 @@ static rose_status check_state(const rose_engine *e, const rose_request_opts *o,
     if (due_ns == 0) return ROSE_OK;
     uint32_t n_waiting =
         atomic_load_explicit(&e->n_queued, memory_order_relaxed) - o->n_reserved; /* the others */
-    /* exact, unlike the load: once a consumer has the finish event, its request no longer counts
-     * as running */
+    /* the count of running requests is exact, unlike the load figures: once a consumer has the
+     * finish event, its request no longer counts as running */
     bool idle =
         n_waiting == 0 && atomic_load_explicit(&e->stats.running, memory_order_relaxed) == 0;
     if (!idle && rose_load_is_late(&e->load, n_waiting, n_rows, o->priority, now_ns, due_ns))
@@ -139,7 +139,7 @@ static rose_status check_state(const rose_engine *e, const rose_request_opts *o,
     return ROSE_OK;
 }
 
-/* Hands a checked request, which has its place, to the engine thread. */
+/* Hands a checked request, which has a place in the queue, to the engine thread. */
 static rose_status hand_over(rose_engine *e, const rose_request_opts *o, uint32_t max_tokens,
                              rose_request *r, rose_err *err)
 {
@@ -198,7 +198,7 @@ done:
 bool rose_engine_expect(rose_engine *e)
 {
     if (!e->enqueues) return false;
-    /* relaxed: the wake publishes it to a thread that is about to sleep */
+    /* relaxed: the wake publishes the announcement to a thread that is about to sleep */
     atomic_store_explicit(&e->expected, true, memory_order_relaxed);
     rose_port_wake(e->port);
     return true;

@@ -25,7 +25,7 @@ static void adopt(void *arg)
 }
 
 /* True while too many connections over the limit were handed out. Their threads settle them at
- * the end of a turn; until then the next ones wait in the backlog. */
+ * the end of an event-loop iteration; until then new connections wait in the backlog. */
 static bool too_many_on_the_way(const rose_http *h)
 {
     return atomic_load_explicit(&h->connections, memory_order_relaxed) >=

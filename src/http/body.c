@@ -8,7 +8,7 @@
 
 void rose_http_body_uncount(rose_http_conn *c)
 {
-    /* relaxed: a bound; no other data depends on it */
+    /* relaxed: the count of body bytes is only a bound; no other data depends on it */
     atomic_fetch_sub_explicit(&c->io->h->body_bytes, c->body_counted, memory_order_relaxed);
     c->body_counted = 0;
 }

@@ -50,8 +50,8 @@ void rose_http_conn_touch(rose_http_conn *c)
     TAILQ_INSERT_TAIL(&io->dirty, c, dirty_link);
     if (io->turn_pending) return;
     io->turn_pending = true;
-    /* Queues the end of the turn after the events that libevent has already found, so that all
-     * of them run before we send. */
+    /* Queues the work for the end of this event-loop iteration after the events that libevent
+     * has already found, so that all those events run before we send. */
     event_active(&io->ev_turn, EV_WRITE, 0);
 }
 
@@ -63,7 +63,9 @@ void rose_http_conn_doom(rose_http_conn *c)
 
 void rose_http_conn_slow(rose_http_conn *c, rose_http_slow why)
 {
-    if (c->doomed) return; /* count it only once, and not if it already ends for another reason */
+    if (c->doomed)
+        return; /* count the connection only once, and not if it already ends for
+                 * another reason */
     /* relaxed: a count */
     atomic_fetch_add_explicit(&c->io->h->n_slow[why], 1, memory_order_relaxed);
     rose_http_conn_doom(c);
@@ -176,7 +178,8 @@ static void ask_peer(rose_http_conn *c)
 {
     enum { FIRST_MS = 20, MOST_MS = 1000 };
     const http_peer before = c->peer, answer = rose_http_peer_ask(c->fd);
-    if (answer != HTTP_PEER_UNKNOWN) /* else no descriptor was left to ask: that says nothing */
+    if (answer != HTTP_PEER_UNKNOWN) /* otherwise no descriptor was left for the question, which
+                                      * says nothing about the client */
         c->peer = answer;
     else if (before == HTTP_PEER_UNKNOWN)
         c->peer = HTTP_PEER_REMOTE;
@@ -243,7 +246,8 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
         rose_http_conn_touch(c);
         return;
     }
-    /* Bytes beyond the lookahead stay in the kernel, where they slow the sender down. */
+    /* Bytes that do not fit into the lookahead (`ahead`) stay in the kernel, where they slow the
+     * sender down. */
     size_t room = HTTP_SCRATCH;
     if (c->state == CONN_BUSY || c->ahead.len > 0) room = HTTP_LOOKAHEAD - unparsed(c);
     if (room == 0) {
@@ -503,7 +507,8 @@ void rose_http_conn_destroy(rose_http_conn *c)
     rose_http_body_uncount(c);
     c->io->held -= c->held;
     if (c->state == CONN_BUSY) {
-        c->state = CONN_CLOSING; /* calls that the user now makes on the request do nothing */
+        c->state = CONN_CLOSING; /* after this, calls that the user of this HTTP server makes on
+                                  * the request do nothing */
         h->cb.on_gone(h->cb.arg, &c->req);
         settle(c, c->n_unsent + 1);
     }

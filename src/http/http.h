@@ -29,9 +29,11 @@ typedef struct rose_http_callbacks {
     /* Tells whether a GET or HEAD of this path is answered even at the connection limit: health
      * checks and metrics. Any I/O thread. NULL = no path is. */
     bool (*is_vital)(void *arg, const char *path);
-    /* Appends the body of an error that this room answers by itself to out. NULL = plain text. */
+    /* Appends to `out` the body of an error response that the HTTP server itself creates. NULL =
+     * plain text. */
     void (*error_body)(void *arg, int status, const char *message, rose_buf *out);
-    /* Called on a thread that stays awake, between its turns. NULL = nothing. */
+    /* Called on an I/O thread that stays awake, between iterations of its event loop. NULL =
+     * nothing is called. */
     void (*poll)(void *arg, uint32_t thread);
     void *arg;
 } rose_http_callbacks;
@@ -44,8 +46,9 @@ typedef struct rose_http_opts {
     uint32_t n_cpus;         /* 0 = not pinned */
     size_t max_header_bytes; /* request line + headers; over: 431 */
     size_t max_body_bytes;   /* a larger body gets 413, before it is read */
-    size_t max_total_body_bytes; /* limit of all bodies being received together; over it: 503. 0 =
-                                    32 times max_body_bytes; never less than max_body_bytes */
+    size_t max_total_body_bytes; /* limit for the bytes of all request bodies that are being
+                                  * received; over the limit: 503. 0 = 32 times max_body_bytes;
+                                  * never less than max_body_bytes */
     uint32_t max_connections;    /* at the limit, a new connection replaces the one that has waited
                                     longest for a complete request. If all have work, the new
                                     one gets 503, or its answer if the request is_vital */
@@ -108,10 +111,10 @@ uint64_t rose_http_n_refused(const rose_http *h);
  * thread. */
 void rose_http_stop(rose_http *h);
 
-/* Runs fn(arg) on I/O thread i, as soon as its loop turns. Any thread. ROSE_E_FULL: the queue
- * (max_connections and 1024 more) is full, and fn will not run. ROSE_E_CLOSED: the server is
- * stopping, and fn will not run. An accepted call runs exactly once; calls that are still queued
- * at stop run on the thread that calls stop. */
+/* Runs fn(arg) on I/O thread i, in the next iteration of its event loop. Any thread.
+ * ROSE_E_FULL: the queue (max_connections and 1024 more) is full, and fn will not run.
+ * ROSE_E_CLOSED: the server is stopping, and fn will not run. An accepted call runs exactly
+ * once; calls that are still queued at stop run on the thread that calls stop. */
 rose_status rose_http_post(rose_http *h, uint32_t thread, void (*fn)(void *arg), void *arg);
 
 /* Calls fn(arg) on I/O thread i whenever fd is readable (level-triggered), until the server
@@ -150,13 +153,13 @@ void *rose_http_req_user(const rose_http_req *r);
 void rose_http_reply(rose_http_req *r, int status, const char *content_type, const char *headers,
                      const void *body, size_t len);
 
-/* As rose_http_reply, but *body is always taken (left empty). For bodies of megabytes, which the
- * thread should not copy. */
+/* As rose_http_reply, but takes the memory of *body, which is left empty, also on failure. It is
+ * for bodies of megabytes, which the thread should not copy. */
 void rose_http_reply_take(rose_http_req *r, int status, const char *content_type,
                           const char *headers, rose_buf *body);
 
-/* A chunked reply. The writes of one loop turn leave in one system call. False: the client has
- * gone or is over max_pending_bytes; on_gone has been or will be called. */
+/* A chunked reply. All writes of one event-loop iteration leave in one system call. False: the
+ * client has gone or has more than max_pending_bytes unread; on_gone has been or will be called. */
 bool rose_http_stream_begin(rose_http_req *r, int status, const char *content_type,
                             const char *headers);
 bool rose_http_stream_write(rose_http_req *r, const void *bytes, size_t len);

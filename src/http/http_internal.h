@@ -1,4 +1,5 @@
-/* http/http_internal.h - shared by the files of this room: the I/O thread, the connection.
+/* http/http_internal.h - declarations that the files of src/http share: the I/O thread, the
+ * connection.
  *
  * One connection is one state machine:
  *
@@ -24,12 +25,14 @@
 
 enum {
     HTTP_LOOKAHEAD = 16 * 1024, /* bytes of later requests kept while one is answered */
-    HTTP_OUT_HIGH = 256 * 1024, /* with more unsent bytes than this, no further request is parsed */
+    HTTP_OUT_HIGH = 256 * 1024, /* while more than this many bytes are unsent, no further request
+                                 * is parsed */
     HTTP_KEEP_BYTES = 4 * 1024, /* an idle connection keeps buffers up to this size */
     HTTP_MAX_HEADERS = 256,
     HTTP_MAX_CHUNK_EXT = 1024,
-    HTTP_LINGER_MS = 5000,  /* after a refusal: how long the client may still send */
-    HTTP_RESERVE = 64,      /* connections over the limit, for all threads together: places.c */
+    HTTP_LINGER_MS = 5000,  /* how long the client may still send after its request was refused */
+    HTTP_RESERVE = 64,      /* places.c: size of the reserve, for connections over the limit, of
+                             * all threads together */
     HTTP_RESERVE_MS = 2000, /* how long a connection in the reserve may take to send its headers */
     HTTP_SCRATCH = 64 * 1024, /* one read */
     HTTP_MORE_POSTS = 1024    /* beside those of new connections */
@@ -68,8 +71,9 @@ typedef enum http_read_mode {
 /* Tells which of its thread's lists a connection is on; see places.c. */
 typedef enum http_place {
     HTTP_PLACE_NONE,    /* it has work, or is about to be destroyed */
-    HTTP_PLACE_WAITING, /* it has no complete request, so it is the first to go at the limit */
-    HTTP_PLACE_RESERVE  /* it came over the limit while all others had work */
+    HTTP_PLACE_WAITING, /* the connection has no complete request, so it is the first to be
+                         * dropped at the limit */
+    HTTP_PLACE_RESERVE  /* the connection came over the limit while all others had work */
 } http_place;
 
 /* The state of a client that has closed its sending side; see peer.c. */
@@ -99,18 +103,22 @@ struct rose_http_conn {
     int fd;
     http_conn_state state;
     http_read_mode read_mode;
-    bool dirty;    /* the connection is on io->dirty: it has work at the end of this turn */
+    bool dirty;    /* the connection is on io->dirty: it has work at the end of this event-loop
+                    * iteration */
     bool doomed;   /* destroyed at the end of this turn */
     bool wblocked; /* the socket's buffer is full: ev_write is armed */
     bool eof;      /* the client has ended its side */
-    bool linger;   /* when CLOSING: the client may still be sending; let it read our answer */
+    bool linger;   /* in the state CLOSING: the client may still be sending, so it gets time to
+                    * read our answer */
     bool extra; /* the connection is in the reserve, which rose_http.connections does not count */
-    bool over;  /* it came when max_connections was reached; settled when it starts */
+    bool over;  /* the connection came when max_connections was reached; decided when the
+                 * connection starts */
     bool half_closed; /* the client's end was seen while a reply was due: the peer is watched */
     http_place place;
     http_peer peer;
     uint32_t peer_wait_ms; /* until the peer is looked at again */
-    bool keep_alive;       /* whether the request allows it; final once a reply's head is written */
+    bool keep_alive;       /* whether the request allows keep-alive; final once a reply's head is
+                            * written */
     bool head_done;        /* the parser has seen the end of the headers */
     bool complete;         /* the whole request is here */
     bool chunked;          /* the request's body is */
@@ -121,8 +129,8 @@ struct rose_http_conn {
     uint64_t timer_at;                      /* when ev_timer fires, 0 = not armed */
     uint64_t sent_id, sent_arrival_ns; /* id and arrival of the request whose reply ended last, for
                                           a profile; 0 = none */
-    uint64_t blocked_ns; /* since when the client takes nothing; 0 = it reads; set only while this
-                            is watched */
+    uint64_t blocked_ns; /* time since which the client has taken no byte; 0 = the client reads;
+                          * set only while the write time-out is watched */
 
     rose_buf out; /* unsent bytes: [out_off, out.len) */
     size_t out_off;
@@ -145,10 +153,10 @@ struct rose_http_conn {
     size_t line_bytes, trailer_bytes;
     http_header *headers;
     uint32_t n_headers, cap_headers;
-    uint32_t url, url_len; /* in head */
-    uint32_t authority,
-        authority_len;       /* authority of an absolute URI, in head; length 0 = it has none */
-    uint64_t content_length; /* still to come, once in CONN_BODY */
+    uint32_t url, url_len;             /* in head */
+    uint32_t authority, authority_len; /* place in `head` of the authority (host and port) of an
+                                        * absolute URI; length 0 = the URI has none */
+    uint64_t content_length;           /* still to come, once in CONN_BODY */
     http_parser parser;
     rose_http_req req;
     TAILQ_ENTRY(rose_http_conn) all_link, dirty_link, place_link;
@@ -183,8 +191,8 @@ struct rose_http_io {
     struct event_base *base;
     struct event ev_wake, ev_turn;
     bool wake_added, turn_pending;
-    uint64_t marked_ns; /* end of the last recorded send of this turn; 0: the next send reads the
-                           clock */
+    uint64_t marked_ns; /* end of the last recorded send in this event-loop iteration; 0: the
+                         * next send reads the clock */
     rose_mpsc *posts;   /* of http_post */
     int wake_fd;
     _Atomic int wake_pending; /* 1 from a wake until the thread reads it */
@@ -198,8 +206,8 @@ struct rose_http_io {
     char *scratch;         /* [HTTP_SCRATCH] */
     size_t held, max_held; /* output memory held by all connections; this thread's share of
                               max_total_pending_bytes */
-    /* --stall-warn-ms: this turn since its first callback, and the kind of callback that took
-     * longest */
+    /* --stall-warn-ms: time of this event-loop iteration since its first callback, and the kind
+     * of callback that took longest */
     rose_stall_span turn;
     const char *phase, *longest;
     uint64_t phase_began_ns, longest_ns;
@@ -255,7 +263,8 @@ rose_http_conn *rose_http_conn_new(rose_http_io *io, int fd, bool over); /* any 
 void rose_http_conn_start(rose_http_conn *c);
 void rose_http_conn_turn_away(rose_http_io *io, int fd, const char *why); /* 503, and the end */
 void rose_http_conn_destroy(rose_http_conn *c);  /* on_gone if BUSY; turn and stop only */
-void rose_http_conn_read_now(rose_http_conn *c); /* what has come, without waiting for the event */
+void rose_http_conn_read_now(rose_http_conn *c); /* reads the bytes that have arrived, without
+                                                  * waiting for the read event */
 void rose_http_conn_touch(rose_http_conn *c);    /* has work at the end of this turn */
 void rose_http_conn_doom(rose_http_conn *c);     /* destroy at the end of this turn */
 void rose_http_conn_slow(rose_http_conn *c, rose_http_slow why); /* doom, counted */
@@ -263,9 +272,10 @@ void rose_http_conn_flush(rose_http_conn *c); /* send what the socket takes now 
 void rose_http_conn_turn(rose_http_conn *c);  /* end of the turn; may destroy c */
 void rose_http_conn_drain(rose_http_conn *c); /* close if idle */
 void rose_http_conn_sent(
-    rose_http_conn *c); /* for a profile: the last byte of the last reply is sent */
+    rose_http_conn *c); /* notes, for a profile, that the last byte of the last reply is sent */
 
-/* places.c: on the connection's thread, except where stated */
+/* places.c: functions for the connection limit; they run on the connection's thread, except
+ * where stated */
 bool rose_http_place_seldom(http_seldom *s); /* at most once a minute; any thread */
 rose_http_io *
 rose_http_place_pick(rose_http *h); /* thread 0: picks a thread for a connection over the limit */

@@ -14,7 +14,8 @@
 
 enum { BACKLOG = 4096 };
 
-/* True if no server answers on the socket file, which a killed server left: it may be removed. */
+/* True if no server answers on the socket file. A killed server left the file, so it may be
+ * removed. */
 static bool unix_path_is_stale(const struct sockaddr_un *sa)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -69,7 +69,7 @@ static int on_headers_complete(http_parser *p)
     c->content_length = p->content_length;
     c->keep_alive = http_should_keep_alive(p) != 0;
     c->head_done = true;
-    p->upgrade = 0; /* ignore "Upgrade", as the specification allows */
+    p->upgrade = 0; /* ignore the header Upgrade, as the HTTP specification allows */
     return 0;
 }
 
@@ -330,7 +330,8 @@ static void finish_head(rose_http_conn *c)
 
 typedef enum head_end { HEAD_MORE, HEAD_FOUND, HEAD_BAD } head_end;
 
-/* Looks for the empty line from where the last search stopped, and cuts head after it. */
+/* Looks for the empty line that ends the headers, from where the last search stopped, and cuts
+ * `head` after that line. */
 static head_end find_head_end(rose_http_conn *c)
 {
     for (;;) {
@@ -354,7 +355,7 @@ static head_end find_head_end(rose_http_conn *c)
 static size_t parse_head(rose_http_conn *c, const char *data, size_t len)
 {
     size_t skipped = 0;
-    if (c->head.len == 0) { /* empty lines before a request are allowed and ignored */
+    if (c->head.len == 0) { /* skip empty lines before a request, which the specification allows */
         while (skipped < len && (data[skipped] == '\r' || data[skipped] == '\n'))
             skipped++;
         if (skipped == len) return len;

@@ -67,7 +67,7 @@ http_peer rose_http_peer_ask(int fd)
     if (!make_question(&q, fd)) return peer;
     const int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
     if (nl < 0) return peer;
-    /* The kernel answers within the send, so there is nothing to wait for. */
+    /* The kernel puts its answer into the netlink socket during send(), so recv() need not wait. */
     const ssize_t n = send(nl, &q, sizeof q, MSG_NOSIGNAL) == (ssize_t)sizeof q
                           ? recv(nl, &answer, sizeof answer, MSG_DONTWAIT)
                           : -1;

@@ -28,7 +28,7 @@ bool rose_http_place_seldom(http_seldom *s)
 {
     uint64_t now = rose_now_ns();
     uint64_t next = atomic_load_explicit(&s->next_ns, memory_order_relaxed);
-    /* relaxed: one of several threads wins the exchange, and no other data depends on it */
+    /* relaxed: one of several threads wins the exchange, and no other data depends on its result */
     return now >= next && atomic_compare_exchange_strong_explicit(
                               &s->next_ns, &next, now + SELDOM_S * UINT64_C(1000000000),
                               memory_order_relaxed, memory_order_relaxed);
@@ -137,9 +137,10 @@ static void enter_reserve(rose_http_conn *c)
     if (io->n_reserve > reserve_cap(io->h)) drop(oldest);
 }
 
-/* The connection that has waited longest; NULL: nobody waits. Its request may lie complete in the
- * socket, unread, because many events came at once. So its bytes are read first: with a complete
- * request it waits no longer, and the next one is asked. MAX_READS bounds the work. */
+/* Returns the connection that has waited longest for its request; NULL: no connection waits. Its
+ * request may lie complete in the socket, unread, because many events came at once. So its bytes
+ * are read first: with a complete request it waits no longer, and the next one is asked.
+ * MAX_READS bounds the work. */
 static rose_http_conn *oldest_waiting(rose_http_io *io)
 {
     /* relaxed: the thread that stops the server reads nothing more */

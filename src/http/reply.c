@@ -1,6 +1,6 @@
 /* http/reply.c - replies and streams: appends bytes to the connection's output buffer. The
  * buffer keeps its memory during a reply, so a stream in steady state allocates nothing. The end
- * of the turn sends the bytes (conn.c). On the connection's thread. */
+ * of the event-loop iteration sends the bytes (conn.c). On the connection's thread. */
 #include <string.h>
 #include <strings.h>
 #include <time.h>
@@ -108,7 +108,7 @@ static void put_reply(rose_http_conn *c, int status, const char *content_type, c
         /* nothing follows the head */
     } else if (owned != NULL && len >= HTTP_OUT_HIGH && c->next.len == 0) {
         c->next =
-            *owned; /* with this much waiting, no further request is parsed before it is sent */
+            *owned; /* with this many bytes waiting to be sent, no further request is parsed */
         *owned = (rose_buf){0};
     } else {
         put(c, body, len);
@@ -144,11 +144,12 @@ void rose_http_refuse_extra(rose_http_conn *c)
 static void end_reply(rose_http_conn *c)
 {
     rose_http *h = c->io->h;
-    rose_http_conn_sent(
-        c); /* if several replies end in a turn, only the end of the last one is exact */
+    rose_http_conn_sent(c); /* if several replies end in one event-loop iteration, only the end of
+                             * the last reply is exact */
     c->sent_id = c->req.prof_id;
     c->sent_arrival_ns = c->req.arrival_ns;
-    c->n_unsent++; /* in flight until the socket has it, so that a drain does not cut it off */
+    c->n_unsent++; /* the reply is in flight until the socket has taken it, so that a drain does
+                    * not cut it off */
     if (!c->keep_alive || atomic_load_explicit(&h->draining, memory_order_relaxed)) {
         c->state = CONN_CLOSING;
         c->linger = c->ahead.len > c->ahead_off;
@@ -232,8 +233,8 @@ bool rose_http_stream_write(rose_http_req *r, const void *bytes, size_t len)
         put_chunk(c, bytes, len);
     else
         put(c, bytes, len);
-    /* The limit counts only bytes that the socket did not take, so a burst within one turn is
-     * fine. */
+    /* The limit counts only bytes that the socket did not take, so a burst within one event-loop
+     * iteration is fine. */
     if (http_pending(c) > c->io->h->opts.max_pending_bytes) {
         rose_http_conn_flush(c);
         c->io->marked_ns = 0;

@@ -23,7 +23,8 @@
 #define ROSE_KV_NO_PAGE UINT32_MAX
 
 typedef struct rose_kv_prefix_opts {
-    bool enabled;         /* off: nothing is ever inserted; take and release only use the pool */
+    bool enabled;         /* false: nothing is ever inserted into the index; take and release
+                           * only use the pool */
     uint32_t page_tokens; /* 1 .. 2^16 */
     uint32_t max_idle;    /* at most this many idle pages that are kept; 0 = the whole pool */
     uint64_t hash_key[2]; /* random; it changes no result */
@@ -71,12 +72,12 @@ void rose_kv_prefix_release(rose_kv_prefix *x, const uint32_t *pages, uint32_t n
 uint32_t rose_kv_prefix_n_idle(const rose_kv_prefix *x);
 uint32_t rose_kv_prefix_n_cached(const rose_kv_prefix *x); /* in the index, idle or not */
 uint64_t rose_kv_prefix_n_evicted(
-    const rose_kv_prefix
-        *x); /* evictions so far; a remembered path stays valid while this number does not change */
+    const rose_kv_prefix *x); /* number of evictions so far; a remembered path stays valid while
+                               * this number does not change */
 uint32_t
 rose_kv_prefix_n_available(const rose_kv_prefix *x); /* what take could give: free + idle */
 
-/* For tests: checks the whole index; false = it contradicts itself. */
+/* For tests: checks the whole index; false = the index contradicts itself. */
 bool rose_kv_prefix_sound(const rose_kv_prefix *x);
 
 #endif

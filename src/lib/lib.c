@@ -312,8 +312,8 @@ static rose_lib_finish finish_of(uint8_t f)
     case ROSE_FINISH_CANCELLED:
         return ROSE_LIB_CANCELLED;
     case ROSE_FINISH_ERROR:
-    case ROSE_FINISH_NO_TOKEN: /* these two do not occur: the library has neither rules nor latency
-                                  goals */
+    case ROSE_FINISH_NO_TOKEN: /* these two finish reasons do not occur, because the library uses
+                                * neither sampling rules nor latency goals */
     case ROSE_FINISH_LATE:
         break;
     }
@@ -348,7 +348,7 @@ int rose_lib_next(rose_lib_request *r, rose_lib_piece *piece, int timeout_ms)
         while (rose_wakeq_pop(r->sink->q, &p) == ROSE_OK)
             r->given |=
                 p ==
-                r->req; /* another pointer is a late signal for the previous user of the queue */
+                r->req; /* any other pointer is a late signal for the previous user of the queue */
         if (r->given && rose_request_poll(r->req, &ev) == ROSE_OK) {
             fill_piece(r, &ev, piece);
             return 1;

@@ -1,6 +1,6 @@
 /* model/config.h - a JSON settings file (config.json, generation_config.json) and its fields.
  * Each field is checked for type and range; messages name the file, the field, what was found
- * and what was expected. Internal to the room. */
+ * and what was expected. Internal to src/model. */
 #ifndef ROSE_MODEL_CONFIG_H
 #define ROSE_MODEL_CONFIG_H
 
@@ -16,7 +16,7 @@ typedef struct rose_config {
 /* Reads and parses the file; ROSE_E_NOTFOUND if there is none. Duplicate keys are refused. */
 rose_status rose_config_open(rose_config *out, const char *path, rose_err *err);
 
-/* As rose_config_open, from bytes in memory. label: the name in messages. */
+/* As rose_config_open, for a config.json whose bytes are in memory. label: its name in messages. */
 rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
                               rose_err *err);
 void rose_config_close(rose_config *c); /* accepts {0}; leaves {0} */

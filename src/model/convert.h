@@ -6,13 +6,13 @@
 
 #include "model/model.h"
 
-/* Widening is exact: subnormals, signed zeros and infinities keep their value; a NaN keeps its sign
- * and payload and becomes quiet. */
+/* These functions widen fp16 or bf16 to fp32, which is exact: subnormals, signed zeros and
+ * infinities keep their value; a NaN keeps its sign and payload and becomes quiet. */
 float rose_f16_to_f32(uint16_t h);
 float rose_bf16_to_f32(uint16_t h);
 
-/* Narrowing rounds to nearest, ties to even, and overflows to infinity. A NaN keeps its sign and
- * upper payload bits and becomes quiet. */
+/* These functions narrow fp32 to fp16 or bf16. They round to nearest, ties to even, and overflow
+ * to infinity. A NaN keeps its sign and upper payload bits and becomes quiet. */
 uint16_t rose_f32_to_bf16(float f);
 uint16_t rose_f32_to_f16(float f);
 

@@ -8,9 +8,9 @@
 
 #include "model/config.h"
 
-/* Sizes that appear in tensor shapes, resolved against an architecture. */
+/* The dimensions that appear in tensor shapes by name; rose_arch gives their values. */
 typedef enum rose_dim {
-    ROSE_DIM_NONE, /* no such dimension: the tensor is a vector */
+    ROSE_DIM_NONE, /* no second dimension: the tensor is a vector */
     ROSE_DIM_VOCAB,
     ROSE_DIM_POS,
     ROSE_DIM_MODEL,

@@ -60,7 +60,8 @@ static uint64_t first_bad(const rose_st_tensor *t, uint64_t n)
     return find_bad(t, at, n);
 }
 
-/* For an element that is not finite: a NaN has bits set below the exponent, infinity has none. */
+/* Tells NaN from infinity for an element that is not finite: a NaN has bits set below the
+ * exponent, and infinity has none. */
 static bool is_nan(const rose_st_tensor *t, uint64_t i)
 {
     const size_t size = rose_dtype_size(t->dtype);

@@ -29,7 +29,7 @@ static const rose_tensor_spec layer_tensors[] = {
     {0},
 };
 
-/* Buffers with causal masks, which older files contain. */
+/* Names of buffers with causal masks, which older GPT-2 weight files contain. */
 static const char *const ignored[] = {".attn.bias", ".attn.masked_bias", NULL};
 
 static rose_status parse_sizes(const rose_config *c, rose_arch *a, rose_err *err)
@@ -82,7 +82,8 @@ static rose_status parse_options(const rose_config *c, rose_arch *a, rose_err *e
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: add_cross_attention is true: cross attention is not supported",
                          c->label);
-    /* IEEE 754 rounds sqrt and / correctly, so the bits are the same everywhere. */
+    /* IEEE 754 rounds the square root and the division correctly, so the bits are the same
+     * everywhere. */
     a->attn_scale = scale ? (float)(1.0 / sqrt((double)a->head_dim)) : 1.0f;
     return ROSE_OK;
 }

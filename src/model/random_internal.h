@@ -1,5 +1,5 @@
 /* model/random_internal.h - the two parts of the random-model writer: random.c (config and
- * weights) and random_tokenizer.c. Internal to the room. */
+ * weights) and random_tokenizer.c. Internal to src/model. */
 #ifndef ROSE_MODEL_RANDOM_INTERNAL_H
 #define ROSE_MODEL_RANDOM_INTERNAL_H
 

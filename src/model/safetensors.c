@@ -30,7 +30,7 @@ static const struct dtype_row {
     {"F6_E3M2", 6, false, ROSE_F32},     {"F4", 4, false, ROSE_F32},
 };
 
-/* State of the checks of one entry, with the names for messages. */
+/* State of the checks of one tensor's entry in the header, with the names for messages. */
 typedef struct reader {
     const char *label;
     uint64_t data_bytes; /* size of the data after the header */

@@ -40,7 +40,8 @@ typedef struct rose_st_file {
  * dimensions), NOMEM. */
 rose_status rose_st_open(rose_st_file *out, const char *path, rose_err *err);
 
-/* The same checks for bytes in memory, which must outlive out. label: the name in messages. */
+/* Checks a safetensors file that is in memory. The bytes must outlive out. label: the name in
+ * messages. */
 rose_status rose_st_parse(rose_st_file *out, const uint8_t *bytes, size_t n, const char *label,
                           rose_err *err);
 

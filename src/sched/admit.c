@@ -5,8 +5,8 @@
 
 typedef enum verdict {
     BEGUN,
-    HELD,    /* it cannot begin, but the next sequence may pass it without harm: another sequence
-                computes its next page, or only preempted sequences may begin */
+    HELD,    /* the sequence cannot begin, but the next one may pass it without harm: another
+              * sequence computes its next page, or only preempted sequences may begin */
     NO_ROOM, /* a shorter one might fit */
     CLOSED   /* no place or no rows for anybody */
 } verdict;

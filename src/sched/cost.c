@@ -13,7 +13,7 @@ static const double SPREAD_GAIN = 1.0 / 32;
 static const double DRAG_KEEP = 1.0 - 1.0 / 256;
 static const double DRAG_MAX = 16;
 
-/* Scaled so that the three terms are of similar size for typical steps. */
+/* The three terms of the cost model, scaled so that they are of similar size for typical steps. */
 static void terms(double *x, uint32_t n_decode, uint32_t n_prefill)
 {
     x[0] = 1;

@@ -39,8 +39,8 @@ double rose_sched_cost_ns(const rose_sched_cost *c, uint32_t n_decode, uint32_t 
 double rose_sched_cost_drag(const rose_sched_cost *c);
 
 /* The most prompt rows beside n_decode decodes, or the most decodes beside n_prefill prompt
- * rows, with which a step stays within goal_ns. It allows for twice the usual error. At most
- * `most`, perhaps 0; `most` while nothing was observed. */
+ * rows, with which a step stays within goal_ns. The estimate allows for twice the usual error.
+ * The result is 0 .. `most`; it is `most` while no step was observed. */
 uint32_t rose_sched_cost_prefill(const rose_sched_cost *c, uint32_t n_decode, uint64_t goal_ns,
                                  uint32_t most);
 uint32_t rose_sched_cost_decodes(const rose_sched_cost *c, uint32_t n_prefill, uint64_t goal_ns,

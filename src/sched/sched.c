@@ -147,7 +147,7 @@ void rose_sched_destroy(rose_sched *s)
     free(s);
 }
 
-/* ---- the list of sequences that prefill, in order of key ---- */
+/* ---- the list of sequences that prefill, in order of the scheduling key ---- */
 
 static void prefill_insert(rose_sched *s, uint32_t i)
 {
@@ -468,7 +468,7 @@ bool rose_sched_next(rose_sched *s, rose_sched_plan *out)
     index_generated(s);
     rose_sched_steer(s);
     uint32_t n_decode =
-        s->n_decode; /* sequences whose prompt ends in this step decode from the next */
+        s->n_decode; /* sequences whose prompt ends in this step decode from the next step on */
     bool admit = s->waiting.n_waiting > 0 && p.n_preempted == 0;
     if (admit && s->o.prefix_cache) rose_sched_pending_begin(s);
     if (s->o.decode_first) plan_decodes(s, &p, n_decode);

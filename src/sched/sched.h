@@ -59,18 +59,22 @@ typedef struct rose_sched_opts {
     bool decode_first;           /* off: prompts take their rows before decodes */
     uint32_t prefill_max_batch;  /* at most this many sequences that prefill in one step; 0 = any
                                     number */
-    uint32_t prefill_max_tokens; /* at most this many prompt rows in a step; 0 = no limit. A prompt
-                                    that must be one piece may exceed it, alone */
+    uint32_t prefill_max_tokens; /* at most this many prompt rows in a step; 0 = no limit. A
+                                  * prompt that must be one piece may exceed this limit if no
+                                  * other prompt is in the step */
     uint32_t max_active; /* at most this many sequences begun and not finished; 0 = max_seqs */
     rose_admission admission;
-    uint32_t lookahead;        /* PACK: waiting sequences looked at, 1 .. 4096; 0 = 64 */
+    uint32_t lookahead;        /* PACK: how many of the first waiting sequences are sorted by
+                                * length, 1 .. 4096; 0 = 64 */
     uint32_t force_fifo_every; /* PACK: 1 .. ; 0 = 8 */
     uint32_t priority_age;     /* what one step of priority is worth, in the unit of arrival */
     uint64_t itl_goal_ns;      /* longest time of a step with decodes; 0 = no goal */
     bool prefix_cache;
     uint32_t prefix_max_pages; /* at most this many idle pages of the index; 0 = the whole pool */
-    uint64_t hash_key[2];      /* key of the index's hash: random, without effect on any plan */
-    rose_sched_ids_fn *ids;    /* needed with prefix_cache; called in next and finish */
+    uint64_t hash_key[2];      /* random key of the prefix index's hash function; it has no
+                                * effect on any plan */
+    rose_sched_ids_fn *ids;    /* callback that reads token ids; needed with prefix_cache; called
+                                * in next and finish */
     void *ids_user;
 } rose_sched_opts;
 
@@ -80,7 +84,7 @@ typedef struct rose_sched_request {
     uint64_t arrival; /* time of arrival on any clock that does not run backwards, below 2^62; the
                          engine uses milliseconds */
     rose_kv_salt salt;
-    bool no_lookup;   /* compute the whole prompt, whatever is cached */
+    bool no_lookup;   /* true: compute the whole prompt, whatever part of it is cached */
     bool same_prompt; /* the prompt is that of the sequence submitted before; only estimates use
                          this */
     uint64_t due_ns;  /* when its first token is due, on the clock of rose_sched_late; 0 = never */

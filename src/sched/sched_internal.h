@@ -28,9 +28,10 @@ typedef enum rose_seq_state {
 
 typedef struct rose_seq {
     uint8_t state; /* rose_seq_state */
-    bool begun;    /* the sequence was admitted before; if it waits, it was preempted */
+    bool begun;    /* the sequence was admitted before; if the sequence waits now, it was
+                    * preempted */
     bool no_lookup, same_prompt;
-    bool fresh;     /* the last step computed a part of its prompt */
+    bool fresh;     /* the last step computed a part of the sequence's prompt */
     uint32_t lane;  /* PREFILL, DECODE */
     uint32_t index; /* DECODE: place in decode[] */
     uint32_t n_done, n_known, n_max;

@@ -4,7 +4,10 @@
  * of pages, and the uncached part of the prompt. These are estimates, not promises. */
 #include "sched/sched_internal.h"
 
-enum { MIN_ROWS = 4 /* prompt rows in any step, so that prompts advance whatever the goal */ };
+enum {
+    MIN_ROWS = 4 /* the least prompt rows of any step, so that prompts advance whatever the
+                  * latency goal */
+};
 static const double MEAN_GAIN = 1.0 / 32;
 
 static void mean_add(double *mean, uint64_t *n, double x)
@@ -117,7 +120,8 @@ static bool is_late(const rose_sched *s, const rose_sched_load *l, uint32_t i, u
     return wait > (double)(q->due_ns - now_ns);
 }
 
-/* Checks the first few of the queue, each after those before it that stay. */
+/* Checks whether the first few waiting sequences can be in time. Each waits for those before it
+ * that stay in the queue. */
 static uint32_t late_in_queue(const rose_sched *s, const rose_sched_load *l, uint64_t now_ns,
                               uint32_t *out, uint32_t cap)
 {
@@ -137,8 +141,8 @@ static uint32_t late_in_queue(const rose_sched *s, const rose_sched_load *l, uin
     return n;
 }
 
-/* Checks a few of all waiting sequences in each step, in turn, as if each were alone. This finds
- * late ones far back in the queue. */
+/* Checks a few of all waiting sequences in each step, in turn, as if each were alone in the
+ * queue. This finds late sequences far back in the queue. */
 static uint32_t late_anywhere(rose_sched *s, const rose_sched_load *l, uint64_t now_ns,
                               uint32_t *out, uint32_t cap)
 {

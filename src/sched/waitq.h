@@ -13,7 +13,8 @@ enum { ROSE_WAITQ_LEVELS = 8 };
 
 typedef struct rose_waitq_node {
     int64_t key;
-    uint64_t order; /* unique number that makes equal keys first come, first served */
+    uint64_t order; /* unique order number: of two sequences with equal keys, the one that came
+                     * first goes first */
     uint32_t next[ROSE_WAITQ_LEVELS];
 } rose_waitq_node;
 

@@ -14,7 +14,8 @@ static int by_text(const void *x, const void *y)
     int c = memcmp(a->text, b->text, a->len < b->len ? a->len : b->len);
     if (c != 0) return c;
     if (a->len != b->len) return a->len < b->len ? -1 : 1;
-    return a < b ? -1 : a > b; /* equal after normalisation: the first one counts */
+    return a < b ? -1 : a > b; /* two added tokens have equal text after normalisation: the first
+                                * one counts */
 }
 
 rose_status rose_added_set_build(rose_added_set *s, rose_added *all, size_t n, bool normalized,

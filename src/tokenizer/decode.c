@@ -10,7 +10,8 @@ static bool may_follow(const uint8_t *pending, unsigned n, uint8_t b)
 {
     uint8_t lead = pending[0];
     if (n > 1) return (b & 0xC0) == 0x80;
-    switch (lead) { /* after these lead bytes the second byte has a narrower range */
+    switch (lead) { /* after the lead bytes E0, ED, F0 and F4 the second byte has a narrower
+                     * range */
     case 0xE0:
         return b >= 0xA0 && b <= 0xBF;
     case 0xED:

@@ -27,10 +27,11 @@ typedef struct rose_symbol {
     enum { ROSE_SYMBOL_GONE, ROSE_SYMBOL_START, ROSE_SYMBOL_MERGED } state;
 } rose_symbol;
 
-/* A possible merge: smaller keys go first (rank, then position). */
+/* A possible merge. The merge with the smallest key (rank, then position) goes first. */
 typedef struct rose_due {
     uint64_t key; /* rank << 32 | position */
-    uint32_t id;  /* the token it would make; if the pair now makes another, the entry is stale */
+    uint32_t id;  /* the token that this merge would make; if the pair now makes another token,
+                   * the entry is stale */
 } rose_due;
 
 struct rose_encoder {
@@ -71,7 +72,7 @@ rose_piece rose_bpe_aim(const rose_encoder *e, const char *text, size_t n);
 rose_status rose_bpe_take(rose_encoder *e, const rose_piece *p);
 /* Both. */
 rose_status rose_bpe_piece(rose_encoder *e, const char *piece, size_t n);
-/* Encodes by the merges alone, without the table of whole words and the cache. */
+/* Encodes a piece of text by the merges alone, without the table of whole words and the cache. */
 rose_status rose_bpe_merge(rose_encoder *e, const char *piece, size_t n);
 
 /* pretok.c: splits text[0..n) (well-formed UTF-8) by the stages from `stage` on, and gives each

@@ -75,7 +75,7 @@ static rose_status class_escape(translation *t, const rose_cp_set *set, bool neg
     return st == ROSE_OK && !in_class ? put(t, "]", 1) : st;
 }
 
-/* \p{Name}, \P{Name}, \p{^Name}; p is after the letter. */
+/* Translates a class of characters: \p{Name}, \P{Name} or \p{^Name}. p is after the letter. */
 static rose_status property(translation *t, bool negate, bool in_class, const char *at)
 {
     if (t->p == t->end || *t->p != '{') return refuse(t, "a property without braces", at);
@@ -94,7 +94,8 @@ static rose_status property(translation *t, bool negate, bool in_class, const ch
     return class_escape(t, set, negate, in_class);
 }
 
-/* Reads up to max hex digits at p; false if there is none or the value is not a character. */
+/* Reads up to max hex digits at p as a character's number; false if there is no digit or the
+ * value is not a character. */
 static bool hex(translation *t, unsigned max, uint32_t *cp)
 {
     unsigned n = 0;
@@ -110,7 +111,8 @@ static bool hex(translation *t, unsigned max, uint32_t *cp)
     return n > 0 && *cp <= 0x10FFFF && !(*cp >= 0xD800 && *cp < 0xE000);
 }
 
-/* \xHH (only below 0x80, because above Oniguruma means a raw byte), \x{H..}, \uHHHH. */
+/* Translates an escape for one character: \xHH (only below 0x80, because Oniguruma takes higher
+ * ones as raw bytes), \x{H..} or \uHHHH. */
 static rose_status code_point(translation *t, char letter, const char *at)
 {
     uint32_t cp;
@@ -156,7 +158,7 @@ static rose_status literal_char(translation *t)
     return put_cp(t, cp);
 }
 
-/* [...]: p is at the bracket. No nested classes, no &&, no [:names:]. */
+/* Translates a bracket class [...]; p is at the bracket. No nested classes, no &&, no [:names:]. */
 static rose_status bracket(translation *t)
 {
     const char *at = t->p++;
@@ -206,8 +208,8 @@ static rose_status group(translation *t)
     return put(t, "(?:", 3); /* captures serve nothing here */
 }
 
-/* + ? {m,n} with an optional ? or + after it. Oniguruma's {m,n}+ repeats a repeat, so it is
- * refused. */
+/* Translates a repeat: * + ? or {m,n}, with an optional ? or + after it. Oniguruma's {m,n}+
+ * repeats a repeat, so it is refused. */
 static rose_status quantifier(translation *t)
 {
     const char *at = t->p;

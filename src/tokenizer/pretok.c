@@ -96,7 +96,7 @@ static int find_match(rose_encoder *e, uint32_t stage, const char *text, size_t 
     int rc = pcre2_match(e->t->stages[stage].code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK,
                          md, e->match_context);
     if (rc ==
-        PCRE2_ERROR_JIT_STACKLIMIT) /* without JIT, the interpreter has its stack on the heap */
+        PCRE2_ERROR_JIT_STACKLIMIT) /* without JIT, PCRE2's interpreter has its stack on the heap */
         rc = pcre2_match(e->t->stages[stage].code, (PCRE2_SPTR)text, n, from,
                          PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, md, e->match_context);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;

@@ -51,7 +51,7 @@ uint32_t
 rose_tokenizer_vocab_size(const rose_tokenizer *t); /* highest id + 1, added tokens included */
 
 /* Warns in the log of tokens with ids from n_model_ids on, which the model does not have. A
- * prompt that contains one will be refused. */
+ * prompt that contains such a token will be refused. */
 void rose_tokenizer_warn_beyond(const rose_tokenizer *t, uint32_t n_model_ids);
 
 bool rose_tokenizer_is_special(const rose_tokenizer *t, uint32_t id);
@@ -69,13 +69,14 @@ rose_status rose_encoder_create(rose_encoder **out, const rose_tokenizer *t, ros
 void rose_encoder_destroy(rose_encoder *e); /* accepts NULL */
 
 /* From now on rose_encode stops with ROSE_E_CLOSED soon after another thread sets *stop, for
- * example because the client of a text of many megabytes left. NULL: never, the default.
- * Borrowed. */
+ * example because the client of a text of many megabytes left. stop is borrowed. NULL (the
+ * default): rose_encode never stops early. */
 void rose_encoder_set_stop(rose_encoder *e, const atomic_bool *stop);
 
 enum {
-    ROSE_ENCODE_PLAIN_SPECIAL = 1u << 0, /* treat the text of special tokens as plain text */
-    ROSE_ENCODE_ADD_SPECIAL = 1u << 1 /* run the post-processor (BOS and so on), if there is one */
+    ROSE_ENCODE_PLAIN_SPECIAL = 1u << 0, /* flag: treat the text of special tokens as plain text */
+    ROSE_ENCODE_ADD_SPECIAL = 1u << 1    /* flag: run the tokenizer's post-processor (which adds
+                                          * BOS, for example), if it has one */
 };
 
 /* Appends the ids of text[0..len) to out. Its time is O(len log len) for any input. Errors:

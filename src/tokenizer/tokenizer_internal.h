@@ -1,5 +1,5 @@
-/* tokenizer/tokenizer_internal.h - shared by the files of this room. One thread builds the
- * tokenizer (load_*.c); after that it is read-only. */
+/* tokenizer/tokenizer_internal.h - declarations that the files of src/tokenizer share. One
+ * thread builds the tokenizer (load_*.c); after that it is read-only. */
 #ifndef ROSE_TOKENIZER_INTERNAL_H
 #define ROSE_TOKENIZER_INTERNAL_H
 
@@ -11,12 +11,13 @@
 #include "tokenizer/json_scan.h"
 #include "tokenizer/tokenizer.h"
 
-#define ROSE_NO_ID         UINT32_MAX
-#define ROSE_MAX_ID        (1u << 22) /* ids are below this, so that the dense tables stay small */
-#define ROSE_MAX_STAGES    16u        /* pre-tokenizers in sequence */
-#define ROSE_MAX_TEMPLATE  16u        /* at most this many added special ids on each side */
+#define ROSE_NO_ID      UINT32_MAX
+#define ROSE_MAX_ID     (1u << 22) /* limit of token ids, which keeps the dense tables small */
+#define ROSE_MAX_STAGES 16u        /* pre-tokenizers in sequence */
+/* A post-processor adds at most this many special ids before the text, and as many after it. */
+#define ROSE_MAX_TEMPLATE  16u
 #define ROSE_MAX_ADDED     16384u
-#define ROSE_MAX_ADDED_LEN 1024u            /* at most this many bytes of an added token */
+#define ROSE_MAX_ADDED_LEN 1024u            /* an added token has at most this many bytes */
 #define ROSE_MAX_TEXT      (UINT32_MAX / 4) /* bytes of one text to encode */
 
 enum {
@@ -87,7 +88,8 @@ typedef struct rose_vocab {
 
 void rose_vocab_free(rose_vocab *v);
 
-/* Sets token id to bytes[0..len). A second use of an id: ROSE_E_FORMAT unless replace. */
+/* Sets the bytes of token id to bytes[0..len). If the id already has a token, returns
+ * ROSE_E_FORMAT unless replace is true. */
 rose_status rose_vocab_put(rose_vocab *v, uint32_t id, const char *bytes, size_t len,
                            unsigned flags, bool replace, rose_err *err);
 
@@ -403,7 +405,8 @@ typedef struct rose_added_spec {
     size_t len;
     bool special, lstrip, rstrip, single_word, normalized;
     bool has_id;
-    uint32_t id; /* the id in the file, which must equal the id that `tokenizers` would give it */
+    uint32_t id; /* the added token's id in the file, which must equal the id that `tokenizers`
+                  * would give it */
 } rose_added_spec;
 
 /* Add tokens in order, then build the two sets. After the last model token and merge. */

@@ -30,7 +30,8 @@ const rose_cp_set *rose_cp_set_find(const char *name, size_t len);
 enum {
     ROSE_CP_L = 1u << 0,     /* \p{L} of patterns */
     ROSE_CP_N = 1u << 1,     /* \p{N} of patterns */
-    ROSE_CP_SPACE = 1u << 2, /* \s of patterns, and the characters that lstrip and rstrip remove */
+    ROSE_CP_SPACE = 1u << 2, /* white space: the class \s of patterns, and the characters that
+                              * lstrip and rstrip remove */
     ROSE_CP_WORD = 1u << 3,  /* the characters that single_word counts as part of a word */
     ROSE_CP_DIGIT = 1u << 4, /* the characters that the Digits pre-tokenizer counts as digits */
     ROSE_CP_NORM_INERT = 1u << 5, /* too new for the normaliser, which leaves them unchanged */
@@ -107,7 +108,7 @@ static inline unsigned rose_utf8_decode_back(const uint8_t *begin, const uint8_t
 size_t rose_utf8_valid_prefix(const uint8_t *p, size_t n);
 
 /* Appends p[0..n) to out as well-formed text: each byte that is not part of a character becomes
- * \xNN. NOMEM. */
+ * \xNN. Errors: NOMEM. */
 rose_status rose_utf8_escape(rose_buf *out, const char *p, size_t n);
 
 /* Writes cp to out (room for 4 bytes); returns the length. cp <= 0x10FFFF. */

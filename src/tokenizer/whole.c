@@ -18,8 +18,9 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
-/* Allocates lines for at least twice the words. For GPT-2 one huge page holds all lines; after a
- * pause, 512 small pages would each cost a look-up of their address. */
+/* Allocates the hash table's cache lines, for at least twice as many words as there are. For
+ * GPT-2 one huge page holds all lines; after a pause, 512 small pages would each cost a look-up
+ * of their address. */
 static rose_status allocate(rose_vocab *v)
 {
     uint32_t n_lines = 1;

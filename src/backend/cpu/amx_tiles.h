@@ -1,8 +1,8 @@
 /* backend/cpu/amx_tiles.h - sets up the AMX tile registers and converts data to tiles, for the
  * *_amx.c files. Include after vec_avx512.h.
  *
- * A tile is 16 rows of 64 bytes. A row holds 32 bf16 activations, or 16 outputs of one pair of k of
- * the weights.
+ * A tile is 16 rows of 64 bytes. A row of activations holds 32 bf16 values. A row of weights
+ * holds, for each of 16 outputs, the weights of two consecutive k.
  *
  * The tile configuration belongs to the thread. Each call loads it at the start and releases it
  * at the end. After the release the system can switch threads without saving 8 KiB of tiles.
@@ -26,7 +26,7 @@ typedef struct tile_config {
 
 _Static_assert(sizeof(tile_config) == 64, "LDTILECFG reads 64 bytes");
 
-/* The compiler's tile intrinsics do not say that they read memory, so this barrier does. */
+/* The compiler's tile intrinsics do not say that they read memory, so this barrier tells it. */
 #define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
 
 /* Configures tiles 0 .. n_short-1 with `rows` rows and all other tiles with 16. */
@@ -45,8 +45,8 @@ static inline void tiles_configure(uint32_t rows, int n_short)
  * as zero. */
 ROSE_INLINE void tile_row_store(uint8_t *out, const float *x, uint32_t n)
 {
-    if (n >=
-        32) { /* the packing instruction interleaves 64-bit parts of lo and hi; this undoes it */
+    if (n >= 32) { /* the packing instruction interleaves 64-bit parts of lo and hi; this
+                    * permutation restores their order */
         const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
         const __m512i packed = _mm512_packus_epi32(_mm512_srli_epi32(v_bits(v_load(x)), 16),
                                                    _mm512_srli_epi32(v_bits(v_load(x + 16)), 16));

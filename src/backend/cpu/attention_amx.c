@@ -25,7 +25,8 @@ enum {
 
 typedef struct tile_attention {
     const rose_attention *a;
-    attention_scratch t; /* once q_tiles are made, t.q is reused for the sums with the last group */
+    attention_scratch t; /* after q has been converted to q_tiles, t.q is reused for the value
+                          * sums that include the last group */
     uint8_t *q_tiles;    /* [depth / 32] tiles */
     uint8_t *p_tile;
     uint8_t *v_tiles; /* [SUM_TILES] */

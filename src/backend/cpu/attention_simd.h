@@ -270,7 +270,7 @@ ROSE_INLINE void finish_row(const rose_attention *a, const attention_scratch *t,
     }
 }
 
-/* max_block: the number of rows in a block: 8, 4 or 2, as many as the registers can hold. */
+/* max_block: the number of rows in a block: 8, 4 or 2, as many rows as the registers can hold. */
 ROSE_INLINE void attend(const rose_attention *a, bool bf16, uint32_t max_block)
 {
     attention_scratch t;

@@ -476,7 +476,7 @@ static rose_status lock_regions(rose_cpu *c, rose_err *err)
     return st;
 }
 
-/* Run by each compute thread: touches its share of the region, in whole pages. */
+/* Each compute thread runs this: it touches its own share of the memory region, in whole pages. */
 static void touch_thread(void *arg, uint32_t tid, uint32_t n)
 {
     const rose_region *r = arg;

@@ -11,7 +11,7 @@
 
 enum {
     ROSE_CPU_OUT_BLOCK = 64,   /* output rows whose logits exist at one time */
-    ROSE_CPU_BLOCK_ROWS = 512, /* at most this many rows that go through a layer together */
+    ROSE_CPU_BLOCK_ROWS = 512, /* at most this many rows go through a layer together */
     ROSE_CPU_OWN_ROWS = 4,     /* up to this many rows, each thread normalises all rows itself */
     ROSE_CPU_ALIGN = 64        /* bytes: every part of a region begins at a cache line */
 };
@@ -55,7 +55,8 @@ typedef struct rose_cpu_weights {
 typedef struct rose_cpu_tile {
     uint32_t row, n_rows; /* rows of the batch */
     uint32_t pos;         /* position of the first */
-    uint32_t cost;        /* roughly proportional to the time of one head */
+    uint32_t cost;        /* estimated cost of the tile: roughly proportional to the time that
+                           * one head takes */
     bool has_output;      /* some row's logits are needed */
 } rose_cpu_tile;
 
@@ -69,7 +70,8 @@ typedef struct rose_cpu_piece {
 typedef struct rose_cpu_block {
     uint32_t first_row, n_rows;
     uint32_t first_piece, n_pieces;
-    bool shared_pages; /* a piece has several tiles: append all K and V before attention */
+    bool shared_pages; /* true: a piece of this block has several tiles, so all K and V are
+                        * appended before attention */
     uint64_t cost;     /* of attention in one layer */
 } rose_cpu_block;
 

@@ -55,7 +55,8 @@ static void phase_done(worker *w, rose_cpu_phase phase)
 #endif
 }
 
-/* ---- before the job, on the engine thread ---- */
+/* ---- the division of a step into tiles and blocks, on the engine thread before the job begins
+ * ---- */
 
 /* Adds to the block the tile that begins at `row`, position `pos`, of sequence seq, whose rows
  * end at `end`. The rows of a tile lie in one KV page, so that one thread makes all writes to a
@@ -141,7 +142,7 @@ static void make_slots(step *s)
     sc->slot_first[s->n_slots] = b->n_outputs;
 }
 
-/* ---- the operations; each thread computes a part of each ---- */
+/* ---- the operations; each thread computes a part of each operation ---- */
 
 static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t ldx, uint32_t rows,
                    float *y, size_t ldy, rose_epilogue epilogue, bool round)
@@ -386,7 +387,8 @@ static void outputs(worker *w)
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b);
         matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, of_logits, false);
         phase_done(w, ROSE_PHASE_HEAD);
-        sample_block(w, first, n); /* done before the first barrier of the next block */
+        sample_block(w, first, n); /* every thread finishes sampling before the first barrier of
+                                    * the next block */
     }
     rose_prof_end_with(&span, "rows", w->s->n_slots);
 }

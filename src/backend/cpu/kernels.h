@@ -20,7 +20,7 @@ enum {
         16, /* outputs in a weight panel, tokens in a KV page: one AVX-512 register of fp32 */
     ROSE_K_GROUP =
         32, /* k values that form one step of a sum in docs/NUMERICS.md: one AMX tile row */
-    ROSE_ROW_TILE = 16 /* at most this many rows of an attention call: one AMX tile */
+    ROSE_ROW_TILE = 16 /* the most rows of one attention call: one AMX tile */
 };
 
 /* How a packed matrix keeps its values. int8 is an integer in -127 .. 127 times a scale of its
@@ -197,7 +197,7 @@ typedef struct rose_cpu_kernels {
 } rose_cpu_kernels;
 
 /* Fills the table with scalar kernels, so that it is complete on any CPU, and then replaces them
- * level by level up to isa. avx512-bf16 continues from avx512. */
+ * level by level up to isa. The level avx512-bf16 replaces kernels of avx512. */
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa);
 
 /* The product for weights of this type; int8_activations counts for quantized weights only. */

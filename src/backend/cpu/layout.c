@@ -119,8 +119,8 @@ static size_t thread_bytes(const rose_arch *a, const rose_memory_plan *p)
     size_t sampler = rose_sampler_scratch(a->vocab_size);
     if (attention > most) most = attention;
     if (sampler > most) most = sampler;
-    return round_up(most, 64) +
-           128; /* 128 bytes between threads, because prefetchers fetch pairs of lines */
+    return round_up(most, 64) + 128; /* 128 bytes between the data of two threads, because
+                                      * prefetchers fetch pairs of cache lines */
 }
 
 void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch *a,

@@ -110,7 +110,8 @@ static void matmul_wide(const rose_matmul *a, const uint8_t *panel, uint32_t m, 
         const float *x = a->x + m * a->ldx + k;
         uint32_t r = 0;
         widen(wide, panel + (size_t)k * ROSE_PANEL, n_k);
-        /* never one row alone: its few chains leave the multipliers idle */
+        /* a group never has one row alone, because the few sums of one row leave the multipliers
+         * idle */
         for (; n_rows - r == 3 || n_rows - r > 4; r += 3)
             add_three(sums + r * ROSE_PANEL, wide, x + r * a->ldx, a->ldx, n_k);
         for (; r < n_rows; r += 2)

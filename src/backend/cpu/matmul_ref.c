@@ -36,7 +36,8 @@ static void product_row(const void *panel, rose_weight_type type, uint32_t k_pad
     }
 }
 
-/* The same sum by rule 11: one running sum, to which each pair of k adds the odd one first. */
+/* acc[lane] by rule 11 of docs/NUMERICS.md: one running sum. Each pair of k adds the product of
+ * its odd k first. */
 static void product_row_pairs(const void *panel, rose_weight_type type, uint32_t k_pad,
                               const float *x, float *acc)
 {

@@ -105,21 +105,22 @@ static inline float rose_expf_ref(float x)
     p = fmaf(p, r, ROSE_EXP_P1);
     p = fmaf(p, r, ROSE_EXP_P0);
     p = fmaf(p, r * r, r) + 1.0f;
-    /* Two factors, because 2^128 is not a float. For a NaN, n may be anything and the result
-     * stays NaN. */
+    /* Multiplies by 2^n in two factors, because 2^128 is not a float. For a NaN, n may be
+     * anything and the result stays NaN. */
     int32_t half = n >> 1;
     p = p * rose_f32_from_bits((uint32_t)(half + 127) << 23);
     return p * rose_f32_from_bits((uint32_t)(n - half + 127) << 23);
 }
 
-/* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x / (1 + exp(x (C0 + C1 x^2))) */
+/* gelu with tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x / (1 + exp(x (C0 + C1
+ * x^2))) */
 static inline float rose_gelu_tanh_ref(float x)
 {
     float u = x * fmaf(ROSE_GELU_C1, x * x, ROSE_GELU_C0);
     return x / (1.0f + rose_expf_ref(u));
 }
 
-/* x Phi(x), Phi(-|x|) = erfc(|x| / sqrt 2) / 2 */
+/* gelu with erf: x Phi(x), where Phi(-|x|) = erfc(|x| / sqrt 2) / 2 */
 static inline float rose_gelu_erf_ref(float x)
 {
     float a = fabsf(x);

@@ -225,7 +225,8 @@ static rose_status prepare_way(library *o, int way, const rose_kernel_shape *s, 
     return st;
 }
 
-/* Prepares the faster way. Each way runs one pass to wake the threads, then one that is timed. */
+/* Prepares the faster of oneDNN's two ways (matmul, inner product). Each way runs one pass to
+ * wake the threads, then one that is timed. */
 static rose_status prepare_best(library *o, const rose_kernel_shape *s, void *w, rose_err *err)
 {
     uint64_t ns[WAYS] = {0};
@@ -319,7 +320,8 @@ static rose_status open_library(library *o, const char *path, rose_err *err)
     return ROSE_OK;
 }
 
-/* Chooses bf16 if asked for, or fp32 where oneDNN has no bf16 GEMM. */
+/* Chooses the GEMM's data type: bf16 if the caller asks for it and oneDNN has a bf16 GEMM, else
+ * fp32. */
 static rose_status choose_type(library *o, bool bf16, rose_err *err)
 {
     product *p;

@@ -28,13 +28,13 @@ struct rose_onednn {
      * each; the faster is kept. w: fp32 [n_in][n_out]; x: fp32 [rows][n_in]. */
     rose_status (*prepare)(rose_onednn *o, const rose_kernel_shape *s, const float *w,
                            const float *x, uint32_t n_copies, rose_err *err);
-    /* One product with each copy, in turn. */
+    /* Runs one GEMM with each copy of w, in turn. */
     rose_status (*pass)(rose_onednn *o, rose_err *err);
     void (*close)(rose_onednn *o);
 };
 
-/* Errors: UNSUPPORTED (built without the header, the library is absent or of another version),
- * INVAL, NOMEM, BACKEND. */
+/* Errors of rose_onednn_open: UNSUPPORTED (built without the header, the library is absent or of
+ * another version), INVAL, NOMEM, BACKEND. */
 rose_status rose_onednn_open(rose_onednn **out, const rose_onednn_opts *opts, rose_err *err);
 
 #endif

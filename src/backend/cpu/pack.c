@@ -14,7 +14,8 @@ enum { BLOCK = ROSE_K_GROUP * ROSE_PANEL };
 
 #define FLT_MAX_BITS 0x7F7FFFFFu
 #define SMALLEST                                                                                   \
-    1e-30f /* an output whose values are all smaller becomes 0, so that 127 / x is finite */
+    1e-30f /* an output whose weights are all smaller than this becomes 0, so that 127 / x is      \
+            * finite */
 
 /* rose_f32_to_bf16 in a form that the compiler vectorises. */
 static inline uint16_t round_bits(uint32_t u)

@@ -33,7 +33,8 @@ typedef struct wait_word {
 struct rose_pool {
     uint32_t n_threads;
     uint64_t spin_ns;
-    rose_pool_fn fn; /* the job: written before epoch, read after it; NULL = leave */
+    rose_pool_fn fn; /* the function of the job: written before epoch changes and read after
+                      * that; NULL = the thread ends */
     void *arg;
     wait_word epoch; /* counts jobs */
     wait_word phase; /* counts completed barriers */

@@ -14,8 +14,8 @@
 
 enum {
     ROSE_POOL_MAX_THREADS = 1024,
-    /* Long enough to cover the host's work between two decode steps, too short to show as CPU
-     * load. Threads do not spin where they outnumber the CPUs. */
+    /* How long an idle thread spins: long enough to cover the host's work between two decode
+     * steps, too short to show as CPU load. Threads do not spin where they outnumber the CPUs. */
     ROSE_POOL_SPIN_US = 50
 };
 
@@ -37,7 +37,7 @@ void rose_pool_destroy(rose_pool *p); /* accepts NULL; joins the threads */
 void rose_pool_run(rose_pool *p, rose_pool_fn fn, void *arg);
 
 /* Called within fn: waits until every thread has called it. Writes made before it are visible to
- * all threads after it. Every thread must call it equally often. */
+ * all threads after it. Every thread must call this barrier equally often. */
 void rose_pool_barrier(rose_pool *p);
 
 uint32_t rose_pool_size(const rose_pool *p);

@@ -14,7 +14,8 @@
 enum {
     MAX_BLOCK = 128, /* logits whose maximum is taken together */
     WALK_BLOCK = ROSE_SUM_BLOCK,
-    SORT_BELOW = 24, /* with fewer candidates than this, sort instead of splitting */
+    SORT_BELOW = 24, /* with fewer candidates than this, selection sorts them instead of
+                      * splitting them */
     FEW = 256        /* candidates tried first for top_p */
 };
 
@@ -188,8 +189,8 @@ static uint32_t select_mass(cand *c, uint32_t n, double need)
 
 /* ---- sums and walks ---- */
 
-/* Lane l adds w[l], w[l + 8], ...; then lanes 4, 2 and 1 apart are added. The lanes are compiler
- * vectors, because the compiler does not vectorise an array of them. */
+/* Lane l adds w[l], w[l + 8], ...; then the sums of lanes 4, 2 and 1 apart are added. The lanes
+ * are compiler vectors, because the compiler does not vectorise an array of them. */
 static double block_sum(const float *w, uint32_t n)
 {
     typedef double pair __attribute__((vector_size(16)));
@@ -368,7 +369,8 @@ uint32_t rose_sampler_pick(const rose_cpu_kernels *k, const float *logits, uint3
     place(&s, scratch);
 
     const bool by_count = p->top_k > 0 && p->top_k < vocab;
-    const uint32_t few = s.n_maxima / 2; /* with more, most blocks would be searched anyway */
+    const uint32_t few = s.n_maxima / 2; /* with a larger top_k, most blocks would be searched
+                                          * anyway */
     if (by_count && p->top_k <= few) return pick_top_k(&s, p->top_k);
     if (!by_count && p->top_p >= 1) return walk(&s, s.w, vocab, weigh_row(&s, NULL), true);
     const double total = weigh_row(&s, s.w);

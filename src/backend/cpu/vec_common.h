@@ -1,4 +1,5 @@
-/* backend/cpu/vec_common.h - what both vector widths share: forced inlining and unrolling. */
+/* backend/cpu/vec_common.h - macros that the files for all vector widths share: forced inlining
+ * and unrolling. */
 #ifndef ROSE_BACKEND_CPU_VEC_COMMON_H
 #define ROSE_BACKEND_CPU_VEC_COMMON_H
 

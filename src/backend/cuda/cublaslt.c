@@ -27,7 +27,7 @@ static const size_t g_workspace = (size_t)64 << 20;
 
 static const struct {
     uint32_t epilogue;
-    bool f32, add; /* whether y is fp32, and whether the product is added to y */
+    bool f32, add; /* whether y is fp32, and whether the GEMM's result is added to y */
 } g_ends[ROSE_CUBLASLT_N_ENDS] = {
     [ROSE_CUBLASLT_STORE] = {EPILOGUE_DEFAULT, false, false},
     [ROSE_CUBLASLT_BIAS] = {EPILOGUE_BIAS, false, false},

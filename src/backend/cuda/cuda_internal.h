@@ -146,7 +146,7 @@ typedef struct rose_cuda {
     bool use_graphs;    /* false in some tests */
     bool pdl;           /* use programmatic dependent launch */
     uint32_t without;   /* bits of rose_cuda_without */
-    bool naive;         /* the plain kernel computes the attention of prompts */
+    bool naive;         /* true: the plain kernel (not flash) computes the attention of prompts */
     uint32_t timeout;   /* milliseconds that the device may take to answer; 0 = no limit */
     bool lost;          /* the device did not answer in time, so nothing may wait for it again */
     cudaEvent_t staged; /* event: the last copy of a slot's `rules` has finished */
@@ -166,7 +166,7 @@ rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what);
 /* Wait for an event by polling. cudaErrorNotReady: the device has not answered in time; the context
  * is then marked as lost. */
 cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event);
-/* Wait in the same way for everything that was enqueued on c->stream. */
+/* Wait by polling for everything that was enqueued on c->stream; errors as rose_cuda_wait. */
 cudaError_t rose_cuda_finish(rose_cuda *c);
 
 /* Make GPU 0 the device of this thread. Errors: UNSUPPORTED: no driver, no GPU, or a GPU that is

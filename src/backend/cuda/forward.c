@@ -203,7 +203,7 @@ static rose_cuda_io qkv_of(pass *p, uint32_t layer)
     void *kv = kv_rows(p);
     return (rose_cuda_io){.epilogue = ROSE_CUDA_EPI_QKV,
                           .kv_rows = kv != NULL ? rows_of(p, kv, 2 * c->arch.d_model) : NULL,
-                          /* Attention of the other half takes a place on every SM. */
+                          /* Every SM also runs a block of the other half's attention. */
                           .late = p->launch.beside,
                           .q = rows_of(p, c->scratch.q, c->arch.d_model),
                           .kv = rose_cuda_layer_kv(c, layer),
@@ -348,7 +348,8 @@ static cudaError_t forward_one(rose_cuda *c, const rose_cuda_shape *s)
  * tensor cores. The limits below were measured with GPT-2 124M on an H100. */
 enum {
     HALVES_FROM = 25,
-    HALVES_TO = 32, /* up to this many rows, attention has many blocks and kernels are short */
+    HALVES_TO = 32, /* steps of HALVES_FROM to HALVES_TO rows run in two halves: there attention
+                     * has many blocks, and kernels are short */
     /* From here on attention uses few blocks, which still saturate the memory bandwidth, so that
      * GEMM blocks find room on the same SMs. In between, the extra kernels cost more than the
      * overlap saves. */
@@ -372,7 +373,7 @@ static uint64_t layer_bytes(const rose_cuda *c)
     return n * rose_cuda_type_size(c->type);
 }
 
-/* How a step of n rows should run, if the model and the GPU allow it. */
+/* How a captured decode step of n rows should run, if the model and the GPU allow that. */
 static halving halving_by_rows(uint32_t n)
 {
     if (n >= HALVES_FROM && n <= HALVES_TO) return HALVES;
@@ -419,7 +420,8 @@ static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s, bool b
     half[1].launch.stream = c->side;
     for (int i = 0; i < 2; i++) {
         half[i].launch.beside = beside;
-        /* Kernels of both halves must have the same setting to share an SM. */
+        /* Kernels of both halves must have the same split of L1 and shared memory to share an
+         * SM. */
         half[i].launch.shared = beside;
         /* Only one kernel at a time may use the memory of partial sums. */
         half[i].launch.sums = NULL;

@@ -23,11 +23,13 @@ struct rose_kernel_bench {
     cudaEvent_t start, end;
     rose_cublaslt *library;
     void *w, *x, *y; /* device: MATRICES matrices, one input, and one output for both sides */
-    float *bias;     /* device; zero in fp32, which is also zero in 16 bits */
+    float *bias;     /* device memory: biases that are all zero; the bytes mean zero both in fp32
+                      * and in 16 bits */
     /* Device: the page places of neighbouring rows; and [DECODE_ROWS] places, each in a page of its
      * own. */
     uint32_t *slot, *apart;
-    /* Device: [MATRICES][max_rows], zeroed before each run, as a step does. */
+    /* Device memory [MATRICES][max_rows]: the keys of the largest logits, zeroed before each
+     * run, as a step does. */
     unsigned long long *key;
     float *sums; /* device: see rose_cuda_launch */
     uint32_t *sum_flags;

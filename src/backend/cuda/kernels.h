@@ -147,7 +147,7 @@ typedef struct rose_cuda_embed {
     uint32_t d, k_pad, rows, vocab;
 } rose_cuda_embed;
 
-/* The fields of rose_sampling as the header of a step holds them. */
+/* The fields of rose_sampling, in the form in which the header of a step holds them. */
 typedef struct rose_cuda_pick {
     float inv_temperature; /* infinity means greedy */
     float top_p, min_p;
@@ -212,7 +212,8 @@ typedef struct rose_cuda_report {
 /* Log-probability reports; launched after the sampler. */
 typedef struct rose_cuda_reports {
     const float *logits;
-    /* Key of each row's largest logit, as the head GEMM computes it. */
+    /* For each row the sort key (logit, then id) of its largest logit, as the head GEMM writes
+     * it. */
     const unsigned long long *key;
     const rose_cuda_report *report;
     uint32_t *const *ids;
@@ -336,10 +337,10 @@ cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);
 cudaError_t rose_cuda_changes_run(const rose_cuda_launch *l, const rose_cuda_changes *a);
 cudaError_t rose_cuda_reports_run(const rose_cuda_launch *l, const rose_cuda_reports *a);
-/* The architecture that this program's code for GPU 0 was compiled for, as 10 * major + minor; 0 if
- * there is no code for the GPU. It is below the GPU's own architecture if only PTX of an older one
- * fits. Kernels that are compiled only from some version on must not be launched below it. Any
- * thread. */
+/* The architecture that this program's code for GPU 0 was compiled for, as 10 * major + minor; 0
+ * if there is no code for the GPU. The result is below the GPU's own architecture if only PTX of
+ * an older one fits. Kernels that are compiled only from some version on must not be launched
+ * below it. Any thread. */
 int rose_cuda_code_version(void);
 cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *a);
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l,

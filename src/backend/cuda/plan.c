@@ -241,11 +241,11 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     p->max_seqs = o->max_seqs;
     p->max_step_tokens = o->max_step_tokens;
     p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
-    p->n_threads = 1; /* only the engine thread computes on the host */
+    p->n_threads = 1; /* one thread, because only the engine thread computes on the host */
     return ROSE_OK;
 }
 
-/* The number of pages if the options give neither a number nor bytes. */
+/* The default number of KV pages, for options that give neither a number of pages nor bytes. */
 static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan *p,
                               uint64_t device_bytes)
 {

@@ -103,7 +103,8 @@ static __device__ __forceinline__ u64 sum_warp(u64 v)
     return v;
 }
 
-/* The sum over the block; every thread gets it. Threads read m->scan until the next barrier. */
+/* The sum of a value over all threads of the block; every thread gets the sum. Threads read
+ * m->scan until the next barrier. */
 static __device__ u64 block_sum(memory *m, u64 v)
 {
     v = sum_warp(v);

@@ -44,7 +44,7 @@ static rose_status run(warm *w, rose_batch *b)
     return st == ROSE_OK ? w->ops->collect(w->c, ticket, &result, w->err) : st;
 }
 
-/* Run a step of about n_rows rows, in as few sequences as possible. */
+/* Run a warm-up step of about n_rows rows, in as few sequences as possible. */
 static rose_status warm_rows(warm *w, uint32_t n_rows)
 {
     const rose_memory_plan *p = &w->c->plan;
