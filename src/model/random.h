@@ -27,9 +27,10 @@ void rose_random_opts_default(rose_random_opts *o);
  * generation_config.json, the weight files, and a tokenizer of 256 byte tokens plus filler entries
  * up to vocab_size (vocab.json + merges.txt + tokenizer.json), so that text works.
  * Weights: N(0, init_std), residual projections scaled by 1/sqrt(2 n_layers), norm weights
- * 1 + N(0, init_std) (0 + ... where the norm itself adds 1), biases N(0, init_std), from Philox counters and a fixed transform whose result does
- * not depend on libm (a sum of four uniforms: no draw beyond 3.46 sigma). Prefix, sharding and
- * dtype (before rounding) do not change them. vocab_size is at least 257; its last id is
+ * 1 + N(0, init_std) (0 + ... where the norm itself adds 1), biases N(0, init_std), from Philox
+ * counters and a fixed transform whose result does not depend on libm (a sum of four uniforms: no
+ * draw beyond 3.46 sigma). Prefix, sharding and dtype (before rounding) do not change them.
+ * vocab_size is at least 257; its last id is
  * <|endoftext|>, the begin and end of text. With `tokenizer` the files of that folder's tokenizer
  * are copied instead (GPT-2's has <|endoftext|> last, too); whether vocab_size holds its ids is the
  * caller's affair. Errors: INVAL, UNSUPPORTED (arch, config), IO, NOMEM; a
