@@ -37,8 +37,8 @@ typedef struct rose_gguf_str {
     size_t n;
 } rose_gguf_str;
 
-/* A value. Of an array: the type and the number of its elements, which are never arrays. Elements
- * lie packed at data, unaligned; a string is a u64 length and its bytes. */
+/* A value. For an array: the type and the number of its elements. An element is never an array.
+ * Elements lie packed at data, unaligned; a string is a u64 length and its bytes. */
 typedef struct rose_gguf_value {
     rose_gguf_type type;
     bool is_array;

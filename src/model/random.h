@@ -32,9 +32,9 @@ void rose_random_opts_default(rose_random_opts *o);
  * draw beyond 3.46 sigma). Prefix, sharding and dtype (before rounding) do not change them.
  * vocab_size is at least 257; its last id is
  * <|endoftext|>, the begin and end of text. With `tokenizer` the files of that folder's tokenizer
- * are copied instead (GPT-2's has <|endoftext|> last, too); whether vocab_size holds its ids is the
- * caller's affair. Errors: INVAL, UNSUPPORTED (arch, config), IO, NOMEM; a
- * half-written folder is removed. About 2.5 s for the default 498 MB. */
+ * are copied instead (GPT-2's tokenizer also has <|endoftext|> last); whether vocab_size holds its
+ * ids is the caller's affair. Errors: INVAL, UNSUPPORTED (arch, config), IO, NOMEM; a half-written
+ * folder is removed. About 2.5 s for the default 498 MB. */
 rose_status rose_random_model_write(const rose_random_opts *o, const char *dir, rose_err *err);
 
 #endif

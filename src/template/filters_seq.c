@@ -1,5 +1,5 @@
-/* template/filters_seq.c - filters over lists and dictionaries. Those that are generators in jinja2
- * work through all items at once here; what they yield can be read once, as there. */
+/* template/filters_seq.c - filters over lists and dictionaries. Filters that are generators in
+ * jinja2 work through all items at once here. Their result can be read once, as in jinja2. */
 #include "template/template_internal.h"
 
 #define FILTER(name)                                                                               \

@@ -206,8 +206,8 @@ rose_status rose_load_added(rose_tokenizer *t, const rose_added_spec *specs, siz
     return st;
 }
 
-/* Whether a piece of text may be exactly this. A piece that a scanner cuts out of a text is the
- * first piece of itself, too, if it holds no white space. */
+/* Whether a piece of text may be exactly this. A piece that a scanner cuts out of a text is also
+ * the first piece of itself, if it holds no white space. */
 static bool may_be_piece(const rose_tokenizer *t, const char *text, size_t len)
 {
     const rose_stage *s = &t->stages[0];

@@ -70,7 +70,7 @@ static size_t space_piece(const uint8_t *p, const uint8_t *end, unsigned mask)
         last = at;
         at += k;
     }
-    /* A digit that `mask` cuts out ends the text, too. */
+    /* A digit that `mask` cuts out also ends the text. */
     const bool ends = at == end || (class & mask & ROSE_CP_DIGIT) != 0;
     return (size_t)((ends || last == p ? at : last) - p);
 }

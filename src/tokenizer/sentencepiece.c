@@ -3,7 +3,7 @@
  * must be BPE, the normaliser the identity.
  *
  * tokenizer_config.json beside the file may say add_bos_token, add_eos_token, legacy (a space is
- * added after each control token, too) and added_tokens_decoder (tokens that are no pieces). */
+ * also added after each control token) and added_tokens_decoder (tokens that are no pieces). */
 #include <stdlib.h>
 #include <string.h>
 
