@@ -60,7 +60,8 @@ static void add_fifth_bits(uint8_t *q, const uint8_t *p)
         q[i] |= (uint8_t)((p[i / 8] >> i % 8 & 1) << 4);
 }
 
-/* Blocks of 32: d, then m (types 1), then the fifth bits (Q5), then nibbles or bytes. */
+/* Blocks of 32 values: the scale d, then the minimum m (Q4_1 and Q5_1), then the fifth bits (Q5_0
+ * and Q5_1), then nibbles, or bytes (Q8_0). */
 static void read_block32(rose_ggml_group *g, rose_dtype t, const uint8_t *p)
 {
     const bool has_min = t == ROSE_Q4_1 || t == ROSE_Q5_1;

@@ -1,5 +1,5 @@
 /* model/gguf_arch.c - see gguf_arch.h. The metadata come from strangers: a value of the wrong type
- * or out of range is refused by its key. */
+ * or out of range is an error that names its key. */
 #include "model/gguf_arch.h"
 
 #include <inttypes.h>

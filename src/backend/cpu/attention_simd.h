@@ -165,7 +165,7 @@ ROSE_INLINE void value_rows(const rose_attention *a, const attention_scratch *t,
     }
 }
 
-/* The chains of one row over positions [from, to) of a page's 16. */
+/* Adds to e and o, the running sums of one query row, the positions [from, to) of a page of 16. */
 ROSE_INLINE void value_page(vec16 *e, vec16 *o, const uint8_t *v, bool bf16, const float *p,
                             uint32_t from, uint32_t to, intptr_t ahead)
 {

@@ -60,7 +60,8 @@ typedef struct rose_cpu_tile {
     bool has_output;      /* some row's logits are needed */
 } rose_cpu_tile;
 
-/* A piece: the tiles of one sequence within one block of rows. */
+/* A piece of work: the query tiles of one sequence that lie within one block of rows of the step.
+ */
 typedef struct rose_cpu_piece {
     uint32_t seq, first_tile, n_tiles;
     uint64_t cost; /* of one head, all tiles */

@@ -98,9 +98,9 @@ enum { ROSE_AMX_SUM_BYTES = 6144, ROSE_AMX_MIN_ROWS = 64, ROSE_AMX_MAX_ROWS = 51
 /* Threads divide the rows of an AMX GEMM in units of two tiles. */
 enum { ROSE_AMX_ROW_UNIT = 32 };
 
-/* Bytes of bf16 tiles for the rows that an AMX GEMM takes together: 64 to 512 rows, at most 800
- * KB or 64 rows. These tiles and the panels being read fit into 2 MiB of L2. The size grows with
- * k_pad, so that scratch for the deepest GEMM serves all. */
+/* Bytes of bf16 tiles for the rows that an AMX GEMM takes together: as many rows as fit
+ * into 800 KB, but at least 64 and at most 512. These tiles and the panels being read fit into 2
+ * MiB of L2. The size grows with k_pad, so that scratch for the deepest GEMM serves all. */
 static inline size_t rose_amx_tile_bytes(uint32_t k_pad)
 {
     const size_t row = (size_t)k_pad * 2, most = row * ROSE_AMX_MAX_ROWS;

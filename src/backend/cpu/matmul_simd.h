@@ -50,8 +50,9 @@ ROSE_INLINE vec16 v_weights(const uint8_t *w, rose_weight_type type, bool odd)
     return odd ? v_pairs_odd(v_load_pairs(w)) : v_pairs_even(v_load_pairs(w));
 }
 
-/* Adds n_k (even) consecutive k, whose weights are at w, to the sums e and o of n_rows rows. The
- * cache line `ahead` bytes after each weight vector is prefetched, into L1 if near (a constant). */
+/* Adds the products of n_k (even) consecutive k, whose weights are at w, to the sums e and o of
+ * n_rows rows. The cache line `ahead` bytes after each weight vector is prefetched: into L1 if
+ * `near` is set, else into L2. `near` must be a compile-time constant. */
 ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, rose_weight_type type, uint32_t n_k,
                           const float *x, size_t ldx, uint32_t n_rows, intptr_t ahead, bool near)
 {
