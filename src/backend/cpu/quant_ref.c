@@ -1,4 +1,4 @@
-/* backend/cpu/quant_ref.c - products with quantized weights as plain C: the definition of rule 12
+/* backend/cpu/quant_ref.c - products with quantized weights as plain C: the definition of rule 13
  * of docs/NUMERICS.md, which the other levels repeat bit for bit. */
 #include <string.h>
 
