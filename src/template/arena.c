@@ -14,7 +14,8 @@ struct tpl_chunk {
     _Alignas(ALIGN) uint8_t data[];
 };
 
-static _Noreturn void fail_list(rose_tpl *t, rose_status st, const char *fmt, va_list args)
+__attribute__((format(printf, 3, 0))) static _Noreturn void fail_list(rose_tpl *t, rose_status st,
+                                                                      const char *fmt, va_list args)
 {
     char what[ROSE_ERR_CAP];
     vsnprintf(what, sizeof what, fmt, args);
