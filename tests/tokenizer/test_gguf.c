@@ -93,8 +93,8 @@ static const char *const spm_words[] = {"<unk>",
                                         "</s>",
                                         "\xe2\x96\x81",
                                         "a",
-                                        "\xe2\x96\x81"
-                                        "a",
+                                        ("\xe2\x96\x81"
+                                         "a"),
                                         "<0x62>",
                                         "aa",
                                         "[X]"};

@@ -9,9 +9,9 @@ static void assert_form(int form, const char *text, const char *want)
     rose_buf scratch = {0};
     const char *out;
     size_t n;
-    assert_int_equal(
-        rose_normalize(&(rose_norm){.kind = form}, text, strlen(text), &scratch, &out, &n, NULL),
-        ROSE_OK);
+    assert_int_equal(rose_normalize(&(rose_norm){.kind = (rose_norm_kind)form}, text, strlen(text),
+                                    &scratch, &out, &n, NULL),
+                     ROSE_OK);
     assert_int_equal(n, strlen(want));
     assert_memory_equal(out, want, n);
     rose_buf_free(&scratch);
