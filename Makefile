@@ -68,10 +68,12 @@ FLAGS_avx2   := -mavx2 -mfma -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 FLAGS_amx    := $(FLAGS_avx512) -mamx-tile -mamx-bf16
 FLAGS_avx512bf16 := $(FLAGS_avx512) -mavx512bf16
+FLAGS_avxvnni := $(FLAGS_avx2) -mavxvnni
+FLAGS_avx512vnni := $(FLAGS_avx512) -mavx512vnni
 endif
 isa_flags     = $(FLAGS_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 
-ROOMS   := base http tokenizer model backend backend/cpu kv sched engine api lib
+ROOMS   := base http tokenizer template model backend backend/cpu kv sched engine api lib
 SRC     := $(sort $(foreach r,$(ROOMS),$(wildcard src/$r/*.c)))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 OBJ     := $(SRC:src/%.c=$B/obj/%.o) $(CUDA_OBJ)
@@ -327,7 +329,8 @@ bench: deps-build
 # The NEON kernels under emulation: Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user.
 # (The test itself at -O1: gcc 12 for AArch64 fails on it at -O3.)
 NEON_SRC := $(wildcard src/backend/cpu/*_ref.c) $(addprefix src/,backend/cpu/kernels.c backend/cpu/kernels_neon.c \
-            base/cpuinfo.c base/status.c base/log.c base/file.c base/buf.c)
+            backend/cpu/rotary.c backend/cpu/quant_pack.c model/convert.c model/ggml_blocks.c base/cpuinfo.c base/status.c base/log.c \
+            base/file.c base/buf.c)
 NEON_CC  := aarch64-linux-gnu-gcc -std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Werror -Isrc -Itests -pthread
 test-neon:
 	@mkdir -p build/neon

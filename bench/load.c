@@ -32,8 +32,9 @@ typedef struct conn {
     bool want_write, reused;
     int64_t item; /* index of the request, or NO_ITEM */
     size_t sent;
-    uint64_t heard_ns; /* when the last byte came, or when the request started */
-    ssize_t rx_len;    /* result of the read phase: number of bytes, 0 = closed, -1 = failed */
+    uint64_t
+        heard_ns;   /* when the last byte came; before the first byte: when the request started */
+    ssize_t rx_len; /* result of the read phase: number of bytes, 0 = closed, -1 = failed */
     int rx_errno;
     uint64_t rx_ns;
     char rx[RX_BYTES];

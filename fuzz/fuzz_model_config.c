@@ -1,10 +1,41 @@
 /* libFuzzer target: config.json as arbitrary bytes, through the families' parsers. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/log.h"
 #include "model/family.h"
+#include "model/rope.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* What backends rely on without a check of their own. */
+static void check_rope(const rose_arch *a, const rose_rope *r)
+{
+    enum { SMALL = 512 };
+    float table[SMALL / 2], factor;
+    if (r->dim == 0 || r->dim % 2 != 0 || r->dim > a->head_dim) abort();
+    if (r->kind == ROSE_ROPE_LONGROPE && (r->short_factor == NULL || r->long_factor == NULL))
+        abort();
+    if (r->dim > SMALL) return;
+    for (int longest = 0; longest < 2; longest++) {
+        rose_rope_table(r, longest ? a->max_positions : 1, table, &factor);
+        if (!isfinite(factor)) abort();
+        for (uint32_t i = 0; i < r->dim / 2; i++)
+            if (!isfinite(table[i])) abort();
+    }
+}
+
+static void check_arch(const rose_arch *a)
+{
+    if (a->n_heads == 0 || a->head_dim == 0 || a->d_ff == 0 || a->max_positions == 0) abort();
+    if (a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads != 0) abort();
+    if (a->n_layers == 0 || a->n_layers > ROSE_MAX_LAYERS) abort();
+    if (a->n_eos > ROSE_MAX_EOS || a->bos_id >= (int64_t)a->vocab_size) abort();
+    for (int i = 0; a->pos == ROSE_POS_ROPE && i < 2; i++)
+        check_rope(a, &a->rope[i]);
+    for (uint32_t i = 0; i < a->n_layers; i++)
+        if ((a->layer_flags[i] & ROSE_LAYER_SLIDING) != 0 && a->window == 0) abort();
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -14,9 +45,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const rose_family *family;
     rose_log_set_level(ROSE_LOG_OFF); /* it warns of ids */
     if (rose_config_parse(&c, (const char *)data, size, "fuzz", &err) != ROSE_OK) return 0;
-    if (rose_family_find(&family, &c, &err) == ROSE_OK && family->parse(&c, &a, &err) == ROSE_OK) {
-        if (a.n_heads == 0 || a.d_model % a.n_heads != 0 || a.d_ff == 0) abort();
-        if (a.n_eos > ROSE_MAX_EOS || a.bos_id >= (int64_t)a.vocab_size) abort();
+    if (rose_family_find(&family, &c, &err) == ROSE_OK &&
+        rose_family_parse(family, &c, &a, &err) == ROSE_OK) {
+        check_arch(&a);
+        rose_arch_free(&a);
     }
     rose_config_close(&c);
     return 0;

@@ -102,18 +102,23 @@ static inline void golden_read_prompt(const golden *g, golden_prompt *p, json_t 
 
 static inline void golden_read_random(golden_random *r, json_t *json)
 {
+    r->config = json_string_value(json_object_get(json, "config"));
+    r->dtype = json_string_value(golden_get(json, "dtype"));
+    r->seed = golden_u64(json, "seed");
+    assert_non_null(r->dtype);
+    if (r->config != NULL) {
+        r->init_std = (float)golden_real(json, "init_std");
+        return;
+    }
     r->n_layers = golden_u32(json, "layers");
     r->d_model = golden_u32(json, "d_model");
     r->n_heads = golden_u32(json, "heads");
     r->d_ff = golden_u32(json, "d_ff");
     r->vocab_size = golden_u32(json, "vocab_size");
     r->max_positions = golden_u32(json, "max_positions");
-    r->dtype = json_string_value(golden_get(json, "dtype"));
     r->tied_head = json_is_true(golden_get(json, "tied"));
     r->prefix = json_is_true(golden_get(json, "prefix"));
     r->max_shard_bytes = golden_u64(json, "max_shard_bytes");
-    r->seed = golden_u64(json, "seed");
-    assert_non_null(r->dtype);
 }
 
 static inline void golden_read_held_out(golden *g, json_t *json)
@@ -143,6 +148,9 @@ static inline void golden_open(golden *g, const char *name)
     if (g->json == NULL) fail_msg("golden: %s: %s", path, error.text);
     assert_int_equal(golden_u64(g->json, "format"), 1);
     g->tolerance = golden_real(g->json, "tolerance");
+    g->logprobs = json_object_get(g->json, "values") != NULL;
+    if (json_object_get(g->json, "served_context") != NULL)
+        g->served_context = golden_u32(g->json, "served_context");
 
     json_t *model = golden_get(g->json, "model");
     g->folder = json_string_value(json_object_get(model, "folder"));

@@ -101,3 +101,43 @@ rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default
     p->kv = p->kv_page * pages;
     return ROSE_OK;
 }
+
+/* ---- the architecture ---- */
+
+rose_status rose_backend_check_plain(const rose_arch *a, const char *backend, rose_err *err)
+{
+    const struct {
+        bool asked;
+        const char *what;
+    } fields[] = {
+        {a->norm != ROSE_NORM_LAYER, "norm: RMSNorm"},
+        {a->norm_place != ROSE_NORM_BEFORE, "norm_place: a norm after attention or MLP"},
+        {a->pos != ROSE_POS_LEARNED, "pos: rotary positions"},
+        {a->qk_norm, "qk_norm: a norm of queries and keys"},
+        {a->window != 0, "window: sliding windows"},
+        {a->attn_softcap > 0, "attn_softcap: a soft cap of scores"},
+        {a->logit_softcap > 0, "logit_softcap: a soft cap of logits"},
+        {a->mlp_gated, "mlp_gated: a gated MLP"},
+        {a->embed_scale != 1.0f, "embed_scale: a scaled embedding"},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (fields[i].asked)
+            return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the %s backend does not support %s",
+                             a->model_type, backend, fields[i].what);
+    if (a->n_kv_heads != a->n_heads || (uint64_t)a->n_heads * a->head_dim != a->d_model)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: the %s backend does not support n_kv_heads: grouped heads (%u query "
+                         "heads, %u KV heads of %u, width %u)",
+                         a->model_type, backend, a->n_heads, a->n_kv_heads, a->head_dim,
+                         a->d_model);
+    return ROSE_OK;
+}
+
+rose_status rose_backend_check_types(const rose_model *m, const char *backend, rose_err *err)
+{
+    if (!m->has_blocks) return ROSE_OK;
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "%s: the %s backend cannot read quantized weights (most are %s); give a file "
+                     "with F32, F16 or BF16",
+                     m->name, backend, rose_dtype_name(m->dtype));
+}

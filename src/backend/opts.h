@@ -8,7 +8,8 @@
 
 enum { ROSE_BACKEND_OPT_ROWS = 32 };
 
-/* Writes the rows, which point into o, to rows[0 .. ROSE_BACKEND_OPT_ROWS); returns how many. */
+/* Writes one row of the table of options for each backend option. The rows point into o and go to
+ * rows[0 .. ROSE_BACKEND_OPT_ROWS); returns how many. */
 size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows);
 
 #endif

@@ -37,7 +37,7 @@ enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 #define XCR0_AMX    UINT64_C(0x60000) /* tile configuration and data */
 
 typedef struct cpu_bits {
-    uint32_t leaf1_c, leaf7_b, leaf7_d, leaf7_1a;
+    uint32_t leaf1_c, leaf7_b, leaf7_c, leaf7_d, leaf7_1a;
     uint64_t xcr0;
 } cpu_bits;
 
@@ -71,11 +71,21 @@ static cpu_bits read_cpu(void)
     uint32_t a, b, d;
     if (!__get_cpuid(1, &a, &b, &c.leaf1_c, &d)) return c;
     if ((c.leaf1_c >> 27 & 1u) != 0) c.xcr0 = read_xcr0(); /* OSXSAVE */
-    uint32_t c7;
-    if (!__get_cpuid_count(7, 0, &a, &c.leaf7_b, &c7, &c.leaf7_d)) c.leaf7_b = c.leaf7_d = 0;
+    if (!__get_cpuid_count(7, 0, &a, &c.leaf7_b, &c.leaf7_c, &c.leaf7_d))
+        c.leaf7_b = c.leaf7_c = c.leaf7_d = 0;
     uint32_t b1, c1, d1;
     if (!__get_cpuid_count(7, 1, &c.leaf7_1a, &b1, &c1, &d1)) c.leaf7_1a = 0;
     return c;
+}
+
+bool rose_cpu_has_avxvnni(void)
+{
+    return (read_cpu().leaf7_1a >> 4 & 1u) != 0;
+}
+
+bool rose_cpu_has_avx512vnni(void)
+{
+    return (read_cpu().leaf7_c >> 11 & 1u) != 0;
 }
 
 static uint32_t feature_word(const cpu_bits *c, char word)
@@ -135,6 +145,16 @@ static void missing_for(rose_isa level, char *text, size_t cap)
 }
 
 #else
+
+bool rose_cpu_has_avxvnni(void)
+{
+    return false;
+}
+
+bool rose_cpu_has_avx512vnni(void)
+{
+    return false;
+}
 
 static void missing_for(rose_isa level, char *text, size_t cap)
 {

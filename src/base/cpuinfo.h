@@ -2,6 +2,7 @@
 #ifndef ROSE_BASE_CPUINFO_H
 #define ROSE_BASE_CPUINFO_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -24,6 +25,11 @@ typedef enum rose_isa {
  * asks the kernel, once per process, for permission to use tile registers (arch_prctl). Call it
  * before threads start. */
 rose_isa rose_isa_probe(void);
+
+/* Dot products of bytes (VPDPBUSD), in the VEX form for level avx2 and the EVEX form for level
+ * avx512. The levels do not ask for them: kernels that use them give the same bits without. */
+bool rose_cpu_has_avxvnni(void);
+bool rose_cpu_has_avx512vnni(void);
 
 const char *rose_isa_name(rose_isa isa); /* "scalar" "avx2" "avx512" "amx" "neon" "avx512-bf16" */
 

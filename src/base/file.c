@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -115,4 +116,10 @@ bool rose_file_exists(const char *path)
     struct stat st;
     if (stat(path, &st) != 0) return errno == ENOENT && lstat(path, &st) == 0;
     return S_ISREG(st.st_mode) && access(path, R_OK) == 0;
+}
+
+void rose_path_label(char out[256], const char *path)
+{
+    size_t len = strlen(path), keep = 200;
+    snprintf(out, 256, "%s%s", len > keep ? "..." : "", len > keep ? path + len - keep : path);
 }

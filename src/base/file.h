@@ -32,4 +32,7 @@ bool rose_file_exists(const char *path);
  * and target. */
 rose_status rose_file_check_link(const char *path, rose_err *err);
 
+/* The path as messages show it: whole, or "..." and its tail. */
+void rose_path_label(char out[256], const char *path);
+
 #endif

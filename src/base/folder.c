@@ -3,17 +3,20 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-#include "base/file.h"
+#include "base/gguf.h"
 
 #define GET_GPT2 "hf download openai-community/gpt2 --local-dir gpt2"
 #define A_MODEL                                                                                    \
-    "a model is a Hugging Face folder with config.json, *.safetensors and tokenizer.json"
-#define NO_GGUF "GGUF is not supported; give the model's Hugging Face folder"
+    "a model is a Hugging Face folder with config.json, *.safetensors and tokenizer.json, or a "   \
+    "GGUF file"
 
 static bool ends_with(const char *s, const char *end)
 {
@@ -25,17 +28,15 @@ static bool ends_with(const char *s, const char *end)
 static bool begins_gguf(const char *path)
 {
     char magic[4] = "";
-    FILE *f = fopen(path, "rbe");
-    if (f == NULL) return false;
-    const bool found = fread(magic, 1, sizeof magic, f) == sizeof magic;
-    fclose(f);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return false;
+    const bool found = read(fd, magic, sizeof magic) == (ssize_t)sizeof magic;
+    close(fd);
     return found && memcmp(magic, "GGUF", sizeof magic) == 0;
 }
 
-static rose_status refuse_file(const char *path, const struct stat *st, rose_err *err)
+static rose_status refuse_file(const char *path, rose_err *err)
 {
-    if (ends_with(path, ".gguf") || (S_ISREG(st->st_mode) && begins_gguf(path)))
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "'%.200s' is a GGUF file: " NO_GGUF, path);
     if (ends_with(path, ".safetensors"))
         return rose_fail(err, ROSE_E_FORMAT,
                          "'%.200s' is a weight file: give the folder that holds it together with "
@@ -64,7 +65,7 @@ static bool is_hub_name(const char *s)
 rose_status rose_folder_check(const char *path, rose_err *err)
 {
     struct stat st;
-    if (stat(path, &st) == 0) return S_ISDIR(st.st_mode) ? ROSE_OK : refuse_file(path, &st, err);
+    if (stat(path, &st) == 0) return S_ISDIR(st.st_mode) ? ROSE_OK : refuse_file(path, err);
     if (errno != ENOENT && errno != ENOTDIR)
         return rose_fail(err, ROSE_E_IO, "open %.200s: %s", path, strerror(errno));
     const rose_status linked = rose_file_check_link(path, err);
@@ -80,31 +81,97 @@ rose_status rose_folder_check(const char *path, rose_err *err)
                      path);
 }
 
-/* Looks in a folder for a GGUF file and for the snapshots folder of the Hugging Face cache. */
-static void look_into(const char *path, bool *gguf, bool *snapshots)
+static bool holds_snapshots(const char *path)
 {
     DIR *d = opendir(path);
-    *gguf = *snapshots = false;
-    if (d == NULL) return;
-    for (const struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
-        *gguf |= ends_with(e->d_name, ".gguf");
-        *snapshots |= strcmp(e->d_name, "snapshots") == 0;
-    }
+    bool found = false;
+    if (d == NULL) return false;
+    for (const struct dirent *e = readdir(d); e != NULL && !found; e = readdir(d))
+        found = strcmp(e->d_name, "snapshots") == 0;
     closedir(d);
+    return found;
 }
 
 rose_status rose_folder_no_config(const char *path, rose_err *err)
 {
-    bool gguf, snapshots;
-    look_into(path, &gguf, &snapshots);
-    if (gguf)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "'%.200s': no config.json there, but a GGUF file: " NO_GGUF, path);
-    if (snapshots)
+    if (holds_snapshots(path))
         return rose_fail(
             err, ROSE_E_NOTFOUND,
             "'%.200s': no config.json there; give one of the folders in its snapshots/", path);
     return rose_fail(err, ROSE_E_NOTFOUND,
                      "'%.200s': no config.json there; " A_MODEL " (to get GPT-2: " GET_GPT2 ")",
                      path);
+}
+
+/* A GGUF file that can stand for a model: no part of a split model but its first one. */
+static bool is_candidate(const char *name)
+{
+    const rose_gguf_split s = rose_gguf_read_split(name);
+    return ends_with(name, ".gguf") && strncmp(name, "mmproj", 6) != 0 &&
+           (s.count == 0 || s.no == 1);
+}
+
+/* The first candidate in the folder by name, and the second one; NULL = none. Owned by the caller.
+ * With safetensors in the folder there are none. */
+static rose_status find_candidates(DIR *d, char *found[2], rose_err *err)
+{
+    found[0] = found[1] = NULL;
+    for (const struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
+        if (ends_with(e->d_name, ".safetensors")) {
+            free(found[0]);
+            free(found[1]);
+            found[0] = found[1] = NULL;
+            return ROSE_OK;
+        }
+        if (!is_candidate(e->d_name)) continue;
+        char *const name = strdup(e->d_name);
+        if (name == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+        const int at = found[0] == NULL || strcmp(name, found[0]) < 0 ? 0 : 1;
+        if (at == 0 || found[1] == NULL || strcmp(name, found[1]) < 0) {
+            free(found[1]);
+            found[1] = at == 0 ? found[0] : name;
+            if (at == 0) found[0] = name;
+        } else {
+            free(name);
+        }
+    }
+    return ROSE_OK;
+}
+
+static rose_status find_in_folder(char **out, const char *path, rose_err *err)
+{
+    char *found[2] = {NULL, NULL};
+    DIR *d = opendir(path);
+    if (d == NULL && errno == ENOMEM)
+        return rose_fail(err, ROSE_E_NOMEM, "%.200s: out of memory", path);
+    if (d == NULL) return ROSE_OK; /* whoever opens its files says why */
+    rose_status st = find_candidates(d, found, err);
+    if (st == ROSE_OK && found[1] != NULL)
+        st = rose_fail(err, ROSE_E_INVAL,
+                       "'%.150s' holds several GGUF models, such as '%.80s' and '%.80s': give one "
+                       "of the files",
+                       path, found[0], found[1]);
+    if (st == ROSE_OK && found[0] != NULL && asprintf(out, "%s/%s", path, found[0]) < 0) {
+        *out = NULL;
+        st = rose_fail(err, ROSE_E_NOMEM, "%.200s: out of memory", path);
+    }
+    free(found[0]);
+    free(found[1]);
+    closedir(d);
+    return st;
+}
+
+rose_status rose_folder_find_gguf(char **out, const char *path, rose_err *err)
+{
+    struct stat st;
+    *out = NULL;
+    if (stat(path, &st) != 0) return ROSE_OK;
+    if (S_ISDIR(st.st_mode)) return find_in_folder(out, path, err);
+    if (!S_ISREG(st.st_mode) || (!ends_with(path, ".gguf") && !begins_gguf(path))) return ROSE_OK;
+    const rose_gguf_split s = rose_gguf_read_split(path);
+    if (s.count == 0)
+        *out = strdup(path);
+    else if (asprintf(out, "%.*s-00001-of-%05u.gguf", (int)s.prefix, path, s.count) < 0)
+        *out = NULL;
+    return *out != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "%.200s: out of memory", path);
 }

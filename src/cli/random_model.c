@@ -47,10 +47,20 @@ int rose_cmd_random_model(int argc, char **argv)
     uint32_t default_vocab = o.vocab_size;
     o.vocab_size = 0;
     const rose_opt opts[] = {
-        ROSE_ROW_CHOICE("arch", &arch, "gpt2", "architecture"),
+        ROSE_ROW_STRING("config", &o.config, "FILE",
+                        "a config.json to take architecture and shape from",
+                        .unset = "from the options below"),
+        ROSE_ROW_CHOICE("arch", &arch, "gpt2|llama|mistral|qwen2|qwen3|smollm3|gemma3_text|phi3",
+                        "architecture"),
         ROSE_ROW_U32("layers", &o.n_layers, "N", 1, 1024, "blocks"),
         ROSE_ROW_U32("d-model", &o.d_model, "N", 1, 65536, "width of the residual stream"),
-        ROSE_ROW_U32("heads", &o.n_heads, "N", 1, 1024, "attention heads; must divide --d-model"),
+        ROSE_ROW_U32("heads", &o.n_heads, "N", 1, 1024,
+                     "attention heads; without --head-dim they must divide --d-model"),
+        ROSE_ROW_U32("kv-heads", &o.n_kv_heads, "N", 0, 1024,
+                     "heads of keys and values; must divide --heads; not for gpt2",
+                     .unset = "as --heads"),
+        ROSE_ROW_U32("head-dim", &o.head_dim, "N", 0, 1024, "width of a head; not for gpt2",
+                     .unset = "--d-model / --heads"),
         ROSE_ROW_U32("d-ff", &o.d_ff, "N", 0, 1u << 20, "width of the MLP",
                      .unset = "4 x --d-model"),
         ROSE_ROW_U32("vocab-size", &o.vocab_size, "N", 257, 1u << 24,
@@ -63,17 +73,19 @@ int rose_cmd_random_model(int argc, char **argv)
         ROSE_ROW_BOOL("tied", &o.tied_head, "the head is the token embedding"),
         ROSE_ROW_BOOL("prefix", &o.prefix, "tensor names start with transformer."),
         ROSE_ROW_BYTES("max-shard-bytes", &o.max_shard_bytes, 0, 0,
-                       "split the weights into files of at most this size", .unset = "one file"),
-        ROSE_ROW_U64(
-            "seed", &o.seed, "N", 0, 0,
-            "seed of the weights; the same options and seed give the same bytes on any machine"),
+                       "split the weights into files of at most so many bytes",
+                       .unset = "one file"),
+        ROSE_ROW_FLOAT("init-std", &o.init_std, "X", 0, 10,
+                       "standard deviation of the weights; larger ones make sharper attention"),
+        ROSE_ROW_U64("seed", &o.seed, "N", 0, 0,
+                     "same options and seed, same bytes on any machine"),
     };
     const char *out;
-    const int rc = rose_opts_parse_one(
-        "roseinfer random-model OUT [options]",
-        "Writes a model of the given shape with seeded random weights to the new folder OUT, "
-        "in\nHugging Face layout. The defaults are GPT-2 124M.",
-        opts, sizeof opts / sizeof *opts, argc, argv, &out);
+    const int rc = rose_opts_parse_one("roseinfer random-model OUT [options]",
+                                       "Writes a model of the given family and shape with seeded "
+                                       "random weights to the new folder OUT, "
+                                       "in\nHugging Face layout. The defaults are GPT-2 124M.",
+                                       opts, sizeof opts / sizeof *opts, argc, argv, &out);
     if (rc >= 0) return rc;
     o.arch = arch;
     o.dtype = strcmp(dtype, "F32") == 0   ? ROSE_F32

@@ -4,7 +4,8 @@
  * Page tables are kept from step to step. A row of the table that still belongs to the same
  * admission gets only the missing pages. A decode step therefore copies no table at all. One
  * builder serves two steps in flight. Until step() returns, the backend uses all arrays. After
- * that it uses only the rules, and a step with rules is collected before the next one is built.
+ * that it uses only the arrays of sampling rules (penalties, biases, bans), and a step that has
+ * them is collected before the next one is built.
  * Threads: the engine thread. Memory: allocates in _create only. */
 #ifndef ROSE_ENGINE_BATCH_INTERNAL_H
 #define ROSE_ENGINE_BATCH_INTERNAL_H

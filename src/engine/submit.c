@@ -208,7 +208,7 @@ bool rose_engine_expect(rose_engine *e)
 
 const char *rose_engine_failure(const rose_engine *e)
 {
-    /* acquire: pairs with the release in the engine thread's fail */
+    /* acquire: pairs with the release store in fail(), which the engine thread calls */
     if (!atomic_load_explicit(&e->failed, memory_order_acquire)) return NULL;
     return e->failure.msg[0] != '\0' ? e->failure.msg : "the backend gave no reason";
 }

@@ -1,5 +1,5 @@
-/* model/config.c - see config.h and family.h. Settings files come from strangers. A field of the
- * wrong type or out of range is refused with a message; its value is never guessed. */
+/* model/config.c - see config.h. Settings files come from strangers: a field of the
+ * wrong type or out of range is refused with a message, never guessed at. */
 #include "model/config.h"
 
 #include <inttypes.h>
@@ -8,18 +8,8 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "model/family.h"
 
 #define MAX_CONFIG_BYTES (16u << 20)
-
-/* A new family needs a row here and a file like gpt2.c. */
-static const rose_family *const families[] = {&rose_family_gpt2};
-
-void rose_path_label(char out[256], const char *path)
-{
-    size_t len = strlen(path), keep = 200;
-    snprintf(out, 256, "%s%s", len > keep ? "..." : "", len > keep ? path + len - keep : path);
-}
 
 rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
                               rose_err *err)
@@ -62,8 +52,8 @@ json_t *rose_config_get(const rose_config *c, const char *name, const char *alia
     return json_is_null(v) ? NULL : v;
 }
 
-/* Describes the value in short text for a message: "-3", "\"abc\"", "a list". */
-static const char *describe(const json_t *v, char out[64])
+/* The value as short text for a message: "-3", "\"abc\"", "a list". */
+const char *rose_config_describe(const json_t *v, char out[64])
 {
     switch (json_typeof(v)) {
     case JSON_OBJECT:
@@ -99,7 +89,7 @@ rose_status rose_config_read_u32(const rose_config *c, const rose_config_u32 *f,
     if (!json_is_integer(v) || json_integer_value(v) < (json_int_t)f->min ||
         json_integer_value(v) > (json_int_t)f->max)
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an integer from %u to %u",
-                         c->label, f->name, describe(v, text), f->min, f->max);
+                         c->label, f->name, rose_config_describe(v, text), f->min, f->max);
     *out = (uint32_t)json_integer_value(v);
     return ROSE_OK;
 }
@@ -111,7 +101,7 @@ rose_status rose_config_read_bool(const rose_config *c, const char *name, bool *
     if (v == NULL) return ROSE_OK;
     if (!json_is_boolean(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected true or false", c->label,
-                         name, describe(v, text));
+                         name, rose_config_describe(v, text));
     *out = json_is_true(v);
     return ROSE_OK;
 }
@@ -125,9 +115,30 @@ rose_status rose_config_read_positive(const rose_config *c, const char *name, do
     double d = json_is_number(v) ? json_number_value(v) : 0.0;
     if (!(d >= 1e-30 && d <= max)) /* below, fp32 nears its subnormals */
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a number > 0 and <= %g",
-                         c->label, name, describe(v, text), max);
+                         c->label, name, rose_config_describe(v, text), max);
     *out = (float)d;
     return ROSE_OK;
+}
+
+rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *name, rose_err *err)
+{
+    char text[64];
+    json_t *v = rose_config_get(c, name, NULL);
+    *out = (rose_config){0};
+    snprintf(out->label, sizeof out->label, "%.210s: %.40s", c->label, name);
+    if (v != NULL && !json_is_object(v))
+        return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an object", c->label, name,
+                         rose_config_describe(v, text));
+    out->root = v;
+    return ROSE_OK;
+}
+
+rose_status rose_config_default_id(const rose_config *c, const char *name, int64_t id,
+                                   rose_err *err)
+{
+    if (id < 0 || json_object_get(c->root, name) != NULL) return ROSE_OK;
+    if (json_object_set_new(c->root, name, json_integer(id)) == 0) return ROSE_OK;
+    return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", c->label);
 }
 
 rose_status rose_config_read_act(const rose_config *c, const char *name, rose_act *out,
@@ -152,7 +163,7 @@ rose_status rose_config_read_act(const rose_config *c, const char *name, rose_ac
     if (v == NULL) return ROSE_OK;
     if (!json_is_string(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a string", c->label, name,
-                         describe(v, text));
+                         rose_config_describe(v, text));
     for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
         if (strcmp(acts[i].name, json_string_value(v)) != 0) continue;
         *out = acts[i].act;
@@ -171,7 +182,7 @@ static rose_status read_id(const rose_config *c, const char *name, const json_t 
     char text[64];
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a token id", c->label, name,
-                         describe(v, text));
+                         rose_config_describe(v, text));
     *out = (uint32_t)json_integer_value(v);
     return ROSE_OK;
 }
@@ -230,49 +241,4 @@ rose_status rose_config_add_eos(const rose_config *c, rose_arch *a, rose_err *er
         st = add_eos_id(c, json_array_get(v, i), a, &outside, err);
     if (outside >= 0) warn_outside(c, "eos_token_id", (uint32_t)outside, a, "it never ends a text");
     return st;
-}
-
-rose_status rose_family_find(const rose_family **out, const rose_config *c, rose_err *err)
-{
-    char text[64];
-    json_t *v = rose_config_get(c, "model_type", NULL);
-    *out = NULL;
-    if (v == NULL)
-        return rose_fail(err, ROSE_E_FORMAT, "%s: 'model_type' is missing: not a model's folder?",
-                         c->label);
-    if (!json_is_string(v))
-        return rose_fail(err, ROSE_E_FORMAT, "%s: 'model_type' is %s; expected a string", c->label,
-                         describe(v, text));
-    char known[128] = "";
-    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        if (strcmp(families[i]->model_type, json_string_value(v)) == 0) {
-            *out = families[i];
-            return ROSE_OK;
-        }
-        size_t len = strlen(known);
-        snprintf(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "",
-                 families[i]->model_type);
-    }
-    return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "%s: model_type '%.60s' is not supported (supported: %s)", c->label,
-                     json_string_value(v), known);
-}
-
-uint64_t rose_dim_size(const rose_arch *a, rose_dim d)
-{
-    switch (d) {
-    case ROSE_DIM_NONE:
-        return 1;
-    case ROSE_DIM_VOCAB:
-        return a->vocab_size;
-    case ROSE_DIM_POS:
-        return a->max_positions;
-    case ROSE_DIM_MODEL:
-        return a->d_model;
-    case ROSE_DIM_QKV:
-        return ((uint64_t)a->n_heads + 2 * (uint64_t)a->n_kv_heads) * a->head_dim;
-    case ROSE_DIM_FF:
-        return a->d_ff;
-    }
-    return 0;
 }

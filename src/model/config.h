@@ -21,15 +21,14 @@ rose_status rose_config_parse(rose_config *out, const char *text, size_t n, cons
                               rose_err *err);
 void rose_config_close(rose_config *c); /* accepts {0}; leaves {0} */
 
-/* The path as messages show it: whole, or "..." and its last part. */
-void rose_path_label(char out[256], const char *path);
-
-/* Returns the value of the field `name`, or else of `alias` (may be NULL). NULL if absent; JSON
- * null counts as absent. */
+/* The field's value: `name`, or else `alias` (may be NULL); JSON null counts as absent: NULL. */
 json_t *rose_config_get(const rose_config *c, const char *name, const char *alias);
 
-/* Each function reads one field into *out. If the field is absent or null, *out keeps the
- * default that the caller put there, unless the field is `required`. */
+/* A value as short text for a message: "-3", "the string \"abc\"", "a list". */
+const char *rose_config_describe(const json_t *v, char out[64]);
+
+/* Each reads one field into *out. Absent or null: *out keeps the default that the caller put there,
+ * unless `required`. */
 typedef struct rose_config_u32 {
     const char *name;
     const char *alias; /* second name, or NULL */
@@ -44,7 +43,17 @@ rose_status rose_config_read_bool(const rose_config *c, const char *name, bool *
 rose_status rose_config_read_positive(const rose_config *c, const char *name, double max,
                                       float *out, rose_err *err);
 
-/* Reads activation_function by the names of transformers; UNSUPPORTED for others. */
+/* The object at `name` as a config of its own, labelled with both names; absent or null: root NULL.
+ * out borrows from c: do not close it. */
+rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *name,
+                            rose_err *err);
+
+/* Puts id at `name` where config.json does not have the field at all; id -1 puts nothing. An
+ * explicit null stays. */
+rose_status rose_config_default_id(const rose_config *c, const char *name, int64_t id,
+                                   rose_err *err);
+
+/* activation_function by the names that transformers uses; UNSUPPORTED for others. */
 rose_status rose_config_read_act(const rose_config *c, const char *name, rose_act *out,
                                  rose_err *err);
 

@@ -5,22 +5,53 @@
 #include <assert.h>
 #include <string.h>
 
+#include "model/ggml_blocks.h"
+
+typedef struct dtype_info {
+    const char *name;
+    uint32_t block, bytes; /* values and bytes of a block */
+} dtype_info;
+
+static const dtype_info g_dtypes[] = {
+    [ROSE_F32] = {"F32", 1, 4},       [ROSE_F16] = {"F16", 1, 2},
+    [ROSE_BF16] = {"BF16", 1, 2},     [ROSE_Q8_0] = {"Q8_0", 32, 34},
+    [ROSE_Q4_0] = {"Q4_0", 32, 18},   [ROSE_Q4_1] = {"Q4_1", 32, 20},
+    [ROSE_Q5_0] = {"Q5_0", 32, 22},   [ROSE_Q5_1] = {"Q5_1", 32, 24},
+    [ROSE_Q4_K] = {"Q4_K", 256, 144}, [ROSE_Q5_K] = {"Q5_K", 256, 176},
+    [ROSE_Q6_K] = {"Q6_K", 256, 210}};
+
 const char *rose_dtype_name(rose_dtype t)
 {
-    switch (t) {
-    case ROSE_F32:
-        return "F32";
-    case ROSE_F16:
-        return "F16";
-    case ROSE_BF16:
-        return "BF16";
-    }
-    return "unknown";
+    return (unsigned)t <= ROSE_Q6_K ? g_dtypes[t].name : "unknown";
 }
 
 size_t rose_dtype_size(rose_dtype t)
 {
-    return t == ROSE_F32 ? 4 : 2;
+    return g_dtypes[t].block == 1 ? g_dtypes[t].bytes : 0;
+}
+
+uint32_t rose_dtype_block(rose_dtype t)
+{
+    return g_dtypes[t].block;
+}
+
+uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n)
+{
+    assert(n % g_dtypes[t].block == 0);
+    return n / g_dtypes[t].block * g_dtypes[t].bytes;
+}
+
+bool rose_dtype_is_widened(rose_dtype t)
+{
+    return t == ROSE_Q5_0 || t == ROSE_Q5_1 || t == ROSE_Q5_K;
+}
+
+uint64_t rose_linear_row(const rose_linear *l, uint32_t part, uint64_t i)
+{
+    const uint32_t heads = l->permuted_heads[part];
+    if (heads == 0) return i;
+    const uint64_t dim = l->w[part].shape[0] / heads, half = dim / 2, at = i % dim;
+    return i - at + (at < half ? 2 * at : 2 * (at - half) + 1);
 }
 
 static float bits_f32(uint32_t u)
@@ -128,10 +159,27 @@ static void read_bf16(const uint8_t *src, uint64_t n, float *out)
     }
 }
 
+/* Group by group; the first and the last may be needed in part. */
+static void read_blocks(const rose_tensor *t, uint64_t first, uint64_t n, float *out)
+{
+    for (uint64_t at = first; at < first + n;) {
+        float group[ROSE_GGML_GROUP];
+        const uint64_t skip = at % ROSE_GGML_GROUP, left = first + n - at;
+        const uint64_t count = left < ROSE_GGML_GROUP - skip ? left : ROSE_GGML_GROUP - skip;
+        rose_ggml_group_f32(group, t->dtype, t->data, at / ROSE_GGML_GROUP);
+        memcpy(out + (at - first), group + skip, count * sizeof *out);
+        at += count;
+    }
+}
+
 void rose_tensor_read_f32(const rose_tensor *t, uint64_t first, uint64_t n, float *out)
 {
     assert(first <= rose_tensor_n(t) && n <= rose_tensor_n(t) - first);
     if (n == 0) return;
+    if (rose_dtype_block(t->dtype) > 1) {
+        read_blocks(t, first, n, out);
+        return;
+    }
     size_t size = rose_dtype_size(t->dtype);
     const uint8_t *src = (const uint8_t *)t->data + first * size;
     if (t->dtype == ROSE_F32) {
@@ -147,4 +195,27 @@ void rose_tensor_read_f32(const rose_tensor *t, uint64_t first, uint64_t n, floa
         return;
     }
     read_bf16(src, n, out);
+}
+
+void rose_linear_copy_rows(const rose_linear *l, uint32_t part, uint64_t first, uint64_t n,
+                           void *out)
+{
+    const rose_tensor *w = &l->w[part];
+    const uint64_t row_bytes = rose_dtype_bytes(w->dtype, w->shape[1]);
+    assert(l->transposed && first <= w->shape[0] && n <= w->shape[0] - first);
+    for (uint64_t i = 0; i < n; i++)
+        memcpy((uint8_t *)out + i * row_bytes,
+               (const uint8_t *)w->data + rose_linear_row(l, part, first + i) * row_bytes,
+               row_bytes);
+}
+
+void rose_linear_copy_bias(const rose_linear *l, uint32_t part, uint64_t first, uint64_t n,
+                           float *out)
+{
+    const rose_tensor *b = &l->b[part];
+    for (uint64_t i = 0; i < n; i++) {
+        out[i] = 0.0f;
+        if (b->data != NULL)
+            rose_tensor_read_f32(b, rose_linear_row(l, part, first + i), 1, out + i);
+    }
 }

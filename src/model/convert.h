@@ -21,7 +21,14 @@ uint16_t rose_f32_to_f16(float f);
  * tests: about 1 ns an element. */
 void rose_tensor_read_f32(const rose_tensor *t, uint64_t first, uint64_t n, float *out);
 
-/* The number of elements of t, the product of its shape; 0 for a missing tensor (data NULL). */
+/* Outputs first .. first+n-1 of a part of a transposed matrix, in the order of rose_linear_row: the
+ * rows as they are stored (whole blocks) into out, and the bias as fp32, zeros if there is none. */
+void rose_linear_copy_rows(const rose_linear *l, uint32_t part, uint64_t first, uint64_t n,
+                           void *out);
+void rose_linear_copy_bias(const rose_linear *l, uint32_t part, uint64_t first, uint64_t n,
+                           float *out);
+
+/* Elements of t: the product of its shape; 0 for a missing tensor (data NULL). */
 uint64_t rose_tensor_n(const rose_tensor *t);
 
 #endif

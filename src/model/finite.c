@@ -71,12 +71,53 @@ static bool is_nan(const rose_st_tensor *t, uint64_t i)
     return (v & ~sign) != exponent_bits(t->dtype);
 }
 
+/* Blocks hold integers and, at these bytes, one or two fp16 scales. A block is finite if its scales
+ * are. */
+static int scale_places(rose_dtype t, size_t out[2])
+{
+    out[0] = t == ROSE_Q6_K ? 208 : 0;
+    out[1] = 2;
+    const bool two = t == ROSE_Q4_1 || t == ROSE_Q5_1 || t == ROSE_Q4_K || t == ROSE_Q5_K;
+    return two ? 2 : 1;
+}
+
+/* The first block with a scale that is NaN or infinite; the number of blocks if there is none. */
+static uint64_t first_bad_block(const rose_st_tensor *t)
+{
+    const size_t block_bytes = (size_t)rose_dtype_bytes(t->dtype, rose_dtype_block(t->dtype));
+    const uint64_t n = (t->end - t->begin) / block_bytes;
+    size_t places[2];
+    const int n_places = scale_places(t->dtype, places);
+    for (uint64_t i = 0; i < n; i++)
+        for (int k = 0; k < n_places; k++) {
+            uint16_t h;
+            memcpy(&h, t->data + i * block_bytes + places[k], sizeof h);
+            if ((h & 0x7C00u) == 0x7C00u) return i;
+        }
+    return n;
+}
+
+static rose_status check_blocks(const rose_weights *w, const rose_st_tensor *t, rose_err *err)
+{
+    const uint64_t bad = first_bad_block(t), block = rose_dtype_block(t->dtype);
+    if (bad == (t->end - t->begin) / rose_dtype_bytes(t->dtype, block)) return ROSE_OK;
+    return rose_fail(err, ROSE_E_FORMAT,
+                     "%s: tensor '%.100s': a scale of the elements from %" PRIu64
+                     " on is NaN or infinite: the weights are damaged",
+                     rose_weights_label(w, t), t->name, bad * block);
+}
+
 rose_status rose_model_check_finite(const rose_model *m, rose_err *err)
 {
     const rose_weights *w = m->weights;
     for (size_t i = 0; w != NULL && i < w->n_tensors; i++) {
         const rose_st_tensor *t = w->by_name[i];
         if (!t->used) continue;
+        if (rose_dtype_block(t->dtype) > 1) {
+            const rose_status st = check_blocks(w, t, err);
+            if (st != ROSE_OK) return st;
+            continue;
+        }
         const uint64_t n = (t->end - t->begin) / rose_dtype_size(t->dtype), bad = first_bad(t, n);
         if (bad == n) continue;
         return rose_fail(err, ROSE_E_FORMAT,

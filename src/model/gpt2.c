@@ -3,53 +3,29 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "model/family.h"
-
-/* Upper bounds of the sizes in config.json, far beyond any model, so that no product of two
- * sizes and a dtype overflows. */
-#define MAX_LAYERS 1024u
-#define MAX_WIDTH  (1u << 20)
-#define MAX_VOCAB  (1u << 24)
+#include "model/decoder.h"
 
 static const rose_tensor_spec model_tensors[] = {
-    {"wte.weight",
-     offsetof(rose_model, tok_embed),
-     {ROSE_DIM_VOCAB, ROSE_DIM_MODEL},
-     ROSE_KIND_MATRIX},
-    {"wpe.weight",
-     offsetof(rose_model, pos_embed),
-     {ROSE_DIM_POS, ROSE_DIM_MODEL},
-     ROSE_KIND_MATRIX},
-    {"ln_f.weight", offsetof(rose_model, lnf_w), {ROSE_DIM_MODEL}, ROSE_KIND_NORM},
-    {"ln_f.bias", offsetof(rose_model, lnf_b), {ROSE_DIM_MODEL}, ROSE_KIND_BIAS},
+    ROSE_MODEL_TENSOR("wte.weight", tok_embed, VOCAB, MODEL, MATRIX),
+    ROSE_MODEL_TENSOR("wpe.weight", pos_embed, POS, MODEL, MATRIX),
+    ROSE_MODEL_TENSOR("ln_f.weight", lnf_w, MODEL, NONE, NORM),
+    ROSE_MODEL_TENSOR("ln_f.bias", lnf_b, MODEL, NONE, BIAS),
     {0},
 };
 
 static const rose_tensor_spec layer_tensors[] = {
-    {"ln_1.weight", offsetof(rose_layer, ln1_w), {ROSE_DIM_MODEL}, ROSE_KIND_NORM},
-    {"ln_1.bias", offsetof(rose_layer, ln1_b), {ROSE_DIM_MODEL}, ROSE_KIND_BIAS},
-    {"attn.c_attn.weight",
-     offsetof(rose_layer, qkv.w),
-     {ROSE_DIM_MODEL, ROSE_DIM_QKV},
-     ROSE_KIND_MATRIX},
-    {"attn.c_attn.bias", offsetof(rose_layer, qkv.b), {ROSE_DIM_QKV}, ROSE_KIND_BIAS},
-    {"attn.c_proj.weight",
-     offsetof(rose_layer, proj.w),
-     {ROSE_DIM_MODEL, ROSE_DIM_MODEL},
-     ROSE_KIND_RESIDUAL},
-    {"attn.c_proj.bias", offsetof(rose_layer, proj.b), {ROSE_DIM_MODEL}, ROSE_KIND_BIAS},
-    {"ln_2.weight", offsetof(rose_layer, ln2_w), {ROSE_DIM_MODEL}, ROSE_KIND_NORM},
-    {"ln_2.bias", offsetof(rose_layer, ln2_b), {ROSE_DIM_MODEL}, ROSE_KIND_BIAS},
-    {"mlp.c_fc.weight",
-     offsetof(rose_layer, fc1.w),
-     {ROSE_DIM_MODEL, ROSE_DIM_FF},
-     ROSE_KIND_MATRIX},
-    {"mlp.c_fc.bias", offsetof(rose_layer, fc1.b), {ROSE_DIM_FF}, ROSE_KIND_BIAS},
-    {"mlp.c_proj.weight",
-     offsetof(rose_layer, fc2.w),
-     {ROSE_DIM_FF, ROSE_DIM_MODEL},
-     ROSE_KIND_RESIDUAL},
-    {"mlp.c_proj.bias", offsetof(rose_layer, fc2.b), {ROSE_DIM_MODEL}, ROSE_KIND_BIAS},
+    ROSE_LAYER_TENSOR("ln_1.weight", ln1_w, MODEL, NONE, NORM, ALWAYS),
+    ROSE_LAYER_TENSOR("ln_1.bias", ln1_b, MODEL, NONE, BIAS, ALWAYS),
+    ROSE_LAYER_TENSOR("attn.c_attn.weight", qkv.w[0], MODEL, QKV, MATRIX, ALWAYS),
+    ROSE_LAYER_TENSOR("attn.c_attn.bias", qkv.b[0], QKV, NONE, BIAS, ALWAYS),
+    ROSE_LAYER_TENSOR("attn.c_proj.weight", proj.w[0], MODEL, MODEL, RESIDUAL, ALWAYS),
+    ROSE_LAYER_TENSOR("attn.c_proj.bias", proj.b[0], MODEL, NONE, BIAS, ALWAYS),
+    ROSE_LAYER_TENSOR("ln_2.weight", ln2_w, MODEL, NONE, NORM, ALWAYS),
+    ROSE_LAYER_TENSOR("ln_2.bias", ln2_b, MODEL, NONE, BIAS, ALWAYS),
+    ROSE_LAYER_TENSOR("mlp.c_fc.weight", fc1.w[0], MODEL, FF, MATRIX, ALWAYS),
+    ROSE_LAYER_TENSOR("mlp.c_fc.bias", fc1.b[0], FF, NONE, BIAS, ALWAYS),
+    ROSE_LAYER_TENSOR("mlp.c_proj.weight", fc2.w[0], FF, MODEL, RESIDUAL, ALWAYS),
+    ROSE_LAYER_TENSOR("mlp.c_proj.bias", fc2.b[0], MODEL, NONE, BIAS, ALWAYS),
     {0},
 };
 
@@ -62,12 +38,12 @@ static rose_status parse_sizes(const rose_config *c, rose_arch *a, rose_err *err
         rose_config_u32 field;
         uint32_t *out;
     } sizes[] = {
-        {{"n_embd", "hidden_size", 1, MAX_WIDTH, true}, &a->d_model},
-        {{"n_layer", "num_hidden_layers", 1, MAX_LAYERS, true}, &a->n_layers},
-        {{"n_head", "num_attention_heads", 1, MAX_WIDTH, true}, &a->n_heads},
-        {{"n_positions", "n_ctx", 1, MAX_VOCAB, true}, &a->max_positions},
-        {{"vocab_size", NULL, 1, MAX_VOCAB, true}, &a->vocab_size},
-        {{"n_inner", NULL, 1, MAX_WIDTH * 4, false}, &a->d_ff},
+        {{"n_embd", "hidden_size", 1, ROSE_MAX_WIDTH, true}, &a->d_model},
+        {{"n_layer", "num_hidden_layers", 1, ROSE_MAX_LAYERS, true}, &a->n_layers},
+        {{"n_head", "num_attention_heads", 1, ROSE_MAX_WIDTH, true}, &a->n_heads},
+        {{"n_positions", "n_ctx", 1, ROSE_MAX_VOCAB, true}, &a->max_positions},
+        {{"vocab_size", NULL, 1, ROSE_MAX_VOCAB, true}, &a->vocab_size},
+        {{"n_inner", NULL, 1, ROSE_MAX_WIDTH * 4, false}, &a->d_ff},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         rose_status st = rose_config_read_u32(c, &sizes[i].field, sizes[i].out, err);
@@ -118,6 +94,10 @@ static rose_status parse(const rose_config *c, rose_arch *a, rose_err *err)
                      .norm = ROSE_NORM_LAYER,
                      .pos = ROSE_POS_LEARNED,
                      .act = ROSE_ACT_GELU_TANH,
+                     .embed_scale = 1.0f,
+                     .qkv_bias = true,
+                     .proj_bias = true,
+                     .mlp_bias = true,
                      .tied_head = true,
                      .bos_id = -1};
     snprintf(a->model_type, sizeof a->model_type, "gpt2");

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "model/rope.h"
 #include "model/weights.h"
 
 enum { NAME_WIDTH_MAX = 60 };
@@ -54,6 +55,13 @@ static const char *norm_name(rose_norm n)
     return n == ROSE_NORM_LAYER ? "LayerNorm" : "RMSNorm";
 }
 
+static const char *norm_place_text(rose_norm_place p)
+{
+    return p == ROSE_NORM_BEFORE  ? ""
+           : p == ROSE_NORM_AFTER ? ", after attention and MLP"
+                                  : ", before and after attention and MLP";
+}
+
 static const char *pos_name(rose_pos p)
 {
     return p == ROSE_POS_LEARNED ? "learned" : "rotary";
@@ -72,6 +80,14 @@ static const char *safe(const char *s, char *out, size_t cap)
     }
     out[n] = '\0';
     return out;
+}
+
+static uint32_t count_layers(const rose_arch *a, uint8_t flag)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < a->n_layers; i++)
+        n += (a->layer_flags[i] & flag) != 0;
+    return n;
 }
 
 static rose_status out_status(FILE *out)
@@ -98,6 +114,69 @@ static void print_ids(const rose_arch *a, FILE *out)
     fprintf(out, "%s\n", a->n_eos == 0 ? "none" : "");
 }
 
+/* The tensors that the model uses, by type; vectors are few bytes, so matrices tell. */
+typedef struct type_count {
+    uint64_t tensors, bytes;
+} type_count;
+
+static void count_types(const rose_model *m, type_count out[ROSE_N_DTYPES])
+{
+    const rose_weights *w = m->weights;
+    memset(out, 0, ROSE_N_DTYPES * sizeof *out);
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        const rose_st_tensor *t = w->by_name[i];
+        if (!t->used) continue;
+        out[t->dtype].tensors++;
+        out[t->dtype].bytes += t->end - t->begin;
+    }
+}
+
+static void print_types(const rose_model *m, FILE *out)
+{
+    type_count counts[ROSE_N_DTYPES];
+    char text[32];
+    count_types(m, counts);
+    for (int t = 0; t < ROSE_N_DTYPES; t++)
+        if (counts[t].tensors > 0)
+            fprintf(out, "  %-24s%" PRIu64 " %s, %s%s\n", rose_dtype_name((rose_dtype)t),
+                    counts[t].tensors, counts[t].tensors == 1 ? "tensor" : "tensors",
+                    rose_format_bytes(counts[t].bytes, text),
+                    rose_dtype_is_widened((rose_dtype)t) ? ", matrices widened to bf16 at load"
+                                                         : "");
+}
+
+static void print_rope(const rose_rope *r, const char *label, FILE *out)
+{
+    fprintf(out, "  %-24stheta %.9g over %u values, %s", label, (double)r->theta, r->dim,
+            rose_rope_kind_name(r->kind));
+    if (r->kind != ROSE_ROPE_DEFAULT) fprintf(out, ", factor %g", (double)r->factor);
+    if (r->kind != ROSE_ROPE_DEFAULT && r->kind != ROSE_ROPE_LINEAR)
+        fprintf(out, ", original context %u", r->original_max_positions);
+    fprintf(out, "\n");
+}
+
+/* Rows of what GPT-2 does not have; none for GPT-2. */
+static void print_decoder(const rose_arch *a, FILE *out)
+{
+    const uint32_t sliding = count_layers(a, ROSE_LAYER_SLIDING);
+    const uint32_t still = count_layers(a, ROSE_LAYER_NO_ROPE);
+    if (a->pos == ROSE_POS_ROPE && sliding < a->n_layers)
+        print_rope(&a->rope[0], "rotary positions", out);
+    if (a->pos == ROSE_POS_ROPE && sliding > 0)
+        print_rope(&a->rope[1], "rotary, sliding layers", out);
+    if (still > 0) fprintf(out, "  %-24s%u of %u\n", "layers without rotation", still, a->n_layers);
+    if (sliding > 0)
+        fprintf(out, "  %-24s%u tokens in %u of %u layers\n", "sliding window", a->window, sliding,
+                a->n_layers);
+    if (a->qk_norm) fprintf(out, "  %-24syes\n", "norm of queries, keys");
+    if (a->attn_softcap > 0)
+        fprintf(out, "  %-24s%g\n", "soft cap of scores", (double)a->attn_softcap);
+    if (a->logit_softcap > 0)
+        fprintf(out, "  %-24s%g\n", "soft cap of logits", (double)a->logit_softcap);
+    if (a->embed_scale != 1.0f)
+        fprintf(out, "  %-24s%g\n", "embedding scale", (double)a->embed_scale);
+}
+
 rose_status rose_model_print_arch(const rose_model *m, FILE *out)
 {
     const rose_arch *a = &m->arch;
@@ -108,6 +187,7 @@ rose_status rose_model_print_arch(const rose_model *m, FILE *out)
     fprintf(out, "  %-24s%s, ", "weights", rose_dtype_name(m->dtype));
     fprintf(out, "%s in %zu %s\n", rose_format_bytes(m->file_bytes, text), m->weights->n_files,
             m->weights->n_files == 1 ? "file" : "files");
+    if (rose_weights_gguf(m->weights) != NULL) print_types(m, out);
     row_count(out, "layers", a->n_layers);
     row_count(out, "width", a->d_model);
     if (a->n_kv_heads == a->n_heads)
@@ -119,11 +199,13 @@ rose_status rose_model_print_arch(const rose_model *m, FILE *out)
     row_count(out, "vocabulary", a->vocab_size);
     fprintf(out, "  %-24s%s (%s)\n", "longest context", rose_format_count(a->max_positions, text),
             pos_name(a->pos));
-    fprintf(out, "  %-24s%s\n", "activation", act_name(a->act));
-    fprintf(out, "  %-24s%s, epsilon %g\n", "normalisation", norm_name(a->norm),
-            (double)a->norm_eps);
+    fprintf(out, "  %-24s%s%s\n", "activation", act_name(a->act), a->mlp_gated ? ", gated" : "");
+    fprintf(out, "  %-24s%s, epsilon %g%s%s\n", "normalisation", norm_name(a->norm),
+            (double)a->norm_eps, norm_place_text(a->norm_place),
+            a->norm_plus_one ? ", times 1 + weight" : "");
     fprintf(out, "  %-24s%g%s\n", "attention scale", (double)a->attn_scale,
             a->attn_scale_by_layer ? ", divided by (layer + 1)" : "");
+    print_decoder(a, out);
     fprintf(out, "  %-24s%s\n", "output matrix", a->tied_head ? "the token embedding" : "its own");
     print_ids(a, out);
     fprintf(out, "\n");
@@ -151,7 +233,7 @@ rose_status rose_model_print_tensors(const rose_model *m, FILE *out)
         if (n > width) width = n;
     }
     for (size_t f = 0; f < w->n_files; f++) {
-        const rose_st_file *file = &w->files[f];
+        const rose_weight_file *file = &w->files[f];
         char label[256];
         fprintf(out, "%s\n", safe(file->label, label, sizeof label));
         fprintf(out, "  %-*s  %-5s  %-14s  %15s\n", width, "tensor", "dtype", "shape", "bytes");
@@ -168,6 +250,33 @@ rose_status rose_model_print(const rose_model *m, FILE *out)
     return st == ROSE_OK ? rose_model_print_tensors(m, out) : st;
 }
 
+static json_t *rope_json(const rose_rope *r)
+{
+    return json_pack("{s:s,s:f,s:I,s:f,s:I}", "kind", rose_rope_kind_name(r->kind), "theta",
+                     (double)r->theta, "dim", (json_int_t)r->dim, "factor", (double)r->factor,
+                     "original_max_positions", (json_int_t)r->original_max_positions);
+}
+
+/* Adds what GPT-2 does not have; consumes root. */
+static json_t *add_decoder_json(json_t *root, const rose_arch *a)
+{
+    if (root == NULL || a->pos != ROSE_POS_ROPE) return root;
+    json_t *more =
+        json_pack("{s:o,s:o,s:I,s:I,s:I,s:b,s:b,s:b,s:f,s:f,s:f}", "rope", rope_json(&a->rope[0]),
+                  "rope_sliding", rope_json(&a->rope[1]), "window", (json_int_t)a->window,
+                  "sliding_layers", (json_int_t)count_layers(a, ROSE_LAYER_SLIDING),
+                  "layers_without_rope", (json_int_t)count_layers(a, ROSE_LAYER_NO_ROPE), "qk_norm",
+                  a->qk_norm ? 1 : 0, "mlp_gated", a->mlp_gated ? 1 : 0, "norm_plus_one",
+                  a->norm_plus_one ? 1 : 0, "embed_scale", (double)a->embed_scale, "attn_softcap",
+                  (double)a->attn_softcap, "logit_softcap", (double)a->logit_softcap);
+    if (more == NULL || json_object_update(root, more) != 0) {
+        json_decref(root);
+        root = NULL;
+    }
+    json_decref(more);
+    return root;
+}
+
 static json_t *arch_json(const rose_arch *a)
 {
     json_t *eos = json_array();
@@ -177,15 +286,17 @@ static json_t *arch_json(const rose_arch *a)
             return NULL;
         }
     json_t *bos = a->bos_id >= 0 ? json_integer(a->bos_id) : json_null();
-    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:f,s:f,s:b,s:b,s:o,s:o}",
-                     "n_layers", (json_int_t)a->n_layers, "d_model", (json_int_t)a->d_model,
-                     "n_heads", (json_int_t)a->n_heads, "n_kv_heads", (json_int_t)a->n_kv_heads,
-                     "head_dim", (json_int_t)a->head_dim, "d_ff", (json_int_t)a->d_ff, "vocab_size",
-                     (json_int_t)a->vocab_size, "max_positions", (json_int_t)a->max_positions,
-                     "activation", act_name(a->act), "norm", norm_name(a->norm), "positions",
-                     pos_name(a->pos), "norm_eps", (double)a->norm_eps, "attn_scale",
-                     (double)a->attn_scale, "attn_scale_by_layer", a->attn_scale_by_layer ? 1 : 0,
-                     "tied_head", a->tied_head ? 1 : 0, "bos_id", bos, "eos_ids", eos);
+    json_t *root =
+        json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:f,s:f,s:b,s:b,s:o,s:o}",
+                  "n_layers", (json_int_t)a->n_layers, "d_model", (json_int_t)a->d_model, "n_heads",
+                  (json_int_t)a->n_heads, "n_kv_heads", (json_int_t)a->n_kv_heads, "head_dim",
+                  (json_int_t)a->head_dim, "d_ff", (json_int_t)a->d_ff, "vocab_size",
+                  (json_int_t)a->vocab_size, "max_positions", (json_int_t)a->max_positions,
+                  "activation", act_name(a->act), "norm", norm_name(a->norm), "positions",
+                  pos_name(a->pos), "norm_eps", (double)a->norm_eps, "attn_scale",
+                  (double)a->attn_scale, "attn_scale_by_layer", a->attn_scale_by_layer ? 1 : 0,
+                  "tied_head", a->tied_head ? 1 : 0, "bos_id", bos, "eos_ids", eos);
+    return add_decoder_json(root, a);
 }
 
 static json_t *tensor_json(const rose_st_tensor *t)
@@ -213,6 +324,25 @@ static json_t *string_json(const char *s)
     return json_string(ascii);
 }
 
+/* {"Q4_1": {"tensors": n, "bytes": n, "widened": false}, ...} */
+static json_t *types_json(const rose_model *m)
+{
+    type_count counts[ROSE_N_DTYPES];
+    json_t *types = json_object();
+    count_types(m, counts);
+    for (int t = 0; t < ROSE_N_DTYPES; t++) {
+        if (counts[t].tensors == 0) continue;
+        json_t *row = json_pack("{s:I,s:I,s:b}", "tensors", (json_int_t)counts[t].tensors, "bytes",
+                                (json_int_t)counts[t].bytes, "widened",
+                                rose_dtype_is_widened((rose_dtype)t) ? 1 : 0);
+        if (json_object_set_new(types, rose_dtype_name((rose_dtype)t), row) != 0) {
+            json_decref(types);
+            return NULL;
+        }
+    }
+    return types;
+}
+
 json_t *rose_model_json(const rose_model *m)
 {
     const rose_weights *w = m->weights;
@@ -223,9 +353,10 @@ json_t *rose_model_json(const rose_model *m)
                 json_decref(tensors);
                 return NULL;
             }
-    return json_pack("{s:o,s:o,s:s,s:o,s:{s:s,s:I,s:I,s:I},s:o}", "name", string_json(m->name),
+    return json_pack("{s:o,s:o,s:s,s:o,s:{s:s,s:I,s:I,s:I,s:o},s:o}", "name", string_json(m->name),
                      "path", string_json(m->path), "model_type", m->arch.model_type, "architecture",
                      arch_json(&m->arch), "weights", "dtype", rose_dtype_name(m->dtype),
                      "parameters", (json_int_t)m->n_params, "files", (json_int_t)w->n_files,
-                     "bytes", (json_int_t)m->file_bytes, "tensors", tensors);
+                     "bytes", (json_int_t)m->file_bytes, "types", types_json(m), "tensors",
+                     tensors);
 }

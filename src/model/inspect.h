@@ -15,10 +15,10 @@ rose_status rose_model_print_arch(const rose_model *m, FILE *out);
 rose_status rose_model_print_tensors(const rose_model *m, FILE *out);
 rose_status rose_model_print(const rose_model *m, FILE *out); /* both */
 
-/* Describes the model as JSON. Returns a new reference, to which the caller may add members;
- * NULL when out of memory: {"name", "path", "model_type", "architecture": {...}, "weights":
- * {"dtype", "parameters", "files", "bytes"}, "tensors": [{"name", "dtype", "shape", "bytes",
- * "used"}, ...]}. */
+/* {"name", "path", "model_type", "architecture": {...}, "weights": {"dtype", "parameters", "files",
+ * "bytes", "types": {"F32": {"tensors", "bytes", "widened"}, ...}}, "tensors": [{"name", "dtype",
+ * "shape", "bytes", "used"}, ...]}: a new reference, to which the caller may add; NULL when out of
+ * memory. */
 json_t *rose_model_json(const rose_model *m);
 
 /* Format n with thousands separators ("1,234,567"), and bytes in a suitable binary unit ("12.3

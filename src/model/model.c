@@ -1,5 +1,5 @@
-/* model/model.c - opens a folder: config, weight files, and the binding of tensors to their
- * roles, driven by the family's tables. All pointers are borrowed; the data stays in the
+/* model/model.c - opens a folder or a GGUF file: config, weight files, and the binding of tensors
+ * to their roles, driven by the family's tables. Borrowed pointers only: the data stays in the
  * mappings. */
 #include "model/model.h"
 
@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "model/convert.h"
 #include "model/family.h"
+#include "model/gguf_arch.h"
 #include "model/weights.h"
 
 enum { NAME_CAP = 128 };
@@ -21,7 +22,7 @@ typedef struct binder {
     rose_model *m;
     const rose_family *family;
     const char *prefix; /* "" or the family's */
-    uint64_t dtype_bytes[3];
+    uint64_t dtype_bytes[ROSE_N_DTYPES];
     rose_err *err;
 } binder;
 
@@ -45,21 +46,26 @@ static rose_status bind_tensor(binder *b, const char *name, const rose_dim dims[
                          name);
     if (!t->usable)
         return rose_fail(b->err, ROSE_E_UNSUPPORTED,
-                         "%s: tensor '%s' has dtype %s; supported are F32, F16 and BF16",
-                         rose_weights_label(w, t), name, t->dtype_name);
+                         "%s: tensor '%s' has dtype %s; supported are F32, F16 and BF16%s",
+                         rose_weights_label(w, t), name, t->dtype_name,
+                         rose_weights_gguf(w) == NULL
+                             ? ""
+                             : ", Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K");
     uint32_t n_dims = dims[1] == ROSE_DIM_NONE ? 1 : 2;
     uint64_t want[2] = {rose_dim_size(a, dims[0]), rose_dim_size(a, dims[1])};
     if (t->n_dims != n_dims || t->shape[0] != want[0] || (n_dims == 2 && t->shape[1] != want[1])) {
         char found[128], expected[128];
         shape_text(t->shape, t->n_dims, found);
         shape_text(want, n_dims, expected);
-        return rose_fail(b->err, ROSE_E_FORMAT,
-                         "%s: tensor '%s' has shape %s; config.json asks for %s",
-                         rose_weights_label(w, t), name, found, expected);
+        return rose_fail(b->err, ROSE_E_FORMAT, "%s: tensor '%s' has shape %s; %s for %s",
+                         rose_weights_label(w, t), name, found,
+                         rose_weights_gguf(w) == NULL ? "config.json asks" : "the metadata ask",
+                         expected);
     }
     *out = (rose_tensor){t->name, t->data, t->dtype, n_dims, {want[0], want[1]}};
     t->used = true;
     b->m->n_params += want[0] * want[1];
+    b->m->has_blocks |= rose_dtype_block(t->dtype) > 1;
     b->dtype_bytes[t->dtype] += t->end - t->begin;
     return ROSE_OK;
 }
@@ -69,6 +75,7 @@ static rose_status bind_specs(binder *b, const rose_tensor_spec *spec, const cha
 {
     for (; spec->name != NULL; spec++) {
         char name[NAME_CAP];
+        if (!rose_spec_applies(spec, &b->m->arch)) continue;
         snprintf(name, sizeof name, "%s%s%s", b->prefix, lead, spec->name);
         rose_tensor *t = (rose_tensor *)(void *)((char *)base + spec->offset);
         rose_status st = bind_tensor(b, name, spec->dims, t);
@@ -84,7 +91,7 @@ static rose_status find_prefix(binder *b)
     const char *embed = b->family->model_tensors[0].name;
     char name[NAME_CAP];
     snprintf(name, sizeof name, "%s%s", b->family->prefix, embed);
-    bool with = rose_weights_find(w, name) != NULL;
+    bool with = b->family->prefix[0] != '\0' && rose_weights_find(w, name) != NULL;
     bool without = rose_weights_find(w, embed) != NULL;
     if (with && without)
         return rose_fail(b->err, ROSE_E_FORMAT, "%s: holds both '%s' and '%s': which one is meant?",
@@ -140,6 +147,39 @@ static void warn_unused(const binder *b)
                  rose_weights_label(w, first), n, first->name);
 }
 
+void rose_layer_describe(rose_layer *l, const rose_arch *a, uint32_t i)
+{
+    const uint8_t flags = a->layer_flags[i];
+    const bool sliding = (flags & ROSE_LAYER_SLIDING) != 0;
+    l->window = sliding ? a->window : 0;
+    l->rope = a->pos != ROSE_POS_ROPE || (flags & ROSE_LAYER_NO_ROPE) != 0 ? -1 : sliding ? 1 : 0;
+    l->attn_scale = a->attn_scale;
+    if (a->attn_scale_by_layer) l->attn_scale /= (float)(i + 1);
+}
+
+static void prepare_layer(rose_layer *l, const rose_family *f, const rose_arch *a)
+{
+    rose_linear *const all[] = {&l->qkv, &l->proj, &l->fc1, &l->fc2};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        all[i]->transposed = f->transposed;
+        all[i]->n_parts = 1;
+    }
+    if (f->qkv_parts > 0) l->qkv.n_parts = f->qkv_parts;
+    if (f->fc1_parts > 0) l->fc1.n_parts = f->fc1_parts;
+    if (!f->permuted) return;
+    l->qkv.permuted_heads[0] = a->n_heads;
+    l->qkv.permuted_heads[1] = a->n_kv_heads;
+}
+
+/* transformers casts the scale to the type of the embedding, and the models were trained so:
+ * sqrt(1152) is 34 beside bf16 weights. */
+static void round_embed_scale(rose_model *m)
+{
+    float *scale = &m->arch.embed_scale;
+    if (m->tok_embed.dtype == ROSE_BF16) *scale = rose_bf16_to_f32(rose_f32_to_bf16(*scale));
+    if (m->tok_embed.dtype == ROSE_F16) *scale = rose_f16_to_f32(rose_f32_to_f16(*scale));
+}
+
 static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *err)
 {
     binder b = {.m = m, .family = family, .err = err};
@@ -150,14 +190,15 @@ static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *
     for (uint32_t i = 0; st == ROSE_OK && i < m->arch.n_layers; i++) {
         char lead[32];
         rose_layer *l = &m->layers[i];
-        l->qkv.transposed = l->proj.transposed = family->transposed;
-        l->fc1.transposed = l->fc2.transposed = family->transposed;
+        prepare_layer(l, family, &m->arch);
+        rose_layer_describe(l, &m->arch, i);
         snprintf(lead, sizeof lead, "%s%u.", family->layer_prefix, i);
         st = bind_specs(&b, family->layer_tensors, lead, l);
     }
     if (st == ROSE_OK) st = bind_head(&b);
     if (st != ROSE_OK) return st;
-    for (int t = 0; t < 3; t++)
+    round_embed_scale(m);
+    for (int t = 0; t < ROSE_N_DTYPES; t++)
         if (b.dtype_bytes[t] > b.dtype_bytes[m->dtype]) m->dtype = (rose_dtype)t;
     warn_unused(&b);
     return ROSE_OK;
@@ -193,12 +234,21 @@ static rose_status read_config(rose_model *m, const rose_family **family, rose_e
     if (st == ROSE_E_NOTFOUND) st = rose_folder_no_config(m->path, err);
     if (st != ROSE_OK) return st;
     st = rose_family_find(family, &c, err);
-    if (st == ROSE_OK) st = (*family)->parse(&c, &m->arch, err);
+    if (st == ROSE_OK) st = rose_family_parse(*family, &c, &m->arch, err);
     rose_config_close(&c);
     return st == ROSE_OK ? read_generation_config(m, err) : st;
 }
 
-/* Sets the folder's path without trailing slashes, and its last component as the model's name. */
+/* The length of a name without ".gguf" and the number of a split model's part. */
+static size_t stem_length(const char *name)
+{
+    const size_t n = strlen(name);
+    const rose_gguf_split s = rose_gguf_read_split(name);
+    if (s.count > 0) return s.prefix;
+    return n > 5 && strcmp(name + n - 5, ".gguf") == 0 ? n - 5 : n;
+}
+
+/* The folder without trailing slashes, or the file, and its last component as the model's name. */
 static rose_status set_path(rose_model *m, const char *dir, rose_err *err)
 {
     size_t n = strlen(dir);
@@ -210,39 +260,65 @@ static rose_status set_path(rose_model *m, const char *dir, rose_err *err)
     const char *last = strrchr(m->path, '/');
     last = last != NULL ? last + 1 : m->path;
     if (real != NULL && (last[0] == '.' || last[0] == '\0')) last = strrchr(real, '/') + 1;
-    m->name = strdup(last[0] != '\0' ? last : "model");
+    m->name = last[0] != '\0' ? strndup(last, stem_length(last)) : strdup("model");
     free(real);
     return m->name != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", dir);
 }
 
-rose_status rose_model_open(rose_model **out, const char *dir, rose_err *err)
+static rose_status open_folder(rose_model *m, const rose_family **family, rose_err *err)
+{
+    rose_status st = rose_folder_check(m->path, err);
+    if (st == ROSE_OK) st = read_config(m, family, err);
+    return st == ROSE_OK ? rose_weights_open(&m->weights, m->path, err) : st;
+}
+
+static rose_status open_gguf(rose_model *m, const char *file, const rose_family **family,
+                             rose_err *err)
+{
+    const rose_gguf_family *f = NULL;
+    rose_status st = rose_weights_open_gguf(&m->weights, file, err);
+    if (st == ROSE_OK) st = rose_gguf_read_arch(&f, m->weights, &m->arch, err);
+    *family = f != NULL ? &f->tables : NULL;
+    return st;
+}
+
+rose_status rose_model_open(rose_model **out, const char *path, rose_err *err)
 {
     const rose_family *family = NULL;
+    char *file = NULL;
     rose_status st = ROSE_OK;
     rose_model *m = calloc(1, sizeof *m);
 
     *out = NULL;
     if (m == NULL) {
-        st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", dir);
+        st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", path);
         goto done;
     }
-    if ((st = rose_folder_check(dir, err)) != ROSE_OK) goto done;
-    if ((st = set_path(m, dir, err)) != ROSE_OK) goto done;
-    if ((st = read_config(m, &family, err)) != ROSE_OK) goto done;
-    if ((st = rose_weights_open(&m->weights, m->path, err)) != ROSE_OK) goto done;
+    if ((st = set_path(m, path, err)) != ROSE_OK) goto done;
+    if ((st = rose_folder_find_gguf(&file, m->path, err)) != ROSE_OK) goto done;
+    st = file != NULL ? open_gguf(m, file, &family, err) : open_folder(m, &family, err);
+    if (st != ROSE_OK) goto done;
     m->file_bytes = m->weights->file_bytes;
     if ((st = bind_all(m, family, err)) != ROSE_OK) goto done;
     *out = m;
     m = NULL;
 done:
+    free(file);
     rose_model_close(m);
     return st;
+}
+
+void rose_arch_free(rose_arch *a)
+{
+    free(a->rope_factors);
+    a->rope_factors = NULL;
 }
 
 void rose_model_close(rose_model *m)
 {
     if (m == NULL) return;
     rose_weights_close(m->weights);
+    rose_arch_free(&m->arch);
     free(m->layers);
     free(m->path);
     free(m->name);

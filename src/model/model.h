@@ -1,5 +1,6 @@
-/* model/model.h - a model: its architecture and its tensors in a Hugging Face folder. No arithmetic
- * here. The tensors are borrowed from read-only mappings that live as long as the model.
+/* model/model.h - what a model is: its architecture and its tensors in a Hugging Face folder. No
+ * arithmetic on weights here; the tensors are borrowed from read-only mappings that live as long as
+ * the model.
  *
  * One description serves every backend. A new family needs a parser that fills rose_arch and the
  * tensor roles, and the operations that are missing.  Threads: immutable after open, any thread. */
@@ -10,12 +11,30 @@
 
 #include "base/file.h"
 
-typedef enum rose_dtype { ROSE_F32, ROSE_F16, ROSE_BF16 } rose_dtype;
-const char *rose_dtype_name(rose_dtype t); /* name of a data type, as safetensors spells it:
-                                            * "F32", "F16" or "BF16" */
-size_t rose_dtype_size(rose_dtype t);      /* bytes */
+/* The types from Q8_0 on are the quantized blocks of GGUF files (ggml_blocks.h). */
+typedef enum rose_dtype {
+    ROSE_F32,
+    ROSE_F16,
+    ROSE_BF16,
+    ROSE_Q8_0,
+    ROSE_Q4_0,
+    ROSE_Q4_1,
+    ROSE_Q5_0,
+    ROSE_Q5_1,
+    ROSE_Q4_K,
+    ROSE_Q5_K,
+    ROSE_Q6_K
+} rose_dtype;
+enum { ROSE_N_DTYPES = ROSE_Q6_K + 1 };
+const char *rose_dtype_name(rose_dtype t); /* "F32", "F16", "BF16", "Q8_0", ... as files spell it */
+size_t rose_dtype_size(rose_dtype t);      /* bytes of a value; 0 for blocks */
+uint32_t rose_dtype_block(rose_dtype t);   /* values of a block: 32 or 256; 1 without blocks */
+bool rose_dtype_is_widened(rose_dtype t);  /* no product reads it: it becomes bf16 at load */
+uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n); /* of n values, a multiple of the block */
 
 typedef enum rose_norm { ROSE_NORM_LAYER, ROSE_NORM_RMS } rose_norm;
+/* Where a layer normalises: the input of attention and MLP, their output, or both (Gemma). */
+typedef enum rose_norm_place { ROSE_NORM_BEFORE, ROSE_NORM_AFTER, ROSE_NORM_BOTH } rose_norm_place;
 typedef enum rose_pos { ROSE_POS_LEARNED, ROSE_POS_ROPE } rose_pos;
 typedef enum rose_act {
     ROSE_ACT_GELU_TANH, /* gelu_new, gelu_pytorch_tanh, gelu_fast and similar:
@@ -25,28 +44,71 @@ typedef enum rose_act {
     ROSE_ACT_SILU
 } rose_act;
 
-enum { ROSE_MAX_EOS = 8 };
+typedef enum rose_rope_kind {
+    ROSE_ROPE_DEFAULT,
+    ROSE_ROPE_LINEAR,
+    ROSE_ROPE_DYNAMIC,
+    ROSE_ROPE_LLAMA3,
+    ROSE_ROPE_YARN,
+    ROSE_ROPE_LONGROPE
+} rose_rope_kind;
+
+/* One table of inverse frequencies; model/rope.h computes it. Element i of a head is rotated
+ * together with element i + dim / 2. 0 stands for a number that the config does not give. */
+typedef struct rose_rope {
+    float theta;
+    uint32_t dim; /* rotated values of a head, the first ones; even, at most head_dim; 0 = none */
+    rose_rope_kind kind;
+    float factor;                    /* all kinds but default; longrope: 0 = from the lengths */
+    uint32_t original_max_positions; /* dynamic, llama3, yarn, longrope: before the scaling */
+    float low_freq_factor, high_freq_factor;            /* llama3 */
+    float beta_fast, beta_slow, mscale, mscale_all_dim; /* yarn */
+    float attention_factor;                             /* yarn, longrope: 0 = from the factor */
+    bool truncate; /* yarn: round the bounds of the ramp to whole indices */
+    /* longrope: [dim / 2] divisors of the frequencies, up to the original context and beyond it.
+     * With another kind short_factor may be set as well: the result is divided by it (GGUF's
+     * rope_freqs). Borrowed: rose_arch.rope_factors. */
+    const float *short_factor, *long_factor;
+} rose_rope;
+
+enum { ROSE_MAX_EOS = 8, ROSE_MAX_LAYERS = 1024 };
+
+/* What a layer has of its own: bits of rose_arch.layer_flags. */
+enum {
+    ROSE_LAYER_SLIDING = 1, /* attention within the window; RoPE by rope[1] */
+    ROSE_LAYER_NO_ROPE = 2
+};
 
 typedef struct rose_arch {
     char model_type[32]; /* "gpt2" */
-    uint32_t n_layers;   /* 1 .. 1024 */
+    uint32_t n_layers;   /* 1 .. ROSE_MAX_LAYERS */
     uint32_t d_model;    /* residual width */
     uint32_t n_heads;    /* query heads */
-    uint32_t n_kv_heads; /* == n_heads for GPT-2 */
-    uint32_t head_dim;   /* d_model / n_heads for GPT-2 */
+    uint32_t n_kv_heads; /* a divisor of n_heads; == n_heads for GPT-2 */
+    uint32_t head_dim;   /* free of d_model; d_model / n_heads for GPT-2 */
     uint32_t d_ff;       /* MLP width (n_inner, default 4 d_model) */
     uint32_t vocab_size;
     uint32_t max_positions; /* n_positions: the longest context */
     float norm_eps;
-    float attn_scale; /* factor for attention scores: 1/sqrt(head_dim), or 1 with scale_attn_weights
-                         false */
-    bool attn_scale_by_layer; /* scale_attn_by_inverse_layer_idx: also divide scores by (layer + 1)
-                               */
+    float attn_scale; /* scores are scaled by this: 1/sqrt(head_dim), or 1 with scale_attn_weights
+                         false; backends read it from rose_layer */
+    bool attn_scale_by_layer; /* scale_attn_by_inverse_layer_idx: further divided by (layer + 1) */
+    float attn_softcap, logit_softcap; /* x -> cap tanh(x / cap); 0 = none */
+    float embed_scale;                 /* the token embedding is multiplied by this; 1 = none */
+    uint32_t window; /* a sliding layer's position sees itself and window - 1 before; 0 = none */
     rose_norm norm;
+    rose_norm_place norm_place;
+    bool norm_plus_one; /* every norm but LayerNorm multiplies by 1 + w (Gemma) */
+    bool qk_norm;       /* RMS norm over head_dim of each head of q and k, before RoPE */
+    bool mlp_gated;     /* act(gate) * up */
+    bool qkv_bias, proj_bias, mlp_bias; /* the tensors that the files must hold */
     rose_pos pos;
+    rose_rope rope[2]; /* with ROSE_POS_ROPE: [0] of full layers, [1] of sliding ones */
     rose_act act;
-    bool tied_head; /* the head is the token embedding, because config.json says so (a head in the
-                       file is then unused, as in transformers) or the file has no head */
+    float *rope_factors; /* what rope[] borrows; owned, freed by rose_arch_free; NULL = none */
+    uint8_t layer_flags[ROSE_MAX_LAYERS];
+    bool tied_head; /* the head is the token embedding: config.json says so (a head in the file is
+                       then not used, as in transformers), or the file holds no head */
     int64_t bos_id; /* -1 = none; always < vocab_size */
     uint32_t n_eos;
     uint32_t eos_ids[ROSE_MAX_EOS]; /* ids from config.json and generation_config.json, without
@@ -64,44 +126,67 @@ typedef struct rose_tensor {
     uint64_t shape[2];
 } rose_tensor;
 
-/* y = x W + b. W is stored as [in][out] (GPT-2's Conv1D) or, if `transposed`, as [out][in]
- * (Linear). A missing bias has data NULL. */
+enum { ROSE_LINEAR_PARTS = 3 };
+
+/* Matrices multiply as y = x W + b with W stored [in][out] (GPT-2's Conv1D) unless `transposed`,
+ * then [out][in] (Linear). The outputs of the parts are stacked in order. A file that holds the
+ * parts fused gives one part. A missing bias has data NULL; either all parts have one or none. */
 typedef struct rose_linear {
-    rose_tensor w, b;
+    rose_tensor w[ROSE_LINEAR_PARTS], b[ROSE_LINEAR_PARTS];
+    uint32_t n_parts; /* 1 .. ROSE_LINEAR_PARTS */
     bool transposed;
+    /* Heads of part p whose output rows the file keeps interleaved, as GGUF files of some families
+     * do for q and k; 0 = the rows are in order. Read rows through rose_linear_row. */
+    uint32_t permuted_heads[ROSE_LINEAR_PARTS];
 } rose_linear;
 
+/* Where output i of a part is stored: its row in w[part] and its element in b[part]. Outputs are
+ * counted with the two halves of a rotated head one after the other; see NUMERICS.md, RoPE. */
+uint64_t rose_linear_row(const rose_linear *l, uint32_t part, uint64_t i);
+
+/* Norm weights that the architecture does not have keep data NULL. */
 typedef struct rose_layer {
-    rose_tensor ln1_w, ln1_b, ln2_w, ln2_b;
-    rose_linear qkv;  /* the QKV projection, d_model -> 3 d_model: first all of q, then k, then
-                       * v; each of the three is ordered by head */
-    rose_linear proj; /* d_model -> d_model */
-    rose_linear fc1;  /* d_model -> d_ff */
+    rose_tensor ln1_w, ln1_b, ln2_w, ln2_b; /* before attention, before the MLP */
+    rose_tensor post1, post2;               /* after attention, after the MLP */
+    rose_tensor q_norm, k_norm;             /* [head_dim] */
+    rose_linear qkv;  /* d_model -> (n_heads + 2 n_kv_heads) head_dim: q, k, v, each by head */
+    rose_linear proj; /* n_heads head_dim -> d_model */
+    rose_linear fc1;  /* d_model -> d_ff; gated: 2 d_ff, gate first, then up */
     rose_linear fc2;  /* d_ff -> d_model */
+    uint32_t window;  /* 0 = full attention */
+    int rope;         /* index into arch.rope; -1 = this layer does not rotate */
+    float attn_scale;
 } rose_layer;
 
+/* Fill what the architecture says of layer i: window, rope and attn_scale. */
+void rose_layer_describe(rose_layer *l, const rose_arch *a, uint32_t i);
+
+/* Free what the architecture owns. rose_model_close calls it; a copy of an architecture borrows. */
+void rose_arch_free(rose_arch *a);
+
 typedef struct rose_model {
-    char *path; /* the folder, owned */
-    char *name; /* last component of the folder, owned: default name in the API */
+    char *path; /* the folder or the GGUF file, owned */
+    char *name; /* last component of the path, without ".gguf", owned: default name in the API */
     rose_arch arch;
-    rose_tensor tok_embed; /* [vocab][d_model] */
-    rose_tensor pos_embed; /* [max_positions][d_model] */
-    rose_layer *layers;    /* [n_layers], owned */
-    rose_tensor lnf_w, lnf_b;
+    rose_tensor tok_embed;        /* [vocab][d_model] */
+    rose_tensor pos_embed;        /* [max_positions][d_model]; data NULL with RoPE */
+    rose_layer *layers;           /* [n_layers], owned */
+    rose_tensor lnf_w, lnf_b;     /* lnf_b: data NULL with RMSNorm */
     rose_tensor head;             /* [vocab][d_model]; == tok_embed when tied */
     rose_dtype dtype;             /* of the majority of the weight bytes */
-    uint64_t n_params;            /* number of parameters: the elements of all used tensors; tied
-                                   * tensors count once */
+    bool has_blocks;              /* some tensor has a block type */
+    uint64_t n_params;            /* elements of all used tensors, tied ones once */
     uint64_t file_bytes;          /* of all weight files */
     struct rose_weights *weights; /* the mappings, owned */
 } rose_model;
 
-/* Opens the folder: config.json (+ generation_config.json), model.safetensors or a sharded
- * index. It checks every size against every other. On failure *out is NULL, and err says which
- * file, which field, what was found and what was expected. It does not read the tensors' data.
- * Errors: NOTFOUND, IO, FORMAT, UNSUPPORTED (by name: model_type, activation, dtype, cross
- * attention), NOMEM. */
-rose_status rose_model_open(rose_model **out, const char *dir, rose_err *err);
+/* Open the model at path: a folder with config.json (+ generation_config.json) and
+ * model.safetensors or a sharded index; a GGUF file or any part of a split one; or a folder that
+ * holds one GGUF model and no safetensors. Check every size against every other. On failure *out is
+ * NULL and err says which file, which field, what was found and what was expected. Nothing of the
+ * tensor data is touched. Errors: NOTFOUND, IO, FORMAT, UNSUPPORTED (by name: model_type,
+ * dtype, a field that no family computes), NOMEM. */
+rose_status rose_model_open(rose_model **out, const char *path, rose_err *err);
 void rose_model_close(rose_model *m); /* accepts NULL and half-open */
 
 /* Returns ROSE_E_FORMAT, which names the tensor, if a weight that the model uses is NaN or

@@ -24,9 +24,7 @@
 #include "model/family.h"
 #include "model/random_internal.h"
 
-#define INIT_STD 0.02
-
-/* Elements generated and written at a time; even, because one Philox block gives two. */
+/* Elements generated and written at a time; even, since one Philox block gives two. */
 enum { BLOCK = 1 << 14 };
 
 /* One tensor of the model to be written, in the order of the files. */
@@ -52,6 +50,7 @@ typedef struct plan {
 void rose_random_opts_default(rose_random_opts *o)
 {
     *o = (rose_random_opts){.arch = "gpt2",
+                            .init_std = 0.02f,
                             .n_layers = 12,
                             .d_model = 768,
                             .n_heads = 12,
@@ -132,9 +131,14 @@ static void folder_end(rose_folder *f, bool keep)
 
 /* ---- the plan ---- */
 
-static json_t *make_config(const rose_random_opts *o)
+static const char *dtype_name(const rose_random_opts *o)
 {
-    static const char *const torch_names[] = {"float32", "float16", "bfloat16"};
+    static const char *const names[] = {"float32", "float16", "bfloat16"};
+    return names[o->dtype];
+}
+
+static json_t *make_gpt2_config(const rose_random_opts *o)
+{
     int64_t eos = (int64_t)o->vocab_size - 1;
     json_t *inner = o->d_ff == 0 ? json_null() : json_integer(o->d_ff);
     return json_pack(
@@ -143,11 +147,47 @@ static json_t *make_config(const rose_random_opts *o)
         "model_type", o->arch, "n_layer", (json_int_t)o->n_layers, "n_embd", (json_int_t)o->d_model,
         "n_head", (json_int_t)o->n_heads, "n_positions", (json_int_t)o->max_positions, "n_ctx",
         (json_int_t)o->max_positions, "vocab_size", (json_int_t)o->vocab_size, "n_inner", inner,
-        "activation_function", "gelu_new", "layer_norm_epsilon", 1e-5, "initializer_range",
-        INIT_STD, "attn_pdrop", 0.0, "embd_pdrop", 0.0, "resid_pdrop", 0.0, "scale_attn_weights", 1,
+        "activation_function", "gelu_new", "layer_norm_epsilon", 1e-5, "initializer_range", 0.02,
+        "attn_pdrop", 0.0, "embd_pdrop", 0.0, "resid_pdrop", 0.0, "scale_attn_weights", 1,
         "scale_attn_by_inverse_layer_idx", 0, "reorder_and_upcast_attn", 0, "tie_word_embeddings",
         o->tied_head ? 1 : 0, "use_cache", 1, "bos_token_id", (json_int_t)eos, "eos_token_id",
-        (json_int_t)eos, "torch_dtype", torch_names[o->dtype]);
+        (json_int_t)eos, "torch_dtype", dtype_name(o));
+}
+
+/* The field names that all families but gpt2 share; what is left out has the family's default. */
+static json_t *make_decoder_config(const rose_random_opts *o)
+{
+    const json_int_t eos = (json_int_t)o->vocab_size - 1;
+    const uint32_t kv = o->n_kv_heads == 0 ? o->n_heads : o->n_kv_heads;
+    const uint32_t head_dim = o->head_dim == 0 ? o->d_model / o->n_heads : o->head_dim;
+    return json_pack(
+        "{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:I,s:I,s:I,s:s}", "model_type", o->arch,
+        "hidden_size", (json_int_t)o->d_model, "num_hidden_layers", (json_int_t)o->n_layers,
+        "num_attention_heads", (json_int_t)o->n_heads, "num_key_value_heads", (json_int_t)kv,
+        "head_dim", (json_int_t)head_dim, "intermediate_size",
+        (json_int_t)(o->d_ff == 0 ? (uint64_t)4 * o->d_model : o->d_ff), "vocab_size",
+        (json_int_t)o->vocab_size, "max_position_embeddings", (json_int_t)o->max_positions,
+        "tie_word_embeddings", o->tied_head ? 1 : 0, "bos_token_id", eos, "eos_token_id", eos,
+        "pad_token_id", eos, "torch_dtype", dtype_name(o));
+}
+
+/* *out: config.json as it will be written; owned by the caller. */
+static rose_status make_config(const rose_random_opts *o, json_t **out, rose_err *err)
+{
+    rose_config c;
+    *out = NULL;
+    if (o->config != NULL) {
+        rose_status st = rose_config_open(&c, o->config, err);
+        if (st != ROSE_OK) return st;
+        *out = c.root;
+        if (json_object_set_new(c.root, "torch_dtype", json_string(dtype_name(o))) == 0)
+            return ROSE_OK;
+    } else {
+        const bool gpt2 = strcmp(o->arch, rose_family_gpt2.model_type) == 0;
+        *out = gpt2 ? make_gpt2_config(o) : make_decoder_config(o);
+        if (*out != NULL) return ROSE_OK;
+    }
+    return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
 }
 
 static void plan_add(plan *p, const char *lead, const char *name, const rose_dim dims[2],
@@ -180,12 +220,12 @@ static rose_status plan_tensors(plan *p, rose_err *err)
     p->tensors = calloc(max, sizeof *p->tensors);
     if (p->tensors == NULL) return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
     for (const rose_tensor_spec *s = f->model_tensors; s->name != NULL; s++)
-        plan_add(p, prefix, s->name, s->dims, s->kind);
+        if (rose_spec_applies(s, &p->arch)) plan_add(p, prefix, s->name, s->dims, s->kind);
     for (uint32_t i = 0; i < p->arch.n_layers; i++) {
         char lead[64];
         snprintf(lead, sizeof lead, "%s%s%u.", prefix, f->layer_prefix, i);
         for (const rose_tensor_spec *s = f->layer_tensors; s->name != NULL; s++)
-            plan_add(p, lead, s->name, s->dims, s->kind);
+            if (rose_spec_applies(s, &p->arch)) plan_add(p, lead, s->name, s->dims, s->kind);
     }
     if (!p->arch.tied_head) plan_add(p, "", f->head_name, head_dims, ROSE_KIND_MATRIX);
     return ROSE_OK;
@@ -217,18 +257,17 @@ static rose_status plan_make(plan *p, const rose_random_opts *o, json_t *config,
     rose_config c = {.root = config};
     *p = (plan){.o = o};
     snprintf(c.label, sizeof c.label, "random model");
-    if (config == NULL) return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
     rose_status st = rose_family_find(&p->family, &c, err);
-    if (st == ROSE_OK) st = p->family->parse(&c, &p->arch, err);
+    if (st == ROSE_OK) st = rose_family_parse(p->family, &c, &p->arch, err);
     if (st != ROSE_OK) return st == ROSE_E_FORMAT ? ROSE_E_INVAL : st;
     if (json_object_set_new(config, "architectures", json_pack("[s]", p->family->architecture)) !=
         0)
         return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
-    if (o->vocab_size < 257)
+    if (p->arch.vocab_size < 257)
         return rose_fail(err, ROSE_E_INVAL,
                          "random model: vocab_size is %u; at least 257 (256 bytes and the end of "
                          "text)",
-                         o->vocab_size);
+                         p->arch.vocab_size);
     if ((st = plan_tensors(p, err)) == ROSE_OK) plan_shards(p);
     return st;
 }
@@ -244,12 +283,12 @@ static void draw_pair(const uint32_t r[4], int32_t out[2])
     }
 }
 
-/* The unit of a draw: the sum of four uniform integers in [0, 2^16) has variance 4 (2^32 - 1) /
- * 12. */
-static float scale_of(rose_kind kind, uint32_t n_layers)
+/* The sum of four uniform integers in [0, 2^16) has variance 4 (2^32 - 1) / 12. */
+static float scale_of(rose_kind kind, const plan *p)
 {
-    double std = INIT_STD;
-    if (kind == ROSE_KIND_RESIDUAL) std /= sqrt(2.0 * n_layers);
+    /* The default's double is 0.02 itself: its bits are those of the models of before. */
+    double std = p->o->init_std == 0.02f ? 0.02 : (double)p->o->init_std;
+    if (kind == ROSE_KIND_RESIDUAL) std /= sqrt(2.0 * p->arch.n_layers);
     return (float)(std / sqrt(4294967295.0 / 3.0));
 }
 
@@ -275,8 +314,8 @@ static bool write_tensor(FILE *f, const plan *p, size_t index)
     float block[BLOCK];
     uint16_t half[BLOCK];
     const plan_tensor *t = &p->tensors[index];
-    float scale = scale_of(t->kind, p->arch.n_layers);
-    float mean = t->kind == ROSE_KIND_NORM ? 1.0f : 0.0f;
+    float scale = scale_of(t->kind, p);
+    float mean = t->kind == ROSE_KIND_NORM && !p->arch.norm_plus_one ? 1.0f : 0.0f;
     for (uint64_t at = 0; at < t->n; at += BLOCK) {
         size_t n = t->n - at < BLOCK ? (size_t)(t->n - at) : BLOCK;
         draw_block(block, at, n, (uint32_t)index, p->o->seed, mean, scale);
@@ -388,8 +427,10 @@ rose_status rose_random_model_write(const rose_random_opts *o, const char *dir, 
 {
     plan p;
     rose_folder folder = {.dir = dir};
-    json_t *config = make_config(o);
-    rose_status st = plan_make(&p, o, config, err);
+    json_t *config = NULL;
+    p = (plan){.o = o};
+    rose_status st = make_config(o, &config, err);
+    if (st == ROSE_OK) st = plan_make(&p, o, config, err);
     if (st != ROSE_OK) goto done;
     if ((st = folder_begin(&folder, dir, err)) != ROSE_OK) goto done;
     st = rose_folder_write_json(&folder, "config.json", json_incref(config),
@@ -407,6 +448,7 @@ rose_status rose_random_model_write(const rose_random_opts *o, const char *dir, 
 done:
     folder_end(&folder, st == ROSE_OK);
     free(p.tensors);
+    rose_arch_free(&p.arch);
     json_decref(config);
     return st;
 }

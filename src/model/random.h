@@ -1,12 +1,15 @@
-/* model/random.h - `roseinfer random-model`: writes a GPT-2 of any shape with seeded random
- * weights, as a Hugging Face folder that transformers loads. For tests and benchmarks. */
+/* model/random.h - `roseinfer random-model`: a model of any family and shape with seeded weights,
+ * written as a Hugging Face folder that transformers loads. For tests and benchmarks. */
 #ifndef ROSE_MODEL_RANDOM_H
 #define ROSE_MODEL_RANDOM_H
 
 #include "model/model.h"
 
 typedef struct rose_random_opts {
-    const char *arch;                                                     /* "gpt2" */
+    const char *config; /* a config.json that says everything but dtype; NULL = the fields below */
+    const char *arch;   /* a model_type that rose_model_open knows: "gpt2" */
+    uint32_t n_kv_heads, head_dim; /* 0 = n_heads; 0 = d_model / n_heads; not for gpt2 */
+    float init_std;                /* of the weights; 0.02 */
     uint32_t n_layers, d_model, n_heads, d_ff, vocab_size, max_positions; /* d_ff 0 = 4 d_model */
     rose_dtype dtype;
     bool tied_head;
@@ -20,21 +23,18 @@ typedef struct rose_random_opts {
 /* GPT-2 124M, F32, tied, one file, seed 0. */
 void rose_random_opts_default(rose_random_opts *o);
 
-/* Creates the folder dir (it must not exist, or be empty). Writes config.json,
- * generation_config.json, the weight files, and a tokenizer (vocab.json + merges.txt +
- * tokenizer.json), so that text works. The tokenizer has 256 byte tokens, and filler entries up to
- * vocab_size.
- *
- * Weights: N(0, 0.02); residual projections are scaled by 1/sqrt(2 n_layers), LayerNorm weights are
- * 1 + N(0, 0.02), biases N(0, 0.02). They come from Philox counters and a fixed transform whose
- * result does not depend on libm (a sum of four uniforms: no draw beyond 3.46 sigma). Prefix,
- * sharding and dtype (before rounding) do not change them.
- *
- * vocab_size is at least 257; its last id is <|endoftext|>, the begin and end of text. With
- * `tokenizer`, the files of that folder's tokenizer are copied instead (GPT-2's also has
- * <|endoftext|> last). The caller makes sure that vocab_size holds its ids. Errors: INVAL,
- * UNSUPPORTED (arch), IO, NOMEM; a half-written folder is removed. About 2.5 s for the default
- * 498 MB. */
+/* Create the folder dir (it must not exist, or be empty) and write config.json,
+ * generation_config.json, the weight files, and a tokenizer of 256 byte tokens plus filler entries
+ * up to vocab_size (vocab.json + merges.txt + tokenizer.json), so that text works.
+ * Weights: N(0, init_std), residual projections scaled by 1/sqrt(2 n_layers), norm weights
+ * 1 + N(0, init_std) (0 + ... where the norm itself adds 1), biases N(0, init_std), from Philox
+ * counters and a fixed transform whose result does not depend on libm (a sum of four uniforms: no
+ * draw beyond 3.46 sigma). Prefix, sharding and dtype (before rounding) do not change them.
+ * vocab_size is at least 257; its last id is
+ * <|endoftext|>, the begin and end of text. With `tokenizer` the files of that folder's tokenizer
+ * are copied instead (GPT-2's tokenizer also has <|endoftext|> last); whether vocab_size holds its
+ * ids is the caller's affair. Errors: INVAL, UNSUPPORTED (arch, config), IO, NOMEM; a half-written
+ * folder is removed. About 2.5 s for the default 498 MB. */
 rose_status rose_random_model_write(const rose_random_opts *o, const char *dir, rose_err *err);
 
 #endif

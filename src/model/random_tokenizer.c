@@ -63,7 +63,8 @@ static json_t *make_vocab(uint32_t vocab_size)
     return NULL;
 }
 
-/* A byte-level stage of tokenizer.json; the stages are the same in all places. */
+/* A byte-level stage of tokenizer.json; pre_tokenizer, post_processor and
+ * decoder all use the same one. */
 static json_t *byte_level(bool trim)
 {
     return json_pack("{s:s,s:b,s:b,s:b}", "type", "ByteLevel", "add_prefix_space", 0,

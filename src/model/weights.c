@@ -21,9 +21,14 @@ static rose_status open_file(rose_weights *w, const char *dir, const char *name,
 {
     char *path = join(dir, name);
     if (path == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", name);
-    rose_status st = rose_st_open(&w->files[w->n_files], path, err);
+    rose_weight_file *f = &w->files[w->n_files];
+    rose_status st = rose_st_open(&f->st, path, err);
     if (st == ROSE_OK) {
-        w->file_bytes += w->files[w->n_files].size;
+        f->label = f->st.label;
+        f->tensors = f->st.tensors;
+        f->n_tensors = f->st.n_tensors;
+        f->size = f->st.size;
+        w->file_bytes += f->size;
         w->n_files++;
     }
     free(path);
@@ -76,8 +81,8 @@ static rose_status list_shards(json_t *map, const char *label, const char **name
     return ROSE_OK;
 }
 
-/* Checks that every tensor of the index is in the file that the index names. Runs after
- * index_names, so a name is unique over all files. names[i] belongs to files[i]. */
+/* Every tensor that the index promises is in the file that it names. Runs after rose_weights_index,
+ * so a name is unique over all files. names[i] belongs to files[i]. */
 static rose_status check_promises(const rose_weights *w, json_t *map, const char *const *names,
                                   const char *label, rose_err *err)
 {
@@ -87,7 +92,7 @@ static rose_status check_promises(const rose_weights *w, json_t *map, const char
     {
         const rose_st_tensor *t = rose_weights_find(w, tensor);
         for (size_t i = 0; t != NULL && i < w->n_files; i++) {
-            const rose_st_file *f = &w->files[i];
+            const rose_weight_file *f = &w->files[i];
             if (t < f->tensors || t >= f->tensors + f->n_tensors) continue;
             if (strcmp(names[i], json_string_value(v)) != 0) t = NULL;
             break;
@@ -106,17 +111,16 @@ static int compare_tensors(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* Builds by_name over all files; a tensor name that is in two files is refused. */
-static rose_status index_names(rose_weights *w, const char *dir, rose_err *err)
+rose_status rose_weights_index(rose_weights *w, const char *source, rose_err *err)
 {
     size_t n = 0;
     for (size_t i = 0; i < w->n_files; i++)
         n += w->files[i].n_tensors;
     if (n == 0)
         return rose_fail(err, ROSE_E_FORMAT, "%s: holds no tensors",
-                         w->n_files > 0 ? w->files[0].label : dir);
+                         w->n_files > 0 ? w->files[0].label : source);
     w->by_name = malloc(n * sizeof *w->by_name);
-    if (w->by_name == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", dir);
+    if (w->by_name == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", source);
     for (size_t i = 0; i < w->n_files; i++)
         for (size_t j = 0; j < w->files[i].n_tensors; j++)
             w->by_name[w->n_tensors++] = &w->files[i].tensors[j];
@@ -157,7 +161,7 @@ static rose_status open_sharded(rose_weights *w, const char *dir, rose_config *i
                            index->label, names[i]);
         if (st != ROSE_OK) goto done;
     }
-    if ((st = index_names(w, dir, err)) != ROSE_OK) goto done;
+    if ((st = rose_weights_index(w, dir, err)) != ROSE_OK) goto done;
     st = check_promises(w, map, names, index->label, err);
 done:
     free(names);
@@ -169,7 +173,7 @@ static rose_status open_single(rose_weights *w, const char *dir, rose_err *err)
     w->files = calloc(1, sizeof *w->files);
     if (w->files == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", dir);
     rose_status st = open_file(w, dir, ONE_FILE, err);
-    return st == ROSE_OK ? index_names(w, dir, err) : st;
+    return st == ROSE_OK ? rose_weights_index(w, dir, err) : st;
 }
 
 /* No weight file was found: say which file would have been opened, and what to do about the
@@ -222,8 +226,11 @@ done:
 void rose_weights_close(rose_weights *w)
 {
     if (w == NULL) return;
-    for (size_t i = 0; i < w->n_files; i++)
-        rose_st_close(&w->files[i]);
+    for (size_t i = 0; i < w->n_files; i++) {
+        if (w->files[i].tensors != w->files[i].st.tensors) free(w->files[i].tensors);
+        rose_st_close(&w->files[i].st);
+        rose_gguf_close(&w->files[i].gguf);
+    }
     free(w->files);
     free(w->by_name);
     free(w);
@@ -244,10 +251,15 @@ rose_st_tensor *rose_weights_find(const rose_weights *w, const char *name)
     return NULL;
 }
 
+const rose_gguf *rose_weights_gguf(const rose_weights *w)
+{
+    return w->n_files > 0 && w->files[0].gguf.version != 0 ? &w->files[0].gguf : NULL;
+}
+
 const char *rose_weights_label(const rose_weights *w, const rose_st_tensor *t)
 {
     for (size_t i = 0; i < w->n_files; i++) {
-        const rose_st_file *f = &w->files[i];
+        const rose_weight_file *f = &w->files[i];
         if (t >= f->tensors && t < f->tensors + f->n_tensors) return f->label;
     }
     return "?";

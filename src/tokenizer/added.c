@@ -59,9 +59,18 @@ static size_t lower_bound(const rose_added_set *s, size_t lo, size_t hi, size_t 
     return lo;
 }
 
-/* Returns the longest added token at the start of p[0..n), or NULL. */
-static const rose_added *longest_at(const rose_added_set *s, const char *p, size_t n)
+/* The text may be this token: it is not special, or all its bytes are marked. */
+static bool may_be(const rose_added_walk *w, const rose_added *a)
 {
+    return w->marks == NULL || !a->special || memchr(w->marks + w->pos, 0, a->len) == NULL;
+}
+
+/* The longest token that may be at the walk's place, or NULL. */
+static const rose_added *longest_at(const rose_added_walk *w)
+{
+    const rose_added_set *s = w->set;
+    const char *p = w->text + w->pos;
+    const size_t n = w->len - w->pos;
     const rose_added *best = NULL;
     size_t lo = 0, hi = s->n;
     for (size_t depth = 0; depth < n; depth++) {
@@ -69,7 +78,8 @@ static const rose_added *longest_at(const rose_added_set *s, const char *p, size
         lo = lower_bound(s, lo, hi, depth, b);
         hi = lower_bound(s, lo, hi, depth, b + 1);
         if (lo == hi) break;
-        if (s->items[lo]->len == depth + 1) best = s->items[lo]; /* shortest sorts first */
+        if (s->items[lo]->len == depth + 1 && may_be(w, s->items[lo]))
+            best = s->items[lo]; /* shortest sorts first */
     }
     return best;
 }
@@ -134,7 +144,7 @@ bool rose_added_next(rose_added_walk *w, rose_added_hit *hit)
 {
     if (w->set->n == 0) return false;
     while ((w->pos = next_candidate(w->set, w->text, w->pos, w->len)) < w->len) {
-        const rose_added *a = longest_at(w->set, w->text + w->pos, w->len - w->pos);
+        const rose_added *a = longest_at(w);
         if (a == NULL) {
             w->pos++;
             continue;

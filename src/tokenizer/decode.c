@@ -37,7 +37,20 @@ static size_t replacement(char *out)
     return 3;
 }
 
-/* Feeds bytes and writes complete characters to out: at most 3 bytes for each byte, and 3 more. */
+/* How many of the first spaces of a token do not belong to the text. */
+static size_t added_spaces(rose_detok *d, const rose_tokenizer *t, const char *bytes, size_t n,
+                           unsigned flags)
+{
+    size_t k = 0;
+    if (d->started || n == 0) return 0;
+    d->started = true;
+    if ((flags & ROSE_DECODE_CONTINUES) != 0 || t->strip == ROSE_STRIP_NOTHING) return 0;
+    while (k < n && bytes[k] == ' ' && (k == 0 || t->strip == ROSE_STRIP_FIRST_TOKEN))
+        k++;
+    return k;
+}
+
+/* Feed bytes; writes what is complete to out. At most 3 bytes for each byte and 3 more. */
 static size_t feed(rose_detok *d, const char *bytes, size_t n, char *out)
 {
     size_t w = 0;
@@ -96,6 +109,23 @@ const char *rose_tokenizer_token_bytes(const rose_tokenizer *t, uint32_t id, siz
     return tok != NULL ? t->vocab.blob.data + tok->off : NULL;
 }
 
+/* Text with spaces, as a vocabulary that writes them as U+2581 has it. */
+static uint32_t find_spaced(const rose_vocab *v, const char *text, size_t len)
+{
+    char mapped[256];
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (n + ROSE_SPACE_MARK_LEN > sizeof mapped) return ROSE_NO_ID;
+        if (text[i] == ' ') {
+            memcpy(mapped + n, ROSE_SPACE_MARK, ROSE_SPACE_MARK_LEN);
+            n += ROSE_SPACE_MARK_LEN;
+        } else {
+            mapped[n++] = text[i];
+        }
+    }
+    return rose_vocab_find(v, mapped, n);
+}
+
 bool rose_tokenizer_find(const rose_tokenizer *t, const char *text, size_t len, uint32_t *id)
 {
     for (size_t i = 0; i < t->n_added; i++) {
@@ -104,6 +134,7 @@ bool rose_tokenizer_find(const rose_tokenizer *t, const char *text, size_t len, 
         return true;
     }
     *id = rose_vocab_find(&t->vocab, text, len);
+    if (*id == ROSE_NO_ID && t->space_mark) *id = find_spaced(&t->vocab, text, len);
     return *id != ROSE_NO_ID;
 }
 
@@ -117,7 +148,9 @@ size_t rose_detok_push(rose_detok *d, const rose_tokenizer *t, uint32_t id, unsi
 {
     const rose_token *tok = token_at(t, id);
     if (tok == NULL || skipped(tok, flags)) return 0;
-    return feed(d, t->vocab.blob.data + tok->off, tok->len, out);
+    const char *bytes = t->vocab.blob.data + tok->off;
+    const size_t k = added_spaces(d, t, bytes, tok->len, flags);
+    return feed(d, bytes + k, tok->len - k, out);
 }
 
 size_t rose_detok_finish(rose_detok *d, char *out)

@@ -1,7 +1,7 @@
-/* tokenizer/encode.c - text to ids. The order of work is that of `tokenizers`. Added tokens that
- * are not normalised are cut out of the raw text. The text between them is normalised, and added
- * tokens that are normalised are cut out of it. The remaining text goes through the pre-tokenizer
- * and the merges.
+/* tokenizer/encode.c - text to ids, with or without marks. Order of work, as in `tokenizers`: added
+ * tokens that are not normalised are cut out of the raw text; what lies between is normalised;
+ * added tokens that are normalised are cut out of that; the rest goes through the pre-tokenizer and
+ * the merges.
  *
  * `tokenizers` accepts only UTF-8. Here each maximal run of bytes that belong to no well-formed
  * character is a piece of its own, encoded byte by byte through the byte alphabet. The text on
@@ -43,13 +43,15 @@ static rose_status push_id(rose_encoder *e, uint32_t id)
     return ROSE_OK;
 }
 
-/* Cuts the added tokens of set out of text; `rest` gets the text between them. */
+/* Cut the added tokens of set out of text; `rest` gets what lies between. marks: of text. */
 static rose_status cut_added(rose_encoder *e, const rose_added_set *set, const char *text, size_t n,
+                             const char *marks,
                              rose_status (*rest)(rose_encoder *, const char *, size_t))
 {
     rose_added_walk walk = {.set = set,
                             .text = text,
                             .len = n,
+                            .marks = marks,
                             .plain_special = (e->flags & ROSE_ENCODE_PLAIN_SPECIAL) != 0};
     rose_added_hit hit;
     size_t done = 0;
@@ -68,13 +70,31 @@ static rose_status encode_plain(rose_encoder *e, const char *text, size_t n)
     return rose_pretokenize(e, 0, text, n);
 }
 
+/* Marks of the call's text from `text` on; NULL: there are none. */
+static const char *marks_at(const rose_encoder *e, const char *text)
+{
+    return e->is_marked ? e->marks.data + (text - e->text) : NULL;
+}
+
+/* A stretch of the call's text between added tokens. */
 static rose_status encode_gap(rose_encoder *e, const char *text, size_t n)
 {
-    for (uint32_t i = 0; i < e->t->n_norms; i++) {
-        rose_status st = rose_normalize(e->t->norms[i], text, n, &e->norm[i & 1], &text, &n);
-        if (st != ROSE_OK) return rose_fail(e->err, st, "tokenizer: out of memory");
+    const rose_tokenizer *t = e->t;
+    const bool begins = text == e->text;
+    const bool remarks = e->is_marked && t->norm_set.n > 0 && t->n_norms > 0;
+    const char *marks = marks_at(e, text);
+    rose_status st = ROSE_OK;
+    if (remarks) {
+        e->norm_marks.len = 0;
+        st = rose_buf_add(&e->norm_marks, marks, n);
     }
-    return cut_added(e, &e->t->norm_set, text, n, encode_plain);
+    for (uint32_t i = 0; i < t->n_norms && st == ROSE_OK; i++)
+        if (begins || !t->norms[i].first_only)
+            st = rose_normalize(&t->norms[i], text, n, &e->norm[i & 1], &text, &n,
+                                remarks ? &e->norm_marks : NULL);
+    if (st != ROSE_OK) return rose_fail(e->err, st, "tokenizer: out of memory");
+    e->first = begins ? text : NULL;
+    return cut_added(e, &t->norm_set, text, n, remarks ? e->norm_marks.data : marks, encode_plain);
 }
 
 static size_t invalid_run(const char *text, size_t n)
@@ -92,7 +112,7 @@ static rose_status encode_text(rose_encoder *e, const char *text, size_t n)
     while (n > 0 && st == ROSE_OK) {
         size_t k = rose_utf8_valid_prefix((const uint8_t *)text, n);
         if (k > 0) {
-            st = cut_added(e, &e->t->raw_set, text, k, encode_gap);
+            st = cut_added(e, &e->t->raw_set, text, k, marks_at(e, text), encode_gap);
         } else {
             k = invalid_run(text, n);
             st = rose_bpe_piece(e, text, k);
@@ -119,6 +139,9 @@ static void trim_scratch(rose_encoder *e)
     drop_large(&e->norm[0]);
     drop_large(&e->norm[1]);
     drop_large(&e->prefixed);
+    drop_large(&e->spaced);
+    drop_large(&e->marks);
+    drop_large(&e->norm_marks);
     if (e->cap_symbols <= KEEP_SYMBOLS) return;
     free(e->symbols);
     free(e->heap);
@@ -140,6 +163,7 @@ rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned 
                          "tokenizer: a text of %zu bytes is over the limit of %u", len,
                          ROSE_MAX_TEXT);
     e->out = out;
+    e->text = text;
     e->flags = flags;
     e->err = err;
     for (uint32_t i = 0; special && i < t->n_prefix && st == ROSE_OK; i++)
@@ -152,11 +176,43 @@ rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned 
     return st;
 }
 
+/* One byte for each byte of text: 1 = the template wrote it. */
+static rose_status write_marks(rose_encoder *e, size_t len, const rose_mark_run *runs,
+                               size_t n_runs, rose_err *err)
+{
+    e->marks.len = 0;
+    if (rose_buf_reserve(&e->marks, len + 1) != ROSE_OK)
+        return rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
+    for (size_t i = 0; i < n_runs; i++) {
+        if (runs[i].len > len - e->marks.len) break;
+        memset(e->marks.data + e->marks.len, runs[i].is_template, runs[i].len);
+        e->marks.len += runs[i].len;
+        if (i + 1 == n_runs && e->marks.len == len) return ROSE_OK;
+    }
+    if (n_runs == 0 && len == 0) return ROSE_OK;
+    return rose_fail(err, ROSE_E_INVAL, "tokenizer: the marks do not cover the text of %zu bytes",
+                     len);
+}
+
+rose_status rose_encode_marked(rose_encoder *e, const char *text, size_t len,
+                               const rose_mark_run *runs, size_t n_runs, unsigned flags,
+                               rose_ids *out, rose_err *err)
+{
+    if (len <= ROSE_MAX_TEXT) {
+        rose_status st = write_marks(e, len, runs, n_runs, err);
+        if (st != ROSE_OK) return st;
+    }
+    e->is_marked = true;
+    rose_status st = rose_encode(e, text, len, flags, out, err);
+    e->is_marked = false;
+    return st;
+}
+
 static rose_status create_matchers(rose_encoder *e)
 {
     const rose_tokenizer *t = e->t;
     for (uint32_t i = 0; i < t->n_stages; i++) {
-        if (t->stages[i].kind != ROSE_STAGE_SPLIT) continue;
+        if (t->stages[i].code == NULL) continue;
         e->match[i] = pcre2_match_data_create_from_pattern(t->stages[i].code, NULL);
         if (e->match[i] == NULL) return ROSE_E_NOMEM;
         if (e->match_context != NULL) continue;
@@ -197,6 +253,9 @@ void rose_encoder_destroy(rose_encoder *e)
     rose_buf_free(&e->norm[0]);
     rose_buf_free(&e->norm[1]);
     rose_buf_free(&e->prefixed);
+    rose_buf_free(&e->spaced);
+    rose_buf_free(&e->marks);
+    rose_buf_free(&e->norm_marks);
     free(e->words);
     free(e->symbols);
     free(e->heap);

@@ -24,7 +24,7 @@ typedef struct rose_word {
 typedef struct rose_symbol {
     uint32_t id;
     uint32_t prev, next; /* positions; ROSE_NO_ID = none */
-    uint32_t alive;
+    enum { ROSE_SYMBOL_GONE, ROSE_SYMBOL_START, ROSE_SYMBOL_MERGED } state;
 } rose_symbol;
 
 /* A possible merge. The merge with the smallest key (rank, then position) goes first. */
@@ -42,13 +42,19 @@ struct rose_encoder {
     size_t cap_symbols, cap_heap, n_heap;
     rose_buf norm[2];                         /* normalised text, used alternately */
     rose_buf prefixed;                        /* a piece with its added space */
+    rose_buf spaced;                          /* a piece with its spaces replaced */
+    rose_buf marks, norm_marks;               /* marks of the text, and of a normalised stretch */
     pcre2_match_data *match[ROSE_MAX_STAGES]; /* owned; one per Split stage */
     pcre2_match_context *match_context;       /* owned */
     pcre2_jit_stack *jit_stack;               /* owned */
     const atomic_bool *stop;                  /* borrowed; NULL = none */
     rose_ids *out;                            /* borrowed during a call */
     unsigned flags;                           /* of the call */
-    rose_err *err;                            /* of the call */
+    const char *text;                         /* of the call */
+    const char *first;   /* the text after normalisation, if the stretch begins the call's text */
+    bool is_marked;      /* rose_encode_marked: plain text never becomes a special token */
+    bool blocks_special; /* merges into special tokens do not count */
+    rose_err *err;       /* of the call */
 };
 
 /* A piece of text whose cache line is known and being prefetched. */
@@ -72,9 +78,6 @@ rose_status rose_bpe_merge(rose_encoder *e, const char *piece, size_t n);
 /* pretok.c: splits text[0..n) (well-formed UTF-8) by the stages from `stage` on, and gives each
  * piece to rose_bpe_piece. */
 rose_status rose_pretokenize(rose_encoder *e, uint32_t stage, const char *text, size_t n);
-
-/* Returns the length of the first piece of p[0..n), n > 0, by GPT-2's pattern (pretok.c). */
-size_t rose_gpt2_piece(const uint8_t *p, size_t n);
 
 /* Somebody asked us to give up. */
 static inline bool rose_encoder_stopped(const rose_encoder *e)

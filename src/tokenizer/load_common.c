@@ -1,7 +1,6 @@
-/* tokenizer/load_common.c - shared by both kinds of model folder: JSON files, the vocabulary,
- * merges, added tokens. The rules are those of `tokenizers`, with one exception. Where these
- * rules would give a token another id than the file says, or give two tokens one id, we refuse
- * the file. */
+/* tokenizer/load_common.c - what all sources share: small JSON files, merges, added tokens, the
+ * last step. Rules as in `tokenizers`, except where it would give a token another id than the file
+ * says, or let two tokens share one: there we refuse. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,89 +33,38 @@ done:
     return st;
 }
 
-rose_status rose_load_vocab(rose_tokenizer *t, const json_t *vocab, rose_err *err)
+rose_status rose_load_optional_json(json_t **out, const char *dir, const char *name, rose_err *err)
 {
-    rose_buf bytes = {0};
-    uint8_t *is_raw = NULL;
+    rose_buf path = {0};
     rose_status st = ROSE_OK;
-    const char *key;
-    json_t *value;
-    size_t n_raw = 0;
-
-    if ((is_raw = calloc(ROSE_MAX_ID, 1)) == NULL) {
+    *out = NULL;
+    if (rose_buf_addf(&path, "%s/%s", dir, name) != ROSE_OK || rose_buf_str(&path) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
-        goto done;
-    }
-    json_object_foreach((json_t *)(uintptr_t)vocab, key, value)
-    {
-        json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-        if (id < 0 || id >= (json_int_t)ROSE_MAX_ID) {
-            st = rose_fail(err, ROSE_E_FORMAT,
-                           "tokenizer: the id of token \"%.40s\" is not an integer in [0, %u)", key,
-                           ROSE_MAX_ID);
-            goto done;
-        }
-        bytes.len = 0;
-        bool mapped = rose_alphabet_to_bytes(key, strlen(key), &bytes, &st);
-        if (st != ROSE_OK) {
-            rose_fail(err, st, "tokenizer: out of memory");
-            goto done;
-        }
-        is_raw[id] = !mapped;
-        n_raw += !mapped;
-        st = rose_vocab_put(&t->vocab, (uint32_t)id, bytes.data, bytes.len, 0, false, err);
-        if (st != ROSE_OK) goto done;
-        t->vocab.n_model++;
-    }
-    if (t->vocab.n_model == n_raw) {
-        st = rose_fail(err, ROSE_E_FORMAT,
-                       "tokenizer: the vocabulary has no token of the byte-level alphabet");
-        goto done;
-    }
-    st = rose_vocab_index(&t->vocab, is_raw, err);
-done:
-    free(is_raw);
-    rose_buf_free(&bytes);
+    else if (rose_file_exists(path.data))
+        st = rose_load_json(out, path.data, err);
+    rose_buf_free(&path);
     return st;
 }
 
-/* Finds the id of a text in the vocabulary; false if the vocabulary does not have the text. */
-static bool vocab_id(const json_t *vocab, const char *text, size_t len, uint32_t *id)
+rose_status rose_load_vocab_object(rose_tokenizer *t, rose_json_scan *s, rose_err *err)
 {
-    const json_t *v = json_object_getn(vocab, text, len);
-    if (v == NULL) return false;
-    *id = (uint32_t)json_integer_value(v);
-    return true;
-}
-
-rose_status rose_load_merges(rose_tokenizer *t, const json_t *vocab, rose_merge_source *src,
-                             rose_err *err)
-{
-    rose_buf joined = {0};
-    const char *a, *b;
-    size_t na, nb;
-    uint32_t rank = 0;
-
-    rose_status st = rose_vocab_merges_alloc(&t->vocab, src->n, err);
-    if (st != ROSE_OK) return st;
-    for (; src->next(src, &a, &na, &b, &nb, &st, err); rank++) {
-        uint32_t left, right, id;
-        joined.len = 0;
-        if (rose_buf_add(&joined, a, na) != ROSE_OK || rose_buf_add(&joined, b, nb) != ROSE_OK) {
-            st = rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
-            break;
-        }
-        if (!vocab_id(vocab, a, na, &left) || !vocab_id(vocab, b, nb, &right) ||
-            !vocab_id(vocab, joined.data != NULL ? joined.data : "", joined.len, &id)) {
+    rose_buf scratch = {0};
+    const char *text;
+    size_t len;
+    rose_status st = rose_scan_open(s, '{');
+    for (bool first = true; rose_scan_more(s, '}', &first, &st);) {
+        int64_t id;
+        if ((st = rose_scan_key(s, &scratch, &text, &len)) != ROSE_OK) break;
+        if ((st = rose_scan_id(s, ROSE_MAX_ID, &id)) != ROSE_OK) break;
+        if (id < 0) {
             st = rose_fail(err, ROSE_E_FORMAT,
-                           "tokenizer: merge %u (\"%.*s\" \"%.*s\") names a token that is not in "
-                           "the vocabulary",
-                           rank, (int)(na < 40 ? na : 40), a, (int)(nb < 40 ? nb : 40), b);
+                           "tokenizer: the id of token \"%.*s\" is not an integer in [0, %u)",
+                           (int)(len < 40 ? len : 40), text, ROSE_MAX_ID);
             break;
         }
-        rose_vocab_merge_put(&t->vocab, left, right, rank, id);
+        st = rose_vocab_add_text(&t->vocab, (uint32_t)id, text, len, err);
     }
-    rose_buf_free(&joined);
+    rose_buf_free(&scratch);
     return st;
 }
 
@@ -137,7 +85,8 @@ static rose_status match_text(const rose_tokenizer *t, rose_added *a, rose_err *
     size_t len = a->content_len;
     rose_status st = ROSE_OK;
     for (uint32_t i = 0; a->normalized && i < t->n_norms && st == ROSE_OK; i++)
-        st = rose_normalize(t->norms[i], text, len, &scratch[i & 1], &text, &len);
+        if (!t->norms[i].spares_added)
+            st = rose_normalize(&t->norms[i], text, len, &scratch[i & 1], &text, &len, NULL);
     if (st == ROSE_OK)
         st = text_copy(&a->text, text, len, err);
     else
@@ -148,12 +97,45 @@ static rose_status match_text(const rose_tokenizer *t, rose_added *a, rose_err *
     return st;
 }
 
-static rose_added *find_added(rose_tokenizer *t, const char *text, size_t len)
+static int by_text(const void *x, const void *y)
 {
-    for (size_t i = 0; i < t->n_added; i++)
-        if (t->added[i].content_len == len && memcmp(t->added[i].content, text, len) == 0)
-            return &t->added[i];
-    return NULL;
+    const rose_added_spec *a = *(const rose_added_spec *const *)x;
+    const rose_added_spec *b = *(const rose_added_spec *const *)y;
+    const int c = memcmp(a->text, b->text, a->len < b->len ? a->len : b->len);
+    if (c != 0) return c;
+    return a->len < b->len ? -1 : a->len > b->len;
+}
+
+static rose_status check_twice(const rose_added_spec *specs, size_t n, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    if (n < 2) return ROSE_OK;
+    const rose_added_spec **sorted = malloc(n * sizeof *sorted);
+    if (sorted == NULL) return rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
+    for (size_t i = 0; i < n; i++)
+        sorted[i] = &specs[i];
+    qsort(sorted, n, sizeof *sorted, by_text);
+    for (size_t i = 1; i < n && st == ROSE_OK; i++)
+        if (sorted[i]->len > 0 && by_text(&sorted[i - 1], &sorted[i]) == 0)
+            st = rose_fail(err, ROSE_E_FORMAT, "tokenizer: token \"%.*s\" is added twice",
+                           (int)(sorted[i]->len < 40 ? sorted[i]->len : 40), sorted[i]->text);
+    free(sorted);
+    return st;
+}
+
+/* The bytes of an added token that is not of the model. A normalised token is known by its
+ * normalised text, also when decoded. */
+static rose_status put_bytes(rose_tokenizer *t, const rose_added *a, unsigned flags, rose_err *err)
+{
+    rose_buf bytes = {0};
+    rose_status st = rose_vocab_text_bytes(a->text, a->len, t->is_chars && t->space_mark,
+                                           t->is_chars && t->byte_tokens, &bytes);
+    if (st == ROSE_OK)
+        st = rose_vocab_put(&t->vocab, a->id, bytes.data, bytes.len, flags, false, err);
+    else
+        rose_fail(err, st, "tokenizer: out of memory");
+    rose_buf_free(&bytes);
+    return st;
 }
 
 /* `tokenizers` also ignores an added token with an empty text. */
@@ -167,24 +149,23 @@ static void warn_empty(const rose_added_spec *specs, size_t n)
                  n_empty == 1 ? " has" : "s have");
 }
 
-static rose_status add_one(rose_tokenizer *t, const json_t *vocab, const rose_added_spec *s,
-                           uint32_t *next_id, rose_err *err)
+static rose_status add_one(rose_tokenizer *t, const rose_added_spec *s, uint32_t *next_id,
+                           rose_err *err)
 {
-    uint32_t id;
+    const int shown = (int)(s->len < 40 ? s->len : 40);
     if (s->len == 0) return ROSE_OK; /* see warn_empty */
     if (s->len > ROSE_MAX_ADDED_LEN)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "tokenizer: added token \"%.40s...\" is longer than %u bytes", s->text,
-                         ROSE_MAX_ADDED_LEN);
-    if (find_added(t, s->text, s->len) != NULL)
-        return rose_fail(err, ROSE_E_FORMAT, "tokenizer: token \"%.40s\" is added twice", s->text);
-    bool in_model = vocab_id(vocab, s->text, s->len, &id);
+                         "tokenizer: added token \"%.*s...\" is longer than %u bytes", shown,
+                         s->text, ROSE_MAX_ADDED_LEN);
+    uint32_t id = rose_vocab_find(&t->vocab, s->text, s->len);
+    const bool in_model = id != ROSE_NO_ID;
     if (!in_model) id = *next_id;
     if (s->has_id && s->id != id)
         return rose_fail(err, ROSE_E_FORMAT,
-                         "tokenizer: added token \"%.40s\" has id %u in the file, but its place "
+                         "tokenizer: added token \"%.*s\" has id %u in the file, but its place "
                          "gives it %u",
-                         s->text, s->id, id);
+                         shown, s->text, s->id, id);
     rose_added *a = &t->added[t->n_added++];
     *a = (rose_added){.id = id,
                       .special = s->special,
@@ -202,25 +183,87 @@ static rose_status add_one(rose_tokenizer *t, const json_t *vocab, const rose_ad
         return ROSE_OK;
     }
     *next_id = id + 1;
-    /* A normalised token has its normalised text, also when decoded. */
-    return rose_vocab_put(&t->vocab, id, a->text, a->len, flags, false, err);
+    return put_bytes(t, a, flags, err);
 }
 
-rose_status rose_load_added(rose_tokenizer *t, const json_t *vocab, const rose_added_spec *specs,
-                            size_t n, rose_err *err)
+rose_status rose_load_added(rose_tokenizer *t, const rose_added_spec *specs, size_t n,
+                            rose_err *err)
 {
     uint32_t next_id = t->vocab.n_model;
-    rose_status st = ROSE_OK;
 
     if (n > ROSE_MAX_ADDED)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "tokenizer: %zu added tokens, over the limit %u",
                          n, ROSE_MAX_ADDED);
     warn_empty(specs, n);
+    rose_status st = check_twice(specs, n, err);
+    if (st != ROSE_OK) return st;
     if (n > 0 && (t->added = calloc(n, sizeof *t->added)) == NULL)
         return rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
     for (size_t i = 0; i < n && st == ROSE_OK; i++)
-        st = add_one(t, vocab, &specs[i], &next_id, err);
+        st = add_one(t, &specs[i], &next_id, err);
     if (st == ROSE_OK) st = rose_added_set_build(&t->raw_set, t->added, t->n_added, false, err);
     if (st == ROSE_OK) st = rose_added_set_build(&t->norm_set, t->added, t->n_added, true, err);
     return st;
+}
+
+/* Whether a piece of text may be exactly this. A piece that a scanner cuts out of a text is also
+ * the first piece of itself, if it holds no white space. */
+static bool may_be_piece(const rose_tokenizer *t, const char *text, size_t len)
+{
+    const rose_stage *s = &t->stages[0];
+    if (t->n_stages != 1 || s->scan == NULL) return true;
+    for (size_t i = 0; i < len; i++)
+        if (text[i] <= ' ' || text[i] > '~') return true;
+    return len > 0 && s->scan((const uint8_t *)text, len) == len;
+}
+
+/* Whether merges, a single symbol or a piece taken whole may give a special token. */
+static bool special_reachable(const rose_tokenizer *t)
+{
+    const rose_vocab *v = &t->vocab;
+    for (uint32_t i = 0; i <= v->merge_mask; i++)
+        if (v->merges[i].pair != UINT64_MAX &&
+            (v->tokens[v->merges[i].id].flags & ROSE_TOK_SPECIAL) != 0)
+            return true;
+    for (size_t i = 0; i < t->n_added; i++) {
+        const uint32_t id = t->added[i].id;
+        size_t len;
+        if (!t->added[i].special || (v->tokens[id].flags & ROSE_TOK_MODEL) == 0) continue;
+        const char *text = rose_vocab_text(v, id, &len);
+        if (len <= 4) return true; /* a character has at most 4 bytes */
+        if (t->ignore_merges && may_be_piece(t, text, len)) return true;
+        if (t->byte_fallback && len == 6 && memcmp(text, "<0x", 3) == 0) return true;
+    }
+    return false;
+}
+
+/* No merge makes a token in which U+2581 follows another character: words are independent. */
+static bool words_are_apart(const rose_tokenizer *t)
+{
+    const rose_vocab *v = &t->vocab;
+    if (t->ignore_merges || rose_vocab_find(v, ROSE_SPACE_MARK, ROSE_SPACE_MARK_LEN) == ROSE_NO_ID)
+        return false;
+    for (uint32_t i = 0; i <= v->merge_mask; i++) {
+        size_t nl, nr;
+        if (v->merges[i].pair == UINT64_MAX) continue;
+        const char *l = rose_vocab_text(v, (uint32_t)(v->merges[i].pair >> 32), &nl);
+        const char *r = rose_vocab_text(v, (uint32_t)v->merges[i].pair, &nr);
+        const size_t m = ROSE_SPACE_MARK_LEN;
+        if (nr < m || memcmp(r, ROSE_SPACE_MARK, m) != 0) continue;
+        if (nl < m || memcmp(l + nl - m, ROSE_SPACE_MARK, m) != 0) return false;
+    }
+    return true;
+}
+
+rose_status rose_load_finish(rose_tokenizer *t, rose_err *err)
+{
+    rose_stage *last = &t->stages[t->n_stages - 1];
+    if (t->vocab.merges == NULL && rose_vocab_merges_alloc(&t->vocab, 0, err) != ROSE_OK)
+        return ROSE_E_NOMEM;
+    if (t->is_chars && last->scan == NULL && words_are_apart(t)) last->scan = rose_scan_marks;
+    t->special_reachable = special_reachable(t);
+    rose_status st = t->is_chars
+                         ? rose_vocab_finish_chars(&t->vocab, t->space_mark, t->byte_tokens, err)
+                         : rose_vocab_finish_bytes(&t->vocab, err);
+    return st == ROSE_OK ? rose_whole_build(t, err) : st;
 }

@@ -13,7 +13,7 @@
 #include "base/file.h"
 #include "tokenizer/tokenizer_internal.h"
 
-enum { MAX_MERGES_BYTES = 256 << 20 };
+enum { MAX_BYTES = 256 << 20 };
 
 static const char default_special[] = "<|endoftext|>";
 
@@ -25,74 +25,69 @@ typedef struct folder {
     rose_err *err;
 } folder;
 
-/* Reads dir/name if it exists. */
-static rose_status optional_json(json_t **out, const char *dir, const char *name, rose_err *err)
+/* ---- vocab.json, merges.txt ---- */
+
+static rose_status read_named(rose_buf *text, const char *dir, const char *name, rose_err *err)
 {
     rose_buf path = {0};
     rose_status st = ROSE_OK;
-    *out = NULL;
     if (rose_buf_addf(&path, "%s/%s", dir, name) != ROSE_OK || rose_buf_str(&path) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
-    else if (rose_file_exists(path.data))
-        st = rose_load_json(out, path.data, err);
+    else
+        st = rose_file_read(text, path.data, MAX_BYTES, err);
     rose_buf_free(&path);
     return st;
 }
 
-/* ---- merges.txt ---- */
-
-typedef struct text_merges {
-    rose_merge_source base; /* first */
-    const char *p, *end;
-    size_t line;
-} text_merges;
-
-static bool next_text_merge(rose_merge_source *s, const char **a, size_t *na, const char **b,
-                            size_t *nb, rose_status *st, rose_err *err)
+static rose_status load_vocab_file(rose_tokenizer *t, const char *dir, rose_err *err)
 {
-    static const char version[] = "#version";
-    text_merges *m = (text_merges *)(void *)s;
-    while (m->p < m->end) {
-        const char *line = m->p;
-        const char *nl = memchr(line, '\n', (size_t)(m->end - line));
-        size_t n = (size_t)((nl != NULL ? nl : m->end) - line);
-        m->p = nl != NULL ? nl + 1 : m->end;
-        m->line++;
-        if (n > 0 && nl != NULL && line[n - 1] == '\r') n--;
-        if (n >= sizeof version - 1 && memcmp(line, version, sizeof version - 1) == 0) continue;
-        const char *gap = memchr(line, ' ', n);
-        if (gap == NULL || memchr(gap + 1, ' ', n - (size_t)(gap + 1 - line)) != NULL) {
-            *st = rose_fail(err, ROSE_E_FORMAT, "merges.txt: line %zu is not a pair of tokens",
-                            m->line);
-            return false;
-        }
-        *a = line;
-        *na = (size_t)(gap - line);
-        *b = gap + 1;
-        *nb = n - *na - 1;
-        return true;
+    rose_buf text = {0};
+    rose_status st = read_named(&text, dir, "vocab.json", err);
+    if (st == ROSE_E_NOTFOUND)
+        rose_fail(err, st, "%s: no tokenizer.json, tokenizer.model, or vocab.json with merges.txt",
+                  dir);
+    if (st == ROSE_OK) {
+        const char *p = text.data != NULL ? text.data : "";
+        rose_json_scan scan = {p, p, p + text.len, "vocab.json", err};
+        st = rose_load_vocab_object(t, &scan, err);
+        if (st == ROSE_OK && (rose_scan_peek(&scan) != '\0' || scan.p != scan.end))
+            st = rose_scan_bad(&scan, "text after the end");
     }
-    return false;
+    rose_buf_free(&text);
+    return st;
 }
 
-static rose_status load_merges_file(rose_tokenizer *t, const char *dir, const json_t *vocab,
-                                    rose_err *err)
+/* One line of merges.txt. */
+static rose_status load_merge_line(rose_merges *l, const char *line, size_t n, size_t number,
+                                   uint32_t *rank)
 {
-    rose_buf path = {0}, text = {0};
-    rose_status st = ROSE_OK;
-    if (rose_buf_addf(&path, "%s/merges.txt", dir) != ROSE_OK || rose_buf_str(&path) == NULL) {
-        st = rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
-        goto done;
+    static const char version[] = "#version";
+    if (n >= sizeof version - 1 && memcmp(line, version, sizeof version - 1) == 0) return ROSE_OK;
+    const char *gap = memchr(line, ' ', n);
+    if (gap == NULL || memchr(gap + 1, ' ', n - (size_t)(gap + 1 - line)) != NULL)
+        return rose_fail(l->err, ROSE_E_FORMAT, "merges.txt: line %zu is not a pair of tokens",
+                         number);
+    const size_t na = (size_t)(gap - line);
+    return rose_merges_add(l, (*rank)++, line, na, gap + 1, n - na - 1);
+}
+
+static rose_status load_merges_file(rose_tokenizer *t, const char *dir, rose_err *err)
+{
+    rose_buf text = {0};
+    rose_merges l = {.v = &t->vocab, .err = err};
+    uint32_t rank = 0;
+    rose_status st = read_named(&text, dir, "merges.txt", err);
+    const char *p = text.data, *end = p + text.len;
+    for (size_t number = 1; st == ROSE_OK && text.len > 0 && p < end; number++) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        size_t n = (size_t)((nl != NULL ? nl : end) - p);
+        if (n > 0 && nl != NULL && p[n - 1] == '\r') n--;
+        st = load_merge_line(&l, p, n, number, &rank);
+        p = nl != NULL ? nl + 1 : end;
     }
-    if ((st = rose_file_read(&text, path.data, MAX_MERGES_BYTES, err)) != ROSE_OK) goto done;
-    size_t lines = 1;
-    for (size_t i = 0; i < text.len; i++)
-        lines += text.data[i] == '\n';
-    text_merges src = {{next_text_merge, lines}, text.data, text.data + text.len, 0};
-    st = rose_load_merges(t, vocab, &src.base, err);
-done:
-    rose_buf_free(&path);
+    if (st == ROSE_OK) st = rose_merges_flush(&l);
     rose_buf_free(&text);
+    rose_buf_free(&l.scratch);
     return st;
 }
 
@@ -245,7 +240,7 @@ static rose_status check_class(const folder *f)
                      f->dir, name != NULL ? name : "?");
 }
 
-static rose_status load_added_files(rose_tokenizer *t, folder *f, const json_t *vocab)
+static rose_status load_added_files(rose_tokenizer *t, folder *f)
 {
     json_t *fallback = json_string(default_special);
     rose_status st = ROSE_OK;
@@ -257,7 +252,7 @@ static rose_status load_added_files(rose_tokenizer *t, folder *f, const json_t *
         st = add_added_json(f);
     if (st == ROSE_OK && f->n_specs > 0) qsort(f->specs, f->n_specs, sizeof *f->specs, by_id);
     if (st == ROSE_OK) st = add_named_special(f, fallback);
-    if (st == ROSE_OK) st = rose_load_added(t, vocab, f->specs, f->n_specs, f->err);
+    if (st == ROSE_OK) st = rose_load_added(t, f->specs, f->n_specs, f->err);
     json_decref(fallback); /* the specs that point to it are used up */
     return st;
 }
@@ -279,30 +274,25 @@ static rose_status add_bos(rose_tokenizer *t, const folder *f)
 rose_status rose_load_vocab_merges(rose_tokenizer *t, const char *dir, rose_err *err)
 {
     folder f = {.dir = dir, .err = err};
-    json_t *vocab = NULL;
-    rose_status st;
-
-    if ((st = optional_json(&vocab, dir, "vocab.json", err)) != ROSE_OK) goto done;
-    if (vocab == NULL) {
-        st = rose_fail(err, ROSE_E_NOTFOUND,
-                       "%s: no tokenizer.json and no vocab.json with merges.txt", dir);
+    rose_status st = load_vocab_file(t, dir, err);
+    if (st != ROSE_OK) goto done;
+    if ((st = rose_load_optional_json(&f.config, dir, "tokenizer_config.json", err)) != ROSE_OK)
         goto done;
-    }
-    if ((st = optional_json(&f.config, dir, "tokenizer_config.json", err)) != ROSE_OK) goto done;
-    if ((st = optional_json(&f.special_map, dir, "special_tokens_map.json", err)) != ROSE_OK)
+    if ((st = rose_load_optional_json(&f.special_map, dir, "special_tokens_map.json", err)) !=
+        ROSE_OK)
         goto done;
-    if ((st = optional_json(&f.added, dir, "added_tokens.json", err)) != ROSE_OK) goto done;
+    if ((st = rose_load_optional_json(&f.added, dir, "added_tokens.json", err)) != ROSE_OK)
+        goto done;
     if ((st = check_class(&f)) != ROSE_OK) goto done;
     t->stages[t->n_stages++] = (rose_stage){
         .kind = ROSE_STAGE_BYTE_LEVEL,
-        .use_regex = true,
+        .scan = rose_scan_gpt2,
         .add_prefix_space = json_is_true(json_object_get(f.config, "add_prefix_space"))};
-    if ((st = rose_load_vocab(t, vocab, err)) != ROSE_OK) goto done;
-    if ((st = load_merges_file(t, dir, vocab, err)) != ROSE_OK) goto done;
-    if ((st = load_added_files(t, &f, vocab)) != ROSE_OK) goto done;
+    if ((st = load_merges_file(t, dir, err)) != ROSE_OK) goto done;
+    if ((st = load_added_files(t, &f)) != ROSE_OK) goto done;
+    if ((st = rose_load_finish(t, err)) != ROSE_OK) goto done;
     st = add_bos(t, &f);
 done:
-    json_decref(vocab);
     json_decref(f.config);
     json_decref(f.special_map);
     json_decref(f.added);

@@ -1,7 +1,8 @@
-/* tokenizer/normalize.c - NFC, NFD, NFKC, NFKD over utf8proc's data. We process characters one
- * by one instead of calling utf8proc_map. Its reordering of marks is an insertion sort, which a
- * long run of marks makes quadratic; ours is a merge sort. Code points that are too new for the
- * normaliser of `tokenizers` (ROSE_CP_NORM_INERT) are left unchanged, as it does. */
+/* tokenizer/normalize.c - prepended and replaced text, and NFC, NFD, NFKC, NFKD over utf8proc's
+ * data. We drive it character by character instead of calling utf8proc_map: its reordering of marks
+ * is an insertion sort, which a long run of marks makes quadratic; ours is a merge sort. Code
+ * points that are too new for the normaliser of `tokenizers` (ROSE_CP_NORM_INERT) are passed by, as
+ * it does. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -125,26 +126,99 @@ static bool is_plain(int form, const char *text, size_t len)
     return true;
 }
 
-rose_status rose_normalize(int form, const char *text, size_t len, rose_buf *scratch,
-                           const char **out, size_t *out_len)
+static rose_status normalize_form(int form, const char *text, size_t len, rose_buf *scratch)
 {
     cps c = {0};
     bool compose = form == ROSE_NORM_NFC || form == ROSE_NORM_NFKC;
     bool compat = form == ROSE_NORM_NFKC || form == ROSE_NORM_NFKD;
     int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
 
-    *out = text;
-    *out_len = len;
-    if (is_plain(form, text, len)) return ROSE_OK;
     rose_status st = normalize_cps(text, len, (utf8proc_option_t)options, compose, &c);
-    scratch->len = 0;
     if (st == ROSE_OK) st = rose_buf_reserve(scratch, 4 * c.len + 1);
     for (size_t i = 0; i < c.len && st == ROSE_OK; i++)
         scratch->len += rose_utf8_encode((uint32_t)c.data[i], scratch->data + scratch->len);
-    if (st == ROSE_OK) {
-        *out = scratch->data;
-        *out_len = scratch->len;
-    }
     free(c.data);
     return st;
+}
+
+/* All bytes of the new text are marked, or none is: a character may come from many. */
+static rose_status remark_all(rose_buf *marks, size_t len)
+{
+    const bool all = memchr(marks->data, 0, marks->len) == NULL;
+    marks->len = 0;
+    rose_status st = rose_buf_reserve(marks, len + 1);
+    if (st != ROSE_OK) return st;
+    memset(marks->data, all, len);
+    marks->len = len;
+    return ROSE_OK;
+}
+
+static rose_status prepend(const rose_norm *norm, const char *text, size_t len, rose_buf *scratch,
+                           rose_buf *marks)
+{
+    rose_status st = rose_buf_add(scratch, norm->to, norm->n_to);
+    if (st == ROSE_OK) st = rose_buf_add(scratch, text, len);
+    if (st != ROSE_OK || marks == NULL) return st;
+    if ((st = rose_buf_reserve(marks, norm->n_to)) != ROSE_OK) return st;
+    memmove(marks->data + norm->n_to, marks->data, marks->len);
+    memset(marks->data, 1, norm->n_to);
+    marks->len += norm->n_to;
+    return ROSE_OK;
+}
+
+/* Copies of text with `from` replaced; of marks, where there are some, into a buffer of the same
+ * growth. */
+static rose_status replace(const rose_norm *norm, const char *text, size_t len, rose_buf *scratch,
+                           rose_buf *marks)
+{
+    rose_buf next = {0};
+    rose_status st = ROSE_OK;
+    for (size_t at = 0; at < len && st == ROSE_OK;) {
+        const char *hit = memmem(text + at, len - at, norm->from, norm->n_from);
+        const size_t end = hit != NULL ? (size_t)(hit - text) : len;
+        st = rose_buf_add(scratch, text + at, end - at);
+        if (st == ROSE_OK && hit != NULL) st = rose_buf_add(scratch, norm->to, norm->n_to);
+        if (st == ROSE_OK && marks != NULL) {
+            char made[ROSE_NORM_TEXT] = {0};
+            st = rose_buf_add(&next, marks->data + at, end - at);
+            if (hit != NULL) {
+                memset(made, memchr(marks->data + end, 0, norm->n_from) == NULL, norm->n_to);
+                if (st == ROSE_OK) st = rose_buf_add(&next, made, norm->n_to);
+            }
+        }
+        at = hit != NULL ? end + norm->n_from : len;
+    }
+    if (st == ROSE_OK && marks != NULL) {
+        rose_buf_free(marks);
+        *marks = next;
+        return ROSE_OK;
+    }
+    rose_buf_free(&next);
+    return st;
+}
+
+rose_status rose_normalize(const rose_norm *norm, const char *text, size_t len, rose_buf *scratch,
+                           const char **out, size_t *out_len, rose_buf *marks)
+{
+    rose_status st;
+    *out = text;
+    *out_len = len;
+    if (len == 0) return ROSE_OK;
+    scratch->len = 0;
+    if (norm->kind == ROSE_NORM_PREPEND) {
+        st = prepend(norm, text, len, scratch, marks);
+    } else if (norm->kind == ROSE_NORM_REPLACE) {
+        if (memmem(text, len, norm->from, norm->n_from) == NULL) return ROSE_OK;
+        st = replace(norm, text, len, scratch, marks);
+    } else {
+        if (is_plain((int)norm->kind, text, len)) return ROSE_OK;
+        st = normalize_form((int)norm->kind, text, len, scratch);
+        const bool changed =
+            st == ROSE_OK && (scratch->len != len || memcmp(scratch->data, text, len) != 0);
+        if (changed && marks != NULL) st = remark_all(marks, scratch->len);
+    }
+    if (st != ROSE_OK) return st;
+    *out = scratch->data != NULL ? scratch->data : "";
+    *out_len = scratch->len;
+    return ROSE_OK;
 }

@@ -1,6 +1,6 @@
-/* tokenizer/pretok.c - cuts text into pieces: the stages of the pre-tokenizer. GPT-2's pattern
- * is matched by hand, about ten times as fast as a regular expression; other patterns run in
- * PCRE2. The text is well-formed UTF-8, which encode.c makes sure of. */
+/* tokenizer/pretok.c - cuts text into pieces: the stages of the pre-tokenizer. The common patterns
+ * are scanned by hand (scan.c); others run in PCRE2. Text here is well-formed UTF-8 (encode.c sees
+ * to it). */
 #include <string.h>
 
 #include "tokenizer/encoder_internal.h"
@@ -8,56 +8,25 @@
 
 enum { AHEAD = 16 }; /* pieces that are aimed at together */
 
-/* Returns the end of the run of characters from p whose class, masked by LNS, is want. */
-static const uint8_t *run_end(const uint8_t *p, const uint8_t *end, unsigned want)
+/* Cut text into pieces by `scan`, look the pieces up a few at a time, and append their ids. */
+static rose_status take_pieces(rose_encoder *e, rose_scan scan, const char *text, size_t n)
 {
-    while (p < end) {
-        uint32_t cp;
-        unsigned k = rose_utf8_decode_valid(p, &cp);
-        if ((rose_cp_class[cp] & ROSE_CP_LNS) != want) break;
-        p += k;
+    if (scan == NULL) return rose_bpe_piece(e, text, n);
+    while (n > 0) {
+        rose_piece ahead[AHEAD];
+        uint32_t n_ahead = 0;
+        for (; n > 0 && n_ahead < AHEAD; n_ahead++) {
+            const size_t k = scan((const uint8_t *)text, n);
+            ahead[n_ahead] = rose_bpe_aim(e, text, k);
+            text += k;
+            n -= k;
+        }
+        for (uint32_t i = 0; i < n_ahead; i++) {
+            rose_status st = rose_bpe_take(e, &ahead[i]);
+            if (st != ROSE_OK) return st;
+        }
     }
-    return p;
-}
-
-/* Returns the length of 's 't 'm 'd 're 've 'll at p (p[0] is the apostrophe), or 0. */
-static size_t contraction(const uint8_t *p, size_t n)
-{
-    if (n < 2) return 0;
-    if (p[1] == 's' || p[1] == 't' || p[1] == 'm' || p[1] == 'd') return 2;
-    if (n < 3) return 0;
-    if ((p[1] == 'r' || p[1] == 'v') && p[2] == 'e') return 3;
-    return p[1] == 'l' && p[2] == 'l' ? 3 : 0;
-}
-
-/* `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`, with the
- * alternatives in this order. Every character belongs to exactly one of L, N, space and other,
- * so the next one or two characters decide. */
-size_t rose_gpt2_piece(const uint8_t *p, size_t n)
-{
-    const uint8_t *end = p + n, *q = p;
-    uint32_t cp;
-    if (*p == '\'') {
-        size_t k = contraction(p, n);
-        if (k > 0) return k;
-    }
-    if (*p == ' ' && n > 1) q++; /* skip the optional space, if another character follows */
-    unsigned k = rose_utf8_decode_valid(q, &cp);
-    unsigned class = rose_cp_class[cp] & ROSE_CP_LNS;
-    if (class != ROSE_CP_SPACE) return (size_t)(run_end(q + k, end, class) - p);
-
-    /* White space from p on. At the end of the text the piece is all of it. Otherwise the piece
-     * leaves out the last character, which may belong to the next piece; a single character is a
-     * piece alone. */
-    const uint8_t *last = p;
-    const uint8_t *at = p;
-    while (at < end) {
-        k = rose_utf8_decode_valid(at, &cp);
-        if ((rose_cp_class[cp] & ROSE_CP_LNS) != ROSE_CP_SPACE) break;
-        last = at;
-        at += k;
-    }
-    return (size_t)((at == end || last == p ? at : last) - p);
+    return ROSE_OK;
 }
 
 static rose_status byte_level(rose_encoder *e, const rose_stage *s, const char *text, size_t n)
@@ -70,22 +39,31 @@ static rose_status byte_level(rose_encoder *e, const rose_stage *s, const char *
         text = e->prefixed.data;
         n++;
     }
-    if (!s->use_regex) return rose_bpe_piece(e, text, n);
-    while (n > 0) {
-        rose_piece ahead[AHEAD];
-        uint32_t n_ahead = 0;
-        for (; n > 0 && n_ahead < AHEAD; n_ahead++) {
-            const size_t k = rose_gpt2_piece((const uint8_t *)text, n);
-            ahead[n_ahead] = rose_bpe_aim(e, text, k);
-            text += k;
-            n -= k;
-        }
-        for (uint32_t i = 0; i < n_ahead; i++) {
-            rose_status st = rose_bpe_take(e, &ahead[i]);
-            if (st != ROSE_OK) return st;
-        }
+    return take_pieces(e, s->scan, text, n);
+}
+
+/* Spaces become U+2581, and one more goes first where the rule says so. */
+static rose_status metaspace(rose_encoder *e, const rose_stage *s, const char *text, size_t n)
+{
+    static const rose_norm mark = {.kind = ROSE_NORM_REPLACE,
+                                   .from = " ",
+                                   .to = ROSE_SPACE_MARK,
+                                   .n_from = 1,
+                                   .n_to = ROSE_SPACE_MARK_LEN};
+    const bool begins = text[0] == ' ' || (n >= ROSE_SPACE_MARK_LEN &&
+                                           memcmp(text, ROSE_SPACE_MARK, ROSE_SPACE_MARK_LEN) == 0);
+    const bool wanted =
+        s->prepend == ROSE_PREPEND_ALWAYS || (s->prepend == ROSE_PREPEND_FIRST && text == e->first);
+    rose_status st = rose_normalize(&mark, text, n, &e->spaced, &text, &n, NULL);
+    if (st == ROSE_OK && wanted && !begins) {
+        e->prefixed.len = 0;
+        st = rose_buf_add(&e->prefixed, ROSE_SPACE_MARK, ROSE_SPACE_MARK_LEN);
+        if (st == ROSE_OK) st = rose_buf_add(&e->prefixed, text, n);
+        text = e->prefixed.data;
+        n = e->prefixed.len;
     }
-    return ROSE_OK;
+    if (st != ROSE_OK) return rose_fail(e->err, st, "tokenizer: out of memory");
+    return take_pieces(e, s->scan, text, n);
 }
 
 static rose_status digits(rose_encoder *e, uint32_t stage, const char *text, size_t n)
@@ -129,20 +107,43 @@ static int find_match(rose_encoder *e, uint32_t stage, const char *text, size_t 
     return 1;
 }
 
-static rose_status piece_of_split(rose_encoder *e, uint32_t stage, bool is_match, const char *text,
-                                  size_t n)
+/* A split in progress: what was found and not passed on yet. */
+typedef struct split_run {
+    uint32_t stage;
+    const char *text;
+    size_t held, end; /* text[held, end) waits for what follows */
+    bool holds_match;
+} split_run;
+
+static rose_status pass_held(rose_encoder *e, split_run *r)
 {
-    const rose_stage *s = &e->t->stages[stage];
-    if (n == 0 || (s->removed && is_match != s->invert)) return ROSE_OK;
-    return rose_pretokenize(e, stage + 1, text, n);
+    const size_t begin = r->held;
+    r->held = r->end;
+    if (begin == r->end) return ROSE_OK;
+    return rose_pretokenize(e, r->stage + 1, r->text + begin, r->end - begin);
 }
 
-/* Splits text at matches of the pattern, from left to right, as the onig crate (Oniguruma) does.
- * An empty match directly after the last match does not count, and the search continues one
- * character later. */
+/* The text up to `end` is a match, or what lies between two. */
+static rose_status found(rose_encoder *e, split_run *r, bool is_match, size_t end)
+{
+    const rose_stage *s = &e->t->stages[r->stage];
+    if (end == r->end) return ROSE_OK;
+    is_match = is_match != s->invert;
+    const bool joins = (s->split == ROSE_SPLIT_WITH_PREVIOUS && is_match && !r->holds_match) ||
+                       (s->split == ROSE_SPLIT_WITH_NEXT && !is_match && r->holds_match);
+    rose_status st = joins ? ROSE_OK : pass_held(e, r);
+    r->end = end;
+    r->holds_match = is_match;
+    if (s->split == ROSE_SPLIT_REMOVED && is_match) r->held = end;
+    return st;
+}
+
+/* Matches from left to right as the onig crate yields them: an empty match directly after the last
+ * match does not count, and the search goes on one character later. */
 static rose_status split(rose_encoder *e, uint32_t stage, const char *text, size_t n)
 {
-    size_t done = 0, from = 0, last_end = SIZE_MAX;
+    size_t from = 0, last_end = SIZE_MAX;
+    split_run run = {.stage = stage, .text = text};
     rose_status st = ROSE_OK;
     while (st == ROSE_OK && from <= n) {
         size_t begin, end;
@@ -160,12 +161,11 @@ static rose_status split(rose_encoder *e, uint32_t stage, const char *text, size
             if (end == last_end) continue;
         }
         last_end = end;
-        st = piece_of_split(e, stage, false, text + done, begin - done);
-        if (st == ROSE_OK) st = piece_of_split(e, stage, true, text + begin, end - begin);
-        done = end;
+        st = found(e, &run, false, begin);
+        if (st == ROSE_OK) st = found(e, &run, true, end);
     }
-    if (st == ROSE_OK) st = piece_of_split(e, stage, false, text + done, n - done);
-    return st;
+    if (st == ROSE_OK) st = found(e, &run, false, n);
+    return st == ROSE_OK ? pass_held(e, &run) : st;
 }
 
 rose_status rose_pretokenize(rose_encoder *e, uint32_t stage, const char *text, size_t n)
@@ -178,7 +178,11 @@ rose_status rose_pretokenize(rose_encoder *e, uint32_t stage, const char *text, 
     case ROSE_STAGE_DIGITS:
         return digits(e, stage, text, n);
     case ROSE_STAGE_BYTE_LEVEL:
+        return byte_level(e, s, text, n);
+    case ROSE_STAGE_METASPACE:
+        return metaspace(e, s, text, n);
+    case ROSE_STAGE_CHARS:
         break;
     }
-    return byte_level(e, s, text, n);
+    return take_pieces(e, s->scan, text, n);
 }

@@ -1,10 +1,11 @@
 /* tokenizer/tokenizer.c - opens and closes a tokenizer: picks the files and checks the result.
  *
- * The files of this room: load_json.c (tokenizer.json), load_files.c (vocab.json + merges.txt),
- * load_common.c (shared); vocab.c (token store), added.c (added tokens in text), normalize.c,
- * pretok.c and pattern.c (pieces), bpe.c (merges, word cache), whole.c (words of one token),
- * encode.c, decode.c; unicode*.c (character classes). Bytes that are not UTF-8: see encode.c and
- * decode.c. */
+ * The files of this room: load_json.c and load_parts.c (tokenizer.json; json_scan.c reads it),
+ * load_files.c (vocab.json + merges.txt), sentencepiece.c (tokenizer.model), load_gguf.c, pieces.c
+ * (both of these), load_common.c (all); vocab.c (token store), added.c (added tokens in text),
+ * normalize.c, pretok.c, scan.c and pattern.c (pieces), bpe.c (merges, word cache), whole.c (words
+ * of one token), encode.c, decode.c; unicode*.c (character classes). Bytes that are not UTF-8: see
+ * encode.c and decode.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,34 +30,70 @@ static rose_status check_template(const rose_tokenizer *t, const uint32_t *ids, 
     return ROSE_OK;
 }
 
+static rose_status create(rose_tokenizer **out, rose_err *err)
+{
+    rose_unicode_init();
+    if ((*out = calloc(1, sizeof **out)) == NULL)
+        return rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
+    (*out)->unk_id = ROSE_NO_ID;
+    return ROSE_OK;
+}
+
+/* The last checks after loading, which ended with st; *t goes to the caller or is closed. */
+static rose_status deliver(rose_tokenizer **t, rose_status st, rose_err *err)
+{
+    if (st == ROSE_OK) st = check_template(*t, (*t)->prefix, (*t)->n_prefix, err);
+    if (st == ROSE_OK) st = check_template(*t, (*t)->suffix, (*t)->n_suffix, err);
+    if (st == ROSE_OK) return ROSE_OK;
+    rose_tokenizer_close(*t);
+    *t = NULL;
+    return st;
+}
+
+static bool has_file(const char *dir, const char *name, rose_buf *path)
+{
+    path->len = 0;
+    return rose_buf_addf(path, "%s/%s", dir, name) == ROSE_OK && rose_buf_str(path) != NULL &&
+           rose_file_exists(path->data);
+}
+
+static rose_status load_gguf_file(rose_tokenizer *t, const char *path, rose_err *err)
+{
+    rose_gguf g;
+    rose_status st = rose_gguf_open(&g, path, err);
+    if (st != ROSE_OK) return st;
+    st = rose_load_gguf(t, &g, err);
+    rose_gguf_close(&g);
+    return st;
+}
+
 rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, rose_err *err)
 {
-    rose_status st = ROSE_OK;
-    rose_tokenizer *t = NULL;
     rose_buf path = {0};
-
-    *out = NULL;
-    rose_unicode_init();
-    if ((t = calloc(1, sizeof *t)) == NULL ||
-        rose_buf_addf(&path, "%s/tokenizer.json", model_dir) != ROSE_OK ||
-        rose_buf_str(&path) == NULL) {
-        st = rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
-        goto done;
-    }
-    t->unk_id = ROSE_NO_ID;
-    if ((st = rose_folder_check(model_dir, err)) != ROSE_OK) goto done;
-    if (rose_file_exists(path.data))
-        st = rose_load_tokenizer_json(t, path.data, err);
+    char *gguf = NULL;
+    rose_status st = create(out, err);
+    if (st != ROSE_OK) return st;
+    if ((st = rose_folder_find_gguf(&gguf, model_dir, err)) != ROSE_OK)
+        ;
+    else if (gguf != NULL)
+        st = load_gguf_file(*out, gguf, err);
+    else if ((st = rose_folder_check(model_dir, err)) != ROSE_OK)
+        ;
+    else if (has_file(model_dir, "tokenizer.json", &path))
+        st = rose_load_tokenizer_json(*out, path.data, err);
+    else if (has_file(model_dir, "tokenizer.model", &path))
+        st = rose_load_sentencepiece(*out, model_dir, err);
     else
-        st = rose_load_vocab_merges(t, model_dir, err);
-    if (st == ROSE_OK) st = rose_whole_build(t, err);
-    if (st == ROSE_OK) st = check_template(t, t->prefix, t->n_prefix, err);
-    if (st == ROSE_OK) st = check_template(t, t->suffix, t->n_suffix, err);
-    if (st != ROSE_OK) goto done;
-    *out = t; /* ownership moves to the caller */
-done:
+        st = rose_load_vocab_merges(*out, model_dir, err);
     rose_buf_free(&path);
-    if (st != ROSE_OK) rose_tokenizer_close(t);
+    free(gguf);
+    return deliver(out, st, err);
+}
+
+rose_status rose_tokenizer_open_gguf(rose_tokenizer **out, const rose_gguf *file, rose_err *err)
+{
+    rose_status st = create(out, err);
+    if (st == ROSE_OK) st = deliver(out, rose_load_gguf(*out, file, err), err);
     return st;
 }
 

@@ -1,18 +1,20 @@
-/* tokenizer/tokenizer.h - byte-level BPE: text -> ids -> text, equal to Hugging Face `tokenizers`.
+/* tokenizer/tokenizer.h - byte-level BPE and SentencePiece-style BPE: text -> ids -> text, equal to
+ * Hugging Face `tokenizers`, and to `sentencepiece` for its own files.
  *
  * A tokenizer is immutable after open and shared by any number of threads. An encoder holds one
  * thread's scratch and cache; make one per thread. Text is bytes with a length; NUL is an ordinary
  * byte.
  *
- * `tokenizers` accepts only UTF-8. Here each maximal run of bytes that belong to no well-formed
- * character is a piece of its own, encoded byte by byte. The text on either side is encoded as if
- * it began or ended there. So no byte is lost: the token bytes concatenate to the text. Decoding
- * never emits invalid UTF-8: maximal invalid subparts become U+FFFD, as in Rust's from_utf8_lossy.
+ * Bytes that are not UTF-8 (`tokenizers` cannot be given any): each maximal run of bytes that
+ * belong to no well-formed character is a piece of its own and is encoded byte by byte, and the
+ * text on either side as if it began or ended there. So no byte is lost: the token bytes
+ * concatenate to the text. SentencePiece style: bytes that have a <0xXX> token. Decoding never
+ * emits invalid UTF-8: maximal invalid subparts become U+FFFD, as Rust's from_utf8_lossy.
  *
- * We differ from `tokenizers` on purpose in three points. A file that gives two tokens one id,
- * or an added token another id than its place gives it, is refused. An added token decodes to
- * its own text, even if all its characters are of the byte alphabet. "truncation" and "padding"
- * are ignored. */
+ * Where we differ from `tokenizers` on purpose: a file that gives two tokens one id, or an added
+ * token another id than its place gives it, is refused; an added token decodes to its own text even
+ * if all its characters are of the byte alphabet; "truncation" and "padding" are passed over;
+ * <0xXX> tokens that make no valid UTF-8 together lose only the invalid parts. */
 #ifndef ROSE_TOKENIZER_TOKENIZER_H
 #define ROSE_TOKENIZER_TOKENIZER_H
 
@@ -20,6 +22,7 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
+#include "base/gguf.h"
 
 typedef struct rose_tokenizer rose_tokenizer;
 typedef struct rose_encoder rose_encoder;
@@ -32,12 +35,16 @@ typedef struct rose_ids {
 
 void rose_ids_free(rose_ids *ids);
 
-/* Opens the tokenizer of a model folder: tokenizer.json if present, else vocab.json + merges.txt
- * (with added_tokens.json / special_tokens_map.json / tokenizer_config.json if present).
- * Unsupported features are refused by name with ROSE_E_UNSUPPORTED: another model type than
- * byte-level BPE, an unknown normalizer, pre-tokenizer or decoder. Malformed files:
- * ROSE_E_FORMAT. It never crashes on any bytes. */
+/* Open the tokenizer of a model: of a GGUF file or a folder that holds one (base/folder.h), or of a
+ * Hugging Face folder: tokenizer.json if present, else tokenizer.model, else vocab.json +
+ * merges.txt, the last two with tokenizer_config.json and its like where present. What we do not
+ * implement (another model type than BPE, an unknown normalizer, pre-tokenizer, decoder) is refused
+ * by name: ROSE_E_UNSUPPORTED. Malformed files: ROSE_E_FORMAT. Never crashes on any bytes. */
 rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, rose_err *err);
+
+/* Open the tokenizer in the metadata of a GGUF file (tokenizer.ggml.*; model "llama" or "gpt2").
+ * The file may be closed afterwards. Errors as for rose_tokenizer_open. */
+rose_status rose_tokenizer_open_gguf(rose_tokenizer **out, const rose_gguf *file, rose_err *err);
 void rose_tokenizer_close(rose_tokenizer *t); /* accepts NULL */
 
 uint32_t
@@ -79,7 +86,26 @@ enum {
 rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned flags,
                         rose_ids *out, rose_err *err);
 
-enum { ROSE_DECODE_SKIP_SPECIAL = 1u << 0 };
+/* A stretch of a text that a template and messages make together. */
+typedef struct rose_mark_run {
+    size_t len;       /* bytes */
+    bool is_template; /* written by the template, not by a message */
+} rose_mark_run;
+
+/* As rose_encode, but a special token matches only if all its bytes are template bytes, and plain
+ * text never becomes a special token, whatever the merges are. The unknown token may appear. The
+ * text is tokenised as a whole: messages that spell no special token get the ids of rose_encode.
+ * The runs cover the text exactly: else ROSE_E_INVAL. Two limits: a byte or character whose only
+ * token is special becomes the unknown token, or nothing; and where NFC, NFD, NFKC or NFKD changes
+ * a stretch that has message bytes, no special token that is matched normalised is found in it. */
+rose_status rose_encode_marked(rose_encoder *e, const char *text, size_t len,
+                               const rose_mark_run *runs, size_t n_runs, unsigned flags,
+                               rose_ids *out, rose_err *err);
+
+enum {
+    ROSE_DECODE_SKIP_SPECIAL = 1u << 0,
+    ROSE_DECODE_CONTINUES = 1u << 1 /* the ids continue a text: a space at their start stays */
+};
 
 /* Appends the text of ids[0..n) to out: valid UTF-8. An id that does not exist gives
  * ROSE_E_INVAL, which names it, and out is unchanged. */
@@ -91,6 +117,7 @@ rose_status rose_decode(const rose_tokenizer *t, const uint32_t *ids, size_t n, 
 typedef struct rose_detok {
     uint8_t pending[4]; /* start of a character that later tokens may complete */
     uint8_t n_pending;
+    bool started; /* the start of the text, where a space may be dropped, is past */
 } rose_detok;
 
 /* Bytes that are enough for one piece of any token of this vocabulary. */

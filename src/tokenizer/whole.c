@@ -112,11 +112,20 @@ static bool is_whole(origins *o, uint32_t id)
 /* Finds out by merging whether token id is whole: *whole. ids: scratch. */
 static rose_status merge_token(rose_encoder *e, rose_ids *ids, uint32_t id, bool *whole)
 {
-    const rose_token *tok = &e->t->vocab.tokens[id];
+    size_t len;
+    const char *text = rose_vocab_text(&e->t->vocab, id, &len);
     ids->len = 0;
-    rose_status st = rose_bpe_merge(e, e->t->vocab.blob.data + tok->off, tok->len);
+    rose_status st = rose_bpe_merge(e, text, len);
     *whole = st == ROSE_OK && ids->len == 1 && ids->data[0] == id;
     return st;
+}
+
+/* SentencePiece style: nearly all pieces begin with U+2581. For others the merges serve, so that a
+ * large vocabulary opens fast. */
+static bool may_be_piece(const rose_tokenizer *t, const char *text, size_t len)
+{
+    return !t->is_chars ||
+           (len >= ROSE_SPACE_MARK_LEN && memcmp(text, ROSE_SPACE_MARK, ROSE_SPACE_MARK_LEN) == 0);
 }
 
 rose_status rose_whole_build(rose_tokenizer *t, rose_err *err)
@@ -130,15 +139,16 @@ rose_status rose_whole_build(rose_tokenizer *t, rose_err *err)
     if (st == ROSE_OK) st = read_origins(&o, v);
     if (st != ROSE_OK) rose_fail(err, st, "tokenizer: out of memory");
     for (uint32_t id = 0; id < v->n_ids && st == ROSE_OK; id++) {
-        const rose_token *tok = &v->tokens[id];
+        size_t len;
         bool whole = false;
-        if ((tok->flags & ROSE_TOK_EXISTS) == 0 || tok->len == 0 || tok->len > ROSE_WHOLE_MAX)
-            continue;
-        if (o.sole && !t->ignore_merges)
+        if ((v->tokens[id].flags & ROSE_TOK_MODEL) == 0) continue;
+        const char *text = rose_vocab_text(v, id, &len);
+        if (len == 0 || len > ROSE_WHOLE_MAX || !may_be_piece(t, text, len)) continue;
+        if (o.sole && !t->ignore_merges && !t->is_chars)
             whole = is_whole(&o, id);
         else
             st = merge_token(&e, &ids, id, &whole);
-        if (whole) put(v, v->blob.data + tok->off, tok->len, id);
+        if (whole) put(v, text, len, id);
     }
     free(o.of);
     rose_ids_free(&ids);

@@ -5,7 +5,7 @@ Seeded random requests with mixed parameters run alone on a server without prefi
 requests run in crowds, on servers that cut prompts into chunks of several sizes, find prefixes cached, run out of pages
 and preempt, and serve clients that leave; text, ids, logprobs, finish reasons and usage must be byte-equal. Standard
 library only, so it runs wherever the binary does: `--args "--device cuda"` for a GPU. `--url` compares requests alone and
-in a crowd on one server that is there already.
+in a crowd on one server that is there already. MODEL may be a config.json: of that shape a random model is made.
 """
 import argparse
 import concurrent.futures
@@ -16,6 +16,7 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.parse
@@ -214,21 +215,10 @@ def run_crowds(args, bodies, alone, rng, ids):
             check("and all pages are free", h["kv_pages"] == h["kv_pages_free"] and not h["running"], h)
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("binary")
-    p.add_argument("model")
-    p.add_argument("--args", default="", help="further options of every server, in one word")
-    p.add_argument("--requests", type=int, default=300)
-    p.add_argument("--clients", type=int, default=32, help="requests at a time in a crowd")
-    p.add_argument("--seed", type=int, default=int(os.environ.get("ROSE_TEST_SEED", "20261121")))
-    p.add_argument("--few", action="store_true", help="fewer kinds of crowds")
-    p.add_argument("--url", help="of a server that is there: alone, then in a crowd; no other servers")
-    args = p.parse_args()
+def run_model(args):
+    """All comparisons on args.model."""
     with open(os.path.join(args.model, "config.json"), encoding="utf-8") as f:
         config = json.load(f)
-    if any(v in os.path.abspath(args.binary) for v in ("/asan/", "/tsan/")):
-        args.requests, args.few = min(args.requests, 40), True
     args.context = min(192, config.get("n_positions", 192))
     start, rng = time.monotonic(), random.Random(args.seed)
     ids = list(range(min(4096, config["vocab_size"])))
@@ -236,7 +226,7 @@ def main():
     bodies = [random_request(rng, ids) for _ in range(args.requests)]
     for b in bodies[::2]:
         b["prompt"] = prefix + b["prompt"]
-    print(f"seed {args.seed}")
+    print(f"seed {args.seed}, {args.name}")
     with Server(args, "--max-model-len", str(args.context), "--no-prefix-cache", url=args.url) as s:
         alone = [outcome(s, b) for b in bodies]
         bad = [a for a in alone if not a.endswith('"error": null}')]
@@ -246,7 +236,33 @@ def main():
             compare("in a crowd", bodies, alone, crowd(s, bodies, rng, args.clients))
     if not args.url:
         run_crowds(args, bodies, alone, rng, ids)
-    print(f"{time.monotonic() - start:.1f} s, {os.path.basename(os.path.abspath(args.model))} {args.args}")
+    print(f"{time.monotonic() - start:.1f} s, {args.name} {args.args}")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("binary")
+    p.add_argument("models", nargs="+", metavar="MODEL")
+    p.add_argument("--args", default="", help="further options of every server, in one word")
+    p.add_argument("--requests", type=int, default=300)
+    p.add_argument("--clients", type=int, default=32, help="requests at a time in a crowd")
+    p.add_argument("--seed", type=int, default=int(os.environ.get("ROSE_TEST_SEED", "20261121")))
+    p.add_argument("--few", action="store_true", help="fewer kinds of crowds")
+    p.add_argument("--url", help="of a server that is there: alone, then in a crowd; no other servers")
+    args = p.parse_args()
+    if any(v in os.path.abspath(args.binary) for v in ("/asan/", "/tsan/")):
+        args.requests, args.few = min(args.requests, 40), True
+    for model in args.models:
+        args.name = os.path.basename(os.path.abspath(model))
+        if not model.endswith(".json"):
+            args.model = model
+            run_model(args)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            args.model = os.path.join(folder, "random")
+            command = [args.binary, "random-model", args.model, "--config", model, "--init-std", "0.1"]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            run_model(args)
     print(f"{results['passed']} passed, {results['failed']} failed")
     return 1 if results["failed"] else 0
 

@@ -81,11 +81,11 @@ static inline rose_tensor fx_tensor(fx_random *r, rose_dtype dtype, uint32_t row
 
 static inline rose_linear fx_linear(fx_random *r, const fx_shape *s, uint32_t k, uint32_t n)
 {
-    rose_linear l = {.transposed = s->transposed};
+    rose_linear l = {.n_parts = 1, .transposed = s->transposed};
     float spread = 1.5f / sqrtf((float)k);
-    l.w = s->transposed ? fx_tensor(r, s->dtype, n, k, 0, spread)
-                        : fx_tensor(r, s->dtype, k, n, 0, spread);
-    if (!s->no_bias) l.b = fx_tensor(r, s->dtype, n, 1, 0, 0.2f);
+    l.w[0] = s->transposed ? fx_tensor(r, s->dtype, n, k, 0, spread)
+                           : fx_tensor(r, s->dtype, k, n, 0, spread);
+    if (!s->no_bias) l.b[0] = fx_tensor(r, s->dtype, n, 1, 0, 0.2f);
     return l;
 }
 
@@ -108,6 +108,7 @@ static inline rose_model *fx_model(const fx_shape *s, uint64_t seed)
         .norm_eps = 1e-5f,
         .attn_scale = 1.0f / sqrtf((float)(d / s->n_heads)),
         .attn_scale_by_layer = s->by_layer,
+        .embed_scale = 1.0f,
         .act = s->act,
         .tied_head = !s->untied,
         .bos_id = -1,
@@ -130,6 +131,7 @@ static inline rose_model *fx_model(const fx_shape *s, uint64_t seed)
         l->proj = fx_linear(&r, s, d, d);
         l->fc1 = fx_linear(&r, s, d, s->d_ff);
         l->fc2 = fx_linear(&r, s, s->d_ff, d);
+        rose_layer_describe(l, &m->arch, i);
     }
     return m;
 }
@@ -138,9 +140,9 @@ static inline void fx_model_free(rose_model *m)
 {
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         const rose_layer *l = &m->layers[i];
-        const rose_tensor *all[] = {&l->ln1_w, &l->ln1_b, &l->ln2_w,  &l->ln2_b,
-                                    &l->qkv.w, &l->qkv.b, &l->proj.w, &l->proj.b,
-                                    &l->fc1.w, &l->fc1.b, &l->fc2.w,  &l->fc2.b};
+        const rose_tensor *all[] = {&l->ln1_w,    &l->ln1_b,    &l->ln2_w,     &l->ln2_b,
+                                    &l->qkv.w[0], &l->qkv.b[0], &l->proj.w[0], &l->proj.b[0],
+                                    &l->fc1.w[0], &l->fc1.b[0], &l->fc2.w[0],  &l->fc2.b[0]};
         for (size_t j = 0; j < sizeof all / sizeof all[0]; j++)
             free((void *)(uintptr_t)all[j]->data);
     }
@@ -166,6 +168,7 @@ enum { FX_STRIDE = 96 };
 /* Which backend fx_open opens, and how. */
 static const char *fx_device = "cpu";
 static rose_quantization fx_quantization = ROSE_QUANT_NONE;
+static uint32_t fx_max_model_len; /* 0 = the model's */
 static bool fx_pdl = true, fx_graphs = true;
 static const char *fx_without; /* of the CUDA backend, by name */
 
@@ -194,6 +197,7 @@ static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const 
     o.cpu.n_threads = n_threads;
     o.max_seqs = FX_MAX_SEQS;
     o.max_step_tokens = FX_MAX_ROWS;
+    o.max_model_len = fx_max_model_len;
     o.cuda.pdl = fx_pdl;
     o.cuda.without = fx_without;
     o.cuda.graph = fx_graphs;

@@ -12,22 +12,10 @@ enum { CHUNK = 64 };
 static inline rose_model *random_model(const golden_random *r, const char *dir)
 {
     rose_random_opts o;
+    char path[1024];
     rose_model *m = NULL;
     rose_err err = {""};
-    rose_random_opts_default(&o);
-    o.n_layers = r->n_layers;
-    o.d_model = r->d_model;
-    o.n_heads = r->n_heads;
-    o.d_ff = r->d_ff;
-    o.vocab_size = r->vocab_size;
-    o.max_positions = r->max_positions;
-    o.dtype = strcmp(r->dtype, "F32") == 0   ? ROSE_F32
-              : strcmp(r->dtype, "F16") == 0 ? ROSE_F16
-                                             : ROSE_BF16;
-    o.tied_head = r->tied_head;
-    o.prefix = r->prefix;
-    o.max_shard_bytes = r->max_shard_bytes;
-    o.seed = r->seed;
+    golden_random_opts(r, &o, path);
     if (rose_random_model_write(&o, dir, &err) != ROSE_OK) fail_msg("%s", err.msg);
     if (rose_model_open(&m, dir, &err) != ROSE_OK) fail_msg("%s", err.msg);
     return m;
@@ -74,7 +62,9 @@ static inline void check_prompt(const golden *g, const rose_model *m, fx_backend
                  got[agreed], p->greedy[agreed], (double)p->margin[agreed]);
     for (uint32_t i = 0; i < p->n_logits; i++) {
         const golden_logits *l = &p->logits[i];
-        double e = golden_logits_error(l, s.logits + (size_t)l->position * m->arch.vocab_size);
+        const float *logits = s.logits + (size_t)l->position * m->arch.vocab_size;
+        const double e = g->logprobs ? golden_logprob_error(l, logits, m->arch.vocab_size)
+                                     : golden_logits_error(l, logits);
         if (e > *worst) *worst = e;
         if (!(e <= g->tolerance))
             fail_msg("prompt %s, position %u: logits are off by %g", p->name, l->position, e);
@@ -90,10 +80,13 @@ static inline void check_golden(const char *name)
     double worst = 0;
     golden_open(&g, name);
     rose_model *m = golden_model(&g);
+    fx_max_model_len = g.served_context;
     fx_backend f = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 9);
+    fx_max_model_len = 0;
     for (uint32_t i = 0; i < g.n_prompts; i++)
         check_prompt(&g, m, &f, &g.prompts[i], &worst);
-    print_message("%s: largest error of a logit %.1e, all greedy tokens equal\n", name, worst);
+    print_message("%s: largest error of a %s %.1e, all greedy tokens equal\n", name,
+                  g.logprobs ? "log-probability" : "logit", worst);
     fx_close(&f);
     rose_model_close(m);
     golden_close(&g);

@@ -66,7 +66,7 @@ static void accuracy_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels 
         bool bf16 = i % 2 == 0;
         uint32_t k = ks[i / 4], n = 17, m = 3;
         matmul_case c;
-        case_init(&c, bf16, k, n, m, i / 2 % 2 == 0 ? DATA_NORMAL : DATA_POSITIVE);
+        case_init(&c, bf16, k, n, m, i / 2 % 2 == 0 ? DATA_NORMAL : DATA_POSITIVE, false);
         guarded mem;
         float *y = case_run(&c, ref, &mem, 0, m, 0, 2);
         double bound = (16 + 2 + k / 32 + 2) * g_u, worst = 0;
@@ -135,14 +135,14 @@ static void accuracy_attention(const rose_cpu_kernels *ref, const rose_cpu_kerne
         uint32_t n = 1 + rng_below(300), hd = 8 + rng_below(100);
         bool bf16 = i % 2 == 0;
         attention_case c;
-        attention_init(&c, bf16, n, 1, hd, DATA_NORMAL);
+        attention_init(&c, bf16, n, 1, 1, hd, DATA_NORMAL);
         for (size_t j = 0; j < (size_t)n * hd; j++) {
             c.k[j] = rose_round_if(bf16, c.k[j]);
             c.v[j] = rose_round_if(bf16, c.v[j]);
         }
         pool_append(&c, ref, 0, n);
         guarded mem;
-        float *out = attention_run(&c, ref, &mem, 0, 1);
+        float *out = attention_run(&c, ref, &mem, -1);
         double p[300], max = -1e300, total = 0, score_size = 0, v_size = 0, worst = 0;
         for (uint32_t j = 0; j < n; j++) {
             double s = 0, size = 0;
@@ -172,6 +172,120 @@ static void accuracy_attention(const rose_cpu_kernels *ref, const rose_cpu_kerne
         guarded_free(&mem);
         attention_free(&c);
     }
+}
+
+/* One value of rule 5 with every position before the window computed as a masked one: a score of
+ * -inf, a probability of zero, and a zero in the place of V. */
+static float masked_value(const attention_case *c, const float *p, uint32_t first, uint32_t n,
+                          uint32_t d)
+{
+    float acc = 0.0f;
+    for (uint32_t g = 0; g < n; g += ROSE_K_GROUP) {
+        float sum[2] = {0.0f, 0.0f};
+        for (uint32_t j = g; j < g + ROSE_K_GROUP; j++) {
+            const float v = j >= first && j < n ? c->v[(size_t)j * c->a.head_dim + d] : 0.0f;
+            sum[j % 2] = fmaf(j < n ? p[j] : 0.0f, v, sum[j % 2]);
+        }
+        acc = acc + (sum[0] + sum[1]);
+    }
+    return acc;
+}
+
+/* Blocks before a window are skipped: not a bit differs from computing them masked. */
+static void window_masked(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    (void)t;
+    static float s[600], p[600];
+    for (uint32_t i = 0; i < 300; i++) {
+        const uint32_t n = 1 + rng_below(300), hd = 16 * (1 + rng_below(4));
+        attention_case c;
+        attention_init(&c, false, n, 1, 1, hd, i % 2 == 0 ? DATA_NORMAL : DATA_TINY);
+        c.a.window = 1 + rng_below(100);
+        const uint32_t first = rose_row_first(&c.a, 0);
+        pool_append(&c, ref, 0, n);
+        guarded mem;
+        float *out = attention_run(&c, ref, &mem, -1), max = -INFINITY, lane[16] = {0};
+        for (uint32_t j = 0; j < n; j++) {
+            float acc = 0.0f;
+            for (uint32_t g = 0; g < hd; g += ROSE_K_GROUP) {
+                float sum[2] = {0.0f, 0.0f};
+                for (uint32_t d = g; d < g + ROSE_K_GROUP && d < hd; d++)
+                    sum[d % 2] = fmaf(c.q[d], c.k[(size_t)j * hd + d], sum[d % 2]);
+                acc = acc + (sum[0] + sum[1]);
+            }
+            s[j] = j < first ? -INFINITY : acc * c.a.scale;
+            if (s[j] > max) max = s[j];
+        }
+        for (uint32_t j = 0; j < n; j++) {
+            p[j] = rose_expf_ref(s[j] - max);
+            lane[j % 16] = lane[j % 16] + p[j];
+        }
+        const float inv = 1.0f / rose_tree16_ref(lane);
+        snprintf(g_what, sizeof g_what, "window %u of %u, head_dim %u", c.a.window, n, hd);
+        for (uint32_t d = 0; d < hd; d++)
+            check(same_float(masked_value(&c, p, first, n, d) * inv, out[d]), "masked is skipped");
+        guarded_free(&mem);
+        attention_free(&c);
+    }
+}
+
+static void accuracy_tanh(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    (void)ref, (void)t;
+    double worst = 0;
+    for (uint32_t bits = 0x00800000u; bits < rose_f32_bits(30.0f); bits += 1009) {
+        const float x = rose_f32_from_bits(bits);
+        const double exact = tanh((double)x);
+        const double ulp = ldexp(1.0, ilogb(exact) - 23);
+        worst = fmax(worst, fabs((double)rose_tanh_ref(x) - exact) / ulp);
+        if (rose_tanh_ref(-x) != -rose_tanh_ref(x)) worst = 1e9;
+    }
+    snprintf(g_what, sizeof g_what, "tanh: worst %.3f ulp", worst);
+    check(worst < 3.0, "at most 3 ulp, and odd");
+    check(rose_tanh_ref(INFINITY) == 1.0f && rose_tanh_ref(-INFINITY) == -1.0f, "tanh(inf) is 1");
+    check(isnan(rose_tanh_ref(NAN)), "tanh(NaN) is NaN");
+    check(rose_softcap_ref(1e30f, 50.0f) == 50.0f, "the cap is not passed");
+}
+
+static void accuracy_rmsnorm(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    (void)t;
+    for (uint32_t d = 1; d <= 1600; d = d * 3 / 2 + 1) {
+        float x[1600], w[1600], y[1600];
+        fill(x, d, DATA_NORMAL, false);
+        fill(w, d, DATA_NORMAL, false);
+        ref->rmsnorm(x, w, 1e-6f, d, false, y);
+        double sum = 0, worst = 0;
+        for (uint32_t i = 0; i < d; i++)
+            sum += (double)x[i] * (double)x[i];
+        const double inv = 1 / sqrt(sum / d + (double)1e-6f);
+        for (uint32_t i = 0; i < d; i++) {
+            const double want = (double)x[i] * inv * (double)w[i];
+            worst = fmax(worst, fabs((double)y[i] - want) / (fabs(want) + 1e-30));
+        }
+        const double bound = (d / 32.0 + 5) * g_u + 5 * g_u;
+        snprintf(g_what, sizeof g_what, "rmsnorm d %u: error %.2g, bound %.2g", d, worst, bound);
+        check(worst <= bound, "within the bound of its chain");
+    }
+}
+
+/* Sine and cosine are the fp32 numbers nearest to the true values: long double tells. */
+static void accuracy_rope(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    (void)ref, (void)t;
+    uint32_t wrong = 0, n = 0;
+    for (uint32_t i = 0; i < 2000000; i++, n++) {
+        float angle = i % 3 == 0   ? (float)rng_below(1u << 20)
+                      : i % 3 == 1 ? rng_uniform() * (float)(1u << rng_below(24))
+                                   : ldexpf(rng_uniform(), -(int)rng_below(60));
+        float sine, cosine;
+        rose_sincos(angle, &sine, &cosine);
+        if (sine != (float)sinl((long double)angle)) wrong++;
+        if (cosine != (float)cosl((long double)angle)) wrong++;
+    }
+    snprintf(g_what, sizeof g_what, "sine and cosine: %u of %u not correctly rounded", wrong,
+             2 * n);
+    check(wrong == 0, "correctly rounded");
 }
 
 #endif

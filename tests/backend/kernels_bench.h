@@ -180,6 +180,7 @@ static void bench_attention(const rose_cpu_kernels *t, bool bf16)
                 rose_attention a = {.q = q,
                                     .ldq = HD,
                                     .ldo = HD,
+                                    .n_heads = 1,
                                     .n_rows = rows,
                                     .n_ctx = N - 16,
                                     .head_dim = HD,

@@ -1,9 +1,7 @@
 /* tests/backend/test_cpu_model.c - the CPU backend end to end on small random models: against an
  * independent forward pass in double precision, and bit for bit against itself in every other way
  * of running the same sequence. */
-#include "backend/cpu_fixture.h"
-
-#include "backend/cpu/kernels_internal.h"
+#include "backend/cpu_ways.h"
 
 static const fx_shape g_shapes[] = {
     {"odd widths, tied", 2, 48, 3, 100, 77, 128, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false,
@@ -16,11 +14,7 @@ static const fx_shape g_shapes[] = {
     {"regular", 2, 128, 2, 512, 300, 128, ROSE_ACT_GELU_TANH, ROSE_BF16, false, false, false,
      false},
 };
-enum { N_SHAPES = sizeof g_shapes / sizeof g_shapes[0], N_PROMPT = 37, N_TOKENS = 53 };
-
-static const char *const g_isas[] = {"scalar", "avx2", "avx512", "amx"};
-static const char *g_level = "auto"; /* what the checks run */
-static bool g_pairs;                 /* and its definition: rule 11 */
+enum { N_SHAPES = sizeof g_shapes / sizeof g_shapes[0] };
 
 /* ---- the reference: double precision, one position after the other, plain loops ---- */
 
@@ -39,7 +33,7 @@ static double *read_all(const rose_tensor *t)
 
 static void naive_linear(const rose_linear *l, const double *x, uint32_t k, uint32_t n, double *y)
 {
-    double *w = read_all(&l->w), *b = l->b.data != NULL ? read_all(&l->b) : NULL;
+    double *w = read_all(&l->w[0]), *b = l->b[0].data != NULL ? read_all(&l->b[0]) : NULL;
     for (uint32_t j = 0; j < n; j++) {
         y[j] = b != NULL ? b[j] : 0;
         for (uint32_t i = 0; i < k; i++)
@@ -118,7 +112,7 @@ static void naive_forward(const rose_model *m, const uint32_t *tokens, uint32_t 
     double *x = calloc(d, sizeof *x), *h = calloc(d, sizeof *h), *o = calloc(d, sizeof *o);
     double *wide = calloc((size_t)3 * d + a->d_ff, sizeof *wide);
     double *tok = read_all(&m->tok_embed), *position = read_all(&m->pos_embed);
-    rose_linear head = {.w = m->head, .transposed = true};
+    rose_linear head = {.w = {m->head}, .n_parts = 1, .transposed = true};
 
     assert_true(k && v && x && h && o && wide);
     for (uint32_t p = 0; p < n; p++) {
@@ -197,58 +191,6 @@ static void test_against_double(void **state)
 
 /* ---- the same bits in every way of running ---- */
 
-static fx_seq baseline(const rose_model *m, rose_compute dtype)
-{
-    fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS);
-    fx_backend f = fx_open(m, dtype, "scalar", 1, 0);
-    if (g_pairs) {
-        const bool i8 = fx_quantization == ROSE_QUANT_INT8;
-        f.cpu->matmul = i8 ? rose_matmul_i8_pairs_ref : rose_matmul_bf16_pairs_ref;
-        f.cpu->kernels.attention = rose_attention_pairs_ref;
-    }
-    fx_run(&f, &s, N_PROMPT, N_PROMPT);
-    fx_run(&f, &s, N_TOKENS, 1);
-    fx_close(&f);
-    return s;
-}
-
-/* Chunks of a prompt whose logits nobody asks for leave out a part of the last layer. */
-static void check_quiet(const rose_model *m, rose_compute dtype, const fx_seq *want,
-                        const char *name)
-{
-    fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS);
-    fx_backend f = fx_open(m, dtype, g_level, 2, 5);
-    const size_t vocab = m->arch.vocab_size;
-    fx_step(&f, &(fx_part){&s, 13, false}, 1);
-    fx_step(&f, &(fx_part){&s, N_PROMPT - 13, false}, 1);
-    memcpy(s.logits, want->logits, N_PROMPT * vocab * sizeof *s.logits);
-    memcpy(s.next_ids, want->next_ids, N_PROMPT * sizeof *s.next_ids);
-    fx_run(&f, &s, N_TOKENS, 5);
-    fx_same(m, want, &s, name);
-    fx_seq_free(&s);
-    fx_close(&f);
-}
-
-static void check_alone(const rose_model *m, rose_compute dtype, const char *isa, uint32_t threads,
-                        uint32_t chunk, const fx_seq *want, const char *name)
-{
-    char what[160];
-    fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS);
-    fx_backend f = fx_open(m, dtype, isa, threads, 1 + chunk);
-    snprintf(what, sizeof what, "%s, %s%s, %s, %u threads, chunks of %u", name,
-             dtype == ROSE_COMPUTE_BF16 ? "bf16" : "fp32",
-             fx_quantization == ROSE_QUANT_INT8 ? " and int8" : "", isa, threads, chunk);
-    fx_run(&f, &s, N_PROMPT, chunk);
-    fx_run(&f, &s, N_TOKENS, 1);
-    fx_same(m, want, &s, what);
-    fx_seq_drop(&f, &s); /* once more over its own dirty pages */
-    memset(s.logits, 0, (size_t)N_TOKENS * m->arch.vocab_size * sizeof *s.logits);
-    fx_run(&f, &s, N_TOKENS, chunk);
-    fx_same(m, want, &s, what);
-    fx_seq_free(&s);
-    fx_close(&f);
-}
-
 static void each_shape(void (*check)(const rose_model *, rose_compute, const fx_seq *,
                                      const char *))
 {
@@ -266,14 +208,6 @@ static void each_shape(void (*check)(const rose_model *, rose_compute, const fx_
     }
 }
 
-static void check_chunks(const rose_model *m, rose_compute dtype, const fx_seq *want,
-                         const char *name)
-{
-    static const uint32_t chunks[] = {1, 3, 16, 17, N_PROMPT};
-    for (int i = 0; i < 5; i++)
-        check_alone(m, dtype, g_level, 1, chunks[i], want, name);
-}
-
 static void test_chunks(void **state)
 {
     (void)state;
@@ -286,24 +220,10 @@ static void test_quiet_chunks(void **state)
     each_shape(check_quiet);
 }
 
-static void check_threads(const rose_model *m, rose_compute dtype, const fx_seq *want,
-                          const char *name)
-{
-    check_alone(m, dtype, g_level, 2, 17, want, name);
-    check_alone(m, dtype, g_level, 3, 19, want, name);
-}
-
 static void test_threads(void **state)
 {
     (void)state;
     each_shape(check_threads);
-}
-
-static void check_isas(const rose_model *m, rose_compute dtype, const fx_seq *want,
-                       const char *name)
-{
-    for (int i = 0; i <= (int)rose_isa_probe(); i++)
-        check_alone(m, dtype, g_isas[i], 2, 20, want, name);
 }
 
 static void test_isas(void **state)
@@ -311,41 +231,6 @@ static void test_isas(void **state)
     (void)state;
     print_message("levels: scalar .. %s\n", rose_isa_name(rose_isa_probe()));
     each_shape(check_isas);
-}
-
-/* 63 others of 1 .. 60 tokens start at random steps with random chunks, finish and give their pages
- * back while the sequence under test is prefilled in chunks and then decoded. */
-static void check_among(const rose_model *m, rose_compute dtype, const fx_seq *want,
-                        const char *name)
-{
-    enum { N_OTHERS = 63 };
-    fx_random r = {.seed = fx_seed() + 5};
-    fx_backend f = fx_open(m, dtype, g_level, 2, 3);
-    fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS), others[N_OTHERS];
-    for (uint32_t i = 0; i < N_OTHERS; i++)
-        others[i] = fx_seq_make(m, fx_seed() + 1000 + i, 1 + fx_below(&r, 60));
-    while (s.done < N_TOKENS) {
-        fx_part parts[N_OTHERS + 1];
-        uint32_t n = 0, place = fx_below(&r, 30), room = 300;
-        for (uint32_t i = 0; i < N_OTHERS; i++) {
-            fx_seq *o = &others[i];
-            if (i == place || (i == N_OTHERS - 1 && place >= N_OTHERS)) {
-                uint32_t rows = s.done < N_PROMPT ? 1 + fx_below(&r, N_PROMPT - s.done) : 1;
-                parts[n++] = (fx_part){&s, rows, true};
-            }
-            if (o->done == o->n_tokens) fx_seq_drop(&f, o);
-            uint32_t rows = fx_below(&r, 4) == 0 ? 1 + fx_below(&r, o->n_tokens - o->done) : 1;
-            if (rows > room) continue;
-            room -= rows;
-            parts[n++] = (fx_part){o, rows, false};
-        }
-        fx_step(&f, parts, n);
-    }
-    fx_same(m, want, &s, name);
-    for (uint32_t i = 0; i < N_OTHERS; i++)
-        fx_seq_free(&others[i]);
-    fx_seq_free(&s);
-    fx_close(&f);
 }
 
 static void test_among_others(void **state)

@@ -31,6 +31,8 @@ static void check_same(const float *want, const float *got, size_t n, const char
 
 /* ---- matrix product ---- */
 
+enum { N_EPILOGUES = ROSE_EPI_SOFTCAP + 1 };
+
 typedef struct matmul_case {
     rose_matmul a; /* w, x, bias, scratch are shared by all runs; y is set by each */
     rose_weight_type type;
@@ -40,22 +42,23 @@ typedef struct matmul_case {
 } matmul_case;
 
 static void case_init(matmul_case *c, rose_weight_type type, uint32_t k, uint32_t n, uint32_t m,
-                      data_kind kind)
+                      data_kind kind, bool gated)
 {
     const bool bf16 = type != ROSE_W_F32;
     uint32_t k_pad = rose_round_up(k, ROSE_K_GROUP);
     *c = (matmul_case){.type = type};
-    c->a = (rose_matmul){.k_pad = k_pad, .n = n, .m_rows = m};
+    c->a = (rose_matmul){.k_pad = k_pad, .n = n, .m_rows = m, .gated = gated, .cap = 3.0f};
+    const uint32_t columns = gated ? rose_matmul_panels(&c->a) * ROSE_PANEL : n;
     c->a.ldx = k_pad + 16 * rng_below(2);
     c->a.ldy = rose_round_up(n, 16) + 16 * rng_below(2);
 
-    float *w = malloc((size_t)k * n * sizeof *w);
+    float *w = malloc((size_t)k * columns * sizeof *w);
     if (w == NULL) exit(1);
-    fill(w, (size_t)k * n, kind, bf16);
-    for (size_t i = 0; type == ROSE_W_I8 && i < (size_t)k * n; i++)
+    fill(w, (size_t)k * columns, kind, bf16);
+    for (size_t i = 0; type == ROSE_W_I8 && i < (size_t)k * columns; i++)
         w[i] = (float)rng_below(255) - 127.0f;
-    void *panels = guarded_alloc(&c->w, rose_panels_bytes(type, k, n));
-    pack_panels(panels, type, w, k, n);
+    void *panels = guarded_alloc(&c->w, rose_panels_bytes(type, k, columns));
+    pack_panels(panels, type, w, k, columns);
     c->a.w = panels;
     free(w);
 
@@ -65,11 +68,11 @@ static void case_init(matmul_case *c, rose_weight_type type, uint32_t k, uint32_
         memset(x + r * c->a.ldx + k, 0, (k_pad - k) * sizeof(float));
     }
     c->a.x = x;
-    float *bias = guarded_alloc(&c->bias, n * sizeof(float));
-    fill(bias, n, kind, false);
+    float *bias = guarded_alloc(&c->bias, columns * sizeof(float));
+    fill(bias, columns, kind, false);
     c->a.bias = rng_below(4) == 0 ? NULL : bias;
-    float *scale = guarded_alloc(&c->scale, n * sizeof(float));
-    fill(scale, n, kind, false);
+    float *scale = guarded_alloc(&c->scale, columns * sizeof(float));
+    fill(scale, columns, kind, false);
     c->a.scale = type == ROSE_W_I8 ? scale : NULL;
     c->a.scratch = guarded_alloc(&c->scratch, rose_matmul_scratch(k_pad));
 
@@ -79,6 +82,12 @@ static void case_init(matmul_case *c, rose_weight_type type, uint32_t k, uint32_
     memset(c->y0, POISON, c->y_floats * sizeof *c->y0);
     for (uint32_t r = 0; r < m; r++)
         fill(c->y0 + r * c->a.ldy, n, kind, false);
+}
+
+/* Any epilogue; a gated product has an activation. */
+static void case_epilogue(matmul_case *c, uint32_t which)
+{
+    c->a.epilogue = (rose_epilogue)(which % (c->a.gated ? ROSE_EPI_RESIDUAL : N_EPILOGUES));
 }
 
 static void case_free(matmul_case *c)
@@ -111,7 +120,7 @@ static float *case_run(const matmul_case *c, const rose_cpu_kernels *t, guarded 
 static void matmul_against_ref(const matmul_case *c, const rose_cpu_kernels *ref,
                                const rose_cpu_kernels *t)
 {
-    uint32_t m = c->a.m_rows, n_panels = rose_round_up(c->a.n, 16) / 16;
+    uint32_t m = c->a.m_rows, n_panels = rose_matmul_panels(&c->a);
     guarded want_mem, got_mem;
     float *want = case_run(c, ref, &want_mem, 0, m, 0, n_panels);
     float *got = case_run(c, t, &got_mem, 0, m, 0, n_panels);
@@ -125,6 +134,7 @@ static void matmul_against_ref(const matmul_case *c, const rose_cpu_kernels *ref
     check(guarded_free(&want_mem), "reference wrote outside of y");
 
     uint32_t p0 = rng_below(n_panels + 1), p1 = p0 + rng_below(n_panels - p0 + 1);
+    if (c->a.gated) p0 &= ~1u, p1 &= ~1u;
     want = case_run(c, ref, &want_mem, 0, m, p0, p1);
     got = case_run(c, t, &got_mem, 0, m, p0, p1);
     check_same(want, got, c->y_floats, "a range of panels");
@@ -150,12 +160,12 @@ static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t,
                 if (ns[in] > 100 && (ks[ik] > 768 || ms[im] % 16 == 0)) continue;
                 data_kind kind = (data_kind)(count % N_DATA_KINDS);
                 matmul_case c;
-                case_init(&c, type, ks[ik], ns[in], ms[im], kind);
-                c.a.epilogue = (rose_epilogue)(count / N_DATA_KINDS % 6);
+                case_init(&c, type, ks[ik], ns[in], ms[im], kind, rng_below(4) == 0);
+                case_epilogue(&c, count / N_DATA_KINDS);
                 c.a.round_bf16 = bf16 && c.a.epilogue != ROSE_EPI_RESIDUAL && rng_below(2) == 0;
-                snprintf(g_what, sizeof g_what, "%s matmul %s k %u n %u m %u %s epilogue %d",
+                snprintf(g_what, sizeof g_what, "%s matmul %s k %u n %u m %u %s epilogue %d%s",
                          rose_isa_name(t->isa), names[type], ks[ik], ns[in], ms[im],
-                         g_kind_names[kind], (int)c.a.epilogue);
+                         g_kind_names[kind], (int)c.a.epilogue, c.a.gated ? " gated" : "");
                 matmul_against_ref(&c, ref, t);
                 case_free(&c);
             }
@@ -175,8 +185,8 @@ static void test_few_rows(const rose_cpu_kernels *ref, const rose_cpu_kernels *t
             const rose_weight_type type = (rose_weight_type)(i % 3);
             const uint32_t n = n_panels * ROSE_PANEL - rng_below(3) * 5;
             matmul_case c;
-            case_init(&c, type, k, n, m, (data_kind)(i % N_DATA_KINDS));
-            c.a.epilogue = (rose_epilogue)rng_below(6);
+            case_init(&c, type, k, n, m, (data_kind)(i % N_DATA_KINDS), rng_below(3) == 0);
+            case_epilogue(&c, rng_below(N_EPILOGUES));
             snprintf(g_what, sizeof g_what, "%s few rows type %d k %u n %u m %u",
                      rose_isa_name(t->isa), (int)type, k, n, m);
             matmul_against_ref(&c, ref, t);
@@ -205,11 +215,11 @@ static void test_share(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
         const uint32_t n = is_deep ? 41 + rng_below(8) : 1 + rng_below(m > 130 ? 100 : 300);
         matmul_case c;
         guarded want_mem, got_mem;
-        case_init(&c, type, k, n, m, DATA_NORMAL);
-        c.a.epilogue = (rose_epilogue)rng_below(6);
+        case_init(&c, type, k, n, m, DATA_NORMAL, rng_below(3) == 0);
+        case_epilogue(&c, rng_below(N_EPILOGUES));
         snprintf(g_what, sizeof g_what, "%s share of %u, type %d k %u n %u m %u",
                  rose_isa_name(t->isa), n_threads, (int)type, k, n, m);
-        float *want = case_run(&c, ref, &want_mem, 0, m, 0, rose_round_up(n, 16) / 16);
+        float *want = case_run(&c, ref, &want_mem, 0, m, 0, rose_matmul_panels(&c.a));
         rose_matmul a = c.a;
         a.y = guarded_alloc(&got_mem, m * a.ldy * sizeof(float));
         memcpy(a.y, c.y0, m * a.ldy * sizeof(float));
@@ -245,10 +255,10 @@ static void test_matmul_i8(const rose_cpu_kernels *ref, const rose_cpu_kernels *
 /* Weight 1 makes the product the identity: each activation over the whole range of floats. */
 static void test_activation(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
 {
-    for (int epi = ROSE_EPI_NONE; epi <= ROSE_EPI_RESIDUAL; epi++) {
+    for (int epi = ROSE_EPI_NONE; epi < N_EPILOGUES; epi++) {
         for (uint64_t start = 0; start <= UINT32_MAX; start += UINT64_C(1) << 27) {
             matmul_case c;
-            case_init(&c, ROSE_W_F32, 1, 100, 40, DATA_NORMAL);
+            case_init(&c, ROSE_W_F32, 1, 100, 40, DATA_NORMAL, false);
             c.a.bias = NULL;
             c.a.epilogue = (rose_epilogue)epi;
             c.a.round_bf16 = epi != ROSE_EPI_RESIDUAL && start % 2 == 0;
@@ -301,15 +311,18 @@ static void pool_append(const attention_case *c, const rose_cpu_kernels *t, uint
     }
 }
 
-static void attention_init(attention_case *c, bool bf16, uint32_t n_ctx, uint32_t rows,
-                           uint32_t head_dim, data_kind kind)
+/* rows: tokens times n_heads. */
+static void attention_init(attention_case *c, bool bf16, uint32_t n_ctx, uint32_t n_heads,
+                           uint32_t rows, uint32_t head_dim, data_kind kind)
 {
-    *c = (attention_case){.n_max = n_ctx + rows - 1};
+    const uint32_t tokens = rows / n_heads;
+    *c = (attention_case){.n_max = n_ctx + tokens - 1};
     size_t block = rose_kv_head_bytes(bf16, head_dim);
     c->a = (rose_attention){.n_rows = rows, .n_ctx = n_ctx, .head_dim = head_dim, .bf16 = bf16};
+    c->a.n_heads = n_heads;
     c->a.scale = 1.0f / sqrtf((float)head_dim);
-    c->a.ldq = head_dim + rng_below(40);
-    c->a.ldo = head_dim + rng_below(40);
+    c->a.ldq = n_heads * head_dim + rng_below(40);
+    c->a.ldo = n_heads * head_dim + rng_below(40);
     c->a.page_stride = block * ATT_HEADS;
     c->pool = guarded_alloc(&c->pool_mem, c->a.page_stride * ATT_PAGES);
     c->a.kv = c->pool + block * rng_below(ATT_HEADS);
@@ -327,11 +340,11 @@ static void attention_init(attention_case *c, bool bf16, uint32_t n_ctx, uint32_
     size_t kv = (size_t)c->n_max * head_dim;
     c->k = malloc(kv * sizeof(float));
     c->v = malloc(kv * sizeof(float));
-    c->q = malloc(rows * c->a.ldq * sizeof(float));
+    c->q = malloc(tokens * c->a.ldq * sizeof(float));
     if (c->k == NULL || c->v == NULL || c->q == NULL) exit(1);
     fill(c->k, kv, kind, false);
     fill(c->v, kv, kind, false);
-    fill(c->q, rows * c->a.ldq, kind, bf16);
+    fill(c->q, tokens * c->a.ldq, kind, bf16);
     c->a.q = c->q;
     c->a.scratch = guarded_alloc(&c->scratch, rose_attention_scratch(c->n_max, head_dim));
     pool_reset(c);
@@ -346,14 +359,17 @@ static void attention_free(attention_case *c)
     free(c->q);
 }
 
-static float *attention_run(attention_case *c, const rose_cpu_kernels *t, guarded *mem,
-                            uint32_t row, uint32_t rows)
+/* All rows, into a fresh guarded out of their layout; or row `one` alone, as the only head. */
+static float *attention_run(attention_case *c, const rose_cpu_kernels *t, guarded *mem, int one)
 {
     rose_attention a = c->a;
-    a.q += row * a.ldq;
-    a.n_ctx += row;
-    a.n_rows = rows;
-    a.out = guarded_alloc(mem, rows * a.ldo * sizeof(float));
+    if (one >= 0) {
+        a.q = rose_row_q(&c->a, (uint32_t)one);
+        a.n_ctx = rose_row_end(&c->a, (uint32_t)one);
+        a.n_rows = a.n_heads = 1;
+    }
+    const size_t out = one >= 0 ? a.head_dim : a.n_rows / a.n_heads * a.ldo;
+    a.out = guarded_alloc(mem, out * sizeof(float));
     if (rng_below(2) == 0) { /* a hint: it changes nothing */
         a.next_kv = c->pool;
         a.next_pages = c->pages;
@@ -365,7 +381,7 @@ static float *attention_run(attention_case *c, const rose_cpu_kernels *t, guarde
 }
 
 /* The same page bytes from both appends; the same output; and each row alone, with nothing written
- * past its own position, equal to the row in the batch. */
+ * outside of its own positions, equal to the row in the batch. */
 static void attention_against_ref(attention_case *c, const rose_cpu_kernels *ref,
                                   const rose_cpu_kernels *t)
 {
@@ -380,19 +396,18 @@ static void attention_against_ref(attention_case *c, const rose_cpu_kernels *ref
     memcpy(c->pool, want_pool, c->pool_mem.bytes);
     free(want_pool);
 
-    float *want = attention_run(c, ref, &want_mem, 0, c->a.n_rows);
-    float *got = attention_run(c, t, &got_mem, 0, c->a.n_rows);
-    check_same(want, got, c->a.n_rows * c->a.ldo, "rows together");
+    float *want = attention_run(c, ref, &want_mem, -1), *got = attention_run(c, t, &got_mem, -1);
+    check_same(want, got, c->a.n_rows / c->a.n_heads * c->a.ldo, "rows together");
     check(guarded_free(&got_mem), "wrote outside of out");
 
-    pool_reset(c);
-    uint32_t done = 0;
     for (uint32_t r = 0; r < c->a.n_rows; r++) {
-        pool_append(c, t, done, c->a.n_ctx + r);
-        done = c->a.n_ctx + r;
-        got = attention_run(c, t, &got_mem, r, 1);
-        check_same(want + r * c->a.ldo, got, c->a.ldo, "a row alone");
-        guarded_free(&got_mem);
+        rose_attention place = c->a;
+        place.out = want;
+        pool_reset(c);
+        pool_append(c, t, rose_row_first(&c->a, r), rose_row_end(&c->a, r));
+        got = attention_run(c, t, &got_mem, (int)r);
+        check_same(rose_row_out(&place, r), got, c->a.head_dim, "a row alone");
+        check(guarded_free(&got_mem), "wrote outside of out (one row)");
     }
     check(guarded_free(&want_mem), "reference wrote outside of out");
 }
@@ -401,7 +416,7 @@ static void attention_case_run(const rose_cpu_kernels *ref, const rose_cpu_kerne
                                uint32_t n_ctx, uint32_t rows, uint32_t head_dim, data_kind kind)
 {
     attention_case c;
-    attention_init(&c, bf16, n_ctx, rows, head_dim, kind);
+    attention_init(&c, bf16, n_ctx, 1, rows, head_dim, kind);
     snprintf(g_what, sizeof g_what, "%s attention %s n_ctx %u rows %u head_dim %u %s",
              rose_isa_name(t->isa), bf16 ? "bf16" : "f32", n_ctx, rows, head_dim,
              g_kind_names[kind]);
@@ -428,6 +443,29 @@ static void test_attention(const rose_cpu_kernels *ref, const rose_cpu_kernels *
     }
 }
 
+/* Heads that share keys, windows and soft caps, in all combinations. */
+static void test_attention_shared(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    static const uint32_t dims[] = {16, 48, 64, 80, 96, 128, 256};
+    static const uint32_t heads[] = {1, 2, 3, 4, 6, 7, 8, 16};
+    static const uint32_t windows[] = {0, 1, 2, 15, 16, 17, 31, 32, 33, 50, 64, 100};
+    for (uint32_t i = 0; i < 1200; i++) {
+        const uint32_t n_heads = heads[rng_below(8)], n_ctx = 1 + rng_below(i % 9 == 0 ? 500 : 120);
+        const uint32_t rows = n_heads * (1 + rng_below(ROSE_ROW_TILE / n_heads));
+        const data_kind kind = i % 2 == 0 ? DATA_NORMAL : (data_kind)rng_below(N_DATA_KINDS);
+        attention_case c;
+        attention_init(&c, i % 3 != 0, n_ctx, n_heads, rows, dims[rng_below(7)], kind);
+        c.a.window = windows[rng_below(12)];
+        c.a.cap = rng_below(3) == 0 ? 1.0f + 50.0f * rng_uniform() : 0.0f;
+        snprintf(g_what, sizeof g_what,
+                 "%s attention %s n_ctx %u heads %u rows %u head_dim %u window %u cap %g %s",
+                 rose_isa_name(t->isa), c.a.bf16 ? "bf16" : "f32", n_ctx, n_heads, rows,
+                 c.a.head_dim, c.a.window, (double)c.a.cap, g_kind_names[kind]);
+        attention_against_ref(&c, ref, t);
+        attention_free(&c);
+    }
+}
+
 /* A chain that FTZ has driven to -0 meets padding: only there does the +0 that padding adds show.
  * p is 1 at positions 0 .. 63 and e^-7 at 64 and 65. Sums: 1.5 m, then -0.25 m = -0 (m the smallest
  * normal), then a group of two chains that underflow to -0, padded to +0. */
@@ -435,7 +473,7 @@ static void test_signed_zero(const rose_cpu_kernels *ref, const rose_cpu_kernels
 {
     for (uint32_t n_ctx = 65; n_ctx <= 96; n_ctx++) {
         attention_case c;
-        attention_init(&c, n_ctx % 2 == 0, n_ctx, 1, 1, DATA_NORMAL);
+        attention_init(&c, n_ctx % 2 == 0, n_ctx, 1, 1, 1, DATA_NORMAL);
         for (uint32_t j = 0; j < n_ctx; j++) {
             c.k[j] = j < 64 ? 0.0f : -7.0f;
             c.v[j] = j < 64 ? 0.0f : -0x1p-126f;
@@ -445,8 +483,8 @@ static void test_signed_zero(const rose_cpu_kernels *ref, const rose_cpu_kernels
         c.v[32] = -0x1.cp-126f;
         pool_append(&c, ref, 0, n_ctx);
         guarded want_mem, got_mem;
-        float *want = attention_run(&c, ref, &want_mem, 0, 1);
-        float *got = attention_run(&c, t, &got_mem, 0, 1);
+        float *want = attention_run(&c, ref, &want_mem, -1);
+        float *got = attention_run(&c, t, &got_mem, -1);
         snprintf(g_what, sizeof g_what, "%s signed zero n_ctx %u", rose_isa_name(t->isa), n_ctx);
         bool pairs = t->isa == ROSE_ISA_AVX512_BF16 && c.a.bf16; /* another order: below */
         check(pairs || (want[0] == 0.0f && (signbit(want[0]) != 0) == (n_ctx == 96)),
@@ -477,7 +515,7 @@ static void test_signed_zero_pairs(const rose_cpu_kernels *ref, const rose_cpu_k
     if (t->isa != ROSE_ISA_AVX512_BF16) return;
     for (uint32_t n_ctx = 2; n_ctx <= 96; n_ctx++) {
         attention_case c;
-        attention_init(&c, true, n_ctx, 1, 1, DATA_NORMAL);
+        attention_init(&c, true, n_ctx, 1, 1, 1, DATA_NORMAL);
         for (uint32_t j = 0; j < n_ctx; j++) {
             c.k[j] = 0.0f;
             c.v[j] = -0.0f;
@@ -486,8 +524,8 @@ static void test_signed_zero_pairs(const rose_cpu_kernels *ref, const rose_cpu_k
         c.v[1] = 0x1.8p-126f;
         pool_append(&c, ref, 0, n_ctx);
         guarded want_mem, got_mem;
-        float *want = attention_run(&c, ref, &want_mem, 0, 1);
-        float *got = attention_run(&c, t, &got_mem, 0, 1);
+        float *want = attention_run(&c, ref, &want_mem, -1);
+        float *got = attention_run(&c, t, &got_mem, -1);
         snprintf(g_what, sizeof g_what, "%s signed zero n_ctx %u", rose_isa_name(t->isa), n_ctx);
         check(want[0] == 0.0f && (signbit(want[0]) != 0) == (n_ctx % 2 == 0),
               "a half pair clears the sign");
@@ -526,6 +564,57 @@ static void test_layernorm(const rose_cpu_kernels *ref, const rose_cpu_kernels *
         check_same(p[3], p[0], d, "in place");
         for (int j = 0; j < 5; j++)
             check(guarded_free(&mem[j]), "wrote outside of y");
+    }
+}
+
+static void test_rmsnorm(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    static const uint32_t ds[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 64, 80, 128, 576, 769, 1600};
+    for (size_t i = 0; i < sizeof ds / sizeof *ds * N_DATA_KINDS * 2; i++) {
+        uint32_t d = ds[i / (N_DATA_KINDS * 2)];
+        data_kind kind = (data_kind)(i / 2 % N_DATA_KINDS);
+        guarded mem[4];
+        float *p[4]; /* x, w, want, got */
+        for (int j = 0; j < 4; j++)
+            p[j] = guarded_alloc(&mem[j], d * sizeof(float));
+        fill(p[0], d, kind, false);
+        fill(p[1], d, kind, false);
+        ref->rmsnorm(p[0], p[1], 1e-6f, d, i % 2 == 0, p[2]);
+        t->rmsnorm(p[0], p[1], 1e-6f, d, i % 2 == 0, p[3]);
+        snprintf(g_what, sizeof g_what, "%s rmsnorm d %u %s", rose_isa_name(t->isa), d,
+                 g_kind_names[kind]);
+        check_same(p[2], p[3], d, "y");
+        t->rmsnorm(p[0], p[1], 1e-6f, d, i % 2 == 0, p[0]);
+        check_same(p[2], p[0], d, "in place");
+        for (int j = 0; j < 4; j++)
+            check(guarded_free(&mem[j]), "wrote outside of y");
+    }
+}
+
+static void test_rope(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
+{
+    static const uint32_t dims[][2] = {{2, 2},     {16, 16},   {16, 4},   {48, 48}, {64, 64},
+                                       {64, 16},   {80, 80},   {80, 20},  {96, 72}, {128, 30},
+                                       {128, 128}, {256, 256}, {256, 64}, {32, 0}};
+    for (uint32_t i = 0; i < sizeof dims / sizeof *dims * N_DATA_KINDS * 2; i++) {
+        const uint32_t n = dims[i / (N_DATA_KINDS * 2)][0],
+                       half = dims[i / (N_DATA_KINDS * 2)][1] / 2;
+        const data_kind kind = (data_kind)(i / 2 % N_DATA_KINDS);
+        guarded mem[4];
+        float *p[4]; /* want, got, cos, sin */
+        for (int j = 0; j < 4; j++) {
+            const uint32_t size = j < 2 ? n : half;
+            p[j] = guarded_alloc(&mem[j], size * sizeof(float));
+            fill(p[j], size, kind, false);
+        }
+        memcpy(p[1], p[0], n * sizeof(float));
+        ref->rope(p[0], p[2], p[3], half, n, i % 2 == 0);
+        t->rope(p[1], p[2], p[3], half, n, i % 2 == 0);
+        snprintf(g_what, sizeof g_what, "%s rope %u of %u %s", rose_isa_name(t->isa), 2 * half, n,
+                 g_kind_names[kind]);
+        check_same(p[0], p[1], n, "x");
+        for (int j = 0; j < 4; j++)
+            check(guarded_free(&mem[j]), "wrote outside of x");
     }
 }
 
@@ -627,6 +716,10 @@ static const test g_tests[] = {
     {"accuracy_matmul", accuracy_matmul, true},
     {"accuracy_layernorm", accuracy_layernorm, true},
     {"accuracy_attention", accuracy_attention, true},
+    {"window_masked", window_masked, true},
+    {"accuracy_tanh", accuracy_tanh, true},
+    {"accuracy_rmsnorm", accuracy_rmsnorm, true},
+    {"accuracy_rope", accuracy_rope, true},
     {"matmul_f32", test_matmul_f32, false},
     {"matmul_bf16", test_matmul_bf16, false},
     {"matmul_i8", test_matmul_i8, false},
@@ -634,9 +727,12 @@ static const test g_tests[] = {
     {"share", test_share, false},
     {"activation", test_activation, false},
     {"attention", test_attention, false},
+    {"attention_shared", test_attention_shared, false},
     {"signed_zero", test_signed_zero, false},
     {"signed_zero_pairs", test_signed_zero_pairs, false},
     {"layernorm", test_layernorm, false},
+    {"rmsnorm", test_rmsnorm, false},
+    {"rope", test_rope, false},
     {"max_index", test_max_index, false},
     {"exp_weights", test_exp_weights, false},
     {"exp_sums", test_exp_sums, false},

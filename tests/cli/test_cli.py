@@ -244,9 +244,13 @@ def test_model_errors():
         refused("an empty folder", d, "no config.json", "hf download openai-community/gpt2 --local-dir gpt2", tokenizer=False)
         put(d, "model.gguf", "GGUF")
         put(d, "renamed", "GGUF and more")
-        for name in ("model.gguf", "renamed"):
-            refused(f"GGUF, {name}", os.path.join(d, name), name, "GGUF is not supported", "Hugging Face folder")
-        refused("a folder of GGUF", d, "no config.json", "GGUF is not supported", tokenizer=False)
+        for name, word in (("model.gguf", "truncated"), ("renamed", "GGUF version")):
+            refused(f"GGUF, {name}", os.path.join(d, name), name, word, tokenizer=False)
+        refused("a folder of GGUF", d, "model.gguf", "truncated", tokenizer=False)
+        put(d, "other.gguf", "GGUF")
+        refused("two GGUF models", d, "several GGUF models", "model.gguf", "other.gguf", tokenizer=False)
+        os.remove(os.path.join(d, "model.gguf"))
+        os.remove(os.path.join(d, "other.gguf"))
         cache = os.path.join(d, "models--a--b")
         os.makedirs(os.path.join(cache, "snapshots"))
         refused("the hub's cache", cache, "one of the folders in its snapshots/", tokenizer=False)

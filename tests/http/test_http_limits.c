@@ -205,7 +205,7 @@ static void test_bodies_together(void **state)
     rose_err err = {""};
     o.max_total_body_bytes = WHOLE - 1;
     assert_int_equal(rose_http_start(&g_http, &o, &g_cb, &err), ROSE_E_INVAL);
-    assert_non_null(strstr(err.msg, "together"));
+    assert_non_null(strstr(err.msg, "limit for all bodies"));
 }
 
 /* Replies that nobody reads are bounded together: the one that has waited longest goes. */
@@ -252,7 +252,7 @@ static void test_replies_together(void **state)
     rose_err err = {""};
     o.max_total_pending_bytes = o.max_pending_bytes - 1;
     assert_int_equal(rose_http_start(&g_http, &o, &g_cb, &err), ROSE_E_INVAL);
-    assert_non_null(strstr(err.msg, "all replies together"));
+    assert_non_null(strstr(err.msg, "limit for all replies"));
 }
 
 /* ---- time ---- */

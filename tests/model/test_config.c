@@ -149,7 +149,7 @@ static void refuses_by_field(void **state)
     } lies[] = {
         {"model_type", NULL, ROSE_E_FORMAT, "'model_type' is missing"},
         {"model_type", "7", ROSE_E_FORMAT, "'model_type' is 7"},
-        {"model_type", "\"llama\"", ROSE_E_UNSUPPORTED, "model_type 'llama' is not supported"},
+        {"model_type", "\"mamba\"", ROSE_E_UNSUPPORTED, "model_type 'mamba' is not supported"},
         {"model_type", "\"\"", ROSE_E_UNSUPPORTED, "model_type ''"},
         {"n_embd", NULL, ROSE_E_FORMAT, "'n_embd' is missing"},
         {"n_embd", "null", ROSE_E_FORMAT, "'n_embd' is missing"},

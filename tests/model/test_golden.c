@@ -5,7 +5,23 @@
 
 #include "golden.h"
 
-static const char *const NAMES[] = {"rose-tiny", "random-f32", "random-f16", "random-bf16"};
+static const char *const NAMES[] = {
+    "rose-tiny",
+    "random-f32",
+    "random-f16",
+    "random-bf16",
+    "families/llama",
+    "families/llama-linear",
+    "families/llama-dynamic",
+    "families/mistral",
+    "families/qwen2",
+    "families/qwen3",
+    "families/smollm3",
+    "families/gemma3",
+    "families/gemma3-caps",
+    "families/phi3",
+    "families/phi3-short",
+};
 enum { N_NAMES = sizeof NAMES / sizeof *NAMES };
 
 static const golden_logits *logits_at(const golden_prompt *p, uint32_t position)
@@ -40,7 +56,10 @@ static void check_prompt(const golden *g, const golden_prompt *p)
     }
     for (uint32_t i = 0; i < p->n_ids; i++)
         assert_true(p->ids[i] < l->n);
-    assert_true(golden_logits_error(l, l->values) <= g->tolerance);
+    if (g->logprobs)
+        assert_true(golden_logprob_error(l, l->values, l->n) <= 1e-6);
+    else
+        assert_true(golden_logits_error(l, l->values) <= g->tolerance);
 }
 
 static void vectors_agree_with_each_other(void **state)
@@ -49,7 +68,7 @@ static void vectors_agree_with_each_other(void **state)
     for (int i = 0; i < N_NAMES; i++) {
         golden g;
         golden_open(&g, NAMES[i]);
-        assert_true(g.n_prompts >= 4);
+        assert_true(g.n_prompts >= (g.logprobs ? 2 : 4));
         for (uint32_t j = 0; j < g.n_prompts; j++)
             check_prompt(&g, &g.prompts[j]);
         golden_close(&g);
@@ -121,24 +140,11 @@ static void random_models_are_made_again(void **state)
     for (int i = 1; i < N_NAMES; i++) {
         golden g;
         rose_random_opts o;
-        char folder[1024];
+        char folder[1024], path[1024];
         golden_open(&g, NAMES[i]);
         assert_null(g.folder);
-        join(folder, sizeof folder, folders, NAMES[i]);
-        rose_random_opts_default(&o);
-        o.n_layers = g.random.n_layers;
-        o.d_model = g.random.d_model;
-        o.n_heads = g.random.n_heads;
-        o.d_ff = g.random.d_ff;
-        o.vocab_size = g.random.vocab_size;
-        o.max_positions = g.random.max_positions;
-        o.dtype = strcmp(g.random.dtype, "F32") == 0   ? ROSE_F32
-                  : strcmp(g.random.dtype, "F16") == 0 ? ROSE_F16
-                                                       : ROSE_BF16;
-        o.tied_head = g.random.tied_head;
-        o.prefix = g.random.prefix;
-        o.max_shard_bytes = g.random.max_shard_bytes;
-        o.seed = g.random.seed;
+        snprintf(folder, sizeof folder, "%s/%d", folders, i);
+        golden_random_opts(&g.random, &o, path);
         rose_err err = {{0}};
         if (rose_random_model_write(&o, folder, &err) != ROSE_OK) fail_msg("%s", err.msg);
         golden_check_model(&g, folder);

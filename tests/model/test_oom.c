@@ -2,7 +2,7 @@
  * model fails cleanly or succeeds, leaks nothing and leaves nothing behind. Replaces the process's
  * allocator, so sanitizer builds, which bring their own, skip it. */
 #include "failing_alloc.h"
-#include "fixture.h"
+#include "gguf_fixture.h"
 
 #include "model/inspect.h"
 
@@ -64,14 +64,26 @@ static rose_status op_write(const char *dir, rose_err *err)
     return rose_random_model_write(&o, dir, err);
 }
 
+/* A model whose parser allocates: longrope has lists. */
+#define PHI3                                                                                       \
+    "{\"model_type\": \"phi3\", \"hidden_size\": 8, \"num_hidden_layers\": 1, "                    \
+    "\"num_attention_heads\": 2, \"intermediate_size\": 8, \"vocab_size\": 258, "                  \
+    "\"max_position_embeddings\": 16, \"original_max_position_embeddings\": 4, "                   \
+    "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 2], "                        \
+    "\"long_factor\": [3, 4]}}"
+
 static void opening(void **state)
 {
     (void)state;
-    char path[1024];
-    for (int sharded = 0; sharded < 2; sharded++) {
+    static const char *const names[] = {"whole", "sharded", "phi3"};
+    char path[1024], config[1024];
+    put_text(scratch, "phi3.json", PHI3);
+    join(config, sizeof config, scratch, "phi3.json");
+    for (int i = 0; i < 3; i++) {
         rose_random_opts o = small();
-        o.max_shard_bytes = sharded ? 2000 : 0;
-        join(path, sizeof path, scratch, sharded ? "sharded" : "whole");
+        o.max_shard_bytes = i == 1 ? 2000 : 0;
+        o.config = i == 2 ? config : NULL;
+        join(path, sizeof path, scratch, names[i]);
         assert_int_equal(rose_random_model_write(&o, path, NULL), ROSE_OK);
         for (int persist = 0; persist < 2; persist++) {
             long k = 1, refused = 0;
@@ -85,6 +97,40 @@ static void opening(void **state)
             }
             assert_true(refused > 50);
         }
+    }
+}
+
+/* A split GGUF model with factors, opened by its folder. */
+static void opening_gguf(void **state)
+{
+    (void)state;
+    char path[1024];
+    join(path, sizeof path, scratch, "gguf");
+    assert_int_equal(mkdir(path, 0777), 0);
+    gw *all = gg_model("gemma3", 8), *parts[2] = {gw_new(), gw_new()};
+    gw_add(all, "rope_freqs.weight", 0, GG_HEAD / 2, 0);
+    gw_bytes(&parts[0]->pairs, all->pairs.data, all->pairs.len);
+    parts[0]->n_pairs = all->n_pairs;
+    for (size_t i = 0; i < all->n_tensors; i++)
+        parts[i % 2]->tensors[parts[i % 2]->n_tensors++] = all->tensors[i];
+    for (uint16_t i = 0; i < 2; i++) {
+        gw_u16(parts[i], "split.no", i);
+        gw_u16(parts[i], "split.count", 2);
+        gw_put(parts[i], path, i == 0 ? "m-00001-of-00002.gguf" : "m-00002-of-00002.gguf");
+        gw_free(parts[i]);
+    }
+    gw_free(all);
+    for (int persist = 0; persist < 2; persist++) {
+        long k = 1, refused = 0;
+        for (outcome r = {.injected = true}; r.injected; k++) {
+            r = run(op_open, path, k, persist != 0);
+            if (r.st != ROSE_OK && r.st != ROSE_E_NOMEM)
+                fail_msg("allocation %ld refused: %s", k, r.err.msg);
+            assert_true(r.st == ROSE_OK || r.err.msg[0] != '\0');
+            assert_true(r.injected || r.st == ROSE_OK);
+            refused += r.st != ROSE_OK;
+        }
+        assert_true(refused > 10);
     }
 }
 
@@ -118,6 +164,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opening),
+        cmocka_unit_test(opening_gguf),
         cmocka_unit_test(writing),
     };
     return cmocka_run_group_tests(tests, setup_scratch, teardown_scratch);

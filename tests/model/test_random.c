@@ -93,9 +93,9 @@ static float *values(const rose_model *m, size_t *n)
     }
     for (uint32_t l = 0; l < m->arch.n_layers; l++) {
         const rose_layer *y = &m->layers[l];
-        const rose_tensor *of_layer[] = {&y->ln1_w, &y->ln1_b, &y->ln2_w,  &y->ln2_b,
-                                         &y->qkv.w, &y->qkv.b, &y->proj.w, &y->proj.b,
-                                         &y->fc1.w, &y->fc1.b, &y->fc2.w,  &y->fc2.b};
+        const rose_tensor *of_layer[] = {&y->ln1_w,    &y->ln1_b,    &y->ln2_w,     &y->ln2_b,
+                                         &y->qkv.w[0], &y->qkv.b[0], &y->proj.w[0], &y->proj.b[0],
+                                         &y->fc1.w[0], &y->fc1.b[0], &y->fc2.w[0],  &y->fc2.b[0]};
         for (size_t i = 0; i < 12; i++) {
             rose_tensor_read_f32(of_layer[i], 0, rose_tensor_n(of_layer[i]), v + at);
             at += rose_tensor_n(of_layer[i]);
@@ -215,14 +215,14 @@ static void weights_have_the_promised_spread(void **state)
     check_moments(&m->lnf_b, 0, 0.02);
     for (int l = 0; l < 8; l++) {
         check_moments(&m->layers[l].ln1_w, 1, 0.02);
-        check_moments(&m->layers[l].qkv.w, 0, 0.02);
-        check_moments(&m->layers[l].qkv.b, 0, 0.02);
-        check_moments(&m->layers[l].proj.w, 0, 0.02 / 4);
-        check_moments(&m->layers[l].fc1.w, 0, 0.02);
-        check_moments(&m->layers[l].fc2.w, 0, 0.02 / 4);
+        check_moments(&m->layers[l].qkv.w[0], 0, 0.02);
+        check_moments(&m->layers[l].qkv.b[0], 0, 0.02);
+        check_moments(&m->layers[l].proj.w[0], 0, 0.02 / 4);
+        check_moments(&m->layers[l].fc1.w[0], 0, 0.02);
+        check_moments(&m->layers[l].fc2.w[0], 0, 0.02 / 4);
     }
     /* Streams of different tensors are different. */
-    assert_memory_not_equal(m->layers[0].qkv.w.data, m->layers[1].qkv.w.data, 4096);
+    assert_memory_not_equal(m->layers[0].qkv.w[0].data, m->layers[1].qkv.w[0].data, 4096);
     assert_memory_not_equal(m->tok_embed.data, m->pos_embed.data, 4096);
     rose_model_close(m);
 }
@@ -304,9 +304,9 @@ static void refuses_false_options(void **state)
             word = "'n_inner' is 4294967295";
             break;
         case 7:
-            o.arch = "llama";
+            o.arch = "mamba";
             want = ROSE_E_UNSUPPORTED;
-            word = "model_type 'llama' is not supported";
+            word = "model_type 'mamba' is not supported";
             break;
         case 8:
             o.vocab_size = 0;

@@ -247,7 +247,7 @@ static void scanner_equals_plain_reading(void **state)
             n += strlen(atom);
         }
         for (size_t at = 0; at < n;) {
-            size_t k = rose_gpt2_piece((const uint8_t *)text + at, n - at);
+            size_t k = rose_scan_gpt2((const uint8_t *)text + at, n - at);
             assert_int_equal(k, plain_piece((const uint8_t *)text + at, n - at));
             at += k;
         }

@@ -110,16 +110,101 @@ static void refuses_by_name(void **state)
     assert_refused(WITH(model, "\"byte_fallback\":true"), ROSE_E_UNSUPPORTED, "byte_fallback");
     assert_refused(WITH(normalizer, "{\"type\":\"Lowercase\"}"), ROSE_E_UNSUPPORTED, "Lowercase");
     assert_refused(WITH(pre, "{\"type\":\"Metaspace\"}"), ROSE_E_UNSUPPORTED, "Metaspace");
-    assert_refused(WITH(pre, "null"), ROSE_E_UNSUPPORTED, "pre_tokenizer");
+    assert_refused(WITH(pre, "null"), ROSE_E_UNSUPPORTED, "decoder \"ByteLevel\"");
     assert_refused(WITH(pre, "{\"type\":\"Digits\"}"), ROSE_E_UNSUPPORTED, "ByteLevel");
     assert_refused(WITH(pre, "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":"
-                             "\"MergedWithNext\",\"invert\":false}"),
-                   ROSE_E_UNSUPPORTED, "MergedWithNext");
+                             "\"Contiguous\",\"invert\":false}"),
+                   ROSE_E_UNSUPPORTED, "Contiguous");
     assert_refused(WITH(decoder, "null"), ROSE_E_UNSUPPORTED, "null");
     assert_refused(WITH(decoder, "{\"type\":\"WordPiece\"}"), ROSE_E_UNSUPPORTED, "WordPiece");
     assert_refused(WITH(post, "{\"type\":\"BertProcessing\"}"), ROSE_E_UNSUPPORTED,
                    "BertProcessing");
     assert_refused(WITH(vocab, "{\"a\":99999999}"), ROSE_E_FORMAT, "not an integer in");
+}
+
+static const char metaspace[] = "{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\","
+                                "\"prepend_scheme\":\"first\",\"split\":false}";
+static const char decoders[] =
+    "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
+    "\"\\u2581\"},"
+    "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\","
+    "\"content\":\" \",\"start\":1,\"stop\":0}]}";
+
+/* The forms that transformers writes for SentencePiece's models, and what is near to them. */
+static void characters(void **state)
+{
+    static const char replace[] = "{\"type\":\"Replace\",\"pattern\":{\"%s\":\" \"},"
+                                  "\"content\":\"\\u2581\"}";
+    char text[256];
+    (void)state;
+    parts p = {.model = "\"byte_fallback\":true",
+               .vocab = "{\"a\":0,\"b\":1,\"ab\":2,\"\\u2581\":3,\"<0x0A>\":4}",
+               .merges = "[[\"a\",\"b\"]]",
+               .pre = metaspace,
+               .decoder = decoders};
+    assert_opens(&p);
+    p.pre = "null";
+    snprintf(text, sizeof text, replace, "String");
+    p.normalizer = text;
+    assert_opens(&p);
+    p.normalizer = "{\"type\":\"Prepend\",\"prepend\":\"\\u2581\"}";
+    assert_opens(&p);
+    p.normalizer = "{\"type\":\"Prepend\"}";
+    assert_refused(&p, ROSE_E_FORMAT, "Prepend");
+    snprintf(text, sizeof text, replace, "Regex");
+    p.normalizer = text;
+    assert_refused(&p, ROSE_E_UNSUPPORTED, "Regex");
+    p.normalizer = NULL;
+    p.pre = "{\"type\":\"Metaspace\",\"replacement\":\"_\"}";
+    assert_refused(&p, ROSE_E_UNSUPPORTED, "Metaspace");
+    p.pre = "{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"last\"}";
+    assert_refused(&p, ROSE_E_UNSUPPORTED, "last");
+    p.pre = metaspace;
+    p.decoder = "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Strip\",\"content\":\" \","
+                "\"start\":1,\"stop\":0}]}";
+    assert_refused(&p, ROSE_E_UNSUPPORTED, "Strip"); /* without Fuse it strips each token */
+    p.decoder = "null";
+    assert_refused(&p, ROSE_E_UNSUPPORTED, "null");
+}
+
+/* The reader of the large parts: any order of keys, escapes in tokens, keys given twice. */
+static void order_and_escapes(void **state)
+{
+    static const char tail[] = ",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":false,"
+                               "\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"}}";
+    static const struct {
+        const char *model;
+        rose_status want;
+        const char *name;
+    } cases[] = {
+        {"{\"merges\":[\"\\u0061 b\"],\"vocab\":{\"a\":0,\"\\u0062\":1,\"a\\u0062\":2}}", ROSE_OK,
+         ""},
+        {"{\"vocab\":{\"a\":0},\"merges\":[],\"vocab\":{}}", ROSE_E_FORMAT, "second vocab"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[],\"merges\":[]}", ROSE_E_FORMAT, "second list"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[]},\"model\":{}", ROSE_E_FORMAT, "second model"},
+        {"{\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}", ROSE_E_FORMAT, "two ids"},
+        {"{\"vocab\":{\"a\":0,},\"merges\":[]}", ROSE_E_FORMAT, "line 1"},
+        {"{\"vocab\":{\"a\":01},\"merges\":[]}", ROSE_E_FORMAT, "begins with 0"},
+        {"{\"vocab\":{\"a\\ud800\":0},\"merges\":[]}", ROSE_E_FORMAT, "surrogate"},
+        {"{\"vocab\":{\"a\\q\":0},\"merges\":[]}", ROSE_E_FORMAT, "escape"},
+        {"{\"vocab\":{\"a\n\":0},\"merges\":[]}", ROSE_E_FORMAT, "control character"},
+        {"{\"vocab\":{\"a\xff\":0},\"merges\":[]}", ROSE_E_FORMAT, "not UTF-8"},
+        {"{\n\n\"vocab\":{\"a\":0},\n\"merges\":[\n],\n\"x\":nul}", ROSE_E_FORMAT, "line 6"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        temp_dir d;
+        rose_buf text = {0};
+        rose_err err;
+        temp_make(&d);
+        assert_int_equal(rose_buf_addf(&text, "{\"model\":%s%s", cases[i].model, tail), ROSE_OK);
+        temp_write(&d, "tokenizer.json", text.data, text.len);
+        rose_status st = open_status(&d, &err);
+        if (st != cases[i].want || strstr(err.msg, cases[i].name) == NULL)
+            fail_msg("case %zu: %s: %s", i, rose_status_name(st), err.msg);
+        rose_buf_free(&text);
+        temp_remove(&d);
+    }
 }
 
 static void refuses_contradictions(void **state)
@@ -323,10 +408,16 @@ static void bad_vocab_and_merges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_the_forms),      cmocka_unit_test(refuses_by_name),
-        cmocka_unit_test(refuses_contradictions), cmocka_unit_test(merges_in_a_circle),
-        cmocka_unit_test(damaged_files),          cmocka_unit_test(no_such_folder),
-        cmocka_unit_test(vocab_and_merges),       cmocka_unit_test(bad_vocab_and_merges),
+        cmocka_unit_test(accepts_the_forms),
+        cmocka_unit_test(refuses_by_name),
+        cmocka_unit_test(characters),
+        cmocka_unit_test(order_and_escapes),
+        cmocka_unit_test(refuses_contradictions),
+        cmocka_unit_test(merges_in_a_circle),
+        cmocka_unit_test(damaged_files),
+        cmocka_unit_test(no_such_folder),
+        cmocka_unit_test(vocab_and_merges),
+        cmocka_unit_test(bad_vocab_and_merges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

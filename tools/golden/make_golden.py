@@ -192,6 +192,17 @@ def write(out, name, value):
         f.write(entry(value, 3) + "\n")
 
 
+def made_by(script):
+    return {
+        "script": script,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "tokenizers": tokenizers.__version__,
+    }
+
+
 def make(out, name, folder, origin, prompts_of, text_file=None):
     model = load(folder)
     recorder = Recorder(model)
@@ -201,14 +212,7 @@ def make(out, name, folder, origin, prompts_of, text_file=None):
         "format": 1,
         "name": name,
         "model": {**origin, "files": describe_files(folder)},
-        "made_by": {
-            "script": "tools/golden/make_golden.py",
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "tokenizers": tokenizers.__version__,
-        },
+        "made_by": made_by("tools/golden/make_golden.py"),
         "tolerance": TOLERANCE,
         "reference_error": recorder.worst,
         "values_file": name + ".f32",

@@ -7,15 +7,8 @@
  * Values: a B tile holds 32 positions by 16 dims of V, copied from two pages. One P tile serves all
  * dims of a head, whose sums stay in tiles.
  *
- * The last group of 32 positions holds positions that some rows must not see. P is zero there, and
- * V is cleared where no row may see it. Zero times V is still wrong in two cases: V is not finite,
- * or a sum is zero, because its sign may depend on V. These rows are computed row by row.
- *
- * Measured 2026-11-21 on a Xeon, 12 heads of 64 dims with 1,024 keys. 16 rows take 282 us (AVX-512:
- * 533), 4 rows 148 us (161).
- *
- * AVX-512 computes single rows, fp32, and rows that span two groups of 32. The limit is the exp
- * of the scores. */
+ * One row, fp32, rows that span two groups of 32 and rows that a window cuts stay on AVX-512.
+ * Bound: exp of the scores. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AMX_TILE__) || defined(__AMXTILE__) /* gcc; clang 14 */
@@ -94,10 +87,10 @@ static void softmax(tile_attention *s)
     const vec16 scale = v_set1(s->a->scale);
     for (uint32_t r = 0; r < s->a->n_rows; r++) {
         float *row = s->t.s + r * s->t.stride;
-        const uint32_t n = s->a->n_ctx + r;
+        const uint32_t n = rose_row_end(s->a, r);
         for (uint32_t j = 0; j < n; j += ROSE_PANEL)
             v_store(row + j, v_mul(v_load(row + j), scale));
-        s->t.inv[r] = softmax_row(row, n, true);
+        s->t.inv[r] = softmax_row(s->a, row, r, true);
     }
 }
 
@@ -106,7 +99,7 @@ static void softmax(tile_attention *s)
 static void load_p(const tile_attention *s, uint32_t group)
 {
     for (uint32_t r = 0; r < s->a->n_rows; r++) {
-        uint32_t left = s->a->n_ctx + r - group * ROSE_K_GROUP;
+        uint32_t left = rose_row_end(s->a, r) - group * ROSE_K_GROUP;
         tile_row_store(s->p_tile + (size_t)r * 64,
                        s->t.s + r * s->t.stride + (size_t)group * ROSE_K_GROUP,
                        left < ROSE_K_GROUP ? left : ROSE_K_GROUP);
@@ -224,16 +217,17 @@ static void finish(tile_attention *s)
         }
         const vec16 inv = v_set1(s->t.inv[r]);
         for (uint32_t d = 0; d < a->head_dim; d += ROSE_PANEL)
-            v_store_n(a->out + r * a->ldo + d, v_round_bf16(v_mul(v_load(sum + d), inv)),
+            v_store_n(rose_row_out(a, r) + d, v_round_bf16(v_mul(v_load(sum + d), inv)),
                       a->head_dim - d);
     }
 }
 
 void rose_attention_amx(const rose_attention *a)
 {
-    tile_attention s = {.a = a, .n_max = a->n_ctx + a->n_rows - 1, .finite = true};
+    tile_attention s = {.a = a, .n_max = rose_row_end(a, a->n_rows - 1), .finite = true};
     s.n_whole = (a->n_ctx - 1) / ROSE_K_GROUP;
-    if (!a->bf16 || a->n_rows < MIN_ROWS || (s.n_max - 1) / ROSE_K_GROUP != s.n_whole) {
+    if (!a->bf16 || a->n_rows < MIN_ROWS || (s.n_max - 1) / ROSE_K_GROUP != s.n_whole ||
+        rose_row_first(a, a->n_rows - 1) > 0) {
         rose_attention_avx512(a);
         return;
     }

@@ -1,7 +1,11 @@
 /* backend/cpu/attention_avx512bf16.c - attention at the level avx512-bf16: rule 5 of
  * docs/NUMERICS.md, multiplied by VDPBF16PS (rule 11).
  *
- * Rows are taken 16, 8, 4, 2 or 1 at a time. Their q is stored as pairs, [dim / 2][rows].
+ * Rows are taken 16, 8, 4, 2 or 1 at a time, their q as pairs [dim / 2][rows]. Scores: a vector
+ * holds those of a page, so a K block is a panel; with few rows four pages at a time, or the chains
+ * would wait for themselves. Softmax is attention_simd.h's. Values:
+ * groups of 32 positions that all rows of the block see, p as pairs [16][rows]; the first and last
+ * ones row by row over its own positions, so that no other slot is read. fp32 stays on AVX-512.
  *
  * Scores: a vector holds the scores of one page, so a K block is one panel. With few rows, four
  * pages are computed at a time; otherwise each chain of additions would wait for its own last
@@ -68,16 +72,15 @@ ROSE_INLINE void score_pages(const rose_attention *a, const attention_scratch *t
     }
 }
 
-/* Computes the value sums of n_rows rows over groups [0, n_groups). Every row sees all positions
- * of these groups. */
+/* Value sums of n_rows rows over groups [g, n_groups), all of whose positions they see. */
 ROSE_INLINE void value_groups(const rose_attention *a, const attention_scratch *t, uint32_t row,
-                              uint32_t n_rows, uint32_t n_groups)
+                              uint32_t n_rows, uint32_t g, uint32_t n_groups)
 {
     const size_t v_at = rose_kv_k_bytes(true, a->head_dim);
     const size_t panel_bytes = ROSE_PANEL / 2 * LINE;
     uint32_t p[ROSE_K_GROUP / 2 * ROSE_ROW_TILE];
 
-    for (uint32_t g = 0; g < n_groups; g++) {
+    for (; g < n_groups; g++) {
         const uint8_t *v0 = page_at(a, 2 * g) + v_at, *v1 = page_at(a, 2 * g + 1) + v_at;
         rows_to_pairs(t->s + row * t->stride + g * ROSE_K_GROUP, t->stride, ROSE_K_GROUP, n_rows,
                       p);
@@ -106,10 +109,9 @@ ROSE_INLINE void value_groups(const rose_attention *a, const attention_scratch *
     }
 }
 
-/* Adds the first n (1 .. 32) positions of a group for one row. With an odd n the last pair has
- * one position. */
+/* One row over positions [from, n) of a group: the first and the last pair may be half. */
 static void value_end(const rose_attention *a, const attention_scratch *t, uint32_t row,
-                      uint32_t group, uint32_t n)
+                      uint32_t group, uint32_t from, uint32_t n)
 {
     const size_t v_at = rose_kv_k_bytes(true, a->head_dim);
     const bool two = n > ROSE_PANEL; /* pages */
@@ -123,29 +125,38 @@ static void value_end(const rose_attention *a, const attention_scratch *t, uint3
     for (uint32_t d = 0; d < a->head_dim; d += ROSE_PANEL) {
         float *y = t->o + row * t->depth + d;
         vec16 sum = v_load(y);
-        for (uint32_t i = 0; 2 * i < n; i++) {
+        for (uint32_t i = from / 2; 2 * i < n; i++) {
             const uint8_t *at = v[i / 8] + d / 2 * LINE + i % 8 * LINE;
             ivec16 pairs = v_load_pairs(at);
             prefetch_at(at, ahead[i / 8]);
             if (2 * i + 1 == n) pairs = v_int_and(pairs, v_int_set1(0xffff));
+            if (2 * i < from) pairs = v_int_and(pairs, v_int_set1((int32_t)0xffff0000));
             sum = v_dot(sum, p[i], pairs);
         }
         v_store(y, sum);
     }
 }
 
+/* Groups [g, end) of one row, of each its own positions. */
+static void value_ends(const rose_attention *a, const attention_scratch *t, uint32_t row,
+                       uint32_t g, uint32_t end)
+{
+    const uint32_t first = rose_row_first(a, row), n = rose_row_end(a, row);
+    for (; g < end; g++) {
+        const uint32_t at = g * ROSE_K_GROUP, left = n - at;
+        value_end(a, t, row, g, first > at ? first - at : 0,
+                  left < ROSE_K_GROUP ? left : ROSE_K_GROUP);
+    }
+}
+
 static void end_row(const rose_attention *a, const attention_scratch *t, uint32_t row,
                     uint32_t first_group)
 {
-    const uint32_t n = a->n_ctx + row;
-    for (uint32_t g = first_group; g * ROSE_K_GROUP < n; g++) {
-        uint32_t left = n - g * ROSE_K_GROUP;
-        value_end(a, t, row, g, left < ROSE_K_GROUP ? left : ROSE_K_GROUP);
-    }
+    value_ends(a, t, row, first_group, end_group(a, row));
     const vec16 inv = v_set1(t->inv[row]);
     for (uint32_t d = 0; d < a->head_dim; d += ROSE_PANEL) {
         vec16 y = v_round_bf16(v_mul(v_load(t->o + row * t->depth + d), inv));
-        v_store_n(a->out + row * a->ldo + d, y, a->head_dim - d);
+        v_store_n(rose_row_out(a, row) + d, y, a->head_dim - d);
     }
 }
 
@@ -154,20 +165,22 @@ static void end_row(const rose_attention *a, const attention_scratch *t, uint32_
 ROSE_INLINE void rows_block(const rose_attention *a, attention_scratch *t, uint32_t row,
                             uint32_t n_rows, uint32_t n)
 {
-    const uint32_t n_pages = (a->n_ctx + row + n_rows - 1 + ROSE_PANEL - 1) / ROSE_PANEL;
-    const uint32_t n_groups = (a->n_ctx + row) / ROSE_K_GROUP;
-    uint32_t q[MAX_DIM / 2 * ROSE_ROW_TILE], page = 0;
+    const uint32_t n_pages = (rose_row_end(a, row + n_rows - 1) + ROSE_PANEL - 1) / ROSE_PANEL;
+    const group_range shared = shared_groups(a, row, row + n_rows - 1);
+    uint32_t q[MAX_DIM / 2 * ROSE_ROW_TILE], page = rose_row_first(a, row) / ROSE_PANEL;
 
     rows_to_pairs(t->q + row * t->depth, t->depth, (uint32_t)t->depth, n_rows, q);
     for (; page + n <= n_pages; page += n)
         score_pages(a, t, q, row, n_rows, page, n, n_pages);
     for (; page < n_pages; page++)
         score_pages(a, t, q, row, n_rows, page, 1, n_pages);
+    for (uint32_t r = row; r < row + n_rows; r++) {
+        t->inv[r] = softmax_row(a, t->s + r * t->stride, r, true);
+        if (a->window > 0) value_ends(a, t, r, rose_row_first(a, r) / ROSE_K_GROUP, shared.from);
+    }
+    value_groups(a, t, row, n_rows, shared.from, shared.to);
     for (uint32_t r = row; r < row + n_rows; r++)
-        t->inv[r] = softmax_row(t->s + r * t->stride, a->n_ctx + r, true);
-    value_groups(a, t, row, n_rows, n_groups);
-    for (uint32_t r = row; r < row + n_rows; r++)
-        end_row(a, t, r, n_groups);
+        end_row(a, t, r, shared.to);
 }
 
 void rose_attention_avx512bf16(const rose_attention *a)

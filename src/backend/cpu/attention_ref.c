@@ -1,9 +1,8 @@
 /* backend/cpu/attention_ref.c - causal attention over KV pages, and the store into them, in plain
  * C. It is the definition (docs/NUMERICS.md, rule 5).
  *
- * Positions at or past a row's own key count are never read, because their slots may hold
- * anything. A K block pads head_dim to a multiple of 32 with zeros, which are written slot by
- * slot. */
+ * Positions past a row's own or before its window are never read: their slots may hold anything.
+ * The padding of head_dim to 32 inside a K block is zero, written slot by slot. */
 #include "backend/cpu/kernels_internal.h"
 #include "backend/cpu/numerics.h"
 
@@ -75,17 +74,18 @@ static float score(const rose_attention *a, const float *q, uint32_t pos)
     return acc;
 }
 
-/* Returns the sum of p[j] v[j][d] over the first n positions, by rule 1 of docs/NUMERICS.md. */
-static float value(const rose_attention *a, const float *p, uint32_t n, uint32_t d)
+/* Sum over positions first .. n-1 of p[j] v[j][d], rule 1 over positions. What lies before first is
+ * zero: whole groups and the zeros that begin a chain leave its +0, so they are skipped. */
+static float value(const rose_attention *a, const float *p, uint32_t first, uint32_t n, uint32_t d)
 {
     size_t v_at = rose_kv_k_bytes(a->bf16, a->head_dim);
     size_t panel = (size_t)(d / ROSE_PANEL) * ROSE_PANEL * ROSE_PANEL;
     float acc = 0.0f;
-    for (uint32_t g = 0; g < n; g += ROSE_K_GROUP) {
+    for (uint32_t g = first / ROSE_K_GROUP * ROSE_K_GROUP; g < n; g += ROSE_K_GROUP) {
         float c[2] = {0.0f, 0.0f};
         for (uint32_t j = g; j < g + ROSE_K_GROUP; j++) {
             float pj = 0.0f, v = 0.0f;
-            if (j < n) {
+            if (j >= first && j < n) {
                 pj = p[j];
                 v = load_at(page_of(a, j) + v_at, a->bf16,
                             panel + panel_index(a->bf16, j % ROSE_PANEL, d % ROSE_PANEL));
@@ -113,46 +113,49 @@ static float score_pairs(const rose_attention *a, const float *q, uint32_t pos)
     return acc;
 }
 
-static float value_pairs(const rose_attention *a, const float *p, uint32_t n, uint32_t d)
+static float value_pairs(const rose_attention *a, const float *p, uint32_t first, uint32_t n,
+                         uint32_t d)
 {
     size_t v_at = rose_kv_k_bytes(a->bf16, a->head_dim);
     size_t panel = (size_t)(d / ROSE_PANEL) * ROSE_PANEL * ROSE_PANEL;
     float acc = 0.0f;
-    for (uint32_t i = 0; i < rose_round_up(n, 2); i++) {
+    for (uint32_t i = first / 2 * 2; i < rose_round_up(n, 2); i++) {
         uint32_t j = i ^ 1u;
+        bool real = j >= first && j < n;
         float v = 0.0f;
-        if (j < n)
+        if (real)
             v = load_at(page_of(a, j) + v_at, a->bf16,
                         panel + panel_index(a->bf16, j % ROSE_PANEL, d % ROSE_PANEL));
-        acc = fmaf(j < n ? p[j] : 0.0f, v, acc);
+        acc = fmaf(real ? p[j] : 0.0f, v, acc);
     }
     return acc;
 }
 
-static void attend_row(const rose_attention *a, bool pairs, const float *q, uint32_t n, float *p,
-                       float *out)
+static void attend_row(const rose_attention *a, bool pairs, uint32_t r)
 {
-    float max = -INFINITY;
-    for (uint32_t j = 0; j < n; j++) {
+    const uint32_t first = rose_row_first(a, r), n = rose_row_end(a, r);
+    const float *q = rose_row_q(a, r);
+    float *p = a->scratch, *out = rose_row_out(a, r), max = -INFINITY;
+    for (uint32_t j = first; j < n; j++) {
         p[j] = (pairs ? score_pairs : score)(a, q, j) * a->scale;
+        if (a->cap > 0.0f) p[j] = rose_softcap_ref(p[j], a->cap);
         if (p[j] > max) max = p[j];
     }
     float lane[ROSE_PANEL] = {0};
-    for (uint32_t j = 0; j < n; j++) {
+    for (uint32_t j = first; j < n; j++) {
         p[j] = rose_round_if(a->bf16, rose_expf_ref(p[j] - max));
         lane[j % ROSE_PANEL] = lane[j % ROSE_PANEL] + p[j];
     }
     float inv = 1.0f / rose_tree16_ref(lane);
     for (uint32_t d = 0; d < a->head_dim; d++) {
-        out[d] = rose_round_if(a->bf16, (pairs ? value_pairs : value)(a, p, n, d) * inv);
+        out[d] = rose_round_if(a->bf16, (pairs ? value_pairs : value)(a, p, first, n, d) * inv);
     }
 }
 
 static void attend(const rose_attention *a, bool pairs)
 {
-    for (uint32_t r = 0; r < a->n_rows; r++) {
-        attend_row(a, pairs, a->q + r * a->ldq, a->n_ctx + r, a->scratch, a->out + r * a->ldo);
-    }
+    for (uint32_t r = 0; r < a->n_rows; r++)
+        attend_row(a, pairs, r);
 }
 
 void rose_attention_ref(const rose_attention *a)

@@ -1,13 +1,12 @@
 /* backend/cpu/attention_simd.h - causal attention over KV pages on vec16 (docs/NUMERICS.md, rule
  * 5). Include after vec_<isa>.h.
  *
- * There are three passes. Scores: a K block is a panel of 16 tokens, so a vector holds the scores
- * of one page. Each load of K serves a whole block of rows. Softmax: row by row over the row's own
- * key count; lanes past it are masked and never mix with others. Values: groups of 32 positions
- * that every row sees are computed for the whole block. The remaining positions are computed row by
- * row up to the row's own key count, so that no slot past it is read.
- *
- * The limit for one row is reading K and V; for more rows it is FMA throughput. */
+ * Three passes. Scores: a K block is a panel of 16 tokens, so a vector holds the scores of a page
+ * and the loads of K serve a block of rows. Softmax: row by row over its own positions; what lies
+ * outside is masked lane by lane and never mixes. Values: groups of 32 positions that every row
+ * sees are done for a block of rows at once; the first and last ones row by row, over its own
+ * positions, so that no other slot is read. Pages wholly before the window of all rows are skipped.
+ * Bound: one row, bytes of K and V; more, FMA throughput. */
 #ifndef ROSE_BACKEND_CPU_ATTENTION_SIMD_H
 #define ROSE_BACKEND_CPU_ATTENTION_SIMD_H
 
@@ -30,12 +29,12 @@ typedef struct attention_scratch {
 static void attention_scratch_init(attention_scratch *t, const rose_attention *a)
 {
     t->depth = rose_round_up(a->head_dim, ROSE_K_GROUP);
-    t->stride = rose_score_stride(a->n_ctx + a->n_rows - 1);
+    t->stride = rose_score_stride(rose_row_end(a, a->n_rows - 1));
     t->q = a->scratch;
     t->o = t->q + a->n_rows * t->depth;
     t->s = t->o + a->n_rows * t->depth;
     for (uint32_t r = 0; r < a->n_rows; r++) {
-        memcpy(t->q + r * t->depth, a->q + r * a->ldq, a->head_dim * sizeof(float));
+        memcpy(t->q + r * t->depth, rose_row_q(a, r), a->head_dim * sizeof(float));
         memset(t->q + r * t->depth + a->head_dim, 0, (t->depth - a->head_dim) * sizeof(float));
     }
     memset(t->o, 0, a->n_rows * t->depth * sizeof(float));
@@ -61,16 +60,16 @@ ROSE_INLINE intptr_t ahead_of(const rose_attention *a, uint32_t page, uint32_t s
     return (intptr_t)to - (intptr_t)page_at(a, page);
 }
 
-/* Computes the scores of n_rows rows, from row `row` on, against all pages. */
+/* Scores of n_rows rows from `row` against all pages that one of them sees. */
 ROSE_INLINE void score_rows(const rose_attention *a, const attention_scratch *t, bool bf16,
                             uint32_t row, uint32_t n_rows)
 {
-    uint32_t n_pages = (a->n_ctx + row + n_rows - 1 + ROSE_PANEL - 1) / ROSE_PANEL;
+    uint32_t n_pages = (rose_row_end(a, row + n_rows - 1) + ROSE_PANEL - 1) / ROSE_PANEL;
     size_t group_bytes = (size_t)ROSE_K_GROUP * ROSE_PANEL * (bf16 ? 2 : 4);
     const float *q = t->q + row * t->depth;
     float *s = t->s + row * t->stride;
 
-    for (uint32_t page = 0; page < n_pages; page++) {
+    for (uint32_t page = rose_row_first(a, row) / ROSE_PANEL; page < n_pages; page++) {
         const uint8_t *k = page_at(a, page);
         intptr_t ahead = ahead_of(a, page, 1, n_pages);
         vec16 acc[ROSE_MAX_ROW_BLOCK];
@@ -95,26 +94,38 @@ ROSE_INLINE void score_rows(const rose_attention *a, const attention_scratch *t,
     }
 }
 
-/* Turns the scores of a row into probabilities and returns 1 / their sum. Lanes at or past n may
- * hold anything. */
-ROSE_INLINE float softmax_row(float *s, uint32_t n, bool bf16)
+/* Lanes below `first` from b, the others from a. */
+ROSE_INLINE vec16 v_from(vec16 a, vec16 b, uint32_t first)
 {
-    uint32_t whole = n / ROSE_PANEL * ROSE_PANEL;
+    return v_first_of(b, a, first);
+}
+
+/* Scores of row r to probabilities; returns 1 / their sum. Lanes outside of its positions may hold
+ * anything; in the vectors of its positions they become zero. */
+ROSE_INLINE float softmax_row(const rose_attention *a, float *s, uint32_t r, bool bf16)
+{
+    const uint32_t first = rose_row_first(a, r), n = rose_row_end(a, r);
+    const uint32_t from = first / ROSE_PANEL * ROSE_PANEL;
     float lane[ROSE_PANEL], top = -INFINITY;
 
-    vec16 max = v_set1(-INFINITY);
-    for (uint32_t j = 0; j < whole; j += ROSE_PANEL)
-        max = v_max(v_load(s + j), max);
-    if (whole < n) max = v_first_of(v_max(v_load(s + whole), max), max, n - whole);
+    vec16 max = v_set1(-INFINITY), cap = v_set1(a->cap);
+    for (uint32_t j = from; j < n; j += ROSE_PANEL) {
+        vec16 x = v_load(s + j);
+        if (a->cap > 0.0f) v_store(s + j, x = v_softcap(x, cap));
+        x = v_max(x, max);
+        if (j < first) x = v_from(x, max, first - j);
+        max = j + ROSE_PANEL <= n ? x : v_first_of(x, max, n - j);
+    }
     v_store(lane, max);
     for (uint32_t l = 0; l < ROSE_PANEL; l++)
         top = lane[l] > top ? lane[l] : top;
 
     max = v_set1(top);
     vec16 sum = v_zero();
-    for (uint32_t j = 0; j < n; j += ROSE_PANEL) {
+    for (uint32_t j = from; j < n; j += ROSE_PANEL) {
         vec16 p = v_exp(v_sub(v_load(s + j), max));
         if (bf16) p = v_round_bf16(p);
+        if (j < first) p = v_from(p, v_zero(), first - j);
         p = v_first_of(p, v_zero(), n - j);
         v_store(s + j, p);
         sum = v_add(sum, p);
@@ -122,16 +133,15 @@ ROSE_INLINE float softmax_row(float *s, uint32_t n, bool bf16)
     return 1.0f / v_tree(sum);
 }
 
-/* Computes the value sums of n_rows rows over groups [0, n_groups). Every row sees all positions
- * of these groups. */
+/* Value sums of n_rows rows over groups [g, n_groups), all of whose positions they see. */
 ROSE_INLINE void value_rows(const rose_attention *a, const attention_scratch *t, bool bf16,
-                            uint32_t row, uint32_t n_rows, uint32_t n_groups)
+                            uint32_t row, uint32_t n_rows, uint32_t g, uint32_t n_groups)
 {
     size_t v_at = rose_kv_k_bytes(bf16, a->head_dim);
     size_t panel_bytes = (size_t)ROSE_PANEL * ROSE_PANEL * (bf16 ? 2 : 4);
-    const float *p = t->s + row * t->stride;
+    const float *p = t->s + row * t->stride + g * ROSE_K_GROUP;
 
-    for (uint32_t g = 0; g < n_groups; g++, p += ROSE_K_GROUP) {
+    for (; g < n_groups; g++, p += ROSE_K_GROUP) {
         const uint8_t *v0 = page_at(a, 2 * g) + v_at, *v1 = page_at(a, 2 * g + 1) + v_at;
         intptr_t ahead0 = ahead_of(a, 2 * g, 2, 2 * n_groups);
         intptr_t ahead1 = ahead_of(a, 2 * g + 1, 2, 2 * n_groups);
@@ -155,70 +165,108 @@ ROSE_INLINE void value_rows(const rose_attention *a, const attention_scratch *t,
     }
 }
 
-/* Adds the first n of a page's 16 positions to the even and odd chains of one row. A page with n
- * < 16 is always the last. */
+/* Adds to e and o, the running sums of one query row, the positions [from, to) of a page of 16. */
 ROSE_INLINE void value_page(vec16 *e, vec16 *o, const uint8_t *v, bool bf16, const float *p,
-                            uint32_t n, intptr_t ahead)
+                            uint32_t from, uint32_t to, intptr_t ahead)
 {
-    uint32_t even = n & ~1u;
-    v_chains(e, o, v, kv_type(bf16), even, p, 0, 1, ahead, false);
-    if (even == n) return;
-    v += (size_t)even * ROSE_PANEL * (bf16 ? 2 : 4);
-    vec16 w = bf16 ? v_pairs_even(v_load_pairs(v)) : v_load((const float *)(const void *)v);
+    const size_t bytes = (size_t)ROSE_PANEL * (bf16 ? 2 : 4); /* of a position */
+    if (from >= to) return;
+    if (from % 2 == 1) { /* the second of a pair alone */
+        const uint8_t *at = v + (size_t)(from - 1) * bytes;
+        vec16 w = bf16 ? v_pairs_odd(v_load_pairs(at))
+                       : v_load((const float *)(const void *)(at + bytes));
+        *o = v_fma(v_set1(p[from]), w, *o);
+        from++;
+    }
+    const uint32_t even = to & ~1u;
+    if (from < even)
+        v_chains(e, o, v + from * bytes, kv_type(bf16), even - from, p + from, 0, 1, ahead, false);
+    if (even == to || even < from) return;
+    const uint8_t *at = v + even * bytes;
+    vec16 w = bf16 ? v_pairs_even(v_load_pairs(at)) : v_load((const float *)(const void *)at);
     *e = v_fma(v_set1(p[even]), w, *e);
 }
 
-/* Adds the last group of a row, of which the row sees n = 1 .. 32 positions. Padding adds +0 to
- * a chain. That changes only a -0, as the definition does. */
-ROSE_INLINE void value_last_group(const rose_attention *a, const attention_scratch *t, bool bf16,
-                                  uint32_t row, uint32_t group, uint32_t n)
+/* Positions [from, to) of a group of one row. Zeros that begin a chain leave its +0; those that end
+ * it add +0, which changes only -0 and keeps the definition. */
+ROSE_INLINE void value_part(const rose_attention *a, const attention_scratch *t, bool bf16,
+                            uint32_t row, uint32_t group, uint32_t from, uint32_t to)
 {
     size_t v_at = rose_kv_k_bytes(bf16, a->head_dim);
     size_t panel_bytes = (size_t)ROSE_PANEL * ROSE_PANEL * (bf16 ? 2 : 4);
     const float *p = t->s + row * t->stride + group * ROSE_K_GROUP;
-    uint32_t n0 = n < ROSE_PANEL ? n : ROSE_PANEL, n1 = n - n0;
-    const uint8_t *v0 = page_at(a, 2 * group) + v_at;
-    const uint8_t *v1 = n1 > 0 ? page_at(a, 2 * group + 1) + v_at : v0;
-    const intptr_t ahead0 = ahead_of(a, 2 * group, 1, 0);
-    const intptr_t ahead1 = n1 > 0 ? ahead_of(a, 2 * group + 1, 1, 0) : 0;
+    const bool has0 = from<ROSE_PANEL, has1 = to> ROSE_PANEL;
+    const uint8_t *v0 = has0 ? page_at(a, 2 * group) + v_at : NULL;
+    const uint8_t *v1 = has1 ? page_at(a, 2 * group + 1) + v_at : NULL;
+    const intptr_t ahead0 = has0 ? ahead_of(a, 2 * group, 1, 0) : 0;
+    const intptr_t ahead1 = has1 ? ahead_of(a, 2 * group + 1, 1, 0) : 0;
+    const uint32_t to0 = to < ROSE_PANEL ? to : ROSE_PANEL, from1 = has0 ? 0 : from - ROSE_PANEL;
 
-    for (uint32_t d = 0; d < a->head_dim; d += ROSE_PANEL) {
+    for (uint32_t d = 0, at = 0; d < a->head_dim; d += ROSE_PANEL, at += (uint32_t)panel_bytes) {
         float *y = t->o + row * t->depth + d;
         vec16 e = v_zero(), o = v_zero();
-        value_page(&e, &o, v0, bf16, p, n0, ahead0);
-        value_page(&e, &o, v1, bf16, p + ROSE_PANEL, n1, ahead1);
-        if (n < ROSE_K_GROUP - 1) e = v_add(e, v_zero());
-        if (n < ROSE_K_GROUP) o = v_add(o, v_zero());
+        if (has0) value_page(&e, &o, v0 + at, bf16, p, from, to0, ahead0);
+        if (has1) value_page(&e, &o, v1 + at, bf16, p + ROSE_PANEL, from1, to - ROSE_PANEL, ahead1);
+        if (to < ROSE_K_GROUP - 1) e = v_add(e, v_zero());
+        if (to < ROSE_K_GROUP) o = v_add(o, v_zero());
         v_store(y, v_add(v_load(y), v_add(e, o)));
-        v0 += panel_bytes;
-        v1 += panel_bytes;
     }
 }
 
-/* Computes scores, softmax and the value groups that all rows see, for n_rows rows (a
- * compile-time constant). */
-ROSE_INLINE void attend_block(const rose_attention *a, attention_scratch *t, bool bf16,
-                              uint32_t row, uint32_t n_rows)
+/* Groups [g, end) of one row, of each its own positions. */
+ROSE_INLINE void value_parts(const rose_attention *a, const attention_scratch *t, bool bf16,
+                             uint32_t row, uint32_t g, uint32_t end)
 {
+    const uint32_t first = rose_row_first(a, row), n = rose_row_end(a, row);
+    for (; g < end; g++) {
+        const uint32_t at = g * ROSE_K_GROUP, left = n - at;
+        value_part(a, t, bf16, row, g, first > at ? first - at : 0,
+                   left < ROSE_K_GROUP ? left : ROSE_K_GROUP);
+    }
+}
+
+ROSE_INLINE uint32_t end_group(const rose_attention *a, uint32_t row)
+{
+    return (rose_row_end(a, row) + ROSE_K_GROUP - 1) / ROSE_K_GROUP;
+}
+
+/* The groups [from, to) that rows `row` .. `last` see whole; from = to if there is none. */
+typedef struct group_range {
+    uint32_t from, to;
+} group_range;
+
+ROSE_INLINE group_range shared_groups(const rose_attention *a, uint32_t row, uint32_t last)
+{
+    group_range g = {(rose_row_first(a, last) + ROSE_K_GROUP - 1) / ROSE_K_GROUP,
+                     rose_row_end(a, row) / ROSE_K_GROUP};
+    if (g.to < g.from) g.to = g.from = end_group(a, row) < g.from ? end_group(a, row) : g.from;
+    return g;
+}
+
+/* Scores, softmax, and values but for the last groups, of n_rows rows (a constant); returns the
+ * group up to which they are done. */
+ROSE_INLINE uint32_t attend_block(const rose_attention *a, attention_scratch *t, bool bf16,
+                                  uint32_t row, uint32_t n_rows)
+{
+    const group_range shared = shared_groups(a, row, row + n_rows - 1);
     score_rows(a, t, bf16, row, n_rows);
     for (uint32_t r = row; r < row + n_rows; r++) {
-        t->inv[r] = softmax_row(t->s + r * t->stride, a->n_ctx + r, bf16);
+        t->inv[r] = softmax_row(a, t->s + r * t->stride, r, bf16);
+        if (a->window > 0)
+            value_parts(a, t, bf16, r, rose_row_first(a, r) / ROSE_K_GROUP, shared.from);
     }
-    value_rows(a, t, bf16, row, n_rows, (a->n_ctx + row) / ROSE_K_GROUP);
+    value_rows(a, t, bf16, row, n_rows, shared.from, shared.to);
+    return shared.to;
 }
 
 ROSE_INLINE void finish_row(const rose_attention *a, const attention_scratch *t, bool bf16,
                             uint32_t row, uint32_t first_group)
 {
-    uint32_t n = a->n_ctx + row;
-    for (uint32_t g = first_group; g * ROSE_K_GROUP < n; g++) {
-        uint32_t left = n - g * ROSE_K_GROUP;
-        value_last_group(a, t, bf16, row, g, left < ROSE_K_GROUP ? left : ROSE_K_GROUP);
-    }
+    value_parts(a, t, bf16, row, first_group, end_group(a, row));
     vec16 inv = v_set1(t->inv[row]);
     for (uint32_t d = 0; d < a->head_dim; d += ROSE_PANEL) {
         vec16 y = v_mul(v_load(t->o + row * t->depth + d), inv);
-        v_store_n(a->out + row * a->ldo + d, bf16 ? v_round_bf16(y) : y, a->head_dim - d);
+        v_store_n(rose_row_out(a, row) + d, bf16 ? v_round_bf16(y) : y, a->head_dim - d);
     }
 }
 
@@ -229,19 +277,18 @@ ROSE_INLINE void attend(const rose_attention *a, bool bf16, uint32_t max_block)
     attention_scratch_init(&t, a);
     uint32_t row = 0;
     while (row < a->n_rows) {
-        uint32_t left = a->n_rows - row, block;
+        uint32_t left = a->n_rows - row, block, done;
         if (max_block >= 8 && left >= 8) {
-            attend_block(a, &t, bf16, row, block = 8);
+            done = attend_block(a, &t, bf16, row, block = 8);
         } else if (max_block >= 4 && left >= 4) {
-            attend_block(a, &t, bf16, row, block = 4);
+            done = attend_block(a, &t, bf16, row, block = 4);
         } else if (left >= 2) {
-            attend_block(a, &t, bf16, row, block = 2);
+            done = attend_block(a, &t, bf16, row, block = 2);
         } else {
-            attend_block(a, &t, bf16, row, block = 1);
+            done = attend_block(a, &t, bf16, row, block = 1);
         }
-        uint32_t shared = (a->n_ctx + row) / ROSE_K_GROUP;
         for (uint32_t end = row + block; row < end; row++)
-            finish_row(a, &t, bf16, row, shared);
+            finish_row(a, &t, bf16, row, done);
     }
 }
 

@@ -18,25 +18,37 @@ enum {
 
 /* y = x w + bias, packed. */
 typedef struct rose_cpu_linear {
-    void *w;      /* panels, kernels.h */
-    float *scale; /* [n] of int8 weights, else NULL */
-    float *bias;  /* [n] or NULL */
-    uint32_t k_pad, n;
+    void *w;           /* panels, kernels.h */
+    float *scale;      /* [n] of int8 weights, else NULL */
+    float *bias;       /* [n] or NULL */
+    uint32_t k_pad, n; /* gated: n outputs, and scale and bias of both panels of each 16 of them */
+    bool gated;
 } rose_cpu_linear;
 
 typedef struct rose_cpu_layer {
-    float *ln1_w, *ln1_b, *ln2_w, *ln2_b; /* [d_model] */
+    float *ln1_w, *ln1_b, *ln2_w, *ln2_b; /* [d_model]; NULL: no such norm, no such bias */
+    float *post1, *post2;                 /* [d_model] or NULL */
+    float *q_norm, *k_norm;               /* [head_dim] or NULL */
     rose_cpu_linear qkv, proj, fc1, fc2;
     float attn_scale;
+    uint32_t window; /* 0 = none */
+    int rope;        /* of rose_cpu_weights.rope; -1 = none */
 } rose_cpu_layer;
+
+/* [max_model_len][half] each; NULL where half is 0. */
+typedef struct rose_cpu_rope {
+    float *cos, *sin;
+    uint32_t half;
+} rose_cpu_rope;
 
 typedef struct rose_cpu_weights {
     rose_cpu_layer *layers; /* [n_layers] */
-    float *pos;             /* [max_model_len][d_model] */
-    float *lnf_w, *lnf_b;   /* [d_model] */
-    rose_cpu_linear head;   /* d_model -> vocab */
-    void *
-        tok; /* [vocab][d_model] fp32 or bf16; NULL if tied: rows are read from the head's panels */
+    float *pos;             /* [max_model_len][d_model]; NULL with RoPE */
+    rose_cpu_rope rope[2];
+    float *lnf_w, *lnf_b; /* [d_model] */
+    rose_cpu_linear head; /* d_model -> vocab */
+    void *tok; /* [vocab][d_model] fp32 or bf16; NULL when tied: rows are read from the head's
+                  panels */
 } rose_cpu_weights;
 
 /* A tile: at most ROSE_ROW_TILE rows of one sequence, all in the same KV page. */
@@ -48,7 +60,8 @@ typedef struct rose_cpu_tile {
     bool has_output;      /* some row's logits are needed */
 } rose_cpu_tile;
 
-/* A piece: the tiles of one sequence within one block of rows. */
+/* A piece of work: the query tiles of one sequence that lie within one block of rows of the step.
+ */
 typedef struct rose_cpu_piece {
     uint32_t seq, first_tile, n_tiles;
     uint64_t cost; /* of one head, all tiles */
@@ -67,14 +80,16 @@ typedef struct rose_cpu_block {
  * stays zero, as the system maps it. */
 typedef struct rose_cpu_scratch {
     float *x;      /* [max_step_tokens][ld_d] residual stream */
-    float *h;      /* [max_step_tokens][ld_d] normed rows; attention output */
-    float *qkv;    /* [block rows][ld_qkv] of the current block */
-    float *ff;     /* MLP activations [block rows][ld_ff]; shares the memory of qkv if its rows
-                    * have no padding */
-    float *out_x;  /* [out_block][ld_d] residual stream of the rows that need logits */
-    float *out_h;  /* [out_block][ld_d] attention output, then normed rows, of out_x's rows */
+    float *h;      /* [max_step_tokens][ld_d] normed rows */
+    float *o;      /* [max_step_tokens][ld_o] attention output; h itself where widths are equal */
+    float *branch; /* [block rows][ld_d] output of attention or MLP before its norm; else NULL */
+    float *qkv;    /* [block rows][ld_qkv] of the block under way */
+    float *ff;     /* [block rows][ld_ff]; the same memory as qkv where that has no padding */
+    float *out_x;  /* [out_block][ld_d] rows whose logits are needed: residual stream */
+    float *out_h;  /* [out_block][ld_d] the same: normed rows */
+    float *out_o;  /* [out_block][ld_o] the same: attention output; out_h itself as o is h */
     float *logits; /* [out_block][ld_vocab] */
-    size_t ld_d, ld_qkv, ld_ff, ld_vocab;
+    size_t ld_d, ld_o, ld_qkv, ld_ff, ld_vocab;
     uint32_t out_block;
     rose_cpu_tile *tiles;   /* [max tiles] */
     rose_cpu_piece *pieces; /* [max_seqs + max blocks] */
@@ -118,7 +133,7 @@ typedef struct rose_cpu {
     rose_region weights_region, kv_region, scratch_region;
     rose_cpu_weights weights;
     rose_cpu_scratch scratch;
-    uint8_t *kv; /* [kv_pages][n_layers][n_heads] head blocks, kv_page bytes a page */
+    uint8_t *kv; /* [kv_pages][n_layers][n_kv_heads] head blocks, kv_page bytes a page */
     size_t kv_head_bytes, kv_layer_bytes, kv_page_bytes;
     uint64_t ticket;
     uint32_t n_results;
@@ -140,7 +155,19 @@ uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16);
 rose_status rose_region_map(rose_region *r, uint64_t bytes, const char *what, rose_err *err);
 void rose_region_unmap(rose_region *r); /* accepts {0}; leaves {0} */
 
-/* forward.c: runs one step of a batch that has been checked. The ids go to scratch.ids. */
+/* What one thread knows of a step. */
+typedef struct rose_cpu_share {
+    rose_cpu *c;
+    const rose_batch *b;
+    uint32_t tid, n;
+    void *scratch;
+} rose_cpu_share;
+
+/* attend.c: this thread's part of a block's attention in one layer, from sc->qkv to the pages and
+ * sc->o. All threads call it: it meets at a barrier where tiles of a sequence share pages. */
+void rose_cpu_attend(const rose_cpu_share *w, uint32_t layer, const rose_cpu_block *block);
+
+/* forward.c: one step; the batch has been checked. Results in scratch.ids. */
 void rose_cpu_forward(rose_cpu *c, const rose_batch *b);
 
 #endif

@@ -16,6 +16,7 @@
 
 #include <string.h>
 
+#include "backend/cpu/numerics.h"
 #include "backend/cpu/pack.h"
 #include "backend/cpu/sampler.h"
 #include "base/allocguard.h"
@@ -66,9 +67,9 @@ static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t 
     rose_cpu_scratch *sc = &s->c->scratch;
     const uint32_t room = ROSE_KV_PAGE_TOKENS - pos % ROSE_KV_PAGE_TOKENS;
     const uint32_t n_rows = end - row < room ? end - row : room;
-    /* The tile's first row reads the keys from memory; its other rows find the keys in the
-     * cache. */
-    const uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows);
+    /* One row streams the keys; further rows of a tile find them in the cache. */
+    const uint32_t group = s->c->arch.n_heads / s->c->arch.n_kv_heads;
+    const uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows * (group < 8 ? group : 8));
     rose_cpu_piece *next = &sc->pieces[block->first_piece + block->n_pieces];
 
     if (block->n_pieces == 0 || next[-1].seq != seq) {
@@ -81,7 +82,7 @@ static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t 
     piece->cost += cost;
     if (piece->n_tiles > 1) block->shared_pages = true;
     block->n_rows += n_rows;
-    block->cost += (uint64_t)cost * s->c->arch.n_heads;
+    block->cost += (uint64_t)cost * s->c->arch.n_kv_heads;
     return n_rows;
 }
 
@@ -155,7 +156,9 @@ static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t l
         .m_rows = rows,
         .scale = l->scale,
         .bias = l->bias,
+        .gated = l->gated,
         .epilogue = epilogue,
+        .cap = w->c->arch.logit_softcap,
         .round_bf16 = round && w->c->bf16,
         .y = y,
         .ldy = ldy,
@@ -168,7 +171,6 @@ static void embed_row(rose_cpu *c, uint32_t id, uint32_t pos, float *x)
 {
     const rose_cpu_weights *wt = &c->weights;
     const uint32_t d = c->arch.d_model;
-    const float *pos_row = wt->pos + (size_t)pos * d;
 
     if (wt->tok == NULL) {
         rose_panel_row(x, wt->head.w, wt->head.scale, c->weight_type, d, id);
@@ -181,8 +183,12 @@ static void embed_row(rose_cpu *c, uint32_t id, uint32_t pos, float *x)
             memcpy(x + i, &bits, sizeof bits);
         }
     }
-    for (uint32_t i = 0; i < d; i++)
-        x[i] += pos_row[i];
+    if (c->arch.embed_scale != 1.0f)
+        for (uint32_t i = 0; i < d; i++)
+            x[i] = x[i] * c->arch.embed_scale;
+    if (wt->pos != NULL)
+        for (uint32_t i = 0; i < d; i++)
+            x[i] += wt->pos[(size_t)pos * d + i];
 }
 
 static void embed(worker *w)
@@ -201,13 +207,25 @@ static void embed(worker *w)
     }
 }
 
-/* Normalises the rows of x for the GEMM that follows. The result is in h after a barrier. With
- * few rows, each thread instead normalises all of them into its own copy, which is cheaper than
- * a barrier. */
+static void norm_row(const rose_cpu *c, const float *x, const float *weight, const float *bias,
+                     float *y)
+{
+    const rose_arch *a = &c->arch;
+    if (a->norm == ROSE_NORM_LAYER) {
+        c->kernels.layernorm(x, weight, bias, a->norm_eps, a->d_model, c->bf16, y);
+    } else if (weight != NULL) {
+        c->kernels.rmsnorm(x, weight, a->norm_eps, a->d_model, c->bf16, y);
+    } else { /* this architecture norms what comes out */
+        for (uint32_t i = 0; i < a->d_model; i++)
+            y[i] = rose_round_if(c->bf16, x[i]);
+    }
+}
+
+/* Normed rows of x, for the product that follows: in h after a barrier, or, when they are few, in
+ * each thread's own copy, which costs less than a barrier. */
 static const float *norm(worker *w, const float *x, float *h, uint32_t rows, const float *weight,
                          const float *bias)
 {
-    const rose_arch *a = &w->c->arch;
     const size_t ld = w->c->scratch.ld_d;
     const bool own = rows <= ROSE_CPU_OWN_ROWS;
     float *out = own ? w->own_h : h;
@@ -215,157 +233,9 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
     uint32_t end = own ? rows : (uint32_t)rose_share(rows, w->tid + 1, w->n);
 
     for (; row < end; row++)
-        w->c->kernels.layernorm(x + row * ld, weight, bias, a->norm_eps, a->d_model, w->c->bf16,
-                                out + row * ld);
+        norm_row(w->c, x + row * ld, weight, bias, out + row * ld);
     if (!own) phase_done(w, ROSE_PHASE_NORM);
     return out;
-}
-
-/* ---- attention ---- */
-
-/* A place in the list of a block's attention work, which is ordered by piece, then head, then
- * tile. */
-typedef struct cursor {
-    uint32_t piece, head, tile;
-} cursor;
-
-/* Returns the first place that has at least `cost` of work before it. */
-static cursor cursor_at(const worker *w, const rose_cpu_block *block, uint64_t cost)
-{
-    const rose_cpu_scratch *sc = &w->c->scratch;
-    const uint32_t n_heads = w->c->arch.n_heads, end = block->first_piece + block->n_pieces;
-    cursor at = {block->first_piece, 0, 0};
-
-    for (; at.piece < end; at.piece++) {
-        const rose_cpu_piece *q = &sc->pieces[at.piece];
-        if (cost >= q->cost * n_heads) {
-            cost -= q->cost * n_heads;
-            continue;
-        }
-        at.head = (uint32_t)(cost / q->cost);
-        cost %= q->cost;
-        while (at.tile < q->n_tiles && cost > 0) {
-            uint32_t tile_cost = sc->tiles[q->first_tile + at.tile++].cost;
-            cost = cost > tile_cost ? cost - tile_cost : 0;
-        }
-        if (at.tile == q->n_tiles) {
-            at.tile = 0;
-            at.head++;
-        }
-        if (at.head == n_heads) at = (cursor){at.piece + 1, 0, 0};
-        break;
-    }
-    return at;
-}
-
-static void cursor_next(const worker *w, cursor *at)
-{
-    if (++at->tile < w->c->scratch.pieces[at->piece].n_tiles) return;
-    at->tile = 0;
-    if (++at->head < w->c->arch.n_heads) return;
-    at->head = 0;
-    at->piece++;
-}
-
-static bool cursor_before(const cursor *a, const cursor *b)
-{
-    if (a->piece != b->piece) return a->piece < b->piece;
-    if (a->head != b->head) return a->head < b->head;
-    return a->tile < b->tile;
-}
-
-/* The pages of a piece's sequence. */
-static const uint32_t *pages_of(const worker *w, const rose_cpu_piece *q)
-{
-    return w->b->pages + (size_t)q->seq * w->b->page_stride;
-}
-
-/* The part that one thread computes of one block's attention in one layer. */
-typedef struct attending {
-    worker *w;
-    const rose_cpu_block *block;
-    uint32_t layer;
-    cursor to;
-} attending;
-
-static void append_tile(const attending *n, const cursor *at, const rose_cpu_tile *t)
-{
-    rose_cpu *c = n->w->c;
-    const rose_cpu_scratch *sc = &c->scratch;
-    const uint32_t hd = c->arch.head_dim, d = c->arch.d_model;
-    const uint32_t page = pages_of(n->w, &sc->pieces[at->piece])[t->pos / ROSE_KV_PAGE_TOKENS];
-    uint8_t *head = c->kv + page * c->kv_page_bytes + n->layer * c->kv_layer_bytes +
-                    at->head * c->kv_head_bytes;
-
-    for (uint32_t i = 0; i < t->n_rows; i++) {
-        const float *k =
-            sc->qkv + (t->row - n->block->first_row + i) * sc->ld_qkv + d + (size_t)at->head * hd;
-        c->kernels.kv_append(head, (t->pos + i) % ROSE_KV_PAGE_TOKENS, k, k + d, hd, c->bf16);
-    }
-}
-
-/* Tells attention what this thread attends to next, so that it can be prefetched. Nothing is set
- * if the next tile belongs to the same head, or if there is none before n->to. */
-static void attend_next(const attending *n, cursor at, rose_attention *a)
-{
-    const rose_cpu *c = n->w->c;
-    const cursor here = at;
-    cursor_next(n->w, &at);
-    if (!cursor_before(&at, &n->to) || (at.piece == here.piece && at.head == here.head)) return;
-    const rose_cpu_piece *q = &c->scratch.pieces[at.piece];
-    const rose_cpu_tile *t = &c->scratch.tiles[q->first_tile + at.tile];
-    a->next_kv = c->kv + n->layer * c->kv_layer_bytes + at.head * c->kv_head_bytes;
-    a->next_pages = pages_of(n->w, q);
-    a->next_n_pages = (t->pos + t->n_rows - 1) / ROSE_KV_PAGE_TOKENS + 1;
-}
-
-static void attend_tile(const attending *n, const cursor *at, const rose_cpu_tile *t)
-{
-    rose_cpu *c = n->w->c;
-    const rose_cpu_scratch *sc = &c->scratch;
-    const size_t column = (size_t)at->head * c->arch.head_dim;
-    rose_attention a = {
-        .q = sc->qkv + (t->row - n->block->first_row) * sc->ld_qkv + column,
-        .ldq = sc->ld_qkv,
-        .ldo = sc->ld_d,
-        .n_rows = t->n_rows,
-        .n_ctx = t->pos + 1,
-        .head_dim = c->arch.head_dim,
-        .scale = c->weights.layers[n->layer].attn_scale,
-        .kv = c->kv + n->layer * c->kv_layer_bytes + at->head * c->kv_head_bytes,
-        .page_stride = c->kv_page_bytes,
-        .pages = pages_of(n->w, &sc->pieces[at->piece]),
-        .bf16 = c->bf16,
-        .out = sc->h + t->row * sc->ld_d + column,
-        .scratch = n->w->scratch,
-    };
-    attend_next(n, *at, &a);
-    c->kernels.attention(&a);
-}
-
-/* If a piece has one tile, the thread that attends to it also appends its K and V. If the piece
- * has more tiles, all K and V must be in the pages before any thread reads them. */
-static void attention(worker *w, uint32_t layer, const rose_cpu_block *block)
-{
-    const rose_cpu_scratch *sc = &w->c->scratch;
-    const bool all = layer + 1 < w->c->arch.n_layers;
-    const cursor from = cursor_at(w, block, rose_share(block->cost, w->tid, w->n));
-    const attending n = {w, block, layer,
-                         cursor_at(w, block, rose_share(block->cost, w->tid + 1, w->n))};
-
-    if (block->shared_pages) {
-        for (cursor at = from; cursor_before(&at, &n.to); cursor_next(w, &at)) {
-            const rose_cpu_piece *q = &sc->pieces[at.piece];
-            if (q->n_tiles > 1) append_tile(&n, &at, &sc->tiles[q->first_tile + at.tile]);
-        }
-        rose_pool_barrier(w->c->pool);
-    }
-    for (cursor at = from; cursor_before(&at, &n.to); cursor_next(w, &at)) {
-        const rose_cpu_piece *q = &sc->pieces[at.piece];
-        const rose_cpu_tile *t = &sc->tiles[q->first_tile + at.tile];
-        if (q->n_tiles == 1) append_tile(&n, &at, t);
-        if (all || t->has_output) attend_tile(&n, &at, t);
-    }
 }
 
 /* ---- layers and outputs ---- */
@@ -385,20 +255,43 @@ static rose_epilogue activation(rose_act act)
     return ROSE_EPI_NONE;
 }
 
-/* The second part of a layer (projection and MLP) for any set of rows. x is the residual stream;
- * h is the attention output and then scratch. */
-static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, float *h, uint32_t rows)
+/* x += l's product of `in`, normed first where the architecture has a norm there. */
+static void add_branch(worker *w, const rose_cpu_linear *l, const float *post, const float *in,
+                       size_t ld_in, uint32_t rows, float *x, rose_cpu_phase phase)
 {
-    rose_cpu *c = w->c;
-    const rose_cpu_scratch *sc = &c->scratch;
+    const rose_cpu *c = w->c;
+    const uint32_t d = c->arch.d_model;
+    const size_t ld = c->scratch.ld_d;
 
-    matmul(w, &l->proj, h, sc->ld_d, rows, x, sc->ld_d, ROSE_EPI_RESIDUAL, false);
-    phase_done(w, ROSE_PHASE_PROJ);
+    if (post == NULL) {
+        matmul(w, l, in, ld_in, rows, x, ld, ROSE_EPI_RESIDUAL, false);
+        phase_done(w, phase);
+        return;
+    }
+    matmul(w, l, in, ld_in, rows, c->scratch.branch, ld, ROSE_EPI_NONE, false);
+    phase_done(w, phase);
+    const uint32_t end = (uint32_t)rose_share(rows, w->tid + 1, w->n);
+    for (uint32_t row = (uint32_t)rose_share(rows, w->tid, w->n); row < end; row++) {
+        float *y = c->scratch.branch + row * ld, *to = x + row * ld;
+        c->kernels.rmsnorm(y, post, c->arch.norm_eps, d, false, y);
+        for (uint32_t i = 0; i < d; i++)
+            to[i] = to[i] + y[i];
+    }
+    phase_done(w, ROSE_PHASE_NORM);
+}
+
+/* The second part of a layer, on any set of rows: x is the residual stream, o the attention's
+ * output, h scratch (and maybe the same memory as o). */
+static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, const float *o, float *h,
+                            uint32_t rows)
+{
+    const rose_cpu_scratch *sc = &w->c->scratch;
+
+    add_branch(w, &l->proj, l->post1, o, sc->ld_o, rows, x, ROSE_PHASE_PROJ);
     const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b);
-    matmul(w, &l->fc1, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(c->arch.act), true);
+    matmul(w, &l->fc1, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(w->c->arch.act), true);
     phase_done(w, ROSE_PHASE_FC1);
-    matmul(w, &l->fc2, sc->ff, sc->ld_ff, rows, x, sc->ld_d, ROSE_EPI_RESIDUAL, false);
-    phase_done(w, ROSE_PHASE_FC2);
+    add_branch(w, &l->fc2, l->post2, sc->ff, sc->ld_ff, rows, x, ROSE_PHASE_FC2);
 }
 
 /* Runs one layer. In the last layer it runs only the first part, up to attention. */
@@ -409,13 +302,16 @@ static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
     const rose_cpu_layer *l = &c->weights.layers[i];
     const uint32_t rows = block->n_rows;
     float *x = sc->x + block->first_row * sc->ld_d, *h = sc->h + block->first_row * sc->ld_d;
+    const float *o = sc->o + block->first_row * sc->ld_o;
+    const bool turned = l->rope >= 0 || l->q_norm != NULL; /* q and k are rounded after that */
     const float *normed = norm(w, x, h, rows, l->ln1_w, l->ln1_b);
 
-    matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, true);
+    matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, !turned);
     phase_done(w, ROSE_PHASE_QKV);
-    attention(w, i, block);
+    const rose_cpu_share share = {c, w->b, w->tid, w->n, w->scratch};
+    rose_cpu_attend(&share, i, block);
     phase_done(w, ROSE_PHASE_ATTENTION);
-    if (i + 1 < c->arch.n_layers) project_and_mlp(w, l, x, h, rows);
+    if (i + 1 < c->arch.n_layers) project_and_mlp(w, l, x, o, h, rows);
 }
 
 static void layers(worker *w)
@@ -433,13 +329,15 @@ static void layers(worker *w)
 static void gather(worker *w, uint32_t first, uint32_t n)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
-    const size_t bytes = w->c->arch.d_model * sizeof(float);
+    const rose_arch *a = &w->c->arch;
+    const size_t x_bytes = a->d_model * sizeof(float);
+    const size_t o_bytes = (size_t)a->n_heads * a->head_dim * sizeof(float);
     uint32_t end = (uint32_t)rose_share(n, w->tid + 1, w->n);
 
     for (uint32_t i = (uint32_t)rose_share(n, w->tid, w->n); i < end; i++) {
         size_t row = sc->slot_row[first + i];
-        memcpy(sc->out_x + i * sc->ld_d, sc->x + row * sc->ld_d, bytes);
-        memcpy(sc->out_h + i * sc->ld_d, sc->h + row * sc->ld_d, bytes);
+        memcpy(sc->out_x + i * sc->ld_d, sc->x + row * sc->ld_d, x_bytes);
+        memcpy(sc->out_o + i * sc->ld_o, sc->o + row * sc->ld_o, o_bytes);
     }
 }
 
@@ -479,14 +377,15 @@ static void outputs(worker *w)
     const rose_cpu_scratch *sc = &c->scratch;
     const rose_cpu_weights *wt = &c->weights;
     const rose_cpu_layer *last = &wt->layers[c->arch.n_layers - 1];
+    const rose_epilogue of_logits = c->arch.logit_softcap > 0 ? ROSE_EPI_SOFTCAP : ROSE_EPI_NONE;
 
     for (uint32_t first = 0; first < w->s->n_slots; first += sc->out_block) {
         uint32_t n = w->s->n_slots - first < sc->out_block ? w->s->n_slots - first : sc->out_block;
         gather(w, first, n);
         phase_done(w, ROSE_PHASE_EMBED);
-        project_and_mlp(w, last, sc->out_x, sc->out_h, n);
+        project_and_mlp(w, last, sc->out_x, sc->out_o, sc->out_h, n);
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b);
-        matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, ROSE_EPI_NONE, false);
+        matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, of_logits, false);
         phase_done(w, ROSE_PHASE_HEAD);
         sample_block(w, first, n); /* every thread finishes sampling before the first barrier of
                                     * the next block */

@@ -3,14 +3,21 @@
 #include "backend/cpu/kernels.h"
 
 #include "backend/cpu/kernels_internal.h"
+#include "backend/cpu/quant.h"
+
+size_t rose_panel_bytes(rose_weight_type t, uint32_t k_pad)
+{
+    if (rose_weight_is_quant(t)) return rose_quant_panel_bytes(t, k_pad);
+    return (size_t)k_pad * ROSE_PANEL * rose_weight_size(t);
+}
 
 size_t rose_panels_bytes(rose_weight_type t, uint32_t k, uint32_t n)
 {
     size_t depth = ((size_t)k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
-    size_t outputs = ((size_t)n + ROSE_PANEL - 1) / ROSE_PANEL * ROSE_PANEL;
+    size_t n_panels = ((size_t)n + ROSE_PANEL - 1) / ROSE_PANEL;
     size_t bytes;
-    if (__builtin_mul_overflow(depth, outputs, &bytes)) return 0;
-    if (__builtin_mul_overflow(bytes, rose_weight_size(t), &bytes)) return 0;
+    if (depth > UINT32_MAX) return 0;
+    if (__builtin_mul_overflow(n_panels, rose_panel_bytes(t, (uint32_t)depth), &bytes)) return 0;
     return bytes;
 }
 
@@ -50,7 +57,7 @@ static uint32_t row_parts(const rose_matmul *a, uint32_t n)
 {
     enum { WEIGHT = 148, ROW = 2 * WEIGHT };
     const uint64_t units = ((uint64_t)a->m_rows + ROSE_AMX_ROW_UNIT - 1) / ROSE_AMX_ROW_UNIT;
-    const uint64_t n_panels = ((uint64_t)a->n + ROSE_PANEL - 1) / ROSE_PANEL;
+    const uint64_t n_panels = rose_matmul_panels(a);
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;
 
@@ -72,13 +79,14 @@ static uint32_t row_parts(const rose_matmul *a, uint32_t n)
 static void amx_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
 {
     const uint64_t units = ((uint64_t)whole->m_rows + ROSE_AMX_ROW_UNIT - 1) / ROSE_AMX_ROW_UNIT;
-    const uint64_t n_panels = ((uint64_t)whole->n + ROSE_PANEL - 1) / ROSE_PANEL;
+    const uint32_t unit = whole->gated ? 2 : 1; /* panels that stay together */
+    const uint64_t n_units = rose_matmul_panels(whole) / unit;
     const uint32_t parts = row_parts(whole, n), columns = n / parts;
     if (tid >= parts * columns) return;
     const uint64_t from = rose_share(units, tid / columns, parts) * ROSE_AMX_ROW_UNIT;
     const uint64_t end = rose_share(units, tid / columns + 1, parts) * ROSE_AMX_ROW_UNIT;
-    const uint64_t p0 = rose_share(n_panels, tid % columns, columns);
-    const uint64_t p1 = rose_share(n_panels, tid % columns + 1, columns);
+    const uint64_t p0 = rose_share(n_units, tid % columns, columns) * unit;
+    const uint64_t p1 = rose_share(n_units, tid % columns + 1, columns) * unit;
     rose_matmul a = *whole;
 
     a.x += from * a.ldx;
@@ -91,11 +99,12 @@ static void amx_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid,
 
 void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
 {
-    enum { MOST = 64 }; /* rows of a block; blocks are equal, or all would wait for the last */
-    const uint64_t n_panels = (whole->n + ROSE_PANEL - 1) / ROSE_PANEL;
+    enum { MOST = 64 }; /* rows of a block; blocks are alike, or who has the last one waits */
+    const uint32_t unit = whole->gated ? 2 : 1; /* panels that stay together */
+    const uint64_t n_panels = rose_matmul_panels(whole), n_units = n_panels / unit;
     const uint32_t n_blocks = (uint32_t)(((uint64_t)whole->m_rows + MOST - 1) / MOST);
-    const uint64_t end = rose_share(n_panels * n_blocks, tid + 1, n);
-    uint64_t at = rose_share(n_panels * n_blocks, tid, n);
+    const uint64_t end = rose_share(n_units * n_blocks, tid + 1, n) * unit;
+    uint64_t at = rose_share(n_units * n_blocks, tid, n) * unit;
 
 #if defined(__x86_64__)
     if (fn == rose_matmul_bf16_amx || fn == rose_matmul_i8_amx) {
@@ -117,16 +126,27 @@ void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t
     }
 }
 
+rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_weight_type type,
+                                  bool int8_activations)
+{
+    if (rose_weight_is_quant(type))
+        return (int8_activations ? k->quant->i8 : k->quant->f32)[type - ROSE_W_Q8_0];
+    return type == ROSE_W_F32 ? k->matmul_f32 : type == ROSE_W_BF16 ? k->matmul_bf16 : k->matmul_i8;
+}
+
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
 {
     *k = (rose_cpu_kernels){
         .isa = ROSE_ISA_SCALAR,
+        .quant = &rose_quant_ref,
         .matmul_f32 = rose_matmul_f32_ref,
         .matmul_bf16 = rose_matmul_bf16_ref,
         .matmul_i8 = rose_matmul_i8_ref,
         .attention = rose_attention_ref,
         .kv_append = rose_kv_append_ref,
         .layernorm = rose_layernorm_ref,
+        .rmsnorm = rose_rmsnorm_ref,
+        .rope = rose_rope_ref,
         .max_index = rose_max_index_ref,
         .exp_weights = rose_exp_weights_ref,
         .exp_sums = rose_exp_sums_ref,
@@ -134,24 +154,30 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
 #if defined(__x86_64__)
     if (isa == ROSE_ISA_SCALAR) return;
     k->isa = ROSE_ISA_AVX2;
+    k->quant = rose_cpu_has_avxvnni() ? &rose_quant_avxvnni : &rose_quant_avx2;
     k->matmul_f32 = rose_matmul_f32_avx2;
     k->matmul_bf16 = rose_matmul_bf16_avx2;
     k->matmul_i8 = rose_matmul_i8_avx2;
     k->attention = rose_attention_avx2;
     k->kv_append = rose_kv_append_avx2;
     k->layernorm = rose_layernorm_avx2;
+    k->rmsnorm = rose_rmsnorm_avx2;
+    k->rope = rose_rope_avx2;
     k->max_index = rose_max_index_avx2;
     k->exp_weights = rose_exp_weights_avx2;
     k->exp_sums = rose_exp_sums_avx2;
 
     if (isa == ROSE_ISA_AVX2) return;
     k->isa = ROSE_ISA_AVX512;
+    k->quant = rose_cpu_has_avx512vnni() ? &rose_quant_avx512vnni : &rose_quant_avx512;
     k->matmul_f32 = rose_matmul_f32_avx512;
     k->matmul_bf16 = rose_matmul_bf16_avx512;
     k->matmul_i8 = rose_matmul_i8_avx512;
     k->attention = rose_attention_avx512;
     k->kv_append = rose_kv_append_avx512;
     k->layernorm = rose_layernorm_avx512;
+    k->rmsnorm = rose_rmsnorm_avx512;
+    k->rope = rose_rope_avx512;
     k->max_index = rose_max_index_avx512;
     k->exp_weights = rose_exp_weights_avx512;
     k->exp_sums = rose_exp_sums_avx512;
@@ -172,12 +198,15 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     if (isa == ROSE_ISA_SCALAR) return;
     *k = (rose_cpu_kernels){
         .isa = ROSE_ISA_NEON,
+        .quant = &rose_quant_ref,
         .matmul_f32 = rose_matmul_f32_neon,
         .matmul_bf16 = rose_matmul_bf16_neon,
         .matmul_i8 = rose_matmul_i8_neon,
         .attention = rose_attention_neon,
         .kv_append = rose_kv_append_neon,
         .layernorm = rose_layernorm_neon,
+        .rmsnorm = rose_rmsnorm_neon,
+        .rope = rose_rope_neon,
         .max_index = rose_max_index_neon,
         .exp_weights = rose_exp_weights_neon,
         .exp_sums = rose_exp_sums_neon,

@@ -23,12 +23,29 @@ enum {
     ROSE_ROW_TILE = 16 /* the most rows of one attention call: one AMX tile */
 };
 
-/* How a packed matrix stores its values. An int8 value is an integer in -127 .. 127, to be
- * multiplied by the scale of its output. Kernels multiply with the integer as a bf16, which is
- * exact. So all row counts and levels give the same bits, as they do for bf16. */
-typedef enum rose_weight_type { ROSE_W_F32, ROSE_W_BF16, ROSE_W_I8 } rose_weight_type;
+/* How a packed matrix keeps its values. int8 is an integer in -127 .. 127 times a scale of its
+ * output: the products are those of the integer as a bf16, which is exact, so all row counts and
+ * levels agree as they do for bf16. The types from Q8_0 on are the blocks of GGUF files, repacked
+ * into panels (quant.h). */
+typedef enum rose_weight_type {
+    ROSE_W_F32,
+    ROSE_W_BF16,
+    ROSE_W_I8,
+    ROSE_W_Q8_0,
+    ROSE_W_Q4_0,
+    ROSE_W_Q4_1,
+    ROSE_W_Q4_K,
+    ROSE_W_Q6_K
+} rose_weight_type;
 
-static inline size_t rose_weight_size(rose_weight_type t) /* bytes of a value */
+enum { ROSE_N_QUANT = ROSE_W_Q6_K - ROSE_W_Q8_0 + 1 };
+
+static inline bool rose_weight_is_quant(rose_weight_type t)
+{
+    return t >= ROSE_W_Q8_0;
+}
+
+static inline size_t rose_weight_size(rose_weight_type t) /* bytes of a value; not of blocks */
 {
     return t == ROSE_W_F32 ? 4 : t == ROSE_W_BF16 ? 2 : 1;
 }
@@ -39,36 +56,51 @@ typedef enum rose_epilogue {
     ROSE_EPI_GELU_ERF,
     ROSE_EPI_RELU,
     ROSE_EPI_SILU,
-    ROSE_EPI_RESIDUAL /* y = y + (acc + bias) */
+    ROSE_EPI_RESIDUAL, /* y = y + (acc + bias) */
+    ROSE_EPI_SOFTCAP   /* y = cap tanh((acc + bias) / cap) */
 } rose_epilogue;
 
-/* A GEMM: y[m][n] = epilogue(sum_k x[m][k] w[k][n] + bias[n]) for rows m < m_rows and the
- * outputs of panels p0 .. p1-1. It writes nothing else: columns from n on are untouched, so zero
- * padding stays zero. */
+/* y[m][n] = epilogue(sum_k x[m][k] w[k][n] + bias[n]) for rows m < m_rows and the outputs of panels
+ * p0 .. p1-1. Writes nothing else: columns n .. are untouched, so zero padding stays zero.
+ *
+ * Gated (an MLP's gate and up in one product): panel 2 i holds the gate of outputs 16 i .. 16 i +
+ * 15, panel 2 i + 1 their up, and y = epilogue(gate) * up. One call has both of a pair: p0 and p1
+ * are even. */
 typedef struct rose_matmul {
-    const void *w;  /* panels, 64-byte aligned: bf16 [n_panels][k_pad/2][16][2], fp32 and int8
-                       [n_panels][k_pad][16]; zero from k to k_pad and from n to 16 n_panels */
-    uint32_t k_pad; /* depth rounded up to ROSE_K_GROUP */
-    uint32_t n;     /* outputs */
-    const float
-        *x;     /* [m_rows][ldx]: in bf16 mode every value is already a bf16; k .. k_pad is zero */
-    size_t ldx; /* distance between rows in floats, a multiple of 16; x is 64-byte aligned */
+    const void *w;      /* panels, 64-byte aligned: bf16 [n_panels][k_pad/2][16][2], fp32 and int8
+                           [n_panels][k_pad][16]; k from the true depth to k_pad, and outputs from n to
+                           16 n_panels, are zero. Blocks: see quant.h */
+    uint32_t k_pad;     /* depth rounded up to ROSE_K_GROUP */
+    uint32_t n;         /* outputs: of y */
+    const float *x;     /* [m_rows][ldx]: in bf16 mode every value is already a bf16; k .. k_pad is
+         zero.     Quantized weights take any fp32 values. */
+    size_t ldx;         /* floats, a multiple of 16; x is 64-byte aligned */
     uint32_t m_rows;    /* >= 1 */
     const float *scale; /* int8 only: [n] factors for the sums, before the bias; else NULL */
     const float *bias;  /* [n] or NULL: then nothing is added */
-    rose_epilogue epilogue;
-    bool round_bf16; /* round y to bf16 after the epilogue (never with RESIDUAL) */
-    float *y;        /* [m_rows][ldy] */
-    size_t ldy;      /* distance between rows in floats, a multiple of 16; y is 64-byte aligned */
-    void *scratch;   /* scratch of this thread, rose_matmul_scratch(k_pad) bytes, 64-byte aligned */
+    bool gated;         /* scale and bias: [16 n_panels], in the order of the panels */
+    rose_epilogue epilogue; /* gated: an activation */
+    float cap;              /* of SOFTCAP */
+    bool round_bf16;        /* round y to bf16 after the epilogue (never with RESIDUAL) */
+    float *y;               /* [m_rows][ldy] */
+    size_t ldy;             /* floats, a multiple of 16; y is 64-byte aligned */
+    void *scratch;          /* this thread's, rose_matmul_scratch(k_pad) bytes, 64-byte aligned */
 } rose_matmul;
 
 /* Bytes of scratch for a GEMM of depth k_pad: enough for every level, so that one buffer serves
  * any kernel table. */
 size_t rose_matmul_scratch(uint32_t k_pad);
 
+/* Bytes of one packed panel: 16 outputs of all k_pad values. */
+size_t rose_panel_bytes(rose_weight_type t, uint32_t k_pad);
+
 /* Bytes of a packed matrix [k][n] with its zero padding; 0 if that overflows. */
 size_t rose_panels_bytes(rose_weight_type t, uint32_t k, uint32_t n);
+
+static inline uint32_t rose_matmul_panels(const rose_matmul *a)
+{
+    return (a->n + ROSE_PANEL - 1) / ROSE_PANEL * (a->gated ? 2 : 1);
+}
 
 typedef void (*rose_matmul_fn)(const rose_matmul *a, uint32_t p0, uint32_t p1);
 
@@ -93,16 +125,21 @@ void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t
 size_t rose_kv_k_bytes(bool bf16, uint32_t head_dim);    /* one K block */
 size_t rose_kv_head_bytes(bool bf16, uint32_t head_dim); /* K and V block of one head */
 
-/* Causal attention of n_rows consecutive query rows of one sequence and one head. Row r attends
- * to positions 0 .. n_ctx + r - 1, the last of which is its own. */
+/* Causal attention of consecutive tokens of one sequence, each with n_heads neighbouring query
+ * heads that share a KV head. Row r of the call is head r % n_heads of token r / n_heads; token t
+ * attends to positions 0 .. n_ctx + t - 1 (itself the last), with a window to the last `window` of
+ * them. */
 typedef struct rose_attention {
-    const float *q;        /* queries [n_rows][ldq], head_dim values each, rounded in bf16 mode */
+    const float *q;        /* [tokens][ldq], n_heads x head_dim values each, rounded in bf16 mode */
     size_t ldq, ldo;       /* floats */
-    uint32_t n_rows;       /* 1 .. ROSE_ROW_TILE */
-    uint32_t n_ctx;        /* keys of row 0, >= 1 */
+    uint32_t n_heads;      /* >= 1 */
+    uint32_t n_rows;       /* tokens x n_heads, 1 .. ROSE_ROW_TILE */
+    uint32_t n_ctx;        /* keys of token 0 without a window, >= 1 */
+    uint32_t window;       /* 0 = none */
     uint32_t head_dim;     /* 1 .. 256 */
     float scale;           /* scores are multiplied by it */
-    const uint8_t *kv;     /* the block of this layer and head within page 0 of the pool */
+    float cap;             /* 0, or scores become cap tanh(score / cap) */
+    const uint8_t *kv;     /* head's block inside page 0 of the pool, this layer */
     size_t page_stride;    /* bytes from one page to the next */
     const uint32_t *pages; /* this sequence's page table */
     /* What this thread attends to next, to be prefetched: its block within page 0, and its page
@@ -111,19 +148,26 @@ typedef struct rose_attention {
     const uint32_t *next_pages;
     uint32_t next_n_pages;
     bool bf16;
-    float *out;    /* [n_rows][ldo]: head_dim values a row, rounded in bf16 mode */
-    void *scratch; /* scratch of this thread: rose_attention_scratch(max ctx, head_dim) bytes,
-                      64-byte aligned */
+    float *out;    /* [tokens][ldo]: as q, rounded in bf16 mode */
+    void *scratch; /* this thread's, rose_attention_scratch(max ctx, head_dim) bytes, 64-byte
+                      aligned */
 } rose_attention;
 
-/* Bytes of attention scratch, enough for every level. max_ctx: the most keys of any row, n_ctx +
- * n_rows - 1. */
+/* max_ctx: the last token's position + 1. At every level. */
 size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim);
 
 enum { ROSE_SUM_BLOCK = 256 };
 
+/* Products with quantized weights, by type - ROSE_W_Q8_0. f32: the weights as fp32 values and the
+ * activations as they are. i8: each thread first rounds its rows to int8 in blocks of 32. */
+typedef struct rose_quant_kernels {
+    rose_matmul_fn f32[ROSE_N_QUANT], i8[ROSE_N_QUANT];
+} rose_quant_kernels;
+
 typedef struct rose_cpu_kernels {
     rose_isa isa;
+    const rose_quant_kernels *quant; /* of the fastest instructions that the CPU has at this level;
+                                        all give the same bits */
     rose_matmul_fn matmul_f32;
     rose_matmul_fn matmul_bf16;
     rose_matmul_fn matmul_i8; /* x: bf16 values */
@@ -134,8 +178,14 @@ typedef struct rose_cpu_kernels {
     /* y[0..d) = layernorm(x[0..d)) * w + b, rounded to bf16 if round_bf16. */
     void (*layernorm)(const float *x, const float *w, const float *b, float eps, uint32_t d,
                       bool round_bf16, float *y);
-    /* Argmax: returns the largest of n values and sets the lowest index at which it occurs; NaN
-     * counts as -inf. n >= 1. */
+    /* y[0..d) = x / rms(x) * w, rounded if round_bf16; x and y may be the same. */
+    void (*rmsnorm)(const float *x, const float *w, float eps, uint32_t d, bool round_bf16,
+                    float *y);
+    /* Rotates x[i] together with x[i + half] by the angle of cos[i] and sin[i], in place; all
+     * head_dim values are rounded if round_bf16. */
+    void (*rope)(float *x, const float *cos, const float *sin, uint32_t half, uint32_t head_dim,
+                 bool round_bf16);
+    /* Largest value and its lowest index; NaN counts as -inf. n >= 1. */
     float (*max_index)(const float *x, uint32_t n, uint32_t *index);
     /* w[i] = exp((x[i] - max) * inv_temp) with the bits of rose_expf_ref; NaN and -inf give 0. */
     void (*exp_weights)(const float *x, uint32_t n, float max, float inv_temp, float *w);
@@ -149,5 +199,9 @@ typedef struct rose_cpu_kernels {
 /* Fills the table with scalar kernels, so that it is complete on any CPU, and then replaces them
  * level by level up to isa. The level avx512-bf16 replaces kernels of avx512. */
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa);
+
+/* The product for weights of this type; int8_activations counts for quantized weights only. */
+rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_weight_type type,
+                                  bool int8_activations);
 
 #endif

@@ -6,28 +6,76 @@
 
 #include "backend/cpu/kernels.h"
 
-/* Declares the kernels that these levels have, with the level's name at the end of each. */
-#define ROSE_CPU_KERNELS(isa)                                                                      \
-    void rose_matmul_f32_##isa(const rose_matmul *a, uint32_t p0, uint32_t p1);                    \
-    void rose_matmul_bf16_##isa(const rose_matmul *a, uint32_t p0, uint32_t p1);                   \
-    void rose_matmul_i8_##isa(const rose_matmul *a, uint32_t p0, uint32_t p1);                     \
-    void rose_attention_##isa(const rose_attention *a);                                            \
-    void rose_kv_append_##isa(uint8_t *head_block, uint32_t slot, const float *k, const float *v,  \
-                              uint32_t head_dim, bool bf16);                                       \
-    void rose_layernorm_##isa(const float *x, const float *w, const float *b, float eps,           \
-                              uint32_t d, bool round_bf16, float *y);                              \
-    float rose_max_index_##isa(const float *x, uint32_t n, uint32_t *index);                       \
-    void rose_exp_weights_##isa(const float *x, uint32_t n, float max, float inv_temp, float *w);  \
-    void rose_exp_sums_##isa(const float *x, uint32_t n, float max, float inv_temp, float min_p,   \
-                             float *w, double *sums)
+void rose_matmul_f32_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_bf16_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_i8_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_finish_ref(const rose_matmul *a, const float *acc, uint32_t m, uint32_t p);
+void rose_attention_ref(const rose_attention *a);
+void rose_kv_append_ref(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
+                        uint32_t head_dim, bool bf16);
+void rose_layernorm_ref(const float *x, const float *w, const float *b, float eps, uint32_t d,
+                        bool round_bf16, float *y);
+void rose_rmsnorm_ref(const float *x, const float *w, float eps, uint32_t d, bool round_bf16,
+                      float *y);
+void rose_rope_ref(float *x, const float *cos, const float *sin, uint32_t half, uint32_t head_dim,
+                   bool round_bf16);
+float rose_max_index_ref(const float *x, uint32_t n, uint32_t *index);
+void rose_exp_weights_ref(const float *x, uint32_t n, float max, float inv_temp, float *w);
+void rose_exp_sums_ref(const float *x, uint32_t n, float max, float inv_temp, float min_p, float *w,
+                       double *sums);
 
-ROSE_CPU_KERNELS(ref);
-ROSE_CPU_KERNELS(avx2);
-ROSE_CPU_KERNELS(neon);
-ROSE_CPU_KERNELS(avx512);
+void rose_matmul_f32_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_bf16_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_i8_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_attention_avx2(const rose_attention *a);
+void rose_kv_append_avx2(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
+                         uint32_t head_dim, bool bf16);
+void rose_layernorm_avx2(const float *x, const float *w, const float *b, float eps, uint32_t d,
+                         bool round_bf16, float *y);
+void rose_rmsnorm_avx2(const float *x, const float *w, float eps, uint32_t d, bool round_bf16,
+                       float *y);
+void rose_rope_avx2(float *x, const float *cos, const float *sin, uint32_t half, uint32_t head_dim,
+                    bool round_bf16);
+float rose_max_index_avx2(const float *x, uint32_t n, uint32_t *index);
+void rose_exp_weights_avx2(const float *x, uint32_t n, float max, float inv_temp, float *w);
+void rose_exp_sums_avx2(const float *x, uint32_t n, float max, float inv_temp, float min_p,
+                        float *w, double *sums);
 
-/* Kernels of the level avx512-bf16, which multiplies by rule 11 of docs/NUMERICS.md: the
- * definitions and their vector versions. */
+void rose_matmul_f32_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_bf16_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_i8_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_attention_neon(const rose_attention *a);
+void rose_kv_append_neon(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
+                         uint32_t head_dim, bool bf16);
+void rose_layernorm_neon(const float *x, const float *w, const float *b, float eps, uint32_t d,
+                         bool round_bf16, float *y);
+void rose_rmsnorm_neon(const float *x, const float *w, float eps, uint32_t d, bool round_bf16,
+                       float *y);
+void rose_rope_neon(float *x, const float *cos, const float *sin, uint32_t half, uint32_t head_dim,
+                    bool round_bf16);
+float rose_max_index_neon(const float *x, uint32_t n, uint32_t *index);
+void rose_exp_weights_neon(const float *x, uint32_t n, float max, float inv_temp, float *w);
+void rose_exp_sums_neon(const float *x, uint32_t n, float max, float inv_temp, float min_p,
+                        float *w, double *sums);
+
+void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_matmul_i8_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
+void rose_attention_avx512(const rose_attention *a);
+void rose_kv_append_avx512(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
+                           uint32_t head_dim, bool bf16);
+void rose_layernorm_avx512(const float *x, const float *w, const float *b, float eps, uint32_t d,
+                           bool round_bf16, float *y);
+void rose_rmsnorm_avx512(const float *x, const float *w, float eps, uint32_t d, bool round_bf16,
+                         float *y);
+void rose_rope_avx512(float *x, const float *cos, const float *sin, uint32_t half,
+                      uint32_t head_dim, bool round_bf16);
+float rose_max_index_avx512(const float *x, uint32_t n, uint32_t *index);
+void rose_exp_weights_avx512(const float *x, uint32_t n, float max, float inv_temp, float *w);
+void rose_exp_sums_avx512(const float *x, uint32_t n, float max, float inv_temp, float min_p,
+                          float *w, double *sums);
+
+/* Level avx512-bf16, whose products are rule 11: the definitions and their vector versions. */
 void rose_matmul_bf16_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_attention_pairs_ref(const rose_attention *a); /* bf16 */
@@ -39,17 +87,20 @@ void rose_attention_amx(const rose_attention *a);
 void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 
-/* Scratch of the AMX GEMM, which needs most: sums of 6 tiles, bf16 tiles of the rows taken
- * together, and two int8 panels as bf16. AVX2 uses it for sums of rows and for 256 k of an int8
- * panel as fp32. */
+/* Quantized weights: the definition, and one table for each set of instructions. */
+extern const rose_quant_kernels rose_quant_ref, rose_quant_avx2, rose_quant_avxvnni,
+    rose_quant_avx512, rose_quant_avx512vnni;
+
+/* Scratch of the AMX product, which needs most: sums of 6 tiles, bf16 tiles of the rows taken at a
+ * time, and two int8 panels as bf16. (AVX2: sums of rows, and 256 k of an int8 panel as fp32.) */
 enum { ROSE_AMX_SUM_BYTES = 6144, ROSE_AMX_MIN_ROWS = 64, ROSE_AMX_MAX_ROWS = 512 };
 
 /* Threads divide the rows of an AMX GEMM in units of two tiles. */
 enum { ROSE_AMX_ROW_UNIT = 32 };
 
-/* Bytes of bf16 tiles for the rows that an AMX GEMM takes together: 64 to 512 rows, at most 800
- * KB or 64 rows. These tiles and the panels being read fit into 2 MiB of L2. The size grows with
- * k_pad, so that scratch for the deepest GEMM serves all. */
+/* Bytes of bf16 tiles for the rows that an AMX GEMM takes together: as many rows as fit
+ * into 800 KB, but at least 64 and at most 512. These tiles and the panels being read fit into 2
+ * MiB of L2. The size grows with k_pad, so that scratch for the deepest GEMM serves all. */
 static inline size_t rose_amx_tile_bytes(uint32_t k_pad)
 {
     const size_t row = (size_t)k_pad * 2, most = row * ROSE_AMX_MAX_ROWS;
@@ -57,9 +108,37 @@ static inline size_t rose_amx_tile_bytes(uint32_t k_pad)
     return bytes > row * ROSE_AMX_MIN_ROWS ? bytes : row * ROSE_AMX_MIN_ROWS;
 }
 
+/* The first column of y that panel p writes. */
+static inline uint32_t rose_panel_column(const rose_matmul *a, uint32_t p)
+{
+    return (a->gated ? p / 2 : p) * ROSE_PANEL;
+}
+
 static inline uint32_t rose_round_up(uint32_t n, uint32_t to)
 {
     return (n + to - 1) / to * to;
+}
+
+/* Row r of an attention call attends to positions rose_row_first .. rose_row_end - 1. */
+static inline uint32_t rose_row_end(const rose_attention *a, uint32_t r)
+{
+    return a->n_ctx + r / a->n_heads;
+}
+
+static inline uint32_t rose_row_first(const rose_attention *a, uint32_t r)
+{
+    const uint32_t end = rose_row_end(a, r);
+    return a->window > 0 && end > a->window ? end - a->window : 0;
+}
+
+static inline const float *rose_row_q(const rose_attention *a, uint32_t r)
+{
+    return a->q + r / a->n_heads * a->ldq + (size_t)(r % a->n_heads) * a->head_dim;
+}
+
+static inline float *rose_row_out(const rose_attention *a, uint32_t r)
+{
+    return a->out + r / a->n_heads * a->ldo + (size_t)(r % a->n_heads) * a->head_dim;
 }
 
 /* Floats between two rows of scores in attention scratch: whole groups of 32 positions. */

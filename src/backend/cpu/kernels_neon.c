@@ -36,6 +36,18 @@ void rose_layernorm_neon(const float *x, const float *w, const float *b, float e
     norm_row(x, w, b, eps, d, round_bf16, y);
 }
 
+void rose_rmsnorm_neon(const float *x, const float *w, float eps, uint32_t d, bool round_bf16,
+                       float *y)
+{
+    rms_row(x, w, eps, d, round_bf16, y);
+}
+
+void rose_rope_neon(float *x, const float *cos, const float *sin, uint32_t half, uint32_t head_dim,
+                    bool round_bf16)
+{
+    rope_row(x, cos, sin, half, head_dim, round_bf16);
+}
+
 float rose_max_index_neon(const float *x, uint32_t n, uint32_t *index)
 {
     return max_index_row(x, n, index);

@@ -34,13 +34,55 @@ rose_weight_type rose_cpu_weight_type(const rose_memory_plan *p)
 }
 
 static void take_linear(rose_cpu_linear *l, rose_bump *b, rose_weight_type type, uint32_t k,
-                        uint32_t n, bool bias)
+                        uint32_t n, bool bias, bool gated)
 {
-    l->w = rose_bump_take(b, rose_panels_bytes(type, k, n));
-    l->scale = type == ROSE_W_I8 ? take_floats(b, n) : NULL;
-    l->bias = bias ? take_floats(b, n) : NULL;
+    const uint32_t sums = gated ? 2 * (uint32_t)round_up(n, ROSE_PANEL) : n;
+    l->w = rose_bump_take(b, rose_panels_bytes(type, k, sums));
+    l->scale = type == ROSE_W_I8 ? take_floats(b, sums) : NULL;
+    l->bias = bias ? take_floats(b, sums) : NULL;
+    l->gated = gated;
     l->k_pad = (uint32_t)round_up(k, ROSE_K_GROUP);
     l->n = n;
+}
+
+static float *take_norm(rose_bump *b, const rose_tensor *t, size_t n)
+{
+    return t->data != NULL ? take_floats(b, n) : NULL;
+}
+
+static void take_layer(rose_cpu_layer *l, rose_bump *b, const rose_layer *from, const rose_arch *a,
+                       rose_weight_type type)
+{
+    const uint32_t d = a->d_model, o = a->n_heads * a->head_dim;
+    const uint32_t qkv = o + 2 * a->n_kv_heads * a->head_dim;
+    const bool layer_norm = a->norm == ROSE_NORM_LAYER;
+    l->ln1_w = take_norm(b, &from->ln1_w, d);
+    l->ln1_b = layer_norm ? take_floats(b, d) : NULL;
+    take_linear(&l->qkv, b, type, d, qkv, from->qkv.b[0].data != NULL, false);
+    take_linear(&l->proj, b, type, o, d, from->proj.b[0].data != NULL, false);
+    l->ln2_w = take_norm(b, &from->ln2_w, d);
+    l->ln2_b = layer_norm ? take_floats(b, d) : NULL;
+    take_linear(&l->fc1, b, type, d, a->d_ff, from->fc1.b[0].data != NULL, a->mlp_gated);
+    take_linear(&l->fc2, b, type, a->d_ff, d, from->fc2.b[0].data != NULL, false);
+    l->post1 = take_norm(b, &from->post1, d);
+    l->post2 = take_norm(b, &from->post2, d);
+    l->q_norm = take_norm(b, &from->q_norm, a->head_dim);
+    l->k_norm = take_norm(b, &from->k_norm, a->head_dim);
+    l->attn_scale = from->attn_scale;
+    l->window = from->window;
+    l->rope =
+        a->pos == ROSE_POS_ROPE && from->rope >= 0 && a->rope[from->rope].dim > 0 ? from->rope : -1;
+}
+
+static void take_ropes(rose_cpu_weights *w, rose_bump *b, const rose_arch *a, uint32_t positions)
+{
+    for (int i = 0; i < 2; i++) {
+        rose_cpu_rope *r = &w->rope[i];
+        r->half = i == 0 || a->window > 0 ? a->rope[i].dim / 2 : 0;
+        if (r->half == 0) continue;
+        r->cos = take_floats(b, (size_t)positions * r->half);
+        r->sin = take_floats(b, (size_t)positions * r->half);
+    }
 }
 
 void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model *m,
@@ -53,24 +95,16 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
     memset(w, 0, sizeof *w);
     w->layers = rose_bump_take(b, (uint64_t)a->n_layers * sizeof *w->layers);
     for (uint32_t i = 0; i < a->n_layers; i++) {
-        const rose_layer *from = &m->layers[i];
         rose_cpu_layer nowhere;
-        rose_cpu_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
-        l->ln1_w = take_floats(b, d);
-        l->ln1_b = take_floats(b, d);
-        take_linear(&l->qkv, b, type, d, 3 * d, from->qkv.b.data != NULL);
-        take_linear(&l->proj, b, type, d, d, from->proj.b.data != NULL);
-        l->ln2_w = take_floats(b, d);
-        l->ln2_b = take_floats(b, d);
-        take_linear(&l->fc1, b, type, d, a->d_ff, from->fc1.b.data != NULL);
-        take_linear(&l->fc2, b, type, a->d_ff, d, from->fc2.b.data != NULL);
-        l->attn_scale = a->attn_scale;
-        if (a->attn_scale_by_layer) l->attn_scale /= (float)(i + 1);
+        take_layer(w->layers == NULL ? &nowhere : &w->layers[i], b, &m->layers[i], a, type);
     }
-    w->pos = take_floats(b, (size_t)p->max_model_len * d);
+    if (a->pos == ROSE_POS_ROPE)
+        take_ropes(w, b, a, p->max_model_len);
+    else
+        w->pos = take_floats(b, (size_t)p->max_model_len * d);
     w->lnf_w = take_floats(b, d);
-    w->lnf_b = take_floats(b, d);
-    take_linear(&w->head, b, type, d, a->vocab_size, false);
+    if (a->norm == ROSE_NORM_LAYER) w->lnf_b = take_floats(b, d);
+    take_linear(&w->head, b, type, d, a->vocab_size, false, false);
     if (!a->tied_head)
         w->tok = rose_bump_take(b, (uint64_t)a->vocab_size * d *
                                        (p->dtype == ROSE_COMPUTE_BF16 ? 2 : 4));
@@ -78,7 +112,8 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
 
 static size_t thread_bytes(const rose_arch *a, const rose_memory_plan *p)
 {
-    uint32_t deepest = a->d_ff > a->d_model ? a->d_ff : a->d_model;
+    const uint32_t o = a->n_heads * a->head_dim, wide = a->d_ff > a->d_model ? a->d_ff : a->d_model;
+    const uint32_t deepest = o > wide ? o : wide;
     size_t most = rose_matmul_scratch((uint32_t)round_up(deepest, ROSE_K_GROUP));
     size_t attention = rose_attention_scratch(p->max_model_len, a->head_dim);
     size_t sampler = rose_sampler_scratch(a->vocab_size);
@@ -94,18 +129,21 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     const size_t rows = p->max_step_tokens;
     const size_t at_once = rows < ROSE_CPU_BLOCK_ROWS ? rows : ROSE_CPU_BLOCK_ROWS;
     const size_t n_blocks = rows / (ROSE_CPU_BLOCK_ROWS - ROSE_ROW_TILE) + 1;
-    const size_t d = a->d_model;
+    const size_t d = a->d_model, o = (size_t)a->n_heads * a->head_dim;
+    const size_t qkv = o + 2 * (size_t)a->n_kv_heads * a->head_dim;
 
     memset(s, 0, sizeof *s);
     s->ld_d = round_up(d, ROSE_K_GROUP);
-    s->ld_qkv = round_up(3 * d, ROSE_PANEL);
+    s->ld_o = round_up(o, ROSE_K_GROUP);
+    s->ld_qkv = round_up(qkv, ROSE_PANEL);
     s->ld_ff = round_up(a->d_ff, ROSE_K_GROUP);
     s->ld_vocab = round_up(a->vocab_size, ROSE_PANEL);
     s->out_block = p->max_seqs < ROSE_CPU_OUT_BLOCK ? p->max_seqs : ROSE_CPU_OUT_BLOCK;
     s->x = take_floats(b, rows * s->ld_d);
     s->h = take_floats(b, rows * s->ld_d);
-    if (s->ld_ff == a->d_ff) { /* ff has no padding that must stay zero, so it may overwrite qkv,
-                                  which is then unused */
+    s->o = o == d ? s->h : take_floats(b, rows * s->ld_o); /* else the zero padding differs */
+    if (a->norm_place != ROSE_NORM_BEFORE) s->branch = take_floats(b, at_once * s->ld_d);
+    if (s->ld_ff == a->d_ff) { /* no padding to keep zero: qkv is dead when ff is written */
         size_t wider = s->ld_ff > s->ld_qkv ? s->ld_ff : s->ld_qkv;
         s->qkv = take_floats(b, at_once * wider);
         s->ff = s->qkv;
@@ -115,6 +153,7 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     }
     s->out_x = take_floats(b, s->out_block * s->ld_d);
     s->out_h = take_floats(b, s->out_block * s->ld_d);
+    s->out_o = o == d ? s->out_h : take_floats(b, s->out_block * s->ld_o);
     s->logits = take_floats(b, s->out_block * s->ld_vocab);
     /* A sequence has at most one tile that starts within a page, and one for each page it
      * begins. */
@@ -136,7 +175,7 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
  * number of 4 KiB spreads them. */
 uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16)
 {
-    uint64_t bytes = (uint64_t)a->n_layers * a->n_heads * rose_kv_head_bytes(bf16, a->head_dim);
+    uint64_t bytes = (uint64_t)a->n_layers * a->n_kv_heads * rose_kv_head_bytes(bf16, a->head_dim);
     if (bytes >= 65536 && bytes % 8192 == 0) bytes += 4096;
     return bytes;
 }

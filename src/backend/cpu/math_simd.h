@@ -80,4 +80,22 @@ ROSE_INLINE vec16 v_relu(vec16 x)
     return v_if_less(x, v_zero(), v_zero(), x);
 }
 
+ROSE_INLINE vec16 v_tanh(vec16 x)
+{
+    vec16 one = v_set1(1.0f), a = v_abs(x), z = v_mul(a, a);
+    vec16 p = v_fma(v_set1(ROSE_TANH_P4), z, v_set1(ROSE_TANH_P3));
+    p = v_fma(p, z, v_set1(ROSE_TANH_P2));
+    p = v_fma(p, z, v_set1(ROSE_TANH_P1));
+    p = v_fma(p, z, v_set1(ROSE_TANH_P0));
+    p = v_fma(v_mul(p, z), a, a);
+    vec16 large = v_sub(one, v_div(v_set1(2.0f), v_add(one, v_exp(v_add(a, a)))));
+    vec16 t = v_if_less(a, v_set1(ROSE_TANH_SMALL), p, large);
+    return v_if_less(x, v_zero(), v_neg(t), t);
+}
+
+ROSE_INLINE vec16 v_softcap(vec16 x, vec16 cap)
+{
+    return v_mul(cap, v_tanh(v_div(x, cap)));
+}
+
 #endif

@@ -154,14 +154,14 @@ static void convert_rows(const rose_matmul *a, uint32_t m, uint32_t n_rows, uint
 static __attribute__((noinline)) void finish_rows(const tile_matmul *t, block *b, uint32_t until)
 {
     const rose_matmul *a = t->a;
-    const bool whole = (b->p + b->n_panels) * ROSE_PANEL <= a->n;
+    const bool whole = !a->gated && (b->p + b->n_panels) * ROSE_PANEL <= a->n;
     for (uint32_t r = b->n_done; r < until; r++) {
         const float *sum = t->sums + r / TILE_ROWS * 2 * SUM_FLOATS + r % TILE_ROWS * ROSE_PANEL;
         uint32_t n0 = b->p * ROSE_PANEL;
         for (uint32_t i = 0; i < b->n_panels; i++, sum += SUM_FLOATS, n0 += ROSE_PANEL) {
             if (whole) /* no masks */
                 v_store(a->y + (b->m + r) * a->ldy + n0,
-                        v_epilogue(a, v_load(sum), b->m + r, n0, ROSE_PANEL));
+                        v_epilogue(a, v_load(sum), b->m + r, n0, n0, ROSE_PANEL));
             else
                 finish_outputs(a, v_load(sum), b->m + r, n0);
         }
@@ -174,8 +174,8 @@ static __attribute__((noinline)) void finish_rows(const tile_matmul *t, block *b
 ROSE_INLINE void prefetch_outputs(const rose_matmul *a, const block *b, uint32_t r, uint32_t until)
 {
     for (; r < until; r++) {
-        const float *y = a->y + (b->m + r) * a->ldy + b->p * ROSE_PANEL;
-        for (uint32_t i = 0; i < b->n_panels; i++, y += ROSE_PANEL)
+        const float *y = a->y + (b->m + r) * a->ldy + rose_panel_column(a, b->p);
+        for (uint32_t i = 0; i < b->n_panels; i += a->gated ? 2 : 1, y += ROSE_PANEL)
             __asm__ volatile("prefetchw %0" : : "m"(*y));
     }
 }

@@ -50,7 +50,7 @@ ROSE_INLINE void tile_product(const rose_matmul *a, const uint32_t *x, const uin
         ROSE_UNROLL
         for (uint32_t j = 0; j < n_panels; j++) {
             sum[r * n_panels + j] = v_zero();
-            prefetch_at(y, (intptr_t)(p + j) * ROSE_PANEL * (intptr_t)sizeof(float));
+            prefetch_at(y, (intptr_t)rose_panel_column(a, p + j) * (intptr_t)sizeof(float));
         }
     }
     for (uint32_t k = 0; k < a->k_pad; k += 2, w += PAIR_BYTES, x += n_rows) {

@@ -51,10 +51,14 @@ static void product_row_pairs(const void *panel, rose_weight_type type, uint32_t
     }
 }
 
-static float apply_epilogue(const rose_matmul *a, float acc, uint32_t n, float y_old)
+/* i: of the sum among those of all panels. y_old: what is there; of an up panel, the activated
+ * gate. */
+static float apply_epilogue(const rose_matmul *a, float acc, uint32_t i, float y_old)
 {
-    float v = a->scale != NULL ? acc * a->scale[n] : acc;
-    if (a->bias != NULL) v = v + a->bias[n];
+    const bool is_up = a->gated && i / ROSE_PANEL % 2 == 1;
+    float v = a->scale != NULL ? acc * a->scale[i] : acc;
+    if (a->bias != NULL) v = v + a->bias[i];
+    if (is_up) return rose_round_if(a->round_bf16, y_old * v);
     switch (a->epilogue) {
     case ROSE_EPI_NONE:
         break;
@@ -73,8 +77,19 @@ static float apply_epilogue(const rose_matmul *a, float acc, uint32_t n, float y
     case ROSE_EPI_RESIDUAL:
         v = y_old + v;
         break;
+    case ROSE_EPI_SOFTCAP:
+        v = rose_softcap_ref(v, a->cap);
+        break;
     }
-    return rose_round_if(a->round_bf16, v);
+    return rose_round_if(a->round_bf16 && !a->gated, v);
+}
+
+void rose_matmul_finish_ref(const rose_matmul *a, const float *acc, uint32_t m, uint32_t p)
+{
+    float *y = a->y + m * a->ldy;
+    const uint32_t n0 = rose_panel_column(a, p);
+    for (uint32_t l = 0; l < ROSE_PANEL && n0 + l < a->n; l++)
+        y[n0 + l] = apply_epilogue(a, acc[l], p * ROSE_PANEL + l, y[n0 + l]);
 }
 
 static void matmul(const rose_matmul *a, rose_weight_type type, bool pairs, uint32_t p0,
@@ -87,11 +102,7 @@ static void matmul(const rose_matmul *a, rose_weight_type type, bool pairs, uint
             float acc[ROSE_PANEL];
             (pairs ? product_row_pairs : product_row)(panel, type, a->k_pad, a->x + m * a->ldx,
                                                       acc);
-            float *y = a->y + m * a->ldy;
-            for (uint32_t l = 0; l < ROSE_PANEL && p * ROSE_PANEL + l < a->n; l++) {
-                uint32_t n = p * ROSE_PANEL + l;
-                y[n] = apply_epilogue(a, acc[l], n, y[n]);
-            }
+            rose_matmul_finish_ref(a, acc, m, p);
         }
     }
 }

@@ -50,8 +50,9 @@ ROSE_INLINE vec16 v_weights(const uint8_t *w, rose_weight_type type, bool odd)
     return odd ? v_pairs_odd(v_load_pairs(w)) : v_pairs_even(v_load_pairs(w));
 }
 
-/* Adds n_k (even) consecutive k, whose weights are at w, to the sums e and o of n_rows rows. The
- * cache line `ahead` bytes after each weight vector is prefetched, into L1 if near (a constant). */
+/* Adds the products of n_k (even) consecutive k, whose weights are at w, to the sums e and o of
+ * n_rows rows. The cache line `ahead` bytes after each weight vector is prefetched: into L1 if
+ * `near` is set, else into L2. `near` must be a compile-time constant. */
 ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, rose_weight_type type, uint32_t n_k,
                           const float *x, size_t ldx, uint32_t n_rows, intptr_t ahead, bool near)
 {
@@ -72,10 +73,16 @@ ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, rose_weight_type
     }
 }
 
-ROSE_INLINE vec16 v_epilogue(const rose_matmul *a, vec16 v, uint32_t m, uint32_t n0, uint32_t n)
+/* The epilogue of n sums of row m, which begin at the i-th of all panels and go to column n0. */
+ROSE_INLINE vec16 v_epilogue(const rose_matmul *a, vec16 v, uint32_t m, uint32_t i, uint32_t n0,
+                             uint32_t n)
 {
-    if (a->scale != NULL) v = v_mul(v, v_load_n(a->scale + n0, n));
-    if (a->bias != NULL) v = v_add(v, v_load_n(a->bias + n0, n));
+    if (a->scale != NULL) v = v_mul(v, v_load_n(a->scale + i, n));
+    if (a->bias != NULL) v = v_add(v, v_load_n(a->bias + i, n));
+    if (a->gated && i / ROSE_PANEL % 2 == 1) { /* up: y holds the activated gate */
+        v = v_mul(v_load_n(a->y + m * a->ldy + n0, n), v);
+        return a->round_bf16 ? v_round_bf16(v) : v;
+    }
     switch (a->epilogue) {
     case ROSE_EPI_NONE:
         break;
@@ -94,15 +101,19 @@ ROSE_INLINE vec16 v_epilogue(const rose_matmul *a, vec16 v, uint32_t m, uint32_t
     case ROSE_EPI_RESIDUAL:
         v = v_add(v_load_n(a->y + m * a->ldy + n0, n), v);
         break;
+    case ROSE_EPI_SOFTCAP:
+        v = v_softcap(v, v_set1(a->cap));
+        break;
     }
-    return a->round_bf16 ? v_round_bf16(v) : v;
+    return a->round_bf16 && !a->gated ? v_round_bf16(v) : v;
 }
 
-/* This function is not inlined, because it runs only once for sixteen outputs of one row. */
-static void finish_outputs(const rose_matmul *a, vec16 acc, uint32_t m, uint32_t n0)
+/* Not inlined: sixteen sums of one row, from the i-th of all panels, once per whole reduction. */
+static void finish_outputs(const rose_matmul *a, vec16 acc, uint32_t m, uint32_t i)
 {
-    uint32_t n = a->n - n0 < ROSE_PANEL ? a->n - n0 : ROSE_PANEL;
-    v_store_n(a->y + m * a->ldy + n0, v_epilogue(a, acc, m, n0, n), n);
+    const uint32_t n0 = rose_panel_column(a, i / ROSE_PANEL);
+    const uint32_t n = a->n - n0 < ROSE_PANEL ? a->n - n0 : ROSE_PANEL;
+    v_store_n(a->y + m * a->ldy + n0, v_epilogue(a, acc, m, i, n0, n), n);
 }
 
 ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, rose_weight_type type,

@@ -1,4 +1,4 @@
-/* backend/cpu/norm_avx2.c - LayerNorm with AVX2. The code is in norm_simd.h. */
+/* backend/cpu/norm_avx2.c - norms and RoPE. See norm_simd.h. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX2__)
@@ -11,6 +11,18 @@ void rose_layernorm_avx2(const float *x, const float *w, const float *b, float e
                          bool round_bf16, float *y)
 {
     norm_row(x, w, b, eps, d, round_bf16, y);
+}
+
+void rose_rmsnorm_avx2(const float *x, const float *w, float eps, uint32_t d, bool round_bf16,
+                       float *y)
+{
+    rms_row(x, w, eps, d, round_bf16, y);
+}
+
+void rose_rope_avx2(float *x, const float *cos, const float *sin, uint32_t half, uint32_t head_dim,
+                    bool round_bf16)
+{
+    rope_row(x, cos, sin, half, head_dim, round_bf16);
 }
 
 #endif

@@ -40,6 +40,14 @@
 #define ROSE_ERF_Q3 (-0.726576013f)
 #define ROSE_ERF_Q4 0.530702714f
 
+/* tanh below TANH_SMALL: Cephes' tanhf, a + a z P(z), z = a^2; from there on by exp. */
+#define ROSE_TANH_SMALL 0.625f
+#define ROSE_TANH_P4    (-5.70498872745e-3f)
+#define ROSE_TANH_P3    2.06390887954e-2f
+#define ROSE_TANH_P2    (-5.37397155531e-2f)
+#define ROSE_TANH_P1    1.33314422036e-1f
+#define ROSE_TANH_P0    (-3.33332819422e-1f)
+
 static inline uint32_t rose_f32_bits(float x)
 {
     uint32_t u;
@@ -136,8 +144,26 @@ static inline float rose_relu_ref(float x)
     return x < 0.0f ? 0.0f : x; /* NaN stays */
 }
 
-/* Adds 16 lanes by the tree of rule 3 (docs/NUMERICS.md): adds lanes l and l + 8, then l + 4, l
- * + 2, l + 1. Overwrites lane. */
+static inline float rose_tanh_ref(float x)
+{
+    const float a = fabsf(x), z = a * a;
+    float p = fmaf(ROSE_TANH_P4, z, ROSE_TANH_P3);
+    p = fmaf(p, z, ROSE_TANH_P2);
+    p = fmaf(p, z, ROSE_TANH_P1);
+    p = fmaf(p, z, ROSE_TANH_P0);
+    p = fmaf(p * z, a, a);
+    const float large = 1.0f - 2.0f / (1.0f + rose_expf_ref(a + a));
+    const float t = a < ROSE_TANH_SMALL ? p : large; /* NaN: large, which is NaN */
+    return x < 0.0f ? -t : t;
+}
+
+/* A soft cap of scores and logits. */
+static inline float rose_softcap_ref(float x, float cap)
+{
+    return cap * rose_tanh_ref(x / cap);
+}
+
+/* The tree of rule 3: lanes l and l + 8, then + 4, + 2, + 1. Overwrites lanes. */
 static inline float rose_tree16_ref(float lane[16])
 {
     for (int step = 8; step > 0; step /= 2) {

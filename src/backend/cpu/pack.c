@@ -3,9 +3,11 @@
  * arithmetic, so the result does not depend on the thread's floating-point mode. */
 #include "backend/cpu/pack.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "backend/cpu/numerics.h"
+#include "backend/cpu/quant.h"
 #include "model/convert.h"
 
 enum { BLOCK = ROSE_K_GROUP * ROSE_PANEL };
@@ -27,7 +29,8 @@ static inline uint16_t round_bits(uint32_t u)
 static void prefetch_ahead(const rose_tensor *w, uint64_t element)
 {
     enum { AHEAD = 512 }; /* bytes */
-    uintptr_t at = (uintptr_t)w->data + element * rose_dtype_size(w->dtype) + AHEAD;
+    const uint32_t block = rose_dtype_block(w->dtype);
+    uintptr_t at = (uintptr_t)w->data + rose_dtype_bytes(w->dtype, element / block * block) + AHEAD;
     __builtin_prefetch((const void *)at); /* may lie past the end: ignored */
 }
 
@@ -200,20 +203,18 @@ static void block_write(packing *s, uint32_t k0, uint32_t p, const float *block)
     float inverse[ROSE_PANEL] = {0};
     int8_t *out = (int8_t *)s->panels + at;
 
-    switch (s->type) {
-    case ROSE_W_F32:
+    if (s->type == ROSE_W_F32) {
         memcpy((float *)s->panels + at, block, BLOCK * sizeof *block);
         return;
-    case ROSE_W_BF16:
+    }
+    if (s->type == ROSE_W_BF16) {
         write_block_bf16((uint16_t *)s->panels + at, block);
         return;
-    case ROSE_W_I8:
-        for (uint32_t j = 0; j < n_n; j++)
-            if (s->largest[p * ROSE_PANEL + j] >= SMALLEST)
-                inverse[j] = 127.0f / s->largest[p * ROSE_PANEL + j];
-        write_block_i8(out, block, inverse);
-        return;
     }
+    for (uint32_t j = 0; j < n_n; j++)
+        if (s->largest[p * ROSE_PANEL + j] >= SMALLEST)
+            inverse[j] = 127.0f / s->largest[p * ROSE_PANEL + j];
+    write_block_i8(out, block, inverse);
 }
 
 /* Handles a whole block of a bf16 file without conversion to fp32. It moves the block or, for
@@ -267,6 +268,11 @@ bool rose_pack_panels(void *panels, float *scale, rose_weight_type type, const r
     s.largest = scale;
     s.finite = true;
 
+    if (rose_weight_is_quant(type)) {
+        assert(transposed);
+        rose_quant_pack(panels, type, w, k, n, p0, p1);
+        return true;
+    }
     if (type == ROSE_W_I8) {
         for (uint32_t j = p0 * ROSE_PANEL; j < end; j++)
             scale[j] = 0.0f;
@@ -297,6 +303,18 @@ void rose_pack_bf16(uint16_t *out, const rose_tensor *t, uint64_t first, uint64_
     }
 }
 
+static void quant_row(float *out, const void *panel, rose_weight_type type, uint32_t k,
+                      uint32_t column)
+{
+    const bool has_min = rose_quant_layout_of(type).has_min;
+    for (uint32_t i = 0; i < k / ROSE_QUANT_K; i++) {
+        rose_quant_tile w;
+        rose_quant_tile_read(&w, panel, type, k / ROSE_QUANT_K, i, column, column + 1);
+        for (uint32_t j = 0; j < ROSE_QUANT_K; j++)
+            *out++ = rose_quant_weight(&w, has_min, j, column);
+    }
+}
+
 void rose_panel_row(float *out, const void *panels, const float *scale, rose_weight_type type,
                     uint32_t k, uint32_t n)
 {
@@ -304,6 +322,11 @@ void rose_panel_row(float *out, const void *panels, const float *scale, rose_wei
     const size_t panel = (size_t)(n / ROSE_PANEL) * k_pad * ROSE_PANEL;
     const uint32_t column = n % ROSE_PANEL;
 
+    if (rose_weight_is_quant(type)) {
+        quant_row(out, (const uint8_t *)panels + n / ROSE_PANEL * rose_panel_bytes(type, k), type,
+                  k, column);
+        return;
+    }
     if (type == ROSE_W_I8) {
         const int8_t *w = (const int8_t *)panels + panel + column;
         for (uint32_t i = 0; i < k; i++)

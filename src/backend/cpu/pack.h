@@ -8,14 +8,13 @@
 #include "backend/cpu/kernels.h"
 #include "model/model.h"
 
-/* Packs panels p0 .. p1-1 of the matrix w[k][n], padding included, into `panels`
- * (rose_panels_bytes(type, k, n), 64-byte aligned). The tensor is stored as [k][n], or as [n][k] if
- * transposed. It takes about 0.5 ns an element.
- *
- * int8: scale[n] of these panels becomes the largest magnitude of the output / 127, or 0 where
- * that is below 1e-30. A value becomes the integer nearest to w / scale, ties to even. Returns
- * false, with unspecified contents, if a value is not finite. Other types: scale is NULL, and
- * the result is true. */
+/* Panels p0 .. p1-1 of the matrix w[k][n] into `panels` (rose_panels_bytes(type, k, n), 64-byte
+ * aligned), padding included. The tensor is stored [k][n], or [n][k] if transposed. About 0.5 ns an
+ * element. int8: scale[n] of these panels becomes the largest magnitude of the output / 127 (0
+ * where that is below 1e-30) and a value the nearest integer of w / scale, ties to even; false, and
+ * unspecified contents, if a value is not finite. The other types: scale is NULL, true. Quantized
+ * types: w has the blocks of that type (rose_weight_type_of) and is transposed; k is a multiple of
+ * the block. */
 bool rose_pack_panels(void *panels, float *scale, rose_weight_type type, const rose_tensor *w,
                       uint32_t k, uint32_t n, bool transposed, uint32_t p0, uint32_t p1);
 
@@ -23,8 +22,8 @@ bool rose_pack_panels(void *panels, float *scale, rose_weight_type type, const r
 void rose_pack_f32(float *out, const rose_tensor *t, uint64_t first, uint64_t count);
 void rose_pack_bf16(uint16_t *out, const rose_tensor *t, uint64_t first, uint64_t count);
 
-/* Reads row `n` of a packed matrix (its k true values, as fp32). A tied head serves the
- * embedding in this way. int8: the integer times the scale, rounded to bf16. */
+/* Row `n` of a packed matrix (its k true values, as fp32): how a tied head serves the embedding.
+ * int8: the integer times the scale, rounded to bf16. Quantized types: the exact fp32 value. */
 void rose_panel_row(float *out, const void *panels, const float *scale, rose_weight_type type,
                     uint32_t k, uint32_t n);
 

@@ -61,8 +61,8 @@ static void load_floats(loader *l, const rose_tensor *t, float *to, uint64_t row
 
 static void load_linear(loader *l, const rose_linear *from, const rose_cuda_linear *to)
 {
-    load_matrix(l, &from->w, from->transposed, to, to->w);
-    load_floats(l, &from->b, to->bias, 1, to->n);
+    load_matrix(l, &from->w[0], from->transposed, to, to->w);
+    load_floats(l, &from->b[0], to->bias, 1, to->n);
 }
 
 rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err)

@@ -73,7 +73,7 @@ static void take_linear(rose_cuda_linear *l, rose_bump *b, const rose_memory_pla
 
 static void take_bias(rose_cuda_linear *l, rose_bump *b, const rose_linear *from)
 {
-    l->bias = from->b.data != NULL ? take_floats(b, l->n) : NULL;
+    l->bias = from->b[0].data != NULL ? take_floats(b, l->n) : NULL;
 }
 
 /* The small parameters of all layers are stored next to each other, apart from the matrices. Stored
@@ -197,17 +197,8 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arc
 static rose_status check_arch(const rose_arch *a, rose_err *err)
 {
     const char *t = a->model_type;
-    if (a->norm != ROSE_NORM_LAYER)
-        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the CUDA backend does not support RMSNorm",
-                         t);
-    if (a->pos != ROSE_POS_LEARNED)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: the CUDA backend does not support rotary positions", t);
-    if (a->n_kv_heads != a->n_heads || (uint64_t)a->n_heads * a->head_dim != a->d_model)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: the CUDA backend does not support grouped heads (%u query heads, %u "
-                         "KV heads of %u, width %u)",
-                         t, a->n_heads, a->n_kv_heads, a->head_dim, a->d_model);
+    rose_status st = rose_backend_check_plain(a, "CUDA", err);
+    if (st != ROSE_OK) return st;
     if (a->head_dim == 0 || a->head_dim > ROSE_CUDA_MAX_HEAD_DIM || a->head_dim % 2 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: head size %u: the CUDA backend supports even sizes up to %d", t,
@@ -317,6 +308,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
                          "quantization %s: the CUDA backend does not support it",
                          rose_quantization_name(o->quantization));
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
+    if ((st = rose_backend_check_types(m, "CUDA", err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_without_read(o->cuda.without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;

@@ -187,7 +187,8 @@ static void fill(const part *p, const rose_cuda *c, const rose_cuda_step *step, 
     }
 }
 
-/* Launch the kernels of a part. `from` is the address of the part on the device. */
+/* Launch the kernels that apply one part of the step's sampling rules. `from` is the device address
+ * of that part. */
 static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *p, uint32_t block,
                           const uint8_t *from)
 {

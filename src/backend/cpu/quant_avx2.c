@@ -1,0 +1,16 @@
+/* backend/cpu/quant_avx2.c - products with quantized weights, AVX2. See quant_simd.h. */
+#include "backend/cpu/kernels_internal.h"
+
+#if defined(__AVX2__)
+
+#include <string.h>
+
+#include "backend/cpu/quant_vec256.h"
+
+enum { ROSE_QUANT_SOME = 3, ROSE_QUANT_MOST = 4, ROSE_QUANT_F32_ROWS = 3 }; /* rows of a block */
+
+#include "backend/cpu/quant_simd.h"
+
+ROSE_QUANT_LEVEL(rose_quant_avx2)
+
+#endif

@@ -1,0 +1,17 @@
+/* backend/cpu/quant_avx512vnni.c - products with quantized weights, AVX-512 with VNNI. See
+ * quant_simd.h. */
+#include "backend/cpu/kernels_internal.h"
+
+#if defined(__AVX512VNNI__)
+
+#include <string.h>
+
+#include "backend/cpu/quant_vec512.h"
+
+enum { ROSE_QUANT_SOME = 4, ROSE_QUANT_MOST = 8, ROSE_QUANT_F32_ROWS = 8 }; /* rows of a block */
+
+#include "backend/cpu/quant_simd.h"
+
+ROSE_QUANT_LEVEL(rose_quant_avx512vnni)
+
+#endif

@@ -1,0 +1,156 @@
+/* backend/cpu/quant_pack.c - from GGUF's blocks to panels and back; see quant.h. Integers and fp16
+ * bits only move: nothing is rounded. */
+#include <assert.h>
+#include <string.h>
+
+#include "backend/cpu/kernels_internal.h"
+#include "backend/cpu/quant.h"
+#include "model/convert.h"
+#include "model/ggml_blocks.h"
+
+_Static_assert((int)ROSE_QUANT_K == (int)ROSE_GGML_GROUP, "a tile is a group of each output");
+
+size_t rose_quant_panel_bytes(rose_weight_type t, uint32_t k_pad)
+{
+    const rose_quant_layout l = rose_quant_layout_of(t);
+    const size_t tiles = k_pad / ROSE_QUANT_K;
+    const size_t bytes = tiles * (l.quants + l.scales) + tiles / ROSE_SUPER_TILES * l.supers;
+    return (bytes + 63) / 64 * 64;
+}
+
+bool rose_weight_type_of(rose_dtype dtype, rose_weight_type *out)
+{
+    static const rose_dtype dtypes[ROSE_N_QUANT] = {ROSE_Q8_0, ROSE_Q4_0, ROSE_Q4_1, ROSE_Q4_K,
+                                                    ROSE_Q6_K};
+    for (int i = 0; i < ROSE_N_QUANT; i++) {
+        if (dtypes[i] != dtype) continue;
+        *out = (rose_weight_type)(ROSE_W_Q8_0 + i);
+        return true;
+    }
+    return false;
+}
+
+/* Where byte k of output lane lies in a tile of Q8_0, and nibble k (below 16: the low one). */
+static inline size_t byte_at(uint32_t k, uint32_t lane)
+{
+    return (size_t)k / 4 * 64 + lane * 4 + k % 4;
+}
+
+/* ---- packing ---- */
+
+static void write_u16(uint8_t *p, uint16_t v)
+{
+    memcpy(p, &v, sizeof v); /* little-endian, as all CPUs that we build for */
+}
+
+/* The bytes of one output, four to a vector. */
+static void write_bytes(uint8_t *tile, uint32_t lane, const uint8_t *bytes, uint32_t n)
+{
+    for (uint32_t k = 0; k < n; k += 4)
+        memcpy(tile + byte_at(k, lane), bytes + k, 4);
+}
+
+static void write_quants(uint8_t *tile, rose_weight_type t, uint32_t lane, const uint8_t *q)
+{
+    uint8_t nibbles[16], pairs[8] = {0};
+    if (t == ROSE_W_Q8_0) {
+        write_bytes(tile, lane, q, ROSE_QUANT_K);
+        return;
+    }
+    for (uint32_t k = 0; k < 16; k++)
+        nibbles[k] = (uint8_t)((q[k] & 15) | q[k + 16] << 4);
+    write_bytes(tile, lane, nibbles, 16);
+    if (t != ROSE_W_Q6_K) return;
+    for (uint32_t k = 0; k < ROSE_QUANT_K; k++)
+        pairs[k / 16 * 4 + k % 4] |= (uint8_t)(q[k] >> 4 << k % 16 / 4 * 2);
+    write_bytes(tile + 256, lane, pairs, 8);
+}
+
+static void write_scales(uint8_t *scales, uint8_t *supers, rose_weight_type t, uint32_t lane,
+                         const rose_ggml_group *g)
+{
+    const bool k_type = t == ROSE_W_Q4_K || t == ROSE_W_Q6_K;
+    uint8_t *d = k_type ? supers : scales;
+    write_u16(d + 2 * lane, g->d);
+    if (rose_quant_layout_of(t).has_min) write_u16(d + 32 + 2 * lane, g->m);
+    if (!k_type) return;
+    scales[lane] = (uint8_t)g->scale[0];
+    scales[16 + lane] = t == ROSE_W_Q4_K ? g->min : (uint8_t)g->scale[1];
+}
+
+void rose_quant_pack(void *panels, rose_weight_type type, const rose_tensor *w, uint32_t k,
+                     uint32_t n, uint32_t p0, uint32_t p1)
+{
+    const rose_quant_layout l = rose_quant_layout_of(type);
+    const size_t bytes = rose_quant_panel_bytes(type, k);
+    const uint32_t n_tiles = k / ROSE_QUANT_K;
+    assert(k % rose_dtype_block(w->dtype) == 0);
+
+    for (uint32_t p = p0; p < p1; p++) {
+        uint8_t *panel = (uint8_t *)panels + p * bytes;
+        uint8_t *scales = panel + (size_t)n_tiles * l.quants;
+        uint8_t *supers = scales + (size_t)n_tiles * l.scales;
+        memset(panel, 0, bytes);
+        for (uint32_t lane = 0; lane < ROSE_PANEL && p * ROSE_PANEL + lane < n; lane++) {
+            const uint64_t first = (uint64_t)(p * ROSE_PANEL + lane) * n_tiles;
+            for (uint32_t i = 0; i < n_tiles; i++) {
+                rose_ggml_group g;
+                rose_ggml_group_read(&g, w->dtype, w->data, first + i);
+                write_quants(panel + (size_t)i * l.quants, type, lane, g.q);
+                write_scales(scales + (size_t)i * l.scales,
+                             supers + (size_t)i / ROSE_SUPER_TILES * l.supers, type, lane, &g);
+            }
+        }
+    }
+}
+
+/* ---- unpacking ---- */
+
+static uint32_t read_quant(const uint8_t *tile, rose_weight_type t, uint32_t k, uint32_t lane)
+{
+    const uint32_t half = k / 16, i = k % 16;
+    if (t == ROSE_W_Q8_0) return tile[byte_at(k, lane)];
+    const uint32_t low = (uint32_t)tile[byte_at(i, lane)] >> 4 * half & 15u;
+    if (t != ROSE_W_Q6_K) return low;
+    const uint32_t pairs = tile[256 + 64 * half + lane * 4 + i % 4];
+    return low | (pairs >> i / 4 * 2 & 3u) << 4;
+}
+
+static float read_f16(const uint8_t *p, uint32_t lane)
+{
+    uint16_t h;
+    memcpy(&h, p + 2 * lane, sizeof h);
+    return rose_f16_to_f32(h);
+}
+
+static void read_scales(rose_quant_tile *out, const uint8_t *scales, const uint8_t *supers,
+                        rose_weight_type t, uint32_t lane)
+{
+    const bool k_type = t == ROSE_W_Q4_K || t == ROSE_W_Q6_K;
+    const uint8_t *d = k_type ? supers : scales;
+    out->d[lane] = read_f16(d, lane);
+    out->m[lane] = rose_quant_layout_of(t).has_min ? read_f16(d + 32, lane) : 0.0f;
+    out->s[0][lane] = out->s[1][lane] = 1.0f;
+    if (t == ROSE_W_Q4_K) {
+        out->d[lane] *= (float)scales[lane];
+        out->m[lane] *= -(float)scales[16 + lane];
+    }
+    if (t == ROSE_W_Q6_K) {
+        out->s[0][lane] = (float)(int8_t)scales[lane];
+        out->s[1][lane] = (float)(int8_t)scales[16 + lane];
+    }
+}
+
+void rose_quant_tile_read(rose_quant_tile *out, const void *panel, rose_weight_type t,
+                          uint32_t n_tiles, uint32_t tile, uint32_t lane0, uint32_t lane1)
+{
+    const rose_quant_layout l = rose_quant_layout_of(t);
+    const rose_quant_panel p = rose_quant_panel_at(panel, t, n_tiles);
+    const uint8_t *quants = p.quants + (size_t)tile * l.quants;
+    for (uint32_t lane = lane0; lane < lane1; lane++) {
+        for (uint32_t k = 0; k < ROSE_QUANT_K; k++)
+            out->q[k][lane] = (int16_t)((int)read_quant(quants, t, k, lane) - l.bias);
+        read_scales(out, p.scales + (size_t)tile * l.scales,
+                    p.supers + (size_t)tile / ROSE_SUPER_TILES * l.supers, t, lane);
+    }
+}

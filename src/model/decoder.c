@@ -1,0 +1,166 @@
+/* model/decoder.c - see decoder.h. */
+#include "model/decoder.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const rose_tensor_spec rose_decoder_model_tensors[] = {
+    ROSE_MODEL_TENSOR("embed_tokens.weight", tok_embed, VOCAB, MODEL, MATRIX),
+    ROSE_MODEL_TENSOR("norm.weight", lnf_w, MODEL, NONE, NORM),
+    {0},
+};
+
+const rose_tensor_spec rose_decoder_layer_tensors[] = {
+    ROSE_LAYER_TENSOR("input_layernorm.weight", ln1_w, MODEL, NONE, NORM, ALWAYS),
+    ROSE_LAYER_TENSOR("self_attn.q_proj.weight", qkv.w[0], Q, MODEL, MATRIX, ALWAYS),
+    ROSE_LAYER_TENSOR("self_attn.k_proj.weight", qkv.w[1], KV, MODEL, MATRIX, ALWAYS),
+    ROSE_LAYER_TENSOR("self_attn.v_proj.weight", qkv.w[2], KV, MODEL, MATRIX, ALWAYS),
+    ROSE_LAYER_TENSOR("self_attn.q_proj.bias", qkv.b[0], Q, NONE, BIAS, QKV_BIAS),
+    ROSE_LAYER_TENSOR("self_attn.k_proj.bias", qkv.b[1], KV, NONE, BIAS, QKV_BIAS),
+    ROSE_LAYER_TENSOR("self_attn.v_proj.bias", qkv.b[2], KV, NONE, BIAS, QKV_BIAS),
+    ROSE_LAYER_TENSOR("self_attn.q_norm.weight", q_norm, HEAD, NONE, NORM, QK_NORM),
+    ROSE_LAYER_TENSOR("self_attn.k_norm.weight", k_norm, HEAD, NONE, NORM, QK_NORM),
+    ROSE_LAYER_TENSOR("self_attn.o_proj.weight", proj.w[0], MODEL, Q, RESIDUAL, ALWAYS),
+    ROSE_LAYER_TENSOR("self_attn.o_proj.bias", proj.b[0], MODEL, NONE, BIAS, PROJ_BIAS),
+    ROSE_LAYER_TENSOR("post_attention_layernorm.weight", ln2_w, MODEL, NONE, NORM, ALWAYS),
+    ROSE_LAYER_TENSOR("mlp.gate_proj.weight", fc1.w[0], FF, MODEL, MATRIX, ALWAYS),
+    ROSE_LAYER_TENSOR("mlp.up_proj.weight", fc1.w[1], FF, MODEL, MATRIX, ALWAYS),
+    ROSE_LAYER_TENSOR("mlp.gate_proj.bias", fc1.b[0], FF, NONE, BIAS, MLP_BIAS),
+    ROSE_LAYER_TENSOR("mlp.up_proj.bias", fc1.b[1], FF, NONE, BIAS, MLP_BIAS),
+    ROSE_LAYER_TENSOR("mlp.down_proj.weight", fc2.w[0], MODEL, FF, RESIDUAL, ALWAYS),
+    ROSE_LAYER_TENSOR("mlp.down_proj.bias", fc2.b[0], MODEL, NONE, BIAS, MLP_BIAS),
+    {0},
+};
+
+/* Older files carry the table that rope.c computes. */
+const char *const rose_decoder_ignored[] = {".rotary_emb.inv_freq", NULL};
+
+static rose_status parse_sizes(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
+                               rose_err *err)
+{
+    const struct {
+        rose_config_u32 field;
+        uint32_t *out;
+    } sizes[] = {
+        {{"hidden_size", NULL, 1, ROSE_MAX_WIDTH, true}, &a->d_model},
+        {{"num_hidden_layers", NULL, 1, ROSE_MAX_LAYERS, true}, &a->n_layers},
+        {{"num_attention_heads", NULL, 1, ROSE_MAX_WIDTH, true}, &a->n_heads},
+        {{"num_key_value_heads", NULL, 1, ROSE_MAX_WIDTH, false}, &a->n_kv_heads},
+        {{"head_dim", NULL, 2, ROSE_MAX_WIDTH, false}, &a->head_dim},
+        {{"intermediate_size", NULL, 1, ROSE_MAX_WIDTH * 4, true}, &a->d_ff},
+        {{"vocab_size", NULL, 1, ROSE_MAX_VOCAB, true}, &a->vocab_size},
+        {{"max_position_embeddings", NULL, 1, ROSE_MAX_VOCAB, true}, &a->max_positions},
+    };
+    a->head_dim = d->head_dim;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        rose_status st = rose_config_read_u32(c, &sizes[i].field, sizes[i].out, err);
+        if (st != ROSE_OK) return st;
+    }
+    if (a->n_kv_heads == 0) a->n_kv_heads = a->n_heads;
+    if (a->n_heads % a->n_kv_heads != 0)
+        return rose_fail(err, ROSE_E_FORMAT,
+                         "%s: num_attention_heads %u is not a multiple of num_key_value_heads %u",
+                         c->label, a->n_heads, a->n_kv_heads);
+    if (a->head_dim == 0 && a->d_model % a->n_heads != 0)
+        return rose_fail(err, ROSE_E_FORMAT,
+                         "%s: hidden_size %u is not a multiple of num_attention_heads %u, and "
+                         "'head_dim' is missing",
+                         c->label, a->d_model, a->n_heads);
+    if (a->head_dim == 0) a->head_dim = a->d_model / a->n_heads;
+    return ROSE_OK;
+}
+
+rose_status rose_decoder_parse(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
+                               rose_err *err)
+{
+    *a = (rose_arch){.norm_eps = d->norm_eps,
+                     .norm = ROSE_NORM_RMS,
+                     .pos = ROSE_POS_ROPE,
+                     .act = ROSE_ACT_SILU,
+                     .mlp_gated = true,
+                     .embed_scale = 1.0f,
+                     .tied_head = d->tied_head,
+                     .bos_id = -1};
+    snprintf(a->model_type, sizeof a->model_type, "%s", d->model_type);
+    rose_status st = parse_sizes(c, d, a, err);
+    if (st == ROSE_OK) st = rose_config_read_act(c, d->act_field, &a->act, err);
+    if (st == ROSE_OK) st = rose_config_read_positive(c, "rms_norm_eps", 1.0, &a->norm_eps, err);
+    if (st == ROSE_OK) st = rose_config_read_bool(c, "tie_word_embeddings", &a->tied_head, err);
+    if (st == ROSE_OK) st = rose_config_default_id(c, "bos_token_id", d->bos_id, err);
+    if (st == ROSE_OK) st = rose_config_default_id(c, "eos_token_id", d->eos_id, err);
+    if (st == ROSE_OK) st = rose_config_read_bos(c, a, err);
+    if (st == ROSE_OK) st = rose_config_add_eos(c, a, err);
+    /* sqrt and / are correctly rounded by IEEE 754: the same bits everywhere. */
+    if (st == ROSE_OK) a->attn_scale = (float)(1.0 / sqrt((double)a->head_dim));
+    return st;
+}
+
+/* ---- windows ---- */
+
+rose_status rose_decoder_window(const rose_config *c, rose_arch *a, rose_err *err)
+{
+    const rose_config_u32 f = {"sliding_window", NULL, 1, ROSE_MAX_VOCAB, false};
+    return rose_config_read_u32(c, &f, &a->window, err);
+}
+
+static void set_sliding(rose_arch *a, uint32_t layer, bool sliding)
+{
+    a->layer_flags[layer] &= (uint8_t)~ROSE_LAYER_SLIDING;
+    if (sliding) a->layer_flags[layer] |= ROSE_LAYER_SLIDING;
+}
+
+static rose_status read_layer_types(const rose_config *c, json_t *list, rose_arch *a, rose_err *err)
+{
+    if (!json_is_array(list) || json_array_size(list) != a->n_layers)
+        return rose_fail(err, ROSE_E_FORMAT,
+                         "%s: 'layer_types' is not a list of num_hidden_layers (%u) strings",
+                         c->label, a->n_layers);
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        if (type == NULL)
+            return rose_fail(err, ROSE_E_FORMAT, "%s: layer_types[%u] is not a string", c->label,
+                             i);
+        const bool sliding = strcmp(type, "sliding_attention") == 0;
+        if (!sliding && strcmp(type, "full_attention") != 0)
+            return rose_fail(err, ROSE_E_UNSUPPORTED,
+                             "%s: layer_types[%u] '%.60s' is not supported (supported: "
+                             "full_attention, sliding_attention)",
+                             c->label, i, type);
+        set_sliding(a, i, sliding);
+    }
+    return ROSE_OK;
+}
+
+rose_status rose_decoder_layer_types(const rose_config *c, rose_arch *a, rose_err *err)
+{
+    json_t *list = rose_config_get(c, "layer_types", NULL);
+    bool any = false;
+    rose_status st = list == NULL ? ROSE_OK : read_layer_types(c, list, a, err);
+    if (st != ROSE_OK) return st;
+    for (uint32_t i = 0; i < a->n_layers; i++)
+        any = any || (a->layer_flags[i] & ROSE_LAYER_SLIDING) != 0;
+    if (any && a->window == 0)
+        return rose_fail(err, ROSE_E_FORMAT,
+                         "%s: 'layer_types' has sliding_attention, but there is no sliding_window",
+                         c->label);
+    if (!any) a->window = 0;
+    return ROSE_OK;
+}
+
+rose_status rose_decoder_late_windows(const rose_config *c, rose_arch *a, rose_err *err)
+{
+    bool use = false;
+    uint32_t first = 28;
+    const rose_config_u32 f = {"max_window_layers", NULL, 0, ROSE_MAX_VOCAB, false};
+    a->window = 4096;
+    rose_status st = rose_config_read_bool(c, "use_sliding_window", &use, err);
+    if (st == ROSE_OK) st = rose_config_read_u32(c, &f, &first, err);
+    if (st == ROSE_OK) st = rose_decoder_window(c, a, err);
+    if (st != ROSE_OK) return st;
+    if (!use || json_is_null(json_object_get(c->root, "sliding_window"))) a->window = 0;
+    for (uint32_t i = first; a->window != 0 && i < a->n_layers; i++)
+        set_sliding(a, i, true);
+    return rose_decoder_layer_types(c, a, err);
+}

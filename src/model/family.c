@@ -1,0 +1,134 @@
+/* model/family.c - the table of families, and what all of them share. */
+#include "model/family.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A new family is a row here and a file like llama.c. */
+static const rose_family *const families[] = {
+    &rose_family_gpt2,  &rose_family_llama,   &rose_family_mistral, &rose_family_qwen2,
+    &rose_family_qwen3, &rose_family_smollm3, &rose_family_gemma3,  &rose_family_phi3,
+};
+
+/* Fields of relatives that compute something else. Each is refused unless it is null, false, 0 or
+ * empty, which is how configs say that a feature is off. */
+static const char *const refused[] = {
+    "quantization_config",
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_intermediate_size",
+    "num_experts_per_tok",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "attention_multiplier",
+    "embedding_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
+    "clip_qkv",
+    "attn_output_gate",
+    "use_bidirectional_attention",
+    "rope_interleaved",
+    "is_encoder_decoder",
+    "cross_attention_hidden_size",
+};
+
+static bool is_off(const json_t *v)
+{
+    if (json_is_integer(v)) return json_integer_value(v) == 0;
+    if (json_is_array(v)) return json_array_size(v) == 0;
+    if (json_is_object(v)) return json_object_size(v) == 0;
+    return v == NULL || json_is_null(v) || json_is_false(v);
+}
+
+static rose_status refuse_fields(const rose_config *c, rose_err *err)
+{
+    char text[64];
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        json_t *v = json_object_get(c->root, refused[i]);
+        if (is_off(v)) continue;
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: '%s' is %s: this is not supported", c->label,
+                         refused[i], rose_config_describe(v, text));
+    }
+    return ROSE_OK;
+}
+
+rose_status rose_family_parse(const rose_family *f, const rose_config *c, rose_arch *a,
+                              rose_err *err)
+{
+    *a = (rose_arch){0};
+    rose_status st = refuse_fields(c, err);
+    if (st == ROSE_OK) st = f->parse(c, a, err);
+    if (st != ROSE_OK) rose_arch_free(a);
+    return st;
+}
+
+rose_status rose_family_find(const rose_family **out, const rose_config *c, rose_err *err)
+{
+    char text[64];
+    json_t *v = rose_config_get(c, "model_type", NULL);
+    *out = NULL;
+    if (v == NULL)
+        return rose_fail(err, ROSE_E_FORMAT, "%s: 'model_type' is missing: not a model's folder?",
+                         c->label);
+    if (!json_is_string(v))
+        return rose_fail(err, ROSE_E_FORMAT, "%s: 'model_type' is %s; expected a string", c->label,
+                         rose_config_describe(v, text));
+    char known[192] = "";
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        if (strcmp(families[i]->model_type, json_string_value(v)) == 0) {
+            *out = families[i];
+            return ROSE_OK;
+        }
+        size_t len = strlen(known);
+        snprintf(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "",
+                 families[i]->model_type);
+    }
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "%s: model_type '%.60s' is not supported (supported: %s)", c->label,
+                     json_string_value(v), known);
+}
+
+uint64_t rose_dim_size(const rose_arch *a, rose_dim d)
+{
+    switch (d) {
+    case ROSE_DIM_NONE:
+        return 1;
+    case ROSE_DIM_VOCAB:
+        return a->vocab_size;
+    case ROSE_DIM_POS:
+        return a->max_positions;
+    case ROSE_DIM_MODEL:
+        return a->d_model;
+    case ROSE_DIM_HEAD:
+        return a->head_dim;
+    case ROSE_DIM_Q:
+        return (uint64_t)a->n_heads * a->head_dim;
+    case ROSE_DIM_KV:
+        return (uint64_t)a->n_kv_heads * a->head_dim;
+    case ROSE_DIM_QKV:
+        return ((uint64_t)a->n_heads + 2 * (uint64_t)a->n_kv_heads) * a->head_dim;
+    case ROSE_DIM_FF:
+        return a->d_ff;
+    case ROSE_DIM_FF2:
+        return 2 * (uint64_t)a->d_ff;
+    }
+    return 0;
+}
+
+bool rose_spec_applies(const rose_tensor_spec *s, const rose_arch *a)
+{
+    switch (s->when) {
+    case ROSE_WHEN_ALWAYS:
+        return true;
+    case ROSE_WHEN_QKV_BIAS:
+        return a->qkv_bias;
+    case ROSE_WHEN_PROJ_BIAS:
+        return a->proj_bias;
+    case ROSE_WHEN_MLP_BIAS:
+        return a->mlp_bias;
+    case ROSE_WHEN_QK_NORM:
+        return a->qk_norm;
+    }
+    return false;
+}

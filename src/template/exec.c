@@ -1,0 +1,212 @@
+/* template/exec.c - statements: they write to t->out and set names in t->scope. Blocks of `for`,
+ * macros, `with`, and block assignments have a scope of their own; `if` has none. */
+#include "template/template_internal.h"
+
+static void assign_space(rose_tpl *t, const tpl_node *target, tpl_value v)
+{
+    const tpl_value *space = rose_tpl_scope_get(t, t->scope, target->text);
+    if (space == NULL || space->kind != TPL_SPACE)
+        rose_tpl_fail(t, "cannot assign an attribute of something other than a namespace");
+    if (target->text2->n > 0 && target->text2->s[0] == '_')
+        rose_tpl_fail(t, "an attribute of a namespace cannot begin with an underscore");
+    rose_tpl_dict_put(t, space->u.dict, rose_tpl_str(target->text2), v);
+}
+
+void rose_tpl_assign(rose_tpl *t, const tpl_node *target, tpl_value v)
+{
+    size_t n;
+    const tpl_value *items;
+    if (target->type == N_NAME) {
+        rose_tpl_scope_set(t, t->scope, target->text, v);
+        return;
+    }
+    if (target->type == N_NSREF) {
+        assign_space(t, target, v);
+        return;
+    }
+    items = rose_tpl_items(t, v, &n);
+    if (n != target->list.n)
+        rose_tpl_fail(t, "cannot unpack %zu values into %u names", n, target->list.n);
+    rose_tpl_enter(t);
+    for (uint32_t i = 0; i < target->list.n; i++)
+        rose_tpl_assign(t, target->list.at[i], items[i]);
+    t->depth--;
+}
+
+/* The text that a block writes, in a scope of its own. */
+static tpl_value text_of(rose_tpl *t, const tpl_list *body)
+{
+    tpl_buf out = {.t = t}, *before = t->out;
+    tpl_scope *scope = t->scope;
+    t->out = &out;
+    t->scope = rose_tpl_scope_new(t, scope);
+    rose_tpl_exec(t, body);
+    t->scope = scope;
+    t->out = before;
+    return rose_tpl_str(rose_tpl_buf_text(&out));
+}
+
+/* ---- for ---- */
+
+/* The items for which the condition of the loop holds. */
+static tpl_value *selected(rose_tpl *t, const tpl_node *n, tpl_value *items, size_t *count)
+{
+    tpl_value *out = rose_tpl_array(t, *count, sizeof *out);
+    tpl_scope *scope = t->scope;
+    size_t kept = 0;
+    for (size_t i = 0; i < *count; i++) {
+        t->scope = rose_tpl_scope_new(t, scope);
+        rose_tpl_assign(t, n->a, items[i]);
+        if (rose_tpl_truth(rose_tpl_eval(t, n->c))) out[kept++] = items[i];
+    }
+    t->scope = scope;
+    *count = kept;
+    return out;
+}
+
+static tpl_scope *iteration_scope(rose_tpl *t, tpl_scope *used, tpl_scope *parent)
+{
+    if (used == NULL || used->captured) return rose_tpl_scope_new(t, parent);
+    used->n = 0;
+    return used;
+}
+
+static void run_loop(rose_tpl *t, const tpl_node *n, tpl_loop *loop)
+{
+    tpl_scope *outer = t->scope, *scope = NULL;
+    tpl_value self = {.kind = TPL_LOOP, .u.loop = loop};
+    const tpl_text *name = rose_tpl_text(t, "loop", 4, TPL_TEMPLATE);
+    for (; loop->at < loop->n; loop->at++) {
+        scope = iteration_scope(t, scope, outer);
+        t->scope = scope;
+        rose_tpl_step(t, 0);
+        rose_tpl_scope_set(t, scope, name, self);
+        rose_tpl_assign(t, n->a, loop->items[loop->at]);
+        if (rose_tpl_exec(t, &n->list) == FLOW_BREAK) break;
+    }
+    t->scope = outer;
+}
+
+static void exec_for(rose_tpl *t, const tpl_node *n)
+{
+    tpl_loop *loop = rose_tpl_take(t, sizeof *loop);
+    tpl_value *items = rose_tpl_items(t, rose_tpl_eval(t, n->b), &loop->n);
+    t->line = n->line;
+    if (n->c != NULL) items = selected(t, n, items, &loop->n);
+    loop->items = items;
+    run_loop(t, n, loop);
+    if (loop->n > 0 || n->list2.n == 0) return;
+    tpl_scope *outer = t->scope;
+    t->scope = rose_tpl_scope_new(t, outer);
+    rose_tpl_exec(t, &n->list2);
+    t->scope = outer;
+}
+
+/* ---- other statements ---- */
+
+/* A chain of if and elif. */
+static tpl_flow exec_if(rose_tpl *t, const tpl_node *n)
+{
+    for (;; n = n->b) {
+        if (rose_tpl_truth(rose_tpl_eval(t, n->a))) return rose_tpl_exec(t, &n->list);
+        if (n->b == NULL) return rose_tpl_exec(t, &n->list2);
+    }
+}
+
+static tpl_value macro_value(rose_tpl *t, const tpl_node *n)
+{
+    tpl_func *f = rose_tpl_take(t, sizeof *f);
+    *f = (tpl_func){.macro = n, .scope = t->scope};
+    for (tpl_scope *s = t->scope; s != NULL; s = s->parent)
+        s->captured = true;
+    return (tpl_value){.kind = TPL_FUNC, .u.fn = f};
+}
+
+static void exec_call_block(rose_tpl *t, const tpl_node *n)
+{
+    tpl_value f = rose_tpl_eval(t, n->a->a);
+    tpl_args args;
+    rose_tpl_eval_args(t, n->a, &args);
+    args.named[args.n_named++] = (tpl_pair){rose_tpl_cstr(t, "caller"), macro_value(t, n->b)};
+    rose_tpl_put_text(t->out, rose_tpl_to_text(t, rose_tpl_call(t, f, &args)));
+}
+
+static tpl_flow exec_with(rose_tpl *t, const tpl_node *n)
+{
+    tpl_scope *outer = t->scope;
+    tpl_value *values = rose_tpl_array(t, n->list2.n, sizeof *values);
+    tpl_flow flow;
+    for (uint32_t i = 1; i < n->list2.n; i += 2)
+        values[i] = rose_tpl_eval(t, n->list2.at[i]);
+    t->scope = rose_tpl_scope_new(t, outer);
+    for (uint32_t i = 1; i < n->list2.n; i += 2)
+        rose_tpl_assign(t, n->list2.at[i - 1], values[i]);
+    flow = rose_tpl_exec(t, &n->list);
+    t->scope = outer;
+    return flow;
+}
+
+static void exec_set(rose_tpl *t, const tpl_node *n)
+{
+    tpl_value v = n->type == N_SET ? rose_tpl_eval(t, n->b)
+                                   : rose_tpl_apply_filters(t, n->b, text_of(t, &n->list));
+    t->line = n->line;
+    rose_tpl_assign(t, n->a, v);
+}
+
+static tpl_flow exec_node(rose_tpl *t, const tpl_node *n)
+{
+    tpl_value v;
+    switch (n->type) {
+    case N_DATA:
+        rose_tpl_put_text(t->out, n->text);
+        break;
+    case N_OUTPUT:
+        rose_tpl_put_text(t->out, rose_tpl_to_text(t, rose_tpl_eval(t, n->a)));
+        break;
+    case N_FOR:
+        exec_for(t, n);
+        break;
+    case N_IF:
+        return exec_if(t, n);
+    case N_SET:
+    case N_SETBLOCK:
+        exec_set(t, n);
+        break;
+    case N_MACRO:
+        rose_tpl_scope_set(t, t->scope, n->text, macro_value(t, n));
+        break;
+    case N_CALLBLOCK:
+        exec_call_block(t, n);
+        break;
+    case N_FILTERBLOCK:
+        v = rose_tpl_apply_filters(t, n->b, text_of(t, &n->list));
+        rose_tpl_put_text(t->out, rose_tpl_to_text(t, v));
+        break;
+    case N_WITH:
+        return exec_with(t, n);
+    case N_BLOCK:
+        rose_tpl_put_text(t->out, text_of(t, &n->list).u.str);
+        break;
+    case N_BREAK:
+        return FLOW_BREAK;
+    case N_CONTINUE:
+        return FLOW_CONTINUE;
+    default:
+        break;
+    }
+    return FLOW_NEXT;
+}
+
+tpl_flow rose_tpl_exec(rose_tpl *t, const tpl_list *body)
+{
+    tpl_flow flow = FLOW_NEXT;
+    rose_tpl_enter(t);
+    for (uint32_t i = 0; i < body->n && flow == FLOW_NEXT; i++) {
+        rose_tpl_step(t, 0);
+        t->line = body->at[i]->line;
+        flow = exec_node(t, body->at[i]);
+    }
+    t->depth--;
+    return flow;
+}

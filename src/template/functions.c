@@ -1,0 +1,124 @@
+/* template/functions.c - range, dict, namespace, raise_exception, strftime_now. */
+#include "template/template_internal.h"
+
+#include <time.h>
+
+#define FUNCTION(name)                                                                             \
+    static tpl_value name(rose_tpl *t, tpl_value v, const tpl_value *arg, const tpl_args *raw)
+#define UNUSED (void)t, (void)v, (void)arg, (void)raw
+
+enum { MAX_RANGE = 100000 }; /* jinja2's sandbox has the same limit */
+
+FUNCTION(range)
+{
+    int64_t from = 0, to = rose_tpl_index(t, arg[0], "an argument of range"), step = 1, n = 0;
+    UNUSED;
+    if (arg[1].kind != TPL_MISSING) {
+        from = to;
+        to = rose_tpl_index(t, arg[1], "an argument of range");
+    }
+    if (arg[2].kind != TPL_MISSING) step = rose_tpl_index(t, arg[2], "an argument of range");
+    if (step == 0) rose_tpl_fail(t, "the step of range cannot be zero");
+    for (int64_t i = from; step > 0 ? i < to : i > to; n++) {
+        if (n >= MAX_RANGE) rose_tpl_fail(t, "a range of more than %d items", MAX_RANGE);
+        if (__builtin_add_overflow(i, step, &i)) i = to;
+    }
+    tpl_value out = rose_tpl_seq_new(t, TPL_RANGE, (size_t)n, arg[0].mark);
+    out.u.seq->from = from;
+    out.u.seq->to = to;
+    out.u.seq->step = step;
+    for (int64_t i = 0; i < n; i++)
+        out.u.seq->items[i] = rose_tpl_int(from + i * step, TPL_TEMPLATE);
+    return out;
+}
+
+static void put_all(rose_tpl *t, tpl_dict *to, tpl_value from)
+{
+    size_t n, two;
+    if (from.kind == TPL_DICT) {
+        for (size_t i = 0; i < from.u.dict->n; i++)
+            rose_tpl_dict_put(t, to, from.u.dict->pairs[i].key, from.u.dict->pairs[i].value);
+        return;
+    }
+    const tpl_value *items = rose_tpl_items(t, from, &n);
+    for (size_t i = 0; i < n; i++) {
+        const tpl_value *pair = rose_tpl_items(t, items[i], &two);
+        if (two != 2) rose_tpl_fail(t, "a dict is made of pairs");
+        rose_tpl_dict_put(t, to, pair[0], pair[1]);
+    }
+}
+
+FUNCTION(dict)
+{
+    tpl_value out = rose_tpl_dict_new(t, TPL_TEMPLATE);
+    UNUSED;
+    if (raw->n > 1) rose_tpl_fail(t, "dict and namespace take at most one value without a name");
+    if (raw->n == 1) {
+        out.mark = raw->pos[0].mark;
+        put_all(t, out.u.dict, raw->pos[0]);
+    }
+    for (size_t i = 0; i < raw->n_named; i++)
+        rose_tpl_dict_put(t, out.u.dict, raw->named[i].key, raw->named[i].value);
+    return out;
+}
+
+FUNCTION(space)
+{
+    tpl_value out = dict(t, v, arg, raw);
+    for (size_t i = 0; i < out.u.dict->n; i++) {
+        tpl_value k = out.u.dict->pairs[i].key;
+        if (k.kind == TPL_STR && k.u.str->n > 0 && k.u.str->s[0] == '_')
+            rose_tpl_fail(t, "an attribute of a namespace cannot begin with an underscore");
+    }
+    out.kind = TPL_SPACE;
+    return out;
+}
+
+FUNCTION(raise_exception)
+{
+    const tpl_text *x = rose_tpl_to_text(t, arg[0]);
+    UNUSED;
+    rose_tpl_fail(t, "%.*s", (int)(x->n > 400 ? 400 : x->n), x->s);
+}
+
+FUNCTION(strftime_now)
+{
+    char format[200], out[600];
+    time_t now = (time_t)t->now_s;
+    struct tm tm;
+    tpl_buf b = {.t = t};
+    UNUSED;
+    rose_tpl_want_defined(t, arg[0]);
+    if (arg[0].kind != TPL_STR || arg[0].u.str->n >= sizeof format)
+        rose_tpl_fail(t, "strftime_now takes a format of at most %zu bytes", sizeof format - 1);
+    memcpy(format, arg[0].u.str->s, arg[0].u.str->n);
+    format[arg[0].u.str->n] = '\0';
+    if ((t->utc ? gmtime_r(&now, &tm) : localtime_r(&now, &tm)) == NULL)
+        rose_tpl_fail(t, "the clock is out of range");
+    out[0] = '\0';
+    /* The template's author writes the format, and strftime has no conversion that reads more. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    size_t n = strftime(out, sizeof out, format, &tm);
+#pragma GCC diagnostic pop
+    if (!rose_tpl_utf8_ok(out, n)) rose_tpl_fail(t, "the date is not UTF-8");
+    rose_tpl_put(&b, out, n, rose_tpl_text_mark(arg[0].u.str, 0, arg[0].u.str->n));
+    return rose_tpl_str(rose_tpl_buf_text(&b));
+}
+
+void rose_tpl_functions_add(rose_tpl *t, tpl_scope *s)
+{
+    static const tpl_builtin functions[] = {
+        {.name = "range", .fn = range, .params = "start stop step", .need = 1, .pos_only = true},
+        {.name = "dict", .fn = dict},
+        {.name = "namespace", .fn = space},
+        {.name = "raise_exception", .fn = raise_exception, .params = "message", .need = 1},
+        {.name = "strftime_now", .fn = strftime_now, .params = "format", .need = 1},
+        {0}};
+    for (const tpl_builtin *b = functions; b->name != NULL; b++) {
+        tpl_func *f = rose_tpl_take(t, sizeof *f);
+        *f = (tpl_func){.builtin = b};
+        rose_tpl_scope_set(t, s, rose_tpl_cstr(t, b->name).u.str,
+                           (tpl_value){.kind = TPL_FUNC, .u.fn = f});
+    }
+}

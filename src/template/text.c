@@ -1,0 +1,236 @@
+/* template/text.c - strings with marks: building, slicing, searching. Positions are bytes; Python's
+ * positions are characters, which rose_tpl_offset converts. */
+#include "template/template_internal.h"
+
+/* ---- building ---- */
+
+static void grow(tpl_buf *b, size_t more)
+{
+    size_t cap = b->cap < 32 ? 64 : b->cap * 2;
+    char *s;
+    if (b->n + more <= b->cap) return;
+    if (b->n + more > b->t->max_output)
+        rose_tpl_fail(b->t, "writes a text of more than %zu KiB", b->t->max_output >> 10);
+    if (cap < b->n + more) cap = b->n + more;
+    s = rose_tpl_take(b->t, cap);
+    if (b->n > 0) memcpy(s, b->s, b->n);
+    b->s = s;
+    b->cap = cap;
+}
+
+/* From now on each byte has its own mark. */
+static void split_marks(tpl_buf *b)
+{
+    uint8_t *marks;
+    if (b->marks != NULL && b->marks_cap == b->cap) return;
+    marks = rose_tpl_take(b->t, b->cap);
+    if (b->marks != NULL)
+        memcpy(marks, b->marks, b->n);
+    else if (b->n > 0)
+        memset(marks, b->mark, b->n);
+    b->marks = marks;
+    b->marks_cap = b->cap;
+}
+
+void rose_tpl_put(tpl_buf *b, const char *s, size_t n, uint8_t mark)
+{
+    if (n == 0) return;
+    grow(b, n);
+    if (b->n == 0 && b->marks == NULL) b->mark = mark;
+    if (b->marks != NULL || b->mark != mark) {
+        split_marks(b);
+        memset(b->marks + b->n, mark, n);
+    }
+    memcpy(b->s + b->n, s, n);
+    b->n += n;
+}
+
+void rose_tpl_puts(tpl_buf *b, const char *s, uint8_t mark)
+{
+    rose_tpl_put(b, s, strlen(s), mark);
+}
+
+void rose_tpl_put_part(tpl_buf *b, const tpl_text *x, size_t from, size_t to)
+{
+    if (x->marks == NULL) {
+        rose_tpl_put(b, x->s + from, to - from, x->mark);
+        return;
+    }
+    while (from < to) {
+        size_t end = from;
+        while (end < to && x->marks[end] == x->marks[from])
+            end++;
+        rose_tpl_put(b, x->s + from, end - from, x->marks[from]);
+        from = end;
+    }
+}
+
+void rose_tpl_put_text(tpl_buf *b, const tpl_text *x)
+{
+    rose_tpl_put_part(b, x, 0, x->n);
+}
+
+void rose_tpl_put_char(tpl_buf *b, uint32_t c, uint8_t mark)
+{
+    char s[4];
+    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    static const uint8_t lead[] = {0, 0, 0xC0, 0xE0, 0xF0};
+    for (size_t i = n; i-- > 1;) {
+        s[i] = (char)(0x80 | (c & 0x3F));
+        c >>= 6;
+    }
+    s[0] = (char)(lead[n] | c);
+    rose_tpl_put(b, s, n, mark);
+}
+
+const tpl_text *rose_tpl_buf_text(tpl_buf *b)
+{
+    tpl_text *x = rose_tpl_take(b->t, sizeof *x);
+    *x = (tpl_text){.s = b->s == NULL ? "" : b->s, .n = b->n, .mark = b->mark};
+    x->marks = b->marks;
+    return x;
+}
+
+/* ---- parts ---- */
+
+const tpl_text *rose_tpl_text(rose_tpl *t, const char *s, size_t n, uint8_t mark)
+{
+    tpl_text *x = rose_tpl_take(t, sizeof *x);
+    *x = (tpl_text){.s = s, .n = n, .mark = mark};
+    return x;
+}
+
+const tpl_text *rose_tpl_part(rose_tpl *t, const tpl_text *x, size_t from, size_t to)
+{
+    tpl_text *y;
+    if (from == 0 && to == x->n) return x;
+    y = rose_tpl_take(t, sizeof *y);
+    *y = (tpl_text){.s = x->s + from, .n = to - from, .mark = x->mark};
+    if (x->marks != NULL) y->marks = x->marks + from;
+    return y;
+}
+
+uint8_t rose_tpl_text_mark(const tpl_text *x, size_t from, size_t to)
+{
+    if (x->marks == NULL) return x->mark;
+    for (size_t i = from; i < to; i++) {
+        if (x->marks[i] == TPL_MESSAGE) return TPL_MESSAGE;
+    }
+    return TPL_TEMPLATE;
+}
+
+bool rose_tpl_text_eq(const tpl_text *a, const tpl_text *b)
+{
+    return a->n == b->n && (a->n == 0 || memcmp(a->s, b->s, a->n) == 0);
+}
+
+bool rose_tpl_text_is(const tpl_text *a, const char *s)
+{
+    return a->n == strlen(s) && memcmp(a->s, s, a->n) == 0;
+}
+
+/* ---- characters: every text is sound UTF-8, so a lead byte tells a character's length ---- */
+
+size_t rose_tpl_char_len(const tpl_text *x, size_t at)
+{
+    uint8_t c = (uint8_t)x->s[at];
+    return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+}
+
+uint32_t rose_tpl_char(const tpl_text *x, size_t at)
+{
+    size_t n = rose_tpl_char_len(x, at);
+    uint32_t c = (uint8_t)x->s[at];
+    if (n == 1) return c;
+    c &= 0x7Fu >> n;
+    for (size_t i = 1; i < n; i++)
+        c = c << 6 | ((uint8_t)x->s[at + i] & 0x3Fu);
+    return c;
+}
+
+size_t rose_tpl_chars(const tpl_text *x)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < x->n; i++)
+        n += ((uint8_t)x->s[i] & 0xC0) != 0x80;
+    return n;
+}
+
+size_t rose_tpl_offset(const tpl_text *x, size_t chars)
+{
+    size_t at = 0;
+    while (chars > 0 && at < x->n) {
+        at += rose_tpl_char_len(x, at);
+        chars--;
+    }
+    return at;
+}
+
+size_t rose_tpl_find(const tpl_text *x, size_t from, const tpl_text *what)
+{
+    const char *p;
+    if (from > x->n) return SIZE_MAX;
+    if (what->n == 0) return from;
+    p = memmem(x->s + from, x->n - from, what->s, what->n);
+    return p == NULL ? SIZE_MAX : (size_t)(p - x->s);
+}
+
+/* The smallest code of a sequence of n bytes: a longer form than needed is not sound. */
+static bool char_ok(const uint8_t *s, size_t n, size_t left)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    uint32_t c = s[0] & (0x7Fu >> n);
+    if (n > left) return false;
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xC0) != 0x80) return false;
+        c = c << 6 | (s[i] & 0x3Fu);
+    }
+    return c >= least[n] && c <= 0x10FFFF && (c < 0xD800 || c > 0xDFFF);
+}
+
+bool rose_tpl_utf8_ok(const char *text, size_t n)
+{
+    const uint8_t *s = (const uint8_t *)text;
+    for (size_t i = 0; i < n;) {
+        size_t len = s[i] < 0x80 ? 1 : s[i] < 0xE0 ? 2 : s[i] < 0xF0 ? 3 : 4;
+        if (len > 1 && (s[i] < 0xC2 || s[i] > 0xF4 || !char_ok(s + i, len, n - i))) return false;
+        i += len;
+    }
+    return true;
+}
+
+bool rose_tpl_is_space(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
+           c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
+           c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+static bool is_stripped(const tpl_text *x, size_t at, const tpl_text *chars)
+{
+    uint32_t c = rose_tpl_char(x, at);
+    if (chars == NULL) return rose_tpl_is_space(c);
+    for (size_t i = 0; i < chars->n; i += rose_tpl_char_len(chars, i)) {
+        if (rose_tpl_char(chars, i) == c) return true;
+    }
+    return false;
+}
+
+/* chars NULL: white space. */
+const tpl_text *rose_tpl_strip(rose_tpl *t, const tpl_text *x, const tpl_text *chars, int sides)
+{
+    size_t from = 0, to = x->n;
+    if (sides & TPL_LEFT) {
+        while (from < to && is_stripped(x, from, chars))
+            from += rose_tpl_char_len(x, from);
+    }
+    while ((sides & TPL_RIGHT) && to > from) {
+        size_t at = to - 1;
+        while (((uint8_t)x->s[at] & 0xC0) == 0x80)
+            at--;
+        if (!is_stripped(x, at, chars)) break;
+        to = at;
+    }
+    rose_tpl_step(t, (x->n - (to - from)) * (1 + (chars == NULL ? 0 : chars->n)) / 16);
+    return rose_tpl_part(t, x, from, to);
+}

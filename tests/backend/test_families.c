@@ -1,0 +1,85 @@
+/* tests/backend/test_families.c - the CPU backend on a small random model of each family (their
+ * configs and what transformers computes from them: tests/golden/families): log-probabilities and
+ * greedy ids in fp32, and the same bits in every way of running a sequence, in fp32, bf16 and with
+ * int8 weights. Contexts pass the windows and the original contexts of the RoPE scaling. */
+#include "backend/cpu_ways.h"
+#include "backend/golden_checks.h"
+
+static const char *const g_families[] = {
+    "families/llama",       "families/llama-linear", "families/llama-dynamic", "families/mistral",
+    "families/qwen2",       "families/qwen3",        "families/smollm3",       "families/gemma3",
+    "families/gemma3-caps", "families/phi3",         "families/phi3-short",
+};
+enum { N_FAMILIES = sizeof g_families / sizeof g_families[0] };
+
+static void test_golden(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_FAMILIES; i++)
+        check_golden(g_families[i]);
+}
+
+static void each_family(void (*check)(const rose_model *, rose_compute, const fx_seq *,
+                                      const char *))
+{
+    static const rose_compute dtypes[] = {ROSE_COMPUTE_F32, ROSE_COMPUTE_BF16, ROSE_COMPUTE_BF16};
+    for (int i = 0; i < N_FAMILIES; i++) {
+        golden g;
+        golden_open(&g, g_families[i]);
+        rose_model *m = golden_model(&g);
+        for (int j = g_pairs ? 1 : 0; j < 3; j++) {
+            fx_quantization = j == 2 ? ROSE_QUANT_INT8 : ROSE_QUANT_NONE;
+            fx_seq want = baseline(m, dtypes[j]);
+            check(m, dtypes[j], &want, g_families[i]);
+            fx_seq_free(&want);
+        }
+        fx_quantization = ROSE_QUANT_NONE;
+        rose_model_close(m);
+        golden_close(&g);
+    }
+}
+
+static void check_all(const rose_model *m, rose_compute dtype, const fx_seq *want, const char *name)
+{
+    check_chunks(m, dtype, want, name);
+    check_quiet(m, dtype, want, name);
+    check_threads(m, dtype, want, name);
+    check_isas(m, dtype, want, name);
+    check_among(m, dtype, want, name);
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    print_message("levels: scalar .. %s\n", rose_isa_name(rose_isa_probe()));
+    each_family(check_all);
+}
+
+/* Rule 11: other products, the same promise. */
+static void check_pairs(const rose_model *m, rose_compute dtype, const fx_seq *want,
+                        const char *name)
+{
+    check_chunks(m, dtype, want, name);
+    check_threads(m, dtype, want, name);
+    check_among(m, dtype, want, name);
+}
+
+static void test_pairs(void **state)
+{
+    (void)state;
+    fx_skip_without("avx512-bf16");
+    g_level = "avx512-bf16";
+    g_pairs = true;
+    each_family(check_pairs);
+}
+
+int main(void)
+{
+    print_message("seed %llu\n", (unsigned long long)fx_seed());
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_pairs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
