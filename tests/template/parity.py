@@ -140,8 +140,10 @@ def main():
                 if bad <= 20:
                     print(f"{f}: {json.dumps({'messages': messages, **option})[:600]}\n  ours   {x}\n  theirs {y}")
         failed += fails
-        for option in OPTIONS[:4]:
-            why = smuggled(ours, text, option)
+        checks = [(option, smuggled(ours, text, option)) for option in (*OPTIONS[:4], OPTIONS[7])]
+        if all(why is None for _, why in checks):
+            checks.append(({}, "no conversation renders, so control tokens were not checked"))
+        for option, why in checks:
             if why:
                 bad += 1
                 print(f"{f}: {json.dumps(option)[:100]}: {why}")
