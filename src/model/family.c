@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A new family is a row here and a file like llama.c. */
+/* A new family is a row here and a rose_family, as in llama.c. */
 static const rose_family *const families[] = {
     &rose_family_gpt2,  &rose_family_llama,   &rose_family_mistral, &rose_family_qwen2,
     &rose_family_qwen3, &rose_family_smollm3, &rose_family_gemma3,  &rose_family_phi3,
@@ -58,7 +58,7 @@ rose_status rose_family_parse(const rose_family *f, const rose_config *c, rose_a
 {
     *a = (rose_arch){0};
     rose_status st = refuse_fields(c, err);
-    if (st == ROSE_OK) st = f->parse(c, a, err);
+    if (st == ROSE_OK) st = f->parse(f, c, a, err);
     if (st != ROSE_OK) rose_arch_free(a);
     return st;
 }
@@ -87,48 +87,4 @@ rose_status rose_family_find(const rose_family **out, const rose_config *c, rose
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: model_type '%.60s' is not supported (supported: %s)", c->label,
                      json_string_value(v), known);
-}
-
-uint64_t rose_dim_size(const rose_arch *a, rose_dim d)
-{
-    switch (d) {
-    case ROSE_DIM_NONE:
-        return 1;
-    case ROSE_DIM_VOCAB:
-        return a->vocab_size;
-    case ROSE_DIM_POS:
-        return a->max_positions;
-    case ROSE_DIM_MODEL:
-        return a->d_model;
-    case ROSE_DIM_HEAD:
-        return a->head_dim;
-    case ROSE_DIM_Q:
-        return (uint64_t)a->n_heads * a->head_dim;
-    case ROSE_DIM_KV:
-        return (uint64_t)a->n_kv_heads * a->head_dim;
-    case ROSE_DIM_QKV:
-        return ((uint64_t)a->n_heads + 2 * (uint64_t)a->n_kv_heads) * a->head_dim;
-    case ROSE_DIM_FF:
-        return a->d_ff;
-    case ROSE_DIM_FF2:
-        return 2 * (uint64_t)a->d_ff;
-    }
-    return 0;
-}
-
-bool rose_spec_applies(const rose_tensor_spec *s, const rose_arch *a)
-{
-    switch (s->when) {
-    case ROSE_WHEN_ALWAYS:
-        return true;
-    case ROSE_WHEN_QKV_BIAS:
-        return a->qkv_bias;
-    case ROSE_WHEN_PROJ_BIAS:
-        return a->proj_bias;
-    case ROSE_WHEN_MLP_BIAS:
-        return a->mlp_bias;
-    case ROSE_WHEN_QK_NORM:
-        return a->qk_norm;
-    }
-    return false;
 }
