@@ -220,6 +220,9 @@ enum {
 typedef struct rose_backend_ops {
     const char *name; /* "cpu", "cuda" */
     uint32_t caps;    /* ROSE_CAP_* */
+    /* Whether the backend computes this model at all, as plan() asks first; NULL = every model.
+     * UNSUPPORTED names the field. */
+    rose_status (*check)(const rose_model *m, rose_err *err);
     /* Computes the memory plan. Default rule for the number of KV pages: enough for max_seqs
      * full contexts, but at most 4 GiB and at most half of the memory that the weights leave.
      * CUDA instead: at most 90 % of the memory left after weights, scratch and graphs. Always at
@@ -264,5 +267,14 @@ rose_status rose_backend_nvtx(rose_err *err);
 /* Picks a backend. device: "auto" (cuda if there is a usable GPU, else cpu), "cpu", "cuda"; NULL
  * = auto. Errors: UNSUPPORTED (as rose_backend_cuda), INVAL (device is none of these names). */
 rose_status rose_backend_pick(const rose_backend_ops **out, const char *device, rose_err *err);
+
+/* The same for a model: with "auto", a backend that refuses the model gives way to the CPU, and the
+ * log says why. */
+rose_status rose_backend_pick_for(const rose_backend_ops **out, const char *device,
+                                  const rose_model *m, rose_err *err);
+
+/* first, if it computes the model, else the CPU, and then the log says why. */
+const rose_backend_ops *rose_backend_that_computes(const rose_backend_ops *first,
+                                                   const rose_model *m);
 
 #endif

@@ -87,7 +87,7 @@ int rose_cmd_inspect(int argc, char **argv)
     if (st == ROSE_OK) st = rose_model_open(&m, model, &err);
     if (st != ROSE_OK) return rose_die(&err);
     const rose_backend_ops *ops;
-    st = rose_backend_pick(&ops, flags.device, &err);
+    st = rose_backend_pick_for(&ops, flags.device, m, &err);
     if (st == ROSE_OK) st = ops->plan(m, &o.backend, &plan, &err);
     if (st == ROSE_OK && json) {
         rc = print_json(m, &plan);

@@ -85,26 +85,19 @@ static void stop_all(server *s)
     rose_model_close(s->model);
 }
 
-/* Finds the served name: the option, or the last component of the folder's path. Replies are
- * JSON. Bytes that are not UTF-8 are therefore refused in the option and written as \xNN from
- * the path. */
-static rose_status model_id_of(const rose_serve_flags *f, const char *dir, rose_buf *out,
+/* Finds the served name: the option, or the model's own name. Replies are JSON. Bytes that are not
+ * UTF-8 are therefore refused in the option and written as \xNN from a path. */
+static rose_status model_id_of(const rose_serve_flags *f, const rose_model *m, rose_buf *out,
                                rose_err *err)
 {
     const rose_opt_list *names = &f->served_names;
-    const char *given = names->n > 0 ? rose_opt_list_get(names, 0) : NULL;
-    size_t n = strlen(given != NULL ? given : dir), start;
+    const char *id = names->n > 0 ? rose_opt_list_get(names, 0) : m->name;
     for (uint32_t i = 0; i < names->n; i++) {
         const char *name = rose_opt_list_get(names, i);
         if (rose_utf8_valid_prefix((const uint8_t *)name, strlen(name)) < strlen(name))
             return rose_fail(err, ROSE_E_INVAL, "--served-model-name '%s' is not UTF-8", name);
     }
-    while (given == NULL && n > 1 && dir[n - 1] == '/')
-        n--;
-    for (start = given == NULL ? n : 0; start > 0 && dir[start - 1] != '/';)
-        start--;
-    if (rose_utf8_escape(out, (given != NULL ? given : dir) + start, n - start) == ROSE_OK &&
-        rose_buf_str(out) != NULL)
+    if (rose_utf8_escape(out, id, strlen(id)) == ROSE_OK && rose_buf_str(out) != NULL)
         return ROSE_OK;
     return rose_fail(err, ROSE_E_NOMEM, "out of memory");
 }
@@ -199,13 +192,12 @@ static void serve_until_stopped(server *s, const rose_serve_flags *f, const sigs
 
 /* Planning checks whether a limit forbids --mlock, so that this is known before the port is
  * open. */
-static rose_status check_lock(const rose_engine_flags *f, const rose_model *m,
-                              const rose_engine_opts *o, rose_err *err)
+static rose_status check_lock(const rose_backend_ops **ops, const rose_engine_flags *f,
+                              const rose_model *m, const rose_engine_opts *o, rose_err *err)
 {
-    const rose_backend_ops *ops = NULL;
     rose_memory_plan plan;
-    rose_status st = rose_backend_pick(&ops, f->device, err);
-    return st == ROSE_OK ? ops->plan(m, &o->backend, &plan, err) : st;
+    rose_status st = rose_backend_pick_for(ops, f->device, m, err);
+    return st == ROSE_OK ? (*ops)->plan(m, &o->backend, &plan, err) : st;
 }
 
 /* The signals that drain. A hangup is one of them, because a closed terminal must not cut off
@@ -251,12 +243,13 @@ static int run(const char *dir, rose_serve_flags *f)
     signal(SIGPIPE, SIG_IGN);
 
     fit_connections(f);
-    rose_status st = model_id_of(f, dir, &id, &err);
-    if (st == ROSE_OK && f->nvtx) st = rose_backend_nvtx(&err); /* before any thread */
+    rose_status st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) st = rose_model_open(&s.model, dir, &err);
+    if (st == ROSE_OK) st = model_id_of(f, s.model, &id, &err);
     t.model = rose_now_ns();
-    if (st == ROSE_OK && o.backend.cpu.lock_memory) st = check_lock(&f->engine, s.model, &o, &err);
+    if (st == ROSE_OK && o.backend.cpu.lock_memory)
+        st = check_lock(&ops, &f->engine, s.model, &o, &err);
     rose_thread_slice(
         f->io_slice_us); /* only the threads of HTTP and API inherit this time slice */
     if (st == ROSE_OK) st = start_http(&s, f, id.data, has_chat_template(dir), &err);
@@ -268,7 +261,8 @@ static int run(const char *dir, rose_serve_flags *f)
     if (st == ROSE_OK) st = rose_tokenizer_open(&s.tok, dir, &err);
     if (st == ROSE_OK) rose_tokenizer_warn_beyond(s.tok, s.model->arch.vocab_size);
     t.tokenizer = rose_now_ns();
-    if (st == ROSE_OK) st = rose_backend_pick(&ops, f->engine.device, &err);
+    if (st == ROSE_OK && ops == NULL)
+        st = rose_backend_pick_for(&ops, f->engine.device, s.model, &err);
     if (st == ROSE_OK) st = rose_engine_open(&s.engine, ops, s.model, &o, &err);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     t.engine = rose_now_ns();

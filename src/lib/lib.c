@@ -134,7 +134,7 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
     if ((st = rose_tokenizer_open(&r->tok, model_dir, &e)) != ROSE_OK) goto done;
     rose_tokenizer_warn_beyond(r->tok, model->arch.vocab_size);
     if ((st = rose_encoder_create(&r->encoder, r->tok, &e)) != ROSE_OK) goto done;
-    st = rose_backend_pick(&backend, options != NULL ? options->device : NULL, &e);
+    st = rose_backend_pick_for(&backend, options != NULL ? options->device : NULL, model, &e);
     if (st == ROSE_OK) st = rose_engine_open(&r->engine, backend, model, &o, &e);
 done:
     rose_model_close(model);

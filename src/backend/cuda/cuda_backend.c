@@ -476,6 +476,7 @@ rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
     static const rose_backend_ops ops = {
         .name = "cuda",
         .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES | ROSE_CAP_AHEAD,
+        .check = rose_cuda_check,
         .plan = rose_cuda_plan,
         .open = cuda_open,
         .step = cuda_step,

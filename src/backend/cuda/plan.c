@@ -291,6 +291,12 @@ static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
     return n * ROSE_CUDA_SLOTS * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
 }
 
+rose_status rose_cuda_check(const rose_model *m, rose_err *err)
+{
+    const rose_status st = check_arch(&m->arch, err);
+    return st == ROSE_OK ? rose_backend_check_types(m, "CUDA", err) : st;
+}
+
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                            rose_err *err)
 {
@@ -307,8 +313,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "quantization %s: the CUDA backend does not support it",
                          rose_quantization_name(o->quantization));
-    if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
-    if ((st = rose_backend_check_types(m, "CUDA", err)) != ROSE_OK) return st;
+    if ((st = rose_cuda_check(m, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_without_read(o->cuda.without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
