@@ -89,7 +89,9 @@ typedef struct rose_cuda_opts {
 
 typedef struct rose_backend_opts {
     rose_compute dtype; /* data type of weights and activations. AUTO on a CPU: BF16 for BF16
-                         * files and with INT8, else F32. AUTO on CUDA: F16 */
+                         * files and with INT8, else F32; for files with quantized matrices F32
+                         * with int8 activations. F32 keeps quantized matrices as they are, BF16
+                         * widens them. AUTO on CUDA: F16 */
     rose_quantization quantization;
     uint32_t max_seqs;        /* at most this many sequences in one step, 1 .. 4096 */
     uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs */
@@ -108,6 +110,8 @@ void rose_backend_opts_default(rose_backend_opts *o);
 typedef struct rose_memory_plan {
     rose_compute dtype; /* resolved, never AUTO */
     rose_quantization quantization;
+    bool int8_activations; /* CPU, dtype F32, files with quantized matrices: a GEMM first rounds its
+                              input to int8 in blocks of 32; attention and KV are BF16 */
     uint32_t max_seqs, max_step_tokens, max_model_len;
     uint32_t n_threads;    /* resolved */
     rose_prefill prefill;  /* CUDA: resolved: FLASH or NAIVE */
@@ -123,6 +127,9 @@ typedef struct rose_memory_plan {
     uint64_t total;        /* weights + kv + scratch + graphs */
     uint64_t available;    /* memory available now; 0 = unknown */
 } rose_memory_plan;
+
+/* The arithmetic of a plan, for people: "float32", "bfloat16 with int8 weights", ... */
+const char *rose_plan_text(const rose_memory_plan *p);
 
 /* The sampling parameters: they say how the next id is chosen. The filters act in this order (as
  * in vLLM). Divide by temperature. Drop ids below min_p times the highest probability. Keep the
@@ -233,6 +240,9 @@ typedef struct rose_backend_ops {
      * or the system does not let us lock so much. */
     rose_status (*plan)(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                         rose_err *err);
+    /* Says as what the plan keeps the matrix whose bytes in the file begin at data. NULL: a backend
+     * that does not say. */
+    rose_kept (*kept)(const rose_model *m, const rose_memory_plan *p, const void *data);
     /* Packs the weights; the model's mappings are not used afterwards. */
     rose_status (*open)(void **ctx, const rose_model *m, const rose_backend_opts *o,
                         const rose_memory_plan *p, rose_err *err);
