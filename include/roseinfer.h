@@ -109,15 +109,14 @@ ROSE_LIB_API int rose_lib_submit_text(rose_lib *rose, const char *text, size_t l
 
 /* Submits chat messages through the model's chat template, as rose_lib_submit_text does a text.
  * messages_json: a list of messages in OpenAI's form, such as [{"role": "user", "content": "Hi"}].
- * No message can contain a control token. options_json: NULL, or an object of options_len bytes
- * with any of "tools" (list), "documents" (list), "chat_template_kwargs" (object),
- * "add_generation_prompt" (default true), "continue_final_message" (default false; true makes the
- * default of add_generation_prompt false). Errors: also INVAL where the model has no chat template
- * or the template refuses the messages. */
+ * No message can contain a control token. options_json: NULL, or the NUL-terminated text of an
+ * object with any of "tools" (list), "documents" (list), "chat_template_kwargs" (object),
+ * "add_generation_prompt" (default true), "continue_final_message" (default false; true needs an
+ * "add_generation_prompt" of false). Errors: also INVAL where the model has no chat template, or
+ * where the template refuses the messages. */
 ROSE_LIB_API int rose_lib_submit_chat(rose_lib *rose, const char *messages_json, size_t len,
-                                      const char *options_json, size_t options_len,
-                                      const rose_lib_params *p, rose_lib_request **out,
-                                      char err[ROSE_LIB_ERR]);
+                                      const char *options_json, const rose_lib_params *p,
+                                      rose_lib_request **out, char err[ROSE_LIB_ERR]);
 
 typedef enum rose_lib_finish {
     ROSE_LIB_RUNNING = 0,
