@@ -30,10 +30,11 @@ typedef struct rose_generation {
 
 /* Reads the defaults of a model (a folder or a GGUF file), or of a file generation_config.json. A
  * model without any gives zeros. Errors: FORMAT (a value out of range; the message names file,
- * field and value), IO, NOTFOUND (no such model), INVAL, NOMEM; then *out is zero. */
+ * field and value), IO, NOTFOUND (no such path), INVAL, NOMEM; then *out is zero. */
 rose_status rose_generation_read(rose_generation *out, const char *path, rose_err *err);
 
 /* The defaults as one line, "temperature 0.6, top_p 0.95"; "" if there are none. */
-void rose_generation_text(const rose_generation *g, char out[192]);
+enum { ROSE_GENERATION_TEXT = 192 };
+void rose_generation_text(const rose_generation *g, char out[ROSE_GENERATION_TEXT]);
 
 #endif
