@@ -42,9 +42,9 @@ static bool merge_kwargs(json_t **out, const json_t *ours, const json_t *theirs,
 {
     *out = NULL;
     if (ours == NULL && theirs == NULL) return true;
-    /* A copy, because threads share ours. */
-    *out = ours != NULL ? json_deep_copy(ours) : json_object();
+    *out = json_object();
     if (*out != NULL &&
+        (ours == NULL || json_object_update(*out, (json_t *)(uintptr_t)ours) == 0) &&
         (theirs == NULL || json_object_update(*out, (json_t *)(uintptr_t)theirs) == 0))
         return true;
     json_decref(*out);

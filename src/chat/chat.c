@@ -6,7 +6,7 @@
 
 struct rose_chat {
     rose_template *main;     /* owned */
-    rose_template *tool_use; /* owned; NULL = main serves tools, too */
+    rose_template *tool_use; /* owned; NULL = main also serves tools */
     json_t *tokens;          /* owned: an object */
     rose_chat_forms forms;
     char source[256];
@@ -30,30 +30,36 @@ const char *rose_chat_source(const rose_chat *c)
 
 static const char needle[] = "ROSE-NEEDLE";
 
-/* Tells whether the template shows the content of one user message, and not as Python prints a
- * list. A template that fails on it counts as one that does not. */
-static bool shows(const rose_chat *c, json_t *content, bool as_list)
+/* *shown: the template shows the content of one user message, and not as Python prints a list. A
+ * template that fails on it counts as one that does not. content is taken. */
+static rose_status try_content(bool *shown, const rose_chat *c, json_t *content, bool as_list)
 {
-    rose_template_text text;
+    rose_template_text text = {0};
     json_t *messages = json_pack("[{s:s,s:o}]", "role", "user", "content", content);
     const rose_template_input in = {
         .messages = messages, .tokens = c->tokens, .limits = {.steps = 1000000}};
-    bool ok = messages != NULL && rose_template_render(&text, c->main, &in, NULL) == ROSE_OK;
-    if (ok) {
-        ok = strstr(text.bytes, needle) != NULL;
-        if (as_list && strstr(text.bytes, "'type'") != NULL) ok = false;
-        if (as_list && strstr(text.bytes, "\"type\"") != NULL) ok = false;
-        rose_template_text_free(&text);
+    *shown = false;
+    if (messages == NULL) return ROSE_E_NOMEM;
+    const rose_status st = rose_template_render(&text, c->main, &in, NULL);
+    if (st == ROSE_OK) {
+        *shown = strstr(text.bytes, needle) != NULL;
+        if (as_list && strstr(text.bytes, "'type'") != NULL) *shown = false;
+        if (as_list && strstr(text.bytes, "\"type\"") != NULL) *shown = false;
     }
+    rose_template_text_free(&text);
     json_decref(messages);
-    return ok;
+    return st == ROSE_E_NOMEM ? st : ROSE_OK;
 }
 
 /* Finds out which forms of content the template takes, by trying both. */
-static void try_forms(rose_chat *c)
+static rose_status try_forms(rose_chat *c, rose_err *err)
 {
-    c->forms.parts = shows(c, json_pack("[{s:s,s:s}]", "type", "text", "text", needle), true);
-    c->forms.wrap = c->forms.parts && !shows(c, json_string(needle), false);
+    bool text = false;
+    rose_status st = try_content(&c->forms.parts, c,
+                                 json_pack("[{s:s,s:s}]", "type", "text", "text", needle), true);
+    if (st == ROSE_OK) st = try_content(&text, c, json_string(needle), false);
+    c->forms.wrap = c->forms.parts && !text;
+    return st == ROSE_OK ? st : rose_fail(err, st, "chat template: out of memory");
 }
 
 static rose_status compile(rose_template **out, const char *source, const rose_buf *text,
@@ -75,12 +81,11 @@ static rose_status create(rose_chat **out, rose_chat_texts *x, rose_err *err)
     rose_status st = compile(&c->main, c->source, &x->main, err);
     if (st == ROSE_OK && x->tool_use.len > 0)
         st = compile(&c->tool_use, c->source, &x->tool_use, err);
-    if (st == ROSE_OK) {
-        try_forms(c);
+    if (st == ROSE_OK) st = try_forms(c, err);
+    if (st == ROSE_OK)
         *out = c;
-    } else {
+    else
         rose_chat_close(c);
-    }
     return st;
 }
 
@@ -102,7 +107,7 @@ rose_status rose_chat_derive(rose_chat **out, const rose_chat *base, const char 
     rose_chat_texts x = {.main = {.data = (char *)(uintptr_t)text, .len = n},
                          .source = "field 'chat_template'"};
     *out = NULL;
-    x.tokens = base != NULL ? json_deep_copy(base->tokens) : json_object();
+    x.tokens = base != NULL ? json_incref(base->tokens) : json_object();
     if (x.tokens == NULL) return rose_fail(err, ROSE_E_NOMEM, "chat template: out of memory");
     const rose_status st = create(out, &x, err);
     json_decref(x.tokens); /* if create did not take them */

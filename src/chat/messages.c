@@ -34,6 +34,15 @@ static rose_status put(const state *s, json_t *object, const char *key, json_t *
     return json_object_set_new(object, key, v) == 0 ? ROSE_OK : no_memory(s);
 }
 
+/* A copy with the same values, or NULL. json_copy would lack members after a failed allocation. */
+static json_t *copy_of(const json_t *object)
+{
+    json_t *copy = json_object();
+    if (copy != NULL && json_object_update(copy, (json_t *)(uintptr_t)object) == 0) return copy;
+    json_decref(copy);
+    return NULL;
+}
+
 /* ---- content ---- */
 
 static rose_status check_part(const state *s, const json_t *part)
@@ -120,7 +129,7 @@ static rose_status add_call(state *s, size_t k, json_t *call, json_t *list)
     if (!json_is_string(arguments)) return append(s, list, json_incref(call));
     rose_status st = parse_arguments(s, k, arguments, &value);
     if (st != ROSE_OK) return st;
-    json_t *f = json_copy(function), *c = json_copy(call);
+    json_t *f = copy_of(function), *c = copy_of(call);
     if (f == NULL || c == NULL) st = no_memory(s);
     if (st == ROSE_OK) st = put(s, f, "arguments", json_incref(value));
     if (st == ROSE_OK) st = put(s, c, "function", json_incref(f));
@@ -174,7 +183,7 @@ static rose_status add_message(state *s, json_t *m, json_t *list)
         return rose_fail(s->err, ROSE_E_INVAL, "messages[%zu].role must be a string", s->i);
     rose_status st = refuse_members(s, m);
     if (st != ROSE_OK) return st;
-    json_t *copy = json_copy(m);
+    json_t *copy = copy_of(m);
     if (copy == NULL) return no_memory(s);
     st = put_content(s, copy);
     if (st == ROSE_OK) st = put_calls(s, copy);
