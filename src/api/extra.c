@@ -29,7 +29,8 @@ static void put_name(rose_api_choice *c, uint32_t id)
     if (c->job->as_ids) {
         snprintf(number, sizeof number, "token_id:%u", id);
         if (rose_buf_add(&x->name, number, strlen(number)) != ROSE_OK) x->tokens.oom = true;
-    } else if (rose_decode(c->job->api->tok, &id, 1, 0, &x->name, NULL) == ROSE_E_NOMEM) {
+    } else if (rose_decode(c->job->api->tok, &id, 1, ROSE_DECODE_CONTINUES, &x->name, NULL) ==
+               ROSE_E_NOMEM) {
         x->tokens.oom = true; /* an id without text (padding of the vocabulary) has an empty name */
     }
 }

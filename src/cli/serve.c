@@ -18,7 +18,6 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/fds.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/memlock.h"
 #include "base/procstat.h"
@@ -35,35 +34,34 @@ typedef struct server {
     rose_engine *engine;
     rose_api *api;
     rose_http *http;
+    rose_chat *chat; /* NULL: the plain template */
 } server;
 
-/* Tells whether the model has a chat template of its own. A chat template is a program in a
- * template language, which this server does not run. */
-static bool has_chat_template(const char *dir)
+/* Reads the chat template, and the sampling defaults unless they are turned off. */
+static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, rose_err *err)
 {
-    char path[4096];
-    rose_buf text = {0};
-    json_t *root = NULL;
-    bool found = false;
-    if (snprintf(path, sizeof path, "%s/chat_template.jinja", dir) < (int)sizeof path)
-        found = rose_file_exists(path);
-    if (!found && snprintf(path, sizeof path, "%s/tokenizer_config.json", dir) < (int)sizeof path &&
-        rose_file_exists(path) && rose_file_read(&text, path, 64u << 20, NULL) == ROSE_OK &&
-        rose_json_parse(&root, text.data, text.len, 0, NULL) == ROSE_OK) {
-        const json_t *t = json_object_get(root, "chat_template");
-        found = t != NULL && !json_is_null(t);
-    }
-    json_decref(root);
-    rose_buf_free(&text);
-    return found;
+    char text[ROSE_GENERATION_TEXT];
+    const char *from = f->generation_config;
+    rose_status st = rose_chat_open(&s->chat, dir, f->chat_template, err);
+    f->api.chat = s->chat;
+    if (st != ROSE_OK) return st;
+    if (s->chat != NULL)
+        rose_log(ROSE_LOG_INFO, "serve", "chat template: %s", rose_chat_source(s->chat));
+    if (strcmp(from, "none") == 0 || strcmp(from, "vllm") == 0) return ROSE_OK;
+    if (strcmp(from, "auto") == 0) from = dir;
+    if ((st = rose_generation_read(&f->api.generation, from, err)) != ROSE_OK) return st;
+    rose_generation_text(&f->api.generation, text);
+    if (text[0] != '\0')
+        rose_log(ROSE_LOG_INFO, "serve",
+                 "sampling defaults of the model: %s (--generation-config none turns them off)",
+                 text);
+    return ROSE_OK;
 }
 
-static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id,
-                              bool has_template, rose_err *err)
+static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id, rose_err *err)
 {
     f->api.model_id = model_id;
     f->api.version = rose_version();
-    f->api.model_has_template = has_template;
     for (uint32_t i = 1; i < f->served_names.n; i++)
         rose_opt_list_add(&f->api.model_aliases, rose_opt_list_get(&f->served_names, i));
     rose_status st = rose_serve_opts_read(f, err);
@@ -81,6 +79,7 @@ static void stop_all(server *s)
     rose_engine_close(s->engine); /* close first, because the engine signals the wake queues that
                                      are freed next */
     rose_api_destroy(s->api);
+    rose_chat_close(s->chat);
     rose_tokenizer_close(s->tok);
     rose_model_close(s->model);
 }
@@ -250,14 +249,18 @@ static int run(const char *dir, rose_serve_flags *f)
         st = check_lock(&ops, &f->engine, s.model, &o, &err);
     rose_thread_slice(
         f->io_slice_us); /* only the threads of HTTP and API inherit this time slice */
-    if (st == ROSE_OK) st = start_http(&s, f, id.data, has_chat_template(dir), &err);
+    if (st == ROSE_OK) st = open_chat(&s, f, dir, &err);
+    if (st == ROSE_OK) st = start_http(&s, f, id.data, &err);
     rose_thread_slice(0);
     t.port = rose_now_ns();
     /* While loading there is nothing to drain, so the signals end the program by their default
      * action. */
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     if (st == ROSE_OK) st = rose_tokenizer_open(&s.tok, dir, &err);
-    if (st == ROSE_OK) rose_tokenizer_warn_beyond(s.tok, s.model->arch.vocab_size);
+    if (st == ROSE_OK) {
+        rose_tokenizer_warn_beyond(s.tok, s.model->arch.vocab_size);
+        rose_chat_add_eos(s.chat, s.tok, &s.model->arch);
+    }
     t.tokenizer = rose_now_ns();
     if (st == ROSE_OK && ops == NULL)
         st = rose_backend_pick_for(&ops, f->engine.device, s.model, &err);

@@ -92,6 +92,24 @@ rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned 
     return ROSE_OK;
 }
 
+/* Template bytes of the text "<eos>" become FAKE_EOS; everything else becomes bytes. */
+rose_status rose_encode_marked(rose_encoder *e, const char *text, size_t len,
+                               const rose_mark_run *runs, size_t n_runs, unsigned flags,
+                               rose_ids *out, rose_err *err)
+{
+    size_t at = 0;
+    rose_status st = ROSE_OK;
+    for (size_t i = 0; i < n_runs && st == ROSE_OK; at += runs[i++].len) {
+        const char *eos = runs[i].is_template ? memmem(text + at, runs[i].len, "<eos>", 5) : NULL;
+        const size_t n = eos != NULL ? (size_t)(eos - text) - at : runs[i].len;
+        st = rose_encode(e, text + at, n, flags, out, err);
+        if (st != ROSE_OK || eos == NULL) continue;
+        out->data[out->len++] = FAKE_EOS; /* rose_encode leaves room for one more */
+        st = rose_encode(e, eos + 5, runs[i].len - n - 5, flags, out, err);
+    }
+    return at == len || st != ROSE_OK ? st : ROSE_E_INVAL;
+}
+
 static size_t fake_bytes(uint32_t id, unsigned flags, char *out)
 {
     if (id < 256) {
@@ -124,6 +142,13 @@ const char *rose_tokenizer_token_bytes(const rose_tokenizer *t, uint32_t id, siz
     (void)t;
     *len = fake_bytes(id, 0, bytes);
     return bytes;
+}
+
+bool rose_tokenizer_find(const rose_tokenizer *t, const char *text, size_t len, uint32_t *id)
+{
+    (void)t;
+    *id = FAKE_EOS;
+    return len == 5 && memcmp(text, "<eos>", 5) == 0;
 }
 
 size_t rose_detok_cap(const rose_tokenizer *t)

@@ -492,30 +492,6 @@ static void loading_draining_failed(void **state)
     fake_stop(a);
 }
 
-static void own_template_refused(void **state)
-{
-    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}";
-    rose_api_opts o;
-    (void)state;
-    rose_api_opts_default(&o);
-    o.async_admit = false;
-    o.model_has_template = true;
-    fake_reset();
-    fake.next = next_word;
-    rose_api *a = fake_start(&o);
-    expect_status("/v1/chat/completions", body, 400);
-    fake_stop(a);
-    o.chat_template = "plain";
-    fake_reset();
-    fake.next = next_word;
-    a = fake_start(&o);
-    rose_http_req *r = ask("/v1/chat/completions", body);
-    fake_run(r);
-    assert_int_equal(r->status, 200);
-    fake_free(r);
-    fake_stop(a);
-}
-
 /* Bodies of up to 100 bytes may run inline; the only worker has the job of *busy until
  * fake_encode_held is false. */
 static rose_api *start_with_busy_worker(rose_http_req **busy)
@@ -715,7 +691,7 @@ static void options_are_checked(void **state)
         if (i == 2) o.n_workers = 65;
         if (i == 3) o.max_queued_jobs = 0;
         if (i == 4) o.max_n = 0;
-        if (i == 5) o.chat_template = "llama3";
+        if (i == 5) o.chat_kwargs = "[]";
         if (i == 6) o.n_io_threads = 65;
         if (i == 7) o.inline_bytes = ROSE_API_MAX_INLINE + 1;
         rose_err err = {0};
@@ -757,7 +733,6 @@ int main(void)
         cmocka_unit_test(leaving_cancels),
         cmocka_unit_test(tokens_behind_the_stop_string),
         cmocka_unit_test(loading_draining_failed),
-        cmocka_unit_test(own_template_refused),
         cmocka_unit_test(short_bodies_run_here),
         cmocka_unit_test(many_choices_run_elsewhere),
         cmocka_unit_test(long_bodies_leave_a_worker),

@@ -79,7 +79,8 @@ static void release(result *r)
 /* template, text, the text with message bytes as '.'. "m" is the message. */
 static const char *const mark_cases[][3] = {
     {"{{ bos_token }}{{ m.content }}|", "<s>Ab c|", "<s>....|"},
-    {"{{ kw }}{{ m.role }}:", "Kuser:", ".....:"},
+    {"{{ kw }}{{ m.role }}:", "Kuser:", ".user:"},
+    {"{{ '<|' ~ m.role ~ '|>' }}", "<|user|>", "<|user|>"},
     {"{{ '<' + m.content + '>' }}", "<Ab c>", "<....>"},
     {"{{ '<' ~ m.i ~ '>' ~ m.f ~ m.t }}", "<12>1.5True", "<..>......."},
     {"{{ m.i + 1 }} {{ -m.i }} {{ m.content|length }}", "13 -12 4", ".. ... 4"},
@@ -140,6 +141,21 @@ static void test_marks(void **state)
             fail_msg("%s: %s, not %s", mark_cases[i][0], r.marks, mark_cases[i][2]);
         release(&r);
     }
+}
+
+/* A role that OpenAI's API knows is template text, any other role is message text. */
+static void test_roles(void **state)
+{
+    json_t *messages = parse("[{\"role\": \"system\"}, {\"role\": \"developer\"}, "
+                             "{\"role\": \"assistant\"}, {\"role\": \"tool\"}, "
+                             "{\"role\": \"function\"}, {\"role\": \"end\"}, "
+                             "{\"role\": \"User\"}, {\"role\": \"user\", \"x\": \"user\"}]");
+    rose_template_input in = {.messages = messages};
+    (void)state;
+    result r = render_in("{% for m in messages %}{{ m.role }}{{ m.x }},{% endfor %}", &in);
+    assert_string_equal(r.marks, "system,developer,assistant,tool,function,...,....,user....,");
+    release(&r);
+    json_decref(messages);
 }
 
 /* template, the status, a part of the message. */
@@ -228,8 +244,8 @@ static void test_continue(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_marks), cmocka_unit_test(test_errors),
-                                       cmocka_unit_test(test_nesting),
-                                       cmocka_unit_test(test_continue)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_marks), cmocka_unit_test(test_roles), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_nesting), cmocka_unit_test(test_continue)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
