@@ -290,6 +290,7 @@ static rose_status submit(rose_lib *rose, const uint32_t *ids, size_t n, const r
         .sink = r->sink->q,
         .user = r,
     };
+    rose_detok_begin(&r->detok, rose->tok, ids, n, 0);
     st = rose_engine_submit(rose->engine, &ro, &r->req, err);
 done:
     if (st != ROSE_OK) {
@@ -444,8 +445,7 @@ static void fill_piece(rose_lib_request *r, const rose_event *ev, rose_lib_piece
     r->finish = finish_of(ev->finish);
     size_t n = 0;
     bool silent = r->finish == ROSE_LIB_STOP; /* the end-of-sequence token is not text */
-    if (ev->has_token && !silent)
-        n = rose_detok_push(&r->detok, tok, ev->id, ROSE_DECODE_CONTINUES, r->text);
+    if (ev->has_token && !silent) n = rose_detok_push(&r->detok, tok, ev->id, 0, r->text);
     if (r->finish != ROSE_LIB_RUNNING) n += rose_detok_finish(&r->detok, r->text + n);
     *piece = (rose_lib_piece){.has_token = ev->has_token,
                               .id = ev->id,
