@@ -39,6 +39,7 @@ struct rose_lib_request {
     rose_request *req; /* NULL once released to the engine */
     sink_node *sink;
     rose_detok detok;
+    uint32_t n_prompt;
     rose_lib_finish finish;
     bool given; /* the queue delivered req, and req was not yet polled empty: only then may it be
                    polled */
@@ -270,6 +271,7 @@ static rose_status submit(rose_lib *rose, const uint32_t *ids, size_t n, const r
     rose_lib_request *r = calloc(1, sizeof *r);
     if (r == NULL) goto done;
     r->rose = rose;
+    r->n_prompt = (uint32_t)n;
     /* one piece may hold a token's text and the end of an incomplete character */
     r->text = malloc(rose_detok_cap(rose->tok) + 12);
     if (r->text == NULL) goto done;
@@ -477,6 +479,16 @@ int rose_lib_next(rose_lib_request *r, rose_lib_piece *piece, int timeout_ms)
         if (timeout_ms >= 0 && now >= deadline) return 0;
         rose_wakeq_wait(r->sink->q, timeout_ms < 0 ? 1000000000u : deadline - now);
     }
+}
+
+uint32_t rose_lib_prompt_tokens(const rose_lib_request *r)
+{
+    return r->n_prompt;
+}
+
+uint32_t rose_lib_cached_tokens(const rose_lib_request *r)
+{
+    return rose_request_cached_tokens(r->req);
 }
 
 void rose_lib_cancel(rose_lib_request *r)
