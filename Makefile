@@ -36,6 +36,8 @@ WRAP        := $(if $(filter debug,$(VARIANT)),$(addprefix -Wl$(comma)--wrap=,$(
 STATIC_LIBS := -l:libevent_core.a -l:libevent_pthreads.a -l:libhttp_parser.a -l:libjansson.a \
                -l:libpcre2-8.a -l:libutf8proc.a
 LDFLAGS     := -pthread $(SAN) $(WRAP)
+# What edits a line of `roseinfer chat`: libedit and the libraries that it needs, all under BSD or MIT licences.
+EDIT_LIBS   := -l:libedit.a -l:libbsd.a -l:libmd.a -l:libtinfo.a
 LIBS         = $(STATIC_LIBS) $(CUDA_LIBS) -lm
 
 # The CUDA backend, where there is nvcc: CUDA=auto|0|1. Its kernels are built once for all variants; the CUDA
@@ -171,7 +173,7 @@ $B/librose_all.a: $(OBJ)
 
 $B/roseinfer: $(CLI_OBJ) $B/librose_all.a
 	$(call say,LD $@)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/librose_all.a $(LIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/librose_all.a $(EDIT_LIBS) $(LIBS)
 
 # What is outside src/.
 $B/o/%.o: %.c
@@ -260,7 +262,7 @@ $B/tests/backend/fake_cuda.o: tests/backend/fake_cuda.c tests/backend/cuda_fault
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
 $B/tests/backend/roseinfer_fake_cuda: $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B/librose_all.a
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B/librose_all.a $(STATIC_LIBS) -lm
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B/librose_all.a $(EDIT_LIBS) $(STATIC_LIBS) -lm
 $B/tests/backend/faults/libcuda.so.1: tests/backend/cuda_faults.c tests/backend/cuda_faults.h
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Itests -shared -o $@ $< -ldl

@@ -7,6 +7,7 @@
 #include "base/buf.h"
 
 int rose_cmd_serve(int argc, char **argv);
+int rose_cmd_chat(int argc, char **argv);
 int rose_cmd_generate(int argc, char **argv);
 int rose_cmd_tokenize(int argc, char **argv);
 int rose_cmd_detokenize(int argc, char **argv);
