@@ -112,7 +112,7 @@ PORT    ?= 8888
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 
-.PHONY: test-routers test-neon test-amx all help tests list-tests list-faults list-replay clean serve test test-long check units format format-check asan tsan debug-test bench \
+.PHONY: test-routers test-neon test-amx all help tests list-tests list-faults list-replay clean serve chat program test test-long check units format format-check asan tsan debug-test bench \
         fuzz clang asan-units cuda-compile install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 # What the program writes from its tables of options: the man page and the completion scripts.
@@ -123,7 +123,8 @@ all: $B/roseinfer $B/roseinfer-bench $B/libroseinfer.a $B/libroseinfer.so $B/ros
 
 help:
 	@echo "make               build $B/roseinfer, $B/roseinfer-bench and the library"
-	@echo "make serve         install what is missing, build, serve $(MODEL) on $(HOST):$(PORT)"
+	@echo "make serve         install what is missing, build, serve $(MODEL) on $(HOST):$(PORT); MODEL=smollm2 fetches SmolLM2 135M"
+	@echo "make chat          install what is missing, build, fetch SmolLM2 135M (98 MB), talk with it; MODEL=FOLDER talks with another"
 	@echo "make test          every test that needs no GPU (installs what it needs)"
 	@echo "make test-long     minutes to hours: 20,000 rude clients, lm-eval, a soak of SOAK (default 2m)"
 	@echo "make check         under a minute: format, include law, unit tests"
@@ -274,10 +275,23 @@ deps-build:
 deps-test:
 	@sh tools/deps test
 
-serve: deps-build
+# MODEL=smollm2 is the model that tools/smollm2 fetches; `make chat` talks to it if no MODEL is given.
+CHAT_MODEL := $(if $(filter file,$(origin MODEL)),smollm2,$(MODEL))
+fetched     = $(if $(filter smollm2,$1),"$$(sh tools/smollm2)",$1)
+
+program:
 	@test -x build/roseinfer || echo "building roseinfer: about 2 minutes on 2 cores$(if $(filter 1,$(WITH_CUDA)),$(comma) and several more for the CUDA kernels)"
 	@$(MAKE) --no-print-directory -j$$(nproc) build/roseinfer
-	build/roseinfer serve $(MODEL) --host $(HOST) --port $(PORT)
+
+serve:
+	@sh tools/deps $(if $(filter smollm2,$(MODEL)),model,build)
+	@$(MAKE) --no-print-directory program
+	model=$(call fetched,$(MODEL)) && build/roseinfer serve "$$model" --host $(HOST) --port $(PORT)
+
+chat:
+	@sh tools/deps $(if $(filter smollm2,$(CHAT_MODEL)),model,build)
+	@$(MAKE) --no-print-directory program
+	@model=$(call fetched,$(CHAT_MODEL)) && build/roseinfer chat "$$model"
 
 test: deps-test
 	@sh tools/test
