@@ -82,7 +82,7 @@ static rose_status read_template(const gguf_tokens *k, bool bos_by_default)
 }
 
 /* Phi-3's tokenizer.json says that most added tokens take the white space after them with them.
- * GGUF has no key for that, so llama.cpp knows the family, too. */
+ * GGUF has no key for that; llama.cpp also knows it by the family. */
 static rose_status strip_after(gguf_tokens *k)
 {
     static const char *const without[] = {"<unk>", "<s>", "<|endoftext|>"};
