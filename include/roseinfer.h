@@ -129,8 +129,8 @@ typedef enum rose_lib_finish {
 /* Tokens of the prompt, with those that a chat template adds. */
 ROSE_LIB_API uint32_t rose_lib_prompt_tokens(const rose_lib_request *r);
 
-/* Those of them that an earlier request had left in the prefix cache. Known after the first piece.
- */
+/* Tokens of the prompt that an earlier request had left in the prefix cache. Known after the first
+ * piece. */
 ROSE_LIB_API uint32_t rose_lib_cached_tokens(const rose_lib_request *r);
 
 /* One token, and the text that it completed: whole UTF-8 characters; often empty for a token
