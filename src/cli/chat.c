@@ -14,8 +14,6 @@
 
 #include "base/clock.h"
 #include "cli/cli.h"
-#include "cli/lib_rows.h"
-#include "cli/lines.h"
 #include "model/generation.h"
 
 typedef struct chat {

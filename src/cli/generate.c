@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/opts.h"
 #include "cli/cli.h"
-#include "cli/lib_rows.h"
 #include "roseinfer.h"
 
 typedef struct generate_opts {

@@ -1,6 +1,7 @@
-/* cli/lines.c - see lines.h. libedit puts the terminal into its own mode while it reads a line, and
- * only then: during a reply Ctrl-C is a signal, at the prompt it is a key. */
-#include "cli/lines.h"
+/* cli/lines.c - messages that a person types or a pipe brings. On a terminal libedit edits the line
+ * and keeps a history; in a pipe nothing is printed. libedit puts the terminal into its own mode
+ * while it reads a line, and only then: at the prompt Ctrl-C is a key, during a reply a signal. */
+#include "cli/cli.h"
 
 #include <errno.h>
 #include <histedit.h>
