@@ -126,6 +126,13 @@ typedef enum rose_lib_finish {
     ROSE_LIB_FAILED
 } rose_lib_finish;
 
+/* Tokens of the prompt, with those that a chat template adds. */
+ROSE_LIB_API uint32_t rose_lib_prompt_tokens(const rose_lib_request *r);
+
+/* Tokens of the prompt that an earlier request had left in the prefix cache. Known after the first
+ * piece. */
+ROSE_LIB_API uint32_t rose_lib_cached_tokens(const rose_lib_request *r);
+
 /* One token, and the text that it completed: whole UTF-8 characters; often empty for a token
  * that is part of one. */
 typedef struct rose_lib_piece {
@@ -142,8 +149,8 @@ typedef struct rose_lib_piece {
  * error. */
 ROSE_LIB_API int rose_lib_next(rose_lib_request *r, rose_lib_piece *piece, int timeout_ms);
 
-ROSE_LIB_API void rose_lib_cancel(
-    rose_lib_request *r); /* any thread; the finish of the last piece is then CANCELLED */
+/* The finish of the last piece is then CANCELLED. Any thread; also from a signal handler. */
+ROSE_LIB_API void rose_lib_cancel(rose_lib_request *r);
 ROSE_LIB_API void
 rose_lib_release(rose_lib_request *r); /* at any time; cancels first; accepts NULL */
 

@@ -21,18 +21,23 @@ void rose_api_extra_free(rose_api_extra *x)
 
 /* ---- one token ---- */
 
-/* Appends the token's text as clients see it, valid UTF-8 or "token_id:N", to x->name. */
-static void put_name(rose_api_choice *c, uint32_t id)
+/* Appends the token's text as clients see it, valid UTF-8 or "token_id:N", to x->name. flags: as
+ * for rose_decode. With ROSE_DECODE_CONTINUES the names of a text's tokens join to the text. */
+static void put_name_at(rose_api_choice *c, uint32_t id, unsigned flags)
 {
     rose_api_extra *x = c->extra;
     char number[24];
     if (c->job->as_ids) {
         snprintf(number, sizeof number, "token_id:%u", id);
         if (rose_buf_add(&x->name, number, strlen(number)) != ROSE_OK) x->tokens.oom = true;
-    } else if (rose_decode(c->job->api->tok, &id, 1, ROSE_DECODE_CONTINUES, &x->name, NULL) ==
-               ROSE_E_NOMEM) {
+    } else if (rose_decode(c->job->api->tok, &id, 1, flags, &x->name, NULL) == ROSE_E_NOMEM) {
         x->tokens.oom = true; /* an id without text (padding of the vocabulary) has an empty name */
     }
+}
+
+static void put_name(rose_api_choice *c, uint32_t id)
+{
+    put_name_at(c, id, ROSE_DECODE_CONTINUES);
 }
 
 /* Writes a logprob, at least vLLM's floor, because JSON has no infinity. Nine digits give back
@@ -102,7 +107,7 @@ static void add_completion(rose_api_choice *c, uint32_t id, const rose_logprob *
         put_top_object(c, report, c->job->n_top);
     }
     x->name.len = 0;
-    put_name(c, id);
+    put_name_at(c, id, report != NULL ? ROSE_DECODE_CONTINUES : 0);
     rose_api_put_string(&x->tokens, x->name.data, x->name.len);
     rose_api_put_u64(&x->offsets, x->offset);
     x->offset += n_characters(x->name.data, x->name.len);

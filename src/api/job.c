@@ -198,7 +198,9 @@ static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uin
         rose_api_choice *c = &j->choices[i];
         c->job = j;
         c->index = i;
-        c->prompt_n = (uint32_t)prompts->v[i / n].len;
+        const rose_ids *ids = &prompts->v[i / n];
+        c->prompt_n = (uint32_t)ids->len;
+        rose_detok_begin(&c->detok, j->api->tok, ids->data, ids->len, ROSE_DECODE_SKIP_SPECIAL);
         c->stop.state = j->stop_mem + (size_t)i * j->stops.n;
         c->trim_space = is_plain_chat(j);
     }

@@ -39,6 +39,7 @@ struct rose_lib_request {
     rose_request *req; /* NULL once released to the engine */
     sink_node *sink;
     rose_detok detok;
+    uint32_t n_prompt;
     rose_lib_finish finish;
     bool given; /* the queue delivered req, and req was not yet polled empty: only then may it be
                    polled */
@@ -270,6 +271,7 @@ static rose_status submit(rose_lib *rose, const uint32_t *ids, size_t n, const r
     rose_lib_request *r = calloc(1, sizeof *r);
     if (r == NULL) goto done;
     r->rose = rose;
+    r->n_prompt = (uint32_t)n;
     /* one piece may hold a token's text and the end of an incomplete character */
     r->text = malloc(rose_detok_cap(rose->tok) + 12);
     if (r->text == NULL) goto done;
@@ -290,6 +292,7 @@ static rose_status submit(rose_lib *rose, const uint32_t *ids, size_t n, const r
         .sink = r->sink->q,
         .user = r,
     };
+    rose_detok_begin(&r->detok, rose->tok, ids, n, 0);
     st = rose_engine_submit(rose->engine, &ro, &r->req, err);
 done:
     if (st != ROSE_OK) {
@@ -444,8 +447,7 @@ static void fill_piece(rose_lib_request *r, const rose_event *ev, rose_lib_piece
     r->finish = finish_of(ev->finish);
     size_t n = 0;
     bool silent = r->finish == ROSE_LIB_STOP; /* the end-of-sequence token is not text */
-    if (ev->has_token && !silent)
-        n = rose_detok_push(&r->detok, tok, ev->id, ROSE_DECODE_CONTINUES, r->text);
+    if (ev->has_token && !silent) n = rose_detok_push(&r->detok, tok, ev->id, 0, r->text);
     if (r->finish != ROSE_LIB_RUNNING) n += rose_detok_finish(&r->detok, r->text + n);
     *piece = (rose_lib_piece){.has_token = ev->has_token,
                               .id = ev->id,
@@ -477,6 +479,16 @@ int rose_lib_next(rose_lib_request *r, rose_lib_piece *piece, int timeout_ms)
         if (timeout_ms >= 0 && now >= deadline) return 0;
         rose_wakeq_wait(r->sink->q, timeout_ms < 0 ? 1000000000u : deadline - now);
     }
+}
+
+uint32_t rose_lib_prompt_tokens(const rose_lib_request *r)
+{
+    return r->n_prompt;
+}
+
+uint32_t rose_lib_cached_tokens(const rose_lib_request *r)
+{
+    return rose_request_cached_tokens(r->req);
 }
 
 void rose_lib_cancel(rose_lib_request *r)

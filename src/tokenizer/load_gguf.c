@@ -81,12 +81,41 @@ static rose_status read_template(const gguf_tokens *k, bool bos_by_default)
     return ROSE_OK;
 }
 
+/* Phi-3's tokenizer.json says that most added tokens take the white space after them with them.
+ * GGUF has no key for that; llama.cpp also knows it by the family. */
+static rose_status strip_after(gguf_tokens *k)
+{
+    static const char *const without[] = {"<unk>", "<s>", "<|endoftext|>"};
+    rose_gguf_str arch = {0};
+    rose_status st = rose_gguf_get_string(k->g, "general.architecture", &arch, k->err);
+    if (st != ROSE_OK || !is_text(arch, "phi3")) return st;
+    for (size_t i = 0; i < k->n; i++) {
+        rose_piece_spec *p = &k->all[i];
+        p->rstrip = true;
+        for (size_t w = 0; w < sizeof without / sizeof *without; w++)
+            p->rstrip = p->rstrip && !is_text((rose_gguf_str){p->text, p->len}, without[w]);
+    }
+    return ROSE_OK;
+}
+
+/* tokenizer.json and llama.cpp look for added tokens in the text as it came. Only one that has the
+ * mark of a space must be looked for in the normalised text. */
+static void match_raw(gguf_tokens *k)
+{
+    for (size_t i = 0; i < k->n; i++) {
+        rose_piece_spec *p = &k->all[i];
+        p->raw = memmem(p->text, p->len, ROSE_SPACE_MARK, ROSE_SPACE_MARK_LEN) == NULL;
+    }
+}
+
 static rose_status load_llama(gguf_tokens *k)
 {
     bool prefix = true;
     rose_status st = rose_gguf_get_bool(k->g, "tokenizer.ggml.add_space_prefix", &prefix, k->err);
     if (st == ROSE_OK) st = read_template(k, true);
     if (st == ROSE_OK) st = read_id(k, "tokenizer.ggml.unknown_token_id", &k->t->unk_id);
+    if (st == ROSE_OK) st = strip_after(k);
+    match_raw(k);
     if (st != ROSE_OK) return st;
     if (rose_gguf_get(k->g, "tokenizer.ggml.scores") == NULL)
         return bad(k, ROSE_E_FORMAT, "no tokenizer.ggml.scores");

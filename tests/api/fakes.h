@@ -168,6 +168,16 @@ static size_t fake_unfinished(const char *s, size_t n)
     return 0;
 }
 
+void rose_detok_begin(rose_detok *d, const rose_tokenizer *t, const uint32_t *prompt, size_t n,
+                      unsigned flags)
+{
+    (void)t;
+    (void)prompt;
+    (void)n;
+    (void)flags;
+    *d = (rose_detok){0};
+}
+
 size_t rose_detok_push(rose_detok *d, const rose_tokenizer *t, uint32_t id, unsigned flags,
                        char *out)
 {

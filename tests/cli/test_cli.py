@@ -24,7 +24,7 @@ import time
 BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
 last_run = []  # of run(): arguments, exit code, what it said; a failed check shows it
-COMMANDS = ["serve", "generate", "tokenize", "detokenize", "inspect", "random-model"]
+COMMANDS = ["serve", "chat", "generate", "tokenize", "detokenize", "inspect", "random-model"]
 BENCHES = ["bench offline", "bench latency", "bench online", "bench stream", "bench ablate", "bench start",
             "bench plot", "bench merge", "bench report", "bench tokenizer"]
 WITHOUT_OPTIONS = ["bench plot", "bench merge"]
@@ -413,6 +413,121 @@ def test_generate():
     p.stdout.close()
     p.wait(timeout=30)
     check("a reader that leaves ends the run quietly", first != b"" and p.stderr.read() == b"", p.returncode)
+
+
+JOINED = "{{ messages | map(attribute='content') | join(' ') }}"  # a chat is then a text that generate can continue
+
+
+def test_chat():
+    args = ["chat", MODEL, "--temperature", "0", "-n", "12", "--chat-template"]
+
+    def told(text):
+        return run("generate", MODEL, "-p", text, "-n", "12", "--temperature", "0", "--no-echo")[1]
+
+    first = told("Once upon a time")
+    second = told("Once upon a time" + " " + first + " The king")
+    shown = [t.removeprefix(" ") for t in (first, second)]
+    a = run(*args, JOINED, stdin=b"Once upon a time\nThe king\n")
+    check("chat answers each line with the conversation so far", a == (0, "".join(t + "\n" for t in shown), ""), (a, shown))
+    a = run(*args, JOINED, stdin=b"Once upon a time\n\n/reset\nOnce upon a time")
+    check("/reset begins anew, an empty line is no message", a == (0, (shown[0] + "\n") * 2, ""), a)
+    lines = told("Once\nupon").removeprefix(" ") + "\n"
+    a = [run(*args, JOINED, stdin=b"\"\"\"" + text) for text in (b"Once\nupon\"\"\"\n", b"\nOnce\nupon\n\"\"\"")]
+    check("a message of several lines", a == [(0, lines, "")] * 2, (a, lines))
+    one_line_error("a message without its end", run(*args, JOINED, stdin=b"\"\"\"Once\n"), 1, "does not end")
+    system = told("You are a king. Once").removeprefix(" ") + "\n"
+    a = run(*args, JOINED, "--system", "You are a king.", stdin=b"Once\n/reset\nOnce\n")
+    check("--system stays after /reset", a == (0, system * 2, ""), (a, system))
+    a = run(*args, JOINED, stdin=b"/system You are a king.\nOnce\n/system\n/reset\nOnce upon a time\n")
+    check("/system sets and removes it", a == (0, system + shown[0] + "\n", ""), a)
+    a = run(*args, JOINED, "--timings", stdin=b"Once upon a time there was a king who had three sons and no money\nAnd\n")
+    counts = [tuple(map(int, m)) for m in re.findall(r"prompt of (\d+) tokens, (\d+) of them cached", a[2])]
+    check("--timings shows that the conversation stays cached", a[0] == 0 and len(counts) == 2 and counts[0][1] == 0 and
+          counts[1][1] == counts[0][0] // 16 * 16 > 0 and a[2].count("first token after") == 2, a)
+
+    rc, out, err = run(*args, JOINED, stdin=b"/help\n/set top-k 7\n/set\n/quit\nOnce\n")
+    check("/help, /set and /quit", rc == 0 and err == "" and all(f"/{c}" in out for c in ("reset", "system", "timings", "quit")) and
+          re.search(r"^top-k +7$", out, re.M) is not None and out.rstrip().splitlines()[-1].startswith("seed"), (rc, out, err))
+    one_line_error("an unknown command", run(*args, JOINED, stdin=b"/rest\n"), 1, "no command /rest", "/help")
+    one_line_error("/set checks the value", run(*args, JOINED, stdin=b"/set temperature 1000\n"), 1, "temperature", "1000")
+    one_line_error("/set knows the name", run(*args, JOINED, stdin=b"/set temprature 1\n"), 1, "did you mean --temperature")
+    rc, out, err = run(*args, JOINED, stdin=b"\xff\nOnce upon a time\n")
+    check("a line that is not UTF-8 is refused, the next one answered", (rc, out) == (1, shown[0] + "\n") and "UTF-8" in err and
+          err.count("\n") == 1, (rc, out, err))
+    rc, out, err = run(*args, JOINED, "--max-model-len", "32", stdin=b"Once upon a time\n" * 3)
+    check("a full context says so, and what to do", rc == 1 and err.count("\n") >= 1 and all("/reset" in l for l in err.splitlines()),
+          (rc, out, err))
+    one_line_error("no chat template", run("chat", MODEL, stdin=b"Once\n"), 1, "no chat template", "--chat-template", "generate")
+    one_line_error("a template that is wrong", run(*args, "{% if %}", stdin=b"Once\n"), 1, "line 1")
+    one_line_error("a template that refuses", run(*args, "{{ raise_exception('only Latin') }}", stdin=b"Once\n"), 1, "only Latin")
+    seeds = [run("chat", MODEL, "-n", "12", "--chat-template", JOINED, "--seed", s, stdin=b"Once\n")[1] for s in ("1", "1", "2")]
+    check("--seed", seeds[0] == seeds[1] != seeds[2], seeds)
+    with tempfile.TemporaryDirectory() as d:
+        folder = copy_of(d, "greedy")
+        put(folder, "generation_config.json", json.dumps({"temperature": 0.0, "max_new_tokens": 12}))
+        a = run("chat", folder, "--chat-template", JOINED, stdin=b"Once upon a time\n")
+        check("what the model recommends is the default", a == (0, shown[0] + "\n", ""), a)
+        a = run("chat", folder, "--chat-template", JOINED, "-n", "3", stdin=b"Once upon a time\n")
+        check("an option counts more", a[0] == 0 and shown[0].startswith(a[1].rstrip("\n")) and len(a[1]) < len(shown[0]), a)
+
+
+class Terminal:
+    """A program on a pseudo-terminal. Each wait looks only at what came after the wait before."""
+
+    def __init__(self, *args):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(BIN, [BIN, *args], dict(os.environ, TERM="xterm", LANG="C"))
+        self.out, self.seen = b"", 0
+
+    def wait(self, text, timeout=60):
+        end = time.monotonic() + timeout
+        while (at := self.out.find(text, self.seen)) < 0 and time.monotonic() < end:
+            if not select.select([self.fd], [], [], 0.5)[0]:
+                continue
+            try:
+                self.out += os.read(self.fd, 65536)
+            except OSError:
+                break
+        self.seen = at + len(text) if at >= 0 else self.seen
+        return at >= 0
+
+    def type(self, text):
+        os.write(self.fd, text)
+
+    def end(self):
+        self.wait(b"\0")
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_chat_terminal():
+    """The model writes | for ever: 200,000 tokens, each of which reads the keys of all before it."""
+    with tempfile.TemporaryDirectory() as d:
+        folder = os.path.join(d, "m")
+        run("random-model", folder, "--arch", "llama", "--layers", "1", "--d-model", "32", "--heads", "1", "--d-ff", "64",
+            "--vocab-size", "257", "--max-positions", "200000")
+        t = Terminal("chat", folder, "--temperature", "0", "--chat-template", "{% for m in messages %}{{ m.content }}|{% endfor %}")
+        check("chat greets and names the context", t.wait(b"context of 200000 tokens") and t.wait(b"> "), t.out)
+        t.type(b"nonsense\x03")
+        check("Ctrl-C at the prompt gives the line up", t.wait(b"^C") and t.wait(b"> "), t.out)
+        t.type("hellö\n".encode())
+        check("a reply comes", t.wait("hellö".encode()) and t.wait(b"|" * 50), t.out[-300:])
+        t.type(b"\x03")
+        check("Ctrl-C stops it, and the program goes on", t.wait(b"[stopped]") and t.wait(b"> "), t.out[-300:])
+        t.type(b"/timings\n")
+        check("a command", t.wait(b"[timings after each reply]") and t.wait(b"> "), t.out[-300:])
+        t.type(b"more\n")
+        check("the next message gets a reply", t.wait(b"more") and t.wait(b"|" * 50), t.out[-300:])
+        t.type(b"\x03")
+        done = t.wait(b"[prompt of ") and t.wait(b"]") and t.wait(b"[stopped]") and t.wait(b"> ")
+        m = re.search(rb"prompt of (\d+) tokens, (\d+) of them cached", t.out)
+        check("the stopped reply is part of the conversation, and cached", done and m is not None and int(m[1]) > 50 and
+              0 < int(m[2]) < int(m[1]), t.out[-300:])
+        t.type(b"\x1b[A\x03")
+        check("the key up shows the last message", t.wait(b"more") and t.wait(b"^C") and t.wait(b"> "), t.out[-300:])
+        t.type(b"\x04")
+        check("Ctrl-D quits", t.end() == 0, t.out[-300:])
 
 
 def on_terminal(*args, typed=b"", timeout=60):

@@ -28,7 +28,7 @@ static void put_text(rose_buf *b, const char *text)
 static void key(writer *w, const char *name, uint32_t type)
 {
     char full[64];
-    snprintf(full, sizeof full, "tokenizer.ggml.%s", name);
+    snprintf(full, sizeof full, "%s%s", strchr(name, '.') != NULL ? "" : "tokenizer.ggml.", name);
     put_text(&w->pairs, full);
     put_u32(&w->pairs, type);
     w->n++;
@@ -156,7 +156,12 @@ static void spm(void **state)
     writer w = {0};
     (void)state;
     write_spm(&w); /* BOS and the space are the default */
-    assert_ids(&w, "a</s>a[X]b", IDS(1, 5, 2, 5, 8, 6));
+    assert_ids(&w, "a</s>a[X]b", IDS(1, 5, 2, 5, 8, 3, 6));
+    write_spm(&w);
+    assert_ids(&w, "[X]b</s>  b", IDS(1, 8, 3, 6, 2, 3, 3, 3, 6));
+    write_spm(&w);
+    text(&w, "general.architecture", "phi3"); /* tokens that take the space after them with them */
+    assert_ids(&w, "<s> b</s>  b[X] b", IDS(1, 1, 3, 3, 6, 2, 3, 6, 8, 3, 6));
     write_spm(&w);
     flag(&w, "add_bos_token", false);
     flag(&w, "add_eos_token", true);
