@@ -13,7 +13,7 @@ static const rose_family *const families[] = {
 /* Fields of relatives that compute something else. Each is refused unless it is null, false, 0 or
  * empty, which is how configs say that a feature is off. */
 static const char *const refused[] = {
-    "quantization_config",
+    "quantization_config", /* the first one: refuse_quantization */
     "num_experts",
     "num_local_experts",
     "n_routed_experts",
@@ -41,12 +41,22 @@ static bool is_off(const json_t *v)
     return v == NULL || json_is_null(v) || json_is_false(v);
 }
 
+static rose_status refuse_quantization(const rose_config *c, const json_t *v, rose_err *err)
+{
+    const char *method = json_string_value(json_object_get(v, "quant_method"));
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "%s: 'quantization_config' (%.40s): weights that are quantized so are not "
+                     "supported; use the model in BF16 with --quantization int8, or a GGUF file",
+                     c->label, method != NULL ? method : "no quant_method");
+}
+
 static rose_status refuse_fields(const rose_config *c, rose_err *err)
 {
     char text[64];
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         json_t *v = json_object_get(c->root, refused[i]);
         if (is_off(v)) continue;
+        if (i == 0) return refuse_quantization(c, v, err);
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: '%s' is %s: this is not supported", c->label,
                          refused[i], rose_config_describe(v, text));
     }
@@ -84,6 +94,11 @@ rose_status rose_family_find(const rose_family **out, const rose_config *c, rose
         snprintf(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "",
                  families[i]->model_type);
     }
+    if (json_is_object(json_object_get(c->root, "text_config")))
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: model_type '%.60s' with 'text_config': multimodal models are not "
+                         "supported; a GGUF file of the model holds its text part alone",
+                         c->label, json_string_value(v));
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: model_type '%.60s' is not supported (supported: %s)", c->label,
                      json_string_value(v), known);

@@ -285,6 +285,44 @@ def test_model_errors():
                     one_line_error(f"{command}: {what}, {name}", run(command, bad, *more), 1, path, *words)
 
 
+TINY = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "intermediate_size": 96, "vocab_size": 300, "max_position_embeddings": 64, "tie_word_embeddings": False,
+        "bos_token_id": 299, "eos_token_id": 299}
+
+
+def made_of(d, name, **fields):
+    """A random model with the fields of TINY and these."""
+    put(d, name + ".json", json.dumps({**TINY, **fields}))
+    where = os.path.join(d, name)
+    rc, _, err = run("random-model", where, "--config", os.path.join(d, name + ".json"))
+    check(f"random-model {name}", rc == 0, err)
+    return where
+
+
+def test_family_errors():
+    """What a model asks for and we lack is refused by name, with what to do."""
+    with tempfile.TemporaryDirectory() as d:
+        model = made_of(d, "llama")
+        config = json.load(open(os.path.join(model, "config.json")))
+        for what, change, words in (
+                ("another family", {"model_type": "mixtral"}, ("'mixtral' is not supported", "qwen3")),
+                ("a multimodal model", {"model_type": "gemma3", "text_config": config}, ("'gemma3'", "text_config", "GGUF file")),
+                ("quantized safetensors", {"quantization_config": {"quant_method": "gptq"}},
+                 ("quantization_config", "gptq", "--quantization int8", "GGUF")),
+                ("another scaling", {"rope_scaling": {"rope_type": "new", "factor": 2.0}}, ("rope_type 'new'", "llama3")),
+                ("experts", {"num_local_experts": 8}, ("'num_local_experts' is 8",))):
+            put(model, "config.json", json.dumps({**config, **change}))
+            refused(what, model, "config.json", *words, tokenizer=False)
+        put(model, "config.json", json.dumps(config))
+        for command in (["inspect"], ["generate", "-p", "x"], ["serve", "--port", "0"]):
+            one_line_error(f"{command[0]}: a context beyond the model's", run(command[0], model, *command[1:], "--max-model-len", "65"), 1,
+                           "max-model-len 65", "the model has 64 positions", "at most 64")
+        rc, out, err = run("generate", model, "-p", "x" * 63, "--max-model-len", "32")
+        check("a prompt beyond the context", rc == 1 and "context holds 32" in err and err.count("\n") == 1, (rc, out, err))
+        odd = made_of(d, "odd", head_dim=10)
+        refused("heads that are not stacked", odd, "4 query heads of head_dim 10", "multiple of 16", tokenizer=False)
+
+
 def test_model_warnings():
     """What can be served is served, and what is wrong with it is said once."""
     with tempfile.TemporaryDirectory() as d:

@@ -46,6 +46,21 @@ static rose_status check_arch(const rose_arch *a, rose_err *err)
     return ROSE_OK;
 }
 
+/* Separate matrices of q and k are packed one after the other, and a panel lies in one of them. */
+static rose_status check_stacked(const rose_model *m, rose_err *err)
+{
+    const rose_arch *a = &m->arch;
+    const uint32_t heads[2] = {a->n_heads, a->n_kv_heads};
+    for (int i = 0; i < 2; i++)
+        if (m->layers[0].qkv.n_parts > 1 && (uint64_t)heads[i] * a->head_dim % ROSE_PANEL != 0)
+            return rose_fail(err, ROSE_E_UNSUPPORTED,
+                             "%s: %u %s heads of head_dim %u: the CPU backend needs heads x "
+                             "head_dim to be a multiple of %d",
+                             a->model_type, heads[i], i == 0 ? "query" : "KV", a->head_dim,
+                             ROSE_PANEL);
+    return ROSE_OK;
+}
+
 static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, rose_memory_plan *p,
                               rose_isa *isa, rose_err *err)
 {
@@ -59,8 +74,10 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
                          "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
                          o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
     if (o->max_model_len > a->max_positions)
-        return rose_fail(err, ROSE_E_INVAL, "max-model-len %u: the model has %u positions",
-                         o->max_model_len, a->max_positions);
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-model-len %u: the model has %u positions; give at most %u, or leave "
+                         "the option out",
+                         o->max_model_len, a->max_positions, a->max_positions);
     if (o->max_model_len == 1)
         return rose_fail(err, ROSE_E_INVAL,
                          "max-model-len 1 has no room for a prompt and a token: at least 2");
@@ -182,6 +199,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
                          "cuda-without %s: the CPU backend has none of these to leave out",
                          o->cuda.without);
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
+    if ((st = check_stacked(m, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, &isa, err)) != ROSE_OK) return st;
     if ((st = choose_types(m, o, isa, &p, err)) != ROSE_OK) return st;
     rose_cpu_layout_weights(&w, &weights, m, &p);

@@ -227,8 +227,10 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
                          "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
                          o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
     if (o->max_model_len > a->max_positions)
-        return rose_fail(err, ROSE_E_INVAL, "max-model-len %u: the model has %u positions",
-                         o->max_model_len, a->max_positions);
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-model-len %u: the model has %u positions; give at most %u, or leave "
+                         "the option out",
+                         o->max_model_len, a->max_positions, a->max_positions);
     if (o->cpu.lock_memory || o->cpu.prefault)
         return rose_fail(
             err, ROSE_E_UNSUPPORTED,
