@@ -31,7 +31,8 @@ typedef struct rose_api_opts {
     const char *chat_kwargs;     /* NULL, or JSON: an object of variables for the template, which a
                                   * request's chat_template_kwargs may overrule
                                   * (--chat-template-kwargs) */
-    bool trust_request_template; /* requests may bring a template
+    const rose_chat *trusted;    /* NULL: a request must not bring a template. Else it may, and this
+                                  * borrowed one lends the template its bos_token and the like
                                   * (--trust-request-chat-template) */
     rose_generation generation;  /* defaults of fields that a request does not set */
     uint32_t n_io_threads;       /* == rose_http_opts.n_threads */

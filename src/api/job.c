@@ -413,7 +413,7 @@ static void process(rose_api_job *j, rose_encoder *enc)
                                      .max_n = a->o.max_n,
                                      .max_stop = a->o.max_stop,
                                      .has_template = a->o.chat != NULL,
-                                     .trust_template = a->o.trust_request_template,
+                                     .trust_template = a->o.trusted != NULL,
                                      .generation = a->o.generation};
     rose_api_ignored ignored = {.strict = a->o.strict_fields};
     const uint32_t max_len = rose_engine_plan(e)->max_model_len;

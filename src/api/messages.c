@@ -63,7 +63,7 @@ bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
     if (a->o.chat == NULL && p->chat_template == NULL) return render_plain(out, p, c, err);
     if (p->chat_template != NULL) {
         const rose_status st =
-            rose_chat_derive(&own, a->o.chat, json_string_value(p->chat_template),
+            rose_chat_derive(&own, a->o.trusted, json_string_value(p->chat_template),
                              json_string_length(p->chat_template), &e);
         if (failed(st, &e, "chat_template", err)) return false;
     }

@@ -262,7 +262,7 @@ static bool may_run_here(const rose_api_io *io, const rose_api_job *j)
     const bool chat = j->kind == ROSE_API_CHAT;
     if (j->kind != ROSE_API_COMPLETION && !chat) return false;
     /* A template is a program: its time does not follow from the size of the body. */
-    if (chat && (io->api->o.chat != NULL || io->api->o.trust_request_template)) return false;
+    if (chat && (io->api->o.chat != NULL || io->api->o.trusted != NULL)) return false;
     return j->body_len <= io->api->o.inline_bytes && j->t_complete >= io->inline_from_ns;
 }
 

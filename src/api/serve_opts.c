@@ -53,7 +53,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("chat-template-kwargs", &f->api.chat_kwargs, "JSON",
                         "variables for the chat template, such as {\"enable_thinking\": false}. A "
                         "request's chat_template_kwargs takes precedence"),
-        ROSE_ROW_FLAG("trust-request-chat-template", &f->api.trust_request_template,
+        ROSE_ROW_FLAG("trust-request-chat-template", &f->trust_request_template,
                       "allow requests to bring a chat template of their own (chat_template)"),
         ROSE_ROW_STRING("generation-config", &f->generation_config, "auto|none|PATH",
                         "sampling defaults of requests: those of the model, none, or those of "

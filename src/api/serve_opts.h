@@ -17,7 +17,8 @@ typedef struct rose_serve_flags {
     rose_engine_flags engine;
     rose_opt_list served_names; /* none: the folder's name */
     const char *log_level, *io_cpus;
-    const char *chat_template;     /* see rose_chat_open */
+    const char *chat_template; /* see rose_chat_open */
+    bool trust_request_template;
     const char *generation_config; /* auto, none, vllm or a path */
     uint32_t shutdown_timeout, stall_warn_ms, io_slice_us;
     bool nvtx, lenient;

@@ -34,7 +34,8 @@ typedef struct server {
     rose_engine *engine;
     rose_api *api;
     rose_http *http;
-    rose_chat *chat; /* NULL: the plain template */
+    rose_chat *chat;   /* NULL: the plain template */
+    rose_chat *lender; /* NULL, or it lends its tokens where there is no chat */
 } server;
 
 /* Reads the chat template, and the sampling defaults unless they are turned off. */
@@ -43,8 +44,11 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     char text[ROSE_GENERATION_TEXT];
     const char *from = f->generation_config;
     rose_status st = rose_chat_open(&s->chat, dir, f->chat_template, err);
-    f->api.chat = s->chat;
+    if (st == ROSE_OK && f->trust_request_template && s->chat == NULL)
+        st = rose_chat_open(&s->lender, dir, "{{ '' }}", err); /* any template will do */
     if (st != ROSE_OK) return st;
+    f->api.chat = s->chat;
+    if (f->trust_request_template) f->api.trusted = s->chat != NULL ? s->chat : s->lender;
     if (s->chat != NULL)
         rose_log(ROSE_LOG_INFO, "serve", "chat template: %s", rose_chat_source(s->chat));
     if (strcmp(from, "none") == 0 || strcmp(from, "vllm") == 0) return ROSE_OK;
@@ -80,6 +84,7 @@ static void stop_all(server *s)
                                      are freed next */
     rose_api_destroy(s->api);
     rose_chat_close(s->chat);
+    rose_chat_close(s->lender);
     rose_tokenizer_close(s->tok);
     rose_model_close(s->model);
 }

@@ -280,8 +280,8 @@ def byte_level_runs(run, text):
             run.marked(f"byte-level, {name}, marked", folder, tok, specials, run.n // 10, tok)
 
 
-def smollm2_run(run, path):
-    meta = read_gguf(path)
+def smollm2_tokenizer(meta):
+    """(the reference, its control tokens) of SmolLM2's GGUF metadata."""
     tokens, types = meta["tokenizer.ggml.tokens"], meta["tokenizer.ggml.token_type"]
     merges = [tuple(m.split(" ")) for m in meta["tokenizer.ggml.merges"]]
     tok = Tokenizer(BPE({t: i for i, t in enumerate(tokens)}, merges))
@@ -290,6 +290,11 @@ def smollm2_run(run, path):
     tok.decoder = decoders.ByteLevel()
     specials = [t for t, k in zip(tokens, types) if k == CONTROL]
     tok.add_special_tokens([AddedToken(s, normalized=False, special=True) for s in specials])
+    return tok, specials
+
+
+def smollm2_run(run, path):
+    tok, specials = smollm2_tokenizer(read_gguf(path))
     run.compare("SmolLM2's GGUF", path, tok, run.some(specials))
     run.marked("SmolLM2's GGUF, marked", path, tok, specials, run.n // 10, tok)
 
