@@ -31,16 +31,19 @@ typedef struct chat {
 /* ---- Ctrl-C ---- */
 
 static pthread_t main_thread;
-static rose_lib_request *volatile running; /* read and written by the main thread alone */
+static rose_lib_request *volatile running; /* these two: only the main thread uses them */
+static volatile sig_atomic_t interrupted;
 
 /* Stops the reply. The kernel may choose any thread for the signal. */
 static void on_interrupt(int sig)
 {
     const int saved = errno;
-    if (!pthread_equal(pthread_self(), main_thread))
+    if (!pthread_equal(pthread_self(), main_thread)) {
         pthread_kill(main_thread, sig);
-    else if (running != NULL)
-        rose_lib_cancel(running);
+    } else {
+        interrupted = 1;
+        if (running != NULL) rose_lib_cancel(running);
+    }
     errno = saved;
 }
 
@@ -76,10 +79,13 @@ static bool has_system(const chat *c)
 
 static bool set_system(chat *c, const char *text)
 {
-    if (has_system(c)) json_array_remove(c->messages, 0);
-    if (*text == '\0' || add_message(c, 0, "system", text, strlen(text))) return true;
-    complain(c, "the system message is not UTF-8");
-    return false;
+    const bool had = has_system(c), has = *text != '\0';
+    if (has && !add_message(c, 0, "system", text, strlen(text))) {
+        complain(c, "the system message is not UTF-8");
+        return false;
+    }
+    if (had) json_array_remove(c->messages, has);
+    return true;
 }
 
 /* ---- replies ---- */
@@ -188,12 +194,14 @@ static bool answer(chat *c)
         complain(c, "the message is not UTF-8");
         return true;
     }
+    interrupted = 0;
     rose_lib_request *r = submit(c);
     if (r == NULL) {
         take_back(c);
         return true;
     }
     if (c->tty) running = r;
+    if (interrupted) rose_lib_cancel(r); /* Ctrl-C came while the message was submitted */
     const rose_lib_finish finish = stream(c, r, start);
     running = NULL;
     rose_lib_release(r);

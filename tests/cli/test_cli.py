@@ -5,6 +5,7 @@ Every command, its --help, its errors (one clear line, exit code 1 or 2), pipes 
 library only.
 """
 import base64
+import contextlib
 import ctypes
 import html.parser
 import json
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
@@ -566,6 +568,64 @@ def test_chat_terminal():
         check("the key up shows the last message", t.wait(b"more") and t.wait(b"^C") and t.wait(b"> "), t.out[-300:])
         t.type(b"\x04")
         check("Ctrl-D quits", t.end() == 0, t.out[-300:])
+
+
+def spm_model(d):
+    """A model that repeats the last token, with a SentencePiece-style tokenizer."""
+    folder, mark = os.path.join(d, "spm"), "\u2581"
+    vocab = ["<unk>", "<s>", "</s>", mark, "a", mark + "a"] + [f"<0x{i:02X}>" for i in range(256)]
+    run("random-model", folder, "--arch", "llama", "--layers", "1", "--d-model", "64", "--heads", "1", "--vocab-size", str(len(vocab)))
+    put(folder, "tokenizer.json", json.dumps({
+        "added_tokens": [{"id": i, "content": vocab[i], "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+                          "normalized": False} for i in range(3)],
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": mark},
+                                                           {"type": "Replace", "pattern": {"String": " "}, "content": mark}]},
+        "pre_tokenizer": None, "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": mark}, "content": " "},
+                                                     {"type": "ByteFallback"}, {"type": "Fuse"},
+                                                     {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "unk_token": "<unk>", "byte_fallback": True, "fuse_unk": True,
+                  "vocab": {t: i for i, t in enumerate(vocab)}, "merges": [f"{mark} a"]}}))
+    return folder
+
+
+@contextlib.contextmanager
+def serving(model):
+    """The port of a server."""
+    p = subprocess.Popen([BIN, "serve", model, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    try:
+        yield next(int(m[1]) for line in p.stderr if (m := re.search(r"listening on http://127.0.0.1:(\d+)", line)))
+    finally:
+        p.terminate()
+        p.communicate()
+
+
+def posted(port, body):
+    """The reply to a completion; a stream's is a list."""
+    r = urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
+                                                      {"Content-Type": "application/json"}), timeout=60)
+    text = r.read().decode()
+    return [json.loads(l[6:]) for l in text.splitlines() if l.startswith("data: {")] if body.get("stream") else json.loads(text)
+
+
+def test_space_at_start():
+    with tempfile.TemporaryDirectory() as d:
+        folder = spm_model(d)
+        args = [folder, "-n", "3", "--temperature", "0"]
+        check("one token has the space before a word", run("tokenize", folder, "-p", "a a")[1] == "5 5\n", run("tokenize", folder, "-p", "a a"))
+        check("generate keeps the space between prompt and text", run("generate", *args, "-p", "a")[1] == "a a a a", run("generate", *args, "-p", "a"))
+        a = run("chat", *args, "--chat-template", "{{ messages[0].content }}", stdin=b"a\n")
+        check("chat shows the reply without it", a == (0, "a a a\n", ""), a)
+        with serving(folder) as port:
+            ask = {"prompt": "a", "max_tokens": 3, "temperature": 0, "logprobs": 1}
+            whole = posted(port, ask)["choices"][0]
+            check("a whole completion keeps the space", whole["text"] == " a a a", whole)
+            check("and the names of its tokens join to it", "".join(whole["logprobs"]["tokens"]) == " a a a", whole)
+            echoed = posted(port, {**ask, "echo": True})["choices"][0]
+            check("an echoed prompt has none at its start", echoed["text"] == "a a a a" and
+                  echoed["logprobs"]["tokens"] == ["a", " a", " a", " a"] and echoed["logprobs"]["text_offset"] == [0, 1, 3, 5], echoed)
+            chunks = posted(port, {**ask, "stream": True})
+            check("a streamed completion is the same", "".join(c["choices"][0]["text"] for c in chunks) == " a a a", chunks)
 
 
 def on_terminal(*args, typed=b"", timeout=60):
