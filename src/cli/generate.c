@@ -125,7 +125,6 @@ int rose_cmd_generate(int argc, char **argv)
         rose_engine_flags_row("device", ROSE_OPT_CHOICE, &g.device),
         rose_engine_flags_row("dtype", ROSE_OPT_CHOICE, &g.dtype),
         rose_engine_flags_row("quantization", ROSE_OPT_CHOICE, &g.lib.quantization),
-        rose_engine_flags_row("max-model-len", ROSE_OPT_U32, &g.lib.max_model_len),
         rose_engine_flags_row("isa", ROSE_OPT_CHOICE, &g.isa),
         rose_engine_flags_row("threads", ROSE_OPT_U32, &g.lib.threads),
         rose_engine_flags_row("cpu-affinity", ROSE_OPT_BOOL, &g.pin),
