@@ -89,7 +89,9 @@ typedef struct rose_cuda_opts {
 
 typedef struct rose_backend_opts {
     rose_compute dtype; /* data type of weights and activations. AUTO on a CPU: BF16 for BF16
-                         * files and with INT8, else F32. AUTO on CUDA: F16 */
+                         * files and with INT8, else F32; for files with quantized matrices F32
+                         * with int8 activations. F32 keeps quantized matrices as they are, BF16
+                         * widens them. AUTO on CUDA: F16 */
     rose_quantization quantization;
     uint32_t max_seqs;        /* at most this many sequences in one step, 1 .. 4096 */
     uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs */
@@ -108,6 +110,8 @@ void rose_backend_opts_default(rose_backend_opts *o);
 typedef struct rose_memory_plan {
     rose_compute dtype; /* resolved, never AUTO */
     rose_quantization quantization;
+    bool int8_activations; /* CPU, dtype F32, files with quantized matrices: a GEMM first rounds its
+                              input to int8 in blocks of 32; attention and KV are BF16 */
     uint32_t max_seqs, max_step_tokens, max_model_len;
     uint32_t n_threads;    /* resolved */
     rose_prefill prefill;  /* CUDA: resolved: FLASH or NAIVE */

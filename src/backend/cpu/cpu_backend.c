@@ -98,14 +98,16 @@ static uint64_t default_pages(const rose_memory_plan *p)
     return pages < context ? context : pages;
 }
 
-static rose_status too_large(const rose_memory_plan *p, rose_err *err)
+static rose_status too_large(const rose_model *m, const rose_memory_plan *p, rose_err *err)
 {
     const char *advice = "lower max-num-batched-tokens, max-num-seqs or threads";
     if (p->kv >= p->scratch) advice = "lower num-kv-pages, kv-cache-memory or max-model-len";
     if (p->weights >= p->kv && p->weights >= p->scratch)
-        advice = p->dtype == ROSE_COMPUTE_F32         ? "choose dtype bfloat16"
-                 : p->quantization == ROSE_QUANT_NONE ? "choose quantization int8"
-                                                      : "the model is too large";
+        advice = m->has_blocks && p->dtype == ROSE_COMPUTE_BF16 ? "choose dtype auto"
+                 : m->has_blocks                                ? "the model is too large"
+                 : p->dtype == ROSE_COMPUTE_F32                 ? "choose dtype bfloat16"
+                 : p->quantization == ROSE_QUANT_NONE           ? "choose quantization int8"
+                                                                : "the model is too large";
     const double mib = 1048576;
     return rose_fail(
         err, ROSE_E_NOMEM,
@@ -117,14 +119,49 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
 
 /* Bytes of weights of which a one-row step reads at most one row: position embeddings, and token
  * embeddings that are not also the head. */
-static uint64_t beside_a_row(const rose_arch *a, const rose_memory_plan *p)
+static uint64_t beside_a_row(const rose_model *m, const rose_memory_plan *p)
 {
-    const uint64_t value = p->dtype == ROSE_COMPUTE_BF16 ? 2 : 4;
+    const rose_arch *a = &m->arch;
+    const uint64_t n_tok = a->tied_head ? 0 : (uint64_t)a->vocab_size * a->d_model;
     const uint64_t position = a->pos == ROSE_POS_ROPE
                                   ? a->rope[0].dim + (a->window > 0 ? a->rope[1].dim : 0)
                                   : a->d_model;
     return p->max_model_len * position * sizeof(float) +
-           (a->tied_head ? 0 : a->vocab_size * (uint64_t)a->d_model * value);
+           rose_dtype_bytes(rose_cpu_tok_dtype(m, p), n_tok);
+}
+
+/* bf16 KV pages: half the memory and bandwidth of fp32, and about the error of int8 activations
+ * or less. */
+static bool bf16_attention(const rose_memory_plan *p)
+{
+    return p->dtype == ROSE_COMPUTE_BF16 || p->int8_activations;
+}
+
+static rose_status choose_types(const rose_model *m, const rose_backend_opts *o, rose_isa isa,
+                                rose_memory_plan *p, rose_err *err)
+{
+    p->dtype = o->dtype;
+    p->quantization = o->quantization;
+    if (p->quantization == ROSE_QUANT_INT8 && m->has_blocks)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "quantization int8: the weights of %s are quantized already (most are "
+                         "%s); use quantization none",
+                         m->name, rose_dtype_name(m->dtype));
+    if (p->dtype == ROSE_COMPUTE_AUTO) {
+        p->int8_activations = m->has_blocks;
+        p->dtype = m->dtype == ROSE_BF16 || p->quantization == ROSE_QUANT_INT8 ? ROSE_COMPUTE_BF16
+                                                                               : ROSE_COMPUTE_F32;
+        if (m->has_blocks) p->dtype = ROSE_COMPUTE_F32;
+    }
+    if (p->quantization == ROSE_QUANT_INT8 && p->dtype != ROSE_COMPUTE_BF16)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "quantization int8 computes in bfloat16: dtype %s does not go with it",
+                         rose_compute_name(p->dtype));
+    if (isa == ROSE_ISA_AVX512_BF16 && !bf16_attention(p))
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "isa %s multiplies bfloat16: dtype %s does not go with it",
+                         rose_isa_name(isa), rose_compute_name(p->dtype));
+    return ROSE_OK;
 }
 
 static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
@@ -134,7 +171,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     rose_bump weights = {.align = ROSE_CPU_ALIGN}, scratch = {.align = ROSE_CPU_ALIGN};
     rose_cpu_weights w;
     rose_cpu_scratch s;
-    rose_memory_plan p = {.dtype = o->dtype};
+    rose_memory_plan p = {0};
     rose_isa isa;
 
     memset(out, 0, sizeof *out);
@@ -152,28 +189,17 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
                          o->cuda.without);
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, &isa, err)) != ROSE_OK) return st;
-    p.quantization = o->quantization;
-    if (p.dtype == ROSE_COMPUTE_AUTO)
-        p.dtype = m->dtype == ROSE_BF16 || p.quantization == ROSE_QUANT_INT8 ? ROSE_COMPUTE_BF16
-                                                                             : ROSE_COMPUTE_F32;
-    if (p.quantization == ROSE_QUANT_INT8 && p.dtype != ROSE_COMPUTE_BF16)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "quantization int8 computes in bfloat16: dtype %s does not go with it",
-                         rose_compute_name(p.dtype));
-    if (isa == ROSE_ISA_AVX512_BF16 && p.dtype != ROSE_COMPUTE_BF16)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "isa %s multiplies bfloat16: dtype %s does not go with it",
-                         rose_isa_name(isa), rose_compute_name(p.dtype));
+    if ((st = choose_types(m, o, isa, &p, err)) != ROSE_OK) return st;
     rose_cpu_layout_weights(&w, &weights, m, &p);
     rose_cpu_layout_scratch(&s, &scratch, &m->arch, &p);
     p.weights = weights.used;
-    p.weights_read = weights.used - beside_a_row(&m->arch, &p);
+    p.weights_read = weights.used - beside_a_row(m, &p);
     p.scratch = scratch.used;
-    p.kv_page = rose_cpu_kv_page_bytes(&m->arch, p.dtype == ROSE_COMPUTE_BF16);
+    p.kv_page = rose_cpu_kv_page_bytes(&m->arch, bf16_attention(&p));
     p.available = rose_memory_available();
     if ((st = rose_backend_plan_pages(o, default_pages(&p), &p, err)) != ROSE_OK) return st;
     p.total = p.weights + p.kv + p.scratch;
-    if (p.available > 0 && p.total > p.available) return too_large(&p, err);
+    if (p.available > 0 && p.total > p.available) return too_large(m, &p, err);
     if (o->cpu.lock_memory && (st = rose_memory_lock_probe(p.total, "mlock", err)) != ROSE_OK)
         return st;
     *out = p;
@@ -184,25 +210,27 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
 
 typedef struct pack_job {
     const rose_tensor *t;    /* one tensor: the first count elements */
-    const rose_linear *from; /* else a matrix, to panels */
+    const rose_linear *from; /* else a run of a matrix, to panels */
     const rose_cpu_linear *l;
+    const rose_cpu_run *run;
     void *out;
-    rose_weight_type type;
-    bool bf16;
     atomic_bool *not_finite;
     atomic_bool *no_memory;
     uint32_t k;
     uint64_t count;
 } pack_job;
 
-/* The rows of a transposed matrix that make panel p. Parts other than gate and up hold whole panels
- * (check_parts). rows: room for a panel's rows, used where the file keeps them in another order. */
+/* The rows of a transposed matrix that make panel p of the run. Parts other than gate and up hold
+ * whole panels (check_parts). rows: room for a panel's rows, used where the file keeps them in
+ * another order. */
 static rose_tensor panel_rows(const pack_job *j, uint32_t p, void *rows)
 {
     const rose_cpu_linear *l = j->l;
     uint64_t row = (uint64_t)(l->gated ? p / 2 : p) * ROSE_PANEL;
-    const uint64_t n = l->n - row < ROSE_PANEL ? l->n - row : ROSE_PANEL;
+    const uint64_t n = j->run->n - row < ROSE_PANEL ? j->run->n - row : ROSE_PANEL;
     uint32_t part = 0;
+
+    row += j->run->first;
 
     if (l->gated && p % 2 == 1) row += l->n; /* up */
     for (; part + 1 < j->from->n_parts && row >= j->from->w[part].shape[0]; part++)
@@ -231,8 +259,8 @@ static size_t row_room(const pack_job *j)
 
 static void pack_panels(const pack_job *j, uint32_t p0, uint32_t p1)
 {
-    const rose_cpu_linear *l = j->l;
-    const size_t panel_bytes = rose_panels_bytes(j->type, j->k, ROSE_PANEL);
+    const rose_cpu_run *r = j->run;
+    const size_t panel_bytes = rose_panels_bytes(r->type, j->k, ROSE_PANEL);
     const size_t room = row_room(j);
     void *rows = room > 0 ? malloc(room) : NULL;
     bool finite = true;
@@ -243,11 +271,11 @@ static void pack_panels(const pack_job *j, uint32_t p0, uint32_t p1)
     }
     if (!j->from->transposed)
         finite =
-            rose_pack_panels(l->w, l->scale, j->type, &j->from->w[0], j->k, l->n, false, p0, p1);
+            rose_pack_panels(r->w, r->scale, r->type, &j->from->w[0], j->k, r->n, false, p0, p1);
     for (uint32_t p = p0; j->from->transposed && p < p1; p++) {
         const rose_tensor t = panel_rows(j, p, rows);
-        float *scale = l->scale != NULL ? l->scale + (size_t)p * ROSE_PANEL : NULL;
-        finite &= rose_pack_panels((uint8_t *)l->w + p * panel_bytes, scale, j->type, &t, j->k,
+        float *scale = r->scale != NULL ? r->scale + (size_t)p * ROSE_PANEL : NULL;
+        finite &= rose_pack_panels((uint8_t *)r->w + p * panel_bytes, scale, r->type, &t, j->k,
                                    (uint32_t)t.shape[0], true, 0, 1);
     }
     free(rows);
@@ -259,17 +287,29 @@ static void pack_thread(void *arg, uint32_t tid, uint32_t n)
 {
     const pack_job *j = arg;
     if (j->from != NULL) {
-        const rose_matmul shape = {.n = j->l->n, .gated = j->l->gated};
+        const rose_matmul shape = {.n = j->run->n, .gated = j->l->gated};
         const uint64_t n_panels = rose_matmul_panels(&shape);
         pack_panels(j, (uint32_t)rose_share(n_panels, tid, n),
                     (uint32_t)rose_share(n_panels, tid + 1, n));
         return;
     }
     uint64_t first = j->count * tid / n, end = j->count * (tid + 1) / n;
-    if (j->bf16)
-        rose_pack_bf16((uint16_t *)j->out + first, j->t, first, end - first);
+    rose_pack_f32((float *)j->out + first, j->t, first, end - first);
+}
+
+/* The rows of a token embedding, in the file's type or rounded to bf16. */
+static void copy_rows_thread(void *arg, uint32_t tid, uint32_t n)
+{
+    const pack_job *j = arg;
+    const rose_tensor *to = j->out;
+    const uint64_t width = j->t->shape[1], first = rose_share(j->count, tid, n) * width;
+    const uint64_t count = rose_share(j->count, tid + 1, n) * width - first;
+    const uint64_t at = rose_dtype_bytes(to->dtype, first);
+    uint8_t *out = (uint8_t *)(uintptr_t)to->data + at;
+    if (to->dtype == j->t->dtype)
+        memcpy(out, (const uint8_t *)j->t->data + at, rose_dtype_bytes(to->dtype, count));
     else
-        rose_pack_f32((float *)j->out + first, j->t, first, end - first);
+        rose_pack_bf16((uint16_t *)(void *)out, j->t, first, count);
 }
 
 /* Tells the system that the file pages of the packed tensor are no longer needed. They leave our
@@ -289,13 +329,9 @@ static rose_status pack_matrix(rose_cpu *c, const rose_model *m, const rose_line
                                uint32_t k, rose_cpu_linear *l, rose_err *err)
 {
     atomic_bool not_finite = false, no_memory = false;
-    pack_job j = {.from = from,
-                  .l = l,
-                  .type = c->weight_type,
-                  .not_finite = &not_finite,
-                  .no_memory = &no_memory,
-                  .k = k};
-    rose_pool_run(c->pool, pack_thread, &j);
+    pack_job j = {.from = from, .l = l, .not_finite = &not_finite, .no_memory = &no_memory, .k = k};
+    for (j.run = l->runs; j.run < l->runs + l->n_runs; j.run++)
+        rose_pool_run(c->pool, pack_thread, &j);
     for (uint32_t i = 0; i < from->n_parts; i++)
         drop_pages(m, &from->w[i], rose_dtype_bytes(from->w[i].dtype, rose_tensor_n(&from->w[i])));
     if (atomic_load_explicit(&no_memory, memory_order_relaxed))
@@ -430,13 +466,13 @@ static rose_status pack_model(rose_cpu *c, const rose_model *m, rose_err *err)
     make_ropes(c);
     pack_norm(c, m, &m->lnf_w, w->lnf_w, a->d_model);
     pack_vector(c, m, &m->lnf_b, w->lnf_b, a->d_model);
-    if (w->tok != NULL) {
-        pack_job j = {.t = &m->tok_embed, .out = w->tok, .bf16 = c->bf16};
-        j.count = (uint64_t)a->vocab_size * a->d_model;
-        rose_pool_run(c->pool, pack_thread, &j);
-        drop_pages(m, &m->tok_embed, rose_dtype_bytes(m->tok_embed.dtype, j.count));
+    if (w->tok.data != NULL) {
+        pack_job j = {.t = &m->tok_embed, .out = &w->tok, .count = a->vocab_size};
+        rose_pool_run(c->pool, copy_rows_thread, &j);
+        drop_pages(m, &m->tok_embed,
+                   rose_dtype_bytes(m->tok_embed.dtype, rose_tensor_n(&m->tok_embed)));
     }
-    const rose_linear head = {.w = {m->head}, .n_parts = 1, .transposed = true};
+    const rose_linear head = rose_cpu_head(m);
     return pack_matrix(c, m, &head, a->d_model, &w->head, err);
 }
 
@@ -532,15 +568,11 @@ static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_
                  "prefill backend auto2: the CPU backend has one way to attend, so auto2 is auto");
     c->arch = m->arch;
     c->plan = *p;
-    c->bf16 = p->dtype == ROSE_COMPUTE_BF16;
-    c->weight_type = rose_cpu_weight_type(p);
+    c->bf16 = bf16_attention(p);
     c->kv_head_bytes = rose_kv_head_bytes(c->bf16, c->arch.head_dim);
     c->kv_layer_bytes = c->arch.n_kv_heads * c->kv_head_bytes;
     c->kv_page_bytes = p->kv_page;
     rose_cpu_kernels_init(&c->kernels, isa);
-    c->matmul = c->weight_type == ROSE_W_I8     ? c->kernels.matmul_i8
-                : c->weight_type == ROSE_W_BF16 ? c->kernels.matmul_bf16
-                                                : c->kernels.matmul_f32;
     const uint64_t began = rose_now_ns();
     if ((st = map_regions(c, m, err)) != ROSE_OK) goto done;
     if (o->cpu.lock_memory && (st = lock_regions(c, err)) != ROSE_OK) goto done;
