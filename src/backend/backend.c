@@ -20,6 +20,13 @@ const char *rose_compute_name(rose_compute c)
     return "auto";
 }
 
+const char *rose_plan_text(const rose_memory_plan *p)
+{
+    if (p->int8_activations) return "float32 with int8 activations and a bfloat16 KV cache";
+    if (p->quantization == ROSE_QUANT_INT8) return "bfloat16 with int8 weights";
+    return rose_compute_name(p->dtype);
+}
+
 const char *rose_quantization_name(rose_quantization q)
 {
     return q == ROSE_QUANT_INT8 ? "int8" : "none";

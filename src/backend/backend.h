@@ -128,6 +128,9 @@ typedef struct rose_memory_plan {
     uint64_t available;    /* memory available now; 0 = unknown */
 } rose_memory_plan;
 
+/* The arithmetic of a plan, for people: "float32", "bfloat16 with int8 weights", ... */
+const char *rose_plan_text(const rose_memory_plan *p);
+
 /* The sampling parameters: they say how the next id is chosen. The filters act in this order (as
  * in vLLM). Divide by temperature. Drop ids below min_p times the highest probability. Keep the
  * top_k most probable. Keep the smallest set whose renormalised probability reaches top_p,
@@ -234,6 +237,9 @@ typedef struct rose_backend_ops {
      * or the system does not let us lock so much. */
     rose_status (*plan)(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                         rose_err *err);
+    /* Says as what the plan keeps the matrix whose bytes in the file begin at data. NULL: a backend
+     * that does not say. */
+    rose_kept (*kept)(const rose_model *m, const rose_memory_plan *p, const void *data);
     /* Packs the weights; the model's mappings are not used afterwards. */
     rose_status (*open)(void **ctx, const rose_model *m, const rose_backend_opts *o,
                         const rose_memory_plan *p, rose_err *err);

@@ -144,11 +144,9 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
 {
     const rose_memory_plan *p = rose_engine_plan(s->engine);
     rose_log(ROSE_LOG_INFO, "serve",
-             "ready in %.1f ms: %s on %s, %s%s, %u threads, context %u, %u KV pages",
-             rose_ms_between(t->began, rose_now_ns()), model_id, device,
-             rose_compute_name(p->dtype),
-             p->quantization == ROSE_QUANT_INT8 ? " with int8 weights" : "", p->n_threads,
-             p->max_model_len, p->kv_pages);
+             "ready in %.1f ms: %s on %s, %s, %u threads, context %u, %u KV pages",
+             rose_ms_between(t->began, rose_now_ns()), model_id, device, rose_plan_text(p),
+             p->n_threads, p->max_model_len, p->kv_pages);
     rose_log(ROSE_LOG_INFO, "serve",
              "start: files of the model %.1f + port %.1f + tokenizer %.1f + engine %.1f ms",
              rose_ms_between(t->began, t->model), rose_ms_between(t->model, t->port),

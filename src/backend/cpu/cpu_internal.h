@@ -13,7 +13,8 @@ enum {
     ROSE_CPU_OUT_BLOCK = 64,   /* output rows whose logits exist at one time */
     ROSE_CPU_BLOCK_ROWS = 512, /* at most this many rows go through a layer together */
     ROSE_CPU_OWN_ROWS = 4,     /* up to this many rows, each thread normalises all rows itself */
-    ROSE_CPU_ALIGN = 64        /* bytes: every part of a region begins at a cache line */
+    ROSE_CPU_MAX_HEAD_DIM = 256,
+    ROSE_CPU_ALIGN = 64 /* bytes: every part of a region begins at a cache line */
 };
 
 /* Outputs first .. first + n - 1 of a matrix, all kept in one type. */
@@ -155,6 +156,9 @@ void rose_cpu_part_types(rose_weight_type types[ROSE_LINEAR_PARTS], const rose_l
 /* The type in which the plan keeps the token embedding of a model whose head is not tied. */
 rose_dtype rose_cpu_tok_dtype(const rose_model *m, const rose_memory_plan *p);
 rose_linear rose_cpu_head(const rose_model *m);
+rose_kept rose_cpu_kept(const rose_model *m, const rose_memory_plan *p, const void *data);
+/* "1 Q8_0, 210 Q4_1": how many matrices of the files are kept as what. */
+void rose_cpu_types_text(char *out, size_t cap, const rose_model *m, const rose_memory_plan *p);
 
 /* layout.c: sizes and places of the backend's memory, from the plan's resolved fields (dtype,
  * quantization, max_*, n_threads). With b->base NULL only sizes are added up, and the pointers
@@ -168,6 +172,10 @@ uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16);
 /* Maps zeroed anonymous memory, in huge pages where the system has them. */
 rose_status rose_region_map(rose_region *r, uint64_t bytes, const char *what, rose_err *err);
 void rose_region_unmap(rose_region *r); /* accepts {0}; leaves {0} */
+
+/* load.c: packs all tensors of m into c->weights. Errors: UNSUPPORTED (a tensor's shape, or NaN or
+ * infinity with quantization int8), NOMEM. */
+rose_status rose_cpu_load(rose_cpu *c, const rose_model *m, rose_err *err);
 
 /* What one thread knows of a step. */
 typedef struct rose_cpu_share {

@@ -7,6 +7,7 @@
 #include "backend/cpu/cpu_internal.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -59,6 +60,79 @@ rose_dtype rose_cpu_tok_dtype(const rose_model *m, const rose_memory_plan *p)
 rose_linear rose_cpu_head(const rose_model *m)
 {
     return (rose_linear){.w = {m->head}, .n_parts = 1, .transposed = true};
+}
+
+static const char *type_name(rose_weight_type t)
+{
+    static const char *const names[] = {
+        [ROSE_W_F32] = "F32",   [ROSE_W_BF16] = "BF16", [ROSE_W_I8] = "int8",
+        [ROSE_W_Q8_0] = "Q8_0", [ROSE_W_Q4_0] = "Q4_0", [ROSE_W_Q4_1] = "Q4_1",
+        [ROSE_W_Q4_K] = "Q4_K", [ROSE_W_Q6_K] = "Q6_K"};
+    return names[t];
+}
+
+/* The part of the matrix whose bytes begin at data, if it has one. */
+static bool kept_part(rose_kept *out, const rose_linear *l, bool gated, const rose_memory_plan *p,
+                      const void *data)
+{
+    rose_weight_type types[ROSE_LINEAR_PARTS];
+    for (uint32_t i = 0; i < l->n_parts; i++) {
+        const rose_dtype file = l->w[i].dtype;
+        const uint32_t block = rose_dtype_block(file);
+        if (l->w[i].data != data) continue;
+        rose_cpu_part_types(types, l, gated, p);
+        out->type = type_name(types[i]);
+        out->widened = !rose_weight_is_quant(types[i]) &&
+                       rose_weight_size(types[i]) * block > rose_dtype_bytes(file, block);
+        return true;
+    }
+    return false;
+}
+
+rose_kept rose_cpu_kept(const rose_model *m, const rose_memory_plan *p, const void *data)
+{
+    const rose_linear head = rose_cpu_head(m);
+    rose_kept kept = {0};
+    if (data == NULL || kept_part(&kept, &head, false, p, data)) return kept;
+    if (data == m->tok_embed.data) kept.type = rose_dtype_name(rose_cpu_tok_dtype(m, p));
+    if (data == m->pos_embed.data) kept = (rose_kept){"F32", m->pos_embed.dtype != ROSE_F32};
+    for (uint32_t i = 0; i < m->arch.n_layers && kept.type == NULL; i++) {
+        const rose_layer *l = &m->layers[i];
+        if (kept_part(&kept, &l->qkv, false, p, data) ||
+            kept_part(&kept, &l->proj, false, p, data) ||
+            kept_part(&kept, &l->fc1, m->arch.mlp_gated, p, data) ||
+            kept_part(&kept, &l->fc2, false, p, data))
+            break;
+    }
+    return kept;
+}
+
+static void count_parts(uint32_t counts[ROSE_N_WEIGHT_TYPES], const rose_linear *l, bool gated,
+                        const rose_memory_plan *p)
+{
+    rose_weight_type types[ROSE_LINEAR_PARTS];
+    rose_cpu_part_types(types, l, gated, p);
+    for (uint32_t i = 0; i < l->n_parts; i++)
+        counts[types[i]]++;
+}
+
+void rose_cpu_types_text(char *out, size_t cap, const rose_model *m, const rose_memory_plan *p)
+{
+    uint32_t counts[ROSE_N_WEIGHT_TYPES] = {0};
+    const rose_linear head = rose_cpu_head(m);
+    size_t at = 0;
+    count_parts(counts, &head, false, p);
+    for (uint32_t i = 0; i < m->arch.n_layers; i++) {
+        const rose_layer *l = &m->layers[i];
+        count_parts(counts, &l->qkv, false, p);
+        count_parts(counts, &l->proj, false, p);
+        count_parts(counts, &l->fc1, m->arch.mlp_gated, p);
+        count_parts(counts, &l->fc2, false, p);
+    }
+    for (int t = 0; t < ROSE_N_WEIGHT_TYPES && at < cap; t++)
+        if (counts[t] > 0)
+            at += (size_t)snprintf(out + at, cap - at, "%s%u %s", at > 0 ? ", " : "", counts[t],
+                                   type_name((rose_weight_type)t));
 }
 
 static void take_run(rose_cpu_run *r, rose_bump *b, uint32_t k, uint32_t n, bool gated)
