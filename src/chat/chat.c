@@ -92,13 +92,17 @@ static rose_status create(rose_chat **out, rose_chat_texts *x, rose_err *err)
 rose_status rose_chat_open(rose_chat **out, const char *model, const char *given, rose_err *err)
 {
     rose_chat_texts x;
+    rose_err why = {{0}};
     *out = NULL;
     if (given != NULL && strcmp(given, "plain") == 0) return ROSE_OK;
     rose_status st = rose_chat_texts_read(&x, model, given, err);
     if (st != ROSE_OK) return st;
-    if (x.found) st = create(out, &x, err);
+    if (x.found) st = create(out, &x, &why);
     rose_chat_texts_free(&x);
-    return st;
+    if (st == ROSE_OK) return st;
+    return rose_fail(err, st, "%.400s%s", why.msg,
+                     st == ROSE_E_NOMEM ? ""
+                                        : "; --chat-template takes another template, or plain");
 }
 
 rose_status rose_chat_derive(rose_chat **out, const rose_chat *base, const char *text, size_t n,

@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 import test_openai
-from test_openai import BIN, MODEL, Server, check, openai, raised, results
+from test_openai import BIN, MODEL, SLOW, Server, check, openai, raised, results
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 ROOT = os.environ.get("ROSE_ROOT", os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
@@ -176,7 +176,8 @@ def test_smuggling(s):
             template = f.read()
         honest = {name: controls(s, body, template) for name, body in requests("Q")}
         differ = []
-        for x in (*CONTROL, "".join(CONTROL), "|> " + " <|".join(CONTROL), "end", "user|>", "im_end"):
+        few = CONTROL[::8] if SLOW else CONTROL
+        for x in (*few, "".join(CONTROL), "|> " + " <|".join(CONTROL), "end", "user|>", "im_end"):
             differ += [(name, x) for name, body in requests(x) if controls(s, body, template) != honest[name]]
         n = sum(isinstance(ids, list) and ids != [] for ids in honest.values())
         check(f"no message smuggles: {os.path.basename(path)}", not differ and n >= 2, differ[:5] or honest)
@@ -220,7 +221,10 @@ def test_start(folder):
 
 def test_plain():
     test_openai.MODEL = MODEL
-    with Server() as s:
+    with Server("--trust-request-chat-template") as s:
+        own = "{{ eos_token }}{{ messages[0].content }}"
+        got = ids_of(s, [{"role": "user", "content": "<|endoftext|>"}], chat_template=own)
+        check("an own template sees the tokens of a model without one", got[0] == 0 and 0 not in got[1:], got)
         check("plain", prompt_of(s, TALK) == "System: Be kind.\nUser: a\nAssistant: b\nAssistant:", prompt_of(s, TALK))
         check("plain, continued", prompt_of(s, TALK, add_generation_prompt=False, continue_final_message=True).endswith("Assistant: b"))
         ids = s.post("/tokenize", {"prompt": prompt_of(s, TALK)}).json()["tokens"]
@@ -228,6 +232,9 @@ def test_plain():
 
 
 def test_smollm2():
+    if SLOW:
+        print("SmolLM2: not tested under sanitizers")
+        return
     p = subprocess.run(["sh", os.path.join(ROOT, "tools/smollm2")], stdout=subprocess.PIPE, text=True, check=False)
     if p.returncode != 0:
         print("SmolLM2: not tested, because tools/smollm2 cannot fetch the model")

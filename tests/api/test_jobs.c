@@ -492,6 +492,39 @@ static void loading_draining_failed(void **state)
     fake_stop(a);
 }
 
+/* A short chat with a template runs on a worker, because a template is a program. The template's
+ * text counts, and nothing of the plain template does. */
+static void templates_run_on_workers(void **state)
+{
+    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"<eos>\"}]}";
+    rose_api_opts o;
+    rose_err err = {0};
+    rose_chat *chat = NULL;
+    (void)state;
+    if (rose_chat_open(&chat, "nowhere", "<eos>{{ messages[0].content }}", &err) != ROSE_OK)
+        fail_msg("%s", err.msg);
+    rose_api_opts_default(&o);
+    o.model_id = "m";
+    o.n_workers = 1;
+    o.chat = chat;
+    fake_reset();
+    fake.next = next_word;
+    rose_api *a = fake_start(&o);
+    atomic_store(&fake_encode_held, true);
+    rose_http_req *r = ask("/v1/chat/completions", body); /* this thread does not wait */
+    assert_false(r->ended);
+    atomic_store(&fake_encode_held, false);
+    fake_run(r);
+    assert_int_equal(r->status, 200);
+    fake_free(r);
+    r = ask("/tokenize", body);
+    fake_run(r);
+    assert_non_null(strstr(fake_text(r), "\"tokens\":[256,60,101,111,115,62]"));
+    fake_free(r);
+    fake_stop(a);
+    rose_chat_close(chat);
+}
+
 /* Bodies of up to 100 bytes may run inline; the only worker has the job of *busy until
  * fake_encode_held is false. */
 static rose_api *start_with_busy_worker(rose_http_req **busy)
@@ -738,6 +771,7 @@ int main(void)
         cmocka_unit_test(long_bodies_leave_a_worker),
         cmocka_unit_test(awake_for_the_first_token),
         cmocka_unit_test(back_after_the_stop),
+        cmocka_unit_test(templates_run_on_workers),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(room_error_bodies),
     };

@@ -510,6 +510,7 @@ static void bad_sources(void **state)
     put_file(&m, "tokenizer_config.json", "{}");
     put_file(&m, "chat_template.jinja", "{% include 'x' %}");
     expect_no_chat(&m, NULL, ROSE_E_UNSUPPORTED, "chat_template.jinja: chat template, line 1");
+    expect_no_chat(&m, NULL, ROSE_E_UNSUPPORTED, "; --chat-template takes another template");
     model_free(&m);
 }
 
