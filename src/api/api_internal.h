@@ -349,9 +349,12 @@ bool rose_api_extra_failed(const rose_api_choice *c); /* no memory for some of i
 void rose_api_extra_sent(rose_api_choice *c);         /* a chunk has it: dropped */
 void rose_api_extra_free(rose_api_extra *x);
 /* These work for all choices: they write the value of "logprobs", and further members. `first`
- * adds the prompt's ids. */
+ * adds the prompt's ids and logprobs to a completion. */
 void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c);
 void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first);
+/* The prompt's ids and logprobs of a chat. As in vLLM they are members of the reply, or of a
+ * choice's first chunk, and not of the choice. */
+void rose_api_extra_chat(rose_api_out *o, const rose_api_choice *c);
 
 /* chat.c: the plain template. It reads the messages, add_generation_prompt and continue_final. */
 bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_ignored *g,

@@ -227,13 +227,11 @@ void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c)
     }
 }
 
-void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first)
+static void put_prompt(rose_api_out *o, const rose_api_choice *c)
 {
-    const rose_api_extra *x = c->extra;
     const rose_api_job *j = c->job;
-    if (x == NULL) return;
-    if (j->token_ids && first) {
-        const rose_ids *ids = &j->prompts.v[c->index / j->n];
+    const rose_ids *ids = &j->prompts.v[c->index / j->n];
+    if (j->token_ids) {
         rose_api_puts(o, ",\"prompt_token_ids\":[");
         for (size_t i = 0; i < ids->len; i++) {
             if (i > 0) rose_api_puts(o, ",");
@@ -241,8 +239,19 @@ void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool firs
         }
         rose_api_puts(o, "]");
     }
-    if (j->token_ids) put_list(o, ",\"token_ids\":[", &x->ids);
-    if (j->prompt_logprobs) put_list(o, ",\"prompt_logprobs\":[", &x->prompt);
+    if (j->prompt_logprobs) put_list(o, ",\"prompt_logprobs\":[", &c->extra->prompt);
+}
+
+void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first)
+{
+    if (c->extra == NULL) return;
+    if (first && c->job->kind != ROSE_API_CHAT) put_prompt(o, c);
+    if (c->job->token_ids) put_list(o, ",\"token_ids\":[", &c->extra->ids);
+}
+
+void rose_api_extra_chat(rose_api_out *o, const rose_api_choice *c)
+{
+    if (c->extra != NULL && !c->extra->sent && c->job->kind == ROSE_API_CHAT) put_prompt(o, c);
 }
 
 bool rose_api_extra_failed(const rose_api_choice *c)

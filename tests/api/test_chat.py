@@ -75,7 +75,7 @@ def test_prompt(s, tok):
     ids = tok.encode(want, add_special_tokens=False).ids
     check("/tokenize with messages", ids_of(s, USER) == ids, ids_of(s, USER))
     r = chat(s, USER[0]["content"], extra_body={"return_token_ids": True})
-    check("a chat has these ids", r.usage.prompt_tokens == len(ids) and r.choices[0].prompt_token_ids == ids, r)
+    check("a chat has these ids", r.usage.prompt_tokens == len(ids) and r.prompt_token_ids == ids, r)
     check("no generation prompt", prompt_of(s, USER, add_generation_prompt=False) == want[:-len("<|im_start|>assistant\n")])
     cont = {"add_generation_prompt": False, "continue_final_message": True}
     check("continue_final_message", prompt_of(s, TALK, **cont).endswith("<|im_start|>assistant\nb") and

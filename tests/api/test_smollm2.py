@@ -33,7 +33,7 @@ def compare(chat, got, max_tokens):
         check(name, False, got)
         return
     choice = got["choices"][0]
-    ids, prompt, want = choice["token_ids"], choice["prompt_token_ids"], chat["reply"]
+    ids, prompt, want = choice["token_ids"], got["prompt_token_ids"], chat["reply"]
     check(f"{name}: ids of the prompt", prompt == chat["prompt"], (prompt, chat["prompt"]))
     if chat["end"] == "margin":  # another token may be the best one there
         check(f"{name}: {len(want)} tokens", ids[:len(want)] == want, (ids, want))
