@@ -64,6 +64,9 @@ typedef struct rose_lib_options {
     const char *quantization;  /* "none" (default), "int8" (cpu: half the weight bytes) */
     const char *chat_template; /* a file or the template itself; default: the model's own. "plain":
                                   open a model whose own template does not compile */
+    const char *generation_config; /* what rose_lib_params_model reads: "auto" (default: the
+                                      model's), "none", or another folder, GGUF file or
+                                      generation_config.json */
 } rose_lib_options;
 
 /* Open a Hugging Face folder or a GGUF file. options may be NULL. On failure *out is NULL. */

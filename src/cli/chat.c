@@ -334,11 +334,11 @@ static int talk(chat *c)
 }
 
 /* Sets what the model recommends. */
-static rose_status recommend(chat *c, const char *model, rose_err *err)
+static rose_status recommend(chat *c, const char *model, const char *from, rose_err *err)
 {
     rose_generation g;
     rose_lib_params *p = &c->p;
-    const rose_status st = rose_generation_read(&g, model, err);
+    const rose_status st = rose_generation_choose(&g, model, from, err);
     if (g.has & ROSE_GENERATION_TEMPERATURE) p->temperature = g.temperature;
     if (g.has & ROSE_GENERATION_TOP_P) p->top_p = g.top_p;
     if (g.has & ROSE_GENERATION_TOP_K) p->top_k = g.top_k;
@@ -383,22 +383,25 @@ static int open_and_talk(chat *c, const char *model, const rose_lib_options *lib
 int rose_cmd_chat(int argc, char **argv)
 {
     chat c = {.tty = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1};
-    rose_lib_options lib = ROSE_CLI_LIB_OPTIONS;
+    rose_lib_options lib = {ROSE_CLI_LIB_OPTIONS, .generation_config = "auto"};
     bool pin = false;
     const char *system = NULL, *model;
     const rose_opt rows[] = {
-        ROSE_ROW_STRING("system", &system, "TEXT", "the system message",
+        ROSE_ROW_STRING("system-prompt", &system, "TEXT", "the system message",
                         .unset = "none, or what the template writes"),
         ROSE_ROW_STRING("chat-template", &lib.chat_template, "FILE",
                         "the chat template: a file, or the template itself",
                         .unset = "the model's"),
+        ROSE_ROW_STRING("generation-config", &lib.generation_config, "auto|none|PATH",
+                        "sampling defaults: those of the model, none, or those of another folder "
+                        "or generation_config.json"),
         ROSE_ROW_BOOL("timings", &c.timings, "print times and token counts after each reply"),
         ROSE_ROW_U32("max-tokens", &c.max_tokens, "N", 0, 0, "most tokens of a reply",
                      .letter = 'n', .unset = "what the context leaves"),
         ROSE_CLI_SAMPLING_ROWS(&c.p, "random"),
         ROSE_CLI_ENGINE_ROWS(&lib, &pin),
     };
-    enum { N_ROWS = sizeof rows / sizeof *rows, FIRST_SET = 3, N_SET = 7 };
+    enum { N_ROWS = sizeof rows / sizeof *rows, FIRST_SET = 4, N_SET = 7 };
     static const char usage[] = "roseinfer chat MODEL [options]";
     static const char about[] =
         "A conversation with a model in the terminal; /help lists the commands. What the model's\n"
@@ -415,7 +418,7 @@ int rose_cmd_chat(int argc, char **argv)
 
     /* A second reading, so that what is given counts more than what the model recommends. */
     rose_err e = {{0}};
-    if (recommend(&c, model, &e) != ROSE_OK) return rose_die(&e);
+    if (recommend(&c, model, lib.generation_config, &e) != ROSE_OK) return rose_die(&e);
     rose_opts_parse_one(usage, about, rows, N_ROWS, argc, argv, &model);
     memcpy(c.set_rows, rows + FIRST_SET, N_SET * sizeof *rows);
     c.n_set_rows = N_SET;

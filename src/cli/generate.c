@@ -94,8 +94,12 @@ done:
 
 int rose_cmd_generate(int argc, char **argv)
 {
+    /* A text goes through no chat template and takes no sampling defaults, so a fault in the
+     * model's own must not stop it. An empty template still reads the model's eos_token. */
     generate_opts g = {
-        .stats = isatty(STDERR_FILENO) == 1, .echo = true, .lib = ROSE_CLI_LIB_OPTIONS};
+        .stats = isatty(STDERR_FILENO) == 1,
+        .echo = true,
+        .lib = {ROSE_CLI_LIB_OPTIONS, .chat_template = "{{ '' }}", .generation_config = "none"}};
     rose_lib_params_default(&g.p);
     g.p.temperature = ROSE_CLI_TEMPERATURE;
     g.p.top_p = ROSE_CLI_TOP_P;

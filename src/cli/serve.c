@@ -42,7 +42,6 @@ typedef struct server {
 static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, rose_err *err)
 {
     char text[ROSE_GENERATION_TEXT];
-    const char *from = f->generation_config;
     rose_status st = rose_chat_open(&s->chat, dir, f->chat_template, err);
     if (st == ROSE_OK && f->trust_request_template && s->chat == NULL)
         st = rose_chat_open(&s->lender, dir, "{{ '' }}", err); /* any template will do */
@@ -51,9 +50,8 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     if (f->trust_request_template) f->api.trusted = s->chat != NULL ? s->chat : s->lender;
     if (s->chat != NULL)
         rose_log(ROSE_LOG_INFO, "serve", "chat template: %s", rose_chat_source(s->chat));
-    if (strcmp(from, "none") == 0 || strcmp(from, "vllm") == 0) return ROSE_OK;
-    if (strcmp(from, "auto") == 0) from = dir;
-    if ((st = rose_generation_read(&f->api.generation, from, err)) != ROSE_OK) return st;
+    st = rose_generation_choose(&f->api.generation, dir, f->generation_config, err);
+    if (st != ROSE_OK) return st;
     rose_generation_text(&f->api.generation, text);
     if (text[0] != '\0')
         rose_log(ROSE_LOG_INFO, "serve",

@@ -143,7 +143,9 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
     st = rose_chat_open(&r->chat, model_dir, options != NULL ? options->chat_template : NULL, &e);
     if (st != ROSE_OK) goto done;
     rose_chat_add_eos(r->chat, r->tok, &model->arch);
-    if ((st = rose_generation_read(&r->generation, model_dir, &e)) != ROSE_OK) goto done;
+    st = rose_generation_choose(&r->generation, model_dir,
+                                options != NULL ? options->generation_config : NULL, &e);
+    if (st != ROSE_OK) goto done;
     if ((st = rose_encoder_create(&r->encoder, r->tok, &e)) != ROSE_OK) goto done;
     st = rose_backend_pick_for(&backend, options != NULL ? options->device : NULL, model, &e);
     if (st == ROSE_OK) st = rose_engine_open(&r->engine, backend, model, &o, &e);

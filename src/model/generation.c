@@ -128,6 +128,14 @@ rose_status rose_generation_read(rose_generation *out, const char *path, rose_er
     return st;
 }
 
+rose_status rose_generation_choose(rose_generation *out, const char *model, const char *from,
+                                   rose_err *err)
+{
+    *out = (rose_generation){0};
+    if (from != NULL && (strcmp(from, "none") == 0 || strcmp(from, "vllm") == 0)) return ROSE_OK;
+    return rose_generation_read(out, from == NULL || strcmp(from, "auto") == 0 ? model : from, err);
+}
+
 void rose_generation_text(const rose_generation *g, char out[ROSE_GENERATION_TEXT])
 {
     size_t n = 0;

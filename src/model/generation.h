@@ -33,6 +33,11 @@ typedef struct rose_generation {
  * field and value), IO, NOTFOUND (no such path), INVAL, NOMEM; then *out is zero. */
 rose_status rose_generation_read(rose_generation *out, const char *path, rose_err *err);
 
+/* As --generation-config says: from is "auto" or NULL (the defaults of the model), "none" or "vllm"
+ * (no defaults), or a path. Errors: as rose_generation_read. */
+rose_status rose_generation_choose(rose_generation *out, const char *model, const char *from,
+                                   rose_err *err);
+
 /* The defaults as one line, "temperature 0.6, top_p 0.95"; "" if there are none. */
 enum { ROSE_GENERATION_TEXT = 192 };
 void rose_generation_text(const rose_generation *g, char out[ROSE_GENERATION_TEXT]);

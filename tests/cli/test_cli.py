@@ -476,8 +476,8 @@ def test_chat():
     check("a message of several lines", a == [(0, lines, "")] * 2, (a, lines))
     one_line_error("a message without its end", run(*args, JOINED, stdin=b"\"\"\"Once\n"), 1, "does not end")
     system = told("You are a king. Once").removeprefix(" ") + "\n"
-    a = run(*args, JOINED, "--system", "You are a king.", stdin=b"Once\n/reset\nOnce\n")
-    check("--system stays after /reset", a == (0, system * 2, ""), (a, system))
+    a = run(*args, JOINED, "--system-prompt", "You are a king.", stdin=b"Once\n/reset\nOnce\n")
+    check("--system-prompt stays after /reset", a == (0, system * 2, ""), (a, system))
     a = run(*args, JOINED, stdin=b"/system You are a king.\nOnce\n/system\n/reset\nOnce upon a time\n")
     check("/system sets and removes it", a == (0, system + shown[0] + "\n", ""), a)
     a = run(*args, JOINED, "--timings", stdin=b"Once upon a time there was a king who had three sons and no money\nAnd\n")
@@ -509,6 +509,13 @@ def test_chat():
         check("what the model recommends is the default", a == (0, shown[0] + "\n", ""), a)
         a = run("chat", folder, "--chat-template", JOINED, "-n", "3", stdin=b"Once upon a time\n")
         check("an option counts more", a[0] == 0 and shown[0].startswith(a[1].rstrip("\n")) and len(a[1]) < len(shown[0]), a)
+        put(folder, "generation_config.json", json.dumps({"temperature": -1}))
+        one_line_error("a wrong recommendation", run("chat", folder, "--chat-template", JOINED), 1, "temperature", "--generation-config")
+        a = run(*args[:1], folder, *args[2:], JOINED, "--generation-config", "none", stdin=b"Once upon a time\n")
+        check("--generation-config none ignores it", a == (0, shown[0] + "\n", ""), a)
+        put(folder, "chat_template.jinja", "{% if %}")
+        a = run("generate", folder, "-p", "Once upon a time", "--no-echo", *args[2:6])
+        check("generate needs neither of the two", a[0] == 0 and a[1].strip() == shown[0].strip(), (a, shown[0]))
 
 
 class Terminal:
