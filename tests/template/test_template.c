@@ -198,6 +198,32 @@ static void test_errors(void **state)
     }
 }
 
+/* Each variable is compared with those before it, and so these count as steps. */
+static void test_many_variables(void **state)
+{
+    rose_template *t;
+    rose_template_text text;
+    rose_err err = {{0}};
+    json_t *messages = json_pack("[{s:s}]", "role", "user"), *kwargs = json_object();
+    (void)state;
+    assert_int_equal(rose_template_compile(&t, "{{ k7 }}", 8, &err), ROSE_OK);
+    const rose_template_input in = {.messages = messages, .kwargs = kwargs};
+    for (int i = 0; i < 30000; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "k%d", i);
+        assert_int_equal(json_object_set_new(kwargs, name, json_integer(i)), 0);
+        if (i != 999) continue;
+        assert_int_equal(rose_template_render(&text, t, &in, &err), ROSE_OK);
+        assert_string_equal(text.bytes, "7");
+        rose_template_text_free(&text);
+    }
+    assert_int_equal(rose_template_render(&text, t, &in, &err), ROSE_E_INVAL);
+    assert_non_null(strstr(err.msg, "steps"));
+    rose_template_free(t);
+    json_decref(messages);
+    json_decref(kwargs);
+}
+
 /* Nested brackets and blocks cannot exhaust the stack. */
 static void test_nesting(void **state)
 {
@@ -245,7 +271,8 @@ static void test_continue(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_marks), cmocka_unit_test(test_roles), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_marks),   cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_errors),  cmocka_unit_test(test_many_variables),
         cmocka_unit_test(test_nesting), cmocka_unit_test(test_continue)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
