@@ -86,9 +86,11 @@ static rose_status take_list(rose_chat_texts *x, const json_t *list, const char 
                              "%s: chat_template[%zu] needs the strings 'name' and 'template'", path,
                              i);
         if (strcmp(name, "default") == 0) {
+            x->main.len = 0; /* of two with the same name the last one counts, as in transformers */
             st = add_json(&x->main, text, err);
             set_source(x, path);
         } else if (strcmp(name, "tool_use") == 0) {
+            x->tool_use.len = 0;
             st = add_json(&x->tool_use, text, err);
         }
         if (st != ROSE_OK) return st;

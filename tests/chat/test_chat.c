@@ -457,8 +457,9 @@ static void sources_in_order(void **state)
     expect_source(&m, "given{{ bos_token }}", "given", "--chat-template");
     put_file(&m, "special_tokens_map.json", "{\"bos_token\": \"map\", \"eos_token\": \"end\"}");
     put_file(&m, "tokenizer_config.json",
-             "{\"bos_token\": \"<s>\", \"chat_template\": [{\"name\": \"tool_use\", \"template\": "
-             "\"tools\"}, {\"name\": \"default\", \"template\": \"{{ bos_token }} config "
+             "{\"bos_token\": \"<s>\", \"chat_template\": [{\"name\": \"default\", \"template\": "
+             "\"first\"}, {\"name\": \"tool_use\", \"template\": \"tools\"}, {\"name\": "
+             "\"default\", \"template\": \"{{ bos_token }} config "
              "{{ eos_token }}\"}, {\"name\": \"rag\", \"template\": \"{%\"}]}");
     expect_source(&m, NULL, "<s> config end", "tokenizer_config.json");
     expect_text(&m,
