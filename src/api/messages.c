@@ -42,9 +42,9 @@ static bool merge_kwargs(json_t **out, const json_t *ours, const json_t *theirs,
 {
     *out = NULL;
     if (ours == NULL && theirs == NULL) return true;
-    *out = json_object();
+    /* A deep copy, because threads share ours, and so must not count references to its values. */
+    *out = ours != NULL ? json_deep_copy(ours) : json_object();
     if (*out != NULL &&
-        (ours == NULL || json_object_update(*out, (json_t *)(uintptr_t)ours) == 0) &&
         (theirs == NULL || json_object_update(*out, (json_t *)(uintptr_t)theirs) == 0))
         return true;
     json_decref(*out);

@@ -57,8 +57,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                       "allow requests to bring a chat template of their own (chat_template)"),
         ROSE_ROW_STRING("generation-config", &f->generation_config, "auto|none|PATH",
                         "sampling defaults of requests: those of the model, none, or those of "
-                        "another folder or generation_config.json. vllm means none",
-                        .first = true),
+                        "another folder or generation_config.json. vllm means none"),
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "write log lines of this level and above to standard error", .first = true),
         ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,

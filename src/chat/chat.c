@@ -111,7 +111,8 @@ rose_status rose_chat_derive(rose_chat **out, const rose_chat *base, const char 
     rose_chat_texts x = {.main = {.data = (char *)(uintptr_t)text, .len = n},
                          .source = "field 'chat_template'"};
     *out = NULL;
-    x.tokens = base != NULL ? json_incref(base->tokens) : json_object();
+    /* A deep copy, because threads share base, and so must not count references to its values. */
+    x.tokens = base != NULL ? json_deep_copy(base->tokens) : json_object();
     if (x.tokens == NULL) return rose_fail(err, ROSE_E_NOMEM, "chat template: out of memory");
     const rose_status st = create(out, &x, err);
     json_decref(x.tokens); /* if create did not take them */

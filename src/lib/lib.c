@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/cpuinfo.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/version.h"
 #include "chat/chat.h"
 #include "engine/engine.h"
@@ -126,6 +127,7 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
     int cpus[256];
 
     *out = NULL;
+    rose_log_set_level(ROSE_LOG_WARN);
     rose_lib *r = calloc(1, sizeof *r);
     if (r == NULL) return fail_with(ROSE_E_NOMEM, &e, err);
     pthread_mutex_init(&r->mutex, NULL);

@@ -29,7 +29,8 @@ static uint32_t *take_u32(rose_bump *b, size_t n)
     return rose_bump_take(b, n * sizeof(uint32_t));
 }
 
-/* int8 activations and no kernel for the file's type: bf16, which is near enough to them. */
+/* Where no kernel reads the file's type. With int8 activations bf16 is exact enough: it rounds a
+ * weight to 8 bits, as an activation is. */
 static rose_weight_type widest(const rose_memory_plan *p)
 {
     return p->dtype == ROSE_COMPUTE_BF16 || p->int8_activations ? ROSE_W_BF16 : ROSE_W_F32;
@@ -43,7 +44,7 @@ void rose_cpu_part_types(rose_weight_type types[ROSE_LINEAR_PARTS], const rose_l
         types[i] = widest(p);
         if (p->quantization == ROSE_QUANT_INT8)
             types[i] = ROSE_W_I8;
-        else if (p->dtype == ROSE_COMPUTE_F32)
+        else if (p->dtype == ROSE_COMPUTE_F32 && from->transposed)
             rose_weight_type_of(from->w[i].dtype, &types[i]);
         mixed |= types[i] != types[0];
     }

@@ -1,4 +1,4 @@
-/* backend/cpu/matmul_avx512.c - GEMM with AVX-512. Up to 4 rows the limit is memory: the code of
+/* backend/cpu/matmul_avx512.c - GEMM with AVX-512. Up to 6 rows the limit is memory: the code of
  * matmul_simd.h reads one panel at a time, in order.
  *
  * With more rows the limit is the number of loads, because each FMA broadcasts an activation from
@@ -8,8 +8,8 @@
  * in memory. The first tile prefetches one panel and the second tile the other panel. If the first
  * tile prefetched both, memory would rest during the second tile.
  *
- * Speed over one panel at a time on 2 cores of Zen 5 (2026-11-24): 1.07 with 5 rows, 1.08 with 8,
- * 1.13 with 16, 1.11 with 512. FMA reaches 0.92 of its peak. */
+ * Speed over one panel at a time on 2 cores of Zen 5 (2026-11-24): 1.08 with 8 rows, 1.13 with
+ * 16, 1.11 with 512. FMA reaches 0.92 of its peak. */
 #include "backend/cpu/kernels_internal.h"
 
 #if defined(__AVX512F__)
@@ -18,7 +18,7 @@
 
 #include "backend/cpu/matmul_simd.h"
 
-enum { FEW_ROWS = 4, TILE_ROWS = 4, BLOCK_ROWS = 64, CHUNK_K = 128 };
+enum { FEW_ROWS = 6, TILE_ROWS = 4, BLOCK_ROWS = 64, CHUNK_K = 128 };
 
 /* A chunk of k for a tile, of two panels. */
 typedef struct chunk {
@@ -69,19 +69,13 @@ ROSE_INLINE void tile_chunk(const chunk *c, rose_weight_type type, uint32_t n_ro
         c->sum[i] = acc[i];
 }
 
+/* More than FEW_ROWS rows, spread evenly over tiles, give tiles of 3 and 4 rows. */
 ROSE_INLINE void tile_rows(const chunk *c, rose_weight_type type, uint32_t n_rows, bool fetch)
 {
-    switch (n_rows) {
-    case 2:
-        tile_chunk(c, type, 2, fetch);
-        break;
-    case 3:
+    if (n_rows == 3)
         tile_chunk(c, type, 3, fetch);
-        break;
-    default:
+    else
         tile_chunk(c, type, 4, fetch);
-        break;
-    }
 }
 
 /* Multiplies rows m .. m + rows, more than FEW_ROWS and at most BLOCK_ROWS, with the panels p and
