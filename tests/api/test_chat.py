@@ -240,7 +240,7 @@ def test_smollm2():
         print("SmolLM2: not tested, because tools/smollm2 cannot fetch the model")
         return
     test_openai.MODEL = p.stdout.strip()
-    with Server("--max-model-len", "512", "--max-num-seqs", "4", "--num-kv-pages", "64") as s:
+    with Server("--dtype", "float32", "--max-model-len", "512", "--max-num-seqs", "4", "--num-kv-pages", "64") as s:
         want = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
                 "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n")
         ask = [{"role": "user", "content": "What is the capital of France?"}]
