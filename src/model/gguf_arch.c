@@ -223,18 +223,24 @@ static rose_status read_pattern(const rose_gguf_reader *r, rose_arch *a)
     return ROSE_OK;
 }
 
-/* A window of 0 says that there is none, as the converter writes for some models. */
+/* A window of 0 says that there is none, as the converter writes for some models. Where no
+ * key says which layers have the window, only one as long as the context is harmless. */
 static rose_status read_layers(const rose_gguf_reader *r, const rose_gguf_family *f, rose_arch *a)
 {
     for (uint32_t i = 0; i < a->n_layers; i++)
         if (f->no_rope_step > 0 && (i + 1) % f->no_rope_step == 0)
             a->layer_flags[i] |= ROSE_LAYER_NO_ROPE;
-    if (!f->gemma && !f->all_sliding) return ROSE_OK;
     const rose_status st =
         rose_gguf_read_u32(r, "attention.sliding_window", 0, UINT32_MAX, &a->window);
     if (st != ROSE_OK || a->window == 0) return st;
+    if (!f->gemma && !f->all_sliding && a->window < a->max_positions)
+        return rose_fail(r->err, ROSE_E_UNSUPPORTED,
+                         "%s: '%s.attention.sliding_window' is %u: no key says which layers of "
+                         "this architecture have the window",
+                         r->g->label, r->architecture, a->window);
     if (f->gemma) return read_pattern(r, a);
-    memset(a->layer_flags, ROSE_LAYER_SLIDING, a->n_layers);
+    if (!f->all_sliding) a->window = 0;
+    if (a->window > 0) memset(a->layer_flags, ROSE_LAYER_SLIDING, a->n_layers);
     return ROSE_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/unicode.h"
 
 typedef struct gguf_tokens {
     rose_tokenizer *t;    /* borrowed */
@@ -45,12 +46,18 @@ static rose_status read_tokens(gguf_tokens *k)
         return bad(k, ROSE_E_NOMEM, "out of memory");
     size_t at = 0;
     rose_gguf_str text;
-    for (size_t i = 0; i < k->n && rose_gguf_next_string(texts, &at, &text); i++)
+    for (size_t i = 0; i < k->n && rose_gguf_next_string(texts, &at, &text); i++) {
+        if (rose_utf8_valid_prefix((const uint8_t *)text.s, text.n) != text.n)
+            return rose_fail(k->err, ROSE_E_FORMAT,
+                             "%s: tokenizer.ggml.tokens: token %zu is not "
+                             "UTF-8",
+                             k->g->label, i);
         k->all[i] = (rose_piece_spec){.text = text.s,
                                       .len = text.n,
                                       .score = scores != NULL ? rose_gguf_f32_at(scores, i) : 0,
                                       .type = types != NULL ? (int32_t)rose_gguf_u32_at(types, i)
                                                             : ROSE_PIECE_NORMAL};
+    }
     return ROSE_OK;
 }
 
@@ -179,7 +186,9 @@ static rose_status load_gpt2(gguf_tokens *k)
     for (size_t i = 0; i < k->n && st == ROSE_OK; i++)
         st = rose_vocab_add_text(&k->t->vocab, (uint32_t)i, k->all[i].text, k->all[i].len, k->err);
     if (st == ROSE_OK) st = read_merges(k);
-    if (st == ROSE_OK) st = read_template(k, false);
+    /* Older files of Llama 3 and Mistral lack add_bos_token. llama.cpp then adds BOS for the same
+     * values of tokenizer.ggml.pre for which it ignores merges. */
+    if (st == ROSE_OK) st = read_template(k, pre->ignore_merges);
     if (st != ROSE_OK) return st;
     rose_added_spec *specs = calloc(k->n + 1, sizeof *specs);
     if (specs == NULL) return bad(k, ROSE_E_NOMEM, "out of memory");

@@ -351,6 +351,18 @@ static void scalings(void **state)
     w = gg_model("qwen2", F32);
     gw_string(w, "qwen2.rope.scaling.type", "spiral");
     refused(w, ROSE_E_UNSUPPORTED, "qwen2.rope.scaling.type", "'spiral'");
+    w = gg_model("gemma3", F32); /* a factor alone is linear */
+    gg_f32(w, "gemma3", "rope.scaling.factor", 8.0f);
+    m = open_model(w);
+    assert_int_equal(m->arch.rope[0].kind, ROSE_ROPE_LINEAR);
+    assert_true(m->arch.rope[0].factor == 8.0f);
+    rose_model_close(m);
+    w = gg_model("llama", F32);
+    gg_f32(w, "llama", "rope.scaling.attn_factor", 1.0f); /* changes nothing */
+    rose_model_close(open_model(w));
+    w = gg_model("llama", F32);
+    gg_f32(w, "llama", "rope.scaling.attn_factor", 1.25f);
+    refused(w, ROSE_E_UNSUPPORTED, "llama.rope.scaling.attn_factor", "1.25");
 }
 
 /* The ends of a turn that only the texts of the tokens tell. */
@@ -516,6 +528,14 @@ static void refusals(void **state)
             "multiple");
     refused(changed_u32("llama.attention.value_length", 64), ROSE_E_UNSUPPORTED, "value_length",
             "64");
+    w = gg_model("qwen2", F32);
+    gg_u32(w, "qwen2", "attention.sliding_window", 20);
+    refused(w, ROSE_E_UNSUPPORTED, "qwen2.attention.sliding_window", "20");
+    w = gg_model("qwen2", F32);
+    gg_u32(w, "qwen2", "attention.sliding_window", GG_CONTEXT);
+    rose_model *m = open_model(w);
+    assert_int_equal(m->arch.window, 0);
+    rose_model_close(m);
     w = gg_model("gemma3", F32);
     gg_u32(w, "gemma3", "attention.sliding_window", 20);
     gw_array(w, "gemma3.attention.sliding_window_pattern", ROSE_GGUF_BOOL, 1);

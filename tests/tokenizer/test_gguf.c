@@ -179,9 +179,14 @@ static void byte_level(void **state)
     assert_ids(&w, "ab11", IDS(4, 3, 3));
     write_bpe(&w, "qwen2");
     assert_ids(&w, "11", IDS(3, 3));
-    write_bpe(&w, "llama-bpe");
-    flag(&w, "add_bos_token", true);
+    write_bpe(&w, "llama-bpe"); /* BOS is the default here */
     assert_ids(&w, "11", IDS(0, 6));
+    write_bpe(&w, "llama-bpe");
+    flag(&w, "add_bos_token", false);
+    assert_ids(&w, "11", IDS(6));
+    write_bpe(&w, "smollm");
+    flag(&w, "add_bos_token", true);
+    assert_ids(&w, "1", IDS(0, 3));
     write_bpe(&w, NULL); /* "default" */
     assert_ids(&w, "ab11", IDS(4, 6));
 }
@@ -194,6 +199,24 @@ static void assert_refused(writer *w, rose_status want, const char *name)
     if (st != want || t != NULL || strstr(err.msg, name) == NULL)
         fail_msg("want %s naming %s, got %s: %s", rose_status_name(want), name,
                  rose_status_name(st), err.msg);
+}
+
+/* The last token ends within a character: reading it must not go past the texts. */
+static void not_utf8(void **state)
+{
+    static const char *const ends[] = {"\xf0", "a\xe2\x96", "\xff", "\xc0\x80"};
+    writer w = {0};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof ends / sizeof *ends; i++) {
+        const char *const words[] = {"a", "b", "ab", ends[i / 2]};
+        const float scores[4] = {0};
+        text(&w, "model", i % 2 == 0 ? "gpt2" : "llama");
+        texts(&w, "tokens", words, 4);
+        texts(&w, "merges", bpe_merges, 1);
+        list(&w, "scores", T_F32, 4);
+        put(&w.pairs, scores, sizeof scores);
+        assert_refused(&w, ROSE_E_FORMAT, "token 3 is not UTF-8");
+    }
 }
 
 static void refused(void **state)
@@ -236,6 +259,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spm),
         cmocka_unit_test(byte_level),
+        cmocka_unit_test(not_utf8),
         cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

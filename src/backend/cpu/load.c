@@ -27,8 +27,8 @@ typedef struct pack_job {
 } pack_job;
 
 /* The rows of a transposed matrix that make panel p of the run. Parts other than gate and up hold
- * whole panels (check_parts). rows: room for a panel's rows, used where the file keeps them in
- * another order. */
+ * whole panels (check_stacked in cpu_backend.c). rows: room for a panel's rows, used where the file
+ * keeps them in another order. */
 static rose_tensor panel_rows(const pack_job *j, uint32_t p, void *rows)
 {
     const rose_cpu_linear *l = j->l;
@@ -185,26 +185,13 @@ static void pack_bias(const rose_linear *from, rose_cpu_linear *l)
     }
 }
 
-/* A panel lies in one part. */
-static rose_status check_parts(const rose_linear *from, const rose_cpu_linear *l, rose_err *err)
+static rose_status pack_linear(rose_cpu *c, const rose_model *m, const rose_linear *from,
+                               uint32_t k, rose_cpu_linear *l, rose_err *err)
 {
-    for (uint32_t i = 0; !l->gated && i + 1 < from->n_parts; i++)
-        if (from->w[i].shape[0] % ROSE_PANEL != 0)
-            return rose_fail(err, ROSE_E_UNSUPPORTED,
-                             "tensor %s: %llu rows; the CPU backend stacks multiples of %d",
-                             from->w[i].name, (unsigned long long)from->w[i].shape[0], ROSE_PANEL);
     if (!from->transposed && (l->gated || from->n_parts > 1))
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "tensor %s: the CPU backend stacks matrices stored by output",
                          from->w[0].name);
-    return ROSE_OK;
-}
-
-static rose_status pack_linear(rose_cpu *c, const rose_model *m, const rose_linear *from,
-                               uint32_t k, rose_cpu_linear *l, rose_err *err)
-{
-    const rose_status st = check_parts(from, l, err);
-    if (st != ROSE_OK) return st;
     pack_bias(from, l);
     return pack_matrix(c, m, from, k, l, err);
 }
