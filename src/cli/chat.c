@@ -49,7 +49,8 @@ static void on_interrupt(int sig)
 
 static void catch_interrupts(void)
 {
-    struct sigaction a = {.sa_handler = on_interrupt};
+    /* SA_RESTART: a signal during a write to the terminal must not look like a closed terminal. */
+    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     main_thread = pthread_self();
     sigaction(SIGINT, &a, NULL);
 }
