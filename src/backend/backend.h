@@ -75,6 +75,7 @@ typedef struct rose_cuda_opts {
                                  pages together, above 0 and at most 1; 0 = the default rule (see
                                  plan). Not used if kv_pages or kv_bytes is set */
     rose_prefill prefill;     /* the CPU backend refuses all but AUTO */
+    uint32_t device;          /* GPU, counted among those that CUDA_VISIBLE_DEVICES shows */
     bool graph;               /* replay decode steps from captured graphs */
     bool pdl;                 /* programmatic dependent launch: a kernel starts while the kernel
                                  before it finishes */

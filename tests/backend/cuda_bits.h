@@ -83,7 +83,7 @@ static inline float *random_bias(fx_random *r, uint32_t n)
 
 static inline void *make_cores(const bits *b, bool kv)
 {
-    const rose_cuda_launch at = {.type = b->type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = b->type};
     rose_cuda_linear l = {.w = b->w, .k = b->k, .n = b->n, .k_pad = up(b->k, 32), .kv = kv};
     l.n_pad = up(b->n, 128);
     l.cores = fx_to_device(NULL, (size_t)l.k_pad * l.n_pad * 2);
@@ -140,8 +140,7 @@ static inline void norm_rows(const bits *b, const rose_cuda_launch *at, const ro
 static inline uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
                                 size_t *bytes)
 {
-    const rose_cuda_launch at = {
-        .type = b->type, .without = b->without, .sums = fx_sums, .sum_flags = fx_sum_flags};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = b->type, .without = b->without};
     const bool qkv = epilogue == ROSE_CUDA_EPI_QKV, head = epilogue == ROSE_CUDA_EPI_LOGITS;
     if (qkv && (b->n != 3 * b->k || b->k % b->head_dim != 0)) return NULL;
     const uint32_t heads = b->k / b->head_dim, hd_pad = rose_cuda_hd_pad(b->head_dim);
@@ -186,7 +185,6 @@ static inline uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int 
     assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
     rose_cuda_linear_force(0);
     fetch(y, d, *bytes + keys);
-    fx_check_flags();
     cudaFree(d);
     *bytes += keys;
     return y;

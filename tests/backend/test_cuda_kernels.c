@@ -21,7 +21,7 @@ static problem make_problem(fx_random *r, rose_cuda_type t, uint32_t m, uint32_t
     problem p = {.type = t, .m = m, .k = k, .n = n};
     const size_t size = rose_cuda_type_size(t);
     const bool transposed = fx_below(r, 2) != 0;
-    const rose_cuda_launch at = {.type = t};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = t};
     p.w = (rose_cuda_linear){.k = k, .n = n, .k_pad = up(k, 32), .n_pad = up(n, 128)};
     p.x = calloc((size_t)m * k, sizeof(float));
     p.wt = calloc((size_t)k * n, sizeof(float));
@@ -87,7 +87,7 @@ static void free_problem(problem *p)
 static float *run_residual(const problem *p)
 {
     const size_t n = (size_t)(p->m + CANARY) * p->n;
-    const rose_cuda_launch at = {.type = p->type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type};
     float *y = calloc(n, sizeof *y);
     assert_non_null(y);
     for (size_t i = 0; i < n; i++)
@@ -120,7 +120,7 @@ static void check_act(const problem *p)
 {
     const size_t size = rose_cuda_type_size(p->type);
     const uint32_t k_pad = up(p->n, 32), rows = up(p->m, 8) + CANARY;
-    const rose_cuda_launch at = {.type = p->type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type};
     const double tolerance = p->type == ROSE_CUDA_F16    ? 5e-4
                              : p->type == ROSE_CUDA_BF16 ? 4e-3
                                                          : 1e-5;
@@ -160,7 +160,7 @@ static void check_act(const problem *p)
 static void check_logits(const problem *p)
 {
     const uint32_t n = p->n - 1, ld = p->n + 5;
-    const rose_cuda_launch at = {.type = p->type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type};
     rose_cuda_linear w = p->w;
     float *y = calloc((size_t)p->m * ld, sizeof *y);
     unsigned long long *key = calloc(p->m, sizeof *key);
@@ -290,7 +290,7 @@ static void check_denormals(uint32_t k)
     int n_bad = 0;
     for (int way = 0; way < ROSE_CUDA_N_KERNELS; way++) {
         const int kernel = way < 2 ? 2 - way : way == 2 ? 0 : way; /* `tiles` first */
-        const rose_cuda_launch at = {.type = b.type};
+        const rose_cuda_launch at = {.device = fx_gpu(), .type = b.type};
         const rose_cuda_linear w = {.w = b.w,
                                     .cores = b.cores[0],
                                     .bias = on_device,
@@ -324,7 +324,7 @@ static void check_denormals(uint32_t k)
     assert_int_equal(n_bad, 0);
 }
 
-/* A chunk of k, and four, which linear_stationary.cuh takes. */
+/* A chunk of k, and four. */
 static void test_denormals(void **state)
 {
     (void)state;
@@ -343,7 +343,7 @@ static void test_norm(void **state)
             const uint32_t d = ds[i], k_pad = up(d, 32);
             const rose_cuda_type type = (rose_cuda_type)t;
             const size_t size = rose_cuda_type_size(type), n_out = (size_t)up(M, 8) * k_pad;
-            const rose_cuda_launch at = {.type = type};
+            const rose_cuda_launch at = {.device = fx_gpu(), .type = type};
             float *x = calloc((size_t)M * d, sizeof *x), *w = calloc(2 * d, sizeof *w);
             uint8_t *y = calloc(n_out, size);
             double diff = 0, all = 0;
@@ -394,7 +394,7 @@ static void test_norm(void **state)
 /* As launches of up to `step` rows, a multiple of 8, each. */
 static void norm_in_steps(rose_cuda_type type, const rose_cuda_norm *all, uint32_t step)
 {
-    const rose_cuda_launch at = {.type = type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = type};
     for (uint32_t row = 0; row < all->rows; row += step) {
         rose_cuda_norm a = *all;
         if (a.gather == NULL) a.x += (size_t)row * a.d;
@@ -540,7 +540,7 @@ static void test_normed_refused(void **state)
     (void)state;
     const float one = 1;
     const rose_cuda_linear l = {.k = 768, .k_pad = 768, .n = 2304, .n_pad = 2304};
-    const rose_cuda_launch at = {.without = 0};
+    const rose_cuda_launch at = {.device = fx_gpu(), .without = 0};
     for (int i = 0; i < 6; i++) {
         rose_cuda_launch a = at;
         rose_cuda_linear w = l;
@@ -568,10 +568,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_norm),     cmocka_unit_test(test_many_norms),
         cmocka_unit_test(test_normed),   cmocka_unit_test(test_normed_refused),
     };
-    bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    if (rose_cuda_linear_init(&wide) != cudaSuccess) return 1;
-    return cmocka_run_group_tests(tests, fx_make_sums, fx_free_sums);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,9 +16,9 @@ cudaError_t rose_cuda_normed_bf16(const rose_cuda_launch *at, const rose_cuda_li
     return run_normed<__nv_bfloat16>(at, l, io);
 }
 
-cudaError_t rose_cuda_linear_init_bf16(void)
+cudaError_t rose_cuda_linear_prepare_bf16(const rose_cuda_device *d)
 {
-    return init_linear<__nv_bfloat16>();
+    return prepare_linear<__nv_bfloat16>(d);
 }
 
 cudaError_t rose_cuda_head_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,

@@ -16,9 +16,9 @@ cudaError_t rose_cuda_normed_f16(const rose_cuda_launch *at, const rose_cuda_lin
     return run_normed<__half>(at, l, io);
 }
 
-cudaError_t rose_cuda_linear_init_f16(void)
+cudaError_t rose_cuda_linear_prepare_f16(const rose_cuda_device *d)
 {
-    return init_linear<__half>();
+    return prepare_linear<__half>(d);
 }
 
 cudaError_t rose_cuda_head_f16(const rose_cuda_launch *at, const rose_cuda_linear *l,

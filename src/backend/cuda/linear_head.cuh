@@ -222,30 +222,23 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32, HEAD_BLOCKS)
 
 /* ---- launchers ---- */
 
-/* How many blocks are on the chip at once with so much shared memory each; 0: it does not say. */
-static uint32_t blocks_at_once(size_t bytes)
+/* How many blocks the GPU runs at once with so much shared memory each. */
+static uint32_t blocks_at_once(const rose_cuda_device *d, size_t bytes)
 {
     enum { OWN = 3 * 1024 }; /* the barriers and keys, and what the driver takes of each block */
-    static int chips, room;
-    static const cudaError_t e = [] {
-        cudaError_t asked = cudaDeviceGetAttribute(&chips, cudaDevAttrMultiProcessorCount, 0);
-        if (asked == cudaSuccess)
-            asked = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0);
-        return asked;
-    }();
-    const uint32_t fit = (uint32_t)(room / (bytes + OWN));
-    return e != cudaSuccess ? 0 : (uint32_t)chips * (fit < HEAD_BLOCKS ? fit : HEAD_BLOCKS);
+    const uint32_t fit = (uint32_t)(d->shared_sm / (bytes + OWN));
+    return d->sms * (fit < HEAD_BLOCKS ? fit : HEAD_BLOCKS);
 }
 
 template <typename T, int MT, bool EIGHT, bool WHOLE>
 static cudaError_t launch_head(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
-    static const cudaError_t allowed = cudaFuncSetAttribute(
-        (const void *)head_kernel<T, MT, EIGHT, WHOLE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-        ROSE_CUDA_HEAD_VALUES * 2);
+    const cudaError_t allowed = cudaFuncSetAttribute((const void *)head_kernel<T, MT, EIGHT, WHOLE>,
+                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                     ROSE_CUDA_HEAD_VALUES * 2);
     const size_t bytes = (size_t)HEAD_STAGED<MT, EIGHT> * l->k_pad * 2;
-    const uint32_t at_once = blocks_at_once(bytes);
+    const uint32_t at_once = blocks_at_once(at->device, bytes);
     const uint32_t most = (l->n + 16 * HEAD_WARPS - 1) / (16 * HEAD_WARPS);
     if (allowed != cudaSuccess) return allowed;
     if (at_once == 0) return cudaErrorInvalidConfiguration;

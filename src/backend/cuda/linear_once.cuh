@@ -254,8 +254,9 @@ static cudaError_t launch_once(const rose_cuda_launch *at, const rose_cuda_linea
     const uint32_t chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K;
     const uint32_t peers = CHAIN ? (chunks + CHAIN_CHUNKS - 1) / CHAIN_CHUNKS : 1;
     CUtensorMap w, h;
-    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8);
-    if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
+    cudaError_t e = map_cores(at->device, &w, l->cores, l->k_pad, l->n_pad / 8, TN / 8);
+    if (e == cudaSuccess)
+        e = map_cores(at->device, &h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
     if (e != cudaSuccess) return e;
     return launch_clusters(at, peers, once_kernel<T, EPI, GROUPS, TN, STAGES, CHAIN>,
                            dim3(walk.n * peers), (GROUPS + 1) * 128,
@@ -292,8 +293,7 @@ static cudaError_t run_once(const rose_cuda_launch *at, const rose_cuda_linear *
     return cudaErrorInvalidValue;
 }
 
-/* After init_wide has found that they are there. */
-template <typename T> static cudaError_t init_once(void)
+template <typename T> static cudaError_t prepare_once(void)
 {
 #define KERNEL(KIND, EPI, G, TN, S, CHAIN)                                                         \
     {(const void *)once_kernel<T, EPI, G, TN, S, CHAIN>, (size_t)ONCE_SHARED<G, TN, S, CHAIN>},

@@ -78,7 +78,7 @@ ROSE_DEVICE void end_rows(const float (&sum)[TN / 2], uint32_t row0, uint32_t n0
 /* Every other of the block's tiles. The first warpgroup begins without a turn given to it. */
 template <typename T, int TN, bool SAME_ROWS>
 ROSE_DEVICE void multiply_pingpong(const rose_cuda_linear &l, const rose_cuda_io &io,
-                                   const wide_walk &walk, const wide_shares &shares, wide_ring *r)
+                                   const wide_walk &walk, uint32_t blocks, wide_ring *r)
 {
     constexpr int STAGES = STAGES_OF<2, TN>, PEERS = PINGPONG_PEERS;
     const uint32_t n_stages = wide_stages(l);
@@ -87,14 +87,14 @@ ROSE_DEVICE void multiply_pingpong(const rose_cuda_linear &l, const rose_cuda_io
     if (r->group > 0) skip_stages<STAGES>(&r->at, n_stages);
     for (uint32_t turn = r->group;; turn += 2) {
         float acc[2][TN / 2];
-        const uint32_t at = blockIdx.x / PEERS + turn * shares.blocks, next = at + shares.blocks;
-        if (at >= shares.by_turns) break;
+        const uint32_t at = blockIdx.x / PEERS + turn * blocks, next = at + blocks;
+        if (at >= walk.n) break;
         const bool half = SAME_ROWS && place_of_tile<SAME_ROWS>(walk, at).row * 128 + 64 >= io.rows;
         pair_wait(1 + r->group, turn);
         if (half)
-            multiply_by_turns<T, TN, 1>(acc, r, n_stages, next < shares.by_turns);
+            multiply_by_turns<T, TN, 1>(acc, r, n_stages, next < walk.n);
         else
-            multiply_by_turns<T, TN, 2>(acc, r, n_stages, next < shares.by_turns);
+            multiply_by_turns<T, TN, 2>(acc, r, n_stages, next < walk.n);
         const wide_tile_place tile = place_of_tile<SAME_ROWS>(walk, at);
         const uint32_t row0 = (SAME_ROWS ? tile.row : tile.row * PEERS + r->rank) * 128;
         const uint32_t n0 = (SAME_ROWS ? tile.col * PEERS + r->rank : tile.col) * TN;
@@ -110,7 +110,7 @@ ROSE_DEVICE void multiply_pingpong(const rose_cuda_linear &l, const rose_cuda_io
 template <typename T, int TN, bool SAME_ROWS>
 static __global__ void __launch_bounds__(384, 1)
     pingpong_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
-                    const wide_shares shares, const __grid_constant__ CUtensorMap w_map,
+                    const uint32_t blocks, const __grid_constant__ CUtensorMap w_map,
                     const __grid_constant__ CUtensorMap h_map)
 {
 #if ROSE_HOPPER
@@ -145,8 +145,7 @@ static __global__ void __launch_bounds__(384, 1)
                                    .n_stages = wide_stages(l),
                                    .rank = rank,
                                    .rows = io.rows};
-            const wide_turns turns = {};
-            copy_wide<2, TN, STAGES, PEERS, TELLS_NOTHING, SAME_ROWS>(c, walk, shares, turns);
+            copy_wide<2, TN, STAGES, PEERS, false, SAME_ROWS>(c, walk, blocks);
             if (io.late) pdl_launch();
         }
     } else {
@@ -159,7 +158,7 @@ static __global__ void __launch_bounds__(384, 1)
                        .rank = rank,
                        .at = {0, 0},
                        .chunk = 0};
-        multiply_pingpong<T, TN, SAME_ROWS>(l, io, walk, shares, &r);
+        multiply_pingpong<T, TN, SAME_ROWS>(l, io, walk, blocks, &r);
     }
     __syncthreads();
     cluster_sync(); /* the other block may still copy and arrive here */
@@ -176,17 +175,16 @@ static cudaError_t launch_pingpong(const rose_cuda_launch *at, const rose_cuda_l
                        ACROSS = SAME_ROWS ? PEERS : 1;
     wide_walk walk =
         wide_walk_of(io->rows, 128 * HIGH, l->n, TN * ACROSS, (uint64_t)l->k_pad * sizeof(T));
-    const uint32_t most = (uint32_t)g_multiprocessors / PEERS;
-    const wide_shares shares = wide_shares_of(walk.n, walk.n < most ? walk.n : most,
-                                              (l->k_pad + CHUNK_K - 1) / CHUNK_K, false);
-    if (SAME_ROWS) wide_turn_rows(&walk, shares.blocks);
+    const uint32_t most = at->device->sms / PEERS;
+    const uint32_t blocks = walk.n < most ? walk.n : most;
+    if (SAME_ROWS) wide_turn_rows(&walk, blocks);
     CUtensorMap w, h;
-    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / HIGH);
-    if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, 16 / ACROSS);
+    cudaError_t e = map_cores(at->device, &w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / HIGH);
+    if (e == cudaSuccess)
+        e = map_cores(at->device, &h, io->h, l->k_pad, (io->rows + 7) / 8, 16 / ACROSS);
     if (e != cudaSuccess) return e;
-    return launch_clusters(at, PEERS, pingpong_kernel<T, TN, SAME_ROWS>,
-                           dim3(shares.blocks * PEERS), 384, PINGPONG_SHARED<TN>, *l, *io, walk,
-                           shares, w, h);
+    return launch_clusters(at, PEERS, pingpong_kernel<T, TN, SAME_ROWS>, dim3(blocks * PEERS), 384,
+                           PINGPONG_SHARED<TN>, *l, *io, walk, blocks, w, h);
 }
 
 template <typename T>
@@ -199,8 +197,7 @@ static cudaError_t run_pingpong(const rose_cuda_launch *at, const rose_cuda_line
                : launch_pingpong<T, ROSE_CUDA_PINGPONG_ROWS_N, true>(at, l, io);
 }
 
-/* After init_wide has found that they are there. */
-template <typename T> static cudaError_t init_pingpong(void)
+template <typename T> static cudaError_t prepare_pingpong(void)
 {
     const wide_needs kernels[] = {
         {(const void *)pingpong_kernel<T, ROSE_CUDA_PINGPONG_N, false>,

@@ -8,7 +8,7 @@ cudaError_t rose_cuda_team_bf16(const rose_cuda_launch *at, const rose_cuda_line
     return run_team<__nv_bfloat16>(at, l, io, kernel);
 }
 
-cudaError_t rose_cuda_team_init_bf16(bool *there)
+cudaError_t rose_cuda_team_prepare_bf16(void)
 {
-    return init_team<__nv_bfloat16>(there);
+    return prepare_team<__nv_bfloat16>();
 }

@@ -8,7 +8,7 @@ cudaError_t rose_cuda_team_f16(const rose_cuda_launch *at, const rose_cuda_linea
     return run_team<__half>(at, l, io, kernel);
 }
 
-cudaError_t rose_cuda_team_init_f16(bool *there)
+cudaError_t rose_cuda_team_prepare_f16(void)
 {
-    return init_team<__half>(there);
+    return prepare_team<__half>();
 }

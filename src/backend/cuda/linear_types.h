@@ -7,6 +7,9 @@
 #ifndef ROSE_BACKEND_CUDA_LINEAR_TYPES_H
 #define ROSE_BACKEND_CUDA_LINEAR_TYPES_H
 
+#include <cudaTypedefs.h>
+#include <string.h>
+
 #include "backend/cuda/kernels.h"
 
 #ifdef __cplusplus
@@ -30,10 +33,10 @@ cudaError_t rose_cuda_head_f16(const rose_cuda_launch *at, const rose_cuda_linea
                                const rose_cuda_io *io);
 cudaError_t rose_cuda_head_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                 const rose_cuda_io *io);
-cudaError_t rose_cuda_linear_init_f16(void);
-cudaError_t rose_cuda_linear_init_bf16(void);
+cudaError_t rose_cuda_linear_prepare_f16(const rose_cuda_device *d);
+cudaError_t rose_cuda_linear_prepare_bf16(const rose_cuda_device *d);
 
-/* linear_team.cuh: call only if rose_cuda_team_init_* set *there, and k_pad is at most
+/* linear_team.cuh: call only if the device is hopper, and k_pad is at most
  * ROSE_CUDA_TEAM_K. */
 enum { ROSE_CUDA_TEAM_K = 4 * ROSE_CUDA_CHUNK_K32 * 32 };
 typedef enum rose_cuda_team {
@@ -44,22 +47,17 @@ cudaError_t rose_cuda_team_f16(const rose_cuda_launch *at, const rose_cuda_linea
                                const rose_cuda_io *io, rose_cuda_team kernel);
 cudaError_t rose_cuda_team_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                 const rose_cuda_io *io, rose_cuda_team kernel);
-cudaError_t rose_cuda_team_init_f16(bool *there);
-cudaError_t rose_cuda_team_init_bf16(bool *there);
+cudaError_t rose_cuda_team_prepare_f16(void);
+cudaError_t rose_cuda_team_prepare_bf16(void);
 
-/* linear_wide.cuh and the files that include it: call only if rose_cuda_wide_init_* set *there and
- * the weights have `cores`. */
+/* linear_wide.cuh and the files that include it: call only if the device is hopper and the
+ * weights have `cores`. */
 enum {
     /* Chunks that one block of a chain multiplies: with 48 outputs their sums take 96
      * registers. */
     ROSE_CUDA_CHAIN_CHUNKS = 4,
     /* Most values of k in a chain, which has 8 blocks. */
     ROSE_CUDA_CHAIN_K = 8 * ROSE_CUDA_CHAIN_CHUNKS * ROSE_CUDA_CHUNK_K32 * 32,
-    /* linear_stationary.cuh: chunks of k and outputs whose weights fill the shared memory of a
-     * block, and rows of a tile. */
-    ROSE_CUDA_STATIONARY_CHUNKS = 4,
-    ROSE_CUDA_STATIONARY_N = 96,
-    ROSE_CUDA_STATIONARY_M = 64,
     ROSE_CUDA_PINGPONG_N = 192, /* linear_pingpong.cuh: outputs of a tile */
     ROSE_CUDA_PINGPONG_ROWS_N = 176
 };
@@ -84,13 +82,6 @@ typedef enum rose_cuda_wide {
      * of 64 x 48, and each of its blocks a part of k. */
     ROSE_CUDA_CHAIN,
     ROSE_CUDA_CHAIN_ALONE,
-    /* linear_cluster.cuh, residual only: rows x outputs of a tile, then tiles of a cluster. */
-    ROSE_CUDA_CLUSTER_64_96,      /* 64 x 96, cluster of 2 x 2 */
-    ROSE_CUDA_CLUSTER_64_96_PAIR, /* 64 x 96, cluster of 1 x 2 */
-    ROSE_CUDA_CLUSTER_64_128,     /* 64 x 128, cluster of 2 x 2 */
-    ROSE_CUDA_CLUSTER_128_80,     /* 128 x 80, cluster of 2 x 2 */
-    /* linear_stationary.cuh: only for a k_pad of ROSE_CUDA_STATIONARY_CHUNKS chunks. */
-    ROSE_CUDA_STATIONARY,
     /* linear_pingpong.cuh, head only: tiles of 128 x ROSE_CUDA_PINGPONG_N, where two blocks share
      * weights; and 128 x ROSE_CUDA_PINGPONG_ROWS_N, where two blocks share rows. */
     ROSE_CUDA_PINGPONG,
@@ -100,21 +91,16 @@ cudaError_t rose_cuda_wide_f16(const rose_cuda_launch *at, const rose_cuda_linea
                                const rose_cuda_io *io, rose_cuda_wide kernel);
 cudaError_t rose_cuda_wide_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                 const rose_cuda_io *io, rose_cuda_wide kernel);
-/* Whether ROSE_CUDA_WIDE_192_PAIR may use stream-K (wide_walk.h). */
-static inline bool rose_cuda_wide_shares(const rose_cuda_launch *at)
+cudaError_t rose_cuda_wide_prepare_f16(void);
+cudaError_t rose_cuda_wide_prepare_bf16(void);
+
+/* The driver's function that makes tensor maps. Only if the device is hopper. */
+static inline PFN_cuTensorMapEncodeTiled_v12000 encoder_of(const rose_cuda_device *d)
 {
-    return at->sums != NULL && (at->without & ROSE_CUDA_WITHOUT_STREAM_K) == 0;
+    PFN_cuTensorMapEncodeTiled_v12000 encode;
+    memcpy(&encode, &d->encode, sizeof encode);
+    return encode;
 }
-/* For a kernel of linear_cluster.cuh: the rows and outputs of a whole cluster, and how many
- * clusters the GPU holds at once; 0: the GPU cannot run the kernel. */
-typedef struct rose_cuda_clusters {
-    uint32_t rows, outputs, at_once;
-} rose_cuda_clusters;
-enum { ROSE_CUDA_N_CLUSTERS = ROSE_CUDA_CLUSTER_128_80 - ROSE_CUDA_CLUSTER_64_96 + 1 };
-/* clusters[0] is for ROSE_CUDA_CLUSTER_64_96. */
-cudaError_t rose_cuda_wide_init_f16(bool *there, rose_cuda_clusters clusters[ROSE_CUDA_N_CLUSTERS]);
-cudaError_t rose_cuda_wide_init_bf16(bool *there,
-                                     rose_cuda_clusters clusters[ROSE_CUDA_N_CLUSTERS]);
 
 #ifdef __cplusplus
 }
