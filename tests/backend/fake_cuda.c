@@ -383,15 +383,10 @@ cudaError_t rose_cuda_device_code(rose_cuda_device *d)
     return cudaSuccess;
 }
 
-void rose_cuda_linear_force(int kernel)
-{
-    (void)kernel;
-}
-
-int rose_cuda_linear_named(const char *name)
+const rose_cuda_gemm *rose_cuda_gemm_named(const char *name)
 {
     (void)name;
-    return ROSE_CUDA_N_KERNELS;
+    return NULL;
 }
 
 cudaError_t rose_cuda_mega_fits(const rose_cuda_device *d, rose_cuda_type t,

@@ -44,8 +44,9 @@ static void test_hundreds(void **state)
                 for (int e = 0; e < EPILOGUES; e++) {
                     size_t bytes;
                     b.to_rows = e == ROSE_CUDA_EPI_QKV && fx_below(&r, 2) != 0;
-                    uint8_t *want = run_bits(&b, e, 2, &bytes);
-                    if (want != NULL) n_bad += compare_kernel(&b, (rose_cuda_epilogue)e, 0, want);
+                    uint8_t *want = run_bits(&b, e, fx_named("tiles"), &bytes);
+                    if (want != NULL)
+                        n_bad += compare_kernel(&b, (rose_cuda_epilogue)e, NULL, want);
                     free(want);
                 }
                 free_bits(&b);
@@ -79,10 +80,9 @@ static int compare_logits(const bits *b, const char *const *names, size_t n)
 {
     size_t bytes;
     int n_bad = 0;
-    uint8_t *want = run_bits(b, ROSE_CUDA_EPI_LOGITS, 2, &bytes);
+    uint8_t *want = run_bits(b, ROSE_CUDA_EPI_LOGITS, fx_named("tiles"), &bytes);
     for (size_t i = 0; i < n; i++) {
-        const int kernel = rose_cuda_linear_named(names[i]);
-        assert_in_range(kernel, 0, ROSE_CUDA_N_KERNELS - 1);
+        const rose_cuda_gemm *kernel = strcmp(names[i], "auto") == 0 ? NULL : fx_named(names[i]);
         if (!left_out(kernel)) n_bad += compare_kernel(b, ROSE_CUDA_EPI_LOGITS, kernel, want);
     }
     free(want);
@@ -158,7 +158,7 @@ static void sign_rows(fx_random *r, uint16_t *h, uint32_t k, uint32_t rows)
 }
 
 /* Logits that are zeros are +0; rows of zeros have no others. */
-static int check_zeros(const bits *b, int kernel)
+static int check_zeros(const bits *b, const rose_cuda_gemm *kernel)
 {
     size_t bytes;
     uint32_t n_bad = 0;
@@ -172,7 +172,7 @@ static int check_zeros(const bits *b, int kernel)
         }
     if (n_bad > 0)
         print_message("type %d, %u x %u x %u: %u logits of %s are -0, or not 0\n", (int)b->type,
-                      b->m, b->k, b->n, n_bad, rose_cuda_linear_name(kernel));
+                      b->m, b->k, b->n, n_bad, fx_kernel_name(kernel));
     free(y);
     return n_bad > 0;
 }
@@ -212,8 +212,8 @@ static void test_zeros(void **state)
         for (size_t j = 0; j < sizeof ms / sizeof *ms; j++) {
             b.m = ms[j];
             n_bad += compare_bits(&b);
-            for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++)
-                if (!left_out(kernel)) n_bad += check_zeros(&b, kernel);
+            for (uint32_t i2 = 0; i2 <= rose_cuda_n_gemms; i2++)
+                if (!left_out(fx_kernel(i2))) n_bad += check_zeros(&b, fx_kernel(i2));
         }
         free(w);
         free(h);

@@ -11,6 +11,7 @@ typedef struct problem {
     rose_cuda_type type;
     uint32_t m, k, n;
     rose_cuda_linear w;
+    const rose_cuda_gemm *forced;
     void *h;              /* device, blocked */
     float *x, *wt, *bias; /* host: [m][k] and [k][n] rounded to the type, [n] */
     double *want;         /* [m][n] */
@@ -87,7 +88,7 @@ static void free_problem(problem *p)
 static float *run_residual(const problem *p)
 {
     const size_t n = (size_t)(p->m + CANARY) * p->n;
-    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type, .forced = p->forced};
     float *y = calloc(n, sizeof *y);
     assert_non_null(y);
     for (size_t i = 0; i < n; i++)
@@ -120,7 +121,7 @@ static void check_act(const problem *p)
 {
     const size_t size = rose_cuda_type_size(p->type);
     const uint32_t k_pad = up(p->n, 32), rows = up(p->m, 8) + CANARY;
-    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type, .forced = p->forced};
     const double tolerance = p->type == ROSE_CUDA_F16    ? 5e-4
                              : p->type == ROSE_CUDA_BF16 ? 4e-3
                                                          : 1e-5;
@@ -160,7 +161,7 @@ static void check_act(const problem *p)
 static void check_logits(const problem *p)
 {
     const uint32_t n = p->n - 1, ld = p->n + 5;
-    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type, .forced = p->forced};
     rose_cuda_linear w = p->w;
     float *y = calloc((size_t)p->m * ld, sizeof *y);
     unsigned long long *key = calloc(p->m, sizeof *key);
@@ -206,11 +207,11 @@ static void check_logits(const problem *p)
 static void compare_kernels(fx_random *r, rose_cuda_type type, uint32_t m, uint32_t k, uint32_t n)
 {
     problem p = make_problem(r, type, m, k, n);
-    const int n_kernels = type == ROSE_CUDA_F32 ? 1 : ROSE_CUDA_N_KERNELS;
+    const uint32_t n_kernels = type == ROSE_CUDA_F32 ? 1 : 1 + rose_cuda_n_gemms;
     float *want = NULL;
-    for (int kernel = 0; kernel < n_kernels; kernel++) {
-        if (kernel > 0 && left_out(kernel)) continue;
-        rose_cuda_linear_force(kernel);
+    for (uint32_t kernel = 0; kernel < n_kernels; kernel++) {
+        p.forced = fx_kernel(kernel);
+        if (kernel > 0 && left_out(p.forced)) continue;
         float *y = run_residual(&p);
         check_act(&p);
         check_logits(&p);
@@ -221,7 +222,6 @@ static void compare_kernels(fx_random *r, rose_cuda_type type, uint32_t m, uint3
         assert_memory_equal(want, y, (size_t)p.m * p.n * sizeof *y);
         free(y);
     }
-    rose_cuda_linear_force(0);
     check_residual(&p, want);
     free(want);
     free_problem(&p);
@@ -288,9 +288,9 @@ static void check_denormals(uint32_t k)
     assert_int_equal(cudaMemset(h, 0, (size_t)up(M, 128) * k * 2), cudaSuccess);
     float *on_device = fx_to_device(bias, sizeof bias);
     int n_bad = 0;
-    for (int way = 0; way < ROSE_CUDA_N_KERNELS; way++) {
-        const int kernel = way < 2 ? 2 - way : way == 2 ? 0 : way; /* `tiles` first */
-        const rose_cuda_launch at = {.device = fx_gpu(), .type = b.type};
+    for (uint32_t way = 0; way < 2 + rose_cuda_n_gemms; way++) {
+        const rose_cuda_gemm *kernel = way == 0 ? fx_named("tiles") : fx_kernel(way - 1);
+        const rose_cuda_launch at = {.device = fx_gpu(), .type = b.type, .forced = kernel};
         const rose_cuda_linear w = {.w = b.w,
                                     .cores = b.cores[0],
                                     .bias = on_device,
@@ -301,9 +301,7 @@ static void check_denormals(uint32_t k)
         float *d = fx_to_device(x, sizeof x);
         const rose_cuda_io io = {
             .h = h, .rows = M, .epilogue = ROSE_CUDA_EPI_RESIDUAL, .x = d, .ld_x = N};
-        rose_cuda_linear_force(kernel);
         assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
-        rose_cuda_linear_force(0);
         fetch(y, d, sizeof y);
         cudaFree(d);
         if (way == 0) memcpy(want, y, sizeof y);
@@ -313,8 +311,7 @@ static void check_denormals(uint32_t k)
             n += memcmp(&want[i], &y[i], sizeof sum) != 0 ||
                  (isfinite(x[i]) && memcmp(&sum, &y[i], sizeof sum) != 0);
         }
-        if (n > 0)
-            print_message("kernel %s: %d of %d differ\n", rose_cuda_linear_name(kernel), n, M * N);
+        if (n > 0) print_message("kernel %s: %d of %d differ\n", fx_kernel_name(kernel), n, M * N);
         n_bad += n > 0;
     }
     cudaFree(b.w);
@@ -502,10 +499,10 @@ static void compare_normed(fx_random *r, rose_cuda_type type, uint32_t m, uint32
         size_t bytes;
         b.without = ROSE_CUDA_WITHOUT_NORMED;
         b.to_rows = epilogues[i] == ROSE_CUDA_EPI_QKV && i > 0;
-        uint8_t *want = run_bits(&b, epilogues[i], 1, &bytes);
+        uint8_t *want = run_bits(&b, epilogues[i], fx_named("rows"), &bytes);
         if (want == NULL) continue;
         b.without = 0;
-        uint8_t *y = run_bits(&b, epilogues[i], 0, &bytes);
+        uint8_t *y = run_bits(&b, epilogues[i], NULL, &bytes);
         if (memcmp(y, want, bytes) != 0)
             fail_msg("type %d, %u x %u x %u, epilogue %d: LayerNorm in the product differs",
                      (int)type, m, k, n, (int)epilogues[i]);
@@ -553,10 +550,10 @@ static void test_normed_refused(void **state)
         assert_int_equal(rose_cuda_linear_norms(&a, &w, &io), i == 0);
         if (i > 0) assert_int_equal(rose_cuda_linear_run(&a, &w, &io), cudaErrorInvalidValue);
     }
-    rose_cuda_linear_force(1);
-    const rose_cuda_io forced = {.epilogue = ROSE_CUDA_EPI_ACT, .rows = 8};
-    assert_false(rose_cuda_linear_norms(&at, &l, &forced));
-    rose_cuda_linear_force(0);
+    rose_cuda_launch forced = at;
+    forced.forced = fx_named("rows");
+    const rose_cuda_io io = {.epilogue = ROSE_CUDA_EPI_ACT, .rows = 8};
+    assert_false(rose_cuda_linear_norms(&forced, &l, &io));
 }
 
 /* An argument runs the tests whose names match it. */

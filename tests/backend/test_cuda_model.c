@@ -130,13 +130,13 @@ static void check_ways(const rose_model *m, rose_compute dtype, const char *name
     }
     fx_cuda(&f)->use_graphs = false;
     compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33), "without graphs");
-    rose_cuda_linear_force(2);
+    fx_cuda(&f)->forced = fx_named("tiles");
     compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 140),
             "tiles for every product, no graphs");
-    rose_cuda_linear_force(1);
+    fx_cuda(&f)->forced = fx_named("rows");
     compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 140),
             "rows for every product, no graphs");
-    rose_cuda_linear_force(0);
+    fx_cuda(&f)->forced = NULL;
     fx_cuda(&f)->use_graphs = true;
     for (uint64_t i = 0; i < 2; i++) {
         snprintf(what, sizeof what, "%s, %s, among 199 others", name, rose_compute_name(dtype));
@@ -215,13 +215,12 @@ static void test_wide(void **state)
         fx_without = NULL;
         f = fx_open(m, g_types[t], NULL, 0, 1);
         assert_int_equal(f.plan.weights > weights, fx_gpu()->hopper);
-        for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
-            rose_cuda_linear_force(kernel);
-            compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33),
-                    rose_cuda_linear_name(kernel));
-            compare(m, &want, run_among(m, &f, fx_seed()), rose_cuda_linear_name(kernel));
+        for (uint32_t i = 0; i <= rose_cuda_n_gemms; i++) {
+            const char *name = fx_kernel_name(fx_kernel(i));
+            fx_cuda(&f)->forced = fx_kernel(i);
+            compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33), name);
+            compare(m, &want, run_among(m, &f, fx_seed()), name);
         }
-        rose_cuda_linear_force(0);
         fx_close(&f);
         fx_seq_free(&want);
     }
@@ -412,7 +411,7 @@ static void test_little(void **state)
         fx_seq s[3];
         for (int way = 0; way < 3; way++) {
             fx_part parts[3];
-            rose_cuda_linear_force(way);
+            fx_cuda(&f)->forced = way == 0 ? NULL : fx_named(way == 1 ? "rows" : "tiles");
             fx_cuda(&f)->use_graphs = way == 0;
             fx_cuda(&f)->naive = way == 1;
             for (uint32_t i = 0; i < 3; i++) {
@@ -428,7 +427,6 @@ static void test_little(void **state)
                 fx_seq_free(&s[i]);
             }
         }
-        rose_cuda_linear_force(0);
         fx_close(&f);
     }
     fx_model_free(m);

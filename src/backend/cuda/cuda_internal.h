@@ -141,10 +141,11 @@ typedef struct rose_cuda {
     uint32_t n_graphs;
     rose_cuda_graph prompts[ROSE_CUDA_MAX_PROMPTS];
     uint32_t n_prompts;
-    uint8_t *header;    /* device memory: tables of the step that is being enqueued or captured */
-    bool use_graphs;    /* false in some tests */
-    bool pdl;           /* use programmatic dependent launch */
-    uint32_t without;   /* bits of rose_cuda_without */
+    uint8_t *header;  /* device memory: tables of the step that is being enqueued or captured */
+    bool use_graphs;  /* false in some tests */
+    bool pdl;         /* use programmatic dependent launch */
+    uint32_t without; /* bits of rose_cuda_without */
+    const rose_cuda_gemm *forced; /* NULL except in tests: rose_cuda_launch */
     bool naive;         /* true: the plain kernel (not flash) computes the attention of prompts */
     uint32_t timeout;   /* milliseconds that the device may take to answer; 0 = no limit */
     bool lost;          /* the device did not answer in time, so nothing may wait for it again */

@@ -33,7 +33,8 @@ static pass begin(rose_cuda *c, const rose_cuda_shape *s)
                          .type = c->type,
                          .shared = s->n_rows <= SHARED_ROWS &&
                                    (c->without & ROSE_CUDA_WITHOUT_CARVEOUT) == 0,
-                         .without = c->without}};
+                         .without = c->without,
+                         .forced = c->forced}};
     rose_cuda_layout_header(&p.at, s);
     return p;
 }

@@ -19,6 +19,7 @@ enum { DECODE_ROWS = 256 };
 
 struct rose_kernel_bench {
     rose_cuda_device device;
+    const rose_cuda_gemm *forced; /* NULL: the engine's choice */
     rose_cuda_type type;
     cudaStream_t stream;
     cudaEvent_t start, end;
@@ -160,13 +161,12 @@ static void bench_close(rose_kernel_bench *b)
     free(b);
 }
 
-/* Force a kernel for the whole process; NULL: the engine's own choice. */
-static rose_status choose_own(const char *name, rose_err *err)
+/* NULL: the engine's own choice. */
+static rose_status choose_own(rose_kernel_bench *b, const char *name, rose_err *err)
 {
-    const int kernel = name != NULL ? rose_cuda_linear_named(name) : 0;
-    if (kernel == ROSE_CUDA_N_KERNELS)
+    b->forced = name != NULL ? rose_cuda_gemm_named(name) : NULL;
+    if (name != NULL && b->forced == NULL)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: there is no kernel %s", name);
-    rose_cuda_linear_force(kernel);
     return ROSE_OK;
 }
 
@@ -189,7 +189,7 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
     if ((st = rose_cuda_device_open(0, &b->device, err)) != ROSE_OK) goto done;
     b->type = o->dtype == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
     b->rest_ms = o->rest_ms;
-    if ((st = choose_own(o->kernel, err)) != ROSE_OK) goto done;
+    if ((st = choose_own(b, o->kernel, err)) != ROSE_OK) goto done;
     if ((st = rose_cublaslt_open(&b->library, o->library, err)) != ROSE_OK) goto done;
     for (uint32_t i = 0; i < o->n_largest; i++)
         add_size(b, &o->largest[i]);
@@ -256,7 +256,8 @@ static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape 
 
 static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s, rose_err *err)
 {
-    rose_cuda_launch at = {.device = &b->device, .stream = b->stream, .type = b->type};
+    rose_cuda_launch at = {
+        .device = &b->device, .stream = b->stream, .type = b->type, .forced = b->forced};
     rose_cuda_io io = make_io(b, s, &at);
     for (uint32_t i = 0; i < MATRICES; i++) {
         void *matrix = (uint8_t *)b->w + i * matrix_bytes(s);

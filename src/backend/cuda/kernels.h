@@ -9,8 +9,7 @@
  *   all kernels give the same bits. docs/NUMERICS.md states the order of every sum.
  * - split: 32 positions of a context. Attention computes every split by itself and merges them.
  * - head: the last GEMM, which computes the logits. n_heads and head_dim belong to attention.
- * - family: GEMM kernels of one file, named after it: normed, head, team, wide, once
- *   and pingpong (linear_*.cuh); rows and tiles (linear.cuh).
+ * - family: GEMM kernels of one file (linear_*.cuh); gemm.h has the table of all kernels.
  *
  * Launchers neither allocate nor synchronise, so a stream capture may record them. A launcher
  * returns the status of the launch. Threads: the engine thread. */
@@ -281,6 +280,8 @@ typedef struct rose_cuda_device {
 /* Fill code, hopper and encode; cc is set already. */
 cudaError_t rose_cuda_device_code(rose_cuda_device *d);
 
+typedef struct rose_cuda_gemm rose_cuda_gemm; /* a row of the table in gemm.h */
+
 /* How a kernel is launched. dependent: by programmatic dependent launch, so that it may start while
  * the kernel before it on the stream still runs. */
 typedef struct rose_cuda_launch {
@@ -292,6 +293,9 @@ typedef struct rose_cuda_launch {
      * if both kernels have the same setting. */
     bool shared;
     uint32_t without; /* bits of rose_cuda_without */
+    /* The GEMM kernel that tests and benchmarks force; NULL: the best for the shape. If the forced
+     * kernel does not take the shape, `tiles` runs instead. */
+    const rose_cuda_gemm *forced;
     /* The kernel belongs to one half of a step whose other half runs at the same time. Attention of
      * single rows then uses at most one block for each SM, which leaves room for GEMM blocks. */
     bool beside;
@@ -307,16 +311,8 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_line
  * refuses a norm_w that is not NULL. */
 bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w,
                             const rose_cuda_io *io);
-/* Which GEMM kernel runs. Tests and benchmarks force one: 0 = the best for the shape, 1 = rows, 2 =
- * tiles, 3 = head; on sm_90a also 4 and 5 = team. Numbers from ROSE_CUDA_WIDE on are the kernels of
- * linear_wide.cuh and the files that include it; they need the weights' `cores`. If a forced kernel
- * does not support the shape, tiles runs instead. */
-enum { ROSE_CUDA_N_KERNELS = 24, ROSE_CUDA_WIDE = 6 };
-void rose_cuda_linear_force(int kernel);
-/* The name of a kernel; NULL for numbers from ROSE_CUDA_N_KERNELS on. */
-const char *rose_cuda_linear_name(int kernel);
-/* The number of the kernel with that name; ROSE_CUDA_N_KERNELS if there is none. */
-int rose_cuda_linear_named(const char *name);
+/* The GEMM kernel with that name, or NULL. */
+const rose_cuda_gemm *rose_cuda_gemm_named(const char *name);
 /* Fill l->cores from l->w; both have k_pad x n_pad values. Not for fp32. */
 cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_linear *l);
 

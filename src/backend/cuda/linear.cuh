@@ -459,18 +459,12 @@ static cudaError_t launch_tiles(const rose_cuda_launch *at, const rose_cuda_line
                          tiles_bytes<BM, BN>(), *l, *io);
 }
 
-/* Blocks enough for every multiprocessor, as wide as that allows. No head but by tiles. */
+/* Blocks enough for every multiprocessor, as wide as that allows. No head. */
 template <typename T>
-static cudaError_t run_linear(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                              const rose_cuda_io *io, bool tiles)
+static cudaError_t run_rows(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                            const rose_cuda_io *io)
 {
     const bool wide = l->n > 1024;
-    if (tiles) {
-        if (io->rows <= 64 || (io->rows + 127) / 128 * (l->n_pad / 64) < 256)
-            return launch_tiles<T, 64, 64, 2, 2>(at, l, io);
-        return launch_tiles<T, 128, 64, 2, 2>(at, l, io);
-    }
-    if (io->epilogue == ROSE_CUDA_EPI_LOGITS) return cudaErrorInvalidValue; /* one chain over k */
     if (io->rows <= 8) {
         if (wide) return launch_rows<T, 1, 2, 8, true>(at, l, io);
         return launch_rows<T, 1, 1, 16, true>(at, l, io);
@@ -482,6 +476,15 @@ static cudaError_t run_linear(const rose_cuda_launch *at, const rose_cuda_linear
     if (wide && io->rows <= 32) return launch_rows<T, 1, 2, 8, false>(at, l, io);
     if (wide) return launch_rows<T, 2, 2, 4, false>(at, l, io);
     return launch_rows<T, 2, 1, 16, false>(at, l, io);
+}
+
+template <typename T>
+static cudaError_t run_tiles(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                             const rose_cuda_io *io)
+{
+    if (io->rows <= 64 || (io->rows + 127) / 128 * (l->n_pad / 64) < 256)
+        return launch_tiles<T, 64, 64, 2, 2>(at, l, io);
+    return launch_tiles<T, 128, 64, 2, 2>(at, l, io);
 }
 
 template <typename T> static cudaError_t prepare_linear(const rose_cuda_device *d)

@@ -14,7 +14,7 @@
 
 #include "backend/cuda/hopper_epilogue.cuh"
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/linear_types.h"
+#include "backend/cuda/linear_typed.cuh"
 
 enum {
     CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32,
@@ -283,28 +283,25 @@ static cudaError_t launch_team(const rose_cuda_launch *at, const rose_cuda_linea
                          (size_t)n_chunks * TN * CHUNK_K * sizeof(T), *l, *io, h);
 }
 
-template <typename T>
-static cudaError_t run_team(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                            const rose_cuda_io *io, rose_cuda_team kernel)
+cudaError_t ROSE_TYPED(rose_gemm_team_64)(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                          const rose_cuda_io *io)
 {
-    if (kernel == ROSE_CUDA_TEAM_64) return launch_team<T, 64, false>(at, l, io);
-    return at->beside ? launch_team<T, 32, true>(at, l, io) : launch_team<T, 32, false>(at, l, io);
+    return launch_team<ROSE_T, 64, false>(at, l, io);
 }
 
-template <typename T> static cudaError_t prepare_team(void)
+cudaError_t ROSE_TYPED(rose_gemm_team_32)(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                          const rose_cuda_io *io)
 {
-    const struct {
-        const void *kernel;
-        size_t shared;
-    } kernels[] = {
-        {(const void *)team_kernel<T, 64, false>, GROUPS * 64 * CHUNK_K * sizeof(T)},
-        {(const void *)team_kernel<T, 32, false>, GROUPS * 32 * CHUNK_K * sizeof(T)},
-        {(const void *)team_kernel<T, 32, true>, GROUPS * 32 * CHUNK_K * sizeof(T)},
-    };
-    cudaError_t e = cudaSuccess;
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)
-        e = cudaFuncSetAttribute(kernels[i].kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)kernels[i].shared);
+    return at->beside ? launch_team<ROSE_T, 32, true>(at, l, io)
+                      : launch_team<ROSE_T, 32, false>(at, l, io);
+}
+
+cudaError_t ROSE_TYPED(rose_prepare_team)(const rose_cuda_device *)
+{
+    constexpr size_t row = GROUPS * CHUNK_K * sizeof(ROSE_T);
+    cudaError_t e = allow_shared((const void *)team_kernel<ROSE_T, 64, false>, 64 * row);
+    if (e == cudaSuccess) e = allow_shared((const void *)team_kernel<ROSE_T, 32, false>, 32 * row);
+    if (e == cudaSuccess) e = allow_shared((const void *)team_kernel<ROSE_T, 32, true>, 32 * row);
     return e;
 }
 

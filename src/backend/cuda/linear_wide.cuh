@@ -31,7 +31,7 @@
 #define ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/linear_types.h"
+#include "backend/cuda/linear_typed.cuh"
 #include "backend/cuda/wide_store.cuh"
 #include "backend/cuda/wide_walk.h"
 
@@ -45,14 +45,9 @@ enum {
 /* Where the residual is added by the copy engine (wide_store.cuh). */
 template <int EPI> static constexpr bool STAGED = EPI == ROSE_CUDA_EPI_RESIDUAL;
 template <int GROUPS, int TN>
-static constexpr int STAGES_OF = TN >= 160 || (GROUPS == 1 && TN == 96) ? 5
-                                 : TN == 128                            ? 6
-                                                                        : 7;
-
-template <int GROUPS, int TN>
 static constexpr uint32_t WIDE_STAGE = (GROUPS * 64 + TN) / 8 * BLOCK_BYTES;
-template <int EPI, int GROUPS, int TN> /* the ring, and what is to be stored */
-static constexpr uint32_t WIDE_SHARED = STAGES_OF<GROUPS, TN> *WIDE_STAGE<GROUPS, TN> +
+template <int EPI, int GROUPS, int TN, int STAGES> /* the ring, and what is to be stored */
+static constexpr uint32_t WIDE_SHARED = STAGES *WIDE_STAGE<GROUPS, TN> +
                                         (STAGED<EPI> ? GROUPS * 4 * WIDE_OUT : 0);
 
 #if ROSE_HOPPER
@@ -369,7 +364,7 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
 
 /* One warpgroup to copy, GROUPS to multiply. Of two PEERS, blocks that are neighbours in rows and
  * share their weights, each copies half of them to both. */
-template <typename T, int EPI, int GROUPS, int TN, int PEERS>
+template <typename T, int EPI, int GROUPS, int TN, int STAGES, int PEERS>
 static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1)
     wide_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
                 const uint32_t blocks, const __grid_constant__ CUtensorMap w_map,
@@ -377,7 +372,6 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                 const __grid_constant__ CUtensorMap x_map)
 {
 #if ROSE_HOPPER
-    constexpr int STAGES = STAGES_OF<GROUPS, TN>;
     const uint32_t rank = PEERS > 1 ? cluster_rank() : 0;
     ROSE_BLOCK_MEMORY(stages);
     __shared__ uint64_t full[STAGES], empty[STAGES];
@@ -386,7 +380,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
     static_assert((KEPT<STAGES> - 1) * CHUNK_STAGES + CHUNK_STAGES - 1 >= STAGES + 2 &&
                       (KEPT<STAGES> - 1) * 2 * CHUNK_STAGES >= STAGES + 2,
                   "a place or a bias comes before there is room");
-    static_assert(WIDE_SHARED<EPI, GROUPS, TN> +
+    static_assert(WIDE_SHARED<EPI, GROUPS, TN, STAGES> +
                           (sizeof full + sizeof empty + sizeof biases + sizeof places + 1023) /
                               1024 * 1024 <=
                       227 * 1024 / (GROUPS == 1 ? 2 : 1),
@@ -479,7 +473,7 @@ static cudaError_t map_residual(const rose_cuda_device *d, CUtensorMap *map, con
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int EPI, int GROUPS, int TN, int PEERS>
+template <typename T, int EPI, int GROUPS, int TN, int STAGES, int PEERS>
 static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
@@ -493,62 +487,40 @@ static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linea
         e = map_cores(at->device, &h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
     if (e == cudaSuccess && STAGED<EPI>) e = map_residual(at->device, &x, io, l->n);
     if (e != cudaSuccess) return e;
-    return launch_clusters(at, PEERS, wide_kernel<T, EPI, GROUPS, TN, PEERS>, dim3(blocks * PEERS),
-                           (GROUPS + 1) * 128, (size_t)WIDE_SHARED<EPI, GROUPS, TN>, *l, *io, walk,
-                           blocks, w, h, x);
+    return launch_clusters(at, PEERS, wide_kernel<T, EPI, GROUPS, TN, STAGES, PEERS>,
+                           dim3(blocks * PEERS), (GROUPS + 1) * 128,
+                           (size_t)WIDE_SHARED<EPI, GROUPS, TN, STAGES>, *l, *io, walk, blocks, w,
+                           h, x);
 }
 
-/* Every kernel once: which of rose_cuda_wide, end, warpgroups, outputs of a tile, peers. Of one
- * warpgroup the head alone: else linear_once.cuh. */
-#define WIDE_KERNELS(M)                                                                            \
-    M(ROSE_CUDA_WIDE_192, ROSE_CUDA_EPI_QKV, 2, 192, 1)                                            \
-    M(ROSE_CUDA_WIDE_192, ROSE_CUDA_EPI_ACT, 2, 192, 1)                                            \
-    M(ROSE_CUDA_WIDE_192, ROSE_CUDA_EPI_LOGITS, 2, 192, 1)                                         \
-    M(ROSE_CUDA_WIDE_192_PAIR, ROSE_CUDA_EPI_RESIDUAL, 2, 192, 2)                                  \
-    M(ROSE_CUDA_WIDE_160, ROSE_CUDA_EPI_RESIDUAL, 2, 160, 1)                                       \
-    M(ROSE_CUDA_WIDE_128, ROSE_CUDA_EPI_QKV, 2, 128, 1)                                            \
-    M(ROSE_CUDA_WIDE_128, ROSE_CUDA_EPI_RESIDUAL, 2, 128, 1)                                       \
-    M(ROSE_CUDA_WIDE_128, ROSE_CUDA_EPI_ACT, 2, 128, 1)                                            \
-    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_QKV, 2, 96, 1)                                              \
-    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_RESIDUAL, 2, 96, 1)                                         \
-    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_ACT, 2, 96, 1)                                              \
-    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_LOGITS, 2, 96, 1)                                           \
-    M(ROSE_CUDA_WIDE_64_96, ROSE_CUDA_EPI_LOGITS, 1, 96, 1)                                        \
-    M(ROSE_CUDA_WIDE_64_48, ROSE_CUDA_EPI_LOGITS, 1, 48, 1)
+/* Once for each line of the table. */
+#define RUN_WIDE(family, id, name, ROWS, TN, GROUPS, STAGES, blocks, PEERS, across, share, head,   \
+                 ENDS)                                                                             \
+    cudaError_t ROSE_TYPED(rose_gemm_##id)(const rose_cuda_launch *at, const rose_cuda_linear *l,  \
+                                           const rose_cuda_io *io)                                 \
+    {                                                                                              \
+        static_assert(ROWS == GROUPS * 64, "64 rows of a tile a warpgroup");                       \
+        return for_end<ENDS>(io->epilogue, [&](auto end) {                                         \
+            return launch_wide<ROSE_T, end.value, GROUPS, TN, STAGES, PEERS>(at, l, io);           \
+        });                                                                                        \
+    }
+ROSE_WIDE_KERNELS(RUN_WIDE)
+#undef RUN_WIDE
 
-template <typename T>
-static cudaError_t run_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                            const rose_cuda_io *io, rose_cuda_wide kernel)
-{
-#define LAUNCH(KIND, EPI, G, N, P)                                                                 \
-    if (kernel == KIND && io->epilogue == EPI) return launch_wide<T, EPI, G, N, P>(at, l, io);
-    WIDE_KERNELS(LAUNCH)
-#undef LAUNCH
-    return cudaErrorInvalidValue;
-}
-
-/* A kernel and the dynamic shared memory that it is launched with, bytes. */
-typedef struct wide_needs {
-    const void *kernel;
-    size_t shared;
-} wide_needs;
-
-static cudaError_t allow_shared(const wide_needs *kernels, size_t n)
+cudaError_t ROSE_TYPED(rose_prepare_wide)(const rose_cuda_device *)
 {
     cudaError_t e = cudaSuccess;
-    for (size_t i = 0; i < n && e == cudaSuccess; i++)
-        e = cudaFuncSetAttribute(kernels[i].kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)kernels[i].shared);
+#define PREPARE(family, id, name, ROWS, TN, GROUPS, STAGES, blocks, PEERS, across, share, head,    \
+                ENDS)                                                                              \
+    if (e == cudaSuccess)                                                                          \
+        e = for_ends<ENDS>([](auto end) {                                                          \
+            return allow_shared(                                                                   \
+                (const void *)wide_kernel<ROSE_T, end.value, GROUPS, TN, STAGES, PEERS>,           \
+                WIDE_SHARED<end.value, GROUPS, TN, STAGES>);                                       \
+        });
+    ROSE_WIDE_KERNELS(PREPARE)
+#undef PREPARE
     return e;
-}
-
-template <typename T> static cudaError_t prepare_wide(void)
-{
-#define KERNEL(KIND, EPI, G, N, P)                                                                 \
-    {(const void *)wide_kernel<T, EPI, G, N, P>, (size_t)WIDE_SHARED<EPI, G, N>},
-    const wide_needs kernels[] = {WIDE_KERNELS(KERNEL)};
-#undef KERNEL
-    return allow_shared(kernels, sizeof kernels / sizeof *kernels);
 }
 
 #endif

@@ -1,19 +1,6 @@
-/* backend/cuda/linear_wide_bf16.cu - the matrix products of linear_wide.cuh, linear_once.cuh
- * and linear_pingpong.cuh for bf16. */
+/* backend/cuda/linear_wide_bf16.cu - the GEMM kernels of linear_wide.cuh, linear_once.cuh and
+ * linear_pingpong.cuh for bf16. */
+#define ROSE_T           __nv_bfloat16
+#define ROSE_TYPED(name) name##_bf16
 #include "backend/cuda/linear_once.cuh"
 #include "backend/cuda/linear_pingpong.cuh"
-
-cudaError_t rose_cuda_wide_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                                const rose_cuda_io *io, rose_cuda_wide kernel)
-{
-    if (kernel >= ROSE_CUDA_PINGPONG) return run_pingpong<__nv_bfloat16>(at, l, io, kernel);
-    return kernel >= ROSE_CUDA_ONCE_48 ? run_once<__nv_bfloat16>(at, l, io, kernel)
-                                       : run_wide<__nv_bfloat16>(at, l, io, kernel);
-}
-
-cudaError_t rose_cuda_wide_prepare_bf16(void)
-{
-    cudaError_t e = prepare_wide<__nv_bfloat16>();
-    if (e == cudaSuccess) e = prepare_once<__nv_bfloat16>();
-    return e == cudaSuccess ? prepare_pingpong<__nv_bfloat16>() : e;
-}

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
-#include "backend/cuda/linear_types.h"
-#include "backend/cuda/linear_wide.cuh"
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/hopper.cuh"
 #include "machine.h"
 
 extern "C" {
@@ -18,6 +18,7 @@ extern "C" {
 
 /* ---- the CUDA runtime, as far as the launchers ask ---- */
 
+enum { CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32 };
 enum { MULTIPROCESSORS = 4 /* so that blocks have several tiles, and pairs as well */ };
 
 static const rose_cuda_device g_device = {.index = 0,
@@ -77,54 +78,58 @@ static cudaError_t run_reference(const rose_cuda_linear *l, const rose_cuda_io *
     return cudaSuccess;
 }
 
-extern "C" {
-cudaError_t rose_cuda_linear_f16(const rose_cuda_launch *, const rose_cuda_linear *l,
-                                 const rose_cuda_io *io, bool)
-{
-    return run_reference<__half>(l, io);
-}
-cudaError_t rose_cuda_linear_bf16(const rose_cuda_launch *, const rose_cuda_linear *l,
-                                  const rose_cuda_io *io, bool)
-{
-    return run_reference<__nv_bfloat16>(l, io);
-}
-cudaError_t rose_cuda_head_f16(const rose_cuda_launch *, const rose_cuda_linear *l,
-                               const rose_cuda_io *io)
-{
-    return run_reference<__half>(l, io);
-}
-cudaError_t rose_cuda_head_bf16(const rose_cuda_launch *, const rose_cuda_linear *l,
-                                const rose_cuda_io *io)
-{
-    return run_reference<__nv_bfloat16>(l, io);
-}
-cudaError_t rose_cuda_linear_prepare_f16(const rose_cuda_device *)
-{
-    return cudaSuccess;
-}
-cudaError_t rose_cuda_linear_prepare_bf16(const rose_cuda_device *)
-{
-    return cudaSuccess;
-}
-cudaError_t rose_cuda_team_prepare_f16(void)
-{
-    return cudaSuccess;
-}
-cudaError_t rose_cuda_team_prepare_bf16(void)
-{
-    return cudaSuccess;
-}
-#define NEVER(name, ...)                                                                           \
-    cudaError_t name(const rose_cuda_launch *, const rose_cuda_linear *,                           \
-                     const rose_cuda_io *__VA_OPT__(, ) __VA_ARGS__)                               \
+/* `rows`, `tiles` and `head` are the contract here; `team` is never chosen. */
+#define CONTRACT(name)                                                                             \
+    cudaError_t name##_f16(const rose_cuda_launch *, const rose_cuda_linear *l,                    \
+                           const rose_cuda_io *io)                                                 \
+    {                                                                                              \
+        return run_reference<__half>(l, io);                                                       \
+    }                                                                                              \
+    cudaError_t name##_bf16(const rose_cuda_launch *, const rose_cuda_linear *l,                   \
+                            const rose_cuda_io *io)                                                \
+    {                                                                                              \
+        return run_reference<__nv_bfloat16>(l, io);                                                \
+    }
+#define NEVER(name)                                                                                \
+    cudaError_t name(const rose_cuda_launch *, const rose_cuda_linear *, const rose_cuda_io *)     \
     {                                                                                              \
         return cudaErrorNotSupported;                                                              \
     }
-NEVER(rose_cuda_team_f16, rose_cuda_team)
-NEVER(rose_cuda_team_bf16, rose_cuda_team)
+#define PREPARED(name)                                                                             \
+    cudaError_t name##_f16(const rose_cuda_device *)                                               \
+    {                                                                                              \
+        return cudaSuccess;                                                                        \
+    }                                                                                              \
+    cudaError_t name##_bf16(const rose_cuda_device *)                                              \
+    {                                                                                              \
+        return cudaSuccess;                                                                        \
+    }
+extern "C" {
+CONTRACT(rose_gemm_rows)
+CONTRACT(rose_gemm_tiles)
+CONTRACT(rose_gemm_head)
+PREPARED(rose_prepare_mma)
+PREPARED(rose_prepare_head)
+PREPARED(rose_prepare_team)
+NEVER(rose_gemm_team_64_f16)
+NEVER(rose_gemm_team_64_bf16)
+NEVER(rose_gemm_team_32_f16)
+NEVER(rose_gemm_team_32_bf16)
 NEVER(rose_cuda_normed_f16)
 NEVER(rose_cuda_normed_bf16)
 NEVER(rose_cuda_linear_f32)
+}
+
+static const rose_cuda_gemm *named(const char *name)
+{
+    const rose_cuda_gemm *g = rose_cuda_gemm_named(name);
+    if (g == NULL) machine::die("no kernel %s", name);
+    return g;
+}
+
+static const char *name_of(const rose_cuda_gemm *g)
+{
+    return g == NULL ? "auto" : g->name;
 }
 
 /* ---- problems ---- */
@@ -265,8 +270,8 @@ template <typename T> struct problem {
                                          : rank_key(any_float() * 2, any(l.n)));
     }
 
-    /* By `kernel`: all that it may have written. */
-    std::vector<uint8_t> run(int kernel)
+    /* By `kernel` (NULL: the engine's choice): all that it may have written. */
+    std::vector<uint8_t> run(const rose_cuda_gemm *kernel)
     {
         bytes<uint8_t> to(before.size());
         bytes<unsigned long long> key(io.rows);
@@ -279,10 +284,9 @@ template <typename T> struct problem {
         io.kv.base = to.at() + up(io.rows * l.k * 2, 256);
         io.kv_rows = l.kv && to_rows ? io.kv.base : NULL;
         machine::g_kernel = NULL;
-        rose_cuda_linear_force(kernel);
+        at.forced = kernel;
         const cudaError_t e = rose_cuda_linear_run(&at, &l, &io);
-        rose_cuda_linear_force(0);
-        if (e != cudaSuccess) machine::die("%s: %d", rose_cuda_linear_name(kernel), (int)e);
+        if (e != cudaSuccess) machine::die("%s: %d", name_of(kernel), (int)e);
         for (size_t i = 0; io.epilogue == ROSE_CUDA_EPI_LOGITS && i < before.size() / 4; i++)
             if (io.logits[i] != io.logits[i]) io.logits[i] = NAN; /* which one is nobody's word */
         std::vector<uint8_t> y(to.at(), to.at() + before.size());
@@ -299,9 +303,9 @@ template <typename T> static size_t rows_beside_pages(problem<T> &p)
     const bool to_rows = p.to_rows;
     size_t differ = 0;
     p.to_rows = true;
-    const std::vector<uint8_t> rows = p.run(2);
+    const std::vector<uint8_t> rows = p.run(named("tiles"));
     p.to_rows = false;
-    std::vector<uint8_t> pages = p.run(2);
+    std::vector<uint8_t> pages = p.run(named("tiles"));
     p.to_rows = to_rows;
     const T *row = reinterpret_cast<const T *>(rows.data() + first);
     rose_cuda_kv kv = p.io.kv;
@@ -319,23 +323,6 @@ template <typename T> static size_t rows_beside_pages(problem<T> &p)
     return differ;
 }
 
-/* Whether it has this shape, by its name. */
-static bool is_for(const char *name, const rose_cuda_io &io, const rose_cuda_linear &l)
-{
-    const bool head = io.epilogue == ROSE_CUDA_EPI_LOGITS;
-    const bool residual = io.epilogue == ROSE_CUDA_EPI_RESIDUAL;
-    if (strcmp(name, "wide-192") == 0) return !residual;
-    if (strcmp(name, "wide-128") == 0) return !head;
-    if (strcmp(name, "wide-192-pair") == 0 || strcmp(name, "wide-160") == 0 ||
-        strcmp(name, "once-64-alone") == 0)
-        return residual;
-    if (strcmp(name, "once-128-128") == 0) return !head && !residual;
-    if (strncmp(name, "wide-64", 7) == 0 || strncmp(name, "pingpong", 8) == 0) return head;
-    if (strncmp(name, "once", 4) == 0) return !head;
-    if (strncmp(name, "chain", 5) == 0) return residual && l.k_pad <= ROSE_CUDA_CHAIN_K;
-    return true;
-}
-
 static uint32_t g_runs;
 
 /* How many kernels differ from the contract, or are not there. In four runs each has had each
@@ -345,30 +332,31 @@ static int compare(rose_cuda_type type, uint32_t rows, uint32_t k, uint32_t n, r
                    uint32_t head_dim)
 {
     problem<T> p(type, rows, k, n, e, head_dim);
-    const std::vector<uint8_t> want = p.run(2);
-    std::map<const void *, int> kernels;
+    const std::vector<uint8_t> want = p.run(named("tiles"));
+    std::map<const void *, const char *> kernels;
     int n_bad = e == ROSE_CUDA_EPI_QKV && rows_beside_pages(p) > 0;
     if (n_bad > 0) print_message("%u x %u x %u: K and V as rows are others\n", rows, k, n);
     const uint32_t turn = g_runs++;
-    for (int i = ROSE_CUDA_WIDE; i <= ROSE_CUDA_N_KERNELS; i++) {
-        const int kernel = i == ROSE_CUDA_N_KERNELS ? 0 /* the engine's choice */ : i;
-        const uint32_t manner = (turn + (uint32_t)i) % 4;
-        const char *name = rose_cuda_linear_name(kernel);
+    for (uint32_t i = 0; i <= rose_cuda_n_gemms; i++) {
+        const rose_cuda_gemm *kernel = i < rose_cuda_n_gemms ? &rose_cuda_gemms[i] : NULL;
+        const uint32_t manner = (turn + i) % 4;
+        const char *name = name_of(kernel);
         /* Else `tiles` runs, which is the contract here. */
-        const bool expected = kernel == 0 ? rows > ROSE_CUDA_HEAD_ROWS && e != ROSE_CUDA_EPI_LOGITS
-                                          : is_for(name, p.io, p.l);
+        const bool expected =
+            kernel == NULL ? rows > ROSE_CUDA_HEAD_ROWS && e != ROSE_CUDA_EPI_LOGITS
+                           : kernel->cores && rose_cuda_gemm_takes(kernel, &p.at, &p.l, &p.io);
         if (!expected) continue;
         machine::g_manner = {manner % 2 != 0, manner / 2 != 0};
         p.at.beside = any(2) == 0;
         const std::vector<uint8_t> y = p.run(kernel);
         const void *ran = machine::g_kernel;
         /* Of up to 64 rows more tiles than this chip takes at once go to `rows`, the contract. */
-        if (ran == NULL && (kernel != 0 || rows > 64)) {
+        if (ran == NULL && (kernel != NULL || rows > 64)) {
             print_message("%s has not run %u x %u x %u, epilogue %d\n", name, rows, k, n, (int)e);
             n_bad++;
         }
-        if (kernel != 0 && ran != NULL && !kernels.insert({ran, kernel}).second) {
-            print_message("%s runs %s\n", name, rose_cuda_linear_name(kernels[ran]));
+        if (kernel != NULL && ran != NULL && !kernels.insert({ran, name}).second) {
+            print_message("%s runs %s\n", name, kernels[ran]);
             n_bad++;
         }
         size_t differ = 0;
@@ -470,16 +458,14 @@ static void test_choice(void **state)
                  {ROSE_CUDA_EPI_LOGITS, 20, 64, 384, ROSE_CUDA_WITHOUT_HEAD, "wide-64-96", true},
                  {ROSE_CUDA_EPI_LOGITS, 17, 1568, 16400, 0, "wide-64-96", true}};
     for (const auto &c : cases) {
-        const int kernel = rose_cuda_linear_named(c.name);
-        assert_in_range(kernel, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
         machine::g_manner = {};
         problem<__half> forced(ROSE_CUDA_F16, 65, 640, 96, c.e, 0);
-        forced.run(kernel);
+        forced.run(named(c.name));
         const void *named = machine::g_kernel;
         assert_non_null(named);
         problem<__half> p(ROSE_CUDA_F16, c.rows, c.k, c.n, c.e, 0);
         p.at.without |= c.without;
-        p.run(0);
+        p.run(NULL);
         assert_non_null(machine::g_kernel);
         assert_int_equal(machine::g_kernel == named, c.chosen);
     }
