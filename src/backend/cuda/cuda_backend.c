@@ -434,21 +434,21 @@ static rose_status cuda_copy_pages(void *ctx, const uint32_t *src, const uint32_
     return ROSE_OK;
 }
 
+const rose_backend_ops rose_cuda_ops = {
+    .name = "cuda",
+    .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES | ROSE_CAP_AHEAD,
+    .plan = rose_cuda_plan,
+    .open = cuda_open,
+    .step = cuda_step,
+    .collect = cuda_collect,
+    .copy_pages = cuda_copy_pages,
+    .close = cuda_close,
+};
+
 rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
 {
-    static const rose_backend_ops ops = {
-        .name = "cuda",
-        .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES | ROSE_CAP_AHEAD,
-        .plan = rose_cuda_plan,
-        .open = cuda_open,
-        .step = cuda_step,
-        .collect = cuda_collect,
-        .copy_pages = cuda_copy_pages,
-        .close = cuda_close,
-    };
-    *out = NULL;
-    rose_status st = rose_cuda_select(0, err);
-    if (st == ROSE_OK) *out = &ops;
+    const rose_status st = rose_cuda_select(0, err);
+    *out = st == ROSE_OK ? &rose_cuda_ops : NULL;
     return st;
 }
 

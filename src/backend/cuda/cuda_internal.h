@@ -175,6 +175,9 @@ rose_status rose_cuda_select(int index, rose_err *err);
 /* The same, and fill *out. */
 rose_status rose_cuda_device_open(int index, rose_cuda_device *out, rose_err *err);
 
+/* cuda_backend.c: the functions of the backend. */
+extern const rose_backend_ops rose_cuda_ops;
+
 /* profile.c: from now on recordings of base/profile.h include the GPU's kernels. With kernels false
  * a recording only notes that they were left out; with on false the GPU adds nothing. */
 void rose_cuda_profile(bool on, bool kernels);
