@@ -1,4 +1,4 @@
-/* bench/kernels.c - `roseinfer bench kernels` times the GEMMs of a GPT-2 at many row counts, ours
+/* bench/kernels.c - `roseinfer bench kernels` times the GEMMs of a model at many row counts, ours
  * and those of the vendor's library in one run (backend/kernel_bench.h says what is timed). On a
  * CPU it also measures how fast memory and threads are (backend/machine.h). It prints a table or
  * JSON. */
@@ -20,7 +20,8 @@ enum { WIDTH = 768, N_LAYERS = 12, VOCAB = 50304 };
 enum { CPU_REST_MS = 2 }; /* oneDNN's threads spin for a while after a pass */
 
 typedef struct options {
-    const char *device, *dtype, *library, *isa, *kernel, *matrix, *row_list;
+    const char *device, *dtype, *library, *isa, *kernel, *matrix, *row_list, *model;
+    rose_arch arch; /* of the model, if there is one */
     uint32_t repeats, rest_ms, max_rows, threads, width, vocab;
     bool json;
     uint32_t rows[MAX_POINTS], n_rows; /* the numbers of row_list that are at most max_rows */
@@ -40,10 +41,45 @@ static const matrix g_matrices[] = {
 
 enum { N_MATRICES = sizeof g_matrices / sizeof *g_matrices };
 
+/* The head's outputs are rounded up to whole tiles, as in memory. */
+static rose_kernel_shape shape_of_model(const rose_arch *a, const matrix *m, uint32_t rows)
+{
+    const bool fc2 = m->role == ROSE_KERNEL_RESIDUAL && m->n_in > 1;
+    const uint32_t q = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim;
+    switch (m->role) {
+    case ROSE_KERNEL_QKV:
+        return (rose_kernel_shape){m->role, q + 2 * kv, a->d_model, rows, false};
+    case ROSE_KERNEL_RESIDUAL:
+        return (rose_kernel_shape){m->role, a->d_model, fc2 ? a->d_ff : q, rows, false};
+    case ROSE_KERNEL_ACT:
+        return (rose_kernel_shape){m->role, a->d_ff * (a->mlp_gated ? 2 : 1), a->d_model, rows,
+                                   a->mlp_gated};
+    case ROSE_KERNEL_HEAD:
+        break;
+    }
+    return (rose_kernel_shape){m->role, (a->vocab_size + 63) / 64 * 64, a->d_model, rows, false};
+}
+
 static rose_kernel_shape shape_of(const options *o, const matrix *m, uint32_t rows)
 {
     const uint32_t n_out = m->role == ROSE_KERNEL_HEAD ? o->vocab : m->n_out * o->width;
-    return (rose_kernel_shape){m->role, n_out, m->n_in * o->width, rows};
+    if (o->model != NULL) return shape_of_model(&o->arch, m, rows);
+    return (rose_kernel_shape){m->role, n_out, m->n_in * o->width, rows, false};
+}
+
+/* Reads the shape of --model. Only the CPU multiplies for all families. */
+static rose_status read_arch(options *o, bool cuda, rose_err *err)
+{
+    rose_model *m;
+    if (o->model == NULL) return ROSE_OK;
+    if (cuda)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "--model: only for --device cpu; give --width and --vocab for cuda");
+    rose_status st = rose_model_open(&m, o->model, err);
+    if (st != ROSE_OK) return st;
+    o->arch = m->arch;
+    rose_model_close(m);
+    return ROSE_OK;
 }
 
 /* Returns -1 to go on, else the exit code. */
@@ -64,6 +100,8 @@ static int parse(int argc, char **argv, options *o)
                         "docs/BENCH.md)",
                         .unset = "the best for each shape"),
         ROSE_ROW_CHOICE("matrix", &o->matrix, "all|qkv|proj|fc1|fc2|head", "which of them"),
+        ROSE_ROW_STRING("model", &o->model, "FOLDER",
+                        "cpu: the products of this model, in place of --width and --vocab"),
         ROSE_ROW_U32("width", &o->width, "N", 64, 8192,
                      "values of a row, a multiple of 64 (GPT-2's models: 768, 1024, 1280, 1600)"),
         ROSE_ROW_U32("vocab", &o->vocab, "N", 64, 1 << 18, "outputs of the head, a multiple of 64"),
@@ -258,7 +296,7 @@ static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, c
         }
     if (o->json) printf("\n]");
     if (st == ROSE_OK && machine->n_threads > 0 && row_bytes > 0 && o->width == WIDTH &&
-        o->vocab == VOCAB && strcmp(o->matrix, "all") == 0)
+        o->vocab == VOCAB && o->model == NULL && strcmp(o->matrix, "all") == 0)
         print_floor(o, machine, row_us, row_bytes);
     if (o->json) puts("}");
     return st;
@@ -305,7 +343,8 @@ int rose_bench_kernels(int argc, char **argv)
                   width ? "width" : "vocab", width ? o.width : o.vocab);
         return rose_die(&err);
     }
-    if (parse_rows(&o, &err) != ROSE_OK) return rose_die(&err);
+    if (parse_rows(&o, &err) != ROSE_OK || read_arch(&o, cuda, &err) != ROSE_OK)
+        return rose_die(&err);
     for (uint32_t i = 0; i < o.n_rows; i++)
         if (o.rows[i] > most) most = o.rows[i];
     for (int i = 0; i < N_MATRICES; i++)

@@ -50,7 +50,7 @@ static void check_params(const rose_api_params *p, rose_api_ignored *ignored)
     /* max_tokens is -1 where the body does not give it. */
     if (p->n < 1 || p->n > 128 || p->top_k < -1 || p->max_tokens < -1 || p->max_tokens > INT32_MAX)
         abort();
-    if (p->messages != NULL && rose_api_chat_render(&text, p->messages, ignored, &err)) {
+    if (p->messages != NULL && rose_api_chat_render(&text, p, ignored, &err)) {
         json_t *v = json_stringn(text.b.data, text.b.len);
         if (v == NULL) abort(); /* not UTF-8 */
         json_decref(v);
@@ -66,7 +66,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const rose_api_kind kinds[] = {ROSE_API_COMPLETION, ROSE_API_CHAT, ROSE_API_TOKENIZE,
                                           ROSE_API_DETOKENIZE};
     static const rose_opt_list no_aliases;
-    const rose_api_schema_opts o = {"m", &no_aliases, 128, 64};
+    const rose_api_schema_opts o = {
+        .model_id = "m", .model_aliases = &no_aliases, .max_n = 128, .max_stop = 64};
     rose_api_ignored ignored = {.strict = size > 0 && (data[0] & 4) != 0};
     rose_api_error err = {0};
     rose_api_params p;

@@ -1,10 +1,12 @@
-/* libFuzzer target: the GGUF reader on arbitrary bytes, and the architecture that the metadata
- * describe. What the reader accepts must lie within the input; the sanitizer watches the reads. */
+/* libFuzzer target: the GGUF reader on arbitrary bytes, and the architecture and the tokenizer that
+ * the metadata describe. What the reader accepts must lie within the input; the sanitizer watches
+ * the reads. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/log.h"
 #include "model/gguf_arch.h"
+#include "tokenizer/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -72,6 +74,27 @@ static void read_arch(rose_weights *w)
     rose_arch_free(&a);
 }
 
+/* A tokenizer that loads must encode any text and decode what it gave. */
+static void read_tokenizer(const rose_gguf *g)
+{
+    static const char text[] = "<s>Ab 12\n  \xc3\xa9\xe2\x96\x81\xff<|im_end|> it's";
+    rose_tokenizer *t = NULL;
+    rose_encoder *e = NULL;
+    rose_ids ids = {0};
+    rose_err err;
+    if (rose_tokenizer_open_gguf(&t, g, &err) != ROSE_OK) return;
+    if (rose_encoder_create(&e, t, &err) != ROSE_OK ||
+        rose_encode(e, text, sizeof text - 1, ROSE_ENCODE_ADD_SPECIAL, &ids, &err) != ROSE_OK)
+        abort();
+    for (size_t i = 0; i < ids.len; i++) {
+        size_t n;
+        if (rose_tokenizer_token_bytes(t, ids.data[i], &n) == NULL) abort();
+    }
+    rose_ids_free(&ids);
+    rose_encoder_destroy(e);
+    rose_tokenizer_close(t);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     rose_gguf g;
@@ -79,8 +102,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     rose_err err;
     if (rose_gguf_parse(&g, data, size, "fuzz", &err) != ROSE_OK) return 0;
     read_container(data, size, &g);
-    rose_gguf_close(&g);
     rose_log_set_level(ROSE_LOG_OFF);
+    read_tokenizer(&g);
+    rose_gguf_close(&g);
     if (rose_weights_parse_gguf(&w, data, size, "fuzz", &err) == ROSE_OK) read_arch(w);
     rose_weights_close(w);
     return 0;

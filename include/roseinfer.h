@@ -48,7 +48,8 @@ typedef struct rose_lib_request rose_lib_request; /* one sequence */
 /* Engine options. Zero-initialise and set what you need: 0 and NULL mean the default. */
 typedef struct rose_lib_options {
     const char *dtype;     /* "auto" (default: float16 on cuda; on cpu bfloat16 for BF16 files, else
-                              float32), "float32", "bfloat16", "float16" (cuda) */
+                              float32, for quantized GGUF files with int8 activations), "float32",
+                              "bfloat16", "float16" (cuda) */
     const char *isa;       /* "auto" (default), "scalar", "avx2", "avx512", "avx512-bf16",
                               "amx" */
     uint32_t threads;      /* compute threads; default one per allowed CPU */
@@ -60,10 +61,15 @@ typedef struct rose_lib_options {
     uint32_t max_queued;         /* waiting requests; default 1024 */
     int pin_threads;             /* 1: pin each compute thread to a CPU; default not */
     const char *device; /* "auto" (default: cuda where there is a usable GPU), "cpu", "cuda" */
-    const char *quantization; /* "none" (default), "int8" (cpu: half the weight bytes) */
+    const char *quantization;  /* "none" (default), "int8" (cpu: half the weight bytes) */
+    const char *chat_template; /* a file or the template itself; default: the model's own. "plain":
+                                  open a model whose own template does not compile */
+    const char *generation_config; /* what rose_lib_params_model reads: "auto" (default: the
+                                      model's), "none", or another folder, GGUF file or
+                                      generation_config.json */
 } rose_lib_options;
 
-/* Open a Hugging Face folder. options may be NULL. On failure *out is NULL. */
+/* Open a Hugging Face folder or a GGUF file. options may be NULL. On failure *out is NULL. */
 ROSE_LIB_API int rose_lib_open(rose_lib **out, const char *model_dir,
                                const rose_lib_options *options, char err[ROSE_LIB_ERR]);
 
@@ -73,7 +79,8 @@ ROSE_LIB_API void rose_lib_close(rose_lib *rose);
 /* Facts, constant after open. */
 ROSE_LIB_API uint32_t rose_lib_vocab_size(const rose_lib *rose);
 ROSE_LIB_API uint32_t rose_lib_max_model_len(const rose_lib *rose);
-ROSE_LIB_API const char *rose_lib_version(void); /* "0.1.0" */
+ROSE_LIB_API int rose_lib_has_chat_template(const rose_lib *rose); /* 1: submit_chat works */
+ROSE_LIB_API const char *rose_lib_version(void);                   /* "0.1.0" */
 
 /* How to generate. */
 typedef struct rose_lib_params {
@@ -85,10 +92,14 @@ typedef struct rose_lib_params {
     uint32_t top_k;      /* 0 = off. Default 0 */
     uint64_t seed; /* same request and same seed give the same bits, whatever runs at the same time.
                       Default 0 */
-    int ignore_eos; /* 1: ignore end-of-sequence and continue to max_tokens. Default 0 */
+    int ignore_eos;           /* 1: ignore end-of-sequence and continue to max_tokens. Default 0 */
+    float repetition_penalty; /* 0.01 .. 100; 1 and 0 = off. Default 1 */
 } rose_lib_params;
 
 ROSE_LIB_API void rose_lib_params_default(rose_lib_params *p);
+
+/* The defaults above, but for the fields that the model's generation_config.json recommends. */
+ROSE_LIB_API void rose_lib_params_model(const rose_lib *rose, rose_lib_params *p);
 
 /* Submits a request and returns at once. prompt is copied. Text is tokenised on the calling
  * thread. A prompt must have 1 .. max_model_len - 1 tokens. Errors: INVAL, FULL, NOMEM, BACKEND;
@@ -100,6 +111,17 @@ ROSE_LIB_API int rose_lib_submit_text(rose_lib *rose, const char *text, size_t l
                                       const rose_lib_params *p, rose_lib_request **out,
                                       char err[ROSE_LIB_ERR]);
 
+/* Submits chat messages through the model's chat template, as rose_lib_submit_text does a text.
+ * messages_json: a list of messages in OpenAI's form, such as [{"role": "user", "content": "Hi"}].
+ * No message can contain a control token. options_json: NULL, or the NUL-terminated text of an
+ * object with any of "tools" (list), "documents" (list), "chat_template_kwargs" (object),
+ * "add_generation_prompt" (default true), "continue_final_message" (default false; true needs an
+ * "add_generation_prompt" of false). Errors: also INVAL where the model has no chat template, or
+ * where the template refuses the messages. */
+ROSE_LIB_API int rose_lib_submit_chat(rose_lib *rose, const char *messages_json, size_t len,
+                                      const char *options_json, const rose_lib_params *p,
+                                      rose_lib_request **out, char err[ROSE_LIB_ERR]);
+
 typedef enum rose_lib_finish {
     ROSE_LIB_RUNNING = 0,
     ROSE_LIB_STOP,   /* end-of-sequence id; its text is empty */
@@ -107,6 +129,13 @@ typedef enum rose_lib_finish {
     ROSE_LIB_CANCELLED,
     ROSE_LIB_FAILED
 } rose_lib_finish;
+
+/* Tokens of the prompt, with those that a chat template adds. */
+ROSE_LIB_API uint32_t rose_lib_prompt_tokens(const rose_lib_request *r);
+
+/* Tokens of the prompt that an earlier request had left in the prefix cache. Known after the first
+ * piece. */
+ROSE_LIB_API uint32_t rose_lib_cached_tokens(const rose_lib_request *r);
 
 /* One token, and the text that it completed: whole UTF-8 characters; often empty for a token
  * that is part of one. */
@@ -124,8 +153,8 @@ typedef struct rose_lib_piece {
  * error. */
 ROSE_LIB_API int rose_lib_next(rose_lib_request *r, rose_lib_piece *piece, int timeout_ms);
 
-ROSE_LIB_API void rose_lib_cancel(
-    rose_lib_request *r); /* any thread; the finish of the last piece is then CANCELLED */
+/* The finish of the last piece is then CANCELLED. Any thread; also from a signal handler. */
+ROSE_LIB_API void rose_lib_cancel(rose_lib_request *r);
 ROSE_LIB_API void
 rose_lib_release(rose_lib_request *r); /* at any time; cancels first; accepts NULL */
 

@@ -11,6 +11,7 @@
 
 #include "api/api_internal.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/profile.h"
 
@@ -47,9 +48,6 @@ static rose_status check_opts(const rose_api_opts *o, rose_err *err)
         o->max_stop > 1024 || o->inline_bytes > ROSE_API_MAX_INLINE || o->stream_interval < 1 ||
         o->stream_interval > 65536)
         return rose_fail(err, ROSE_E_INVAL, "api: a limit is out of range");
-    if (o->chat_template != NULL && strcmp(o->chat_template, "plain") != 0)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "chat template '%s' is unknown; the only one is plain", o->chat_template);
     return ROSE_OK;
 }
 
@@ -74,11 +72,22 @@ static bool copy_strings(rose_api *a, const rose_api_opts *o)
 {
     a->model_id = strdup(o->model_id);
     a->version = strdup(o->version == NULL ? ROSE_VERSION : o->version);
-    a->chat_template = o->chat_template == NULL ? NULL : strdup(o->chat_template);
     a->profiler_dir = o->profiler_dir == NULL ? NULL : strdup(o->profiler_dir);
     if ((a->profiler_dir != NULL) != (o->profiler_dir != NULL)) return false;
-    return a->model_id != NULL && a->version != NULL &&
-           (a->chat_template != NULL) == (o->chat_template != NULL);
+    return a->model_id != NULL && a->version != NULL;
+}
+
+static rose_status parse_kwargs(rose_api *a, const char *text, rose_err *err)
+{
+    json_error_t e;
+    if (text == NULL) return ROSE_OK;
+    const rose_status st = rose_json_parse(&a->chat_kwargs, text, strlen(text), 0, &e);
+    if (st == ROSE_E_NOMEM) return rose_fail(err, st, "api: out of memory");
+    if (st == ROSE_OK && json_is_object(a->chat_kwargs)) return ROSE_OK;
+    return rose_fail(err, ROSE_E_INVAL,
+                     "--chat-template-kwargs needs a JSON object, such as "
+                     "{\"enable_thinking\": false}%s%.100s",
+                     st != ROSE_OK ? ": " : "", st != ROSE_OK ? e.text : "");
 }
 
 static rose_status create_io(rose_api *a, rose_err *err)
@@ -119,6 +128,7 @@ rose_status rose_api_create(rose_api **out, const rose_api_opts *o, rose_err *er
         st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
         goto done;
     }
+    if ((st = parse_kwargs(a, o->chat_kwargs, err)) != ROSE_OK) goto done;
     a->created = rose_unix_time();
     if (getrandom(&first_id, sizeof first_id, GRND_NONBLOCK) < 0) first_id = rose_now_ns();
     atomic_init(&a->next_id, first_id);
@@ -211,7 +221,7 @@ void rose_api_destroy(rose_api *a)
     free(a->io);
     free(a->model_id);
     free(a->version);
-    free(a->chat_template);
+    json_decref(a->chat_kwargs);
     free(a->profiler_dir);
     pthread_mutex_destroy(&a->profile_lock);
     pthread_mutex_destroy(&a->logged.lock);

@@ -16,6 +16,7 @@
 #define ROSE_API_API_H
 
 #include "base/opts.h"
+#include "chat/chat.h"
 #include "engine/engine.h"
 #include "http/http.h"
 #include "tokenizer/tokenizer.h"
@@ -26,13 +27,18 @@ typedef struct rose_api_opts {
     const char *model_id;        /* the name in the API and in replies (--served-model-name) */
     rose_opt_list model_aliases; /* further names that requests may use */
     const char *version;         /* of /version */
-    const char *chat_template; /* "plain", or NULL: plain if the model has none. With NULL, a model
-                                  with its own template gets an error at /v1/chat/completions */
-    bool model_has_template;   /* tokenizer_config.json or chat_template.jinja has one */
-    uint32_t n_io_threads;     /* == rose_http_opts.n_threads */
-    uint32_t n_workers;        /* tokenizer workers, 1 .. 64 (--tokenize-workers) */
-    uint32_t max_queued_jobs;  /* bodies waiting for a worker; over: 429 */
-    bool async_admit;          /* --async-admit */
+    const rose_chat *chat;       /* the chat template, borrowed; NULL: the plain one of chat.c */
+    const char *chat_kwargs;     /* NULL, or JSON: an object of variables for the template, which a
+                                  * request's chat_template_kwargs may overrule
+                                  * (--chat-template-kwargs) */
+    const rose_chat *trusted;    /* NULL: a request must not bring a template. Else it may, and this
+                                  * borrowed one lends the template its bos_token and the like
+                                  * (--trust-request-chat-template) */
+    rose_generation generation;  /* defaults of fields that a request does not set */
+    uint32_t n_io_threads;       /* == rose_http_opts.n_threads */
+    uint32_t n_workers;          /* tokenizer workers, 1 .. 64 (--tokenize-workers) */
+    uint32_t max_queued_jobs;    /* bodies waiting for a worker; over: 429 */
+    bool async_admit;            /* --async-admit */
     uint32_t inline_bytes; /* completions with bodies up to this size run on the I/O thread, if such
                               jobs take at most a fifth of its time; 0 = none, <=
                               ROSE_API_MAX_INLINE (--inline-admit-bytes) */
@@ -46,13 +52,10 @@ typedef struct rose_api_opts {
                                * (--strict-fields) */
     uint32_t max_n;    /* at most this many choices of a request: prompts x n (default 128) */
     uint32_t max_stop; /* at most this many stop strings of a request (default 64) */
-    const char *profiler_dir;    /* folder for the files of /start_profile (--profiler-dir); NULL:
-                                    refuse such requests */
-    uint32_t profiler_events;    /* events that a recording holds for each thread (see
-                                  * rose_prof_start) */
-    uint32_t default_max_tokens; /* default of max_tokens for chat; 0 = as many tokens as the
-                                  * context leaves (vLLM's rule). For completions the default is
-                                  * 16, as OpenAI has it */
+    const char *profiler_dir; /* folder for the files of /start_profile (--profiler-dir); NULL:
+                                 refuse such requests */
+    uint32_t profiler_events; /* events that a recording holds for each thread (see
+                               * rose_prof_start) */
 } rose_api_opts;
 
 enum { ROSE_API_MAX_INLINE = 64 << 10 };

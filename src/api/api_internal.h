@@ -100,7 +100,8 @@ typedef enum rose_api_kind {
     ROSE_API_TOKENIZE = 4,
     ROSE_API_DETOKENIZE = 8,
     ROSE_API_PROFILE_START = 16,
-    ROSE_API_PROFILE_STOP = 32
+    ROSE_API_PROFILE_STOP = 32,
+    ROSE_API_APPLY = 64 /* /apply-template: its fields are those of ROSE_API_CHAT */
 } rose_api_kind;
 
 /* The checked fields. Pointers are borrowed from the JSON root. */
@@ -123,12 +124,20 @@ typedef struct rose_api_params {
     bool has_seed, stream, ignore_eos, include_usage, add_special_tokens;
     bool continuous_usage; /* usage in every chunk of the stream; requires include_usage */
     const json_t *prompt, *messages, *tokens, *stop, *stream_options;
+    bool add_generation_prompt, continue_final;
+    const json_t *chat_template;     /* a string, or NULL */
+    const json_t *chat_kwargs;       /* an object, or NULL */
+    const json_t *tools, *documents; /* lists of objects with at least one, or NULL */
+    const json_t *tool_choice;
 } rose_api_params;
 
 typedef struct rose_api_schema_opts {
     const char *model_id;
     const rose_opt_list *model_aliases; /* further names of the model */
     uint32_t max_n, max_stop;
+    bool has_template;          /* there is a chat template besides the plain one */
+    bool trust_template;        /* requests may bring one */
+    rose_generation generation; /* defaults */
 } rose_api_schema_opts;
 
 /* Checks every field of root against the table; fills p and notes in g the ignored fields.
@@ -241,6 +250,7 @@ struct rose_api_job {
     uint32_t n_top, prompt_n_top, min_tokens;
     bool echo, logprobs, prompt_logprobs, token_ids, as_ids; /* wanted in the reply */
     bool score_only;                                         /* max_tokens 0 */
+    bool plain; /* chat: without a template, by the rules of chat.c */
     bool ignore_eos;
     rose_api_prompts prompts; /* owned; kept if the reply shows them */
     rose_api_extra *extras;   /* owned [n_choices] or NULL */
@@ -309,6 +319,7 @@ typedef struct rose_api_prompt_ctx {
     uint32_t max_prompts;
     const atomic_bool *gone;
     rose_api_ignored *ignored; /* members of messages are noted there */
+    const rose_api *api;
 } rose_api_prompt_ctx;
 
 bool rose_api_prompts_load(rose_api_prompts *out, const json_t *prompt, bool add_special,
@@ -318,6 +329,10 @@ bool rose_api_ids_load(rose_ids *out, const json_t *list, const char *param, uin
                        rose_api_error *err);
 bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
                      const rose_api_prompt_ctx *c, const char *param, rose_api_error *err);
+
+/* As rose_api_encode, for the text of a chat. */
+bool rose_api_encode_chat(rose_ids *out, const rose_template_text *text,
+                          const rose_api_prompt_ctx *c, rose_api_error *err);
 
 /* rules.c: reads from the request body the fields that become the engine's sampling rules
  * (penalties, biases and the like). Call after the schema's check. */
@@ -334,14 +349,22 @@ bool rose_api_extra_failed(const rose_api_choice *c); /* no memory for some of i
 void rose_api_extra_sent(rose_api_choice *c);         /* a chunk has it: dropped */
 void rose_api_extra_free(rose_api_extra *x);
 /* These work for all choices: they write the value of "logprobs", and further members. `first`
- * adds the prompt's ids. */
+ * adds the prompt's ids and logprobs to a completion. */
 void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c);
 void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first);
+/* The prompt's ids and logprobs of a chat. As in vLLM they are members of the reply, or of a
+ * choice's first chunk, and not of the choice. */
+void rose_api_extra_chat(rose_api_out *o, const rose_api_choice *c);
 
-/* chat.c: the plain template */
-bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_ignored *g,
+/* chat.c: the plain template. It reads the messages, add_generation_prompt and continue_final. */
+bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_ignored *g,
                           rose_api_error *err);
 #define ROSE_API_CHAT_STOP "\nUser:" /* implied by the plain template */
+
+/* messages.c: renders the messages with the request's template, the model's, or the plain one. The
+ * caller frees *out. */
+bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
+                              const rose_api_prompt_ctx *c, rose_api_error *err);
 
 /* stream.c: writes SSE bytes. tail: NULL, or JSON members that go before the closing brace of
  * the chunk (",\"x\":1"). */
@@ -365,6 +388,7 @@ void rose_api_reply_json(rose_api_out *o,
 void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
 void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
                              const rose_api_prompt_ctx *c);
+void rose_api_apply_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
 
 /* profile.c: checks who may ask (I/O thread), does the work, which writes a file (worker), and
  * ends a recording that still runs when the server stops (main thread). */
@@ -390,7 +414,8 @@ enum {
 
 struct rose_api {
     rose_api_opts o; /* strings owned: */
-    char *model_id, *version, *chat_template, *profiler_dir;
+    char *model_id, *version, *profiler_dir;
+    json_t *chat_kwargs; /* owned: an object, or NULL; read-only */
     int64_t created;
     _Atomic(rose_engine *) engine; /* release in set_engine: tok is set before */
     const rose_tokenizer *tok;     /* borrowed */

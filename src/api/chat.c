@@ -3,7 +3,7 @@
  * System: <content>\n      role system or developer
  * User: <content>\n        role user
  * Assistant: <content>\n   role assistant
- * Assistant:               at the end; the model continues from here
+ * Assistant:               at the end, with add_generation_prompt; the model continues from here
  *
  * One leading space of the reply is dropped (models write " Hello" after the colon). A reply that
  * is sent back as history then renders as the same text. "\nUser:" is an implied stop string. The
@@ -135,15 +135,20 @@ static bool render_message(rose_api_out *out, const json_t *m, size_t i, rose_ap
     return true;
 }
 
-bool rose_api_chat_render(rose_api_out *out, const json_t *messages, rose_api_ignored *g,
+bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_ignored *g,
                           rose_api_error *err)
 {
+    const json_t *messages = p->messages;
+    if (p->add_generation_prompt && p->continue_final)
+        return rose_api_fail(err, 400, NULL, "continue_final_message",
+                             "continue_final_message and add_generation_prompt exclude each other");
     if (!json_is_array(messages) || json_array_size(messages) == 0)
         return rose_api_fail(err, 400, NULL, "messages",
                              "field 'messages' must be a list of at least one message");
     for (size_t i = 0; i < json_array_size(messages); i++) {
         if (!render_message(out, json_array_get(messages, i), i, g, err)) return false;
     }
-    rose_api_puts(out, "Assistant:");
+    if (p->add_generation_prompt) rose_api_puts(out, "Assistant:");
+    if (p->continue_final && !out->oom) out->b.len--; /* without the newline */
     return !out->oom || rose_api_fail_nomem(err);
 }

@@ -21,17 +21,23 @@ void rose_api_extra_free(rose_api_extra *x)
 
 /* ---- one token ---- */
 
-/* Appends the token's text as clients see it, valid UTF-8 or "token_id:N", to x->name. */
-static void put_name(rose_api_choice *c, uint32_t id)
+/* Appends the token's text as clients see it, valid UTF-8 or "token_id:N", to x->name. flags: as
+ * for rose_decode. With ROSE_DECODE_CONTINUES the names of a text's tokens join to the text. */
+static void put_name_at(rose_api_choice *c, uint32_t id, unsigned flags)
 {
     rose_api_extra *x = c->extra;
     char number[24];
     if (c->job->as_ids) {
         snprintf(number, sizeof number, "token_id:%u", id);
         if (rose_buf_add(&x->name, number, strlen(number)) != ROSE_OK) x->tokens.oom = true;
-    } else if (rose_decode(c->job->api->tok, &id, 1, 0, &x->name, NULL) == ROSE_E_NOMEM) {
+    } else if (rose_decode(c->job->api->tok, &id, 1, flags, &x->name, NULL) == ROSE_E_NOMEM) {
         x->tokens.oom = true; /* an id without text (padding of the vocabulary) has an empty name */
     }
+}
+
+static void put_name(rose_api_choice *c, uint32_t id)
+{
+    put_name_at(c, id, ROSE_DECODE_CONTINUES);
 }
 
 /* Writes a logprob, at least vLLM's floor, because JSON has no infinity. Nine digits give back
@@ -101,7 +107,7 @@ static void add_completion(rose_api_choice *c, uint32_t id, const rose_logprob *
         put_top_object(c, report, c->job->n_top);
     }
     x->name.len = 0;
-    put_name(c, id);
+    put_name_at(c, id, report != NULL ? ROSE_DECODE_CONTINUES : 0);
     rose_api_put_string(&x->tokens, x->name.data, x->name.len);
     rose_api_put_u64(&x->offsets, x->offset);
     x->offset += n_characters(x->name.data, x->name.len);
@@ -221,13 +227,11 @@ void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c)
     }
 }
 
-void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first)
+static void put_prompt(rose_api_out *o, const rose_api_choice *c)
 {
-    const rose_api_extra *x = c->extra;
     const rose_api_job *j = c->job;
-    if (x == NULL) return;
-    if (j->token_ids && first) {
-        const rose_ids *ids = &j->prompts.v[c->index / j->n];
+    const rose_ids *ids = &j->prompts.v[c->index / j->n];
+    if (j->token_ids) {
         rose_api_puts(o, ",\"prompt_token_ids\":[");
         for (size_t i = 0; i < ids->len; i++) {
             if (i > 0) rose_api_puts(o, ",");
@@ -235,8 +239,19 @@ void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool firs
         }
         rose_api_puts(o, "]");
     }
-    if (j->token_ids) put_list(o, ",\"token_ids\":[", &x->ids);
-    if (j->prompt_logprobs) put_list(o, ",\"prompt_logprobs\":[", &x->prompt);
+    if (j->prompt_logprobs) put_list(o, ",\"prompt_logprobs\":[", &c->extra->prompt);
+}
+
+void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first)
+{
+    if (c->extra == NULL) return;
+    if (first && c->job->kind != ROSE_API_CHAT) put_prompt(o, c);
+    if (c->job->token_ids) put_list(o, ",\"token_ids\":[", &c->extra->ids);
+}
+
+void rose_api_extra_chat(rose_api_out *o, const rose_api_choice *c)
+{
+    if (c->extra != NULL && !c->extra->sent && c->job->kind == ROSE_API_CHAT) put_prompt(o, c);
 }
 
 bool rose_api_extra_failed(const rose_api_choice *c)

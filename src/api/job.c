@@ -88,6 +88,12 @@ void rose_api_job_free(rose_api_job *j)
     free(j);
 }
 
+/* The plain template ends a reply, and trims it, by rules of its own. */
+static bool is_plain_chat(const rose_api_job *j)
+{
+    return j->kind == ROSE_API_CHAT && j->plain;
+}
+
 static bool load_stops(rose_api_job *j, const rose_api_params *p)
 {
     size_t n = p->stop == NULL ? 0 : json_is_array(p->stop) ? json_array_size(p->stop) : 1;
@@ -96,7 +102,7 @@ static bool load_stops(rose_api_job *j, const rose_api_params *p)
         const json_t *s = json_is_array(p->stop) ? json_array_get(p->stop, i) : p->stop;
         st = rose_stops_add(&j->stops, json_string_value(s), json_string_length(s));
     }
-    if (j->kind == ROSE_API_CHAT && st == ROSE_OK)
+    if (is_plain_chat(j) && st == ROSE_OK)
         st = rose_stops_add(&j->stops, ROSE_API_CHAT_STOP, sizeof ROSE_API_CHAT_STOP - 1);
     return st == ROSE_OK || rose_api_fail_nomem(&j->err);
 }
@@ -126,8 +132,9 @@ static bool fit_tokens(rose_api_job *j, const rose_api_params *p, const rose_api
             j->kind == ROSE_API_CHAT ? "messages" : "prompt");
     *max_tokens = (uint32_t)want;
     if (asked < 0) {
-        *max_tokens = j->api->o.default_max_tokens;
-        if (*max_tokens == 0) *max_tokens = j->kind == ROSE_API_CHAT ? limit : 16;
+        const rose_generation *g = &j->api->o.generation;
+        *max_tokens = (g->has & ROSE_GENERATION_MAX_TOKENS) != 0 ? g->max_tokens : limit;
+        if (j->kind != ROSE_API_CHAT) *max_tokens = 16;
     }
     uint64_t most = limit - longest < *max_tokens ? limit - longest : *max_tokens;
     if ((uint64_t)p->min_tokens > most) /* as in vLLM */
@@ -191,9 +198,11 @@ static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uin
         rose_api_choice *c = &j->choices[i];
         c->job = j;
         c->index = i;
-        c->prompt_n = (uint32_t)prompts->v[i / n].len;
+        const rose_ids *ids = &prompts->v[i / n];
+        c->prompt_n = (uint32_t)ids->len;
+        rose_detok_begin(&c->detok, j->api->tok, ids->data, ids->len, ROSE_DECODE_SKIP_SPECIAL);
         c->stop.state = j->stop_mem + (size_t)i * j->stops.n;
-        c->trim_space = j->kind == ROSE_API_CHAT;
+        c->trim_space = is_plain_chat(j);
     }
     if (!create_extras(j)) return false;
     rose_api_sse_head(&j->head, j);
@@ -313,17 +322,15 @@ static void give_notice(rose_api_job *j)
 static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompts *prompts,
                       const rose_api_prompt_ctx *c)
 {
-    rose_api_out text = {0};
+    rose_template_text text = {0};
     prompts->v = calloc(1, sizeof *prompts->v);
-    bool ok = prompts->v != NULL ? rose_api_chat_render(&text, p->messages, c->ignored, &j->err)
+    bool ok = prompts->v != NULL ? rose_api_messages_render(&text, p, c, &j->err)
                                  : rose_api_fail_nomem(&j->err);
     if (prompts->v != NULL) prompts->n = 1;
-    /* In a message, the text of a special token is plain text, so a message cannot insert
-     * special tokens. */
-    ok = ok && rose_api_encode(&prompts->v[0], text.b.data, text.b.len, ROSE_ENCODE_PLAIN_SPECIAL,
-                               c, "messages", &j->err);
-    rose_api_out_free(&text);
-    return ok;
+    ok = ok && rose_api_encode_chat(&prompts->v[0], &text, c, &j->err);
+    rose_template_text_free(&text);
+    if (!ok || prompts->v[0].len > 0) return ok;
+    return rose_api_fail(&j->err, 400, NULL, "messages", "the chat template gives an empty prompt");
 }
 
 /* Notes the ignored fields for the reply's header, the metric and the log. */
@@ -343,6 +350,7 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     rose_api_rules rules = {0};
     uint32_t max_tokens = 0, n = (uint32_t)p->n;
     c->max_prompts = j->api->o.max_n / n;
+    j->plain = j->api->o.chat == NULL && p->chat_template == NULL;
     const rose_prof_span span = rose_prof_begin("api.tokenize");
     j->timeout_s = p->timeout;
     give_notice(j);
@@ -377,12 +385,14 @@ done:
     if (j->extras == NULL) rose_api_prompts_free(prompts); /* the reply does not show them */
 }
 
-static void run_tokenize(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
+static void run_text(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
 {
     if (j->kind == ROSE_API_TOKENIZE)
         rose_api_tokenize_run(j, p, c);
-    else
+    else if (j->kind == ROSE_API_DETOKENIZE)
         rose_api_detokenize_run(j, p, c);
+    else
+        rose_api_apply_run(j, p, c);
     if (j->err.status == 0) (void)note_ignored(j, c->ignored);
 }
 
@@ -398,7 +408,13 @@ static void process(rose_api_job *j, rose_encoder *enc)
     rose_api *a = j->api;
     if (atomic_load_explicit(&j->gone, memory_order_relaxed)) return; /* only saves work */
     rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
-    const rose_api_schema_opts so = {a->model_id, &a->o.model_aliases, a->o.max_n, a->o.max_stop};
+    const rose_api_schema_opts so = {.model_id = a->model_id,
+                                     .model_aliases = &a->o.model_aliases,
+                                     .max_n = a->o.max_n,
+                                     .max_stop = a->o.max_stop,
+                                     .has_template = a->o.chat != NULL,
+                                     .trust_template = a->o.trusted != NULL,
+                                     .generation = a->o.generation};
     rose_api_ignored ignored = {.strict = a->o.strict_fields};
     const uint32_t max_len = rose_engine_plan(e)->max_model_len;
     rose_api_prompt_ctx c = {.enc = enc,
@@ -406,7 +422,8 @@ static void process(rose_api_job *j, rose_encoder *enc)
                              .vocab_size = rose_engine_arch(e)->vocab_size,
                              .max_model_len = max_len,
                              .gone = &j->gone,
-                             .ignored = &ignored};
+                             .ignored = &ignored,
+                             .api = a};
     size_t max_values = (size_t)a->o.max_n * max_len;
     json_t *root = NULL;
     rose_api_params p;
@@ -430,8 +447,8 @@ static void process(rose_api_job *j, rose_encoder *enc)
         j->t_parsed = rose_now_ns();
         j->declined = j->short_only && count_choices(&p) > MAX_SHORT_CHOICES;
         j->short_only = false;
-        if (j->kind == ROSE_API_TOKENIZE || j->kind == ROSE_API_DETOKENIZE)
-            run_tokenize(j, &p, &c);
+        if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT)
+            run_text(j, &p, &c);
         else if (!j->declined)
             run_completion(j, &p, &c);
     }
@@ -447,9 +464,10 @@ done:
 static void watch_job(rose_stall_span *s, const rose_api_job *j)
 {
     static const char *const kinds[] = {
-        [ROSE_API_COMPLETION] = "completion",       [ROSE_API_CHAT] = "chat",
-        [ROSE_API_TOKENIZE] = "tokenize",           [ROSE_API_DETOKENIZE] = "detokenize",
-        [ROSE_API_PROFILE_START] = "start_profile", [ROSE_API_PROFILE_STOP] = "stop_profile"};
+        [ROSE_API_COMPLETION] = "completion",    [ROSE_API_CHAT] = "chat",
+        [ROSE_API_TOKENIZE] = "tokenize",        [ROSE_API_DETOKENIZE] = "detokenize",
+        [ROSE_API_APPLY] = "apply-template",     [ROSE_API_PROFILE_START] = "start_profile",
+        [ROSE_API_PROFILE_STOP] = "stop_profile"};
     if (!rose_stall_stop(s)) return;
     uint64_t parse = j->t_parsed > j->t_worker ? j->t_parsed - j->t_worker : 0;
     rose_stall_report(ROSE_STALL_TOKENIZE, s, "%s, body of %zu bytes, JSON %.1f ms, %u tokens",

@@ -37,25 +37,47 @@ bool rose_api_ids_load(rose_ids *out, const json_t *list, const char *param, uin
     return true;
 }
 
+/* No token has more than `cap` bytes, so a text that is longer than the context times `cap` cannot
+ * fit: save the work. */
+static bool may_fit(size_t len, const rose_api_prompt_ctx *c, const char *param,
+                    rose_api_error *err)
+{
+    size_t cap = rose_detok_cap(c->tok);
+    if (cap == 0 || c->max_model_len == 0 || len / cap <= c->max_model_len) return true;
+    return rose_api_fail(err, 400, "context_length_exceeded", param,
+                         "This model's maximum context length is %u tokens. However, '%s' has %zu "
+                         "bytes, which are more than %zu tokens.",
+                         c->max_model_len, param, len, len / cap);
+}
+
+static bool encoded(rose_status st, const char *param, const rose_err *e, rose_api_error *err)
+{
+    if (st == ROSE_OK) return true;
+    if (st == ROSE_E_CLOSED) return rose_api_fail(err, 499, NULL, NULL, "the client has left");
+    if (st == ROSE_E_NOMEM) return rose_api_fail_nomem(err);
+    return rose_api_fail(err, 400, NULL, param, "'%s': %s", param, e->msg);
+}
+
 bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
                      const rose_api_prompt_ctx *c, const char *param, rose_api_error *err)
 {
     rose_err e = {0};
-    /* No token has more than `cap` bytes, so this text cannot fit: save the work. */
-    size_t cap = rose_detok_cap(c->tok);
-    if (cap > 0 && c->max_model_len > 0 && len / cap > c->max_model_len)
-        return rose_api_fail(
-            err, 400, "context_length_exceeded", param,
-            "This model's maximum context length is %u tokens. However, '%s' has %zu "
-            "bytes, which are more than %zu tokens.",
-            c->max_model_len, param, len, len / cap);
+    if (!may_fit(len, c, param, err)) return false;
     rose_encoder_set_stop(c->enc, c->gone);
     rose_status st = rose_encode(c->enc, text, len, flags, out, &e);
     rose_encoder_set_stop(c->enc, NULL);
-    if (st == ROSE_OK) return true;
-    if (st == ROSE_E_CLOSED) return rose_api_fail(err, 499, NULL, NULL, "the client has left");
-    if (st == ROSE_E_NOMEM) return rose_api_fail_nomem(err);
-    return rose_api_fail(err, 400, NULL, param, "'%s': %s", param, e.msg);
+    return encoded(st, param, &e, err);
+}
+
+bool rose_api_encode_chat(rose_ids *out, const rose_template_text *text,
+                          const rose_api_prompt_ctx *c, rose_api_error *err)
+{
+    rose_err e = {0};
+    if (!may_fit(text->len, c, "messages", err)) return false;
+    rose_encoder_set_stop(c->enc, c->gone);
+    rose_status st = rose_chat_encode(c->enc, text, out, &e);
+    rose_encoder_set_stop(c->enc, NULL);
+    return encoded(st, "messages", &e, err);
 }
 
 static bool load_one(rose_ids *out, const json_t *v, bool add_special, const rose_api_prompt_ctx *c,

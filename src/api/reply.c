@@ -175,7 +175,9 @@ void rose_api_reply_json(rose_api_out *o, const rose_api_job *j)
         if (i > 0) rose_api_puts(o, ",");
         put_choice(o, j, &j->choices[i]);
     }
-    rose_api_puts(o, "],\"usage\":");
+    rose_api_puts(o, "]");
+    rose_api_extra_chat(o, &j->choices[0]);
+    rose_api_puts(o, ",\"usage\":");
     rose_api_usage_json(o, j);
     rose_api_puts(o, ",\"timings\":");
     rose_api_timings_json(o, j);

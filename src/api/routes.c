@@ -243,11 +243,6 @@ static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, ros
                              "Content-Encoding '%.40s' is not supported; send the body "
                              "uncompressed, without that header",
                              coding);
-    if (kind == ROSE_API_CHAT && a->chat_template == NULL && a->o.model_has_template)
-        return rose_api_fail(
-            err, 400, "unsupported_chat_template", "messages",
-            "the model brings its own chat template, which this server cannot run; "
-            "start it with --chat-template plain, or use /v1/completions");
     return prepare(io, err);
 }
 
@@ -264,7 +259,10 @@ static double peek_timeout(const rose_api_job *j)
  * for it (at worst half a millisecond for 4 KiB). So the jobs get at most a fifth of the time. */
 static bool may_run_here(const rose_api_io *io, const rose_api_job *j)
 {
-    if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT) return false;
+    const bool chat = j->kind == ROSE_API_CHAT;
+    if (j->kind != ROSE_API_COMPLETION && !chat) return false;
+    /* A template is a program: its time does not follow from the size of the body. */
+    if (chat && (io->api->o.chat != NULL || io->api->o.trusted != NULL)) return false;
     return j->body_len <= io->api->o.inline_bytes && j->t_complete >= io->inline_from_ns;
 }
 
@@ -333,6 +331,11 @@ static void post_detokenize(rose_api_io *io, rose_http_req *r)
     start_job(io, r, ROSE_API_DETOKENIZE);
 }
 
+static void post_apply(rose_api_io *io, rose_http_req *r)
+{
+    start_job(io, r, ROSE_API_APPLY);
+}
+
 static void post_start_profile(rose_api_io *io, rose_http_req *r)
 {
     start_job(io, r, ROSE_API_PROFILE_START);
@@ -350,6 +353,7 @@ static const route routes[] = {
     {"/v1/models/", false, false, get_model}, /* a prefix */
     {"/tokenize", true, false, post_tokenize},
     {"/detokenize", true, false, post_detokenize},
+    {"/apply-template", true, false, post_apply},
     {"/health", false, true, get_health},
     {"/ready", false, true, get_ready},
     {"/version", false, false, get_version},

@@ -49,6 +49,7 @@ typedef struct field {
 enum {
     CC = ROSE_API_COMPLETION | ROSE_API_CHAT,
     TOP = ROSE_MAX_TOP_LOGPROBS,
+    CT = ROSE_API_CHAT | ROSE_API_TOKENIZE,
     TD = ROSE_API_TOKENIZE | ROSE_API_DETOKENIZE,
     ALL = CC | TD
 };
@@ -57,7 +58,14 @@ static const field fields[] = {
     /* served */
     {"model", ALL, T_MODEL, 0, 0, 0, 0, NULL},
     {"prompt", ROSE_API_COMPLETION | ROSE_API_TOKENIZE, T_JSON, 0, AT(prompt), 0, 0, NULL},
-    {"messages", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_JSON, 0, AT(messages), 0, 0, NULL},
+    {"messages", CT, T_JSON, 0, AT(messages), 0, 0, NULL},
+    {"add_generation_prompt", CT, T_BOOL, 0, AT(add_generation_prompt), 0, 0, NULL},
+    {"continue_final_message", CT, T_BOOL, 0, AT(continue_final), 0, 0, NULL},
+    {"chat_template", CT, T_JSON, 0, AT(chat_template), 0, 0, NULL},
+    {"chat_template_kwargs", CT, T_JSON, 0, AT(chat_kwargs), 0, 0, NULL},
+    {"tools", CT, T_JSON, 0, AT(tools), 0, 0, NULL},
+    {"tool_choice", ROSE_API_CHAT, T_JSON, 0, AT(tool_choice), 0, 0, NULL},
+    {"documents", ROSE_API_CHAT, T_JSON, 0, AT(documents), 0, 0, NULL},
     {"tokens", ROSE_API_DETOKENIZE, T_JSON, 0, AT(tokens), 0, 0, NULL},
     {"max_tokens", ROSE_API_COMPLETION, T_INT, 0, AT(max_tokens), 0, INT32_MAX, "0 to 2147483647"},
     {"max_tokens", ROSE_API_CHAT, T_INT, 0, AT(max_tokens), 1, INT32_MAX, "1 to 2147483647"},
@@ -111,8 +119,6 @@ static const field fields[] = {
     /* of OpenAI's schema, not served */
     {"suffix", ROSE_API_COMPLETION, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"response_format", CC, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
-    {"tools", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"tool_choice", ROSE_API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
     {"parallel_tool_calls", ROSE_API_CHAT, T_ANY, 0, 0, 0, 0, NULL},
     {"functions", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"function_call", ROSE_API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
@@ -139,13 +145,6 @@ static const field fields[] = {
     {"kv_transfer_params", CC, T_HINT, OFF_EMPTY, 0, 0, 0, NULL},
     {"stream_interval", CC, T_HINT, OFF_ONE, 0, 0, 0, NULL},
     {"add_special_tokens", ROSE_API_CHAT, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"add_generation_prompt", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_REFUSED, OFF_TRUE, 0, 0, 0,
-     NULL},
-    {"continue_final_message", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0,
-     NULL},
-    {"chat_template", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"chat_template_kwargs", ROSE_API_CHAT | ROSE_API_TOKENIZE, T_HINT, OFF_EMPTY, 0, 0, 0, NULL},
-    {"documents", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"mm_processor_kwargs", ROSE_API_CHAT, T_HINT, OFF_EMPTY, 0, 0, 0, NULL},
     {"prompt_embeds", ROSE_API_COMPLETION, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     /* fields of SGLang's and llama.cpp's schemas that are not supported */
@@ -161,6 +160,7 @@ static const field fields[] = {
 
 static const field *find_field(const char *name, rose_api_kind kind)
 {
+    if (kind == ROSE_API_APPLY) kind = ROSE_API_CHAT;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if ((fields[i].where & kind) != 0 && strcmp(fields[i].name, name) == 0) return &fields[i];
     }
@@ -387,7 +387,7 @@ static bool check_required(const rose_api_params *p, rose_api_kind kind, rose_ap
 {
     const char *name = NULL;
     if (kind == ROSE_API_COMPLETION && p->prompt == NULL) name = "prompt";
-    if (kind == ROSE_API_CHAT && p->messages == NULL) name = "messages";
+    if ((kind == ROSE_API_CHAT || kind == ROSE_API_APPLY) && p->messages == NULL) name = "messages";
     if (kind == ROSE_API_DETOKENIZE && p->tokens == NULL) name = "tokens";
     if (kind == ROSE_API_TOKENIZE && (p->prompt == NULL) == (p->messages == NULL))
         return rose_api_fail(err, 400, NULL, "prompt",
@@ -402,7 +402,7 @@ static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_erro
 {
     const json_t *v = p->logprobs;
     p->n_logprobs = -1;
-    if (kind == ROSE_API_CHAT) {
+    if (kind == ROSE_API_CHAT || kind == ROSE_API_APPLY) {
         if (p->chat_logprobs) p->n_logprobs = p->top_logprobs > 0 ? p->top_logprobs : 0;
         if (!p->chat_logprobs && p->top_logprobs > 0)
             return rose_api_fail(err, 400, NULL, "top_logprobs",
@@ -420,21 +420,92 @@ static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_erro
     return true;
 }
 
+/* An empty list or object counts as absent. */
+static bool take_list(const json_t **v, const char *name, rose_api_error *err)
+{
+    if (*v == NULL) return true;
+    for (size_t i = 0; i < json_array_size(*v); i++) {
+        if (!json_is_object(json_array_get(*v, i)))
+            return wrong_type(err, name, "a list of objects");
+    }
+    if (!json_is_array(*v)) return wrong_type(err, name, "a list of objects");
+    if (json_array_size(*v) == 0) *v = NULL;
+    return true;
+}
+
+static bool check_template(rose_api_params *p, const rose_api_schema_opts *o, rose_api_error *err)
+{
+    if (p->chat_template != NULL && is_empty(p->chat_template)) p->chat_template = NULL;
+    if (p->chat_template == NULL) return true;
+    if (!json_is_string(p->chat_template)) return wrong_type(err, "chat_template", "a string");
+    return o->trust_template ||
+           rose_api_fail(err, 400, "unsupported_field", "chat_template",
+                         "field 'chat_template' is not supported by this server: it was started "
+                         "without --trust-request-chat-template");
+}
+
+/* The model may be told of tools, but nothing here finds its calls in the text. A request is served
+ * where the client asked for no calls. */
+static bool check_tools(const rose_api_params *p, rose_api_kind kind, bool templated,
+                        rose_api_error *err)
+{
+    const json_t *choice = p->tool_choice;
+    const bool none = rose_api_json_is(choice, "none"), generates = kind == ROSE_API_CHAT;
+    if (choice != NULL && !none && !rose_api_json_is(choice, "auto"))
+        return refuse("tool_choice", err);
+    if (p->tools == NULL) return true;
+    if (!templated) return refuse("tools", err);
+    return none || !generates ||
+           rose_api_fail(err, 400, "unsupported_field", "tools",
+                         "field 'tools' is served with the 'tool_choice' \"none\" alone: this "
+                         "server does not find tool calls in the model's text");
+}
+
+/* The fields that shape the prompt of a chat. */
+static bool check_chat(rose_api_params *p, rose_api_kind kind, const rose_api_schema_opts *o,
+                       rose_api_ignored *g, rose_api_error *err)
+{
+    if (!take_list(&p->tools, "tools", err) || !take_list(&p->documents, "documents", err) ||
+        !check_template(p, o, err))
+        return false;
+    const bool templated = o->has_template || p->chat_template != NULL;
+    if (p->chat_kwargs != NULL && !json_is_object(p->chat_kwargs))
+        return wrong_type(err, "chat_template_kwargs", "an object");
+    if (p->chat_kwargs != NULL && !templated && !is_empty(p->chat_kwargs) &&
+        !take_hint("chat_template_kwargs", g, err))
+        return false;
+    if (p->documents != NULL && !templated) return refuse("documents", err);
+    return check_tools(p, kind, templated, err);
+}
+
+/* What a request without any field asks for. */
+static rose_api_params defaults(const rose_generation *g)
+{
+    rose_api_params p = {.temperature = 1.0,
+                         .top_p = 1.0,
+                         .repetition = 1.0,
+                         .n = 1,
+                         .best_of = -1,
+                         .max_tokens = -1,
+                         .max_completion_tokens = -1,
+                         .top_logprobs = -1,
+                         .prompt_logprobs = -1,
+                         .add_special_tokens = true,
+                         .add_generation_prompt = true};
+    if ((g->has & ROSE_GENERATION_TEMPERATURE) != 0) p.temperature = (double)g->temperature;
+    if ((g->has & ROSE_GENERATION_TOP_P) != 0) p.top_p = (double)g->top_p;
+    if ((g->has & ROSE_GENERATION_TOP_K) != 0) p.top_k = g->top_k;
+    if ((g->has & ROSE_GENERATION_MIN_P) != 0) p.min_p = (double)g->min_p;
+    if ((g->has & ROSE_GENERATION_REPETITION) != 0) p.repetition = (double)g->repetition;
+    return p;
+}
+
 bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err)
 {
     const char *key;
     json_t *v;
-    *p = (rose_api_params){.temperature = 1.0,
-                           .top_p = 1.0,
-                           .repetition = 1.0,
-                           .n = 1,
-                           .best_of = -1,
-                           .max_tokens = -1,
-                           .max_completion_tokens = -1,
-                           .top_logprobs = -1,
-                           .prompt_logprobs = -1,
-                           .add_special_tokens = true};
+    *p = defaults(&o->generation);
     json_object_foreach((json_t *)(uintptr_t)root, key, v)
     {
         const field *f = find_field(key, kind);
@@ -444,5 +515,5 @@ bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind
     }
     return check_required(p, kind, err) && check_stop(p->stop, o, err) &&
            check_salt(p->cache_salt, err) && check_stream_options(p, g, err) &&
-           check_best_of(p, err) && check_logprobs(p, kind, err);
+           check_best_of(p, err) && check_logprobs(p, kind, err) && check_chat(p, kind, o, g, err);
 }

@@ -17,6 +17,7 @@ void rose_serve_opts_default(rose_serve_flags *f)
     rose_engine_flags_init(&f->engine);
     f->api.model_id = NULL;
     f->log_level = "info";
+    f->generation_config = "auto";
     f->shutdown_timeout = 60;
     f->io_slice_us = 100;
     if (rose_cpus_allowed(f->io_cpu_list, ROSE_MAX_CPUS) < SPARE_CPUS ||
@@ -45,9 +46,18 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
             "names besides localhost that the Host header may hold, as a proxy or another "
             "machine sends them. The option may be repeated; * allows any name",
             .unset = "none on a loopback address, else any"),
-        ROSE_ROW_CHOICE("chat-template", &f->api.chat_template, "plain",
-                        "how chat messages become a prompt",
-                        .unset = "plain, if the model has no template", .first = true),
+        ROSE_ROW_STRING("chat-template", &f->chat_template, "FILE",
+                        "chat template: a file, the text of a template, or plain (User: and "
+                        "Assistant:)",
+                        .unset = "the model's own, else plain", .first = true),
+        ROSE_ROW_STRING("chat-template-kwargs", &f->api.chat_kwargs, "JSON",
+                        "variables for the chat template, such as {\"enable_thinking\": false}. A "
+                        "request's chat_template_kwargs takes precedence"),
+        ROSE_ROW_FLAG("trust-request-chat-template", &f->trust_request_template,
+                      "allow requests to bring a chat template of their own (chat_template)"),
+        ROSE_ROW_STRING("generation-config", &f->generation_config, "auto|none|PATH",
+                        "sampling defaults of requests: those of the model, none, or those of "
+                        "another folder or generation_config.json. vllm means none"),
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "write log lines of this level and above to standard error", .first = true),
         ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
@@ -167,7 +177,8 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char
         "roseinfer serve MODEL [options]",
         "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
         "/v1/chat/completions,\n"
-        "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics;\n"
+        "/v1/models, /tokenize, /detokenize, /apply-template, /health, /ready, /version, "
+        "/metrics;\n"
         "/start_profile and /stop_profile with --profiler-dir.\n"
         "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
         "The exit code is 1 if the engine has failed (/health is then 503 until the server is "

@@ -65,6 +65,7 @@ static void chunk_fast(rose_api_out *o, const rose_api_job *j, const rose_api_ch
         }
         rose_api_extra_members(o, c, c->extra != NULL && !c->extra->sent);
         PUT(o, "}]");
+        rose_api_extra_chat(o, c);
     }
     if (j->chunk_usage) {
         PUT(o, ",\"usage\":");

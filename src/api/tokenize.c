@@ -1,4 +1,4 @@
-/* api/tokenize.c - /tokenize and /detokenize, in vLLM's shapes. */
+/* api/tokenize.c - /tokenize and /detokenize in vLLM's shapes, /apply-template in llama.cpp's. */
 #include "api/api_internal.h"
 
 static void put_tokenize_reply(rose_api_out *o, const rose_ids *ids, uint32_t max_model_len)
@@ -14,15 +14,14 @@ static void put_tokenize_reply(rose_api_out *o, const rose_ids *ids, uint32_t ma
 void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
 {
     rose_ids ids = {0};
-    rose_api_out text = {0};
+    rose_template_text text = {0};
     rose_api_prompt_ctx any_length =
         *c; /* this endpoint counts tokens, so only the size of the body limits the text */
     any_length.max_model_len = 0;
     bool ok;
     if (p->messages != NULL) {
-        ok = rose_api_chat_render(&text, p->messages, c->ignored, &j->err) &&
-             rose_api_encode(&ids, text.b.data, text.b.len, ROSE_ENCODE_PLAIN_SPECIAL, &any_length,
-                             "messages", &j->err);
+        ok = rose_api_messages_render(&text, p, c, &j->err) &&
+             rose_api_encode_chat(&ids, &text, &any_length, &j->err);
     } else if (!json_is_string(p->prompt)) {
         ok = rose_api_fail(&j->err, 400, NULL, "prompt", "field 'prompt' must be a string");
     } else {
@@ -33,7 +32,20 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
     if (ok) put_tokenize_reply(&j->reply, &ids, c->max_model_len);
     if (j->reply.oom) rose_api_fail_nomem(&j->err);
     rose_ids_free(&ids);
-    rose_api_out_free(&text);
+    rose_template_text_free(&text);
+}
+
+/* The endpoint is for people who check a template: nothing is tokenised. */
+void rose_api_apply_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
+{
+    rose_template_text text = {0};
+    if (rose_api_messages_render(&text, p, c, &j->err)) {
+        rose_api_puts(&j->reply, "{\"prompt\":");
+        rose_api_put_string(&j->reply, text.bytes, text.len);
+        rose_api_puts(&j->reply, "}");
+    }
+    if (j->reply.oom) rose_api_fail_nomem(&j->err);
+    rose_template_text_free(&text);
 }
 
 void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/kernel_bench.h"
+#include "base/log.h"
 
 const char *rose_compute_name(rose_compute c)
 {
@@ -18,6 +19,13 @@ const char *rose_compute_name(rose_compute c)
         break;
     }
     return "auto";
+}
+
+const char *rose_plan_text(const rose_memory_plan *p)
+{
+    if (p->int8_activations) return "float32 with int8 activations and a bfloat16 KV cache";
+    if (p->quantization == ROSE_QUANT_INT8) return "bfloat16 with int8 weights";
+    return rose_compute_name(p->dtype);
 }
 
 const char *rose_quantization_name(rose_quantization q)
@@ -69,10 +77,15 @@ rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *
 }
 #endif
 
+static bool is_auto(const char *device)
+{
+    return device == NULL || strcmp(device, "auto") == 0;
+}
+
 rose_status rose_backend_pick(const rose_backend_ops **out, const char *device, rose_err *err)
 {
     *out = NULL;
-    if (device == NULL || strcmp(device, "auto") == 0) {
+    if (is_auto(device)) {
         if (rose_backend_cuda(out, NULL) != ROSE_OK) *out = rose_backend_cpu();
         return ROSE_OK;
     }
@@ -81,4 +94,21 @@ rose_status rose_backend_pick(const rose_backend_ops **out, const char *device, 
         return rose_fail(err, ROSE_E_INVAL, "device '%s': expected auto, cpu or cuda", device);
     *out = rose_backend_cpu();
     return ROSE_OK;
+}
+
+const rose_backend_ops *rose_backend_that_computes(const rose_backend_ops *first,
+                                                   const rose_model *m)
+{
+    rose_err why = {""};
+    if (first->check == NULL || first->check(m, &why) == ROSE_OK) return first;
+    rose_log(ROSE_LOG_WARN, "backend", "the CPU computes this model: %s", why.msg);
+    return rose_backend_cpu();
+}
+
+rose_status rose_backend_pick_for(const rose_backend_ops **out, const char *device,
+                                  const rose_model *m, rose_err *err)
+{
+    const rose_status st = rose_backend_pick(out, device, err);
+    if (st == ROSE_OK && is_auto(device)) *out = rose_backend_that_computes(*out, m);
+    return st;
 }

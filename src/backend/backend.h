@@ -90,7 +90,9 @@ typedef struct rose_cuda_opts {
 
 typedef struct rose_backend_opts {
     rose_compute dtype; /* data type of weights and activations. AUTO on a CPU: BF16 for BF16
-                         * files and with INT8, else F32. AUTO on CUDA: F16 */
+                         * files and with INT8, else F32; for files with quantized matrices F32
+                         * with int8 activations. F32 keeps quantized matrices as they are, BF16
+                         * widens them. AUTO on CUDA: F16 */
     rose_quantization quantization;
     uint32_t max_seqs;        /* at most this many sequences in one step, 1 .. 4096 */
     uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs */
@@ -109,6 +111,8 @@ void rose_backend_opts_default(rose_backend_opts *o);
 typedef struct rose_memory_plan {
     rose_compute dtype; /* resolved, never AUTO */
     rose_quantization quantization;
+    bool int8_activations; /* CPU, dtype F32, files with quantized matrices: a GEMM first rounds its
+                              input to int8 in blocks of 32; attention and KV are BF16 */
     uint32_t max_seqs, max_step_tokens, max_model_len;
     uint32_t n_threads;    /* resolved */
     rose_prefill prefill;  /* CUDA: resolved: FLASH or NAIVE */
@@ -124,6 +128,9 @@ typedef struct rose_memory_plan {
     uint64_t total;        /* weights + kv + scratch + graphs */
     uint64_t available;    /* memory available now; 0 = unknown */
 } rose_memory_plan;
+
+/* The arithmetic of a plan, for people: "float32", "bfloat16 with int8 weights", ... */
+const char *rose_plan_text(const rose_memory_plan *p);
 
 /* The sampling parameters: they say how the next id is chosen. The filters act in this order (as
  * in vLLM). Divide by temperature. Drop ids below min_p times the highest probability. Keep the
@@ -221,6 +228,9 @@ enum {
 typedef struct rose_backend_ops {
     const char *name; /* "cpu", "cuda" */
     uint32_t caps;    /* ROSE_CAP_* */
+    /* Whether the backend computes this model at all, as plan() asks first; NULL = every model.
+     * UNSUPPORTED names the field. */
+    rose_status (*check)(const rose_model *m, rose_err *err);
     /* Computes the memory plan. Default rule for the number of KV pages: enough for max_seqs
      * full contexts, but at most 4 GiB and at most half of the memory that the weights leave.
      * CUDA instead: at most 90 % of the memory left after weights, scratch and graphs. Always at
@@ -231,6 +241,9 @@ typedef struct rose_backend_ops {
      * or the system does not let us lock so much. */
     rose_status (*plan)(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                         rose_err *err);
+    /* Says as what the plan keeps the matrix whose bytes in the file begin at data. NULL: a backend
+     * that does not say. */
+    rose_kept (*kept)(const rose_model *m, const rose_memory_plan *p, const void *data);
     /* Packs the weights; the model's mappings are not used afterwards. */
     rose_status (*open)(void **ctx, const rose_model *m, const rose_backend_opts *o,
                         const rose_memory_plan *p, rose_err *err);
@@ -266,5 +279,14 @@ rose_status rose_backend_nvtx(rose_err *err);
 /* Picks a backend. device: "auto" (cuda if there is a usable GPU, else cpu), "cpu", "cuda"; NULL
  * = auto. Errors: UNSUPPORTED (as rose_backend_cuda), INVAL (device is none of these names). */
 rose_status rose_backend_pick(const rose_backend_ops **out, const char *device, rose_err *err);
+
+/* The same for a model: with "auto", a backend that refuses the model gives way to the CPU, and the
+ * log says why. */
+rose_status rose_backend_pick_for(const rose_backend_ops **out, const char *device,
+                                  const rose_model *m, rose_err *err);
+
+/* first, if it computes the model, else the CPU, and then the log says why. */
+const rose_backend_ops *rose_backend_that_computes(const rose_backend_ops *first,
+                                                   const rose_model *m);
 
 #endif

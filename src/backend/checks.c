@@ -122,12 +122,13 @@ rose_status rose_backend_check_plain(const rose_arch *a, const char *backend, ro
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (fields[i].asked)
-            return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: the %s backend does not support %s",
+            return rose_fail(err, ROSE_E_UNSUPPORTED,
+                             "%s: the %s backend does not support %s (--device cpu does)",
                              a->model_type, backend, fields[i].what);
     if (a->n_kv_heads != a->n_heads || (uint64_t)a->n_heads * a->head_dim != a->d_model)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: the %s backend does not support n_kv_heads: grouped heads (%u query "
-                         "heads, %u KV heads of %u, width %u)",
+                         "heads, %u KV heads of %u, width %u); --device cpu does",
                          a->model_type, backend, a->n_heads, a->n_kv_heads, a->head_dim,
                          a->d_model);
     return ROSE_OK;
@@ -137,7 +138,7 @@ rose_status rose_backend_check_types(const rose_model *m, const char *backend, r
 {
     if (!m->has_blocks) return ROSE_OK;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "%s: the %s backend cannot read quantized weights (most are %s); give a file "
-                     "with F32, F16 or BF16",
+                     "%s: the %s backend cannot read quantized weights (most are %s); use --device "
+                     "cpu, or a file with F32, F16 or BF16",
                      m->name, backend, rose_dtype_name(m->dtype));
 }

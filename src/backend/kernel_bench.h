@@ -25,6 +25,7 @@ typedef struct rose_kernel_shape {
     rose_kernel_role role;
     uint32_t n_out, n_in; /* sizes, multiples of 64; for QKV n_out = 3 n_in, with heads of 64 */
     uint32_t rows;
+    bool gated; /* ACT, CPU only: n_out counts gate and up, whose product is y */
 } rose_kernel_shape;
 
 /* What is timed. */

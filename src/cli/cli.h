@@ -5,8 +5,11 @@
 #define ROSE_CLI_CLI_H
 
 #include "base/buf.h"
+#include "engine/flags.h"
+#include "roseinfer.h"
 
 int rose_cmd_serve(int argc, char **argv);
+int rose_cmd_chat(int argc, char **argv);
 int rose_cmd_generate(int argc, char **argv);
 int rose_cmd_tokenize(int argc, char **argv);
 int rose_cmd_detokenize(int argc, char **argv);
@@ -16,5 +19,61 @@ int rose_cmd_random_model(int argc, char **argv);
 /* Reads all of standard input, up to 1 GiB. If it is a terminal, a line on stderr says how to
  * end the input, and the last newline is left out. */
 rose_status rose_read_stdin(rose_buf *out, rose_err *err);
+
+/* ---- the options that `generate` and `chat` share ---- */
+
+/* The default of llama.cpp; at temperature 0 small models repeat themselves. */
+#define ROSE_CLI_TEMPERATURE 0.8f
+#define ROSE_CLI_TOP_P       0.95f
+#define ROSE_CLI_TOP_K       40u
+
+/* One sequence: no memory for more. */
+#define ROSE_CLI_LIB_OPTIONS .max_num_seqs = 1, .device = "auto", .dtype = "auto", .isa = "auto"
+
+/* p: a rose_lib_params *. seed_: what --help prints as default of the seed; NULL: its value. */
+#define ROSE_CLI_SAMPLING_ROWS(p, seed_)                                                           \
+    ROSE_ROW_FLOAT("temperature", &(p)->temperature, "T", 0, 100,                                  \
+                   "how freely to sample; 0 takes the most probable token each time"),             \
+        ROSE_ROW_U32("top-k", &(p)->top_k, "K", 0, 0,                                              \
+                     "sample among the K most probable; 0 is off"),                                \
+        ROSE_ROW_FLOAT("top-p", &(p)->top_p, "P", 1e-6f, 1,                                        \
+                       "sample among the fewest tokens of total probability P"),                   \
+        ROSE_ROW_FLOAT("min-p", &(p)->min_p, "P", 0, 1,                                            \
+                       "drop tokens below P times the highest probability"),                       \
+        ROSE_ROW_FLOAT("repetition-penalty", &(p)->repetition_penalty, "R", 0.01f, 100,            \
+                       "divide the scores of tokens that occurred by R; 1 is off"),                \
+        ROSE_ROW_U64("seed", &(p)->seed, "N", 0, 0,                                                \
+                     "seed of the sampling; the same seed and options give the same text",         \
+                     .says = (seed_))
+
+/* lib: a rose_lib_options *; pin: a bool *. */
+#define ROSE_CLI_ENGINE_ROWS(lib, pin)                                                             \
+    rose_engine_flags_row("device", ROSE_OPT_CHOICE, &(lib)->device),                              \
+        rose_engine_flags_row("dtype", ROSE_OPT_CHOICE, &(lib)->dtype),                            \
+        rose_engine_flags_row("quantization", ROSE_OPT_CHOICE, &(lib)->quantization),              \
+        rose_engine_flags_row("isa", ROSE_OPT_CHOICE, &(lib)->isa),                                \
+        rose_engine_flags_row("threads", ROSE_OPT_U32, &(lib)->threads),                           \
+        rose_engine_flags_row("max-model-len", ROSE_OPT_U32, &(lib)->max_model_len),               \
+        rose_engine_flags_row("cpu-affinity", ROSE_OPT_BOOL, pin)
+
+/* ---- lines.c: messages that a person types or a pipe brings; main thread ---- */
+
+typedef struct rose_lines rose_lines;
+
+typedef enum rose_line {
+    ROSE_LINE_TEXT,
+    ROSE_LINE_BLOCK,   /* a text between two """: never a command */
+    ROSE_LINE_CLEARED, /* Ctrl-C: the person gave the line up */
+    ROSE_LINE_END      /* Ctrl-D, or the end of the pipe */
+} rose_line;
+
+/* terminal: standard input and output are terminals. Errors: NOMEM, IO. */
+rose_status rose_lines_open(rose_lines **out, bool terminal, rose_err *err);
+void rose_lines_close(rose_lines *l); /* accepts NULL */
+
+/* Reads one message into out, which is emptied first: a line, without its newline, or all that
+ * stands between a line that begins with """ and a line that ends with """. Errors: NOMEM, IO,
+ * FORMAT (the closing """ is missing). */
+rose_status rose_lines_next(rose_lines *l, rose_line *kind, rose_buf *out, rose_err *err);
 
 #endif

@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/opts.h"
 #include "cli/cli.h"
-#include "engine/flags.h"
 #include "roseinfer.h"
 
 typedef struct generate_opts {
@@ -15,7 +14,6 @@ typedef struct generate_opts {
     rose_lib_params p;
     rose_lib_options lib;
     bool pin;
-    const char *device, *dtype, *isa;
 } generate_opts;
 
 static int die(const char *msg)
@@ -96,38 +94,24 @@ done:
 
 int rose_cmd_generate(int argc, char **argv)
 {
-    generate_opts g = {.stats = isatty(STDERR_FILENO) == 1,
-                       .echo = true,
-                       .device = "auto",
-                       .dtype = "auto",
-                       .isa = "auto"};
+    /* A text goes through no chat template and takes no sampling defaults, so a fault in the
+     * model's own must not stop it. An empty template still reads the model's eos_token. */
+    generate_opts g = {
+        .stats = isatty(STDERR_FILENO) == 1,
+        .echo = true,
+        .lib = {ROSE_CLI_LIB_OPTIONS, .chat_template = "{{ '' }}", .generation_config = "none"}};
     rose_lib_params_default(&g.p);
-    /* the default of llama.cpp; at temperature 0 small models repeat themselves */
-    g.p.temperature = 0.8f;
-    g.p.top_p = 0.95f;
-    g.p.top_k = 40;
-    g.lib.max_num_seqs = 1; /* one sequence: no memory for more */
+    g.p.temperature = ROSE_CLI_TEMPERATURE;
+    g.p.top_p = ROSE_CLI_TOP_P;
+    g.p.top_k = ROSE_CLI_TOP_K;
     const rose_opt opts[] = {
         ROSE_ROW_STRING("prompt", &g.prompt, "TEXT", "the text to continue", .letter = 'p',
                         .unset = "standard input"),
         ROSE_ROW_U32("max-tokens", &g.p.max_tokens, "N", 1, 0, "most new tokens", .letter = 'n'),
-        ROSE_ROW_FLOAT("temperature", &g.p.temperature, "T", 0, 100,
-                       "how freely to sample; 0 takes the most probable token each time"),
-        ROSE_ROW_U32("top-k", &g.p.top_k, "K", 0, 0, "sample among the K most probable; 0 is off"),
-        ROSE_ROW_FLOAT("top-p", &g.p.top_p, "P", 1e-6f, 1,
-                       "sample among the fewest tokens of total probability P"),
-        ROSE_ROW_FLOAT("min-p", &g.p.min_p, "P", 0, 1,
-                       "drop tokens below P times the highest probability"),
-        ROSE_ROW_U64("seed", &g.p.seed, "N", 0, 0,
-                     "seed of the sampling; the same seed and options give the same text"),
+        ROSE_CLI_SAMPLING_ROWS(&g.p, NULL),
         ROSE_ROW_BOOL("echo", &g.echo, "print the prompt before the text"),
         ROSE_ROW_FLAG("ignore-eos", &g.ignore_eos, "continue after the end-of-sequence token"),
-        rose_engine_flags_row("device", ROSE_OPT_CHOICE, &g.device),
-        rose_engine_flags_row("dtype", ROSE_OPT_CHOICE, &g.dtype),
-        rose_engine_flags_row("quantization", ROSE_OPT_CHOICE, &g.lib.quantization),
-        rose_engine_flags_row("isa", ROSE_OPT_CHOICE, &g.isa),
-        rose_engine_flags_row("threads", ROSE_OPT_U32, &g.lib.threads),
-        rose_engine_flags_row("cpu-affinity", ROSE_OPT_BOOL, &g.pin),
+        ROSE_CLI_ENGINE_ROWS(&g.lib, &g.pin),
         ROSE_ROW_BOOL("stats", &g.stats, "print times to stderr at the end",
                       .says = "on if standard error is a terminal"),
     };
@@ -140,8 +124,5 @@ int rose_cmd_generate(int argc, char **argv)
     if (rc >= 0) return rc;
     g.p.ignore_eos = g.ignore_eos;
     g.lib.pin_threads = g.pin;
-    g.lib.device = g.device;
-    g.lib.dtype = g.dtype;
-    g.lib.isa = g.isa;
     return run(model, &g);
 }

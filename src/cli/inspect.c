@@ -17,10 +17,7 @@ static void plan_row(const char *what, uint64_t bytes, const char *note)
 static void print_plan(const rose_memory_plan *p)
 {
     char note[160], page[32];
-    printf("Memory plan (%s%s%s, %u compute threads)\n", rose_compute_name(p->dtype),
-           p->quantization == ROSE_QUANT_NONE ? "" : ", weights ",
-           p->quantization == ROSE_QUANT_NONE ? "" : rose_quantization_name(p->quantization),
-           p->n_threads);
+    printf("Memory plan (%s, %u compute threads)\n", rose_plan_text(p), p->n_threads);
     plan_row("weights", p->weights, "packed for the kernels");
     snprintf(note, sizeof note,
              "%u pages of %d tokens, %s each; a full context of %u tokens takes %u pages",
@@ -39,19 +36,33 @@ static void print_plan(const rose_memory_plan *p)
 static json_t *plan_json(const rose_memory_plan *p)
 {
     return json_pack(
-        "{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dtype",
+        "{s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dtype",
         rose_compute_name(p->dtype), "quantization", rose_quantization_name(p->quantization),
-        "threads", (json_int_t)p->n_threads, "max_num_seqs", (json_int_t)p->max_seqs,
-        "max_num_batched_tokens", (json_int_t)p->max_step_tokens, "max_model_len",
-        (json_int_t)p->max_model_len, "weights_bytes", (json_int_t)p->weights, "kv_page_bytes",
-        (json_int_t)p->kv_page, "kv_pages", (json_int_t)p->kv_pages, "kv_bytes", (json_int_t)p->kv,
-        "scratch_bytes", (json_int_t)p->scratch, "graphs_bytes", (json_int_t)p->graphs,
-        "total_bytes", (json_int_t)p->total, "available_bytes", (json_int_t)p->available);
+        "int8_activations", p->int8_activations ? 1 : 0, "threads", (json_int_t)p->n_threads,
+        "max_num_seqs", (json_int_t)p->max_seqs, "max_num_batched_tokens",
+        (json_int_t)p->max_step_tokens, "max_model_len", (json_int_t)p->max_model_len,
+        "weights_bytes", (json_int_t)p->weights, "kv_page_bytes", (json_int_t)p->kv_page,
+        "kv_pages", (json_int_t)p->kv_pages, "kv_bytes", (json_int_t)p->kv, "scratch_bytes",
+        (json_int_t)p->scratch, "graphs_bytes", (json_int_t)p->graphs, "total_bytes",
+        (json_int_t)p->total, "available_bytes", (json_int_t)p->available);
 }
 
-static int print_json(const rose_model *m, const rose_memory_plan *p)
+/* What the plan makes of the model. */
+typedef struct planned {
+    const rose_backend_ops *ops;
+    const rose_model *m;
+    const rose_memory_plan *p;
+} planned;
+
+static rose_kept kept(const void *ctx, const void *data)
 {
-    json_t *root = rose_model_json(m);
+    const planned *x = ctx;
+    return x->ops->kept(x->m, x->p, data);
+}
+
+static int print_json(const rose_model *m, const rose_keeper *k, const rose_memory_plan *p)
+{
+    json_t *root = rose_model_json(m, k);
     int rc = 1;
     if (root != NULL && json_object_set_new(root, "memory_plan", plan_json(p)) == 0 &&
         json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(7)) == 0 &&
@@ -87,14 +98,17 @@ int rose_cmd_inspect(int argc, char **argv)
     if (st == ROSE_OK) st = rose_model_open(&m, model, &err);
     if (st != ROSE_OK) return rose_die(&err);
     const rose_backend_ops *ops;
-    st = rose_backend_pick(&ops, flags.device, &err);
+    st = rose_backend_pick_for(&ops, flags.device, m, &err);
     if (st == ROSE_OK) st = ops->plan(m, &o.backend, &plan, &err);
+    const planned all = {ops, m, &plan};
+    const rose_keeper keeper = {kept, &all};
+    const rose_keeper *k = st == ROSE_OK && ops->kept != NULL ? &keeper : NULL;
     if (st == ROSE_OK && json) {
-        rc = print_json(m, &plan);
+        rc = print_json(m, k, &plan);
     } else {
         rc = 0;
-        if (!json) rose_model_print_arch(m, stdout);
-        if (!json && tensors) rose_model_print_tensors(m, stdout);
+        if (!json) rose_model_print_arch(m, k, stdout);
+        if (!json && tensors) rose_model_print_tensors(m, k, stdout);
         if (st == ROSE_OK) print_plan(&plan);
     }
     if (st != ROSE_OK) rc = rose_die(&err);

@@ -35,6 +35,7 @@ static int run_bench(int argc, char **argv)
 
 static const rose_program_command commands[] = {
     {"serve", rose_cmd_serve, "serve a model over an OpenAI-compatible HTTP API"},
+    {"chat", rose_cmd_chat, "talk with a model in the terminal"},
     {"generate", rose_cmd_generate, "continue a prompt, streaming to standard output"},
     {"tokenize", rose_cmd_tokenize, "text to token ids"},
     {"detokenize", rose_cmd_detokenize, "token ids to text"},
@@ -46,8 +47,8 @@ static const rose_program_command commands[] = {
 static const rose_program program = {
     .name = "roseinfer",
     .about = "an LLM inference engine and server",
-    .notes = "MODEL is a Hugging Face folder: config.json, *.safetensors, tokenizer.json or\n"
-             "vocab.json + merges.txt.\n",
+    .notes = "MODEL is a GGUF file, or a Hugging Face folder: config.json, *.safetensors and\n"
+             "tokenizer.json (or tokenizer.model, or vocab.json + merges.txt).\n",
     .commands = commands,
     .n_commands = sizeof commands / sizeof *commands,
     .apart = "bench",

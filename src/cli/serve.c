@@ -18,7 +18,6 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/fds.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/memlock.h"
 #include "base/procstat.h"
@@ -35,35 +34,36 @@ typedef struct server {
     rose_engine *engine;
     rose_api *api;
     rose_http *http;
+    rose_chat *chat;   /* NULL: the plain template */
+    rose_chat *lender; /* NULL, or it lends its tokens where there is no chat */
 } server;
 
-/* Tells whether the model has a chat template of its own. A chat template is a program in a
- * template language, which this server does not run. */
-static bool has_chat_template(const char *dir)
+/* Reads the chat template, and the sampling defaults unless they are turned off. */
+static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, rose_err *err)
 {
-    char path[4096];
-    rose_buf text = {0};
-    json_t *root = NULL;
-    bool found = false;
-    if (snprintf(path, sizeof path, "%s/chat_template.jinja", dir) < (int)sizeof path)
-        found = rose_file_exists(path);
-    if (!found && snprintf(path, sizeof path, "%s/tokenizer_config.json", dir) < (int)sizeof path &&
-        rose_file_exists(path) && rose_file_read(&text, path, 64u << 20, NULL) == ROSE_OK &&
-        rose_json_parse(&root, text.data, text.len, 0, NULL) == ROSE_OK) {
-        const json_t *t = json_object_get(root, "chat_template");
-        found = t != NULL && !json_is_null(t);
-    }
-    json_decref(root);
-    rose_buf_free(&text);
-    return found;
+    char text[ROSE_GENERATION_TEXT];
+    rose_status st = rose_chat_open(&s->chat, dir, f->chat_template, err);
+    if (st == ROSE_OK && f->trust_request_template && s->chat == NULL)
+        st = rose_chat_open(&s->lender, dir, "{{ '' }}", err); /* any template will do */
+    if (st != ROSE_OK) return st;
+    f->api.chat = s->chat;
+    if (f->trust_request_template) f->api.trusted = s->chat != NULL ? s->chat : s->lender;
+    if (s->chat != NULL)
+        rose_log(ROSE_LOG_INFO, "serve", "chat template: %s", rose_chat_source(s->chat));
+    st = rose_generation_choose(&f->api.generation, dir, f->generation_config, err);
+    if (st != ROSE_OK) return st;
+    rose_generation_text(&f->api.generation, text);
+    if (text[0] != '\0')
+        rose_log(ROSE_LOG_INFO, "serve",
+                 "sampling defaults of the model: %s (--generation-config none turns them off)",
+                 text);
+    return ROSE_OK;
 }
 
-static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id,
-                              bool has_template, rose_err *err)
+static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id, rose_err *err)
 {
     f->api.model_id = model_id;
     f->api.version = rose_version();
-    f->api.model_has_template = has_template;
     for (uint32_t i = 1; i < f->served_names.n; i++)
         rose_opt_list_add(&f->api.model_aliases, rose_opt_list_get(&f->served_names, i));
     rose_status st = rose_serve_opts_read(f, err);
@@ -81,30 +81,25 @@ static void stop_all(server *s)
     rose_engine_close(s->engine); /* close first, because the engine signals the wake queues that
                                      are freed next */
     rose_api_destroy(s->api);
+    rose_chat_close(s->chat);
+    rose_chat_close(s->lender);
     rose_tokenizer_close(s->tok);
     rose_model_close(s->model);
 }
 
-/* Finds the served name: the option, or the last component of the folder's path. Replies are
- * JSON. Bytes that are not UTF-8 are therefore refused in the option and written as \xNN from
- * the path. */
-static rose_status model_id_of(const rose_serve_flags *f, const char *dir, rose_buf *out,
+/* Finds the served name: the option, or the model's own name. Replies are JSON. Bytes that are not
+ * UTF-8 are therefore refused in the option and written as \xNN from a path. */
+static rose_status model_id_of(const rose_serve_flags *f, const rose_model *m, rose_buf *out,
                                rose_err *err)
 {
     const rose_opt_list *names = &f->served_names;
-    const char *given = names->n > 0 ? rose_opt_list_get(names, 0) : NULL;
-    size_t n = strlen(given != NULL ? given : dir), start;
+    const char *id = names->n > 0 ? rose_opt_list_get(names, 0) : m->name;
     for (uint32_t i = 0; i < names->n; i++) {
         const char *name = rose_opt_list_get(names, i);
         if (rose_utf8_valid_prefix((const uint8_t *)name, strlen(name)) < strlen(name))
             return rose_fail(err, ROSE_E_INVAL, "--served-model-name '%s' is not UTF-8", name);
     }
-    while (given == NULL && n > 1 && dir[n - 1] == '/')
-        n--;
-    for (start = given == NULL ? n : 0; start > 0 && dir[start - 1] != '/';)
-        start--;
-    if (rose_utf8_escape(out, (given != NULL ? given : dir) + start, n - start) == ROSE_OK &&
-        rose_buf_str(out) != NULL)
+    if (rose_utf8_escape(out, id, strlen(id)) == ROSE_OK && rose_buf_str(out) != NULL)
         return ROSE_OK;
     return rose_fail(err, ROSE_E_NOMEM, "out of memory");
 }
@@ -144,11 +139,9 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
 {
     const rose_memory_plan *p = rose_engine_plan(s->engine);
     rose_log(ROSE_LOG_INFO, "serve",
-             "ready in %.1f ms: %s on %s, %s%s, %u threads, context %u, %u KV pages",
-             rose_ms_between(t->began, rose_now_ns()), model_id, device,
-             rose_compute_name(p->dtype),
-             p->quantization == ROSE_QUANT_INT8 ? " with int8 weights" : "", p->n_threads,
-             p->max_model_len, p->kv_pages);
+             "ready in %.1f ms: %s on %s, %s, %u threads, context %u, %u KV pages",
+             rose_ms_between(t->began, rose_now_ns()), model_id, device, rose_plan_text(p),
+             p->n_threads, p->max_model_len, p->kv_pages);
     rose_log(ROSE_LOG_INFO, "serve",
              "start: files of the model %.1f + port %.1f + tokenizer %.1f + engine %.1f ms",
              rose_ms_between(t->began, t->model), rose_ms_between(t->model, t->port),
@@ -199,13 +192,12 @@ static void serve_until_stopped(server *s, const rose_serve_flags *f, const sigs
 
 /* Planning checks whether a limit forbids --mlock, so that this is known before the port is
  * open. */
-static rose_status check_lock(const rose_engine_flags *f, const rose_model *m,
-                              const rose_engine_opts *o, rose_err *err)
+static rose_status check_lock(const rose_backend_ops **ops, const rose_engine_flags *f,
+                              const rose_model *m, const rose_engine_opts *o, rose_err *err)
 {
-    const rose_backend_ops *ops = NULL;
     rose_memory_plan plan;
-    rose_status st = rose_backend_pick(&ops, f->device, err);
-    return st == ROSE_OK ? ops->plan(m, &o->backend, &plan, err) : st;
+    rose_status st = rose_backend_pick_for(ops, f->device, m, err);
+    return st == ROSE_OK ? (*ops)->plan(m, &o->backend, &plan, err) : st;
 }
 
 /* The signals that drain. A hangup is one of them, because a closed terminal must not cut off
@@ -251,24 +243,30 @@ static int run(const char *dir, rose_serve_flags *f)
     signal(SIGPIPE, SIG_IGN);
 
     fit_connections(f);
-    rose_status st = model_id_of(f, dir, &id, &err);
-    if (st == ROSE_OK && f->nvtx) st = rose_backend_nvtx(&err); /* before any thread */
+    rose_status st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) st = rose_model_open(&s.model, dir, &err);
+    if (st == ROSE_OK) st = model_id_of(f, s.model, &id, &err);
     t.model = rose_now_ns();
-    if (st == ROSE_OK && o.backend.cpu.lock_memory) st = check_lock(&f->engine, s.model, &o, &err);
+    if (st == ROSE_OK && o.backend.cpu.lock_memory)
+        st = check_lock(&ops, &f->engine, s.model, &o, &err);
     rose_thread_slice(
         f->io_slice_us); /* only the threads of HTTP and API inherit this time slice */
-    if (st == ROSE_OK) st = start_http(&s, f, id.data, has_chat_template(dir), &err);
+    if (st == ROSE_OK) st = open_chat(&s, f, dir, &err);
+    if (st == ROSE_OK) st = start_http(&s, f, id.data, &err);
     rose_thread_slice(0);
     t.port = rose_now_ns();
     /* While loading there is nothing to drain, so the signals end the program by their default
      * action. */
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     if (st == ROSE_OK) st = rose_tokenizer_open(&s.tok, dir, &err);
-    if (st == ROSE_OK) rose_tokenizer_warn_beyond(s.tok, s.model->arch.vocab_size);
+    if (st == ROSE_OK) {
+        rose_tokenizer_warn_beyond(s.tok, s.model->arch.vocab_size);
+        rose_chat_add_eos(s.chat, s.tok, &s.model->arch);
+    }
     t.tokenizer = rose_now_ns();
-    if (st == ROSE_OK) st = rose_backend_pick(&ops, f->engine.device, &err);
+    if (st == ROSE_OK && ops == NULL)
+        st = rose_backend_pick_for(&ops, f->engine.device, s.model, &err);
     if (st == ROSE_OK) st = rose_engine_open(&s.engine, ops, s.model, &o, &err);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     t.engine = rose_now_ns();

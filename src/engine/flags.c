@@ -17,9 +17,11 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
 {
     const rose_opt own[] = {
         ROSE_ROW_BRIEF_HEADING("Model and device"),
-        ROSE_ROW_CHOICE("device", &f->device, "auto|cpu|cuda",
-                        "where the model runs; auto is cuda if there is a usable GPU, else cpu",
-                        .sdef = "auto", .first = true),
+        ROSE_ROW_CHOICE(
+            "device", &f->device, "auto|cpu|cuda",
+            "where the model runs; auto is cuda if there is a usable GPU that can compute "
+            "the model, else cpu",
+            .sdef = "auto", .first = true),
     };
     const rose_opt cpu[] = {
         ROSE_ROW_BRIEF_HEADING("CPU"),

@@ -37,7 +37,7 @@ static bool too_many_on_the_way(const rose_http *h)
 static void hand_out(rose_http *h, int fd, bool no_fd)
 {
     int one = 1;
-    if (h->unix_path == NULL) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (!h->on_unix) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     const bool over = no_fd || atomic_load_explicit(&h->connections, memory_order_relaxed) >=
                                    h->opts.max_connections;
     rose_http_io *io = over ? rose_http_place_pick(h) : NULL;

@@ -206,7 +206,7 @@ static void keep_alive_probes(const rose_http_conn *c)
 static void watch_half_closed(rose_http_conn *c)
 {
     if (!c->half_closed || c->state != CONN_BUSY || c->read_deadline != 0) return;
-    if (c->io->h->unix_path != NULL || c->peer == HTTP_PEER_REMOTE) return;
+    if (c->io->h->on_unix || c->peer == HTTP_PEER_REMOTE) return;
     if (c->peer == HTTP_PEER_UNKNOWN) keep_alive_probes(c);
     ask_peer(c);
 }

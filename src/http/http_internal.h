@@ -226,7 +226,8 @@ struct rose_http {
     rose_http_callbacks cb;
     rose_http_io *ios; /* [opts.n_threads] */
     int listen_fd;     /* thread 0's after start; -1 once closed */
-    char *unix_path;   /* owned; NULL for TCP */
+    char *unix_path;   /* owned, to remove the file; only the first I/O thread reads it */
+    bool on_unix;      /* a UNIX socket, not TCP; constant while threads run */
     uint16_t port;
     bool check_host; /* the Host header must hold one of our names */
     struct event ev_accept, ev_accept_again;

@@ -39,6 +39,7 @@ static rose_status listen_unix(rose_http *h, const char *path, rose_err *err)
     if (rc < 0 && errno == EADDRINUSE && unix_path_is_stale(&sa) && unlink(path) == 0)
         rc = bind(h->listen_fd, (struct sockaddr *)&sa, sizeof sa);
     if (rc < 0) return rose_fail(err, ROSE_E_IO, "bind unix:%s: %s", path, strerror(errno));
+    h->on_unix = true;
     if ((h->unix_path = strdup(path)) == NULL) {
         unlink(path);
         return rose_fail(err, ROSE_E_NOMEM, "unix:%s: out of memory", path);

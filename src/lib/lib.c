@@ -11,7 +11,10 @@
 
 #include "base/clock.h"
 #include "base/cpuinfo.h"
+#include "base/json.h"
+#include "base/log.h"
 #include "base/version.h"
+#include "chat/chat.h"
 #include "engine/engine.h"
 #include "tokenizer/tokenizer.h"
 
@@ -23,6 +26,8 @@ typedef struct sink_node {
 struct rose_lib {
     rose_tokenizer *tok;
     rose_engine *engine;
+    rose_chat *chat; /* NULL: the model has no chat template */
+    rose_generation generation;
     pthread_mutex_t mutex; /* guards encoder, free_sinks and requests */
     sink_node *free_sinks;
     rose_encoder *encoder;
@@ -35,6 +40,7 @@ struct rose_lib_request {
     rose_request *req; /* NULL once released to the engine */
     sink_node *sink;
     rose_detok detok;
+    uint32_t n_prompt;
     rose_lib_finish finish;
     bool given; /* the queue delivered req, and req was not yet polled empty: only then may it be
                    polled */
@@ -121,6 +127,7 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
     int cpus[256];
 
     *out = NULL;
+    rose_log_set_level(ROSE_LOG_WARN);
     rose_lib *r = calloc(1, sizeof *r);
     if (r == NULL) return fail_with(ROSE_E_NOMEM, &e, err);
     pthread_mutex_init(&r->mutex, NULL);
@@ -133,8 +140,14 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
     if ((st = rose_model_open(&model, model_dir, &e)) != ROSE_OK) goto done;
     if ((st = rose_tokenizer_open(&r->tok, model_dir, &e)) != ROSE_OK) goto done;
     rose_tokenizer_warn_beyond(r->tok, model->arch.vocab_size);
+    st = rose_chat_open(&r->chat, model_dir, options != NULL ? options->chat_template : NULL, &e);
+    if (st != ROSE_OK) goto done;
+    rose_chat_add_eos(r->chat, r->tok, &model->arch);
+    st = rose_generation_choose(&r->generation, model_dir,
+                                options != NULL ? options->generation_config : NULL, &e);
+    if (st != ROSE_OK) goto done;
     if ((st = rose_encoder_create(&r->encoder, r->tok, &e)) != ROSE_OK) goto done;
-    st = rose_backend_pick(&backend, options != NULL ? options->device : NULL, &e);
+    st = rose_backend_pick_for(&backend, options != NULL ? options->device : NULL, model, &e);
     if (st == ROSE_OK) st = rose_engine_open(&r->engine, backend, model, &o, &e);
 done:
     rose_model_close(model);
@@ -159,6 +172,7 @@ void rose_lib_close(rose_lib *rose)
         free(s);
     }
     rose_encoder_destroy(rose->encoder);
+    rose_chat_close(rose->chat);
     rose_tokenizer_close(rose->tok);
     pthread_mutex_destroy(&rose->mutex);
     free(rose);
@@ -181,7 +195,24 @@ const char *rose_lib_version(void)
 
 void rose_lib_params_default(rose_lib_params *p)
 {
-    *p = (rose_lib_params){.max_tokens = 128, .top_p = 1.0f};
+    *p = (rose_lib_params){.max_tokens = 128, .top_p = 1.0f, .repetition_penalty = 1.0f};
+}
+
+void rose_lib_params_model(const rose_lib *rose, rose_lib_params *p)
+{
+    const rose_generation *g = &rose->generation;
+    rose_lib_params_default(p);
+    if ((g->has & ROSE_GENERATION_TEMPERATURE) != 0) p->temperature = g->temperature;
+    if ((g->has & ROSE_GENERATION_TOP_P) != 0) p->top_p = g->top_p;
+    if ((g->has & ROSE_GENERATION_TOP_K) != 0) p->top_k = g->top_k;
+    if ((g->has & ROSE_GENERATION_MIN_P) != 0) p->min_p = g->min_p;
+    if ((g->has & ROSE_GENERATION_REPETITION) != 0) p->repetition_penalty = g->repetition;
+    if ((g->has & ROSE_GENERATION_MAX_TOKENS) != 0) p->max_tokens = g->max_tokens;
+}
+
+int rose_lib_has_chat_template(const rose_lib *rose)
+{
+    return rose->chat != NULL;
 }
 
 static void link_request(rose_lib *rose, rose_lib_request *r)
@@ -244,10 +275,13 @@ static rose_status submit(rose_lib *rose, const uint32_t *ids, size_t n, const r
     rose_lib_request *r = calloc(1, sizeof *r);
     if (r == NULL) goto done;
     r->rose = rose;
+    r->n_prompt = (uint32_t)n;
     /* one piece may hold a token's text and the end of an incomplete character */
     r->text = malloc(rose_detok_cap(rose->tok) + 12);
     if (r->text == NULL) goto done;
     if ((st = take_sink(rose, &r->sink, err)) != ROSE_OK) goto done;
+    const rose_request_rules rules = {.repetition = p->repetition_penalty};
+    const bool plain = p->repetition_penalty == 0.0f || p->repetition_penalty == 1.0f;
     const rose_request_opts ro = {
         .prompt = ids,
         .n_prompt = (uint32_t)n,
@@ -257,10 +291,12 @@ static rose_status submit(rose_lib *rose, const uint32_t *ids, size_t n, const r
                      .min_p = p->min_p,
                      .top_k = p->top_k,
                      .seed = p->seed},
+        .rules = plain ? NULL : &rules,
         .ignore_eos = p->ignore_eos != 0,
         .sink = r->sink->q,
         .user = r,
     };
+    rose_detok_begin(&r->detok, rose->tok, ids, n, 0);
     st = rose_engine_submit(rose->engine, &ro, &r->req, err);
 done:
     if (st != ROSE_OK) {
@@ -299,6 +335,95 @@ int rose_lib_submit_text(rose_lib *rose, const char *text, size_t len, const ros
     rose_ids_free(&ids);
     return fail_with(st, &e, err);
 }
+
+/* ---- chats ---- */
+
+static rose_status parse(json_t **out, const char *text, size_t len, const char *name,
+                         rose_err *err)
+{
+    json_error_t e;
+    const rose_status st = rose_json_parse(out, text, len, JSON_ALLOW_NUL, &e);
+    if (st != ROSE_E_FORMAT) return st;
+    return rose_fail(err, ROSE_E_INVAL, "%s is not valid JSON: %.120s (line %d)", name, e.text,
+                     e.line);
+}
+
+static rose_status wrong_option(const char *key, const char *wanted, rose_err *err)
+{
+    return rose_fail(err, ROSE_E_INVAL, "options_json: %s must be %s", key, wanted);
+}
+
+/* Fills in; it borrows from options. */
+static rose_status read_chat_options(rose_template_input *in, const json_t *options, rose_err *err)
+{
+    const char *key;
+    json_t *v;
+    if (!json_is_object(options))
+        return rose_fail(err, ROSE_E_INVAL, "options_json must be an object");
+    json_object_foreach((json_t *)(uintptr_t)options, key, v)
+    {
+        const bool list = strcmp(key, "tools") == 0 || strcmp(key, "documents") == 0;
+        const bool more = strcmp(key, "add_generation_prompt") == 0;
+        if (list && !json_is_array(v)) return wrong_option(key, "a list", err);
+        if (list && key[0] == 't') {
+            in->tools = v;
+        } else if (list) {
+            in->documents = v;
+        } else if (strcmp(key, "chat_template_kwargs") == 0) {
+            if (!json_is_object(v)) return wrong_option(key, "an object", err);
+            in->kwargs = v;
+        } else if (more || strcmp(key, "continue_final_message") == 0) {
+            if (!json_is_boolean(v)) return wrong_option(key, "true or false", err);
+            *(more ? &in->add_generation_prompt : &in->continue_final_message) = json_is_true(v);
+        } else {
+            return rose_fail(err, ROSE_E_INVAL, "options_json: '%.80s' is unknown", key);
+        }
+    }
+    return ROSE_OK;
+}
+
+static rose_status chat_ids(rose_lib *rose, const json_t *messages, const json_t *options,
+                            rose_ids *ids, rose_err *err)
+{
+    rose_template_text text;
+    rose_template_input in = {
+        .messages = messages, .add_generation_prompt = true, .now_s = rose_unix_time()};
+    rose_status st = ROSE_OK;
+    if (rose->chat == NULL)
+        return rose_fail(
+            err, ROSE_E_INVAL,
+            "the model has no chat template; rose_lib_options.chat_template takes one");
+    if (options != NULL) st = read_chat_options(&in, options, err);
+    if (st == ROSE_OK) st = rose_chat_render(rose->chat, &in, &text, err);
+    if (st == ROSE_E_UNSUPPORTED) st = ROSE_E_INVAL; /* of the messages, not of the model */
+    if (st != ROSE_OK) return st;
+    pthread_mutex_lock(&rose->mutex);
+    st = rose_chat_encode(rose->encoder, &text, ids, err);
+    pthread_mutex_unlock(&rose->mutex);
+    rose_template_text_free(&text);
+    return st;
+}
+
+int rose_lib_submit_chat(rose_lib *rose, const char *messages_json, size_t len,
+                         const char *options_json, const rose_lib_params *p, rose_lib_request **out,
+                         char err[ROSE_LIB_ERR])
+{
+    rose_err e = {{0}};
+    rose_ids ids = {0};
+    json_t *messages = NULL, *options = NULL;
+    *out = NULL;
+    rose_status st = parse(&messages, messages_json, len, "messages_json", &e);
+    if (st == ROSE_OK && options_json != NULL)
+        st = parse(&options, options_json, strlen(options_json), "options_json", &e);
+    if (st == ROSE_OK) st = chat_ids(rose, messages, options, &ids, &e);
+    if (st == ROSE_OK) st = submit(rose, ids.data, ids.len, p, out, &e);
+    rose_ids_free(&ids);
+    json_decref(messages);
+    json_decref(options);
+    return fail_with(st, &e, err);
+}
+
+/* ---- pieces ---- */
 
 static rose_lib_finish finish_of(uint8_t f)
 {
@@ -358,6 +483,16 @@ int rose_lib_next(rose_lib_request *r, rose_lib_piece *piece, int timeout_ms)
         if (timeout_ms >= 0 && now >= deadline) return 0;
         rose_wakeq_wait(r->sink->q, timeout_ms < 0 ? 1000000000u : deadline - now);
     }
+}
+
+uint32_t rose_lib_prompt_tokens(const rose_lib_request *r)
+{
+    return r->n_prompt;
+}
+
+uint32_t rose_lib_cached_tokens(const rose_lib_request *r)
+{
+    return rose_request_cached_tokens(r->req);
 }
 
 void rose_lib_cancel(rose_lib_request *r)

@@ -41,11 +41,6 @@ uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n)
     return n / g_dtypes[t].block * g_dtypes[t].bytes;
 }
 
-bool rose_dtype_is_widened(rose_dtype t)
-{
-    return t == ROSE_Q5_0 || t == ROSE_Q5_1 || t == ROSE_Q5_K;
-}
-
 uint64_t rose_linear_row(const rose_linear *l, uint32_t part, uint64_t i)
 {
     const uint32_t heads = l->permuted_heads[part];

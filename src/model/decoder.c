@@ -6,37 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const rose_tensor_spec rose_decoder_model_tensors[] = {
-    ROSE_MODEL_TENSOR("embed_tokens.weight", tok_embed, VOCAB, MODEL, MATRIX),
-    ROSE_MODEL_TENSOR("norm.weight", lnf_w, MODEL, NONE, NORM),
-    {0},
-};
-
-const rose_tensor_spec rose_decoder_layer_tensors[] = {
-    ROSE_LAYER_TENSOR("input_layernorm.weight", ln1_w, MODEL, NONE, NORM, ALWAYS),
-    ROSE_LAYER_TENSOR("self_attn.q_proj.weight", qkv.w[0], Q, MODEL, MATRIX, ALWAYS),
-    ROSE_LAYER_TENSOR("self_attn.k_proj.weight", qkv.w[1], KV, MODEL, MATRIX, ALWAYS),
-    ROSE_LAYER_TENSOR("self_attn.v_proj.weight", qkv.w[2], KV, MODEL, MATRIX, ALWAYS),
-    ROSE_LAYER_TENSOR("self_attn.q_proj.bias", qkv.b[0], Q, NONE, BIAS, QKV_BIAS),
-    ROSE_LAYER_TENSOR("self_attn.k_proj.bias", qkv.b[1], KV, NONE, BIAS, QKV_BIAS),
-    ROSE_LAYER_TENSOR("self_attn.v_proj.bias", qkv.b[2], KV, NONE, BIAS, QKV_BIAS),
-    ROSE_LAYER_TENSOR("self_attn.q_norm.weight", q_norm, HEAD, NONE, NORM, QK_NORM),
-    ROSE_LAYER_TENSOR("self_attn.k_norm.weight", k_norm, HEAD, NONE, NORM, QK_NORM),
-    ROSE_LAYER_TENSOR("self_attn.o_proj.weight", proj.w[0], MODEL, Q, RESIDUAL, ALWAYS),
-    ROSE_LAYER_TENSOR("self_attn.o_proj.bias", proj.b[0], MODEL, NONE, BIAS, PROJ_BIAS),
-    ROSE_LAYER_TENSOR("post_attention_layernorm.weight", ln2_w, MODEL, NONE, NORM, ALWAYS),
-    ROSE_LAYER_TENSOR("mlp.gate_proj.weight", fc1.w[0], FF, MODEL, MATRIX, ALWAYS),
-    ROSE_LAYER_TENSOR("mlp.up_proj.weight", fc1.w[1], FF, MODEL, MATRIX, ALWAYS),
-    ROSE_LAYER_TENSOR("mlp.gate_proj.bias", fc1.b[0], FF, NONE, BIAS, MLP_BIAS),
-    ROSE_LAYER_TENSOR("mlp.up_proj.bias", fc1.b[1], FF, NONE, BIAS, MLP_BIAS),
-    ROSE_LAYER_TENSOR("mlp.down_proj.weight", fc2.w[0], MODEL, FF, RESIDUAL, ALWAYS),
-    ROSE_LAYER_TENSOR("mlp.down_proj.bias", fc2.b[0], MODEL, NONE, BIAS, MLP_BIAS),
-    {0},
-};
-
-/* Older files carry the table that rope.c computes. */
-const char *const rose_decoder_ignored[] = {".rotary_emb.inv_freq", NULL};
-
 static rose_status parse_sizes(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
                                rose_err *err)
 {
@@ -72,22 +41,38 @@ static rose_status parse_sizes(const rose_config *c, const rose_decoder_defaults
     return ROSE_OK;
 }
 
-rose_status rose_decoder_parse(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
-                               rose_err *err)
+static rose_status parse_biases(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
+                                rose_err *err)
 {
+    rose_status st = ROSE_OK;
+    if (d->reads_attn_bias) st = rose_config_read_bool(c, "attention_bias", &a->proj_bias, err);
+    if (st == ROSE_OK && d->reads_mlp_bias)
+        st = rose_config_read_bool(c, "mlp_bias", &a->mlp_bias, err);
+    a->qkv_bias = d->qkv_bias || a->proj_bias;
+    return st;
+}
+
+rose_status rose_decoder_parse_base(const rose_family *f, const rose_config *c, rose_arch *a,
+                                    rose_err *err)
+{
+    const rose_decoder_defaults *d = &f->defaults;
     *a = (rose_arch){.norm_eps = d->norm_eps,
                      .norm = ROSE_NORM_RMS,
                      .pos = ROSE_POS_ROPE,
                      .act = ROSE_ACT_SILU,
+                     .qk_norm = d->qk_norm,
                      .mlp_gated = true,
                      .embed_scale = 1.0f,
                      .tied_head = d->tied_head,
                      .bos_id = -1};
-    snprintf(a->model_type, sizeof a->model_type, "%s", d->model_type);
+    snprintf(a->model_type, sizeof a->model_type, "%s", f->model_type);
     rose_status st = parse_sizes(c, d, a, err);
-    if (st == ROSE_OK) st = rose_config_read_act(c, d->act_field, &a->act, err);
+    if (st == ROSE_OK)
+        st = rose_config_read_act(c, d->act_field != NULL ? d->act_field : "hidden_act", &a->act,
+                                  err);
     if (st == ROSE_OK) st = rose_config_read_positive(c, "rms_norm_eps", 1.0, &a->norm_eps, err);
     if (st == ROSE_OK) st = rose_config_read_bool(c, "tie_word_embeddings", &a->tied_head, err);
+    if (st == ROSE_OK) st = parse_biases(c, d, a, err);
     if (st == ROSE_OK) st = rose_config_default_id(c, "bos_token_id", d->bos_id, err);
     if (st == ROSE_OK) st = rose_config_default_id(c, "eos_token_id", d->eos_id, err);
     if (st == ROSE_OK) st = rose_config_read_bos(c, a, err);
@@ -99,9 +84,11 @@ rose_status rose_decoder_parse(const rose_config *c, const rose_decoder_defaults
 
 /* ---- windows ---- */
 
-rose_status rose_decoder_window(const rose_config *c, rose_arch *a, rose_err *err)
+rose_status rose_decoder_window(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
+                                rose_err *err)
 {
     const rose_config_u32 f = {"sliding_window", NULL, 1, ROSE_MAX_VOCAB, false};
+    a->window = json_object_get(c->root, f.name) == NULL ? d->window : 0;
     return rose_config_read_u32(c, &f, &a->window, err);
 }
 
@@ -149,18 +136,31 @@ rose_status rose_decoder_layer_types(const rose_config *c, rose_arch *a, rose_er
     return ROSE_OK;
 }
 
-rose_status rose_decoder_late_windows(const rose_config *c, rose_arch *a, rose_err *err)
+/* The sliding bits as Qwen's fields say. */
+static rose_status read_late_windows(const rose_config *c, rose_arch *a, rose_err *err)
 {
     bool use = false;
     uint32_t first = 28;
     const rose_config_u32 f = {"max_window_layers", NULL, 0, ROSE_MAX_VOCAB, false};
-    a->window = 4096;
     rose_status st = rose_config_read_bool(c, "use_sliding_window", &use, err);
     if (st == ROSE_OK) st = rose_config_read_u32(c, &f, &first, err);
-    if (st == ROSE_OK) st = rose_decoder_window(c, a, err);
     if (st != ROSE_OK) return st;
-    if (!use || json_is_null(json_object_get(c->root, "sliding_window"))) a->window = 0;
+    if (!use) a->window = 0;
     for (uint32_t i = first; a->window != 0 && i < a->n_layers; i++)
         set_sliding(a, i, true);
     return rose_decoder_layer_types(c, a, err);
+}
+
+rose_status rose_decoder_parse(const rose_family *f, const rose_config *c, rose_arch *a,
+                               rose_err *err)
+{
+    const rose_decoder_defaults *d = &f->defaults;
+    rose_status st = rose_decoder_parse_base(f, c, a, err);
+    if (st == ROSE_OK) st = rose_decoder_rope(c, d, a, err);
+    if (st != ROSE_OK || d->windows == ROSE_WINDOWS_NONE) return st;
+    if ((st = rose_decoder_window(c, d, a, err)) != ROSE_OK) return st;
+    if (d->windows == ROSE_WINDOWS_LATE) return read_late_windows(c, a, err);
+    for (uint32_t i = 0; a->window != 0 && i < a->n_layers; i++)
+        set_sliding(a, i, true);
+    return ROSE_OK;
 }

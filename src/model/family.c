@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A new family is a row here and a file like llama.c. */
+/* A new family is a row here and a rose_family, as in llama.c. */
 static const rose_family *const families[] = {
     &rose_family_gpt2,  &rose_family_llama,   &rose_family_mistral, &rose_family_qwen2,
     &rose_family_qwen3, &rose_family_smollm3, &rose_family_gemma3,  &rose_family_phi3,
@@ -13,7 +13,7 @@ static const rose_family *const families[] = {
 /* Fields of relatives that compute something else. Each is refused unless it is null, false, 0 or
  * empty, which is how configs say that a feature is off. */
 static const char *const refused[] = {
-    "quantization_config",
+    "quantization_config", /* the first one: refuse_quantization */
     "num_experts",
     "num_local_experts",
     "n_routed_experts",
@@ -41,12 +41,22 @@ static bool is_off(const json_t *v)
     return v == NULL || json_is_null(v) || json_is_false(v);
 }
 
+static rose_status refuse_quantization(const rose_config *c, const json_t *v, rose_err *err)
+{
+    const char *method = json_string_value(json_object_get(v, "quant_method"));
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "%s: 'quantization_config' (%.40s): weights that are quantized so are not "
+                     "supported; use the model in BF16 with --quantization int8, or a GGUF file",
+                     c->label, method != NULL ? method : "no quant_method");
+}
+
 static rose_status refuse_fields(const rose_config *c, rose_err *err)
 {
     char text[64];
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         json_t *v = json_object_get(c->root, refused[i]);
         if (is_off(v)) continue;
+        if (i == 0) return refuse_quantization(c, v, err);
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: '%s' is %s: this is not supported", c->label,
                          refused[i], rose_config_describe(v, text));
     }
@@ -58,7 +68,7 @@ rose_status rose_family_parse(const rose_family *f, const rose_config *c, rose_a
 {
     *a = (rose_arch){0};
     rose_status st = refuse_fields(c, err);
-    if (st == ROSE_OK) st = f->parse(c, a, err);
+    if (st == ROSE_OK) st = f->parse(f, c, a, err);
     if (st != ROSE_OK) rose_arch_free(a);
     return st;
 }
@@ -84,51 +94,12 @@ rose_status rose_family_find(const rose_family **out, const rose_config *c, rose
         snprintf(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "",
                  families[i]->model_type);
     }
+    if (json_is_object(json_object_get(c->root, "text_config")))
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: model_type '%.60s' with 'text_config': multimodal models are not "
+                         "supported; a GGUF file of the model holds its text part alone",
+                         c->label, json_string_value(v));
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: model_type '%.60s' is not supported (supported: %s)", c->label,
                      json_string_value(v), known);
-}
-
-uint64_t rose_dim_size(const rose_arch *a, rose_dim d)
-{
-    switch (d) {
-    case ROSE_DIM_NONE:
-        return 1;
-    case ROSE_DIM_VOCAB:
-        return a->vocab_size;
-    case ROSE_DIM_POS:
-        return a->max_positions;
-    case ROSE_DIM_MODEL:
-        return a->d_model;
-    case ROSE_DIM_HEAD:
-        return a->head_dim;
-    case ROSE_DIM_Q:
-        return (uint64_t)a->n_heads * a->head_dim;
-    case ROSE_DIM_KV:
-        return (uint64_t)a->n_kv_heads * a->head_dim;
-    case ROSE_DIM_QKV:
-        return ((uint64_t)a->n_heads + 2 * (uint64_t)a->n_kv_heads) * a->head_dim;
-    case ROSE_DIM_FF:
-        return a->d_ff;
-    case ROSE_DIM_FF2:
-        return 2 * (uint64_t)a->d_ff;
-    }
-    return 0;
-}
-
-bool rose_spec_applies(const rose_tensor_spec *s, const rose_arch *a)
-{
-    switch (s->when) {
-    case ROSE_WHEN_ALWAYS:
-        return true;
-    case ROSE_WHEN_QKV_BIAS:
-        return a->qkv_bias;
-    case ROSE_WHEN_PROJ_BIAS:
-        return a->proj_bias;
-    case ROSE_WHEN_MLP_BIAS:
-        return a->mlp_bias;
-    case ROSE_WHEN_QK_NORM:
-        return a->qk_norm;
-    }
-    return false;
 }

@@ -1,6 +1,6 @@
-/* model/family.h - what a model family is: a row of the table in family.c. A row names a parser for
- * config.json and the tensors with their places and shapes; opening and the random-model writer
- * both work from it. Internal to the room. */
+/* model/family.h - what a model family is: a row with its names, what transformers assumes where
+ * config.json is silent, and a parser. All families share one table of tensors (tensors.c), from
+ * which opening and the random-model writer both work. Internal to the room. */
 #ifndef ROSE_MODEL_FAMILY_H
 #define ROSE_MODEL_FAMILY_H
 
@@ -8,19 +8,25 @@
 
 #include "model/config.h"
 
-/* The dimensions that appear in tensor shapes by name; rose_arch gives their values. */
-typedef enum rose_dim {
-    ROSE_DIM_NONE, /* no second dimension: the tensor is a vector */
-    ROSE_DIM_VOCAB,
-    ROSE_DIM_POS,
-    ROSE_DIM_MODEL,
-    ROSE_DIM_HEAD, /* head_dim */
-    ROSE_DIM_Q,    /* n_heads head_dim */
-    ROSE_DIM_KV,   /* n_kv_heads head_dim */
-    ROSE_DIM_QKV,  /* (n_heads + 2 n_kv_heads) head_dim */
-    ROSE_DIM_FF,
-    ROSE_DIM_FF2 /* 2 d_ff: gate and up in one matrix */
-} rose_dim;
+/* Upper bounds far beyond any model, so that no product of two sizes and a dtype overflows. */
+#define ROSE_MAX_WIDTH (1u << 20)
+#define ROSE_MAX_VOCAB (1u << 24)
+
+/* ---- tensors ---- */
+
+/* How files spell the names of tensors, and how they store matrices. */
+typedef struct rose_naming {
+    uint32_t column;          /* of the table in tensors.c */
+    const char *prefix;       /* that names may carry: "transformer." */
+    const char *layer_prefix; /* "h.": then the layer, a dot, the tensor */
+    const char *head_name;    /* of the output matrix, never with the prefix */
+    bool transposed;          /* matrices are stored [out][in] */
+    /* Tensors and buffers that such files carry and that inference does not need: a NULL-ended list
+     * of endings of names. */
+    const char *const *ignored;
+} rose_naming;
+
+extern const rose_naming rose_naming_gpt2, rose_naming_llama, rose_naming_gguf;
 
 /* The kind of a tensor; random weights depend on it. */
 typedef enum rose_kind {
@@ -30,53 +36,65 @@ typedef enum rose_kind {
     ROSE_KIND_NORM
 } rose_kind;
 
-/* When a file must hold the tensor. */
-typedef enum rose_when {
-    ROSE_WHEN_ALWAYS,
-    ROSE_WHEN_QKV_BIAS,
-    ROSE_WHEN_PROJ_BIAS,
-    ROSE_WHEN_MLP_BIAS,
-    ROSE_WHEN_QK_NORM
-} rose_when;
-
-typedef struct rose_tensor_spec {
-    const char *name; /* name of a layer's tensor, without the layer ("h.3.") */
-    size_t offset;    /* offset of the rose_tensor within rose_layer or rose_model */
-    rose_dim dims[2];
+/* A tensor that the files of a model must hold. */
+typedef struct rose_tensor_row {
+    char name[64];     /* without the prefix; a layer's without the layer ("h.3.") */
+    size_t offset;     /* of the rose_tensor within rose_layer or rose_model */
+    uint32_t n_dims;   /* 1 or 2 */
+    uint64_t shape[2]; /* shape[1] is 1 for vectors */
     rose_kind kind;
-    rose_when when;
-} rose_tensor_spec;
+} rose_tensor_row;
 
-/* Rows of the tables: the role is a member of rose_layer or rose_model, the other words stand for
- * ROSE_DIM_, ROSE_KIND_ and ROSE_WHEN_ names. */
-#define ROSE_LAYER_TENSOR(name, role, rows, cols, kind, when)                                      \
-    {                                                                                              \
-        name, offsetof(rose_layer, role), {ROSE_DIM_##rows, ROSE_DIM_##cols}, ROSE_KIND_##kind,    \
-            ROSE_WHEN_##when                                                                       \
-    }
-#define ROSE_MODEL_TENSOR(name, role, rows, cols, kind)                                            \
-    {                                                                                              \
-        name, offsetof(rose_model, role), {ROSE_DIM_##rows, ROSE_DIM_##cols}, ROSE_KIND_##kind,    \
-            ROSE_WHEN_ALWAYS                                                                       \
-    }
+enum { ROSE_MAX_ROWS = 32 };
 
-typedef struct rose_family {
-    const char *model_type;       /* in config.json */
-    const char *architecture;     /* transformers' class with a head */
-    const char *prefix;           /* that names may carry: "transformer." */
-    const char *layer_prefix;     /* "h.": then the layer, a dot, the tensor */
-    const char *head_name;        /* of the output matrix, never with the prefix */
-    bool transposed;              /* matrices are stored [out][in] */
-    uint8_t qkv_parts, fc1_parts; /* 0 = 1: fused, or not gated */
-    bool permuted;                /* rows of q and k are interleaved within each head */
-    /* Tensors and buffers that such files carry and that inference does not need: a NULL-ended list
-     * of endings of names. */
-    const char *const *ignored;
-    const rose_tensor_spec
-        *model_tensors; /* list of specs, ended by a NULL name; the token embedding comes first */
-    const rose_tensor_spec *layer_tensors; /* ends with name NULL */
-    rose_status (*parse)(const rose_config *c, rose_arch *a, rose_err *err);
-} rose_family;
+typedef struct rose_family rose_family;
+
+/* The tensors outside the layers, the token embedding first, without the head; and those of each
+ * layer. Both return how many rows they wrote. The order never changes, because random weights
+ * depend on it. */
+size_t rose_family_model_rows(const rose_family *f, const rose_arch *a,
+                              rose_tensor_row out[ROSE_MAX_ROWS]);
+size_t rose_family_layer_rows(const rose_family *f, const rose_arch *a,
+                              rose_tensor_row out[ROSE_MAX_ROWS]);
+
+/* ---- families ---- */
+
+typedef enum rose_windows {
+    ROSE_WINDOWS_NONE, /* the parser of the family reads them itself, if there are any */
+    ROSE_WINDOWS_ALL,  /* sliding_window holds for all layers */
+    ROSE_WINDOWS_LATE  /* use_sliding_window, and the layers from max_window_layers on (Qwen) */
+} rose_windows;
+
+/* What a family with RMSNorm, RoPE and a gated MLP has, and what transformers assumes where
+ * config.json is silent. */
+typedef struct rose_decoder_defaults {
+    float norm_eps;
+    float theta;
+    uint32_t head_dim; /* 0 = hidden_size / num_attention_heads */
+    bool tied_head;
+    int64_t bos_id, eos_id; /* -1 = none */
+    const char *act_field;  /* NULL = "hidden_act" */
+    bool qkv_bias;          /* q, k and v always have biases */
+    bool reads_attn_bias;   /* attention_bias: of q, k, v and the output */
+    bool reads_mlp_bias;    /* mlp_bias */
+    bool qk_norm;
+    rose_windows windows;
+    uint32_t window;            /* sliding_window, if config.json does not have the field */
+    bool partial_rotary;        /* knows partial_rotary_factor */
+    bool only_longrope;         /* no other scaling; "su" and "yarn" mean longrope (Phi-3) */
+    uint32_t original_context;  /* original_max_position_embeddings; 0 = max_position_embeddings */
+    bool context_holds_scaling; /* max_position_embeddings is the length after the scaling */
+} rose_decoder_defaults;
+
+struct rose_family {
+    const char *model_type;   /* in config.json */
+    const char *architecture; /* transformers' class with a head */
+    const rose_naming *naming;
+    bool fused;    /* q, k and v are one matrix, and so are gate and up */
+    bool permuted; /* rows of q and k are interleaved within each head */
+    rose_decoder_defaults defaults;
+    rose_status (*parse)(const rose_family *f, const rose_config *c, rose_arch *a, rose_err *err);
+};
 
 extern const rose_family rose_family_gpt2, rose_family_llama, rose_family_mistral,
     rose_family_qwen2, rose_family_qwen3, rose_family_smollm3, rose_family_gemma3, rose_family_phi3;
@@ -89,10 +107,5 @@ rose_status rose_family_find(const rose_family **out, const rose_config *c, rose
  * defaults of the family into c->root. */
 rose_status rose_family_parse(const rose_family *f, const rose_config *c, rose_arch *a,
                               rose_err *err);
-
-/* Whether a model of this architecture has the tensor. */
-bool rose_spec_applies(const rose_tensor_spec *s, const rose_arch *a);
-
-uint64_t rose_dim_size(const rose_arch *a, rose_dim d); /* 1 for ROSE_DIM_NONE */
 
 #endif

@@ -9,10 +9,32 @@
 
 #include "base/log.h"
 
-#define MAX_WIDTH (1u << 20)
-#define MAX_VOCAB (1u << 24)
-
 enum { KEY_CAP = 128 };
+
+/* The converter of llama.cpp interleaves the rows of q and k in the families that it derives from
+ * its LlamaModel: llama and smollm3. */
+static const rose_gguf_family families[] = {
+    {.architecture = "llama",
+     .tables = {.naming = &rose_naming_gguf, .model_type = "llama", .permuted = true},
+     .all_sliding = true},
+    {.architecture = "qwen2", .tables = {.naming = &rose_naming_gguf, .model_type = "qwen2"}},
+    {.architecture = "qwen3",
+     .tables = {.naming = &rose_naming_gguf, .model_type = "qwen3"},
+     .qk_norm = true},
+    {.architecture = "smollm3",
+     .tables = {.naming = &rose_naming_gguf, .model_type = "smollm3", .permuted = true},
+     .no_rope_step = 4},
+    {.architecture = "gemma3",
+     .tables = {.naming = &rose_naming_gguf, .model_type = "gemma3_text"},
+     .gemma = true,
+     .qk_norm = true},
+    {.architecture = "phi3",
+     .tables = {.naming = &rose_naming_gguf, .model_type = "phi3", .fused = true},
+     .all_sliding = true},
+    {.architecture = "gpt2",
+     .tables = {.naming = &rose_naming_gguf, .model_type = "gpt2", .fused = true},
+     .layer_norm = true},
+};
 
 static void full_key(const rose_gguf_reader *r, const char *name, char out[KEY_CAP])
 {
@@ -58,12 +80,14 @@ static rose_status find_family(const rose_gguf_family **out, const rose_gguf *g,
     if (st != ROSE_OK) return st;
     if (name.s == NULL)
         return rose_fail(err, ROSE_E_FORMAT, "%s: 'general.architecture' is missing", g->label);
-    for (size_t i = 0; (*out = rose_gguf_family_at(i)) != NULL; i++) {
-        const char *const a = (*out)->architecture;
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        const char *const a = families[i].architecture;
+        *out = &families[i];
         if (strlen(a) == name.n && memcmp(a, name.s, name.n) == 0) return ROSE_OK;
         const size_t len = strlen(known);
         snprintf(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "", a);
     }
+    *out = NULL;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: architecture '%.*s' is not supported (supported: %s)", g->label,
                      (int)(name.n < 60 ? name.n : 60), name.s, known);
@@ -99,10 +123,10 @@ static rose_status read_sizes(const rose_gguf_reader *r, rose_arch *a)
         uint32_t *out;
     } sizes[] = {
         {"block_count", ROSE_MAX_LAYERS, &a->n_layers},
-        {"embedding_length", MAX_WIDTH, &a->d_model},
-        {"attention.head_count", MAX_WIDTH, &a->n_heads},
-        {"feed_forward_length", MAX_WIDTH * 4, &a->d_ff},
-        {"context_length", MAX_VOCAB, &a->max_positions},
+        {"embedding_length", ROSE_MAX_WIDTH, &a->d_model},
+        {"attention.head_count", ROSE_MAX_WIDTH, &a->n_heads},
+        {"feed_forward_length", ROSE_MAX_WIDTH * 4, &a->d_ff},
+        {"context_length", ROSE_MAX_VOCAB, &a->max_positions},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         const rose_status st = rose_gguf_read_u32(r, sizes[i].name, 1, sizes[i].max, sizes[i].out);
@@ -122,9 +146,9 @@ static rose_status read_heads(const rose_gguf_reader *r, rose_arch *a)
     rose_status st =
         rose_gguf_read_u32(r, "attention.head_count_kv", 1, a->n_heads, &a->n_kv_heads);
     if (st == ROSE_OK)
-        st = rose_gguf_read_u32(r, "attention.key_length", 1, MAX_WIDTH, &a->head_dim);
+        st = rose_gguf_read_u32(r, "attention.key_length", 1, ROSE_MAX_WIDTH, &a->head_dim);
     if (st == ROSE_OK)
-        st = rose_gguf_read_u32(r, "attention.value_length", 1, MAX_WIDTH, &value_length);
+        st = rose_gguf_read_u32(r, "attention.value_length", 1, ROSE_MAX_WIDTH, &value_length);
     if (st != ROSE_OK) return st;
     if (a->head_dim == 0)
         return rose_fail(r->err, ROSE_E_FORMAT,
@@ -151,12 +175,12 @@ static rose_status read_vocab(const rose_gguf_reader *r, const rose_weights *w, 
     if (t == NULL || t->n_dims != 2)
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: the matrix 'token_embd.weight' is missing%s",
                          r->g->label, w->n_tensors == 0 ? ": the file holds no weights" : "");
-    if (t->shape[0] > MAX_VOCAB)
+    if (t->shape[0] > ROSE_MAX_VOCAB)
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: 'token_embd.weight' has %" PRIu64 " rows",
                          r->g->label, t->shape[0]);
     a->vocab_size = (uint32_t)t->shape[0];
     uint32_t n = a->vocab_size;
-    const rose_status st = rose_gguf_read_u32(r, "vocab_size", 1, MAX_VOCAB, &n);
+    const rose_status st = rose_gguf_read_u32(r, "vocab_size", 1, ROSE_MAX_VOCAB, &n);
     if (st == ROSE_OK && n != a->vocab_size)
         return rose_fail(r->err, ROSE_E_FORMAT,
                          "%s: '%s.vocab_size' is %u, but 'token_embd.weight' has %u rows",
@@ -199,18 +223,24 @@ static rose_status read_pattern(const rose_gguf_reader *r, rose_arch *a)
     return ROSE_OK;
 }
 
-/* A window of 0 says that there is none, as the converter writes for some models. */
+/* A window of 0 says that there is none, as the converter writes for some models. Where no
+ * key says which layers have the window, only one as long as the context is harmless. */
 static rose_status read_layers(const rose_gguf_reader *r, const rose_gguf_family *f, rose_arch *a)
 {
     for (uint32_t i = 0; i < a->n_layers; i++)
         if (f->no_rope_step > 0 && (i + 1) % f->no_rope_step == 0)
             a->layer_flags[i] |= ROSE_LAYER_NO_ROPE;
-    if (!f->gemma && !f->all_sliding) return ROSE_OK;
     const rose_status st =
         rose_gguf_read_u32(r, "attention.sliding_window", 0, UINT32_MAX, &a->window);
     if (st != ROSE_OK || a->window == 0) return st;
+    if (!f->gemma && !f->all_sliding && a->window < a->max_positions)
+        return rose_fail(r->err, ROSE_E_UNSUPPORTED,
+                         "%s: '%s.attention.sliding_window' is %u: no key says which layers of "
+                         "this architecture have the window",
+                         r->g->label, r->architecture, a->window);
     if (f->gemma) return read_pattern(r, a);
-    memset(a->layer_flags, ROSE_LAYER_SLIDING, a->n_layers);
+    if (!f->all_sliding) a->window = 0;
+    if (a->window > 0) memset(a->layer_flags, ROSE_LAYER_SLIDING, a->n_layers);
     return ROSE_OK;
 }
 

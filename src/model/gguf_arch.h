@@ -9,15 +9,13 @@
 /* One general.architecture: its tensors, and what its files leave unsaid. */
 typedef struct rose_gguf_family {
     const char *architecture;
-    rose_family tables;    /* parse is NULL */
+    rose_family tables;    /* names of tensors; parse is NULL */
     bool qk_norm;          /* q and k are normalised */
     bool layer_norm;       /* GPT-2: LayerNorm, learned positions, a plain MLP */
     bool gemma;            /* GeGLU, norms before and after, scaled embedding, windows by layer */
     bool all_sliding;      /* attention.sliding_window holds for all layers */
     uint32_t no_rope_step; /* every such layer does not rotate; 0 = all rotate */
 } rose_gguf_family;
-
-const rose_gguf_family *rose_gguf_family_at(size_t i); /* NULL past the last one */
 
 /* Fill *a from the metadata in the first file of w, and *out with the family. a->rope_factors may
  * be set on failure too: rose_arch_free. Errors: FORMAT, UNSUPPORTED (by key), NOMEM. */

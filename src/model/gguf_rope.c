@@ -7,6 +7,7 @@
 
 #include "model/convert.h"
 #include "model/gguf_arch.h"
+#include "model/rope.h"
 
 #define PI 3.14159265358979323846
 
@@ -81,6 +82,9 @@ static rose_status read_keys(const rose_gguf_reader *r, const rose_arch *a, rose
         st = rose_gguf_read_f32(r, "rope.scale_linear", MAX_FACTOR, &rope->factor);
         if (rope->factor != 1.0f) rope->kind = ROSE_ROPE_LINEAR;
     }
+    /* llama.cpp scales linearly where a file has a factor and no type. */
+    if (st == ROSE_OK && rope->factor > 1.0f && !rose_gguf_has(r, "rope.scaling.type"))
+        rope->kind = ROSE_ROPE_LINEAR;
     if (st == ROSE_OK)
         st = rose_gguf_read_u32(r, "rope.scaling.original_context_length", 1, UINT32_MAX,
                                 &rope->original_max_positions);
@@ -168,12 +172,25 @@ static rose_status read_tensors(const rose_gguf_reader *r, rose_weights *w, rose
     return st;
 }
 
+/* Only longrope multiplies by a factor from the file. A factor of 1 changes nothing. */
+static rose_status check_attention_factor(const rose_gguf_reader *r, const rose_rope *rope)
+{
+    const float factor = rope->attention_factor;
+    if (rope->kind == ROSE_ROPE_LONGROPE || factor == 0.0f) return ROSE_OK;
+    if (rope->kind != ROSE_ROPE_YARN && factor == 1.0f) return ROSE_OK;
+    return rose_fail(r->err, ROSE_E_UNSUPPORTED,
+                     "%s: '%s.rope.scaling.attn_factor' is %g: not supported with RoPE of kind %s",
+                     r->g->label, r->architecture, (double)factor, rose_rope_kind_name(rope->kind));
+}
+
 /* What the kind needs, and the longest context that it gives: the converter writes the context
  * before a scaling by linear or yarn. Gemma and Phi give the context after it. */
 static rose_status finish(const rose_gguf_reader *r, const rose_gguf_family *f, rose_arch *a,
                           rose_rope *rope)
 {
     double longest = a->max_positions;
+    const rose_status st = check_attention_factor(r, rope);
+    if (st != ROSE_OK) return st;
     if (rope->kind == ROSE_ROPE_DEFAULT || rope->kind == ROSE_ROPE_LLAMA3) return ROSE_OK;
     if (rope->kind == ROSE_ROPE_LONGROPE) {
         if (rope->factor <= 0)
@@ -184,11 +201,9 @@ static rose_status finish(const rose_gguf_reader *r, const rose_gguf_family *f, 
         return rose_fail(r->err, ROSE_E_FORMAT,
                          "%s: '%s.rope.scaling.factor' is missing or below 1", r->g->label,
                          r->architecture);
-    if (rope->kind == ROSE_ROPE_YARN && (rope->theta <= 1.0f || rope->attention_factor != 0.0f))
-        return rose_fail(r->err, ROSE_E_UNSUPPORTED,
-                         "%s: yarn with 'rope.freq_base' %g and 'rope.scaling.attn_factor' %g is "
-                         "not supported",
-                         r->g->label, (double)rope->theta, (double)rope->attention_factor);
+    if (rope->kind == ROSE_ROPE_YARN && rope->theta <= 1.0f)
+        return rose_fail(r->err, ROSE_E_FORMAT, "%s: '%s.rope.freq_base' %g is not above 1",
+                         r->g->label, r->architecture, (double)rope->theta);
     if (f->gemma) return ROSE_OK;
     longest *= (double)rope->factor;
     if (rope->kind == ROSE_ROPE_YARN)

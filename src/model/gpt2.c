@@ -1,36 +1,9 @@
-/* model/gpt2.c - the GPT-2 family: the fields of config.json and the names of tensors, as
- * transformers' GPT2LMHeadModel reads them. Matrices are Conv1D, stored as [in][out]. */
+/* model/gpt2.c - the GPT-2 family: the fields of config.json as transformers'
+ * GPT2LMHeadModel reads them. */
 #include <math.h>
 #include <stdio.h>
 
-#include "model/decoder.h"
-
-static const rose_tensor_spec model_tensors[] = {
-    ROSE_MODEL_TENSOR("wte.weight", tok_embed, VOCAB, MODEL, MATRIX),
-    ROSE_MODEL_TENSOR("wpe.weight", pos_embed, POS, MODEL, MATRIX),
-    ROSE_MODEL_TENSOR("ln_f.weight", lnf_w, MODEL, NONE, NORM),
-    ROSE_MODEL_TENSOR("ln_f.bias", lnf_b, MODEL, NONE, BIAS),
-    {0},
-};
-
-static const rose_tensor_spec layer_tensors[] = {
-    ROSE_LAYER_TENSOR("ln_1.weight", ln1_w, MODEL, NONE, NORM, ALWAYS),
-    ROSE_LAYER_TENSOR("ln_1.bias", ln1_b, MODEL, NONE, BIAS, ALWAYS),
-    ROSE_LAYER_TENSOR("attn.c_attn.weight", qkv.w[0], MODEL, QKV, MATRIX, ALWAYS),
-    ROSE_LAYER_TENSOR("attn.c_attn.bias", qkv.b[0], QKV, NONE, BIAS, ALWAYS),
-    ROSE_LAYER_TENSOR("attn.c_proj.weight", proj.w[0], MODEL, MODEL, RESIDUAL, ALWAYS),
-    ROSE_LAYER_TENSOR("attn.c_proj.bias", proj.b[0], MODEL, NONE, BIAS, ALWAYS),
-    ROSE_LAYER_TENSOR("ln_2.weight", ln2_w, MODEL, NONE, NORM, ALWAYS),
-    ROSE_LAYER_TENSOR("ln_2.bias", ln2_b, MODEL, NONE, BIAS, ALWAYS),
-    ROSE_LAYER_TENSOR("mlp.c_fc.weight", fc1.w[0], MODEL, FF, MATRIX, ALWAYS),
-    ROSE_LAYER_TENSOR("mlp.c_fc.bias", fc1.b[0], FF, NONE, BIAS, ALWAYS),
-    ROSE_LAYER_TENSOR("mlp.c_proj.weight", fc2.w[0], FF, MODEL, RESIDUAL, ALWAYS),
-    ROSE_LAYER_TENSOR("mlp.c_proj.bias", fc2.b[0], MODEL, NONE, BIAS, ALWAYS),
-    {0},
-};
-
-/* Names of buffers with causal masks, which older GPT-2 weight files contain. */
-static const char *const ignored[] = {".attn.bias", ".attn.masked_bias", NULL};
+#include "model/family.h"
 
 static rose_status parse_sizes(const rose_config *c, rose_arch *a, rose_err *err)
 {
@@ -88,7 +61,7 @@ static rose_status parse_options(const rose_config *c, rose_arch *a, rose_err *e
     return ROSE_OK;
 }
 
-static rose_status parse(const rose_config *c, rose_arch *a, rose_err *err)
+static rose_status parse(const rose_family *f, const rose_config *c, rose_arch *a, rose_err *err)
 {
     *a = (rose_arch){.norm_eps = 1e-5f,
                      .norm = ROSE_NORM_LAYER,
@@ -100,7 +73,7 @@ static rose_status parse(const rose_config *c, rose_arch *a, rose_err *err)
                      .mlp_bias = true,
                      .tied_head = true,
                      .bos_id = -1};
-    snprintf(a->model_type, sizeof a->model_type, "gpt2");
+    snprintf(a->model_type, sizeof a->model_type, "%s", f->model_type);
     rose_status st = parse_sizes(c, a, err);
     if (st == ROSE_OK) st = parse_options(c, a, err);
     if (st == ROSE_OK) st = rose_config_read_bos(c, a, err);
@@ -111,12 +84,7 @@ static rose_status parse(const rose_config *c, rose_arch *a, rose_err *err)
 const rose_family rose_family_gpt2 = {
     .model_type = "gpt2",
     .architecture = "GPT2LMHeadModel",
-    .prefix = "transformer.",
-    .layer_prefix = "h.",
-    .head_name = "lm_head.weight",
-    .transposed = false,
-    .ignored = ignored,
-    .model_tensors = model_tensors,
-    .layer_tensors = layer_tensors,
+    .naming = &rose_naming_gpt2,
+    .fused = true,
     .parse = parse,
 };

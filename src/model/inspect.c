@@ -114,12 +114,35 @@ static void print_ids(const rose_arch *a, FILE *out)
     fprintf(out, "%s\n", a->n_eos == 0 ? "none" : "");
 }
 
-/* The tensors that the model uses, by type; vectors are few bytes, so matrices tell. */
+enum { MAX_KEPT = 4 };
+
+/* The tensors of one type that the model uses, and as what the matrices among them are kept. */
 typedef struct type_count {
     uint64_t tensors, bytes;
+    uint32_t n_kept;
+    const char *kept[MAX_KEPT];
+    uint64_t n[MAX_KEPT];
+    bool widened;
 } type_count;
 
-static void count_types(const rose_model *m, type_count out[ROSE_N_DTYPES])
+static rose_kept kept_as(const rose_keeper *k, const rose_st_tensor *t)
+{
+    return k != NULL && t->used ? k->kept(k->ctx, t->data) : (rose_kept){0};
+}
+
+static void count_kept(type_count *c, rose_kept kept)
+{
+    uint32_t i = 0;
+    if (kept.type == NULL) return;
+    c->widened |= kept.widened;
+    while (i < c->n_kept && strcmp(c->kept[i], kept.type) != 0)
+        i++;
+    if (i == MAX_KEPT) return; /* a backend keeps one type in two ways at most */
+    if (i == c->n_kept) c->kept[c->n_kept++] = kept.type;
+    c->n[i]++;
+}
+
+static void count_types(const rose_model *m, const rose_keeper *k, type_count out[ROSE_N_DTYPES])
 {
     const rose_weights *w = m->weights;
     memset(out, 0, ROSE_N_DTYPES * sizeof *out);
@@ -128,21 +151,25 @@ static void count_types(const rose_model *m, type_count out[ROSE_N_DTYPES])
         if (!t->used) continue;
         out[t->dtype].tensors++;
         out[t->dtype].bytes += t->end - t->begin;
+        count_kept(&out[t->dtype], kept_as(k, t));
     }
 }
 
-static void print_types(const rose_model *m, FILE *out)
+static void print_types(const rose_model *m, const rose_keeper *k, FILE *out)
 {
     type_count counts[ROSE_N_DTYPES];
     char text[32];
-    count_types(m, counts);
-    for (int t = 0; t < ROSE_N_DTYPES; t++)
-        if (counts[t].tensors > 0)
-            fprintf(out, "  %-24s%" PRIu64 " %s, %s%s\n", rose_dtype_name((rose_dtype)t),
-                    counts[t].tensors, counts[t].tensors == 1 ? "tensor" : "tensors",
-                    rose_format_bytes(counts[t].bytes, text),
-                    rose_dtype_is_widened((rose_dtype)t) ? ", matrices widened to bf16 at load"
-                                                         : "");
+    count_types(m, k, counts);
+    for (int t = 0; t < ROSE_N_DTYPES; t++) {
+        const type_count *c = &counts[t];
+        if (c->tensors == 0) continue;
+        fprintf(out, "  %-24s%" PRIu64 " %s, %s", rose_dtype_name((rose_dtype)t), c->tensors,
+                c->tensors == 1 ? "tensor" : "tensors", rose_format_bytes(c->bytes, text));
+        for (uint32_t i = 0; i < c->n_kept; i++)
+            fprintf(out, "%s%" PRIu64 " %s as %s", i == 0 ? "; in memory: " : ", ", c->n[i],
+                    c->n[i] == 1 ? "matrix" : "matrices", c->kept[i]);
+        fprintf(out, "%s\n", c->widened ? " (widened)" : "");
+    }
 }
 
 static void print_rope(const rose_rope *r, const char *label, FILE *out)
@@ -177,7 +204,7 @@ static void print_decoder(const rose_arch *a, FILE *out)
         fprintf(out, "  %-24s%g\n", "embedding scale", (double)a->embed_scale);
 }
 
-rose_status rose_model_print_arch(const rose_model *m, FILE *out)
+rose_status rose_model_print_arch(const rose_model *m, const rose_keeper *k, FILE *out)
 {
     const rose_arch *a = &m->arch;
     char name[256], text[32];
@@ -187,7 +214,7 @@ rose_status rose_model_print_arch(const rose_model *m, FILE *out)
     fprintf(out, "  %-24s%s, ", "weights", rose_dtype_name(m->dtype));
     fprintf(out, "%s in %zu %s\n", rose_format_bytes(m->file_bytes, text), m->weights->n_files,
             m->weights->n_files == 1 ? "file" : "files");
-    if (rose_weights_gguf(m->weights) != NULL) print_types(m, out);
+    if (rose_weights_gguf(m->weights) != NULL) print_types(m, k, out);
     row_count(out, "layers", a->n_layers);
     row_count(out, "width", a->d_model);
     if (a->n_kv_heads == a->n_heads)
@@ -212,19 +239,23 @@ rose_status rose_model_print_arch(const rose_model *m, FILE *out)
     return out_status(out);
 }
 
-static void print_tensor(const rose_st_tensor *t, int name_width, FILE *out)
+static void print_tensor(const rose_st_tensor *t, const rose_keeper *k, int name_width, FILE *out)
 {
     char name[NAME_WIDTH_MAX + 1], shape[192] = "", bytes[32];
+    const char *kept = kept_as(k, t).type;
     int at = 0;
     for (uint32_t d = 0; d < t->n_dims; d++)
         at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRIu64, d > 0 ? " x " : "",
                        t->shape[d]);
-    fprintf(out, "  %-*s  %-5s  %-14s  %15s%s\n", name_width, safe(t->name, name, sizeof name),
+    fprintf(out, "  %-*s  %-5s  %-14s  %15s%s%s\n", name_width, safe(t->name, name, sizeof name),
             t->dtype_name, t->n_dims == 0 ? "scalar" : shape,
-            rose_format_count(t->end - t->begin, bytes), t->used ? "" : "  not used");
+            rose_format_count(t->end - t->begin, bytes), kept != NULL ? "  " : "",
+            !t->used       ? "  not used"
+            : kept != NULL ? kept
+                           : "");
 }
 
-rose_status rose_model_print_tensors(const rose_model *m, FILE *out)
+rose_status rose_model_print_tensors(const rose_model *m, const rose_keeper *k, FILE *out)
 {
     const rose_weights *w = m->weights;
     int width = 4;
@@ -236,18 +267,13 @@ rose_status rose_model_print_tensors(const rose_model *m, FILE *out)
         const rose_weight_file *file = &w->files[f];
         char label[256];
         fprintf(out, "%s\n", safe(file->label, label, sizeof label));
-        fprintf(out, "  %-*s  %-5s  %-14s  %15s\n", width, "tensor", "dtype", "shape", "bytes");
+        fprintf(out, "  %-*s  %-5s  %-14s  %15s%s\n", width, "tensor", "dtype", "shape", "bytes",
+                k != NULL ? "  in memory" : "");
         for (size_t i = 0; i < file->n_tensors; i++)
-            print_tensor(&file->tensors[i], width, out);
+            print_tensor(&file->tensors[i], k, width, out);
         fprintf(out, "\n");
     }
     return out_status(out);
-}
-
-rose_status rose_model_print(const rose_model *m, FILE *out)
-{
-    rose_status st = rose_model_print_arch(m, out);
-    return st == ROSE_OK ? rose_model_print_tensors(m, out) : st;
 }
 
 static json_t *rope_json(const rose_rope *r)
@@ -299,7 +325,7 @@ static json_t *arch_json(const rose_arch *a)
     return add_decoder_json(root, a);
 }
 
-static json_t *tensor_json(const rose_st_tensor *t)
+static json_t *tensor_json(const rose_st_tensor *t, const rose_keeper *k)
 {
     json_t *shape = json_array();
     for (uint32_t i = 0; i < t->n_dims; i++)
@@ -307,8 +333,10 @@ static json_t *tensor_json(const rose_st_tensor *t)
             json_decref(shape);
             return NULL;
         }
-    return json_pack("{s:s,s:s,s:o,s:I,s:b}", "name", t->name, "dtype", t->dtype_name, "shape",
-                     shape, "bytes", (json_int_t)(t->end - t->begin), "used", t->used ? 1 : 0);
+    return json_pack(k == NULL ? "{s:s,s:s,s:o,s:I,s:b}" : "{s:s,s:s,s:o,s:I,s:b,s:s?}", "name",
+                     t->name, "dtype", t->dtype_name, "shape", shape, "bytes",
+                     (json_int_t)(t->end - t->begin), "used", t->used ? 1 : 0, "in_memory",
+                     kept_as(k, t).type);
 }
 
 /* A path need not be UTF-8 but JSON must be, so invalid bytes become '?'. */
@@ -324,17 +352,31 @@ static json_t *string_json(const char *s)
     return json_string(ascii);
 }
 
-/* {"Q4_1": {"tensors": n, "bytes": n, "widened": false}, ...} */
-static json_t *types_json(const rose_model *m)
+static json_t *kept_json(const type_count *c)
+{
+    json_t *kept = json_object();
+    for (uint32_t i = 0; i < c->n_kept; i++)
+        if (json_object_set_new(kept, c->kept[i], json_integer((json_int_t)c->n[i])) != 0) {
+            json_decref(kept);
+            return NULL;
+        }
+    return kept;
+}
+
+/* {"Q4_1": {"tensors": n, "bytes": n, "in_memory": {"Q4_1": n}, "widened": false}, ...} */
+static json_t *types_json(const rose_model *m, const rose_keeper *k)
 {
     type_count counts[ROSE_N_DTYPES];
     json_t *types = json_object();
-    count_types(m, counts);
+    count_types(m, k, counts);
     for (int t = 0; t < ROSE_N_DTYPES; t++) {
-        if (counts[t].tensors == 0) continue;
-        json_t *row = json_pack("{s:I,s:I,s:b}", "tensors", (json_int_t)counts[t].tensors, "bytes",
-                                (json_int_t)counts[t].bytes, "widened",
-                                rose_dtype_is_widened((rose_dtype)t) ? 1 : 0);
+        const type_count *c = &counts[t];
+        if (c->tensors == 0) continue;
+        json_t *row = k == NULL ? json_pack("{s:I,s:I}", "tensors", (json_int_t)c->tensors, "bytes",
+                                            (json_int_t)c->bytes)
+                                : json_pack("{s:I,s:I,s:o,s:b}", "tensors", (json_int_t)c->tensors,
+                                            "bytes", (json_int_t)c->bytes, "in_memory",
+                                            kept_json(c), "widened", c->widened ? 1 : 0);
         if (json_object_set_new(types, rose_dtype_name((rose_dtype)t), row) != 0) {
             json_decref(types);
             return NULL;
@@ -343,13 +385,13 @@ static json_t *types_json(const rose_model *m)
     return types;
 }
 
-json_t *rose_model_json(const rose_model *m)
+json_t *rose_model_json(const rose_model *m, const rose_keeper *k)
 {
     const rose_weights *w = m->weights;
     json_t *tensors = json_array();
     for (size_t f = 0; f < w->n_files; f++)
         for (size_t i = 0; i < w->files[f].n_tensors; i++)
-            if (json_array_append_new(tensors, tensor_json(&w->files[f].tensors[i])) != 0) {
+            if (json_array_append_new(tensors, tensor_json(&w->files[f].tensors[i], k)) != 0) {
                 json_decref(tensors);
                 return NULL;
             }
@@ -357,6 +399,6 @@ json_t *rose_model_json(const rose_model *m)
                      "path", string_json(m->path), "model_type", m->arch.model_type, "architecture",
                      arch_json(&m->arch), "weights", "dtype", rose_dtype_name(m->dtype),
                      "parameters", (json_int_t)m->n_params, "files", (json_int_t)w->n_files,
-                     "bytes", (json_int_t)m->file_bytes, "types", types_json(m), "tensors",
+                     "bytes", (json_int_t)m->file_bytes, "types", types_json(m, k), "tensors",
                      tensors);
 }

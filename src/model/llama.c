@@ -1,75 +1,81 @@
 /* model/llama.c - the Llama family as transformers' LlamaForCausalLM reads it (Llama 2 and 3,
- * TinyLlama, SmolLM2), and Mistral, which is Llama with a window in every layer. */
+ * TinyLlama, SmolLM2), and the families that differ from Llama by what a row can say. */
 #include "model/decoder.h"
-
-static const rose_decoder_defaults llama = {
-    .model_type = "llama",
-    .norm_eps = 1e-6f,
-    .theta = 10000.0f,
-    .bos_id = 1,
-    .eos_id = 2,
-    .act_field = "hidden_act",
-};
-
-static rose_status parse_llama(const rose_config *c, rose_arch *a, rose_err *err)
-{
-    bool attention_bias = false;
-    rose_status st = rose_decoder_parse(c, &llama, a, err);
-    if (st == ROSE_OK) st = rose_config_read_bool(c, "attention_bias", &attention_bias, err);
-    if (st == ROSE_OK) st = rose_config_read_bool(c, "mlp_bias", &a->mlp_bias, err);
-    if (st == ROSE_OK) st = rose_decoder_rope(c, &llama, a, err);
-    a->qkv_bias = a->proj_bias = attention_bias;
-    return st;
-}
-
-static const rose_decoder_defaults mistral = {
-    .model_type = "mistral",
-    .norm_eps = 1e-6f,
-    .theta = 10000.0f,
-    .bos_id = 1,
-    .eos_id = 2,
-    .act_field = "hidden_act",
-};
-
-/* An explicit null means no window; a config without the field has transformers' 4096. */
-static rose_status parse_mistral(const rose_config *c, rose_arch *a, rose_err *err)
-{
-    rose_status st = rose_decoder_parse(c, &mistral, a, err);
-    if (st == ROSE_OK) st = rose_decoder_rope(c, &mistral, a, err);
-    if (st != ROSE_OK) return st;
-    if (json_object_get(c->root, "sliding_window") == NULL) a->window = 4096;
-    if ((st = rose_decoder_window(c, a, err)) != ROSE_OK) return st;
-    for (uint32_t i = 0; a->window != 0 && i < a->n_layers; i++)
-        a->layer_flags[i] = ROSE_LAYER_SLIDING;
-    return ROSE_OK;
-}
 
 const rose_family rose_family_llama = {
     .model_type = "llama",
     .architecture = "LlamaForCausalLM",
-    .prefix = "model.",
-    .layer_prefix = "layers.",
-    .head_name = "lm_head.weight",
-    .transposed = true,
-    .qkv_parts = 3,
-    .fc1_parts = 2,
-    .ignored = rose_decoder_ignored,
-    .model_tensors = rose_decoder_model_tensors,
-    .layer_tensors = rose_decoder_layer_tensors,
-    .parse = parse_llama,
+    .naming = &rose_naming_llama,
+    .defaults = {.norm_eps = 1e-6f,
+                 .theta = 10000.0f,
+                 .bos_id = 1,
+                 .eos_id = 2,
+                 .reads_attn_bias = true,
+                 .reads_mlp_bias = true},
+    .parse = rose_decoder_parse,
 };
 
+/* Llama with a window in every layer. */
 const rose_family rose_family_mistral = {
     .model_type = "mistral",
     .architecture = "MistralForCausalLM",
-    .prefix = "model.",
-    .layer_prefix = "layers.",
-    .head_name = "lm_head.weight",
-    .transposed = true,
-    .qkv_parts = 3,
-    .fc1_parts = 2,
-    .ignored = rose_decoder_ignored,
-    .model_tensors = rose_decoder_model_tensors,
-    .layer_tensors = rose_decoder_layer_tensors,
-    .parse = parse_mistral,
+    .naming = &rose_naming_llama,
+    .defaults = {.norm_eps = 1e-6f,
+                 .theta = 10000.0f,
+                 .bos_id = 1,
+                 .eos_id = 2,
+                 .windows = ROSE_WINDOWS_ALL,
+                 .window = 4096},
+    .parse = rose_decoder_parse,
+};
+
+/* Llama with biases of q, k and v, and windows in late layers. */
+const rose_family rose_family_qwen2 = {
+    .model_type = "qwen2",
+    .architecture = "Qwen2ForCausalLM",
+    .naming = &rose_naming_llama,
+    .defaults = {.norm_eps = 1e-6f,
+                 .theta = 10000.0f,
+                 .bos_id = -1,
+                 .eos_id = -1,
+                 .qkv_bias = true,
+                 .windows = ROSE_WINDOWS_LATE,
+                 .window = 4096},
+    .parse = rose_decoder_parse,
+};
+
+/* Qwen2 with norms of q and k, and a head_dim free of the width. Qwen3-Embedding and Qwen3-Reranker
+ * are the same; the former is stored without the prefix. */
+const rose_family rose_family_qwen3 = {
+    .model_type = "qwen3",
+    .architecture = "Qwen3ForCausalLM",
+    .naming = &rose_naming_llama,
+    .defaults = {.norm_eps = 1e-6f,
+                 .theta = 10000.0f,
+                 .head_dim = 128,
+                 .bos_id = -1,
+                 .eos_id = -1,
+                 .reads_attn_bias = true,
+                 .qk_norm = true,
+                 .windows = ROSE_WINDOWS_LATE,
+                 .window = 4096},
+    .parse = rose_decoder_parse,
+};
+
+/* Phi-3, Phi-3.5 and Phi-4-mini: Llama with fused matrices, a window in every layer, partial
+ * rotation and longrope. */
+const rose_family rose_family_phi3 = {
+    .model_type = "phi3",
+    .architecture = "Phi3ForCausalLM",
+    .naming = &rose_naming_llama,
+    .fused = true,
+    .defaults = {.norm_eps = 1e-5f,
+                 .theta = 10000.0f,
+                 .bos_id = 1,
+                 .eos_id = 32000,
+                 .windows = ROSE_WINDOWS_ALL,
+                 .partial_rotary = true,
+                 .only_longrope = true,
+                 .original_context = 4096},
+    .parse = rose_decoder_parse,
 };

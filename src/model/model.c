@@ -34,11 +34,10 @@ static void shape_text(const uint64_t *shape, uint32_t n, char out[128])
     if (at < 128) snprintf(out + at, 128 - at, "]");
 }
 
-/* Finds one tensor and checks it against the shape that the config asks for. */
-static rose_status bind_tensor(binder *b, const char *name, const rose_dim dims[2],
+/* Finds one tensor and checks it against the shape that the architecture asks for. */
+static rose_status bind_tensor(binder *b, const char *name, uint32_t n_dims, const uint64_t want[2],
                                rose_tensor *out)
 {
-    const rose_arch *a = &b->m->arch;
     const rose_weights *w = b->m->weights;
     rose_st_tensor *t = rose_weights_find(w, name);
     if (t == NULL)
@@ -51,8 +50,6 @@ static rose_status bind_tensor(binder *b, const char *name, const rose_dim dims[
                          rose_weights_gguf(w) == NULL
                              ? ""
                              : ", Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K");
-    uint32_t n_dims = dims[1] == ROSE_DIM_NONE ? 1 : 2;
-    uint64_t want[2] = {rose_dim_size(a, dims[0]), rose_dim_size(a, dims[1])};
     if (t->n_dims != n_dims || t->shape[0] != want[0] || (n_dims == 2 && t->shape[1] != want[1])) {
         char found[128], expected[128];
         shape_text(t->shape, t->n_dims, found);
@@ -70,28 +67,28 @@ static rose_status bind_tensor(binder *b, const char *name, const rose_dim dims[
     return ROSE_OK;
 }
 
-/* Binds a table of specs to the struct at base. lead: "" or "h.3.". */
-static rose_status bind_specs(binder *b, const rose_tensor_spec *spec, const char *lead, void *base)
+/* Binds n tensors to the struct at base. lead: "" or "h.3.". */
+static rose_status bind_rows(binder *b, const rose_tensor_row *row, size_t n, const char *lead,
+                             void *base)
 {
-    for (; spec->name != NULL; spec++) {
+    rose_status st = ROSE_OK;
+    for (; st == ROSE_OK && n > 0; n--, row++) {
         char name[NAME_CAP];
-        if (!rose_spec_applies(spec, &b->m->arch)) continue;
-        snprintf(name, sizeof name, "%s%s%s", b->prefix, lead, spec->name);
-        rose_tensor *t = (rose_tensor *)(void *)((char *)base + spec->offset);
-        rose_status st = bind_tensor(b, name, spec->dims, t);
-        if (st != ROSE_OK) return st;
+        snprintf(name, sizeof name, "%s%s%s", b->prefix, lead, row->name);
+        rose_tensor *t = (rose_tensor *)(void *)((char *)base + row->offset);
+        st = bind_tensor(b, name, row->n_dims, row->shape, t);
     }
-    return ROSE_OK;
+    return st;
 }
 
 /* Finds whether tensor names have the family's prefix; the token embedding decides for all. */
-static rose_status find_prefix(binder *b)
+static rose_status find_prefix(binder *b, const char *embed)
 {
     const rose_weights *w = b->m->weights;
-    const char *embed = b->family->model_tensors[0].name;
+    const char *prefix = b->family->naming->prefix;
     char name[NAME_CAP];
-    snprintf(name, sizeof name, "%s%s", b->family->prefix, embed);
-    bool with = b->family->prefix[0] != '\0' && rose_weights_find(w, name) != NULL;
+    snprintf(name, sizeof name, "%s%s", prefix, embed);
+    bool with = prefix[0] != '\0' && rose_weights_find(w, name) != NULL;
     bool without = rose_weights_find(w, embed) != NULL;
     if (with && without)
         return rose_fail(b->err, ROSE_E_FORMAT, "%s: holds both '%s' and '%s': which one is meant?",
@@ -99,7 +96,7 @@ static rose_status find_prefix(binder *b)
     if (!with && !without)
         return rose_fail(b->err, ROSE_E_FORMAT, "%s: tensor '%s' (or '%s') is missing",
                          w->files[0].label, name, embed);
-    b->prefix = with ? b->family->prefix : "";
+    b->prefix = with ? prefix : "";
     return ROSE_OK;
 }
 
@@ -109,20 +106,21 @@ static rose_status find_prefix(binder *b)
 static rose_status bind_head(binder *b)
 {
     rose_model *m = b->m;
-    rose_st_tensor *t = rose_weights_find(m->weights, b->family->head_name);
+    const char *name = b->family->naming->head_name;
+    rose_st_tensor *t = rose_weights_find(m->weights, name);
     if (t == NULL) m->arch.tied_head = true;
     if (m->arch.tied_head) {
         m->head = m->tok_embed;
         return ROSE_OK;
     }
-    static const rose_dim dims[2] = {ROSE_DIM_VOCAB, ROSE_DIM_MODEL};
-    return bind_tensor(b, b->family->head_name, dims, &m->head);
+    const uint64_t shape[2] = {m->arch.vocab_size, m->arch.d_model};
+    return bind_tensor(b, name, 2, shape, &m->head);
 }
 
 static bool is_ignored(const rose_family *f, const char *name)
 {
     size_t n = strlen(name);
-    for (const char *const *end = f->ignored; *end != NULL; end++) {
+    for (const char *const *end = f->naming->ignored; *end != NULL; end++) {
         size_t k = strlen(*end);
         if (n >= k && strcmp(name + n - k, *end) == 0) return true;
     }
@@ -138,7 +136,7 @@ static void warn_unused(const binder *b)
     for (size_t i = 0; i < w->n_tensors; i++) {
         const rose_st_tensor *t = w->by_name[i];
         if (t->used || is_ignored(b->family, t->name)) continue;
-        if (strcmp(t->name, b->family->head_name) == 0) continue; /* a tied head's copy */
+        if (strcmp(t->name, b->family->naming->head_name) == 0) continue; /* a tied head's copy */
         if (first == NULL) first = t;
         n++;
     }
@@ -161,11 +159,13 @@ static void prepare_layer(rose_layer *l, const rose_family *f, const rose_arch *
 {
     rose_linear *const all[] = {&l->qkv, &l->proj, &l->fc1, &l->fc2};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        all[i]->transposed = f->transposed;
+        all[i]->transposed = f->naming->transposed;
         all[i]->n_parts = 1;
     }
-    if (f->qkv_parts > 0) l->qkv.n_parts = f->qkv_parts;
-    if (f->fc1_parts > 0) l->fc1.n_parts = f->fc1_parts;
+    if (!f->fused) {
+        l->qkv.n_parts = 3;
+        l->fc1.n_parts = 2;
+    }
     if (!f->permuted) return;
     l->qkv.permuted_heads[0] = a->n_heads;
     l->qkv.permuted_heads[1] = a->n_kv_heads;
@@ -183,8 +183,11 @@ static void round_embed_scale(rose_model *m)
 static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *err)
 {
     binder b = {.m = m, .family = family, .err = err};
-    rose_status st = find_prefix(&b);
-    if (st == ROSE_OK) st = bind_specs(&b, family->model_tensors, "", m);
+    rose_tensor_row rows[ROSE_MAX_ROWS];
+    size_t n = rose_family_model_rows(family, &m->arch, rows);
+    rose_status st = find_prefix(&b, rows[0].name);
+    if (st == ROSE_OK) st = bind_rows(&b, rows, n, "", m);
+    n = rose_family_layer_rows(family, &m->arch, rows);
     if (st == ROSE_OK && (m->layers = calloc(m->arch.n_layers, sizeof *m->layers)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
     for (uint32_t i = 0; st == ROSE_OK && i < m->arch.n_layers; i++) {
@@ -192,8 +195,8 @@ static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *
         rose_layer *l = &m->layers[i];
         prepare_layer(l, family, &m->arch);
         rose_layer_describe(l, &m->arch, i);
-        snprintf(lead, sizeof lead, "%s%u.", family->layer_prefix, i);
-        st = bind_specs(&b, family->layer_tensors, lead, l);
+        snprintf(lead, sizeof lead, "%s%u.", family->naming->layer_prefix, i);
+        st = bind_rows(&b, rows, n, lead, l);
     }
     if (st == ROSE_OK) st = bind_head(&b);
     if (st != ROSE_OK) return st;

@@ -29,7 +29,6 @@ enum { ROSE_N_DTYPES = ROSE_Q6_K + 1 };
 const char *rose_dtype_name(rose_dtype t); /* "F32", "F16", "BF16", "Q8_0", ... as files spell it */
 size_t rose_dtype_size(rose_dtype t);      /* bytes of a value; 0 for blocks */
 uint32_t rose_dtype_block(rose_dtype t);   /* values of a block: 32 or 256; 1 without blocks */
-bool rose_dtype_is_widened(rose_dtype t);  /* no product reads it: it becomes bf16 at load */
 uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n); /* of n values, a multiple of the block */
 
 typedef enum rose_norm { ROSE_NORM_LAYER, ROSE_NORM_RMS } rose_norm;
@@ -188,6 +187,12 @@ typedef struct rose_model {
  * dtype, a field that no family computes), NOMEM. */
 rose_status rose_model_open(rose_model **out, const char *path, rose_err *err);
 void rose_model_close(rose_model *m); /* accepts NULL and half-open */
+
+/* As what a backend keeps a matrix of the files in memory. */
+typedef struct rose_kept {
+    const char *type; /* "Q4_1", "BF16", "F32", "int8"; NULL: no matrix that the model uses */
+    bool widened;     /* a value takes more bits than in the file */
+} rose_kept;
 
 /* Returns ROSE_E_FORMAT, which names the tensor, if a weight that the model uses is NaN or
  * infinite. It reads all weights once, at the speed of one thread: call it while another thread

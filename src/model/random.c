@@ -30,7 +30,8 @@ enum { BLOCK = 1 << 14 };
 /* One tensor of the model to be written, in the order of the files. */
 typedef struct plan_tensor {
     char name[128];
-    rose_dim dims[2];
+    uint32_t n_dims;
+    uint64_t shape[2];
     rose_kind kind;
     uint64_t n;     /* elements */
     uint64_t begin; /* offset within its shard's data */
@@ -190,44 +191,38 @@ static rose_status make_config(const rose_random_opts *o, json_t **out, rose_err
     return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
 }
 
-static void plan_add(plan *p, const char *lead, const char *name, const rose_dim dims[2],
-                     rose_kind kind)
+static void plan_add(plan *p, const char *lead, const rose_tensor_row *row)
 {
     plan_tensor *t = &p->tensors[p->n++];
-    snprintf(t->name, sizeof t->name, "%s%s", lead, name);
-    t->dims[0] = dims[0];
-    t->dims[1] = dims[1];
-    t->kind = kind;
-    t->n = rose_dim_size(&p->arch, dims[0]) * rose_dim_size(&p->arch, dims[1]);
-}
-
-static size_t n_specs(const rose_tensor_spec *spec)
-{
-    size_t n = 0;
-    while (spec[n].name != NULL)
-        n++;
-    return n;
+    snprintf(t->name, sizeof t->name, "%s%.63s", lead, row->name);
+    t->n_dims = row->n_dims;
+    memcpy(t->shape, row->shape, sizeof t->shape);
+    t->kind = row->kind;
+    t->n = row->shape[0] * row->shape[1];
 }
 
 /* Lists the tensors in the order of the model: embeddings, layers, head. The order fixes their
  * random streams, so it must never change. */
 static rose_status plan_tensors(plan *p, rose_err *err)
 {
-    const rose_family *f = p->family;
-    const char *prefix = p->o->prefix ? f->prefix : "";
-    static const rose_dim head_dims[2] = {ROSE_DIM_VOCAB, ROSE_DIM_MODEL};
-    size_t max = n_specs(f->model_tensors) + p->arch.n_layers * n_specs(f->layer_tensors) + 1;
-    p->tensors = calloc(max, sizeof *p->tensors);
+    const rose_naming *names = p->family->naming;
+    const char *prefix = p->o->prefix ? names->prefix : "";
+    rose_tensor_row outer[ROSE_MAX_ROWS], layer[ROSE_MAX_ROWS];
+    rose_tensor_row head = {.n_dims = 2, .shape = {p->arch.vocab_size, p->arch.d_model}};
+    const size_t n_outer = rose_family_model_rows(p->family, &p->arch, outer);
+    const size_t n_layer = rose_family_layer_rows(p->family, &p->arch, layer);
+    p->tensors = calloc(n_outer + p->arch.n_layers * n_layer + 1, sizeof *p->tensors);
     if (p->tensors == NULL) return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
-    for (const rose_tensor_spec *s = f->model_tensors; s->name != NULL; s++)
-        if (rose_spec_applies(s, &p->arch)) plan_add(p, prefix, s->name, s->dims, s->kind);
+    for (size_t t = 0; t < n_outer; t++)
+        plan_add(p, prefix, &outer[t]);
     for (uint32_t i = 0; i < p->arch.n_layers; i++) {
         char lead[64];
-        snprintf(lead, sizeof lead, "%s%s%u.", prefix, f->layer_prefix, i);
-        for (const rose_tensor_spec *s = f->layer_tensors; s->name != NULL; s++)
-            if (rose_spec_applies(s, &p->arch)) plan_add(p, lead, s->name, s->dims, s->kind);
+        snprintf(lead, sizeof lead, "%s%s%u.", prefix, names->layer_prefix, i);
+        for (size_t t = 0; t < n_layer; t++)
+            plan_add(p, lead, &layer[t]);
     }
-    if (!p->arch.tied_head) plan_add(p, "", f->head_name, head_dims, ROSE_KIND_MATRIX);
+    snprintf(head.name, sizeof head.name, "%s", names->head_name);
+    if (!p->arch.tied_head) plan_add(p, "", &head);
     return ROSE_OK;
 }
 
@@ -339,13 +334,11 @@ static rose_status make_header(rose_buf *b, const plan *p, size_t begin, size_t 
     for (size_t i = begin; st == ROSE_OK && i < end; i++) {
         const plan_tensor *t = &p->tensors[i];
         char second[32] = "";
-        if (t->dims[1] != ROSE_DIM_NONE)
-            snprintf(second, sizeof second, ",%" PRIu64, rose_dim_size(&p->arch, t->dims[1]));
+        if (t->n_dims == 2) snprintf(second, sizeof second, ",%" PRIu64, t->shape[1]);
         st = rose_buf_addf(b,
                            ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%" PRIu64
                            "%s],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
-                           t->name, rose_dtype_name(p->o->dtype),
-                           rose_dim_size(&p->arch, t->dims[0]), second, t->begin,
+                           t->name, rose_dtype_name(p->o->dtype), t->shape[0], second, t->begin,
                            t->begin + t->n * size);
     }
     if (st == ROSE_OK) st = rose_buf_add(b, "}", 1);

@@ -55,17 +55,19 @@ static rose_status read_kind(const reader *r, rose_rope *rope)
     if (name == NULL)
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: 'rope_type' is not a string",
                          r->fields->label);
-    if (r->d->su_is_longrope && (strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0))
+    if (r->d->only_longrope && (strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0))
         name = "longrope";
     for (int k = ROSE_ROPE_DEFAULT; k <= ROSE_ROPE_LONGROPE; k++) {
         if (strcmp(rose_rope_kind_name((rose_rope_kind)k), name) != 0) continue;
         rope->kind = (rose_rope_kind)k;
+        if (r->d->only_longrope && k != ROSE_ROPE_DEFAULT && k != ROSE_ROPE_LONGROPE) break;
         return ROSE_OK;
     }
     return rose_fail(r->err, ROSE_E_UNSUPPORTED,
-                     "%s: rope_type '%.60s' is not supported (supported: default, linear, dynamic, "
-                     "llama3, yarn, longrope)",
-                     r->fields->label, name);
+                     "%s: rope_type '%.60s' is not supported by %s (supported: %s)",
+                     r->fields->label, name, r->a->model_type,
+                     r->d->only_longrope ? "default, longrope"
+                                         : "default, linear, dynamic, llama3, yarn, longrope");
 }
 
 /* The product is int(head_dim * factor) in fp64, as in Python. */

@@ -2,16 +2,6 @@
  * fourth layer does not rotate. With use_sliding_window just these layers have a window. */
 #include "model/decoder.h"
 
-static const rose_decoder_defaults defaults = {
-    .model_type = "smollm3",
-    .norm_eps = 1e-6f,
-    .theta = 2000000.0f,
-    .tied_head = true,
-    .bos_id = 128000,
-    .eos_id = 128001,
-    .act_field = "hidden_act",
-};
-
 /* no_rope_layers holds 1 for a layer that rotates and 0 for one that does not. */
 static rose_status read_no_rope(const rose_config *c, rose_arch *a, rose_err *err)
 {
@@ -37,11 +27,12 @@ static rose_status read_no_rope(const rose_config *c, rose_arch *a, rose_err *er
     return ROSE_OK;
 }
 
-static rose_status read_windows(const rose_config *c, rose_arch *a, rose_err *err)
+static rose_status read_windows(const rose_family *f, const rose_config *c, rose_arch *a,
+                                rose_err *err)
 {
     bool use = false;
     rose_status st = rose_config_read_bool(c, "use_sliding_window", &use, err);
-    if (st == ROSE_OK) st = rose_decoder_window(c, a, err);
+    if (st == ROSE_OK) st = rose_decoder_window(c, &f->defaults, a, err);
     if (st != ROSE_OK) return st;
     if (!use) a->window = 0;
     for (uint32_t i = 0; a->window != 0 && i < a->n_layers; i++)
@@ -49,30 +40,24 @@ static rose_status read_windows(const rose_config *c, rose_arch *a, rose_err *er
     return rose_decoder_layer_types(c, a, err);
 }
 
-static rose_status parse(const rose_config *c, rose_arch *a, rose_err *err)
+static rose_status parse(const rose_family *f, const rose_config *c, rose_arch *a, rose_err *err)
 {
-    bool attention_bias = false;
-    rose_status st = rose_decoder_parse(c, &defaults, a, err);
-    if (st == ROSE_OK) st = rose_config_read_bool(c, "attention_bias", &attention_bias, err);
-    if (st == ROSE_OK) st = rose_config_read_bool(c, "mlp_bias", &a->mlp_bias, err);
-    if (st == ROSE_OK) st = rose_decoder_rope(c, &defaults, a, err);
+    rose_status st = rose_decoder_parse(f, c, a, err);
     if (st == ROSE_OK) st = read_no_rope(c, a, err);
-    if (st == ROSE_OK) st = read_windows(c, a, err);
-    a->qkv_bias = a->proj_bias = attention_bias;
+    if (st == ROSE_OK) st = read_windows(f, c, a, err);
     return st;
 }
 
 const rose_family rose_family_smollm3 = {
     .model_type = "smollm3",
     .architecture = "SmolLM3ForCausalLM",
-    .prefix = "model.",
-    .layer_prefix = "layers.",
-    .head_name = "lm_head.weight",
-    .transposed = true,
-    .qkv_parts = 3,
-    .fc1_parts = 2,
-    .ignored = rose_decoder_ignored,
-    .model_tensors = rose_decoder_model_tensors,
-    .layer_tensors = rose_decoder_layer_tensors,
+    .naming = &rose_naming_llama,
+    .defaults = {.norm_eps = 1e-6f,
+                 .theta = 2000000.0f,
+                 .tied_head = true,
+                 .bos_id = 128000,
+                 .eos_id = 128001,
+                 .reads_attn_bias = true,
+                 .reads_mlp_bias = true},
     .parse = parse,
 };

@@ -12,6 +12,7 @@ tpl_scope *rose_tpl_scope_new(rose_tpl *t, tpl_scope *parent)
 
 void rose_tpl_scope_set(rose_tpl *t, tpl_scope *s, const tpl_text *name, tpl_value v)
 {
+    rose_tpl_step(t, s->n / 8);
     for (uint32_t i = 0; i < s->n; i++) {
         if (!rose_tpl_text_eq(s->binds[i].name, name)) continue;
         s->binds[i].value = v;

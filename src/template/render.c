@@ -9,12 +9,34 @@ static const char tag[] = "CONTINUE_FINAL_MESSAGE_TAG "; /* transformers' own */
 
 /* ---- messages ---- */
 
-static tpl_value drop_null(rose_tpl *t, tpl_value message)
+/* Some templates make control tokens of roles: '<|' + message.role + '|>'. A role that OpenAI's API
+ * knows is therefore template text: the message only chooses among names, of which the template
+ * makes what its author wanted. Any other role stays message text. */
+static tpl_value mark_role(rose_tpl *t, tpl_value role)
+{
+    static const char *const known[] = {"system",    "developer", "user",
+                                        "assistant", "tool",      "function"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (role.kind == TPL_STR && strlen(known[i]) == role.u.str->n &&
+            memcmp(known[i], role.u.str->s, role.u.str->n) == 0)
+            return rose_tpl_cstr(t, known[i]);
+    }
+    return role;
+}
+
+static bool is_role(const tpl_pair *p)
+{
+    return p->key.u.str->n == 4 && memcmp(p->key.u.str->s, "role", 4) == 0;
+}
+
+static tpl_value prepare(rose_tpl *t, tpl_value message)
 {
     tpl_value out = rose_tpl_dict_new(t, message.mark);
     for (size_t i = 0; i < message.u.dict->n; i++) {
         const tpl_pair *p = &message.u.dict->pairs[i];
-        if (p->value.kind != TPL_NONE) rose_tpl_dict_put(t, out.u.dict, p->key, p->value);
+        if (p->value.kind != TPL_NONE)
+            rose_tpl_dict_put(t, out.u.dict, p->key,
+                              is_role(p) ? mark_role(t, p->value) : p->value);
     }
     return out;
 }
@@ -46,7 +68,7 @@ static tpl_value make_messages(rose_tpl *t, const json_t *messages)
     for (size_t i = 0; i < out.u.seq->n; i++) {
         if (out.u.seq->items[i].kind != TPL_DICT)
             rose_tpl_fail(t, "messages[%zu] must be an object", i);
-        out.u.seq->items[i] = alias_reasoning(t, drop_null(t, out.u.seq->items[i]));
+        out.u.seq->items[i] = alias_reasoning(t, prepare(t, out.u.seq->items[i]));
     }
     return out;
 }

@@ -5,7 +5,9 @@
  * a mark: it comes from the template, or from a message. The mark follows a byte through every
  * filter, slice and concatenation. The caller tokenizes the text once, and lets a special token
  * match only where all of its bytes are template bytes. A message can then not contain a control
- * token.
+ * token. Every value in a message gives message bytes, with one exception: a role that OpenAI's API
+ * knows (system, developer, user, assistant, tool, function), because some templates make control
+ * tokens of roles.
  *
  * Threads: a compiled template is read-only and may be rendered by many threads at once.
  * Memory: a compile and a render each use one arena, which is freed at once. */

@@ -138,6 +138,16 @@ bool rose_tokenizer_find(const rose_tokenizer *t, const char *text, size_t len, 
     return *id != ROSE_NO_ID;
 }
 
+void rose_detok_begin(rose_detok *d, const rose_tokenizer *t, const uint32_t *prompt, size_t n,
+                      unsigned flags)
+{
+    *d = (rose_detok){0};
+    for (size_t i = 0; i < n && !d->started; i++) {
+        const rose_token *tok = token_at(t, prompt[i]);
+        d->started = tok != NULL && !skipped(tok, flags) && tok->len > 0;
+    }
+}
+
 size_t rose_detok_cap(const rose_tokenizer *t)
 {
     return 3 * t->vocab.max_token_bytes + 12;

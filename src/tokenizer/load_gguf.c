@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/unicode.h"
 
 typedef struct gguf_tokens {
     rose_tokenizer *t;    /* borrowed */
@@ -45,12 +46,18 @@ static rose_status read_tokens(gguf_tokens *k)
         return bad(k, ROSE_E_NOMEM, "out of memory");
     size_t at = 0;
     rose_gguf_str text;
-    for (size_t i = 0; i < k->n && rose_gguf_next_string(texts, &at, &text); i++)
+    for (size_t i = 0; i < k->n && rose_gguf_next_string(texts, &at, &text); i++) {
+        if (rose_utf8_valid_prefix((const uint8_t *)text.s, text.n) != text.n)
+            return rose_fail(k->err, ROSE_E_FORMAT,
+                             "%s: tokenizer.ggml.tokens: token %zu is not "
+                             "UTF-8",
+                             k->g->label, i);
         k->all[i] = (rose_piece_spec){.text = text.s,
                                       .len = text.n,
                                       .score = scores != NULL ? rose_gguf_f32_at(scores, i) : 0,
                                       .type = types != NULL ? (int32_t)rose_gguf_u32_at(types, i)
                                                             : ROSE_PIECE_NORMAL};
+    }
     return ROSE_OK;
 }
 
@@ -81,12 +88,41 @@ static rose_status read_template(const gguf_tokens *k, bool bos_by_default)
     return ROSE_OK;
 }
 
+/* Phi-3's tokenizer.json says that most added tokens take the white space after them with them.
+ * GGUF has no key for that; llama.cpp also knows it by the family. */
+static rose_status strip_after(gguf_tokens *k)
+{
+    static const char *const without[] = {"<unk>", "<s>", "<|endoftext|>"};
+    rose_gguf_str arch = {0};
+    rose_status st = rose_gguf_get_string(k->g, "general.architecture", &arch, k->err);
+    if (st != ROSE_OK || !is_text(arch, "phi3")) return st;
+    for (size_t i = 0; i < k->n; i++) {
+        rose_piece_spec *p = &k->all[i];
+        p->rstrip = true;
+        for (size_t w = 0; w < sizeof without / sizeof *without; w++)
+            p->rstrip = p->rstrip && !is_text((rose_gguf_str){p->text, p->len}, without[w]);
+    }
+    return ROSE_OK;
+}
+
+/* tokenizer.json and llama.cpp look for added tokens in the text as it came. Only one that has the
+ * mark of a space must be looked for in the normalised text. */
+static void match_raw(gguf_tokens *k)
+{
+    for (size_t i = 0; i < k->n; i++) {
+        rose_piece_spec *p = &k->all[i];
+        p->raw = memmem(p->text, p->len, ROSE_SPACE_MARK, ROSE_SPACE_MARK_LEN) == NULL;
+    }
+}
+
 static rose_status load_llama(gguf_tokens *k)
 {
     bool prefix = true;
     rose_status st = rose_gguf_get_bool(k->g, "tokenizer.ggml.add_space_prefix", &prefix, k->err);
     if (st == ROSE_OK) st = read_template(k, true);
     if (st == ROSE_OK) st = read_id(k, "tokenizer.ggml.unknown_token_id", &k->t->unk_id);
+    if (st == ROSE_OK) st = strip_after(k);
+    match_raw(k);
     if (st != ROSE_OK) return st;
     if (rose_gguf_get(k->g, "tokenizer.ggml.scores") == NULL)
         return bad(k, ROSE_E_FORMAT, "no tokenizer.ggml.scores");
@@ -150,7 +186,9 @@ static rose_status load_gpt2(gguf_tokens *k)
     for (size_t i = 0; i < k->n && st == ROSE_OK; i++)
         st = rose_vocab_add_text(&k->t->vocab, (uint32_t)i, k->all[i].text, k->all[i].len, k->err);
     if (st == ROSE_OK) st = read_merges(k);
-    if (st == ROSE_OK) st = read_template(k, false);
+    /* Older files of Llama 3 and Mistral lack add_bos_token. llama.cpp then adds BOS for the same
+     * values of tokenizer.ggml.pre for which it ignores merges. */
+    if (st == ROSE_OK) st = read_template(k, pre->ignore_merges);
     if (st != ROSE_OK) return st;
     rose_added_spec *specs = calloc(k->n + 1, sizeof *specs);
     if (specs == NULL) return bad(k, ROSE_E_NOMEM, "out of memory");

@@ -18,7 +18,9 @@ typedef struct reading {
     rose_buf rest;       /* the file with an empty vocabulary and no merges */
     const char *copied;  /* the file before this is in `rest` */
     const char *dropped; /* the pages of the file before this were given back */
-    const char *merges;  /* a list of merges that came before the vocabulary */
+    const char *counted; /* the line ends of the value that is cut are counted up to here */
+    size_t n_lines;
+    const char *merges; /* a list of merges that came before the vocabulary */
     bool has_model, has_vocab, has_merges;
     rose_buf scratch[2];
     rose_err *err;
@@ -29,10 +31,22 @@ static rose_status nomem(const reading *r)
     return rose_fail(r->err, ROSE_E_NOMEM, "%s: out of memory", r->path);
 }
 
-/* Give back the pages of the file that were read: they would count as our memory. */
+static void count_lines(reading *r, const char *end)
+{
+    const char *p = r->counted;
+    while (p < end && (p = memchr(p, '\n', (size_t)(end - p))) != NULL) {
+        r->n_lines++;
+        p++;
+    }
+    if (r->counted < end) r->counted = end;
+}
+
+/* Give back the pages of the file that were read: they would count as our memory. Lines are counted
+ * before, because counting later would read the pages again. */
 static void drop_pages(reading *r)
 {
     if (r->scan.p - r->dropped < 2 * DROP_BYTES) return;
+    count_lines(r, r->dropped + DROP_BYTES);
     madvise((void *)(uintptr_t)r->dropped, DROP_BYTES, MADV_DONTNEED); /* a wish */
     r->dropped += DROP_BYTES;
 }
@@ -44,20 +58,21 @@ static rose_status cut_begin(reading *r)
     rose_scan_peek(&r->scan);
     if (rose_buf_add(&r->rest, r->copied, (size_t)(r->scan.p - r->copied)) != ROSE_OK)
         return nomem(r);
-    r->copied = r->scan.p;
+    r->copied = r->counted = r->scan.p;
+    r->n_lines = 0;
     return ROSE_OK;
 }
 
 static rose_status cut_end(reading *r, const char *empty)
 {
-    const char *p = r->copied;
+    count_lines(r, r->scan.p);
     rose_status st = rose_buf_add(&r->rest, empty, strlen(empty));
-    while (st == ROSE_OK && (p = memchr(p, '\n', (size_t)(r->scan.p - p))) != NULL) {
-        st = rose_buf_add(&r->rest, "\n", 1);
-        p++;
-    }
+    if (st == ROSE_OK) st = rose_buf_reserve(&r->rest, r->n_lines);
+    if (st != ROSE_OK) return nomem(r);
+    if (r->n_lines > 0) memset(r->rest.data + r->rest.len, '\n', r->n_lines);
+    r->rest.len += r->n_lines;
     r->copied = r->scan.p;
-    return st == ROSE_OK ? ROSE_OK : nomem(r);
+    return ROSE_OK;
 }
 
 /* One merge, "a b" or ["a", "b"]; false: it is neither. */
@@ -156,6 +171,7 @@ static rose_status read_file(rose_tokenizer *t, const char *path, json_t **root,
                  .scan = {text, text, text + map.size, path, err},
                  .copied = text,
                  .dropped = text,
+                 .counted = text,
                  .err = err};
     json_error_t jerr;
     if (map.size > MAX_BYTES) {

@@ -134,8 +134,11 @@ static rose_status add_tokens(piece_set *s, const rose_added_spec *more, size_t 
         const rose_piece_spec *p = &s->pieces[i];
         const bool user = p->type == ROSE_PIECE_USER_DEFINED;
         if (!user && p->type != ROSE_PIECE_CONTROL && p->type != ROSE_PIECE_UNKNOWN) continue;
-        s->specs[s->n_specs++] =
-            (rose_added_spec){.text = p->text, .len = p->len, .special = !user, .normalized = user};
+        s->specs[s->n_specs++] = (rose_added_spec){.text = p->text,
+                                                   .len = p->len,
+                                                   .special = !user,
+                                                   .normalized = user && !p->raw,
+                                                   .rstrip = p->rstrip};
     }
     for (size_t i = 0; i < n_more; i++)
         s->specs[s->n_specs++] = more[i];

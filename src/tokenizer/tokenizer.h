@@ -120,6 +120,12 @@ typedef struct rose_detok {
     bool started; /* the start of the text, where a space may be dropped, is past */
 } rose_detok;
 
+/* Begins a stream that continues prompt[0..n): its text is that of prompt and stream together,
+ * without the text of the prompt. So a space at its start stays, unless all of the prompt is
+ * special tokens that flags (as for rose_decode) skip. */
+void rose_detok_begin(rose_detok *d, const rose_tokenizer *t, const uint32_t *prompt, size_t n,
+                      unsigned flags);
+
 /* Bytes that are enough for one piece of any token of this vocabulary. */
 size_t rose_detok_cap(const rose_tokenizer *t);
 

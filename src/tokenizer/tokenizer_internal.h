@@ -430,6 +430,8 @@ typedef struct rose_piece_spec {
     size_t len;
     float score;
     int32_t type; /* rose_piece_type; others are FORMAT */
+    bool raw;     /* of a user-defined token: matches before the text is normalised */
+    bool rstrip;  /* takes the white space after it with it */
 } rose_piece_spec;
 
 /* pieces[i] becomes id i. prefix: where a space is added. where: the file, for messages. more:

@@ -73,9 +73,8 @@ uint32_t rose_vocab_hash(const char *p, size_t n)
     return (uint32_t)rose_mix64(rose_mix64(h ^ w) + n);
 }
 
-static void slot_put(rose_vocab *v, const char *text, size_t len, uint32_t id)
+static void slot_put(rose_vocab *v, uint32_t hash, uint32_t id)
 {
-    const uint32_t hash = rose_vocab_hash(text, len);
     uint32_t i = hash & v->slot_mask;
     while (v->slots[i].id != ROSE_NO_ID)
         i = (i + 1) & v->slot_mask;
@@ -88,26 +87,31 @@ static rose_status slots_alloc(rose_vocab *v, size_t n, rose_err *err)
     uint32_t n_slots = 1024;
     while (n_slots < 2 * n)
         n_slots *= 2;
+    rose_slot *slots = malloc(n_slots * sizeof *slots);
+    if (slots == NULL) return rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
+    memset(slots, 0xFF, n_slots * sizeof *slots); /* ROSE_NO_ID everywhere */
     free(v->slots);
-    if ((v->slots = malloc(n_slots * sizeof *v->slots)) == NULL)
-        return rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
-    memset(v->slots, 0xFF, n_slots * sizeof *v->slots); /* ROSE_NO_ID everywhere */
+    v->slots = slots;
     v->slot_mask = n_slots - 1;
     return ROSE_OK;
 }
 
-/* Room in the hash for one more text. */
+/* Room in the hash for one more text: twice as many slots if there is none. */
 static rose_status slots_grow(rose_vocab *v, rose_err *err)
 {
-    size_t len;
     if (v->slots != NULL && 2 * (v->n_model + 1) <= v->slot_mask) return ROSE_OK;
-    rose_status st = slots_alloc(v, 2 * (size_t)v->n_model + 1, err);
-    for (uint32_t id = 0; id < v->n_ids && st == ROSE_OK; id++) {
-        if ((v->tokens[id].flags & ROSE_TOK_EXISTS) == 0) continue;
-        const char *text = rose_vocab_text(v, id, &len);
-        slot_put(v, text, len, id);
+    rose_slot *old = v->slots;
+    const uint32_t n_old = old != NULL ? v->slot_mask + 1 : 0;
+    v->slots = NULL;
+    const rose_status st = slots_alloc(v, n_old, err);
+    if (st != ROSE_OK) {
+        v->slots = old;
+        return st;
     }
-    return st;
+    for (uint32_t i = 0; i < n_old; i++)
+        if (old[i].id != ROSE_NO_ID) slot_put(v, old[i].hash, old[i].id);
+    free(old);
+    return ROSE_OK;
 }
 
 rose_status rose_vocab_add_text(rose_vocab *v, uint32_t id, const char *text, size_t len,
@@ -134,7 +138,7 @@ rose_status rose_vocab_add_text(rose_vocab *v, uint32_t id, const char *text, si
     v->tokens[id].flags = ROSE_TOK_EXISTS | ROSE_TOK_MODEL;
     v->n_model++;
     if (len > v->max_text) v->max_text = len;
-    slot_put(v, text, len, id);
+    slot_put(v, rose_vocab_hash(text, len), id);
     return ROSE_OK;
 }
 
@@ -266,7 +270,7 @@ rose_status rose_vocab_finish_bytes(rose_vocab *v, rose_err *err)
             continue;
         const char *bytes = v->blob.data + tok->off;
         if (tok->len == 1) v->byte_ids[(uint8_t)bytes[0]] = id;
-        slot_put(v, bytes, tok->len, id);
+        slot_put(v, rose_vocab_hash(bytes, tok->len), id);
     }
     return ROSE_OK;
 }
@@ -315,7 +319,8 @@ static rose_status hide_raw(rose_vocab *v, rose_err *err)
     rose_status st = slots_alloc(v, v->n_model, err);
     for (uint32_t id = 0; id < v->n_ids && st == ROSE_OK; id++)
         if ((v->tokens[id].flags & (ROSE_TOK_MODEL | ROSE_TOK_RAW)) == ROSE_TOK_MODEL)
-            slot_put(v, v->texts.data + v->text_of[id].off, v->text_of[id].len, id);
+            slot_put(v, rose_vocab_hash(v->texts.data + v->text_of[id].off, v->text_of[id].len),
+                     id);
     return st;
 }
 

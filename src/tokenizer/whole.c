@@ -18,13 +18,12 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
-/* Allocates the hash table's cache lines, for at least twice as many words as there are. For
- * GPT-2 one huge page holds all lines; after a pause, 512 small pages would each cost a look-up
- * of their address. */
-static rose_status allocate(rose_vocab *v)
+/* Allocates the hash table's cache lines, for at least twice n_words words. For GPT-2 one huge page
+ * holds all lines; after a pause, 512 small pages would each cost a look-up of their address. */
+static rose_status allocate(rose_vocab *v, uint32_t n_words)
 {
     uint32_t n_lines = 1;
-    while (n_lines * (ROSE_WHOLE_SLOTS / 2) < v->n_model)
+    while (n_lines * (ROSE_WHOLE_SLOTS / 2) < n_words)
         n_lines *= 2;
     const size_t bytes = n_lines * sizeof *v->whole;
     v->whole = aligned_alloc(bytes >= HUGE_PAGE ? HUGE_PAGE : 64, bytes);
@@ -120,10 +119,14 @@ static rose_status merge_token(rose_encoder *e, rose_ids *ids, uint32_t id, bool
     return st;
 }
 
-/* SentencePiece style: nearly all pieces begin with U+2581. For others the merges serve, so that a
- * large vocabulary opens fast. */
-static bool may_be_piece(const rose_tokenizer *t, const char *text, size_t len)
+/* Whether token id can be a word of the table. SentencePiece style: nearly all pieces begin with
+ * U+2581. For others the merges serve, so that a large vocabulary opens fast. */
+static bool may_be_word(const rose_tokenizer *t, uint32_t id)
 {
+    size_t len;
+    if ((t->vocab.tokens[id].flags & ROSE_TOK_MODEL) == 0) return false;
+    const char *text = rose_vocab_text(&t->vocab, id, &len);
+    if (len == 0 || len > ROSE_WHOLE_MAX) return false;
     return !t->is_chars ||
            (len >= ROSE_SPACE_MARK_LEN && memcmp(text, ROSE_SPACE_MARK, ROSE_SPACE_MARK_LEN) == 0);
 }
@@ -134,17 +137,19 @@ rose_status rose_whole_build(rose_tokenizer *t, rose_err *err)
     origins o = {0};
     rose_ids ids = {0};
     rose_encoder e = {.t = t, .out = &ids, .err = err};
-    rose_status st = allocate(v);
+    uint32_t n_words = 0;
+    for (uint32_t id = 0; id < v->n_ids; id++)
+        n_words += may_be_word(t, id);
+    rose_status st = allocate(v, n_words);
 
-    if (st == ROSE_OK) st = read_origins(&o, v);
+    if (st == ROSE_OK && !t->ignore_merges && !t->is_chars) st = read_origins(&o, v);
     if (st != ROSE_OK) rose_fail(err, st, "tokenizer: out of memory");
     for (uint32_t id = 0; id < v->n_ids && st == ROSE_OK; id++) {
         size_t len;
         bool whole = false;
-        if ((v->tokens[id].flags & ROSE_TOK_MODEL) == 0) continue;
+        if (!may_be_word(t, id)) continue;
         const char *text = rose_vocab_text(v, id, &len);
-        if (len == 0 || len > ROSE_WHOLE_MAX || !may_be_piece(t, text, len)) continue;
-        if (o.sole && !t->ignore_merges && !t->is_chars)
+        if (o.sole)
             whole = is_whole(&o, id);
         else
             st = merge_token(&e, &ids, id, &whole);

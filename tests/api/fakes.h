@@ -92,6 +92,24 @@ rose_status rose_encode(rose_encoder *e, const char *text, size_t len, unsigned 
     return ROSE_OK;
 }
 
+/* Template bytes of the text "<eos>" become FAKE_EOS; everything else becomes bytes. */
+rose_status rose_encode_marked(rose_encoder *e, const char *text, size_t len,
+                               const rose_mark_run *runs, size_t n_runs, unsigned flags,
+                               rose_ids *out, rose_err *err)
+{
+    size_t at = 0;
+    rose_status st = ROSE_OK;
+    for (size_t i = 0; i < n_runs && st == ROSE_OK; at += runs[i++].len) {
+        const char *eos = runs[i].is_template ? memmem(text + at, runs[i].len, "<eos>", 5) : NULL;
+        const size_t n = eos != NULL ? (size_t)(eos - text) - at : runs[i].len;
+        st = rose_encode(e, text + at, n, flags, out, err);
+        if (st != ROSE_OK || eos == NULL) continue;
+        out->data[out->len++] = FAKE_EOS; /* rose_encode leaves room for one more */
+        st = rose_encode(e, eos + 5, runs[i].len - n - 5, flags, out, err);
+    }
+    return at == len || st != ROSE_OK ? st : ROSE_E_INVAL;
+}
+
 static size_t fake_bytes(uint32_t id, unsigned flags, char *out)
 {
     if (id < 256) {
@@ -126,6 +144,13 @@ const char *rose_tokenizer_token_bytes(const rose_tokenizer *t, uint32_t id, siz
     return bytes;
 }
 
+bool rose_tokenizer_find(const rose_tokenizer *t, const char *text, size_t len, uint32_t *id)
+{
+    (void)t;
+    *id = FAKE_EOS;
+    return len == 5 && memcmp(text, "<eos>", 5) == 0;
+}
+
 size_t rose_detok_cap(const rose_tokenizer *t)
 {
     (void)t;
@@ -141,6 +166,16 @@ static size_t fake_unfinished(const char *s, size_t n)
         if (c >= 0xC0) return back < (c >= 0xF0 ? 4u : c >= 0xE0 ? 3u : 2u) ? back : 0;
     }
     return 0;
+}
+
+void rose_detok_begin(rose_detok *d, const rose_tokenizer *t, const uint32_t *prompt, size_t n,
+                      unsigned flags)
+{
+    (void)t;
+    (void)prompt;
+    (void)n;
+    (void)flags;
+    *d = (rose_detok){0};
 }
 
 size_t rose_detok_push(rose_detok *d, const rose_tokenizer *t, uint32_t id, unsigned flags,

@@ -5,7 +5,8 @@ Seeded random requests with mixed parameters run alone on a server without prefi
 requests run in crowds, on servers that cut prompts into chunks of several sizes, find prefixes cached, run out of pages
 and preempt, and serve clients that leave; text, ids, logprobs, finish reasons and usage must be byte-equal. Standard
 library only, so it runs wherever the binary does: `--args "--device cuda"` for a GPU. `--url` compares requests alone and
-in a crowd on one server that is there already. MODEL may be a config.json: of that shape a random model is made.
+in a crowd on one server that is there already. MODEL may be a GGUF file, or a config.json: of that shape a random model
+is made.
 """
 import argparse
 import concurrent.futures
@@ -210,18 +211,18 @@ def run_crowds(args, bodies, alone, rng, ids):
                   + (f", {leavers.n_left} clients left" if leave else ""))
             check("some of it from the prefix cache", hits > 0)
             if "preempted" in what:
-                check("with preemptions", preemptions > (args.requests // 3 if args.clients >= 32 else 0), preemptions)
+                check("with preemptions", preemptions > 0, preemptions)
             h = s.settle()
             check("and all pages are free", h["kv_pages"] == h["kv_pages_free"] and not h["running"], h)
 
 
 def run_model(args):
     """All comparisons on args.model."""
-    with open(os.path.join(args.model, "config.json"), encoding="utf-8") as f:
-        config = json.load(f)
-    args.context = min(192, config.get("n_positions", 192))
+    inspect = [args.binary, "inspect", args.model, "--json", "--no-tensors", "--device", "cpu"]
+    shape = json.loads(subprocess.run(inspect, check=True, stdout=subprocess.PIPE).stdout)["architecture"]
+    args.context = min(192, shape["max_positions"])
     start, rng = time.monotonic(), random.Random(args.seed)
-    ids = list(range(min(4096, config["vocab_size"])))
+    ids = list(range(min(4096, shape["vocab_size"])))
     prefix = [rng.choice(ids) for _ in range(50)]
     bodies = [random_request(rng, ids) for _ in range(args.requests)]
     for b in bodies[::2]:

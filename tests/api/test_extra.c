@@ -66,12 +66,11 @@ static void bytes(void **state)
            "\"text\":\"xy\",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null}],"
            "\"usage\":{"
            "\"prompt_tokens\":2,\"completion_tokens\":0,");
-    expect(
-        "/v1/completions",
-        "{\"prompt\":\"xy\",\"return_token_ids\":true,\"prompt_logprobs\":1,\"max_tokens\":2}",
-        "\"prompt_token_ids\":[120,121],\"token_ids\":[65,263],\"prompt_logprobs\":[null,{\"65\":"
-        "{\"logprob\":0,\"rank\":1,\"decoded_token\":\"A\"},\"66\":{\"logprob\":-0.5,\"rank\":2,"
-        "\"decoded_token\":\"B\"}}]}");
+    expect("/v1/completions",
+           "{\"prompt\":\"xy\",\"return_token_ids\":true,\"prompt_logprobs\":1,\"max_tokens\":2}",
+           "\"prompt_token_ids\":[120,121],\"prompt_logprobs\":[null,{\"65\":"
+           "{\"logprob\":0,\"rank\":1,\"decoded_token\":\"A\"},\"66\":{\"logprob\":-0.5,\"rank\":2,"
+           "\"decoded_token\":\"B\"}}],\"token_ids\":[65,263]}]");
     expect("/v1/completions",
            "{\"prompt\":\"x\",\"logprobs\":0,\"return_tokens_as_token_ids\":true,\"max_tokens\":1}",
            "\"tokens\":[\"token_id:65\"]");
@@ -81,6 +80,13 @@ static void bytes(void **state)
            "\"logprobs\":{\"content\":[{\"token\":\"A\",\"logprob\":0,\"bytes\":[65],\"top_"
            "logprobs\":["
            "{\"token\":\"B\",\"logprob\":-0.5,\"bytes\":[66]}]}],\"refusal\":null}");
+    /* A chat has what belongs to its prompt once, next to its choices, as in vLLM. */
+    expect(
+        "/v1/chat/completions",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"\"}],\"add_generation_prompt\":false,"
+        "\"return_token_ids\":true,\"prompt_logprobs\":0,\"max_tokens\":1,\"n\":2}",
+        "\"stop_reason\":null,\"token_ids\":[65]}],\"prompt_token_ids\":[85,115,101,114,58,32,10],"
+        "\"prompt_logprobs\":[null,{");
     fake_stop(a);
 }
 
@@ -98,6 +104,15 @@ static void streamed(void **state)
     assert_non_null(
         strstr(s, "\"text\":\"\xE2\x82\xAC\",\"logprobs\":{\"tokens\":[\"\xE2\x82\",\""));
     assert_non_null(strstr(s, "\"token_ids\":[263,264]"));
+    assert_null(strstr(strstr(s, "prompt_token_ids") + 1, "prompt_token_ids")); /* once */
+    fake_free(r);
+    r = post("/v1/chat/completions",
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"\"}],\"stream\":true,"
+             "\"add_generation_prompt\":false,\"return_token_ids\":true}");
+    fake_run(r);
+    s = fake_text(r);
+    assert_non_null(
+        strstr(s, "\"token_ids\":[65]}],\"prompt_token_ids\":[85,115,101,114,58,32,10]}\n"));
     assert_null(strstr(strstr(s, "prompt_token_ids") + 1, "prompt_token_ids")); /* once */
     fake_free(r);
     fake_stop(a);

@@ -54,7 +54,7 @@ def answers(binary, model):
                         "return_token_ids": True}
                 status, text = s.request("/v1/completions", body)
                 reply = json.loads(text)
-                out.append((status, reply.get("choices"), reply.get("usage")))
+                out.append((status, reply.get("model"), reply.get("choices"), reply.get("usage")))
     return out
 
 
@@ -68,7 +68,7 @@ def main():
             subprocess.run([binary, "random-model", folder, "--config", config, "--init-std", "0.2"], check=True, stdout=subprocess.DEVNULL)
             to_gguf.write(folder, file)
             a, b = answers(binary, folder), answers(binary, file)
-            check(f"{name}: answers", all(status == 200 for status, _, _ in a), a[0])
+            check(f"{name}: answers", all(reply[:2] == (200, name) for reply in a + b), (a[0], b[0]))
             check(f"{name}: the same bits", a == b, next(((x, y) for x, y in zip(a, b) if x != y), ""))
         folder, file = os.path.join(d, "gpt2"), os.path.join(d, "gpt2.gguf")
         subprocess.run([binary, "random-model", folder, "--layers", "3", "--d-model", "64", "--heads", "4", "--vocab-size", "300",

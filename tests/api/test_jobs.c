@@ -492,28 +492,37 @@ static void loading_draining_failed(void **state)
     fake_stop(a);
 }
 
-static void own_template_refused(void **state)
+/* A short chat with a template runs on a worker, because a template is a program. The template's
+ * text counts, and nothing of the plain template does. */
+static void templates_run_on_workers(void **state)
 {
-    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}";
+    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"<eos>\"}]}";
     rose_api_opts o;
+    rose_err err = {0};
+    rose_chat *chat = NULL;
     (void)state;
+    if (rose_chat_open(&chat, "nowhere", "<eos>{{ messages[0].content }}", &err) != ROSE_OK)
+        fail_msg("%s", err.msg);
     rose_api_opts_default(&o);
-    o.async_admit = false;
-    o.model_has_template = true;
+    o.model_id = "m";
+    o.n_workers = 1;
+    o.chat = chat;
     fake_reset();
     fake.next = next_word;
     rose_api *a = fake_start(&o);
-    expect_status("/v1/chat/completions", body, 400);
-    fake_stop(a);
-    o.chat_template = "plain";
-    fake_reset();
-    fake.next = next_word;
-    a = fake_start(&o);
-    rose_http_req *r = ask("/v1/chat/completions", body);
+    atomic_store(&fake_encode_held, true);
+    rose_http_req *r = ask("/v1/chat/completions", body); /* this thread does not wait */
+    assert_false(r->ended);
+    atomic_store(&fake_encode_held, false);
     fake_run(r);
     assert_int_equal(r->status, 200);
     fake_free(r);
+    r = ask("/tokenize", body);
+    fake_run(r);
+    assert_non_null(strstr(fake_text(r), "\"tokens\":[256,60,101,111,115,62]"));
+    fake_free(r);
     fake_stop(a);
+    rose_chat_close(chat);
 }
 
 /* Bodies of up to 100 bytes may run inline; the only worker has the job of *busy until
@@ -715,7 +724,7 @@ static void options_are_checked(void **state)
         if (i == 2) o.n_workers = 65;
         if (i == 3) o.max_queued_jobs = 0;
         if (i == 4) o.max_n = 0;
-        if (i == 5) o.chat_template = "llama3";
+        if (i == 5) o.chat_kwargs = "[]";
         if (i == 6) o.n_io_threads = 65;
         if (i == 7) o.inline_bytes = ROSE_API_MAX_INLINE + 1;
         rose_err err = {0};
@@ -757,12 +766,12 @@ int main(void)
         cmocka_unit_test(leaving_cancels),
         cmocka_unit_test(tokens_behind_the_stop_string),
         cmocka_unit_test(loading_draining_failed),
-        cmocka_unit_test(own_template_refused),
         cmocka_unit_test(short_bodies_run_here),
         cmocka_unit_test(many_choices_run_elsewhere),
         cmocka_unit_test(long_bodies_leave_a_worker),
         cmocka_unit_test(awake_for_the_first_token),
         cmocka_unit_test(back_after_the_stop),
+        cmocka_unit_test(templates_run_on_workers),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(room_error_bodies),
     };

@@ -31,7 +31,7 @@ static const uint32_t script[] = {FAKE_WORD0, FAKE_WORD0 + 1, FAKE_WORD0 + 2, FA
 
 typedef struct sample {
     const char *path, *body;
-    bool fast;
+    bool fast, templated;
     char want[4096]; /* the reply without failures, times and ids blanked */
 } sample;
 
@@ -57,6 +57,15 @@ static sample samples[] = {
     {.path = "/v1/completions",
      .body = "{\"prompt\":\"ab\",\"logprobs\":1,\"stream\":true,\"max_tokens\":3}",
      .fast = true},
+    {.path = "/v1/chat/completions",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+             "\"chat_template_kwargs\":{\"b\":2}}",
+     .templated = true},
+    {.path = "/apply-template",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+             "\"chat_template\":\"{{ messages[0].content }}\"}",
+     .templated = true},
+    {.path = "/apply-template", .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"},
     {.path = "/tokenize", .body = "{\"prompt\":\"abc\",\"foo\":1}"},
     {.path = "/detokenize", .body = "{\"tokens\":[65,257]}"},
     {.path = "/v1/completions", .body = "{\"prompt\":\"x\",\"foo\":1}"},
@@ -81,6 +90,8 @@ static void blank(char *out, const char *s)
     out[n] = '\0';
 }
 
+static rose_chat *chat;
+
 /* One life of the room with one request; false: it could not even start. */
 static bool live_once(const sample *s, rose_http_req *r)
 {
@@ -90,6 +101,11 @@ static bool live_once(const sample *s, rose_http_req *r)
     rose_api_opts_default(&o);
     o.async_admit = false;
     o.fast_sse = s->fast;
+    if (s->templated) {
+        o.chat = chat;
+        o.trusted = chat;
+        o.chat_kwargs = "{\"a\":1}";
+    }
     if (rose_api_create(&a, &o, &err) != ROSE_OK) {
         if (a != NULL || err.msg[0] == '\0') abort();
         return false;
@@ -141,7 +157,10 @@ static bool run(const sample *s, long k, bool persist)
 
 static void every_allocation(void **state)
 {
+    rose_err err = {0};
     (void)state;
+    if (rose_chat_open(&chat, "nowhere", "{{ messages[0].content ~ a ~ b }}", &err) != ROSE_OK)
+        fail_msg("%s", err.msg);
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         sample *s = &samples[i];
         fake_reset();
@@ -158,6 +177,7 @@ static void every_allocation(void **state)
             assert_true(k > 5);
         }
     }
+    rose_chat_close(chat);
 }
 
 static uint32_t next_letter(const rose_request *r, uint32_t i)

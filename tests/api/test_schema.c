@@ -190,9 +190,14 @@ static const row refused[] = {
     {H, "{" MSG ",\"web_search_options\":{}}", 400, "web_search_options", "not supported"},
     {H, "{" MSG ",\"chat_template\":\"x\"}", 400, "chat_template", "not supported"},
     {H, "{" MSG ",\"documents\":[{}]}", 400, "documents", "not supported"},
-    {H, "{" MSG ",\"continue_final_message\":true}", 400, "continue_final_message",
-     "not supported"},
-    {H, "{" MSG ",\"add_generation_prompt\":false}", 400, "add_generation_prompt", "not supported"},
+    {H, "{" MSG ",\"continue_final_message\":true}", 400, "continue_final_message", "exclude"},
+    {H, "{" MSG ",\"add_generation_prompt\":1}", 400, "add_generation_prompt", "true or false"},
+    {H, "{" MSG ",\"chat_template_kwargs\":[1]}", 400, "chat_template_kwargs", "an object"},
+    {H, "{" MSG ",\"documents\":\"x\"}", 400, "documents", "a list of objects"},
+    {H, "{" MSG ",\"tools\":[1]}", 400, "tools", "a list of objects"},
+    {H, "{" MSG ",\"tools\":[{}],\"tool_choice\":\"none\"}", 400, "tools", "not supported"},
+    {"/apply-template", "{}", 400, "messages", "required"},
+    {"/apply-template", "{" MSG ",\"temperature\":-1}", 400, "temperature", "0 to 100"},
     {C, "{\"prompt\":\"x\",\"suffix\":\"y\"}", 400, "suffix", "not supported"},
     {C, "{\"prompt\":\"x\",\"skip_special_tokens\":false}", 400, "skip_special_tokens",
      "not supported"},
@@ -327,6 +332,9 @@ static const char *const accepted[][2] = {
     {H, "{" MSG ",\"logprobs\":true,\"top_logprobs\":20,\"prompt_logprobs\":3}"},
     {H, "{" MSG ",\"logprobs\":true,\"stream\":true,\"return_token_ids\":true}"},
     {H, "{" MSG "}"},
+    {H, "{" MSG ",\"add_generation_prompt\":false}"},
+    {H, "{" MSG ",\"add_generation_prompt\":false,\"continue_final_message\":true}"},
+    {"/apply-template", "{" MSG ",\"temperature\":1}"},
     {H, "{" MSG ",\"logprobs\":false,\"top_logprobs\":0,\"tools\":[],\"tool_choice\":\"none\","
         "\"modalities\":[\"text\"],\"parallel_tool_calls\":true,\"metadata\":{\"a\":\"b\"},"
         "\"store\":false,\"service_tier\":\"auto\",\"user\":\"u\",\"reasoning_effort\":\"none\","

@@ -2,8 +2,10 @@
  * configs and what transformers computes from them: tests/golden/families): log-probabilities and
  * greedy ids in fp32, and the same bits in every way of running a sequence, in fp32, bf16 and with
  * int8 weights. Contexts pass the windows and the original contexts of the RoPE scaling. */
+#include "backend/checks.h"
 #include "backend/cpu_ways.h"
 #include "backend/golden_checks.h"
+#include "log_capture.h"
 
 static const char *const g_families[] = {
     "families/llama",       "families/llama-linear", "families/llama-dynamic", "families/mistral",
@@ -73,6 +75,49 @@ static void test_pairs(void **state)
     each_family(check_pairs);
 }
 
+/* ---- device auto ---- */
+
+static rose_status check_as_cuda(const rose_model *m, rose_err *err)
+{
+    const rose_status st = rose_backend_check_plain(&m->arch, "CUDA", err);
+    return st == ROSE_OK ? rose_backend_check_types(m, "CUDA", err) : st;
+}
+
+/* What --device auto takes where there is a GPU, and what the log says about it. */
+static void auto_takes(const rose_model *m, const char *device, const char *why)
+{
+    const rose_backend_ops gpu = {.name = "cuda", .check = check_as_cuda};
+    log_begin();
+    const char *taken = rose_backend_that_computes(&gpu, m)->name;
+    char *text = log_end();
+    if (strcmp(taken, device) != 0) fail_msg("%s: %s, not %s", m->name, taken, device);
+    assert_int_equal(log_count(text, "the CPU computes this model"), why != NULL ? 1 : 0);
+    if (why != NULL && strstr(text, why) == NULL) fail_msg("'%s' is not in: %s", why, text);
+    free(text);
+}
+
+static void test_device_auto(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_FAMILIES; i++) {
+        golden g;
+        golden_open(&g, g_families[i]);
+        rose_model *m = golden_model(&g);
+        auto_takes(m, "cpu", "the CUDA backend does not support norm: RMSNorm");
+        rose_model_close(m);
+        golden_close(&g);
+    }
+    char path[1024];
+    rose_model *m = NULL;
+    rose_err err = {""};
+    golden_path(path, sizeof path, "models/rose-tiny");
+    if (rose_model_open(&m, path, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    auto_takes(m, "cuda", NULL);
+    m->has_blocks = true; /* as in a quantized GGUF file */
+    auto_takes(m, "cpu", "cannot read quantized weights");
+    rose_model_close(m);
+}
+
 int main(void)
 {
     print_message("seed %llu\n", (unsigned long long)fx_seed());
@@ -80,6 +125,7 @@ int main(void)
         cmocka_unit_test(test_golden),
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_device_auto),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -181,6 +181,8 @@ static uint32_t list_levels(level *out)
     if (avx512) out[n++] = (level){"avx512", &rose_quant_avx512};
     if (avx512 && rose_cpu_has_avx512vnni())
         out[n++] = (level){"avx512vnni", &rose_quant_avx512vnni};
+#elif defined(__aarch64__)
+    out[n++] = (level){"neon", &rose_quant_neon};
 #endif
     return n;
 }

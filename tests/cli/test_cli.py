@@ -5,6 +5,7 @@ Every command, its --help, its errors (one clear line, exit code 1 or 2), pipes 
 library only.
 """
 import base64
+import contextlib
 import ctypes
 import html.parser
 import json
@@ -20,11 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
 last_run = []  # of run(): arguments, exit code, what it said; a failed check shows it
-COMMANDS = ["serve", "generate", "tokenize", "detokenize", "inspect", "random-model"]
+COMMANDS = ["serve", "chat", "generate", "tokenize", "detokenize", "inspect", "random-model"]
 BENCHES = ["bench offline", "bench latency", "bench online", "bench stream", "bench ablate", "bench start",
             "bench plot", "bench merge", "bench report", "bench tokenizer"]
 WITHOUT_OPTIONS = ["bench plot", "bench merge"]
@@ -285,6 +287,44 @@ def test_model_errors():
                     one_line_error(f"{command}: {what}, {name}", run(command, bad, *more), 1, path, *words)
 
 
+TINY = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "intermediate_size": 96, "vocab_size": 300, "max_position_embeddings": 64, "tie_word_embeddings": False,
+        "bos_token_id": 299, "eos_token_id": 299}
+
+
+def made_of(d, name, **fields):
+    """A random model with the fields of TINY and these."""
+    put(d, name + ".json", json.dumps({**TINY, **fields}))
+    where = os.path.join(d, name)
+    rc, _, err = run("random-model", where, "--config", os.path.join(d, name + ".json"))
+    check(f"random-model {name}", rc == 0, err)
+    return where
+
+
+def test_family_errors():
+    """What a model asks for and we lack is refused by name, with what to do."""
+    with tempfile.TemporaryDirectory() as d:
+        model = made_of(d, "llama")
+        config = json.load(open(os.path.join(model, "config.json")))
+        for what, change, words in (
+                ("another family", {"model_type": "mixtral"}, ("'mixtral' is not supported", "qwen3")),
+                ("a multimodal model", {"model_type": "gemma3", "text_config": config}, ("'gemma3'", "text_config", "GGUF file")),
+                ("quantized safetensors", {"quantization_config": {"quant_method": "gptq"}},
+                 ("quantization_config", "gptq", "--quantization int8", "GGUF")),
+                ("another scaling", {"rope_scaling": {"rope_type": "new", "factor": 2.0}}, ("rope_type 'new'", "llama3")),
+                ("experts", {"num_local_experts": 8}, ("'num_local_experts' is 8",))):
+            put(model, "config.json", json.dumps({**config, **change}))
+            refused(what, model, "config.json", *words, tokenizer=False)
+        put(model, "config.json", json.dumps(config))
+        for command in (["inspect"], ["serve", "--port", "0"]):
+            one_line_error(f"{command[0]}: a context beyond the model's", run(command[0], model, *command[1:], "--max-model-len", "65"), 1,
+                           "max-model-len 65", "the model has 64 positions", "at most 64")
+        rc, out, err = run("generate", model, "-p", "x" * 99)
+        check("a prompt beyond the context", rc == 1 and "context holds 64" in err and err.count("\n") == 1, (rc, out, err))
+        odd = made_of(d, "odd", head_dim=10)
+        refused("heads that are not stacked", odd, "4 query heads of head_dim 10", "multiple of 16", tokenizer=False)
+
+
 def test_model_warnings():
     """What can be served is served, and what is wrong with it is said once."""
     with tempfile.TemporaryDirectory() as d:
@@ -413,6 +453,186 @@ def test_generate():
     p.stdout.close()
     p.wait(timeout=30)
     check("a reader that leaves ends the run quietly", first != b"" and p.stderr.read() == b"", p.returncode)
+
+
+JOINED = "{{ messages | map(attribute='content') | join(' ') }}"  # a chat is then a text that generate can continue
+
+
+def test_chat():
+    args = ["chat", MODEL, "--temperature", "0", "-n", "12", "--chat-template"]
+
+    def told(text):
+        return run("generate", MODEL, "-p", text, "-n", "12", "--temperature", "0", "--no-echo")[1]
+
+    first = told("Once upon a time")
+    second = told("Once upon a time" + " " + first + " The king")
+    shown = [t.removeprefix(" ") for t in (first, second)]
+    a = run(*args, JOINED, stdin=b"Once upon a time\nThe king\n")
+    check("chat answers each line with the conversation so far", a == (0, "".join(t + "\n" for t in shown), ""), (a, shown))
+    a = run(*args, JOINED, stdin=b"Once upon a time\n\n/reset\nOnce upon a time")
+    check("/reset begins anew, an empty line is no message", a == (0, (shown[0] + "\n") * 2, ""), a)
+    lines = told("Once\nupon").removeprefix(" ") + "\n"
+    a = [run(*args, JOINED, stdin=b"\"\"\"" + text) for text in (b"Once\nupon\"\"\"\n", b"\nOnce\nupon\n\"\"\"")]
+    check("a message of several lines", a == [(0, lines, "")] * 2, (a, lines))
+    one_line_error("a message without its end", run(*args, JOINED, stdin=b"\"\"\"Once\n"), 1, "does not end")
+    system = told("You are a king. Once").removeprefix(" ") + "\n"
+    a = run(*args, JOINED, "--system-prompt", "You are a king.", stdin=b"Once\n/reset\nOnce\n")
+    check("--system-prompt stays after /reset", a == (0, system * 2, ""), (a, system))
+    a = run(*args, JOINED, stdin=b"/system You are a king.\nOnce\n/system\n/reset\nOnce upon a time\n")
+    check("/system sets and removes it", a == (0, system + shown[0] + "\n", ""), a)
+    a = run(*args, JOINED, "--timings", stdin=b"Once upon a time there was a king who had three sons and no money\nAnd\n")
+    counts = [tuple(map(int, m)) for m in re.findall(r"prompt of (\d+) tokens, (\d+) of them cached", a[2])]
+    check("--timings shows that the conversation stays cached", a[0] == 0 and len(counts) == 2 and counts[0][1] == 0 and
+          counts[1][1] == counts[0][0] // 16 * 16 > 0 and a[2].count("first token after") == 2, a)
+
+    rc, out, err = run(*args, JOINED, stdin=b"/help\n/set top-k 7\n/set\n/quit\nOnce\n")
+    check("/help, /set and /quit", rc == 0 and err == "" and all(f"/{c}" in out for c in ("reset", "system", "timings", "quit")) and
+          re.search(r"^top-k +7$", out, re.M) is not None and out.rstrip().splitlines()[-1].startswith("seed"), (rc, out, err))
+    one_line_error("an unknown command", run(*args, JOINED, stdin=b"/rest\n"), 1, "no command /rest", "/help")
+    one_line_error("/set checks the value", run(*args, JOINED, stdin=b"/set temperature 1000\n"), 1, "temperature", "1000")
+    one_line_error("/set knows the name", run(*args, JOINED, stdin=b"/set temprature 1\n"), 1, "did you mean --temperature")
+    rc, out, err = run(*args, JOINED, stdin=b"\xff\nOnce upon a time\n")
+    check("a line that is not UTF-8 is refused, the next one answered", (rc, out) == (1, shown[0] + "\n") and "UTF-8" in err and
+          err.count("\n") == 1, (rc, out, err))
+    rc, out, err = run(*args, JOINED, "--max-model-len", "32", stdin=b"Once upon a time\n" * 3)
+    check("a full context says so, and what to do", rc == 1 and err.count("\n") >= 1 and all("/reset" in l for l in err.splitlines()),
+          (rc, out, err))
+    one_line_error("no chat template", run("chat", MODEL, stdin=b"Once\n"), 1, "no chat template", "--chat-template", "generate")
+    one_line_error("a template that is wrong", run(*args, "{% if %}", stdin=b"Once\n"), 1, "line 1")
+    one_line_error("a template that refuses", run(*args, "{{ raise_exception('only Latin') }}", stdin=b"Once\n"), 1, "only Latin")
+    seeds = [run("chat", MODEL, "-n", "12", "--chat-template", JOINED, "--seed", s, stdin=b"Once\n")[1] for s in ("1", "1", "2")]
+    check("--seed", seeds[0] == seeds[1] != seeds[2], seeds)
+    with tempfile.TemporaryDirectory() as d:
+        folder = copy_of(d, "greedy")
+        put(folder, "generation_config.json", json.dumps({"temperature": 0.0, "max_new_tokens": 12}))
+        a = run("chat", folder, "--chat-template", JOINED, stdin=b"Once upon a time\n")
+        check("what the model recommends is the default", a == (0, shown[0] + "\n", ""), a)
+        a = run("chat", folder, "--chat-template", JOINED, "-n", "3", stdin=b"Once upon a time\n")
+        check("an option counts more", a[0] == 0 and shown[0].startswith(a[1].rstrip("\n")) and len(a[1]) < len(shown[0]), a)
+        put(folder, "generation_config.json", json.dumps({"temperature": -1}))
+        one_line_error("a wrong recommendation", run("chat", folder, "--chat-template", JOINED), 1, "temperature", "--generation-config")
+        a = run(*args[:1], folder, *args[2:], JOINED, "--generation-config", "none", stdin=b"Once upon a time\n")
+        check("--generation-config none ignores it", a == (0, shown[0] + "\n", ""), a)
+        put(folder, "chat_template.jinja", "{% if %}")
+        a = run("generate", folder, "-p", "Once upon a time", "--no-echo", *args[2:6])
+        check("generate needs neither of the two", a[0] == 0 and a[1].strip() == shown[0].strip(), (a, shown[0]))
+
+
+class Terminal:
+    """A program on a pseudo-terminal. Each wait looks only at what came after the wait before."""
+
+    def __init__(self, *args):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(BIN, [BIN, *args], dict(os.environ, TERM="xterm", LANG="C"))
+        self.out, self.seen = b"", 0
+
+    def wait(self, text, timeout=60):
+        end = time.monotonic() + timeout
+        while (at := self.out.find(text, self.seen)) < 0 and time.monotonic() < end:
+            if not select.select([self.fd], [], [], 0.5)[0]:
+                continue
+            try:
+                self.out += os.read(self.fd, 65536)
+            except OSError:
+                break
+        self.seen = at + len(text) if at >= 0 else self.seen
+        return at >= 0
+
+    def type(self, text):
+        os.write(self.fd, text)
+
+    def end(self):
+        self.wait(b"\0")
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_chat_terminal():
+    """The model writes | for ever: 200,000 tokens, each of which reads the keys of all before it."""
+    with tempfile.TemporaryDirectory() as d:
+        folder = os.path.join(d, "m")
+        run("random-model", folder, "--arch", "llama", "--layers", "1", "--d-model", "32", "--heads", "1", "--d-ff", "64",
+            "--vocab-size", "257", "--max-positions", "200000")
+        t = Terminal("chat", folder, "--temperature", "0", "--chat-template", "{% for m in messages %}{{ m.content }}|{% endfor %}")
+        check("chat greets and names the context", t.wait(b"context of 200000 tokens") and t.wait(b"> "), t.out)
+        t.type(b"nonsense\x03")
+        check("Ctrl-C at the prompt gives the line up", t.wait(b"^C") and t.wait(b"> "), t.out)
+        t.type("hellö\n".encode())
+        check("a reply comes", t.wait("hellö".encode()) and t.wait(b"|" * 50), t.out[-300:])
+        t.type(b"\x03")
+        check("Ctrl-C stops it, and the program goes on", t.wait(b"[stopped]") and t.wait(b"> "), t.out[-300:])
+        t.type(b"/timings\n")
+        check("a command", t.wait(b"[timings after each reply]") and t.wait(b"> "), t.out[-300:])
+        t.type(b"more\n")
+        check("the next message gets a reply", t.wait(b"more") and t.wait(b"|" * 50), t.out[-300:])
+        t.type(b"\x03")
+        done = t.wait(b"[prompt of ") and t.wait(b"]") and t.wait(b"[stopped]") and t.wait(b"> ")
+        m = re.search(rb"prompt of (\d+) tokens, (\d+) of them cached", t.out)
+        check("the stopped reply is part of the conversation, and cached", done and m is not None and int(m[1]) > 50 and
+              0 < int(m[2]) < int(m[1]), t.out[-300:])
+        t.type(b"\x1b[A\x03")
+        check("the key up shows the last message", t.wait(b"more") and t.wait(b"^C") and t.wait(b"> "), t.out[-300:])
+        t.type(b"\x04")
+        check("Ctrl-D quits", t.end() == 0, t.out[-300:])
+
+
+def spm_model(d):
+    """A model that repeats the last token, with a SentencePiece-style tokenizer."""
+    folder, mark = os.path.join(d, "spm"), "\u2581"
+    vocab = ["<unk>", "<s>", "</s>", mark, "a", mark + "a"] + [f"<0x{i:02X}>" for i in range(256)]
+    run("random-model", folder, "--arch", "llama", "--layers", "1", "--d-model", "64", "--heads", "1", "--vocab-size", str(len(vocab)))
+    put(folder, "tokenizer.json", json.dumps({
+        "added_tokens": [{"id": i, "content": vocab[i], "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+                          "normalized": False} for i in range(3)],
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": mark},
+                                                           {"type": "Replace", "pattern": {"String": " "}, "content": mark}]},
+        "pre_tokenizer": None, "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": mark}, "content": " "},
+                                                     {"type": "ByteFallback"}, {"type": "Fuse"},
+                                                     {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "unk_token": "<unk>", "byte_fallback": True, "fuse_unk": True,
+                  "vocab": {t: i for i, t in enumerate(vocab)}, "merges": [f"{mark} a"]}}))
+    return folder
+
+
+@contextlib.contextmanager
+def serving(model):
+    """The port of a server."""
+    p = subprocess.Popen([BIN, "serve", model, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    try:
+        yield next(int(m[1]) for line in p.stderr if (m := re.search(r"listening on http://127.0.0.1:(\d+)", line)))
+    finally:
+        p.terminate()
+        p.communicate()
+
+
+def posted(port, body):
+    """The reply to a completion; a stream's is a list."""
+    r = urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
+                                                      {"Content-Type": "application/json"}), timeout=60)
+    text = r.read().decode()
+    return [json.loads(l[6:]) for l in text.splitlines() if l.startswith("data: {")] if body.get("stream") else json.loads(text)
+
+
+def test_space_at_start():
+    with tempfile.TemporaryDirectory() as d:
+        folder = spm_model(d)
+        args = [folder, "-n", "3", "--temperature", "0"]
+        check("one token has the space before a word", run("tokenize", folder, "-p", "a a")[1] == "5 5\n", run("tokenize", folder, "-p", "a a"))
+        check("generate keeps the space between prompt and text", run("generate", *args, "-p", "a")[1] == "a a a a", run("generate", *args, "-p", "a"))
+        a = run("chat", *args, "--chat-template", "{{ messages[0].content }}", stdin=b"a\n")
+        check("chat shows the reply without it", a == (0, "a a a\n", ""), a)
+        with serving(folder) as port:
+            ask = {"prompt": "a", "max_tokens": 3, "temperature": 0, "logprobs": 1}
+            whole = posted(port, ask)["choices"][0]
+            check("a whole completion keeps the space", whole["text"] == " a a a", whole)
+            check("and the names of its tokens join to it", "".join(whole["logprobs"]["tokens"]) == " a a a", whole)
+            echoed = posted(port, {**ask, "echo": True})["choices"][0]
+            check("an echoed prompt has none at its start", echoed["text"] == "a a a a" and
+                  echoed["logprobs"]["tokens"] == ["a", " a", " a", " a"] and echoed["logprobs"]["text_offset"] == [0, 1, 3, 5], echoed)
+            chunks = posted(port, {**ask, "stream": True})
+            check("a streamed completion is the same", "".join(c["choices"][0]["text"] for c in chunks) == " a a a", chunks)
 
 
 def on_terminal(*args, typed=b"", timeout=60):

@@ -4,6 +4,7 @@
 
 #include "model/convert.h"
 #include "model/inspect.h"
+#include "model/weights.h"
 
 enum { F32 = 0, F16 = 1, Q4_0 = 2, Q8_0 = 8, Q2_K = 10, BF16 = 30 };
 
@@ -350,6 +351,18 @@ static void scalings(void **state)
     w = gg_model("qwen2", F32);
     gw_string(w, "qwen2.rope.scaling.type", "spiral");
     refused(w, ROSE_E_UNSUPPORTED, "qwen2.rope.scaling.type", "'spiral'");
+    w = gg_model("gemma3", F32); /* a factor alone is linear */
+    gg_f32(w, "gemma3", "rope.scaling.factor", 8.0f);
+    m = open_model(w);
+    assert_int_equal(m->arch.rope[0].kind, ROSE_ROPE_LINEAR);
+    assert_true(m->arch.rope[0].factor == 8.0f);
+    rose_model_close(m);
+    w = gg_model("llama", F32);
+    gg_f32(w, "llama", "rope.scaling.attn_factor", 1.0f); /* changes nothing */
+    rose_model_close(open_model(w));
+    w = gg_model("llama", F32);
+    gg_f32(w, "llama", "rope.scaling.attn_factor", 1.25f);
+    refused(w, ROSE_E_UNSUPPORTED, "llama.rope.scaling.attn_factor", "1.25");
 }
 
 /* The ends of a turn that only the texts of the tokens tell. */
@@ -413,28 +426,44 @@ static void blocks(void **state)
     }
 }
 
-/* inspect lists the types that the model uses. */
+/* A backend that has no kernel for Q5_0. */
+static rose_kept keep(const void *ctx, const void *data)
+{
+    const rose_weights *w = ((const rose_model *)ctx)->weights;
+    for (size_t i = 0; i < w->n_tensors; i++)
+        if (w->by_name[i]->data == data && w->by_name[i]->dtype == ROSE_Q5_0)
+            return (rose_kept){"BF16", true};
+    return (rose_kept){0};
+}
+
+/* inspect lists the types that the model uses, and what becomes of the matrices. */
 static void inspect(void **state)
 {
     (void)state;
     gw *w = gg_model("llama", 6); /* Q5_0 */
     gw_add(w, "stray", F32, 4, 0);
     rose_model *m = open_model(w);
+    const rose_keeper keeper = {keep, m};
     char *text = NULL;
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
-    assert_int_equal(rose_model_print_arch(m, f), ROSE_OK);
+    assert_int_equal(rose_model_print_arch(m, &keeper, f), ROSE_OK);
     fclose(f);
     assert_non_null(strstr(text, "Q5_0                    29 tensors"));
-    assert_non_null(strstr(text, "widened to bf16 at load"));
+    assert_non_null(strstr(text, "; in memory: 29 matrices as BF16 (widened)\n"));
     assert_non_null(strstr(text, "F32                     9 tensors, 2.2 KiB\n"));
     free(text);
-    json_t *j = rose_model_json(m);
+    json_t *j = rose_model_json(m, &keeper);
     json_t *types = json_object_get(json_object_get(j, "weights"), "types");
     assert_int_equal(json_object_size(types), 2);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(types, "Q5_0"), "tensors")),
                      29);
-    assert_true(json_is_true(json_object_get(json_object_get(types, "Q5_0"), "widened")));
+    json_t *q5 = json_object_get(types, "Q5_0"), *f32 = json_object_get(types, "F32");
+    assert_true(json_is_true(json_object_get(q5, "widened")));
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(q5, "in_memory"), "BF16")),
+                     29);
+    assert_true(json_is_false(json_object_get(f32, "widened")));
+    assert_int_equal(json_object_size(json_object_get(f32, "in_memory")), 0);
     json_decref(j);
     rose_model_close(m);
 }
@@ -499,6 +528,14 @@ static void refusals(void **state)
             "multiple");
     refused(changed_u32("llama.attention.value_length", 64), ROSE_E_UNSUPPORTED, "value_length",
             "64");
+    w = gg_model("qwen2", F32);
+    gg_u32(w, "qwen2", "attention.sliding_window", 20);
+    refused(w, ROSE_E_UNSUPPORTED, "qwen2.attention.sliding_window", "20");
+    w = gg_model("qwen2", F32);
+    gg_u32(w, "qwen2", "attention.sliding_window", GG_CONTEXT);
+    rose_model *m = open_model(w);
+    assert_int_equal(m->arch.window, 0);
+    rose_model_close(m);
     w = gg_model("gemma3", F32);
     gg_u32(w, "gemma3", "attention.sliding_window", 20);
     gw_array(w, "gemma3.attention.sliding_window_pattern", ROSE_GGUF_BOOL, 1);

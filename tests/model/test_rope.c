@@ -15,8 +15,7 @@ static uint32_t bits(float f)
     return u;
 }
 
-static const rose_decoder_defaults defaults = {
-    .model_type = "test", .theta = 10000.0f, .partial_rotary = true};
+static const rose_decoder_defaults defaults = {.theta = 10000.0f, .partial_rotary = true};
 
 /* The table of the fields in `entry`, read as a config's. */
 static uint32_t our_table(json_t *entry, float inv_freq[MAX_PAIRS], float *factor)

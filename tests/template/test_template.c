@@ -79,7 +79,8 @@ static void release(result *r)
 /* template, text, the text with message bytes as '.'. "m" is the message. */
 static const char *const mark_cases[][3] = {
     {"{{ bos_token }}{{ m.content }}|", "<s>Ab c|", "<s>....|"},
-    {"{{ kw }}{{ m.role }}:", "Kuser:", ".....:"},
+    {"{{ kw }}{{ m.role }}:", "Kuser:", ".user:"},
+    {"{{ '<|' ~ m.role ~ '|>' }}", "<|user|>", "<|user|>"},
     {"{{ '<' + m.content + '>' }}", "<Ab c>", "<....>"},
     {"{{ '<' ~ m.i ~ '>' ~ m.f ~ m.t }}", "<12>1.5True", "<..>......."},
     {"{{ m.i + 1 }} {{ -m.i }} {{ m.content|length }}", "13 -12 4", ".. ... 4"},
@@ -142,6 +143,21 @@ static void test_marks(void **state)
     }
 }
 
+/* A role that OpenAI's API knows is template text, any other role is message text. */
+static void test_roles(void **state)
+{
+    json_t *messages = parse("[{\"role\": \"system\"}, {\"role\": \"developer\"}, "
+                             "{\"role\": \"assistant\"}, {\"role\": \"tool\"}, "
+                             "{\"role\": \"function\"}, {\"role\": \"end\"}, "
+                             "{\"role\": \"User\"}, {\"role\": \"user\", \"x\": \"user\"}]");
+    rose_template_input in = {.messages = messages};
+    (void)state;
+    result r = render_in("{% for m in messages %}{{ m.role }}{{ m.x }},{% endfor %}", &in);
+    assert_string_equal(r.marks, "system,developer,assistant,tool,function,...,....,user....,");
+    release(&r);
+    json_decref(messages);
+}
+
 /* template, the status, a part of the message. */
 static const struct {
     const char *template;
@@ -180,6 +196,32 @@ static void test_errors(void **state)
         assert_null(r.text.bytes);
         release(&r);
     }
+}
+
+/* Each variable is compared with those before it, and so these count as steps. */
+static void test_many_variables(void **state)
+{
+    rose_template *t;
+    rose_template_text text;
+    rose_err err = {{0}};
+    json_t *messages = json_pack("[{s:s}]", "role", "user"), *kwargs = json_object();
+    (void)state;
+    assert_int_equal(rose_template_compile(&t, "{{ k7 }}", 8, &err), ROSE_OK);
+    const rose_template_input in = {.messages = messages, .kwargs = kwargs};
+    for (int i = 0; i < 30000; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "k%d", i);
+        assert_int_equal(json_object_set_new(kwargs, name, json_integer(i)), 0);
+        if (i != 999) continue;
+        assert_int_equal(rose_template_render(&text, t, &in, &err), ROSE_OK);
+        assert_string_equal(text.bytes, "7");
+        rose_template_text_free(&text);
+    }
+    assert_int_equal(rose_template_render(&text, t, &in, &err), ROSE_E_INVAL);
+    assert_non_null(strstr(err.msg, "steps"));
+    rose_template_free(t);
+    json_decref(messages);
+    json_decref(kwargs);
 }
 
 /* Nested brackets and blocks cannot exhaust the stack. */
@@ -228,8 +270,9 @@ static void test_continue(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_marks), cmocka_unit_test(test_errors),
-                                       cmocka_unit_test(test_nesting),
-                                       cmocka_unit_test(test_continue)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_marks),   cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_errors),  cmocka_unit_test(test_many_variables),
+        cmocka_unit_test(test_nesting), cmocka_unit_test(test_continue)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,8 +98,8 @@ class Sp:
         return Sp.Ids(([self.sp.bos_id()] if add_special_tokens else []) + self.sp.encode(text))
 
 
-def hf_pieces(pieces, form, prefix=True):
-    """The tokenizer that transformers makes of these pieces: form legacy (Prepend, Replace), metaspace or gemma."""
+def hf_pieces(pieces, form, rstrip=()):
+    """The tokenizer.json that transformers makes of these pieces: form legacy (Prepend, Replace), metaspace or gemma."""
     vocab = {p: i for i, (p, _, _) in enumerate(pieces)}
     merges = []
     for p, score, _ in sorted((x for x in pieces if x[2] == NORMAL), key=lambda x: -x[1]):
@@ -115,8 +115,9 @@ def hf_pieces(pieces, form, prefix=True):
     else:
         tok.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme=form, split=False)
     tok.decoder = decoders.Sequence(steps + ([decoders.Strip(" ", 1, 0)] if form in ("legacy", "first", "always") else []))
-    tok.add_special_tokens([AddedToken(p, normalized=False, special=True) for p, _, t in pieces if t in (UNKNOWN, CONTROL)])
-    tok.add_tokens([AddedToken(p, normalized=False) for p, _, t in pieces if t == USER])
+    tok.add_special_tokens([AddedToken(p, normalized=False, special=True, rstrip=p in rstrip) for p, _, t in pieces
+                            if t in (UNKNOWN, CONTROL)])
+    tok.add_tokens([AddedToken(p, normalized=False, rstrip=p in rstrip) for p, _, t in pieces if t == USER])
     tok.post_processor = processors.TemplateProcessing(single=f"{pieces[1][0]} $A",
                                                        special_tokens=[(pieces[1][0], 1)])
     return tok
@@ -206,7 +207,11 @@ def pieces_runs(run, name, pieces, gguf=None):
         run.marked(f"{name}: tokenizer.model, marked", folder, hf_pieces(pieces, "legacy"),
                    [p for p, _, t in pieces if t == CONTROL][:6], run.n // 10)
     if gguf:
-        run.compare(f"{name}: GGUF, sentencepiece", gguf, Sp(proto), run.some(added), PLAIN_SPECIAL, decode=False)
+        fixed = [p for p, _, t in pieces if t in (UNKNOWN, CONTROL)]  # sentencepiece looks for the others elsewhere
+        run.compare(f"{name}: GGUF, sentencepiece", gguf, Sp(proto), run.some(fixed), PLAIN_SPECIAL, decode=False)
+        rstrip = {p for p, _, t in pieces if p not in ("<unk>", "<s>", "<|endoftext|>")} if name == "phi-3" else ()
+        chats = [f"<s>{a}\n {b}{a}\n{b} \n" for a in added for b in added]
+        run.compare(f"{name}: GGUF, tokenizer.json", gguf, hf_pieces(pieces, "legacy", rstrip), run.some(added) + chats, ADD_SPECIAL)
     for form in ("legacy", "first", "always", "never", "gemma"):
         run.save(f"{name}: tokenizer.json, {form}", hf_pieces(pieces, form), added, ADD_SPECIAL)
 
@@ -275,8 +280,8 @@ def byte_level_runs(run, text):
             run.marked(f"byte-level, {name}, marked", folder, tok, specials, run.n // 10, tok)
 
 
-def smollm2_run(run, path):
-    meta = read_gguf(path)
+def smollm2_tokenizer(meta):
+    """(the reference, its control tokens) of SmolLM2's GGUF metadata."""
     tokens, types = meta["tokenizer.ggml.tokens"], meta["tokenizer.ggml.token_type"]
     merges = [tuple(m.split(" ")) for m in meta["tokenizer.ggml.merges"]]
     tok = Tokenizer(BPE({t: i for i, t in enumerate(tokens)}, merges))
@@ -285,6 +290,11 @@ def smollm2_run(run, path):
     tok.decoder = decoders.ByteLevel()
     specials = [t for t, k in zip(tokens, types) if k == CONTROL]
     tok.add_special_tokens([AddedToken(s, normalized=False, special=True) for s in specials])
+    return tok, specials
+
+
+def smollm2_run(run, path):
+    tok, specials = smollm2_tokenizer(read_gguf(path))
     run.compare("SmolLM2's GGUF", path, tok, run.some(specials))
     run.marked("SmolLM2's GGUF, marked", path, tok, specials, run.n // 10, tok)
 

@@ -28,7 +28,7 @@ static void put_text(rose_buf *b, const char *text)
 static void key(writer *w, const char *name, uint32_t type)
 {
     char full[64];
-    snprintf(full, sizeof full, "tokenizer.ggml.%s", name);
+    snprintf(full, sizeof full, "%s%s", strchr(name, '.') != NULL ? "" : "tokenizer.ggml.", name);
     put_text(&w->pairs, full);
     put_u32(&w->pairs, type);
     w->n++;
@@ -156,7 +156,12 @@ static void spm(void **state)
     writer w = {0};
     (void)state;
     write_spm(&w); /* BOS and the space are the default */
-    assert_ids(&w, "a</s>a[X]b", IDS(1, 5, 2, 5, 8, 6));
+    assert_ids(&w, "a</s>a[X]b", IDS(1, 5, 2, 5, 8, 3, 6));
+    write_spm(&w);
+    assert_ids(&w, "[X]b</s>  b", IDS(1, 8, 3, 6, 2, 3, 3, 3, 6));
+    write_spm(&w);
+    text(&w, "general.architecture", "phi3"); /* tokens that take the space after them with them */
+    assert_ids(&w, "<s> b</s>  b[X] b", IDS(1, 1, 3, 3, 6, 2, 3, 6, 8, 3, 6));
     write_spm(&w);
     flag(&w, "add_bos_token", false);
     flag(&w, "add_eos_token", true);
@@ -174,9 +179,14 @@ static void byte_level(void **state)
     assert_ids(&w, "ab11", IDS(4, 3, 3));
     write_bpe(&w, "qwen2");
     assert_ids(&w, "11", IDS(3, 3));
-    write_bpe(&w, "llama-bpe");
-    flag(&w, "add_bos_token", true);
+    write_bpe(&w, "llama-bpe"); /* BOS is the default here */
     assert_ids(&w, "11", IDS(0, 6));
+    write_bpe(&w, "llama-bpe");
+    flag(&w, "add_bos_token", false);
+    assert_ids(&w, "11", IDS(6));
+    write_bpe(&w, "smollm");
+    flag(&w, "add_bos_token", true);
+    assert_ids(&w, "1", IDS(0, 3));
     write_bpe(&w, NULL); /* "default" */
     assert_ids(&w, "ab11", IDS(4, 6));
 }
@@ -189,6 +199,24 @@ static void assert_refused(writer *w, rose_status want, const char *name)
     if (st != want || t != NULL || strstr(err.msg, name) == NULL)
         fail_msg("want %s naming %s, got %s: %s", rose_status_name(want), name,
                  rose_status_name(st), err.msg);
+}
+
+/* The last token ends within a character: reading it must not go past the texts. */
+static void not_utf8(void **state)
+{
+    static const char *const ends[] = {"\xf0", "a\xe2\x96", "\xff", "\xc0\x80"};
+    writer w = {0};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof ends / sizeof *ends; i++) {
+        const char *const words[] = {"a", "b", "ab", ends[i / 2]};
+        const float scores[4] = {0};
+        text(&w, "model", i % 2 == 0 ? "gpt2" : "llama");
+        texts(&w, "tokens", words, 4);
+        texts(&w, "merges", bpe_merges, 1);
+        list(&w, "scores", T_F32, 4);
+        put(&w.pairs, scores, sizeof scores);
+        assert_refused(&w, ROSE_E_FORMAT, "token 3 is not UTF-8");
+    }
 }
 
 static void refused(void **state)
@@ -231,6 +259,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spm),
         cmocka_unit_test(byte_level),
+        cmocka_unit_test(not_utf8),
         cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

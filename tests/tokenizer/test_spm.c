@@ -189,6 +189,33 @@ static void assert_pieces(const rose_tokenizer *t, const uint32_t *ids, size_t n
     rose_buf_free(&pieces);
 }
 
+/* The text of a stream that continues a prompt, with a '|' at its end. */
+static const char *continued(const rose_tokenizer *t, const uint32_t *prompt, size_t n,
+                             unsigned flags)
+{
+    static char out[64];
+    rose_detok d;
+    rose_detok_begin(&d, t, prompt, n, flags);
+    size_t len = rose_detok_push(&d, t, 14, flags, out);
+    len += rose_detok_push(&d, t, 14, flags, out + len);
+    memcpy(out + len, "|", 2);
+    return out;
+}
+
+/* A stream's text is what the prompt's text lacks of the text of all ids. */
+static void continuing(void **state)
+{
+    (void)state;
+    rose_tokenizer *t = open_small(&(settings){0}, NULL);
+    const unsigned skip = ROSE_DECODE_SKIP_SPECIAL;
+    assert_string_equal(continued(t, NULL, 0, skip), "a a|");
+    assert_string_equal(continued(t, (uint32_t[]){9}, 1, skip), " a a|");
+    assert_string_equal(continued(t, (uint32_t[]){1, 9}, 2, skip), " a a|");
+    assert_string_equal(continued(t, (uint32_t[]){1}, 1, skip), "a a|");
+    assert_string_equal(continued(t, (uint32_t[]){1}, 1, 0), " a a|");
+    rose_tokenizer_close(t);
+}
+
 static void decoding(void **state)
 {
     (void)state;
@@ -299,10 +326,8 @@ static void damaged(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_by_hand),
-        cmocka_unit_test(decoding),
-        cmocka_unit_test(refused_by_name),
-        cmocka_unit_test(damaged),
+        cmocka_unit_test(ids_by_hand),     cmocka_unit_test(decoding), cmocka_unit_test(continuing),
+        cmocka_unit_test(refused_by_name), cmocka_unit_test(damaged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,13 +113,28 @@ static void attend_next(const attending *n, cursor at, rose_attention *a)
     a->next_n_pages = (t->pos + t->n_rows - 1) / ROSE_KV_PAGE_TOKENS + 1;
 }
 
-/* The query heads of a KV head read its keys together, as many rows as a call takes. */
+/* How many query heads of a group share a call, so that the calls are as few, and so as full, as
+ * they can be: the larger number if it makes no difference. */
+static uint32_t heads_of_call(uint32_t group, uint32_t tokens)
+{
+    uint32_t best = 1, fewest = UINT32_MAX;
+    for (uint32_t heads = 1; heads <= group && heads <= ROSE_ROW_TILE; heads++) {
+        const uint32_t most = ROSE_ROW_TILE / heads;
+        const uint32_t calls = (group + heads - 1) / heads * ((tokens + most - 1) / most);
+        if (calls > fewest) continue;
+        fewest = calls;
+        best = heads;
+    }
+    return best;
+}
+
+/* Query heads of a KV head read its keys together, as many rows as a call takes. */
 static void attend_group(const rose_cpu *c, const rose_attention *tile, uint32_t tokens)
 {
     const uint32_t group = c->arch.n_heads / c->arch.n_kv_heads;
-    for (uint32_t h = 0; h < group; h += ROSE_ROW_TILE) {
-        const uint32_t heads = group - h < ROSE_ROW_TILE ? group - h : ROSE_ROW_TILE;
-        const uint32_t most = ROSE_ROW_TILE / heads;
+    const uint32_t step = heads_of_call(group, tokens), most = ROSE_ROW_TILE / step;
+    for (uint32_t h = 0; h < group; h += step) {
+        const uint32_t heads = group - h < step ? group - h : step;
         for (uint32_t i = 0; i < tokens; i += most) {
             rose_attention a = *tile;
             a.q += i * a.ldq + (size_t)h * a.head_dim;

@@ -270,25 +270,39 @@ ROSE_INLINE void finish_row(const rose_attention *a, const attention_scratch *t,
     }
 }
 
-/* max_block: the number of rows in a block: 8, 4 or 2, as many rows as the registers can hold. */
+/* max_block: as many rows as the registers can hold, a constant: 8, 4 or 2. */
+ROSE_INLINE uint32_t attend_rows(const rose_attention *a, attention_scratch *t, bool bf16,
+                                 uint32_t row, uint32_t n_rows, uint32_t max_block)
+{
+    switch (n_rows) {
+    case 1:
+        return attend_block(a, t, bf16, row, 1);
+    case 2:
+        return attend_block(a, t, bf16, row, 2);
+    case 3:
+        return max_block >= 3 ? attend_block(a, t, bf16, row, 3) : 0;
+    case 4:
+        return max_block >= 4 ? attend_block(a, t, bf16, row, 4) : 0;
+    case 5:
+        return max_block >= 5 ? attend_block(a, t, bf16, row, 5) : 0;
+    case 6:
+        return max_block >= 6 ? attend_block(a, t, bf16, row, 6) : 0;
+    case 7:
+        return max_block >= 7 ? attend_block(a, t, bf16, row, 7) : 0;
+    default:
+        return max_block >= 8 ? attend_block(a, t, bf16, row, 8) : 0;
+    }
+}
+
 ROSE_INLINE void attend(const rose_attention *a, bool bf16, uint32_t max_block)
 {
     attention_scratch t;
     attention_scratch_init(&t, a);
-    uint32_t row = 0;
-    while (row < a->n_rows) {
-        uint32_t left = a->n_rows - row, block, done;
-        if (max_block >= 8 && left >= 8) {
-            done = attend_block(a, &t, bf16, row, block = 8);
-        } else if (max_block >= 4 && left >= 4) {
-            done = attend_block(a, &t, bf16, row, block = 4);
-        } else if (left >= 2) {
-            done = attend_block(a, &t, bf16, row, block = 2);
-        } else {
-            done = attend_block(a, &t, bf16, row, block = 1);
-        }
-        for (uint32_t end = row + block; row < end; row++)
-            finish_row(a, &t, bf16, row, done);
+    for (uint32_t row = 0, n; row < a->n_rows; row += n) {
+        n = a->n_rows - row < max_block ? a->n_rows - row : max_block;
+        const uint32_t done = attend_rows(a, &t, bf16, row, n, max_block);
+        for (uint32_t r = row; r < row + n; r++)
+            finish_row(a, &t, bf16, r, done);
     }
 }
 

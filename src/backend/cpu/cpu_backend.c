@@ -1,8 +1,7 @@
-/* backend/cpu/cpu_backend.c - the CPU backend: plan, open (with packing of the weights), step,
+/* backend/cpu/cpu_backend.c - the CPU backend: plan, open (load.c packs the weights), step,
  * collect, copy, close. The engine thread is compute thread 0, so step() runs the whole forward
  * pass and collect() only returns the ids. All memory is three mappings (weights, KV pages,
  * scratch), the thread pool and this context. */
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,21 +9,16 @@
 
 #include "backend/checks.h"
 #include "backend/cpu/cpu_internal.h"
-#include "backend/cpu/pack.h"
-#include "backend/cpu/rotary.h"
 #include "base/allocguard.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memlock.h"
-#include "model/convert.h"
-#include "model/rope.h"
 
 enum {
     MAX_SEQS = 4096,
     MAX_STEP_TOKENS = 1 << 20,
     MAX_WIDTH =
-        1 << 24, /* limit of any dimension: the bytes of a product of two stay far below 2^64 */
-    MAX_HEAD_DIM = 256
+        1 << 24 /* limit of any dimension: the bytes of a product of two stay far below 2^64 */
 };
 
 #define GIB              (UINT64_C(1) << 30)
@@ -41,14 +35,29 @@ static rose_status check_arch(const rose_arch *a, rose_err *err)
         if (a->pos == ROSE_POS_ROPE && (a->rope[i].dim > a->head_dim || a->rope[i].dim % 2 != 0))
             return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: RoPE of %u values of a head of %u",
                              a->model_type, a->rope[i].dim, a->head_dim);
-    if (a->head_dim == 0 || a->head_dim > MAX_HEAD_DIM)
+    if (a->head_dim == 0 || a->head_dim > ROSE_CPU_MAX_HEAD_DIM)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: head size %u, the CPU backend takes 1 .. %d",
-                         a->model_type, a->head_dim, MAX_HEAD_DIM);
+                         a->model_type, a->head_dim, ROSE_CPU_MAX_HEAD_DIM);
     if ((uint64_t)a->n_heads * a->head_dim > MAX_WIDTH || a->n_layers == 0 || a->n_layers > 1024 ||
         a->d_model > MAX_WIDTH || a->d_ff == 0 || a->d_ff > MAX_WIDTH || a->vocab_size == 0 ||
         a->vocab_size > MAX_WIDTH || a->max_positions == 0 || a->max_positions > MAX_WIDTH)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: a size is 0 or over %d", a->model_type,
                          MAX_WIDTH);
+    return ROSE_OK;
+}
+
+/* Separate matrices of q and k are packed one after the other, and a panel lies in one of them. */
+static rose_status check_stacked(const rose_model *m, rose_err *err)
+{
+    const rose_arch *a = &m->arch;
+    const uint32_t heads[2] = {a->n_heads, a->n_kv_heads};
+    for (int i = 0; i < 2; i++)
+        if (m->layers[0].qkv.n_parts > 1 && (uint64_t)heads[i] * a->head_dim % ROSE_PANEL != 0)
+            return rose_fail(err, ROSE_E_UNSUPPORTED,
+                             "%s: %u %s heads of head_dim %u: the CPU backend needs heads x "
+                             "head_dim to be a multiple of %d",
+                             a->model_type, heads[i], i == 0 ? "query" : "KV", a->head_dim,
+                             ROSE_PANEL);
     return ROSE_OK;
 }
 
@@ -65,8 +74,10 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
                          "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
                          o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
     if (o->max_model_len > a->max_positions)
-        return rose_fail(err, ROSE_E_INVAL, "max-model-len %u: the model has %u positions",
-                         o->max_model_len, a->max_positions);
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-model-len %u: the model has %u positions; give at most %u, or leave "
+                         "the option out",
+                         o->max_model_len, a->max_positions, a->max_positions);
     if (o->max_model_len == 1)
         return rose_fail(err, ROSE_E_INVAL,
                          "max-model-len 1 has no room for a prompt and a token: at least 2");
@@ -98,14 +109,16 @@ static uint64_t default_pages(const rose_memory_plan *p)
     return pages < context ? context : pages;
 }
 
-static rose_status too_large(const rose_memory_plan *p, rose_err *err)
+static rose_status too_large(const rose_model *m, const rose_memory_plan *p, rose_err *err)
 {
     const char *advice = "lower max-num-batched-tokens, max-num-seqs or threads";
     if (p->kv >= p->scratch) advice = "lower num-kv-pages, kv-cache-memory or max-model-len";
     if (p->weights >= p->kv && p->weights >= p->scratch)
-        advice = p->dtype == ROSE_COMPUTE_F32         ? "choose dtype bfloat16"
-                 : p->quantization == ROSE_QUANT_NONE ? "choose quantization int8"
-                                                      : "the model is too large";
+        advice = m->has_blocks && p->dtype == ROSE_COMPUTE_BF16 ? "choose dtype auto"
+                 : m->has_blocks                                ? "the model is too large"
+                 : p->dtype == ROSE_COMPUTE_F32                 ? "choose dtype bfloat16"
+                 : p->quantization == ROSE_QUANT_NONE           ? "choose quantization int8"
+                                                                : "the model is too large";
     const double mib = 1048576;
     return rose_fail(
         err, ROSE_E_NOMEM,
@@ -117,14 +130,49 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
 
 /* Bytes of weights of which a one-row step reads at most one row: position embeddings, and token
  * embeddings that are not also the head. */
-static uint64_t beside_a_row(const rose_arch *a, const rose_memory_plan *p)
+static uint64_t beside_a_row(const rose_model *m, const rose_memory_plan *p)
 {
-    const uint64_t value = p->dtype == ROSE_COMPUTE_BF16 ? 2 : 4;
+    const rose_arch *a = &m->arch;
+    const uint64_t n_tok = a->tied_head ? 0 : (uint64_t)a->vocab_size * a->d_model;
     const uint64_t position = a->pos == ROSE_POS_ROPE
                                   ? a->rope[0].dim + (a->window > 0 ? a->rope[1].dim : 0)
                                   : a->d_model;
     return p->max_model_len * position * sizeof(float) +
-           (a->tied_head ? 0 : a->vocab_size * (uint64_t)a->d_model * value);
+           rose_dtype_bytes(rose_cpu_tok_dtype(m, p), n_tok);
+}
+
+/* bf16 KV pages: half the memory and bandwidth of fp32, and about the error of int8 activations
+ * or less. */
+static bool bf16_attention(const rose_memory_plan *p)
+{
+    return p->dtype == ROSE_COMPUTE_BF16 || p->int8_activations;
+}
+
+static rose_status choose_types(const rose_model *m, const rose_backend_opts *o, rose_isa isa,
+                                rose_memory_plan *p, rose_err *err)
+{
+    p->dtype = o->dtype;
+    p->quantization = o->quantization;
+    if (p->quantization == ROSE_QUANT_INT8 && m->has_blocks)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "quantization int8: the weights of %s are quantized already (most are "
+                         "%s); use quantization none",
+                         m->name, rose_dtype_name(m->dtype));
+    if (p->dtype == ROSE_COMPUTE_AUTO) {
+        p->int8_activations = m->has_blocks;
+        p->dtype = m->dtype == ROSE_BF16 || p->quantization == ROSE_QUANT_INT8 ? ROSE_COMPUTE_BF16
+                                                                               : ROSE_COMPUTE_F32;
+        if (m->has_blocks) p->dtype = ROSE_COMPUTE_F32;
+    }
+    if (p->quantization == ROSE_QUANT_INT8 && p->dtype != ROSE_COMPUTE_BF16)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "quantization int8 computes in bfloat16: dtype %s does not go with it",
+                         rose_compute_name(p->dtype));
+    if (isa == ROSE_ISA_AVX512_BF16 && !bf16_attention(p))
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "isa %s multiplies bfloat16: dtype %s does not go with it",
+                         rose_isa_name(isa), rose_compute_name(p->dtype));
+    return ROSE_OK;
 }
 
 static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
@@ -134,7 +182,7 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     rose_bump weights = {.align = ROSE_CPU_ALIGN}, scratch = {.align = ROSE_CPU_ALIGN};
     rose_cpu_weights w;
     rose_cpu_scratch s;
-    rose_memory_plan p = {.dtype = o->dtype};
+    rose_memory_plan p = {0};
     rose_isa isa;
 
     memset(out, 0, sizeof *out);
@@ -151,293 +199,23 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
                          "cuda-without %s: the CPU backend has none of these to leave out",
                          o->cuda.without);
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
+    if ((st = check_stacked(m, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, &isa, err)) != ROSE_OK) return st;
-    p.quantization = o->quantization;
-    if (p.dtype == ROSE_COMPUTE_AUTO)
-        p.dtype = m->dtype == ROSE_BF16 || p.quantization == ROSE_QUANT_INT8 ? ROSE_COMPUTE_BF16
-                                                                             : ROSE_COMPUTE_F32;
-    if (p.quantization == ROSE_QUANT_INT8 && p.dtype != ROSE_COMPUTE_BF16)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "quantization int8 computes in bfloat16: dtype %s does not go with it",
-                         rose_compute_name(p.dtype));
-    if (isa == ROSE_ISA_AVX512_BF16 && p.dtype != ROSE_COMPUTE_BF16)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "isa %s multiplies bfloat16: dtype %s does not go with it",
-                         rose_isa_name(isa), rose_compute_name(p.dtype));
+    if ((st = choose_types(m, o, isa, &p, err)) != ROSE_OK) return st;
     rose_cpu_layout_weights(&w, &weights, m, &p);
     rose_cpu_layout_scratch(&s, &scratch, &m->arch, &p);
     p.weights = weights.used;
-    p.weights_read = weights.used - beside_a_row(&m->arch, &p);
+    p.weights_read = weights.used - beside_a_row(m, &p);
     p.scratch = scratch.used;
-    p.kv_page = rose_cpu_kv_page_bytes(&m->arch, p.dtype == ROSE_COMPUTE_BF16);
+    p.kv_page = rose_cpu_kv_page_bytes(&m->arch, bf16_attention(&p));
     p.available = rose_memory_available();
     if ((st = rose_backend_plan_pages(o, default_pages(&p), &p, err)) != ROSE_OK) return st;
     p.total = p.weights + p.kv + p.scratch;
-    if (p.available > 0 && p.total > p.available) return too_large(&p, err);
+    if (p.available > 0 && p.total > p.available) return too_large(m, &p, err);
     if (o->cpu.lock_memory && (st = rose_memory_lock_probe(p.total, "mlock", err)) != ROSE_OK)
         return st;
     *out = p;
     return ROSE_OK;
-}
-
-/* ---- packing ---- */
-
-typedef struct pack_job {
-    const rose_tensor *t;    /* one tensor: the first count elements */
-    const rose_linear *from; /* else a matrix, to panels */
-    const rose_cpu_linear *l;
-    void *out;
-    rose_weight_type type;
-    bool bf16;
-    atomic_bool *not_finite;
-    atomic_bool *no_memory;
-    uint32_t k;
-    uint64_t count;
-} pack_job;
-
-/* The rows of a transposed matrix that make panel p. Parts other than gate and up hold whole panels
- * (check_parts). rows: room for a panel's rows, used where the file keeps them in another order. */
-static rose_tensor panel_rows(const pack_job *j, uint32_t p, void *rows)
-{
-    const rose_cpu_linear *l = j->l;
-    uint64_t row = (uint64_t)(l->gated ? p / 2 : p) * ROSE_PANEL;
-    const uint64_t n = l->n - row < ROSE_PANEL ? l->n - row : ROSE_PANEL;
-    uint32_t part = 0;
-
-    if (l->gated && p % 2 == 1) row += l->n; /* up */
-    for (; part + 1 < j->from->n_parts && row >= j->from->w[part].shape[0]; part++)
-        row -= j->from->w[part].shape[0];
-    rose_tensor t = j->from->w[part];
-    if (j->from->permuted_heads[part] != 0) {
-        rose_linear_copy_rows(j->from, part, row, n, rows);
-        t.data = rows;
-    } else {
-        t.data = (const uint8_t *)t.data + row * rose_dtype_bytes(t.dtype, j->k);
-    }
-    t.shape[0] = n;
-    return t;
-}
-
-/* Bytes that panel_rows needs; 0 if all rows are in order. */
-static size_t row_room(const pack_job *j)
-{
-    size_t most = 0;
-    for (uint32_t i = 0; i < j->from->n_parts; i++) {
-        const size_t bytes = (size_t)rose_dtype_bytes(j->from->w[i].dtype, j->k) * ROSE_PANEL;
-        if (j->from->permuted_heads[i] != 0 && bytes > most) most = bytes;
-    }
-    return most;
-}
-
-static void pack_panels(const pack_job *j, uint32_t p0, uint32_t p1)
-{
-    const rose_cpu_linear *l = j->l;
-    const size_t panel_bytes = rose_panels_bytes(j->type, j->k, ROSE_PANEL);
-    const size_t room = row_room(j);
-    void *rows = room > 0 ? malloc(room) : NULL;
-    bool finite = true;
-
-    if (room > 0 && rows == NULL) {
-        atomic_store_explicit(j->no_memory, true, memory_order_relaxed); /* the pool orders */
-        return;
-    }
-    if (!j->from->transposed)
-        finite =
-            rose_pack_panels(l->w, l->scale, j->type, &j->from->w[0], j->k, l->n, false, p0, p1);
-    for (uint32_t p = p0; j->from->transposed && p < p1; p++) {
-        const rose_tensor t = panel_rows(j, p, rows);
-        float *scale = l->scale != NULL ? l->scale + (size_t)p * ROSE_PANEL : NULL;
-        finite &= rose_pack_panels((uint8_t *)l->w + p * panel_bytes, scale, j->type, &t, j->k,
-                                   (uint32_t)t.shape[0], true, 0, 1);
-    }
-    free(rows);
-    if (!finite)
-        atomic_store_explicit(j->not_finite, true, memory_order_relaxed); /* the pool orders */
-}
-
-static void pack_thread(void *arg, uint32_t tid, uint32_t n)
-{
-    const pack_job *j = arg;
-    if (j->from != NULL) {
-        const rose_matmul shape = {.n = j->l->n, .gated = j->l->gated};
-        const uint64_t n_panels = rose_matmul_panels(&shape);
-        pack_panels(j, (uint32_t)rose_share(n_panels, tid, n),
-                    (uint32_t)rose_share(n_panels, tid + 1, n));
-        return;
-    }
-    uint64_t first = j->count * tid / n, end = j->count * (tid + 1) / n;
-    if (j->bf16)
-        rose_pack_bf16((uint16_t *)j->out + first, j->t, first, end - first);
-    else
-        rose_pack_f32((float *)j->out + first, j->t, first, end - first);
-}
-
-/* Tells the system that the file pages of the packed tensor are no longer needed. They leave our
- * resident size at once and stay in the page cache. Only whole pages of a real mapping are
- * dropped. */
-static void drop_pages(const rose_model *m, const rose_tensor *t, uint64_t bytes)
-{
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t data = (uintptr_t)t->data;
-    const uintptr_t first = (data + page - 1) / page * page;
-    const uintptr_t end = (data + bytes) / page * page;
-    if (m->weights == NULL || end <= first) return;
-    madvise((void *)first, end - first, MADV_DONTNEED);
-}
-
-static rose_status pack_matrix(rose_cpu *c, const rose_model *m, const rose_linear *from,
-                               uint32_t k, rose_cpu_linear *l, rose_err *err)
-{
-    atomic_bool not_finite = false, no_memory = false;
-    pack_job j = {.from = from,
-                  .l = l,
-                  .type = c->weight_type,
-                  .not_finite = &not_finite,
-                  .no_memory = &no_memory,
-                  .k = k};
-    rose_pool_run(c->pool, pack_thread, &j);
-    for (uint32_t i = 0; i < from->n_parts; i++)
-        drop_pages(m, &from->w[i], rose_dtype_bytes(from->w[i].dtype, rose_tensor_n(&from->w[i])));
-    if (atomic_load_explicit(&no_memory, memory_order_relaxed))
-        return rose_fail(err, ROSE_E_NOMEM, "tensor %s: out of memory", from->w[0].name);
-    if (atomic_load_explicit(&not_finite, memory_order_relaxed))
-        return rose_fail(
-            err, ROSE_E_UNSUPPORTED,
-            "quantization int8: tensor %s holds NaN or infinity; use quantization none",
-            from->w[0].name);
-    return ROSE_OK;
-}
-
-/* A missing tensor leaves the zeros. */
-static void pack_vector(rose_cpu *c, const rose_model *m, const rose_tensor *t, float *out,
-                        uint64_t count)
-{
-    pack_job j = {.t = t, .out = out, .count = count};
-    if (t->data == NULL || out == NULL) return;
-    rose_pool_run(c->pool, pack_thread, &j);
-    drop_pages(m, t, rose_dtype_bytes(t->dtype, count));
-}
-
-/* 1 + w, where the architecture says so. */
-static void pack_norm(rose_cpu *c, const rose_model *m, const rose_tensor *t, float *out,
-                      uint32_t n)
-{
-    pack_vector(c, m, t, out, n);
-    if (out == NULL || !c->arch.norm_plus_one) return;
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = 1.0f + out[i];
-}
-
-/* The biases of the parts, stacked; gated: in the order of the panels. */
-static void pack_bias(const rose_linear *from, rose_cpu_linear *l)
-{
-    uint64_t at = 0;
-    for (uint32_t part = 0; l->bias != NULL && part < from->n_parts; part++) {
-        const uint64_t n = rose_tensor_n(&from->b[part]);
-        for (uint64_t i = 0; i < n; i++, at++) {
-            const uint64_t y = at % l->n, up = at / l->n * ROSE_PANEL;
-            const uint64_t to =
-                l->gated ? y / ROSE_PANEL * 2 * ROSE_PANEL + up + y % ROSE_PANEL : at;
-            rose_linear_copy_bias(from, part, i, 1, l->bias + to);
-        }
-    }
-}
-
-/* A panel lies in one part. */
-static rose_status check_parts(const rose_linear *from, const rose_cpu_linear *l, rose_err *err)
-{
-    for (uint32_t i = 0; !l->gated && i + 1 < from->n_parts; i++)
-        if (from->w[i].shape[0] % ROSE_PANEL != 0)
-            return rose_fail(err, ROSE_E_UNSUPPORTED,
-                             "tensor %s: %llu rows; the CPU backend stacks multiples of %d",
-                             from->w[i].name, (unsigned long long)from->w[i].shape[0], ROSE_PANEL);
-    if (!from->transposed && (l->gated || from->n_parts > 1))
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "tensor %s: the CPU backend stacks matrices stored by output",
-                         from->w[0].name);
-    return ROSE_OK;
-}
-
-static rose_status pack_linear(rose_cpu *c, const rose_model *m, const rose_linear *from,
-                               uint32_t k, rose_cpu_linear *l, rose_err *err)
-{
-    const rose_status st = check_parts(from, l, err);
-    if (st != ROSE_OK) return st;
-    pack_bias(from, l);
-    return pack_matrix(c, m, from, k, l, err);
-}
-
-static rose_status pack_layer(rose_cpu *c, const rose_model *m, const rose_layer *from,
-                              rose_cpu_layer *l, rose_err *err)
-{
-    const rose_arch *a = &c->arch;
-    const uint32_t d = a->d_model;
-    rose_status st;
-    pack_norm(c, m, &from->ln1_w, l->ln1_w, d);
-    pack_vector(c, m, &from->ln1_b, l->ln1_b, d);
-    pack_norm(c, m, &from->ln2_w, l->ln2_w, d);
-    pack_vector(c, m, &from->ln2_b, l->ln2_b, d);
-    pack_norm(c, m, &from->post1, l->post1, d);
-    pack_norm(c, m, &from->post2, l->post2, d);
-    pack_norm(c, m, &from->q_norm, l->q_norm, a->head_dim);
-    pack_norm(c, m, &from->k_norm, l->k_norm, a->head_dim);
-    if ((st = pack_linear(c, m, &from->qkv, d, &l->qkv, err)) != ROSE_OK) return st;
-    st = pack_linear(c, m, &from->proj, a->n_heads * a->head_dim, &l->proj, err);
-    if (st != ROSE_OK) return st;
-    if ((st = pack_linear(c, m, &from->fc1, d, &l->fc1, err)) != ROSE_OK) return st;
-    return pack_linear(c, m, &from->fc2, a->d_ff, &l->fc2, err);
-}
-
-/* ---- sines and cosines ---- */
-
-typedef struct rope_job {
-    const rose_cpu_rope *r;
-    const float *inv_freq;
-    float factor;
-    uint32_t positions;
-} rope_job;
-
-static void rope_thread(void *arg, uint32_t tid, uint32_t n)
-{
-    const rope_job *j = arg;
-    rose_rotary_rows(j->r->cos, j->r->sin, j->inv_freq, j->r->half, j->factor,
-                     (uint32_t)rose_share(j->positions, tid, n),
-                     (uint32_t)rose_share(j->positions, tid + 1, n));
-}
-
-static void make_ropes(rose_cpu *c)
-{
-    for (int i = 0; i < 2; i++) {
-        float inv_freq[MAX_HEAD_DIM / 2];
-        rope_job j = {.r = &c->weights.rope[i], .inv_freq = inv_freq};
-        if (j.r->half == 0) continue;
-        j.positions = c->plan.max_model_len;
-        rose_rope_table(&c->arch.rope[i], j.positions, inv_freq, &j.factor);
-        rose_pool_run(c->pool, rope_thread, &j);
-    }
-}
-
-static rose_status pack_model(rose_cpu *c, const rose_model *m, rose_err *err)
-{
-    const rose_arch *a = &c->arch;
-    rose_cpu_weights *w = &c->weights;
-
-    for (uint32_t i = 0; i < a->n_layers; i++) {
-        rose_status st = pack_layer(c, m, &m->layers[i], &w->layers[i], err);
-        if (st != ROSE_OK) return st;
-    }
-    pack_vector(c, m, &m->pos_embed, w->pos, (uint64_t)c->plan.max_model_len * a->d_model);
-    make_ropes(c);
-    pack_norm(c, m, &m->lnf_w, w->lnf_w, a->d_model);
-    pack_vector(c, m, &m->lnf_b, w->lnf_b, a->d_model);
-    if (w->tok != NULL) {
-        pack_job j = {.t = &m->tok_embed, .out = w->tok, .bf16 = c->bf16};
-        j.count = (uint64_t)a->vocab_size * a->d_model;
-        rose_pool_run(c->pool, pack_thread, &j);
-        drop_pages(m, &m->tok_embed, rose_dtype_bytes(m->tok_embed.dtype, j.count));
-    }
-    const rose_linear head = {.w = {m->head}, .n_parts = 1, .transposed = true};
-    return pack_matrix(c, m, &head, a->d_model, &w->head, err);
 }
 
 /* ---- open and close ---- */
@@ -513,6 +291,13 @@ static rose_status map_regions(rose_cpu *c, const rose_model *m, rose_err *err)
     return ROSE_OK;
 }
 
+static void log_types(const rose_model *m, const rose_memory_plan *p)
+{
+    char types[160];
+    rose_cpu_types_text(types, sizeof types, m, p);
+    rose_log(ROSE_LOG_INFO, "cpu", "%s; matrices in memory: %s", rose_plan_text(p), types);
+}
+
 static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_opts *o,
                             const rose_memory_plan *p, rose_err *err)
 {
@@ -532,25 +317,22 @@ static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_
                  "prefill backend auto2: the CPU backend has one way to attend, so auto2 is auto");
     c->arch = m->arch;
     c->plan = *p;
-    c->bf16 = p->dtype == ROSE_COMPUTE_BF16;
-    c->weight_type = rose_cpu_weight_type(p);
+    c->bf16 = bf16_attention(p);
     c->kv_head_bytes = rose_kv_head_bytes(c->bf16, c->arch.head_dim);
     c->kv_layer_bytes = c->arch.n_kv_heads * c->kv_head_bytes;
     c->kv_page_bytes = p->kv_page;
     rose_cpu_kernels_init(&c->kernels, isa);
-    c->matmul = c->weight_type == ROSE_W_I8     ? c->kernels.matmul_i8
-                : c->weight_type == ROSE_W_BF16 ? c->kernels.matmul_bf16
-                                                : c->kernels.matmul_f32;
     const uint64_t began = rose_now_ns();
     if ((st = map_regions(c, m, err)) != ROSE_OK) goto done;
     if (o->cpu.lock_memory && (st = lock_regions(c, err)) != ROSE_OK) goto done;
     st = rose_pool_create(&c->pool, p->n_threads, o->cpu.cpus, o->cpu.n_cpus, err);
     if (st != ROSE_OK) goto done;
     const uint64_t mapped = rose_now_ns();
-    if ((st = pack_model(c, m, err)) != ROSE_OK) goto done;
+    if ((st = rose_cpu_load(c, m, err)) != ROSE_OK) goto done;
     rose_log(ROSE_LOG_DEBUG, "cpu", "memory and threads %.1f ms, packing %.1f MiB %.1f ms",
              (double)(mapped - began) * 1e-6, (double)p->weights / 1048576.0,
              (double)(rose_now_ns() - mapped) * 1e-6);
+    if (m->has_blocks) log_types(m, p);
     if (o->cpu.prefault) touch_regions(c);
     *ctx = c;
 done:
@@ -604,6 +386,7 @@ const rose_backend_ops *rose_backend_cpu(void)
         .name = "cpu",
         .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES,
         .plan = cpu_plan,
+        .kept = rose_cpu_kept,
         .open = cpu_open,
         .step = cpu_step,
         .collect = cpu_collect,

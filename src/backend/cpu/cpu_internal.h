@@ -13,16 +13,27 @@ enum {
     ROSE_CPU_OUT_BLOCK = 64,   /* output rows whose logits exist at one time */
     ROSE_CPU_BLOCK_ROWS = 512, /* at most this many rows go through a layer together */
     ROSE_CPU_OWN_ROWS = 4,     /* up to this many rows, each thread normalises all rows itself */
-    ROSE_CPU_ALIGN = 64        /* bytes: every part of a region begins at a cache line */
+    ROSE_CPU_MAX_HEAD_DIM = 256,
+    ROSE_CPU_ALIGN = 64 /* bytes: every part of a region begins at a cache line */
 };
 
-/* y = x w + bias, packed. */
+/* Outputs first .. first + n - 1 of a matrix, all kept in one type. */
+typedef struct rose_cpu_run {
+    void *w;      /* panels, kernels.h */
+    float *scale; /* [n] of int8 weights, else NULL */
+    rose_weight_type type;
+    uint32_t first, n;
+} rose_cpu_run;
+
+/* y = x w + bias, packed. Neighbouring parts of one type make a run; each run is a GEMM that writes
+ * its own columns of y. So q, k and v of a GGUF file keep their types where v has more bits. */
 typedef struct rose_cpu_linear {
-    void *w;           /* panels, kernels.h */
-    float *scale;      /* [n] of int8 weights, else NULL */
+    rose_cpu_run runs[ROSE_LINEAR_PARTS];
+    uint32_t n_runs;
     float *bias;       /* [n] or NULL */
     uint32_t k_pad, n; /* gated: n outputs, and scale and bias of both panels of each 16 of them */
     bool gated;
+    bool rounds_x; /* x must hold bf16 values: a run multiplies in bf16 */
 } rose_cpu_linear;
 
 typedef struct rose_cpu_layer {
@@ -47,8 +58,8 @@ typedef struct rose_cpu_weights {
     rose_cpu_rope rope[2];
     float *lnf_w, *lnf_b; /* [d_model] */
     rose_cpu_linear head; /* d_model -> vocab */
-    void *tok; /* [vocab][d_model] fp32 or bf16; NULL when tied: rows are read from the head's
-                  panels */
+    rose_tensor tok;      /* [vocab][d_model]; data NULL when tied: rows are read from the head's
+                             panels */
 } rose_cpu_weights;
 
 /* A tile: at most ROSE_ROW_TILE rows of one sequence, all in the same KV page. */
@@ -125,10 +136,8 @@ typedef enum rose_cpu_phase {
 typedef struct rose_cpu {
     rose_arch arch;
     rose_memory_plan plan;
-    bool bf16; /* activations and KV */
-    rose_weight_type weight_type;
+    bool bf16; /* attention and KV */
     rose_cpu_kernels kernels;
-    rose_matmul_fn matmul; /* of kernels, by weight_type */
     rose_pool *pool;
     rose_region weights_region, kv_region, scratch_region;
     rose_cpu_weights weights;
@@ -140,7 +149,16 @@ typedef struct rose_cpu {
     uint64_t phase_ns[ROSE_N_PHASES], n_steps;
 } rose_cpu;
 
-rose_weight_type rose_cpu_weight_type(const rose_memory_plan *p);
+/* The types in which the plan keeps the parts of a matrix. A gated matrix has one type: if the file
+ * has two, it is widened, because the panels of gate and up alternate. */
+void rose_cpu_part_types(rose_weight_type types[ROSE_LINEAR_PARTS], const rose_linear *from,
+                         bool gated, const rose_memory_plan *p);
+/* The type in which the plan keeps the token embedding of a model whose head is not tied. */
+rose_dtype rose_cpu_tok_dtype(const rose_model *m, const rose_memory_plan *p);
+rose_linear rose_cpu_head(const rose_model *m);
+rose_kept rose_cpu_kept(const rose_model *m, const rose_memory_plan *p, const void *data);
+/* "1 Q8_0, 210 Q4_1": how many matrices of the files are kept as what. */
+void rose_cpu_types_text(char *out, size_t cap, const rose_model *m, const rose_memory_plan *p);
 
 /* layout.c: sizes and places of the backend's memory, from the plan's resolved fields (dtype,
  * quantization, max_*, n_threads). With b->base NULL only sizes are added up, and the pointers
@@ -154,6 +172,10 @@ uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16);
 /* Maps zeroed anonymous memory, in huge pages where the system has them. */
 rose_status rose_region_map(rose_region *r, uint64_t bytes, const char *what, rose_err *err);
 void rose_region_unmap(rose_region *r); /* accepts {0}; leaves {0} */
+
+/* load.c: packs all tensors of m into c->weights. Errors: UNSUPPORTED (a tensor's shape, or NaN or
+ * infinity with quantization int8), NOMEM. */
+rose_status rose_cpu_load(rose_cpu *c, const rose_model *m, rose_err *err);
 
 /* What one thread knows of a step. */
 typedef struct rose_cpu_share {

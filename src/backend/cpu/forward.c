@@ -22,6 +22,7 @@
 #include "base/allocguard.h"
 #include "base/clock.h"
 #include "base/profile.h"
+#include "model/convert.h"
 
 typedef struct step {
     rose_cpu *c;
@@ -147,24 +148,28 @@ static void make_slots(step *s)
 static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t ldx, uint32_t rows,
                    float *y, size_t ldy, rose_epilogue epilogue, bool round)
 {
-    const rose_matmul a = {
-        .w = l->w,
+    rose_matmul a = {
         .k_pad = l->k_pad,
-        .n = l->n,
         .x = x,
         .ldx = ldx,
         .m_rows = rows,
-        .scale = l->scale,
-        .bias = l->bias,
         .gated = l->gated,
         .epilogue = epilogue,
         .cap = w->c->arch.logit_softcap,
-        .round_bf16 = round && w->c->bf16,
-        .y = y,
+        .round_bf16 = round,
         .ldy = ldy,
         .scratch = w->scratch,
     };
-    rose_cpu_matmul_share(w->c->matmul, &a, w->tid, w->n);
+    for (const rose_cpu_run *r = l->runs; r < l->runs + l->n_runs; r++) {
+        a.w = r->w;
+        a.n = r->n;
+        a.scale = r->scale;
+        a.bias = l->bias != NULL ? l->bias + r->first : NULL;
+        a.y = y + r->first;
+        rose_cpu_matmul_share(
+            rose_cpu_matmul_fn(&w->c->kernels, r->type, w->c->plan.int8_activations), &a, w->tid,
+            w->n);
+    }
 }
 
 static void embed_row(rose_cpu *c, uint32_t id, uint32_t pos, float *x)
@@ -172,17 +177,15 @@ static void embed_row(rose_cpu *c, uint32_t id, uint32_t pos, float *x)
     const rose_cpu_weights *wt = &c->weights;
     const uint32_t d = c->arch.d_model;
 
-    if (wt->tok == NULL) {
-        rose_panel_row(x, wt->head.w, wt->head.scale, c->weight_type, d, id);
-    } else if (!c->bf16) {
-        memcpy(x, (const float *)wt->tok + (size_t)id * d, d * sizeof *x);
+    if (wt->tok.data == NULL) {
+        const rose_cpu_run *head = &wt->head.runs[0];
+        rose_panel_row(x, head->w, head->scale, head->type, d, id);
     } else {
-        const uint16_t *row = (const uint16_t *)wt->tok + (size_t)id * d;
-        for (uint32_t i = 0; i < d; i++) {
-            uint32_t bits = (uint32_t)row[i] << 16;
-            memcpy(x + i, &bits, sizeof bits);
-        }
+        rose_tensor_read_f32(&wt->tok, (uint64_t)id * d, d, x);
     }
+    if (c->plan.dtype == ROSE_COMPUTE_BF16 && rose_dtype_block(wt->tok.dtype) > 1)
+        for (uint32_t i = 0; i < d; i++)
+            x[i] = rose_round_bf16(x[i]);
     if (c->arch.embed_scale != 1.0f)
         for (uint32_t i = 0; i < d; i++)
             x[i] = x[i] * c->arch.embed_scale;
@@ -208,23 +211,23 @@ static void embed(worker *w)
 }
 
 static void norm_row(const rose_cpu *c, const float *x, const float *weight, const float *bias,
-                     float *y)
+                     bool round, float *y)
 {
     const rose_arch *a = &c->arch;
     if (a->norm == ROSE_NORM_LAYER) {
-        c->kernels.layernorm(x, weight, bias, a->norm_eps, a->d_model, c->bf16, y);
+        c->kernels.layernorm(x, weight, bias, a->norm_eps, a->d_model, round, y);
     } else if (weight != NULL) {
-        c->kernels.rmsnorm(x, weight, a->norm_eps, a->d_model, c->bf16, y);
+        c->kernels.rmsnorm(x, weight, a->norm_eps, a->d_model, round, y);
     } else { /* this architecture norms what comes out */
         for (uint32_t i = 0; i < a->d_model; i++)
-            y[i] = rose_round_if(c->bf16, x[i]);
+            y[i] = rose_round_if(round, x[i]);
     }
 }
 
-/* Normed rows of x, for the product that follows: in h after a barrier, or, when they are few, in
- * each thread's own copy, which costs less than a barrier. */
+/* Normed rows of x, for the product `to` that follows: in h after a barrier, or, when they are few,
+ * in each thread's own copy, which costs less than a barrier. */
 static const float *norm(worker *w, const float *x, float *h, uint32_t rows, const float *weight,
-                         const float *bias)
+                         const float *bias, const rose_cpu_linear *to)
 {
     const size_t ld = w->c->scratch.ld_d;
     const bool own = rows <= ROSE_CPU_OWN_ROWS;
@@ -233,7 +236,7 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
     uint32_t end = own ? rows : (uint32_t)rose_share(rows, w->tid + 1, w->n);
 
     for (; row < end; row++)
-        norm_row(w->c, x + row * ld, weight, bias, out + row * ld);
+        norm_row(w->c, x + row * ld, weight, bias, to->rounds_x, out + row * ld);
     if (!own) phase_done(w, ROSE_PHASE_NORM);
     return out;
 }
@@ -288,8 +291,9 @@ static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, const 
     const rose_cpu_scratch *sc = &w->c->scratch;
 
     add_branch(w, &l->proj, l->post1, o, sc->ld_o, rows, x, ROSE_PHASE_PROJ);
-    const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b);
-    matmul(w, &l->fc1, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(w->c->arch.act), true);
+    const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b, &l->fc1);
+    matmul(w, &l->fc1, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(w->c->arch.act),
+           l->fc2.rounds_x);
     phase_done(w, ROSE_PHASE_FC1);
     add_branch(w, &l->fc2, l->post2, sc->ff, sc->ld_ff, rows, x, ROSE_PHASE_FC2);
 }
@@ -304,9 +308,10 @@ static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
     float *x = sc->x + block->first_row * sc->ld_d, *h = sc->h + block->first_row * sc->ld_d;
     const float *o = sc->o + block->first_row * sc->ld_o;
     const bool turned = l->rope >= 0 || l->q_norm != NULL; /* q and k are rounded after that */
-    const float *normed = norm(w, x, h, rows, l->ln1_w, l->ln1_b);
+    const float *normed = norm(w, x, h, rows, l->ln1_w, l->ln1_b, &l->qkv);
 
-    matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, !turned);
+    matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE,
+           c->bf16 && !turned);
     phase_done(w, ROSE_PHASE_QKV);
     const rose_cpu_share share = {c, w->b, w->tid, w->n, w->scratch};
     rose_cpu_attend(&share, i, block);
@@ -384,7 +389,7 @@ static void outputs(worker *w)
         gather(w, first, n);
         phase_done(w, ROSE_PHASE_EMBED);
         project_and_mlp(w, last, sc->out_x, sc->out_o, sc->out_h, n);
-        const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b);
+        const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b, &wt->head);
         matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, of_logits, false);
         phase_done(w, ROSE_PHASE_HEAD);
         sample_block(w, first, n); /* every thread finishes sampling before the first barrier of

@@ -150,12 +150,14 @@ static void own_thread(void *arg, uint32_t tid, uint32_t n)
     const rose_matmul a = {
         .w = p->w[p->copy],
         .k_pad = s->n_in,
-        .n = s->n_out,
+        .n = s->gated ? s->n_out / 2 : s->n_out,
+        .gated = s->gated,
         .x = p->x,
         .ldx = s->n_in,
         .m_rows = s->rows,
         .bias = s->role == ROSE_KERNEL_HEAD ? NULL : p->bias,
         .epilogue = residual                     ? ROSE_EPI_RESIDUAL
+                    : s->gated                   ? ROSE_EPI_SILU
                     : s->role == ROSE_KERNEL_ACT ? ROSE_EPI_GELU_TANH
                                                  : ROSE_EPI_NONE,
         .round_bf16 = p->b->bf16 && (s->role == ROSE_KERNEL_QKV || s->role == ROSE_KERNEL_ACT),

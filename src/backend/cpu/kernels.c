@@ -198,7 +198,7 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     if (isa == ROSE_ISA_SCALAR) return;
     *k = (rose_cpu_kernels){
         .isa = ROSE_ISA_NEON,
-        .quant = &rose_quant_ref,
+        .quant = &rose_quant_neon,
         .matmul_f32 = rose_matmul_f32_neon,
         .matmul_bf16 = rose_matmul_bf16_neon,
         .matmul_i8 = rose_matmul_i8_neon,

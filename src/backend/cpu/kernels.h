@@ -38,7 +38,7 @@ typedef enum rose_weight_type {
     ROSE_W_Q6_K
 } rose_weight_type;
 
-enum { ROSE_N_QUANT = ROSE_W_Q6_K - ROSE_W_Q8_0 + 1 };
+enum { ROSE_N_WEIGHT_TYPES = ROSE_W_Q6_K + 1, ROSE_N_QUANT = ROSE_W_Q6_K - ROSE_W_Q8_0 + 1 };
 
 static inline bool rose_weight_is_quant(rose_weight_type t)
 {

@@ -89,7 +89,7 @@ void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
 
 /* Quantized weights: the definition, and one table for each set of instructions. */
 extern const rose_quant_kernels rose_quant_ref, rose_quant_avx2, rose_quant_avxvnni,
-    rose_quant_avx512, rose_quant_avx512vnni;
+    rose_quant_avx512, rose_quant_avx512vnni, rose_quant_neon;
 
 /* Scratch of the AMX product, which needs most: sums of 6 tiles, bf16 tiles of the rows taken at a
  * time, and two int8 panels as bf16. (AVX2: sums of rows, and 256 k of an int8 panel as fp32.) */

@@ -7,9 +7,11 @@
 #include "backend/cpu/cpu_internal.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "backend/cpu/quant.h"
 #include "backend/cpu/sampler.h"
 
 static size_t round_up(size_t x, size_t unit)
@@ -27,22 +29,141 @@ static uint32_t *take_u32(rose_bump *b, size_t n)
     return rose_bump_take(b, n * sizeof(uint32_t));
 }
 
-rose_weight_type rose_cpu_weight_type(const rose_memory_plan *p)
+/* Where no kernel reads the file's type. With int8 activations bf16 is exact enough: it rounds a
+ * weight to 8 bits, as an activation is. */
+static rose_weight_type widest(const rose_memory_plan *p)
 {
-    if (p->quantization == ROSE_QUANT_INT8) return ROSE_W_I8;
-    return p->dtype == ROSE_COMPUTE_BF16 ? ROSE_W_BF16 : ROSE_W_F32;
+    return p->dtype == ROSE_COMPUTE_BF16 || p->int8_activations ? ROSE_W_BF16 : ROSE_W_F32;
 }
 
-static void take_linear(rose_cpu_linear *l, rose_bump *b, rose_weight_type type, uint32_t k,
-                        uint32_t n, bool bias, bool gated)
+void rose_cpu_part_types(rose_weight_type types[ROSE_LINEAR_PARTS], const rose_linear *from,
+                         bool gated, const rose_memory_plan *p)
+{
+    bool mixed = false;
+    for (uint32_t i = 0; i < from->n_parts; i++) {
+        types[i] = widest(p);
+        if (p->quantization == ROSE_QUANT_INT8)
+            types[i] = ROSE_W_I8;
+        else if (p->dtype == ROSE_COMPUTE_F32 && from->transposed)
+            rose_weight_type_of(from->w[i].dtype, &types[i]);
+        mixed |= types[i] != types[0];
+    }
+    for (uint32_t i = 0; gated && mixed && i < from->n_parts; i++)
+        types[i] = widest(p);
+}
+
+rose_dtype rose_cpu_tok_dtype(const rose_model *m, const rose_memory_plan *p)
+{
+    const bool rounds = p->dtype == ROSE_COMPUTE_BF16 && rose_dtype_block(m->tok_embed.dtype) == 1;
+    return rounds ? ROSE_BF16 : m->tok_embed.dtype;
+}
+
+rose_linear rose_cpu_head(const rose_model *m)
+{
+    return (rose_linear){.w = {m->head}, .n_parts = 1, .transposed = true};
+}
+
+static const char *type_name(rose_weight_type t)
+{
+    static const char *const names[] = {
+        [ROSE_W_F32] = "F32",   [ROSE_W_BF16] = "BF16", [ROSE_W_I8] = "int8",
+        [ROSE_W_Q8_0] = "Q8_0", [ROSE_W_Q4_0] = "Q4_0", [ROSE_W_Q4_1] = "Q4_1",
+        [ROSE_W_Q4_K] = "Q4_K", [ROSE_W_Q6_K] = "Q6_K"};
+    return names[t];
+}
+
+/* The part of the matrix whose bytes begin at data, if it has one. */
+static bool kept_part(rose_kept *out, const rose_linear *l, bool gated, const rose_memory_plan *p,
+                      const void *data)
+{
+    rose_weight_type types[ROSE_LINEAR_PARTS];
+    for (uint32_t i = 0; i < l->n_parts; i++) {
+        const rose_dtype file = l->w[i].dtype;
+        const uint32_t block = rose_dtype_block(file);
+        if (l->w[i].data != data) continue;
+        rose_cpu_part_types(types, l, gated, p);
+        out->type = type_name(types[i]);
+        out->widened = !rose_weight_is_quant(types[i]) &&
+                       rose_weight_size(types[i]) * block > rose_dtype_bytes(file, block);
+        return true;
+    }
+    return false;
+}
+
+rose_kept rose_cpu_kept(const rose_model *m, const rose_memory_plan *p, const void *data)
+{
+    const rose_linear head = rose_cpu_head(m);
+    rose_kept kept = {0};
+    if (data == NULL || kept_part(&kept, &head, false, p, data)) return kept;
+    if (data == m->tok_embed.data) kept.type = rose_dtype_name(rose_cpu_tok_dtype(m, p));
+    if (data == m->pos_embed.data) kept = (rose_kept){"F32", m->pos_embed.dtype != ROSE_F32};
+    for (uint32_t i = 0; i < m->arch.n_layers && kept.type == NULL; i++) {
+        const rose_layer *l = &m->layers[i];
+        if (kept_part(&kept, &l->qkv, false, p, data) ||
+            kept_part(&kept, &l->proj, false, p, data) ||
+            kept_part(&kept, &l->fc1, m->arch.mlp_gated, p, data) ||
+            kept_part(&kept, &l->fc2, false, p, data))
+            break;
+    }
+    return kept;
+}
+
+static void count_parts(uint32_t counts[ROSE_N_WEIGHT_TYPES], const rose_linear *l, bool gated,
+                        const rose_memory_plan *p)
+{
+    rose_weight_type types[ROSE_LINEAR_PARTS];
+    rose_cpu_part_types(types, l, gated, p);
+    for (uint32_t i = 0; i < l->n_parts; i++)
+        counts[types[i]]++;
+}
+
+void rose_cpu_types_text(char *out, size_t cap, const rose_model *m, const rose_memory_plan *p)
+{
+    uint32_t counts[ROSE_N_WEIGHT_TYPES] = {0};
+    const rose_linear head = rose_cpu_head(m);
+    size_t at = 0;
+    count_parts(counts, &head, false, p);
+    for (uint32_t i = 0; i < m->arch.n_layers; i++) {
+        const rose_layer *l = &m->layers[i];
+        count_parts(counts, &l->qkv, false, p);
+        count_parts(counts, &l->proj, false, p);
+        count_parts(counts, &l->fc1, m->arch.mlp_gated, p);
+        count_parts(counts, &l->fc2, false, p);
+    }
+    for (int t = 0; t < ROSE_N_WEIGHT_TYPES && at < cap; t++)
+        if (counts[t] > 0)
+            at += (size_t)snprintf(out + at, cap - at, "%s%u %s", at > 0 ? ", " : "", counts[t],
+                                   type_name((rose_weight_type)t));
+}
+
+static void take_run(rose_cpu_run *r, rose_bump *b, uint32_t k, uint32_t n, bool gated)
 {
     const uint32_t sums = gated ? 2 * (uint32_t)round_up(n, ROSE_PANEL) : n;
-    l->w = rose_bump_take(b, rose_panels_bytes(type, k, sums));
-    l->scale = type == ROSE_W_I8 ? take_floats(b, sums) : NULL;
-    l->bias = bias ? take_floats(b, sums) : NULL;
-    l->gated = gated;
+    r->n = n;
+    r->w = rose_bump_take(b, rose_panels_bytes(r->type, k, sums));
+    r->scale = r->type == ROSE_W_I8 ? take_floats(b, sums) : NULL;
+}
+
+static void take_linear(rose_cpu_linear *l, rose_bump *b, const rose_linear *from, uint32_t k,
+                        uint32_t n, bool gated, const rose_memory_plan *p)
+{
+    rose_weight_type types[ROSE_LINEAR_PARTS];
+    uint32_t at = 0, end = 0;
+    *l = (rose_cpu_linear){.gated = gated, .n = n};
     l->k_pad = (uint32_t)round_up(k, ROSE_K_GROUP);
-    l->n = n;
+    rose_cpu_part_types(types, from, gated, p);
+    for (uint32_t i = 0; i < from->n_parts; i++) {
+        rose_cpu_run *r = &l->runs[l->n_runs];
+        const bool last = i + 1 == from->n_parts;
+        end = last ? n : end + (uint32_t)from->w[i].shape[0];
+        if (!last && (gated || types[i + 1] == types[i])) continue;
+        *r = (rose_cpu_run){.type = types[i], .first = at};
+        take_run(r, b, k, end - at, gated);
+        l->rounds_x |= r->type == ROSE_W_BF16 || r->type == ROSE_W_I8;
+        l->n_runs++;
+        at = end;
+    }
+    if (from->b[0].data != NULL) l->bias = take_floats(b, gated ? 2 * round_up(n, ROSE_PANEL) : n);
 }
 
 static float *take_norm(rose_bump *b, const rose_tensor *t, size_t n)
@@ -51,19 +172,19 @@ static float *take_norm(rose_bump *b, const rose_tensor *t, size_t n)
 }
 
 static void take_layer(rose_cpu_layer *l, rose_bump *b, const rose_layer *from, const rose_arch *a,
-                       rose_weight_type type)
+                       const rose_memory_plan *p)
 {
     const uint32_t d = a->d_model, o = a->n_heads * a->head_dim;
     const uint32_t qkv = o + 2 * a->n_kv_heads * a->head_dim;
     const bool layer_norm = a->norm == ROSE_NORM_LAYER;
     l->ln1_w = take_norm(b, &from->ln1_w, d);
     l->ln1_b = layer_norm ? take_floats(b, d) : NULL;
-    take_linear(&l->qkv, b, type, d, qkv, from->qkv.b[0].data != NULL, false);
-    take_linear(&l->proj, b, type, o, d, from->proj.b[0].data != NULL, false);
+    take_linear(&l->qkv, b, &from->qkv, d, qkv, false, p);
+    take_linear(&l->proj, b, &from->proj, o, d, false, p);
     l->ln2_w = take_norm(b, &from->ln2_w, d);
     l->ln2_b = layer_norm ? take_floats(b, d) : NULL;
-    take_linear(&l->fc1, b, type, d, a->d_ff, from->fc1.b[0].data != NULL, a->mlp_gated);
-    take_linear(&l->fc2, b, type, a->d_ff, d, from->fc2.b[0].data != NULL, false);
+    take_linear(&l->fc1, b, &from->fc1, d, a->d_ff, a->mlp_gated, p);
+    take_linear(&l->fc2, b, &from->fc2, a->d_ff, d, false, p);
     l->post1 = take_norm(b, &from->post1, d);
     l->post2 = take_norm(b, &from->post2, d);
     l->q_norm = take_norm(b, &from->q_norm, a->head_dim);
@@ -89,14 +210,14 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
                              const rose_memory_plan *p)
 {
     const rose_arch *a = &m->arch;
-    const rose_weight_type type = rose_cpu_weight_type(p);
     const uint32_t d = a->d_model;
+    const rose_linear head = rose_cpu_head(m);
 
     memset(w, 0, sizeof *w);
     w->layers = rose_bump_take(b, (uint64_t)a->n_layers * sizeof *w->layers);
     for (uint32_t i = 0; i < a->n_layers; i++) {
         rose_cpu_layer nowhere;
-        take_layer(w->layers == NULL ? &nowhere : &w->layers[i], b, &m->layers[i], a, type);
+        take_layer(w->layers == NULL ? &nowhere : &w->layers[i], b, &m->layers[i], a, p);
     }
     if (a->pos == ROSE_POS_ROPE)
         take_ropes(w, b, a, p->max_model_len);
@@ -104,10 +225,11 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
         w->pos = take_floats(b, (size_t)p->max_model_len * d);
     w->lnf_w = take_floats(b, d);
     if (a->norm == ROSE_NORM_LAYER) w->lnf_b = take_floats(b, d);
-    take_linear(&w->head, b, type, d, a->vocab_size, false, false);
-    if (!a->tied_head)
-        w->tok = rose_bump_take(b, (uint64_t)a->vocab_size * d *
-                                       (p->dtype == ROSE_COMPUTE_BF16 ? 2 : 4));
+    take_linear(&w->head, b, &head, d, a->vocab_size, false, p);
+    if (a->tied_head) return;
+    w->tok = m->tok_embed;
+    w->tok.dtype = rose_cpu_tok_dtype(m, p);
+    w->tok.data = rose_bump_take(b, rose_dtype_bytes(w->tok.dtype, (uint64_t)a->vocab_size * d));
 }
 
 static size_t thread_bytes(const rose_arch *a, const rose_memory_plan *p)

@@ -53,10 +53,6 @@ static void write_bytes(uint8_t *tile, uint32_t lane, const uint8_t *bytes, uint
 static void write_quants(uint8_t *tile, rose_weight_type t, uint32_t lane, const uint8_t *q)
 {
     uint8_t nibbles[16], pairs[8] = {0};
-    if (t == ROSE_W_Q8_0) {
-        write_bytes(tile, lane, q, ROSE_QUANT_K);
-        return;
-    }
     for (uint32_t k = 0; k < 16; k++)
         nibbles[k] = (uint8_t)((q[k] & 15) | q[k + 16] << 4);
     write_bytes(tile, lane, nibbles, 16);
@@ -69,13 +65,65 @@ static void write_quants(uint8_t *tile, rose_weight_type t, uint32_t lane, const
 static void write_scales(uint8_t *scales, uint8_t *supers, rose_weight_type t, uint32_t lane,
                          const rose_ggml_group *g)
 {
-    const bool k_type = t == ROSE_W_Q4_K || t == ROSE_W_Q6_K;
-    uint8_t *d = k_type ? supers : scales;
-    write_u16(d + 2 * lane, g->d);
-    if (rose_quant_layout_of(t).has_min) write_u16(d + 32 + 2 * lane, g->m);
-    if (!k_type) return;
+    write_u16(supers + 2 * lane, g->d);
+    if (t == ROSE_W_Q4_K) write_u16(supers + 32 + 2 * lane, g->m);
     scales[lane] = (uint8_t)g->scale[0];
     scales[16 + lane] = t == ROSE_W_Q4_K ? g->min : (uint8_t)g->scale[1];
+}
+
+/* A panel to be written; see quant.h. */
+typedef struct target {
+    uint8_t *quants, *scales, *supers;
+    uint32_t n_tiles;
+} target;
+
+/* Output `lane` of a panel of a K type from its groups, `first` and on. */
+static void pack_lane(const target *to, rose_weight_type type, uint32_t lane, const rose_tensor *w,
+                      uint64_t first)
+{
+    const rose_quant_layout l = rose_quant_layout_of(type);
+    for (uint32_t i = 0; i < to->n_tiles; i++) {
+        rose_ggml_group g;
+        rose_ggml_group_read(&g, w->dtype, w->data, first + i);
+        write_quants(to->quants + (size_t)i * l.quants, type, lane, g.q);
+        write_scales(to->scales + (size_t)i * l.scales,
+                     to->supers + (size_t)i / ROSE_SUPER_TILES * l.supers, type, lane, &g);
+    }
+}
+
+/* The same for a type (a constant) whose blocks hold fp16 factors and then the bytes of a lane in
+ * the order of a tile, so that four move at a time. flip: sign bits that make integers unsigned. */
+static inline void move_lane(const target *to, rose_weight_type type, uint32_t lane,
+                             const uint8_t *block, uint32_t flip)
+{
+    const rose_quant_layout l = rose_quant_layout_of(type);
+    uint8_t *quants = to->quants + 4 * lane, *scales = to->scales + 2 * lane;
+    for (uint32_t i = 0; i < to->n_tiles; i++, quants += l.quants, scales += l.scales) {
+        for (uint32_t f = 0; f < l.scales; f += 32, block += 2)
+            memcpy(scales + f, block, 2);
+        for (uint32_t v = 0; v < l.quants; v += 64, block += 4) {
+            uint32_t word;
+            memcpy(&word, block, sizeof word);
+            word ^= flip;
+            memcpy(quants + v, &word, sizeof word);
+        }
+    }
+}
+
+static void pack_panel(const target *to, rose_weight_type type, const rose_tensor *w,
+                       size_t row_bytes, uint64_t row, uint32_t n_rows)
+{
+    for (uint32_t lane = 0; lane < n_rows; lane++, row++) {
+        const uint8_t *blocks = (const uint8_t *)w->data + row * row_bytes;
+        if (type == ROSE_W_Q8_0)
+            move_lane(to, ROSE_W_Q8_0, lane, blocks, 0x80808080u);
+        else if (type == ROSE_W_Q4_0)
+            move_lane(to, ROSE_W_Q4_0, lane, blocks, 0);
+        else if (type == ROSE_W_Q4_1)
+            move_lane(to, ROSE_W_Q4_1, lane, blocks, 0);
+        else
+            pack_lane(to, type, lane, w, row * to->n_tiles);
+    }
 }
 
 void rose_quant_pack(void *panels, rose_weight_type type, const rose_tensor *w, uint32_t k,
@@ -83,24 +131,16 @@ void rose_quant_pack(void *panels, rose_weight_type type, const rose_tensor *w, 
 {
     const rose_quant_layout l = rose_quant_layout_of(type);
     const size_t bytes = rose_quant_panel_bytes(type, k);
-    const uint32_t n_tiles = k / ROSE_QUANT_K;
+    const size_t row_bytes = (size_t)rose_dtype_bytes(w->dtype, k);
     assert(k % rose_dtype_block(w->dtype) == 0);
 
     for (uint32_t p = p0; p < p1; p++) {
-        uint8_t *panel = (uint8_t *)panels + p * bytes;
-        uint8_t *scales = panel + (size_t)n_tiles * l.quants;
-        uint8_t *supers = scales + (size_t)n_tiles * l.scales;
-        memset(panel, 0, bytes);
-        for (uint32_t lane = 0; lane < ROSE_PANEL && p * ROSE_PANEL + lane < n; lane++) {
-            const uint64_t first = (uint64_t)(p * ROSE_PANEL + lane) * n_tiles;
-            for (uint32_t i = 0; i < n_tiles; i++) {
-                rose_ggml_group g;
-                rose_ggml_group_read(&g, w->dtype, w->data, first + i);
-                write_quants(panel + (size_t)i * l.quants, type, lane, g.q);
-                write_scales(scales + (size_t)i * l.scales,
-                             supers + (size_t)i / ROSE_SUPER_TILES * l.supers, type, lane, &g);
-            }
-        }
+        const uint32_t row = p * ROSE_PANEL;
+        target to = {.quants = (uint8_t *)panels + p * bytes, .n_tiles = k / ROSE_QUANT_K};
+        to.scales = to.quants + (size_t)to.n_tiles * l.quants;
+        to.supers = to.scales + (size_t)to.n_tiles * l.scales;
+        memset(to.quants, 0, bytes);
+        pack_panel(&to, type, w, row_bytes, row, n - row < ROSE_PANEL ? n - row : ROSE_PANEL);
     }
 }
 

@@ -3,6 +3,8 @@
  * is the nearest one unless the true value lies within that of a tie. */
 #include "backend/cpu/rotary.h"
 
+#include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 /* pi / 2 in three parts. The first two have 29 significant bits, so their products with an integer
@@ -53,24 +55,13 @@ void rose_sincos(float angle, float *sine, float *cosine)
     const double r = r0 - rest, low = (r0 - r) - rest;
     const double s = sine_of(r, low), k = cosine_of(r, low);
 
-    switch ((uint32_t)n % 4) {
-    case 0:
-        *sine = (float)s;
-        *cosine = (float)k;
-        return;
-    case 1:
-        *sine = (float)k;
-        *cosine = (float)-s;
-        return;
-    case 2:
-        *sine = (float)-s;
-        *cosine = (float)-k;
-        return;
-    default:
-        *sine = (float)-k;
-        *cosine = (float)s;
-        return;
-    }
+    /* Exact. Comparisons are defined for any n, also for that of an infinite angle, which the
+     * divisors of a hostile file can give. */
+    const double quadrant = n - 4.0 * floor(0.25 * n);
+    const bool swaps = quadrant == 1.0 || quadrant == 3.0;
+    const double sine_part = swaps ? k : s, cosine_part = swaps ? s : k;
+    *sine = (float)(quadrant < 2.0 ? sine_part : -sine_part);
+    *cosine = (float)(quadrant == 0.0 || quadrant == 3.0 ? cosine_part : -cosine_part);
 }
 
 void rose_rotary_rows(float *cos, float *sin, const float *inv_freq, uint32_t half, float factor,

@@ -437,6 +437,7 @@ static rose_status cuda_copy_pages(void *ctx, const uint32_t *src, const uint32_
 const rose_backend_ops rose_cuda_ops = {
     .name = "cuda",
     .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES | ROSE_CAP_AHEAD,
+    .check = rose_cuda_check,
     .plan = rose_cuda_plan,
     .open = cuda_open,
     .step = cuda_step,

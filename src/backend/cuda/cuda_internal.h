@@ -197,6 +197,7 @@ rose_cuda_type rose_cuda_type_of(rose_compute c);
  * lists the known ones. */
 rose_status rose_cuda_without_read(const char *names, uint32_t *without, rose_err *err);
 
+rose_status rose_cuda_check(const rose_model *m, rose_err *err); /* rose_backend_ops.check */
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                            rose_err *err);
 

@@ -218,8 +218,10 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
                          "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
                          o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
     if (o->max_model_len > a->max_positions)
-        return rose_fail(err, ROSE_E_INVAL, "max-model-len %u: the model has %u positions",
-                         o->max_model_len, a->max_positions);
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-model-len %u: the model has %u positions; give at most %u, or leave "
+                         "the option out",
+                         o->max_model_len, a->max_positions, a->max_positions);
     if (o->cpu.lock_memory || o->cpu.prefault)
         return rose_fail(
             err, ROSE_E_UNSUPPORTED,
@@ -282,6 +284,12 @@ static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
     return n * ROSE_CUDA_SLOTS * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
 }
 
+rose_status rose_cuda_check(const rose_model *m, rose_err *err)
+{
+    const rose_status st = check_arch(&m->arch, err);
+    return st == ROSE_OK ? rose_backend_check_types(m, "CUDA", err) : st;
+}
+
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                            rose_err *err)
 {
@@ -298,8 +306,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "quantization %s: the CUDA backend does not support it",
                          rose_quantization_name(o->quantization));
-    if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
-    if ((st = rose_backend_check_types(m, "CUDA", err)) != ROSE_OK) return st;
+    if ((st = rose_cuda_check(m, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_without_read(o->cuda.without, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_device_open((int)o->cuda.device, &device, err)) != ROSE_OK) return st;

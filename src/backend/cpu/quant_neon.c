@@ -1,0 +1,152 @@
+/* backend/cpu/quant_neon.c - products with quantized weights over NEON; see quant_simd.h. An ivec16
+ * is four registers. SMULL, ADDP and SADALP multiply signed bytes, add pairs in 16 bits and add
+ * pairs of these to each 32-bit sum. A pair is at most 2 * 128 * 127 in magnitude, which 16 bits
+ * hold. So every AArch64 CPU runs this; SDOT, which some lack, is not used. */
+#include "backend/cpu/kernels_internal.h"
+
+#if defined(__aarch64__)
+
+#include <string.h>
+
+#include "backend/cpu/quant.h"
+#include "backend/cpu/vec_neon.h"
+
+enum { ROSE_QUANT_SOME = 3, ROSE_QUANT_MOST = 4, ROSE_QUANT_F32_ROWS = 3 }; /* rows of a block */
+
+typedef ivec16 q_bytes;
+
+ROSE_INLINE ivec16 q_load(const uint8_t *p)
+{
+    NEON_EACH(ivec16, vreinterpretq_u32_u8(vld1q_u8(p + 16 * i)));
+}
+
+ROSE_INLINE vec16 q_load_f16(const uint8_t *p)
+{
+    NEON_EACH(vec16, vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p + 8 * i))));
+}
+
+ROSE_INLINE vec16 q_to_f32(ivec16 x)
+{
+    NEON_EACH(vec16, vcvtq_f32_s32(vreinterpretq_s32_u32(x.q[i])));
+}
+
+ROSE_INLINE vec16 q_load_u8(const uint8_t *p)
+{
+    const uint8x16_t bytes = vld1q_u8(p);
+    const uint16x8_t lo = vmovl_u8(vget_low_u8(bytes)), hi = vmovl_u8(vget_high_u8(bytes));
+    return (vec16){
+        {vcvtq_f32_u32(vmovl_u16(vget_low_u16(lo))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(lo))),
+         vcvtq_f32_u32(vmovl_u16(vget_low_u16(hi))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(hi)))}};
+}
+
+ROSE_INLINE ivec16 q_and_bytes(ivec16 x, uint8_t mask)
+{
+    NEON_EACH(ivec16, vandq_u32(x.q[i], vreinterpretq_u32_u8(vdupq_n_u8(mask))));
+}
+
+/* Bytes shifted to the left, or to the right if by is negative. */
+ROSE_INLINE ivec16 q_shift_bytes(ivec16 x, int8_t by)
+{
+    NEON_EACH(ivec16, vreinterpretq_u32_u8(vshlq_u8(vreinterpretq_u8_u32(x.q[i]), vdupq_n_s8(by))));
+}
+
+ROSE_INLINE void q_split_nibbles(ivec16 *low, ivec16 *high, ivec16 w)
+{
+    *low = q_and_bytes(w, 15);
+    *high = q_shift_bytes(w, -4);
+}
+
+ROSE_INLINE ivec16 q_join(ivec16 x, ivec16 h, uint32_t v)
+{
+    h = q_and_bytes(q_shift_bytes(h, (int8_t)(4 - 2 * (int)v)), 0x30);
+    NEON_EACH(ivec16, vorrq_u32(x.q[i], h.q[i]));
+}
+
+ROSE_INLINE vec16 q_byte_f32(ivec16 w, uint32_t b, int bias)
+{
+    const int32x4_t down = vdupq_n_s32(-(int)(8 * b));
+    NEON_EACH(vec16, vcvtq_f32_s32(vsubq_s32(vreinterpretq_s32_u32(vandq_u32(
+                                                 vshlq_u32(w.q[i], down), vdupq_n_u32(255))),
+                                             vdupq_n_s32(bias))));
+}
+
+/* Nothing is added for Q8_0, whose bytes become signed. */
+ROSE_INLINE ivec16 q_begin(rose_weight_type t, int32_t start)
+{
+    return v_int_set1(t == ROSE_W_Q8_0 || rose_quant_layout_of(t).has_min ? 0 : start);
+}
+
+ROSE_INLINE ivec16 q_dot(rose_weight_type t, ivec16 acc, ivec16 w, const int8_t *x)
+{
+    int32_t bits;
+    (void)t;
+    memcpy(&bits, x, sizeof bits);
+    const int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(bits));
+    ROSE_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const int8x16_t q = vreinterpretq_s8_u32(w.q[i]);
+        const int16x8_t pairs =
+            vpaddq_s16(vmull_s8(vget_low_s8(q), vget_low_s8(four)), vmull_high_s8(q, four));
+        acc.q[i] = vreinterpretq_u32_s32(vpadalq_s16(vreinterpretq_s32_u32(acc.q[i]), pairs));
+    }
+    return acc;
+}
+
+ROSE_INLINE ivec16 q_end(rose_weight_type t, ivec16 acc, int32_t start)
+{
+    (void)t;
+    (void)start;
+    return acc;
+}
+
+ROSE_INLINE q_bytes q_load_bytes(const uint8_t *p)
+{
+    NEON_EACH(ivec16, vreinterpretq_u32_u8(veorq_u8(vld1q_u8(p + 16 * i), vdupq_n_u8(128))));
+}
+
+ROSE_INLINE ivec16 q_dot_bytes(ivec16 acc, q_bytes w, const int8_t *x)
+{
+    return q_dot(ROSE_W_Q8_0, acc, w, x);
+}
+
+/* ---- activations ---- */
+
+ROSE_INLINE uint32_t q_largest(vec16 a, vec16 b)
+{
+    uint32x4_t most = vdupq_n_u32(0);
+    const ivec16 x = v_bits(v_abs(a)), y = v_bits(v_abs(b));
+    ROSE_UNROLL
+    for (int i = 0; i < 4; i++)
+        most = vmaxq_u32(most, vmaxq_u32(x.q[i], y.q[i]));
+    return vmaxvq_u32(most);
+}
+
+/* Stores sixteen rounded integers and returns their sum; ties to even. */
+ROSE_INLINE int32_t q_store_rounded(int8_t *to, vec16 x, float inverse, bool zero)
+{
+    int32x4_t q[4];
+    ROSE_UNROLL
+    for (int i = 0; i < 4; i++)
+        q[i] = zero ? vdupq_n_s32(0) : vcvtnq_s32_f32(vmulq_n_f32(x.q[i], inverse));
+    const int16x8_t first = vcombine_s16(vmovn_s32(q[0]), vmovn_s32(q[1]));
+    const int16x8_t last = vcombine_s16(vmovn_s32(q[2]), vmovn_s32(q[3]));
+    vst1q_s8(to, vcombine_s8(vmovn_s16(first), vmovn_s16(last)));
+    return vaddvq_s32(vaddq_s32(vaddq_s32(q[0], q[1]), vaddq_s32(q[2], q[3])));
+}
+
+ROSE_INLINE void q_quantize(rose_quant_block *b, rose_weight_type t, const float *x)
+{
+    const vec16 first = v_load(x), last = v_load(x + 16);
+    const uint32_t largest = q_largest(first, last);
+    const bool zero = largest >= ROSE_QUANT_INF;
+    float d, inverse;
+    rose_quant_scale(largest, &d, &inverse);
+    const int32_t sum = q_store_rounded(b->q, first, inverse, zero);
+    rose_quant_sums(b, t, d, sum, q_store_rounded(b->q + 16, last, inverse, zero));
+}
+
+#include "backend/cpu/quant_simd.h"
+
+ROSE_QUANT_LEVEL(rose_quant_neon)
+
+#endif

@@ -1,0 +1,186 @@
+/* chat/chat.c - see chat.h: compiles a model's templates, and turns messages into text and ids. */
+#include "chat/chat_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct rose_chat {
+    rose_template *main;     /* owned */
+    rose_template *tool_use; /* owned; NULL = main also serves tools */
+    json_t *tokens;          /* owned: an object */
+    rose_chat_forms forms;
+    char source[256];
+};
+
+void rose_chat_close(rose_chat *c)
+{
+    if (c == NULL) return;
+    rose_template_free(c->main);
+    rose_template_free(c->tool_use);
+    json_decref(c->tokens);
+    free(c);
+}
+
+const char *rose_chat_source(const rose_chat *c)
+{
+    return c->source;
+}
+
+/* ---- open ---- */
+
+static const char needle[] = "ROSE-NEEDLE";
+
+/* *shown: the template shows the content of one user message, and not as Python prints a list. A
+ * template that fails on it counts as one that does not. content is taken. */
+static rose_status try_content(bool *shown, const rose_chat *c, json_t *content, bool as_list)
+{
+    rose_template_text text = {0};
+    json_t *messages = json_pack("[{s:s,s:o}]", "role", "user", "content", content);
+    const rose_template_input in = {
+        .messages = messages, .tokens = c->tokens, .limits = {.steps = 1000000}};
+    *shown = false;
+    if (messages == NULL) return ROSE_E_NOMEM;
+    const rose_status st = rose_template_render(&text, c->main, &in, NULL);
+    if (st == ROSE_OK) {
+        *shown = strstr(text.bytes, needle) != NULL;
+        if (as_list && strstr(text.bytes, "'type'") != NULL) *shown = false;
+        if (as_list && strstr(text.bytes, "\"type\"") != NULL) *shown = false;
+    }
+    rose_template_text_free(&text);
+    json_decref(messages);
+    return st == ROSE_E_NOMEM ? st : ROSE_OK;
+}
+
+/* Finds out which forms of content the template takes, by trying both. */
+static rose_status try_forms(rose_chat *c, rose_err *err)
+{
+    bool text = false;
+    rose_status st = try_content(&c->forms.parts, c,
+                                 json_pack("[{s:s,s:s}]", "type", "text", "text", needle), true);
+    if (st == ROSE_OK) st = try_content(&text, c, json_string(needle), false);
+    c->forms.wrap = c->forms.parts && !text;
+    return st == ROSE_OK ? st : rose_fail(err, st, "chat template: out of memory");
+}
+
+static rose_status compile(rose_template **out, const char *source, const rose_buf *text,
+                           rose_err *err)
+{
+    rose_err why = {{0}};
+    const rose_status st = rose_template_compile(out, text->data, text->len, &why);
+    return st == ROSE_OK ? st : rose_fail(err, st, "%s: %.240s", source, why.msg);
+}
+
+/* Makes a rose_chat of texts, whose tokens it takes. */
+static rose_status create(rose_chat **out, rose_chat_texts *x, rose_err *err)
+{
+    rose_chat *c = calloc(1, sizeof *c);
+    if (c == NULL) return rose_fail(err, ROSE_E_NOMEM, "chat template: out of memory");
+    c->tokens = x->tokens;
+    x->tokens = NULL;
+    memcpy(c->source, x->source, sizeof c->source);
+    rose_status st = compile(&c->main, c->source, &x->main, err);
+    if (st == ROSE_OK && x->tool_use.len > 0)
+        st = compile(&c->tool_use, c->source, &x->tool_use, err);
+    if (st == ROSE_OK) st = try_forms(c, err);
+    if (st == ROSE_OK)
+        *out = c;
+    else
+        rose_chat_close(c);
+    return st;
+}
+
+rose_status rose_chat_open(rose_chat **out, const char *model, const char *given, rose_err *err)
+{
+    rose_chat_texts x;
+    rose_err why = {{0}};
+    *out = NULL;
+    if (given != NULL && strcmp(given, "plain") == 0) return ROSE_OK;
+    rose_status st = rose_chat_texts_read(&x, model, given, err);
+    if (st != ROSE_OK) return st;
+    if (x.found) st = create(out, &x, &why);
+    rose_chat_texts_free(&x);
+    if (st == ROSE_OK) return st;
+    return rose_fail(err, st, "%.400s%s", why.msg,
+                     st == ROSE_E_NOMEM ? ""
+                                        : "; --chat-template takes another template, or plain");
+}
+
+rose_status rose_chat_derive(rose_chat **out, const rose_chat *base, const char *text, size_t n,
+                             rose_err *err)
+{
+    rose_chat_texts x = {.main = {.data = (char *)(uintptr_t)text, .len = n},
+                         .source = "field 'chat_template'"};
+    *out = NULL;
+    /* A deep copy, because threads share base, and so must not count references to its values. */
+    x.tokens = base != NULL ? json_deep_copy(base->tokens) : json_object();
+    if (x.tokens == NULL) return rose_fail(err, ROSE_E_NOMEM, "chat template: out of memory");
+    const rose_status st = create(out, &x, err);
+    json_decref(x.tokens); /* if create did not take them */
+    return st;
+}
+
+void rose_chat_add_eos(const rose_chat *c, const rose_tokenizer *t, rose_arch *a)
+{
+    const json_t *eos = c != NULL ? json_object_get(c->tokens, "eos_token") : NULL;
+    uint32_t id;
+    if (!json_is_string(eos) ||
+        !rose_tokenizer_find(t, json_string_value(eos), json_string_length(eos), &id))
+        return;
+    for (uint32_t i = 0; i < a->n_eos; i++)
+        if (a->eos_ids[i] == id) return;
+    if (id < a->vocab_size && a->n_eos < ROSE_MAX_EOS) a->eos_ids[a->n_eos++] = id;
+}
+
+/* ---- a request ---- */
+
+rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
+                             rose_template_text *text, rose_err *err)
+{
+    json_t *messages = NULL;
+    *text = (rose_template_text){0};
+    rose_status st = rose_chat_messages(&messages, in->messages, c->forms, err);
+    if (st != ROSE_OK) return st;
+    rose_template_input x = *in;
+    x.messages = messages;
+    x.tokens = c->tokens;
+    if (json_array_size(x.tools) == 0) x.tools = NULL;
+    const bool tool_use = x.tools != NULL && c->tool_use != NULL;
+    st = rose_template_render(text, tool_use ? c->tool_use : c->main, &x, err);
+    json_decref(messages);
+    return st;
+}
+
+rose_status rose_chat_encode(rose_encoder *e, const rose_template_text *text, rose_ids *ids,
+                             rose_err *err)
+{
+    size_t begin = 0;
+    rose_mark_run *runs = malloc((text->n_runs + 1) * sizeof *runs);
+    if (runs == NULL) return rose_fail(err, ROSE_E_NOMEM, "chat template: out of memory");
+    for (size_t i = 0; i < text->n_runs; i++) {
+        runs[i] = (rose_mark_run){text->runs[i].end - begin, !text->runs[i].message};
+        begin = text->runs[i].end;
+    }
+    const rose_status st =
+        rose_encode_marked(e, text->bytes, text->len, runs, text->n_runs, 0, ids, err);
+    free(runs);
+    return st;
+}
+
+rose_status rose_chat_prompt(const rose_chat *c, rose_encoder *e, const rose_template_input *in,
+                             rose_template_text *text, rose_ids *ids, rose_err *err)
+{
+    rose_template_text own;
+    rose_status st = rose_chat_render(c, in, &own, err);
+    if (st != ROSE_OK) {
+        if (text != NULL) *text = (rose_template_text){0};
+        return st;
+    }
+    st = rose_chat_encode(e, &own, ids, err);
+    if (text != NULL && st == ROSE_OK) {
+        *text = own;
+        return ROSE_OK;
+    }
+    if (text != NULL) *text = (rose_template_text){0};
+    rose_template_text_free(&own);
+    return st;
+}

@@ -1,0 +1,198 @@
+/* model/tensors.c - the tensors of all families: one table of roles and shapes, with a column of
+ * names for each naming. What a model has of them follows from its architecture. */
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/family.h"
+
+/* Names of buffers with causal masks, which older GPT-2 weight files contain. */
+static const char *const ignored_gpt2[] = {".attn.bias", ".attn.masked_bias", NULL};
+/* Older files carry the table that rope.c computes. */
+static const char *const ignored_llama[] = {".rotary_emb.inv_freq", NULL};
+/* Tables of frequencies, which gguf_rope.c reads, and old copies of them. */
+static const char *const ignored_gguf[] = {
+    "rope_freqs.weight",     "rope_factors_long.weight", "rope_factors_short.weight",
+    ".attn_rot_embd.weight", ".attn_rot_embd",           NULL};
+
+enum { GPT2, LLAMA, GGUF, N_NAMINGS };
+
+const rose_naming rose_naming_gpt2 = {.column = GPT2,
+                                      .prefix = "transformer.",
+                                      .layer_prefix = "h.",
+                                      .head_name = "lm_head.weight",
+                                      .ignored = ignored_gpt2};
+const rose_naming rose_naming_llama = {.column = LLAMA,
+                                       .prefix = "model.",
+                                       .layer_prefix = "layers.",
+                                       .head_name = "lm_head.weight",
+                                       .transposed = true,
+                                       .ignored = ignored_llama};
+const rose_naming rose_naming_gguf = {.column = GGUF,
+                                      .prefix = "",
+                                      .layer_prefix = "blk.",
+                                      .head_name = "output.weight",
+                                      .transposed = true,
+                                      .ignored = ignored_gguf};
+
+/* The dimensions that appear in shapes; dim_size gives their values. */
+typedef enum dim {
+    NONE, /* no second dimension: the tensor is a vector */
+    VOCAB,
+    POS,
+    MODEL,
+    HEAD, /* head_dim */
+    Q,    /* n_heads head_dim */
+    KV,   /* n_kv_heads head_dim */
+    QKV,  /* (n_heads + 2 n_kv_heads) head_dim */
+    FF,
+    FC1 /* d_ff, or 2 d_ff: gate and up in one matrix */
+} dim;
+
+/* What a model must have for a row of the table to apply; 0 = always. */
+enum {
+    LAYER_NORM = 1,
+    LEARNED_POS = 2,
+    POST_NORMS = 4,
+    NO_POST_NORMS = 8,
+    QK_NORM = 16,
+    FUSED = 32,
+    PARTS = 64,
+    QKV_BIAS = 128,
+    PROJ_BIAS = 256,
+    MLP_BIAS = 512
+};
+
+typedef struct spec {
+    const char *names[N_NAMINGS]; /* without ".weight" or ".bias"; NULL = no family has it */
+    size_t offset;
+    dim dims[2]; /* of a matrix: outputs, inputs */
+    rose_kind kind;
+    unsigned when; /* all these bits */
+} spec;
+
+#define ROW(type, gpt2, llama, gguf, role, rows, cols, kind, when)                                 \
+    {                                                                                              \
+        {gpt2, llama, gguf}, offsetof(type, role), {rows, cols}, ROSE_KIND_##kind, when            \
+    }
+#define MODEL_ROW(...) ROW(rose_model, __VA_ARGS__)
+#define LAYER_ROW(...) ROW(rose_layer, __VA_ARGS__)
+
+static const spec model_specs[] = {
+    MODEL_ROW("wte", "embed_tokens", "token_embd", tok_embed, VOCAB, MODEL, MATRIX, 0),
+    MODEL_ROW("wpe", NULL, "position_embd", pos_embed, POS, MODEL, MATRIX, LEARNED_POS),
+    MODEL_ROW("ln_f", "norm", "output_norm", lnf_w, MODEL, NONE, NORM, 0),
+    MODEL_ROW("ln_f", NULL, "output_norm", lnf_b, MODEL, NONE, BIAS, LAYER_NORM),
+};
+
+/* Llama's norm before the MLP is called post_attention_layernorm. Gemma's norm of this name is one
+ * after the attention. */
+#define LN2_LLAMA "post_attention_layernorm"
+
+static const spec layer_specs[] = {
+    LAYER_ROW("ln_1", "input_layernorm", "attn_norm", ln1_w, MODEL, NONE, NORM, 0),
+    LAYER_ROW("ln_1", NULL, "attn_norm", ln1_b, MODEL, NONE, BIAS, LAYER_NORM),
+    LAYER_ROW("attn.c_attn", "self_attn.qkv_proj", "attn_qkv", qkv.w[0], QKV, MODEL, MATRIX, FUSED),
+    LAYER_ROW(NULL, "self_attn.q_proj", "attn_q", qkv.w[0], Q, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "self_attn.k_proj", "attn_k", qkv.w[1], KV, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "self_attn.v_proj", "attn_v", qkv.w[2], KV, MODEL, MATRIX, PARTS),
+    LAYER_ROW("attn.c_attn", "self_attn.qkv_proj", "attn_qkv", qkv.b[0], QKV, NONE, BIAS,
+              FUSED | QKV_BIAS),
+    LAYER_ROW(NULL, "self_attn.q_proj", "attn_q", qkv.b[0], Q, NONE, BIAS, PARTS | QKV_BIAS),
+    LAYER_ROW(NULL, "self_attn.k_proj", "attn_k", qkv.b[1], KV, NONE, BIAS, PARTS | QKV_BIAS),
+    LAYER_ROW(NULL, "self_attn.v_proj", "attn_v", qkv.b[2], KV, NONE, BIAS, PARTS | QKV_BIAS),
+    LAYER_ROW(NULL, "self_attn.q_norm", "attn_q_norm", q_norm, HEAD, NONE, NORM, QK_NORM),
+    LAYER_ROW(NULL, "self_attn.k_norm", "attn_k_norm", k_norm, HEAD, NONE, NORM, QK_NORM),
+    LAYER_ROW("attn.c_proj", "self_attn.o_proj", "attn_output", proj.w[0], MODEL, Q, RESIDUAL, 0),
+    LAYER_ROW("attn.c_proj", "self_attn.o_proj", "attn_output", proj.b[0], MODEL, NONE, BIAS,
+              PROJ_BIAS),
+    LAYER_ROW(NULL, LN2_LLAMA, "post_attention_norm", post1, MODEL, NONE, NORM, POST_NORMS),
+    LAYER_ROW(NULL, "pre_feedforward_layernorm", "ffn_norm", ln2_w, MODEL, NONE, NORM, POST_NORMS),
+    LAYER_ROW("ln_2", LN2_LLAMA, "ffn_norm", ln2_w, MODEL, NONE, NORM, NO_POST_NORMS),
+    LAYER_ROW("ln_2", NULL, "ffn_norm", ln2_b, MODEL, NONE, BIAS, LAYER_NORM),
+    LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", fc1.w[0], FC1, MODEL, MATRIX, FUSED),
+    LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", fc1.b[0], FC1, NONE, BIAS,
+              FUSED | MLP_BIAS),
+    LAYER_ROW(NULL, "mlp.gate_proj", "ffn_gate", fc1.w[0], FF, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "mlp.up_proj", "ffn_up", fc1.w[1], FF, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "mlp.gate_proj", "ffn_gate", fc1.b[0], FF, NONE, BIAS, PARTS | MLP_BIAS),
+    LAYER_ROW(NULL, "mlp.up_proj", "ffn_up", fc1.b[1], FF, NONE, BIAS, PARTS | MLP_BIAS),
+    LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", fc2.w[0], MODEL, FF, RESIDUAL, 0),
+    LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", fc2.b[0], MODEL, NONE, BIAS, MLP_BIAS),
+    LAYER_ROW(NULL, "post_feedforward_layernorm", "post_ffw_norm", post2, MODEL, NONE, NORM,
+              POST_NORMS),
+};
+
+static unsigned features(const rose_family *f, const rose_arch *a)
+{
+    return (a->norm == ROSE_NORM_LAYER ? LAYER_NORM : 0u) |
+           (a->pos == ROSE_POS_LEARNED ? LEARNED_POS : 0u) |
+           (a->norm_place == ROSE_NORM_BOTH ? POST_NORMS : NO_POST_NORMS) |
+           (a->qk_norm ? QK_NORM : 0u) | (f->fused ? FUSED : PARTS) |
+           (a->qkv_bias ? QKV_BIAS : 0u) | (a->proj_bias ? PROJ_BIAS : 0u) |
+           (a->mlp_bias ? MLP_BIAS : 0u);
+}
+
+static uint64_t dim_size(const rose_arch *a, dim d)
+{
+    switch (d) {
+    case NONE:
+        return 1;
+    case VOCAB:
+        return a->vocab_size;
+    case POS:
+        return a->max_positions;
+    case MODEL:
+        return a->d_model;
+    case HEAD:
+        return a->head_dim;
+    case Q:
+        return (uint64_t)a->n_heads * a->head_dim;
+    case KV:
+        return (uint64_t)a->n_kv_heads * a->head_dim;
+    case QKV:
+        return ((uint64_t)a->n_heads + 2 * (uint64_t)a->n_kv_heads) * a->head_dim;
+    case FF:
+        return a->d_ff;
+    case FC1:
+        return (a->mlp_gated ? 2 : 1) * (uint64_t)a->d_ff;
+    }
+    return 0;
+}
+
+/* swapped: matrices are stored [in][out]. */
+static size_t make_rows(const rose_family *f, const rose_arch *a, const spec *specs, size_t n_specs,
+                        bool swapped, rose_tensor_row out[ROSE_MAX_ROWS])
+{
+    const unsigned has = features(f, a);
+    size_t n = 0;
+    for (size_t i = 0; i < n_specs; i++) {
+        const spec *s = &specs[i];
+        if ((s->when & has) != s->when) continue;
+        const char *const name = s->names[f->naming->column];
+        assert(name != NULL && n < ROSE_MAX_ROWS);
+        const uint64_t rows = dim_size(a, s->dims[0]), cols = dim_size(a, s->dims[1]);
+        const bool swap = swapped && s->dims[1] != NONE;
+        rose_tensor_row *row = &out[n++];
+        *row = (rose_tensor_row){.offset = s->offset,
+                                 .n_dims = s->dims[1] == NONE ? 1 : 2,
+                                 .shape = {swap ? cols : rows, swap ? rows : cols},
+                                 .kind = s->kind};
+        snprintf(row->name, sizeof row->name, "%s.%s", name,
+                 s->kind == ROSE_KIND_BIAS ? "bias" : "weight");
+    }
+    return n;
+}
+
+size_t rose_family_model_rows(const rose_family *f, const rose_arch *a,
+                              rose_tensor_row out[ROSE_MAX_ROWS])
+{
+    return make_rows(f, a, model_specs, sizeof model_specs / sizeof model_specs[0], false, out);
+}
+
+size_t rose_family_layer_rows(const rose_family *f, const rose_arch *a,
+                              rose_tensor_row out[ROSE_MAX_ROWS])
+{
+    return make_rows(f, a, layer_specs, sizeof layer_specs / sizeof layer_specs[0],
+                     !f->naming->transposed, out);
+}

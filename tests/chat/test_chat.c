@@ -1,0 +1,641 @@
+/* Chat templates of models: where they are found, what they make of the forms of messages, and that
+ * no message can contain a control token. The templates here have the shapes of the families'. */
+#include "tokenizer/tok_fixture.h"
+
+#include "base/json.h"
+#include "chat/chat.h"
+
+/* ---- a tokenizer: ids 0 .. 255 are bytes, the control tokens of all families follow ---- */
+
+static const char *const controls[] = {"<|im_start|>",
+                                       "<|im_end|>",
+                                       "<|eot_id|>",
+                                       "<|start_header_id|>",
+                                       "<|end_header_id|>",
+                                       "<|begin_of_text|>",
+                                       "<start_of_turn>",
+                                       "<end_of_turn>",
+                                       "[INST]",
+                                       "[/INST]",
+                                       "[TOOL_RESULTS]",
+                                       "<s>",
+                                       "</s>",
+                                       "<|end|>",
+                                       "<|user|>",
+                                       "<|assistant|>",
+                                       "<|system|>",
+                                       "<|tool|>",
+                                       "<|endoftext|>"};
+enum { N_CONTROLS = sizeof controls / sizeof *controls, FIRST = 256 };
+
+/* GPT-2's letter of a byte: itself where it can be seen, else one from U+0100 on. */
+static json_t *letter_of(unsigned byte)
+{
+    unsigned code = 256;
+    char s[3] = {0};
+    for (unsigned b = 0; b <= byte; b++) {
+        const bool seen = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        if (b == byte && seen) code = b;
+        if (b < byte && !seen) code++;
+    }
+    s[0] = (char)(code < 128 ? code : 0xC0 | code >> 6);
+    if (code >= 128) s[1] = (char)(0x80 | (code & 63));
+    return json_string(s);
+}
+
+/* The tokenizer would put <s> before a text, as that of Llama 2 does. */
+static void write_tokenizer(temp_dir *d)
+{
+    json_t *added = json_array(), *vocab = json_object();
+    for (unsigned b = 0; b < 256; b++) {
+        json_t *letter = letter_of(b);
+        json_object_set_new(vocab, json_string_value(letter), json_integer((json_int_t)b));
+        json_decref(letter);
+    }
+    for (int i = 0; i < N_CONTROLS; i++)
+        json_array_append_new(added, json_pack("{s:i,s:s,s:b,s:b}", "id", FIRST + i, "content",
+                                               controls[i], "special", 1, "normalized", 0));
+    json_t *root = json_pack(
+        "{s:o,s:n,s:{s:s,s:b,s:b},s:{s:s},s:{s:s,s:[{s:{s:s,s:i}},{s:{s:s,s:i}}],s:[],"
+        "s:{s:{s:s,s:[i],s:[s]}}},s:{s:s,s:o,s:[]}}",
+        "added_tokens", added, "normalizer", "pre_tokenizer", "type", "ByteLevel",
+        "add_prefix_space", 0, "use_regex", 0, "decoder", "type", "ByteLevel", "post_processor",
+        "type", "TemplateProcessing", "single", "SpecialToken", "id", "<s>", "type_id", 0,
+        "Sequence", "id", "A", "type_id", 0, "pair", "special_tokens", "<s>", "id", "<s>", "ids",
+        FIRST + 11, "tokens", "<s>", "model", "type", "BPE", "vocab", vocab, "merges");
+    assert_non_null(root);
+    char *text = json_dumps(root, JSON_COMPACT);
+    temp_write(d, "tokenizer.json", text, strlen(text));
+    free(text);
+    json_decref(root);
+}
+
+/* ---- a model folder and what a test asks of it ---- */
+
+typedef struct model {
+    temp_dir dir;
+    rose_tokenizer *tok;
+    rose_encoder *enc;
+    rose_chat *chat;
+} model;
+
+static void model_make(model *m)
+{
+    rose_err err = {""};
+    *m = (model){0};
+    temp_make(&m->dir);
+    write_tokenizer(&m->dir);
+    if (rose_tokenizer_open(&m->tok, m->dir.path, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    assert_int_equal(rose_encoder_create(&m->enc, m->tok, &err), ROSE_OK);
+}
+
+static void put_file(model *m, const char *name, const char *text)
+{
+    temp_write(&m->dir, name, text, strlen(text));
+}
+
+static void open_chat(model *m, const char *given)
+{
+    rose_err err = {""};
+    rose_chat_close(m->chat);
+    if (rose_chat_open(&m->chat, m->dir.path, given, &err) != ROSE_OK) fail_msg("%s", err.msg);
+}
+
+static void model_free(model *m)
+{
+    rose_chat_close(m->chat);
+    rose_encoder_destroy(m->enc);
+    rose_tokenizer_close(m->tok);
+    temp_remove(&m->dir);
+}
+
+static json_t *parse(const char *text)
+{
+    json_error_t e;
+    json_t *v = NULL;
+    if (rose_json_parse(&v, text, strlen(text), JSON_ALLOW_NUL, &e) != ROSE_OK)
+        fail_msg("%s: %s", e.text, text);
+    return v;
+}
+
+/* A request: {"messages", "tools", "documents", "kwargs", "more", "continue"}. */
+static rose_status ask(const model *m, const json_t *q, rose_template_text *text, rose_ids *ids,
+                       rose_err *err)
+{
+    const rose_template_input in = {
+        .messages = json_object_get(q, "messages"),
+        .tools = json_object_get(q, "tools"),
+        .documents = json_object_get(q, "documents"),
+        .kwargs = json_object_get(q, "kwargs"),
+        .add_generation_prompt = json_is_true(json_object_get(q, "more")),
+        .continue_final_message = json_is_true(json_object_get(q, "continue")),
+        .now_s = 1790000000,
+        .utc = true};
+    return rose_chat_prompt(m->chat, m->enc, &in, text, ids, err);
+}
+
+static void expect_text(const model *m, const char *request, const char *want)
+{
+    json_t *q = parse(request);
+    rose_template_text text = {0};
+    rose_ids ids = {0}, plain = {0};
+    rose_err err = {""};
+    if (ask(m, q, &text, &ids, &err) != ROSE_OK) fail_msg("%s: %s", request, err.msg);
+    assert_string_equal(text.bytes, want);
+    /* No message here spells a control token, so the ids are those of the text. */
+    assert_int_equal(rose_encode(m->enc, text.bytes, text.len, 0, &plain, &err), ROSE_OK);
+    assert_int_equal(ids.len, plain.len);
+    assert_memory_equal(ids.data, plain.data, 4 * ids.len);
+    rose_ids_free(&ids);
+    rose_ids_free(&plain);
+    rose_template_text_free(&text);
+    json_decref(q);
+}
+
+static void expect_error(const model *m, const char *request, rose_status st, const char *says)
+{
+    json_t *q = parse(request);
+    rose_template_text text;
+    rose_ids ids = {0};
+    rose_err err = {""};
+    assert_int_equal(ask(m, q, &text, &ids, &err), st);
+    if (strstr(err.msg, says) == NULL) fail_msg("%s: %s", request, err.msg);
+    assert_null(text.bytes);
+    assert_int_equal(ids.len, 0);
+    json_decref(q);
+}
+
+/* ---- control tokens ---- */
+
+#define CALLS                                                                                      \
+    "{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>{{ c.function.name }}"             \
+    "{{ c.function|tojson }}{% endfor %}{% endif %}"
+#define VARIABLES                                                                                  \
+    "{{ date_string or '' }}{% for t in tools or [] %}{{ t|tojson(indent=2) }}{{ "                 \
+    "t.function.name }}{% endfor %}{% for d in documents or [] %}{{ d.text }}{% endfor %}"
+
+/* name, template, the control tokens that it writes for a system and a user message and the start
+ * of a reply. */
+static const char *const families[][3] = {
+    {"ChatML: Qwen, SmolLM",
+     VARIABLES "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}" CALLS
+               "{{ m.name }}<|im_end|>\n{% endfor %}"
+               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+     "<|im_start|><|im_end|><|im_start|><|im_end|><|im_start|>"},
+    {"Llama 3",
+     "{{ bos_token }}" VARIABLES
+     "{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n'+ "
+     "m['content'] | trim + '<|eot_id|>' }}" CALLS "{{ m.name }}{% endfor %}"
+     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+     "{% endif %}",
+     "<s><|start_header_id|><|end_header_id|><|eot_id|><|start_header_id|><|end_header_id|>"
+     "<|eot_id|><|start_header_id|><|end_header_id|>"},
+    {"Mistral",
+     "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content ~ "
+     "eos_token }}" CALLS "{% elif m.role == 'tool' %}[TOOL_RESULTS]{{ m.content }}{{ m.name }}"
+     "{% else %}[INST]" VARIABLES "{{ m.content }}{{ m.name }}[/INST]{% endif %}{% endfor %}",
+     "<s>[INST][/INST][INST][/INST]"},
+    {"Gemma",
+     "{{ bos_token }}" VARIABLES
+     "{% for m in messages %}{% set role = 'model' if m.role == 'assistant' else m.role %}"
+     "{{ '<start_of_turn>' + role + '\n' + (m.content | trim) }}" CALLS
+     "{{ m.name }}{{ '<end_of_turn>\n' }}{% endfor %}"
+     "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}",
+     "<s><start_of_turn><end_of_turn><start_of_turn><end_of_turn><start_of_turn>"},
+    {"Phi",
+     VARIABLES "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}" CALLS
+               "{{ m.name }}{{ '<|end|>' }}{% endfor %}"
+               "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}"
+               "{% endif %}",
+     "<|system|><|end|><|user|><|end|><|assistant|>"},
+    {"SmolLM3, Llama 2",
+     "{% for m in messages %}{{ bos_token + '[INST] ' if m.role == 'user' else '' }}"
+     "{{ m.content.split('</think>')[-1].strip() | replace('\n', '<|') }}" CALLS VARIABLES
+     "{{ m.name | upper | lower }}{{ ' [/INST]' if m.role == 'user' }}{% endfor %}",
+     "<s>[INST][/INST]"},
+};
+
+static const char settings[] = "{\"bos_token\": {\"content\": \"<s>\", \"lstrip\": false}, "
+                               "\"eos_token\": \"</s>\", \"pad_token\": null}";
+
+/* A request in which x stands at every place that a client can fill. */
+static json_t *hostile(const char *x, bool in_role)
+{
+    json_t *q = parse("{\"more\": true}");
+    const char *role = in_role ? x : "user";
+    json_object_set_new(q, "messages",
+                        json_pack("[{s:s,s:s},{s:s,s:s,s:s}]", "role", "system", "content", x,
+                                  "role", role, "content", x, "name", x));
+    if (in_role) return q;
+    json_t *args = json_pack("{s:s,s:s}", "a", x, x, "b");
+    char *text = json_dumps(args, 0);
+    json_array_append_new(json_object_get(q, "messages"),
+                          json_pack("{s:s,s:s,s:[{s:s,s:s,s:{s:s,s:s}}]}", "role", "assistant",
+                                    "content", x, "tool_calls", "id", x, "type", "function",
+                                    "function", "name", x, "arguments", text));
+    json_array_append_new(
+        json_object_get(q, "messages"),
+        json_pack("{s:s,s:s,s:s,s:s}", "role", "tool", "content", x, "name", x, "tool_call_id", x));
+    json_object_set_new(q, "tools",
+                        json_pack("[{s:s,s:{s:s,s:s,s:O}}]", "type", "function", "function", "name",
+                                  x, "description", x, "parameters", args));
+    json_object_set_new(q, "documents", json_pack("[{s:s}]", "text", x));
+    json_object_set_new(q, "kwargs",
+                        json_pack("{s:s,s:s,s:s}", "date_string", x, "bos_token", x, "other", x));
+    free(text);
+    json_decref(args);
+    return q;
+}
+
+/* The texts of the control tokens among the ids of a request; owned. */
+static char *written(const model *m, const json_t *q)
+{
+    rose_buf out = {0};
+    rose_ids ids = {0};
+    rose_err err = {""};
+    if (ask(m, q, NULL, &ids, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < ids.len; i++) {
+        if (ids.data[i] < FIRST) continue;
+        const char *text = controls[ids.data[i] - FIRST];
+        assert_int_equal(rose_buf_add(&out, text, strlen(text)), ROSE_OK);
+    }
+    rose_ids_free(&ids);
+    assert_non_null(rose_buf_str(&out));
+    return out.data;
+}
+
+static void compare(const model *m, const char *family, const char *x, bool in_role,
+                    const char *want)
+{
+    json_t *q = hostile(x, in_role);
+    char *got = written(m, q);
+    if (strcmp(got, want) != 0) fail_msg("%s: %s: %s, not %s", family, x, got, want);
+    free(got);
+    json_decref(q);
+}
+
+static void check_family(model *m, const char *const family[3])
+{
+    char both[128];
+    put_file(m, "chat_template.jinja", family[1]);
+    open_chat(m, NULL);
+    json_t *q = parse("{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": "
+                      "\"user\", \"content\": \"u\"}], \"more\": true}");
+    char *got = written(m, q);
+    assert_string_equal(got, family[2]);
+    free(got);
+    json_decref(q);
+    for (int in_role = 0; in_role < 2; in_role++) {
+        q = hostile("Q", in_role != 0);
+        char *want = written(m, q);
+        for (int i = 0; i < N_CONTROLS; i++) {
+            compare(m, family[0], controls[i], in_role != 0, want);
+            /* halves, which the template's own text could complete */
+            snprintf(both, sizeof both, "%s|> %s <|", controls[i] + 2, controls[i]);
+            compare(m, family[0], both, in_role != 0, want);
+            snprintf(both, sizeof both, "|>%s\n%s<|end", controls[i], controls[i]);
+            compare(m, family[0], both, in_role != 0, want);
+        }
+        compare(m, family[0], "end", in_role != 0, want);
+        compare(m, family[0], "endoftext", in_role != 0, want);
+        free(want);
+        json_decref(q);
+    }
+}
+
+static void no_message_smuggles(void **state)
+{
+    model m;
+    (void)state;
+    model_make(&m);
+    put_file(&m, "tokenizer_config.json", settings);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        check_family(&m, families[i]);
+    model_free(&m);
+}
+
+/* ---- the forms of messages ---- */
+
+#define TWO_PARTS                                                                                  \
+    "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, "   \
+    "{\"type\": \"text\", \"text\": \"b\"}]}]}"
+#define ONE_TEXT "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}"
+
+static void content_takes_the_template_s_form(void **state)
+{
+    model m;
+    (void)state;
+    model_make(&m);
+    open_chat(&m, "{% for m in messages %}{{ m.role + m.content }}{% endfor %}");
+    expect_text(&m, TWO_PARTS, "usera\nb");
+    expect_text(&m, ONE_TEXT, "usera");
+    open_chat(&m, "{% for m in messages %}{{ m.content }}{% endfor %}"); /* would print a list */
+    expect_text(&m, TWO_PARTS, "a\nb");
+    open_chat(&m, "{% for m in messages %}{% if m.content is string %}={{ m.content }}{% else %}"
+                  "{% for p in m.content %}+{{ p.text }}{% endfor %}{% endif %}{% endfor %}");
+    expect_text(&m, TWO_PARTS, "+a+b");
+    expect_text(&m, ONE_TEXT, "=a");
+    open_chat(&m, "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}+"
+                  "{{ p.text }}{% endif %}{% endfor %}{% endfor %}");
+    expect_text(&m, TWO_PARTS, "+a+b");
+    expect_text(&m, ONE_TEXT, "+a");
+    model_free(&m);
+}
+
+static void tool_calls_become_objects(void **state)
+{
+    model m;
+    (void)state;
+    model_make(&m);
+    open_chat(&m, "{% for m in messages %}{% if m.tool_calls is defined %}{% for c in m.tool_calls "
+                  "%}{{ c.function.name }} {{ c.function.arguments.city }}{{ "
+                  "c.function.arguments|tojson }}{% endfor %}{% else %}{{ m.content }}{% endif %}"
+                  "{% endfor %}");
+    expect_text(&m,
+                "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": "
+                "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
+                "\"{\\\"city\\\": \\\"Ulm\\\"}\"}}, {\"function\": {\"name\": \"g\", "
+                "\"arguments\": \"\"}}, {\"function\": {\"name\": \"h\", \"arguments\": "
+                "{\"city\": 1}}}]}]}",
+                "f Ulm{\"city\": \"Ulm\"}g {}h 1{\"city\": 1}");
+    expect_text(&m,
+                "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": "
+                "[]}]}",
+                "x");
+    model_free(&m);
+}
+
+/* request, status, a part of the message */
+static const struct {
+    const char *request;
+    rose_status st;
+    const char *says;
+} wrong[] = {
+    {"{\"messages\": []}", ROSE_E_INVAL, "at least one message"},
+    {"{\"messages\": {}}", ROSE_E_INVAL, "at least one message"},
+    {"{\"messages\": [{\"role\": \"user\"}, 1]}", ROSE_E_INVAL, "messages[1] must be an object"},
+    {"{\"messages\": [{\"content\": \"x\"}]}", ROSE_E_INVAL, "messages[0].role must be a string"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", ROSE_E_INVAL,
+     "messages[0].content must be a string or a list"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": [\"x\"]}]}", ROSE_E_INVAL,
+     "an object with a 'type'"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}", ROSE_E_INVAL,
+     "needs a string 'text'"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}",
+     ROSE_E_UNSUPPORTED, "'image_url'"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"refusal\": \"no\"}]}", ROSE_E_UNSUPPORTED,
+     "messages[0].refusal"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": {}}]}", ROSE_E_INVAL,
+     "tool_calls must be a list"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"x\"}]}]}", ROSE_E_INVAL,
+     "tool_calls[0] needs a 'function'"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"f\", "
+     "\"arguments\": \"{\"}}]}]}",
+     ROSE_E_INVAL, "arguments is not valid JSON"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"more\": true, \"continue\": "
+     "true}",
+     ROSE_E_INVAL, "exclude each other"},
+    {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}", ROSE_E_INVAL,
+     "line 1: roles must alternate"},
+};
+
+static void wrong_messages(void **state)
+{
+    model m;
+    (void)state;
+    model_make(&m);
+    open_chat(&m, "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('roles must "
+                  "alternate') }}{% endif %}{{ m.content }}{% endfor %}");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        expect_error(&m, wrong[i].request, wrong[i].st, wrong[i].says);
+    model_free(&m);
+}
+
+static void long_arguments_are_refused(void **state)
+{
+    model m;
+    rose_ids ids = {0};
+    rose_err err = {""};
+    const size_t n = (1 << 20) + 1;
+    char *text = malloc(n + 1);
+    (void)state;
+    model_make(&m);
+    open_chat(&m, "{{ messages[0].content }}");
+    memset(text, ' ', n);
+    text[n] = '\0';
+    json_t *q = json_pack("{s:[{s:s,s:[{s:{s:s,s:s}}]}]}", "messages", "role", "assistant",
+                          "tool_calls", "function", "name", "f", "arguments", text);
+    assert_int_equal(ask(&m, q, NULL, &ids, &err), ROSE_E_INVAL);
+    assert_non_null(strstr(err.msg, "over 1048576 bytes"));
+    json_decref(q);
+    free(text);
+    model_free(&m);
+}
+
+/* ---- where templates are found ---- */
+
+static void expect_source(model *m, const char *given, const char *text, const char *source)
+{
+    open_chat(m, given);
+    if (text == NULL) {
+        assert_null(m->chat);
+        return;
+    }
+    expect_text(m, ONE_TEXT, text);
+    if (strstr(rose_chat_source(m->chat), source) == NULL)
+        fail_msg("%s", rose_chat_source(m->chat));
+}
+
+static void sources_in_order(void **state)
+{
+    model m;
+    char path[128];
+    (void)state;
+    model_make(&m);
+    expect_source(&m, NULL, NULL, NULL);
+    expect_source(&m, "plain", NULL, NULL);
+    expect_source(&m, "given{{ bos_token }}", "given", "--chat-template");
+    put_file(&m, "special_tokens_map.json", "{\"bos_token\": \"map\", \"eos_token\": \"end\"}");
+    put_file(&m, "tokenizer_config.json",
+             "{\"bos_token\": \"<s>\", \"chat_template\": [{\"name\": \"default\", \"template\": "
+             "\"first\"}, {\"name\": \"tool_use\", \"template\": \"tools\"}, {\"name\": "
+             "\"default\", \"template\": \"{{ bos_token }} config "
+             "{{ eos_token }}\"}, {\"name\": \"rag\", \"template\": \"{%\"}]}");
+    expect_source(&m, NULL, "<s> config end", "tokenizer_config.json");
+    expect_text(&m,
+                "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [{\"a\": "
+                "1}]}",
+                "tools");
+    expect_text(&m, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": []}",
+                "<s> config end");
+    put_file(&m, "chat_template.json", "{\"chat_template\": \"json {{ eos_token }}\"}");
+    expect_source(&m, NULL, "json end", "chat_template.json");
+    put_file(&m, "chat_template.jinja", "jinja {{ bos_token }}\n");
+    expect_source(&m, NULL, "jinja <s>", "chat_template.jinja");
+    expect_source(&m, "given{{ bos_token }}", "given<s>", "--chat-template");
+    put_file(&m, "other.txt", "file {{ messages[0].content }}");
+    snprintf(path, sizeof path, "%s/other.txt", m.dir.path);
+    expect_source(&m, path, "file a", "other.txt");
+    expect_source(&m, "plain", NULL, NULL);
+    model_free(&m);
+}
+
+static void expect_no_chat(const model *m, const char *given, rose_status st, const char *says)
+{
+    rose_err err = {""};
+    rose_chat *c = (rose_chat *)&err;
+    assert_int_equal(rose_chat_open(&c, m->dir.path, given, &err), st);
+    assert_null(c);
+    if (strstr(err.msg, says) == NULL) fail_msg("%s", err.msg);
+}
+
+static void bad_sources(void **state)
+{
+    model m;
+    (void)state;
+    model_make(&m);
+    expect_no_chat(&m, "llama3", ROSE_E_NOTFOUND, "'llama3': there is no such file");
+    expect_no_chat(&m, "a\n{% if %}", ROSE_E_FORMAT, "--chat-template: chat template, line 2");
+    put_file(&m, "tokenizer_config.json", "{\"chat_template\": 5}");
+    expect_no_chat(&m, NULL, ROSE_E_FORMAT, "must be a string or a list");
+    put_file(&m, "tokenizer_config.json",
+             "{\"chat_template\": [{\"name\": \"rag\", \"template\": "
+             "\"x\"}]}");
+    expect_no_chat(&m, NULL, ROSE_E_FORMAT, "'default'");
+    put_file(&m, "tokenizer_config.json", "{\"chat_template\": [5]}");
+    expect_no_chat(&m, NULL, ROSE_E_FORMAT, "chat_template[0]");
+    put_file(&m, "tokenizer_config.json", "[]");
+    expect_no_chat(&m, NULL, ROSE_E_FORMAT, "tokenizer_config.json: not a JSON object");
+    put_file(&m, "tokenizer_config.json", "{");
+    expect_no_chat(&m, NULL, ROSE_E_FORMAT, "tokenizer_config.json: not a JSON object");
+    put_file(&m, "tokenizer_config.json", "{}");
+    put_file(&m, "chat_template.jinja", "{% include 'x' %}");
+    expect_no_chat(&m, NULL, ROSE_E_UNSUPPORTED, "chat_template.jinja: chat template, line 1");
+    expect_no_chat(&m, NULL, ROSE_E_UNSUPPORTED, "; --chat-template takes another template");
+    model_free(&m);
+}
+
+/* ---- GGUF metadata ---- */
+
+static void put(rose_buf *b, const void *bytes, size_t n)
+{
+    assert_int_equal(rose_buf_add(b, bytes, n), ROSE_OK);
+}
+
+static void put_text(rose_buf *b, const char *text)
+{
+    const uint64_t n = strlen(text);
+    put(b, &n, sizeof n);
+    put(b, text, n);
+}
+
+static void put_string(rose_buf *b, const char *key, const char *value)
+{
+    put_text(b, key);
+    put(b, &(uint32_t){8}, 4);
+    put_text(b, value);
+}
+
+static void gguf_metadata(void **state)
+{
+    static const char *const tokens[] = {"a", "</s>", "<s>"};
+    model m;
+    rose_buf b = {0};
+    char path[128];
+    rose_err err = {""};
+    (void)state;
+    model_make(&m);
+    put(&b, "GGUF\3\0\0\0\0\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0", 24);
+    put_string(&b, "tokenizer.chat_template", "{{ bos_token }}{{ messages[0].content }}");
+    put_string(&b, "tokenizer.chat_template.tool_use", "tools{{ eos_token }}");
+    put_text(&b, "tokenizer.ggml.bos_token_id");
+    put(&b, (const uint32_t[]){4, 2}, 8);
+    put_text(&b, "tokenizer.ggml.eos_token_id");
+    put(&b, (const uint32_t[]){4, 1}, 8);
+    put_text(&b, "tokenizer.ggml.tokens");
+    put(&b, (const uint32_t[]){9, 8, 3, 0}, 16);
+    for (int i = 0; i < 3; i++)
+        put_text(&b, tokens[i]);
+    temp_write(&m.dir, "model.gguf", b.data, b.len);
+    rose_buf_free(&b);
+    snprintf(path, sizeof path, "%s/model.gguf", m.dir.path);
+    if (rose_chat_open(&m.chat, path, NULL, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    expect_text(&m, ONE_TEXT, "<s>a");
+    expect_text(&m,
+                "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [{\"a\": "
+                "1}]}",
+                "tools</s>");
+    rose_chat_close(m.chat);
+    if (rose_chat_open(&m.chat, path, "own {{ eos_token }}", &err) != ROSE_OK)
+        fail_msg("%s", err.msg);
+    expect_text(&m, ONE_TEXT, "own </s>");
+    model_free(&m);
+}
+
+/* ---- the rest of the interface ---- */
+
+static void turn_end(void **state)
+{
+    model m;
+    rose_arch a = {.vocab_size = FIRST + N_CONTROLS, .n_eos = 1, .eos_ids = {7}};
+    (void)state;
+    model_make(&m);
+    rose_chat_add_eos(NULL, m.tok, &a);
+    assert_int_equal(a.n_eos, 1);
+    put_file(&m, "tokenizer_config.json",
+             "{\"eos_token\": \"<|im_end|>\", \"chat_template\": \"x\"}");
+    open_chat(&m, NULL);
+    for (int twice = 0; twice < 2; twice++)
+        rose_chat_add_eos(m.chat, m.tok, &a);
+    assert_int_equal(a.n_eos, 2);
+    assert_int_equal(a.eos_ids[1], FIRST + 1);
+    a = (rose_arch){.vocab_size = FIRST}; /* the model has no such id */
+    rose_chat_add_eos(m.chat, m.tok, &a);
+    assert_int_equal(a.n_eos, 0);
+    put_file(&m, "tokenizer_config.json", "{\"eos_token\": \"none\", \"chat_template\": \"x\"}");
+    open_chat(&m, NULL);
+    rose_chat_add_eos(m.chat, m.tok, &a);
+    assert_int_equal(a.n_eos, 0);
+    model_free(&m);
+}
+
+static void template_of_a_request(void **state)
+{
+    static const char text[] = "{{ bos_token }}{{ messages[0].content }}!";
+    model m;
+    rose_err err = {""};
+    rose_chat *own = NULL;
+    (void)state;
+    model_make(&m);
+    put_file(&m, "tokenizer_config.json", settings);
+    open_chat(&m, "{{ 1 }}");
+    assert_int_equal(rose_chat_derive(&own, m.chat, text, sizeof text - 1, &err), ROSE_OK);
+    rose_chat_close(m.chat);
+    m.chat = own;
+    expect_text(&m, ONE_TEXT, "<s>a!");
+    assert_int_equal(rose_chat_derive(&own, NULL, text, sizeof text - 1, &err), ROSE_OK);
+    rose_chat_close(m.chat);
+    m.chat = own;
+    expect_text(&m, ONE_TEXT, "a!");
+    assert_int_equal(rose_chat_derive(&own, m.chat, "{{", 2, &err), ROSE_E_FORMAT);
+    assert_null(own);
+    assert_non_null(strstr(err.msg, "field 'chat_template': chat template, line 1"));
+    model_free(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_message_smuggles),
+        cmocka_unit_test(content_takes_the_template_s_form),
+        cmocka_unit_test(tool_calls_become_objects),
+        cmocka_unit_test(wrong_messages),
+        cmocka_unit_test(long_arguments_are_refused),
+        cmocka_unit_test(sources_in_order),
+        cmocka_unit_test(bad_sources),
+        cmocka_unit_test(gguf_metadata),
+        cmocka_unit_test(turn_end),
+        cmocka_unit_test(template_of_a_request),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

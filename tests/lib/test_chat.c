@@ -1,0 +1,150 @@
+/* The C library: a chat gives the text of the same prompt, what is refused, and the defaults of the
+ * model. */
+#include "tokenizer/tok_fixture.h"
+
+#include "roseinfer.h"
+
+static char model_path[512];
+
+static rose_lib *open_lib(const char *template)
+{
+    const rose_lib_options o = {.device = "cpu",
+                                .threads = 1,
+                                .kv_pages = 64,
+                                .max_num_seqs = 4,
+                                .chat_template = template};
+    rose_lib *rose = NULL;
+    char err[ROSE_LIB_ERR];
+    snprintf(model_path, sizeof model_path, "%s/models/rose-tiny", repo_root());
+    if (rose_lib_open(&rose, model_path, &o, err) != 0) fail_msg("%s", err);
+    return rose;
+}
+
+/* The whole reply; owned. */
+static char *read_all(rose_lib_request *r)
+{
+    rose_buf out = {0};
+    rose_lib_piece piece;
+    while (rose_lib_next(r, &piece, -1) == 1)
+        assert_int_equal(rose_buf_add(&out, piece.text, piece.text_len), ROSE_OK);
+    rose_lib_release(r);
+    assert_non_null(rose_buf_str(&out));
+    return out.data;
+}
+
+static const char template[] =
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ start }}{% if tools %}"
+    "{{ tools[0].name }}{% endif %}{% if add_generation_prompt %}assistant:{% endif %}";
+
+/* messages, options, the prompt */
+static const char *const chats[][3] = {
+    {"[{\"role\": \"user\", \"content\": \"Once upon a time\"}]", NULL,
+     "user: Once upon a time\nassistant:"},
+    {"[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]",
+     "{\"add_generation_prompt\": false, \"chat_template_kwargs\": {\"start\": \"The king\"}}",
+     "user: a\nassistant: b\nThe king"},
+    {"[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+     "\"There\"}]",
+     "{\"add_generation_prompt\": false, \"continue_final_message\": true}",
+     "user: a\nassistant: There"},
+    {"[{\"role\": \"user\", \"content\": \"a\"}]", "{\"tools\": [{\"name\": \"f\"}]}",
+     "user: a\nfassistant:"},
+};
+
+static void chat_is_its_prompt(void **state)
+{
+    rose_lib *rose = open_lib(template);
+    rose_lib_params p;
+    char err[ROSE_LIB_ERR];
+    (void)state;
+    assert_int_equal(rose_lib_has_chat_template(rose), 1);
+    rose_lib_params_model(rose, &p);
+    assert_true(p.temperature <= 0.0f && p.max_tokens == 128); /* the model recommends nothing */
+    p.max_tokens = 12;
+    for (size_t i = 0; i < sizeof chats / sizeof *chats; i++) {
+        rose_lib_request *r;
+        if (rose_lib_submit_chat(rose, chats[i][0], strlen(chats[i][0]), chats[i][1], &p, &r,
+                                 err) != 0)
+            fail_msg("%s", err);
+        char *got = read_all(r);
+        assert_int_equal(rose_lib_submit_text(rose, chats[i][2], strlen(chats[i][2]), &p, &r, err),
+                         0);
+        char *want = read_all(r);
+        assert_string_equal(got, want);
+        assert_true(want[0] != '\0');
+        free(got);
+        free(want);
+    }
+    rose_lib_close(rose);
+}
+
+/* messages, options, a part of the message */
+static const char *const bad[][3] = {
+    {"{", NULL, "messages_json is not valid JSON"},
+    {"[]", NULL, "at least one message"},
+    {"[{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]", NULL, "'image_url'"},
+    {"[{\"role\": \"user\"}]", "[]", "options_json must be an object"},
+    {"[{\"role\": \"user\"}]", "{\"tool\": []}", "'tool' is unknown"},
+    {"[{\"role\": \"user\"}]", "{\"tools\": 1}", "tools must be a list"},
+    {"[{\"role\": \"user\"}]", "{\"chat_template_kwargs\": []}", "must be an object"},
+    {"[{\"role\": \"user\"}]", "{\"continue_final_message\": 1}", "must be true or false"},
+    {"[{\"role\": \"user\", \"content\": \"x\"}]", "{\"continue_final_message\": true}",
+     "exclude each other"},
+};
+
+static void bad_chats(void **state)
+{
+    rose_lib *rose = open_lib(template);
+    rose_lib_params p;
+    rose_lib_request *r;
+    char err[ROSE_LIB_ERR];
+    (void)state;
+    rose_lib_params_default(&p);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(
+            rose_lib_submit_chat(rose, bad[i][0], strlen(bad[i][0]), bad[i][1], &p, &r, err),
+            ROSE_LIB_E_INVAL);
+        assert_null(r);
+        if (strstr(err, bad[i][2]) == NULL) fail_msg("%s", err);
+    }
+    rose_lib_close(rose);
+    rose = open_lib(NULL);
+    assert_int_equal(rose_lib_has_chat_template(rose), 0);
+    assert_int_equal(rose_lib_submit_chat(rose, "[]", 2, NULL, &p, &r, err), ROSE_LIB_E_INVAL);
+    assert_non_null(strstr(err, "no chat template"));
+    rose_lib_close(rose);
+}
+
+static void repetition_penalty(void **state)
+{
+    static const char prompt[] = "the the the the";
+    rose_lib *rose = open_lib(NULL);
+    rose_lib_params p;
+    rose_lib_request *r;
+    char err[ROSE_LIB_ERR], *texts[3];
+    const float values[] = {1.0f, 0.0f, 50.0f};
+    (void)state;
+    rose_lib_params_default(&p);
+    p.max_tokens = 24;
+    for (int i = 0; i < 3; i++) {
+        p.repetition_penalty = values[i];
+        if (rose_lib_submit_text(rose, prompt, sizeof prompt - 1, &p, &r, err) != 0)
+            fail_msg("%s", err);
+        texts[i] = read_all(r);
+    }
+    assert_string_equal(texts[0], texts[1]);
+    assert_string_not_equal(texts[0], texts[2]);
+    for (int i = 0; i < 3; i++)
+        free(texts[i]);
+    p.repetition_penalty = -1.0f;
+    assert_int_equal(rose_lib_submit_text(rose, prompt, 3, &p, &r, err), ROSE_LIB_E_INVAL);
+    rose_lib_close(rose);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chat_is_its_prompt),
+                                       cmocka_unit_test(bad_chats),
+                                       cmocka_unit_test(repetition_penalty)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
