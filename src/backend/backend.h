@@ -75,6 +75,7 @@ typedef struct rose_cuda_opts {
                                  pages together, above 0 and at most 1; 0 = the default rule (see
                                  plan). Not used if kv_pages or kv_bytes is set */
     rose_prefill prefill;     /* the CPU backend refuses all but AUTO */
+    uint32_t device;          /* GPU, counted among those that CUDA_VISIBLE_DEVICES shows */
     bool graph;               /* replay decode steps from captured graphs */
     bool pdl;                 /* programmatic dependent launch: a kernel starts while the kernel
                                  before it finishes */
@@ -262,8 +263,9 @@ typedef struct rose_backend_ops {
 
 const rose_backend_ops *rose_backend_cpu(void);
 
-/* The CUDA backend on GPU 0, which becomes the calling thread's device. Errors: UNSUPPORTED, and
- * why (built without CUDA, no driver, no GPU, a GPU that is too old); then *out is NULL. */
+/* The CUDA backend, if the first GPU that CUDA shows is usable; that GPU becomes the calling
+ * thread's device until plan or open choose another (rose_cuda_opts.device). Errors: UNSUPPORTED,
+ * and why (built without CUDA, no driver, no GPU, a GPU that is too old); then *out is NULL. */
 rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err);
 
 /* Writes the name of GPU 0 to out, whether it is usable or not; false and "" if this build or

@@ -44,7 +44,7 @@ typedef struct rose_kernel_sides {
 typedef struct rose_kernel_opts {
     rose_compute dtype;
     const char *library; /* a path, or NULL for the usual names */
-    const char *kernel;  /* CUDA: our kernel by name (rose_cuda_linear_name); NULL: the engine's
+    const char *kernel;  /* CUDA: our kernel by name (backend/cuda/gemm.h); NULL: the engine's
                             choice. For shapes that the kernel does not support, `tiles` runs */
     const rose_kernel_shape *largest; /* [n_largest] CUDA: room for such products */
     uint32_t n_largest;

@@ -89,8 +89,8 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
         ROSE_ROW_STRING("cuda-without", &o->cuda.without, "NAMES",
                         "leave out optimisations, to measure what each one gives. Names with "
                         "commas between them: wide, team, ahead, halves, normed, carveout, "
-                        "prompts, spread, joined, head, once, chain, append, fetch, stationary, "
-                        "cluster, stream-k, waves, pingpong; or all",
+                        "prompts, spread, joined, head, once, chain, append, fetch, "
+                        "pingpong; or all",
                         .unset = "none"),
     };
     const size_t n = sizeof all / sizeof *all;

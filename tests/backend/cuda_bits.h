@@ -8,10 +8,10 @@
 #include "backend/cuda_values.h"
 
 /* ROSE_CUDA_KERNEL=NAME leaves the other kernels out. */
-static inline bool left_out(int kernel)
+static inline bool left_out(const rose_cuda_gemm *kernel)
 {
     const char *only = getenv("ROSE_CUDA_KERNEL");
-    return only != NULL && strcmp(only, rose_cuda_linear_name(kernel)) != 0;
+    return only != NULL && strcmp(only, fx_kernel_name(kernel)) != 0;
 }
 
 typedef struct bits {
@@ -83,7 +83,7 @@ static inline float *random_bias(fx_random *r, uint32_t n)
 
 static inline void *make_cores(const bits *b, bool kv)
 {
-    const rose_cuda_launch at = {.type = b->type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = b->type};
     rose_cuda_linear l = {.w = b->w, .k = b->k, .n = b->n, .k_pad = up(b->k, 32), .kv = kv};
     l.n_pad = up(b->n, 128);
     l.cores = fx_to_device(NULL, (size_t)l.k_pad * l.n_pad * 2);
@@ -137,11 +137,11 @@ static inline void norm_rows(const bits *b, const rose_cuda_launch *at, const ro
 
 /* Runs one epilogue with one kernel on poisoned output. Returns the output in host memory,
  * followed by a key for each row. NULL: this shape does not have the epilogue. */
-static inline uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int kernel,
-                                size_t *bytes)
+static inline uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue,
+                                const rose_cuda_gemm *kernel, size_t *bytes)
 {
     const rose_cuda_launch at = {
-        .type = b->type, .without = b->without, .sums = fx_sums, .sum_flags = fx_sum_flags};
+        .device = fx_gpu(), .type = b->type, .without = b->without, .forced = kernel};
     const bool qkv = epilogue == ROSE_CUDA_EPI_QKV, head = epilogue == ROSE_CUDA_EPI_LOGITS;
     if (qkv && (b->n != 3 * b->k || b->k % b->head_dim != 0)) return NULL;
     const uint32_t heads = b->k / b->head_dim, hd_pad = rose_cuda_hd_pad(b->head_dim);
@@ -181,19 +181,16 @@ static inline uint8_t *run_bits(const bits *b, rose_cuda_epilogue epilogue, int 
                                .head_dim = b->head_dim,
                                .hd_pad = hd_pad,
                                .n_heads = heads};
-    rose_cuda_linear_force(kernel);
     if (b->x != NULL) norm_rows(b, &at, &w, &io);
     assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
-    rose_cuda_linear_force(0);
     fetch(y, d, *bytes + keys);
-    fx_check_flags();
     cudaFree(d);
     *bytes += keys;
     return y;
 }
 
 /* Whether `kernel` differs from `want`, of `tiles`; the line of it says where. */
-static inline int compare_kernel(const bits *b, rose_cuda_epilogue e, int kernel,
+static inline int compare_kernel(const bits *b, rose_cuda_epilogue e, const rose_cuda_gemm *kernel,
                                  const uint8_t *want)
 {
     size_t bytes, first = 0, n = 0;
@@ -203,8 +200,8 @@ static inline int compare_kernel(const bits *b, rose_cuda_epilogue e, int kernel
     if (n > 0)
         print_message("type %d, %u x %u x %u, epilogue %d: kernel %s differs in %zu of "
                       "%zu bytes, the first is %zu\n",
-                      (int)b->type, b->m, b->k, b->n, (int)e, rose_cuda_linear_name(kernel), n,
-                      bytes, first);
+                      (int)b->type, b->m, b->k, b->n, (int)e, fx_kernel_name(kernel), n, bytes,
+                      first);
     free(y);
     return n > 0;
 }
@@ -214,10 +211,13 @@ static inline int compare_epilogue(const bits *b, rose_cuda_epilogue e)
 {
     size_t bytes;
     int n_bad = 0;
-    uint8_t *want = run_bits(b, e, 2, &bytes);
-    for (int kernel = 0; want != NULL && kernel < ROSE_CUDA_N_KERNELS; kernel++)
-        if (!left_out(kernel) && (kernel != 1 || b->m <= 512))
-            n_bad += compare_kernel(b, e, kernel, want);
+    uint8_t *want = run_bits(b, e, fx_named("tiles"), &bytes);
+    for (uint32_t i = 0; want != NULL && i <= rose_cuda_n_gemms; i++) {
+        const rose_cuda_gemm *g = fx_kernel(i);
+        /* With many rows `rows` takes too long. */
+        if (!left_out(g) && (b->m <= 512 || strcmp(fx_kernel_name(g), "rows") != 0))
+            n_bad += compare_kernel(b, e, g, want);
+    }
     free(want);
     return n_bad;
 }

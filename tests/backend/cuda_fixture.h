@@ -5,6 +5,7 @@
 
 #include "backend/cpu_fixture.h"
 #include "backend/cuda/cuda_internal.h"
+#include "backend/cuda/gemm.h"
 
 /* False, and a line that says why, without a GPU. */
 static inline bool fx_use_gpu(void)
@@ -20,9 +21,39 @@ static inline bool fx_use_gpu(void)
     return true;
 }
 
+/* The GPU, its kernels prepared. */
+static inline const rose_cuda_device *fx_gpu(void)
+{
+    static rose_cuda_device device;
+    rose_err err = {""};
+    if (device.sms > 0) return &device;
+    if (rose_cuda_device_open(0, &device, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    assert_int_equal(rose_cuda_linear_prepare(&device), cudaSuccess);
+    return &device;
+}
+
+/* The kernel with that name. */
+static inline const rose_cuda_gemm *fx_named(const char *name)
+{
+    const rose_cuda_gemm *g = rose_cuda_gemm_named(name);
+    if (g == NULL) fail_msg("no kernel %s", name);
+    return g;
+}
+
+/* Number 0 is NULL, the engine's choice; then come the kernels of the table. */
+static inline const rose_cuda_gemm *fx_kernel(uint32_t i)
+{
+    return i == 0 ? NULL : &rose_cuda_gemms[i - 1];
+}
+
+static inline const char *fx_kernel_name(const rose_cuda_gemm *g)
+{
+    return g == NULL ? "auto" : g->name;
+}
+
 #define FX_WITHOUT_ALL                                                                             \
     "wide,team,ahead,halves,normed,carveout,prompts,spread,joined,head,once,chain,"                \
-    "append,fetch,stationary,cluster,stream-k,waves,pingpong"
+    "append,fetch,pingpong"
 
 static inline rose_cuda *fx_cuda(const fx_backend *f)
 {

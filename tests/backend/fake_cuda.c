@@ -370,35 +370,29 @@ cudaError_t rose_cuda_joined_run(const rose_cuda_launch *l, const rose_cuda_line
     return rose_cuda_cores_run(l, w);
 }
 
-cudaError_t rose_cuda_linear_init(bool *wide)
+cudaError_t rose_cuda_linear_prepare(const rose_cuda_device *d)
 {
-    *wide = true;
+    (void)d;
     return answer();
 }
 
-uint32_t rose_cuda_linear_blocks(void)
+cudaError_t rose_cuda_device_code(rose_cuda_device *d)
 {
-    return 132;
+    d->code = 90;
+    d->hopper = true;
+    return cudaSuccess;
 }
 
-void rose_cuda_linear_force(int kernel)
-{
-    (void)kernel;
-}
-
-int rose_cuda_linear_named(const char *name)
+const rose_cuda_gemm *rose_cuda_gemm_named(const char *name)
 {
     (void)name;
-    return ROSE_CUDA_N_KERNELS;
+    return NULL;
 }
 
-int rose_cuda_code_version(void)
+cudaError_t rose_cuda_mega_fits(const rose_cuda_device *d, rose_cuda_type t,
+                                const rose_cuda_mega *a, bool *fits)
 {
-    return 90;
-}
-
-cudaError_t rose_cuda_mega_fits(rose_cuda_type t, const rose_cuda_mega *a, bool *fits)
-{
+    (void)d;
     (void)t;
     (void)a;
     *fits = false;

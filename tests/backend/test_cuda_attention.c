@@ -197,7 +197,7 @@ static void check_met(bool kv_rows, bool beside, uint32_t warps)
 /* Checks that the kernels of attention_ahead.cuh were met. */
 static void check_met_ahead(bool kv_rows)
 {
-    if (rose_cuda_code_version() < 90) return;
+    if ((int)fx_gpu()->code < 90) return;
     check_met(kv_rows, false, 3);
     check_met(kv_rows, true, 3);
     check_met(kv_rows, true, 6);
@@ -211,7 +211,8 @@ typedef struct way {
 /* singles: row by row, though they come in tiles. The caller frees. */
 static uint16_t *run(const problem *p, way w, bool singles, size_t *n)
 {
-    const rose_cuda_launch at = {.type = p->type, .without = w.without, .beside = w.beside};
+    const rose_cuda_launch at = {
+        .device = fx_gpu(), .type = p->type, .without = w.without, .beside = w.beside};
     rose_cuda_attention a = p->a;
     if (singles) {
         a.items = p->singles;
@@ -424,7 +425,7 @@ static void compare_append(fx_random *r, rose_cuda_type type, append_size size)
     uint16_t *want = run_append(a, ways[0], NULL, pages, &bytes);
     assert_memory_equal(pages, a->full, a->n_values * sizeof *pages);
     for (size_t i = 1; i < sizeof ways / sizeof *ways; i++) {
-        const rose_cuda_launch at = {.type = type, .beside = ways[i].beside};
+        const rose_cuda_launch at = {.device = fx_gpu(), .type = type, .beside = ways[i].beside};
         if (!rose_cuda_attention_adds(&at, size.n * size.heads)) continue;
         memcpy(pages, a->holes, a->n_values * sizeof *pages);
         uint16_t *got = run_append(a, ways[i], a->p.memory[4], pages, &bytes);
@@ -474,7 +475,7 @@ static void test_append(void **state)
     compare_append(&r, either(fx_below(&r, 2)), (append_size){64, 3, 1, N_SHARED});
     compare_append(&r, either(fx_below(&r, 2)), (append_size){16, 256, SEQS, 8});
     check_met_ahead(true);
-    if (rose_cuda_code_version() < 90) return;
+    if ((int)fx_gpu()->code < 90) return;
     assert_true(g_full[false]);
     assert_true(g_full[true]);
 }

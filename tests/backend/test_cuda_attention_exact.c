@@ -114,7 +114,8 @@ typedef struct way {
 /* fp32 [n_rows][d]; the caller frees. */
 static float *run(const problem *p, const way *w)
 {
-    const rose_cuda_launch at = {.type = p->type, .without = w->without, .beside = w->beside};
+    const rose_cuda_launch at = {
+        .device = fx_gpu(), .type = p->type, .without = w->without, .beside = w->beside};
     const uint32_t k_pad = (p->d + 31) / 32 * 32;
     const size_t n = (size_t)(p->n_rows + 7) / 8 * 8 * k_pad, size = rose_cuda_type_size(p->type);
     void *memory[] = {typed_on_device(p->type, p->q, (size_t)p->n_rows * p->d),

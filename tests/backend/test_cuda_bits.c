@@ -1,42 +1,6 @@
 /* tests/backend/test_cuda_bits.c - all matrix kernels against each other bit for bit: the shapes at
  * which what they share out, keep or hand on comes into play. */
-#include "backend/cuda/wide_walk.h"
 #include "backend/cuda_bits.h"
-
-/* linear_stationary.cuh where a block has several tiles, the last rows of columns that share a
- * block, or several columns; by itself, so that the sanitizers come to its end. */
-static void test_columns(void **state)
-{
-    (void)state;
-    static const uint32_t shapes[][3] = {
-        {800, 640, 1920}, {700, 608, 3600}, {130, 577, 12700}, {65, 768, 100}};
-    fx_random r = {.seed = fx_seed() + 7};
-    const int kernel = rose_cuda_linear_named("stationary");
-    int n_bad = 0, n_multiprocessors = 0;
-    bool wide;
-    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
-    if (!wide) skip(); /* `tiles` in its place */
-    assert_int_equal(cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, 0),
-                     cudaSuccess);
-    for (int i = 0; n_multiprocessors == 132 && i < 2; i++) {
-        const column_walk w = column_walk_of(shapes[i][0], 64, shapes[i][2], 96, 132);
-        assert_true(w.tail > 0);
-        assert_int_equal(w.shared, i + 2);
-    }
-    assert_in_range(kernel, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
-    for (int i = 0; i < 8; i++) {
-        const uint32_t *shape = shapes[i / 2];
-        bits b = make_bits(&r, (rose_cuda_type)(i % 2), shape[0], shape[1], shape[2]);
-        for (int e = 0; e < EPILOGUES; e++) {
-            size_t bytes;
-            uint8_t *want = e != ROSE_CUDA_EPI_LOGITS ? run_bits(&b, e, 2, &bytes) : NULL;
-            if (want != NULL) n_bad += compare_kernel(&b, (rose_cuda_epilogue)e, kernel, want);
-            free(want);
-        }
-        free_bits(&b);
-    }
-    assert_int_equal(n_bad, 0);
-}
 
 static void test_same_bits(void **state)
 {
@@ -63,8 +27,7 @@ static void test_same_bits(void **state)
 }
 
 /* What the engine chooses for hundreds of rows, where tiles of all kinds fill the chip: GPT-2's
- * products, 513 rows to more than any kernel has at once; of 4286 and 4352 QKV goes in two
- * launches, the second of 3 to 128 rows. */
+ * products, 513 rows to more than any kernel has at once. */
 static void test_hundreds(void **state)
 {
     (void)state;
@@ -81,125 +44,13 @@ static void test_hundreds(void **state)
                 for (int e = 0; e < EPILOGUES; e++) {
                     size_t bytes;
                     b.to_rows = e == ROSE_CUDA_EPI_QKV && fx_below(&r, 2) != 0;
-                    uint8_t *want = run_bits(&b, e, 2, &bytes);
-                    if (want != NULL) n_bad += compare_kernel(&b, (rose_cuda_epilogue)e, 0, want);
+                    uint8_t *want = run_bits(&b, e, fx_named("tiles"), &bytes);
+                    if (want != NULL)
+                        n_bad += compare_kernel(&b, (rose_cuda_epilogue)e, NULL, want);
                     free(want);
                 }
                 free_bits(&b);
             }
-    assert_int_equal(n_bad, 0);
-}
-
-/* Pairs of linear_wide.cuh where the last tiles are shared out by chunks, `turns` times, as it is
- * two blocks that meet; and what the engine chooses. */
-static int compare_shared(fx_random *r, rose_cuda_type type, const uint32_t shape[3], int turns)
-{
-    const uint32_t m = shape[0] - fx_below(r, 100), chunks = (shape[1] + 191) / 192;
-    const uint32_t tiles = (m + 255) / 256 * ((shape[2] + 191) / 192);
-    const int pair = rose_cuda_linear_named("wide-192-pair");
-    int n_bad = 0;
-    size_t bytes;
-    assert_in_range(pair, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
-    if (rose_cuda_linear_blocks() == 132)
-        assert_true(wide_shares_of(tiles, 66, chunks, 1).shared > 0);
-    bits b = make_bits(r, type, m, shape[1], shape[2]);
-    uint8_t *want = run_bits(&b, ROSE_CUDA_EPI_RESIDUAL, 2, &bytes);
-    assert_non_null(want);
-    for (int turn = 0; turn <= turns; turn++)
-        n_bad += compare_kernel(&b, ROSE_CUDA_EPI_RESIDUAL, turn < turns ? pair : 0, want);
-    free(want);
-    free_bits(&b);
-    return n_bad;
-}
-
-/* Four to sixteen chunks of a tile, after whole tiles or not. */
-static void test_shared_out(void **state)
-{
-    (void)state;
-    static const uint32_t shapes[][3] = {{1790, 640, 1920}, {4500, 800, 776},   {4500, 1000, 1700},
-                                         {8600, 1700, 384}, {4352, 3072, 768},  {2300, 832, 1600},
-                                         {5632, 3072, 768}, {10240, 1600, 768}, {6150, 3072, 764}};
-    fx_random r = {.seed = fx_seed() + 9};
-    int n_bad = 0;
-    bool wide;
-    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
-    if (!wide) skip(); /* `tiles` in its place */
-    for (int i = 0; i < 18; i++)
-        n_bad += compare_shared(&r, (rose_cuda_type)(i % 2), shapes[i / 2], 10);
-    assert_int_equal(n_bad, 0);
-}
-
-/* GEMMs that share tiles (stream-K), one after the other. Each is launched while the previous
- * one ends, as in a step: flags and places are those of the previous launch. */
-static void test_in_flight(void **state)
-{
-    (void)state;
-    enum { N = 12 };
-    static const uint32_t shapes[2][3] = {{4352, 900, 768}, {1790, 640, 1920}};
-    fx_random r = {.seed = fx_seed() + 11};
-    uint8_t *want[2], *x[N];
-    size_t bytes[2];
-    bits b[2];
-    bool wide;
-    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
-    if (!wide) skip();
-    for (int i = 0; i < 2; i++) {
-        b[i] = make_bits(&r, ROSE_CUDA_F16, shapes[i][0], shapes[i][1], shapes[i][2]);
-        want[i] = run_bits(&b[i], ROSE_CUDA_EPI_RESIDUAL, 2, &bytes[i]);
-        assert_non_null(want[i]);
-    }
-    for (int i = 0; i < N; i++) {
-        x[i] = fx_to_device(NULL, bytes[i % 2]);
-        assert_int_equal(cudaMemset(x[i], 0x3c, bytes[i % 2]), cudaSuccess);
-    }
-    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-    rose_cuda_linear_force(rose_cuda_linear_named("wide-192-pair"));
-    for (int i = 0; i < N; i++) {
-        const bits *p = &b[i % 2];
-        const rose_cuda_launch at = {
-            .dependent = i > 0, .sums = fx_sums, .sum_flags = fx_sum_flags};
-        const rose_cuda_linear w = {.w = p->w,
-                                    .cores = p->cores[0],
-                                    .bias = p->bias,
-                                    .k = p->k,
-                                    .k_pad = up(p->k, 32),
-                                    .n = p->n,
-                                    .n_pad = up(p->n, 128)};
-        const rose_cuda_io io = {.h = p->h,
-                                 .rows = p->m,
-                                 .epilogue = ROSE_CUDA_EPI_RESIDUAL,
-                                 .x = (float *)(void *)x[i],
-                                 .ld_x = p->n};
-        assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
-    }
-    rose_cuda_linear_force(0);
-    for (int i = 0; i < N; i++) {
-        uint8_t *y = malloc(bytes[i % 2]);
-        assert_non_null(y);
-        fetch(y, x[i], bytes[i % 2]);
-        assert_memory_equal(y, want[i % 2], bytes[i % 2]);
-        free(y);
-        cudaFree(x[i]);
-    }
-    fx_check_flags();
-    for (int i = 0; i < 2; i++) {
-        free(want[i]);
-        free_bits(&b[i]);
-    }
-}
-
-/* By itself, so that the sanitizers come to its end. */
-static void test_little_shared(void **state)
-{
-    (void)state;
-    static const uint32_t shapes[][3] = {{4352, 900, 768}, {1790, 640, 1920}};
-    fx_random r = {.seed = fx_seed() + 10};
-    int n_bad = 0;
-    bool wide;
-    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
-    if (!wide) skip();
-    for (int i = 0; i < 2; i++)
-        n_bad += compare_shared(&r, (rose_cuda_type)i, shapes[i], 1);
     assert_int_equal(n_bad, 0);
 }
 
@@ -229,10 +80,9 @@ static int compare_logits(const bits *b, const char *const *names, size_t n)
 {
     size_t bytes;
     int n_bad = 0;
-    uint8_t *want = run_bits(b, ROSE_CUDA_EPI_LOGITS, 2, &bytes);
+    uint8_t *want = run_bits(b, ROSE_CUDA_EPI_LOGITS, fx_named("tiles"), &bytes);
     for (size_t i = 0; i < n; i++) {
-        const int kernel = rose_cuda_linear_named(names[i]);
-        assert_in_range(kernel, 0, ROSE_CUDA_N_KERNELS - 1);
+        const rose_cuda_gemm *kernel = strcmp(names[i], "auto") == 0 ? NULL : fx_named(names[i]);
         if (!left_out(kernel)) n_bad += compare_kernel(b, ROSE_CUDA_EPI_LOGITS, kernel, want);
     }
     free(want);
@@ -253,9 +103,7 @@ static void test_many_logits(void **state)
                   {730, 1, 192, 50257}};
     fx_random r = {.seed = fx_seed() + 12};
     int n_bad = 0;
-    bool wide;
-    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
-    if (!wide) skip();
+    if (!fx_gpu()->hopper) skip();
     for (int i = 0; i < 14; i++) {
         const uint32_t m = shapes[i / 2].m - fx_below(&r, 2) * fx_below(&r, shapes[i / 2].less);
         bits b = make_bits(&r, (rose_cuda_type)(i % 2), m, shapes[i / 2].k, shapes[i / 2].n);
@@ -273,9 +121,7 @@ static void test_little_turns(void **state)
     static const char *const names[] = {"pingpong", "pingpong-rows"};
     fx_random r = {.seed = fx_seed() + 14};
     int n_bad = 0;
-    bool wide;
-    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
-    if (!wide) skip();
+    if (!fx_gpu()->hopper) skip();
     for (int i = 0; i < 2; i++) {
         bits b = make_bits(&r, (rose_cuda_type)i, i == 0 ? 200 : 310, 64, 26000);
         n_bad += compare_logits(&b, names, 2);
@@ -312,7 +158,7 @@ static void sign_rows(fx_random *r, uint16_t *h, uint32_t k, uint32_t rows)
 }
 
 /* Logits that are zeros are +0; rows of zeros have no others. */
-static int check_zeros(const bits *b, int kernel)
+static int check_zeros(const bits *b, const rose_cuda_gemm *kernel)
 {
     size_t bytes;
     uint32_t n_bad = 0;
@@ -326,7 +172,7 @@ static int check_zeros(const bits *b, int kernel)
         }
     if (n_bad > 0)
         print_message("type %d, %u x %u x %u: %u logits of %s are -0, or not 0\n", (int)b->type,
-                      b->m, b->k, b->n, n_bad, rose_cuda_linear_name(kernel));
+                      b->m, b->k, b->n, n_bad, fx_kernel_name(kernel));
     free(y);
     return n_bad > 0;
 }
@@ -366,8 +212,8 @@ static void test_zeros(void **state)
         for (size_t j = 0; j < sizeof ms / sizeof *ms; j++) {
             b.m = ms[j];
             n_bad += compare_bits(&b);
-            for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++)
-                if (!left_out(kernel)) n_bad += check_zeros(&b, kernel);
+            for (uint32_t i2 = 0; i2 <= rose_cuda_n_gemms; i2++)
+                if (!left_out(fx_kernel(i2))) n_bad += check_zeros(&b, fx_kernel(i2));
         }
         free(w);
         free(h);
@@ -381,16 +227,12 @@ static void test_zeros(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_columns),     cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_hundreds),    cmocka_unit_test(test_shared_out),
-        cmocka_unit_test(test_in_flight),   cmocka_unit_test(test_little_shared),
+        cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_hundreds),
         cmocka_unit_test(test_head),        cmocka_unit_test(test_zeros),
         cmocka_unit_test(test_many_logits), cmocka_unit_test(test_little_turns),
     };
-    bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    if (rose_cuda_linear_init(&wide) != cudaSuccess) return 1;
-    return cmocka_run_group_tests(tests, fx_make_sums, fx_free_sums);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

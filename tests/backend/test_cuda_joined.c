@@ -110,7 +110,7 @@ static uint16_t *fetch(const void *from, size_t n)
 /* From the same pages. Rows of padding are left as they were, poison. */
 static result run(const problem *p, const uint16_t *pool, bool join)
 {
-    const rose_cuda_launch at = {.type = p->type, .shared = true};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type, .shared = true};
     const uint32_t d = p->l.k;
     result res = {.n_out = (size_t)(MAX_ROWS + CANARY_ROWS) * d};
     rose_cuda_attention a = p->a;
@@ -165,10 +165,7 @@ static void compare(fx_random *r, rose_cuda_type type, uint32_t n_heads, uint32_
 /* Where blocks have less shared memory, most shapes are refused. */
 static bool runs_here(void)
 {
-    int most = 0;
-    assert_int_equal(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
-                     cudaSuccess);
-    return rose_cuda_code_version() >= 90 && most >= 200 * 1024;
+    return fx_gpu()->code >= 90 && fx_gpu()->shared_max >= 200 * 1024;
 }
 
 static void test_same_bits(void **state)
@@ -200,7 +197,7 @@ static void test_refused(void **state)
     const float one = 1;
     if (!runs_here()) skip();
     for (int i = 0; i < 9; i++) {
-        rose_cuda_launch at = {.without = 0};
+        rose_cuda_launch at = {.device = fx_gpu(), .without = 0};
         rose_cuda_linear l = {.k = 768, .k_pad = 768, .n = 2304, .n_pad = 2304};
         rose_cuda_io io = {.epilogue = ROSE_CUDA_EPI_QKV, .rows = 8, .norm_w = &one};
         rose_cuda_attention a = {.kv = {.head_dim = HEAD, .hd_pad = HEAD, .n_heads = 12},
@@ -226,10 +223,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_little),
         cmocka_unit_test(test_refused),
     };
-    bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@ typedef struct problem {
     rose_cuda_type type;
     uint32_t m, k, n;
     rose_cuda_linear w;
+    const rose_cuda_gemm *forced;
     void *h;              /* device, blocked */
     float *x, *wt, *bias; /* host: [m][k] and [k][n] rounded to the type, [n] */
     double *want;         /* [m][n] */
@@ -21,7 +22,7 @@ static problem make_problem(fx_random *r, rose_cuda_type t, uint32_t m, uint32_t
     problem p = {.type = t, .m = m, .k = k, .n = n};
     const size_t size = rose_cuda_type_size(t);
     const bool transposed = fx_below(r, 2) != 0;
-    const rose_cuda_launch at = {.type = t};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = t};
     p.w = (rose_cuda_linear){.k = k, .n = n, .k_pad = up(k, 32), .n_pad = up(n, 128)};
     p.x = calloc((size_t)m * k, sizeof(float));
     p.wt = calloc((size_t)k * n, sizeof(float));
@@ -87,7 +88,7 @@ static void free_problem(problem *p)
 static float *run_residual(const problem *p)
 {
     const size_t n = (size_t)(p->m + CANARY) * p->n;
-    const rose_cuda_launch at = {.type = p->type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type, .forced = p->forced};
     float *y = calloc(n, sizeof *y);
     assert_non_null(y);
     for (size_t i = 0; i < n; i++)
@@ -120,7 +121,7 @@ static void check_act(const problem *p)
 {
     const size_t size = rose_cuda_type_size(p->type);
     const uint32_t k_pad = up(p->n, 32), rows = up(p->m, 8) + CANARY;
-    const rose_cuda_launch at = {.type = p->type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type, .forced = p->forced};
     const double tolerance = p->type == ROSE_CUDA_F16    ? 5e-4
                              : p->type == ROSE_CUDA_BF16 ? 4e-3
                                                          : 1e-5;
@@ -160,7 +161,7 @@ static void check_act(const problem *p)
 static void check_logits(const problem *p)
 {
     const uint32_t n = p->n - 1, ld = p->n + 5;
-    const rose_cuda_launch at = {.type = p->type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = p->type, .forced = p->forced};
     rose_cuda_linear w = p->w;
     float *y = calloc((size_t)p->m * ld, sizeof *y);
     unsigned long long *key = calloc(p->m, sizeof *key);
@@ -206,11 +207,11 @@ static void check_logits(const problem *p)
 static void compare_kernels(fx_random *r, rose_cuda_type type, uint32_t m, uint32_t k, uint32_t n)
 {
     problem p = make_problem(r, type, m, k, n);
-    const int n_kernels = type == ROSE_CUDA_F32 ? 1 : ROSE_CUDA_N_KERNELS;
+    const uint32_t n_kernels = type == ROSE_CUDA_F32 ? 1 : 1 + rose_cuda_n_gemms;
     float *want = NULL;
-    for (int kernel = 0; kernel < n_kernels; kernel++) {
-        if (kernel > 0 && left_out(kernel)) continue;
-        rose_cuda_linear_force(kernel);
+    for (uint32_t kernel = 0; kernel < n_kernels; kernel++) {
+        p.forced = fx_kernel(kernel);
+        if (kernel > 0 && left_out(p.forced)) continue;
         float *y = run_residual(&p);
         check_act(&p);
         check_logits(&p);
@@ -221,7 +222,6 @@ static void compare_kernels(fx_random *r, rose_cuda_type type, uint32_t m, uint3
         assert_memory_equal(want, y, (size_t)p.m * p.n * sizeof *y);
         free(y);
     }
-    rose_cuda_linear_force(0);
     check_residual(&p, want);
     free(want);
     free_problem(&p);
@@ -288,9 +288,9 @@ static void check_denormals(uint32_t k)
     assert_int_equal(cudaMemset(h, 0, (size_t)up(M, 128) * k * 2), cudaSuccess);
     float *on_device = fx_to_device(bias, sizeof bias);
     int n_bad = 0;
-    for (int way = 0; way < ROSE_CUDA_N_KERNELS; way++) {
-        const int kernel = way < 2 ? 2 - way : way == 2 ? 0 : way; /* `tiles` first */
-        const rose_cuda_launch at = {.type = b.type};
+    for (uint32_t way = 0; way < 2 + rose_cuda_n_gemms; way++) {
+        const rose_cuda_gemm *kernel = way == 0 ? fx_named("tiles") : fx_kernel(way - 1);
+        const rose_cuda_launch at = {.device = fx_gpu(), .type = b.type, .forced = kernel};
         const rose_cuda_linear w = {.w = b.w,
                                     .cores = b.cores[0],
                                     .bias = on_device,
@@ -301,9 +301,7 @@ static void check_denormals(uint32_t k)
         float *d = fx_to_device(x, sizeof x);
         const rose_cuda_io io = {
             .h = h, .rows = M, .epilogue = ROSE_CUDA_EPI_RESIDUAL, .x = d, .ld_x = N};
-        rose_cuda_linear_force(kernel);
         assert_int_equal(rose_cuda_linear_run(&at, &w, &io), cudaSuccess);
-        rose_cuda_linear_force(0);
         fetch(y, d, sizeof y);
         cudaFree(d);
         if (way == 0) memcpy(want, y, sizeof y);
@@ -313,8 +311,7 @@ static void check_denormals(uint32_t k)
             n += memcmp(&want[i], &y[i], sizeof sum) != 0 ||
                  (isfinite(x[i]) && memcmp(&sum, &y[i], sizeof sum) != 0);
         }
-        if (n > 0)
-            print_message("kernel %s: %d of %d differ\n", rose_cuda_linear_name(kernel), n, M * N);
+        if (n > 0) print_message("kernel %s: %d of %d differ\n", fx_kernel_name(kernel), n, M * N);
         n_bad += n > 0;
     }
     cudaFree(b.w);
@@ -324,7 +321,7 @@ static void check_denormals(uint32_t k)
     assert_int_equal(n_bad, 0);
 }
 
-/* A chunk of k, and four, which linear_stationary.cuh takes. */
+/* A chunk of k, and four. */
 static void test_denormals(void **state)
 {
     (void)state;
@@ -343,7 +340,7 @@ static void test_norm(void **state)
             const uint32_t d = ds[i], k_pad = up(d, 32);
             const rose_cuda_type type = (rose_cuda_type)t;
             const size_t size = rose_cuda_type_size(type), n_out = (size_t)up(M, 8) * k_pad;
-            const rose_cuda_launch at = {.type = type};
+            const rose_cuda_launch at = {.device = fx_gpu(), .type = type};
             float *x = calloc((size_t)M * d, sizeof *x), *w = calloc(2 * d, sizeof *w);
             uint8_t *y = calloc(n_out, size);
             double diff = 0, all = 0;
@@ -394,7 +391,7 @@ static void test_norm(void **state)
 /* As launches of up to `step` rows, a multiple of 8, each. */
 static void norm_in_steps(rose_cuda_type type, const rose_cuda_norm *all, uint32_t step)
 {
-    const rose_cuda_launch at = {.type = type};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = type};
     for (uint32_t row = 0; row < all->rows; row += step) {
         rose_cuda_norm a = *all;
         if (a.gather == NULL) a.x += (size_t)row * a.d;
@@ -502,10 +499,10 @@ static void compare_normed(fx_random *r, rose_cuda_type type, uint32_t m, uint32
         size_t bytes;
         b.without = ROSE_CUDA_WITHOUT_NORMED;
         b.to_rows = epilogues[i] == ROSE_CUDA_EPI_QKV && i > 0;
-        uint8_t *want = run_bits(&b, epilogues[i], 1, &bytes);
+        uint8_t *want = run_bits(&b, epilogues[i], fx_named("rows"), &bytes);
         if (want == NULL) continue;
         b.without = 0;
-        uint8_t *y = run_bits(&b, epilogues[i], 0, &bytes);
+        uint8_t *y = run_bits(&b, epilogues[i], NULL, &bytes);
         if (memcmp(y, want, bytes) != 0)
             fail_msg("type %d, %u x %u x %u, epilogue %d: LayerNorm in the product differs",
                      (int)type, m, k, n, (int)epilogues[i]);
@@ -540,7 +537,7 @@ static void test_normed_refused(void **state)
     (void)state;
     const float one = 1;
     const rose_cuda_linear l = {.k = 768, .k_pad = 768, .n = 2304, .n_pad = 2304};
-    const rose_cuda_launch at = {.without = 0};
+    const rose_cuda_launch at = {.device = fx_gpu(), .without = 0};
     for (int i = 0; i < 6; i++) {
         rose_cuda_launch a = at;
         rose_cuda_linear w = l;
@@ -553,10 +550,10 @@ static void test_normed_refused(void **state)
         assert_int_equal(rose_cuda_linear_norms(&a, &w, &io), i == 0);
         if (i > 0) assert_int_equal(rose_cuda_linear_run(&a, &w, &io), cudaErrorInvalidValue);
     }
-    rose_cuda_linear_force(1);
-    const rose_cuda_io forced = {.epilogue = ROSE_CUDA_EPI_ACT, .rows = 8};
-    assert_false(rose_cuda_linear_norms(&at, &l, &forced));
-    rose_cuda_linear_force(0);
+    rose_cuda_launch forced = at;
+    forced.forced = fx_named("rows");
+    const rose_cuda_io io = {.epilogue = ROSE_CUDA_EPI_ACT, .rows = 8};
+    assert_false(rose_cuda_linear_norms(&forced, &l, &io));
 }
 
 /* An argument runs the tests whose names match it. */
@@ -568,10 +565,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_norm),     cmocka_unit_test(test_many_norms),
         cmocka_unit_test(test_normed),   cmocka_unit_test(test_normed_refused),
     };
-    bool wide;
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    if (rose_cuda_linear_init(&wide) != cudaSuccess) return 1;
-    return cmocka_run_group_tests(tests, fx_make_sums, fx_free_sums);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,13 +130,13 @@ static void check_ways(const rose_model *m, rose_compute dtype, const char *name
     }
     fx_cuda(&f)->use_graphs = false;
     compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33), "without graphs");
-    rose_cuda_linear_force(2);
+    fx_cuda(&f)->forced = fx_named("tiles");
     compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 140),
             "tiles for every product, no graphs");
-    rose_cuda_linear_force(1);
+    fx_cuda(&f)->forced = fx_named("rows");
     compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 140),
             "rows for every product, no graphs");
-    rose_cuda_linear_force(0);
+    fx_cuda(&f)->forced = NULL;
     fx_cuda(&f)->use_graphs = true;
     for (uint64_t i = 0; i < 2; i++) {
         snprintf(what, sizeof what, "%s, %s, among 199 others", name, rose_compute_name(dtype));
@@ -207,7 +207,6 @@ static void test_wide(void **state)
     rose_model *m = fx_model(&g_shapes[0], fx_seed());
     const char *only = fx_without;
     for (int t = 0; t < 2; t++) {
-        bool wide;
         fx_without = "wide";
         fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
         fx_seq want = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT);
@@ -215,15 +214,13 @@ static void test_wide(void **state)
         fx_close(&f);
         fx_without = NULL;
         f = fx_open(m, g_types[t], NULL, 0, 1);
-        assert_int_equal(rose_cuda_linear_init(&wide), cudaSuccess);
-        assert_int_equal(f.plan.weights > weights, wide);
-        for (int kernel = 0; kernel < ROSE_CUDA_N_KERNELS; kernel++) {
-            rose_cuda_linear_force(kernel);
-            compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33),
-                    rose_cuda_linear_name(kernel));
-            compare(m, &want, run_among(m, &f, fx_seed()), rose_cuda_linear_name(kernel));
+        assert_int_equal(f.plan.weights > weights, fx_gpu()->hopper);
+        for (uint32_t i = 0; i <= rose_cuda_n_gemms; i++) {
+            const char *name = fx_kernel_name(fx_kernel(i));
+            fx_cuda(&f)->forced = fx_kernel(i);
+            compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33), name);
+            compare(m, &want, run_among(m, &f, fx_seed()), name);
         }
-        rose_cuda_linear_force(0);
         fx_close(&f);
         fx_seq_free(&want);
     }
@@ -268,8 +265,8 @@ static void compare_crowds(const rose_model *m, const char *const *ways, int n_w
 }
 
 /* The optimisations that can be left out. fetch matters only if a step follows another
- * (test_cuda_ahead.c). stationary, cluster, stream-k, waves and pingpong matter only in steps of
- * more rows than here (test_cuda_bits.c). */
+ * (test_cuda_ahead.c). pingpong matters only in steps of more rows than here
+ * (test_cuda_bits.c). */
 static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",     "team",    "ahead",  "halves",
                                      "normed",       "carveout", "prompts", "spread", "joined",
                                      "head",         "once",     "chain",   "append"};
@@ -414,7 +411,7 @@ static void test_little(void **state)
         fx_seq s[3];
         for (int way = 0; way < 3; way++) {
             fx_part parts[3];
-            rose_cuda_linear_force(way);
+            fx_cuda(&f)->forced = way == 0 ? NULL : fx_named(way == 1 ? "rows" : "tiles");
             fx_cuda(&f)->use_graphs = way == 0;
             fx_cuda(&f)->naive = way == 1;
             for (uint32_t i = 0; i < 3; i++) {
@@ -430,7 +427,6 @@ static void test_little(void **state)
                 fx_seq_free(&s[i]);
             }
         }
-        rose_cuda_linear_force(0);
         fx_close(&f);
     }
     fx_model_free(m);
@@ -505,7 +501,7 @@ static fx_seq run_single(const rose_model *m, rose_compute dtype, bool eager, ui
 static void test_megakernel(void **state)
 {
     (void)state;
-    if (rose_cuda_code_version() < 90) skip(); /* of an older chip's code there is none */
+    if ((int)fx_gpu()->code < 90) skip(); /* of an older chip's code there is none */
     static const fx_shape shapes[] = {
         {"GPT-2's widths", 2, 768, 12, 3072, 1003, 330, ROSE_ACT_GELU_TANH, ROSE_F32, false, false,
          false, false},
@@ -533,7 +529,7 @@ static void test_megakernel(void **state)
 static void test_zero_logits(void **state)
 {
     (void)state;
-    if (rose_cuda_code_version() < 90) skip();
+    if ((int)fx_gpu()->code < 90) skip();
     static const fx_shape shapes[] = {{"one chunk", 1, 192, 3, 768, 300, 20, ROSE_ACT_GELU_TANH,
                                        ROSE_F32, false, false, false, false},
                                       {"four", 1, 768, 12, 3072, 1003, 20, ROSE_ACT_GELU_TANH,
@@ -572,7 +568,7 @@ static int lose_exchange(void)
     rose_model *m = fx_model(&shape, 1);
     fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
     rose_cuda *c = fx_cuda(&f);
-    rose_cuda_launch at = {.stream = c->stream, .type = c->type};
+    rose_cuda_launch at = {.device = fx_gpu(), .stream = c->stream, .type = c->type};
     rose_cuda_mega a = c->mega;
     rose_err err = {""};
     if (!c->has_mega) return 1;
@@ -597,7 +593,7 @@ static int lose_exchange(void)
 static void test_lost_exchange(void **state)
 {
     (void)state;
-    if (rose_cuda_code_version() < 90) skip();
+    if ((int)fx_gpu()->code < 90) skip();
     int status = 0;
     const pid_t child = fork();
     if (child == 0) {

@@ -39,7 +39,7 @@ static void run(uint32_t rows, uint32_t vocab)
         g_ids[r] = 0xdeadbeef;
     }
     *g_where = g_ids;
-    const rose_cuda_launch at = {.dependent = false};
+    const rose_cuda_launch at = {.device = fx_gpu(), .dependent = false};
     const rose_cuda_sampler s = {.logits = g_logits,
                                  .key = g_key,
                                  .pick = g_pick,

@@ -38,9 +38,7 @@ static void test_without(void **state)
               ROSE_CUDA_WITHOUT_HALVES | ROSE_CUDA_WITHOUT_NORMED | ROSE_CUDA_WITHOUT_CARVEOUT |
               ROSE_CUDA_WITHOUT_PROMPTS | ROSE_CUDA_WITHOUT_SPREAD | ROSE_CUDA_WITHOUT_JOINED |
               ROSE_CUDA_WITHOUT_HEAD | ROSE_CUDA_WITHOUT_ONCE | ROSE_CUDA_WITHOUT_CHAIN |
-              ROSE_CUDA_WITHOUT_APPEND | ROSE_CUDA_WITHOUT_FETCH | ROSE_CUDA_WITHOUT_STATIONARY |
-              ROSE_CUDA_WITHOUT_CLUSTER | ROSE_CUDA_WITHOUT_STREAM_K | ROSE_CUDA_WITHOUT_WAVES |
-              ROSE_CUDA_WITHOUT_PINGPONG);
+              ROSE_CUDA_WITHOUT_APPEND | ROSE_CUDA_WITHOUT_FETCH | ROSE_CUDA_WITHOUT_PINGPONG);
 }
 
 static void test_refused(void **state)
@@ -49,11 +47,10 @@ static void test_refused(void **state)
     char name[400];
     memset(name, 'x', sizeof name);
     name[sizeof name - 1] = '\0';
-    refuses("wid",
-            "cuda-without 'wid': expected none, all, or some of wide, team, ahead, halves, "
-            "normed, carveout, "
-            "prompts, spread, joined, head, once, chain, append, fetch, stationary, cluster, "
-            "stream-k, waves, pingpong");
+    refuses("wid", "cuda-without 'wid': expected none, all, or some of wide, team, ahead, halves, "
+                   "normed, carveout, "
+                   "prompts, spread, joined, head, once, chain, append, fetch, "
+                   "pingpong");
     refuses("wide-192", "wide-192");
     refuses("team2", "team2");
     refuses(",", "cuda-without '': expected");

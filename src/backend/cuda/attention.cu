@@ -374,8 +374,8 @@ static cudaError_t run_spread(const rose_cuda_launch *at, const rose_cuda_attent
 /* Single rows, so many (row, head). */
 static bool ahead_takes(const rose_cuda_launch *at, uint32_t n_units)
 {
-    const bool many = n_units > 3 * MULTIPROCESSORS && (at->without & ROSE_CUDA_WITHOUT_AHEAD) == 0;
-    return (many || at->beside) && rose_cuda_code_version() >= 90;
+    const bool many = n_units > 3 * at->device->sms && (at->without & ROSE_CUDA_WITHOUT_AHEAD) == 0;
+    return (many || at->beside) && at->device->code >= 90;
 }
 
 bool rose_cuda_attention_adds(const rose_cuda_launch *at, uint32_t n_units)
@@ -387,7 +387,7 @@ bool rose_cuda_attention_adds(const rose_cuda_launch *at, uint32_t n_units)
 template <typename T, int HD>
 static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attention *a, bool together)
 {
-    if (!together && HD <= 64 && a->n_items * a->kv.n_heads <= 3 * MULTIPROCESSORS &&
+    if (!together && HD <= 64 && a->n_items * a->kv.n_heads <= 3 * at->device->sms &&
         (at->without & ROSE_CUDA_WITHOUT_SPREAD) == 0)
         return run_spread<T, HD>(at, a);
     if (!together) {
@@ -397,9 +397,9 @@ static cudaError_t run_size(const rose_cuda_launch *at, const rose_cuda_attentio
     if (ahead_takes(at, a->n_items * a->kv.n_heads)) return run_ahead<T, HD>(at, a);
     dim3 grid(a->kv.n_heads, a->n_items);
     /* One wave of blocks, as wide as registers allow. */
-    if (a->n_items * a->kv.n_heads <= MULTIPROCESSORS)
+    if (a->n_items * a->kv.n_heads <= at->device->sms)
         return launch_kernel(at, together_kernel<T, HD, 12>, grid, 12 * 32, 0, *a);
-    if (a->n_items * a->kv.n_heads <= 3 * MULTIPROCESSORS)
+    if (a->n_items * a->kv.n_heads <= 3 * at->device->sms)
         return launch_kernel(at, together_kernel<T, HD, 5>, grid, 5 * 32, 0, *a);
     return launch_kernel(at, together_kernel<T, HD, 4>, grid, 4 * 32, 0, *a);
 }

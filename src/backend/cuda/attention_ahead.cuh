@@ -12,8 +12,6 @@
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/launch.cuh"
 
-enum { MULTIPROCESSORS = 132 /* of an H100: a matter of speed */ };
-
 /* A lane's operands in a split in shared memory, laid out as its pages are. */
 template <int HD> struct staged_kv {
     const uint4 *at;
@@ -239,7 +237,7 @@ template <typename T, int HD, int WARPS, int SLOTS, bool BESIDE>
 static cudaError_t launch_ahead(const rose_cuda_launch *at, const rose_cuda_attention *a)
 {
     const size_t bytes = (size_t)WARPS * SLOTS * SPLIT_SIZE<HD>;
-    static const cudaError_t allowed =
+    const cudaError_t allowed =
         cudaFuncSetAttribute((const void *)ahead_kernel<T, HD, WARPS, SLOTS, BESIDE>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     constexpr uint32_t UNITS = AHEAD_UNITS<WARPS> * WARPS;
@@ -248,7 +246,7 @@ static cudaError_t launch_ahead(const rose_cuda_launch *at, const rose_cuda_atte
                       99 * 1024,
                   "more shared memory than a block has on every chip from sm_90 on");
     const uint32_t n_units = a->n_items * a->kv.n_heads, least = (n_units + UNITS - 1) / UNITS;
-    uint32_t n = (BESIDE ? 1 : 3) * MULTIPROCESSORS;
+    uint32_t n = (BESIDE ? 1 : 3) * at->device->sms;
     if (n < least) n = least;
     if (n > n_units) n = n_units;
     if (allowed != cudaSuccess) return allowed;
@@ -261,15 +259,10 @@ static cudaError_t launch_ahead(const rose_cuda_launch *at, const rose_cuda_atte
 template <typename T, int HD>
 static cudaError_t run_ahead(const rose_cuda_launch *at, const rose_cuda_attention *a)
 {
-    enum {
-        WARPS = ROSE_CUDA_BESIDE_THREADS / 32,
-        SLOTS = HD > 64 ? 1 : 3,
-        FEW = HD > 64 ? 1 : 2,
-        AT_ONCE = WARPS * MULTIPROCESSORS
-    };
-    const uint32_t n_units = a->n_items * a->kv.n_heads;
+    enum { WARPS = ROSE_CUDA_BESIDE_THREADS / 32, SLOTS = HD > 64 ? 1 : 3, FEW = HD > 64 ? 1 : 2 };
+    const uint32_t n_units = a->n_items * a->kv.n_heads, at_once = WARPS * at->device->sms;
     if (!at->beside) return launch_ahead<T, HD, WARPS, SLOTS, false>(at, a);
-    if (n_units > AT_ONCE && n_units <= AT_ONCE * 7 / 4)
+    if (n_units > at_once && n_units <= at_once * 7 / 4)
         return launch_ahead<T, HD, 2 * WARPS, FEW, true>(at, a);
     return launch_ahead<T, HD, WARPS, SLOTS, true>(at, a);
 }

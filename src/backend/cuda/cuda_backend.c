@@ -1,4 +1,4 @@
-/* backend/cuda/cuda_backend.c - the CUDA backend: device selection, open, step, collect, copy of
+/* backend/cuda/cuda_backend.c - the CUDA backend: open, step, collect, copy of
  * pages, close.
  *
  * step() fills the tables of the step in pinned memory and copies them to the GPU in one piece. It
@@ -56,49 +56,6 @@ cudaError_t rose_cuda_finish(rose_cuda *c)
 {
     cudaError_t e = cudaEventRecord(c->staged, c->stream);
     return e == cudaSuccess ? rose_cuda_wait(c, c->staged) : e;
-}
-
-/* ---- the device ---- */
-
-/* Say why there is no device. The runtime reports "insufficient driver" even if there is no driver
- * at all, so the driver's version tells the two apart. */
-static rose_status no_device(rose_err *err, cudaError_t e)
-{
-    int driver = 0, runtime = 0;
-    cudaDriverGetVersion(&driver);
-    cudaRuntimeGetVersion(&runtime);
-    if (e == cudaErrorInsufficientDriver && driver > 0)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "device cuda: no usable NVIDIA GPU: the driver is for CUDA %d.%d, and "
-                         "this program needs one for %d.%d or later",
-                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
-    if (e == cudaErrorInsufficientDriver)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "device cuda: no usable NVIDIA GPU: no driver is installed");
-    return rose_fail(err, ROSE_E_UNSUPPORTED, "device cuda: no usable NVIDIA GPU: %s",
-                     e != cudaSuccess ? cudaGetErrorString(e) : "no device");
-}
-
-rose_status rose_cuda_select(rose_err *err)
-{
-    static atomic_flag opened = ATOMIC_FLAG_INIT;
-    int n = 0, major = 0, minor = 0;
-    const uint64_t began = rose_now_ns();
-    cudaError_t e = cudaGetDeviceCount(&n);
-    if (e != cudaSuccess || n == 0) return no_device(err, e);
-    const uint64_t found = rose_now_ns();
-    e = cudaSetDevice(0);
-    if (!atomic_flag_test_and_set(&opened)) /* the first call creates the CUDA context */
-        rose_log(ROSE_LOG_DEBUG, "cuda", "start: driver %.1f + context %.1f ms",
-                 rose_ms_between(began, found), rose_ms_between(found, rose_now_ns()));
-    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "opening GPU 0");
-    if (major < 8)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "GPU 0 has compute capability %d.%d: 8.0 or later is needed", major,
-                         minor);
-    return ROSE_OK;
 }
 
 /* ---- open and close ---- */
@@ -222,38 +179,44 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     rose_cuda *c = NULL;
 
     *ctx = NULL;
-    if ((st = rose_cuda_select(err)) != ROSE_OK) goto done;
     if ((c = calloc(1, sizeof *c)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
         goto done;
     }
+    if ((st = rose_cuda_device_open((int)o->cuda.device, &c->device, err)) != ROSE_OK) goto done;
     c->arch = m->arch;
     c->plan = *p;
     c->type = rose_cuda_type_of(p->dtype);
     c->hd_pad = rose_cuda_hd_pad(c->arch.head_dim);
-    c->pdl = o->cuda.pdl && rose_cuda_code_version() >= 90;
+    c->pdl = o->cuda.pdl && c->device.code >= 90;
     c->without = p->without;
     c->naive = p->prefill == ROSE_PREFILL_NAIVE;
     c->timeout = o->cuda.timeout_ms;
     const uint64_t began = rose_now_ns();
+    cudaError_t e = rose_cuda_linear_prepare(&c->device);
+    if (e != cudaSuccess) {
+        st = rose_cuda_fail(err, e, "preparing the kernels");
+        goto done;
+    }
+    const uint64_t prepared = rose_now_ns();
     if ((st = allocate(c, m, err)) != ROSE_OK) goto done;
     const uint64_t allocated = rose_now_ns();
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
     const uint64_t loaded = rose_now_ns();
     if (o->cuda.megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
     if (o->cuda.graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
-    const cudaError_t e = rose_cuda_finish(c);
-    if (e != cudaSuccess) {
+    if ((e = rose_cuda_finish(c)) != cudaSuccess) {
         st = rose_cuda_fail(err, e, "uploading the graphs");
         goto done;
     }
     const uint64_t captured = rose_now_ns();
     if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
-    rose_log(ROSE_LOG_DEBUG, "cuda",
-             "start: memory %.1f + weights %.1f + %u graphs %.1f + warm-up %.1f ms",
-             rose_ms_between(began, allocated), rose_ms_between(allocated, loaded),
-             (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS, rose_ms_between(loaded, captured),
-             rose_ms_between(captured, rose_now_ns()));
+    rose_log(
+        ROSE_LOG_DEBUG, "cuda",
+        "start: GEMM kernels %.1f + memory %.1f + weights %.1f + %u graphs %.1f + warm-up %.1f ms",
+        rose_ms_between(began, prepared), rose_ms_between(prepared, allocated),
+        rose_ms_between(allocated, loaded), (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS,
+        rose_ms_between(loaded, captured), rose_ms_between(captured, rose_now_ns()));
     if (o->cuda.prefill == ROSE_PREFILL_AUTO2)
         rose_log(ROSE_LOG_INFO, "cuda",
                  "prefill backend auto2: this version has one flash kernel, so auto2 is auto");
@@ -471,22 +434,22 @@ static rose_status cuda_copy_pages(void *ctx, const uint32_t *src, const uint32_
     return ROSE_OK;
 }
 
+const rose_backend_ops rose_cuda_ops = {
+    .name = "cuda",
+    .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES | ROSE_CAP_AHEAD,
+    .check = rose_cuda_check,
+    .plan = rose_cuda_plan,
+    .open = cuda_open,
+    .step = cuda_step,
+    .collect = cuda_collect,
+    .copy_pages = cuda_copy_pages,
+    .close = cuda_close,
+};
+
 rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
 {
-    static const rose_backend_ops ops = {
-        .name = "cuda",
-        .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES | ROSE_CAP_AHEAD,
-        .check = rose_cuda_check,
-        .plan = rose_cuda_plan,
-        .open = cuda_open,
-        .step = cuda_step,
-        .collect = cuda_collect,
-        .copy_pages = cuda_copy_pages,
-        .close = cuda_close,
-    };
-    *out = NULL;
-    rose_status st = rose_cuda_select(err);
-    if (st == ROSE_OK) *out = &ops;
+    const rose_status st = rose_cuda_select(0, err);
+    *out = st == ROSE_OK ? &rose_cuda_ops : NULL;
     return st;
 }
 

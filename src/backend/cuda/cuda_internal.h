@@ -1,10 +1,10 @@
 /* backend/cuda/cuda_internal.h - the context of the CUDA backend and the functions that its host
  * files share.
  *
- * plan.c computes sizes and places; load.c uploads the weights; forward.c launches the kernels of a
- * step and captures them into graphs; mega.c prepares the megakernel; rules.c handles logit rules
- * and log-probability reports; warm.c runs the warm-up; cuda_backend.c implements the interface of
- * backend.h.
+ * device.c opens the GPU; plan.c computes sizes and places; load.c uploads the weights; forward.c
+ * launches the kernels of a step and captures them into graphs; mega.c prepares the megakernel;
+ * rules.c handles logit rules and log-probability reports; warm.c runs the warm-up; cuda_backend.c
+ * implements the interface of backend.h.
  *
  * Words that these files use:
  *
@@ -36,9 +36,9 @@ enum {
     ROSE_CUDA_ALIGN = 256 /* bytes: alignment of every part of a region */
 };
 
-/* The largest number of kernels in a captured step. A layer has two norms, four GEMMs (two of which
- * may need two launches each) and attention. The rest is embedding, last norm, head and sampler. */
-#define ROSE_CUDA_NODES(n_layers) (9 * (uint64_t)(n_layers) + 4)
+/* The largest number of kernels in a captured step. A layer has two norms, four GEMMs and
+ * attention. The rest is embedding, last norm, head and sampler. */
+#define ROSE_CUDA_NODES(n_layers) (7 * (uint64_t)(n_layers) + 4)
 
 typedef struct rose_cuda_layer {
     float *ln1_w, *ln1_b, *ln2_w, *ln2_b; /* [d_model] */
@@ -69,8 +69,6 @@ typedef struct rose_cuda_scratch {
     float *changed;                   /* [n_changed][ld_logits] */
     unsigned long long *changed_key;
     uint8_t *rules; /* device copy of the slot's `rules` */
-    float *sums;    /* memory of partial sums, see rose_cuda_launch; NULL if stream-K is not used */
-    uint32_t *sum_flags;
     uint32_t ld_logits, out_block, n_changed;
     uint64_t header_bytes, rules_bytes;
 } rose_cuda_scratch;
@@ -127,6 +125,7 @@ typedef struct rose_cuda_step {
 } rose_cuda_step;
 
 typedef struct rose_cuda {
+    rose_cuda_device device;
     rose_arch arch;
     rose_memory_plan plan;
     rose_cuda_type type;
@@ -142,10 +141,11 @@ typedef struct rose_cuda {
     uint32_t n_graphs;
     rose_cuda_graph prompts[ROSE_CUDA_MAX_PROMPTS];
     uint32_t n_prompts;
-    uint8_t *header;    /* device memory: tables of the step that is being enqueued or captured */
-    bool use_graphs;    /* false in some tests */
-    bool pdl;           /* use programmatic dependent launch */
-    uint32_t without;   /* bits of rose_cuda_without */
+    uint8_t *header;  /* device memory: tables of the step that is being enqueued or captured */
+    bool use_graphs;  /* false in some tests */
+    bool pdl;         /* use programmatic dependent launch */
+    uint32_t without; /* bits of rose_cuda_without */
+    const rose_cuda_gemm *forced; /* NULL except in tests: rose_cuda_launch */
     bool naive;         /* true: the plain kernel (not flash) computes the attention of prompts */
     uint32_t timeout;   /* milliseconds that the device may take to answer; 0 = no limit */
     bool lost;          /* the device did not answer in time, so nothing may wait for it again */
@@ -169,9 +169,14 @@ cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event);
 /* Wait by polling for everything that was enqueued on c->stream; errors as rose_cuda_wait. */
 cudaError_t rose_cuda_finish(rose_cuda *c);
 
-/* Make GPU 0 the device of this thread. Errors: UNSUPPORTED: no driver, no GPU, or a GPU that is
- * too old; the message says which. */
-rose_status rose_cuda_select(rose_err *err);
+/* device.c: make GPU `index` the current device of this thread. Errors: UNSUPPORTED: no driver, no
+ * such GPU, or a GPU that is too old; the message says which. */
+rose_status rose_cuda_select(int index, rose_err *err);
+/* The same, and fill *out. */
+rose_status rose_cuda_device_open(int index, rose_cuda_device *out, rose_err *err);
+
+/* cuda_backend.c: the functions of the backend. */
+extern const rose_backend_ops rose_cuda_ops;
 
 /* profile.c: from now on recordings of base/profile.h include the GPU's kernels. With kernels false
  * a recording only notes that they were left out; with on false the GPU adds nothing. */

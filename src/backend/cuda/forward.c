@@ -28,13 +28,13 @@ static pass begin(rose_cuda *c, const rose_cuda_shape *s)
     pass p = {.c = c,
               .s = s,
               .n_rows = s->n_rows,
-              .launch = {.stream = c->stream,
+              .launch = {.device = &c->device,
+                         .stream = c->stream,
                          .type = c->type,
                          .shared = s->n_rows <= SHARED_ROWS &&
                                    (c->without & ROSE_CUDA_WITHOUT_CARVEOUT) == 0,
                          .without = c->without,
-                         .sums = c->scratch.sums,
-                         .sum_flags = c->scratch.sum_flags}};
+                         .forced = c->forced}};
     rose_cuda_layout_header(&p.at, s);
     return p;
 }
@@ -385,7 +385,7 @@ static halving halving_of(const rose_cuda *c, const rose_cuda_shape *s)
     const halving h = halving_by_rows(s->n_rows);
     if ((c->without & ROSE_CUDA_WITHOUT_HALVES) != 0 || s->n_tiles > 0) return WHOLE;
     const bool few = (c->without & ROSE_CUDA_WITHOUT_AHEAD) == 0 && c->type != ROSE_CUDA_F32 &&
-                     rose_cuda_code_version() >= 90 && layer_bytes(c) <= BESIDE_WEIGHTS_BYTES;
+                     c->device.code >= 90 && layer_bytes(c) <= BESIDE_WEIGHTS_BYTES;
     return h == HALVES_BESIDE && !few ? WHOLE : h;
 }
 
@@ -423,9 +423,6 @@ static cudaError_t forward_halves(rose_cuda *c, const rose_cuda_shape *s, bool b
         /* Kernels of both halves must have the same split of L1 and shared memory to share an
          * SM. */
         half[i].launch.shared = beside;
-        /* Only one kernel at a time may use the memory of partial sums. */
-        half[i].launch.sums = NULL;
-        half[i].launch.sum_flags = NULL;
     }
     /* The first half's first kernel follows the embedding on the same stream. The last norm follows
      * two kernels, so it is not a dependent launch. */

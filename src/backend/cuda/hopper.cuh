@@ -33,7 +33,7 @@ template <int N> ROSE_DEVICE void more_registers(void)
 
 /* Which of the block's it is, so that ptxas sees that all lanes have the same, and computes what
  * follows from it once a warp: else it moves the places of each product to uniform registers anew
- * (linear_stationary.cuh: 116 moves for 48 products, 2 to 6 % of its time; H100, 2026-11-23). */
+ * (116 moves for 48 products, 2 to 6 % of the time; H100, 2026-11-23). */
 ROSE_DEVICE uint32_t warpgroup(void)
 {
     return __shfl_sync(ROSE_ALL_LANES, threadIdx.x / 128, 0);
@@ -51,23 +51,6 @@ ROSE_DEVICE void barrier_init_done(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::
                      : "memory");
-}
-
-/* What a warp has stored in global memory is there for who takes the flag: one lane, after
- * __syncwarp. */
-ROSE_DEVICE void flag_put(uint32_t *flag)
-{
-    asm volatile("st.release.gpu.global.u32 [%0],1;" ::"l"(flag) : "memory");
-}
-
-/* Waits for it and puts it back to 0: one lane, before __syncwarp and the warp's loads. */
-ROSE_DEVICE void flag_take(uint32_t *flag)
-{
-    uint32_t there;
-    do
-        asm volatile("ld.acquire.gpu.global.u32 %0,[%1];" : "=r"(there) : "l"(flag) : "memory");
-    while (there == 0);
-    asm volatile("st.relaxed.gpu.global.u32 [%0],0;" ::"l"(flag) : "memory");
 }
 
 /* Where another block of the cluster has stored what it waits for. */
@@ -284,7 +267,6 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 #define D80 D64 "," \
     "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define D24 D16 ",%16,%17,%18,%19,%20,%21,%22,%23"
-#define D40 D32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define D48 D32 "," \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define D88 D64 "," \
@@ -300,7 +282,6 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 #define O64(d) O32(d), F16(d, 32), F16(d, 48)
 #define O24(d) O16(d), F4(d, 16), F4(d, 20)
 #define O48(d) O32(d), F16(d, 32)
-#define O40(d) O32(d), F4(d, 32), F4(d, 36)
 #define O80(d) O64(d), F16(d, 64)
 #define O88(d) O64(d), F16(d, 64), F4(d, 80), F4(d, 84)
 #define O96(d) O64(d), F16(d, 64), F16(d, 80)
@@ -338,7 +319,6 @@ WGMMA_TYPES(64, D32, O32, "%32,%33,%34,%35", "%36", "%37")
 
 WGMMA2_TYPES(48, D24, O24, "%24", "%25", "%26")
 WGMMA2_TYPES(64, D32, O32, "%32", "%33", "%34")
-WGMMA2_TYPES(80, D40, O40, "%40", "%41", "%42")
 WGMMA2_TYPES(96, D48, O48, "%48", "%49", "%50")
 WGMMA2_TYPES(128, D64, O64, "%64", "%65", "%66")
 WGMMA2_TYPES(160, D80, O80, "%80", "%81", "%82")

@@ -246,34 +246,21 @@ template <typename T> static size_t joined_bytes(const rose_cuda_linear *l)
     return (size_t)normed_warps(l->k_pad) * SPLIT_BYTES + normed_bytes<T>(l);
 }
 
-/* What a block may ask for at launch beside what it has, the same for every D: joined_parts,
- * rounded up to the alignment of the rings. Chips behind Hopper may have 99 KiB in all, where rows
- * of 768 values want 119. */
-template <typename T> static size_t ask_room(void)
+/* Dynamic shared memory that a block can have beside joined_parts, the same for every D. GPUs after
+ * Hopper may have 99 KiB in all, where rows of 768 values want 119. */
+static size_t joined_room(const rose_cuda_device *d)
 {
-    cudaFuncAttributes own;
-    int most = 0;
-    cudaError_t e = cudaFuncGetAttributes(&own, joined_kernel<T, 0>);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
-    return e == cudaSuccess && (size_t)most > own.sharedSizeBytes
-               ? (size_t)most - own.sharedSizeBytes
-               : 0;
-}
-
-template <typename T> static size_t joined_room(void)
-{
-    static const size_t room = ask_room<T>();
-    return room;
+    constexpr size_t own = (sizeof(joined_parts<__half>) + 127) / 128 * 128;
+    return d->shared_max > own ? d->shared_max - own : 0;
 }
 
 template <typename T, uint32_t D>
 static cudaError_t launch_joined(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io, const rose_cuda_attention *a)
 {
-    static const cudaError_t allowed =
+    const cudaError_t allowed =
         cudaFuncSetAttribute((const void *)joined_kernel<T, D>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)joined_room<T>());
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)joined_bytes<T>(l));
     if (allowed != cudaSuccess) return allowed;
     return launch_clusters(at, PEERS, joined_kernel<T, D>, dim3(a->kv.n_heads * PEERS),
                            normed_warps(l->k_pad) * 32, joined_bytes<T>(l), *l, *io, *a);
@@ -289,11 +276,11 @@ static cudaError_t run_joined(const rose_cuda_launch *at, const rose_cuda_linear
 bool rose_cuda_joins(const rose_cuda_launch *at, const rose_cuda_linear *l, const rose_cuda_io *io,
                      const rose_cuda_attention *a)
 {
-    return (at->without & ROSE_CUDA_WITHOUT_JOINED) == 0 && rose_cuda_code_version() >= 90 &&
+    return (at->without & ROSE_CUDA_WITHOUT_JOINED) == 0 && at->device->code >= 90 &&
            rose_cuda_linear_norms(at, l, io) && io->epilogue == ROSE_CUDA_EPI_QKV &&
            io->kv_rows == NULL && a->kv_rows == NULL && a->n_items == io->rows &&
            a->kv.head_dim == HEAD && a->kv.hd_pad == HEAD && l->k == a->kv.n_heads * HEAD &&
-           l->n == 3 * l->k && joined_bytes<__half>(l) <= joined_room<__half>();
+           l->n == 3 * l->k && joined_bytes<__half>(l) <= joined_room(at->device);
 }
 
 cudaError_t rose_cuda_joined_run(const rose_cuda_launch *at, const rose_cuda_linear *l,

@@ -18,6 +18,8 @@ enum { MATRICES = 12, PATTERN = 1 << 22, TRIES = 5, HEAD_DIM = 64, PAGE = ROSE_K
 enum { DECODE_ROWS = 256 };
 
 struct rose_kernel_bench {
+    rose_cuda_device device;
+    const rose_cuda_gemm *forced; /* NULL: the engine's choice */
     rose_cuda_type type;
     cudaStream_t stream;
     cudaEvent_t start, end;
@@ -31,8 +33,6 @@ struct rose_kernel_bench {
     /* Device memory [MATRICES][max_rows]: the keys of the largest logits, zeroed before each
      * run, as a step does. */
     unsigned long long *key;
-    float *sums; /* device: see rose_cuda_launch */
-    uint32_t *sum_flags;
     uint64_t w_bytes, x_bytes, y_bytes;
     uint32_t max_rows, max_out, rest_ms;
     cudaGraphExec_t side[ROSE_KERNEL_SIDES]; /* of the shape that is prepared */
@@ -108,8 +108,6 @@ static size_t key_bytes(const rose_kernel_bench *b)
 
 static cudaError_t allocate(rose_kernel_bench *b)
 {
-    const size_t n_blocks = rose_cuda_linear_blocks(), sum_bytes = ROSE_CUDA_SUMS * sizeof *b->sums,
-                 flag_bytes = sizeof *b->sum_flags;
     uint32_t *slot = malloc((size_t)b->max_rows * sizeof *slot), apart[DECODE_ROWS];
     cudaError_t e = slot != NULL ? cudaMalloc(&b->w, b->w_bytes) : cudaErrorMemoryAllocation;
     if (e == cudaSuccess) e = cudaMalloc(&b->x, b->x_bytes);
@@ -118,10 +116,6 @@ static cudaError_t allocate(rose_kernel_bench *b)
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->slot, b->max_rows * sizeof *slot);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->apart, sizeof apart);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->key, key_bytes(b));
-    if (e == cudaSuccess && n_blocks > 0) e = cudaMalloc((void **)&b->sums, n_blocks * sum_bytes);
-    if (e == cudaSuccess && n_blocks > 0)
-        e = cudaMalloc((void **)&b->sum_flags, n_blocks * flag_bytes);
-    if (e == cudaSuccess && n_blocks > 0) e = cudaMemset(b->sum_flags, 0, n_blocks * flag_bytes);
     if (e == cudaSuccess) e = fill(b->w, b->w_bytes, 0.05f, b->type);
     if (e == cudaSuccess) e = fill(b->x, b->x_bytes, 1, b->type);
     if (e == cudaSuccess) e = cudaMemset(b->y, 0, b->y_bytes);
@@ -160,8 +154,6 @@ static void bench_close(rose_kernel_bench *b)
     cudaFree(b->slot);
     cudaFree(b->apart);
     cudaFree(b->key);
-    cudaFree(b->sums);
-    cudaFree(b->sum_flags);
     if (b->start != NULL) cudaEventDestroy(b->start);
     if (b->end != NULL) cudaEventDestroy(b->end);
     if (b->stream != NULL) cudaStreamDestroy(b->stream);
@@ -169,25 +161,22 @@ static void bench_close(rose_kernel_bench *b)
     free(b);
 }
 
-/* Force a kernel for the whole process; NULL: the engine's own choice. */
-static rose_status choose_own(const char *name, rose_err *err)
+/* NULL: the engine's own choice. */
+static rose_status choose_own(rose_kernel_bench *b, const char *name, rose_err *err)
 {
-    const int kernel = name != NULL ? rose_cuda_linear_named(name) : 0;
-    if (kernel == ROSE_CUDA_N_KERNELS)
+    b->forced = name != NULL ? rose_cuda_gemm_named(name) : NULL;
+    if (name != NULL && b->forced == NULL)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: there is no kernel %s", name);
-    rose_cuda_linear_force(kernel);
     return ROSE_OK;
 }
 
 static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err)
 {
     rose_status st = ROSE_OK;
-    struct cudaDeviceProp device;
+    struct cudaDeviceProp about;
     rose_kernel_bench *b = NULL;
-    bool wide;
 
     *out = NULL;
-    if ((st = rose_cuda_select(err)) != ROSE_OK) goto done;
     if (o->dtype == ROSE_COMPUTE_F32) {
         st = rose_fail(err, ROSE_E_UNSUPPORTED,
                        "bench kernels: the GEMMs on CUDA are measured in float16 or bfloat16");
@@ -197,21 +186,22 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
         st = rose_fail(err, ROSE_E_NOMEM, "bench kernels: out of memory");
         goto done;
     }
+    if ((st = rose_cuda_device_open(0, &b->device, err)) != ROSE_OK) goto done;
     b->type = o->dtype == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
     b->rest_ms = o->rest_ms;
-    if ((st = choose_own(o->kernel, err)) != ROSE_OK) goto done;
+    if ((st = choose_own(b, o->kernel, err)) != ROSE_OK) goto done;
     if ((st = rose_cublaslt_open(&b->library, o->library, err)) != ROSE_OK) goto done;
     for (uint32_t i = 0; i < o->n_largest; i++)
         add_size(b, &o->largest[i]);
     cudaError_t e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);
     if (e == cudaSuccess) e = cudaEventCreate(&b->start);
     if (e == cudaSuccess) e = cudaEventCreate(&b->end);
-    if (e == cudaSuccess) e = cudaGetDeviceProperties(&device, 0);
-    if (e == cudaSuccess) e = rose_cuda_linear_init(&wide);
+    if (e == cudaSuccess) e = cudaGetDeviceProperties(&about, b->device.index);
+    if (e == cudaSuccess) e = rose_cuda_linear_prepare(&b->device);
     if (e == cudaSuccess) e = allocate(b);
     if ((st = cuda_status(e, "bench kernels", err)) != ROSE_OK) goto done;
     const size_t v = rose_cublaslt_version(b->library);
-    snprintf(b->about, sizeof b->about, "%.80s, cuBLASLt %zu.%zu.%zu", device.name, v / 10000,
+    snprintf(b->about, sizeof b->about, "%.80s, cuBLASLt %zu.%zu.%zu", about.name, v / 10000,
              v / 100 % 100, v % 100);
     *out = b;
 done:
@@ -267,7 +257,7 @@ static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape 
 static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s, rose_err *err)
 {
     rose_cuda_launch at = {
-        .stream = b->stream, .type = b->type, .sums = b->sums, .sum_flags = b->sum_flags};
+        .device = &b->device, .stream = b->stream, .type = b->type, .forced = b->forced};
     rose_cuda_io io = make_io(b, s, &at);
     for (uint32_t i = 0; i < MATRICES; i++) {
         void *matrix = (uint8_t *)b->w + i * matrix_bytes(s);

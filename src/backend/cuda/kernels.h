@@ -9,8 +9,7 @@
  *   all kernels give the same bits. docs/NUMERICS.md states the order of every sum.
  * - split: 32 positions of a context. Attention computes every split by itself and merges them.
  * - head: the last GEMM, which computes the logits. n_heads and head_dim belong to attention.
- * - family: GEMM kernels of one file, named after it: normed, head, team, wide, once, cluster,
- *   stationary and pingpong (linear_*.cuh); rows and tiles (linear.cuh).
+ * - family: GEMM kernels of one file (linear_*.cuh); gemm.h has the table of all kernels.
  *
  * Launchers neither allocate nor synchronise, so a stream capture may record them. A launcher
  * returns the status of the launch. Threads: the engine thread. */
@@ -35,8 +34,7 @@ enum {
     ROSE_CUDA_MAX_HEAD_DIM = 128,
     /* Threads of an attention block that leaves room for GEMM blocks on the same SM. */
     ROSE_CUDA_BESIDE_THREADS = 96,
-    ROSE_CUDA_MAX_D = 4096,
-    ROSE_CUDA_SUMS = 128 * 192 /* floats in the largest output tile, 128 rows x 192 outputs */
+    ROSE_CUDA_MAX_D = 4096
 };
 
 #define ROSE_CUDA_NO_SLOT UINT32_MAX
@@ -100,7 +98,7 @@ typedef struct rose_cuda_io {
     uint32_t rows;
     uint32_t ld_x;
     /* The next kernel may start only when this one finishes, not while it runs. Only the families
-     * team, wide, once, cluster, stationary and pingpong read this. */
+     * team, wide, once and pingpong read this. */
     bool late;
 } rose_cuda_io;
 
@@ -250,7 +248,7 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_SPREAD = 128,
     ROSE_CUDA_WITHOUT_JOINED = 256, /* joined.cu: LayerNorm, QKV and attention in one kernel */
     ROSE_CUDA_WITHOUT_HEAD = 512,   /* linear_head.cuh: logits of up to 32 rows */
-    /* linear_once.cuh and linear_cluster.cuh: every block has one tile. */
+    /* linear_once.cuh: every block has one tile. */
     ROSE_CUDA_WITHOUT_ONCE = 1024,
     /* linear_once.cuh: the blocks of a cluster split the k of one tile. */
     ROSE_CUDA_WITHOUT_CHAIN = 2048,
@@ -258,21 +256,36 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_APPEND = 4096,
     /* The header of a step is copied to the GPU while the step before runs. */
     ROSE_CUDA_WITHOUT_FETCH = 8192,
-    /* linear_stationary.cuh: the weights stay in shared memory. */
-    ROSE_CUDA_WITHOUT_STATIONARY = 16384,
-    /* linear_cluster.cuh: the blocks of a cluster share rows and weights. */
-    ROSE_CUDA_WITHOUT_CLUSTER = 32768,
-    /* linear_wide.cuh: two blocks may split the k of a tile (stream-K). */
-    ROSE_CUDA_WITHOUT_STREAM_K = 65536,
-    /* A GEMM of many rows runs as two launches, so that the last wave is full. */
-    ROSE_CUDA_WITHOUT_WAVES = 131072,
     /* linear_pingpong.cuh: the two warpgroups of a block take turns with whole tiles. */
-    ROSE_CUDA_WITHOUT_PINGPONG = 262144
+    ROSE_CUDA_WITHOUT_PINGPONG = 16384
 } rose_cuda_without;
+
+/* A GPU, as far as launchers ask; rose_cuda_device_open fills it. Everything about the hardware
+ * comes from here: no file assumes a number of SMs or the first GPU. */
+typedef struct rose_cuda_device {
+    int index;
+    uint32_t sms;
+    uint32_t cc; /* compute capability, 10 * major + minor */
+    /* The architecture that this program's code for the GPU was compiled for, as cc; 0: there is no
+     * code for it. Below cc if only PTX of an older architecture fits. A kernel that is compiled
+     * only from some version on must not be launched below it. */
+    uint32_t code;
+    bool hopper;       /* the program has code for sm_90a, and the GPU is one */
+    size_t shared_max; /* most bytes of shared memory that a block can have */
+    size_t shared_sm;  /* bytes of shared memory of an SM */
+    size_t l2;         /* bytes */
+    void *encode;      /* the driver's cuTensorMapEncodeTiled; NULL unless hopper */
+} rose_cuda_device;
+
+/* Fill code, hopper and encode; cc is set already. */
+cudaError_t rose_cuda_device_code(rose_cuda_device *d);
+
+typedef struct rose_cuda_gemm rose_cuda_gemm; /* a row of the table in gemm.h */
 
 /* How a kernel is launched. dependent: by programmatic dependent launch, so that it may start while
  * the kernel before it on the stream still runs. */
 typedef struct rose_cuda_launch {
+    const rose_cuda_device *device; /* borrowed; the thread's current device */
     cudaStream_t stream;
     rose_cuda_type type;
     bool dependent;
@@ -280,23 +293,17 @@ typedef struct rose_cuda_launch {
      * if both kernels have the same setting. */
     bool shared;
     uint32_t without; /* bits of rose_cuda_without */
+    /* The GEMM kernel that tests and benchmarks force; NULL: the best for the shape. If the forced
+     * kernel does not take the shape, `tiles` runs instead. */
+    const rose_cuda_gemm *forced;
     /* The kernel belongs to one half of a step whose other half runs at the same time. Attention of
      * single rows then uses at most one block for each SM, which leaves room for GEMM blocks. */
     bool beside;
-    /* Memory for stream-K: a block of linear_wide.cuh stores a partial sum here, and another block
-     * continues with it. [rose_cuda_linear_blocks][ROSE_CUDA_SUMS] sums, and one flag for each
-     * block, which is 0 between launches. Only one kernel may use the memory at a time. Both NULL:
-     * no stream-K. */
-    float *sums;
-    uint32_t *sum_flags;
 } rose_cuda_launch;
 
-/* Set the shared-memory limits of the GEMM kernels. Call once per process, from any thread. *wide:
- * this GPU can run the kernels of linear_wide.cuh. */
-cudaError_t rose_cuda_linear_init(bool *wide);
-/* The number of blocks for which rose_cuda_launch.sums has to have room; 0: this GPU does not use
- * stream-K. Call rose_cuda_linear_init first. */
-uint32_t rose_cuda_linear_blocks(void);
+/* Set the shared-memory limits of the GEMM kernels on the thread's current device, which is *d.
+ * Call before the first GEMM; again does no harm. */
+cudaError_t rose_cuda_linear_prepare(const rose_cuda_device *d);
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
                                  const rose_cuda_io *io);
 /* Whether rose_cuda_linear_run computes the LayerNorm itself (norm_w). It does so for shapes of
@@ -304,16 +311,8 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_line
  * refuses a norm_w that is not NULL. */
 bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w,
                             const rose_cuda_io *io);
-/* Which GEMM kernel runs. Tests and benchmarks force one: 0 = the best for the shape, 1 = rows, 2 =
- * tiles, 3 = head; on sm_90a also 4 and 5 = team. Numbers from ROSE_CUDA_WIDE on are the kernels of
- * linear_wide.cuh and the files that include it; they need the weights' `cores`. If a forced kernel
- * does not support the shape, tiles runs instead. */
-enum { ROSE_CUDA_N_KERNELS = 29, ROSE_CUDA_WIDE = 6 };
-void rose_cuda_linear_force(int kernel);
-/* The name of a kernel; NULL for numbers from ROSE_CUDA_N_KERNELS on. */
-const char *rose_cuda_linear_name(int kernel);
-/* The number of the kernel with that name; ROSE_CUDA_N_KERNELS if there is none. */
-int rose_cuda_linear_named(const char *name);
+/* The GEMM kernel with that name, or NULL. */
+const rose_cuda_gemm *rose_cuda_gemm_named(const char *name);
 /* Fill l->cores from l->w; both have k_pad x n_pad values. Not for fp32. */
 cudaError_t rose_cuda_cores_run(const rose_cuda_launch *at, const rose_cuda_linear *l);
 
@@ -337,11 +336,6 @@ cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);
 cudaError_t rose_cuda_changes_run(const rose_cuda_launch *l, const rose_cuda_changes *a);
 cudaError_t rose_cuda_reports_run(const rose_cuda_launch *l, const rose_cuda_reports *a);
-/* The architecture that this program's code for GPU 0 was compiled for, as 10 * major + minor; 0
- * if there is no code for the GPU. The result is below the GPU's own architecture if only PTX of
- * an older one fits. Kernels that are compiled only from some version on must not be launched
- * below it. Any thread. */
-int rose_cuda_code_version(void);
 cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *a);
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l,
                                  const rose_cuda_pack *a); /* convert to fp32 */

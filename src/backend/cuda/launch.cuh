@@ -1,6 +1,5 @@
 /* backend/cuda/launch.cuh - the one function that launches kernels. It handles programmatic
- * dependence on the previous kernel, the preference for shared memory, and clusters. Also counts
- * how many clusters the GPU can run at once. */
+ * dependence on the previous kernel, the preference for shared memory, and clusters. */
 #ifndef ROSE_BACKEND_CUDA_LAUNCH_CUH
 #define ROSE_BACKEND_CUDA_LAUNCH_CUH
 
@@ -35,28 +34,6 @@ static cudaError_t launch_clusters(const rose_cuda_launch *at, unsigned peers,
     c.attrs = attributes;
     c.numAttrs = n;
     return cudaLaunchKernelEx(&c, kernel, arguments...);
-}
-
-/* Returns how many clusters of `peers` blocks of the kernel the GPU can run at once; 0 also if
- * the runtime does not say. */
-template <typename... Parameters>
-static uint32_t clusters_at_once(unsigned peers, void (*kernel)(Parameters...), unsigned threads,
-                                 size_t shared)
-{
-    cudaLaunchAttribute attribute;
-    cudaLaunchConfig_t c = {};
-    int n = 0;
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = peers;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    c.gridDim = dim3(peers);
-    c.blockDim = dim3(threads);
-    c.dynamicSmemBytes = shared;
-    c.attrs = &attribute;
-    c.numAttrs = 1;
-    if (cudaOccupancyMaxActiveClusters(&n, kernel, &c) == cudaSuccess) return (uint32_t)n;
-    cudaGetLastError();
-    return 0;
 }
 
 template <typename... Parameters, typename... Arguments>

@@ -1,399 +1,254 @@
-/* backend/cuda/linear.cu - the choice of a matrix kernel: a matter of speed only, the bits are the
- * same (linear.cuh, linear_cluster.cuh, linear_head.cuh, linear_once.cuh, linear_pingpong.cuh,
- * linear_stationary.cuh, linear_team.cuh, linear_wide.cuh). */
-#include <pthread.h>
+/* backend/cuda/linear.cu - the table of GEMM kernels (gemm.h) and the choice of a kernel for a
+ * shape. The choice is a matter of speed only, as all kernels give the same bits. */
 #include <string.h>
 
-#include "backend/cuda/linear_types.h"
-#include "backend/cuda/wide_walk.h"
+#include "backend/cuda/gemm.h"
 #include "model/model.h"
-
-static int g_forced;
-static pthread_once_t g_once = PTHREAD_ONCE_INIT; /* of the rest */
-static cudaError_t g_init;
-static bool g_team; /* the kernels of linear_team.cuh are in this program and run here */
-static bool g_wide; /* those of linear_wide.cuh */
-static rose_cuda_clusters g_clusters[ROSE_CUDA_N_CLUSTERS]; /* of either type the same */
-static uint32_t g_multiprocessors;
-
-void rose_cuda_linear_force(int kernel)
-{
-    g_forced = kernel;
-}
-
-static void init(void)
-{
-    bool f16 = false, bf16 = false;
-    cudaError_t e = rose_cuda_linear_init_f16();
-    if (e == cudaSuccess) e = rose_cuda_linear_init_bf16();
-    if (e == cudaSuccess) e = rose_cuda_team_init_f16(&f16);
-    if (e == cudaSuccess) e = rose_cuda_team_init_bf16(&bf16);
-    g_team = f16 && bf16;
-    if (e == cudaSuccess) e = rose_cuda_wide_init_f16(&f16, g_clusters);
-    if (e == cudaSuccess) e = rose_cuda_wide_init_bf16(&bf16, g_clusters);
-    g_wide = f16 && bf16;
-    int n = 0;
-    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
-    g_multiprocessors = (uint32_t)n;
-    g_init = e;
-}
-
-cudaError_t rose_cuda_linear_init(bool *wide)
-{
-    pthread_once(&g_once, init);
-    *wide = g_wide;
-    return g_init;
-}
-
-uint32_t rose_cuda_linear_blocks(void)
-{
-    return g_wide ? g_multiprocessors : 0;
-}
 
 enum { CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32 };
 
-enum {
-    ROWS = 1,
-    TILES,
-    HEAD,
-    TEAM_64, /* from here on as rose_cuda_team */
-    TEAM_32,
-    WIDE = ROSE_CUDA_WIDE, /* from here on as rose_cuda_wide */
-    WIDE_64 = WIDE + ROSE_CUDA_WIDE_64_96,
-    ONCE = WIDE + ROSE_CUDA_ONCE_48,
-    CHAIN = WIDE + ROSE_CUDA_CHAIN,
-    CLUSTER = WIDE + ROSE_CUDA_CLUSTER_64_96,
-    STATIONARY = WIDE + ROSE_CUDA_STATIONARY
-};
+/* ---- the table ---- */
 
-const char *rose_cuda_linear_name(int kernel)
+/* What the kernels of a family have in common; the fields as in rose_cuda_gemm. */
+typedef struct family {
+    bool hopper, cores;
+    uint32_t max_k, max_rows, max_values, head_unit, without;
+} family;
+
+static constexpr family g_mma = {};
+static constexpr family g_head = {
+    false, false, 0, ROSE_CUDA_HEAD_ROWS, ROSE_CUDA_HEAD_VALUES, 0, ROSE_CUDA_WITHOUT_HEAD};
+static constexpr family g_team = {true, false, ROSE_CUDA_TEAM_K, 0, 0, 4, ROSE_CUDA_WITHOUT_TEAM};
+static constexpr family g_wide = {true, true, 0, 0, 0, 16, 0};
+static constexpr family g_once = {true, true, 0, 0, 0, 16, ROSE_CUDA_WITHOUT_ONCE};
+static constexpr family g_chain = {
+    true, true, ROSE_CUDA_CHAIN_K, 0, 0, 16, ROSE_CUDA_WITHOUT_ONCE | ROSE_CUDA_WITHOUT_CHAIN};
+static constexpr family g_pingpong = {true, true, 0, 0, 0, 16, ROSE_CUDA_WITHOUT_PINGPONG};
+
+static constexpr rose_cuda_gemm row(const family &f, rose_gemm_run *f16, rose_gemm_run *bf16,
+                                    const char *name, int rows, int outputs, int groups, int stages,
+                                    int blocks, int high, int across, int share, int share_head,
+                                    int ends)
 {
-    static const char *const names[ROSE_CUDA_N_KERNELS] = {
-        "auto", "rows", "tiles", "head", "team", "team-32",
-        /* rose_cuda_wide */
-        "wide-192", "wide-192-pair", "wide-160", "wide-128", "wide-96", "wide-64-96", "wide-64-48",
-        "once-48", "once-48-alone", "once-64-alone", "once-96", "once-96-alone", "once-128-96",
-        "once-128-128", "chain", "chain-alone", "cluster-64-96", "cluster-64-96-pair",
-        "cluster-64-128", "cluster-128-80", "stationary", "pingpong", "pingpong-rows"};
-    return kernel >= 0 && kernel < ROSE_CUDA_N_KERNELS ? names[kernel] : NULL;
+    return {name,
+            (uint16_t)rows,
+            (uint16_t)outputs,
+            (uint8_t)groups,
+            (uint8_t)stages,
+            (uint8_t)blocks,
+            (uint8_t)high,
+            (uint8_t)across,
+            (uint8_t)share,
+            (uint8_t)share_head,
+            f.hopper,
+            f.cores,
+            (uint8_t)ends,
+            f.max_k,
+            f.max_rows,
+            f.max_values,
+            f.head_unit,
+            f.without,
+            {f16, bf16}};
 }
 
-int rose_cuda_linear_named(const char *name)
+#define ID(family, id, ...) ID_##id,
+#define ROW(family, id, ...)                                                                       \
+    row(g_##family, rose_gemm_##id##_f16, rose_gemm_##id##_bf16, __VA_ARGS__),
+enum { ROSE_GEMM_KERNELS(ID) N_GEMMS };
+const rose_cuda_gemm rose_cuda_gemms[N_GEMMS] = {ROSE_GEMM_KERNELS(ROW)};
+const uint32_t rose_cuda_n_gemms = N_GEMMS;
+#undef ROW
+#undef ID
+
+const rose_cuda_gemm *rose_cuda_gemm_named(const char *name)
 {
-    int kernel = 0;
-    while (kernel < ROSE_CUDA_N_KERNELS && strcmp(rose_cuda_linear_name(kernel), name) != 0)
-        kernel++;
-    return kernel;
+    for (const rose_cuda_gemm &g : rose_cuda_gemms)
+        if (strcmp(g.name, name) == 0) return &g;
+    return NULL;
 }
 
-/* In QKV, blocks of 16 outputs of one part and one head. */
-static bool wide_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
+cudaError_t rose_cuda_linear_prepare(const rose_cuda_device *d)
 {
-    if (!g_wide || l->cores == NULL || l->kv != (io->epilogue == ROSE_CUDA_EPI_QKV)) return false;
-    if (io->epilogue == ROSE_CUDA_EPI_QKV && (l->k % 64 != 0 || io->kv.head_dim % 16 != 0))
-        return false;
-    if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL && (l->n % 4 != 0 || io->ld_x % 4 != 0))
-        return false;
+    cudaError_t e = cudaSuccess;
+#define PREPARE(family)                                                                            \
+    if (e == cudaSuccess && (d->hopper || !g_##family.hopper)) e = rose_prepare_##family##_f16(d); \
+    if (e == cudaSuccess && (d->hopper || !g_##family.hopper)) e = rose_prepare_##family##_bf16(d);
+    ROSE_GEMM_FAMILIES(PREPARE)
+#undef PREPARE
+    return e;
+}
+
+/* ---- what a kernel takes ---- */
+
+/* Kernels that read `cores`: q, K and V have an order of their own there, and stores are of four
+ * outputs. */
+static bool cores_take(const rose_cuda_linear *l, const rose_cuda_io *io)
+{
+    if (l->cores == NULL || l->kv != (io->epilogue == ROSE_CUDA_EPI_QKV)) return false;
+    if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL) return l->n % 4 == 0 && io->ld_x % 4 == 0;
     return io->epilogue != ROSE_CUDA_EPI_ACT || (io->act == ROSE_ACT_GELU_TANH && l->n % 4 == 0);
 }
 
-/* In QKV, groups of outputs of one part and quads of one head. */
-static bool team_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
-{
-    if (!g_team || io->epilogue == ROSE_CUDA_EPI_LOGITS || l->k_pad > ROSE_CUDA_TEAM_K)
-        return false;
-    return io->epilogue != ROSE_CUDA_EPI_QKV || (l->k % 64 == 0 && io->kv.head_dim % 4 == 0);
-}
-
-static bool head_takes(const rose_cuda_linear *l, const rose_cuda_io *io)
+/* In QKV, blocks of outputs belong to one of q, K and V, and to one head. */
+bool rose_cuda_gemm_takes(const rose_cuda_gemm *g, const rose_cuda_launch *at,
+                          const rose_cuda_linear *l, const rose_cuda_io *io)
 {
     const uint32_t staged = io->rows <= 8 ? 8 : io->rows <= 16 ? 16 : 32;
-    return io->epilogue == ROSE_CUDA_EPI_LOGITS && io->rows <= ROSE_CUDA_HEAD_ROWS &&
-           l->k_pad <= ROSE_CUDA_HEAD_VALUES / staged;
+    if ((g->ends >> io->epilogue & 1) == 0 || (g->hopper && !at->device->hopper)) return false;
+    if (g->max_rows != 0 && io->rows > g->max_rows) return false;
+    if (g->max_k != 0 && l->k_pad > g->max_k) return false;
+    if (g->max_values != 0 && l->k_pad > g->max_values / staged) return false;
+    if (io->epilogue == ROSE_CUDA_EPI_QKV && g->head_unit != 0 &&
+        (l->k % 64 != 0 || io->kv.head_dim % g->head_unit != 0))
+        return false;
+    return !g->cores || cores_take(l, io);
 }
 
-static bool takes(const rose_cuda_linear *l, const rose_cuda_io *io, int kernel)
+/* ---- the choice ---- */
+
+typedef struct shape {
+    const rose_cuda_launch *at;
+    const rose_cuda_linear *l;
+    const rose_cuda_io *io;
+} shape;
+
+/* The kernel, if it takes the shape and is not left out; else NULL. */
+static const rose_cuda_gemm *may(const shape &s, int id)
 {
-    const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS,
-               residual = io->epilogue == ROSE_CUDA_EPI_RESIDUAL;
-    if (kernel == ROWS) return !head;
-    if (kernel == TILES) return true;
-    if (kernel == HEAD) return head_takes(l, io);
-    if (kernel < WIDE) return team_takes(l, io);
-    if (!wide_takes(l, io)) return false;
-    if (kernel == WIDE + ROSE_CUDA_WIDE_192) return !residual;
-    if (kernel == WIDE + ROSE_CUDA_WIDE_192_PAIR) return residual;
-    if (kernel == WIDE + ROSE_CUDA_WIDE_160) return residual;
-    if (kernel == WIDE + ROSE_CUDA_WIDE_128) return !head;
-    if (kernel < WIDE_64) return true;
-    if (kernel < ONCE) return head;
-    if (kernel == WIDE + ROSE_CUDA_ONCE_64_ALONE) return residual;
-    if (kernel == WIDE + ROSE_CUDA_ONCE_128_128) return !head && !residual;
-    if (kernel < CHAIN) return !head;
-    if (kernel < CLUSTER) return residual && l->k_pad <= ROSE_CUDA_CHAIN_K;
-    if (kernel < STATIONARY) return residual;
-    if (kernel > STATIONARY) return head;
-    return !head && (l->k_pad + CHUNK_K - 1) / CHUNK_K == ROSE_CUDA_STATIONARY_CHUNKS;
+    const rose_cuda_gemm *g = &rose_cuda_gemms[id];
+    const bool left_out = (s.at->without & g->without) != 0;
+    return !left_out && rose_cuda_gemm_takes(g, s.at, s.l, s.io) ? g : NULL;
 }
 
-static uint32_t tiles_of(const rose_cuda_linear *l, uint32_t rows, uint32_t tile_rows,
-                         uint32_t outputs)
+static uint32_t tiles_of(const shape &s, uint32_t tile_rows, uint32_t outputs)
 {
-    return (rows + tile_rows - 1) / tile_rows * ((l->n + outputs - 1) / outputs);
+    return (s.io->rows + tile_rows - 1) / tile_rows * ((s.l->n + outputs - 1) / outputs);
 }
 
-/* Of linear_once.cuh, by measurement on an H100 of 132 multiprocessors (2026-11-22): the smallest
- * tile of which all are on the chip at once, if possible one a multiprocessor; 0: none. Beside
- * attention blocks leave it memory. Of 512 rows at most, and no head. */
-static int once_for(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
+/* The same where it has at most `most` tiles. */
+static const rose_cuda_gemm *may_fit(const shape &s, int id, uint32_t most)
 {
-    enum { CHAIN_CHUNKS = ROSE_CUDA_CHAIN_CHUNKS };
-    const uint32_t n48 = tiles_of(l, io->rows, 64, 48), n96 = tiles_of(l, io->rows, 64, 96);
-    const uint32_t n128 = tiles_of(l, io->rows, 128, 96);
-    const uint32_t chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K;
-    const uint32_t chained = n48 * ((chunks + CHAIN_CHUNKS - 1) / CHAIN_CHUNKS); /* blocks */
-    /* Of more, not all clusters find multiprocessors of one group for themselves (of 132). */
-    const bool apart = chained <= 96;
-    if ((at->without & ROSE_CUDA_WITHOUT_ONCE) != 0) return 0;
-    if (chunks > CHAIN_CHUNKS && chained <= g_multiprocessors && (apart || !at->beside) &&
-        (at->without & ROSE_CUDA_WITHOUT_CHAIN) == 0 && takes(l, io, CHAIN))
-        return apart && !at->beside ? WIDE + ROSE_CUDA_CHAIN_ALONE : CHAIN;
-    if (!at->beside && n48 <= g_multiprocessors) return WIDE + ROSE_CUDA_ONCE_48_ALONE;
-    if (!at->beside && n96 <= g_multiprocessors) return WIDE + ROSE_CUDA_ONCE_96_ALONE;
-    if (n48 <= 2 * g_multiprocessors) return WIDE + ROSE_CUDA_ONCE_48;
-    if (!at->beside && n128 <= g_multiprocessors) return WIDE + ROSE_CUDA_ONCE_128_96;
-    if (n96 <= g_multiprocessors * 3 / 2) return WIDE + ROSE_CUDA_ONCE_96;
-    return 0;
+    const rose_cuda_gemm *g = may(s, id);
+    return g != NULL && tiles_of(s, g->tile_rows, g->tile_outputs) <= most ? g : NULL;
 }
 
-/* The same of more rows: the smallest tile of which all are on the chip at once, one a
- * multiprocessor; 0: none (H100, 2026-11-23). In clusters where the residual is added and k is
- * long, as what the L2 gives is what all wait for. */
-static int filling(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
+/* The first of n kernels whose tiles are all on the GPU at once, one on an SM. */
+static const rose_cuda_gemm *first_fit(const shape &s, const int *ids, size_t n)
 {
-    const uint32_t n = g_multiprocessors;
-    const bool clusters = (at->without & ROSE_CUDA_WITHOUT_CLUSTER) == 0;
-    if (at->beside || (at->without & ROSE_CUDA_WITHOUT_ONCE) != 0) return 0;
-    if (io->epilogue != ROSE_CUDA_EPI_RESIDUAL) {
-        if (tiles_of(l, io->rows, 64, 96) <= n) return WIDE + ROSE_CUDA_ONCE_96_ALONE;
-        if (tiles_of(l, io->rows, 128, 96) <= n) return WIDE + ROSE_CUDA_ONCE_128_96;
-        return tiles_of(l, io->rows, 128, 128) <= n ? WIDE + ROSE_CUDA_ONCE_128_128 : 0;
-    }
-    if (l->k_pad <= ROSE_CUDA_STATIONARY_CHUNKS * CHUNK_K) return 0;
-    if (tiles_of(l, io->rows, 64, 64) <= n) return WIDE + ROSE_CUDA_ONCE_64_ALONE;
-    for (int i = 0; clusters && i < ROSE_CUDA_N_CLUSTERS; i++)
-        if (tiles_of(l, io->rows, g_clusters[i].rows, g_clusters[i].outputs) <=
-            g_clusters[i].at_once)
-            return CLUSTER + i;
-    return tiles_of(l, io->rows, 64, 96) <= n ? WIDE + ROSE_CUDA_ONCE_96_ALONE : 0;
+    const rose_cuda_gemm *g = NULL;
+    for (size_t i = 0; i < n && g == NULL; i++)
+        g = may_fit(s, ids[i], s.at->device->sms);
+    return g;
 }
 
-/* Of linear_stationary.cuh, by measurement on an H100 (2026-11-23), in the measure of best_wide: a
- * tile at 75 %, half of one more for the weights. Where the residual is added it is always chosen,
- * if half of the chip is at work (measured of 640 rows and more, 768 outputs). UINT64_MAX: never.
- */
-static uint64_t stationary_cost(const rose_cuda_linear *l, const rose_cuda_io *io,
-                                const rose_cuda_launch *at)
+/* Tiles that clusters make together. */
+static const rose_cuda_gemm *chain_for(const shape &s)
 {
-    enum { M = ROSE_CUDA_STATIONARY_M, N = ROSE_CUDA_STATIONARY_N };
-    if ((at->without & ROSE_CUDA_WITHOUT_STATIONARY) != 0 || io->rows <= 512 ||
-        !takes(l, io, STATIONARY))
-        return UINT64_MAX;
-    const column_walk w = column_walk_of(io->rows, M, l->n, N, g_multiprocessors);
-    if (io->epilogue == ROSE_CUDA_EPI_RESIDUAL)
-        return 2 * w.blocks > g_multiprocessors ? 0 : UINT64_MAX;
-    return (2 * (uint64_t)column_most(&w) + 1) * (M * N * 100 / 75) / 2;
+    const uint32_t sms = s.at->device->sms, chunks = (s.l->k_pad + CHUNK_K - 1) / CHUNK_K;
+    const uint32_t peers = (chunks + ROSE_CUDA_CHAIN_CHUNKS - 1) / ROSE_CUDA_CHAIN_CHUNKS;
+    const rose_cuda_gemm *g = &rose_cuda_gemms[ID_chain];
+    const uint32_t blocks = peers * tiles_of(s, g->tile_rows, g->tile_outputs);
+    /* Of more, not all clusters find SMs of one group for themselves. */
+    const bool apart = blocks <= sms * 8 / 11;
+    if (peers < 2 || blocks > sms || (!apart && s.at->beside)) return NULL;
+    return may(s, apart && !s.at->beside ? ID_chain_alone : ID_chain);
 }
 
-/* Of the tiles of pairs of linear_wide.cuh: what is left of their cost in whole waves where they
- * are shared out. */
-static uint64_t shared_cost(const rose_cuda_linear *l, const rose_cuda_launch *at, uint32_t tiles,
-                            uint64_t cost)
+/* Up to 512 rows, no head, by measurement (H100, 2026-11-22): the smallest tile of which all are on
+ * the GPU at once, if possible one on an SM. Beside attention blocks leave it memory. */
+static const rose_cuda_gemm *once_for(const shape &s)
 {
-    const uint32_t chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K, pairs = g_multiprocessors / 2;
-    const wide_shares s = wide_shares_of(tiles, pairs, chunks, rose_cuda_wide_shares(at));
-    if (s.shared == 0) return cost;
-    return cost * (wide_most(&s) + WIDE_SHARING) / ((tiles + pairs - 1) / pairs * chunks);
+    static const int alone[] = {ID_once_48_alone, ID_once_96_alone};
+    const uint32_t sms = s.at->device->sms;
+    const rose_cuda_gemm *g = chain_for(s);
+    if (g == NULL && !s.at->beside) g = first_fit(s, alone, 2);
+    if (g == NULL) g = may_fit(s, ID_once_48, 2 * sms);
+    if (g == NULL && !s.at->beside) g = may_fit(s, ID_once_128_96, sms);
+    return g != NULL ? g : may_fit(s, ID_once_96, sms * 3 / 2);
 }
 
-typedef struct choice {
-    int kernel;
-    uint64_t cost;
-} choice;
-
-/* Of tiles of 128 x 192 on every multiprocessor. */
-enum { SHARE_192 = 85, WAVE_192 = 128 * 192 * 100 / SHARE_192 };
-
-/* A kernel that walks over tiles. */
-typedef struct tiling {
-    rose_cuda_wide kernel;
-    uint32_t rows, outputs; /* of a tile */
-    uint32_t blocks;        /* that a multiprocessor has at once */
-    uint32_t share;         /* of the tensor cores, in %, that agrees with what was measured */
-    uint32_t high, across;  /* tiles that follow each other, for blocks that work together */
-} tiling;
-
-/* Of the kernels that take the shape the one with the least product of waves and a tile's time:
- * outputs of a multiprocessor in a tile over their share. */
-static choice least(const tiling *all, size_t n, const rose_cuda_linear *l, const rose_cuda_io *io,
-                    const rose_cuda_launch *at)
+/* The same of more rows (H100, 2026-11-23). Where the residual is added, of a long k alone. */
+static const rose_cuda_gemm *filling(const shape &s)
 {
-    choice best = {0, UINT64_MAX};
-    for (size_t i = 0; i < n; i++) {
-        const tiling t = all[i];
-        if (!takes(l, io, WIDE + (int)t.kernel)) continue;
-        const uint64_t tiles = (uint64_t)t.high * t.across *
-                               tiles_of(l, io->rows, t.rows * t.high, t.outputs * t.across);
-        const uint64_t at_once = (uint64_t)t.blocks * g_multiprocessors;
-        const uint64_t waves = (tiles + at_once - 1) / at_once;
-        /* Two blocks share a multiprocessor where there are so many; a whole tile of halves is two.
-         */
-        const bool halves = t.kernel == ROSE_CUDA_PINGPONG_ROWS;
-        const uint64_t beside = t.blocks > 1 && (halves || tiles > g_multiprocessors) ? 2 : 1;
-        uint64_t cost = waves * beside * t.rows * t.outputs * 100 / t.share;
-        if (t.kernel == ROSE_CUDA_WIDE_192_PAIR)
-            cost = shared_cost(l, at, (uint32_t)tiles / 2, cost);
-        if (cost < best.cost) best = {WIDE + (int)t.kernel, cost};
+    static const int store[] = {ID_once_96_alone, ID_once_128_96, ID_once_128_128},
+                     residual[] = {ID_once_64_alone, ID_once_96_alone};
+    if (s.at->beside) return NULL;
+    if (s.io->epilogue != ROSE_CUDA_EPI_RESIDUAL) return first_fit(s, store, 3);
+    return s.l->k_pad > ROSE_CUDA_CHAIN_CHUNKS * CHUNK_K ? first_fit(s, residual, 2) : NULL;
+}
+
+/* The product of waves and a tile's time: outputs of an SM in a tile over their share of its peak.
+ * Of clusters a last tile without a neighbour multiplies for nothing. Where tiles of rows are odd
+ * and the last has 64 rows or fewer, a cluster that shares rows does half of it, as all tiles count
+ * twice then. */
+static uint64_t cost_of(const shape &s, const rose_cuda_gemm *g, uint32_t share)
+{
+    const uint32_t sms = s.at->device->sms, high = (s.io->rows + g->tile_rows - 1) / g->tile_rows;
+    const uint32_t halves = g->across > 1 && high > 1 && high % 2 != 0 ? 2 : 1;
+    const uint32_t tile_rows = g->tile_rows / halves, blocks = g->blocks * halves;
+    const uint64_t tiles = (uint64_t)g->high * g->across *
+                           tiles_of(s, tile_rows * g->high, (uint32_t)g->tile_outputs * g->across);
+    const uint64_t at_once = (uint64_t)blocks * sms, waves = (tiles + at_once - 1) / at_once;
+    /* Two blocks share an SM where there are so many; a whole tile of halves is two. */
+    const uint64_t beside = halves > 1 || (blocks > 1 && tiles > sms) ? 2 : 1;
+    return waves * beside * tile_rows * g->tile_outputs * 100 / share;
+}
+
+static const rose_cuda_gemm *least_cost(const shape &s)
+{
+    const bool head = s.io->epilogue == ROSE_CUDA_EPI_LOGITS;
+    const rose_cuda_gemm *best = NULL;
+    uint64_t best_cost = UINT64_MAX;
+    for (int i = 0; i < N_GEMMS; i++) {
+        const rose_cuda_gemm *g = may(s, i);
+        const uint32_t share = g == NULL ? 0 : head ? g->share_head : g->share;
+        const uint64_t cost = share > 0 ? cost_of(s, g, share) : UINT64_MAX;
+        if (cost >= best_cost) continue;
+        best_cost = cost;
+        best = g;
     }
     return best;
 }
 
-/* Of linear_wide.cuh, linear_once.cuh for tiles of 64 rows, and linear_stationary.cuh; no head. */
-static choice best_wide(const rose_cuda_linear *l, const rose_cuda_io *io,
-                        const rose_cuda_launch *at)
+/* A large head of up to 128 rows (heads of GPT-2s on an H100, 2026-11-24): of a long k the larger
+ * tile is ahead by 1 to 4 %. */
+static int large_head(const shape &s)
 {
-    const bool residual = io->epilogue == ROSE_CUDA_EPI_RESIDUAL,
-               once = (at->without & ROSE_CUDA_WITHOUT_ONCE) == 0;
-    const tiling all[] = {{residual ? ROSE_CUDA_WIDE_192_PAIR : ROSE_CUDA_WIDE_192, 128, 192, 1,
-                           SHARE_192, residual ? 2u : 1u, 1},
-                          {ROSE_CUDA_WIDE_96, 128, 96, 1, 68, 1, 1},
-                          {ROSE_CUDA_WIDE_160, 128, 160, 1, 78, 1, 1},
-                          {ROSE_CUDA_WIDE_128, 128, 128, 1, 74, 1, 1},
-                          {ROSE_CUDA_ONCE_96, 64, 96, 2, 56, 1, 1},
-                          {ROSE_CUDA_ONCE_48, 64, 48, 2, 42, 1, 1}};
-    const choice best = least(all, once ? 6 : 4, l, io, at);
-    const uint64_t stationary = stationary_cost(l, io, at);
-    return stationary < best.cost ? choice{STATIONARY, stationary} : best;
+    if (s.io->rows > 64) return ID_wide_96;
+    return s.l->k_pad >= 1024 && s.io->rows <= 48 ? ID_wide_64_96 : ID_wide_64_48;
 }
 
-/* Of linear_wide.cuh and linear_pingpong.cuh (GPT-2's on an H100, 2026-11-23). Of pairs a last tile
- * without a neighbour multiplies for nothing. Where tiles of rows are odd and the last has 64 rows
- * or fewer, those that share rows do half of it. */
-static int best_head(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
+/* By measurement on an H100, GPT-2 124M (2026-11-21 to 23). Bounds on rows and outputs below are
+ * those that it gave there. */
+static const rose_cuda_gemm *choose(const shape &s)
 {
-    const uint32_t high = (io->rows + 127) / 128, half = high > 1 && high % 2 != 0 ? 2 : 1;
-    const tiling all[] = {
-        {ROSE_CUDA_WIDE_192, 128, 192, 1, 87, 1, 1},
-        {ROSE_CUDA_WIDE_96, 128, 96, 1, 68, 1, 1},
-        {ROSE_CUDA_WIDE_64_96, 64, 96, 2, 56, 1, 1},
-        {ROSE_CUDA_WIDE_64_48, 64, 48, 2, 42, 1, 1},
-        {ROSE_CUDA_PINGPONG, 128, ROSE_CUDA_PINGPONG_N, 1, 95, 2, 1},
-        {ROSE_CUDA_PINGPONG_ROWS, 128 / half, ROSE_CUDA_PINGPONG_ROWS_N, half, 92, 1, 2}};
-    const bool pingpong = (at->without & ROSE_CUDA_WITHOUT_PINGPONG) == 0;
-    return least(all, pingpong ? 6 : 4, l, io, at).kernel;
+    const bool head = s.io->epilogue == ROSE_CUDA_EPI_LOGITS;
+    const uint32_t rows = s.io->rows;
+    const rose_cuda_gemm *g = may(s, ID_head);
+    if (g != NULL) return g;
+    if (!head && rows <= ROSE_CUDA_HEAD_ROWS) return &rose_cuda_gemms[ID_rows];
+    if (!head) g = rows <= 512 ? once_for(s) : filling(s);
+    if (g == NULL && head && s.l->n > 16384 && rows <= 128) g = may(s, large_head(s));
+    if (g == NULL && rows <= 128) g = may(s, rows > 64 && s.l->n > 1024 ? ID_team_64 : ID_team_32);
+    if (g == NULL && (head || rows > 64)) g = least_cost(s);
+    if (g != NULL) return g;
+    return &rose_cuda_gemms[rows > 128 || head ? ID_tiles : ID_rows]; /* `rows` takes no head */
 }
 
-/* What QKV and GELU read and write, from row `first` on, a multiple of 128. */
-static rose_cuda_io rows_from(const rose_cuda_linear *l, const rose_cuda_io *io, uint32_t first)
-{
-    enum { SIZE = 2 /* of a value */ };
-    rose_cuda_io r = *io;
-    const auto on = [first](void *p, size_t row_bytes) {
-        return p != NULL ? static_cast<uint8_t *>(p) + first * row_bytes : NULL;
-    };
-    r.rows -= first;
-    r.h = static_cast<const uint8_t *>(io->h) + (size_t)first * l->k_pad * SIZE;
-    r.q = on(io->q, (size_t)l->n / 3 * SIZE);
-    r.slot = io->slot != NULL ? io->slot + first : NULL;
-    r.kv_rows = on(io->kv_rows, (size_t)l->n / 3 * 2 * SIZE);
-    r.out = on(io->out, (size_t)io->out_k_pad * SIZE);
-    return r;
-}
-
-/* Of QKV and GELU: the rows whose tiles of 128 x 192 are whole waves, but for less than a row of
- * tiles, where those behind them are faster by a launch of their own than in a last wave of few
- * tiles; 0: none are. */
-static uint32_t whole_waves(const rose_cuda_linear *l, const rose_cuda_io *io,
-                            const rose_cuda_launch *at)
-{
-    /* What a launch costs beside its tiles, over k, in the measure of best_wide, which the rows
-     * behind have even where `choose` takes another kernel: few rows of GPT-2's QKV or FC1 take 4
-     * us and more, and a dependent launch hides none of it (H100, 2026-11-23). GAIN: less than a
-     * fortieth saved is what one run differs from the next. */
-    enum { LAUNCH = 13000 * 768, GAIN = 40 };
-    if ((at->without & ROSE_CUDA_WITHOUT_WAVES) != 0 || at->beside || !wide_takes(l, io) ||
-        (io->epilogue != ROSE_CUDA_EPI_QKV && io->epilogue != ROSE_CUDA_EPI_ACT))
-        return 0;
-    const uint32_t columns = tiles_of(l, 1, 128, 192), n = g_multiprocessors,
-                   high = tiles_of(l, io->rows, 128, 192) / n * n / columns, first = high * 128;
-    if (first == 0 || first >= io->rows) return 0;
-    const rose_cuda_io rest = rows_from(l, io, first);
-    const uint64_t waves = (high * columns + n - 1) / n, one = best_wide(l, io, at).cost;
-    const uint64_t two = waves * WAVE_192 + best_wide(l, &rest, at).cost + LAUNCH / l->k_pad;
-    return two < one - one / GAIN ? first : 0;
-}
-
-/* The head of 33 to 64 rows, and of fewer where it has no kernel of its own (heads of GPT-2s on an
- * H100, 2026-11-24): of a long k the larger tile is ahead by 1 to 4 %. */
-static int head_of_64(const rose_cuda_linear *l, uint32_t rows)
-{
-    return WIDE + (l->k_pad >= 1024 && rows <= 48 ? ROSE_CUDA_WIDE_64_96 : ROSE_CUDA_WIDE_64_48);
-}
-
-/* By measurement on an H100 of 132 multiprocessors, GPT-2 124M (2026-11-21 to 23). Bounds on rows
- * and outputs below are those that it gave there. */
-static int choose(const rose_cuda_linear *l, const rose_cuda_io *io, const rose_cuda_launch *at)
-{
-    const bool head = io->epilogue == ROSE_CUDA_EPI_LOGITS, many = l->n > 16384;
-    const bool wide = wide_takes(l, io);
-    const uint32_t rows = io->rows;
-    int once = 0;
-    if (wide && !head) once = rows <= 512 ? once_for(l, io, at) : filling(l, io, at);
-    if (head && (at->without & ROSE_CUDA_WITHOUT_HEAD) == 0 && takes(l, io, HEAD)) return HEAD;
-    if (!head && rows <= ROSE_CUDA_HEAD_ROWS) return ROWS;
-    if (once != 0) return once;
-    if (wide && head && many && rows <= 128)
-        return rows <= 64 ? head_of_64(l, rows) : WIDE + ROSE_CUDA_WIDE_96;
-    if (rows <= 128 && (at->without & ROSE_CUDA_WITHOUT_TEAM) == 0 && team_takes(l, io))
-        return rows > 64 && l->n > 1024 ? TEAM_64 : TEAM_32;
-    if (wide && head) return best_head(l, io, at);
-    if (wide && rows > 64) return best_wide(l, io, at).kernel;
-    /* The kernel of rows takes no head. */
-    return rows > 128 || head ? TILES : ROWS;
-}
+/* ---- run ---- */
 
 bool rose_cuda_linear_norms(const rose_cuda_launch *at, const rose_cuda_linear *l,
                             const rose_cuda_io *io)
 {
-    return (at->without & ROSE_CUDA_WITHOUT_NORMED) == 0 && g_forced == 0 &&
+    return (at->without & ROSE_CUDA_WITHOUT_NORMED) == 0 && at->forced == NULL &&
            at->type != ROSE_CUDA_F32 && io->rows <= 8 && l->k <= 1024 && l->k % 8 == 0 &&
            (io->epilogue == ROSE_CUDA_EPI_QKV || io->epilogue == ROSE_CUDA_EPI_ACT);
-}
-
-/* By `kernel`, which takes the shape. */
-static cudaError_t run(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                       const rose_cuda_io *io, int kernel)
-{
-    if (kernel >= WIDE) {
-        const rose_cuda_wide which = (rose_cuda_wide)(kernel - WIDE);
-        return at->type == ROSE_CUDA_F16 ? rose_cuda_wide_f16(at, l, io, which)
-                                         : rose_cuda_wide_bf16(at, l, io, which);
-    }
-    if (kernel >= TEAM_64) {
-        const rose_cuda_team which = (rose_cuda_team)(kernel - TEAM_64);
-        return at->type == ROSE_CUDA_F16 ? rose_cuda_team_f16(at, l, io, which)
-                                         : rose_cuda_team_bf16(at, l, io, which);
-    }
-    if (kernel == HEAD)
-        return at->type == ROSE_CUDA_F16 ? rose_cuda_head_f16(at, l, io)
-                                         : rose_cuda_head_bf16(at, l, io);
-    return at->type == ROSE_CUDA_F16 ? rose_cuda_linear_f16(at, l, io, kernel == TILES)
-                                     : rose_cuda_linear_bf16(at, l, io, kernel == TILES);
 }
 
 cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                  const rose_cuda_io *io)
 {
+    const rose_cuda_gemm *g = at->forced;
     if (io->rows == 0) return cudaSuccess;
     if (io->norm_w != NULL) {
         if (!rose_cuda_linear_norms(at, l, io)) return cudaErrorInvalidValue;
@@ -401,12 +256,7 @@ cudaError_t rose_cuda_linear_run(const rose_cuda_launch *at, const rose_cuda_lin
                                          : rose_cuda_normed_bf16(at, l, io);
     }
     if (at->type == ROSE_CUDA_F32) return rose_cuda_linear_f32(at, l, io);
-    if (g_forced != 0) return run(at, l, io, takes(l, io, g_forced) ? g_forced : TILES);
-    const uint32_t first = whole_waves(l, io, at);
-    if (first == 0) return run(at, l, io, choose(l, io, at));
-    rose_cuda_io whole = *io;
-    const rose_cuda_io rest = rows_from(l, io, first);
-    whole.rows = first;
-    const cudaError_t e = run(at, l, &whole, WIDE + ROSE_CUDA_WIDE_192);
-    return e == cudaSuccess ? run(at, l, &rest, choose(l, &rest, at)) : e;
+    if (g == NULL) g = choose({at, l, io});
+    if (!rose_cuda_gemm_takes(g, at, l, io)) g = &rose_cuda_gemms[ID_tiles];
+    return g->run[at->type == ROSE_CUDA_BF16](at, l, io);
 }

@@ -419,7 +419,11 @@ static __global__ void __launch_bounds__((WM * WN * 32), (BM == 128 ? 3 : 4))
 
 /* ---- launchers ---- */
 
-static int g_max_shared = 48 * 1024; /* of a block; set by init */
+/* Dynamic shared memory that a block can have beside its barriers. */
+static size_t shared_room(const rose_cuda_device *d)
+{
+    return d->shared_max - 256;
+}
 
 /* As many warps as there are chunks, unless their shared memory is more than a block may have. */
 template <typename T, int MT, int NT, int MAX_WARPS, bool EIGHT>
@@ -432,8 +436,8 @@ static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_linea
         (size_t)MT * 16 * wide * sizeof(float) + (MT > 1 ? MT * 2 * CHUNK * 512 : 0);
     const size_t once = (size_t)MT * 16 * NT * 8 * sizeof(float);
     uint32_t n_warps = n_chunks < MAX_WARPS ? n_chunks : MAX_WARPS;
-    if (n_warps * each + once > (size_t)g_max_shared)
-        n_warps = (uint32_t)(((size_t)g_max_shared - once) / each);
+    if (n_warps * each + once > shared_room(at->device))
+        n_warps = (uint32_t)((shared_room(at->device) - once) / each);
     dim3 grid((l->n + NT * 8 - 1) / (NT * 8), (io->rows + MT * 16 - 1) / (MT * 16));
     return launch_kernel(at, rows_kernel<T, MT, NT, MAX_WARPS, EIGHT>, grid, n_warps * 32,
                          n_warps * each + once, *l, *io);
@@ -455,18 +459,12 @@ static cudaError_t launch_tiles(const rose_cuda_launch *at, const rose_cuda_line
                          tiles_bytes<BM, BN>(), *l, *io);
 }
 
-/* Blocks enough for every multiprocessor, as wide as that allows. No head but by tiles. */
+/* Blocks enough for every multiprocessor, as wide as that allows. No head. */
 template <typename T>
-static cudaError_t run_linear(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                              const rose_cuda_io *io, bool tiles)
+static cudaError_t run_rows(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                            const rose_cuda_io *io)
 {
     const bool wide = l->n > 1024;
-    if (tiles) {
-        if (io->rows <= 64 || (io->rows + 127) / 128 * (l->n_pad / 64) < 256)
-            return launch_tiles<T, 64, 64, 2, 2>(at, l, io);
-        return launch_tiles<T, 128, 64, 2, 2>(at, l, io);
-    }
-    if (io->epilogue == ROSE_CUDA_EPI_LOGITS) return cudaErrorInvalidValue; /* one chain over k */
     if (io->rows <= 8) {
         if (wide) return launch_rows<T, 1, 2, 8, true>(at, l, io);
         return launch_rows<T, 1, 1, 16, true>(at, l, io);
@@ -480,21 +478,24 @@ static cudaError_t run_linear(const rose_cuda_launch *at, const rose_cuda_linear
     return launch_rows<T, 2, 1, 16, false>(at, l, io);
 }
 
-static cudaError_t allow(const void *kernel)
+template <typename T>
+static cudaError_t run_tiles(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                             const rose_cuda_io *io)
 {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g_max_shared);
+    if (io->rows <= 64 || (io->rows + 127) / 128 * (l->n_pad / 64) < 256)
+        return launch_tiles<T, 64, 64, 2, 2>(at, l, io);
+    return launch_tiles<T, 128, 64, 2, 2>(at, l, io);
 }
 
-template <typename T> static cudaError_t init_linear(void)
+template <typename T> static cudaError_t prepare_linear(const rose_cuda_device *d)
 {
-    cudaError_t e =
-        cudaDeviceGetAttribute(&g_max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
-    g_max_shared -= 256; /* for the barriers */
     const void *const kernels[] = {(const void *)tiles_kernel<T, 128, 64, 2, 2>,
                                    (const void *)rows_kernel<T, 2, 2, 4, false>,
                                    (const void *)rows_kernel<T, 2, 1, 16, false>};
+    cudaError_t e = cudaSuccess;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)
-        e = allow(kernels[i]);
+        e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)shared_room(d));
     return e;
 }
 

@@ -10,8 +10,8 @@
 #ifndef ROSE_BACKEND_CUDA_LINEAR_HEAD_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_HEAD_CUH
 
+#include "backend/cuda/gemm.h"
 #include "backend/cuda/linear.cuh"
-#include "backend/cuda/linear_types.h"
 
 enum {
     HEAD_WARPS = 4,
@@ -222,32 +222,21 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32, HEAD_BLOCKS)
 
 /* ---- launchers ---- */
 
-/* How many blocks are on the chip at once with so much shared memory each; 0: it does not say. */
-static uint32_t blocks_at_once(size_t bytes)
+/* How many blocks the GPU runs at once with so much shared memory each. */
+static uint32_t blocks_at_once(const rose_cuda_device *d, size_t bytes)
 {
     enum { OWN = 3 * 1024 }; /* the barriers and keys, and what the driver takes of each block */
-    static int chips, room;
-    static const cudaError_t e = [] {
-        cudaError_t asked = cudaDeviceGetAttribute(&chips, cudaDevAttrMultiProcessorCount, 0);
-        if (asked == cudaSuccess)
-            asked = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0);
-        return asked;
-    }();
-    const uint32_t fit = (uint32_t)(room / (bytes + OWN));
-    return e != cudaSuccess ? 0 : (uint32_t)chips * (fit < HEAD_BLOCKS ? fit : HEAD_BLOCKS);
+    const uint32_t fit = (uint32_t)(d->shared_sm / (bytes + OWN));
+    return d->sms * (fit < HEAD_BLOCKS ? fit : HEAD_BLOCKS);
 }
 
 template <typename T, int MT, bool EIGHT, bool WHOLE>
 static cudaError_t launch_head(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
-    static const cudaError_t allowed = cudaFuncSetAttribute(
-        (const void *)head_kernel<T, MT, EIGHT, WHOLE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-        ROSE_CUDA_HEAD_VALUES * 2);
     const size_t bytes = (size_t)HEAD_STAGED<MT, EIGHT> * l->k_pad * 2;
-    const uint32_t at_once = blocks_at_once(bytes);
+    const uint32_t at_once = blocks_at_once(at->device, bytes);
     const uint32_t most = (l->n + 16 * HEAD_WARPS - 1) / (16 * HEAD_WARPS);
-    if (allowed != cudaSuccess) return allowed;
     if (at_once == 0) return cudaErrorInvalidConfiguration;
     return launch_kernel(at, head_kernel<T, MT, EIGHT, WHOLE>,
                          dim3(at_once < most ? at_once : most), HEAD_WARPS * 32, bytes, *l, *io);
@@ -268,6 +257,21 @@ static cudaError_t run_head(const rose_cuda_launch *at, const rose_cuda_linear *
 {
     return l->k_pad % (CHUNK * 64) == 0 ? launch_head_for<T, true>(at, l, io)
                                         : launch_head_for<T, false>(at, l, io);
+}
+
+template <typename T> static cudaError_t prepare_head(void)
+{
+    const void *const kernels[] = {(const void *)head_kernel<T, 1, true, true>,
+                                   (const void *)head_kernel<T, 1, false, true>,
+                                   (const void *)head_kernel<T, 2, false, true>,
+                                   (const void *)head_kernel<T, 1, true, false>,
+                                   (const void *)head_kernel<T, 1, false, false>,
+                                   (const void *)head_kernel<T, 2, false, false>};
+    cudaError_t e = cudaSuccess;
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)
+        e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 ROSE_CUDA_HEAD_VALUES * 2);
+    return e;
 }
 
 #endif

@@ -254,52 +254,60 @@ static cudaError_t launch_once(const rose_cuda_launch *at, const rose_cuda_linea
     const uint32_t chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K;
     const uint32_t peers = CHAIN ? (chunks + CHAIN_CHUNKS - 1) / CHAIN_CHUNKS : 1;
     CUtensorMap w, h;
-    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8);
-    if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
+    cudaError_t e = map_cores(at->device, &w, l->cores, l->k_pad, l->n_pad / 8, TN / 8);
+    if (e == cudaSuccess)
+        e = map_cores(at->device, &h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
     if (e != cudaSuccess) return e;
     return launch_clusters(at, peers, once_kernel<T, EPI, GROUPS, TN, STAGES, CHAIN>,
                            dim3(walk.n * peers), (GROUPS + 1) * 128,
                            (size_t)ONCE_SHARED<GROUPS, TN, STAGES, CHAIN>, *l, *io, walk, w, h);
 }
 
-/* Every kernel once: which of rose_cuda_wide, end, warpgroups, outputs of a tile, stages, CHAIN. Of
- * one warpgroup and 7 or 5 stages two blocks share a multiprocessor. */
-#define ONCE_EPILOGUES(M, KIND, G, TN, S)                                                          \
-    M(KIND, ROSE_CUDA_EPI_QKV, G, TN, S, false)                                                    \
-    M(KIND, ROSE_CUDA_EPI_RESIDUAL, G, TN, S, false)                                               \
-    M(KIND, ROSE_CUDA_EPI_ACT, G, TN, S, false)
-#define ONCE_KERNELS(M)                                                                            \
-    ONCE_EPILOGUES(M, ROSE_CUDA_ONCE_48, 1, 48, 7)                                                 \
-    ONCE_EPILOGUES(M, ROSE_CUDA_ONCE_48_ALONE, 1, 48, 12)                                          \
-    M(ROSE_CUDA_ONCE_64_ALONE, ROSE_CUDA_EPI_RESIDUAL, 1, 64, 13, false)                           \
-    ONCE_EPILOGUES(M, ROSE_CUDA_ONCE_96, 1, 96, 5)                                                 \
-    ONCE_EPILOGUES(M, ROSE_CUDA_ONCE_96_ALONE, 1, 96, 10)                                          \
-    ONCE_EPILOGUES(M, ROSE_CUDA_ONCE_128_96, 2, 96, 7)                                             \
-    M(ROSE_CUDA_ONCE_128_128, ROSE_CUDA_EPI_QKV, 2, 128, 7, false)                                 \
-    M(ROSE_CUDA_ONCE_128_128, ROSE_CUDA_EPI_ACT, 2, 128, 7, false)                                 \
-    M(ROSE_CUDA_CHAIN, ROSE_CUDA_EPI_RESIDUAL, 1, 48, 7, true)                                     \
-    M(ROSE_CUDA_CHAIN_ALONE, ROSE_CUDA_EPI_RESIDUAL, 1, 48, 12, true)
+/* Once for each line of the table. */
+#define RUN_ONCE(CHAIN, id, TN, GROUPS, STAGES, ENDS)                                              \
+    cudaError_t ROSE_TYPED(rose_gemm_##id)(const rose_cuda_launch *at, const rose_cuda_linear *l,  \
+                                           const rose_cuda_io *io)                                 \
+    {                                                                                              \
+        return for_end<ENDS>(io->epilogue, [&](auto end) {                                         \
+            return launch_once<ROSE_T, end.value, GROUPS, TN, STAGES, CHAIN>(at, l, io);           \
+        });                                                                                        \
+    }
+#define PREPARE(CHAIN, TN, GROUPS, STAGES, ENDS)                                                   \
+    if (e == cudaSuccess)                                                                          \
+        e = for_ends<ENDS>([](auto end) {                                                          \
+            return allow_shared(                                                                   \
+                (const void *)once_kernel<ROSE_T, end.value, GROUPS, TN, STAGES, CHAIN>,           \
+                ONCE_SHARED<GROUPS, TN, STAGES, CHAIN>);                                           \
+        });
+#define RUN(family, id, name, ROWS, TN, GROUPS, STAGES, blocks, high, across, share, head, ENDS)   \
+    RUN_ONCE(false, id, TN, GROUPS, STAGES, ENDS)
+ROSE_ONCE_KERNELS(RUN)
+#undef RUN
+#define RUN(family, id, name, ROWS, TN, GROUPS, STAGES, blocks, high, across, share, head, ENDS)   \
+    RUN_ONCE(true, id, TN, GROUPS, STAGES, ENDS)
+ROSE_CHAIN_KERNELS(RUN)
+#undef RUN
 
-template <typename T>
-static cudaError_t run_once(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                            const rose_cuda_io *io, rose_cuda_wide kernel)
+cudaError_t ROSE_TYPED(rose_prepare_once)(const rose_cuda_device *)
 {
-#define LAUNCH(KIND, EPI, G, TN, S, CHAIN)                                                         \
-    if (kernel == KIND && io->epilogue == EPI)                                                     \
-        return launch_once<T, EPI, G, TN, S, CHAIN>(at, l, io);
-    ONCE_KERNELS(LAUNCH)
-#undef LAUNCH
-    return cudaErrorInvalidValue;
+    cudaError_t e = cudaSuccess;
+#define ONE(family, id, name, ROWS, TN, GROUPS, STAGES, blocks, high, across, share, head, ENDS)   \
+    PREPARE(false, TN, GROUPS, STAGES, ENDS)
+    ROSE_ONCE_KERNELS(ONE)
+#undef ONE
+    return e;
 }
 
-/* After init_wide has found that they are there. */
-template <typename T> static cudaError_t init_once(void)
+cudaError_t ROSE_TYPED(rose_prepare_chain)(const rose_cuda_device *)
 {
-#define KERNEL(KIND, EPI, G, TN, S, CHAIN)                                                         \
-    {(const void *)once_kernel<T, EPI, G, TN, S, CHAIN>, (size_t)ONCE_SHARED<G, TN, S, CHAIN>},
-    const wide_needs kernels[] = {ONCE_KERNELS(KERNEL)};
-#undef KERNEL
-    return allow_shared(kernels, sizeof kernels / sizeof *kernels);
+    cudaError_t e = cudaSuccess;
+#define ONE(family, id, name, ROWS, TN, GROUPS, STAGES, blocks, high, across, share, head, ENDS)   \
+    PREPARE(true, TN, GROUPS, STAGES, ENDS)
+    ROSE_CHAIN_KERNELS(ONE)
+#undef ONE
+    return e;
 }
+#undef PREPARE
+#undef RUN_ONCE
 
 #endif

@@ -20,19 +20,18 @@
 enum { PINGPONG_PEERS = 2 };
 
 template <int TN> static constexpr uint32_t PINGPONG_STAGE = WIDE_STAGE<2, TN>;
-template <int TN>
-static constexpr size_t PINGPONG_SHARED = STAGES_OF<2, TN> *(size_t)PINGPONG_STAGE<TN>;
+template <int TN, int STAGES>
+static constexpr size_t PINGPONG_SHARED = STAGES *(size_t)PINGPONG_STAGE<TN>;
 
 #if ROSE_HOPPER
 
 /* The products of a tile, rows 0 to 63 and, of two PARTS, 64 to 127. The other warpgroup, if `more`
  * says that it has a tile, begins when the last stage of this one is there: a barrier tells a phase
  * only from the one before. */
-template <typename T, int TN, int PARTS>
+template <typename T, int TN, int STAGES, int PARTS>
 ROSE_DEVICE void multiply_by_turns(float (&acc)[2][TN / 2], wide_ring *r, uint32_t n_stages,
                                    bool more)
 {
-    constexpr int STAGES = STAGES_OF<2, TN>;
 #pragma unroll 1
     for (uint32_t s = 0; s < n_stages; s++) {
         const uint32_t at = r->ring + r->at.slot * PINGPONG_STAGE<TN>;
@@ -76,25 +75,25 @@ ROSE_DEVICE void end_rows(const float (&sum)[TN / 2], uint32_t row0, uint32_t n0
 }
 
 /* Every other of the block's tiles. The first warpgroup begins without a turn given to it. */
-template <typename T, int TN, bool SAME_ROWS>
+template <typename T, int TN, int STAGES, bool SAME_ROWS>
 ROSE_DEVICE void multiply_pingpong(const rose_cuda_linear &l, const rose_cuda_io &io,
-                                   const wide_walk &walk, const wide_shares &shares, wide_ring *r)
+                                   const wide_walk &walk, uint32_t blocks, wide_ring *r)
 {
-    constexpr int STAGES = STAGES_OF<2, TN>, PEERS = PINGPONG_PEERS;
+    constexpr int PEERS = PINGPONG_PEERS;
     const uint32_t n_stages = wide_stages(l);
 
     pdl_wait();
     if (r->group > 0) skip_stages<STAGES>(&r->at, n_stages);
     for (uint32_t turn = r->group;; turn += 2) {
         float acc[2][TN / 2];
-        const uint32_t at = blockIdx.x / PEERS + turn * shares.blocks, next = at + shares.blocks;
-        if (at >= shares.by_turns) break;
+        const uint32_t at = blockIdx.x / PEERS + turn * blocks, next = at + blocks;
+        if (at >= walk.n) break;
         const bool half = SAME_ROWS && place_of_tile<SAME_ROWS>(walk, at).row * 128 + 64 >= io.rows;
         pair_wait(1 + r->group, turn);
         if (half)
-            multiply_by_turns<T, TN, 1>(acc, r, n_stages, next < shares.by_turns);
+            multiply_by_turns<T, TN, STAGES, 1>(acc, r, n_stages, next < walk.n);
         else
-            multiply_by_turns<T, TN, 2>(acc, r, n_stages, next < shares.by_turns);
+            multiply_by_turns<T, TN, STAGES, 2>(acc, r, n_stages, next < walk.n);
         const wide_tile_place tile = place_of_tile<SAME_ROWS>(walk, at);
         const uint32_t row0 = (SAME_ROWS ? tile.row : tile.row * PEERS + r->rank) * 128;
         const uint32_t n0 = (SAME_ROWS ? tile.col * PEERS + r->rank : tile.col) * TN;
@@ -107,18 +106,19 @@ ROSE_DEVICE void multiply_pingpong(const rose_cuda_linear &l, const rose_cuda_io
 #endif
 
 /* One warpgroup to copy, two to multiply. SAME_ROWS: the pair shares its rows, else its weights. */
-template <typename T, int TN, bool SAME_ROWS>
+template <typename T, int TN, int STAGES, bool SAME_ROWS>
 static __global__ void __launch_bounds__(384, 1)
     pingpong_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
-                    const wide_shares shares, const __grid_constant__ CUtensorMap w_map,
+                    const uint32_t blocks, const __grid_constant__ CUtensorMap w_map,
                     const __grid_constant__ CUtensorMap h_map)
 {
 #if ROSE_HOPPER
-    constexpr int STAGES = STAGES_OF<2, TN>, PEERS = PINGPONG_PEERS;
+    constexpr int PEERS = PINGPONG_PEERS;
     const uint32_t rank = cluster_rank();
     ROSE_BLOCK_MEMORY(stages);
     __shared__ uint64_t full[STAGES], empty[STAGES];
-    static_assert(PINGPONG_SHARED<TN> + 1024 /* full and empty, in whole KB */ <= 227 * 1024,
+    static_assert(PINGPONG_SHARED<TN, STAGES> + 1024 /* full and empty, in whole KB */ <=
+                      227 * 1024,
                   "more shared memory than a block may have");
     const uint32_t ring = shared_address(stages), full_at = shared_address(full),
                    empty_at = shared_address(empty);
@@ -145,8 +145,7 @@ static __global__ void __launch_bounds__(384, 1)
                                    .n_stages = wide_stages(l),
                                    .rank = rank,
                                    .rows = io.rows};
-            const wide_turns turns = {};
-            copy_wide<2, TN, STAGES, PEERS, TELLS_NOTHING, SAME_ROWS>(c, walk, shares, turns);
+            copy_wide<2, TN, STAGES, PEERS, false, SAME_ROWS>(c, walk, blocks);
             if (io.late) pdl_launch();
         }
     } else {
@@ -159,7 +158,7 @@ static __global__ void __launch_bounds__(384, 1)
                        .rank = rank,
                        .at = {0, 0},
                        .chunk = 0};
-        multiply_pingpong<T, TN, SAME_ROWS>(l, io, walk, shares, &r);
+        multiply_pingpong<T, TN, STAGES, SAME_ROWS>(l, io, walk, blocks, &r);
     }
     __syncthreads();
     cluster_sync(); /* the other block may still copy and arrive here */
@@ -168,7 +167,7 @@ static __global__ void __launch_bounds__(384, 1)
 
 /* ---- launchers ---- */
 
-template <typename T, int TN, bool SAME_ROWS>
+template <typename T, int TN, int STAGES, bool SAME_ROWS>
 static cudaError_t launch_pingpong(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                    const rose_cuda_io *io)
 {
@@ -176,38 +175,43 @@ static cudaError_t launch_pingpong(const rose_cuda_launch *at, const rose_cuda_l
                        ACROSS = SAME_ROWS ? PEERS : 1;
     wide_walk walk =
         wide_walk_of(io->rows, 128 * HIGH, l->n, TN * ACROSS, (uint64_t)l->k_pad * sizeof(T));
-    const uint32_t most = (uint32_t)g_multiprocessors / PEERS;
-    const wide_shares shares = wide_shares_of(walk.n, walk.n < most ? walk.n : most,
-                                              (l->k_pad + CHUNK_K - 1) / CHUNK_K, false);
-    if (SAME_ROWS) wide_turn_rows(&walk, shares.blocks);
+    const uint32_t most = at->device->sms / PEERS;
+    const uint32_t blocks = walk.n < most ? walk.n : most;
+    if (SAME_ROWS) wide_turn_rows(&walk, blocks);
     CUtensorMap w, h;
-    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / HIGH);
-    if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, 16 / ACROSS);
+    cudaError_t e = map_cores(at->device, &w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / HIGH);
+    if (e == cudaSuccess)
+        e = map_cores(at->device, &h, io->h, l->k_pad, (io->rows + 7) / 8, 16 / ACROSS);
     if (e != cudaSuccess) return e;
-    return launch_clusters(at, PEERS, pingpong_kernel<T, TN, SAME_ROWS>,
-                           dim3(shares.blocks * PEERS), 384, PINGPONG_SHARED<TN>, *l, *io, walk,
-                           shares, w, h);
+    return launch_clusters(at, PEERS, pingpong_kernel<T, TN, STAGES, SAME_ROWS>,
+                           dim3(blocks * PEERS), 384, PINGPONG_SHARED<TN, STAGES>, *l, *io, walk,
+                           blocks, w, h);
 }
 
-template <typename T>
-static cudaError_t run_pingpong(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                                const rose_cuda_io *io, rose_cuda_wide kernel)
-{
-    if (io->epilogue != ROSE_CUDA_EPI_LOGITS) return cudaErrorInvalidValue;
-    return kernel == ROSE_CUDA_PINGPONG
-               ? launch_pingpong<T, ROSE_CUDA_PINGPONG_N, false>(at, l, io)
-               : launch_pingpong<T, ROSE_CUDA_PINGPONG_ROWS_N, true>(at, l, io);
-}
+/* Once for each line of the table. */
+#define RUN_PINGPONG(family, id, name, ROWS, TN, GROUPS, STAGES, blocks, high, ACROSS, share,      \
+                     head, ENDS)                                                                   \
+    cudaError_t ROSE_TYPED(rose_gemm_##id)(const rose_cuda_launch *at, const rose_cuda_linear *l,  \
+                                           const rose_cuda_io *io)                                 \
+    {                                                                                              \
+        static_assert(ROWS == 128 && GROUPS == 2 && (ENDS) == ROSE_ENDS_LOGITS,                    \
+                      "what pingpong_kernel is written for");                                      \
+        return launch_pingpong<ROSE_T, TN, STAGES, (ACROSS > 1)>(at, l, io);                       \
+    }
+ROSE_PINGPONG_KERNELS(RUN_PINGPONG)
+#undef RUN_PINGPONG
 
-/* After init_wide has found that they are there. */
-template <typename T> static cudaError_t init_pingpong(void)
+cudaError_t ROSE_TYPED(rose_prepare_pingpong)(const rose_cuda_device *)
 {
-    const wide_needs kernels[] = {
-        {(const void *)pingpong_kernel<T, ROSE_CUDA_PINGPONG_N, false>,
-         PINGPONG_SHARED<ROSE_CUDA_PINGPONG_N>},
-        {(const void *)pingpong_kernel<T, ROSE_CUDA_PINGPONG_ROWS_N, true>,
-         PINGPONG_SHARED<ROSE_CUDA_PINGPONG_ROWS_N>}};
-    return allow_shared(kernels, sizeof kernels / sizeof *kernels);
+    cudaError_t e = cudaSuccess;
+#define PREPARE(family, id, name, ROWS, TN, GROUPS, STAGES, blocks, high, ACROSS, share, head,     \
+                ENDS)                                                                              \
+    if (e == cudaSuccess)                                                                          \
+        e = allow_shared((const void *)pingpong_kernel<ROSE_T, TN, STAGES, (ACROSS > 1)>,          \
+                         PINGPONG_SHARED<TN, STAGES>);
+    ROSE_PINGPONG_KERNELS(PREPARE)
+#undef PREPARE
+    return e;
 }
 
 #endif

@@ -12,11 +12,9 @@
 #ifndef ROSE_BACKEND_CUDA_LINEAR_TEAM_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_TEAM_CUH
 
-#include <cudaTypedefs.h>
-
 #include "backend/cuda/hopper_epilogue.cuh"
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/linear_types.h"
+#include "backend/cuda/linear_typed.cuh"
 
 enum {
     CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32,
@@ -258,19 +256,17 @@ static __global__ void __launch_bounds__(GROUPS * 128 + (BESIDE ? ROSE_CUDA_BESI
 
 /* ---- launchers ---- */
 
-static PFN_cuTensorMapEncodeTiled_v12000 g_encode; /* of the driver; set by init */
-
 /* Blocks of 8 rows x k as cores of 8 x 8 values, 128 bytes: boxes of a chunk of `box_rows` rows. */
-static cudaError_t map_rows(CUtensorMap *map, const rose_cuda_io *io, uint32_t k_pad,
-                            uint32_t box_rows)
+static cudaError_t map_rows(const rose_cuda_device *d, CUtensorMap *map, const rose_cuda_io *io,
+                            uint32_t k_pad, uint32_t box_rows)
 {
     const cuuint64_t size[3] = {64, k_pad / 8, (io->rows + 7) / 8},
                      pitch[2] = {128, (cuuint64_t)k_pad * 16};
     const cuuint32_t box[3] = {64, CHUNK_K / 8, box_rows / 8}, one[3] = {1, 1, 1};
     const CUresult r =
-        g_encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, const_cast<void *>(io->h), size, pitch,
-                 box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        encoder_of(d)(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, const_cast<void *>(io->h), size,
+                      pitch, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -280,50 +276,32 @@ static cudaError_t launch_team(const rose_cuda_launch *at, const rose_cuda_linea
 {
     const uint32_t n_chunks = (l->k_pad + CHUNK_K - 1) / CHUNK_K;
     CUtensorMap h;
-    cudaError_t e = map_rows(&h, io, l->k_pad, TN);
+    cudaError_t e = map_rows(at->device, &h, io, l->k_pad, TN);
     if (e != cudaSuccess) return e;
     return launch_kernel(at, team_kernel<T, TN, BESIDE>,
                          dim3((l->n + 63) / 64, (io->rows + TN - 1) / TN), n_chunks * 128,
                          (size_t)n_chunks * TN * CHUNK_K * sizeof(T), *l, *io, h);
 }
 
-template <typename T>
-static cudaError_t run_team(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                            const rose_cuda_io *io, rose_cuda_team kernel)
+cudaError_t ROSE_TYPED(rose_gemm_team_64)(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                          const rose_cuda_io *io)
 {
-    if (kernel == ROSE_CUDA_TEAM_64) return launch_team<T, 64, false>(at, l, io);
-    return at->beside ? launch_team<T, 32, true>(at, l, io) : launch_team<T, 32, false>(at, l, io);
+    return launch_team<ROSE_T, 64, false>(at, l, io);
 }
 
-/* The kernels are empty in code that is not for sm_90a: then they have no shared memory. */
-template <typename T> static cudaError_t init_team(bool *there)
+cudaError_t ROSE_TYPED(rose_gemm_team_32)(const rose_cuda_launch *at, const rose_cuda_linear *l,
+                                          const rose_cuda_io *io)
 {
-    const struct {
-        const void *kernel;
-        size_t shared;
-    } kernels[] = {
-        {(const void *)team_kernel<T, 64, false>, GROUPS * 64 * CHUNK_K * sizeof(T)},
-        {(const void *)team_kernel<T, 32, false>, GROUPS * 32 * CHUNK_K * sizeof(T)},
-        {(const void *)team_kernel<T, 32, true>, GROUPS * 32 * CHUNK_K * sizeof(T)},
-    };
-    int major = 0;
-    cudaFuncAttributes a;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    void *encode = NULL;
+    return at->beside ? launch_team<ROSE_T, 32, true>(at, l, io)
+                      : launch_team<ROSE_T, 32, false>(at, l, io);
+}
 
-    *there = false;
-    cudaError_t e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-    if (e != cudaSuccess || major != 9) return e;
-    e = cudaFuncGetAttributes(&a, kernels[0].kernel);
-    if (e != cudaSuccess || a.sharedSizeBytes == 0) return e;
-    e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
-                                         cudaEnableDefault, &found);
-    if (e != cudaSuccess || found != cudaDriverEntryPointSuccess) return e;
-    g_encode = (PFN_cuTensorMapEncodeTiled_v12000)encode;
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)
-        e = cudaFuncSetAttribute(kernels[i].kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)kernels[i].shared);
-    *there = e == cudaSuccess;
+cudaError_t ROSE_TYPED(rose_prepare_team)(const rose_cuda_device *)
+{
+    constexpr size_t row = GROUPS * CHUNK_K * sizeof(ROSE_T);
+    cudaError_t e = allow_shared((const void *)team_kernel<ROSE_T, 64, false>, 64 * row);
+    if (e == cudaSuccess) e = allow_shared((const void *)team_kernel<ROSE_T, 32, false>, 32 * row);
+    if (e == cudaSuccess) e = allow_shared((const void *)team_kernel<ROSE_T, 32, true>, 32 * row);
     return e;
 }
 

@@ -1,14 +1,4 @@
-/* backend/cuda/linear_team_bf16.cu - the matrix products of linear_team.cuh for bf16. */
+/* backend/cuda/linear_team_bf16.cu - the GEMM kernels of linear_team.cuh for bf16. */
+#define ROSE_T           __nv_bfloat16
+#define ROSE_TYPED(name) name##_bf16
 #include "backend/cuda/linear_team.cuh"
-#include "backend/cuda/linear_types.h"
-
-cudaError_t rose_cuda_team_bf16(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                                const rose_cuda_io *io, rose_cuda_team kernel)
-{
-    return run_team<__nv_bfloat16>(at, l, io, kernel);
-}
-
-cudaError_t rose_cuda_team_init_bf16(bool *there)
-{
-    return init_team<__nv_bfloat16>(there);
-}

@@ -19,11 +19,6 @@
  * things. So the bias comes with the tile's stages, and the addition to the residual stream is left
  * to the copy engine (wide_store.cuh).
  *
- * Where tiles do not come out even with multiprocessors and k is long, the last of them are shared
- * out by chunks (wide_walk.h): FC2 of GPT-2, 4224 to 11264 rows, in 0.84 to 0.97 of the time
- * (H100, 2026-11-23). A sum that is handed on lies in the L2, in the order of the registers. What
- * has to wait for it, that stores can be seen and that a flag is set, idle warps do.
- *
  * Where every block has one tile, linear_once.cuh is faster.
  *
  * Bound, ends apart: what copies bring, 40 KB for each 768 cycles of the tensor cores, 53 bytes a
@@ -35,10 +30,8 @@
 #ifndef ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 #define ROSE_BACKEND_CUDA_LINEAR_WIDE_CUH
 
-#include <cudaTypedefs.h>
-
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/linear_types.h"
+#include "backend/cuda/linear_typed.cuh"
 #include "backend/cuda/wide_store.cuh"
 #include "backend/cuda/wide_walk.h"
 
@@ -49,28 +42,13 @@ enum {
     BLOCK_BYTES = STAGE_K * 8 * 2 /* 8 rows or outputs of a stage */
 };
 
-/* Where tiles may be shared out (wide_walk.h): where k is long, tiles are of so many outputs (QKV
- * and GELU of four chunks gained nothing; H100, 2026-11-23). */
-template <int EPI, int TN>
-static constexpr bool SHARED_OUT = TN == 192 && EPI == ROSE_CUDA_EPI_RESIDUAL;
 /* Where the residual is added by the copy engine (wide_store.cuh). */
 template <int EPI> static constexpr bool STAGED = EPI == ROSE_CUDA_EPI_RESIDUAL;
 template <int GROUPS, int TN>
-static constexpr int STAGES_OF = TN >= 160 || (GROUPS == 1 && TN == 96) ? 5
-                                 : TN == 128                            ? 6
-                                                                        : 7;
-
-template <int GROUPS, int TN>
 static constexpr uint32_t WIDE_STAGE = (GROUPS * 64 + TN) / 8 * BLOCK_BYTES;
-template <int EPI, int GROUPS, int TN> /* the ring, and what is to be stored */
-static constexpr uint32_t WIDE_SHARED = STAGES_OF<GROUPS, TN> *WIDE_STAGE<GROUPS, TN> +
+template <int EPI, int GROUPS, int TN, int STAGES> /* the ring, and what is to be stored */
+static constexpr uint32_t WIDE_SHARED = STAGES *WIDE_STAGE<GROUPS, TN> +
                                         (STAGED<EPI> ? GROUPS * 4 * WIDE_OUT : 0);
-
-/* Where sums are handed on: rose_cuda_launch. */
-typedef struct wide_hands {
-    float *sums;
-    uint32_t *flags; /* of each block: its sum is there */
-} wide_hands;
 
 #if ROSE_HOPPER
 
@@ -115,21 +93,8 @@ typedef struct wide_copies {
     const float *bias;                          /* [n], n a multiple of 4 (wide_takes); or NULL */
     uint32_t ring, full, empty, places, biases; /* shared addresses */
     uint32_t n, n_stages, rank /* of the cluster */;
-    uint32_t ends; /* shared address, where tiles are shared out */
     uint32_t rows; /* of SAME_ROWS */
 } wide_copies;
-
-/* What the thread that copies tells those that multiply of a turn: nothing, where it lies, or also
- * what of it is the block's, where tiles may be shared out. */
-enum { TELLS_NOTHING, TELLS_PLACES, TELLS_PARTS };
-
-/* Where tiles are shared out, the block keeps this of a turn as well: chunks, and a sum of ENDS_*.
- */
-enum {
-    ENDS_HANDED = 1, /* its sum is handed on */
-    ENDS_LAST = 2,
-    ENDS_GOES_ON = 4 /* the next turn goes on with a sum */
-};
 
 /* Of the tile's bias; none behind the last output. */
 template <int TN> ROSE_DEVICE uint32_t bias_bytes(const wide_copies &c, uint32_t n0)
@@ -153,12 +118,6 @@ ROSE_DEVICE void copy_weights(const wide_copies &c, uint32_t slot, uint32_t stag
                     n0 / 8 + c.rank * SHARE, full, 3);
     else
         copy_box(to, c.w_map, stage * (STAGE_K / 8), n0 / 8, full);
-}
-
-ROSE_DEVICE uint32_t ends_of(const wide_turns &t, uint32_t turn)
-{
-    return (turn == 0 && t.head > 0 ? ENDS_HANDED : 0) | (turn + 1 == t.n ? ENDS_LAST : 0) |
-           (turn + 2 == t.n && t.tail > 0 ? ENDS_GOES_ON : 0);
 }
 
 /* SAME_ROWS: of pairs that have rows in common, not weights, tiles go by turns (wide_walk.h). */
@@ -190,41 +149,31 @@ ROSE_DEVICE void copy_rows(const wide_copies &c, uint32_t slot, uint32_t stage, 
         copy_box(to, c.h_map, stage * (STAGE_K / 8), row0 / 8, full);
 }
 
-/* The block's turns. The weights of the first stages are under way before the kernel in front has
- * ended. But for TELLS_PARTS turns is not looked at, as it takes divisions (4 % of QKV of 1408
- * rows; H100, 2026-11-23). SAME_ROWS: the PEERS have rows in common, not weights. */
-template <int GROUPS, int TN, int STAGES, int PEERS, int TELLS, bool SAME_ROWS = false>
-ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wide_shares &shares,
-                           const wide_turns &turns)
+/* The block's tiles, every `blocks`-th of the walk. The weights of the first stages are under way
+ * before the kernel in front has ended. TELLS: places of tiles go to those that multiply.
+ * SAME_ROWS: the PEERS have rows in common, not weights. */
+template <int GROUPS, int TN, int STAGES, int PEERS, bool TELLS, bool SAME_ROWS = false>
+ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, uint32_t blocks)
 {
-    constexpr bool SHARED = TELLS == TELLS_PARTS;
-    const uint32_t b = blockIdx.x / PEERS;
     ring_place p = {0, 1};
-    uint32_t early = 0, turn = 0;
-    wide_part part = {b, 0, shares.chunks};
-    if (SHARED) part = wide_part_of(&shares, &turns, b, 0);
-    wide_tile_place tile = place_of_tile<SAME_ROWS>(walk, part.tile);
+    uint32_t early = 0, turn = 0, at = blockIdx.x / PEERS;
+    wide_tile_place tile = place_of_tile<SAME_ROWS>(walk, at);
+    /* The stage with which place and bias come. */
+    const uint32_t told = c.n_stages > CHUNK_STAGES ? 0 : CHUNK_STAGES - 1;
     const auto copy_stage = [&](uint32_t slot, uint32_t stage) {
         const uint32_t kept = turn % KEPT<STAGES>;
-        /* The stage with which place and bias come. */
-        const uint32_t first = part.chunk * CHUNK_STAGES;
-        const uint32_t told = c.n_stages > CHUNK_STAGES ? first : CHUNK_STAGES - 1;
-        if (TELLS != TELLS_NOTHING && stage == told)
-            put_shared(c.places + kept * 8, make_uint2(tile.row, tile.col));
-        if (SHARED && stage == told)
-            put_shared(c.ends + kept * 8, make_uint2(part.n, ends_of(turns, turn)));
+        if (TELLS && stage == told) put_shared(c.places + kept * 8, make_uint2(tile.row, tile.col));
         const uint32_t n0 = SAME_ROWS ? (tile.col * PEERS + c.rank) * TN : tile.col * TN;
         copy_weights<GROUPS, TN, SAME_ROWS ? 1 : PEERS>(c, slot, stage, n0,
                                                         stage == told && c.bias != NULL, kept);
     };
 
-    for (; early < STAGES && early < part.n * CHUNK_STAGES; early++)
+    for (; early < STAGES && early < c.n_stages; early++)
         copy_stage(early, early);
     pdl_wait();
     for (;;) {
         const uint32_t row0 = first_row<GROUPS, PEERS, SAME_ROWS>(c, tile);
-        const uint32_t end = (part.chunk + part.n) * CHUNK_STAGES;
-        for (uint32_t s = part.chunk * CHUNK_STAGES; s < end; s++) {
+        for (uint32_t s = 0; s < c.n_stages; s++) {
             if (early > 0) {
                 early--;
             } else {
@@ -235,14 +184,9 @@ ROSE_DEVICE void copy_wide(const wide_copies &c, const wide_walk &walk, const wi
             next_place<STAGES>(&p);
         }
         turn++;
-        if (SHARED) {
-            if (turn == turns.n) return;
-            part = wide_part_of(&shares, &turns, b, turn);
-        } else {
-            part.tile += shares.blocks;
-            if (part.tile >= shares.by_turns) return;
-        }
-        tile = place_of_tile<SAME_ROWS>(walk, part.tile);
+        at += blocks;
+        if (at >= walk.n) return;
+        tile = place_of_tile<SAME_ROWS>(walk, at);
     }
 }
 
@@ -252,14 +196,6 @@ typedef struct wide_ring {
     uint32_t group, lane, rank /* of the cluster */;
     ring_place at;
     uint32_t chunk; /* its parity */
-    /* linear_cluster.cuh: the barrier, of slot 0, at which the lane arrives; stages left to free.
-     */
-    uint32_t to, left;
-    /* Where tiles are shared out: rose_cuda_launch, and shared addresses. */
-    float *sums;
-    uint32_t ends;
-    uint32_t handed; /* the barrier at which warps arrive that have handed a sum on */
-    uint32_t taken;  /* and that of the sum with which the last turn goes on */
 } wide_ring;
 
 /* The products of the stage at r->at, as one group; begin: of a chunk. There: it will be; else what
@@ -285,17 +221,10 @@ template <int STAGES> ROSE_DEVICE uint32_t slot_before(const wide_ring &r, uint3
     return r.at.slot + (r.at.slot >= n ? 0 : STAGES) - n;
 }
 
-/* Of multiply_chunk, in place of a number of peers: as linear_cluster.cuh has them. */
-enum { BY_CLUSTER = 0 };
-
 /* This warp has read the stage in `slot`: every block that copies to it may do so again. */
 template <int PEERS> ROSE_DEVICE void free_stage(wide_ring *r, uint32_t slot)
 {
-    if constexpr (PEERS == BY_CLUSTER) {
-        if (r->left == 0) return;
-        r->left--;
-        if (r->to != 0) peer_arrive(r->to + slot * 8);
-    } else if constexpr (PEERS == 1) {
+    if constexpr (PEERS == 1) {
         if (r->lane == 0) barrier_arrive(r->empty + slot * 8);
     } else {
         if (r->lane < PEERS) peer_arrive(peer_address(r->empty + slot * 8, r->lane));
@@ -355,55 +284,11 @@ template <int STAGES> ROSE_DEVICE wide_tile_place kept_place(const wide_ring &r,
     return {__shfl_sync(ROSE_ALL_LANES, v.x, 0), __shfl_sync(ROSE_ALL_LANES, v.y, 0)};
 }
 
-/* Where tiles are shared out. All lanes have it when the warp's next products begin. */
-template <int STAGES> ROSE_DEVICE uint2 kept_ends(const wide_ring &r, uint32_t turn)
-{
-    uint2 v;
-    get_shared(&v, r.ends + turn % KEPT<STAGES> * 8);
-    return v;
-}
-
 template <int N> ROSE_DEVICE void add_chunk(float (&sum)[N], const float (&acc)[N], bool first)
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
         sum[i] = (first ? 0.0f : sum[i]) + acc[i];
-}
-
-/* Where the lane's sum of a tile lies when block `b` hands it on: of each lane float4 after float4,
- * 32 apart. */
-template <int TN> ROSE_DEVICE float4 *sum_place(float *sums, uint32_t b)
-{
-    return reinterpret_cast<float4 *>(sums + (size_t)b * ROSE_CUDA_SUMS) +
-           (threadIdx.x / 32 - 4) * (TN / 8 * 32) + threadIdx.x % 32;
-}
-
-/* Part 0, 1 or 2 of the tile. */
-template <int TN, int PART> ROSE_DEVICE void hand_on(const wide_ring &r, const float (&s)[TN / 2])
-{
-    float4 *to = sum_place<TN>(r.sums, blockIdx.x);
-#pragma unroll
-    for (int i = PART * (TN / 8) / 3; i < (PART + 1) * (TN / 8) / 3; i++)
-        to[i * 32] = make_float4(s[i * 4], s[i * 4 + 1], s[i * 4 + 2], s[i * 4 + 3]);
-    if (PART < 2) return;
-    __syncwarp();
-    if (r.lane == 0) barrier_arrive(r.handed);
-}
-
-/* A part of the sum with which the last turn goes on. Waits for it, not for the loads. */
-template <int TN, int PEERS, int PART>
-ROSE_DEVICE void take_sum(const wide_ring &r, float (&s)[TN / 2])
-{
-    if (PART == 0) barrier_wait(r.taken, 0);
-    const float4 *from = sum_place<TN>(r.sums, blockIdx.x - PEERS);
-#pragma unroll
-    for (int i = PART * (TN / 8) / 3; i < (PART + 1) * (TN / 8) / 3; i++) {
-        const float4 v = load_now(from + i * 32);
-        s[i * 4] = v.x;
-        s[i * 4 + 1] = v.y;
-        s[i * 4 + 2] = v.z;
-        s[i * 4 + 3] = v.w;
-    }
 }
 
 /* Part 0, 1 or 2 of the tile: about a third of its blocks of 16 outputs. By twos where the residual
@@ -421,49 +306,11 @@ ROSE_DEVICE void finish_part(wide_tile *w, const wide_ring &r, const float (&s)[
         finish_wide<T, EPI, TN, FIRST, N>(w, NULL, s, l, io);
 }
 
-/* The flags, by two warps that do nothing else: what they wait for is far away, until all that the
- * block has stored can be seen, and until the block before has done so. */
-template <int PEERS>
-ROSE_DEVICE void pass_sums(const wide_turns &turns, const wide_hands &hands, uint32_t handed,
-                           uint32_t taken)
-{
-    if (threadIdx.x == 32 && turns.head > 0) {
-        barrier_wait(handed, 0); /* of warps that are behind pdl_wait */
-        flag_put(hands.flags + blockIdx.x);
-    }
-    if (threadIdx.x == 64 && turns.tail > 0) {
-        pdl_wait();
-        flag_take(hands.flags + blockIdx.x - PEERS);
-        barrier_arrive(taken);
-    }
-}
-
-template <typename T, int EPI, int GROUPS, int TN, int PEERS, int PART>
-ROSE_DEVICE void end_part(wide_tile *w, const wide_ring &r, float (&s)[TN / 2],
-                          const rose_cuda_linear &l, const rose_cuda_io &io,
-                          const CUtensorMap *x_map, uint32_t ends)
-{
-    if ((ends & ENDS_HANDED) != 0)
-        hand_on<TN, PART>(r, s);
-    else
-        finish_part<T, EPI, GROUPS, TN, PART>(w, r, s, l, io, x_map);
-    /* The registers of this part are free, and the loads under way while the rest ends. But a sum
-     * is handed on before one is waited for, else all blocks hand theirs on one after the other. */
-    if ((ends & ENDS_GOES_ON) == 0) return;
-    if ((ends & ENDS_HANDED) == 0) {
-        take_sum<TN, PEERS, PART>(r, s);
-    } else if (PART == 2) {
-        take_sum<TN, PEERS, 0>(r, s);
-        take_sum<TN, PEERS, 1>(r, s);
-        take_sum<TN, PEERS, 2>(r, s);
-    }
-}
-
 template <typename T, int EPI, int GROUPS, int TN, int STAGES, int PEERS>
-ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io,
-                               const wide_shares &shares, wide_ring *r, const CUtensorMap *x_map)
+ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io, uint32_t n_tiles,
+                               uint32_t blocks, wide_ring *r, const CUtensorMap *x_map)
 {
-    constexpr bool SHARED = SHARED_OUT<EPI, TN>, CHAIN_OF_ALL = EPI == ROSE_CUDA_EPI_LOGITS;
+    constexpr bool CHAIN_OF_ALL = EPI == ROSE_CUDA_EPI_LOGITS;
     /* The chunk's last stage may not be there yet: the largest tiles' end does not wait for it. */
     constexpr int EARLY = TN >= 160 ? CHUNK_STAGES - 1 : CHUNK_STAGES;
     const uint32_t n_chunks = wide_stages(l) / CHUNK_STAGES;
@@ -476,9 +323,8 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
     multiply_chunk<T, GROUPS, TN, STAGES, PEERS>(acc, r);
     if (!CHAIN_OF_ALL) add_chunk(sum, acc, true);
     for (;;) {
-        const uint32_t n = SHARED ? kept_ends<STAGES>(*r, turn).x : n_chunks;
 #pragma unroll 1
-        for (uint32_t c = 1; c < n; c++) {
+        for (uint32_t c = 1; c < n_chunks; c++) {
             multiply_chunk<T, GROUPS, TN, STAGES, PEERS, CHAIN_OF_ALL>(acc, r);
             if (!CHAIN_OF_ALL) add_chunk(sum, acc, false);
         }
@@ -486,10 +332,9 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
         const wide_tile_place tile = kept_place<STAGES>(*r, turn);
         begin_wide<EPI>(&done, io, tile.row * (PEERS * GROUPS * 64) + my_row, tile.col * TN);
         done.bias = r->biases + turn % KEPT<STAGES> * (TN * 4);
-        const uint32_t ends = SHARED ? kept_ends<STAGES>(*r, turn).y : 0;
         turn++;
-        at += shares.blocks;
-        const bool more = SHARED ? (ends & ENDS_LAST) == 0 : at < shares.by_turns;
+        at += blocks;
+        const bool more = at < n_tiles;
         /* The next tile's first chunk, and this one's epilogue under it. Behind the last tile the
          * products are of what lies there, and for nothing: on condition ptxas puts a wait behind
          * each (C7518), and a second epilogue without products is code that is fetched anew. */
@@ -497,24 +342,20 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
         for (int s = 0; s < EARLY; s++)
             start_in_turn<T, GROUPS, TN, STAGES, false>(acc, r, s, more);
         if (EPI == ROSE_CUDA_EPI_QKV) find_places(&done, l, io);
-        end_part<T, EPI, GROUPS, TN, PEERS, 0>(&done, *r, sum, l, io, x_map, ends);
+        finish_part<T, EPI, GROUPS, TN, 0>(&done, *r, sum, l, io, x_map);
         if (EARLY < CHUNK_STAGES) start_in_turn<T, GROUPS, TN, STAGES, false>(acc, r, EARLY, more);
         wgmma_wait<2>();
         if (more) free_stage<PEERS>(r, slot_before<STAGES>(*r, 3));
-        end_part<T, EPI, GROUPS, TN, PEERS, 1>(&done, *r, sum, l, io, x_map, ends);
+        finish_part<T, EPI, GROUPS, TN, 1>(&done, *r, sum, l, io, x_map);
         wgmma_wait<1>();
         if (more) free_stage<PEERS>(r, slot_before<STAGES>(*r, 2));
-        end_part<T, EPI, GROUPS, TN, PEERS, 2>(&done, *r, sum, l, io, x_map, ends);
+        finish_part<T, EPI, GROUPS, TN, 2>(&done, *r, sum, l, io, x_map);
         if (EPI == ROSE_CUDA_EPI_LOGITS) end_wide_logits<TN>(done, sum, l, io);
         wgmma_wait<0>();
         keep_here(acc);
         if (!more) break;
         free_stage<PEERS>(r, slot_before<STAGES>(*r, 1));
-        if (CHAIN_OF_ALL) continue;
-        if ((ends & ENDS_GOES_ON) != 0)
-            add_chunk(sum, acc, false);
-        else
-            add_chunk(sum, acc, true);
+        if (!CHAIN_OF_ALL) add_chunk(sum, acc, true);
     }
     if (STAGED<EPI> && threadIdx.x % 32 == 0) copies_done();
 }
@@ -523,54 +364,41 @@ ROSE_DEVICE void multiply_wide(const rose_cuda_linear &l, const rose_cuda_io &io
 
 /* One warpgroup to copy, GROUPS to multiply. Of two PEERS, blocks that are neighbours in rows and
  * share their weights, each copies half of them to both. */
-template <typename T, int EPI, int GROUPS, int TN, int PEERS>
+template <typename T, int EPI, int GROUPS, int TN, int STAGES, int PEERS>
 static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1)
     wide_kernel(const rose_cuda_linear l, const rose_cuda_io io, const wide_walk walk,
-                const wide_shares shares, const wide_hands hands,
-                const __grid_constant__ CUtensorMap w_map,
+                const uint32_t blocks, const __grid_constant__ CUtensorMap w_map,
                 const __grid_constant__ CUtensorMap h_map,
                 const __grid_constant__ CUtensorMap x_map)
 {
 #if ROSE_HOPPER
-    constexpr int STAGES = STAGES_OF<GROUPS, TN>;
-    constexpr bool SHARED = SHARED_OUT<EPI, TN>;
     const uint32_t rank = PEERS > 1 ? cluster_rank() : 0;
     ROSE_BLOCK_MEMORY(stages);
-    __shared__ uint64_t full[STAGES], empty[STAGES], handed, taken;
+    __shared__ uint64_t full[STAGES], empty[STAGES];
     __shared__ __align__(16) float biases[KEPT<STAGES>][TN];
-    __shared__ uint2 places[KEPT<STAGES>], ends[KEPT<STAGES>];
-    /* A place is used again KEPT turns on. The turns between are neither the block's first nor its
-     * last, and so whole tiles, where tiles are shared out as well. */
+    __shared__ uint2 places[KEPT<STAGES>]; /* a place is used again KEPT turns on */
     static_assert((KEPT<STAGES> - 1) * CHUNK_STAGES + CHUNK_STAGES - 1 >= STAGES + 2 &&
                       (KEPT<STAGES> - 1) * 2 * CHUNK_STAGES >= STAGES + 2,
                   "a place or a bias comes before there is room");
-    static_assert(WIDE_SHARED<EPI, GROUPS, TN> +
-                          (sizeof full + sizeof empty + sizeof handed + sizeof taken +
-                           sizeof biases + sizeof places + sizeof ends + 1023) /
+    static_assert(WIDE_SHARED<EPI, GROUPS, TN, STAGES> +
+                          (sizeof full + sizeof empty + sizeof biases + sizeof places + 1023) /
                               1024 * 1024 <=
                       227 * 1024 / (GROUPS == 1 ? 2 : 1),
                   "more shared memory than a block may have");
     const uint32_t ring = shared_address(stages), full_at = shared_address(full),
-                   empty_at = shared_address(empty), handed_at = shared_address(&handed),
-                   taken_at = shared_address(&taken);
+                   empty_at = shared_address(empty);
     if (!io.late) pdl_launch();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(full_at + i * 8, 1);
             barrier_init(empty_at + i * 8, PEERS * GROUPS * 4);
         }
-        barrier_init(handed_at, GROUPS * 4);
-        barrier_init(taken_at, 1);
         barrier_init_done();
     }
     __syncthreads();
     if (PEERS > 1) cluster_sync(); /* the other block's barriers are there, too */
-    wide_turns turns = {};
-    if (SHARED) turns = wide_turns_of(&shares, blockIdx.x / PEERS);
     if (threadIdx.x < 128) {
-        if (SHARED)
-            fewer_registers<56>();
-        else if (PEERS > 1)
+        if (PEERS > 1)
             fewer_registers<40>();
         else
             fewer_registers<24>();
@@ -585,15 +413,12 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                                    .biases = shared_address(biases),
                                    .n = l.n,
                                    .n_stages = wide_stages(l),
-                                   .rank = rank,
-                                   .ends = shared_address(ends)};
-            copy_wide<GROUPS, TN, STAGES, PEERS, SHARED ? TELLS_PARTS : TELLS_PLACES>(
-                c, walk, shares, turns);
+                                   .rank = rank};
+            copy_wide<GROUPS, TN, STAGES, PEERS, true>(c, walk, blocks);
             if (io.late) pdl_launch();
         }
-        if (SHARED) pass_sums<PEERS>(turns, hands, handed_at, taken_at);
     } else {
-        if (GROUPS == 1 || SHARED)
+        if (GROUPS == 1)
             more_registers<224>();
         else if (PEERS > 1)
             more_registers<232>();
@@ -610,12 +435,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
                        .lane = threadIdx.x % 32,
                        .rank = rank,
                        .at = {0, 0},
-                       .chunk = 0,
-                       .sums = hands.sums,
-                       .ends = shared_address(ends),
-                       .handed = handed_at,
-                       .taken = taken_at};
-        multiply_wide<T, EPI, GROUPS, TN, STAGES, PEERS>(l, io, shares, &r, &x_map);
+                       .chunk = 0};
+        multiply_wide<T, EPI, GROUPS, TN, STAGES, PEERS>(l, io, walk.n, blocks, &r, &x_map);
     }
     if (PEERS > 1) {
         __syncthreads();
@@ -626,125 +447,79 @@ static __global__ void __launch_bounds__((GROUPS + 1) * 128, GROUPS == 1 ? 2 : 1
 
 /* ---- launchers ---- */
 
-static PFN_cuTensorMapEncodeTiled_v12000 g_encode; /* of the driver; set by init */
-static int g_multiprocessors;
-
 /* As make_map of linear_team.cuh, for the copy of the weights and for the rows. */
-static cudaError_t map_cores(CUtensorMap *map, const void *base, uint32_t k_pad, uint32_t blocks,
-                             uint32_t box_blocks)
+static cudaError_t map_cores(const rose_cuda_device *d, CUtensorMap *map, const void *base,
+                             uint32_t k_pad, uint32_t blocks, uint32_t box_blocks)
 {
     const cuuint64_t size[3] = {64, k_pad / 8, blocks}, pitch[2] = {128, (cuuint64_t)k_pad * 16};
     const cuuint32_t box[3] = {64, STAGE_K / 8, box_blocks}, one[3] = {1, 1, 1};
     const CUresult r =
-        g_encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, const_cast<void *>(base), size, pitch, box,
-                 one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        encoder_of(d)(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, const_cast<void *>(base), size, pitch,
+                      box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 /* The residual stream as wide_store.cuh adds to it. */
-static cudaError_t map_residual(CUtensorMap *map, const rose_cuda_io *io, uint32_t n)
+static cudaError_t map_residual(const rose_cuda_device *d, CUtensorMap *map, const rose_cuda_io *io,
+                                uint32_t n)
 {
     const cuuint64_t size[2] = {n, io->rows}, pitch[1] = {(cuuint64_t)io->ld_x * sizeof(float)};
     const cuuint32_t box[2] = {PLACE_COLUMNS, PLACE_ROWS}, one[2] = {1, 1};
-    const CUresult r = g_encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, io->x, size, pitch, box,
-                                one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                                CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult r =
+        encoder_of(d)(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, io->x, size, pitch, box, one,
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int EPI, int GROUPS, int TN, int PEERS>
+template <typename T, int EPI, int GROUPS, int TN, int STAGES, int PEERS>
 static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
                                const rose_cuda_io *io)
 {
-    wide_walk walk =
+    const wide_walk walk =
         wide_walk_of(io->rows, PEERS * GROUPS * 64, l->n, TN, (uint64_t)l->k_pad * sizeof(T));
-    const uint32_t most = (uint32_t)g_multiprocessors / PEERS * (GROUPS == 1 ? 2 : 1);
-    const wide_hands hands = {at->sums, at->sum_flags};
-    const wide_shares shares =
-        wide_shares_of(walk.n, walk.n < most ? walk.n : most, (l->k_pad + CHUNK_K - 1) / CHUNK_K,
-                       SHARED_OUT<EPI, TN> && rose_cuda_wide_shares(at));
-    wide_group_shared(&walk, &shares);
+    const uint32_t most = at->device->sms / PEERS * (GROUPS == 1 ? 2 : 1);
+    const uint32_t blocks = walk.n < most ? walk.n : most;
     CUtensorMap w, h, x = {};
-    cudaError_t e = map_cores(&w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / PEERS);
-    if (e == cudaSuccess) e = map_cores(&h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
-    if (e == cudaSuccess && STAGED<EPI>) e = map_residual(&x, io, l->n);
+    cudaError_t e = map_cores(at->device, &w, l->cores, l->k_pad, l->n_pad / 8, TN / 8 / PEERS);
+    if (e == cudaSuccess)
+        e = map_cores(at->device, &h, io->h, l->k_pad, (io->rows + 7) / 8, GROUPS * 8);
+    if (e == cudaSuccess && STAGED<EPI>) e = map_residual(at->device, &x, io, l->n);
     if (e != cudaSuccess) return e;
-    return launch_clusters(at, PEERS, wide_kernel<T, EPI, GROUPS, TN, PEERS>,
-                           dim3(shares.blocks * PEERS), (GROUPS + 1) * 128,
-                           (size_t)WIDE_SHARED<EPI, GROUPS, TN>, *l, *io, walk, shares, hands, w, h,
-                           x);
+    return launch_clusters(at, PEERS, wide_kernel<T, EPI, GROUPS, TN, STAGES, PEERS>,
+                           dim3(blocks * PEERS), (GROUPS + 1) * 128,
+                           (size_t)WIDE_SHARED<EPI, GROUPS, TN, STAGES>, *l, *io, walk, blocks, w,
+                           h, x);
 }
 
-/* Every kernel once: which of rose_cuda_wide, end, warpgroups, outputs of a tile, peers. Of one
- * warpgroup the head alone: else linear_once.cuh. */
-#define WIDE_KERNELS(M)                                                                            \
-    M(ROSE_CUDA_WIDE_192, ROSE_CUDA_EPI_QKV, 2, 192, 1)                                            \
-    M(ROSE_CUDA_WIDE_192, ROSE_CUDA_EPI_ACT, 2, 192, 1)                                            \
-    M(ROSE_CUDA_WIDE_192, ROSE_CUDA_EPI_LOGITS, 2, 192, 1)                                         \
-    M(ROSE_CUDA_WIDE_192_PAIR, ROSE_CUDA_EPI_RESIDUAL, 2, 192, 2)                                  \
-    M(ROSE_CUDA_WIDE_160, ROSE_CUDA_EPI_RESIDUAL, 2, 160, 1)                                       \
-    M(ROSE_CUDA_WIDE_128, ROSE_CUDA_EPI_QKV, 2, 128, 1)                                            \
-    M(ROSE_CUDA_WIDE_128, ROSE_CUDA_EPI_RESIDUAL, 2, 128, 1)                                       \
-    M(ROSE_CUDA_WIDE_128, ROSE_CUDA_EPI_ACT, 2, 128, 1)                                            \
-    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_QKV, 2, 96, 1)                                              \
-    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_RESIDUAL, 2, 96, 1)                                         \
-    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_ACT, 2, 96, 1)                                              \
-    M(ROSE_CUDA_WIDE_96, ROSE_CUDA_EPI_LOGITS, 2, 96, 1)                                           \
-    M(ROSE_CUDA_WIDE_64_96, ROSE_CUDA_EPI_LOGITS, 1, 96, 1)                                        \
-    M(ROSE_CUDA_WIDE_64_48, ROSE_CUDA_EPI_LOGITS, 1, 48, 1)
+/* Once for each line of the table. */
+#define RUN_WIDE(family, id, name, ROWS, TN, GROUPS, STAGES, blocks, PEERS, across, share, head,   \
+                 ENDS)                                                                             \
+    cudaError_t ROSE_TYPED(rose_gemm_##id)(const rose_cuda_launch *at, const rose_cuda_linear *l,  \
+                                           const rose_cuda_io *io)                                 \
+    {                                                                                              \
+        static_assert(ROWS == GROUPS * 64, "64 rows of a tile a warpgroup");                       \
+        return for_end<ENDS>(io->epilogue, [&](auto end) {                                         \
+            return launch_wide<ROSE_T, end.value, GROUPS, TN, STAGES, PEERS>(at, l, io);           \
+        });                                                                                        \
+    }
+ROSE_WIDE_KERNELS(RUN_WIDE)
+#undef RUN_WIDE
 
-template <typename T>
-static cudaError_t run_wide(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                            const rose_cuda_io *io, rose_cuda_wide kernel)
-{
-#define LAUNCH(KIND, EPI, G, N, P)                                                                 \
-    if (kernel == KIND && io->epilogue == EPI) return launch_wide<T, EPI, G, N, P>(at, l, io);
-    WIDE_KERNELS(LAUNCH)
-#undef LAUNCH
-    return cudaErrorInvalidValue;
-}
-
-/* A kernel and the dynamic shared memory that it is launched with, bytes. */
-typedef struct wide_needs {
-    const void *kernel;
-    size_t shared;
-} wide_needs;
-
-static cudaError_t allow_shared(const wide_needs *kernels, size_t n)
+cudaError_t ROSE_TYPED(rose_prepare_wide)(const rose_cuda_device *)
 {
     cudaError_t e = cudaSuccess;
-    for (size_t i = 0; i < n && e == cudaSuccess; i++)
-        e = cudaFuncSetAttribute(kernels[i].kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)kernels[i].shared);
-    return e;
-}
-
-/* The kernels are empty in code that is not for sm_90a: then they have no shared memory. */
-template <typename T> static cudaError_t init_wide(bool *there)
-{
-#define KERNEL(KIND, EPI, G, N, P)                                                                 \
-    {(const void *)wide_kernel<T, EPI, G, N, P>, (size_t)WIDE_SHARED<EPI, G, N>},
-    const wide_needs kernels[] = {WIDE_KERNELS(KERNEL)};
-#undef KERNEL
-    int major = 0;
-    cudaFuncAttributes a;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    void *encode = NULL;
-
-    *there = false;
-    cudaError_t e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-    if (e != cudaSuccess || major != 9) return e;
-    e = cudaFuncGetAttributes(&a, kernels[0].kernel);
-    if (e != cudaSuccess || a.sharedSizeBytes == 0) return e;
-    e = cudaDeviceGetAttribute(&g_multiprocessors, cudaDevAttrMultiProcessorCount, 0);
-    if (e == cudaSuccess)
-        e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
-                                             cudaEnableDefault, &found);
-    if (e != cudaSuccess || found != cudaDriverEntryPointSuccess) return e;
-    g_encode = (PFN_cuTensorMapEncodeTiled_v12000)encode;
-    e = allow_shared(kernels, sizeof kernels / sizeof *kernels);
-    *there = e == cudaSuccess;
+#define PREPARE(family, id, name, ROWS, TN, GROUPS, STAGES, blocks, PEERS, across, share, head,    \
+                ENDS)                                                                              \
+    if (e == cudaSuccess)                                                                          \
+        e = for_ends<ENDS>([](auto end) {                                                          \
+            return allow_shared(                                                                   \
+                (const void *)wide_kernel<ROSE_T, end.value, GROUPS, TN, STAGES, PEERS>,           \
+                WIDE_SHARED<end.value, GROUPS, TN, STAGES>);                                       \
+        });
+    ROSE_WIDE_KERNELS(PREPARE)
+#undef PREPARE
     return e;
 }
 

@@ -67,7 +67,8 @@ static void load_linear(loader *l, const rose_linear *from, const rose_cuda_line
 
 rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err)
 {
-    loader l = {.c = c, .err = err, .launch = {.stream = c->stream, .type = c->type}};
+    loader l = {
+        .c = c, .err = err, .launch = {.device = &c->device, .stream = c->stream, .type = c->type}};
     const rose_cuda_weights *w = &c->weights;
     const uint32_t d = c->arch.d_model;
 

@@ -107,6 +107,6 @@ rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err)
     m->vocab = a->vocab_size;
     m->act = (uint32_t)a->act;
     m->shared_bytes = shared_bytes(c);
-    const cudaError_t e = rose_cuda_mega_fits(c->type, m, &c->has_mega);
+    const cudaError_t e = rose_cuda_mega_fits(&c->device, c->type, m, &c->has_mega);
     return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "preparing the megakernel");
 }

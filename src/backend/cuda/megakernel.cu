@@ -499,17 +499,16 @@ static cudaLaunchConfig_t config_of(const rose_cuda_mega *a, cudaLaunchAttribute
     return c;
 }
 
-cudaError_t rose_cuda_mega_fits(rose_cuda_type t, const rose_cuda_mega *a, bool *fits)
+cudaError_t rose_cuda_mega_fits(const rose_cuda_device *d, rose_cuda_type t,
+                                const rose_cuda_mega *a, bool *fits)
 {
     cudaLaunchAttribute attributes[2];
     cudaLaunchConfig_t c = config_of(a, attributes);
-    int most = 0, clusters = 0;
+    int clusters = 0;
     *fits = false;
-    if (rose_cuda_code_version() < 90) return cudaSuccess;
-    cudaError_t e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
-    if (e != cudaSuccess || a->shared_bytes > (uint32_t)most) return e;
-    e = cudaFuncSetAttribute(kernel_of(t), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)a->shared_bytes);
+    if (d->code < 90 || a->shared_bytes > d->shared_max) return cudaSuccess;
+    cudaError_t e = cudaFuncSetAttribute(kernel_of(t), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         (int)a->shared_bytes);
     if (e == cudaSuccess) e = cudaOccupancyMaxActiveClusters(&clusters, kernel_of(t), &c);
     *fits = e == cudaSuccess && clusters >= (int)a->n_heads;
     return e;

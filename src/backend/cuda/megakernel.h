@@ -56,7 +56,8 @@ typedef struct rose_cuda_mega {
 } rose_cuda_mega;
 
 /* Whether this GPU can hold the whole grid at once. */
-cudaError_t rose_cuda_mega_fits(rose_cuda_type t, const rose_cuda_mega *a, bool *fits);
+cudaError_t rose_cuda_mega_fits(const rose_cuda_device *d, rose_cuda_type t,
+                                const rose_cuda_mega *a, bool *fits);
 cudaError_t rose_cuda_mega_run(const rose_cuda_launch *l, const rose_cuda_mega *a);
 
 #ifdef __cplusplus

@@ -8,8 +8,6 @@
 
 #include "backend/checks.h"
 #include "backend/cuda/cuda_internal.h"
-#include "base/clock.h"
-#include "base/log.h"
 
 enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22 };
 
@@ -183,13 +181,6 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arc
     s->changed_key = rose_bump_take(b, s->n_changed * sizeof *s->changed_key);
     s->rules_bytes = rose_cuda_rules_bytes(a->vocab_size);
     s->rules = rose_bump_take(b, s->rules_bytes);
-    s->sums = NULL;
-    s->sum_flags = NULL;
-    if (size == 2 && (p->without & (ROSE_CUDA_WITHOUT_WIDE | ROSE_CUDA_WITHOUT_STREAM_K)) == 0) {
-        const uint64_t blocks = rose_cuda_linear_blocks();
-        s->sums = take_floats(b, blocks * ROSE_CUDA_SUMS);
-        s->sum_flags = rose_bump_take(b, blocks * sizeof *s->sum_flags);
-    }
 }
 
 /* ---- plan ---- */
@@ -308,7 +299,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     rose_cuda_scratch s = {0};
     rose_memory_plan p = {.dtype = o->dtype};
     size_t free_bytes = 0, total_bytes = 0;
-    bool wide = false;
+    rose_cuda_device device;
 
     memset(out, 0, sizeof *out);
     if (o->quantization != ROSE_QUANT_NONE)
@@ -318,17 +309,12 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if ((st = rose_cuda_check(m, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_without_read(o->cuda.without, &p.without, err)) != ROSE_OK) return st;
-    if ((st = rose_cuda_select(err)) != ROSE_OK) return st;
+    if ((st = rose_cuda_device_open((int)o->cuda.device, &device, err)) != ROSE_OK) return st;
     if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
     p.prefill = o->cuda.prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
-    const uint64_t began = rose_now_ns();
-    if ((e = rose_cuda_linear_init(&wide)) != cudaSuccess)
-        return rose_cuda_fail(err, e, "preparing the kernels");
-    rose_log(ROSE_LOG_DEBUG, "cuda", "start: GEMM kernels %.1f ms",
-             rose_ms_between(began, rose_now_ns()));
-    if (!wide) p.without |= ROSE_CUDA_WITHOUT_WIDE;
+    if (!device.hopper) p.without |= ROSE_CUDA_WITHOUT_WIDE;
     rose_cuda_layout_weights(&w, &weights, m, &p);
     rose_cuda_layout_scratch(&s, &scratch, &m->arch, &p);
     p.weights = weights.used;

@@ -1,6 +1,6 @@
 /* backend/cuda/rows.cu - kernels that work on one row at a time (embedding, LayerNorm), and the
  * packing of weights at load. All are bound by memory bandwidth. */
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/hopper.cuh"
 #include "backend/cuda/launch.cuh"
 
 /* ---- embedding: x = token row + position row, in fp32 ---- */
@@ -240,16 +240,40 @@ static __global__ void floats_kernel(const rose_cuda_pack a)
 
 /* ---- launchers ---- */
 
-static int code_version(void)
+/* Code for sm_90a gives this kernel shared memory, other code does not. It is never launched. */
+static __global__ void hopper_kernel(uint32_t *to)
 {
-    cudaFuncAttributes a;
-    return cudaFuncGetAttributes(&a, (const void *)floats_kernel) == cudaSuccess ? a.ptxVersion : 0;
+#if ROSE_HOPPER
+    __shared__ uint32_t shared[32];
+    shared[threadIdx.x % 32] = to[threadIdx.x];
+    __syncthreads();
+    to[threadIdx.x] = shared[31 - threadIdx.x % 32];
+#else
+    (void)to;
+#endif
 }
 
-int rose_cuda_code_version(void)
+cudaError_t rose_cuda_device_code(rose_cuda_device *d)
 {
-    static const int version = code_version();
-    return version;
+    cudaFuncAttributes a;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    void *encode = NULL;
+    d->code = 0;
+    d->hopper = false;
+    d->encode = NULL;
+    if (cudaFuncGetAttributes(&a, (const void *)floats_kernel) != cudaSuccess) {
+        cudaGetLastError(); /* no code for this GPU */
+        return cudaSuccess;
+    }
+    d->code = (uint32_t)a.ptxVersion;
+    cudaError_t e = cudaFuncGetAttributes(&a, (const void *)hopper_kernel);
+    if (e != cudaSuccess || d->cc / 10 != 9 || a.sharedSizeBytes == 0) return e;
+    e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
+                                         cudaEnableDefault, &found);
+    if (e != cudaSuccess || found != cudaDriverEntryPointSuccess) return e;
+    d->hopper = true;
+    d->encode = encode;
+    return cudaSuccess;
 }
 
 cudaError_t rose_cuda_embed_run(const rose_cuda_launch *at, const rose_cuda_embed *a)
@@ -262,14 +286,12 @@ cudaError_t rose_cuda_embed_run(const rose_cuda_launch *at, const rose_cuda_embe
     return launch_kernel(at, embed_kernel<float>, dim3(a->rows), threads, 0, *a);
 }
 
-/* Beyond this number of rows an SM has more than 8 rows, and norm_many_kernel is used. */
-enum { NORM_MANY = 132 * TILE_ROWS };
-
 template <typename T>
 static cudaError_t run_norm_many(const rose_cuda_launch *at, const rose_cuda_norm *a)
 {
     const unsigned n_tiles = (a->rows + TILE_ROWS - 1) / TILE_ROWS, threads = TILE_ROWS * 32;
-    const unsigned blocks = a->d <= 768 ? 2 * 132 : 132; /* as many as the registers allow */
+    /* as many as the registers allow */
+    const unsigned blocks = a->d <= 768 ? 2 * at->device->sms : at->device->sms;
     const dim3 grid(n_tiles < blocks ? n_tiles : blocks);
     if (a->d <= 768) return launch_kernel(at, norm_many_kernel<T, 6>, grid, threads, 0, *a);
     return launch_kernel(at, norm_many_kernel<T, 8>, grid, threads, 0, *a);
@@ -285,7 +307,8 @@ static cudaError_t run_norm(const rose_cuda_launch *at, const rose_cuda_norm *a)
 
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *at, const rose_cuda_norm *a)
 {
-    const bool many = a->rows > NORM_MANY && a->d <= 1024;
+    /* where an SM has more than TILE_ROWS rows */
+    const bool many = a->d <= 1024 && a->rows > at->device->sms * TILE_ROWS;
     if (many && at->type == ROSE_CUDA_F16) return run_norm_many<__half>(at, a);
     if (many && at->type == ROSE_CUDA_BF16) return run_norm_many<__nv_bfloat16>(at, a);
     if (at->type == ROSE_CUDA_F16) return run_norm<__half>(at, a);

@@ -195,7 +195,7 @@ static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *
     const rose_cuda_scratch *s = &c->scratch;
     const places at = place(p);
     /* Not a dependent launch: the kernel needs the copy before it. */
-    rose_cuda_launch l = {.stream = c->stream, .type = c->type};
+    rose_cuda_launch l = {.device = &c->device, .stream = c->stream, .type = c->type};
     const rose_cuda_changes changes = {.logits = s->logits,
                                        .change = (const void *)(from + at.changes),
                                        .words = (const void *)(from + at.words),

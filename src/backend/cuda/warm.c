@@ -69,8 +69,8 @@ rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
 {
     static const uint32_t sizes[] = {1, 20, 300, 3072}; /* one size for each family of kernels */
     const rose_memory_plan *p = &c->plan;
-    warm w = {.c = c, .err = err};
-    rose_status st = rose_backend_cuda(&w.ops, err);
+    warm w = {.c = c, .ops = &rose_cuda_ops, .err = err};
+    rose_status st = ROSE_OK;
 
     w.zeros = calloc(p->max_step_tokens, sizeof *w.zeros);
     w.pages = calloc(p->kv_pages, sizeof *w.pages);

@@ -1,10 +1,9 @@
-/* backend/cuda/wide_epilogue.cuh - what happens to the sums of linear_wide.cuh, linear_once.cuh,
- * linear_cluster.cuh, linear_stationary.cuh and linear_pingpong.cuh: the same as in finish_pair of
- * device.cuh, straight from the fragments of wgmma. The order of outputs in `cores` (layout.cuh)
- * gives a lane four neighbouring outputs of rows g and g + 8 in each 16, so that a warp's stores
- * are whole sectors without a way through shared memory. K and V are not reordered: of 16 tokens x
- * 16 dims a lane has what k_index gives it of a page, and after a transposition of each 8 x 8,
- * which is one instruction, what v_index does.
+/* backend/cuda/wide_epilogue.cuh - what happens to the sums of linear_wide.cuh, linear_once.cuh
+ * and linear_pingpong.cuh: the same as in finish_pair of device.cuh, straight from the fragments of
+ * wgmma. The order of outputs in `cores` (layout.cuh) gives a lane four neighbouring outputs of
+ * rows g and g + 8 in each 16, so that a warp's stores are whole sectors without a way through
+ * shared memory. K and V are not reordered: of 16 tokens x 16 dims a lane has what k_index gives it
+ * of a page, and after a transposition of each 8 x 8, which is one instruction, what v_index does.
  *
  * It is done by parts of a tile, N of its blocks of 16 outputs from block FIRST on, so that callers
  * free between them what the products under way have read. No branch depends on a lane but the
@@ -247,7 +246,7 @@ ROSE_DEVICE void finish_wide_qkv(wide_tile *w, const float (&s)[TN / 2], const r
     }
 }
 
-/* A thread's share of the residual (linear_once.cuh, linear_cluster.cuh): what was there of blocks
+/* A thread's share of the residual (linear_once.cuh): what was there of blocks
  * of 16 outputs. */
 template <int TN> struct wide_old {
     float *at[2];     /* of rows g and g + 8 */

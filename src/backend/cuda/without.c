@@ -8,24 +8,13 @@
 static const struct {
     const char *name;
     uint32_t bit;
-} g_names[] = {{"wide", ROSE_CUDA_WITHOUT_WIDE},
-               {"team", ROSE_CUDA_WITHOUT_TEAM},
-               {"ahead", ROSE_CUDA_WITHOUT_AHEAD},
-               {"halves", ROSE_CUDA_WITHOUT_HALVES},
-               {"normed", ROSE_CUDA_WITHOUT_NORMED},
-               {"carveout", ROSE_CUDA_WITHOUT_CARVEOUT},
-               {"prompts", ROSE_CUDA_WITHOUT_PROMPTS},
-               {"spread", ROSE_CUDA_WITHOUT_SPREAD},
-               {"joined", ROSE_CUDA_WITHOUT_JOINED},
-               {"head", ROSE_CUDA_WITHOUT_HEAD},
-               {"once", ROSE_CUDA_WITHOUT_ONCE},
-               {"chain", ROSE_CUDA_WITHOUT_CHAIN},
-               {"append", ROSE_CUDA_WITHOUT_APPEND},
-               {"fetch", ROSE_CUDA_WITHOUT_FETCH},
-               {"stationary", ROSE_CUDA_WITHOUT_STATIONARY},
-               {"cluster", ROSE_CUDA_WITHOUT_CLUSTER},
-               {"stream-k", ROSE_CUDA_WITHOUT_STREAM_K},
-               {"waves", ROSE_CUDA_WITHOUT_WAVES},
+} g_names[] = {{"wide", ROSE_CUDA_WITHOUT_WIDE},        {"team", ROSE_CUDA_WITHOUT_TEAM},
+               {"ahead", ROSE_CUDA_WITHOUT_AHEAD},      {"halves", ROSE_CUDA_WITHOUT_HALVES},
+               {"normed", ROSE_CUDA_WITHOUT_NORMED},    {"carveout", ROSE_CUDA_WITHOUT_CARVEOUT},
+               {"prompts", ROSE_CUDA_WITHOUT_PROMPTS},  {"spread", ROSE_CUDA_WITHOUT_SPREAD},
+               {"joined", ROSE_CUDA_WITHOUT_JOINED},    {"head", ROSE_CUDA_WITHOUT_HEAD},
+               {"once", ROSE_CUDA_WITHOUT_ONCE},        {"chain", ROSE_CUDA_WITHOUT_CHAIN},
+               {"append", ROSE_CUDA_WITHOUT_APPEND},    {"fetch", ROSE_CUDA_WITHOUT_FETCH},
                {"pingpong", ROSE_CUDA_WITHOUT_PINGPONG}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 

@@ -1,16 +1,15 @@
 /* tests/backend/emulated/test_emulated_cuda.cc - the matrix kernels of linear_wide.cuh,
- * linear_once.cuh, linear_cluster.cuh, linear_stationary.cuh and linear_pingpong.cuh, from their
- * sources, on machine.h: every kernel, every epilogue, bit for bit what docs/NUMERICS.md says, with
- * copies and GEMMs as early and as late as they may be. The only test of these kernels where there
- * is no GPU. */
+ * linear_once.cuh and linear_pingpong.cuh, from their sources, on machine.h: every kernel, every
+ * epilogue, bit for bit what docs/NUMERICS.md says, with copies and GEMMs as early and as late as
+ * they may be. The only test of these kernels where there is no GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <algorithm>
 
-#include "backend/cuda/linear_types.h"
-#include "backend/cuda/linear_wide.cuh"
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/hopper.cuh"
 #include "machine.h"
 
 extern "C" {
@@ -19,31 +18,23 @@ extern "C" {
 
 /* ---- the CUDA runtime, as far as the launchers ask ---- */
 
+enum { CHUNK_K = ROSE_CUDA_CHUNK_K32 * 32 };
 enum { MULTIPROCESSORS = 4 /* so that blocks have several tiles, and pairs as well */ };
 
+static const rose_cuda_device g_device = {.index = 0,
+                                          .sms = MULTIPROCESSORS,
+                                          .cc = 90,
+                                          .code = 90,
+                                          .hopper = true,
+                                          .shared_max = 227 << 10,
+                                          .shared_sm = 228 << 10,
+                                          .l2 = 50 << 20,
+                                          .encode = reinterpret_cast<void *>(make_map)};
+
 extern "C" {
-cudaError_t CUDARTAPI cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int)
-{
-    *value = attr == cudaDevAttrComputeCapabilityMajor ? 9 : MULTIPROCESSORS;
-    return cudaSuccess;
-}
-cudaError_t CUDARTAPI cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *)
-{
-    *a = {};
-    a->sharedSizeBytes = 1;
-    return cudaSuccess;
-}
 cudaError_t CUDARTAPI cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int value)
 {
     return value <= 227 << 10 ? cudaSuccess : cudaErrorInvalidValue;
-}
-cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char *, void **f, unsigned,
-                                                       unsigned long long,
-                                                       cudaDriverEntryPointQueryResult *found)
-{
-    *f = reinterpret_cast<void *>(make_map);
-    *found = cudaDriverEntryPointSuccess;
-    return cudaSuccess;
 }
 }
 
@@ -87,56 +78,58 @@ static cudaError_t run_reference(const rose_cuda_linear *l, const rose_cuda_io *
     return cudaSuccess;
 }
 
-extern "C" {
-cudaError_t rose_cuda_linear_f16(const rose_cuda_launch *, const rose_cuda_linear *l,
-                                 const rose_cuda_io *io, bool)
-{
-    return run_reference<__half>(l, io);
-}
-cudaError_t rose_cuda_linear_bf16(const rose_cuda_launch *, const rose_cuda_linear *l,
-                                  const rose_cuda_io *io, bool)
-{
-    return run_reference<__nv_bfloat16>(l, io);
-}
-cudaError_t rose_cuda_head_f16(const rose_cuda_launch *, const rose_cuda_linear *l,
-                               const rose_cuda_io *io)
-{
-    return run_reference<__half>(l, io);
-}
-cudaError_t rose_cuda_head_bf16(const rose_cuda_launch *, const rose_cuda_linear *l,
-                                const rose_cuda_io *io)
-{
-    return run_reference<__nv_bfloat16>(l, io);
-}
-cudaError_t rose_cuda_linear_init_f16(void)
-{
-    return cudaSuccess;
-}
-cudaError_t rose_cuda_linear_init_bf16(void)
-{
-    return cudaSuccess;
-}
-cudaError_t rose_cuda_team_init_f16(bool *there)
-{
-    *there = false;
-    return cudaSuccess;
-}
-cudaError_t rose_cuda_team_init_bf16(bool *there)
-{
-    *there = false;
-    return cudaSuccess;
-}
-#define NEVER(name, ...)                                                                           \
-    cudaError_t name(const rose_cuda_launch *, const rose_cuda_linear *,                           \
-                     const rose_cuda_io *__VA_OPT__(, ) __VA_ARGS__)                               \
+/* `rows`, `tiles` and `head` are the contract here; `team` is never chosen. */
+#define CONTRACT(name)                                                                             \
+    cudaError_t name##_f16(const rose_cuda_launch *, const rose_cuda_linear *l,                    \
+                           const rose_cuda_io *io)                                                 \
+    {                                                                                              \
+        return run_reference<__half>(l, io);                                                       \
+    }                                                                                              \
+    cudaError_t name##_bf16(const rose_cuda_launch *, const rose_cuda_linear *l,                   \
+                            const rose_cuda_io *io)                                                \
+    {                                                                                              \
+        return run_reference<__nv_bfloat16>(l, io);                                                \
+    }
+#define NEVER(name)                                                                                \
+    cudaError_t name(const rose_cuda_launch *, const rose_cuda_linear *, const rose_cuda_io *)     \
     {                                                                                              \
         return cudaErrorNotSupported;                                                              \
     }
-NEVER(rose_cuda_team_f16, rose_cuda_team)
-NEVER(rose_cuda_team_bf16, rose_cuda_team)
+#define PREPARED(name)                                                                             \
+    cudaError_t name##_f16(const rose_cuda_device *)                                               \
+    {                                                                                              \
+        return cudaSuccess;                                                                        \
+    }                                                                                              \
+    cudaError_t name##_bf16(const rose_cuda_device *)                                              \
+    {                                                                                              \
+        return cudaSuccess;                                                                        \
+    }
+extern "C" {
+CONTRACT(rose_gemm_rows)
+CONTRACT(rose_gemm_tiles)
+CONTRACT(rose_gemm_head)
+PREPARED(rose_prepare_mma)
+PREPARED(rose_prepare_head)
+PREPARED(rose_prepare_team)
+NEVER(rose_gemm_team_64_f16)
+NEVER(rose_gemm_team_64_bf16)
+NEVER(rose_gemm_team_32_f16)
+NEVER(rose_gemm_team_32_bf16)
 NEVER(rose_cuda_normed_f16)
 NEVER(rose_cuda_normed_bf16)
 NEVER(rose_cuda_linear_f32)
+}
+
+static const rose_cuda_gemm *named(const char *name)
+{
+    const rose_cuda_gemm *g = rose_cuda_gemm_named(name);
+    if (g == NULL) machine::die("no kernel %s", name);
+    return g;
+}
+
+static const char *name_of(const rose_cuda_gemm *g)
+{
+    return g == NULL ? "auto" : g->name;
 }
 
 /* ---- problems ---- */
@@ -186,19 +179,17 @@ template <typename T> struct problem {
     bytes<uint32_t> slot;
     std::vector<unsigned long long> keys; /* of the head, before; none: it is not asked for them */
     std::vector<uint8_t> before;          /* of what is written */
-    std::vector<float> sums;
-    std::vector<uint32_t> sum_flags;
 
     problem(rose_cuda_type type, uint32_t rows, uint32_t k, uint32_t n, rose_cuda_epilogue e,
             uint32_t of_head)
         : head_dim(of_head), to_rows(any(2) == 0), w((size_t)up(k, 32) * up(n, 128)),
           cores((size_t)up(k, 32) * up(n, 128)), h((size_t)up(rows, 8) * up(k, 32)), bias(n),
-          slot(rows), sums(MULTIPROCESSORS * ROSE_CUDA_SUMS, NAN), sum_flags(MULTIPROCESSORS)
+          slot(rows)
     {
         const bool head = e == ROSE_CUDA_EPI_LOGITS, qkv = e == ROSE_CUDA_EPI_QKV;
+        at.device = &g_device;
         at.type = type;
-        at.sums = sums.data();
-        at.sum_flags = sum_flags.data();
+        at.without = ROSE_CUDA_WITHOUT_TEAM; /* which is not emulated */
         l.k = k;
         l.k_pad = up(k, 32);
         l.n = n - (head ? 1 : 0);
@@ -279,8 +270,8 @@ template <typename T> struct problem {
                                          : rank_key(any_float() * 2, any(l.n)));
     }
 
-    /* By `kernel`: all that it may have written. */
-    std::vector<uint8_t> run(int kernel)
+    /* By `kernel` (NULL: the engine's choice): all that it may have written. */
+    std::vector<uint8_t> run(const rose_cuda_gemm *kernel)
     {
         bytes<uint8_t> to(before.size());
         bytes<unsigned long long> key(io.rows);
@@ -293,13 +284,9 @@ template <typename T> struct problem {
         io.kv.base = to.at() + up(io.rows * l.k * 2, 256);
         io.kv_rows = l.kv && to_rows ? io.kv.base : NULL;
         machine::g_kernel = NULL;
-        rose_cuda_linear_force(kernel);
+        at.forced = kernel;
         const cudaError_t e = rose_cuda_linear_run(&at, &l, &io);
-        rose_cuda_linear_force(0);
-        if (e != cudaSuccess) machine::die("%s: %d", rose_cuda_linear_name(kernel), (int)e);
-        for (uint32_t flag : sum_flags)
-            if (flag != 0)
-                machine::die("%s: a sum that nobody has taken", rose_cuda_linear_name(kernel));
+        if (e != cudaSuccess) machine::die("%s: %d", name_of(kernel), (int)e);
         for (size_t i = 0; io.epilogue == ROSE_CUDA_EPI_LOGITS && i < before.size() / 4; i++)
             if (io.logits[i] != io.logits[i]) io.logits[i] = NAN; /* which one is nobody's word */
         std::vector<uint8_t> y(to.at(), to.at() + before.size());
@@ -316,9 +303,9 @@ template <typename T> static size_t rows_beside_pages(problem<T> &p)
     const bool to_rows = p.to_rows;
     size_t differ = 0;
     p.to_rows = true;
-    const std::vector<uint8_t> rows = p.run(2);
+    const std::vector<uint8_t> rows = p.run(named("tiles"));
     p.to_rows = false;
-    std::vector<uint8_t> pages = p.run(2);
+    std::vector<uint8_t> pages = p.run(named("tiles"));
     p.to_rows = to_rows;
     const T *row = reinterpret_cast<const T *>(rows.data() + first);
     rose_cuda_kv kv = p.io.kv;
@@ -336,26 +323,6 @@ template <typename T> static size_t rows_beside_pages(problem<T> &p)
     return differ;
 }
 
-/* Whether it has this shape, by its name. */
-static bool is_for(const char *name, const rose_cuda_io &io, const rose_cuda_linear &l)
-{
-    const bool head = io.epilogue == ROSE_CUDA_EPI_LOGITS;
-    const bool residual = io.epilogue == ROSE_CUDA_EPI_RESIDUAL;
-    if (strcmp(name, "wide-192") == 0) return !residual;
-    if (strcmp(name, "wide-128") == 0) return !head;
-    if (strcmp(name, "wide-192-pair") == 0 || strcmp(name, "wide-160") == 0 ||
-        strcmp(name, "once-64-alone") == 0)
-        return residual;
-    if (strcmp(name, "once-128-128") == 0) return !head && !residual;
-    if (strncmp(name, "cluster", 7) == 0) return residual;
-    if (strncmp(name, "wide-64", 7) == 0 || strncmp(name, "pingpong", 8) == 0) return head;
-    if (strncmp(name, "once", 4) == 0) return !head;
-    if (strncmp(name, "chain", 5) == 0) return residual && l.k_pad <= ROSE_CUDA_CHAIN_K;
-    if (strncmp(name, "stationary", 10) == 0)
-        return !head && (l.k_pad + CHUNK_K - 1) / CHUNK_K == ROSE_CUDA_STATIONARY_CHUNKS;
-    return true;
-}
-
 static uint32_t g_runs;
 
 /* How many kernels differ from the contract, or are not there. In four runs each has had each
@@ -365,30 +332,31 @@ static int compare(rose_cuda_type type, uint32_t rows, uint32_t k, uint32_t n, r
                    uint32_t head_dim)
 {
     problem<T> p(type, rows, k, n, e, head_dim);
-    const std::vector<uint8_t> want = p.run(2);
-    std::map<const void *, int> kernels;
+    const std::vector<uint8_t> want = p.run(named("tiles"));
+    std::map<const void *, const char *> kernels;
     int n_bad = e == ROSE_CUDA_EPI_QKV && rows_beside_pages(p) > 0;
     if (n_bad > 0) print_message("%u x %u x %u: K and V as rows are others\n", rows, k, n);
     const uint32_t turn = g_runs++;
-    for (int i = ROSE_CUDA_WIDE; i <= ROSE_CUDA_N_KERNELS; i++) {
-        const int kernel = i == ROSE_CUDA_N_KERNELS ? 0 /* the engine's choice */ : i;
-        const uint32_t manner = (turn + (uint32_t)i) % 4;
-        const char *name = rose_cuda_linear_name(kernel);
+    for (uint32_t i = 0; i <= rose_cuda_n_gemms; i++) {
+        const rose_cuda_gemm *kernel = i < rose_cuda_n_gemms ? &rose_cuda_gemms[i] : NULL;
+        const uint32_t manner = (turn + i) % 4;
+        const char *name = name_of(kernel);
         /* Else `tiles` runs, which is the contract here. */
-        const bool expected = kernel == 0 ? rows > ROSE_CUDA_HEAD_ROWS && e != ROSE_CUDA_EPI_LOGITS
-                                          : is_for(name, p.io, p.l);
+        const bool expected =
+            kernel == NULL ? rows > ROSE_CUDA_HEAD_ROWS && e != ROSE_CUDA_EPI_LOGITS
+                           : kernel->cores && rose_cuda_gemm_takes(kernel, &p.at, &p.l, &p.io);
         if (!expected) continue;
         machine::g_manner = {manner % 2 != 0, manner / 2 != 0};
         p.at.beside = any(2) == 0;
         const std::vector<uint8_t> y = p.run(kernel);
         const void *ran = machine::g_kernel;
         /* Of up to 64 rows more tiles than this chip takes at once go to `rows`, the contract. */
-        if (ran == NULL && (kernel != 0 || rows > 64)) {
+        if (ran == NULL && (kernel != NULL || rows > 64)) {
             print_message("%s has not run %u x %u x %u, epilogue %d\n", name, rows, k, n, (int)e);
             n_bad++;
         }
-        if (kernel != 0 && ran != NULL && !kernels.insert({ran, kernel}).second) {
-            print_message("%s runs %s\n", name, rose_cuda_linear_name(kernels[ran]));
+        if (kernel != NULL && ran != NULL && !kernels.insert({ran, name}).second) {
+            print_message("%s runs %s\n", name, kernels[ran]);
             n_bad++;
         }
         size_t differ = 0;
@@ -460,39 +428,11 @@ static void test_rings(void **state)
     assert_false(machine::g_hung);
 }
 
-template <typename T> static void compare_shared(rose_cuda_type type, uint32_t k, uint32_t n)
-{
-    const int pair = rose_cuda_linear_named("wide-192-pair");
-    assert_in_range(pair, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
-    problem<T> p(type, 130 + any(126), k, n, ROSE_CUDA_EPI_RESIDUAL, 0);
-    const std::vector<uint8_t> want = p.run(2);
-    assert_true(wide_shares_of((n + 191) / 192, MULTIPROCESSORS / 2, (k + 191) / 192, 1).shared >
-                0);
-    for (int manner = 0; manner < 4; manner++) {
-        machine::g_manner = {manner % 2 != 0, manner / 2 != 0};
-        assert_true(p.run(pair) == want);
-        assert_non_null(machine::g_kernel);
-    }
-}
-
-/* Tiles shared out by chunks: three of two pairs, of nine and of six chunks; five, of which two are
- * whole. (A block that hands a sum on and goes on with one, and nothing between, takes three pairs:
- * test_cuda_bits.) */
-static void test_shared(void **state)
-{
-    (void)state;
-    compare_shared<__half>(ROSE_CUDA_F16, 1600, 560);
-    compare_shared<__nv_bfloat16>(ROSE_CUDA_BF16, 1000, 960);
-    compare_shared<__half>(ROSE_CUDA_F16, 1100, 576);
-    assert_false(machine::g_hung);
-}
-
 /* Which kernel the engine chooses, of those that give the same bits: the residual of more than 512
- * rows goes to linear_stationary.cuh where it takes the shape and is not left out, of a longer k to
- * linear_cluster.cuh, whose smallest tile it is of which all are on the chip, of more rows to pairs
- * that share tiles out; the head to linear_pingpong.cuh where that has no more waves, by pairs that
- * share weights or, of an odd number of tiles of rows, rows, or to tiles of 64 rows where few rows
- * do not go to the head's own kernel. */
+ * rows goes to the tiles that take the least time; the head to
+ * linear_pingpong.cuh where that has no more waves, by pairs that share weights or, of an odd
+ * number of tiles of rows, rows, or to tiles of 64 rows where few rows do not go to the head's own
+ * kernel. */
 static void test_choice(void **state)
 {
     (void)state;
@@ -501,79 +441,47 @@ static void test_choice(void **state)
         uint32_t rows, k, n, without;
         const char *name;
         bool chosen;
-    } cases[] = {
-        {ROSE_CUDA_EPI_RESIDUAL, 513, 640, 192, 0, "stationary", true},
-        {ROSE_CUDA_EPI_RESIDUAL, 513, 640, 192, ROSE_CUDA_WITHOUT_STATIONARY, "stationary", false},
-        {ROSE_CUDA_EPI_RESIDUAL, 512, 640, 192, 0, "stationary", false},
-        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 192, 0, "stationary", false},
-        {ROSE_CUDA_EPI_RESIDUAL, 512, 800, 192, 0, "cluster-64-96", false},
-        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 192, 0, "cluster-64-96", true},
-        {ROSE_CUDA_EPI_RESIDUAL, 640, 800, 192, 0, "cluster-64-96", true},
-        {ROSE_CUDA_EPI_RESIDUAL, 641, 800, 192, 0, "cluster-64-96-pair", true},
-        {ROSE_CUDA_EPI_RESIDUAL, 705, 800, 192, 0, "cluster-64-96-pair", false},
-        {ROSE_CUDA_EPI_RESIDUAL, 513, 800, 192, ROSE_CUDA_WITHOUT_CLUSTER, "cluster-64-96", false},
-        {ROSE_CUDA_EPI_RESIDUAL, 705, 1600, 192, 0, "wide-192-pair", true},
-        {ROSE_CUDA_EPI_RESIDUAL, 705, 1600, 192, ROSE_CUDA_WITHOUT_STREAM_K, "wide-96", true},
-        {ROSE_CUDA_EPI_LOGITS, 193, 64, 768, 0, "pingpong", true},
-        {ROSE_CUDA_EPI_LOGITS, 256, 64, 768, 0, "pingpong", true},
-        {ROSE_CUDA_EPI_LOGITS, 257, 64, 768, 0, "pingpong", false},
-        {ROSE_CUDA_EPI_LOGITS, 257, 64, 768, 0, "wide-192", true},
-        {ROSE_CUDA_EPI_LOGITS, 768, 64, 768, 0, "pingpong", true},
-        {ROSE_CUDA_EPI_LOGITS, 768, 64, 768, ROSE_CUDA_WITHOUT_PINGPONG, "wide-192", true},
-        {ROSE_CUDA_EPI_LOGITS, 128, 64, 704, 0, "pingpong-rows", true},
-        {ROSE_CUDA_EPI_LOGITS, 100, 64, 1408, 0, "pingpong-rows", true},
-        {ROSE_CUDA_EPI_LOGITS, 300, 64, 832, 0, "pingpong-rows", true},
-        {ROSE_CUDA_EPI_LOGITS, 330, 64, 832, 0, "pingpong-rows", false},
-        {ROSE_CUDA_EPI_LOGITS, 550, 64, 1120, 0, "pingpong-rows", true},
-        {ROSE_CUDA_EPI_LOGITS, 20, 64, 17000, ROSE_CUDA_WITHOUT_HEAD, "wide-64-48", true},
-        {ROSE_CUDA_EPI_LOGITS, 20, 64, 384, ROSE_CUDA_WITHOUT_HEAD, "wide-64-96", true},
-        {ROSE_CUDA_EPI_LOGITS, 17, 1568, 16400, 0, "wide-64-96", true}};
+    } cases[] = {{ROSE_CUDA_EPI_RESIDUAL, 513, 640, 384, 0, "wide-192-pair", true},
+                 {ROSE_CUDA_EPI_RESIDUAL, 705, 1600, 192, 0, "wide-96", true},
+                 {ROSE_CUDA_EPI_LOGITS, 193, 64, 768, 0, "pingpong", true},
+                 {ROSE_CUDA_EPI_LOGITS, 256, 64, 768, 0, "pingpong", true},
+                 {ROSE_CUDA_EPI_LOGITS, 257, 64, 768, 0, "pingpong", false},
+                 {ROSE_CUDA_EPI_LOGITS, 257, 64, 768, 0, "wide-192", true},
+                 {ROSE_CUDA_EPI_LOGITS, 768, 64, 768, 0, "pingpong", true},
+                 {ROSE_CUDA_EPI_LOGITS, 768, 64, 768, ROSE_CUDA_WITHOUT_PINGPONG, "wide-192", true},
+                 {ROSE_CUDA_EPI_LOGITS, 128, 64, 704, 0, "pingpong-rows", true},
+                 {ROSE_CUDA_EPI_LOGITS, 100, 64, 1408, 0, "pingpong-rows", true},
+                 {ROSE_CUDA_EPI_LOGITS, 300, 64, 832, 0, "pingpong-rows", true},
+                 {ROSE_CUDA_EPI_LOGITS, 330, 64, 832, 0, "pingpong-rows", false},
+                 {ROSE_CUDA_EPI_LOGITS, 550, 64, 1120, 0, "pingpong-rows", true},
+                 {ROSE_CUDA_EPI_LOGITS, 20, 64, 17000, ROSE_CUDA_WITHOUT_HEAD, "wide-64-48", true},
+                 {ROSE_CUDA_EPI_LOGITS, 20, 64, 384, ROSE_CUDA_WITHOUT_HEAD, "wide-64-96", true},
+                 {ROSE_CUDA_EPI_LOGITS, 17, 1568, 16400, 0, "wide-64-96", true}};
     for (const auto &c : cases) {
-        const int kernel = rose_cuda_linear_named(c.name);
-        assert_in_range(kernel, ROSE_CUDA_WIDE, ROSE_CUDA_N_KERNELS - 1);
         machine::g_manner = {};
         problem<__half> forced(ROSE_CUDA_F16, 65, 640, 96, c.e, 0);
-        forced.run(kernel);
+        forced.run(named(c.name));
         const void *named = machine::g_kernel;
         assert_non_null(named);
         problem<__half> p(ROSE_CUDA_F16, c.rows, c.k, c.n, c.e, 0);
-        p.at.without = c.without;
-        p.run(0);
+        p.at.without |= c.without;
+        p.run(NULL);
         assert_non_null(machine::g_kernel);
         assert_int_equal(machine::g_kernel == named, c.chosen);
     }
     assert_false(machine::g_hung);
 }
 
-/* A product in two launches: whole waves, and the rows behind them. */
-static void test_waves(void **state)
-{
-    (void)state;
-    problem<__half> p(ROSE_CUDA_F16, 257 + any(60), 1600, 384, ROSE_CUDA_EPI_ACT, 0);
-    machine::g_manner = {true, true};
-    const std::vector<uint8_t> want = p.run(2);
-    assert_true(p.run(ROSE_CUDA_WIDE + ROSE_CUDA_WIDE_96) == want);
-    const void *one = machine::g_kernel;
-    assert_true(p.run(0) == want);
-    assert_true(machine::g_kernel != NULL && machine::g_kernel != one);
-    p.at.without = ROSE_CUDA_WITHOUT_WAVES;
-    assert_true(p.run(0) == want);
-    assert_ptr_equal(machine::g_kernel, one);
-    assert_false(machine::g_hung);
-}
-
 static int begin(void **state)
 {
-    bool wide;
     (void)state;
-    return rose_cuda_linear_init(&wide) == cudaSuccess && wide ? 0 : -1;
+    return rose_cuda_linear_prepare(&g_device) == cudaSuccess ? 0 : -1;
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_edges), cmocka_unit_test(test_rings),
-                                       cmocka_unit_test(test_shared), cmocka_unit_test(test_choice),
-                                       cmocka_unit_test(test_waves)};
+                                       cmocka_unit_test(test_choice)};
     const char *seed = getenv("ROSE_TEST_SEED");
     g_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261122;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)g_state);

@@ -53,19 +53,6 @@ ROSE_DEVICE void peer_arrive(uint32_t at)
     barrier_arrive(at);
 }
 
-/* Blocks run one after the other, unless they are one cluster. */
-ROSE_DEVICE void flag_put(uint32_t *flag)
-{
-    if (*flag != 0) machine::die("a sum is handed on before the last one was taken");
-    *flag = 1;
-    machine::now().progress++;
-}
-ROSE_DEVICE void flag_take(uint32_t *flag)
-{
-    machine::wait_until([=] { return *flag != 0; });
-    *flag = 0;
-}
-
 /* ---- clusters ---- */
 
 ROSE_DEVICE uint32_t cluster_rank(void)

@@ -21,13 +21,6 @@ static cudaError_t launch_clusters(const rose_cuda_launch *, unsigned peers,
     return machine::run(l, peers) ? cudaSuccess : cudaErrorLaunchTimeout;
 }
 
-/* So few that both kinds come to an end within some hundred rows (test_choice). */
-template <typename... Parameters>
-static uint32_t clusters_at_once(unsigned peers, void (*)(Parameters...), unsigned, size_t)
-{
-    return peers == 4 ? 5 : 11;
-}
-
 template <typename... Parameters, typename... Arguments>
 static cudaError_t launch_kernel(const rose_cuda_launch *at, void (*kernel)(Parameters...),
                                  dim3 grid, unsigned threads, size_t shared,

@@ -1,0 +1,84 @@
+/* backend/cuda/device.c - finds and opens a GPU. `index` counts the GPUs that CUDA shows, which
+ * CUDA_VISIBLE_DEVICES selects. */
+#include <stdatomic.h>
+
+#include "backend/cuda/cuda_internal.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+/* Say why there is no device. The runtime reports "insufficient driver" even if there is no driver
+ * at all, so the driver's version tells the two apart. */
+static rose_status no_device(rose_err *err, cudaError_t e)
+{
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (e == cudaErrorInsufficientDriver && driver > 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "device cuda: no usable NVIDIA GPU: the driver is for CUDA %d.%d, and "
+                         "this program needs one for %d.%d or later",
+                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    if (e == cudaErrorInsufficientDriver)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "device cuda: no usable NVIDIA GPU: no driver is installed");
+    return rose_fail(err, ROSE_E_UNSUPPORTED, "device cuda: no usable NVIDIA GPU: %s",
+                     e != cudaSuccess ? cudaGetErrorString(e) : "no device");
+}
+
+rose_status rose_cuda_select(int index, rose_err *err)
+{
+    static atomic_flag opened = ATOMIC_FLAG_INIT;
+    int n = 0, major = 0, minor = 0;
+    const uint64_t began = rose_now_ns();
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e != cudaSuccess || n == 0) return no_device(err, e);
+    if (index < 0 || index >= n)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "device cuda: there is no GPU %d: CUDA shows %d",
+                         index, n);
+    const uint64_t found = rose_now_ns();
+    e = cudaSetDevice(index);
+    if (!atomic_flag_test_and_set(&opened)) /* the first call creates the CUDA context */
+        rose_log(ROSE_LOG_DEBUG, "cuda", "start: driver %.1f + context %.1f ms",
+                 rose_ms_between(began, found), rose_ms_between(found, rose_now_ns()));
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
+    if (e != cudaSuccess) return rose_cuda_fail(err, e, "opening the GPU");
+    if (major < 8)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "GPU %d has compute capability %d.%d: 8.0 or later is needed", index,
+                         major, minor);
+    return ROSE_OK;
+}
+
+static cudaError_t ask(const rose_cuda_device *d, enum cudaDeviceAttr what, int *value)
+{
+    *value = 0;
+    return cudaDeviceGetAttribute(value, what, d->index);
+}
+
+rose_status rose_cuda_device_open(int index, rose_cuda_device *out, rose_err *err)
+{
+    rose_cuda_device d = {.index = index};
+    int major, minor = 0, sms = 0, block = 0, sm = 0, l2 = 0;
+    rose_status st = rose_cuda_select(index, err);
+
+    *out = (rose_cuda_device){0};
+    if (st != ROSE_OK) return st;
+    cudaError_t e = ask(&d, cudaDevAttrComputeCapabilityMajor, &major);
+    if (e == cudaSuccess) e = ask(&d, cudaDevAttrComputeCapabilityMinor, &minor);
+    if (e == cudaSuccess) e = ask(&d, cudaDevAttrMultiProcessorCount, &sms);
+    if (e == cudaSuccess) e = ask(&d, cudaDevAttrMaxSharedMemoryPerBlockOptin, &block);
+    if (e == cudaSuccess) e = ask(&d, cudaDevAttrMaxSharedMemoryPerMultiprocessor, &sm);
+    if (e == cudaSuccess) e = ask(&d, cudaDevAttrL2CacheSize, &l2);
+    d.cc = (uint32_t)(10 * major + minor);
+    d.sms = (uint32_t)sms;
+    d.shared_max = (size_t)block;
+    d.shared_sm = (size_t)sm;
+    d.l2 = (size_t)l2;
+    if (e == cudaSuccess) e = rose_cuda_device_code(&d);
+    if (e != cudaSuccess) return rose_cuda_fail(err, e, "opening the GPU");
+    *out = d;
+    return ROSE_OK;
+}
