@@ -1,9 +1,10 @@
 /* tests/backend/attend_cases.h - cases of attend.h, for the GPU (test_cuda_attend.c) and for the
  * emulated GPU (emulated/test_emulated_attend.cc), so it is C and C++.
  *
- * Sequences have their last rows as queries. Every slot of their pages is finite, and those past the
- * end are as large as T allows. Pages of no sequence, and pages that lie before the window of every
- * row, are NaN. The key before a window is the best of all keys, so that nobody may look at it. */
+ * Sequences have their last rows as queries. Every slot of their pages is finite, and those past
+ * the end are as large as T allows. Pages of no sequence, and pages that lie before the window of
+ * every row, are NaN. The key before a window is the best of all keys, so that nobody may look at
+ * it. */
 #ifndef ROSE_TESTS_ATTEND_CASES_H
 #define ROSE_TESTS_ATTEND_CASES_H
 
@@ -46,15 +47,15 @@ typedef struct at_problem {
     uint32_t rows, n_q, pad, n_pages, n_table;
     size_t elem, page_elems, out_bytes;
     uint32_t *tables;
-    void *q, *pages;          /* on the host */
-    void *dev[4];             /* q, pages, tables, out */
+    void *q, *pages;                 /* on the host */
+    void *dev[4];                    /* q, pages, tables, out */
     rose_cuda_item *singles, *tiles; /* [rows], [n_tiles]; on the host */
     uint32_t n_tiles, tile_rows;
     rose_cuda_attend a;
 } at_problem;
 
-static size_t at_page_index(const at_problem *p, uint32_t seq, uint32_t pos, uint32_t kv, uint32_t v,
-                            uint32_t d)
+static size_t at_page_index(const at_problem *p, uint32_t seq, uint32_t pos, uint32_t kv,
+                            uint32_t v, uint32_t d)
 {
     const uint32_t page = p->tables[p->table[seq] + pos / 16], token = pos % 16;
     return page * p->page_elems + (size_t)(kv * 2 + v) * 16 * p->pad +
@@ -79,7 +80,7 @@ static void at_fill_pages(at_problem *p)
         for (uint32_t pos = first; pos < end; pos++)
             for (uint32_t i = 0; i < s->n_kv * 2 * p->pad; i++) {
                 const uint32_t d = i % p->pad, kv = i / p->pad / 2, v = i / p->pad % 2;
-                float x = pos < p->context[q] ? at_float() : at_any(2) == 0 ? top : -top;
+                float x = pos < p->context[q] ? at_float() : d % 2 != 0 ? top : -top;
                 if (d >= s->head_dim) x = 0;
                 at_put(s->type, p->pages, at_page_index(p, q, pos, kv, v, d), x);
             }
@@ -93,8 +94,8 @@ static void at_plant(at_problem *p, uint32_t seq, uint32_t row)
     const uint32_t pos = p->context[seq] - 1, first = at_first(p, pos);
     for (uint32_t kv = 0; kv < p->shape.n_kv; kv++)
         for (uint32_t d = 0; d < p->shape.head_dim; d++) {
-            const float x =
-                at_value(p->shape.type, p->q, ((size_t)row * p->n_q + kv * p->shape.group) * p->pad + d);
+            const float x = at_value(p->shape.type, p->q,
+                                     ((size_t)row * p->n_q + kv * p->shape.group) * p->pad + d);
             at_put(p->shape.type, p->pages, at_page_index(p, seq, pos, kv, 0, d), x * 0.3f);
             at_put(p->shape.type, p->pages, at_page_index(p, seq, first, kv, 0, d), x * 0.3f);
             if (first % 16 != 0)
@@ -190,8 +191,8 @@ static void at_drop(at_problem *p)
 
 enum { AT_DECODE, AT_PROMPT, AT_PLAIN };
 
-/* All of `out` after a run over the items, poisoned before; the caller's to free. unit: positions of
- * a thread block of decode, 0: as chosen. parts: 0, or the most partial results. */
+/* All of `out` after a run over the items, poisoned before; the caller's to free. unit: positions
+ * of a thread block of decode, 0: as chosen. parts: 0, or the most partial results. */
 static uint8_t *at_run(at_problem *p, int kernel, const rose_cuda_item *items, uint32_t n,
                        uint32_t item_rows, uint32_t unit, uint32_t parts)
 {
@@ -209,11 +210,13 @@ static uint8_t *at_run(at_problem *p, int kernel, const rose_cuda_item *items, u
     a.item_rows = item_rows;
     cudaError_t e = cudaSuccess;
     if (kernel == AT_DECODE) {
-        rose_attend_limits l = rose_attend_limits_of(unit == 0 ? AT_SMS : 1u << 20, p->n_q,
-                                                     p->shape.n_kv, p->shape.head_dim, n, 1u << 17,
-                                                     p->n_pages);
+        uint32_t longest = 0;
+        for (uint32_t i = 0; i < p->n_seqs; i++)
+            if (p->context[i] > longest) longest = p->context[i];
+        rose_attend_limits l =
+            rose_attend_limits_of(unit == 0 ? AT_SMS : 1u << 20, p->n_q, p->shape.n_kv,
+                                  p->shape.head_dim, n, longest, p->n_pages);
         if (parts != 0) l.max_parts = parts;
-        if (unit == 512) l.max_parts = 1u << 16; /* no whole contexts */
         rose_attend_unit *units = (rose_attend_unit *)calloc(l.max_units + 1, sizeof *units);
         rose_attend_fold *folds = (rose_attend_fold *)calloc(n + 1, sizeof *folds);
         assert_true(units != NULL && folds != NULL);
@@ -258,8 +261,8 @@ static size_t at_out_index(const at_problem *p, uint32_t row, uint32_t k)
 }
 
 /* The rule in double, of one row and query head. */
-static void at_reference(const at_problem *p, uint32_t seq, uint32_t row, uint32_t pos, uint32_t head,
-                         double *o)
+static void at_reference(const at_problem *p, uint32_t seq, uint32_t row, uint32_t pos,
+                         uint32_t head, double *o)
 {
     const at_shape *s = &p->shape;
     const uint32_t first = at_first(p, pos), kv = head / s->group;
@@ -291,9 +294,9 @@ static void at_reference(const at_problem *p, uint32_t seq, uint32_t row, uint32
 static void at_check(const at_problem *p, const uint8_t *out, uint32_t samples)
 {
     const at_shape *s = &p->shape;
-    const double u = s->type == ROSE_CUDA_BF16  ? 0x1p-9
-                     : s->type == ROSE_CUDA_F16 ? 0x1p-11
-                                                : 0x1p-18;
+    const double u = s->type == ROSE_CUDA_BF16  ? 1.0 / 512
+                     : s->type == ROSE_CUDA_F16 ? 1.0 / 2048
+                                                : 1.0 / (1 << 18);
     double o[ROSE_ATTEND_MAX_HEAD_DIM], worst = 0;
     for (uint32_t i = 0; i < samples; i++) {
         const uint32_t row = i == 0 ? p->rows - 1 : at_any(p->rows), head = at_any(p->n_q);
@@ -442,16 +445,22 @@ static void at_case_rotary(const at_rotary *r)
     }
     memset(want, 0x7a, q_bytes + kv_bytes);
     void *dev[7] = {at_device(raw, n * (in == ROSE_CUDA_F32 ? 4 : 2)),
-                    at_device(cos, 2 * POSITIONS * (half + 1) * 4), at_device(w, 2 * hd * 4),
-                    at_device(slot, r->rows * 8), at_device(want, q_bytes),
-                    at_device(want, kv_bytes), NULL};
+                    at_device(cos, 2 * POSITIONS * (half + 1) * 4),
+                    at_device(w, 2 * hd * 4),
+                    at_device(slot, r->rows * 8),
+                    at_device(want, q_bytes),
+                    at_device(want, kv_bytes),
+                    NULL};
     for (uint32_t i = 0; i < r->rows; i++)
         for (uint32_t h = 0; h < heads; h++) {
             float x[ROSE_ATTEND_MAX_HEAD_DIM] = {0};
             const bool is_q = h < n_q, is_v = h >= n_q + r->n_kv;
             memcpy(x, qkv + ((size_t)i * heads + h) * hd, hd * 4);
             if (!is_v)
-                at_rotate(r, x, !r->norm ? NULL : is_q ? w : w + hd,
+                at_rotate(r, x,
+                          !r->norm ? NULL
+                          : is_q   ? w
+                                   : w + hd,
                           half != 0 ? cos + where[i] * half : NULL, sin + where[i] * half);
             if (!is_q && slot[i] == ROSE_CUDA_NO_SLOT) continue;
             for (uint32_t d = 0; d < pad; d++) {

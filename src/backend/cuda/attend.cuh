@@ -14,7 +14,7 @@ enum {
 };
 
 /* Bytes of K or V of one page and KV head. */
-template <int HD> constexpr uint32_t PIECE = ROSE_PAGE * HD * 2;
+template <int HD> constexpr uint32_t PIECE = ROSE_PAGE *HD * 2;
 
 /* How a score is made from a sum over head_dim: times `by`, in units of log2(e); with a soft cap
  * cap * tanh(s / cap), where tanh(x) = 1 - 2 / (1 + exp(2 x)). */
@@ -43,8 +43,7 @@ ROSE_DEVICE uint32_t page_index(uint32_t token, uint32_t dim, uint32_t hd_pad)
 }
 
 /* K of a page and KV head; V follows after 16 hd_pad elements. */
-template <typename T>
-ROSE_DEVICE T *page_of(const rose_cuda_kv &kv, uint32_t page, uint32_t head)
+template <typename T> ROSE_DEVICE T *page_of(const rose_cuda_kv &kv, uint32_t page, uint32_t head)
 {
     return kv_block<T>(kv, page, head);
 }
@@ -77,8 +76,7 @@ template <typename T, int N>
 ROSE_DEVICE void add_values(float (*o)[4], const uint32_t p[4], uint32_t at, uint32_t first,
                             uint32_t half, uint32_t lane)
 {
-    const uint32_t row =
-        at + lane / 8 % 2 * half + (first + lane / 16) * 128 + lane % 8 * 16;
+    const uint32_t row = at + lane / 8 % 2 * half + (first + lane / 16) * 128 + lane % 8 * 16;
 #pragma unroll
     for (int d = 0; d < N; d += 2) {
         uint32_t v[4];
@@ -114,8 +112,7 @@ ROSE_DEVICE void soften(float s[INNER_PAGES][2][4], uint32_t prob[INNER_PAGES][4
 #pragma unroll
         for (int i = 0; i < 2 * INNER_PAGES; i++) {
             const float *x = &s[i / 2][i % 2][h * 2];
-            const uint32_t u =
-                pair_f32(exp2_fast(x[0] - base), exp2_fast(x[1] - base), type);
+            const uint32_t u = pair_f32(exp2_fast(x[0] - base), exp2_fast(x[1] - base), type);
             const float2 r = unpair(u, type);
             l[h] += r.x;
             l[h] += r.y;

@@ -1,7 +1,7 @@
 /* backend/cuda/attend_decode.cu - attention of items of one row (attend.h). A thread block takes a
  * unit of one item and KV head, with the query heads of the group as rows of mma.sync. Each warp
- * takes every a.warps-th inner block and has a ring of page pieces of its own. Bound by the bytes of
- * K and V.
+ * takes every a.warps-th inner block and has a ring of page pieces of its own. Bound by the bytes
+ * of K and V.
  *
  * With `inner` the results of inner blocks go to a.parts. Otherwise the block merges them round by
  * round (an inner block for each warp), and the result of its split goes to a.parts, or to the
@@ -41,8 +41,8 @@ ROSE_DEVICE void put_out(const rose_cuda_attend &a, uint32_t row, uint32_t q, ui
         from_f32(v, static_cast<T *>(a.out) + h_index(row, q * a.kv.head_dim + d, a.out_k_pad));
 }
 
-/* Merges the results of inner blocks `from` to `to` - 1, which are in rounds at parts[0 ..], into the
- * sums of row r: one warp. */
+/* Merges the results of inner blocks `from` to `to` - 1, which are in rounds at parts[0 ..], into
+ * the sums of row r: one warp. */
 template <typename T, int HD>
 ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const rose_attend_unit &u,
                              const merge_space &at, uint32_t r, uint32_t q, uint32_t round,
@@ -142,10 +142,9 @@ ROSE_DEVICE void load_heads(uint32_t q[4], const T *from, int c, uint32_t group,
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         const uint32_t r = lane / 4 + e % 2 * 8;
-        q[e] = e % 2 < ROWS && r < group
-                   ? load_now(reinterpret_cast<const uint32_t *>(from + r * HD + c * 16 +
-                                                                 e / 2 * 8 + lane % 4 * 2))
-                   : 0;
+        q[e] = e % 2 < ROWS && r < group ? load_now(reinterpret_cast<const uint32_t *>(
+                                               from + r * HD + c * 16 + e / 2 * 8 + lane % 4 * 2))
+                                         : 0;
     }
 }
 
@@ -167,7 +166,8 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
     }
     const rose_cuda_item item = a.items[u.item];
     const uint32_t *table = a.tables + item.table;
-    const uint32_t first = u.begin / ROSE_ATTEND_INNER, blocks = (u.end - 1) / ROSE_ATTEND_INNER + 1;
+    const uint32_t first = u.begin / ROSE_ATTEND_INNER,
+                   blocks = (u.end - 1) / ROSE_ATTEND_INNER + 1;
     const uint32_t base = first / a.warps * a.warps;
     const uint32_t ring = shared_at(smem) + warp * S * PIECE<HD>;
     if (threadIdx.x < a.warps * S) ring_init(&full[0][0] + threadIdx.x, 1);
@@ -358,9 +358,8 @@ static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a
     rose_cuda_attend b = *a;
     while (b.warps > 1 && decode_shared<HD>(b.warps, group) > BLOCK_BYTES)
         b.warps /= 2;
-    cudaError_t e =
-        launch_kernel(l, decode_kernel<T, HD, ROWS>, dim3(a->n_units * a->kv.n_heads),
-                      b.warps * 32, decode_shared<HD>(b.warps, group), b, score_of(a));
+    cudaError_t e = launch_kernel(l, decode_kernel<T, HD, ROWS>, dim3(a->n_units * a->kv.n_heads),
+                                  b.warps * 32, decode_shared<HD>(b.warps, group), b, score_of(a));
     if (e == cudaSuccess && a->n_folds > 0)
         e = launch_kernel(l, fold_kernel<T, HD>, dim3(a->n_folds * a->n_q),
                           HD > FOLD_PARTS ? HD : FOLD_PARTS, 0, b);

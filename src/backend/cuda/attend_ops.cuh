@@ -81,7 +81,7 @@ template <int SLOTS> ROSE_DEVICE void ring_wait(uint64_t *, uint32_t)
 }
 #endif
 
-/* After ring_wait: pieces that other lanes or warps have copied are visible, too. */
+/* After ring_wait: pieces that other lanes or warps have copied are also visible. */
 ROSE_DEVICE void ring_meet_warp(void)
 {
 #if __CUDA_ARCH__ < 900

@@ -1,6 +1,6 @@
-/* backend/cuda/attend_plain.cu - attention without tensor cores, for every type (attend.h). The rule
- * is that of the other kernels, with chains of fused multiply-adds and exp2f. A thread block has one
- * query row and head: a thread for each position of an inner block, then for each dim. */
+/* backend/cuda/attend_plain.cu - attention without tensor cores, for every type (attend.h). The
+ * rule is that of the other kernels, with chains of fused multiply-adds and exp2f. A thread block
+ * has one query row and head: a thread for each position of an inner block, then for each dim. */
 #include "backend/cuda/attend.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -32,7 +32,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) plain_kernel(const rose_
     pdl_launch();
     pdl_wait();
     if (r >= item.n_rows) return;
-    if (i < hd) q[i] = to_f32(static_cast<const T *>(a.q)[((size_t)row * a.n_q + head) * a.kv.hd_pad + i]);
+    if (i < hd)
+        q[i] = to_f32(static_cast<const T *>(a.q)[((size_t)row * a.n_q + head) * a.kv.hd_pad + i]);
     for (uint32_t p0 = lo / ROSE_ATTEND_INNER * ROSE_ATTEND_INNER; p0 < end;
          p0 += ROSE_ATTEND_INNER) {
         const uint32_t from = max(lo, p0), to = min(end, p0 + ROSE_ATTEND_INNER);

@@ -1,18 +1,18 @@
 /* backend/cuda/attend_prompt.cu - attention of items of several rows (attend.h). A thread block has
- * 64 pairs (query row, head of the group) of one item and KV head, 16 for each of four warps, as the
- * rows of mma.sync. It copies K and V of an inner block as tiles to a ring in shared memory, a page
- * for each warp. Bound by the tensor cores. */
+ * 64 pairs (query row, head of the group) of one item and KV head, 16 for each of four warps, as
+ * the rows of mma.sync. It copies K and V of an inner block as tiles to a ring in shared memory, a
+ * page for each warp. Bound by the tensor cores. */
 #include "backend/cuda/attend.cuh"
 #include "backend/cuda/launch.cuh"
 
 enum { TILE_ROWS = 64, THREADS = 128 };
 
-template <int HD> constexpr int TILES = HD > 128 ? 2 : 3;            /* of K or V in the ring */
-template <int HD> constexpr uint32_t TILE = INNER_PAGES * PIECE<HD>; /* bytes */
+template <int HD> constexpr int TILES = HD > 128 ? 2 : 3;           /* of K or V in the ring */
+template <int HD> constexpr uint32_t TILE = INNER_PAGES *PIECE<HD>; /* bytes */
 /* 8-dim tiles that a warp multiplies at a time, so that their sums fit in registers. */
 template <int HD> constexpr int DIM_TILES = HD > 96 ? 8 : HD / 8;
 /* The ring, q, and O of the splits before the current one. */
-template <int HD> constexpr uint32_t SHARED = (TILES<HD> + 1) * TILE<HD> + TILE_ROWS * HD * 4;
+template <int HD> constexpr uint32_t SHARED = (TILES<HD> + 1) * TILE<HD> + TILE_ROWS *HD * 4;
 
 /* Positions that a row sees. */
 typedef struct prompt_row {
@@ -122,8 +122,7 @@ ROSE_DEVICE void put_rows(const rose_cuda_attend &a, const rose_cuda_item &item,
         for (int d = 0; d < HD / 8; d++) {
             const uint32_t dim = d * 8 + lane % 4 * 2;
             if (dim >= a.kv.head_dim) continue;
-            store_pair(static_cast<T *>(a.out) +
-                           h_index(row, q * a.kv.head_dim + dim, a.out_k_pad),
+            store_pair(static_cast<T *>(a.out) + h_index(row, q * a.kv.head_dim + dim, a.out_k_pad),
                        s.o[d][h * 2] * inv, s.o[d][h * 2 + 1] * inv);
         }
     }
@@ -152,7 +151,7 @@ static __global__ void __launch_bounds__(THREADS, HD > 128 ? 1 : 2)
     const uint32_t end = row_of(a, item, min(r0 + TILE_ROWS, item.n_rows * group) - 1, group).end;
     const uint32_t first = lo / ROSE_ATTEND_INNER, blocks = (end - 1) / ROSE_ATTEND_INNER + 1;
     const uint32_t ring = shared_at(smem), q_at = ring + N * TILE<HD> + warp * PIECE<HD>;
-    uint32_t next = 0, slot = 0, parity = 0; /* next: tiles requested, K and V by turns */
+    uint32_t next = 0, slot = 0, parity = 0; /* next: tiles requested, K and V alternately */
     auto in_block = [&](uint32_t block, uint32_t page) {
         return block < blocks && page >= lo / ROSE_PAGE && page * ROSE_PAGE < end;
     };
@@ -184,7 +183,8 @@ static __global__ void __launch_bounds__(THREADS, HD > 128 ? 1 : 2)
     };
 
     const uint32_t g = lane / 4;
-    const prompt_row rows[2] = {row_of(a, item, mine + g, group), row_of(a, item, mine + g + 8, group)};
+    const prompt_row rows[2] = {row_of(a, item, mine + g, group),
+                                row_of(a, item, mine + g + 8, group)};
     const uint32_t los[2] = {rows[0].lo, rows[1].lo}, ends[2] = {rows[0].end, rows[1].end};
     /* What the warp's rows see together; no position without rows. */
     const uint32_t my_lo = row_of(a, item, mine, group).lo;

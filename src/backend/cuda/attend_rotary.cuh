@@ -1,5 +1,6 @@
-/* backend/cuda/attend_rotary.cuh - one head of one row of the QKV GEMM: QK-norm, RoPE, rounding, and
- * the append to the page. One function, so that other kernels can call it, too. Device code only.
+/* backend/cuda/attend_rotary.cuh - one head of one row of the QKV GEMM: QK-norm, RoPE, rounding,
+ * and the append to the page. One function, so that other kernels can also call it. Device code
+ * only.
  *
  * QK-norm: a lane sums the squares of 2 neighbours, then of the 2 that lie 64 further, and so on;
  * then lanes 16, 8, 4, 2, 1 apart. y = (x * inv) * w, inv = 1 / sqrt(sum / head_dim + eps).

@@ -22,7 +22,7 @@ cudaError_t CUDARTAPI cudaGetLastError(void)
 }
 }
 
-#include "backend/attend_cases.h"
+#include "../attend_cases.h"
 
 static void *at_device(const void *from, size_t bytes)
 {
@@ -97,7 +97,8 @@ static void test_rotary(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rotary), cmocka_unit_test(test_attend)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rotary),
+                                       cmocka_unit_test(test_attend)};
     const char *seed = getenv("ROSE_TEST_SEED");
     at_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261124;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)at_state);
