@@ -214,7 +214,7 @@ static uint8_t *at_run(at_problem *p, int kernel, const rose_cuda_item *items, u
         for (uint32_t i = 0; i < p->n_seqs; i++)
             if (p->context[i] > longest) longest = p->context[i];
         rose_attend_limits l =
-            rose_attend_limits_of(unit == 0 ? AT_SMS : 1u << 20, p->n_q, p->shape.n_kv,
+            rose_attend_limits_of(unit == 0 ? (uint32_t)AT_SMS : 1u << 20, p->n_q, p->shape.n_kv,
                                   p->shape.head_dim, n, longest, p->n_pages);
         if (parts != 0) l.max_parts = parts;
         rose_attend_unit *units = (rose_attend_unit *)calloc(l.max_units + 1, sizeof *units);

@@ -59,6 +59,30 @@ ROSE_DEVICE float merge_factors(float M, float m, float *a, float *b)
     return top;
 }
 
+/* 16 pairs (query row, head of the group) of an item, from pair r0 on, in shared memory as a page
+ * has 16 tokens of K. One warp. */
+template <typename T, int HD>
+ROSE_DEVICE void copy_q(uint8_t *to, const rose_cuda_attend &a, const rose_cuda_item &item,
+                        uint32_t r0, uint32_t head, uint32_t group, uint32_t lane)
+{
+    for (uint32_t i = lane; i < 16 * (HD / 8); i += 32) {
+        const uint32_t r = r0 + i % 16, d = i / 16 * 8;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (r < item.n_rows * group)
+            v = __ldcg(reinterpret_cast<const uint4 *>(
+                static_cast<const T *>(a.q) +
+                ((size_t)(item.row + r / group) * a.n_q + head * group + r % group) * HD + d));
+        reinterpret_cast<uint4 *>(to)[page_index(i % 16, d, HD) / 8] = v;
+    }
+    __syncwarp();
+}
+
+/* Dims 16 c to 16 c + 15 of the rows that copy_q has copied to `at`, as an operand. */
+template <int HD> ROSE_DEVICE void load_q(uint32_t q[4], uint32_t at, uint32_t c, uint32_t lane)
+{
+    load_matrices(q, at + lane / 8 % 2 * (HD * 16) + (2 * c + lane / 16) * 128 + lane % 8 * 16);
+}
+
 /* Products of 16 rows with K of a page at `at`. p: 2 tiles of 8 positions. q: chunks of 16 dims. */
 template <typename T>
 ROSE_DEVICE void add_scores(float p[2][4], const uint32_t q[4], uint32_t at, uint32_t c,

@@ -15,7 +15,11 @@ enum { BLOCK_BYTES = 99 * 1024 /* of shared memory: all GPUs from sm_80 on have 
 /* Pieces in flight for each warp: 20 KB, 32 KB for 256 dims. */
 template <int HD> constexpr int SLOTS = HD > 128 ? 4 : 5 * 128 / HD;
 
-/* Shared memory after the rings: M and L of split and context, [group]; O of both, [group][HD]; the
+/* q is in registers, or in shared memory after the rings where registers are too few. */
+template <int HD> constexpr bool KEEP_Q = HD <= 128;
+template <int HD> constexpr uint32_t Q_BYTES = KEEP_Q<HD> ? 0 : PIECE<HD>;
+
+/* Shared memory after that: M and L of split and context, [group]; O of both, [group][HD]; the
  * results of a round, [warps][group][HD + 2]. */
 typedef struct merge_space {
     float4 *ml;
@@ -25,7 +29,7 @@ typedef struct merge_space {
 
 template <int HD> static size_t decode_shared(uint32_t warps, uint32_t group)
 {
-    return (size_t)warps * SLOTS<HD> * PIECE<HD> +
+    return (size_t)warps * SLOTS<HD> * PIECE<HD> + Q_BYTES<HD> +
            group * (sizeof(float4) + HD * sizeof(float2) + warps * (HD + 2) * sizeof(float));
 }
 
@@ -188,13 +192,16 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
     while (started < S)
         fetch(started++);
 
-    /* All of q in registers, unless there are too few: then a chunk is loaded for each use. */
-    constexpr bool KEEP = HD <= 128 || ROWS == 1;
+    uint8_t *after = smem + a.warps * S * PIECE<HD>;
     const T *heads = static_cast<const T *>(a.q) + ((size_t)item.row * a.n_q + head * group) * HD;
-    uint32_t q[KEEP ? HD / 16 : 1][4], slot = 0, parity = 0;
+    uint32_t q[KEEP_Q<HD> ? HD / 16 : 1][4], slot = 0, parity = 0;
 #pragma unroll
-    for (int c = 0; c < (KEEP ? HD / 16 : 0); c++)
+    for (int c = 0; c < (KEEP_Q<HD> ? HD / 16 : 0); c++)
         load_heads<T, HD, ROWS>(q[c], heads, c, group, lane);
+    if (!KEEP_Q<HD>) {
+        if (warp == 0) copy_q<T, HD>(after, a, item, 0, head, group, lane);
+        __syncthreads();
+    }
     auto take = [&] {
         ring_wait<S>(&full[warp][slot], parity);
         ring_meet_warp();
@@ -206,7 +213,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
         if (++slot == S) slot = 0, parity ^= 1;
     };
     merge_space space;
-    space.ml = reinterpret_cast<float4 *>(smem + a.warps * S * PIECE<HD>);
+    space.ml = reinterpret_cast<float4 *>(after + Q_BYTES<HD>);
     space.sums = reinterpret_cast<float2 *>(space.ml + group);
     space.parts = reinterpret_cast<float *>(space.sums + group * HD);
 
@@ -223,8 +230,8 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
                 const uint32_t at = take();
 #pragma unroll
                 for (int c = 0; c < HD / 16; c++) {
-                    if (!KEEP) load_heads<T, HD, ROWS>(q[0], heads, c, group, lane);
-                    add_scores<T>(s[j], q[KEEP ? c : 0], at, c, HALF, lane);
+                    if (!KEEP_Q<HD>) load_q<HD>(q[0], shared_at(after), c, lane);
+                    add_scores<T>(s[j], q[KEEP_Q<HD> ? c : 0], at, c, HALF, lane);
                 }
                 done();
             }
@@ -280,7 +287,7 @@ typedef struct fold_part {
 /* Merges the partial results of one item and query head: a thread for each dim. Maxima are exact in
  * any order, so the threads compute all factors side by side. */
 template <typename T, int HD>
-static __global__ void __launch_bounds__(HD > FOLD_PARTS ? HD : FOLD_PARTS, 2)
+static __global__ void __launch_bounds__(HD > FOLD_PARTS ? HD : FOLD_PARTS, HD > FOLD_PARTS ? 1 : 2)
     fold_kernel(const rose_cuda_attend a)
 {
     __shared__ fold_part part[FOLD_PARTS];

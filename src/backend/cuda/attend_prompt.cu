@@ -29,23 +29,6 @@ ROSE_DEVICE prompt_row row_of(const rose_cuda_attend &a, const rose_cuda_item &i
     return p;
 }
 
-/* The warp's 16 rows of q as a page has 16 tokens of K. */
-template <typename T, int HD>
-ROSE_DEVICE void copy_q(uint8_t *to, const rose_cuda_attend &a, const rose_cuda_item &item,
-                        uint32_t r0, uint32_t head, uint32_t group, uint32_t lane)
-{
-    for (uint32_t i = lane; i < 16 * (HD / 8); i += 32) {
-        const uint32_t r = r0 + i % 16, d = i / 16 * 8;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (r < item.n_rows * group)
-            v = __ldcg(reinterpret_cast<const uint4 *>(
-                static_cast<const T *>(a.q) +
-                ((size_t)(item.row + r / group) * a.n_q + head * group + r % group) * HD + d));
-        reinterpret_cast<uint4 *>(to)[page_index(i % 16, d, HD) / 8] = v;
-    }
-    __syncwarp();
-}
-
 /* M, L and O of a split, and O of the splits before it, which lie in shared memory. */
 template <int HD> struct prompt_sums {
     float o[HD / 8][4], m[2], l[2], M[2], L[2];
@@ -211,8 +194,7 @@ static __global__ void __launch_bounds__(THREADS, HD > 128 ? 1 : 2)
 #pragma unroll
             for (int c = 0; c < HD / 16; c++) {
                 uint32_t q[4];
-                load_matrices(q, q_at + lane / 8 % 2 * (HD * 16) + (2 * c + lane / 16) * 128 +
-                                     lane % 8 * 16);
+                load_q<HD>(q, q_at, c, lane);
 #pragma unroll
                 for (uint32_t j = 0; j < INNER_PAGES; j++)
                     if (j >= j0 && j < j1)

@@ -81,6 +81,16 @@ static void test_attend(void **state)
     }
 }
 
+static void test_alone(void **state)
+{
+    static const at_shape shape = {ROSE_CUDA_F16, 64, 2, 8, 100, 0};
+    static const uint32_t contexts[] = {1, 64, 65, 130};
+    (void)state;
+    machine::g_manner = {true, false};
+    at_alone(&shape, 4, contexts);
+    assert_false(machine::g_hung);
+}
+
 static void test_rotary(void **state)
 {
     static const at_rotary cases[] = {
