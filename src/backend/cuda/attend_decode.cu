@@ -152,15 +152,57 @@ ROSE_DEVICE void load_heads(uint32_t q[4], const T *from, int c, uint32_t group,
     }
 }
 
+/* One inner block. take() waits for the next piece in the ring and returns its address; done() lets
+ * the ring go on. q: all chunks of 16 dims, or one where q lies in shared memory at q_at. */
+template <typename T, int HD, int ROWS, typename Take, typename Done>
+ROSE_DEVICE void attend_block(float o[HD / 8][4], float m[ROWS], float l[ROWS], uint32_t (*q)[4],
+                              uint32_t q_at, const rose_attend_unit &u, uint32_t block,
+                              const attend_score &by, uint32_t lane, Take take, Done done)
+{
+    const uint32_t j0 = first_page(u, block), j1 = last_page(u, block);
+    const uint32_t lo[2] = {u.begin, u.begin}, end[2] = {u.end, u.end};
+    float s[INNER_PAGES][2][4] = {};
+    uint32_t prob[INNER_PAGES][4];
+#pragma unroll
+    for (uint32_t j = 0; j < INNER_PAGES; j++) {
+        if (j < j0 || j >= j1) continue;
+        const uint32_t at = take();
+#pragma unroll
+        for (int c = 0; c < HD / 16; c++) {
+            if (!KEEP_Q<HD>) load_q<HD>(q[0], q_at, c, lane);
+            add_scores<T>(s[j], q[KEEP_Q<HD> ? c : 0], at, c, HD * 16, lane);
+        }
+        done();
+    }
+    soften<T, ROWS>(s, prob, m, l, lo, end, block * ROSE_ATTEND_INNER, by, lane % 4);
+#pragma unroll
+    for (uint32_t j = 0; j < INNER_PAGES; j++) {
+        if (j < j0 || j >= j1) continue;
+        add_values<T, HD / 8>(o, prob[j], take(), 0, HD * 16, lane);
+        done();
+    }
+}
+
+/* The lane's values of one row: h = 0: lane / 4, 1: 8 more. */
+template <int HD>
+ROSE_DEVICE void put_part(float *to, const float o[HD / 8][4], int h, float m, float l,
+                          uint32_t lane)
+{
+#pragma unroll
+    for (int d = 0; d < HD / 8; d++)
+        *reinterpret_cast<float2 *>(to + d * 8 + lane % 4 * 2) =
+            make_float2(o[d][h * 2], o[d][h * 2 + 1]);
+    if (lane % 4 == 0) *reinterpret_cast<float2 *>(to + HD) = make_float2(m, l);
+}
+
 template <typename T, int HD, int ROWS>
 static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
     decode_kernel(const rose_cuda_attend a, const attend_score by)
 {
     constexpr int S = SLOTS<HD>;
-    constexpr uint32_t HALF = HD * 16;
     ROSE_ATTEND_MEMORY(smem);
     __shared__ uint64_t full[MAX_WARPS][S];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t head = blockIdx.x % a.kv.n_heads, group = a.n_q / a.kv.n_heads;
     const rose_attend_unit u = a.units[blockIdx.x / a.kv.n_heads];
     pdl_launch();
@@ -217,46 +259,22 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
     space.sums = reinterpret_cast<float2 *>(space.ml + group);
     space.parts = reinterpret_cast<float *>(space.sums + group * HD);
 
+    const bool to_parts = a.inner && u.part != ROSE_ATTEND_NONE;
     for (uint32_t round = base; round < blocks; round += a.warps) {
         const uint32_t block = round + warp;
         if (block >= first && block < blocks) {
-            const uint32_t j0 = first_page(u, block), j1 = last_page(u, block);
-            float s[INNER_PAGES][2][4] = {}, o[HD / 8][4] = {}, m[ROWS], l[ROWS];
-            uint32_t prob[INNER_PAGES][4];
-            const uint32_t lo[2] = {u.begin, u.begin}, end[2] = {u.end, u.end};
-#pragma unroll
-            for (int j = 0; j < INNER_PAGES; j++) {
-                if (j < j0 || j >= j1) continue;
-                const uint32_t at = take();
-#pragma unroll
-                for (int c = 0; c < HD / 16; c++) {
-                    if (!KEEP_Q<HD>) load_q<HD>(q[0], shared_at(after), c, lane);
-                    add_scores<T>(s[j], q[KEEP_Q<HD> ? c : 0], at, c, HALF, lane);
-                }
-                done();
-            }
-            soften<T, ROWS>(s, prob, m, l, lo, end, block * ROSE_ATTEND_INNER, by, t);
-#pragma unroll
-            for (int j = 0; j < INNER_PAGES; j++) {
-                if (j < j0 || j >= j1) continue;
-                add_values<T, HD / 8>(o, prob[j], take(), 0, HALF, lane);
-                done();
-            }
+            float o[HD / 8][4] = {}, m[ROWS], l[ROWS];
+            attend_block<T, HD, ROWS>(o, m, l, q, shared_at(after), u, block, by, lane, take, done);
 #pragma unroll
             for (int h = 0; h < ROWS; h++) {
-                const uint32_t r = g + h * 8;
+                const uint32_t r = lane / 4 + h * 8;
                 if (r >= group) continue;
-                float *to = a.inner && u.part != ROSE_ATTEND_NONE
-                                ? part_at<HD>(a, u.part + block - first, head * group + r)
-                                : space.parts + (warp * group + r) * (HD + 2);
-#pragma unroll
-                for (int d = 0; d < HD / 8; d++)
-                    *reinterpret_cast<float2 *>(to + d * 8 + t * 2) =
-                        make_float2(o[d][h * 2], o[d][h * 2 + 1]);
-                if (t == 0) *reinterpret_cast<float2 *>(to + HD) = make_float2(m[h], l[h]);
+                float *to = to_parts ? part_at<HD>(a, u.part + block - first, head * group + r)
+                                     : space.parts + (warp * group + r) * (HD + 2);
+                put_part<HD>(to, o, h, m[h], l[h], lane);
             }
         }
-        if (a.inner && u.part != ROSE_ATTEND_NONE) continue;
+        if (to_parts) continue;
         __syncthreads();
         for (uint32_t r = warp; r < group; r += a.warps)
             merge_round<T, HD>(a, u, space, r, head * group + r, round, max(round, first),
