@@ -65,7 +65,7 @@ static void test_attend(void **state)
         uint32_t context, rows, tile;
     } cases[] = {
         {{ROSE_CUDA_BF16, 64, 2, 3, 0, 0}, 150, 20, 16},
-        {{ROSE_CUDA_F16, 128, 1, 2, 70, 0}, 600, 3, 2},
+        {{ROSE_CUDA_F16, 128, 1, 2, 200, 0}, 600, 3, 2},
         {{ROSE_CUDA_BF16, 48, 1, 12, 0, 30}, 65, 9, 7},
         {{ROSE_CUDA_F16, 80, 1, 1, 0, 0}, 16, 2, 2},
         {{ROSE_CUDA_BF16, 256, 1, 4, 0, 50}, 80, 2, 2},
@@ -107,8 +107,8 @@ static void test_rotary(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rotary),
-                                       cmocka_unit_test(test_attend)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rotary), cmocka_unit_test(test_attend),
+                                       cmocka_unit_test(test_alone)};
     const char *seed = getenv("ROSE_TEST_SEED");
     at_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261124;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)at_state);
