@@ -337,7 +337,7 @@ static void at_case(const at_shape *s, uint32_t n_seqs, const uint32_t *contexts
                     const uint32_t *rows, uint32_t tile_rows, uint32_t samples)
 {
     at_problem p = at_make(s, n_seqs, contexts, rows, tile_rows);
-    const uint32_t units[] = {0, 64, 128, 256, 512};
+    const uint32_t units[] = {0, 64, 128, 256, 512, 1024, 4096};
     uint8_t *plain = at_run(&p, AT_PLAIN, p.tiles, p.n_tiles, tile_rows, 0, 0);
     at_check(&p, plain, samples);
     free(plain);

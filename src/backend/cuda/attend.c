@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-enum { BLOCK_WARPS = 4 /* each warp takes an inner block at a time */ };
+enum { BLOCK_WARPS = 4 /* each warp takes an inner block at a time */, MAX_SPLITS = 16 };
 
 static uint32_t up_div(uint32_t x, uint32_t by)
 {
@@ -82,15 +82,29 @@ static uint64_t all_met(const rose_cuda_item *items, uint32_t n, uint32_t window
     return sum;
 }
 
-/* Positions of a thread block. Below 512 the partial results are those of inner blocks. */
+/* How many thread blocks units of this size give. */
+static uint64_t n_blocks(const rose_attend_limits *l, const rose_cuda_item *items, uint32_t n,
+                         uint32_t window, uint32_t unit)
+{
+    return all_met(items, n, window, unit, 0) * l->n_kv;
+}
+
+/* Positions of a thread block: as many as leave a block for each SM. Below 512 the partial results
+ * are those of inner blocks, of which there are more. Above it a block fills its ring less often,
+ * and four blocks for each SM even out contexts of different length. */
 static uint32_t choose_unit(const rose_attend_limits *l, const rose_cuda_item *items, uint32_t n,
                             uint32_t window)
 {
-    if (all_met(items, n, window, ROSE_ATTEND_SPLIT, 0) * l->n_kv >= l->sms)
-        return ROSE_ATTEND_SPLIT;
-    if (all_met(items, n, window, ROSE_ATTEND_INNER, 0) > l->max_parts) return ROSE_ATTEND_SPLIT;
-    for (uint32_t unit = ROSE_ATTEND_INNER * BLOCK_WARPS; unit > ROSE_ATTEND_INNER; unit /= 2)
-        if (all_met(items, n, window, unit, 0) * l->n_kv >= l->sms) return unit;
+    uint32_t unit = ROSE_ATTEND_SPLIT;
+    if (n_blocks(l, items, n, window, unit) >= l->sms) {
+        while (unit < ROSE_ATTEND_SPLIT * MAX_SPLITS &&
+               n_blocks(l, items, n, window, unit * 2) >= 4 * (uint64_t)l->sms)
+            unit *= 2;
+        return unit;
+    }
+    if (all_met(items, n, window, ROSE_ATTEND_INNER, 0) > l->max_parts) return unit;
+    for (unit = ROSE_ATTEND_INNER * BLOCK_WARPS; unit > ROSE_ATTEND_INNER; unit /= 2)
+        if (n_blocks(l, items, n, window, unit) >= l->sms) return unit;
     return ROSE_ATTEND_INNER;
 }
 
@@ -121,7 +135,7 @@ rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_c
         uint32_t first;
         const uint32_t end = visible(&items[i], window, &first);
         if (n == 0) continue;
-        if (n <= whole) {
+        if (n <= whole || first / unit == (end - 1) / unit) {
             units[c.n_units++] = (rose_attend_unit){i, first, end, ROSE_ATTEND_NONE};
             continue;
         }

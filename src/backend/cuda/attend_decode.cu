@@ -4,8 +4,9 @@
  * of K and V.
  *
  * With `inner` the results of inner blocks go to a.parts. Otherwise the block merges them round by
- * round (an inner block for each warp), and the result of its split goes to a.parts, or to the
- * output where the unit is the whole context. fold_kernel merges what is in a.parts. */
+ * round (an inner block for each warp). The results of its splits go to a.parts, or the block also
+ * merges them and writes the output, if the unit is the whole context. fold_kernel merges what is
+ * in a.parts. */
 #include "backend/cuda/attend.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -46,7 +47,8 @@ ROSE_DEVICE void put_out(const rose_cuda_attend &a, uint32_t row, uint32_t q, ui
 }
 
 /* Merges the results of inner blocks `from` to `to` - 1, which are in rounds at parts[0 ..], into
- * the sums of row r: one warp. */
+ * the sums of row r: one warp. A split that has ended goes to the context if the unit is the whole
+ * context, else to a.parts. */
 template <typename T, int HD>
 ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const rose_attend_unit &u,
                              const merge_space &at, uint32_t r, uint32_t q, uint32_t round,
@@ -55,8 +57,12 @@ ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const rose_attend_unit &
     const uint32_t group = a.n_q / a.kv.n_heads, blocks = (u.end - 1) / ROSE_ATTEND_INNER + 1;
     const bool begins = round <= u.begin / ROSE_ATTEND_INNER, ends = to == blocks;
     const bool border = !begins && round % SPLIT_BLOCKS == 0, whole = u.part == ROSE_ATTEND_NONE;
+    const uint32_t part = u.part - u.begin / ROSE_ATTEND_SPLIT + round / SPLIT_BLOCKS;
+    float *before = border && !whole ? part_at<HD>(a, part - 1, q) : NULL;
+    float *out = ends && !whole ? part_at<HD>(a, part, q) : NULL;
     float4 ml = begins ? make_float4(-INFINITY, 0, -INFINITY, 0) : at.ml[r];
     float fa[MAX_WARPS], fb[MAX_WARPS], sa = 1, sb = 0, ea = 1, eb = 0;
+    if (before != NULL && lane == 0) before[HD] = ml.x, before[HD + 1] = ml.y;
     if (border) {
         ml.z = merge_factors(ml.z, ml.x, &sa, &sb);
         ml.w = fmaf(ml.y, sb, ml.w * sa);
@@ -66,18 +72,18 @@ ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const rose_attend_unit &
 #pragma unroll
     for (uint32_t i = 0; i < MAX_WARPS; i++) {
         if (round + i < from || round + i >= to) continue;
-        const float *part = at.parts + (i * group + r) * (HD + 2);
-        ml.x = merge_factors(ml.x, part[HD], &fa[i], &fb[i]);
-        ml.y = fmaf(part[HD + 1], fb[i], ml.y * fa[i]);
+        const float *one = at.parts + (i * group + r) * (HD + 2);
+        ml.x = merge_factors(ml.x, one[HD], &fa[i], &fb[i]);
+        ml.y = fmaf(one[HD + 1], fb[i], ml.y * fa[i]);
     }
     if (ends && whole) {
         ml.z = merge_factors(ml.z, ml.x, &ea, &eb);
         ml.w = fmaf(ml.y, eb, ml.w * ea);
     }
     const float inv = __frcp_rn(ml.w);
-    float *out = whole ? NULL : part_at<HD>(a, u.part, q);
     for (uint32_t d = lane; d < HD; d += 32) {
         float2 o = begins ? make_float2(0, 0) : at.sums[r * HD + d];
+        if (before != NULL) before[d] = o.x;
         if (border) o = make_float2(0, fmaf(o.x, sb, o.y * sa));
 #pragma unroll
         for (uint32_t i = 0; i < MAX_WARPS; i++)
@@ -93,7 +99,7 @@ ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const rose_attend_unit &
     __syncwarp();
     if (lane != 0) return;
     at.ml[r] = ml;
-    if (ends && !whole) out[HD] = ml.x, out[HD + 1] = ml.y;
+    if (out != NULL) out[HD] = ml.x, out[HD + 1] = ml.y;
 }
 
 /* What a warp copies next: K pages of an inner block, then its V pages. The warp holds the page ids
