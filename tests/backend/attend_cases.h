@@ -266,7 +266,7 @@ static void at_reference(const at_problem *p, uint32_t seq, uint32_t row, uint32
 {
     const at_shape *s = &p->shape;
     const uint32_t first = at_first(p, pos), kv = head / s->group;
-    double *x = (double *)calloc(pos + 1, sizeof *x), top = -INFINITY, sum = 0;
+    double *x = (double *)calloc(pos + 1, sizeof *x), top = -(double)INFINITY, sum = 0;
     assert_non_null(x);
     for (uint32_t j = first; j <= pos; j++) {
         for (uint32_t d = 0; d < s->head_dim; d++)

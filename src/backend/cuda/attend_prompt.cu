@@ -29,6 +29,16 @@ ROSE_DEVICE prompt_row row_of(const rose_cuda_attend &a, const rose_cuda_item &i
     return p;
 }
 
+/* The positions that pairs r0 .. r1 - 1 of an item see together; none if there are no such pairs.
+ */
+ROSE_DEVICE prompt_row rows_of(const rose_cuda_attend &a, const rose_cuda_item &item, uint32_t r0,
+                               uint32_t r1, uint32_t group)
+{
+    prompt_row p = row_of(a, item, r0, group);
+    if (p.end != 0) p.end = row_of(a, item, min(r1, item.n_rows * group) - 1, group).end;
+    return p;
+}
+
 /* M, L and O of a split, and O of the splits before it, which lie in shared memory. */
 template <int HD> struct prompt_sums {
     float o[HD / 8][4], m[2], l[2], M[2], L[2];
@@ -43,6 +53,27 @@ template <int HD> ROSE_DEVICE void clear_split(prompt_sums<HD> *s)
         s->o[d][0] = s->o[d][1] = s->o[d][2] = s->o[d][3] = 0;
     s->m[0] = s->m[1] = -INFINITY;
     s->l[0] = s->l[1] = 0;
+}
+
+template <int HD> ROSE_DEVICE void begin_sums(prompt_sums<HD> *s, float *before)
+{
+    s->M[0] = s->M[1] = -INFINITY;
+    s->L[0] = s->L[1] = 0;
+    s->before = before;
+    s->any = false;
+    clear_split(s);
+}
+
+/* Merges the maxima and sums of an inner block into the split. */
+template <int HD>
+ROSE_DEVICE void merge_block(prompt_sums<HD> *s, const float m[2], const float l[2], float a[2],
+                             float b[2])
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        s->m[h] = merge_factors(s->m[h], m[h], &a[h], &b[h]);
+        s->l[h] = fmaf(l[h], b[h], s->l[h] * a[h]);
+    }
 }
 
 /* Merges the split into the context. last: O of the context comes to s->o instead of memory. */
@@ -66,6 +97,21 @@ template <int HD> ROSE_DEVICE void end_split(prompt_sums<HD> *s, bool last)
     }
     s->any = true;
     if (!last) clear_split(s);
+}
+
+/* Sums over head_dim of the warp's rows with pages j0 .. j1 - 1 of K. */
+template <typename T, int HD>
+ROSE_DEVICE void tile_scores(float x[INNER_PAGES][2][4], uint32_t q_at, uint32_t at, uint32_t j0,
+                             uint32_t j1, uint32_t lane)
+{
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++) {
+        uint32_t q[4];
+        load_q<HD>(q, q_at, c, lane);
+#pragma unroll
+        for (uint32_t j = 0; j < INNER_PAGES; j++)
+            if (j >= j0 && j < j1) add_scores<T>(x[j], q, at + j * PIECE<HD>, c, HD * 16, lane);
+    }
 }
 
 /* Multiplies the probabilities of an inner block with pages j0 .. j1 - 1 of V and merges. */
@@ -130,8 +176,8 @@ static __global__ void __launch_bounds__(THREADS, HD > 128 ? 1 : 2)
     if (threadIdx.x < N) ring_init(&full[threadIdx.x], THREADS / 32);
     __syncthreads();
 
-    const uint32_t lo = row_of(a, item, r0, group).lo;
-    const uint32_t end = row_of(a, item, min(r0 + TILE_ROWS, item.n_rows * group) - 1, group).end;
+    const prompt_row all = rows_of(a, item, r0, r0 + TILE_ROWS, group);
+    const uint32_t lo = all.lo, end = all.end;
     const uint32_t first = lo / ROSE_ATTEND_INNER, blocks = (end - 1) / ROSE_ATTEND_INNER + 1;
     const uint32_t ring = shared_at(smem), q_at = ring + N * TILE<HD> + warp * PIECE<HD>;
     uint32_t next = 0, slot = 0, parity = 0; /* next: tiles requested, K and V alternately */
@@ -169,46 +215,24 @@ static __global__ void __launch_bounds__(THREADS, HD > 128 ? 1 : 2)
     const prompt_row rows[2] = {row_of(a, item, mine + g, group),
                                 row_of(a, item, mine + g + 8, group)};
     const uint32_t los[2] = {rows[0].lo, rows[1].lo}, ends[2] = {rows[0].end, rows[1].end};
-    /* What the warp's rows see together; no position without rows. */
-    const uint32_t my_lo = row_of(a, item, mine, group).lo;
-    const uint32_t my_end =
-        mine < item.n_rows * group
-            ? row_of(a, item, min(mine + 16, item.n_rows * group) - 1, group).end
-            : 0;
+    const prompt_row seen = rows_of(a, item, mine, mine + 16, group);
     prompt_sums<HD> s;
-    s.M[0] = s.M[1] = -INFINITY;
-    s.L[0] = s.L[1] = 0;
-    s.before = reinterpret_cast<float *>(smem + (N + 1) * TILE<HD>);
-    s.any = false;
-    clear_split(&s);
+    begin_sums(&s, reinterpret_cast<float *>(smem + (N + 1) * TILE<HD>));
     for (uint32_t block = first; block < blocks; block++) {
         const uint32_t p0 = block * ROSE_ATTEND_INNER;
-        const bool sees = p0 < my_end && p0 + ROSE_ATTEND_INNER > my_lo;
-        const uint32_t j0 = my_lo > p0 ? (my_lo - p0) / ROSE_PAGE : 0;
-        const uint32_t j1 = (min(my_end, p0 + ROSE_ATTEND_INNER) - p0 + ROSE_PAGE - 1) / ROSE_PAGE;
+        const bool sees = p0 < seen.end && p0 + ROSE_ATTEND_INNER > seen.lo;
+        const uint32_t j0 = seen.lo > p0 ? (seen.lo - p0) / ROSE_PAGE : 0;
+        const uint32_t j1 =
+            (min(seen.end, p0 + ROSE_ATTEND_INNER) - p0 + ROSE_PAGE - 1) / ROSE_PAGE;
         uint32_t prob[INNER_PAGES][4];
         float m[2], l[2], fa[2], fb[2], x[INNER_PAGES][2][4] = {};
         if (block % SPLIT_BLOCKS == 0 && block > first) end_split(&s, false);
         uint32_t at = take();
-        if (sees) {
-#pragma unroll
-            for (int c = 0; c < HD / 16; c++) {
-                uint32_t q[4];
-                load_q<HD>(q, q_at, c, lane);
-#pragma unroll
-                for (uint32_t j = 0; j < INNER_PAGES; j++)
-                    if (j >= j0 && j < j1)
-                        add_scores<T>(x[j], q, at + j * PIECE<HD>, c, HD * 16, lane);
-            }
-        }
+        if (sees) tile_scores<T, HD>(x, q_at, at, j0, j1, lane);
         done();
         if (sees) {
             soften<T, 2>(x, prob, m, l, los, ends, p0, by, lane % 4);
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                s.m[h] = merge_factors(s.m[h], m[h], &fa[h], &fb[h]);
-                s.l[h] = fmaf(l[h], fb[h], s.l[h] * fa[h]);
-            }
+            merge_block(&s, m, l, fa, fb);
         }
         at = take();
         if (sees) merge_values<T, HD>(&s, prob, at, fa, fb, j0, j1, lane);
