@@ -108,8 +108,8 @@ rose_attend_limits rose_attend_limits_of(uint32_t sms, uint32_t n_q, uint32_t n_
 rose_attend_cutting rose_attend_cut(const rose_attend_limits *l, const rose_cuda_item *items,
                                     uint32_t n_items, uint32_t window, rose_attend_unit *units,
                                     rose_attend_fold *folds);
-/* The same with thread blocks of `unit` positions (64, 128, 256 or a multiple of 512), for tests and
- * benchmarks. 0: rose_attend_cut. */
+/* The same with thread blocks of `unit` positions (64, 128, 256 or a multiple of 512), for tests
+ * and benchmarks. 0: rose_attend_cut. */
 rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_cuda_item *items,
                                        uint32_t n_items, uint32_t window, uint32_t unit,
                                        rose_attend_unit *units, rose_attend_fold *folds);

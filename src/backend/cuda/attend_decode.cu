@@ -289,24 +289,33 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
     }
 }
 
-/* Maxima of lanes 0 to its own, over the block: `before` is the maximum of earlier parts. */
-ROSE_DEVICE float running_max(float m, float before, float *warps, uint32_t lane, uint32_t warp)
+/* The maximum of `before` and of m of the threads before this one. All threads of the block. */
+ROSE_DEVICE float max_before(float m, float before, float *warps, uint32_t lane, uint32_t warp)
 {
     for (uint32_t i = 1; i < 32; i *= 2) {
         const float up = __shfl_up_sync(ROSE_ALL_LANES, m, i);
         if (lane >= i) m = fmaxf(m, up);
     }
+    const float up = __shfl_up_sync(ROSE_ALL_LANES, m, 1);
     if (lane == 31) warps[warp] = m;
     __syncthreads();
     for (uint32_t w = 0; w < warp; w++)
         before = fmaxf(before, warps[w]);
-    return fmaxf(m, before);
+    return lane > 0 ? fmaxf(up, before) : before;
 }
 
 /* A part in fold_kernel: L, its factors within the split, and those of its split. */
 typedef struct fold_part {
     float m, l, a, b;
 } fold_part;
+
+ROSE_DEVICE float max_of(const fold_part *part, uint32_t from, uint32_t to)
+{
+    float m = -INFINITY;
+    for (uint32_t i = from; i < to; i++)
+        m = fmaxf(m, part[i].m);
+    return m;
+}
 
 /* Merges the partial results of one item and query head: a thread for each dim. Maxima are exact in
  * any order, so the threads compute all factors side by side. */
@@ -337,28 +346,15 @@ static __global__ void __launch_bounds__(HD > FOLD_PARTS ? HD : FOLD_PARTS, HD >
             part[i].l = ml.y;
         }
         __syncthreads();
-        if (i < n) {
-            const uint32_t begin = max(skew, (i + skew) / in_split * in_split) - skew;
-            float m = -INFINITY;
-            for (uint32_t j = begin; j < i; j++)
-                m = fmaxf(m, part[j].m);
-            merge_factors(m, part[i].m, &part[i].a, &part[i].b);
-        }
-        float m = -INFINITY;
-        for (uint32_t j = 0; j < in_split; j++) {
-            const uint32_t at = i * in_split + j;
-            if (i < splits && at >= skew && at - skew < n) m = fmaxf(m, part[at - skew].m);
-        }
-        const float top = running_max(m, before, warps, lane, i / 32);
-        float under = __shfl_up_sync(ROSE_ALL_LANES, top, 1);
-        if (lane == 0) {
-            under = before;
-            for (uint32_t w = 0; w < i / 32; w++)
-                under = fmaxf(under, warps[w]);
-        }
+        const uint32_t begin = max(skew, (i + skew) / in_split * in_split) - skew;
+        if (i < n) merge_factors(max_of(part, begin, i), part[i].m, &part[i].a, &part[i].b);
+        const float m = i < splits ? max_of(part, max(skew, i * in_split) - skew,
+                                            min(n, (i + 1) * in_split - skew))
+                                   : -INFINITY;
+        const float under = max_before(m, before, warps, lane, i / 32);
         if (i < splits) merge_factors(under, m, &sa[i], &sb[i]);
         __syncthreads();
-        if (i == blockDim.x - 1) before = top;
+        if (i == blockDim.x - 1) before = fmaxf(under, m);
         for (uint32_t j = 0; i < HD && j < n; j += FOLD_BATCH) {
             float v[FOLD_BATCH];
 #pragma unroll
