@@ -151,6 +151,9 @@ ROSE_DEVICE void soften(float s[INNER_PAGES][2][4], uint32_t prob[INNER_PAGES][4
             prob[j][1] = prob[j][3] = 0;
 }
 
+/* The part of rose_cuda_attend_prepare that belongs to decode. */
+extern "C" cudaError_t rose_cuda_decode_prepare(void);
+
 /* head_dim as a class that the kernels are compiled for. */
 #define ROSE_ATTEND_CLASSES(CASE) CASE(48) CASE(64) CASE(80) CASE(96) CASE(128) CASE(256)
 

@@ -279,7 +279,6 @@ template <typename T, int HD> static cudaError_t prepare(void)
     return cudaSuccess;
 }
 
-extern "C" cudaError_t rose_cuda_decode_prepare(void);
 extern "C" cudaError_t rose_cuda_attend_prepare(void)
 {
     cudaError_t e = rose_cuda_decode_prepare();
