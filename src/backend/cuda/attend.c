@@ -1,0 +1,160 @@
+/* backend/cuda/attend.c - how the contexts of a decode step are divided over thread blocks, and the
+ * scratch memory that this needs. Host code without CUDA calls; the engine thread calls it. */
+#include "backend/cuda/attend.h"
+
+#include <stddef.h>
+
+enum { BLOCK_WARPS = 4 /* each warp takes an inner block at a time */, MAX_SPLITS = 16 };
+
+static uint32_t up_div(uint32_t x, uint32_t by)
+{
+    return x / by + (x % by != 0);
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+uint32_t rose_cuda_attend_pad(uint32_t head_dim)
+{
+    static const uint32_t sizes[] = {48, 64, 80, 96, 128, ROSE_ATTEND_MAX_HEAD_DIM};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (head_dim <= sizes[i]) return sizes[i];
+    return 0;
+}
+
+const char *rose_cuda_attend_refuses(rose_cuda_type type, uint32_t n_q, uint32_t n_kv,
+                                     uint32_t head_dim)
+{
+    if (type == ROSE_CUDA_F32) return "float32: use the plain attention kernel";
+    if (head_dim % 2 != 0 || rose_cuda_attend_pad(head_dim) == 0 || head_dim == 0)
+        return "head_dim is odd or more than 256";
+    if (n_kv == 0 || n_q % n_kv != 0) return "query heads are no multiple of the KV heads";
+    if (n_q / n_kv > ROSE_ATTEND_MAX_GROUP) return "more than 16 query heads share a KV head";
+    return NULL;
+}
+
+rose_attend_limits rose_attend_limits_of(uint32_t sms, uint32_t n_q, uint32_t n_kv,
+                                         uint32_t head_dim, uint32_t max_seqs,
+                                         uint32_t max_model_len, uint32_t pool_pages)
+{
+    rose_attend_limits l = {.sms = sms, .n_kv = n_kv};
+    const uint32_t pages = ROSE_ATTEND_SPLIT / 16;
+    const uint64_t all = (uint64_t)max_seqs * up_div(max_model_len, ROSE_ATTEND_SPLIT);
+    const uint64_t pool = (uint64_t)up_div(pool_pages, pages) + 2 * (uint64_t)max_seqs;
+    /* Small thread blocks are used until the units fill the SMs; 7 in a split may follow. */
+    const uint64_t inner = (uint64_t)max_seqs * up_div(max_model_len, ROSE_ATTEND_INNER);
+    const uint64_t fill = 8 * (uint64_t)up_div(sms, n_kv);
+    uint64_t parts = all < pool ? all : pool;
+    const uint64_t small = inner < fill ? inner : fill;
+    if (parts < small) parts = small;
+    l.max_parts = parts < ROSE_ATTEND_NONE / 2 ? (uint32_t)parts : ROSE_ATTEND_NONE / 2;
+    l.max_units = l.max_parts + max_seqs;
+    l.bytes = (uint64_t)l.max_parts * n_q * (rose_cuda_attend_pad(head_dim) + 2) * sizeof(float);
+    return l;
+}
+
+/* The visible positions of an item: *first .. the result - 1. */
+static uint32_t visible(const rose_cuda_item *item, uint32_t window, uint32_t *first)
+{
+    const uint32_t end = item->pos + 1;
+    *first = window != 0 && end > window ? end - window : 0;
+    return end;
+}
+
+/* How many blocks of `size` absolute positions the item meets. */
+static uint32_t n_met(const rose_cuda_item *item, uint32_t window, uint32_t size)
+{
+    uint32_t first;
+    const uint32_t end = visible(item, window, &first);
+    return item->n_rows == 0 ? 0 : (end - 1) / size - first / size + 1;
+}
+
+static uint64_t all_met(const rose_cuda_item *items, uint32_t n, uint32_t window, uint32_t size,
+                        uint32_t over)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t met = n_met(&items[i], window, size);
+        if (met > over) sum += met;
+    }
+    return sum;
+}
+
+/* How many thread blocks units of this size give. */
+static uint64_t n_blocks(const rose_attend_limits *l, const rose_cuda_item *items, uint32_t n,
+                         uint32_t window, uint32_t unit)
+{
+    return all_met(items, n, window, unit, 0) * l->n_kv;
+}
+
+/* Positions of a thread block: as many as leave a block for each SM. Below 512 the partial results
+ * are those of inner blocks, of which there are more. Above it a block fills its ring less often,
+ * and four blocks for each SM even out contexts of different length. */
+static uint32_t choose_unit(const rose_attend_limits *l, const rose_cuda_item *items, uint32_t n,
+                            uint32_t window)
+{
+    uint32_t unit = ROSE_ATTEND_SPLIT;
+    if (n_blocks(l, items, n, window, unit) >= l->sms) {
+        while (unit < ROSE_ATTEND_SPLIT * MAX_SPLITS &&
+               n_blocks(l, items, n, window, unit * 2) >= 4 * (uint64_t)l->sms)
+            unit *= 2;
+        return unit;
+    }
+    if (all_met(items, n, window, ROSE_ATTEND_INNER, 0) > l->max_parts) return unit;
+    for (unit = ROSE_ATTEND_INNER * BLOCK_WARPS; unit > ROSE_ATTEND_INNER; unit /= 2)
+        if (n_blocks(l, items, n, window, unit) >= l->sms) return unit;
+    return ROSE_ATTEND_INNER;
+}
+
+/* Items that meet up to this many splits are one unit each, so that the partial results of the
+ * others have room. */
+static uint32_t choose_whole(const rose_attend_limits *l, const rose_cuda_item *items, uint32_t n,
+                             uint32_t window)
+{
+    uint32_t whole = 1;
+    while (all_met(items, n, window, ROSE_ATTEND_SPLIT, whole) > l->max_parts)
+        whole *= 2;
+    return whole;
+}
+
+rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_cuda_item *items,
+                                       uint32_t n_items, uint32_t window, uint32_t unit,
+                                       rose_attend_unit *units, rose_attend_fold *folds)
+{
+    rose_attend_cutting c = {0};
+    if (unit == 0) unit = choose_unit(l, items, n_items, window);
+    c.inner = unit < ROSE_ATTEND_SPLIT;
+    c.warps = least(unit / ROSE_ATTEND_INNER, BLOCK_WARPS);
+    const uint32_t size = c.inner ? ROSE_ATTEND_INNER : ROSE_ATTEND_SPLIT;
+    const uint32_t whole = c.inner ? 1 : choose_whole(l, items, n_items, window);
+    uint32_t part = 0;
+    for (uint32_t i = 0; i < n_items; i++) {
+        const uint32_t n = n_met(&items[i], window, size);
+        uint32_t first;
+        const uint32_t end = visible(&items[i], window, &first);
+        if (n == 0) continue;
+        if (n <= whole || first / unit == (end - 1) / unit) {
+            units[c.n_units++] = (rose_attend_unit){i, first, end, ROSE_ATTEND_NONE};
+            continue;
+        }
+        folds[c.n_folds++] = (rose_attend_fold){
+            i, part, n,
+            c.inner ? first / size % (ROSE_ATTEND_SPLIT / ROSE_ATTEND_INNER) : ROSE_ATTEND_NONE};
+        for (uint32_t at = first; at < end;) {
+            const uint32_t next = least(end, at / unit * unit + unit);
+            units[c.n_units++] = (rose_attend_unit){i, at, next, part};
+            part += (next - 1) / size - at / size + 1;
+            at = next;
+        }
+    }
+    return c;
+}
+
+rose_attend_cutting rose_attend_cut(const rose_attend_limits *l, const rose_cuda_item *items,
+                                    uint32_t n_items, uint32_t window, rose_attend_unit *units,
+                                    rose_attend_fold *folds)
+{
+    return rose_attend_cut_by(l, items, n_items, window, 0, units, folds);
+}

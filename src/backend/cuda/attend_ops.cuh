@@ -1,0 +1,99 @@
+/* backend/cuda/attend_ops.cuh - the instructions of the attention kernels: matrix loads from shared
+ * memory, and copies of page pieces into a ring in shared memory. From sm_90 on one lane copies a
+ * piece in bulk, and an mbarrier counts its bytes. Before sm_90 all lanes of a warp copy 16 bytes
+ * at a time (cp.async), and each piece is a group. Tests put a C++ of their own in its place
+ * (tests/backend/emulated). Device code only. */
+#ifndef ROSE_BACKEND_CUDA_ATTEND_OPS_CUH
+#define ROSE_BACKEND_CUDA_ATTEND_OPS_CUH
+
+#include "backend/cuda/device.cuh"
+
+#define ROSE_ATTEND_MEMORY(name) extern __shared__ __align__(128) uint8_t name[]
+
+ROSE_DEVICE uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* Four 8 x 8 matrices of 16-bit values; lanes 8 i to 8 i + 7 give the rows of matrix i. */
+ROSE_DEVICE void load_matrices(uint32_t r[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+ROSE_DEVICE void load_matrices_transposed(uint32_t r[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* ---- a ring of pieces. A barrier belongs to each slot; `warps` warps copy to a slot at a time.
+ * SLOTS pieces are requested before the first wait, and one after each wait (a NULL if there is
+ * none left), so that sm_80 can count groups. ---- */
+
+#if __CUDA_ARCH__ >= 900
+/* One thread, before a block barrier that all threads meet. */
+ROSE_DEVICE void ring_init(uint64_t *barrier, uint32_t warps)
+{
+    bulk_init(barrier, warps);
+}
+
+/* All lanes of the warp. from NULL: the warp has nothing for this slot. */
+ROSE_DEVICE void ring_copy(uint32_t to, const void *from, uint32_t bytes, uint64_t *barrier,
+                           uint32_t lane)
+{
+    if (lane != 0) return;
+    if (from == NULL) {
+        barrier_arrive(shared_address(barrier));
+        return;
+    }
+    bulk_expect(barrier, bytes);
+    copy_piece(to, from, bytes, shared_address(barrier));
+}
+
+template <int SLOTS> ROSE_DEVICE void ring_wait(uint64_t *barrier, uint32_t parity)
+{
+    bulk_wait(barrier, parity);
+}
+#else
+ROSE_DEVICE void ring_init(uint64_t *, uint32_t)
+{
+}
+
+ROSE_DEVICE void ring_copy(uint32_t to, const void *from, uint32_t bytes, uint64_t *, uint32_t lane)
+{
+    const uint8_t *p = static_cast<const uint8_t *>(from);
+    for (uint32_t i = lane * 16; from != NULL && i < bytes; i += 512)
+        asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to + i), "l"(p + i)
+                     : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* What this thread has copied is there. */
+template <int SLOTS> ROSE_DEVICE void ring_wait(uint64_t *, uint32_t)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 1) : "memory");
+}
+#endif
+
+/* After ring_wait: pieces that other lanes or warps have copied are also visible. */
+ROSE_DEVICE void ring_meet_warp(void)
+{
+#if __CUDA_ARCH__ < 900
+    __syncwarp();
+#endif
+}
+
+ROSE_DEVICE void ring_meet_block(void)
+{
+#if __CUDA_ARCH__ < 900
+    __syncthreads();
+#endif
+}
+
+#endif

@@ -1,0 +1,291 @@
+/* backend/cuda/attend_prompt.cu - attention of items of several rows (attend.h). A thread block has
+ * 64 pairs (query row, head of the group) of one item and KV head, 16 for each of four warps, as
+ * the rows of mma.sync. It copies K and V of an inner block as tiles to a ring in shared memory, a
+ * page for each warp. Bound by the tensor cores. */
+#include "backend/cuda/attend.cuh"
+#include "backend/cuda/launch.cuh"
+
+enum { TILE_ROWS = 64, THREADS = 128 };
+
+template <int HD> constexpr int TILES = HD > 128 ? 2 : 3;           /* of K or V in the ring */
+template <int HD> constexpr uint32_t TILE = INNER_PAGES *PIECE<HD>; /* bytes */
+/* 8-dim tiles that a warp multiplies at a time, so that their sums fit in registers. */
+template <int HD> constexpr int DIM_TILES = HD > 96 ? 8 : HD / 8;
+/* The ring, q, and O of the splits before the current one. */
+template <int HD> constexpr uint32_t SHARED = (TILES<HD> + 1) * TILE<HD> + TILE_ROWS *HD * 4;
+
+/* Positions that a row sees. */
+typedef struct prompt_row {
+    uint32_t lo, end; /* equal: there is no such row */
+} prompt_row;
+
+ROSE_DEVICE prompt_row row_of(const rose_cuda_attend &a, const rose_cuda_item &item, uint32_t r,
+                              uint32_t group)
+{
+    prompt_row p = {0, 0};
+    if (r >= item.n_rows * group) return p;
+    p.end = item.pos + r / group + 1;
+    if (a.window != 0 && p.end > a.window) p.lo = p.end - a.window;
+    return p;
+}
+
+/* The positions that pairs r0 .. r1 - 1 of an item see together; none if there are no such pairs.
+ */
+ROSE_DEVICE prompt_row rows_of(const rose_cuda_attend &a, const rose_cuda_item &item, uint32_t r0,
+                               uint32_t r1, uint32_t group)
+{
+    prompt_row p = row_of(a, item, r0, group);
+    if (p.end != 0) p.end = row_of(a, item, min(r1, item.n_rows * group) - 1, group).end;
+    return p;
+}
+
+/* M, L and O of a split, and O of the splits before it, which lie in shared memory. */
+template <int HD> struct prompt_sums {
+    float o[HD / 8][4], m[2], l[2], M[2], L[2];
+    float *before; /* [HD / 2][THREADS] */
+    bool any;      /* there was a split before */
+};
+
+template <int HD> ROSE_DEVICE void clear_split(prompt_sums<HD> *s)
+{
+#pragma unroll
+    for (int d = 0; d < HD / 8; d++)
+        s->o[d][0] = s->o[d][1] = s->o[d][2] = s->o[d][3] = 0;
+    s->m[0] = s->m[1] = -INFINITY;
+    s->l[0] = s->l[1] = 0;
+}
+
+template <int HD> ROSE_DEVICE void begin_sums(prompt_sums<HD> *s, float *before)
+{
+    s->M[0] = s->M[1] = -INFINITY;
+    s->L[0] = s->L[1] = 0;
+    s->before = before;
+    s->any = false;
+    clear_split(s);
+}
+
+/* Merges the maxima and sums of an inner block into the split. */
+template <int HD>
+ROSE_DEVICE void merge_block(prompt_sums<HD> *s, const float m[2], const float l[2], float a[2],
+                             float b[2])
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        s->m[h] = merge_factors(s->m[h], m[h], &a[h], &b[h]);
+        s->l[h] = fmaf(l[h], b[h], s->l[h] * a[h]);
+    }
+}
+
+/* Merges the split into the context. last: O of the context comes to s->o instead of memory. */
+template <int HD> ROSE_DEVICE void end_split(prompt_sums<HD> *s, bool last)
+{
+    float a[2], b[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        s->M[h] = merge_factors(s->M[h], s->m[h], &a[h], &b[h]);
+        s->L[h] = fmaf(s->l[h], b[h], s->L[h] * a[h]);
+    }
+#pragma unroll
+    for (int i = 0; i < HD / 2; i++) {
+        float *at = s->before + i * THREADS + threadIdx.x;
+        const int h = i / 2 % 2;
+        const float sum = fmaf(s->o[i / 4][i % 4], b[h], (s->any ? *at : 0.0f) * a[h]);
+        if (last)
+            s->o[i / 4][i % 4] = sum;
+        else
+            *at = sum;
+    }
+    s->any = true;
+    if (!last) clear_split(s);
+}
+
+/* Sums over head_dim of the warp's rows with pages j0 .. j1 - 1 of K. */
+template <typename T, int HD>
+ROSE_DEVICE void tile_scores(float x[INNER_PAGES][2][4], uint32_t q_at, uint32_t at, uint32_t j0,
+                             uint32_t j1, uint32_t lane)
+{
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++) {
+        uint32_t q[4];
+        load_q<HD>(q, q_at, c, lane);
+#pragma unroll
+        for (uint32_t j = 0; j < INNER_PAGES; j++)
+            if (j >= j0 && j < j1) add_scores<T>(x[j], q, at + j * PIECE<HD>, c, HD * 16, lane);
+    }
+}
+
+/* Multiplies the probabilities of an inner block with pages j0 .. j1 - 1 of V and merges. */
+template <typename T, int HD>
+ROSE_DEVICE void merge_values(prompt_sums<HD> *s, const uint32_t prob[INNER_PAGES][4], uint32_t at,
+                              const float a[2], const float b[2], uint32_t j0, uint32_t j1,
+                              uint32_t lane)
+{
+    constexpr int N = DIM_TILES<HD>;
+#pragma unroll
+    for (int first = 0; first < HD / 8; first += N) {
+        float o[N][4] = {};
+#pragma unroll
+        for (uint32_t j = 0; j < INNER_PAGES; j++)
+            if (j >= j0 && j < j1)
+                add_values<T, N>(o, prob[j], at + j * PIECE<HD>, first, HD * 16, lane);
+#pragma unroll
+        for (int i = 0; i < N * 4; i++) {
+            float *to = &s->o[first + i / 4][i % 4];
+            *to = fmaf(o[i / 4][i % 4], b[i / 2 % 2], *to * a[i / 2 % 2]);
+        }
+    }
+}
+
+template <typename T, int HD>
+ROSE_DEVICE void put_rows(const rose_cuda_attend &a, const rose_cuda_item &item,
+                          const prompt_sums<HD> &s, uint32_t r0, uint32_t head, uint32_t group,
+                          uint32_t lane)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t r = r0 + lane / 4 + h * 8;
+        if (r >= item.n_rows * group) continue;
+        const uint32_t row = item.row + r / group, q = head * group + r % group;
+        const float inv = __frcp_rn(s.L[h]);
+#pragma unroll
+        for (int d = 0; d < HD / 8; d++) {
+            const uint32_t dim = d * 8 + lane % 4 * 2;
+            if (dim >= a.kv.head_dim) continue;
+            store_pair(static_cast<T *>(a.out) + h_index(row, q * a.kv.head_dim + dim, a.out_k_pad),
+                       s.o[d][h * 2] * inv, s.o[d][h * 2 + 1] * inv);
+        }
+    }
+}
+
+template <typename T, int HD>
+static __global__ void __launch_bounds__(THREADS, HD > 128 ? 1 : 2)
+    prompt_kernel(const rose_cuda_attend a, const attend_score by, const uint32_t tiles)
+{
+    constexpr int N = TILES<HD>;
+    ROSE_ATTEND_MEMORY(smem);
+    __shared__ uint64_t full[N];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = a.n_q / a.kv.n_heads;
+    const uint32_t head = blockIdx.x % a.kv.n_heads, work = blockIdx.x / a.kv.n_heads;
+    /* Later items and tiles have longer contexts in general: they begin first. */
+    const uint32_t r0 = (tiles - 1 - work % tiles) * TILE_ROWS, mine = r0 + warp * 16;
+    const rose_cuda_item item = a.items[a.n_items - 1 - work / tiles];
+    const uint32_t *table = a.tables + item.table;
+    pdl_launch();
+    pdl_wait();
+    if (r0 >= item.n_rows * group) return;
+    if (threadIdx.x < N) ring_init(&full[threadIdx.x], THREADS / 32);
+    __syncthreads();
+
+    const prompt_row all = rows_of(a, item, r0, r0 + TILE_ROWS, group);
+    const uint32_t lo = all.lo, end = all.end;
+    const uint32_t first = lo / ROSE_ATTEND_INNER, blocks = (end - 1) / ROSE_ATTEND_INNER + 1;
+    const uint32_t ring = shared_at(smem), q_at = ring + N * TILE<HD> + warp * PIECE<HD>;
+    uint32_t next = 0, slot = 0, parity = 0; /* next: tiles requested, K and V alternately */
+    auto in_block = [&](uint32_t block, uint32_t page) {
+        return block < blocks && page >= lo / ROSE_PAGE && page * ROSE_PAGE < end;
+    };
+    auto id_of = [&](uint32_t block) {
+        const uint32_t page = block * INNER_PAGES + warp;
+        return in_block(block, page) ? table[page] : 0;
+    };
+    uint32_t id = id_of(first);
+    auto fetch = [&](uint32_t to) {
+        const uint32_t block = first + next / 2;
+        const T *from = page_of<T>(a.kv, id, head) + next % 2 * (ROSE_PAGE * HD);
+        ring_copy(ring + to * TILE<HD> + warp * PIECE<HD>,
+                  in_block(block, block * INNER_PAGES + warp) ? from : NULL, PIECE<HD>, &full[to],
+                  lane);
+        if (next++ % 2 != 0) id = id_of(block + 1);
+    };
+    for (uint32_t i = 0; i < N; i++)
+        fetch(i);
+    copy_q<T, HD>(smem + N * TILE<HD> + warp * PIECE<HD>, a, item, mine, head, group, lane);
+    auto take = [&] {
+        ring_wait<N>(&full[slot], parity);
+        ring_meet_block();
+        return ring + slot * TILE<HD>;
+    };
+    auto done = [&] {
+        __syncthreads();
+        fetch(slot);
+        if (++slot == N) slot = 0, parity ^= 1;
+    };
+
+    const uint32_t g = lane / 4;
+    const prompt_row rows[2] = {row_of(a, item, mine + g, group),
+                                row_of(a, item, mine + g + 8, group)};
+    const uint32_t los[2] = {rows[0].lo, rows[1].lo}, ends[2] = {rows[0].end, rows[1].end};
+    const prompt_row seen = rows_of(a, item, mine, mine + 16, group);
+    prompt_sums<HD> s;
+    begin_sums(&s, reinterpret_cast<float *>(smem + (N + 1) * TILE<HD>));
+    for (uint32_t block = first; block < blocks; block++) {
+        const uint32_t p0 = block * ROSE_ATTEND_INNER;
+        const bool sees = p0 < seen.end && p0 + ROSE_ATTEND_INNER > seen.lo;
+        const uint32_t j0 = seen.lo > p0 ? (seen.lo - p0) / ROSE_PAGE : 0;
+        const uint32_t j1 =
+            (min(seen.end, p0 + ROSE_ATTEND_INNER) - p0 + ROSE_PAGE - 1) / ROSE_PAGE;
+        uint32_t prob[INNER_PAGES][4];
+        float m[2], l[2], fa[2], fb[2], x[INNER_PAGES][2][4] = {};
+        if (block % SPLIT_BLOCKS == 0 && block > first) end_split(&s, false);
+        uint32_t at = take();
+        if (sees) tile_scores<T, HD>(x, q_at, at, j0, j1, lane);
+        done();
+        if (sees) {
+            soften<T, 2>(x, prob, m, l, los, ends, p0, by, lane % 4);
+            merge_block(&s, m, l, fa, fb);
+        }
+        at = take();
+        if (sees) merge_values<T, HD>(&s, prob, at, fa, fb, j0, j1, lane);
+        done();
+    }
+    end_split(&s, true);
+    put_rows<T, HD>(a, item, s, mine, head, group, lane);
+}
+
+template <typename T>
+static cudaError_t run_type(const rose_cuda_launch *l, const rose_cuda_attend *a)
+{
+    const uint32_t group = a->n_q / a->kv.n_heads;
+    const uint32_t tiles = (a->item_rows * group + TILE_ROWS - 1) / TILE_ROWS;
+    const dim3 grid(a->n_items * tiles * a->kv.n_heads);
+    switch (a->kv.hd_pad) {
+#define CASE(HD)                                                                                   \
+    case HD:                                                                                       \
+        return launch_kernel(l, prompt_kernel<T, HD>, grid, THREADS, SHARED<HD>, *a, score_of(a),  \
+                             tiles);
+        ROSE_ATTEND_CLASSES(CASE)
+#undef CASE
+    default:
+        return cudaErrorNotSupported;
+    }
+}
+
+extern "C" cudaError_t rose_cuda_prompt_run(const rose_cuda_launch *l, const rose_cuda_attend *a)
+{
+    if (a->n_items == 0 || a->item_rows == 0) return cudaSuccess;
+    if (a->n_q / a->kv.n_heads > ROSE_ATTEND_MAX_GROUP || l->type == ROSE_CUDA_F32)
+        return cudaErrorNotSupported;
+    return l->type == ROSE_CUDA_F16 ? run_type<__half>(l, a) : run_type<__nv_bfloat16>(l, a);
+}
+
+/* A GPU with less shared memory than the kernel of 256 dims needs refuses that launch alone. */
+template <typename T, int HD> static cudaError_t prepare(void)
+{
+    const cudaError_t e =
+        cudaFuncSetAttribute((const void *)prompt_kernel<T, HD>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED<HD>);
+    if (e != cudaErrorInvalidValue || HD <= 128) return e;
+    cudaGetLastError();
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t rose_cuda_attend_prepare(void)
+{
+    cudaError_t e = rose_cuda_decode_prepare();
+#define CASE(HD)                                                                                   \
+    if (e == cudaSuccess) e = prepare<__half, HD>();                                               \
+    if (e == cudaSuccess) e = prepare<__nv_bfloat16, HD>();
+    ROSE_ATTEND_CLASSES(CASE)
+#undef CASE
+    return e;
+}

@@ -1,0 +1,515 @@
+/* tests/backend/attend_cases.h - cases of attend.h, for the GPU (test_cuda_attend.c) and for the
+ * emulated GPU (emulated/test_emulated_attend.cc), so it is C and C++.
+ *
+ * Sequences have their last rows as queries. Every slot of their pages is finite, and those past
+ * the end are as large as T allows. Pages of no sequence, and pages that lie before the window of
+ * every row, are NaN. The key before a window is the best of all keys, so that nobody may look at
+ * it. */
+#ifndef ROSE_TESTS_ATTEND_CASES_H
+#define ROSE_TESTS_ATTEND_CASES_H
+
+#include "backend/cuda/attend.h"
+
+/* Hooks of the program that includes this. */
+static void *at_device(const void *from, size_t bytes); /* a copy, from NULL: zeros */
+static void at_fetch(void *to, const void *from, size_t bytes);
+static void at_free(void *device);
+static float at_value(rose_cuda_type t, const void *from, size_t i);
+static void at_put(rose_cuda_type t, void *to, size_t i, float x); /* rounds */
+
+enum { AT_MAX_SEQS = 12, AT_CANARY = 64, AT_SMS = 132 };
+#define AT_POISON 0x7a7a7a7au
+
+static uint64_t at_state;
+
+static uint32_t at_any(uint32_t below)
+{
+    at_state ^= at_state << 13;
+    at_state ^= at_state >> 7;
+    at_state ^= at_state << 17;
+    return (uint32_t)(at_state >> 33) % below;
+}
+
+static float at_float(void)
+{
+    return (float)at_any(1u << 20) / (float)(1 << 19) - 1.0f;
+}
+
+typedef struct at_shape {
+    rose_cuda_type type;
+    uint32_t head_dim, n_kv, group, window;
+    float softcap;
+} at_shape;
+
+typedef struct at_problem {
+    at_shape shape;
+    uint32_t n_seqs, context[AT_MAX_SEQS], n_rows[AT_MAX_SEQS], table[AT_MAX_SEQS];
+    uint32_t rows, n_q, pad, n_pages, n_table;
+    size_t elem, page_elems, out_bytes;
+    uint32_t *tables;
+    void *q, *pages;                 /* on the host */
+    void *dev[4];                    /* q, pages, tables, out */
+    rose_cuda_item *singles, *tiles; /* [rows], [n_tiles]; on the host */
+    uint32_t n_tiles, tile_rows;
+    rose_cuda_attend a;
+} at_problem;
+
+static size_t at_page_index(const at_problem *p, uint32_t seq, uint32_t pos, uint32_t kv,
+                            uint32_t v, uint32_t d)
+{
+    const uint32_t page = p->tables[p->table[seq] + pos / 16], token = pos % 16;
+    return page * p->page_elems + (size_t)(kv * 2 + v) * 16 * p->pad +
+           ((size_t)(token / 8 * (p->pad / 8) + d / 8)) * 64 + token % 8 * 8 + d % 8;
+}
+
+static uint32_t at_first(const at_problem *p, uint32_t pos)
+{
+    const uint32_t w = p->shape.window;
+    return w != 0 && pos + 1 > w ? pos + 1 - w : 0;
+}
+
+static void at_fill_pages(at_problem *p)
+{
+    const at_shape *s = &p->shape;
+    const float top = s->type == ROSE_CUDA_F16 ? 65504.0f : 3.3e38f;
+    for (size_t i = 0; i < p->n_pages * p->page_elems; i++)
+        at_put(s->type, p->pages, i, NAN);
+    for (uint32_t q = 0; q < p->n_seqs; q++) {
+        const uint32_t first = at_first(p, p->context[q] - p->n_rows[q]) / 16 * 16;
+        const uint32_t end = (p->context[q] + 15) / 16 * 16;
+        for (uint32_t pos = first; pos < end; pos++)
+            for (uint32_t i = 0; i < s->n_kv * 2 * p->pad; i++) {
+                const uint32_t d = i % p->pad, kv = i / p->pad / 2, v = i / p->pad % 2;
+                float x = pos < p->context[q] ? at_float() : d % 2 != 0 ? top : -top;
+                if (d >= s->head_dim) x = 0;
+                at_put(s->type, p->pages, at_page_index(p, q, pos, kv, v, d), x);
+            }
+    }
+}
+
+/* The best key for the first head of each group: the last row's own position, the first that it
+ * sees, and the one before that, which is better still. */
+static void at_plant(at_problem *p, uint32_t seq, uint32_t row)
+{
+    const uint32_t pos = p->context[seq] - 1, first = at_first(p, pos);
+    for (uint32_t kv = 0; kv < p->shape.n_kv; kv++)
+        for (uint32_t d = 0; d < p->shape.head_dim; d++) {
+            const float x = at_value(p->shape.type, p->q,
+                                     ((size_t)row * p->n_q + kv * p->shape.group) * p->pad + d);
+            at_put(p->shape.type, p->pages, at_page_index(p, seq, pos, kv, 0, d), x * 0.3f);
+            at_put(p->shape.type, p->pages, at_page_index(p, seq, first, kv, 0, d), x * 0.3f);
+            if (first % 16 != 0)
+                at_put(p->shape.type, p->pages, at_page_index(p, seq, first - 1, kv, 0, d), x * 9);
+        }
+}
+
+static void at_items(at_problem *p)
+{
+    uint32_t row = 0, n = 0;
+    p->singles = (rose_cuda_item *)calloc(p->rows, sizeof *p->singles);
+    p->tiles = (rose_cuda_item *)calloc(p->rows, sizeof *p->tiles);
+    assert_non_null(p->singles);
+    assert_non_null(p->tiles);
+    for (uint32_t s = 0; s < p->n_seqs; s++)
+        for (uint32_t i = 0; i < p->n_rows[s]; i++, row++) {
+            const rose_cuda_item one = {row, 1, p->context[s] - p->n_rows[s] + i, p->table[s]};
+            p->singles[row] = one;
+            if (i % p->tile_rows == 0) p->tiles[n++] = one;
+            p->tiles[n - 1].n_rows = i % p->tile_rows + 1;
+        }
+    p->n_tiles = n;
+}
+
+/* contexts and rows: of each sequence. */
+static at_problem at_make(const at_shape *s, uint32_t n_seqs, const uint32_t *contexts,
+                          const uint32_t *rows, uint32_t tile_rows)
+{
+    at_problem p;
+    memset(&p, 0, sizeof p);
+    p.shape = *s;
+    p.n_seqs = n_seqs;
+    p.tile_rows = tile_rows;
+    p.n_q = s->n_kv * s->group;
+    p.pad = rose_cuda_attend_pad(s->head_dim);
+    p.elem = s->type == ROSE_CUDA_F32 ? 4 : 2;
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        p.context[i] = contexts[i];
+        p.n_rows[i] = rows[i] < contexts[i] ? rows[i] : contexts[i];
+        p.table[i] = p.n_table;
+        p.n_table += (contexts[i] + 15) / 16;
+        p.rows += p.n_rows[i];
+    }
+    p.n_pages = p.n_table + 3;
+    p.page_elems = (size_t)s->n_kv * 2 * 16 * p.pad;
+    p.tables = (uint32_t *)calloc(p.n_table, sizeof *p.tables);
+    p.q = calloc((size_t)p.rows * p.n_q * p.pad, p.elem);
+    p.pages = malloc(p.n_pages * p.page_elems * p.elem);
+    assert_true(p.tables != NULL && p.q != NULL && p.pages != NULL);
+    for (uint32_t i = 0; i < p.n_table; i++) { /* a random order */
+        const uint32_t j = at_any(i + 1);
+        p.tables[i] = p.tables[j];
+        p.tables[j] = i + 2;
+    }
+    for (size_t i = 0; i < (size_t)p.rows * p.n_q * p.pad; i++)
+        at_put(s->type, p.q, i, i % p.pad < s->head_dim ? at_float() * 4 : 0);
+    at_fill_pages(&p);
+    for (uint32_t i = 0, row = 0; i < n_seqs; i++) {
+        row += p.n_rows[i];
+        at_plant(&p, i, row - 1);
+    }
+    at_items(&p);
+    const uint32_t width = p.n_q * s->head_dim, k_pad = (width + 31) / 32 * 32;
+    p.out_bytes = (size_t)((p.rows + 7) / 8 * 8) * k_pad * p.elem;
+    p.dev[0] = at_device(p.q, (size_t)p.rows * p.n_q * p.pad * p.elem);
+    p.dev[1] = at_device(p.pages, p.n_pages * p.page_elems * p.elem);
+    p.dev[2] = at_device(p.tables, p.n_table * sizeof *p.tables);
+    p.a.q = p.dev[0];
+    p.a.kv.base = p.dev[1];
+    p.a.kv.page_elems = p.page_elems;
+    p.a.kv.head_dim = s->head_dim;
+    p.a.kv.hd_pad = p.pad;
+    p.a.kv.n_heads = s->n_kv;
+    p.a.n_q = p.n_q;
+    p.a.tables = (const uint32_t *)p.dev[2];
+    p.a.scale = 1.0f / sqrtf((float)s->head_dim);
+    p.a.softcap = s->softcap;
+    p.a.window = s->window;
+    p.a.out_k_pad = k_pad;
+    return p;
+}
+
+static void at_drop(at_problem *p)
+{
+    for (int i = 0; i < 3; i++)
+        at_free(p->dev[i]);
+    free(p->tables);
+    free(p->q);
+    free(p->pages);
+    free(p->singles);
+    free(p->tiles);
+}
+
+enum { AT_DECODE, AT_PROMPT, AT_PLAIN };
+
+/* All of `out` after a run over the items, poisoned before; the caller's to free. unit: positions
+ * of a thread block of decode, 0: as chosen. parts: 0, or the most partial results. */
+static uint8_t *at_run(at_problem *p, int kernel, const rose_cuda_item *items, uint32_t n,
+                       uint32_t item_rows, uint32_t unit, uint32_t parts)
+{
+    const rose_cuda_launch at = {.stream = NULL, .type = p->shape.type};
+    const size_t bytes = p->out_bytes + AT_CANARY;
+    uint8_t *out = (uint8_t *)malloc(bytes);
+    rose_cuda_attend a = p->a;
+    void *dev[4] = {NULL, NULL, NULL, NULL};
+    assert_non_null(out);
+    memset(out, 0x7a, bytes);
+    a.out = at_device(out, bytes);
+    dev[0] = at_device(items, n * sizeof *items);
+    a.items = (const rose_cuda_item *)dev[0];
+    a.n_items = n;
+    a.item_rows = item_rows;
+    cudaError_t e = cudaSuccess;
+    if (kernel == AT_DECODE) {
+        uint32_t longest = 0;
+        for (uint32_t i = 0; i < p->n_seqs; i++)
+            if (p->context[i] > longest) longest = p->context[i];
+        rose_attend_limits l =
+            rose_attend_limits_of(unit == 0 ? (uint32_t)AT_SMS : 1u << 20, p->n_q, p->shape.n_kv,
+                                  p->shape.head_dim, n, longest, p->n_pages);
+        if (parts != 0) l.max_parts = parts;
+        rose_attend_unit *units = (rose_attend_unit *)calloc(l.max_units + 1, sizeof *units);
+        rose_attend_fold *folds = (rose_attend_fold *)calloc(n + 1, sizeof *folds);
+        assert_true(units != NULL && folds != NULL);
+        const rose_attend_cutting c =
+            rose_attend_cut_by(&l, items, n, a.window, unit, units, folds);
+        assert_true(c.n_units <= l.max_units && c.n_folds <= n);
+        units[c.n_units].item = folds[c.n_folds].item = ROSE_ATTEND_NONE; /* padding */
+        dev[1] = at_device(units, (c.n_units + 1) * sizeof *units);
+        dev[2] = at_device(folds, (c.n_folds + 1) * sizeof *folds);
+        float *poison = (float *)malloc(l.bytes);
+        assert_non_null(poison);
+        for (size_t i = 0; i < l.bytes / 4; i++)
+            poison[i] = NAN;
+        dev[3] = at_device(poison, l.bytes);
+        free(poison);
+        a.units = (const rose_attend_unit *)dev[1];
+        a.folds = (const rose_attend_fold *)dev[2];
+        a.n_units = c.n_units + 1;
+        a.n_folds = c.n_folds + 1;
+        a.warps = c.warps;
+        a.inner = c.inner;
+        a.parts = (float *)dev[3];
+        e = rose_cuda_decode_run(&at, &a);
+        free(units);
+        free(folds);
+    } else {
+        e = kernel == AT_PROMPT ? rose_cuda_prompt_run(&at, &a) : rose_cuda_attend_plain(&at, &a);
+    }
+    assert_int_equal(e, cudaSuccess);
+    at_fetch(out, a.out, bytes);
+    for (size_t i = p->out_bytes; i < bytes; i++)
+        assert_int_equal(out[i], 0x7a);
+    at_free(a.out);
+    for (int i = 0; i < 4; i++)
+        if (dev[i] != NULL) at_free(dev[i]);
+    return out;
+}
+
+static size_t at_out_index(const at_problem *p, uint32_t row, uint32_t k)
+{
+    return ((size_t)(row / 8) * (p->a.out_k_pad / 8) + k / 8) * 64 + row % 8 * 8 + k % 8;
+}
+
+/* The rule in double, of one row and query head. */
+static void at_reference(const at_problem *p, uint32_t seq, uint32_t row, uint32_t pos,
+                         uint32_t head, double *o)
+{
+    const at_shape *s = &p->shape;
+    const uint32_t first = at_first(p, pos), kv = head / s->group;
+    double *x = (double *)calloc(pos + 1, sizeof *x), top = -(double)INFINITY, sum = 0;
+    assert_non_null(x);
+    for (uint32_t j = first; j <= pos; j++) {
+        for (uint32_t d = 0; d < s->head_dim; d++)
+            x[j] += (double)at_value(s->type, p->q, ((size_t)row * p->n_q + head) * p->pad + d) *
+                    (double)at_value(s->type, p->pages, at_page_index(p, seq, j, kv, 0, d));
+        x[j] *= (double)p->a.scale;
+        if (s->softcap > 0) x[j] = (double)s->softcap * tanh(x[j] / (double)s->softcap);
+        if (x[j] > top) top = x[j];
+    }
+    for (uint32_t j = first; j <= pos; j++) {
+        x[j] = exp(x[j] - top);
+        sum += x[j];
+    }
+    for (uint32_t d = 0; d < s->head_dim; d++) {
+        o[d] = 0;
+        for (uint32_t j = first; j <= pos; j++)
+            o[d] += x[j] / sum *
+                    (double)at_value(s->type, p->pages, at_page_index(p, seq, j, kv, 1, d));
+    }
+    free(x);
+}
+
+/* Some rows and heads against the reference: V is at most 1, so an error of p of one part in `u`
+ * moves the output by at most 2 / u, and the output is rounded once more. */
+static void at_check(const at_problem *p, const uint8_t *out, uint32_t samples)
+{
+    const at_shape *s = &p->shape;
+    const double u = s->type == ROSE_CUDA_BF16  ? 1.0 / 512
+                     : s->type == ROSE_CUDA_F16 ? 1.0 / 2048
+                                                : 1.0 / (1 << 18);
+    double o[ROSE_ATTEND_MAX_HEAD_DIM], worst = 0;
+    for (uint32_t i = 0; i < samples; i++) {
+        const uint32_t row = i == 0 ? p->rows - 1 : at_any(p->rows), head = at_any(p->n_q);
+        uint32_t seq = 0;
+        while (p->table[seq] != p->singles[row].table)
+            seq++;
+        at_reference(p, seq, row, p->singles[row].pos, head, o);
+        for (uint32_t d = 0; d < s->head_dim; d++) {
+            const double y =
+                (double)at_value(s->type, out, at_out_index(p, row, head * s->head_dim + d));
+            const double off = fabs(y - o[d]);
+            if (!(off <= worst)) worst = off;
+        }
+    }
+    if (!(worst <= 4 * u)) {
+        printf("head_dim %u group %u window %u cap %g context %u: off by %g\n", s->head_dim,
+               s->group, s->window, (double)s->softcap, p->context[0], worst);
+        fail();
+    }
+}
+
+static void at_same(const at_problem *p, const uint8_t *want, uint8_t *got, const char *what)
+{
+    if (memcmp(want, got, p->out_bytes) != 0) {
+        size_t i = 0;
+        while (want[i] == got[i])
+            i++;
+        printf("%s: head_dim %u group %u window %u cap %g context %u, rows %u: byte %zu of %zu\n",
+               what, p->shape.head_dim, p->shape.group, p->shape.window, (double)p->shape.softcap,
+               p->context[0], p->rows, i, p->out_bytes);
+        fail();
+    }
+    free(got);
+}
+
+/* Every division of the contexts and both kernels give the same bits, which are right. */
+static void at_case(const at_shape *s, uint32_t n_seqs, const uint32_t *contexts,
+                    const uint32_t *rows, uint32_t tile_rows, uint32_t samples)
+{
+    at_problem p = at_make(s, n_seqs, contexts, rows, tile_rows);
+    const uint32_t units[] = {0, 64, 128, 256, 512, 1024, 4096};
+    uint8_t *plain = at_run(&p, AT_PLAIN, p.tiles, p.n_tiles, tile_rows, 0, 0);
+    at_check(&p, plain, samples);
+    free(plain);
+    if (s->type != ROSE_CUDA_F32) {
+        uint8_t *want = at_run(&p, AT_PROMPT, p.tiles, p.n_tiles, tile_rows, 0, 0);
+        at_check(&p, want, samples);
+        at_same(&p, want, at_run(&p, AT_PROMPT, p.singles, p.rows, 1, 0, 0), "prompt, single rows");
+        for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+            char name[32];
+            snprintf(name, sizeof name, "decode, unit %u", units[i]);
+            at_same(&p, want, at_run(&p, AT_DECODE, p.singles, p.rows, 1, units[i], 0), name);
+        }
+        at_same(&p, want, at_run(&p, AT_DECODE, p.singles, p.rows, 1, 0, 1), "decode, whole");
+        free(want);
+    }
+    at_drop(&p);
+}
+
+/* Rows alone give what they give in the batch. */
+static void at_alone(const at_shape *s, uint32_t n_seqs, const uint32_t *contexts)
+{
+    uint32_t ones[AT_MAX_SEQS];
+    for (uint32_t i = 0; i < n_seqs; i++)
+        ones[i] = 1;
+    at_problem p = at_make(s, n_seqs, contexts, ones, 1);
+    uint8_t *all = at_run(&p, AT_DECODE, p.singles, p.rows, 1, 0, 0);
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        uint8_t *one = at_run(&p, AT_DECODE, p.singles + i, 1, 1, 0, 0);
+        for (uint32_t k = 0; k < p.n_q * s->head_dim; k++)
+            assert_memory_equal(all + at_out_index(&p, i, k) * p.elem,
+                                one + at_out_index(&p, i, k) * p.elem, p.elem);
+        free(one);
+    }
+    free(all);
+    at_drop(&p);
+}
+
+/* ---- rotary ---- */
+
+typedef struct at_rotary {
+    rose_cuda_type type;
+    uint32_t head_dim, n_kv, group, rot_dim, rows;
+    bool norm, f32;
+} at_rotary;
+
+/* attend_rotary.cuh in plain C: one head. */
+static void at_rotate(const at_rotary *r, float *x, const float *w, const float *cos,
+                      const float *sin)
+{
+    const uint32_t hd = r->head_dim, half = r->rot_dim / 2;
+    if (w != NULL) {
+        float sum[32] = {0};
+        for (uint32_t d = 0; d < hd; d++)
+            sum[d % 64 / 2] = fmaf(x[d], x[d], sum[d % 64 / 2]);
+        for (uint32_t o = 16; o > 0; o /= 2)
+            for (uint32_t i = 0; i < o; i++)
+                sum[i] += sum[i + o];
+        const float inv = 1.0f / sqrtf(sum[0] / (float)hd + 1e-6f);
+        for (uint32_t d = 0; d < hd; d++)
+            x[d] = x[d] * inv * w[d];
+    }
+    for (uint32_t i = 0; cos != NULL && i < half; i++) {
+        const float a = x[i], b = x[i + half];
+        const float p = a * cos[i], q = b * sin[i], u = b * cos[i], v = a * sin[i];
+        x[i] = p - q;
+        x[i + half] = u + v;
+    }
+}
+
+static float at_saturated(rose_cuda_type t, float x)
+{
+    const float top = t == ROSE_CUDA_F16    ? 65504.0f
+                      : t == ROSE_CUDA_BF16 ? 3.38953139e38f
+                                            : 3.40282347e38f;
+    return fminf(fmaxf(x, -top), top);
+}
+
+static void at_case_rotary(const at_rotary *r)
+{
+    enum { POSITIONS = 50, PAGES = 9 };
+    const uint32_t n_q = r->n_kv * r->group, heads = n_q + 2 * r->n_kv, hd = r->head_dim;
+    const uint32_t pad = rose_cuda_attend_pad(hd), half = r->rot_dim / 2;
+    const size_t elem = r->type == ROSE_CUDA_F32 ? 4 : 2, n = (size_t)r->rows * heads * hd;
+    const size_t page = (size_t)r->n_kv * 2 * 16 * pad, n_kv = PAGES * page;
+    const rose_cuda_type in = r->f32 ? ROSE_CUDA_F32 : r->type;
+    const size_t q_bytes = (size_t)r->rows * n_q * pad * elem, kv_bytes = n_kv * elem;
+    float *qkv = (float *)malloc(n * 4), *cos = (float *)malloc(2 * POSITIONS * (half + 1) * 4);
+    float *sin = cos + POSITIONS * (half + 1), *w = (float *)malloc(2 * hd * 4);
+    uint32_t *slot = (uint32_t *)malloc(r->rows * 8), *where = slot + r->rows;
+    uint8_t *raw = (uint8_t *)malloc(n * 4), *want = (uint8_t *)malloc(q_bytes + kv_bytes);
+    uint8_t *got = (uint8_t *)malloc(q_bytes + kv_bytes);
+    assert_true(qkv && cos && w && slot && raw && want && got);
+    for (size_t i = 0; i < n; i++) {
+        const float big = at_any(60) == 0 ? 1e5f : at_any(200) == 0 ? INFINITY : 3;
+        at_put(in, raw, i, at_float() * (r->norm && big > 4 ? 3 : big));
+        qkv[i] = at_value(in, raw, i);
+    }
+    for (uint32_t i = 0; i < 2 * POSITIONS * (half + 1); i++)
+        cos[i] = at_float();
+    for (uint32_t i = 0; i < 2 * hd; i++)
+        w[i] = at_float() + 1;
+    for (uint32_t i = 0; i < r->rows; i++) {
+        slot[i] = i % 5 == 3 ? ROSE_CUDA_NO_SLOT : (i * 37 + 5) % (PAGES * 16);
+        where[i] = at_any(POSITIONS);
+    }
+    memset(want, 0x7a, q_bytes + kv_bytes);
+    void *dev[7] = {at_device(raw, n * (in == ROSE_CUDA_F32 ? 4 : 2)),
+                    at_device(cos, 2 * POSITIONS * (half + 1) * 4),
+                    at_device(w, 2 * hd * 4),
+                    at_device(slot, r->rows * 8),
+                    at_device(want, q_bytes),
+                    at_device(want, kv_bytes),
+                    NULL};
+    for (uint32_t i = 0; i < r->rows; i++)
+        for (uint32_t h = 0; h < heads; h++) {
+            float x[ROSE_ATTEND_MAX_HEAD_DIM] = {0};
+            const bool is_q = h < n_q, is_v = h >= n_q + r->n_kv;
+            memcpy(x, qkv + ((size_t)i * heads + h) * hd, hd * 4);
+            if (!is_v)
+                at_rotate(r, x,
+                          !r->norm ? NULL
+                          : is_q   ? w
+                                   : w + hd,
+                          half != 0 ? cos + where[i] * half : NULL, sin + where[i] * half);
+            if (!is_q && slot[i] == ROSE_CUDA_NO_SLOT) continue;
+            for (uint32_t d = 0; d < pad; d++) {
+                const uint32_t token = slot[i] % 16, kv = (h - n_q) % r->n_kv;
+                if (is_q)
+                    at_put(r->type, want, ((size_t)i * n_q + h) * pad + d, x[d]);
+                else
+                    at_put(r->type, want + q_bytes,
+                           slot[i] / 16 * page + (size_t)(kv * 2 + is_v) * 16 * pad +
+                               ((size_t)(token / 8 * (pad / 8) + d / 8)) * 64 + token % 8 * 8 +
+                               d % 8,
+                           at_saturated(r->type, x[d]));
+            }
+        }
+    const rose_cuda_launch at = {.stream = NULL, .type = r->type};
+    rose_cuda_rotary a;
+    memset(&a, 0, sizeof a);
+    a.qkv = dev[0];
+    a.qkv_f32 = r->f32;
+    a.rows = r->rows;
+    a.n_q = n_q;
+    a.kv.base = dev[5];
+    a.kv.page_elems = page;
+    a.kv.head_dim = hd;
+    a.kv.hd_pad = pad;
+    a.kv.n_heads = r->n_kv;
+    a.slot = (const uint32_t *)dev[3];
+    a.where = half != 0 ? a.slot + r->rows : NULL;
+    a.q_norm = r->norm ? (const float *)dev[2] : NULL;
+    a.k_norm = r->norm ? (const float *)dev[2] + hd : NULL;
+    a.eps = 1e-6f;
+    a.cos = half != 0 ? (const float *)dev[1] : NULL;
+    a.sin = half != 0 ? (const float *)dev[1] + POSITIONS * (half + 1) : NULL;
+    a.rot_dim = r->rot_dim;
+    a.q = dev[4];
+    assert_int_equal(rose_cuda_rotary_run(&at, &a), cudaSuccess);
+    at_fetch(got, dev[4], q_bytes);
+    at_fetch(got + q_bytes, dev[5], kv_bytes);
+    for (size_t i = 0; i < (q_bytes + kv_bytes) / elem; i++) { /* NaN of q: any */
+        const float x = at_value(r->type, want, i), y = at_value(r->type, got, i);
+        if (x != x && y != y) continue;
+        if (memcmp(want + i * elem, got + i * elem, elem) == 0) continue;
+        printf("rotary: head_dim %u rot %u norm %d: element %zu of %zu + %zu: %g, not %g\n", hd,
+               r->rot_dim, r->norm, i, q_bytes / elem, kv_bytes / elem, (double)y, (double)x);
+        fail();
+    }
+    for (int i = 0; i < 6; i++)
+        at_free(dev[i]);
+    free(qkv), free(cos), free(w), free(slot), free(raw), free(want), free(got);
+}
+
+#endif

@@ -1,0 +1,118 @@
+/* tests/backend/emulated/test_emulated_attend.cc - the attention kernels of attend.h, from their
+ * sources, on machine.h: few and small cases of attend_cases.h, with copies as early and as late as
+ * they may be. The only test of these kernels where there is no GPU. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmath>
+
+#include "backend/cuda/attend.cuh"
+#include "machine.h"
+
+extern "C" {
+#include <cmocka.h>
+cudaError_t CUDARTAPI cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int value)
+{
+    return value <= 227 << 10 ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t CUDARTAPI cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+}
+
+#include "../attend_cases.h"
+
+static void *at_device(const void *from, size_t bytes)
+{
+    void *p = aligned_alloc(256, (bytes + 511) / 256 * 256);
+    assert_non_null(p);
+    if (from != NULL)
+        memcpy(p, from, bytes);
+    else
+        memset(p, 0, bytes);
+    return p;
+}
+static void at_fetch(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+static void at_free(void *device)
+{
+    free(device);
+}
+static float at_value(rose_cuda_type t, const void *from, size_t i)
+{
+    if (t == ROSE_CUDA_F32) return static_cast<const float *>(from)[i];
+    if (t == ROSE_CUDA_F16) return to_f32(static_cast<const __half *>(from)[i]);
+    return to_f32(static_cast<const __nv_bfloat16 *>(from)[i]);
+}
+static void at_put(rose_cuda_type t, void *to, size_t i, float x)
+{
+    if (t == ROSE_CUDA_F32)
+        static_cast<float *>(to)[i] = x;
+    else if (t == ROSE_CUDA_F16)
+        from_f32(x, static_cast<__half *>(to) + i);
+    else
+        from_f32(x, static_cast<__nv_bfloat16 *>(to) + i);
+}
+
+static void test_attend(void **state)
+{
+    static const struct {
+        at_shape shape;
+        uint32_t context, rows, tile;
+    } cases[] = {
+        {{ROSE_CUDA_BF16, 64, 2, 3, 0, 0}, 150, 20, 16},
+        {{ROSE_CUDA_F16, 128, 1, 2, 200, 0}, 600, 3, 2},
+        {{ROSE_CUDA_BF16, 48, 1, 12, 0, 30}, 65, 9, 7},
+        {{ROSE_CUDA_F16, 80, 1, 1, 0, 0}, 16, 2, 2},
+        {{ROSE_CUDA_BF16, 256, 1, 4, 0, 50}, 80, 2, 2},
+        {{ROSE_CUDA_F32, 20, 2, 2, 33, 0}, 90, 3, 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const uint32_t contexts[] = {cases[i].context, 1 + at_any(70)};
+        const uint32_t rows[] = {cases[i].rows, 1 + at_any(3)};
+        machine::g_manner = {i % 2 != 0, false};
+        at_case(&cases[i].shape, 2, contexts, rows, cases[i].tile, 4);
+        assert_false(machine::g_hung);
+    }
+}
+
+static void test_alone(void **state)
+{
+    static const at_shape shape = {ROSE_CUDA_F16, 64, 2, 8, 100, 0};
+    static const uint32_t contexts[] = {1, 64, 65, 130};
+    (void)state;
+    machine::g_manner = {true, false};
+    at_alone(&shape, 4, contexts);
+    assert_false(machine::g_hung);
+}
+
+static void test_rotary(void **state)
+{
+    static const at_rotary cases[] = {
+        {ROSE_CUDA_BF16, 64, 1, 2, 64, 3, true, true},
+        {ROSE_CUDA_F16, 80, 2, 1, 20, 6, false, true},
+        {ROSE_CUDA_BF16, 36, 1, 1, 0, 2, false, false},
+        {ROSE_CUDA_F32, 130, 1, 1, 130, 2, true, true},
+    };
+    (void)state;
+    machine::g_manner = {};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        at_case_rotary(&cases[i]);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rotary), cmocka_unit_test(test_attend),
+                                       cmocka_unit_test(test_alone)};
+    const char *seed = getenv("ROSE_TEST_SEED");
+    at_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261124;
+    printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)at_state);
+    at_state = at_state * 2 + 1;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
