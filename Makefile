@@ -282,7 +282,7 @@ deps-test:
 CHAT_MODEL := $(if $(filter file,$(origin MODEL)),smollm2,$(MODEL))
 fetched     = $(if $(filter smollm2,$1),"$$(sh tools/smollm2)",$1)
 # Its authors' sampling, which the GGUF file does not say. With int8 activations so small a model answers worse.
-CHAT_ARGS  ?= $(if $(filter smollm2,$(CHAT_MODEL)),--dtype float32 --temperature 0.2 --top-p 0.9)
+CHAT_ARGS  ?= $(if $(filter smollm2,$(CHAT_MODEL)),--dtype float32 --temperature 0.2 --top-p 0.9 --max-tokens 512)
 
 program:
 	@test -x build/roseinfer || echo "building roseinfer: about 2 minutes on 2 cores$(if $(filter 1,$(WITH_CUDA)),$(comma) and several more for the CUDA kernels)"
