@@ -14,7 +14,7 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
                       "number format of weights, KV cache and activations; auto is float16 on "
                       "cuda; on cpu it is bfloat16 for BF16 files, else float32. Quantized GGUF "
                       "files (cpu): auto keeps the matrices as they are, with int8 activations "
-                      "and a bfloat16 KV cache; float32 keeps them, too; bfloat16 widens them",
+                      "and a bfloat16 KV cache. float32 also keeps them, and bfloat16 widens them",
                       .first = true),
         ROSE_ROW_ENUM("quantization", rose_quantization, &o->quantization, "none|int8",
                       "int8 (cpu): weights are 8-bit integers with one scale for each output, "

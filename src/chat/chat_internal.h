@@ -1,4 +1,4 @@
-/* chat/chat_internal.h - what the files of this room share. */
+/* chat/chat_internal.h - declarations that the files of src/chat share. */
 #ifndef ROSE_CHAT_CHAT_INTERNAL_H
 #define ROSE_CHAT_CHAT_INTERNAL_H
 
@@ -7,8 +7,8 @@
 
 /* sources.c: the texts that a model brings. All owned; free with rose_chat_texts_free. */
 typedef struct rose_chat_texts {
-    bool found;        /* there is a template: main */
-    rose_buf main;     /* the template of requests without a better one */
+    bool found;        /* the model has a chat template, which is in main */
+    rose_buf main;     /* the template of requests that tool_use does not serve */
     rose_buf tool_use; /* the template of requests with tools; empty = the model has none */
     char source[256];  /* where main comes from */
     json_t *tokens;    /* an object: bos_token, eos_token and the like */
@@ -18,10 +18,10 @@ rose_status rose_chat_texts_read(rose_chat_texts *out, const char *model, const 
                                  rose_err *err);
 void rose_chat_texts_free(rose_chat_texts *x);
 
-/* messages.c: what a template does with the forms of content. */
+/* messages.c: which forms of a message's content a template accepts. */
 typedef struct rose_chat_forms {
-    bool parts; /* it takes a list of text parts */
-    bool wrap;  /* and nothing else: a string becomes a list of one part */
+    bool parts; /* it accepts a list of text parts */
+    bool wrap;  /* it accepts only lists, so a string becomes a list of one part */
 } rose_chat_forms;
 
 /* *out: messages as a template wants them, a new reference. */

@@ -21,7 +21,7 @@ typedef struct chat {
     json_t *messages;     /* owned: a list of {"role", "content"}; a system message comes first */
     rose_buf line, reply; /* the message and the reply of this turn */
     rose_lib_params p;
-    bool tty; /* a person sits here, who sees prompts and notes */
+    bool tty; /* a terminal is attached: show the input prompt and notes */
     bool timings, failed;
     uint32_t max_tokens;  /* 0: what the context leaves */
     rose_opt set_rows[8]; /* what /set can change */
@@ -31,10 +31,12 @@ typedef struct chat {
 /* ---- Ctrl-C ---- */
 
 static pthread_t main_thread;
-static rose_lib_request *volatile running; /* these two: only the main thread uses them */
+/* Only the main thread uses these two. */
+static rose_lib_request *volatile running;
 static volatile sig_atomic_t interrupted;
 
-/* Stops the reply. The kernel may choose any thread for the signal. */
+/* Stops the reply. The kernel may deliver the signal to any thread, so other threads forward it to
+ * the main thread. */
 static void on_interrupt(int sig)
 {
     const int saved = errno;

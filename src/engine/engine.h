@@ -156,11 +156,10 @@ typedef struct rose_request_opts {
 /* Submits a request; any thread, also several at once. On success *out has one owner, the consumer,
  * who polls until the finish event and then releases it.
  *
- * Errors: INVAL with a message (empty, too long, an id or a sampling value out of range, rules
- * that leave no first token, a request that could never fit into the page pool), UNSUPPORTED
- * (rules that the backend does not have), FULL (too many waiting requests or tokens), LATE (it
- * cannot have its first token within ttft_slo_ms), CLOSED, NOMEM, BACKEND (the engine has
- * failed). */
+ * Errors: INVAL with a message (the prompt is empty or too long, an id or a sampling value is out
+ * of range, the rules leave no first token, or the page pool is too small for the request).
+ * UNSUPPORTED: the backend does not have the rules. FULL: too many requests or tokens wait. LATE:
+ * the first token cannot come within ttft_slo_ms. CLOSED, NOMEM. BACKEND: the engine has failed. */
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
                                rose_err *err);
 

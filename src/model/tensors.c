@@ -1,5 +1,5 @@
 /* model/tensors.c - the tensors of all families: one table of roles and shapes, with a column of
- * names for each naming. What a model has of them follows from its architecture. */
+ * names for each naming scheme. The architecture decides which tensors a model has. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 static const char *const ignored_gpt2[] = {".attn.bias", ".attn.masked_bias", NULL};
 /* Older files carry the table that rope.c computes. */
 static const char *const ignored_llama[] = {".rotary_emb.inv_freq", NULL};
-/* Tables of frequencies, which gguf_rope.c reads, and old copies of them. */
+/* Frequencies of RoPE, which gguf_rope.c reads by itself, and old copies of them. */
 static const char *const ignored_gguf[] = {
     "rope_freqs.weight",     "rope_factors_long.weight", "rope_factors_short.weight",
     ".attn_rot_embd.weight", ".attn_rot_embd",           NULL};

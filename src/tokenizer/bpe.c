@@ -8,8 +8,8 @@
  * Words of at most ROSE_WHOLE_MAX bytes are first looked up in the table of whole words
  * (whole.c). Words of up to ROSE_WORD_KEY - 1 bytes are then looked up in a direct-mapped cache
  * of fixed size. Natural text repeats its words, so most pieces cost one cache line and a
- * comparison. rose_bpe_aim prefetches that line before the piece is needed. After a pause the
- * CPU caches are cold, and so many lines load at the same time. */
+ * comparison. rose_bpe_aim prefetches that line before the piece is needed. CPU caches are cold
+ * after a pause. The prefetches then load many lines at the same time. */
 #include <stdlib.h>
 #include <string.h>
 

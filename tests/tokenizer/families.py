@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Compare our token ids with `tokenizers` and `sentencepiece` for the tokenizers of the model families.
 
-    python3 tests/tokenizer/families.py [--long] [--data DIR] [--smollm2 FILE.gguf] [--pipe TOK_PIPE] [--seed N]
+    python3 tests/tokenizer/families.py [--long] [--data DIR] [--smollm2 FILE.gguf] [--pipe TOK_PIPE] [--seed N] [--speed TEXT]
 
 Each kind gets 600 strings, with --long 50,000. DIR (default $ROSE_SHARED_DATA, else
 ../shared/data) may have vocab-gguf with Llama 2's
 and Phi-3's vocabularies and the expected ids of some texts, and text/children_pd.txt. FILE is SmolLM2's GGUF
 (default $ROSE_SMOLLM2). What is missing is said and skipped. Other vocabularies are trained here.
+With --speed the file TEXT is encoded too, and each kind prints its MB per second of CPU time.
 
 Needs: pip install tokenizers sentencepiece. Prints "N strings, 0 differ"; exit 1 on a difference.
 """
@@ -15,7 +16,9 @@ import io
 import json
 import os
 import random
+import resource
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -128,6 +131,22 @@ class Families(Run):
         super().__init__(args.pipe)
         self.rng = random.Random(args.seed)
         self.n = 50_000 if args.long else 600
+        self.text = args.speed
+
+    def speed(self, name, model):
+        """The best of three encodings of the text; opening the tokenizer is taken off."""
+        if not self.text:
+            return
+        def cpu(path):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            with open(path, "rb") as text:
+                subprocess.run([os.path.join(parity.ROOT, "build/roseinfer"), "tokenize", model, "--count"],
+                               stdin=text, stdout=subprocess.DEVNULL, check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        opening = min(cpu("/dev/null") for _ in range(3))
+        seconds = min(cpu(self.text) for _ in range(3)) - opening
+        print(f"{name:44} {os.path.getsize(self.text) / seconds / 1e6:6.1f} MB/s")
 
     def some(self, added, n=None):
         added = list(added)
@@ -139,6 +158,7 @@ class Families(Run):
         with tempfile.TemporaryDirectory() as folder:
             tok.save(os.path.join(folder, "tokenizer.json"))
             self.compare(name, folder, tok, self.some(added, n), flags)
+            self.speed(name, folder)
 
     def marked(self, name, model, tok, specials, n, whole=None):
         """Honest messages give the ids of the whole text; in hostile ones no special token is found. whole: what
@@ -296,6 +316,7 @@ def smollm2_tokenizer(meta):
 def smollm2_run(run, path):
     tok, specials = smollm2_tokenizer(read_gguf(path))
     run.compare("SmolLM2's GGUF", path, tok, run.some(specials))
+    run.speed("SmolLM2's GGUF", path)
     run.marked("SmolLM2's GGUF, marked", path, tok, specials, run.n // 10, tok)
 
 
@@ -305,6 +326,7 @@ def main():
     parser.add_argument("--data", default=os.environ.get("ROSE_SHARED_DATA", os.path.join(parity.ROOT, "../shared/data")))
     parser.add_argument("--smollm2", default=os.environ.get("ROSE_SMOLLM2", ""))
     parser.add_argument("--pipe", default=os.path.join(parity.ROOT, "build/tests/tools/tok_pipe"))
+    parser.add_argument("--speed", metavar="TEXT")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("ROSE_TEST_SEED", "1")))
     args = parser.parse_args()
     print(f"seed {args.seed}")

@@ -26,9 +26,9 @@ typedef struct pack_job {
     uint64_t count;
 } pack_job;
 
-/* The rows of a transposed matrix that make panel p of the run. Parts other than gate and up hold
- * whole panels (check_stacked in cpu_backend.c). rows: room for a panel's rows, used where the file
- * keeps them in another order. */
+/* Returns the rows of the transposed matrix that panel p of this run contains. Parts other than
+ * gate and up consist of whole panels (check_stacked in cpu_backend.c). `rows` is scratch memory
+ * for one panel. It is used if the file has the rows in another order. */
 static rose_tensor panel_rows(const pack_job *j, uint32_t p, void *rows)
 {
     const rose_cpu_linear *l = j->l;
@@ -72,7 +72,8 @@ static void pack_panels(const pack_job *j, uint32_t p0, uint32_t p1)
     bool finite = true;
 
     if (room > 0 && rows == NULL) {
-        atomic_store_explicit(j->no_memory, true, memory_order_relaxed); /* the pool orders */
+        atomic_store_explicit(j->no_memory, true,
+                              memory_order_relaxed); /* the end of the job publishes it */
         return;
     }
     if (!j->from->transposed)
@@ -86,7 +87,8 @@ static void pack_panels(const pack_job *j, uint32_t p0, uint32_t p1)
     }
     free(rows);
     if (!finite)
-        atomic_store_explicit(j->not_finite, true, memory_order_relaxed); /* the pool orders */
+        atomic_store_explicit(j->not_finite, true,
+                              memory_order_relaxed); /* the end of the job publishes it */
 }
 
 static void pack_thread(void *arg, uint32_t tid, uint32_t n)

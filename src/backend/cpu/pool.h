@@ -14,8 +14,8 @@
 
 enum {
     ROSE_POOL_MAX_THREADS = 1024,
-    /* How long an idle thread spins: long enough to cover the host's work between two decode
-     * steps, too short to show as CPU load. Threads do not spin where they outnumber the CPUs. */
+    /* How long an idle thread spins. This covers the host's work between two decode steps and is
+     * too short to show as CPU load. If there are more threads than CPUs, threads do not spin. */
     ROSE_POOL_SPIN_US = 50
 };
 

@@ -11,7 +11,8 @@
 #include "backend/cpu/quant.h"
 #include "backend/cpu/vec_neon.h"
 
-enum { ROSE_QUANT_SOME = 3, ROSE_QUANT_MOST = 4, ROSE_QUANT_F32_ROWS = 3 }; /* rows of a block */
+/* Rows of activations that one pass over a panel computes; see quant_simd.h. */
+enum { ROSE_QUANT_SOME = 3, ROSE_QUANT_MOST = 4, ROSE_QUANT_F32_ROWS = 3 };
 
 typedef ivec16 q_bytes;
 

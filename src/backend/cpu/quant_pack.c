@@ -77,7 +77,7 @@ typedef struct target {
     uint32_t n_tiles;
 } target;
 
-/* Output `lane` of a panel of a K type from its groups, `first` and on. */
+/* Packs output `lane` of a panel. The groups of the output begin at group `first` of w. */
 static void pack_lane(const target *to, rose_weight_type type, uint32_t lane, const rose_tensor *w,
                       uint64_t first)
 {

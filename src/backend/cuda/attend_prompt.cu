@@ -180,7 +180,8 @@ static __global__ void __launch_bounds__(THREADS, HD > 128 ? 1 : 2)
     const uint32_t lo = all.lo, end = all.end;
     const uint32_t first = lo / ROSE_ATTEND_INNER, blocks = (end - 1) / ROSE_ATTEND_INNER + 1;
     const uint32_t ring = shared_at(smem), q_at = ring + N * TILE<HD> + warp * PIECE<HD>;
-    uint32_t next = 0, slot = 0, parity = 0; /* next: tiles requested, K and V alternately */
+    /* next counts the tiles requested so far: even ones are K, odd ones V. */
+    uint32_t next = 0, slot = 0, parity = 0;
     auto in_block = [&](uint32_t block, uint32_t page) {
         return block < blocks && page >= lo / ROSE_PAGE && page * ROSE_PAGE < end;
     };

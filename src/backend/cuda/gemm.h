@@ -30,7 +30,7 @@ enum {
     ROSE_ENDS_ALL = ROSE_ENDS_LAYER | ROSE_ENDS_LOGITS
 };
 
-/* linear.cuh (mma.sync): every GPU. Both choose the size of a tile themselves. */
+/* linear.cuh (mma.sync): two kernels for every supported GPU. Each chooses its tile at launch. */
 #define ROSE_MMA_KERNELS(M)                                                                        \
     M(mma, rows, "rows", 0, 0, 0, 0, 0, 1, 1, 0, 0, ROSE_ENDS_LAYER)                               \
     M(mma, tiles, "tiles", 0, 0, 0, 4, 0, 1, 1, 0, 0, ROSE_ENDS_ALL)
@@ -38,7 +38,7 @@ enum {
 /* linear_head.cuh (mma.sync): the head of few rows on every GPU. */
 #define ROSE_HEAD_KERNELS(M) M(head, head, "head", 0, 16, 0, 0, 3, 1, 1, 0, 0, ROSE_ENDS_LOGITS)
 
-/* linear_team.cuh. */
+/* linear_team.cuh: GEMMs of 33 to 128 rows with a short k (ROSE_CUDA_TEAM_K). */
 #define ROSE_TEAM_KERNELS(M)                                                                       \
     M(team, team_64, "team", 64, 64, 4, 1, 1, 1, 1, 0, 0, ROSE_ENDS_LAYER)                         \
     M(team, team_32, "team-32", 32, 64, 4, 1, 1, 1, 1, 0, 0, ROSE_ENDS_LAYER)
@@ -54,7 +54,8 @@ enum {
     M(wide, wide_64_96, "wide-64-96", 64, 96, 1, 5, 2, 1, 1, 0, 56, ROSE_ENDS_LOGITS)              \
     M(wide, wide_64_48, "wide-64-48", 64, 48, 1, 7, 2, 1, 1, 0, 42, ROSE_ENDS_LOGITS)
 
-/* linear_once.cuh: a block has one tile. Alone on an SM it has a longer ring. */
+/* linear_once.cuh: each thread block computes one tile. The kernels named `alone` run one block per
+ * SM and use more stages. */
 #define ROSE_ONCE_KERNELS(M)                                                                       \
     M(once, once_96, "once-96", 64, 96, 1, 5, 2, 1, 1, 56, 0, ROSE_ENDS_LAYER)                     \
     M(once, once_48, "once-48", 64, 48, 1, 7, 2, 1, 1, 42, 0, ROSE_ENDS_LAYER)                     \
@@ -64,18 +65,18 @@ enum {
     M(once, once_128_96, "once-128-96", 128, 96, 2, 7, 1, 1, 1, 0, 0, ROSE_ENDS_LAYER)             \
     M(once, once_128_128, "once-128-128", 128, 128, 2, 7, 1, 1, 1, 0, 0, ROSE_ENDS_STORE)
 
-/* linear_once.cuh: a cluster computes one tile, and each of its blocks a part of k. */
+/* linear_once.cuh: a cluster computes one tile. Each of its blocks multiplies one part of k. */
 #define ROSE_CHAIN_KERNELS(M)                                                                      \
     M(chain, chain, "chain", 64, 48, 1, 7, 2, 1, 1, 0, 0, ROSE_ENDS_RESIDUAL)                      \
     M(chain, chain_alone, "chain-alone", 64, 48, 1, 12, 1, 1, 1, 0, 0, ROSE_ENDS_RESIDUAL)
 
-/* linear_pingpong.cuh: a cluster of two blocks shares weights (tiles that follow each other in
- * rows) or rows (tiles that follow each other in outputs). */
+/* linear_pingpong.cuh: a cluster of two blocks shares the weights if its tiles are neighbours in
+ * the row dimension. It shares the rows if its tiles are neighbours in the output dimension. */
 #define ROSE_PINGPONG_KERNELS(M)                                                                   \
     M(pingpong, pingpong, "pingpong", 128, 192, 2, 5, 1, 2, 1, 0, 95, ROSE_ENDS_LOGITS)            \
     M(pingpong, pingpong_rows, "pingpong-rows", 128, 176, 2, 5, 1, 1, 2, 0, 92, ROSE_ENDS_LOGITS)
 
-/* All of them. Where kernels cost the same, the first is chosen. */
+/* All kernels. If several kernels have the same cost, the first one in this list is chosen. */
 #define ROSE_GEMM_KERNELS(M)                                                                       \
     ROSE_MMA_KERNELS(M)                                                                            \
     ROSE_HEAD_KERNELS(M)                                                                           \
@@ -93,9 +94,10 @@ enum {
     ROSE_CUDA_HEAD_ROWS = 32,
     ROSE_CUDA_HEAD_VALUES = 32 * 8 * ROSE_CUDA_CHUNK_K32 * 32,
     ROSE_CUDA_TEAM_K = 4 * ROSE_CUDA_CHUNK_K32 * 32, /* longest k of linear_team.cuh */
-    /* Chunks that one block of a chain multiplies: with 48 outputs their sums take 96 registers. */
+    /* Chunks of k that one block of a chain multiplies. With 48 outputs the accumulators of four
+     * chunks take 96 registers. */
     ROSE_CUDA_CHAIN_CHUNKS = 4,
-    /* Most values of k in a chain, which has 8 blocks. */
+    /* Longest k of a chain, which has at most 8 blocks. */
     ROSE_CUDA_CHAIN_K = 8 * ROSE_CUDA_CHAIN_CHUNKS * ROSE_CUDA_CHUNK_K32 * 32
 };
 
@@ -108,14 +110,16 @@ struct rose_cuda_gemm {
     uint8_t groups, stages;           /* warpgroups that multiply; stages of the ring */
     uint8_t blocks;                   /* on an SM */
     uint8_t high, across;             /* tiles of a cluster, in rows and in outputs */
+    /* Percent of peak speed that the kernel reaches, in the layers and in the head. The estimate of
+     * its time uses them. 0: the estimate never chooses the kernel. */
     uint8_t share, share_head;
     bool hopper; /* only sm_90a */
-    bool cores;  /* needs the weights' second copy */
+    bool cores;  /* needs the second copy of the weights, rose_cuda_linear.cores */
     uint8_t ends;
     uint32_t max_k;        /* longest k_pad; 0: any */
     uint32_t max_rows;     /* 0: any */
     uint32_t max_values;   /* k_pad times rows, rounded up to 8, 16 or 32; 0: any */
-    uint32_t head_unit;    /* QKV: the size of a head is a multiple; 0: any */
+    uint32_t head_unit;    /* QKV: head_dim must be a multiple of this; 0: any */
     uint32_t without;      /* bits of rose_cuda_without that leave the kernel out */
     rose_gemm_run *run[2]; /* f16, bf16 */
 };

@@ -112,7 +112,7 @@ typedef struct shape {
     const rose_cuda_io *io;
 } shape;
 
-/* The kernel, if it takes the shape and is not left out; else NULL. */
+/* Returns the kernel if it supports the shape and is not disabled, else NULL. */
 static const rose_cuda_gemm *may(const shape &s, int id)
 {
     const rose_cuda_gemm *g = &rose_cuda_gemms[id];
@@ -125,14 +125,14 @@ static uint32_t tiles_of(const shape &s, uint32_t tile_rows, uint32_t outputs)
     return (s.io->rows + tile_rows - 1) / tile_rows * ((s.l->n + outputs - 1) / outputs);
 }
 
-/* The same where it has at most `most` tiles. */
+/* Like may(), but returns NULL if the kernel needs more than `most` tiles. */
 static const rose_cuda_gemm *may_fit(const shape &s, int id, uint32_t most)
 {
     const rose_cuda_gemm *g = may(s, id);
     return g != NULL && tiles_of(s, g->tile_rows, g->tile_outputs) <= most ? g : NULL;
 }
 
-/* The first of n kernels whose tiles are all on the GPU at once, one on an SM. */
+/* Returns the first of n kernels that needs at most one tile per SM, or NULL. */
 static const rose_cuda_gemm *first_fit(const shape &s, const int *ids, size_t n)
 {
     const rose_cuda_gemm *g = NULL;
@@ -141,21 +141,25 @@ static const rose_cuda_gemm *first_fit(const shape &s, const int *ids, size_t n)
     return g;
 }
 
-/* Tiles that clusters make together. */
+/* Returns a chain kernel, in which the blocks of a cluster compute one tile together. Returns NULL
+ * if no chain kernel fits. */
 static const rose_cuda_gemm *chain_for(const shape &s)
 {
     const uint32_t sms = s.at->device->sms, chunks = (s.l->k_pad + CHUNK_K - 1) / CHUNK_K;
     const uint32_t peers = (chunks + ROSE_CUDA_CHAIN_CHUNKS - 1) / ROSE_CUDA_CHAIN_CHUNKS;
     const rose_cuda_gemm *g = &rose_cuda_gemms[ID_chain];
     const uint32_t blocks = peers * tiles_of(s, g->tile_rows, g->tile_outputs);
-    /* Of more, not all clusters find SMs of one group for themselves. */
+    /* The SMs of a cluster belong to one GPC. With more blocks, some clusters share their SMs with
+     * others. The bound is measured: 96 of 132 SMs (H100). */
     const bool apart = blocks <= sms * 8 / 11;
     if (peers < 2 || blocks > sms || (!apart && s.at->beside)) return NULL;
     return may(s, apart && !s.at->beside ? ID_chain_alone : ID_chain);
 }
 
-/* Up to 512 rows, no head, by measurement (H100, 2026-11-22): the smallest tile of which all are on
- * the GPU at once, if possible one on an SM. Beside attention blocks leave it memory. */
+/* Chooses a kernel for at most 512 rows, but not for the head. It takes the smallest tile with
+ * which all tiles run on the GPU at once, and prefers one tile per SM. If attention runs at the
+ * same time, the GEMM has to leave shared memory for it. The order is measured (H100, 2026-11-22).
+ */
 static const rose_cuda_gemm *once_for(const shape &s)
 {
     static const int alone[] = {ID_once_48_alone, ID_once_96_alone};
@@ -167,7 +171,8 @@ static const rose_cuda_gemm *once_for(const shape &s)
     return g != NULL ? g : may_fit(s, ID_once_96, sms * 3 / 2);
 }
 
-/* The same of more rows (H100, 2026-11-23). Where the residual is added, of a long k alone. */
+/* Like once_for, but for more than 512 rows (H100, 2026-11-23). If the epilogue adds the residual,
+ * only a long k gets a kernel here. */
 static const rose_cuda_gemm *filling(const shape &s)
 {
     static const int store[] = {ID_once_96_alone, ID_once_128_96, ID_once_128_128},
@@ -177,10 +182,11 @@ static const rose_cuda_gemm *filling(const shape &s)
     return s.l->k_pad > ROSE_CUDA_CHAIN_CHUNKS * CHUNK_K ? first_fit(s, residual, 2) : NULL;
 }
 
-/* The product of waves and a tile's time: outputs of an SM in a tile over their share of its peak.
- * Of clusters a last tile without a neighbour multiplies for nothing. Where tiles of rows are odd
- * and the last has 64 rows or fewer, a cluster that shares rows does half of it, as all tiles count
- * twice then. */
+/* Estimates the run time: the number of waves times the time of one tile. The time of a tile is its
+ * number of outputs divided by the share of peak speed (in percent) that the kernel reaches. A
+ * cluster computes all its tiles, so a tile without a neighbour is wasted work. A cluster that
+ * shares rows can leave out half of its last tile. If the number of row tiles is odd, the estimate
+ * for such a cluster therefore counts half tiles. */
 static uint64_t cost_of(const shape &s, const rose_cuda_gemm *g, uint32_t share)
 {
     const uint32_t sms = s.at->device->sms, high = (s.io->rows + g->tile_rows - 1) / g->tile_rows;
@@ -189,7 +195,7 @@ static uint64_t cost_of(const shape &s, const rose_cuda_gemm *g, uint32_t share)
     const uint64_t tiles = (uint64_t)g->high * g->across *
                            tiles_of(s, tile_rows * g->high, (uint32_t)g->tile_outputs * g->across);
     const uint64_t at_once = (uint64_t)blocks * sms, waves = (tiles + at_once - 1) / at_once;
-    /* Two blocks share an SM where there are so many; a whole tile of halves is two. */
+    /* A tile takes twice as long if two blocks share the SM. Two half tiles are one whole tile. */
     const uint64_t beside = halves > 1 || (blocks > 1 && tiles > sms) ? 2 : 1;
     return waves * beside * tile_rows * g->tile_outputs * 100 / share;
 }
@@ -210,16 +216,16 @@ static const rose_cuda_gemm *least_cost(const shape &s)
     return best;
 }
 
-/* A large head of up to 128 rows (heads of GPT-2s on an H100, 2026-11-24): of a long k the larger
- * tile is ahead by 1 to 4 %. */
+/* Chooses a kernel for a large head and up to 128 rows. For a long k the larger tile is 1 to 4 %
+ * faster (the GPT-2 models on an H100, 2026-11-24). */
 static int large_head(const shape &s)
 {
     if (s.io->rows > 64) return ID_wide_96;
     return s.l->k_pad >= 1024 && s.io->rows <= 48 ? ID_wide_64_96 : ID_wide_64_48;
 }
 
-/* By measurement on an H100, GPT-2 124M (2026-11-21 to 23). Bounds on rows and outputs below are
- * those that it gave there. */
+/* Chooses the kernel of a shape. The bounds on rows and outputs are measured with GPT-2 124M on an
+ * H100 (2026-11-21 to 23). */
 static const rose_cuda_gemm *choose(const shape &s)
 {
     const bool head = s.io->epilogue == ROSE_CUDA_EPI_LOGITS;
