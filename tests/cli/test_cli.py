@@ -303,6 +303,8 @@ def made_of(d, name, **fields):
 
 def test_family_errors():
     """What a model asks for and we lack is refused by name, with what to do."""
+    one_line_error("more memory than there is", run("serve", MODEL, "--port", "0", "--device", "cpu", "--num-kv-pages", "1000000000"), 1,
+                   "are available", "num-kv-pages")
     with tempfile.TemporaryDirectory() as d:
         model = made_of(d, "llama")
         config = json.load(open(os.path.join(model, "config.json")))
