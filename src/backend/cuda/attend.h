@@ -64,6 +64,12 @@ typedef struct rose_attend_fold {
     uint32_t item, part, n_parts, inner;
 } rose_attend_fold;
 
+/* How a decode step is divided. */
+typedef struct rose_attend_cutting {
+    uint32_t n_units, n_folds;
+    uint32_t inner; /* not 0: partial results are those of inner blocks, not of splits */
+} rose_attend_cutting;
+
 typedef struct rose_cuda_attend {
     const void *q;               /* T [rows][n_q][hd_pad] */
     rose_cuda_kv kv;             /* n_heads: KV heads */
@@ -76,13 +82,18 @@ typedef struct rose_cuda_attend {
     /* T, blocked as kernels.h says: n_q * head_dim values in a row, padded to out_k_pad */
     void *out;
     uint32_t out_k_pad;
-    /* Decode: from rose_attend_cut, with the same window. */
-    const rose_attend_unit *units; /* [n_units] */
-    const rose_attend_fold *folds; /* [n_folds] */
-    uint32_t n_units, n_folds;
-    uint32_t warps; /* per thread block, from rose_attend_cutting.warps */
-    bool inner;     /* partial results are those of inner blocks */
-    float *parts;   /* scratch memory of rose_attend_limits.bytes */
+    /* Decode: from rose_attend_cut, with the same window. All in device memory, so that a captured
+     * graph serves every division; the kernel reads how many entries there are. */
+    const rose_attend_cutting *cutting;
+    const rose_attend_unit *units; /* [cutting->n_units] */
+    const rose_attend_fold *folds; /* [cutting->n_folds] */
+    uint32_t grid_units;           /* the grid has blocks for so many units; blocks take more in turn */
+    float *parts;                  /* scratch memory of rose_attend_limits.bytes */
+    uint32_t *arrivals; /* [max_seqs][KV heads] zeros, which the kernel leaves as zeros: the last block
+                           of an item folds its partial results */
+    /* Decode: the kernel does the work of rose_cuda_rotary_run itself, and q above is not used. The
+     * rows of the items are rows of `fused`. NULL: rose_cuda_rotary_run has run. */
+    const rose_cuda_rotary *fused;
 } rose_cuda_attend;
 
 /* ---- how decode divides contexts over thread blocks (attend.c; host only) ---- */
@@ -92,11 +103,6 @@ typedef struct rose_attend_limits {
     uint32_t max_units, max_parts;
     uint64_t bytes; /* of rose_cuda_attend.parts: max_parts x n_q x (hd_pad + 2) floats */
 } rose_attend_limits;
-
-typedef struct rose_attend_cutting {
-    uint32_t n_units, n_folds, warps;
-    bool inner;
-} rose_attend_cutting;
 
 /* Returns head_dim padded as in pages and q rows (48, 64, 80, 96, 128 or 256); 0: over 256. */
 uint32_t rose_cuda_attend_pad(uint32_t head_dim);

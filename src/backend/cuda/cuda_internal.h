@@ -22,8 +22,9 @@
 #define ROSE_BACKEND_CUDA_CUDA_INTERNAL_H
 
 #include "backend/backend.h"
+#include "backend/cuda/attend.h"
+#include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/megakernel.h"
 #include "base/bump.h"
 
 enum {
@@ -41,15 +42,25 @@ enum {
 #define ROSE_CUDA_NODES(n_layers) (7 * (uint64_t)(n_layers) + 4)
 
 typedef struct rose_cuda_layer {
-    float *ln1_w, *ln1_b, *ln2_w, *ln2_b; /* [d_model] */
-    rose_cuda_linear qkv, proj, fc1, fc2;
-    float scale; /* factor for attention scores, including log2(e) */
+    rose_cuda_norm_by ln1, ln2;     /* before attention, before the MLP; kind NONE without a norm */
+    rose_cuda_norm_by post1, post2; /* after attention, after the MLP; w NULL without */
+    float *q_norm, *k_norm;         /* [head_dim] or NULL */
+    rose_cuda_matrix qkv;           /* one part */
+    rose_cuda_matrix out;           /* four parts */
+    rose_cuda_matrix up;            /* one part; gated: gate and up */
+    rose_cuda_matrix down;          /* four parts */
+    float scale;     /* factor for attention scores, including log2(e) */
+    uint32_t window; /* 0: full attention */
+    int rope;        /* index of the tables in rose_cuda_weights; -1: none */
 } rose_cuda_layer;
 
 typedef struct rose_cuda_weights {
-    rose_cuda_layer *layers;    /* [n_layers]; host memory, owned */
-    float *pos, *lnf_w, *lnf_b; /* device memory */
-    rose_cuda_linear head;
+    rose_cuda_layer *layers;  /* [n_layers]; host memory, owned */
+    float *pos;               /* [max_model_len][d_model] device memory; NULL with RoPE */
+    float *cos[2], *sin[2];   /* [max_model_len][rot_dim / 2] device memory; NULL without */
+    uint32_t rot_dim[2];
+    rose_cuda_norm_by lnf;
+    rose_cuda_matrix head; /* one part */
     void *tok; /* token embedding, packed like head.w; the same memory if the model ties them */
 } rose_cuda_weights;
 

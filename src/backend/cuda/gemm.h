@@ -1,15 +1,22 @@
-/* backend/cuda/gemm.h - the table of GEMM kernels: one row describes one kernel. Names, limits, the
- * choice by cost, forced kernels, benchmarks and tests all come from it. To add a kernel, add a
- * line to a list below, and to its family's file (linear_*.cuh) what its template does not have
- * yet.
+/* backend/cuda/gemm.h - GEMMs of weights and rows, and the table of their kernels. Plain C, because
+ * C files and CUDA files include it.
  *
- * Lines: M(family, id, name, rows and outputs of a tile, warpgroups that multiply, stages of the
- * ring, blocks on an SM, tiles of a cluster in rows and in outputs, share, share of the head,
- * epilogues). The shares are the part of the peak of the tensor cores, in %, that agrees with what
- * was measured for layers and for the head (GPT-2, H100, 2026-11-23); 0: the cost of a kernel is
- * not asked.
+ * The rule (docs/NUMERICS.md). A matrix has 1 or 4 parts of k. A part is a chain: groups of 16
+ * values of k, ascending, through the tensor cores, from an fp32 accumulator of zero. Which 16
+ * values form a group is part of the rule, their order inside it is not. A matrix with one part
+ * gives y = p0 + bias. A matrix with four parts is added to the residual stream in this order:
+ *     x = (((x + (p0 + bias)) + p1) + p2) + p3        (no bias: x + p0; an empty part is +0)
+ * Part i begins at U * (i * (k / U) / 4), in integers; the last part ends at k. U is the head size
+ * for the matrix after attention if 16 divides it, else 128 if that divides k, else 16. The rule
+ * depends on the shape alone, so every kernel gives the same bits for every number of rows.
+ * For fp32 a part is a chain of fused multiply-adds over k.
  *
- * Every kernel gives the same bits (docs/NUMERICS.md), so the choice is a matter of speed. */
+ * Three families of kernels: `rows` (few rows, mma.sync or small wgmma, any k), `tiles` (mma.sync,
+ * sm_80 and later) and `wide` (TMA and wgmma, sm_90a). To add a kernel, add a row to the table in
+ * gemm_table.c and a line to its family's file. Names, limits, choice, tuner, benchmarks and tests
+ * come from the table.
+ *
+ * Launchers neither allocate nor synchronise. Only the engine thread calls them. */
 #ifndef ROSE_BACKEND_CUDA_GEMM_H
 #define ROSE_BACKEND_CUDA_GEMM_H
 
@@ -19,131 +26,120 @@
 extern "C" {
 #endif
 
-/* Sets of epilogues. */
 enum {
-    ROSE_ENDS_QKV = 1 << ROSE_CUDA_EPI_QKV,
-    ROSE_ENDS_RESIDUAL = 1 << ROSE_CUDA_EPI_RESIDUAL,
-    ROSE_ENDS_ACT = 1 << ROSE_CUDA_EPI_ACT,
-    ROSE_ENDS_LOGITS = 1 << ROSE_CUDA_EPI_LOGITS,
-    ROSE_ENDS_STORE = ROSE_ENDS_QKV | ROSE_ENDS_ACT, /* what replaces its output */
-    ROSE_ENDS_LAYER = ROSE_ENDS_STORE | ROSE_ENDS_RESIDUAL,
-    ROSE_ENDS_ALL = ROSE_ENDS_LAYER | ROSE_ENDS_LOGITS
+    ROSE_GEMM_GROUP = 16, /* values of k in a step of a chain */
+    ROSE_GEMM_PARTS = 4,
+    ROSE_GEMM_NORM_ROWS = 8 /* kernels that norm their rows themselves take at most so many */
 };
 
-/* linear.cuh (mma.sync): two kernels for every supported GPU. Each chooses its tile at launch. */
-#define ROSE_MMA_KERNELS(M)                                                                        \
-    M(mma, rows, "rows", 0, 0, 0, 0, 0, 1, 1, 0, 0, ROSE_ENDS_LAYER)                               \
-    M(mma, tiles, "tiles", 0, 0, 0, 4, 0, 1, 1, 0, 0, ROSE_ENDS_ALL)
+/* Packed weights. 16-bit types: blocks of 8 outputs x 8 inputs, [n_pad / 8][k_pad / 8][8][8]; fp32:
+ * [n_pad][k_pad]. n_pad is a multiple of ROSE_CUDA_N_PAD, k_pad of ROSE_CUDA_K_PAD. Padding is
+ * zero. */
+typedef struct rose_cuda_matrix {
+    void *w;
+    float *bias; /* [n], in the order of the packed outputs; or NULL */
+    uint32_t k, k_pad, n, n_pad;
+    uint32_t n_parts;                  /* 1 or ROSE_GEMM_PARTS */
+    uint32_t cut[ROSE_GEMM_PARTS + 1]; /* part i is k in cut[i] .. cut[i + 1] - 1; multiples of 16,
+                                          but the last, which is k */
+    /* Blocks of 8 outputs of gate and of up in turn: output 16 i + j is gate 8 i + j for j < 8, else
+     * up 8 i + j - 8. n counts both. The MLP's width is n / 2; 8 must divide it. */
+    bool gated;
+} rose_cuda_matrix;
 
-/* linear_head.cuh (mma.sync): the head of few rows on every GPU. */
-#define ROSE_HEAD_KERNELS(M) M(head, head, "head", 0, 16, 0, 0, 3, 1, 1, 0, 0, ROSE_ENDS_LOGITS)
+/* Fill k .. cut of a matrix. head_dim: of the matrix after attention, else 0. */
+void rose_cuda_matrix_shape(rose_cuda_matrix *m, uint32_t k, uint32_t n, uint32_t n_parts,
+                            uint32_t head_dim, bool gated);
 
-/* linear_team.cuh: GEMMs of 33 to 128 rows with a short k (ROSE_CUDA_TEAM_K). */
-#define ROSE_TEAM_KERNELS(M)                                                                       \
-    M(team, team_64, "team", 64, 64, 4, 1, 1, 1, 1, 0, 0, ROSE_ENDS_LAYER)                         \
-    M(team, team_32, "team-32", 32, 64, 4, 1, 1, 1, 1, 0, 0, ROSE_ENDS_LAYER)
+/* What happens to the sums; gemm_ends.cuh has each once. */
+typedef enum rose_gemm_end {
+    ROSE_END_ROWS,     /* out[row][n] = y, row-major, T or fp32 */
+    ROSE_END_RESIDUAL, /* x[row][n] += y, part by part (the rule above); 4 parts only */
+    ROSE_END_ACT,      /* out = act(y), blocked T */
+    ROSE_END_GATED,    /* out = act(gate) * up, blocked T, n / 2 values a row; gated matrices only */
+    ROSE_END_LOGITS,   /* logits[row][n] = soft cap of y; the largest key of the row to key[row] */
+    ROSE_N_ENDS
+} rose_gemm_end;
 
-/* linear_wide.cuh: a block takes one tile after the other. */
-#define ROSE_WIDE_KERNELS(M)                                                                       \
-    M(wide, wide_192, "wide-192", 128, 192, 2, 5, 1, 1, 1, 85, 87,                                 \
-      ROSE_ENDS_STORE | ROSE_ENDS_LOGITS)                                                          \
-    M(wide, wide_192_pair, "wide-192-pair", 128, 192, 2, 5, 1, 2, 1, 85, 0, ROSE_ENDS_RESIDUAL)    \
-    M(wide, wide_96, "wide-96", 128, 96, 2, 7, 1, 1, 1, 68, 68, ROSE_ENDS_ALL)                     \
-    M(wide, wide_160, "wide-160", 128, 160, 2, 5, 1, 1, 1, 78, 0, ROSE_ENDS_RESIDUAL)              \
-    M(wide, wide_128, "wide-128", 128, 128, 2, 6, 1, 1, 1, 74, 0, ROSE_ENDS_LAYER)                 \
-    M(wide, wide_64_96, "wide-64-96", 64, 96, 1, 5, 2, 1, 1, 0, 56, ROSE_ENDS_LOGITS)              \
-    M(wide, wide_64_48, "wide-64-48", 64, 48, 1, 7, 2, 1, 1, 0, 42, ROSE_ENDS_LOGITS)
+/* Input and output of a GEMM. */
+typedef struct rose_gemm_io {
+    rose_gemm_end end;
+    uint32_t rows;
+    const void *h; /* T, blocked, [rows][k_pad]; NULL: the kernel norms x itself (norm) */
+    /* h NULL: up to ROSE_GEMM_NORM_ROWS rows are norm(x), rounded to T; to the same bits as
+     * rose_cuda_norm_run. Only if rose_gemm_norms says so. */
+    rose_cuda_norm_by norm;
+    float *x; /* [rows][ld_x]: read by norm, or written by RESIDUAL */
+    uint32_t ld_x;
+    void *out;          /* ROWS, ACT, GATED */
+    uint32_t out_pitch; /* values in a row of out; for blocked ends the k_pad of the next matrix */
+    bool out_f32;       /* ROWS: out is fp32 */
+    uint32_t act;       /* a rose_act */
+    float *logits;      /* [rows][ld_logits] */
+    uint32_t ld_logits;
+    float softcap; /* 0: none; else logits = cap tanh(y / cap) */
+    /* [rows] key of the row's largest logit: the upper half orders logits, the lower half is ~id, so
+     * the maximum is the largest logit with the lowest id. Or NULL. */
+    unsigned long long *key;
+    /* The next kernel may start only when this one finishes, not while it runs. */
+    bool late;
+} rose_gemm_io;
 
-/* linear_once.cuh: each thread block computes one tile. The kernels named `alone` run one block per
- * SM and use more stages. */
-#define ROSE_ONCE_KERNELS(M)                                                                       \
-    M(once, once_96, "once-96", 64, 96, 1, 5, 2, 1, 1, 56, 0, ROSE_ENDS_LAYER)                     \
-    M(once, once_48, "once-48", 64, 48, 1, 7, 2, 1, 1, 42, 0, ROSE_ENDS_LAYER)                     \
-    M(once, once_48_alone, "once-48-alone", 64, 48, 1, 12, 1, 1, 1, 0, 0, ROSE_ENDS_LAYER)         \
-    M(once, once_64_alone, "once-64-alone", 64, 64, 1, 13, 1, 1, 1, 0, 0, ROSE_ENDS_RESIDUAL)      \
-    M(once, once_96_alone, "once-96-alone", 64, 96, 1, 10, 1, 1, 1, 0, 0, ROSE_ENDS_LAYER)         \
-    M(once, once_128_96, "once-128-96", 128, 96, 2, 7, 1, 1, 1, 0, 0, ROSE_ENDS_LAYER)             \
-    M(once, once_128_128, "once-128-128", 128, 128, 2, 7, 1, 1, 1, 0, 0, ROSE_ENDS_STORE)
+typedef enum rose_gemm_family { ROSE_GEMM_ROWS, ROSE_GEMM_TILES, ROSE_GEMM_WIDE } rose_gemm_family;
 
-/* linear_once.cuh: a cluster computes one tile. Each of its blocks multiplies one part of k. */
-#define ROSE_CHAIN_KERNELS(M)                                                                      \
-    M(chain, chain, "chain", 64, 48, 1, 7, 2, 1, 1, 0, 0, ROSE_ENDS_RESIDUAL)                      \
-    M(chain, chain_alone, "chain-alone", 64, 48, 1, 12, 1, 1, 1, 0, 0, ROSE_ENDS_RESIDUAL)
+typedef cudaError_t rose_gemm_fn(const rose_cuda_launch *at, const rose_cuda_matrix *m,
+                                 const rose_gemm_io *io, const rose_gemm_kernel *g);
 
-/* linear_pingpong.cuh: a cluster of two blocks shares the weights if its tiles are neighbours in
- * the row dimension. It shares the rows if its tiles are neighbours in the output dimension. */
-#define ROSE_PINGPONG_KERNELS(M)                                                                   \
-    M(pingpong, pingpong, "pingpong", 128, 192, 2, 5, 1, 2, 1, 0, 95, ROSE_ENDS_LOGITS)            \
-    M(pingpong, pingpong_rows, "pingpong-rows", 128, 176, 2, 5, 1, 1, 2, 0, 92, ROSE_ENDS_LOGITS)
-
-/* All kernels. If several kernels have the same cost, the first one in this list is chosen. */
-#define ROSE_GEMM_KERNELS(M)                                                                       \
-    ROSE_MMA_KERNELS(M)                                                                            \
-    ROSE_HEAD_KERNELS(M)                                                                           \
-    ROSE_TEAM_KERNELS(M)                                                                           \
-    ROSE_WIDE_KERNELS(M)                                                                           \
-    ROSE_ONCE_KERNELS(M)                                                                           \
-    ROSE_CHAIN_KERNELS(M)                                                                          \
-    ROSE_PINGPONG_KERNELS(M)
-#define ROSE_GEMM_FAMILIES(F) F(mma) F(head) F(team) F(wide) F(once) F(chain) F(pingpong)
-
-enum {
-    /* linear_head.cuh keeps the rows of a block in shared memory: at most 96 KiB, because the
-     * smallest supported GPU gives a block 99 KiB. k_pad is therefore at most 6144 with 8 rows,
-     * 3072 with 16 and 1536 with 32. */
-    ROSE_CUDA_HEAD_ROWS = 32,
-    ROSE_CUDA_HEAD_VALUES = 32 * 8 * ROSE_CUDA_CHUNK_K32 * 32,
-    ROSE_CUDA_TEAM_K = 4 * ROSE_CUDA_CHUNK_K32 * 32, /* longest k of linear_team.cuh */
-    /* Chunks of k that one block of a chain multiplies. With 48 outputs the accumulators of four
-     * chunks take 96 registers. */
-    ROSE_CUDA_CHAIN_CHUNKS = 4,
-    /* Longest k of a chain, which has at most 8 blocks. */
-    ROSE_CUDA_CHAIN_K = 8 * ROSE_CUDA_CHAIN_CHUNKS * ROSE_CUDA_CHUNK_K32 * 32
+/* One kernel. A launch function reads tile and cluster from here, or is compiled for them. */
+struct rose_gemm_kernel {
+    const char *name; /* "wide-128x192-x2" */
+    rose_gemm_family family;
+    uint16_t tile_rows, tile_n; /* of a block */
+    uint8_t stages;             /* of the ring of copies */
+    uint8_t cluster;            /* blocks that share a tile's rows or outputs by multicast; 1: none */
+    uint8_t split;              /* blocks of a cluster that take parts of k: 1, 2 or 4 */
+    uint8_t blocks_per_sm;
+    uint8_t share;     /* percent of the peak of products that it reaches; the cost model's number */
+    bool hopper;       /* only sm_90a */
+    bool norms;        /* takes io.norm */
+    uint16_t max_rows; /* 0: any */
+    uint32_t max_k;    /* k_pad; 0: any */
+    uint32_t ends;     /* bits 1 << rose_gemm_end */
+    rose_gemm_fn *run[2]; /* f16, bf16 */
 };
 
-typedef cudaError_t rose_gemm_run(const rose_cuda_launch *at, const rose_cuda_linear *l,
-                                  const rose_cuda_io *io);
+extern const rose_gemm_kernel rose_gemm_kernels[];
+extern const uint32_t rose_gemm_n_kernels;
 
-struct rose_cuda_gemm {
-    const char *name;
-    uint16_t tile_rows, tile_outputs; /* 0: the kernel chooses */
-    uint8_t groups, stages;           /* warpgroups that multiply; stages of the ring */
-    uint8_t blocks;                   /* on an SM */
-    uint8_t high, across;             /* tiles of a cluster, in rows and in outputs */
-    /* Percent of peak speed that the kernel reaches, in the layers and in the head. The estimate of
-     * its time uses them. 0: the estimate never chooses the kernel. */
-    uint8_t share, share_head;
-    bool hopper; /* only sm_90a */
-    bool cores;  /* needs the second copy of the weights, rose_cuda_linear.cores */
-    uint8_t ends;
-    uint32_t max_k;        /* longest k_pad; 0: any */
-    uint32_t max_rows;     /* 0: any */
-    uint32_t max_values;   /* k_pad times rows, rounded up to 8, 16 or 32; 0: any */
-    uint32_t head_unit;    /* QKV: head_dim must be a multiple of this; 0: any */
-    uint32_t without;      /* bits of rose_cuda_without that leave the kernel out */
-    rose_gemm_run *run[2]; /* f16, bf16 */
-};
+/* Whether the kernel takes the shape on this device with these switches; from its fields alone. */
+bool rose_gemm_takes(const rose_gemm_kernel *g, const rose_cuda_launch *at,
+                     const rose_cuda_matrix *m, const rose_gemm_io *io);
+/* The kernel's estimated time in us; a model from the fields, without a launch. */
+double rose_gemm_cost(const rose_gemm_kernel *g, const rose_cuda_launch *at,
+                      const rose_cuda_matrix *m, const rose_gemm_io *io);
+/* The forced kernel if it takes the shape; else the tuned one; else the cheapest. Not for fp32. */
+const rose_gemm_kernel *rose_gemm_choose(const rose_cuda_launch *at, const rose_cuda_matrix *m,
+                                         const rose_gemm_io *io);
+const rose_gemm_kernel *rose_gemm_named(const char *name); /* or NULL */
+/* Whether a GEMM of this shape norms its rows itself (io.h NULL), and should. */
+bool rose_gemm_norms(const rose_cuda_launch *at, const rose_cuda_matrix *m, const rose_gemm_io *io);
 
-extern const rose_cuda_gemm rose_cuda_gemms[];
-extern const uint32_t rose_cuda_n_gemms;
+/* Choose and run. fp32 runs rose_gemm_f32_run. */
+cudaError_t rose_gemm_run(const rose_cuda_launch *at, const rose_cuda_matrix *m,
+                          const rose_gemm_io *io);
+/* Set the shared-memory limits of all kernels on the current device, which is *d. Call before the
+ * first GEMM. */
+cudaError_t rose_gemm_prepare(const rose_cuda_device *d);
+cudaError_t rose_gemm_prepare_rows(const rose_cuda_device *d);
+cudaError_t rose_gemm_prepare_tiles(const rose_cuda_device *d);
+cudaError_t rose_gemm_prepare_wide(const rose_cuda_device *d);
 
-/* Whether a kernel supports the shape, the epilogue and the GPU. */
-bool rose_cuda_gemm_takes(const rose_cuda_gemm *g, const rose_cuda_launch *at,
-                          const rose_cuda_linear *l, const rose_cuda_io *io);
+/* fp32.cu: without tensor cores, every shape. */
+cudaError_t rose_gemm_f32_run(const rose_cuda_launch *at, const rose_cuda_matrix *m,
+                              const rose_gemm_io *io);
 
-/* The functions that the table points at, and those that set the kernels' limits of shared memory,
- * for each type: rose_gemm_wide_192_f16, rose_prepare_wide_f16, ... */
-#define ROSE_GEMM_RUN(family, id, ...) rose_gemm_run rose_gemm_##id##_f16, rose_gemm_##id##_bf16;
-#define ROSE_GEMM_PREPARE(family)                                                                  \
-    cudaError_t rose_prepare_##family##_f16(const rose_cuda_device *d);                            \
-    cudaError_t rose_prepare_##family##_bf16(const rose_cuda_device *d);
-ROSE_GEMM_KERNELS(ROSE_GEMM_RUN)
-ROSE_GEMM_FAMILIES(ROSE_GEMM_PREPARE)
-#undef ROSE_GEMM_PREPARE
-#undef ROSE_GEMM_RUN
-
-/* linear_normed.cuh: call only if rose_cuda_linear_norms says that the shape fits. */
-rose_gemm_run rose_cuda_normed_f16, rose_cuda_normed_bf16;
+/* The launch functions of the table, in gemm_rows_*.cu, gemm_tiles.cu and gemm_wide_*.cu. */
+#define ROSE_GEMM_FN(id) rose_gemm_fn rose_gemm_##id##_f16, rose_gemm_##id##_bf16
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,6 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/wide_walk.h"
 
 #define ROSE_DEVICE static __device__ __forceinline__
 
@@ -93,56 +92,14 @@ ROSE_DEVICE size_t h_index(uint32_t row, uint32_t k, uint32_t k_pad)
     return ((size_t)(row / 8) * (k_pad / 8) + k / 8) * 64 + (row % 8) * 8 + k % 8;
 }
 
-/* 16-bit weights: lane (n % 8) * 4 + (k % 8) / 2 holds, for both k16 groups of a tile, its pairs of
- * the lower and the upper eight. */
+/* 16-bit weights have the same blocks, of 8 outputs x 8 inputs. */
 template <typename T> ROSE_DEVICE size_t w_index(uint32_t n, uint32_t k, uint32_t k_pad, const T *)
 {
-    uint32_t lane = n % 8 * 4 + k % 8 / 2;
-    return ((size_t)(n / 8) * (k_pad / 32) + k / 32) * 256 + lane * 8 + k % 32 / 8 * 2 + k % 2;
+    return h_index(n, k, k_pad);
 }
 ROSE_DEVICE size_t w_index(uint32_t n, uint32_t k, uint32_t k_pad, const float *)
 {
     return (size_t)n * k_pad + k;
-}
-
-/* 16-bit weights as `cores`: blocks of 8 x 8 values like activations, outputs in the order of
- * wide_column. */
-ROSE_DEVICE size_t core_index(const rose_cuda_linear &l, uint32_t n, uint32_t k)
-{
-    return h_index(wide_column(n, l.kv ? l.k : l.n_pad), k, l.k_pad);
-}
-
-/* K of a page: chunks of 16 dims; a lane's 16 bytes are its operands for tokens 0-7 and 8-15. */
-ROSE_DEVICE uint32_t k_index(uint32_t token, uint32_t dim)
-{
-    uint32_t lane = token % 8 * 4 + dim % 8 / 2;
-    return dim / 16 * 256 + lane * 8 + (token / 8 * 2 + dim % 16 / 8) * 2 + dim % 2;
-}
-
-/* V of a page: chunks of 16 dims; a lane's 16 bytes are its operands for dims 0-7 and 8-15. */
-ROSE_DEVICE uint32_t v_index(uint32_t token, uint32_t dim)
-{
-    uint32_t lane = dim % 8 * 4 + token % 8 / 2;
-    return dim / 16 * 256 + lane * 8 + (dim % 16 / 8 * 2 + token / 8) * 2 + token % 2;
-}
-
-/* Dims `dim` (even) and the next of a token's K and V, each two values of 16 bits, into the K and V
- * of its page. */
-template <typename T>
-ROSE_DEVICE void put_dims(T *page_k, T *page_v, uint32_t token, uint32_t dim, uint32_t k,
-                          uint32_t v)
-{
-    static_assert(sizeof(T) == 2, "pages of fp32 have another order");
-    uint16_t *values = reinterpret_cast<uint16_t *>(page_v);
-    *reinterpret_cast<uint32_t *>(page_k + k_index(token, dim)) = k;
-    values[v_index(token, dim)] = (uint16_t)v;
-    values[v_index(token, dim + 1)] = (uint16_t)(v >> 16);
-}
-
-template <typename T> ROSE_DEVICE T *kv_block(const rose_cuda_kv &kv, uint32_t page, uint32_t head)
-{
-    return static_cast<T *>(kv.base) + page * kv.page_elems +
-           (size_t)head * (2 * ROSE_PAGE) * kv.hd_pad;
 }
 
 #endif
