@@ -1,0 +1,550 @@
+/* backend/cuda/megakernel.cu - a decode step of one sequence in one launch, sm_90a.
+ *
+ * A step is a list of ops: for each layer the QKV GEMM with its norm, attention, the GEMM after
+ * attention, the MLP's up GEMM with its norm, its down GEMM; then the head. The blocks stay, one on
+ * each SM, and every block has a share of every op: strips of 8 outputs, or inner blocks of
+ * attention. An op waits for its input, computes, and publishes its output:
+ *
+ * - Weights, K and V do not wait. Each warp copies those of its jobs, in order, to a ring in shared
+ *   memory. The ring runs ahead across ops, so memory stays busy while blocks exchange values.
+ * - Values go through slots in device memory (mega.h). Readers poll until a slot has the number of
+ *   the layer and step. This takes one trip through the L2. A barrier of the grid takes three.
+ * - A slot is written again only one layer later. By then every reader has read it, because the
+ *   writer's inputs come, through later exchanges, from every reader.
+ *
+ * The sums are those of the other kernels in the same order: gemm.h, attend.h, device.cuh. So the
+ * bits are the same, too.
+ *
+ * Polling needs all blocks on the GPU at the same time. The host checks this and launches the
+ * kernel cooperatively. Bound: memory bandwidth, or for small models the latency of six exchanges
+ * and five chains a layer. */
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/megakernel.cuh"
+
+#if ROSE_HOPPER
+
+/* ---- the residual stream ---- */
+
+/* This block's values of the residual stream: the outputs of the GEMMs that add to it. */
+ROSE_DEVICE uint32_t own_values(const rose_mega &a, const mega &m)
+{
+    return m.of[ROSE_MEGA_OUT].jobs / a.matrix[ROSE_MEGA_OUT].n_parts * 8;
+}
+
+template <typename T> ROSE_DEVICE void embed(const rose_mega &a, const mega &m)
+{
+    const T *tok = static_cast<const T *>(a.tok);
+    float *x = place<float>(m, a.at.x), *own = place<float>(m, a.at.own);
+    for (uint32_t k = m.thread; k < a.d; k += THREADS) {
+        const float v = to_f32(tok[w_index(m.id, k, a.tok_k_pad, tok)]) * a.embed_scale;
+        x[k] = a.pos == NULL ? v : v + a.pos[(size_t)m.pos * a.d + k];
+    }
+    __syncthreads();
+    for (uint32_t i = m.thread; i < own_values(a, m); i += THREADS)
+        own[i] = x[m.of[ROSE_MEGA_OUT].first * 8 + i];
+}
+
+/* ---- GEMMs ---- */
+
+/* Two neighbouring sums of a job. */
+ROSE_DEVICE float2 sums_of(const rose_mega &a, const mega &m, uint32_t job, uint32_t pair)
+{
+    return place<const float2>(m, a.at.sums)[job * 4 + pair];
+}
+
+ROSE_DEVICE float2 bias_of(const float *bias, uint32_t n)
+{
+    return bias == NULL ? make_float2(0, 0) : __ldcg(reinterpret_cast<const float2 *>(bias + n));
+}
+
+ROSE_DEVICE float2 biased(float2 y, const float *bias, float2 v)
+{
+    return bias == NULL ? y : make_float2(y.x + v.x, y.y + v.y);
+}
+
+ROSE_DEVICE void finish_qkv(const rose_mega &a, const mega &m, const float *bias)
+{
+    const share s = m.of[ROSE_MEGA_QKV];
+    for (uint32_t i = m.thread; i < s.jobs * 4; i += THREADS) {
+        const uint32_t n = s.first * 8 + i * 2;
+        const float2 y = biased(sums_of(a, m, i / 4, i % 4), bias, bias_of(bias, n));
+        publish(a.qkv + n, __float_as_uint(y.x), __float_as_uint(y.y), m.number);
+    }
+}
+
+/* x = (((x + (p0 + bias)) + p1) + p2) + p3, to the slots `to`. */
+ROSE_DEVICE void finish_residual(const rose_mega &a, const mega &m, uint32_t op, const float *bias,
+                                 uint64_t *to)
+{
+    const share s = m.of[op];
+    float2 *own = place<float2>(m, a.at.own);
+    for (uint32_t i = m.thread; i < s.jobs / ROSE_GEMM_PARTS * 4; i += THREADS) {
+        const uint32_t n = s.first * 8 + i * 2, job = i / 4 * ROSE_GEMM_PARTS;
+        float2 x = end_added(own[i], biased(sums_of(a, m, job, i % 4), bias, bias_of(bias, n)));
+        for (uint32_t part = 1; part < ROSE_GEMM_PARTS; part++)
+            x = end_added(x, sums_of(a, m, job + part, i % 4));
+        own[i] = x;
+        publish(to + n, __float_as_uint(x.x), __float_as_uint(x.y), m.number);
+    }
+}
+
+/* Two hidden values of the MLP: pair `pair` of 4 of share `job`. */
+ROSE_DEVICE float2 hidden_values(const rose_mega &a, const mega &m, const rose_gemm_io &io,
+                                 uint32_t i, const float *bias)
+{
+    const uint32_t at = m.of[ROSE_MEGA_UP].first + i / 4, pair = i % 4;
+    if (!a.gated)
+        return end_act_values(
+            io, biased(sums_of(a, m, i / 4, pair), bias, bias_of(bias, at * 8 + pair * 2)));
+    const uint32_t n = at * 16 + pair * 2;
+    return end_gated_values(io, biased(sums_of(a, m, i / 4 * 2, pair), bias, bias_of(bias, n)),
+                            biased(sums_of(a, m, i / 4 * 2 + 1, pair), bias, bias_of(bias, n + 8)));
+}
+
+/* Pairs of T. A thread has two, because slots are published two at a time. */
+template <typename T>
+ROSE_DEVICE void finish_up(const rose_mega &a, const mega &m, const float *bias)
+{
+    const share s = m.of[ROSE_MEGA_UP];
+    const T *type = NULL;
+    rose_gemm_io io = {};
+    io.act = a.act;
+    for (uint32_t i = m.thread * 2; i < s.jobs / a.matrix[ROSE_MEGA_UP].strips * 4;
+         i += THREADS * 2) {
+        const float2 v = hidden_values(a, m, io, i, bias), u = hidden_values(a, m, io, i + 1, bias);
+        publish(a.hidden + s.first * 4 + i, pair_f32(v.x, v.y, type), pair_f32(u.x, u.y, type),
+                m.number);
+    }
+}
+
+/* x, from its slots or where the last op left it, through a norm and a GEMM with one part. */
+template <typename T>
+ROSE_DEVICE void norm_multiply(const rose_mega &a, mega &m, uint32_t op, const uint64_t *x,
+                               uint32_t number, const rose_cuda_norm_by &by)
+{
+    norm_values p;
+    load_norm(&p, by, m, a.d);
+    if (x != NULL) fetch(m, a.at.x, x, a.d, number);
+    norm_row<T>(a, m, by, p);
+    multiply<T>(a, m, op);
+}
+
+/* A strip in one chain for each warp in turn; the warp stores its logits itself. */
+template <typename T> ROSE_DEVICE void head(const rose_mega &a, mega &m)
+{
+    const rose_mega_matrix &x = a.matrix[ROSE_MEGA_HEAD];
+    const share s = m.of[ROSE_MEGA_HEAD];
+    norm_values p;
+    unsigned long long key = 0;
+    rose_gemm_io io = {};
+    io.softcap = a.softcap;
+    if (s.jobs == 0) return;
+    load_norm(&p, a.last, m, a.d);
+    fetch(m, a.at.x, a.x, a.d, m.number);
+    norm_row<T>(a, m, a.last, p);
+    for (uint32_t job = first_job(m, ROSE_MEGA_HEAD); job < s.jobs; job += WARPS) {
+        const float2 y = chain<T>(a, m, x.cut[0], x.cut[1]);
+        const uint32_t id = (s.first + job) * 8 + m.lane % 4 * 2;
+#pragma unroll
+        for (uint32_t e = 0; e < 2; e++) {
+            if (m.lane >= 4 || id + e >= a.vocab) continue;
+            const float logit = end_logit(io, e == 0 ? y.x : y.y);
+            a.logits[id + e] = logit;
+            key = max(key, rank_key(logit, id + e));
+        }
+    }
+    for (int o = 2; o > 0; o /= 2)
+        key = max(key, __shfl_xor_sync(ROSE_ALL_LANES, key, o));
+    if (m.lane == 0 && key != 0) atomicMax(a.key, key);
+}
+
+/* ---- attention ---- */
+
+/* A head of the row, from the sums of the QKV GEMM: `head` counts q, then K, then V. */
+template <typename T, int HD>
+ROSE_DEVICE void prepare_head(const rose_mega &a, const mega &m, const rose_mega_layer &l,
+                              uint32_t head)
+{
+    const bool is_q = head < a.n_q, is_v = head >= a.n_q + a.n_kv;
+    const uint32_t kv = (head - a.n_q) % a.n_kv;
+    const float *norm =
+        is_v || l.q_norm == NULL ? NULL : place<float>(m, a.at.qk) + (is_q ? 0 : HD);
+    const uint64_t *at[HD / 64];
+    uint2 u[HD / 64];
+    float2 x[ROTARY_PAIRS] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < HD / 64; i++)
+        at[i] = a.qkv + (size_t)head * HD + i * 64 + m.lane * 2;
+    poll<HD / 64>(u, at, m.number);
+#pragma unroll
+    for (uint32_t i = 0; i < HD / 64; i++)
+        x[i] = make_float2(__uint_as_float(u[i].x), __uint_as_float(u[i].y));
+    if (norm != NULL) norm_head(x, norm, HD, a.eps, m.lane);
+    if (!is_v && l.rope != 0) {
+        /* The position's row of the tables is in shared memory: it is row 0 there. */
+        const uint32_t zero = 0;
+        rose_cuda_rotary r = {};
+        r.kv.head_dim = HD;
+        r.where = &zero;
+        r.rot_dim = a.rot_dim;
+        r.cos = place<float>(m, a.at.rope);
+        r.sin = r.cos + a.rot_dim / 2;
+        rotate_head(x, r, 0, place<float>(m, a.at.stage) + m.warp * HD, m.lane);
+    }
+    T *to = is_q ? place<T>(m, a.at.q) + head * HD : place<T>(m, a.at.kv) + (kv * 2 + is_v) * HD;
+    T *page = static_cast<T *>(l.kv) + m.slot / ROSE_PAGE * a.page_elems +
+              (size_t)(kv * 2 + is_v) * ROSE_PAGE * HD;
+#pragma unroll
+    for (uint32_t i = 0; i < HD / 64; i++) {
+        const uint32_t d = i * 64 + m.lane * 2;
+        const float2 v = is_q ? x[i] : saturated(x[i], largest(static_cast<T *>(NULL)));
+        store_pair(to + d, v.x, v.y);
+        if (!is_q && m.slot != ROSE_CUDA_NO_SLOT)
+            store_pair(page + page_index(m.slot % ROSE_PAGE, d, HD), v.x, v.y);
+    }
+}
+
+/* The heads that this block's units need: query heads, and K and V where the block has the unit of
+ * the row's own position. Units of a block repeat their KV heads after at most n_kv. */
+template <typename T, int HD>
+ROSE_DEVICE void prepare_heads(const rose_mega &a, const mega &m, const rose_mega_layer &l)
+{
+    const uint32_t group = a.n_q / a.n_kv, first = m.of[ROSE_MEGA_ATTEND].base;
+    uint32_t turn = 0;
+    __syncthreads(); /* the weights of QK-norm are there */
+    for (uint32_t i = 0; i < min(m.of[ROSE_MEGA_ATTEND].jobs, a.n_kv); i++) {
+        const uint32_t kv = unit_of(a, m, i).head;
+        if (i > 0 && kv == unit_of(a, m, 0).head) break;
+        const bool own = ((m.n_inner - 1) * a.n_kv + kv) % a.grid == m.block;
+        for (uint32_t j = 0; j < group + (own ? 2 : 0); j++)
+            if ((first + turn++) % WARPS == m.warp)
+                prepare_head<T, HD>(a, m, l,
+                                    j < group ? kv * group + j : a.n_q + (j - group) * a.n_kv + kv);
+    }
+    __syncthreads();
+}
+
+/* The row's own K or V to its place in a page in shared memory: memory may not have it yet. */
+template <typename T, int HD>
+ROSE_DEVICE void patch(const rose_mega &a, const mega &m, uint32_t at, uint32_t kv, uint32_t v)
+{
+    const uint32_t *from =
+        reinterpret_cast<const uint32_t *>(place<T>(m, a.at.kv) + (kv * 2 + v) * HD);
+    uint32_t *page = reinterpret_cast<uint32_t *>(m.smem + (at - shared_address(m.smem)));
+#pragma unroll
+    for (uint32_t i = 0; i < HD / 64; i++)
+        page[page_index(m.pos % ROSE_PAGE, i * 64 + m.lane * 2, HD) / 2] = from[i * 32 + m.lane];
+    bulk_written();
+    __syncwarp();
+}
+
+/* An inner block by one warp; its result goes to the slots of `parts`. */
+template <typename T, int HD>
+ROSE_DEVICE void attend_unit(const rose_mega &a, mega &m, const unit &u, float scale)
+{
+    const uint32_t g = m.lane / 4, t = m.lane % 4, group = a.n_q / a.n_kv;
+    const uint32_t own = m.pos / ROSE_PAGE - u.inner * INNER_PAGES; /* the row's own page */
+    const uint32_t lo[1] = {0}, end[1] = {m.pos + 1};
+    const T *heads = place<const T>(m, a.at.q) + (u.head * group + g) * HD + t * 2;
+    attend_score by;
+    uint32_t q[HD / 16][4], prob[INNER_PAGES][4];
+    float s[INNER_PAGES][2][4] = {}, o[HD / 8][4] = {}, max[1], sum[1];
+    by.by = scale * ROSE_LOG2E;
+    by.cap = 0;
+#pragma unroll
+    for (uint32_t c = 0; c < HD / 16; c++)
+#pragma unroll
+        for (uint32_t e = 0; e < 4; e++)
+            q[c][e] = e % 2 == 0 && g < group
+                          ? *reinterpret_cast<const uint32_t *>(heads + c * 16 + e * 4)
+                          : 0;
+#pragma unroll
+    for (uint32_t j = 0; j < INNER_PAGES; j++) {
+        if (j >= u.pages) continue;
+        const uint32_t at = take(a, m);
+        if (j == own) patch<T, HD>(a, m, at, u.head, 0);
+#pragma unroll
+        for (int c = 0; c < HD / 16; c++)
+            add_scores<T>(s[j], q[c], at, c, HD * 16, m.lane);
+        done(a, m);
+    }
+    soften<T, 1>(s, prob, max, sum, lo, end, u.inner * ROSE_ATTEND_INNER, by, t);
+#pragma unroll
+    for (uint32_t j = 0; j < INNER_PAGES; j++) {
+        if (j >= u.pages) continue;
+        const uint32_t at = take(a, m);
+        if (j == own) patch<T, HD>(a, m, at, u.head, 1);
+        add_values<T, HD / 8>(o, prob[j], at, 0, HD * 16, m.lane);
+        done(a, m);
+    }
+    if (g >= group) return;
+    uint64_t *to = a.parts + ((size_t)u.inner * a.n_q + u.head * group + g) * (HD + 2);
+#pragma unroll
+    for (uint32_t d = 0; d < HD / 8; d++)
+        publish(to + d * 8 + t * 2, __float_as_uint(o[d][0]), __float_as_uint(o[d][1]), m.number);
+    if (t == 0) publish(to + HD, __float_as_uint(max[0]), __float_as_uint(sum[0]), m.number);
+}
+
+/* One split of a query head: its inner blocks `first` to first + n - 1, n at most SPLIT_BLOCKS.
+ * A lane has two dims. Returns the maximum. */
+template <int HD>
+ROSE_DEVICE float merge_split(const rose_mega &a, const mega &m, const uint64_t *from, uint32_t n,
+                              float *sum, float2 *out, uint32_t dim)
+{
+    const size_t step = (size_t)a.n_q * (HD + 2);
+    const uint64_t *at[2 * SPLIT_BLOCKS];
+    uint2 v[2 * SPLIT_BLOCKS];
+    float top = -INFINITY, fa, fb;
+#pragma unroll
+    for (uint32_t i = 0; i < SPLIT_BLOCKS; i++) {
+        at[i * 2] = from + min(i, n - 1) * step + dim;
+        at[i * 2 + 1] = from + min(i, n - 1) * step + HD;
+    }
+    poll<2 * SPLIT_BLOCKS>(v, at, m.number);
+    *sum = 0;
+    *out = make_float2(0, 0);
+#pragma unroll
+    for (uint32_t i = 0; i < SPLIT_BLOCKS; i++) {
+        if (i >= n) continue;
+        top = merge_factors(top, __uint_as_float(v[i * 2 + 1].x), &fa, &fb);
+        *sum = fmaf(__uint_as_float(v[i * 2 + 1].y), fb, *sum * fa);
+        out->x = fmaf(__uint_as_float(v[i * 2].x), fb, out->x * fa);
+        out->y = fmaf(__uint_as_float(v[i * 2].y), fb, out->y * fa);
+    }
+    return top;
+}
+
+/* Merges the inner blocks of 64 dims of a query head, in order; the result goes to `attended`. */
+template <typename T, int HD>
+ROSE_DEVICE void merge(const rose_mega &a, const mega &m, uint32_t q, uint32_t slice)
+{
+    const uint32_t dim = slice * 64 + m.lane * 2;
+    float M = -INFINITY, L = 0, sum, fa, fb;
+    float2 O = make_float2(0, 0), o;
+    for (uint32_t i = 0; i < m.n_inner; i += SPLIT_BLOCKS) {
+        const float top =
+            merge_split<HD>(a, m, a.parts + ((size_t)i * a.n_q + q) * (HD + 2),
+                            min((uint32_t)SPLIT_BLOCKS, m.n_inner - i), &sum, &o, dim);
+        M = merge_factors(M, top, &fa, &fb);
+        L = fmaf(sum, fb, L * fa);
+        O.x = fmaf(o.x, fb, O.x * fa);
+        O.y = fmaf(o.y, fb, O.y * fa);
+    }
+    const float inv = __frcp_rn(L);
+    const uint32_t u = pair_f32(O.x * inv, O.y * inv, static_cast<const T *>(NULL));
+    const uint32_t other = __shfl_xor_sync(ROSE_ALL_LANES, u, 1);
+    if (m.lane % 2 == 0) publish(a.attended + (q * HD + dim) / 2, u, other, m.number);
+}
+
+template <typename T, int HD>
+ROSE_DEVICE void attend(const rose_mega &a, mega &m, const rose_mega_layer &l)
+{
+    const share s = m.of[ROSE_MEGA_ATTEND];
+    if (s.jobs > 0) prepare_heads<T, HD>(a, m, l);
+    for (uint32_t job = first_job(m, ROSE_MEGA_ATTEND); job < s.jobs; job += WARPS)
+        attend_unit<T, HD>(a, m, unit_of(a, m, job), l.scale);
+    /* Later blocks merge first: those that have no unit in a short context. */
+    const uint32_t tasks = a.n_q * (HD / 64);
+    for (uint32_t i = a.grid - 1 - m.block, turn = m.warp; i < tasks; i += a.grid, turn++)
+        if (turn % WARPS == 0) merge<T, HD>(a, m, i / (HD / 64), i % (HD / 64));
+}
+
+/* ---- the step ---- */
+
+/* The layer's weights of QK-norm; the block meets before they are read. */
+template <int HD>
+ROSE_DEVICE void load_qk_norm(const rose_mega &a, const mega &m, const rose_mega_layer &l)
+{
+    if (l.q_norm == NULL || m.thread >= 2 * HD) return;
+    place<float>(m, a.at.qk)[m.thread] =
+        __ldcg(m.thread < HD ? l.q_norm + m.thread : l.k_norm + m.thread - HD);
+}
+
+template <typename T, int HD> ROSE_DEVICE void run_layer(const rose_mega &a, mega &m, uint32_t i)
+{
+    const rose_mega_layer &l = layer_of(a, m, i);
+    m.number++;
+    load_qk_norm<HD>(a, m, l);
+    if (m.of[ROSE_MEGA_QKV].jobs > 0) {
+        norm_multiply<T>(a, m, ROSE_MEGA_QKV, i == 0 ? NULL : a.x, m.number - 1, l.norm[0]);
+        finish_qkv(a, m, l.bias[ROSE_MEGA_QKV]);
+    }
+    attend<T, HD>(a, m, l);
+    if (m.of[ROSE_MEGA_OUT].jobs > 0) {
+        fetch(m, a.at.row, a.attended, a.n_q * HD / 2, m.number);
+        multiply<T>(a, m, ROSE_MEGA_OUT);
+        finish_residual(a, m, ROSE_MEGA_OUT, l.bias[ROSE_MEGA_OUT], a.mid);
+    }
+    if (m.of[ROSE_MEGA_UP].jobs > 0) {
+        norm_multiply<T>(a, m, ROSE_MEGA_UP, a.mid, m.number, l.norm[1]);
+        finish_up<T>(a, m, l.bias[ROSE_MEGA_UP]);
+    }
+    if (m.of[ROSE_MEGA_DOWN].jobs > 0) {
+        fetch(m, a.at.row, a.hidden, a.matrix[ROSE_MEGA_DOWN].cut[ROSE_GEMM_PARTS] * 8, m.number);
+        multiply<T>(a, m, ROSE_MEGA_DOWN);
+        finish_residual(a, m, ROSE_MEGA_DOWN, l.bias[ROSE_MEGA_DOWN], a.x);
+    }
+}
+
+/* Everything that the step reads again and again, to shared memory. */
+ROSE_DEVICE void begin(const rose_mega &a, mega &m)
+{
+    const uint32_t words = a.n_layers * sizeof(rose_mega_layer) / 16, half = a.rot_dim / 2;
+    m.pos = *a.where;
+    m.slot = *a.slot;
+    m.id = token_of(*a.tokens, a.sampled, a.vocab);
+    m.n_pages = m.pos / ROSE_PAGE + 1;
+    m.n_inner = m.pos / ROSE_ATTEND_INNER + 1;
+    m.number = *a.turn * (a.n_layers + 1);
+    m.of = place<share>(m, a.at.shares);
+    if (m.thread == 0) {
+        for (uint32_t i = 0; i < WARPS * a.pieces; i++)
+            barrier_init(shared_address(m.smem) + a.at.barriers + i * 8, 1);
+        barrier_init_done();
+        divide(a, m);
+        if (m.block == 0) *a.key = 0; /* before anyone can have this block's first values */
+        __threadfence();
+    }
+    for (uint32_t i = m.thread; i < words; i += THREADS)
+        place<uint4>(m, a.at.layers)[i] = reinterpret_cast<const uint4 *>(a.layers)[i];
+    for (uint32_t i = m.thread; i < half; i += THREADS) {
+        place<float>(m, a.at.rope)[i] = a.cos[(size_t)m.pos * half + i];
+        place<float>(m, a.at.rope)[half + i] = a.sin[(size_t)m.pos * half + i];
+    }
+    __syncthreads();
+}
+#endif
+
+template <typename T, int HD>
+static __global__ void __launch_bounds__(ROSE_MEGA_WARPS * 32, 1)
+    mega_kernel(const __grid_constant__ rose_mega a)
+{
+#if ROSE_HOPPER
+    ROSE_BLOCK_MEMORY(smem);
+    mega m = {};
+    m.smem = smem;
+    m.block = blockIdx.x;
+    m.thread = threadIdx.x;
+    m.warp = threadIdx.x / 32;
+    m.lane = threadIdx.x % 32;
+    begin(a, m);
+    begin_feed(a, m);
+    embed<T>(a, m);
+    for (uint32_t i = 0; i < a.n_layers; i++)
+        run_layer<T, HD>(a, m, i);
+    head<T>(a, m);
+#endif
+}
+
+/* ---- sizes ---- */
+
+void rose_mega_matrix_of(rose_mega_matrix *to, const rose_cuda_matrix *m)
+{
+    to->n = m->n;
+    to->k_pad = m->k_pad;
+    to->strips = m->gated ? 2 : 1;
+    to->shares = (m->n + 8 * to->strips - 1) / (8 * to->strips);
+    to->n_parts = m->n_parts;
+    for (uint32_t i = 0; i <= m->n_parts; i++)
+        to->cut[i] = (m->cut[i] + ROSE_GEMM_GROUP - 1) / ROSE_GEMM_GROUP;
+}
+
+uint64_t rose_mega_layout(rose_mega *a, uint64_t *base, uint32_t positions)
+{
+    const uint64_t blocks = (positions + ROSE_ATTEND_INNER - 1) / ROSE_ATTEND_INNER;
+    const uint64_t sizes[] = {a->d,
+                              a->d,
+                              a->matrix[ROSE_MEGA_QKV].n,
+                              blocks * a->n_q * (a->head_dim + 2),
+                              a->n_q * a->head_dim / 2,
+                              a->matrix[ROSE_MEGA_DOWN].k_pad / 2};
+    uint64_t **to[] = {&a->x, &a->mid, &a->qkv, &a->parts, &a->attended, &a->hidden}, n = 0;
+    for (uint32_t i = 0; i < 6; i++) {
+        if (base != NULL) *to[i] = base + n;
+        n += (sizes[i] + 31) / 32 * 32; /* each on a cache line of its own */
+    }
+    return n;
+}
+
+static uint32_t take_bytes(uint32_t *end, uint64_t bytes)
+{
+    const uint32_t at = *end;
+    *end += (uint32_t)((bytes + 127) / 128 * 128);
+    return at;
+}
+
+/* Most shares of a matrix that one block has. */
+static uint32_t most_shares(const rose_mega_matrix *x, uint32_t grid)
+{
+    return (x->shares + grid - 1) / grid;
+}
+
+static void place_all(rose_mega *a, uint32_t pieces)
+{
+    rose_mega_places *p = &a->at;
+    uint32_t end = ROSE_MEGA_WARPS * pieces * ROSE_MEGA_PIECE, row = 0, jobs = 0;
+    for (uint32_t op = 0; op < ROSE_MEGA_N_OPS; op++) {
+        const rose_mega_matrix *x = &a->matrix[op];
+        const uint32_t n = most_shares(x, a->grid) * x->strips * x->n_parts;
+        if (op == ROSE_MEGA_ATTEND) continue;
+        row = x->k_pad > row ? x->k_pad : row;
+        jobs = op != ROSE_MEGA_HEAD && n > jobs ? n : jobs;
+    }
+    a->pieces = pieces;
+    p->barriers = take_bytes(&end, ROSE_MEGA_WARPS * pieces * 8);
+    p->shares = take_bytes(&end, ROSE_MEGA_N_OPS * 3 * sizeof(uint32_t));
+    p->layers = take_bytes(&end, a->n_layers * sizeof(rose_mega_layer));
+    p->x = take_bytes(&end, a->d * 4);
+    p->own = take_bytes(&end, most_shares(&a->matrix[ROSE_MEGA_OUT], a->grid) * 32);
+    p->row = take_bytes(&end, row * 2);
+    p->q = take_bytes(&end, a->n_q * a->head_dim * 2);
+    p->kv = take_bytes(&end, a->n_kv * 2 * a->head_dim * 2);
+    p->stage = take_bytes(&end, ROSE_MEGA_WARPS * a->head_dim * 4);
+    p->rope = take_bytes(&end, a->rot_dim * 4);
+    p->qk = take_bytes(&end, 2 * a->head_dim * 4);
+    p->sums = take_bytes(&end, jobs * 32);
+    p->end = end;
+}
+
+bool rose_mega_measure(rose_mega *a, uint32_t grid, size_t shared_max)
+{
+    a->grid = grid;
+    for (uint32_t n = ROSE_MEGA_MAX_PIECES; n >= ROSE_MEGA_MIN_PIECES; n--) {
+        place_all(a, n);
+        if (a->at.end <= shared_max) return true;
+    }
+    return false;
+}
+
+/* ---- launchers ---- */
+
+typedef void mega_fn(rose_mega);
+
+static mega_fn *kernel_of(rose_cuda_type t, uint32_t head_dim)
+{
+    if (t == ROSE_CUDA_F16)
+        return head_dim == 64 ? mega_kernel<__half, 64> : mega_kernel<__half, 128>;
+    return head_dim == 64 ? mega_kernel<__nv_bfloat16, 64> : mega_kernel<__nv_bfloat16, 128>;
+}
+
+cudaError_t rose_mega_prepare(const rose_cuda_device *d, rose_cuda_type t, const rose_mega *a,
+                              bool *fits)
+{
+    const void *kernel = (const void *)kernel_of(t, a->head_dim);
+    int blocks = 0;
+    *fits = false;
+    if (!d->hopper) return cudaSuccess;
+    cudaError_t e =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)a->at.end);
+    if (e == cudaSuccess)
+        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, ROSE_MEGA_WARPS * 32,
+                                                          a->at.end);
+    *fits = e == cudaSuccess && (uint64_t)blocks * d->sms >= a->grid;
+    return e;
+}
+
+cudaError_t rose_mega_run(const rose_cuda_launch *l, const rose_mega *a)
+{
+    return launch_together(l, kernel_of(l->type, a->head_dim), dim3(a->grid), ROSE_MEGA_WARPS * 32,
+                           a->at.end, *a);
+}

@@ -1,0 +1,385 @@
+/* backend/cuda/megakernel.cuh - what the ops of megakernel.cu are made of: a block's share of the
+ * work, the ring of each warp, chains of products, fetching of slots, norms. Device code only,
+ * sm_90a. */
+#ifndef ROSE_BACKEND_CUDA_MEGAKERNEL_CUH
+#define ROSE_BACKEND_CUDA_MEGAKERNEL_CUH
+
+#include "backend/cuda/attend_rotary.cuh"
+#include "backend/cuda/gemm_ends.cuh"
+#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/mega.h"
+#include "backend/cuda/mega_ops.cuh"
+
+#if ROSE_HOPPER
+
+enum {
+    WARPS = ROSE_MEGA_WARPS,
+    THREADS = WARPS * 32,
+    PIECE_GROUPS = ROSE_MEGA_PIECE / 256, /* groups of 16 values of a strip of 8 outputs */
+    NORM_PAIRS = ROSE_MEGA_MAX_D / 2 / THREADS
+};
+
+/* What a block does of an op. A job is a part of k of a strip of 8 outputs, or an inner block of
+ * attention. A warp has every WARPS-th job. `base` is the warp of job 0: it differs from op to op,
+ * so that all warps have work and room in their rings. */
+typedef struct share {
+    uint32_t first; /* share of the matrix, or unit of attention */
+    uint32_t jobs, base;
+} share;
+
+/* What lane 0 of a warp copies to the ring next. */
+typedef struct feed {
+    uint32_t layer, op, job;
+    uint32_t left;       /* matrices: bytes of the job; attention: pages, K and V apart */
+    uint32_t pages;      /* attention: of the job */
+    const uint8_t *from; /* matrices */
+} feed;
+
+typedef struct mega {
+    uint8_t *smem;
+    uint32_t block, warp, lane, thread;
+    const share *of; /* [ROSE_MEGA_N_OPS], in shared memory, because feed.op indexes it */
+    /* The row: position, place of its K and V, pages and inner blocks that it sees. */
+    uint32_t id, pos, slot, n_pages, n_inner;
+    uint32_t number; /* of the slots that the layer writes */
+    feed next;
+    uint32_t piece, parity; /* of the ring: what the warp takes next */
+} mega;
+
+template <typename P> ROSE_DEVICE P *place(const mega &m, uint32_t at)
+{
+    return reinterpret_cast<P *>(m.smem + at);
+}
+
+ROSE_DEVICE const rose_mega_layer &layer_of(const rose_mega &a, const mega &m, uint32_t l)
+{
+    return place<const rose_mega_layer>(m, a.at.layers)[l];
+}
+
+ROSE_DEVICE uint32_t first_job(const mega &m, uint32_t op)
+{
+    return (m.warp - m.of[op].base) % WARPS;
+}
+
+/* Shares first .. of the next block - 1. Block 0 always has one. */
+ROSE_DEVICE uint32_t first_share(uint32_t shares, uint32_t block, uint32_t blocks)
+{
+    return (shares * block + blocks - 1) / blocks;
+}
+
+/* One thread. */
+ROSE_DEVICE void divide(const rose_mega &a, const mega &m)
+{
+    share *of = place<share>(m, a.at.shares);
+    uint32_t base = 0;
+    for (uint32_t op = 0; op < ROSE_MEGA_N_OPS; op++) {
+        share s = {m.block, 0, base};
+        if (op == ROSE_MEGA_ATTEND) {
+            const uint32_t units = m.n_inner * a.n_kv;
+            s.jobs = units > m.block ? (units - m.block - 1) / a.grid + 1 : 0;
+        } else {
+            const rose_mega_matrix &x = a.matrix[op];
+            s.first = first_share(x.shares, m.block, a.grid);
+            s.jobs = (first_share(x.shares, m.block + 1, a.grid) - s.first) * x.strips * x.n_parts;
+        }
+        of[op] = s;
+        base = (base + s.jobs) % WARPS;
+    }
+}
+
+/* ---- jobs ---- */
+
+/* A job of a matrix: groups begin .. end - 1 of a strip, which is counted in the matrix. */
+typedef struct run {
+    uint32_t strip, begin, end;
+} run;
+
+ROSE_DEVICE run run_of(const rose_mega &a, const mega &m, uint32_t op, uint32_t job)
+{
+    const rose_mega_matrix &x = a.matrix[op];
+    const uint32_t part = job % x.n_parts;
+    return {m.of[op].first * x.strips + job / x.n_parts, x.cut[part], x.cut[part + 1]};
+}
+
+/* Unit `job` of this block: an inner block and a KV head. */
+typedef struct unit {
+    uint32_t inner, head, pages;
+} unit;
+
+ROSE_DEVICE unit unit_of(const rose_mega &a, const mega &m, uint32_t job)
+{
+    const uint32_t u = m.block + job * a.grid, inner = u / a.n_kv;
+    return {inner, u % a.n_kv, min((uint32_t)INNER_PAGES, m.n_pages - inner * INNER_PAGES)};
+}
+
+/* ---- the ring: each warp has its own, and lane 0 refills a place as soon as the warp has read it.
+ * It holds the weights and pages of the warp's jobs in order, across ops and layers, so memory is
+ * busy while blocks wait for each other's values. ---- */
+
+/* Go to the next job that has bytes. False at the end of the step. */
+ROSE_DEVICE bool feed_job(const rose_mega &a, mega &m)
+{
+    feed &f = m.next;
+    for (;;) {
+        f.job += WARPS;
+        while (f.job >= m.of[f.op].jobs) {
+            if (f.op == ROSE_MEGA_HEAD) return false;
+            if (f.op == ROSE_MEGA_DOWN)
+                f.op = ++f.layer == a.n_layers ? (uint32_t)ROSE_MEGA_HEAD : (uint32_t)ROSE_MEGA_QKV;
+            else
+                f.op++;
+            f.job = first_job(m, f.op);
+        }
+        if (f.op == ROSE_MEGA_ATTEND) {
+            f.pages = unit_of(a, m, f.job).pages;
+            f.left = f.pages * 2;
+            return true;
+        }
+        const run r = run_of(a, m, f.op, f.job);
+        const void *w = f.op == ROSE_MEGA_HEAD ? a.head : layer_of(a, m, f.layer).w[f.op];
+        f.from = static_cast<const uint8_t *>(w) + (size_t)r.strip * a.matrix[f.op].k_pad * 16 +
+                 r.begin * 256;
+        f.left = (r.end - r.begin) * 256;
+        if (f.left > 0) return true;
+    }
+}
+
+/* K or V of a page and KV head. */
+ROSE_DEVICE const uint8_t *feed_page(const rose_mega &a, const mega &m)
+{
+    const feed &f = m.next;
+    const unit u = unit_of(a, m, f.job);
+    const uint32_t i = f.pages * 2 - f.left, v = i / f.pages;
+    const uint32_t page = a.table[u.inner * INNER_PAGES + i % f.pages];
+    return static_cast<const uint8_t *>(layer_of(a, m, f.layer).kv) +
+           (page * a.page_elems + (size_t)(u.head * 2 + v) * ROSE_PAGE * a.head_dim) * 2;
+}
+
+ROSE_DEVICE uint32_t ring_place(const rose_mega &a, const mega &m, uint32_t piece)
+{
+    return shared_address(m.smem) + (m.warp * a.pieces + piece) * ROSE_MEGA_PIECE;
+}
+
+ROSE_DEVICE uint32_t ring_barrier(const rose_mega &a, const mega &m, uint32_t piece)
+{
+    return shared_address(m.smem) + a.at.barriers + (m.warp * a.pieces + piece) * 8;
+}
+
+/* Copy the warp's next piece to a place of its ring. Lane 0. */
+ROSE_DEVICE void feed_piece(const rose_mega &a, mega &m, uint32_t piece)
+{
+    feed &f = m.next;
+    if (f.left == 0 && !feed_job(a, m)) return;
+    const uint32_t to = ring_place(a, m, piece), barrier = ring_barrier(a, m, piece);
+    if (f.op == ROSE_MEGA_ATTEND) {
+        const uint32_t bytes = ROSE_PAGE * a.head_dim * 2;
+        barrier_expect(barrier, bytes);
+        copy_piece(to, feed_page(a, m), bytes, barrier);
+        f.left--;
+        return;
+    }
+    const uint32_t bytes = min((uint32_t)ROSE_MEGA_PIECE, f.left);
+    barrier_expect(barrier, bytes);
+    copy_weights(to, f.from, bytes, barrier);
+    f.from += bytes;
+    f.left -= bytes;
+}
+
+ROSE_DEVICE void begin_feed(const rose_mega &a, mega &m)
+{
+    m.next = {};
+    m.next.job = first_job(m, ROSE_MEGA_QKV) - WARPS;
+    m.piece = m.parity = 0;
+    for (uint32_t i = 0; i < a.pieces && m.lane == 0; i++)
+        feed_piece(a, m, i);
+}
+
+/* Wait for the warp's next piece; its address. */
+ROSE_DEVICE uint32_t take(const rose_mega &a, const mega &m)
+{
+    barrier_wait(ring_barrier(a, m, m.piece), m.parity);
+    return ring_place(a, m, m.piece);
+}
+
+/* The warp has read the piece. */
+ROSE_DEVICE void done(const rose_mega &a, mega &m)
+{
+    __syncwarp();
+    if (m.lane == 0) feed_piece(a, m, m.piece);
+    if (++m.piece == a.pieces) {
+        m.piece = 0;
+        m.parity ^= 1;
+    }
+}
+
+/* ---- chains ---- */
+
+/* Operands of a lane (g, t): values 4 t to 4 t + 3 of output g, and the same of the row. All lanes
+ * g have the row, so that every lane has the sums of outputs 2 t and 2 t + 1. */
+ROSE_DEVICE uint32_t weights_place(uint32_t lane)
+{
+    return lane % 4 / 2 * 128 + lane / 4 * 16 + lane % 2 * 8;
+}
+
+template <typename T, int N> ROSE_DEVICE void steps(float acc[4], uint32_t w_at, uint32_t x_at)
+{
+    uint2 w[N], x[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        get_shared(&w[i], w_at + i * 256);
+        get_shared(&x[i], x_at + i * 32);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const uint32_t row[4] = {x[i].x, 0, x[i].y, 0};
+        mma(acc, row, w[i].x, w[i].y, static_cast<const T *>(NULL));
+    }
+}
+
+/* The sums of a strip over groups begin .. end - 1 of the row: outputs 2 t and 2 t + 1. */
+template <typename T>
+ROSE_DEVICE float2 chain(const rose_mega &a, mega &m, uint32_t begin, uint32_t end)
+{
+    float acc[4] = {};
+    uint32_t x_at = shared_address(m.smem) + a.at.row + begin * 32 + m.lane % 4 * 8;
+    for (uint32_t left = end - begin; left > 0;) {
+        uint32_t w_at = take(a, m) + weights_place(m.lane);
+        uint32_t n = min((uint32_t)PIECE_GROUPS, left);
+        left -= n;
+        if (n == PIECE_GROUPS) {
+            steps<T, PIECE_GROUPS>(acc, w_at, x_at);
+            x_at += PIECE_GROUPS * 32;
+            n = 0;
+        }
+        for (; n >= 4; n -= 4, w_at += 4 * 256, x_at += 4 * 32)
+            steps<T, 4>(acc, w_at, x_at);
+        for (; n > 0; n--, w_at += 256, x_at += 32)
+            steps<T, 1>(acc, w_at, x_at);
+        done(a, m);
+    }
+    return make_float2(acc[0], acc[1]);
+}
+
+/* The sums of all jobs of this block, to shared memory as [job][8]. The block meets at the end. */
+template <typename T> ROSE_DEVICE void multiply(const rose_mega &a, mega &m, uint32_t op)
+{
+    float2 *sums = place<float2>(m, a.at.sums);
+    for (uint32_t job = first_job(m, op); job < m.of[op].jobs; job += WARPS) {
+        const run r = run_of(a, m, op, job);
+        const float2 y = chain<T>(a, m, r.begin, r.end);
+        if (m.lane < 4) sums[job * 4 + m.lane] = y;
+    }
+    __syncthreads();
+}
+
+/* ---- slots to shared memory ---- */
+
+template <int N>
+ROSE_DEVICE void fetch_pairs(uint2 *to, const uint64_t *slots, uint32_t first, uint32_t pairs,
+                             uint32_t number)
+{
+    const uint64_t *at[N];
+    uint2 v[N];
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++)
+        at[i] = slots + (size_t)min(first + i * THREADS, pairs - 1) * 2;
+    poll<N>(v, at, number);
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++)
+        if (first + i * THREADS < pairs) to[first + i * THREADS] = v[i];
+}
+
+/* Values of n slots (an even number) to shared memory: all threads. The block meets at the end. */
+ROSE_DEVICE void fetch(const mega &m, uint32_t to, const uint64_t *slots, uint32_t n,
+                       uint32_t number)
+{
+    uint2 *words = place<uint2>(m, to);
+    const uint32_t pairs = n / 2;
+    for (uint32_t first = 0; first < pairs;) {
+        const uint32_t left = pairs - first;
+        if (left > 4 * THREADS) {
+            fetch_pairs<8>(words, slots, first + m.thread, pairs, number);
+            first += 8 * THREADS;
+        } else if (left > 2 * THREADS) {
+            fetch_pairs<4>(words, slots, first + m.thread, pairs, number);
+            first += 4 * THREADS;
+        } else {
+            fetch_pairs<2>(words, slots, first + m.thread, pairs, number);
+            first += 2 * THREADS;
+        }
+    }
+    __syncthreads();
+}
+
+/* ---- norms ---- */
+
+/* The parameters of the values that a thread norms, loaded while the values are still on their way.
+ */
+typedef struct norm_values {
+    float2 w[NORM_PAIRS], b[NORM_PAIRS];
+} norm_values;
+
+ROSE_DEVICE void load_norm(norm_values *v, const rose_cuda_norm_by &by, const mega &m, uint32_t d)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < NORM_PAIRS; i++) {
+        const uint32_t k = (i * THREADS + m.thread) * 2;
+        v->w[i] = v->b[i] = make_float2(0, 0);
+        if (k >= d || by.kind == ROSE_CUDA_NORM_NONE) continue;
+        v->w[i] = __ldcg(reinterpret_cast<const float2 *>(by.w + k));
+        if (by.b != NULL) v->b[i] = __ldcg(reinterpret_cast<const float2 *>(by.b + k));
+    }
+}
+
+/* Sum over a row in shared memory, in the order that device.cuh describes; of x - mean squared, or
+ * of x. Every warp computes it. */
+template <bool SQUARES>
+ROSE_DEVICE float sum_row(const float *x, uint32_t d, float mean, uint32_t lane)
+{
+    float s[8] = {};
+    for (uint32_t k = lane * 8; k < d; k += 256) {
+        const float4 lo = *reinterpret_cast<const float4 *>(x + k),
+                     hi = *reinterpret_cast<const float4 *>(x + k + 4);
+        const float v[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            s[e] = SQUARES ? fmaf(v[e] - mean, v[e] - mean, s[e]) : s[e] + v[e];
+    }
+    return sum_lanes(s);
+}
+
+ROSE_DEVICE float normed(float v, float inv, float w, float b, bool biased)
+{
+    return biased ? fmaf(v * inv, w, b) : v * inv * w;
+}
+
+/* x in shared memory, normed, to the row. The block meets at the end. */
+template <typename T>
+ROSE_DEVICE void norm_row(const rose_mega &a, const mega &m, const rose_cuda_norm_by &by,
+                          const norm_values &p)
+{
+    const float *x = place<const float>(m, a.at.x);
+    T *row = place<T>(m, a.at.row);
+    const bool plain = by.kind == ROSE_CUDA_NORM_NONE;
+    float mean = 0, inv = 1;
+    if (by.kind == ROSE_CUDA_NORM_LAYER)
+        mean = __fdiv_rn(sum_row<false>(x, a.d, 0, m.lane), (float)a.d);
+    if (!plain)
+        inv = __frcp_rn(
+            __fsqrt_rn(__fdiv_rn(sum_row<true>(x, a.d, mean, m.lane), (float)a.d) + by.eps));
+#pragma unroll
+    for (uint32_t i = 0; i < NORM_PAIRS; i++) {
+        const uint32_t k = (i * THREADS + m.thread) * 2;
+        if (k >= a.d) continue;
+        const float2 v = *reinterpret_cast<const float2 *>(x + k);
+        if (plain)
+            store_pair(row + k, v.x, v.y);
+        else
+            store_pair(row + k, normed(v.x - mean, inv, p.w[i].x, p.b[i].x, by.b != NULL),
+                       normed(v.y - mean, inv, p.w[i].y, p.b[i].y, by.b != NULL));
+    }
+    __syncthreads();
+}
+
+#endif
+#endif
