@@ -49,15 +49,15 @@ typedef struct rose_cuda_layer {
     rose_cuda_matrix out;           /* four parts */
     rose_cuda_matrix up;            /* one part; gated: gate and up */
     rose_cuda_matrix down;          /* four parts */
-    float scale;     /* factor for attention scores, including log2(e) */
-    uint32_t window; /* 0: full attention */
-    int rope;        /* index of the tables in rose_cuda_weights; -1: none */
+    float scale;                    /* factor for attention scores, including log2(e) */
+    uint32_t window;                /* 0: full attention */
+    int rope;                       /* index of the tables in rose_cuda_weights; -1: none */
 } rose_cuda_layer;
 
 typedef struct rose_cuda_weights {
-    rose_cuda_layer *layers;  /* [n_layers]; host memory, owned */
-    float *pos;               /* [max_model_len][d_model] device memory; NULL with RoPE */
-    float *cos[2], *sin[2];   /* [max_model_len][rot_dim / 2] device memory; NULL without */
+    rose_cuda_layer *layers; /* [n_layers]; host memory, owned */
+    float *pos;              /* [max_model_len][d_model] device memory; NULL with RoPE */
+    float *cos[2], *sin[2];  /* [max_model_len][rot_dim / 2] device memory; NULL without */
     uint32_t rot_dim[2];
     rose_cuda_norm_by lnf;
     rose_cuda_matrix head; /* one part */
@@ -75,7 +75,6 @@ typedef struct rose_cuda_scratch {
     unsigned long long *key;
     uint32_t
         *sampled; /* ids of the last step's outputs; tokens of the next step may refer to them */
-    uint2 *slots; /* values that the blocks of the megakernel exchange */
     uint8_t *header[ROSE_CUDA_SLOTS]; /* tables of the step in each slot */
     float *changed;                   /* [n_changed][ld_logits] */
     unsigned long long *changed_key;
@@ -135,7 +134,13 @@ typedef struct rose_cuda_step {
     rose_cuda_header at;
 } rose_cuda_step;
 
-typedef struct rose_cuda {
+typedef struct rose_cuda rose_cuda;
+
+/* Runs the layers and the head of a decode step of one sequence in one kernel. The tables of the
+ * step are at c->header; the sampler follows. */
+typedef cudaError_t rose_cuda_fast(rose_cuda *c, const rose_cuda_launch *at);
+
+struct rose_cuda {
     rose_cuda_device device;
     rose_arch arch;
     rose_memory_plan plan;
@@ -156,7 +161,7 @@ typedef struct rose_cuda {
     bool use_graphs;  /* false in some tests */
     bool pdl;         /* use programmatic dependent launch */
     uint32_t without; /* bits of rose_cuda_without */
-    const rose_cuda_gemm *forced; /* NULL except in tests: rose_cuda_launch */
+    const rose_gemm_kernel *forced; /* NULL except in tests: rose_cuda_launch */
     bool naive;         /* true: the plain kernel (not flash) computes the attention of prompts */
     uint32_t timeout;   /* milliseconds that the device may take to answer; 0 = no limit */
     bool lost;          /* the device did not answer in time, so nothing may wait for it again */
@@ -164,11 +169,11 @@ typedef struct rose_cuda {
     cudaStream_t side;  /* second stream: the second half of a captured step, and copies of headers
                            and rules */
     cudaEvent_t fork, join;
-    bool has_mega; /* the graph of one sequence is the megakernel and then the sampler */
-    rose_cuda_mega mega;
+    rose_cuda_fast *fast; /* the graph of one sequence is this and then the sampler; or NULL */
+    struct rose_cuda_mega *mega; /* what `fast` uses, owned; or NULL */
     uint64_t ticket,
         collected; /* number of the last step enqueued, and of the last one collected */
-} rose_cuda;
+};
 
 /* Fill err with "what: the text of the CUDA runtime". Returns NOMEM if the device is out of memory,
  * else BACKEND. */
@@ -216,11 +221,9 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
  * is zeroed afterwards. */
 rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
 
-/* mega.c: fill c->mega and set c->has_mega, which says whether this model and GPU can run the
- * megakernel. */
+/* mega.c: set c->fast if the megakernel can run this model on this GPU. */
 rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
-/* Let the megakernel read the tables at c->header. */
-void rose_cuda_mega_place(rose_cuda *c);
+void rose_cuda_mega_close(rose_cuda *c);
 
 /* forward.c: enqueue one step. step is NULL while a graph is captured; then the step produces only
  * ids. */

@@ -12,7 +12,7 @@
  * - A slot is written again only one layer later. By then every reader has read it, because the
  *   writer's inputs come, through later exchanges, from every reader.
  *
- * The sums are those of the other kernels in the same order: gemm.h, attend.h, device.cuh. So the
+ * The sums are those of the other kernels in the same order: gemm.h, attend.h, norm.cuh. So the
  * bits are the same, too.
  *
  * Polling needs all blocks on the GPU at the same time. The host checks this and launches the
@@ -125,7 +125,7 @@ ROSE_DEVICE void norm_multiply(const rose_mega &a, mega &m, uint32_t op, const u
     norm_values p;
     load_norm(&p, by, m, a.d);
     if (x != NULL) fetch(m, a.at.x, x, a.d, number);
-    norm_row<T>(a, m, by, p);
+    norm_x<T>(a, m, by, p);
     multiply<T>(a, m, op);
 }
 
@@ -141,7 +141,7 @@ template <typename T> ROSE_DEVICE void head(const rose_mega &a, mega &m)
     if (s.jobs == 0) return;
     load_norm(&p, a.last, m, a.d);
     fetch(m, a.at.x, a.x, a.d, m.number);
-    norm_row<T>(a, m, a.last, p);
+    norm_x<T>(a, m, a.last, p);
     for (uint32_t job = first_job(m, ROSE_MEGA_HEAD); job < s.jobs; job += WARPS) {
         const float2 y = chain<T>(a, m, x.cut[0], x.cut[1]);
         const uint32_t id = (s.first + job) * 8 + m.lane % 4 * 2;

@@ -9,6 +9,7 @@
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/mega.h"
 #include "backend/cuda/mega_ops.cuh"
+#include "backend/cuda/norm.cuh"
 
 #if ROSE_HOPPER
 
@@ -325,22 +326,22 @@ ROSE_DEVICE void load_norm(norm_values *v, const rose_cuda_norm_by &by, const me
     for (uint32_t i = 0; i < NORM_PAIRS; i++) {
         const uint32_t k = (i * THREADS + m.thread) * 2;
         v->w[i] = v->b[i] = make_float2(0, 0);
-        if (k >= d || by.kind == ROSE_CUDA_NORM_NONE) continue;
+        if (k >= d) continue;
         v->w[i] = __ldcg(reinterpret_cast<const float2 *>(by.w + k));
         if (by.b != NULL) v->b[i] = __ldcg(reinterpret_cast<const float2 *>(by.b + k));
     }
 }
 
-/* Sum over a row in shared memory, in the order that device.cuh describes; of x - mean squared, or
- * of x. Every warp computes it. */
+/* Sum over a row in shared memory, in the order of norm.cuh: of the values, or of the squares of
+ * the values minus their mean. Every warp computes it. */
 template <bool SQUARES>
-ROSE_DEVICE float sum_row(const float *x, uint32_t d, float mean, uint32_t lane)
+ROSE_DEVICE float sum_shared(const float *x, uint32_t d, float mean, uint32_t lane)
 {
     float s[8] = {};
-    for (uint32_t k = lane * 8; k < d; k += 256) {
-        const float4 lo = *reinterpret_cast<const float4 *>(x + k),
-                     hi = *reinterpret_cast<const float4 *>(x + k + 4);
-        const float v[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    for (uint32_t k = lane * 8; k < d; k += NORM_GROUP) {
+        float v[8];
+        split_float8(v, *reinterpret_cast<const float4 *>(x + k),
+                     *reinterpret_cast<const float4 *>(x + k + 4));
 #pragma unroll
         for (int e = 0; e < 8; e++)
             s[e] = SQUARES ? fmaf(v[e] - mean, v[e] - mean, s[e]) : s[e] + v[e];
@@ -348,35 +349,24 @@ ROSE_DEVICE float sum_row(const float *x, uint32_t d, float mean, uint32_t lane)
     return sum_lanes(s);
 }
 
-ROSE_DEVICE float normed(float v, float inv, float w, float b, bool biased)
-{
-    return biased ? fmaf(v * inv, w, b) : v * inv * w;
-}
-
 /* x in shared memory, normed, to the row. The block meets at the end. */
 template <typename T>
-ROSE_DEVICE void norm_row(const rose_mega &a, const mega &m, const rose_cuda_norm_by &by,
-                          const norm_values &p)
+ROSE_DEVICE void norm_x(const rose_mega &a, const mega &m, const rose_cuda_norm_by &by,
+                        const norm_values &p)
 {
     const float *x = place<const float>(m, a.at.x);
     T *row = place<T>(m, a.at.row);
-    const bool plain = by.kind == ROSE_CUDA_NORM_NONE;
-    float mean = 0, inv = 1;
+    float mean = 0;
     if (by.kind == ROSE_CUDA_NORM_LAYER)
-        mean = __fdiv_rn(sum_row<false>(x, a.d, 0, m.lane), (float)a.d);
-    if (!plain)
-        inv = __frcp_rn(
-            __fsqrt_rn(__fdiv_rn(sum_row<true>(x, a.d, mean, m.lane), (float)a.d) + by.eps));
+        mean = __fdiv_rn(sum_shared<false>(x, a.d, 0, m.lane), (float)a.d);
+    const float inv = norm_inverse(sum_shared<true>(x, a.d, mean, m.lane), a.d, by.eps);
 #pragma unroll
     for (uint32_t i = 0; i < NORM_PAIRS; i++) {
         const uint32_t k = (i * THREADS + m.thread) * 2;
         if (k >= a.d) continue;
         const float2 v = *reinterpret_cast<const float2 *>(x + k);
-        if (plain)
-            store_pair(row + k, v.x, v.y);
-        else
-            store_pair(row + k, normed(v.x - mean, inv, p.w[i].x, p.b[i].x, by.b != NULL),
-                       normed(v.y - mean, inv, p.w[i].y, p.b[i].y, by.b != NULL));
+        store_pair(row + k, norm_scale(v.x - mean, inv, p.w[i].x, p.b[i].x, by.b != NULL),
+                   norm_scale(v.y - mean, inv, p.w[i].y, p.b[i].y, by.b != NULL));
     }
     __syncthreads();
 }

@@ -166,7 +166,7 @@ template <typename T> struct reference {
         }
     }
 
-    /* The order of the sums of device.cuh. */
+    /* The order of the sums of norm.cuh. */
     float sum_row(float mean, bool squares) const
     {
         float lanes[32], next[32];
