@@ -1,6 +1,6 @@
 /* tests/backend/test_cuda_mega.c - the megakernel on a GPU: decode steps of one sequence give the
  * bits of the many kernels, token by token, for small random models of each kind. */
-#define FX_MAX_SEQS 8
+#define FX_MAX_SEQS 64
 #define FX_MAX_ROWS 400
 #include "backend/cuda_fixture.h"
 

@@ -19,8 +19,8 @@ extern "C" {
 enum {
     ROSE_MEGA_MAX_D = 2048,
     ROSE_MEGA_MAX_GROUP = 8, /* query heads that share a KV head */
-    ROSE_MEGA_WARPS = 8,
-    ROSE_MEGA_PIECE = 4096, /* bytes of a place in a warp's ring */
+    ROSE_MEGA_WARPS = 8,     /* that compute; one more warp copies */
+    ROSE_MEGA_PIECE = 4096,  /* bytes of a place in a warp's ring */
     ROSE_MEGA_MIN_PIECES = 2,
     ROSE_MEGA_MAX_PIECES = 16
 };
@@ -57,18 +57,19 @@ typedef struct rose_mega_layer {
 
 /* Where things lie in a block's shared memory, in bytes. The rings of the warps come first. */
 typedef struct rose_mega_places {
-    uint32_t barriers; /* [warps][pieces] */
-    uint32_t shares;   /* the block's share of each op */
-    uint32_t layers;   /* a copy of rose_mega.layers */
-    uint32_t x;        /* [d] floats: the residual stream, as the last norm read it */
-    uint32_t own;      /* floats: values of the residual stream that this block computes */
-    uint32_t row;      /* T: the input of a GEMM */
-    uint32_t q;        /* T [n_q][head_dim]: rotated queries */
-    uint32_t kv;       /* T [n_kv][2][head_dim]: the row's own K and V */
-    uint32_t stage;    /* [warps][head_dim] floats */
-    uint32_t rope;     /* [2][rot_dim / 2] floats: cos and sin of the position */
-    uint32_t qk;       /* [2][head_dim] floats: the layer's weights of QK-norm */
-    uint32_t sums;     /* [jobs][8] floats: sums of a GEMM */
+    uint32_t full, empty; /* barriers [warps][pieces] */
+    uint32_t shares;      /* the block's share of each op */
+    uint32_t layers;      /* a copy of rose_mega.layers */
+    uint32_t x;           /* [d] floats: the residual stream, as the last norm read it */
+    uint32_t own;         /* floats: values of the residual stream that this block computes */
+    uint32_t row;         /* T: the input of a GEMM */
+    uint32_t q;           /* T [n_q][head_dim]: rotated queries */
+    uint32_t kv;          /* T [n_kv][2][head_dim]: the row's own K and V */
+    uint32_t inner;       /* [warps][group][head_dim + 2] floats: results of inner blocks */
+    uint32_t stage;       /* [warps][head_dim] floats */
+    uint32_t rope;        /* [2][rot_dim / 2] floats: cos and sin of the position */
+    uint32_t qk;          /* [2][head_dim] floats: the layer's weights of QK-norm */
+    uint32_t sums;        /* [jobs][8] floats: sums of a GEMM */
     uint32_t end;
 } rose_mega_places;
 
@@ -83,8 +84,8 @@ typedef struct rose_mega {
     const uint32_t *turn;    /* a number that differs in every step */
     const uint32_t *sampled; /* as in rose_cuda_embed */
     /* Slots. x: the residual stream after the MLP; mid: after attention, both [d] floats. qkv: the
-     * sums of the QKV GEMM. parts: results of inner blocks, [blocks][n_q][head_dim + 2]. attended
-     * and hidden hold pairs of T. */
+     * sums of the QKV GEMM. parts: results of splits, [splits][n_q][head_dim + 2], in contexts of
+     * more than one split. attended and hidden hold pairs of T. */
     uint64_t *x, *mid, *qkv, *parts, *attended, *hidden;
     float *logits; /* [vocab] */
     unsigned long long *key;

@@ -5,6 +5,7 @@
 #define ROSE_BACKEND_CUDA_MEGA_OPS_CUH
 
 #include "backend/cuda/hopper.cuh"
+#include "backend/cuda/mega.h"
 
 #if ROSE_HOPPER
 
@@ -41,6 +42,25 @@ template <int N> ROSE_DEVICE void poll(uint2 v[N], const uint64_t *const at[N], 
         }
         if (++turns > PATIENCE) __trap();
     } while (differ != 0);
+}
+
+/* Among the computing warps. */
+ROSE_DEVICE void sync_warps(void)
+{
+    asm volatile("bar.sync 1,%0;" ::"n"(ROSE_MEGA_WARPS * 32) : "memory");
+}
+
+/* Whether the phase has ended; does not wait. */
+ROSE_DEVICE bool barrier_test(uint32_t at, uint32_t parity)
+{
+    uint32_t ended;
+    asm volatile("{.reg .pred p;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 p,[%1],%2;\n"
+                 "selp.u32 %0,1,0,p;}"
+                 : "=r"(ended)
+                 : "r"(at), "r"(parity)
+                 : "memory");
+    return ended != 0;
 }
 
 /* Weights are read once in a step, so they leave the L2 first. */

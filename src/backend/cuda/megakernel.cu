@@ -5,8 +5,8 @@
  * each SM, and every block has a share of every op: strips of 8 outputs, or inner blocks of
  * attention. An op waits for its input, computes, and publishes its output:
  *
- * - Weights, K and V do not wait. Each warp copies those of its jobs, in order, to a ring in shared
- *   memory. The ring runs ahead across ops, so memory stays busy while blocks exchange values.
+ * - Weights, K and V do not wait. A warp copies them, in the order of use, to rings in shared
+ * memory. It runs ahead across ops, so memory stays busy while blocks exchange values.
  * - Values go through slots in device memory (mega.h). Readers poll until a slot has the number of
  *   the layer and step. This takes one trip through the L2. A barrier of the grid takes three.
  * - A slot is written again only one layer later. By then every reader has read it, because the
@@ -39,7 +39,7 @@ template <typename T> ROSE_DEVICE void embed(const rose_mega &a, const mega &m)
         const float v = to_f32(tok[w_index(m.id, k, a.tok_k_pad, tok)]) * a.embed_scale;
         x[k] = a.pos == NULL ? v : v + a.pos[(size_t)m.pos * a.d + k];
     }
-    __syncthreads();
+    sync_warps();
     for (uint32_t i = m.thread; i < own_values(a, m); i += THREADS)
         own[i] = x[m.of[ROSE_MEGA_OUT].first * 8 + i];
 }
@@ -205,23 +205,24 @@ ROSE_DEVICE void prepare_head(const rose_mega &a, const mega &m, const rose_mega
 }
 
 /* The heads that this block's units need: query heads, and K and V where the block has the unit of
- * the row's own position. Units of a block repeat their KV heads after at most n_kv. */
+ * the row's own position. KV heads of the units repeat in a cycle. */
 template <typename T, int HD>
-ROSE_DEVICE void prepare_heads(const rose_mega &a, const mega &m, const rose_mega_layer &l)
+ROSE_DEVICE void prepare_heads(const rose_mega &a, const mega &m, const rose_mega_layer &l,
+                               uint32_t units)
 {
-    const uint32_t group = a.n_q / a.n_kv, first = m.of[ROSE_MEGA_ATTEND].base;
+    const uint32_t group = a.n_q / a.n_kv;
     uint32_t turn = 0;
-    __syncthreads(); /* the weights of QK-norm are there */
-    for (uint32_t i = 0; i < min(m.of[ROSE_MEGA_ATTEND].jobs, a.n_kv); i++) {
+    sync_warps(); /* the weights of QK-norm are there */
+    for (uint32_t i = 0; i < units; i++) {
         const uint32_t kv = unit_of(a, m, i).head;
         if (i > 0 && kv == unit_of(a, m, 0).head) break;
-        const bool own = ((m.n_inner - 1) * a.n_kv + kv) % a.grid == m.block;
+        const bool own = ((m.n_splits - 1) * a.n_kv + kv) % a.grid == m.block;
         for (uint32_t j = 0; j < group + (own ? 2 : 0); j++)
-            if ((first + turn++) % WARPS == m.warp)
+            if (turn++ % WARPS == m.warp)
                 prepare_head<T, HD>(a, m, l,
                                     j < group ? kv * group + j : a.n_q + (j - group) * a.n_kv + kv);
     }
-    __syncthreads();
+    sync_warps();
 }
 
 /* The row's own K or V to its place in a page in shared memory: memory may not have it yet. */
@@ -238,14 +239,16 @@ ROSE_DEVICE void patch(const rose_mega &a, const mega &m, uint32_t at, uint32_t 
     __syncwarp();
 }
 
-/* An inner block by one warp; its result goes to the slots of `parts`. */
+/* An inner block by one warp. Its result goes to shared memory, `to` [group][HD + 2]. */
 template <typename T, int HD>
-ROSE_DEVICE void attend_unit(const rose_mega &a, mega &m, const unit &u, float scale)
+ROSE_DEVICE void attend_inner(const rose_mega &a, mega &m, uint32_t head, uint32_t inner,
+                              float scale, float *to)
 {
     const uint32_t g = m.lane / 4, t = m.lane % 4, group = a.n_q / a.n_kv;
-    const uint32_t own = m.pos / ROSE_PAGE - u.inner * INNER_PAGES; /* the row's own page */
+    const uint32_t pages = pages_of(m, inner);
+    const uint32_t own = m.pos / ROSE_PAGE - inner * INNER_PAGES; /* the row's own page */
     const uint32_t lo[1] = {0}, end[1] = {m.pos + 1};
-    const T *heads = place<const T>(m, a.at.q) + (u.head * group + g) * HD + t * 2;
+    const T *heads = place<const T>(m, a.at.q) + (head * group + g) * HD + t * 2;
     attend_score by;
     uint32_t q[HD / 16][4], prob[INNER_PAGES][4];
     float s[INNER_PAGES][2][4] = {}, o[HD / 8][4] = {}, max[1], sum[1];
@@ -260,93 +263,136 @@ ROSE_DEVICE void attend_unit(const rose_mega &a, mega &m, const unit &u, float s
                           : 0;
 #pragma unroll
     for (uint32_t j = 0; j < INNER_PAGES; j++) {
-        if (j >= u.pages) continue;
+        if (j >= pages) continue;
         const uint32_t at = take(a, m);
-        if (j == own) patch<T, HD>(a, m, at, u.head, 0);
+        if (j == own) patch<T, HD>(a, m, at, head, 0);
 #pragma unroll
         for (int c = 0; c < HD / 16; c++)
             add_scores<T>(s[j], q[c], at, c, HD * 16, m.lane);
         done(a, m);
     }
-    soften<T, 1>(s, prob, max, sum, lo, end, u.inner * ROSE_ATTEND_INNER, by, t);
+    soften<T, 1>(s, prob, max, sum, lo, end, inner * ROSE_ATTEND_INNER, by, t);
 #pragma unroll
     for (uint32_t j = 0; j < INNER_PAGES; j++) {
-        if (j >= u.pages) continue;
+        if (j >= pages) continue;
         const uint32_t at = take(a, m);
-        if (j == own) patch<T, HD>(a, m, at, u.head, 1);
+        if (j == own) patch<T, HD>(a, m, at, head, 1);
         add_values<T, HD / 8>(o, prob[j], at, 0, HD * 16, m.lane);
         done(a, m);
     }
     if (g >= group) return;
-    uint64_t *to = a.parts + ((size_t)u.inner * a.n_q + u.head * group + g) * (HD + 2);
+    to += g * (HD + 2);
 #pragma unroll
     for (uint32_t d = 0; d < HD / 8; d++)
-        publish(to + d * 8 + t * 2, __float_as_uint(o[d][0]), __float_as_uint(o[d][1]), m.number);
-    if (t == 0) publish(to + HD, __float_as_uint(max[0]), __float_as_uint(sum[0]), m.number);
+        *reinterpret_cast<float2 *>(to + d * 8 + t * 2) = make_float2(o[d][0], o[d][1]);
+    if (t == 0) *reinterpret_cast<float2 *>(to + HD) = make_float2(max[0], sum[0]);
 }
 
-/* One split of a query head: its inner blocks `first` to first + n - 1, n at most SPLIT_BLOCKS.
- * A lane has two dims. Returns the maximum. */
-template <int HD>
-ROSE_DEVICE float merge_split(const rose_mega &a, const mega &m, const uint64_t *from, uint32_t n,
-                              float *sum, float2 *out, uint32_t dim)
+/* Results that are being merged: maximum, sum, and some dims. */
+template <int N> struct merged {
+    float m, l, o[N];
+};
+
+template <int N> ROSE_DEVICE merged<N> nothing(void)
 {
-    const size_t step = (size_t)a.n_q * (HD + 2);
-    const uint64_t *at[2 * SPLIT_BLOCKS];
-    uint2 v[2 * SPLIT_BLOCKS];
-    float top = -INFINITY, fa, fb;
-#pragma unroll
-    for (uint32_t i = 0; i < SPLIT_BLOCKS; i++) {
-        at[i * 2] = from + min(i, n - 1) * step + dim;
-        at[i * 2 + 1] = from + min(i, n - 1) * step + HD;
-    }
-    poll<2 * SPLIT_BLOCKS>(v, at, m.number);
-    *sum = 0;
-    *out = make_float2(0, 0);
-#pragma unroll
-    for (uint32_t i = 0; i < SPLIT_BLOCKS; i++) {
-        if (i >= n) continue;
-        top = merge_factors(top, __uint_as_float(v[i * 2 + 1].x), &fa, &fb);
-        *sum = fmaf(__uint_as_float(v[i * 2 + 1].y), fb, *sum * fa);
-        out->x = fmaf(__uint_as_float(v[i * 2].x), fb, out->x * fa);
-        out->y = fmaf(__uint_as_float(v[i * 2].y), fb, out->y * fa);
-    }
-    return top;
+    merged<N> r = {};
+    r.m = -INFINITY;
+    return r;
 }
 
-/* Merges the inner blocks of 64 dims of a query head, in order; the result goes to `attended`. */
+template <int N> ROSE_DEVICE void add(merged<N> *to, const merged<N> &one)
+{
+    float a, b;
+    to->m = merge_factors(to->m, one.m, &a, &b);
+    to->l = fmaf(one.l, b, to->l * a);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        to->o[i] = fmaf(one.o[i], b, to->o[i] * a);
+}
+
+/* Merges the inner blocks of a unit, which are in shared memory: a thread has 4 dims of a query
+ * head. The result is the output, if the context has no other split, or goes to the slots `parts`.
+ */
 template <typename T, int HD>
-ROSE_DEVICE void merge(const rose_mega &a, const mega &m, uint32_t q, uint32_t slice)
+ROSE_DEVICE void merge_inner(const rose_mega &a, const mega &m, const unit &u, const float *from)
 {
-    const uint32_t dim = slice * 64 + m.lane * 2;
-    float M = -INFINITY, L = 0, sum, fa, fb;
-    float2 O = make_float2(0, 0), o;
-    for (uint32_t i = 0; i < m.n_inner; i += SPLIT_BLOCKS) {
-        const float top =
-            merge_split<HD>(a, m, a.parts + ((size_t)i * a.n_q + q) * (HD + 2),
-                            min((uint32_t)SPLIT_BLOCKS, m.n_inner - i), &sum, &o, dim);
-        M = merge_factors(M, top, &fa, &fb);
-        L = fmaf(sum, fb, L * fa);
-        O.x = fmaf(o.x, fb, O.x * fa);
-        O.y = fmaf(o.y, fb, O.y * fa);
+    const uint32_t group = a.n_q / a.n_kv;
+    const T *type = NULL;
+    for (uint32_t i = m.thread; i < group * (HD / 4); i += THREADS) {
+        const uint32_t g = i / (HD / 4), d = i % (HD / 4) * 4, q = u.head * group + g;
+        merged<4> split = nothing<4>(), all = nothing<4>();
+        for (uint32_t b = 0; b < u.n_inner; b++) {
+            const float *p = from + (b * group + g) * (HD + 2);
+            add(&split, {p[HD], p[HD + 1], {p[d], p[d + 1], p[d + 2], p[d + 3]}});
+        }
+        if (m.n_splits > 1) {
+            uint64_t *to = a.parts + ((size_t)u.split * a.n_q + q) * (HD + 2);
+            publish(to + d, __float_as_uint(split.o[0]), __float_as_uint(split.o[1]), m.number);
+            publish(to + d + 2, __float_as_uint(split.o[2]), __float_as_uint(split.o[3]), m.number);
+            if (d == 0)
+                publish(to + HD, __float_as_uint(split.m), __float_as_uint(split.l), m.number);
+            continue;
+        }
+        add(&all, split);
+        const float inv = __frcp_rn(all.l);
+        publish(a.attended + (q * HD + d) / 2, pair_f32(all.o[0] * inv, all.o[1] * inv, type),
+                pair_f32(all.o[2] * inv, all.o[3] * inv, type), m.number);
     }
-    const float inv = __frcp_rn(L);
-    const uint32_t u = pair_f32(O.x * inv, O.y * inv, static_cast<const T *>(NULL));
+}
+
+/* Merges the splits of 64 dims of a query head: a lane has 2 dims. */
+template <typename T, int HD>
+ROSE_DEVICE void merge_splits(const rose_mega &a, const mega &m, uint32_t q, uint32_t slice)
+{
+    enum { AHEAD = 8 }; /* splits whose loads overlap */
+    const uint32_t dim = slice * 64 + m.lane * 2;
+    merged<2> all = nothing<2>();
+    for (uint32_t first = 0; first < m.n_splits; first += AHEAD) {
+        const uint64_t *at[2 * AHEAD];
+        uint2 v[2 * AHEAD];
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++) {
+            const uint64_t *part =
+                a.parts + ((size_t)min(first + i, m.n_splits - 1) * a.n_q + q) * (HD + 2);
+            at[i * 2] = part + dim;
+            at[i * 2 + 1] = part + HD;
+        }
+        poll<2 * AHEAD>(v, at, m.number);
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++)
+            if (first + i < m.n_splits)
+                add(&all, {__uint_as_float(v[i * 2 + 1].x),
+                           __uint_as_float(v[i * 2 + 1].y),
+                           {__uint_as_float(v[i * 2].x), __uint_as_float(v[i * 2].y)}});
+    }
+    const float inv = __frcp_rn(all.l);
+    const uint32_t u = pair_f32(all.o[0] * inv, all.o[1] * inv, static_cast<const T *>(NULL));
     const uint32_t other = __shfl_xor_sync(ROSE_ALL_LANES, u, 1);
     if (m.lane % 2 == 0) publish(a.attended + (q * HD + dim) / 2, u, other, m.number);
 }
 
+/* A unit is a split of a KV head. The warps of a block take its inner blocks, so contexts of up to
+ * 512 positions need no exchange within attention. */
 template <typename T, int HD>
 ROSE_DEVICE void attend(const rose_mega &a, mega &m, const rose_mega_layer &l)
 {
-    const share s = m.of[ROSE_MEGA_ATTEND];
-    if (s.jobs > 0) prepare_heads<T, HD>(a, m, l);
-    for (uint32_t job = first_job(m, ROSE_MEGA_ATTEND); job < s.jobs; job += WARPS)
-        attend_unit<T, HD>(a, m, unit_of(a, m, job), l.scale);
-    /* Later blocks merge first: those that have no unit in a short context. */
-    const uint32_t tasks = a.n_q * (HD / 64);
+    const uint32_t units = m.of[ROSE_MEGA_ATTEND].jobs / WARPS;
+    const uint32_t mine = first_job(m, ROSE_MEGA_ATTEND), tasks = a.n_q * (HD / 64);
+    float *results = place<float>(m, a.at.inner);
+    if (units > 0) prepare_heads<T, HD>(a, m, l, units);
+    for (uint32_t i = 0; i < units; i++) {
+        const unit u = unit_of(a, m, i);
+        if (i > 0) sync_warps(); /* the results of the unit before have been read */
+        if (mine < u.n_inner)
+            attend_inner<T, HD>(a, m, u.head, u.inner + mine, l.scale,
+                                results + mine * (a.n_q / a.n_kv) * (HD + 2));
+        sync_warps();
+        merge_inner<T, HD>(a, m, u, results);
+    }
+    if (m.n_splits == 1) return;
+    /* The last blocks come first: they have the fewest units. */
     for (uint32_t i = a.grid - 1 - m.block, turn = m.warp; i < tasks; i += a.grid, turn++)
-        if (turn % WARPS == 0) merge<T, HD>(a, m, i / (HD / 64), i % (HD / 64));
+        if (turn % WARPS == 0) merge_splits<T, HD>(a, m, i / (HD / 64), i % (HD / 64));
 }
 
 /* ---- the step ---- */
@@ -395,19 +441,22 @@ ROSE_DEVICE void begin(const rose_mega &a, mega &m)
     m.id = token_of(*a.tokens, a.sampled, a.vocab);
     m.n_pages = m.pos / ROSE_PAGE + 1;
     m.n_inner = m.pos / ROSE_ATTEND_INNER + 1;
+    m.n_splits = m.pos / ROSE_ATTEND_SPLIT + 1;
     m.number = *a.turn * (a.n_layers + 1);
     m.of = place<share>(m, a.at.shares);
     if (m.thread == 0) {
-        for (uint32_t i = 0; i < WARPS * a.pieces; i++)
-            barrier_init(shared_address(m.smem) + a.at.barriers + i * 8, 1);
+        for (uint32_t i = 0; i < WARPS * a.pieces; i++) {
+            barrier_init(shared_address(m.smem) + a.at.full + i * 8, 1);
+            barrier_init(shared_address(m.smem) + a.at.empty + i * 8, 1);
+        }
         barrier_init_done();
         divide(a, m);
         if (m.block == 0) *a.key = 0; /* before anyone can have this block's first values */
         __threadfence();
     }
-    for (uint32_t i = m.thread; i < words; i += THREADS)
+    for (uint32_t i = m.thread; i < words; i += blockDim.x)
         place<uint4>(m, a.at.layers)[i] = reinterpret_cast<const uint4 *>(a.layers)[i];
-    for (uint32_t i = m.thread; i < half; i += THREADS) {
+    for (uint32_t i = m.thread; i < half; i += blockDim.x) {
         place<float>(m, a.at.rope)[i] = a.cos[(size_t)m.pos * half + i];
         place<float>(m, a.at.rope)[half + i] = a.sin[(size_t)m.pos * half + i];
     }
@@ -416,7 +465,7 @@ ROSE_DEVICE void begin(const rose_mega &a, mega &m)
 #endif
 
 template <typename T, int HD>
-static __global__ void __launch_bounds__(ROSE_MEGA_WARPS * 32, 1)
+static __global__ void __launch_bounds__(ROSE_MEGA_WARPS * 32 + 32, 1)
     mega_kernel(const __grid_constant__ rose_mega a)
 {
 #if ROSE_HOPPER
@@ -428,7 +477,10 @@ static __global__ void __launch_bounds__(ROSE_MEGA_WARPS * 32, 1)
     m.warp = threadIdx.x / 32;
     m.lane = threadIdx.x % 32;
     begin(a, m);
-    begin_feed(a, m);
+    if (m.warp == WARPS) {
+        copy_all(a, m);
+        return;
+    }
     embed<T>(a, m);
     for (uint32_t i = 0; i < a.n_layers; i++)
         run_layer<T, HD>(a, m, i);
@@ -451,11 +503,11 @@ void rose_mega_matrix_of(rose_mega_matrix *to, const rose_cuda_matrix *m)
 
 uint64_t rose_mega_layout(rose_mega *a, uint64_t *base, uint32_t positions)
 {
-    const uint64_t blocks = (positions + ROSE_ATTEND_INNER - 1) / ROSE_ATTEND_INNER;
+    const uint64_t splits = (positions + ROSE_ATTEND_SPLIT - 1) / ROSE_ATTEND_SPLIT;
     const uint64_t sizes[] = {a->d,
                               a->d,
                               a->matrix[ROSE_MEGA_QKV].n,
-                              blocks * a->n_q * (a->head_dim + 2),
+                              splits * a->n_q * (a->head_dim + 2),
                               a->n_q * a->head_dim / 2,
                               a->matrix[ROSE_MEGA_DOWN].k_pad / 2};
     uint64_t **to[] = {&a->x, &a->mid, &a->qkv, &a->parts, &a->attended, &a->hidden}, n = 0;
@@ -491,7 +543,8 @@ static void place_all(rose_mega *a, uint32_t pieces)
         jobs = op != ROSE_MEGA_HEAD && n > jobs ? n : jobs;
     }
     a->pieces = pieces;
-    p->barriers = take_bytes(&end, ROSE_MEGA_WARPS * pieces * 8);
+    p->full = take_bytes(&end, ROSE_MEGA_WARPS * pieces * 8);
+    p->empty = take_bytes(&end, ROSE_MEGA_WARPS * pieces * 8);
     p->shares = take_bytes(&end, ROSE_MEGA_N_OPS * 3 * sizeof(uint32_t));
     p->layers = take_bytes(&end, a->n_layers * sizeof(rose_mega_layer));
     p->x = take_bytes(&end, a->d * 4);
@@ -499,6 +552,8 @@ static void place_all(rose_mega *a, uint32_t pieces)
     p->row = take_bytes(&end, row * 2);
     p->q = take_bytes(&end, a->n_q * a->head_dim * 2);
     p->kv = take_bytes(&end, a->n_kv * 2 * a->head_dim * 2);
+    p->inner =
+        take_bytes(&end, ROSE_MEGA_WARPS * (a->n_q / a->n_kv) * (a->head_dim + 2) * sizeof(float));
     p->stage = take_bytes(&end, ROSE_MEGA_WARPS * a->head_dim * 4);
     p->rope = take_bytes(&end, a->rot_dim * 4);
     p->qk = take_bytes(&end, 2 * a->head_dim * 4);
@@ -537,14 +592,14 @@ cudaError_t rose_mega_prepare(const rose_cuda_device *d, rose_cuda_type t, const
     cudaError_t e =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)a->at.end);
     if (e == cudaSuccess)
-        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, ROSE_MEGA_WARPS * 32,
-                                                          a->at.end);
+        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel,
+                                                          ROSE_MEGA_WARPS * 32 + 32, a->at.end);
     *fits = e == cudaSuccess && (uint64_t)blocks * d->sms >= a->grid;
     return e;
 }
 
 cudaError_t rose_mega_run(const rose_cuda_launch *l, const rose_mega *a)
 {
-    return launch_together(l, kernel_of(l->type, a->head_dim), dim3(a->grid), ROSE_MEGA_WARPS * 32,
-                           a->at.end, *a);
+    return launch_together(l, kernel_of(l->type, a->head_dim), dim3(a->grid),
+                           ROSE_MEGA_WARPS * 32 + 32, a->at.end, *a);
 }

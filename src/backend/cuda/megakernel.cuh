@@ -20,15 +20,15 @@ enum {
     NORM_PAIRS = ROSE_MEGA_MAX_D / 2 / THREADS
 };
 
-/* What a block does of an op. A job is a part of k of a strip of 8 outputs, or an inner block of
- * attention. A warp has every WARPS-th job. `base` is the warp of job 0: it differs from op to op,
- * so that all warps have work and room in their rings. */
+/* What a block does of an op. A job is a part of k of a strip of 8 outputs, or an inner block of a
+ * unit of attention, which has WARPS jobs. A warp has every WARPS-th job. `base` is the warp of job
+ * 0: it differs from op to op, so that all warps have work and room in their rings. */
 typedef struct share {
     uint32_t first; /* share of the matrix, or unit of attention */
     uint32_t jobs, base;
 } share;
 
-/* What lane 0 of a warp copies to the ring next. */
+/* What comes next in the ring of a warp. */
 typedef struct feed {
     uint32_t layer, op, job;
     uint32_t left;       /* matrices: bytes of the job; attention: pages, K and V apart */
@@ -41,10 +41,9 @@ typedef struct mega {
     uint32_t block, warp, lane, thread;
     const share *of; /* [ROSE_MEGA_N_OPS], in shared memory, because feed.op indexes it */
     /* The row: position, place of its K and V, pages and inner blocks that it sees. */
-    uint32_t id, pos, slot, n_pages, n_inner;
-    uint32_t number; /* of the slots that the layer writes */
-    feed next;
-    uint32_t piece, parity; /* of the ring: what the warp takes next */
+    uint32_t id, pos, slot, n_pages, n_inner, n_splits;
+    uint32_t number;        /* of the slots that the layer writes */
+    uint32_t piece, parity; /* of the ring: what the warp takes, or copies, next */
 } mega;
 
 template <typename P> ROSE_DEVICE P *place(const mega &m, uint32_t at)
@@ -75,16 +74,20 @@ ROSE_DEVICE void divide(const rose_mega &a, const mega &m)
     uint32_t base = 0;
     for (uint32_t op = 0; op < ROSE_MEGA_N_OPS; op++) {
         share s = {m.block, 0, base};
+        uint32_t busy; /* jobs that are not empty */
         if (op == ROSE_MEGA_ATTEND) {
-            const uint32_t units = m.n_inner * a.n_kv;
-            s.jobs = units > m.block ? (units - m.block - 1) / a.grid + 1 : 0;
+            const uint32_t all = m.n_splits * a.n_kv;
+            const uint32_t units = all > m.block ? (all - m.block - 1) / a.grid + 1 : 0;
+            s.jobs = units * WARPS;
+            busy = units * min((uint32_t)SPLIT_BLOCKS, m.n_inner);
         } else {
             const rose_mega_matrix &x = a.matrix[op];
             s.first = first_share(x.shares, m.block, a.grid);
             s.jobs = (first_share(x.shares, m.block + 1, a.grid) - s.first) * x.strips * x.n_parts;
+            busy = s.jobs;
         }
         of[op] = s;
-        base = (base + s.jobs) % WARPS;
+        base = (base + busy) % WARPS;
     }
 }
 
@@ -102,80 +105,101 @@ ROSE_DEVICE run run_of(const rose_mega &a, const mega &m, uint32_t op, uint32_t 
     return {m.of[op].first * x.strips + job / x.n_parts, x.cut[part], x.cut[part + 1]};
 }
 
-/* Unit `job` of this block: an inner block and a KV head. */
+/* Unit number i of this block: a split and a KV head. `inner` is its first inner block. */
 typedef struct unit {
-    uint32_t inner, head, pages;
+    uint32_t split, head, inner, n_inner;
 } unit;
 
-ROSE_DEVICE unit unit_of(const rose_mega &a, const mega &m, uint32_t job)
+ROSE_DEVICE unit unit_of(const rose_mega &a, const mega &m, uint32_t i)
 {
-    const uint32_t u = m.block + job * a.grid, inner = u / a.n_kv;
-    return {inner, u % a.n_kv, min((uint32_t)INNER_PAGES, m.n_pages - inner * INNER_PAGES)};
+    const uint32_t u = m.block + i * a.grid, split = u / a.n_kv, inner = split * SPLIT_BLOCKS;
+    return {split, u % a.n_kv, inner, min((uint32_t)SPLIT_BLOCKS, m.n_inner - inner)};
 }
 
-/* ---- the ring: each warp has its own, and lane 0 refills a place as soon as the warp has read it.
- * It holds the weights and pages of the warp's jobs in order, across ops and layers, so memory is
- * busy while blocks wait for each other's values. ---- */
-
-/* Go to the next job that has bytes. False at the end of the step. */
-ROSE_DEVICE bool feed_job(const rose_mega &a, mega &m)
+/* Pages of an inner block; 0 after the last one. */
+ROSE_DEVICE uint32_t pages_of(const mega &m, uint32_t inner)
 {
-    feed &f = m.next;
-    for (;;) {
-        f.job += WARPS;
-        while (f.job >= m.of[f.op].jobs) {
-            if (f.op == ROSE_MEGA_HEAD) return false;
-            if (f.op == ROSE_MEGA_DOWN)
-                f.op = ++f.layer == a.n_layers ? (uint32_t)ROSE_MEGA_HEAD : (uint32_t)ROSE_MEGA_QKV;
-            else
-                f.op++;
-            f.job = first_job(m, f.op);
-        }
-        if (f.op == ROSE_MEGA_ATTEND) {
-            f.pages = unit_of(a, m, f.job).pages;
-            f.left = f.pages * 2;
-            return true;
-        }
-        const run r = run_of(a, m, f.op, f.job);
-        const void *w = f.op == ROSE_MEGA_HEAD ? a.head : layer_of(a, m, f.layer).w[f.op];
-        f.from = static_cast<const uint8_t *>(w) + (size_t)r.strip * a.matrix[f.op].k_pad * 16 +
-                 r.begin * 256;
-        f.left = (r.end - r.begin) * 256;
-        if (f.left > 0) return true;
+    return inner < m.n_inner ? min((uint32_t)INNER_PAGES, m.n_pages - inner * INNER_PAGES) : 0;
+}
+
+/* ---- the rings. Each computing warp has one. It holds the weights and pages of the warp's jobs in
+ * order, across ops and layers, so memory is busy while blocks wait for each other's values. One
+ * warp copies: its lane i fills the ring of warp i. ---- */
+
+ROSE_DEVICE uint32_t ring_place(const rose_mega &a, const mega &m)
+{
+    return shared_address(m.smem) + (m.warp * a.pieces + m.piece) * ROSE_MEGA_PIECE;
+}
+
+ROSE_DEVICE uint32_t ring_barrier(const rose_mega &a, const mega &m, uint32_t barriers)
+{
+    return shared_address(m.smem) + barriers + (m.warp * a.pieces + m.piece) * 8;
+}
+
+ROSE_DEVICE void ring_advance(const rose_mega &a, mega &m)
+{
+    if (++m.piece < a.pieces) return;
+    m.piece = 0;
+    m.parity ^= 1;
+}
+
+/* Wait for the warp's next piece; its address. */
+ROSE_DEVICE uint32_t take(const rose_mega &a, const mega &m)
+{
+    barrier_wait(ring_barrier(a, m, a.at.full), m.parity);
+    return ring_place(a, m);
+}
+
+/* The warp has read the piece. */
+ROSE_DEVICE void done(const rose_mega &a, mega &m)
+{
+    __syncwarp();
+    if (m.lane == 0) barrier_arrive(ring_barrier(a, m, a.at.empty));
+    ring_advance(a, m);
+}
+
+/* Go to the next job. False at the end of the step. */
+ROSE_DEVICE bool feed_next(const rose_mega &a, const mega &m, feed &f)
+{
+    f.job += WARPS;
+    while (f.job >= m.of[f.op].jobs) {
+        if (f.op == ROSE_MEGA_HEAD) return false;
+        if (f.op == ROSE_MEGA_DOWN)
+            f.op = ++f.layer == a.n_layers ? (uint32_t)ROSE_MEGA_HEAD : (uint32_t)ROSE_MEGA_QKV;
+        else
+            f.op++;
+        f.job = first_job(m, f.op);
     }
+    if (f.op == ROSE_MEGA_ATTEND) {
+        f.pages = pages_of(m, unit_of(a, m, f.job / WARPS).inner + f.job % WARPS);
+        f.left = f.pages * 2;
+        return true;
+    }
+    const run r = run_of(a, m, f.op, f.job);
+    const void *w = f.op == ROSE_MEGA_HEAD ? a.head : layer_of(a, m, f.layer).w[f.op];
+    f.from = static_cast<const uint8_t *>(w) + (size_t)r.strip * a.matrix[f.op].k_pad * 16 +
+             r.begin * 256;
+    f.left = (r.end - r.begin) * 256;
+    return true;
 }
 
 /* K or V of a page and KV head. */
-ROSE_DEVICE const uint8_t *feed_page(const rose_mega &a, const mega &m)
+ROSE_DEVICE const uint8_t *feed_page(const rose_mega &a, const mega &m, const feed &f)
 {
-    const feed &f = m.next;
-    const unit u = unit_of(a, m, f.job);
+    const unit u = unit_of(a, m, f.job / WARPS);
     const uint32_t i = f.pages * 2 - f.left, v = i / f.pages;
-    const uint32_t page = a.table[u.inner * INNER_PAGES + i % f.pages];
+    const uint32_t page = a.table[(u.inner + f.job % WARPS) * INNER_PAGES + i % f.pages];
     return static_cast<const uint8_t *>(layer_of(a, m, f.layer).kv) +
            (page * a.page_elems + (size_t)(u.head * 2 + v) * ROSE_PAGE * a.head_dim) * 2;
 }
 
-ROSE_DEVICE uint32_t ring_place(const rose_mega &a, const mega &m, uint32_t piece)
+ROSE_DEVICE void feed_piece(const rose_mega &a, const mega &m, feed &f)
 {
-    return shared_address(m.smem) + (m.warp * a.pieces + piece) * ROSE_MEGA_PIECE;
-}
-
-ROSE_DEVICE uint32_t ring_barrier(const rose_mega &a, const mega &m, uint32_t piece)
-{
-    return shared_address(m.smem) + a.at.barriers + (m.warp * a.pieces + piece) * 8;
-}
-
-/* Copy the warp's next piece to a place of its ring. Lane 0. */
-ROSE_DEVICE void feed_piece(const rose_mega &a, mega &m, uint32_t piece)
-{
-    feed &f = m.next;
-    if (f.left == 0 && !feed_job(a, m)) return;
-    const uint32_t to = ring_place(a, m, piece), barrier = ring_barrier(a, m, piece);
+    const uint32_t to = ring_place(a, m), barrier = ring_barrier(a, m, a.at.full);
     if (f.op == ROSE_MEGA_ATTEND) {
         const uint32_t bytes = ROSE_PAGE * a.head_dim * 2;
         barrier_expect(barrier, bytes);
-        copy_piece(to, feed_page(a, m), bytes, barrier);
+        copy_piece(to, feed_page(a, m, f), bytes, barrier);
         f.left--;
         return;
     }
@@ -186,30 +210,21 @@ ROSE_DEVICE void feed_piece(const rose_mega &a, mega &m, uint32_t piece)
     f.left -= bytes;
 }
 
-ROSE_DEVICE void begin_feed(const rose_mega &a, mega &m)
+/* The copying warp. Its lanes take turns: none waits for its own ring alone. */
+ROSE_DEVICE void copy_all(const rose_mega &a, mega &m)
 {
-    m.next = {};
-    m.next.job = first_job(m, ROSE_MEGA_QKV) - WARPS;
-    m.piece = m.parity = 0;
-    for (uint32_t i = 0; i < a.pieces && m.lane == 0; i++)
-        feed_piece(a, m, i);
-}
-
-/* Wait for the warp's next piece; its address. */
-ROSE_DEVICE uint32_t take(const rose_mega &a, const mega &m)
-{
-    barrier_wait(ring_barrier(a, m, m.piece), m.parity);
-    return ring_place(a, m, m.piece);
-}
-
-/* The warp has read the piece. */
-ROSE_DEVICE void done(const rose_mega &a, mega &m)
-{
-    __syncwarp();
-    if (m.lane == 0) feed_piece(a, m, m.piece);
-    if (++m.piece == a.pieces) {
-        m.piece = 0;
-        m.parity ^= 1;
+    feed f = {};
+    bool more = m.lane < WARPS;
+    m.warp = m.lane % WARPS;
+    m.parity = 1; /* all places are empty */
+    f.job = first_job(m, ROSE_MEGA_QKV) - WARPS;
+    while (more) {
+        if (f.left == 0) {
+            more = feed_next(a, m, f);
+        } else if (barrier_test(ring_barrier(a, m, a.at.empty), m.parity)) {
+            feed_piece(a, m, f);
+            ring_advance(a, m);
+        }
     }
 }
 
@@ -261,7 +276,7 @@ ROSE_DEVICE float2 chain(const rose_mega &a, mega &m, uint32_t begin, uint32_t e
     return make_float2(acc[0], acc[1]);
 }
 
-/* The sums of all jobs of this block, to shared memory as [job][8]. The block meets at the end. */
+/* The sums of all jobs of this block, to shared memory as [job][8]. The warps meet at the end. */
 template <typename T> ROSE_DEVICE void multiply(const rose_mega &a, mega &m, uint32_t op)
 {
     float2 *sums = place<float2>(m, a.at.sums);
@@ -270,7 +285,7 @@ template <typename T> ROSE_DEVICE void multiply(const rose_mega &a, mega &m, uin
         const float2 y = chain<T>(a, m, r.begin, r.end);
         if (m.lane < 4) sums[job * 4 + m.lane] = y;
     }
-    __syncthreads();
+    sync_warps();
 }
 
 /* ---- slots to shared memory ---- */
@@ -290,7 +305,7 @@ ROSE_DEVICE void fetch_pairs(uint2 *to, const uint64_t *slots, uint32_t first, u
         if (first + i * THREADS < pairs) to[first + i * THREADS] = v[i];
 }
 
-/* Values of n slots (an even number) to shared memory: all threads. The block meets at the end. */
+/* Values of n slots (an even number) to shared memory: all threads. The warps meet at the end. */
 ROSE_DEVICE void fetch(const mega &m, uint32_t to, const uint64_t *slots, uint32_t n,
                        uint32_t number)
 {
@@ -309,7 +324,7 @@ ROSE_DEVICE void fetch(const mega &m, uint32_t to, const uint64_t *slots, uint32
             first += 2 * THREADS;
         }
     }
-    __syncthreads();
+    sync_warps();
 }
 
 /* ---- norms ---- */
@@ -349,7 +364,7 @@ ROSE_DEVICE float sum_shared(const float *x, uint32_t d, float mean, uint32_t la
     return sum_lanes(s);
 }
 
-/* x in shared memory, normed, to the row. The block meets at the end. */
+/* x in shared memory, normed, to the row. The warps meet at the end. */
 template <typename T>
 ROSE_DEVICE void norm_x(const rose_mega &a, const mega &m, const rose_cuda_norm_by &by,
                         const norm_values &p)
@@ -368,7 +383,7 @@ ROSE_DEVICE void norm_x(const rose_mega &a, const mega &m, const rose_cuda_norm_
         store_pair(row + k, norm_scale(v.x - mean, inv, p.w[i].x, p.b[i].x, by.b != NULL),
                    norm_scale(v.y - mean, inv, p.w[i].y, p.b[i].y, by.b != NULL));
     }
-    __syncthreads();
+    sync_warps();
 }
 
 #endif

@@ -4,6 +4,7 @@
 #define ROSE_BACKEND_CUDA_MEGA_OPS_CUH
 
 #include "backend/cuda/hopper.cuh"
+#include "backend/cuda/mega.h"
 
 ROSE_DEVICE void publish(uint64_t *to, uint32_t a, uint32_t b, uint32_t number)
 {
@@ -21,6 +22,17 @@ template <int N> ROSE_DEVICE void poll(uint2 v[N], const uint64_t *const at[N], 
     });
     for (int i = 0; i < N; i++)
         v[i] = {(uint32_t)at[i][0], (uint32_t)at[i][1]};
+}
+
+ROSE_DEVICE void sync_warps(void)
+{
+    machine::meet(machine::t_block->barriers[1], ROSE_MEGA_WARPS * 32, true);
+}
+
+ROSE_DEVICE bool barrier_test(uint32_t at, uint32_t parity)
+{
+    machine::yield();
+    return machine::barrier_at(at).phase != parity;
 }
 
 ROSE_DEVICE void copy_weights(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
