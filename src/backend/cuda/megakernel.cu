@@ -44,17 +44,37 @@ template <typename T> ROSE_DEVICE void embed(const rose_mega &a, const mega &m)
         own[i] = x[m.of[ROSE_MEGA_OUT].first * 8 + i];
 }
 
-/* ---- GEMMs ---- */
+/* ---- GEMMs. There is one copy of the code for all five, because a step runs through it once for
+ * each op, and instructions must come from a cache. ---- */
 
-/* Two neighbouring sums of a job. */
-ROSE_DEVICE float2 sums_of(const rose_mega &a, const mega &m, uint32_t job, uint32_t pair)
+/* A thread finishes two neighbouring outputs of a share: pair i of 4 for each share. Number of the
+ * first output. */
+ROSE_DEVICE uint32_t output_of(const rose_mega &a, const mega &m, uint32_t op, uint32_t i)
 {
-    return place<const float2>(m, a.at.sums)[job * 4 + pair];
+    const uint32_t at = m.of[op].first + i / 4;
+    return at * (8 * a.matrix[op].strips) + i % 4 * 2;
 }
 
-ROSE_DEVICE float2 bias_of(const float *bias, uint32_t n)
+/* Of the outputs; of a gated matrix, of the gate and of up. */
+typedef struct pair_bias {
+    float2 y, up;
+} pair_bias;
+
+ROSE_DEVICE pair_bias load_bias(const rose_mega &a, const mega &m, uint32_t op, const float *bias,
+                                uint32_t i, uint32_t pairs)
 {
-    return bias == NULL ? make_float2(0, 0) : __ldcg(reinterpret_cast<const float2 *>(bias + n));
+    pair_bias b = {};
+    if (bias == NULL || i >= pairs) return b;
+    const float *at = bias + output_of(a, m, op, i);
+    b.y = __ldcg(reinterpret_cast<const float2 *>(at));
+    if (a.matrix[op].strips == 2) b.up = __ldcg(reinterpret_cast<const float2 *>(at + 8));
+    return b;
+}
+
+/* Two neighbouring sums of a job. */
+ROSE_DEVICE float2 sums_of(const rose_mega &a, const mega &m, uint32_t job, uint32_t i)
+{
+    return place<const float2>(m, a.at.sums)[job * 4 + i % 4];
 }
 
 ROSE_DEVICE float2 biased(float2 y, const float *bias, float2 v)
@@ -62,100 +82,115 @@ ROSE_DEVICE float2 biased(float2 y, const float *bias, float2 v)
     return bias == NULL ? y : make_float2(y.x + v.x, y.y + v.y);
 }
 
-ROSE_DEVICE void finish_qkv(const rose_mega &a, const mega &m, const float *bias)
+/* x = (((x + (p0 + bias)) + p1) + p2) + p3. The first part has the bias. */
+ROSE_DEVICE float2 add_parts(const rose_mega &a, const mega &m, uint32_t job, uint32_t i,
+                             float2 first)
 {
-    const share s = m.of[ROSE_MEGA_QKV];
-    for (uint32_t i = m.thread; i < s.jobs * 4; i += THREADS) {
-        const uint32_t n = s.first * 8 + i * 2;
-        const float2 y = biased(sums_of(a, m, i / 4, i % 4), bias, bias_of(bias, n));
-        publish(a.qkv + n, __float_as_uint(y.x), __float_as_uint(y.y), m.number);
-    }
+    float2 *own = place<float2>(m, a.at.own) + i;
+    float2 x = end_added(*own, first);
+    for (uint32_t part = 1; part < ROSE_GEMM_PARTS; part++)
+        x = end_added(x, sums_of(a, m, job + part, i));
+    return *own = x;
 }
 
-/* x = (((x + (p0 + bias)) + p1) + p2) + p3, to the slots `to`. */
-ROSE_DEVICE void finish_residual(const rose_mega &a, const mega &m, uint32_t op, const float *bias,
-                                 uint64_t *to)
-{
-    const share s = m.of[op];
-    float2 *own = place<float2>(m, a.at.own);
-    for (uint32_t i = m.thread; i < s.jobs / ROSE_GEMM_PARTS * 4; i += THREADS) {
-        const uint32_t n = s.first * 8 + i * 2, job = i / 4 * ROSE_GEMM_PARTS;
-        float2 x = end_added(own[i], biased(sums_of(a, m, job, i % 4), bias, bias_of(bias, n)));
-        for (uint32_t part = 1; part < ROSE_GEMM_PARTS; part++)
-            x = end_added(x, sums_of(a, m, job + part, i % 4));
-        own[i] = x;
-        publish(to + n, __float_as_uint(x.x), __float_as_uint(x.y), m.number);
-    }
-}
-
-/* Two hidden values of the MLP: pair `pair` of 4 of share `job`. */
-ROSE_DEVICE float2 hidden_values(const rose_mega &a, const mega &m, const rose_gemm_io &io,
-                                 uint32_t i, const float *bias)
-{
-    const uint32_t at = m.of[ROSE_MEGA_UP].first + i / 4, pair = i % 4;
-    if (!a.gated)
-        return end_act_values(
-            io, biased(sums_of(a, m, i / 4, pair), bias, bias_of(bias, at * 8 + pair * 2)));
-    const uint32_t n = at * 16 + pair * 2;
-    return end_gated_values(io, biased(sums_of(a, m, i / 4 * 2, pair), bias, bias_of(bias, n)),
-                            biased(sums_of(a, m, i / 4 * 2 + 1, pair), bias, bias_of(bias, n + 8)));
-}
-
-/* Pairs of T. A thread has two, because slots are published two at a time. */
+/* From the sums to the slots of the next op. Hidden values travel as pairs of T. */
 template <typename T>
-ROSE_DEVICE void finish_up(const rose_mega &a, const mega &m, const float *bias)
+ROSE_DEVICE void finish(const rose_mega &a, const mega &m, uint32_t op, const float *bias,
+                        pair_bias b, uint32_t pairs)
 {
-    const share s = m.of[ROSE_MEGA_UP];
-    const T *type = NULL;
+    const rose_mega_matrix &x = a.matrix[op];
     rose_gemm_io io = {};
     io.act = a.act;
-    for (uint32_t i = m.thread * 2; i < s.jobs / a.matrix[ROSE_MEGA_UP].strips * 4;
-         i += THREADS * 2) {
-        const float2 v = hidden_values(a, m, io, i, bias), u = hidden_values(a, m, io, i + 1, bias);
-        publish(a.hidden + s.first * 4 + i, pair_f32(v.x, v.y, type), pair_f32(u.x, u.y, type),
-                m.number);
+    for (uint32_t base = 0; base < pairs; base += THREADS) {
+        const uint32_t i = base + m.thread, job = i / 4 * x.strips * x.n_parts;
+        const uint32_t n = output_of(a, m, op, i);
+        float2 y = make_float2(0, 0);
+        if (base > 0) b = load_bias(a, m, op, bias, i, pairs);
+        if (i < pairs) y = biased(sums_of(a, m, job, i), bias, b.y);
+        if (op != ROSE_MEGA_UP) {
+            if (i >= pairs) continue;
+            if (op != ROSE_MEGA_QKV) y = add_parts(a, m, job, i, y);
+            uint64_t *to = op == ROSE_MEGA_QKV ? a.qkv : op == ROSE_MEGA_OUT ? a.mid : a.x;
+            publish(to + n, __float_as_uint(y.x), __float_as_uint(y.y), m.number);
+            continue;
+        }
+        y = end_act_values(io, y);
+        if (x.strips == 2 && i < pairs) { /* as end_gated_values */
+            const float2 up = biased(sums_of(a, m, job + 1, i), bias, b.up);
+            y = make_float2(y.x * up.x, y.y * up.y);
+        }
+        const uint32_t u = pair_f32(y.x, y.y, static_cast<const T *>(NULL));
+        const uint32_t next = __shfl_xor_sync(ROSE_ALL_LANES, u, 1);
+        if (i < pairs && i % 2 == 0) publish(a.hidden + m.of[op].first * 4 + i, u, next, m.number);
     }
 }
 
-/* x, from its slots or where the last op left it, through a norm and a GEMM with one part. */
-template <typename T>
-ROSE_DEVICE void norm_multiply(const rose_mega &a, mega &m, uint32_t op, const uint64_t *x,
-                               uint32_t number, const rose_cuda_norm_by &by)
+/* The logits of a strip, from the sums that each warp has in its lanes. Returns the largest key. */
+ROSE_DEVICE unsigned long long finish_logits(const rose_mega &a, const mega &m, uint32_t strip,
+                                             float2 y)
 {
-    norm_values p;
-    load_norm(&p, by, m, a.d);
-    if (x != NULL) fetch(m, a.at.x, x, a.d, number);
-    norm_x<T>(a, m, by, p);
-    multiply<T>(a, m, op);
-}
-
-/* A strip in one chain for each warp in turn; the warp stores its logits itself. */
-template <typename T> ROSE_DEVICE void head(const rose_mega &a, mega &m)
-{
-    const rose_mega_matrix &x = a.matrix[ROSE_MEGA_HEAD];
-    const share s = m.of[ROSE_MEGA_HEAD];
-    norm_values p;
+    const uint32_t id = strip * 8 + m.lane % 4 * 2;
     unsigned long long key = 0;
     rose_gemm_io io = {};
     io.softcap = a.softcap;
-    if (s.jobs == 0) return;
-    load_norm(&p, a.last, m, a.d);
-    fetch(m, a.at.x, a.x, a.d, m.number);
-    norm_x<T>(a, m, a.last, p);
-    for (uint32_t job = first_job(m, ROSE_MEGA_HEAD); job < s.jobs; job += WARPS) {
-        const float2 y = chain<T>(a, m, x.cut[0], x.cut[1]);
-        const uint32_t id = (s.first + job) * 8 + m.lane % 4 * 2;
 #pragma unroll
-        for (uint32_t e = 0; e < 2; e++) {
-            if (m.lane >= 4 || id + e >= a.vocab) continue;
-            const float logit = end_logit(io, e == 0 ? y.x : y.y);
-            a.logits[id + e] = logit;
-            key = max(key, rank_key(logit, id + e));
-        }
+    for (uint32_t e = 0; e < 2; e++) {
+        if (m.lane >= 4 || id + e >= a.vocab) continue;
+        const float logit = end_logit(io, e == 0 ? y.x : y.y);
+        a.logits[id + e] = logit;
+        key = max(key, rank_key(logit, id + e));
     }
-    for (int o = 2; o > 0; o /= 2)
-        key = max(key, __shfl_xor_sync(ROSE_ALL_LANES, key, o));
-    if (m.lane == 0 && key != 0) atomicMax(a.key, key);
+    return key;
+}
+
+/* The sums of this block's jobs go to shared memory as [job][8]. Each warp finishes its strips of
+ * the head by itself. */
+template <typename T> ROSE_DEVICE void multiply(const rose_mega &a, mega &m, uint32_t op)
+{
+    float2 *sums = place<float2>(m, a.at.sums);
+    unsigned long long key = 0;
+    for (uint32_t job = first_job(m, op); job < m.of[op].jobs; job += WARPS) {
+        const run r = run_of(a, m, op, job);
+        const float2 y = chain<T>(a, m, r.begin, r.end);
+        if (op == ROSE_MEGA_HEAD)
+            key = max(key, finish_logits(a, m, r.strip, y));
+        else if (m.lane < 4)
+            sums[job * 4 + m.lane] = y;
+    }
+    if (op == ROSE_MEGA_HEAD) {
+        for (int o = 2; o > 0; o /= 2)
+            key = max(key, __shfl_xor_sync(ROSE_ALL_LANES, key, o));
+        if (m.lane == 0 && key != 0) atomicMax(a.key, key);
+    }
+    sync_warps();
+}
+
+/* One op: wait for the input, norm it or not, multiply, publish. */
+template <typename T>
+ROSE_DEVICE void run_gemm(const rose_mega &a, mega &m, uint32_t op, uint32_t layer)
+{
+    const bool head = op == ROSE_MEGA_HEAD, first = op == ROSE_MEGA_QKV && layer == 0;
+    const bool norms = op == ROSE_MEGA_QKV || op == ROSE_MEGA_UP || head;
+    const rose_mega_matrix &x = a.matrix[op];
+    const rose_mega_layer &l = layer_of(a, m, head ? 0 : layer);
+    const float *bias = head ? NULL : l.bias[op];
+    const uint32_t pairs = m.of[op].jobs / (x.strips * x.n_parts) * 4;
+    const uint64_t *from = op == ROSE_MEGA_OUT    ? a.attended
+                           : op == ROSE_MEGA_UP   ? a.mid
+                           : op == ROSE_MEGA_DOWN ? a.hidden
+                                                  : a.x;
+    norm_values p;
+    if (pairs == 0) return;
+    const rose_cuda_norm_by by = head ? a.last : l.norm[op == ROSE_MEGA_UP];
+    if (norms) load_norm(&p, by, m, a.d);
+    const pair_bias b = load_bias(a, m, op, bias, m.thread, pairs);
+    /* The first op has its input in shared memory. The last layer's number is the head's, too. */
+    if (!first)
+        fetch(m, norms ? a.at.x : a.at.row, from, norms ? a.d : x.cut[x.n_parts] * 8,
+              op == ROSE_MEGA_QKV ? m.number - 1 : m.number);
+    if (norms) norm_x<T>(a, m, by, p);
+    multiply<T>(a, m, op);
+    if (!head) finish<T>(a, m, op, bias, b, pairs);
 }
 
 /* ---- attention ---- */
@@ -406,29 +441,26 @@ ROSE_DEVICE void load_qk_norm(const rose_mega &a, const mega &m, const rose_mega
         __ldcg(m.thread < HD ? l.q_norm + m.thread : l.k_norm + m.thread - HD);
 }
 
-template <typename T, int HD> ROSE_DEVICE void run_layer(const rose_mega &a, mega &m, uint32_t i)
+template <typename T, int HD> ROSE_DEVICE void run_step(const rose_mega &a, mega &m)
 {
-    const rose_mega_layer &l = layer_of(a, m, i);
+    uint32_t op = ROSE_MEGA_QKV, layer = 0;
     m.number++;
-    load_qk_norm<HD>(a, m, l);
-    if (m.of[ROSE_MEGA_QKV].jobs > 0) {
-        norm_multiply<T>(a, m, ROSE_MEGA_QKV, i == 0 ? NULL : a.x, m.number - 1, l.norm[0]);
-        finish_qkv(a, m, l.bias[ROSE_MEGA_QKV]);
-    }
-    attend<T, HD>(a, m, l);
-    if (m.of[ROSE_MEGA_OUT].jobs > 0) {
-        fetch(m, a.at.row, a.attended, a.n_q * HD / 2, m.number);
-        multiply<T>(a, m, ROSE_MEGA_OUT);
-        finish_residual(a, m, ROSE_MEGA_OUT, l.bias[ROSE_MEGA_OUT], a.mid);
-    }
-    if (m.of[ROSE_MEGA_UP].jobs > 0) {
-        norm_multiply<T>(a, m, ROSE_MEGA_UP, a.mid, m.number, l.norm[1]);
-        finish_up<T>(a, m, l.bias[ROSE_MEGA_UP]);
-    }
-    if (m.of[ROSE_MEGA_DOWN].jobs > 0) {
-        fetch(m, a.at.row, a.hidden, a.matrix[ROSE_MEGA_DOWN].cut[ROSE_GEMM_PARTS] * 8, m.number);
-        multiply<T>(a, m, ROSE_MEGA_DOWN);
-        finish_residual(a, m, ROSE_MEGA_DOWN, l.bias[ROSE_MEGA_DOWN], a.x);
+#pragma unroll 1
+    for (;;) {
+        if (op == ROSE_MEGA_QKV) load_qk_norm<HD>(a, m, layer_of(a, m, layer));
+        if (op == ROSE_MEGA_ATTEND)
+            attend<T, HD>(a, m, layer_of(a, m, layer));
+        else
+            run_gemm<T>(a, m, op, layer);
+        if (op == ROSE_MEGA_HEAD) return;
+        if (op != ROSE_MEGA_DOWN) {
+            op++;
+        } else if (++layer == a.n_layers) {
+            op = ROSE_MEGA_HEAD;
+        } else {
+            op = ROSE_MEGA_QKV;
+            m.number++;
+        }
     }
 }
 
@@ -482,9 +514,7 @@ static __global__ void __launch_bounds__(ROSE_MEGA_WARPS * 32 + 32, 1)
         return;
     }
     embed<T>(a, m);
-    for (uint32_t i = 0; i < a.n_layers; i++)
-        run_layer<T, HD>(a, m, i);
-    head<T>(a, m);
+    run_step<T, HD>(a, m);
 #endif
 }
 

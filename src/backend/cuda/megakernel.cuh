@@ -276,18 +276,6 @@ ROSE_DEVICE float2 chain(const rose_mega &a, mega &m, uint32_t begin, uint32_t e
     return make_float2(acc[0], acc[1]);
 }
 
-/* The sums of all jobs of this block, to shared memory as [job][8]. The warps meet at the end. */
-template <typename T> ROSE_DEVICE void multiply(const rose_mega &a, mega &m, uint32_t op)
-{
-    float2 *sums = place<float2>(m, a.at.sums);
-    for (uint32_t job = first_job(m, op); job < m.of[op].jobs; job += WARPS) {
-        const run r = run_of(a, m, op, job);
-        const float2 y = chain<T>(a, m, r.begin, r.end);
-        if (m.lane < 4) sums[job * 4 + m.lane] = y;
-    }
-    sync_warps();
-}
-
 /* ---- slots to shared memory ---- */
 
 template <int N>
