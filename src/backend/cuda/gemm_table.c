@@ -26,7 +26,7 @@ ROSE_GEMM_FN(tiles_128x128);
 /* The first kernel takes every shape on every GPU. */
 const rose_gemm_kernel rose_gemm_kernels[] = {
     TILES(64, 64, 4, 40),
-    TILES(128, 128, 1, 50),
+    TILES(128, 128, 2, 50),
 };
 const uint32_t rose_gemm_n_kernels = sizeof rose_gemm_kernels / sizeof *rose_gemm_kernels;
 
