@@ -124,6 +124,16 @@ static void test_large(void **state)
     assert_int_equal(n_bad, 0);
 }
 
+/* What the sanitizers run: every kernel, few values. */
+static void test_little(void **state)
+{
+    int n_bad = 0;
+    (void)state;
+    n_bad += compare_shape(ROSE_CUDA_BF16, 5, 192, 144, false);
+    n_bad += compare_shape(ROSE_CUDA_F16, 140, 80, 272, false);
+    assert_int_equal(n_bad, 0);
+}
+
 /* ---- against other sums ---- */
 
 static void check_exactly(rose_cuda_type t, uint32_t rows, uint32_t k, uint32_t n, uint32_t head)
@@ -362,11 +372,11 @@ static void test_all_met(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact),     cmocka_unit_test(test_chains),
-        cmocka_unit_test(test_odd),       cmocka_unit_test(test_random),
-        cmocka_unit_test(test_large),     cmocka_unit_test(test_normed),
-        cmocka_unit_test(test_dependent), cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_all_met),
+        cmocka_unit_test(test_little), cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_chains), cmocka_unit_test(test_odd),
+        cmocka_unit_test(test_random), cmocka_unit_test(test_large),
+        cmocka_unit_test(test_normed), cmocka_unit_test(test_dependent),
+        cmocka_unit_test(test_choice), cmocka_unit_test(test_all_met),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     gc_state = fx_seed() * 2 + 1;

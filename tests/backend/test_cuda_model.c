@@ -266,7 +266,7 @@ static void compare_crowds(const rose_model *m, const char *const *ways, int n_w
 
 /* The optimisations that can be left out. fetch matters only if a step follows another
  * (test_cuda_ahead.c). pingpong matters only in steps of more rows than here
- * (test_cuda_bits.c). */
+ * (test_cuda_gemm.c). */
 static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",     "team",    "ahead",  "halves",
                                      "normed",       "carveout", "prompts", "spread", "joined",
                                      "head",         "once",     "chain",   "append"};
