@@ -231,6 +231,8 @@ typedef struct rose_cuda_device {
     size_t shared_max; /* most bytes of shared memory that a block can have */
     size_t shared_sm;  /* bytes of shared memory of an SM */
     size_t l2;         /* bytes */
+    double bytes_us;   /* bytes of device memory that can be read in a us, from clock and width */
+    double mhz;        /* clock of the SMs */
     void *encode;      /* the driver's cuTensorMapEncodeTiled; NULL unless hopper */
 } rose_cuda_device;
 
@@ -238,6 +240,7 @@ typedef struct rose_cuda_device {
 cudaError_t rose_cuda_device_code(rose_cuda_device *d);
 
 typedef struct rose_gemm_kernel rose_gemm_kernel; /* a row of the table in gemm.h */
+typedef struct rose_gemm_tuned rose_gemm_tuned;   /* measured choices; gemm.h */
 
 /* How a kernel is launched. dependent: by programmatic dependent launch, so that it may start while
  * the kernel before it on the stream still runs. */
@@ -252,6 +255,7 @@ typedef struct rose_cuda_launch {
     uint32_t without; /* bits of rose_cuda_without */
     /* The GEMM kernel that tests and benchmarks force, where it takes the shape; NULL: the best. */
     const rose_gemm_kernel *forced;
+    const rose_gemm_tuned *tuned; /* borrowed; NULL: the cost model chooses alone */
     /* The kernel belongs to one half of a step whose other half runs at the same time. Attention of
      * single rows then uses at most one block for each SM, which leaves room for GEMM blocks. */
     bool beside;
