@@ -350,7 +350,7 @@ bench: deps-build
 # The NEON kernels under emulation: Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user.
 # (The test itself at -O1: gcc 12 for AArch64 fails on it at -O3.)
 NEON_SRC := $(wildcard src/backend/cpu/*_ref.c) $(addprefix src/,backend/cpu/kernels.c backend/cpu/kernels_neon.c \
-            backend/cpu/rotary.c backend/cpu/pack.c backend/cpu/quant_pack.c backend/cpu/quant_neon.c model/convert.c \
+            backend/rotary.c backend/cpu/pack.c backend/cpu/quant_pack.c backend/cpu/quant_neon.c model/convert.c \
             model/ggml_blocks.c base/cpuinfo.c base/status.c base/log.c base/file.c base/buf.c)
 NEON_TESTS := test_kernels test_quant
 NEON_CC  := aarch64-linux-gnu-gcc -std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Werror -Isrc -Itests -Itests/backend/neon -pthread

@@ -223,9 +223,8 @@ extern const rose_backend_ops rose_cuda_ops;
  * a recording only notes that they were left out; with on false the GPU adds nothing. */
 void rose_cuda_profile(bool on, bool kernels);
 
-/* plan.c */
+/* weights.c */
 size_t rose_cuda_type_size(rose_cuda_type t);
-uint32_t rose_cuda_hd_pad(uint32_t head_dim);
 uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t);
 void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p);

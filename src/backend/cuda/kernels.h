@@ -197,8 +197,9 @@ typedef struct rose_cuda_pack {
      * of 8 outputs, place i % 8 (first_out 0: gate, 1: up). */
     uint32_t first_out;
     bool gated;
-    /* Heads whose two halves are interleaved in the file (rose_linear.permuted_heads); 0: none. */
-    uint32_t permuted_heads;
+    /* Outputs of a head whose two halves are interleaved in the file (rose_linear.permuted_heads);
+     * 0: the outputs are in order. */
+    uint32_t permuted_dim;
     float add; /* floats: added to every value: 1 for norms that multiply by 1 + w */
 } rose_cuda_pack;
 

@@ -110,7 +110,7 @@ static void layout_rows(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
     s->y = a->norm_place != ROSE_NORM_BEFORE ? take_floats(b, rows * a->d_model) : NULL;
     s->h = rose_bump_take(b, rows * round_up(a->d_model, ROSE_CUDA_K_PAD) * size);
     s->qkv = rose_bump_take(b, rows * qkv * (rotated ? sizeof(float) : size));
-    s->q = rose_bump_take(b, rows * a->n_heads * rose_cuda_hd_pad(a->head_dim) * size);
+    s->q = rose_bump_take(b, rows * a->n_heads * rose_cuda_attend_pad(a->head_dim) * size);
     s->o = rose_bump_take(b, rows * round_up(heads, ROSE_CUDA_K_PAD) * size);
     s->ff = rose_bump_take(b, rows * round_up(a->d_ff, ROSE_CUDA_K_PAD) * size);
     s->up = (p->without & ROSE_CUDA_WITHOUT_MLP) != 0 ? take_floats(b, rows * n_up) : NULL;
