@@ -247,7 +247,7 @@ $(EMULATED)/test_emulated_load.o: tests/backend/emulated/test_emulated_load.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -I. -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
 $(EMULATED)/test_emulated_load: $(addprefix $(EMULATED)/,test_emulated_load.o machine.o pack.o) \
-    $(addprefix $B/obj/backend/cuda/,load.o weights.o) $B/librose_all.a
+    $(addprefix $B/obj/backend/cuda/,load.o weights.o plan.o scratch.o switches.o attend.o) $B/librose_all.a
 	$(Q)$(CXX) -pthread -o $@ $^ -l:libjansson.a -l:libpcre2-8.a -l:libutf8proc.a -lm -lcmocka
 
 # A server over a CUDA runtime that needs no GPU, and a driver that stands before the real one, both of which fail when told

@@ -86,6 +86,32 @@ cudaError_t rose_cuda_finish(rose_cuda *c)
     return cudaSuccess;
 }
 
+/* What plan.c asks of the device and of the files that launch kernels. */
+rose_status rose_cuda_device_open(int index, rose_cuda_device *out, rose_err *err)
+{
+    (void)index;
+    (void)err;
+    *out = (rose_cuda_device){.sms = 132, .cc = 90, .code = 90, .hopper = true};
+    return ROSE_OK;
+}
+
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
+{
+    *available = *total = (size_t)1 << 34;
+    return cudaSuccess;
+}
+
+uint64_t rose_cuda_graph_nodes(const rose_arch *a, uint32_t without)
+{
+    (void)without;
+    return a->n_layers;
+}
+
+uint64_t rose_cuda_rules_bytes(uint32_t vocab)
+{
+    return 4 * (uint64_t)vocab;
+}
+
 rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what)
 {
     return rose_fail(err, ROSE_E_BACKEND, "%s: error %d", what, (int)e);
@@ -312,14 +338,16 @@ static rose_model *open_config(const char *name, rose_dtype dtype)
 
 #define CONFIG(name) "tests/golden/families/" name ".config.json"
 
+static const char *const g_families[] = {
+    CONFIG("llama"),         CONFIG("qwen2"), CONFIG("qwen3"),   CONFIG("gemma3"),
+    CONFIG("llama-dynamic"), CONFIG("phi3"),  CONFIG("smollm3"), CONFIG("mistral")};
+enum { N_FAMILIES = sizeof g_families / sizeof *g_families };
+
 static void test_families(void **state)
 {
-    static const char *const names[] = {CONFIG("llama"),  CONFIG("qwen2"),         CONFIG("qwen3"),
-                                        CONFIG("gemma3"), CONFIG("llama-dynamic"), CONFIG("phi3"),
-                                        CONFIG("smollm3")};
     (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        rose_model *m = open_config(names[i], i % 2 == 0 ? ROSE_BF16 : ROSE_F16);
+    for (size_t i = 0; i < N_FAMILIES; i++) {
+        rose_model *m = open_config(g_families[i], i % 2 == 0 ? ROSE_BF16 : ROSE_F16);
         check_model(m, i % 2 == 0 ? ROSE_COMPUTE_BF16 : ROSE_COMPUTE_F16, 1 << 20);
         rose_model_close(m);
     }
@@ -390,31 +418,95 @@ static void test_blocks(void **state)
     rose_model_close(m);
 }
 
+static rose_memory_plan plan_of(const rose_model *m, rose_compute dtype)
+{
+    rose_backend_opts o;
+    rose_memory_plan p;
+    rose_err err = {""};
+    rose_backend_opts_default(&o);
+    o.dtype = dtype;
+    if (rose_cuda_plan(m, &o, &p, &err) != ROSE_OK) fail_msg("%s: %s", m->name, err.msg);
+    return p;
+}
+
+/* Values of a packed matrix. */
+static uint64_t padded(uint64_t n, uint64_t k)
+{
+    return (n + ROSE_CUDA_N_PAD - 1) / ROSE_CUDA_N_PAD * ROSE_CUDA_N_PAD *
+           ((k + ROSE_CUDA_K_PAD - 1) / ROSE_CUDA_K_PAD * ROSE_CUDA_K_PAD);
+}
+
 /* One copy of the weights: the plan counts each matrix once, and the head once if it is tied. */
+static void check_sizes(rose_model *m)
+{
+    rose_arch *const a = &m->arch;
+    const uint64_t d = a->d_model, o = (uint64_t)a->n_heads * a->head_dim, ff = a->d_ff;
+    const uint64_t qkv = o + 2 * (uint64_t)a->n_kv_heads * a->head_dim;
+    const uint64_t head = padded(a->vocab_size, d);
+    const uint64_t layer = padded(qkv, d) + padded(d, o) + padded(2 * ff, d) + padded(d, ff);
+    const uint64_t small = (uint64_t)a->max_positions * a->head_dim * 2 * sizeof(float) +
+                           a->n_layers * (qkv + 8 * d + 2048) * sizeof(float);
+    for (int tied = 0; tied < 2; tied++) {
+        const uint64_t values = a->n_layers * layer + (tied ? 1 : 2) * head;
+        a->tied_head = tied;
+        const rose_memory_plan p = plan_of(m, ROSE_COMPUTE_BF16);
+        assert_in_range(p.weights, 2 * values, 2 * values + small);
+        assert_in_range(plan_of(m, ROSE_COMPUTE_F32).weights, 4 * values, 4 * values + small);
+        assert_int_equal(p.total, p.weights + p.kv + p.scratch + p.graphs);
+        assert_int_equal(p.kv, p.kv_pages * p.kv_page);
+        assert_int_equal(p.kv_page, a->n_layers * (uint64_t)a->n_kv_heads * 2 * 16 *
+                                        rose_cuda_attend_pad(a->head_dim) * 2);
+    }
+}
+
 static void test_sizes(void **state)
 {
     (void)state;
-    rose_model *m = open_config(CONFIG("qwen3"), ROSE_BF16);
-    rose_memory_plan p = {.dtype = ROSE_COMPUTE_BF16, .max_model_len = 512};
-    uint64_t used[2];
-    for (int tied = 0; tied < 2; tied++) {
-        rose_bump b = {.align = ROSE_CUDA_ALIGN};
-        rose_cuda_weights w = {0};
-        m->arch.tied_head = tied;
-        rose_cuda_layout_weights(&w, &b, m, &p);
-        used[tied] = b.used;
+    for (size_t i = 0; i < N_FAMILIES; i++) {
+        rose_model *m = open_config(g_families[i], ROSE_BF16);
+        check_sizes(m);
+        rose_model_close(m);
     }
-    const rose_arch *a = &m->arch;
-    const uint64_t d = a->d_model, o = (uint64_t)a->n_heads * a->head_dim;
-    const uint64_t layer =
-        d * (o + 2 * (uint64_t)a->n_kv_heads * a->head_dim) + o * d + 3 * d * (uint64_t)a->d_ff;
-    const uint64_t head = d * (uint64_t)a->vocab_size;
-    assert_in_range(used[1], 2 * (a->n_layers * layer + head),
-                    2 * (a->n_layers * layer + head) * 3 / 2 + (1 << 20));
-    assert_in_range(used[0] - used[1], 2 * head, 2 * head * 3 / 2);
-    assert_int_equal(rose_cuda_kv_page_bytes(a, ROSE_CUDA_BF16),
-                     (uint64_t)a->n_layers * a->n_kv_heads * 2 * 16 *
-                         rose_cuda_attend_pad(a->head_dim) * 2);
+}
+
+static void refused(rose_model *m, const char *why)
+{
+    rose_err err = {""};
+    assert_int_equal(rose_cuda_check(m, &err), ROSE_E_UNSUPPORTED);
+    if (strstr(err.msg, why) == NULL) fail_msg("'%s' is not in: %s", why, err.msg);
+}
+
+/* Every family is taken; a shape that no kernel computes is refused by name. */
+static void test_check(void **state)
+{
+    static const rose_dtype files[] = {ROSE_F32, ROSE_F16, ROSE_BF16, ROSE_Q4_K};
+    static const rose_compute taken[] = {ROSE_COMPUTE_BF16, ROSE_COMPUTE_F16, ROSE_COMPUTE_BF16,
+                                         ROSE_COMPUTE_BF16};
+    (void)state;
+    rose_err err = {""};
+    for (size_t i = 0; i < N_FAMILIES; i++) {
+        rose_model *m = open_config(g_families[i], ROSE_BF16);
+        if (rose_cuda_check(m, &err) != ROSE_OK) fail_msg("%s: %s", m->name, err.msg);
+        rose_model_close(m);
+    }
+    rose_model *m = open_config(CONFIG("llama"), ROSE_BF16);
+    for (int i = 0; i < 4; i++) {
+        m->dtype = files[i];
+        assert_int_equal(plan_of(m, ROSE_COMPUTE_AUTO).dtype, taken[i]);
+    }
+    const rose_arch a = m->arch;
+    m->arch.head_dim = 512;
+    refused(m, "head size 512");
+    m->arch = a;
+    m->arch.n_kv_heads = 3;
+    refused(m, "8 query heads and 3 KV heads");
+    m->arch = a;
+    m->arch.d_ff = 100;
+    refused(m, "MLP width 100");
+    m->arch = a;
+    m->arch.rope[0].dim = 66;
+    refused(m, "RoPE turns 66 values of a head of 64");
+    m->arch = a;
     rose_model_close(m);
 }
 
@@ -435,9 +527,10 @@ static void test_small_pool(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families), cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_permuted), cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_small_pool),
+        cmocka_unit_test(test_families),   cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_permuted),   cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_sizes),      cmocka_unit_test(test_check),
+        cmocka_unit_test(test_small_pool),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (argc > 1) cmocka_set_test_filter(argv[1]);
