@@ -96,7 +96,9 @@ typedef struct rose_backend_opts {
     rose_compute dtype; /* data type of weights and activations. AUTO on a CPU: BF16 for BF16
                          * files and with INT8, else F32; for files with quantized matrices F32
                          * with int8 activations. F32 keeps quantized matrices as they are, BF16
-                         * widens them. AUTO on CUDA: F16 */
+                         * widens them. AUTO on CUDA: F16 or BF16 as most of the file; for files in
+                         * F32 or with quantized matrices F16 for GPT-2, else BF16. CUDA widens
+                         * quantized matrices */
     rose_quantization quantization;
     uint32_t max_seqs;        /* at most this many sequences in one step, 1 .. 4096 */
     uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs */

@@ -11,10 +11,12 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
     const rose_opt all[] = {
         ROSE_ROW_BRIEF_HEADING("Model and device"),
         ROSE_ROW_ENUM("dtype", rose_compute, &o->dtype, "auto|float32|bfloat16|float16",
-                      "number format of weights, KV cache and activations; auto is float16 on "
-                      "cuda; on cpu it is bfloat16 for BF16 files, else float32. Quantized GGUF "
-                      "files (cpu): auto keeps the matrices as they are, with int8 activations "
-                      "and a bfloat16 KV cache. float32 also keeps them, and bfloat16 widens them",
+                      "number format of weights, KV cache and activations. auto on cuda is the "
+                      "type of the file; for float32 and quantized files it is float16 for GPT-2, "
+                      "else bfloat16. auto on cpu is bfloat16 for BF16 files, else float32. "
+                      "Quantized GGUF files on cpu: auto keeps the matrices as they are, with int8 "
+                      "activations and a bfloat16 KV cache. float32 also keeps them, and bfloat16 "
+                      "widens them, as cuda always does",
                       .first = true),
         ROSE_ROW_ENUM("quantization", rose_quantization, &o->quantization, "none|int8",
                       "int8 (cpu): weights are 8-bit integers with one scale for each output, "

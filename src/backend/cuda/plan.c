@@ -9,7 +9,7 @@
 #include "backend/checks.h"
 #include "backend/cuda/cuda_internal.h"
 
-enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22 };
+enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_HEADS = 4096 };
 
 #define MIB (UINT64_C(1) << 20)
 /* Upper estimates of the memory that the driver takes in addition to our regions: a fixed part for
@@ -18,26 +18,43 @@ enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22 };
 #define LOADED_BYTES (64 * MIB)
 #define NODE_BYTES   (UINT64_C(8) << 10) /* a node of a captured graph */
 
+/* Attention. Shapes that the kernels with tensor cores refuse run on the plain kernel. */
+static rose_status check_heads(const rose_arch *a, rose_err *err)
+{
+    const char *t = a->model_type;
+    if (a->head_dim % 2 != 0 || rose_cuda_attend_pad(a->head_dim) == 0 || a->head_dim == 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: head size %u: the CUDA backend supports even sizes up to %d", t,
+                         a->head_dim, ROSE_ATTEND_MAX_HEAD_DIM);
+    if (a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads != 0 || a->n_heads > MAX_HEADS)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: %u query heads and %u KV heads: the CUDA backend supports multiples "
+                         "of the KV heads up to %d",
+                         t, a->n_heads, a->n_kv_heads, MAX_HEADS);
+    for (int i = 0; i < 2; i++)
+        if (a->pos == ROSE_POS_ROPE && (a->rope[i].dim > a->head_dim || a->rope[i].dim % 2 != 0))
+            return rose_fail(err, ROSE_E_UNSUPPORTED,
+                             "%s: RoPE turns %u values of a head of %u: the CUDA backend supports "
+                             "even numbers up to the head size",
+                             t, a->rope[i].dim, a->head_dim);
+    return ROSE_OK;
+}
+
 static rose_status check_arch(const rose_arch *a, rose_err *err)
 {
     const char *t = a->model_type;
-    rose_status st = rose_backend_check_plain(a, "CUDA", err);
-    if (st != ROSE_OK) return st;
-    if (a->head_dim == 0 || a->head_dim > ROSE_CUDA_MAX_HEAD_DIM || a->head_dim % 2 != 0)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: head size %u: the CUDA backend supports even sizes up to %d", t,
-                         a->head_dim, ROSE_CUDA_MAX_HEAD_DIM);
-    if (a->d_model > ROSE_CUDA_MAX_D || a->d_model % 8 != 0)
+    if (a->d_model == 0 || a->d_model > ROSE_CUDA_MAX_D || a->d_model % 8 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: width %u: the CUDA backend supports multiples of 8 up to %d", t,
                          a->d_model, ROSE_CUDA_MAX_D);
     if (a->d_ff == 0 || a->d_ff % 8 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: MLP width %u: the CUDA backend supports multiples of 8", t, a->d_ff);
-    if (a->n_layers == 0 || a->n_layers > 1024 || a->d_ff > MAX_WIDTH || a->vocab_size == 0 ||
-        a->vocab_size > MAX_WIDTH || a->max_positions == 0 || a->max_positions > MAX_WIDTH)
+    if (a->n_layers == 0 || a->n_layers > ROSE_MAX_LAYERS || a->d_ff > MAX_WIDTH ||
+        a->vocab_size == 0 || a->vocab_size > MAX_WIDTH || a->max_positions == 0 ||
+        a->max_positions > MAX_WIDTH)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: a dimension is 0 or above %d", t, MAX_WIDTH);
-    return ROSE_OK;
+    return check_heads(a, err);
 }
 
 static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, rose_memory_plan *p,
@@ -94,10 +111,7 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
     if (p->kv >= p->scratch)
         advice = "lower num-kv-pages, kv-cache-memory, gpu-memory-utilization or max-model-len";
     if (p->weights >= p->kv && p->weights >= p->scratch)
-        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype float16"
-                 : (p->without & ROSE_CUDA_WITHOUT_WIDE) == 0
-                     ? "leave out the second copy of the weights (--cuda-without wide)"
-                     : "the model is too large";
+        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype bfloat16" : "the model is too large";
     const double mib = 1048576;
     return rose_fail(err, ROSE_E_NOMEM,
                      "the plan needs %.0f MiB of GPU memory (weights %.0f, KV %.0f in %u pages, "
@@ -122,8 +136,17 @@ static uint64_t scratch_bytes(const rose_arch *a, const rose_memory_plan *p, uin
 
 rose_status rose_cuda_check(const rose_model *m, rose_err *err)
 {
-    const rose_status st = check_arch(&m->arch, err);
-    return st == ROSE_OK ? rose_backend_check_types(m, "CUDA", err) : st;
+    return check_arch(&m->arch, err);
+}
+
+/* The type of most weights of the file. Files in fp32 or in block types do not say in which type
+ * the model is meant to run: GPT-2 stays within the range of fp16, the others were trained in bf16.
+ */
+static rose_compute default_dtype(const rose_model *m)
+{
+    if (m->dtype == ROSE_F16) return ROSE_COMPUTE_F16;
+    if (m->dtype == ROSE_BF16) return ROSE_COMPUTE_BF16;
+    return m->arch.norm == ROSE_NORM_LAYER ? ROSE_COMPUTE_F16 : ROSE_COMPUTE_BF16;
 }
 
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
@@ -145,7 +168,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_switches_read(&o->cuda, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_device_open((int)o->cuda.device, &device, err)) != ROSE_OK) return st;
-    if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
+    if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = default_dtype(m);
     p.prefill = o->cuda.prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
