@@ -100,12 +100,6 @@ static inline size_t fx_h_at(uint32_t row, uint32_t k, uint32_t k_pad)
     return ((size_t)(row / 8) * (k_pad / 8) + k / 8) * 64 + row % 8 * 8 + k % 8;
 }
 
-/* As layout.cuh, w_index of the 16-bit types. */
-static inline size_t fx_w_at(uint32_t n, uint32_t k, uint32_t k_pad)
-{
-    return fx_h_at(n, k, k_pad);
-}
-
 /* A sequence with the run's seed: the prompt in chunks, then token by token. */
 static inline fx_seq fx_run_alone(const rose_model *m, fx_backend *f, uint32_t n_prompt,
                                   uint32_t n_tokens, uint32_t chunk)

@@ -113,13 +113,15 @@ static gc_problem gc_make(rose_cuda_type t, uint32_t rows, uint32_t k, uint32_t 
     p.biased = gc_any(4) != 0;
     const uint32_t high = gc_up(rows, ROSE_CUDA_ROW_PAD), n_pad = gc_up(n, ROSE_CUDA_N_PAD);
     p.h = gc_random(&p, rows, high, false, 1, NAN);
+    for (uint32_t i = 0; rows > 2 && i < k; i++) /* a row of zeros: its sums are +0 */
+        gc_put(t, p.h, gc_h_at(1, i, p.k_pad), i % 2 != 0 ? -0.0f : 0.0f);
     p.w = gc_random(&p, n, n_pad, true, 1.0f / sqrtf((float)k), 0);
     p.bias = (float *)gc_alloc(n * sizeof(float));
     p.x = (float *)gc_alloc((size_t)rows * n * sizeof(float));
     for (uint32_t i = 0; i < n; i++)
-        p.bias[i] = gc_float();
+        p.bias[i] = i % 11 == 3 ? -0.0f : gc_float();
     for (size_t i = 0; i < (size_t)rows * n; i++)
-        p.x[i] = (float)(i * 2654435761u % 4001) / 1000.0f - 2.0f;
+        p.x[i] = i % 97 == 5 ? -0.0f : (float)(i * 2654435761u % 4001) / 1000.0f - 2.0f;
     p.d_h = gc_device(p.h, (size_t)high * p.k_pad * p.elem);
     p.d_w = gc_device(p.w, (size_t)n_pad * p.k_pad * p.elem);
     p.d_bias = gc_device(p.bias, n * sizeof(float));
@@ -304,20 +306,23 @@ static bool gc_differ(const gc_problem *p, const gc_way *w, const char *kernel, 
 {
     const gc_layout l = gc_layout_of(p, w);
     size_t first = 0, n = 0;
+    uint32_t row = UINT32_MAX, out = 0;
     if (memcmp(got, want, l.all) == 0) return false;
     for (size_t i = l.all; i-- > 0;)
         if (got[i] != want[i]) n++, first = i;
-    for (uint32_t i = 0; i < p->rows; i++)
-        for (uint32_t j = 0; j < l.n; j++)
-            if (gc_out_at(&l, i, j) / 4 == first / 4) {
-                printf("FAILED kernel %s: row %u, output %u: ", kernel, i, j);
-                i = p->rows - 1;
-                break;
-            }
-    printf("FAILED kernel %s: type %d, rows %u, k %u, n %u, end %d (way %d), head size %u: %zu of "
-           "%zu bytes differ, the first is %zu\n",
-           kernel, (int)p->type, p->rows, p->k, p->n, (int)w->end, (int)(w - gc_ways), p->head_dim,
-           n, l.all, first);
+    for (uint32_t i = 0; i < p->rows && row == UINT32_MAX; i++)
+        for (uint32_t j = 0; j < l.n && row == UINT32_MAX; j++)
+            if (gc_out_at(&l, i, j) / 2 == first / 2 || gc_out_at(&l, i, j) / 4 * 2 == first / 2)
+                row = i, out = j;
+    printf(
+        "FAILED kernel %s: type %d, rows %u, k %u, n %u, end %d (way %d), head size %u, bias %d: "
+        "%zu of %zu bytes differ; first byte %zu, ",
+        kernel, (int)p->type, p->rows, p->k, p->n, (int)w->end, (int)(w - gc_ways), p->head_dim,
+        p->biased, n, l.all, first);
+    if (row == UINT32_MAX)
+        printf("no output\n");
+    else
+        printf("row %u, output %u\n", row, out);
     return true;
 }
 
