@@ -29,6 +29,7 @@ static inline const rose_cuda_device *fx_gpu(void)
     if (device.sms > 0) return &device;
     if (rose_cuda_device_open(0, &device, &err) != ROSE_OK) fail_msg("%s", err.msg);
     assert_int_equal(rose_gemm_prepare(&device), cudaSuccess);
+    assert_int_equal(rose_cuda_attend_prepare(), cudaSuccess);
     return &device;
 }
 

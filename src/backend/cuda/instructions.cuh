@@ -77,6 +77,12 @@ template <int N> ROSE_DEVICE void copy_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+/* Bring the cache line of *p nearer. Nothing waits for it. */
+ROSE_DEVICE void touch(const float *p)
+{
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
+}
+
 /* ---- bulk copies to shared memory, stores to a peer's, and the barriers on which they arrive:
  * from sm_90 on ---- */
 

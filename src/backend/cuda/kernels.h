@@ -82,6 +82,24 @@ typedef struct rose_cuda_norm_add {
     uint32_t d, rows;
 } rose_cuda_norm_add;
 
+/* The activation of an MLP as a kernel of its own, to the bits of the ends ACT and GATED. */
+typedef struct rose_cuda_act {
+    const float *y; /* [rows][n], with the bias, in the order of the packed outputs */
+    uint32_t n;
+    bool gated;   /* blocks of 8 outputs of gate and of up in turn, as rose_cuda_matrix.gated */
+    uint32_t act; /* a rose_act */
+    void *out;    /* T, blocked, out_k_pad values in a row */
+    uint32_t out_k_pad;
+    uint32_t rows;
+} rose_cuda_act;
+
+/* The key of the largest logit of each row, as the end LOGITS computes it. */
+typedef struct rose_cuda_largest {
+    const float *logits; /* [rows][ld_logits] */
+    unsigned long long *key;
+    uint32_t vocab, ld_logits, rows;
+} rose_cuda_largest;
+
 typedef struct rose_cuda_embed {
     const void *tok;         /* packed as rose_cuda_matrix.w */
     const float *pos;        /* [max_model_len][d]; NULL: no learned positions */
@@ -179,13 +197,14 @@ typedef struct rose_cuda_pack {
      * of 8 outputs, place i % 8 (first_out 0: gate, 1: up). */
     uint32_t first_out;
     bool gated;
-    /* Heads whose two halves are interleaved in the file (rose_linear.permuted_heads); 0: none. */
-    uint32_t permuted_heads;
+    /* Outputs of a head whose two halves are interleaved in the file (rose_linear.permuted_heads);
+     * 0: the outputs are in order. */
+    uint32_t permuted_dim;
     float add; /* floats: added to every value: 1 for norms that multiply by 1 + w */
 } rose_cuda_pack;
 
 /* Optimisations that can be left out to measure what each is worth. The bits of the results do not
- * change. The options are --fused-ops and so on; without.c has the names. */
+ * change. The options are --fused-ops and so on; switches.c has the names. */
 typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_OPS = 1,        /* --fused-ops: the norm in the GEMM, up to 8 rows */
     ROSE_CUDA_WITHOUT_MLP = 2,        /* --fused-mlp: the activation in the GEMM */
@@ -245,6 +264,9 @@ typedef struct rose_cuda_launch {
 
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *l, const rose_cuda_norm *a);
 cudaError_t rose_cuda_norm_add_run(const rose_cuda_launch *l, const rose_cuda_norm_add *a);
+/* unfused.cu: what the GEMMs do themselves unless a switch is off */
+cudaError_t rose_cuda_act_run(const rose_cuda_launch *l, const rose_cuda_act *a);
+cudaError_t rose_cuda_largest_run(const rose_cuda_launch *l, const rose_cuda_largest *a);
 cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed *a);
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);
 cudaError_t rose_cuda_changes_run(const rose_cuda_launch *l, const rose_cuda_changes *a);
