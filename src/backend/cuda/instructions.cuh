@@ -48,6 +48,12 @@ ROSE_DEVICE float4 load_now(const float4 *p)
                  : "memory");
     return v;
 }
+ROSE_DEVICE float2 load_now(const float2 *p)
+{
+    float2 v;
+    asm volatile("ld.global.cg.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
+    return v;
+}
 ROSE_DEVICE uint32_t load_now(const uint32_t *p)
 {
     uint32_t r;

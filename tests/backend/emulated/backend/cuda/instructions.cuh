@@ -113,6 +113,10 @@ ROSE_DEVICE float4 load_now(const float4 *p)
 {
     return *p;
 }
+ROSE_DEVICE float2 load_now(const float2 *p)
+{
+    return *p;
+}
 ROSE_DEVICE uint32_t load_now(const uint32_t *p)
 {
     return *p;
