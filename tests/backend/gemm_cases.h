@@ -147,25 +147,27 @@ typedef struct gc_way {
     uint32_t act;
     float softcap;
     uint32_t fewer; /* outputs of the problem that the matrix does not have */
+    bool gated;     /* whether the matrix is; with ROWS, gate and up are stored as they are */
 } gc_way;
 
 static const gc_way gc_ways[] = {
-    {ROSE_END_ROWS, false, 0, 0, 0},
-    {ROSE_END_ROWS, true, 0, 0, 0},
-    {ROSE_END_RESIDUAL, true, 0, 0, 0},
-    {ROSE_END_ACT, false, ROSE_ACT_GELU_TANH, 0, 0},
-    {ROSE_END_ACT, false, ROSE_ACT_GELU_ERF, 0, 0},
-    {ROSE_END_ACT, false, ROSE_ACT_RELU, 0, 0},
-    {ROSE_END_GATED, false, ROSE_ACT_SILU, 0, 0},
-    {ROSE_END_GATED, false, ROSE_ACT_GELU_TANH, 0, 0},
-    {ROSE_END_LOGITS, true, 0, 0, 0},
-    {ROSE_END_LOGITS, true, 0, 5, 1},
+    {ROSE_END_ROWS, false, 0, 0, 0, false},
+    {ROSE_END_ROWS, true, 0, 0, 0, false},
+    {ROSE_END_ROWS, true, 0, 0, 0, true},
+    {ROSE_END_RESIDUAL, true, 0, 0, 0, false},
+    {ROSE_END_ACT, false, ROSE_ACT_GELU_TANH, 0, 0, false},
+    {ROSE_END_ACT, false, ROSE_ACT_GELU_ERF, 0, 0, false},
+    {ROSE_END_ACT, false, ROSE_ACT_RELU, 0, 0, false},
+    {ROSE_END_GATED, false, ROSE_ACT_SILU, 0, 0, true},
+    {ROSE_END_GATED, false, ROSE_ACT_GELU_TANH, 0, 0, true},
+    {ROSE_END_LOGITS, true, 0, 0, 0, false},
+    {ROSE_END_LOGITS, true, 0, 5, 1, false},
 };
 enum { GC_WAYS = sizeof gc_ways / sizeof *gc_ways };
 
 static bool gc_has(const gc_problem *p, const gc_way *w)
 {
-    return w->end != ROSE_END_GATED || p->n % 16 == 0;
+    return !w->gated || p->n % 16 == 0;
 }
 
 static rose_cuda_matrix gc_matrix(const gc_problem *p, const gc_way *w)
@@ -173,7 +175,7 @@ static rose_cuda_matrix gc_matrix(const gc_problem *p, const gc_way *w)
     rose_cuda_matrix m;
     memset(&m, 0, sizeof m);
     rose_cuda_matrix_shape(&m, p->k, p->n - w->fewer, w->end == ROSE_END_RESIDUAL ? 4 : 1,
-                           p->head_dim, w->end == ROSE_END_GATED);
+                           p->head_dim, w->gated);
     m.n_pad = gc_up(p->n, ROSE_CUDA_N_PAD);
     m.w = p->d_w;
     m.bias = p->biased && w->end != ROSE_END_LOGITS ? (float *)p->d_bias : NULL;
@@ -437,8 +439,8 @@ static void gc_check(const gc_problem *p, const gc_way *w, const char *kernel, c
  * weights that are zero outside the part. kernel NULL for fp32. */
 static void gc_check_parts(const gc_problem *p, const rose_gemm_kernel *kernel)
 {
-    static const gc_way residual = {ROSE_END_RESIDUAL, true, 0, 0, 0};
-    static const gc_way rows = {ROSE_END_ROWS, true, 0, 0, 0};
+    static const gc_way residual = {ROSE_END_RESIDUAL, true, 0, 0, 0, false};
+    static const gc_way rows = {ROSE_END_ROWS, true, 0, 0, 0, false};
     const gc_layout l = gc_layout_of(p, &rows);
     const rose_cuda_matrix m = gc_matrix(p, &residual);
     const size_t bytes = (size_t)m.n_pad * m.k_pad * p->elem;

@@ -166,7 +166,7 @@ static void test_exact(void **state)
 /* fp32: exactly the chains of fused multiply-adds that gemm.h states. */
 static void test_chains(void **state)
 {
-    static const gc_way residual = {ROSE_END_RESIDUAL, true, 0, 0, 0};
+    static const gc_way residual = {ROSE_END_RESIDUAL, true, 0, 0, 0, false};
     (void)state;
     gc_problem p = gc_make(ROSE_CUDA_F32, 35, 200, 72, 0);
     const rose_cuda_matrix m = gc_matrix(&p, &residual);

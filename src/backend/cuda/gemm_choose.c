@@ -67,27 +67,34 @@ static uint32_t chains(const rose_gemm_kernel *g, const rose_cuda_matrix *m)
     return g->family == ROSE_GEMM_ROWS ? m->n_parts : g->split;
 }
 
+/* Bytes that the SM with the most tiles gets from L2: rows and weights of its tiles, and outputs.
+ * The blocks of `rows` read their rows once; others read them for every tile. */
+static double moved(const rose_gemm_kernel *g, const rose_cuda_matrix *m, const rose_gemm_io *io,
+                    double turns, double busy)
+{
+    const double rows = io->rows < g->tile_rows ? io->rows : g->tile_rows;
+    const double times = g->family == ROSE_GEMM_ROWS ? 1 : turns;
+    const double values = times * rows + turns * g->tile_n / (double)g->cluster;
+    return 2.0 * m->k_pad * values / g->split + 4.0 * io->rows * m->n / busy;
+}
+
 double rose_gemm_cost(const rose_gemm_kernel *g, const rose_cuda_launch *at,
                       const rose_cuda_matrix *m, const rose_gemm_io *io)
 {
     const rose_cuda_device *d = at->device;
-    const uint32_t high = over(io->rows, g->tile_rows), wide = over(m->n, g->tile_n);
+    const uint32_t tiles = over(io->rows, g->tile_rows) * over(m->n, g->tile_n);
     /* A cluster computes all its tiles, also those that have no outputs. */
-    const double tiles = (double)over(high * wide, g->cluster) * g->cluster;
-    const double blocks = tiles * g->split, sms = d->sms;
-    const double busy = blocks < sms ? blocks : sms;
-    const double turns = over((uint32_t)blocks, d->sms); /* tiles of the SM that has the most */
-    const double weights = 2.0 * m->n * m->k_pad;
+    const uint32_t blocks = over(tiles, g->cluster) * g->cluster * g->split;
+    const uint32_t turns = over(blocks, d->sms); /* tiles of the SM that has the most */
+    const double sms = d->sms, busy = blocks < d->sms ? blocks : sms;
     /* Half of the SMs are enough to use all of the memory's bandwidth. */
     const double bandwidth = d->bytes_us * READ_SHARE * (2 * busy < sms ? 2 * busy / sms : 1);
-    const double operands = 2.0 * m->k_pad * (g->tile_rows + g->tile_n / (double)g->cluster);
-    const double moved = turns * operands / g->split + 4.0 * io->rows * m->n / busy;
     const double products =
-        turns * 2.0 * g->tile_rows * g->tile_n * m->k_pad / g->split / (peak(d) * g->share / 100.0);
+        2.0 * turns * g->tile_rows * g->tile_n * m->k_pad / g->split / (peak(d) * g->share / 100.0);
     const double chain = (double)m->k_pad / ROSE_GEMM_GROUP / chains(g, m) * GROUP_CYCLES *
-                         over((uint32_t)turns, g->blocks_per_sm);
-    const double cycles = larger(larger(products, chain), moved / L2_BYTES);
-    return larger(weights / bandwidth, cycles / d->mhz) + LAUNCH_US;
+                         over(turns, g->blocks_per_sm);
+    const double cycles = larger(larger(products, chain), moved(g, m, io, turns, busy) / L2_BYTES);
+    return larger(2.0 * m->n * m->k_pad / bandwidth, cycles / d->mhz) + LAUNCH_US;
 }
 
 /* ---- what the tuner measured ---- */
