@@ -10,7 +10,7 @@
 
 #include "backend/cpu/cpu_internal.h"
 #include "backend/cpu/pack.h"
-#include "backend/cpu/rotary.h"
+#include "backend/rotary.h"
 #include "model/convert.h"
 #include "model/rope.h"
 
@@ -231,9 +231,10 @@ typedef struct rope_job {
 static void rope_thread(void *arg, uint32_t tid, uint32_t n)
 {
     const rope_job *j = arg;
-    rose_rotary_rows(j->r->cos, j->r->sin, j->inv_freq, j->r->half, j->factor,
-                     (uint32_t)rose_share(j->positions, tid, n),
-                     (uint32_t)rose_share(j->positions, tid + 1, n));
+    const uint32_t p0 = (uint32_t)rose_share(j->positions, tid, n);
+    const uint32_t p1 = (uint32_t)rose_share(j->positions, tid + 1, n);
+    const size_t at = (size_t)p0 * j->r->half;
+    rose_rotary_rows(j->r->cos + at, j->r->sin + at, j->inv_freq, j->r->half, j->factor, p0, p1);
 }
 
 static void make_ropes(rose_cpu *c)
