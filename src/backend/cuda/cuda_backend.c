@@ -64,6 +64,7 @@ static void free_host(rose_cuda *c)
 {
     free(c->weights.layers);
     free(c->deliveries);
+    free(c->mega); /* NULL, unless the device is lost */
     free(c);
 }
 
@@ -97,6 +98,7 @@ static void cuda_close(void *ctx)
     if (c->fork != NULL) cudaEventDestroy(c->fork);
     if (c->join != NULL) cudaEventDestroy(c->join);
     if (c->side != NULL) cudaStreamDestroy(c->side);
+    rose_cuda_mega_close(c);
     cudaFree(c->weights_base);
     cudaFree(c->kv_base);
     cudaFree(c->scratch_base);
