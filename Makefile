@@ -92,7 +92,7 @@ TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 # Kernels of sm_90a as C++ on an emulated GPU: what tests them where there is none.
 EMULATED := $B/tests/backend/emulated
-TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/,test_emulated_cuda test_emulated_attend test_emulated_load))
+TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/,test_emulated_cuda test_emulated_attend test_emulated_tiles test_emulated_load test_emulated_forward))
 TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 # Each fuzz target as a program that replays the files it is given.
@@ -242,6 +242,10 @@ $(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o ma
 $(EMULATED)/test_emulated_attend: $(addprefix $(EMULATED)/,test_emulated_attend.o machine.o attend_decode.o attend_prompt.o attend_plain.o attend_rotary.o) \
     $B/obj/backend/cuda/attend.o
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
+# All GEMM kernels of the table.
+$(EMULATED)/test_emulated_tiles: $(addprefix $(EMULATED)/,test_emulated_tiles.o machine.o fp32.o) \
+    $(patsubst src/backend/cuda/%.cu,$(EMULATED)/%.o,$(sort $(wildcard src/backend/cuda/gemm_*.cu))) $(addprefix $B/obj/backend/cuda/,gemm_table.o gemm_choose.o)
+	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 
 $(EMULATED)/test_emulated_load.o: tests/backend/emulated/test_emulated_load.c
 	@mkdir -p $(@D)
@@ -249,6 +253,14 @@ $(EMULATED)/test_emulated_load.o: tests/backend/emulated/test_emulated_load.c
 $(EMULATED)/test_emulated_load: $(addprefix $(EMULATED)/,test_emulated_load.o machine.o pack.o) \
     $(addprefix $B/obj/backend/cuda/,load.o weights.o plan.o scratch.o switches.o attend.o) $B/librose_all.a
 	$(Q)$(CXX) -pthread -o $@ $^ -l:libjansson.a -l:libpcre2-8.a -l:libutf8proc.a -lm -lcmocka
+
+# The whole backend: its host files, its kernels but for sampler.cu and rules.cu, and a runtime in host memory.
+$(EMULATED)/test_emulated_forward.o: tests/backend/emulated/test_emulated_forward.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -I. -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
+$(EMULATED)/test_emulated_forward: $(addprefix $(EMULATED)/,test_emulated_forward.o runtime.o machine.o) \
+    $(patsubst src/backend/cuda/%.cu,$(EMULATED)/%.o,$(filter-out %/sampler.cu %/rules.cu,$(CUDA_SRC))) $B/librose_all.a
+	$(Q)$(CXX) -pthread -o $@ $^ $(STATIC_LIBS) -lm -lcmocka
 
 # A server over a CUDA runtime that needs no GPU, and a driver that stands before the real one, both of which fail when told
 # to (tests/backend/test_cuda_serve.py).

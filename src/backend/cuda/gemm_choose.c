@@ -1,5 +1,5 @@
-/* backend/cuda/gemm_choose.c - the choice of a GEMM kernel for a shape. All kernels give the same
- * bits, so the choice decides the speed alone.
+/* backend/cuda/gemm_choose.c - the shape of a matrix, and the choice of a GEMM kernel for it. All
+ * kernels give the same bits, so the choice decides the speed alone.
  *
  * A forced kernel comes first, then the one that the tuner measured, then the one with the lowest
  * estimate. The estimate is the longest of four times: reading the weights, moving rows and weights
@@ -7,6 +7,34 @@
 #include <stdlib.h>
 
 #include "backend/cuda/gemm.h"
+
+/* ---- the shape ---- */
+
+/* Values of k that a unit of parts has: a part begins at a multiple of it. */
+static uint32_t part_unit(uint32_t k, uint32_t head_dim)
+{
+    if (head_dim != 0 && head_dim % ROSE_GEMM_GROUP == 0) return head_dim;
+    return k % 128 == 0 ? 128 : ROSE_GEMM_GROUP;
+}
+
+static uint32_t padded(uint32_t x, uint32_t unit)
+{
+    return (x + unit - 1) / unit * unit;
+}
+
+void rose_cuda_matrix_shape(rose_cuda_matrix *m, uint32_t k, uint32_t n, uint32_t n_parts,
+                            uint32_t head_dim, bool gated)
+{
+    const uint32_t unit = part_unit(k, head_dim);
+    m->k = k;
+    m->n = n;
+    m->k_pad = padded(k, ROSE_CUDA_K_PAD);
+    m->n_pad = padded(n, ROSE_CUDA_N_PAD);
+    m->n_parts = n_parts;
+    m->gated = gated;
+    for (uint32_t i = 0; i <= ROSE_GEMM_PARTS; i++)
+        m->cut[i] = i < n_parts ? unit * (i * (k / unit) / n_parts) : k;
+}
 
 /* ---- the cost model ---- */
 
@@ -39,27 +67,34 @@ static uint32_t chains(const rose_gemm_kernel *g, const rose_cuda_matrix *m)
     return g->family == ROSE_GEMM_ROWS ? m->n_parts : g->split;
 }
 
+/* Bytes that the SM with the most tiles gets from L2: rows and weights of its tiles, and outputs.
+ * The blocks of `rows` read their rows once; others read them for every tile. */
+static double moved(const rose_gemm_kernel *g, const rose_cuda_matrix *m, const rose_gemm_io *io,
+                    double turns, double busy)
+{
+    const double rows = io->rows < g->tile_rows ? io->rows : g->tile_rows;
+    const double times = g->family == ROSE_GEMM_ROWS ? 1 : turns;
+    const double values = times * rows + turns * g->tile_n / (double)g->cluster;
+    return 2.0 * m->k_pad * values / g->split + 4.0 * io->rows * m->n / busy;
+}
+
 double rose_gemm_cost(const rose_gemm_kernel *g, const rose_cuda_launch *at,
                       const rose_cuda_matrix *m, const rose_gemm_io *io)
 {
     const rose_cuda_device *d = at->device;
-    const uint32_t high = over(io->rows, g->tile_rows), wide = over(m->n, g->tile_n);
+    const uint32_t tiles = over(io->rows, g->tile_rows) * over(m->n, g->tile_n);
     /* A cluster computes all its tiles, also those that have no outputs. */
-    const double tiles = (double)over(high * wide, g->cluster) * g->cluster;
-    const double blocks = tiles * g->split, sms = d->sms;
-    const double busy = blocks < sms ? blocks : sms;
-    const double turns = over((uint32_t)blocks, d->sms); /* tiles of the SM that has the most */
-    const double weights = 2.0 * m->n * m->k_pad;
+    const uint32_t blocks = over(tiles, g->cluster) * g->cluster * g->split;
+    const uint32_t turns = over(blocks, d->sms); /* tiles of the SM that has the most */
+    const double sms = d->sms, busy = blocks < d->sms ? blocks : sms;
     /* Half of the SMs are enough to use all of the memory's bandwidth. */
     const double bandwidth = d->bytes_us * READ_SHARE * (2 * busy < sms ? 2 * busy / sms : 1);
-    const double operands = 2.0 * m->k_pad * (g->tile_rows + g->tile_n / (double)g->cluster);
-    const double moved = turns * operands / g->split + 4.0 * io->rows * m->n / busy;
     const double products =
-        turns * 2.0 * g->tile_rows * g->tile_n * m->k_pad / g->split / (peak(d) * g->share / 100.0);
+        2.0 * turns * g->tile_rows * g->tile_n * m->k_pad / g->split / (peak(d) * g->share / 100.0);
     const double chain = (double)m->k_pad / ROSE_GEMM_GROUP / chains(g, m) * GROUP_CYCLES *
-                         over((uint32_t)turns, g->blocks_per_sm);
-    const double cycles = larger(larger(products, chain), moved / L2_BYTES);
-    return larger(weights / bandwidth, cycles / d->mhz) + LAUNCH_US;
+                         over(turns, g->blocks_per_sm);
+    const double cycles = larger(larger(products, chain), moved(g, m, io, turns, busy) / L2_BYTES);
+    return larger(2.0 * m->n * m->k_pad / bandwidth, cycles / d->mhz) + LAUNCH_US;
 }
 
 /* ---- what the tuner measured ---- */

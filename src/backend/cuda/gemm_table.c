@@ -44,32 +44,6 @@ cudaError_t rose_gemm_prepare(const rose_cuda_device *d)
 
 /* ---- what a kernel takes ---- */
 
-/* Values of k that a unit of parts has: a part begins at a multiple of it. */
-static uint32_t part_unit(uint32_t k, uint32_t head_dim)
-{
-    if (head_dim != 0 && head_dim % ROSE_GEMM_GROUP == 0) return head_dim;
-    return k % 128 == 0 ? 128 : ROSE_GEMM_GROUP;
-}
-
-static uint32_t padded(uint32_t x, uint32_t unit)
-{
-    return (x + unit - 1) / unit * unit;
-}
-
-void rose_cuda_matrix_shape(rose_cuda_matrix *m, uint32_t k, uint32_t n, uint32_t n_parts,
-                            uint32_t head_dim, bool gated)
-{
-    const uint32_t unit = part_unit(k, head_dim);
-    m->k = k;
-    m->n = n;
-    m->k_pad = padded(k, ROSE_CUDA_K_PAD);
-    m->n_pad = padded(n, ROSE_CUDA_N_PAD);
-    m->n_parts = n_parts;
-    m->gated = gated;
-    for (uint32_t i = 0; i <= ROSE_GEMM_PARTS; i++)
-        m->cut[i] = i < n_parts ? unit * (i * (k / unit) / n_parts) : k;
-}
-
 bool rose_gemm_takes(const rose_gemm_kernel *g, const rose_cuda_launch *at,
                      const rose_cuda_matrix *m, const rose_gemm_io *io)
 {
@@ -81,7 +55,9 @@ bool rose_gemm_takes(const rose_gemm_kernel *g, const rose_cuda_launch *at,
     if ((io->end == ROSE_END_RESIDUAL) != (m->n_parts == ROSE_GEMM_PARTS)) return false;
     if (io->end == ROSE_END_GATED && !m->gated) return false;
     if (io->h != NULL) return true;
-    return g->norms && io->rows <= ROSE_GEMM_NORM_ROWS && m->k % 8 == 0 &&
+    /* No model has a norm before a GEMM of several parts. The head has its rows gathered. */
+    return g->norms && m->n_parts == 1 && io->end != ROSE_END_LOGITS &&
+           io->rows <= ROSE_GEMM_NORM_ROWS && m->k % 8 == 0 && m->k <= ROSE_GEMM_NORM_K &&
            (at->without & ROSE_CUDA_WITHOUT_OPS) == 0;
 }
 

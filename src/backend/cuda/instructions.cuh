@@ -48,6 +48,12 @@ ROSE_DEVICE float4 load_now(const float4 *p)
                  : "memory");
     return v;
 }
+ROSE_DEVICE float2 load_now(const float2 *p)
+{
+    float2 v;
+    asm volatile("ld.global.cg.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
+    return v;
+}
 ROSE_DEVICE uint32_t load_now(const uint32_t *p)
 {
     uint32_t r;
@@ -75,6 +81,12 @@ ROSE_DEVICE void copy_commit(void)
 template <int N> ROSE_DEVICE void copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Bring the cache line of *p nearer. Nothing waits for it. */
+ROSE_DEVICE void touch(const float *p)
+{
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
 }
 
 /* ---- bulk copies to shared memory, stores to a peer's, and the barriers on which they arrive:

@@ -113,6 +113,10 @@ ROSE_DEVICE float4 load_now(const float4 *p)
 {
     return *p;
 }
+ROSE_DEVICE float2 load_now(const float2 *p)
+{
+    return *p;
+}
 ROSE_DEVICE uint32_t load_now(const uint32_t *p)
 {
     return *p;
@@ -140,6 +144,10 @@ ROSE_DEVICE void copy_commit(void)
 template <int N> ROSE_DEVICE void copy_wait(void)
 {
     machine::wait_added(N);
+}
+
+ROSE_DEVICE void touch(const float *)
+{
 }
 
 ROSE_DEVICE uint32_t shared_address(const void *p)
