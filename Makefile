@@ -92,7 +92,7 @@ TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 # Kernels of sm_90a as C++ on an emulated GPU: what tests them where there is none.
 EMULATED := $B/tests/backend/emulated
-TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/,test_emulated_cuda test_emulated_attend test_emulated_tiles test_emulated_load test_emulated_forward))
+TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/,test_emulated_cuda test_emulated_attend test_emulated_tiles test_emulated_rows test_emulated_load test_emulated_forward test_emulated_mega))
 TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 # Each fuzz target as a program that replays the files it is given.
@@ -261,6 +261,11 @@ $(EMULATED)/test_emulated_forward.o: tests/backend/emulated/test_emulated_forwar
 $(EMULATED)/test_emulated_forward: $(addprefix $(EMULATED)/,test_emulated_forward.o runtime.o machine.o) \
     $(patsubst src/backend/cuda/%.cu,$(EMULATED)/%.o,$(filter-out %/sampler.cu %/rules.cu,$(CUDA_SRC))) $B/librose_all.a
 	$(Q)$(CXX) -pthread -o $@ $^ $(STATIC_LIBS) -lm -lcmocka
+
+$(EMULATED)/test_emulated_rows: $(addprefix $(EMULATED)/,test_emulated_rows.o machine.o gemm_rows_f16.o gemm_rows_bf16.o norm.o)
+	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
+$(EMULATED)/test_emulated_mega: $(addprefix $(EMULATED)/,test_emulated_mega.o machine.o megakernel.o)
+	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 
 # A server over a CUDA runtime that needs no GPU, and a driver that stands before the real one, both of which fail when told
 # to (tests/backend/test_cuda_serve.py).

@@ -132,4 +132,23 @@ ROSE_DEVICE uint32_t arrive(uint32_t *counter, uint32_t n)
     return before;
 }
 
+/* Pieces that a block copies once, and all of its warps read: their barriers stay in phase 1.
+ * Before sm_90 the block meets here when all copies of all warps are there. */
+ROSE_DEVICE void ring_meet_once(void)
+{
+#if __CUDA_ARCH__ < 900
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
+#endif
+}
+
+ROSE_DEVICE void ring_wait_once(uint64_t *barrier)
+{
+#if __CUDA_ARCH__ >= 900
+    bulk_wait(barrier, 0);
+#else
+    (void)barrier;
+#endif
+}
+
 #endif

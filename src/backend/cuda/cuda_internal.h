@@ -186,6 +186,7 @@ struct rose_cuda {
                            and rules */
     cudaEvent_t fork, join;
     rose_cuda_fast *fast; /* the graph of one sequence is this and then the sampler; or NULL */
+    struct rose_cuda_mega *mega; /* what `fast` uses, owned; or NULL */
     uint64_t ticket,
         collected; /* number of the last step enqueued, and of the last one collected */
 };
@@ -258,6 +259,10 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
 /* load.c: pack all tensors on the device. The memory of the KV pages serves as the staging area and
  * is zeroed afterwards. */
 rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
+
+/* mega.c: set c->fast if the megakernel can run this model on this GPU. */
+rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
+void rose_cuda_mega_close(rose_cuda *c);
 
 /* forward.c: enqueue one step. step is NULL while a graph is captured; then the step produces only
  * ids. */

@@ -87,6 +87,14 @@ ROSE_DEVICE uint32_t arrive(uint32_t *counter, uint32_t n)
     return *counter - n;
 }
 
+ROSE_DEVICE void ring_meet_once(void)
+{
+}
+ROSE_DEVICE void ring_wait_once(uint64_t *barrier)
+{
+    barrier_wait(shared_at(barrier), 0);
+}
+
 /* mma.sync: as wgmma, each sum of 16 products and the accumulator is rounded once. */
 template <typename T>
 ROSE_DEVICE void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const T *)
