@@ -98,6 +98,7 @@ struct rose_gemm_kernel {
     uint16_t tile_rows, tile_n; /* of a block */
     uint8_t stages;             /* of the ring of copies */
     uint8_t cluster; /* blocks that share a tile's rows or outputs by multicast; 1: none */
+    bool across;     /* blocks of a cluster have neighbouring outputs, else neighbouring rows */
     uint8_t split;   /* blocks of a cluster that take parts of k: 1, 2 or 4 */
     uint8_t blocks_per_sm;
     uint8_t share; /* percent of the peak of products that it reaches; the cost model's number */

@@ -67,14 +67,20 @@ static uint32_t chains(const rose_gemm_kernel *g, const rose_cuda_matrix *m)
     return g->family == ROSE_GEMM_ROWS ? m->n_parts : g->split;
 }
 
+/* Rows of a tile. The family `rows` has kernels of 8, 16 and 32 rows. */
+static uint32_t rows_of(const rose_gemm_kernel *g, const rose_gemm_io *io)
+{
+    if (g->family != ROSE_GEMM_ROWS || io->rows > 16) return g->tile_rows;
+    return io->rows > 8 ? 16 : 8;
+}
+
 /* Bytes that the SM with the most tiles gets from L2: rows and weights of its tiles, and outputs.
  * The blocks of `rows` read their rows once; others read them for every tile. */
 static double moved(const rose_gemm_kernel *g, const rose_cuda_matrix *m, const rose_gemm_io *io,
                     double turns, double busy)
 {
-    const double rows = io->rows < g->tile_rows ? io->rows : g->tile_rows;
     const double times = g->family == ROSE_GEMM_ROWS ? 1 : turns;
-    const double values = times * rows + turns * g->tile_n / (double)g->cluster;
+    const double values = times * rows_of(g, io) + turns * g->tile_n / (double)g->cluster;
     return 2.0 * m->k_pad * values / g->split + 4.0 * io->rows * m->n / busy;
 }
 
@@ -82,9 +88,11 @@ double rose_gemm_cost(const rose_gemm_kernel *g, const rose_cuda_launch *at,
                       const rose_cuda_matrix *m, const rose_gemm_io *io)
 {
     const rose_cuda_device *d = at->device;
-    const uint32_t tiles = over(io->rows, g->tile_rows) * over(m->n, g->tile_n);
-    /* A cluster computes all its tiles, also those that have no outputs. */
-    const uint32_t blocks = over(tiles, g->cluster) * g->cluster * g->split;
+    /* A cluster computes all its tiles, also those that have no rows or outputs. */
+    const uint32_t high = g->across ? 1 : g->cluster, wide = g->across ? g->cluster : 1;
+    const uint32_t tiles =
+        over(io->rows, g->tile_rows * high) * over(m->n, g->tile_n * wide) * g->cluster;
+    const uint32_t blocks = tiles * g->split;
     const uint32_t turns = over(blocks, d->sms); /* tiles of the SM that has the most */
     const double sms = d->sms, busy = blocks < d->sms ? blocks : sms;
     /* Half of the SMs are enough to use all of the memory's bandwidth. */
