@@ -107,15 +107,6 @@ double rose_gemm_cost(const rose_gemm_kernel *g, const rose_cuda_launch *at,
 
 /* ---- what the tuner measured ---- */
 
-uint32_t rose_gemm_bucket(uint32_t rows)
-{
-    uint32_t bucket = 1;
-    while (bucket < rows && bucket < 512)
-        bucket *= 2;
-    if (rows <= bucket) return bucket;
-    return rows <= 2048 ? 2048 : 8192;
-}
-
 static int order(uint32_t a, uint32_t b)
 {
     return a < b ? -1 : a > b;
@@ -131,23 +122,36 @@ int rose_gemm_tuning_order(const rose_gemm_tuning *a, const rose_gemm_tuning *b)
     return by != 0 ? by : order(a->bucket, b->bucket);
 }
 
+uint32_t rose_gemm_bucket(uint32_t rows)
+{
+    uint32_t bucket = 1;
+    while (bucket < rows && bucket < 512)
+        bucket *= 2;
+    if (rows <= bucket) return bucket;
+    return rows <= 2048 ? 2048 : 8192;
+}
+
 static int compare(const void *a, const void *b)
 {
     return rose_gemm_tuning_order(a, b);
 }
 
+const rose_gemm_tuning *rose_gemm_tuned_find(const rose_gemm_tuned *t, const rose_gemm_tuning *key)
+{
+    if (t == NULL || t->n_lines == 0) return NULL;
+    return bsearch(key, t->lines, t->n_lines, sizeof *key, compare);
+}
+
 static const rose_gemm_kernel *tuned(const rose_cuda_launch *at, const rose_cuda_matrix *m,
                                      const rose_gemm_io *io)
 {
-    if (at->tuned == NULL || at->tuned->n_lines == 0) return NULL;
     const rose_gemm_tuning key = {.n = m->n,
                                   .k = m->k,
                                   .bucket = rose_gemm_bucket(io->rows),
                                   .type = at->type,
                                   .end = io->end,
                                   .n_parts = m->n_parts};
-    const rose_gemm_tuning *line =
-        bsearch(&key, at->tuned->lines, at->tuned->n_lines, sizeof key, compare);
+    const rose_gemm_tuning *line = rose_gemm_tuned_find(at->tuned, &key);
     return line != NULL && rose_gemm_takes(line->kernel, at, m, io) ? line->kernel : NULL;
 }
 
