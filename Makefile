@@ -92,7 +92,7 @@ TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 # Kernels of sm_90a as C++ on an emulated GPU: what tests them where there is none.
 EMULATED := $B/tests/backend/emulated
-TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/,test_emulated_cuda test_emulated_attend test_emulated_tiles test_emulated_rows test_emulated_load test_emulated_forward test_emulated_mega))
+TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/,test_emulated_cuda test_emulated_attend test_emulated_gemm test_emulated_rows test_emulated_load test_emulated_forward test_emulated_mega))
 TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 # Each fuzz target as a program that replays the files it is given.
@@ -243,7 +243,7 @@ $(EMULATED)/test_emulated_attend: $(addprefix $(EMULATED)/,test_emulated_attend.
     $B/obj/backend/cuda/attend.o
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 # All GEMM kernels of the table.
-$(EMULATED)/test_emulated_tiles: $(addprefix $(EMULATED)/,test_emulated_tiles.o machine.o fp32.o) \
+$(EMULATED)/test_emulated_gemm: $(addprefix $(EMULATED)/,test_emulated_gemm.o machine.o fp32.o norm.o) \
     $(patsubst src/backend/cuda/%.cu,$(EMULATED)/%.o,$(sort $(wildcard src/backend/cuda/gemm_*.cu))) $(addprefix $B/obj/backend/cuda/,gemm_table.o gemm_choose.o)
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 

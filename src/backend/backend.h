@@ -88,8 +88,12 @@ typedef struct rose_cuda_opts {
     const char *without;   /* names of optimisations to leave out, with commas between them
                               (switches.c of the backend). NULL, "" and "none" leave out none;
                               the CPU backend refuses all others */
-    uint32_t timeout_ms;   /* time limit of one step: a device that takes longer has failed; 0 =
-                            * wait for ever */
+    /* GEMM kernels: read the fastest of each shape from the GPU's file in this directory; NULL: no
+     * file. tune: measure them at open (at most 30 s), and write the file. */
+    const char *tune_dir;
+    bool tune;
+    uint32_t timeout_ms; /* time limit of one step: a device that takes longer has failed; 0 =
+                          * wait for ever */
 } rose_cuda_opts;
 
 typedef struct rose_backend_opts {

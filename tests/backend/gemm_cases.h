@@ -1,5 +1,5 @@
 /* tests/backend/gemm_cases.h - cases of gemm.h, for the GPU (test_cuda_gemm.c) and for the emulated
- * GPU (emulated/test_emulated_tiles.cc), so it is C and C++.
+ * GPU (emulated/test_emulated_gemm.cc), so it is C and C++.
  *
  * A problem has rows and weights. A way is an end with its options. gc_run runs one kernel in one
  * way on poisoned memory and returns all of that memory, which two kernels must leave with the same

@@ -62,6 +62,7 @@ cudaError_t rose_cuda_finish(rose_cuda *c)
 
 static void free_host(rose_cuda *c)
 {
+    rose_gemm_tuned_free(&c->tuned);
     free(c->weights.layers);
     free(c->deliveries);
     free(c->mega); /* NULL, unless the device is lost */
@@ -221,6 +222,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     const uint64_t allocated = rose_now_ns();
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
     const uint64_t loaded = rose_now_ns();
+    if ((st = rose_cuda_tune(c, o->cuda.tune_dir, o->cuda.tune, err)) != ROSE_OK) goto done;
     if (o->cuda.megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
     if (o->cuda.graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
     if ((e = rose_cuda_finish(c)) != cudaSuccess) {

@@ -178,6 +178,7 @@ struct rose_cuda {
     bool pdl;         /* use programmatic dependent launch */
     uint32_t without; /* bits of rose_cuda_without */
     const rose_gemm_kernel *forced; /* NULL except in tests: rose_cuda_launch */
+    rose_gemm_tuned tuned;          /* owned; empty: the cost model chooses */
     bool naive;         /* true: the plain kernel (not flash) computes the attention of prompts */
     uint32_t timeout;   /* milliseconds that the device may take to answer; 0 = no limit */
     bool lost;          /* the device did not answer in time, so nothing may wait for it again */
@@ -263,6 +264,11 @@ rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
 /* mega.c: set c->fast if the megakernel can run this model on this GPU. */
 rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
 void rose_cuda_mega_close(rose_cuda *c);
+/* tune.c: read the tuned GEMM kernels of this GPU from the directory `dir` (NULL: no file). With
+ * `measure` also time the kernels on the model's shapes, for at most 30 s, and write the file. Call
+ * after rose_cuda_load and before the first step. A file that cannot be read or written is a
+ * warning. */
+rose_status rose_cuda_tune(rose_cuda *c, const char *dir, bool measure, rose_err *err);
 
 /* forward.c: enqueue one step. step is NULL while a graph is captured; then the step produces only
  * ids. */

@@ -19,7 +19,8 @@ rose_cuda_pass rose_cuda_pass_begin(rose_cuda *c, const rose_cuda_shape *s)
                                    .type = c->type,
                                    .shared = rose_cuda_carveout(c->without, s->n_rows),
                                    .without = c->without,
-                                   .forced = c->forced}};
+                                   .forced = c->forced,
+                                   .tuned = &c->tuned}};
     rose_cuda_layout_header(&p.at, s);
     return p;
 }

@@ -21,6 +21,7 @@
 #define ROSE_BACKEND_CUDA_GEMM_H
 
 #include "backend/cuda/kernels.h"
+#include "base/status.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -98,6 +99,7 @@ struct rose_gemm_kernel {
     uint16_t tile_rows, tile_n; /* of a block */
     uint8_t stages;             /* of the ring of copies */
     uint8_t cluster; /* blocks that share a tile's rows or outputs by multicast; 1: none */
+    bool across;     /* blocks of a cluster have neighbouring outputs, else neighbouring rows */
     uint8_t split;   /* blocks of a cluster that take parts of k: 1, 2 or 4 */
     uint8_t blocks_per_sm;
     uint8_t share; /* percent of the peak of products that it reaches; the cost model's number */
@@ -144,6 +146,18 @@ int rose_gemm_tuning_order(const rose_gemm_tuning *a, const rose_gemm_tuning *b)
 /* The bucket of a number of rows: the smallest of 1, 2, 4 ... 512, 2048 and 8192 that is not less;
  * above that 8192. */
 uint32_t rose_gemm_bucket(uint32_t rows);
+/* The line with the key's shape, or NULL. t may be NULL. */
+const rose_gemm_tuning *rose_gemm_tuned_find(const rose_gemm_tuned *t, const rose_gemm_tuning *key);
+/* gemm_tuned.c: add a line, or replace the one of its shape. Errors: NOMEM; FULL: there are too
+ * many. */
+rose_status rose_gemm_tuned_set(rose_gemm_tuned *t, const rose_gemm_tuning *line);
+/* Add the lines of a file for a GPU of this name. Lines that do not fit this version or GPU are
+ * ignored with one warning; no file is no error. */
+void rose_gemm_tuned_read(rose_gemm_tuned *t, const char *path, const char *gpu);
+/* Errors: IO, NOMEM, INVAL (path); the file is then as it was. */
+rose_status rose_gemm_tuned_write(const rose_gemm_tuned *t, const char *path, const char *gpu,
+                                  rose_err *err);
+void rose_gemm_tuned_free(rose_gemm_tuned *t);
 
 /* Choose and run. fp32 runs rose_gemm_f32_run. */
 cudaError_t rose_gemm_run(const rose_cuda_launch *at, const rose_cuda_matrix *m,

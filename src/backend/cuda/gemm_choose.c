@@ -67,14 +67,20 @@ static uint32_t chains(const rose_gemm_kernel *g, const rose_cuda_matrix *m)
     return g->family == ROSE_GEMM_ROWS ? m->n_parts : g->split;
 }
 
+/* Rows of a tile. The family `rows` has kernels of 8, 16 and 32 rows. */
+static uint32_t rows_of(const rose_gemm_kernel *g, const rose_gemm_io *io)
+{
+    if (g->family != ROSE_GEMM_ROWS || io->rows > 16) return g->tile_rows;
+    return io->rows > 8 ? 16 : 8;
+}
+
 /* Bytes that the SM with the most tiles gets from L2: rows and weights of its tiles, and outputs.
  * The blocks of `rows` read their rows once; others read them for every tile. */
 static double moved(const rose_gemm_kernel *g, const rose_cuda_matrix *m, const rose_gemm_io *io,
                     double turns, double busy)
 {
-    const double rows = io->rows < g->tile_rows ? io->rows : g->tile_rows;
     const double times = g->family == ROSE_GEMM_ROWS ? 1 : turns;
-    const double values = times * rows + turns * g->tile_n / (double)g->cluster;
+    const double values = times * rows_of(g, io) + turns * g->tile_n / (double)g->cluster;
     return 2.0 * m->k_pad * values / g->split + 4.0 * io->rows * m->n / busy;
 }
 
@@ -82,9 +88,11 @@ double rose_gemm_cost(const rose_gemm_kernel *g, const rose_cuda_launch *at,
                       const rose_cuda_matrix *m, const rose_gemm_io *io)
 {
     const rose_cuda_device *d = at->device;
-    const uint32_t tiles = over(io->rows, g->tile_rows) * over(m->n, g->tile_n);
-    /* A cluster computes all its tiles, also those that have no outputs. */
-    const uint32_t blocks = over(tiles, g->cluster) * g->cluster * g->split;
+    /* A cluster computes all its tiles, also those that have no rows or outputs. */
+    const uint32_t high = g->across ? 1 : g->cluster, wide = g->across ? g->cluster : 1;
+    const uint32_t tiles =
+        over(io->rows, g->tile_rows * high) * over(m->n, g->tile_n * wide) * g->cluster;
+    const uint32_t blocks = tiles * g->split;
     const uint32_t turns = over(blocks, d->sms); /* tiles of the SM that has the most */
     const double sms = d->sms, busy = blocks < d->sms ? blocks : sms;
     /* Half of the SMs are enough to use all of the memory's bandwidth. */
@@ -98,15 +106,6 @@ double rose_gemm_cost(const rose_gemm_kernel *g, const rose_cuda_launch *at,
 }
 
 /* ---- what the tuner measured ---- */
-
-uint32_t rose_gemm_bucket(uint32_t rows)
-{
-    uint32_t bucket = 1;
-    while (bucket < rows && bucket < 512)
-        bucket *= 2;
-    if (rows <= bucket) return bucket;
-    return rows <= 2048 ? 2048 : 8192;
-}
 
 static int order(uint32_t a, uint32_t b)
 {
@@ -123,23 +122,36 @@ int rose_gemm_tuning_order(const rose_gemm_tuning *a, const rose_gemm_tuning *b)
     return by != 0 ? by : order(a->bucket, b->bucket);
 }
 
+uint32_t rose_gemm_bucket(uint32_t rows)
+{
+    uint32_t bucket = 1;
+    while (bucket < rows && bucket < 512)
+        bucket *= 2;
+    if (rows <= bucket) return bucket;
+    return rows <= 2048 ? 2048 : 8192;
+}
+
 static int compare(const void *a, const void *b)
 {
     return rose_gemm_tuning_order(a, b);
 }
 
+const rose_gemm_tuning *rose_gemm_tuned_find(const rose_gemm_tuned *t, const rose_gemm_tuning *key)
+{
+    if (t == NULL || t->n_lines == 0) return NULL;
+    return bsearch(key, t->lines, t->n_lines, sizeof *key, compare);
+}
+
 static const rose_gemm_kernel *tuned(const rose_cuda_launch *at, const rose_cuda_matrix *m,
                                      const rose_gemm_io *io)
 {
-    if (at->tuned == NULL || at->tuned->n_lines == 0) return NULL;
     const rose_gemm_tuning key = {.n = m->n,
                                   .k = m->k,
                                   .bucket = rose_gemm_bucket(io->rows),
                                   .type = at->type,
                                   .end = io->end,
                                   .n_parts = m->n_parts};
-    const rose_gemm_tuning *line =
-        bsearch(&key, at->tuned->lines, at->tuned->n_lines, sizeof key, compare);
+    const rose_gemm_tuning *line = rose_gemm_tuned_find(at->tuned, &key);
     return line != NULL && rose_gemm_takes(line->kernel, at, m, io) ? line->kernel : NULL;
 }
 

@@ -1,13 +1,13 @@
-/* tests/backend/emulated/test_emulated_tiles.cc - the GEMM kernels `tiles` and those of fp32, from
- * their sources, on machine.h: every end against sums in double precision, parts against a loop
- * over them, and both tiles against each other. */
+/* tests/backend/emulated/test_emulated_gemm.cc - every GEMM kernel of the table and those of fp32,
+ * from their sources, on machine.h: tiles and fp32 in every way against sums in double precision
+ * and part by part, and all others against tiles, bit for bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmath>
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/hopper.cuh"
 #include "machine.h"
 
 extern "C" {
@@ -52,8 +52,15 @@ static void gc_put(rose_cuda_type t, void *to, size_t i, float x)
 }
 static const rose_cuda_device *gc_gpu(void)
 {
-    static const rose_cuda_device device = {
-        .sms = 132, .cc = 80, .code = 80, .bytes_us = 2e6, .mhz = 1500};
+    static rose_cuda_device device = {.sms = 12,
+                                      .cc = 90,
+                                      .code = 90,
+                                      .hopper = true,
+                                      .shared_max = 227 << 10,
+                                      .shared_sm = 228 << 10,
+                                      .bytes_us = 2e6,
+                                      .mhz = 1500};
+    device.encode = reinterpret_cast<void *>(make_map);
     return &device;
 }
 
@@ -91,6 +98,40 @@ static void test_ends(void **state)
     check_problem(ROSE_CUDA_BF16, 3, 384, 48, 64);
 }
 
+/* Every kernel of the table that takes the shape, against tiles-64x64. */
+static int compare_table(rose_cuda_type t, uint32_t rows, uint32_t k, uint32_t n, uint32_t head)
+{
+    int n_bad = 0;
+    gc_problem p = gc_make(t, rows, k, n, head);
+    for (uint32_t way = 0; way < GC_WAYS; way++) {
+        const gc_way *w = &gc_ways[way];
+        if (!gc_has(&p, w)) continue;
+        uint8_t *want = gc_run(&p, w, rose_gemm_named("tiles-64x64"));
+        for (uint32_t i = 0; i < rose_gemm_n_kernels; i++) {
+            const rose_gemm_kernel *g = &rose_gemm_kernels[i];
+            if (g->family == ROSE_GEMM_TILES || !gc_takes(&p, w, g)) continue;
+            machine::g_manner = {(way + i) % 2 != 0, (way + i) % 3 == 0};
+            uint8_t *y = gc_run(&p, w, g);
+            assert_false(machine::g_hung);
+            n_bad += gc_differ(&p, w, g->name, y, want);
+            free(y);
+        }
+        free(want);
+    }
+    gc_drop(&p);
+    return n_bad;
+}
+
+static void test_table(void **state)
+{
+    int n_bad = 0;
+    (void)state;
+    n_bad += compare_table(ROSE_CUDA_BF16, 5, 192, 144, 0);
+    n_bad += compare_table(ROSE_CUDA_F16, 20, 80, 272, 0);
+    n_bad += compare_table(ROSE_CUDA_BF16, 140, 160, 208, 80);
+    assert_int_equal(n_bad, 0);
+}
+
 static void test_f32(void **state)
 {
     (void)state;
@@ -120,7 +161,7 @@ static void test_cuts(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_f32),
-                                       cmocka_unit_test(test_ends)};
+                                       cmocka_unit_test(test_ends), cmocka_unit_test(test_table)};
     const char *seed = getenv("ROSE_TEST_SEED");
     gc_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261125;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)gc_state);
