@@ -416,10 +416,12 @@ ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, const rose_cuda_rotar
     return w;
 }
 
-/* fused.qkv NULL: rose_cuda_rotary_run has run. */
+/* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
+ * pages. */
 template <typename T, int HD, int ROWS>
 static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
-    decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused)
+    decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused,
+                  const bool late)
 {
     constexpr int S = SLOTS<HD>;
     ROSE_ATTEND_MEMORY(smem);
@@ -441,9 +443,8 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
         /* Without `fused` the kernel before this one may still be writing the own page. */
         uint32_t started = 0;
         for (; started < S; started++) {
-            if (!waited && fused.qkv == NULL &&
-                r.feed.block * INNER_PAGES + r.feed.page == w.item.pos / ROSE_PAGE)
-                break;
+            const uint32_t page = r.feed.block * INNER_PAGES + r.feed.page;
+            if (!waited && (late || (fused.qkv == NULL && page == w.item.pos / ROSE_PAGE))) break;
             ring_fetch<T, HD>(&r, a, w, (r.slot + started) % S, lane);
         }
         rotary_angles<(HD + 63) / 64> angles;
@@ -484,7 +485,7 @@ static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a
     const uint64_t all = (uint64_t)a->grid_units * a->kv.n_heads;
     const dim3 grid(all < resident ? (uint32_t)all : resident);
     return launch_kernel(l, decode_kernel<T, HD, ROWS>, grid, warps * 32, bytes, *a, score_of(a),
-                         *fused);
+                         *fused, (l->without & ROSE_CUDA_WITHOUT_PAGED) != 0);
 }
 
 template <typename T>
