@@ -21,8 +21,10 @@ enum {
     SYSTEM_BYTES = 1024  /* of shared memory, for each block */
 };
 
-/* Pieces in flight for each warp: 20 KB, 32 KB for 256 dims. */
-template <int HD> constexpr int SLOTS = HD > 128 ? 4 : 5 * 128 / HD;
+/* Pieces in flight for each warp: 12 to 20 KB, 32 KB for 256 dims. */
+template <int HD> constexpr int SLOTS = HD > 128 ? 4 : HD > 96 ? 5 : HD > 64 ? 6 : 8;
+/* Blocks for each SM: small heads wait for latency, not for memory. */
+template <int HD> constexpr int BLOCKS = HD > 128 ? 1 : HD > 64 ? 2 : 3;
 /* Pages of K that a warp multiplies side by side. */
 template <int HD> constexpr int ABREAST = HD > 80 ? 2 : 4;
 
@@ -419,7 +421,7 @@ ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, const rose_cuda_rotar
 /* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
  * pages. */
 template <typename T, int HD, int ROWS>
-static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
+static __global__ void __launch_bounds__(MAX_WARPS * 32, BLOCKS<HD>)
     decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused,
                   const bool late)
 {
@@ -481,7 +483,8 @@ static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a
         warps /= 2;
     const size_t bytes = decode_shared<HD, ROWS>(warps, group);
     const size_t fit = d->shared_sm / (bytes + STATIC_BYTES + SYSTEM_BYTES);
-    const uint32_t resident = d->sms * (l->beside || HD > 128 || fit < 2 ? 1 : 2);
+    const size_t blocks = fit < BLOCKS<HD> ? fit : BLOCKS<HD>;
+    const uint32_t resident = d->sms * (l->beside || blocks == 0 ? 1 : (uint32_t)blocks);
     const uint64_t all = (uint64_t)a->grid_units * a->kv.n_heads;
     const dim3 grid(all < resident ? (uint32_t)all : resident);
     return launch_kernel(l, decode_kernel<T, HD, ROWS>, grid, warps * 32, bytes, *a, score_of(a),
