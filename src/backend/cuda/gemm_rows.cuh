@@ -186,36 +186,28 @@ ROSE_DEVICE void load_unit(rows_operands<RB> *o, const rows_warp<T> &warp, const
     }
 }
 
-/* left: values of k that remain, of this unit on. */
-template <typename T, int RB>
-ROSE_DEVICE void multiply_unit(float acc[RB][4], const rows_operands<RB> &o, uint32_t left)
+/* Steps FIRST .. LAST - 1 of a unit. left: values of k that remain, of this unit on. */
+template <typename T, int RB, int FIRST, int LAST>
+ROSE_DEVICE void multiply_steps(float acc[RB][4], const rows_operands<RB> &o, uint32_t left)
 {
-    constexpr uint32_t STEPS = ROWS_UNIT<RB> * 2;
-    auto step = [&](uint32_t i) {
 #pragma unroll
-        for (int b = 0; b < RB; b++) {
-            const uint32_t *x = o.x[b][i / 2] + i % 2 * 2;
-            mma(acc[b], o.w[i], x[0], x[1], static_cast<const T *>(NULL));
-        }
-    };
-    if (left >= STEPS * 16) {
+    for (int i = FIRST; i < LAST; i++) {
+        if (i > 0 && (uint32_t)i * 16 >= left) continue;
 #pragma unroll
-        for (uint32_t i = 0; i < STEPS; i++)
-            step(i);
-        return;
+        for (int b = 0; b < RB; b++)
+            mma(acc[b], o.w[i], o.x[b][i / 2][i % 2 * 2], o.x[b][i / 2][i % 2 * 2 + 1],
+                static_cast<const T *>(NULL));
     }
-#pragma unroll
-    for (uint32_t i = 0; i + 1 < STEPS; i++)
-        if (i * 16 < left) step(i);
 }
 
-/* The chain of the warp's part of a tile. The operands of the next unit are loaded before those of
- * this unit are multiplied. */
+/* The chain of the warp's part of a tile. The operands of the next unit are loaded between the two
+ * halves of this unit's products: the products hide the loads, and what it takes to find them. */
 template <typename T, int RB, int FROM>
 ROSE_DEVICE void run_chain(float acc[RB][4], const rows_warp<T> &warp, const rows_plan &p,
                            rows_ring *ring)
 {
     constexpr uint32_t UNIT = ROWS_UNIT<RB> * 32;
+    constexpr int HALF = ROWS_UNIT<RB>;
     uint32_t k = warp.begin, k1 = piece_end(k, p.stage, warp.end), at;
     rows_operands<RB> even, odd;
     auto open = [&]() {
@@ -226,6 +218,7 @@ ROSE_DEVICE void run_chain(float acc[RB][4], const rows_warp<T> &warp, const row
     auto turn = [&](const rows_operands<RB> &now, rows_operands<RB> &next) {
         const uint32_t left = warp.end - k, old = ring->slot;
         const bool ends = k + UNIT >= k1, more = left > UNIT;
+        multiply_steps<T, RB, 0, HALF>(acc, now, left);
         k += UNIT;
         at += UNIT * 16;
         if (ends && ++ring->slot == ROWS_SLOTS_OF<FROM>) {
@@ -234,7 +227,7 @@ ROSE_DEVICE void run_chain(float acc[RB][4], const rows_warp<T> &warp, const row
         }
         if (ends && more) open();
         if (more) load_unit<T, RB, FROM>(&next, warp, p, at, k);
-        multiply_unit<T, RB>(acc, now, left);
+        multiply_steps<T, RB, HALF, HALF * 2>(acc, now, left);
         if (ends) refill_slot<T, RB, FROM>(warp, p, ring, old);
         return more;
     };
@@ -269,18 +262,19 @@ ROSE_DEVICE float2 pair_at(const float *p)
 
 /* The pairs of a tile that a lane ends: its first one, then `step` on, and so on. */
 typedef struct rows_pairs {
-    uint32_t first, step, in_row; /* pairs in a row of the tile */
-    uint32_t col;                 /* output of the tile: the same in every row */
+    uint32_t first, step;
+    uint32_t shift; /* a row of the tile has 1 << shift pairs */
+    uint32_t col;   /* output of the tile: the same in every row */
 } rows_pairs;
 
 ROSE_DEVICE rows_pairs pairs_of(const rose_gemm_io &io, const rows_plan &p, uint32_t part,
                                 uint32_t n_parts, uint32_t lane)
 {
     rows_pairs r;
-    r.in_row = io.end == ROSE_END_GATED ? 4 : p.nb * 4;
+    r.shift = io.end == ROSE_END_GATED || p.nb == 1 ? 2 : 3;
     r.first = part * 32 + lane;
     r.step = n_parts * 32;
-    r.col = r.first % r.in_row * 2;
+    r.col = (r.first & ((1u << r.shift) - 1)) * 2;
     return r;
 }
 
@@ -338,8 +332,8 @@ ROSE_DEVICE void end_tile(const rose_cuda_matrix &m, const rose_gemm_io &io, row
 {
     const uint32_t wide = ROWS_WIDE(nb);
 #pragma unroll 1
-    for (uint32_t i = r.first; i < io.rows * r.in_row; i += r.step) {
-        const uint32_t row = i / r.in_row;
+    for (uint32_t i = r.first; i < io.rows << r.shift; i += r.step) {
+        const uint32_t row = i >> r.shift;
         if (i != r.first) in.old = load_old(m, io, row, n);
         end_sums<T>(m, io, in, sums + row * wide + r.col, RB * 8 * wide, row, n);
     }
@@ -514,7 +508,7 @@ ROSE_DEVICE void run_tiles(const rows_warp<T> &warp, rows_ring *ring, rows_early
         const uint32_t tile = t0 + warp.mine, n = tile * p.nb * 8 + r.col;
         float acc[RB][4] = {};
         if (t0 >= warp.stride) load_bias(&in, m, io, n);
-        in.old = load_old(m, io, r.first / r.in_row, n);
+        in.old = load_old(m, io, r.first >> r.shift, n);
         if (tile < p.n_tiles && warp.begin < warp.end) run_chain<T, RB, FROM>(acc, warp, p, ring);
         keep_sums<RB>(warp.own, acc, p.nb, warp.lane);
         meet_parts(m.n_parts);
