@@ -92,7 +92,7 @@ TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 # Kernels of sm_90a as C++ on an emulated GPU: what tests them where there is none.
 EMULATED := $B/tests/backend/emulated
-TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/,test_emulated_cuda test_emulated_attend test_emulated_mega))
+TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/,test_emulated_wide test_emulated_attend test_emulated_gemm test_emulated_rows test_emulated_load test_emulated_forward test_emulated_mega))
 TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 # Each fuzz target as a program that replays the files it is given.
@@ -237,10 +237,32 @@ $(EMULATED)/%.o: tests/backend/emulated/%.cc
 $(EMULATED)/%.o: src/backend/cuda/%.cu
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATED_FLAGS) -MMD -MP -x c++ -c $< -o $@
-$(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o machine.o linear.o linear_wide_f16.o linear_wide_bf16.o)
+$(EMULATED)/test_emulated_wide: $(addprefix $(EMULATED)/,test_emulated_wide.o machine.o gemm_wide_f16.o gemm_wide_bf16.o)
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
-$(EMULATED)/test_emulated_attend: $(addprefix $(EMULATED)/,test_emulated_attend.o machine.o attend_decode.o attend_prompt.o attend_plain.o attend_rotary.o) \
+$(EMULATED)/test_emulated_attend: $(addprefix $(EMULATED)/,test_emulated_attend.o machine.o attend_decode.o attend_prompt.o attend_plain.o attend_rotary.o attend_gather.o) \
     $B/obj/backend/cuda/attend.o
+	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
+# All GEMM kernels of the table.
+$(EMULATED)/test_emulated_gemm: $(addprefix $(EMULATED)/,test_emulated_gemm.o machine.o fp32.o norm.o) \
+    $(patsubst src/backend/cuda/%.cu,$(EMULATED)/%.o,$(sort $(wildcard src/backend/cuda/gemm_*.cu))) $(addprefix $B/obj/backend/cuda/,gemm_table.o gemm_choose.o)
+	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
+
+$(EMULATED)/test_emulated_load.o: tests/backend/emulated/test_emulated_load.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -I. -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
+$(EMULATED)/test_emulated_load: $(addprefix $(EMULATED)/,test_emulated_load.o machine.o pack.o) \
+    $(addprefix $B/obj/backend/cuda/,load.o weights.o plan.o scratch.o switches.o attend.o) $B/librose_all.a
+	$(Q)$(CXX) -pthread -o $@ $^ -l:libjansson.a -l:libpcre2-8.a -l:libutf8proc.a -lm -lcmocka
+
+# The whole backend: its host files, its kernels but for sampler.cu and rules.cu, and a runtime in host memory.
+$(EMULATED)/test_emulated_forward.o: tests/backend/emulated/test_emulated_forward.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -I. -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
+$(EMULATED)/test_emulated_forward: $(addprefix $(EMULATED)/,test_emulated_forward.o runtime.o machine.o) \
+    $(patsubst src/backend/cuda/%.cu,$(EMULATED)/%.o,$(filter-out %/sampler.cu %/rules.cu,$(CUDA_SRC))) $B/librose_all.a
+	$(Q)$(CXX) -pthread -o $@ $^ $(STATIC_LIBS) -lm -lcmocka
+
+$(EMULATED)/test_emulated_rows: $(addprefix $(EMULATED)/,test_emulated_rows.o machine.o gemm_rows_f16.o gemm_rows_bf16.o norm.o)
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 $(EMULATED)/test_emulated_mega: $(addprefix $(EMULATED)/,test_emulated_mega.o machine.o megakernel.o)
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
@@ -352,7 +374,7 @@ bench: deps-build
 # The NEON kernels under emulation: Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user.
 # (The test itself at -O1: gcc 12 for AArch64 fails on it at -O3.)
 NEON_SRC := $(wildcard src/backend/cpu/*_ref.c) $(addprefix src/,backend/cpu/kernels.c backend/cpu/kernels_neon.c \
-            backend/cpu/rotary.c backend/cpu/pack.c backend/cpu/quant_pack.c backend/cpu/quant_neon.c model/convert.c \
+            backend/rotary.c backend/cpu/pack.c backend/cpu/quant_pack.c backend/cpu/quant_neon.c model/convert.c \
             model/ggml_blocks.c base/cpuinfo.c base/status.c base/log.c base/file.c base/buf.c)
 NEON_TESTS := test_kernels test_quant
 NEON_CC  := aarch64-linux-gnu-gcc -std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Werror -Isrc -Itests -Itests/backend/neon -pthread

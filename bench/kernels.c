@@ -67,18 +67,24 @@ static rose_kernel_shape shape_of(const options *o, const matrix *m, uint32_t ro
     return (rose_kernel_shape){m->role, n_out, m->n_in * o->width, rows, false};
 }
 
-/* Reads the shape of --model. Only the CPU multiplies for all families. */
+/* Reads the shape of --model. */
 static rose_status read_arch(options *o, bool cuda, rose_err *err)
 {
     rose_model *m;
     if (o->model == NULL) return ROSE_OK;
-    if (cuda)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "--model: only for --device cpu; give --width and --vocab for cuda");
     rose_status st = rose_model_open(&m, o->model, err);
     if (st != ROSE_OK) return st;
+    const rose_arch *a = &o->arch;
     o->arch = m->arch;
     rose_model_close(m);
+    const uint32_t sizes[] = {a->d_model, a->d_ff, a->n_heads * a->head_dim,
+                              a->n_kv_heads * a->head_dim};
+    for (size_t i = 0; cuda && i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i] % 64 != 0)
+            return rose_fail(err, ROSE_E_UNSUPPORTED,
+                             "--model: on cuda all sizes must be multiples of 64; this model has "
+                             "%u",
+                             sizes[i]);
     return ROSE_OK;
 }
 
@@ -96,12 +102,11 @@ static int parse(int argc, char **argv, options *o)
                      "cpu: threads of our kernels and of oneDNN", .unset = "one per CPU"),
         ROSE_ROW_STRING("library", &o->library, "PATH", "path of libcublasLt.so or libdnnl.so.2"),
         ROSE_ROW_STRING("kernel", &o->kernel, "NAME",
-                        "cuda: one of our kernels (rows, tiles, head, team, wide-192 and more: "
-                        "docs/BENCH.md)",
+                        "cuda: one of our kernels (tiles-64x64 and more: docs/BENCH.md)",
                         .unset = "the best for each shape"),
         ROSE_ROW_CHOICE("matrix", &o->matrix, "all|qkv|proj|fc1|fc2|head", "which of them"),
         ROSE_ROW_STRING("model", &o->model, "FOLDER",
-                        "cpu: the products of this model, in place of --width and --vocab"),
+                        "the products of this model, in place of --width and --vocab"),
         ROSE_ROW_U32("width", &o->width, "N", 64, 8192,
                      "values of a row, a multiple of 64 (GPT-2's models: 768, 1024, 1280, 1600)"),
         ROSE_ROW_U32("vocab", &o->vocab, "N", 64, 1 << 18, "outputs of the head, a multiple of 64"),

@@ -47,13 +47,14 @@ typedef struct rose_lib_request rose_lib_request; /* one sequence */
 
 /* Engine options. Zero-initialise and set what you need: 0 and NULL mean the default. */
 typedef struct rose_lib_options {
-    const char *dtype;     /* "auto" (default: float16 on cuda; on cpu bfloat16 for BF16 files, else
-                              float32, for quantized GGUF files with int8 activations), "float32",
-                              "bfloat16", "float16" (cuda) */
-    const char *isa;       /* "auto" (default), "scalar", "avx2", "avx512", "avx512-bf16",
-                              "amx" */
-    uint32_t threads;      /* compute threads; default one per allowed CPU */
-    uint32_t max_num_seqs; /* at most this many sequences in a step; default 256 */
+    /* "auto" (default), "float32", "bfloat16", "float16" (cuda). auto on cuda: the type of the
+     * file; for float32 and quantized files float16 for GPT-2, else bfloat16. auto on cpu: bfloat16
+     * for BF16 files, else float32, for quantized GGUF files with int8 activations. */
+    const char *dtype;
+    const char *isa;             /* "auto" (default), "scalar", "avx2", "avx512", "avx512-bf16",
+                                    "amx" */
+    uint32_t threads;            /* compute threads; default one per allowed CPU */
+    uint32_t max_num_seqs;       /* at most this many sequences in a step; default 256 */
     uint32_t max_batched_tokens; /* at most this many tokens in a step; default 2048 */
     uint32_t max_model_len;      /* longest context in tokens; the default is the model's context
                                   * length */
@@ -67,6 +68,8 @@ typedef struct rose_lib_options {
     const char *generation_config; /* what rose_lib_params_model reads: "auto" (default: the
                                       model's), "none", or another folder, GGUF file or
                                       generation_config.json */
+    const char *load_format; /* "auto" (default); "dummy": config.json and tokenizer alone, with
+                                random weights, to measure speed */
 } rose_lib_options;
 
 /* Open a Hugging Face folder or a GGUF file. options may be NULL. On failure *out is NULL. */

@@ -80,19 +80,29 @@ typedef struct rose_cuda_opts {
     bool pdl;                 /* programmatic dependent launch: a kernel starts while the kernel
                                  before it finishes */
     bool megakernel; /* run decode steps of one sequence as one kernel, if model and GPU allow it */
+    /* Fusions: norm, MLP activation, largest logit in the GEMM; RoPE and KV append in the decode
+     * kernel. paged_attn false: attention reads gathered rows instead of pages. The bits are the
+     * same. */
+    bool fused_ops, fused_mlp, fused_sampler, fused_kv_append, paged_attn;
     bool profiler_kernels; /* record kernels in profiles (base/profile.h), by CUPTI */
     const char *without;   /* names of optimisations to leave out, with commas between them
-                              (without.c of the backend). NULL, "" and "none" leave out none;
+                              (switches.c of the backend). NULL, "" and "none" leave out none;
                               the CPU backend refuses all others */
-    uint32_t timeout_ms;   /* time limit of one step: a device that takes longer has failed; 0 =
-                            * wait for ever */
+    /* GEMM kernels: read the fastest of each shape from the GPU's file in this directory; NULL: no
+     * file. tune: measure them at open (at most 30 s), and write the file. */
+    const char *tune_dir;
+    bool tune;
+    uint32_t timeout_ms; /* time limit of one step: a device that takes longer has failed; 0 =
+                          * wait for ever */
 } rose_cuda_opts;
 
 typedef struct rose_backend_opts {
     rose_compute dtype; /* data type of weights and activations. AUTO on a CPU: BF16 for BF16
                          * files and with INT8, else F32; for files with quantized matrices F32
                          * with int8 activations. F32 keeps quantized matrices as they are, BF16
-                         * widens them. AUTO on CUDA: F16 */
+                         * widens them. AUTO on CUDA: F16 or BF16 as most of the file; for files in
+                         * F32 or with quantized matrices F16 for GPT-2, else BF16. CUDA widens
+                         * quantized matrices */
     rose_quantization quantization;
     uint32_t max_seqs;        /* at most this many sequences in one step, 1 .. 4096 */
     uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs */
@@ -116,8 +126,9 @@ typedef struct rose_memory_plan {
     uint32_t max_seqs, max_step_tokens, max_model_len;
     uint32_t n_threads;    /* resolved */
     rose_prefill prefill;  /* CUDA: resolved: FLASH or NAIVE */
-    uint32_t without;      /* CUDA: opts.cuda.without as bits, plus bits for the optimisations
-                            * that the GPU cannot run; `weights` and `graphs` depend on it */
+    uint32_t without;      /* CUDA: opts.cuda.without and the fusions that are off as bits, plus
+                            * bits for the optimisations that the GPU cannot run; `scratch` and
+                            * `graphs` depend on it */
     uint64_t weights;      /* packed copies that the backend keeps */
     uint64_t weights_read; /* CPU: bytes of weights that a one-row step reads; CUDA: 0, unknown */
     uint64_t kv_page;      /* one page, all layers, K and V */

@@ -21,11 +21,4 @@ uint64_t rose_backend_context_pages(const rose_memory_plan *p);
 rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default_pages,
                                     rose_memory_plan *p, rose_err *err);
 
-/* Whether the architecture needs no more than GPT-2 does: for a backend that computes just this.
- * backend: "CUDA", for the message. UNSUPPORTED names the first field that asks for more. */
-rose_status rose_backend_check_plain(const rose_arch *a, const char *backend, rose_err *err);
-
-/* UNSUPPORTED if a weight has a block type of ggml, for backends that cannot read them. */
-rose_status rose_backend_check_types(const rose_model *m, const char *backend, rose_err *err);
-
 #endif

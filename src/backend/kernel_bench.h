@@ -23,9 +23,9 @@ typedef enum rose_kernel_role {
 
 typedef struct rose_kernel_shape {
     rose_kernel_role role;
-    uint32_t n_out, n_in; /* sizes, multiples of 64; for QKV n_out = 3 n_in, with heads of 64 */
+    uint32_t n_out, n_in; /* sizes, multiples of 64 */
     uint32_t rows;
-    bool gated; /* ACT, CPU only: n_out counts gate and up, whose product is y */
+    bool gated; /* ACT: n_out counts gate and up, whose product is y */
 } rose_kernel_shape;
 
 /* What is timed. */
@@ -45,7 +45,7 @@ typedef struct rose_kernel_opts {
     rose_compute dtype;
     const char *library; /* a path, or NULL for the usual names */
     const char *kernel;  /* CUDA: our kernel by name (backend/cuda/gemm.h); NULL: the engine's
-                            choice. For shapes that the kernel does not support, `tiles` runs */
+                            choice, which also runs the shapes that this kernel does not take */
     const rose_kernel_shape *largest; /* [n_largest] CUDA: room for such products */
     uint32_t n_largest;
     uint32_t rest_ms;   /* idle time before each timed run (CPU: before the pass that wakes it) */

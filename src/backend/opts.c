@@ -11,10 +11,12 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
     const rose_opt all[] = {
         ROSE_ROW_BRIEF_HEADING("Model and device"),
         ROSE_ROW_ENUM("dtype", rose_compute, &o->dtype, "auto|float32|bfloat16|float16",
-                      "number format of weights, KV cache and activations; auto is float16 on "
-                      "cuda; on cpu it is bfloat16 for BF16 files, else float32. Quantized GGUF "
-                      "files (cpu): auto keeps the matrices as they are, with int8 activations "
-                      "and a bfloat16 KV cache. float32 also keeps them, and bfloat16 widens them",
+                      "number format of weights, KV cache and activations. auto on cuda is the "
+                      "type of the file; for float32 and quantized files it is float16 for GPT-2, "
+                      "else bfloat16. auto on cpu is bfloat16 for BF16 files, else float32. "
+                      "Quantized GGUF files on cpu: auto keeps the matrices as they are, with int8 "
+                      "activations and a bfloat16 KV cache. float32 also keeps them, and bfloat16 "
+                      "widens them, as cuda always does",
                       .first = true),
         ROSE_ROW_ENUM("quantization", rose_quantization, &o->quantization, "none|int8",
                       "int8 (cpu): weights are 8-bit integers with one scale for each output, "
@@ -76,6 +78,21 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
         ROSE_ROW_BOOL("megakernel", &o->cuda.megakernel,
                       "run a decode step of one sequence as one kernel, if model and GPU allow it",
                       .def = true),
+        ROSE_ROW_BOOL(
+            "fused-ops", &o->cuda.fused_ops,
+            "norm the rows of a GEMM in the GEMM's kernel, in steps of few rows; like the "
+            "next four options it changes no result, and turning it off shows what it "
+            "is worth",
+            .def = true),
+        ROSE_ROW_BOOL("fused-mlp", &o->cuda.fused_mlp,
+                      "apply the activation of the MLP in the GEMM's kernel", .def = true),
+        ROSE_ROW_BOOL("fused-sampler", &o->cuda.fused_sampler,
+                      "find the largest logit in the kernel that computes the logits", .def = true),
+        ROSE_ROW_BOOL("fused-kv-append", &o->cuda.fused_kv_append,
+                      "apply RoPE and append to the KV cache in the kernel of decode attention",
+                      .def = true),
+        ROSE_ROW_BOOL("paged-attn", &o->cuda.paged_attn,
+                      "let attention read the pages of the KV cache", .def = true),
         ROSE_ROW_ENUM("prefill-backend", rose_prefill, &o->cuda.prefill, "auto|flash|naive|auto2",
                       "attention kernel of prefill. auto and auto2 are flash, our tensor-core "
                       "kernel; naive is a plain kernel to compare with, whose logits differ by "
@@ -88,9 +105,7 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
                      .def = 60000),
         ROSE_ROW_STRING("cuda-without", &o->cuda.without, "NAMES",
                         "leave out optimisations, to measure what each one gives. Names with "
-                        "commas between them: wide, team, ahead, halves, normed, carveout, "
-                        "prompts, spread, joined, head, once, chain, append, fetch, "
-                        "pingpong; or all",
+                        "commas between them: wide, halves, carveout, prompts, fetch; or all",
                         .unset = "none"),
     };
     const size_t n = sizeof all / sizeof *all;

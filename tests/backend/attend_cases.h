@@ -16,6 +16,7 @@ static void at_fetch(void *to, const void *from, size_t bytes);
 static void at_free(void *device);
 static float at_value(rose_cuda_type t, const void *from, size_t i);
 static void at_put(rose_cuda_type t, void *to, size_t i, float x); /* rounds */
+static const rose_cuda_device *at_gpu(void);
 
 enum { AT_MAX_SEQS = 12, AT_CANARY = 64, AT_SMS = 132 };
 #define AT_POISON 0x7a7a7a7au
@@ -48,9 +49,9 @@ typedef struct at_problem {
     size_t elem, page_elems, out_bytes;
     uint32_t *tables;
     void *q, *pages;                 /* on the host */
-    void *dev[4];                    /* q, pages, tables, out */
+    void *dev[3];                    /* q, pages, tables */
     rose_cuda_item *singles, *tiles; /* [rows], [n_tiles]; on the host */
-    uint32_t n_tiles, tile_rows;
+    uint32_t n_tiles, tile_rows, without;
     rose_cuda_attend a;
 } at_problem;
 
@@ -191,67 +192,92 @@ static void at_drop(at_problem *p)
 
 enum { AT_DECODE, AT_PROMPT, AT_PLAIN };
 
-/* All of `out` after a run over the items, poisoned before; the caller's to free. unit: positions
- * of a thread block of decode, 0: as chosen. parts: 0, or the most partial results. */
+/* The tables of a decode step on the device, and its scratch memory, poisoned. */
+typedef struct at_step {
+    void *dev[5]; /* cutting, units, folds, parts, arrivals */
+    uint32_t n_counters;
+} at_step;
+
+/* unit: positions of a thread block, 0: as chosen. parts: 0, or the most partial results. */
+static at_step at_divide(const at_problem *p, rose_cuda_attend *a, const rose_cuda_item *items,
+                         uint32_t n, uint32_t unit, uint32_t parts)
+{
+    at_step step;
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < p->n_seqs; i++)
+        if (p->context[i] > longest) longest = p->context[i];
+    rose_attend_limits l =
+        rose_attend_limits_of(unit == 0 ? (uint32_t)AT_SMS : 1u << 20, p->n_q, p->shape.n_kv,
+                              p->shape.head_dim, n, longest, p->n_pages);
+    if (parts != 0) l.max_parts = parts;
+    rose_attend_unit *units = (rose_attend_unit *)calloc(l.max_units + 1, sizeof *units);
+    rose_attend_fold *folds = (rose_attend_fold *)calloc(n, sizeof *folds);
+    float *poison = (float *)malloc(l.bytes);
+    assert_true(units != NULL && folds != NULL && poison != NULL);
+    rose_attend_cutting c = rose_attend_cut_by(&l, items, n, a->window, unit, units, folds);
+    assert_true(c.n_units <= l.max_units && c.n_folds == n);
+    units[c.n_units++].item = ROSE_ATTEND_NONE; /* padding */
+    for (size_t i = 0; i < l.bytes / 4; i++)
+        poison[i] = NAN;
+    step.n_counters = n * p->shape.n_kv;
+    step.dev[0] = at_device(&c, sizeof c);
+    step.dev[1] = at_device(units, c.n_units * sizeof *units);
+    step.dev[2] = at_device(folds, n * sizeof *folds);
+    step.dev[3] = at_device(poison, l.bytes);
+    step.dev[4] = at_device(NULL, step.n_counters * 4);
+    a->cutting = (const rose_attend_cutting *)step.dev[0];
+    a->units = (const rose_attend_unit *)step.dev[1];
+    a->folds = (const rose_attend_fold *)step.dev[2];
+    a->parts = (float *)step.dev[3];
+    a->arrivals = (uint32_t *)step.dev[4];
+    a->grid_units = at_any(2) == 0 ? c.n_units : 1 + at_any(c.n_units);
+    free(units), free(folds), free(poison);
+    return step;
+}
+
+/* The counters are zero again. */
+static void at_undivide(at_step *step)
+{
+    uint32_t *counters = (uint32_t *)malloc(step->n_counters * 4);
+    assert_non_null(counters);
+    at_fetch(counters, step->dev[4], step->n_counters * 4);
+    for (uint32_t i = 0; i < step->n_counters; i++)
+        assert_int_equal(counters[i], 0);
+    free(counters);
+    for (int i = 0; i < 5; i++)
+        at_free(step->dev[i]);
+}
+
+/* All of `out` after a run over the items, poisoned before; the caller's to free. unit, parts: of
+ * decode. */
 static uint8_t *at_run(at_problem *p, int kernel, const rose_cuda_item *items, uint32_t n,
                        uint32_t item_rows, uint32_t unit, uint32_t parts)
 {
-    const rose_cuda_launch at = {.stream = NULL, .type = p->shape.type};
+    const rose_cuda_launch at = {
+        .device = at_gpu(), .stream = NULL, .type = p->shape.type, .beside = at_any(4) == 0};
     const size_t bytes = p->out_bytes + AT_CANARY;
     uint8_t *out = (uint8_t *)malloc(bytes);
     rose_cuda_attend a = p->a;
-    void *dev[4] = {NULL, NULL, NULL, NULL};
     assert_non_null(out);
     memset(out, 0x7a, bytes);
     a.out = at_device(out, bytes);
-    dev[0] = at_device(items, n * sizeof *items);
-    a.items = (const rose_cuda_item *)dev[0];
+    a.items = (const rose_cuda_item *)at_device(items, n * sizeof *items);
     a.n_items = n;
     a.item_rows = item_rows;
-    cudaError_t e = cudaSuccess;
     if (kernel == AT_DECODE) {
-        uint32_t longest = 0;
-        for (uint32_t i = 0; i < p->n_seqs; i++)
-            if (p->context[i] > longest) longest = p->context[i];
-        rose_attend_limits l =
-            rose_attend_limits_of(unit == 0 ? (uint32_t)AT_SMS : 1u << 20, p->n_q, p->shape.n_kv,
-                                  p->shape.head_dim, n, longest, p->n_pages);
-        if (parts != 0) l.max_parts = parts;
-        rose_attend_unit *units = (rose_attend_unit *)calloc(l.max_units + 1, sizeof *units);
-        rose_attend_fold *folds = (rose_attend_fold *)calloc(n + 1, sizeof *folds);
-        assert_true(units != NULL && folds != NULL);
-        const rose_attend_cutting c =
-            rose_attend_cut_by(&l, items, n, a.window, unit, units, folds);
-        assert_true(c.n_units <= l.max_units && c.n_folds <= n);
-        units[c.n_units].item = folds[c.n_folds].item = ROSE_ATTEND_NONE; /* padding */
-        dev[1] = at_device(units, (c.n_units + 1) * sizeof *units);
-        dev[2] = at_device(folds, (c.n_folds + 1) * sizeof *folds);
-        float *poison = (float *)malloc(l.bytes);
-        assert_non_null(poison);
-        for (size_t i = 0; i < l.bytes / 4; i++)
-            poison[i] = NAN;
-        dev[3] = at_device(poison, l.bytes);
-        free(poison);
-        a.units = (const rose_attend_unit *)dev[1];
-        a.folds = (const rose_attend_fold *)dev[2];
-        a.n_units = c.n_units + 1;
-        a.n_folds = c.n_folds + 1;
-        a.warps = c.warps;
-        a.inner = c.inner;
-        a.parts = (float *)dev[3];
-        e = rose_cuda_decode_run(&at, &a);
-        free(units);
-        free(folds);
+        at_step step = at_divide(p, &a, items, n, unit, parts);
+        assert_int_equal(rose_cuda_decode_run(&at, &a), cudaSuccess);
+        at_undivide(&step);
     } else {
-        e = kernel == AT_PROMPT ? rose_cuda_prompt_run(&at, &a) : rose_cuda_attend_plain(&at, &a);
+        assert_int_equal(kernel == AT_PROMPT ? rose_cuda_prompt_run(&at, &a)
+                                             : rose_cuda_attend_plain(&at, &a),
+                         cudaSuccess);
     }
-    assert_int_equal(e, cudaSuccess);
     at_fetch(out, a.out, bytes);
     for (size_t i = p->out_bytes; i < bytes; i++)
         assert_int_equal(out[i], 0x7a);
     at_free(a.out);
-    for (int i = 0; i < 4; i++)
-        if (dev[i] != NULL) at_free(dev[i]);
+    at_free((void *)(uintptr_t)a.items);
     return out;
 }
 
@@ -332,6 +358,36 @@ static void at_same(const at_problem *p, const uint8_t *want, uint8_t *got, cons
     free(got);
 }
 
+/* Attention of the items over dense pages, whose entries nobody may see are NaN. */
+static uint8_t *at_dense(at_problem *p, int kernel, const rose_cuda_item *items, uint32_t n,
+                         uint32_t item_rows)
+{
+    const rose_cuda_launch at = {.device = at_gpu(), .stream = NULL, .type = p->shape.type};
+    at_problem q = *p;
+    const size_t n_values = p->n_table * p->page_elems;
+    uint32_t *order = (uint32_t *)malloc(p->n_table * sizeof *order);
+    uint8_t *poison = (uint8_t *)malloc(n_values * p->elem);
+    assert_true(order != NULL && poison != NULL);
+    for (uint32_t i = 0; i < p->n_table; i++)
+        order[i] = i;
+    for (size_t i = 0; i < n_values; i++)
+        at_put(p->shape.type, poison, i, NAN);
+    q.a.items = (const rose_cuda_item *)at_device(items, n * sizeof *items);
+    q.a.n_items = n;
+    q.a.item_rows = item_rows;
+    void *dense = at_device(poison, n_values * p->elem);
+    assert_int_equal(rose_cuda_gather_run(&at, &q.a, dense), cudaSuccess);
+    at_free((void *)(uintptr_t)q.a.items);
+    q.a.kv.base = dense;
+    q.a.tables = (const uint32_t *)at_device(order, p->n_table * sizeof *order);
+    q.without = ROSE_CUDA_WITHOUT_PAGED;
+    uint8_t *out = at_run(&q, kernel, items, n, item_rows, 0, 0);
+    at_free((void *)(uintptr_t)q.a.tables);
+    at_free(dense);
+    free(order), free(poison);
+    return out;
+}
+
 /* Every division of the contexts and both kernels give the same bits, which are right. */
 static void at_case(const at_shape *s, uint32_t n_seqs, const uint32_t *contexts,
                     const uint32_t *rows, uint32_t tile_rows, uint32_t samples)
@@ -351,6 +407,8 @@ static void at_case(const at_shape *s, uint32_t n_seqs, const uint32_t *contexts
             at_same(&p, want, at_run(&p, AT_DECODE, p.singles, p.rows, 1, units[i], 0), name);
         }
         at_same(&p, want, at_run(&p, AT_DECODE, p.singles, p.rows, 1, 0, 1), "decode, whole");
+        at_same(&p, want, at_dense(&p, AT_DECODE, p.singles, p.rows, 1), "decode, dense");
+        at_same(&p, want, at_dense(&p, AT_PROMPT, p.tiles, p.n_tiles, tile_rows), "prompt, dense");
         free(want);
     }
     at_drop(&p);
@@ -475,7 +533,7 @@ static void at_case_rotary(const at_rotary *r)
                            at_saturated(r->type, x[d]));
             }
         }
-    const rose_cuda_launch at = {.stream = NULL, .type = r->type};
+    const rose_cuda_launch at = {.device = at_gpu(), .stream = NULL, .type = r->type};
     rose_cuda_rotary a;
     memset(&a, 0, sizeof a);
     a.qkv = dev[0];
@@ -510,6 +568,94 @@ static void at_case_rotary(const at_rotary *r)
     for (int i = 0; i < 6; i++)
         at_free(dev[i]);
     free(qkv), free(cos), free(w), free(slot), free(raw), free(want), free(got);
+}
+
+/* ---- the append in the decode kernel ---- */
+
+/* Rows of a QKV GEMM for the rows of a problem, and their slots and positions. */
+static void at_fused_rows(const at_problem *p, const at_rotary *r, rose_cuda_rotary *a,
+                          void *dev[5])
+{
+    const uint32_t hd = r->head_dim, half = r->rot_dim / 2, heads = p->n_q + 2 * r->n_kv;
+    const rose_cuda_type in = r->f32 ? ROSE_CUDA_F32 : r->type;
+    const size_t n = (size_t)p->rows * heads * hd;
+    uint32_t longest = 0, *slot = (uint32_t *)malloc(p->rows * 8);
+    for (uint32_t i = 0; i < p->n_seqs; i++)
+        if (p->context[i] > longest) longest = p->context[i];
+    const size_t n_table = (size_t)longest * half + 1;
+    float *table = (float *)malloc((2 * n_table + 2 * hd) * 4);
+    uint8_t *raw = (uint8_t *)malloc(n * 4);
+    assert_true(table != NULL && raw != NULL && slot != NULL);
+    for (size_t i = 0; i < n; i++)
+        at_put(in, raw, i, at_float() * (at_any(60) == 0 ? 1e5f : 3));
+    for (size_t i = 0; i < 2 * n_table + 2 * hd; i++)
+        table[i] = at_float();
+    for (uint32_t i = 0; i < p->rows; i++) {
+        const uint32_t pos = p->singles[i].pos;
+        slot[i] = p->tables[p->singles[i].table + pos / 16] * 16 + pos % 16;
+        if (i % 3 == 2) slot[i] = ROSE_CUDA_NO_SLOT;
+        slot[p->rows + i] = pos;
+    }
+    dev[0] = at_device(raw, n * (in == ROSE_CUDA_F32 ? 4 : 2));
+    dev[1] = at_device(table, (2 * n_table + 2 * hd) * 4);
+    dev[2] = at_device(slot, p->rows * 8);
+    dev[3] = at_device(NULL, (size_t)p->rows * p->n_q * p->pad * p->elem);
+    memset(a, 0, sizeof *a);
+    a->qkv = dev[0];
+    a->qkv_f32 = r->f32;
+    a->rows = p->rows;
+    a->n_q = p->n_q;
+    a->kv = p->a.kv;
+    a->slot = (const uint32_t *)dev[2];
+    a->where = a->slot + p->rows;
+    a->cos = half != 0 ? (const float *)dev[1] : NULL;
+    a->sin = half != 0 ? (const float *)dev[1] + n_table : NULL;
+    a->q_norm = r->norm ? (const float *)dev[1] + 2 * n_table : NULL;
+    a->k_norm = r->norm ? a->q_norm + hd : NULL;
+    a->eps = 1e-6f;
+    a->rot_dim = r->rot_dim;
+    a->q = dev[3];
+    free(table), free(raw), free(slot);
+}
+
+/* rose_cuda_rotary_run and decode give the bits of decode with `fused`, in the output and in the
+ * pages, for every division. Each sequence has one row. r->rows is not used. */
+static void at_case_fused(const at_rotary *r, uint32_t window, uint32_t n_seqs,
+                          const uint32_t *contexts)
+{
+    static const uint32_t units[] = {0, 64, 128, 512, 1024};
+    const at_shape shape = {r->type, r->head_dim, r->n_kv, r->group, window, 0};
+    const rose_cuda_launch at = {.device = at_gpu(), .stream = NULL, .type = r->type};
+    uint32_t ones[AT_MAX_SEQS];
+    for (uint32_t i = 0; i < n_seqs; i++)
+        ones[i] = 1;
+    at_problem p = at_make(&shape, n_seqs, contexts, ones, 1);
+    const size_t bytes = p.n_pages * p.page_elems * p.elem;
+    uint8_t *pages = (uint8_t *)malloc(bytes), *got = (uint8_t *)malloc(bytes);
+    void *dev[5] = {NULL, NULL, NULL, NULL, NULL};
+    rose_cuda_rotary x;
+    assert_true(pages != NULL && got != NULL);
+    at_fused_rows(&p, r, &x, dev);
+    assert_int_equal(rose_cuda_rotary_run(&at, &x), cudaSuccess);
+    p.a.q = x.q;
+    uint8_t *want = at_run(&p, AT_DECODE, p.singles, p.rows, 1, 512, 0);
+    at_fetch(pages, p.dev[1], bytes);
+    p.a.q = x.q = NULL;
+    p.a.fused = &x;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        char name[32];
+        at_free(p.dev[1]);
+        p.dev[1] = at_device(p.pages, bytes);
+        p.a.kv.base = x.kv.base = p.dev[1];
+        snprintf(name, sizeof name, "fused, unit %u", units[i]);
+        at_same(&p, want, at_run(&p, AT_DECODE, p.singles, p.rows, 1, units[i], 0), name);
+        at_fetch(got, p.dev[1], bytes);
+        assert_memory_equal(got, pages, bytes);
+    }
+    for (int i = 0; i < 4; i++)
+        at_free(dev[i]);
+    free(want), free(pages), free(got);
+    at_drop(&p);
 }
 
 #endif

@@ -170,7 +170,8 @@ static const char *fx_device = "cpu";
 static rose_quantization fx_quantization = ROSE_QUANT_NONE;
 static uint32_t fx_max_model_len; /* 0 = the model's */
 static bool fx_pdl = true, fx_graphs = true;
-static const char *fx_without; /* of the CUDA backend, by name */
+static const char *fx_without;                  /* of the CUDA backend, by name */
+static void (*fx_change)(rose_backend_opts *o); /* NULL, or changes other options */
 
 typedef struct fx_backend {
     const rose_backend_ops *ops;
@@ -201,6 +202,7 @@ static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const 
     o.cuda.pdl = fx_pdl;
     o.cuda.without = fx_without;
     o.cuda.graph = fx_graphs;
+    if (fx_change != NULL) fx_change(&o);
     if (rose_backend_pick(&f.ops, fx_device, &err) != ROSE_OK) fail_msg("%s", err.msg);
     if (f.ops->plan(m, &o, &f.plan, &err) != ROSE_OK) fail_msg("plan: %s", err.msg);
     if (f.ops->open(&ctx, m, &o, &f.plan, &err) != ROSE_OK) fail_msg("open: %s", err.msg);

@@ -28,32 +28,31 @@ static inline const rose_cuda_device *fx_gpu(void)
     rose_err err = {""};
     if (device.sms > 0) return &device;
     if (rose_cuda_device_open(0, &device, &err) != ROSE_OK) fail_msg("%s", err.msg);
-    assert_int_equal(rose_cuda_linear_prepare(&device), cudaSuccess);
+    assert_int_equal(rose_gemm_prepare(&device), cudaSuccess);
+    assert_int_equal(rose_cuda_attend_prepare(), cudaSuccess);
     return &device;
 }
 
 /* The kernel with that name. */
-static inline const rose_cuda_gemm *fx_named(const char *name)
+static inline const rose_gemm_kernel *fx_named(const char *name)
 {
-    const rose_cuda_gemm *g = rose_cuda_gemm_named(name);
+    const rose_gemm_kernel *g = rose_gemm_named(name);
     if (g == NULL) fail_msg("no kernel %s", name);
     return g;
 }
 
 /* Number 0 is NULL, the engine's choice; then come the kernels of the table. */
-static inline const rose_cuda_gemm *fx_kernel(uint32_t i)
+static inline const rose_gemm_kernel *fx_kernel(uint32_t i)
 {
-    return i == 0 ? NULL : &rose_cuda_gemms[i - 1];
+    return i == 0 ? NULL : &rose_gemm_kernels[i - 1];
 }
 
-static inline const char *fx_kernel_name(const rose_cuda_gemm *g)
+static inline const char *fx_kernel_name(const rose_gemm_kernel *g)
 {
     return g == NULL ? "auto" : g->name;
 }
 
-#define FX_WITHOUT_ALL                                                                             \
-    "wide,team,ahead,halves,normed,carveout,prompts,spread,joined,head,once,chain,"                \
-    "append,fetch,pingpong"
+#define FX_WITHOUT_ALL "wide,halves,carveout,prompts,fetch"
 
 static inline rose_cuda *fx_cuda(const fx_backend *f)
 {
@@ -99,13 +98,6 @@ static inline uint16_t *fx_random_16(fx_random *r, rose_cuda_type t, size_t n, f
 static inline size_t fx_h_at(uint32_t row, uint32_t k, uint32_t k_pad)
 {
     return ((size_t)(row / 8) * (k_pad / 8) + k / 8) * 64 + row % 8 * 8 + k % 8;
-}
-
-/* As layout.cuh, w_index of the 16-bit types. */
-static inline size_t fx_w_at(uint32_t n, uint32_t k, uint32_t k_pad)
-{
-    return ((size_t)(n / 8) * (k_pad / 32) + k / 32) * 256 + (n % 8 * 4 + k % 8 / 2) * 8 +
-           k % 32 / 8 * 2 + k % 2;
 }
 
 /* A sequence with the run's seed: the prompt in chunks, then token by token. */

@@ -2,10 +2,13 @@
  * memory: linked in place of the real ones it makes a server whose CUDA backend runs from open to
  * close where there is no GPU. Every token is TOKEN. Faults of cuda_faults.h begin in it as a GPU's
  * do; test_cuda_serve.py says what the server makes of them. It stands on the border of
- * backend/cuda/kernels.h, and says of the runtime no more than our calls ask. */
+ * backend/cuda/kernels.h, gemm.h and attend.h, and says of the runtime no more than our calls ask.
+ */
 #include <stdio.h>
+#include <string.h>
 
-#include "backend/cuda/megakernel.h"
+#include "backend/cuda/attend.h"
+#include "backend/cuda/gemm.h"
 #include "backend/cuda_faults.h"
 
 static void fault_for_ever(void)
@@ -54,6 +57,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int dev
 {
     (void)device;
     *value = what == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+    if (what == cudaDevAttrMultiProcessorCount) *value = 132;
     return answer();
 }
 
@@ -311,68 +315,71 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g)
         (void)a;                                                                                   \
         return answer();                                                                           \
     }
-KERNEL(rose_cuda_attention_plain, rose_cuda_attention)
 KERNEL(rose_cuda_norm_run, rose_cuda_norm)
+KERNEL(rose_cuda_norm_add_run, rose_cuda_norm_add)
 KERNEL(rose_cuda_embed_run, rose_cuda_embed)
+KERNEL(rose_cuda_act_run, rose_cuda_act)
+KERNEL(rose_cuda_largest_run, rose_cuda_largest)
+KERNEL(rose_cuda_rotary_run, rose_cuda_rotary)
+KERNEL(rose_cuda_decode_run, rose_cuda_attend)
+KERNEL(rose_cuda_prompt_run, rose_cuda_attend)
+KERNEL(rose_cuda_attend_plain, rose_cuda_attend)
 KERNEL(rose_cuda_sampler_run, rose_cuda_sampler)
 KERNEL(rose_cuda_changes_run, rose_cuda_changes)
 KERNEL(rose_cuda_reports_run, rose_cuda_reports)
 KERNEL(rose_cuda_pack_run, rose_cuda_pack)
 KERNEL(rose_cuda_floats_run, rose_cuda_pack)
-KERNEL(rose_cuda_cores_run, rose_cuda_linear)
-KERNEL(rose_cuda_mega_run, rose_cuda_mega)
 
-cudaError_t rose_cuda_attention_run(const rose_cuda_launch *l, const rose_cuda_attention *a,
-                                    bool together)
-{
-    (void)together;
-    return rose_cuda_attention_plain(l, a);
-}
+/* The table of gemm_table.c, with one kernel that takes everything. */
 
-cudaError_t rose_cuda_linear_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
-                                 const rose_cuda_io *io)
-{
-    (void)io;
-    return rose_cuda_cores_run(l, w);
-}
-
-bool rose_cuda_attention_adds(const rose_cuda_launch *l, uint32_t n_units)
+static cudaError_t run_gemm(const rose_cuda_launch *l, const rose_cuda_matrix *m,
+                            const rose_gemm_io *io, const rose_gemm_kernel *g)
 {
     (void)l;
-    (void)n_units;
-    return false;
-}
-
-bool rose_cuda_linear_norms(const rose_cuda_launch *l, const rose_cuda_linear *w,
-                            const rose_cuda_io *io)
-{
-    (void)l;
-    (void)w;
+    (void)m;
     (void)io;
-    return false;
+    (void)g;
+    return answer();
 }
 
-bool rose_cuda_joins(const rose_cuda_launch *l, const rose_cuda_linear *w, const rose_cuda_io *io,
-                     const rose_cuda_attention *a)
+const rose_gemm_kernel rose_gemm_kernels[] = {{.name = "fake",
+                                               .tile_rows = 64,
+                                               .tile_n = 64,
+                                               .cluster = 1,
+                                               .split = 1,
+                                               .blocks_per_sm = 1,
+                                               .share = 50,
+                                               .run = {run_gemm, run_gemm}}};
+const uint32_t rose_gemm_n_kernels = 1;
+
+bool rose_gemm_takes(const rose_gemm_kernel *g, const rose_cuda_launch *at,
+                     const rose_cuda_matrix *m, const rose_gemm_io *io)
 {
-    (void)l;
-    (void)w;
-    (void)io;
-    (void)a;
-    return false;
+    (void)g;
+    (void)at;
+    (void)m;
+    return io->h != NULL;
 }
 
-cudaError_t rose_cuda_joined_run(const rose_cuda_launch *l, const rose_cuda_linear *w,
-                                 const rose_cuda_io *io, const rose_cuda_attention *a)
+const rose_gemm_kernel *rose_gemm_named(const char *name)
 {
-    (void)io;
-    (void)a;
-    return rose_cuda_cores_run(l, w);
+    return strcmp(name, rose_gemm_kernels[0].name) == 0 ? rose_gemm_kernels : NULL;
 }
 
-cudaError_t rose_cuda_linear_prepare(const rose_cuda_device *d)
+cudaError_t rose_gemm_run(const rose_cuda_launch *at, const rose_cuda_matrix *m,
+                          const rose_gemm_io *io)
+{
+    return run_gemm(at, m, io, NULL);
+}
+
+cudaError_t rose_gemm_prepare(const rose_cuda_device *d)
 {
     (void)d;
+    return answer();
+}
+
+cudaError_t rose_cuda_attend_prepare(void)
+{
     return answer();
 }
 
@@ -381,20 +388,4 @@ cudaError_t rose_cuda_device_code(rose_cuda_device *d)
     d->code = 90;
     d->hopper = true;
     return cudaSuccess;
-}
-
-const rose_cuda_gemm *rose_cuda_gemm_named(const char *name)
-{
-    (void)name;
-    return NULL;
-}
-
-cudaError_t rose_cuda_mega_fits(const rose_cuda_device *d, rose_cuda_type t,
-                                const rose_cuda_mega *a, bool *fits)
-{
-    (void)d;
-    (void)t;
-    (void)a;
-    *fits = false;
-    return answer();
 }

@@ -11,7 +11,7 @@
 
 #include "backend/cpu/kernels_internal.h"
 #include "backend/cpu/numerics.h"
-#include "backend/cpu/rotary.h"
+#include "backend/rotary.h"
 
 typedef enum data_kind {
     DATA_NORMAL,

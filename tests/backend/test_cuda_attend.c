@@ -1,6 +1,7 @@
 /* tests/backend/test_cuda_attend.c - the attention kernels of attend.h on a GPU: the cases of
  * attend_cases.h with every size of heads, groups of 1 to 16, windows, soft caps and lengths at the
- * edges of pages, inner blocks and splits; and how decode divides contexts over thread blocks. */
+ * edges of pages, inner blocks and splits; and how decode divides contexts over thread blocks. With
+ * the argument `bench` it prints microseconds instead (attend_bench.h). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,6 +49,28 @@ static void at_put(rose_cuda_type t, void *to, size_t i, float x)
         ((float *)to)[i] = x;
     else
         ((uint16_t *)to)[i] = t == ROSE_CUDA_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
+}
+
+static rose_cuda_device g_gpu;
+
+static const rose_cuda_device *at_gpu(void)
+{
+    return &g_gpu;
+}
+
+static bool open_gpu(void)
+{
+    int n = 0, v[3];
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) return false;
+    assert_int_equal(cudaDeviceGetAttribute(&v[0], cudaDevAttrMultiProcessorCount, 0), cudaSuccess);
+    assert_int_equal(cudaDeviceGetAttribute(&v[1], cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
+                     cudaSuccess);
+    assert_int_equal(cudaDeviceGetAttribute(&v[2], cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0),
+                     cudaSuccess);
+    g_gpu.sms = (uint32_t)v[0];
+    g_gpu.shared_max = (size_t)v[1];
+    g_gpu.shared_sm = (size_t)v[2];
+    return rose_cuda_attend_prepare() == cudaSuccess;
 }
 
 static const uint32_t g_dims[] = {128, 64, 48, 80, 96, 256, 36};
@@ -127,14 +150,94 @@ static void test_batches(void **state)
     }
 }
 
-/* More partial results than fold_kernel takes at a time, of inner blocks and of splits. */
+/* More partial results than a stage of the fold has, of inner blocks and of splits. */
 static void test_long(void **state)
 {
     const at_shape s = {ROSE_CUDA_BF16, 48, 1, 3, 0, 0};
+    const at_rotary r = {ROSE_CUDA_BF16, 128, 2, 4, 128, 0, true, true};
     const uint32_t contexts[] = {9000, 131072}, rows = 2;
     (void)state;
     at_case(&s, 1, &contexts[0], &rows, 2, 2);
     at_case(&s, 1, &contexts[1], &rows, 2, 1);
+    at_case_fused(&r, 0, 2, contexts);
+}
+
+/* The append in the decode kernel: lengths at the edges of pages, inner blocks and splits. */
+static void test_fused(void **state)
+{
+    static const uint32_t lengths[] = {1, 16, 17, 64, 65, 512, 513, 1025};
+    (void)state;
+    for (uint32_t i = 0; i < 50; i++) {
+        const uint32_t hd = g_dims[i % N_DIMS];
+        const at_rotary r = {i % 2 != 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16,
+                             hd,
+                             1 + at_any(3),
+                             g_groups[at_any(N_GROUPS)],
+                             i % 4 == 0 ? 0 : i % 4 == 1 ? hd / 4 * 2 : hd,
+                             0,
+                             at_any(2) == 0,
+                             i % 3 != 0};
+        uint32_t contexts[AT_MAX_SEQS];
+        for (uint32_t j = 0; j < AT_MAX_SEQS; j++)
+            contexts[j] = j < 8 ? lengths[j] : 1 + at_any(3000);
+        at_case_fused(&r, i % 5 == 4 ? 1 + at_any(700) : 0, AT_MAX_SEQS, contexts);
+    }
+}
+
+/* A captured launch serves every division of every context that fits its tables. */
+static void test_graph(void **state)
+{
+    static const uint32_t contexts[] = {300, 4000, 1, 520, 70, 1500}, units[] = {64, 512, 1024, 0};
+    enum { N = 6 };
+    const at_shape s = {ROSE_CUDA_BF16, 128, 2, 4, 0, 0};
+    const uint32_t ones[N] = {1, 1, 1, 1, 1, 1};
+    (void)state;
+    at_problem p = at_make(&s, N, contexts, ones, 1);
+    rose_cuda_attend a = p.a, b = p.a;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    at_step step = at_divide(&p, &a, p.singles, N, 64, 0); /* the most units */
+    uint8_t *got = malloc(p.out_bytes);
+    void *items = at_device(p.singles, N * sizeof *p.singles);
+    assert_non_null(got);
+    a.out = at_device(NULL, p.out_bytes);
+    a.items = items;
+    a.n_items = N;
+    assert_int_equal(cudaStreamCreate(&stream), cudaSuccess);
+    const rose_cuda_launch at = {
+        .device = &g_gpu, .stream = stream, .type = s.type, .dependent = true};
+    assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    for (int i = 0; i < 3; i++) /* one after the other on the same counters and scratch memory */
+        assert_int_equal(rose_cuda_decode_run(&at, &a), cudaSuccess);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    assert_int_equal(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    for (uint32_t i = 0; i < 8; i++) {
+        rose_cuda_item *now = p.singles;
+        for (uint32_t j = 0; i >= 4 && j < N; j++) /* other contexts, one of them padding */
+            now[j].pos = at_any(contexts[j]), now[j].n_rows = j != 2;
+        uint8_t *want = at_run(&p, AT_DECODE, now, N, 1, 512, 0);
+        at_step other = at_divide(&p, &b, now, N, units[i % 4], 0);
+        rose_attend_cutting c;
+        at_fetch(&c, b.cutting, sizeof c);
+        assert_int_equal(cudaMemset(a.out, 0x7a, p.out_bytes), cudaSuccess);
+        const size_t sizes[] = {sizeof c, c.n_units * sizeof *a.units, N * sizeof *a.folds};
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(
+                cudaMemcpy(step.dev[k], other.dev[k], sizes[k], cudaMemcpyDeviceToDevice),
+                cudaSuccess);
+        assert_int_equal(cudaMemcpy(items, now, N * sizeof *now, cudaMemcpyHostToDevice),
+                         cudaSuccess);
+        assert_int_equal(cudaGraphLaunch(exec, stream), cudaSuccess);
+        at_fetch(got, a.out, p.out_bytes);
+        assert_memory_equal(got, want, p.out_bytes);
+        at_undivide(&other);
+        free(want);
+    }
+    at_undivide(&step);
+    at_free(a.out), at_free(items), free(got);
+    cudaGraphExecDestroy(exec), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
+    at_drop(&p);
 }
 
 static void test_plain(void **state)
@@ -172,22 +275,26 @@ static void check_cut(const rose_attend_limits *l, const rose_cuda_item *items, 
                       uint32_t window, uint32_t unit)
 {
     rose_attend_unit *units = calloc(l->max_units + 1, sizeof *units);
-    rose_attend_fold *folds = calloc(n + 1, sizeof *folds);
+    rose_attend_fold *folds = calloc(n, sizeof *folds);
     assert_true(units != NULL && folds != NULL);
     const rose_attend_cutting c = rose_attend_cut_by(l, items, n, window, unit, units, folds);
     const uint32_t size = c.inner ? ROSE_ATTEND_INNER : ROSE_ATTEND_SPLIT;
-    uint32_t at = 0, part = 0, fold = 0;
-    assert_true(c.n_units <= l->max_units && c.warps >= 1 && c.warps <= 4);
+    uint32_t at = 0, part = 0;
+    assert_true(c.n_units <= l->max_units);
+    assert_int_equal(c.n_folds, n);
     for (uint32_t i = 0; i < n; i++) {
-        if (items[i].n_rows == 0) continue;
+        if (items[i].n_rows == 0) {
+            assert_int_equal(folds[i].item, ROSE_ATTEND_NONE);
+            continue;
+        }
         const uint32_t end = items[i].pos + 1;
         uint32_t from = window != 0 && end > window ? end - window : 0;
         const bool whole = units[at].part == ROSE_ATTEND_NONE;
+        assert_int_equal(folds[i].item, whole ? ROSE_ATTEND_NONE : i);
         if (!whole) {
-            assert_int_equal(folds[fold].item, i);
-            assert_int_equal(folds[fold].part, part);
-            assert_int_equal(folds[fold].n_parts, (end - 1) / size - from / size + 1);
-            assert_int_equal(folds[fold++].inner, c.inner ? from / 64 % 8 : ROSE_ATTEND_NONE);
+            assert_int_equal(folds[i].part, part);
+            assert_int_equal(folds[i].n_parts, (end - 1) / size - from / size + 1);
+            assert_int_equal(folds[i].inner, c.inner ? from / 64 % 8 : ROSE_ATTEND_NONE);
         }
         for (; from < end; at++) {
             assert_int_equal(units[at].item, i);
@@ -203,7 +310,6 @@ static void check_cut(const rose_attend_limits *l, const rose_cuda_item *items, 
     }
     assert_true(part <= l->max_parts);
     assert_int_equal(at, c.n_units);
-    assert_int_equal(fold, c.n_folds);
     free(units);
     free(folds);
 }
@@ -249,8 +355,12 @@ static void test_little(void **state)
         at_case(&s[i], 2, contexts, rows, 16, 2);
     }
     const at_rotary r = {ROSE_CUDA_BF16, 80, 2, 2, 40, 9, true, true};
+    const uint32_t contexts[] = {600, 70};
     at_case_rotary(&r);
+    at_case_fused(&r, 0, 2, contexts);
 }
+
+#include "backend/attend_bench.h"
 
 int main(int argc, char **argv)
 {
@@ -260,17 +370,17 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_groups),  cmocka_unit_test(test_windows),
         cmocka_unit_test(test_batches), cmocka_unit_test(test_plain),
         cmocka_unit_test(test_edges),   cmocka_unit_test(test_long),
+        cmocka_unit_test(test_fused),   cmocka_unit_test(test_graph),
     };
     const char *seed = getenv("ROSE_TEST_SEED");
-    int n = 0;
     at_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261124;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)at_state);
     at_state = at_state * 2 + 1;
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
+    if (!open_gpu()) {
         printf("no GPU\n");
         return 77;
     }
-    if (rose_cuda_attend_prepare() != cudaSuccess) return 1;
+    if (argc > 1 && strcmp(argv[1], "bench") == 0) return bench_attend();
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

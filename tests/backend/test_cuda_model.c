@@ -1,14 +1,9 @@
 /* tests/backend/test_cuda_model.c - the CUDA backend end to end on small random models: close to
  * the CPU's fp32 path in all three types, and bit for bit the same in every way of running a
  * sequence. */
-#include <sys/wait.h>
-#include <unistd.h>
-
 #define FX_MAX_SEQS 256
 #define FX_MAX_ROWS 1200
 #include "backend/cuda_fixture.h"
-
-#define LOSE_EXCHANGE "--lose-exchange" /* an argument of this program */
 
 static const fx_shape g_shapes[] = {
     {"GPT-2's widths", 2, 768, 12, 3072, 1003, 256, ROSE_ACT_GELU_TANH, ROSE_F32, false, false,
@@ -130,12 +125,12 @@ static void check_ways(const rose_model *m, rose_compute dtype, const char *name
     }
     fx_cuda(&f)->use_graphs = false;
     compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33), "without graphs");
-    fx_cuda(&f)->forced = fx_named("tiles");
-    compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 140),
-            "tiles for every product, no graphs");
-    fx_cuda(&f)->forced = fx_named("rows");
-    compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 140),
-            "rows for every product, no graphs");
+    for (uint32_t i = 1; i <= rose_gemm_n_kernels; i++) {
+        fx_cuda(&f)->forced = fx_kernel(i);
+        snprintf(what, sizeof what, "%s, %s, %s for every GEMM, no graphs", name,
+                 rose_compute_name(dtype), fx_kernel_name(fx_kernel(i)));
+        compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 140), what);
+    }
     fx_cuda(&f)->forced = NULL;
     fx_cuda(&f)->use_graphs = true;
     for (uint64_t i = 0; i < 2; i++) {
@@ -199,23 +194,16 @@ static void test_switches(void **state)
     fx_model_free(m);
 }
 
-/* Neither does the second copy of the weights, which is there where its kernels are, whichever of
- * them multiplies. */
-static void test_wide(void **state)
+/* Nor does the kernel of the GEMMs, among others and in graphs. */
+static void test_kernels(void **state)
 {
     (void)state;
     rose_model *m = fx_model(&g_shapes[0], fx_seed());
-    const char *only = fx_without;
     for (int t = 0; t < 2; t++) {
-        fx_without = "wide";
         fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
+        fx_cuda(&f)->use_graphs = false;
         fx_seq want = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT);
-        const uint64_t weights = f.plan.weights;
-        fx_close(&f);
-        fx_without = NULL;
-        f = fx_open(m, g_types[t], NULL, 0, 1);
-        assert_int_equal(f.plan.weights > weights, fx_gpu()->hopper);
-        for (uint32_t i = 0; i <= rose_cuda_n_gemms; i++) {
+        for (uint32_t i = 0; i <= rose_gemm_n_kernels; i++) {
             const char *name = fx_kernel_name(fx_kernel(i));
             fx_cuda(&f)->forced = fx_kernel(i);
             compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33), name);
@@ -224,7 +212,6 @@ static void test_wide(void **state)
         fx_close(&f);
         fx_seq_free(&want);
     }
-    fx_without = only;
     fx_model_free(m);
 }
 
@@ -243,52 +230,139 @@ static void run_crowd(const rose_model *m, fx_seq *s, uint32_t n)
     fx_close(&f);
 }
 
-static void compare_crowds(const rose_model *m, const char *const *ways, int n_ways)
+/* A way to run with something left out. fetch matters only if a step follows another
+ * (test_cuda_ahead.c). */
+typedef struct left_out {
+    const char *name, *without;
+    void (*change)(rose_backend_opts *o);
+} left_out;
+
+static void no_ops(rose_backend_opts *o)
+{
+    o->cuda.fused_ops = false;
+}
+static void no_mlp(rose_backend_opts *o)
+{
+    o->cuda.fused_mlp = false;
+}
+static void no_sampler(rose_backend_opts *o)
+{
+    o->cuda.fused_sampler = false;
+}
+static void no_append(rose_backend_opts *o)
+{
+    o->cuda.fused_kv_append = false;
+}
+static void no_fusion(rose_backend_opts *o)
+{
+    no_ops(o);
+    no_mlp(o);
+    no_sampler(o);
+    no_append(o);
+}
+
+static const left_out g_ways[] = {{"all left out", FX_WITHOUT_ALL, no_fusion},
+                                  {"no fusion", NULL, no_fusion},
+                                  {"wide", "wide", NULL},
+                                  {"halves", "halves", NULL},
+                                  {"carveout", "carveout", NULL},
+                                  {"prompts", "prompts", NULL},
+                                  {"fused-ops", NULL, no_ops},
+                                  {"fused-mlp", NULL, no_mlp},
+                                  {"fused-sampler", NULL, no_sampler},
+                                  {"fused-kv-append", NULL, no_append}};
+enum { N_WAYS = sizeof g_ways / sizeof *g_ways };
+
+static void take_way(const left_out *w)
+{
+    fx_without = w != NULL ? w->without : NULL;
+    fx_change = w != NULL ? w->change : NULL;
+}
+
+static void compare_crowds(const rose_model *m, const left_out *ways, int n_ways)
 {
     static const uint32_t sizes[] = {2, 8, 11, 16, 23, 27, 32, 57, 100, 128, 200, 256};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         fx_seq s[2][256];
-        fx_without = NULL;
+        take_way(NULL);
         run_crowd(m, s[0], sizes[i]);
-        for (int way = 0; way < n_ways; way++) {
-            fx_without = ways[way];
+        for (int at = 0; at < n_ways; at++) {
+            take_way(&ways[at]);
             run_crowd(m, s[1], sizes[i]);
             for (uint32_t j = 0; j < sizes[i]; j++) {
-                fx_same(m, &s[0][j], &s[1][j], ways[way]);
+                fx_same(m, &s[0][j], &s[1][j], ways[at].name);
                 fx_seq_free(&s[1][j]);
             }
         }
         for (uint32_t j = 0; j < sizes[i]; j++)
             fx_seq_free(&s[0][j]);
     }
-    fx_without = NULL;
+    take_way(NULL);
 }
 
-/* The optimisations that can be left out. fetch matters only if a step follows another
- * (test_cuda_ahead.c). pingpong matters only in steps of more rows than here
- * (test_cuda_bits.c). */
-static const char *const g_ways[] = {FX_WITHOUT_ALL, "wide",     "team",    "ahead",  "halves",
-                                     "normed",       "carveout", "prompts", "spread", "joined",
-                                     "head",         "once",     "chain",   "append"};
-enum { N_WAYS = sizeof g_ways / sizeof *g_ways };
+/* Ids of a decode step whose logits take several blocks, by a graph and by an eager step that
+ * copies all logits. */
+static void check_blocks(const rose_model *m)
+{
+    enum { N = 150 };
+    fx_seq s[N];
+    fx_part parts[N];
+    uint32_t tokens[N], first[N + 1], pos[N] = {0}, rows[N], out_pos[N], pages[N];
+    static rose_sampling params[N]; /* greedy */
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 0);
+    const rose_batch b = {.n_seqs = N,
+                          .n_tokens = N,
+                          .n_outputs = N,
+                          .tokens = tokens,
+                          .seq_first = first,
+                          .seq_pos = pos,
+                          .pages = pages,
+                          .page_stride = 1,
+                          .out_row = rows,
+                          .out_pos = out_pos,
+                          .out_params = params};
+    rose_err err = {""};
+    rose_step_result result;
+    uint64_t ticket;
+    assert_true(fx_cuda(&f)->scratch.out_block < N);
+    for (uint32_t i = 0; i < N; i++) {
+        s[i] = fx_seq_make(m, fx_seed() + i, 1);
+        parts[i] = (fx_part){&s[i], 1, FX_ALL};
+        tokens[i] = s[i].tokens[0];
+        first[i] = rows[i] = pages[i] = i;
+        out_pos[i] = 1;
+    }
+    first[N] = N;
+    fx_step(&f, parts, N);
+    assert_non_null(rose_cuda_graph_for(fx_cuda(&f), &b));
+    assert_int_equal(f.ops->step(f.cpu, &b, &ticket, &err), ROSE_OK);
+    assert_int_equal(f.ops->collect(f.cpu, ticket, &result, &err), ROSE_OK);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(result.ids[i], s[i].next_ids[0]);
+        fx_seq_free(&s[i]);
+    }
+    fx_close(&f);
+}
 
-/* That changes no bit: one sequence in every way, and decode steps of many. ROSE_CUDA_WITHOUT=NAMES
- * tries these alone. */
+/* What is left out changes no bit: one sequence in every way, and decode steps of many.
+ * ROSE_CUDA_WITHOUT=NAMES tries these alone. */
 static void test_ways(void **state)
 {
     (void)state;
-    const char *without = fx_without, *const *ways = without != NULL ? &without : g_ways;
+    const char *without = fx_without;
+    const left_out only = {"ROSE_CUDA_WITHOUT", without, NULL};
+    const left_out *ways = without != NULL ? &only : g_ways;
     const int n = without != NULL ? 1 : N_WAYS;
     char what[300];
-    fx_without = NULL;
     for (int shape = 0; shape < 2; shape++) {
         rose_model *m = fx_model(&g_shapes[shape], fx_seed());
+        take_way(NULL);
         fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
         fx_seq want = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT);
         fx_close(&f);
         for (int i = 0; i < n; i++) {
-            fx_without = ways[i];
-            snprintf(what, sizeof what, "%s, way %s", g_shapes[shape].name, ways[i]);
+            take_way(&ways[i]);
+            snprintf(what, sizeof what, "%s, way %s", g_shapes[shape].name, ways[i].name);
             f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
             compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, N_PROMPT), what);
             compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 33), what);
@@ -302,15 +376,21 @@ static void test_ways(void **state)
     fx_without = without;
 }
 
-/* The same with more than 16,384 words, for which the head has its own kernels. */
+/* The same with more than 16,384 words, and with so many that the logits of a step take several
+ * blocks. */
 static void test_many_words(void **state)
 {
     (void)state;
-    static const fx_shape many = {"many words",       1,        96,    4,     384,   16411, 256,
-                                  ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
+    static const fx_shape many[] = {{"many words", 1, 96, 4, 384, 16411, 256, ROSE_ACT_GELU_TANH,
+                                     ROSE_F32, false, false, false, false},
+                                    {"blocks of logits", 1, 96, 4, 384, 262147, 64,
+                                     ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false}};
     const char *without = fx_without;
-    rose_model *m = fx_model(&many, fx_seed());
+    rose_model *m = fx_model(&many[0], fx_seed());
     compare_crowds(m, g_ways, 2);
+    fx_model_free(m);
+    m = fx_model(&many[1], fx_seed());
+    check_blocks(m);
     fx_model_free(m);
     fx_without = without;
 }
@@ -411,7 +491,7 @@ static void test_little(void **state)
         fx_seq s[3];
         for (int way = 0; way < 3; way++) {
             fx_part parts[3];
-            fx_cuda(&f)->forced = way == 0 ? NULL : fx_named(way == 1 ? "rows" : "tiles");
+            fx_cuda(&f)->forced = fx_kernel(way == 0 ? 0 : way == 1 ? rose_gemm_n_kernels : 1);
             fx_cuda(&f)->use_graphs = way == 0;
             fx_cuda(&f)->naive = way == 1;
             for (uint32_t i = 0; i < 3; i++) {
@@ -474,34 +554,30 @@ static void test_little_single(void **state)
     compare_graphs(768, (const uint32_t[]){1}, 1);
 }
 
-/* A step of 5 (joined.cu), in halves with wide attention and with lists; of an MLP that is no
- * multiple of 192, for which there is no kernel of one sequence. */
+/* Steps as a whole, in halves, and in halves whose attention leaves room for GEMMs; of an MLP that
+ * is no multiple of 192. */
 static void test_little_crowds(void **state)
 {
     (void)state;
     compare_graphs(960, (const uint32_t[]){5, 27, 96}, 3);
 }
 
-/* A sequence token by token to the end of the context, every step in one kernel or (eager) in
- * many; the scratch memory full of NaN before the first. */
+/* A sequence token by token to the end of the context, every step in a graph or (eager)
+ * without one. */
 static fx_seq run_single(const rose_model *m, rose_compute dtype, bool eager, uint32_t n)
 {
     fx_backend f = fx_open(m, dtype, NULL, 0, 1);
-    rose_cuda *c = fx_cuda(&f);
     fx_seq s = fx_seq_make(m, fx_seed() + 7, n);
-    assert_true(c->has_mega);
-    c->use_graphs = !eager;
-    if (!eager) assert_int_equal(cudaMemset(c->scratch_base, 0xFF, c->plan.scratch), cudaSuccess);
-    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    fx_cuda(&f)->use_graphs = !eager;
     fx_run(&f, &s, n, 1);
     fx_close(&f);
     return s;
 }
 
+/* The kernel of one sequence gives the bits of the many kernels, where there is one. */
 static void test_megakernel(void **state)
 {
     (void)state;
-    if ((int)fx_gpu()->code < 90) skip(); /* of an older chip's code there is none */
     static const fx_shape shapes[] = {
         {"GPT-2's widths", 2, 768, 12, 3072, 1003, 330, ROSE_ACT_GELU_TANH, ROSE_F32, false, false,
          false, false},
@@ -529,7 +605,6 @@ static void test_megakernel(void **state)
 static void test_zero_logits(void **state)
 {
     (void)state;
-    if ((int)fx_gpu()->code < 90) skip();
     static const fx_shape shapes[] = {{"one chunk", 1, 192, 3, 768, 300, 20, ROSE_ACT_GELU_TANH,
                                        ROSE_F32, false, false, false, false},
                                       {"four", 1, 768, 12, 3072, 1003, 20, ROSE_ACT_GELU_TANH,
@@ -556,53 +631,6 @@ static void test_zero_logits(void **state)
         }
         fx_model_free(m);
     }
-}
-
-/* A grid that lacks a head: nobody publishes its values. The launch must end, and the backend
- * must say so, instead of polling for ever. In a process of its own, whose device context is
- * lost. */
-static int lose_exchange(void)
-{
-    static const fx_shape shape = {"two heads",        2,        128,   2,     256,   99,   64,
-                                   ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
-    rose_model *m = fx_model(&shape, 1);
-    fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
-    rose_cuda *c = fx_cuda(&f);
-    rose_cuda_launch at = {.device = fx_gpu(), .stream = c->stream, .type = c->type};
-    rose_cuda_mega a = c->mega;
-    rose_err err = {""};
-    if (!c->has_mega) return 1;
-    a.n_heads--;
-    if (rose_cuda_mega_run(&at, &a) != cudaSuccess) return 2;
-    if (cudaStreamSynchronize(c->stream) == cudaSuccess) return 3;
-    const uint32_t zero[2] = {0, 1};
-    const rose_batch b = {.n_seqs = 1,
-                          .n_tokens = 1,
-                          .tokens = zero,
-                          .seq_first = zero,
-                          .seq_pos = zero,
-                          .pages = zero,
-                          .page_stride = 1};
-    uint64_t ticket;
-    if (f.ops->step(c, &b, &ticket, &err) != ROSE_E_BACKEND) return 4;
-    fx_close(&f);
-    fx_model_free(m);
-    return 0;
-}
-
-static void test_lost_exchange(void **state)
-{
-    (void)state;
-    if ((int)fx_gpu()->code < 90) skip();
-    int status = 0;
-    const pid_t child = fork();
-    if (child == 0) {
-        execl("/proc/self/exe", "test_cuda_model", LOSE_EXCHANGE, (char *)NULL);
-        _exit(9);
-    }
-    assert_true(child > 0);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
 }
 
 static void test_copy_pages(void **state)
@@ -662,16 +690,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_against_cpu),   cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_repeats),       cmocka_unit_test(test_every_batch_size),
         cmocka_unit_test(test_copy_pages),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_wide),          cmocka_unit_test(test_switches),
+        cmocka_unit_test(test_kernels),       cmocka_unit_test(test_switches),
         cmocka_unit_test(test_little),        cmocka_unit_test(test_megakernel),
-        cmocka_unit_test(test_lost_exchange), cmocka_unit_test(test_ways),
-        cmocka_unit_test(test_many_words),    cmocka_unit_test(test_prompt_graphs),
-        cmocka_unit_test(test_little_single), cmocka_unit_test(test_little_crowds),
-        cmocka_unit_test(test_zero_logits),
+        cmocka_unit_test(test_ways),          cmocka_unit_test(test_many_words),
+        cmocka_unit_test(test_prompt_graphs), cmocka_unit_test(test_little_single),
+        cmocka_unit_test(test_little_crowds), cmocka_unit_test(test_zero_logits),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
-    if (argc > 1 && strcmp(argv[1], LOSE_EXCHANGE) == 0) return lose_exchange();
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

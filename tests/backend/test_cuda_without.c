@@ -31,14 +31,11 @@ static void test_without(void **state)
     assert_int_equal(rose_cuda_without_read(FX_WITHOUT_ALL, &all, &err), ROSE_OK);
     reads("all", all);
     reads("wide", ROSE_CUDA_WITHOUT_WIDE);
-    reads("ahead,team", ROSE_CUDA_WITHOUT_TEAM | ROSE_CUDA_WITHOUT_AHEAD);
+    reads("fetch,prompts", ROSE_CUDA_WITHOUT_PROMPTS | ROSE_CUDA_WITHOUT_FETCH);
     reads("halves,halves", ROSE_CUDA_WITHOUT_HALVES);
-    reads(FX_WITHOUT_ALL,
-          ROSE_CUDA_WITHOUT_WIDE | ROSE_CUDA_WITHOUT_TEAM | ROSE_CUDA_WITHOUT_AHEAD |
-              ROSE_CUDA_WITHOUT_HALVES | ROSE_CUDA_WITHOUT_NORMED | ROSE_CUDA_WITHOUT_CARVEOUT |
-              ROSE_CUDA_WITHOUT_PROMPTS | ROSE_CUDA_WITHOUT_SPREAD | ROSE_CUDA_WITHOUT_JOINED |
-              ROSE_CUDA_WITHOUT_HEAD | ROSE_CUDA_WITHOUT_ONCE | ROSE_CUDA_WITHOUT_CHAIN |
-              ROSE_CUDA_WITHOUT_APPEND | ROSE_CUDA_WITHOUT_FETCH | ROSE_CUDA_WITHOUT_PINGPONG);
+    reads(FX_WITHOUT_ALL, ROSE_CUDA_WITHOUT_WIDE | ROSE_CUDA_WITHOUT_HALVES |
+                              ROSE_CUDA_WITHOUT_CARVEOUT | ROSE_CUDA_WITHOUT_PROMPTS |
+                              ROSE_CUDA_WITHOUT_FETCH);
 }
 
 static void test_refused(void **state)
@@ -47,25 +44,51 @@ static void test_refused(void **state)
     char name[400];
     memset(name, 'x', sizeof name);
     name[sizeof name - 1] = '\0';
-    refuses("wid", "cuda-without 'wid': expected none, all, or some of wide, team, ahead, halves, "
-                   "normed, carveout, "
-                   "prompts, spread, joined, head, once, chain, append, fetch, "
-                   "pingpong");
+    refuses("wid", "cuda-without 'wid': expected none, all, or some of wide, halves, carveout, "
+                   "prompts, fetch");
     refuses("wide-192", "wide-192");
-    refuses("team2", "team2");
+    refuses("fetch2", "fetch2");
     refuses(",", "cuda-without '': expected");
     refuses("wide,", "cuda-without '': expected");
-    refuses("wide,,team", "cuda-without '': expected");
-    refuses("wide team", "wide team");
+    refuses("wide,,fetch", "cuda-without '': expected");
+    refuses("wide fetch", "wide fetch");
     refuses("WIDE", "WIDE");
     refuses("norm", "norm");
     refuses(name, "xxx': expected none, all, or some of wide");
+}
+
+/* Each option of a fusion clears its bit; --no-paged-attn is refused by name. */
+static void test_fusions(void **state)
+{
+    (void)state;
+    const struct {
+        size_t at;
+        uint32_t bit;
+    } all[] = {{offsetof(rose_cuda_opts, fused_ops), ROSE_CUDA_WITHOUT_OPS},
+               {offsetof(rose_cuda_opts, fused_mlp), ROSE_CUDA_WITHOUT_MLP},
+               {offsetof(rose_cuda_opts, fused_sampler), ROSE_CUDA_WITHOUT_SAMPLER},
+               {offsetof(rose_cuda_opts, fused_kv_append), ROSE_CUDA_WITHOUT_KV_APPEND}};
+    rose_backend_opts o;
+    rose_err err = {""};
+    uint32_t bits = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        rose_backend_opts_default(&o);
+        o.cuda.without = "wide";
+        ((bool *)&o.cuda)[all[i].at] = false;
+        assert_int_equal(rose_cuda_switches_read(&o.cuda, &bits, &err), ROSE_OK);
+        assert_int_equal(bits, all[i].bit | ROSE_CUDA_WITHOUT_WIDE);
+    }
+    rose_backend_opts_default(&o);
+    o.cuda.paged_attn = false;
+    assert_int_equal(rose_cuda_switches_read(&o.cuda, &bits, &err), ROSE_E_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "no-paged-attn"));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_without),
+        cmocka_unit_test(test_fusions),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,8 +10,9 @@
 
 #include "backend/cpu/cpu_internal.h"
 #include "backend/cpu/pack.h"
-#include "backend/cpu/rotary.h"
+#include "backend/rotary.h"
 #include "model/convert.h"
+#include "model/random.h"
 #include "model/rope.h"
 
 typedef struct pack_job {
@@ -231,9 +232,10 @@ typedef struct rope_job {
 static void rope_thread(void *arg, uint32_t tid, uint32_t n)
 {
     const rope_job *j = arg;
-    rose_rotary_rows(j->r->cos, j->r->sin, j->inv_freq, j->r->half, j->factor,
-                     (uint32_t)rose_share(j->positions, tid, n),
-                     (uint32_t)rose_share(j->positions, tid + 1, n));
+    const uint32_t p0 = (uint32_t)rose_share(j->positions, tid, n);
+    const uint32_t p1 = (uint32_t)rose_share(j->positions, tid + 1, n);
+    const size_t at = (size_t)p0 * j->r->half;
+    rose_rotary_rows(j->r->cos + at, j->r->sin + at, j->inv_freq, j->r->half, j->factor, p0, p1);
 }
 
 static void make_ropes(rose_cpu *c)
@@ -248,11 +250,17 @@ static void make_ropes(rose_cpu *c)
     }
 }
 
+static void dummy_thread(void *arg, uint32_t tid, uint32_t n)
+{
+    rose_dummy_fill(arg, tid, n);
+}
+
 rose_status rose_cpu_load(rose_cpu *c, const rose_model *m, rose_err *err)
 {
     const rose_arch *a = &c->arch;
     rose_cpu_weights *w = &c->weights;
 
+    if (m->dummy) rose_pool_run(c->pool, dummy_thread, (void *)(uintptr_t)m);
     for (uint32_t i = 0; i < a->n_layers; i++) {
         rose_status st = pack_layer(c, m, &m->layers[i], &w->layers[i], err);
         if (st != ROSE_OK) return st;

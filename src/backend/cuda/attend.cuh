@@ -46,7 +46,7 @@ ROSE_DEVICE uint32_t page_index(uint32_t token, uint32_t dim, uint32_t hd_pad)
 template <typename T> ROSE_DEVICE T *page_of(const rose_cuda_kv &kv, uint32_t page, uint32_t head)
 {
     return static_cast<T *>(kv.base) + page * kv.page_elems +
-           (size_t)head * (2 * ROSE_PAGE) * kv.hd_pad;
+           (size_t)head * 2 * ROSE_PAGE * kv.hd_pad;
 }
 
 /* Merging results with maximum m into results with maximum M: O = fma(o, b, O a), the same for L.

@@ -57,17 +57,17 @@ typedef struct rose_attend_unit {
     uint32_t item, begin, end, part;
 } rose_attend_unit;
 
-/* The partial results that are merged into the output of an item. If `inner` is NONE, they belong
- * to splits. Otherwise they belong to inner blocks, and the first block is number `inner` of its
- * split. If `item` is NONE, the fold is padding. */
+/* The partial results that are merged into the output of an item; folds[i] belongs to item i. If
+ * `inner` is NONE, they belong to splits. Otherwise they belong to inner blocks, and the first
+ * block is number `inner` of its split. If `item` is NONE, the item has no partial results. */
 typedef struct rose_attend_fold {
     uint32_t item, part, n_parts, inner;
 } rose_attend_fold;
 
 /* How a decode step is divided. */
 typedef struct rose_attend_cutting {
-    uint32_t n_units, n_folds;
-    uint32_t inner; /* not 0: partial results are those of inner blocks, not of splits */
+    uint32_t n_units, n_folds; /* n_folds: the number of items */
+    uint32_t inner;            /* not 0: partial results are those of inner blocks, not of splits */
 } rose_attend_cutting;
 
 typedef struct rose_cuda_attend {
@@ -87,12 +87,15 @@ typedef struct rose_cuda_attend {
     const rose_attend_cutting *cutting;
     const rose_attend_unit *units; /* [cutting->n_units] */
     const rose_attend_fold *folds; /* [cutting->n_folds] */
-    uint32_t grid_units;           /* the grid has blocks for so many units; blocks take more in turn */
-    float *parts;                  /* scratch memory of rose_attend_limits.bytes */
-    uint32_t *arrivals; /* [max_seqs][KV heads] zeros, which the kernel leaves as zeros: the last block
-                           of an item folds its partial results */
+    uint32_t
+        grid_units; /* the grid has blocks for so many units at most; blocks take more in turn */
+    float *parts;   /* scratch memory of rose_attend_limits.bytes, aligned to 16 bytes */
+    uint32_t *arrivals; /* [max_seqs][KV heads] zeros, which the kernel leaves as zeros: the last
+                           block of an item folds its partial results */
     /* Decode: the kernel does the work of rose_cuda_rotary_run itself, and q above is not used. The
-     * rows of the items are rows of `fused`. NULL: rose_cuda_rotary_run has run. */
+     * rows of the items are rows of `fused`, whose q is not used either. Two items must not belong
+     * to the same sequence, because one would need what the other appends. NULL:
+     * rose_cuda_rotary_run has run. */
     const rose_cuda_rotary *fused;
 } rose_cuda_attend;
 
@@ -101,7 +104,7 @@ typedef struct rose_cuda_attend {
 typedef struct rose_attend_limits {
     uint32_t sms, n_kv;
     uint32_t max_units, max_parts;
-    uint64_t bytes; /* of rose_cuda_attend.parts: max_parts x n_q x (hd_pad + 2) floats */
+    uint64_t bytes; /* of rose_cuda_attend.parts: max_parts x n_q x (hd_pad + 4) floats */
 } rose_attend_limits;
 
 /* Returns head_dim padded as in pages and q rows (48, 64, 80, 96, 128 or 256); 0: over 256. */
@@ -131,8 +134,8 @@ rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_c
 cudaError_t rose_cuda_attend_prepare(void);
 
 cudaError_t rose_cuda_rotary_run(const rose_cuda_launch *l, const rose_cuda_rotary *a);
-/* Decode: every item has exactly one row. Returns cudaErrorNotSupported for type F32 and for more
- * than 16 query heads on a KV head; rose_cuda_attend_refuses says why. */
+/* Decode: every item has exactly one row. The launch needs l->device. Returns cudaErrorNotSupported
+ * for type F32 and for more than 16 query heads on a KV head; rose_cuda_attend_refuses says why. */
 cudaError_t rose_cuda_decode_run(const rose_cuda_launch *l, const rose_cuda_attend *a);
 /* Prefill: items have any number of rows. Neighbouring rows of an item have neighbouring positions.
  */
@@ -140,6 +143,12 @@ cudaError_t rose_cuda_prompt_run(const rose_cuda_launch *l, const rose_cuda_atte
 /* Takes every type and any number of rows, and uses no tensor cores. The rule is the same, but with
  * fused multiply-adds and exp2f, so the bits differ from those of the other two launchers. */
 cudaError_t rose_cuda_attend_plain(const rose_cuda_launch *l, const rose_cuda_attend *a);
+/* For --paged-attn off: copies the pages that the items see to `dense`, where entry i of the page
+ * tables becomes page i of n_heads x 32 x hd_pad values. Attention then runs with `dense` as
+ * kv.base, that many page_elems, and tables that hold 0, 1, 2, ... It must not be fused, and the
+ * launch needs ROSE_CUDA_WITHOUT_PAGED, so that decode does not read pages early. `dense` has room
+ * for all entries of the tables. */
+cudaError_t rose_cuda_gather_run(const rose_cuda_launch *l, const rose_cuda_attend *a, void *dense);
 /* Returns NULL if the decode and prompt kernels support the shape, else what they lack. */
 const char *rose_cuda_attend_refuses(rose_cuda_type type, uint32_t n_q, uint32_t n_kv,
                                      uint32_t head_dim);

@@ -1,43 +1,74 @@
-/* backend/cuda/attend_decode.cu - attention of items of one row (attend.h). A thread block takes a
- * unit of one item and KV head, with the query heads of the group as rows of mma.sync. Each warp
- * takes every a.warps-th inner block and has a ring of page pieces of its own. Bound by the bytes
- * of K and V.
+/* backend/cuda/attend_decode.cu - attention of items of one row (attend.h). A thread block takes
+ * units in turn. A unit belongs to one item and KV head; the query heads of the group are the rows
+ * of mma.sync. Each warp takes every fourth inner block (blocks have four warps where shared memory
+ * allows it) and has a ring of page pieces of its own. Bound by the bytes of K and V.
  *
  * With `inner` the results of inner blocks go to a.parts. Otherwise the block merges them round by
  * round (an inner block for each warp). The results of its splits go to a.parts, or the block also
- * merges them and writes the output, if the unit is the whole context. fold_kernel merges what is
- * in a.parts. */
-#include "backend/cuda/attend.cuh"
+ * merges them and writes the output, if the unit is the whole context. The last block of an item
+ * merges what is in a.parts (attend_fold.cuh).
+ *
+ * With `fused` the block makes the query heads from the rows of the QKV GEMM. The block that has
+ * the row's own position also makes its K and V, stores them to the page, and puts them into the
+ * copy of the page in the ring: that copy may have been requested before. */
+#include "backend/cuda/attend_fold.cuh"
+#include "backend/cuda/attend_rotary.cuh"
 #include "backend/cuda/launch.cuh"
 
-enum { MAX_WARPS = 4, FOLD_PARTS = 128, FOLD_BATCH = 32 /* loads in flight for each thread */ };
-enum { BLOCK_BYTES = 99 * 1024 /* of shared memory: all GPUs from sm_80 on have it */ };
+enum {
+    MAX_WARPS = 4,
+    STATIC_BYTES = 1024, /* at least what the kernel has of static shared memory */
+    SYSTEM_BYTES = 1024  /* of shared memory, for each block */
+};
 
-/* Pieces in flight for each warp: 20 KB, 32 KB for 256 dims. */
-template <int HD> constexpr int SLOTS = HD > 128 ? 4 : 5 * 128 / HD;
+/* Pieces in flight for each warp: 12 to 20 KB, 32 KB for 256 dims. */
+template <int HD> constexpr int SLOTS = HD > 128 ? 4 : HD > 96 ? 5 : HD > 64 ? 6 : 8;
+/* Blocks for each SM: small heads wait for latency, not for memory. */
+template <int HD> constexpr int BLOCKS = HD > 128 ? 1 : HD > 64 ? 2 : 3;
+/* Pages of K that a warp multiplies side by side. */
+template <int HD> constexpr int ABREAST = HD > 80 ? 2 : 4;
 
-/* q is in registers, or in shared memory after the rings where registers are too few. */
+/* q is in registers, or stays in shared memory where registers are too few. */
 template <int HD> constexpr bool KEEP_Q = HD <= 128;
-template <int HD> constexpr uint32_t Q_BYTES = KEEP_Q<HD> ? 0 : PIECE<HD>;
 
-/* Shared memory after that: M and L of split and context, [group]; O of both, [group][HD]; the
- * results of a round, [warps][group][HD + 2]. */
-typedef struct merge_space {
-    float4 *ml;
-    float2 *sums;
-    float *parts;
-} merge_space;
+/* The block's shared memory after the rings. */
+typedef struct decode_space {
+    uint8_t *q;   /* [8 or 16 rows][HD] of T, as a page has tokens of K */
+    void *own;    /* K, then V, of the row's own position: T [2][HD] */
+    float4 *ml;   /* [group] m and l of split and context */
+    float2 *sums; /* [group][HD] O of both */
+    float *parts; /* [warps][group][HD + 2] the results of a round */
+} decode_space;
 
-template <int HD> static size_t decode_shared(uint32_t warps, uint32_t group)
+/* Bytes of q and own. */
+template <int HD, int ROWS> constexpr uint32_t HEADS_BYTES = PIECE<HD> / 2 * ROWS + 4 * HD;
+
+template <int HD, int ROWS> static size_t decode_shared(uint32_t warps, uint32_t group)
 {
-    return (size_t)warps * SLOTS<HD> * PIECE<HD> + Q_BYTES<HD> +
-           group * (sizeof(float4) + HD * sizeof(float2) + warps * (HD + 2) * sizeof(float));
+    const size_t bytes =
+        (size_t)warps * SLOTS<HD> * PIECE<HD> + HEADS_BYTES<HD, ROWS> +
+        group * (sizeof(float4) + HD * sizeof(float2) + warps * (HD + 2) * sizeof(float));
+    return bytes > FOLD_BYTES<HD> ? bytes : FOLD_BYTES<HD>;
 }
 
-template <int HD> ROSE_DEVICE float *part_at(const rose_cuda_attend &a, uint32_t part, uint32_t q)
+template <int HD, int ROWS> ROSE_DEVICE decode_space space_of(uint8_t *after, uint32_t group)
 {
-    return a.parts + ((size_t)part * a.n_q + q) * (HD + 2);
+    decode_space s;
+    s.q = after;
+    s.own = after + PIECE<HD> / 2 * ROWS;
+    s.ml = reinterpret_cast<float4 *>(after + HEADS_BYTES<HD, ROWS>);
+    s.sums = reinterpret_cast<float2 *>(s.ml + group);
+    s.parts = reinterpret_cast<float *>(s.sums + group * HD);
+    return s;
 }
+
+/* A unit and what belongs to it. */
+typedef struct decode_work {
+    rose_attend_unit u;
+    rose_cuda_item item;
+    uint32_t head, group; /* KV head; query heads that share it */
+    uint32_t slot;        /* fused, and the unit has the own position: where K and V belong */
+} decode_work;
 
 template <typename T>
 ROSE_DEVICE void put_out(const rose_cuda_attend &a, uint32_t row, uint32_t q, uint32_t d, float v)
@@ -50,11 +81,13 @@ ROSE_DEVICE void put_out(const rose_cuda_attend &a, uint32_t row, uint32_t q, ui
  * the sums of row r: one warp. A split that has ended goes to the context if the unit is the whole
  * context, else to a.parts. */
 template <typename T, int HD>
-ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const rose_attend_unit &u,
-                             const merge_space &at, uint32_t r, uint32_t q, uint32_t round,
-                             uint32_t from, uint32_t to, uint32_t lane)
+ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const decode_work &w,
+                             const decode_space &at, uint32_t r, uint32_t round, uint32_t from,
+                             uint32_t to, uint32_t lane)
 {
-    const uint32_t group = a.n_q / a.kv.n_heads, blocks = (u.end - 1) / ROSE_ATTEND_INNER + 1;
+    const rose_attend_unit u = w.u;
+    const uint32_t row = w.item.row, group = w.group, q = w.head * group + r;
+    const uint32_t blocks = (u.end - 1) / ROSE_ATTEND_INNER + 1;
     const bool begins = round <= u.begin / ROSE_ATTEND_INNER, ends = to == blocks;
     const bool border = !begins && round % SPLIT_BLOCKS == 0, whole = u.part == ROSE_ATTEND_NONE;
     const uint32_t part = u.part - u.begin / ROSE_ATTEND_SPLIT + round / SPLIT_BLOCKS;
@@ -92,7 +125,7 @@ ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const rose_attend_unit &
         if (!ends)
             at.sums[r * HD + d] = o;
         else if (whole)
-            put_out<T>(a, a.items[u.item].row, q, d, fmaf(o.x, eb, o.y * ea) * inv);
+            put_out<T>(a, row, q, d, fmaf(o.x, eb, o.y * ea) * inv);
         else
             out[d] = o.x;
     }
@@ -106,7 +139,7 @@ ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const rose_attend_unit &
  * of its next 8 inner blocks, 4 for each. */
 typedef struct decode_feed {
     uint32_t block, page, v, n; /* n: how many of its inner blocks come before this one */
-    uint32_t ids;
+    uint32_t ids, warps;
 } decode_feed;
 
 ROSE_DEVICE uint32_t first_page(const rose_attend_unit &u, uint32_t block)
@@ -121,7 +154,7 @@ ROSE_DEVICE uint32_t last_page(const rose_attend_unit &u, uint32_t block)
                (u.end - block * ROSE_ATTEND_INNER + ROSE_PAGE - 1) / ROSE_PAGE);
 }
 
-/* The piece, or NULL; and on to the next. All lanes. */
+/* The piece, or NULL; and on to the next. All lanes of the warp. */
 template <typename T, int HD>
 ROSE_DEVICE const T *next_piece(decode_feed *f, const rose_cuda_attend &a,
                                 const rose_attend_unit &u, const uint32_t *table, uint32_t head,
@@ -130,7 +163,7 @@ ROSE_DEVICE const T *next_piece(decode_feed *f, const rose_cuda_attend &a,
     if (f->block * ROSE_ATTEND_INNER >= u.end) return NULL;
     const uint32_t first = first_page(u, f->block), n = f->n % 8;
     if (n == 0 && f->v == 0 && f->page == first) {
-        const uint32_t page = (f->block + lane / 4 * a.warps) * INNER_PAGES + lane % 4;
+        const uint32_t page = (f->block + lane / 4 * f->warps) * INNER_PAGES + lane % 4;
         if (page >= u.begin / ROSE_PAGE && page * ROSE_PAGE < u.end) f->ids = table[page];
     }
     const uint32_t id = __shfl_sync(ROSE_ALL_LANES, f->ids, n * 4 + f->page);
@@ -139,53 +172,125 @@ ROSE_DEVICE const T *next_piece(decode_feed *f, const rose_cuda_attend &a,
     f->page = first;
     f->v ^= 1;
     if (f->v != 0) return piece;
-    f->block += a.warps;
+    f->block += f->warps;
     f->n++;
     f->page = 0;
     return piece;
 }
 
-/* Dims 16 c to 16 c + 15 of the group's query heads, as an operand. `from`: head 0 of the group. */
-template <typename T, int HD, int ROWS>
-ROSE_DEVICE void load_heads(uint32_t q[4], const T *from, int c, uint32_t group, uint32_t lane)
+/* A warp's ring. */
+typedef struct decode_ring {
+    uint32_t at;    /* shared address */
+    uint64_t *full; /* [SLOTS] */
+    uint32_t slot, parity;
+    decode_feed feed;
+} decode_ring;
+
+template <typename T, int HD>
+ROSE_DEVICE void ring_fetch(decode_ring *r, const rose_cuda_attend &a, const decode_work &w,
+                            uint32_t slot, uint32_t lane)
 {
+    const T *piece = next_piece<T, HD>(&r->feed, a, w.u, a.tables + w.item.table, w.head, lane);
+    ring_copy(r->at + slot * PIECE<HD>, piece, PIECE<HD>, &r->full[slot], lane);
+}
+
+/* Waits for piece i after the current one, i < N, and returns its address. */
+template <int HD, int N> ROSE_DEVICE uint32_t ring_take(const decode_ring &r, uint32_t i)
+{
+    constexpr uint32_t S = SLOTS<HD>;
+    const bool wraps = r.slot + i >= S;
+    const uint32_t slot = r.slot + i - (wraps ? S : 0);
+    ring_wait<S - N + 1>(&r.full[slot], r.parity ^ (wraps ? 1 : 0));
+    ring_meet_warp();
+    return r.at + slot * PIECE<HD>;
+}
+
+/* The current piece is no longer needed. */
+template <typename T, int HD>
+ROSE_DEVICE void ring_next(decode_ring *r, const rose_cuda_attend &a, const decode_work &w,
+                           uint32_t lane)
+{
+    __syncwarp();
+    ring_fetch<T, HD>(r, a, w, r->slot, lane);
+    if (++r->slot == SLOTS<HD>) r->slot = 0, r->parity ^= 1;
+}
+
+/* Puts the row's own K (v 0) or V into the piece at `at`, if the piece is its page. */
+template <typename T, int HD>
+ROSE_DEVICE void put_own(uint8_t *smem, uint32_t at, const decode_space &s, const decode_work &w,
+                         uint32_t page, uint32_t v, uint32_t lane)
+{
+    if (w.slot == ROSE_CUDA_NO_SLOT || page != w.item.pos / ROSE_PAGE) return;
+    uint4 *piece = reinterpret_cast<uint4 *>(smem + (at - shared_at(smem)));
+    const uint4 *own = static_cast<const uint4 *>(s.own) + v * (HD / 8);
+    for (uint32_t i = lane; i < HD / 8; i += 32)
+        piece[page_index(w.item.pos % ROSE_PAGE, i * 8, HD) / 8] = own[i];
+    ring_written();
+    __syncwarp();
+}
+
+/* Dims 16 c to 16 c + 15 of the query heads, as an operand. */
+template <int HD, int ROWS>
+ROSE_DEVICE void load_heads(uint32_t q[4], uint32_t at, uint32_t c, uint32_t lane)
+{
+    load_matrices(q, at + (ROWS > 1 ? lane / 8 % 2 * (HD * 16) : 0) + (2 * c + lane / 16) * 128 +
+                         lane % 8 * 16);
+    if (ROWS == 1) q[1] = q[3] = 0;
+}
+
+/* Sums over head_dim of the pages of K of an inner block. q: all chunks of 16 dims, or one where q
+ * is in shared memory. */
+template <typename T, int HD, int ROWS>
+ROSE_DEVICE void block_scores(float x[INNER_PAGES][2][4], uint32_t (*q)[4], decode_ring *r,
+                              const rose_cuda_attend &a, const decode_work &w,
+                              const decode_space &s, uint8_t *smem, uint32_t block, uint32_t lane)
+{
+    constexpr int N = ABREAST<HD>;
+    const uint32_t j0 = first_page(w.u, block), j1 = last_page(w.u, block);
+    const uint32_t q_at = shared_at(s.q);
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const uint32_t r = lane / 4 + e % 2 * 8;
-        q[e] = e % 2 < ROWS && r < group ? load_now(reinterpret_cast<const uint32_t *>(
-                                               from + r * HD + c * 16 + e / 2 * 8 + lane % 4 * 2))
-                                         : 0;
+    for (uint32_t from = 0; from < INNER_PAGES; from += N) {
+        uint32_t at[N], n = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) {
+            if (from + i < j0 || from + i >= j1) continue;
+            at[i] = ring_take<HD, N>(*r, n++);
+            put_own<T, HD>(smem, at[i], s, w, block * INNER_PAGES + from + i, 0, lane);
+        }
+        if (n == 0) continue;
+#pragma unroll
+        for (int c = 0; c < HD / 16; c++) {
+            if (!KEEP_Q<HD>) load_heads<HD, ROWS>(q[0], q_at, c, lane);
+#pragma unroll
+            for (uint32_t i = 0; i < N; i++)
+                if (from + i >= j0 && from + i < j1)
+                    add_scores<T>(x[from + i], q[KEEP_Q<HD> ? c : 0], at[i], c, HD * 16, lane);
+        }
+        for (uint32_t i = 0; i < n; i++)
+            ring_next<T, HD>(r, a, w, lane);
     }
 }
 
-/* One inner block. take() waits for the next piece in the ring and returns its address; done() lets
- * the ring go on. q: all chunks of 16 dims, or one where q lies in shared memory at q_at. */
-template <typename T, int HD, int ROWS, typename Take, typename Done>
+/* One inner block. */
+template <typename T, int HD, int ROWS>
 ROSE_DEVICE void attend_block(float o[HD / 8][4], float m[ROWS], float l[ROWS], uint32_t (*q)[4],
-                              uint32_t q_at, const rose_attend_unit &u, uint32_t block,
-                              const attend_score &by, uint32_t lane, Take take, Done done)
+                              decode_ring *r, const rose_cuda_attend &a, const decode_work &w,
+                              const decode_space &s, uint8_t *smem, uint32_t block,
+                              const attend_score &by, uint32_t lane)
 {
-    const uint32_t j0 = first_page(u, block), j1 = last_page(u, block);
-    const uint32_t lo[2] = {u.begin, u.begin}, end[2] = {u.end, u.end};
-    float s[INNER_PAGES][2][4] = {};
+    const uint32_t j0 = first_page(w.u, block), j1 = last_page(w.u, block);
+    const uint32_t lo[2] = {w.u.begin, w.u.begin}, end[2] = {w.u.end, w.u.end};
+    float x[INNER_PAGES][2][4] = {};
     uint32_t prob[INNER_PAGES][4];
+    block_scores<T, HD, ROWS>(x, q, r, a, w, s, smem, block, lane);
+    soften<T, ROWS>(x, prob, m, l, lo, end, block * ROSE_ATTEND_INNER, by, lane % 4);
 #pragma unroll
     for (uint32_t j = 0; j < INNER_PAGES; j++) {
         if (j < j0 || j >= j1) continue;
-        const uint32_t at = take();
-#pragma unroll
-        for (int c = 0; c < HD / 16; c++) {
-            if (!KEEP_Q<HD>) load_q<HD>(q[0], q_at, c, lane);
-            add_scores<T>(s[j], q[KEEP_Q<HD> ? c : 0], at, c, HD * 16, lane);
-        }
-        done();
-    }
-    soften<T, ROWS>(s, prob, m, l, lo, end, block * ROSE_ATTEND_INNER, by, lane % 4);
-#pragma unroll
-    for (uint32_t j = 0; j < INNER_PAGES; j++) {
-        if (j < j0 || j >= j1) continue;
-        add_values<T, HD / 8>(o, prob[j], take(), 0, HD * 16, lane);
-        done();
+        const uint32_t at = ring_take<HD, 1>(*r, 0);
+        put_own<T, HD>(smem, at, s, w, block * INNER_PAGES + j, 1, lane);
+        add_values<T, HD / 8>(o, prob[j], at, 0, HD * 16, lane);
+        ring_next<T, HD>(r, a, w, lane);
     }
 }
 
@@ -201,196 +306,189 @@ ROSE_DEVICE void put_part(float *to, const float o[HD / 8][4], int h, float m, f
     if (lane % 4 == 0) *reinterpret_cast<float2 *>(to + HD) = make_float2(m, l);
 }
 
+/* The group's query heads to shared memory. The whole block. */
 template <typename T, int HD, int ROWS>
-static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
-    decode_kernel(const rose_cuda_attend a, const attend_score by)
+ROSE_DEVICE void copy_heads(const rose_cuda_attend &a, const decode_work &w, uint8_t *to)
 {
-    constexpr int S = SLOTS<HD>;
-    ROSE_ATTEND_MEMORY(smem);
-    __shared__ uint64_t full[MAX_WARPS][S];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t head = blockIdx.x % a.kv.n_heads, group = a.n_q / a.kv.n_heads;
-    const rose_attend_unit u = a.units[blockIdx.x / a.kv.n_heads];
-    pdl_launch();
-    if (u.item == ROSE_ATTEND_NONE) {
-        pdl_wait();
-        return;
+    const T *heads =
+        static_cast<const T *>(a.q) + ((size_t)w.item.row * a.n_q + w.head * w.group) * HD;
+    for (uint32_t i = threadIdx.x; i < 8 * ROWS * (HD / 8); i += blockDim.x) {
+        const uint32_t r = i % (8 * ROWS), d = i / (8 * ROWS) * 8;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (r < w.group) v = __ldcg(reinterpret_cast<const uint4 *>(heads + r * HD + d));
+        reinterpret_cast<uint4 *>(to)[page_index(r, d, HD) / 8] = v;
     }
-    const rose_cuda_item item = a.items[u.item];
-    const uint32_t *table = a.tables + item.table;
-    const uint32_t first = u.begin / ROSE_ATTEND_INNER,
-                   blocks = (u.end - 1) / ROSE_ATTEND_INNER + 1;
-    const uint32_t base = first / a.warps * a.warps;
-    const uint32_t ring = shared_at(smem) + warp * S * PIECE<HD>;
-    if (threadIdx.x < a.warps * S) ring_init(&full[0][0] + threadIdx.x, 1);
-    __syncthreads();
+}
 
-    decode_feed feed = {base + warp, 0, 0, 0, 0};
-    if (feed.block < first) feed.block += a.warps;
-    feed.page = first_page(u, feed.block);
-    auto fetch = [&](uint32_t slot) {
-        const T *piece = next_piece<T, HD>(&feed, a, u, table, head, lane);
-        ring_copy(ring + slot * PIECE<HD>, piece, PIECE<HD>, &full[warp][slot], lane);
-    };
-    /* The kernel before this one may still be writing the row's own page. */
-    uint32_t started = 0;
-    while (started < S && feed.block * INNER_PAGES + feed.page != item.pos / ROSE_PAGE)
-        fetch(started++);
-    pdl_wait();
-    while (started < S)
-        fetch(started++);
+/* The same from the rows of the QKV GEMM; and K and V of the own position, which also go to their
+ * page. Each warp takes a head at a time. */
+template <typename T, int HD>
+ROSE_DEVICE void make_heads(const rose_cuda_rotary &x, const rotary_angles<(HD + 63) / 64> &by,
+                            const rose_cuda_kv &kv, const decode_work &w, const decode_space &s,
+                            uint32_t warp, uint32_t lane)
+{
+    constexpr int P = (HD + 63) / 64;
+    const uint32_t n = w.group + (w.slot == ROSE_CUDA_NO_SLOT ? 0 : 2);
+    for (uint32_t r = warp; r < n; r += blockDim.x / 32) {
+        const bool is_q = r < w.group;
+        const uint32_t v = r - w.group; /* 0: K, 1: V */
+        const uint32_t head = is_q ? w.head * w.group + r : x.n_q + v * kv.n_heads + w.head;
+        float2 y[P];
+        make_head<T, P>(y, x, by, w.item.row, head, s.parts + warp * HD, lane);
+        T *page = is_q ? NULL : append_to<T>(kv, w.slot, w.head, v != 0);
+#pragma unroll
+        for (uint32_t i = 0; i < P; i++) {
+            const uint32_t d = i * 64 + lane * 2;
+            if (d >= HD) continue;
+            if (!is_q) store_pair(page + page_index(w.slot % ROSE_PAGE, d, HD), y[i].x, y[i].y);
+            store_pair(is_q ? reinterpret_cast<T *>(s.q) + page_index(r, d, HD)
+                            : static_cast<T *>(s.own) + v * HD + d,
+                       y[i].x, y[i].y);
+        }
+    }
+}
 
-    uint8_t *after = smem + a.warps * S * PIECE<HD>;
-    const T *heads = static_cast<const T *>(a.q) + ((size_t)item.row * a.n_q + head * group) * HD;
-    uint32_t q[KEEP_Q<HD> ? HD / 16 : 1][4], slot = 0, parity = 0;
+/* The inner blocks of a unit, a round at a time. */
+template <typename T, int HD, int ROWS>
+ROSE_DEVICE void attend_unit(const rose_cuda_attend &a, const decode_work &w, const decode_space &s,
+                             decode_ring *r, uint8_t *smem, bool to_parts, const attend_score &by)
+{
+    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t first = w.u.begin / ROSE_ATTEND_INNER,
+                   blocks = (w.u.end - 1) / ROSE_ATTEND_INNER + 1;
+    uint32_t q[KEEP_Q<HD> ? HD / 16 : 1][4];
 #pragma unroll
     for (int c = 0; c < (KEEP_Q<HD> ? HD / 16 : 0); c++)
-        load_heads<T, HD, ROWS>(q[c], heads, c, group, lane);
-    if (!KEEP_Q<HD>) {
-        if (warp == 0) copy_q<T, HD>(after, a, item, 0, head, group, lane);
-        __syncthreads();
-    }
-    auto take = [&] {
-        ring_wait<S>(&full[warp][slot], parity);
-        ring_meet_warp();
-        return ring + slot * PIECE<HD>;
-    };
-    auto done = [&] {
-        __syncwarp();
-        fetch(slot);
-        if (++slot == S) slot = 0, parity ^= 1;
-    };
-    merge_space space;
-    space.ml = reinterpret_cast<float4 *>(after + Q_BYTES<HD>);
-    space.sums = reinterpret_cast<float2 *>(space.ml + group);
-    space.parts = reinterpret_cast<float *>(space.sums + group * HD);
-
-    const bool to_parts = a.inner && u.part != ROSE_ATTEND_NONE;
-    for (uint32_t round = base; round < blocks; round += a.warps) {
+        load_heads<HD, ROWS>(q[c], shared_at(s.q), c, lane);
+    for (uint32_t round = first / warps * warps; round < blocks; round += warps) {
         const uint32_t block = round + warp;
         if (block >= first && block < blocks) {
             float o[HD / 8][4] = {}, m[ROWS], l[ROWS];
-            attend_block<T, HD, ROWS>(o, m, l, q, shared_at(after), u, block, by, lane, take, done);
+            attend_block<T, HD, ROWS>(o, m, l, q, r, a, w, s, smem, block, by, lane);
 #pragma unroll
             for (int h = 0; h < ROWS; h++) {
-                const uint32_t r = lane / 4 + h * 8;
-                if (r >= group) continue;
-                float *to = to_parts ? part_at<HD>(a, u.part + block - first, head * group + r)
-                                     : space.parts + (warp * group + r) * (HD + 2);
+                const uint32_t i = lane / 4 + h * 8;
+                if (i >= w.group) continue;
+                float *to = to_parts
+                                ? part_at<HD>(a, w.u.part + block - first, w.head * w.group + i)
+                                : s.parts + (warp * w.group + i) * (HD + 2);
                 put_part<HD>(to, o, h, m[h], l[h], lane);
             }
         }
         if (to_parts) continue;
         __syncthreads();
-        for (uint32_t r = warp; r < group; r += a.warps)
-            merge_round<T, HD>(a, u, space, r, head * group + r, round, max(round, first),
-                               min(round + a.warps, blocks), lane);
+        for (uint32_t i = warp; i < w.group; i += warps)
+            merge_round<T, HD>(a, w, s, i, round, max(round, first), min(round + warps, blocks),
+                               lane);
         __syncthreads();
     }
 }
 
-/* The maximum of `before` and of m of the threads before this one. All threads of the block. */
-ROSE_DEVICE float max_before(float m, float before, float *warps, uint32_t lane, uint32_t warp)
-{
-    for (uint32_t i = 1; i < 32; i *= 2) {
-        const float up = __shfl_up_sync(ROSE_ALL_LANES, m, i);
-        if (lane >= i) m = fmaxf(m, up);
-    }
-    const float up = __shfl_up_sync(ROSE_ALL_LANES, m, 1);
-    if (lane == 31) warps[warp] = m;
-    __syncthreads();
-    for (uint32_t w = 0; w < warp; w++)
-        before = fmaxf(before, warps[w]);
-    return lane > 0 ? fmaxf(up, before) : before;
-}
-
-/* A part in fold_kernel: L, its factors within the split, and those of its split. */
-typedef struct fold_part {
-    float m, l, a, b;
-} fold_part;
-
-ROSE_DEVICE float max_of(const fold_part *part, uint32_t from, uint32_t to)
-{
-    float m = -INFINITY;
-    for (uint32_t i = from; i < to; i++)
-        m = fmaxf(m, part[i].m);
-    return m;
-}
-
-/* Merges the partial results of one item and query head: a thread for each dim. Maxima are exact in
- * any order, so the threads compute all factors side by side. */
+/* The block has written its partial results: it merges all of the item if it is the last one. */
 template <typename T, int HD>
-static __global__ void __launch_bounds__(HD > FOLD_PARTS ? HD : FOLD_PARTS, HD > FOLD_PARTS ? 1 : 2)
-    fold_kernel(const rose_cuda_attend a)
+ROSE_DEVICE void end_unit(const rose_cuda_attend &a, const decode_work &w, uint32_t size,
+                          uint8_t *smem)
 {
-    __shared__ fold_part part[FOLD_PARTS];
-    __shared__ float sa[FOLD_PARTS], sb[FOLD_PARTS], warps[8], before;
-    const rose_attend_fold f = a.folds[blockIdx.x / a.n_q];
-    const uint32_t q = blockIdx.x % a.n_q, i = threadIdx.x, lane = i % 32;
-    const bool inner = f.inner != ROSE_ATTEND_NONE;
-    const uint32_t shift = inner ? f.inner : 0, in_split = inner ? (uint32_t)SPLIT_BLOCKS : 1;
-    float L = 0, O = 0, l = 0, o = 0;
-    pdl_launch();
-    if (i == 0) before = -INFINITY;
-    pdl_wait();
-    if (f.item == ROSE_ATTEND_NONE) return;
-    for (uint32_t first = 0, n; first < f.n_parts; first += n) {
-        /* A chunk ends where a split ends. */
-        n = min(f.n_parts - first, FOLD_PARTS - (first == 0 ? shift : 0));
-        const uint32_t skew = first == 0 ? shift : 0, splits = (n + skew + in_split - 1) / in_split;
-        const float *from = part_at<HD>(a, f.part + first, q);
-        const size_t step = (size_t)a.n_q * (HD + 2);
-        if (i < n) {
-            const float2 ml = __ldcg(reinterpret_cast<const float2 *>(from + i * step + HD));
-            part[i].m = ml.x;
-            part[i].l = ml.y;
-        }
-        __syncthreads();
-        const uint32_t begin = max(skew, (i + skew) / in_split * in_split) - skew;
-        if (i < n) merge_factors(max_of(part, begin, i), part[i].m, &part[i].a, &part[i].b);
-        const float m = i < splits ? max_of(part, max(skew, i * in_split) - skew,
-                                            min(n, (i + 1) * in_split - skew))
-                                   : -INFINITY;
-        const float under = max_before(m, before, warps, lane, i / 32);
-        if (i < splits) merge_factors(under, m, &sa[i], &sb[i]);
-        __syncthreads();
-        if (i == blockDim.x - 1) before = fmaxf(under, m);
-        for (uint32_t j = 0; i < HD && j < n; j += FOLD_BATCH) {
-            float v[FOLD_BATCH];
-#pragma unroll
-            for (uint32_t e = 0; e < FOLD_BATCH; e++)
-                v[e] = j + e < n ? __ldcg(from + (j + e) * step + i) : 0;
-#pragma unroll
-            for (uint32_t e = 0; e < FOLD_BATCH; e++) {
-                if (j + e >= n) continue;
-                const fold_part p = part[j + e];
-                const uint32_t s = (j + e + skew) / in_split;
-                l = inner ? fmaf(p.l, p.b, l * p.a) : p.l;
-                o = inner ? fmaf(v[e], p.b, o * p.a) : v[e];
-                if ((j + e + skew + 1) % in_split != 0 && j + e + 1 < n) continue;
-                L = fmaf(l, sb[s], L * sa[s]);
-                O = fmaf(o, sb[s], O * sa[s]);
-                l = o = 0;
-            }
-        }
-        __syncthreads();
+    __shared__ bool last;
+    const rose_attend_fold f = a.folds[w.u.item];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t *counter = a.arrivals + w.u.item * a.kv.n_heads + w.head;
+        const uint32_t mine = (w.u.end - 1) / size - w.u.begin / size + 1;
+        last = arrive(counter, mine) + mine == f.n_parts;
+        if (last) *counter = 0;
     }
-    if (i < HD) put_out<T>(a, a.items[f.item].row, q, i, O * __frcp_rn(L));
+    __syncthreads();
+    if (!last) return;
+    fold_group<T, HD>(a, f, w.item.row, w.head * w.group, w.group, smem);
+    ring_written();
+    __syncthreads();
 }
 
+ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, const rose_cuda_rotary &x, uint32_t i)
+{
+    decode_work w;
+    w.u = a.units[i / a.kv.n_heads];
+    w.head = i % a.kv.n_heads;
+    w.group = a.n_q / a.kv.n_heads;
+    w.slot = ROSE_CUDA_NO_SLOT;
+    if (w.u.item == ROSE_ATTEND_NONE) return w;
+    w.item = a.items[w.u.item];
+    if (x.qkv != NULL && w.u.end == w.item.pos + 1) w.slot = load_now(x.slot + w.item.row);
+    return w;
+}
+
+/* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
+ * pages. */
+template <typename T, int HD, int ROWS>
+static __global__ void __launch_bounds__(MAX_WARPS * 32, BLOCKS<HD>)
+    decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused,
+                  const bool late)
+{
+    constexpr int S = SLOTS<HD>;
+    ROSE_ATTEND_MEMORY(smem);
+    __shared__ uint64_t full[MAX_WARPS][S];
+    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    pdl_launch();
+    if (threadIdx.x < warps * S) ring_init(&full[0][0] + threadIdx.x, 1);
+    __syncthreads();
+    const rose_attend_cutting c = *a.cutting;
+    const decode_space s = space_of<HD, ROWS>(smem + warps * S * PIECE<HD>, a.n_q / a.kv.n_heads);
+    decode_ring r = {shared_at(smem) + warp * S * PIECE<HD>, full[warp], 0, 0, {}};
+    bool waited = false;
+    for (uint32_t i = blockIdx.x; i < c.n_units * a.kv.n_heads; i += gridDim.x) {
+        const decode_work w = work_at(a, fused, i);
+        if (w.u.item == ROSE_ATTEND_NONE) continue;
+        const uint32_t first = w.u.begin / ROSE_ATTEND_INNER, block = first / warps * warps + warp;
+        r.feed = {block < first ? block + warps : block, 0, 0, 0, 0, warps};
+        r.feed.page = first_page(w.u, r.feed.block);
+        /* Without `fused` the kernel before this one may still be writing the own page. */
+        uint32_t started = 0;
+        for (; started < S; started++) {
+            const uint32_t page = r.feed.block * INNER_PAGES + r.feed.page;
+            if (!waited && (late || (fused.qkv == NULL && page == w.item.pos / ROSE_PAGE))) break;
+            ring_fetch<T, HD>(&r, a, w, (r.slot + started) % S, lane);
+        }
+        rotary_angles<(HD + 63) / 64> angles;
+        if (fused.qkv != NULL) load_angles(&angles, fused, w.item.row, lane);
+        if (!waited) pdl_wait();
+        waited = true;
+        for (; started < S; started++)
+            ring_fetch<T, HD>(&r, a, w, (r.slot + started) % S, lane);
+        if (fused.qkv != NULL)
+            make_heads<T, HD>(fused, angles, a.kv, w, s, warp, lane);
+        else
+            copy_heads<T, HD, ROWS>(a, w, s.q);
+        __syncthreads();
+        const bool parts = w.u.part != ROSE_ATTEND_NONE;
+        attend_unit<T, HD, ROWS>(a, w, s, &r, smem, c.inner != 0 && parts, by);
+        if (parts)
+            end_unit<T, HD>(a, w, c.inner != 0 ? ROSE_ATTEND_INNER : ROSE_ATTEND_SPLIT, smem);
+        r.parity ^= 1; /* the last S fetches had nothing */
+    }
+    if (!waited) pdl_wait();
+}
+
+/* As many warps as shared memory allows, at most four. */
 template <typename T, int HD, int ROWS>
 static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a)
 {
+    const rose_cuda_device *d = l->device;
     const uint32_t group = a->n_q / a->kv.n_heads;
-    rose_cuda_attend b = *a;
-    while (b.warps > 1 && decode_shared<HD>(b.warps, group) > BLOCK_BYTES)
-        b.warps /= 2;
-    cudaError_t e = launch_kernel(l, decode_kernel<T, HD, ROWS>, dim3(a->n_units * a->kv.n_heads),
-                                  b.warps * 32, decode_shared<HD>(b.warps, group), b, score_of(a));
-    if (e == cudaSuccess && a->n_folds > 0)
-        e = launch_kernel(l, fold_kernel<T, HD>, dim3(a->n_folds * a->n_q),
-                          HD > FOLD_PARTS ? HD : FOLD_PARTS, 0, b);
-    return e;
+    const size_t two = d->shared_sm / 2 - SYSTEM_BYTES;
+    const size_t most = (HD > 128 || two > d->shared_max ? d->shared_max : two) - STATIC_BYTES;
+    const rose_cuda_rotary none = {}, *fused = a->fused != NULL ? a->fused : &none;
+    uint32_t warps = MAX_WARPS;
+    while (warps > 1 && decode_shared<HD, ROWS>(warps, group) > most)
+        warps /= 2;
+    const size_t bytes = decode_shared<HD, ROWS>(warps, group);
+    const size_t fit = d->shared_sm / (bytes + STATIC_BYTES + SYSTEM_BYTES);
+    const size_t blocks = fit < BLOCKS<HD> ? fit : BLOCKS<HD>;
+    const uint32_t resident = d->sms * (l->beside || blocks == 0 ? 1 : (uint32_t)blocks);
+    const uint64_t all = (uint64_t)a->grid_units * a->kv.n_heads;
+    const dim3 grid(all < resident ? (uint32_t)all : resident);
+    return launch_kernel(l, decode_kernel<T, HD, ROWS>, grid, warps * 32, bytes, *a, score_of(a),
+                         *fused, (l->without & ROSE_CUDA_WITHOUT_PAGED) != 0);
 }
 
 template <typename T>
@@ -410,27 +508,31 @@ static cudaError_t run_type(const rose_cuda_launch *l, const rose_cuda_attend *a
 
 extern "C" cudaError_t rose_cuda_decode_run(const rose_cuda_launch *l, const rose_cuda_attend *a)
 {
-    if (a->n_units == 0) return cudaSuccess;
+    if (a->grid_units == 0) return cudaSuccess;
     if (a->n_q / a->kv.n_heads > ROSE_ATTEND_MAX_GROUP || l->type == ROSE_CUDA_F32)
         return cudaErrorNotSupported;
     return l->type == ROSE_CUDA_F16 ? run_type<__half>(l, a) : run_type<__nv_bfloat16>(l, a);
 }
 
-template <typename T, int HD> static cudaError_t prepare(void)
+template <typename T, int HD> static cudaError_t prepare(int bytes)
 {
     const cudaFuncAttribute attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
     const cudaError_t e =
-        cudaFuncSetAttribute((const void *)decode_kernel<T, HD, 1>, attribute, BLOCK_BYTES);
+        cudaFuncSetAttribute((const void *)decode_kernel<T, HD, 1>, attribute, bytes);
     if (e != cudaSuccess) return e;
-    return cudaFuncSetAttribute((const void *)decode_kernel<T, HD, 2>, attribute, BLOCK_BYTES);
+    return cudaFuncSetAttribute((const void *)decode_kernel<T, HD, 2>, attribute, bytes);
 }
 
 extern "C" cudaError_t rose_cuda_decode_prepare(void)
 {
-    cudaError_t e = cudaSuccess;
+    int device = 0, most = 0;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    most -= STATIC_BYTES;
 #define CASE(HD)                                                                                   \
-    if (e == cudaSuccess) e = prepare<__half, HD>();                                               \
-    if (e == cudaSuccess) e = prepare<__nv_bfloat16, HD>();
+    if (e == cudaSuccess) e = prepare<__half, HD>(most);                                           \
+    if (e == cudaSuccess) e = prepare<__nv_bfloat16, HD>(most);
     ROSE_ATTEND_CLASSES(CASE)
 #undef CASE
     return e;

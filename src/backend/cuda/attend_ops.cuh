@@ -81,6 +81,14 @@ template <int SLOTS> ROSE_DEVICE void ring_wait(uint64_t *, uint32_t)
 }
 #endif
 
+/* What this thread has written to the ring comes before the copies to the same place. */
+ROSE_DEVICE void ring_written(void)
+{
+#if __CUDA_ARCH__ >= 900
+    bulk_written();
+#endif
+}
+
 /* After ring_wait: pieces that other lanes or warps have copied are also visible. */
 ROSE_DEVICE void ring_meet_warp(void)
 {
@@ -93,6 +101,53 @@ ROSE_DEVICE void ring_meet_block(void)
 {
 #if __CUDA_ARCH__ < 900
     __syncthreads();
+#endif
+}
+
+/* ---- copies of 16 bytes, in groups; not while a ring is in use ---- */
+
+ROSE_DEVICE void copy16(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
+}
+
+ROSE_DEVICE void copy16_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* All but the thread's N youngest groups are there. */
+template <int N> ROSE_DEVICE void copy16_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Adds to a counter and returns its value before. What the block has written before a block barrier
+ * comes before it, and what other blocks wrote before their turn is visible after it. */
+ROSE_DEVICE uint32_t arrive(uint32_t *counter, uint32_t n)
+{
+    __threadfence();
+    const uint32_t before = atomicAdd(counter, n);
+    __threadfence();
+    return before;
+}
+
+/* Pieces that a block copies once, and all of its warps read: their barriers stay in phase 1.
+ * Before sm_90 the block meets here when all copies of all warps are there. */
+ROSE_DEVICE void ring_meet_once(void)
+{
+#if __CUDA_ARCH__ < 900
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
+#endif
+}
+
+ROSE_DEVICE void ring_wait_once(uint64_t *barrier)
+{
+#if __CUDA_ARCH__ >= 900
+    bulk_wait(barrier, 0);
+#else
+    (void)barrier;
 #endif
 }
 

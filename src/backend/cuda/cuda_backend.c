@@ -62,6 +62,7 @@ cudaError_t rose_cuda_finish(rose_cuda *c)
 
 static void free_host(rose_cuda *c)
 {
+    rose_gemm_tuned_free(&c->tuned);
     free(c->weights.layers);
     free(c->deliveries);
     free(c->mega); /* NULL, unless the device is lost */
@@ -165,13 +166,34 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
     weights.base = c->weights_base;
     scratch.base = c->scratch_base;
     rose_cuda_layout_weights(&c->weights, &weights, m, p);
-    rose_cuda_layout_scratch(&c->scratch, &scratch, &m->arch, p);
+    rose_cuda_layout_scratch(&c->scratch, &scratch, &m->arch, p, c->device.sms);
     if (weights.used != p->weights || scratch.used != p->scratch)
         return rose_fail(err, ROSE_E_INVAL,
                          "the memory plan was made for another model or other options");
 
     e = create_side(c);
     return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating events");
+}
+
+/* What the model and the options say about the steps. */
+static void describe(rose_cuda *c, const rose_backend_opts *o)
+{
+    const rose_arch *a = &c->arch;
+    const rose_memory_plan *p = &c->plan;
+    c->type = rose_cuda_type_of(p->dtype);
+    c->hd_pad = rose_cuda_attend_pad(a->head_dim);
+    c->n_windows = rose_cuda_windows(a, c->windows);
+    c->plain = rose_cuda_attend_refuses(c->type, a->n_heads, a->n_kv_heads, a->head_dim) != NULL;
+    c->pdl = o->cuda.pdl && c->device.code >= 90;
+    c->without = p->without;
+    c->naive = p->prefill == ROSE_PREFILL_NAIVE;
+    c->timeout = o->cuda.timeout_ms;
+}
+
+static cudaError_t prepare_kernels(const rose_cuda *c)
+{
+    const cudaError_t e = rose_gemm_prepare(&c->device);
+    return e == cudaSuccess ? rose_cuda_attend_prepare() : e;
 }
 
 static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend_opts *o,
@@ -188,14 +210,9 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     if ((st = rose_cuda_device_open((int)o->cuda.device, &c->device, err)) != ROSE_OK) goto done;
     c->arch = m->arch;
     c->plan = *p;
-    c->type = rose_cuda_type_of(p->dtype);
-    c->hd_pad = rose_cuda_hd_pad(c->arch.head_dim);
-    c->pdl = o->cuda.pdl && c->device.code >= 90;
-    c->without = p->without;
-    c->naive = p->prefill == ROSE_PREFILL_NAIVE;
-    c->timeout = o->cuda.timeout_ms;
+    describe(c, o);
     const uint64_t began = rose_now_ns();
-    cudaError_t e = rose_cuda_linear_prepare(&c->device);
+    cudaError_t e = prepare_kernels(c);
     if (e != cudaSuccess) {
         st = rose_cuda_fail(err, e, "preparing the kernels");
         goto done;
@@ -205,6 +222,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     const uint64_t allocated = rose_now_ns();
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
     const uint64_t loaded = rose_now_ns();
+    if ((st = rose_cuda_tune(c, o->cuda.tune_dir, o->cuda.tune, err)) != ROSE_OK) goto done;
     if (o->cuda.megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
     if (o->cuda.graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
     if ((e = rose_cuda_finish(c)) != cudaSuccess) {
@@ -231,41 +249,23 @@ done:
 
 /* ---- steps ---- */
 
-static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n_graphs, uint32_t n)
-{
-    for (uint32_t i = 0; i < n_graphs; i++)
-        if (graphs[i].n >= n) return &graphs[i];
-    return NULL;
-}
-
-/* The smallest captured graph for the batch, or NULL. There are graphs for decode steps (one row
- * and one output for each sequence) and for steps of one prompt (several rows, one output). */
-static const rose_cuda_graph *find_graph(const rose_cuda *c, const rose_batch *b)
-{
-    if (!c->use_graphs || b->n_outputs != b->n_seqs) return NULL;
-    if (b->n_seqs == 1 && b->n_tokens > 1) /* captured with the flash kernel */
-        return c->naive ? NULL : smallest(c->prompts, c->n_prompts, b->n_tokens);
-    if (b->n_tokens != b->n_seqs) return NULL;
-    for (uint32_t i = 0; i < b->n_outputs; i++)
-        if (b->out_row[i] != i) return NULL;
-    return smallest(c->graphs, c->n_graphs, b->n_seqs);
-}
-
 static uint32_t pages_of(const rose_batch *b, uint32_t seq)
 {
     uint32_t end = b->seq_pos[seq] + b->seq_first[seq + 1] - b->seq_first[seq];
     return (end - 1) / ROSE_KV_PAGE_TOKENS + 1;
 }
 
-static rose_cuda_shape shape_of(const rose_batch *b, const rose_cuda_graph *g)
+static rose_cuda_shape shape_of(const rose_cuda *c, const rose_batch *b, const rose_cuda_graph *g)
 {
+    const uint32_t item_rows = rose_cuda_item_rows(&c->arch);
     rose_cuda_shape s = {.n_rows = b->n_tokens, .n_outputs = b->n_outputs};
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         uint32_t n = b->seq_first[i + 1] - b->seq_first[i];
         s.n_single += n == 1;
-        if (n > 1) s.n_tiles += (n - 1) / ROSE_CUDA_TILE_ROWS + 1;
+        if (n > 1) s.n_tiles += (n - 1) / item_rows + 1;
         s.n_table += pages_of(b, i);
     }
+    rose_cuda_shape_cuts(&s, &c->arch, &c->plan, c->device.sms, false);
     if (g != NULL) {
         const uint32_t n_table = s.n_table;
         s = g->shape;
@@ -292,14 +292,10 @@ static void fill_outputs(uint8_t *to, const rose_cuda_header *at, const rose_bat
     }
 }
 
-static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch *b,
-                      const rose_cuda_shape *s)
+static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch *b, uint32_t n_rows)
 {
     uint32_t *tokens = (void *)(to + at->tokens), *where = (void *)(to + at->where);
-    uint32_t *slot = (void *)(to + at->slot), *tables = (void *)(to + at->tables);
-    rose_cuda_item *single = (void *)(to + at->items), *tile = single + s->n_single;
-    rose_cuda_item *const singles_end = tile, *const tiles_end = tile + s->n_tiles;
-    uint32_t table = 0;
+    uint32_t *slot = (void *)(to + at->slot);
 
     memcpy(tokens, b->tokens, b->n_tokens * sizeof *tokens);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -311,26 +307,61 @@ static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch 
             slot[first + j] =
                 pages[pos / ROSE_KV_PAGE_TOKENS] * ROSE_KV_PAGE_TOKENS + pos % ROSE_KV_PAGE_TOKENS;
         }
-        for (uint32_t j = 0; j < n; j += ROSE_CUDA_TILE_ROWS) {
-            uint32_t rows = n - j < ROSE_CUDA_TILE_ROWS ? n - j : ROSE_CUDA_TILE_ROWS;
+    }
+    /* Padding rows: their K and V are written nowhere. */
+    for (uint32_t i = b->n_tokens; i < n_rows; i++) {
+        tokens[i] = where[i] = 0;
+        slot[i] = ROSE_CUDA_NO_SLOT;
+    }
+}
+
+static void fill_items(uint8_t *to, const rose_cuda_header *at, const rose_batch *b,
+                       const rose_cuda_shape *s, uint32_t item_rows)
+{
+    uint32_t *tables = (void *)(to + at->tables), table = 0;
+    rose_cuda_item *single = (void *)(to + at->items), *tile = single + s->n_single;
+    rose_cuda_item *const singles_end = tile, *const tiles_end = tile + s->n_tiles;
+
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const uint32_t first = b->seq_first[i], n = b->seq_first[i + 1] - first;
+        for (uint32_t j = 0; j < n; j += item_rows) {
+            uint32_t rows = n - j < item_rows ? n - j : item_rows;
             rose_cuda_item it = {first + j, rows, b->seq_pos[i] + j, table};
             if (n == 1)
                 *single++ = it;
             else
                 *tile++ = it;
         }
-        memcpy(tables + table, pages, pages_of(b, i) * sizeof *tables);
+        memcpy(tables + table, b->pages + (size_t)i * b->page_stride,
+               pages_of(b, i) * sizeof *tables);
         table += pages_of(b, i);
-    }
-    /* Padding rows: their K and V are written nowhere. */
-    for (uint32_t i = b->n_tokens; i < s->n_rows; i++) {
-        tokens[i] = where[i] = 0;
-        slot[i] = ROSE_CUDA_NO_SLOT;
     }
     while (single < singles_end)
         *single++ = (rose_cuda_item){0};
     while (tile < tiles_end)
         *tile++ = (rose_cuda_item){0};
+}
+
+/* How attention divides the contexts of the single items: a cut for each half and window. */
+static void fill_cuts(const rose_cuda *c, uint8_t *to, const rose_cuda_header *at,
+                      const rose_cuda_shape *s)
+{
+    const rose_cuda_item *items = (void *)(to + at->items);
+    const rose_attend_limits limits =
+        rose_cuda_attend_limits(&c->arch, &c->plan, c->device.sms, s->n_single);
+    const uint32_t half = s->n_halves == 2 ? rose_cuda_half_row(s->n_rows) : s->n_single;
+
+    for (uint32_t i = 0; i < s->n_cuts; i++) {
+        const bool second = i >= c->n_windows;
+        rose_attend_cutting *cutting = (rose_attend_cutting *)(void *)(to + at->cuttings) + i;
+        rose_attend_unit *units =
+            (rose_attend_unit *)(void *)(to + at->units) + (size_t)i * s->n_units;
+        rose_attend_fold *folds =
+            (rose_attend_fold *)(void *)(to + at->folds) + (size_t)i * s->n_single;
+        *cutting = rose_attend_cut(&limits, items + (second ? half : 0),
+                                   second ? s->n_single - half : half, c->windows[i % c->n_windows],
+                                   units, folds);
+    }
 }
 
 /* Copy the slot's header to the device. If the step before is still in flight, the copy runs on the
@@ -356,8 +387,8 @@ static cudaError_t take_slot(rose_cuda *c, const rose_cuda_slot *slot)
 
 static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *slot)
 {
-    const rose_cuda_graph *g = find_graph(c, b);
-    const rose_cuda_shape s = shape_of(b, g);
+    const rose_cuda_graph *g = rose_cuda_graph_for(c, b);
+    const rose_cuda_shape s = shape_of(c, b, g);
     const uint32_t at = (uint32_t)(slot - c->slots);
     rose_cuda_step step = {.batch = b, .slot = slot};
     c->header = c->scratch.header[at];
@@ -366,7 +397,9 @@ static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *sl
     memcpy(slot->header + step.at.turn, &turn, sizeof turn);
     memcpy(slot->header + step.at.ids, &slot->ids, sizeof slot->ids);
     fill_outputs(slot->header, &step.at, b, s.n_outputs);
-    fill_rows(slot->header, &step.at, b, &s);
+    fill_rows(slot->header, &step.at, b, s.n_rows);
+    fill_items(slot->header, &step.at, b, &s, rose_cuda_item_rows(&c->arch));
+    if (!c->plain) fill_cuts(c, slot->header, &step.at, &s);
     slot->n_entries = slot->n_deliveries = 0;
     slot->rules_used = 0;
     slot->rules_again = false;

@@ -1,10 +1,11 @@
 /* backend/cuda/cuda_internal.h - the context of the CUDA backend and the functions that its host
  * files share.
  *
- * device.c opens the GPU; plan.c computes sizes and places; load.c uploads the weights; forward.c
- * launches the kernels of a step and captures them into graphs; mega.c prepares the megakernel;
- * rules.c handles logit rules and log-probability reports; warm.c runs the warm-up; cuda_backend.c
- * implements the interface of backend.h.
+ * device.c opens the GPU; plan.c and scratch.c compute sizes and places; load.c uploads the
+ * weights; forward.c launches the kernels of a step; schedule.c decides how they run side by side;
+ * graphs.c captures steps; switches.c reads which optimisations to leave out; rules.c handles logit
+ * rules and log-probability reports; warm.c runs the warm-up; cuda_backend.c implements the
+ * interface of backend.h.
  *
  * Words that these files use:
  *
@@ -13,8 +14,10 @@
  *   arguments `slot` is something else: the place of a row's K and V in the KV pages.)
  * - header: all tables of a step (token ids, positions, page tables, ...), one block of memory that
  *   is copied to the GPU before the step.
- * - item: the unit of work of attention, up to 16 rows of one sequence. An item of one row is
- *   "single"; an item of several rows is a "tile".
+ * - item: the unit of work of attention, some rows of one sequence. An item of one row is "single";
+ *   an item of several rows is a "tile".
+ * - cut: how the contexts of the single items are divided over thread blocks (attend.h). There is
+ *   one for each window, and one for each half of the rows.
  * - half: a captured decode step may run its layers as two halves of the rows, on two streams.
  *
  * Threads: the engine thread; rose_cuda_plan may run on any thread. */
@@ -29,6 +32,8 @@
 
 enum {
     ROSE_CUDA_OUT_BLOCK = 256, /* at most this many output rows whose logits exist at one time */
+    ROSE_CUDA_OUT_BYTES = 64 << 20, /* most bytes of their logits, if one row is not more */
+    ROSE_CUDA_MAX_WINDOWS = 2,      /* distinct sliding windows of the layers; full counts as one */
     ROSE_CUDA_MAX_GRAPHS = 24,
     ROSE_CUDA_MAX_PROMPTS = 10, /* captured steps of a single prompt */
     /* Most rows of logits that rules have changed and that exist at one time. */
@@ -36,10 +41,6 @@ enum {
     ROSE_CUDA_SLOTS = 2,  /* steps in flight */
     ROSE_CUDA_ALIGN = 256 /* bytes: alignment of every part of a region */
 };
-
-/* The largest number of kernels in a captured step. A layer has two norms, four GEMMs and
- * attention. The rest is embedding, last norm, head and sampler. */
-#define ROSE_CUDA_NODES(n_layers) (7 * (uint64_t)(n_layers) + 4)
 
 typedef struct rose_cuda_layer {
     rose_cuda_norm_by ln1, ln2;     /* before attention, before the MLP; kind NONE without a norm */
@@ -49,7 +50,7 @@ typedef struct rose_cuda_layer {
     rose_cuda_matrix out;           /* four parts */
     rose_cuda_matrix up;            /* one part; gated: gate and up */
     rose_cuda_matrix down;          /* four parts */
-    float scale;                    /* factor for attention scores, including log2(e) */
+    float scale;                    /* factor for attention scores */
     uint32_t window;                /* 0: full attention */
     int rope;                       /* index of the tables in rose_cuda_weights; -1: none */
 } rose_cuda_layer;
@@ -66,15 +67,23 @@ typedef struct rose_cuda_weights {
 
 typedef struct rose_cuda_scratch {
     float *x; /* [rows][d_model]: residual stream */
-    void *h;  /* T, blocked [rows][k_pad of d_model]: normed rows, later the output of attention */
-    void *q;  /* T [rows][d_model] */
-    void *ff; /* T, blocked [rows][k_pad of d_ff] */
-    void *kv_rows; /* T [max_seqs][2 d_model]: K and V of the rows of a decode step */
+    float
+        *y; /* [rows][d_model] zeros: what a layer adds, before its norm; NULL without post norms */
+    void *h;   /* T, blocked [rows][k_pad of d_model]: normed rows */
+    void *qkv; /* [rows][(n_heads + 2 n_kv_heads) head_dim] of T or fp32: rows of the QKV GEMM */
+    void *q;   /* T [rows][n_heads][hd_pad]: rotated queries */
+    void *o;   /* T, blocked [rows][k_pad of n_heads * head_dim]: output of attention */
+    void *ff;  /* T, blocked [rows][k_pad of d_ff] */
+    float *up; /* [rows][n of the up matrix] before the activation; NULL with the fused MLP */
     void *out_h;
     float *logits; /* [out_block][ld_logits] */
     unsigned long long *key;
     uint32_t
         *sampled; /* ids of the last step's outputs; tokens of the next step may refer to them */
+    /* Partial results of decode attention and its counters; for each half of the rows, because both
+     * run at the same time. [1] is NULL if no step runs in halves. */
+    float *parts[2];
+    uint32_t *arrivals[2];            /* [max_seqs][n_kv_heads] */
     uint8_t *header[ROSE_CUDA_SLOTS]; /* tables of the step in each slot */
     float *changed;                   /* [n_changed][ld_logits] */
     unsigned long long *changed_key;
@@ -86,13 +95,18 @@ typedef struct rose_cuda_scratch {
 /* Offset in bytes of each table in the header. A captured graph uses the offsets of the largest
  * step that it serves. */
 typedef struct rose_cuda_header {
-    uint64_t turn, ids, picks, items, tokens, where, slot, gather, tables, end;
+    uint64_t turn, ids, picks, items, tokens, where, slot, gather;
+    uint64_t cuttings, units, folds; /* of all cuts */
+    uint64_t tables, end;
 } rose_cuda_header;
 
 /* The numbers of rows, outputs, attention items and table entries of a step. */
 typedef struct rose_cuda_shape {
     uint32_t n_rows, n_outputs;
     uint32_t n_single, n_tiles; /* single items (they come first), and tiles */
+    uint32_t n_halves;          /* 1, or 2: a captured decode step in two halves */
+    uint32_t n_cuts;            /* n_halves times the windows; 0 without single items */
+    uint32_t n_units;           /* most units of a cut; its folds are at most n_single */
     uint32_t n_table;           /* entries of all page tables together */
 } rose_cuda_shape;
 
@@ -146,6 +160,8 @@ struct rose_cuda {
     rose_memory_plan plan;
     rose_cuda_type type;
     uint32_t hd_pad;
+    uint32_t windows[ROSE_CUDA_MAX_WINDOWS], n_windows; /* distinct windows of the layers */
+    bool plain; /* no attention kernel with tensor cores supports the shape or type */
     cudaStream_t stream;
     void *weights_base, *kv_base, *scratch_base; /* device memory, owned */
     uint8_t *pinned;                             /* pinned host memory of all slots, owned */
@@ -162,6 +178,7 @@ struct rose_cuda {
     bool pdl;         /* use programmatic dependent launch */
     uint32_t without; /* bits of rose_cuda_without */
     const rose_gemm_kernel *forced; /* NULL except in tests: rose_cuda_launch */
+    rose_gemm_tuned tuned;          /* owned; empty: the cost model chooses */
     bool naive;         /* true: the plain kernel (not flash) computes the attention of prompts */
     uint32_t timeout;   /* milliseconds that the device may take to answer; 0 = no limit */
     bool lost;          /* the device did not answer in time, so nothing may wait for it again */
@@ -174,6 +191,16 @@ struct rose_cuda {
     uint64_t ticket,
         collected; /* number of the last step enqueued, and of the last one collected */
 };
+
+/* The launches for all rows of a step, or for one half of them. */
+typedef struct rose_cuda_pass {
+    rose_cuda *c;
+    const rose_cuda_shape *s;
+    rose_cuda_header at;
+    rose_cuda_launch launch;
+    uint32_t half, first, n_rows; /* which rows of the step this pass computes */
+    cudaError_t e;                /* the first error */
+} rose_cuda_pass;
 
 /* Fill err with "what: the text of the CUDA runtime". Returns NOMEM if the device is out of memory,
  * else BACKEND. */
@@ -198,20 +225,33 @@ extern const rose_backend_ops rose_cuda_ops;
  * a recording only notes that they were left out; with on false the GPU adds nothing. */
 void rose_cuda_profile(bool on, bool kernels);
 
-/* plan.c */
+/* weights.c */
 size_t rose_cuda_type_size(rose_cuda_type t);
-uint32_t rose_cuda_hd_pad(uint32_t head_dim);
 uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t);
 void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p);
-void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
-                              const rose_memory_plan *p);
-void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s);
 rose_cuda_type rose_cuda_type_of(rose_compute c);
-/* without.c: turn names, separated by commas, into bits of rose_cuda_without. NULL, "" and "none"
+
+/* scratch.c. sms: SMs of the GPU. The scratch memory depends on the number of KV pages. */
+void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
+                              const rose_memory_plan *p, uint32_t sms);
+void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s);
+/* The distinct windows of the layers (0: full attention); returns how many there are. */
+uint32_t rose_cuda_windows(const rose_arch *a, uint32_t windows[ROSE_CUDA_MAX_WINDOWS]);
+uint32_t rose_cuda_item_rows(const rose_arch *a); /* most rows of a tile */
+/* How decode attention of n sequences may be divided. */
+rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory_plan *p,
+                                           uint32_t sms, uint32_t n);
+/* Fill n_halves, n_cuts and n_units, from n_single and the plan. halves: run as two halves. */
+void rose_cuda_shape_cuts(rose_cuda_shape *s, const rose_arch *a, const rose_memory_plan *p,
+                          uint32_t sms, bool halves);
+/* switches.c: turn names, separated by commas, into bits of rose_cuda_without. NULL, "" and "none"
  * give no bit, "all" gives all bits. Errors: UNSUPPORTED: the message names the unknown word and
  * lists the known ones. */
 rose_status rose_cuda_without_read(const char *names, uint32_t *without, rose_err *err);
+/* All switches of the options as bits. Errors: UNSUPPORTED: a name that is unknown, or a switch
+ * that this version cannot turn off. */
+rose_status rose_cuda_switches_read(const rose_cuda_opts *o, uint32_t *without, rose_err *err);
 
 rose_status rose_cuda_check(const rose_model *m, rose_err *err); /* rose_backend_ops.check */
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
@@ -224,6 +264,11 @@ rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
 /* mega.c: set c->fast if the megakernel can run this model on this GPU. */
 rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
 void rose_cuda_mega_close(rose_cuda *c);
+/* tune.c: read the tuned GEMM kernels of this GPU from the directory `dir` (NULL: no file). With
+ * `measure` also time the kernels on the model's shapes, for at most 30 s, and write the file. Call
+ * after rose_cuda_load and before the first step. A file that cannot be read or written is a
+ * warning. */
+rose_status rose_cuda_tune(rose_cuda *c, const char *dir, bool measure, rose_err *err);
 
 /* forward.c: enqueue one step. step is NULL while a graph is captured; then the step produces only
  * ids. */
@@ -232,9 +277,33 @@ cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose
  * logits: rules, reports, and the copy of the logits. */
 cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n);
 rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer);
+/* The parts of a step, for schedule.c. */
+rose_cuda_pass rose_cuda_pass_begin(rose_cuda *c, const rose_cuda_shape *s);
+void rose_cuda_pass_embed(rose_cuda_pass *p);
+void rose_cuda_pass_before(rose_cuda_pass *p, uint32_t layer); /* norm, qkv, rope */
+void rose_cuda_pass_attend(rose_cuda_pass *p, uint32_t layer);
+void rose_cuda_pass_after(rose_cuda_pass *p, uint32_t layer); /* out, mlp */
+/* Outputs first .. first + n - 1, at most one block of logits. */
+void rose_cuda_pass_outputs(rose_cuda_pass *p, uint32_t first, uint32_t n);
+void rose_cuda_pass_sample(rose_cuda_pass *p, uint32_t first, uint32_t n);
+
+/* schedule.c: whether all of the L1 is shared memory in a step of n rows. */
+bool rose_cuda_carveout(uint32_t without, uint32_t n_rows);
+/* Whether a captured decode step of n sequences runs as two halves; may_halve: on some model and
+ * GPU. */
+bool rose_cuda_halves(const rose_cuda *c, uint32_t n);
+bool rose_cuda_may_halve(uint32_t n);
+/* The first row of the second half. */
+uint32_t rose_cuda_half_row(uint32_t n_rows);
+/* Enqueue a step that is being captured. */
+cudaError_t rose_cuda_forward_captured(rose_cuda *c, const rose_cuda_shape *s);
+
+/* graphs.c: capture the steps. */
 rose_status rose_cuda_capture(rose_cuda *c, rose_err *err);
-/* The largest number of captured steps that run in two halves. */
-uint32_t rose_cuda_halved(void);
+/* The captured step for the batch, or NULL. */
+const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda *c, const rose_batch *b);
+/* The largest number of kernels in all captured steps together. */
+uint64_t rose_cuda_graph_nodes(const rose_arch *a, uint32_t without);
 
 /* warm.c: run some steps, so that no kernel has to be loaded during the first real step. */
 rose_status rose_cuda_warm(rose_cuda *c, rose_err *err);

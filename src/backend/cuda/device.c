@@ -61,7 +61,7 @@ static cudaError_t ask(const rose_cuda_device *d, enum cudaDeviceAttr what, int 
 rose_status rose_cuda_device_open(int index, rose_cuda_device *out, rose_err *err)
 {
     rose_cuda_device d = {.index = index};
-    int major, minor = 0, sms = 0, block = 0, sm = 0, l2 = 0;
+    int major, minor = 0, sms = 0, block = 0, sm = 0, l2 = 0, clock = 0, memory = 0, width = 0;
     rose_status st = rose_cuda_select(index, err);
 
     *out = (rose_cuda_device){0};
@@ -72,11 +72,16 @@ rose_status rose_cuda_device_open(int index, rose_cuda_device *out, rose_err *er
     if (e == cudaSuccess) e = ask(&d, cudaDevAttrMaxSharedMemoryPerBlockOptin, &block);
     if (e == cudaSuccess) e = ask(&d, cudaDevAttrMaxSharedMemoryPerMultiprocessor, &sm);
     if (e == cudaSuccess) e = ask(&d, cudaDevAttrL2CacheSize, &l2);
+    if (e == cudaSuccess) e = ask(&d, cudaDevAttrClockRate, &clock);
+    if (e == cudaSuccess) e = ask(&d, cudaDevAttrMemoryClockRate, &memory);
+    if (e == cudaSuccess) e = ask(&d, cudaDevAttrGlobalMemoryBusWidth, &width);
     d.cc = (uint32_t)(10 * major + minor);
     d.sms = (uint32_t)sms;
     d.shared_max = (size_t)block;
     d.shared_sm = (size_t)sm;
     d.l2 = (size_t)l2;
+    d.mhz = clock / 1e3;                         /* CUDA gives kHz */
+    d.bytes_us = 2.0 * memory / 1e3 * width / 8; /* two transfers a clock */
     if (e == cudaSuccess) e = rose_cuda_device_code(&d);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "opening the GPU");
     *out = d;

@@ -21,6 +21,7 @@
 #define ROSE_BACKEND_CUDA_GEMM_H
 
 #include "backend/cuda/kernels.h"
+#include "base/status.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,7 +30,8 @@ extern "C" {
 enum {
     ROSE_GEMM_GROUP = 16, /* values of k in a step of a chain */
     ROSE_GEMM_PARTS = 4,
-    ROSE_GEMM_NORM_ROWS = 8 /* kernels that norm their rows themselves take at most so many */
+    ROSE_GEMM_NORM_ROWS = 8, /* kernels that norm their rows themselves take at most so many */
+    ROSE_GEMM_NORM_K = 4096  /* and rows of at most so many values */
 };
 
 /* Packed weights. 16-bit types: blocks of 8 outputs x 8 inputs, [n_pad / 8][k_pad / 8][8][8]; fp32:
@@ -42,8 +44,8 @@ typedef struct rose_cuda_matrix {
     uint32_t n_parts;                  /* 1 or ROSE_GEMM_PARTS */
     uint32_t cut[ROSE_GEMM_PARTS + 1]; /* part i is k in cut[i] .. cut[i + 1] - 1; multiples of 16,
                                           but the last, which is k */
-    /* Blocks of 8 outputs of gate and of up in turn: output 16 i + j is gate 8 i + j for j < 8, else
-     * up 8 i + j - 8. n counts both. The MLP's width is n / 2; 8 must divide it. */
+    /* Blocks of 8 outputs of gate and of up in turn: output 16 i + j is gate 8 i + j for j < 8,
+     * else up 8 i + j - 8. n counts both. The MLP's width is n / 2; 8 must divide it. */
     bool gated;
 } rose_cuda_matrix;
 
@@ -56,8 +58,8 @@ typedef enum rose_gemm_end {
     ROSE_END_ROWS,     /* out[row][n] = y, row-major, T or fp32 */
     ROSE_END_RESIDUAL, /* x[row][n] += y, part by part (the rule above); 4 parts only */
     ROSE_END_ACT,      /* out = act(y), blocked T */
-    ROSE_END_GATED,    /* out = act(gate) * up, blocked T, n / 2 values a row; gated matrices only */
-    ROSE_END_LOGITS,   /* logits[row][n] = soft cap of y; the largest key of the row to key[row] */
+    ROSE_END_GATED,  /* out = act(gate) * up, blocked T, n / 2 values a row; gated matrices only */
+    ROSE_END_LOGITS, /* logits[row][n] = soft cap of y; the largest key of the row to key[row] */
     ROSE_N_ENDS
 } rose_gemm_end;
 
@@ -78,8 +80,8 @@ typedef struct rose_gemm_io {
     float *logits;      /* [rows][ld_logits] */
     uint32_t ld_logits;
     float softcap; /* 0: none; else logits = cap tanh(y / cap) */
-    /* [rows] key of the row's largest logit: the upper half orders logits, the lower half is ~id, so
-     * the maximum is the largest logit with the lowest id. Or NULL. */
+    /* [rows] key of the row's largest logit: the upper half orders logits, the lower half is ~id,
+     * so the maximum is the largest logit with the lowest id. Or NULL. */
     unsigned long long *key;
     /* The next kernel may start only when this one finishes, not while it runs. */
     bool late;
@@ -96,15 +98,16 @@ struct rose_gemm_kernel {
     rose_gemm_family family;
     uint16_t tile_rows, tile_n; /* of a block */
     uint8_t stages;             /* of the ring of copies */
-    uint8_t cluster;            /* blocks that share a tile's rows or outputs by multicast; 1: none */
-    uint8_t split;              /* blocks of a cluster that take parts of k: 1, 2 or 4 */
+    uint8_t cluster; /* blocks that share a tile's rows or outputs by multicast; 1: none */
+    bool across;     /* blocks of a cluster have neighbouring outputs, else neighbouring rows */
+    uint8_t split;   /* blocks of a cluster that take parts of k: 1, 2 or 4 */
     uint8_t blocks_per_sm;
-    uint8_t share;     /* percent of the peak of products that it reaches; the cost model's number */
-    bool hopper;       /* only sm_90a */
-    bool norms;        /* takes io.norm */
-    uint16_t max_rows; /* 0: any */
-    uint32_t max_k;    /* k_pad; 0: any */
-    uint32_t ends;     /* bits 1 << rose_gemm_end */
+    uint8_t share; /* percent of the peak of products that it reaches; the cost model's number */
+    bool hopper;   /* only sm_90a */
+    bool norms;    /* takes io.norm */
+    uint16_t max_rows;    /* 0: any */
+    uint32_t max_k;       /* k_pad; 0: any */
+    uint32_t ends;        /* bits 1 << rose_gemm_end */
     rose_gemm_fn *run[2]; /* f16, bf16 */
 };
 
@@ -123,6 +126,38 @@ const rose_gemm_kernel *rose_gemm_choose(const rose_cuda_launch *at, const rose_
 const rose_gemm_kernel *rose_gemm_named(const char *name); /* or NULL */
 /* Whether a GEMM of this shape norms its rows itself (io.h NULL), and should. */
 bool rose_gemm_norms(const rose_cuda_launch *at, const rose_cuda_matrix *m, const rose_gemm_io *io);
+
+/* What the tuner (tune.c) measured: the fastest kernel of a shape and a bucket of rows. */
+typedef struct rose_gemm_tuning {
+    uint32_t n, k, bucket;
+    rose_cuda_type type;
+    rose_gemm_end end;
+    uint32_t n_parts;
+    const rose_gemm_kernel *kernel;
+} rose_gemm_tuning;
+
+struct rose_gemm_tuned {
+    uint32_t n_lines;
+    rose_gemm_tuning *lines; /* ascending by rose_gemm_tuning_order */
+};
+
+/* Compare the shapes of two lines: less than, equal to or greater than 0. */
+int rose_gemm_tuning_order(const rose_gemm_tuning *a, const rose_gemm_tuning *b);
+/* The bucket of a number of rows: the smallest of 1, 2, 4 ... 512, 2048 and 8192 that is not less;
+ * above that 8192. */
+uint32_t rose_gemm_bucket(uint32_t rows);
+/* The line with the key's shape, or NULL. t may be NULL. */
+const rose_gemm_tuning *rose_gemm_tuned_find(const rose_gemm_tuned *t, const rose_gemm_tuning *key);
+/* gemm_tuned.c: add a line, or replace the one of its shape. Errors: NOMEM; FULL: there are too
+ * many. */
+rose_status rose_gemm_tuned_set(rose_gemm_tuned *t, const rose_gemm_tuning *line);
+/* Add the lines of a file for a GPU of this name. Lines that do not fit this version or GPU are
+ * ignored with one warning; no file is no error. */
+void rose_gemm_tuned_read(rose_gemm_tuned *t, const char *path, const char *gpu);
+/* Errors: IO, NOMEM, INVAL (path); the file is then as it was. */
+rose_status rose_gemm_tuned_write(const rose_gemm_tuned *t, const char *path, const char *gpu,
+                                  rose_err *err);
+void rose_gemm_tuned_free(rose_gemm_tuned *t);
 
 /* Choose and run. fp32 runs rose_gemm_f32_run. */
 cudaError_t rose_gemm_run(const rose_cuda_launch *at, const rose_cuda_matrix *m,

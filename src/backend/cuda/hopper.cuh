@@ -317,6 +317,7 @@ WGMMA_TYPES(64, D32, O32, "%32,%33,%34,%35", "%36", "%37")
     WGMMA2(N, REGS, OUT, A, B, KEEP, __half, "f16")                                                \
     WGMMA2(N, REGS, OUT, A, B, KEEP, __nv_bfloat16, "bf16")
 
+WGMMA2_TYPES(32, D16, O16, "%16", "%17", "%18")
 WGMMA2_TYPES(48, D24, O24, "%24", "%25", "%26")
 WGMMA2_TYPES(64, D32, O32, "%32", "%33", "%34")
 WGMMA2_TYPES(96, D48, O48, "%48", "%49", "%50")

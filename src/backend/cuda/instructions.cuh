@@ -48,11 +48,39 @@ ROSE_DEVICE float4 load_now(const float4 *p)
                  : "memory");
     return v;
 }
+ROSE_DEVICE float2 load_now(const float2 *p)
+{
+    float2 v;
+    asm volatile("ld.global.cg.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
+    return v;
+}
 ROSE_DEVICE uint32_t load_now(const uint32_t *p)
 {
     uint32_t r;
     asm volatile("ld.global.cg.u32 %0,[%1];" : "=r"(r) : "l"(p) : "memory");
     return r;
+}
+
+/* ---- copies to shared memory by every thread, 16 bytes at a time ---- */
+
+/* Zeros if `there` is false; the address must be valid all the same. */
+ROSE_DEVICE void copy_async(uint32_t shared, const void *global, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(shared), "l"(global),
+                 "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+/* The copies of this thread since the last call form a group. */
+ROSE_DEVICE void copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Wait for all groups of this thread but the last N. */
+template <int N> ROSE_DEVICE void copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 /* Bring the cache line of *p nearer. Nothing waits for it. */

@@ -11,15 +11,11 @@
 #include "base/philox.h"
 #include "model/convert.h"
 
-enum { MATRICES = 12, PATTERN = 1 << 22, TRIES = 5, HEAD_DIM = 64, PAGE = ROSE_KV_PAGE_TOKENS };
-/* Shapes of up to this many rows count as decode steps. Their K and V go to rows if the engine
- * would do so, else each row goes to a page of its own. Larger shapes count as prompts, whose K and
- * V fill whole pages. */
-enum { DECODE_ROWS = 256 };
+enum { MATRICES = 12, PATTERN = 1 << 22, TRIES = 5 };
 
 struct rose_kernel_bench {
     rose_cuda_device device;
-    const rose_cuda_gemm *forced; /* NULL: the engine's choice */
+    const rose_gemm_kernel *forced; /* NULL: the engine's choice */
     rose_cuda_type type;
     cudaStream_t stream;
     cudaEvent_t start, end;
@@ -27,9 +23,6 @@ struct rose_kernel_bench {
     void *w, *x, *y; /* device: MATRICES matrices, one input, and one output for both sides */
     float *bias;     /* device memory: biases that are all zero; the bytes mean zero both in fp32
                       * and in 16 bits */
-    /* Device: the page places of neighbouring rows; and [DECODE_ROWS] places, each in a page of its
-     * own. */
-    uint32_t *slot, *apart;
     /* Device memory [MATRICES][max_rows]: the keys of the largest logits, zeroed before each
      * run, as a step does. */
     unsigned long long *key;
@@ -60,17 +53,12 @@ static uint64_t matrix_bytes(const rose_kernel_shape *s)
     return (uint64_t)padded_outputs(s) * s->n_in * 2;
 }
 
-/* Bytes that our side writes: fp32 for the residual and for logits; for QKV q, K and V. A QKV shape
- * of few rows needs a whole page for each row. */
+/* Bytes that our side writes: fp32 for the residual and for logits. */
 static uint64_t output_bytes(const rose_kernel_shape *s)
 {
     const uint64_t rows =
         ((uint64_t)s->rows + ROSE_CUDA_ROW_PAD - 1) / ROSE_CUDA_ROW_PAD * ROSE_CUDA_ROW_PAD;
-    const uint64_t few = s->rows < DECODE_ROWS ? s->rows : DECODE_ROWS;
-    const uint64_t bytes =
-        rows * s->n_out * (s->role == ROSE_KERNEL_QKV || s->role == ROSE_KERNEL_ACT ? 2 : 4);
-    const uint64_t pages = few * s->n_in * 2 * (1 + 2 * PAGE); /* q, then the pages */
-    return s->role == ROSE_KERNEL_QKV ? larger(bytes, pages) : bytes;
+    return rows * s->n_out * (s->role == ROSE_KERNEL_QKV || s->role == ROSE_KERNEL_ACT ? 2 : 4);
 }
 
 static void add_size(rose_kernel_bench *b, const rose_kernel_shape *s)
@@ -108,28 +96,17 @@ static size_t key_bytes(const rose_kernel_bench *b)
 
 static cudaError_t allocate(rose_kernel_bench *b)
 {
-    uint32_t *slot = malloc((size_t)b->max_rows * sizeof *slot), apart[DECODE_ROWS];
-    cudaError_t e = slot != NULL ? cudaMalloc(&b->w, b->w_bytes) : cudaErrorMemoryAllocation;
+    cudaError_t e = cudaMalloc(&b->w, b->w_bytes);
     if (e == cudaSuccess) e = cudaMalloc(&b->x, b->x_bytes);
     if (e == cudaSuccess) e = cudaMalloc(&b->y, b->y_bytes);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->bias, b->max_out * sizeof *b->bias);
-    if (e == cudaSuccess) e = cudaMalloc((void **)&b->slot, b->max_rows * sizeof *slot);
-    if (e == cudaSuccess) e = cudaMalloc((void **)&b->apart, sizeof apart);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->key, key_bytes(b));
     if (e == cudaSuccess) e = fill(b->w, b->w_bytes, 0.05f, b->type);
     if (e == cudaSuccess) e = fill(b->x, b->x_bytes, 1, b->type);
     if (e == cudaSuccess) e = cudaMemset(b->y, 0, b->y_bytes);
     if (e == cudaSuccess) e = cudaMemset(b->bias, 0, b->max_out * sizeof *b->bias);
-    for (uint32_t i = 0; slot != NULL && i < b->max_rows; i++)
-        slot[i] = i;
-    for (uint32_t i = 0; i < DECODE_ROWS; i++)
-        apart[i] = i * PAGE;
-    if (e == cudaSuccess)
-        e = cudaMemcpy(b->slot, slot, b->max_rows * sizeof *slot, cudaMemcpyHostToDevice);
-    if (e == cudaSuccess) e = cudaMemcpy(b->apart, apart, sizeof apart, cudaMemcpyHostToDevice);
     /* b->stream does not wait for the copies above. */
     if (e == cudaSuccess) e = cudaDeviceSynchronize();
-    free(slot);
     return e;
 }
 
@@ -151,8 +128,6 @@ static void bench_close(rose_kernel_bench *b)
     cudaFree(b->x);
     cudaFree(b->y);
     cudaFree(b->bias);
-    cudaFree(b->slot);
-    cudaFree(b->apart);
     cudaFree(b->key);
     if (b->start != NULL) cudaEventDestroy(b->start);
     if (b->end != NULL) cudaEventDestroy(b->end);
@@ -164,7 +139,7 @@ static void bench_close(rose_kernel_bench *b)
 /* NULL: the engine's own choice. */
 static rose_status choose_own(rose_kernel_bench *b, const char *name, rose_err *err)
 {
-    b->forced = name != NULL ? rose_cuda_gemm_named(name) : NULL;
+    b->forced = name != NULL ? rose_gemm_named(name) : NULL;
     if (name != NULL && b->forced == NULL)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "bench kernels: there is no kernel %s", name);
     return ROSE_OK;
@@ -197,7 +172,7 @@ static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o
     if (e == cudaSuccess) e = cudaEventCreate(&b->start);
     if (e == cudaSuccess) e = cudaEventCreate(&b->end);
     if (e == cudaSuccess) e = cudaGetDeviceProperties(&about, b->device.index);
-    if (e == cudaSuccess) e = rose_cuda_linear_prepare(&b->device);
+    if (e == cudaSuccess) e = rose_gemm_prepare(&b->device);
     if (e == cudaSuccess) e = allocate(b);
     if ((st = cuda_status(e, "bench kernels", err)) != ROSE_OK) goto done;
     const size_t v = rose_cublaslt_version(b->library);
@@ -216,37 +191,25 @@ static const char *bench_about(const rose_kernel_bench *b)
 
 /* ---- one shape ---- */
 
-static rose_cuda_io make_io(const rose_kernel_bench *b, const rose_kernel_shape *s,
-                            const rose_cuda_launch *at)
+static rose_gemm_io make_io(const rose_kernel_bench *b, const rose_kernel_shape *s)
 {
-    rose_cuda_io io = {.h = b->x, .rows = s->rows};
-    const bool decode = s->rows <= DECODE_ROWS;
+    rose_gemm_io io = {.h = b->x, .rows = s->rows, .out = b->y, .out_pitch = s->n_out};
     switch (s->role) {
     case ROSE_KERNEL_QKV:
-        io.epilogue = ROSE_CUDA_EPI_QKV;
-        io.q = b->y;
-        io.slot = decode ? b->apart : b->slot;
-        io.kv = (rose_cuda_kv){.base = (uint8_t *)b->y + (size_t)s->rows * s->n_in * 2,
-                               .page_elems = (uint64_t)2 * PAGE * s->n_in,
-                               .head_dim = HEAD_DIM,
-                               .hd_pad = HEAD_DIM,
-                               .n_heads = s->n_in / HEAD_DIM};
-        if (decode && rose_cuda_attention_adds(at, s->rows * io.kv.n_heads)) /* as in forward.c */
-            io.kv_rows = io.kv.base;
+        io.end = ROSE_END_ROWS;
         break;
     case ROSE_KERNEL_RESIDUAL:
-        io.epilogue = ROSE_CUDA_EPI_RESIDUAL;
+        io.end = ROSE_END_RESIDUAL;
         io.x = b->y;
         io.ld_x = s->n_out;
         break;
     case ROSE_KERNEL_ACT:
-        io.epilogue = ROSE_CUDA_EPI_ACT;
-        io.out = b->y;
-        io.out_k_pad = s->n_out;
-        io.act = ROSE_ACT_GELU_TANH;
+        io.end = s->gated ? ROSE_END_GATED : ROSE_END_ACT;
+        io.out_pitch = s->gated ? s->n_out / 2 : s->n_out;
+        io.act = s->gated ? ROSE_ACT_SILU : ROSE_ACT_GELU_TANH;
         break;
     case ROSE_KERNEL_HEAD:
-        io.epilogue = ROSE_CUDA_EPI_LOGITS;
+        io.end = ROSE_END_LOGITS;
         io.logits = b->y;
         io.ld_logits = s->n_out;
         break;
@@ -258,20 +221,14 @@ static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s,
 {
     rose_cuda_launch at = {
         .device = &b->device, .stream = b->stream, .type = b->type, .forced = b->forced};
-    rose_cuda_io io = make_io(b, s, &at);
+    rose_gemm_io io = make_io(b, s);
     for (uint32_t i = 0; i < MATRICES; i++) {
-        void *matrix = (uint8_t *)b->w + i * matrix_bytes(s);
+        rose_cuda_matrix m = {.w = (uint8_t *)b->w + i * matrix_bytes(s),
+                              .bias = s->role == ROSE_KERNEL_HEAD ? NULL : b->bias};
+        const uint32_t parts = s->role == ROSE_KERNEL_RESIDUAL ? ROSE_GEMM_PARTS : 1;
+        rose_cuda_matrix_shape(&m, s->n_in, s->n_out, parts, 0, s->gated);
         if (s->role == ROSE_KERNEL_HEAD) io.key = b->key + (size_t)i * b->max_rows;
-        const rose_cuda_linear w = {.w = matrix,
-                                    /* The numbers are random, so the order does not matter. */
-                                    .cores = matrix,
-                                    .kv = s->role == ROSE_KERNEL_QKV,
-                                    .bias = s->role == ROSE_KERNEL_HEAD ? NULL : b->bias,
-                                    .k = s->n_in,
-                                    .k_pad = s->n_in,
-                                    .n = s->n_out,
-                                    .n_pad = padded_outputs(s)};
-        rose_status st = cuda_status(rose_cuda_linear_run(&at, &w, &io), "launching a GEMM", err);
+        rose_status st = cuda_status(rose_gemm_run(&at, &m, &io), "launching a GEMM", err);
         if (st != ROSE_OK) return st;
         at.dependent = true;
     }
@@ -355,8 +312,8 @@ static rose_status choose_library(rose_kernel_bench *b, const rose_kernel_shape 
     return st;
 }
 
-/* cuBLASLt with an epilogue that is as close to ours as it has. It writes K and V to rows, not to
- * pages, and finds no largest logit. It leaves out the bias of a residual if it has no algorithm
+/* cuBLASLt with an epilogue that is as close to ours as it has. It finds no largest logit, and
+ * multiplies no gate. It leaves out the bias of a residual if it has no algorithm
  * with both. Returns what the epilogue does, or NULL if no algorithm runs. (A lost device is
  * noticed by the next run.) */
 static const char *choose_same(rose_kernel_bench *b, const rose_kernel_shape *s,

@@ -25,10 +25,10 @@ extern "C" {
 #endif
 
 enum {
-    ROSE_CUDA_N_PAD = 128,    /* packed weights have a multiple of this many outputs */
-    ROSE_CUDA_K_PAD = 64,     /* packed weights and blocked rows have a multiple of this many k */
-    ROSE_CUDA_ROW_PAD = 128,  /* activation buffers have a multiple of this many rows */
-    ROSE_CUDA_MAX_D = 16384   /* widest residual stream */
+    ROSE_CUDA_N_PAD = 128,   /* packed weights have a multiple of this many outputs */
+    ROSE_CUDA_K_PAD = 64,    /* packed weights and blocked rows have a multiple of this many k */
+    ROSE_CUDA_ROW_PAD = 128, /* activation buffers have a multiple of this many rows */
+    ROSE_CUDA_MAX_D = 16384  /* widest residual stream */
 };
 
 #define ROSE_CUDA_NO_SLOT UINT32_MAX
@@ -81,6 +81,24 @@ typedef struct rose_cuda_norm_add {
     rose_cuda_norm_by by;
     uint32_t d, rows;
 } rose_cuda_norm_add;
+
+/* The activation of an MLP as a kernel of its own, to the bits of the ends ACT and GATED. */
+typedef struct rose_cuda_act {
+    const float *y; /* [rows][n], with the bias, in the order of the packed outputs */
+    uint32_t n;
+    bool gated;   /* blocks of 8 outputs of gate and of up in turn, as rose_cuda_matrix.gated */
+    uint32_t act; /* a rose_act */
+    void *out;    /* T, blocked, out_k_pad values in a row */
+    uint32_t out_k_pad;
+    uint32_t rows;
+} rose_cuda_act;
+
+/* The key of the largest logit of each row, as the end LOGITS computes it. */
+typedef struct rose_cuda_largest {
+    const float *logits; /* [rows][ld_logits] */
+    unsigned long long *key;
+    uint32_t vocab, ld_logits, rows;
+} rose_cuda_largest;
 
 typedef struct rose_cuda_embed {
     const void *tok;         /* packed as rose_cuda_matrix.w */
@@ -175,25 +193,35 @@ typedef struct rose_cuda_pack {
     bool transposed; /* the tensor is [out][in], as PyTorch stores a Linear */
     void *dst;       /* rose_cuda_matrix.w */
     uint32_t k_pad;
-    /* Where output i of the tensor goes: first_out + i; with gated to block 2 (i / 8) + first_out of
-     * 8 outputs, place i % 8 (first_out 0: gate, 1: up). */
+    /* Where output i of the tensor goes: first_out + i; with gated to block 2 (i / 8) + first_out
+     * of 8 outputs, place i % 8 (first_out 0: gate, 1: up). */
     uint32_t first_out;
     bool gated;
-    /* Heads whose two halves are interleaved in the file (rose_linear.permuted_heads); 0: none. */
-    uint32_t permuted_heads;
+    /* Outputs of a head whose two halves are interleaved in the file (rose_linear.permuted_heads);
+     * 0: the outputs are in order. */
+    uint32_t permuted_dim;
     float add; /* floats: added to every value: 1 for norms that multiply by 1 + w */
 } rose_cuda_pack;
 
+/* Random weights: element i of dst is element first + i of a tensor (rose_random_values). */
+typedef struct rose_cuda_draw {
+    void *dst;
+    uint32_t type; /* F32, F16 or BF16 of rose_dtype */
+    uint64_t n, first, seed;
+    uint32_t stream;
+    float mean, scale;
+} rose_cuda_draw;
+
 /* Optimisations that can be left out to measure what each is worth. The bits of the results do not
- * change. The options are --fused-ops and so on; without.c has the names. */
+ * change. The options are --fused-ops and so on; switches.c has the names. */
 typedef enum rose_cuda_without {
-    ROSE_CUDA_WITHOUT_OPS = 1,       /* --fused-ops: the norm in the GEMM, up to 8 rows */
-    ROSE_CUDA_WITHOUT_MLP = 2,       /* --fused-mlp: the activation in the GEMM */
-    ROSE_CUDA_WITHOUT_SAMPLER = 4,   /* --fused-sampler: the largest logit in the head GEMM */
-    ROSE_CUDA_WITHOUT_KV_APPEND = 8, /* --fused-kv-append: RoPE and append in the decode kernel */
-    ROSE_CUDA_WITHOUT_PAGED = 16,    /* --paged-attn: attention reads the pages */
-    ROSE_CUDA_WITHOUT_WIDE = 32,     /* kernels of sm_90a: wgmma and TMA */
-    ROSE_CUDA_WITHOUT_HALVES = 64,   /* a captured step of many rows in two halves */
+    ROSE_CUDA_WITHOUT_OPS = 1,        /* --fused-ops: the norm in the GEMM, up to 8 rows */
+    ROSE_CUDA_WITHOUT_MLP = 2,        /* --fused-mlp: the activation in the GEMM */
+    ROSE_CUDA_WITHOUT_SAMPLER = 4,    /* --fused-sampler: the largest logit in the head GEMM */
+    ROSE_CUDA_WITHOUT_KV_APPEND = 8,  /* --fused-kv-append: RoPE and append in the decode kernel */
+    ROSE_CUDA_WITHOUT_PAGED = 16,     /* --paged-attn: attention reads the pages */
+    ROSE_CUDA_WITHOUT_WIDE = 32,      /* kernels of sm_90a: wgmma and TMA */
+    ROSE_CUDA_WITHOUT_HALVES = 64,    /* a captured step of many rows in two halves */
     ROSE_CUDA_WITHOUT_CARVEOUT = 128, /* all of the L1 is shared memory, up to 16 rows */
     ROSE_CUDA_WITHOUT_PROMPTS = 256,  /* captured steps of a single prompt */
     ROSE_CUDA_WITHOUT_FETCH = 512 /* the header of a step is copied while the step before runs */
@@ -213,6 +241,8 @@ typedef struct rose_cuda_device {
     size_t shared_max; /* most bytes of shared memory that a block can have */
     size_t shared_sm;  /* bytes of shared memory of an SM */
     size_t l2;         /* bytes */
+    double bytes_us;   /* bytes of device memory that can be read in a us, from clock and width */
+    double mhz;        /* clock of the SMs */
     void *encode;      /* the driver's cuTensorMapEncodeTiled; NULL unless hopper */
 } rose_cuda_device;
 
@@ -220,6 +250,7 @@ typedef struct rose_cuda_device {
 cudaError_t rose_cuda_device_code(rose_cuda_device *d);
 
 typedef struct rose_gemm_kernel rose_gemm_kernel; /* a row of the table in gemm.h */
+typedef struct rose_gemm_tuned rose_gemm_tuned;   /* measured choices; gemm.h */
 
 /* How a kernel is launched. dependent: by programmatic dependent launch, so that it may start while
  * the kernel before it on the stream still runs. */
@@ -234,6 +265,7 @@ typedef struct rose_cuda_launch {
     uint32_t without; /* bits of rose_cuda_without */
     /* The GEMM kernel that tests and benchmarks force, where it takes the shape; NULL: the best. */
     const rose_gemm_kernel *forced;
+    const rose_gemm_tuned *tuned; /* borrowed; NULL: the cost model chooses alone */
     /* The kernel belongs to one half of a step whose other half runs at the same time. Attention of
      * single rows then uses at most one block for each SM, which leaves room for GEMM blocks. */
     bool beside;
@@ -241,6 +273,9 @@ typedef struct rose_cuda_launch {
 
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *l, const rose_cuda_norm *a);
 cudaError_t rose_cuda_norm_add_run(const rose_cuda_launch *l, const rose_cuda_norm_add *a);
+/* unfused.cu: what the GEMMs do themselves unless a switch is off */
+cudaError_t rose_cuda_act_run(const rose_cuda_launch *l, const rose_cuda_act *a);
+cudaError_t rose_cuda_largest_run(const rose_cuda_launch *l, const rose_cuda_largest *a);
 cudaError_t rose_cuda_embed_run(const rose_cuda_launch *l, const rose_cuda_embed *a);
 cudaError_t rose_cuda_sampler_run(const rose_cuda_launch *l, const rose_cuda_sampler *a);
 cudaError_t rose_cuda_changes_run(const rose_cuda_launch *l, const rose_cuda_changes *a);
@@ -248,6 +283,7 @@ cudaError_t rose_cuda_reports_run(const rose_cuda_launch *l, const rose_cuda_rep
 cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *a);
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l,
                                  const rose_cuda_pack *a); /* convert to fp32 */
+cudaError_t rose_cuda_draw_run(const rose_cuda_launch *l, const rose_cuda_draw *a);
 
 #ifdef __cplusplus
 }

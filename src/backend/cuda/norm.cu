@@ -1,5 +1,6 @@
 /* backend/cuda/norm.cu - kernels that work on one row at a time: embedding, LayerNorm, RMSNorm. All
  * are bound by memory bandwidth. */
+#include "backend/cuda/attend_ops.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/norm.cuh"
 
@@ -106,7 +107,8 @@ ROSE_DEVICE void store_tile_rows(const uint4 *staged, const rose_cuda_norm &a, u
 template <typename T, int G>
 static __global__ void __launch_bounds__(TILE_ROWS * 32) norm_tile_kernel(const rose_cuda_norm a)
 {
-    extern __shared__ __align__(128) uint4 staged[]; /* [d / 8][8] */
+    ROSE_ATTEND_MEMORY(memory);
+    uint4 *staged = reinterpret_cast<uint4 *>(memory); /* [d / 8][8] */
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t row = blockIdx.x * TILE_ROWS + warp;
     pdl_launch();

@@ -77,7 +77,8 @@ ROSE_DEVICE void store_group(float *at, const float v[8])
 
 /* The lane's groups of a part of a row that begins at `base`: G of them at most. */
 template <int G>
-ROSE_DEVICE void load_groups(float v[G][8], const float *x, uint32_t base, uint32_t d, uint32_t lane)
+ROSE_DEVICE void load_groups(float v[G][8], const float *x, uint32_t base, uint32_t d,
+                             uint32_t lane)
 {
 #pragma unroll
     for (int i = 0; i < G; i++) {

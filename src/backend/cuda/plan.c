@@ -9,202 +9,52 @@
 #include "backend/checks.h"
 #include "backend/cuda/cuda_internal.h"
 
-enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22 };
+enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_HEADS = 4096 };
 
 #define MIB (UINT64_C(1) << 20)
 /* Upper estimates of the memory that the driver takes in addition to our regions: a fixed part for
  * code and context, and a part for each node of a captured graph. (An H100 with CUDA 13.0 took 23
  * MiB in all for 48 layers.) */
 #define LOADED_BYTES (64 * MIB)
-#define NODE_BYTES   (UINT64_C(8) << 10)
+#define NODE_BYTES   (UINT64_C(8) << 10) /* a node of a captured graph */
 
-static uint64_t round_up(uint64_t x, uint64_t unit)
+/* Attention. Shapes that the kernels with tensor cores refuse run on the plain kernel. */
+static rose_status check_heads(const rose_arch *a, rose_err *err)
 {
-    return (x + unit - 1) / unit * unit;
+    const char *t = a->model_type;
+    if (a->head_dim % 2 != 0 || rose_cuda_attend_pad(a->head_dim) == 0 || a->head_dim == 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: head size %u: the CUDA backend supports even sizes up to %d", t,
+                         a->head_dim, ROSE_ATTEND_MAX_HEAD_DIM);
+    if (a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads != 0 || a->n_heads > MAX_HEADS)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: %u query heads and %u KV heads: the CUDA backend supports multiples "
+                         "of the KV heads up to %d",
+                         t, a->n_heads, a->n_kv_heads, MAX_HEADS);
+    for (int i = 0; i < 2; i++)
+        if (a->pos == ROSE_POS_ROPE && (a->rope[i].dim > a->head_dim || a->rope[i].dim % 2 != 0))
+            return rose_fail(err, ROSE_E_UNSUPPORTED,
+                             "%s: RoPE turns %u values of a head of %u: the CUDA backend supports "
+                             "even numbers up to the head size",
+                             t, a->rope[i].dim, a->head_dim);
+    return ROSE_OK;
 }
-
-size_t rose_cuda_type_size(rose_cuda_type t)
-{
-    return t == ROSE_CUDA_F32 ? 4 : 2;
-}
-
-rose_cuda_type rose_cuda_type_of(rose_compute c)
-{
-    if (c == ROSE_COMPUTE_F32) return ROSE_CUDA_F32;
-    return c == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
-}
-
-/* The head size, rounded up to one that the attention kernels are compiled for. */
-uint32_t rose_cuda_hd_pad(uint32_t head_dim)
-{
-    uint32_t pad = 16;
-    while (pad < head_dim)
-        pad *= 2;
-    return pad;
-}
-
-uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t)
-{
-    return (uint64_t)a->n_layers * a->n_heads * 2 * ROSE_KV_PAGE_TOKENS *
-           rose_cuda_hd_pad(a->head_dim) * rose_cuda_type_size(t);
-}
-
-static float *take_floats(rose_bump *b, uint64_t n)
-{
-    return rose_bump_take(b, n * sizeof(float));
-}
-
-static void take_linear(rose_cuda_linear *l, rose_bump *b, const rose_memory_plan *p, uint32_t k,
-                        uint32_t n)
-{
-    const rose_cuda_type t = rose_cuda_type_of(p->dtype);
-    l->k = k;
-    l->n = n;
-    l->k_pad = (uint32_t)round_up(k, ROSE_CUDA_K_PAD);
-    l->n_pad = (uint32_t)round_up(n, ROSE_CUDA_N_PAD);
-    const uint64_t bytes = (uint64_t)l->k_pad * l->n_pad * rose_cuda_type_size(t);
-    l->w = rose_bump_take(b, bytes);
-    l->cores = (p->without & ROSE_CUDA_WITHOUT_WIDE) == 0 && t != ROSE_CUDA_F32
-                   ? rose_bump_take(b, bytes)
-                   : NULL;
-}
-
-static void take_bias(rose_cuda_linear *l, rose_bump *b, const rose_linear *from)
-{
-    l->bias = from->b[0].data != NULL ? take_floats(b, l->n) : NULL;
-}
-
-/* The small parameters of all layers are stored next to each other, apart from the matrices. Stored
- * between the matrices they made a decode step 26 to 30 us longer on an H100. */
-void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
-                              const rose_memory_plan *p)
-{
-    const rose_arch *a = &m->arch;
-    const rose_cuda_type t = rose_cuda_type_of(p->dtype);
-    const uint32_t d = a->d_model;
-
-    for (uint32_t i = 0; i < a->n_layers; i++) {
-        rose_cuda_layer nowhere;
-        rose_cuda_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
-        take_linear(&l->qkv, b, p, d, 3 * d);
-        l->qkv.kv = true;
-        take_linear(&l->proj, b, p, d, d);
-        take_linear(&l->fc1, b, p, d, a->d_ff);
-        take_linear(&l->fc2, b, p, a->d_ff, d);
-        l->scale = a->attn_scale * 1.44269504088896341f;
-        if (a->attn_scale_by_layer) l->scale /= (float)(i + 1);
-    }
-    take_linear(&w->head, b, p, d, a->vocab_size);
-    w->head.bias = NULL;
-    w->tok = w->head.w;
-    if (!a->tied_head)
-        w->tok =
-            rose_bump_take(b, (uint64_t)w->head.k_pad * w->head.n_pad * rose_cuda_type_size(t));
-    for (uint32_t i = 0; i < a->n_layers; i++) {
-        const rose_layer *from = &m->layers[i];
-        rose_cuda_layer nowhere = {.qkv.n = 3 * d, .proj.n = d, .fc1.n = a->d_ff, .fc2.n = d};
-        rose_cuda_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
-        l->ln1_w = take_floats(b, d);
-        l->ln1_b = take_floats(b, d);
-        take_bias(&l->qkv, b, &from->qkv);
-        take_bias(&l->proj, b, &from->proj);
-        l->ln2_w = take_floats(b, d);
-        l->ln2_b = take_floats(b, d);
-        take_bias(&l->fc1, b, &from->fc1);
-        take_bias(&l->fc2, b, &from->fc2);
-    }
-    w->lnf_w = take_floats(b, d);
-    w->lnf_b = take_floats(b, d);
-    w->pos = take_floats(b, (uint64_t)p->max_model_len * d);
-}
-
-/* A sequence has at most one tile for every 16 of its rows, and one more. */
-static rose_cuda_shape largest_shape(const rose_memory_plan *p)
-{
-    return (rose_cuda_shape){.n_rows = p->max_step_tokens,
-                             .n_outputs = p->max_step_tokens,
-                             .n_single = p->max_seqs,
-                             .n_tiles = p->max_seqs + p->max_step_tokens / ROSE_CUDA_TILE_ROWS,
-                             .n_table = p->max_seqs * (uint32_t)rose_backend_context_pages(p)};
-}
-
-void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
-{
-    rose_bump b = {.align = ROSE_CUDA_ALIGN};
-    const uint64_t rows = (uint64_t)s->n_rows * sizeof(uint32_t);
-#define PLACE(field, bytes)                                                                        \
-    h->field = b.used;                                                                             \
-    rose_bump_take(&b, bytes)
-    PLACE(turn, sizeof(uint32_t));
-    PLACE(ids, sizeof(uint32_t *));
-    PLACE(picks, s->n_outputs * sizeof(rose_cuda_pick));
-    PLACE(items, ((uint64_t)s->n_single + s->n_tiles) * sizeof(rose_cuda_item));
-    PLACE(tokens, rows);
-    PLACE(where, rows);
-    PLACE(slot, rows);
-    PLACE(gather, s->n_outputs * sizeof(uint32_t));
-    PLACE(tables, s->n_table * sizeof(uint32_t));
-#undef PLACE
-    h->end = b.used;
-}
-
-void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
-                              const rose_memory_plan *p)
-{
-    const uint64_t size = rose_cuda_type_size(rose_cuda_type_of(p->dtype));
-    const uint64_t rows = round_up(p->max_step_tokens, ROSE_CUDA_ROW_PAD);
-    const uint64_t k_d = round_up(a->d_model, ROSE_CUDA_K_PAD);
-    const uint64_t k_ff = round_up(a->d_ff, ROSE_CUDA_K_PAD);
-    const rose_cuda_shape largest = largest_shape(p);
-    rose_cuda_header header;
-
-    s->out_block = p->max_seqs < ROSE_CUDA_OUT_BLOCK ? p->max_seqs : ROSE_CUDA_OUT_BLOCK;
-    s->ld_logits = (uint32_t)round_up(a->vocab_size, 32);
-    rose_cuda_layout_header(&header, &largest);
-    s->header_bytes = header.end;
-    s->x = take_floats(b, rows * a->d_model);
-    s->h = rose_bump_take(b, rows * k_d * size);
-    s->q = rose_bump_take(b, rows * a->d_model * size);
-    s->ff = rose_bump_take(b, rows * k_ff * size);
-    s->kv_rows = rose_bump_take(b, (uint64_t)p->max_seqs * 2 * a->d_model * size);
-    s->out_h = rose_bump_take(b, round_up(s->out_block, ROSE_CUDA_ROW_PAD) * k_d * size);
-    s->logits = take_floats(b, (uint64_t)s->out_block * s->ld_logits);
-    s->key = rose_bump_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * sizeof *s->key);
-    s->sampled = rose_bump_take(b, round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK) * 4);
-    s->slots = rose_bump_take(
-        b, (ROSE_CUDA_MEGA_MAX_D * 5 + ROSE_CUDA_MEGA_MAX_FF_TILES * ROSE_CUDA_MEGA_MAX_D) / 2 *
-               sizeof *s->slots);
-    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
-        s->header[i] = rose_bump_take(b, s->header_bytes);
-    s->n_changed = s->out_block < ROSE_CUDA_CHANGED ? s->out_block : ROSE_CUDA_CHANGED;
-    s->changed = take_floats(b, (uint64_t)s->n_changed * s->ld_logits);
-    s->changed_key = rose_bump_take(b, s->n_changed * sizeof *s->changed_key);
-    s->rules_bytes = rose_cuda_rules_bytes(a->vocab_size);
-    s->rules = rose_bump_take(b, s->rules_bytes);
-}
-
-/* ---- plan ---- */
 
 static rose_status check_arch(const rose_arch *a, rose_err *err)
 {
     const char *t = a->model_type;
-    rose_status st = rose_backend_check_plain(a, "CUDA", err);
-    if (st != ROSE_OK) return st;
-    if (a->head_dim == 0 || a->head_dim > ROSE_CUDA_MAX_HEAD_DIM || a->head_dim % 2 != 0)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: head size %u: the CUDA backend supports even sizes up to %d", t,
-                         a->head_dim, ROSE_CUDA_MAX_HEAD_DIM);
-    if (a->d_model > ROSE_CUDA_MAX_D || a->d_model % 8 != 0)
+    if (a->d_model == 0 || a->d_model > ROSE_CUDA_MAX_D || a->d_model % 8 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: width %u: the CUDA backend supports multiples of 8 up to %d", t,
                          a->d_model, ROSE_CUDA_MAX_D);
     if (a->d_ff == 0 || a->d_ff % 8 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: MLP width %u: the CUDA backend supports multiples of 8", t, a->d_ff);
-    if (a->n_layers == 0 || a->n_layers > 1024 || a->d_ff > MAX_WIDTH || a->vocab_size == 0 ||
-        a->vocab_size > MAX_WIDTH || a->max_positions == 0 || a->max_positions > MAX_WIDTH)
+    if (a->n_layers == 0 || a->n_layers > ROSE_MAX_LAYERS || a->d_ff > MAX_WIDTH ||
+        a->vocab_size == 0 || a->vocab_size > MAX_WIDTH || a->max_positions == 0 ||
+        a->max_positions > MAX_WIDTH)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: a dimension is 0 or above %d", t, MAX_WIDTH);
-    return ROSE_OK;
+    return check_heads(a, err);
 }
 
 static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, rose_memory_plan *p,
@@ -261,10 +111,7 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
     if (p->kv >= p->scratch)
         advice = "lower num-kv-pages, kv-cache-memory, gpu-memory-utilization or max-model-len";
     if (p->weights >= p->kv && p->weights >= p->scratch)
-        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype float16"
-                 : (p->without & ROSE_CUDA_WITHOUT_WIDE) == 0
-                     ? "leave out the second copy of the weights (--cuda-without wide)"
-                     : "the model is too large";
+        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype bfloat16" : "the model is too large";
     const double mib = 1048576;
     return rose_fail(err, ROSE_E_NOMEM,
                      "the plan needs %.0f MiB of GPU memory (weights %.0f, KV %.0f in %u pages, "
@@ -274,29 +121,40 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
                      (double)p->available / mib, advice);
 }
 
-/* An upper estimate of the memory of all captured steps, from their number of nodes. */
-static uint64_t graph_bytes(const rose_arch *a, uint32_t without)
+/* The scratch memory with so many KV pages: the longer the contexts together, the more partial
+ * results of attention. */
+static uint64_t scratch_bytes(const rose_arch *a, const rose_memory_plan *p, uint32_t sms,
+                              uint64_t kv_pages)
 {
-    uint64_t n = ROSE_CUDA_MAX_GRAPHS;
-    /* A step in two halves has twice the nodes. */
-    if ((without & ROSE_CUDA_WITHOUT_HALVES) == 0) n += rose_cuda_halved();
-    if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) n += ROSE_CUDA_MAX_PROMPTS;
-    return n * ROSE_CUDA_SLOTS * ROSE_CUDA_NODES(a->n_layers) * NODE_BYTES;
+    rose_bump b = {.align = ROSE_CUDA_ALIGN};
+    rose_cuda_scratch s = {0};
+    rose_memory_plan with = *p;
+    with.kv_pages = kv_pages < UINT32_MAX ? (uint32_t)kv_pages : UINT32_MAX;
+    rose_cuda_layout_scratch(&s, &b, a, &with, sms);
+    return b.used;
 }
 
 rose_status rose_cuda_check(const rose_model *m, rose_err *err)
 {
-    const rose_status st = check_arch(&m->arch, err);
-    return st == ROSE_OK ? rose_backend_check_types(m, "CUDA", err) : st;
+    return check_arch(&m->arch, err);
+}
+
+/* The type of most weights of the file. Files in fp32 or in block types do not say in which type
+ * the model is meant to run: GPT-2 stays within the range of fp16, the others were trained in bf16.
+ */
+static rose_compute default_dtype(const rose_model *m)
+{
+    if (m->dtype == ROSE_F16) return ROSE_COMPUTE_F16;
+    if (m->dtype == ROSE_BF16) return ROSE_COMPUTE_BF16;
+    return m->arch.norm == ROSE_NORM_LAYER ? ROSE_COMPUTE_F16 : ROSE_COMPUTE_BF16;
 }
 
 rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                            rose_err *err)
 {
     rose_status st;
-    rose_bump weights = {.align = ROSE_CUDA_ALIGN}, scratch = {.align = ROSE_CUDA_ALIGN};
+    rose_bump weights = {.align = ROSE_CUDA_ALIGN};
     rose_cuda_weights w = {0};
-    rose_cuda_scratch s = {0};
     rose_memory_plan p = {.dtype = o->dtype};
     size_t free_bytes = 0, total_bytes = 0;
     rose_cuda_device device;
@@ -308,22 +166,22 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
                          rose_quantization_name(o->quantization));
     if ((st = rose_cuda_check(m, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, err)) != ROSE_OK) return st;
-    if ((st = rose_cuda_without_read(o->cuda.without, &p.without, err)) != ROSE_OK) return st;
+    if ((st = rose_cuda_switches_read(&o->cuda, &p.without, err)) != ROSE_OK) return st;
     if ((st = rose_cuda_device_open((int)o->cuda.device, &device, err)) != ROSE_OK) return st;
-    if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = ROSE_COMPUTE_F16;
+    if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = default_dtype(m);
     p.prefill = o->cuda.prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
     if (!device.hopper) p.without |= ROSE_CUDA_WITHOUT_WIDE;
     rose_cuda_layout_weights(&w, &weights, m, &p);
-    rose_cuda_layout_scratch(&s, &scratch, &m->arch, &p);
     p.weights = weights.used;
-    p.scratch = scratch.used;
     p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
+    p.scratch = scratch_bytes(&m->arch, &p, device.sms, total_bytes / p.kv_page);
     p.graphs = LOADED_BYTES;
-    if (o->cuda.graph) p.graphs += graph_bytes(&m->arch, p.without);
+    if (o->cuda.graph) p.graphs += rose_cuda_graph_nodes(&m->arch, p.without) * NODE_BYTES;
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would mean unknown */
     st = rose_backend_plan_pages(o, default_pages(o, &p, total_bytes), &p, err);
+    p.scratch = scratch_bytes(&m->arch, &p, device.sms, p.kv_pages);
     p.total = p.weights + p.kv + p.scratch + p.graphs;
     if (st == ROSE_OK && p.total > p.available) st = too_large(&p, err);
     if (st == ROSE_OK) *out = p;

@@ -9,6 +9,7 @@ thread_local char t_anchor;
 manner g_manner;
 bool g_hung;
 const void *g_kernel;
+std::vector<std::function<bool()>> *g_recorded;
 static uint64_t g_any;
 
 static void begin_fiber()

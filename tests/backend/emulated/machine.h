@@ -296,6 +296,8 @@ extern manner g_manner;
 extern bool g_hung;
 /* The kernel of the last launch; NULL: there was none since it was set so. */
 extern const void *g_kernel;
+/* The launches of the capture that has begun (runtime.cc); NULL: launches run. */
+extern std::vector<std::function<bool()>> *g_recorded;
 
 } // namespace machine
 

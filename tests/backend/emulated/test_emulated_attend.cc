@@ -20,6 +20,16 @@ cudaError_t CUDARTAPI cudaGetLastError(void)
 {
     return cudaSuccess;
 }
+cudaError_t CUDARTAPI cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr, int)
+{
+    *value = 227 << 10;
+    return cudaSuccess;
+}
 }
 
 #include "../attend_cases.h"
@@ -58,6 +68,17 @@ static void at_put(rose_cuda_type t, void *to, size_t i, float x)
         from_f32(x, static_cast<__nv_bfloat16 *>(to) + i);
 }
 
+/* Few SMs, so that a block takes several units; as much shared memory as sm_90, or as sm_86. */
+static const rose_cuda_device *at_gpu(void)
+{
+    static rose_cuda_device d;
+    const bool large = at_any(2) == 0;
+    d.sms = 1 + at_any(12);
+    d.shared_max = large ? 227 << 10 : 99 << 10;
+    d.shared_sm = large ? 228 << 10 : 100 << 10;
+    return &d;
+}
+
 static void test_attend(void **state)
 {
     static const struct {
@@ -91,6 +112,29 @@ static void test_alone(void **state)
     assert_false(machine::g_hung);
 }
 
+static void test_fused(void **state)
+{
+    static const struct {
+        at_rotary r;
+        uint32_t window;
+    } cases[] = {
+        {{ROSE_CUDA_BF16, 64, 2, 4, 64, 0, true, true}, 0},
+        {{ROSE_CUDA_F16, 80, 1, 2, 20, 0, false, false}, 100},
+        {{ROSE_CUDA_BF16, 128, 1, 9, 128, 0, true, true}, 0},
+        {{ROSE_CUDA_F16, 64, 2, 1, 0, 0, false, false}, 0},
+        {{ROSE_CUDA_BF16, 250, 1, 3, 250, 0, true, true}, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        /* 2,600 positions: more inner blocks than a stage of the fold has. */
+        const uint32_t contexts[] = {1 + at_any(700), i % 2 != 0 ? 513u : 16u,
+                                     i == 3 ? 2600u : 600u, 1 + at_any(70)};
+        machine::g_manner = {i % 2 == 0, false};
+        at_case_fused(&cases[i].r, cases[i].window, 4, contexts);
+        assert_false(machine::g_hung);
+    }
+}
+
 static void test_rotary(void **state)
 {
     static const at_rotary cases[] = {
@@ -108,7 +152,7 @@ static void test_rotary(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rotary), cmocka_unit_test(test_attend),
-                                       cmocka_unit_test(test_alone)};
+                                       cmocka_unit_test(test_alone), cmocka_unit_test(test_fused)};
     const char *seed = getenv("ROSE_TEST_SEED");
     at_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261124;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)at_state);

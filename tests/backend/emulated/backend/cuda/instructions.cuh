@@ -113,9 +113,37 @@ ROSE_DEVICE float4 load_now(const float4 *p)
 {
     return *p;
 }
+ROSE_DEVICE float2 load_now(const float2 *p)
+{
+    return *p;
+}
 ROSE_DEVICE uint32_t load_now(const uint32_t *p)
 {
     return *p;
+}
+
+ROSE_DEVICE void copy_async(uint32_t shared, const void *global, bool there)
+{
+    void *to = machine::pointer_at(shared);
+    if (shared % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0)
+        machine::die("a copy of 16 bytes to place %u", shared);
+    machine::me().adding.push_back([=] {
+        if (there)
+            memcpy(to, global, 16);
+        else
+            memset(to, 0, 16);
+    });
+}
+ROSE_DEVICE void copy_commit(void)
+{
+    machine::fiber &f = machine::me();
+    f.added.push_back(std::move(f.adding));
+    f.adding.clear();
+    if (!machine::now().how.late_copies) machine::wait_added(0);
+}
+template <int N> ROSE_DEVICE void copy_wait(void)
+{
+    machine::wait_added(N);
 }
 
 ROSE_DEVICE void touch(const float *)

@@ -1,5 +1,5 @@
 /* tests/backend/emulated/backend/cuda/launch.cuh - in place of the one of src: a launch runs on
- * machine.h and has ended when it returns. */
+ * machine.h and has ended when it returns, or is recorded in a capture (runtime.cc). */
 #ifndef ROSE_BACKEND_CUDA_LAUNCH_CUH
 #define ROSE_BACKEND_CUDA_LAUNCH_CUH
 
@@ -11,14 +11,22 @@ static cudaError_t launch_clusters(const rose_cuda_launch *, unsigned peers,
                                    void (*kernel)(Parameters...), dim3 grid, unsigned threads,
                                    size_t shared, const Arguments &...arguments)
 {
-    machine::launch l;
     if (shared > 227u << 10 || grid.x % peers != 0 || peers > 8) return cudaErrorInvalidValue;
+    if (grid.x == 0 || grid.y > 65535 || threads > 1024) return cudaErrorInvalidValue;
     machine::g_kernel = reinterpret_cast<const void *>(kernel);
-    l.grid = grid;
-    l.threads = threads;
-    l.shared = (uint32_t)shared;
-    l.kernel = [&] { kernel(arguments...); };
-    return machine::run(l, peers) ? cudaSuccess : cudaErrorLaunchTimeout;
+    const auto run = [=] {
+        machine::launch l;
+        l.grid = grid;
+        l.threads = threads;
+        l.shared = (uint32_t)shared;
+        l.kernel = [&] { kernel(arguments...); };
+        return machine::run(l, peers);
+    };
+    if (machine::g_recorded != nullptr) {
+        machine::g_recorded->push_back(run);
+        return cudaSuccess;
+    }
+    return run() ? cudaSuccess : cudaErrorLaunchTimeout;
 }
 
 template <typename... Parameters, typename... Arguments>

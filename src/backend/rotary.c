@@ -1,7 +1,7 @@
-/* backend/cpu/rotary.c - see rotary.h. libm's sine differs by version and CPU, so this is our own:
+/* backend/rotary.c - see rotary.h. libm's sine differs by version and CPU, so this is our own:
  * in double, from + - * and rounding alone. The result's error is below 2^-52, so the fp32 number
  * is the nearest one unless the true value lies within that of a tie. */
-#include "backend/cpu/rotary.h"
+#include "backend/rotary.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -68,7 +68,7 @@ void rose_rotary_rows(float *cos, float *sin, const float *inv_freq, uint32_t ha
                       uint32_t p0, uint32_t p1)
 {
     for (uint32_t p = p0; p < p1; p++) {
-        float *c = cos + (size_t)p * half, *s = sin + (size_t)p * half;
+        float *c = cos + (size_t)(p - p0) * half, *s = sin + (size_t)(p - p0) * half;
         for (uint32_t i = 0; i < half; i++) {
             rose_sincos((float)p * inv_freq[i], &s[i], &c[i]);
             c[i] = c[i] * factor;

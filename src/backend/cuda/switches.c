@@ -1,5 +1,5 @@
-/* backend/cuda/without.c - the names of the optimisations that can be left out (rose_cuda_without
- * in kernels.h). Threads: any. */
+/* backend/cuda/switches.c - which optimisations to leave out (rose_cuda_without in kernels.h):
+ * names of --cuda-without, and options such as --fused-ops. Threads: any. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,14 +8,11 @@
 static const struct {
     const char *name;
     uint32_t bit;
-} g_names[] = {{"wide", ROSE_CUDA_WITHOUT_WIDE},        {"team", ROSE_CUDA_WITHOUT_TEAM},
-               {"ahead", ROSE_CUDA_WITHOUT_AHEAD},      {"halves", ROSE_CUDA_WITHOUT_HALVES},
-               {"normed", ROSE_CUDA_WITHOUT_NORMED},    {"carveout", ROSE_CUDA_WITHOUT_CARVEOUT},
-               {"prompts", ROSE_CUDA_WITHOUT_PROMPTS},  {"spread", ROSE_CUDA_WITHOUT_SPREAD},
-               {"joined", ROSE_CUDA_WITHOUT_JOINED},    {"head", ROSE_CUDA_WITHOUT_HEAD},
-               {"once", ROSE_CUDA_WITHOUT_ONCE},        {"chain", ROSE_CUDA_WITHOUT_CHAIN},
-               {"append", ROSE_CUDA_WITHOUT_APPEND},    {"fetch", ROSE_CUDA_WITHOUT_FETCH},
-               {"pingpong", ROSE_CUDA_WITHOUT_PINGPONG}};
+} g_names[] = {{"wide", ROSE_CUDA_WITHOUT_WIDE},
+               {"halves", ROSE_CUDA_WITHOUT_HALVES},
+               {"carveout", ROSE_CUDA_WITHOUT_CARVEOUT},
+               {"prompts", ROSE_CUDA_WITHOUT_PROMPTS},
+               {"fetch", ROSE_CUDA_WITHOUT_FETCH}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 
 static uint32_t bit_of(const char *name, size_t length)
@@ -58,4 +55,25 @@ rose_status rose_cuda_without_read(const char *names, uint32_t *without, rose_er
         if (names[length] == '\0') return ROSE_OK;
         names += length + 1;
     }
+}
+
+rose_status rose_cuda_switches_read(const rose_cuda_opts *o, uint32_t *without, rose_err *err)
+{
+    const struct {
+        bool on;
+        uint32_t bit;
+    } all[] = {{o->fused_ops, ROSE_CUDA_WITHOUT_OPS},
+               {o->fused_mlp, ROSE_CUDA_WITHOUT_MLP},
+               {o->fused_sampler, ROSE_CUDA_WITHOUT_SAMPLER},
+               {o->fused_kv_append, ROSE_CUDA_WITHOUT_KV_APPEND},
+               {o->paged_attn, ROSE_CUDA_WITHOUT_PAGED}};
+    const rose_status st = rose_cuda_without_read(o->without, without, err);
+    if (st != ROSE_OK) return st;
+    if (!o->paged_attn)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "no-paged-attn: this version cannot attend to gathered rows; leave the "
+                         "option out");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!all[i].on) *without |= all[i].bit;
+    return ROSE_OK;
 }

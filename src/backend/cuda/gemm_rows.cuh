@@ -1,0 +1,564 @@
+/* backend/cuda/gemm_rows.cuh - GEMMs of up to 32 rows: decode. Device code only;
+ * gemm_rows_run.cuh launches it.
+ *
+ * A warp computes the chain of one part of one tile of 8 or 16 outputs. The weights are the operand
+ * of 16 rows of mma.sync, and 8, 16 or 32 activation rows are 1, 2 or 4 operands of 8 columns. Each
+ * warp has a ring of its own in shared memory, which it fills itself. Its first weights are
+ * requested before the kernel before has ended. Where k is short, these are all weights of the
+ * tile. After that only the L2 latency of the rows, the chain (24 to 33 cycles for 16 values of k)
+ * and the end remain.
+ *
+ * The block reads its activation rows into shared memory once (WHOLE), or norms them there itself
+ * (NORMED, up to 8 rows). Where so many values do not fit, the rings have the rows as well (RING).
+ * The sums of all parts meet in shared memory. There the rows and the outputs change places, and
+ * the parts are added in the order of gemm.h.
+ *
+ * A warp may have several tiles one after the other; its ring runs on across them. Bound: bytes of
+ * weights; for a few MB of weights the latencies above. */
+#ifndef ROSE_BACKEND_CUDA_GEMM_ROWS_CUH
+#define ROSE_BACKEND_CUDA_GEMM_ROWS_CUH
+
+#include "backend/cuda/attend_ops.cuh"
+#include "backend/cuda/gemm_ends.cuh"
+#include "backend/cuda/norm.cuh"
+
+enum {
+    ROWS_SLOTS = 8, /* of a warp's ring */
+    ROWS_RING_SLOTS = 6,
+    ROWS_STAGE = 128, /* most k in a slot */
+    ROWS_CHUNK = 256, /* k of a once-only copy of rows */
+    ROWS_CHUNKS = 32,
+    ROWS_WARPS = 16,         /* most of a block */
+    ROWS_BARRIERS = 1280,    /* bytes at the beginning of shared memory */
+    ROWS_BEYOND = 1024,      /* bytes at its end: the last unit of a chain reads beyond its slot */
+    ROWS_BUDGET = 112 << 10, /* bytes of a block, so that the next kernel's fits beside it */
+    ROWS_NORM_GROUPS = 8     /* groups of a lane that stay in registers while a row is normed */
+};
+static_assert((ROWS_WARPS * ROWS_SLOTS + ROWS_CHUNKS) * 8 <= ROWS_BARRIERS, "barriers");
+
+/* Where the activation rows are. */
+typedef enum rows_from { ROWS_WHOLE, ROWS_RING, ROWS_NORMED } rows_from;
+
+template <int FROM>
+constexpr uint32_t ROWS_SLOTS_OF = FROM == ROWS_RING ? ROWS_RING_SLOTS : ROWS_SLOTS;
+
+/* How a block works. */
+typedef struct rows_plan {
+    uint32_t nb;      /* 1 or 2 blocks of 8 outputs in a tile */
+    uint32_t tiles;   /* at a time in a block; each has a warp for every part */
+    uint32_t n_tiles; /* of the matrix */
+    uint32_t stage;   /* k in a slot */
+    uint32_t slot_bytes, ring_bytes;
+    uint32_t x_at, sums_at; /* offsets in shared memory */
+    uint32_t grid, warps;
+} rows_plan;
+
+/* Sums of a row lie ROWS_WIDE(nb) floats apart: lanes that store meet no bank twice. */
+#define ROWS_WIDE(nb) ((nb)*8 + 4)
+
+/* The place of a warp's next piece: some k of a tile. */
+typedef struct rows_place {
+    uint32_t tile, k;
+} rows_place;
+
+/* A warp and its work. */
+template <typename T> struct rows_warp {
+    const T *w, *h;
+    uint64_t *full;                /* barriers of the slots */
+    uint64_t *once;                /* barriers of the rows that the block copies once */
+    float *own, *first;            /* sums of the warp, and of part 0 of its tile */
+    uint32_t ring, x;              /* shared addresses */
+    uint32_t lane_w;               /* offset of this lane's row of the four matrices of a step */
+    uint32_t begin, end;           /* the part */
+    uint32_t k_pad, rows;          /* of the matrix, of io */
+    uint32_t lane, id, part, mine; /* mine: the tile of those of the block */
+    uint32_t stride;
+};
+
+/* Steps of 32 values of k that a warp loads at once: as many as registers allow. */
+template <int RB> constexpr int ROWS_UNIT = RB == 1 ? 2 : 1;
+
+/* Operands of a unit: of weights in each 16 values of k, of rows in each block of 8. */
+template <int RB> struct rows_operands {
+    uint32_t w[ROWS_UNIT<RB> * 2][4], x[RB][ROWS_UNIT<RB>][4];
+};
+
+template <typename T>
+ROSE_DEVICE void next_place(rows_place *at, const rows_warp<T> &warp, const rows_plan &p)
+{
+    at->k += p.stage;
+    if (at->k < warp.end) return;
+    at->k = warp.begin;
+    at->tile += warp.stride;
+}
+
+ROSE_DEVICE uint32_t piece_end(uint32_t k, uint32_t stage, uint32_t end)
+{
+    return k + stage < end ? k + stage : end;
+}
+
+/* Request the weights of a piece; nothing if no tile is left. */
+template <typename T>
+ROSE_DEVICE void request_weights(const rows_warp<T> &warp, const rows_plan &p, const rows_place &at,
+                                 uint32_t slot)
+{
+    const uint32_t bytes = (piece_end(at.k, p.stage, warp.end) - at.k) * 16;
+    const uint32_t to = warp.ring + slot * p.slot_bytes;
+#pragma unroll
+    for (uint32_t b = 0; b < 2; b++) {
+        const T *from = warp.w + ((size_t)(at.tile * p.nb + b) * warp.k_pad + at.k) * 8;
+        const bool there = b < p.nb && at.tile < p.n_tiles;
+        ring_copy(to + b * p.stage * 16, there ? from : NULL, bytes, warp.full + slot, warp.lane);
+    }
+}
+
+/* RING: request the piece's activation rows as well. */
+template <typename T, int RB>
+ROSE_DEVICE void request_rows(const rows_warp<T> &warp, const rows_plan &p, const rows_place &at,
+                              uint32_t slot)
+{
+    const uint32_t bytes = (piece_end(at.k, p.stage, warp.end) - at.k) * 16;
+    const uint32_t to = warp.ring + slot * p.slot_bytes + p.nb * p.stage * 16;
+#pragma unroll
+    for (uint32_t b = 0; b < RB; b++) {
+        const T *from = warp.h + ((size_t)b * warp.k_pad + at.k) * 8;
+        const bool there = b * 8 < warp.rows && at.tile < p.n_tiles;
+        ring_copy(to + b * p.stage * 16, there ? from : NULL, bytes, warp.full + slot, warp.lane);
+    }
+}
+
+/* The position of a warp in its ring. */
+typedef struct rows_ring {
+    uint32_t slot, parity;
+    rows_place ahead; /* the piece that the slot that is read next becomes */
+    bool fresh;       /* the once-only rows may be under way */
+} rows_ring;
+
+/* The slot's piece of the tile is used up: request the next piece. Before sm_90 an empty request
+ * counts as well. */
+template <typename T, int RB, int FROM>
+ROSE_DEVICE void refill_slot(const rows_warp<T> &warp, const rows_plan &p, rows_ring *ring,
+                             uint32_t slot)
+{
+#if __CUDA_ARCH__ >= 900
+    if (ring->ahead.tile >= p.n_tiles) return;
+#endif
+    __syncwarp();
+    request_weights(warp, p, ring->ahead, slot);
+    if (FROM == ROWS_RING) request_rows<T, RB>(warp, p, ring->ahead, slot);
+    next_place(&ring->ahead, warp, p);
+}
+
+/* Wait for the slot that is read next; it has values k .. k1 - 1. */
+template <typename T, int RB, int FROM>
+ROSE_DEVICE void open_slot(const rows_warp<T> &warp, const rows_ring &ring, uint32_t k, uint32_t k1)
+{
+    /* So many of the youngest pieces may be under way: the slot before is not requested anew yet.
+     */
+    constexpr int PIECES = (int)(ROWS_SLOTS_OF<FROM> - 2) * (FROM == ROWS_RING ? RB : 2);
+    ring_wait<PIECES + 1>(warp.full + ring.slot, ring.parity);
+    ring_meet_warp();
+    if (FROM == ROWS_WHOLE && ring.fresh)
+        for (uint32_t c = k / ROWS_CHUNK; c * ROWS_CHUNK < k1; c++)
+            ring_wait_once(warp.once + c);
+}
+
+/* at: the shared address of the unit in its slot. */
+template <typename T, int RB, int FROM>
+ROSE_DEVICE void load_unit(rows_operands<RB> *o, const rows_warp<T> &warp, const rows_plan &p,
+                           uint32_t at, uint32_t k)
+{
+    const uint32_t lane = warp.lane, row = lane % 8, block = lane / 8;
+#pragma unroll
+    for (int u = 0; u < ROWS_UNIT<RB>; u++) {
+        load_matrices(o->w[u * 2], at + warp.lane_w + u * 512);
+        load_matrices(o->w[u * 2 + 1], at + warp.lane_w + u * 512 + 256);
+#pragma unroll
+        for (int b = 0; b < RB; b++) {
+            uint32_t x = lane * 16;
+            if (FROM == ROWS_WHOLE) x += warp.x + (b * warp.k_pad + k) * 16;
+            if (FROM == ROWS_RING) x += at + (p.nb + b) * p.stage * 16;
+            /* Row r of block kb lies at place r ^ kb % 8; k is a multiple of 64. */
+            if (FROM == ROWS_NORMED)
+                x = warp.x + k * 16 + block * 128 + (row ^ (block + u * 4)) * 16;
+            load_matrices(o->x[b][u], x + u * 512);
+        }
+    }
+}
+
+/* Steps FIRST .. LAST - 1 of a unit. left: values of k that remain, of this unit on. */
+template <typename T, int RB, int FIRST, int LAST>
+ROSE_DEVICE void multiply_steps(float acc[RB][4], const rows_operands<RB> &o, uint32_t left)
+{
+#pragma unroll
+    for (int i = FIRST; i < LAST; i++) {
+        if (i > 0 && (uint32_t)i * 16 >= left) continue;
+#pragma unroll
+        for (int b = 0; b < RB; b++)
+            mma(acc[b], o.w[i], o.x[b][i / 2][i % 2 * 2], o.x[b][i / 2][i % 2 * 2 + 1],
+                static_cast<const T *>(NULL));
+    }
+}
+
+/* The chain of the warp's part of a tile. The operands of the next unit are loaded between the two
+ * halves of this unit's products: the products hide the loads, and what it takes to find them. */
+template <typename T, int RB, int FROM>
+ROSE_DEVICE void run_chain(float acc[RB][4], const rows_warp<T> &warp, const rows_plan &p,
+                           rows_ring *ring)
+{
+    constexpr uint32_t UNIT = ROWS_UNIT<RB> * 32;
+    constexpr int HALF = ROWS_UNIT<RB>;
+    uint32_t k = warp.begin, k1 = piece_end(k, p.stage, warp.end), at;
+    rows_operands<RB> even, odd;
+    auto open = [&]() {
+        k1 = piece_end(k, p.stage, warp.end);
+        open_slot<T, RB, FROM>(warp, *ring, k, k1);
+        at = warp.ring + ring->slot * p.slot_bytes;
+    };
+    auto turn = [&](const rows_operands<RB> &now, rows_operands<RB> &next) {
+        const uint32_t left = warp.end - k, old = ring->slot;
+        const bool ends = k + UNIT >= k1, more = left > UNIT;
+        multiply_steps<T, RB, 0, HALF>(acc, now, left);
+        k += UNIT;
+        at += UNIT * 16;
+        if (ends && ++ring->slot == ROWS_SLOTS_OF<FROM>) {
+            ring->slot = 0;
+            ring->parity ^= 1;
+        }
+        if (ends && more) open();
+        if (more) load_unit<T, RB, FROM>(&next, warp, p, at, k);
+        multiply_steps<T, RB, HALF, HALF * 2>(acc, now, left);
+        if (ends) refill_slot<T, RB, FROM>(warp, p, ring, old);
+        return more;
+    };
+    open();
+    load_unit<T, RB, FROM>(&even, warp, p, at, k);
+    while (turn(even, odd) && turn(odd, even)) {
+    }
+    ring->fresh = false;
+}
+
+/* ---- the end: a warp's sums to shared memory, [row][output]; then pairs of outputs ---- */
+
+template <int RB>
+ROSE_DEVICE void keep_sums(float *to, const float acc[RB][4], uint32_t nb, uint32_t lane)
+{
+    const uint32_t g = lane / 4, t = lane % 4, wide = ROWS_WIDE(nb);
+#pragma unroll
+    for (int b = 0; b < RB; b++) {
+        float *at = to + (b * 8 + t * 2) * wide + g;
+        at[0] = acc[b][0];
+        at[wide] = acc[b][1];
+        if (nb == 1) continue;
+        at[8] = acc[b][2];
+        at[wide + 8] = acc[b][3];
+    }
+}
+
+ROSE_DEVICE float2 pair_at(const float *p)
+{
+    return *reinterpret_cast<const float2 *>(p);
+}
+
+/* The pairs of a tile that a lane ends: its first one, then `step` on, and so on. */
+typedef struct rows_pairs {
+    uint32_t first, step;
+    uint32_t shift; /* a row of the tile has 1 << shift pairs */
+    uint32_t col;   /* output of the tile: the same in every row */
+} rows_pairs;
+
+ROSE_DEVICE rows_pairs pairs_of(const rose_gemm_io &io, const rows_plan &p, uint32_t part,
+                                uint32_t n_parts, uint32_t lane)
+{
+    rows_pairs r;
+    r.shift = io.end == ROSE_END_GATED || p.nb == 1 ? 2 : 3;
+    r.first = part * 32 + lane;
+    r.step = n_parts * 32;
+    r.col = (r.first & ((1u << r.shift) - 1)) * 2;
+    return r;
+}
+
+/* What a lane loads early: the biases of its column, and what x of its first row was. */
+typedef struct rows_early {
+    float2 bias, bias_up, old;
+} rows_early;
+
+ROSE_DEVICE void load_bias(rows_early *in, const rose_cuda_matrix &m, const rose_gemm_io &io,
+                           uint32_t n)
+{
+    in->bias = end_bias(m, n);
+    if (io.end == ROSE_END_GATED) in->bias_up = end_bias(m, n + 8);
+}
+
+ROSE_DEVICE float2 load_old(const rose_cuda_matrix &m, const rose_gemm_io &io, uint32_t row,
+                            uint32_t n)
+{
+    if (io.end != ROSE_END_RESIDUAL || row >= io.rows || n >= m.n) return make_float2(0, 0);
+    return __ldcg(end_residual_at(io, row, n));
+}
+
+/* One pair. y: the sums of part 0; the other parts lie `apart` floats on. */
+template <typename T>
+ROSE_DEVICE void end_sums(const rose_cuda_matrix &m, const rose_gemm_io &io, const rows_early &in,
+                          const float *y, uint32_t apart, uint32_t row, uint32_t n)
+{
+    const float2 first = end_biased(m, pair_at(y), in.bias);
+    switch (io.end) {
+    case ROSE_END_RESIDUAL: {
+        if (n >= m.n) return;
+        float2 x = end_added(in.old, first);
+#pragma unroll
+        for (uint32_t i = 1; i < ROSE_GEMM_PARTS; i++)
+            x = end_added(x, pair_at(y + i * apart));
+        *end_residual_at(io, row, n) = x;
+        return;
+    }
+    case ROSE_END_GATED:
+        end_gated<T>(m, io, row, n / 16 * 8 + n % 16, first,
+                     end_biased(m, pair_at(y + 8), in.bias_up));
+        return;
+    case ROSE_END_ACT:
+        end_pair<T, ROSE_END_ACT>(m, io, row, n, first);
+        return;
+    default:
+        end_pair<T, ROSE_END_ROWS>(m, io, row, n, first);
+    }
+}
+
+/* All pairs of the lane. */
+template <typename T, int RB>
+ROSE_DEVICE void end_tile(const rose_cuda_matrix &m, const rose_gemm_io &io, rows_early in,
+                          const rows_pairs &r, const float *sums, uint32_t nb, uint32_t n)
+{
+    const uint32_t wide = ROWS_WIDE(nb);
+#pragma unroll 1
+    for (uint32_t i = r.first; i < io.rows << r.shift; i += r.step) {
+        const uint32_t row = i >> r.shift;
+        if (i != r.first) in.old = load_old(m, io, row, n);
+        end_sums<T>(m, io, in, sums + row * wide + r.col, RB * 8 * wide, row, n);
+    }
+}
+
+/* LOGITS: a tile has 16 outputs, so that lane l ends rows l / 8, l / 8 + 4 and so on. */
+template <typename T, int RB>
+ROSE_DEVICE void end_logits(unsigned long long best[RB * 2], const rose_cuda_matrix &m,
+                            const rose_gemm_io &io, const rows_early &in, const float *sums,
+                            uint32_t col, uint32_t n, uint32_t lane)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < RB * 2; i++) {
+        const uint32_t row = lane / 8 + i * 4;
+        const float2 y = end_biased(m, pair_at(sums + row * ROWS_WIDE(2) + col), in.bias);
+        const unsigned long long key = end_pair<T, ROSE_END_LOGITS>(m, io, row, n, y);
+        if (key > best[i]) best[i] = key;
+    }
+}
+
+/* Each row's largest of the block's outputs to the largest of all: one atomic a row and block. */
+template <int RB>
+ROSE_DEVICE void send_best(const unsigned long long best[RB * 2], const rose_gemm_io &io,
+                           unsigned long long *keys, uint32_t warp, uint32_t n_warps, uint32_t lane)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < RB * 2; i++) {
+        unsigned long long key = best[i];
+        for (int x = 1; x < 8; x *= 2) {
+            const unsigned long long other = __shfl_xor_sync(ROSE_ALL_LANES, key, x);
+            if (other > key) key = other;
+        }
+        if (lane % 8 == 0) keys[warp * RB * 8 + lane / 8 + i * 4] = key;
+    }
+    __syncthreads();
+    if (threadIdx.x >= io.rows || threadIdx.x >= RB * 8) return;
+    unsigned long long key = 0;
+    for (uint32_t i = 0; i < n_warps; i++)
+        if (keys[i * RB * 8 + threadIdx.x] > key) key = keys[i * RB * 8 + threadIdx.x];
+    atomicMax(io.key + threadIdx.x, key);
+}
+
+/* ---- the rows in shared memory ---- */
+
+/* Copy all rows once, chunk by chunk, a warp each. */
+template <typename T, int RB> ROSE_DEVICE void copy_rows(const rows_warp<T> &warp)
+{
+    for (uint32_t c = warp.id; c * ROWS_CHUNK < warp.k_pad; c += blockDim.x / 32) {
+        const uint32_t k = c * ROWS_CHUNK, k1 = piece_end(k, ROWS_CHUNK, warp.k_pad);
+#pragma unroll
+        for (uint32_t b = 0; b < RB; b++) {
+            const uint32_t at = b * warp.k_pad + k;
+            ring_copy(warp.x + at * 16, b * 8 < warp.rows ? warp.h + (size_t)at * 8 : NULL,
+                      (k1 - k) * 16, warp.once + c, warp.lane);
+        }
+    }
+}
+
+/* Norm all rows, a warp each. */
+template <typename T>
+ROSE_DEVICE void norm_rows(uint8_t *to, const rose_gemm_io &io, uint32_t d, uint32_t id,
+                           uint32_t lane)
+{
+    const float zeros[8] = {0};
+    for (uint32_t row = id; row < io.rows; row += blockDim.x / 32) {
+        auto put = [&](uint32_t k, const float y[8]) {
+            store_group(reinterpret_cast<T *>(to + k * 16 + (row ^ k / 8 % 8) * 16), y);
+        };
+        norm_row<ROWS_NORM_GROUPS>(io.x + (size_t)row * io.ld_x, io.norm, d, lane, put);
+        if (d % 16 != 0 && lane == 0) put(d, zeros);
+    }
+}
+
+/* ---- the kernel ---- */
+
+template <typename T, int RB>
+ROSE_DEVICE void place_warp(rows_warp<T> *warp, const rose_cuda_matrix &m, const rose_gemm_io &io,
+                            const rows_plan &p, uint8_t *memory)
+{
+    const uint32_t lane = threadIdx.x % 32, id = threadIdx.x / 32, part = id % m.n_parts;
+    const bool last = part + 1 == m.n_parts;
+    uint64_t *barriers = reinterpret_cast<uint64_t *>(memory);
+    float *sums = reinterpret_cast<float *>(memory + p.sums_at);
+    const uint32_t apart = RB * 8 * ROWS_WIDE(p.nb);
+    warp->lane = lane;
+    warp->id = id;
+    warp->part = part;
+    warp->mine = id / m.n_parts;
+    warp->w = static_cast<const T *>(m.w);
+    warp->h = static_cast<const T *>(io.h);
+    warp->full = barriers + id * ROWS_SLOTS;
+    warp->once = barriers + ROWS_WARPS * ROWS_SLOTS;
+    warp->own = sums + id * apart;
+    warp->first = sums + warp->mine * m.n_parts * apart;
+    warp->ring = shared_at(memory) + ROWS_BARRIERS + id * p.ring_bytes;
+    warp->x = shared_at(memory) + p.x_at;
+    /* Matrices of a step: outputs 0-7 and 8-15, k 0-7; then k 8-15. With one block of outputs its
+     * rows come twice, and the second sums are ignored. */
+    warp->lane_w = lane / 16 * 128 + lane % 8 * 16 + (p.nb == 2 ? lane / 8 % 2 * p.stage * 16 : 0);
+    warp->begin = m.cut[part];
+    warp->end =
+        last ? (m.k + ROSE_GEMM_GROUP - 1) / ROSE_GEMM_GROUP * ROSE_GEMM_GROUP : m.cut[part + 1];
+    warp->k_pad = m.k_pad;
+    warp->rows = io.rows;
+    warp->stride = gridDim.x * p.tiles;
+}
+
+/* Set the barriers up, and request the first weights. */
+template <typename T, int RB, int FROM>
+ROSE_DEVICE void start_ring(rows_ring *ring, const rows_warp<T> &warp, const rows_plan &p,
+                            uint32_t tile, bool works)
+{
+    ring->slot = ring->parity = 0;
+    ring->fresh = true;
+    ring->ahead = {works && warp.begin < warp.end ? tile : p.n_tiles, warp.begin};
+    if (!works) return;
+    if (warp.lane < ROWS_SLOTS_OF<FROM>)
+        ring_init(warp.full + warp.lane, FROM == ROWS_RING ? 2 + RB : 2);
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t i = 0; i < ROWS_SLOTS_OF<FROM>; i++) {
+        request_weights(warp, p, ring->ahead, i);
+        next_place(&ring->ahead, warp, p);
+    }
+}
+
+/* RING: the rows of the first pieces. */
+template <typename T, int RB>
+ROSE_DEVICE void start_rows(const rows_warp<T> &warp, const rows_plan &p, uint32_t tile)
+{
+    rows_place at = {warp.begin < warp.end ? tile : p.n_tiles, warp.begin};
+#pragma unroll 1
+    for (uint32_t i = 0; i < ROWS_RING_SLOTS; i++) {
+        request_rows<T, RB>(warp, p, at, i);
+        next_place(&at, warp, p);
+    }
+}
+
+/* The warps of a tile meet, or the lanes of its one warp. */
+ROSE_DEVICE void meet_parts(uint32_t n_parts)
+{
+    if (n_parts > 1)
+        __syncthreads();
+    else
+        __syncwarp();
+}
+
+/* The rows, after the kernel before has ended. */
+template <typename T, int RB, int FROM>
+ROSE_DEVICE void bring_rows(const rows_warp<T> &warp, const rose_cuda_matrix &m,
+                            const rose_gemm_io &io, const rows_plan &p, uint8_t *memory)
+{
+    if constexpr (FROM == ROWS_WHOLE) {
+        copy_rows<T, RB>(warp);
+        ring_meet_once();
+    } else if constexpr (FROM == ROWS_RING) {
+        start_rows<T, RB>(warp, p, blockIdx.x * p.tiles + warp.mine);
+    } else {
+        norm_rows<T>(memory + p.x_at, io, m.k, warp.id, warp.lane);
+        __syncthreads();
+    }
+}
+
+/* The block's tiles in turn. in: the biases of the first one. */
+template <typename T, int RB, int FROM, bool HEAD>
+ROSE_DEVICE void run_tiles(const rows_warp<T> &warp, rows_ring *ring, rows_early in,
+                           const rows_pairs &r, const rose_cuda_matrix &m, const rose_gemm_io &io,
+                           const rows_plan &p)
+{
+    unsigned long long best[RB * 2] = {};
+    for (uint32_t t0 = blockIdx.x * p.tiles; t0 < p.n_tiles; t0 += warp.stride) {
+        const uint32_t tile = t0 + warp.mine, n = tile * p.nb * 8 + r.col;
+        float acc[RB][4] = {};
+        if (t0 >= warp.stride) load_bias(&in, m, io, n);
+        in.old = load_old(m, io, r.first >> r.shift, n);
+        if (tile < p.n_tiles && warp.begin < warp.end) run_chain<T, RB, FROM>(acc, warp, p, ring);
+        keep_sums<RB>(warp.own, acc, p.nb, warp.lane);
+        meet_parts(m.n_parts);
+        if constexpr (HEAD) {
+            if (tile < p.n_tiles)
+                end_logits<T, RB>(best, m, io, in, warp.first, r.col, n, warp.lane);
+        } else {
+            if (tile < p.n_tiles) end_tile<T, RB>(m, io, in, r, warp.first, p.nb, n);
+        }
+        meet_parts(m.n_parts); /* the next tile's sums come to the same place */
+    }
+    if (!HEAD || io.key == NULL) return;
+    __syncthreads();
+    send_best<RB>(
+        best, io,
+        reinterpret_cast<unsigned long long *>(warp.own - warp.id * RB * 8 * ROWS_WIDE(2)), warp.id,
+        blockDim.x / 32, warp.lane);
+}
+
+/* Only a matrix of four parts has more than 8 warps in a block. */
+static constexpr int rows_bound(int from, bool head)
+{
+    return from == ROWS_NORMED || head ? ROWS_WARPS * 16 : ROWS_WARPS * 32;
+}
+
+template <typename T, int RB, int FROM, bool HEAD>
+static __global__ void __launch_bounds__(rows_bound(FROM, HEAD))
+    rows_kernel(const __grid_constant__ rose_cuda_matrix m, const __grid_constant__ rose_gemm_io io,
+                const __grid_constant__ rows_plan p)
+{
+    ROSE_ATTEND_MEMORY(memory);
+    rows_warp<T> warp;
+    rows_ring ring;
+    rows_early in = {};
+    if (!io.late) pdl_launch();
+    place_warp<T, RB>(&warp, m, io, p, memory);
+    const bool works = warp.mine < p.tiles; /* the others only norm */
+    const uint32_t tile = blockIdx.x * p.tiles + warp.mine;
+    start_ring<T, RB, FROM>(&ring, warp, p, tile, works);
+    if (FROM == ROWS_NORMED) touch_parameters(io.norm, m.k);
+    if (FROM == ROWS_WHOLE) {
+        for (uint32_t i = threadIdx.x; i * ROWS_CHUNK < m.k_pad; i += blockDim.x)
+            ring_init(warp.once + i, RB);
+        __syncthreads();
+    }
+    const rows_pairs r = pairs_of(io, p, warp.part, m.n_parts, warp.lane);
+    load_bias(&in, m, io, tile * p.nb * 8 + r.col);
+    pdl_wait();
+    bring_rows<T, RB, FROM>(warp, m, io, p, memory);
+    if (works) run_tiles<T, RB, FROM, HEAD>(warp, &ring, in, r, m, io, p);
+}
+
+#endif

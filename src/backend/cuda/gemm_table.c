@@ -1,0 +1,124 @@
+/* backend/cuda/gemm_table.c - the table of GEMM kernels (gemm.h), what each of them takes, and the
+ * one function that runs a GEMM. */
+#include <string.h>
+
+#include "backend/cuda/gemm.h"
+
+/* ---- the table: one line a kernel ---- */
+
+#define BOTH(id)                                                                                   \
+    {                                                                                              \
+        rose_gemm_##id##_f16, rose_gemm_##id##_bf16                                                \
+    }
+#define BIT(end) (1u << ROSE_END_##end)
+#define ENDS_ONE (BIT(ROWS) | BIT(ACT) | BIT(GATED) | BIT(LOGITS)) /* of one part */
+#define ENDS_ALL (ENDS_ONE | BIT(RESIDUAL))
+
+/* TILES(rows and outputs of a tile, blocks on an SM, share) */
+#define TILES(r, n, blocks, percent)                                                               \
+    {                                                                                              \
+        .name = "tiles-" #r "x" #n, .family = ROSE_GEMM_TILES, .tile_rows = r, .tile_n = n,        \
+        .stages = 4, .cluster = 1, .split = 1, .blocks_per_sm = blocks, .share = percent,          \
+        .ends = ENDS_ALL, .run = BOTH(tiles_##r##x##n)                                             \
+    }
+/* WIDE(id, name, rows and outputs of a tile, stages, cluster, across, split, share, ends) */
+#define WIDE(id, called, r, n, ring, blocks, wide, parts, percent, which)                          \
+    {                                                                                              \
+        .name = called, .family = ROSE_GEMM_WIDE, .tile_rows = r, .tile_n = n, .stages = ring,     \
+        .cluster = blocks, .across = wide, .split = parts, .blocks_per_sm = 1, .share = percent,   \
+        .hopper = true, .ends = which, .run = BOTH(wide_##id)                                      \
+    }
+ROSE_GEMM_FN(tiles_64x64);
+ROSE_GEMM_FN(tiles_128x128);
+ROSE_GEMM_FN(rows);
+ROSE_GEMM_FN(wide_128x192_x2);
+ROSE_GEMM_FN(wide_128x192_rows);
+ROSE_GEMM_FN(wide_128x128);
+ROSE_GEMM_FN(wide_64x192);
+ROSE_GEMM_FN(wide_64x96);
+ROSE_GEMM_FN(wide_64x32);
+ROSE_GEMM_FN(wide_sum_192_x2);
+ROSE_GEMM_FN(wide_sum_128);
+ROSE_GEMM_FN(wide_sum_96);
+ROSE_GEMM_FN(wide_split_128);
+ROSE_GEMM_FN(wide_split_64);
+ROSE_GEMM_FN(wide_split_32);
+
+/* The first kernel takes every shape on every GPU. */
+const rose_gemm_kernel rose_gemm_kernels[] = {
+    TILES(64, 64, 4, 40),
+    TILES(128, 128, 2, 50),
+    /* A block has several tiles at a time, each with a warp for every part. */
+    {.name = "rows",
+     .family = ROSE_GEMM_ROWS,
+     .tile_rows = 32,
+     .tile_n = 8,
+     .stages = 6,
+     .cluster = 1,
+     .split = 1,
+     .blocks_per_sm = 8,
+     .share = 40,
+     .norms = true,
+     .max_rows = 32,
+     .ends = ENDS_ALL,
+     .run = BOTH(rows)},
+    WIDE(128x192_x2, "wide-128x192-x2", 128, 192, 5, 2, false, 1, 80, ENDS_ONE),
+    WIDE(128x192_rows, "wide-128x192-rows", 128, 192, 5, 2, true, 1, 78, ENDS_ONE),
+    WIDE(128x128, "wide-128x128", 128, 128, 7, 1, false, 1, 70, ENDS_ONE),
+    WIDE(64x192, "wide-64x192", 64, 192, 7, 1, false, 1, 65, ENDS_ONE),
+    WIDE(64x96, "wide-64x96", 64, 96, 10, 1, false, 1, 50, ENDS_ONE),
+    WIDE(64x32, "wide-64x32", 64, 32, 16, 1, false, 1, 25, ENDS_ONE),
+    WIDE(sum_192_x2, "wide-sum-192-x2", 128, 192, 5, 2, false, 1, 72, BIT(RESIDUAL)),
+    WIDE(sum_128, "wide-sum-128", 128, 128, 7, 1, false, 1, 65, BIT(RESIDUAL)),
+    WIDE(sum_96, "wide-sum-96", 128, 96, 8, 1, false, 1, 58, BIT(RESIDUAL)),
+    WIDE(split_128, "wide-split-128", 128, 128, 5, 1, false, 4, 55, BIT(RESIDUAL)),
+    WIDE(split_64, "wide-split-64", 64, 64, 5, 1, false, 4, 35, BIT(RESIDUAL)),
+    WIDE(split_32, "wide-split-32", 64, 32, 7, 1, false, 4, 22, BIT(RESIDUAL)),
+};
+const uint32_t rose_gemm_n_kernels = sizeof rose_gemm_kernels / sizeof *rose_gemm_kernels;
+
+const rose_gemm_kernel *rose_gemm_named(const char *name)
+{
+    for (uint32_t i = 0; i < rose_gemm_n_kernels; i++)
+        if (strcmp(rose_gemm_kernels[i].name, name) == 0) return &rose_gemm_kernels[i];
+    return NULL;
+}
+
+cudaError_t rose_gemm_prepare(const rose_cuda_device *d)
+{
+    cudaError_t e = rose_gemm_prepare_tiles(d);
+    if (e == cudaSuccess) e = rose_gemm_prepare_rows(d);
+    return e == cudaSuccess ? rose_gemm_prepare_wide(d) : e;
+}
+
+/* ---- what a kernel takes ---- */
+
+bool rose_gemm_takes(const rose_gemm_kernel *g, const rose_cuda_launch *at,
+                     const rose_cuda_matrix *m, const rose_gemm_io *io)
+{
+    if ((g->ends >> io->end & 1) == 0 || at->type == ROSE_CUDA_F32) return false;
+    if (g->hopper && (!at->device->hopper || (at->without & ROSE_CUDA_WITHOUT_WIDE) != 0))
+        return false;
+    if (g->max_rows != 0 && io->rows > g->max_rows) return false;
+    if (g->max_k != 0 && m->k_pad > g->max_k) return false;
+    if ((io->end == ROSE_END_RESIDUAL) != (m->n_parts == ROSE_GEMM_PARTS)) return false;
+    if (io->end == ROSE_END_GATED && !m->gated) return false;
+    if (io->h != NULL) return true;
+    /* No model has a norm before a GEMM of several parts. The head has its rows gathered. */
+    return g->norms && m->n_parts == 1 && io->end != ROSE_END_LOGITS &&
+           io->rows <= ROSE_GEMM_NORM_ROWS && m->k % 8 == 0 && m->k <= ROSE_GEMM_NORM_K &&
+           (at->without & ROSE_CUDA_WITHOUT_OPS) == 0;
+}
+
+/* ---- run ---- */
+
+cudaError_t rose_gemm_run(const rose_cuda_launch *at, const rose_cuda_matrix *m,
+                          const rose_gemm_io *io)
+{
+    if (io->rows == 0) return cudaSuccess;
+    if (at->type == ROSE_CUDA_F32)
+        return io->h != NULL ? rose_gemm_f32_run(at, m, io) : cudaErrorInvalidValue;
+    const rose_gemm_kernel *g = rose_gemm_choose(at, m, io);
+    if (g == NULL) return cudaErrorInvalidValue;
+    return g->run[at->type == ROSE_CUDA_BF16](at, m, io, g);
+}

@@ -1,0 +1,139 @@
+/* backend/cuda/gemm_tuned.c - the sorted array of measured choices (gemm.h), and the file that
+ * keeps it. A line of the file is "type n k parts end bucket kernel"; the first line names the GPU.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/gemm.h"
+#include "base/file.h"
+#include "base/log.h"
+
+enum { MAX_FILE = 1 << 20, MAX_LINES = 8192 };
+
+static const char *const g_types[] = {"f16", "bf16"};
+
+rose_status rose_gemm_tuned_set(rose_gemm_tuned *t, const rose_gemm_tuning *line)
+{
+    uint32_t at = 0;
+    while (at < t->n_lines && rose_gemm_tuning_order(&t->lines[at], line) < 0)
+        at++;
+    if (at < t->n_lines && rose_gemm_tuning_order(&t->lines[at], line) == 0) {
+        t->lines[at] = *line;
+        return ROSE_OK;
+    }
+    if (t->n_lines >= MAX_LINES) return ROSE_E_FULL;
+    rose_gemm_tuning *lines = realloc(t->lines, (t->n_lines + 1) * sizeof *lines);
+    if (lines == NULL) return ROSE_E_NOMEM;
+    memmove(lines + at + 1, lines + at, (t->n_lines - at) * sizeof *lines);
+    lines[at] = *line;
+    t->lines = lines;
+    t->n_lines++;
+    return ROSE_OK;
+}
+
+void rose_gemm_tuned_free(rose_gemm_tuned *t)
+{
+    free(t->lines);
+    *t = (rose_gemm_tuned){0};
+}
+
+/* ---- the file ---- */
+
+/* False if the text is no line of this version: another form, or a kernel that is gone. */
+static bool read_line(const char *text, rose_gemm_tuning *out)
+{
+    char type[8], kernel[48];
+    unsigned end;
+    int used = 0;
+    *out = (rose_gemm_tuning){0};
+    if (sscanf(text, "%7s %u %u %u %u %u %47s %n", type, &out->n, &out->k, &out->n_parts, &end,
+               &out->bucket, kernel, &used) != 7)
+        return false;
+    if (text[used] != '\0' || end >= ROSE_N_ENDS || out->n == 0 || out->k == 0) return false;
+    if (out->bucket == 0 || rose_gemm_bucket(out->bucket) != out->bucket) return false;
+    out->end = (rose_gemm_end)end;
+    out->type = strcmp(type, g_types[ROSE_CUDA_BF16]) == 0 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+    out->kernel = rose_gemm_named(kernel);
+    return out->kernel != NULL && strcmp(type, g_types[out->type]) == 0;
+}
+
+static void first_line(char *out, size_t cap, const char *gpu)
+{
+    snprintf(out, cap, "roseinfer tune 1: %s", gpu);
+}
+
+/* Adds the lines of the file; returns how many were ignored. */
+static uint32_t read_lines(rose_gemm_tuned *t, char *text, const char *gpu)
+{
+    char want[160];
+    uint32_t n_bad = 0;
+    first_line(want, sizeof want, gpu);
+    char *rest = NULL, *line = strtok_r(text, "\n", &rest);
+    if (line == NULL || strcmp(line, want) != 0) return 1;
+    while ((line = strtok_r(NULL, "\n", &rest)) != NULL) {
+        rose_gemm_tuning l;
+        if (!read_line(line, &l) || rose_gemm_tuned_set(t, &l) != ROSE_OK) n_bad++;
+    }
+    return n_bad;
+}
+
+void rose_gemm_tuned_read(rose_gemm_tuned *t, const char *path, const char *gpu)
+{
+    rose_buf buf = {0};
+    rose_err err = {""};
+    const rose_status st = rose_file_read(&buf, path, MAX_FILE, &err);
+    char *text = NULL;
+
+    if (st == ROSE_OK && buf.len > 0) {
+        rose_buf_str(&buf);
+        text = buf.data;
+    }
+    if (st != ROSE_OK && st != ROSE_E_NOTFOUND)
+        rose_log(ROSE_LOG_WARN, "cuda", "tuned GEMM kernels: %s; none are used", err.msg);
+    const uint32_t n_bad = text != NULL ? read_lines(t, text, gpu) : 0;
+    if (n_bad > 0)
+        rose_log(ROSE_LOG_WARN, "cuda",
+                 "tuned GEMM kernels: %s: ignored %u lines that are not of this version or GPU; "
+                 "tune again to replace them",
+                 path, n_bad);
+    rose_buf_free(&buf);
+}
+
+static rose_status write_text(const rose_gemm_tuned *t, rose_buf *out, const char *gpu)
+{
+    char first[160];
+    first_line(first, sizeof first, gpu);
+    rose_status st = rose_buf_addf(out, "%s\n", first);
+    for (uint32_t i = 0; i < t->n_lines && st == ROSE_OK; i++) {
+        const rose_gemm_tuning *l = &t->lines[i];
+        st = rose_buf_addf(out, "%s %u %u %u %u %u %s\n", g_types[l->type], l->n, l->k, l->n_parts,
+                           (unsigned)l->end, l->bucket, l->kernel->name);
+    }
+    return st;
+}
+
+/* Write to a file beside it, then rename: a reader sees the old file or the new one. */
+rose_status rose_gemm_tuned_write(const rose_gemm_tuned *t, const char *path, const char *gpu,
+                                  rose_err *err)
+{
+    rose_buf text = {0};
+    char part[4096];
+    const int n = snprintf(part, sizeof part, "%s.part", path);
+    if (n < 0 || (size_t)n >= sizeof part)
+        return rose_fail(err, ROSE_E_INVAL, "tuned GEMM kernels: the path %.60s... is too long",
+                         path);
+    if (write_text(t, &text, gpu) != ROSE_OK) {
+        rose_buf_free(&text);
+        return rose_fail(err, ROSE_E_NOMEM, "tuned GEMM kernels: out of memory");
+    }
+    FILE *f = fopen(part, "w");
+    bool good = f != NULL && fwrite(text.data, 1, text.len, f) == text.len;
+    if (f != NULL && fclose(f) != 0) good = false;
+    rose_buf_free(&text);
+    if (good && rename(part, path) == 0) return ROSE_OK;
+    const int e = errno;
+    if (f != NULL) remove(part);
+    return rose_fail(err, ROSE_E_IO, "writing the tuned GEMM kernels to %s: %s", path, strerror(e));
+}

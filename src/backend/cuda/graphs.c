@@ -1,0 +1,129 @@
+/* backend/cuda/graphs.c - captured steps.
+ *
+ * One captured graph serves many steps, because the offsets of the tables in the header depend only
+ * on the shape of the step: a graph of n sequences serves every decode step of up to n sequences,
+ * with contexts of any length. A graph of n prompt rows serves every step of one prompt with up to
+ * n rows and one output. The tables mark the unused rows, items, units and outputs as padding. */
+#include "backend/cuda/cuda_internal.h"
+
+/* Sizes of the captured decode steps. Up to 8 sequences they are close together, because there the
+ * kernels differ most. */
+static const uint32_t g_sizes[] = {1,  2,  4,  8,  12,  16,  24,  32,  40,  48,
+                                   56, 64, 80, 96, 112, 128, 160, 192, 224, 256};
+enum { N_SIZES = sizeof g_sizes / sizeof *g_sizes };
+_Static_assert((int)N_SIZES <= (int)ROSE_CUDA_MAX_GRAPHS, "graphs[]: too few");
+
+/* Rows of a captured step of one prompt; beyond 512, launching is a small part of the step. GEMM
+ * tiles have 64 rows, so more sizes would save nothing. */
+static const uint32_t g_prompts[] = {16, 32, 64, 128, 192, 256, 320, 384, 448, 512};
+enum { N_PROMPTS = sizeof g_prompts / sizeof *g_prompts };
+_Static_assert((int)N_PROMPTS <= (int)ROSE_CUDA_MAX_PROMPTS, "prompts[]: too few");
+
+/* ---- capture ---- */
+
+static cudaError_t capture_for(rose_cuda *c, rose_cuda_graph *g, uint32_t slot)
+{
+    cudaGraphExec_t *exec = &g->exec[slot];
+    cudaGraph_t graph = NULL;
+    c->header = c->scratch.header[slot];
+    cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
+    if (e != cudaSuccess) return e;
+    e = rose_cuda_forward_captured(c, &g->shape);
+    /* Also after an error, to end the capture. */
+    cudaError_t ended = cudaStreamEndCapture(c->stream, &graph);
+    if (e == cudaSuccess) e = ended;
+    if (e == cudaSuccess) e = cudaGraphInstantiate(exec, graph, 0);
+    if (e == cudaSuccess) e = cudaGraphUpload(*exec, c->stream);
+    if (graph != NULL) cudaGraphDestroy(graph);
+    return e;
+}
+
+static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
+{
+    cudaError_t e = cudaSuccess;
+    const bool halves = g->shape.n_tiles == 0 && rose_cuda_halves(c, g->n);
+    rose_cuda_shape_cuts(&g->shape, &c->arch, &c->plan, c->device.sms, halves);
+    for (uint32_t slot = 0; slot < ROSE_CUDA_SLOTS && e == cudaSuccess; slot++)
+        e = capture_for(c, g, slot);
+    return e;
+}
+
+static rose_status capture_prompts(rose_cuda *c, rose_err *err)
+{
+    const uint32_t item_rows = rose_cuda_item_rows(&c->arch);
+    for (size_t i = 0; i < N_PROMPTS; i++) {
+        rose_cuda_graph *g = &c->prompts[c->n_prompts];
+        if (g_prompts[i] > c->plan.max_step_tokens) break;
+        g->n = g_prompts[i];
+        g->shape = (rose_cuda_shape){
+            .n_rows = g->n, .n_outputs = 1, .n_tiles = (g->n + item_rows - 1) / item_rows};
+        cudaError_t e = capture_one(c, g);
+        if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the step of a prompt");
+        c->n_prompts++;
+    }
+    return ROSE_OK;
+}
+
+rose_status rose_cuda_capture(rose_cuda *c, rose_err *err)
+{
+    const uint32_t listed = g_sizes[N_SIZES - 1];
+    const uint32_t most = c->plan.max_seqs < listed ? c->plan.max_seqs : listed;
+
+    for (size_t i = 0; i < N_SIZES; i++) {
+        bool last = g_sizes[i] >= most;
+        rose_cuda_graph *g = &c->graphs[c->n_graphs];
+        g->n = last ? most : g_sizes[i];
+        g->shape = (rose_cuda_shape){.n_rows = g->n, .n_outputs = g->n, .n_single = g->n};
+        cudaError_t e = capture_one(c, g);
+        if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the decode step");
+        c->n_graphs++;
+        if (last) break;
+    }
+    c->use_graphs = true;
+    const bool prompts = (c->without & ROSE_CUDA_WITHOUT_PROMPTS) == 0;
+    return prompts ? capture_prompts(c, err) : ROSE_OK;
+}
+
+/* ---- choice ---- */
+
+static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n_graphs, uint32_t n)
+{
+    for (uint32_t i = 0; i < n_graphs; i++)
+        if (graphs[i].n >= n) return &graphs[i];
+    return NULL;
+}
+
+/* There are graphs for decode steps (one row and one output for each sequence) and for steps of one
+ * prompt (several rows, one output). */
+const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda *c, const rose_batch *b)
+{
+    if (!c->use_graphs || b->n_outputs != b->n_seqs) return NULL;
+    if (b->n_seqs == 1 && b->n_tokens > 1) /* captured with the flash kernel */
+        return c->naive ? NULL : smallest(c->prompts, c->n_prompts, b->n_tokens);
+    if (b->n_tokens != b->n_seqs) return NULL;
+    for (uint32_t i = 0; i < b->n_outputs; i++)
+        if (b->out_row[i] != i) return NULL;
+    const rose_cuda_graph *g = smallest(c->graphs, c->n_graphs, b->n_seqs);
+    /* A graph of several blocks of logits leaves only the last block. */
+    const bool all = b->logits != NULL || b->out_rules != NULL;
+    return g != NULL && g->n > c->scratch.out_block && all ? NULL : g;
+}
+
+/* ---- size ---- */
+
+uint64_t rose_cuda_graph_nodes(const rose_arch *a, uint32_t without)
+{
+    const bool post = a->norm_place != ROSE_NORM_BEFORE;
+    const bool act = (without & ROSE_CUDA_WITHOUT_MLP) != 0;
+    /* Two norms, four GEMMs, RoPE and attention, which may fold its results in a second kernel. */
+    const uint64_t layer = 9 + (post ? 2u : 0u) + (act ? 1u : 0u);
+    /* The embedding, and for a block of logits a norm, the head, the largest logit and the
+     * sampler. More than one block is rare, and its kernels are few. */
+    const uint64_t step = layer * a->n_layers + 1 + 4;
+    uint64_t n = ROSE_CUDA_MAX_GRAPHS;
+    /* A step in two halves has twice the nodes. */
+    for (size_t i = 0; i < N_SIZES; i++)
+        n += (without & ROSE_CUDA_WITHOUT_HALVES) == 0 && rose_cuda_may_halve(g_sizes[i]);
+    if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) n += ROSE_CUDA_MAX_PROMPTS;
+    return n * ROSE_CUDA_SLOTS * step;
+}

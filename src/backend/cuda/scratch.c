@@ -1,0 +1,160 @@
+/* backend/cuda/scratch.c - the place of everything that a step uses besides weights and KV pages:
+ * activations, logits, and the tables of a step (the header).
+ *
+ * The layout functions run twice: in plan() without memory, to add up the sizes, and in open() over
+ * the allocated region. Threads: any. */
+#include "backend/checks.h"
+#include "backend/cuda/cuda_internal.h"
+
+enum { TILE_PAIRS = 64 /* pairs of a query row and a head of the group in a tile of attention */ };
+
+static uint64_t round_up(uint64_t x, uint64_t unit)
+{
+    return (x + unit - 1) / unit * unit;
+}
+
+/* ---- shapes ---- */
+
+uint32_t rose_cuda_windows(const rose_arch *a, uint32_t windows[ROSE_CUDA_MAX_WINDOWS])
+{
+    bool full = false, sliding = false;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        const bool slides = (a->layer_flags[i] & ROSE_LAYER_SLIDING) != 0 && a->window != 0;
+        full |= !slides;
+        sliding |= slides;
+    }
+    if (full) windows[n++] = 0;
+    if (sliding) windows[n++] = a->window;
+    return n;
+}
+
+uint32_t rose_cuda_item_rows(const rose_arch *a)
+{
+    const uint32_t group = a->n_heads / a->n_kv_heads;
+    return group < TILE_PAIRS ? TILE_PAIRS / group : 1;
+}
+
+rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory_plan *p,
+                                           uint32_t sms, uint32_t n)
+{
+    return rose_attend_limits_of(sms, a->n_heads, a->n_kv_heads, a->head_dim, n, p->max_model_len,
+                                 p->kv_pages);
+}
+
+void rose_cuda_shape_cuts(rose_cuda_shape *s, const rose_arch *a, const rose_memory_plan *p,
+                          uint32_t sms, bool halves)
+{
+    uint32_t windows[ROSE_CUDA_MAX_WINDOWS];
+    s->n_halves = halves ? 2 : 1;
+    s->n_cuts = s->n_units = 0;
+    if (s->n_single == 0) return;
+    s->n_cuts = s->n_halves * rose_cuda_windows(a, windows);
+    s->n_units = rose_cuda_attend_limits(a, p, sms, s->n_single).max_units;
+}
+
+/* A sequence has at most one tile for each item_rows of its rows, and one more. */
+static rose_cuda_shape largest_shape(const rose_arch *a, const rose_memory_plan *p, uint32_t sms)
+{
+    rose_cuda_shape s = {.n_rows = p->max_step_tokens,
+                         .n_outputs = p->max_step_tokens,
+                         .n_single = p->max_seqs,
+                         .n_tiles = p->max_seqs + p->max_step_tokens / rose_cuda_item_rows(a),
+                         .n_table = p->max_seqs * (uint32_t)rose_backend_context_pages(p)};
+    rose_cuda_shape_cuts(&s, a, p, sms, true);
+    return s;
+}
+
+void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
+{
+    rose_bump b = {.align = ROSE_CUDA_ALIGN};
+    const uint64_t rows = (uint64_t)s->n_rows * sizeof(uint32_t);
+#define PLACE(field, bytes)                                                                        \
+    h->field = b.used;                                                                             \
+    rose_bump_take(&b, bytes)
+    PLACE(turn, sizeof(uint32_t));
+    PLACE(ids, sizeof(uint32_t *));
+    PLACE(picks, s->n_outputs * sizeof(rose_cuda_pick));
+    PLACE(items, ((uint64_t)s->n_single + s->n_tiles) * sizeof(rose_cuda_item));
+    PLACE(tokens, rows);
+    PLACE(where, rows);
+    PLACE(slot, rows);
+    PLACE(gather, s->n_outputs * sizeof(uint32_t));
+    PLACE(cuttings, s->n_cuts * sizeof(rose_attend_cutting));
+    PLACE(units, (uint64_t)s->n_cuts * s->n_units * sizeof(rose_attend_unit));
+    PLACE(folds, (uint64_t)s->n_cuts * s->n_single * sizeof(rose_attend_fold));
+    PLACE(tables, s->n_table * sizeof(uint32_t));
+#undef PLACE
+    h->end = b.used;
+}
+
+/* ---- scratch ---- */
+
+static float *take_floats(rose_bump *b, uint64_t n)
+{
+    return rose_bump_take(b, n * sizeof(float));
+}
+
+static void layout_rows(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
+                        const rose_memory_plan *p)
+{
+    const rose_cuda_type type = rose_cuda_type_of(p->dtype);
+    const uint64_t size = rose_cuda_type_size(type);
+    const uint64_t rows = round_up(p->max_step_tokens, ROSE_CUDA_ROW_PAD);
+    const uint64_t heads = (uint64_t)a->n_heads * a->head_dim;
+    const uint64_t qkv = heads + 2 * (uint64_t)a->n_kv_heads * a->head_dim;
+    const bool rotated = a->pos == ROSE_POS_ROPE || a->qk_norm; /* in fp32: rose_cuda_rotary */
+    const uint64_t n_up = round_up((a->mlp_gated ? 2 : 1) * (uint64_t)a->d_ff, ROSE_CUDA_N_PAD);
+
+    s->x = take_floats(b, rows * a->d_model);
+    s->y = a->norm_place != ROSE_NORM_BEFORE ? take_floats(b, rows * a->d_model) : NULL;
+    s->h = rose_bump_take(b, rows * round_up(a->d_model, ROSE_CUDA_K_PAD) * size);
+    s->qkv = rose_bump_take(b, rows * qkv * (rotated ? sizeof(float) : size));
+    s->q = rose_bump_take(b, rows * a->n_heads * rose_cuda_attend_pad(a->head_dim) * size);
+    s->o = rose_bump_take(b, rows * round_up(heads, ROSE_CUDA_K_PAD) * size);
+    s->ff = rose_bump_take(b, rows * round_up(a->d_ff, ROSE_CUDA_K_PAD) * size);
+    s->up = (p->without & ROSE_CUDA_WITHOUT_MLP) != 0 ? take_floats(b, rows * n_up) : NULL;
+}
+
+static void layout_outputs(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
+                           const rose_memory_plan *p)
+{
+    const uint64_t size = rose_cuda_type_size(rose_cuda_type_of(p->dtype));
+    const uint64_t most = round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK);
+
+    s->ld_logits = (uint32_t)round_up(a->vocab_size, 32);
+    const uint64_t fit = ROSE_CUDA_OUT_BYTES / (s->ld_logits * sizeof(float));
+    s->out_block = p->max_seqs < ROSE_CUDA_OUT_BLOCK ? p->max_seqs : ROSE_CUDA_OUT_BLOCK;
+    if (s->out_block > fit) s->out_block = fit > 0 ? (uint32_t)fit : 1;
+    s->out_h = rose_bump_take(b, round_up(s->out_block, ROSE_CUDA_ROW_PAD) *
+                                     round_up(a->d_model, ROSE_CUDA_K_PAD) * size);
+    s->logits = take_floats(b, (uint64_t)s->out_block * s->ld_logits);
+    s->key = rose_bump_take(b, most * sizeof *s->key);
+    s->sampled = rose_bump_take(b, most * sizeof *s->sampled);
+    s->n_changed = s->out_block < ROSE_CUDA_CHANGED ? s->out_block : ROSE_CUDA_CHANGED;
+    s->changed = take_floats(b, (uint64_t)s->n_changed * s->ld_logits);
+    s->changed_key = rose_bump_take(b, s->n_changed * sizeof *s->changed_key);
+    s->rules_bytes = rose_cuda_rules_bytes(a->vocab_size);
+    s->rules = rose_bump_take(b, s->rules_bytes);
+}
+
+void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
+                              const rose_memory_plan *p, uint32_t sms)
+{
+    const rose_attend_limits limits = rose_cuda_attend_limits(a, p, sms, p->max_seqs);
+    const rose_cuda_shape largest = largest_shape(a, p, sms);
+    const uint32_t halves = (p->without & ROSE_CUDA_WITHOUT_HALVES) == 0 ? 2 : 1;
+    rose_cuda_header header;
+
+    layout_rows(s, b, a, p);
+    layout_outputs(s, b, a, p);
+    for (uint32_t i = 0; i < halves; i++) {
+        s->parts[i] = rose_bump_take(b, limits.bytes);
+        s->arrivals[i] =
+            rose_bump_take(b, (uint64_t)p->max_seqs * a->n_kv_heads * sizeof *s->arrivals[i]);
+    }
+    rose_cuda_layout_header(&header, &largest);
+    s->header_bytes = header.end;
+    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
+        s->header[i] = rose_bump_take(b, s->header_bytes);
+}

@@ -1,0 +1,277 @@
+/* backend/cuda/tune.c - times the GEMM kernels of the table on the shapes of a model, and keeps the
+ * fastest of each shape and bucket of rows. All kernels give the same bits, so a bad measurement
+ * costs speed alone.
+ *
+ * It runs at open, after the weights are loaded and before steps are captured. Weights are those of
+ * the layers in turn, so that none are in a cache. Rows and outputs lie in the memory of the KV
+ * pages, which is zeroed afterwards. Threads: the engine thread. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/cuda_internal.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+enum {
+    LAUNCHES = 16, /* most in a run */
+    RUNS = 5,
+    RUN_US = 1500, /* about the time of a run */
+    SHAPE_MS = 1000,
+    MODEL_MS = 30000
+};
+/* Kernels that take this many times the least estimate are not timed. */
+#define HOPELESS 4.0
+/* A kernel replaces the choice of the estimate only if it is faster by this factor. */
+#define FASTER 0.97
+
+static const uint32_t g_buckets[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192};
+
+/* The matrices of one shape, and the memory of a run. */
+typedef struct tuning {
+    rose_cuda *c;
+    const rose_cuda_matrix *matrix[LAUNCHES];
+    uint32_t n;
+    rose_gemm_io io;
+    cudaEvent_t start, end;
+    uint64_t until, used; /* the time limit; bytes of the KV memory that were written */
+} tuning;
+
+static uint32_t padded(uint32_t x, uint32_t unit)
+{
+    return (x + unit - 1) / unit * unit;
+}
+
+/* Place rows and outputs of t->io.rows rows. False if the memory is too small. */
+static bool place(tuning *t)
+{
+    const rose_cuda_matrix *m = t->matrix[0];
+    const uint64_t rows = padded(t->io.rows, ROSE_CUDA_ROW_PAD);
+    const uint64_t h = rows * m->k_pad * 2, out = rows * m->n_pad * sizeof(float);
+    const uint64_t keys = rows * sizeof(unsigned long long);
+    uint8_t *base = t->c->kv_base;
+    if (h + out + keys > t->c->plan.kv) return false;
+    if (h + out + keys > t->used) t->used = h + out + keys;
+    t->io.h = base;
+    t->io.x = t->io.logits = (float *)(void *)(base + h);
+    t->io.out = base + h;
+    t->io.key = (unsigned long long *)(void *)(base + h + out);
+    t->io.ld_x = t->io.ld_logits = m->n_pad;
+    t->io.out_pitch = t->io.end == ROSE_END_GATED ? m->n_pad / 2 : m->n_pad;
+    return true;
+}
+
+static rose_cuda_launch launch_of(const tuning *t, const rose_gemm_kernel *g)
+{
+    return (rose_cuda_launch){.device = &t->c->device,
+                              .stream = t->c->stream,
+                              .type = t->c->type,
+                              .shared = rose_cuda_carveout(t->c->without, t->io.rows),
+                              .without = t->c->without,
+                              .forced = g};
+}
+
+/* Capture n launches of a kernel, the matrices in turn. */
+static cudaError_t capture(const tuning *t, const rose_gemm_kernel *g, uint32_t n,
+                           cudaGraphExec_t *exec)
+{
+    rose_cuda_launch at = launch_of(t, g);
+    cudaGraph_t graph = NULL;
+    cudaError_t e = cudaStreamBeginCapture(at.stream, cudaStreamCaptureModeThreadLocal);
+    if (e != cudaSuccess) return e;
+    for (uint32_t i = 0; i < n && e == cudaSuccess; i++) {
+        e = rose_gemm_run(&at, t->matrix[i % t->n], &t->io);
+        at.dependent = t->c->pdl;
+    }
+    const cudaError_t ended = cudaStreamEndCapture(at.stream, &graph);
+    if (e == cudaSuccess) e = ended;
+    if (e == cudaSuccess) e = cudaGraphInstantiate(exec, graph, 0);
+    if (graph != NULL) cudaGraphDestroy(graph);
+    return e;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The median of RUNS runs of n launches, after one that is not counted. *us: of one launch. */
+static cudaError_t time_kernel(const tuning *t, const rose_gemm_kernel *g, uint32_t n, double *us)
+{
+    float ms[RUNS];
+    cudaGraphExec_t exec = NULL;
+    cudaError_t e = capture(t, g, n, &exec);
+    for (int i = -1; i < RUNS && e == cudaSuccess; i++) {
+        e = cudaEventRecord(t->start, t->c->stream);
+        if (e == cudaSuccess) e = cudaGraphLaunch(exec, t->c->stream);
+        if (e == cudaSuccess) e = cudaEventRecord(t->end, t->c->stream);
+        if (e == cudaSuccess) e = rose_cuda_wait(t->c, t->end);
+        if (e == cudaSuccess && i >= 0) e = cudaEventElapsedTime(&ms[i], t->start, t->end);
+    }
+    if (exec != NULL && !t->c->lost) cudaGraphExecDestroy(exec);
+    if (e != cudaSuccess) return e;
+    qsort(ms, RUNS, sizeof *ms, compare);
+    *us = (double)ms[RUNS / 2] * 1e3 / n;
+    return cudaSuccess;
+}
+
+/* Times all kernels of a shape and number of rows. *best stays NULL if the time is up. */
+static cudaError_t tune_rows(const tuning *t, const rose_gemm_kernel **best)
+{
+    const rose_cuda_matrix *m = t->matrix[0];
+    const rose_cuda_launch at = launch_of(t, NULL);
+    const rose_gemm_kernel *guess = rose_gemm_choose(&at, m, &t->io), *fastest = guess;
+    const double least = rose_gemm_cost(guess, &at, m, &t->io);
+    const uint32_t fit = (uint32_t)(RUN_US / least), n = fit < 2 ? 2 : fit;
+    const uint32_t launches = n < LAUNCHES ? n : LAUNCHES;
+    double guess_us = 0, fastest_us = 0;
+    cudaError_t e = time_kernel(t, guess, launches, &guess_us);
+    fastest_us = guess_us * FASTER;
+    for (uint32_t i = 0; i < rose_gemm_n_kernels && e == cudaSuccess; i++) {
+        const rose_gemm_kernel *g = &rose_gemm_kernels[i];
+        double us;
+        if (g == guess || !rose_gemm_takes(g, &at, m, &t->io) ||
+            rose_gemm_cost(g, &at, m, &t->io) > HOPELESS * least)
+            continue;
+        if (rose_now_ns() >= t->until) return e;
+        e = time_kernel(t, g, launches, &us);
+        if (e != cudaSuccess || us >= fastest_us) continue;
+        fastest = g;
+        fastest_us = us;
+    }
+    if (e != cudaSuccess) return e;
+    rose_log(ROSE_LOG_INFO, "cuda",
+             "tune: n %u, k %u, end %d, %u rows: %s %.1f us; the estimate's choice %s %.1f us",
+             m->n, m->k, (int)t->io.end, t->io.rows, fastest->name,
+             fastest == guess ? guess_us : fastest_us, guess->name, guess_us);
+    *best = fastest;
+    return e;
+}
+
+/* Times the buckets up to most_rows and puts what was measured into c->tuned. */
+static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
+{
+    const rose_cuda_matrix *m = t->matrix[0];
+    rose_gemm_tuning line = {
+        .n = m->n, .k = m->k, .n_parts = m->n_parts, .type = t->c->type, .end = t->io.end};
+    const uint64_t limit = rose_now_ns() + (uint64_t)SHAPE_MS * 1000000;
+    const uint64_t model = t->until;
+    if (limit < t->until) t->until = limit;
+    for (size_t i = 0; i < sizeof g_buckets / sizeof *g_buckets; i++) {
+        line.bucket = g_buckets[i];
+        line.kernel = NULL;
+        t->io.rows = line.bucket < most_rows ? line.bucket : most_rows;
+        if (rose_now_ns() >= t->until || !place(t)) break;
+        const cudaError_t e = tune_rows(t, &line.kernel);
+        if (e != cudaSuccess) return rose_cuda_fail(err, e, "timing GEMM kernels");
+        if (line.kernel != NULL && rose_gemm_tuned_set(&t->c->tuned, &line) == ROSE_E_NOMEM)
+            return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
+        if (line.bucket >= most_rows) break;
+    }
+    t->until = model;
+    return ROSE_OK;
+}
+
+/* The matrix of one kind in a layer: qkv, out, up, down. */
+static const rose_cuda_matrix *matrix_of(const rose_cuda_layer *l, int kind)
+{
+    const rose_cuda_matrix *const all[] = {&l->qkv, &l->out, &l->up, &l->down};
+    return all[kind];
+}
+
+/* Whether a layer before this one has a matrix of the same shape. */
+static bool met(const rose_cuda *c, uint32_t layer, int kind)
+{
+    const rose_cuda_matrix *m = matrix_of(&c->weights.layers[layer], kind);
+    for (uint32_t i = 0; i < layer; i++) {
+        const rose_cuda_matrix *other = matrix_of(&c->weights.layers[i], kind);
+        if (other->n == m->n && other->k == m->k) return true;
+    }
+    return false;
+}
+
+static rose_status tune_matrices(tuning *t, uint32_t layer, int kind, rose_err *err)
+{
+    rose_cuda *c = t->c;
+    const rose_cuda_matrix *first = matrix_of(&c->weights.layers[layer], kind);
+    const bool apart = kind == 2 && (c->without & ROSE_CUDA_WITHOUT_MLP) != 0;
+    t->n = 0;
+    for (uint32_t i = layer; i < c->arch.n_layers && t->n < LAUNCHES; i++) {
+        const rose_cuda_matrix *m = matrix_of(&c->weights.layers[i], kind);
+        if (m->n == first->n && m->k == first->k) t->matrix[t->n++] = m;
+    }
+    t->io = (rose_gemm_io){.act = c->arch.act, .out_f32 = apart};
+    t->io.end = first->n_parts > 1   ? ROSE_END_RESIDUAL
+                : kind != 2 || apart ? ROSE_END_ROWS
+                : first->gated       ? ROSE_END_GATED
+                                     : ROSE_END_ACT;
+    return tune_shape(t, c->plan.max_step_tokens, err);
+}
+
+static rose_status tune_all(tuning *t, rose_err *err)
+{
+    rose_cuda *c = t->c;
+    rose_status st = ROSE_OK;
+    for (uint32_t layer = 0; layer < c->arch.n_layers; layer++)
+        for (int kind = 0; kind < 4 && st == ROSE_OK; kind++)
+            if (!met(c, layer, kind)) st = tune_matrices(t, layer, kind, err);
+    if (st != ROSE_OK) return st;
+    t->matrix[0] = &c->weights.head;
+    t->n = 1;
+    t->io = (rose_gemm_io){.end = ROSE_END_LOGITS};
+    return tune_shape(t, c->scratch.out_block, err);
+}
+
+static rose_status measure_model(rose_cuda *c, rose_err *err)
+{
+    tuning t = {.c = c};
+    const uint64_t began = rose_now_ns();
+    if (c->type == ROSE_CUDA_F32) return ROSE_OK; /* fp32 has one kernel */
+    t.until = began + (uint64_t)MODEL_MS * 1000000;
+    cudaError_t e = cudaEventCreateWithFlags(&t.start, cudaEventDefault);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&t.end, cudaEventDefault);
+    /* Small values: zeros would take less power, and so run faster, than real rows. */
+    if (e == cudaSuccess) e = cudaMemsetAsync(c->kv_base, 0x3c, c->plan.kv, c->stream);
+    rose_status st = e == cudaSuccess ? tune_all(&t, err) : rose_cuda_fail(err, e, "tuning");
+    if (c->lost) return st;
+    if (st == ROSE_OK) e = cudaMemsetAsync(c->kv_base, 0, c->plan.kv, c->stream);
+    if (st == ROSE_OK && e == cudaSuccess) e = rose_cuda_finish(c);
+    if (st == ROSE_OK && e != cudaSuccess) st = rose_cuda_fail(err, e, "tuning");
+    if (t.start != NULL) cudaEventDestroy(t.start);
+    if (t.end != NULL) cudaEventDestroy(t.end);
+    rose_log(ROSE_LOG_INFO, "cuda", "tuned %u GEMM shapes in %.1f s", c->tuned.n_lines,
+             rose_ms_between(began, rose_now_ns()) / 1e3);
+    return st;
+}
+
+/* ---- the file ---- */
+
+/* "DIR/tune-NVIDIA-H100-80GB-HBM3.txt" */
+static rose_status file_of(const char *dir, const char *gpu, char *out, size_t cap, rose_err *err)
+{
+    const int n = snprintf(out, cap, "%s/tune-%s.txt", dir, gpu);
+    if (n < 0 || (size_t)n >= cap)
+        return rose_fail(err, ROSE_E_INVAL, "tuned GEMM kernels: the path %.60s... is too long",
+                         dir);
+    for (char *p = out + strlen(dir) + 1; *p != '\0'; p++)
+        if (*p == ' ' || *p == '/') *p = '-';
+    return ROSE_OK;
+}
+
+rose_status rose_cuda_tune(rose_cuda *c, const char *dir, bool measure, rose_err *err)
+{
+    struct cudaDeviceProp about;
+    char path[2048];
+    if (dir == NULL && !measure) return ROSE_OK;
+    const cudaError_t e = cudaGetDeviceProperties(&about, c->device.index);
+    if (e != cudaSuccess) return rose_cuda_fail(err, e, "asking for the GPU's name");
+    rose_status st = dir != NULL ? file_of(dir, about.name, path, sizeof path, err) : ROSE_OK;
+    if (st == ROSE_OK && dir != NULL) rose_gemm_tuned_read(&c->tuned, path, about.name);
+    if (st != ROSE_OK || !measure) return st;
+    if ((st = measure_model(c, err)) != ROSE_OK || dir == NULL) return st;
+    rose_err why = {""};
+    if (rose_gemm_tuned_write(&c->tuned, path, about.name, &why) != ROSE_OK)
+        rose_log(ROSE_LOG_WARN, "cuda", "%s; the measured choices serve this run alone", why.msg);
+    return ROSE_OK;
+}

@@ -1,0 +1,119 @@
+/* backend/cuda/weights.c - the place of every weight on the device. The layout runs twice: in
+ * plan() without memory, to add up the sizes, and in open() over the allocated region. Sizes cannot
+ * overflow 64 bits, because the checks of plan.c limit every dimension first. */
+#include "backend/cuda/cuda_internal.h"
+
+size_t rose_cuda_type_size(rose_cuda_type t)
+{
+    return t == ROSE_CUDA_F32 ? 4 : 2;
+}
+
+rose_cuda_type rose_cuda_type_of(rose_compute c)
+{
+    if (c == ROSE_COMPUTE_F32) return ROSE_CUDA_F32;
+    return c == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+}
+
+uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t)
+{
+    return (uint64_t)a->n_layers * a->n_kv_heads * 2 * ROSE_KV_PAGE_TOKENS *
+           rose_cuda_attend_pad(a->head_dim) * rose_cuda_type_size(t);
+}
+
+static float *take_floats(rose_bump *b, uint64_t n)
+{
+    return rose_bump_take(b, n * sizeof(float));
+}
+
+static void *take_packed(const rose_cuda_matrix *m, rose_bump *b, const rose_memory_plan *p)
+{
+    return rose_bump_take(b, (uint64_t)m->n_pad * m->k_pad *
+                                 rose_cuda_type_size(rose_cuda_type_of(p->dtype)));
+}
+
+/* Shapes and packed values of a layer's four matrices. */
+static void take_matrices(rose_cuda_layer *l, rose_bump *b, const rose_arch *a,
+                          const rose_memory_plan *p)
+{
+    const uint32_t d = a->d_model, attended = a->n_heads * a->head_dim;
+    const uint32_t qkv = attended + 2 * a->n_kv_heads * a->head_dim;
+    rose_cuda_matrix *const all[] = {&l->qkv, &l->out, &l->up, &l->down};
+    *l = (rose_cuda_layer){0};
+    rose_cuda_matrix_shape(&l->qkv, d, qkv, 1, 0, false);
+    rose_cuda_matrix_shape(&l->out, attended, d, ROSE_GEMM_PARTS, a->head_dim, false);
+    rose_cuda_matrix_shape(&l->up, d, a->mlp_gated ? 2 * a->d_ff : a->d_ff, 1, 0, a->mlp_gated);
+    rose_cuda_matrix_shape(&l->down, a->d_ff, d, ROSE_GEMM_PARTS, 0, false);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        all[i]->w = take_packed(all[i], b, p);
+}
+
+static rose_cuda_norm_by take_norm(rose_bump *b, const rose_arch *a, const rose_tensor *w,
+                                   const rose_tensor *bias)
+{
+    rose_cuda_norm_by by = {.kind = ROSE_CUDA_NORM_NONE, .eps = a->norm_eps};
+    if (w->data == NULL) return by;
+    by.kind = a->norm == ROSE_NORM_LAYER ? ROSE_CUDA_NORM_LAYER : ROSE_CUDA_NORM_RMS;
+    by.w = take_floats(b, a->d_model);
+    if (bias != NULL && bias->data != NULL) by.b = take_floats(b, a->d_model);
+    return by;
+}
+
+static void take_bias(rose_cuda_matrix *m, rose_bump *b, const rose_linear *from)
+{
+    m->bias = from->b[0].data != NULL ? take_floats(b, m->n) : NULL;
+}
+
+static void take_vectors(rose_cuda_layer *l, rose_bump *b, const rose_arch *a,
+                         const rose_layer *from)
+{
+    l->ln1 = take_norm(b, a, &from->ln1_w, &from->ln1_b);
+    l->ln2 = take_norm(b, a, &from->ln2_w, &from->ln2_b);
+    l->post1 = take_norm(b, a, &from->post1, NULL);
+    l->post2 = take_norm(b, a, &from->post2, NULL);
+    l->q_norm = from->q_norm.data != NULL ? take_floats(b, a->head_dim) : NULL;
+    l->k_norm = from->k_norm.data != NULL ? take_floats(b, a->head_dim) : NULL;
+    take_bias(&l->qkv, b, &from->qkv);
+    take_bias(&l->out, b, &from->proj);
+    take_bias(&l->up, b, &from->fc1);
+    take_bias(&l->down, b, &from->fc2);
+}
+
+/* Learned positions, or the tables of RoPE: the second one is that of sliding layers. */
+static void take_positions(rose_cuda_weights *w, rose_bump *b, const rose_arch *a,
+                           uint32_t positions)
+{
+    w->pos = a->pos == ROSE_POS_LEARNED ? take_floats(b, (uint64_t)positions * a->d_model) : NULL;
+    for (int i = 0; i < 2; i++) {
+        const bool used = a->pos == ROSE_POS_ROPE && (i == 0 || a->window > 0);
+        w->rot_dim[i] = used ? a->rope[i].dim : 0;
+        if (w->rot_dim[i] == 0) continue;
+        w->cos[i] = take_floats(b, (uint64_t)positions * (w->rot_dim[i] / 2));
+        w->sin[i] = take_floats(b, (uint64_t)positions * (w->rot_dim[i] / 2));
+    }
+}
+
+/* The small parameters of all layers are stored next to each other, apart from the matrices. Stored
+ * between the matrices they made a decode step 26 to 30 us longer on an H100. */
+void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
+                              const rose_memory_plan *p)
+{
+    const rose_arch *a = &m->arch;
+    rose_cuda_layer nowhere = {0};
+
+    for (uint32_t i = 0; i < a->n_layers; i++)
+        take_matrices(w->layers == NULL ? &nowhere : &w->layers[i], b, a, p);
+    w->head = (rose_cuda_matrix){0};
+    rose_cuda_matrix_shape(&w->head, a->d_model, a->vocab_size, 1, 0, false);
+    w->head.w = take_packed(&w->head, b, p);
+    w->tok = a->tied_head ? w->head.w : take_packed(&w->head, b, p);
+    take_positions(w, b, a, p->max_model_len);
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        const rose_layer *from = &m->layers[i];
+        rose_cuda_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
+        take_vectors(l, b, a, from);
+        l->scale = from->attn_scale;
+        l->window = from->window;
+        l->rope = from->rope >= 0 && w->rot_dim[from->rope] > 0 ? from->rope : -1;
+    }
+    w->lnf = take_norm(b, a, &m->lnf_w, &m->lnf_b);
+}

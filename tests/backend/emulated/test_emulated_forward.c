@@ -1,0 +1,148 @@
+/* tests/backend/emulated/test_emulated_forward.c - the whole CUDA backend without a GPU: its host
+ * files over runtime.cc, its kernels on machine.h. A small model of each family gives logits close
+ * to those of the CPU backend, and the same bits eagerly, in graphs, in two halves, in mixed steps
+ * and without fusions. */
+#define FX_MAX_SEQS 33
+#define FX_MAX_ROWS 48
+#include "backend/cuda_fixture.h"
+#include "backend/golden_checks.h"
+
+static const char *const g_families[] = {
+    "families/llama",       "families/llama-linear", "families/llama-dynamic", "families/mistral",
+    "families/qwen2",       "families/qwen3",        "families/smollm3",       "families/gemma3",
+    "families/gemma3-caps", "families/phi3",         "families/phi3-short",
+};
+enum { N_FAMILIES = sizeof g_families / sizeof g_families[0], N_PROMPT = 42, N_TOKENS = 45 };
+
+static rose_model *family_model(const char *name, golden *g)
+{
+    golden_open(g, name);
+    fx_max_model_len = g->served_context;
+    return golden_model(g);
+}
+
+static double distance(const rose_model *m, const fx_seq *want, const fx_seq *got)
+{
+    double diff = 0, size = 0;
+    for (size_t i = 0; i < (size_t)want->n_tokens * m->arch.vocab_size; i++) {
+        const double w = (double)want->logits[i], e = (double)got->logits[i] - w;
+        diff += e * e;
+        size += w * w;
+    }
+    return sqrt(diff / size);
+}
+
+/* A prompt beside decode steps of two others: singles and tiles in the same steps. */
+static fx_seq run_mixed(const rose_model *m, fx_backend *f)
+{
+    fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS), others[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        others[i] = fx_seq_make(m, fx_seed() + i, 12 + i);
+        fx_step(f, &(fx_part){&others[i], 5 + i, FX_NONE}, 1);
+    }
+    while (s.done < N_TOKENS) {
+        const uint32_t rows = s.done < N_PROMPT ? (N_PROMPT - s.done + 1) / 2 : 1;
+        fx_part parts[] = {{&others[0], 1, FX_NONE}, {&s, rows, FX_ALL}, {&others[1], 1, FX_NONE}};
+        const bool left = others[0].done < others[0].n_tokens;
+        fx_step(f, left ? parts : parts + 1, left ? 3 : 1);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        fx_seq_drop(f, &others[i]);
+        fx_seq_free(&others[i]);
+    }
+    fx_seq_drop(f, &s);
+    return s;
+}
+
+/* Decode steps of 27 sequences, which a graph runs in two halves. */
+static fx_seq run_crowd(const rose_model *m, fx_backend *f)
+{
+    enum { N = 27 };
+    fx_seq s[N];
+    fx_part parts[N];
+    for (uint32_t i = 0; i < N; i++) {
+        s[i] = fx_seq_make(m, fx_seed() + (i + 1 < N ? i : 99), i + 1 < N ? 3 : N_TOKENS);
+        parts[i] = (fx_part){&s[i], 1, FX_ALL};
+    }
+    fx_run(f, &s[N - 1], N_PROMPT, 30);
+    for (uint32_t i = 0; i < N_TOKENS - N_PROMPT; i++)
+        fx_step(f, parts, N);
+    for (uint32_t i = 0; i < N; i++)
+        fx_seq_drop(f, &s[i]);
+    for (uint32_t i = 0; i + 1 < N; i++)
+        fx_seq_free(&s[i]);
+    return s[N - 1];
+}
+
+static void compare(const rose_model *m, const fx_seq *want, fx_seq got, const char *family,
+                    const char *way)
+{
+    char what[100];
+    snprintf(what, sizeof what, "%s, %s", family, way);
+    fx_same(m, want, &got, what);
+    fx_seq_free(&got);
+}
+
+static void no_fusion(rose_backend_opts *o)
+{
+    o->cuda.fused_ops = o->cuda.fused_mlp = o->cuda.fused_sampler = false;
+    o->cuda.fused_kv_append = false;
+}
+
+static void check_ways(const rose_model *m, const fx_seq *want, const char *family)
+{
+    for (int fused = 1; fused >= 0; fused--) {
+        fx_change = fused ? NULL : no_fusion;
+        fx_backend f = fx_open(m, ROSE_COMPUTE_BF16, NULL, 0, 1);
+        fx_change = NULL;
+        if (fused) compare(m, want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 7), family, "graphs");
+        compare(m, want, run_mixed(m, &f), family, fused ? "mixed" : "mixed, no fusion");
+        compare(m, want, run_crowd(m, &f), family, fused ? "halves" : "halves, no fusion");
+        fx_close(&f);
+    }
+}
+
+static void test_family(void **state)
+{
+    const char *name = *state;
+    golden g;
+    rose_model *m = family_model(name, &g);
+    static const rose_compute types[] = {ROSE_COMPUTE_F32, ROSE_COMPUTE_BF16};
+    double e[2];
+    fx_seq want[2];
+    fx_device = "cpu";
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 1);
+    fx_seq cpu = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 30);
+    fx_close(&f);
+    fx_device = "cuda";
+    for (int t = 0; t < 2; t++) {
+        fx_graphs = false;
+        f = fx_open(m, types[t], NULL, 0, 1);
+        fx_graphs = true;
+        want[t] = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 30);
+        e[t] = distance(m, &cpu, &want[t]);
+        fx_close(&f);
+    }
+    print_message("%s: relative error %.1e in fp32, %.1e in bf16\n", name, e[0], e[1]);
+    if (!(e[0] < 1e-4 && e[1] < 8e-2)) fail_msg("%s: the logits are not those of the CPU", name);
+    check_ways(m, &want[1], name);
+    fx_seq_free(&cpu);
+    for (int t = 0; t < 2; t++)
+        fx_seq_free(&want[t]);
+    fx_max_model_len = 0;
+    rose_model_close(m);
+    golden_close(&g);
+}
+
+/* An argument runs the tests whose names match it: "*qwen3". */
+int main(int argc, char **argv)
+{
+    struct CMUnitTest tests[N_FAMILIES];
+    for (int i = 0; i < N_FAMILIES; i++)
+        tests[i] = (struct CMUnitTest){.name = g_families[i],
+                                       .test_func = test_family,
+                                       .initial_state = (void *)(uintptr_t)g_families[i]};
+    if (!fx_use_gpu()) return 1;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,159 @@
+/* tests/backend/test_cuda_tuned.c - the file of measured GEMM kernels, and the choice that follows
+ * it. Needs no GPU. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "backend/cuda/gemm.h"
+
+static char g_path[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    snprintf(g_path, sizeof g_path, "/tmp/rose-tuned-%ld.txt", (long)getpid());
+    remove(g_path);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return remove(g_path) == 0 ? 0 : -1;
+}
+
+static void write_file(const char *text)
+{
+    FILE *f = fopen(g_path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static rose_gemm_tuning line_of(uint32_t n, uint32_t bucket, const char *kernel)
+{
+    return (rose_gemm_tuning){.n = n,
+                              .k = 1024,
+                              .bucket = bucket,
+                              .type = ROSE_CUDA_BF16,
+                              .end = ROSE_END_ROWS,
+                              .n_parts = 1,
+                              .kernel = rose_gemm_named(kernel)};
+}
+
+static void test_buckets(void **state)
+{
+    static const uint32_t rows[][2] = {{1, 1},       {2, 2},       {3, 4},        {5, 8},
+                                       {32, 32},     {33, 64},     {512, 512},    {513, 2048},
+                                       {2048, 2048}, {2049, 8192}, {100000, 8192}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(rose_gemm_bucket(rows[i][0]), rows[i][1]);
+}
+
+/* Lines go in in any order, replace each other, and come back from the file. */
+static void test_file(void **state)
+{
+    rose_gemm_tuned t = {0}, back = {0};
+    rose_err err = {""};
+    (void)state;
+    for (uint32_t i = 0; i < 60; i++) {
+        const rose_gemm_tuning l = line_of(8 * (1 + i * 37 % 60), 1u << i % 10, "tiles-64x64");
+        assert_int_equal(rose_gemm_tuned_set(&t, &l), ROSE_OK);
+    }
+    const rose_gemm_tuning other = line_of(80, t.lines[9].bucket, "tiles-128x128");
+    assert_int_equal(rose_gemm_tuned_set(&t, &other), ROSE_OK);
+    assert_int_equal(t.n_lines, 60);
+    for (uint32_t i = 1; i < t.n_lines; i++)
+        assert_true(rose_gemm_tuning_order(&t.lines[i - 1], &t.lines[i]) < 0);
+    assert_int_equal(rose_gemm_tuned_write(&t, g_path, "Some GPU", &err), ROSE_OK);
+    rose_gemm_tuned_read(&back, g_path, "Some GPU");
+    assert_int_equal(back.n_lines, t.n_lines);
+    for (uint32_t i = 0; i < t.n_lines; i++) {
+        assert_int_equal(rose_gemm_tuning_order(&back.lines[i], &t.lines[i]), 0);
+        assert_ptr_equal(back.lines[i].kernel, t.lines[i].kernel);
+    }
+    assert_string_equal(rose_gemm_tuned_find(&back, &other)->kernel->name, "tiles-128x128");
+    rose_gemm_tuned_free(&back);
+    rose_gemm_tuned_read(&back, g_path, "Another GPU");
+    assert_int_equal(back.n_lines, 0);
+    assert_int_equal(rose_gemm_tuned_write(&t, "/nowhere/at/all.txt", "Some GPU", &err), ROSE_E_IO);
+    assert_non_null(strstr(err.msg, "/nowhere/at/all.txt"));
+    rose_gemm_tuned_free(&t);
+}
+
+/* Of a file with wrong lines the good ones count. */
+static void test_wrong_lines(void **state)
+{
+    rose_gemm_tuned t = {0};
+    (void)state;
+    write_file("roseinfer tune 1: Some GPU\n"
+               "bf16 1024 512 1 0 8 tiles-64x64\n"
+               "bf16 1024 512 1 0 16 a-kernel-that-is-gone\n"
+               "f32 1024 512 1 0 32 tiles-64x64\n"
+               "bf16 1024 512 1 9 32 tiles-64x64\n"
+               "bf16 1024 512 1 0 33 tiles-64x64\n"
+               "bf16 1024 512 1 0 0 tiles-64x64\n"
+               "bf16 1024 512 1 0 32 tiles-64x64 more\n"
+               "\n"
+               "nonsense\n"
+               "f16 64 512 4 1 2048 tiles-128x128\n");
+    rose_gemm_tuned_read(&t, g_path, "Some GPU");
+    assert_int_equal(t.n_lines, 2);
+    assert_int_equal(t.lines[0].type, ROSE_CUDA_F16);
+    assert_int_equal(t.lines[1].bucket, 8);
+    rose_gemm_tuned_free(&t);
+    write_file("");
+    rose_gemm_tuned_read(&t, g_path, "Some GPU");
+    write_file("roseinfer tune 0: Some GPU\nbf16 1024 512 1 0 8 tiles-64x64\n");
+    rose_gemm_tuned_read(&t, g_path, "Some GPU");
+    assert_int_equal(t.n_lines, 0);
+}
+
+/* The tuned kernel comes before the cheapest, the forced one before it; one that does not take the
+ * shape is passed over. */
+static void test_choice(void **state)
+{
+    static const rose_cuda_device device = {.sms = 132, .cc = 90, .bytes_us = 3e6, .mhz = 1700};
+    static const float one = 1;
+    rose_gemm_tuned t = {0};
+    rose_cuda_launch at = {.device = &device, .type = ROSE_CUDA_BF16};
+    rose_cuda_matrix m = {.w = NULL};
+    rose_gemm_io io = {.end = ROSE_END_ROWS, .rows = 2000, .h = &one};
+    (void)state;
+    rose_cuda_matrix_shape(&m, 1024, 4096, 1, 0, false);
+    const rose_gemm_kernel *cheapest = rose_gemm_choose(&at, &m, &io);
+    const bool small = strcmp(cheapest->name, "tiles-64x64") == 0;
+    const char *name = small ? "tiles-128x128" : "tiles-64x64";
+    rose_gemm_tuning l = line_of(4096, 2048, name);
+    assert_int_equal(rose_gemm_tuned_set(&t, &l), ROSE_OK);
+    at.tuned = &t;
+    assert_string_equal(rose_gemm_choose(&at, &m, &io)->name, name);
+    io.rows = 3000; /* another bucket */
+    assert_string_not_equal(rose_gemm_choose(&at, &m, &io)->name, name);
+    io.rows = 2000;
+    at.forced = cheapest;
+    assert_ptr_equal(rose_gemm_choose(&at, &m, &io), cheapest);
+    at.forced = NULL;
+    l.kernel = rose_gemm_named("wide-128x128"); /* not on this GPU */
+    assert_int_equal(rose_gemm_tuned_set(&t, &l), ROSE_OK);
+    assert_ptr_equal(rose_gemm_choose(&at, &m, &io), cheapest);
+    rose_gemm_tuned_free(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_buckets),
+        cmocka_unit_test_setup_teardown(test_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_wrong_lines, setup, teardown),
+        cmocka_unit_test(test_choice),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
