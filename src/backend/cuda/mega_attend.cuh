@@ -11,44 +11,42 @@
 /* A head of the row, from the sums of the QKV GEMM: `head` counts q, then K, then V. */
 template <typename T, int HD>
 ROSE_DEVICE void prepare_head(const rose_mega &a, const mega &m, const rose_mega_layer &l,
-                              uint32_t head)
+                              const rotary_angles<HD / 64> &by, uint32_t head)
 {
+    constexpr int P = HD / 64;
     const bool is_q = head < a.n_q, is_v = head >= a.n_q + a.n_kv;
     const uint32_t kv = (head - a.n_q) % a.n_kv;
-    const float *norm =
-        is_v || l.q_norm == NULL ? NULL : place<float>(m, a.at.qk) + (is_q ? 0 : HD);
-    const uint64_t *at[HD / 64];
-    uint2 u[HD / 64];
-    float2 x[ROTARY_PAIRS] = {};
+    const float *norm = is_q ? l.q_norm : is_v ? NULL : l.k_norm;
+    const float top = largest(static_cast<T *>(NULL));
+    const uint64_t *at[P];
+    uint2 u[P];
+    float2 x[P], w[P];
+    load_norm<P>(w, norm, HD, m.lane);
 #pragma unroll
-    for (uint32_t i = 0; i < HD / 64; i++)
+    for (uint32_t i = 0; i < P; i++)
         at[i] = a.qkv + (size_t)head * HD + i * 64 + m.lane * 2;
-    poll<HD / 64>(u, at, m.number);
+    poll<P>(u, at, m.number);
 #pragma unroll
-    for (uint32_t i = 0; i < HD / 64; i++)
+    for (uint32_t i = 0; i < P; i++)
         x[i] = make_float2(__uint_as_float(u[i].x), __uint_as_float(u[i].y));
-    if (norm != NULL) norm_head(x, norm, HD, a.eps, m.lane);
+    if (norm != NULL) norm_head<P>(x, w, HD, a.eps, m.lane);
     if (!is_v && l.rope != 0) {
-        /* The position's row of the tables is in shared memory: it is row 0 there. */
-        const uint32_t zero = 0;
         rose_cuda_rotary r = {};
         r.kv.head_dim = HD;
-        r.where = &zero;
         r.rot_dim = a.rot_dim;
-        r.cos = place<float>(m, a.at.rope);
-        r.sin = r.cos + a.rot_dim / 2;
-        rotate_head(x, r, 0, place<float>(m, a.at.stage) + m.warp * HD, m.lane);
+        rotate_head<P>(x, r, by, place<float>(m, a.at.stage) + m.warp * HD, m.lane);
     }
     T *to = is_q ? place<T>(m, a.at.q) + head * HD : place<T>(m, a.at.kv) + (kv * 2 + is_v) * HD;
     T *page = static_cast<T *>(l.kv) + m.slot / ROSE_PAGE * a.page_elems +
               (size_t)(kv * 2 + is_v) * ROSE_PAGE * HD;
 #pragma unroll
-    for (uint32_t i = 0; i < HD / 64; i++) {
+    for (uint32_t i = 0; i < P; i++) {
         const uint32_t d = i * 64 + m.lane * 2;
-        const float2 v = is_q ? x[i] : saturated(x[i], largest(static_cast<T *>(NULL)));
-        store_pair(to + d, v.x, v.y);
+        if (!is_q) /* as make_head: K and V saturate */
+            x[i] = make_float2(fminf(fmaxf(x[i].x, -top), top), fminf(fmaxf(x[i].y, -top), top));
+        store_pair(to + d, x[i].x, x[i].y);
         if (!is_q && m.slot != ROSE_CUDA_NO_SLOT)
-            store_pair(page + page_index(m.slot % ROSE_PAGE, d, HD), v.x, v.y);
+            store_pair(page + page_index(m.slot % ROSE_PAGE, d, HD), x[i].x, x[i].y);
     }
 }
 
@@ -56,18 +54,17 @@ ROSE_DEVICE void prepare_head(const rose_mega &a, const mega &m, const rose_mega
  * the row's own position. KV heads of the units repeat in a cycle. */
 template <typename T, int HD>
 ROSE_DEVICE void prepare_heads(const rose_mega &a, const mega &m, const rose_mega_layer &l,
-                               uint32_t units)
+                               const rotary_angles<HD / 64> &by, uint32_t units)
 {
     const uint32_t group = a.n_q / a.n_kv;
     uint32_t turn = 0;
-    sync_warps(); /* the weights of QK-norm are there */
     for (uint32_t i = 0; i < units; i++) {
         const uint32_t kv = unit_of(a, m, i).head;
         if (i > 0 && kv == unit_of(a, m, 0).head) break;
         const bool own = ((m.n_splits - 1) * a.n_kv + kv) % a.grid == m.block;
         for (uint32_t j = 0; j < group + (own ? 2 : 0); j++)
             if (turn++ % WARPS == m.warp)
-                prepare_head<T, HD>(a, m, l,
+                prepare_head<T, HD>(a, m, l, by,
                                     j < group ? kv * group + j : a.n_q + (j - group) * a.n_kv + kv);
     }
     sync_warps();
@@ -222,12 +219,13 @@ ROSE_DEVICE void merge_splits(const rose_mega &a, const mega &m, uint32_t q, uin
 /* A unit is a split of a KV head. The warps of a block take its inner blocks, so contexts of up to
  * 512 positions need no exchange within attention. */
 template <typename T, int HD>
-ROSE_DEVICE void attend(const rose_mega &a, mega &m, const rose_mega_layer &l)
+ROSE_DEVICE void attend(const rose_mega &a, mega &m, const rose_mega_layer &l,
+                        const rotary_angles<HD / 64> &by)
 {
     const uint32_t units = m.of[ROSE_MEGA_ATTEND].jobs / WARPS;
     const uint32_t mine = first_job(m, ROSE_MEGA_ATTEND), tasks = a.n_q * (HD / 64);
     float *results = place<float>(m, a.at.inner);
-    if (units > 0) prepare_heads<T, HD>(a, m, l, units);
+    if (units > 0) prepare_heads<T, HD>(a, m, l, by, units);
     for (uint32_t i = 0; i < units; i++) {
         const unit u = unit_of(a, m, i);
         if (i > 0) sync_warps(); /* the results of the unit before have been read */

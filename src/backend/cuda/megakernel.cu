@@ -182,7 +182,7 @@ ROSE_DEVICE void run_gemm(const rose_mega &a, mega &m, uint32_t op, uint32_t lay
     norm_values p;
     if (pairs == 0) return;
     const rose_cuda_norm_by by = head ? a.last : l.norm[op == ROSE_MEGA_UP];
-    if (norms) load_norm(&p, by, m, a.d);
+    if (norms) load_norm_values(&p, by, m, a.d);
     const pair_bias b = load_bias(a, m, op, bias, m.thread, pairs);
     /* The first op has its input in shared memory. The last layer's number is the head's, too. */
     if (!first)
@@ -195,24 +195,21 @@ ROSE_DEVICE void run_gemm(const rose_mega &a, mega &m, uint32_t op, uint32_t lay
 
 /* ---- the step ---- */
 
-/* The layer's weights of QK-norm; the block meets before they are read. */
-template <int HD>
-ROSE_DEVICE void load_qk_norm(const rose_mega &a, const mega &m, const rose_mega_layer &l)
-{
-    if (l.q_norm == NULL || m.thread >= 2 * HD) return;
-    place<float>(m, a.at.qk)[m.thread] =
-        __ldcg(m.thread < HD ? l.q_norm + m.thread : l.k_norm + m.thread - HD);
-}
-
 template <typename T, int HD> ROSE_DEVICE void run_step(const rose_mega &a, mega &m)
 {
     uint32_t op = ROSE_MEGA_QKV, layer = 0;
+    rotary_angles<HD / 64> by = {}; /* of all layers */
+    rose_cuda_rotary r = {};
+    r.rot_dim = a.rot_dim;
+    r.where = a.where;
+    r.cos = a.cos;
+    r.sin = a.sin;
+    load_angles<HD / 64>(&by, r, 0, m.lane);
     m.number++;
 #pragma unroll 1
     for (;;) {
-        if (op == ROSE_MEGA_QKV) load_qk_norm<HD>(a, m, layer_of(a, m, layer));
         if (op == ROSE_MEGA_ATTEND)
-            attend<T, HD>(a, m, layer_of(a, m, layer));
+            attend<T, HD>(a, m, layer_of(a, m, layer), by);
         else
             run_gemm<T>(a, m, op, layer);
         if (op == ROSE_MEGA_HEAD) return;
@@ -230,7 +227,7 @@ template <typename T, int HD> ROSE_DEVICE void run_step(const rose_mega &a, mega
 /* Everything that the step reads again and again, to shared memory. */
 ROSE_DEVICE void begin(const rose_mega &a, mega &m)
 {
-    const uint32_t words = a.n_layers * sizeof(rose_mega_layer) / 16, half = a.rot_dim / 2;
+    const uint32_t words = a.n_layers * sizeof(rose_mega_layer) / 16;
     m.pos = *a.where;
     m.slot = *a.slot;
     m.id = token_of(*a.tokens, a.sampled, a.vocab);
@@ -251,10 +248,6 @@ ROSE_DEVICE void begin(const rose_mega &a, mega &m)
     }
     for (uint32_t i = m.thread; i < words; i += blockDim.x)
         place<uint4>(m, a.at.layers)[i] = reinterpret_cast<const uint4 *>(a.layers)[i];
-    for (uint32_t i = m.thread; i < half; i += blockDim.x) {
-        place<float>(m, a.at.rope)[i] = a.cos[(size_t)m.pos * half + i];
-        place<float>(m, a.at.rope)[half + i] = a.sin[(size_t)m.pos * half + i];
-    }
     __syncthreads();
 }
 #endif
@@ -348,8 +341,6 @@ static void place_all(rose_mega *a, uint32_t pieces)
     p->inner =
         take_bytes(&end, ROSE_MEGA_WARPS * (a->n_q / a->n_kv) * (a->head_dim + 2) * sizeof(float));
     p->stage = take_bytes(&end, ROSE_MEGA_WARPS * a->head_dim * 4);
-    p->rope = take_bytes(&end, a->rot_dim * 4);
-    p->qk = take_bytes(&end, 2 * a->head_dim * 4);
     p->sums = take_bytes(&end, jobs * 32);
     p->end = end;
 }
